@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dtype.h - element types: their sizes and the names that safetensors gives them. */
+#ifndef CKPT_BASE_DTYPE_H
+#define CKPT_BASE_DTYPE_H
+#include <stdint.h>
+
+uint32_t dtype_bytes(uint32_t dtype);           /* 1..16; 0: unknown dtype */
+const char *dtype_name(uint32_t dtype);         /* "BF16"; "?" for an unknown one */
+uint32_t dtype_of_name(const char *name);       /* 0: unknown */
+const char *role_name(uint32_t role);           /* "param", "master", ... */
+const char *class_name(uint32_t cls);           /* "stable", ... */
+#endif
