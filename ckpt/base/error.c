@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * error.c - fills struct ckpt_err and collects lists of mismatches. Called by every room.
+ * Invariant: msg is always zero-terminated, and the arguments may point into the err that is being filled.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+#define MSG_BYTES sizeof(((struct ckpt_err *)0)->msg)
+
+/* A sentence under construction, in a buffer as large as the message. */
+struct text {
+	char s[MSG_BYTES];
+	size_t len;
+	bool cut;
+};
+
+static void text_vadd(struct text *t, const char *fmt, va_list ap)
+{
+	size_t room = sizeof t->s - t->len;
+	int n = vsnprintf(t->s + t->len, room, fmt, ap);
+
+	if (n < 0) {
+		t->s[t->len] = 0;
+		return;
+	}
+	if ((size_t)n < room) {
+		t->len += (size_t)n;
+		return;
+	}
+	t->len = sizeof t->s - 1;
+	t->cut = true;
+	memcpy(t->s + sizeof t->s - 4, "...", 4);
+}
+
+__attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (t->cut)
+		return;
+	va_start(ap, fmt);
+	text_vadd(t, fmt, ap);
+	va_end(ap);
+}
+
+static int text_end(const struct text *t, struct ckpt_err *err, int code)
+{
+	err->code = code;
+	memcpy(err->msg, t->s, t->len + 1);
+	return code;
+}
+
+int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
+{
+	struct text t = { .len = 0 };
+	va_list ap;
+
+	if (!err)
+		return code;
+	va_start(ap, fmt);
+	text_vadd(&t, fmt, ap);
+	va_end(ap);
+	return text_end(&t, err, code);
+}
+
+int ckpt_error_errno(struct ckpt_err *err, int eno, const char *fmt, ...)
+{
+	struct text t = { .len = 0 };
+	const char *why = strerrordesc_np(eno);
+	va_list ap;
+
+	if (!err)
+		return -eno;
+	va_start(ap, fmt);
+	text_vadd(&t, fmt, ap);
+	va_end(ap);
+	if (why)
+		text_add(&t, ": %s", why);
+	else
+		text_add(&t, ": error %d", eno);
+	return text_end(&t, err, -eno);
+}
+
+int ckpt_error_prefix(struct ckpt_err *err, int code, const char *fmt, ...)
+{
+	struct text t = { .len = 0 };
+	va_list ap;
+
+	if (!err)
+		return code;
+	va_start(ap, fmt);
+	text_vadd(&t, fmt, ap);
+	va_end(ap);
+	text_add(&t, ": %s", err->msg);
+	return text_end(&t, err, err->code);
+}
+
+void ckpt_errlist_add(struct ckpt_errlist *l, const char *fmt, ...)
+{
+	size_t at = l->used ? l->used + 1 : 0; /* one byte for the '\n' between two lines */
+	va_list ap;
+	int n;
+
+	l->n++;
+	if (!l->text) {
+		l->text = malloc(CKPT_ERRLIST_BYTES);
+		if (!l->text)
+			return;
+		l->text[0] = 0;
+	}
+	if (at >= CKPT_ERRLIST_BYTES)
+		return;
+	va_start(ap, fmt);
+	n = vsnprintf(l->text + at, CKPT_ERRLIST_BYTES - at, fmt, ap);
+	va_end(ap);
+	if (n <= 0 || (size_t)n >= CKPT_ERRLIST_BYTES - at) {
+		l->text[l->used] = 0;
+		return;
+	}
+	for (size_t i = at; i < at + (size_t)n; i++)
+		if (l->text[i] == '\n')
+			l->text[i] = ' ';
+	if (at)
+		l->text[l->used] = '\n';
+	l->used = at + (size_t)n;
+}
+
+int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *fmt, ...)
+{
+	const size_t more_max = sizeof "\nand 18446744073709551615 more" - 1;
+	struct text t = { .len = 0 };
+	uint64_t shown = 0;
+	va_list ap;
+
+	if (!l->n)
+		return 0;
+	if (!err)
+		return l->code;
+	va_start(ap, fmt);
+	text_vadd(&t, fmt, ap);
+	va_end(ap);
+	text_add(&t, ":");
+	for (size_t at = 0; at < l->used;) {
+		const char *line = l->text + at;
+		size_t len = strcspn(line, "\n");
+
+		/* A first line too long for its place is cut; a later one is left to the count. */
+		if (shown && t.len + 1 + len + more_max >= sizeof t.s)
+			break;
+		text_add(&t, "\n%.*s", (int)len, line);
+		shown++;
+		at += len + 1;
+	}
+	if (shown < l->n)
+		text_add(&t, "\nand %llu more", (unsigned long long)(l->n - shown));
+	return text_end(&t, err, l->code);
+}
+
+void ckpt_errlist_free(struct ckpt_errlist *l)
+{
+	free(TAKE(l->text));
+	l->used = 0;
+	l->n = 0;
+}
