@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * codec.h - a table as sections of a container (ckpt/base/container.h): one encoding for declarations
+ * on the wire, for parts and for MANIFEST. The records below are the specification; docs/FORMAT.md
+ * tells the same to people. All integers little-endian.
+ *
+ * STRINGS   concatenated zero-terminated strings; referred to by byte offset; offset 0 is "".
+ * SHAPES    le64[]: shapes and strides; referred to by element index.
+ * MESHES    ck_mesh records; names, sizes and ranks follow in MESHDATA (le32[]): ndim string
+ *           offsets, ndim sizes, nrank ranks (nothing when rank_is_iota).
+ * LAYOUTS   ck_layout records; placements follow in PLACEMENTS (ck_placement[]).
+ * TENSORS   ck_tensor[]. Order is free; keys are distinct.
+ * INDEXSETS le64[]: per set: ndim, then per dimension: n, then n x {start, len, stride, count}.
+ *           Referred to by element index; equal sets are stored once.
+ * PIECES    ck_piece[], sorted by (tensor, rank, place, raw_off).
+ * PLACES    ck_place[] (declarations only; a part is its own place 0).
+ */
+#ifndef CKPT_TABLE_CODEC_H
+#define CKPT_TABLE_CODEC_H
+#include "ckpt/base/util.h"
+#include "ckpt/table/table.h"
+
+enum ck_section {
+	CK_STRINGS = 1, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS, CK_INDEXSETS,
+	CK_PIECES, CK_PLACES,
+	CK_CHUNKS = 16, CK_NOTES, CK_PARTS, CK_RANKS, CK_LINEAGE,
+	/* reserved numbers: GRAINS 32, SOURCES 33, AVERAGES 34, DIRECTORY 35, GROUPS 36 */
+};
+#define CK_SECTION_OPTIONAL 1   /* ck_sect.flags: a reader that does not know the kind ignores it; else it refuses */
+
+struct ck_mesh { le32 ndim, nrank, data_at, rank_is_iota; };                                            /* 16 */
+struct ck_layout { le32 mesh, mode, nplace, place_at; };                                                /* 16 */
+struct ck_placement { uint8_t how, reduce; le16 mesh_dim, tensor_dim, flags; le32 split_factor; };      /* 12 */
+struct ck_tensor {                                                                                      /* 56 */
+	le32 component, name, of, layout, shape_at, avg;
+	le16 dtype, elem_bits;
+	uint8_t ndim, role, cls, flags;
+	le64 numel, fp;
+	le32 rank, zero;
+};
+struct ck_piece {                                                                                       /* 48 */
+	le32 tensor, indexset, rank, stride_at;         /* stride_at: ~0 for row-major */
+	le64 raw_off, raw_len, fp;
+	le32 flags, place;
+};
+struct ck_place { le32 name, rank; le64 bytes; };                                                       /* 16 */
+
+/* One encoded section: kind, bytes, record size. Memory is the arena's. */
+struct codec_section { uint32_t kind, rec_bytes; uint64_t len, count; const void *bytes; };
+
+#define CODEC_SECTIONS_MAX 10
+/* Encode a sealed table into at most CODEC_SECTIONS_MAX sections. with_pieces false: MANIFEST. */
+int codec_encode(const struct table *t, bool with_pieces, struct arena *a, struct codec_section *ret_section,
+		 uint32_t *ret_n, struct ckpt_err *err);
+
+/* The reverse, from untrusted bytes: every offset, count, string, shape, set, piece and order is checked; the result is sealed.
+ * section[] may hold further kinds, which are ignored. place: the table's places when there is no PLACES section (parts). */
+int codec_decode(const struct codec_section *section, uint32_t n, const struct table_place *place, uint32_t nplace,
+		 struct table *ret_table, struct ckpt_err *err);
+#endif

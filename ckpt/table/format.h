@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * format.h - what a checkpoint format is: a translation of its own metadata into a table, and a map from
+ * each place's raw bytes to stored bytes. A format never plans, reshards or schedules I/O.
+ */
+#ifndef CKPT_TABLE_FORMAT_H
+#define CKPT_TABLE_FORMAT_H
+#include "ckpt/base/hash.h"
+#include "ckpt/base/source.h"
+#include "ckpt/table/table.h"
+
+enum { CODEC_RAW = 0 };                 /* chunk codecs; others come with coding */
+
+/* Chunk i of a file holds raw bytes [i << chunk_log2, + raw_len). raw_len 0: a hole, nothing stored. */
+struct chunk {
+	uint64_t off;                   /* in the file */
+	uint32_t stored_len, raw_len;
+	uint32_t stored_crc;            /* CRC-32C of the stored bytes */
+	uint8_t codec;
+	struct hash128 raw_hash;        /* of the raw bytes */
+};
+
+/* One file, which is also one place of the table, with the same number. */
+struct format_file {
+	const char *name;
+	uint64_t file_bytes, raw_bytes;
+	uint32_t chunk_log2;
+	uint64_t nchunk;
+	const struct chunk *chunk;      /* [nchunk]; NULL: raw bytes are the file's bytes and carry no checksum */
+	uint64_t data_off, data_end;    /* the part of the file that chunks may occupy; gaps in it are zero */
+	uint32_t rank;                  /* writer */
+};
+
+struct checkpoint {
+	const struct format *format;
+	struct table table;             /* sealed */
+	uint32_t nfile;
+	struct format_file *file;
+	uint64_t step, seq, generation, wall_ns;
+	uint64_t parent_step;           /* UINT64_MAX: none */
+	uint32_t world;
+	char id[40], parent_id[40];     /* hex; "" for none */
+	char job[65], tool[64];
+	uint32_t nnote;
+	struct { const char *key; double value; } *note;
+	uint64_t stored_bytes;          /* of all files, metadata included */
+};
+
+/* What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding", "malformed", "mismatch", "coverage".
+ * file "" and offset 0 where it does not apply; tensor "" likewise. */
+struct format_fault {
+	const char *kind, *file, *tensor, *text;
+	uint64_t offset, length;
+};
+typedef void format_fault_fn(void *arg, const struct format_fault *fault);
+
+struct format {
+	const char *name;
+	/* Is this directory in this format? 1 yes, 0 no, -errno. Cheap. */
+	int (*probe)(const struct source_dir *dir);
+	/* Read all metadata, check everything that does not need the data. -EUCLEAN incomplete, -EBADMSG damaged, -EPROTO malformed,
+	 * -EPROTONOSUPPORT written by a newer version. Faults are reported one by one as well, with fault != NULL, and reading goes on as far as it can. */
+	int (*open)(const struct source_dir *dir, struct checkpoint **ret, format_fault_fn *fault, void *arg, struct ckpt_err *err);
+};
+void checkpoint_free(struct checkpoint *c);
+#endif

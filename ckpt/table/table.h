@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table.h - the one idea of the house: a piece says that these elements of this tensor lie in these
+ * bytes of this place.
+ *
+ * A job's memory is a table (places: memory segments of ranks). A staged snapshot is a table
+ * (places: slots). A checkpoint in any format is a table (places: files). A target mesh is a table
+ * whose places are still empty. Planner, mover and verbs know tables and nothing else.
+ *
+ * Life: zero-initialise, add, then table_seal; a sealed table is immutable and may be shared between
+ * threads. Everything lives in the table's arena and goes with table_free.
+ */
+#ifndef CKPT_TABLE_TABLE_H
+#define CKPT_TABLE_TABLE_H
+#include "ckpt/base/arena.h"
+#include "ckpt/base/error.h"
+#include "ckpt/layout/layout.h"
+
+#define TABLE_NONE UINT32_MAX
+#define TABLE_TENSORS_MAX (1u << 20)
+#define TABLE_PIECES_MAX (1u << 26)
+#define TABLE_PLACES_MAX (1u << 20)
+
+enum { TENSOR_BLOB = 1 };       /* table_tensor.flags: bytes given by value; U8, 1-D */
+
+struct table_tensor {
+	const char *component, *name;   /* (component, name, rank) is the key */
+	const char *of;                 /* "" for none */
+	uint32_t dtype, elem_bytes;     /* enum ckpt_dtype */
+	uint32_t role, cls, flags;
+	uint32_t layout;                /* as declared, a hint; TABLE_NONE */
+	uint32_t rank;                  /* owner of a per-rank blob; else TABLE_NONE */
+	uint32_t ndim;
+	const uint64_t *shape;
+	uint64_t numel;                 /* computed by table_add_tensor */
+	uint64_t fp;                    /* fingerprint; 0 where unknown */
+};
+
+struct table_piece {
+	uint32_t tensor, rank, place;
+	uint32_t flags;
+	struct indexset set;            /* which elements */
+	uint64_t off, len;              /* bytes of the place that it spans */
+	const int64_t *stride;          /* [ndim], in elements, of consecutive positions of the set; NULL: row-major */
+	uint64_t fp;
+};
+
+struct table_place {
+	const char *name;               /* file name, "rank 3 slot 1", ... for messages */
+	uint32_t rank;                  /* whose; TABLE_NONE */
+	uint64_t bytes;                 /* size of its raw space: pieces lie inside */
+};
+
+struct table {
+	struct arena arena;
+	uint32_t nmesh, nlayout, ntensor, npiece, nplace;
+	struct mesh *mesh;
+	struct layout *layout;
+	struct table_tensor *tensor;
+	struct table_piece *piece;      /* after table_seal sorted by (tensor, rank, place, off) */
+	struct table_place *place;
+	uint32_t *first;                /* [ntensor+1] after table_seal: pieces of tensor t are [first[t], first[t+1]) */
+	bool sealed;
+	struct table_index *index;      /* private: hash of the keys */
+	uint32_t cap_[5];               /* private */
+};
+
+/* Each copies what it is given. ret_id may be NULL. Meshes and layouts that exist already are found,
+ * not added again; a tensor whose key exists is -EALREADY. Errors name the tensor. */
+int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, struct ckpt_err *err);
+int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id, struct ckpt_err *err);
+int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id, struct ckpt_err *err);
+int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id, struct ckpt_err *err);
+/* Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides >= 0. len is computed. */
+int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
+int table_seal(struct table *t, struct ckpt_err *err);
+void table_free(struct table *t);
+
+/* TABLE_NONE when there is none. rank: TABLE_NONE for all but per-rank blobs. Works before and after table_seal. */
+uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank);
+/* "component/name", or "component/name of rank 3": what messages call a tensor. Returns buf. */
+char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
+/* "Shard(0)@fsdp, Replicate@dp": the declared layout; "-" without one. Returns buf. */
+char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size_t bytes);
+
+/* Same mesh, placements: compared by content across tables. */
+bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y, uint32_t y_layout);
+
+/* Do two declarations of one tensor agree (dtype, shape, role, class, of, layout)? Every difference is a line in the list. */
+void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who, const struct table *y,
+			  uint32_t y_tensor, const char *y_who, struct ckpt_errlist *ret_list);
+
+/* Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are lines in the list. Sealed tables. */
+void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
+
+/* Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare equal: differences go to the
+ * list), and all places and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. */
+int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0, struct ckpt_errlist *ret_list, struct ckpt_err *err);
+#endif
