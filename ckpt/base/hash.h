@@ -1,21 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.h - the three sums. Speeds and the choice: XXH3-128 (identity of chunks, blocks and containers), CRC-32C (scrub of stored bytes),
- * fingerprint (identity of a tensor's contents, whatever the layout that holds it).
+ * hash.h - the three sums: XXH3-128 (identity of chunks, blocks and containers), CRC-32C (scrub of stored bytes), fingerprint (identity of a
+ * tensor's contents, whatever the layout that holds it). Any thread, any alignment.
  *
  * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. The header-only implementation is compiled once per
  * instruction set and chosen at run time, because the distribution's shared library has SSE2 code behind its plain symbols.
  * crc32c: Castagnoli, initial and final inversion, as iSCSI; zlib-style chaining: crc32c(crc32c(0, a), b) == crc32c(0, ab).
  *
- * fingerprint of elements with row-major GLOBAL indices g and bit patterns v (source: docs/FORMAT.md):
- *	sum over elements of M(g >> 12) * (K[g & 4095] * v)   mod 2^64
- * where K[i] is 4096 odd 32-bit constants and M(b) an odd 64-bit mix of b; 8-byte elements use a second table for their upper half; 16-byte elements count
- * as two 8-byte ones with indices 2g, 2g+1. Additive, so the sum over pieces, parts and hosts is the tensor's.
+ * fingerprint of elements with row-major GLOBAL indices g and bit patterns v (the element's little-endian bytes read as an unsigned integer):
+ *	sum over elements of M(g >> 12) * T(g & 4095, v)   mod 2^64
+ *	T(i, v) = K[i] * v                                            for elements of 1, 2 and 4 bytes (a product of at most 64 bits)
+ *	T(i, v) = K[i] * (v & 0xffffffff) + L[i] * (v >> 32)          for elements of 8 bytes
+ * An element of 16 bytes counts as two of 8 bytes with the indices 2g (its first eight bytes) and 2g + 1, both mod 2^64.
+ * The constants come from SplitMix64 (Steele, Lea, Flood 2014), whose output number n, n = 0, 1, ..., from seed s is, mod 2^64,
+ *	z = s + (n + 1) * 0x9e3779b97f4a7c15
+ *	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
+ *	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
+ *	splitmix64(s, n) = z ^ (z >> 31)
+ * With FINGERPRINT_SEED_K and FINGERPRINT_SEED_M below:
+ *	K[i] = (splitmix64(SEED_K, i) >> 32) | 1                  4096 odd 32-bit constants; K[0] = 0xc385f819
+ *	L[i] = (splitmix64(SEED_K, i) & 0xffffffff) | 1           4096 more;                 L[0] = 0xe0cfc6af
+ *	M(b) = splitmix64(SEED_M, b) | 1                          odd, so that it loses nothing; M(0) = 0xb606ac275bf8297d
+ * It is additive: the sum over pieces, parts and hosts is the tensor's. Zeros add nothing, so a tensor of zeros has fingerprint 0. It is made to
+ * tell accidents apart, not adversaries: it is no proof against somebody who chooses the contents.
  */
 #ifndef CKPT_BASE_HASH_H
 #define CKPT_BASE_HASH_H
 #include <stddef.h>
 #include <stdint.h>
+
+#define FINGERPRINT_SEED_K UINT64_C(0x636b707466702d4b) /* "ckptfp-K" */
+#define FINGERPRINT_SEED_M UINT64_C(0x636b707466702d4d) /* "ckptfp-M" */
 
 struct hash128 { uint8_t b[16]; };
 
