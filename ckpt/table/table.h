@@ -20,6 +20,8 @@
 #define TABLE_TENSORS_MAX (1u << 20)
 #define TABLE_PIECES_MAX (1u << 26)
 #define TABLE_PLACES_MAX (1u << 20)
+#define TABLE_MESHES_MAX 1024u          /* these two are searched one by one */
+#define TABLE_LAYOUTS_MAX 4096u
 
 enum { TENSOR_BLOB = 1 };       /* table_tensor.flags: bytes given by value; U8, 1-D */
 
@@ -71,8 +73,12 @@ int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, stru
 int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id, struct ckpt_err *err);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id, struct ckpt_err *err);
 int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id, struct ckpt_err *err);
-/* Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides >= 0. len is computed. */
+/* Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides >= 0. len is computed. A piece without elements
+ * (an empty share) is not added, and no error. */
 int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
+/* For readers of files, where many pieces have one set: set and stride are not copied but must live in t->arena; the lists have passed indices_check
+ * and none is empty. */
+int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
 void table_free(struct table *t);
 
@@ -90,10 +96,12 @@ bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct t
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who, const struct table *y,
 			  uint32_t y_tensor, const char *y_who, struct ckpt_errlist *ret_list);
 
-/* Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are lines in the list. Sealed tables. */
+/* Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are lines in the list. Sealed tables. A tensor in pieces so
+ * many and so interleaved that the answer would take minutes is a line as well. */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
 
 /* Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare equal: differences go to the
- * list), and all places and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. */
+ * list, and the pieces of such tensors are left out), and all places and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when
+ * the list has grown: ask it. Fingerprints of tensors that x has are left alone. In messages a table is called by the name of its place 0. */
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0, struct ckpt_errlist *ret_list, struct ckpt_err *err);
 #endif

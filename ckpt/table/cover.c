@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is committed and after one is opened, so the pieces may be
+ * anybody's and the work must be bounded.
+ * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Pairs are found by a sweep along the dimension in which the
+ * fewest pieces overlap; for a grid of P x Q pieces that is P*Q*min(P, Q) pairs.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/table/table.h"
+#include <stdio.h>
+
+/* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16 pieces takes a million. */
+#define STEPS_MAX ((uint64_t)1 << 30)
+/* Overlaps that are told per tensor, and steps that a table's gaps may cost to say where they begin. */
+#define OVERLAPS_TOLD 4
+#define TRIES_MAX ((uint64_t)1 << 24)
+
+struct span {
+	uint64_t lo, hi;
+	uint32_t piece;
+}; /* [lo, hi) in the dimension of the sweep */
+
+struct cover {
+	const struct table *t;
+	const struct table_tensor *x;
+	const struct table_piece *piece; /* [n] of this tensor */
+	uint32_t n;
+	struct span *span;     /* [n] */
+	uint64_t steps, tries; /* of the table so far */
+	uint64_t overlaps;
+	char label[160];
+	struct ckpt_errlist *list;
+};
+
+static uint64_t list_lo(const struct indices *d)
+{
+	return d->run[0].start;
+}
+
+static uint64_t list_hi(const struct indices *d)
+{
+	const struct run *r = &d->run[d->n - 1];
+
+	return r->start + r->stride * (r->count - 1) + r->len;
+}
+
+static uint64_t list_steps(const struct indices *d)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < d->n; i++)
+		if (ckpt_add(n, d->run[i].count, &n) < 0)
+			return STEPS_MAX;
+	return n + d->n;
+}
+
+/* Two combs of one period whose teeth fall into each other's gaps: what strided shards are, and the one case in which walking would be long. */
+static bool combs_apart(const struct indices *x, const struct indices *y)
+{
+	const struct run *p = x->run, *q = y->run;
+	uint64_t d;
+
+	if (x->n != 1 || y->n != 1 || p->stride != q->stride)
+		return false;
+	d = p->start % p->stride > q->start % p->stride
+		    ? p->start % p->stride - q->start % p->stride
+		    : p->stride - (q->start % p->stride - p->start % p->stride);
+	/* p begins d behind a tooth of q, and q begins stride - d behind one of p. */
+	return d >= q->len && p->stride - d >= p->len;
+}
+
+/* Do they meet? *ret_at: the first common index. */
+static bool lists_meet(struct cover *c, const struct indices *x, const struct indices *y,
+		       uint64_t *ret_at)
+{
+	struct indices_cursor at = { 0 };
+	struct stretch s;
+
+	if (list_lo(x) >= list_hi(y) || list_lo(y) >= list_hi(x) || combs_apart(x, y))
+		return false;
+	if (x->n > 1 || y->n > 1 || x->run->count > 1 || y->run->count > 1)
+		c->steps += list_steps(x) + list_steps(y);
+	if (!indices_next(x, y, &at, &s))
+		return false;
+	*ret_at = s.index;
+	return true;
+}
+
+static void pair_test(struct cover *c, const struct table_piece *p, const struct table_piece *q)
+{
+	uint64_t at[CKPT_DIMS_MAX];
+	char text[400] = "";
+	size_t used = 0;
+
+	c->steps++;
+	for (uint32_t d = 0; d < c->x->ndim; d++)
+		if (!lists_meet(c, &p->set.dim[d], &q->set.dim[d], &at[d]))
+			return;
+	if (++c->overlaps > OVERLAPS_TOLD)
+		return;
+	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
+					 (unsigned long long)at[d]);
+	ckpt_errlist_add(c->list,
+			 "%s: element [%s] is in two pieces: in %s of rank %u and in %s of rank %u",
+			 c->label, text, c->t->place[p->place].name, p->rank,
+			 c->t->place[q->place].name, q->rank);
+}
+
+static int span_compare(const void *va, const void *vb)
+{
+	const struct span *a = va, *b = vb;
+
+	if (a->lo != b->lo)
+		return a->lo < b->lo ? -1 : 1;
+	return a->piece < b->piece ? -1 : a->piece > b->piece;
+}
+
+static void spans_fill(struct cover *c, uint32_t dim)
+{
+	for (uint32_t i = 0; i < c->n; i++) {
+		const struct indices *d = &c->piece[i].set.dim[dim];
+
+		c->span[i] = (struct span){ .lo = list_lo(d), .hi = list_hi(d), .piece = i };
+	}
+	qsort(c->span, c->n, sizeof *c->span, span_compare);
+}
+
+/* The first span that begins at or after hi. */
+static uint32_t spans_end(const struct cover *c, uint64_t hi)
+{
+	uint32_t from = 0, to = c->n;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (c->span[mid].lo < hi)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+/* How many pairs a sweep along the present spans tests. */
+static uint64_t spans_pairs(const struct cover *c)
+{
+	uint64_t pairs = 0;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		pairs += spans_end(c, c->span[i].hi) - i - 1;
+	return pairs;
+}
+
+static void overlaps_find(struct cover *c)
+{
+	uint64_t best = UINT64_MAX;
+	uint32_t dim = 0;
+
+	for (uint32_t d = 0; d < c->x->ndim; d++) {
+		uint64_t pairs;
+
+		spans_fill(c, d);
+		pairs = spans_pairs(c);
+		if (pairs < best) {
+			best = pairs;
+			dim = d;
+		}
+	}
+	if (c->x->ndim && dim != c->x->ndim - 1)
+		spans_fill(c, dim);
+	for (uint32_t i = 0; i < c->n; i++) {
+		uint32_t end = c->x->ndim ? spans_end(c, c->span[i].hi) : c->n;
+
+		for (uint32_t j = i + 1; j < end; j++) {
+			const struct table_piece *p = c->piece, *q = c->piece + j;
+
+			if (c->x->ndim) {
+				p = &c->piece[c->span[i].piece];
+				q = &c->piece[c->span[j].piece];
+			} else {
+				p += i;
+			}
+			pair_test(c, p, q);
+			if (c->steps > STEPS_MAX)
+				return;
+		}
+	}
+}
+
+/* Is index i in the list? *ret_stop: where the stretch that holds it ends. */
+static bool list_has(const struct indices *d, uint64_t i, uint64_t *ret_stop)
+{
+	for (uint32_t k = 0; k < d->n; k++) {
+		const struct run *r = &d->run[k];
+		uint64_t in;
+
+		if (i < r->start)
+			return false;
+		in = (i - r->start) % r->stride;
+		if ((i - r->start) / r->stride >= r->count)
+			continue;
+		*ret_stop = i - in + r->len;
+		return in < r->len;
+	}
+	return false;
+}
+
+/* Is the element in the piece? *ret_dim, *ret_stop: all elements that equal at[] before ret_dim and are below ret_stop there are in it too, or
+ * have been looked at. */
+static bool piece_has(const struct cover *c, const struct table_piece *p, const uint64_t *at,
+		      uint32_t *ret_dim, uint64_t *ret_stop)
+{
+	bool whole = true;
+
+	for (uint32_t d = c->x->ndim; d-- > 0;) {
+		uint64_t stop;
+
+		if (!list_has(&p->set.dim[d], at[d], &stop))
+			return false;
+		if (!whole)
+			continue;
+		*ret_dim = d;
+		*ret_stop = stop;
+		/* Only from the start of a row may the step go to the dimension outside it. */
+		whole = at[d] == 0 && stop == c->x->shape[d];
+	}
+	return true;
+}
+
+/* The first element that no piece has, in row-major order. False: not found within the tries. */
+static bool gap_find(struct cover *c, uint64_t *at)
+{
+	memset(at, 0, CKPT_DIMS_MAX * sizeof *at);
+	for (;;) {
+		uint32_t dim = 0, i;
+		uint64_t stop = 0;
+
+		for (i = 0; i < c->n; i++) {
+			if (++c->tries > TRIES_MAX)
+				return false;
+			if (piece_has(c, &c->piece[i], at, &dim, &stop))
+				break;
+		}
+		if (i == c->n)
+			return true;
+		if (!c->x->ndim)
+			return false;
+		at[dim] = stop;
+		for (uint32_t d = dim + 1; d < c->x->ndim; d++)
+			at[d] = 0;
+		while (at[dim] >= c->x->shape[dim]) {
+			if (!dim)
+				return false;
+			at[dim--] = 0;
+			at[dim]++;
+		}
+	}
+}
+
+static void gap_report(struct cover *c, uint64_t have)
+{
+	uint64_t at[CKPT_DIMS_MAX];
+	char text[400] = "";
+	size_t used = 0;
+
+	if (!gap_find(c, at)) {
+		ckpt_errlist_add(c->list, "%s: its pieces hold %llu of %llu elements", c->label,
+				 (unsigned long long)have, (unsigned long long)c->x->numel);
+		return;
+	}
+	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
+					 (unsigned long long)at[d]);
+	ckpt_errlist_add(
+		c->list,
+		"%s: element [%s] is in no piece; its %u pieces hold %llu of %llu elements",
+		c->label, text, c->n, (unsigned long long)have, (unsigned long long)c->x->numel);
+}
+
+static void tensor_cover(struct cover *c)
+{
+	uint64_t have = 0;
+	bool many = false;
+
+	table_tensor_print(c->x, c->label, sizeof c->label);
+	for (uint32_t i = 0; i < c->n; i++)
+		many |= ckpt_add(have, c->piece[i].set.numel, &have) < 0;
+	overlaps_find(c);
+	if (c->steps > STEPS_MAX) {
+		ckpt_errlist_add(c->list, "%s: %u pieces are too interleaved to be checked",
+				 c->label, c->n);
+		return;
+	}
+	if (c->overlaps > OVERLAPS_TOLD)
+		ckpt_errlist_add(c->list, "%s: %llu more pairs of pieces overlap", c->label,
+				 (unsigned long long)(c->overlaps - OVERLAPS_TOLD));
+	if (!c->overlaps && (many || have != c->x->numel))
+		gap_report(c, have);
+}
+
+void table_cover(const struct table *t, struct ckpt_errlist *ret_list)
+{
+	cleanup_free struct span *span = NULL;
+	struct cover c = { .t = t, .list = ret_list };
+	uint32_t most = 1;
+
+	assert(t->sealed);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		most = MAX(most, t->first[i + 1] - t->first[i]);
+	c.span = span = calloc(most, sizeof *span);
+	if (!span) {
+		ckpt_errlist_add(
+			ret_list,
+			"out of memory: whether the pieces cover the tensors was not checked");
+		return;
+	}
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		c.x = &t->tensor[i];
+		c.piece = t->piece + t->first[i];
+		c.n = t->first[i + 1] - t->first[i];
+		c.overlaps = 0;
+		if (c.x->cls != CKPT_SINK)
+			tensor_cover(&c);
+	}
+}

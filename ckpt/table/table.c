@@ -1,0 +1,760 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon and every verb.
+ * Invariant: whatever is in a table has been checked when it was added: ids exist, sets lie inside their shapes, spans inside their places. So those who read a
+ * table need no checks of their own.
+ */
+#include "ckpt/table/table.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE };
+
+struct table_index {
+	uint32_t mask;	/* slots - 1; at most half of them are taken */
+	uint32_t *slot; /* tensor + 1; 0: free */
+};
+
+/* --- growth --- */
+
+/* Room for one more element. Old arrays stay in the arena: at most as much again as the live one. */
+static int grow(struct table *t, int which, void **array, uint32_t n, uint32_t max, size_t elem)
+{
+	uint32_t cap = t->cap_[which];
+	void *p;
+
+	if (n < cap)
+		return 0;
+	if (n >= max)
+		return -E2BIG;
+	cap = cap ? MIN(2 * cap, max) : 16;
+	p = arena_array(&t->arena, cap, elem);
+	if (!p)
+		return -ENOMEM;
+	if (n)
+		memcpy(p, *array, n * elem);
+	*array = p;
+	t->cap_[which] = cap;
+	return 0;
+}
+
+#define GROW(t, which, array, n, max) \
+	grow(t, which, (void **)&(t)->array, (t)->n, max, sizeof *(t)->array)
+
+static int no_room(struct ckpt_err *err, int code, const char *what, uint64_t max)
+{
+	if (code == -E2BIG)
+		return ckpt_error(err, code, "more than %llu %s in one table",
+				  (unsigned long long)max, what);
+	return ckpt_error(err, code, "out of memory for %s of a table", what);
+}
+
+static void must_be_open(const struct table *t)
+{
+	assert(!t->sealed);
+}
+
+/* --- keys --- */
+
+static uint64_t key_hash(const char *component, const char *name, uint32_t rank)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ rank; /* FNV-1a */
+
+	for (const char *s = component; *s; s++)
+		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
+	h = (h ^ 0xff) * UINT64_C(0x100000001b3);
+	for (const char *s = name; *s; s++)
+		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
+	return h ^ h >> 32;
+}
+
+/* The slot where the key is, or where it would go. */
+static uint32_t *index_slot(const struct table *t, const char *component, const char *name,
+			    uint32_t rank)
+{
+	const struct table_index *x = t->index;
+	uint32_t i = (uint32_t)key_hash(component, name, rank) & x->mask;
+
+	for (; x->slot[i]; i = (i + 1) & x->mask) {
+		const struct table_tensor *y = &t->tensor[x->slot[i] - 1];
+
+		if (y->rank == rank && !strcmp(y->name, name) && !strcmp(y->component, component))
+			break;
+	}
+	return &x->slot[i];
+}
+
+static int index_reserve(struct table *t)
+{
+	uint32_t slots = t->index ? t->index->mask + 1 : 0, want = slots ? 2 * slots : 64;
+	struct table_index *x;
+
+	if (t->ntensor + 1 <= slots / 2)
+		return 0;
+	x = arena_alloc(&t->arena, sizeof *x);
+	if (!x)
+		return -ENOMEM;
+	x->slot = arena_array(&t->arena, want, sizeof *x->slot);
+	if (!x->slot)
+		return -ENOMEM;
+	x->mask = want - 1;
+	t->index = x;
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *y = &t->tensor[i];
+
+		*index_slot(t, y->component, y->name, y->rank) = i + 1;
+	}
+	return 0;
+}
+
+uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank)
+{
+	uint32_t at = t->index ? *index_slot(t, component, name, rank) : 0;
+
+	return at ? at - 1 : TABLE_NONE;
+}
+
+/* --- meshes and layouts --- */
+
+static bool mesh_equal(const struct mesh *x, const struct mesh *y)
+{
+	if (x->ndim != y->ndim || x->nrank != y->nrank)
+		return false;
+	for (uint32_t i = 0; i < x->ndim; i++)
+		if (x->dim[i] != y->dim[i] || strcmp(x->name[i], y->name[i]) != 0)
+			return false;
+	return !memcmp(x->rank, y->rank, x->nrank * sizeof *x->rank);
+}
+
+static bool placements_equal(const struct layout *x, const struct layout *y)
+{
+	if (x->mode != y->mode || x->nplace != y->nplace)
+		return false;
+	for (uint32_t i = 0; i < x->nplace; i++) {
+		const struct ckpt_placement *p = &x->place[i], *q = &y->place[i];
+
+		if (p->how != q->how || p->reduce != q->reduce || p->mesh_dim != q->mesh_dim ||
+		    p->tensor_dim != q->tensor_dim || p->flags != q->flags ||
+		    p->split_factor != q->split_factor)
+			return false;
+	}
+	return true;
+}
+
+static int mesh_copy(struct arena *a, const struct mesh *m, struct mesh *ret)
+{
+	const char **name = arena_array(a, m->ndim, sizeof *name);
+
+	if (!name)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < m->ndim; i++) {
+		name[i] = arena_str(a, m->name[i]);
+		if (!name[i])
+			return -ENOMEM;
+	}
+	*ret = (struct mesh){
+		.ndim = m->ndim,
+		.name = name,
+		.dim = arena_dup(a, m->dim, m->ndim * sizeof *m->dim),
+		.nrank = m->nrank,
+		.rank = arena_dup(a, m->rank, m->nrank * sizeof *m->rank),
+	};
+	return ret->dim && ret->rank ? 0 : -ENOMEM;
+}
+
+int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, struct ckpt_err *err)
+{
+	int r = mesh_check(m, err);
+
+	must_be_open(t);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < m->ndim; i++)
+		if (strlen(m->name[i]) > CKPT_NAME_MAX)
+			return ckpt_error(err, -ENAMETOOLONG,
+					  "the name of mesh dimension %u is longer than %d bytes",
+					  i, CKPT_NAME_MAX);
+	for (uint32_t i = 0; i < t->nmesh; i++) {
+		if (!mesh_equal(&t->mesh[i], m))
+			continue;
+		if (ret_id)
+			*ret_id = i;
+		return 0;
+	}
+	r = GROW(t, CAP_MESH, mesh, nmesh, TABLE_MESHES_MAX);
+	if (!r)
+		r = mesh_copy(&t->arena, m, &t->mesh[t->nmesh]);
+	if (r < 0)
+		return no_room(err, r, "meshes", TABLE_MESHES_MAX);
+	if (ret_id)
+		*ret_id = t->nmesh;
+	t->nmesh++;
+	return 0;
+}
+
+int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
+		     struct ckpt_err *err)
+{
+	struct layout *to;
+	int r;
+
+	must_be_open(t);
+	if (l->mesh >= t->nmesh)
+		return ckpt_error(err, -EINVAL,
+				  "a layout names mesh %u, but only %u meshes are declared",
+				  l->mesh, t->nmesh);
+	/* The tensor dimensions are checked with each tensor that uses it; all else about it here. */
+	r = layout_check(&t->mesh[l->mesh], l, CKPT_DIMS_MAX, err);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < t->nlayout; i++) {
+		if (t->layout[i].mesh != l->mesh || !placements_equal(&t->layout[i], l))
+			continue;
+		if (ret_id)
+			*ret_id = i;
+		return 0;
+	}
+	r = GROW(t, CAP_LAYOUT, layout, nlayout, TABLE_LAYOUTS_MAX);
+	if (r < 0)
+		return no_room(err, r, "layouts", TABLE_LAYOUTS_MAX);
+	to = &t->layout[t->nlayout];
+	*to = *l;
+	to->place = arena_dup(&t->arena, l->place, l->nplace * sizeof *l->place);
+	if (!to->place)
+		return no_room(err, -ENOMEM, "layouts", TABLE_LAYOUTS_MAX);
+	if (ret_id)
+		*ret_id = t->nlayout;
+	t->nlayout++;
+	return 0;
+}
+
+bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y,
+			uint32_t y_layout)
+{
+	const struct layout *p, *q;
+
+	if (x_layout == TABLE_NONE || y_layout == TABLE_NONE)
+		return x_layout == y_layout;
+	p = &x->layout[x_layout];
+	q = &y->layout[y_layout];
+	return placements_equal(p, q) && mesh_equal(&x->mesh[p->mesh], &y->mesh[q->mesh]);
+}
+
+/* --- printing --- */
+
+struct out {
+	char *buf;
+	size_t bytes, used; /* used < bytes, always terminated */
+};
+
+__attribute__((format(printf, 2, 3))) static void out(struct out *o, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(o->buf + o->used, o->bytes - o->used, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		o->used = MIN(o->used + (size_t)n, o->bytes - 1);
+}
+
+/* Names come from outside and go to terminals: control characters are shown, not sent. */
+static void out_name(struct out *o, const char *s)
+{
+	for (; *s; s++) {
+		uint8_t c = (uint8_t)*s;
+
+		if (c < 0x20 || c == 0x7f)
+			out(o, "\\x%02x", c);
+		else
+			out(o, "%c", c);
+	}
+}
+
+char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes)
+{
+	struct out o = { .buf = buf, .bytes = bytes };
+
+	assert(bytes);
+	*buf = 0;
+	out_name(&o, x->component);
+	if (*x->component)
+		out(&o, "/");
+	out_name(&o, x->name);
+	if (x->rank != TABLE_NONE)
+		out(&o, " of rank %u", x->rank);
+	return buf;
+}
+
+static void out_placement(struct out *o, const struct mesh *m, const struct ckpt_placement *p)
+{
+	switch ((enum ckpt_how)p->how) {
+	case CKPT_REPLICATE:
+		out(o, "Replicate");
+		break;
+	case CKPT_SHARD:
+		if (p->split_factor > 1)
+			out(o, "StridedShard(%u, %u)", p->tensor_dim, p->split_factor);
+		else
+			out(o, "Shard(%u)", p->tensor_dim);
+		break;
+	case CKPT_ONLY:
+		out(o, "Only(%u)", p->split_factor);
+		break;
+	case CKPT_PARTIAL:
+		out(o, "Partial");
+		break;
+	}
+	out(o, "@");
+	out_name(o, m->name[p->mesh_dim]);
+}
+
+char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size_t bytes)
+{
+	struct out o = { .buf = buf, .bytes = bytes };
+	bool named[CKPT_DIMS_MAX] = { false };
+	const struct layout *l;
+	const struct mesh *m;
+	const char *sep = "";
+
+	assert(bytes);
+	*buf = 0;
+	if (layout == TABLE_NONE) {
+		out(&o, "-");
+		return buf;
+	}
+	l = &t->layout[layout];
+	m = &t->mesh[l->mesh];
+	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
+		out(&o, "%s", sep);
+		out_placement(&o, m, &l->place[i]);
+		named[l->place[i].mesh_dim] = true;
+	}
+	for (uint32_t i = 0; i < m->ndim; i++) {
+		if (named[i])
+			continue;
+		out(&o, "%sReplicate@", sep);
+		out_name(&o, m->name[i]);
+		sep = ", ";
+	}
+	return buf;
+}
+
+static void out_shape(struct out *o, uint32_t ndim, const uint64_t *shape)
+{
+	out(o, "[");
+	for (uint32_t i = 0; i < ndim; i++)
+		out(o, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+	out(o, "]");
+}
+
+/* --- tensors --- */
+
+#define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
+
+static int tensor_check(const struct table *t, const struct table_tensor *x, const char *label,
+			struct ckpt_err *err)
+{
+	int r;
+
+	if (strlen(x->component) > CKPT_NAME_MAX || strlen(x->name) > CKPT_NAME_MAX ||
+	    strlen(x->of) > CKPT_NAME_MAX)
+		return ckpt_error(err, -ENAMETOOLONG,
+				  "%s: a component, name or 'of' is longer than %d bytes", label,
+				  CKPT_NAME_MAX);
+	if (!dtype_bytes(x->dtype))
+		return ckpt_error(err, -EINVAL, "%s: unknown dtype %u", label, x->dtype);
+	if (x->role > CKPT_COUNTER)
+		return ckpt_error(err, -EINVAL, "%s: unknown role %u", label, x->role);
+	if (x->cls > CKPT_SINK)
+		return ckpt_error(err, -EINVAL, "%s: unknown class %u", label, x->cls);
+	if (x->flags & ~(uint32_t)TENSOR_BLOB)
+		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", label, x->flags);
+	if (x->ndim > CKPT_DIMS_MAX)
+		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible", label,
+				  x->ndim, CKPT_DIMS_MAX);
+	if (x->flags & TENSOR_BLOB &&
+	    (x->dtype != CKPT_U8 || x->ndim != 1 || x->layout != TABLE_NONE))
+		return ckpt_error(err, -EINVAL,
+				  "%s: a blob must be one-dimensional U8 without a layout", label);
+	if (x->rank != TABLE_NONE && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(err, -EINVAL, "%s: only a blob can belong to one rank", label);
+	if (x->layout == TABLE_NONE)
+		return 0;
+	if (x->layout >= t->nlayout)
+		return ckpt_error(err, -EINVAL, "%s: layout %u of %u does not exist", label,
+				  x->layout, t->nlayout);
+	r = layout_check(&t->mesh[t->layout[x->layout].mesh], &t->layout[x->layout], x->ndim, err);
+	return r < 0 ? ckpt_error_prefix(err, r, "%s", label) : 0;
+}
+
+static int tensor_copy(struct arena *a, const struct table_tensor *x, struct table_tensor *ret)
+{
+	*ret = *x;
+	ret->component = arena_str(a, x->component);
+	ret->name = arena_str(a, x->name);
+	ret->of = arena_str(a, x->of);
+	ret->shape = arena_dup(a, x->shape, x->ndim * sizeof *x->shape);
+	return ret->component && ret->name && ret->of && ret->shape ? 0 : -ENOMEM;
+}
+
+int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
+		     struct ckpt_err *err)
+{
+	struct table_tensor y = *x, *to;
+	char label[LABEL_BYTES];
+	uint64_t bytes;
+	int r;
+
+	must_be_open(t);
+	if (!y.component)
+		y.component = "";
+	if (!y.of)
+		y.of = "";
+	table_tensor_print(&y, label, sizeof label);
+	r = tensor_check(t, &y, label, err);
+	if (r < 0)
+		return r;
+	y.elem_bytes = dtype_bytes(y.dtype);
+	if (shape_numel(y.ndim, y.shape, &y.numel) < 0 ||
+	    ckpt_mul(y.numel, y.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
+		return ckpt_error(err, -EOVERFLOW, "%s: the shape has more than 2^63 - 1 bytes",
+				  label);
+	if (table_find(t, y.component, y.name, y.rank) != TABLE_NONE)
+		return ckpt_error(err, -EALREADY, "%s is declared twice", label);
+	r = GROW(t, CAP_TENSOR, tensor, ntensor, TABLE_TENSORS_MAX);
+	if (!r)
+		r = index_reserve(t);
+	to = t->tensor + t->ntensor;
+	if (!r)
+		r = tensor_copy(&t->arena, &y, to);
+	if (r < 0)
+		return no_room(err, r, "tensors", TABLE_TENSORS_MAX);
+	*index_slot(t, to->component, to->name, to->rank) = t->ntensor + 1;
+	if (ret_id)
+		*ret_id = t->ntensor;
+	t->ntensor++;
+	return 0;
+}
+
+/* --- places and pieces --- */
+
+int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,
+		    struct ckpt_err *err)
+{
+	struct table_place *to;
+	int r;
+
+	must_be_open(t);
+	r = GROW(t, CAP_PLACE, place, nplace, TABLE_PLACES_MAX);
+	if (r < 0)
+		return no_room(err, r, "places", TABLE_PLACES_MAX);
+	to = &t->place[t->nplace];
+	*to = *p;
+	to->name = arena_str(&t->arena, p->name ? p->name : "");
+	if (!to->name)
+		return no_room(err, -ENOMEM, "places", TABLE_PLACES_MAX);
+	if (ret_id)
+		*ret_id = t->nplace;
+	t->nplace++;
+	return 0;
+}
+
+/* The span of a piece in bytes: of its elements where they lie, or of the strided box around them. */
+static int piece_span(const struct table_tensor *x, const struct table_piece *p, uint64_t *ret_len)
+{
+	uint64_t last = 0, step;
+
+	if (!p->stride)
+		return ckpt_mul(p->set.numel, x->elem_bytes, ret_len);
+	for (uint32_t i = 0; i < x->ndim; i++) {
+		if (p->stride[i] < 0)
+			return -EINVAL;
+		if (ckpt_mul(p->set.dim[i].total - 1, (uint64_t)p->stride[i], &step) < 0 ||
+		    ckpt_add(last, step, &last) < 0)
+			return -EOVERFLOW;
+	}
+	if (ckpt_add(last, 1, &last) < 0)
+		return -EOVERFLOW;
+	return ckpt_mul(last, x->elem_bytes, ret_len);
+}
+
+/* All but the inner shape of the index lists. Fills len. */
+static int piece_check(const struct table *t, struct table_piece *p, struct ckpt_err *err)
+{
+	const struct table_tensor *x;
+	const struct table_place *at;
+	char label[LABEL_BYTES];
+	uint64_t end;
+	int r;
+
+	if (p->tensor >= t->ntensor || p->place >= t->nplace)
+		return ckpt_error(err, -EINVAL, "a piece names tensor %u of %u and place %u of %u",
+				  p->tensor, t->ntensor, p->place, t->nplace);
+	x = &t->tensor[p->tensor];
+	at = &t->place[p->place];
+	table_tensor_print(x, label, sizeof label);
+	if (p->flags)
+		return ckpt_error(err, -EINVAL, "%s: unknown piece flags 0x%x", label, p->flags);
+	if (p->set.ndim != x->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a piece with %u dimensions of a tensor with %u", label,
+				  p->set.ndim, x->ndim);
+	for (uint32_t i = 0; i < x->ndim; i++) {
+		const struct indices *d = &p->set.dim[i];
+		const struct run *last = d->run + d->n - 1;
+
+		if (last->start + last->stride * (last->count - 1) + last->len > x->shape[i])
+			return ckpt_error(
+				err, -EINVAL,
+				"%s: a piece reaches beyond the %llu indices of dimension %u",
+				label, (unsigned long long)x->shape[i], i);
+	}
+	r = piece_span(x, p, &p->len);
+	if (r == -EINVAL)
+		return ckpt_error(
+			err, r,
+			"%s: a piece has a negative stride; copy the tensor to plain memory first",
+			label);
+	if (r < 0 || ckpt_add(p->off, p->len, &end) < 0 || end > at->bytes)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
+				  label, (unsigned long long)p->off, (unsigned long long)at->bytes,
+				  at->name);
+	return 0;
+}
+
+int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err)
+{
+	struct table_piece y = *p;
+	int r;
+
+	must_be_open(t);
+	r = piece_check(t, &y, err);
+	if (r < 0)
+		return r;
+	r = GROW(t, CAP_PIECE, piece, npiece, TABLE_PIECES_MAX);
+	if (r < 0)
+		return no_room(err, r, "pieces", TABLE_PIECES_MAX);
+	t->piece[t->npiece++] = y;
+	return 0;
+}
+
+int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err)
+{
+	struct table_piece y = *p;
+	char label[LABEL_BYTES];
+	uint64_t numel = 1;
+
+	must_be_open(t);
+	if (y.tensor >= t->ntensor)
+		return ckpt_error(err, -EINVAL, "a piece names tensor %u of %u", y.tensor,
+				  t->ntensor);
+	table_tensor_print(&t->tensor[y.tensor], label, sizeof label);
+	if (y.set.ndim != t->tensor[y.tensor].ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a piece with %u dimensions of a tensor with %u", label,
+				  y.set.ndim, t->tensor[y.tensor].ndim);
+	for (uint32_t i = 0; i < y.set.ndim; i++) {
+		int r = indices_check(&y.set.dim[i], t->tensor[y.tensor].shape[i], err);
+
+		if (r < 0)
+			return ckpt_error_prefix(err, r, "%s, dimension %u", label, i);
+		if (ckpt_mul(numel, y.set.dim[i].total, &numel) < 0)
+			return ckpt_error(err, -EOVERFLOW, "%s: a piece has too many elements",
+					  label);
+	}
+	if (numel != y.set.numel)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a piece claims %llu elements, its set has %llu", label,
+				  (unsigned long long)y.set.numel, (unsigned long long)numel);
+	if (!numel)
+		return 0;
+	if (indexset_copy(&p->set, &t->arena, &y.set) < 0)
+		return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
+	if (p->stride) {
+		y.stride = arena_dup(&t->arena, p->stride, y.set.ndim * sizeof *p->stride);
+		if (!y.stride)
+			return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
+	}
+	return table_put_piece(t, &y, err);
+}
+
+/* --- sealing --- */
+
+#define COMPARE(a, b) ((a) < (b) ? -1 : (a) > (b))
+
+static int piece_compare(const void *va, const void *vb)
+{
+	const struct table_piece *a = va, *b = vb;
+	int r = COMPARE(a->tensor, b->tensor);
+
+	if (!r)
+		r = COMPARE(a->rank, b->rank);
+	if (!r)
+		r = COMPARE(a->place, b->place);
+	if (!r)
+		r = COMPARE(a->off, b->off);
+	return r ? r : COMPARE(a->len, b->len);
+}
+
+int table_seal(struct table *t, struct ckpt_err *err)
+{
+	must_be_open(t);
+	t->first = arena_array(&t->arena, (size_t)t->ntensor + 1, sizeof *t->first);
+	if (!t->first)
+		return no_room(err, -ENOMEM, "tensors", TABLE_TENSORS_MAX);
+	if (t->npiece)
+		qsort(t->piece, t->npiece, sizeof *t->piece, piece_compare);
+	for (uint32_t i = 0; i < t->npiece; i++)
+		t->first[t->piece[i].tensor + 1] = i + 1;
+	for (uint32_t i = 1; i <= t->ntensor; i++)
+		t->first[i] = MAX(t->first[i], t->first[i - 1]);
+	t->sealed = true;
+	return 0;
+}
+
+void table_free(struct table *t)
+{
+	arena_free(&t->arena);
+	*t = (struct table){ 0 };
+}
+
+/* --- comparing and merging --- */
+
+void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
+			  const struct table *y, uint32_t y_tensor, const char *y_who,
+			  struct ckpt_errlist *ret_list)
+{
+	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
+	char label[LABEL_BYTES], a[400], b[400];
+
+	table_tensor_print(p, label, sizeof label);
+	if (p->dtype != q->dtype)
+		ckpt_errlist_add(ret_list, "%s: dtype %s on %s, %s on %s", label,
+				 dtype_name(p->dtype), x_who, dtype_name(q->dtype), y_who);
+	if (p->ndim != q->ndim || memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) != 0) {
+		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
+
+		out_shape(&o, p->ndim, p->shape);
+		out_shape(&u, q->ndim, q->shape);
+		ckpt_errlist_add(ret_list, "%s: shape %s on %s, %s on %s", label, a, x_who, b,
+				 y_who);
+	}
+	if (p->role != q->role)
+		ckpt_errlist_add(ret_list, "%s: role %s on %s, %s on %s", label, role_name(p->role),
+				 x_who, role_name(q->role), y_who);
+	if (p->cls != q->cls)
+		ckpt_errlist_add(ret_list, "%s: class %s on %s, %s on %s", label,
+				 class_name(p->cls), x_who, class_name(q->cls), y_who);
+	if (p->flags != q->flags)
+		ckpt_errlist_add(ret_list, "%s: a %s on %s, a %s on %s", label,
+				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
+				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
+	if (strcmp(p->of, q->of) != 0) {
+		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
+
+		out_name(&o, p->of);
+		out_name(&u, q->of);
+		ckpt_errlist_add(ret_list, "%s: of '%s' on %s, of '%s' on %s", label,
+				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
+	}
+	if (!table_layout_equal(x, p->layout, y, q->layout)) {
+		char m[128] = "", n[128] = "";
+
+		if (p->layout != TABLE_NONE)
+			mesh_print(&x->mesh[x->layout[p->layout].mesh], m, sizeof m);
+		if (q->layout != TABLE_NONE)
+			mesh_print(&y->mesh[y->layout[q->layout].mesh], n, sizeof n);
+		ckpt_errlist_add(ret_list, "%s: layout %s (mesh %s) on %s, %s (mesh %s) on %s",
+				 label, table_layout_print(x, p->layout, a, sizeof a), m, x_who,
+				 table_layout_print(y, q->layout, b, sizeof b), n, y_who);
+	}
+}
+
+/* Who speaks for a table in messages: its first place. */
+static const char *who(const struct table *t, const char *otherwise)
+{
+	return t->nplace ? t->place[0].name : otherwise;
+}
+
+/* map[i]: where mesh or layout i of y is in x. */
+static int merge_hints(struct table *x, const struct table *y, uint32_t *mesh, uint32_t *layout,
+		       struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < y->nmesh; i++) {
+		int r = table_add_mesh(x, &y->mesh[i], &mesh[i], err);
+
+		if (r < 0)
+			return r;
+	}
+	for (uint32_t i = 0; i < y->nlayout; i++) {
+		struct layout l = y->layout[i];
+		int r;
+
+		l.mesh = mesh[l.mesh];
+		r = table_add_layout(x, &l, &layout[i], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* map[i]: where tensor i of y is in x; TABLE_NONE where the two disagree. */
+static int merge_tensors(struct table *x, const struct table *y, const uint32_t *layout,
+			 uint32_t *map, struct ckpt_errlist *list, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < y->ntensor; i++) {
+		struct table_tensor z = y->tensor[i];
+		uint64_t before = list->n;
+		int r;
+
+		map[i] = table_find(x, z.component, z.name, z.rank);
+		if (map[i] != TABLE_NONE) {
+			table_tensor_compare(x, map[i], who(x, "the first"), y, i,
+					     who(y, "the other"), list);
+			if (list->n != before)
+				map[i] = TABLE_NONE;
+			continue;
+		}
+		if (z.layout != TABLE_NONE)
+			z.layout = layout[z.layout];
+		r = table_add_tensor(x, &z, &map[i], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
+		struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
+	cleanup_free uint32_t *layout = calloc((size_t)y->nlayout + 1, sizeof *layout);
+	cleanup_free uint32_t *tensor = calloc((size_t)y->ntensor + 1, sizeof *tensor);
+	uint32_t place0 = x->nplace;
+	int r;
+
+	if (!mesh || !layout || !tensor)
+		return ckpt_error(err, -ENOMEM, "out of memory while uniting two tables");
+	r = merge_hints(x, y, mesh, layout, err);
+	if (!r)
+		r = merge_tensors(x, y, layout, tensor, ret_list, err);
+	for (uint32_t i = 0; !r && i < y->nplace; i++)
+		r = table_add_place(x, &y->place[i], NULL, err);
+	for (uint32_t i = 0; !r && i < y->npiece; i++) {
+		struct table_piece p = y->piece[i];
+
+		if (tensor[p.tensor] == TABLE_NONE)
+			continue;
+		p.tensor = tensor[p.tensor];
+		p.place += place0;
+		r = table_add_piece(x, &p, err);
+	}
+	if (!r && ret_place0)
+		*ret_place0 = place0;
+	return r;
+}
