@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.h - which elements of a tensor a rank holds.
+ * layout.h - which elements of a tensor a rank holds, and which of them it writes.
  *
- * A layout is declared: a mesh (named dimensions and an explicit coordinate -> rank array) and placements in order of application. The answer is an *index
- * set*: the product of one list of indices per tensor dimension. Lists are progressions, so that a split factor of a million is one record.
+ * A layout is declared: a mesh (named dimensions and an explicit coordinate -> rank array) and
+ * placements in order of application. The answer is an *index set*: the product of one list of
+ * indices per tensor dimension. Lists are progressions, so that a split factor of a million is one
+ * record.
  *
- * Source of the rules: torch 2.15 DTensor, literal reading (torch.chunk semantics; a list of n indices cut in k gives chunks of ceil(n/k), the last ones
- * shorter or empty). In one tensor dimension the placements apply in the order given, which is the shard order.
+ * Source of the rules: torch 2.15 DTensor, literal reading (torch.chunk semantics; a list of n
+ * indices cut in k gives chunks of ceil(n/k), the last ones shorter or empty). In one tensor
+ * dimension the placements apply in the order given, which is the shard order.
+ *
+ * Everything here is pure arithmetic: no globals, any thread. Memory comes from the caller's arena;
+ * a result may share records with its operands, and lives as long as the shorter of the two.
  */
 #ifndef CKPT_LAYOUT_LAYOUT_H
 #define CKPT_LAYOUT_LAYOUT_H
@@ -15,89 +21,165 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LAYOUT_RUNS_MAX 65536           /* progressions per dimension; more is -E2BIG */
-#define LAYOUT_RANKS_MAX (1u << 24)     /* places of a mesh */
+#define LAYOUT_RUNS_MAX 65536	    /* progressions per dimension; more is -E2BIG */
+#define LAYOUT_STEPS_MAX (1u << 24) /* runs looked at one by one for one list; more is -E2BIG */
+#define LAYOUT_RANKS_MAX (1u << 24) /* places of a mesh */
+#define LAYOUT_NAME_MAX 64	    /* bytes of the name of a mesh dimension: [A-Za-z0-9._-] */
 
-/* The indices start + i*stride + [0, len) for i < count. len >= 1, count >= 1, stride >= len (count == 1: stride == len). */
-struct run { uint64_t start, len, stride, count; };
+/*
+ * The indices start + i*stride + [0, len) for i < count. len >= 1, count >= 1. count == 1: stride ==
+ * len; else stride > len, so that repetitions do not touch.
+ */
+struct run {
+	uint64_t start, len, stride, count;
+};
 
-/* Sorted: every index of a progression is below every index of the next, and neighbours do not touch where they could be one. n == 0: empty. */
+/*
+ * Sorted: every index of a progression is below every index of the next, and the last run of one
+ * does not touch the first of the next. So the runs of all repetitions are the maximal stretches of
+ * the set. Which of them share a progression is not determined. n == 0: empty.
+ */
 struct indices {
 	uint32_t n;
-	uint64_t total;                 /* number of indices */
+	uint64_t total; /* number of indices */
 	const struct run *run;
 };
 
-/* A product of index lists, one per dimension; ndim 0 is the one element of a 0-d tensor. numel is the product of the totals. */
+/*
+ * A product of index lists, one per dimension. numel is the product of the totals; with ndim 0 it is
+ * 1 (the one element of a 0-d tensor), or 0 where an ONLY keeps that element elsewhere.
+ */
 struct indexset {
 	uint32_t ndim;
 	uint64_t numel;
-	const struct indices *dim;      /* [ndim] */
+	const struct indices *dim; /* [ndim] */
 };
 
 struct mesh {
 	uint32_t ndim;
-	const char *const *name;        /* [ndim] */
-	const uint32_t *dim;            /* [ndim] sizes, each >= 1 */
-	uint32_t nrank;                 /* product of the sizes */
-	const uint32_t *rank;           /* [nrank] row-major over the coordinates */
+	const char *const *name; /* [ndim] distinct, see LAYOUT_NAME_MAX */
+	const uint32_t *dim;	 /* [ndim] sizes, each >= 1 */
+	uint32_t nrank;		 /* product of the sizes; 1 for ndim 0 */
+	const uint32_t *rank;	 /* [nrank] row-major over the coordinates; distinct */
 };
 
 struct layout {
-	uint32_t mesh;                  /* index into the owner's meshes */
-	uint32_t mode;                  /* 0: chunk */
+	uint32_t mesh; /* index into the owner's meshes */
+	uint32_t mode; /* 0: chunk */
 	uint32_t nplace;
 	const struct ckpt_placement *place; /* [nplace] */
 };
 
-/* Check a mesh (sizes, product, distinct ranks) and a layout of a tensor with ndim dimensions on it. -EINVAL with the reason. */
+/*
+ * Check a mesh (names, sizes, product, distinct ranks) and a layout of a tensor with ndim dimensions
+ * on it. -EINVAL with the reason; mesh_check also -ENOMEM; layout_check -EOPNOTSUPP for a PARTIAL
+ * and for a mode that this version does not know.
+ */
 int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
 
 /* The coordinate of a rank, ret_coord[mesh.ndim]; false when the rank is not in the mesh. O(nrank). */
 bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord);
 
-/* "fsdp=4", "dp=2,fsdp=2": a mesh of ranks 0,1,2,... with sizes >= 1 and distinct names. Text form back in mesh_print (returns buf). */
+/*
+ * "fsdp=4", "dp=2,fsdp=2": a mesh of ranks 0,1,2,... with sizes >= 1 and distinct names. -EINVAL
+ * names the character (from 1) and what to write there; -ENOMEM. Text form back in mesh_print: names
+ * and sizes, cut where buf ends (returns buf; bytes >= 1).
+ */
 int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct ckpt_err *err);
 char *mesh_print(const struct mesh *m, char *buf, size_t bytes);
 
-/* The shares of the coordinate: what it holds of a tensor of this shape. All memory comes from the arena. -E2BIG, -ENOMEM. The share is empty (numel 0, all
- * dims n = 0) where an ONLY names another coordinate. layout_check must have passed. */
-int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape, const uint32_t *coord, struct arena *a,
-		 struct indexset *ret_set);
+/*
+ * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
+ * (shape_numel). Where an ONLY names another coordinate it is empty (numel 0, all dims n = 0); where
+ * a cut leaves a dimension empty the other dimensions still say what they keep. mesh_check and
+ * layout_check must have passed.
+ */
+int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
+		 const uint32_t *coord, struct arena *a, struct indexset *ret_set);
 
 /*
- * Ownership rule v1: which part of its share a rank writes. The replicas of a share are the coordinates that differ from it only in mesh dimensions that neither
- * SHARD nor ONLY names (in row-major order, replica number 0..R-1). A share below R x 1 MiB belongs to replica hash % R, hash = layout_hash(component, name)
- * mixed with the share's first global index; a larger one is cut along its first dimension with >= R indices into R near-equal slices of rows (first ones
- * larger); where no dimension has R indices it is given whole as a small one. Pure: every rank computes the same; exactly one replica owns each element.
+ * Ownership rule v1: which part of its share a rank writes. It depends on nothing but the tensor's
+ * own declaration, so every rank computes the same alone; of the replicas of an element exactly one
+ * owns it. (This paragraph is the rule; docs/FORMAT.md repeats it. Unsigned 64-bit arithmetic modulo
+ * 2^64, / rounds down.)
+ *
+ *   Replicas.  Take the mesh dimensions that no SHARD and no ONLY placement names, in the order of
+ *	the mesh, with sizes s1 .. sq and this rank's coordinates c1 .. cq in them. A share has
+ *	R = s1 * .. * sq replicas (1 if q = 0), and this rank's is number
+ *	i = (..((c1 * s2) + c2) * s3 + ..) + cq.
+ *   Small.  A share of fewer than R * 2^20 bytes (numel * elem_bytes, exact), or one in which no
+ *	dimension has at least R indices, belongs whole to replica h mod R.
+ *   Large.  Any other share is cut along the first dimension that has n >= R indices: replica i owns
+ *	its indices number [i*w + min(i, x), (i+1)*w + min(i+1, x)), counted in ascending order from
+ *	0, where w = n / R and x = n mod R, and all indices of the other dimensions.
+ *   h.  FNV-1a over the bytes of component, one 0 byte, the bytes of name, one 0 byte, and f as 8
+ *	bytes, lowest first, where f is the row-major global index of the share's first element
+ *	(the sum over d of first_index[d] * shape[d+1] * .. * shape[ndim-1]; 0 for a 0-d tensor):
+ *	    h = 0xcbf29ce484222325; for each byte b: h = (h xor b) * 0x00000100000001b3
+ *	and then the finalizer of MurmurHash3:
+ *	    h = (h xor h >> 33) * 0xff51afd7ed558ccd; h = (h xor h >> 33) * 0xc4ceb9fe1a85ec53;
+ *	    h = h xor h >> 33
+ *	A NULL component is the empty one.
+ *
+ * Results as layout_share's; a replica that owns nothing gets numel 0 and all dims n = 0.
  */
-int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape, const uint32_t *coord, uint32_t elem_bytes,
-		 const char *component, const char *name, struct arena *a, struct indexset *ret_set);
+int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
+		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
+		 const char *name, struct arena *a, struct indexset *ret_set);
 
-/* --- index lists and sets --- */
-int indices_range(uint64_t start, uint64_t stop, struct arena *a, struct indices *ret);          /* [start, stop) */
-int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct arena *a, struct indices *ret); /* elements number [from, to) of x */
-int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor, struct arena *a, struct indices *ret); /* CHUNK / STRIDED */
-int indices_intersect(const struct indices *x, const struct indices *y, struct arena *a, struct indices *ret);
-bool indices_equal(const struct indices *x, const struct indices *y); /* as sets */
-int indices_check(const struct indices *x, uint64_t extent, struct ckpt_err *err); /* an untrusted list: invariants above, below extent, total right */
-int indexset_box(uint32_t ndim, const uint64_t *start, const uint64_t *extent, struct arena *a, struct indexset *ret);
-int indexset_intersect(const struct indexset *x, const struct indexset *y, struct arena *a, struct indexset *ret);
-bool indexset_equal(const struct indexset *x, const struct indexset *y);
-int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret);
-int shape_numel(uint32_t ndim, const uint64_t *shape, uint64_t *ret_numel); /* -EOVERFLOW above 2^63-1; a zero anywhere is 0 */
+/* --- index lists and sets: -ENOMEM, -E2BIG --- */
+
+/* [start, stop); empty when stop <= start. */
+int indices_range(uint64_t start, uint64_t stop, struct arena *a, struct indices *ret);
+
+/* Elements number [from, to) of x; a `to` above the total means the total. */
+int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct arena *a,
+		  struct indices *ret);
 
 /*
- * Common stretches of two lists, ascending: each is len indices that are consecutive in both, at position x_pos in x's and y_pos in y's own numbering.
- * Start with a zeroed cursor; next returns false at the end. No allocation. Cost O(stretches + runs).
+ * The r-th of k chunks (SHARD). split_factor > 1: x is cut in that many pieces first and the r-th
+ * chunks of all pieces are joined. Of one run this takes O(1) whatever the factor; of lists it takes
+ * at most LAYOUT_STEPS_MAX steps. x.total < 2^63, r < k.
  */
-struct stretch { uint64_t index, x_pos, y_pos, len; };
-struct indices_cursor {
-	uint32_t x_run, y_run;          /* progression */
-	uint64_t x_i, y_i;              /* repetition in it */
-	uint64_t x_base, y_base;        /* positions before this progression */
-	uint64_t at;                    /* next index to look at */
+int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
+		struct arena *a, struct indices *ret);
+
+/* Progression with run, and progressions whose common part is one progression: O(1); else steps. */
+int indices_intersect(const struct indices *x, const struct indices *y, struct arena *a,
+		      struct indices *ret);
+bool indices_equal(const struct indices *x, const struct indices *y); /* as sets; O(records) */
+
+/* An untrusted list: the invariants of struct indices, all below extent, total right. -EINVAL. */
+int indices_check(const struct indices *x, uint64_t extent, struct ckpt_err *err);
+
+/* -EOVERFLOW when a box ends above 2^63-1 or has more elements than that. */
+int indexset_box(uint32_t ndim, const uint64_t *start, const uint64_t *extent, struct arena *a,
+		 struct indexset *ret);
+int indexset_intersect(const struct indexset *x, const struct indexset *y, struct arena *a,
+		       struct indexset *ret);				 /* of the same ndim */
+bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all empty ones are */
+int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret); /* deep */
+
+/* -EOVERFLOW above 2^63-1, also of one dimension alone; else a zero anywhere is 0. */
+int shape_numel(uint32_t ndim, const uint64_t *shape, uint64_t *ret_numel);
+
+/*
+ * Common stretches of two lists, ascending and maximal: each is len indices that are consecutive in
+ * both, at position x_pos in x's and y_pos in y's own numbering. Start with a zeroed cursor (or with
+ * .at: indices below it are left out); next returns false at the end. No allocation. Costs
+ * O(stretches + runs) steps, each a few divisions, at worst (progressions that keep missing each
+ * other) a logarithm of them.
+ */
+struct stretch {
+	uint64_t index, x_pos, y_pos, len;
 };
-bool indices_next(const struct indices *x, const struct indices *y, struct indices_cursor *c, struct stretch *ret);
+struct indices_cursor {
+	uint32_t x_run, y_run;	 /* progression */
+	uint64_t x_i, y_i;	 /* repetition in it */
+	uint64_t x_base, y_base; /* positions before this progression */
+	uint64_t at;		 /* next index to look at */
+};
+bool indices_next(const struct indices *x, const struct indices *y, struct indices_cursor *c,
+		  struct stretch *ret);
 #endif

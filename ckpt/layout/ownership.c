@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ownership.c - ownership rule v1 of layout.h: of the replicas of a share, which one writes what.
+ * Called wherever parts are written or their regularity is checked. The rule is on disk in effect
+ * (readers locate pieces by it), so its results never change.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/layout/layout.h"
+
+typedef unsigned __int128 u128;
+
+static uint64_t fnv1a(uint64_t h, const void *p, size_t bytes)
+{
+	const uint8_t *b = p;
+
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ b[i]) * UINT64_C(0x00000100000001b3);
+	return h;
+}
+
+static uint64_t layout_hash(const char *component, const char *name, uint64_t first)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+	le64 f = le64_of(first);
+
+	component = component ? component : "";
+	h = fnv1a(h, component, strlen(component) + 1);
+	h = fnv1a(h, name, strlen(name) + 1);
+	h = fnv1a(h, f.b, sizeof f.b);
+	h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
+	h = (h ^ h >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+	return h ^ h >> 33;
+}
+
+/* The replicas of a share and which of them the coordinate is. */
+static void count_replicas(const struct mesh *m, const struct layout *l, const uint32_t *coord,
+			   uint32_t *ret_n, uint32_t *ret_i)
+{
+	uint32_t apart = 0; /* bit per mesh dimension whose coordinates hold different elements */
+
+	for (uint32_t i = 0; i < l->nplace; i++)
+		if (l->place[i].how == CKPT_SHARD || l->place[i].how == CKPT_ONLY)
+			apart |= 1u << l->place[i].mesh_dim;
+	*ret_n = 1;
+	*ret_i = 0;
+	for (uint32_t d = 0; d < m->ndim; d++) {
+		if (apart >> d & 1)
+			continue;
+		*ret_n *= m->dim[d];
+		*ret_i = *ret_i * m->dim[d] + coord[d];
+	}
+}
+
+static uint64_t first_index(const struct indexset *x, const uint64_t *shape)
+{
+	uint64_t at = 0;
+
+	for (uint32_t d = 0; d < x->ndim; d++)
+		at = at * shape[d] + x->dim[d].run[0].start;
+	return at;
+}
+
+/* The dimension along which R replicas cut a large share; ndim for none. */
+static uint32_t cut_dim(const struct indexset *x, uint32_t replicas, uint32_t elem_bytes)
+{
+	uint32_t d = 0;
+
+	if ((u128)x->numel * elem_bytes < replicas * MIB)
+		return x->ndim;
+	while (d < x->ndim && x->dim[d].total < replicas)
+		d++;
+	return d;
+}
+
+int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
+		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
+		 const char *name, struct arena *a, struct indexset *ret_set)
+{
+	uint32_t n, i, d;
+	int e = layout_share(m, l, ndim, shape, coord, a, ret_set);
+
+	if (e < 0)
+		return e;
+	struct indices *dim = (struct indices *)ret_set->dim; /* made by layout_share just now */
+
+	if (ret_set->numel > 0) {
+		count_replicas(m, l, coord, &n, &i);
+		if (n == 1)
+			return 0;
+		d = cut_dim(ret_set, n, elem_bytes);
+		if (d < ndim) {
+			uint64_t w = dim[d].total / n, x = dim[d].total % n;
+			struct indices mine;
+
+			e = indices_slice(&dim[d], i * w + MIN(i, x), (i + 1) * w + MIN(i + 1, x),
+					  a, &mine);
+			if (e < 0)
+				return e;
+			ret_set->numel = ret_set->numel / dim[d].total * mine.total;
+			dim[d] = mine;
+			return 0;
+		}
+		if (layout_hash(component, name, first_index(ret_set, shape)) % n == i)
+			return 0;
+	}
+	ret_set->numel = 0;
+	memset(dim, 0, ndim * sizeof *dim);
+	return 0;
+}
