@@ -66,7 +66,7 @@ typedef struct ckpt ckpt;
 
 struct ckpt_err {
 	int code;         /* the negative errno that was returned */
-	char msg[500];    /* zero-terminated; several mismatches come on lines of their own */
+	char msg[4092];   /* zero-terminated; several mismatches come on lines of their own */
 };
 
 enum ckpt_outcome {

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// shared.c - every atomic access to the pages of shared.h. Called by the client's snapshot and guard, and by the daemon.
+// Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between copied and torn.
+#include "ckpt/client/shared.h"
+#include "ckpt/base/util.h"
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+/* The gate: tag 32 | seq 16 | slot 4 | flags 4 | free 4 | steal 4. seq 0: no ticket yet. */
+static struct ticket gate_ticket(uint64_t g)
+{
+	return (struct ticket){
+		.tag = (uint32_t)(g >> 32),
+		.seq = (uint16_t)(g >> 16),
+		.slot = (uint8_t)(g >> 12 & 15),
+		.flags = (uint8_t)(g >> 8 & 15),
+	};
+}
+
+static uint64_t gate_word(struct ticket t, uint32_t free_mask, uint32_t steal_mask)
+{
+	return (uint64_t)t.tag << 32 | (uint64_t)t.seq << 16 | (uint64_t)t.slot << 12 | (uint64_t)t.flags << 8 |
+	       (uint64_t)free_mask << 4 | steal_mask;
+}
+
+static uint32_t gate_free(uint64_t g)
+{
+	return (uint32_t)(g >> 4 & 15);
+}
+
+static uint32_t gate_steal(uint64_t g)
+{
+	return (uint32_t)(g & 15);
+}
+
+/* Before the gate moves on from ticket g, g goes to past; a racer that is late must not overwrite a newer one. */
+static void past_keep(struct shared_job *job, uint64_t g)
+{
+	struct ticket t = gate_ticket(g);
+	_Atomic uint64_t *at = &job->past[t.seq % SHARED_PAST];
+	uint64_t old = atomic_load_explicit(at, memory_order_acquire);
+
+	if (t.seq == 0)
+		return;
+	while (old == 0 || (int16_t)(t.seq - gate_ticket(old).seq) > 0)
+		if (atomic_compare_exchange_weak_explicit(at, &old, g, memory_order_acq_rel,
+							  memory_order_acquire))
+			return;
+}
+
+static bool past_find(const struct shared_job *job, uint64_t g, uint32_t tag, struct ticket *ret)
+{
+	for (uint32_t i = 0; i < SHARED_PAST; i++) {
+		uint64_t p = atomic_load_explicit(&job->past[i], memory_order_acquire);
+		struct ticket t = gate_ticket(p);
+
+		if (p && t.tag == tag && (uint16_t)(gate_ticket(g).seq - t.seq) <= SHARED_PAST) {
+			*ret = t;
+			return true;
+		}
+	}
+	return false;
+}
+
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t want, bool may_wait, struct ticket *ret)
+{
+	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
+	uint32_t tag = (uint32_t)step;
+
+	for (;;) {
+		struct ticket newest = gate_ticket(g);
+		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
+		uint32_t from = free_mask ? free_mask : want ? steal_mask : 0;
+		struct ticket t = { .tag = tag, .seq = (uint16_t)(newest.seq + 1), .slot = SHARED_SKIP };
+
+		if (newest.seq && newest.tag == tag) {
+			*ret = newest;
+			return 0;
+		}
+		if (newest.seq && (int32_t)(tag - newest.tag) < 0)
+			return past_find(job, g, tag, ret) ? 0 : -ESTALE;
+		if (t.seq == 0)
+			t.seq = 1;
+		if (from) {
+			t.slot = (uint8_t)__builtin_ctz(from);
+			t.flags = (uint8_t)want;
+		} else if (may_wait) {
+			return -EAGAIN;
+		}
+		past_keep(job, g);
+		if (from) {
+			free_mask &= ~(1u << t.slot);
+			steal_mask &= ~(1u << t.slot);
+		}
+		if (atomic_compare_exchange_weak_explicit(&job->gate, &g, gate_word(t, free_mask, steal_mask),
+							  memory_order_acq_rel, memory_order_acquire)) {
+			*ret = t;
+			return 0;
+		}
+	}
+}
+
+void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal)
+{
+	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + (steal ? 0 : 4)), memory_order_acq_rel);
+}
+
+bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal)
+{
+	uint64_t bit = UINT64_C(1) << (slot + (steal ? 0 : 4));
+
+	return atomic_fetch_and_explicit(&job->gate, ~bit, memory_order_acq_rel) & bit;
+}
+
+uint32_t shared_gate_look(const struct shared_job *job, struct ticket *ret_ticket, uint32_t *ret_free, uint32_t *ret_steal)
+{
+	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
+	struct ticket newest = gate_ticket(g);
+	uint32_t n = 0;
+
+	*ret_free = gate_free(g);
+	*ret_steal = gate_steal(g);
+	if (newest.seq)
+		ret_ticket[n++] = newest;
+	for (uint32_t back = 1; back <= SHARED_PAST && newest.seq; back++) {
+		uint16_t seq = (uint16_t)(newest.seq - back);
+		uint64_t p = atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
+
+		if (p && gate_ticket(p).seq == seq)
+			ret_ticket[n++] = gate_ticket(p);
+	}
+	return n;
+}
+
+struct shared_snap *shared_snap_next(struct shared_rank *r)
+{
+	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+	struct shared_snap *s = &r->snap[n % SHARED_SNAPS];
+
+	/* A copier of four snapshots ago, if any, loses its swap from here on. */
+	atomic_store_explicit(&s->word, n << 8 | SNAP_FREE, memory_order_release);
+	return s;
+}
+
+void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state)
+{
+	uint64_t n = atomic_load_explicit(&r->marks, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&s->word, n << 8 | (uint64_t)state, memory_order_release);
+	atomic_store_explicit(&r->marks, n, memory_order_release);
+}
+
+struct shared_snap *shared_snap_newest(struct shared_rank *r)
+{
+	uint64_t n = atomic_load_explicit(&r->marks, memory_order_acquire);
+
+	return n ? &r->snap[n % SHARED_SNAPS] : NULL;
+}
+
+enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire);
+
+	if (ret_seq)
+		*ret_seq = w >> 8;
+	return (enum snap_state)(w & 0xff);
+}
+
+bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from, enum snap_state to)
+{
+	uint64_t w = seq << 8 | (uint64_t)from;
+
+	return atomic_compare_exchange_strong_explicit(&s->word, &w, seq << 8 | (uint64_t)to, memory_order_acq_rel,
+						       memory_order_acquire);
+}
+
+bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+{
+	bool won = shared_snap_move(s, seq, SNAP_COPYING, SNAP_COPIED);
+
+	atomic_fetch_add_explicit(&r->wake, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&r->waiting, memory_order_seq_cst))
+		shared_futex_wake(&r->wake);
+	return won;
+}
+
+bool shared_tear(struct shared_rank *r)
+{
+	struct shared_snap *s = shared_snap_newest(r);
+	uint64_t seq;
+	enum snap_state state;
+
+	while (s && ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING))
+		if (shared_snap_move(s, seq, state, SNAP_TORN))
+			return true;
+	return false;
+}
+
+bool shared_stable(struct shared_rank *r)
+{
+	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
+	bool unguarded = marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks;
+
+	shared_tear(r);
+	if (unguarded && atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks) {
+		atomic_store_explicit(&r->unguarded_mark, marks, memory_order_release);
+		atomic_fetch_add_explicit(&r->unguarded, 1, memory_order_release);
+	}
+	atomic_store_explicit(&r->updating, 0, memory_order_release);
+	return unguarded;
+}
+
+void shared_update(struct shared_rank *r)
+{
+	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
+
+	if (marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks) {
+		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
+		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
+	}
+	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that finds this client dead and
+	 * updating still 0 may take the memory as it is. */
+	atomic_store_explicit(&r->updating, 1, memory_order_seq_cst);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, uint64_t step, uint32_t flags)
+{
+	if (flags & TICKET_FINAL)
+		return true;
+	if (atomic_load_explicit(&r->guarded_mark, memory_order_acquire) >= mark ||
+	    atomic_load_explicit(&r->waited_step, memory_order_acquire) > step)
+		return true;
+	return atomic_load_explicit(&r->guards, memory_order_acquire) > 0 &&
+	       atomic_load_explicit(&r->unguarded, memory_order_acquire) == 0;
+}
+
+bool shared_snap_unguarded(const struct shared_rank *r, uint64_t mark)
+{
+	return atomic_load_explicit(&r->unguarded_mark, memory_order_acquire) == mark;
+}
+
+void shared_event(struct shared_job *job)
+{
+	atomic_fetch_add_explicit(&job->event, 1, memory_order_seq_cst);
+	shared_futex_wake(&job->event);
+}
+
+static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
+{
+	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
+
+	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
+		struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
+
+		if (o->step == step && o->state != OUTCOME_NONE)
+			return o;
+	}
+	return NULL;
+}
+
+void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
+			const uint64_t phase_ns[3], const char *text)
+{
+	struct shared_outcome *o = outcome_of(job, step);
+	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
+	bool fresh = !o;
+
+	if (!o)
+		o = &job->outcome[next % SHARED_OUTCOMES];
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
+	atomic_thread_fence(memory_order_release);
+	o->step = step;
+	o->state = state;
+	o->code = code;
+	o->staged_ns = phase_ns ? phase_ns[0] : 0;
+	o->persisted_ns = phase_ns ? phase_ns[1] : 0;
+	o->committed_ns = phase_ns ? phase_ns[2] : 0;
+	snprintf(o->text, sizeof o->text, "%s", text ? text : "");
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+	if (fresh)
+		atomic_store_explicit(&job->next_outcome, next + 1, memory_order_release);
+	atomic_fetch_add_explicit(&job->count[state], 1, memory_order_relaxed);
+	for (int s = CKPT_STAGED; s <= CKPT_COMMITTED; s++)
+		if (state <= OUTCOME_COMMITTED && (int)state - OUTCOME_STAGED >= s - CKPT_STAGED &&
+		    atomic_load_explicit(&job->newest[s], memory_order_relaxed) < step + 1)
+			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
+	shared_event(job);
+}
+
+bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret)
+{
+	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
+
+	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
+		const struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
+
+		for (int tries = 0; tries < 1000; tries++) {
+			uint32_t ver = atomic_load_explicit(&o->ver, memory_order_acquire);
+
+			if (ver & 1)
+				continue;
+			memcpy(ret, o, sizeof *ret);
+			atomic_thread_fence(memory_order_acquire);
+			if (atomic_load_explicit(&o->ver, memory_order_relaxed) != ver)
+				continue;
+			if (ret->step == step && ret->state != OUTCOME_NONE)
+				return true;
+			break;
+		}
+	}
+	return false;
+}
+
+int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+	struct timespec t = { .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
+
+	if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0) == 0 || errno == EAGAIN)
+		return 0;
+	return errno == ETIMEDOUT ? -ETIMEDOUT : -EINTR;
+}
+
+void shared_futex_wake(const _Atomic uint32_t *word)
+{
+	(void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

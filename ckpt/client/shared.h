@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shared.h - the words that client and daemon share, and the state machine on them. This header is its
+ * specification; shared.c holds every atomic access to it.
+ *
+ * GATE (job page): one 64-bit word, changed by compare-and-swap only, holds the newest ticket and the free
+ * slots, so that the decision "step k goes into slot s, or is skipped" is made once per host, by whichever
+ * rank comes first, and obeyed by all others. Older tickets are kept in past[8]; a rank that comes later than
+ * that, or with a step below the newest ticket's, skips. Tickets' steps only grow.
+ *
+ * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence number, so a
+ * late compare-and-swap on a reused record fails.
+ *
+ *      FREE -> FILLING -> COPYING -> COPIED        FILLING: the library copies private memory to shared memory
+ *                  \---------\-----> TORN          COPYING: the daemon copies shared memory to the slot
+ *
+ * The copier alone makes COPIED, the client (guard, next snapshot, daemon gone) or the daemon (client dead) makes TORN;
+ * both by compare-and-swap from COPYING, so exactly one of them decides. The trainer may change its state only after it
+ * has seen COPIED or has itself written TORN: acquire on that load, release on the copier's swap, order the copier's
+ * reads before the trainer's writes.
+ *
+ * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while COPYING and updating is 0,
+ * nobody can change the memory any more and the daemon finishes the copy; else it is TORN.
+ *
+ * GUARDS: a snapshot counts only when the trainer is known to guard. `closed` = the snapshot is FINAL; or this rank has guarded between
+ * every two of its snapshots so far and at least once; or it has guarded since this one; or it waits for it (ckpt_wait). A snapshot
+ * that is followed by another without a guard between is never staged (and counted).
+ */
+#ifndef CKPT_CLIENT_SHARED_H
+#define CKPT_CLIENT_SHARED_H
+#include "ckpt/ckpt.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define SHARED_MAGIC 0x67617063u
+#define SHARED_SNAPS 4
+#define SHARED_PAST 8
+#define SHARED_OUTCOMES 64
+#define SHARED_NOTES 16
+#define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)        /* a daemon silent for so long counts as gone */
+#define SHARED_SKIP 0xf                                 /* ticket.slot */
+
+enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
+enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 };          /* ticket.flags */
+
+struct shared_note { char key[48]; double value; };
+struct shared_snap {
+	_Atomic uint64_t word;          /* seq << 8 | enum snap_state */
+	uint64_t step, mark_ns;
+	uint32_t epoch, slot, flags;    /* flags: of the ticket */
+	uint16_t ticket_seq, nnote;
+	struct shared_note note[SHARED_NOTES];
+};
+
+struct shared_rank {                    /* written by the client unless said otherwise */
+	uint32_t magic, rank;
+	_Atomic uint32_t updating;
+	_Atomic uint32_t wake;          /* futex: the copier adds 1 when a copy ends */
+	_Atomic uint32_t waiting;       /* a guard waits on wake */
+	_Atomic uint64_t marks;         /* snapshots so far; record of the n-th (1, 2, ...) is snap[n % SHARED_SNAPS] */
+	_Atomic uint64_t guards;        /* guards so far that followed a snapshot */
+	_Atomic uint64_t guarded_mark;  /* marks at the newest guard */
+	_Atomic uint64_t unguarded;     /* snapshots that no guard followed before the next one, and the newest such */
+	_Atomic uint64_t unguarded_mark;
+	_Atomic uint64_t waited_step;   /* 1 + highest step that ckpt_wait was called for */
+	_Atomic uint64_t copy_bytes, copy_ns;                   /* daemon */
+	struct shared_snap snap[SHARED_SNAPS];
+};
+
+enum outcome_state { OUTCOME_NONE, OUTCOME_COPYING, OUTCOME_STAGED, OUTCOME_PERSISTED, OUTCOME_COMMITTED, OUTCOME_TORN, OUTCOME_FAILED };
+struct shared_outcome {                 /* daemon; read under ver: even and unchanged */
+	_Atomic uint32_t ver;
+	uint32_t state;
+	uint64_t step;
+	int32_t code;                   /* FAILED, TORN: negative errno */
+	uint32_t pad;
+	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
+	char text[512];                 /* FAILED, TORN: why */
+};
+
+struct shared_job {
+	uint32_t magic, world, nslot, pad;
+	uint64_t generation;
+	_Atomic uint64_t beat_ns;       /* daemon: CLOCK_MONOTONIC, twice a second */
+	_Atomic uint32_t fenced;        /* daemon: 1: a newer launch took over */
+	_Atomic uint32_t draining;      /* daemon: 1: stopping, tickets skip */
+	_Atomic uint32_t ready_epoch;   /* daemon: the slots of this epoch are in memory and may be used; 0 none */
+	_Atomic uint32_t refused;       /* daemon: the ranks' declarations do not fit together; why is in trouble */
+	_Atomic uint32_t event;         /* futex: daemon adds 1 whenever something below or above changes */
+	_Atomic uint64_t gate;          /* both */
+	_Atomic uint64_t past[SHARED_PAST]; /* clients */
+	_Atomic uint64_t newest[5];     /* [enum ckpt_state]: 1 + newest step there; daemon */
+	_Atomic uint64_t count[8];      /* [enum outcome_state]; daemon */
+	_Atomic uint32_t next_outcome;
+	struct shared_outcome outcome[SHARED_OUTCOMES];
+	char trouble[2048];             /* written before refused */
+};
+
+struct ticket { uint32_t tag; uint16_t seq; uint8_t slot, flags; };
+
+/* --- clients --- */
+/* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP); -ESTALE when the step is older than what is remembered. want: ticket
+ * flags; PERSIST and FINAL may take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. */
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t want, bool may_wait, struct ticket *ret);
+/* Publish the next snap record with this state (FILLING or COPYING); the caller has written the record by shared_snap_next before. */
+struct shared_snap *shared_snap_next(struct shared_rank *r);
+void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state);
+/* The newest record, NULL when there is none. */
+struct shared_snap *shared_snap_newest(struct shared_rank *r);
+enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq);
+/* CAS (seq, from) -> to. True when this call made the change. */
+bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from, enum snap_state to);
+/* Tear the newest snapshot if its copy is not finished. True when it is torn by this call. */
+bool shared_tear(struct shared_rank *r);
+/* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say that the state is stable. True: it was unguarded. */
+bool shared_stable(struct shared_rank *r);
+/* What a guard does last: say that the state may change. */
+void shared_update(struct shared_rank *r);
+
+/* --- daemon --- */
+/* A slot's free and steal bits are set by the daemon alone and cleared by whoever takes the slot; the daemon sets them again only after it has dealt
+ * with the ticket that took it. take: true when the bit was still there. */
+void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal);
+bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal);
+/* One consistent look: the tickets that are remembered (newest first; at most SHARED_PAST + 1; returns how many) and the two masks. */
+uint32_t shared_gate_look(const struct shared_job *job, struct ticket *ret_ticket, uint32_t *ret_free, uint32_t *ret_steal);
+/* See GUARDS above. mark: the number of the snapshot, 1, 2, ... */
+bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, uint64_t step, uint32_t flags);
+/* A later snapshot came with no guard between: this one is never to be staged. */
+bool shared_snap_unguarded(const struct shared_rank *r, uint64_t mark);
+/* Copier: COPYING -> COPIED and wake the guard. False: it was torn. */
+bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code, const uint64_t phase_ns[3], const char *text);
+void shared_event(struct shared_job *job); /* add 1 to event and wake all */
+
+/* --- both --- */
+/* The newest outcome of a step; false: none known. */
+bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret);
+/* Futexes on shared words. Wait returns 0 when woken or changed, -ETIMEDOUT, -EINTR. */
+int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns);
+void shared_futex_wake(const _Atomic uint32_t *word);
+#endif

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire.c - messages and descriptors of wire.h; called by both ends. Invariant: a descriptor that came in is either handed to the
+// caller or closed.
+#include "ckpt/client/wire.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+void wire_close_fds(int *fd, int nfd)
+{
+	for (int i = 0; i < nfd; i++)
+		if (fd[i] >= 0)
+			(void)close(TAKE_FD(fd[i]));
+}
+
+int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd, int nfd)
+{
+	struct wire_head *head = msg;
+	union {
+		char buf[CMSG_SPACE(sizeof(int) * WIRE_FDS_MAX)];
+		struct cmsghdr align;
+	} control = { 0 };
+	struct iovec iov = { .iov_base = msg, .iov_len = bytes };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	assert(nfd <= WIRE_FDS_MAX && bytes <= WIRE_BYTES_MAX);
+	*head = (struct wire_head){ .magic = WIRE_MAGIC, .abi = WIRE_ABI, .type = (uint16_t)type, .bytes = bytes, .seq = seq };
+	if (nfd) {
+		struct cmsghdr *c;
+
+		m.msg_control = control.buf;
+		m.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfd);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfd);
+		memcpy(CMSG_DATA(c), fd, sizeof(int) * (size_t)nfd);
+	}
+	for (;;) {
+		ssize_t n = sendmsg(sock, &m, MSG_NOSIGNAL);
+
+		if (n == (ssize_t)bytes)
+			return 0;
+		if (n >= 0)
+			return -EPROTO;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+static int take_fds(struct msghdr *m, int *ret_fd, int *ret_nfd)
+{
+	int rc = m->msg_flags & (MSG_CTRUNC | MSG_TRUNC) ? -EPROTO : 0;
+
+	*ret_nfd = 0;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		size_t n;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+			if (*ret_nfd < WIRE_FDS_MAX) {
+				ret_fd[(*ret_nfd)++] = fd;
+			} else {
+				(void)close(fd);
+				rc = -EPROTO;
+			}
+		}
+	}
+	return rc;
+}
+
+int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd)
+{
+	union {
+		char buf[CMSG_SPACE(sizeof(int) * WIRE_FDS_MAX * 2)];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = { .iov_base = buf, .iov_len = bytes };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof control.buf };
+	struct wire_head *head = buf;
+	ssize_t n;
+	int rc;
+
+	for (int i = 0; i < WIRE_FDS_MAX; i++)
+		ret_fd[i] = -1;
+	*ret_nfd = 0;
+	do
+		n = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == ECONNRESET ? 0 : -errno;
+	rc = take_fds(&m, ret_fd, ret_nfd);
+	if (rc == 0 && n == 0)
+		return 0;
+	if (rc == 0 && ((size_t)n < sizeof *head || head->magic != WIRE_MAGIC || head->abi != WIRE_ABI || head->bytes != (uint64_t)n))
+		rc = -EPROTO;
+	if (rc < 0) {
+		wire_close_fds(ret_fd, *ret_nfd);
+		*ret_nfd = 0;
+		return rc;
+	}
+	return (int)n;
+}
+
+static bool terminated(const char *s, size_t bytes)
+{
+	return memchr(s, 0, bytes) != NULL;
+}
+
+int wire_request_check(const void *msg, uint32_t bytes, int nfd)
+{
+	const struct wire_head *head = msg;
+	static const struct { uint32_t bytes; int nfd; } want[] = {
+		[WIRE_HELLO] = { sizeof(struct wire_hello), 1 },     [WIRE_SEGMENT] = { sizeof(struct wire_segment), 1 },
+		[WIRE_ADOPT] = { sizeof(struct wire_adopt), 1 },     [WIRE_DECLARE] = { sizeof(struct wire_declare), 1 },
+		[WIRE_RESTORE] = { sizeof(struct wire_restore), 0 }, [WIRE_STEPS] = { sizeof(struct wire_steps), 0 },
+		[WIRE_BYE] = { sizeof(struct wire_bye), 0 },
+	};
+
+	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) || want[head->type].bytes != bytes || want[head->type].nfd != nfd)
+		return -EPROTO;
+	if (head->type == WIRE_HELLO && !terminated(((const struct wire_hello *)msg)->job, sizeof((struct wire_hello *)0)->job))
+		return -EPROTO;
+	if (head->type == WIRE_RESTORE && !terminated(((const struct wire_restore *)msg)->only, sizeof((struct wire_restore *)0)->only))
+		return -EPROTO;
+	return 0;
+}
+
+int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err)
+{
+	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0);
+	struct stat st;
+	void *p;
+
+	if (seals < 0 || (seals & want) != want)
+		return ckpt_error(err, -EPROTO, "a memfd came without the seals that keep it from shrinking");
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size != bytes || bytes == 0)
+		return ckpt_error(err, -EPROTO, "a memfd is not %" PRIu64 " bytes long as its message says", bytes);
+	p = mmap(NULL, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return ckpt_error_errno(err, errno, "cannot map %" PRIu64 " bytes of shared memory", bytes);
+	*ret_ptr = p;
+	return 0;
+}
+
+int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err)
+{
+	cleanup_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return ckpt_error_errno(err, errno, "cannot create shared memory");
+	if (bytes > INT64_MAX || ftruncate(fd, (off_t)bytes) < 0)
+		return ckpt_error_errno(err, bytes > INT64_MAX ? EFBIG : errno, "cannot size shared memory to %" PRIu64 " bytes", bytes);
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		return ckpt_error_errno(err, errno, "cannot seal shared memory");
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+int wire_socket_path(char *buf, int make, struct ckpt_err *err)
+{
+	const size_t max = sizeof((struct sockaddr_un *)0)->sun_path;
+	unsigned uid = (unsigned)geteuid();
+	char dir[64];
+	struct stat st;
+
+	snprintf(dir, sizeof dir, "/run/user/%u", uid);
+	if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid)
+		snprintf(dir, sizeof dir, "/run/user/%u/ckptd", uid);
+	else
+		snprintf(dir, sizeof dir, "/tmp/ckptd-%u", uid);
+	if (make && mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return ckpt_error_errno(err, errno, "cannot make %s for the socket", dir);
+	if (lstat(dir, &st) == 0 && (!S_ISDIR(st.st_mode) || st.st_uid != uid || (st.st_mode & 077)))
+		return ckpt_error(err, -EACCES, "%s is not a directory of this user alone (mode 0700): remove it, or give another socket", dir);
+	snprintf(buf, max, "%s/socket", dir);
+	return 0;
+}
