@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_layout_vectors.c - layout/ against what PyTorch 2.15.0 answered, and the ownership rule
+ * against a second implementation. Form and origin of the lines: tests/vectors/layout/make.py.
+ */
+#include "tests/unit/test_layout_naive.h"
+#include <limits.h>
+
+static char *next_token; /* of the line that is read */
+
+static char *word(void)
+{
+	char *w = strtok_r(NULL, " \n", &next_token);
+
+	assert_non_null(w);
+	return w;
+}
+
+static uint64_t number(void)
+{
+	char *end, *w = word();
+	uint64_t n = strtoull(w, &end, 10);
+
+	assert_true(*w >= '0' && *w <= '9' && *end == '\0');
+	return n;
+}
+
+static void numbers(uint32_t *ret_n, uint32_t *ret_v, uint32_t max)
+{
+	*ret_n = (uint32_t)number();
+	assert_true(*ret_n <= max);
+	for (uint32_t i = 0; i < *ret_n; i++)
+		ret_v[i] = (uint32_t)number();
+}
+
+struct vector {
+	char *id;
+	uint32_t ndim, dim[CKPT_DIMS_MAX], rank[4096];
+	uint64_t shape[CKPT_DIMS_MAX];
+	const char *name[CKPT_DIMS_MAX];
+	struct ckpt_placement place[CKPT_DIMS_MAX];
+	struct mesh mesh;
+	struct layout layout;
+	bool partial;
+};
+
+static void read_vector(struct vector *v, char *line)
+{
+	static const char *const name[] = { "a", "b", "c", "d", "e", "f", "g", "h" };
+
+	*v = (struct vector){ .id = strtok_r(line, " \n", &next_token) };
+	v->ndim = (uint32_t)number();
+	assert_true(v->ndim <= CKPT_DIMS_MAX);
+	for (uint32_t d = 0; d < v->ndim; d++)
+		v->shape[d] = number();
+	v->mesh = (struct mesh){ .name = name, .dim = v->dim, .rank = v->rank };
+	numbers(&v->mesh.ndim, v->dim, ARRAY_LEN(name));
+	numbers(&v->mesh.nrank, v->rank, ARRAY_LEN(v->rank));
+	v->layout = (struct layout){ .place = v->place };
+	v->layout.nplace = (uint32_t)number();
+	assert_true(v->layout.nplace <= CKPT_DIMS_MAX);
+	for (uint32_t i = 0; i < v->layout.nplace; i++) {
+		struct ckpt_placement *p = &v->place[i];
+		char how = *word();
+
+		p->mesh_dim = (uint16_t)number();
+		p->how = how == 'S'   ? CKPT_SHARD
+			 : how == 'O' ? CKPT_ONLY
+			 : how == 'P' ? CKPT_PARTIAL
+				      : CKPT_REPLICATE;
+		if (how == 'S')
+			p->tensor_dim = (uint16_t)number();
+		if (how == 'S' || how == 'O')
+			p->split_factor = (uint32_t)number();
+		v->partial = v->partial || how == 'P';
+	}
+}
+
+static void read_dim(struct arena *a, struct indices *ret)
+{
+	uint32_t n = (uint32_t)number();
+	struct run *run = arena_array(a, n + 1, sizeof *run);
+
+	assert_non_null(run);
+	*ret = (struct indices){ .n = n, .run = run };
+	for (uint32_t i = 0; i < n; i++) {
+		run[i].start = number();
+		run[i].len = run[i].stride = number() - run[i].start;
+		run[i].count = 1;
+		ret->total += run[i].len;
+	}
+}
+
+static void expect_set(const struct vector *v, const struct indexset *got, struct arena *a)
+{
+	struct indices want;
+	struct ckpt_err err = { 0 };
+	uint64_t numel = 1;
+
+	for (uint32_t d = 0; d < v->ndim; d++) {
+		read_dim(a, &want);
+		if (indices_check(&got->dim[d], v->shape[d], &err) < 0)
+			fail_msg("%s dimension %u: %s", v->id, d, err.msg);
+		if (!indices_equal(&want, &got->dim[d]) || !indices_equal(&got->dim[d], &want))
+			fail_msg("%s: dimension %u differs", v->id, d);
+		numel *= got->dim[d].total;
+	}
+	if (v->ndim > 0)
+		assert_int_equal(got->numel, numel);
+}
+
+static void read_coord(const struct vector *v, uint32_t *coord)
+{
+	uint32_t rank = (uint32_t)number();
+
+	assert_true(mesh_coord(&v->mesh, rank, coord));
+	for (uint32_t d = 0; d < v->mesh.ndim; d++)
+		assert_int_equal(coord[d], number());
+}
+
+static void expect_shares(const struct vector *v)
+{
+	struct arena a = { 0 };
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct indexset set;
+
+	for (uint32_t i = 0; i < v->mesh.nrank; i++) {
+		read_coord(v, coord);
+		assert_int_equal(
+			layout_share(&v->mesh, &v->layout, v->ndim, v->shape, coord, &a, &set), 0);
+		expect_set(v, &set, &a);
+		if (v->ndim == 0)
+			assert_int_equal(set.numel, 1);
+	}
+	arena_free(&a);
+}
+
+/* A refused case: what says no, or 0 when nothing does. */
+static int refusal(const struct vector *v)
+{
+	struct ckpt_err err = { 0 };
+	struct arena a = { 0 };
+	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
+	struct indexset set;
+	int e = mesh_check(&v->mesh, &err);
+
+	if (e == 0)
+		e = layout_check(&v->mesh, &v->layout, v->ndim, &err);
+	if (e < 0)
+		assert_true(err.code == e && strlen(err.msg) > 20);
+	else
+		e = layout_share(&v->mesh, &v->layout, v->ndim, v->shape, coord, &a, &set);
+	arena_free(&a);
+	return e;
+}
+
+static void check_vector(struct vector *v, uint32_t *refused, uint32_t *partial)
+{
+	struct ckpt_err err = { 0 };
+
+	if (strncmp(next_token, "E", 1) == 0) {
+		if (refusal(v) >= 0)
+			fail_msg("%s should be refused", v->id);
+		++*refused;
+		return;
+	}
+	assert_int_equal(mesh_check(&v->mesh, &err), 0);
+	if (v->partial) { /* refused, but otherwise a replica: which elements it holds is known */
+		assert_int_equal(layout_check(&v->mesh, &v->layout, v->ndim, &err), -EOPNOTSUPP);
+		for (uint32_t i = 0; i < v->layout.nplace; i++)
+			if (v->place[i].how == CKPT_PARTIAL)
+				v->place[i].how = CKPT_REPLICATE;
+		++*partial;
+	}
+	if (layout_check(&v->mesh, &v->layout, v->ndim, &err) < 0)
+		fail_msg("%s: %s", v->id, err.msg);
+	expect_shares(v);
+}
+
+static FILE *open_vectors(const char *name)
+{
+	char path[PATH_MAX], here[] = __FILE__;
+	FILE *f;
+
+	*strrchr(here, '/') = '\0';
+	snprintf(path, sizeof path, "%s/../vectors/layout/%s.txt", here, name);
+	f = fopen(path, "r");
+	if (!f)
+		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
+	return f;
+}
+
+static void run_vectors(const char *name, uint32_t at_least)
+{
+	static struct vector v;
+	cleanup_free char *line = NULL;
+	size_t cap = 0;
+	uint32_t n = 0, refused = 0, partial = 0;
+	FILE *f = open_vectors(name);
+
+	while (getline(&line, &cap, f) > 0) {
+		if (*line == '#') {
+			printf("%s", line);
+			continue;
+		}
+		read_vector(&v, line);
+		check_vector(&v, &refused, &partial);
+		n++;
+	}
+	fclose(f);
+	printf("%s: %u cases, %u of them refused, %u with a pending reduction\n", name, n, refused,
+	       partial);
+	assert_true(n >= at_least);
+}
+
+static void torch_and_layout_share_agree_on_plain_shards(void **state)
+{
+	(void)state;
+	run_vectors("literal", 420);
+}
+
+static void torch_and_layout_share_agree_on_strided_shards(void **state)
+{
+	(void)state;
+	run_vectors("strided", 380);
+}
+
+static void torch_and_layout_share_agree_on_explicit_orders(void **state)
+{
+	(void)state;
+	run_vectors("order", 300);
+}
+
+static void torch_and_layout_share_agree_on_permuted_and_partial_meshes(void **state)
+{
+	(void)state;
+	run_vectors("ranks", 160);
+}
+
+static void torch_and_layout_share_agree_on_large_shapes(void **state)
+{
+	(void)state;
+	run_vectors("large", 100);
+}
+
+static void torch_and_layout_share_agree_on_fsdp(void **state)
+{
+	(void)state;
+	run_vectors("fsdp", 300);
+}
+
+static void what_torch_refuses_is_refused(void **state)
+{
+	(void)state;
+	run_vectors("errors", 50);
+}
+
+static void ownership_is_what_the_rule_says(void **state)
+{
+	static struct vector v;
+	cleanup_free char *line = NULL;
+	size_t cap = 0;
+	uint32_t n = 0;
+	FILE *f = open_vectors("owned");
+
+	(void)state;
+	for (; getline(&line, &cap, f) > 0; n++) {
+		struct arena a = { 0 };
+		struct indexset set;
+		uint32_t coord[CKPT_DIMS_MAX];
+
+		read_vector(&v, line);
+		uint32_t elem_bytes = (uint32_t)number();
+		const char *component = word(), *name = word();
+
+		for (uint32_t i = 0; i < v.mesh.nrank; i++) {
+			read_coord(&v, coord);
+			assert_int_equal(layout_owned(&v.mesh, &v.layout, v.ndim, v.shape, coord,
+						      elem_bytes, component, name, &a, &set),
+					 0);
+			if (set.numel != number())
+				fail_msg("%s: number of elements owned", v.id);
+			expect_set(&v, &set, &a);
+		}
+		arena_free(&a);
+	}
+	fclose(f);
+	printf("owned: %u cases\n", n);
+	assert_true(n >= 500);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(torch_and_layout_share_agree_on_plain_shards),
+		cmocka_unit_test(torch_and_layout_share_agree_on_strided_shards),
+		cmocka_unit_test(torch_and_layout_share_agree_on_explicit_orders),
+		cmocka_unit_test(torch_and_layout_share_agree_on_permuted_and_partial_meshes),
+		cmocka_unit_test(torch_and_layout_share_agree_on_large_shapes),
+		cmocka_unit_test(torch_and_layout_share_agree_on_fsdp),
+		cmocka_unit_test(what_torch_refuses_is_refused),
+		cmocka_unit_test(ownership_is_what_the_rule_says),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
