@@ -9,7 +9,7 @@
  *
  * mesh_spec: as mesh_parse takes it, "fsdp=4", "dp=2,fsdp=2", "fsdp=2,tp=2", "pp=2,fsdp=2". Dimensions are understood by name: fsdp shards dimension 0, tp shards dimension 1
  * of the matrices (dimension 0 of one, applied before fsdp), pp gives layer i to coordinate i % size, all others replicate. The same seed and scale give the same
- * global tensors on every mesh. scale multiplies sizes: 1 is about 6 MB in total, 64 about 400 MB.
+ * global tensors on every mesh. scale multiplies sizes: 1 is about 5 MB in total, 64 about 320 MB.
  */
 #ifndef TESTS_SAMPLE_H
 #define TESTS_SAMPLE_H
