@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io_posix.c - the table of system calls that programs use. Every name is resolved beneath its
+ * directory descriptor: the kernel does it (openat2), or, where openat2 is missing or forbidden, a
+ * walk that opens one component at a time without following links. Names that are absolute or have
+ * a ".." are refused before either (-EXDEV); a symbolic link anywhere on the way is -ELOOP.
+ */
+#include "ckpt/io/io.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include "ckpt/base/util.h"
+
+#define RACES_MAX \
+	16 /* openat2 says EAGAIN when a rename elsewhere disturbs it; fallocate EINTR on a signal */
+
+static int name_check(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len == 0)
+		return -ENOENT;
+	if (len >= PATH_MAX)
+		return -ENAMETOOLONG;
+	if (name[0] == '/')
+		return -EXDEV;
+	for (const char *p = name; p; p = strchr(p, '/')) {
+		p += *p == '/';
+		if (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0'))
+			return -EXDEV;
+	}
+	return 0;
+}
+
+/*
+ * One component. A link where a directory is wanted is ENOTDIR for openat and ELOOP for openat2:
+ * say ELOOP.
+ */
+static int component_open(int dirfd, const char *name, int flags, uint32_t mode)
+{
+	struct stat st;
+	int fd = openat(dirfd, name, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+
+	if (fd >= 0)
+		return fd;
+	if (errno == ENOTDIR && fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return S_ISLNK(st.st_mode) ? -ELOOP : -ENOTDIR;
+	return -errno;
+}
+
+static int walk_open(int dirfd, const char *name, int flags, uint32_t mode)
+{
+	char path[PATH_MAX];
+	char *part = path, *slash;
+	cleanup_close int at = -1;
+
+	memcpy(path, name, strlen(name) + 1);
+	while ((slash = strchr(part, '/'))) {
+		int next;
+
+		*slash = '\0';
+		if (slash > part) {
+			next = component_open(at < 0 ? dirfd : at, part, O_PATH | O_DIRECTORY, 0);
+			if (next < 0)
+				return next;
+			util_close(&at);
+			at = next;
+		}
+		part = slash + 1;
+	}
+	return component_open(at < 0 ? dirfd : at, *part ? part : ".", flags, mode);
+}
+
+static int beneath_open(int dirfd, const char *name, int flags, uint32_t mode)
+{
+	struct open_how how = { .flags = (uint32_t)((flags & ~O_NOFOLLOW) | O_CLOEXEC),
+				.mode = flags & O_CREAT ? mode : 0,
+				.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
+					   RESOLVE_NO_MAGICLINKS };
+	int rc = name_check(name);
+
+	for (uint32_t i = 0; rc == 0 && i < RACES_MAX; i++) {
+		long fd = syscall(SYS_openat2, dirfd, name, &how, sizeof(how));
+
+		if (fd >= 0)
+			return (int)fd;
+		if (errno != EAGAIN)
+			rc = -errno;
+	}
+	/* EPERM may be a seccomp profile's or the file's own: the walk finds out. */
+	if (rc == 0 || rc == -ENOSYS || rc == -EPERM)
+		return walk_open(dirfd, name, flags, mode);
+	return rc;
+}
+
+/*
+ * Where a name is to be made or removed: its directory (*ret_fd is dirfd itself, or *owned) and
+ * last component.
+ */
+static int parent_open(int dirfd, const char *name, int *owned, int *ret_fd, const char **ret_last)
+{
+	const char *slash = strrchr(name, '/');
+	char path[PATH_MAX];
+	int rc = name_check(name);
+
+	*ret_fd = dirfd;
+	*ret_last = slash ? slash + 1 : name;
+	if (rc || !slash)
+		return rc;
+	memcpy(path, name, (size_t)(slash - name));
+	path[slash - name] = '\0';
+	rc = beneath_open(dirfd, path, O_PATH | O_DIRECTORY, 0);
+	if (rc < 0)
+		return rc;
+	*owned = *ret_fd = rc;
+	return 0;
+}
+
+static int sys_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	return beneath_open(dirfd, name, flags, mode);
+}
+
+static int sys_close(void *ctx, int fd)
+{
+	(void)ctx;
+	return close(fd) ? -errno : 0;
+}
+
+static int64_t sys_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	ssize_t n;
+
+	(void)ctx;
+	if (off > INT64_MAX)
+		return -EINVAL;
+	n = pread(fd, buf, (size_t)MIN(len, (uint64_t)SSIZE_MAX), (off_t)off);
+	return n < 0 ? -errno : n;
+}
+
+static int64_t sys_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	ssize_t n;
+
+	(void)ctx;
+	if (off > INT64_MAX)
+		return -EINVAL;
+	n = pwrite(fd, buf, (size_t)MIN(len, (uint64_t)SSIZE_MAX), (off_t)off);
+	return n < 0 ? -errno : n;
+}
+
+static int sys_fallocate(void *ctx, int fd, uint64_t len)
+{
+	int rc = 0;
+
+	(void)ctx;
+	if (len > INT64_MAX)
+		return -EFBIG;
+	for (uint32_t i = 0; len > 0 && i < RACES_MAX; i++) {
+		rc = fallocate(fd, 0, 0, (off_t)len) ? -errno : 0;
+		if (rc != -EINTR)
+			break;
+	}
+	return rc;
+}
+
+static int sys_truncate(void *ctx, int fd, uint64_t len)
+{
+	(void)ctx;
+	if (len > INT64_MAX)
+		return -EFBIG;
+	return ftruncate(fd, (off_t)len) ? -errno : 0;
+}
+
+static int sys_sync(void *ctx, int fd)
+{
+	(void)ctx;
+	return fsync(fd) ? -errno : 0;
+}
+
+static int sys_mkdir(void *ctx, int dirfd, const char *name, uint32_t mode)
+{
+	cleanup_close int owned = -1;
+	const char *last;
+	int at, rc = parent_open(dirfd, name, &owned, &at, &last);
+
+	(void)ctx;
+	if (rc)
+		return rc;
+	return mkdirat(at, last, mode) ? -errno : 0;
+}
+
+/*
+ * Without RENAME_NOREPLACE. A file: link refuses to replace, then the old name goes. A directory: a
+ * look, then a plain rename; what may have appeared in between is refused by rename itself unless
+ * it is an empty directory, and a step directory is never empty.
+ */
+static int rename_by_hand(int from_at, const char *from, int to_at, const char *to)
+{
+	struct stat st;
+
+	if (fstatat(from_at, from, &st, AT_SYMLINK_NOFOLLOW))
+		return -errno;
+	if (!S_ISDIR(st.st_mode)) {
+		if (linkat(from_at, from, to_at, to, 0))
+			return -errno;
+		return unlinkat(from_at, from, 0) ? -errno : 0;
+	}
+	if (fstatat(to_at, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return -EEXIST;
+	if (renameat(from_at, from, to_at, to))
+		return errno == ENOTEMPTY || errno == ENOTDIR ? -EEXIST : -errno;
+	return 0;
+}
+
+static int sys_rename(void *ctx, int dirfd, const char *from, const char *to)
+{
+	cleanup_close int from_owned = -1, to_owned = -1;
+	const char *from_last, *to_last;
+	int from_at, to_at, rc;
+
+	(void)ctx;
+	rc = parent_open(dirfd, from, &from_owned, &from_at, &from_last);
+	if (rc == 0)
+		rc = parent_open(dirfd, to, &to_owned, &to_at, &to_last);
+	if (rc)
+		return rc;
+	if (renameat2(from_at, from_last, to_at, to_last, RENAME_NOREPLACE) == 0)
+		return 0;
+	if (errno != EINVAL && errno != ENOSYS)
+		return -errno;
+	return rename_by_hand(from_at, from_last, to_at, to_last);
+}
+
+static int sys_link(void *ctx, int dirfd, const char *from, const char *to)
+{
+	cleanup_close int from_owned = -1, to_owned = -1;
+	const char *from_last, *to_last;
+	int from_at, to_at, rc;
+
+	(void)ctx;
+	rc = parent_open(dirfd, from, &from_owned, &from_at, &from_last);
+	if (rc == 0)
+		rc = parent_open(dirfd, to, &to_owned, &to_at, &to_last);
+	if (rc)
+		return rc;
+	return linkat(from_at, from_last, to_at, to_last, 0) ? -errno : 0;
+}
+
+static int sys_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	cleanup_close int owned = -1;
+	const char *last;
+	int at, rc = parent_open(dirfd, name, &owned, &at, &last);
+
+	(void)ctx;
+	if (rc)
+		return rc;
+	return unlinkat(at, last, is_dir ? AT_REMOVEDIR : 0) ? -errno : 0;
+}
+
+static int sys_size(void *ctx, int fd, uint64_t *ret_bytes)
+{
+	struct stat st;
+
+	(void)ctx;
+	if (fstat(fd, &st))
+		return -errno;
+	if (S_ISDIR(st.st_mode))
+		return -EISDIR;
+	if (!S_ISREG(st.st_mode))
+		return -EINVAL;
+	*ret_bytes = (uint64_t)st.st_size;
+	return 0;
+}
+
+static unsigned char entry_type(int dirfd, const struct dirent *d)
+{
+	struct stat st;
+
+	if (d->d_type != DT_UNKNOWN || fstatat(dirfd, d->d_name, &st, AT_SYMLINK_NOFOLLOW))
+		return d->d_type;
+	return (unsigned char)IFTODT(st.st_mode);
+}
+
+/* On a descriptor of its own, so that the caller's keeps its position and may be O_PATH. */
+static int sys_list(void *ctx, int dirfd,
+		    int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	cleanup_close int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *d;
+	DIR *dir;
+	int rc = 0;
+
+	(void)ctx;
+	if (fd < 0)
+		return -errno;
+	dir = fdopendir(fd);
+	if (!dir)
+		return -errno;
+	fd = -1;
+	while (rc == 0) {
+		errno = 0;
+		d = readdir(dir);
+		if (!d) {
+			rc = -errno;
+			break;
+		}
+		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
+			rc = each(arg, d->d_name, entry_type(dirfd, d));
+	}
+	(void)closedir(dir);
+	return rc;
+}
+
+const struct io_ops io_ops_posix = {
+	.open = sys_open,
+	.close = sys_close,
+	.pread = sys_pread,
+	.pwrite = sys_pwrite,
+	.fallocate = sys_fallocate,
+	.truncate = sys_truncate,
+	.sync = sys_sync,
+	.mkdir = sys_mkdir,
+	.rename = sys_rename,
+	.link = sys_link,
+	.unlink = sys_unlink,
+	.size = sys_size,
+	.list = sys_list,
+};

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io_xfer.c - see io_xfer.h. Invariant: req->done_ is the number of leading bytes that are known to
+ * have been moved.
+ */
+#include "ckpt/io/io_xfer.h"
+#include <fcntl.h>
+#include <sys/stat.h>
+#include "ckpt/base/util.h"
+
+#define ROUND_MAX \
+	4096 /* no file system transfers less than its own alignment, so none needs more */
+
+bool io_fd_direct(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && (flags & O_DIRECT);
+}
+
+static bool finish(struct io_xfer *x, int64_t res)
+{
+	x->req->res = res;
+	return true;
+}
+
+bool io_xfer_begin(struct io_xfer *x, struct io_req *r)
+{
+	*x = (struct io_xfer){ .req = r };
+	r->done_ = 0;
+	r->res = 0;
+	if (r->len > INT64_MAX || r->off > INT64_MAX - r->len)
+		r->res = -EINVAL;
+	return r->res == 0 && r->len > 0;
+}
+
+/* The largest power of two that divides all that the request was aligned to. */
+static uint64_t request_align(const struct io_req *r)
+{
+	uint64_t all = (uint64_t)(uintptr_t)r->buf | r->off | r->len | ROUND_MAX;
+
+	return all & -all;
+}
+
+struct io_span io_xfer_next(const struct io_xfer *x)
+{
+	const struct io_req *r = x->req;
+	uint64_t at = r->done_;
+
+	if (at > 0 && io_fd_direct(r->fd))
+		at &= ~(request_align(r) - 1);
+	return (struct io_span){ .buf = (uint8_t *)r->buf + at,
+				 .len = MIN(r->len - at, IO_XFER_BYTES_MAX),
+				 .off = r->off + at };
+}
+
+/*
+ * A direct read cannot ask again from an odd offset, so the file's size says whether it has met the
+ * end.
+ */
+static bool at_end(const struct io_req *r)
+{
+	struct stat st;
+
+	return fstat(r->fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	       r->off + r->done_ >= (uint64_t)st.st_size;
+}
+
+static bool took_nothing(struct io_xfer *x, int64_t got)
+{
+	struct io_req *r = x->req;
+
+	if (!r->write)
+		return finish(x, got == 0 ? (int64_t)r->done_ : -EIO);
+	return ++x->stalls >= 2 ? finish(x, -ENOSPC) : false;
+}
+
+bool io_xfer_took(struct io_xfer *x, int64_t got)
+{
+	struct io_req *r = x->req;
+	struct io_span asked = io_xfer_next(x);
+	uint64_t before = r->done_;
+
+	if (got == -EINTR || got == -EAGAIN)
+		return ++x->retries > IO_XFER_RETRIES_MAX ? finish(x, got) : false;
+	if (got < 0)
+		return finish(x, got);
+	assert((uint64_t)got <= asked.len);
+	x->retries = 0;
+	r->done_ = MAX(before, asked.off - r->off + (uint64_t)got);
+	if (r->done_ == r->len)
+		return finish(x, (int64_t)r->len);
+	if (!r->write && (uint64_t)got < asked.len && io_fd_direct(r->fd) && at_end(r))
+		return finish(x, (int64_t)r->done_);
+	if (r->done_ == before)
+		return took_nothing(x, got);
+	x->stalls = 0;
+	return false;
+}
+
+void io_xfer_run(struct io_xfer *x, const struct io_ops *ops)
+{
+	const struct io_req *r = x->req;
+	struct io_span s;
+	int64_t got;
+
+	do {
+		s = io_xfer_next(x);
+		if (r->write)
+			got = ops->pwrite(ops->ctx, r->fd, s.buf, s.len, s.off);
+		else
+			got = ops->pread(ops->ctx, r->fd, s.buf, s.len, s.off);
+	} while (!io_xfer_took(x, got));
+}
+
+static int64_t whole(const struct io_ops *ops, struct io_req *r)
+{
+	struct io_xfer x;
+
+	if (io_xfer_begin(&x, r))
+		io_xfer_run(&x, ops);
+	return r->res;
+}
+
+int io_pread_all(const struct io_ops *ops, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	struct io_req r = { .fd = fd, .buf = buf, .len = len, .off = off };
+	int64_t res = whole(ops, &r);
+
+	if (res < 0)
+		return (int)res;
+	return (uint64_t)res < len ? -ENODATA : 0;
+}
+
+int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	struct io_req r = {
+		.fd = fd, .write = true, .buf = (void *)(uintptr_t)buf, .len = len, .off = off
+	};
+	int64_t res = whole(ops, &r);
+
+	return res < 0 ? (int)res : 0;
+}

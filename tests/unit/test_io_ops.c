@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_io_ops.c - the kernel's table and the whole-buffer helpers: names stay beneath, nothing is
+ * replaced, short transfers are continued.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <cmocka.h>
+#include "ckpt/base/util.h"
+#include "tests/lib/deny_syscall.h"
+#include "tests/lib/io_faults.c"
+
+#define OPS (&io_ops_posix)
+
+struct room {
+	char path[256];
+	int dirfd;
+};
+
+static int room_open(void **state)
+{
+	struct room *m = calloc(1, sizeof(*m));
+	const char *tmp = getenv("TMPDIR");
+
+	(void)snprintf(m->path, sizeof(m->path), "%s/ckpt-io-ops-XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(m->path))
+		return -1;
+	m->dirfd = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	*state = m;
+	return m->dirfd < 0;
+}
+
+static int room_close(void **state)
+{
+	struct room *m = *state;
+	int rc = io_tree_remove(AT_FDCWD, m->path);
+
+	(void)close(m->dirfd);
+	free(m);
+	return rc;
+}
+
+/* The number of the line that does not hold, so that it runs in a child too. */
+#define HOLDS(x)                                                              \
+	do {                                                                  \
+		if (!(x)) {                                                   \
+			(void)fprintf(stderr, "line %d: %s\n", __LINE__, #x); \
+			return 1;                                             \
+		}                                                             \
+	} while (0)
+
+static int file_make(int dirfd, const char *name, const char *text)
+{
+	int fd = OPS->open(NULL, dirfd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	if (fd < 0)
+		return fd;
+	if (io_pwrite_all(OPS, fd, text, strlen(text), 0))
+		return -EIO;
+	return OPS->close(NULL, fd);
+}
+
+static bool file_is(int dirfd, const char *name, const char *text)
+{
+	char got[64] = { 0 };
+	int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, got, sizeof(got) - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+	return n >= 0 && strcmp(got, text) == 0;
+}
+
+static int opened(int dirfd, const char *name, int flags)
+{
+	int fd = OPS->open(NULL, dirfd, name, flags, 0600);
+
+	return fd < 0 ? fd : OPS->close(NULL, fd);
+}
+
+static int paths_check(void *arg)
+{
+	int at = *(int *)arg;
+
+	HOLDS(OPS->mkdir(NULL, at, "a", 0700) == 0);
+	HOLDS(OPS->mkdir(NULL, at, "a/b", 0700) == 0);
+	HOLDS(file_make(at, "a/b/f", "deep") == 0);
+	HOLDS(file_is(at, "a/b/f", "deep"));
+	HOLDS(symlinkat("a", at, "dirlink") == 0 && symlinkat("f", at, "a/b/link") == 0);
+	HOLDS(opened(at, "a/b/f", O_RDONLY) == 0);
+	HOLDS(opened(at, "a//b/f", O_RDONLY) == 0);
+	HOLDS(opened(at, ".", O_RDONLY | O_DIRECTORY) == 0);
+	HOLDS(opened(at, "a/", O_RDONLY | O_DIRECTORY) == 0);
+	HOLDS(opened(at, "a/b/link", O_RDONLY) == -ELOOP);
+	HOLDS(opened(at, "a/b/link", O_WRONLY | O_CREAT) == -ELOOP);
+	HOLDS(opened(at, "dirlink/b/f", O_RDONLY) == -ELOOP);
+	HOLDS(opened(at, "dirlink/new", O_WRONLY | O_CREAT) == -ELOOP);
+	HOLDS(opened(at, "..", O_RDONLY) == -EXDEV);
+	HOLDS(opened(at, "a/../a/b/f", O_RDONLY) == -EXDEV);
+	HOLDS(opened(at, "../x", O_WRONLY | O_CREAT) == -EXDEV);
+	HOLDS(opened(at, "/etc/passwd", O_RDONLY) == -EXDEV);
+	HOLDS(opened(at, "", O_RDONLY) == -ENOENT);
+	HOLDS(opened(at, "a/b/none", O_RDONLY) == -ENOENT);
+	HOLDS(opened(at, "a/b/f/x", O_RDONLY) == -ENOTDIR);
+	HOLDS(opened(at, "a/b/f", O_WRONLY | O_CREAT | O_EXCL) == -EEXIST);
+	HOLDS(OPS->mkdir(NULL, at, "../x", 0700) == -EXDEV);
+	HOLDS(OPS->mkdir(NULL, at, "dirlink/x", 0700) == -ELOOP);
+	HOLDS(OPS->rename(NULL, at, "a/b/f", "../f") == -EXDEV);
+	HOLDS(OPS->rename(NULL, at, "dirlink/b", "c") == -ELOOP);
+	HOLDS(OPS->link(NULL, at, "a/b/f", "dirlink/f") == -ELOOP);
+	HOLDS(OPS->link(NULL, at, "/etc/passwd", "f") == -EXDEV);
+	HOLDS(OPS->unlink(NULL, at, "dirlink/b/f", false) == -ELOOP);
+	HOLDS(OPS->unlink(NULL, at, "a/../a/b/f", false) == -EXDEV);
+	HOLDS(OPS->link(NULL, at, "a/b/f", "a/g") == 0 && file_is(at, "a/g", "deep"));
+	HOLDS(OPS->link(NULL, at, "a/b/f", "a/g") == -EEXIST);
+	HOLDS(OPS->unlink(NULL, at, "a/b", true) == -ENOTEMPTY);
+	HOLDS(OPS->unlink(NULL, at, "a/b/f", false) == 0);
+	HOLDS(opened(at, "a/b/f", O_RDONLY) == -ENOENT);
+	return 0;
+}
+
+static int rename_check(void *arg)
+{
+	int at = *(int *)arg;
+
+	HOLDS(file_make(at, "one", "1") == 0 && file_make(at, "two", "2") == 0);
+	HOLDS(OPS->mkdir(NULL, at, "d1", 0700) == 0 && OPS->mkdir(NULL, at, "d2", 0700) == 0);
+	HOLDS(file_make(at, "d1/in", "d1") == 0);
+	HOLDS(OPS->rename(NULL, at, "one", "two") == -EEXIST);
+	HOLDS(file_is(at, "one", "1") && file_is(at, "two", "2"));
+	HOLDS(OPS->rename(NULL, at, "d1", "d2") ==
+	      -EEXIST); /* an empty one is not replaced either */
+	HOLDS(OPS->rename(NULL, at, "d1", "two") == -EEXIST);
+	HOLDS(OPS->rename(NULL, at, "none", "x") == -ENOENT);
+	HOLDS(OPS->rename(NULL, at, "one", "three") == 0);
+	HOLDS(file_is(at, "three", "1") && opened(at, "one", O_RDONLY) == -ENOENT);
+	HOLDS(OPS->rename(NULL, at, "d1", "d3") == 0);
+	HOLDS(file_is(at, "d3/in", "d1") && opened(at, "d1", O_RDONLY) == -ENOENT);
+	return 0;
+}
+
+static void denied(unsigned nr, int eno, int (*body)(void *arg), void *arg)
+{
+	int rc = deny_run(nr, eno, body, arg);
+
+	if (rc == DENY_NOT_POSSIBLE) {
+		print_message("skipped: this kernel takes no seccomp filter\n");
+		skip();
+	}
+	assert_int_equal(rc, 0);
+}
+
+static void a_name_never_leaves_its_directory_and_no_link_is_followed(void **state)
+{
+	assert_int_equal(paths_check(&((struct room *)*state)->dirfd), 0);
+}
+
+static void without_openat2_names_are_as_safe(void **state)
+{
+	denied(SYS_openat2, ENOSYS, paths_check, &((struct room *)*state)->dirfd);
+}
+
+static void with_openat2_forbidden_names_are_as_safe(void **state)
+{
+	denied(SYS_openat2, EPERM, paths_check, &((struct room *)*state)->dirfd);
+}
+
+static void a_rename_never_replaces(void **state)
+{
+	assert_int_equal(rename_check(&((struct room *)*state)->dirfd), 0);
+}
+
+static void without_renameat2_flags_a_rename_never_replaces(void **state)
+{
+	denied(SYS_renameat2, EINVAL, rename_check, &((struct room *)*state)->dirfd);
+}
+
+static void without_renameat2_a_rename_never_replaces(void **state)
+{
+	denied(SYS_renameat2, ENOSYS, rename_check, &((struct room *)*state)->dirfd);
+}
+
+static void a_new_descriptor_is_close_on_exec(void **state)
+{
+	struct room *m = *state;
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+
+	assert_true(fd >= 0);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(OPS->close(NULL, fd), 0);
+	assert_int_equal(OPS->close(NULL, fd), -EBADF);
+}
+
+static void size_is_of_regular_files_only(void **state)
+{
+	struct room *m = *state;
+	uint64_t bytes = 0;
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600), pipes[2];
+
+	assert_int_equal(OPS->truncate(NULL, fd, 12345), 0);
+	assert_int_equal(OPS->size(NULL, fd, &bytes), 0);
+	assert_int_equal(bytes, 12345);
+	assert_int_equal(OPS->fallocate(NULL, fd, 0), 0);
+	assert_int_equal(OPS->fallocate(NULL, fd, 20000), 0);
+	assert_int_equal(OPS->size(NULL, fd, &bytes), 0);
+	assert_int_equal(bytes, 20000);
+	assert_int_equal(OPS->truncate(NULL, fd, UINT64_MAX), -EFBIG);
+	assert_int_equal(OPS->fallocate(NULL, fd, UINT64_MAX), -EFBIG);
+	assert_int_equal(OPS->pread(NULL, fd, &bytes, 1, UINT64_MAX), -EINVAL);
+	assert_int_equal(OPS->pwrite(NULL, fd, &bytes, 1, UINT64_MAX), -EINVAL);
+	assert_int_equal(OPS->sync(NULL, fd), 0);
+	assert_int_equal(OPS->sync(NULL, m->dirfd), 0);
+	assert_int_equal(OPS->size(NULL, m->dirfd, &bytes), -EISDIR);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(OPS->size(NULL, pipes[0], &bytes), -EINVAL);
+	(void)close(pipes[0]);
+	(void)close(pipes[1]);
+	(void)close(fd);
+}
+
+struct tally {
+	uint32_t n, dirs, links, stop_at;
+};
+
+static int tally_each(void *arg, const char *name, unsigned char d_type)
+{
+	struct tally *t = arg;
+
+	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return -EPROTO;
+	t->n++;
+	t->dirs += d_type == DT_DIR;
+	t->links += d_type == DT_LNK;
+	return t->n == t->stop_at ? 77 : 0;
+}
+
+static void list_gives_every_name_once_and_stops_when_told(void **state)
+{
+	struct room *m = *state;
+	struct tally t = { .n = 0 }, again = { .n = 0 }, stop = { .stop_at = 3 };
+	char name[16];
+	int fd;
+
+	for (int i = 0; i < 40; i++) {
+		(void)snprintf(name, sizeof(name), "f%d", i);
+		assert_int_equal(file_make(m->dirfd, name, ""), 0);
+	}
+	assert_int_equal(OPS->mkdir(NULL, m->dirfd, "d", 0700), 0);
+	assert_int_equal(symlinkat("d", m->dirfd, "l"), 0);
+	assert_int_equal(OPS->list(NULL, m->dirfd, tally_each, &t), 0);
+	assert_int_equal(t.n, 42);
+	assert_int_equal(t.dirs, 1);
+	assert_int_equal(t.links, 1);
+	assert_int_equal(OPS->list(NULL, m->dirfd, tally_each, &again), 0);
+	assert_int_equal(again.n, 42);
+	assert_int_equal(OPS->list(NULL, m->dirfd, tally_each, &stop), 77);
+	assert_int_equal(stop.n, 3);
+	fd = openat(m->dirfd, "f0", O_RDONLY | O_CLOEXEC);
+	assert_int_equal(OPS->list(NULL, fd, tally_each, &t), -ENOTDIR);
+	(void)close(fd);
+}
+
+/* A table whose transfers are short, interrupted, or bring nothing. */
+struct stutter {
+	uint64_t most;	     /* bytes per call */
+	uint32_t interrupts; /* before each transfer */
+	uint32_t left;
+	int eno;
+	uint64_t calls;
+};
+
+static bool stutter_fails(struct stutter *s)
+{
+	s->calls++;
+	if (s->left == 0) {
+		s->left = s->interrupts;
+		return false;
+	}
+	s->left--;
+	return true;
+}
+
+static int64_t stutter_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	struct stutter *s = ctx;
+
+	return stutter_fails(s) ? -s->eno : OPS->pread(NULL, fd, buf, MIN(len, s->most), off);
+}
+
+static int64_t stutter_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	struct stutter *s = ctx;
+
+	return stutter_fails(s) ? -s->eno : OPS->pwrite(NULL, fd, buf, MIN(len, s->most), off);
+}
+
+static struct io_ops stutter_ops(struct stutter *s)
+{
+	struct io_ops ops = io_ops_posix;
+
+	ops.ctx = s;
+	ops.pread = stutter_pread;
+	ops.pwrite = stutter_pwrite;
+	return ops;
+}
+
+static void short_and_interrupted_transfers_are_continued(void **state)
+{
+	struct room *m = *state;
+	struct stutter s = { .most = 7, .interrupts = 3, .left = 3, .eno = EINTR };
+	struct io_ops ops = stutter_ops(&s);
+	uint8_t wrote[1000], got[1000] = { 0 };
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+
+	for (size_t i = 0; i < sizeof(wrote); i++)
+		wrote[i] = (uint8_t)(i * 31 + 7);
+	assert_int_equal(io_pwrite_all(&ops, fd, wrote, sizeof(wrote), 55), 0);
+	s.eno = EAGAIN;
+	assert_int_equal(io_pread_all(&ops, fd, got, sizeof(got), 55), 0);
+	assert_memory_equal(wrote, got, sizeof(got));
+	assert_int_equal(io_pread_all(&ops, fd, got, sizeof(got), 56), -ENODATA);
+	assert_int_equal(io_pread_all(&ops, fd, got, 0, 1 << 20), 0);
+	assert_int_equal(io_pread_all(&ops, fd, got, 1, 1 << 20), -ENODATA);
+	assert_int_equal(io_pread_all(&ops, fd, got, 8, INT64_MAX - 6), -EINVAL);
+	assert_int_equal(io_pread_all(&ops, fd, got, 8, UINT64_MAX), -EINVAL);
+	(void)close(fd);
+}
+
+static void an_endless_interruption_ends(void **state)
+{
+	struct room *m = *state;
+	struct stutter s = {
+		.most = 7, .interrupts = UINT32_MAX, .left = UINT32_MAX, .eno = EINTR
+	};
+	struct io_ops ops = stutter_ops(&s);
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+
+	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 3, 0), -EINTR);
+	assert_true(s.calls < 1000);
+	(void)close(fd);
+}
+
+static void a_write_that_brings_nothing_twice_is_no_space(void **state)
+{
+	struct room *m = *state;
+	struct stutter s = { .most = 0 };
+	struct io_ops ops = stutter_ops(&s);
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+
+	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 3, 0), -ENOSPC);
+	assert_int_equal(s.calls, 2);
+	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 0, 0), 0);
+	assert_int_equal(s.calls, 2);
+	(void)close(fd);
+}
+
+/*
+ * Direct transfers cut at 512 bytes: continued from the request's own alignment, so the part block
+ * moves twice.
+ */
+static void a_short_direct_transfer_continues_at_an_aligned_offset(void **state)
+{
+	struct room *m = *state;
+	struct stutter s = { .most = 4096 * 3 + 512 };
+	struct io_ops ops = stutter_ops(&s);
+	const size_t len = 64 * KIB;
+	cleanup_free uint8_t *wrote = aligned_alloc(4096, len);
+	cleanup_free uint8_t *got = aligned_alloc(4096, len);
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT | O_DIRECT, 0600);
+
+	if (fd == -EINVAL) {
+		print_message("skipped: no O_DIRECT here\n");
+		skip();
+	}
+	for (size_t i = 0; i < len; i++)
+		wrote[i] = (uint8_t)(i * 13 + i / 512);
+	assert_int_equal(io_pwrite_all(&ops, fd, wrote, len, 8192), 0);
+	assert_int_equal(io_pread_all(&ops, fd, got, len, 8192), 0);
+	assert_memory_equal(wrote, got, len);
+	assert_int_equal(OPS->truncate(NULL, fd, 8192 + 5000), 0);
+	assert_int_equal(io_pread_all(&ops, fd, got, len, 8192), -ENODATA);
+	s.most = 512; /* less than the alignment: no way on, and that is not the end of the file */
+	assert_int_equal(io_pread_all(&ops, fd, got, 8192, 0), -EIO);
+	(void)close(fd);
+}
+
+int main(void)
+{
+#define ROOM(t) cmocka_unit_test_setup_teardown(t, room_open, room_close)
+	const struct CMUnitTest tests[] = {
+		ROOM(a_name_never_leaves_its_directory_and_no_link_is_followed),
+		ROOM(without_openat2_names_are_as_safe),
+		ROOM(with_openat2_forbidden_names_are_as_safe),
+		ROOM(a_rename_never_replaces),
+		ROOM(without_renameat2_flags_a_rename_never_replaces),
+		ROOM(without_renameat2_a_rename_never_replaces),
+		ROOM(a_new_descriptor_is_close_on_exec),
+		ROOM(size_is_of_regular_files_only),
+		ROOM(list_gives_every_name_once_and_stops_when_told),
+		ROOM(short_and_interrupted_transfers_are_continued),
+		ROOM(an_endless_interruption_ends),
+		ROOM(a_write_that_brings_nothing_twice_is_no_space),
+		ROOM(a_short_direct_transfer_continues_at_an_aligned_offset),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
