@@ -264,14 +264,15 @@ __attribute__((format(printf, 2, 3))) static void out(struct out *o, const char 
 /* Names come from outside and go to terminals: control characters are shown, not sent. */
 static void out_name(struct out *o, const char *s)
 {
-	for (; *s; s++) {
+	for (; *s && o->used + 1 < o->bytes; s++) {
 		uint8_t c = (uint8_t)*s;
 
 		if (c < 0x20 || c == 0x7f)
 			out(o, "\\x%02x", c);
 		else
-			out(o, "%c", c);
+			o->buf[o->used++] = *s;
 	}
+	o->buf[o->used] = 0;
 }
 
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes)
@@ -558,6 +559,8 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
 		return ckpt_error(err, -EINVAL,
 				  "%s: a piece with %u dimensions of a tensor with %u", label,
 				  y.set.ndim, t->tensor[y.tensor].ndim);
+	if (!y.set.numel)
+		return 0;
 	for (uint32_t i = 0; i < y.set.ndim; i++) {
 		int r = indices_check(&y.set.dim[i], t->tensor[y.tensor].shape[i], err);
 
@@ -571,8 +574,6 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
 		return ckpt_error(err, -EINVAL,
 				  "%s: a piece claims %llu elements, its set has %llu", label,
 				  (unsigned long long)y.set.numel, (unsigned long long)numel);
-	if (!numel)
-		return 0;
 	if (indexset_copy(&p->set, &t->arena, &y.set) < 0)
 		return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
 	if (p->stride) {

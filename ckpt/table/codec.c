@@ -1,0 +1,922 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * codec.c - tables to sections and back, as codec.h lays them down. Called by formats/native, the client and the daemon.
+ * Invariant: decode believes nothing: a section is bytes that anybody may have written, and every number in it is a guess until it is compared with the
+ * size of what it points into. What decode builds goes through the table's own checks as well.
+ */
+#include "ckpt/table/codec.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/hash.h"
+
+_Static_assert(sizeof(struct ck_mesh) == 16, "ck_mesh");
+_Static_assert(sizeof(struct ck_layout) == 16, "ck_layout");
+_Static_assert(sizeof(struct ck_placement) == 12, "ck_placement");
+_Static_assert(sizeof(struct ck_tensor) == 56, "ck_tensor");
+_Static_assert(sizeof(struct ck_piece) == 48, "ck_piece");
+_Static_assert(sizeof(struct ck_place) == 16, "ck_place");
+
+/* --- encoding: byte strings that are stored once each --- */
+
+struct pool {
+	uint8_t *bytes;
+	uint64_t len, cap;
+	uint32_t *slot; /* [mask + 1] entry + 1 */
+	struct pool_entry {
+		uint64_t off, len;
+	} * entry;
+	uint32_t n, mask, ncap;
+	uint64_t max; /* offsets are le32 */
+	bool failed;  /* -ENOMEM, or over max: asked once at the end */
+};
+
+static void pool_free(struct pool *p)
+{
+	free(p->bytes);
+	free(p->slot);
+	free(p->entry);
+}
+
+static bool pool_grow(struct pool *p, uint64_t more)
+{
+	uint64_t cap = MAX(p->cap, (uint64_t)4096);
+	void *q;
+
+	if (more > p->max - p->len)
+		return false;
+	while (cap < p->len + more)
+		cap *= 2;
+	if (cap == p->cap)
+		return true;
+	q = realloc(p->bytes, cap);
+	if (!q)
+		return false;
+	p->bytes = q;
+	p->cap = cap;
+	return true;
+}
+
+static uint32_t pool_hash(const void *p, uint64_t len)
+{
+	struct hash128 h = hash128(p, len);
+	uint32_t x;
+
+	memcpy(&x, h.b, sizeof x);
+	return x;
+}
+
+static uint32_t *pool_slot(const struct pool *p, const void *bytes, uint64_t len)
+{
+	uint32_t i = pool_hash(bytes, len) & p->mask;
+
+	for (; p->slot[i]; i = (i + 1) & p->mask) {
+		const struct pool_entry *e = &p->entry[p->slot[i] - 1];
+
+		if (e->len == len && !memcmp(p->bytes + e->off, bytes, len))
+			break;
+	}
+	return &p->slot[i];
+}
+
+/* Room for one more entry, with at most half of the slots taken. */
+static bool pool_entries(struct pool *p)
+{
+	uint32_t cap = p->ncap ? 2 * p->ncap : 64;
+	void *entry;
+
+	if (p->n < p->ncap)
+		return true;
+	entry = realloc(p->entry, cap * sizeof *p->entry);
+	if (!entry)
+		return false;
+	p->entry = entry;
+	free(p->slot);
+	p->slot = calloc((size_t)2 * cap, sizeof *p->slot);
+	if (!p->slot) {
+		p->ncap = 0;
+		return false;
+	}
+	p->ncap = cap;
+	p->mask = 2 * cap - 1;
+	for (uint32_t i = 0; i < p->n; i++)
+		*pool_slot(p, p->bytes + p->entry[i].off, p->entry[i].len) = i + 1;
+	return true;
+}
+
+/* Where these bytes are: a byte offset. len >= 1. */
+static uint64_t pool_put(struct pool *p, const void *bytes, uint64_t len)
+{
+	uint32_t *slot;
+
+	if (p->failed || !pool_entries(p) || !pool_grow(p, len)) {
+		p->failed = true;
+		return 0;
+	}
+	slot = pool_slot(p, bytes, len);
+	if (!*slot) {
+		memcpy(p->bytes + p->len, bytes, len);
+		p->entry[p->n] = (struct pool_entry){ .off = p->len, .len = len };
+		p->len += len;
+		*slot = ++p->n;
+	}
+	return p->entry[*slot - 1].off;
+}
+
+struct enc {
+	const struct table *t;
+	struct arena *a;
+	struct pool string, shape, set;
+	struct codec_section *section;
+	uint32_t n;
+	le64 *scratch; /* one index set, spelled */
+	size_t scratch_cap;
+};
+
+static void enc_free(struct enc *e)
+{
+	pool_free(&e->string);
+	pool_free(&e->shape);
+	pool_free(&e->set);
+	free(e->scratch);
+}
+
+static le32 enc_string(struct enc *e, const char *s)
+{
+	return le32_of((uint32_t)pool_put(&e->string, s, strlen(s) + 1));
+}
+
+/* ndim numbers, as the element index of the first. */
+static le32 enc_shape(struct enc *e, uint32_t ndim, const uint64_t *v)
+{
+	le64 x[CKPT_DIMS_MAX];
+
+	if (!ndim)
+		return le32_of(0);
+	for (uint32_t i = 0; i < ndim; i++)
+		x[i] = le64_of(v[i]);
+	return le32_of((uint32_t)(pool_put(&e->shape, x, ndim * sizeof *x) / sizeof *x));
+}
+
+static le32 enc_set(struct enc *e, const struct indexset *s)
+{
+	size_t n = 1, at = 0;
+
+	for (uint32_t d = 0; d < s->ndim; d++)
+		n += 1 + (size_t)4 * s->dim[d].n;
+	if (n > e->scratch_cap) {
+		void *p = realloc(e->scratch, n * sizeof *e->scratch);
+
+		if (!p) {
+			e->set.failed = true;
+			return le32_of(0);
+		}
+		e->scratch = p;
+		e->scratch_cap = n;
+	}
+	e->scratch[at++] = le64_of(s->ndim);
+	for (uint32_t d = 0; d < s->ndim; d++) {
+		e->scratch[at++] = le64_of(s->dim[d].n);
+		for (uint32_t i = 0; i < s->dim[d].n; i++) {
+			const struct run *r = &s->dim[d].run[i];
+
+			e->scratch[at++] = le64_of(r->start);
+			e->scratch[at++] = le64_of(r->len);
+			e->scratch[at++] = le64_of(r->stride);
+			e->scratch[at++] = le64_of(r->count);
+		}
+	}
+	return le32_of((uint32_t)(pool_put(&e->set, e->scratch, n * sizeof *e->scratch) /
+				  sizeof *e->scratch));
+}
+
+static void enc_section(struct enc *e, uint32_t kind, uint32_t rec_bytes, uint64_t count,
+			const void *bytes)
+{
+	e->section[e->n++] = (struct codec_section){
+		.kind = kind,
+		.rec_bytes = rec_bytes,
+		.len = count * rec_bytes,
+		.count = count,
+		.bytes = bytes,
+	};
+}
+
+static bool mesh_is_iota(const struct mesh *m)
+{
+	for (uint32_t i = 0; i < m->nrank; i++)
+		if (m->rank[i] != i)
+			return false;
+	return true;
+}
+
+static int enc_meshes(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_mesh *rec = arena_array(e->a, t->nmesh, sizeof *rec);
+	uint64_t n = 0, at = 0;
+	le32 *data;
+
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		n += 2 * (uint64_t)t->mesh[i].ndim + t->mesh[i].nrank;
+	data = n <= UINT32_MAX ? arena_array(e->a, n, sizeof *data) : NULL;
+	if (!rec || !data)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->nmesh; i++) {
+		const struct mesh *m = &t->mesh[i];
+		bool iota = mesh_is_iota(m);
+
+		rec[i] = (struct ck_mesh){
+			.ndim = le32_of(m->ndim),
+			.nrank = le32_of(m->nrank),
+			.data_at = le32_of((uint32_t)at),
+			.rank_is_iota = le32_of(iota),
+		};
+		for (uint32_t d = 0; d < m->ndim; d++)
+			data[at++] = enc_string(e, m->name[d]);
+		for (uint32_t d = 0; d < m->ndim; d++)
+			data[at++] = le32_of(m->dim[d]);
+		for (uint32_t r = 0; r < m->nrank && !iota; r++)
+			data[at++] = le32_of(m->rank[r]);
+	}
+	enc_section(e, CK_MESHES, sizeof *rec, t->nmesh, rec);
+	enc_section(e, CK_MESHDATA, sizeof *data, at, data);
+	return 0;
+}
+
+static int enc_layouts(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_layout *rec = arena_array(e->a, t->nlayout, sizeof *rec);
+	struct ck_placement *place;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		n += t->layout[i].nplace;
+	place = arena_array(e->a, n, sizeof *place);
+	if (!rec || !place)
+		return -ENOMEM;
+	n = 0;
+	for (uint32_t i = 0; i < t->nlayout; i++) {
+		const struct layout *l = &t->layout[i];
+
+		rec[i] = (struct ck_layout){
+			.mesh = le32_of(l->mesh),
+			.mode = le32_of(l->mode),
+			.nplace = le32_of(l->nplace),
+			.place_at = le32_of(n),
+		};
+		for (uint32_t k = 0; k < l->nplace; k++) {
+			const struct ckpt_placement *p = &l->place[k];
+
+			place[n++] = (struct ck_placement){
+				.how = p->how,
+				.reduce = p->reduce,
+				.mesh_dim = le16_of(p->mesh_dim),
+				.tensor_dim = le16_of(p->tensor_dim),
+				.flags = le16_of(p->flags),
+				.split_factor = le32_of(p->split_factor),
+			};
+		}
+	}
+	enc_section(e, CK_LAYOUTS, sizeof *rec, t->nlayout, rec);
+	enc_section(e, CK_PLACEMENTS, sizeof *place, n, place);
+	return 0;
+}
+
+static int enc_tensors(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_tensor *rec = arena_array(e->a, t->ntensor, sizeof *rec);
+
+	if (!rec)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+
+		rec[i] = (struct ck_tensor){
+			.component = enc_string(e, x->component),
+			.name = enc_string(e, x->name),
+			.of = enc_string(e, x->of),
+			.layout = le32_of(x->layout),
+			.shape_at = enc_shape(e, x->ndim, x->shape),
+			.avg = le32_of(TABLE_NONE),
+			.dtype = le16_of((uint16_t)x->dtype),
+			.elem_bits = le16_of((uint16_t)(8 * x->elem_bytes)),
+			.ndim = (uint8_t)x->ndim,
+			.role = (uint8_t)x->role,
+			.cls = (uint8_t)x->cls,
+			.flags = (uint8_t)x->flags,
+			.numel = le64_of(x->numel),
+			.fp = le64_of(x->fp),
+			.rank = le32_of(x->rank),
+		};
+	}
+	enc_section(e, CK_TENSORS, sizeof *rec, t->ntensor, rec);
+	return 0;
+}
+
+static int enc_pieces(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_piece *rec = arena_array(e->a, t->npiece, sizeof *rec);
+
+	if (!rec)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		le32 stride = le32_of(TABLE_NONE);
+
+		if (p->stride)
+			stride = enc_shape(e, p->set.ndim, (const uint64_t *)p->stride);
+		rec[i] = (struct ck_piece){
+			.tensor = le32_of(p->tensor),
+			.indexset = enc_set(e, &p->set),
+			.rank = le32_of(p->rank),
+			.stride_at = stride,
+			.raw_off = le64_of(p->off),
+			.raw_len = le64_of(p->len),
+			.fp = le64_of(p->fp),
+			.flags = le32_of(p->flags),
+			.place = le32_of(p->place),
+		};
+	}
+	enc_section(e, CK_PIECES, sizeof *rec, t->npiece, rec);
+	return 0;
+}
+
+static int enc_places(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_place *rec = arena_array(e->a, t->nplace, sizeof *rec);
+
+	if (!rec)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->nplace; i++)
+		rec[i] = (struct ck_place){
+			.name = enc_string(e, t->place[i].name),
+			.rank = le32_of(t->place[i].rank),
+			.bytes = le64_of(t->place[i].bytes),
+		};
+	enc_section(e, CK_PLACES, sizeof *rec, t->nplace, rec);
+	return 0;
+}
+
+static int enc_pool(struct enc *e, uint32_t kind, const struct pool *p, uint32_t rec_bytes)
+{
+	void *bytes = p->failed ? NULL : arena_dup(e->a, p->bytes, p->len);
+
+	if (!bytes)
+		return -ENOMEM;
+	enc_section(e, kind, rec_bytes, p->len / rec_bytes, bytes);
+	return 0;
+}
+
+static int enc_all(struct enc *e, bool with_pieces)
+{
+	int r;
+
+	(void)enc_string(e, "");
+	r = enc_meshes(e);
+	if (!r)
+		r = enc_layouts(e);
+	if (!r)
+		r = enc_tensors(e);
+	if (!r && with_pieces)
+		r = enc_pieces(e);
+	if (!r && with_pieces && e->t->nplace)
+		r = enc_places(e);
+	if (!r && with_pieces)
+		r = enc_pool(e, CK_INDEXSETS, &e->set, sizeof(le64));
+	if (!r)
+		r = enc_pool(e, CK_SHAPES, &e->shape, sizeof(le64));
+	if (!r)
+		r = enc_pool(e, CK_STRINGS, &e->string, 1);
+	return r;
+}
+
+int codec_encode(const struct table *t, bool with_pieces, struct arena *a,
+		 struct codec_section *ret_section, uint32_t *ret_n, struct ckpt_err *err)
+{
+	struct enc e = {
+		.t = t,
+		.a = a,
+		.section = ret_section,
+		.string = { .max = UINT32_MAX },
+		.shape = { .max = (uint64_t)UINT32_MAX * 8 },
+		.set = { .max = (uint64_t)UINT32_MAX * 8 },
+	};
+	int r;
+
+	assert(t->sealed);
+	r = enc_all(&e, with_pieces);
+	enc_free(&e);
+	if (r < 0)
+		return ckpt_error(err, r,
+				  "out of memory for a description of %u tensors in %u pieces",
+				  t->ntensor, t->npiece);
+	/* The order of codec.h: by kind. */
+	for (uint32_t i = 1; i < e.n; i++)
+		for (uint32_t k = i; k && ret_section[k].kind < ret_section[k - 1].kind; k--) {
+			struct codec_section s = ret_section[k];
+
+			ret_section[k] = ret_section[k - 1];
+			ret_section[k - 1] = s;
+		}
+	*ret_n = e.n;
+	return 0;
+}
+
+/* --- decoding --- */
+
+struct dec {
+	struct table *t;
+	struct arena a; /* what does not outlive the decoding */
+	const char *string;
+	uint64_t nstring;
+	const le64 *shape;
+	uint64_t nshape;
+	const le32 *meshdata;
+	uint64_t nmeshdata;
+	const struct ck_placement *placement;
+	uint64_t nplacement;
+	struct dec_set {
+		uint32_t at;
+		struct indexset set;
+	} * set;
+	uint32_t nset;
+	struct ckpt_err *err;
+};
+
+#define BAD(d, ...) ckpt_error((d)->err, -EPROTO, __VA_ARGS__)
+
+/* What the table said about a record, as malformed input; memory stays memory. */
+static int bad_record(struct dec *d, int r, const char *what, uint64_t i)
+{
+	if (r == -ENOMEM)
+		return r;
+	ckpt_error_prefix(d->err, -EPROTO, "%s %llu", what, (unsigned long long)i);
+	if (d->err)
+		d->err->code = -EPROTO;
+	return -EPROTO;
+}
+
+static const char *section_name(uint32_t kind)
+{
+	static const char *const name[] = {
+		[CK_STRINGS] = "STRINGS", [CK_SHAPES] = "SHAPES",
+		[CK_MESHES] = "MESHES",	  [CK_MESHDATA] = "MESHDATA",
+		[CK_LAYOUTS] = "LAYOUTS", [CK_PLACEMENTS] = "PLACEMENTS",
+		[CK_TENSORS] = "TENSORS", [CK_INDEXSETS] = "INDEXSETS",
+		[CK_PIECES] = "PIECES",	  [CK_PLACES] = "PLACES",
+	};
+
+	return kind < ARRAY_LEN(name) && name[kind] ? name[kind] : "unknown";
+}
+
+/* A missing section has no records. */
+static int dec_section(struct dec *d, const struct codec_section *section, uint32_t n,
+		       uint32_t kind, uint32_t rec_bytes, uint64_t max, const void *ret_bytes,
+		       uint64_t *ret_count)
+{
+	const void **ret = (const void **)ret_bytes;
+
+	*ret = NULL;
+	*ret_count = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct codec_section *s = &section[i];
+		uint64_t len;
+
+		if (s->kind != kind)
+			continue;
+		if (s->rec_bytes != rec_bytes || ckpt_mul(s->count, rec_bytes, &len) < 0 ||
+		    len != s->len)
+			return BAD(
+				d,
+				"section %s: records of %u bytes, %llu of them in %llu bytes; this program knows records of %u bytes",
+				section_name(kind), s->rec_bytes, (unsigned long long)s->count,
+				(unsigned long long)s->len, rec_bytes);
+		if (s->count > max)
+			return BAD(d, "section %s: %llu records; at most %llu are possible",
+				   section_name(kind), (unsigned long long)s->count,
+				   (unsigned long long)max);
+		*ret = s->bytes;
+		*ret_count = s->count;
+	}
+	return 0;
+}
+
+/* NULL: no such string. */
+static const char *dec_string(const struct dec *d, le32 at)
+{
+	uint32_t i = le32_get(at);
+	const char *s = d->string + i;
+
+	if (i >= d->nstring || !memchr(s, 0, MIN(d->nstring - i, (uint64_t)CKPT_NAME_MAX + 1)))
+		return NULL;
+	return s;
+}
+
+static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_left)
+{
+	uint64_t at = le32_get(rec->data_at), n;
+	const char *name[CKPT_DIMS_MAX];
+	uint32_t dim[CKPT_DIMS_MAX], id, iota = le32_get(rec->rank_is_iota), before = d->t->nmesh;
+	struct mesh m = {
+		.ndim = le32_get(rec->ndim), .nrank = le32_get(rec->nrank), .name = name, .dim = dim
+	};
+	uint32_t *rank;
+	int r;
+
+	if (m.ndim > CKPT_DIMS_MAX || iota > 1)
+		return BAD(d, "%u dimensions, iota %u", m.ndim, iota);
+	/* A mesh of ranks 0, 1, 2, ... is a few bytes that stand for many: bounded over all meshes of a table. */
+	if (m.nrank > *ranks_left)
+		return BAD(d, "more than %u ranks in the meshes of a table", LAYOUT_RANKS_MAX);
+	*ranks_left -= m.nrank;
+	n = 2 * (uint64_t)m.ndim + (iota ? 0 : m.nrank);
+	if (at > d->nmeshdata || n > d->nmeshdata - at)
+		return BAD(d, "its data lie outside MESHDATA");
+	for (uint32_t i = 0; i < m.ndim; i++) {
+		name[i] = dec_string(d, d->meshdata[at + i]);
+		if (!name[i])
+			return BAD(d, "the name of dimension %u lies outside STRINGS", i);
+		dim[i] = le32_get(d->meshdata[at + m.ndim + i]);
+	}
+	rank = arena_array(&d->a, m.nrank, sizeof *rank);
+	if (!rank)
+		return ckpt_error(d->err, -ENOMEM, "out of memory for a mesh");
+	for (uint32_t i = 0; i < m.nrank; i++)
+		rank[i] = iota ? i : le32_get(d->meshdata[at + 2 * (uint64_t)m.ndim + i]);
+	m.rank = rank;
+	r = table_add_mesh(d->t, &m, &id, d->err);
+	if (!r && id != before)
+		return BAD(d, "it is mesh %u again", id);
+	return r;
+}
+
+static int dec_meshes(struct dec *d, const struct ck_mesh *rec, uint64_t n)
+{
+	uint64_t left = LAYOUT_RANKS_MAX;
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		r = dec_mesh(d, &rec[i], &left);
+		if (r < 0)
+			r = bad_record(d, r, "mesh", i);
+	}
+	return r;
+}
+
+static int dec_layout(struct dec *d, const struct ck_layout *rec)
+{
+	/* One placement per mesh dimension at most is what layout_check allows. */
+	struct ckpt_placement place[CKPT_DIMS_MAX];
+	struct layout l = {
+		.mesh = le32_get(rec->mesh),
+		.mode = le32_get(rec->mode),
+		.nplace = le32_get(rec->nplace),
+		.place = place,
+	};
+	uint64_t at = le32_get(rec->place_at);
+	uint32_t id, before = d->t->nlayout;
+	int r;
+
+	if (l.nplace > CKPT_DIMS_MAX)
+		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
+	if (at > d->nplacement || l.nplace > d->nplacement - at)
+		return BAD(d, "its placements lie outside PLACEMENTS");
+	for (uint32_t i = 0; i < l.nplace; i++) {
+		const struct ck_placement *p = &d->placement[at + i];
+
+		place[i] = (struct ckpt_placement){
+			.how = p->how,
+			.reduce = p->reduce,
+			.mesh_dim = le16_get(p->mesh_dim),
+			.tensor_dim = le16_get(p->tensor_dim),
+			.flags = le16_get(p->flags),
+			.split_factor = le32_get(p->split_factor),
+		};
+	}
+	r = table_add_layout(d->t, &l, &id, d->err);
+	if (!r && id != before)
+		return BAD(d, "it is layout %u again", id);
+	return r;
+}
+
+static int dec_layouts(struct dec *d, const struct ck_layout *rec, uint64_t n)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		r = dec_layout(d, &rec[i]);
+		if (r < 0)
+			r = bad_record(d, r, "layout", i);
+	}
+	return r;
+}
+
+static bool dec_shape(const struct dec *d, le32 at, uint32_t ndim, uint64_t *ret)
+{
+	uint64_t i = le32_get(at);
+
+	if (ndim > CKPT_DIMS_MAX || i > d->nshape || ndim > d->nshape - i)
+		return false;
+	for (uint32_t k = 0; k < ndim; k++)
+		ret[k] = le64_get(d->shape[i + k]);
+	return true;
+}
+
+static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
+{
+	uint64_t shape[CKPT_DIMS_MAX];
+	struct table_tensor x = {
+		.component = dec_string(d, rec->component),
+		.name = dec_string(d, rec->name),
+		.of = dec_string(d, rec->of),
+		.dtype = le16_get(rec->dtype),
+		.role = rec->role,
+		.cls = rec->cls,
+		.flags = rec->flags,
+		.layout = le32_get(rec->layout),
+		.rank = le32_get(rec->rank),
+		.ndim = rec->ndim,
+		.shape = shape,
+		.fp = le64_get(rec->fp),
+	};
+	uint32_t id;
+	int r;
+
+	if (!x.component || !x.name || !x.of)
+		return BAD(d, "a name lies outside STRINGS or is longer than %d bytes",
+			   CKPT_NAME_MAX);
+	if (!dec_shape(d, rec->shape_at, x.ndim, shape))
+		return BAD(d, "its shape of %u dimensions lies outside SHAPES", x.ndim);
+	if (le32_get(rec->zero) || le32_get(rec->avg) != TABLE_NONE)
+		return BAD(d, "an unused field is in use: average %u, zero %u", le32_get(rec->avg),
+			   le32_get(rec->zero));
+	r = table_add_tensor(d->t, &x, &id, d->err);
+	if (r < 0)
+		return r;
+	if (le64_get(rec->numel) != d->t->tensor[id].numel ||
+	    le16_get(rec->elem_bits) != 8 * d->t->tensor[id].elem_bytes)
+		return BAD(d, "it claims %llu elements of %u bits, but has %llu of %u",
+			   (unsigned long long)le64_get(rec->numel), le16_get(rec->elem_bits),
+			   (unsigned long long)d->t->tensor[id].numel,
+			   8 * d->t->tensor[id].elem_bytes);
+	return 0;
+}
+
+static int dec_tensors(struct dec *d, const struct ck_tensor *rec, uint64_t n)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		r = dec_tensor(d, &rec[i]);
+		if (r < 0)
+			r = bad_record(d, r, "tensor", i);
+	}
+	return r;
+}
+
+/* One dimension of a set at v[*at]. Its n says how many records of v it takes; those are there, for n is compared with what is left. */
+static int dec_list(struct dec *d, const le64 *v, uint64_t nv, uint64_t *at, struct indices *ret)
+{
+	uint64_t n, total = 0, of_run;
+	struct run *run;
+
+	if (*at == nv)
+		return BAD(d, "it ends in the middle");
+	n = le64_get(v[(*at)++]);
+	if (!n || n > LAYOUT_RUNS_MAX || n > (nv - *at) / 4)
+		return BAD(d, "a list of %llu progressions", (unsigned long long)n);
+	run = arena_array(&d->t->arena, n, sizeof *run);
+	if (!run)
+		return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
+	for (uint64_t i = 0; i < n; i++) {
+		run[i] = (struct run){
+			.start = le64_get(v[*at]),
+			.len = le64_get(v[*at + 1]),
+			.stride = le64_get(v[*at + 2]),
+			.count = le64_get(v[*at + 3]),
+		};
+		*at += 4;
+		if (ckpt_mul(run[i].len, run[i].count, &of_run) < 0 ||
+		    ckpt_add(total, of_run, &total) < 0)
+			return BAD(d, "a list has more than 2^64 indices");
+	}
+	*ret = (struct indices){ .n = (uint32_t)n, .total = total, .run = run };
+	return indices_check(ret, INT64_MAX, d->err);
+}
+
+static int dec_set(struct dec *d, const le64 *v, uint64_t nv, uint64_t *at, struct indexset *ret)
+{
+	uint64_t ndim = le64_get(v[(*at)++]);
+	struct indices *dim;
+
+	if (ndim > CKPT_DIMS_MAX)
+		return BAD(d, "%llu dimensions", (unsigned long long)ndim);
+	dim = arena_array(&d->t->arena, ndim, sizeof *dim);
+	if (!dim)
+		return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
+	*ret = (struct indexset){ .ndim = (uint32_t)ndim, .numel = 1, .dim = dim };
+	for (uint64_t i = 0; i < ndim; i++) {
+		int r = dec_list(d, v, nv, at, &dim[i]);
+
+		if (r < 0)
+			return r;
+		if (ckpt_mul(ret->numel, dim[i].total, &ret->numel) < 0)
+			return BAD(d, "it has more than 2^64 elements");
+	}
+	return 0;
+}
+
+/* All sets, front to back; pieces then find theirs by where it begins. */
+static int dec_sets(struct dec *d, const le64 *v, uint64_t nv)
+{
+	uint64_t at = 0, cap = 0;
+
+	while (at < nv) {
+		int r;
+
+		if (d->nset == cap) {
+			void *p = realloc(d->set, (cap = cap ? 2 * cap : 64) * sizeof *d->set);
+
+			if (!p)
+				return ckpt_error(d->err, -ENOMEM, "out of memory for index sets");
+			d->set = p;
+		}
+		d->set[d->nset].at = (uint32_t)at;
+		r = dec_set(d, v, nv, &at, &d->set[d->nset].set);
+		if (r < 0)
+			return bad_record(d, r, "index set", d->nset);
+		d->nset++;
+	}
+	return 0;
+}
+
+static const struct indexset *dec_set_at(const struct dec *d, uint32_t at)
+{
+	uint32_t from = 0, to = d->nset;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (d->set[mid].at < at)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from < d->nset && d->set[from].at == at ? &d->set[from].set : NULL;
+}
+
+static int dec_piece(struct dec *d, const struct ck_piece *rec)
+{
+	const struct indexset *set = dec_set_at(d, le32_get(rec->indexset));
+	struct table_piece p = {
+		.tensor = le32_get(rec->tensor),
+		.rank = le32_get(rec->rank),
+		.place = le32_get(rec->place),
+		.flags = le32_get(rec->flags),
+		.off = le64_get(rec->raw_off),
+		.fp = le64_get(rec->fp),
+	};
+	uint64_t stride[CKPT_DIMS_MAX];
+	int r;
+
+	if (!set)
+		return BAD(d, "no index set begins at %u", le32_get(rec->indexset));
+	p.set = *set;
+	if (le32_get(rec->stride_at) != TABLE_NONE) {
+		if (!dec_shape(d, rec->stride_at, p.set.ndim, stride))
+			return BAD(d, "its strides lie outside SHAPES");
+		p.stride = arena_dup(&d->t->arena, stride, p.set.ndim * sizeof *stride);
+		if (!p.stride)
+			return ckpt_error(d->err, -ENOMEM, "out of memory for pieces");
+	}
+	r = table_put_piece(d->t, &p, d->err);
+	if (r < 0)
+		return r;
+	if (d->t->piece[d->t->npiece - 1].len != le64_get(rec->raw_len))
+		return BAD(d, "it claims %llu bytes, but has %llu",
+			   (unsigned long long)le64_get(rec->raw_len),
+			   (unsigned long long)d->t->piece[d->t->npiece - 1].len);
+	return 0;
+}
+
+static bool piece_ordered(const struct table_piece *x, const struct table_piece *y)
+{
+	if (x->tensor != y->tensor)
+		return x->tensor < y->tensor;
+	if (x->rank != y->rank)
+		return x->rank < y->rank;
+	if (x->place != y->place)
+		return x->place < y->place;
+	return x->off <= y->off;
+}
+
+static int dec_pieces(struct dec *d, const struct ck_piece *rec, uint64_t n)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		r = dec_piece(d, &rec[i]);
+		if (!r && i && !piece_ordered(&d->t->piece[i - 1], &d->t->piece[i]))
+			r = BAD(d, "it is out of order");
+		if (r < 0)
+			r = bad_record(d, r, "piece", i);
+	}
+	return r;
+}
+
+static int dec_places(struct dec *d, const struct ck_place *rec, uint64_t n)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		struct table_place p = {
+			.name = dec_string(d, rec[i].name),
+			.rank = le32_get(rec[i].rank),
+			.bytes = le64_get(rec[i].bytes),
+		};
+
+		r = p.name ? table_add_place(d->t, &p, NULL, d->err)
+			   : BAD(d, "its name lies outside STRINGS");
+		if (r < 0)
+			r = bad_record(d, r, "place", i);
+	}
+	return r;
+}
+
+static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
+		   const struct table_place *place, uint32_t nplace)
+{
+	const struct ck_mesh *mesh;
+	const struct ck_layout *layout;
+	const struct ck_tensor *tensor;
+	const struct ck_piece *piece;
+	const struct ck_place *places;
+	const le64 *set;
+	uint64_t nmesh, nlayout, ntensor, npiece, nplaces, nset;
+	int r;
+
+	r = dec_section(d, s, n, CK_STRINGS, 1, UINT32_MAX, &d->string, &d->nstring);
+	if (!r)
+		r = dec_section(d, s, n, CK_SHAPES, sizeof *d->shape, UINT32_MAX, &d->shape,
+				&d->nshape);
+	if (!r)
+		r = dec_section(d, s, n, CK_MESHDATA, sizeof *d->meshdata, UINT32_MAX, &d->meshdata,
+				&d->nmeshdata);
+	if (!r)
+		r = dec_section(d, s, n, CK_PLACEMENTS, sizeof *d->placement, UINT32_MAX,
+				&d->placement, &d->nplacement);
+	if (!r)
+		r = dec_section(d, s, n, CK_MESHES, sizeof *mesh, TABLE_MESHES_MAX, &mesh, &nmesh);
+	if (!r)
+		r = dec_section(d, s, n, CK_LAYOUTS, sizeof *layout, TABLE_LAYOUTS_MAX, &layout,
+				&nlayout);
+	if (!r)
+		r = dec_section(d, s, n, CK_TENSORS, sizeof *tensor, TABLE_TENSORS_MAX, &tensor,
+				&ntensor);
+	if (!r)
+		r = dec_section(d, s, n, CK_INDEXSETS, sizeof *set, UINT32_MAX, &set, &nset);
+	if (!r)
+		r = dec_section(d, s, n, CK_PIECES, sizeof *piece, TABLE_PIECES_MAX, &piece,
+				&npiece);
+	if (!r)
+		r = dec_section(d, s, n, CK_PLACES, sizeof *places, TABLE_PLACES_MAX, &places,
+				&nplaces);
+	if (r < 0)
+		return r;
+	if (!d->nstring || d->string[0] || d->string[d->nstring - 1])
+		return BAD(d, "section STRINGS: it does not begin and end with a zero byte");
+	r = dec_meshes(d, mesh, nmesh);
+	if (!r)
+		r = dec_layouts(d, layout, nlayout);
+	if (!r)
+		r = dec_tensors(d, tensor, ntensor);
+	if (!r)
+		r = dec_places(d, places, nplaces);
+	for (uint32_t i = 0; !r && !nplaces && i < nplace; i++)
+		r = table_add_place(d->t, &place[i], NULL, d->err);
+	if (!r)
+		r = dec_sets(d, set, nset);
+	if (!r)
+		r = dec_pieces(d, piece, npiece);
+	return r ? r : table_seal(d->t, d->err);
+}
+
+int codec_decode(const struct codec_section *section, uint32_t n, const struct table_place *place,
+		 uint32_t nplace, struct table *ret_table, struct ckpt_err *err)
+{
+	struct table t = { 0 };
+	struct dec d = { .t = &t, .err = err };
+	int r = dec_all(&d, section, n, place, nplace);
+
+	arena_free(&d.a);
+	free(d.set);
+	if (r < 0) {
+		table_free(&t);
+		return r;
+	}
+	*ret_table = t;
+	return 0;
+}
