@@ -1,0 +1,67 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A bad option ends the trainer with status 2, and a bad file with its own, with a message that names it.
+# shellcheck disable=SC2317 # the functions are called through check
+set -eu
+# shellcheck source=tests/e2e/trainer_tap.sh
+. "$(dirname "$0")/trainer_tap.sh"
+
+# refused CODE WORD OPTION...: ends with CODE, names WORD on stderr and prints nothing on stdout.
+refused() {
+	local code=$1 word=$2 got=0
+	shift 2
+	"$trainer" "$@" >"$tmp/out" 2>"$tmp/err" || got=$?
+	cat "$tmp/out" "$tmp/err"
+	[ "$got" -eq "$code" ] || { echo "exit status $got, expected $code"; return 1; }
+	[ ! -s "$tmp/out" ] && grep -qF -- "$word" "$tmp/err"
+}
+
+run=(--steps 3 --no-checkpoint --params 20K)
+one=(--mesh fsdp=1 --no-checkpoint)
+check "--help is no error" exits 0 "$trainer" --help
+check "nothing at all" refused 2 --mesh
+check "no mesh" refused 2 --mesh "${run[@]}"
+for mesh in '' fsdp fsdp= fsdp=x fsdp=-1 fsdp=0 fsdp=65 =4 'fsdp=4,' ',fsdp=4' fsdp=2,dp=64 \
+	fsdp=99999999999999999999 'fsdp=2 '; do
+	check "mesh '$mesh'" refused 2 --mesh --mesh "$mesh" "${run[@]}"
+done
+check "a mesh dimension of another kind" refused 2 "'tp'" --mesh tp=2 "${run[@]}"
+check "a name that only begins well" refused 2 "'fsdp2'" --mesh fsdp2=2 "${run[@]}"
+check "a mesh dimension named twice" refused 2 twice --mesh fsdp=2,fsdp=2 "${run[@]}"
+check "no steps" refused 2 --steps "${one[@]}"
+for n in '' x -1 3x 99999999999999999999; do
+	check "steps '$n'" refused 2 --steps "${one[@]}" --steps "$n"
+done
+for n in '' x 0 1 1M2 2Q 4999 17G 99999999999G -2M; do
+	check "params '$n'" refused 2 --params "${one[@]}" --steps 3 --params "$n"
+done
+for opt in snapshot-every persist-every; do
+	for n in 0 x ''; do
+		check "$opt '$n'" refused 2 "--$opt" "${one[@]}" --steps 3 "--$opt" "$n"
+	done
+done
+for from in '' newest step: step:x step:1x; do
+	check "resume '$from'" refused 2 --resume --mesh fsdp=1 --steps 3 --root "$tmp/s" --job a \
+		--resume "$from"
+done
+check "a guard policy of another name" refused 2 --guard "${one[@]}" --steps 3 --guard often
+check "resume without checkpoints" refused 2 --resume "${one[@]}" --steps 3 --resume latest
+check "no store" refused 2 --root --mesh fsdp=1 --steps 3 --job a
+check "no job" refused 2 --job --mesh fsdp=1 --steps 3 --root "$tmp/s"
+check "an unknown option" refused 2 --nonsense "${one[@]}" --steps 3 --nonsense
+check "an option without its value" refused 2 --seed "${one[@]}" --steps 3 --seed
+check "a word that is no option" refused 2 "'more'" "${one[@]}" --steps 3 more
+
+check "a folder of text that is missing" refused 10 "$tmp/none" --mesh fsdp=2 "${run[@]}" \
+	--text "$tmp/none"
+mkdir "$tmp/text"
+check "a folder without text" refused 10 "$tmp/text" --mesh fsdp=2 "${run[@]}" --text "$tmp/text"
+ln -s /usr/share/common-licenses/Apache-2.0 "$tmp/text/link"
+check "a folder with nothing but links" refused 10 "$tmp/text" --mesh fsdp=2 "${run[@]}" \
+	--text "$tmp/text"
+check "losses in a folder that is missing" refused 10 "$tmp/none/losses" --mesh fsdp=2 "${run[@]}" \
+	--losses "$tmp/none/losses"
+check "a loss that cannot be written does not end training" \
+	exits 0 "$trainer" --mesh fsdp=2 "${run[@]}" --losses /dev/full
+check "--steps 0 ends at once" exits 0 "$trainer" "${one[@]}" --steps 0
+tap_end

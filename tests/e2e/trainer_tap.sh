@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# trainer_tap.sh - what the tests of the trainer share; sourced by them. Sets $trainer (build/trainer, or
+# what TRAINER names) and $tmp, which goes away at the end; prints "ok N - sentence" or "not ok N -
+# sentence"; tap_end tells whether all were ok.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck disable=SC2034
+trainer=${TRAINER:-$root/build/trainer}
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptd-trainer.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+tap_n=0
+tap_failed=0
+
+# check SENTENCE COMMAND...: ok when the command succeeds; what it printed is shown when it fails.
+check() {
+	local sentence=$1
+	shift
+	tap_n=$((tap_n + 1))
+	if "$@" >"$tmp/check.out" 2>&1; then
+		echo "ok $tap_n - $sentence"
+	else
+		echo "not ok $tap_n - $sentence"
+		sed 's/^/# /' "$tmp/check.out"
+		tap_failed=1
+	fi
+}
+
+# exits CODE COMMAND...: succeeds when the command ends with this status.
+exits() {
+	local want=$1 got=0
+	shift
+	"$@" || got=$?
+	[ "$got" -eq "$want" ] || { echo "exit status $got, expected $want: $*"; return 1; }
+}
+
+tap_end() {
+	echo "1..$tap_n"
+	exit "$tap_failed"
+}

@@ -1,0 +1,782 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * train.c - one rank, from attach to detach. Called by ranks_run.
+ *
+ * Invariant: nothing between two steps depends on the world: what the ranks exchange (gathered
+ * parameters, batch) has one writer for each byte, and two barriers a step order writers and readers.
+ */
+#include "train.h"
+#include "ckpt/ckpt.h"
+#include "train_stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS UINT64_C(1000000)
+#define SEC UINT64_C(1000000000)
+#define SEAL_WAIT (30 * SEC)   /* for the other ranks and for slots in memory */
+#define READY_WAIT (120 * SEC) /* the same with --wait-ready */
+#define FINAL_WAIT (120 * SEC) /* for the last step to be committed */
+#define FINAL_SLICE (2 * SEC)  /* between two looks at how the other ranks fare */
+#define RESTORE_TRIES 8	       /* damaged steps that are passed over for older ones */
+#define RETRY_MS 50
+#define RNG_WORDS 4
+#define ALIGN 64
+
+struct rank {
+	const struct train_args *args;
+	const struct corpus *corpus;
+	const struct model_shape *shape;
+	struct ranks *ranks;
+	ckpt *ckpt;		      /* NULL with --no-checkpoint */
+	uint32_t shard, shards, copy; /* coordinates on fsdp and dp */
+	struct model_part part[MODEL_TENSORS];
+	uint16_t *gathered;	  /* shared */
+	struct model_batch batch; /* shared */
+	void *state;		  /* where the parts' tensors lie, all but the gradients */
+	uint64_t state_bytes;
+	struct train_cursor cursor;
+	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
+	struct ckpt_got got; /* got.where 0: nothing restored */
+	int losses;	     /* descriptor, or -1 */
+	double loss;
+	int last_error;	 /* of ckpt_snapshot: said once, not at every step */
+	uint64_t failed; /* writes that failed, of which the user knows */
+	struct train_stats stats;
+};
+
+static void nap(uint64_t ns)
+{
+	struct timespec t = { .tv_sec = (time_t)(ns / SEC), .tv_nsec = (long)(ns % SEC) };
+
+	nanosleep(&t, NULL);
+}
+
+static uint64_t left_until(uint64_t deadline)
+{
+	uint64_t now = now_ns();
+
+	return now < deadline ? deadline - now : 0;
+}
+
+/* ---- memory ---- */
+
+static size_t gathered_bytes(const struct model_shape *s)
+{
+	return (s->gathered * sizeof(uint16_t) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+size_t train_shared_bytes(const struct model_shape *s)
+{
+	return gathered_bytes(s) + model_batch_bytes(s);
+}
+
+/* The rank's coordinates: mesh dimensions are row-major over the ranks. */
+static void locate(struct rank *k)
+{
+	uint32_t rest = k->ranks->me;
+
+	k->shards = 1;
+	for (uint32_t i = k->args->ndim; i-- > 0;) {
+		uint32_t at = rest % k->args->dim_size[i];
+
+		rest /= k->args->dim_size[i];
+		if ((int)i == train_args_dim(k->args, "fsdp")) {
+			k->shard = at;
+			k->shards = k->args->dim_size[i];
+		} else {
+			k->copy = at;
+		}
+	}
+}
+
+/* Rows of dimension 0 as torch.chunk cuts them: the last shards may be shorter, or empty. */
+static void cut(const struct rank *k, uint32_t tensor, struct model_part *p)
+{
+	const struct model_tensor *t = &k->shape->tensor[tensor];
+	uint64_t chunk = (t->dim[0] + k->shards - 1) / k->shards;
+	uint64_t first = k->shard * chunk < t->dim[0] ? k->shard * chunk : t->dim[0];
+	uint64_t end = first + chunk < t->dim[0] ? first + chunk : t->dim[0];
+
+	*p = (struct model_part){ .first = first, .rows = end - first, .cols = t->dim[1] };
+}
+
+/* Lays the parts out one after the other; called with NULL to learn the size. */
+static uint64_t lay_out(struct rank *k, char *base)
+{
+	uint64_t at = 0;
+
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		struct model_part *p = &k->part[t];
+		uint64_t n = p->rows * p->cols, offset[4];
+
+		for (int i = 0; i < 4; i++) {
+			offset[i] = at;
+			at += n * (i ? sizeof(float) : sizeof(uint16_t));
+			at = (at + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+		}
+		if (!base)
+			continue;
+		p->param = (uint16_t *)(void *)(base + offset[0]);
+		p->master = (float *)(void *)(base + offset[1]);
+		p->moment1 = (float *)(void *)(base + offset[2]);
+		p->moment2 = (float *)(void *)(base + offset[3]);
+	}
+	return at ? at : ALIGN;
+}
+
+static void *map_or_fail(struct rank *k, uint64_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		ranks_fail(k->ranks, exit_code_of(-errno),
+			   "cannot map %" PRIu64 " bytes of memory "
+			   "for the model: %s; use a smaller --params",
+			   bytes, strerror(errno));
+	return p;
+}
+
+static void allocate(struct rank *k)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t grads = 0;
+	int r;
+
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		cut(k, t, &k->part[t]);
+		grads += k->part[t].rows * k->part[t].cols;
+	}
+	k->state_bytes = lay_out(k, NULL);
+	if (!k->ckpt)
+		k->state = map_or_fail(k, k->state_bytes);
+	else if ((r = ckpt_alloc(k->ckpt, k->state_bytes, &k->state, &e)) < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	lay_out(k, k->state);
+
+	float *grad = map_or_fail(k, grads * sizeof *grad + ALIGN);
+
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		k->part[t].grad = grad;
+		grad += k->part[t].rows * k->part[t].cols;
+	}
+	k->gathered = k->ranks->shared;
+	model_batch_at(k->shape, (char *)k->ranks->shared + gathered_bytes(k->shape), &k->batch);
+}
+
+/* ---- ckptd: attach and declare ---- */
+
+static void on_log(void *ctx, int level, const char *line)
+{
+	const struct rank *k = ctx;
+
+	if (level <= (k->ranks->me == 0 ? 4 : 3)) /* warnings once, errors from everyone */
+		fprintf(stderr, "trainer: rank %u: %s\n", k->ranks->me, line);
+}
+
+static void attach(struct rank *k)
+{
+	const struct train_args *a = k->args;
+	struct ckpt_err e = { 0 };
+	struct ckpt_opts o = {
+		.size = sizeof o,
+		.flags = CKPT_REQUIRE | CKPT_AUTOSTART,
+		.job = a->job,
+		.store = a->root,
+		.socket = a->socket,
+		.rank = k->ranks->me,
+		.world = k->ranks->world,
+		.agree = ranks_agree,
+		.agree_ctx = k->ranks,
+		.persist_every = a->persist_every,
+		.guard = a->guard,
+		.log = on_log,
+		.log_ctx = k,
+	};
+	int r = ckpt_attach(&o, &k->ckpt, &e);
+
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
+static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
+			   const char *suffix, void *ptr)
+{
+	const struct model_tensor *t = &k->shape->tensor[tensor];
+	int fsdp = train_args_dim(k->args, "fsdp");
+	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
+	struct ckpt_local local = { .ptr = ptr };
+	struct ckpt_err e = { 0 };
+	char name[64];
+	uint32_t id;
+
+	snprintf(name, sizeof name, "%s%s", t->name, suffix);
+	if (fsdp > 0)
+		shard.mesh_dim = (uint16_t)fsdp;
+	struct ckpt_tensor d = {
+		.size = sizeof d,
+		.cls = CKPT_STABLE,
+		.role = role,
+		.dtype = role == CKPT_PARAM ? CKPT_BF16 : CKPT_F32,
+		.component = role == CKPT_PARAM ? "model" : "optim",
+		.name = name,
+		.of = role == CKPT_PARAM ? NULL : t->name,
+		.ndim = t->ndim,
+		.mesh = mesh,
+		.nplace = fsdp >= 0, /* dp is not named: it replicates */
+		.nlocal = k->part[tensor].rows > 0,
+		.shape = t->dim,
+		.place = &shard,
+		.local = &local,
+	};
+	int r = ckpt_tensor_add(k->ckpt, &d, &id, &e);
+
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
+static void declare(struct rank *k)
+{
+	struct ckpt_err e = { 0 };
+	uint32_t mesh;
+	int r = ckpt_mesh(k->ckpt, k->args->ndim, k->args->dim_name, k->args->dim_size, NULL, &mesh,
+			  &e);
+
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		declare_tensor(k, t, mesh, CKPT_PARAM, "", k->part[t].param);
+		declare_tensor(k, t, mesh, CKPT_MASTER, ".master", k->part[t].master);
+		declare_tensor(k, t, mesh, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
+		declare_tensor(k, t, mesh, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
+	}
+	k->cursor_bytes = sizeof k->cursor;
+	k->rng_bytes = sizeof k->rng;
+	r = ckpt_blob_add(k->ckpt, "cursor", 0, &k->cursor, &k->cursor_bytes, sizeof k->cursor, &e);
+	if (r == 0)
+		r = ckpt_blob_add(k->ckpt, "rng", 1, k->rng, &k->rng_bytes, sizeof k->rng, &e);
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
+static int gone(int r)
+{
+	return r == -ECONNRESET || r == -ECONNREFUSED;
+}
+
+/* Returns when snapshots can be taken; without --wait-ready also when that takes too long. */
+static void seal(struct rank *k)
+{
+	uint64_t deadline = now_ns() + (k->args->wait_ready ? READY_WAIT : SEAL_WAIT), left;
+	struct ckpt_err e = { 0 };
+	int r;
+
+	for (;;) {
+		left = left_until(deadline);
+		r = ckpt_seal(k->ckpt, left, &e);
+		if (r == 0)
+			return;
+		if (r < 0 && !gone(r))
+			ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+		if (left == 0)
+			break;
+		nap(RETRY_MS * MS);
+	}
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	if (k->args->wait_ready)
+		ranks_fail(
+			k->ranks, EXIT_TIMED_OUT,
+			"job %s: no snapshot can be taken after %u s: "
+			"not every rank has sealed, or ckptd is still getting memory for the slots; "
+			"see ckptd's messages",
+			k->args->job, (unsigned)(READY_WAIT / SEC));
+	if (k->ranks->me == 0)
+		fprintf(stderr,
+			"trainer: job %s: the slots are not ready after %u s; training "
+			"starts, and snapshots are skipped until they are\n",
+			k->args->job, (unsigned)(SEAL_WAIT / SEC));
+}
+
+/* ---- resume ---- */
+
+static void rng_at(const struct rank *k, uint32_t rank, uint64_t step, uint64_t *ret_words)
+{
+	for (uint64_t i = 0; i < RNG_WORDS; i++)
+		ret_words[i] = mix64(mix64(mix64(k->args->seed) ^ step) ^ (rank * RNG_WORDS + i));
+}
+
+static void cursor_at(const struct rank *k, uint64_t step, struct train_cursor *ret)
+{
+	*ret = (struct train_cursor){
+		.step = step,
+		.seed = k->args->seed,
+		.micro = MODEL_MICRO,
+		.positions = MODEL_POSITIONS,
+		.text_bytes = k->corpus->bytes,
+		.text_hash = k->corpus->hash,
+	};
+}
+
+static void read_blob(struct rank *k, const char *name, uint32_t old_rank, void *buf,
+		      uint64_t bytes)
+{
+	uint64_t len = 0;
+	int r = ckpt_blob_read(k->ckpt, name, old_rank, buf, bytes, &len);
+
+	if (r < 0 || len != bytes)
+		ranks_fail(k->ranks, r < 0 && r != -ENOENT ? exit_code_of(r) : EXIT_MISFIT,
+			   "step %" PRIu64 " of job %s: blob %s of rank %u has %" PRIu64
+			   " bytes where "
+			   "this trainer keeps %" PRIu64
+			   " (%s): another program wrote it; resume with "
+			   "that one, or give this run another --job",
+			   k->got.step, k->args->job, name, old_rank, len, bytes,
+			   r < 0 ? strerror(-r) : "read");
+}
+
+/* What was restored must be a state that this run could have had. */
+static void check_restored(struct rank *k)
+{
+	struct train_cursor want, have;
+	uint64_t rng[RNG_WORDS], rng_have[RNG_WORDS];
+	uint32_t old_rank = k->ranks->me % (k->got.world_saved ? k->got.world_saved : 1);
+
+	cursor_at(k, k->got.step, &want);
+	read_blob(k, "cursor", 0, &have, sizeof have);
+	if (have.seed != want.seed)
+		ranks_fail(k->ranks, EXIT_MISFIT,
+			   "step %" PRIu64 " of job %s was trained with --seed %" PRIu64
+			   ", this run has --seed %" PRIu64 ": the text would come in another "
+			   "order; use --seed %" PRIu64 " or another --job",
+			   k->got.step, k->args->job, have.seed, want.seed, have.seed);
+	if (have.micro != want.micro || have.positions != want.positions)
+		ranks_fail(k->ranks, EXIT_MISFIT,
+			   "step %" PRIu64 " of job %s was trained with %" PRIu64
+			   " micro-batches of %" PRIu64
+			   ", this trainer has %d of %d; use the trainer "
+			   "that wrote it or another --job",
+			   k->got.step, k->args->job, have.micro, have.positions, MODEL_MICRO,
+			   MODEL_POSITIONS);
+	if (have.step != want.step)
+		ranks_fail(k->ranks, EXIT_DAMAGED,
+			   "step %" PRIu64 " of job %s: its cursor says step %" PRIu64
+			   "; run ckptctl verify --data on it and resume from an older one",
+			   k->got.step, k->args->job, have.step);
+	if ((have.text_bytes != want.text_bytes || have.text_hash != want.text_hash) &&
+	    k->ranks->me == 0)
+		fprintf(stderr,
+			"trainer: the text in %s is not the one that job %s was trained on so "
+			"far; training goes on, with other losses than an uninterrupted run\n",
+			k->args->text, k->args->job);
+	read_blob(k, "rng", old_rank, rng_have, sizeof rng_have);
+	rng_at(k, old_rank, k->got.step, rng);
+	if (memcmp(rng, rng_have, sizeof rng) != 0)
+		ranks_fail(
+			k->ranks, EXIT_DAMAGED,
+			"step %" PRIu64 " of job %s: blob rng is not what "
+			"rank %u had at that step; run ckptctl verify --data on it and resume from an "
+			"older one",
+			k->got.step, k->args->job, old_rank);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
+		uint64_t wrong = model_wrong_rows(&k->part[t]);
+
+		if (wrong)
+			ranks_fail(
+				k->ranks, EXIT_DAMAGED,
+				"step %" PRIu64 " of job %s: %" PRIu64 " of "
+				"the %" PRIu64 " rows of %s from row %" PRIu64 " on are not the "
+				"rounding of their masters; run ckptctl verify --data on it and resume "
+				"from an older one",
+				k->got.step, k->args->job, wrong, k->part[t].rows,
+				k->shape->tensor[t].name, k->part[t].first);
+	}
+}
+
+/* What all ranks got from a collective call: the same, or the ranks with an error end the job. */
+static int common_result(struct rank *k, int r, const struct ckpt_err *e)
+{
+	const int64_t *all = ranks_share(k->ranks, gone(r) ? -ECONNRESET : r);
+
+	for (uint32_t i = 0; i < k->ranks->world; i++) {
+		if (all[i] == all[k->ranks->me])
+			continue;
+		if (r == 0)
+			ranks_yield();
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e->msg);
+	}
+	return r;
+}
+
+/* Fills the state from a checkpoint. 1: it did; 0: there is nothing and --resume allows that. */
+static int restore(struct rank *k)
+{
+	enum resume how = k->args->resume;
+	struct ckpt_want want = {
+		.size = sizeof want,
+		.flags = how == RESUME_MEMORY ? CKPT_FROM_MEMORY
+			 : how == RESUME_DISK ? CKPT_FROM_DISK
+					      : 0,
+		.step = how == RESUME_STEP ? k->args->resume_step : CKPT_LATEST,
+	};
+	uint64_t deadline = now_ns() + SEAL_WAIT;
+	struct ckpt_err e = { 0 };
+	int damaged = 0, r;
+
+	if (how == RESUME_NONE)
+		return 0;
+	for (;;) {
+		r = common_result(k, ckpt_restore(k->ckpt, &want, &k->got, &e), &e);
+		if (r == 0)
+			return 1;
+		if (r == -EBADMSG && how != RESUME_STEP && ++damaged < RESTORE_TRIES) {
+			if (k->ranks->me == 0)
+				fprintf(stderr, "trainer: %s; trying an older step\n", e.msg);
+			continue;
+		}
+		if (gone(r) && left_until(deadline) > 0) {
+			nap(RETRY_MS * MS);
+			seal(k);
+			continue;
+		}
+		if (r == -ENOENT && how == RESUME_LATEST && !damaged)
+			return 0;
+		/* Damage that left nothing older is damage, not an empty store. */
+		ranks_fail(k->ranks, r == -ENOENT && damaged ? EXIT_DAMAGED : exit_code_of(r), "%s",
+			   e.msg);
+	}
+}
+
+/* Brings the state to where training starts, and returns that step. */
+static uint64_t start(struct rank *k)
+{
+	if (k->ckpt && restore(k)) {
+		check_restored(k);
+	} else {
+		for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+			model_init(k->shape, t, k->args->seed, &k->part[t]);
+		k->got = (struct ckpt_got){ 0 };
+	}
+	ranks_barrier(k->ranks); /* every rank is content with what it got */
+	if (k->ranks->me == 0) {
+		printf("trainer: mesh %s, %u ranks, %" PRIu64 " parameters, %" PRIu64
+		       " bytes of text\n",
+		       k->args->mesh, k->ranks->world, k->shape->params, k->corpus->bytes);
+		if (k->got.where)
+			printf("trainer: resumed from %s, step %" PRIu64 ", written by %u ranks\n",
+			       k->got.where == 1 ? "memory" : "disk", k->got.step,
+			       k->got.world_saved);
+		else
+			printf("trainer: starts at step 0\n");
+		fflush(stdout);
+	}
+	return k->got.step;
+}
+
+/* ---- training ---- */
+
+static void open_losses(struct rank *k)
+{
+	k->losses = -1;
+	if (!k->args->losses || k->ranks->me != 0)
+		return;
+	k->losses = open(k->args->losses, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (k->losses < 0)
+		ranks_fail(k->ranks, exit_code_of(-errno),
+			   "cannot open %s to append losses: %s; name "
+			   "a file that can be written with --losses",
+			   k->args->losses, strerror(errno));
+}
+
+/* One write(2): whatever kills this process, a line is there or not. */
+static void append_loss(struct rank *k, uint64_t step)
+{
+	char line[96];
+	uint64_t bits;
+
+	memcpy(&bits, &k->loss, sizeof bits);
+	int n = snprintf(line, sizeof line, "%" PRIu64 " %016" PRIx64 " %.6f\n", step, bits,
+			 k->loss);
+
+	errno = 0; /* a short write sets none */
+	if (k->losses < 0 || write(k->losses, line, (size_t)n) == n)
+		return;
+	fprintf(stderr,
+		"trainer: cannot append step %" PRIu64 " to %s: %s; training goes on without "
+		"the losses\n",
+		step, k->args->losses, strerror(errno ? errno : ENOSPC));
+	close(k->losses);
+	k->losses = -1;
+}
+
+/* The parameters of all ranks, where all can read them. One replica writes each row. */
+static void gather(struct rank *k)
+{
+	for (uint32_t t = 0; t < MODEL_TENSORS && k->copy == 0; t++) {
+		const struct model_part *p = &k->part[t];
+
+		if (p->rows)
+			memcpy(k->gathered + k->shape->tensor[t].at + p->first * p->cols, p->param,
+			       p->rows * p->cols * sizeof *p->param);
+	}
+	ranks_barrier(k->ranks);
+}
+
+static void forward_backward(struct rank *k, uint64_t step)
+{
+	for (uint32_t i = k->ranks->me; i < MODEL_MICRO; i += k->ranks->world)
+		model_micro(k->shape, k->gathered, k->corpus, k->args->seed, step, i, &k->batch);
+	ranks_barrier(k->ranks);
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		model_grad(k->shape, t, &k->batch, &k->part[t]);
+	k->loss = model_loss(&k->batch);
+}
+
+static void optimizer(struct rank *k, uint64_t step)
+{
+	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
+		model_update(k->shape, t, step, &k->part[t]);
+	cursor_at(k, step, &k->cursor);
+	rng_at(k, k->ranks->me, step, k->rng);
+}
+
+static void guard(struct rank *k)
+{
+	uint64_t t = now_ns();
+	int r = ckpt_guard(k->ckpt, NULL);
+
+	train_stats_guard(&k->stats, r, now_ns() - t);
+}
+
+static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
+{
+	struct ckpt_note note = { .key = "loss", .value = k->loss };
+	struct ckpt_mark mark = { .size = sizeof mark, .flags = flags, .note = &note, .nnote = 1 };
+	uint64_t t = now_ns();
+	int r = ckpt_snapshot(k->ckpt, step, &mark);
+
+	train_stats_snapshot(&k->stats, r, now_ns() - t);
+	return r;
+}
+
+/* A checkpoint that fails while training is reported, and training goes on. */
+static void report(struct rank *k, uint64_t step, int r)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+	struct ckpt_err e = { 0 };
+
+	if (k->ranks->me != 0)
+		return;
+	if ((r < 0 || r == CKPT_DETACHED) && r != k->last_error)
+		fprintf(stderr,
+			"trainer: step %" PRIu64 " of job %s has no snapshot: %s; training "
+			"goes on\n",
+			step, k->args->job,
+			r < 0 ? strerror(-r) : "ckptd is gone, the library keeps looking for it");
+	k->last_error = r;
+	if (ckpt_stats(k->ckpt, &s) < 0 || s.failed <= k->failed)
+		return;
+	fprintf(stderr,
+		"trainer: job %s: a snapshot could not be written (%" PRIu64 " so far); "
+		"training goes on\n",
+		k->args->job, s.failed);
+	/* The newest of the last marked steps that tells why. */
+	for (uint64_t i = 0, at = step - step % k->args->snapshot_every; i < 8 && at > 0; i++) {
+		r = ckpt_wait(k->ckpt, at, CKPT_COMMITTED, 0, &e);
+		if (r < 0 && r != -ENOENT && r != -ETIMEDOUT) {
+			fprintf(stderr, "trainer: %s\n", e.msg);
+			break;
+		}
+		at -= k->args->snapshot_every < at ? k->args->snapshot_every : at;
+	}
+	k->failed = s.failed;
+}
+
+/*
+ * The last step, until it is committed. The state does not change any more, so a snapshot that was torn,
+ * skipped or lost with its daemon is simply marked again, by all ranks together.
+ */
+static void finish(struct rank *k, uint64_t step)
+{
+	enum { COMMITTED = 0, UNDER_WAY = 1, LOST = 2 };
+	uint64_t deadline = now_ns() + FINAL_WAIT;
+	struct ckpt_err e = { 0 };
+	int mark = 1;
+
+	for (int round = 0;; round++) {
+		int mine = UNDER_WAY, r = mark ? snapshot(k, step, CKPT_FINAL) : 0;
+
+		/* A repeated mark may find that this rank's first one still counts: -EINVAL. */
+		if (r > 0 || gone(r)) {
+			mine = LOST;
+		} else if (r < 0 && !(r == -EINVAL && round > 0)) {
+			mine = r;
+			snprintf(e.msg, sizeof e.msg,
+				 "step %" PRIu64 " of job %s, the last, has no "
+				 "snapshot: %s; run again with --resume latest",
+				 step, k->args->job, strerror(-r));
+		} else {
+			uint64_t slice = left_until(deadline) < FINAL_SLICE ? left_until(deadline)
+									    : FINAL_SLICE;
+
+			r = ckpt_wait(k->ckpt, step, CKPT_COMMITTED, slice, &e);
+			mine = r == 0			 ? COMMITTED
+			       : r == -ETIMEDOUT	 ? UNDER_WAY
+			       : r == -ENOENT || gone(r) ? LOST
+							 : r;
+		}
+
+		/* Committed for one is committed: the step is the whole job's. */
+		const int64_t *all = ranks_share(k->ranks, mine);
+		int committed = 0, failed = 0, lost = 0, over;
+
+		for (uint32_t i = 0; i < k->ranks->world; i++) {
+			committed |= all[i] == COMMITTED;
+			failed |= all[i] < 0;
+			lost |= all[i] == LOST;
+		}
+		over = ranks_share(k->ranks, left_until(deadline) == 0)[0] != 0;
+		if (committed)
+			return;
+		if (mine < 0)
+			ranks_fail(k->ranks, exit_code_of(mine), "%s", e.msg);
+		if (failed)
+			ranks_yield();
+		if (over)
+			ranks_fail(
+				k->ranks, EXIT_TIMED_OUT,
+				"step %" PRIu64 " of job %s, the last, is "
+				"not committed after %u s: %s; see ckptd's messages, then run again "
+				"with --resume latest",
+				step, k->args->job, (unsigned)(FINAL_WAIT / SEC),
+				e.msg[0] ? e.msg : "no snapshot of it could be taken");
+		if (lost)
+			nap(RETRY_MS * MS);
+		mark = lost;
+	}
+}
+
+static void write_stats(struct rank *k, uint64_t steps_run, double seconds)
+{
+	char head[512];
+	uint64_t bits;
+	int r;
+
+	memcpy(&bits, &k->loss, sizeof bits);
+	snprintf(head, sizeof head,
+		 "{\"schema\":\"trainer.stats/1\",\"mesh\":\"%s\",\"world\":%u,\"params\":%" PRIu64
+		 ",\"resumed_from\":\"%s\",\"resumed_step\":%" PRIu64 ",\"steps\":%" PRIu64
+		 ",\"last_step\":%" PRIu64 ",\"loss\":%.6f,\"loss_bits\":\"%016" PRIx64
+		 "\",\"seconds\":%.6f,",
+		 k->args->mesh, k->ranks->world, k->shape->params,
+		 k->got.where == 1 ? "memory"
+		 : k->got.where	   ? "disk"
+				   : "none",
+		 k->got.step, steps_run, k->got.step + steps_run, k->loss, bits, seconds);
+	r = train_stats_write(&k->stats, k->args->print_stats, head);
+	if (r < 0)
+		fprintf(stderr,
+			"trainer: cannot write %s: %s; name a file that can be written with "
+			"--print-stats\n",
+			k->args->print_stats, strerror(-r));
+}
+
+static void tell_end(struct rank *k, uint64_t steps_run, uint64_t ns)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+	double seconds = (double)ns * 1e-9;
+
+	printf("trainer: step %" PRIu64 ", loss %.6f, %" PRIu64 " steps in %.2f s\n",
+	       k->got.step + steps_run, k->loss, steps_run, seconds);
+	if (k->ckpt && ckpt_stats(k->ckpt, &s) == 0)
+		printf("trainer: %" PRIu64 " snapshots asked for, %" PRIu64 " staged, %" PRIu64
+		       " skipped, %" PRIu64 " torn, %" PRIu64
+		       " committed, the last at step %" PRIu64 "\n",
+		       k->stats.asked, s.staged, s.skipped, s.torn, s.committed,
+		       s.last_committed_step);
+	fflush(stdout);
+	if (k->stats.on)
+		write_stats(k, steps_run, seconds);
+}
+
+static void prepare_stats(struct rank *k)
+{
+	const int64_t *bytes = ranks_share(k->ranks, (int64_t)k->state_bytes);
+
+	for (uint32_t i = 0; i < k->ranks->world; i++)
+		k->stats.job_state_bytes += (uint64_t)bytes[i];
+	k->stats.on = k->args->print_stats && k->ranks->me == 0;
+	if (k->stats.on)
+		train_stats_memcpy(&k->stats, k->state, k->state_bytes);
+	ranks_barrier(k->ranks); /* the copy was alone on the machine */
+}
+
+static void train(struct rank *k, uint64_t from)
+{
+	const struct train_args *a = k->args;
+	uint64_t begin = now_ns();
+
+	for (uint64_t step = from + 1; step <= a->steps; step++) {
+		uint64_t end = now_ns() + a->step_ms * MS;
+
+		gather(k);
+		forward_backward(k, step);
+		append_loss(k, step);
+		if (left_until(end) > 0)
+			nap(left_until(end));
+		if (k->ckpt)
+			guard(k);
+		optimizer(k, step);
+		if (k->ckpt && step == a->steps) {
+			finish(k, step);
+		} else if (k->ckpt && step % a->snapshot_every == 0) {
+			report(k, step, snapshot(k, step, 0));
+		}
+		if (k->ckpt)
+			train_stats_look(&k->stats, k->ckpt);
+	}
+	if (k->ranks->me == 0)
+		tell_end(k, a->steps - from, now_ns() - begin);
+}
+
+int train_rank(struct ranks *r, void *arg)
+{
+	const struct train_job *job = arg;
+	struct rank k = {
+		.args = job->args,
+		.corpus = job->corpus,
+		.shape = &job->shape,
+		.ranks = r,
+	};
+
+	locate(&k);
+	open_losses(&k);
+	if (!k.args->no_checkpoint)
+		attach(&k);
+	allocate(&k);
+	if (k.ckpt) {
+		declare(&k);
+		seal(&k);
+	}
+	uint64_t from = start(&k);
+
+	if (from >= k.args->steps) {
+		if (r->me == 0)
+			printf("trainer: step %" PRIu64
+			       " is the last that was asked for: nothing to do\n",
+			       k.args->steps);
+	} else {
+		prepare_stats(&k);
+		train(&k, from);
+	}
+	if (k.ckpt)
+		ckpt_detach(k.ckpt, 0);
+	return EXIT_SUCCESS;
+}

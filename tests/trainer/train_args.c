@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * train_args.c - the command line. Called once, by main. Invariant: every refusal names the option, what
+ * was given, and what may be given.
+ */
+#include "train_args.h"
+#include "ckpt/ckpt.h"
+#include "model.h"
+#include "ranks.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+	"usage: trainer --mesh SPEC --steps N --root DIR --job NAME [options]\n"
+	"       trainer --mesh SPEC --steps N --no-checkpoint [options]\n"
+	"\n"
+	"Trains a byte-level language model in N processes, with snapshots by ckptd.\n"
+	"\n"
+	"  --mesh SPEC            fsdp=4, dp=2,fsdp=2, ...: fsdp shards the state, dp replicates it\n"
+	"  --steps N              the last step (not a count); it is committed before the trainer ends\n"
+	"  --params N             about so many parameters, 5K to 16G (2M)\n"
+	"  --seed N               of the weights and of the order of the text (7)\n"
+	"  --snapshot-every K     steps between snapshots (10)\n"
+	"  --persist-every M      write every M-th snapshot to the store (1)\n"
+	"  --root DIR             the store; made when missing\n"
+	"  --job NAME             the job inside the store\n"
+	"  --socket PATH          where ckptd listens (one per user); started when nobody does\n"
+	"  --resume FROM          latest, memory, disk, step:N or none (none)\n"
+	"  --no-checkpoint        train without ckptd\n"
+	"  --losses FILE          append a line per step: step, bits of the loss in hex, loss\n"
+	"\n"
+	"For tests and measurements:\n"
+	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
+	"  --wait-ready           do not train before snapshots can be taken\n"
+	"  --step-ms N            a step takes at least N milliseconds\n"
+	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
+	"  --text DIR             train on the regular files of DIR (" CORPUS_DIR ")\n";
+
+enum {
+	OPT_MESH = 256,
+	OPT_STEPS,
+	OPT_PARAMS,
+	OPT_SEED,
+	OPT_SNAPSHOT_EVERY,
+	OPT_PERSIST_EVERY,
+	OPT_ROOT,
+	OPT_JOB,
+	OPT_SOCKET,
+	OPT_RESUME,
+	OPT_NO_CHECKPOINT,
+	OPT_LOSSES,
+	OPT_GUARD,
+	OPT_WAIT_READY,
+	OPT_STEP_MS,
+	OPT_PRINT_STATS,
+	OPT_TEXT,
+	OPT_HELP,
+};
+
+static const struct option option[] = {
+	{ "mesh", required_argument, NULL, OPT_MESH },
+	{ "steps", required_argument, NULL, OPT_STEPS },
+	{ "params", required_argument, NULL, OPT_PARAMS },
+	{ "seed", required_argument, NULL, OPT_SEED },
+	{ "snapshot-every", required_argument, NULL, OPT_SNAPSHOT_EVERY },
+	{ "persist-every", required_argument, NULL, OPT_PERSIST_EVERY },
+	{ "root", required_argument, NULL, OPT_ROOT },
+	{ "job", required_argument, NULL, OPT_JOB },
+	{ "socket", required_argument, NULL, OPT_SOCKET },
+	{ "resume", required_argument, NULL, OPT_RESUME },
+	{ "no-checkpoint", no_argument, NULL, OPT_NO_CHECKPOINT },
+	{ "losses", required_argument, NULL, OPT_LOSSES },
+	{ "guard", required_argument, NULL, OPT_GUARD },
+	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
+	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
+	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
+	{ "text", required_argument, NULL, OPT_TEXT },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ 0 },
+};
+
+__attribute__((format(printf, 1, 2))) static int refuse(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("trainer: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputs("; trainer --help lists the options\n", stderr);
+	return -EINVAL;
+}
+
+/* Digits only, so that "-1", " 1" and "" are refused too. Returns what follows them, or NULL. */
+static const char *parse_digits(const char *s, uint64_t *ret)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)*s))
+		return NULL;
+	errno = 0;
+	*ret = strtoull(s, &end, 10);
+	return errno ? NULL : end;
+}
+
+static int parse_number(const char *name, const char *s, uint64_t min, uint64_t max, uint64_t *ret)
+{
+	const char *end = parse_digits(s, ret);
+
+	if (!end || *end || *ret < min || *ret > max)
+		return refuse("--%s '%s': a whole number from %llu to %llu is needed", name, s,
+			      (unsigned long long)min, (unsigned long long)max);
+	return 0;
+}
+
+/* 1500000, 1500K, 1.5M, 1G: decimal, as parameter counts are given. */
+static int parse_params(const char *s, uint64_t *ret)
+{
+	uint64_t whole = 0, tenths = 0, unit = 1, scaled = 0;
+	const char *end = parse_digits(s, &whole);
+
+	if (end && end[0] == '.' && isdigit((unsigned char)end[1])) {
+		tenths = (uint64_t)(end[1] - '0');
+		end += 2;
+	}
+	if (end && *end) {
+		unit = *end == 'K' ? 1000 : *end == 'M' ? 1000000 : *end == 'G' ? 1000000000 : 0;
+		end++;
+	}
+	if (!end || *end || !unit || __builtin_mul_overflow(whole, unit, &scaled) ||
+	    __builtin_add_overflow(scaled, tenths * unit / 10, ret) || *ret < MODEL_PARAMS_MIN ||
+	    *ret > MODEL_PARAMS_MAX)
+		return refuse("--params '%s': a number from 5K to 16G is needed, as in 2M", s);
+	return 0;
+}
+
+static int parse_mesh(const char *s, struct train_args *a)
+{
+	static const char *const known[] = { "dp", "fsdp" };
+	const char *at = s;
+
+	a->mesh = s;
+	a->ndim = 0;
+	a->world = 1;
+	for (;;) {
+		size_t n = strcspn(at, "=,");
+		const char *name = NULL;
+		uint64_t size;
+
+		for (size_t i = 0; i < 2; i++)
+			if (strlen(known[i]) == n && !strncmp(at, known[i], n))
+				name = known[i];
+		if (at[n] != '=')
+			return refuse("--mesh '%s': name=size is needed at '%s', as in fsdp=4 or "
+				      "dp=2,fsdp=2",
+				      s, at);
+		if (!name)
+			return refuse(
+				"--mesh '%s': there is no mesh dimension '%.*s' here, only dp, "
+				"which replicates, and fsdp, which shards",
+				s, (int)n, at);
+		if (train_args_dim(a, name) >= 0)
+			return refuse("--mesh '%s': dimension %s is named twice", s, name);
+		at = parse_digits(at + n + 1, &size);
+		if (!at || (*at && *at != ',') || size < 1 || size > RANKS_MAX ||
+		    size * a->world > RANKS_MAX)
+			return refuse("--mesh '%s': the size of %s must be a whole number, and all "
+				      "sizes together make 1 to %d ranks",
+				      s, name, RANKS_MAX);
+		a->dim_name[a->ndim] = name;
+		a->dim_size[a->ndim++] = (uint32_t)size;
+		a->world *= (uint32_t)size;
+		if (!*at)
+			return 0;
+		at++;
+	}
+}
+
+static int parse_resume(const char *s, struct train_args *a)
+{
+	static const char *const name[] = { "none", "latest", "memory", "disk" };
+
+	for (uint32_t i = 0; i < 4; i++) {
+		if (!strcmp(s, name[i])) {
+			a->resume = (enum resume)i;
+			return 0;
+		}
+	}
+	const char *end = strncmp(s, "step:", 5) ? NULL : parse_digits(s + 5, &a->resume_step);
+
+	if (!end || *end || a->resume_step == CKPT_LATEST)
+		return refuse("--resume '%s': latest, memory, disk, step:N or none is needed", s);
+	a->resume = RESUME_STEP;
+	return 0;
+}
+
+static int parse_guard(const char *s, uint32_t *ret)
+{
+	static const struct {
+		const char *name;
+		uint32_t policy;
+	} known[] = {
+		{ "bounded", CKPT_BOUNDED },
+		{ "never", CKPT_NEVER },
+		{ "finish", CKPT_FINISH },
+	};
+
+	for (size_t i = 0; i < 3; i++) {
+		if (!strcmp(s, known[i].name)) {
+			*ret = known[i].policy;
+			return 0;
+		}
+	}
+	return refuse("--guard '%s': bounded, never or finish is needed", s);
+}
+
+static int parse_option(int opt, const char *value, struct train_args *a)
+{
+	uint64_t n;
+	int r = 0;
+
+	switch (opt) {
+	case OPT_MESH:
+		return parse_mesh(value, a);
+	case OPT_STEPS:
+		return parse_number("steps", value, 0, CKPT_LATEST - 1, &a->steps);
+	case OPT_PARAMS:
+		return parse_params(value, &a->params);
+	case OPT_SEED:
+		return parse_number("seed", value, 0, UINT64_MAX, &a->seed);
+	case OPT_SNAPSHOT_EVERY:
+		return parse_number("snapshot-every", value, 1, UINT64_MAX, &a->snapshot_every);
+	case OPT_PERSIST_EVERY:
+		r = parse_number("persist-every", value, 1, UINT32_MAX, &n);
+		a->persist_every = r ? 1 : (uint32_t)n;
+		return r;
+	case OPT_ROOT:
+		a->root = value;
+		return 0;
+	case OPT_JOB:
+		a->job = value;
+		return 0;
+	case OPT_SOCKET:
+		a->socket = value;
+		return 0;
+	case OPT_RESUME:
+		return parse_resume(value, a);
+	case OPT_NO_CHECKPOINT:
+		a->no_checkpoint = true;
+		return 0;
+	case OPT_LOSSES:
+		a->losses = value;
+		return 0;
+	case OPT_GUARD:
+		return parse_guard(value, &a->guard);
+	case OPT_WAIT_READY:
+		a->wait_ready = true;
+		return 0;
+	case OPT_STEP_MS:
+		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
+	case OPT_PRINT_STATS:
+		a->print_stats = value;
+		return 0;
+	case OPT_TEXT:
+		a->text = value;
+		return 0;
+	case OPT_HELP:
+		fputs(usage, stdout);
+		return 1;
+	}
+	return -EINVAL; /* unknown option or no value: getopt has said so */
+}
+
+int train_args_parse(int argc, char **argv, struct train_args *ret_args)
+{
+	struct train_args a = {
+		.steps = CKPT_LATEST,
+		.params = 2000000,
+		.seed = 7,
+		.snapshot_every = 10,
+		.persist_every = 1,
+		.text = CORPUS_DIR,
+		.guard = CKPT_BOUNDED,
+	};
+	int opt, r;
+
+	while ((opt = getopt_long(argc, argv, "", option, NULL)) != -1)
+		if ((r = parse_option(opt, optarg, &a)) != 0)
+			return r;
+	if (optind < argc)
+		return refuse("'%s' is not an option", argv[optind]);
+	if (!a.mesh)
+		return refuse("--mesh is missing, as in --mesh fsdp=4");
+	if (a.steps == CKPT_LATEST)
+		return refuse("--steps is missing, as in --steps 100");
+	if (!a.no_checkpoint && (!a.root || !*a.root))
+		return refuse("--root is missing: name the store, or train with --no-checkpoint");
+	if (!a.no_checkpoint && (!a.job || !*a.job))
+		return refuse("--job is missing: name the job inside the store");
+	if (a.no_checkpoint && a.resume != RESUME_NONE)
+		return refuse("--resume and --no-checkpoint contradict each other");
+	*ret_args = a;
+	return 0;
+}
+
+int train_args_dim(const struct train_args *a, const char *name)
+{
+	for (uint32_t i = 0; i < a->ndim; i++)
+		if (!strcmp(a->dim_name[i], name))
+			return (int)i;
+	return -1;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * train_args.h - what the user asked the trainer for. The long options of the first block of the usage
+ * text are a fixed interface that users' scripts rely on; those of the second may change.
+ *
+ * Invariant: a struct train_args that train_args_parse accepted is complete and in range; nothing after
+ * it checks an option again.
+ */
+#ifndef TRAINER_ARGS_H
+#define TRAINER_ARGS_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MESH_DIMS_MAX 2
+
+enum resume { RESUME_NONE, RESUME_LATEST, RESUME_MEMORY, RESUME_DISK, RESUME_STEP };
+
+struct train_args {
+	const char *mesh; /* as written */
+	uint32_t ndim;
+	const char *dim_name[MESH_DIMS_MAX]; /* "dp" replicates, "fsdp" shards dimension 0 */
+	uint32_t dim_size[MESH_DIMS_MAX];
+	uint32_t world;
+
+	uint64_t steps; /* the last step, not a count */
+	uint64_t params, seed, snapshot_every;
+	uint32_t persist_every;		 /* in snapshots */
+	const char *root, *job, *socket; /* socket NULL: the library's default */
+	enum resume resume;
+	uint64_t resume_step; /* RESUME_STEP */
+	bool no_checkpoint;
+	const char *losses; /* NULL: none */
+
+	const char *text;
+	uint64_t step_ms; /* a step takes at least so long */
+	uint32_t guard;	  /* enum ckpt_policy */
+	bool wait_ready;
+	const char *print_stats; /* NULL: none */
+};
+
+/* 0; 1 after --help was printed; or -EINVAL after a message about the first bad option was printed. */
+int train_args_parse(int argc, char **argv, struct train_args *ret_args);
+
+/* Index of the mesh dimension with this name, or -1. */
+int train_args_dim(const struct train_args *a, const char *name);
+#endif
