@@ -18,14 +18,10 @@ struct arena_block {
 
 static struct arena_block *block_new(struct arena *a, size_t size)
 {
-	struct arena_block *b;
-	size_t bytes;
+	struct arena_block *b = calloc(1, sizeof *b + size);
 
-	if (__builtin_add_overflow(size, sizeof *b, &bytes))
-		return NULL;
-	b = calloc(1, bytes);
 	if (b)
-		a->total_bytes += bytes;
+		a->total_bytes += sizeof *b + size;
 	return b;
 }
 
@@ -53,9 +49,9 @@ void *arena_alloc(struct arena *a, size_t bytes)
 	struct arena_block *b;
 	void *p;
 
-	if (__builtin_add_overflow(n, ARENA_ALIGN - 1, &n))
+	if (bytes > SIZE_MAX / 4) /* from here on nothing overflows */
 		return NULL;
-	n &= ~(size_t)(ARENA_ALIGN - 1);
+	n = align_up(n, ARENA_ALIGN);
 	if (n > a->size - a->used) {
 		/* A big one goes behind the newest block, so that the rest of that one is still used. */
 		if (n >= BLOCK_MAX / 2 && a->block) {
@@ -66,7 +62,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 			a->block->next = b;
 			return b->data;
 		}
-		if (n > SIZE_MAX / 4 || arena_grow(a, n) < 0)
+		if (arena_grow(a, n) < 0)
 			return NULL;
 	}
 	p = a->block->data + a->used;

@@ -146,11 +146,13 @@ int ckpt_errlist_end(struct ckpt_errlist *l, struct ckpt_err *err, const char *f
 	for (size_t at = 0; at < l->used;) {
 		const char *line = l->text + at;
 		size_t len = strcspn(line, "\n");
+		size_t need = t.len + 1 + more_max;
+		size_t room = need < sizeof t.s ? sizeof t.s - 1 - need : 0;
 
 		/* A first line too long for its place is cut; a later one is left to the count. */
-		if (shown && t.len + 1 + len + more_max >= sizeof t.s)
+		if (shown && len > room)
 			break;
-		text_add(&t, "\n%.*s", (int)len, line);
+		text_add(&t, "\n%.*s", (int)MIN(len, room), line);
 		shown++;
 		at += len + 1;
 	}

@@ -20,8 +20,12 @@ static inline void mul_add(__m512i acc[2], __m512i v, const uint32_t *k)
 
 static inline uint64_t total(const __m512i acc[4])
 {
-	return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(acc[0], acc[1]),
-								  _mm512_add_epi64(acc[2], acc[3])));
+	uint64_t lane[8], sum = 0;
+
+	_mm512_storeu_si512(lane, _mm512_add_epi64(_mm512_add_epi64(acc[0], acc[1]), _mm512_add_epi64(acc[2], acc[3])));
+	for (int i = 0; i < 8; i++) /* the compiler's own reduction adds signed numbers, which must not overflow */
+		sum += lane[i];
+	return sum;
 }
 
 static uint64_t sum1(const uint8_t *p, const uint32_t *k, uint32_t n)
