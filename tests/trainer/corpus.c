@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * corpus.c - reads the folder of text files. Called once, by the parent, before the ranks exist: they
- * share its pages. Invariant: the same folder gives the same bytes, whatever readdir's order.
+ * corpus.c - reads the folder of text files. Called once, by the parent, before the ranks exist:
+ * they share its pages. Invariant: the same folder gives the same bytes, whatever readdir's order.
  */
 #include "corpus.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * corpus.h - the text that the trainer learns: bytes, in an order that depends on nothing but the folder.
+ * corpus.h - the text that the trainer learns: bytes, in an order that depends on nothing but the
+ * folder.
  *
- * The corpus is the concatenation of the regular files of one folder, sorted by name as bytes. Links
- * are left out, so a text that Debian offers under two names counts once.
+ * The corpus is the concatenation of the regular files of one folder, sorted by name as bytes.
+ * Links are left out, so a text that Debian offers under two names counts once.
  */
 #ifndef TRAINER_CORPUS_H
 #define TRAINER_CORPUS_H
@@ -23,8 +24,8 @@ struct corpus {
  * The bytes stay until the process ends. */
 int corpus_load(const char *dir, struct corpus *ret_corpus);
 
-/* A strong 64-bit mix (splitmix64): every random choice of the trainer is this of a counter, so that
- * it is the same whoever makes it, in whatever order. */
+/* A strong 64-bit mix (splitmix64): every random choice of the trainer is this of a counter, so
+ * that it is the same whoever makes it, in whatever order. */
 static inline uint64_t mix64(uint64_t x)
 {
 	x += UINT64_C(0x9e3779b97f4a7c15);

@@ -2,9 +2,9 @@
 /*
  * model.c - the arithmetic of model.h. Called by train.c on every rank.
  *
- * Invariant: every float sum has one order, fixed by the shape alone. That is why the loops over long
- * rows are written with 8 explicit lanes instead of being left to the vectorizer, and why fused
- * multiply-add is off: whether a compiler fuses depends on the loop it happens to be in.
+ * Invariant: every float sum has one order, fixed by the shape alone. That is why the loops over
+ * long rows are written with 8 explicit lanes instead of being left to the vectorizer, and why
+ * fused multiply-add is off: whether a compiler fuses depends on the loop it happens to be in.
  */
 #include "model.h"
 
@@ -17,7 +17,8 @@
 #pragma GCC optimize("O3", "no-math-errno", "fp-contract=off")
 #endif
 
-/* AVX2 changes the speed and never the bits. Sanitizers start before the resolvers that clones need. */
+/* AVX2 changes the speed and never the bits. Sanitizers start before the resolvers that clones
+ * need. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
 	!defined(__clang__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
@@ -36,7 +37,7 @@ typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias
 typedef uint16_t lanes_u16 __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef uint32_t lanes_u32 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Macros, because a function that takes or returns 8 lanes has another ABI with AVX2 than without. */
+/* Macros, because a function that takes or returns 8 lanes has another ABI with AVX2. */
 #define LOAD(p) (*(const lanes *)(p))
 #define LOAD_BF16(p) ((lanes)(__builtin_convertvector(*(const lanes_u16 *)(p), lanes_u32) << 16))
 
@@ -228,7 +229,7 @@ static void tanh_back(const float *h, float *d, uint64_t n)
 		d[i] *= 1.0f - h[i] * h[i];
 }
 
-/* Turns a position's logits into the gradient of the batch's mean loss; returns its loss in nats. */
+/* Turns a position's logits into gradients of the mean loss; returns its loss in nats. */
 static double softmax_loss(float *logit, uint8_t target)
 {
 	float top = logit[0], sum = 0;

@@ -2,7 +2,7 @@
 /*
  * model.h - the language model that the trainer trains: an n-gram MLP over bytes, and AdamW.
  *
- *	x0     = emb.weight[byte] + kind.weight[kind of byte], for the 8 bytes before the target, joined
+ *	x0     = emb.weight[byte] + kind.weight[kind of byte], of the 8 bytes before the target
  *	h1     = tanh(fc1.weight x0 + fc1.bias)
  *	h2     = tanh(fc2.weight h1 + fc2.bias)
  *	logits = out.weight h2 + out.bias, over the 256 byte values
@@ -11,13 +11,14 @@
  * master to the parameter.
  *
  * The invariant everything here serves: loss and weights are equal bit for bit at any world size
- * and mesh. A step has MODEL_MICRO micro-batches. One rank computes a whole micro-batch (activations
- * and their gradients, model_micro) into memory that all ranks see; then each rank computes the
- * gradient of the rows it owns (model_grad), summing over the positions of micro-batch 0, 1, 2, ...
- * in that order. So no sum depends on who computed what, no gradient of the whole model exists
- * anywhere, and what ranks exchange is a few hundred KiB.
+ * and mesh. A step has MODEL_MICRO micro-batches. One rank computes a whole micro-batch
+ * (activations and their gradients, model_micro) into memory that all ranks see; then each rank
+ * computes the gradient of the rows it owns (model_grad), summing over the positions of
+ * micro-batch 0, 1, 2, ... in that order. So no sum depends on who computed what, no gradient of
+ * the whole model exists anywhere, and what ranks exchange is a few hundred KiB.
  *
- * No threads, no communication and no allocation of model memory here: ranks.h and train.c do that.
+ * No threads, no communication and no allocation of model memory here: ranks.h and train.c do
+ * that.
  */
 #ifndef TRAINER_MODEL_H
 #define TRAINER_MODEL_H
@@ -46,11 +47,10 @@ struct model_tensor {
 };
 
 struct model_shape {
-	uint64_t embed;	 /* width of an embedding */
-	uint64_t hidden; /* prime to 6: never divides evenly over 2, 3 or 4 ranks */
-	uint64_t params; /* of all tensors together */
-	uint64_t
-		gathered; /* elements of the gathered copy: params and the padding between tensors */
+	uint64_t embed;	   /* width of an embedding */
+	uint64_t hidden;   /* prime to 6: never divides evenly over 2, 3 or 4 ranks */
+	uint64_t params;   /* of all tensors together */
+	uint64_t gathered; /* elements of the gathered copy: params and padding */
 	struct model_tensor tensor[MODEL_TENSORS];
 };
 
@@ -81,7 +81,8 @@ void model_shape_for(uint64_t params, struct model_shape *ret_shape);
 size_t model_batch_bytes(const struct model_shape *s);
 void model_batch_at(const struct model_shape *s, void *mem, struct model_batch *ret_batch);
 
-/* Masters and parameters as they are at step 0; moments zero. Depends on (seed, global index) only. */
+/* Masters and parameters as they are at step 0; moments zero. Depends on (seed, global index)
+ * only. */
 void model_init(const struct model_shape *s, uint32_t tensor, uint64_t seed, struct model_part *p);
 
 /* Forward and backward of micro-batch i of a step, from the gathered BF16 parameters. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ranks.h - the processes of a job: one parent, N ranks that are its direct children, and what the ranks
- * say to each other through one anonymous shared mapping.
+ * ranks.h - the processes of a job: one parent, N ranks that are its direct children, and what the
+ * ranks say to each other through one anonymous shared mapping.
  *
- * Promises: no rank outlives the parent (PR_SET_PDEATHSIG, SIGKILL). When one rank fails or dies, the
- * parent kills the others, so a barrier never waits for the dead. The parent's exit status is that of
- * the first failing rank: its code, or 128 + the signal that killed it. SIGTERM and SIGINT to the parent
- * end the ranks too.
+ * Promises: no rank outlives the parent (PR_SET_PDEATHSIG, SIGKILL). When one rank fails or dies,
+ * the parent kills the others, so a barrier never waits for the dead. The parent's exit status is
+ * that of the first failing rank: its code, or 128 + the signal that killed it. SIGTERM and SIGINT
+ * to the parent end the ranks too.
  *
- * All functions that take a rank are collective unless they say otherwise: every rank calls them, in one
- * order.
+ * All functions that take a rank are collective unless they say otherwise: every rank calls them,
+ * in one order.
  */
 #ifndef TRAINER_RANKS_H
 #define TRAINER_RANKS_H
@@ -20,8 +20,8 @@
 
 #define RANKS_MAX 64
 
-/* A rank that asks for help with an error that it cannot go on from ends with one of these; they are
- * the exit codes of ckptctl and ckptd. */
+/* A rank that asks for help with an error that it cannot go on from ends with one of these; they
+ * are the exit codes of ckptctl and ckptd. */
 enum {
 	EXIT_USAGE = 2,
 	EXIT_DAMAGED = 4,    /* checkpoint bytes are wrong */
@@ -55,8 +55,8 @@ int exit_code_of(int r);
 /* Maps the shared memory. 0 or a negative errno, message printed. */
 int ranks_create(uint32_t world, size_t shared_bytes, struct ranks *ret_ranks);
 
-/* In the parent: start the ranks, wait for all, return the exit status of the job. `body` runs in each
- * rank and returns its exit code. */
+/* In the parent: start the ranks, wait for all, return the exit status of the job. `body` runs in
+ * each rank and returns its exit code. */
 int ranks_run(struct ranks *r, int (*body)(struct ranks *r, void *arg), void *arg);
 
 void ranks_barrier(struct ranks *r);

@@ -3,7 +3,8 @@
  * train.c - one rank, from attach to detach. Called by ranks_run.
  *
  * Invariant: nothing between two steps depends on the world: what the ranks exchange (gathered
- * parameters, batch) has one writer for each byte, and two barriers a step order writers and readers.
+ * parameters, batch) has one writer for each byte, and two barriers a step order writers and
+ * readers.
  */
 #include "train.h"
 #include "ckpt/ckpt.h"
@@ -400,19 +401,33 @@ static void check_restored(struct rank *k)
 	}
 }
 
-/* What all ranks got from a collective call: the same, or the ranks with an error end the job. */
+/* Who tells why the job ends: the first rank whose error is no mere echo of another's. */
+static uint32_t speaker(const int64_t *all, uint32_t world)
+{
+	uint32_t first = world;
+
+	for (uint32_t i = 0; i < world; i++) {
+		if (all[i] < 0 && all[i] != -ETIMEDOUT && all[i] != -ECONNRESET)
+			return i;
+		if (all[i] < 0 && first == world)
+			first = i;
+	}
+	return first;
+}
+
+/* What all ranks got from a collective call: the same, or a rank with an error ends the job. */
 static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 {
 	const int64_t *all = ranks_share(k->ranks, gone(r) ? -ECONNRESET : r);
+	int same = 1;
 
-	for (uint32_t i = 0; i < k->ranks->world; i++) {
-		if (all[i] == all[k->ranks->me])
-			continue;
-		if (r == 0)
-			ranks_yield();
-		ranks_fail(k->ranks, exit_code_of(r), "%s", e->msg);
-	}
-	return r;
+	for (uint32_t i = 0; i < k->ranks->world; i++)
+		same &= all[i] == all[k->ranks->me];
+	if (same)
+		return r;
+	if (speaker(all, k->ranks->world) != k->ranks->me)
+		ranks_yield();
+	ranks_fail(k->ranks, exit_code_of(r), "%s", e->msg);
 }
 
 /* Fills the state from a checkpoint. 1: it did; 0: there is nothing and --resume allows that. */
@@ -600,8 +615,8 @@ static void report(struct rank *k, uint64_t step, int r)
 }
 
 /*
- * The last step, until it is committed. The state does not change any more, so a snapshot that was torn,
- * skipped or lost with its daemon is simply marked again, by all ranks together.
+ * The last step, until it is committed. The state does not change any more, so a snapshot that was
+ * torn, skipped or lost with its daemon is simply marked again, by all ranks together.
  */
 static void finish(struct rank *k, uint64_t step)
 {
@@ -635,19 +650,19 @@ static void finish(struct rank *k, uint64_t step)
 
 		/* Committed for one is committed: the step is the whole job's. */
 		const int64_t *all = ranks_share(k->ranks, mine);
-		int committed = 0, failed = 0, lost = 0, over;
+		int committed = 0, lost = 0, over;
+		uint32_t fails = speaker(all, k->ranks->world);
 
 		for (uint32_t i = 0; i < k->ranks->world; i++) {
 			committed |= all[i] == COMMITTED;
-			failed |= all[i] < 0;
 			lost |= all[i] == LOST;
 		}
 		over = ranks_share(k->ranks, left_until(deadline) == 0)[0] != 0;
 		if (committed)
 			return;
-		if (mine < 0)
+		if (fails == k->ranks->me)
 			ranks_fail(k->ranks, exit_code_of(mine), "%s", e.msg);
-		if (failed)
+		if (fails < k->ranks->world)
 			ranks_yield();
 		if (over)
 			ranks_fail(

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * train.h - the life of one rank: attach, declare, resume, train, and the wait for the last step to be
- * committed. train.c is the example of how a trainer uses ckpt.h; it uses nothing else of ckptd.
+ * train.h - the life of one rank: attach, declare, resume, train, and the wait for the last step
+ * to be committed. train.c is the example of how a trainer uses ckpt.h; it uses nothing else of
+ * ckptd.
  *
  * State that is declared, per parameter P of shape [rows, ...], sharded on dimension 0 over mesh
  * dimension "fsdp" and replicated over "dp":
@@ -9,8 +10,8 @@
  *	optim  P.master        F32   master   of P
  *	optim  P.exp_avg       F32   moment1  of P
  *	optim  P.exp_avg_sq    F32   moment2  of P
- * and two blobs, "cursor" (struct train_cursor, the same on all ranks) and "rng" (32 bytes per rank,
- * which nothing draws from: a function of seed, rank and step, checked when read back).
+ * and two blobs, "cursor" (struct train_cursor, the same on all ranks) and "rng" (32 bytes per
+ * rank, which nothing draws from: a function of seed, rank and step, checked when read back).
  *
  * A step, on every rank:
  *	forward, backward      rank 0 appends its line to --losses, with one write(2)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * train_args.c - the command line. Called once, by main. Invariant: every refusal names the option, what
- * was given, and what may be given.
+ * train_args.c - the command line. Called once, by main. Invariant: every refusal names the
+ * option, what was given, and what may be given.
  */
 #include "train_args.h"
 #include "ckpt/ckpt.h"

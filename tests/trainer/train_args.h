@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * train_args.h - what the user asked the trainer for. The long options of the first block of the usage
- * text are a fixed interface that users' scripts rely on; those of the second may change.
+ * train_args.h - what the user asked the trainer for. The long options of the first block of the
+ * usage text are a fixed interface that users' scripts rely on; those of the second may change.
  *
- * Invariant: a struct train_args that train_args_parse accepted is complete and in range; nothing after
- * it checks an option again.
+ * Invariant: a struct train_args that train_args_parse accepted is complete and in range; nothing
+ * after it checks an option again.
  */
 #ifndef TRAINER_ARGS_H
 #define TRAINER_ARGS_H
@@ -38,7 +38,8 @@ struct train_args {
 	const char *print_stats; /* NULL: none */
 };
 
-/* 0; 1 after --help was printed; or -EINVAL after a message about the first bad option was printed. */
+/* 0; 1 after --help was printed; or -EINVAL after a message about the first bad option was
+ * printed. */
 int train_args_parse(int argc, char **argv, struct train_args *ret_args);
 
 /* Index of the mesh dimension with this name, or -1. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * train_stats.c - collects stall samples and writes them as a line of JSON. Called by train.c on rank 0.
- * Invariant: without --print-stats nothing here allocates or asks the library anything.
+ * train_stats.c - collects stall samples and writes them as a line of JSON. Called by train.c on
+ * rank 0. Invariant: without --print-stats nothing here allocates or asks the library anything.
  */
 #include "train_stats.h"
 

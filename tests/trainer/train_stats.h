@@ -2,16 +2,17 @@
 /*
  * train_stats.h - what the snapshots cost, measured at the call sites on one rank.
  *
- * A stall sample is the time inside ckpt_snapshot plus the time inside the ckpt_guard that follows, of
- * a snapshot that was copied (both returned 0). The FINAL snapshot, which waits by intention, is no
- * sample. The line that train_stats_write appends is the schema "trainer.stats/1":
+ * A stall sample is the time inside ckpt_snapshot plus the time inside the ckpt_guard that
+ * follows, of a snapshot that was copied (both returned 0). The FINAL snapshot, which waits by
+ * intention, is no sample. The line that train_stats_write appends is the schema
+ * "trainer.stats/1":
  *
  *	steps, snapshots_asked      steps run; snapshots asked for, the final one included
  *	state_bytes, memcpy_ns      this rank's state, and the best single-thread copy of it
  *	job_state_bytes             of all ranks together
  *	stall_ns                    [ns, one per sample]
- *	staged_ns, persisted_ns,    [ns, one per step that got there, from its first mark; a step that was
- *	committed_ns                overtaken between two looks is left out]
+ *	staged_ns, persisted_ns,    [ns, one per step that got there, from its first mark; a step
+ *	committed_ns                that was overtaken between two looks is left out]
  *	counts                      struct ckpt_stats
  */
 #ifndef TRAINER_STATS_H
@@ -46,6 +47,7 @@ void train_stats_guard(struct train_stats *s, int result, uint64_t ns);
 /* Look at the library's counters; called once per step, outside of what is timed. */
 void train_stats_look(struct train_stats *s, ckpt *c);
 
-/* Append the line; `head` is the beginning of the object, from "{" to a trailing comma. 0 or -errno. */
+/* Append the line; `head` is the beginning of the object, from "{" to a trailing comma. 0 or
+ * -errno. */
 int train_stats_write(const struct train_stats *s, const char *path, const char *head);
 #endif
