@@ -172,10 +172,10 @@ static bool list_has(const struct indices *d, uint64_t i, uint64_t *ret_stop)
 		if (i < r->start)
 			return false;
 		in = (i - r->start) % r->stride;
-		if ((i - r->start) / r->stride >= r->count)
-			continue;
-		*ret_stop = i - in + r->len;
-		return in < r->len;
+		if ((i - r->start) / r->stride < r->count && in < r->len) {
+			*ret_stop = i - in + r->len;
+			return true;
+		}
 	}
 	return false;
 }
