@@ -71,8 +71,8 @@ int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct ar
 
 /*
  * The positions first + j*piece + [0, len) for j < n. Inside one record all those that form one
- * progression of indices are taken at once: they lie in one repetition, or a piece is a whole number
- * of repetitions and each lies inside one.
+ * progression of indices are taken at once: they lie in one repetition, or a piece is a whole
+ * number of repetitions and each lies inside one.
  */
 static int cut_pieces(struct walk *w, uint64_t first, uint64_t len, uint64_t piece, uint64_t n,
 		      struct run_builder *b)

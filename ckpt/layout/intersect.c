@@ -93,8 +93,8 @@ static void side_seek(struct side *s, uint64_t index)
 }
 
 /*
- * The current run of x lies before that of y. Go on to the next one that meets the present record of
- * y; if there is none, leave the record that ends first.
+ * The current run of x lies before that of y. Go on to the next one that meets the present record
+ * of y; if there is none, leave the record that ends first.
  */
 static void side_meet(struct side *x, struct side *y)
 {
@@ -167,9 +167,9 @@ static void run_skip(struct run *r, uint64_t n)
 }
 
 /*
- * Two progressions repeat what they have in common every lcm of their strides. Where one such period
- * is one record and so is its repetition, add it as often as it fits and take it off both. Leaves
- * them as they are where that cannot be.
+ * Two progressions repeat what they have in common every lcm of their strides. Where one such
+ * period is one record and so is its repetition, add it as often as it fits and take it off both.
+ * Leaves them as they are where that cannot be.
  */
 static int intersect_periods(struct run *x, struct run *y, struct run_builder *b)
 {

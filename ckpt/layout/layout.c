@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout.c - from a declared layout to the indices that a coordinate holds. Called by the client and
- * the daemon for declarations, and by planners for checkpoints. Per tensor dimension a placement
- * cuts what the ones before it left; dimensions do not know of each other.
+ * layout.c - from a declared layout to the indices that a coordinate holds. Called by the client
+ * and the daemon for declarations, and by planners for checkpoints. Per tensor dimension a
+ * placement cuts what the ones before it left; dimensions do not know of each other.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

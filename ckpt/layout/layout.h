@@ -27,8 +27,8 @@
 #define LAYOUT_NAME_MAX 64	    /* bytes of the name of a mesh dimension: [A-Za-z0-9._-] */
 
 /*
- * The indices start + i*stride + [0, len) for i < count. len >= 1, count >= 1. count == 1: stride ==
- * len; else stride > len, so that repetitions do not touch.
+ * The indices start + i*stride + [0, len) for i < count; len >= 1, count >= 1. With count == 1 the
+ * stride is len; else it is above len, so that repetitions do not touch.
  */
 struct run {
 	uint64_t start, len, stride, count;
@@ -46,8 +46,8 @@ struct indices {
 };
 
 /*
- * A product of index lists, one per dimension. numel is the product of the totals; with ndim 0 it is
- * 1 (the one element of a 0-d tensor), or 0 where an ONLY keeps that element elsewhere.
+ * A product of index lists, one per dimension. numel is the product of the totals; with ndim 0 it
+ * is 1 (the one element of a 0-d tensor), or 0 where an ONLY keeps that element elsewhere.
  */
 struct indexset {
 	uint32_t ndim;
@@ -71,29 +71,32 @@ struct layout {
 };
 
 /*
- * Check a mesh (names, sizes, product, distinct ranks) and a layout of a tensor with ndim dimensions
- * on it. -EINVAL with the reason; mesh_check also -ENOMEM; layout_check -EOPNOTSUPP for a PARTIAL
- * and for a mode that this version does not know.
+ * Check a mesh (names, sizes, product, distinct ranks) and a layout of a tensor with ndim
+ * dimensions on it. -EINVAL with the reason; mesh_check also -ENOMEM; layout_check -EOPNOTSUPP for
+ * a PARTIAL and for a mode that this version does not know.
  */
 int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
 
-/* The coordinate of a rank, ret_coord[mesh.ndim]; false when the rank is not in the mesh. O(nrank). */
+/*
+ * The coordinate of a rank, ret_coord[mesh.ndim]; false when the rank is not in the mesh.
+ * O(nrank).
+ */
 bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord);
 
 /*
  * "fsdp=4", "dp=2,fsdp=2": a mesh of ranks 0,1,2,... with sizes >= 1 and distinct names. -EINVAL
- * names the character (from 1) and what to write there; -ENOMEM. Text form back in mesh_print: names
- * and sizes, cut where buf ends (returns buf; bytes >= 1).
+ * names the character (from 1) and what to write there; -ENOMEM. Text form back in mesh_print:
+ * names and sizes, cut where buf ends (returns buf; bytes >= 1).
  */
 int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct ckpt_err *err);
 char *mesh_print(const struct mesh *m, char *buf, size_t bytes);
 
 /*
  * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
- * (shape_numel). Where an ONLY names another coordinate it is empty (numel 0, all dims n = 0); where
- * a cut leaves a dimension empty the other dimensions still say what they keep. mesh_check and
- * layout_check must have passed.
+ * (shape_numel). Where an ONLY names another coordinate it is empty (numel 0, all dims n = 0);
+ * where a cut leaves a dimension empty the other dimensions still say what they keep. mesh_check
+ * and layout_check must have passed.
  */
 int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, struct arena *a, struct indexset *ret_set);
@@ -101,8 +104,8 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 /*
  * Ownership rule v1: which part of its share a rank writes. It depends on nothing but the tensor's
  * own declaration, so every rank computes the same alone; of the replicas of an element exactly one
- * owns it. (This paragraph is the rule; docs/FORMAT.md repeats it. Unsigned 64-bit arithmetic modulo
- * 2^64, / rounds down.)
+ * owns it. (This paragraph is the rule; docs/FORMAT.md repeats it. Unsigned 64-bit arithmetic
+ * modulo 2^64, / rounds down.)
  *
  *   Replicas.  Take the mesh dimensions that no SHARD and no ONLY placement names, in the order of
  *	the mesh, with sizes s1 .. sq and this rank's coordinates c1 .. cq in them. A share has
@@ -110,16 +113,17 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
  *	i = (..((c1 * s2) + c2) * s3 + ..) + cq.
  *   Small.  A share of fewer than R * 2^20 bytes (numel * elem_bytes, exact), or one in which no
  *	dimension has at least R indices, belongs whole to replica h mod R.
- *   Large.  Any other share is cut along the first dimension that has n >= R indices: replica i owns
- *	its indices number [i*w + min(i, x), (i+1)*w + min(i+1, x)), counted in ascending order from
+ *   Large.  Any other share is cut along the first dimension that has n >= R indices: replica i
+ *	owns its indices number [i*w + min(i, x), (i+1)*w + min(i+1, x)), counted in ascending order from
  *	0, where w = n / R and x = n mod R, and all indices of the other dimensions.
  *   h.  FNV-1a over the bytes of component, one 0 byte, the bytes of name, one 0 byte, and f as 8
  *	bytes, lowest first, where f is the row-major global index of the share's first element
  *	(the sum over d of first_index[d] * shape[d+1] * .. * shape[ndim-1]; 0 for a 0-d tensor):
  *	    h = 0xcbf29ce484222325; for each byte b: h = (h xor b) * 0x00000100000001b3
  *	and then the finalizer of MurmurHash3:
- *	    h = (h xor h >> 33) * 0xff51afd7ed558ccd; h = (h xor h >> 33) * 0xc4ceb9fe1a85ec53;
- *	    h = h xor h >> 33
+ *	    h = (h xor (h >> 33)) * 0xff51afd7ed558ccd
+ *	    h = (h xor (h >> 33)) * 0xc4ceb9fe1a85ec53
+ *	    h = h xor (h >> 33)
  *	A NULL component is the empty one.
  *
  * Results as layout_share's; a replica that owns nothing gets numel 0 and all dims n = 0.
@@ -139,8 +143,8 @@ int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct ar
 
 /*
  * The r-th of k chunks (SHARD). split_factor > 1: x is cut in that many pieces first and the r-th
- * chunks of all pieces are joined. Of one run this takes O(1) whatever the factor; of lists it takes
- * at most LAYOUT_STEPS_MAX steps. x.total < 2^63, r < k.
+ * chunks of all pieces are joined. Of one run this takes O(1) whatever the factor; of lists it
+ * takes at most LAYOUT_STEPS_MAX steps. x.total < 2^63, r < k.
  */
 int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
 		struct arena *a, struct indices *ret);
@@ -166,8 +170,8 @@ int shape_numel(uint32_t ndim, const uint64_t *shape, uint64_t *ret_numel);
 
 /*
  * Common stretches of two lists, ascending and maximal: each is len indices that are consecutive in
- * both, at position x_pos in x's and y_pos in y's own numbering. Start with a zeroed cursor (or with
- * .at: indices below it are left out); next returns false at the end. No allocation. Costs
+ * both, at position x_pos in x's and y_pos in y's own numbering. Start with a zeroed cursor (or
+ * with .at: indices below it are left out); next returns false at the end. No allocation. Costs
  * O(stretches + runs) steps, each a few divisions, at worst (progressions that keep missing each
  * other) a logarithm of them.
  */

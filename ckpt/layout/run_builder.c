@@ -53,8 +53,13 @@ static int builder_grow(struct run_builder *b)
 	return 0;
 }
 
-static int builder_push(struct run_builder *b, struct run r)
+int run_builder_add(struct run_builder *b, struct run r)
 {
+	assert(r.len > 0 && r.count > 0 && (r.count == 1 || r.stride > r.len));
+	assert(b->n == 0 || run_end(&b->run[b->n - 1]) < r.start);
+	if (b->steps++ == LAYOUT_STEPS_MAX)
+		return -E2BIG;
+	b->total += run_total(&r);
 	if (r.count == 1)
 		r.stride = r.len;
 	if (b->n > 0 && run_join(&b->run[b->n - 1], &r))
@@ -67,46 +72,6 @@ static int builder_push(struct run_builder *b, struct run r)
 	}
 	b->run[b->n++] = r;
 	return 0;
-}
-
-/* The last run of the list, taken off it. */
-static struct run builder_pop(struct run_builder *b)
-{
-	struct run *last = &b->run[b->n - 1];
-	struct run r = run_one(run_end(last) - last->len, last->len);
-
-	if (--last->count == 0)
-		b->n--;
-	else if (last->count == 1)
-		last->stride = last->len;
-	return r;
-}
-
-int run_builder_add(struct run_builder *b, struct run r)
-{
-	assert(r.len > 0 && r.count > 0 && (r.count == 1 || r.stride >= r.len));
-	if (b->steps++ == LAYOUT_STEPS_MAX)
-		return -E2BIG;
-	b->total += run_total(&r);
-	if (r.count > 1 && r.stride == r.len)
-		r = run_one(r.start, run_total(&r));
-	if (b->n == 0)
-		return builder_push(b, r);
-
-	uint64_t end = run_end(&b->run[b->n - 1]);
-
-	assert(end <= r.start);
-	if (end < r.start)
-		return builder_push(b, r);
-	struct run joined = builder_pop(b);
-	int e;
-
-	joined = run_one(joined.start, joined.len + r.len);
-	e = builder_push(b, joined);
-	if (e < 0 || --r.count == 0)
-		return e;
-	r.start += r.stride;
-	return builder_push(b, r);
 }
 
 int run_builder_slice(struct run_builder *b, const struct run *r, uint64_t from, uint64_t to)

@@ -2,8 +2,8 @@
 /*
  * run_builder.h - collects ascending runs into the records of a struct indices. For layout/ only.
  *
- * Runs that touch become one, equal runs at equal distances become a progression. So the result
- * keeps the invariants of layout.h whatever the producer hands in, as long as it ascends. The
+ * Equal runs at equal distances become a progression. Runs never touch: what is cut from a list
+ * whose runs do not touch, or common to two such lists, has a gap wherever one of them has one. The
  * builder is where LAYOUT_RUNS_MAX and LAYOUT_STEPS_MAX hold.
  */
 #ifndef CKPT_LAYOUT_RUN_BUILDER_H
@@ -43,7 +43,7 @@ bool run_join(struct run *to, const struct run *r);
 void run_builder_init(struct run_builder *b);
 void run_builder_free(struct run_builder *b);
 
-/* Append a run or progression that begins at or after the end of what was added. -E2BIG, -ENOMEM */
+/* Append a run or progression that begins above the end of what was added. -E2BIG, -ENOMEM */
 int run_builder_add(struct run_builder *b, struct run r);
 
 /* Append the elements number [from, to) of r; to <= run_total(r). */

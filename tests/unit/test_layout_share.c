@@ -267,10 +267,15 @@ static void the_size_where_replicas_begin_to_share_the_work_is_exact(void **stat
 			0);
 	}
 	assert_true((x.numel == 524287 && y.numel == 0) || (x.numel == 0 && y.numel == 524287));
-	/* 2^63 - 1 elements of 16 bytes: the byte count needs more than 64 bits */
+	/* an odd number of rows: the first replica has one more */
 	assert_int_equal(
 		layout_owned(&m, &l, 1, (uint64_t[]){ INT64_MAX }, coord, 16, "c", "w", &a, &x), 0);
 	assert_int_equal(x.numel, (uint64_t)INT64_MAX / 2 + 1);
+	/* 2^64 bytes are not 0 bytes */
+	assert_int_equal(
+		layout_owned(&m, &l, 1, (uint64_t[]){ 1ull << 60 }, coord, 16, "c", "w", &a, &x),
+		0);
+	assert_int_equal(x.numel, 1ull << 59);
 	/* one element that is large: nothing to cut */
 	assert_int_equal(
 		layout_owned(&m, &l, 1, (uint64_t[]){ 1 }, &coord[0], 1u << 22, "", "w", &a, &x),

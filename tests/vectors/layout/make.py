@@ -3,19 +3,19 @@
 """Write the vectors of tests/unit/test_layout_vectors.c: python3 make.py DIRECTORY-OF-JSONL
 
 The *.jsonl were answered by PyTorch 2.15.0, one case a line:
-    {"shape":[7,5],"mesh":[3,2],"ranks":[..]?,"placements":["_S(0, 2)","S(0)"],"order":[[0,[1,0]]]?,
-     "mode":"order"?,"expect":[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]}
+    {"shape":[7,5],"mesh":[3,2],"ranks":[..]?,"placements":["_S(0, 2)","S(0)"],
+     "order":[[0,[1,0]]]?,"mode":"order"?,"expect":[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]}
 They become NAME.txt, one case a line, decimal numbers and letters between spaces:
     NAME:LINE ndim shape.. mesh_ndim sizes.. nrank ranks..
     nplace (R mesh_dim | P mesh_dim | S mesh_dim tensor_dim split_factor)..
     E, or nrank times: rank coord.. per dimension: nruns (start stop)..
-Placements stand in order of application. Split factors of "mode":"order" are decoded to that order. What
-only a reader of text can refuse (a negative size, f < 1, a bad order) is left out and counted in a line
-"# skip NAME N".
+Placements stand in order of application. Split factors of "mode":"order" are decoded to that order.
+What only a reader of text can refuse (a negative size, f < 1, a bad order) is left out and counted
+in a line "# skip NAME N".
 
 owned.txt: the ownership rule v1 of ckpt/layout/layout.h, computed here by itself:
-    NAME:LINE as above with ONLY as "O mesh_dim coordinate"; then elem_bytes component name; then as above with
-    the number of elements owned between the coordinate and the dimensions.
+    NAME:LINE as above with ONLY as "O mesh_dim coordinate"; then elem_bytes component name; then as
+    above with the number of elements owned between the coordinate and the dimensions.
 """
 import itertools, json, math, os, random, re, sys
 
@@ -103,7 +103,8 @@ def answer(rows):
 
 def convert(source, name):
     skipped = 0
-    with open(os.path.join(source, name + ".jsonl")) as f, open(os.path.join(HERE, name + ".txt"), "w") as o:
+    out = os.path.join(HERE, name + ".txt")
+    with open(os.path.join(source, name + ".jsonl")) as f, open(out, "w") as o:
         for n, line in enumerate(f, 1):
             c = json.loads(line)
             head = case(c)
@@ -195,7 +196,8 @@ def make_owned():
     with open(os.path.join(HERE, "owned.txt"), "w") as o:
         for n in range(1, 501):
             mesh = [rng.randint(1, 4) for _ in range(rng.randint(0, 3))]
-            shape = [rng.choice(sizes + [0] * (rng.random() < 0.1)) for _ in range(rng.randint(0, 3))]
+            ndim = rng.randint(0, 3)
+            shape = [rng.choice(sizes + [0] * (rng.random() < 0.1)) for _ in range(ndim)]
             places = []
             for m in rng.sample(range(len(mesh)), len(mesh)):
                 t = rng.random()
