@@ -114,8 +114,8 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
  *   Small.  A share of fewer than R * 2^20 bytes (numel * elem_bytes, exact), or one in which no
  *	dimension has at least R indices, belongs whole to replica h mod R.
  *   Large.  Any other share is cut along the first dimension that has n >= R indices: replica i
- *	owns its indices number [i*w + min(i, x), (i+1)*w + min(i+1, x)), counted in ascending order from
- *	0, where w = n / R and x = n mod R, and all indices of the other dimensions.
+ *	owns its indices number [i*w + min(i, x), (i+1)*w + min(i+1, x)), counted in ascending
+ *	order from 0, where w = n / R and x = n mod R, and all indices of the other dimensions.
  *   h.  FNV-1a over the bytes of component, one 0 byte, the bytes of name, one 0 byte, and f as 8
  *	bytes, lowest first, where f is the row-major global index of the share's first element
  *	(the sum over d of first_index[d] * shape[d+1] * .. * shape[ndim-1]; 0 for a 0-d tensor):
