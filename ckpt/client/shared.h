@@ -93,7 +93,7 @@ struct shared_job {
 	_Atomic uint64_t count[8];      /* [enum outcome_state]; daemon */
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
-	char trouble[2048];             /* written before refused */
+	char trouble[4096];             /* written before refused */
 };
 
 struct ticket { uint32_t tag; uint16_t seq; uint8_t slot, flags; };

@@ -51,6 +51,7 @@ struct wire_hello {
 	uint64_t generation;            /* 0: the daemon counts */
 	uint64_t launch;                /* the same for all ranks of one launch: parent process and its start time; 0 unknown */
 	uint64_t memory_max;
+	uint64_t base;                  /* 1 + the step that this launch restored; 0: none (yet) */
 	char job[CKPT_JOB_MAX + 8];
 };
 struct wire_welcome { struct wire_head head; uint64_t generation; uint32_t nslot, pad; };

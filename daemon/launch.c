@@ -1,0 +1,695 @@
+// SPDX-License-Identifier: Apache-2.0
+// launch.c - one incarnation of a job's ranks: joining, declaring, becoming ready, losing members. Called by session and loop.
+// Invariant: all members of a launch share one generation; a newer launch fences the older one before its first member is welcomed.
+#include "ckpt/base/container.h"
+#include "daemon/state.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+/* --- jobs --- */
+static struct job *job_of(struct session *s, struct ckpt_err *err)
+{
+	struct daemon *d = s->d;
+	struct stat st;
+	struct job *j;
+
+	if (fstat(s->root_fd, &st) < 0) {
+		ckpt_error_errno(err, errno, "cannot look at the store");
+		return NULL;
+	}
+	for (j = d->jobs; j; j = j->next)
+		if (j->dev == st.st_dev && j->ino == st.st_ino && strcmp(j->name, s->hello.job) == 0)
+			return j;
+	j = calloc(1, sizeof *j);
+	if (!j) {
+		ckpt_error(err, -ENOMEM, "no memory for a job");
+		return NULL;
+	}
+	j->d = d;
+	j->dev = st.st_dev;
+	j->ino = st.st_ino;
+	snprintf(j->name, sizeof j->name, "%s", s->hello.job);
+	j->next = d->jobs;
+	d->jobs = j;
+	return j;
+}
+
+void job_free(struct job *j)
+{
+	struct job **at = &j->d->jobs;
+
+	while (*at != j)
+		at = &(*at)->next;
+	*at = j->next;
+	while (j->snaps) {
+		j->snaps->dropped = true;
+		snap_release(j->snaps);
+	}
+	if (j->launch)
+		launch_unref(j->launch);
+	store_close(j->store);
+	free(j);
+}
+
+bool job_bad(const struct job *j, uint64_t step)
+{
+	for (uint32_t i = 0; i < j->nbad; i++)
+		if (j->bad_step[i] == step)
+			return true;
+	return false;
+}
+
+bool job_idle(const struct job *j)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING || (s->phase == PHASE_COLLECTING && s->tasks))
+			return false;
+	return !j->claiming;
+}
+
+/* --- launches --- */
+void launch_unref(struct launch *l)
+{
+	if (--l->refs)
+		return;
+	for (uint32_t i = 0; i < l->world; i++) {
+		struct member *m = &l->member[i];
+
+		for (uint32_t k = 0; k < m->nseg; k++)
+			segment_unref(m->seg[k]);
+		free(m->seg);
+		decl_unref(m->decl);
+		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
+			slotmem_unref(m->slot[k]);
+			slotmem_unref(m->adopt[k].mem);
+		}
+		if (m->page) {
+			munmap(m->page, sizeof *m->page);
+			(void)close(m->page_fd);
+		}
+	}
+	free(l->member);
+	if (l->page) {
+		munmap(l->page, sizeof *l->page);
+		(void)close(l->page_fd);
+	}
+	if (l->bell >= 0) {
+		daemon_unwatch(l->job->d, l->bell);
+		(void)close(l->bell);
+	}
+	free(l);
+}
+
+static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_page, struct ckpt_err *err)
+{
+	int rc = wire_memfd(name, bytes, ret_fd, err);
+
+	if (rc == 0 && (rc = wire_map(*ret_fd, bytes, 0, ret_page, err)) < 0)
+		(void)close(*ret_fd);
+	return rc;
+}
+
+static int launch_new(struct job *j, const struct wire_hello *h, uint64_t generation, struct launch **ret, struct ckpt_err *err)
+{
+	struct launch *l = calloc(1, sizeof *l);
+	void *page;
+	int rc;
+
+	if (!l)
+		return ckpt_error(err, -ENOMEM, "no memory for a launch");
+	*l = (struct launch){ .job = j, .refs = 1, .generation = generation, .token = h->launch, .base = h->base,
+			      .world = h->world, .nslot = h->nslot, .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	l->member = calloc(h->world, sizeof *l->member);
+	rc = l->bell < 0 ? -errno : !l->member ? -ENOMEM : 0;
+	if (rc < 0)
+		l->world = 0;
+	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch") : page_new("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
+	if (rc < 0) {
+		launch_unref(l);
+		return rc;
+	}
+	l->page = page;
+	l->page->magic = SHARED_MAGIC;
+	l->page->world = l->world;
+	l->page->nslot = l->nslot;
+	l->page->generation = generation;
+	atomic_store(&l->page->beat_ns, now_ns());
+	for (uint32_t i = 0; i < l->world; i++)
+		l->member[i].rank = i;
+	daemon_watch(j->d, l->bell, (void *)((uintptr_t)l | WATCH_BELL), EPOLLIN);
+	*ret = l;
+	return 0;
+}
+
+/* No further tickets: the slots that are free are taken out of the gate. */
+static void gate_close(struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot; i++)
+		shared_gate_take(l->page, i, false);
+	atomic_store(&l->page->ready_epoch, 0);
+	shared_event(l->page);
+}
+
+void launch_fence(struct launch *l)
+{
+	atomic_store(&l->page->fenced, 1);
+	l->state = LAUNCH_ENDED;
+	gate_close(l);
+	for (uint32_t i = 0; i < l->world; i++) {
+		struct session *s = l->member[i].session;
+
+		if (!s)
+			continue;
+		s->closed_ns = 1; /* alive or not: its memory is not read again */
+		session_end(s);
+	}
+}
+
+/* --- joining --- */
+static void welcome(struct session *s, struct launch *l)
+{
+	struct member *m = &l->member[s->hello.rank];
+	struct wire_welcome w = { .generation = l->generation, .nslot = l->nslot };
+	struct ckpt_err err = { 0 };
+	void *page;
+
+	if (!m->page) {
+		if (page_new("ckptd-rank", sizeof *m->page, &m->page_fd, &page, &err) < 0) {
+			session_refuse(s, err.code, err.msg);
+			session_end(s);
+			return;
+		}
+		m->page = page;
+		m->page->magic = SHARED_MAGIC;
+		m->page->rank = m->rank;
+	}
+	m->session = s;
+	m->attached = true;
+	l->nattached++;
+	if (s->hello.base > l->base)
+		l->base = s->hello.base;
+	s->launch = l;
+	s->member = m;
+	s->state = SESSION_ATTACHED;
+	session_reply(s, &w, WIRE_WELCOME, sizeof w, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
+	if (l->nattached == l->world)
+		log_line(&s->d->opts.log, LOG_NOTICE, "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name, l->world,
+			 l->generation);
+}
+
+static void refuse_and_end(struct session *s, int code, const char *text)
+{
+	session_refuse(s, code, text);
+	session_end(s);
+}
+
+struct claim {
+	struct task task;
+	struct session *s;              /* busy until the claim is done */
+	struct job *job;
+	struct store *store;            /* opened here when the job had none */
+	int root_fd;
+	bool again;
+	uint64_t generation;
+	int rc;
+	struct ckpt_err err;
+};
+
+static void claim_run(struct task *t)
+{
+	struct claim *c = (struct claim *)t;
+
+	c->rc = c->store ? 0 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true, &c->store, &c->err);
+	if (c->rc == 0)
+		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
+}
+
+static void claim_done(struct daemon *d, struct task *t)
+{
+	struct claim *c = (struct claim *)t;
+	struct session *s = c->s;
+	struct job *j = c->job;
+	struct launch *l = NULL;
+
+	j->claiming = false;
+	j->store = c->store;
+	if (c->rc == 0)
+		c->rc = launch_new(j, &s->hello, c->generation, &l, &c->err);
+	if (c->rc == 0) {
+		struct launch *old = j->launch;
+
+		j->launch = l;
+		j->nbad = 0;
+		if (old) {
+			launch_fence(old);
+			launch_unref(old);
+		}
+		if (!s->closed)
+			welcome(s, l);
+		else
+			l->nlost++;
+	} else if (!s->closed) {
+		session_refuse(s, c->rc, c->err.msg);
+		s->closed = true;
+	}
+	session_unbusy(s);
+	for (struct session *w = d->sessions, *next; w; w = next) {
+		next = w->next;
+		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
+			hello_try(w);
+	}
+	free(c);
+}
+
+static void launch_begin(struct session *s, struct job *j)
+{
+	struct claim *c = calloc(1, sizeof *c);
+
+	if (!c) {
+		refuse_and_end(s, -ENOMEM, "no memory");
+		return;
+	}
+	*c = (struct claim){ .task = { claim_run, claim_done, NULL }, .s = s, .job = j, .store = j->store, .root_fd = s->root_fd,
+			     .again = s->hello.flags & WIRE_REATTACH, .generation = s->hello.generation };
+	j->claiming = true;
+	s->busy = true;
+	daemon_unwatch(s->d, s->sock);
+	daemon_task(s->d, &s->d->work, &c->task);
+}
+
+void hello_try(struct session *s)
+{
+	const struct wire_hello *h = &s->hello;
+	struct ckpt_err err = { 0 };
+	struct job *j = job_of(s, &err);
+	struct launch *l;
+	bool same;
+
+	if (!j) {
+		refuse_and_end(s, err.code, err.msg);
+		return;
+	}
+	if (j->claiming)
+		return; /* asked again when the claim is done */
+	l = j->launch;
+	if (!l) {
+		launch_begin(s, j);
+		return;
+	}
+	if (h->generation && h->generation < l->generation) {
+		refuse_and_end(s, -ESTALE, "a newer launch of this job has taken over: stop this one");
+		return;
+	}
+	same = h->generation ? h->generation == l->generation : h->launch && h->launch == l->token;
+	if (!same || (!h->generation && l->nlost)) {
+		launch_begin(s, j);
+	} else if (l->nlost || l->state == LAUNCH_ENDED) {
+		refuse_and_end(s, -ESTALE, "a rank of this launch is gone: start all ranks again with a higher generation");
+	} else if (h->world != l->world || h->nslot != l->nslot) {
+		char text[160];
+
+		snprintf(text, sizeof text, "rank %u says world %u and %u slots, other ranks of the launch say %u and %u", h->rank, h->world,
+			 h->nslot, l->world, l->nslot);
+		refuse_and_end(s, -EINVAL, text);
+	} else if (l->member[h->rank].attached) {
+		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");
+	} else {
+		welcome(s, l);
+	}
+}
+
+/* --- declaring --- */
+struct declare {
+	struct task task;
+	struct session *s;              /* busy */
+	struct launch *l;
+	void *bytes;
+	uint64_t len;
+	uint32_t epoch;
+	uint32_t nseg;
+	struct segment **seg;           /* the member's; it adds none while busy */
+	struct decl *decl;
+	int rc;
+	struct ckpt_err err;
+};
+
+static void declare_run(struct task *t)
+{
+	struct declare *d = (struct declare *)t;
+
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl, &d->err);
+}
+
+/* Every rank's idea of a tensor is compared with that of the first rank that declared it. */
+static int agree_with_others(struct launch *l, const struct member *m, const struct decl *mine, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	char mine_who[32], other_who[32];
+	int rc;
+
+	snprintf(mine_who, sizeof mine_who, "rank %u", m->rank);
+	for (uint32_t r = 0; r < l->world && list.n == 0; r++) {
+		const struct decl *other = l->member[r].decl;
+
+		if (r == m->rank || !other || other->epoch != mine->epoch)
+			continue;
+		snprintf(other_who, sizeof other_who, "rank %u", r);
+		for (uint32_t i = 0; i < mine->table.ntensor; i++) {
+			const struct table_tensor *x = &mine->table.tensor[i];
+			uint32_t k = table_find(&other->table, x->component, x->name, x->rank);
+
+			if (k != TABLE_NONE)
+				table_tensor_compare(&mine->table, i, mine_who, &other->table, k, other_who, &list);
+		}
+	}
+	rc = ckpt_errlist_end(&list, err, "the ranks disagree about %" PRIu64 " properties of tensors; nothing is sealed", list.n);
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+static int give_slots(struct launch *l, struct member *m, struct decl *decl, struct ckpt_err *err)
+{
+	struct slotmem *slot[WIRE_SLOTS_MAX] = { 0 };
+	uint64_t all = decl->raw_bytes * l->nslot;
+	int rc = 0;
+
+	if (m->session->hello.memory_max && all > m->session->hello.memory_max)
+		return ckpt_error(err, -ENOMEM, "%u slots of rank %u need %" PRIu64 " bytes, memory_max allows %" PRIu64, l->nslot, m->rank, all,
+				  m->session->hello.memory_max);
+	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
+		struct adopt *a = &m->adopt[i];
+
+		if (a->mem && a->mem->bytes == decl->raw_bytes && (a->step == UINT64_MAX || a->epoch == decl->epoch)) {
+			slot[i] = TAKE(a->mem);
+			a->bytes_held = true;
+		} else {
+			a->step = UINT64_MAX;
+			slotmem_unref(TAKE(a->mem));
+			rc = slotmem_new(decl->raw_bytes, &slot[i], err);
+		}
+	}
+	for (uint32_t i = 0; i < l->nslot; i++) {
+		struct slotmem *old = rc == 0 ? m->slot[i] : slot[i];
+
+		if (rc == 0)
+			m->slot[i] = slot[i];
+		slotmem_unref(old);
+	}
+	return rc;
+}
+
+static void touch_start(struct launch *l, struct member *m);
+static void cover_start(struct launch *l);
+
+static void declare_done(struct daemon *d, struct task *t)
+{
+	struct declare *c = (struct declare *)t;
+	struct session *s = c->s;
+	struct launch *l = c->l;
+	struct member *m = s->member;
+
+	(void)d;
+	if (c->rc == 0 && !s->closed) {
+		c->rc = agree_with_others(l, m, c->decl, &c->err);
+		if (c->rc == 0)
+			c->rc = give_slots(l, m, c->decl, &c->err);
+	}
+	if (c->rc < 0 && !s->closed) {
+		session_refuse(s, c->rc, c->err.msg);
+	} else if (!s->closed) {
+		struct wire_sealed w = { .epoch = c->epoch, .nslot = l->nslot, .slot_bytes = c->decl->raw_bytes };
+		int fd[WIRE_SLOTS_MAX];
+
+		for (uint32_t i = 0; i < l->nslot; i++)
+			fd[i] = m->slot[i]->fd;
+		decl_unref(m->decl);
+		m->decl = TAKE(c->decl);
+		m->touched = false;
+		gate_close(l);
+		l->state = LAUNCH_FORMING;
+		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, (int)l->nslot);
+		touch_start(l, m);
+		cover_start(l);
+	}
+	decl_unref(c->decl);
+	munmap(c->bytes, c->len);
+	launch_unref(l);
+	free(c);
+	session_unbusy(s);
+}
+
+void launch_declare(struct session *s, const struct wire_declare *m, int fd)
+{
+	struct declare *c = calloc(1, sizeof *c);
+	struct ckpt_err err = { 0 };
+
+	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
+		session_refuse(s, err.code ? err.code : c ? -EPROTO : -ENOMEM, err.code ? err.msg : "a declaration cannot be taken");
+		free(c);
+		return;
+	}
+	c->task = (struct task){ declare_run, declare_done, NULL };
+	c->s = s;
+	c->l = s->launch;
+	c->l->refs++;
+	c->len = m->bytes;
+	c->epoch = m->epoch;
+	c->seg = s->member->seg;
+	c->nseg = s->member->nseg;
+	s->busy = true;
+	daemon_unwatch(s->d, s->sock);
+	daemon_task(s->d, &s->d->work, &c->task);
+}
+
+/* --- becoming ready: every declaration is there, together they cover every tensor, every slot is in memory --- */
+static bool all_declared(const struct launch *l, uint32_t *ret_epoch)
+{
+	for (uint32_t r = 0; r < l->world; r++)
+		if (!l->member[r].decl || l->member[r].decl->epoch != l->member[0].decl->epoch)
+			return false;
+	*ret_epoch = l->member[0].decl->epoch;
+	return true;
+}
+
+/* A step that every rank brings along in the same slot under the same epoch is staged again (after a daemon's death). */
+static void adopt_staged(struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot; i++) {
+		const struct adopt *a = &l->member[0].adopt[i];
+		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
+
+		for (uint32_t r = 1; r < l->world && all; r++) {
+			const struct adopt *b = &l->member[r].adopt[i];
+
+			all = b->step == a->step && b->epoch == a->epoch && b->bytes_held;
+		}
+		if (all)
+			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+	}
+	for (uint32_t r = 0; r < l->world; r++)
+		for (uint32_t i = 0; i < l->nslot; i++)
+			l->member[r].adopt[i] = (struct adopt){ .step = UINT64_MAX };
+}
+
+static void maybe_ready(struct launch *l)
+{
+	uint32_t epoch;
+
+	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) || l->covered_epoch != epoch || l->nlost)
+		return;
+	for (uint32_t r = 0; r < l->world; r++)
+		if (!l->member[r].touched)
+			return;
+	l->epoch = epoch;
+	l->state = LAUNCH_READY;
+	adopt_staged(l);
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
+			shared_gate_give(l->page, i, false);
+	atomic_store(&l->page->ready_epoch, epoch);
+	shared_event(l->page);
+	job_settle(l->job);
+	restore_try(l);
+	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", l->job->name, epoch,
+		 l->nslot, l->member[0].decl->raw_bytes / MIB);
+}
+
+struct touch { struct task task; struct launch *l; struct member *m; uint32_t epoch, n; struct slotmem *slot[WIRE_SLOTS_MAX]; int rc; };
+
+static uint64_t memory_available(void)
+{
+	char line[128];
+	uint64_t kib = UINT64_MAX / 1024;
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kib * 1024;
+}
+
+static void touch_run(struct task *t)
+{
+	struct touch *c = (struct touch *)t;
+	uint64_t need = 0;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		need += c->slot[i]->touched ? 0 : c->slot[i]->bytes;
+	/* An overcommitted host kills somebody at random; not starting is better. */
+	if (need && memory_available() < need + 64 * MIB)
+		c->rc = -ENOMEM;
+	for (uint32_t i = 0; i < c->n && c->rc == 0; i++)
+		if (!c->slot[i]->touched)
+			c->rc = slotmem_touch(c->slot[i]);
+}
+
+static void touch_done(struct daemon *d, struct task *t)
+{
+	struct touch *c = (struct touch *)t;
+	struct launch *l = c->l;
+
+	if (c->m->decl && c->m->decl->epoch == c->epoch) {
+		c->m->touched = c->rc == 0;
+		c->m->touch_again_ns = c->rc < 0 ? now_ns() + NS_PER_S : 0;
+	}
+	if (c->rc < 0) {
+		log_line(&d->opts.log, LOG_WARNING, "launch: job %s, rank %u: no memory for its slots yet (%s); snapshots skip until there is",
+			 l->job->name, c->m->rank, strerror(-c->rc));
+		for (struct snap *s = l->job->snaps, *next; s; s = next) {
+			next = s->next;
+			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
+				snap_release(s);
+		}
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		slotmem_unref(c->slot[i]);
+	free(c);
+	maybe_ready(l);
+	launch_unref(l);
+}
+
+static void touch_start(struct launch *l, struct member *m)
+{
+	struct touch *c = calloc(1, sizeof *c);
+
+	m->touch_again_ns = 0;
+	if (!c) {
+		m->touch_again_ns = now_ns() + NS_PER_S;
+		return;
+	}
+	*c = (struct touch){ .task = { touch_run, touch_done, NULL }, .l = l, .m = m, .epoch = m->decl->epoch, .n = l->nslot };
+	for (uint32_t i = 0; i < l->nslot; i++)
+		c->slot[i] = slotmem_ref(m->slot[i]);
+	l->refs++;
+	daemon_task(l->job->d, &l->job->d->work, &c->task);
+}
+
+struct cover { struct task task; struct launch *l; uint32_t epoch, n; struct decl **decl; int rc; struct ckpt_err err; };
+
+static void cover_run(struct task *t)
+{
+	struct cover *c = (struct cover *)t;
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct table all = { 0 };
+
+	for (uint32_t r = 0; r < c->n && c->rc == 0; r++)
+		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
+	if (c->rc == 0)
+		c->rc = table_seal(&all, &c->err);
+	if (c->rc == 0)
+		table_cover(&all, &list);
+	if (list.n)
+		c->rc = ckpt_errlist_end(&list, &c->err, "what the ranks declare does not make whole tensors");
+	ckpt_errlist_free(&list);
+	table_free(&all);
+}
+
+static void cover_done(struct daemon *d, struct task *t)
+{
+	struct cover *c = (struct cover *)t;
+	struct launch *l = c->l;
+	uint32_t epoch;
+
+	l->covering = false;
+	if (!all_declared(l, &epoch) || epoch != c->epoch) {
+		cover_start(l);
+	} else if (c->rc < 0) {
+		snprintf(l->page->trouble, sizeof l->page->trouble, "%s", c->err.msg);
+		atomic_store(&l->page->refused, (uint32_t)-c->rc);
+		shared_event(l->page);
+		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
+	} else {
+		atomic_store(&l->page->refused, 0);
+		l->covered_epoch = epoch;
+		maybe_ready(l);
+	}
+	for (uint32_t r = 0; r < c->n; r++)
+		decl_unref(c->decl[r]);
+	free(c->decl);
+	free(c);
+	launch_unref(l);
+}
+
+static void cover_start(struct launch *l)
+{
+	struct cover *c;
+	uint32_t epoch;
+
+	if (l->covering || !all_declared(l, &epoch) || l->covered_epoch == epoch)
+		return;
+	c = calloc(1, sizeof *c);
+	if (!c || !(c->decl = calloc(l->world, sizeof(struct decl *)))) {
+		free(c);
+		return;
+	}
+	c->task = (struct task){ cover_run, cover_done, NULL };
+	c->l = l;
+	c->epoch = epoch;
+	c->n = l->world;
+	for (uint32_t r = 0; r < l->world; r++)
+		c->decl[r] = decl_ref(l->member[r].decl);
+	l->covering = true;
+	l->refs++;
+	daemon_task(l->job->d, &l->job->d->work, &c->task);
+}
+
+/* --- losing members --- */
+void launch_member_gone(struct launch *l, struct member *m, bool dead)
+{
+	uint32_t attached = 0;
+
+	l->nlost++;
+	m->lost = dead;
+	m->left = !dead;
+	gate_close(l);
+	for (uint32_t i = 0; i < l->nslot; i++)
+		shared_gate_take(l->page, i, true);
+	launch_ring(l);
+	snap_member_gone(l, m, dead);
+	for (uint32_t r = 0; r < l->world; r++)
+		attached += l->member[r].session != NULL;
+	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left", l->job->name, m->rank, dead ? "is gone" : "detached",
+		 attached, l->world);
+	restore_try(l);
+	if (attached == 0) {
+		l->state = LAUNCH_ENDED;
+		snap_salvage(l);
+	}
+	job_settle(l->job);
+}
+
+void launch_tick(struct launch *l, uint64_t now)
+{
+	atomic_store(&l->page->beat_ns, now);
+	for (uint32_t r = 0; r < l->world; r++)
+		if (l->member[r].touch_again_ns && now > l->member[r].touch_again_ns)
+			touch_start(l, &l->member[r]);
+	launch_ring(l);
+	restore_tick(l, now);
+}

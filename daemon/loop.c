@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// loop.c - the owner thread of the daemon: sockets, clock, workers' results. Called by main and the tests.
+// Invariant: only the thread inside daemon_run touches state; workers give their tasks back through done_fd.
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "daemon/state.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+#define QUEUE_MAX 65536u        /* tasks waiting; each member has at most a few */
+
+/* --- workers --- */
+static void task_back(struct daemon *d, struct task *t)
+{
+	const uint64_t one = 1;
+
+	pthread_mutex_lock(&d->done_lock);
+	t->next = NULL;
+	if (d->done_last)
+		d->done_last->next = t;
+	else
+		d->done_first = t;
+	d->done_last = t;
+	pthread_mutex_unlock(&d->done_lock);
+	if (write(d->done_fd, &one, sizeof one) < 0)
+		return; /* the counter is full: the owner is awake anyway */
+}
+
+static void *worker(void *arg)
+{
+	struct pool *p = arg;
+	struct task *t;
+
+	while ((t = queue_pop(&p->queue))) {
+		t->run(t);
+		task_back(p->d, t);
+	}
+	return NULL;
+}
+
+void daemon_task(struct daemon *d, struct pool *p, struct task *t)
+{
+	d->running++;
+	if (!queue_try_push(&p->queue, t)) {
+		t->run(t);
+		task_back(d, t);
+	}
+}
+
+static int pool_start(struct daemon *d, struct pool *p, const char *name, uint32_t n)
+{
+	int rc = queue_init(&p->queue, QUEUE_MAX);
+
+	p->d = d;
+	for (p->nthread = 0; rc == 0 && p->nthread < n; p->nthread++) {
+		rc = thread_start(&p->thread[p->nthread], name, true, worker, p);
+		if (rc < 0)
+			break;
+	}
+	return rc;
+}
+
+static void pool_stop(struct pool *p)
+{
+	if (!p->queue.item)
+		return;
+	queue_close(&p->queue);
+	for (uint32_t i = 0; i < p->nthread; i++)
+		pthread_join(p->thread[i], NULL);
+	queue_destroy(&p->queue);
+}
+
+static void tasks_done(struct daemon *d)
+{
+	struct task *t;
+	uint64_t n;
+
+	if (read(d->done_fd, &n, sizeof n) < 0 && errno != EAGAIN)
+		return;
+	pthread_mutex_lock(&d->done_lock);
+	t = d->done_first;
+	d->done_first = d->done_last = NULL;
+	pthread_mutex_unlock(&d->done_lock);
+	while (t) {
+		struct task *next = t->next;
+
+		d->running--;
+		t->done(d, t);
+		t = next;
+	}
+}
+
+/* --- descriptors that are watched: a pointer whose low bits say what it points to --- */
+int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events)
+{
+	struct epoll_event e = { .events = events, .data.ptr = what };
+
+	if (epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &e) == 0)
+		return 0;
+	return errno == EEXIST && epoll_ctl(d->epoll_fd, EPOLL_CTL_MOD, fd, &e) == 0 ? 0 : -errno;
+}
+
+void daemon_unwatch(struct daemon *d, int fd)
+{
+	(void)epoll_ctl(d->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+static void *watch_tag(void *p, uintptr_t tag)
+{
+	return (void *)((uintptr_t)p | tag);
+}
+
+/* --- the socket --- */
+static int take_lock(struct daemon *d, struct ckpt_err *err)
+{
+	char path[128];
+	uint64_t until = now_ns() + 2 * NS_PER_S;
+
+	snprintf(path, sizeof path, "%s.lock", d->socket);
+	d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (d->lock_fd < 0)
+		return ckpt_error_errno(err, errno, "cannot open the lock %s", path);
+	/* A killed daemon's lock can outlive it for as long as its last writes are under way. */
+	while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return ckpt_error_errno(err, errno, "cannot lock %s", path);
+		if (now_ns() > until)
+			return ckpt_error(err, -EADDRINUSE,
+					  "another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
+					  d->socket);
+		usleep(20000);
+	}
+	return 0;
+}
+
+static int listen_on(struct daemon *d, struct ckpt_err *err)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	mode_t old;
+	int rc;
+
+	memcpy(a.sun_path, d->socket, sizeof a.sun_path);
+	(void)unlink(d->socket); /* the lock is ours: whoever bound it is gone */
+	d->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (d->listen_fd < 0)
+		return ckpt_error_errno(err, errno, "cannot make a socket");
+	old = umask(0177);
+	rc = bind(d->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(d->listen_fd, 512) < 0 ? -errno : 0;
+	umask(old);
+	return rc < 0 ? ckpt_error_errno(err, -rc, "cannot listen on %s", d->socket) : 0;
+}
+
+static int clock_start(struct daemon *d)
+{
+	const struct itimerspec every = { .it_interval.tv_nsec = (long)BEAT_NS / 5, .it_value.tv_nsec = (long)BEAT_NS / 5 };
+
+	d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	return d->timer_fd < 0 || timerfd_settime(d->timer_fd, 0, &every, NULL) < 0 ? -errno : 0;
+}
+
+int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt_err *err)
+{
+	struct daemon *d = calloc(1, sizeof *d);
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	uint32_t copies;
+	int rc;
+
+	*ret = NULL;
+	if (!d)
+		return ckpt_error(err, -ENOMEM, "no memory for the daemon");
+	d->opts = *opts;
+	d->opts.ops = opts->ops ? opts->ops : &io_ops_posix;
+	d->opts.drain_ns = opts->drain_ns ? opts->drain_ns : 300 * NS_PER_S;
+	copies = opts->copy_threads ? opts->copy_threads : (uint32_t)MAX(cores - 1, 1L);
+	d->lock_fd = d->listen_fd = d->epoll_fd = d->timer_fd = d->done_fd = d->stop_fd = -1;
+	pthread_mutex_init(&d->done_lock, NULL);
+	if (opts->socket && strlen(opts->socket) >= sizeof d->socket)
+		rc = ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes", opts->socket, sizeof d->socket - 1);
+	else if (opts->socket)
+		rc = snprintf(d->socket, sizeof d->socket, "%s", opts->socket) < 0 ? -EINVAL : 0;
+	else
+		rc = wire_socket_path(d->socket, 1, err);
+	if (rc == 0)
+		rc = take_lock(d, err);
+	if (rc == 0)
+		rc = listen_on(d, err);
+	if (rc == 0) {
+		d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+		d->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		rc = d->epoll_fd < 0 || d->done_fd < 0 || d->stop_fd < 0 ? -errno : clock_start(d);
+		if (rc == 0)
+			rc = pool_start(d, &d->copy, "ckptd-copy", MIN(copies, (uint32_t)COPY_THREADS_MAX));
+		if (rc == 0)
+			rc = pool_start(d, &d->work, "ckptd-work", 2);
+		if (rc == 0)
+			rc = pool_start(d, &d->io, "ckptd-io", 2);
+		if (rc < 0)
+			ckpt_error_errno(err, -rc, "cannot start the daemon's threads");
+	}
+	if (rc < 0) {
+		daemon_close(d);
+		return rc;
+	}
+	daemon_watch(d, d->listen_fd, watch_tag(&d->listen_fd, WATCH_SELF), EPOLLIN);
+	daemon_watch(d, d->timer_fd, watch_tag(&d->timer_fd, WATCH_SELF), EPOLLIN);
+	daemon_watch(d, d->done_fd, watch_tag(&d->done_fd, WATCH_SELF), EPOLLIN);
+	daemon_watch(d, d->stop_fd, watch_tag(&d->stop_fd, WATCH_SELF), EPOLLIN);
+	d->idle_since = now_ns();
+	*ret = d;
+	return 0;
+}
+
+const char *daemon_socket(const struct daemon *d)
+{
+	return d->socket;
+}
+
+void daemon_stop(struct daemon *d)
+{
+	const uint64_t one = 1;
+	int saved = errno;
+
+	atomic_fetch_add(&d->stops, 1);
+	if (write(d->stop_fd, &one, sizeof one) < 0)
+		errno = saved;
+	errno = saved;
+}
+
+void daemon_kill(struct daemon *d)
+{
+	atomic_fetch_add(&d->stops, 1000);
+	daemon_stop(d);
+}
+
+/* --- the loop --- */
+static void tick(struct daemon *d)
+{
+	uint64_t now = now_ns(), n;
+	bool busy = d->running > 0;
+
+	if (read(d->timer_fd, &n, sizeof n) < 0)
+		return;
+	for (struct session *s = d->sessions, *next; s; s = next) {
+		next = s->next;
+		session_tick(s, now);
+	}
+	for (struct job *j = d->jobs; j; j = j->next) {
+		job_tick(j, now);
+		busy |= !job_idle(j);
+	}
+	if (busy || d->sessions)
+		d->idle_since = now;
+}
+
+static bool drained(struct daemon *d)
+{
+	if (atomic_load(&d->stops) > 1 || now_ns() > d->drain_until)
+		return true;
+	for (struct job *j = d->jobs; j; j = j->next)
+		if (j->writing || !job_idle(j))
+			return false;
+	return d->running == 0;
+}
+
+static void begin_drain(struct daemon *d)
+{
+	log_line(&d->opts.log, LOG_NOTICE, "ckptd: stopping; writing what is staged first (a second signal leaves at once)");
+	d->drain_until = now_ns() + d->opts.drain_ns;
+	daemon_unwatch(d, d->listen_fd);
+	for (struct job *j = d->jobs; j; j = j->next)
+		job_drain(j);
+}
+
+static void dispatch(struct daemon *d, const struct epoll_event *e)
+{
+	uintptr_t tag = (uintptr_t)e->data.ptr & 3;
+	void *p = (void *)((uintptr_t)e->data.ptr & ~(uintptr_t)3);
+
+	if (tag == WATCH_SESSION) {
+		session_readable(p);
+	} else if (tag == WATCH_PIDFD) {
+		struct session *s = p;
+
+		s->closed_ns = s->closed_ns ? s->closed_ns : 1;
+		session_end(s);
+	} else if (tag == WATCH_BELL) {
+		struct launch *l = p;
+		uint64_t n;
+
+		if (read(l->bell, &n, sizeof n) > 0)
+			launch_ring(l);
+	} else if (p == &d->listen_fd) {
+		session_accept(d);
+	} else if (p == &d->timer_fd) {
+		tick(d);
+	} else if (p == &d->done_fd) {
+		tasks_done(d);
+	}
+}
+
+int daemon_run(struct daemon *d)
+{
+	while (atomic_load(&d->stops) < 1000) {
+		struct epoll_event e[1]; /* one at a time: handling one may free what another points to */
+		int n = epoll_wait(d->epoll_fd, e, 1, 1000);
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0)
+			dispatch(d, e);
+		if (atomic_load(&d->stops) && !d->drain_until)
+			begin_drain(d);
+		if (d->drain_until) {
+			uint64_t stop;
+
+			if (read(d->stop_fd, &stop, sizeof stop) < 0 && errno != EAGAIN)
+				return -errno;
+			if (drained(d))
+				break;
+		} else if (d->opts.idle_exit_ns && !d->sessions && now_ns() - d->idle_since > d->opts.idle_exit_ns) {
+			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, leaving", d->opts.idle_exit_ns / NS_PER_S);
+			break;
+		}
+	}
+	d->killed = atomic_load(&d->stops) >= 1000;
+	return 0;
+}
+
+void daemon_close(struct daemon *d)
+{
+	if (!d)
+		return;
+	pool_stop(&d->copy);
+	pool_stop(&d->work);
+	pool_stop(&d->io);
+	while (d->running && d->done_fd >= 0 && !d->killed) {
+		tasks_done(d);
+		if (!d->done_first)
+			break;
+	}
+	while (d->sessions) {
+		d->sessions->busy = false;
+		d->sessions->closed_ns = 1;
+		session_end(d->sessions);
+	}
+	while (d->jobs)
+		job_free(d->jobs);
+	if (d->listen_fd >= 0) {
+		(void)close(d->listen_fd);
+		if (!d->killed)
+			(void)unlink(d->socket);
+	}
+	for (int *fd = &d->lock_fd; fd <= &d->stop_fd; fd++)
+		if (fd != &d->listen_fd && *fd >= 0)
+			(void)close(*fd);
+	pthread_mutex_destroy(&d->done_lock);
+	free(d);
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// main.c - the program ckptd: options, signals, going to the background. Everything else is daemon.h.
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "daemon/daemon.h"
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+static struct daemon *running;
+
+static const char usage[] =
+	"usage: ckptd [options]\n"
+	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it by its socket.\n"
+	"\n"
+	"  --socket PATH        listen here; default /run/user/UID/ckptd/socket or /tmp/ckptd-UID/socket\n"
+	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default: stay\n"
+	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged; default 300\n"
+	"  --engine NAME        auto (default), uring or threads\n"
+	"  --background         return when it listens; log to SOCKET.log\n"
+	"  --quiet, --verbose   log warnings only; log everything\n"
+	"  --version, --help\n"
+	"\n"
+	"Exit: 0 stopped, 2 usage, 11 another ckptd serves the socket, 12 the socket is not this user's, 1 else.\n";
+
+static void on_signal(int sig)
+{
+	(void)sig;
+	if (running)
+		daemon_stop(running);
+}
+
+static int seconds(const char *s, uint64_t *ret_ns)
+{
+	char *end;
+	double x = strtod(s, &end);
+
+	if (end == s || *end || !(x >= 0) || x > 1e9) {
+		fprintf(stderr, "ckptd: '%s' is no number of seconds\n", s);
+		return -EINVAL;
+	}
+	*ret_ns = (uint64_t)(x * 1e9);
+	return 0;
+}
+
+static int options(int argc, char **argv, struct daemon_opts *o, bool *background)
+{
+	static const struct option known[] = {
+		{ "socket", 1, NULL, 's' },	{ "idle-exit", 1, NULL, 'i' }, { "drain", 1, NULL, 'd' },   { "engine", 1, NULL, 'e' },
+		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },     { "verbose", 0, NULL, 'v' }, { "version", 0, NULL, 'V' },
+		{ "help", 0, NULL, 'h' },	{ 0 },
+	};
+	int c, rc = 0;
+
+	while (rc == 0 && (c = getopt_long(argc, argv, "h", known, NULL)) != -1) {
+		switch (c) {
+		case 's':
+			o->socket = optarg;
+			break;
+		case 'i':
+			rc = seconds(optarg, &o->idle_exit_ns);
+			break;
+		case 'd':
+			rc = seconds(optarg, &o->drain_ns);
+			break;
+		case 'e':
+			o->engine = strcmp(optarg, "uring") == 0 ? IO_URING : strcmp(optarg, "threads") == 0 ? IO_THREADS : IO_AUTO;
+			if (o->engine == IO_AUTO && strcmp(optarg, "auto") != 0) {
+				fprintf(stderr, "ckptd: engine '%s' is none of auto, uring, threads\n", optarg);
+				rc = -EINVAL;
+			}
+			break;
+		case 'b':
+			*background = true;
+			break;
+		case 'q':
+			o->log.level_max = LOG_WARNING;
+			break;
+		case 'v':
+			o->log.level_max = LOG_DEBUG;
+			break;
+		case 'V':
+			printf("%s\n", ckptd_version);
+			exit(0);
+		case 'h':
+			fputs(usage, stdout);
+			exit(0);
+		default:
+			rc = -EINVAL;
+		}
+	}
+	if (rc == 0 && optind < argc) {
+		fprintf(stderr, "ckptd: what is '%s'?\n", argv[optind]);
+		rc = -EINVAL;
+	}
+	if (rc < 0)
+		fputs("ckptd: see ckptd --help\n", stderr);
+	return rc;
+}
+
+static int exit_code(int rc)
+{
+	return rc == 0 ? 0 : rc == -EADDRINUSE ? 11 : rc == -EACCES || rc == -EPERM ? 12 : rc == -EINVAL ? 2 : rc == -ENOSPC ? 13 : 1;
+}
+
+/* In a session of its own and nobody's child; the first process leaves with the exit code when the second one listens or has failed. */
+static int background(void)
+{
+	int ready[2];
+	pid_t pid;
+
+	if (pipe2(ready, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
+		perror("ckptd: cannot go to the background");
+		exit(1);
+	}
+	if (pid > 0) {
+		uint8_t code = 1;
+
+		(void)close(ready[1]);
+		if (read(ready[0], &code, 1) != 1)
+			code = 1;
+		_exit(code);
+	}
+	(void)close(ready[0]);
+	setsid();
+	return ready[1];
+}
+
+static void detach_stdio(const char *socket)
+{
+	char path[256];
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), log;
+
+	snprintf(path, sizeof path, "%s.log", socket);
+	log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (null >= 0) {
+		dup2(null, 0);
+		dup2(null, 1);
+		dup2(log >= 0 ? log : null, 2);
+	}
+	if (chdir("/") < 0)
+		return; /* holds a directory busy, nothing more */
+}
+
+int main(int argc, char **argv)
+{
+	struct daemon_opts o = { .log = { .sink = log_to_stderr, .level_max = LOG_INFO } };
+	struct sigaction sa = { .sa_handler = on_signal };
+	struct ckpt_err err = { 0 };
+	bool to_background = false;
+	int ready = -1, rc;
+	char socket[512];
+
+	if (options(argc, argv, &o, &to_background) < 0)
+		return 2;
+	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
+		char cwd[256];
+
+		if (getcwd(cwd, sizeof cwd) && snprintf(socket, sizeof socket, "%s/%s", cwd, o.socket) < (int)sizeof socket)
+			o.socket = socket;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, not a death */
+	signal(SIGHUP, to_background ? SIG_IGN : SIG_DFL);
+	prctl(PR_SET_DUMPABLE, 0); /* weights do not belong into core files */
+	if (to_background)
+		ready = background();
+	rc = daemon_open(&o, &running, &err);
+	if (rc < 0)
+		fprintf(stderr, "ckptd: %s\n", err.msg);
+	if (rc == 0) {
+		sigaction(SIGTERM, &sa, NULL);
+		sigaction(SIGINT, &sa, NULL);
+		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version, (int)getpid(), daemon_socket(running));
+	}
+	if (ready >= 0) {
+		uint8_t code = (uint8_t)exit_code(rc);
+
+		if (rc == 0)
+			detach_stdio(daemon_socket(running));
+		if (write(ready, &code, 1) < 0)
+			return 1;
+		(void)close(ready);
+	}
+	if (rc == 0) {
+		rc = daemon_run(running);
+		daemon_close(TAKE(running));
+	}
+	return exit_code(rc);
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// memory.c - the daemon's reference-counted memory: segments of clients, slots, declarations.
+// Invariant: a mapping that a task can reach is held by a reference of that task.
+#include "ckpt/base/container.h"
+#include "daemon/state.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static bool drop(_Atomic uint32_t *refs)
+{
+	return atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+
+struct segment *segment_ref(struct segment *s)
+{
+	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	return s;
+}
+
+void segment_unref(struct segment *s)
+{
+	if (!s || !drop(&s->refs))
+		return;
+	munmap(s->base, s->bytes);
+	free(s);
+}
+
+struct slotmem *slotmem_ref(struct slotmem *s)
+{
+	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	return s;
+}
+
+void slotmem_unref(struct slotmem *s)
+{
+	if (!s || !drop(&s->refs))
+		return;
+	munmap(s->base, s->bytes);
+	(void)close(s->fd);
+	free(s);
+}
+
+int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
+{
+	struct slotmem *s = calloc(1, sizeof *s);
+	int rc = s ? wire_map(fd, bytes, 0, &s->base, err) : ckpt_error(err, -ENOMEM, "no memory for a slot");
+
+	if (rc < 0) {
+		(void)close(fd);
+		free(s);
+		return rc;
+	}
+	s->refs = 1;
+	s->fd = fd;
+	s->bytes = bytes;
+	*ret = s;
+	return 0;
+}
+
+int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
+{
+	int fd, rc = wire_memfd("ckptd-slot", bytes, &fd, err);
+
+	return rc < 0 ? rc : slotmem_adopt(fd, bytes, ret, err);
+}
+
+int slotmem_touch(struct slotmem *s)
+{
+	const uint64_t step = 64 * MIB;
+
+	for (uint64_t at = 0; at < s->bytes; at += step) {
+		uint64_t n = MIN(step, s->bytes - at);
+		uint8_t *p = (uint8_t *)s->base + at;
+
+		if (fallocate(s->fd, 0, (off_t)at, (off_t)n) < 0)
+			return -errno;
+		if (madvise(p, n, MADV_POPULATE_WRITE) < 0)
+			for (uint64_t i = 0; i < n; i += 4096)
+				((volatile uint8_t *)p)[i] = 0;
+	}
+	s->touched = true;
+	return 0;
+}
+
+struct decl *decl_ref(struct decl *d)
+{
+	atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+	return d;
+}
+
+void decl_unref(struct decl *d)
+{
+	if (!d || !drop(&d->refs))
+		return;
+	plan_free(&d->copy);
+	table_free(&d->part);
+	table_free(&d->table);
+	for (uint32_t i = 0; d->seg && i < d->nseg; i++)
+		segment_unref(d->seg[i]);
+	free(d->seg);
+	free(d->base);
+	free(d);
+}
+
+static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struct ckpt_err *err)
+{
+	struct container_view v;
+	struct codec_section s[CONTAINER_SECT_MAX];
+	int rc = container_decode(bytes, len, CONTAINER_DECLARATION, &v, err);
+
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < v.map.nsect; i++) {
+		struct container_bytes b = container_view_get(&v, v.map.sect[i].kind);
+
+		s[i] = (struct codec_section){ .kind = b.kind, .rec_bytes = b.rec_bytes, .len = b.len, .count = b.count, .bytes = b.p };
+	}
+	return codec_decode(s, v.map.nsect, NULL, 0, ret, err);
+}
+
+static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg, struct ckpt_err *err)
+{
+	uint32_t n = d->table.nplace;
+
+	d->seg = calloc(n ? n : 1, sizeof(struct segment *));
+	d->base = calloc(n ? n : 1, sizeof(void *));
+	if (!d->seg || !d->base)
+		return ckpt_error(err, -ENOMEM, "no memory for a declaration");
+	d->nseg = n;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct table_place *p = &d->table.place[i];
+
+		if (i >= nseg || !seg[i] || seg[i]->bytes < p->bytes)
+			return ckpt_error(err, -EPROTO, "rank %u declares segment %u of %" PRIu64 " bytes, which it has not sent", d->rank, i,
+					  p->bytes);
+		d->seg[i] = segment_ref(seg[i]);
+		d->base[i] = seg[i]->base;
+	}
+	return 0;
+}
+
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, struct segment *const *seg, uint32_t nseg, struct decl **ret,
+	      struct ckpt_err *err)
+{
+	struct decl *d = calloc(1, sizeof *d);
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int rc = d ? 0 : ckpt_error(err, -ENOMEM, "no memory for a declaration");
+
+	if (rc < 0)
+		return rc;
+	d->refs = 1;
+	d->epoch = epoch;
+	d->rank = rank;
+	rc = decl_decode(bytes, len, &d->table, err);
+	if (rc == 0)
+		rc = decl_places(d, seg, nseg, err);
+	if (rc == 0)
+		rc = native_part_table(&d->table, rank, &d->part, &list, err);
+	if (rc == 0) {
+		struct plan_opts opts = { .memory_blobs = true };
+
+		rc = plan_make(&d->table, &d->part, &opts, &d->copy, &list, err);
+	}
+	if (list.n)
+		rc = ckpt_errlist_end(&list, err, "the declaration of rank %u does not hold together", rank);
+	ckpt_errlist_free(&list);
+	if (rc < 0) {
+		decl_unref(d);
+		return rc;
+	}
+	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
+	*ret = d;
+	return 0;
+}
+
+/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long it is now (client/declare.c). */
+int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
+{
+	const struct table *t = &d->part;
+	int rc = 0;
+
+	*ret = (struct table){ 0 };
+	for (uint32_t i = 0; i < t->nmesh && rc == 0; i++)
+		rc = table_add_mesh(ret, &t->mesh[i], NULL, err);
+	for (uint32_t i = 0; i < t->nlayout && rc == 0; i++)
+		rc = table_add_layout(ret, &t->layout[i], NULL, err);
+	if (rc == 0)
+		rc = table_add_place(ret, &t->place[0], NULL, err);
+	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++) {
+		struct table_tensor x = t->tensor[i];
+		uint64_t shape = x.ndim ? x.shape[0] : 0, cut = 0;
+
+		if (x.flags & TENSOR_BLOB && t->first[i] < t->first[i + 1]) {
+			le64 now;
+
+			memcpy(&now, (const uint8_t *)raw + t->piece[t->first[i]].off, sizeof now);
+			cut = 64;
+			shape = MIN(le64_get(now), shape - cut);
+			x.shape = &shape;
+		}
+		rc = table_add_tensor(ret, &x, NULL, err);
+		for (uint32_t p = t->first[i]; p < t->first[i + 1] && rc == 0; p++) {
+			struct table_piece piece = t->piece[p];
+			struct arena a = { 0 };
+			uint64_t zero = 0;
+
+			if (cut) {
+				piece.off += cut;
+				rc = indexset_box(1, &zero, &shape, &a, &piece.set);
+			}
+			if (rc == 0)
+				rc = table_add_piece(ret, &piece, err);
+			arena_free(&a);
+		}
+	}
+	if (rc == 0)
+		rc = table_seal(ret, err);
+	if (rc < 0)
+		table_free(ret);
+	return rc;
+}

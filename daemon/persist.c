@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// persist.c - a staged snap becomes a committed step: parts, then MANIFEST and commit. Called by snap; runs in the io pool.
+// Invariant: nothing is written from memory that can still change; a file whose write or sync failed is never used again, its bytes are
+// written anew from the slot; the step is reported committed only after store_commit said so.
+#include "daemon/state.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+const char ckptd_version[] = "ckptd 0.1.0";
+
+struct persist {
+	struct task task;
+	struct snap *snap;              /* WRITING: not freed, not changed meanwhile */
+	struct store *store;
+	struct daemon *d;
+	struct native_info info;
+	uint64_t base;                  /* of the launch */
+	struct store_txn *txn;
+	uint32_t world;
+	struct table *table;            /* [world] */
+	struct native_part *part;       /* [world] */
+	bool there_already;
+	int rc;
+	struct ckpt_err err;
+};
+
+static int persist_stop(void *arg, uint64_t done)
+{
+	struct persist *p = arg;
+
+	(void)done;
+	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
+}
+
+static int part_try(struct persist *p, uint32_t r)
+{
+	const struct io_ops *ops = p->d->opts.ops;
+	struct table *t = &p->table[r];
+	struct native_part *part = &p->part[r];
+	bool direct = true;
+	char name[sizeof part->name];
+	int fd, rc;
+
+	rc = store_part_create(p->txn, r, move_part_bytes_max(t), &direct, name, &fd, &p->err);
+	if (rc < 0)
+		return rc;
+	rc = move_write_part(ops, p->d->opts.engine, fd, direct, p->snap->rank[r].mem->base, t, &p->info, r, persist_stop, p, part, &p->err);
+	if (rc < 0) {
+		store_part_drop(p->txn, name, fd);
+		return rc;
+	}
+	memcpy(part->name, name, sizeof name);
+	part->table = t;
+	return store_part_finish(p->txn, name, fd, part->file_bytes, &p->err);
+}
+
+static bool worth_another_try(int rc)
+{
+	return rc == -EIO; /* a full disk, a lost claim or an order to stop does not get better by itself */
+}
+
+static void parts_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
+	for (uint32_t r = 0; r < p->world && p->rc == 0; r++) {
+		p->rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base, &p->table[r], &p->err);
+		for (int tries = 0; p->rc == 0 && tries <= REWRITES_MAX; tries++) {
+			p->rc = part_try(p, r);
+			if (p->rc == 0 || !worth_another_try(p->rc))
+				break;
+			if (tries < REWRITES_MAX)
+				p->rc = 0;
+		}
+	}
+	if (p->rc < 0 && p->txn)
+		store_abort(TAKE(p->txn));
+}
+
+/* Where the step stands in the job's line: what it follows, what it leaves behind. */
+static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
+{
+	struct store_step *step = NULL;
+	uint64_t rewind = p->base ? p->base - 1 : UINT64_MAX;
+	const struct store_step *parent = NULL;
+	uint32_t n = 0;
+	int rc = store_scan(p->store, true, &step, &n, &p->err);
+
+	*ret = (struct native_lineage){ .seq = 1, .parent_step = UINT64_MAX, .tool = ckptd_version };
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		ret->seq = MAX(ret->seq, step[i].seq + 1);
+		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
+			continue;
+		p->there_already |= step[i].step == p->info.step;
+		if (rewind == UINT64_MAX || step[i].step > rewind)
+			rewind = step[i].step;
+	}
+	for (uint32_t i = 0; i < n && rc == 0 && rewind != UINT64_MAX; i++)
+		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind && (!parent || step[i].step > parent->step))
+			parent = &step[i];
+	if (parent) {
+		ret->parent_step = parent->step;
+		memcpy(ret->parent_id, parent->id, sizeof ret->parent_id);
+	}
+	free(step);
+	*ret_rewind = rewind;
+	return rc;
+}
+
+static void commit_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+	struct native_lineage line;
+	cleanup_free void *bytes = NULL;
+	uint64_t len, rewind;
+	uint8_t id[16];
+
+	p->rc = lineage(p, &line, &rewind);
+	if (p->rc == 0 && p->there_already) {
+		store_abort(TAKE(p->txn)); /* an earlier daemon of this launch committed it and died before it could say so */
+		return;
+	}
+	line.nnote = p->snap->nnote;
+	line.note = p->snap->note;
+	if (p->rc == 0)
+		p->rc = native_manifest(&p->info, p->part, p->world, &line, &bytes, &len, id, &p->err);
+	if (p->rc == 0)
+		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
+	else
+		store_abort(TAKE(p->txn));
+}
+
+static void persist_end(struct persist *p)
+{
+	for (uint32_t r = 0; r < p->world; r++)
+		table_free(&p->table[r]);
+	free(p->table);
+	free(p->part);
+	free(p);
+}
+
+static void commit_done(struct daemon *d, struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+	struct snap *s = p->snap;
+
+	(void)d;
+	s->phase_ns[2] = now_ns() - s->mark_ns;
+	snap_written(s, p->rc, p->err.msg);
+	persist_end(p);
+}
+
+static void parts_done(struct daemon *d, struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+	struct snap *s = p->snap;
+
+	if (p->rc < 0) {
+		snap_written(s, p->rc, p->err.msg);
+		persist_end(p);
+		return;
+	}
+	s->phase_ns[1] = now_ns() - s->mark_ns;
+	shared_outcome_set(s->launch->page, s->step, OUTCOME_PERSISTED, 0, s->phase_ns, NULL);
+	p->task.run = commit_run;
+	p->task.done = commit_done;
+	daemon_task(d, &d->io, &p->task);
+}
+
+void persist_start(struct snap *s)
+{
+	struct persist *p = calloc(1, sizeof *p);
+
+	if (p) {
+		p->table = calloc(s->world, sizeof *p->table);
+		p->part = calloc(s->world, sizeof *p->part);
+	}
+	if (!p || !p->table || !p->part) {
+		if (p) {
+			free(p->table);
+			free(p->part);
+		}
+		free(p);
+		snap_written(s, -ENOMEM, "no memory to write the step");
+		return;
+	}
+	p->task = (struct task){ parts_run, parts_done, NULL };
+	p->snap = s;
+	p->store = s->job->store;
+	p->d = s->job->d;
+	p->base = s->launch->base;
+	p->world = s->world;
+	p->info = (struct native_info){ .job = s->job->name, .step = s->step, .generation = s->launch->generation, .wall_ns = wall_ns(),
+					.world = s->world };
+	if (getrandom(p->info.uuid, sizeof p->info.uuid, 0) != sizeof p->info.uuid)
+		memcpy(p->info.uuid, &p->info.wall_ns, sizeof p->info.wall_ns);
+	daemon_task(p->d, &p->d->io, &p->task);
+}

@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: Apache-2.0
+// restore.c - all ranks of a launch get one and the same step back. Called by session and launch; choosing and moving run in the work pool.
+// Invariants: the first caller's choice is pinned for the round, also the choice "nothing"; everything is checked before the first byte is
+// written; a failure is every rank's failure. A round is one ckpt_restore of every rank; ranks count them alike.
+#include "daemon/state.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#define RESTORE_NS (60 * NS_PER_S)      /* how long to wait for the other ranks when the caller does not say */
+
+struct restore {
+	struct task task;
+	struct launch *l;               /* reference */
+	struct daemon *d;
+	struct wire_restore want;
+	uint32_t round;
+	/* choosing */
+	struct store *store;
+	bool mem_known;
+	uint64_t mem_step, mem_generation;
+	uint64_t bad[ARRAY_LEN(((struct job *)0)->bad_step)];
+	uint32_t nbad;
+	struct pin pin;
+	/* moving */
+	uint32_t nsrc, ndst;
+	struct snap_rank *src;          /* [nsrc] references: the staged slots */
+	struct decl **dst;              /* [ndst] references */
+	struct wire_restored got;
+	int blob_fd;
+	int rc;
+	struct ckpt_err err;
+};
+
+static void restore_free(struct restore *x)
+{
+	for (uint32_t i = 0; i < x->nsrc; i++) {
+		decl_unref(x->src[i].decl);
+		slotmem_unref(x->src[i].mem);
+	}
+	for (uint32_t i = 0; i < x->ndst; i++)
+		decl_unref(x->dst[i]);
+	free(x->src);
+	free(x->dst);
+	if (x->blob_fd >= 0)
+		(void)close(x->blob_fd);
+	launch_unref(x->l);
+	free(x);
+}
+
+/* --- answers --- */
+static void answer_one(struct launch *l, struct member *m, const struct restore *x)
+{
+	struct session *s = m->session;
+
+	m->asked = false;
+	if (!s)
+		return;
+	if (x->rc < 0) {
+		session_refuse(s, x->rc, x->err.msg);
+	} else {
+		struct wire_restored got = x->got;
+
+		session_reply(s, &got, WIRE_RESTORED, sizeof got, &x->blob_fd, 1);
+	}
+	(void)l;
+}
+
+static void answer_all(struct launch *l, const struct restore *x, bool round_over)
+{
+	for (uint32_t r = 0; r < l->world; r++) {
+		struct member *m = &l->member[r];
+
+		if (!m->asked || m->round != x->round)
+			continue;
+		answer_one(l, m, x);
+		m->round += round_over;
+	}
+}
+
+static void refuse_asked(struct launch *l, uint32_t round, int code, const char *text)
+{
+	struct restore x = { .round = round, .rc = code, .blob_fd = -1 };
+
+	snprintf(x.err.msg, sizeof x.err.msg, "%s", text);
+	answer_all(l, &x, false);
+}
+
+/* --- choosing --- */
+static bool is_bad(const struct restore *x, uint64_t step)
+{
+	for (uint32_t i = 0; i < x->nbad; i++)
+		if (x->bad[i] == step)
+			return true;
+	return false;
+}
+
+static void choose_run(struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+	bool latest = x->want.step == CKPT_LATEST, disk = !(x->want.flags & CKPT_FROM_MEMORY);
+	struct store_step *step = NULL;
+	const struct store_step *best = NULL;
+	uint32_t n = 0;
+
+	x->pin = (struct pin){ .set = true, .none = true };
+	if (disk)
+		x->rc = store_scan(x->store, false, &step, &n, &x->err);
+	for (uint32_t i = 0; i < n && x->rc == 0 && !best; i++)
+		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step) : step[i].step == x->want.step)
+			best = &step[i];
+	if (x->mem_known && (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
+		x->pin = (struct pin){ .set = true, .step = x->mem_step, .where = 1 };
+	} else if (best) {
+		x->pin = (struct pin){ .set = true, .step = best->step, .where = 2 };
+		snprintf(x->pin.dir, sizeof x->pin.dir, "%s", best->dir);
+	}
+	free(step);
+}
+
+static struct snap *memory_candidate(const struct job *j, const struct wire_restore *want)
+{
+	struct snap *best = NULL;
+
+	if (want->flags & CKPT_FROM_DISK)
+		return NULL;
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase != PHASE_COLLECTING && !s->dropped && !s->stealable && !job_bad(j, s->step) &&
+		    (want->step == CKPT_LATEST || want->step == s->step) && (!best || s->staged_at > best->staged_at))
+			best = s;
+	return best;
+}
+
+static void choose_done(struct daemon *d, struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+	struct launch *l = x->l;
+
+	(void)d;
+	l->restoring = false;
+	if (x->rc < 0)
+		answer_all(l, x, false);
+	else
+		l->pin[x->round % ROUNDS_MAX] = x->pin;
+	if (x->rc == 0)
+		restore_try(l);
+	restore_free(x);
+}
+
+static struct restore *restore_new(struct launch *l, const struct wire_restore *want, uint32_t round)
+{
+	struct restore *x = calloc(1, sizeof *x);
+
+	if (!x)
+		return NULL;
+	*x = (struct restore){ .l = l, .d = l->job->d, .want = *want, .round = round, .store = l->job->store, .nbad = l->job->nbad, .blob_fd = -1 };
+	memcpy(x->bad, l->job->bad_step, sizeof x->bad);
+	l->refs++;
+	return x;
+}
+
+static bool job_writes(const struct job *j)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING)
+			return true;
+	return false;
+}
+
+static void choose_start(struct launch *l, const struct wire_restore *want, uint32_t round)
+{
+	struct snap *mem = memory_candidate(l->job, want);
+	struct restore *x;
+
+	/* What is being written counts as written: a restore from disk that came a moment too early would go back further than need be. */
+	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && job_writes(l->job))
+		return;
+	x = restore_new(l, want, round);
+	if (!x) {
+		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
+		return;
+	}
+	x->task = (struct task){ choose_run, choose_done, NULL };
+	if (mem) {
+		x->mem_known = true;
+		x->mem_step = mem->step;
+		x->mem_generation = mem->launch->generation;
+	}
+	l->restoring = true;
+	daemon_task(x->d, &x->d->work, &x->task);
+}
+
+/* --- moving --- */
+static int merge_memory(struct restore *x, struct table *ret, void **base)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int rc = 0;
+
+	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
+		struct table one;
+
+		rc = decl_part_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
+		if (rc < 0)
+			break;
+		rc = table_merge(ret, &one, NULL, &list, &x->err);
+		base[r] = x->src[r].mem->base;
+		table_free(&one);
+	}
+	if (rc == 0)
+		rc = table_seal(ret, &x->err);
+	if (list.n)
+		rc = ckpt_errlist_end(&list, &x->err, "the staged step does not hold together");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+static int merge_wanted(struct restore *x, struct table *ret, void ***ret_base)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	uint32_t nplace = 0, at = 0;
+	int rc = 0;
+
+	for (uint32_t r = 0; r < x->ndst; r++)
+		nplace += x->dst[r]->table.nplace;
+	*ret_base = calloc(nplace ? nplace : 1, sizeof(void *));
+	if (!*ret_base)
+		return ckpt_error(&x->err, -ENOMEM, "no memory to plan the restore");
+	for (uint32_t r = 0; r < x->ndst && rc == 0; r++) {
+		for (uint32_t i = 0; i < x->dst[r]->nseg; i++)
+			(*ret_base)[at++] = x->dst[r]->seg[i]->base;
+		rc = table_merge(ret, &x->dst[r]->table, NULL, &list, &x->err);
+	}
+	if (rc == 0)
+		rc = table_seal(ret, &x->err);
+	if (list.n)
+		rc = ckpt_errlist_end(&list, &x->err, "the ranks' declarations do not agree");
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* Blobs of every old rank into one memfd (wire.h). */
+static int blob_table(const struct table *src, struct table *ret, uint64_t first, uint64_t *ret_bytes, struct ckpt_err *err)
+{
+	uint64_t at = first;
+	int rc = 0;
+
+	*ret = (struct table){ 0 };
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		if (src->tensor[i].flags & TENSOR_BLOB)
+			at += align_up(src->tensor[i].numel, 16);
+	*ret_bytes = at;
+	rc = table_add_place(ret, &(struct table_place){ .name = "blobs", .rank = TABLE_NONE, .bytes = at }, NULL, err);
+	at = first;
+	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
+		struct table_tensor x = src->tensor[i];
+		uint64_t zero = 0;
+		struct arena a = { 0 };
+		struct table_piece p = { .rank = TABLE_NONE, .off = at };
+
+		if (!(x.flags & TENSOR_BLOB))
+			continue;
+		x.layout = TABLE_NONE;
+		rc = table_add_tensor(ret, &x, &p.tensor, err);
+		if (rc == 0)
+			rc = indexset_box(1, &zero, x.shape, &a, &p.set);
+		if (rc == 0)
+			rc = table_add_piece(ret, &p, err);
+		arena_free(&a);
+		at += align_up(x.numel, 16);
+	}
+	return rc == 0 ? table_seal(ret, err) : rc;
+}
+
+typedef int mover(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err);
+
+static int blobs_get(struct restore *x, const struct table *src, mover *move, void *arg)
+{
+	struct table t = { 0 };
+	struct plan plan = { 0 };
+	struct ckpt_errlist list = { .code = -EBADMSG };
+	struct plan_opts opts = { .memory_blobs = true };
+	uint64_t n = 0, names = 0, head, bytes = 0;
+	void *map = NULL;
+	int rc;
+
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		if (src->tensor[i].flags & TENSOR_BLOB) {
+			n++;
+			names += strlen(src->tensor[i].name) + 1;
+		}
+	head = align_up(8 + n * sizeof(struct wire_blob) + names, 64);
+	rc = blob_table(src, &t, head, &bytes, &x->err);
+	if (rc == 0)
+		rc = wire_memfd("ckptd-blobs", bytes, &x->blob_fd, &x->err);
+	if (rc == 0)
+		rc = wire_map(x->blob_fd, bytes, 0, &map, &x->err);
+	if (rc == 0)
+		rc = plan_make(src, &t, &opts, &plan, &list, &x->err);
+	if (rc == 0)
+		rc = move(arg, &plan, &map, &x->err);
+	if (rc == 0) {
+		struct wire_blob *b = (struct wire_blob *)((uint8_t *)map + 8);
+		uint64_t name_at = 8 + n * sizeof *b;
+
+		memcpy(map, &n, sizeof n);
+		for (uint32_t i = 0; i < t.ntensor; i++, b++) {
+			size_t len = strlen(t.tensor[i].name) + 1;
+
+			*b = (struct wire_blob){ .name_at = name_at, .at = t.first[i] < t.first[i + 1] ? t.piece[t.first[i]].off : head,
+						 .len = t.tensor[i].numel, .rank = t.tensor[i].rank };
+			memcpy((uint8_t *)map + name_at, t.tensor[i].name, len);
+			name_at += len;
+		}
+		x->got.blob_bytes = bytes;
+	}
+	if (map)
+		munmap(map, bytes);
+	ckpt_errlist_free(&list);
+	plan_free(&plan);
+	table_free(&t);
+	return rc;
+}
+
+static int move_from_memory(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
+{
+	int rc = move_copy(p, arg, base, NULL, NULL);
+
+	return rc < 0 ? ckpt_error(err, rc, "cannot copy from the staged step") : 0;
+}
+
+static int move_from_files(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
+{
+	return move_read(p, arg, base, NULL, NULL, err);
+}
+
+/* Check everything, then move everything. */
+static int fill(struct restore *x, const struct table *src, mover *move, void *arg)
+{
+	struct table dst = { 0 };
+	struct plan plan = { 0 };
+	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL, .lenient = x->want.flags & CKPT_LENIENT };
+	void **base = NULL;
+	int rc = merge_wanted(x, &dst, &base);
+
+	if (rc == 0) {
+		rc = plan_make(src, &dst, &opts, &plan, &list, &x->err);
+		if (list.n)
+			rc = ckpt_errlist_end(&list, &x->err, "step %" PRIu64 " does not fit what is declared", x->pin.step);
+	}
+	x->got.ntensor = plan.ntensor;
+	x->got.nmissing = plan.nmissing;
+	if (rc == 0 && !(x->want.flags & CKPT_DRY_RUN))
+		rc = move(arg, &plan, base, &x->err);
+	if (rc == 0)
+		rc = blobs_get(x, src, move, arg);
+	ckpt_errlist_free(&list);
+	plan_free(&plan);
+	table_free(&dst);
+	free(base);
+	return rc;
+}
+
+static int fill_from_memory(struct restore *x)
+{
+	struct table src = { 0 };
+	void **base = calloc(x->nsrc, sizeof *base);
+	int rc = base ? merge_memory(x, &src, base) : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
+
+	if (rc == 0)
+		rc = fill(x, &src, move_from_memory, base);
+	x->got.world_saved = x->nsrc;
+	table_free(&src);
+	free(base);
+	return rc;
+}
+
+static int fill_from_disk(struct restore *x)
+{
+	const struct io_ops *ops = x->d->opts.ops;
+	struct source_dir dir;
+	struct checkpoint *saved = NULL;
+	struct move_files files;
+	cleanup_close int fd = -1;
+	int rc = store_step_open(x->store, x->pin.dir, &fd, &x->err);
+
+	if (rc == 0)
+		rc = store_source_dir(ops, fd, &dir);
+	if (rc < 0)
+		return rc;
+	rc = format_native.open(&dir, &saved, NULL, NULL, &x->err);
+	if (rc == 0)
+		rc = move_open(ops, fd, saved, true, x->d->opts.engine, &files, &x->err);
+	if (rc == 0) {
+		rc = fill(x, &saved->table, move_from_files, &files);
+		x->got.world_saved = saved->world;
+		snprintf(x->got.id, sizeof x->got.id, "%s", saved->id);
+		move_close(&files);
+	}
+	checkpoint_free(saved);
+	store_source_dir_close(&dir);
+	return rc;
+}
+
+static void fill_run(struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+
+	x->got.step = x->pin.step;
+	x->got.where = x->pin.where;
+	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
+}
+
+static bool is_damage(int rc)
+{
+	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
+}
+
+static void fill_done(struct daemon *d, struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+	struct launch *l = x->l;
+	struct job *j = l->job;
+
+	l->restoring = false;
+	if (x->rc == 0) {
+		l->base = x->pin.step + 1;
+		log_line(&d->opts.log, LOG_NOTICE, "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name, l->generation,
+			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+	} else {
+		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s", j->name, x->pin.step, x->err.msg);
+	}
+	if (is_damage(x->rc)) {
+		x->rc = -EBADMSG;
+		if (j->nbad < ARRAY_LEN(j->bad_step))
+			j->bad_step[j->nbad++] = x->pin.step;
+	}
+	answer_all(l, x, true);
+	restore_free(x);
+}
+
+static struct snap *snap_of_step(const struct job *j, uint64_t step)
+{
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase != PHASE_COLLECTING && !s->dropped && s->step == step)
+			return s;
+	return NULL;
+}
+
+static void fill_start(struct launch *l, uint32_t round)
+{
+	struct pin *pin = &l->pin[round % ROUNDS_MAX];
+	struct snap *s = pin->where == 1 ? snap_of_step(l->job, pin->step) : NULL;
+	struct restore *x;
+
+	if (pin->where == 1 && !s) {
+		/* Its memory was given up since it was chosen: another round chooses anew, for all. */
+		pin->set = false;
+		restore_try(l);
+		return;
+	}
+	x = restore_new(l, &l->member[0].want, round);
+	if (x) {
+		x->src = calloc(s ? s->world : 1, sizeof *x->src);
+		x->dst = calloc(l->world, sizeof *x->dst);
+	}
+	if (!x || !x->src || !x->dst) {
+		if (x)
+			restore_free(x);
+		refuse_asked(l, round, -ENOMEM, "no memory in the daemon");
+		return;
+	}
+	x->task = (struct task){ fill_run, fill_done, NULL };
+	x->pin = *pin;
+	for (uint32_t r = 0; s && r < s->world; r++)
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl), .mem = slotmem_ref(s->rank[r].mem) };
+	for (uint32_t r = 0; r < l->world; r++)
+		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
+	l->restoring = true;
+	daemon_task(x->d, &x->d->work, &x->task);
+}
+
+/* --- the round --- */
+static bool wants_agree(const struct launch *l, uint32_t round)
+{
+	const struct wire_restore *a = &l->member[0].want;
+
+	for (uint32_t r = 1; r < l->world; r++) {
+		const struct wire_restore *b = &l->member[r].want;
+
+		if (a->step != b->step || a->flags != b->flags || strcmp(a->only, b->only) != 0)
+			return false;
+	}
+	(void)round;
+	return true;
+}
+
+void restore_try(struct launch *l)
+{
+	struct member *first = NULL;
+	uint32_t all = 0, round;
+
+	if (l->restoring)
+		return;
+	for (uint32_t r = 0; r < l->world; r++)
+		if (l->member[r].asked && (!first || l->member[r].round < first->round))
+			first = &l->member[r];
+	if (!first)
+		return;
+	round = first->round;
+	if (l->nlost) {
+		refuse_asked(l, round, -ECONNRESET, "a rank of this launch is gone: start all ranks again");
+		return;
+	}
+	if (!l->pin[round % ROUNDS_MAX].set) {
+		choose_start(l, &first->want, round);
+		return;
+	}
+	if (l->pin[round % ROUNDS_MAX].none) {
+		struct restore x = { .round = round, .rc = -ENOENT, .blob_fd = -1 };
+
+		snprintf(x.err.msg, sizeof x.err.msg,
+			 first->want.step == CKPT_LATEST ? "job %s has nothing to restore%s: start fresh, or look with ckptctl ls" :
+							   "job %s does not have the step asked for%s: see ckptctl ls",
+			 l->job->name, first->want.flags & CKPT_FROM_MEMORY ? " in memory" : first->want.flags & CKPT_FROM_DISK ? " on disk" : "");
+		answer_all(l, &x, true);
+		return;
+	}
+	for (uint32_t r = 0; r < l->world; r++)
+		all += l->member[r].asked && l->member[r].round == round && l->member[r].decl;
+	if (all < l->world)
+		return;
+	if (!wants_agree(l, round))
+		refuse_asked(l, round, -EINVAL, "the ranks ask for different steps or with different flags");
+	else
+		fill_start(l, round);
+}
+
+void restore_tick(struct launch *l, uint64_t now)
+{
+	char text[512];
+	int n = 0;
+
+	for (uint32_t r = 0; r < l->world; r++) {
+		const struct member *m = &l->member[r];
+		uint64_t wait = m->want.deadline_ns ? m->want.deadline_ns : RESTORE_NS;
+
+		if (!m->asked || l->restoring || now - m->asked_ns <= wait)
+			continue;
+		n = snprintf(text, sizeof text, "waited %.1f s for other ranks to call ckpt_restore; missing:", (double)wait / 1e9);
+		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 16; k++)
+			if (!l->member[k].asked)
+				n += snprintf(text + n, sizeof text - (size_t)n, " rank %u%s", k, l->member[k].decl ? "" : " (never sealed)");
+		refuse_asked(l, m->round, -ETIMEDOUT, text);
+		return;
+	}
+	restore_try(l);
+}
+
+void restore_ask(struct session *s, const struct wire_restore *m)
+{
+	struct member *me = s->member;
+
+	if (!me->decl || me->asked) {
+		session_refuse(s, -EPROTO, me->asked ? "a restore is under way" : "ckpt_seal comes first");
+		return;
+	}
+	if (me->round >= ROUNDS_MAX) {
+		session_refuse(s, -E2BIG, "restored 64 times in one launch");
+		return;
+	}
+	me->asked = true;
+	me->want = *m;
+	me->asked_ns = now_ns();
+	restore_try(s->launch);
+}
+
+/* --- ckpt_steps --- */
+struct steps { struct task task; struct session *s; struct store *store; struct wire_steps_are are; int rc; struct ckpt_err err; };
+
+static void steps_run(struct task *t)
+{
+	struct steps *x = (struct steps *)t;
+	struct store_step *step = NULL;
+	uint32_t n = 0;
+
+	x->rc = store_scan(x->store, false, &step, &n, &x->err);
+	for (uint32_t i = 0; i < n && x->rc == 0; i++) {
+		struct ckpt_step *to = NULL;
+
+		if (step[i].state != STORE_COMMITTED)
+			continue;
+		for (uint32_t k = 0; k < x->are.n && !to; k++)
+			if (x->are.step[k].step == step[i].step)
+				to = &x->are.step[k];
+		if (!to && x->are.n < WIRE_STEPS_MAX)
+			to = &x->are.step[x->are.n++];
+		if (to)
+			*to = (struct ckpt_step){ step[i].step, step[i].bytes, to->where | 2, 1 };
+	}
+	free(step);
+}
+
+static void steps_done(struct daemon *d, struct task *t)
+{
+	struct steps *x = (struct steps *)t;
+
+	(void)d;
+	if (x->rc < 0)
+		session_refuse(x->s, x->rc, x->err.msg);
+	else
+		session_reply(x->s, &x->are, WIRE_STEPS_ARE, sizeof x->are, NULL, 0);
+	session_unbusy(x->s);
+	free(x);
+}
+
+void restore_steps(struct session *s)
+{
+	struct steps *x = calloc(1, sizeof *x);
+
+	if (!x) {
+		session_refuse(s, -ENOMEM, "no memory in the daemon");
+		return;
+	}
+	x->task = (struct task){ steps_run, steps_done, NULL };
+	x->s = s;
+	x->store = s->launch->job->store;
+	for (struct snap *k = s->launch->job->snaps; k && x->are.n < WIRE_STEPS_MAX; k = k->next) {
+		uint64_t bytes = 0;
+
+		if (k->phase == PHASE_COLLECTING || k->dropped)
+			continue;
+		for (uint32_t r = 0; r < k->world; r++)
+			bytes += k->rank[r].decl->copy.bytes;
+		x->are.step[x->are.n++] = (struct ckpt_step){ k->step, bytes, 1, 1 };
+	}
+	s->busy = true;
+	daemon_unwatch(s->d, s->sock);
+	daemon_task(s->d, &s->d->work, &x->task);
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// session.c - one connected rank: its requests, its end. Called by the loop.
+// Invariant: a session is answered in order, once per request; while a task works for it its socket is not read and it is not freed.
+#include "daemon/state.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#define SESSIONS_MAX 8192u
+#define HELLO_NS (5 * NS_PER_S)         /* from connecting to HELLO */
+
+static uint32_t sessions_count(const struct daemon *d)
+{
+	uint32_t n = 0;
+
+	for (const struct session *s = d->sessions; s; s = s->next)
+		n++;
+	return n;
+}
+
+void session_accept(struct daemon *d)
+{
+	struct ucred who;
+	socklen_t len = sizeof who;
+	int sock = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct session *s;
+
+	if (sock < 0)
+		return;
+	/* The kernel's word for who connected; root may look, nobody else. */
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 || (who.uid != geteuid() && who.uid != 0) ||
+	    sessions_count(d) >= SESSIONS_MAX || !(s = calloc(1, sizeof *s))) {
+		(void)close(sock);
+		return;
+	}
+	s->d = d;
+	s->sock = sock;
+	s->pid = who.pid;
+	s->root_fd = -1;
+	s->closed_ns = 0;
+	s->hello.head.seq = 0;
+	s->pidfd = (int)syscall(SYS_pidfd_open, who.pid, 0);
+	s->next = d->sessions;
+	d->sessions = s;
+	if (daemon_watch(d, sock, s, EPOLLIN) < 0 || (s->pidfd >= 0 && who.pid != getpid() &&
+						      daemon_watch(d, s->pidfd, (void *)((uintptr_t)s | WATCH_PIDFD), EPOLLIN) < 0))
+		session_end(s);
+}
+
+static bool process_dead(const struct session *s)
+{
+	struct pollfd p = { .fd = s->pidfd, .events = POLLIN };
+
+	return s->pidfd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
+}
+
+static void session_free(struct session *s)
+{
+	struct session **at = &s->d->sessions;
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	daemon_unwatch(s->d, s->sock);
+	(void)close(s->sock);
+	if (s->pidfd >= 0) {
+		daemon_unwatch(s->d, s->pidfd);
+		(void)close(s->pidfd);
+	}
+	if (s->root_fd >= 0)
+		(void)close(s->root_fd);
+	free(s);
+}
+
+/* The verdict: dead (its memory cannot change any more) or detached (it may). */
+static void session_verdict(struct session *s, bool dead)
+{
+	struct launch *l = s->launch;
+	struct member *m = s->member;
+
+	s->state = SESSION_GONE;
+	if (m && m->session == s) {
+		m->session = NULL;
+		launch_member_gone(l, m, dead && !s->said_bye);
+	}
+	session_free(s);
+}
+
+void session_end(struct session *s)
+{
+	bool first = !s->closed;
+
+	s->closed = true;
+	if (first) {
+		daemon_unwatch(s->d, s->sock);
+		shutdown(s->sock, SHUT_RDWR);
+	}
+	if (s->busy)
+		return;
+	if (s->said_bye || !s->member || process_dead(s)) {
+		session_verdict(s, true);
+	} else if (s->closed_ns == 0) {
+		s->closed_ns = now_ns();        /* session_tick decides when the process proves dead, or alive for DEATH_NS */
+	} else if (s->closed_ns == 1) {
+		session_verdict(s, false);
+	}
+}
+
+void session_tick(struct session *s, uint64_t now)
+{
+	if (s->busy)
+		return;
+	if (s->closed && process_dead(s))
+		session_verdict(s, true);
+	else if (s->closed && now - s->closed_ns > DEATH_NS)
+		session_verdict(s, false);
+	else if (!s->closed && s->state == SESSION_NEW) {
+		if (!s->closed_ns)
+			s->closed_ns = now;
+		else if (now - s->closed_ns > HELLO_NS)
+			session_end(s);
+	} else if (!s->closed && s->state == SESSION_WAITING) {
+		hello_try(s);
+	}
+}
+
+void session_unbusy(struct session *s)
+{
+	s->busy = false;
+	if (s->closed)
+		session_end(s);
+	else
+		daemon_watch(s->d, s->sock, s, EPOLLIN);
+}
+
+void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd)
+{
+	int rc = s->closed ? 0 : wire_send(s->sock, msg, type, bytes, s->seq, fd, nfd);
+
+	if (rc < 0) {
+		log_line(&s->d->opts.log, LOG_WARNING, "session: cannot answer process %d: %s", (int)s->pid, strerror(-rc));
+		shutdown(s->sock, SHUT_RDWR); /* its end comes through the loop */
+	}
+}
+
+void session_ok(struct session *s)
+{
+	struct wire_ok ok = { 0 };
+
+	session_reply(s, &ok, WIRE_OK, sizeof ok, NULL, 0);
+}
+
+void session_refuse(struct session *s, int code, const char *text)
+{
+	struct wire_refuse r = { .code = code };
+
+	snprintf(r.text, sizeof r.text, "%s", text);
+	session_reply(s, &r, WIRE_REFUSE, sizeof r, NULL, 0);
+}
+
+static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
+{
+	struct stat st;
+	struct ckpt_err err;
+
+	if (s->state != SESSION_NEW) {
+		session_refuse(s, -EPROTO, "attached already");
+	} else if (fstat(fd[0], &st) < 0 || !S_ISDIR(st.st_mode)) {
+		session_refuse(s, -ENOTDIR, "the store that came with the request is not a directory");
+	} else if (m->world == 0 || m->world > WIRE_WORLD_MAX || m->rank >= m->world) {
+		session_refuse(s, -EINVAL, "rank must be below world, and world at most 4096");
+	} else if (m->nslot < 2 || m->nslot > WIRE_SLOTS_MAX) {
+		session_refuse(s, -EINVAL, "slots must be 2, 3 or 4");
+	} else if (store_job_check(m->job, &err) < 0) {
+		session_refuse(s, err.code, err.msg);
+	} else if (s->d->drain_until) {
+		session_refuse(s, -ECONNREFUSED, "ckptd is stopping");
+	} else {
+		s->hello = *m;
+		s->root_fd = TAKE_FD(fd[0]);
+		s->state = SESSION_WAITING;
+		s->closed_ns = 0;
+		hello_try(s);
+	}
+}
+
+static void on_segment(struct session *s, const struct wire_segment *m, int fd)
+{
+	struct member *r = s->member;
+	struct ckpt_err err = { 0 };
+	void *base;
+
+	if (m->id >= WIRE_SEGMENTS_MAX) {
+		session_refuse(s, -E2BIG, "more than 4096 segments: allocate larger ones");
+		return;
+	}
+	if (wire_map(fd, m->bytes, 0, &base, &err) < 0) {
+		session_refuse(s, err.code, err.msg);
+		return;
+	}
+	if (m->id >= r->nseg) {
+		struct segment **seg = realloc(r->seg, (m->id + 1) * sizeof(struct segment *));
+
+		if (seg) {
+			memset(seg + r->nseg, 0, (m->id + 1 - r->nseg) * sizeof(struct segment *));
+			r->seg = seg;
+			r->nseg = m->id + 1;
+		}
+	}
+	if (m->id < r->nseg && !r->seg[m->id] && (r->seg[m->id] = calloc(1, sizeof(struct segment)))) {
+		*r->seg[m->id] = (struct segment){ .refs = 1, .base = base, .bytes = m->bytes };
+		session_ok(s);
+		return;
+	}
+	munmap(base, m->bytes);
+	session_refuse(s, m->id < r->nseg && r->seg[m->id] ? -EALREADY : -ENOMEM, "the segment cannot be taken: sent twice, or no memory");
+}
+
+static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
+{
+	struct ckpt_err err = { 0 };
+	struct adopt *a;
+
+	if (m->slot >= s->launch->nslot || s->member->decl) {
+		session_refuse(s, -EPROTO, "no such slot, or too late");
+		return;
+	}
+	a = &s->member->adopt[m->slot];
+	slotmem_unref(TAKE(a->mem));
+	if (slotmem_adopt(TAKE_FD(fd[0]), m->bytes, &a->mem, &err) < 0) {
+		session_refuse(s, err.code, err.msg);
+		return;
+	}
+	a->mem->touched = true;
+	a->step = m->step;
+	a->mark_ns = m->mark_ns;
+	a->epoch = m->epoch;
+	a->flags = m->flags;
+	session_ok(s);
+}
+
+static void handle(struct session *s, const void *msg, int *fd)
+{
+	enum wire_type type = (enum wire_type)((const struct wire_head *)msg)->type;
+
+	s->seq = ((const struct wire_head *)msg)->seq;
+	if (type != WIRE_HELLO && type != WIRE_BYE && s->state != SESSION_ATTACHED) {
+		session_refuse(s, -EPROTO, "not attached");
+		return;
+	}
+	switch (type) {
+	case WIRE_HELLO:
+		on_hello(s, msg, fd);
+		break;
+	case WIRE_SEGMENT:
+		on_segment(s, msg, fd[0]);
+		break;
+	case WIRE_ADOPT:
+		on_adopt(s, msg, fd);
+		break;
+	case WIRE_DECLARE:
+		launch_declare(s, msg, fd[0]);
+		break;
+	case WIRE_RESTORE:
+		restore_ask(s, msg);
+		break;
+	case WIRE_STEPS:
+		restore_steps(s);
+		break;
+	case WIRE_BYE:
+		s->said_bye = true;
+		session_ok(s);
+		break;
+	case WIRE_WELCOME:
+	case WIRE_REFUSE:
+	case WIRE_OK:
+	case WIRE_SEALED:
+	case WIRE_RESTORED:
+	case WIRE_STEPS_ARE:
+		break;
+	}
+}
+
+void session_readable(struct session *s)
+{
+	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
+	int fd[WIRE_FDS_MAX], nfd, n = wire_recv(s->sock, buf, sizeof buf, fd, &nfd);
+
+	if (n == -EAGAIN)
+		return;
+	if (n > 0 && wire_request_check(buf, (uint32_t)n, nfd) < 0)
+		n = -EPROTO;
+	if (n <= 0) {
+		if (n < 0)
+			log_line(&s->d->opts.log, LOG_WARNING, "session: process %d speaks another protocol; closed", (int)s->pid);
+		wire_close_fds(fd, nfd);
+		session_end(s);
+		return;
+	}
+	handle(s, buf, fd);
+	wire_close_fds(fd, nfd);
+}

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+// snap.c - tickets that got a slot, from the first rank's mark to the release of the slot. Called by launch and loop.
+// Invariants: a snap is staged only when every rank of its launch has copied it whole under one epoch and is known to guard; an older
+// staged snap is released only after a newer one is staged; a slot goes back to the gate only when no task can touch it.
+#include "daemon/state.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+static struct snap *snap_new(struct launch *l, struct ticket t)
+{
+	struct snap *s = calloc(1, sizeof *s);
+	struct snap_rank *rank = calloc(l->world, sizeof *rank);
+
+	if (!s || !rank) {
+		free(s);
+		free(rank);
+		return NULL;
+	}
+	*s = (struct snap){ .launch = l, .job = l->job, .ticket_seq = t.seq, .slot = t.slot, .flags = t.flags, .epoch = l->epoch,
+			    .world = l->world, .rank = rank, .born_ns = now_ns(), .mark_ns = now_ns(), .next = l->job->snaps };
+	l->refs++;
+	l->job->snaps = s;
+	return s;
+}
+
+struct snap *snap_in_slot(const struct launch *l, uint32_t slot)
+{
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (s->launch == l && s->slot == slot && s->epoch == l->epoch)
+			return s;
+	return NULL;
+}
+
+static void snap_unlink(struct snap *s)
+{
+	struct snap **at = &s->job->snaps;
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	for (uint32_t r = 0; r < s->world; r++) {
+		decl_unref(s->rank[r].decl);
+		slotmem_unref(s->rank[r].mem);
+	}
+	free(s->rank);
+	launch_unref(s->launch);
+	free(s);
+}
+
+/* May the launch's slots be handed out at all? */
+static bool gate_open(const struct launch *l)
+{
+	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until && l == l->job->launch;
+}
+
+void snap_release(struct snap *s)
+{
+	struct launch *l = s->launch;
+	bool stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
+
+	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
+	if (!stolen && s->epoch == l->epoch && gate_open(l)) {
+		shared_gate_give(l->page, s->slot, false);
+		shared_event(l->page);
+	}
+	snap_unlink(s);
+}
+
+void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text)
+{
+	struct daemon *d = s->job->d;
+
+	if (s->dropped)
+		return;
+	s->dropped = true;
+	if (s->step_known) {
+		shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
+		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO, "snap: job %s step %" PRIu64 " %s: %s", s->job->name,
+			 s->step, outcome == OUTCOME_FAILED ? "failed" : "torn", text);
+	}
+	for (uint32_t r = 0; r < s->world; r++) {
+		struct shared_snap *rec = s->launch->member[r].page && s->rank[r].mark ?
+						  &s->launch->member[r].page->snap[s->rank[r].mark % SHARED_SNAPS] :
+						  NULL;
+
+		if (rec && s->rank[r].copy == COPY_QUEUED && (s->launch->member[r].lost || s->launch->member[r].left))
+			shared_snap_move(rec, s->rank[r].mark, SNAP_COPYING, SNAP_TORN);
+	}
+}
+
+/* --- copying --- */
+struct copy {
+	struct task task;
+	struct snap *snap;              /* not freed while its tasks run */
+	uint32_t r;
+	struct decl *decl;
+	struct slotmem *mem;
+	struct shared_rank *page;
+	struct shared_snap *rec;
+	uint64_t mark, ns;
+	int rc;
+};
+
+static int copy_tick(void *arg, uint64_t done)
+{
+	struct copy *c = arg;
+	uint64_t seq;
+
+	(void)done;
+	return shared_snap_state(c->rec, &seq) != SNAP_COPYING || seq != c->mark;
+}
+
+static void copy_run(struct task *t)
+{
+	struct copy *c = (struct copy *)t;
+	uint64_t start = now_ns();
+	void *to = c->mem->base;
+
+	c->rc = copy_tick(c, 0) ? -ECANCELED : move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
+	if (c->rc == 0) {
+		if (!shared_snap_copied(c->page, c->rec, c->mark))
+			c->rc = -ECANCELED;
+	} else if (c->rc != -ECANCELED) {
+		shared_snap_move(c->rec, c->mark, SNAP_COPYING, SNAP_TORN);
+	}
+	c->ns = now_ns() - start;
+}
+
+static void snap_check(struct snap *s);
+
+static void copy_done(struct daemon *d, struct task *t)
+{
+	struct copy *c = (struct copy *)t;
+	struct snap *s = c->snap;
+	struct job *j = s->job;
+	struct snap_rank *r = &s->rank[c->r];
+	char text[128];
+
+	(void)d;
+	s->tasks--;
+	if (c->rc == 0) {
+		r->copy = COPY_DONE;
+		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
+		atomic_fetch_add(&c->page->copy_ns, c->ns);
+	} else {
+		r->copy = COPY_TORN;
+		snprintf(text, sizeof text, "rank %u's guard gave the copy up", c->r);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, s->launch->member[c->r].lost ? "a rank died while its copy was under way" : text);
+	}
+	decl_unref(c->decl);
+	slotmem_unref(c->mem);
+	free(c);
+	snap_check(s);
+	job_settle(j);
+}
+
+static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark)
+{
+	struct snap_rank *r = &s->rank[m->rank];
+	struct copy *c = calloc(1, sizeof *c);
+
+	r->mark = mark;
+	if (!c || !m->decl || m->decl->epoch != rec->epoch || rec->epoch != s->epoch || !m->touched) {
+		free(c);
+		shared_snap_move(rec, mark, SNAP_COPYING, SNAP_TORN);
+		r->copy = COPY_TORN;
+		snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank's declarations changed while the step was marked");
+		return;
+	}
+	r->copy = COPY_QUEUED;
+	r->decl = decl_ref(m->decl);
+	r->mem = slotmem_ref(m->slot[s->slot]);
+	*c = (struct copy){ .task = { copy_run, copy_done, NULL }, .snap = s, .r = m->rank, .decl = decl_ref(m->decl),
+			    .mem = slotmem_ref(r->mem), .page = m->page, .rec = rec, .mark = mark };
+	s->tasks++;
+	daemon_task(s->job->d, &s->job->d->copy, &c->task);
+}
+
+/* --- reading the pages --- */
+static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
+{
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (s->launch == l && s->ticket_seq == seq)
+			return s;
+	return NULL;
+}
+
+static void ring_tickets(struct launch *l)
+{
+	struct ticket t[SHARED_PAST + 1];
+	uint32_t free_mask, steal_mask, n = shared_gate_look(l->page, t, &free_mask, &steal_mask);
+
+	while (n--) { /* oldest first */
+		struct snap *old;
+
+		if (l->ticket_seen && (int16_t)(t[n].seq - l->ticket_seen) <= 0)
+			continue;
+		l->ticket_seen = t[n].seq;
+		if (t[n].slot >= l->nslot)
+			continue;
+		old = snap_in_slot(l, t[n].slot);
+		if (old) { /* stolen: only a stealable one can be here */
+			old->stealable = false;
+			old->epoch = 0;
+			snap_unlink(old);
+		}
+		snap_new(l, t[n]);
+	}
+}
+
+static void snap_learn(struct snap *s, const struct shared_snap *rec, uint32_t r)
+{
+	if (!s->step_known) {
+		s->step = rec->step;
+		s->step_known = true;
+		s->mark_ns = rec->mark_ns;
+		shared_outcome_set(s->launch->page, s->step, OUTCOME_COPYING, 0, s->phase_ns, NULL);
+	}
+	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
+	if (r != 0)
+		return;
+	s->nnote = MIN((uint32_t)rec->nnote, (uint32_t)SHARED_NOTES);
+	for (uint32_t i = 0; i < s->nnote; i++) {
+		snprintf(s->note_key[i], sizeof s->note_key[i], "%.47s", rec->note[i].key);
+		s->note[i] = (struct ckpt_note){ s->note_key[i], rec->note[i].value };
+	}
+}
+
+/* One record of one rank. False: look again at the next ring. */
+static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
+{
+	struct shared_snap *rec = &m->page->snap[mark % SHARED_SNAPS];
+	uint64_t seq;
+	enum snap_state state = shared_snap_state(rec, &seq);
+	struct snap *s = seq == mark ? snap_of_ticket(l, rec->ticket_seq) : NULL;
+
+	if (seq != mark)
+		return true; /* overwritten by newer ones: its ticket expires */
+	if (state == SNAP_FILLING)
+		return false;
+	if (!s || s->dropped || s->phase != PHASE_COLLECTING || s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec->step)) {
+		shared_snap_move(rec, mark, SNAP_COPYING, SNAP_TORN);
+		return true;
+	}
+	snap_learn(s, rec, m->rank);
+	if (state == SNAP_COPYING) {
+		copy_start(s, m, rec, mark);
+	} else {
+		char text[128];
+
+		s->rank[m->rank].copy = COPY_TORN;
+		snprintf(text, sizeof text, "rank %u's guard gave the copy up", m->rank);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+	}
+	return true;
+}
+
+static void snap_staged(struct snap *s);
+
+/* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
+static void snap_check(struct snap *s)
+{
+	bool whole = true;
+
+	if (s->phase != PHASE_COLLECTING)
+		return;
+	for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
+		const struct member *m = &s->launch->member[r];
+		char text[160];
+
+		if (s->rank[r].mark && shared_snap_unguarded(m->page, s->rank[r].mark)) {
+			snprintf(text, sizeof text, "rank %u marked its next step without ckpt_guard after this one: what was copied may be torn", r);
+			snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		} else if (s->rank[r].copy != COPY_DONE) {
+			whole = false;
+		} else if (!shared_snap_closed(m->page, s->rank[r].mark, s->step, s->flags)) {
+			whole = false;
+			if (m->lost || m->left) {
+				snprintf(text, sizeof text, "rank %u left before it was seen to call ckpt_guard", r);
+				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+			}
+		}
+	}
+	if (s->dropped && s->tasks == 0)
+		snap_release(s);
+	else if (!s->dropped && whole)
+		snap_staged(s);
+}
+
+void launch_ring(struct launch *l)
+{
+	uint64_t now = now_ns();
+
+	ring_tickets(l);
+	for (uint32_t r = 0; r < l->world; r++) {
+		struct member *m = &l->member[r];
+		uint64_t marks = m->page ? atomic_load_explicit(&m->page->marks, memory_order_acquire) : 0;
+
+		if (marks > SHARED_SNAPS && m->marks_seen < marks - SHARED_SNAPS)
+			m->marks_seen = marks - SHARED_SNAPS;
+		while (m->marks_seen < marks && ring_mark(l, m, m->marks_seen + 1))
+			m->marks_seen++;
+	}
+	for (struct snap *s = l->job->snaps, *next; s; s = next) {
+		next = s->next;
+		if (s->launch != l || s->phase != PHASE_COLLECTING)
+			continue;
+		for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
+			char text[96];
+
+			if (s->rank[r].copy != COPY_NONE)
+				continue;
+			snprintf(text, sizeof text, "rank %u did not mark this step", r);
+			if ((int16_t)(l->ticket_seen - s->ticket_seq) >= 2 || now - s->born_ns > EXPIRE_NS || l->member[r].lost || l->member[r].left)
+				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		}
+		snap_check(s);
+	}
+}
+
+/* --- staged --- */
+static bool nobody_left(const struct launch *l)
+{
+	for (uint32_t r = 0; r < l->world; r++)
+		if (l->member[r].session)
+			return false;
+	return true;
+}
+
+static void snap_staged(struct snap *s)
+{
+	struct launch *l = s->launch;
+
+	s->phase = PHASE_STAGED;
+	s->staged_at = now_ns();
+	s->phase_ns[0] = s->staged_at - s->mark_ns;
+	if (s->flags || nobody_left(l) || s->job->d->drain_until)
+		s->phase = PHASE_QUEUED;
+	shared_outcome_set(l->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
+	log_line(&s->job->d->opts.log, LOG_INFO, "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
+		 (double)s->phase_ns[0] / 1e6);
+}
+
+void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
+{
+	struct snap *s = snap_new(l, (struct ticket){ .slot = (uint8_t)slot, .flags = (uint8_t)flags });
+
+	if (!s)
+		return;
+	s->step = step;
+	s->step_known = true;
+	s->mark_ns = mark_ns;
+	for (uint32_t r = 0; r < l->world; r++)
+		s->rank[r] = (struct snap_rank){ COPY_DONE, 0, decl_ref(l->member[r].decl), slotmem_ref(l->member[r].slot[slot]) };
+	log_line(&l->job->d->opts.log, LOG_NOTICE, "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name, step);
+	snap_staged(s);
+}
+
+static struct snap *newest_staged(const struct job *j)
+{
+	struct snap *best = NULL;
+
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase != PHASE_COLLECTING && (!best || s->staged_at > best->staged_at))
+			best = s;
+	return best;
+}
+
+static void steal_update(struct job *j)
+{
+	struct launch *l = j->launch;
+
+	for (struct snap *s = j->snaps; s; s = s->next) {
+		bool may = false;
+
+		if (s->launch != l || s->phase != PHASE_STAGED || s->stealable || !gate_open(l) || s->epoch != l->epoch)
+			continue;
+		for (const struct snap *o = j->snaps; o; o = o->next)
+			may |= o != s && o->launch == l && o->phase != PHASE_COLLECTING && !o->dropped;
+		if (may) {
+			s->stealable = true;
+			shared_gate_give(l->page, s->slot, true);
+		}
+	}
+}
+
+/* A snap that is about to be used for more than being held must not be taken away. False: it has been already. */
+static bool unsteal(struct snap *s)
+{
+	if (!s->stealable)
+		return true;
+	s->stealable = false;
+	return shared_gate_take(s->launch->page, s->slot, true);
+}
+
+void job_settle(struct job *j)
+{
+	struct snap *newest = newest_staged(j), *due = NULL;
+	uint64_t now = now_ns();
+
+	if (atomic_load(&j->d->stops) >= 1000)
+		return;
+	for (struct snap *s = j->snaps, *next; s; s = next) {
+		next = s->next;
+		if (s->phase == PHASE_STAGED &&
+		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && now - s->committed_at > KEEP_COMMITTED_NS)))
+			snap_release(s);
+	}
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at))
+			due = s;
+	if (due && !j->writing) {
+		due->phase = PHASE_WRITING;
+		j->writing = due;
+		persist_start(due);
+	}
+	steal_update(j);
+}
+
+void snap_written(struct snap *s, int rc, const char *text)
+{
+	struct job *j = s->job;
+
+	j->writing = NULL;
+	s->phase = PHASE_STAGED;
+	if (rc == 0) {
+		s->committed = true;
+		s->committed_at = now_ns();
+		shared_outcome_set(s->launch->page, s->step, OUTCOME_COMMITTED, 0, s->phase_ns, NULL);
+		log_line(&j->d->opts.log, LOG_NOTICE, "snap: job %s step %" PRIu64 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms)",
+			 j->name, s->step, (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
+	} else {
+		shared_outcome_set(s->launch->page, s->step, OUTCOME_FAILED, rc, s->phase_ns, text);
+		log_line(&j->d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step, text);
+	}
+	job_settle(j);
+	if (j->launch)
+		restore_try(j->launch);
+}
+
+/* --- a member is gone --- */
+void snap_member_gone(struct launch *l, struct member *m, bool dead)
+{
+	/* Host memory of a dead process that was not in its update cannot change any more: its copy may be finished. */
+	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 && atomic_load(&m->page->guards) > 0 &&
+		      atomic_load(&m->page->unguarded) == 0;
+
+	if (!finish && m->page)
+		shared_tear(m->page);
+	for (struct snap *s = l->job->snaps, *next; s; s = next) {
+		next = s->next;
+		if (s->launch == l && s->phase == PHASE_COLLECTING) {
+			if (s->rank[m->rank].copy == COPY_NONE)
+				snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank left before it marked this step");
+			snap_check(s);
+		}
+	}
+}
+
+void snap_salvage(struct launch *l)
+{
+	struct snap *s = newest_staged(l->job);
+
+	if (s && s->launch == l && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
+		s->phase = PHASE_QUEUED;
+}
+
+void job_drain(struct job *j)
+{
+	struct snap *s = newest_staged(j);
+
+	if (j->launch) {
+		atomic_store(&j->launch->page->draining, 1);
+		for (uint32_t i = 0; i < j->launch->nslot; i++)
+			shared_gate_take(j->launch->page, i, false);
+		shared_event(j->launch->page);
+		launch_ring(j->launch);
+	}
+	if (s && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
+		s->phase = PHASE_QUEUED;
+	job_settle(j);
+}
+
+void job_tick(struct job *j, uint64_t now)
+{
+	if (j->launch)
+		launch_tick(j->launch, now);
+	job_settle(j);
+}

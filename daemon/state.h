@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * state.h - what the daemon knows. Everything here belongs to the thread in daemon_run, except where a field says otherwise.
+ *
+ *	job       a directory of a store; outlives its launches
+ *	launch    one incarnation of the job's ranks: a generation, a job page, its members
+ *	member    a rank of a launch: session, rank page, segments, declaration, slots
+ *	snap      one ticket that got a slot: who has copied, and what became of it
+ *
+ * Memory that tasks use is reference-counted: segments (the client's memory), slots, declarations.
+ * A snap: COLLECTING -> STAGED [-> QUEUED -> WRITING -> STAGED, committed or failed] -> released.
+ */
+#ifndef DAEMON_STATE_H
+#define DAEMON_STATE_H
+#include "ckpt/base/thread.h"
+#include "ckpt/client/shared.h"
+#include "ckpt/client/wire.h"
+#include "ckpt/move/move.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/store/store.h"
+#include "daemon/daemon.h"
+
+#define COPY_THREADS_MAX 4
+#define EXPIRE_NS (60 * NS_PER_S)       /* a ticket that not all ranks took */
+#define BEAT_NS (NS_PER_S / 2)
+#define DEATH_NS (NS_PER_S)             /* from a socket's end to the verdict: dead or only detached */
+#define KEEP_COMMITTED_NS (600 * NS_PER_S)
+#define REWRITES_MAX 2                  /* of one part after a failed write or sync, from memory to a new file */
+
+/* --- tasks --- */
+struct task {
+	void (*run)(struct task *t);                            /* worker */
+	void (*done)(struct daemon *d, struct task *t);         /* owner; frees the task */
+	struct task *next;
+};
+struct pool { struct queue queue; pthread_t thread[COPY_THREADS_MAX]; uint32_t nthread; struct daemon *d; };
+
+/* --- memory --- */
+struct segment { _Atomic uint32_t refs; void *base; uint64_t bytes; };
+struct slotmem { _Atomic uint32_t refs; int fd; void *base; uint64_t bytes; bool touched; };
+struct decl {
+	_Atomic uint32_t refs;
+	uint32_t epoch, rank;
+	struct table table;             /* what the rank has: places are its segments */
+	struct table part;              /* its raw space */
+	struct plan copy;               /* table -> part */
+	uint64_t raw_bytes;
+	uint32_t nseg;
+	struct segment **seg;           /* [nseg] references held */
+	const void **base;              /* [nseg] */
+};
+void segment_unref(struct segment *s);
+void slotmem_unref(struct slotmem *s);
+void decl_unref(struct decl *d);
+struct segment *segment_ref(struct segment *s);
+struct slotmem *slotmem_ref(struct slotmem *s);
+struct decl *decl_ref(struct decl *d);
+int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);            /* sized and mapped, not touched */
+int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);  /* takes fd */
+int slotmem_touch(struct slotmem *s);                                                   /* worker */
+/* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL where there is none. Worker. */
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, struct segment *const *seg, uint32_t nseg, struct decl **ret,
+	      struct ckpt_err *err);
+/* The part table with by-value blobs cut to the length that the slot holds; places[0] is the slot. */
+int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
+
+/* --- sessions --- */
+enum session_state { SESSION_NEW, SESSION_WAITING, SESSION_ATTACHED, SESSION_GONE };
+struct session {
+	struct daemon *d;
+	int sock, pidfd;
+	pid_t pid;
+	enum session_state state;
+	bool busy;                      /* a task works for it: its socket is not read, and it is not freed */
+	bool closed;                    /* end of file seen */
+	bool said_bye;
+	uint64_t closed_ns;
+	struct wire_hello hello;
+	int root_fd;
+	uint32_t seq;                   /* of the request being answered */
+	struct launch *launch;
+	struct member *member;
+	struct session *next;
+};
+void session_accept(struct daemon *d);
+void session_readable(struct session *s);
+void session_end(struct session *s);            /* the peer is gone, or is to go */
+void session_tick(struct session *s, uint64_t now);
+void session_unbusy(struct session *s);
+void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd);
+void session_ok(struct session *s);
+void session_refuse(struct session *s, int code, const char *text);
+
+/* --- jobs and launches --- */
+struct job {
+	struct daemon *d;
+	uint64_t dev, ino;
+	char name[CKPT_JOB_MAX + 8];
+	struct store *store;
+	bool claiming;
+	struct launch *launch;          /* the newest; NULL before the first */
+	struct snap *snaps;             /* of all launches, newest first */
+	struct snap *writing;           /* at most one at a time */
+	uint64_t bad_step[16];          /* quarantined: restore passes them by */
+	uint32_t nbad;
+	struct job *next;
+};
+
+struct adopt { struct slotmem *mem; uint64_t step, mark_ns; uint32_t epoch, flags; bool bytes_held; }; /* bytes_held: mem became the slot */
+struct member {
+	uint32_t rank;
+	struct session *session;
+	bool attached, lost, left;      /* ever; died; detached by itself */
+	bool touched;                   /* the slots of decl are in memory */
+	uint64_t touch_again_ns;        /* there was no memory: when to try again; 0 never */
+	struct shared_rank *page;
+	int page_fd;
+	uint32_t nseg;
+	struct segment **seg;           /* [nseg] by id */
+	struct decl *decl;
+	struct slotmem *slot[WIRE_SLOTS_MAX];
+	struct adopt adopt[WIRE_SLOTS_MAX];
+	uint64_t marks_seen;
+	uint32_t round;                 /* restores finished */
+	bool asked;                     /* waits in the present round */
+	struct wire_restore want;
+	uint64_t asked_ns;
+};
+
+enum launch_state { LAUNCH_FORMING, LAUNCH_READY, LAUNCH_ENDED };
+#define ROUNDS_MAX 64
+struct launch {
+	struct job *job;
+	uint32_t refs;
+	uint64_t generation, token, base;       /* base: 1 + step that it restored; 0: none */
+	uint32_t world, nslot, epoch, nattached, nlost;
+	enum launch_state state;
+	bool restoring, covering;
+	uint32_t covered_epoch;         /* its declarations were found to cover every tensor */
+	struct pin { bool set; bool none; uint64_t step; uint32_t where; char dir[STORE_DIR_MAX]; } pin[ROUNDS_MAX];
+	struct shared_job *page;
+	int page_fd, bell;
+	struct member *member;          /* [world] */
+	uint16_t ticket_seen;
+};
+
+enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
+struct snap_rank {
+	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
+	uint64_t mark;
+	struct decl *decl;
+	struct slotmem *mem;
+};
+struct snap {
+	struct launch *launch;          /* reference */
+	struct job *job;
+	uint64_t step;
+	bool step_known, dropped, stealable, committed;
+	uint16_t ticket_seq;
+	uint32_t slot, flags, epoch, world;
+	enum snap_phase phase;
+	uint32_t tasks;                 /* copy tasks in flight: the slot is not given back before they end */
+	uint64_t born_ns, mark_ns, phase_ns[3], committed_at, staged_at;
+	struct ckpt_note note[SHARED_NOTES];
+	char note_key[SHARED_NOTES][48];
+	uint32_t nnote;
+	struct snap_rank *rank;         /* [world] */
+	struct snap *next;
+};
+
+void hello_try(struct session *s);              /* join or begin a launch */
+void launch_declare(struct session *s, const struct wire_declare *m, int fd);
+void launch_ring(struct launch *l);             /* the doorbell, or the clock: look at every page */
+void launch_tick(struct launch *l, uint64_t now);
+void launch_member_gone(struct launch *l, struct member *m, bool dead);
+void launch_fence(struct launch *l);
+void launch_unref(struct launch *l);
+void job_tick(struct job *j, uint64_t now);
+bool job_idle(const struct job *j);             /* nothing to write, nobody attached */
+void job_settle(struct job *j);                 /* release what need not be kept, give free slots back, start what is due */
+void job_drain(struct job *j);
+void job_free(struct job *j);
+void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text); /* torn, failed or dropped */
+void snap_release(struct snap *s);
+void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
+struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
+void snap_member_gone(struct launch *l, struct member *m, bool dead);
+void snap_salvage(struct launch *l);            /* all members are gone: what is staged is to be written */
+void snap_written(struct snap *s, int rc, const char *text);
+
+void persist_start(struct snap *s);
+
+void restore_ask(struct session *s, const struct wire_restore *m);
+void restore_try(struct launch *l);
+void restore_tick(struct launch *l, uint64_t now);
+void restore_steps(struct session *s);
+bool job_bad(const struct job *j, uint64_t step);
+
+/* --- the whole --- */
+struct daemon {
+	struct daemon_opts opts;
+	char socket[108];
+	int lock_fd, listen_fd, epoll_fd, timer_fd, done_fd, stop_fd;
+	_Atomic uint32_t stops;
+	bool killed;                    /* daemon_kill: leave without a trace of order */
+	pthread_mutex_t done_lock;      /* protects done_first, done_last */
+	struct task *done_first, *done_last;
+	uint32_t running;               /* tasks handed out and not back */
+	struct pool copy, work, io;
+	struct session *sessions;
+	struct job *jobs;
+	uint64_t idle_since, drain_until;
+};
+void daemon_task(struct daemon *d, struct pool *p, struct task *t);
+int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events); /* what: tagged pointer, see loop.c */
+void daemon_unwatch(struct daemon *d, int fd);
+#define WATCH_SESSION 0u
+#define WATCH_BELL 1u
+#define WATCH_PIDFD 2u
+#define WATCH_SELF 3u
+#endif
