@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_base_container.c - the envelope of all files: what is written is read, and nothing else is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "ckpt/base/container.h"
+
+#define BLOCK CONTAINER_BLOCK
+
+struct file {
+	uint8_t *b;
+	uint64_t len;
+};
+
+static struct container_info sample_info(uint32_t kind)
+{
+	struct container_info i = {
+		.kind = kind,
+		.ro_compat = 5,
+		.compat = UINT64_C(1) << 63,
+		.step = UINT64_C(0x1122334455667788),
+		.generation = 3,
+		.wall_ns = 4,
+		.writer = 0xfffffffe,
+		.chunk_log2 = 20,
+		.align_log2 = 12,
+	};
+	struct hash128 job = container_job("demo");
+
+	for (uint8_t k = 0; k < 16; k++)
+		i.uuid[k] = (uint8_t)(k + 1);
+	memcpy(i.job, job.b, sizeof i.job);
+	return i;
+}
+
+static const char rec[24] = "abcdefgh12345678ABCDEFG";
+static uint8_t big[5000];
+
+/* Four sections: records, an empty one, bytes that fill more than a page, bytes that end on one. */
+static struct file sample(uint32_t kind)
+{
+	struct container_info info = sample_info(kind);
+	struct container_bytes s[] = {
+		{ .kind = 7, .flags = 9, .rec_bytes = 8, .p = rec, .len = sizeof rec },
+		{ .kind = 3, .rec_bytes = 8 },
+		{ .kind = 100, .p = big, .len = sizeof big, .count = 17 },
+		{ .kind = 1, .p = big, .len = 4096, .count = 1 },
+	};
+	struct file f;
+	void *bytes;
+
+	for (size_t i = 0; i < sizeof big; i++)
+		big[i] = (uint8_t)(i * 7 + 1);
+	assert_int_equal(container_encode(&info, s, ARRAY_LEN(s), &bytes, &f.len, NULL), 0);
+	f.b = bytes;
+	return f;
+}
+
+/* Put the block's own checksum right again after a change that a hostile writer would make. */
+static void reseal(uint8_t *block)
+{
+	struct hash128 h = hash128(block, BLOCK - 16);
+
+	memcpy(block + BLOCK - 16, h.b, 16);
+}
+
+static int decode(struct file f, uint32_t kind, struct ckpt_err *e)
+{
+	/* Only the bytes of the file may be read: a sanitizer watches the end of this copy. */
+	uint8_t *copy = malloc(f.len ? f.len : 1);
+	static struct container_view v;
+	int r;
+
+	assert_non_null(copy);
+	memcpy(copy, f.b, f.len);
+	*e = (struct ckpt_err){ 0 };
+	r = container_decode(copy, f.len, kind, &v, e);
+	assert_int_equal(r, e->code);
+	free(copy);
+	return r;
+}
+
+static void assert_says(const struct ckpt_err *e, const char *what)
+{
+	if (!strstr(e->msg, what))
+		fail_msg("\"%s\" does not say \"%s\"", e->msg, what);
+}
+
+static void what_was_encoded_is_decoded(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST);
+	struct container_info want = sample_info(CONTAINER_MANIFEST);
+	struct container_view v;
+	struct container_bytes s;
+	const void *p;
+	uint64_t n;
+
+	(void)state;
+	assert_int_equal((uintptr_t)f.b % BLOCK, 0);
+	assert_true(f.len == BLOCK * 6);
+	assert_int_equal(container_decode(f.b, f.len, CONTAINER_MANIFEST, &v, NULL), 0);
+	assert_int_equal(container_decode(f.b, f.len, 0, &v, NULL), 0);
+	assert_int_equal(v.info.kind, CONTAINER_MANIFEST);
+	assert_int_equal(v.info.major, CONTAINER_MAJOR);
+	assert_true(v.info.ro_compat == want.ro_compat && v.info.compat == want.compat);
+	assert_memory_equal(v.info.uuid, want.uuid, 16);
+	assert_memory_equal(v.info.job, want.job, 16);
+	assert_true(v.info.step == want.step && v.info.generation == 3 && v.info.wall_ns == 4);
+	assert_int_equal(v.info.writer, 0xfffffffe);
+	assert_int_equal(v.info.chunk_log2, 20);
+	assert_int_equal(v.info.align_log2, 12);
+	assert_int_equal(v.map.nsect, 4);
+	assert_true(v.map.data_end == BLOCK && v.map.file_bytes == f.len);
+	assert_memory_equal(v.map.uuid, want.uuid, 16);
+	assert_memory_equal(v.map.self.b, f.b + f.len - 16, 16);
+
+	s = container_view_get(&v, 7);
+	assert_true(s.len == sizeof rec && s.count == 3 && s.flags == 9 && s.rec_bytes == 8);
+	assert_memory_equal(s.p, rec, sizeof rec);
+	s = container_view_get(&v, 100);
+	assert_true(s.len == sizeof big && s.count == 17);
+	assert_memory_equal(s.p, big, sizeof big);
+	s = container_view_get(&v, 3);
+	assert_true(s.p && s.len == 0 && s.count == 0);
+	s = container_view_get(&v, 4);
+	assert_true(!s.p && s.len == 0 && s.count == 0);
+
+	assert_int_equal(container_view_records(&v, 7, 8, &p, &n, NULL), 0);
+	assert_true(n == 3 && !memcmp(p, rec, sizeof rec));
+	assert_int_equal(container_view_records(&v, 7, 16, &p, &n, NULL), -EBADMSG);
+	assert_int_equal(container_view_records(&v, 4, 8, &p, &n, NULL), 0);
+	assert_true(!p && n == 0);
+	free(f.b);
+}
+
+/* The bytes on disk, pinned: who changes them changes the format. */
+static void the_layout_on_disk_is_the_documented_one(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST);
+	const uint8_t *t = f.b + f.len - BLOCK;
+
+	(void)state;
+	assert_memory_equal(f.b, "\211CKPTD\r\n\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0", 32);
+	assert_memory_equal(f.b + 32, "\0\0\0\0\0\0\0\x80\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 24);
+	assert_memory_equal(f.b + 56, "\xbe\x56\x88\x1f\xd2\xbc\x18\x0c\x60\xcd\x52\xd9\xcb\xf6\x75\x41", 16);
+	assert_memory_equal(f.b + 72, "\x88\x77\x66\x55\x44\x33\x22\x11\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 24);
+	assert_memory_equal(f.b + 96, "\xfe\xff\xff\xff\x14\xc\1\0", 8);
+	assert_memory_equal(t, "\211CKPTE\r\n\0\x60\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 32);
+	assert_memory_equal(t + 32, "\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 16);
+	assert_memory_equal(t + 48, "\7\0\0\0\x9\0\0\0\x8\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0", 24);
+	assert_memory_equal(t + 72, "\x18\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
+	free(f.b);
+}
+
+static void every_flipped_byte_is_found(void **state)
+{
+	struct file f = sample(CONTAINER_DECLARATION);
+	struct container_view v;
+
+	(void)state;
+	for (uint64_t i = 0; i < f.len; i++) {
+		uint8_t flip = (uint8_t)(1 << i % 8);
+
+		for (int k = 0; k < 2; k++, flip = 0xff) {
+			f.b[i] ^= flip;
+			if (container_decode(f.b, f.len, CONTAINER_DECLARATION, &v, NULL) != -EBADMSG)
+				fail_msg("byte %llu may be %02x", (unsigned long long)i, f.b[i]);
+			f.b[i] ^= flip;
+		}
+	}
+	assert_int_equal(container_decode(f.b, f.len, CONTAINER_DECLARATION, &v, NULL), 0);
+	free(f.b);
+}
+
+static void every_truncated_or_lengthened_file_is_found(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST), cut;
+	struct ckpt_err e;
+
+	(void)state;
+	for (uint64_t len = 0; len < f.len; len++) {
+		cut = (struct file){ f.b, len };
+		assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
+	}
+	for (uint64_t len = 2 * BLOCK; len < f.len; len += BLOCK) {
+		cut = (struct file){ f.b + f.len - len, len }; /* lost at the front */
+		assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
+		cut.b = malloc(len); /* lost in the middle */
+		assert_non_null(cut.b);
+		memcpy(cut.b, f.b, len - BLOCK);
+		memcpy(cut.b + len - BLOCK, f.b + f.len - BLOCK, BLOCK);
+		assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
+		assert_says(&e, "bytes were lost or added");
+		free(cut.b);
+	}
+	cut = (struct file){ calloc(1, f.len + BLOCK), f.len + BLOCK };
+	assert_non_null(cut.b);
+	memcpy(cut.b, f.b, f.len);
+	assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
+	memcpy(cut.b + f.len, f.b + f.len - BLOCK, BLOCK);
+	assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_says(&e, "bytes were lost or added");
+	free(cut.b);
+	free(f.b);
+}
+
+static void messages_name_the_offset_and_the_reason(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST);
+	struct ckpt_err e;
+
+	(void)state;
+	f.b[f.len - 100] ^= 1;
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_string_equal(e.msg, "trailer at offset 20480: its checksum is wrong: "
+				   "the file is truncated or damaged");
+	f.b[f.len - 100] ^= 1;
+	f.b[BLOCK + 5] ^= 1;
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_string_equal(e.msg, "section of kind 7 at offset 4096, 24 bytes: its checksum is wrong: "
+				   "the file is damaged");
+	f.b[BLOCK + 5] ^= 1;
+	f.b[2 * BLOCK + 5000] ^= 1;
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_string_equal(e.msg, "padding at offset 13192, 3192 bytes: it is not zero: the file is damaged");
+	f.b[2 * BLOCK + 5000] ^= 1;
+	assert_int_equal(decode(f, CONTAINER_PART, &e), -EBADMSG);
+	assert_string_equal(e.msg, "header at offset 0: this is a manifest where a part belongs");
+	memset(f.b, 'x', BLOCK);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_says(&e, "header at offset 0: ");
+	assert_says(&e, "not a ckptd file");
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_says(&e, "first bytes are not those of a ckptd header");
+	free(f.b);
+}
+
+static void newer_versions_are_refused_and_tolerable_ones_are_read(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST);
+	struct ck_head *h = (struct ck_head *)f.b;
+	struct ckpt_err e;
+
+	(void)state;
+	h->minor = le16_of(77);
+	h->ro_compat = le64_of(UINT64_MAX);
+	h->compat = le64_of(UINT64_MAX);
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), 0);
+	for (int bit = 0; bit < 64; bit++) {
+		h->incompat = le64_of(UINT64_C(1) << bit);
+		reseal(f.b);
+		assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EPROTONOSUPPORT);
+		assert_says(&e, "needs features");
+	}
+	h->incompat = le64_of(0);
+	h->hash = CONTAINER_HASH + 1;
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EPROTONOSUPPORT);
+	h->hash = CONTAINER_HASH;
+	h->major = le16_of(CONTAINER_MAJOR + 1);
+	h->kind = le32_of(99); /* of a version that is not ours, nothing else is judged */
+	memset(h->zero, 1, sizeof h->zero);
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EPROTONOSUPPORT);
+	assert_says(&e, "format version 1.77");
+	h->self[3] ^= 1; /* a version is believed only under a right checksum */
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	free(f.b);
+}
+
+static void unused_bytes_of_the_blocks_must_be_zero(void **state)
+{
+	static const struct {
+		bool tail;
+		size_t off;
+	} at[] = {
+		{ false, offsetof(struct ck_head, zero) },
+		{ false, offsetof(struct ck_head, self) - 1 },
+		{ true, offsetof(struct ck_tail, zero) + 3 },
+		{ true, offsetof(struct ck_tail, pad) },
+		{ true, offsetof(struct ck_tail, self) - 1 },
+		{ true, offsetof(struct ck_tail, sect) + offsetof(struct ck_sect, zero) },
+		{ true, offsetof(struct ck_tail, sect) + 4 * sizeof(struct ck_sect) },
+		{ true, offsetof(struct ck_tail, pad) - 1 },
+	};
+	struct ckpt_err e;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
+		struct file f = sample(CONTAINER_MANIFEST);
+		uint8_t *block = at[i].tail ? f.b + f.len - BLOCK : f.b;
+
+		block[at[i].off] ^= 1;
+		reseal(block);
+		assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+		assert_says(&e, "unused bytes are not zero");
+		free(f.b);
+	}
+}
+
+static void a_header_of_unknown_kind_is_refused(void **state)
+{
+	static const uint32_t kind[] = { 0, 4, UINT32_MAX };
+	struct file f = sample(CONTAINER_MANIFEST);
+	struct ckpt_err e;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(kind); i++) {
+		((struct ck_head *)f.b)->kind = le32_of(kind[i]);
+		reseal(f.b);
+		assert_int_equal(decode(f, 0, &e), -EBADMSG);
+		assert_says(&e, "is unknown");
+	}
+	free(f.b);
+}
+
+static void header_and_trailer_of_different_files_do_not_match(void **state)
+{
+	struct file f = sample(CONTAINER_MANIFEST);
+	struct ckpt_err e;
+
+	(void)state;
+	((struct ck_head *)f.b)->uuid[15] ^= 1;
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_says(&e, "two files were mixed");
+	free(f.b);
+}
+
+static void hostile_section_tables_are_refused(void **state)
+{
+	const uint64_t tail_at = 5 * BLOCK;
+	static const uint64_t two63 = UINT64_C(1) << 63, top = UINT64_MAX - BLOCK + 1;
+	const struct {
+		uint32_t i;             /* row; 0, 1, 2, 3 are kinds 7, 3, 100, 1 */
+		const char *field;
+		uint64_t value;
+		const char *says;
+	} t[] = {
+		{ 0, "kind", 0, "no kind" },
+		{ 3, "kind", 7, "another of its kind" },
+		{ 1, "kind", 7, "another of its kind" },
+		{ 0, "off", 0, "overlaps" },
+		{ 0, "off", BLOCK + 1, "multiple of 4096" },
+		{ 0, "off", BLOCK - 1, "multiple of 4096" },
+		{ 2, "off", BLOCK, "overlaps" },
+		{ 3, "off", 2 * BLOCK, "overlaps" },
+		{ 3, "off", 3 * BLOCK, "overlaps" },
+		{ 3, "off", tail_at, "before the trailer" },
+		{ 3, "off", 6 * BLOCK, "before the trailer" },
+		{ 3, "off", two63, "before the trailer" },
+		{ 3, "off", top, "before the trailer" },
+		{ 1, "off", tail_at + BLOCK, "before the trailer" },
+		{ 3, "len", 4097, "before the trailer" },
+		{ 3, "len", UINT64_MAX, "before the trailer" },
+		{ 3, "len", UINT64_MAX - 4 * BLOCK, "before the trailer" },
+		{ 2, "len", 3 * BLOCK, "overlaps" }, /* row 3 begins inside it */
+		{ 0, "len", 25, "not that of its records" },
+		{ 0, "count", 4, "not that of its records" },
+		{ 0, "count", UINT64_MAX, "not that of its records" },
+		{ 0, "count", (UINT64_C(1) << 61) + 3, "not that of its records" },
+		{ 0, "rec_bytes", UINT32_MAX, "not that of its records" },
+		{ 1, "count", 1, "not that of its records" },
+		{ 0, "nsect", 3, "unused bytes" },
+		{ 0, "nsect", 65, "more than 64" },
+		{ 0, "nsect", UINT32_MAX, "more than 64" },
+		{ 0, "nsect", 5, "no kind" },
+		{ 0, "data_end", 0, "between header and trailer" },
+		{ 0, "data_end", BLOCK - 1, "between header and trailer" },
+		{ 0, "data_end", tail_at + 1, "between header and trailer" },
+		{ 0, "data_end", UINT64_MAX, "between header and trailer" },
+		{ 0, "data_end", BLOCK + 1, "overlaps" },
+		{ 0, "data_end", tail_at, "overlaps" },
+		{ 0, "file_bytes", 5 * BLOCK, "lost or added" },
+		{ 0, "file_bytes", 0, "lost or added" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+		struct file f = sample(CONTAINER_PART);
+		struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
+		struct ck_sect *s = &tail->sect[t[i].i];
+		const char *n = t[i].field;
+		struct ckpt_err e;
+
+		if (!strcmp(n, "kind"))
+			s->kind = le32_of((uint32_t)t[i].value);
+		else if (!strcmp(n, "rec_bytes"))
+			s->rec_bytes = le32_of((uint32_t)t[i].value);
+		else if (!strcmp(n, "off"))
+			s->off = le64_of(t[i].value);
+		else if (!strcmp(n, "len"))
+			s->len = le64_of(t[i].value);
+		else if (!strcmp(n, "count"))
+			s->count = le64_of(t[i].value);
+		else if (!strcmp(n, "nsect"))
+			tail->nsect = le32_of((uint32_t)t[i].value);
+		else if (!strcmp(n, "data_end"))
+			tail->data_end = le64_of(t[i].value);
+		else
+			tail->file_bytes = le64_of(t[i].value);
+		reseal((uint8_t *)tail);
+		if (decode(f, CONTAINER_PART, &e) != -EBADMSG || !strstr(e.msg, t[i].says))
+			fail_msg("row %u, %s = %llu: \"%s\"", t[i].i, n, (unsigned long long)t[i].value, e.msg);
+		free(f.b);
+	}
+}
+
+static void only_a_part_has_data(void **state)
+{
+	struct container_info info = sample_info(CONTAINER_PART);
+	struct container_bytes b = { .kind = 7, .rec_bytes = 8, .p = rec, .len = sizeof rec };
+	struct file f = { calloc(1, 5 * BLOCK), 5 * BLOCK };
+	const struct container_sect *s;
+	struct container_view v;
+	struct container_map m;
+	struct ckpt_err e;
+
+	(void)state;
+	assert_non_null(f.b);
+	container_map_start(&m, info.uuid, 2 * BLOCK + 100);
+	assert_true(m.file_bytes == 4 * BLOCK);
+	s = container_map_add(&m, &b);
+	assert_true(s->off == 3 * BLOCK && m.file_bytes == f.len);
+	container_head_build((struct ck_head *)f.b, &info);
+	memset(f.b + BLOCK, 0xdd, BLOCK + 100);
+	memcpy(f.b + s->off, rec, sizeof rec);
+	container_tail_build((struct ck_tail *)(f.b + f.len - BLOCK), &m);
+	assert_int_equal(decode(f, CONTAINER_PART, &e), 0);
+	assert_int_equal(container_decode(f.b, f.len, CONTAINER_PART, &v, NULL), 0);
+	assert_memory_equal(&v.map.self, &m.self, sizeof m.self);
+	f.b[2 * BLOCK + 99] ^= 1; /* the data is the using format's business, */
+	assert_int_equal(decode(f, CONTAINER_PART, &e), 0);
+	f.b[2 * BLOCK + 100] ^= 1; /* the padding behind it is not */
+	assert_int_equal(decode(f, CONTAINER_PART, &e), -EBADMSG);
+	assert_string_equal(e.msg, "padding at offset 8292, 3996 bytes: it is not zero: the file is damaged");
+	f.b[2 * BLOCK + 100] ^= 1;
+	((struct ck_head *)f.b)->kind = le32_of(CONTAINER_MANIFEST);
+	reseal(f.b);
+	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
+	assert_says(&e, "a manifest has none");
+	free(f.b);
+}
+
+static void a_gap_of_zeros_before_a_section_may_be_larger_than_needed(void **state)
+{
+	struct file f = sample(CONTAINER_PART);
+	struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
+	struct ckpt_err e;
+
+	(void)state;
+	/* Row 3 (the last, one page) is dropped: its page becomes padding and has to be zero. */
+	memset(&tail->sect[3], 0, sizeof tail->sect[3]);
+	tail->nsect = le32_of(3);
+	reseal((uint8_t *)tail);
+	assert_int_equal(decode(f, CONTAINER_PART, &e), -EBADMSG);
+	assert_says(&e, "padding at offset 13192, 7288 bytes");
+	memset(f.b + 4 * BLOCK, 0, BLOCK);
+	assert_int_equal(decode(f, CONTAINER_PART, &e), 0);
+	free(f.b);
+}
+
+static void none_and_sixty_four_sections_fit(void **state)
+{
+	struct container_info info = sample_info(CONTAINER_MANIFEST);
+	struct container_bytes s[CONTAINER_SECT_MAX];
+	struct container_view v;
+	uint64_t len;
+	void *bytes;
+
+	(void)state;
+	assert_int_equal(container_encode(&info, NULL, 0, &bytes, &len, NULL), 0);
+	assert_true(len == 2 * BLOCK);
+	assert_int_equal(container_decode(bytes, len, 0, &v, NULL), 0);
+	free(bytes);
+	for (uint32_t i = 0; i < CONTAINER_SECT_MAX; i++)
+		s[i] = (struct container_bytes){ .kind = 1000 - i, .p = rec, .len = i % 3 };
+	assert_int_equal(container_encode(&info, s, CONTAINER_SECT_MAX, &bytes, &len, NULL), 0);
+	assert_int_equal(container_decode(bytes, len, 0, &v, NULL), 0);
+	for (uint32_t i = 0; i < CONTAINER_SECT_MAX; i++)
+		assert_true(container_view_get(&v, 1000 - i).len == i % 3);
+	free(bytes);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_was_encoded_is_decoded),
+		cmocka_unit_test(the_layout_on_disk_is_the_documented_one),
+		cmocka_unit_test(every_flipped_byte_is_found),
+		cmocka_unit_test(every_truncated_or_lengthened_file_is_found),
+		cmocka_unit_test(messages_name_the_offset_and_the_reason),
+		cmocka_unit_test(newer_versions_are_refused_and_tolerable_ones_are_read),
+		cmocka_unit_test(unused_bytes_of_the_blocks_must_be_zero),
+		cmocka_unit_test(a_header_of_unknown_kind_is_refused),
+		cmocka_unit_test(header_and_trailer_of_different_files_do_not_match),
+		cmocka_unit_test(hostile_section_tables_are_refused),
+		cmocka_unit_test(only_a_part_has_data),
+		cmocka_unit_test(a_gap_of_zeros_before_a_section_may_be_larger_than_needed),
+		cmocka_unit_test(none_and_sixty_four_sections_fit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
