@@ -675,6 +675,7 @@ struct crash_walk {
 	const struct io_crash_opts *o;
 	int (*each)(void *arg, int dirfd, const struct io_crash *at);
 	void *arg;
+	char dir[256];
 	int dirfd;
 	uint64_t point; /* events before it happened */
 	uint64_t mark;
@@ -1043,7 +1044,7 @@ static void crash_state_check(struct crash_walk *w)
 	crash_order_close(w);
 	if (w->rc || crash_seen_before(w))
 		return;
-	(void)snprintf(path, sizeof(path), "%s/state", w->o->dir);
+	(void)snprintf(path, sizeof(path), "%s/state", w->dir);
 	crash_text_make(w, text);
 	if (mkdirat(w->dirfd, "state", 0700) ||
 	    (fd = openat(w->dirfd, "state", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -1144,15 +1145,38 @@ static void crash_point_check(struct crash_walk *w)
 		crash_random_state(w);
 }
 
+/*
+ * Thousands of states need no durability of their own: memory is a hundred times faster than a
+ * disk.
+ */
+static int crash_dir_open(struct crash_walk *w)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	if (w->o->dir) {
+		(void)snprintf(w->dir, sizeof(w->dir), "%s", w->o->dir);
+	} else {
+		(void)snprintf(w->dir, sizeof(w->dir), "/dev/shm/ckpt-crash-XXXXXX");
+		if (!mkdtemp(w->dir)) {
+			(void)snprintf(w->dir, sizeof(w->dir), "%s/ckpt-crash-XXXXXX",
+				       tmp ? tmp : "/tmp");
+			if (!mkdtemp(w->dir))
+				return -errno;
+		}
+	}
+	w->dirfd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return w->dirfd < 0 ? -errno : 0;
+}
+
 int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
 		    int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
 		    uint64_t *ret_states)
 {
 	struct crash_walk w = { .r = r, .o = o, .each = each, .arg = arg, .random = o->seed };
 
-	w.dirfd = open(o->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (w.dirfd < 0)
-		return -errno;
+	w.rc = crash_dir_open(&w);
+	if (w.rc)
+		return w.rc;
 	w.loose = calloc(r->nevent + 1, sizeof(*w.loose));
 	w.orphan = calloc(r->nevent + 1, sizeof(*w.orphan));
 	w.choice = calloc(r->nevent + 1, sizeof(*w.choice));
@@ -1161,6 +1185,8 @@ int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
 	for (w.point = 0; w.point <= r->nevent && w.rc == 0; w.point++)
 		crash_point_check(&w);
 	(void)io_tree_remove(w.dirfd, "state");
+	if (!o->dir)
+		(void)rmdir(w.dir);
 	(void)fprintf(stderr, "crash states: %llu checked, %llu events, seed %llu\n",
 		      (unsigned long long)w.number, (unsigned long long)r->nevent,
 		      (unsigned long long)o->seed);

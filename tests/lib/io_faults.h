@@ -83,7 +83,7 @@ struct io_crash {
 	const char *text;       /* which crash this is: printed when the check fails */
 };
 struct io_crash_opts {
-	const char *dir;        /* an existing directory in which each state is made in turn, and removed */
+	const char *dir;        /* an existing directory in which each state is made in turn, and removed; NULL: a temporary one, in memory if possible */
 	uint64_t seed;          /* of the random states; printed */
 	uint32_t nrandom;       /* random states per crash point */
 	uint32_t ntear;         /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
