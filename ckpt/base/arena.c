@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.c - memory that is freed all at once, for tables, plans and everything that lives as long as a job or a call.
- * Invariant: memory of a block is handed out once and was zero when the block came, so that nothing needs clearing.
+ * arena.c - memory that is freed all at once, for tables, plans and everything that lives as long
+ * as a job or a call.
+ * Invariant: memory of a block is handed out once and was zero when the block came, so that nothing
+ * needs clearing.
  */
 #include "ckpt/base/arena.h"
 #include "ckpt/base/util.h"
 
 #define ARENA_ALIGN 16
 #define BLOCK_MIN ((size_t)4 * KIB)
-#define BLOCK_MAX ((size_t)8 * MIB) /* where doubling stops: a larger request gets a block of its own */
+#define BLOCK_MAX ((size_t)8 * MIB) /* doubling stops here; larger requests get their own */
 
 struct arena_block {
 	struct arena_block *next;
@@ -53,7 +55,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 		return NULL;
 	n = align_up(n, ARENA_ALIGN);
 	if (n > a->size - a->used) {
-		/* A big one goes behind the newest block, so that the rest of that one is still used. */
+		/* A big one goes behind the newest block, whose rest is thus still used. */
 		if (n >= BLOCK_MAX / 2 && a->block) {
 			b = block_new(a, n);
 			if (!b)

@@ -31,12 +31,14 @@ static int block_check(const void *block, const char *magic, const char *what, u
 
 	if (!self_right(block))
 		return ckpt_error(err, -EBADMSG, "%s at offset %" PRIu64 ": %s", what, off,
-				  known ? "its checksum is wrong: the file is truncated or damaged" :
-					  "neither its checksum nor its first bytes are right: not "
+				  known ? "its checksum is wrong: the file is truncated or damaged"
+					: "neither its checksum nor its first bytes are right: not "
 					  "a ckptd file, or truncated or damaged");
 	if (!known)
-		return ckpt_error(err, -EBADMSG, "%s at offset %" PRIu64 ": its first bytes are not "
-				  "those of a ckptd %s", what, off, what);
+		return ckpt_error(err, -EBADMSG,
+				  "%s at offset %" PRIu64 ": its first bytes are not "
+				  "those of a ckptd %s",
+				  what, off, what);
 	return 0;
 }
 
@@ -88,15 +90,22 @@ static int version_check(const struct ck_head *h, struct ckpt_err *err)
 	uint64_t incompat = le64_get(h->incompat);
 
 	if (le16_get(h->major) != CONTAINER_MAJOR)
-		return ckpt_error(err, -EPROTONOSUPPORT, "header at offset 0: format version %u.%u, but "
-				  "this program reads version %u: use the ckptd that wrote it, or a "
-				  "newer one", le16_get(h->major), le16_get(h->minor), CONTAINER_MAJOR);
+		return ckpt_error(
+			err, -EPROTONOSUPPORT,
+			"header at offset 0: format version %u.%u, but "
+			"this program reads version %u: use the ckptd that wrote it, or a "
+			"newer one",
+			le16_get(h->major), le16_get(h->minor), CONTAINER_MAJOR);
 	if (incompat)
-		return ckpt_error(err, -EPROTONOSUPPORT, "header at offset 0: it needs features %#" PRIx64
-				  " that this program lacks: use a newer ckptd", incompat);
+		return ckpt_error(err, -EPROTONOSUPPORT,
+				  "header at offset 0: it needs features %#" PRIx64
+				  " that this program lacks: use a newer ckptd",
+				  incompat);
 	if (h->hash != CONTAINER_HASH)
-		return ckpt_error(err, -EPROTONOSUPPORT, "header at offset 0: checksum algorithm %u is "
-				  "unknown: use a newer ckptd", h->hash);
+		return ckpt_error(err, -EPROTONOSUPPORT,
+				  "header at offset 0: checksum algorithm %u is "
+				  "unknown: use a newer ckptd",
+				  h->hash);
 	return 0;
 }
 
@@ -114,11 +123,14 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 	if (r < 0)
 		return r;
 	if (!is_zero(h->zero, sizeof h->zero))
-		return ckpt_error(err, -EBADMSG, "header at offset 0: its unused bytes are not zero");
+		return ckpt_error(err, -EBADMSG,
+				  "header at offset 0: its unused bytes are not zero");
 	if (kind < CONTAINER_PART || kind > CONTAINER_DECLARATION)
-		return ckpt_error(err, -EBADMSG, "header at offset 0: file kind %" PRIu32 " is unknown", kind);
+		return ckpt_error(err, -EBADMSG,
+				  "header at offset 0: file kind %" PRIu32 " is unknown", kind);
 	if (want_kind && kind != want_kind)
-		return ckpt_error(err, -EBADMSG, "header at offset 0: this is a %s where a %s belongs",
+		return ckpt_error(err, -EBADMSG,
+				  "header at offset 0: this is a %s where a %s belongs",
 				  kind_name(kind), kind_name(want_kind));
 	*ret_info = (struct container_info){
 		.kind = kind,
@@ -144,8 +156,10 @@ static int map_check(const struct container_map *m, struct ckpt_err *err)
 	uint64_t tail_at = m->file_bytes - CONTAINER_BLOCK, end, bytes;
 
 	if (m->data_end < CONTAINER_BLOCK || m->data_end > tail_at)
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": data that ends at %" PRIu64
-				  " does not lie between header and trailer", tail_at, m->data_end);
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": data that ends at %" PRIu64
+				  " does not lie between header and trailer",
+				  tail_at, m->data_end);
 	end = m->data_end;
 	for (uint32_t i = 0; i < m->nsect; i++) {
 		const struct container_sect *s = &m->sect[i];
@@ -160,14 +174,17 @@ static int map_check(const struct container_map *m, struct ckpt_err *err)
 			why = "it overlaps what lies before it";
 		else if (ckpt_add(s->off, s->len, &end) < 0 || end > tail_at)
 			why = "it does not end before the trailer";
-		else if (s->rec_bytes && (ckpt_mul(s->count, s->rec_bytes, &bytes) < 0 || bytes != s->len))
+		else if (s->rec_bytes &&
+			 (ckpt_mul(s->count, s->rec_bytes, &bytes) < 0 || bytes != s->len))
 			why = "its length is not that of its records";
 		for (uint32_t j = 0; j < i && !why; j++)
 			if (m->sect[j].kind == s->kind)
 				why = "there is another of its kind";
 		if (why)
-			return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": section %" PRIu32
-					  " (kind %" PRIu32 ", offset %" PRIu64 ", %" PRIu64 " bytes): %s",
+			return ckpt_error(err, -EBADMSG,
+					  "trailer at offset %" PRIu64 ": section %" PRIu32
+					  " (kind %" PRIu32 ", offset %" PRIu64 ", %" PRIu64
+					  " bytes): %s",
 					  tail_at, i, s->kind, s->off, s->len, why);
 	}
 	return 0;
@@ -183,7 +200,8 @@ void container_map_start(struct container_map *ret_map, const uint8_t uuid[16], 
 	memcpy(ret_map->uuid, uuid, sizeof ret_map->uuid);
 }
 
-const struct container_sect *container_map_add(struct container_map *m, const struct container_bytes *b)
+const struct container_sect *container_map_add(struct container_map *m,
+					       const struct container_bytes *b)
 {
 	struct container_sect *s = &m->sect[m->nsect];
 
@@ -241,13 +259,16 @@ static int tail_form_check(const struct ck_tail *t, uint64_t off, struct ckpt_er
 	bool clean = is_zero(&t->zero, sizeof t->zero) && is_zero(t->pad, sizeof t->pad);
 
 	if (n > CONTAINER_SECT_MAX)
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": %" PRIu32
-				  " sections, more than %d", off, n, CONTAINER_SECT_MAX);
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": %" PRIu32
+				  " sections, more than %d",
+				  off, n, CONTAINER_SECT_MAX);
 	for (uint32_t i = 0; i < n; i++)
 		clean = clean && is_zero(&t->sect[i].zero, sizeof t->sect[i].zero);
 	if (!clean || !is_zero(t->sect + n, sizeof *t->sect * (CONTAINER_SECT_MAX - n)))
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64
-				  ": its unused bytes are not zero", off);
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": its unused bytes are not zero",
+				  off);
 	return 0;
 }
 
@@ -276,9 +297,11 @@ static void map_fill(struct container_map *m, const struct ck_tail *t)
 static int length_check(uint64_t file_bytes, struct ckpt_err *err)
 {
 	if (file_bytes < 2 * CONTAINER_BLOCK || file_bytes % CONTAINER_BLOCK)
-		return ckpt_error(err, -EBADMSG, "a file of %" PRIu64 " bytes cannot be whole: it has to be "
-				  "a multiple of 4096 and at least 8192: truncated, or not a ckptd file",
-				  file_bytes);
+		return ckpt_error(
+			err, -EBADMSG,
+			"a file of %" PRIu64 " bytes cannot be whole: it has to be "
+			"a multiple of 4096 and at least 8192: truncated, or not a ckptd file",
+			file_bytes);
 	return 0;
 }
 
@@ -298,7 +321,8 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 		return r;
 	said = le64_get(t->file_bytes);
 	if (said != file_bytes)
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": it closes a file of %" PRIu64
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": it closes a file of %" PRIu64
 				  " bytes, but this one has %" PRIu64 ": bytes were lost or added",
 				  off, said, file_bytes);
 	r = tail_form_check(t, off, err);
@@ -308,16 +332,21 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 	return map_check(ret_map, err);
 }
 
-int container_check(const struct container_info *info, const struct container_map *m, struct ckpt_err *err)
+int container_check(const struct container_info *info, const struct container_map *m,
+		    struct ckpt_err *err)
 {
 	uint64_t off = m->file_bytes - CONTAINER_BLOCK;
 
 	if (memcmp(info->uuid, m->uuid, sizeof m->uuid))
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": its uuid is not the "
-				  "header's: two files were mixed", off);
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": its uuid is not the "
+				  "header's: two files were mixed",
+				  off);
 	if (info->kind != CONTAINER_PART && m->data_end != CONTAINER_BLOCK)
-		return ckpt_error(err, -EBADMSG, "trailer at offset %" PRIu64 ": data up to %" PRIu64
-				  ", but a %s has none", off, m->data_end, kind_name(info->kind));
+		return ckpt_error(err, -EBADMSG,
+				  "trailer at offset %" PRIu64 ": data up to %" PRIu64
+				  ", but a %s has none",
+				  off, m->data_end, kind_name(info->kind));
 	return 0;
 }
 
@@ -326,17 +355,20 @@ int container_sect_check(const struct container_sect *s, const void *bytes, stru
 	struct hash128 h = hash128(bytes, (size_t)s->len);
 
 	if (memcmp(h.b, s->hash.b, sizeof h.b))
-		return ckpt_error(err, -EBADMSG, "section of kind %" PRIu32 " at offset %" PRIu64 ", %" PRIu64
-				  " bytes: its checksum is wrong: the file is damaged", s->kind, s->off,
-				  s->len);
+		return ckpt_error(err, -EBADMSG,
+				  "section of kind %" PRIu32 " at offset %" PRIu64 ", %" PRIu64
+				  " bytes: its checksum is wrong: the file is damaged",
+				  s->kind, s->off, s->len);
 	return 0;
 }
 
 int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt_err *err)
 {
 	if (!is_zero(p, (size_t)bytes))
-		return ckpt_error(err, -EBADMSG, "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not "
-				  "zero: the file is damaged", off, bytes);
+		return ckpt_error(err, -EBADMSG,
+				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not "
+				  "zero: the file is damaged",
+				  off, bytes);
 	return 0;
 }
 
@@ -348,8 +380,8 @@ const struct container_sect *container_map_find(const struct container_map *m, u
 	return NULL;
 }
 
-int container_encode(const struct container_info *info, const struct container_bytes *sect, uint32_t nsect,
-		     void **ret_bytes, uint64_t *ret_len, struct ckpt_err *err)
+int container_encode(const struct container_info *info, const struct container_bytes *sect,
+		     uint32_t nsect, void **ret_bytes, uint64_t *ret_len, struct ckpt_err *err)
 {
 	struct container_map m;
 	struct ck_head head;
@@ -403,8 +435,8 @@ static int body_check(const uint8_t *bytes, const struct container_map *m, struc
 	return container_gap_check(bytes + at, m->file_bytes - CONTAINER_BLOCK - at, at, err);
 }
 
-int container_decode(const void *bytes, uint64_t len, uint32_t want_kind, struct container_view *ret_view,
-		     struct ckpt_err *err)
+int container_decode(const void *bytes, uint64_t len, uint32_t want_kind,
+		     struct container_view *ret_view, struct ckpt_err *err)
 {
 	const uint8_t *b = bytes;
 	int r;
@@ -447,9 +479,10 @@ int container_view_records(const struct container_view *v, uint32_t kind, uint32
 	const struct container_sect *s = container_map_find(&v->map, kind);
 
 	if (s && s->rec_bytes != rec_bytes)
-		return ckpt_error(err, -EBADMSG, "section of kind %" PRIu32 " at offset %" PRIu64 ": records of "
-				  "%" PRIu32 " bytes, but this program knows them with %" PRIu32, kind, s->off,
-				  s->rec_bytes, rec_bytes);
+		return ckpt_error(err, -EBADMSG,
+				  "section of kind %" PRIu32 " at offset %" PRIu64 ": records of "
+				  "%" PRIu32 " bytes, but this program knows them with %" PRIu32,
+				  kind, s->off, s->rec_bytes, rec_bytes);
 	*ret_rec = s ? v->bytes + s->off : NULL;
 	*ret_count = s ? s->count : 0;
 	return 0;

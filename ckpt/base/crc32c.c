@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crc32c.c - CRC-32C by ISA-L. In a file of its own, so that what never calls it (libckpt.so) does not need libisal.
- * ISA-L takes an int as length and leaves both inversions to the caller.
+ * crc32c.c - CRC-32C by ISA-L. In a file of its own, so that what never calls it (libckpt.so) does
+ * not need libisal. ISA-L takes an int as length and leaves both inversions to the caller.
  */
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"

@@ -8,17 +8,21 @@ static const struct {
 	const char *name;
 	uint32_t bytes;
 } dtypes[] = {
-	[CKPT_BOOL] = { "BOOL", 1 },       [CKPT_U8] = { "U8", 1 },           [CKPT_I8] = { "I8", 1 },
-	[CKPT_F8_E4M3] = { "F8_E4M3", 1 }, [CKPT_F8_E5M2] = { "F8_E5M2", 1 }, [CKPT_F8_E8M0] = { "F8_E8M0", 1 },
-	[CKPT_U16] = { "U16", 2 },         [CKPT_I16] = { "I16", 2 },         [CKPT_F16] = { "F16", 2 },
-	[CKPT_BF16] = { "BF16", 2 },       [CKPT_U32] = { "U32", 4 },         [CKPT_I32] = { "I32", 4 },
-	[CKPT_F32] = { "F32", 4 },         [CKPT_U64] = { "U64", 8 },         [CKPT_I64] = { "I64", 8 },
-	[CKPT_F64] = { "F64", 8 },         [CKPT_C64] = { "C64", 8 },         [CKPT_C128] = { "C128", 16 },
+	[CKPT_BOOL] = { "BOOL", 1 },	   [CKPT_U8] = { "U8", 1 },
+	[CKPT_I8] = { "I8", 1 },	   [CKPT_F8_E4M3] = { "F8_E4M3", 1 },
+	[CKPT_F8_E5M2] = { "F8_E5M2", 1 }, [CKPT_F8_E8M0] = { "F8_E8M0", 1 },
+	[CKPT_U16] = { "U16", 2 },	   [CKPT_I16] = { "I16", 2 },
+	[CKPT_F16] = { "F16", 2 },	   [CKPT_BF16] = { "BF16", 2 },
+	[CKPT_U32] = { "U32", 4 },	   [CKPT_I32] = { "I32", 4 },
+	[CKPT_F32] = { "F32", 4 },	   [CKPT_U64] = { "U64", 8 },
+	[CKPT_I64] = { "I64", 8 },	   [CKPT_F64] = { "F64", 8 },
+	[CKPT_C64] = { "C64", 8 },	   [CKPT_C128] = { "C128", 16 },
 };
 
 static const char *const roles[] = {
-	[CKPT_OTHER] = "other",     [CKPT_PARAM] = "param",   [CKPT_MASTER] = "master",   [CKPT_MOMENT1] = "moment1",
-	[CKPT_MOMENT2] = "moment2", [CKPT_BUFFER] = "buffer", [CKPT_AVERAGE] = "average", [CKPT_COUNTER] = "counter",
+	[CKPT_OTHER] = "other",	    [CKPT_PARAM] = "param",	[CKPT_MASTER] = "master",
+	[CKPT_MOMENT1] = "moment1", [CKPT_MOMENT2] = "moment2", [CKPT_BUFFER] = "buffer",
+	[CKPT_AVERAGE] = "average", [CKPT_COUNTER] = "counter",
 };
 
 static const char *const classes[] = {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * error.c - fills struct ckpt_err and collects lists of mismatches. Called by every room.
- * Invariant: msg is always zero-terminated, and the arguments may point into the err that is being filled.
+ * Invariant: msg is always zero-terminated, and the arguments may point into the err that is being
+ * filled.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.c - chooses the instruction set once, makes the fingerprint's constants, and walks a tensor block by block.
+ * hash.c - chooses the instruction set once, makes the fingerprint's constants, and walks a tensor
+ * block by block.
  * Invariant: the chosen instruction set changes speed only, never a bit.
  */
 #include "ckpt/base/hash.h"
@@ -11,10 +12,11 @@
 
 #define BLOCK 4096 /* elements that share one M */
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "element bit patterns are read as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "element bit patterns are read as they lie in memory");
 
-static uint32_t k_word[BLOCK];          /* K[i] */
-static uint32_t k_pair[2 * BLOCK];      /* K[i], L[i]: the two halves of an 8-byte element */
+static uint32_t k_word[BLOCK];	   /* K[i] */
+static uint32_t k_pair[2 * BLOCK]; /* K[i], L[i]: the two halves of an 8-byte element */
 static const struct hash_isa *_Atomic chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -89,7 +91,8 @@ struct hash128 hash128(const void *p, size_t bytes)
 	return isa()->hash128(p, bytes);
 }
 
-static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t elem_bytes, uint32_t at, uint32_t n)
+static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t elem_bytes,
+			  uint32_t at, uint32_t n)
 {
 	switch (elem_bytes) {
 	case 1:
@@ -109,7 +112,8 @@ uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t fi
 	const uint8_t *at = p;
 	uint64_t sum = 0;
 
-	assert(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4 || elem_bytes == 8 || elem_bytes == 16);
+	assert(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4 || elem_bytes == 8 ||
+	       elem_bytes == 16);
 	pthread_once(&once, constants_make);
 	if (elem_bytes == 16) {
 		elem_bytes = 8;
@@ -120,7 +124,8 @@ uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t fi
 		uint32_t i = (uint32_t)(first % BLOCK);
 		uint32_t m = (uint32_t)MIN(n, (uint64_t)(BLOCK - i));
 
-		sum += (splitmix64(FINGERPRINT_SEED_M, first / BLOCK) | 1) * block_sum(s, at, elem_bytes, i, m);
+		sum += (splitmix64(FINGERPRINT_SEED_M, first / BLOCK) | 1) *
+		       block_sum(s, at, elem_bytes, i, m);
 		at += (size_t)m * elem_bytes;
 		first += m;
 		n -= m;

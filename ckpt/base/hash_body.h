@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash_body.h - what hash_scalar.c, hash_avx2.c and hash_avx512.c have in common: each defines HASH_ISA (its name), sum1, sum2 and sum4, and includes
- * this to become one entry of the dispatch table in hash.c. Invariant: every function here is static, so that the linker cannot give code of one
- * instruction set to another.
+ * hash_body.h - what hash_scalar.c, hash_avx2.c and hash_avx512.c have in common: each defines
+ * HASH_ISA (its name), sum1, sum2 and sum4, and includes this to become one entry of the dispatch
+ * table in hash.c. Invariant: every function here is static, so that the linker cannot give code of
+ * one instruction set to another.
  *
- * sumW(p, k, n): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is at most 8192. Elements of 8 bytes are pairs of 4.
+ * sumW(p, k, n): the sum over n elements of W bytes at p of k[i] * element, mod 2^64. n is at most
+ * 8192. Elements of 8 bytes are pairs of 4.
  */
 #ifndef CKPT_BASE_HASH_BODY_H
 #define CKPT_BASE_HASH_BODY_H
@@ -75,5 +77,6 @@ static struct hash128 xxh3(const void *p, size_t bytes)
 	return h;
 }
 
-const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { HASH_STRING(HASH_ISA), xxh3, sum1, sum2, sum4 };
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { HASH_STRING(HASH_ISA), xxh3, sum1, sum2,
+							  sum4 };
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hash_scalar.c - the hash kernels in the baseline instruction set. The other instruction sets are tested against this one. */
+/*
+ * hash_scalar.c - the hash kernels in the baseline instruction set. The other instruction sets are
+ * tested against this one.
+ */
 #include "ckpt/base/hash_body.h"
 
 #define sum1 hash_tail1

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - formats one event as one line and hands it to the sink. Called from any thread, no lock, no allocation.
+ * log.c - formats one event as one line and hands it to the sink. Called from any thread, no lock,
+ * no allocation.
  * Invariant: a line holds no control characters, whatever the names in it were.
  */
 #include "ckpt/base/log.h"
@@ -52,8 +53,8 @@ void log_to_stderr(void *ctx, int level, const char *line)
 	(void)ctx;
 	gmtime_r(&s, &tm);
 	strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
-	n = snprintf(out, sizeof out, "%s.%03uZ %s %s", stamp, (unsigned)(now % NS_PER_S / NS_PER_MS),
-		     level_name(level), line);
+	n = snprintf(out, sizeof out, "%s.%03uZ %s %s", stamp,
+		     (unsigned)(now % NS_PER_S / NS_PER_MS), level_name(level), line);
 	if (n < 0)
 		return;
 	n = MIN(n, (int)sizeof out - 2);

@@ -27,7 +27,8 @@ static void *thread_main(void *arg)
 	return s.run(s.arg);
 }
 
-int thread_start(pthread_t *ret_thread, const char *name, bool batch, void *(*run)(void *), void *arg)
+int thread_start(pthread_t *ret_thread, const char *name, bool batch, void *(*run)(void *),
+		 void *arg)
 {
 	cleanup_free struct start *s = malloc(sizeof *s);
 	sigset_t all, old;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_base_container.c - the envelope of all files: what is written is read, and nothing else is. */
+/* test_base_container.c - the envelope of all files: what is written is read, nothing else is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,12 +142,17 @@ static void the_layout_on_disk_is_the_documented_one(void **state)
 	const uint8_t *t = f.b + f.len - BLOCK;
 
 	(void)state;
-	assert_memory_equal(f.b, "\211CKPTD\r\n\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0", 32);
-	assert_memory_equal(f.b + 32, "\0\0\0\0\0\0\0\x80\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 24);
-	assert_memory_equal(f.b + 56, "\xbe\x56\x88\x1f\xd2\xbc\x18\x0c\x60\xcd\x52\xd9\xcb\xf6\x75\x41", 16);
-	assert_memory_equal(f.b + 72, "\x88\x77\x66\x55\x44\x33\x22\x11\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 24);
+	assert_memory_equal(f.b, "\211CKPTD\r\n\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0",
+			    32);
+	assert_memory_equal(f.b + 32,
+			    "\0\0\0\0\0\0\0\x80\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 24);
+	assert_memory_equal(f.b + 56,
+			    "\xbe\x56\x88\x1f\xd2\xbc\x18\x0c\x60\xcd\x52\xd9\xcb\xf6\x75\x41", 16);
+	assert_memory_equal(f.b + 72,
+			    "\x88\x77\x66\x55\x44\x33\x22\x11\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 24);
 	assert_memory_equal(f.b + 96, "\xfe\xff\xff\xff\x14\xc\1\0", 8);
-	assert_memory_equal(t, "\211CKPTE\r\n\0\x60\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 32);
+	assert_memory_equal(t, "\211CKPTE\r\n\0\x60\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\4\0\0\0\0\0\0\0",
+			    32);
 	assert_memory_equal(t + 32, "\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 16);
 	assert_memory_equal(t + 48, "\7\0\0\0\x9\0\0\0\x8\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0", 24);
 	assert_memory_equal(t + 72, "\x18\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
@@ -165,7 +170,8 @@ static void every_flipped_byte_is_found(void **state)
 
 		for (int k = 0; k < 2; k++, flip = 0xff) {
 			f.b[i] ^= flip;
-			if (container_decode(f.b, f.len, CONTAINER_DECLARATION, &v, NULL) != -EBADMSG)
+			if (container_decode(f.b, f.len, CONTAINER_DECLARATION, &v, NULL) !=
+			    -EBADMSG)
 				fail_msg("byte %llu may be %02x", (unsigned long long)i, f.b[i]);
 			f.b[i] ^= flip;
 		}
@@ -219,12 +225,14 @@ static void messages_name_the_offset_and_the_reason(void **state)
 	f.b[f.len - 100] ^= 1;
 	f.b[BLOCK + 5] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
-	assert_string_equal(e.msg, "section of kind 7 at offset 4096, 24 bytes: its checksum is wrong: "
-				   "the file is damaged");
+	assert_string_equal(e.msg,
+			    "section of kind 7 at offset 4096, 24 bytes: its checksum is wrong: "
+			    "the file is damaged");
 	f.b[BLOCK + 5] ^= 1;
 	f.b[2 * BLOCK + 5000] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
-	assert_string_equal(e.msg, "padding at offset 13192, 3192 bytes: it is not zero: the file is damaged");
+	assert_string_equal(
+		e.msg, "padding at offset 13192, 3192 bytes: it is not zero: the file is damaged");
 	f.b[2 * BLOCK + 5000] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_PART, &e), -EBADMSG);
 	assert_string_equal(e.msg, "header at offset 0: this is a manifest where a part belongs");
@@ -336,7 +344,7 @@ static void hostile_section_tables_are_refused(void **state)
 	const uint64_t tail_at = 5 * BLOCK;
 	static const uint64_t two63 = UINT64_C(1) << 63, top = UINT64_MAX - BLOCK + 1;
 	const struct {
-		uint32_t i;             /* row; 0, 1, 2, 3 are kinds 7, 3, 100, 1 */
+		uint32_t i; /* row; 0, 1, 2, 3 are kinds 7, 3, 100, 1 */
 		const char *field;
 		uint64_t value;
 		const char *says;
@@ -405,7 +413,8 @@ static void hostile_section_tables_are_refused(void **state)
 			tail->file_bytes = le64_of(t[i].value);
 		reseal((uint8_t *)tail);
 		if (decode(f, CONTAINER_PART, &e) != -EBADMSG || !strstr(e.msg, t[i].says))
-			fail_msg("row %u, %s = %llu: \"%s\"", t[i].i, n, (unsigned long long)t[i].value, e.msg);
+			fail_msg("row %u, %s = %llu: \"%s\"", t[i].i, n,
+				 (unsigned long long)t[i].value, e.msg);
 		free(f.b);
 	}
 }
@@ -437,7 +446,8 @@ static void only_a_part_has_data(void **state)
 	assert_int_equal(decode(f, CONTAINER_PART, &e), 0);
 	f.b[2 * BLOCK + 100] ^= 1; /* the padding behind it is not */
 	assert_int_equal(decode(f, CONTAINER_PART, &e), -EBADMSG);
-	assert_string_equal(e.msg, "padding at offset 8292, 3996 bytes: it is not zero: the file is damaged");
+	assert_string_equal(
+		e.msg, "padding at offset 8292, 3996 bytes: it is not zero: the file is damaged");
 	f.b[2 * BLOCK + 100] ^= 1;
 	((struct ck_head *)f.b)->kind = le32_of(CONTAINER_MANIFEST);
 	reseal(f.b);

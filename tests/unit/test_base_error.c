@@ -123,7 +123,8 @@ static void a_line_longer_than_the_list_is_only_counted(void **state)
 	ckpt_errlist_end(&l, &e, "x");
 	assert_string_equal(e.msg, "x:\nfirst\nthird\nand 1 more");
 	ckpt_errlist_free(&l);
-	s[sizeof e.msg + 100] = 0; /* a first line longer than the message is cut, and the rest still counted */
+	s[sizeof e.msg + 100] =
+		0; /* a first line longer than the message is cut, and the rest still counted */
 	ckpt_errlist_add(&l, "%s", s);
 	ckpt_errlist_add(&l, "second");
 	ckpt_errlist_end(&l, &e, "x");
@@ -230,7 +231,8 @@ static void little_endian_integers_survive_a_round_trip(void **state)
 	assert_int_equal(ckpt_mul(1 << 20, 1 << 20, &x), 0);
 	assert_true(x == UINT64_C(1) << 40);
 	assert_true(align_up(4097, 4096) == 8192 && align_up(4096, 4096) == 4096);
-	assert_true(div_up(9, 4) == 3 && div_up(8, 4) == 2 && div_up(UINT64_MAX, 2) == UINT64_C(1) << 63);
+	assert_true(div_up(9, 4) == 3 && div_up(8, 4) == 2 &&
+		    div_up(UINT64_MAX, 2) == UINT64_C(1) << 63);
 }
 
 int main(void)

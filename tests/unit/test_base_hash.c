@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_base_hash.c - the three sums and the bulk copy. The hash128 vectors come from python-xxhash 4.1.0
- * (library 0.8.4), the fingerprint's from a Python program that was written from hash.h alone.
+ * test_base_hash.c - the three sums and the bulk copy. The hash128 vectors come from python-xxhash
+ * 4.1.0 (library 0.8.4), the fingerprint's from a separate program in Python.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -137,7 +137,8 @@ static void fingerprint_equals_its_specification_on_known_vectors(void **state)
 			uint64_t fp = fingerprint(p, v[i].n, v[i].elem_bytes, v[i].first);
 
 			if (fp != v[i].fp)
-				fail_msg("%s, vector %zu: %016llx", isas[s], i, (unsigned long long)fp);
+				fail_msg("%s, vector %zu: %016llx", isas[s], i,
+					 (unsigned long long)fp);
 			free(p);
 		}
 	}
@@ -151,7 +152,8 @@ static void all_instruction_sets_give_the_same_bits(void **state)
 	assert_int_equal(hash_force_isa("scalar"), 0);
 	for (int round = 0; round < 1500; round++) {
 		uint32_t w = 1u << rnd() % 5;
-		uint64_t n = rnd() % (round % 8 ? 300 : 20000), first = rnd() % 3 ? rnd() : rnd() << 32 | rnd();
+		uint64_t n = rnd() % (round % 8 ? 300 : 20000),
+			 first = rnd() % 3 ? rnd() : rnd() << 32 | rnd();
 		size_t skew = rnd() % 65;
 		uint8_t *p = noise(skew + n * w);
 		uint64_t fp[ARRAY_LEN(isas)];
@@ -165,9 +167,10 @@ static void all_instruction_sets_give_the_same_bits(void **state)
 			fp[s] = fingerprint(p + skew, n, w, first);
 			h[s] = hash128(p + skew, n * w);
 			if (fp[s] != fp[0] || memcmp(&h[s], &h[0], sizeof h[0]))
-				fail_msg("%s differs: round %d, %u-byte elements, n %llu, first %llu, skew %zu",
-					 isas[s], round, w, (unsigned long long)n,
-					 (unsigned long long)first, skew);
+				fail_msg(
+					"%s differs: round %d, %u bytes, n %llu, at %llu, skew %zu",
+					isas[s], round, w, (unsigned long long)n,
+					(unsigned long long)first, skew);
 		}
 		free(p);
 	}
@@ -232,7 +235,8 @@ static void only_known_instruction_sets_can_be_forced(void **state)
 	assert_int_equal(hash_force_isa("scalar"), 0);
 	assert_int_equal(hash_force_isa(NULL), 0);
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++)
-		print_message("%s: %s\n", isas[s], hash_force_isa(isas[s]) ? "this machine lacks it" : "tested");
+		print_message("%s: %s\n", isas[s],
+			      hash_force_isa(isas[s]) ? "this machine lacks it" : "tested");
 	hash_force_isa(NULL);
 }
 
@@ -277,8 +281,14 @@ static void crc32c_of_the_pieces_chains_to_that_of_the_whole(void **state)
 
 static void copy_stream_copies_every_byte_and_no_other(void **state)
 {
-	static const size_t around[] = { 0, 1, 63, COPY_STREAM_MIN - 1, COPY_STREAM_MIN,
-					 COPY_STREAM_MIN + 1, COPY_STREAM_MIN + 255, 3 * COPY_STREAM_MIN };
+	static const size_t around[] = { 0,
+					 1,
+					 63,
+					 COPY_STREAM_MIN - 1,
+					 COPY_STREAM_MIN,
+					 COPY_STREAM_MIN + 1,
+					 COPY_STREAM_MIN + 255,
+					 3 * COPY_STREAM_MIN };
 	const size_t margin = 256, cap = 4 * COPY_STREAM_MIN;
 	uint8_t *src = noise(cap + margin), *dst = malloc(cap + 2 * margin);
 

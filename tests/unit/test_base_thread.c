@@ -37,7 +37,8 @@ static void a_thread_has_its_name_its_policy_and_no_signals(void **state)
 	(void)state;
 	pthread_sigmask(SIG_SETMASK, NULL, &before);
 	for (int batch = 0; batch < 2; batch++) {
-		assert_int_equal(thread_start(&t, "fifteen-letters", batch, look_around, &s[batch]), 0);
+		assert_int_equal(thread_start(&t, "fifteen-letters", batch, look_around, &s[batch]),
+				 0);
 		pthread_join(t, &ret);
 		assert_ptr_equal(ret, &s[batch]);
 		assert_string_equal(s[batch].name, "fifteen-letters");
@@ -157,7 +158,7 @@ static void *push_one(void *arg)
 	return queue_push(arg, arg) ? arg : NULL;
 }
 
-/* Whether a thread waits already or comes later, close must let it go: both orders occur, none is waited for. */
+/* Close must let a thread go that waits already, and one that comes later: both orders occur. */
 static void close_lets_waiting_threads_go(void **state)
 {
 	void *a, *b;
