@@ -252,6 +252,21 @@ static void gap_report(struct cover *c, uint64_t have)
 		c->label, text, c->n, (unsigned long long)have, (unsigned long long)c->x->numel);
 }
 
+/* False: nobody knows. */
+static bool overlaps_report(struct cover *c)
+{
+	overlaps_find(c);
+	if (c->steps > STEPS_MAX) {
+		ckpt_errlist_add(c->list, "%s: %u pieces are too interleaved to be checked",
+				 c->label, c->n);
+		return false;
+	}
+	if (c->overlaps > OVERLAPS_TOLD)
+		ckpt_errlist_add(c->list, "%s: %llu more pairs of pieces overlap", c->label,
+				 (unsigned long long)(c->overlaps - OVERLAPS_TOLD));
+	return true;
+}
+
 static void tensor_cover(struct cover *c)
 {
 	uint64_t have = 0;
@@ -260,17 +275,53 @@ static void tensor_cover(struct cover *c)
 	table_tensor_print(c->x, c->label, sizeof c->label);
 	for (uint32_t i = 0; i < c->n; i++)
 		many |= ckpt_add(have, c->piece[i].set.numel, &have) < 0;
-	overlaps_find(c);
-	if (c->steps > STEPS_MAX) {
-		ckpt_errlist_add(c->list, "%s: %u pieces are too interleaved to be checked",
-				 c->label, c->n);
+	if (overlaps_report(c) && !c->overlaps && (many || have != c->x->numel))
+		gap_report(c, have);
+}
+
+void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set,
+		  struct ckpt_errlist *ret_list)
+{
+	uint32_t n = t->first[tensor + 1] - t->first[tensor];
+	cleanup_free struct span *span = calloc((size_t)n + 1, sizeof *span);
+	struct cover c = {
+		.t = t,
+		.x = &t->tensor[tensor],
+		.piece = t->piece + t->first[tensor],
+		.n = n,
+		.span = span,
+		.list = ret_list,
+	};
+	uint64_t have = 0;
+	struct arena a = { 0 };
+
+	table_tensor_print(c.x, c.label, sizeof c.label);
+	if (!span) {
+		ckpt_errlist_add(ret_list, "%s: out of memory: its pieces were not checked",
+				 c.label);
 		return;
 	}
-	if (c->overlaps > OVERLAPS_TOLD)
-		ckpt_errlist_add(c->list, "%s: %llu more pairs of pieces overlap", c->label,
-				 (unsigned long long)(c->overlaps - OVERLAPS_TOLD));
-	if (!c->overlaps && (many || have != c->x->numel))
-		gap_report(c, have);
+	if (!overlaps_report(&c))
+		return;
+	for (uint32_t i = 0; !c.overlaps && i < n; i++) {
+		struct indexset both;
+
+		if (indexset_intersect(&c.piece[i].set, set, &a, &both) < 0) {
+			ckpt_errlist_add(ret_list,
+					 "%s: its pieces are too interleaved to be checked",
+					 c.label);
+			have = set->numel;
+			break;
+		}
+		have += both.numel;
+		arena_free(&a);
+	}
+	arena_free(&a);
+	if (!c.overlaps && have < set->numel)
+		ckpt_errlist_add(ret_list,
+				 "%s: %llu of the %llu elements that belong here are not declared",
+				 c.label, (unsigned long long)(set->numel - have),
+				 (unsigned long long)set->numel);
 }
 
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list)

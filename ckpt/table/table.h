@@ -99,6 +99,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 /* Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are lines in the list. Sealed tables. A tensor in pieces so
  * many and so interleaved that the answer would take minutes is a line as well. */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
+/* Does no element of a tensor lie in two of its pieces, and every element of the set in one? (A rank's declaration against its share.) */
+void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set, struct ckpt_errlist *ret_list);
 
 /* Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare equal: differences go to the
  * list, and the pieces of such tensors are left out), and all places and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when

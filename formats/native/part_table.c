@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * part_table.c - what a rank writes and where it lies: raw space and chunks. Called by the daemon when a declaration is sealed, by move when a part is
+ * written, and by the reader, which compares.
+ * Invariant: everything follows from the rank's own declaration, so that two daemons give the same tensor the same bytes of the raw space.
+ */
+#include "formats/native/native.h"
+#include "formats/native/native_impl.h"
+#include <stdio.h>
+
+#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+
+/* --- which pieces --- */
+
+struct build {
+	const struct table *decl;
+	struct table *t;
+	uint32_t rank;
+	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE for SINKs */
+	struct where {
+		bool known, inside;
+		uint32_t at[CKPT_DIMS_MAX];
+	} * coord; /* [decl->nmesh] of the rank */
+	struct ckpt_errlist *list;
+	struct ckpt_err *err;
+};
+
+/* The order of the raw space: (component, dtype) groups by their first tensor. */
+struct order {
+	uint32_t tensor, group;
+};
+
+static int by_group_key(const void *va, const void *vb, void *decl)
+{
+	const struct order *a = va, *b = vb;
+	const struct table_tensor *x = &((const struct table *)decl)->tensor[a->tensor];
+	const struct table_tensor *y = &((const struct table *)decl)->tensor[b->tensor];
+	int r = strcmp(x->component, y->component);
+
+	if (!r)
+		r = (x->dtype > y->dtype) - (x->dtype < y->dtype);
+	return r ? r : (a->tensor > b->tensor) - (a->tensor < b->tensor);
+}
+
+static int by_group(const void *va, const void *vb)
+{
+	const struct order *a = va, *b = vb;
+
+	if (a->group != b->group)
+		return a->group < b->group ? -1 : 1;
+	return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+}
+
+/* order[decl->ntensor]; a group is called by its first tensor. */
+static void order_make(const struct table *decl, struct order *order)
+{
+	for (uint32_t i = 0; i < decl->ntensor; i++)
+		order[i].tensor = i;
+	qsort_r(order, decl->ntensor, sizeof *order, by_group_key, (void *)decl);
+	for (uint32_t i = 0; i < decl->ntensor; i++) {
+		const struct table_tensor *x = &decl->tensor[order[i].tensor], *y = x;
+
+		if (i)
+			y = &decl->tensor[order[i - 1].tensor];
+		if (i && x->dtype == y->dtype && !strcmp(x->component, y->component))
+			order[i].group = order[i - 1].group;
+		else
+			order[i].group = order[i].tensor;
+	}
+	qsort(order, decl->ntensor, sizeof *order, by_group);
+}
+
+/* Where the rank sits in a mesh; NULL: nowhere. */
+static const uint32_t *coord_of(struct build *b, uint32_t mesh)
+{
+	struct where *w = &b->coord[mesh];
+
+	if (!w->known) {
+		w->known = true;
+		w->inside = mesh_coord(&b->decl->mesh[mesh], b->rank, w->at);
+	}
+	return w->inside ? w->at : NULL;
+}
+
+/* All of a tensor that no layout describes, or nothing of it. */
+static int whole(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
+{
+	static const uint64_t zero[CKPT_DIMS_MAX];
+
+	if (!mine) {
+		*ret = (struct indexset){ .ndim = x->ndim };
+		return 0;
+	}
+	return indexset_box(x->ndim, zero, x->shape, a, ret);
+}
+
+/* What the rank has to hold of a tensor, and what of that it writes. */
+static int shares(struct build *b, const struct table_tensor *x, struct arena *a,
+		  struct indexset *ret_share, struct indexset *ret_owned)
+{
+	const struct table *d = b->decl;
+	const uint32_t *coord;
+	const struct layout *l;
+	int r;
+
+	if (x->layout == TABLE_NONE) {
+		bool mine = x->rank == TABLE_NONE || x->rank == b->rank;
+
+		r = whole(x, mine, a, ret_share);
+		if (x->flags & TENSOR_BLOB && x->rank == TABLE_NONE)
+			mine = b->rank == 0;
+		return r ? r : whole(x, mine, a, ret_owned);
+	}
+	l = &d->layout[x->layout];
+	coord = coord_of(b, l->mesh);
+	if (!coord) {
+		whole(x, false, a, ret_share);
+		return whole(x, false, a, ret_owned);
+	}
+	r = layout_share(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, a, ret_share);
+	if (!r)
+		r = layout_owned(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, x->elem_bytes,
+				 x->component, x->name, a, ret_owned);
+	return r;
+}
+
+static int tensors_copy(struct build *b)
+{
+	const struct table *d = b->decl;
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < d->nmesh; i++)
+		r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
+	for (uint32_t i = 0; !r && i < d->nlayout; i++)
+		r = table_add_layout(b->t, &d->layout[i], NULL, b->err);
+	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
+		struct table_tensor x = d->tensor[i];
+
+		b->map[i] = TABLE_NONE;
+		x.fp = 0;
+		if (x.cls != CKPT_SINK)
+			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
+	}
+	return r;
+}
+
+static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank };
+	struct indexset share;
+	struct arena a = { 0 };
+	char label[160];
+	uint64_t bytes;
+	int r;
+
+	r = shares(b, x, &a, &share, &p.set);
+	if (r < 0) {
+		table_tensor_print(x, label, sizeof label);
+		arena_free(&a);
+		return ckpt_error(b->err, r, "%s: its share cannot be computed: %s", label,
+				  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
+	}
+	table_covers(b->decl, tensor, &share, b->list);
+	bytes = p.set.numel * x->elem_bytes;
+	if (bytes) {
+		p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
+		if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
+			r = ckpt_error(b->err, -EFBIG,
+				       "rank %u owns more than %llu bytes: use more ranks", b->rank,
+				       (unsigned long long)NATIVE_PART_BYTES_MAX);
+		else
+			*end = p.off + bytes;
+	}
+	if (!r)
+		r = table_add_piece(b->t, &p, b->err);
+	arena_free(&a);
+	return r;
+}
+
+static int part_build(struct build *b)
+{
+	cleanup_free struct order *order = calloc((size_t)b->decl->ntensor + 1, sizeof *order);
+	struct table_place place = { .rank = b->rank, .bytes = NATIVE_PART_BYTES_MAX };
+	uint64_t end = 0;
+	char name[24];
+	int r;
+
+	if (!order)
+		return ckpt_error(b->err, -ENOMEM, "out of memory for the raw space of rank %u",
+				  b->rank);
+	snprintf(name, sizeof name, "rank %u", b->rank);
+	place.name = name;
+	r = tensors_copy(b);
+	if (!r)
+		r = table_add_place(b->t, &place, NULL, b->err);
+	order_make(b->decl, order);
+	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++) {
+		if (i && order[i].group != order[i - 1].group)
+			end = align_up(end, CHUNK_BYTES);
+		if (b->map[order[i].tensor] != TABLE_NONE)
+			r = tensor_place(b, order[i].tensor, &end);
+	}
+	if (r < 0)
+		return r;
+	/* A last group of which nothing is owned may have moved the end. */
+	end = 0;
+	for (uint32_t i = 0; i < b->t->npiece; i++)
+		end = MAX(end, b->t->piece[i].off + b->t->piece[i].len);
+	b->t->place[0].bytes = end;
+	return table_seal(b->t, b->err);
+}
+
+int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
+		      struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct table t = { 0 };
+	struct build b = {
+		.decl = decl,
+		.t = &t,
+		.rank = rank,
+		.map = calloc((size_t)decl->ntensor + 1, sizeof *b.map),
+		.coord = calloc((size_t)decl->nmesh + 1, sizeof *b.coord),
+		.list = ret_list ? ret_list : &list,
+		.err = err,
+	};
+	uint64_t before = b.list->n;
+	int r;
+
+	assert(decl->sealed);
+	r = b.map && b.coord
+		    ? part_build(&b)
+		    : ckpt_error(err, -ENOMEM, "out of memory for the raw space of rank %u", rank);
+	free(b.map);
+	free(b.coord);
+	if (!r && b.list->n != before) {
+		r = -EINVAL;
+		(void)ckpt_errlist_end(b.list, err, "rank %u does not hold its share", rank);
+		if (err)
+			err->code = r;
+	}
+	ckpt_errlist_free(&list);
+	if (r < 0) {
+		table_free(&t);
+		return r;
+	}
+	*ret_table = t;
+	return 0;
+}
+
+/* --- where they lie in the file --- */
+
+struct extent {
+	uint64_t off, end;
+	uint32_t elem, piece;
+};
+
+static int by_off(const void *va, const void *vb)
+{
+	const struct extent *a = va, *b = vb;
+
+	return (a->off > b->off) - (a->off < b->off);
+}
+
+/* The pieces in the order of the raw space; they must not overlap. */
+static int extents_make(const struct table *t, struct extent *x, struct ckpt_err *err)
+{
+	char label[160], other[160];
+
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+
+		x[i] = (struct extent){ .off = p->off,
+					.end = p->off + p->len,
+					.elem = t->tensor[p->tensor].elem_bytes,
+					.piece = i };
+	}
+	qsort(x, t->npiece, sizeof *x, by_off);
+	for (uint32_t i = 1; i < t->npiece; i++)
+		if (x[i].off < x[i - 1].end)
+			return ckpt_error(
+				err, -EPROTO, "%s and %s overlap at byte %llu of the raw space",
+				table_tensor_print(&t->tensor[t->piece[x[i - 1].piece].tensor],
+						   label, sizeof label),
+				table_tensor_print(&t->tensor[t->piece[x[i].piece].tensor], other,
+						   sizeof other),
+				(unsigned long long)x[i].off);
+	return 0;
+}
+
+static int extents_cut(const struct table *t, const struct extent *x, struct chunk *chunk,
+		       uint8_t *elem, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		for (uint64_t c = x[i].off >> NATIVE_CHUNK_LOG2; c << NATIVE_CHUNK_LOG2 < x[i].end;
+		     c++) {
+			if (elem[c] && elem[c] != x[i].elem)
+				return ckpt_error(err, -EPROTO,
+						  "chunk %llu has elements of %u and of %u bytes",
+						  (unsigned long long)c, elem[c], x[i].elem);
+			elem[c] = (uint8_t)x[i].elem;
+			chunk[c].raw_len =
+				(uint32_t)MIN(x[i].end - (c << NATIVE_CHUNK_LOG2), CHUNK_BYTES);
+		}
+	}
+	return 0;
+}
+
+int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret_elem,
+		  uint64_t *ret_nchunk, uint64_t *ret_data_end, struct ckpt_err *err)
+{
+	uint64_t n = div_up(t->place[0].bytes, CHUNK_BYTES), at = CONTAINER_BLOCK;
+	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
+	cleanup_free struct chunk *chunk = NULL;
+	cleanup_free uint8_t *elem = NULL;
+	int r;
+
+	assert(t->sealed && t->nplace == 1);
+	if (n > NATIVE_PART_BYTES_MAX >> NATIVE_CHUNK_LOG2)
+		return ckpt_error(err, -EPROTO,
+				  "a raw space of %llu bytes; at most %llu are possible",
+				  (unsigned long long)t->place[0].bytes,
+				  (unsigned long long)NATIVE_PART_BYTES_MAX);
+	chunk = calloc(n + 1, sizeof *chunk);
+	elem = calloc(n + 1, sizeof *elem);
+	if (!x || !chunk || !elem)
+		return ckpt_error(err, -ENOMEM, "out of memory for the chunks of a part");
+	r = extents_make(t, x, err);
+	if (!r)
+		r = extents_cut(t, x, chunk, elem, err);
+	if (r < 0)
+		return r;
+	for (uint64_t i = 0; i < n; i++) {
+		if (!chunk[i].raw_len)
+			continue;
+		chunk[i].codec = CODEC_RAW;
+		chunk[i].stored_len = chunk[i].raw_len;
+		chunk[i].off = at;
+		at += align_up(chunk[i].raw_len, NATIVE_ALIGN);
+	}
+	*ret_chunk = TAKE(chunk);
+	*ret_elem = TAKE(elem);
+	*ret_nchunk = n;
+	*ret_data_end = at;
+	return 0;
+}
+
+int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
+		       uint64_t *ret_data_end, struct ckpt_err *err)
+{
+	cleanup_free uint8_t *elem = NULL;
+
+	return native_chunks(t, ret_chunk, &elem, ret_nchunk, ret_data_end, err);
+}
