@@ -432,9 +432,15 @@ static void a_replaced_table_is_never_bypassed(void **state)
 	struct io_faults f;
 	struct io_queue *q;
 	struct ckpt_err err;
+	struct io_ops half = io_ops_posix;
 
 	(void)state;
 	io_faults_init(&f, &io_ops_posix);
+	half.pread = f.ops.pread;
+	assert_int_equal(io_queue_open(&half, IO_URING, 2, &q, NULL), -EINVAL);
+	half = io_ops_posix;
+	half.pwrite = f.ops.pwrite;
+	assert_int_equal(io_queue_open(&half, IO_URING, 2, &q, NULL), -EINVAL);
 	assert_int_equal(io_queue_open(&f.ops, IO_URING, 2, &q, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "bypass"));
 	assert_int_equal(io_queue_open(&f.ops, IO_AUTO, 2, &q, NULL), 0);
