@@ -30,7 +30,7 @@ struct io_ops {
 	int (*link)(void *ctx, int dirfd, const char *from, const char *to);
 	int (*unlink)(void *ctx, int dirfd, const char *name, bool is_dir);
 	int (*size)(void *ctx, int fd, uint64_t *ret_bytes);    /* -EISDIR, -EINVAL for what is no regular file */
-	int (*list)(void *ctx, int dirfd, int (*each)(void *arg, const char *name, unsigned char d_type), void *arg); /* without . and .. ; each != 0 ends it */
+	int (*list)(void *ctx, int dirfd, int (*each)(void *arg, const char *name, unsigned char d_type), void *arg); /* without . and .. ; each != 0 ends it and is returned */
 };
 extern const struct io_ops io_ops_posix;
 
@@ -59,7 +59,8 @@ struct io_req {
 	uint64_t done_;         /* the queue's */
 };
 
-/* A queue belongs to the thread that opened it. Requests complete in any order. Short transfers, EINTR and EAGAIN are continued inside. */
+/* A queue belongs to the thread that opened it (asserted). A ring does not call the table, so with one whose pread or pwrite is not the kernel's IO_URING is -EINVAL
+ * and IO_AUTO takes threads. depth: 1..4096. Requests complete in any order. Short transfers, EINTR and EAGAIN are continued inside. */
 struct io_queue;
 int io_queue_open(const struct io_ops *ops, enum io_engine engine, uint32_t depth, struct io_queue **ret, struct ckpt_err *err);
 enum io_engine io_queue_engine(const struct io_queue *q);       /* which one AUTO took */
