@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.c - matches the tensors of two tables and plans the movement between them. Called by
+ * restore, snapshot and every verb that moves data. Invariant: a plan that was made gives every
+ * element of every planned destination piece exactly once.
+ */
+#include "ckpt/plan/plan.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/plan/plan_match.h"
+#include <stdio.h>
+
+#define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
+#define SHAPE_BYTES 400 /* 16 dimensions of 20 digits */
+
+struct making {
+	const struct table *src, *dst;
+	const struct plan_opts *opts;
+	struct plan *plan;
+	struct match match;
+	struct op_list ops;
+	struct ckpt_errlist *list;
+};
+
+static const char *dims_print(uint32_t ndim, const uint64_t *n, char buf[static SHAPE_BYTES])
+{
+	size_t used = 1;
+
+	strcpy(buf, "[");
+	for (uint32_t d = 0; d < ndim; d++)
+		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
+					 (unsigned long long)n[d]);
+	strcpy(buf + used, "]");
+	return buf;
+}
+
+static bool is_wanted(const struct making *k, const struct table_tensor *x)
+{
+	if (x->flags & TENSOR_BLOB && !k->opts->memory_blobs)
+		return false;
+	return !k->opts->only || !strcmp(k->opts->only, x->component);
+}
+
+static bool same_kind(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->dtype == y->dtype && x->ndim == y->ndim &&
+	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
+}
+
+static int plan_pieces(struct making *k, uint32_t dst_tensor, const char *label)
+{
+	uint64_t missing, first[CKPT_DIMS_MAX];
+	char at[SHAPE_BYTES];
+
+	for (uint32_t i = k->dst->first[dst_tensor]; i < k->dst->first[dst_tensor + 1]; i++) {
+		int e = match_piece(&k->match, k->dst, i, &k->ops, &k->plan->arena, &missing,
+				    first);
+
+		if (e < 0)
+			return e;
+		if (!missing)
+			continue;
+		ckpt_errlist_add(
+			k->list,
+			"%s: %llu of the %llu elements of %s are in no piece of the checkpoint, the first is %s",
+			label, (unsigned long long)missing,
+			(unsigned long long)k->dst->piece[i].set.numel,
+			k->dst->place[k->dst->piece[i].place].name,
+			dims_print(k->dst->piece[i].set.ndim, first, at));
+	}
+	return 0;
+}
+
+static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *err)
+{
+	const struct table_tensor *x = &k->dst->tensor[dst_tensor], *y;
+	uint32_t src_tensor = table_find(k->src, x->component, x->name, x->rank);
+	char label[LABEL_BYTES], want[SHAPE_BYTES], have[SHAPE_BYTES];
+	int e;
+
+	table_tensor_print(x, label, sizeof label);
+	if (src_tensor == TABLE_NONE) {
+		if (k->opts->lenient)
+			k->plan->nmissing++;
+		else
+			ckpt_errlist_add(k->list, "%s: not in the checkpoint", label);
+		return 0;
+	}
+	y = &k->src->tensor[src_tensor];
+	if (!same_kind(x, y)) {
+		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
+				 dtype_name(x->dtype), dims_print(x->ndim, x->shape, want),
+				 dtype_name(y->dtype), dims_print(y->ndim, y->shape, have));
+		return 0;
+	}
+	k->plan->ntensor++;
+	if (k->dst->first[dst_tensor] == k->dst->first[dst_tensor + 1])
+		return 0;
+	e = match_begin(&k->match, k->src, src_tensor);
+	if (e == 0)
+		e = plan_pieces(k, dst_tensor, label);
+	if (e == -E2BIG)
+		return ckpt_error(
+			err, e,
+			"%s: its pieces are too interleaved to plan; convert the checkpoint to plain shards first",
+			label);
+	return e < 0 ? ckpt_error(err, e, "out of memory while planning %s", label) : 0;
+}
+
+static int op_compare(const void *va, const void *vb)
+{
+	const struct plan_op *a = va, *b = vb;
+
+	if (a->src_place != b->src_place)
+		return a->src_place < b->src_place ? -1 : 1;
+	if (a->src_lo != b->src_lo)
+		return a->src_lo < b->src_lo ? -1 : 1;
+	if (a->dst_piece != b->dst_piece)
+		return a->dst_piece < b->dst_piece ? -1 : 1;
+	return a->src_piece < b->src_piece ? -1 : a->src_piece > b->src_piece;
+}
+
+static int plan_all(struct making *k, struct ckpt_err *err)
+{
+	struct plan *p = k->plan;
+
+	for (uint32_t i = 0; i < k->dst->ntensor; i++) {
+		int e = is_wanted(k, &k->dst->tensor[i]) ? plan_tensor(k, i, err) : 0;
+
+		if (e < 0)
+			return e;
+	}
+	if (k->list->n)
+		return ckpt_errlist_end(k->list, err,
+					"the checkpoint does not fit what is declared");
+	p->op = arena_dup(&p->arena, k->ops.op, k->ops.n * sizeof *k->ops.op);
+	if (!p->op)
+		return ckpt_error(err, -ENOMEM, "out of memory for a plan of %llu operations",
+				  (unsigned long long)k->ops.n);
+	p->nop = k->ops.n;
+	if (p->nop > 1)
+		qsort(p->op, p->nop, sizeof *p->op, op_compare);
+	for (uint64_t i = 0; i < p->nop; i++)
+		p->bytes += p->op[i].bytes;
+	return 0;
+}
+
+int plan_make(const struct table *src, const struct table *dst, const struct plan_opts *opts,
+	      struct plan *ret_plan, struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	const struct plan_opts defaults = { 0 };
+	struct ckpt_errlist own = { 0 };
+	struct making k = {
+		.src = src,
+		.dst = dst,
+		.opts = opts ? opts : &defaults,
+		.plan = ret_plan,
+		.list = ret_list ? ret_list : &own,
+	};
+	int e;
+
+	assert(src->sealed && dst->sealed);
+	*ret_plan = (struct plan){ .src = src, .dst = dst };
+	k.list->code = -EMEDIUMTYPE;
+	e = plan_all(&k, err);
+	if (e < 0)
+		plan_free(ret_plan);
+	match_free(&k.match);
+	free(k.ops.op);
+	ckpt_errlist_free(&own);
+	return e;
+}
+
+void plan_free(struct plan *p)
+{
+	arena_free(&p->arena);
+	p->op = NULL;
+	p->nop = 0;
+}

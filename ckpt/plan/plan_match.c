@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_match.c - the intersection of one destination piece with the source pieces of its tensor.
+ * Invariant: every element of the destination piece is in exactly one operation or is counted as
+ * missing. Where source pieces are disjoint their shares only need to be counted; else, and to name
+ * what is missing, the destination piece is whittled down, source piece by source piece.
+ */
+#include "ckpt/plan/plan_match.h"
+#include "ckpt/base/util.h"
+#include "ckpt/plan/position.h"
+
+struct match_span {
+	uint64_t lo, hi; /* bounds in the match's dimension */
+	uint64_t hi_max; /* of this and all spans before it */
+	uint32_t piece;
+};
+
+/* --- one dimension of two pieces --- */
+
+/* How many indices two lists share, and the first and last of them. */
+struct meet {
+	uint64_t n, first, last;
+};
+
+static bool is_range(const struct indices *x)
+{
+	return x->n == 1 && x->run->count == 1;
+}
+
+static struct meet meet_range(const struct indices *x, uint64_t lo, uint64_t hi)
+{
+	uint64_t from = position_below(x, lo), to = position_below(x, hi);
+
+	if (from == to)
+		return (struct meet){ 0 };
+	return (struct meet){ to - from, position_index(x, from), position_index(x, to - 1) };
+}
+
+static struct meet meet_walk(const struct indices *x, const struct indices *y)
+{
+	struct indices_cursor at = { 0 };
+	struct meet m = { 0 };
+	struct stretch s;
+
+	while (indices_next(x, y, &at, &s)) {
+		if (!m.n)
+			m.first = s.index;
+		m.last = s.index + s.len - 1;
+		m.n += s.len;
+	}
+	return m;
+}
+
+static struct meet meet(const struct indices *x, const struct indices *y)
+{
+	if (position_lo(x) >= position_hi(y) || position_lo(y) >= position_hi(x))
+		return (struct meet){ 0 };
+	if (is_range(y))
+		return meet_range(x, position_lo(y), position_hi(y));
+	if (is_range(x))
+		return meet_range(y, position_lo(x), position_hi(x));
+	if (indices_equal(x, y))
+		return (struct meet){ x->total, position_lo(x), position_hi(x) - 1 };
+	return meet_walk(x, y);
+}
+
+static bool sets_meet(const struct indexset *x, const struct indexset *y)
+{
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (position_lo(&x->dim[d]) >= position_hi(&y->dim[d]) ||
+		    position_lo(&y->dim[d]) >= position_hi(&x->dim[d]))
+			return false;
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		struct indices_cursor at = { 0 };
+		struct stretch s;
+
+		if (!indices_next(&x->dim[d], &y->dim[d], &at, &s))
+			return false;
+	}
+	return true;
+}
+
+/* --- the source pieces of a tensor --- */
+
+static int span_compare(const void *va, const void *vb)
+{
+	const struct match_span *a = va, *b = vb;
+
+	if (a->lo != b->lo)
+		return a->lo < b->lo ? -1 : 1;
+	return a->piece < b->piece ? -1 : a->piece > b->piece;
+}
+
+static const struct indexset *piece_set(const struct match *m, uint32_t i)
+{
+	return &m->src->piece[m->first + i].set;
+}
+
+/* The first dimension along which the pieces begin at different indices: it tells most of them
+ * apart. */
+static uint32_t spread_dim(const struct match *m)
+{
+	uint32_t ndim = m->n ? piece_set(m, 0)->ndim : 0;
+
+	for (uint32_t d = 0; d < ndim; d++)
+		for (uint32_t i = 1; i < m->n; i++)
+			if (position_lo(&piece_set(m, i)->dim[d]) !=
+			    position_lo(&piece_set(m, 0)->dim[d]))
+				return d;
+	return 0;
+}
+
+static bool all_disjoint(const struct match *m, uint64_t numel)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < m->n; i++)
+		if (ckpt_add(sum, piece_set(m, i)->numel, &sum) < 0 || sum > numel)
+			return false;
+	for (uint32_t i = 0; i < m->n; i++)
+		for (uint32_t j = i + 1; j < m->n && m->span[j].lo < m->span[i].hi; j++)
+			if (sets_meet(&m->src->piece[m->span[i].piece].set,
+				      &m->src->piece[m->span[j].piece].set))
+				return false;
+	return true;
+}
+
+int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)
+{
+	uint64_t hi_max = 0;
+
+	m->src = src;
+	m->first = src->first[src_tensor];
+	m->n = src->first[src_tensor + 1] - m->first;
+	m->dim = spread_dim(m);
+	if (m->n > m->span_cap) {
+		free(m->span);
+		m->span_cap = 0;
+		m->span = calloc(m->n, sizeof *m->span);
+		if (!m->span)
+			return -ENOMEM;
+		m->span_cap = m->n;
+	}
+	for (uint32_t i = 0; i < m->n; i++) {
+		const struct indexset *s = piece_set(m, i);
+		struct match_span *p = &m->span[i];
+
+		p->piece = m->first + i;
+		p->lo = s->ndim ? position_lo(&s->dim[m->dim]) : 0;
+		p->hi = s->ndim ? position_hi(&s->dim[m->dim]) : 1;
+	}
+	if (m->n > 1)
+		qsort(m->span, m->n, sizeof *m->span, span_compare);
+	for (uint32_t i = 0; i < m->n; i++)
+		m->span[i].hi_max = hi_max = MAX(hi_max, m->span[i].hi);
+	m->disjoint = all_disjoint(m, src->tensor[src_tensor].numel);
+	return 0;
+}
+
+void match_free(struct match *m)
+{
+	free(TAKE(m->span));
+	m->span_cap = 0;
+	arena_free(&m->arena);
+}
+
+/* --- operations --- */
+
+static int op_append(struct op_list *l, const struct plan_op *op)
+{
+	if (l->n == l->cap) {
+		uint64_t cap = l->cap ? 2 * l->cap : 256;
+		struct plan_op *p = reallocarray(l->op, cap, sizeof *p);
+
+		if (!p)
+			return -ENOMEM;
+		l->op = p;
+		l->cap = cap;
+	}
+	l->op[l->n++] = *op;
+	return 0;
+}
+
+/* Append what two pieces share, or no more of it than `only`. *ret_numel: how much that is. */
+static int op_make(const struct match *m, uint32_t src_piece, const struct table *dst,
+		   uint32_t dst_piece, const struct indexset *only, struct op_list *ops,
+		   uint64_t *ret_numel)
+{
+	const struct table_piece *s = &m->src->piece[src_piece], *d = &dst->piece[dst_piece];
+	uint64_t elem = dst->tensor[d->tensor].elem_bytes, step = 1, lo = 0, hi = 0, numel = 1;
+	struct plan_op op = { .src_piece = src_piece,
+			      .dst_piece = dst_piece,
+			      .src_place = s->place,
+			      .dst_place = d->place,
+			      .only = only };
+
+	*ret_numel = 0;
+	for (uint32_t i = s->set.ndim; i-- > 0;) {
+		const struct indices *x = &s->set.dim[i], *y = &d->set.dim[i];
+		struct meet t = only ? meet(&only->dim[i], &only->dim[i]) : meet(x, y);
+		uint64_t stride = s->stride ? (uint64_t)s->stride[i] : step;
+
+		if (!t.n)
+			return 0;
+		if (t.n == x->total && t.n == y->total)
+			op.whole |= 1u << i;
+		lo += position_below(x, t.first) * stride;
+		hi += position_below(x, t.last) * stride;
+		numel *= t.n;
+		step *= x->total;
+	}
+	op.bytes = numel * elem;
+	op.src_lo = s->off + lo * elem;
+	op.src_hi = s->off + (hi + 1) * elem;
+	*ret_numel = numel;
+	return op_append(ops, &op);
+}
+
+/* --- whittling down --- */
+
+/* What is still wanted of the destination piece: disjoint products. */
+struct rests {
+	struct indexset *set;
+	uint32_t n;
+};
+
+/* Collects ascending stretches into records; equal ones at equal distances become one record. */
+struct runs {
+	struct run *run;
+	uint32_t n, cap;
+	uint64_t total;
+};
+
+static int runs_add(struct runs *b, uint64_t start, uint64_t len)
+{
+	struct run *last = b->n ? &b->run[b->n - 1] : NULL;
+
+	b->total += len;
+	if (last && last->len == len && last->count == 1) {
+		last->stride = start - last->start;
+		last->count = 2;
+		return 0;
+	}
+	if (last && last->len == len && start == last->start + last->count * last->stride) {
+		last->count++;
+		return 0;
+	}
+	if (b->n == b->cap) {
+		uint32_t cap = b->cap ? 2 * b->cap : 16;
+		struct run *p = reallocarray(b->run, cap, sizeof *p);
+
+		if (b->n >= LAYOUT_RUNS_MAX)
+			return -E2BIG;
+		if (!p)
+			return -ENOMEM;
+		b->run = p;
+		b->cap = cap;
+	}
+	b->run[b->n++] = (struct run){ start, len, len, 1 };
+	return 0;
+}
+
+/* x without y, which is a part of x. Stretches of x end where x has gaps, so those of the rest
+ * do not touch. */
+static int indices_minus(const struct indices *x, const struct indices *y, struct arena *a,
+			 struct indices *ret)
+{
+	struct indices_cursor xc = { 0 }, yc = { 0 };
+	struct stretch s, t = { 0 };
+	struct runs b = { 0 };
+	bool more = indices_next(y, y, &yc, &t);
+	int e = 0;
+
+	while (e == 0 && indices_next(x, x, &xc, &s)) {
+		uint64_t at = s.index, end = s.index + s.len;
+
+		for (; e == 0 && more && t.index < end; more = indices_next(y, y, &yc, &t)) {
+			if (t.index > at)
+				e = runs_add(&b, at, t.index - at);
+			at = t.index + t.len;
+		}
+		if (e == 0 && at < end)
+			e = runs_add(&b, at, end - at);
+	}
+	*ret = (struct indices){ .n = b.n, .total = b.total };
+	if (e == 0 && b.n) {
+		ret->run = arena_dup(a, b.run, b.n * sizeof *b.run);
+		e = ret->run ? 0 : -ENOMEM;
+	}
+	free(b.run);
+	return e;
+}
+
+/* Append r without i, a part of it, as at most ndim products: those that differ from i first in
+ * dimension d. */
+static int rests_minus(struct match *m, struct rests *out, const struct indexset *r,
+		       const struct indexset *i)
+{
+	for (uint32_t d = 0; d < r->ndim; d++) {
+		struct indices rest, *dim;
+		uint64_t numel = 1;
+		int e = indices_minus(&r->dim[d], &i->dim[d], &m->arena, &rest);
+
+		if (e < 0)
+			return e;
+		if (!rest.total)
+			continue;
+		if (out->n == PLAN_RESTS_MAX)
+			return -E2BIG;
+		dim = arena_array(&m->arena, r->ndim, sizeof *dim);
+		if (!dim)
+			return -ENOMEM;
+		for (uint32_t k = 0; k < r->ndim; k++) {
+			dim[k] = k < d ? i->dim[k] : k == d ? rest : r->dim[k];
+			numel *= dim[k].total;
+		}
+		out->set[out->n++] =
+			(struct indexset){ .ndim = r->ndim, .numel = numel, .dim = dim };
+	}
+	return 0;
+}
+
+/* Take from the rests what a source piece has; with ops, as operations. */
+static int rests_take(struct match *m, struct rests *from, struct rests *to, uint32_t src_piece,
+		      const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+		      struct arena *keep)
+{
+	const struct indexset *s = &m->src->piece[src_piece].set;
+
+	to->n = 0;
+	for (uint32_t i = 0; i < from->n; i++) {
+		struct indexset *only, part;
+		uint64_t numel;
+		int e = indexset_intersect(&from->set[i], s, &m->arena, &part);
+
+		if (e < 0)
+			return e;
+		if (!part.numel) {
+			if (to->n == PLAN_RESTS_MAX)
+				return -E2BIG;
+			to->set[to->n++] = from->set[i];
+			continue;
+		}
+		e = rests_minus(m, to, &from->set[i], &part);
+		if (e < 0)
+			return e;
+		if (!ops)
+			continue;
+		only = arena_alloc(keep, sizeof *only);
+		if (!only || indexset_copy(&part, keep, only) < 0)
+			return -ENOMEM;
+		e = op_make(m, src_piece, dst, dst_piece, only, ops, &numel);
+		if (e < 0)
+			return e;
+	}
+	return 0;
+}
+
+static bool first_before(const struct indexset *x, const struct indexset *y)
+{
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (position_lo(&x->dim[d]) != position_lo(&y->dim[d]))
+			return position_lo(&x->dim[d]) < position_lo(&y->dim[d]);
+	return false;
+}
+
+static void rests_tell(const struct rests *r, uint64_t *ret_missing, uint64_t *first)
+{
+	const struct indexset *low = &r->set[0];
+
+	*ret_missing = 0;
+	for (uint32_t i = 0; i < r->n; i++) {
+		*ret_missing += r->set[i].numel;
+		if (first_before(&r->set[i], low))
+			low = &r->set[i];
+	}
+	for (uint32_t d = 0; r->n && d < low->ndim; d++)
+		first[d] = position_lo(&low->dim[d]);
+}
+
+static int whittle(struct match *m, const struct table *dst, uint32_t dst_piece,
+		   struct op_list *ops, struct arena *keep, uint64_t *ret_missing, uint64_t *first)
+{
+	struct rests r[2] = { 0 };
+	int e = 0;
+
+	arena_free(&m->arena);
+	for (int i = 0; i < 2; i++) {
+		r[i].set = arena_array(&m->arena, PLAN_RESTS_MAX, sizeof *r[i].set);
+		if (!r[i].set)
+			return -ENOMEM;
+	}
+	r[0].set[r[0].n++] = dst->piece[dst_piece].set;
+	for (uint32_t i = 0; i < m->n && r[0].n && e == 0; i++) {
+		if (!sets_meet(piece_set(m, i), &dst->piece[dst_piece].set))
+			continue;
+		const struct rests from = r[0];
+
+		e = rests_take(m, &r[0], &r[1], m->first + i, dst, dst_piece, ops, keep);
+		r[0] = r[1];
+		r[1] = from;
+	}
+	if (e == 0)
+		rests_tell(&r[0], ret_missing, first);
+	return e;
+}
+
+/* --- one destination piece --- */
+
+/* The first span that may reach above lo; those before all end at or below it. */
+static uint32_t spans_from(const struct match *m, uint64_t lo)
+{
+	uint32_t from = 0, to = m->n;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (m->span[mid].hi_max <= lo)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+		struct arena *keep, uint64_t *ret_missing, uint64_t *first_missing)
+{
+	const struct indexset *want = &dst->piece[dst_piece].set;
+	uint64_t lo = want->ndim ? position_lo(&want->dim[m->dim]) : 0;
+	uint64_t hi = want->ndim ? position_hi(&want->dim[m->dim]) : 1;
+	uint64_t have = 0, numel;
+
+	*ret_missing = 0;
+	if (!m->disjoint)
+		return whittle(m, dst, dst_piece, ops, keep, ret_missing, first_missing);
+	for (uint32_t i = spans_from(m, lo); i < m->n && m->span[i].lo < hi; i++) {
+		int e = op_make(m, m->span[i].piece, dst, dst_piece, NULL, ops, &numel);
+
+		if (e < 0)
+			return e;
+		have += numel;
+	}
+	if (have == want->numel)
+		return 0;
+	return whittle(m, dst, dst_piece, NULL, keep, ret_missing, first_missing);
+}

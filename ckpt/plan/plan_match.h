@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_match.h - which source pieces give a destination piece its elements. For plan.c only.
+ *
+ * A match is one tensor's source pieces, made ready once and asked for every destination piece.
+ */
+#ifndef CKPT_PLAN_PLAN_MATCH_H
+#define CKPT_PLAN_PLAN_MATCH_H
+#include "ckpt/plan/plan.h"
+
+/* Operations in the making: malloc'ed, as they grow. */
+struct op_list {
+	struct plan_op *op;
+	uint64_t n, cap;
+};
+
+struct match_span;
+struct match {
+	const struct table *src;
+	uint32_t first, n;	 /* the tensor's pieces in src */
+	struct match_span *span; /* [n] sorted along one dimension */
+	uint32_t span_cap, dim;
+	bool disjoint;	    /* no two of the pieces share an element */
+	struct arena arena; /* of one selection */
+};
+
+int match_begin(struct match *m, const struct table *src, uint32_t src_tensor); /* -ENOMEM */
+void match_free(struct match *m);
+
+/*
+ * Append the operations for one destination piece; index sets that they need live in `keep`.
+ * *ret_missing: elements that no source piece has; then first_missing[ndim] is the first of them,
+ * in row-major order, and what was appended is incomplete. -ENOMEM, -E2BIG.
+ */
+int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+		struct arena *keep, uint64_t *ret_missing, uint64_t *first_missing);
+#endif

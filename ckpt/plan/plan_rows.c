@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_rows.c - the rows of one operation, for whoever carries a plan out. Invariant: every element
+ * that the operation moves is in exactly one row. Inner dimensions that both pieces hold whole and
+ * dense are one stretch of bytes, so a row is as long as it can be.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/plan/position.h"
+
+static bool is_whole(const struct plan_cursor *c, uint32_t d)
+{
+	return c->op->whole >> d & 1;
+}
+
+static bool dim_next(struct plan_cursor *c, uint32_t d)
+{
+	const struct indices *x = &c->src->set.dim[d], *y = &c->dst->set.dim[d], *only;
+	struct stretch *s = &c->dim[d].cur;
+
+	if (!c->op->only)
+		return indices_next(x, y, &c->dim[d].at, s);
+	only = &c->op->only->dim[d];
+	if (!indices_next(only, only, &c->dim[d].at, s))
+		return false;
+	s->x_pos = position_below(x, s->index);
+	s->y_pos = position_below(y, s->index);
+	return true;
+}
+
+/* Back to the first stretch. An operation has elements, so there is one. */
+static void dim_first(struct plan_cursor *c, uint32_t d)
+{
+	c->dim[d].in = 0;
+	if (c->one >> d & 1)
+		return;
+	c->dim[d].at = (struct indices_cursor){ 0 };
+	(void)dim_next(c, d);
+}
+
+static void dim_init(struct plan_cursor *c, uint32_t d)
+{
+	struct indices_cursor first;
+	struct stretch s;
+
+	if (is_whole(c, d)) {
+		/* Not by indices: the same positions in both, whatever gaps the indices have. */
+		c->dim[d].cur = (struct stretch){ .len = c->src->set.dim[d].total };
+		c->one |= 1u << d;
+		c->dim[d].in = 0;
+		return;
+	}
+	dim_first(c, d);
+	first = c->dim[d].at;
+	s = c->dim[d].cur;
+	if (!dim_next(c, d))
+		c->one |= 1u << d;
+	c->dim[d].at = first;
+	c->dim[d].cur = s;
+}
+
+/* Offsets of everything inside dimension d, from the positions of the dimensions before. */
+static void place_from(struct plan_cursor *c, uint32_t d)
+{
+	for (struct plan_dim *x = &c->dim[d], *end = &c->dim[c->nouter]; x < end; x++) {
+		x[1].src_at = x->src_at + (x->cur.x_pos + x->in) * x->src_stride;
+		x[1].dst_at = x->dst_at + (x->cur.y_pos + x->in) * x->dst_stride;
+	}
+}
+
+/* The next index of dimension n - 1, carrying outwards; all dimensions from n on start again. */
+static void outer_next(struct plan_cursor *c, uint32_t n)
+{
+	for (uint32_t d = n; d-- > 0;) {
+		bool more = ++c->dim[d].in < c->dim[d].cur.len;
+
+		if (!more && !(c->one >> d & 1) && dim_next(c, d)) {
+			c->dim[d].in = 0;
+			more = true;
+		}
+		if (more) {
+			for (uint32_t i = d + 1; i < c->nouter + c->has_row; i++)
+				dim_first(c, i);
+			place_from(c, d);
+			return;
+		}
+	}
+	c->done = true;
+}
+
+static void strides_fill(struct plan_cursor *c, uint64_t elem)
+{
+	const struct table_piece *src = c->src, *dst = c->dst;
+	uint64_t src_step = elem, dst_step = elem;
+
+	for (uint32_t d = src->set.ndim; d-- > 0;) {
+		c->dim[d].src_stride = src->stride ? (uint64_t)src->stride[d] * elem : src_step;
+		c->dim[d].dst_stride = dst->stride ? (uint64_t)dst->stride[d] * elem : dst_step;
+		src_step *= src->set.dim[d].total;
+		dst_step *= dst->set.dim[d].total;
+	}
+}
+
+void plan_rows(const struct plan *p, const struct plan_op *op, struct plan_cursor *c)
+{
+	const struct table_piece *src = &p->src->piece[op->src_piece];
+	uint32_t n = src->set.ndim;
+	uint64_t elem = p->src->tensor[src->tensor].elem_bytes;
+
+	c->op = op;
+	c->src = src;
+	c->dst = &p->dst->piece[op->dst_piece];
+	c->unit = elem;
+	c->elem = 0;
+	c->one = 0;
+	c->has_row = c->done = false;
+	strides_fill(c, elem);
+	for (; n > 0 && is_whole(c, n - 1); n--) {
+		uint64_t total = src->set.dim[n - 1].total;
+
+		/* The stride of a single index is never stepped. */
+		if (total > 1 &&
+		    (c->dim[n - 1].src_stride != c->unit || c->dim[n - 1].dst_stride != c->unit))
+			break;
+		c->unit *= total;
+	}
+	c->nouter = n;
+	if (n > 0 && c->dim[n - 1].src_stride == c->unit && c->dim[n - 1].dst_stride == c->unit) {
+		c->has_row = true;
+	} else if (n > 0 && c->unit == elem) {
+		c->has_row = true;
+		c->elem = (uint32_t)elem;
+	}
+	c->nouter -= c->has_row;
+	for (uint32_t d = 0; d < n; d++)
+		dim_init(c, d);
+	c->dim[0].src_at = src->off;
+	c->dim[0].dst_at = c->dst->off;
+	place_from(c, 0);
+}
+
+bool plan_rows_ascend(const struct plan *p, const struct plan_op *op)
+{
+	return !p->src->piece[op->src_piece].stride;
+}
+
+/* To the first index of dimension d whose source position is at least pos. *ret_exact: it is
+ * pos. */
+static bool dim_seek(struct plan_cursor *c, uint32_t d, uint64_t pos, bool *ret_exact)
+{
+	const struct indices *x = &c->src->set.dim[d];
+	struct stretch *s = &c->dim[d].cur;
+
+	if (pos >= x->total)
+		return false;
+	if (c->one >> d & 1) {
+		if (pos >= s->x_pos + s->len)
+			return false;
+		*ret_exact = pos >= s->x_pos;
+		c->dim[d].in = *ret_exact ? pos - s->x_pos : 0;
+		return true;
+	}
+	c->dim[d].at = (struct indices_cursor){ .at = position_index(x, pos) };
+	if (!dim_next(c, d))
+		return false;
+	*ret_exact = s->x_pos == pos;
+	return true;
+}
+
+void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src_off,
+		    struct plan_cursor *c)
+{
+	uint32_t n;
+
+	plan_rows(p, op, c);
+	if (src_off <= op->src_lo || c->src->stride)
+		return;
+	n = c->nouter + c->has_row;
+	for (uint32_t d = 0; d < n; d++) {
+		uint64_t pos = (src_off - c->src->off) / c->dim[d].src_stride;
+		bool exact;
+
+		if (d > 0)
+			pos %= c->src->set.dim[d].total;
+		if (!dim_seek(c, d, pos, &exact)) {
+			dim_first(c, d);
+			outer_next(c, d);
+			place_from(c, 0);
+			return;
+		}
+		if (!exact)
+			break;
+	}
+	place_from(c, 0);
+	c->done = n == 0 && src_off >= op->src_hi;
+}
+
+bool plan_row_next(struct plan_cursor *c, struct plan_row *row)
+{
+	const struct stretch *s = &c->dim[c->nouter].cur;
+	uint32_t n = c->nouter;
+
+	if (c->done)
+		return false;
+	*row = (struct plan_row){ .src_off = c->dim[n].src_at,
+				  .dst_off = c->dim[n].dst_at,
+				  .len = c->unit };
+	if (!c->has_row) {
+		outer_next(c, n);
+		return true;
+	}
+	row->src_off += s->x_pos * c->dim[n].src_stride;
+	row->dst_off += s->y_pos * c->dim[n].dst_stride;
+	row->len = s->len * c->unit;
+	if (c->elem) {
+		row->elem = c->elem;
+		row->n = s->len;
+		row->src_stride = c->dim[n].src_stride;
+		row->dst_stride = c->dim[n].dst_stride;
+	}
+	if ((c->one >> n & 1) || !dim_next(c, n))
+		outer_next(c, n);
+	return true;
+}
