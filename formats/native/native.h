@@ -65,7 +65,7 @@ struct native_info {
 /*
  * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a sealed table with one place and one piece per tensor of
  * which the rank owns something (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs that are not per rank by
- * rank 0). SINKs are left out. Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order inside; big pieces on
+ * rank 0). SINKs, and blobs that another rank owns, are left out. Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order inside; big pieces on
  * chunk bounds, small ones packed. The place's name is "rank R" and its size the end of the last piece.
  * Where the rank's pieces do not cover its share: -EINVAL, every tensor named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
@@ -73,7 +73,7 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 
 /*
  * Where the raw space of a part table lies in its file: one entry per raw MiB with off, stored_len, raw_len and codec filled (the sums are zero).
- * raw_len reaches from the chunk's start to the end of the last piece in it; raw bytes between pieces are zero and belong to the chunk; a chunk without
+ * raw_len reaches from the chunk's start to the end of the last piece in it; raw bytes between pieces belong to the chunk and mean nothing; a chunk without
  * pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes left out. *ret_data_end: the end of the last one, a multiple
  * of 4096; what lies between a chunk's stored_len and the next multiple of 4096 is zero. *ret_chunk is malloc'ed. -EPROTO: pieces overlap, or differ in
  * element size within a chunk (never so in a table of native_part_table).

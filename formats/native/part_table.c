@@ -16,7 +16,7 @@ struct build {
 	const struct table *decl;
 	struct table *t;
 	uint32_t rank;
-	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE for SINKs */
+	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
 	struct where {
 		bool known, inside;
 		uint32_t at[CKPT_DIMS_MAX];
@@ -82,6 +82,12 @@ static const uint32_t *coord_of(struct build *b, uint32_t mesh)
 	return w->inside ? w->at : NULL;
 }
 
+/* A blob's length may differ from step to step and from rank to rank: only its owner speaks of it. */
+static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
+{
+	return x->rank == TABLE_NONE ? b->rank == 0 : x->rank == b->rank;
+}
+
 /* All of a tensor that no layout describes, or nothing of it. */
 static int whole(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
 {
@@ -104,12 +110,8 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	int r;
 
 	if (x->layout == TABLE_NONE) {
-		bool mine = x->rank == TABLE_NONE || x->rank == b->rank;
-
-		r = whole(x, mine, a, ret_share);
-		if (x->flags & TENSOR_BLOB && x->rank == TABLE_NONE)
-			mine = b->rank == 0;
-		return r ? r : whole(x, mine, a, ret_owned);
+		r = whole(x, true, a, ret_share);
+		return r ? r : whole(x, true, a, ret_owned);
 	}
 	l = &d->layout[x->layout];
 	coord = coord_of(b, l->mesh);
@@ -138,7 +140,7 @@ static int tensors_copy(struct build *b)
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
-		if (x.cls != CKPT_SINK)
+		if (x.cls != CKPT_SINK && (!(x.flags & TENSOR_BLOB) || blob_is_mine(b, &x)))
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
 	return r;
