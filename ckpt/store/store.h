@@ -1,80 +1,169 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - the directory protocol: what makes a set of files a checkpoint, and which one is the latest.
+ * store.h - the directory protocol: what makes a set of files a checkpoint, and which one is the
+ * latest.
  *
  *	ROOT/JOB/step-%012u/MANIFEST, w....part        committed: visible if and only if complete
  *	        /.tmp-%012u-g%08u-%08x/                collecting: step, generation, nonce
- *	        /.old-%012u-s%u/                       set aside: the job went back to an older step and committed again
+ *	        /.old-%012u-s%u/                       set aside: the job went back to an older step and
+ *	                                               committed again. Where the name is taken: -%08x more
  *	        /.trash-%08x/                          being deleted
- *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claiming daemon's nonce
+ *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
+ *	        /.ckptd/gen-%08u.%u                    the n-th time that claim was taken over, n = 1, 2, ...
  *
- * Steps: claim -> trash older collecting directories -> scan -> begin -> parts (write, sync, close) -> commit. A daemon whose generation is not the highest
- * claimed one cannot commit (-ESTALE). Trashing is a rename, and so is committing: only one of them can win. Nothing committed is ever deleted here.
+ * Life: open -> claim -> older collecting directories are trashed -> scan -> begin -> parts (create,
+ * write, finish) -> commit. A store whose claim is not the highest on disk cannot commit (-ESTALE).
+ * Trashing is a rename and committing is a rename of the same name: only one of them can win.
+ * Nothing that was committed is ever deleted here.
+ *
+ * What a reader sees, whatever died at whatever moment: the old steps, or the old steps and the new
+ * one. Only a commit that goes back has states in between: the old line without its newest step,
+ * without its two newest, ..., down to the step that was gone back to.
+ *
+ * Everything beneath the job directory goes through struct io_ops. No symbolic link is followed.
+ * Directories are 0700, files 0600.
  */
 #ifndef CKPT_STORE_STORE_H
 #define CKPT_STORE_STORE_H
+#include <pthread.h>
 #include "ckpt/base/source.h"
 #include "ckpt/io/io.h"
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
+#define STORE_DIR_MAX 64 /* bytes of an entry of the job directory, with its zero */
+
+/* A reader may make one by hand: { .ops, .job_fd, .job } and zeros is enough for store_scan and
+ * store_step_open. */
 struct store {
 	const struct io_ops *ops;
-	int root_fd, job_fd;            /* job_fd -1: the job's directory does not exist yet */
+	int root_fd, job_fd;
 	char job[CKPT_JOB_MAX + 1];
-	uint32_t nonce;                 /* random: this opener's */
-	uint64_t generation;            /* claimed; 0: none (readers) */
+	uint32_t nonce; /* random: this opener's */
+
+	pthread_mutex_t lock;	 /* protects all below */
+	uint64_t generation;	 /* claimed; 0: none (readers) */
+	uint32_t takeover;	 /* how often that claim had changed hands when it became ours */
+	struct store_txn *begun; /* begun here and not yet committed or aborted */
 };
 
 /* A job name: [A-Za-z0-9._-]{1,64}, no leading dot. -EINVAL says what is wrong. */
 int store_job_check(const char *job, struct ckpt_err *err);
-/* root_fd is duplicated. create: make and sync ROOT/JOB and .ckptd; 0700/0600 modes. Without create a missing job is -ENOENT. */
-int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create, struct store **ret, struct ckpt_err *err);
+
+/*
+ * root_fd is duplicated. create: make ROOT/JOB and .ckptd, and sync both and ROOT, also where they
+ * existed: another process may have died before it did. ROOT's own name is the caller's to sync.
+ * Without create a missing job is -ENOENT.
+ */
+int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
+	       struct store **ret, struct ckpt_err *err);
+/* Every transaction must have ended. NULL is fine. */
 void store_close(struct store *s);
 
-/* Claim a launch. want 0: the highest + 1. want equal to the highest: taken over when again (the same launch returns after a daemon's death). want below the
- * highest: -ESTALE. Then collecting directories are trashed, except those begun through this struct, and trash is removed. */
-int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation, struct ckpt_err *err);
+/*
+ * Claim a launch. want 0: the highest + 1. Above the highest: that one. Equal to it: ours already, or
+ * taken over when again (the same launch returns after a daemon's death) and -EBUSY when not; who
+ * held it before cannot commit any more. Below it: -ESTALE.
+ * Then the collecting directories of this and older generations are trashed, except those begun
+ * through this struct; trash is removed as far as possible (files may still grow under the hand of a
+ * dead process's kernel threads: the next claim gets them); and the job directory is synced, so that
+ * what a scan finds from now on stays. When that fails the claim stands and can be asked for again.
+ */
+int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
+		struct ckpt_err *err);
+
+enum store_state {
+	STORE_COMMITTED,
+	STORE_COLLECTING, /* step, generation and bytes only */
+	STORE_SET_ASIDE,
+	STORE_DAMAGED, /* step-N whose MANIFEST cannot be read or is another step's */
+};
 
 struct store_step {
-	uint64_t step, seq, generation, wall_ns, bytes, parent_step;
+	uint64_t step, seq, generation, wall_ns, bytes, parent_step; /* UINT64_MAX: none */
 	uint32_t world;
 	uint8_t id[16];
-	char dir[48];                   /* entry name in the job directory */
-	char mesh[128];                 /* "fsdp=4"; several meshes: the one that most tensors use */
+	char dir[STORE_DIR_MAX]; /* entry name in the job directory */
+	char mesh[128];		 /* "fsdp=4"; several meshes: the first of those with most ranks */
 	const char *format;
-	enum { STORE_COMMITTED, STORE_COLLECTING, STORE_SET_ASIDE, STORE_DAMAGED } state; /* DAMAGED: step-N whose MANIFEST cannot be read */
-	char why[200];                  /* DAMAGED */
+	enum store_state state;
+	char why[200]; /* DAMAGED: what is wrong; SET_ASIDE: "" or the same */
 };
-/* All step directories, newest first (seq, then step); collecting and set aside too when all. *ret is malloc'ed. Foreign entries are ignored. */
-int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err);
+
+/*
+ * All step directories, newest first (seq, then step); collecting and set aside too when all. A
+ * damaged step, whose seq is unknown (0), stands before the newest committed step with a lower number:
+ * where it was. So entry 0 of a scan without all is "latest". The next seq to commit is 1 + the
+ * highest of a scan with all. *ret is malloc'ed. Foreign entries are ignored.
+ */
+int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+	       struct ckpt_err *err);
+/* Open a step directory for reading, by its entry name. */
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
 
-/* --- writing --- */
+/* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
 struct store_txn;
+
+/* -ESTALE: another launch has claimed the job. -EINVAL: nothing was claimed through s. */
 int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct ckpt_err *err);
-/* A fresh part file: name is made; O_EXCL, and O_DIRECT when *direct (cleared where refused); fallocated to bytes_max. -ENOSPC early. */
-int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, bool *direct, char ret_name[40], int *ret_fd, struct ckpt_err *err);
-/* Truncate to the true length, sync, close. An error kills the file: it is unlinked, create another one from memory. fd is closed always. */
-int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes, struct ckpt_err *err);
-/* Write and sync MANIFEST, sync the directory, check the claim (-ESTALE), set aside the steps above base_step that base does not descend to (see below),
- * rename to step-N, sync the parent. Only after 0 is the step committed. On any error the collecting directory is gone and older steps are untouched.
- * rewind: the newest step of the line that this one continues (UINT64_MAX: it continues none: every other step is set aside); steps above it are set aside. */
-int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint64_t rewind, struct ckpt_err *err);
+
+/* A fresh part file: its name is made here; O_EXCL, write only, and O_DIRECT when *direct (cleared
+ * where refused); bytes_max are allocated where the file system can, so that -ENOSPC comes early. */
+int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, bool *direct,
+		      char ret_name[40], int *ret_fd, struct ckpt_err *err);
+
+/* Truncate to the true length, sync, close. An error kills the file: it is unlinked, create another
+ * one from memory and never this one again. fd is closed always. */
+int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes,
+		      struct ckpt_err *err);
+/* Give a created part up instead of finishing it: closed and unlinked. */
+void store_part_drop(struct store_txn *x, const char *name, int fd);
+
+/*
+ * Write and sync MANIFEST, sync the directory, check the claim, set the steps above rewind aside
+ * (newest first, each synced), rename to step-N, sync the parent. Only after 0 is the step committed.
+ * rewind: the newest step of the line that this one continues (UINT64_MAX: it continues none: every
+ * other step is set aside).
+ * The transaction is over whatever the result. On an error the collecting directory is gone, or trash
+ * for the next claim, and the steps that were set aside are back where they were; with one exception,
+ * -EIO whose text says "may or may not be visible": the rename was done but is perhaps not durable,
+ * and nothing was touched since.
+ * -ESTALE: the claim is lost. -EEXIST: step-N exists and belongs to the line that is continued.
+ * -EINVAL: the step is not above rewind, or a part is neither finished nor dropped. -ENOSPC.
+ */
+int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint64_t rewind,
+		 struct ckpt_err *err);
+/* NULL is fine. Parts that are still open stay open: theirs to close. */
 void store_abort(struct store_txn *x);
 
 /* --- sources for the formats' readers --- */
+/* dirfd is borrowed until store_source_dir_close; sources opened from it may outlive both. Names are
+ * single components; what is no regular file is -EISDIR or -EINVAL. */
 int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret);
 void store_source_dir_close(struct source_dir *d);
 
 /* --- names that people type --- */
 struct store_ref {
-	int step_fd;                    /* the step directory */
-	char path[4096];                /* absolute */
+	int step_fd;	 /* the step directory; the caller closes it */
+	char path[4096]; /* absolute */
 };
-/* "latest", "latest~N", "step:N" below where (a store with one job or a job directory), or a path to a step directory. -ENOENT (exit 10), -EUCLEAN uncommitted (5),
- * -ENOTUNIQ several jobs, all listed. */
-int store_resolve(const struct io_ops *ops, const char *where, const char *name, struct store_ref *ret, struct ckpt_err *err);
-/* Jobs of a path: the path itself when it is a job directory, else its subdirectories that are jobs. each(job, open directory's fd). */
-int store_jobs(const struct io_ops *ops, const char *path, int (*each)(void *arg, const char *job, int job_fd, const char *abs_path), void *arg, struct ckpt_err *err);
+
+/*
+ * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u" below where (NULL: "."; a store with
+ * one job, or a job directory), or a path to a step directory: what has a '/' or names an existing
+ * directory. A path may lead to any directory that holds MANIFEST, copied, renamed, set aside.
+ * A damaged step resolves: its reader says what is wrong. -ENOENT (exit 10) lists the nearest steps,
+ * -EUCLEAN not committed (5), -ENOTUNIQ several jobs, all listed.
+ */
+int store_resolve(const struct io_ops *ops, const char *where, const char *name,
+		  struct store_ref *ret, struct ckpt_err *err);
+
+/*
+ * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else
+ * its subdirectories that are; none is no error. job_fd is closed after each(); each != 0 ends it and
+ * is returned. -ENOENT: no such path.
+ */
+int store_jobs(const struct io_ops *ops, const char *path,
+	       int (*each)(void *arg, const char *job, int job_fd, const char *abs_path), void *arg,
+	       struct ckpt_err *err);
 #endif

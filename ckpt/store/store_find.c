@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_find.c - from what people type to a step directory, and from a path to its jobs. Called by
+ * ckptctl and by restore.
+ * The path that was typed is opened as any program would, links included: it is the user's. What lies
+ * beneath is reached through struct io_ops only.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include "ckpt/store/store_impl.h"
+
+#define NEAREST_MAX 4	/* steps that are offered instead of one that does not exist */
+#define JOBS_MAX 65536u /* of a store */
+
+static_assert(sizeof((struct store_ref *)0)->path >= PATH_MAX, "realpath fits");
+
+static int path_open(const char *path, char ret_abs[PATH_MAX], int *ret_fd, struct ckpt_err *err)
+{
+	struct ckpt_err e;
+
+	*ret_fd = -1;
+	if (!path)
+		path = ".";
+	if (!realpath(path, ret_abs) ||
+	    (*ret_fd = open(ret_abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+		(void)store_fail(&e, -errno, "cannot open %.200s", path);
+		if (e.code == -ENOTDIR)
+			return ckpt_error(err, e.code, "%.200s is a file: give the directory",
+					  path);
+		return ckpt_error(err, e.code, "%s", e.msg);
+	}
+	return 0;
+}
+
+static int path_join(char *buf, size_t bytes, const char *dir, const char *entry,
+		     struct ckpt_err *err)
+{
+	int n = snprintf(buf, bytes, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, entry);
+
+	if (n < 0 || (size_t)n >= bytes)
+		return ckpt_error(err, -ENAMETOOLONG, "the path of %.64s is too long", entry);
+	return 0;
+}
+
+static const char *path_base(const char *abs)
+{
+	const char *slash = strrchr(abs, '/');
+
+	return slash ? slash + 1 : abs;
+}
+
+/* --- jobs --- */
+
+static int job_mark(void *arg, const char *name, unsigned char d_type)
+{
+	struct store_name x;
+
+	(void)arg;
+	if (d_type != DT_DIR && d_type != DT_UNKNOWN)
+		return 0;
+	if (strcmp(name, STORE_CLAIMS) == 0)
+		return 1;
+	store_name_parse(name, &x);
+	return (x.kind & (STORE_STEP | STORE_OLD | STORE_TMP)) != 0;
+}
+
+/* 1 yes, 0 no, -errno. */
+static int is_job(const struct io_ops *ops, int fd)
+{
+	return ops->list(ops->ctx, fd, job_mark, NULL);
+}
+
+typedef char job_name[CKPT_JOB_MAX + 1];
+
+struct jobs {
+	const struct io_ops *ops;
+	int fd;
+	uint32_t n, cap;
+	job_name *name;
+};
+
+static int jobs_add(struct jobs *j, const char *name)
+{
+	if (j->n == JOBS_MAX)
+		return -E2BIG;
+	if (j->n == j->cap) {
+		uint32_t cap = j->cap ? 2 * j->cap : 16;
+		job_name *p = reallocarray(j->name, cap, sizeof *p);
+
+		if (!p)
+			return -ENOMEM;
+		j->name = p;
+		j->cap = cap;
+	}
+	memcpy(j->name[j->n++], name, strlen(name) + 1);
+	return 0;
+}
+
+/* A directory that this user may not read is not a job of theirs. */
+static int jobs_entry(void *arg, const char *name, unsigned char d_type)
+{
+	struct jobs *j = arg;
+	int fd, r;
+
+	if ((d_type != DT_DIR && d_type != DT_UNKNOWN) || store_job_check(name, NULL))
+		return 0;
+	fd = j->ops->open(j->ops->ctx, j->fd, name, O_RDONLY | O_DIRECTORY, 0);
+	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
+		return fd;
+	if (fd < 0)
+		return 0;
+	r = is_job(j->ops, fd);
+	(void)j->ops->close(j->ops->ctx, fd);
+	return r > 0 ? jobs_add(j, name) : r;
+}
+
+static int jobs_by_name(const void *a, const void *b)
+{
+	return strcmp(a, b);
+}
+
+static int jobs_find(const struct io_ops *ops, int fd, const char *abs, struct jobs *ret,
+		     struct ckpt_err *err)
+{
+	int r;
+
+	*ret = (struct jobs){ .ops = ops, .fd = fd };
+	r = ops->list(ops->ctx, fd, jobs_entry, ret);
+	if (r) {
+		free(TAKE(ret->name));
+		return store_fail(err, r, "cannot list the jobs in %.200s", abs);
+	}
+	if (ret->n)
+		qsort(ret->name, ret->n, sizeof *ret->name, jobs_by_name);
+	return 0;
+}
+
+int store_jobs(const struct io_ops *ops, const char *path,
+	       int (*each)(void *arg, const char *job, int job_fd, const char *abs_path), void *arg,
+	       struct ckpt_err *err)
+{
+	char abs[PATH_MAX], job_path[PATH_MAX];
+	cleanup_close int fd = -1;
+	struct jobs jobs;
+	int r;
+
+	r = path_open(path, abs, &fd, err);
+	if (r)
+		return r;
+	r = is_job(ops, fd);
+	if (r < 0)
+		return store_fail(err, r, "cannot list %.200s", abs);
+	if (r)
+		return each(arg, path_base(abs), fd, abs);
+	r = jobs_find(ops, fd, abs, &jobs, err);
+	for (uint32_t i = 0; !r && i < jobs.n; i++) {
+		int job_fd = ops->open(ops->ctx, fd, jobs.name[i], O_RDONLY | O_DIRECTORY, 0);
+
+		if (job_fd == -ENOENT)
+			continue; /* removed since */
+		if (job_fd < 0) {
+			r = store_fail(err, job_fd, "cannot open job %s", jobs.name[i]);
+			break;
+		}
+		r = path_join(job_path, sizeof job_path, abs, jobs.name[i], err);
+		if (!r)
+			r = each(arg, jobs.name[i], job_fd, job_path);
+		(void)ops->close(ops->ctx, job_fd);
+	}
+	free(jobs.name);
+	return r;
+}
+
+/* The one job of where. abs becomes its path, *fd its descriptor. */
+static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -ENOTUNIQ };
+	char job_path[PATH_MAX];
+	struct jobs jobs;
+	int r = is_job(ops, *fd), job_fd;
+
+	if (r < 0)
+		return store_fail(err, r, "cannot list %.200s", abs);
+	if (r)
+		return 0;
+	r = jobs_find(ops, *fd, abs, &jobs, err);
+	if (r)
+		return r;
+	if (jobs.n == 1) {
+		r = path_join(job_path, sizeof job_path, abs, jobs.name[0], err);
+		job_fd = r ? r : ops->open(ops->ctx, *fd, jobs.name[0], O_RDONLY | O_DIRECTORY, 0);
+		if (!r && job_fd < 0)
+			r = store_fail(err, job_fd, "cannot open job %s", jobs.name[0]);
+		if (!r) {
+			(void)ops->close(ops->ctx, *fd);
+			*fd = job_fd;
+			memcpy(abs, job_path, sizeof job_path);
+		}
+	} else if (jobs.n == 0) {
+		r = ckpt_error(
+			err, -ENOENT,
+			"%.200s holds no job with checkpoints; give a store or a job directory "
+			"with -C PATH",
+			abs);
+	} else {
+		for (uint32_t i = 0; i < jobs.n; i++)
+			ckpt_errlist_add(&list, "-C %s/%s", strcmp(abs, "/") == 0 ? "" : abs,
+					 jobs.name[i]);
+		r = ckpt_errlist_end(&list, err, "%.100s holds %" PRIu32 " jobs; choose one", abs,
+				     jobs.n);
+		ckpt_errlist_free(&list);
+	}
+	free(jobs.name);
+	return r;
+}
+
+/* --- steps of a job --- */
+
+struct wanted {
+	bool by_step;
+	uint64_t step, back; /* by_step: the number; else how many before the latest */
+};
+
+static bool parse_number(const char *text, uint64_t *ret)
+{
+	if (!*text)
+		return false;
+	for (*ret = 0; *text; text++) {
+		if (*text < '0' || *text > '9' || ckpt_mul(*ret, 10, ret) ||
+		    ckpt_add(*ret, (uint64_t)(*text - '0'), ret))
+			return false;
+	}
+	return true;
+}
+
+/* 1: a short name; 0: something else; -EINVAL: meant as one. */
+static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *err)
+{
+	struct store_name x;
+
+	*ret = (struct wanted){ 0 };
+	if (strcmp(name, "latest") == 0)
+		return 1;
+	store_name_parse(name, &x);
+	if (x.kind == STORE_STEP) {
+		*ret = (struct wanted){ .by_step = true, .step = x.step };
+		return 1;
+	}
+	if (strncmp(name, "latest~", 7) == 0) {
+		if (parse_number(name + 7, &ret->back))
+			return 1;
+	} else if (strncmp(name, "step:", 5) == 0) {
+		ret->by_step = true;
+		if (parse_number(name + 5, &ret->step))
+			return 1;
+	} else {
+		return 0;
+	}
+	return ckpt_error(err, -EINVAL,
+			  "\"%.80s\" needs a number after its sign, as in latest~1 or step:1000",
+			  name);
+}
+
+static bool is_listed(const struct store_step *st)
+{
+	return st->state == STORE_COMMITTED || st->state == STORE_DAMAGED;
+}
+
+static uint64_t distance(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : b - a;
+}
+
+/* "10, 20 and 30": the committed steps nearest to a number, ascending. */
+static void nearest_print(const struct store_step *step, uint32_t n, uint64_t to, char *buf,
+			  size_t bytes)
+{
+	uint64_t near[NEAREST_MAX];
+	uint32_t have = 0;
+	int used = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at;
+
+		if (!is_listed(&step[i]))
+			continue;
+		for (at = have; at > 0 && distance(step[i].step, to) < distance(near[at - 1], to);
+		     at--)
+			if (at < NEAREST_MAX)
+				near[at] = near[at - 1];
+		if (at < NEAREST_MAX) {
+			near[at] = step[i].step;
+			have = MIN(have + 1, (uint32_t)NEAREST_MAX);
+		}
+	}
+	for (uint32_t i = 1; i < have; i++) {
+		for (uint32_t k = i; k > 0 && near[k] < near[k - 1]; k--) {
+			uint64_t swap = near[k];
+
+			near[k] = near[k - 1];
+			near[k - 1] = swap;
+		}
+	}
+	buf[0] = 0;
+	for (uint32_t i = 0; i < have && used >= 0 && (size_t)used < bytes; i++)
+		used += snprintf(buf + used, bytes - (size_t)used, "%s%" PRIu64,
+				 i == 0		 ? ""
+				 : i + 1 == have ? " and "
+						 : ", ",
+				 near[i]);
+}
+
+static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want, const char *abs,
+			struct ckpt_err *err)
+{
+	char near[NEAREST_MAX * 26];
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].step == want && step[i].state == STORE_COLLECTING)
+			return ckpt_error(
+				err, -EUCLEAN,
+				"step %" PRIu64 " in %.150s is not committed: %s is still "
+				"being written, or its writer died; ckptctl ls -C %.100s lists "
+				"what is committed",
+				want, abs, step[i].dir, abs);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].step == want && step[i].state == STORE_SET_ASIDE)
+			return ckpt_error(err, -ENOENT,
+					  "step %" PRIu64
+					  " in %.150s was set aside when the job went "
+					  "back to an older step; it can be read as %.150s/%s",
+					  want, abs, abs, step[i].dir);
+	}
+	nearest_print(step, n, want, near, sizeof near);
+	return ckpt_error(
+		err, -ENOENT,
+		"there is no step %" PRIu64 " in %.150s; %s%s (ckptctl ls -C %.150s lists all)",
+		want, abs, near[0] ? "nearest: " : "nothing is committed there yet", near, abs);
+}
+
+static int latest_unknown(uint32_t ncommitted, uint64_t back, const char *abs, struct ckpt_err *err)
+{
+	if (ncommitted == 0)
+		return ckpt_error(err, -ENOENT, "nothing is committed in %.200s yet", abs);
+	return ckpt_error(err, -ENOENT,
+			  "latest~%" PRIu64 " does not exist: %.200s has %" PRIu32
+			  " committed steps, the oldest is latest~%" PRIu32,
+			  back, abs, ncommitted, ncommitted - 1);
+}
+
+/* The entry's name, or NULL with the error in *ret_r. */
+static const char *step_choose(const struct store_step *step, uint32_t n, const struct wanted *want,
+			       const char *abs, int *ret_r, struct ckpt_err *err)
+{
+	uint32_t nlisted = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!is_listed(&step[i]))
+			continue;
+		if (want->by_step ? step[i].step == want->step : nlisted == want->back)
+			return step[i].dir;
+		nlisted++;
+	}
+	*ret_r = want->by_step ? step_unknown(step, n, want->step, abs, err)
+			       : latest_unknown(nlisted, want->back, abs, err);
+	return NULL;
+}
+
+static int resolve_short(const struct io_ops *ops, const char *where, const struct wanted *want,
+			 struct store_ref *ret, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	cleanup_close int fd = -1;
+	char abs[PATH_MAX];
+	struct store s = { .ops = ops, .root_fd = -1 };
+	const char *dir;
+	uint32_t n;
+	int r;
+
+	r = path_open(where, abs, &fd, err);
+	if (!r)
+		r = job_only(ops, &fd, abs, err);
+	if (r)
+		return r;
+	s.job_fd = fd;
+	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(abs));
+	r = store_scan(&s, true, &step, &n, err);
+	if (r)
+		return r;
+	dir = step_choose(step, n, want, abs, &r, err);
+	if (!dir)
+		return r;
+	r = path_join(ret->path, sizeof ret->path, abs, dir, err);
+	return r ? r : store_step_open(&s, dir, &ret->step_fd, err);
+}
+
+/* --- paths --- */
+
+static int part_mark(void *arg, const char *name, unsigned char d_type)
+{
+	size_t n = strlen(name);
+
+	(void)arg;
+	(void)d_type;
+	return name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
+}
+
+static bool is_file(const struct io_ops *ops, int dirfd, const char *name)
+{
+	struct source src;
+
+	if (store_source_open(ops, dirfd, name, &src))
+		return false;
+	src.close(src.ctx);
+	return true;
+}
+
+static int resolve_path(const struct io_ops *ops, const char *path, struct store_ref *ret,
+			struct ckpt_err *err)
+{
+	cleanup_close int fd = -1;
+	char abs[PATH_MAX];
+	struct store_name x;
+	int r;
+
+	r = path_open(path, abs, &fd, err);
+	if (r)
+		return r;
+	store_name_parse(path_base(abs), &x);
+	if (x.kind == STORE_TMP || x.kind == STORE_TRASH)
+		return ckpt_error(err, -EUCLEAN,
+				  "%.300s is not committed: it is %s; ckptctl ls lists what is",
+				  abs,
+				  x.kind == STORE_TMP ? "still being written, or its writer died"
+						      : "being deleted");
+	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
+	if (x.kind != STORE_STEP && !is_file(ops, fd, STORE_MANIFEST)) {
+		r = is_job(ops, fd);
+		if (r > 0)
+			return ckpt_error(
+				err, -ENOENT,
+				"%.200s is a job's directory, not a checkpoint: give one of "
+				"its steps, or \"latest -C %.200s\"",
+				abs, abs);
+		if (!r)
+			r = ops->list(ops->ctx, fd, part_mark, NULL);
+		if (r < 0)
+			return store_fail(err, r, "cannot list %.200s", abs);
+		return ckpt_error(err, r ? -EUCLEAN : -ENOENT,
+				  "%.300s is no %scheckpoint: it has no " STORE_MANIFEST, abs,
+				  r ? "complete " : "");
+	}
+	memcpy(ret->path, abs, sizeof abs);
+	ret->step_fd = TAKE_FD(fd);
+	return 0;
+}
+
+int store_resolve(const struct io_ops *ops, const char *where, const char *name,
+		  struct store_ref *ret, struct ckpt_err *err)
+{
+	struct wanted want;
+	struct stat st;
+	int r;
+
+	ret->step_fd = -1;
+	ret->path[0] = 0;
+	if (strchr(name, '/'))
+		return resolve_path(ops, name, ret, err);
+	r = wanted_parse(name, &want, err);
+	if (r < 0)
+		return r;
+	if (r)
+		return resolve_short(ops, where, &want, ret, err);
+	if (stat(name, &st) == 0 && S_ISDIR(st.st_mode))
+		return resolve_path(ops, name, ret, err);
+	return ckpt_error(
+		err, -ENOENT,
+		"there is no checkpoint \"%.200s\": give latest, latest~N, step:N, or the "
+		"path of a step directory",
+		name);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_name.c - names of jobs, of the entries of a job directory and of claims. Used by the whole
+ * room. An entry is ours only if printing what was parsed gives the same name again.
+ */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+int store_job_check(const char *job, struct ckpt_err *err)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				      "0123456789._-";
+	size_t n;
+
+	if (!job || !*job)
+		return ckpt_error(err, -EINVAL, "the job has no name: give it one, such as demo");
+	n = strspn(job, allowed);
+	if (job[n])
+		return ckpt_error(
+			err, -EINVAL,
+			"job name \"%.80s\": byte %zu (0x%02x) is not allowed; use letters, "
+			"digits, '.', '_' and '-'",
+			job, n + 1, (unsigned char)job[n]);
+	if (job[0] == '.')
+		return ckpt_error(err, -EINVAL,
+				  "job name \"%.80s\" starts with a dot: leave it out", job);
+	if (n > CKPT_JOB_MAX)
+		return ckpt_error(err, -EINVAL,
+				  "job name \"%.80s...\" has %zu bytes; at most %d fit", job, n,
+				  CKPT_JOB_MAX);
+	return 0;
+}
+
+static bool take_text(const char **p, const char *text)
+{
+	size_t n = strlen(text);
+
+	if (strncmp(*p, text, n) != 0)
+		return false;
+	*p += n;
+	return true;
+}
+
+static bool take_decimal(const char **p, uint64_t *ret)
+{
+	const char *at = *p;
+
+	for (*ret = 0; *at >= '0' && *at <= '9'; at++) {
+		if (ckpt_mul(*ret, 10, ret) || ckpt_add(*ret, (uint64_t)(*at - '0'), ret))
+			return false;
+	}
+	if (at == *p)
+		return false;
+	*p = at;
+	return true;
+}
+
+static bool take_hex(const char **p, uint32_t *ret)
+{
+	const char *at = *p;
+
+	for (*ret = 0; at < *p + 8; at++) {
+		if (*at >= '0' && *at <= '9')
+			*ret = *ret << 4 | (uint32_t)(*at - '0');
+		else if (*at >= 'a' && *at <= 'f')
+			*ret = *ret << 4 | (uint32_t)(*at - 'a' + 10);
+		else
+			return false;
+	}
+	*p = at;
+	return true;
+}
+
+void store_name_step(uint64_t step, char ret[STORE_DIR_MAX])
+{
+	(void)snprintf(ret, STORE_DIR_MAX, "step-%012" PRIu64, step);
+}
+
+void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX])
+{
+	(void)snprintf(ret, STORE_DIR_MAX, ".tmp-%012" PRIu64 "-g%08" PRIu64 "-%08" PRIx32, step,
+		       generation, nonce);
+}
+
+void store_name_old(uint64_t step, uint64_t seq, char ret[STORE_DIR_MAX])
+{
+	(void)snprintf(ret, STORE_DIR_MAX, ".old-%012" PRIu64 "-s%" PRIu64, step, seq);
+}
+
+void store_name_old_again(uint64_t step, uint64_t seq, uint32_t nonce, char ret[STORE_DIR_MAX])
+{
+	(void)snprintf(ret, STORE_DIR_MAX, ".old-%012" PRIu64 "-s%" PRIu64 "-%08" PRIx32, step, seq,
+		       nonce);
+}
+
+void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX])
+{
+	(void)snprintf(ret, STORE_DIR_MAX, ".trash-%08" PRIx32, nonce);
+}
+
+/* Reads ret->kind and its numbers from an entry, and prints them again. */
+static bool name_read(const char *p, struct store_name *ret)
+{
+	if (take_text(&p, "step-") && take_decimal(&p, &ret->step)) {
+		ret->kind = STORE_STEP;
+		store_name_step(ret->step, ret->dir);
+	} else if (take_text(&p, ".tmp-") && take_decimal(&p, &ret->step) && take_text(&p, "-g") &&
+		   take_decimal(&p, &ret->generation) && take_text(&p, "-") &&
+		   take_hex(&p, &ret->nonce)) {
+		ret->kind = STORE_TMP;
+		store_name_tmp(ret->step, ret->generation, ret->nonce, ret->dir);
+	} else if (take_text(&p, ".old-") && take_decimal(&p, &ret->step) && take_text(&p, "-s") &&
+		   take_decimal(&p, &ret->seq)) {
+		ret->kind = STORE_OLD;
+		if (take_text(&p, "-") && take_hex(&p, &ret->nonce))
+			store_name_old_again(ret->step, ret->seq, ret->nonce, ret->dir);
+		else
+			store_name_old(ret->step, ret->seq, ret->dir);
+	} else if (take_text(&p, ".trash-") && take_hex(&p, &ret->nonce)) {
+		ret->kind = STORE_TRASH;
+		store_name_trash(ret->nonce, ret->dir);
+	}
+	return ret->kind != STORE_FOREIGN;
+}
+
+void store_name_parse(const char *entry, struct store_name *ret)
+{
+	*ret = (struct store_name){ .kind = STORE_FOREIGN };
+	if (!name_read(entry, ret) || strcmp(entry, ret->dir) != 0)
+		*ret = (struct store_name){ .kind = STORE_FOREIGN };
+}
+
+bool store_claimed_parse(const char *entry, struct store_claimed *ret)
+{
+	const char *p = entry;
+	uint64_t takeover = 0;
+	char again[STORE_DIR_MAX];
+	int n;
+
+	if (!take_text(&p, "gen-") || !take_decimal(&p, &ret->generation))
+		return false;
+	n = snprintf(again, sizeof again, "gen-%08" PRIu64, ret->generation);
+	if (take_text(&p, ".")) {
+		if (!take_decimal(&p, &takeover) || takeover == 0 || takeover > UINT32_MAX)
+			return false;
+		(void)snprintf(again + n, sizeof again - (size_t)n, ".%" PRIu64, takeover);
+	}
+	ret->takeover = (uint32_t)takeover;
+	return strcmp(again, entry) == 0;
+}
+
+struct listing {
+	uint32_t kinds, n, cap;
+	struct store_name *name;
+};
+
+static int listing_add(void *arg, const char *entry, unsigned char d_type)
+{
+	struct listing *l = arg;
+	struct store_name x;
+
+	if (d_type != DT_DIR && d_type != DT_UNKNOWN)
+		return 0;
+	store_name_parse(entry, &x);
+	if (!(x.kind & l->kinds))
+		return 0;
+	if (l->n == STORE_ENTRIES_MAX)
+		return -E2BIG;
+	if (l->n == l->cap) {
+		uint32_t cap = l->cap ? 2 * l->cap : 64;
+		struct store_name *p = reallocarray(l->name, cap, sizeof *p);
+
+		if (!p)
+			return -ENOMEM;
+		l->name = p;
+		l->cap = cap;
+	}
+	l->name[l->n++] = x;
+	return 0;
+}
+
+int store_list(const struct io_ops *ops, int job_fd, uint32_t kinds, struct store_name **ret,
+	       uint32_t *ret_n)
+{
+	struct listing l = { .kinds = kinds };
+	int r = ops->list(ops->ctx, job_fd, listing_add, &l);
+
+	if (r) {
+		free(l.name);
+		l = (struct listing){ .kinds = kinds };
+	}
+	*ret = l.name;
+	*ret_n = l.n;
+	return r;
+}

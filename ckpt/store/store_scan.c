@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_scan.c - what a job directory holds, and the sources through which formats read it. Called by
+ * the daemon, by ckptctl, and by commit when a job goes back.
+ * Invariant: a step is COMMITTED only if its MANIFEST can be read and is that step's.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+/* --- sources --- */
+
+struct file_source {
+	const struct io_ops *ops;
+	int fd;
+};
+
+static int file_source_read(void *ctx, void *buf, uint64_t len, uint64_t off)
+{
+	const struct file_source *f = ctx;
+
+	return io_pread_all(f->ops, f->fd, buf, len, off);
+}
+
+static void file_source_close(void *ctx)
+{
+	struct file_source *f = ctx;
+
+	(void)f->ops->close(f->ops->ctx, f->fd);
+	free(f);
+}
+
+/* O_NONBLOCK: a fifo by that name must not hold us. */
+int store_source_open(const struct io_ops *ops, int dirfd, const char *name, struct source *ret)
+{
+	struct file_source *f;
+	uint64_t bytes = 0;
+	int r, fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
+
+	if (fd < 0)
+		return fd;
+	r = ops->size(ops->ctx, fd, &bytes);
+	f = r ? NULL : malloc(sizeof *f);
+	if (!f) {
+		(void)ops->close(ops->ctx, fd);
+		return r ? r : -ENOMEM;
+	}
+	*f = (struct file_source){ .ops = ops, .fd = fd };
+	*ret = (struct source){
+		.ctx = f, .bytes = bytes, .read = file_source_read, .close = file_source_close
+	};
+	return 0;
+}
+
+struct dir_source {
+	const struct io_ops *ops;
+	int fd;
+};
+
+static int dir_source_open(void *ctx, const char *name, struct source *ret)
+{
+	const struct dir_source *d = ctx;
+
+	if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return -EINVAL;
+	return store_source_open(d->ops, d->fd, name, ret);
+}
+
+struct dir_listing {
+	const struct dir_source *dir;
+	int (*each)(void *arg, const char *name, int is_file);
+	void *arg;
+};
+
+static int dir_source_entry(void *arg, const char *name, unsigned char d_type)
+{
+	const struct dir_listing *l = arg;
+	bool is_file = d_type == DT_REG;
+	struct source src;
+
+	if (d_type == DT_UNKNOWN && store_source_open(l->dir->ops, l->dir->fd, name, &src) == 0) {
+		is_file = true;
+		src.close(src.ctx);
+	}
+	return l->each(l->arg, name, is_file);
+}
+
+static int dir_source_list(void *ctx, int (*each)(void *arg, const char *name, int is_file),
+			   void *arg)
+{
+	struct dir_listing l = { .dir = ctx, .each = each, .arg = arg };
+
+	return l.dir->ops->list(l.dir->ops->ctx, l.dir->fd, dir_source_entry, &l);
+}
+
+int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret)
+{
+	struct dir_source *d = malloc(sizeof *d);
+
+	if (!d)
+		return -ENOMEM;
+	*d = (struct dir_source){ .ops = ops, .fd = dirfd };
+	*ret = (struct source_dir){ .ctx = d, .open = dir_source_open, .list = dir_source_list };
+	return 0;
+}
+
+void store_source_dir_close(struct source_dir *d)
+{
+	free(TAKE(d->ctx));
+}
+
+/* --- one step --- */
+
+struct sizing {
+	const struct io_ops *ops;
+	int fd;
+	uint64_t bytes;
+};
+
+static int sizing_add(void *arg, const char *name, unsigned char d_type)
+{
+	struct sizing *z = arg;
+	uint64_t bytes;
+	int fd;
+
+	if (d_type != DT_REG && d_type != DT_UNKNOWN)
+		return 0;
+	fd = z->ops->open(z->ops->ctx, z->fd, name, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return 0;
+	if (z->ops->size(z->ops->ctx, fd, &bytes) == 0 && ckpt_add(z->bytes, bytes, &bytes) == 0)
+		z->bytes = bytes;
+	(void)z->ops->close(z->ops->ctx, fd);
+	return 0;
+}
+
+/* Sum of the file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
+static int step_size(const struct store *s, struct store_step *st)
+{
+	struct sizing z = { .ops = s->ops };
+
+	z.fd = s->ops->open(s->ops->ctx, s->job_fd, st->dir, O_RDONLY | O_DIRECTORY, 0);
+	if (z.fd < 0)
+		return z.fd;
+	(void)s->ops->list(s->ops->ctx, z.fd, sizing_add, &z);
+	(void)s->ops->close(s->ops->ctx, z.fd);
+	st->bytes = z.bytes;
+	return 0;
+}
+
+static void step_id(const char *hex, uint8_t id[16])
+{
+	for (uint32_t i = 0; i < 32 && hex[i]; i++) {
+		uint8_t digit = (uint8_t)(hex[i] <= '9' ? hex[i] - '0' : (hex[i] | 32) - 'a' + 10);
+
+		id[i / 2] = (uint8_t)(id[i / 2] << 4 | digit);
+	}
+}
+
+static void step_take(struct store_step *st, const struct checkpoint *c)
+{
+	const struct mesh *m = NULL;
+
+	for (uint32_t i = 0; i < c->table.nmesh; i++)
+		if (!m || c->table.mesh[i].nrank > m->nrank)
+			m = &c->table.mesh[i];
+	if (m)
+		(void)mesh_print(m, st->mesh, sizeof st->mesh);
+	st->seq = c->seq;
+	st->generation = c->generation;
+	st->wall_ns = c->wall_ns;
+	st->bytes = c->stored_bytes;
+	st->parent_step = c->parent_step;
+	st->world = c->world;
+	st->format = c->format->name;
+	step_id(c->id, st->id);
+}
+
+/* Faults of this process, not of the step. */
+static bool is_shortage(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+}
+
+/* Reads MANIFEST into st. Negative: st->why says what is wrong with it. */
+static int step_manifest(const struct store *s, struct store_step *st)
+{
+	struct checkpoint *c = NULL;
+	struct ckpt_err err = { 0 };
+	char path[STORE_DIR_MAX + sizeof STORE_MANIFEST];
+	struct source src;
+	int r;
+
+	(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, st->dir);
+	r = store_source_open(s->ops, s->job_fd, path, &src);
+	if (r) {
+		(void)store_fail(&err, r, "its MANIFEST cannot be opened");
+		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, err.msg);
+		return r;
+	}
+	r = native_summary(&src, &c, &err);
+	src.close(src.ctx);
+	if (r) {
+		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, err.msg);
+		return r;
+	}
+	if (c->step == st->step)
+		step_take(st, c);
+	else
+		r = -EBADMSG;
+	if (r)
+		(void)snprintf(st->why, sizeof st->why,
+			       "its MANIFEST is that of step %" PRIu64
+			       ": the directory was renamed or swapped",
+			       c->step);
+	checkpoint_free(c);
+	return r;
+}
+
+/* 0; 1: it has gone meanwhile; -errno: cannot go on. */
+static int step_read(const struct store *s, const struct store_name *name, struct store_step *st)
+{
+	bool missing;
+	int r;
+
+	*st = (struct store_step){ .step = name->step,
+				   .seq = name->seq,
+				   .generation = name->generation,
+				   .parent_step = UINT64_MAX,
+				   .format = "native" };
+	memcpy(st->dir, name->dir, sizeof st->dir);
+	if (name->kind == STORE_TMP) {
+		st->state = STORE_COLLECTING;
+		r = step_size(s, st);
+		return r == -ENOENT ? 1 : is_shortage(r) ? r : 0;
+	}
+	st->state = name->kind == STORE_OLD ? STORE_SET_ASIDE : STORE_COMMITTED;
+	/* Twice: between the two looks one step may have been set aside and another one committed. */
+	for (uint32_t i = 0; i < 2; i++) {
+		r = step_manifest(s, st);
+		if (!r || is_shortage(r))
+			return r;
+		missing = r == -ENOENT;
+		r = step_size(s, st);
+		if (r == -ENOENT || is_shortage(r))
+			return r == -ENOENT ? 1 : r;
+		if (!missing)
+			break;
+	}
+	if (st->state == STORE_COMMITTED)
+		st->state = STORE_DAMAGED;
+	return 0;
+}
+
+/* --- all steps --- */
+
+static int by_step(const void *a, const void *b)
+{
+	const struct store_step *x = a, *y = b;
+
+	return (x->step > y->step) - (x->step < y->step);
+}
+
+static int by_age(const void *a, const void *b) /* newest first */
+{
+	const struct store_step *x = a, *y = b;
+
+	if (x->seq != y->seq)
+		return x->seq < y->seq ? 1 : -1;
+	if (x->step != y->step)
+		return x->step < y->step ? 1 : -1;
+	return strcmp(y->dir, x->dir);
+}
+
+/* Collecting: newer than all. Damaged: as old as the newest committed step with a lower number, and
+ * by_age puts the higher number of the two first. */
+static void sort_by_age(struct store_step *step, uint32_t n)
+{
+	uint64_t below = 0;
+
+	qsort(step, n, sizeof *step, by_step);
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state == STORE_COMMITTED)
+			below = MAX(below, step[i].seq);
+		else if (step[i].state == STORE_DAMAGED)
+			step[i].seq = below;
+		else if (step[i].state == STORE_COLLECTING)
+			step[i].seq = UINT64_MAX;
+	}
+	qsort(step, n, sizeof *step, by_age);
+	for (uint32_t i = 0; i < n; i++)
+		if (step[i].state == STORE_DAMAGED || step[i].state == STORE_COLLECTING)
+			step[i].seq = 0;
+}
+
+int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+	       struct ckpt_err *err)
+{
+	cleanup_free struct store_name *found = NULL;
+	cleanup_free struct store_step *step = NULL;
+	uint32_t nfound, n = 0;
+	int r;
+
+	*ret = NULL;
+	*ret_n = 0;
+	r = store_list(s->ops, s->job_fd, STORE_STEP | (all ? STORE_TMP | STORE_OLD : 0), &found,
+		       &nfound);
+	if (r)
+		return store_fail(err, r, "job %s: cannot list its directory", s->job);
+	step = calloc((size_t)nfound + 1, sizeof *step);
+	if (!step)
+		return ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
+				  s->job, nfound);
+	for (uint32_t i = 0; i < nfound; i++) {
+		r = step_read(s, &found[i], &step[n]);
+		if (r < 0)
+			return store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
+		n += r == 0;
+	}
+	sort_by_age(step, n);
+	*ret = TAKE(step);
+	*ret_n = n;
+	return 0;
+}
+
+int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err)
+{
+	struct store_name name;
+
+	*ret_fd = -1;
+	store_name_parse(dir, &name);
+	if (!(name.kind & (STORE_STEP | STORE_TMP | STORE_OLD)))
+		return ckpt_error(err, -EINVAL, "job %s: \"%.64s\" is no name of a step directory",
+				  s->job, dir);
+	*ret_fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+	if (*ret_fd < 0)
+		return store_fail(err, *ret_fd, "job %s: cannot open %s", s->job, dir);
+	return 0;
+}

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_txn.c - one step from an empty collecting directory to a committed checkpoint, or to nothing.
+ * Called by the daemon's persist threads and by what writes checkpoints offline.
+ * Invariant: step-N appears by one rename, of a directory whose every file and name is durable; and
+ * until that rename has succeeded everything done so far can be, and on an error is, undone.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+#define PRISTEP "job %s, step %" PRIu64
+#define STEP_ARGS(x) (x)->s->job, (x)->step
+
+static void txn_link(struct store_txn *x)
+{
+	(void)pthread_mutex_lock(&x->s->lock);
+	x->next = x->s->begun;
+	x->s->begun = x;
+	(void)pthread_mutex_unlock(&x->s->lock);
+}
+
+static void txn_free(struct store_txn *x)
+{
+	struct store_txn **at;
+
+	(void)pthread_mutex_lock(&x->s->lock);
+	for (at = &x->s->begun; *at != x; at = &(*at)->next)
+		continue;
+	*at = x->next;
+	(void)pthread_mutex_unlock(&x->s->lock);
+	if (x->fd >= 0)
+		(void)x->s->ops->close(x->s->ops->ctx, x->fd);
+	free(x);
+}
+
+/* Before mkdir the name is on the list of what this struct has begun, so that no claim trashes it. */
+static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	int r = -EEXIST;
+
+	for (uint32_t i = 0; r == -EEXIST && i < STORE_TRIES_MAX; i++) {
+		r = store_nonce(&x->nonce, err);
+		if (r)
+			return r;
+		if (MUTANT(6))
+			x->nonce = 0;
+		(void)pthread_mutex_lock(&x->s->lock);
+		store_name_tmp(x->step, generation, x->nonce, x->dir);
+		(void)pthread_mutex_unlock(&x->s->lock);
+		r = ops->mkdir(ops->ctx, x->s->job_fd, x->dir, 0700);
+		if (MUTANT(6) && r == -EEXIST)
+			r = 0;
+	}
+	if (r)
+		return store_fail(err, r, PRISTEP ": cannot make its collecting directory",
+				  STEP_ARGS(x));
+	x->fd = ops->open(ops->ctx, x->s->job_fd, x->dir, O_RDONLY | O_DIRECTORY, 0);
+	if (x->fd >= 0)
+		return 0;
+	(void)ops->unlink(ops->ctx, x->s->job_fd, x->dir, true);
+	return store_fail(err, x->fd, PRISTEP ": cannot open %s", STEP_ARGS(x), x->dir);
+}
+
+int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct ckpt_err *err)
+{
+	struct store_txn *x;
+	uint64_t generation;
+	int r;
+
+	*ret = NULL;
+	(void)pthread_mutex_lock(&s->lock);
+	generation = s->generation;
+	(void)pthread_mutex_unlock(&s->lock);
+	if (!generation)
+		return ckpt_error(err, -EINVAL,
+				  "job %s: step %" PRIu64
+				  " cannot be written, no launch was claimed "
+				  "here: call store_claim first",
+				  s->job, step);
+	r = store_claim_check(s, err);
+	if (r)
+		return r;
+	x = calloc(1, sizeof *x);
+	if (!x)
+		return ckpt_error(err, -ENOMEM, "job %s: no memory to write step %" PRIu64, s->job,
+				  step);
+	x->s = s;
+	x->step = step;
+	x->fd = -1;
+	txn_link(x);
+	r = txn_mkdir(x, generation, err);
+	if (r) {
+		txn_free(x);
+		return r;
+	}
+	*ret = x;
+	return 0;
+}
+
+/* --- parts --- */
+
+static void part_unlink(struct store_txn *x, const char *name)
+{
+	int r = x->s->ops->unlink(x->s->ops->ctx, x->fd, name, false);
+
+	if (r && r != -ENOENT)
+		atomic_store(&x->spoiled, true);
+}
+
+void store_part_drop(struct store_txn *x, const char *name, int fd)
+{
+	(void)x->s->ops->close(x->s->ops->ctx, fd);
+	part_unlink(x, name);
+	atomic_fetch_sub(&x->nopen, 1);
+}
+
+/* A file system that refuses O_DIRECT may have made the file all the same: its name is spent. */
+static int part_open(struct store_txn *x, uint32_t writer, bool *direct, char name[40])
+{
+	const struct io_ops *ops = x->s->ops;
+	int fd = -EINVAL;
+
+	for (int round = 0; fd == -EINVAL && round < 2; round++) {
+		int flags = O_WRONLY | O_CREAT | (MUTANT(6) ? 0 : O_EXCL);
+
+		if (round)
+			*direct = false;
+		(void)snprintf(name, 40, "w%04" PRIu32 "-%08" PRIx32 "-%03u.part", writer, x->nonce,
+			       atomic_fetch_add(&x->nmade, 1u));
+		fd = ops->open(ops->ctx, x->fd, name, flags | (*direct ? O_DIRECT : 0), 0600);
+		if (fd == -EINVAL)
+			part_unlink(x, name);
+		if (!*direct)
+			break;
+	}
+	return fd;
+}
+
+int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, bool *direct,
+		      char ret_name[40], int *ret_fd, struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	int r = 0, fd = part_open(x, writer, direct, ret_name);
+
+	*ret_fd = -1;
+	if (fd < 0)
+		return store_fail(err, fd, PRISTEP ": cannot create part %s", STEP_ARGS(x),
+				  ret_name);
+	atomic_fetch_add(&x->nopen, 1);
+	if (bytes_max)
+		r = ops->fallocate(ops->ctx, fd, bytes_max);
+	if (r && r != -EOPNOTSUPP) {
+		store_part_drop(x, ret_name, fd);
+		return store_fail(err, r, PRISTEP ": no room for %" PRIu64 " bytes of part %s",
+				  STEP_ARGS(x), bytes_max, ret_name);
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes,
+		      struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	const char *what = "cut to its length";
+	int closed, r = ops->truncate(ops->ctx, fd, bytes);
+
+	if (!r && !MUTANT(1)) {
+		what = "sync";
+		r = store_sync(ops, fd);
+	}
+	closed = ops->close(ops->ctx, fd);
+	if (!r && closed) {
+		what = "close";
+		r = closed;
+	}
+	if (r)
+		part_unlink(x, name);
+	atomic_fetch_sub(&x->nopen, 1);
+	if (r)
+		return store_fail(err, r,
+				  PRISTEP ": cannot %s part %s, which is given up (write another)",
+				  STEP_ARGS(x), what, name);
+	return 0;
+}
+
+/* --- commit --- */
+
+static int commit_check(struct store_txn *x, uint64_t rewind, struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	uint32_t nopen = atomic_load(&x->nopen);
+	char dir[STORE_DIR_MAX];
+	int fd;
+
+	if (nopen)
+		return ckpt_error(err, -EINVAL,
+				  PRISTEP ": %" PRIu32 " of its parts are neither finished nor "
+					  "dropped, so it cannot be committed",
+				  STEP_ARGS(x), nopen);
+	if (atomic_load(&x->spoiled))
+		return ckpt_error(err, -EIO,
+				  PRISTEP ": a part that failed could not be removed, so its "
+					  "directory cannot be committed; begin the step again",
+				  STEP_ARGS(x));
+	if (rewind == UINT64_MAX || x->step > rewind)
+		return 0;
+	store_name_step(x->step, dir);
+	fd = ops->open(ops->ctx, x->s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+	if (fd < 0)
+		return ckpt_error(err, -EINVAL,
+				  PRISTEP ": it continues step %" PRIu64
+					  ", which is not older; steps "
+					  "grow along a line",
+				  STEP_ARGS(x), rewind);
+	(void)ops->close(ops->ctx, fd);
+	return ckpt_error(err, -EEXIST,
+			  PRISTEP ": %s exists and belongs to the line that step %" PRIu64
+				  " ends; to write it again go back to an older step first",
+			  STEP_ARGS(x), dir, rewind);
+}
+
+static int manifest_write(struct store_txn *x, const char *name, const void *manifest,
+			  uint64_t bytes)
+{
+	const struct io_ops *ops = x->s->ops;
+	int closed, r, fd;
+
+	fd = ops->open(ops->ctx, x->fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	if (fd < 0)
+		return fd;
+	r = io_pwrite_all(ops, fd, manifest, bytes, 0);
+	if (!r && !MUTANT(3))
+		r = store_sync(ops, fd);
+	closed = ops->close(ops->ctx, fd);
+	return r ? r : closed;
+}
+
+/* The whole directory becomes durable, MANIFEST last. */
+static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t bytes,
+			   struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	char name[sizeof STORE_MANIFEST + 10];
+	int r;
+
+	(void)snprintf(name, sizeof name, STORE_MANIFEST ".%08" PRIx32, x->nonce);
+	r = manifest_write(x, name, manifest, bytes);
+	if (!r)
+		r = ops->rename(ops->ctx, x->fd, name, STORE_MANIFEST);
+	if (r)
+		return store_fail(err, r, PRISTEP ": cannot write its MANIFEST", STEP_ARGS(x));
+	if (!MUTANT(2))
+		r = store_sync(ops, x->fd);
+	if (r)
+		return store_fail(err, r, PRISTEP ": cannot sync its directory", STEP_ARGS(x));
+	return 0;
+}
+
+/* Steps that are being set aside: done of n. */
+struct aside {
+	struct aside_name {
+		char from[STORE_DIR_MAX], to[STORE_DIR_MAX];
+	} * name;
+	uint32_t n, done;
+};
+
+/* Newest first, so that whatever is cut short leaves the beginning of a line. */
+static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, struct ckpt_err *err)
+{
+	cleanup_free struct store_name *found = NULL;
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n, above = 0;
+	int r;
+
+	r = store_list(x->s->ops, x->s->job_fd, STORE_STEP, &found, &n);
+	if (r)
+		return store_fail(err, r, PRISTEP ": cannot list the job's directory",
+				  STEP_ARGS(x));
+	for (uint32_t i = 0; i < n; i++)
+		above += rewind == UINT64_MAX || found[i].step > rewind;
+	if (!above)
+		return 0;
+	r = store_scan(x->s, false, &step, &n, err);
+	if (r)
+		return r;
+	a->name = calloc((size_t)n + 1, sizeof *a->name);
+	if (!a->name)
+		return ckpt_error(err, -ENOMEM,
+				  PRISTEP ": no memory to set %" PRIu32 " steps aside",
+				  STEP_ARGS(x), n);
+	for (uint32_t i = 0; i < n; i++) {
+		struct aside_name *m = &a->name[a->n];
+
+		if (rewind != UINT64_MAX && step[i].step <= rewind)
+			continue;
+		memcpy(m->from, step[i].dir, sizeof m->from);
+		store_name_old(step[i].step, step[i].seq, m->to);
+		a->n++;
+	}
+	return 0;
+}
+
+/* The name is taken where a crash between setting aside and committing let a seq be given twice. */
+static int aside_rename(struct store *s, struct aside_name *m)
+{
+	const struct io_ops *ops = s->ops;
+	struct store_name x;
+	int r = ops->rename(ops->ctx, s->job_fd, m->from, m->to);
+
+	store_name_parse(m->to, &x);
+	for (uint32_t i = 0; r == -EEXIST && i < STORE_TRIES_MAX; i++) {
+		uint32_t nonce;
+
+		r = store_nonce(&nonce, NULL);
+		if (r)
+			return r;
+		store_name_old_again(x.step, x.seq, nonce, m->to);
+		r = ops->rename(ops->ctx, s->job_fd, m->from, m->to);
+	}
+	return r;
+}
+
+static int aside_all(struct store_txn *x, struct aside *a, struct ckpt_err *err)
+{
+	int r;
+
+	while (a->done < a->n) {
+		struct aside_name *m = &a->name[a->done];
+
+		r = aside_rename(x->s, m);
+		if (r)
+			return store_fail(err, r, PRISTEP ": cannot set %s aside", STEP_ARGS(x),
+					  m->from);
+		a->done++;
+		r = store_sync(x->s->ops, x->s->job_fd);
+		if (r)
+			return store_fail(err, r, PRISTEP ": cannot sync the job's directory",
+					  STEP_ARGS(x));
+	}
+	return 0;
+}
+
+static void aside_undo(struct store *s, struct aside *a)
+{
+	const struct io_ops *ops = s->ops;
+
+	while (a->done > 0) {
+		a->done--;
+		(void)ops->rename(ops->ctx, s->job_fd, a->name[a->done].to, a->name[a->done].from);
+		(void)store_sync(ops, s->job_fd);
+	}
+}
+
+/*
+ * 0: visible. *ret_unknown: it may be, for the collecting directory is gone without anybody having
+ * claimed the job since (a file server that answers a repeated rename, for instance).
+ */
+static int commit_rename(struct store_txn *x, bool *ret_unknown, struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	char dir[STORE_DIR_MAX];
+	int r;
+
+	store_name_step(x->step, dir);
+	r = ops->rename(ops->ctx, x->s->job_fd, x->dir, dir);
+	if (r == -EEXIST)
+		return ckpt_error(err, r,
+				  PRISTEP ": %s exists, but is no step of this line; move it "
+					  "out of the job's directory",
+				  STEP_ARGS(x), dir);
+	if (r == -ENOENT) {
+		r = store_claim_check(x->s, err);
+		*ret_unknown = !r;
+		if (!r)
+			r = ckpt_error(err, -EIO,
+				       PRISTEP
+				       ": its collecting directory has vanished, the step may "
+				       "or may not be visible (ckptctl ls tells)",
+				       STEP_ARGS(x));
+		return r;
+	}
+	if (r)
+		return store_fail(err, r, PRISTEP ": cannot rename %s to %s", STEP_ARGS(x), x->dir,
+				  dir);
+	return 0;
+}
+
+/* Trash first: then nobody can commit what is being taken apart. */
+static void txn_discard(struct store_txn *x)
+{
+	char trash[STORE_DIR_MAX];
+
+	if (store_trash(x->s, x->dir, trash) == 0)
+		store_trash_remove(x->s, trash);
+}
+
+int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint64_t rewind,
+		 struct ckpt_err *err)
+{
+	struct aside a = { .name = NULL };
+	bool unknown = false;
+	int r;
+
+	r = commit_check(x, rewind, err);
+	if (!r)
+		r = commit_manifest(x, manifest, bytes, err);
+	if (!r)
+		r = store_claim_check(x->s, err);
+	if (!r)
+		r = aside_find(x, rewind, &a, err);
+	if (!r && !MUTANT(8))
+		r = aside_all(x, &a, err);
+	if (!r)
+		r = commit_rename(x, &unknown, err);
+	if (!r && MUTANT(8))
+		r = aside_all(x, &a, err);
+	if (r) {
+		if (!unknown) {
+			txn_discard(x);
+			aside_undo(x->s, &a);
+		}
+	} else if (!MUTANT(4) && store_sync(x->s->ops, x->s->job_fd)) {
+		r = ckpt_error(err, -EIO,
+			       PRISTEP
+			       ": the job's directory could not be synced after the rename, "
+			       "the step may or may not be visible after a power loss",
+			       STEP_ARGS(x));
+	}
+	free(a.name);
+	txn_free(x);
+	return r;
+}
+
+void store_abort(struct store_txn *x)
+{
+	if (!x)
+		return;
+	txn_discard(x);
+	txn_free(x);
+}
