@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches them: ckpt_wait, ckpt_stats.
+// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy is late or the mark is FINAL.
+#include "ckpt/base/util.h"
+#include "ckpt/client/handle.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+#define GUARD_MIN_NS (2 * NS_PER_MS)
+#define LOOK_NS (10 * NS_PER_MS)        /* how often a wait looks whether the daemon still lives */
+
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static void stalled(ckpt *c, uint64_t since)
+{
+	uint64_t ns = now_ns() - since, bucket = ns ? 63 - (uint64_t)__builtin_clzll(ns) : 0;
+
+	add(&c->stall_ns_sum, ns);
+	add(&c->stall_log2_ns[MIN(bucket, (uint64_t)ARRAY_LEN(c->stall_log2_ns) - 1)], 1);
+	if (ns > atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed))
+		atomic_store_explicit(&c->stall_ns_max, ns, memory_order_relaxed);
+}
+
+static struct link *link_up(const ckpt *c, uint64_t now)
+{
+	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+
+	return l && atomic_load_explicit(&c->state, memory_order_acquire) == LINK_UP && !beat_lost(l, now) ? l : NULL;
+}
+
+/* --- snapshot --- */
+static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m)
+{
+	uint32_t flags = m ? m->flags : 0;
+	struct shared_snap *newest = l ? shared_snap_newest(l->rank) : NULL;
+
+	if (step >= CKPT_LATEST - 1 || (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
+	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) || (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
+		return -EINVAL;
+	if (step >= c->last_step)
+		return 0;
+	/* The same step once more, where the first attempt came to nothing. */
+	return step + 1 == c->last_step && (!newest || newest->step != step || shared_snap_state(newest, NULL) == SNAP_TORN) ? 0 : -EINVAL;
+}
+
+static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m)
+{
+	uint32_t flags = m ? m->flags : 0;
+
+	if (flags & CKPT_FINAL)
+		return TICKET_PERSIST | TICKET_FINAL;
+	if (flags & CKPT_STAGE_ONLY)
+		return 0;
+	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST : 0;
+}
+
+/* A final step is worth waiting for a slot. */
+static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, struct ticket *ret)
+{
+	uint64_t until = now_ns() + FINISH_MAX_NS;
+
+	for (;;) {
+		uint32_t seen = atomic_load(&l->job->event);
+		int rc = shared_ticket(l->job, step, want, want & TICKET_FINAL && now_ns() < until, ret);
+
+		if (rc != -EAGAIN)
+			return rc;
+		shared_futex_wait(&l->job->event, seen, LOOK_NS);
+		if (link_up(c, now_ns()) != l)
+			return -ECONNRESET;
+	}
+}
+
+static void record_fill(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now, const struct ticket *t, const struct ckpt_mark *m)
+{
+	s->step = step;
+	s->mark_ns = now;
+	s->epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	s->slot = t->slot;
+	s->flags = t->flags;
+	s->ticket_seq = t->seq;
+	s->nnote = (uint16_t)(m ? m->nnote : 0);
+	for (uint32_t i = 0; i < s->nnote; i++) {
+		const char *key = m->note[i].key ? m->note[i].key : "";
+		size_t n = strnlen(key, sizeof s->note[i].key - 1);
+
+		memcpy(s->note[i].key, key, n);
+		s->note[i].key[n] = 0;
+		s->note[i].value = m->note[i].value;
+	}
+}
+
+static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now)
+{
+	struct link *l = link_up(c, now);
+	const uint64_t one = 1;
+	struct shared_snap *s;
+	struct ticket t;
+	bool busy;
+	int rc = mark_check(c, l, step, m);
+
+	if (rc < 0)
+		return rc;
+	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
+		return -ESTALE;
+	if (!l)
+		return CKPT_DETACHED;
+	if (atomic_load_explicit(&l->job->fenced, memory_order_relaxed))
+		return -ESTALE;
+	if (c->last_mark_ns)
+		c->mean_interval_ns = c->mean_interval_ns ? c->mean_interval_ns - c->mean_interval_ns / 8 + (now - c->last_mark_ns) / 8 :
+							    now - c->last_mark_ns;
+	c->last_mark_ns = now;
+	if (shared_stable(l->rank))
+		add(&c->unguarded, 1);
+	if (c->dirty || !c->sealed_once)
+		return CKPT_SKIPPED;
+	rc = ticket_get(c, l, step, wanted(c, m), &t);
+	if (rc == -ECONNRESET)
+		return CKPT_DETACHED;
+	if (rc < 0 || t.slot == SHARED_SKIP) {
+		c->since_persist++;
+		return CKPT_SKIPPED;
+	}
+	c->since_persist = t.flags & TICKET_PERSIST ? 0 : c->since_persist + 1;
+	c->last_step = step + 1;
+	c->snapped = true;
+	s = shared_snap_next(l->rank);
+	record_fill(c, s, step, now, &t, m);
+	busy = c->private_memory && atomic_load(&c->filling);
+	if (!busy) {
+		shadow_fill(c, true);
+		rc = blobs_by_value(c);
+	}
+	if (rc < 0 || busy) {
+		shared_snap_publish(l->rank, s, SNAP_TORN);
+	} else if (c->private_memory) {
+		shared_snap_publish(l->rank, s, SNAP_FILLING);
+		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
+		c->fill_link = l;
+		atomic_store(&c->filling, 1);
+		atomic_store(&c->fill, s);
+		helper_wake(c);
+	} else {
+		shared_snap_publish(l->rank, s, SNAP_COPYING);
+	}
+	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN)
+		return CKPT_DETACHED;
+	return rc;
+}
+
+int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
+{
+	struct ckpt_mark mine = { 0 };
+	uint64_t now;
+	int rc = client_alive(c);
+
+	if (rc < 0)
+		return rc;
+	if (mark) {
+		if (mark->size < 2 * sizeof(uint32_t))
+			return -EINVAL;
+		memcpy(&mine, mark, MIN((size_t)mark->size, sizeof mine));
+		if (mine.nnote && !mine.note)
+			return -EINVAL;
+	}
+	now = now_ns();
+	rc = snapshot(c, step, mark ? &mine : NULL, now);
+	if (rc == 0)
+		add(&c->taken, 1);
+	else if (rc > 0)
+		add(&c->skipped, 1);
+	stalled(c, now);
+	return rc;
+}
+
+/* --- guard --- */
+static uint64_t guard_budget(const ckpt *c)
+{
+	if (c->guard == CKPT_NEVER)
+		return 0;
+	if (c->guard == CKPT_FINISH)
+		return FINISH_MAX_NS;
+	return c->guard_ns ? c->guard_ns : MAX(GUARD_MIN_NS, c->mean_interval_ns / 200);
+}
+
+static bool unfinished(const struct shared_snap *s)
+{
+	enum snap_state state = shared_snap_state(s, NULL);
+
+	return state == SNAP_FILLING || state == SNAP_COPYING;
+}
+
+static void guard_wait(ckpt *c, struct link *l, const struct shared_snap *s, uint64_t start)
+{
+	uint64_t until = start + guard_budget(c), now;
+
+	while (unfinished(s) && (now = now_ns()) < until) {
+		uint32_t seen;
+
+		atomic_store_explicit(&l->rank->waiting, 1, memory_order_seq_cst);
+		seen = atomic_load_explicit(&l->rank->wake, memory_order_seq_cst);
+		if (!unfinished(s) || link_up(c, now) != l)
+			break;
+		shared_futex_wait(&l->rank->wake, seen, MIN(until - now, LOOK_NS));
+	}
+	atomic_store_explicit(&l->rank->waiting, 0, memory_order_relaxed);
+}
+
+static int guard(ckpt *c, struct link *l, uint64_t start)
+{
+	struct shared_snap *s = shared_snap_newest(l->rank);
+	uint64_t mark;
+	int rc = 0;
+
+	if (s && unfinished(s))
+		guard_wait(c, l, s, start);
+	shared_tear(l->rank);
+	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
+		c->torn_reported = mark;
+		add(&c->torn, 1);
+		rc = CKPT_TORN;
+	}
+	/* Private memory is read by our own helper: the copy was given up, but it must be seen to have stopped. */
+	if (rc && c->private_memory)
+		fill_quiesce(c);
+	shared_update(l->rank);
+	return rc;
+}
+
+int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
+{
+	struct link *l;
+	uint64_t start;
+	int rc = client_alive(c);
+
+	(void)mark;
+	if (rc < 0)
+		return rc;
+	l = atomic_load_explicit(&c->link, memory_order_acquire);
+	if (!l)
+		return 0;
+	start = now_ns();
+	rc = guard(c, l, start);
+	stalled(c, start);
+	return rc;
+}
+
+/* --- watching --- */
+/* What is known of a step: on the present pages, or on those of a daemon that is gone (there only what is final). */
+static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
+{
+	struct link *now = atomic_load_explicit(&c->link, memory_order_acquire);
+
+	for (struct link *l = now; l; l = l->older)
+		if (shared_outcome_get(l->job, step, ret) && (l == now || ret->state == OUTCOME_COMMITTED))
+			return true;
+	return false;
+}
+
+/* May this step still come to something? Only what this rank has marked, or what a daemon is about to take over. */
+static bool hopeful(const ckpt *c, uint64_t step)
+{
+	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
+	bool settling = atomic_load(&c->state) == LINK_DOWN || (l && atomic_load(&l->job->ready_epoch) != atomic_load(&c->epoch));
+
+	if (atomic_load(&c->state) == LINK_FENCED)
+		return false;
+	for (uint32_t i = 0; l && i < SHARED_SNAPS; i++) {
+		enum snap_state state = shared_snap_state(&l->rank->snap[i], NULL);
+
+		if (l->rank->snap[i].step == step && (state == SNAP_FILLING || state == SNAP_COPYING || state == SNAP_COPIED))
+			return true;
+	}
+	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
+}
+
+static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
+{
+	struct shared_outcome o;
+
+	if (!outcome_find(c, step, &o)) {
+		struct link *l;
+
+		if (hopeful(c, step))
+			return 1;
+		l = atomic_load(&c->link);
+		if (!l)
+			return ckpt_error(err, -ECONNRESET, "step %" PRIu64 ": no daemon is attached", step);
+		return ckpt_error(err, -ENOENT, "step %" PRIu64 " was skipped, torn, or never marked", step);
+	}
+	switch (o.state) {
+	case OUTCOME_TORN:
+		return ckpt_error(err, -ENOENT, "step %" PRIu64 " is torn: %s", step, o.text);
+	case OUTCOME_FAILED:
+		if (state == CKPT_STAGED)
+			return 0;
+		return ckpt_error(err, o.code < 0 ? o.code : -EIO, "step %" PRIu64 " could not be written: %s", step, o.text);
+	case OUTCOME_COMMITTED:
+		return 0;
+	case OUTCOME_PERSISTED:
+		return state <= CKPT_PERSISTED ? 0 : 1;
+	case OUTCOME_STAGED:
+		return state <= CKPT_STAGED ? 0 : 1;
+	default:
+		return 1;
+	}
+}
+
+int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err)
+{
+	uint64_t start = now_ns(), until = start + wait_ns < start ? UINT64_MAX : start + wait_ns, now = start;
+	int rc = client_alive(c);
+
+	if (rc < 0)
+		return ckpt_error(err, rc, "the handle belongs to the parent process");
+	if (state < CKPT_STAGED || state > CKPT_COMMITTED)
+		return ckpt_error(err, -EINVAL, "wait for CKPT_STAGED, CKPT_PERSISTED or CKPT_COMMITTED");
+	for (;;) {
+		struct link *l = atomic_load(&c->link);
+		uint32_t changed = atomic_load(&c->changed), seen = l ? atomic_load(&l->job->event) : 0;
+
+		if (l && atomic_load(&l->rank->waited_step) < step + 1)
+			atomic_store(&l->rank->waited_step, step + 1);
+		rc = reached(c, step, state, err);
+		if (rc <= 0)
+			return rc;
+		if (now >= until)
+			return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " is not %s after %.1f s", step,
+					  state == CKPT_STAGED ? "staged" : state == CKPT_PERSISTED ? "persisted" : "committed",
+					  (double)wait_ns / 1e9);
+		if (l)
+			shared_futex_wait(&l->job->event, seen, MIN(until - now, 10 * LOOK_NS));
+		else
+			shared_futex_wait(&c->changed, changed, MIN(until - now, 10 * LOOK_NS));
+		now = now_ns();
+	}
+}
+
+int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+	struct link *l = atomic_load(&c->link);
+	struct shared_outcome o;
+	uint32_t size = ret->size;
+
+	if (size < 2 * sizeof(uint32_t))
+		return -EINVAL;
+	s.taken = atomic_load(&c->taken);
+	s.skipped = atomic_load(&c->skipped);
+	s.torn = atomic_load(&c->torn);
+	s.stall_ns_sum = atomic_load(&c->stall_ns_sum);
+	s.stall_ns_max = atomic_load(&c->stall_ns_max);
+	s.unguarded = atomic_load(&c->unguarded);
+	s.reattached = atomic_load(&c->reattached);
+	for (size_t i = 0; i < ARRAY_LEN(s.stall_log2_ns); i++)
+		s.stall_log2_ns[i] = atomic_load(&c->stall_log2_ns[i]);
+	for (struct link *k = l; k; k = k->older) {
+		s.staged += atomic_load(&k->job->count[OUTCOME_STAGED]);
+		s.persisted += atomic_load(&k->job->count[OUTCOME_PERSISTED]);
+		s.committed += atomic_load(&k->job->count[OUTCOME_COMMITTED]);
+		s.failed += atomic_load(&k->job->count[OUTCOME_FAILED]);
+		s.copy_bytes += atomic_load(&k->rank->copy_bytes);
+		s.copy_ns += atomic_load(&k->rank->copy_ns);
+		s.last_committed_step = MAX(s.last_committed_step, atomic_load(&k->job->newest[CKPT_COMMITTED]));
+	}
+	if (s.last_committed_step)
+		s.last_committed_step--;
+	for (int state = CKPT_STAGED; l && state <= CKPT_COMMITTED; state++) {
+		uint64_t step = atomic_load(&l->job->newest[state]);
+
+		if (!step || !shared_outcome_get(l->job, step - 1, &o))
+			continue;
+		if (state == CKPT_STAGED)
+			s.staged_ns = o.staged_ns;
+		else if (state == CKPT_PERSISTED)
+			s.persisted_ns = o.persisted_ns;
+		else
+			s.committed_ns = o.committed_ns;
+	}
+	memcpy(ret, &s, MIN((size_t)size, sizeof s));
+	ret->size = size;
+	return 0;
+}
