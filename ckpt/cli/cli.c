@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cli.c - from a command line to a verb and an exit code. main() and the tests call cli_run.
+ * Invariant: whatever happens, either the exit code is 0 or one sentence on stderr says why not.
+ */
+#include "ckpt/cli/cli.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include <stdarg.h>
+
+#define NEAR_MAX 2
+#define LINE_BYTES 8192
+
+static const struct {
+	int rc, code;
+} exits[] = {
+	{ -EBADMSG, CLI_CORRUPT },     { -EPROTO, CLI_CORRUPT },       { -EUCLEAN, CLI_UNCOMMITTED }, { -EMEDIUMTYPE, CLI_MISFIT },
+	{ -ENOENT, CLI_MISSING },      { -ENOTDIR, CLI_MISSING },      { -EBUSY, CLI_LOCKED },        { -ESTALE, CLI_LOCKED },
+	{ -EACCES, CLI_PERMISSION },   { -EPERM, CLI_PERMISSION },     { -ENOSPC, CLI_NO_SPACE },     { -EDQUOT, CLI_NO_SPACE },
+	{ -ENOMEM, CLI_NO_SPACE },     { -ECONNREFUSED, CLI_NO_DAEMON }, { -ECONNRESET, CLI_NO_DAEMON }, { -ETIMEDOUT, CLI_TIMEOUT },
+	{ -ECANCELED, CLI_INTERRUPTED }, { -EINVAL, CLI_USAGE },       { -ENOTUNIQ, CLI_USAGE },      { -ENAMETOOLONG, CLI_USAGE },
+};
+
+int cli_exit(int rc)
+{
+	if (rc >= 0)
+		return CLI_OK;
+	for (uint32_t i = 0; i < ARRAY_LEN(exits); i++)
+		if (exits[i].rc == rc)
+			return exits[i].code;
+	return CLI_FAILED;
+}
+
+int cli_worse(int a, int b)
+{
+	static const int order[] = { CLI_CORRUPT, CLI_PERMISSION };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(order); i++)
+		if (a == order[i] || b == order[i])
+			return order[i];
+	return a ? a : b;
+}
+
+int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)
+{
+	char line[LINE_BYTES];
+	va_list ap;
+
+	if (next) {
+		va_start(ap, next);
+		vsnprintf(line, sizeof line, next, ap);
+		va_end(ap);
+	}
+	c->o->ops->fail(c->o, cli_exit(rc), err && err->msg[0] ? err->msg : strerror(-rc), next ? line : NULL);
+	return cli_exit(rc);
+}
+
+void cli_hint(struct cli *c, const char *fmt, ...)
+{
+	char line[LINE_BYTES];
+	va_list ap;
+
+	if (c->json)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof line, fmt, ap);
+	va_end(ap);
+	fflush(c->out);
+	screen_wrap(c->err, line, c->err_screen.width, 0, 0);
+}
+
+void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
+{
+	char line[LINE_BYTES];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof line, fmt, ap);
+	va_end(ap);
+	c->o->ops->say(c->o, style, NULL, 0, line);
+}
+
+void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent, const char *fmt, ...)
+{
+	char line[LINE_BYTES];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof line, fmt, ap);
+	va_end(ap);
+	c->o->ops->say(c->o, style, mark, indent, line);
+}
+
+/* Errors in the command line are JSON too when --json stands anywhere in it. */
+static bool wants_json(int argc, char **argv)
+{
+	for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+		if (!strcmp(argv[i], "--json"))
+			return true;
+	return false;
+}
+
+static int verb_unknown(const char *word, struct ckpt_err *err)
+{
+	const struct cli_verb *near = NULL;
+	uint32_t best = NEAR_MAX + 1;
+
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
+		uint32_t d = human_distance(word, (*v)->name, NEAR_MAX);
+
+		if (d < best && d < strlen((*v)->name)) {
+			best = d;
+			near = *v;
+		}
+	}
+	if (near)
+		return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"; did you mean %s?", word, near->name);
+	return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"", word);
+}
+
+/* Fills c->verb (NULL: none was given), options and arguments. */
+static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
+{
+	int at = cli_options_parse(c, NULL, argc, argv, err), rest;
+
+	if (at < 0 || at >= argc)
+		return at < 0 ? at : 0;
+	c->verb = cli_verb_find(argv[at]);
+	if (!c->verb)
+		return verb_unknown(argv[at], err);
+	rest = cli_options_parse(c, c->verb, argc - at, argv + at, err);
+	if (rest < 0)
+		return rest;
+	c->arg = argv + at + rest;
+	c->narg = (uint32_t)(argc - at - rest);
+	if (c->narg > c->verb->narg_max && !c->value[OPT_HELP])
+		return ckpt_error(err, -EINVAL, "ckptctl %s does not know what to do with \"%.200s\"", c->verb->name, c->arg[c->verb->narg_max]);
+	return 0;
+}
+
+static int output_make(struct cli *c)
+{
+	screen_probe(c->out, c->value[OPT_COLOR], c->value[OPT_ASCII], &c->out_screen);
+	screen_probe(c->err, c->value[OPT_COLOR], c->value[OPT_ASCII], &c->err_screen);
+	c->o = c->json ? output_json_new(c->out, c->err, c->out_screen.terminal) :
+			 output_text_new(c->out, &c->out_screen, c->err, &c->err_screen);
+	return c->o ? 0 : -ENOMEM;
+}
+
+static int dispatch(struct cli *c)
+{
+	if (c->value[OPT_VERSION])
+		return verb_version.run(c);
+	if (c->value[OPT_HELP]) {
+		if (c->verb)
+			cli_help_verb(c, c->verb);
+		else
+			cli_help(c);
+		return CLI_OK;
+	}
+	if (c->verb)
+		return c->verb->run(c);
+	if (c->json) {
+		struct ckpt_err err;
+
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "no verb was given"), &err, "ckptctl -h");
+	}
+	cli_help_first(c);
+	return CLI_OK;
+}
+
+/* What was printed must have arrived. */
+static int finish(struct cli *c, int code)
+{
+	struct ckpt_err err;
+	int rc;
+
+	if (c->o->failed && !code)
+		code = cli_fail(c, ckpt_error(&err, -ENOMEM, "the output could not be made: out of memory"), &err, NULL);
+	if (fflush(c->out) || ferror(c->out)) {
+		rc = errno ? -errno : -EIO;
+		ckpt_error_errno(&err, -rc, "the output could not be written");
+		rc = cli_fail(c, rc, &err, NULL);
+		code = code ? code : rc;
+	}
+	return code;
+}
+
+int cli_run(int argc, char **argv, FILE *out, FILE *err)
+{
+	struct cli c = { .ops = &io_ops_posix, .out = out, .err = err, .where = ".", .json = wants_json(argc, argv) };
+	const char *env = getenv("CKPTD_STORE");
+	struct ckpt_err why = { 0 };
+	int rc = parse(&c, argc, argv, &why), code;
+
+	c.json |= c.value[OPT_JSON] != NULL;
+	if (env && *env)
+		c.where = env;
+	if (c.value[OPT_STORE])
+		c.where = c.value[OPT_STORE];
+	if (output_make(&c)) {
+		fputs("ckptctl: out of memory\n", err);
+		return CLI_NO_SPACE;
+	}
+	if (!rc)
+		code = dispatch(&c);
+	else if (c.verb)
+		code = cli_fail(&c, rc, &why, "ckptctl %s -h", c.verb->name);
+	else
+		code = cli_fail(&c, rc, &why, "ckptctl -h");
+	code = finish(&c, code);
+	c.o->ops->free(c.o);
+	return code;
+}

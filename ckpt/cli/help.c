@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * help.c - what -h prints, made from the table of verbs and the table of options. Called by cli_run.
+ * Invariant: at most 80 columns, whatever the terminal; examples come before options.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+
+#define WIDTH 80
+#define LEFT 22 /* columns of the left half of a two-column list */
+
+static void head(struct cli *c, const char *text)
+{
+	fprintf(c->out, "\n%s%s%s\n", screen_style(&c->out_screen, STYLE_STRONG), text, screen_plain(&c->out_screen, STYLE_STRONG));
+}
+
+/* "  left      right, wrapped"; right goes to a line of its own where left is too long. */
+static void pair(struct cli *c, const char *left, const char *right, uint32_t left_columns)
+{
+	uint32_t n = 2 + screen_columns(left);
+
+	fprintf(c->out, "  %s", left);
+	if (n + 2 > left_columns) {
+		fputc('\n', c->out);
+		n = 0;
+	}
+	fprintf(c->out, "%*s", (int)(left_columns - n), "");
+	screen_wrap(c->out, right, WIDTH, left_columns, left_columns);
+}
+
+static void option_line(struct cli *c, const struct cli_option *o, const char *help)
+{
+	char left[64];
+
+	if (o->letter)
+		snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+	else
+		snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? "=" : "", o->arg ? o->arg : "");
+	pair(c, left, help, LEFT + 2);
+}
+
+static void global_options(struct cli *c)
+{
+	for (uint32_t i = 0; i < cli_option_count; i++)
+		if (cli_options[i].global)
+			option_line(c, &cli_options[i], cli_options[i].help);
+}
+
+static void examples(struct cli *c, const struct cli_example *e)
+{
+	for (; e->command; e++)
+		pair(c, e->command, e->what, 44);
+}
+
+void cli_help_first(struct cli *c)
+{
+	static const struct cli_example steps[] = {
+		{ "ckptctl ls runs/", "which checkpoints there are, newest first" },
+		{ "ckptctl show latest -C runs/", "what is in the newest one" },
+		{ "ckptctl verify --data latest -C runs/", "read every byte of it and check it" },
+		{ NULL, NULL },
+	};
+
+	fputs("ckptctl looks after the checkpoints of sharded training jobs. To begin with,\n"
+	      "runs/ being the store that your job writes to:\n\n",
+	      c->out);
+	examples(c, steps);
+	fputs("\nA checkpoint is called latest, latest~1 (the one before it), step:12000, or by the\n"
+	      "path of its directory. CKPTD_STORE=runs/ in the environment spares you -C runs/.\n\n"
+	      "  ckptctl -h          every verb, every option\n"
+	      "  ckptctl VERB -h     one verb, with examples\n",
+	      c->out);
+}
+
+void cli_help(struct cli *c)
+{
+	fputs("ckptctl VERB [OPTION...] [ARGUMENT...]\n", c->out);
+	head(c, "VERBS");
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
+		pair(c, (*v)->name, (*v)->help, 12);
+	head(c, "OPTIONS");
+	global_options(c);
+	head(c, "EXIT STATUS");
+	fputs("   0 done                      10 no such store or checkpoint\n"
+	      "   1 failed otherwise          11 in use by another\n"
+	      "   2 wrong command line        12 not permitted\n"
+	      "   4 damaged                   13 no space or memory\n"
+	      "   5 not committed             14 no daemon\n"
+	      "   6 differs                   15 timed out\n"
+	      "   7 does not fit             130 interrupted\n",
+	      c->out);
+	fputs("\nckptctl VERB -h tells more of one verb, with examples.\n", c->out);
+}
+
+void cli_help_verb(struct cli *c, const struct cli_verb *verb)
+{
+	fprintf(c->out, "%sckptctl %s%s - %s\n\n", screen_style(&c->out_screen, STYLE_STRONG), verb->name,
+		screen_plain(&c->out_screen, STYLE_STRONG), verb->help);
+	for (const char *const *s = verb->synopsis; *s; s++)
+		fprintf(c->out, "  ckptctl %s%s%s\n", verb->name, **s ? " " : "", *s);
+	head(c, "EXAMPLES");
+	examples(c, verb->example);
+	head(c, "WHAT IT DOES");
+	fputs("  ", c->out);
+	screen_wrap(c->out, verb->about, WIDTH, 2, 2);
+	head(c, "OPTIONS");
+	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
+		for (uint32_t i = 0; i < cli_option_count; i++)
+			if (cli_options[i].id == v->id)
+				option_line(c, &cli_options[i], v->help);
+	global_options(c);
+	head(c, "EXIT STATUS");
+	fputs("  ", c->out);
+	screen_wrap(c->out, verb->exits, WIDTH, 2, 2);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * human.c - numbers as people read them. Called by the text output, the help and the progress line; pure but for the time zone.
+ * Invariant: the buffer is always zero-terminated and never overrun, whatever the numbers are.
+ */
+#include "ckpt/cli/human.h"
+#include "ckpt/base/util.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define RUNS_SHOWN 4     /* as many runs of a dimension are spelled out; more become a range and a count */
+#define DISTANCE_MAX 128 /* bytes of a name that are compared */
+
+char *human_bytes(uint64_t bytes, char *buf)
+{
+	static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double x = (double)bytes;
+	uint32_t u = 0;
+
+	if (bytes < 1024) {
+		snprintf(buf, HUMAN_BYTES, "%" PRIu64 " B", bytes);
+		return buf;
+	}
+	for (; x >= 999.5 && u + 1 < ARRAY_LEN(unit); u++)
+		x /= 1024;
+	snprintf(buf, HUMAN_BYTES, "%.*f %s", x < 9.995 ? 2 : x < 99.95 ? 1 : 0, x, unit[u]);
+	return buf;
+}
+
+char *human_count(uint64_t n, char *buf)
+{
+	char digit[24];
+	int len = snprintf(digit, sizeof digit, "%" PRIu64, n);
+	char *to = buf;
+
+	for (int i = 0; i < len; i++) {
+		if (i && (len - i) % 3 == 0)
+			*to++ = ',';
+		*to++ = digit[i];
+	}
+	*to = 0;
+	return buf;
+}
+
+char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
+{
+	static const struct {
+		uint64_t s;
+		char unit;
+	} step[] = { { 7 * 86400, 'w' }, { 86400, 'd' }, { 3600, 'h' }, { 60, 'm' }, { 1, 's' } };
+	uint64_t s = then_ns < now_ns ? (now_ns - then_ns) / NS_PER_S : 0;
+
+	if (!then_ns) {
+		snprintf(buf, HUMAN_BYTES, "-");
+		return buf;
+	}
+	snprintf(buf, HUMAN_BYTES, "now");
+	for (uint32_t i = 0; i < ARRAY_LEN(step); i++) {
+		/* Two of a unit and more: "90m" says more than "1h". */
+		if (s < 2 * step[i].s && step[i].s > 1)
+			continue;
+		if (s)
+			snprintf(buf, HUMAN_BYTES, "%" PRIu64 "%c", s / step[i].s, step[i].unit);
+		break;
+	}
+	return buf;
+}
+
+char *human_time(uint64_t wall, char *buf)
+{
+	time_t t = (time_t)(wall / NS_PER_S);
+	struct tm tm;
+
+	if (!wall || !localtime_r(&t, &tm) || !strftime(buf, HUMAN_BYTES, "%Y-%m-%d %H:%M:%S %Z", &tm))
+		snprintf(buf, HUMAN_BYTES, "-");
+	return buf;
+}
+
+char *human_time_utc(uint64_t wall, char *buf)
+{
+	time_t t = (time_t)(wall / NS_PER_S);
+	struct tm tm;
+
+	if (!gmtime_r(&t, &tm) || !strftime(buf, HUMAN_BYTES, "%Y-%m-%dT%H:%M:%SZ", &tm))
+		snprintf(buf, HUMAN_BYTES, "-");
+	return buf;
+}
+
+/* Appends to a buffer and ends in ".." where it does not fit. */
+struct line {
+	char *buf;
+	size_t bytes, len;
+	bool full;
+};
+
+__attribute__((format(printf, 2, 3))) static void line_add(struct line *l, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	if (l->full)
+		return;
+	va_start(ap, fmt);
+	n = vsnprintf(l->buf + l->len, l->bytes - l->len, fmt, ap);
+	va_end(ap);
+	if (n >= 0 && (size_t)n < l->bytes - l->len) {
+		l->len += (size_t)n;
+		return;
+	}
+	l->full = true;
+	if (l->bytes > 3)
+		memcpy(l->buf + l->bytes - 3, "..", 3);
+}
+
+char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t bytes)
+{
+	struct line l = { .buf = buf, .bytes = bytes };
+
+	line_add(&l, "[");
+	for (uint32_t d = 0; d < ndim; d++)
+		line_add(&l, "%s%" PRIu64, d ? ", " : "", shape[d]);
+	line_add(&l, "]");
+	return buf;
+}
+
+static void set_dim(struct line *l, const struct indices *x, const uint64_t *extent)
+{
+	uint64_t runs = 0, shown = 0, last = 0;
+
+	if (extent && x->total == *extent) {
+		line_add(l, ":");
+		return;
+	}
+	for (uint32_t i = 0; i < x->n; i++) {
+		runs += x->run[i].count;
+		last = x->run[i].start + x->run[i].stride * (x->run[i].count - 1);
+	}
+	for (uint32_t i = 0; i < x->n; i++) {
+		const struct run *r = &x->run[i];
+
+		for (uint64_t k = 0; k < r->count; k++, shown++) {
+			if (runs > RUNS_SHOWN && shown == RUNS_SHOWN - 1) {
+				line_add(l, " .. %" PRIu64 ":%" PRIu64 " (%" PRIu64 " runs)", last, last + x->run[x->n - 1].len, runs);
+				return;
+			}
+			line_add(l, "%s%" PRIu64 ":%" PRIu64, shown ? " " : "", r->start + k * r->stride,
+				 r->start + k * r->stride + r->len);
+		}
+	}
+	if (!x->n)
+		line_add(l, "none");
+}
+
+char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes)
+{
+	struct line l = { .buf = buf, .bytes = bytes };
+
+	line_add(&l, "[");
+	for (uint32_t d = 0; d < set->ndim; d++) {
+		line_add(&l, "%s", d ? ", " : "");
+		set_dim(&l, &set->dim[d], shape ? &shape[d] : NULL);
+	}
+	line_add(&l, "]");
+	return buf;
+}
+
+uint32_t human_distance(const char *a, const char *b, uint32_t max)
+{
+	uint32_t row[3][DISTANCE_MAX + 1];
+	size_t na = strlen(a), nb = strlen(b);
+
+	if (na > DISTANCE_MAX || nb > DISTANCE_MAX || (na > nb ? na - nb : nb - na) > max)
+		return UINT32_MAX;
+	for (uint32_t j = 0; j <= nb; j++)
+		row[0][j] = j;
+	for (uint32_t i = 1; i <= na; i++) {
+		uint32_t *cur = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
+
+		cur[0] = i;
+		for (uint32_t j = 1; j <= nb; j++) {
+			uint32_t d = up[j - 1] + (a[i - 1] != b[j - 1]);
+
+			d = MIN(d, up[j] + 1);
+			d = MIN(d, cur[j - 1] + 1);
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				d = MIN(d, up2[j - 2] + 1);
+			cur[j] = d;
+		}
+	}
+	return row[na % 3][nb] <= max ? row[na % 3][nb] : UINT32_MAX;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * output.h - what verbs print through: a document of named values, lists and objects, rendered as text for people or as one JSON document.
+ *
+ * A value is said once. Its *column* has a key (JSON) and a head (text: the table's heading, or the label in front of it); a column without a key is
+ * for people only, one without a head for programs only. Likewise a list without a key, and a list without columns, with all that is inside. Cells
+ * are of the house's own kinds (bytes, a step, an age, an index set): text makes them readable, JSON exact.
+ *
+ *	begin(schema)  put(col, cell)...  list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  end()
+ *
+ * In the rows of a list the columns are elements of the list's array. A list inside a row is for programs only.
+ */
+#ifndef CKPT_CLI_OUTPUT_H
+#define CKPT_CLI_OUTPUT_H
+#include "ckpt/layout/layout.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct screen;
+
+enum cell_style { STYLE_PLAIN, STYLE_STRONG, STYLE_GOOD, STYLE_WARN, STYLE_BAD, STYLE_DIM };
+
+enum cell_kind {
+	CELL_NONE,        /* JSON null, text "-" */
+	CELL_TEXT,        /* a string; foreign bytes are made printable */
+	CELL_NUMBER,      /* 12500 */
+	CELL_COUNT,       /* 1,203,200 */
+	CELL_BYTES,       /* 1.19 MiB; JSON: bytes */
+	CELL_REAL,
+	CELL_FLAG,        /* yes, no */
+	CELL_TIME,        /* ns since 1970: local time and age; JSON: RFC 3339, UTC */
+	CELL_AGE,         /* the same as an age: "2m" */
+	CELL_FINGERPRINT, /* 16 hexadecimal digits */
+	CELL_ID,          /* 16 bytes in hexadecimal */
+	CELL_SHAPE,       /* [8192, 1024] */
+	CELL_SET,         /* which elements of a shape: 0:2048, :  JSON: per dimension [start, stop] or a progression */
+};
+
+struct cell {
+	enum cell_kind kind;
+	enum cell_style style;
+	union {
+		const char *text;
+		uint64_t n;
+		double real;
+		const uint8_t *id;
+	};
+	const uint64_t *shape; /* SHAPE: n dimensions; SET: the tensor's */
+	const struct indexset *set;
+};
+
+static inline struct cell cell_none(void)
+{
+	return (struct cell){ .kind = CELL_NONE };
+}
+static inline struct cell cell_text(const char *s)
+{
+	return (struct cell){ .kind = CELL_TEXT, .text = s };
+}
+static inline struct cell cell_of(enum cell_kind kind, uint64_t n)
+{
+	return (struct cell){ .kind = kind, .n = n };
+}
+/* CELL_NONE where n is the value that means "none". */
+static inline struct cell cell_unless(enum cell_kind kind, uint64_t n, uint64_t none)
+{
+	return n == none ? cell_none() : cell_of(kind, n);
+}
+static inline struct cell cell_real(double x)
+{
+	return (struct cell){ .kind = CELL_REAL, .real = x };
+}
+static inline struct cell cell_id(const uint8_t *id)
+{
+	return (struct cell){ .kind = CELL_ID, .id = id };
+}
+static inline struct cell cell_shape(uint32_t ndim, const uint64_t *shape)
+{
+	return (struct cell){ .kind = CELL_SHAPE, .n = ndim, .shape = shape };
+}
+static inline struct cell cell_set(const struct indexset *set, const uint64_t *shape)
+{
+	return (struct cell){ .kind = CELL_SET, .set = set, .shape = shape };
+}
+static inline struct cell cell_styled(struct cell c, enum cell_style style)
+{
+	c.style = style;
+	return c;
+}
+
+struct column {
+	const char *key;  /* JSON member; NULL: text only */
+	const char *head; /* heading or label; NULL: JSON only */
+	bool right;       /* numbers stand on the right */
+	uint8_t flex;     /* where the terminal is narrow: 0 never shortened, 1 as a last resort, 2 first */
+};
+
+struct output {
+	const struct output_ops *ops;
+	bool machine; /* values that nobody reads at a glance are wanted: every piece of every tensor */
+	bool failed;  /* out of memory: the document is not whole */
+};
+
+struct output_ops {
+	void (*begin)(struct output *o, const char *schema);
+	void (*put)(struct output *o, const struct column *col, struct cell c);
+	void (*object)(struct output *o, const char *key); /* opens a member that is an object; in text its values simply follow */
+	void (*list)(struct output *o, const char *key, const struct column *cols, uint32_t ncol); /* opens */
+	void (*row)(struct output *o);                                                             /* opens an element of the list */
+	void (*close)(struct output *o);                                                           /* the innermost open one */
+	/* People only: a line, wrapped on a terminal with `indent` blanks before what follows. mark, if any, is what has the style. */
+	void (*say)(struct output *o, enum cell_style style, const char *mark, uint32_t indent, const char *text);
+	void (*end)(struct output *o);                                                             /* the document is complete: print it */
+	void (*fail)(struct output *o, int exit_code, const char *message, const char *next);      /* stderr; next may be NULL */
+	void (*free)(struct output *o);
+};
+
+/* NULL when out of memory. screens are of out and err, and must outlive the output. */
+struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE *err, const struct screen *err_screen);
+struct output *output_json_new(FILE *out, FILE *err, bool pretty);
+
+static inline void output_put(struct output *o, const struct column *col, struct cell c)
+{
+	o->ops->put(o, col, c);
+}
+static inline void output_object(struct output *o, const char *key)
+{
+	o->ops->object(o, key);
+}
+static inline void output_list(struct output *o, const char *key, const struct column *cols, uint32_t ncol)
+{
+	o->ops->list(o, key, cols, ncol);
+}
+static inline void output_row(struct output *o)
+{
+	o->ops->row(o);
+}
+static inline void output_close(struct output *o)
+{
+	o->ops->close(o);
+}
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every verb that has a CKPT argument.
+ * Invariant: after subject_close nothing is left open, however far the opening got.
+ */
+#include "ckpt/cli/subject.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include <fcntl.h>
+#include <fnmatch.h>
+
+#define NEAR_SHOWN 3
+#define NEAR_MAX 8
+#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
+
+const struct format *const cli_formats[] = { &format_native, NULL };
+
+/* A directory that has a committed step's name was one: without its MANIFEST it is damaged, not unfinished. */
+static bool named_like_a_step(const char *path)
+{
+	const char *base;
+	size_t len = strlen(path);
+
+	while (len && path[len - 1] == '/')
+		len--;
+	for (base = path + len; base > path && base[-1] != '/'; base--)
+		;
+	return len - (size_t)(base - path) >= 6 && !strncmp(base, "step-", 5) &&
+	       strspn(base + 5, "0123456789") == len - (size_t)(base - path) - 5;
+}
+
+int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name, struct ckpt_err *err)
+{
+	char path[4096];
+	int rc, fd;
+
+	*s = (struct subject){ .ops = ops, .ref.step_fd = -1 };
+	rc = store_resolve(ops, where, name, &s->ref, err);
+	if (rc) {
+		s->ref.step_fd = -1;
+		if (rc != -EUCLEAN || !named_like_a_step(name) || !realpath(name, path))
+			return rc;
+		fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		return fd < 0 ? rc : subject_take(s, ops, fd, path, err);
+	}
+	rc = store_source_dir(ops, s->ref.step_fd, &s->dir);
+	if (rc)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
+	s->has_dir = true;
+	return 0;
+}
+
+int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path, struct ckpt_err *err)
+{
+	int rc;
+
+	*s = (struct subject){ .ops = ops, .ref.step_fd = step_fd };
+	snprintf(s->ref.path, sizeof s->ref.path, "%s", path);
+	rc = store_source_dir(ops, step_fd, &s->dir);
+	if (rc)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", path);
+	s->has_dir = true;
+	return 0;
+}
+
+int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
+{
+	s->format = cli_formats[0];
+	for (uint32_t i = 0; cli_formats[i]; i++) {
+		int rc = cli_formats[i]->probe(&s->dir);
+
+		if (rc == -EACCES || rc == -EPERM)
+			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
+		if (rc > 0) {
+			s->format = cli_formats[i];
+			break;
+		}
+	}
+	return s->format->open(&s->dir, &s->ckpt, fault, arg, err);
+}
+
+int subject_get(struct cli *c, const char *name, struct subject *s)
+{
+	struct ckpt_err err = { 0 };
+	int rc = subject_find(s, c->ops, c->where, name, &err);
+
+	if (rc == -ENOENT)
+		return cli_fail(c, rc, &err, "ckptctl ls lists the checkpoints there are");
+	if (rc == -EUCLEAN)
+		return cli_fail(c, rc, &err, "wait until it is committed, or use a committed one: ckptctl ls");
+	if (rc == -ENOTUNIQ)
+		return cli_fail(c, rc, &err, "name a job's directory with -C");
+	if (rc)
+		return cli_fail(c, rc, &err, NULL);
+	rc = subject_open(s, NULL, NULL, &err);
+	/* It is committed, so what is missing has been lost. */
+	if (rc == -EUCLEAN || rc == -EPROTO)
+		rc = -EBADMSG;
+	if (rc == -EBADMSG)
+		return cli_fail(c, rc, &err, "ckptctl verify %s lists every fault; ckptctl ls, the other checkpoints", s->ref.path);
+	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
+}
+
+void subject_close(struct subject *s)
+{
+	if (s->ckpt)
+		checkpoint_free(s->ckpt);
+	if (s->has_dir)
+		store_source_dir_close(&s->dir);
+	if (s->ref.step_fd >= 0)
+		close(s->ref.step_fd);
+	*s = (struct subject){ .ref.step_fd = -1 };
+}
+
+/* Is word the tensor's name, or component/name? */
+static bool is_called(const struct table_tensor *x, const char *word)
+{
+	size_t n = strlen(x->component);
+
+	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' && !strcmp(x->name, word + n + 1));
+}
+
+static bool matches(const struct table_tensor *x, const char *glob)
+{
+	char full[NAME_BYTES];
+
+	snprintf(full, sizeof full, "%s/%s", x->component, x->name);
+	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0);
+}
+
+/* The names that lie nearest to word, as a sentence's end: ", ...". */
+static void near_names(const struct table *t, const char *word, char *buf, size_t bytes)
+{
+	uint32_t id[NEAR_SHOWN], far[NEAR_SHOWN], n = 0;
+	const char *slash = strchr(word, '/');
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		uint32_t d = human_distance(word, x->name, NEAR_MAX);
+		uint32_t at;
+
+		if (slash && !strncmp(x->component, word, (size_t)(slash - word)) && !x->component[slash - word])
+			d = MIN(d, human_distance(slash + 1, x->name, NEAR_MAX));
+		if (d == UINT32_MAX && strstr(x->name, word))
+			d = NEAR_MAX;
+		if (d == UINT32_MAX || (n && !strcmp(t->tensor[id[n - 1]].name, x->name) && !strcmp(t->tensor[id[n - 1]].component, x->component)))
+			continue;
+		for (at = n; at && d < far[at - 1]; at--)
+			if (at < NEAR_SHOWN) {
+				id[at] = id[at - 1];
+				far[at] = far[at - 1];
+			}
+		if (at < NEAR_SHOWN) {
+			id[at] = i;
+			far[at] = d;
+			n = MIN(n + 1, (uint32_t)NEAR_SHOWN);
+		}
+	}
+	buf[0] = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct table_tensor *x = &t->tensor[id[i]];
+		size_t len = strlen(buf);
+
+		snprintf(buf + len, bytes - len, "%s%.200s/%.200s", i ? ", " : "; near it: ", x->component, x->name);
+	}
+}
+
+/* Collect the tensors that `is` says yes to. */
+static int collect(const struct table *t, const char *word, bool (*is)(const struct table_tensor *, const char *), uint32_t **ret_id, uint32_t *ret_n)
+{
+	uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id), n = 0;
+
+	if (!id)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (is(&t->tensor[i], word))
+			id[n++] = i;
+	*ret_id = id;
+	*ret_n = n;
+	return 0;
+}
+
+int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err)
+{
+	char near[1400];
+	int rc = collect(&k->table, word, is_called, ret_id, ret_n);
+
+	if (rc || *ret_n)
+		return rc;
+	near_names(&k->table, word, near, sizeof near);
+	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in step %llu%s", word, (unsigned long long)k->step, near);
+}
+
+int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err)
+{
+	int rc = collect(&k->table, glob, matches, ret_id, ret_n);
+
+	if (rc || *ret_n)
+		return rc;
+	return ckpt_error(err, -ENOENT, "none of the %u tensors in step %llu matches \"%.200s\"", k->table.ntensor, (unsigned long long)k->step, glob);
+}
+
+char *subject_mesh(const struct table *t, char *buf, size_t bytes)
+{
+	uint32_t best = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 1; i < t->nmesh; i++)
+		if (t->mesh[i].nrank > t->mesh[best].nrank)
+			best = i;
+	return t->nmesh ? mesh_print(&t->mesh[best], buf, bytes) : buf;
+}

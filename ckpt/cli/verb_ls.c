@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first. Reads one small file per step.
+ * Invariant: the order inside a job is the store's (lineage), whatever the clocks said; jobs are merged by the time of their newest step.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/subject.h"
+#include <fcntl.h>
+
+struct ls_job {
+	char job[CKPT_JOB_MAX + 1];
+	char *path;
+	struct store_step *step;
+	uint32_t n, at, committed;
+};
+
+struct ls {
+	struct cli *c;
+	struct ls_job *job;
+	uint32_t njob, cap;
+	uint32_t listed, damaged; /* committed; left out */
+	uint64_t bytes;
+	int code;
+};
+
+enum {
+	COL_JOB, COL_STEP, COL_STATE, COL_AGE, COL_BYTES, COL_MESH, COL_WORLD, COL_PARENT, COL_NOTE, COL_PATH, COL_SEQ, COL_CREATED_NS,
+	COL_GENERATION, COL_ID, COL_FORMAT, COL_WHY, COL_COUNT,
+};
+
+static const struct column columns[COL_COUNT] = {
+	[COL_JOB] = { "job", "JOB", false, 1 },
+	[COL_STEP] = { "step", "STEP", true, 0 },
+	[COL_STATE] = { "state", "STATE", false, 0 },
+	[COL_AGE] = { "created", "AGE", true, 0 },
+	[COL_BYTES] = { "bytes", "SIZE", true, 0 },
+	[COL_MESH] = { "mesh", "MESH", false, 1 },
+	[COL_WORLD] = { "world_size", "RANKS", true, 0 },
+	[COL_PARENT] = { "parent", "PARENT", true, 0 },
+	[COL_NOTE] = { NULL, "NOTE", false, 1 },
+	[COL_PATH] = { "path", NULL, false, 0 },
+	[COL_SEQ] = { "seq", NULL, false, 0 },
+	[COL_CREATED_NS] = { "created_ns", NULL, false, 0 },
+	[COL_GENERATION] = { "generation", NULL, false, 0 },
+	[COL_ID] = { "id", NULL, false, 0 },
+	[COL_FORMAT] = { "format", NULL, false, 0 },
+	[COL_WHY] = { "why", NULL, false, 0 },
+};
+
+static const char *state_name(enum store_state state)
+{
+	switch (state) {
+	case STORE_COMMITTED:
+		return "committed";
+	case STORE_COLLECTING:
+		return "collecting";
+	case STORE_SET_ASIDE:
+		return "set-aside";
+	case STORE_DAMAGED:
+		return "damaged";
+	}
+	return "?";
+}
+
+static enum cell_style state_style(enum store_state state)
+{
+	switch (state) {
+	case STORE_COMMITTED:
+		return STYLE_GOOD;
+	case STORE_COLLECTING:
+		return STYLE_WARN;
+	case STORE_SET_ASIDE:
+		return STYLE_DIM;
+	case STORE_DAMAGED:
+		return STYLE_BAD;
+	}
+	return STYLE_PLAIN;
+}
+
+static int job_add(struct ls *l, const char *job, const char *path, struct store_step *step, uint32_t n)
+{
+	struct ls_job *j;
+
+	if (l->njob == l->cap) {
+		uint32_t cap = l->cap ? 2 * l->cap : 16;
+		struct ls_job *p = reallocarray(l->job, cap, sizeof *p);
+
+		if (!p)
+			return -ENOMEM;
+		l->job = p;
+		l->cap = cap;
+	}
+	j = &l->job[l->njob];
+	*j = (struct ls_job){ .path = strdup(path), .step = step, .n = n };
+	if (!j->path)
+		return -ENOMEM;
+	snprintf(j->job, sizeof j->job, "%s", job);
+	l->njob++;
+	return 0;
+}
+
+/* Without --all only what is committed is kept; damaged steps are counted. */
+static uint32_t keep(struct ls *l, struct store_step *step, uint32_t n)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state == STORE_COMMITTED || l->c->value[OPT_ALL])
+			step[kept++] = step[i];
+		else
+			l->damaged += step[i].state == STORE_DAMAGED;
+	}
+	return kept;
+}
+
+static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct ls *l = arg;
+	struct store s = { .ops = l->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct store_step *step = NULL;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	int rc;
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	rc = store_scan(&s, l->c->value[OPT_ALL] != NULL, &step, &n, &err);
+	if (rc) {
+		/* The other jobs are still worth listing. */
+		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
+		return 0;
+	}
+	rc = job_add(l, job, abs_path, step, keep(l, step, n));
+	if (rc)
+		free(step);
+	return rc;
+}
+
+/* The job whose next step is the newest; what is being collected has no time yet, and is newer than all. */
+static struct ls_job *newest(struct ls *l)
+{
+	struct ls_job *best = NULL;
+	uint64_t when = 0;
+
+	for (uint32_t i = 0; i < l->njob; i++) {
+		struct ls_job *j = &l->job[i];
+		uint64_t w;
+
+		if (j->at == j->n)
+			continue;
+		w = j->step[j->at].wall_ns ? j->step[j->at].wall_ns : UINT64_MAX;
+		if (!best || w > when) {
+			best = j;
+			when = w;
+		}
+	}
+	return best;
+}
+
+static struct cell note_of(const struct ls_job *j, const struct store_step *x)
+{
+	if (x->state == STORE_DAMAGED)
+		return cell_styled(cell_text(x->why), STYLE_BAD);
+	if (x->state == STORE_COMMITTED && !j->committed)
+		return cell_text("latest");
+	return cell_text("");
+}
+
+static void step_put(struct ls *l, struct ls_job *j, const struct store_step *x, const struct column *col)
+{
+	struct output *o = l->c->o;
+	bool known = x->state == STORE_COMMITTED || x->state == STORE_SET_ASIDE;
+	char path[4096 + STORE_DIR_MAX];
+
+	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
+	output_row(o);
+	output_put(o, &col[COL_PATH], cell_text(path));
+	output_put(o, &col[COL_JOB], cell_text(j->job));
+	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
+	output_put(o, &col[COL_STATE], cell_styled(cell_text(state_name(x->state)), state_style(x->state)));
+	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
+	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
+	output_put(o, &col[COL_PARENT], known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
+	output_put(o, &col[COL_WORLD], known ? cell_of(CELL_COUNT, x->world) : cell_none());
+	output_put(o, &col[COL_MESH], known ? cell_text(x->mesh) : cell_none());
+	output_put(o, &col[COL_FORMAT], x->format ? cell_text(x->format) : cell_none());
+	output_put(o, &col[COL_AGE], known ? cell_of(CELL_AGE, x->wall_ns) : cell_none());
+	output_put(o, &col[COL_CREATED_NS], cell_unless(CELL_NUMBER, x->wall_ns, 0));
+	output_put(o, &col[COL_GENERATION], cell_unless(CELL_NUMBER, x->generation, 0));
+	output_put(o, &col[COL_ID], known ? cell_id(x->id) : cell_none());
+	output_put(o, &col[COL_NOTE], note_of(j, x));
+	output_put(o, &col[COL_WHY], x->why[0] ? cell_text(x->why) : cell_none());
+	output_close(o);
+	if (x->state == STORE_COMMITTED) {
+		j->committed++;
+		l->listed++;
+		l->bytes += x->bytes;
+	}
+}
+
+static void list(struct ls *l)
+{
+	struct column col[COL_COUNT];
+	struct ls_job *j;
+
+	memcpy(col, columns, sizeof col);
+	if (l->njob < 2)
+		col[COL_JOB].head = NULL;
+	if (!l->c->value[OPT_ALL])
+		col[COL_STATE].head = NULL;
+	output_list(l->c->o, "checkpoints", col, COL_COUNT);
+	while ((j = newest(l))) {
+		const struct store_step *x = &j->step[j->at++];
+
+		step_put(l, j, x, col);
+	}
+	output_close(l->c->o);
+}
+
+static void summary(struct ls *l, const char *where)
+{
+	char bytes[HUMAN_BYTES];
+
+	if (!l->njob)
+		cli_say(l->c, STYLE_PLAIN, "No job has written to %s yet.", where);
+	else if (!l->listed)
+		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
+	else if (l->njob == 1)
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %s, %s", l->listed, l->listed == 1 ? "" : "s", l->job[0].job,
+			human_bytes(l->bytes, bytes));
+	else
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed, l->listed == 1 ? "" : "s", l->njob,
+			human_bytes(l->bytes, bytes));
+	if (l->damaged)
+		cli_hint(l->c, "%u damaged step%s not listed: ckptctl ls --all says what is wrong", l->damaged, l->damaged == 1 ? " is" : "s are");
+}
+
+/* A step directory is no store, but what was meant is clear. */
+static bool is_checkpoint(struct cli *c, const char *path)
+{
+	struct subject s;
+	struct ckpt_err err;
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool yes = false;
+
+	if (fd < 0)
+		return false;
+	if (!subject_take(&s, c->ops, fd, path, &err))
+		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
+			yes = cli_formats[i]->probe(&s.dir) > 0;
+	subject_close(&s);
+	return yes;
+}
+
+static int run(struct cli *c)
+{
+	const char *where = c->narg ? c->arg[0] : c->where;
+	struct ls l = { .c = c };
+	struct ckpt_err err = { 0 };
+	int rc = store_jobs(c->ops, where, each_job, &l, &err);
+
+	if (!rc && !l.njob && is_checkpoint(c, where))
+		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
+	if (rc == -EINVAL)
+		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
+	else if (rc)
+		l.code = cli_fail(c, rc, &err, NULL);
+	if (!rc) {
+		c->o->ops->begin(c->o, "ckptd.ls/1");
+		list(&l);
+		summary(&l, where);
+		c->o->ops->end(c->o);
+	}
+	for (uint32_t i = 0; i < l.njob; i++) {
+		free(l.job[i].path);
+		free(l.job[i].step);
+	}
+	free(l.job);
+	return l.code;
+}
+
+const struct cli_verb verb_ls = {
+	.name = "ls",
+	.help = "the checkpoints of a store or job, newest first",
+	.synopsis = (const char *const[]){ "[PATH]", "--all [PATH]", NULL },
+	.about = "PATH is a store (the directory that jobs write to) or the directory of one job in it. Committed steps are listed: those that are whole, "
+		 "durable, and can be restored. PARENT is the step that the job had resumed from or committed before.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl ls runs/", "all jobs of the store runs/" },
+			{ "ckptctl ls runs/demo --all", "also what is unfinished, set aside or damaged" },
+			{ "ckptctl ls --json | jq .checkpoints[0].step", "the newest step, for a script" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_ALL, "also steps being collected, set aside, or damaged" },
+			{ OPT_NONE, NULL },
+		},
+	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; 12 it cannot be read.",
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one tensor and who wrote which elements of it.
+ * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a person what fits a screen.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/subject.h"
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, 0 }
+#define LINE_BYTES 1024
+#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
+
+/* --- the summary --- */
+
+FIELD(f_path, "path", "path");
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_id, "id", "id");
+FIELD(f_seq, "seq", NULL);
+FIELD(f_parent, "parent", NULL);
+FIELD(f_parent_id, "parent_id", NULL);
+FIELD(f_generation, "generation", NULL);
+FIELD(f_lineage, NULL, "lineage");
+FIELD(f_created, "created", "created");
+FIELD(f_created_ns, "created_ns", NULL);
+FIELD(f_world, "world_size", NULL);
+FIELD(f_mesh, "mesh", NULL);
+FIELD(f_meshes, NULL, "mesh");
+FIELD(f_format, "format", NULL);
+FIELD(f_tool, "tool", NULL);
+FIELD(f_written, NULL, "format");
+FIELD(f_bytes, "bytes", NULL);
+FIELD(f_size, NULL, "size");
+FIELD(f_tensor_count, "tensor_count", NULL);
+FIELD(f_tensor_bytes, "tensor_bytes", NULL);
+FIELD(f_tensors, NULL, "tensors");
+FIELD(f_notes, NULL, "notes");
+
+static struct cell hex_or_none(const char *s)
+{
+	return *s ? cell_text(s) : cell_none();
+}
+
+static uint64_t tensor_bytes(const struct table_tensor *x)
+{
+	uint64_t bytes;
+
+	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
+}
+
+static void put_lineage(struct output *o, const struct checkpoint *k)
+{
+	char line[LINE_BYTES];
+
+	if (k->parent_step == UINT64_MAX)
+		snprintf(line, sizeof line, "seq %llu, no parent, launch %llu", (unsigned long long)k->seq, (unsigned long long)k->generation);
+	else
+		snprintf(line, sizeof line, "seq %llu, parent step %llu, launch %llu", (unsigned long long)k->seq,
+			 (unsigned long long)k->parent_step, (unsigned long long)k->generation);
+	output_put(o, &f_lineage, cell_text(line));
+}
+
+static void put_meshes(struct output *o, const struct table *t)
+{
+	enum { COL_MESH, COL_RANKS, COL_TENSORS, COL_COUNT };
+	static const struct column col[COL_COUNT] = { { "mesh", NULL, false, 0 }, { "ranks", NULL, true, 0 }, { "tensors", NULL, true, 0 } };
+	cleanup_free uint64_t *uses = calloc((size_t)t->nmesh + 1, sizeof *uses);
+	char mesh[LINE_BYTES];
+
+	for (uint32_t i = 0; uses && i < t->ntensor; i++)
+		if (t->tensor[i].layout != TABLE_NONE)
+			uses[t->layout[t->tensor[i].layout].mesh]++;
+	output_list(o, "meshes", NULL, 0);
+	for (uint32_t i = 0; uses && i < t->nmesh; i++) {
+		output_row(o);
+		output_put(o, &col[COL_MESH], cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
+		output_put(o, &col[COL_RANKS], cell_of(CELL_COUNT, t->mesh[i].nrank));
+		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, uses[i]));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void put_world(struct output *o, const struct checkpoint *k)
+{
+	const struct table *t = &k->table;
+	char mesh[LINE_BYTES], line[2 * LINE_BYTES];
+	size_t len = 0;
+
+	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
+	output_put(o, &f_mesh, cell_text(subject_mesh(t, mesh, sizeof mesh)));
+	line[0] = 0;
+	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
+		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "", mesh_print(&t->mesh[i], mesh, sizeof mesh));
+	snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world, k->world == 1 ? "" : "s");
+	output_put(o, &f_meshes, cell_text(line));
+	put_meshes(o, t);
+}
+
+static void put_parts(struct output *o, const struct checkpoint *k)
+{
+	enum { COL_FILE, COL_RANK, COL_BYTES, COL_RAW, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "file", NULL, false, 0 }, { "rank", NULL, true, 0 }, { "bytes", NULL, true, 0 }, { "raw_bytes", NULL, true, 0 }
+	};
+	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+	uint64_t least = UINT64_MAX, most = 0;
+
+	for (uint32_t i = 0; i < k->nfile; i++) {
+		least = MIN(least, k->file[i].file_bytes);
+		most = MAX(most, k->file[i].file_bytes);
+	}
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
+	human_bytes(k->stored_bytes, a);
+	if (k->nfile == 1)
+		snprintf(line, sizeof line, "%s in 1 part", a);
+	else if (k->nfile)
+		snprintf(line, sizeof line, "%s in %u parts", a, k->nfile);
+	if (k->nfile > 1) {
+		size_t len = strlen(line);
+		bool same = !strcmp(human_bytes(least, a), human_bytes(most, b));
+
+		snprintf(line + len, sizeof line - len, same ? " of %s" : " of %s to %s", a, b);
+	}
+	if (k->nfile)
+		output_put(o, &f_size, cell_text(line));
+	output_list(o, "parts", NULL, 0);
+	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
+		output_row(o);
+		output_put(o, &col[COL_FILE], cell_text(k->file[i].name));
+		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
+		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void put_notes(struct output *o, const struct checkpoint *k)
+{
+	char line[LINE_BYTES] = "";
+
+	output_object(o, "notes");
+	for (uint32_t i = 0; i < k->nnote; i++) {
+		size_t len = strlen(line);
+
+		output_put(o, &(struct column){ k->note[i].key, NULL, false, 0 }, cell_real(k->note[i].value));
+		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "", k->note[i].key, k->note[i].value);
+	}
+	output_close(o);
+	if (k->nnote)
+		output_put(o, &f_notes, cell_text(line));
+}
+
+static void put_totals(struct output *o, const struct table *t)
+{
+	char line[LINE_BYTES], n[HUMAN_BYTES], b[HUMAN_BYTES];
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		bytes += tensor_bytes(&t->tensor[i]);
+	output_put(o, &f_tensor_count, cell_of(CELL_COUNT, t->ntensor));
+	output_put(o, &f_tensor_bytes, cell_of(CELL_BYTES, bytes));
+	snprintf(line, sizeof line, "%s, %s", human_count(t->ntensor, n), human_bytes(bytes, b));
+	output_put(o, &f_tensors, cell_text(line));
+}
+
+static void put_summary(struct output *o, const struct subject *s)
+{
+	const struct checkpoint *k = s->ckpt;
+	char line[LINE_BYTES];
+
+	output_put(o, &f_path, cell_text(s->ref.path));
+	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_created, cell_of(CELL_TIME, k->wall_ns));
+	output_put(o, &f_created_ns, cell_unless(CELL_NUMBER, k->wall_ns, 0));
+	output_put(o, &f_id, hex_or_none(k->id));
+	put_lineage(o, k);
+	output_put(o, &f_seq, cell_of(CELL_NUMBER, k->seq));
+	output_put(o, &f_parent, cell_unless(CELL_NUMBER, k->parent_step, UINT64_MAX));
+	output_put(o, &f_parent_id, hex_or_none(k->parent_id));
+	output_put(o, &f_generation, cell_of(CELL_NUMBER, k->generation));
+	put_world(o, k);
+	put_parts(o, k);
+	put_totals(o, &k->table);
+	put_notes(o, k);
+	output_put(o, &f_format, cell_text(s->format->name));
+	output_put(o, &f_tool, hex_or_none(k->tool));
+	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "", k->tool);
+	output_put(o, &f_written, cell_text(line));
+}
+
+/* --- bytes by component, role and element type --- */
+
+static int group_compare(const void *a, const void *b, void *arg)
+{
+	const struct table *t = arg;
+	const struct table_tensor *x = &t->tensor[*(const uint32_t *)a], *y = &t->tensor[*(const uint32_t *)b];
+	int d = strcmp(x->component, y->component);
+
+	if (!d)
+		d = (x->role > y->role) - (x->role < y->role);
+	return d ? d : (x->dtype > y->dtype) - (x->dtype < y->dtype);
+}
+
+static int put_groups(struct output *o, const struct table *t)
+{
+	enum { COL_COMPONENT, COL_ROLE, COL_DTYPE, COL_TENSORS, COL_ELEMENTS, COL_BYTES, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "component", "COMPONENT", false, 1 }, { "role", "ROLE", false, 0 },        { "dtype", "DTYPE", false, 0 },
+		{ "tensors", "TENSORS", true, 0 },      { "elements", "ELEMENTS", true, 0 }, { "bytes", "SIZE", true, 0 },
+	};
+	cleanup_free uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id);
+
+	if (!id)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		id[i] = i;
+	qsort_r(id, t->ntensor, sizeof *id, group_compare, (void *)t);
+	output_list(o, "groups", col, COL_COUNT);
+	for (uint32_t i = 0, n; i < t->ntensor; i += n) {
+		const struct table_tensor *x = &t->tensor[id[i]];
+		uint64_t elements = 0, bytes = 0;
+
+		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t); n++) {
+			elements += t->tensor[id[i + n]].numel;
+			bytes += tensor_bytes(&t->tensor[id[i + n]]);
+		}
+		output_row(o);
+		output_put(o, &col[COL_COMPONENT], cell_text(x->component));
+		output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
+		output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
+		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, n));
+		output_put(o, &col[COL_ELEMENTS], cell_of(CELL_COUNT, elements));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, bytes));
+		output_close(o);
+	}
+	output_close(o);
+	return 0;
+}
+
+/* --- tensors and pieces --- */
+
+/* Where a piece's first byte lies in its file; UINT64_MAX where it lies coded. */
+static uint64_t file_offset(const struct format_file *f, uint64_t off)
+{
+	uint64_t i;
+
+	if (!f->chunk)
+		return off;
+	i = off >> f->chunk_log2;
+	if (i >= f->nchunk || f->chunk[i].codec != CODEC_RAW)
+		return UINT64_MAX;
+	return f->chunk[i].off + (off - (i << f->chunk_log2));
+}
+
+static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t tensor)
+{
+	enum { COL_RANK, COL_INDEX, COL_BYTES, COL_FILE, COL_OFFSET, COL_RAW, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		[COL_RANK] = { "rank", "RANK", true, 0 },       [COL_INDEX] = { "index", "ELEMENTS", false, 2 },
+		[COL_BYTES] = { "bytes", "SIZE", true, 0 },     [COL_FILE] = { "file", "FILE", false, 1 },
+		[COL_OFFSET] = { "offset", "OFFSET", true, 0 }, [COL_RAW] = { "raw_offset", NULL, true, 0 },
+	};
+	const struct table *t = &k->table;
+
+	output_list(o, "pieces", col, COL_COUNT);
+	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
+		const struct table_piece *p = &t->piece[i];
+		const struct format_file *f = &k->file[p->place];
+
+		output_row(o);
+		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
+		output_put(o, &col[COL_FILE], cell_text(f->name));
+		output_put(o, &col[COL_OFFSET], cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
+		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * t->tensor[tensor].elem_bytes));
+		output_put(o, &col[COL_INDEX], cell_set(&p->set, t->tensor[tensor].shape));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+enum {
+	COL_TENSOR, COL_COMPONENT, COL_NAME, COL_DTYPE, COL_SHAPE, COL_BYTES, COL_ROLE, COL_CLASS, COL_ROLE_CLASS, COL_OF, COL_RANK, COL_LAYOUT,
+	COL_PIECES, COL_FINGERPRINT, COL_COUNT,
+};
+
+static const struct column tensor_columns[COL_COUNT] = {
+	[COL_TENSOR] = { NULL, "TENSOR", false, 1 },     [COL_COMPONENT] = { "component", NULL, false, 0 },
+	[COL_NAME] = { "name", NULL, false, 0 },         [COL_DTYPE] = { "dtype", "DTYPE", false, 0 },
+	[COL_SHAPE] = { "shape", "SHAPE", false, 0 },    [COL_BYTES] = { "bytes", NULL, true, 0 },
+	[COL_ROLE] = { "role", NULL, false, 0 },         [COL_CLASS] = { "class", NULL, false, 0 },
+	[COL_ROLE_CLASS] = { NULL, "ROLE", false, 0 },   [COL_OF] = { "of", NULL, false, 0 },
+	[COL_RANK] = { "rank", NULL, true, 0 },          [COL_LAYOUT] = { "layout", "LAYOUT", false, 2 },
+	[COL_PIECES] = { NULL, "PIECES", true, 0 },      [COL_FINGERPRINT] = { "fingerprint", "FINGERPRINT", false, 2 },
+};
+
+/* One look of a tensor: as a row of a table, or as labels (the same columns with other heads). */
+static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id, const struct column *col)
+{
+	const struct table *t = &k->table;
+	const struct table_tensor *x = &t->tensor[id];
+	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
+
+	/* Most tensors are STABLE: only the others say what they are. */
+	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ", x->cls == CKPT_STABLE ? "" : class_name(x->cls));
+	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
+	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
+	output_put(o, &col[COL_NAME], cell_text(x->name));
+	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
+	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, x->shape));
+	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x)));
+	output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
+	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
+	output_put(o, &col[COL_ROLE_CLASS], cell_text(role));
+	output_put(o, &col[COL_OF], x->of[0] ? cell_text(x->of) : cell_none());
+	output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
+	if (x->layout == TABLE_NONE)
+		output_put(o, &col[COL_LAYOUT], cell_none());
+	else
+		output_put(o, &col[COL_LAYOUT], cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
+	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
+	output_put(o, &col[COL_FINGERPRINT], cell_of(CELL_FINGERPRINT, x->fp));
+}
+
+static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id, uint32_t n, bool shown)
+{
+	output_list(o, "tensors", shown || o->machine ? tensor_columns : NULL, COL_COUNT);
+	for (uint32_t i = 0; i < n; i++) {
+		output_row(o);
+		put_tensor(o, k, id ? id[i] : i, tensor_columns);
+		if (o->machine)
+			put_pieces(o, k, id ? id[i] : i);
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* One tensor for a person: labels, then its pieces. */
+static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
+{
+	struct column col[COL_COUNT] = { 0 };
+	const struct table_tensor *x = &k->table.tensor[id];
+	char full[NAME_BYTES];
+
+	col[COL_DTYPE].head = "dtype";
+	col[COL_SHAPE].head = "shape";
+	col[COL_BYTES].head = "size";
+	col[COL_ROLE].head = "role";
+	col[COL_CLASS].head = "class";
+	col[COL_OF].head = x->of[0] ? "of" : NULL;
+	col[COL_LAYOUT].head = "layout";
+	col[COL_FINGERPRINT].head = "fingerprint";
+	cli_say(c, STYLE_STRONG, "%s in step %llu of %s", table_tensor_print(x, full, sizeof full), (unsigned long long)k->step, k->job);
+	put_tensor(c->o, k, id, col);
+	put_pieces(c->o, k, id);
+}
+
+/* --- the verb --- */
+
+static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
+{
+	const struct checkpoint *k = s->ckpt;
+	int rc = 0;
+
+	c->o->ops->begin(c->o, "ckptd.show/1");
+	if (id && !c->json) {
+		if (n == 1)
+			say_tensor(c, k, id[0]);
+		else
+			put_tensors(c->o, k, id, n, true);
+	} else {
+		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
+		put_summary(c->o, s);
+		rc = put_groups(c->o, &k->table);
+		if (c->o->machine)
+			put_tensors(c->o, k, id, id ? n : k->table.ntensor, false);
+	}
+	c->o->ops->end(c->o);
+	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	const char *glob = c->value[OPT_TENSORS], *word = c->narg > 1 ? c->arg[1] : NULL;
+	cleanup_free uint32_t *id = NULL;
+	struct ckpt_err err = { 0 };
+	struct subject s;
+	uint32_t n = 0;
+	int code, rc = 0;
+
+	if (glob && word)
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "TENSOR names one tensor, --tensors many: give one of them"), &err, "ckptctl show -h");
+	code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
+	if (code) {
+		subject_close(&s);
+		return code;
+	}
+	if (glob)
+		rc = subject_glob(s.ckpt, glob, &id, &n, &err);
+	else if (word)
+		rc = subject_tensors(s.ckpt, word, &id, &n, &err);
+	if (rc)
+		code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all", s.ref.path);
+	else
+		code = show(c, &s, id, n);
+	subject_close(&s);
+	return code;
+}
+
+const struct cli_verb verb_show = {
+	.name = "show",
+	.help = "what is in a checkpoint, or in one of its tensors",
+	.synopsis = (const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR", NULL },
+	.about = "CKPT is latest (the default), latest~1, step:12000, or the path of a step directory, which may be copied or renamed. TENSOR is a name or "
+		 "component/name; for one tensor the table says which rank wrote which elements of it, and where they lie. Only metadata is read.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl show", "the newest checkpoint below ., or $CKPTD_STORE" },
+			{ "ckptctl show step:12000 --tensors='*.wq.*'", "some of its tensors" },
+			{ "ckptctl show latest optim/w.master", "who holds which rows" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_TENSORS, "list the tensors whose name, or component/name, matches; * matches anything" },
+			{ OPT_NONE, NULL },
+		},
+	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, checkpoint or tensor; 12 it cannot be read.",
+	.narg_max = 2,
+	.run = run,
+};

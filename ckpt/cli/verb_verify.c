@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_verify.c - ckptctl verify: is a checkpoint what was committed? Its structure always, every byte of it with --data.
+ * Invariant: one damaged checkpoint hides no other: all that were asked for are checked and all their faults listed, and the exit code is 4 then.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/progress.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/move/move.h"
+
+#define FAULTS_MAX 10000u /* of one checkpoint that are kept: a lost disk must not fill memory */
+#define FAULTS_SAID 50u   /* of one checkpoint that a person is told */
+
+struct fault {
+	char *kind, *file, *tensor, *text, *path;
+	uint64_t offset, length, step;
+	bool has_step;
+};
+
+struct verify {
+	struct cli *c;
+	bool data;
+	struct fault *fault;
+	uint64_t nfault, cap;
+	uint64_t checked_bytes;
+	uint32_t ngood, nfaulty, nother;
+	int code;
+};
+
+/* One checkpoint on its way through. */
+struct one {
+	struct verify *v;
+	struct subject s;
+	char job[CKPT_JOB_MAX + 1];
+	uint64_t step;
+	bool has_step;
+	uint64_t first, nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
+	uint64_t checked_bytes;
+	double speed;
+};
+
+enum { COL_PATH, COL_JOB, COL_STEP, COL_OK, COL_BYTES, COL_CHECKED, COL_NFAULT, COL_COUNT };
+static const struct column columns[COL_COUNT] = {
+	[COL_PATH] = { "path", NULL, false, 0 },           [COL_JOB] = { "job", NULL, false, 0 },
+	[COL_STEP] = { "step", NULL, false, 0 },           [COL_OK] = { "ok", NULL, false, 0 },
+	[COL_BYTES] = { "bytes", NULL, false, 0 },         [COL_CHECKED] = { "checked_bytes", NULL, false, 0 },
+	[COL_NFAULT] = { "fault_count", NULL, false, 0 },
+};
+
+static void fault_free(struct fault *f)
+{
+	free(f->kind);
+	free(f->file);
+	free(f->tensor);
+	free(f->text);
+	free(f->path);
+}
+
+static void on_fault(void *arg, const struct format_fault *fault)
+{
+	struct one *x = arg;
+	struct verify *v = x->v;
+	struct fault *f;
+
+	if (x->nfault++ >= FAULTS_MAX)
+		return;
+	if (v->nfault == v->cap) {
+		uint64_t cap = v->cap ? 2 * v->cap : 16;
+		struct fault *p = reallocarray(v->fault, cap, sizeof *p);
+
+		if (!p)
+			return;
+		v->fault = p;
+		v->cap = cap;
+	}
+	f = &v->fault[v->nfault++];
+	*f = (struct fault){
+		.kind = strdup(fault->kind ? fault->kind : ""),
+		.file = strdup(fault->file ? fault->file : ""),
+		.tensor = strdup(fault->tensor ? fault->tensor : ""),
+		.text = strdup(fault->text ? fault->text : ""),
+		.path = strdup(x->s.ref.path),
+		.offset = fault->offset,
+		.length = fault->length,
+	};
+}
+
+/* Bytes that opening a checkpoint has read: all but the parts' data. */
+static uint64_t metadata_bytes(const struct checkpoint *k)
+{
+	uint64_t bytes = k->stored_bytes;
+
+	for (uint32_t i = 0; i < k->nfile; i++) {
+		const struct format_file *f = &k->file[i];
+		uint64_t data = f->data_end > f->data_off ? f->data_end - f->data_off : 0;
+
+		bytes -= MIN(bytes, data);
+	}
+	return bytes;
+}
+
+static int check_data(struct one *x, struct ckpt_err *err)
+{
+	struct cli *c = x->v->c;
+	const struct checkpoint *k = x->s.ckpt;
+	struct progress progress;
+	struct move_files files;
+	uint64_t parts = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < k->nfile; i++)
+		parts += k->file[i].file_bytes;
+	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
+	if (rc)
+		return rc;
+	progress_begin(&progress, c->err, &c->err_screen, c->json, parts, "step %llu", (unsigned long long)k->step);
+	rc = move_verify(&files, progress_tick, &progress, on_fault, x, &x->checked_bytes, err);
+	x->speed = progress_end(&progress);
+	move_close(&files);
+	/* Opening has read what is no part. */
+	x->checked_bytes += k->stored_bytes - MIN(k->stored_bytes, parts);
+	return rc;
+}
+
+/* 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. */
+static int check(struct one *x, struct ckpt_err *err)
+{
+	int rc = subject_open(&x->s, on_fault, x, err);
+	const struct checkpoint *k = x->s.ckpt;
+
+	if (k) {
+		x->step = k->step;
+		x->has_step = true;
+		snprintf(x->job, sizeof x->job, "%s", k->job);
+		x->checked_bytes = metadata_bytes(k);
+	}
+	/* Committed once, incomplete now: that is damage. */
+	if (rc == -EUCLEAN || rc == -EPROTO || (rc && x->nfault))
+		rc = -EBADMSG;
+	if (k && x->v->data && (!rc || rc == -EBADMSG)) {
+		int data = check_data(x, err);
+
+		rc = rc ? rc : data;
+	}
+	if (rc == -EBADMSG && !x->nfault)
+		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
+	return x->nfault ? -EBADMSG : rc;
+}
+
+static void say_fault(struct verify *v, const struct fault *f)
+{
+	char where[2 * CKPT_NAME_MAX + 512] = "", size[HUMAN_BYTES], mark[64];
+	size_t n = 0;
+
+	if (*f->file)
+		n += (size_t)snprintf(where, 256, "%s", f->file);
+	if (*f->file && (f->offset || f->length))
+		n += (size_t)snprintf(where + n, 64, ", byte %llu", (unsigned long long)f->offset);
+	if (*f->file && f->length)
+		n += (size_t)snprintf(where + n, 64, " (%s)", human_bytes(f->length, size));
+	if (*f->tensor)
+		snprintf(where + n, sizeof where - n, "%stensor %s", n ? ", " : "", f->tensor);
+	snprintf(mark, sizeof mark, "  %s", f->kind);
+	if (*where)
+		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s\n%s", where, f->text);
+	else
+		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s", f->text);
+}
+
+static void say_one(const struct one *x, int rc)
+{
+	struct verify *v = x->v;
+	struct cli *c = v->c;
+	char size[HUMAN_BYTES] = "", speed[HUMAN_BYTES] = "", name[CKPT_JOB_MAX + 64];
+
+	if (x->has_step && x->job[0])
+		snprintf(name, sizeof name, "step %llu of %s", (unsigned long long)x->step, x->job);
+	else
+		snprintf(name, sizeof name, "checkpoint");
+	if (x->s.ckpt)
+		human_bytes(x->s.ckpt->stored_bytes, size);
+	if (v->data && c->out_screen.terminal && x->speed > 0)
+		snprintf(speed, sizeof speed, "  %.2f GB/s", x->speed / 1e9);
+	if (!rc) {
+		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size, v->data ? "every byte checked" : "structure checked", speed);
+		return;
+	}
+	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size, (unsigned long long)x->nfault, x->nfault == 1 ? "" : "s",
+		 speed);
+	cli_say(c, STYLE_DIM, "  %s", x->s.ref.path);
+	for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
+		say_fault(v, &v->fault[i]);
+	if (x->nfault > FAULTS_SAID)
+		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them", (unsigned long long)(x->nfault - FAULTS_SAID));
+	cli_mark(c, STYLE_STRONG, "  next:", 8, " use another checkpoint (ckptctl ls); keep this one if it has no copy");
+}
+
+static void put_one(const struct one *x, int rc)
+{
+	struct output *o = x->v->c->o;
+
+	output_row(o);
+	output_put(o, &columns[COL_PATH], cell_text(x->s.ref.path));
+	output_put(o, &columns[COL_JOB], x->job[0] ? cell_text(x->job) : cell_none());
+	output_put(o, &columns[COL_STEP], x->has_step ? cell_of(CELL_NUMBER, x->step) : cell_none());
+	output_put(o, &columns[COL_OK], cell_of(CELL_FLAG, !rc));
+	output_put(o, &columns[COL_BYTES], x->s.ckpt ? cell_of(CELL_BYTES, x->s.ckpt->stored_bytes) : cell_none());
+	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->checked_bytes));
+	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
+	output_close(o);
+}
+
+/* Check what x->s has found, tell it, and close it. why: what the store's scan said already ("" nothing). */
+static void verify_one(struct one *x, const char *why)
+{
+	struct verify *v = x->v;
+	struct ckpt_err err = { 0 };
+	int rc;
+
+	x->first = v->nfault;
+	rc = check(x, &err);
+	if (!rc && *why) {
+		on_fault(x, &(struct format_fault){ .kind = "mismatch", .text = why });
+		rc = -EBADMSG;
+	}
+	for (uint64_t i = x->first; i < v->nfault; i++) {
+		v->fault[i].step = x->step;
+		v->fault[i].has_step = x->has_step;
+	}
+	v->checked_bytes += x->checked_bytes;
+	v->ngood += !rc;
+	v->nfaulty += rc == -EBADMSG;
+	v->nother += rc && rc != -EBADMSG;
+	if (!rc || rc == -EBADMSG) {
+		v->code = cli_worse(v->code, cli_exit(rc));
+		put_one(x, rc);
+		say_one(x, rc);
+	} else {
+		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
+	}
+	subject_close(&x->s);
+}
+
+static void verify_name(struct verify *v, const char *name)
+{
+	struct one x = { .v = v };
+	struct ckpt_err err = { 0 };
+	int rc = subject_find(&x.s, v->c->ops, v->c->where, name, &err);
+
+	if (!rc) {
+		verify_one(&x, "");
+		return;
+	}
+	subject_close(&x.s);
+	v->nother++;
+	v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, rc == -ENOTUNIQ ? "name a job's directory with -C" : "ckptctl ls"));
+}
+
+static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct verify *v = arg;
+	struct store s = { .ops = v->c->ops, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_step *step = NULL;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	int rc;
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	rc = store_scan(&s, false, &step, &n, &err);
+	if (rc)
+		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
+	for (uint32_t i = 0; !rc && i < n; i++) {
+		struct one x = { .v = v, .step = step[i].step, .has_step = true };
+		char path[4096];
+		int fd, r = store_step_open(&s, step[i].dir, &fd, &err);
+
+		/* Set aside or pruned since the scan: it is no committed step any more. */
+		if (r == -ENOENT)
+			continue;
+		snprintf(x.job, sizeof x.job, "%s", job);
+		snprintf(path, sizeof path, "%s/%s", abs_path, step[i].dir);
+		if (!r)
+			r = subject_take(&x.s, v->c->ops, fd, path, &err);
+		if (!r) {
+			verify_one(&x, step[i].state == STORE_DAMAGED ? step[i].why : "");
+			continue;
+		}
+		v->nother++;
+		v->code = cli_worse(v->code, cli_fail(v->c, r, &err, NULL));
+	}
+	return 0;
+}
+
+static void put_faults(struct verify *v)
+{
+	enum { F_KIND, F_FILE, F_OFFSET, F_LENGTH, F_TENSOR, F_STEP, F_PATH, F_TEXT, F_COUNT };
+	static const struct column col[F_COUNT] = {
+		{ "kind", NULL, false, 0 },   { "file", NULL, false, 0 }, { "offset", NULL, false, 0 }, { "length", NULL, false, 0 },
+		{ "tensor", NULL, false, 0 }, { "step", NULL, false, 0 }, { "path", NULL, false, 0 },   { "text", NULL, false, 0 },
+	};
+	struct output *o = v->c->o;
+
+	output_list(o, "faults", NULL, 0);
+	for (uint64_t i = 0; i < v->nfault; i++) {
+		const struct fault *f = &v->fault[i];
+
+		output_row(o);
+		output_put(o, &col[F_KIND], cell_text(f->kind));
+		output_put(o, &col[F_FILE], cell_text(f->file));
+		output_put(o, &col[F_OFFSET], cell_of(CELL_NUMBER, f->offset));
+		output_put(o, &col[F_LENGTH], cell_of(CELL_NUMBER, f->length));
+		output_put(o, &col[F_TENSOR], cell_text(f->tensor));
+		output_put(o, &col[F_STEP], f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
+		output_put(o, &col[F_PATH], cell_text(f->path));
+		output_put(o, &col[F_TEXT], cell_text(f->text));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void summary(struct verify *v)
+{
+	uint32_t n = v->ngood + v->nfaulty + v->nother;
+	char size[HUMAN_BYTES];
+
+	human_bytes(v->checked_bytes, size);
+	if (!n && !v->code)
+		cli_say(v->c, STYLE_PLAIN, "There is no committed checkpoint yet: nothing to check.");
+	else if (v->nfaulty)
+		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints FAULTY, %s read", v->nfaulty, n, size);
+	else if (v->ngood && !v->nother)
+		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s", size);
+	if (v->ngood && !v->data && !v->nfaulty)
+		cli_hint(v->c, "--data reads and checks every byte of the data too");
+}
+
+static int run(struct cli *c)
+{
+	static const struct column checked = { "checked_bytes", NULL, false, 0 }, data = { "data", NULL, false, 0 };
+	struct verify v = { .c = c, .data = c->value[OPT_DATA] != NULL };
+	struct ckpt_err err = { 0 };
+	int rc = 0;
+
+	if (c->value[OPT_ALL] && c->narg > 1)
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "--all takes one PATH, a store or a job's directory"), &err, "ckptctl verify -h");
+	c->o->ops->begin(c->o, "ckptd.verify/1");
+	output_put(c->o, &data, cell_of(CELL_FLAG, v.data));
+	output_list(c->o, "checkpoints", columns, COL_COUNT);
+	if (c->value[OPT_ALL])
+		rc = store_jobs(c->ops, c->narg ? c->arg[0] : c->where, each_job, &v, &err);
+	else if (!c->narg)
+		verify_name(&v, "latest");
+	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL]; i++)
+		verify_name(&v, c->arg[i]);
+	output_close(c->o);
+	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
+	put_faults(&v);
+	if (rc)
+		v.code = cli_worse(v.code, cli_fail(c, rc, &err, NULL));
+	/* Where nothing could be looked at there is nothing to tell but the error. */
+	if (!v.code || v.ngood || v.nfaulty) {
+		summary(&v);
+		c->o->ops->end(c->o);
+	}
+	for (uint64_t i = 0; i < v.nfault; i++)
+		fault_free(&v.fault[i]);
+	free(v.fault);
+	return v.code;
+}
+
+const struct cli_verb verb_verify = {
+	.name = "verify",
+	.help = "are checkpoints still what was committed?",
+	.synopsis = (const char *const[]){ "[--data] [CKPT...]", "[--data] --all [PATH]", NULL },
+	.about = "Checks that a checkpoint is whole: its files, their sizes, headers, tables and hashes, and that every element of every tensor is there exactly "
+		 "once. With --data it also reads every byte and checks it against its checksums. CKPT is latest (the default), latest~1, step:12000, or the "
+		 "path of a step directory, which may be copied or renamed. Steps being collected or set aside are no faults.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl verify", "the newest checkpoint's structure" },
+			{ "ckptctl verify --data step:12000", "every byte of one" },
+			{ "ckptctl verify --data --all runs/", "every byte of all: from cron, say" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DATA, "read and check every byte" },
+			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
+			{ OPT_NONE, NULL },
+		},
+	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not committed; 10 there is no such store or checkpoint; "
+		 "12 it cannot be read.",
+	.narg_max = UINT32_MAX,
+	.run = run,
+};

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_version.c - ckptctl version: what this program is and which formats it reads. */
+#include "ckpt/base/util.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/subject.h"
+
+static const struct column col_program = { "program", NULL, false, false };
+static const struct column col_version = { "version", NULL, false, false };
+static const struct column col_abi = { "abi", "client interface", false, false };
+static const struct column col_format[] = { { "name", NULL, false, false } };
+
+static int run(struct cli *c)
+{
+	char formats[256] = "";
+
+	c->o->ops->begin(c->o, "ckptd.version/1");
+	output_put(c->o, &col_program, cell_text("ckptctl"));
+	output_put(c->o, &col_version, cell_text(CLI_VERSION));
+	output_list(c->o, "formats", NULL, 0);
+	for (uint32_t i = 0; cli_formats[i]; i++) {
+		size_t len = strlen(formats);
+
+		output_row(c->o);
+		output_put(c->o, &col_format[0], cell_text(cli_formats[i]->name));
+		output_close(c->o);
+		snprintf(formats + len, sizeof formats - len, "%s%s", i ? ", " : "", cli_formats[i]->name);
+	}
+	output_close(c->o);
+	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
+	output_put(c->o, &col_abi, cell_of(CELL_NUMBER, CKPT_ABI));
+	output_put(c->o, &(struct column){ NULL, "formats", false, false }, cell_text(formats));
+	c->o->ops->end(c->o);
+	return CLI_OK;
+}
+
+const struct cli_verb verb_version = {
+	.name = "version",
+	.help = "what this program is, and which formats it reads",
+	.synopsis = (const char *const[]){ "", NULL },
+	.about = "Prints the version, the version of the client interface, and the formats of checkpoints that can be read.",
+	.example = (const struct cli_example[]){ { "ckptctl version --json", "for a bug report" }, { NULL, NULL } },
+	.exits = "0",
+	.run = run,
+};
