@@ -55,6 +55,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define CKPT_ABI 1
 #define CKPT_LATEST UINT64_MAX  /* ckpt_want.step: the newest restorable step */
@@ -273,6 +274,7 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

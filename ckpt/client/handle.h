@@ -8,9 +8,7 @@
  */
 #ifndef CKPT_CLIENT_HANDLE_H
 #define CKPT_CLIENT_HANDLE_H
-#pragma GCC visibility push(default)
 #include "ckpt/ckpt.h"
-#pragma GCC visibility pop
 #include "ckpt/base/log.h"
 #include "ckpt/client/shared.h"
 #include "ckpt/client/wire.h"
