@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_container.c - arbitrary bytes as a container: as they are, and once more with every checksum put right, because a random mutation
- * would otherwise never get past the first one. Whatever is accepted must be readable to its last byte.
- *	clang -g -O1 -std=gnu17 -D_GNU_SOURCE -I. -fsanitize=fuzzer,address,undefined tests/fuzz/fuzz_container.c ASAN_BASE_A -lisal
+ * fuzz_container.c - arbitrary bytes as a container: as they are, and once more with every checksum
+ * put right, because a random mutation would otherwise never get past the first one. Whatever is
+ * accepted must be readable to its last byte. Links base; run with -max_len=24576 at least.
  */
 #include "ckpt/base/container.h"
 

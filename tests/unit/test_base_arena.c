@@ -16,6 +16,21 @@ static uint64_t rnd(void)
 	return seed >> 33;
 }
 
+/* Leave old bytes in the heap, so that zeroed memory is no accident. */
+static void heap_soil(void)
+{
+	void *p[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(p); i++) {
+		p[i] = malloc(65536);
+		assert_non_null(p[i]);
+		memset(p[i], 0xa5, 65536);
+		__asm__ volatile("" : : "r"(p[i]) : "memory"); /* keep the stores */
+	}
+	for (size_t i = 0; i < ARRAY_LEN(p); i++)
+		free(p[i]);
+}
+
 static void pieces_are_aligned_zeroed_and_keep_apart(void **state)
 {
 	enum { N = 3000 };
@@ -25,6 +40,7 @@ static void pieces_are_aligned_zeroed_and_keep_apart(void **state)
 
 	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
+	heap_soil();
 	for (int i = 0; i < N; i++) {
 		len[i] = i % 500 == 499 ? 5 * MIB + rnd() % 10000 : rnd() % 700;
 		p[i] = arena_alloc(&a, len[i]);
