@@ -263,7 +263,9 @@ static void tick(struct daemon *d)
 
 static bool drained(struct daemon *d)
 {
-	if (atomic_load(&d->stops) > 1 || now_ns() > d->drain_until)
+	if (now_ns() > d->drain_until)
+		atomic_store(&d->stops, 2); /* what is being written gives up */
+	if (atomic_load(&d->stops) > 1)
 		return true;
 	for (struct job *j = d->jobs; j; j = j->next)
 		if (j->writing || !job_idle(j))
@@ -290,7 +292,8 @@ static void dispatch(struct daemon *d, const struct epoll_event *e)
 	} else if (tag == WATCH_PIDFD) {
 		struct session *s = p;
 
-		s->closed_ns = s->closed_ns ? s->closed_ns : 1;
+		if (s->busy) /* session_unbusy looks again */
+			daemon_unwatch(d, s->pidfd);
 		session_end(s);
 	} else if (tag == WATCH_BELL) {
 		struct launch *l = p;
@@ -342,7 +345,7 @@ void daemon_close(struct daemon *d)
 	pool_stop(&d->copy);
 	pool_stop(&d->work);
 	pool_stop(&d->io);
-	while (d->running && d->done_fd >= 0 && !d->killed) {
+	while (d->running && d->done_fd >= 0) {
 		tasks_done(d);
 		if (!d->done_first)
 			break;

@@ -425,7 +425,8 @@ static void fill_done(struct daemon *d, struct task *t)
 
 	l->restoring = false;
 	if (x->rc == 0) {
-		l->base = x->pin.step + 1;
+		if (!(x->want.flags & CKPT_DRY_RUN))
+			l->base = x->pin.step + 1;
 		log_line(&d->opts.log, LOG_NOTICE, "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name, l->generation,
 			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 	} else {

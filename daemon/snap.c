@@ -193,7 +193,7 @@ static void ring_tickets(struct launch *l)
 	while (n--) { /* oldest first */
 		struct snap *old;
 
-		if (l->ticket_seen && (int16_t)(t[n].seq - l->ticket_seen) <= 0)
+		if (l->ticket_seen && shared_seq_cmp(t[n].seq, l->ticket_seen) <= 0)
 			continue;
 		l->ticket_seen = t[n].seq;
 		if (t[n].slot >= l->nslot)
@@ -311,7 +311,7 @@ void launch_ring(struct launch *l)
 			if (s->rank[r].copy != COPY_NONE)
 				continue;
 			snprintf(text, sizeof text, "rank %u did not mark this step", r);
-			if ((int16_t)(l->ticket_seen - s->ticket_seq) >= 2 || now - s->born_ns > EXPIRE_NS || l->member[r].lost || l->member[r].left)
+			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 || now - s->born_ns > EXPIRE_NS || l->member[r].lost || l->member[r].left)
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 		}
 		snap_check(s);

@@ -96,7 +96,10 @@ struct ckpt {
 	struct blob *blob; uint32_t nblob;
 	bool dirty, sealed_once, private_memory, snapped, restored;
 	uint32_t shadow;                /* segment of copies; UINT32_MAX none */
-	uint64_t last_step;             /* 1 + newest marked */
+	uint64_t last_step;             /* 1 + newest that got a slot */
+	uint64_t asked_step;            /* 1 + newest for which a ticket was asked through asked_link, and how often before */
+	uint32_t attempt;
+	struct link *asked_link;
 	uint32_t since_persist;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t torn_reported;         /* mark whose tearing guard has told */

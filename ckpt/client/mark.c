@@ -36,14 +36,19 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 {
 	uint32_t flags = m ? m->flags : 0;
 	struct shared_snap *newest = l ? shared_snap_newest(l->rank) : NULL;
+	struct shared_outcome o;
 
 	if (step >= CKPT_LATEST - 1 || (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
 	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) || (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
 		return -EINVAL;
 	if (step >= c->last_step)
 		return 0;
-	/* The same step once more, where the first attempt came to nothing. */
-	return step + 1 == c->last_step && (!newest || newest->step != step || shared_snap_state(newest, NULL) == SNAP_TORN) ? 0 : -EINVAL;
+	/* The same step once more, where the first attempt came to nothing, here or on another rank. */
+	if (step + 1 != c->last_step)
+		return -EINVAL;
+	if (!newest || newest->step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
+		return 0;
+	return shared_outcome_get(l->job, step, &o) && (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED) ? 0 : -EINVAL;
 }
 
 static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m)
@@ -62,9 +67,12 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, str
 {
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
+	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
+	c->asked_link = l;
+	c->asked_step = step + 1;
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
-		int rc = shared_ticket(l->job, step, want, want & TICKET_FINAL && now_ns() < until, ret);
+		int rc = shared_ticket(l->job, step, c->attempt, want, want & TICKET_FINAL && now_ns() < until, ret);
 
 		if (rc != -EAGAIN)
 			return rc;

@@ -8,21 +8,44 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 
-/* The gate: tag 32 | seq 16 | slot 4 | flags 4 | free 4 | steal 4. seq 0: no ticket yet. */
+/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | steal 4. seq 0: no ticket yet. */
+#define SEQ_BITS 11
+#define SEQ_MASK ((1u << SEQ_BITS) - 1)
+#define TAG_MASK ((UINT64_C(1) << 40) - 1)
+#define ATTEMPT_BITS 4
+
 static struct ticket gate_ticket(uint64_t g)
 {
+	uint32_t slot = (uint32_t)(g >> 10 & 7);
+
 	return (struct ticket){
-		.tag = (uint32_t)(g >> 32),
-		.seq = (uint16_t)(g >> 16),
-		.slot = (uint8_t)(g >> 12 & 15),
-		.flags = (uint8_t)(g >> 8 & 15),
+		.tag = g >> 24,
+		.seq = (uint16_t)(g >> 13 & SEQ_MASK),
+		.slot = (uint8_t)(slot == 7 ? SHARED_SKIP : slot),
+		.flags = (uint8_t)(g >> 8 & 3),
 	};
 }
 
 static uint64_t gate_word(struct ticket t, uint32_t free_mask, uint32_t steal_mask)
 {
-	return (uint64_t)t.tag << 32 | (uint64_t)t.seq << 16 | (uint64_t)t.slot << 12 | (uint64_t)t.flags << 8 |
+	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 | (uint64_t)t.flags << 8 |
 	       (uint64_t)free_mask << 4 | steal_mask;
+}
+
+int shared_seq_cmp(uint16_t a, uint16_t b)
+{
+	return (int32_t)((uint32_t)(a - b) << (32 - SEQ_BITS)) >> (32 - SEQ_BITS);
+}
+
+/* Tags grow with the step, and with the attempt within a step; they are compared modulo 2^40. */
+static uint64_t tag_of(uint64_t step, uint32_t attempt)
+{
+	return (step << ATTEMPT_BITS | attempt) & TAG_MASK;
+}
+
+static bool tag_older(uint64_t a, uint64_t b)
+{
+	return (int64_t)((a - b) << 24) < 0;
 }
 
 static uint32_t gate_free(uint64_t g)
@@ -44,19 +67,19 @@ static void past_keep(struct shared_job *job, uint64_t g)
 
 	if (t.seq == 0)
 		return;
-	while (old == 0 || (int16_t)(t.seq - gate_ticket(old).seq) > 0)
+	while (old == 0 || shared_seq_cmp(t.seq, gate_ticket(old).seq) > 0)
 		if (atomic_compare_exchange_weak_explicit(at, &old, g, memory_order_acq_rel,
 							  memory_order_acquire))
 			return;
 }
 
-static bool past_find(const struct shared_job *job, uint64_t g, uint32_t tag, struct ticket *ret)
+static bool past_find(const struct shared_job *job, uint64_t g, uint64_t tag, struct ticket *ret)
 {
 	for (uint32_t i = 0; i < SHARED_PAST; i++) {
 		uint64_t p = atomic_load_explicit(&job->past[i], memory_order_acquire);
 		struct ticket t = gate_ticket(p);
 
-		if (p && t.tag == tag && (uint16_t)(gate_ticket(g).seq - t.seq) <= SHARED_PAST) {
+		if (p && t.tag == tag && shared_seq_cmp(gate_ticket(g).seq, t.seq) <= SHARED_PAST) {
 			*ret = t;
 			return true;
 		}
@@ -64,22 +87,23 @@ static bool past_find(const struct shared_job *job, uint64_t g, uint32_t tag, st
 	return false;
 }
 
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t want, bool may_wait, struct ticket *ret)
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want, bool may_wait,
+		  struct ticket *ret)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
-	uint32_t tag = (uint32_t)step;
+	uint64_t tag = tag_of(step, MIN(attempt, (1u << ATTEMPT_BITS) - 1));
 
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
 		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
 		uint32_t from = free_mask ? free_mask : want ? steal_mask : 0;
-		struct ticket t = { .tag = tag, .seq = (uint16_t)(newest.seq + 1), .slot = SHARED_SKIP };
+		struct ticket t = { .tag = tag, .seq = (newest.seq + 1) & SEQ_MASK, .slot = SHARED_SKIP };
 
 		if (newest.seq && newest.tag == tag) {
 			*ret = newest;
 			return 0;
 		}
-		if (newest.seq && (int32_t)(tag - newest.tag) < 0)
+		if (newest.seq && tag_older(tag, newest.tag))
 			return past_find(job, g, tag, ret) ? 0 : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
@@ -125,7 +149,7 @@ uint32_t shared_gate_look(const struct shared_job *job, struct ticket *ret_ticke
 	if (newest.seq)
 		ret_ticket[n++] = newest;
 	for (uint32_t back = 1; back <= SHARED_PAST && newest.seq; back++) {
-		uint16_t seq = (uint16_t)(newest.seq - back);
+		uint16_t seq = (uint16_t)((newest.seq - back) & SEQ_MASK);
 		uint64_t p = atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
 
 		if (p && gate_ticket(p).seq == seq)

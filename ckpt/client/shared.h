@@ -96,12 +96,15 @@ struct shared_job {
 	char trouble[4096];             /* written before refused */
 };
 
-struct ticket { uint32_t tag; uint16_t seq; uint8_t slot, flags; };
+struct ticket { uint64_t tag; uint16_t seq; uint8_t slot, flags; };
+/* Tickets are numbered modulo 2^11: < 0, 0, > 0 as a is older than, is, is newer than b. */
+int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP); -ESTALE when the step is older than what is remembered. want: ticket
- * flags; PERSIST and FINAL may take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. */
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t want, bool may_wait, struct ticket *ret);
+ * flags; PERSIST and FINAL may take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how often this rank has marked this
+ * very step before; a step that was skipped or torn is marked again by all ranks alike, and that is another ticket. */
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want, bool may_wait, struct ticket *ret);
 /* Publish the next snap record with this state (FILLING or COPYING); the caller has written the record by shared_snap_next before. */
 struct shared_snap *shared_snap_next(struct shared_rank *r);
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state);
