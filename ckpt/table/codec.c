@@ -472,15 +472,16 @@ static const char *section_name(uint32_t kind)
 	return kind < ARRAY_LEN(name) && name[kind] ? name[kind] : "unknown";
 }
 
+struct dec_records {
+	const void *rec;
+	uint64_t n;
+};
+
 /* A missing section has no records. */
 static int dec_section(struct dec *d, const struct codec_section *section, uint32_t n,
-		       uint32_t kind, uint32_t rec_bytes, uint64_t max, const void *ret_bytes,
-		       uint64_t *ret_count)
+		       uint32_t kind, uint32_t rec_bytes, uint64_t max, struct dec_records *ret)
 {
-	const void **ret = (const void **)ret_bytes;
-
-	*ret = NULL;
-	*ret_count = 0;
+	*ret = (struct dec_records){ .n = 0 };
 	for (uint32_t i = 0; i < n; i++) {
 		const struct codec_section *s = &section[i];
 		uint64_t len;
@@ -489,17 +490,16 @@ static int dec_section(struct dec *d, const struct codec_section *section, uint3
 			continue;
 		if (s->rec_bytes != rec_bytes || ckpt_mul(s->count, rec_bytes, &len) < 0 ||
 		    len != s->len)
-			return BAD(
-				d,
-				"section %s: records of %u bytes, %llu of them in %llu bytes; this program knows records of %u bytes",
-				section_name(kind), s->rec_bytes, (unsigned long long)s->count,
-				(unsigned long long)s->len, rec_bytes);
+			return BAD(d,
+				   "section %s: records of %u bytes, %llu of them in %llu bytes; "
+				   "this program knows records of %u bytes",
+				   section_name(kind), s->rec_bytes, (unsigned long long)s->count,
+				   (unsigned long long)s->len, rec_bytes);
 		if (s->count > max)
 			return BAD(d, "section %s: %llu records; at most %llu are possible",
 				   section_name(kind), (unsigned long long)s->count,
 				   (unsigned long long)max);
-		*ret = s->bytes;
-		*ret_count = s->count;
+		*ret = (struct dec_records){ .rec = s->bytes, .n = s->count };
 	}
 	return 0;
 }
@@ -849,58 +849,50 @@ static int dec_places(struct dec *d, const struct ck_place *rec, uint64_t n)
 static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 		   const struct table_place *place, uint32_t nplace)
 {
-	const struct ck_mesh *mesh;
-	const struct ck_layout *layout;
-	const struct ck_tensor *tensor;
-	const struct ck_piece *piece;
-	const struct ck_place *places;
-	const le64 *set;
-	uint64_t nmesh, nlayout, ntensor, npiece, nplaces, nset;
-	int r;
+	static const struct {
+		uint32_t rec_bytes, max; /* what refers to records does so in 32 bits */
+	} known[] = {
+		[CK_STRINGS] = { 1, UINT32_MAX },
+		[CK_SHAPES] = { sizeof(le64), UINT32_MAX },
+		[CK_MESHES] = { sizeof(struct ck_mesh), TABLE_MESHES_MAX },
+		[CK_MESHDATA] = { sizeof(le32), UINT32_MAX },
+		[CK_LAYOUTS] = { sizeof(struct ck_layout), TABLE_LAYOUTS_MAX },
+		[CK_PLACEMENTS] = { sizeof(struct ck_placement), UINT32_MAX },
+		[CK_TENSORS] = { sizeof(struct ck_tensor), TABLE_TENSORS_MAX },
+		[CK_INDEXSETS] = { sizeof(le64), UINT32_MAX },
+		[CK_PIECES] = { sizeof(struct ck_piece), TABLE_PIECES_MAX },
+		[CK_PLACES] = { sizeof(struct ck_place), TABLE_PLACES_MAX },
+	};
+	struct dec_records x[ARRAY_LEN(known)];
+	int r = 0;
 
-	r = dec_section(d, s, n, CK_STRINGS, 1, UINT32_MAX, &d->string, &d->nstring);
-	if (!r)
-		r = dec_section(d, s, n, CK_SHAPES, sizeof *d->shape, UINT32_MAX, &d->shape,
-				&d->nshape);
-	if (!r)
-		r = dec_section(d, s, n, CK_MESHDATA, sizeof *d->meshdata, UINT32_MAX, &d->meshdata,
-				&d->nmeshdata);
-	if (!r)
-		r = dec_section(d, s, n, CK_PLACEMENTS, sizeof *d->placement, UINT32_MAX,
-				&d->placement, &d->nplacement);
-	if (!r)
-		r = dec_section(d, s, n, CK_MESHES, sizeof *mesh, TABLE_MESHES_MAX, &mesh, &nmesh);
-	if (!r)
-		r = dec_section(d, s, n, CK_LAYOUTS, sizeof *layout, TABLE_LAYOUTS_MAX, &layout,
-				&nlayout);
-	if (!r)
-		r = dec_section(d, s, n, CK_TENSORS, sizeof *tensor, TABLE_TENSORS_MAX, &tensor,
-				&ntensor);
-	if (!r)
-		r = dec_section(d, s, n, CK_INDEXSETS, sizeof *set, UINT32_MAX, &set, &nset);
-	if (!r)
-		r = dec_section(d, s, n, CK_PIECES, sizeof *piece, TABLE_PIECES_MAX, &piece,
-				&npiece);
-	if (!r)
-		r = dec_section(d, s, n, CK_PLACES, sizeof *places, TABLE_PLACES_MAX, &places,
-				&nplaces);
+	for (uint32_t k = CK_STRINGS; !r && k < ARRAY_LEN(known); k++)
+		r = dec_section(d, s, n, k, known[k].rec_bytes, known[k].max, &x[k]);
 	if (r < 0)
 		return r;
+	d->string = x[CK_STRINGS].rec;
+	d->nstring = x[CK_STRINGS].n;
+	d->shape = x[CK_SHAPES].rec;
+	d->nshape = x[CK_SHAPES].n;
+	d->meshdata = x[CK_MESHDATA].rec;
+	d->nmeshdata = x[CK_MESHDATA].n;
+	d->placement = x[CK_PLACEMENTS].rec;
+	d->nplacement = x[CK_PLACEMENTS].n;
 	if (!d->nstring || d->string[0] || d->string[d->nstring - 1])
 		return BAD(d, "section STRINGS: it does not begin and end with a zero byte");
-	r = dec_meshes(d, mesh, nmesh);
+	r = dec_meshes(d, x[CK_MESHES].rec, x[CK_MESHES].n);
 	if (!r)
-		r = dec_layouts(d, layout, nlayout);
+		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);
 	if (!r)
-		r = dec_tensors(d, tensor, ntensor);
+		r = dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
 	if (!r)
-		r = dec_places(d, places, nplaces);
-	for (uint32_t i = 0; !r && !nplaces && i < nplace; i++)
+		r = dec_places(d, x[CK_PLACES].rec, x[CK_PLACES].n);
+	for (uint32_t i = 0; !r && !x[CK_PLACES].n && i < nplace; i++)
 		r = table_add_place(d->t, &place[i], NULL, d->err);
 	if (!r)
-		r = dec_sets(d, set, nset);
+		r = dec_sets(d, x[CK_INDEXSETS].rec, x[CK_INDEXSETS].n);
 	if (!r)
-		r = dec_pieces(d, piece, npiece);
+		r = dec_pieces(d, x[CK_PIECES].rec, x[CK_PIECES].n);
 	return r ? r : table_seal(d->t, d->err);
 }
 

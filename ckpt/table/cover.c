@@ -303,7 +303,7 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 	}
 	if (!overlaps_report(&c))
 		return;
-	for (uint32_t i = 0; !c.overlaps && i < n; i++) {
+	for (uint32_t i = 0; set->numel && !c.overlaps && i < n; i++) {
 		struct indexset both;
 
 		if (indexset_intersect(&c.piece[i].set, set, &a, &both) < 0) {

@@ -31,6 +31,7 @@ struct format_file {
 	uint32_t rank;                  /* writer */
 };
 
+/* All that it points to lives in the table's arena. */
 struct checkpoint {
 	const struct format *format;
 	struct table table;             /* sealed */
@@ -46,7 +47,8 @@ struct checkpoint {
 	uint64_t stored_bytes;          /* of all files, metadata included */
 };
 
-/* What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding", "malformed", "mismatch", "coverage".
+/* What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding", "malformed", "mismatch", "coverage",
+ * "unreadable" (the device or the permissions, not the bytes).
  * file "" and offset 0 where it does not apply; tensor "" likewise. */
 struct format_fault {
 	const char *kind, *file, *tensor, *text;
@@ -59,7 +61,7 @@ struct format {
 	/* Is this directory in this format? 1 yes, 0 no, -errno. Cheap. */
 	int (*probe)(const struct source_dir *dir);
 	/* Read all metadata, check everything that does not need the data. -EUCLEAN incomplete, -EBADMSG damaged, -EPROTO malformed,
-	 * -EPROTONOSUPPORT written by a newer version. Faults are reported one by one as well, with fault != NULL, and reading goes on as far as it can. */
+	 * -EPROTONOSUPPORT written by a newer version; what reading said (-EIO, -EACCES, ...); -ENOMEM. Faults are reported one by one as well, with fault != NULL, and reading goes on as far as it can. */
 	int (*open)(const struct source_dir *dir, struct checkpoint **ret, format_fault_fn *fault, void *arg, struct ckpt_err *err);
 };
 void checkpoint_free(struct checkpoint *c);

@@ -40,8 +40,13 @@ static int grow(struct table *t, int which, void **array, uint32_t n, uint32_t m
 	return 0;
 }
 
-#define GROW(t, which, array, n, max) \
-	grow(t, which, (void **)&(t)->array, (t)->n, max, sizeof *(t)->array)
+#define GROW(t, which, array, n, max)                                              \
+	({                                                                         \
+		void *array_ = (t)->array;                                         \
+		int r_ = grow(t, which, &array_, (t)->n, max, sizeof *(t)->array); \
+		(t)->array = array_;                                               \
+		r_;                                                                \
+	})
 
 static int no_room(struct ckpt_err *err, int code, const char *what, uint64_t max)
 {

@@ -1,0 +1,1016 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * native_read.c - step directories back into tables. Called by every verb, by restore and by scans of a store.
+ * Invariant: nothing is used before the hash over it was right and every number in it was compared with what it counts; and every single byte of MANIFEST
+ * and of the parts' metadata is under some check, so that no change goes unseen. Chunk data are move's to check, with the sums given here.
+ */
+#include "formats/native/native_impl.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+/* --- faults --- */
+
+struct reader {
+	format_fault_fn *fault; /* may be NULL */
+	void *arg;
+	struct ckpt_errlist list; /* the same as sentences; .code: that of the first */
+};
+
+__attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int code,
+							const char *kind, const char *file,
+							const char *tensor, uint64_t off,
+							uint64_t len, const char *fmt, ...)
+{
+	struct format_fault f = {
+		.kind = kind, .file = file, .tensor = tensor, .offset = off, .length = len
+	};
+	char text[600];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	if (!rd->list.n)
+		rd->list.code = code;
+	if (*file)
+		ckpt_errlist_add(&rd->list, "%s: %s", file, text);
+	else
+		ckpt_errlist_add(&rd->list, "%s", text);
+	f.text = text;
+	if (rd->fault)
+		rd->fault(rd->arg, &f);
+}
+
+/* Every line of a list as a fault. In lines of the table's checks the tensor comes first. */
+static void faults_of_list(struct reader *rd, int code, const char *kind, const char *file,
+			   struct ckpt_errlist *l)
+{
+	char *line = l->text, *next;
+	uint64_t n_told = 0;
+
+	for (; line && *line; line = next, n_told++) {
+		char tensor[200];
+		size_t n;
+
+		next = line + strcspn(line, "\n");
+		if (*next)
+			*next++ = 0;
+		n = (size_t)(strstr(line, ": ") ? strstr(line, ": ") - line : 0);
+		snprintf(tensor, sizeof tensor, "%.*s", (int)n, line);
+		fault(rd, code, kind, file, tensor, 0, 0, "%s", line);
+	}
+	if (n_told < l->n)
+		fault(rd, code, kind, file, "", 0, 0, "and %llu more",
+		      (unsigned long long)(l->n - n_told));
+	ckpt_errlist_free(l);
+}
+
+/* What the container's checks said about a block: wrong bytes, or right bytes that say the wrong thing. */
+static void fault_of_block(struct reader *rd, int code, const char *file, const void *block,
+			   uint64_t off, const struct ckpt_err *e)
+{
+	struct hash128 h = hash128(block, CONTAINER_BLOCK - sizeof h);
+	bool whole = !memcmp(h.b, (const uint8_t *)block + CONTAINER_BLOCK - sizeof h, sizeof h);
+
+	fault(rd, code, whole ? "malformed" : "checksum", file, "", off, CONTAINER_BLOCK, "%s",
+	      e->msg);
+}
+
+/* 0, or 1 after a fault. */
+static int bytes_read(struct reader *rd, const struct source *src, const char *file, void *buf,
+		      uint64_t len, uint64_t off)
+{
+	int r = len ? src->read(src->ctx, buf, len, off) : 0;
+	const char *why = strerrordesc_np(-r);
+
+	if (r >= 0)
+		return 0;
+	fault(rd, r, "unreadable", file, "", off, len,
+	      "%llu bytes at offset %llu cannot be read: %s", (unsigned long long)len,
+	      (unsigned long long)off, why ? why : "unknown error");
+	return 1;
+}
+
+static void source_close(struct source *src)
+{
+	if (src->close)
+		src->close(src->ctx);
+}
+
+/* --- the envelope --- */
+
+struct envelope {
+	struct container_info info;
+	struct container_map map;
+	void *mem[CONTAINER_SECT_MAX];		 /* to be freed */
+	const uint8_t *sect[CONTAINER_SECT_MAX]; /* [map.nsect]; NULL: not loaded */
+};
+
+static void envelope_free(struct envelope *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(e->mem); i++)
+		free(e->mem[i]);
+}
+
+#define KINDS(...)                                    \
+	kinds_mask((const uint32_t[]){ __VA_ARGS__ }, \
+		   sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
+
+static uint64_t kinds_mask(const uint32_t *kind, size_t n)
+{
+	uint64_t mask = 0;
+
+	for (size_t i = 0; i < n; i++)
+		mask |= UINT64_C(1) << kind[i];
+	return mask;
+}
+
+static bool in_mask(uint64_t mask, uint32_t kind)
+{
+	return kind < 64 && mask >> kind & 1;
+}
+
+/* Header and trailer. root: what hash the trailer's block must have; NULL: any. 0, 1 after faults. */
+static int blocks_read(struct reader *rd, const struct source *src, const char *file, uint32_t kind,
+		       const uint8_t *root, struct envelope *e)
+{
+	uint64_t tail_at = src->bytes - CONTAINER_BLOCK;
+	uint8_t block[CONTAINER_BLOCK];
+	struct ckpt_err err;
+	struct hash128 h;
+	int r, bad = 0;
+
+	if (src->bytes < 2 * CONTAINER_BLOCK) {
+		fault(rd, -EBADMSG, "truncated", file, "", src->bytes,
+		      2 * CONTAINER_BLOCK - src->bytes,
+		      "it ends after %llu bytes, before header and trailer",
+		      (unsigned long long)src->bytes);
+		return 1;
+	}
+	if (bytes_read(rd, src, file, block, sizeof block, 0))
+		return 1;
+	r = container_head_check(block, kind, &e->info, &err);
+	if (r < 0) {
+		fault_of_block(rd, r, file, block, 0, &err);
+		/* What a newer version means by the rest is not ours to judge. */
+		if (r == -EPROTONOSUPPORT)
+			return 1;
+		bad = 1;
+	}
+	if (src->bytes % CONTAINER_BLOCK) {
+		fault(rd, -EBADMSG, "truncated", file, "", src->bytes, 0,
+		      "its %llu bytes are no multiple of %d: the end is missing",
+		      (unsigned long long)src->bytes, CONTAINER_BLOCK);
+		return 1;
+	}
+	if (bytes_read(rd, src, file, block, sizeof block, tail_at))
+		return 1;
+	r = container_tail_check(block, src->bytes, &e->map, &err);
+	if (r < 0) {
+		fault_of_block(rd, r, file, block, tail_at, &err);
+		return 1;
+	}
+	h = hash128(block, sizeof block);
+	if (root && memcmp(h.b, root, sizeof h.b) != 0) {
+		fault(rd, -EBADMSG, "mismatch", file, "", tail_at, CONTAINER_BLOCK,
+		      "it is whole, but not the file that MANIFEST names: it was exchanged or written again");
+		return 1;
+	}
+	r = bad ? 0 : container_check(&e->info, &e->map, &err);
+	if (r < 0)
+		fault(rd, r, "mismatch", file, "", tail_at, CONTAINER_BLOCK, "%s", err.msg);
+	return bad || r < 0;
+}
+
+/* Are all sections there that this program must understand, and none of a kind that it must but does not? */
+static int kinds_check(struct reader *rd, const char *file, const struct envelope *e,
+		       uint64_t known)
+{
+	int bad = 0;
+
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		if (in_mask(known, s->kind) || s->flags & CK_SECTION_OPTIONAL)
+			continue;
+		fault(rd, -EPROTONOSUPPORT, "malformed", file, "", s->off, s->len,
+		      "a section of unknown kind %u must be understood to read this file: use a newer ckptd",
+		      s->kind);
+		bad = 1;
+	}
+	return bad;
+}
+
+static int section_check(struct reader *rd, const char *file, const struct container_sect *s,
+			 const void *bytes)
+{
+	struct ckpt_err err;
+	int r = container_sect_check(s, bytes, &err);
+
+	if (r < 0)
+		fault(rd, r, "checksum", file, "", s->off, s->len, "%s", err.msg);
+	return r < 0;
+}
+
+static int gap_check(struct reader *rd, const char *file, const uint8_t *p, uint64_t off,
+		     uint64_t end)
+{
+	struct ckpt_err err;
+	int r = container_gap_check(p, end - off, off, &err);
+
+	if (r < 0)
+		fault(rd, r, "padding", file, "", off, end - off, "%s", err.msg);
+	return r < 0;
+}
+
+/* All sections at once, and the zeros between them. 0, 1 after faults, -ENOMEM. */
+static int sections_read(struct reader *rd, const struct source *src, const char *file,
+			 struct envelope *e)
+{
+	uint64_t from = e->map.data_end, at = from, end = e->map.file_bytes - CONTAINER_BLOCK;
+	uint8_t *p;
+	int bad = 0;
+
+	if (end - from > NATIVE_META_BYTES_MAX) {
+		fault(rd, -EPROTO, "malformed", file, "", from, end - from,
+		      "%llu bytes of sections; at most %llu are possible",
+		      (unsigned long long)(end - from), (unsigned long long)NATIVE_META_BYTES_MAX);
+		return 1;
+	}
+	p = e->mem[0] = malloc(end - from + 1);
+	if (!p)
+		return -ENOMEM;
+	if (bytes_read(rd, src, file, p, end - from, from))
+		return 1;
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		bad |= gap_check(rd, file, p + (at - from), at, s->off);
+		bad |= section_check(rd, file, s, p + (s->off - from));
+		e->sect[i] = p + (s->off - from);
+		at = s->off + s->len;
+	}
+	return bad | gap_check(rd, file, p + (at - from), at, end);
+}
+
+/* Only the sections of these kinds. */
+static int sections_pick(struct reader *rd, const struct source *src, const char *file,
+			 uint64_t kinds, struct envelope *e)
+{
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		if (!in_mask(kinds, s->kind))
+			continue;
+		total += s->len; /* none is longer than the file */
+		if (total > NATIVE_META_BYTES_MAX) {
+			fault(rd, -EPROTO, "malformed", file, "", s->off, s->len,
+			      "more than %llu bytes of sections",
+			      (unsigned long long)NATIVE_META_BYTES_MAX);
+			return 1;
+		}
+		e->sect[i] = e->mem[i] = malloc(s->len + 1);
+		if (!e->mem[i])
+			return -ENOMEM;
+		if (bytes_read(rd, src, file, e->mem[i], s->len, s->off) ||
+		    section_check(rd, file, s, e->mem[i]))
+			return 1;
+	}
+	return 0;
+}
+
+/* The sections that were loaded, as the codec takes them. */
+static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct codec_section *ret)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		if (e->sect[i] && in_mask(kinds, s->kind))
+			ret[n++] = (struct codec_section){
+				.kind = s->kind,
+				.rec_bytes = s->rec_bytes,
+				.len = s->len,
+				.count = s->count,
+				.bytes = e->sect[i],
+			};
+	}
+	return n;
+}
+
+/* The records of a section; none when it is missing. */
+struct records {
+	const void *rec;
+	uint64_t n, off; /* off: in the file */
+};
+
+/* 0, 1 after a fault. */
+static int records(struct reader *rd, const char *file, const struct envelope *e, uint32_t kind,
+		   uint32_t rec_bytes, struct records *ret)
+{
+	*ret = (struct records){ .n = 0 };
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		if (s->kind != kind)
+			continue;
+		if (s->rec_bytes != rec_bytes) {
+			fault(rd, -EPROTO, "malformed", file, "", s->off, s->len,
+			      "section of kind %u: records of %u bytes; this program knows them "
+			      "with %u",
+			      kind, s->rec_bytes, rec_bytes);
+			return 1;
+		}
+		*ret = (struct records){ .rec = e->sect[i], .n = s->count, .off = s->off };
+	}
+	return 0;
+}
+
+static bool all_zero(const void *p, size_t n)
+{
+	const uint8_t *b = p;
+
+	for (size_t i = 0; i < n; i++)
+		if (b[i])
+			return false;
+	return true;
+}
+
+/* --- MANIFEST --- */
+
+#define TABLE_KINDS \
+	CK_STRINGS, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS
+#define MANIFEST_KINDS KINDS(TABLE_KINDS, CK_NOTES, CK_PARTS, CK_RANKS, CK_LINEAGE)
+#define SUMMARY_KINDS KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA, CK_NOTES, CK_PARTS, CK_LINEAGE)
+#define PART_KINDS KINDS(TABLE_KINDS, CK_INDEXSETS, CK_PIECES, CK_CHUNKS)
+
+struct manifest {
+	struct reader *rd;
+	struct envelope env;
+	const char *string;
+	uint64_t nstring;
+	const struct ck_part *part;
+	uint64_t npart;
+	struct checkpoint *c;
+};
+
+#define MALFORMED(m, off, len, ...) \
+	(fault((m)->rd, -EPROTO, "malformed", NATIVE_MANIFEST, "", off, len, __VA_ARGS__), 1)
+
+/* NULL: none of at most max bytes. */
+static const char *string_at(const struct manifest *m, le32 at, size_t max)
+{
+	uint64_t i = le32_get(at);
+
+	if (i >= m->nstring || !memchr(m->string + i, 0, MIN(m->nstring - i, (uint64_t)max + 1)))
+		return NULL;
+	return m->string + i;
+}
+
+static void hex(const uint8_t *b, char *ret)
+{
+	for (int i = 0; i < 16; i++)
+		snprintf(ret + (size_t)2 * (size_t)i, 3, "%02x", b[i]);
+}
+
+static int lineage_read(struct manifest *m)
+{
+	const struct container_info *h = &m->env.info;
+	struct checkpoint *c = m->c;
+	const struct ck_lineage *l;
+	const char *tool, *job;
+	struct hash128 job_hash;
+	struct records x;
+	uint64_t off;
+
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_LINEAGE, sizeof *l, &x))
+		return 1;
+	off = x.off;
+	l = x.rec;
+	if (x.n != 1)
+		return MALFORMED(m, off, x.n * sizeof *l,
+				 "%llu records of lineage; there must be one",
+				 (unsigned long long)x.n);
+	tool = string_at(m, l->tool, NATIVE_TOOL_MAX);
+	job = string_at(m, l->job, CKPT_JOB_MAX);
+	if (!tool || !job || !all_zero(l->zero, sizeof l->zero))
+		return MALFORMED(
+			m, off, sizeof *l,
+			"the record of lineage has an impossible name, or an unused field in use");
+	job_hash = container_job(job);
+	if (memcmp(job_hash.b, h->job, sizeof h->job) != 0 ||
+	    le64_get(l->generation) != h->generation)
+		return MALFORMED(
+			m, off, sizeof *l,
+			"the record of lineage contradicts the header: job %s, generation %llu",
+			job, (unsigned long long)le64_get(l->generation));
+	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2)
+		return MALFORMED(
+			m, 0, CONTAINER_BLOCK,
+			"chunks of 2^%u bytes on multiples of 2^%u; version 0 has 2^%d on 2^%d",
+			h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
+	c->world = le32_get(l->world);
+	if (!c->world || c->world > NATIVE_WORLD_MAX)
+		return MALFORMED(m, off, sizeof *l, "a world of %u ranks; 1 to %u are possible",
+				 c->world, NATIVE_WORLD_MAX);
+	c->step = h->step;
+	c->generation = h->generation;
+	c->wall_ns = h->wall_ns;
+	c->seq = le64_get(l->seq);
+	c->parent_step = le64_get(l->parent_step);
+	hex(m->env.map.self.b, c->id);
+	if (!all_zero(l->parent_id, sizeof l->parent_id))
+		hex(l->parent_id, c->parent_id);
+	snprintf(c->job, sizeof c->job, "%s", job);
+	snprintf(c->tool, sizeof c->tool, "%s", tool);
+	return 0;
+}
+
+static int notes_read(struct manifest *m)
+{
+	const struct ck_note *rec;
+	struct records x;
+	uint64_t n, off;
+
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_NOTES, sizeof *rec, &x))
+		return 1;
+	rec = x.rec;
+	n = x.n;
+	off = x.off;
+	if (n > NATIVE_NOTES_MAX)
+		return MALFORMED(m, off, n * sizeof *rec, "%llu notes; at most %d are possible",
+				 (unsigned long long)n, NATIVE_NOTES_MAX);
+	m->c->note = arena_array(&m->c->table.arena, n, sizeof *m->c->note);
+	if (!m->c->note)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < n; i++) {
+		const char *key = string_at(m, rec[i].key, CKPT_NAME_MAX);
+		uint64_t bits = le64_get(rec[i].value);
+
+		if (!key || le32_get(rec[i].zero))
+			return MALFORMED(m, off + i * sizeof *rec, sizeof *rec,
+					 "note %llu is malformed", (unsigned long long)i);
+		m->c->note[i].key = arena_str(&m->c->table.arena, key);
+		if (!m->c->note[i].key)
+			return -ENOMEM;
+		memcpy(&m->c->note[i].value, &bits, sizeof bits);
+	}
+	m->c->nnote = (uint32_t)n;
+	return 0;
+}
+
+static int part_record_check(struct manifest *m, uint64_t i, uint64_t off)
+{
+	const struct ck_part *p = &m->part[i];
+	const char *name = string_at(m, p->name, NATIVE_NAME_MAX);
+	uint64_t at = off + i * sizeof *p;
+
+	if (!name || !native_name_ok(name))
+		return MALFORMED(m, at, sizeof *p, "part %llu has an impossible name",
+				 (unsigned long long)i);
+	if (memcmp(p->uuid, m->env.info.uuid, sizeof p->uuid) != 0)
+		return MALFORMED(m, at, sizeof *p, "part %s has a uuid other than the checkpoint's",
+				 name);
+	if (le32_get(p->writer) != i || le32_get(p->kind) || le32_get(p->group))
+		return MALFORMED(
+			m, at, sizeof *p,
+			"part %s is record %llu, of rank %u, kind %u, group %u; there is one part per rank, in their order, of kind 0",
+			name, (unsigned long long)i, le32_get(p->writer), le32_get(p->kind),
+			le32_get(p->group));
+	if (le64_get(p->file_bytes) > INT64_MAX ||
+	    ckpt_add(m->c->stored_bytes, le64_get(p->file_bytes), &m->c->stored_bytes) < 0)
+		return MALFORMED(m, at, sizeof *p, "part %s is too long", name);
+	return 0;
+}
+
+static int parts_read(struct manifest *m)
+{
+	struct records x;
+	uint64_t off;
+	int r = 0;
+
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_PARTS, sizeof *m->part, &x))
+		return 1;
+	m->part = x.rec;
+	m->npart = x.n;
+	off = x.off;
+	if (m->npart != m->c->world)
+		return MALFORMED(m, off, m->npart * sizeof *m->part,
+				 "%llu parts for a world of %u ranks", (unsigned long long)m->npart,
+				 m->c->world);
+	m->c->stored_bytes = m->env.map.file_bytes;
+	for (uint64_t i = 0; !r && i < m->npart; i++)
+		r = part_record_check(m, i, off);
+	return r;
+}
+
+static int ranks_read(struct manifest *m)
+{
+	const struct ck_rank *rec;
+	struct records x;
+	uint64_t n, off;
+
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_RANKS, sizeof *rec, &x))
+		return 1;
+	rec = x.rec;
+	n = x.n;
+	off = x.off;
+	if (n != m->c->world)
+		return MALFORMED(m, off, n * sizeof *rec, "%llu records of ranks for a world of %u",
+				 (unsigned long long)n, m->c->world);
+	for (uint64_t i = 0; i < n; i++)
+		if (le32_get(rec[i].part) != i || le32_get(rec[i].zero))
+			return MALFORMED(m, off + i * sizeof *rec, sizeof *rec,
+					 "rank %llu is said to be in part %u, which is another's",
+					 (unsigned long long)i, le32_get(rec[i].part));
+	return 0;
+}
+
+/* Lineage, notes and parts: what a summary tells. 0, 1 after faults, -ENOMEM. */
+static int facts_read(struct manifest *m)
+{
+	struct records x;
+	int r;
+
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_STRINGS, 1, &x))
+		return 1;
+	m->string = x.rec;
+	m->nstring = x.n;
+	r = lineage_read(m);
+	if (!r)
+		r = notes_read(m);
+	return r ? r : parts_read(m);
+}
+
+/* What the codec said about the sections of a file. */
+static int table_read(struct reader *rd, const char *file, const struct envelope *e, uint64_t kinds,
+		      const struct table_place *place, uint32_t nplace, struct table *ret)
+{
+	struct codec_section section[CONTAINER_SECT_MAX];
+	uint32_t n = sections_list(e, kinds, section);
+	struct ckpt_err err;
+	int r = codec_decode(section, n, place, nplace, ret, &err);
+
+	if (r == -ENOMEM || !r)
+		return r;
+	fault(rd, r, "malformed", file, "", e->map.data_end,
+	      e->map.file_bytes - CONTAINER_BLOCK - e->map.data_end, "%s", err.msg);
+	return 1;
+}
+
+/* --- parts --- */
+
+struct opening {
+	struct reader rd;
+	const struct source_dir *dir;
+	struct manifest m;
+	struct table manifest; /* MANIFEST's tensors, sealed */
+	const char **sorted;   /* [npart] names */
+};
+
+static int part_identity_check(struct opening *o, const char *file, const struct container_info *x,
+			       uint32_t rank)
+{
+	const struct container_info *h = &o->m.env.info;
+	const char *what = NULL;
+
+	if (memcmp(x->uuid, h->uuid, sizeof h->uuid) != 0)
+		what = "uuid";
+	else if (memcmp(x->job, h->job, sizeof h->job) != 0)
+		what = "job";
+	else if (x->step != h->step)
+		what = "step";
+	else if (x->generation != h->generation)
+		what = "generation";
+	else if (x->writer != rank)
+		what = "writer";
+	else if (x->chunk_log2 != h->chunk_log2 || x->align_log2 != h->align_log2)
+		what = "chunk size";
+	if (what)
+		fault(&o->rd, -EBADMSG, "mismatch", file, "", 0, CONTAINER_BLOCK,
+		      "its header's %s is not what MANIFEST says: it belongs to another checkpoint",
+		      what);
+	return what != NULL;
+}
+
+static int pieces_check(struct opening *o, const char *file, const struct table *t, uint32_t rank)
+{
+	char label[160];
+
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		if (t->piece[i].rank == rank)
+			continue;
+		table_tensor_print(&t->tensor[t->piece[i].tensor], label, sizeof label);
+		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0,
+		      "%s: a piece of rank %u in the part of rank %u", label, t->piece[i].rank,
+		      rank);
+		return 1;
+	}
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		if (!t->tensor[i].fp)
+			continue;
+		table_tensor_print(&t->tensor[i], label, sizeof label);
+		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0,
+		      "%s: a tensor's fingerprint in a part; it belongs in MANIFEST", label);
+		return 1;
+	}
+	return 0;
+}
+
+/* One record against what the pieces ask for. NULL: right. */
+static const char *chunk_wrong(const struct ck_chunk *c, const struct chunk *want, uint8_t elem)
+{
+	if (le64_get(c->off) != want->off || le32_get(c->raw_len) != want->raw_len ||
+	    le32_get(c->stored_len) != want->stored_len)
+		return "it does not lie where the pieces ask for it";
+	if (c->elem_bytes != elem)
+		return "its element size is not that of its pieces";
+	if (c->codec_ver || c->flags || le32_get(c->source) != TABLE_NONE ||
+	    le32_get(c->base) != TABLE_NONE)
+		return "an unused field is in use";
+	if (!want->raw_len &&
+	    (le32_get(c->stored_crc) || !all_zero(c->raw_hash, sizeof c->raw_hash)))
+		return "a hole has checksums";
+	return NULL;
+}
+
+static int chunks_read(struct opening *o, const char *file, const struct envelope *e,
+		       const struct table *t, struct format_file *ret)
+{
+	cleanup_free struct chunk *chunk = NULL;
+	cleanup_free uint8_t *elem = NULL;
+	const struct ck_chunk *rec;
+	struct records x;
+	uint64_t n, data_end;
+	struct ckpt_err err;
+	int r = native_chunks(t, &chunk, &elem, &n, &data_end, &err);
+
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0) {
+		fault(&o->rd, r, "malformed", file, "", 0, 0, "%s", err.msg);
+		return 1;
+	}
+	if (records(&o->rd, file, e, CK_CHUNKS, sizeof *rec, &x))
+		return 1;
+	rec = x.rec;
+	if (x.n != n || data_end != e->map.data_end) {
+		fault(&o->rd, -EPROTO, "malformed", file, "", x.off, x.n * sizeof *rec,
+		      "%llu chunks and data up to %llu; its pieces ask for %llu and %llu",
+		      (unsigned long long)x.n, (unsigned long long)e->map.data_end,
+		      (unsigned long long)n, (unsigned long long)data_end);
+		return 1;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		const char *why = chunk_wrong(&rec[i], &chunk[i], elem[i]);
+
+		if (rec[i].codec != CODEC_RAW) {
+			fault(&o->rd, -EPROTONOSUPPORT, "malformed", file, "",
+			      x.off + i * sizeof *rec, sizeof *rec,
+			      "chunk %llu is coded with codec %u, which this program lacks: use a newer ckptd",
+			      (unsigned long long)i, rec[i].codec);
+			return 1;
+		}
+		if (why) {
+			fault(&o->rd, -EPROTO, "malformed", file, "", x.off + i * sizeof *rec,
+			      sizeof *rec, "chunk %llu: %s", (unsigned long long)i, why);
+			return 1;
+		}
+		chunk[i].stored_crc = le32_get(rec[i].stored_crc);
+		memcpy(chunk[i].raw_hash.b, rec[i].raw_hash, sizeof chunk[i].raw_hash.b);
+	}
+	ret->chunk = arena_dup(&o->m.c->table.arena, chunk, n * sizeof *chunk);
+	ret->nchunk = n;
+	ret->data_off = CONTAINER_BLOCK;
+	ret->data_end = data_end;
+	return ret->chunk ? 0 : -ENOMEM;
+}
+
+/* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. */
+static int part_merge(struct opening *o, const char *file, const struct table *t)
+{
+	struct ckpt_errlist l = { .code = -EBADMSG };
+	char label[160];
+	int r;
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		uint32_t at = table_find(&o->manifest, x->component, x->name, x->rank);
+
+		if (at != TABLE_NONE)
+			table_tensor_compare(&o->manifest, at, NATIVE_MANIFEST, t, i, file, &l);
+		else
+			ckpt_errlist_add(&l, "%s: it is not in MANIFEST",
+					 table_tensor_print(x, label, sizeof label));
+	}
+	if (l.n) {
+		faults_of_list(&o->rd, -EBADMSG, "mismatch", file, &l);
+		return 1;
+	}
+	r = table_merge(&o->m.c->table, t, NULL, &l, NULL);
+	ckpt_errlist_free(&l);
+	return r;
+}
+
+static int part_sections(struct opening *o, const struct source *src, const struct ck_part *rec,
+			 uint32_t rank, struct envelope *e, struct format_file *f)
+{
+	struct table_place place = { .name = f->name, .rank = rank, .bytes = f->raw_bytes };
+	struct table t = { 0 };
+	int r = blocks_read(&o->rd, src, f->name, CONTAINER_PART, rec->root, e);
+
+	if (!r)
+		r = part_identity_check(o, f->name, &e->info, rank);
+	if (!r)
+		r = kinds_check(&o->rd, f->name, e, PART_KINDS);
+	if (!r)
+		r = sections_read(&o->rd, src, f->name, e);
+	if (!r)
+		r = table_read(&o->rd, f->name, e, PART_KINDS, &place, 1, &t);
+	if (!r)
+		r = pieces_check(o, f->name, &t, rank);
+	if (!r)
+		r = chunks_read(o, f->name, e, &t, f);
+	if (!r)
+		r = part_merge(o, f->name, &t);
+	table_free(&t);
+	return r;
+}
+
+/* 0, 1 after faults, -ENOMEM. */
+static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
+{
+	const struct ck_part *rec = &o->m.part[rank];
+	struct envelope e = { .map = { .nsect = 0 } };
+	struct source src = { 0 };
+	int r;
+
+	*f = (struct format_file){
+		.name = arena_str(&o->m.c->table.arena,
+				  string_at(&o->m, rec->name, NATIVE_NAME_MAX)),
+		.file_bytes = le64_get(rec->file_bytes),
+		.raw_bytes = le64_get(rec->raw_bytes),
+		.chunk_log2 = NATIVE_CHUNK_LOG2,
+		.rank = rank,
+	};
+	if (!f->name)
+		return -ENOMEM;
+	r = o->dir->open(o->dir->ctx, f->name, &src);
+	if (r == -ENOMEM)
+		return r;
+	if (r == -ENOENT) {
+		fault(&o->rd, -EBADMSG, "missing", f->name, "", 0, f->file_bytes,
+		      "this file of %llu bytes is missing: it holds what rank %u owned",
+		      (unsigned long long)f->file_bytes, rank);
+		return 1;
+	}
+	if (r < 0) {
+		fault(&o->rd, r, "unreadable", f->name, "", 0, f->file_bytes,
+		      "it cannot be opened: %s",
+		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+		return 1;
+	}
+	if (src.bytes < f->file_bytes) {
+		fault(&o->rd, -EBADMSG, "truncated", f->name, "", src.bytes,
+		      f->file_bytes - src.bytes, "it ends after %llu of %llu bytes",
+		      (unsigned long long)src.bytes, (unsigned long long)f->file_bytes);
+		r = 1;
+	} else if (src.bytes > f->file_bytes) {
+		fault(&o->rd, -EBADMSG, "unexpected", f->name, "", f->file_bytes,
+		      src.bytes - f->file_bytes, "it has %llu bytes; MANIFEST says %llu",
+		      (unsigned long long)src.bytes, (unsigned long long)f->file_bytes);
+		r = 1;
+	} else {
+		r = part_sections(o, &src, rec, rank, &e, f);
+	}
+	envelope_free(&e);
+	source_close(&src);
+	return r;
+}
+
+/* --- the whole directory --- */
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int names_sort(struct opening *o)
+{
+	o->sorted = calloc(o->m.npart, sizeof *o->sorted);
+	if (!o->sorted)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < o->m.npart; i++)
+		o->sorted[i] = string_at(&o->m, o->m.part[i].name, NATIVE_NAME_MAX);
+	qsort(o->sorted, o->m.npart, sizeof *o->sorted, by_name);
+	for (uint64_t i = 1; i < o->m.npart; i++)
+		if (!strcmp(o->sorted[i - 1], o->sorted[i]))
+			return MALFORMED(&o->m, 0, 0, "two parts are called %s", o->sorted[i]);
+	return 0;
+}
+
+static int entry_check(void *arg, const char *name, int is_file)
+{
+	struct opening *o = arg;
+	bool known = !strcmp(name, NATIVE_MANIFEST) ||
+		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
+
+	if (!known)
+		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0,
+		      "it does not belong to this checkpoint: remove it");
+	else if (!is_file)
+		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it is not a regular file");
+	return 0;
+}
+
+static int manifest_read(struct opening *o)
+{
+	struct manifest *m = &o->m;
+	struct source src = { 0 };
+	struct ckpt_errlist l = { 0 };
+	int r = o->dir->open(o->dir->ctx, NATIVE_MANIFEST, &src);
+
+	if (r == -ENOENT) {
+		fault(&o->rd, -EUCLEAN, "missing", NATIVE_MANIFEST, "", 0, 0,
+		      "there is none: this checkpoint was never committed, or is something else");
+		return 1;
+	}
+	if (r < 0 && r != -ENOMEM) {
+		fault(&o->rd, r, "unreadable", NATIVE_MANIFEST, "", 0, 0, "it cannot be opened: %s",
+		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+		return 1;
+	}
+	if (r < 0)
+		return r;
+	r = blocks_read(&o->rd, &src, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, &m->env);
+	if (!r)
+		r = kinds_check(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS);
+	if (!r)
+		r = sections_read(&o->rd, &src, NATIVE_MANIFEST, &m->env);
+	source_close(&src);
+	if (!r)
+		r = facts_read(m);
+	if (!r)
+		r = ranks_read(m);
+	if (!r)
+		r = names_sort(o);
+	if (!r)
+		r = table_read(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS, NULL, 0,
+			       &o->manifest);
+	/* The checkpoint's tensors are MANIFEST's, in its order; the parts bring the pieces. */
+	return r ? r : table_merge(&m->c->table, &o->manifest, NULL, &l, NULL);
+}
+
+static void sums_check(struct opening *o)
+{
+	const struct table *t = &o->m.c->table;
+	char label[160];
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		uint64_t fp = 0;
+
+		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
+			fp += t->piece[k].fp;
+		if (fp == t->tensor[i].fp)
+			continue;
+		table_tensor_print(&t->tensor[i], label, sizeof label);
+		fault(&o->rd, -EBADMSG, "mismatch", NATIVE_MANIFEST, label, 0, 0,
+		      "%s: the fingerprints of its pieces add up to %016llx, MANIFEST says %016llx",
+		      label, (unsigned long long)fp, (unsigned long long)t->tensor[i].fp);
+	}
+}
+
+static int directory_read(struct opening *o)
+{
+	struct checkpoint *c = o->m.c;
+	struct ckpt_errlist cover = { 0 };
+	int r = manifest_read(o), bad = 0;
+
+	if (r)
+		return r;
+	c->file = arena_array(&c->table.arena, o->m.npart, sizeof *c->file);
+	if (!c->file)
+		return -ENOMEM;
+	c->nfile = (uint32_t)o->m.npart;
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		r = part_open(o, i, &c->file[i]);
+		if (r < 0)
+			return r;
+		bad |= r;
+	}
+	r = o->dir->list(o->dir->ctx, entry_check, o);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0)
+		fault(&o->rd, r, "unreadable", "", "", 0, 0, "the directory cannot be listed: %s",
+		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+	if (bad)
+		return 1; /* without all pieces, coverage and sums are known to be wrong */
+	r = table_seal(&c->table, NULL);
+	if (r < 0)
+		return r;
+	table_cover(&c->table, &cover);
+	faults_of_list(&o->rd, -EBADMSG, "coverage", "", &cover);
+	sums_check(o);
+	return 0;
+}
+
+static int outcome(struct reader *rd, int r, struct ckpt_err *err)
+{
+	const char *what = "this checkpoint is damaged";
+
+	if (r < 0)
+		return ckpt_error(err, r, "out of memory while reading a checkpoint");
+	if (rd->list.code == -EUCLEAN)
+		what = "no committed checkpoint";
+	else if (rd->list.code == -EPROTONOSUPPORT)
+		what = "this checkpoint needs a newer version";
+	else if (rd->list.code != -EBADMSG && rd->list.code != -EPROTO)
+		what = "this checkpoint cannot be read";
+	return ckpt_errlist_end(&rd->list, err, "%s", what);
+}
+
+static int native_open(const struct source_dir *dir, struct checkpoint **ret,
+		       format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
+{
+	struct checkpoint *c = calloc(1, sizeof *c);
+	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
+	int r;
+
+	*ret = NULL;
+	if (!c)
+		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
+	c->format = &format_native;
+	o.m.rd = &o.rd;
+	o.m.c = c;
+	r = outcome(&o.rd, directory_read(&o), err);
+	envelope_free(&o.m.env);
+	table_free(&o.manifest);
+	free(o.sorted);
+	ckpt_errlist_free(&o.rd.list);
+	if (r < 0)
+		checkpoint_free(c);
+	else
+		*ret = c;
+	return r;
+}
+
+static int is_part(void *arg, const char *name, int is_file)
+{
+	size_t n = strlen(name);
+
+	(void)arg;
+	return is_file && n > 5 && name[0] == 'w' && !strcmp(name + n - 5, ".part");
+}
+
+/* By names alone: a damaged MANIFEST is still ours to complain about, and so are parts without one. */
+static int native_probe(const struct source_dir *dir)
+{
+	struct source src = { 0 };
+	int r = dir->open(dir->ctx, NATIVE_MANIFEST, &src);
+
+	if (r == -ENOENT)
+		return dir->list(dir->ctx, is_part, NULL);
+	if (r < 0)
+		return r;
+	source_close(&src);
+	return 1;
+}
+
+const struct format format_native = { .name = "native",
+				      .probe = native_probe,
+				      .open = native_open };
+
+int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err)
+{
+	struct checkpoint *c = calloc(1, sizeof *c);
+	struct reader rd = { .list = { 0 } };
+	struct manifest m = { .rd = &rd, .c = c };
+	int r;
+
+	*ret = NULL;
+	if (!c)
+		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
+	c->format = &format_native;
+	r = blocks_read(&rd, manifest, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, &m.env);
+	if (!r)
+		r = kinds_check(&rd, NATIVE_MANIFEST, &m.env, MANIFEST_KINDS);
+	if (!r)
+		r = sections_pick(&rd, manifest, NATIVE_MANIFEST, SUMMARY_KINDS, &m.env);
+	if (!r)
+		r = table_read(&rd, NATIVE_MANIFEST, &m.env,
+			       KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA), NULL, 0, &c->table);
+	if (!r)
+		r = facts_read(&m);
+	r = outcome(&rd, r, err);
+	envelope_free(&m.env);
+	ckpt_errlist_free(&rd.list);
+	if (r < 0)
+		checkpoint_free(c);
+	else
+		*ret = c;
+	return r;
+}
