@@ -2,52 +2,69 @@
 /*
  * ckpt.h - checkpoint a sharded training job through the ckptd daemon. ABI 1.
  *
- * This header is the whole interface of libckpt and is meant to be enough to integrate it. A trainer does this, on every rank:
+ * This header is the whole interface of libckpt and is meant to be enough to integrate it. A
+ * trainer does this, on every rank:
  *
- *	struct ckpt_opts o = { .size = sizeof o, .flags = CKPT_AUTOSTART, .job = "demo", .store = "ckpts/", .rank = me, .world = n };
+ *	struct ckpt_opts o = { .size = sizeof o, .flags = CKPT_AUTOSTART, .job = "demo",
+ *		.store = "ckpts/", .rank = me, .world = n };
  *	ckpt_attach(&o, &c, &e);
  *	ckpt_mesh(c, 1, (const char *const[]){ "fsdp" }, &n, NULL, &mesh, &e);
- *	ckpt_alloc(c, bytes, &w, &e);                           // memory that the daemon reads without a copy in between
- *	struct ckpt_placement s0 = { .how = CKPT_SHARD, .mesh_dim = 0, .tensor_dim = 0, .split_factor = 1 };
+ *	ckpt_alloc(c, bytes, &w, &e);		// memory that the daemon reads in place
+ *	struct ckpt_placement s0 = { .how = CKPT_SHARD, .mesh_dim = 0, .tensor_dim = 0 };
  *	struct ckpt_local at = { .ptr = w };
- *	struct ckpt_tensor t = { .size = sizeof t, .role = CKPT_MASTER, .dtype = CKPT_F32, .component = "optim", .name = "w.master",
- *		.of = "w", .ndim = 2, .mesh = mesh, .nplace = 1, .nlocal = 1, .shape = shape, .place = &s0, .local = &at };
+ *	struct ckpt_tensor t = { .size = sizeof t, .role = CKPT_MASTER, .dtype = CKPT_F32,
+ *		.component = "optim", .name = "w.master", .of = "w", .ndim = 2, .mesh = mesh,
+ *		.nplace = 1, .nlocal = 1, .shape = shape, .place = &s0, .local = &at };
  *	ckpt_tensor_add(c, &t, &id, &e);
  *	ckpt_blob_add(c, "cursor", 0, &step, &len8, 8, &e);
  *	ckpt_seal(c, 30 * SEC, &e);
- *	if (ckpt_restore(c, &(struct ckpt_want){ .size = sizeof(struct ckpt_want), .step = CKPT_LATEST }, &got, &e) == 0)
+ *	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
+ *	if (ckpt_restore(c, &want, &got, &e) == 0)
  *		step = got.step;
  *	while (step < last) {
  *		forward_backward();
- *		ckpt_guard(c, NULL);                            // waits only if the last copy is late
+ *		ckpt_guard(c, NULL);		// waits only if the last copy is late
  *		optimizer_step();
- *		ckpt_snapshot(c, ++step, NULL);                 // microseconds; the daemon copies during forward_backward
+ *		ckpt_snapshot(c, ++step, NULL);	// microseconds; the copy runs meanwhile
  *	}
  *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);
  *	ckpt_detach(c, 0);
  *
- * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the trainer), *persisted* when this host's part
- * is durable, *committed* when every part is durable and the checkpoint is visible. A *torn* snapshot was given up by a guard; a *skipped*
- * one found no free slot. Torn and skipped snapshots are counted and never written.
+ * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
+ * trainer), *persisted* when this host's part is durable, *committed* when every part is durable
+ * and the checkpoint is visible. A *torn* snapshot was given up by a guard; a *skipped* one found
+ * no free slot. Torn and skipped snapshots are counted and never written.
  *
- * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. Bytes are bytes, times are nanoseconds.
+ * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default.
+ * Bytes are bytes, times are nanoseconds.
  *
  * Results: 0 done; > 0 an outcome (enum ckpt_outcome); < 0 a negative errno. The vocabulary:
- *	-EINVAL        the call or declaration is malformed, or ranks disagree      -ECHILD       the handle belongs to the parent process
- *	-EOPNOTSUPP    this version does not do that yet                            -EALREADY     declared twice, or already restored
- *	-ECONNREFUSED  no daemon listens                                            -ECONNRESET   the daemon went away during the call
- *	-EBUSY         the rank is attached already, or another daemon has the job  -ESTALE       a newer launch of the job took over
- *	-EACCES        the socket or the store belongs to another user              -EPROTO       the peer speaks another protocol version
- *	-ENOENT        nothing to restore; step skipped, torn or unknown            -ETIMEDOUT    the time given ran out
- *	-EMEDIUMTYPE   the checkpoint does not fit what is declared (all mismatches are listed)
- *	-EBADMSG       checkpoint bytes are damaged                                 -EUCLEAN      a step directory is incomplete
- *	-ENOSPC        no space in the store                                        -ENOMEM       no memory here or in the daemon
- *	-EIO           the step could not be written (the reason is in ckpt_err)
- * struct ckpt_err says what, where, why and what to do next, in one or more lines. It is the caller's; NULL is allowed everywhere.
+ *	-EINVAL        the call or declaration is malformed, or ranks disagree
+ *	-EOPNOTSUPP    this version does not do that yet
+ *	-EALREADY      declared twice, or too late in the life of the handle
+ *	-ECHILD        the handle belongs to the parent process
+ *	-ECONNREFUSED  no daemon listens
+ *	-ECONNRESET    the daemon, or a rank, went away during the call
+ *	-EBUSY         the rank is attached already
+ *	-ESTALE        a newer launch of the job took over
+ *	-EACCES        the socket or the store belongs to another user
+ *	-EPROTO        the peer speaks another protocol version
+ *	-ENOENT        nothing to restore; the step was skipped, torn or never marked
+ *	-ETIMEDOUT     the time given ran out
+ *	-EMEDIUMTYPE   the checkpoint does not fit what is declared; all mismatches are listed
+ *	-EBADMSG       checkpoint bytes are damaged
+ *	-EUCLEAN       a step directory is incomplete
+ *	-ENOSPC        no space in the store
+ *	-ENOMEM        no memory here or in the daemon
+ *	-EIO           the step could not be written
+ * struct ckpt_err says what, where, why and what to do next, in one or more lines. It is the
+ * caller's; NULL is allowed everywhere.
  *
- * Threads: one thread at a time per handle, except for calls marked [any]. [fast] means: no lock, no allocation, at most one system call.
- * The library never prints, exits, throws or installs handlers. It reads the environment only with CKPT_USE_ENV and starts a program only
- * with CKPT_AUTOSTART. One handle is one rank; a process may hold several. After fork() a handle works in the parent only.
+ * Threads: one thread at a time per handle, except for calls marked [any]. [fast] means: no lock,
+ * no allocation, at most one system call. The library never prints, exits, throws or installs
+ * handlers. It reads the environment only with CKPT_USE_ENV and starts a program only with
+ * CKPT_AUTOSTART. One handle is one rank; a process may hold several. After fork() a handle works
+ * in the parent only.
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -59,7 +76,8 @@ extern "C" {
 
 #define CKPT_ABI 1
 #define CKPT_LATEST UINT64_MAX  /* ckpt_want.step: the newest restorable step */
-#define CKPT_NAME_MAX 1024      /* bytes of a component, tensor or blob name, without the terminating zero */
+/* bytes of a component, tensor or blob name, without the terminating zero */
+#define CKPT_NAME_MAX 1024
 #define CKPT_DIMS_MAX 16        /* dimensions of a tensor, and of a mesh */
 #define CKPT_JOB_MAX 64         /* bytes of a job name: [A-Za-z0-9._-], not starting with a dot */
 
@@ -71,7 +89,8 @@ struct ckpt_err {
 };
 
 enum ckpt_outcome {
-	CKPT_SKIPPED = 1,   /* no free slot, or the slots are not ready yet: nothing was copied, go on */
+	/* no free slot, or the slots are not ready yet: nothing was copied, go on */
+	CKPT_SKIPPED = 1,
 	CKPT_TORN = 2,      /* the guard gave the copy up so that training need not wait: go on */
 	CKPT_DETACHED = 3,  /* no daemon at the moment; the library keeps trying: go on */
 };
@@ -82,11 +101,15 @@ enum ckpt_class {
 	CKPT_STABLE,        /* changes only between ckpt_guard and ckpt_snapshot */
 	CKPT_VOLATILE,      /* small, changes at any time: copied by value inside ckpt_snapshot */
 	CKPT_CONST,         /* never changes */
-	CKPT_DERIVED,       /* the BF16 rounding of the FP32 master named by .of; stored like STABLE in format v0 */
+	/* the BF16 rounding of the FP32 master named by .of; stored like STABLE in format v0 */
+	CKPT_DERIVED,
 	CKPT_SINK,          /* only ever restored into, never saved */
 };
 
-enum ckpt_role { CKPT_OTHER, CKPT_PARAM, CKPT_MASTER, CKPT_MOMENT1, CKPT_MOMENT2, CKPT_BUFFER, CKPT_AVERAGE, CKPT_COUNTER };
+enum ckpt_role {
+	CKPT_OTHER, CKPT_PARAM, CKPT_MASTER, CKPT_MOMENT1, CKPT_MOMENT2, CKPT_BUFFER, CKPT_AVERAGE,
+	CKPT_COUNTER,
+};
 
 /* Element types, named as safetensors names them. The numbers are on disk and never change. */
 enum ckpt_dtype {
@@ -98,41 +121,62 @@ enum ckpt_dtype {
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
 	CKPT_REPLICATE,     /* every coordinate holds the same elements */
-	CKPT_SHARD,         /* cut tensor_dim as torch.chunk does; split_factor > 1 is torch's _StridedShard, read literally */
-	CKPT_ONLY,          /* the tensor lives at one coordinate of this mesh dimension: split_factor is that coordinate */
-	CKPT_PARTIAL,       /* a pending reduction; refused with -EOPNOTSUPP: reduce before the snapshot */
+	/* cut tensor_dim as torch.chunk does; split_factor > 1 is torch's _StridedShard, read
+	 * literally */
+	CKPT_SHARD,
+	/* the tensor lives at one coordinate of this mesh dimension: split_factor is that
+	 * coordinate */
+	CKPT_ONLY,
+	/* a pending reduction; refused with -EOPNOTSUPP: reduce before the snapshot */
+	CKPT_PARTIAL,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
 enum ckpt_policy {
 	CKPT_BOUNDED,       /* at most guard_ns, then the copy is given up (torn) */
 	CKPT_NEVER,         /* not at all */
-	CKPT_FINISH,        /* until it is copied; still ends when the daemon is gone or silent for 5 s, and after 60 s */
+	/* until it is copied; ends too when the daemon is gone or silent for 5 s, and after 60 s */
+	CKPT_FINISH,
 };
 
-enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4 };                  /* ckpt_opts.flags */
-enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };  /* ckpt_mark.flags; without one, persist_every decides */
-enum { CKPT_LENIENT = 1, CKPT_FROM_DISK = 2, CKPT_DRY_RUN = 4, CKPT_FROM_MEMORY = 8 }; /* ckpt_want.flags */
+/* ckpt_opts.flags */
+enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4 };
+/* ckpt_mark.flags; without one, persist_every decides */
+enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
+/* ckpt_want.flags */
+enum { CKPT_LENIENT = 1, CKPT_FROM_DISK = 2, CKPT_DRY_RUN = 4, CKPT_FROM_MEMORY = 8 };
 
 struct ckpt_opts {
 	uint32_t size;
-	uint32_t flags;         /* REQUIRE: fail without a daemon. AUTOSTART: start ckptd when none listens. USE_ENV: read CKPTD_SOCKET,
-				 * CKPTD_STORE, CKPTD_JOB for what is NULL here, and CKPTD_DISABLE=1 (stay detached) */
+	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd when none listens. USE_ENV: read
+	 * CKPTD_SOCKET, CKPTD_STORE, CKPTD_JOB for what is NULL here, and CKPTD_DISABLE=1 (stay
+	 * detached) */
+	uint32_t flags;
 	const char *job;        /* name of the job inside the store */
-	const char *store;      /* directory; created if missing. The client opens it and hands the descriptor to the daemon */
-	const char *socket;     /* NULL: /run/user/UID/ckptd/socket, or /tmp/ckptd-UID/socket where there is no /run/user/UID */
+	/* directory; created if missing. The client opens it and hands the descriptor to the
+	 * daemon */
+	const char *store;
+	/* NULL: /run/user/UID/ckptd/socket, or /tmp/ckptd-UID/socket where there is no
+	 * /run/user/UID */
+	const char *socket;
 	uint32_t rank, world;   /* in this version all ranks of a job run on one host */
-	uint64_t generation;    /* the same on every rank of one launch, growing from launch to launch; 0: the daemon counts, and takes ranks
-				 * with a common parent process for one launch */
-	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min); /* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
+	/* the same on every rank of one launch, growing from launch to launch; 0: the daemon
+	 * counts, and takes ranks with a common parent process for one launch */
+	uint64_t generation;
+	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
+	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	uint32_t slots;         /* host copies per rank, 2..4; 0: 2 */
 	uint32_t persist_every; /* every n-th snapshot is written to the store; 0: 1 */
 	uint32_t device;        /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
 	uint32_t guard;         /* enum ckpt_policy */
-	uint64_t guard_ns;      /* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
-	uint64_t memory_max;    /* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal with -ENOMEM */
-	void (*log)(void *ctx, int level, const char *line); /* level as syslog's, 3 error .. 7 debug; from any thread; NULL: silent */
+	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
+	uint64_t guard_ns;
+	/* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal
+	 * with -ENOMEM */
+	uint64_t memory_max;
+	/* level as syslog's, 3 error .. 7 debug; from any thread; NULL: silent */
+	void (*log)(void *ctx, int level, const char *line);
 	void *log_ctx;
 };
 
@@ -142,15 +186,19 @@ struct ckpt_placement {
 	uint16_t mesh_dim;
 	uint16_t tensor_dim;    /* CKPT_SHARD */
 	uint16_t flags;         /* 0 */
-	uint32_t split_factor;  /* CKPT_SHARD: 0 or 1 plain, > 1 strided. CKPT_ONLY: the coordinate */
+	/* CKPT_SHARD: 0 or 1 plain, > 1 strided. CKPT_ONLY: the coordinate */
+	uint32_t split_factor;
 };
 
 /* Where this rank keeps (a box of) its elements. */
 struct ckpt_local {
-	void *ptr;              /* inside ckpt_alloc memory: read in place. Elsewhere: copied there first by a thread of the library */
+	/* inside ckpt_alloc memory: read in place. Elsewhere: copied there first by a thread of the
+	 * library */
+	void *ptr;
 	const int64_t *stride;  /* [ndim] in elements; NULL: row-major over the local extents */
 	const uint64_t *start;  /* [ndim] global index of the first element and */
-	const uint64_t *extent; /* [ndim] size of the box; both NULL: the rank's whole share by the layout */
+	/* [ndim] size of the box; both NULL: the rank's whole share by the layout */
+	const uint64_t *extent;
 };
 
 struct ckpt_tensor {
@@ -158,14 +206,17 @@ struct ckpt_tensor {
 	uint32_t cls;           /* enum ckpt_class */
 	uint32_t role;          /* enum ckpt_role */
 	uint32_t dtype;         /* enum ckpt_dtype */
-	const char *component;  /* "model", "optim", ...; (component, name) is the key in every table and file */
+	/* "model", "optim", ...; (component, name) is the key in every table and file */
+	const char *component;
 	const char *name;       /* the fully qualified name */
-	const char *of;         /* the parameter this is the master, moment or image of; NULL: none */
+	/* the parameter this is the master, moment or image of; NULL: none */
+	const char *of;
 	uint32_t ndim;
 	uint32_t mesh;          /* from ckpt_mesh */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape;                  /* [ndim] global */
-	const struct ckpt_placement *place;     /* [nplace] in order of application: this IS the shard order */
+	/* [nplace] in order of application: this IS the shard order */
+	const struct ckpt_placement *place;
 	const struct ckpt_local *local;         /* [nlocal]; 0 where this rank's share is empty */
 	uint32_t group;         /* guard group; 0 */
 	uint32_t mode;          /* 0: cut chunk by chunk */
@@ -175,19 +226,22 @@ struct ckpt_note { const char *key; double value; };    /* loss, lr, ...: shown 
 
 struct ckpt_mark {
 	uint32_t size;
-	uint32_t flags;                 /* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step */
+	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step */
+	uint32_t flags;
 	void *stream;                   /* CUDA: the optimizer's stream; NULL for host memory */
 	uint64_t groups;                /* 0: all */
 	const struct ckpt_note *note;   /* [nnote], at most 16; rank 0's are kept */
 	uint32_t nnote;
 };
 
-struct ckpt_step { uint64_t step, bytes; uint32_t where, complete; };   /* where: 1 memory, 2 disk, 3 both; complete: 1 the whole job */
+/* where: 1 memory, 2 disk, 3 both; complete: 1 the whole job */
+struct ckpt_step { uint64_t step, bytes; uint32_t where, complete; };
 
 struct ckpt_want {
 	uint32_t size;
-	uint32_t flags;         /* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: skip memory. FROM_MEMORY: skip disk.
-				 * DRY_RUN: check only */
+	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: skip
+	 * memory. FROM_MEMORY: skip disk. DRY_RUN: check only */
+	uint32_t flags;
 	uint64_t step;          /* or CKPT_LATEST. 0 is a step like any other */
 	const char *only;       /* restore this component only; NULL: all */
 	uint64_t deadline_ns;   /* how long to wait for the other ranks; 0: 60 s */
@@ -208,68 +262,88 @@ struct ckpt_stats {
 	uint64_t copy_bytes, copy_ns;           /* of the daemon, for this rank */
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40];             /* [i]: calls that took [2^i, 2^(i+1)) ns */
-	uint64_t staged_ns, persisted_ns, committed_ns; /* of the last step that got there, from its first mark */
+	/* of the last step that got there, from its first mark */
+	uint64_t staged_ns, persisted_ns, committed_ns;
 };
 
-/* Attach this rank to the daemon. Without one the call succeeds detached and the library keeps trying, unless CKPT_REQUIRE.
- * -ECONNREFUSED, -EBUSY, -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is NULL on failure. */
+/* Attach this rank to the daemon. Without one the call succeeds detached and the library keeps
+ * trying, unless CKPT_REQUIRE. -ECONNREFUSED, -EBUSY, -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching
+ * fences every older launch of the job. *ret_ckpt is NULL on failure. */
 int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret_ckpt, struct ckpt_err *err);
 
-/* Declare a mesh: names and sizes of its dimensions, and which rank sits where (row-major; NULL: 0, 1, 2, ...). Ranks must be distinct; the mesh may
- * be a part of the world. A rank outside a tensor's mesh holds nothing of it. */
-int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim, const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err);
+/* Declare a mesh: names and sizes of its dimensions, and which rank sits where (row-major; NULL: 0,
+ * 1, 2, ...). Ranks must be distinct; the mesh may be a part of the world. A rank outside a
+ * tensor's mesh holds nothing of it. */
+int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim,
+	const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err);
 
-/* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host tensors. It stays mapped until ckpt_detach, whatever
- * happens to the daemon. Without a daemon it is created locally and offered when one comes. */
+/* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
+ * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. Without a daemon it
+ * is created locally and offered when one comes. */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
-/* Declare a tensor. All arrays are copied; the memory that .local points to is not. add, move and drop after a seal need another ckpt_seal;
- * until then snapshots skip. */
+/* Declare a tensor. All arrays are copied; the memory that .local points to is not. add, move and
+ * drop after a seal need another ckpt_seal; until then snapshots skip. */
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err);
-int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal, struct ckpt_err *err);
+int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
+	struct ckpt_err *err);
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
-/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap. per_rank 0: the same on all ranks, rank 0's are kept.
- * ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len, uint64_t cap, struct ckpt_err *err);
+/* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
+ * per_rank 0: the same on all ranks, rank 0's are kept. ckpt_restore does not write blobs back:
+ * read them with ckpt_blob_read. */
+int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+	uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
-/* Hand the declarations to the daemon and wait up to wait_ns until every rank has done so and the slots are in memory. 0: ready. CKPT_SKIPPED: not
- * yet; training may start, snapshots skip until it is. -ETIMEDOUT is not used: an unready seal is an outcome. -EINVAL: this declaration contradicts
- * another rank's (all contradictions are listed), or together the ranks leave elements uncovered. */
+/* Hand the declarations to the daemon and wait up to wait_ns until every rank has done so and the
+ * slots are in memory. 0: ready. CKPT_SKIPPED: not yet; training may start, snapshots skip until it
+ * is. -ETIMEDOUT is not used: an unready seal is an outcome. -EINVAL: this declaration contradicts
+ * another rank's (all contradictions are listed), or together the ranks leave elements uncovered.
+ */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
-/* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it. Steps must grow from call to call; a step that was
- * skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up to 60 s for a slot. */
+/* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it.
+ * Steps must grow from call to call; a step that was skipped or torn may be marked again. 0,
+ * CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up
+ * to 60 s for a slot. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
-/* [fast] unless the copy is late. Call it before the state is changed again; when it returns, whatever it returns, change freely. 0 or CKPT_TORN. */
+/* [fast] unless the copy is late. Call it before the state is changed again; when it returns,
+ * whatever it returns, change freely. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
-/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn; -EIO, -ENOSPC, ...: it could not be written, why is in err. */
+/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn; -EIO, -ENOSPC,
+ * ...: it could not be written, why is in err. */
 int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err);
 
 /* The restorable steps, newest first, at most n of them. Returns their number. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 
-/* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it. After ckpt_seal, before the first snapshot; collective
- * over all ranks. One step for the whole launch: the first caller's choice holds for all. Everything declared is checked before the first byte is
- * written. -ENOENT nothing to restore; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming the ranks that did not come; -EBADMSG on every rank when
- * data proves damaged: memory is then undefined and the step set aside; call again and an older one is agreed on. */
-int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got, struct ckpt_err *err);
+/* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it.
+ * After ckpt_seal, before the first snapshot; collective over all ranks. One step for the whole
+ * launch: the first caller's choice holds for all. Everything declared is checked before the first
+ * byte is written. -ENOENT nothing to restore; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming
+ * the ranks that did not come; -EBADMSG on every rank when data proves damaged: memory is then
+ * undefined and the step set aside; call again and an older one is agreed on. */
+int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
+	struct ckpt_err *err);
 
-/* After ckpt_restore: a blob of the restored step, of any rank of the job that wrote it (0 for a blob that is not per rank). Copies at most cap bytes
- * and tells the full length. -ENOENT. */
-int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap, uint64_t *ret_len);
+/* After ckpt_restore: a blob of the restored step, of any rank of the job that wrote it (0 for a
+ * blob that is not per rank). Copies at most cap bytes and tells the full length. -ENOENT. */
+int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,
+	uint64_t *ret_len);
 
-/* Sum over the elements that this rank owns; the sum over all ranks is the fingerprint that ckptctl show prints. */
+/* Sum over the elements that this rank owns; the sum over all ranks is the fingerprint that ckptctl
+ * show prints. */
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */
 
-/* Leave. drain_ns 0: at once, the daemon finishes what is staged; else wait so long for the newest step to be committed. Frees the handle always. */
+/* Leave. drain_ns 0: at once, the daemon finishes what is staged; else wait so long for the newest
+ * step to be committed. Frees the handle always. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);
