@@ -6,6 +6,7 @@
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -312,6 +313,10 @@ static void dispatch(struct daemon *d, const struct epoll_event *e)
 
 int daemon_run(struct daemon *d)
 {
+	const struct sched_param none = { 0 };
+
+	/* The doorbell wakes this thread from within ckpt_snapshot: it must not preempt the trainer. */
+	pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
 	while (atomic_load(&d->stops) < 1000) {
 		struct epoll_event e[1]; /* one at a time: handling one may free what another points to */
 		int n = epoll_wait(d->epoll_fd, e, 1, 1000);

@@ -124,9 +124,11 @@ static int background(void)
 			code = 1;
 		_exit(code);
 	}
-	(void)close(ready[0]);
+	/* Whatever the starting program left open, a pipe that its reader waits on among them, is not ours to hold. */
+	if (dup2(ready[1], 3) == 3)
+		close_range(4, ~0u, 0);
 	setsid();
-	return ready[1];
+	return fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ? 1 : 3;
 }
 
 static void detach_stdio(const char *socket)
