@@ -319,9 +319,9 @@ static int claim_write(const struct store *s, int fd, const char *path)
 
 	if (r == -ENOSPC || r == -EDQUOT)
 		r = 0;
-	if (!r)
+	if (!r && !MUTANT(11))
 		r = store_sync(ops, fd);
-	if (!r) {
+	if (!r && !MUTANT(11)) {
 		claims = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
 		r = claims < 0 ? claims : store_sync(ops, claims);
 		if (claims >= 0)
@@ -421,7 +421,7 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 					  found[i].dir);
 		store_trash_remove(s, trash);
 	}
-	r = store_sync(s->ops, s->job_fd);
+	r = MUTANT(12) ? 0 : store_sync(s->ops, s->job_fd);
 	if (r)
 		return store_fail(err, r, "job %s: cannot sync its directory", s->job);
 	return 0;

@@ -184,6 +184,15 @@ static bool is_shortage(int r)
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
 }
 
+/* One line of it. */
+static void step_why(struct store_step *st, const char *msg)
+{
+	(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, msg);
+	for (char *p = st->why; *p; p++)
+		if (*p == '\n')
+			*p = ' ';
+}
+
 /* Reads MANIFEST into st. Negative: st->why says what is wrong with it. */
 static int step_manifest(const struct store *s, struct store_step *st)
 {
@@ -197,13 +206,13 @@ static int step_manifest(const struct store *s, struct store_step *st)
 	r = store_source_open(s->ops, s->job_fd, path, &src);
 	if (r) {
 		(void)store_fail(&err, r, "its MANIFEST cannot be opened");
-		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, err.msg);
+		step_why(st, err.msg);
 		return r;
 	}
 	r = native_summary(&src, &c, &err);
 	src.close(src.ctx);
 	if (r) {
-		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, err.msg);
+		step_why(st, err.msg);
 		return r;
 	}
 	if (c->step == st->step)

@@ -35,6 +35,12 @@ static void txn_free(struct store_txn *x)
 	free(x);
 }
 
+/* Did a call fail because another launch has trashed the directory? Then err says so. */
+static bool txn_is_fenced(struct store_txn *x, int r, struct ckpt_err *err)
+{
+	return r == -ENOENT && store_claim_check(x->s, err) == -ESTALE;
+}
+
 /* Before mkdir the name is on the list of what this struct has begun, so that no claim trashes it. */
 static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *err)
 {
@@ -60,6 +66,8 @@ static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *
 	x->fd = ops->open(ops->ctx, x->s->job_fd, x->dir, O_RDONLY | O_DIRECTORY, 0);
 	if (x->fd >= 0)
 		return 0;
+	if (txn_is_fenced(x, x->fd, err))
+		return -ESTALE;
 	(void)ops->unlink(ops->ctx, x->s->job_fd, x->dir, true);
 	return store_fail(err, x->fd, PRISTEP ": cannot open %s", STEP_ARGS(x), x->dir);
 }
@@ -104,7 +112,7 @@ int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct c
 
 static void part_unlink(struct store_txn *x, const char *name)
 {
-	int r = x->s->ops->unlink(x->s->ops->ctx, x->fd, name, false);
+	int r = MUTANT(10) ? 0 : x->s->ops->unlink(x->s->ops->ctx, x->fd, name, false);
 
 	if (r && r != -ENOENT)
 		atomic_store(&x->spoiled, true);
@@ -146,6 +154,8 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 	int r = 0, fd = part_open(x, writer, direct, ret_name);
 
 	*ret_fd = -1;
+	if (txn_is_fenced(x, fd, err))
+		return -ESTALE;
 	if (fd < 0)
 		return store_fail(err, fd, PRISTEP ": cannot create part %s", STEP_ARGS(x),
 				  ret_name);
@@ -251,6 +261,8 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 	r = manifest_write(x, name, manifest, bytes);
 	if (!r)
 		r = ops->rename(ops->ctx, x->fd, name, STORE_MANIFEST);
+	if (txn_is_fenced(x, r, err))
+		return -ESTALE;
 	if (r)
 		return store_fail(err, r, PRISTEP ": cannot write its MANIFEST", STEP_ARGS(x));
 	if (!MUTANT(2))
@@ -348,7 +360,7 @@ static void aside_undo(struct store *s, struct aside *a)
 {
 	const struct io_ops *ops = s->ops;
 
-	while (a->done > 0) {
+	while (a->done > 0 && !MUTANT(9)) {
 		a->done--;
 		(void)ops->rename(ops->ctx, s->job_fd, a->name[a->done].to, a->name[a->done].from);
 		(void)store_sync(ops, s->job_fd);

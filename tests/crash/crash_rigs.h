@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crash_rigs.h - the crash matrix of the store: what may go wrong, when, and what must hold afterwards.
+ * tests/unit/test_store_crash.c shows that the store passes all; test_store_mutants.c that each
+ * classical mistake is found by one. Include crash_rigs.c into the test.
+ *
+ * What must hold after anything: a step that was acknowledged is there to the byte, as step-N, or as
+ * .old-N when the job has gone back behind it; nothing else is listed but the step that was being
+ * written, whole; a claim then leaves nothing but steps; and looking or claiming again changes nothing.
+ */
+#ifndef CKPT_TESTS_CRASH_RIGS_H
+#define CKPT_TESTS_CRASH_RIGS_H
+#include "tests/crash/crash_step.h"
+
+struct crash_rig {
+	const char *name;
+	int (*run)(char why[CRASH_WHY]); /* 0 it holds; 1 it does not: why */
+};
+extern const struct crash_rig crash_rigs[];
+extern const uint32_t crash_rigs_n;
+
+void crash_seed_set(uint64_t seed); /* of what is drawn; printed by those who draw */
+uint64_t crash_runs(void);	    /* runs and states checked since the start of the program */
+#endif

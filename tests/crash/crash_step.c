@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crash_step.c - see crash_step.h.
+ * Invariant: the bytes that a step must have are in memory before the store has seen the last of them.
+ */
+#include "tests/crash/crash_step.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include "ckpt/base/util.h"
+
+#define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
+#define CRASH_PART_TRIES 2
+
+void crash_step_free(struct crash_step *c)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(c->file); i++)
+		free(TAKE(c->file[i].bytes));
+}
+
+/* --- contents --- */
+
+static int model_declare(uint32_t rank, struct table *ret, struct arena *a, struct ckpt_err *err)
+{
+	struct table_place place = { .name = "mem",
+				     .rank = rank,
+				     .bytes = CRASH_ELEMENTS * sizeof(float) };
+	struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 1 };
+	struct table_piece piece = { .rank = rank };
+	struct table_tensor x = { .component = "model",
+				  .name = "w",
+				  .of = "",
+				  .dtype = CKPT_F32,
+				  .role = CKPT_PARAM,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = (const uint64_t[]){ CRASH_ELEMENTS } };
+	struct layout l = { .nplace = 1, .place = &cut };
+	struct mesh m;
+	int r = mesh_parse("fsdp=2", a, &m, err);
+
+	if (!r)
+		r = table_add_mesh(ret, &m, &l.mesh, err);
+	if (!r)
+		r = table_add_layout(ret, &l, &x.layout, err);
+	if (!r)
+		r = table_add_tensor(ret, &x, &piece.tensor, err);
+	if (!r)
+		r = table_add_place(ret, &place, &piece.place, err);
+	if (!r)
+		r = layout_share(&m, &l, 1, x.shape, &rank, a, &piece.set);
+	if (!r)
+		r = table_add_piece(ret, &piece, err);
+	return r ? r : table_seal(ret, err);
+}
+
+static uint32_t model_value(uint64_t step, uint64_t index)
+{
+	return (uint32_t)(step * 2654435761u) ^ (uint32_t)(index * 40503u + 1);
+}
+
+/* One piece in one chunk: the whole part as one buffer. */
+static int part_encode(const struct native_info *info, uint32_t rank, struct table *t,
+		       struct native_part *ret_part, struct crash_file *ret, struct ckpt_err *err)
+{
+	struct table_piece *p = &t->piece[0];
+	cleanup_free struct chunk *chunk = NULL;
+	cleanup_free void *tail = NULL;
+	uint64_t nchunk, data_end, tail_len;
+	struct ck_head head;
+	uint32_t *value;
+	int r = native_part_chunks(t, &chunk, &nchunk, &data_end, err);
+
+	if (r)
+		return r;
+	assert(t->npiece == 1 && nchunk == 1);
+	ret->bytes = calloc(1, data_end);
+	if (!ret->bytes)
+		return -ENOMEM;
+	value = (uint32_t *)(void *)(ret->bytes + chunk[0].off);
+	for (uint64_t i = 0; i < p->set.numel; i++)
+		value[i] = model_value(info->step, p->set.dim[0].run[0].start + i);
+	p->fp = fingerprint(value, p->set.numel, 4, p->set.dim[0].run[0].start);
+	chunk[0].stored_crc = crc32c(0, value, chunk[0].stored_len);
+	chunk[0].raw_hash = hash128(value, chunk[0].raw_len);
+	native_part_head(info, rank, &head);
+	memcpy(ret->bytes, &head, sizeof head);
+	r = native_part_tail(info, rank, t, chunk, nchunk, data_end, &tail, &tail_len,
+			     &ret_part->root, err);
+	if (r)
+		return r;
+	ret->len = data_end + tail_len;
+	ret->bytes = realloc(ret->bytes, ret->len);
+	if (!ret->bytes)
+		return -ENOMEM;
+	memcpy(ret->bytes + data_end, tail, tail_len);
+	ret_part->rank = rank;
+	ret_part->file_bytes = ret->len;
+	ret_part->raw_bytes = t->place[0].bytes;
+	ret_part->table = t;
+	return 0;
+}
+
+/* --- writing --- */
+
+/* Three writes, so that a crash can come between them. */
+static int part_put(const struct io_ops *ops, int fd, const struct crash_file *f)
+{
+	uint64_t cut[4] = { 0, f->len / 3, f->len / 2, f->len };
+	struct io_req req[3];
+	struct io_queue *q;
+	int r = io_queue_open(ops, IO_INLINE, 3, &q, NULL);
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < 3; i++) {
+		struct io_req *done;
+
+		req[i] = (struct io_req){ .fd = fd,
+					  .write = true,
+					  .buf = f->bytes + cut[i],
+					  .len = cut[i + 1] - cut[i],
+					  .off = cut[i] };
+		if (r)
+			continue;
+		r = io_submit(q, &req[i]);
+		done = r ? NULL : io_reap(q);
+		if (done && done->res < 0)
+			r = (int)done->res;
+	}
+	io_queue_close(q);
+	return r;
+}
+
+static int part_write(struct store_txn *x, const struct io_ops *ops, uint32_t rank,
+		      struct crash_file *f, struct ckpt_err *err)
+{
+	bool direct = false;
+	int fd, r = store_part_create(x, rank, f->len + 4096, &direct, f->name, &fd, err);
+
+	if (r)
+		return r;
+	r = part_put(ops, fd, f);
+	if (r) {
+		store_part_drop(x, f->name, fd);
+		return ckpt_error(err, r, "part %s could not be written", f->name);
+	}
+	return store_part_finish(x, f->name, fd, f->len, err);
+}
+
+static int parts_write(struct store *s, struct store_txn *x, struct native_info *info,
+		       struct native_part *part, struct crash_step *c, struct table *t,
+		       struct arena *a, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int r = 0;
+
+	for (uint32_t rank = 0; !r && rank < CRASH_WORLD; rank++) {
+		struct table decl = { .ntensor = 0 };
+
+		r = model_declare(rank, &decl, a, err);
+		if (!r)
+			r = native_part_table(&decl, rank, &t[rank], &list, err);
+		if (!r)
+			r = part_encode(info, rank, &t[rank], &part[rank], &c->file[rank], err);
+		table_free(&decl);
+		assert(!r); /* nothing so far has touched the disk */
+		for (uint32_t i = 0; i < CRASH_PART_TRIES; i++) {
+			r = part_write(x, s->ops, rank, &c->file[rank], err);
+			if (!r)
+				break;
+		}
+		memcpy(part[rank].name, c->file[rank].name, sizeof part[rank].name);
+	}
+	ckpt_errlist_free(&list);
+	return r;
+}
+
+int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
+		struct crash_step *ret, struct ckpt_err *err)
+{
+	struct native_info info = { .job = CRASH_JOB,
+				    .step = step,
+				    .generation = s->generation,
+				    .wall_ns = 1700000000 * NS_PER_S + seq,
+				    .world = CRASH_WORLD };
+	struct native_lineage line = { .seq = seq, .parent_step = UINT64_MAX, .tool = "test" };
+	struct native_part part[CRASH_WORLD] = { 0 };
+	struct table t[CRASH_WORLD] = { 0 };
+	struct crash_file *m = &ret->file[CRASH_WORLD];
+	struct arena a = { 0 };
+	uint8_t id[16];
+	void *bytes;
+	int r;
+
+	*ret = (struct crash_step){ .step = step, .seq = seq, .generation = s->generation };
+	memcpy(info.uuid, &step, sizeof step);
+	memcpy(info.uuid + 8, &seq, sizeof seq);
+	r = store_begin(s, step, ret_txn, err);
+	if (r)
+		return r;
+	r = parts_write(s, *ret_txn, &info, part, ret, t, &a, err);
+	if (r) {
+		store_abort(TAKE(*ret_txn));
+	} else {
+		r = native_manifest(&info, part, CRASH_WORLD, &line, &bytes, &m->len, id, err);
+		assert(!r);
+		memcpy(m->name, "MANIFEST", 9);
+		m->bytes = bytes;
+	}
+	for (uint32_t i = 0; i < CRASH_WORLD; i++)
+		table_free(&t[i]);
+	arena_free(&a);
+	return r;
+}
+
+int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
+		 struct ckpt_err *err)
+{
+	const struct crash_file *m = &c->file[CRASH_WORLD];
+
+	return store_commit(x, m->bytes, m->len, rewind, err);
+}
+
+int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
+	       struct crash_step *ret, struct ckpt_err *err)
+{
+	struct store_txn *x;
+	int r = crash_begin(s, step, seq, &x, ret, err);
+
+	return r ? r : crash_commit(x, ret, rewind, err);
+}
+
+/* --- looking --- */
+
+static int entry_count(void *arg, const char *name, unsigned char d_type)
+{
+	uint32_t *n = arg;
+
+	(void)name;
+	(void)d_type;
+	++*n;
+	return 0;
+}
+
+static bool file_same(const struct io_ops *ops, int dirfd, const struct crash_file *f,
+		      char why[CRASH_WHY])
+{
+	cleanup_free uint8_t *have = malloc(f->len + 1);
+	uint64_t bytes = 0, at = 0;
+	int r, fd = ops->open(ops->ctx, dirfd, f->name, O_RDONLY, 0);
+
+	assert(have);
+	r = fd < 0 ? fd : ops->size(ops->ctx, fd, &bytes);
+	if (!r && bytes == f->len)
+		r = io_pread_all(ops, fd, have, f->len, 0);
+	if (fd >= 0)
+		(void)ops->close(ops->ctx, fd);
+	if (r || bytes != f->len) {
+		(void)snprintf(why, CRASH_WHY, "%s: %s, %" PRIu64 " of %" PRIu64 " bytes", f->name,
+			       r ? strerror(-r) : "wrong size", bytes, f->len);
+		return false;
+	}
+	while (at < f->len && have[at] == f->bytes[at])
+		at++;
+	if (at < f->len)
+		(void)snprintf(why, CRASH_WHY, "%s: byte %" PRIu64 " is not what was written",
+			       f->name, at);
+	return at == f->len;
+}
+
+static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash_step *want,
+			 char why[CRASH_WHY])
+{
+	struct checkpoint *c = NULL;
+	struct ckpt_err err = { 0 };
+	struct source_dir dir;
+	bool good;
+
+	if (store_source_dir(ops, dirfd, &dir))
+		return false;
+	good = format_native.open(&dir, &c, NULL, NULL, &err) == 0;
+	store_source_dir_close(&dir);
+	if (!good)
+		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);
+	else if (c->step != want->step || c->seq != want->seq)
+		good = !snprintf(why, CRASH_WHY, "it is step %" PRIu64 " seq %" PRIu64, c->step,
+				 c->seq);
+	if (c)
+		checkpoint_free(c);
+	return good;
+}
+
+bool crash_step_same(const struct store *s, const char *dir, const struct crash_step *want,
+		     char why[CRASH_WHY])
+{
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	bool good = true;
+	int fd;
+
+	if (store_step_open(s, dir, &fd, &err)) {
+		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);
+		return false;
+	}
+	for (uint32_t i = 0; good && i < ARRAY_LEN(want->file); i++)
+		good = file_same(s->ops, fd, &want->file[i], why);
+	(void)s->ops->list(s->ops->ctx, fd, entry_count, &n);
+	if (good && n != ARRAY_LEN(want->file))
+		good = !snprintf(why, CRASH_WHY, "%s has %" PRIu32 " files", dir, n);
+	if (good)
+		good = format_opens(s->ops, fd, want, why);
+	(void)s->ops->close(s->ops->ctx, fd);
+	return good;
+}

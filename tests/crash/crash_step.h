@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crash_step.h - a real checkpoint of two ranks and a few KiB, written through the store as a daemon
+ * would, and held byte by byte against what was written. Include crash_step.c into the test.
+ */
+#ifndef CKPT_TESTS_CRASH_STEP_H
+#define CKPT_TESTS_CRASH_STEP_H
+#include "ckpt/store/store.h"
+
+#define CRASH_WORLD 2
+#define CRASH_JOB "demo"
+#define CRASH_WHY 600 /* bytes of a sentence that says what did not hold */
+
+struct crash_file {
+	char name[48];
+	uint8_t *bytes;
+	uint64_t len;
+};
+
+/* What was written: the parts in the order of their ranks, then MANIFEST. */
+struct crash_step {
+	uint64_t step, seq, generation;
+	struct crash_file file[CRASH_WORLD + 1];
+};
+void crash_step_free(struct crash_step *c);
+
+/* Begin a step, write its parts (IO_INLINE; a part that fails is written once more), leave the commit
+ * to the caller. *ret is for crash_commit, also after an error. */
+int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
+		struct crash_step *ret, struct ckpt_err *err);
+int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
+		 struct ckpt_err *err);
+/* Both. Free *ret whatever the result. */
+int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
+	       struct crash_step *ret, struct ckpt_err *err);
+
+/* Does the directory hold exactly what was written, and does the format open it? */
+bool crash_step_same(const struct store *s, const char *dir, const struct crash_step *want,
+		     char why[CRASH_WHY]);
+#endif
