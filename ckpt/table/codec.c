@@ -435,9 +435,9 @@ struct dec {
 	const le64 *shape;
 	uint64_t nshape;
 	const le32 *meshdata;
-	uint64_t nmeshdata;
+	uint64_t nmeshdata, meshdata_at; /* _at: used so far, front to back */
 	const struct ck_placement *placement;
-	uint64_t nplacement;
+	uint64_t nplacement, placement_at;
 	struct dec_set {
 		uint32_t at;
 		struct indexset set;
@@ -504,15 +504,15 @@ static int dec_section(struct dec *d, const struct codec_section *section, uint3
 	return 0;
 }
 
-/* NULL: no such string. */
+/* NULL: no such string. The empty one is at 0 and nowhere else. */
 static const char *dec_string(const struct dec *d, le32 at)
 {
 	uint32_t i = le32_get(at);
 	const char *s = d->string + i;
 
-	if (i >= d->nstring || !memchr(s, 0, MIN(d->nstring - i, (uint64_t)CKPT_NAME_MAX + 1)))
+	if (i >= d->nstring || (i && !*s))
 		return NULL;
-	return s;
+	return memchr(s, 0, MIN(d->nstring - i, (uint64_t)CKPT_NAME_MAX + 1)) ? s : NULL;
 }
 
 static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_left)
@@ -528,13 +528,15 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 
 	if (m.ndim > CKPT_DIMS_MAX || iota > 1)
 		return BAD(d, "%u dimensions, iota %u", m.ndim, iota);
-	/* A mesh of ranks 0, 1, 2, ... is a few bytes that stand for many: bounded over all meshes of a table. */
+	/* Ranks 0, 1, 2, ... are a few bytes that stand for many: bounded over all meshes. */
 	if (m.nrank > *ranks_left)
 		return BAD(d, "more than %u ranks in the meshes of a table", LAYOUT_RANKS_MAX);
 	*ranks_left -= m.nrank;
 	n = 2 * (uint64_t)m.ndim + (iota ? 0 : m.nrank);
-	if (at > d->nmeshdata || n > d->nmeshdata - at)
-		return BAD(d, "its data lie outside MESHDATA");
+	if (at != d->meshdata_at || n > d->nmeshdata - at)
+		return BAD(d,
+			   "its data lie outside MESHDATA, or not behind those of the mesh before");
+	d->meshdata_at += n;
 	for (uint32_t i = 0; i < m.ndim; i++) {
 		name[i] = dec_string(d, d->meshdata[at + i]);
 		if (!name[i])
@@ -547,6 +549,8 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 	for (uint32_t i = 0; i < m.nrank; i++)
 		rank[i] = iota ? i : le32_get(d->meshdata[at + 2 * (uint64_t)m.ndim + i]);
 	m.rank = rank;
+	if (!iota && mesh_is_iota(&m))
+		return BAD(d, "ranks 0, 1, 2, ... that are spelled out");
 	r = table_add_mesh(d->t, &m, &id, d->err);
 	if (!r && id != before)
 		return BAD(d, "it is mesh %u again", id);
@@ -582,8 +586,10 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
-	if (at > d->nplacement || l.nplace > d->nplacement - at)
-		return BAD(d, "its placements lie outside PLACEMENTS");
+	if (at != d->placement_at || l.nplace > d->nplacement - at)
+		return BAD(d, "its placements lie outside PLACEMENTS, or not behind those of the "
+			      "layout before");
+	d->placement_at += l.nplace;
 	for (uint32_t i = 0; i < l.nplace; i++) {
 		const struct ck_placement *p = &d->placement[at + i];
 
@@ -618,7 +624,7 @@ static bool dec_shape(const struct dec *d, le32 at, uint32_t ndim, uint64_t *ret
 {
 	uint64_t i = le32_get(at);
 
-	if (ndim > CKPT_DIMS_MAX || i > d->nshape || ndim > d->nshape - i)
+	if (ndim > CKPT_DIMS_MAX || i > d->nshape || ndim > d->nshape - i || (!ndim && i))
 		return false;
 	for (uint32_t k = 0; k < ndim; k++)
 		ret[k] = le64_get(d->shape[i + k]);
@@ -883,6 +889,8 @@ static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 	r = dec_meshes(d, x[CK_MESHES].rec, x[CK_MESHES].n);
 	if (!r)
 		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);
+	if (!r && (d->meshdata_at != d->nmeshdata || d->placement_at != d->nplacement))
+		r = BAD(d, "MESHDATA or PLACEMENTS hold more than meshes and layouts use");
 	if (!r)
 		r = dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
 	if (!r)

@@ -10,7 +10,8 @@
  * STRINGS   concatenated zero-terminated strings; referred to by byte offset; offset 0 is "".
  * SHAPES    le64[]: shapes and strides; referred to by element index.
  * MESHES    ck_mesh records; names, sizes and ranks follow in MESHDATA (le32[]): ndim string
- *           offsets, ndim sizes, nrank ranks (nothing when rank_is_iota, which is 0 or 1). No two are equal.
+ *           offsets, ndim sizes, nrank ranks (nothing when rank_is_iota, which is 0 or 1, and 1 wherever it can be). No two are equal.
+ *           data_at follow upon each other without gaps, and so do place_at.
  * LAYOUTS   ck_layout records; placements follow in PLACEMENTS (ck_placement[]). No two are equal.
  * TENSORS   ck_tensor[]. Order is free; keys are distinct.
  * INDEXSETS le64[]: per set: ndim, then per dimension: n, then n x {start, len, stride, count}.
