@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-# One non-recursive makefile. A room's sources are all .c files in its folder; each room is an archive, and a program links only the archives that the
-# dependency law (README, "The house") allows its room: an arrow that points up does not link.
-#
-#   make                build/ckptctl build/ckptd build/libckpt.so build/trainer
-#   make V=release|asan|tsan ...   the variant; asan is ASan + UBSan
-#   make unit-NAME      build and run tests/unit/test_NAME.c in variant V
+# One non-recursive makefile. A room's sources are all .c files in its folder; each room is an archive, and a program links only the
+# archives that the dependency law allows its room: an arrow that points up does not link. CONTRIBUTING.md has the map of the rooms.
+# `make help` lists the targets; Q= shows the commands.
 
 V        ?= release
-CC       ?= gcc
+ifeq ($(origin CC),default)
+CC       := $(if $(filter clang fuzz,$(V)),clang,gcc)
+endif
 O        := build/obj/$(V)
+B        := $(if $(filter release,$(V)),build,build/$(V))
+Q        := @
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Werror
 OPT.release := -O2 -g -D_FORTIFY_SOURCE=2
+OPT.clang := $(OPT.release)
 OPT.asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT.fuzz := $(OPT.asan) -fsanitize=fuzzer-no-link
 OPT.tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+ifeq ($(OPT.$(V)),)
+$(error V=$(V) is none of release, asan, tsan, clang, fuzz)
+endif
 CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
 LDFLAGS  += $(filter -fsanitize%,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
-# The rooms, lowest first, and what each may use besides itself.
-ROOMS    := base layout table io plan store native move device client daemon cli
+# The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
+ROOMS    := base layout table io plan native store move device client daemon cli
 DIR.base := ckpt/base
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
@@ -40,53 +46,143 @@ USES.store := native table layout io base
 USES.move := native plan io table layout base
 USES.device := base
 USES.client := device table layout base
-USES.daemon := move store native plan io table device layout base
+USES.daemon := client move store native plan io table device layout base
 USES.cli := move store native plan io table layout base
-LIBS.io := -luring
+# Of a room named here, only these headers may be included: the daemon speaks the client's protocol and knows nothing else of it.
+ONLY.daemon.client := wire.h shared.h
+# Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.base := -lisal
+LIBS.io := -luring
 LIBS.cli := -ljansson
 
-all: build/ckptctl build/ckptd build/libckpt.so build/trainer
+all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer
 
 define room
 SRC.$(1) := $$(filter-out %/main.c,$$(wildcard $$(DIR.$(1))/*.c))
 OBJ.$(1) := $$(SRC.$(1):%.c=$(O)/%.o)
-$(O)/$(1).a: $$(OBJ.$(1))
-	@rm -f $$@
-	$$(AR) rcs $$@ $$^
+$(O)/$(1).a: $$(OBJ.$(1)) $(O)/$(1).list
+	$$(Q)rm -f $$@
+	$$(Q)$$(AR) rcs $$@ $$(OBJ.$(1))
 ARCH.$(1) := $(O)/$(1).a $$(USES.$(1):%=$(O)/%.a)
 LINK.$(1) = $$(ARCH.$(1)) $$(sort $$(foreach r,$(1) $$(USES.$(1)),$$(LIBS.$$(r))))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
-$(O)/%.o: %.c
+# A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
+stamp = $(if $(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+ifeq ($(filter clean help deps demo test bench tidy law-data,$(MAKECMDGOALS)),)
+$(call stamp,$(O)/flags,$(CC) $(CFLAGS))
+$(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
+endif
+$(O)/flags $(ROOMS:%=$(O)/%.list): ;
+
+$(O)/%.o: %.c $(O)/flags | build/.deps-build
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(CFLAGS.$(basename $(notdir $<))) -c -o $@ $<
+	@echo "  CC $(if $(filter-out release,$(V)),$(V) )$<"
+	$(Q)$(CC) $(CFLAGS) $(CFLAGS.$(basename $(notdir $<))) -c -o $@ $<
 CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
 
-build/ckptctl: $(O)/ckpt/cli/main.o $(ARCH.cli)
-	$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.cli)
-build/ckptd: $(O)/daemon/main.o $(ARCH.daemon)
-	$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.daemon)
-build/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libckpt.so.0 -Wl,--version-script=ckpt/client/libckpt.map -Wl,--no-undefined \
+TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
+$(B)/ckptctl: $(O)/ckpt/cli/main.o $(ARCH.cli)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.cli)
+$(B)/ckptd: $(O)/daemon/main.o $(ARCH.daemon)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.daemon)
+$(B)/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libckpt.so.0 -Wl,--version-script=ckpt/client/libckpt.map $(if $(filter release,$(V)),-Wl$(comma)--no-undefined) \
 		-o $@ -Wl,--whole-archive $(O)/client.a -Wl,--no-whole-archive $(filter-out $(O)/client.a,$(ARCH.client))
-	@ln -sf libckpt.so build/libckpt.so.0
-build/trainer: $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c)) build/libckpt.so
-	$(CC) $(LDFLAGS) -pie -o $@ $(filter %.o,$^) -Lbuild -lckpt -Wl,-rpath,'$$ORIGIN' -lm
+	$(Q)ln -sf libckpt.so $(B)/libckpt.so.0
+$(B)/trainer: $(TRAINER) $(B)/libckpt.so
+	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $(TRAINER) -L$(B) -lckpt -Wl,-rpath,'$$ORIGIN' -lm
+comma    := ,
 
-# tests/unit/test_ROOM_subject.c (or test_ROOM.c) links what ROOM may use, and cmocka.
+# tests/unit/test_ROOM_subject.c (or test_ROOM.c) links what ROOM may use, and cmocka. The daemon's tests link the client too.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
 unit_room = $(firstword $(subst _, ,$(1)))
+THREADED := $(filter base_thread% io_queue% move_% daemon% client%,$(UNIT))
 define unit
 $(O)/unit/$(1): $(O)/tests/unit/test_$(1).o $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)
-	$$(CC) $$(LDFLAGS) -o $$@ $$< $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$< $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
 unit-$(1): $(O)/unit/$(1)
 	$$<
 endef
 $(foreach u,$(UNIT),$(eval $(call unit,$(u))))
+$(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
-.PHONY: all
--include $(shell find build/obj -name '*.d' 2>/dev/null)
+# tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
+FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_ROOMS := cli $(filter-out cli,daemon $(USES.daemon))
+FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
+$(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(FUZZ_ROOMS:%=$(O)/%.a)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $(if $(filter fuzz,$(V)),-fsanitize=fuzzer) -o $@ $(filter %.o,$^) \
+		-Wl,--start-group $(FUZZ_ROOMS:%=$(O)/%.a) -Wl,--end-group $(sort $(foreach r,$(FUZZ_ROOMS),$(LIBS.$(r)))) -lm
+.SECONDARY: $(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o)
+$(FUZZ:%=fuzz-%): fuzz-%: build/.deps-all
+	$(MAKEJ) V=fuzz build/obj/fuzz/fuzz/$*
+	@mkdir -p build/fuzz/$*
+	build/obj/fuzz/fuzz/$* -artifact_prefix=build/fuzz/ $(ARGS) build/fuzz/$* $(wildcard tests/fuzz/corpus/$*)
+
+# What the recipes below build by a second make, in parallel unless the first one was told a number.
+MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+
+units: $(UNIT:%=$(O)/unit/%)
+units-threaded: $(THREADED:%=$(O)/unit/%)
+fuzzers: $(FUZZ:%=$(O)/fuzz/%)
+objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/main.o $(O)/ckpt/cli/main.o \
+	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o
+
+SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh))
+test: build/.deps-test
+	$(MAKEJ) all units
+	$(MAKEJ) V=asan units fuzzers
+	$(MAKEJ) V=tsan units-threaded
+	@tests/run.sh $(UNIT:%=unit:%) $(UNIT:%=asan:%) $(THREADED:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
+
+demo: build/.deps-build
+	$(MAKEJ) all build/demo-memcpy
+	@tests/demo/demo.sh
+bench: build/.deps-all
+	$(MAKEJ) all
+	@if [ -x tests/bench/run.sh ]; then tests/bench/run.sh; else echo "make bench: tests/bench/run.sh is not there"; fi
+tidy: build/.deps-all
+	@tests/tidy
+
+# What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
+deps:
+	@.ci/deps install all
+build/.deps-build: .ci/deps
+	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) build
+	@mkdir -p build && touch $@
+build/.deps-test: .ci/deps
+	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) test
+	@mkdir -p build && touch $@
+build/.deps-all: .ci/deps
+	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) all
+	@mkdir -p build && touch $@
+
+# For tests/law: one line a room: its name, folder, archive, what it may use; one line an exception.
+law-data:
+	@$(foreach r,$(ROOMS),echo "room $(r) $(DIR.$(r)) $(USES.$(r))";)
+	@$(foreach r,$(ROOMS),$(foreach s,$(ROOMS),$(if $(ONLY.$(r).$(s)),echo "only $(r) $(s) $(ONLY.$(r).$(s))";)))
+
+clean:
+	rm -rf build
+help:
+	@sed -n 's/^#: //p' Makefile
+#: make               build/ckptctl build/ckptd build/libckpt.so build/trainer
+#: make demo          train, kill, resume on other meshes: the whole product in a minute
+#: make test          every test; TESTS='unit:io_queue script:tests/e2e/x.sh' for some (tests/run.sh)
+#: make bench         what it costs, as ratios against what the machine can do: build/bench.json
+#: make tidy          clang-format, and gcc and clang with all warnings as errors
+#: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
+#: make unit-NAME     tests/unit/test_NAME.c; V=asan or V=tsan for the sanitizers
+#: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
+#: make clean         remove build/
+
+.PHONY: all clean help deps demo test bench tidy units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+-include $(shell find $(O) -name '*.d' 2>/dev/null)

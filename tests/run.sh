@@ -1,0 +1,151 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh - runs test programs, two at a time, and counts their cases. Called by `make test`, which has built
+# them; `make test TESTS='unit:io_queue script:tests/e2e/test_x.sh'` for some. Arguments:
+#
+#   unit:NAME asan:NAME tsan:NAME   tests/unit/test_NAME.c in that variant
+#   fuzz:NAME                       tests/fuzz/fuzz_NAME.c over its corpus and mutations of it
+#   script:PATH                     a script that prints TAP
+#
+# A case is a line "ok ..." or "not ok ..." (TAP) at the beginning of a line; "# SKIP why" makes it a skip. A
+# program that dies, runs out of time or runs fewer cases than it announced is a failed case of its own.
+# Every program has a TMPDIR to itself; what it leaves running that names this directory is killed.
+# The last line is always "N passed, N failed, N skipped". Exit status 1 when anything failed.
+# TEST_SECONDS (120) limits each program, TEST_JOBS (2) how many run at once.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+jobs=${TEST_JOBS:-2}
+limit=${TEST_SECONDS:-120}
+logs=$PWD/build/test
+# shellcheck disable=SC2206 # words
+[ -z "${TESTS:-}" ] || set -- $TESTS
+
+rm -rf "$logs" && mkdir -p "$logs" || exit 1
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-t.XXXXXX") || exit 1 # short: sockets lie in it
+red='' dim='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+	red=$'\e[31m' dim=$'\e[2m' plain=$'\e[0m'
+fi
+
+# Kills what names DIR on its command line: daemons that a test started and that left its session. Prints them.
+reap() { # DIR
+	local pid line
+	for pid in /proc/[0-9]*; do
+		pid=${pid#/proc/}
+		[ "$pid" -ne $$ ] && [ "$pid" -ne "$BASHPID" ] || continue
+		line=$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) || continue
+		case $line in
+		*"$1"/*)
+			echo "left running: $pid $line"
+			kill -KILL "$pid" 2>/dev/null
+			;;
+		esac
+	done
+}
+
+finish() {
+	local pid
+	for pid in "${!running[@]}"; do
+		kill -KILL -- "-$pid" 2>/dev/null
+	done
+	reap "$tmp" >/dev/null
+	rm -rf "$tmp"
+}
+declare -A running=()
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+command_of() { # TEST: sets cmd
+	local name=${1#*:}
+	case $1 in
+	unit:*) cmd=("build/obj/release/unit/$name") ;;
+	asan:* | tsan:*) cmd=("build/obj/${1%%:*}/unit/$name") ;;
+	fuzz:*)
+		cmd=("build/obj/asan/fuzz/$name")
+		[ ! -d "tests/fuzz/corpus/$name" ] || cmd+=("tests/fuzz/corpus/$name")
+		;;
+	script:*) cmd=(bash "$name") ;;
+	*) cmd=(false) ;;
+	esac
+}
+
+# Runs in the background: the program in a session of its own, its log, its status.
+run_one() { # TEST LOG DIR
+	local status=0 begin=$EPOCHREALTIME cmd
+	command_of "$1"
+	mkdir -p "$3"
+	# setsid execs in place here: timeout is the leader of the program's session and group.
+	TMPDIR=$3 CMOCKA_MESSAGE_OUTPUT=TAP FUZZ_CRASHES=$logs \
+		UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1 \
+		timeout -k 5 "$limit" "${cmd[@]}" >"$2" 2>&1 </dev/null || status=$?
+	reap "$3" >"$2.left"
+	# What is left in the temporary directory is told, not failed: a program that was killed cannot tidy up.
+	[ -z "$(ls -A "$3")" ] || (cd "$3" && find . -mindepth 1 -maxdepth 2 | head -5 | sed 's/^/left lying: /') >>"$2.left"
+	rm -rf "$3"
+	awk -v t0="$begin" -v t1="$EPOCHREALTIME" -v s="$status" 'BEGIN { printf "%d %.1f\n", s, t1 - t0 }' >"$2.status"
+}
+
+passed=0 failed=0 skipped=0
+failures=()
+
+# Counts a finished test and prints its line; the end of its log if it failed.
+report() { # TEST LOG
+	local status seconds ok=0 bad=0 skip=0 plan='' say=''
+	read -r status seconds <"$2.status"
+	read -r ok bad skip plan < <(awk '
+		/^ok([ \t]|$)/ { if (toupper($0) ~ /# *SKIP/) s++; else p++ }
+		/^not ok([ \t]|$)/ { if (toupper($0) ~ /# *(SKIP|TODO)/) s++; else f++ }
+		/^1\.\.[0-9]+/ { n += substr($1, 4) }
+		END { printf "%d %d %d %s\n", p, f, s, n }' "$2")
+	if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+		bad=$((bad + 1)) say="ran longer than $limit s"
+	elif [ -n "$plan" ] && [ $((ok + bad + skip)) -ne "$plan" ]; then
+		bad=$((bad + 1)) say="announced $plan cases, ran $((ok + bad + skip - 1)), ended with status $status"
+	elif [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+		bad=1 say="ended with status $status"
+	elif [ $((ok + bad + skip)) -eq 0 ]; then
+		bad=1 say="ran no case"
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+	if [ "$bad" -eq 0 ]; then
+		printf '  ok   %-46s %s%3d cases %5s s%s%s\n' "$1" "$dim" $((ok + skip)) "$seconds" "$plain" \
+			"$([ "$skip" -eq 0 ] || echo ", $skip skipped")"
+	else
+		printf '  %sFAIL%s %-46s %3d of %d cases %5s s  %s\n' "$red" "$plain" "$1" "$bad" $((ok + bad + skip)) "$seconds" "$say"
+		grep -a -A12 '^not ok' "$2" | head -40 | cut -c1-300 | sed 's/^/       | /'
+		echo "       | ... the end of $2:"
+		tail -n 25 "$2" | cut -c1-300 | sed 's/^/       | /'
+		failures+=("$1")
+	fi
+	# A skip without a reason of its own is explained by the line that the test printed before it.
+	[ "$skip" -eq 0 ] || awk '/^(ok|not ok).*# *(SKIP|skip)/ { print "       skipped: " $0 (($0 ~ /SKIP [^ ]+ .*|skip [^ ]+ .*/ || before == "") ? "" : "  (" before ")"); before = ""; next }
+		{ before = ($0 ~ /^(ok|not ok|1\.\.)/) ? "" : $0 }' "$2" | cut -c1-200
+	[ ! -s "$2.left" ] || sed 's/^/       /' "$2.left" | cut -c1-200
+}
+
+n=0
+begin=$SECONDS
+collect() { # waits for one of the running
+	local pid
+	wait -n -p pid "${!running[@]}" 2>/dev/null
+	[ -n "${pid:-}" ] || return
+	report "${running[$pid]%% *}" "${running[$pid]#* }"
+	unset "running[$pid]"
+}
+for t in "$@"; do
+	[ "${#running[@]}" -lt "$jobs" ] || collect
+	n=$((n + 1))
+	log=$logs/$(printf '%s' "$t" | tr -c 'A-Za-z0-9_.' '-').log
+	set -m # each in a process group of its own, to be killed whole
+	run_one "$t" "$log" "$tmp/$n" &
+	running[$!]="$t $log"
+	set +m
+done
+while [ "${#running[@]}" -gt 0 ]; do
+	collect
+done
+
+echo "  $n test programs in $((SECONDS - begin)) s; logs in build/test/"
+[ "${#failures[@]}" -eq 0 ] || printf '  failed: %s\n' "${failures[@]}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
