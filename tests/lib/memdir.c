@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memdir.c - see memdir.h. It writes parts as slowly and plainly as possible, so that it is a second hand against move.
+ */
+#include "tests/lib/memdir.h"
+#include "tests/lib/sample.h"
+#include "ckpt/base/hash.h"
+#include <stdio.h>
+
+struct memdir_file *memdir_add(struct memdir *d, const char *name, const void *bytes, uint64_t len)
+{
+	struct memdir_file *f = &d->file[d->n];
+
+	assert(d->n < MEMDIR_FILES_MAX && strlen(name) < sizeof f->name);
+	d->n++;
+	*f = (struct memdir_file){ .bytes = malloc(len + 1), .len = len };
+	assert(f->bytes);
+	memcpy(f->bytes, bytes, len);
+	snprintf(f->name, sizeof f->name, "%s", name);
+	return f;
+}
+
+struct memdir_file *memdir_find(struct memdir *d, const char *name)
+{
+	for (uint32_t i = 0; i < d->n; i++)
+		if (!strcmp(d->file[i].name, name))
+			return &d->file[i];
+	return NULL;
+}
+
+void memdir_remove(struct memdir *d, const char *name)
+{
+	struct memdir_file *f = memdir_find(d, name);
+
+	assert(f);
+	free(f->bytes);
+	*f = d->file[--d->n];
+}
+
+void memdir_clear(struct memdir *d)
+{
+	for (uint32_t i = 0; i < d->n; i++)
+		free(d->file[i].bytes);
+	d->n = 0;
+}
+
+static int memdir_read(void *ctx, void *buf, uint64_t len, uint64_t off)
+{
+	const struct memdir_file *f = ctx;
+
+	if (off > f->len || len > f->len - off)
+		return -EIO;
+	memcpy(buf, f->bytes + off, len);
+	return 0;
+}
+
+static int memdir_open_at(void *ctx, const char *name, struct source *ret)
+{
+	struct memdir_file *f = memdir_find(ctx, name);
+
+	if (!f)
+		return -ENOENT;
+	if (f->error)
+		return f->error;
+	*ret = (struct source){ .ctx = f, .bytes = f->len, .read = memdir_read };
+	return 0;
+}
+
+static int memdir_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
+{
+	struct memdir *d = ctx;
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < d->n; i++)
+		r = each(arg, d->file[i].name, !d->file[i].folder);
+	return r;
+}
+
+struct source_dir memdir_source(struct memdir *d)
+{
+	return (struct source_dir){ .ctx = d, .open = memdir_open_at, .list = memdir_list };
+}
+
+struct source memdir_open(struct memdir *d, const char *name)
+{
+	struct source s;
+	int r = memdir_open_at(d, name, &s);
+
+	assert(!r);
+	return s;
+}
+
+uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *piece,
+			    const uint8_t *p)
+{
+	const struct table_tensor *x = &t->tensor[piece->tensor];
+	uint64_t *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 }, sum = 0;
+
+	for (uint32_t d = 0; d < x->ndim; d++)
+		list[d] = sample_indices(&piece->set.dim[d]);
+	for (uint64_t i = 0; i < piece->set.numel; i++, p += x->elem_bytes) {
+		uint64_t g = 0;
+
+		for (uint32_t d = 0; d < x->ndim; d++)
+			g = g * x->shape[d] + list[d][at[d]];
+		sum += fingerprint(p, 1, x->elem_bytes, g);
+		for (uint32_t d = x->ndim; d-- > 0;) {
+			if (++at[d] < piece->set.dim[d].total)
+				break;
+			at[d] = 0;
+		}
+	}
+	for (uint32_t d = 0; d < x->ndim; d++)
+		free(list[d]);
+	return sum;
+}
+
+void memdir_part(const struct memdir_opts *opts, const struct native_info *info, uint32_t rank,
+		 struct native_part *ret_part, struct table *ret_table, uint8_t **ret_bytes)
+{
+	uint64_t nchunk, data_end, tail_len;
+	struct chunk *chunk;
+	struct sample s;
+	struct ck_head head;
+	uint8_t *raw, *file;
+	void *tail;
+	int r = sample_make(opts->mesh, rank, opts->seed, opts->scale, &s);
+
+	assert(!r);
+	r = native_part_table(&s.decl, rank, ret_table, NULL, NULL);
+	assert(!r);
+	raw = calloc(1, ret_table->place[0].bytes + 1);
+	assert(raw);
+	for (uint32_t i = 0; i < ret_table->npiece; i++) {
+		struct table_piece *p = &ret_table->piece[i];
+
+		sample_piece(opts->seed, ret_table, p, opts->step, raw + p->off);
+		p->fp = memdir_fingerprint(ret_table, p, raw + p->off);
+	}
+	r = native_part_chunks(ret_table, &chunk, &nchunk, &data_end, NULL);
+	assert(!r);
+	for (uint64_t i = 0; i < nchunk; i++) {
+		if (!chunk[i].raw_len)
+			continue;
+		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
+		chunk[i].stored_crc = crc32c(0, raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
+	}
+	*ret_part = (struct native_part){ .rank = rank,
+					  .raw_bytes = ret_table->place[0].bytes,
+					  .table = ret_table };
+	snprintf(ret_part->name, sizeof ret_part->name, "w%04u-%08x-%03u.part", rank,
+		 (uint32_t)opts->seed, 0u);
+	native_part_head(info, rank, &head);
+	r = native_part_tail(info, rank, ret_table, chunk, nchunk, data_end, &tail, &tail_len,
+			     &ret_part->root, NULL);
+	assert(!r);
+	ret_part->file_bytes = data_end + tail_len;
+	file = calloc(1, ret_part->file_bytes);
+	assert(file);
+	memcpy(file, &head, sizeof head);
+	for (uint64_t i = 0; i < nchunk; i++)
+		if (chunk[i].raw_len)
+			memcpy(file + chunk[i].off, raw + (i << NATIVE_CHUNK_LOG2),
+			       chunk[i].raw_len);
+	memcpy(file + data_end, tail, tail_len);
+	*ret_bytes = file;
+	free(tail);
+	free(chunk);
+	free(raw);
+	sample_free(&s);
+}
+
+void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts)
+{
+	struct native_part part[MEMDIR_FILES_MAX];
+	struct table table[MEMDIR_FILES_MAX];
+	struct native_info info = { .job = opts->job,
+				    .step = opts->step,
+				    .generation = opts->generation,
+				    .wall_ns = 1700000000000000000 };
+	struct native_lineage line = {
+		.seq = opts->seq,
+		.parent_step = opts->step ? opts->step - 1 : UINT64_MAX,
+		.tool = "memdir 1",
+		.note = opts->note,
+		.nnote = opts->nnote,
+	};
+	struct ckpt_err err = { 0 };
+	struct sample first;
+	uint8_t id[16];
+	uint64_t len;
+	void *bytes;
+	int r = sample_make(opts->mesh, 0, opts->seed, opts->scale, &first);
+
+	assert(!r);
+	info.world = first.world;
+	sample_free(&first);
+	memcpy(line.parent_id, opts->parent_id, sizeof line.parent_id);
+	memcpy(info.uuid, hash128(&(uint64_t[2]){ opts->seed, opts->step }, 16).b,
+	       sizeof info.uuid);
+	assert(info.world < MEMDIR_FILES_MAX);
+	for (uint32_t i = 0; i < info.world; i++) {
+		uint8_t *file;
+
+		memdir_part(opts, &info, i, &part[i], &table[i], &file);
+		memdir_add(d, part[i].name, file, part[i].file_bytes);
+		free(file);
+	}
+	r = native_manifest(&info, part, info.world, &line, &bytes, &len, id, &err);
+	if (r < 0)
+		fprintf(stderr, "%s\n", err.msg);
+	assert(!r);
+	memdir_add(d, NATIVE_MANIFEST, bytes, len);
+	free(bytes);
+	for (uint32_t i = 0; i < info.world; i++)
+		table_free(&table[i]);
+}

@@ -1,0 +1,661 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_native_read.c - native checkpoints in memory: what is written is read back, on every mesh; and no change of any byte of metadata, no file that is
+ * missing, cut, exchanged or too many goes unseen.
+ */
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const struct memdir_opts plain = { .mesh = "fsdp=2",
+					  .job = "demo",
+					  .seed = 5,
+					  .scale = 1,
+					  .step = 12,
+					  .generation = 3,
+					  .seq = 7 };
+
+/* --- collecting faults --- */
+
+struct found {
+	uint32_t n;
+	char kind[16], file[64], tensor[64], text[600]; /* of the first */
+	uint64_t offset, length;
+};
+
+static void on_fault(void *arg, const struct format_fault *f)
+{
+	struct found *x = arg;
+
+	assert_non_null(f->kind);
+	assert_non_null(f->text);
+	assert_true(*f->text);
+	if (x->n++)
+		return;
+	snprintf(x->kind, sizeof x->kind, "%s", f->kind);
+	snprintf(x->file, sizeof x->file, "%s", f->file);
+	snprintf(x->tensor, sizeof x->tensor, "%s", f->tensor);
+	snprintf(x->text, sizeof x->text, "%s", f->text);
+	x->offset = f->offset;
+	x->length = f->length;
+}
+
+/* Open it; the result, the faults and the error in memory agree with each other. */
+static int try_open(struct memdir *d, struct found *x, struct ckpt_err *err,
+		    struct checkpoint **ret)
+{
+	struct source_dir dir = memdir_source(d);
+	int r;
+
+	*x = (struct found){ .n = 0 };
+	*err = (struct ckpt_err){ 0 };
+	r = format_native.open(&dir, ret, on_fault, x, err);
+	assert_int_equal(r<0, x->n> 0);
+	assert_int_equal(r < 0, *ret == NULL);
+	assert_int_equal(err->code, r);
+	return r;
+}
+
+static void must_fault(struct memdir *d, int code, const char *kind, const char *file)
+{
+	struct checkpoint *c;
+	struct ckpt_err err;
+	struct found x;
+	int r = try_open(d, &x, &err, &c);
+
+	checkpoint_free(c);
+	if (r != code || strcmp(x.kind, kind) != 0 || strcmp(x.file, file) != 0)
+		fail_msg("%d %s %s: %s; should be %d %s %s", r, x.kind, x.file, x.text, code, kind,
+			 file);
+	assert_non_null(strstr(err.msg, x.text));
+}
+
+static struct checkpoint *must_open(struct memdir *d)
+{
+	struct checkpoint *c;
+	struct ckpt_err err;
+	struct found x;
+
+	if (try_open(d, &x, &err, &c) < 0)
+		fail_msg("%s", err.msg);
+	return c;
+}
+
+/* --- reading back --- */
+
+/* Every byte of every piece of an opened checkpoint, where its tables say that it lies. */
+static void check_contents(struct memdir *d, const struct checkpoint *c,
+			   const struct memdir_opts *o)
+{
+	for (uint32_t i = 0; i < c->table.npiece; i++) {
+		const struct table_piece *p = &c->table.piece[i];
+		const struct format_file *f = &c->file[p->place];
+		const uint8_t *file = memdir_find(d, f->name)->bytes;
+		uint8_t *want = malloc(p->len), *have = malloc(p->len);
+
+		assert_true(want && have);
+		sample_piece(o->seed, &c->table, p, o->step, want);
+		for (uint64_t at = 0, n; at < p->len; at += n) { /* chunk by chunk */
+			uint64_t raw = p->off + at, k = raw >> f->chunk_log2,
+				 in = raw & ((1u << f->chunk_log2) - 1);
+
+			n = MIN(p->len - at, (UINT64_C(1) << f->chunk_log2) - in);
+			assert_true(k < f->nchunk && in + n <= f->chunk[k].raw_len);
+			assert_true(f->chunk[k].off >= f->data_off &&
+				    f->chunk[k].off + f->chunk[k].stored_len <= f->data_end);
+			assert_int_equal(f->chunk[k].off % 4096, 0);
+			memcpy(have + at, file + f->chunk[k].off + in, n);
+		}
+		assert_memory_equal(have, want, p->len);
+		assert_int_equal(p->fp, memdir_fingerprint(&c->table, p, have));
+		free(want);
+		free(have);
+	}
+}
+
+static void what_is_written_is_read_back_on_every_mesh(void **state)
+{
+	static const char *const mesh[] = { "fsdp=1", "fsdp=3",		  "dp=2,fsdp=2",
+					    "dp=3",   "pp=2,tp=2,fsdp=2", "tp=5" };
+	uint64_t sum[ARRAY_LEN(sample_specs)];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
+		struct memdir_opts o = plain;
+		struct memdir d = { .n = 0 };
+		struct checkpoint *c;
+		uint64_t bytes = 0;
+
+		o.mesh = mesh[i];
+		memdir_checkpoint(&d, &o);
+		c = must_open(&d);
+		check_contents(&d, c, &o);
+		assert_int_equal(c->nfile, c->world);
+		assert_int_equal(c->table.nplace, c->world);
+		for (uint32_t k = 0; k < c->nfile; k++) {
+			assert_string_equal(c->table.place[k].name, c->file[k].name);
+			assert_int_equal(c->table.place[k].rank, k);
+			assert_int_equal(c->file[k].rank, k);
+			assert_int_equal(c->table.place[k].bytes, c->file[k].raw_bytes);
+			assert_int_equal(c->file[k].file_bytes,
+					 memdir_find(&d, c->file[k].name)->len);
+		}
+		for (uint32_t k = 0; k < d.n; k++)
+			bytes += d.file[k].len;
+		assert_int_equal(c->stored_bytes, bytes);
+		assert_int_equal(c->step, 12);
+		assert_int_equal(c->seq, 7);
+		assert_int_equal(c->generation, 3);
+		assert_int_equal(c->parent_step, 11);
+		assert_int_equal(strlen(c->id), 32);
+		assert_string_equal(c->parent_id, "");
+		assert_string_equal(c->job, "demo");
+		assert_string_equal(c->tool, "memdir 1");
+		assert_ptr_equal(c->format, &format_native);
+		/* Fingerprints do not know the mesh. */
+		for (size_t k = 0; k < ARRAY_LEN(sample_specs); k++) {
+			uint32_t x = table_find(&c->table, sample_specs[k].component,
+						sample_specs[k].name, TABLE_NONE);
+
+			assert_int_not_equal(x, TABLE_NONE);
+			assert_true(c->table.tensor[x].numel == 0 || c->table.tensor[x].fp != 0);
+			if (i)
+				assert_int_equal(c->table.tensor[x].fp, sum[k]);
+			sum[k] = c->table.tensor[x].fp;
+		}
+		for (uint32_t r = 0; r < c->world; r++)
+			assert_int_not_equal(table_find(&c->table, "blob", "rng", r), TABLE_NONE);
+		assert_int_not_equal(table_find(&c->table, "blob", "cursor", TABLE_NONE),
+				     TABLE_NONE);
+		checkpoint_free(c);
+		memdir_clear(&d);
+	}
+}
+
+static void the_summary_says_what_the_whole_says(void **state)
+{
+	struct ckpt_note note[2] = { { "loss", 2.25 }, { "lr", 3e-4 } };
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 };
+	struct checkpoint *c, *s;
+	struct source m;
+	struct ckpt_err err;
+	char a[64], b[64];
+
+	(void)state;
+	o.note = note;
+	o.nnote = 2;
+	o.mesh = "dp=2,fsdp=2";
+	memset(o.parent_id, 0xab, sizeof o.parent_id);
+	memdir_checkpoint(&d, &o);
+	c = must_open(&d);
+	m = memdir_open(&d, NATIVE_MANIFEST);
+	assert_int_equal(native_summary(&m, &s, &err), 0);
+	assert_int_equal(s->step, c->step);
+	assert_int_equal(s->seq, c->seq);
+	assert_int_equal(s->generation, c->generation);
+	assert_int_equal(s->wall_ns, c->wall_ns);
+	assert_int_equal(s->parent_step, c->parent_step);
+	assert_int_equal(s->world, 4);
+	assert_int_equal(s->stored_bytes, c->stored_bytes);
+	assert_string_equal(s->id, c->id);
+	assert_string_equal(s->parent_id, "abababababababababababababababab");
+	assert_string_equal(s->job, c->job);
+	assert_string_equal(s->tool, c->tool);
+	assert_int_equal(s->table.ntensor, 0);
+	assert_int_equal(s->nfile, 0);
+	assert_int_equal(s->table.nmesh, 1);
+	assert_string_equal(mesh_print(&s->table.mesh[0], a, sizeof a),
+			    mesh_print(&c->table.mesh[0], b, sizeof b));
+	for (int i = 0; i < 2; i++) {
+		const struct checkpoint *x = i ? s : c;
+
+		assert_int_equal(x->nnote, 2);
+		assert_string_equal(x->note[0].key, "loss");
+		assert_true(x->note[0].value == 2.25);
+		assert_string_equal(x->note[1].key, "lr");
+		assert_true(x->note[1].value == 3e-4);
+	}
+	checkpoint_free(c);
+	checkpoint_free(s);
+	memdir_find(&d, NATIVE_MANIFEST)->bytes[100] ^= 1;
+	assert_int_equal(native_summary(&m, &s, &err), -EBADMSG);
+	assert_null(s);
+	memdir_clear(&d);
+}
+
+static void probe_knows_a_checkpoint_a_torn_one_and_a_stranger(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+
+	(void)state;
+	assert_int_equal(format_native.probe(&dir), 0);
+	memdir_add(&d, "model.safetensors", "x", 1);
+	assert_int_equal(format_native.probe(&dir), 0);
+	memdir_checkpoint(&d, &plain);
+	assert_int_equal(format_native.probe(&dir), 1);
+	memdir_remove(&d, NATIVE_MANIFEST);
+	assert_int_equal(format_native.probe(&dir), 1);
+	must_fault(&d, -EUCLEAN, "missing", NATIVE_MANIFEST);
+	memdir_clear(&d);
+}
+
+/* --- damage --- */
+
+static void every_changed_byte_of_metadata_is_a_fault(void **state)
+{
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 };
+	struct checkpoint *c;
+	uint64_t tried = 0;
+
+	(void)state;
+	o.mesh = "fsdp=1";
+	memdir_checkpoint(&d, &o);
+	c = must_open(&d);
+	for (uint32_t i = 0; i < d.n; i++) {
+		struct memdir_file *f = &d.file[i];
+		bool part = strcmp(f->name, NATIVE_MANIFEST) != 0;
+		uint64_t data_end = part ? c->file[0].data_end : CONTAINER_BLOCK;
+
+		for (uint64_t k = 0; k < f->len; k++) {
+			struct checkpoint *again;
+			struct ckpt_err err;
+			struct found x;
+
+			if (k == CONTAINER_BLOCK)
+				k = data_end;
+			f->bytes[k] ^= (uint8_t)(1u << k % 8);
+			if (try_open(&d, &x, &err, &again) != -EBADMSG ||
+			    strcmp(x.file, f->name) != 0)
+				fail_msg("byte %llu of %s: %s", (unsigned long long)k, f->name,
+					 x.n ? x.text : "not seen");
+			/* It is told where, at most a section or a gap around it. */
+			if (k < x.offset || k >= x.offset + x.length)
+				fail_msg("byte %llu of %s is told at %llu, %llu bytes: %s",
+					 (unsigned long long)k, f->name,
+					 (unsigned long long)x.offset, (unsigned long long)x.length,
+					 x.text);
+			f->bytes[k] ^= (uint8_t)(1u << k % 8);
+			tried++;
+		}
+	}
+	checkpoint_free(c);
+	checkpoint_free(must_open(&d));
+	assert_true(tried > 80000);
+	memdir_clear(&d);
+}
+
+static void missing_cut_longer_and_strange_files_are_faults(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct memdir_file *f;
+	char name[64];
+	uint8_t *bytes;
+	uint64_t len;
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	f = &d.file[1];
+	snprintf(name, sizeof name, "%s", f->name);
+	len = f->len;
+	bytes = malloc(len + 4096);
+	assert_non_null(bytes);
+	memset(bytes, 0, len + 4096);
+	memcpy(bytes, f->bytes, len);
+	for (uint64_t cut = 1; cut <= len; cut = cut * 5 + 1) {
+		f->len = len - cut;
+		must_fault(&d, -EBADMSG, "truncated", name);
+	}
+	f->len = 0;
+	must_fault(&d, -EBADMSG, "truncated", name);
+	memdir_remove(&d, name);
+	must_fault(&d, -EBADMSG, "missing", name);
+	memdir_add(&d, name, bytes, len + 4096);
+	must_fault(&d, -EBADMSG, "unexpected", name);
+	memdir_remove(&d, name);
+	f = memdir_add(&d, name, bytes, len);
+	checkpoint_free(must_open(&d));
+	f->error = -EIO;
+	must_fault(&d, -EIO, "unreadable", name);
+	f->error = 0;
+	f->folder = true;
+	must_fault(&d, -EBADMSG, "unexpected", name);
+	f->folder = false;
+	memdir_add(&d, "core.1234", "x", 1);
+	must_fault(&d, -EBADMSG, "unexpected", "core.1234");
+	memdir_remove(&d, "core.1234");
+	f = memdir_find(&d, NATIVE_MANIFEST);
+	for (uint64_t m = f->len, cut = 1; cut <= m; cut = cut * 3 + 1) {
+		f->len = m - cut;
+		struct checkpoint *c;
+		struct ckpt_err err;
+		struct found x;
+
+		assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+		assert_string_equal(x.file, NATIVE_MANIFEST);
+		f->len = m;
+	}
+	f->error = -EACCES;
+	must_fault(&d, -EACCES, "unreadable", NATIVE_MANIFEST);
+	f->error = 0;
+	checkpoint_free(must_open(&d));
+	free(bytes);
+	memdir_clear(&d);
+}
+
+/* Put b's bytes where a's were. */
+static void file_exchange(struct memdir_file *a, const struct memdir_file *b)
+{
+	a->bytes = realloc(a->bytes, b->len + 1);
+	assert_non_null(a->bytes);
+	memcpy(a->bytes, b->bytes, b->len);
+	a->len = b->len;
+}
+
+static void exchanged_parts_and_parts_of_another_step_or_job_are_faults(void **state)
+{
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 }, other = { .n = 0 };
+	struct memdir_file *f, keep;
+
+	(void)state;
+	o.mesh =
+		"dp=2"; /* ranks 0 and 1 could be exchanged without a change of size? their blobs differ: no */
+	memdir_checkpoint(&d, &o);
+	o.step++;
+	memdir_checkpoint(&other, &o);
+	f = &d.file[1];
+	keep = (struct memdir_file){ .bytes = malloc(f->len), .len = f->len };
+	assert_non_null(keep.bytes);
+	memcpy(keep.bytes, f->bytes, f->len);
+	file_exchange(f, memdir_find(&other, f->name));
+	must_fault(&d, -EBADMSG, "mismatch", f->name); /* the same size, whole, of the next step */
+	file_exchange(f, &keep);
+	checkpoint_free(must_open(&d));
+	/* Only the header of the other step. */
+	memcpy(f->bytes, memdir_find(&other, f->name)->bytes, CONTAINER_BLOCK);
+	must_fault(&d, -EBADMSG, "mismatch", f->name);
+	file_exchange(f, &keep);
+	/* The two files of the step under each other's names. */
+	file_exchange(&d.file[1], &d.file[0]);
+	file_exchange(&d.file[0], &keep);
+	struct checkpoint *c;
+	struct ckpt_err err;
+	struct found x;
+
+	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	assert_true(x.n >= 2);
+	file_exchange(&d.file[0], &d.file[1]);
+	file_exchange(&d.file[1], &keep);
+	checkpoint_free(must_open(&d));
+	/* MANIFEST of the other step. */
+	file_exchange(memdir_find(&d, NATIVE_MANIFEST), memdir_find(&other, NATIVE_MANIFEST));
+	must_fault(&d, -EBADMSG, "mismatch", d.file[0].name);
+	/* A part where MANIFEST belongs. */
+	file_exchange(memdir_find(&d, NATIVE_MANIFEST), &d.file[0]);
+	must_fault(&d, -EBADMSG, "malformed", NATIVE_MANIFEST);
+	free(keep.bytes);
+	memdir_clear(&d);
+	memdir_clear(&other);
+}
+
+/* --- changes with right checksums: what a newer writer, or somebody with a hex editor, would leave --- */
+
+static void head_sign(uint8_t *block)
+{
+	struct hash128 h = hash128(block, CONTAINER_BLOCK - 16);
+
+	memcpy(block + CONTAINER_BLOCK - 16, h.b, 16);
+}
+
+/* Make all hashes of a file, and MANIFEST's of a part, right again. */
+static void file_sign(struct memdir *d, struct memdir_file *f)
+{
+	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+	uint32_t n = le32_get(t->nsect), rank = (uint32_t)strtoul(f->name + 1, NULL, 10);
+	struct hash128 h;
+
+	head_sign(f->bytes);
+	for (uint32_t i = 0; i < n && i < CONTAINER_SECT_MAX; i++) {
+		uint64_t off = le64_get(t->sect[i].off), len = le64_get(t->sect[i].len);
+
+		if (off > f->len || len > f->len - off)
+			continue;
+		h = hash128(f->bytes + off, len);
+		memcpy(t->sect[i].hash, h.b, 16);
+	}
+	head_sign((uint8_t *)t);
+	if (!strcmp(f->name, NATIVE_MANIFEST))
+		return;
+	h = hash128(t, CONTAINER_BLOCK);
+	f = memdir_find(d, NATIVE_MANIFEST);
+	t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
+		if (le32_get(t->sect[i].kind) == CK_PARTS)
+			memcpy(((struct ck_part *)(f->bytes + le64_get(t->sect[i].off)))[rank].root,
+			       h.b, 16);
+	file_sign(d, f);
+}
+
+static void *section(struct memdir_file *f, uint32_t kind)
+{
+	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+
+	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
+		if (le32_get(t->sect[i].kind) == kind)
+			return f->bytes + le64_get(t->sect[i].off);
+	return NULL;
+}
+
+#define CHANGED(file_, field, value_, code_, kind_, why_)                                      \
+	do {                                                                                   \
+		__typeof__(field) was_ = (field);                                              \
+		struct memdir_file *file__ = (file_);                                          \
+		struct checkpoint *c_;                                                         \
+		struct ckpt_err err_;                                                          \
+		struct found x_;                                                               \
+                                                                                               \
+		(field) = (value_);                                                            \
+		file_sign(&d, file__);                                                         \
+		int r_ = try_open(&d, &x_, &err_, &c_);                                        \
+		checkpoint_free(c_);                                                           \
+		if (r_ != (code_) || strcmp(x_.kind, kind_) != 0 || !strstr(err_.msg, why_) || \
+		    strcmp(x_.file, file__->name) != 0)                                        \
+			fail_msg("line %d: %d %s %s: %s", __LINE__, r_, x_.kind, x_.file,      \
+				 err_.msg);                                                    \
+		(field) = was_;                                                                \
+		file_sign(&d, file__);                                                         \
+	} while (0)
+
+static void newer_versions_and_unknown_features_are_refused_in_clear_words(void **state)
+{
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 };
+
+	(void)state;
+	o.mesh = "fsdp=1";
+	memdir_checkpoint(&d, &o);
+	for (uint32_t i = 0; i < d.n; i++) {
+		struct memdir_file *f = &d.file[i];
+		struct ck_head *h = (struct ck_head *)f->bytes;
+		struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+
+		CHANGED(f, h->major, le16_of(1), -EPROTONOSUPPORT, "malformed", "version 1.0");
+		CHANGED(f, h->major, le16_of(1), -EPROTONOSUPPORT, "malformed",
+			"needs a newer version");
+		CHANGED(f, h->incompat, le64_of(4), -EPROTONOSUPPORT, "malformed", "newer");
+		CHANGED(f, h->hash, 9, -EPROTONOSUPPORT, "malformed", "checksum algorithm 9");
+		CHANGED(f, t->sect[1].kind, le32_of(60), -EPROTONOSUPPORT, "malformed",
+			"unknown kind 60");
+		/* minor, compat and ro_compat bits, and optional sections, are no reason not to read. */
+		h->minor = le16_of(7);
+		h->compat = le64_of(1);
+		h->ro_compat = le64_of(2);
+		file_sign(&d, f);
+		checkpoint_free(must_open(&d));
+	}
+	struct memdir_file *m = memdir_find(&d, NATIVE_MANIFEST);
+	struct ck_tail *t = (struct ck_tail *)(m->bytes + m->len - CONTAINER_BLOCK);
+
+	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
+		if (le32_get(t->sect[i].kind) == CK_NOTES)
+			t->sect[i].kind = le32_of(60); /* NOTES carries the flag */
+	file_sign(&d, m);
+	checkpoint_free(must_open(&d));
+	struct ck_chunk *c = section(&d.file[0], CK_CHUNKS);
+
+	CHANGED(&d.file[0], c->codec, 2, -EPROTONOSUPPORT, "malformed", "codec 2");
+	memdir_clear(&d);
+}
+
+static void wrong_numbers_under_right_checksums_are_refused(void **state)
+{
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 };
+	struct memdir_file *m, *p;
+
+	(void)state;
+	o.mesh = "fsdp=1";
+	memdir_checkpoint(&d, &o);
+	m = memdir_find(&d, NATIVE_MANIFEST);
+	p = &d.file[0];
+
+	struct ck_head *mh = (struct ck_head *)m->bytes, *ph = (struct ck_head *)p->bytes;
+	struct ck_lineage *l = section(m, CK_LINEAGE);
+	struct ck_part *part = section(m, CK_PARTS);
+	struct ck_rank *rank = section(m, CK_RANKS);
+	struct ck_tensor *mt = section(m, CK_TENSORS), *pt = section(p, CK_TENSORS);
+	struct ck_piece *piece = section(p, CK_PIECES);
+	struct ck_chunk *chunk = section(p, CK_CHUNKS);
+	struct ck_tail *tail = (struct ck_tail *)(p->bytes + p->len - CONTAINER_BLOCK);
+	struct ck_tail *mtail = (struct ck_tail *)(m->bytes + m->len - CONTAINER_BLOCK);
+	le64 *set = section(p, CK_INDEXSETS);
+
+	CHANGED(m, l->world, le32_of(0), -EPROTO, "malformed", "0 ranks");
+	CHANGED(m, l->world, le32_of(2), -EPROTO, "malformed", "1 parts for a world of 2");
+	CHANGED(m, l->world, le32_of(UINT32_MAX), -EPROTO, "malformed", "world of 4294967295");
+	CHANGED(m, l->job, le32_of(0), -EPROTO, "malformed", "contradicts the header");
+	CHANGED(m, l->job, le32_of(UINT32_MAX), -EPROTO, "malformed", "impossible name");
+	CHANGED(m, l->generation, le64_of(9), -EPROTO, "malformed", "generation 9");
+	CHANGED(m, l->zero[43], 1, -EPROTO, "malformed", "unused field");
+	CHANGED(m, mh->chunk_log2, 21, -EPROTO, "malformed", "2^21");
+	CHANGED(m, part->name, le32_of(UINT32_MAX), -EPROTO, "malformed", "impossible name");
+	CHANGED(m, part->name, le32_of(0), -EPROTO, "malformed", "impossible name");
+	CHANGED(m, part->uuid[0], part->uuid[0] ^ 1, -EPROTO, "malformed", "uuid");
+	CHANGED(m, part->writer, le32_of(1), -EPROTO, "malformed", "of rank 1");
+	CHANGED(m, part->kind, le32_of(1), -EPROTO, "malformed", "kind 1");
+	CHANGED(m, part->file_bytes, le64_of(UINT64_MAX), -EPROTO, "malformed", "too long");
+	CHANGED(m, rank->part, le32_of(1), -EPROTO, "malformed", "in part 1");
+	CHANGED(m, rank->zero, le32_of(1), -EPROTO, "malformed", "rank 0");
+	CHANGED(m, mtail->sect[0].kind, le32_of(60), -EPROTONOSUPPORT, "malformed", "kind 60");
+	CHANGED(m, mt->fp, le64_of(1), -EBADMSG, "mismatch", "add up to");
+	CHANGED(p, pt->fp, le64_of(1), -EPROTO, "malformed", "fingerprint in a part");
+	CHANGED(p, pt->role, 0, -EBADMSG, "mismatch", "role param on MANIFEST, other on");
+	le64 was = piece->fp; /* MANIFEST's sum is what it contradicts */
+
+	piece->fp = le64_of(1);
+	file_sign(&d, p);
+	must_fault(&d, -EBADMSG, "mismatch", NATIVE_MANIFEST);
+	piece->fp = was;
+	CHANGED(p, piece->rank, le32_of(1), -EPROTO, "malformed",
+		"a piece of rank 1 in the part of rank 0");
+	CHANGED(p, piece[1].raw_off, piece[0].raw_off, -EPROTO, "malformed", "overlap");
+	CHANGED(p, piece[1].raw_off, le64_of(le64_get(piece[1].raw_off) + 64), -EPROTO, "malformed",
+		"");
+	CHANGED(p, chunk->off, le64_of(8192), -EPROTO, "malformed", "chunk 0");
+	CHANGED(p, chunk->raw_len, le32_of(5), -EPROTO, "malformed", "chunk 0");
+	CHANGED(p, chunk->stored_len, le32_of(5), -EPROTO, "malformed", "chunk 0");
+	CHANGED(p, chunk->elem_bytes, 4, -EPROTO, "malformed", "element size");
+	CHANGED(p, chunk->source, le32_of(0), -EPROTO, "malformed", "unused field");
+	CHANGED(p, set[3], le64_of(7), -EPROTO, "malformed", "");
+	CHANGED(p, ph->step, le64_of(99), -EBADMSG, "mismatch", "step");
+	CHANGED(p, ph->generation, le64_of(99), -EBADMSG, "mismatch", "generation");
+	CHANGED(p, ph->writer, le32_of(99), -EBADMSG, "mismatch", "writer");
+	CHANGED(p, ph->job[3], 99, -EBADMSG, "mismatch", "job");
+	CHANGED(p, ph->align_log2, 9, -EBADMSG, "mismatch", "chunk size");
+	CHANGED(p, ph->uuid[3], 99, -EBADMSG, "mismatch", "uuid");
+	CHANGED(p, tail->data_end, le64_of(le64_get(tail->data_end) - 1), -EPROTO, "malformed",
+		"data up to");
+	checkpoint_free(must_open(&d));
+	memdir_clear(&d);
+}
+
+static void a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct memdir_file *p;
+	struct checkpoint *c;
+	struct ckpt_err err;
+	struct found x;
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	p = &d.file[1];
+
+	/* Rank 1 claims the rows of rank 0 in its first tensor: 502 rows each but for one. */
+	le64 *set = section(p, CK_INDEXSETS);
+	struct ck_piece *piece = section(p, CK_PIECES);
+
+	assert_int_equal(le64_get(set[0]), 2);
+	assert_int_equal(le32_get(piece->indexset), 0);
+	set[2] = le64_of(le64_get(set[2]) - 1); /* start */
+	file_sign(&d, p);
+	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	assert_string_equal(x.kind, "coverage");
+	assert_string_equal(x.tensor, "model/embed.weight");
+	assert_non_null(strstr(x.text, "is in two pieces"));
+	assert_non_null(strstr(err.msg, "model/embed.weight: element"));
+	memdir_clear(&d);
+}
+
+static void all_damage_is_told_and_not_only_the_first(void **state)
+{
+	struct memdir_opts o = plain;
+	struct memdir d = { .n = 0 };
+	struct checkpoint *c;
+	struct ckpt_err err;
+	struct found x;
+	uint64_t end;
+
+	(void)state;
+	o.mesh = "fsdp=4";
+	memdir_checkpoint(&d, &o);
+	c = must_open(&d);
+	end = c->file[3].data_end;
+	checkpoint_free(c);
+	d.file[1].bytes[0] ^= 1;				   /* its header */
+	d.file[2].bytes[d.file[2].len - 1] ^= 1;		   /* its trailer */
+	d.file[3].bytes[d.file[3].len - CONTAINER_BLOCK - 1] ^= 1; /* padding */
+	d.file[3].bytes[end + 1] ^= 1;				   /* and a section */
+	memdir_remove(&d, d.file[0].name);			   /* moves MANIFEST to its row */
+	memdir_add(&d, "x", "", 0);
+	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	assert_int_equal(x.n, 6);
+	assert_string_equal(x.kind, "missing");
+	assert_non_null(strstr(err.msg, "header at offset 0"));
+	assert_non_null(strstr(err.msg, "trailer at offset"));
+	memdir_clear(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_written_is_read_back_on_every_mesh),
+		cmocka_unit_test(the_summary_says_what_the_whole_says),
+		cmocka_unit_test(probe_knows_a_checkpoint_a_torn_one_and_a_stranger),
+		cmocka_unit_test(every_changed_byte_of_metadata_is_a_fault),
+		cmocka_unit_test(missing_cut_longer_and_strange_files_are_faults),
+		cmocka_unit_test(exchanged_parts_and_parts_of_another_step_or_job_are_faults),
+		cmocka_unit_test(newer_versions_and_unknown_features_are_refused_in_clear_words),
+		cmocka_unit_test(wrong_numbers_under_right_checksums_are_refused),
+		cmocka_unit_test(
+			a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor),
+		cmocka_unit_test(all_damage_is_told_and_not_only_the_first),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
