@@ -547,7 +547,7 @@ void restore_tick(struct launch *l, uint64_t now)
 		const struct member *m = &l->member[r];
 		uint64_t wait = m->want.deadline_ns ? m->want.deadline_ns : RESTORE_NS;
 
-		if (!m->asked || l->restoring || now - m->asked_ns <= wait)
+		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
 		n = snprintf(text, sizeof text, "waited %.1f s for other ranks to call ckpt_restore; missing:", (double)wait / 1e9);
 		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 16; k++)

@@ -118,12 +118,12 @@ void session_tick(struct session *s, uint64_t now)
 		return;
 	if (s->closed && process_dead(s))
 		session_verdict(s, true);
-	else if (s->closed && now - s->closed_ns > DEATH_NS)
+	else if (s->closed && elapsed_ns(s->closed_ns, now) > DEATH_NS)
 		session_verdict(s, false);
 	else if (!s->closed && s->state == SESSION_NEW) {
 		if (!s->closed_ns)
 			s->closed_ns = now;
-		else if (now - s->closed_ns > HELLO_NS)
+		else if (elapsed_ns(s->closed_ns, now) > HELLO_NS)
 			session_end(s);
 	} else if (!s->closed && s->state == SESSION_WAITING) {
 		hello_try(s);

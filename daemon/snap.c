@@ -311,7 +311,7 @@ void launch_ring(struct launch *l)
 			if (s->rank[r].copy != COPY_NONE)
 				continue;
 			snprintf(text, sizeof text, "rank %u did not mark this step", r);
-			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 || now - s->born_ns > EXPIRE_NS || l->member[r].lost || l->member[r].left)
+			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 || elapsed_ns(s->born_ns, now) > EXPIRE_NS || l->member[r].lost || l->member[r].left)
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 		}
 		snap_check(s);
@@ -403,7 +403,7 @@ void job_settle(struct job *j)
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED &&
-		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && now - s->committed_at > KEEP_COMMITTED_NS)))
+		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
 			snap_release(s);
 	}
 	for (struct snap *s = j->snaps; s; s = s->next)

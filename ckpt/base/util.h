@@ -114,6 +114,12 @@ static inline uint64_t now_ns(void) /* CLOCK_MONOTONIC: the same for all process
 	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
+/* From since to now; 0 where since is the later one. */
+static inline uint64_t elapsed_ns(uint64_t since, uint64_t now)
+{
+	return now > since ? now - since : 0;
+}
+
 static inline uint64_t wall_ns(void) /* CLOCK_REALTIME, since 1970 */
 {
 	struct timespec t;
