@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.." || exit 1
 jobs=${TEST_JOBS:-2}
 limit=${TEST_SECONDS:-120}
 logs=$PWD/build/test
-# shellcheck disable=SC2206 # words
+# shellcheck disable=SC2086 # words
 [ -z "${TESTS:-}" ] || set -- $TESTS
 
 rm -rf "$logs" && mkdir -p "$logs" || exit 1
@@ -30,17 +30,13 @@ fi
 # Kills what names DIR on its command line: daemons that a test started and that left its session. Prints them.
 reap() { # DIR
 	local pid line
-	for pid in /proc/[0-9]*; do
-		pid=${pid#/proc/}
-		[ "$pid" -ne $$ ] && [ "$pid" -ne "$BASHPID" ] || continue
-		line=$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) || continue
-		case $line in
-		*"$1"/*)
-			echo "left running: $pid $line"
-			kill -KILL "$pid" 2>/dev/null
-			;;
-		esac
-	done
+	while read -r pid; do
+		pid=${pid#/proc/} pid=${pid%/cmdline}
+		line=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") 2>/dev/null || continue
+		[[ $line == *"$1"/* && $line != grep* ]] || continue # gone, or the search itself
+		echo "left running: $pid $line"
+		kill -KILL "$pid" 2>/dev/null
+	done < <(grep -lasF "$1/" /proc/[0-9]*/cmdline)
 }
 
 finish() {
@@ -69,12 +65,11 @@ command_of() { # TEST: sets cmd
 	esac
 }
 
-# Runs in the background: the program in a session of its own, its log, its status.
+# Runs in the background: the program in a group of its own, its log, its status.
 run_one() { # TEST LOG DIR
 	local status=0 begin=$EPOCHREALTIME cmd
 	command_of "$1"
 	mkdir -p "$3"
-	# setsid execs in place here: timeout is the leader of the program's session and group.
 	TMPDIR=$3 CMOCKA_MESSAGE_OUTPUT=TAP FUZZ_CRASHES=$logs \
 		UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1 \
 		timeout -k 5 "$limit" "${cmd[@]}" >"$2" 2>&1 </dev/null || status=$?
