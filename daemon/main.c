@@ -171,9 +171,11 @@ int main(int argc, char **argv)
 	if (to_background)
 		ready = background();
 	rc = daemon_open(&o, &running, &err);
-	if (rc < 0)
+	if (rc < 0 && !(to_background && rc == -EADDRINUSE)) /* several ranks start one at once: the others need no words */
 		fprintf(stderr, "ckptd: %s\n", err.msg);
 	if (rc == 0) {
+		if (to_background)
+			detach_stdio(daemon_socket(running));
 		sigaction(SIGTERM, &sa, NULL);
 		sigaction(SIGINT, &sa, NULL);
 		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version, (int)getpid(), daemon_socket(running));
@@ -181,8 +183,6 @@ int main(int argc, char **argv)
 	if (ready >= 0) {
 		uint8_t code = (uint8_t)exit_code(rc);
 
-		if (rc == 0)
-			detach_stdio(daemon_socket(running));
 		if (write(ready, &code, 1) < 0)
 			return 1;
 		(void)close(ready);
