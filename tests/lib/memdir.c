@@ -215,3 +215,48 @@ void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts)
 	for (uint32_t i = 0; i < info.world; i++)
 		table_free(&table[i]);
 }
+
+static void memdir_head_sign(uint8_t *block)
+{
+	struct hash128 h = hash128(block, CONTAINER_BLOCK - 16);
+
+	memcpy(block + CONTAINER_BLOCK - 16, h.b, 16);
+}
+
+void memdir_sign(struct memdir *d, struct memdir_file *f)
+{
+	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+	uint32_t n = le32_get(t->nsect), rank = (uint32_t)strtoul(f->name + 1, NULL, 10);
+	struct hash128 h;
+
+	memdir_head_sign(f->bytes);
+	for (uint32_t i = 0; i < n && i < CONTAINER_SECT_MAX; i++) {
+		uint64_t off = le64_get(t->sect[i].off), len = le64_get(t->sect[i].len);
+
+		if (off > f->len || len > f->len - off)
+			continue;
+		h = hash128(f->bytes + off, len);
+		memcpy(t->sect[i].hash, h.b, 16);
+	}
+	memdir_head_sign((uint8_t *)t);
+	if (!strcmp(f->name, NATIVE_MANIFEST))
+		return;
+	h = hash128(t, CONTAINER_BLOCK);
+	f = memdir_find(d, NATIVE_MANIFEST);
+	t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
+		if (le32_get(t->sect[i].kind) == CK_PARTS)
+			memcpy(((struct ck_part *)(f->bytes + le64_get(t->sect[i].off)))[rank].root,
+			       h.b, 16);
+	memdir_sign(d, f);
+}
+
+void *memdir_section(struct memdir_file *f, uint32_t kind)
+{
+	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+
+	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
+		if (le32_get(t->sect[i].kind) == kind)
+			return f->bytes + le64_get(t->sect[i].off);
+	return NULL;
+}

@@ -47,4 +47,9 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 
 /* The fingerprint of a piece, element by element. p: its bytes, row-major. */
 uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *piece, const uint8_t *p);
+
+/* Make all checksums of a file right again, and with a part also MANIFEST's hash of it: what a newer writer, or somebody with a hex editor, would leave. */
+void memdir_sign(struct memdir *d, struct memdir_file *f);
+/* The first byte of a section; NULL: there is none. */
+void *memdir_section(struct memdir_file *f, uint32_t kind);
 #endif

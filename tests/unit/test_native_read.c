@@ -405,52 +405,6 @@ static void exchanged_parts_and_parts_of_another_step_or_job_are_faults(void **s
 
 /* --- changes with right checksums: what a newer writer, or somebody with a hex editor, would leave --- */
 
-static void head_sign(uint8_t *block)
-{
-	struct hash128 h = hash128(block, CONTAINER_BLOCK - 16);
-
-	memcpy(block + CONTAINER_BLOCK - 16, h.b, 16);
-}
-
-/* Make all hashes of a file, and MANIFEST's of a part, right again. */
-static void file_sign(struct memdir *d, struct memdir_file *f)
-{
-	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-	uint32_t n = le32_get(t->nsect), rank = (uint32_t)strtoul(f->name + 1, NULL, 10);
-	struct hash128 h;
-
-	head_sign(f->bytes);
-	for (uint32_t i = 0; i < n && i < CONTAINER_SECT_MAX; i++) {
-		uint64_t off = le64_get(t->sect[i].off), len = le64_get(t->sect[i].len);
-
-		if (off > f->len || len > f->len - off)
-			continue;
-		h = hash128(f->bytes + off, len);
-		memcpy(t->sect[i].hash, h.b, 16);
-	}
-	head_sign((uint8_t *)t);
-	if (!strcmp(f->name, NATIVE_MANIFEST))
-		return;
-	h = hash128(t, CONTAINER_BLOCK);
-	f = memdir_find(d, NATIVE_MANIFEST);
-	t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		if (le32_get(t->sect[i].kind) == CK_PARTS)
-			memcpy(((struct ck_part *)(f->bytes + le64_get(t->sect[i].off)))[rank].root,
-			       h.b, 16);
-	file_sign(d, f);
-}
-
-static void *section(struct memdir_file *f, uint32_t kind)
-{
-	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-
-	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		if (le32_get(t->sect[i].kind) == kind)
-			return f->bytes + le64_get(t->sect[i].off);
-	return NULL;
-}
-
 #define CHANGED(file_, field, value_, code_, kind_, why_)                                      \
 	do {                                                                                   \
 		__typeof__(field) was_ = (field);                                              \
@@ -460,7 +414,7 @@ static void *section(struct memdir_file *f, uint32_t kind)
 		struct found x_;                                                               \
                                                                                                \
 		(field) = (value_);                                                            \
-		file_sign(&d, file__);                                                         \
+		memdir_sign(&d, file__);                                                       \
 		int r_ = try_open(&d, &x_, &err_, &c_);                                        \
 		checkpoint_free(c_);                                                           \
 		if (r_ != (code_) || strcmp(x_.kind, kind_) != 0 || !strstr(err_.msg, why_) || \
@@ -468,7 +422,7 @@ static void *section(struct memdir_file *f, uint32_t kind)
 			fail_msg("line %d: %d %s %s: %s", __LINE__, r_, x_.kind, x_.file,      \
 				 err_.msg);                                                    \
 		(field) = was_;                                                                \
-		file_sign(&d, file__);                                                         \
+		memdir_sign(&d, file__);                                                       \
 	} while (0)
 
 static void newer_versions_and_unknown_features_are_refused_in_clear_words(void **state)
@@ -495,7 +449,7 @@ static void newer_versions_and_unknown_features_are_refused_in_clear_words(void 
 		h->minor = le16_of(7);
 		h->compat = le64_of(1);
 		h->ro_compat = le64_of(2);
-		file_sign(&d, f);
+		memdir_sign(&d, f);
 		checkpoint_free(must_open(&d));
 	}
 	struct memdir_file *m = memdir_find(&d, NATIVE_MANIFEST);
@@ -504,9 +458,9 @@ static void newer_versions_and_unknown_features_are_refused_in_clear_words(void 
 	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
 		if (le32_get(t->sect[i].kind) == CK_NOTES)
 			t->sect[i].kind = le32_of(60); /* NOTES carries the flag */
-	file_sign(&d, m);
+	memdir_sign(&d, m);
 	checkpoint_free(must_open(&d));
-	struct ck_chunk *c = section(&d.file[0], CK_CHUNKS);
+	struct ck_chunk *c = memdir_section(&d.file[0], CK_CHUNKS);
 
 	CHANGED(&d.file[0], c->codec, 2, -EPROTONOSUPPORT, "malformed", "codec 2");
 	memdir_clear(&d);
@@ -525,15 +479,15 @@ static void wrong_numbers_under_right_checksums_are_refused(void **state)
 	p = &d.file[0];
 
 	struct ck_head *mh = (struct ck_head *)m->bytes, *ph = (struct ck_head *)p->bytes;
-	struct ck_lineage *l = section(m, CK_LINEAGE);
-	struct ck_part *part = section(m, CK_PARTS);
-	struct ck_rank *rank = section(m, CK_RANKS);
-	struct ck_tensor *mt = section(m, CK_TENSORS), *pt = section(p, CK_TENSORS);
-	struct ck_piece *piece = section(p, CK_PIECES);
-	struct ck_chunk *chunk = section(p, CK_CHUNKS);
+	struct ck_lineage *l = memdir_section(m, CK_LINEAGE);
+	struct ck_part *part = memdir_section(m, CK_PARTS);
+	struct ck_rank *rank = memdir_section(m, CK_RANKS);
+	struct ck_tensor *mt = memdir_section(m, CK_TENSORS), *pt = memdir_section(p, CK_TENSORS);
+	struct ck_piece *piece = memdir_section(p, CK_PIECES);
+	struct ck_chunk *chunk = memdir_section(p, CK_CHUNKS);
 	struct ck_tail *tail = (struct ck_tail *)(p->bytes + p->len - CONTAINER_BLOCK);
 	struct ck_tail *mtail = (struct ck_tail *)(m->bytes + m->len - CONTAINER_BLOCK);
-	le64 *set = section(p, CK_INDEXSETS);
+	le64 *set = memdir_section(p, CK_INDEXSETS);
 
 	CHANGED(m, l->world, le32_of(0), -EPROTO, "malformed", "0 ranks");
 	CHANGED(m, l->world, le32_of(2), -EPROTO, "malformed", "1 parts for a world of 2");
@@ -558,7 +512,7 @@ static void wrong_numbers_under_right_checksums_are_refused(void **state)
 	le64 was = piece->fp; /* MANIFEST's sum is what it contradicts */
 
 	piece->fp = le64_of(1);
-	file_sign(&d, p);
+	memdir_sign(&d, p);
 	must_fault(&d, -EBADMSG, "mismatch", NATIVE_MANIFEST);
 	piece->fp = was;
 	CHANGED(p, piece->rank, le32_of(1), -EPROTO, "malformed",
@@ -597,13 +551,13 @@ static void a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor
 	p = &d.file[1];
 
 	/* Rank 1 claims the rows of rank 0 in its first tensor: 502 rows each but for one. */
-	le64 *set = section(p, CK_INDEXSETS);
-	struct ck_piece *piece = section(p, CK_PIECES);
+	le64 *set = memdir_section(p, CK_INDEXSETS);
+	struct ck_piece *piece = memdir_section(p, CK_PIECES);
 
 	assert_int_equal(le64_get(set[0]), 2);
 	assert_int_equal(le32_get(piece->indexset), 0);
 	set[2] = le64_of(le64_get(set[2]) - 1); /* start */
-	file_sign(&d, p);
+	memdir_sign(&d, p);
 	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
 	assert_string_equal(x.kind, "coverage");
 	assert_string_equal(x.tensor, "model/embed.weight");
