@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_native_part.c - the raw space of a rank, its chunks, and what may become a MANIFEST.
+ */
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const char *const meshes[] = { "fsdp=1", "fsdp=3",	    "dp=2,fsdp=2",
+				      "dp=5",	"pp=2,tp=2,fsdp=2", "tp=3" };
+
+static uint32_t world_of(const char *mesh)
+{
+	struct sample s;
+	uint32_t n;
+
+	assert_int_equal(sample_make(mesh, 0, 1, 1, &s), 0);
+	n = s.world;
+	sample_free(&s);
+	return n;
+}
+
+static void the_parts_of_all_ranks_hold_every_element_once(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
+		struct ckpt_errlist l = { .code = -EINVAL };
+		struct table all = { 0 };
+		uint32_t world = world_of(meshes[i]);
+
+		for (uint32_t r = 0; r < world; r++) {
+			struct sample s;
+			struct table t;
+
+			assert_int_equal(sample_make(meshes[i], r, 1, 3, &s), 0);
+			assert_int_equal(native_part_table(&s.decl, r, &t, &l, NULL), 0);
+			assert_int_equal(table_merge(&all, &t, NULL, &l, NULL), 0);
+			table_free(&t);
+			sample_free(&s);
+		}
+		assert_int_equal(table_seal(&all, NULL), 0);
+		table_cover(&all, &l);
+		if (l.n)
+			fail_msg("%s: %s", meshes[i], l.text);
+		assert_int_equal(all.ntensor,
+				 ARRAY_LEN(sample_specs) + 1 + world); /* cursor, and an rng each */
+		table_free(&all);
+		ckpt_errlist_free(&l);
+	}
+}
+
+/* Rules 1 to 3 of the raw space. */
+static void check_raw_space(const struct table *t, uint32_t rank)
+{
+	uint64_t nchunk, data_end, end = 0, at = CONTAINER_BLOCK;
+	struct chunk *chunk;
+
+	assert_int_equal(t->nplace, 1);
+	assert_int_equal(t->place[0].rank, rank);
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+		const struct table_tensor *x = &t->tensor[p->tensor];
+
+		assert_int_equal(p->rank, rank);
+		assert_int_equal(p->off % (p->len >= NATIVE_BIG ? MIB : NATIVE_PACK), 0);
+		assert_int_equal(p->len, p->set.numel * x->elem_bytes);
+		assert_null(p->stride);
+		assert_int_equal(p->fp, 0);
+		assert_true(i == 0 ||
+			    t->piece[i - 1].tensor != p->tensor); /* one piece per tensor */
+		end = MAX(end, p->off + p->len);
+		for (uint32_t k = 0; k < i; k++) {
+			const struct table_piece *q = &t->piece[k];
+			const struct table_tensor *y = &t->tensor[q->tensor];
+
+			assert_true(p->off >= q->off + q->len || q->off >= p->off + p->len);
+			if (x->dtype == y->dtype && !strcmp(x->component, y->component))
+				continue;
+			/* Not of one group: no chunk has both. */
+			assert_true((p->off + p->len - 1) / MIB < q->off / MIB ||
+				    (q->off + q->len - 1) / MIB < p->off / MIB);
+		}
+	}
+	assert_int_equal(t->place[0].bytes, end);
+	assert_int_equal(native_part_chunks(t, &chunk, &nchunk, &data_end, NULL), 0);
+	assert_int_equal(nchunk, div_up(end, MIB));
+	for (uint64_t c = 0; c < nchunk; c++) {
+		uint64_t last = c * MIB;
+
+		for (uint32_t i = 0; i < t->npiece; i++) {
+			const struct table_piece *p = &t->piece[i];
+
+			if (p->off < (c + 1) * MIB && p->off + p->len > c * MIB) {
+				uint64_t stop = MIN(p->off + p->len, (c + 1) * MIB);
+
+				last = MAX(last, stop);
+			}
+		}
+		assert_int_equal(chunk[c].raw_len, last - c * MIB);
+		assert_int_equal(chunk[c].stored_len, chunk[c].raw_len);
+		assert_int_equal(chunk[c].off, chunk[c].raw_len ? at : 0);
+		at += align_up(chunk[c].raw_len, 4096);
+	}
+	assert_int_equal(data_end, at);
+	free(chunk);
+}
+
+static void the_raw_space_keeps_its_rules_and_is_the_same_every_time(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
+		for (uint32_t r = 0; r < world_of(meshes[i]); r++) {
+			struct table t, u;
+			struct sample s;
+
+			assert_int_equal(sample_make(meshes[i], r, 1, 1 + 4 * (i % 2), &s), 0);
+			assert_int_equal(native_part_table(&s.decl, r, &t, NULL, NULL), 0);
+			assert_int_equal(native_part_table(&s.decl, r, &u, NULL, NULL), 0);
+			check_raw_space(&t, r);
+			assert_int_equal(t.npiece, u.npiece);
+			for (uint32_t k = 0; k < t.npiece; k++)
+				assert_int_equal(t.piece[k].off, u.piece[k].off);
+			/* Of what it owns nothing it still says that it is there; other ranks' blobs are theirs to tell. */
+			assert_int_equal(t.ntensor, ARRAY_LEN(sample_specs) + 1 + (r == 0));
+			table_free(&t);
+			table_free(&u);
+			sample_free(&s);
+		}
+	}
+}
+
+static void add(struct table *t, const char *name, uint32_t cls, uint32_t layout,
+		const uint64_t *shape)
+{
+	struct table_tensor x = {
+		.component = "m",
+		.name = name,
+		.of = "",
+		.dtype = CKPT_F32,
+		.cls = cls,
+		.layout = layout,
+		.rank = TABLE_NONE,
+		.ndim = 2,
+		.shape = shape,
+	};
+
+	assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
+}
+
+static void hold(struct table *t, uint32_t tensor, uint64_t from, uint64_t rows)
+{
+	uint64_t start[2] = { from, 0 }, extent[2] = { rows, t->tensor[tensor].shape[1] };
+	struct table_piece p = { .tensor = tensor, .rank = 1 };
+	struct arena a = { 0 };
+
+	assert_int_equal(indexset_box(2, start, extent, &a, &p.set), 0);
+	assert_int_equal(table_add_piece(t, &p, NULL), 0);
+	arena_free(&a);
+}
+
+/* Rank 1 of fsdp=2 with five tensors of 8 rows, its share being rows 4 to 7. */
+static void declare(struct table *t, const struct mesh *m)
+{
+	struct ckpt_placement s0 = { .how = CKPT_SHARD, .split_factor = 1 };
+	struct layout l = { .nplace = 1, .place = &s0 };
+	struct table_place place = { .name = "memory of rank 1", .rank = 1, .bytes = 1 << 20 };
+	uint64_t shape[2] = { 8, 3 };
+
+	*t = (struct table){ 0 };
+	assert_int_equal(table_add_place(t, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_mesh(t, m, NULL, NULL), 0);
+	assert_int_equal(table_add_layout(t, &l, NULL, NULL), 0);
+	add(t, "two.boxes", CKPT_STABLE, 0, shape);
+	add(t, "sink", CKPT_SINK, 0, shape);
+	add(t, "more", CKPT_STABLE, 0, shape);
+	add(t, "short", CKPT_STABLE, 0, shape);
+	add(t, "twice", CKPT_STABLE, 0, shape);
+}
+
+static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(void **state)
+{
+	struct ckpt_errlist l = { .code = -EINVAL };
+	struct arena a = { 0 };
+	struct ckpt_err err;
+	struct table t, part;
+	struct mesh m;
+
+	(void)state;
+	assert_int_equal(mesh_parse("fsdp=2", &a, &m, NULL), 0);
+	declare(&t, &m);
+	hold(&t, 0, 4, 1); /* in two boxes: allowed */
+	hold(&t, 0, 5, 3);
+	hold(&t, 2, 0, 8); /* more than its share: allowed */
+	hold(&t, 3, 4, 3);
+	hold(&t, 4, 4, 4);
+	hold(&t, 4, 6, 1);
+	assert_int_equal(table_seal(&t, NULL), 0);
+	assert_int_equal(native_part_table(&t, 1, &part, &l, &err), -EINVAL);
+	assert_int_equal(l.n, 2);
+	assert_non_null(strstr(l.text, "m/short: 3 of the 12 elements"));
+	assert_non_null(strstr(l.text, "m/twice: element [6, 0] is in two pieces"));
+	assert_non_null(strstr(err.msg, "m/short"));
+	assert_int_equal(native_part_table(&t, 1, &part, NULL, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "m/twice"));
+	table_free(&t);
+	declare(&t, &m);
+	for (uint32_t x = 0; x < 5; x++)
+		if (x != 1)
+			hold(&t, x, 4, 4);
+	assert_int_equal(table_seal(&t, NULL), 0);
+	assert_int_equal(native_part_table(&t, 1, &part, &l, &err), 0);
+	assert_int_equal(part.ntensor, 4);
+	assert_int_equal(table_find(&part, "m", "sink", TABLE_NONE), TABLE_NONE);
+	table_free(&part);
+	/* A rank outside the mesh owns nothing, and has a part all the same. */
+	assert_int_equal(native_part_table(&t, 9, &part, &l, &err), 0);
+	assert_int_equal(part.npiece, 0);
+	assert_int_equal(part.place[0].bytes, 0);
+	table_free(&part);
+	table_free(&t);
+	ckpt_errlist_free(&l);
+	arena_free(&a);
+}
+
+static void a_part_is_not_written_with_chunks_that_lie_elsewhere(void **state)
+{
+	struct native_info info = { .job = "j", .world = 1 };
+	uint64_t n, data_end, len;
+	struct chunk *chunk;
+	struct hash128 root;
+	struct ckpt_err err;
+	struct sample s;
+	struct table t;
+	void *bytes;
+
+	(void)state;
+	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
+	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, NULL), 0);
+	assert_true(n > 3);
+	assert_int_equal(
+		native_part_tail(&info, 0, &t, chunk, n - 1, data_end, &bytes, &len, &root, &err),
+		-EINVAL);
+	assert_int_equal(native_part_tail(&info, 0, &t, chunk, n, data_end + 4096, &bytes, &len,
+					  &root, &err),
+			 -EINVAL);
+	chunk[2].off += 4096;
+	assert_int_equal(
+		native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err),
+		-EINVAL);
+	assert_non_null(strstr(err.msg, "chunk 2"));
+	chunk[2].off -= 4096;
+	chunk[1].raw_len--;
+	assert_int_equal(
+		native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err),
+		-EINVAL);
+	chunk[1].raw_len++;
+	assert_int_equal(
+		native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err), 0);
+	assert_int_equal((data_end + len) % 4096, 0);
+
+	/* From the end of the last chunk's bytes on: the same, with the padding in front. */
+	uint64_t last = chunk[n - 1].off + chunk[n - 1].stored_len, more;
+	struct hash128 again;
+	void *longer;
+
+	assert_true(last % 4096);
+	assert_int_equal(
+		native_part_tail(&info, 0, &t, chunk, n, last, &longer, &more, &again, &err), 0);
+	assert_int_equal(last + more, data_end + len);
+	assert_memory_equal(root.b, again.b, sizeof root.b);
+	assert_memory_equal((uint8_t *)longer + (data_end - last), bytes, len);
+	free(longer);
+	free(bytes);
+	free(chunk);
+	table_free(&t);
+	sample_free(&s);
+}
+
+/* --- MANIFEST --- */
+
+struct job {
+	struct native_info info;
+	struct native_part part[4];
+	struct table table[4];
+	struct native_lineage line;
+	uint32_t n;
+};
+
+static void job_make(struct job *j)
+{
+	struct memdir_opts o = { .mesh = "fsdp=3", .job = "j", .seed = 2, .scale = 1, .step = 5 };
+
+	*j = (struct job){ .info = { .job = "j", .step = 5, .world = 3 },
+			   .line = { .parent_step = UINT64_MAX, .tool = "t" },
+			   .n = 3 };
+	for (uint32_t r = 0; r < 3; r++) {
+		uint8_t *file;
+
+		memdir_part(&o, &j->info, r, &j->part[r], &j->table[r], &file);
+		free(file);
+	}
+}
+
+static void job_free(struct job *j)
+{
+	for (uint32_t r = 0; r < 4; r++)
+		table_free(&j->table[r]);
+}
+
+static void refused(const struct job *j, const char *why)
+{
+	struct ckpt_err err = { 0 };
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+
+	assert_int_equal(native_manifest(&j->info, j->part, j->n, &j->line, &bytes, &len, id, &err),
+			 -EINVAL);
+	assert_null(bytes);
+	if (!strstr(err.msg, why))
+		fail_msg("said \"%s\", should say \"%s\"", err.msg, why);
+}
+
+static void a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything(void **state)
+{
+	struct job j;
+
+	(void)state;
+	job_make(&j);
+	j.n = 2;
+	refused(&j, "no part holds what rank 2 owns");
+	j.n = 3;
+	j.part[2].rank = 1;
+	refused(&j, "rank 1 is in two parts");
+	refused(&j, "rank 2");
+	j.part[2].rank = 3;
+	refused(&j, "is of rank 3, but there are 3 ranks");
+	j.part[2].rank = 2;
+	j.info.world = 4;
+	refused(&j, "no part holds what rank 3 owns");
+	j.info.world = 0;
+	refused(&j, "world of 0");
+	j.info.world = 3;
+	snprintf(j.part[1].name, sizeof j.part[1].name, "../x");
+	refused(&j, "impossible name");
+	snprintf(j.part[1].name, sizeof j.part[1].name, "MANIFEST");
+	refused(&j, "impossible name");
+	snprintf(j.part[1].name, sizeof j.part[1].name, "%s", j.part[0].name);
+	refused(&j, "parts of one name");
+	snprintf(j.part[1].name, sizeof j.part[1].name, "w0001-0-0.part");
+	j.table[1].piece[3].rank = 2;
+	refused(&j, "has a piece of rank 2");
+	j.table[1].piece[3].rank = 1;
+	j.table[1].tensor[2].role = CKPT_BUFFER;
+	refused(&j, "role moment1 on rank 0, buffer on rank 1");
+	j.table[1].tensor[2].role = CKPT_MOMENT1;
+	j.table[1].npiece--;
+	refused(&j, "step 5 of job j is not complete and was not committed");
+	refused(&j, "is in no piece");
+	j.table[1].npiece++;
+	struct ckpt_note note[NATIVE_NOTES_MAX + 1] = { { "k", 1 } };
+
+	j.line.note = note;
+	j.line.nnote = NATIVE_NOTES_MAX + 1;
+	refused(&j, "17 notes");
+	j.line.nnote = 2;
+	refused(&j, "key of note 1");
+	job_free(&j);
+}
+
+static void a_manifest_does_not_depend_on_the_order_of_its_parts(void **state)
+{
+	struct ckpt_err err;
+	uint8_t id[16], again_id[16];
+	void *bytes, *again;
+	uint64_t len, again_len;
+	struct job j;
+
+	(void)state;
+	job_make(&j);
+	assert_int_equal(native_manifest(&j.info, j.part, j.n, &j.line, &bytes, &len, id, &err), 0);
+	assert_memory_equal((uint8_t *)bytes + len - 16, id, 16);
+	struct native_part first = j.part[0];
+
+	j.part[0] = j.part[2];
+	j.part[2] = first;
+	assert_int_equal(
+		native_manifest(&j.info, j.part, j.n, &j.line, &again, &again_len, again_id, &err),
+		0);
+	assert_int_equal(len, again_len);
+	assert_memory_equal(bytes, again, len);
+	free(again);
+	free(bytes);
+	job_free(&j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_parts_of_all_ranks_hold_every_element_once),
+		cmocka_unit_test(the_raw_space_keeps_its_rules_and_is_the_same_every_time),
+		cmocka_unit_test(
+			a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name),
+		cmocka_unit_test(a_part_is_not_written_with_chunks_that_lie_elsewhere),
+		cmocka_unit_test(
+			a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything),
+		cmocka_unit_test(a_manifest_does_not_depend_on_the_order_of_its_parts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
