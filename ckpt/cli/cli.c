@@ -15,11 +15,16 @@
 static const struct {
 	int rc, code;
 } exits[] = {
-	{ -EBADMSG, CLI_CORRUPT },     { -EPROTO, CLI_CORRUPT },       { -EUCLEAN, CLI_UNCOMMITTED }, { -EMEDIUMTYPE, CLI_MISFIT },
-	{ -ENOENT, CLI_MISSING },      { -ENOTDIR, CLI_MISSING },      { -EBUSY, CLI_LOCKED },        { -ESTALE, CLI_LOCKED },
-	{ -EACCES, CLI_PERMISSION },   { -EPERM, CLI_PERMISSION },     { -ENOSPC, CLI_NO_SPACE },     { -EDQUOT, CLI_NO_SPACE },
-	{ -ENOMEM, CLI_NO_SPACE },     { -ECONNREFUSED, CLI_NO_DAEMON }, { -ECONNRESET, CLI_NO_DAEMON }, { -ETIMEDOUT, CLI_TIMEOUT },
-	{ -ECANCELED, CLI_INTERRUPTED }, { -EINVAL, CLI_USAGE },       { -ENOTUNIQ, CLI_USAGE },      { -ENAMETOOLONG, CLI_USAGE },
+	{ -EBADMSG, CLI_CORRUPT },	 { -EPROTO, CLI_CORRUPT },
+	{ -EUCLEAN, CLI_UNCOMMITTED },	 { -EMEDIUMTYPE, CLI_MISFIT },
+	{ -ENOENT, CLI_MISSING },	 { -ENOTDIR, CLI_MISSING },
+	{ -EBUSY, CLI_LOCKED },		 { -ESTALE, CLI_LOCKED },
+	{ -EACCES, CLI_PERMISSION },	 { -EPERM, CLI_PERMISSION },
+	{ -ENOSPC, CLI_NO_SPACE },	 { -EDQUOT, CLI_NO_SPACE },
+	{ -ENOMEM, CLI_NO_SPACE },	 { -ECONNREFUSED, CLI_NO_DAEMON },
+	{ -ECONNRESET, CLI_NO_DAEMON },	 { -ETIMEDOUT, CLI_TIMEOUT },
+	{ -ECANCELED, CLI_INTERRUPTED }, { -EINVAL, CLI_USAGE },
+	{ -ENOTUNIQ, CLI_USAGE },	 { -ENAMETOOLONG, CLI_USAGE },
 };
 
 int cli_exit(int rc)
@@ -52,7 +57,8 @@ int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next
 		vsnprintf(line, sizeof line, next, ap);
 		va_end(ap);
 	}
-	c->o->ops->fail(c->o, cli_exit(rc), err && err->msg[0] ? err->msg : strerror(-rc), next ? line : NULL);
+	c->o->ops->error(c->o, cli_exit(rc), err && err->msg[0] ? err->msg : strerror(-rc),
+			 next ? line : NULL);
 	return cli_exit(rc);
 }
 
@@ -81,7 +87,8 @@ void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
 	c->o->ops->say(c->o, style, NULL, 0, line);
 }
 
-void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent, const char *fmt, ...)
+void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent,
+	      const char *fmt, ...)
 {
 	char line[LINE_BYTES];
 	va_list ap;
@@ -115,7 +122,8 @@ static int verb_unknown(const char *word, struct ckpt_err *err)
 		}
 	}
 	if (near)
-		return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"; did you mean %s?", word, near->name);
+		return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"; did you mean %s?",
+				  word, near->name);
 	return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"", word);
 }
 
@@ -135,7 +143,9 @@ static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
 	c->arg = argv + at + rest;
 	c->narg = (uint32_t)(argc - at - rest);
 	if (c->narg > c->verb->narg_max && !c->value[OPT_HELP])
-		return ckpt_error(err, -EINVAL, "ckptctl %s does not know what to do with \"%.200s\"", c->verb->name, c->arg[c->verb->narg_max]);
+		return ckpt_error(err, -EINVAL,
+				  "ckptctl %s does not know what to do with \"%.200s\"",
+				  c->verb->name, c->arg[c->verb->narg_max]);
 	return 0;
 }
 
@@ -143,8 +153,8 @@ static int output_make(struct cli *c)
 {
 	screen_probe(c->out, c->value[OPT_COLOR], c->value[OPT_ASCII], &c->out_screen);
 	screen_probe(c->err, c->value[OPT_COLOR], c->value[OPT_ASCII], &c->err_screen);
-	c->o = c->json ? output_json_new(c->out, c->err, c->out_screen.terminal) :
-			 output_text_new(c->out, &c->out_screen, c->err, &c->err_screen);
+	c->o = c->json ? output_json_new(c->out, c->err, c->out_screen.terminal)
+		       : output_text_new(c->out, &c->out_screen, c->err, &c->err_screen);
 	return c->o ? 0 : -ENOMEM;
 }
 
@@ -164,7 +174,8 @@ static int dispatch(struct cli *c)
 	if (c->json) {
 		struct ckpt_err err;
 
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "no verb was given"), &err, "ckptctl -h");
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "no verb was given"), &err,
+				"ckptctl -h");
 	}
 	cli_help_first(c);
 	return CLI_OK;
@@ -177,7 +188,9 @@ static int finish(struct cli *c, int code)
 	int rc;
 
 	if (c->o->failed && !code)
-		code = cli_fail(c, ckpt_error(&err, -ENOMEM, "the output could not be made: out of memory"), &err, NULL);
+		code = cli_fail(
+			c, ckpt_error(&err, -ENOMEM, "the output could not be made: out of memory"),
+			&err, NULL);
 	if (fflush(c->out) || ferror(c->out)) {
 		rc = errno ? -errno : -EIO;
 		ckpt_error_errno(&err, -rc, "the output could not be written");
@@ -189,7 +202,11 @@ static int finish(struct cli *c, int code)
 
 int cli_run(int argc, char **argv, FILE *out, FILE *err)
 {
-	struct cli c = { .ops = &io_ops_posix, .out = out, .err = err, .where = ".", .json = wants_json(argc, argv) };
+	struct cli c = { .ops = &io_ops_posix,
+			 .out = out,
+			 .err = err,
+			 .where = ".",
+			 .json = wants_json(argc, argv) };
 	const char *env = getenv("CKPTD_STORE");
 	struct ckpt_err why = { 0 };
 	int rc = parse(&c, argc, argv, &why), code;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cli.h - ckptctl as a library: the program's entry point, its table of verbs, and what a verb is given to work with.
+ * cli.h - ckptctl as a library: the program's entry point, its table of verbs, and what a verb is
+ * given to work with.
  *
- * A verb is one file (verb_NAME.c) and one line in the table of verbs.c. It works on struct checkpoint, struct store_step and tables, never on
- * the records of a format; it prints through struct output only, so that text and JSON (and what comes later) are the same program; it returns an
- * exit code. Options live in one table (options.c): it drives parsing, -h, and whatever is generated from it later.
+ * A verb is one file (verb_NAME.c) and one line in the table of verbs.c. It works on struct
+ * checkpoint, struct store_step and tables, never on the records of a format; it prints through
+ * struct output only, so that text and JSON (and what comes later) are the same program; it returns
+ * an exit code. Options live in one table (options.c): it drives parsing, -h, and whatever is
+ * generated from it later.
  *
  * stdout carries data, stderr talk: errors, hints, progress. Nothing here exits the process.
  */
@@ -17,11 +20,13 @@
 
 #define CLI_VERSION "0.1.0"
 
-/* The whole program: argv as main() gets it (it may be permuted), data to out, talk to err. Returns the exit code. Reads CKPTD_STORE, NO_COLOR,
- * TERM, COLUMNS and the locale's name from the environment. Not reentrant: getopt(3) is not. */
+/* The whole program: argv as main() gets it (it may be permuted), data to out, talk to err.
+ * Returns the exit code. Reads CKPTD_STORE, NO_COLOR, TERM, COLUMNS and the locale's name from
+ * the environment. Not reentrant: getopt(3) is not. */
 int cli_run(int argc, char **argv, FILE *out, FILE *err);
 
-/* What the caller should do, not what went wrong: 2 fix the command, 4 use another checkpoint, 5 wait or fall back, 10 start fresh, ... */
+/* What the caller should do, not what went wrong: 2 fix the command, 4 use another checkpoint, 5
+ * wait or fall back, 10 start fresh, ... */
 enum cli_exit {
 	CLI_OK = 0,
 	CLI_FAILED = 1,
@@ -57,12 +62,12 @@ enum cli_option_id {
 
 struct cli_option {
 	enum cli_option_id id;
-	char letter;        /* 0: none */
+	char letter;	    /* 0: none */
 	const char *name;   /* without the dashes */
 	const char *arg;    /* what the argument is called; NULL: takes none */
 	const char *choice; /* "auto|always|never": the arguments there are; NULL: any */
-	const char *help;   /* global options; the others are described by the verb that takes them */
-	bool global;        /* taken before and after every verb */
+	const char *help; /* global options; the others are described by the verb that takes them */
+	bool global;	  /* taken before and after every verb */
 };
 extern const struct cli_option cli_options[];
 extern const uint32_t cli_option_count;
@@ -79,12 +84,12 @@ struct cli_example {
 };
 struct cli_verb {
 	const char *name;
-	const char *help;                     /* one line, without a full stop */
-	const char *const *synopsis;          /* what follows the name, one per line; NULL ends */
-	const char *about;                    /* paragraphs, separated by '\n' */
+	const char *help;		      /* one line, without a full stop */
+	const char *const *synopsis;	      /* what follows the name; NULL ends */
+	const char *about;		      /* paragraphs, separated by '\n' */
 	const struct cli_example *example;    /* ends with a NULL command */
-	const struct cli_verb_option *option; /* besides the global ones; ends with OPT_NONE; NULL: none */
-	const char *exits;                    /* its exit codes in words */
+	const struct cli_verb_option *option; /* of its own; ends with OPT_NONE; NULL: none */
+	const char *exits;		      /* its exit codes in words */
 	uint32_t narg_max;
 	int (*run)(struct cli *c); /* returns an exit code; begins and ends the document */
 };
@@ -96,36 +101,41 @@ const struct cli_verb *cli_verb_find(const char *name);
 struct cli {
 	const struct io_ops *ops;
 	const struct cli_verb *verb;
-	const char *value[OPT_COUNT]; /* an option's argument; "" for one without; NULL: not given */
+	const char *value[OPT_COUNT]; /* the argument; "" for an option without; NULL: not given */
 	uint32_t narg;
-	char **arg;                   /* what is left besides options */
-	const char *where;            /* -C, else CKPTD_STORE, else ".": the default store or job directory */
+	char **arg;	   /* what is left besides options */
+	const char *where; /* -C, else CKPTD_STORE, else ".": the default store or job directory */
 	bool json;
 	struct screen out_screen, err_screen;
 	struct output *o;
 	FILE *out, *err;
 };
 
-/* Parse one part of the command line. verb NULL: global options up to the first word that is none. Returns the index of the first argument
- * that is left (they are moved to the end), or -EINVAL with the sentence. */
-int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv, struct ckpt_err *err);
+/* Parse one part of the command line. verb NULL: global options up to the first word that is
+ * none. Returns the index of the first argument that is left (they are moved to the end), or
+ * -EINVAL with the sentence. */
+int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv,
+		      struct ckpt_err *err);
 
 /* "ckptctl", "ckptctl -h" and "ckptctl VERB -h". */
 void cli_help_first(struct cli *c);
 void cli_help(struct cli *c);
 void cli_help_verb(struct cli *c, const struct cli_verb *verb);
 
-/* Tell a failure on stderr: the sentence in err (or strerror), then the next command where next is not NULL. Returns the exit code of rc. */
+/* Tell a failure on stderr: the sentence in err (or strerror), then the next command where next
+ * is not NULL. Returns the exit code of rc. */
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)
 	__attribute__((format(printf, 4, 5)));
 /* A line on stderr for people: nothing with --json. */
 void cli_hint(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A line of text between tables, on stdout: nothing with --json. */
-void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* The same with a styled mark in front, continued behind `indent` blanks. */
-void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent, const char *fmt, ...)
-	__attribute__((format(printf, 5, 6)));
+void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent,
+	      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Of two exit codes the one that matters more: corruption before everything, then permission, the rest as it came first. */
+/* Of two exit codes the one that matters more: corruption before everything, then permission,
+ * the rest as it came first. */
 int cli_worse(int a, int b);
 #endif

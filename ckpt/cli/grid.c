@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grid.c - aligned columns: collect, measure, shrink, print. Called by the text output and the help.
+ * grid.c - aligned columns: collect, measure, shrink, print. Called by the text output and the
+ * help.
  * Invariant: every row has exactly ncol cells; a cell that was never set is empty.
  */
 #include "ckpt/cli/grid.h"
@@ -9,7 +10,8 @@
 
 #define GAP 2
 
-static const uint32_t flex_min[] = { 0, 12, 9 }; /* columns that a shortened cell keeps */
+/* Columns that a shortened cell keeps. */
+static const uint32_t fit_min[] = { [FIT_LAST] = 12, [FIT_THEN] = 12, [FIT_FIRST] = 11 };
 
 struct grid_item {
 	const char *text;
@@ -22,7 +24,7 @@ struct grid {
 	uint32_t ncol;
 	uint64_t nrow, cap;
 	struct grid_item *item; /* [cap][ncol] */
-	struct arena arena;     /* the texts */
+	struct arena arena;	/* the texts */
 };
 
 struct grid *grid_new(const struct column *cols, uint32_t ncol)
@@ -73,7 +75,8 @@ int grid_cell(struct grid *g, uint32_t col, const char *text, enum cell_style st
 
 	if (!copy)
 		return -ENOMEM;
-	g->item[(g->nrow - 1) * g->ncol + col] = (struct grid_item){ copy, screen_columns(copy), style };
+	g->item[(g->nrow - 1) * g->ncol + col] =
+		(struct grid_item){ copy, screen_columns(copy), style };
 	return 0;
 }
 
@@ -103,15 +106,19 @@ static uint32_t width_sum(const struct grid *g, const uint32_t *width, uint32_t 
 	return sum + indent;
 }
 
-/* Take columns from the widest cells that may be shortened, those of flex 2 first, until everything fits or nothing more can be taken. */
+/* Leave out what may be, from the right; then take from the widest cells that may be shortened,
+ * by their rank. Until everything fits, or nothing more can be done. */
 static void shrink(const struct grid *g, uint32_t *width, uint32_t indent, uint32_t limit)
 {
-	for (uint8_t flex = 2; flex > 0; flex--) {
+	for (uint32_t i = g->ncol; i-- > 0 && width_sum(g, width, indent) > limit;)
+		if (g->cols[i].fit == FIT_DROP)
+			width[i] = 0;
+	for (uint8_t fit = FIT_FIRST; fit > FIT_WHOLE; fit--) {
 		while (width_sum(g, width, indent) > limit) {
 			uint32_t widest = GRID_COLUMNS_MAX;
 
 			for (uint32_t i = 0; i < g->ncol; i++)
-				if (g->cols[i].flex == flex && width[i] > flex_min[flex] &&
+				if (g->cols[i].fit == fit && width[i] > fit_min[fit] &&
 				    (widest == GRID_COLUMNS_MAX || width[i] > width[widest]))
 					widest = i;
 			if (widest == GRID_COLUMNS_MAX)
@@ -139,11 +146,12 @@ static void print_short(FILE *f, const struct grid_item *it, uint32_t width, boo
 	uint32_t dots = unicode ? 1 : 2;
 	uint32_t head = (width - dots) * 2 / 5, tail = width - dots - head;
 
-	fprintf(f, "%.*s%s%s", (int)(skip(it->text, head) - it->text), it->text, unicode ? "\u2026" : "..",
-		skip(it->text, it->columns - tail));
+	fprintf(f, "%.*s%s%s", (int)(skip(it->text, head) - it->text), it->text,
+		unicode ? "\u2026" : "..", skip(it->text, it->columns - tail));
 }
 
-static void print_item(FILE *f, const struct screen *s, const struct grid_item *it, uint32_t width, bool right, bool last)
+static void print_item(FILE *f, const struct screen *s, const struct grid_item *it, uint32_t width,
+		       bool right, bool last)
 {
 	uint32_t shown = MIN(it->columns, width);
 	uint32_t pad = width - shown;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grid.h - aligned columns. Collects rows, then prints them two blanks apart, numbers on the right, in the width of the screen: flexible columns are
- * shortened in the middle, widest first. Columns without a head, and columns in which every cell is empty, are left out.
+ * grid.h - aligned columns. Collects rows, then prints them two blanks apart, numbers on the right,
+ * in the width of the screen: flexible columns are left out, or shortened in the middle, widest
+ * first. Columns without a head, and columns in which every cell is empty, are left out.
  */
 #ifndef CKPT_CLI_GRID_H
 #define CKPT_CLI_GRID_H
@@ -11,8 +12,9 @@
 
 struct grid;
 
-struct grid *grid_new(const struct column *cols, uint32_t ncol); /* cols must outlive it; NULL: out of memory */
-int grid_row(struct grid *g);                                    /* 0 or -ENOMEM */
+struct grid *grid_new(const struct column *cols,
+		      uint32_t ncol); /* cols must outlive it; NULL: out of memory */
+int grid_row(struct grid *g);	      /* 0 or -ENOMEM */
 int grid_cell(struct grid *g, uint32_t col, const char *text, enum cell_style style);
 uint64_t grid_rows(const struct grid *g);
 void grid_print(struct grid *g, FILE *f, const struct screen *s, uint32_t indent, bool heads);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * help.c - what -h prints, made from the table of verbs and the table of options. Called by cli_run.
+ * help.c - what -h prints, made from the table of verbs and the table of options. Called by
+ * cli_run.
  * Invariant: at most 80 columns, whatever the terminal; examples come before options.
  */
 #include "ckpt/base/util.h"
@@ -11,7 +12,8 @@
 
 static void head(struct cli *c, const char *text)
 {
-	fprintf(c->out, "\n%s%s%s\n", screen_style(&c->out_screen, STYLE_STRONG), text, screen_plain(&c->out_screen, STYLE_STRONG));
+	fprintf(c->out, "\n%s%s%s\n", screen_style(&c->out_screen, STYLE_STRONG), text,
+		screen_plain(&c->out_screen, STYLE_STRONG));
 }
 
 /* "  left      right, wrapped"; right goes to a line of its own where left is too long. */
@@ -33,9 +35,11 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 	char left[64];
 
 	if (o->letter)
-		snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+		snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, o->arg ? " " : "",
+			 o->arg ? o->arg : "");
 	else
-		snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? "=" : "", o->arg ? o->arg : "");
+		snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? "=" : "",
+			 o->arg ? o->arg : "");
 	pair(c, left, help, LEFT + 2);
 }
 
@@ -55,7 +59,7 @@ static void examples(struct cli *c, const struct cli_example *e)
 void cli_help_first(struct cli *c)
 {
 	static const struct cli_example steps[] = {
-		{ "ckptctl ls runs/", "which checkpoints there are, newest first" },
+		{ "ckptctl ls runs/", "what there is, newest first" },
 		{ "ckptctl show latest -C runs/", "what is in the newest one" },
 		{ "ckptctl verify --data latest -C runs/", "read every byte of it and check it" },
 		{ NULL, NULL },
@@ -65,8 +69,8 @@ void cli_help_first(struct cli *c)
 	      "runs/ being the store that your job writes to:\n\n",
 	      c->out);
 	examples(c, steps);
-	fputs("\nA checkpoint is called latest, latest~1 (the one before it), step:12000, or by the\n"
-	      "path of its directory. CKPTD_STORE=runs/ in the environment spares you -C runs/.\n\n"
+	fputs("\nA checkpoint is called latest, latest~1 (the one before it), step:12000, or by\n"
+	      "the path of its directory. CKPTD_STORE=runs/ spares you -C runs/.\n\n"
 	      "  ckptctl -h          every verb, every option\n"
 	      "  ckptctl VERB -h     one verb, with examples\n",
 	      c->out);
@@ -94,8 +98,8 @@ void cli_help(struct cli *c)
 
 void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 {
-	fprintf(c->out, "%sckptctl %s%s - %s\n\n", screen_style(&c->out_screen, STYLE_STRONG), verb->name,
-		screen_plain(&c->out_screen, STYLE_STRONG), verb->help);
+	fprintf(c->out, "%sckptctl %s%s - %s\n\n", screen_style(&c->out_screen, STYLE_STRONG),
+		verb->name, screen_plain(&c->out_screen, STYLE_STRONG), verb->help);
 	for (const char *const *s = verb->synopsis; *s; s++)
 		fprintf(c->out, "  ckptctl %s%s%s\n", verb->name, **s ? " " : "", *s);
 	head(c, "EXAMPLES");

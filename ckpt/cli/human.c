@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * human.c - numbers as people read them. Called by the text output, the help and the progress line; pure but for the time zone.
+ * human.c - numbers as people read them. Called by the text output, the help and the progress line;
+ * pure but for the time zone.
  * Invariant: the buffer is always zero-terminated and never overrun, whatever the numbers are.
  */
 #include "ckpt/cli/human.h"
@@ -9,7 +10,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define RUNS_SHOWN 4     /* as many runs of a dimension are spelled out; more become a range and a count */
+#define RUNS_SHOWN \
+	4 /* as many runs of a dimension are spelled out; more become a range and a count */
 #define DISTANCE_MAX 128 /* bytes of a name that are compared */
 
 char *human_bytes(uint64_t bytes, char *buf)
@@ -48,7 +50,8 @@ char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
 	static const struct {
 		uint64_t s;
 		char unit;
-	} step[] = { { 7 * 86400, 'w' }, { 86400, 'd' }, { 3600, 'h' }, { 60, 'm' }, { 1, 's' } };
+	} step[] = { { 365 * 86400, 'y' }, { 7 * 86400, 'w' }, { 86400, 'd' },
+		     { 3600, 'h' },	   { 60, 'm' },	       { 1, 's' } };
 	uint64_t s = then_ns < now_ns ? (now_ns - then_ns) / NS_PER_S : 0;
 
 	if (!then_ns) {
@@ -72,7 +75,8 @@ char *human_time(uint64_t wall, char *buf)
 	time_t t = (time_t)(wall / NS_PER_S);
 	struct tm tm;
 
-	if (!wall || !localtime_r(&t, &tm) || !strftime(buf, HUMAN_BYTES, "%Y-%m-%d %H:%M:%S %Z", &tm))
+	if (!wall || !localtime_r(&t, &tm) ||
+	    !strftime(buf, HUMAN_BYTES, "%Y-%m-%d %H:%M:%S %Z", &tm))
 		snprintf(buf, HUMAN_BYTES, "-");
 	return buf;
 }
@@ -141,11 +145,12 @@ static void set_dim(struct line *l, const struct indices *x, const uint64_t *ext
 
 		for (uint64_t k = 0; k < r->count; k++, shown++) {
 			if (runs > RUNS_SHOWN && shown == RUNS_SHOWN - 1) {
-				line_add(l, " .. %" PRIu64 ":%" PRIu64 " (%" PRIu64 " runs)", last, last + x->run[x->n - 1].len, runs);
+				line_add(l, " .. %" PRIu64 ":%" PRIu64 " (%" PRIu64 " runs)", last,
+					 last + x->run[x->n - 1].len, runs);
 				return;
 			}
-			line_add(l, "%s%" PRIu64 ":%" PRIu64, shown ? " " : "", r->start + k * r->stride,
-				 r->start + k * r->stride + r->len);
+			line_add(l, "%s%" PRIu64 ":%" PRIu64, shown ? " " : "",
+				 r->start + k * r->stride, r->start + k * r->stride + r->len);
 		}
 	}
 	if (!x->n)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* human.h - numbers as people read them. Every function writes to buf and returns it; HUMAN_BYTES is enough for all but shapes and sets. */
+/* human.h - numbers as people read them. Every function writes to buf and returns it;
+ * HUMAN_BYTES is enough for all but shapes and sets. */
 #ifndef CKPT_CLI_HUMAN_H
 #define CKPT_CLI_HUMAN_H
 #include "ckpt/layout/layout.h"
@@ -7,15 +8,18 @@
 
 #define HUMAN_BYTES 64
 
-char *human_bytes(uint64_t bytes, char *buf);                    /* "0 B", "512 B", "1.19 MiB", "23.4 GiB": three digits */
-char *human_count(uint64_t n, char *buf);                        /* "1,203,200" */
-char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf);   /* "now", "12s", "5m", "3h", "4d", "7w"; "-" for 0 */
-char *human_time(uint64_t wall_ns, char *buf);                   /* local: "2026-11-02 10:11:12 CET"; "-" for 0 */
-char *human_time_utc(uint64_t wall_ns, char *buf);               /* RFC 3339: "2026-11-02T10:11:12Z" */
-char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t bytes); /* "[8192, 1024]", "[]" */
+char *human_bytes(uint64_t bytes, char *buf); /* "512 B", "1.19 MiB", "23.4 GiB" */
+char *human_count(uint64_t n, char *buf);     /* "1,203,200" */
+char *human_age(uint64_t then_ns, uint64_t now_ns,
+		char *buf); /* "now", "12s", "5m", "3h", "4d", "7w", "3y"; "-" for 0 */
+char *human_time(uint64_t wall_ns, char *buf);	   /* local: "2026-11-02 10:11:12 CET" */
+char *human_time_utc(uint64_t wall_ns, char *buf); /* RFC 3339: "2026-11-02T10:11:12Z" */
+char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
+		  size_t bytes); /* "[8192, 1024]", "[]" */
 /* "0:2048, :"; more than a few runs: "0:2, 8:10 .. 24:26 (4 runs)". shape NULL: never ":". */
 char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes);
 
-/* How far apart two names are (insertions, deletions, replacements, swaps of neighbours); UINT32_MAX beyond max. */
+/* How far apart two names are (insertions, deletions, replacements, swaps of neighbours);
+ * UINT32_MAX beyond max. */
 uint32_t human_distance(const char *a, const char *b, uint32_t max);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.c - the one table of options, and the parsing that it drives. Called by cli_run, twice: before the verb and behind it.
+ * options.c - the one table of options, and the parsing that it drives. Called by cli_run, twice:
+ * before the verb and behind it.
  * Invariant: getopt_long(3) is told exactly what -h prints.
  */
 #include "ckpt/base/error.h"
@@ -13,10 +14,13 @@
 #define NEAR_MAX 2    /* edits between what was typed and what is suggested */
 
 const struct cli_option cli_options[] = {
-	{ OPT_STORE, 'C', "store", "PATH", NULL, "store or job directory (default: $CKPTD_STORE, else the current directory)", true },
-	{ OPT_JSON, 0, "json", NULL, NULL, "print one JSON document; errors are JSON on stderr", true },
+	{ OPT_STORE, 'C', "store", "PATH", NULL,
+	  "store or job directory (default: $CKPTD_STORE, else the current directory)", true },
+	{ OPT_JSON, 0, "json", NULL, NULL, "print one JSON document; errors are JSON on stderr",
+	  true },
 	{ OPT_ASCII, 0, "ascii", NULL, NULL, "print no character beyond ASCII", true },
-	{ OPT_COLOR, 0, "color", "WHEN", "auto|always|never", "colour: auto (on a terminal, unless NO_COLOR is set), always, never", true },
+	{ OPT_COLOR, 0, "color", "WHEN", "auto|always|never",
+	  "colour: auto (on a terminal, unless NO_COLOR is set), always, never", true },
 	{ OPT_HELP, 'h', "help", NULL, NULL, "this help; behind a verb, the verb's", true },
 	{ OPT_VERSION, 0, "version", NULL, NULL, "print the version", true },
 	{ OPT_ALL, 0, "all", NULL, NULL, NULL, false },
@@ -37,7 +41,8 @@ static bool verb_takes(const struct cli_verb *verb, const struct cli_option *o)
 {
 	if (o->global)
 		return true;
-	for (const struct cli_verb_option *v = verb ? verb->option : NULL; v && v->id != OPT_NONE; v++)
+	for (const struct cli_verb_option *v = verb ? verb->option : NULL; v && v->id != OPT_NONE;
+	     v++)
 		if (v->id == o->id)
 			return true;
 	return false;
@@ -67,29 +72,36 @@ static int option_unknown(const struct cli_verb *verb, const char *word, struct 
 		uint32_t d = human_distance(name, o->name, NEAR_MAX);
 
 		if (!d && !verb_takes(verb, o))
-			return verb ? ckpt_error(err, -EINVAL, "%s is not an option of ckptctl %s", word, verb->name) :
-				      ckpt_error(err, -EINVAL, "%s belongs behind a verb: ckptctl VERB %s", word, word);
+			return verb ? ckpt_error(err, -EINVAL, "%s is not an option of ckptctl %s",
+						 word, verb->name)
+				    : ckpt_error(err, -EINVAL,
+						 "%s belongs behind a verb: ckptctl VERB %s", word,
+						 word);
 		if (d < best && verb_takes(verb, o) && strlen(name) > NEAR_MAX) {
 			best = d;
 			near = o;
 		}
 	}
 	if (near)
-		return ckpt_error(err, -EINVAL, "unknown option %s; did you mean --%s?", word, near->name);
+		return ckpt_error(err, -EINVAL, "unknown option %s; did you mean --%s?", word,
+				  near->name);
 	return ckpt_error(err, -EINVAL, "unknown option %s", word);
 }
 
-static int option_take(struct cli *c, const struct cli_option *o, const char *arg, struct ckpt_err *err)
+static int option_take(struct cli *c, const struct cli_option *o, const char *arg,
+		       struct ckpt_err *err)
 {
 	if (o->choice && !choice_has(o->choice, arg))
 		return ckpt_error(err, -EINVAL, "--%s=%s: it can be %s", o->name, arg, o->choice);
 	if (o->arg && !*arg)
-		return ckpt_error(err, -EINVAL, "--%s needs a %s that is not empty", o->name, o->arg);
+		return ckpt_error(err, -EINVAL, "--%s needs a %s that is not empty", o->name,
+				  o->arg);
 	c->value[o->id] = arg ? arg : "";
 	return 0;
 }
 
-int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv, struct ckpt_err *err)
+int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv,
+		      struct ckpt_err *err)
 {
 	struct option longs[OPT_COUNT + 1] = { 0 };
 	char shorts[2 * OPT_COUNT + 3] = ":", word[64];
@@ -106,7 +118,8 @@ int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char
 
 		if (!verb_takes(verb, o))
 			continue;
-		longs[nl++] = (struct option){ o->name, o->arg ? required_argument : no_argument, NULL, LONG_BASE + (int)o->id };
+		longs[nl++] = (struct option){ o->name, o->arg ? required_argument : no_argument,
+					       NULL, LONG_BASE + (int)o->id };
 		if (o->letter) {
 			shorts[ns++] = o->letter;
 			if (o->arg)
@@ -120,7 +133,8 @@ int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char
 		const struct cli_option *o = NULL;
 
 		for (uint32_t i = 0; i < cli_option_count; i++)
-			if (val == LONG_BASE + (int)cli_options[i].id || (cli_options[i].letter && val == cli_options[i].letter))
+			if (val == LONG_BASE + (int)cli_options[i].id ||
+			    (cli_options[i].letter && val == cli_options[i].letter))
 				o = &cli_options[i];
 		if (o) {
 			rc = option_take(c, o, optarg, err);
@@ -135,7 +149,9 @@ int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char
 		if (val == ':')
 			return ckpt_error(err, -EINVAL, "%s needs an argument", word);
 		if (optopt >= LONG_BASE)
-			return ckpt_error(err, -EINVAL, "--%s takes no argument", option_of((enum cli_option_id)(optopt - LONG_BASE))->name);
+			return ckpt_error(
+				err, -EINVAL, "--%s takes no argument",
+				option_of((enum cli_option_id)(optopt - LONG_BASE))->name);
 		return option_unknown(verb, word, err);
 	}
 	return optind;

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output.h - what verbs print through: a document of named values, lists and objects, rendered as text for people or as one JSON document.
+ * output.h - what verbs print through: a document of named values, lists and objects, rendered as
+ * text for people or as one JSON document.
  *
- * A value is said once. Its *column* has a key (JSON) and a head (text: the table's heading, or the label in front of it); a column without a key is
- * for people only, one without a head for programs only. Likewise a list without a key, and a list without columns, with all that is inside. Cells
- * are of the house's own kinds (bytes, a step, an age, an index set): text makes them readable, JSON exact.
+ * A value is said once. Its *column* has a key (JSON) and a head (text: the table's heading, or the
+ * label in front of it); a column without a key is for people only, one without a head for programs
+ * only. Likewise a list without a key, and a list without columns, with all that is inside. Cells
+ * are of the house's own kinds (bytes, a step, an age, an index set): text makes them readable,
+ * JSON exact.
  *
- *	begin(schema)  put(col, cell)...  list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  end()
+ *	begin(schema)  put(col, cell)...
+ *		list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  end()
  *
- * In the rows of a list the columns are elements of the list's array. A list inside a row is for programs only.
+ * In the rows of a list the columns are elements of the list's array. A list inside a row is for
+ * programs only.
  */
 #ifndef CKPT_CLI_OUTPUT_H
 #define CKPT_CLI_OUTPUT_H
@@ -22,19 +27,19 @@ struct screen;
 enum cell_style { STYLE_PLAIN, STYLE_STRONG, STYLE_GOOD, STYLE_WARN, STYLE_BAD, STYLE_DIM };
 
 enum cell_kind {
-	CELL_NONE,        /* JSON null, text "-" */
-	CELL_TEXT,        /* a string; foreign bytes are made printable */
-	CELL_NUMBER,      /* 12500 */
-	CELL_COUNT,       /* 1,203,200 */
-	CELL_BYTES,       /* 1.19 MiB; JSON: bytes */
+	CELL_NONE,   /* JSON null, text "-" */
+	CELL_TEXT,   /* a string; foreign bytes are made printable */
+	CELL_NUMBER, /* 12500 */
+	CELL_COUNT,  /* 1,203,200 */
+	CELL_BYTES,  /* 1.19 MiB; JSON: bytes */
 	CELL_REAL,
-	CELL_FLAG,        /* yes, no */
-	CELL_TIME,        /* ns since 1970: local time and age; JSON: RFC 3339, UTC */
-	CELL_AGE,         /* the same as an age: "2m" */
+	CELL_FLAG,	  /* yes, no */
+	CELL_TIME,	  /* ns since 1970: local time and age; JSON: RFC 3339, UTC */
+	CELL_AGE,	  /* the same as an age: "2m" */
 	CELL_FINGERPRINT, /* 16 hexadecimal digits */
-	CELL_ID,          /* 16 bytes in hexadecimal */
-	CELL_SHAPE,       /* [8192, 1024] */
-	CELL_SET,         /* which elements of a shape: 0:2048, :  JSON: per dimension [start, stop] or a progression */
+	CELL_ID,	  /* 16 bytes in hexadecimal */
+	CELL_SHAPE,	  /* [8192, 1024] */
+	CELL_SET,	  /* [0:2048, :]; JSON: per dimension [start, stop] or a progression */
 };
 
 struct cell {
@@ -89,35 +94,51 @@ static inline struct cell cell_styled(struct cell c, enum cell_style style)
 	return c;
 }
 
+/* What happens to a column where the terminal is narrow. */
+enum column_fit {
+	FIT_WHOLE, /* nothing */
+	FIT_LAST,  /* shortened as a last resort */
+	FIT_THEN,  /* shortened before those */
+	FIT_FIRST, /* shortened before all others */
+	FIT_DROP,  /* left out */
+};
+
 struct column {
 	const char *key;  /* JSON member; NULL: text only */
 	const char *head; /* heading or label; NULL: JSON only */
-	bool right;       /* numbers stand on the right */
-	uint8_t flex;     /* where the terminal is narrow: 0 never shortened, 1 as a last resort, 2 first */
+	bool right;	  /* numbers stand on the right */
+	uint8_t fit;	  /* enum column_fit */
 };
 
 struct output {
 	const struct output_ops *ops;
-	bool machine; /* values that nobody reads at a glance are wanted: every piece of every tensor */
-	bool failed;  /* out of memory: the document is not whole */
+	/* Values that nobody reads at a glance are wanted: every piece of every tensor. */
+	bool machine;
+	bool failed; /* out of memory: the document is not whole */
 };
 
 struct output_ops {
 	void (*begin)(struct output *o, const char *schema);
 	void (*put)(struct output *o, const struct column *col, struct cell c);
-	void (*object)(struct output *o, const char *key); /* opens a member that is an object; in text its values simply follow */
-	void (*list)(struct output *o, const char *key, const struct column *cols, uint32_t ncol); /* opens */
-	void (*row)(struct output *o);                                                             /* opens an element of the list */
-	void (*close)(struct output *o);                                                           /* the innermost open one */
-	/* People only: a line, wrapped on a terminal with `indent` blanks before what follows. mark, if any, is what has the style. */
-	void (*say)(struct output *o, enum cell_style style, const char *mark, uint32_t indent, const char *text);
-	void (*end)(struct output *o);                                                             /* the document is complete: print it */
-	void (*fail)(struct output *o, int exit_code, const char *message, const char *next);      /* stderr; next may be NULL */
+	/* Each opens something, and close closes the innermost: a member that is an object (in text
+	 * its values simply follow), a list, an element of the list. */
+	void (*object)(struct output *o, const char *key);
+	void (*list)(struct output *o, const char *key, const struct column *cols, uint32_t ncol);
+	void (*row)(struct output *o);
+	void (*close)(struct output *o);
+	/* People only: a line, wrapped on a terminal with `indent` blanks before what follows.
+	 * mark, if any, is what has the style. */
+	void (*say)(struct output *o, enum cell_style style, const char *mark, uint32_t indent,
+		    const char *text);
+	void (*end)(struct output *o); /* the document is complete: print it */
+	void (*error)(struct output *o, int exit_code, const char *message,
+		      const char *next); /* stderr; next may be NULL */
 	void (*free)(struct output *o);
 };
 
 /* NULL when out of memory. screens are of out and err, and must outlive the output. */
-struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE *err, const struct screen *err_screen);
+struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE *err,
+			       const struct screen *err_screen);
 struct output *output_json_new(FILE *out, FILE *err, bool pretty);
 
 static inline void output_put(struct output *o, const struct column *col, struct cell c)
@@ -128,7 +149,8 @@ static inline void output_object(struct output *o, const char *key)
 {
 	o->ops->object(o, key);
 }
-static inline void output_list(struct output *o, const char *key, const struct column *cols, uint32_t ncol)
+static inline void output_list(struct output *o, const char *key, const struct column *cols,
+			       uint32_t ncol)
 {
 	o->ops->list(o, key, cols, ncol);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output_json.c - the document for programs: one JSON object with "schema", printed when it is complete; errors are objects on stderr, one a line.
- * Invariant: what is printed parses; a name that is no UTF-8 is shown with '?', a number that JSON's integers cannot hold is null.
+ * output_json.c - the document for programs: one JSON object with "schema", printed when it is
+ * complete; errors are objects on stderr, one a line.
+ * Invariant: what is printed parses; a name that is no UTF-8 is shown with '?', a number that
+ * JSON's integers cannot hold is null.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/human.h"
@@ -16,8 +18,8 @@ struct json {
 	struct output o; /* first */
 	FILE *out, *err;
 	bool pretty;
-	uint32_t depth;         /* of open containers, the document being the first */
-	uint32_t hidden;        /* open ones for people only */
+	uint32_t depth;		 /* of open containers, the document being the first */
+	uint32_t hidden;	 /* open ones for people only */
 	json_t *open[DEPTH_MAX]; /* borrowed, but for the document itself */
 };
 
@@ -43,7 +45,8 @@ static json_t *run_of(const struct run *r)
 {
 	if (r->count == 1)
 		return json_pack("[o, o]", integer_of(r->start), integer_of(r->start + r->len));
-	return json_pack("{s:o, s:o, s:o, s:o}", "start", integer_of(r->start), "len", integer_of(r->len), "stride", integer_of(r->stride), "count",
+	return json_pack("{s:o, s:o, s:o, s:o}", "start", integer_of(r->start), "len",
+			 integer_of(r->len), "stride", integer_of(r->stride), "count",
 			 integer_of(r->count));
 }
 
@@ -109,7 +112,9 @@ static json_t *value_of(const struct cell *c)
 static void add(struct json *j, const char *key, json_t *v)
 {
 	json_t *to = j->open[j->depth - 1];
-	int rc = !v ? -1 : json_is_array(to) ? json_array_append_new(to, v) : json_object_set_new(to, key, v);
+	int rc = !v		     ? -1
+		 : json_is_array(to) ? json_array_append_new(to, v)
+				     : json_object_set_new(to, key, v);
 
 	j->o.failed |= rc != 0;
 }
@@ -185,7 +190,8 @@ static void doc_close(struct output *o)
 		j->depth--;
 }
 
-static void doc_say(struct output *o, enum cell_style style, const char *mark, uint32_t indent, const char *text)
+static void doc_say(struct output *o, enum cell_style style, const char *mark, uint32_t indent,
+		    const char *text)
 {
 	(void)o;
 	(void)style;
@@ -206,16 +212,18 @@ static void doc_end(struct output *o)
 	struct json *j = json_of(o);
 
 	if (!o->failed) {
-		o->failed = json_dumpf(j->open[0], j->out, j->pretty ? JSON_INDENT(2) : JSON_COMPACT) != 0;
+		o->failed = json_dumpf(j->open[0], j->out,
+				       j->pretty ? JSON_INDENT(2) : JSON_COMPACT) != 0;
 		fputc('\n', j->out);
 	}
 	doc_drop(j);
 }
 
-static void doc_fail(struct output *o, int exit_code, const char *message, const char *next)
+static void doc_error(struct output *o, int exit_code, const char *message, const char *next)
 {
 	struct json *j = json_of(o);
-	json_t *e = json_pack("{s:s, s:i, s:o}", "schema", "ckptd.error/1", "code", exit_code, "message", string_of(message));
+	json_t *e = json_pack("{s:s, s:i, s:o}", "schema", "ckptd.error/1", "code", exit_code,
+			      "message", string_of(message));
 
 	if (e && next)
 		json_object_set_new(e, "next", string_of(next));
@@ -240,7 +248,7 @@ static const struct output_ops json_ops = {
 	.close = doc_close,
 	.say = doc_say,
 	.end = doc_end,
-	.fail = doc_fail,
+	.error = doc_error,
 	.free = doc_free,
 };
 

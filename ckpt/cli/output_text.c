@@ -16,13 +16,13 @@ struct text {
 	struct output o; /* first: struct output is what callers hold */
 	FILE *out, *err;
 	const struct screen *out_screen, *err_screen;
-	struct grid *labels;          /* values that wait to be aligned with those that follow */
-	struct grid *table;           /* the open list */
+	struct grid *labels;	      /* values that wait for those that follow */
+	struct grid *table;	      /* the open list */
 	const struct column *columns; /* its columns */
 	uint32_t ncol;
-	uint32_t depth;  /* open objects, lists and rows inside the list, the list included; 0: no list is open */
+	uint32_t depth;	 /* the open list, and what is open inside; 0: none */
 	uint32_t hidden; /* open ones for programs only */
-	bool printed;    /* something stands above */
+	bool printed;	 /* something stands above */
 };
 
 static const struct column label_columns[] = { { .head = "" }, { .head = "" } };
@@ -57,7 +57,8 @@ static char *cell_print(const struct cell *c, char *buf)
 		human_time(c->n, buf);
 		human_age(c->n, wall_ns(), word);
 		if (c->n)
-			sprintf(buf + strlen(buf), strcmp(word, "now") ? " (%s ago)" : " (%s)", word);
+			sprintf(buf + strlen(buf), strcmp(word, "now") ? " (%s ago)" : " (%s)",
+				word);
 		return buf;
 	case CELL_AGE:
 		return human_age(c->n, wall_ns(), buf);
@@ -99,11 +100,13 @@ static void text_begin(struct output *o, const char *schema)
 	(void)schema;
 }
 
-static void text_label(struct text *t, const struct column *col, const char *value, enum cell_style style)
+static void text_label(struct text *t, const struct column *col, const char *value,
+		       enum cell_style style)
 {
 	if (!t->labels)
 		t->labels = grid_new(label_columns, ARRAY_LEN(label_columns));
-	if (!t->labels || grid_row(t->labels) || grid_cell(t->labels, 0, col->head, STYLE_DIM) || grid_cell(t->labels, 1, value, style))
+	if (!t->labels || grid_row(t->labels) || grid_cell(t->labels, 0, col->head, STYLE_DIM) ||
+	    grid_cell(t->labels, 1, value, style))
 		t->o.failed = true;
 }
 
@@ -117,7 +120,8 @@ static void text_put(struct output *o, const struct column *col, struct cell c)
 	cell_print(&c, value);
 	if (!t->depth)
 		text_label(t, col, value, c.style);
-	else if (t->table && grid_cell(t->table, (uint32_t)(col - t->columns), value, c.kind == CELL_NONE ? STYLE_DIM : c.style))
+	else if (t->table && grid_cell(t->table, (uint32_t)(col - t->columns), value,
+				       c.kind == CELL_NONE ? STYLE_DIM : c.style))
 		t->o.failed = true;
 }
 
@@ -187,7 +191,8 @@ static void text_close(struct output *o)
 	grid_free(TAKE(t->table));
 }
 
-static void text_say(struct output *o, enum cell_style style, const char *mark, uint32_t indent, const char *text)
+static void text_say(struct output *o, enum cell_style style, const char *mark, uint32_t indent,
+		     const char *text)
 {
 	struct text *t = text_of(o);
 	const struct screen *s = t->out_screen;
@@ -209,7 +214,7 @@ static void text_end(struct output *o)
 	labels_flush(text_of(o));
 }
 
-static void text_fail(struct output *o, int exit_code, const char *message, const char *next)
+static void text_error(struct output *o, int exit_code, const char *message, const char *next)
 {
 	struct text *t = text_of(o);
 	const struct screen *s = t->err_screen;
@@ -219,7 +224,8 @@ static void text_fail(struct output *o, int exit_code, const char *message, cons
 	fprintf(t->err, "%sckptctl:%s ", screen_style(s, STYLE_BAD), screen_plain(s, STYLE_BAD));
 	screen_wrap(t->err, message, s->width, 9, 2);
 	if (next) {
-		fprintf(t->err, "  %snext:%s ", screen_style(s, STYLE_STRONG), screen_plain(s, STYLE_STRONG));
+		fprintf(t->err, "  %snext:%s ", screen_style(s, STYLE_STRONG),
+			screen_plain(s, STYLE_STRONG));
 		screen_wrap(t->err, next, s->width, 8, 8);
 	}
 }
@@ -242,11 +248,12 @@ static const struct output_ops text_ops = {
 	.close = text_close,
 	.say = text_say,
 	.end = text_end,
-	.fail = text_fail,
+	.error = text_error,
 	.free = text_free,
 };
 
-struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE *err, const struct screen *err_screen)
+struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE *err,
+			       const struct screen *err_screen)
 {
 	struct text *t = calloc(1, sizeof *t);
 

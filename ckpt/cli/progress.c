@@ -11,11 +11,15 @@
 #define INTERVAL_NS (100 * NS_PER_MS)
 #define BAR 20
 
-void progress_begin(struct progress *p, FILE *err, const struct screen *screen, bool quiet, uint64_t total, const char *fmt, ...)
+void progress_begin(struct progress *p, FILE *err, const struct screen *screen, bool quiet,
+		    uint64_t total, const char *fmt, ...)
 {
 	va_list ap;
 
-	*p = (struct progress){ .f = quiet || !screen->terminal ? NULL : err, .screen = screen, .begin_ns = now_ns(), .total = total };
+	*p = (struct progress){ .f = quiet || !screen->terminal ? NULL : err,
+				.screen = screen,
+				.begin_ns = now_ns(),
+				.total = total };
 	p->shown_ns = p->begin_ns;
 	va_start(ap, fmt);
 	vsnprintf(p->what, sizeof p->what, fmt, ap);
@@ -38,9 +42,11 @@ static void draw(const struct progress *p)
 	int left = speed > 0 ? (int)MIN((double)rest / speed, 359999.0) : 0;
 
 	for (uint32_t i = 0; i < BAR; i++)
-		strcat(bar, i < full ? (p->screen->unicode ? "\u2588" : "#") : (p->screen->unicode ? "\u2591" : "."));
-	snprintf(line, sizeof line, "%s  %s %3.0f %%  %.2f GB/s  %d:%02d left", screen_clean(p->what, what, sizeof what), bar, 100 * part,
-		 speed / 1e9, left / 60, left % 60);
+		strcat(bar, i < full ? (p->screen->unicode ? "\u2588" : "#")
+				     : (p->screen->unicode ? "\u2591" : "."));
+	snprintf(line, sizeof line, "%s  %s %3.0f %%  %.2f GB/s  %d:%02d left",
+		 screen_clean(p->what, what, sizeof what), bar, 100 * part, speed / 1e9, left / 60,
+		 left % 60);
 	if (screen_columns(line) < p->screen->width)
 		fprintf(p->f, "\r%s\033[K", line);
 	fflush(p->f);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h - one line on stderr that says how far a long movement is. Only on a terminal; nothing remains of it afterwards. */
+/* progress.h - one line on stderr that says how far a long movement is. Only on a terminal;
+ * nothing remains of it afterwards. */
 #ifndef CKPT_CLI_PROGRESS_H
 #define CKPT_CLI_PROGRESS_H
 #include "ckpt/cli/screen.h"
@@ -12,9 +13,10 @@ struct progress {
 };
 
 /* total: bytes; 0: unknown. quiet: say nothing. */
-void progress_begin(struct progress *p, FILE *err, const struct screen *screen, bool quiet, uint64_t total, const char *fmt, ...)
-	__attribute__((format(printf, 6, 7)));
-int progress_tick(void *arg, uint64_t done); /* a move_tick_fn: arg is the struct progress; always 0 */
+void progress_begin(struct progress *p, FILE *err, const struct screen *screen, bool quiet,
+		    uint64_t total, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+int progress_tick(void *arg,
+		  uint64_t done); /* a move_tick_fn: arg is the struct progress; always 0 */
 /* Wipe the line. Returns bytes per second since the beginning. */
 double progress_end(struct progress *p);
 #endif

@@ -23,7 +23,8 @@ static uint32_t width_of(int fd)
 	return (uint32_t)MAX(n, (unsigned long)WIDTH_MIN);
 }
 
-/* The locale's name decides, as setlocale(3) would read it; the process's own locale stays "C", so that numbers have a point. */
+/* The locale's name decides, as setlocale(3) would read it; the process's own locale stays "C",
+ * so that numbers have a point. */
 static bool locale_is_utf8(void)
 {
 	static const char *const var[] = { "LC_ALL", "LC_CTYPE", "LANG" };
@@ -94,7 +95,11 @@ uint32_t screen_columns(const char *text)
 /* Length of the valid UTF-8 character at s that is no control character; 0: there is none. */
 static uint32_t utf8_len(const unsigned char *s)
 {
-	uint32_t n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3 : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+	uint32_t n = *s < 0x80		       ? 1
+		     : *s >= 0xc2 && *s < 0xe0 ? 2
+		     : *s >= 0xe0 && *s < 0xf0 ? 3
+		     : *s >= 0xf0 && *s < 0xf5 ? 4
+					       : 0;
 
 	if (n == 1)
 		return *s >= ' ' && *s != 0x7f;
@@ -102,8 +107,9 @@ static uint32_t utf8_len(const unsigned char *s)
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
 	/* C1 controls, surrogates, overlong and too large forms. */
-	if ((n == 2 && s[0] == 0xc2 && s[1] < 0xa0) || (n == 3 && s[0] == 0xed && s[1] >= 0xa0) || (n == 3 && s[0] == 0xe0 && s[1] < 0xa0) ||
-	    (n == 4 && s[0] == 0xf0 && s[1] < 0x90) || (n == 4 && s[0] == 0xf4 && s[1] >= 0x90))
+	if ((n == 2 && s[0] == 0xc2 && s[1] < 0xa0) || (n == 3 && s[0] == 0xed && s[1] >= 0xa0) ||
+	    (n == 3 && s[0] == 0xe0 && s[1] < 0xa0) || (n == 4 && s[0] == 0xf0 && s[1] < 0x90) ||
+	    (n == 4 && s[0] == 0xf4 && s[1] >= 0x90))
 		return 0;
 	return n;
 }

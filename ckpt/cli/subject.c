@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every verb that has a CKPT argument.
+ * subject.c - from what a person typed to an open checkpoint and to tensors in it. Called by every
+ * verb that has a CKPT argument.
  * Invariant: after subject_close nothing is left open, however far the opening got.
  */
 #include "ckpt/cli/subject.h"
@@ -15,34 +16,15 @@
 
 const struct format *const cli_formats[] = { &format_native, NULL };
 
-/* A directory that has a committed step's name was one: without its MANIFEST it is damaged, not unfinished. */
-static bool named_like_a_step(const char *path)
+int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
+		 struct ckpt_err *err)
 {
-	const char *base;
-	size_t len = strlen(path);
+	int rc;
 
-	while (len && path[len - 1] == '/')
-		len--;
-	for (base = path + len; base > path && base[-1] != '/'; base--)
-		;
-	return len - (size_t)(base - path) >= 6 && !strncmp(base, "step-", 5) &&
-	       strspn(base + 5, "0123456789") == len - (size_t)(base - path) - 5;
-}
-
-int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name, struct ckpt_err *err)
-{
-	char path[4096];
-	int rc, fd;
-
-	*s = (struct subject){ .ops = ops, .ref.step_fd = -1 };
+	*s = (struct subject){ .ops = ops };
 	rc = store_resolve(ops, where, name, &s->ref, err);
-	if (rc) {
-		s->ref.step_fd = -1;
-		if (rc != -EUCLEAN || !named_like_a_step(name) || !realpath(name, path))
-			return rc;
-		fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		return fd < 0 ? rc : subject_take(s, ops, fd, path, err);
-	}
+	if (rc)
+		return rc;
 	rc = store_source_dir(ops, s->ref.step_fd, &s->dir);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
@@ -50,7 +32,8 @@ int subject_find(struct subject *s, const struct io_ops *ops, const char *where,
 	return 0;
 }
 
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path, struct ckpt_err *err)
+int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
+		 struct ckpt_err *err)
 {
 	int rc;
 
@@ -61,6 +44,22 @@ int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const
 		return ckpt_error_errno(err, -rc, "%s cannot be read", path);
 	s->has_dir = true;
 	return 0;
+}
+
+int subject_damage(int rc)
+{
+	switch (rc) {
+	case -EACCES:
+	case -EPERM:
+	case -EPROTONOSUPPORT:
+	case -ENOMEM:
+	case -EMFILE:
+	case -ENFILE:
+	case -ECANCELED:
+		return rc;
+	default:
+		return rc < 0 ? -EBADMSG : rc;
+	}
 }
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
@@ -76,7 +75,26 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 			break;
 		}
 	}
-	return s->format->open(&s->dir, &s->ckpt, fault, arg, err);
+	return subject_damage(s->format->open(&s->dir, &s->ckpt, fault, arg, err));
+}
+
+bool subject_brief(const struct subject *s, struct subject_brief *ret)
+{
+	struct checkpoint *k = NULL;
+	struct source src = { 0 };
+	int rc;
+
+	if (s->format != &format_native || s->dir.open(s->dir.ctx, NATIVE_MANIFEST, &src))
+		return false;
+	rc = native_summary(&src, &k, NULL);
+	if (src.close)
+		src.close(src.ctx);
+	if (rc)
+		return false;
+	*ret = (struct subject_brief){ .step = k->step, .stored_bytes = k->stored_bytes };
+	memcpy(ret->job, k->job, sizeof ret->job);
+	checkpoint_free(k);
+	return true;
 }
 
 int subject_get(struct cli *c, const char *name, struct subject *s)
@@ -84,20 +102,14 @@ int subject_get(struct cli *c, const char *name, struct subject *s)
 	struct ckpt_err err = { 0 };
 	int rc = subject_find(s, c->ops, c->where, name, &err);
 
-	if (rc == -ENOENT)
-		return cli_fail(c, rc, &err, "ckptctl ls lists the checkpoints there are");
-	if (rc == -EUCLEAN)
-		return cli_fail(c, rc, &err, "wait until it is committed, or use a committed one: ckptctl ls");
-	if (rc == -ENOTUNIQ)
-		return cli_fail(c, rc, &err, "name a job's directory with -C");
 	if (rc)
 		return cli_fail(c, rc, &err, NULL);
 	rc = subject_open(s, NULL, NULL, &err);
-	/* It is committed, so what is missing has been lost. */
-	if (rc == -EUCLEAN || rc == -EPROTO)
-		rc = -EBADMSG;
 	if (rc == -EBADMSG)
-		return cli_fail(c, rc, &err, "ckptctl verify %s lists every fault; ckptctl ls, the other checkpoints", s->ref.path);
+		return cli_fail(
+			c, rc, &err,
+			"ckptctl verify %s lists every fault; ckptctl ls, the other checkpoints",
+			s->ref.path);
 	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }
 
@@ -112,12 +124,28 @@ void subject_close(struct subject *s)
 	*s = (struct subject){ .ref.step_fd = -1 };
 }
 
+bool subject_is_checkpoint(struct cli *c, const char *path)
+{
+	struct subject s;
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool yes = false;
+
+	if (fd < 0)
+		return false;
+	if (!subject_take(&s, c->ops, fd, path, NULL))
+		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
+			yes = cli_formats[i]->probe(&s.dir) > 0;
+	subject_close(&s);
+	return yes;
+}
+
 /* Is word the tensor's name, or component/name? */
 static bool is_called(const struct table_tensor *x, const char *word)
 {
 	size_t n = strlen(x->component);
 
-	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' && !strcmp(x->name, word + n + 1));
+	return !strcmp(x->name, word) || (!strncmp(x->component, word, n) && word[n] == '/' &&
+					  !strcmp(x->name, word + n + 1));
 }
 
 static bool matches(const struct table_tensor *x, const char *glob)
@@ -139,11 +167,13 @@ static void near_names(const struct table *t, const char *word, char *buf, size_
 		uint32_t d = human_distance(word, x->name, NEAR_MAX);
 		uint32_t at;
 
-		if (slash && !strncmp(x->component, word, (size_t)(slash - word)) && !x->component[slash - word])
+		if (slash && !strncmp(x->component, word, (size_t)(slash - word)) &&
+		    !x->component[slash - word])
 			d = MIN(d, human_distance(slash + 1, x->name, NEAR_MAX));
 		if (d == UINT32_MAX && strstr(x->name, word))
 			d = NEAR_MAX;
-		if (d == UINT32_MAX || (n && !strcmp(t->tensor[id[n - 1]].name, x->name) && !strcmp(t->tensor[id[n - 1]].component, x->component)))
+		if (d == UINT32_MAX || (n && !strcmp(t->tensor[id[n - 1]].name, x->name) &&
+					!strcmp(t->tensor[id[n - 1]].component, x->component)))
 			continue;
 		for (at = n; at && d < far[at - 1]; at--)
 			if (at < NEAR_SHOWN) {
@@ -161,12 +191,15 @@ static void near_names(const struct table *t, const char *word, char *buf, size_
 		const struct table_tensor *x = &t->tensor[id[i]];
 		size_t len = strlen(buf);
 
-		snprintf(buf + len, bytes - len, "%s%.200s/%.200s", i ? ", " : "; near it: ", x->component, x->name);
+		snprintf(buf + len, bytes - len, "%s%.200s/%.200s",
+			 i ? ", " : "; near it: ", x->component, x->name);
 	}
 }
 
 /* Collect the tensors that `is` says yes to. */
-static int collect(const struct table *t, const char *word, bool (*is)(const struct table_tensor *, const char *), uint32_t **ret_id, uint32_t *ret_n)
+static int collect(const struct table *t, const char *word,
+		   bool (*is)(const struct table_tensor *, const char *), uint32_t **ret_id,
+		   uint32_t *ret_n)
 {
 	uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id), n = 0;
 
@@ -180,7 +213,8 @@ static int collect(const struct table *t, const char *word, bool (*is)(const str
 	return 0;
 }
 
-int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err)
+int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
+		    uint32_t *ret_n, struct ckpt_err *err)
 {
 	char near[1400];
 	int rc = collect(&k->table, word, is_called, ret_id, ret_n);
@@ -188,16 +222,19 @@ int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret
 	if (rc || *ret_n)
 		return rc;
 	near_names(&k->table, word, near, sizeof near);
-	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in step %llu%s", word, (unsigned long long)k->step, near);
+	return ckpt_error(err, -ENOENT, "there is no tensor \"%.200s\" in step %llu%s", word,
+			  (unsigned long long)k->step, near);
 }
 
-int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err)
+int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
+		 struct ckpt_err *err)
 {
 	int rc = collect(&k->table, glob, matches, ret_id, ret_n);
 
 	if (rc || *ret_n)
 		return rc;
-	return ckpt_error(err, -ENOENT, "none of the %u tensors in step %llu matches \"%.200s\"", k->table.ntensor, (unsigned long long)k->step, glob);
+	return ckpt_error(err, -ENOENT, "none of the %u tensors in step %llu matches \"%.200s\"",
+			  k->table.ntensor, (unsigned long long)k->step, glob);
 }
 
 char *subject_mesh(const struct table *t, char *buf, size_t bytes)

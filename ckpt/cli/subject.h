@@ -1,39 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* subject.h - the checkpoint that a verb is about: found by its name, recognised by its format, opened as a table. */
+/* subject.h - the checkpoint that a verb is about: found by its name, recognised by its format,
+ * opened as a table. */
 #ifndef CKPT_CLI_SUBJECT_H
 #define CKPT_CLI_SUBJECT_H
 #include "ckpt/cli/cli.h"
 #include "ckpt/store/store.h"
 #include "ckpt/table/format.h"
 
-extern const struct format *const cli_formats[]; /* all that are linked in; NULL ends. The first is what stores are written in */
+extern const struct format *const cli_formats
+	[]; /* all that are linked in; NULL ends. The first is what stores are written in */
+
+/* Who a checkpoint says that it is, where it cannot be opened. */
+struct subject_brief {
+	char job[CKPT_JOB_MAX + 1];
+	uint64_t step, stored_bytes;
+};
 
 struct subject {
 	const struct io_ops *ops;
-	struct store_ref ref;      /* step_fd -1: not found */
+	struct store_ref ref; /* step_fd -1: not found */
 	struct source_dir dir;
 	bool has_dir;
 	const struct format *format;
-	struct checkpoint *ckpt;   /* NULL: its metadata cannot be read */
+	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
 };
 
-/* Find the directory that name ("latest", "step:12", a path) means below `where`. 0 or what store_resolve returned. */
-int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name, struct ckpt_err *err);
+/* Find the directory that name ("latest", "step:12", a path) means below `where`. 0 or what
+ * store_resolve returned. */
+int subject_find(struct subject *s, const struct io_ops *ops, const char *where, const char *name,
+		 struct ckpt_err *err);
 /* The same with a directory that is open already; takes step_fd. */
-int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path, struct ckpt_err *err);
+int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const char *path,
+		 struct ckpt_err *err);
 /*
- * Recognise its format and read its metadata; faults as format.h says. A directory that no format knows is read as the first one, which then says what is
- * wrong with it: subject_find has seen that it is a checkpoint, and a damaged one must not look like a stranger.
+ * Recognise its format and read its metadata; faults as format.h says. A directory that no format
+ * knows is read as the first one, which then says what is wrong with it: subject_find has seen that
+ * it is a checkpoint, and a damaged one must not look like a stranger. -EBADMSG for whatever is
+ * wrong with the checkpoint; other errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ...
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
-/* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure, returns an exit code. */
+/* The same sorting of errors for what fails later. */
+int subject_damage(int rc);
+/* After subject_open failed: what can still be told. false: nothing. */
+bool subject_brief(const struct subject *s, struct subject_brief *ret);
+/* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
+ * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);
 void subject_close(struct subject *s);
+/* Is it a step directory that was given where a store belongs? */
+bool subject_is_checkpoint(struct cli *c, const char *path);
 
-/* The tensor for what a person typed: "component/name" or a name; ids of all that it means (per-rank blobs share one), *ret_id malloc'ed. */
-int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err);
+/* The tensor for what a person typed: "component/name" or a name; ids of all that it means
+ * (per-rank blobs share one), *ret_id malloc'ed. */
+int subject_tensors(const struct checkpoint *k, const char *word, uint32_t **ret_id,
+		    uint32_t *ret_n, struct ckpt_err *err);
 /* The same for a glob over "component/name" or the name, where '*' matches any characters. */
-int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n, struct ckpt_err *err);
+int subject_glob(const struct checkpoint *k, const char *glob, uint32_t **ret_id, uint32_t *ret_n,
+		 struct ckpt_err *err);
 
 /* The first of the meshes with most ranks, as ls shows it; "" without one. Returns buf. */
 char *subject_mesh(const struct table *t, char *buf, size_t bytes);

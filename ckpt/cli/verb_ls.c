@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first. Reads one small file per step.
- * Invariant: the order inside a job is the store's (lineage), whatever the clocks said; jobs are merged by the time of their newest step.
+ * Invariant: the order inside a job is the store's (lineage), whatever the clocks said; jobs are
+ * merged by the time of their newest step.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/subject.h"
-#include <fcntl.h>
 
 struct ls_job {
 	char job[CKPT_JOB_MAX + 1];
 	char *path;
 	struct store_step *step;
-	uint32_t n, at, committed;
+	uint32_t n, at;
+	uint32_t latest; /* "latest" among step[]; UINT32_MAX: it is damaged, or there is none */
 };
 
 struct ls {
@@ -26,27 +27,42 @@ struct ls {
 };
 
 enum {
-	COL_JOB, COL_STEP, COL_STATE, COL_AGE, COL_BYTES, COL_MESH, COL_WORLD, COL_PARENT, COL_NOTE, COL_PATH, COL_SEQ, COL_CREATED_NS,
-	COL_GENERATION, COL_ID, COL_FORMAT, COL_WHY, COL_COUNT,
+	COL_JOB,
+	COL_STEP,
+	COL_STATE,
+	COL_AGE,
+	COL_BYTES,
+	COL_MESH,
+	COL_WORLD,
+	COL_PARENT,
+	COL_NOTE,
+	COL_PATH,
+	COL_SEQ,
+	COL_CREATED_NS,
+	COL_GENERATION,
+	COL_ID,
+	COL_FORMAT,
+	COL_WHY,
+	COL_COUNT,
 };
 
 static const struct column columns[COL_COUNT] = {
-	[COL_JOB] = { "job", "JOB", false, 1 },
-	[COL_STEP] = { "step", "STEP", true, 0 },
-	[COL_STATE] = { "state", "STATE", false, 0 },
-	[COL_AGE] = { "created", "AGE", true, 0 },
-	[COL_BYTES] = { "bytes", "SIZE", true, 0 },
-	[COL_MESH] = { "mesh", "MESH", false, 1 },
-	[COL_WORLD] = { "world_size", "RANKS", true, 0 },
-	[COL_PARENT] = { "parent", "PARENT", true, 0 },
-	[COL_NOTE] = { NULL, "NOTE", false, 1 },
-	[COL_PATH] = { "path", NULL, false, 0 },
-	[COL_SEQ] = { "seq", NULL, false, 0 },
-	[COL_CREATED_NS] = { "created_ns", NULL, false, 0 },
-	[COL_GENERATION] = { "generation", NULL, false, 0 },
-	[COL_ID] = { "id", NULL, false, 0 },
-	[COL_FORMAT] = { "format", NULL, false, 0 },
-	[COL_WHY] = { "why", NULL, false, 0 },
+	[COL_JOB] = { "job", "JOB", false, FIT_LAST },
+	[COL_STEP] = { "step", "STEP", true, FIT_WHOLE },
+	[COL_STATE] = { "state", "STATE", false, FIT_WHOLE },
+	[COL_AGE] = { "created", "AGE", true, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
+	[COL_MESH] = { "mesh", "MESH", false, FIT_LAST },
+	[COL_WORLD] = { "world_size", "RANKS", true, FIT_WHOLE },
+	[COL_PARENT] = { "parent", "PARENT", true, FIT_WHOLE },
+	[COL_NOTE] = { NULL, "NOTE", false, FIT_WHOLE },
+	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
+	[COL_SEQ] = { "seq", NULL, false, FIT_WHOLE },
+	[COL_CREATED_NS] = { "created_ns", NULL, false, FIT_WHOLE },
+	[COL_GENERATION] = { "generation", NULL, false, FIT_WHOLE },
+	[COL_ID] = { "id", NULL, false, FIT_WHOLE },
+	[COL_FORMAT] = { "format", NULL, false, FIT_WHOLE },
+	[COL_WHY] = { "why", NULL, false, FIT_WHOLE },
 };
 
 static const char *state_name(enum store_state state)
@@ -79,7 +95,8 @@ static enum cell_style state_style(enum store_state state)
 	return STYLE_PLAIN;
 }
 
-static int job_add(struct ls *l, const char *job, const char *path, struct store_step *step, uint32_t n)
+static int job_add(struct ls *l, const char *job, const char *path, struct store_step *step,
+		   uint32_t n, uint32_t latest)
 {
 	struct ls_job *j;
 
@@ -93,7 +110,7 @@ static int job_add(struct ls *l, const char *job, const char *path, struct store
 		l->cap = cap;
 	}
 	j = &l->job[l->njob];
-	*j = (struct ls_job){ .path = strdup(path), .step = step, .n = n };
+	*j = (struct ls_job){ .path = strdup(path), .step = step, .n = n, .latest = latest };
 	if (!j->path)
 		return -ENOMEM;
 	snprintf(j->job, sizeof j->job, "%s", job);
@@ -101,17 +118,23 @@ static int job_add(struct ls *l, const char *job, const char *path, struct store
 	return 0;
 }
 
-/* Without --all only what is committed is kept; damaged steps are counted. */
-static uint32_t keep(struct ls *l, struct store_step *step, uint32_t n)
+/* Without --all only what is committed is kept; damaged steps are counted. Returns how many are
+ * kept. */
+static uint32_t keep(struct ls *l, struct store_step *step, uint32_t n, uint32_t *ret_latest)
 {
-	uint32_t kept = 0;
+	uint32_t kept = 0, sound = 0, broken = 0;
 
+	*ret_latest = UINT32_MAX;
 	for (uint32_t i = 0; i < n; i++) {
+		sound += step[i].state == STORE_COMMITTED;
+		broken += step[i].state == STORE_DAMAGED;
+		if (step[i].state == STORE_COMMITTED && sound == 1 && !broken)
+			*ret_latest = kept;
 		if (step[i].state == STORE_COMMITTED || l->c->value[OPT_ALL])
 			step[kept++] = step[i];
-		else
-			l->damaged += step[i].state == STORE_DAMAGED;
 	}
+	if (!l->c->value[OPT_ALL])
+		l->damaged += broken;
 	return kept;
 }
 
@@ -121,7 +144,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	struct store s = { .ops = l->c->ops, .root_fd = -1, .job_fd = job_fd };
 	struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
-	uint32_t n = 0;
+	uint32_t n = 0, latest;
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
@@ -131,13 +154,15 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
 		return 0;
 	}
-	rc = job_add(l, job, abs_path, step, keep(l, step, n));
+	n = keep(l, step, n, &latest);
+	rc = job_add(l, job, abs_path, step, n, latest);
 	if (rc)
 		free(step);
 	return rc;
 }
 
-/* The job whose next step is the newest; what is being collected has no time yet, and is newer than all. */
+/* The job whose next step is the newest; what is being collected has no time yet, and is newer
+ * than all. */
 static struct ls_job *newest(struct ls *l)
 {
 	struct ls_job *best = NULL;
@@ -160,14 +185,11 @@ static struct ls_job *newest(struct ls *l)
 
 static struct cell note_of(const struct ls_job *j, const struct store_step *x)
 {
-	if (x->state == STORE_DAMAGED)
-		return cell_styled(cell_text(x->why), STYLE_BAD);
-	if (x->state == STORE_COMMITTED && !j->committed)
-		return cell_text("latest");
-	return cell_text("");
+	return cell_text(j->latest < j->n && x == &j->step[j->latest] ? "latest" : "");
 }
 
-static void step_put(struct ls *l, struct ls_job *j, const struct store_step *x, const struct column *col)
+static void step_put(struct ls *l, const struct ls_job *j, const struct store_step *x,
+		     const struct column *col)
 {
 	struct output *o = l->c->o;
 	bool known = x->state == STORE_COMMITTED || x->state == STORE_SET_ASIDE;
@@ -178,10 +200,12 @@ static void step_put(struct ls *l, struct ls_job *j, const struct store_step *x,
 	output_put(o, &col[COL_PATH], cell_text(path));
 	output_put(o, &col[COL_JOB], cell_text(j->job));
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
-	output_put(o, &col[COL_STATE], cell_styled(cell_text(state_name(x->state)), state_style(x->state)));
+	output_put(o, &col[COL_STATE],
+		   cell_styled(cell_text(state_name(x->state)), state_style(x->state)));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
 	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
-	output_put(o, &col[COL_PARENT], known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
+	output_put(o, &col[COL_PARENT],
+		   known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
 	output_put(o, &col[COL_WORLD], known ? cell_of(CELL_COUNT, x->world) : cell_none());
 	output_put(o, &col[COL_MESH], known ? cell_text(x->mesh) : cell_none());
 	output_put(o, &col[COL_FORMAT], x->format ? cell_text(x->format) : cell_none());
@@ -193,7 +217,6 @@ static void step_put(struct ls *l, struct ls_job *j, const struct store_step *x,
 	output_put(o, &col[COL_WHY], x->why[0] ? cell_text(x->why) : cell_none());
 	output_close(o);
 	if (x->state == STORE_COMMITTED) {
-		j->committed++;
 		l->listed++;
 		l->bytes += x->bytes;
 	}
@@ -218,6 +241,22 @@ static void list(struct ls *l)
 	output_close(l->c->o);
 }
 
+/* What is wrong with the damaged steps that were listed. */
+static void reasons(struct ls *l)
+{
+	char mark[64];
+
+	for (uint32_t i = 0; i < l->njob; i++)
+		for (uint32_t k = 0; k < l->job[i].n; k++) {
+			const struct store_step *x = &l->job[i].step[k];
+
+			if (x->state != STORE_DAMAGED)
+				continue;
+			snprintf(mark, sizeof mark, "step %llu", (unsigned long long)x->step);
+			cli_mark(l->c, STYLE_BAD, mark, 2, " of %s: %s", l->job[i].job, x->why);
+		}
+}
+
 static void summary(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES];
@@ -227,30 +266,14 @@ static void summary(struct ls *l, const char *where)
 	else if (!l->listed)
 		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
 	else if (l->njob == 1)
-		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %s, %s", l->listed, l->listed == 1 ? "" : "s", l->job[0].job,
-			human_bytes(l->bytes, bytes));
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %s, %s", l->listed,
+			l->listed == 1 ? "" : "s", l->job[0].job, human_bytes(l->bytes, bytes));
 	else
-		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed, l->listed == 1 ? "" : "s", l->njob,
-			human_bytes(l->bytes, bytes));
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed,
+			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes));
 	if (l->damaged)
-		cli_hint(l->c, "%u damaged step%s not listed: ckptctl ls --all says what is wrong", l->damaged, l->damaged == 1 ? " is" : "s are");
-}
-
-/* A step directory is no store, but what was meant is clear. */
-static bool is_checkpoint(struct cli *c, const char *path)
-{
-	struct subject s;
-	struct ckpt_err err;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool yes = false;
-
-	if (fd < 0)
-		return false;
-	if (!subject_take(&s, c->ops, fd, path, &err))
-		for (uint32_t i = 0; cli_formats[i] && !yes; i++)
-			yes = cli_formats[i]->probe(&s.dir) > 0;
-	subject_close(&s);
-	return yes;
+		cli_hint(l->c, "%u damaged step%s not listed: ckptctl ls --all says what is wrong",
+			 l->damaged, l->damaged == 1 ? " is" : "s are");
 }
 
 static int run(struct cli *c)
@@ -260,15 +283,20 @@ static int run(struct cli *c)
 	struct ckpt_err err = { 0 };
 	int rc = store_jobs(c->ops, where, each_job, &l, &err);
 
-	if (!rc && !l.njob && is_checkpoint(c, where))
+	if (!rc && !l.njob && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
-		l.code = cli_fail(c, rc, &err, NULL);
+		l.code = cli_fail(
+			c, rc, &err,
+			rc == -ENOENT
+				? "check the path; a job makes its store with its first checkpoint"
+				: NULL);
 	if (!rc) {
 		c->o->ops->begin(c->o, "ckptd.ls/1");
 		list(&l);
+		reasons(&l);
 		summary(&l, where);
 		c->o->ops->end(c->o);
 	}
@@ -284,13 +312,16 @@ const struct cli_verb verb_ls = {
 	.name = "ls",
 	.help = "the checkpoints of a store or job, newest first",
 	.synopsis = (const char *const[]){ "[PATH]", "--all [PATH]", NULL },
-	.about = "PATH is a store (the directory that jobs write to) or the directory of one job in it. Committed steps are listed: those that are whole, "
-		 "durable, and can be restored. PARENT is the step that the job had resumed from or committed before.",
+	.about = "PATH is a store (the directory that jobs write to) or the directory of one job "
+		 "in it. Committed steps are listed: those that are whole, "
+		 "durable, and can be restored. PARENT is the step that the job had resumed from "
+		 "or committed before.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ls runs/", "all jobs of the store runs/" },
-			{ "ckptctl ls runs/demo --all", "also what is unfinished, set aside or damaged" },
-			{ "ckptctl ls --json | jq .checkpoints[0].step", "the newest step, for a script" },
+			{ "ckptctl ls runs/demo --all", "also unfinished, set aside, damaged" },
+			{ "ckptctl ls --json | jq .checkpoints[0].step",
+			  "the newest step, for a script" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -298,7 +329,8 @@ const struct cli_verb verb_ls = {
 			{ OPT_ALL, "also steps being collected, set aside, or damaged" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; 12 it cannot be read.",
+	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "
+		 "12 it cannot be read.",
 	.narg_max = 1,
 	.run = run,
 };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one tensor and who wrote which elements of it.
- * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a person what fits a screen.
+ * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one
+ * tensor and who wrote which elements of it.
+ * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a
+ * person what fits a screen.
  */
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -9,7 +11,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/subject.h"
 
-#define FIELD(name, key, head) static const struct column name = { key, head, false, 0 }
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
@@ -56,17 +58,21 @@ static void put_lineage(struct output *o, const struct checkpoint *k)
 	char line[LINE_BYTES];
 
 	if (k->parent_step == UINT64_MAX)
-		snprintf(line, sizeof line, "seq %llu, no parent, launch %llu", (unsigned long long)k->seq, (unsigned long long)k->generation);
+		snprintf(line, sizeof line, "seq %llu, no parent, launch %llu",
+			 (unsigned long long)k->seq, (unsigned long long)k->generation);
 	else
-		snprintf(line, sizeof line, "seq %llu, parent step %llu, launch %llu", (unsigned long long)k->seq,
-			 (unsigned long long)k->parent_step, (unsigned long long)k->generation);
+		snprintf(line, sizeof line, "seq %llu, parent step %llu, launch %llu",
+			 (unsigned long long)k->seq, (unsigned long long)k->parent_step,
+			 (unsigned long long)k->generation);
 	output_put(o, &f_lineage, cell_text(line));
 }
 
 static void put_meshes(struct output *o, const struct table *t)
 {
 	enum { COL_MESH, COL_RANKS, COL_TENSORS, COL_COUNT };
-	static const struct column col[COL_COUNT] = { { "mesh", NULL, false, 0 }, { "ranks", NULL, true, 0 }, { "tensors", NULL, true, 0 } };
+	static const struct column col[COL_COUNT] = { { "mesh", NULL, false, FIT_WHOLE },
+						      { "ranks", NULL, true, FIT_WHOLE },
+						      { "tensors", NULL, true, FIT_WHOLE } };
 	cleanup_free uint64_t *uses = calloc((size_t)t->nmesh + 1, sizeof *uses);
 	char mesh[LINE_BYTES];
 
@@ -76,7 +82,8 @@ static void put_meshes(struct output *o, const struct table *t)
 	output_list(o, "meshes", NULL, 0);
 	for (uint32_t i = 0; uses && i < t->nmesh; i++) {
 		output_row(o);
-		output_put(o, &col[COL_MESH], cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
+		output_put(o, &col[COL_MESH],
+			   cell_text(mesh_print(&t->mesh[i], mesh, sizeof mesh)));
 		output_put(o, &col[COL_RANKS], cell_of(CELL_COUNT, t->mesh[i].nrank));
 		output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, uses[i]));
 		output_close(o);
@@ -94,8 +101,10 @@ static void put_world(struct output *o, const struct checkpoint *k)
 	output_put(o, &f_mesh, cell_text(subject_mesh(t, mesh, sizeof mesh)));
 	line[0] = 0;
 	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "", mesh_print(&t->mesh[i], mesh, sizeof mesh));
-	snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world, k->world == 1 ? "" : "s");
+		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
+					mesh_print(&t->mesh[i], mesh, sizeof mesh));
+	snprintf(line + len, sizeof line - len, "%s%u rank%s", len ? ", " : "", k->world,
+		 k->world == 1 ? "" : "s");
 	output_put(o, &f_meshes, cell_text(line));
 	put_meshes(o, t);
 }
@@ -103,9 +112,10 @@ static void put_world(struct output *o, const struct checkpoint *k)
 static void put_parts(struct output *o, const struct checkpoint *k)
 {
 	enum { COL_FILE, COL_RANK, COL_BYTES, COL_RAW, COL_COUNT };
-	static const struct column col[COL_COUNT] = {
-		{ "file", NULL, false, 0 }, { "rank", NULL, true, 0 }, { "bytes", NULL, true, 0 }, { "raw_bytes", NULL, true, 0 }
-	};
+	static const struct column col[COL_COUNT] = { { "file", NULL, false, FIT_WHOLE },
+						      { "rank", NULL, true, FIT_WHOLE },
+						      { "bytes", NULL, true, FIT_WHOLE },
+						      { "raw_bytes", NULL, true, FIT_WHOLE } };
 	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t least = UINT64_MAX, most = 0;
 
@@ -131,7 +141,8 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
 		output_row(o);
 		output_put(o, &col[COL_FILE], cell_text(k->file[i].name));
-		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
+		output_put(o, &col[COL_RANK],
+			   cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
 		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
 		output_close(o);
@@ -147,8 +158,10 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 	for (uint32_t i = 0; i < k->nnote; i++) {
 		size_t len = strlen(line);
 
-		output_put(o, &(struct column){ k->note[i].key, NULL, false, 0 }, cell_real(k->note[i].value));
-		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "", k->note[i].key, k->note[i].value);
+		output_put(o, &(struct column){ k->note[i].key, NULL, false, FIT_WHOLE },
+			   cell_real(k->note[i].value));
+		snprintf(line + len, sizeof line - len, "%s%.100s %.6g", i ? ", " : "",
+			 k->note[i].key, k->note[i].value);
 	}
 	output_close(o);
 	if (k->nnote)
@@ -190,7 +203,8 @@ static void put_summary(struct output *o, const struct subject *s)
 	put_notes(o, k);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
-	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "", k->tool);
+	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
+		 k->tool);
 	output_put(o, &f_written, cell_text(line));
 }
 
@@ -199,7 +213,8 @@ static void put_summary(struct output *o, const struct subject *s)
 static int group_compare(const void *a, const void *b, void *arg)
 {
 	const struct table *t = arg;
-	const struct table_tensor *x = &t->tensor[*(const uint32_t *)a], *y = &t->tensor[*(const uint32_t *)b];
+	const struct table_tensor *x = &t->tensor[*(const uint32_t *)a],
+				  *y = &t->tensor[*(const uint32_t *)b];
 	int d = strcmp(x->component, y->component);
 
 	if (!d)
@@ -209,10 +224,22 @@ static int group_compare(const void *a, const void *b, void *arg)
 
 static int put_groups(struct output *o, const struct table *t)
 {
-	enum { COL_COMPONENT, COL_ROLE, COL_DTYPE, COL_TENSORS, COL_ELEMENTS, COL_BYTES, COL_COUNT };
+	enum {
+		COL_COMPONENT,
+		COL_ROLE,
+		COL_DTYPE,
+		COL_TENSORS,
+		COL_ELEMENTS,
+		COL_BYTES,
+		COL_COUNT
+	};
 	static const struct column col[COL_COUNT] = {
-		{ "component", "COMPONENT", false, 1 }, { "role", "ROLE", false, 0 },        { "dtype", "DTYPE", false, 0 },
-		{ "tensors", "TENSORS", true, 0 },      { "elements", "ELEMENTS", true, 0 }, { "bytes", "SIZE", true, 0 },
+		{ "component", "COMPONENT", false, FIT_LAST },
+		{ "role", "ROLE", false, FIT_WHOLE },
+		{ "dtype", "DTYPE", false, FIT_WHOLE },
+		{ "tensors", "TENSORS", true, FIT_WHOLE },
+		{ "elements", "ELEMENTS", true, FIT_WHOLE },
+		{ "bytes", "SIZE", true, FIT_WHOLE },
 	};
 	cleanup_free uint32_t *id = calloc((size_t)t->ntensor + 1, sizeof *id);
 
@@ -226,7 +253,8 @@ static int put_groups(struct output *o, const struct table *t)
 		const struct table_tensor *x = &t->tensor[id[i]];
 		uint64_t elements = 0, bytes = 0;
 
-		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t); n++) {
+		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t);
+		     n++) {
 			elements += t->tensor[id[i + n]].numel;
 			bytes += tensor_bytes(&t->tensor[id[i + n]]);
 		}
@@ -262,9 +290,12 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 {
 	enum { COL_RANK, COL_INDEX, COL_BYTES, COL_FILE, COL_OFFSET, COL_RAW, COL_COUNT };
 	static const struct column col[COL_COUNT] = {
-		[COL_RANK] = { "rank", "RANK", true, 0 },       [COL_INDEX] = { "index", "ELEMENTS", false, 2 },
-		[COL_BYTES] = { "bytes", "SIZE", true, 0 },     [COL_FILE] = { "file", "FILE", false, 1 },
-		[COL_OFFSET] = { "offset", "OFFSET", true, 0 }, [COL_RAW] = { "raw_offset", NULL, true, 0 },
+		[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
+		[COL_INDEX] = { "index", "ELEMENTS", false, FIT_THEN },
+		[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
+		[COL_FILE] = { "file", "FILE", false, FIT_LAST },
+		[COL_OFFSET] = { "offset", "OFFSET", true, FIT_WHOLE },
+		[COL_RAW] = { "raw_offset", NULL, true, FIT_WHOLE },
 	};
 	const struct table *t = &k->table;
 
@@ -276,9 +307,11 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
 		output_put(o, &col[COL_FILE], cell_text(f->name));
-		output_put(o, &col[COL_OFFSET], cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
+		output_put(o, &col[COL_OFFSET],
+			   cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
-		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * t->tensor[tensor].elem_bytes));
+		output_put(o, &col[COL_BYTES],
+			   cell_of(CELL_BYTES, p->set.numel * t->tensor[tensor].elem_bytes));
 		output_put(o, &col[COL_INDEX], cell_set(&p->set, t->tensor[tensor].shape));
 		output_close(o);
 	}
@@ -286,29 +319,51 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 }
 
 enum {
-	COL_TENSOR, COL_COMPONENT, COL_NAME, COL_DTYPE, COL_SHAPE, COL_BYTES, COL_ROLE, COL_CLASS, COL_ROLE_CLASS, COL_OF, COL_RANK, COL_LAYOUT,
-	COL_PIECES, COL_FINGERPRINT, COL_COUNT,
+	COL_TENSOR,
+	COL_COMPONENT,
+	COL_NAME,
+	COL_DTYPE,
+	COL_SHAPE,
+	COL_BYTES,
+	COL_ROLE,
+	COL_CLASS,
+	COL_ROLE_CLASS,
+	COL_OF,
+	COL_RANK,
+	COL_LAYOUT,
+	COL_PIECES,
+	COL_FINGERPRINT,
+	COL_COUNT,
 };
 
 static const struct column tensor_columns[COL_COUNT] = {
-	[COL_TENSOR] = { NULL, "TENSOR", false, 1 },     [COL_COMPONENT] = { "component", NULL, false, 0 },
-	[COL_NAME] = { "name", NULL, false, 0 },         [COL_DTYPE] = { "dtype", "DTYPE", false, 0 },
-	[COL_SHAPE] = { "shape", "SHAPE", false, 0 },    [COL_BYTES] = { "bytes", NULL, true, 0 },
-	[COL_ROLE] = { "role", NULL, false, 0 },         [COL_CLASS] = { "class", NULL, false, 0 },
-	[COL_ROLE_CLASS] = { NULL, "ROLE", false, 0 },   [COL_OF] = { "of", NULL, false, 0 },
-	[COL_RANK] = { "rank", NULL, true, 0 },          [COL_LAYOUT] = { "layout", "LAYOUT", false, 2 },
-	[COL_PIECES] = { NULL, "PIECES", true, 0 },      [COL_FINGERPRINT] = { "fingerprint", "FINGERPRINT", false, 2 },
+	[COL_TENSOR] = { NULL, "TENSOR", false, FIT_LAST },
+	[COL_COMPONENT] = { "component", NULL, false, FIT_WHOLE },
+	[COL_NAME] = { "name", NULL, false, FIT_WHOLE },
+	[COL_DTYPE] = { "dtype", "DTYPE", false, FIT_WHOLE },
+	[COL_SHAPE] = { "shape", "SHAPE", false, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", NULL, true, FIT_WHOLE },
+	[COL_ROLE] = { "role", NULL, false, FIT_WHOLE },
+	[COL_CLASS] = { "class", NULL, false, FIT_WHOLE },
+	[COL_ROLE_CLASS] = { NULL, "ROLE", false, FIT_DROP },
+	[COL_OF] = { "of", NULL, false, FIT_WHOLE },
+	[COL_RANK] = { "rank", NULL, true, FIT_WHOLE },
+	[COL_LAYOUT] = { "layout", "LAYOUT", false, FIT_THEN },
+	[COL_PIECES] = { NULL, "PIECES", true, FIT_DROP },
+	[COL_FINGERPRINT] = { "fingerprint", "FINGERPRINT", false, FIT_FIRST },
 };
 
 /* One look of a tensor: as a row of a table, or as labels (the same columns with other heads). */
-static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id, const struct column *col)
+static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id,
+		       const struct column *col)
 {
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
 
 	/* Most tensors are STABLE: only the others say what they are. */
-	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ", x->cls == CKPT_STABLE ? "" : class_name(x->cls));
+	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ",
+		 x->cls == CKPT_STABLE ? "" : class_name(x->cls));
 	output_put(o, &col[COL_TENSOR], cell_text(table_tensor_print(x, full, sizeof full)));
 	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
 	output_put(o, &col[COL_NAME], cell_text(x->name));
@@ -323,12 +378,14 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	if (x->layout == TABLE_NONE)
 		output_put(o, &col[COL_LAYOUT], cell_none());
 	else
-		output_put(o, &col[COL_LAYOUT], cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
+		output_put(o, &col[COL_LAYOUT],
+			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
 	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
 	output_put(o, &col[COL_FINGERPRINT], cell_of(CELL_FINGERPRINT, x->fp));
 }
 
-static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id, uint32_t n, bool shown)
+static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id,
+			uint32_t n, bool shown)
 {
 	output_list(o, "tensors", shown || o->machine ? tensor_columns : NULL, COL_COUNT);
 	for (uint32_t i = 0; i < n; i++) {
@@ -356,7 +413,8 @@ static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
 	col[COL_OF].head = x->of[0] ? "of" : NULL;
 	col[COL_LAYOUT].head = "layout";
 	col[COL_FINGERPRINT].head = "fingerprint";
-	cli_say(c, STYLE_STRONG, "%s in step %llu of %s", table_tensor_print(x, full, sizeof full), (unsigned long long)k->step, k->job);
+	cli_say(c, STYLE_STRONG, "%s in step %llu of %s", table_tensor_print(x, full, sizeof full),
+		(unsigned long long)k->step, k->job);
 	put_tensor(c->o, k, id, col);
 	put_pieces(c->o, k, id);
 }
@@ -395,7 +453,11 @@ static int run(struct cli *c)
 	int code, rc = 0;
 
 	if (glob && word)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "TENSOR names one tensor, --tensors many: give one of them"), &err, "ckptctl show -h");
+		return cli_fail(
+			c,
+			ckpt_error(&err, -EINVAL,
+				   "TENSOR names one tensor, --tensors many: give one of them"),
+			&err, "ckptctl show -h");
 	code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
 	if (code) {
 		subject_close(&s);
@@ -406,7 +468,8 @@ static int run(struct cli *c)
 	else if (word)
 		rc = subject_tensors(s.ckpt, word, &id, &n, &err);
 	if (rc)
-		code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all", s.ref.path);
+		code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
+				s.ref.path);
 	else
 		code = show(c, &s, id, n);
 	subject_close(&s);
@@ -417,21 +480,25 @@ const struct cli_verb verb_show = {
 	.name = "show",
 	.help = "what is in a checkpoint, or in one of its tensors",
 	.synopsis = (const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR", NULL },
-	.about = "CKPT is latest (the default), latest~1, step:12000, or the path of a step directory, which may be copied or renamed. TENSOR is a name or "
-		 "component/name; for one tensor the table says which rank wrote which elements of it, and where they lie. Only metadata is read.",
+	.about = "CKPT is latest (the default), latest~1, step:12000, or the path of a step "
+		 "directory, which may be copied or renamed. TENSOR is a name or "
+		 "component/name; for one tensor the table says which rank wrote which elements "
+		 "of it, and where they lie. Only metadata is read.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl show", "the newest checkpoint below ., or $CKPTD_STORE" },
-			{ "ckptctl show step:12000 --tensors='*.wq.*'", "some of its tensors" },
+			{ "ckptctl show", "the newest one" },
+			{ "ckptctl show step:90 --tensors='*.wq.*'", "some of its tensors" },
 			{ "ckptctl show latest optim/w.master", "who holds which rows" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_TENSORS, "list the tensors whose name, or component/name, matches; * matches anything" },
+			{ OPT_TENSORS, "list the tensors whose name, or component/name, matches; "
+				       "* matches anything" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, checkpoint or tensor; 12 it cannot be read.",
+	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "
+		 "checkpoint or tensor; 12 it cannot be read.",
 	.narg_max = 2,
 	.run = run,
 };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_verify.c - ckptctl verify: is a checkpoint what was committed? Its structure always, every byte of it with --data.
- * Invariant: one damaged checkpoint hides no other: all that were asked for are checked and all their faults listed, and the exit code is 4 then.
+ * verb_verify.c - ckptctl verify: is a checkpoint what was committed? Its structure always, every
+ * byte of it with --data.
+ * Invariant: one damaged checkpoint hides no other: all that were asked for are checked and all
+ * their faults listed, and the exit code is 4 then.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
@@ -11,7 +13,7 @@
 #include "ckpt/move/move.h"
 
 #define FAULTS_MAX 10000u /* of one checkpoint that are kept: a lost disk must not fill memory */
-#define FAULTS_SAID 50u   /* of one checkpoint that a person is told */
+#define FAULTS_SAID 50u	  /* of one checkpoint that a person is told */
 
 struct fault {
 	char *kind, *file, *tensor, *text, *path;
@@ -35,18 +37,23 @@ struct one {
 	struct subject s;
 	char job[CKPT_JOB_MAX + 1];
 	uint64_t step;
-	bool has_step;
-	uint64_t first, nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
+	uint64_t bytes;
+	bool has_step, has_bytes;
+	uint64_t first,
+		nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
 	uint64_t checked_bytes;
 	double speed;
 };
 
 enum { COL_PATH, COL_JOB, COL_STEP, COL_OK, COL_BYTES, COL_CHECKED, COL_NFAULT, COL_COUNT };
 static const struct column columns[COL_COUNT] = {
-	[COL_PATH] = { "path", NULL, false, 0 },           [COL_JOB] = { "job", NULL, false, 0 },
-	[COL_STEP] = { "step", NULL, false, 0 },           [COL_OK] = { "ok", NULL, false, 0 },
-	[COL_BYTES] = { "bytes", NULL, false, 0 },         [COL_CHECKED] = { "checked_bytes", NULL, false, 0 },
-	[COL_NFAULT] = { "fault_count", NULL, false, 0 },
+	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
+	[COL_JOB] = { "job", NULL, false, FIT_WHOLE },
+	[COL_STEP] = { "step", NULL, false, FIT_WHOLE },
+	[COL_OK] = { "ok", NULL, false, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", NULL, false, FIT_WHOLE },
+	[COL_CHECKED] = { "checked_bytes", NULL, false, FIT_WHOLE },
+	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
 };
 
 static void fault_free(struct fault *f)
@@ -85,20 +92,23 @@ static void on_fault(void *arg, const struct format_fault *fault)
 		.offset = fault->offset,
 		.length = fault->length,
 	};
+	if (!f->kind || !f->file || !f->tensor || !f->text || !f->path) {
+		fault_free(f);
+		v->nfault--;
+		v->c->o->failed = true;
+	}
 }
 
-/* Bytes that opening a checkpoint has read: all but the parts' data. */
-static uint64_t metadata_bytes(const struct checkpoint *k)
+/* The parts' data: what --data reads. All else was read by opening the checkpoint. */
+static uint64_t data_bytes(const struct checkpoint *k)
 {
-	uint64_t bytes = k->stored_bytes;
+	uint64_t bytes = 0;
 
-	for (uint32_t i = 0; i < k->nfile; i++) {
-		const struct format_file *f = &k->file[i];
-		uint64_t data = f->data_end > f->data_off ? f->data_end - f->data_off : 0;
-
-		bytes -= MIN(bytes, data);
-	}
-	return bytes;
+	for (uint32_t i = 0; i < k->nfile; i++)
+		bytes += k->file[i].data_end > k->file[i].data_off
+				 ? k->file[i].data_end - k->file[i].data_off
+				 : 0;
+	return MIN(bytes, k->stored_bytes);
 }
 
 static int check_data(struct one *x, struct ckpt_err *err)
@@ -107,46 +117,63 @@ static int check_data(struct one *x, struct ckpt_err *err)
 	const struct checkpoint *k = x->s.ckpt;
 	struct progress progress;
 	struct move_files files;
-	uint64_t parts = 0;
+	uint64_t read = 0;
 	int rc;
 
-	for (uint32_t i = 0; i < k->nfile; i++)
-		parts += k->file[i].file_bytes;
 	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
 	if (rc)
 		return rc;
-	progress_begin(&progress, c->err, &c->err_screen, c->json, parts, "step %llu", (unsigned long long)k->step);
-	rc = move_verify(&files, progress_tick, &progress, on_fault, x, &x->checked_bytes, err);
+	progress_begin(&progress, c->err, &c->err_screen, c->json, data_bytes(k), "step %llu",
+		       (unsigned long long)k->step);
+	rc = move_verify(&files, progress_tick, &progress, on_fault, x, &read, err);
 	x->speed = progress_end(&progress);
 	move_close(&files);
-	/* Opening has read what is no part. */
-	x->checked_bytes += k->stored_bytes - MIN(k->stored_bytes, parts);
+	x->checked_bytes += read;
 	return rc;
+}
+
+/* Who it is: what the store called it, else its own metadata as far as they go, else the name of
+ * its directory. */
+static void know(struct one *x)
+{
+	const struct checkpoint *k = x->s.ckpt;
+	const char *base = strrchr(x->s.ref.path, '/');
+	struct subject_brief brief = { 0 };
+	unsigned long long n;
+	int end = 0;
+
+	if (k) {
+		brief = (struct subject_brief){ .step = k->step, .stored_bytes = k->stored_bytes };
+		memcpy(brief.job, k->job, sizeof brief.job);
+	}
+	if (k || subject_brief(&x->s, &brief)) {
+		x->bytes = brief.stored_bytes;
+		x->has_bytes = true;
+	} else if (base && sscanf(base, "/step-%12llu%n", &n, &end) == 1 && end && !base[end]) {
+		brief.step = n;
+	} else {
+		return;
+	}
+	if (!x->has_step) {
+		x->step = brief.step;
+		x->has_step = true;
+		memcpy(x->job, brief.job, sizeof x->job);
+	}
 }
 
 /* 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. */
 static int check(struct one *x, struct ckpt_err *err)
 {
 	int rc = subject_open(&x->s, on_fault, x, err);
-	const struct checkpoint *k = x->s.ckpt;
 
-	if (k) {
-		x->step = k->step;
-		x->has_step = true;
-		snprintf(x->job, sizeof x->job, "%s", k->job);
-		x->checked_bytes = metadata_bytes(k);
-	}
-	/* Committed once, incomplete now: that is damage. */
-	if (rc == -EUCLEAN || rc == -EPROTO || (rc && x->nfault))
-		rc = -EBADMSG;
-	if (k && x->v->data && (!rc || rc == -EBADMSG)) {
-		int data = check_data(x, err);
-
-		rc = rc ? rc : data;
-	}
+	if (!rc)
+		x->checked_bytes = x->s.ckpt->stored_bytes - data_bytes(x->s.ckpt);
+	if (!rc && x->v->data)
+		rc = subject_damage(check_data(x, err));
+	know(x);
 	if (rc == -EBADMSG && !x->nfault)
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
-	return x->nfault ? -EBADMSG : rc;
+	return !rc && x->nfault ? -EBADMSG : rc;
 }
 
 static void say_fault(struct verify *v, const struct fault *f)
@@ -175,26 +202,33 @@ static void say_one(const struct one *x, int rc)
 	struct cli *c = v->c;
 	char size[HUMAN_BYTES] = "", speed[HUMAN_BYTES] = "", name[CKPT_JOB_MAX + 64];
 
-	if (x->has_step && x->job[0])
-		snprintf(name, sizeof name, "step %llu of %s", (unsigned long long)x->step, x->job);
+	if (x->has_step)
+		snprintf(name, sizeof name, "step %llu%s%s", (unsigned long long)x->step,
+			 x->job[0] ? " of " : "", x->job);
 	else
 		snprintf(name, sizeof name, "checkpoint");
-	if (x->s.ckpt)
-		human_bytes(x->s.ckpt->stored_bytes, size);
+	if (x->has_bytes)
+		human_bytes(x->bytes, size);
 	if (v->data && c->out_screen.terminal && x->speed > 0)
 		snprintf(speed, sizeof speed, "  %.2f GB/s", x->speed / 1e9);
 	if (!rc) {
-		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size, v->data ? "every byte checked" : "structure checked", speed);
+		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size,
+			 v->data ? "every byte checked" : "structure checked", speed);
 		return;
 	}
-	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size, (unsigned long long)x->nfault, x->nfault == 1 ? "" : "s",
-		 speed);
+	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size,
+		 (unsigned long long)x->nfault, x->nfault == 1 ? "" : "s", speed);
 	cli_say(c, STYLE_DIM, "  %s", x->s.ref.path);
 	for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 		say_fault(v, &v->fault[i]);
+	if (!x->s.ckpt && v->data)
+		cli_say(c, STYLE_DIM,
+			"  Its data were not read: only its tables say what they should be.");
 	if (x->nfault > FAULTS_SAID)
-		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them", (unsigned long long)(x->nfault - FAULTS_SAID));
-	cli_mark(c, STYLE_STRONG, "  next:", 8, " use another checkpoint (ckptctl ls); keep this one if it has no copy");
+		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
+			(unsigned long long)(x->nfault - FAULTS_SAID));
+	cli_mark(c, STYLE_STRONG, "  next:", 8,
+		 " use another checkpoint (ckptctl ls); keep this one if it has no copy");
 }
 
 static void put_one(const struct one *x, int rc)
@@ -204,15 +238,18 @@ static void put_one(const struct one *x, int rc)
 	output_row(o);
 	output_put(o, &columns[COL_PATH], cell_text(x->s.ref.path));
 	output_put(o, &columns[COL_JOB], x->job[0] ? cell_text(x->job) : cell_none());
-	output_put(o, &columns[COL_STEP], x->has_step ? cell_of(CELL_NUMBER, x->step) : cell_none());
+	output_put(o, &columns[COL_STEP],
+		   x->has_step ? cell_of(CELL_NUMBER, x->step) : cell_none());
 	output_put(o, &columns[COL_OK], cell_of(CELL_FLAG, !rc));
-	output_put(o, &columns[COL_BYTES], x->s.ckpt ? cell_of(CELL_BYTES, x->s.ckpt->stored_bytes) : cell_none());
+	output_put(o, &columns[COL_BYTES],
+		   x->has_bytes ? cell_of(CELL_BYTES, x->bytes) : cell_none());
 	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->checked_bytes));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
 	output_close(o);
 }
 
-/* Check what x->s has found, tell it, and close it. why: what the store's scan said already ("" nothing). */
+/* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
+ * nothing). */
 static void verify_one(struct one *x, const char *why)
 {
 	struct verify *v = x->v;
@@ -255,7 +292,7 @@ static void verify_name(struct verify *v, const char *name)
 	}
 	subject_close(&x.s);
 	v->nother++;
-	v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, rc == -ENOTUNIQ ? "name a job's directory with -C" : "ckptctl ls"));
+	v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
 }
 
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -297,8 +334,10 @@ static void put_faults(struct verify *v)
 {
 	enum { F_KIND, F_FILE, F_OFFSET, F_LENGTH, F_TENSOR, F_STEP, F_PATH, F_TEXT, F_COUNT };
 	static const struct column col[F_COUNT] = {
-		{ "kind", NULL, false, 0 },   { "file", NULL, false, 0 }, { "offset", NULL, false, 0 }, { "length", NULL, false, 0 },
-		{ "tensor", NULL, false, 0 }, { "step", NULL, false, 0 }, { "path", NULL, false, 0 },   { "text", NULL, false, 0 },
+		{ "kind", NULL, false, FIT_WHOLE },   { "file", NULL, false, FIT_WHOLE },
+		{ "offset", NULL, false, FIT_WHOLE }, { "length", NULL, false, FIT_WHOLE },
+		{ "tensor", NULL, false, FIT_WHOLE }, { "step", NULL, false, FIT_WHOLE },
+		{ "path", NULL, false, FIT_WHOLE },   { "text", NULL, false, FIT_WHOLE },
 	};
 	struct output *o = v->c->o;
 
@@ -312,7 +351,8 @@ static void put_faults(struct verify *v)
 		output_put(o, &col[F_OFFSET], cell_of(CELL_NUMBER, f->offset));
 		output_put(o, &col[F_LENGTH], cell_of(CELL_NUMBER, f->length));
 		output_put(o, &col[F_TENSOR], cell_text(f->tensor));
-		output_put(o, &col[F_STEP], f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
+		output_put(o, &col[F_STEP],
+			   f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
 		output_put(o, &col[F_PATH], cell_text(f->path));
 		output_put(o, &col[F_TEXT], cell_text(f->text));
 		output_close(o);
@@ -327,24 +367,36 @@ static void summary(struct verify *v)
 
 	human_bytes(v->checked_bytes, size);
 	if (!n && !v->code)
-		cli_say(v->c, STYLE_PLAIN, "There is no committed checkpoint yet: nothing to check.");
+		cli_say(v->c, STYLE_PLAIN,
+			"There is no committed checkpoint yet: nothing to check.");
 	else if (v->nfaulty)
-		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints FAULTY, %s read", v->nfaulty, n, size);
+		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints FAULTY, %s read", v->nfaulty, n,
+			size);
 	else if (v->ngood && !v->nother)
-		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s", size);
+		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s",
+			size);
 	if (v->ngood && !v->data && !v->nfaulty)
 		cli_hint(v->c, "--data reads and checks every byte of the data too");
 }
 
 static int run(struct cli *c)
 {
-	static const struct column checked = { "checked_bytes", NULL, false, 0 }, data = { "data", NULL, false, 0 };
+	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
+				   data = { "data", NULL, false, FIT_WHOLE };
 	struct verify v = { .c = c, .data = c->value[OPT_DATA] != NULL };
 	struct ckpt_err err = { 0 };
 	int rc = 0;
 
 	if (c->value[OPT_ALL] && c->narg > 1)
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "--all takes one PATH, a store or a job's directory"), &err, "ckptctl verify -h");
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL,
+					   "--all takes one PATH, a store or a job's directory"),
+				&err, "ckptctl verify -h");
+	if (c->value[OPT_ALL] && subject_is_checkpoint(c, c->narg ? c->arg[0] : c->where))
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL, "--all takes a store, %s is a checkpoint",
+					   c->narg ? c->arg[0] : c->where),
+				&err, "ckptctl verify PATH, without --all");
 	c->o->ops->begin(c->o, "ckptd.verify/1");
 	output_put(c->o, &data, cell_of(CELL_FLAG, v.data));
 	output_list(c->o, "checkpoints", columns, COL_COUNT);
@@ -358,7 +410,9 @@ static int run(struct cli *c)
 	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
 	put_faults(&v);
 	if (rc)
-		v.code = cli_worse(v.code, cli_fail(c, rc, &err, NULL));
+		v.code = cli_worse(
+			v.code,
+			cli_fail(c, rc, &err, rc == -ENOENT ? "check the path; ckptctl ls" : NULL));
 	/* Where nothing could be looked at there is nothing to tell but the error. */
 	if (!v.code || v.ngood || v.nfaulty) {
 		summary(&v);
@@ -374,14 +428,18 @@ const struct cli_verb verb_verify = {
 	.name = "verify",
 	.help = "are checkpoints still what was committed?",
 	.synopsis = (const char *const[]){ "[--data] [CKPT...]", "[--data] --all [PATH]", NULL },
-	.about = "Checks that a checkpoint is whole: its files, their sizes, headers, tables and hashes, and that every element of every tensor is there exactly "
-		 "once. With --data it also reads every byte and checks it against its checksums. CKPT is latest (the default), latest~1, step:12000, or the "
-		 "path of a step directory, which may be copied or renamed. Steps being collected or set aside are no faults.",
+	.about = "Checks that a checkpoint is whole: its files, their sizes, headers, tables and "
+		 "hashes, and that every element of every tensor is there exactly "
+		 "once. With --data it also reads every byte and checks it against its checksums. "
+		 "CKPT is latest (the default), latest~1, step:12000, or the "
+		 "path of a step directory, which may be copied or renamed. Steps being collected "
+		 "or set aside are no faults.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl verify", "the newest checkpoint's structure" },
 			{ "ckptctl verify --data step:12000", "every byte of one" },
-			{ "ckptctl verify --data --all runs/", "every byte of all: from cron, say" },
+			{ "ckptctl verify --data --all runs/",
+			  "every byte of all: from cron, say" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -390,7 +448,8 @@ const struct cli_verb verb_verify = {
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not committed; 10 there is no such store or checkpoint; "
+	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not "
+		 "committed; 10 there is no such store or checkpoint; "
 		 "12 it cannot be read.",
 	.narg_max = UINT32_MAX,
 	.run = run,

@@ -24,7 +24,8 @@ static int run(struct cli *c)
 		output_row(c->o);
 		output_put(c->o, &col_format[0], cell_text(cli_formats[i]->name));
 		output_close(c->o);
-		snprintf(formats + len, sizeof formats - len, "%s%s", i ? ", " : "", cli_formats[i]->name);
+		snprintf(formats + len, sizeof formats - len, "%s%s", i ? ", " : "",
+			 cli_formats[i]->name);
 	}
 	output_close(c->o);
 	cli_say(c, STYLE_PLAIN, "ckptctl %s", CLI_VERSION);
@@ -38,8 +39,10 @@ const struct cli_verb verb_version = {
 	.name = "version",
 	.help = "what this program is, and which formats it reads",
 	.synopsis = (const char *const[]){ "", NULL },
-	.about = "Prints the version, the version of the client interface, and the formats of checkpoints that can be read.",
-	.example = (const struct cli_example[]){ { "ckptctl version --json", "for a bug report" }, { NULL, NULL } },
+	.about = "Prints the version, the version of the client interface, and the formats of "
+		 "checkpoints that can be read.",
+	.example = (const struct cli_example[]){ { "ckptctl version --json", "for a bug report" },
+						 { NULL, NULL } },
 	.exits = "0",
 	.run = run,
 };

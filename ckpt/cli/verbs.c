@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verbs.c - the table of verbs. A new verb is a file verb_NAME.c and a line here (and its room in `make`: none, files are found). */
+/* verbs.c - the table of verbs. A new verb is a file verb_NAME.c, its declaration in cli.h, and a
+ * place here. Called by cli_run and the help. */
 #include "ckpt/cli/cli.h"
 #include <string.h>
 
-const struct cli_verb *const cli_verbs[] = { &verb_ls, &verb_show, &verb_verify, &verb_version, NULL };
+const struct cli_verb *const cli_verbs[] = { &verb_ls, &verb_show, &verb_verify, &verb_version,
+					     NULL };
 
 const struct cli_verb *cli_verb_find(const char *name)
 {

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cli_output.c - numbers as people read them, text fitted to a screen, and one document as
+ * text and as JSON. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/grid.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/progress.h"
+
+/* Collects what is printed. */
+struct page {
+	FILE *f;
+	char *text;
+	size_t len;
+};
+
+static void page_open(struct page *p)
+{
+	p->f = open_memstream(&p->text, &p->len);
+	assert_non_null(p->f);
+}
+
+static const char *page_read(struct page *p)
+{
+	fflush(p->f);
+	return p->text;
+}
+
+static void page_close(struct page *p)
+{
+	fclose(p->f);
+	free(p->text);
+}
+
+static void sizes_have_three_digits_and_a_unit(void **state)
+{
+	static const struct {
+		uint64_t n;
+		const char *text;
+	} want[] = {
+		{ 0, "0 B" },
+		{ 512, "512 B" },
+		{ 1023, "1023 B" },
+		{ 1024, "1.00 KiB" },
+		{ 1536, "1.50 KiB" },
+		{ 10239, "10.0 KiB" },
+		{ 10240, "10.0 KiB" },
+		{ 102399, "100 KiB" },
+		{ 1023 * 1024, "1.00 MiB" },
+		{ MIB, "1.00 MiB" },
+		{ 999 * MIB, "999 MiB" },
+		{ 5 * GIB / 2, "2.50 GiB" },
+		{ UINT64_MAX, "16.0 EiB" },
+	};
+	char buf[HUMAN_BYTES];
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
+		assert_string_equal(human_bytes(want[i].n, buf), want[i].text);
+}
+
+static void counts_are_grouped_by_thousands(void **state)
+{
+	char buf[HUMAN_BYTES];
+
+	(void)state;
+	assert_string_equal(human_count(0, buf), "0");
+	assert_string_equal(human_count(999, buf), "999");
+	assert_string_equal(human_count(1000, buf), "1,000");
+	assert_string_equal(human_count(1203200, buf), "1,203,200");
+	assert_string_equal(human_count(UINT64_MAX, buf), "18,446,744,073,709,551,615");
+}
+
+static void ages_take_the_largest_unit_that_fits_twice(void **state)
+{
+	static const struct {
+		uint64_t s;
+		const char *text;
+	} want[] = {
+		{ 0, "now" },	       { 1, "1s" },
+		{ 119, "119s" },       { 120, "2m" },
+		{ 7199, "119m" },      { 7200, "2h" },
+		{ 2 * 86400, "2d" },   { 13 * 86400, "13d" },
+		{ 14 * 86400, "2w" },  { 729 * 86400, "104w" },
+		{ 730 * 86400, "2y" },
+	};
+	uint64_t now = 2000000000 * NS_PER_S;
+	char buf[HUMAN_BYTES];
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
+		assert_string_equal(human_age(now - want[i].s * NS_PER_S, now, buf), want[i].text);
+	assert_string_equal(human_age(now + NS_PER_S, now, buf), "now");
+	assert_string_equal(human_age(0, now, buf), "-");
+	assert_string_equal(human_time_utc(UINT64_C(1700000000) * NS_PER_S, buf),
+			    "2023-11-14T22:13:20Z");
+}
+
+static void a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon(void **state)
+{
+	const struct run rows = { 0, 2, 4, 2 }, many = { 1, 1, 3, 1000000 }, all = { 0, 9, 9, 1 };
+	const struct indices dim[] = {
+		{ 1, 4, &rows }, { 1, 9, &all }, { 1, 1000000, &many }, { 0, 0, NULL }
+	};
+	const struct indexset set = { 4, 0, dim };
+	const uint64_t shape[] = { 8, 9, 4000000, 5 };
+	char buf[256], little[12];
+
+	(void)state;
+	assert_string_equal(human_set(&set, shape, buf, sizeof buf),
+			    "[0:2 4:6, :, 1:2 4:5 7:8 .. 2999998:2999999 (1000000 runs), none]");
+	assert_string_equal(human_set(&set, NULL, little, sizeof little), "[0:2 4:6,..");
+	assert_string_equal(human_shape(2, shape, buf, sizeof buf), "[8, 9]");
+	assert_string_equal(human_shape(0, NULL, buf, sizeof buf), "[]");
+}
+
+static void names_one_slip_apart_are_near(void **state)
+{
+	(void)state;
+	assert_int_equal(human_distance("verify", "verify", 2), 0);
+	assert_int_equal(human_distance("verfiy", "verify", 2), 1);
+	assert_int_equal(human_distance("vrify", "verify", 2), 1);
+	assert_int_equal(human_distance("ls", "show", 2), UINT32_MAX);
+	assert_int_equal(human_distance("", "ab", 2), 2);
+}
+
+static void what_a_terminal_would_obey_is_made_visible(void **state)
+{
+	char buf[64];
+
+	(void)state;
+	assert_string_equal(screen_clean("a\033[31mb\x7f\r\n", buf, sizeof buf), "a?[31mb???");
+	assert_string_equal(screen_clean("gr\xc3\xbc\xc3\x9f", buf, sizeof buf),
+			    "gr\xc3\xbc\xc3\x9f");
+	assert_string_equal(screen_clean("\xc2\x9b"
+					 "1m",
+					 buf, sizeof buf),
+			    "??1m");
+	assert_string_equal(screen_clean("\xff\xc3", buf, sizeof buf), "??");
+	assert_string_equal(screen_clean("\xed\xa0\x80\xc0\x80\xf4\x90\x80\x80", buf, sizeof buf),
+			    "?????????");
+	assert_string_equal(screen_clean("ab\xc3\xbc", buf, 4), "ab");
+	assert_int_equal(screen_columns("gr\xc3\xbc\xc3\x9f"), 4);
+}
+
+static void words_are_broken_at_the_width_and_lines_indented(void **state)
+{
+	struct page p;
+
+	(void)state;
+	page_open(&p);
+	screen_wrap(p.f, "one two  three\nfour averyveryverylongword x", 12, 0, 2);
+	assert_string_equal(page_read(&p),
+			    "one two\n  three\n  four\n  averyveryverylongword\n  x\n");
+	page_close(&p);
+	page_open(&p);
+	screen_wrap(p.f, "a  b   c", 0, 0, 2);
+	assert_string_equal(page_read(&p), "a  b   c\n");
+	page_close(&p);
+}
+
+static void what_may_be_left_out_goes_from_the_right(void **state)
+{
+	static const struct column col[] = { { "a", "A", false, FIT_WHOLE },
+					     { "b", "B", false, FIT_DROP },
+					     { "c", "C", false, FIT_DROP } };
+	static const char *const want[] = { "abcdef  123456  uvwxyz\n", "abcdef  123456\n",
+					    "abcdef\n" };
+	static const uint32_t width[] = { 22, 21, 13 };
+	struct grid *g = grid_new(col, 3);
+
+	(void)state;
+	assert_int_equal(grid_row(g), 0);
+	assert_int_equal(grid_cell(g, 0, "abcdef", STYLE_PLAIN), 0);
+	assert_int_equal(grid_cell(g, 1, "123456", STYLE_PLAIN), 0);
+	assert_int_equal(grid_cell(g, 2, "uvwxyz", STYLE_PLAIN), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		struct screen s = { .width = width[i] };
+		struct page p;
+
+		page_open(&p);
+		grid_print(g, p.f, &s, 0, false);
+		assert_string_equal(page_read(&p), want[i]);
+		page_close(&p);
+	}
+	grid_free(g);
+}
+
+static void progress_is_one_line_on_a_terminal_and_nothing_elsewhere(void **state)
+{
+	struct screen s = { .terminal = true, .width = 80 }, none = { 0 };
+	struct progress x;
+	struct page p;
+
+	(void)state;
+	page_open(&p);
+	progress_begin(&x, p.f, &s, false, 1000, "step %d", 12);
+	x.shown_ns = 0;
+	x.begin_ns -= NS_PER_S;
+	progress_tick(&x, 500);
+	assert_non_null(strstr(page_read(&p), "\rstep 12  ##########..........  50 %"));
+	progress_end(&x);
+	assert_string_equal(page_read(&p) + p.len - 4, "\r\033[K");
+	page_close(&p);
+	page_open(&p);
+	progress_begin(&x, p.f, &none, false, 1000, "step");
+	x.shown_ns = 0;
+	progress_tick(&x, 500);
+	progress_end(&x);
+	progress_begin(&x, p.f, &s, true, 1000, "step");
+	x.shown_ns = 0;
+	progress_tick(&x, 500);
+	progress_end(&x);
+	assert_string_equal(page_read(&p), "");
+	page_close(&p);
+}
+
+static struct grid *some_grid(const struct column *col)
+{
+	static const char *const text[2][4] = { { "model/layers.0.attention.wq.weight", "12", "",
+						  "0123456789abcdef" },
+						{ "x", "12500", "", "fedcba9876543210" } };
+	struct grid *g = grid_new(col, 4);
+
+	assert_non_null(g);
+	for (uint32_t r = 0; r < 2; r++) {
+		assert_int_equal(grid_row(g), 0);
+		for (uint32_t i = 0; i < 4; i++)
+			assert_int_equal(grid_cell(g, i, text[r][i], STYLE_PLAIN), 0);
+	}
+	return g;
+}
+
+static const struct column some_columns[] = { { "a", "TENSOR", false, FIT_LAST },
+					      { "b", "N", true, FIT_WHOLE },
+					      { "c", "NEVER", false, FIT_WHOLE },
+					      { "d", "FP", false, FIT_FIRST } };
+
+static void columns_line_up_and_empty_ones_are_left_out(void **state)
+{
+	struct screen s = { 0 };
+	struct grid *g = some_grid(some_columns);
+	struct page p;
+
+	(void)state;
+	page_open(&p);
+	grid_print(g, p.f, &s, 1, true);
+	assert_string_equal(page_read(&p),
+			    " TENSOR                                  N  FP\n"
+			    " model/layers.0.attention.wq.weight     12  0123456789abcdef\n"
+			    " x                                   12500  fedcba9876543210\n");
+	page_close(&p);
+	grid_free(g);
+}
+
+static void a_narrow_screen_shortens_the_dispensable_first(void **state)
+{
+	struct screen s = { .width = 50 }, uni = { .width = 40, .unicode = true };
+	struct grid *g = some_grid(some_columns);
+	struct page p;
+
+	(void)state;
+	page_open(&p);
+	grid_print(g, p.f, &s, 0, false);
+	assert_string_equal(page_read(&p), "model/layer..tention.wq.weight     12  012..abcdef\n"
+					   "x                               12500  fed..543210\n");
+	page_close(&p);
+	page_open(&p);
+	grid_print(g, p.f, &uni, 0, false);
+	assert_non_null(strstr(page_read(&p), "\u2026"));
+	for (const char *line = p.text; *line; line = strchr(line, '\n') + 1) {
+		char copy[256];
+
+		snprintf(copy, sizeof copy, "%.*s", (int)strcspn(line, "\n"), line);
+		assert_true(screen_columns(copy) <= 40);
+	}
+	page_close(&p);
+	grid_free(g);
+}
+
+/* One document with something of everything. */
+static void document(struct output *o)
+{
+	static const struct column col[] = { { "name", "NAME", false, FIT_WHOLE },
+					     { "bytes", "SIZE", true, FIT_WHOLE },
+					     { "secret", NULL, false, FIT_WHOLE },
+					     { NULL, "NOTE", false, FIT_WHOLE } };
+	static const struct column path = { "path", "path", false, FIT_WHOLE },
+				   fp = { "fp", "fingerprint", false, FIT_WHOLE },
+				   nan = { "nan", "nan", false, FIT_WHOLE },
+				   big = { "big", NULL, false, FIT_WHOLE },
+				   when = { "when", NULL, false, FIT_WHOLE },
+				   index = { "index", NULL, false, FIT_WHOLE };
+	static const struct run run[] = { { 0, 2, 2, 1 }, { 10, 1, 3, 4 } };
+	static const struct indices dim = { 2, 6, run };
+	static const struct indexset set = { 1, 6, &dim };
+
+	o->ops->begin(o, "ckptd.test/1");
+	o->ops->say(o, STYLE_STRONG, NULL, 0, "title");
+	output_put(o, &path, cell_text("/a\033b\xff"));
+	output_put(o, &fp, cell_of(CELL_FINGERPRINT, 0xabc));
+	output_put(o, &nan, cell_real(__builtin_nan("")));
+	output_put(o, &big, cell_of(CELL_NUMBER, UINT64_MAX));
+	output_put(o, &when, cell_of(CELL_TIME, UINT64_C(1700000000) * NS_PER_S));
+	output_list(o, "rows", col, 4);
+	for (int i = 0; i < 2; i++) {
+		output_row(o);
+		output_put(o, &col[0], cell_text(i ? "second" : "first"));
+		output_put(o, &col[1], i ? cell_none() : cell_of(CELL_BYTES, 2048));
+		output_put(o, &col[2], cell_text("hidden"));
+		output_put(o, &col[3], cell_text("noted"));
+		output_list(o, "pieces", col, 4);
+		output_row(o);
+		output_put(o, &index, cell_set(&set, NULL));
+		output_close(o);
+		output_close(o);
+		output_close(o);
+	}
+	output_close(o);
+	output_list(o, NULL, col, 4);
+	output_row(o);
+	output_put(o, &col[0], cell_text("for people"));
+	output_close(o);
+	output_close(o);
+	output_list(o, "programs", NULL, 0);
+	output_row(o);
+	output_put(o, &col[0], cell_text("for programs"));
+	output_close(o);
+	output_close(o);
+	output_object(o, "notes");
+	output_put(o, &(struct column){ "loss", NULL, false, FIT_WHOLE }, cell_real(2.5));
+	output_close(o);
+	o->ops->end(o);
+}
+
+static void a_document_as_text_shows_what_has_a_head(void **state)
+{
+	struct screen s = { 0 };
+	struct page out, err;
+	struct output *o;
+
+	(void)state;
+	page_open(&out);
+	page_open(&err);
+	o = output_text_new(out.f, &s, err.f, &s);
+	document(o);
+	assert_string_equal(page_read(&out), "title\n"
+					     "  path         /a?b?\n"
+					     "  fingerprint  0000000000000abc\n"
+					     "  nan          nan\n"
+					     "\n"
+					     "NAME        SIZE  NOTE\n"
+					     "first   2.00 KiB  noted\n"
+					     "second         -  noted\n"
+					     "\n"
+					     "NAME\n"
+					     "for people\n");
+	assert_int_equal(o->failed, false);
+	o->ops->error(o, 4, "what\nand more", "do this");
+	assert_string_equal(page_read(&err), "ckptctl: what\n  and more\n  next: do this\n");
+	o->ops->free(o);
+	page_close(&out);
+	page_close(&err);
+}
+
+static void a_document_as_json_holds_what_has_a_key(void **state)
+{
+	struct page out, err;
+	struct output *o;
+	json_t *j, *row;
+
+	(void)state;
+	page_open(&out);
+	page_open(&err);
+	o = output_json_new(out.f, err.f, false);
+	document(o);
+	j = json_loads(page_read(&out), 0, NULL);
+	assert_non_null(j);
+	assert_string_equal(json_string_value(json_object_get(j, "schema")), "ckptd.test/1");
+	assert_string_equal(json_string_value(json_object_get(j, "path")), "/a?b?");
+	assert_string_equal(json_string_value(json_object_get(j, "fp")), "0000000000000abc");
+	assert_true(json_is_null(json_object_get(j, "nan")));
+	assert_true(json_is_null(json_object_get(j, "big")));
+	assert_string_equal(json_string_value(json_object_get(j, "when")), "2023-11-14T22:13:20Z");
+	assert_int_equal(json_array_size(json_object_get(j, "rows")), 2);
+	row = json_array_get(json_object_get(j, "rows"), 0);
+	assert_int_equal(json_integer_value(json_object_get(row, "bytes")), 2048);
+	assert_string_equal(json_string_value(json_object_get(row, "secret")), "hidden");
+	assert_int_equal(json_object_size(row), 4);
+	row = json_array_get(json_object_get(row, "pieces"), 0);
+	row = json_array_get(json_object_get(row, "index"), 0);
+	assert_int_equal(json_integer_value(json_array_get(json_array_get(row, 0), 1)), 2);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(row, 1), "count")), 4);
+	assert_int_equal(json_array_size(json_object_get(j, "programs")), 1);
+	assert_true(json_real_value(json_object_get(json_object_get(j, "notes"), "loss")) == 2.5);
+	assert_int_equal(json_object_size(j), 9);
+	json_decref(j);
+	o->ops->error(o, 10, "gone\xff", "look");
+	j = json_loads(page_read(&err), 0, NULL);
+	assert_non_null(j);
+	assert_string_equal(json_string_value(json_object_get(j, "schema")), "ckptd.error/1");
+	assert_int_equal(json_integer_value(json_object_get(j, "code")), 10);
+	assert_string_equal(json_string_value(json_object_get(j, "message")), "gone?");
+	assert_string_equal(json_string_value(json_object_get(j, "next")), "look");
+	json_decref(j);
+	o->ops->free(o);
+	page_close(&out);
+	page_close(&err);
+}
+
+static void exit_codes_say_what_the_caller_should_do(void **state)
+{
+	static const struct {
+		int rc, code;
+	} want[] = {
+		{ 0, 0 },
+		{ 7, 0 },
+		{ -EINVAL, 2 },
+		{ -EBADMSG, 4 },
+		{ -EPROTO, 4 },
+		{ -EUCLEAN, 5 },
+		{ -EMEDIUMTYPE, 7 },
+		{ -ENOENT, 10 },
+		{ -ENOTDIR, 10 },
+		{ -EBUSY, 11 },
+		{ -ESTALE, 11 },
+		{ -EACCES, 12 },
+		{ -EPERM, 12 },
+		{ -ENOSPC, 13 },
+		{ -EDQUOT, 13 },
+		{ -ENOMEM, 13 },
+		{ -ECONNREFUSED, 14 },
+		{ -ETIMEDOUT, 15 },
+		{ -EIO, 1 },
+		{ -EPROTONOSUPPORT, 1 },
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
+		assert_int_equal(cli_exit(want[i].rc), want[i].code);
+	assert_int_equal(cli_worse(10, 4), 4);
+	assert_int_equal(cli_worse(12, 10), 12);
+	assert_int_equal(cli_worse(0, 5), 5);
+	assert_int_equal(cli_worse(5, 10), 5);
+	assert_int_equal(cli_worse(0, 0), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sizes_have_three_digits_and_a_unit),
+		cmocka_unit_test(counts_are_grouped_by_thousands),
+		cmocka_unit_test(ages_take_the_largest_unit_that_fits_twice),
+		cmocka_unit_test(a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon),
+		cmocka_unit_test(names_one_slip_apart_are_near),
+		cmocka_unit_test(what_a_terminal_would_obey_is_made_visible),
+		cmocka_unit_test(words_are_broken_at_the_width_and_lines_indented),
+		cmocka_unit_test(columns_line_up_and_empty_ones_are_left_out),
+		cmocka_unit_test(what_may_be_left_out_goes_from_the_right),
+		cmocka_unit_test(progress_is_one_line_on_a_terminal_and_nothing_elsewhere),
+		cmocka_unit_test(a_narrow_screen_shortens_the_dispensable_first),
+		cmocka_unit_test(a_document_as_text_shows_what_has_a_head),
+		cmocka_unit_test(a_document_as_json_holds_what_has_a_key),
+		cmocka_unit_test(exit_codes_say_what_the_caller_should_do),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_verbs.c - ckptctl as its users meet it: text, JSON, exit codes, on stores that hold
+ * several jobs and on every kind of damage. The program runs in this process through cli_run; the
+ * stores are made by the rooms below, from the sample model.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include <pty.h>
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/move/move.h"
+#include "ckpt/store/store.h"
+#include "tests/lib/sample.c"
+
+#define SEED 7
+#define RANKS_MAX 8
+#define WALL_NS (UINT64_C(1700000000) * NS_PER_S)
+
+/* Everything lies below top. work is a store: job alpha with the steps 10, 20 and 30 (fsdp=4), job
+ * beta with step 25 (dp=2,fsdp=2). */
+static char top[64];
+static char work[PATH_MAX];
+
+/* --- making stores --- */
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+	(void)st;
+	(void)type;
+	(void)f;
+	return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+	assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+__attribute__((format(printf, 1, 2))) static const char *path_of(const char *fmt, ...)
+{
+	static char buf[64][PATH_MAX];
+	static uint32_t next;
+	char *p = buf[next++ % ARRAY_LEN(buf)];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(p, PATH_MAX, fmt, ap);
+	va_end(ap);
+	return p;
+}
+
+/* What rank r of the mesh owns, as a part of the transaction. The table stays for the manifest. */
+static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
+		       const struct native_info *info, struct table *t, struct native_part *ret)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct ckpt_err err;
+	struct sample s;
+	uint64_t bytes;
+	bool direct = false;
+	void *raw;
+	int fd;
+
+	assert_int_equal(sample_make(mesh, rank, SEED, 1, &s), 0);
+	assert_int_equal(native_part_table(&s.decl, rank, t, &list, &err), 0);
+	bytes = align_up(t->place[0].bytes, 4096);
+	raw = aligned_alloc(4096, bytes ? bytes : 4096);
+	assert_non_null(raw);
+	memset(raw, 0, bytes);
+	for (uint32_t i = 0; i < t->npiece; i++)
+		sample_piece(SEED, t, &t->piece[i], info->step, (uint8_t *)raw + t->piece[i].off);
+	assert_int_equal(
+		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err),
+		0);
+	assert_int_equal(move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, t, info, rank,
+					 NULL, NULL, ret, &err),
+			 0);
+	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
+	free(raw);
+	sample_free(&s);
+	ckpt_errlist_free(&list);
+}
+
+struct how {
+	const char *job, *mesh;
+	uint64_t step, seq, parent, rewind;
+	bool leave; /* do not commit: it stays collecting */
+};
+
+static void make_step(const char *root, const struct how *h)
+{
+	const struct ckpt_note note[] = { { "loss", 2.5 }, { "lr", 3e-4 } };
+	struct native_lineage lineage = { .seq = h->seq,
+					  .parent_step = h->parent,
+					  .tool = "ckptd 0.1.0",
+					  .nnote = 2,
+					  .note = note };
+	struct native_info info = { .job = h->job,
+				    .step = h->step,
+				    .generation = 1,
+				    .wall_ns = WALL_NS + h->step * NS_PER_S };
+	struct native_part part[RANKS_MAX] = { 0 };
+	struct table table[RANKS_MAX] = { 0 };
+	struct store *s;
+	struct store_txn *x;
+	struct ckpt_err err = { 0 };
+	struct sample first;
+	uint8_t id[16];
+	uint64_t bytes, generation;
+	void *manifest;
+	int root_fd = open(root, O_RDONLY | O_DIRECTORY);
+
+	assert_true(root_fd >= 0);
+	memset(info.uuid, (int)h->step + 1, sizeof info.uuid);
+	assert_int_equal(sample_make(h->mesh, 0, SEED, 1, &first), 0);
+	info.world = first.world;
+	sample_free(&first);
+	assert_int_equal(store_open(&io_ops_posix, root_fd, h->job, true, &s, &err), 0);
+	assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
+	assert_int_equal(store_begin(s, h->step, &x, &err), 0);
+	for (uint32_t r = 0; r < info.world; r++)
+		write_part(x, h->mesh, r, &info, &table[r], &part[r]);
+	for (uint32_t r = 0; r < info.world; r++)
+		part[r].table = &table[r];
+	if (!h->leave) {
+		if (native_manifest(&info, part, info.world, &lineage, &manifest, &bytes, id,
+				    &err) ||
+		    store_commit(x, manifest, bytes, h->rewind, &err))
+			fail_msg("%s", err.msg);
+		free(manifest);
+		store_close(s);
+	}
+	/* A transaction that is left: its writer has died, so nobody ends it; only its memory is
+	 * ours to forget. */
+	if (h->leave) {
+		char from[PATH_MAX], to[PATH_MAX];
+		DIR *d = opendir(path_of("%s/%s", root, h->job));
+
+		for (struct dirent *e; (e = readdir(d));)
+			if (!strncmp(e->d_name, ".tmp-", 5)) {
+				snprintf(from, sizeof from, "%s/%s/%s", root, h->job, e->d_name);
+				snprintf(to, sizeof to, "%s/kept", top);
+				assert_int_equal(rename(from, to), 0);
+				store_abort(x);
+				assert_int_equal(rename(to, from), 0);
+				break;
+			}
+		closedir(d);
+		store_close(s);
+	}
+	for (uint32_t r = 0; r < info.world; r++)
+		table_free(&table[r]);
+	close(root_fd);
+}
+
+static const struct how standard[] = {
+	{ "alpha", "fsdp=4", 10, 1, UINT64_MAX, UINT64_MAX, false },
+	{ "alpha", "fsdp=4", 20, 2, 10, 10, false },
+	{ "beta", "dp=2,fsdp=2", 25, 1, UINT64_MAX, UINT64_MAX, false },
+	{ "alpha", "fsdp=4", 30, 3, 20, 20, false },
+};
+
+static void copy_file(const char *from, const char *to)
+{
+	char buf[65536];
+	int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	ssize_t n;
+
+	assert_true(in >= 0 && out >= 0);
+	while ((n = read(in, buf, sizeof buf)) > 0)
+		assert_int_equal(write(out, buf, (size_t)n), n);
+	close(in);
+	close(out);
+}
+
+static void copy_step(const char *from, const char *to)
+{
+	DIR *d = opendir(from);
+
+	assert_non_null(d);
+	assert_int_equal(mkdir(to, 0700), 0);
+	for (struct dirent *e; (e = readdir(d));)
+		if (e->d_name[0] != '.')
+			copy_file(path_of("%s/%s", from, e->d_name),
+				  path_of("%s/%s", to, e->d_name));
+	closedir(d);
+}
+
+/* --- running the command --- */
+
+static struct {
+	int code;
+	char *out, *err;
+	size_t out_len, err_len;
+} got;
+
+static void run_argv(int argc, char **argv)
+{
+	FILE *out, *err;
+
+	free(got.out);
+	free(got.err);
+	out = open_memstream(&got.out, &got.out_len);
+	err = open_memstream(&got.err, &got.err_len);
+	got.code = cli_run(argc, argv, out, err);
+	fclose(out);
+	fclose(err);
+}
+
+/* Words up to a NULL. */
+__attribute__((sentinel)) static int run(const char *word, ...)
+{
+	char *argv[24] = { (char *)"ckptctl" };
+	int argc = 1;
+	va_list ap;
+
+	va_start(ap, word);
+	for (; word; word = va_arg(ap, const char *))
+		argv[argc++] = (char *)word;
+	va_end(ap);
+	run_argv(argc, argv);
+	return got.code;
+}
+#define RUN(...) run(__VA_ARGS__, NULL)
+
+#define assert_says(text, part)                                                        \
+	do {                                                                           \
+		if (!strstr(text, part))                                               \
+			fail_msg("\"%s\" is not in:\n%s", part, (text) ? (text) : ""); \
+	} while (0)
+#define assert_silent(text, part)                                             \
+	do {                                                                  \
+		if (strstr(text, part))                                       \
+			fail_msg("\"%s\" should not be in:\n%s", part, text); \
+	} while (0)
+
+static json_t *json_out(const char *schema)
+{
+	json_error_t e;
+	json_t *j = json_loads(got.out, 0, &e);
+
+	if (!j)
+		fail_msg("%s in: %s", e.text, got.out);
+	assert_string_equal(json_string_value(json_object_get(j, "schema")), schema);
+	return j;
+}
+
+/* The one line of stderr is an error object with this code. */
+static void assert_json_error(int code)
+{
+	json_t *j = json_loads(got.err, 0, NULL);
+
+	if (!j)
+		fail_msg("no JSON: %s", got.err);
+	assert_string_equal(json_string_value(json_object_get(j, "schema")), "ckptd.error/1");
+	assert_int_equal(json_integer_value(json_object_get(j, "code")), code);
+	assert_true(json_is_string(json_object_get(j, "message")));
+	json_decref(j);
+}
+
+static const json_t *member(const json_t *j, const char *key, json_type type)
+{
+	const json_t *v = json_object_get(j, key);
+
+	if (!v)
+		fail_msg("there is no key \"%s\"", key);
+	if (json_typeof(v) != type)
+		fail_msg("key \"%s\" is of JSON type %d, not %d", key, json_typeof(v), type);
+	return v;
+}
+
+static uint64_t number(const json_t *j, const char *key)
+{
+	return (uint64_t)json_integer_value(member(j, key, JSON_INTEGER));
+}
+
+static const char *string(const json_t *j, const char *key)
+{
+	return json_string_value(member(j, key, JSON_STRING));
+}
+
+/* --- stores without anything --- */
+
+static void an_empty_store_is_no_failure_but_holds_no_checkpoint(void **state)
+{
+	const char *empty = path_of("%s/empty", top);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(empty, 0700), 0);
+	assert_int_equal(RUN("ls", empty), 0);
+	assert_says(got.out, "yet");
+	assert_int_equal(RUN("ls", empty, "--json"), 0);
+	j = json_out("ckptd.ls/1");
+	assert_int_equal(json_array_size(member(j, "checkpoints", JSON_ARRAY)), 0);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--all", empty), 0);
+	assert_int_equal(RUN("verify", "--data", "--all", "-C", empty, "--json"), 0);
+	j = json_out("ckptd.verify/1");
+	assert_int_equal(number(j, "checked_bytes"), 0);
+	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 0);
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", empty), 10);
+	assert_int_equal(RUN("verify", "-C", empty), 10);
+	assert_int_equal(RUN("--json", "show", "-C", empty), 10);
+	assert_json_error(10);
+	assert_string_equal(got.out, "");
+}
+
+static void a_path_that_does_not_exist_is_ten_everywhere(void **state)
+{
+	const char *none = path_of("%s/none", top);
+
+	(void)state;
+	assert_int_equal(RUN("ls", none), 10);
+	assert_says(got.err, "none");
+	assert_int_equal(RUN("ls", "-C", none), 10);
+	assert_int_equal(RUN("verify", "--all", none), 10);
+	assert_int_equal(RUN("verify", none), 10);
+	assert_int_equal(RUN("show", none), 10);
+	assert_int_equal(RUN("show", "-C", none), 10);
+	assert_int_equal(RUN("show", "-C", work, "no-such-name"), 10);
+	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "step:11"), 10);
+	assert_says(got.err, "10");
+	assert_int_equal(RUN("ls", none, "--json"), 10);
+	assert_json_error(10);
+	assert_int_equal(RUN("verify", "--all", none, "--json"), 10);
+	assert_json_error(10);
+}
+
+/* --- ls --- */
+
+static void ls_lists_what_is_committed_newest_first(void **state)
+{
+	static const uint64_t steps[] = { 30, 25, 20, 10 };
+	json_t *j, *list;
+
+	(void)state;
+	assert_int_equal(RUN("ls", work, "--json"), 0);
+	j = json_out("ckptd.ls/1");
+	list = json_object_get(j, "checkpoints");
+	assert_int_equal(json_array_size(list), 4);
+	for (size_t i = 0; i < 4; i++) {
+		json_t *x = json_array_get(list, i);
+		const char *job = steps[i] == 25 ? "beta" : "alpha";
+		const char *path = path_of("%s/%s/step-%012d", work, job, (int)steps[i]);
+
+		assert_int_equal(number(x, "step"), steps[i]);
+		assert_string_equal(string(x, "job"), job);
+		assert_string_equal(string(x, "path"), path);
+		assert_string_equal(string(x, "state"), "committed");
+		assert_string_equal(string(x, "format"), "native");
+		assert_string_equal(string(x, "mesh"), steps[i] == 25 ? "dp=2,fsdp=2" : "fsdp=4");
+		assert_int_equal(number(x, "world_size"), 4);
+		assert_true(number(x, "bytes") > MIB);
+		assert_int_equal(number(x, "seq"), steps[i] == 25 ? 1 : steps[i] / 10);
+		if (steps[i] == 10 || steps[i] == 25)
+			member(x, "parent", JSON_NULL);
+		else
+			assert_int_equal(number(x, "parent"), steps[i] - 10);
+		assert_int_equal(number(x, "created_ns"), WALL_NS + steps[i] * NS_PER_S);
+		assert_int_equal(strlen(string(x, "created")), 20);
+	}
+	json_decref(j);
+}
+
+static void ls_as_text_is_a_table_with_jobs_where_there_are_several(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("ls", work), 0);
+	assert_says(got.out, "JOB");
+	assert_says(got.out, "beta");
+	assert_says(got.out, "4 checkpoints of 2 jobs");
+	assert_silent(got.out, "STATE");
+	assert_int_equal(RUN("ls", path_of("%s/alpha", work)), 0);
+	assert_silent(got.out, "JOB");
+	assert_says(got.out, "latest");
+	assert_says(got.out, "3 checkpoints of alpha");
+	assert_string_equal(got.err, "");
+}
+
+static void the_store_comes_from_the_argument_the_option_or_the_environment(void **state)
+{
+	char cwd[PATH_MAX], *want;
+
+	(void)state;
+	assert_int_equal(RUN("ls", work, "--json"), 0);
+	want = strdup(got.out);
+	assert_int_equal(RUN("ls", "--json", "-C", work), 0);
+	assert_string_equal(got.out, want);
+	assert_int_equal(RUN("-C", work, "ls", "--json"), 0);
+	assert_string_equal(got.out, want);
+	assert_int_equal(RUN("--json", path_of("--store=%s", work), "ls"), 0);
+	assert_string_equal(got.out, want);
+	setenv("CKPTD_STORE", work, 1);
+	assert_int_equal(RUN("ls", "--json"), 0);
+	assert_string_equal(got.out, want);
+	assert_int_equal(RUN("ls", "--json", "-C", path_of("%s/empty", top)), 0);
+	assert_string_not_equal(got.out, want);
+	unsetenv("CKPTD_STORE");
+	assert_non_null(getcwd(cwd, sizeof cwd));
+	assert_int_equal(chdir(work), 0);
+	assert_int_equal(RUN("ls", "--json"), 0);
+	assert_string_equal(got.out, want);
+	assert_int_equal(RUN("ls", ".", "--json"), 0);
+	assert_string_equal(got.out, want);
+	assert_int_equal(chdir(cwd), 0);
+	free(want);
+}
+
+static void what_is_unfinished_set_aside_or_damaged_appears_with_all_only(void **state)
+{
+	const char *root = path_of("%s/line", top);
+	uint32_t seen[4] = { 0 };
+	json_t *j, *list;
+
+	(void)state;
+	assert_int_equal(mkdir(root, 0700), 0);
+	make_step(root, &(struct how){ "run", "fsdp=2", 1, 1, UINT64_MAX, UINT64_MAX, false });
+	make_step(root, &(struct how){ "run", "fsdp=2", 2, 2, 1, 1, false });
+	make_step(root, &(struct how){ "run", "fsdp=2", 3, 3, 1, 1, false }); /* sets 2 aside */
+	make_step(root, &(struct how){ "run", "fsdp=2", 4, 4, 3, 3, false });
+	make_step(root, &(struct how){ "run", "fsdp=2", 5, 0, 0, 0, true });
+	assert_int_equal(RUN("ls", root, "--json"), 0);
+	j = json_out("ckptd.ls/1");
+	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 3);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "--all", root), 0);
+
+	assert_int_equal(truncate(path_of("%s/run/step-000000000004/MANIFEST", root), 100), 0);
+	assert_int_equal(RUN("ls", root), 0);
+	assert_silent(got.out, "STATE");
+	assert_says(got.err, "1 damaged");
+	assert_says(got.out, "2 checkpoints of run");
+	assert_silent(got.out, "latest"); /* that is the damaged one */
+	assert_int_equal(RUN("ls", root, "--all"), 0);
+	assert_says(got.out, "set-aside");
+	assert_says(got.out, "collecting");
+	assert_says(got.out, "damaged");
+	assert_says(got.out, "step 4 of run: ");
+	assert_says(got.out, "MANIFEST");
+	assert_int_equal(RUN("ls", root, "--all", "--json"), 0);
+	j = json_out("ckptd.ls/1");
+	list = json_object_get(j, "checkpoints");
+	assert_int_equal(json_array_size(list), 5);
+	for (size_t i = 0; i < 5; i++) {
+		const char *s = string(json_array_get(list, i), "state");
+
+		seen[0] += !strcmp(s, "committed");
+		seen[1] += !strcmp(s, "collecting");
+		seen[2] += !strcmp(s, "set-aside");
+		seen[3] += !strcmp(s, "damaged");
+		if (!strcmp(s, "damaged"))
+			assert_true(strlen(string(json_array_get(list, i), "why")) > 0);
+	}
+	assert_int_equal(seen[0], 2);
+	assert_int_equal(seen[1], 1);
+	assert_int_equal(seen[2], 1);
+	assert_int_equal(seen[3], 1);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--all", root), 4);
+	assert_int_equal(RUN("show", "-C", root), 4);
+	assert_says(got.err, "ckptctl verify");
+	assert_int_equal(RUN("show", "-C", root, "latest~1"), 0);
+	assert_int_equal(RUN("show", "-C", root, "step:2"), 10);
+	/* Unfinished: by number, and by path. */
+	assert_int_equal(RUN("show", "-C", root, "step:5"), 5);
+	assert_int_equal(RUN("verify", "-C", root, "step:5", "--json"), 5);
+	assert_json_error(5);
+	for (size_t i = 0; i < 2; i++) {
+		char tmp[PATH_MAX] = "";
+		DIR *d = opendir(path_of("%s/run", root));
+
+		for (struct dirent *e; (e = readdir(d));)
+			if (!strncmp(e->d_name, ".tmp-", 5))
+				snprintf(tmp, sizeof tmp, "%s/run/%s", root, e->d_name);
+		closedir(d);
+		assert_true(*tmp);
+		assert_int_equal(RUN(i ? "show" : "verify", tmp), 5);
+	}
+}
+
+static void a_checkpoint_in_place_of_a_store_is_told_apart(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("ls", path_of("%s/beta/step-000000000025", work)), 2);
+	assert_says(got.err, "ckptctl show");
+	assert_int_equal(RUN("verify", "--all", path_of("%s/beta/step-000000000025", work)), 2);
+	assert_says(got.err, "without --all");
+}
+
+/* --- show --- */
+
+static uint64_t total(const json_t *dim)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < json_array_size(dim); i++) {
+		const json_t *r = json_array_get(dim, i);
+
+		if (json_is_array(r))
+			n += (uint64_t)(json_integer_value(json_array_get(r, 1)) -
+					json_integer_value(json_array_get(r, 0)));
+		else
+			n += number(r, "len") * number(r, "count");
+	}
+	return n;
+}
+
+/* The pieces of a tensor hold all its elements, and lie in the files where show says. */
+static void check_pieces(const json_t *x, const char *path, uint64_t step)
+{
+	const json_t *pieces = member(x, "pieces", JSON_ARRAY),
+		     *shape = member(x, "shape", JSON_ARRAY);
+	uint64_t numel = 1, sum = 0, bytes = 0;
+	uint32_t elem = dtype_bytes(dtype_of_name(string(x, "dtype")));
+
+	for (size_t d = 0; d < json_array_size(shape); d++)
+		numel *= (uint64_t)json_integer_value(json_array_get(shape, d));
+	for (size_t i = 0; i < json_array_size(pieces); i++) {
+		const json_t *p = json_array_get(pieces, i),
+			     *index = member(p, "index", JSON_ARRAY);
+		uint64_t n = 1, first = 0;
+		uint8_t want[16], have[16];
+		struct table_tensor t = { 0 };
+		uint64_t dims[CKPT_DIMS_MAX];
+		int fd;
+
+		assert_int_equal(json_array_size(index), json_array_size(shape));
+		for (size_t d = 0; d < json_array_size(index); d++) {
+			const json_t *run0 = json_array_get(json_array_get(index, d), 0);
+			uint64_t at =
+				json_is_array(run0)
+					? (uint64_t)json_integer_value(json_array_get(run0, 0))
+					: number(run0, "start");
+
+			n *= total(json_array_get(index, d));
+			dims[d] = (uint64_t)json_integer_value(json_array_get(shape, d));
+			first = first * dims[d] + at;
+		}
+		assert_true(number(p, "rank") < 4);
+		assert_int_equal(number(p, "bytes"), n * elem);
+		sum += n;
+		bytes += number(p, "bytes");
+		t = (struct table_tensor){ .component = string(x, "component"),
+					   .name = string(x, "name"),
+					   .of = "",
+					   .elem_bytes = elem,
+					   .dtype = dtype_of_name(string(x, "dtype")),
+					   .rank = TABLE_NONE,
+					   .ndim = (uint32_t)json_array_size(shape),
+					   .shape = dims,
+					   .numel = numel,
+					   .role = CKPT_OTHER };
+		if (json_is_integer(json_object_get(x, "rank")))
+			t.rank = (uint32_t)number(x, "rank");
+		for (uint32_t c = 0; c <= CKPT_SINK; c++)
+			if (!strcmp(class_name(c), string(x, "class")))
+				t.cls = c;
+		t.flags = strcmp(t.component, "blob") ? 0 : TENSOR_BLOB;
+		sample_truth(SEED, &t, first, step, want);
+		fd = open(path_of("%s/%s", path, string(p, "file")), O_RDONLY);
+		assert_true(fd >= 0);
+		assert_int_equal(pread(fd, have, elem, (off_t)number(p, "offset")), elem);
+		close(fd);
+		assert_memory_equal(have, want, elem);
+	}
+	assert_int_equal(sum, numel);
+	assert_int_equal(bytes, number(x, "bytes"));
+}
+
+static void show_tells_a_program_everything(void **state)
+{
+	const char *path = path_of("%s/alpha/step-000000000030", work);
+	json_t *j, *list;
+	uint64_t bytes = 0;
+
+	(void)state;
+	assert_int_equal(RUN("show", "--json", "-C", path_of("%s/alpha", work)), 0);
+	j = json_out("ckptd.show/1");
+	assert_string_equal(string(j, "path"), path);
+	assert_string_equal(string(j, "job"), "alpha");
+	assert_int_equal(number(j, "step"), 30);
+	assert_int_equal(number(j, "seq"), 3);
+	assert_int_equal(number(j, "parent"), 20);
+	assert_int_equal(number(j, "world_size"), 4);
+	assert_string_equal(string(j, "mesh"), "fsdp=4");
+	assert_string_equal(string(j, "format"), "native");
+	assert_string_equal(string(j, "tool"), "ckptd 0.1.0");
+	assert_string_equal(string(j, "created"), "2023-11-14T22:13:50Z");
+	assert_int_equal(strlen(string(j, "id")), 32);
+	assert_int_equal(json_array_size(member(j, "parts", JSON_ARRAY)), 4);
+	assert_true(json_real_value(json_object_get(member(j, "notes", JSON_OBJECT), "loss")) ==
+		    2.5);
+	list = json_object_get(j, "tensors");
+	assert_true(json_array_size(list) > 15);
+	assert_int_equal(json_array_size(list), number(j, "tensor_count"));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *x = json_array_get(list, i);
+
+		assert_true(dtype_of_name(string(x, "dtype")) != 0);
+		assert_int_equal(strspn(string(x, "fingerprint"), "0123456789abcdef"), 16);
+		assert_int_equal(strlen(string(x, "fingerprint")), 16);
+		string(x, "role");
+		bytes += number(x, "bytes");
+		check_pieces(x, path, 30);
+	}
+	assert_int_equal(bytes, number(j, "tensor_bytes"));
+	bytes = 0;
+	for (size_t i = 0; i < json_array_size(member(j, "groups", JSON_ARRAY)); i++)
+		bytes += number(json_array_get(json_object_get(j, "groups"), i), "bytes");
+	assert_int_equal(bytes, number(j, "tensor_bytes"));
+	json_decref(j);
+}
+
+static void show_tells_a_person_the_summary(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "step:20"), 0);
+	assert_says(got.out, "step 20 of alpha\n");
+	assert_says(got.out, path_of("path     %s/alpha/step-000000000020\n", work));
+	assert_says(got.out, "seq 2, parent step 10");
+	assert_says(got.out, "fsdp=4, 4 ranks");
+	assert_says(got.out, "in 4 parts");
+	assert_says(got.out, "loss 2.5, lr 0.0003");
+	assert_says(got.out, "COMPONENT");
+	assert_says(got.out, "moment1");
+	assert_silent(got.out, "FINGERPRINT");
+	assert_string_equal(got.err, "");
+}
+
+static void a_checkpoint_has_many_names(void **state)
+{
+	static const struct {
+		const char *name;
+		uint64_t step;
+	} names[] = { { "latest", 30 },
+		      { "latest~0", 30 },
+		      { "latest~2", 10 },
+		      { "step:20", 20 },
+		      { "step-000000000010", 10 } };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		json_t *j;
+
+		assert_int_equal(
+			RUN("show", "-C", path_of("%s/alpha", work), names[i].name, "--json"), 0);
+		j = json_out("ckptd.show/1");
+		assert_int_equal(number(j, "step"), names[i].step);
+		json_decref(j);
+	}
+	assert_int_equal(RUN("show", path_of("%s/beta/step-000000000025", work)), 0);
+	assert_says(got.out, "step 25 of beta");
+	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "latest~9"), 10);
+	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "latest~x"), 2);
+}
+
+static void several_jobs_are_listed_when_one_must_be_named(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "-C", work), 2);
+	assert_says(got.err, "alpha");
+	assert_says(got.err, "beta");
+	assert_int_equal(RUN("verify", "-C", work, "step:10", "--json"), 2);
+	assert_json_error(2);
+}
+
+static void a_copied_and_renamed_step_needs_no_store(void **state)
+{
+	const char *copy = path_of("%s/some copy", top);
+
+	(void)state;
+	copy_step(path_of("%s/alpha/step-000000000020", work), copy);
+	assert_int_equal(RUN("show", copy), 0);
+	assert_says(got.out, "step 20 of alpha");
+	assert_int_equal(RUN("verify", "--data", copy), 0);
+	remove_tree(copy);
+}
+
+static void one_tensor_is_shown_with_the_rows_of_its_ranks(void **state)
+{
+	json_t *j, *list;
+
+	(void)state;
+	assert_int_equal(
+		RUN("-C", path_of("%s/alpha", work), "show", "latest", "optim/embed.weight.master"),
+		0);
+	assert_says(got.out, "optim/embed.weight.master in step 30 of alpha");
+	assert_says(got.out, "RANK");
+	assert_says(got.out, "ELEMENTS");
+	assert_says(got.out, "Shard(0)@fsdp");
+	assert_says(got.out, "of           embed.weight");
+	assert_says(got.out, ".part");
+	/* A bare name is enough, and a program still gets one document of the same kind. */
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest",
+			     "embed.weight.master", "--json"),
+			 0);
+	j = json_out("ckptd.show/1");
+	list = json_object_get(j, "tensors");
+	assert_int_equal(json_array_size(list), 1);
+	assert_string_equal(string(json_array_get(list, 0), "component"), "optim");
+	assert_int_equal(json_array_size(member(json_array_get(list, 0), "pieces", JSON_ARRAY)), 4);
+	json_decref(j);
+	/* What exists once per rank is one row each. */
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest", "blob/rng"), 0);
+	assert_says(got.out, "blob/rng of rank 3");
+}
+
+static void tensors_are_listed_by_a_glob(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "--tensors=model/layers.*"),
+			 0);
+	assert_says(got.out, "TENSOR");
+	assert_says(got.out, "FINGERPRINT");
+	assert_says(got.out, "model/layers.3.experts");
+	assert_silent(got.out, "embed");
+	assert_int_equal(
+		RUN("-C", path_of("%s/alpha", work), "show", "step:10", "--tensors", "*", "--json"),
+		0);
+	j = json_out("ckptd.show/1");
+	assert_int_equal(json_array_size(json_object_get(j, "tensors")), number(j, "tensor_count"));
+	json_decref(j);
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "--tensors=nope*"), 10);
+	assert_int_equal(
+		RUN("-C", path_of("%s/alpha", work), "show", "latest", "mask", "--tensors=*"), 2);
+}
+
+static void a_tensor_that_does_not_exist_brings_its_neighbours(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest", "layers.0.wk"), 10);
+	assert_says(got.err, "model/layers.0.wq");
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest", "model/rope.tabel",
+			     "--json"),
+			 10);
+	assert_json_error(10);
+	assert_says(got.err, "model/rope.table");
+}
+
+/* --- verify --- */
+
+static void a_good_checkpoint_is_called_good_and_all_of_it_was_read(void **state)
+{
+	json_t *j;
+	uint64_t structure;
+
+	(void)state;
+	assert_int_equal(RUN("verify", "-C", path_of("%s/alpha", work)), 0);
+	assert_says(got.out, "step 30 of alpha");
+	assert_says(got.out, "ok");
+	assert_silent(got.out, "GB/s"); /* no terminal */
+	assert_int_equal(RUN("verify", "-C", path_of("%s/alpha", work), "--json"), 0);
+	j = json_out("ckptd.verify/1");
+	structure = number(j, "checked_bytes");
+	assert_true(structure > 0);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "-C", path_of("%s/alpha", work), "latest",
+			     "step:10", "--json"),
+			 0);
+	j = json_out("ckptd.verify/1");
+	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 0);
+	assert_int_equal(json_array_size(member(j, "checkpoints", JSON_ARRAY)), 2);
+	for (size_t i = 0; i < 2; i++) {
+		const json_t *x = json_array_get(json_object_get(j, "checkpoints"), i);
+
+		assert_true(json_is_true(json_object_get(x, "ok")));
+		assert_int_equal(number(x, "checked_bytes"), number(x, "bytes"));
+		assert_true(number(x, "checked_bytes") > structure);
+	}
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--all", "--data", work), 0);
+	assert_says(got.out, "4 checkpoints good");
+	assert_string_equal(got.err, "");
+}
+
+/* One way to damage the step directory at path. */
+struct damage {
+	const char *name, *kind; /* kind: one of the faults; NULL: any */
+	void (*inflict)(const char *path);
+	bool data_only; /* structure alone does not see it */
+};
+
+static const char *part_name(const char *path, uint32_t n)
+{
+	static char name[2][NAME_MAX + 1];
+	struct dirent **list;
+	int count = scandir(path, &list, NULL, alphasort);
+	uint32_t seen = 0;
+
+	assert_true(count > 0);
+	name[n & 1][0] = 0;
+	for (int i = 0; i < count; i++) {
+		if (strstr(list[i]->d_name, ".part") && seen++ == n)
+			strcpy(name[n & 1], list[i]->d_name);
+		free(list[i]);
+	}
+	free(list);
+	assert_true(name[n & 1][0]);
+	return path_of("%s/%s", path, name[n & 1]);
+}
+
+static uint64_t size_of(const char *file)
+{
+	struct stat st;
+
+	assert_int_equal(stat(file, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+static void flip(const char *file, uint64_t at)
+{
+	int fd = open(file, O_RDWR);
+	uint8_t b;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &b, 1, (off_t)at), 1);
+	b ^= 0x10;
+	assert_int_equal(pwrite(fd, &b, 1, (off_t)at), 1);
+	close(fd);
+}
+
+/* The trailer's table of sections: data_end at byte 16 of it. */
+static uint64_t data_end(const char *part)
+{
+	uint8_t b[8];
+	uint64_t x = 0;
+	int fd = open(part, O_RDONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(
+		pread(fd, b, 8, (off_t)(size_of(part) - 4096 + offsetof(struct ck_tail, data_end))),
+		8);
+	close(fd);
+	for (int i = 7; i >= 0; i--)
+		x = x << 8 | b[i];
+	return x;
+}
+
+static void flip_magic(const char *p)
+{
+	flip(part_name(p, 0), 0);
+}
+static void flip_version(const char *p)
+{
+	flip(part_name(p, 1), 8);
+}
+static void flip_header_zero(const char *p)
+{
+	flip(part_name(p, 1), 2000);
+}
+static void flip_header_hash(const char *p)
+{
+	flip(part_name(p, 1), 4095);
+}
+static void flip_data_first(const char *p)
+{
+	flip(part_name(p, 0), 4096);
+}
+static void flip_data_middle(const char *p)
+{
+	flip(part_name(p, 2), 4096 + (data_end(part_name(p, 2)) - 4096) / 2);
+}
+static void flip_section(const char *p)
+{
+	flip(part_name(p, 3), data_end(part_name(p, 3)) + 5);
+}
+static void flip_last_section(const char *p)
+{
+	flip(part_name(p, 3), size_of(part_name(p, 3)) - 4096 - 4096);
+}
+static void flip_section_padding(const char *p)
+{
+	flip(part_name(p, 3), size_of(part_name(p, 3)) - 4097);
+}
+static void flip_trailer(const char *p)
+{
+	flip(part_name(p, 0), size_of(part_name(p, 0)) - 4096 + 100);
+}
+static void flip_last_byte(const char *p)
+{
+	flip(part_name(p, 0), size_of(part_name(p, 0)) - 1);
+}
+static void flip_manifest_magic(const char *p)
+{
+	flip(path_of("%s/MANIFEST", p), 0);
+}
+static void flip_manifest_section(const char *p)
+{
+	flip(path_of("%s/MANIFEST", p), 4100);
+}
+static void flip_manifest_trailer(const char *p)
+{
+	flip(path_of("%s/MANIFEST", p), size_of(path_of("%s/MANIFEST", p)) - 20);
+}
+static void cut_part(const char *p)
+{
+	assert_int_equal(truncate(part_name(p, 1), (off_t)size_of(part_name(p, 1)) - 1), 0);
+}
+static void cut_part_to_nothing(const char *p)
+{
+	assert_int_equal(truncate(part_name(p, 1), 0), 0);
+}
+static void cut_manifest(const char *p)
+{
+	assert_int_equal(truncate(path_of("%s/MANIFEST", p), 4096), 0);
+}
+static void lengthen_part(const char *p)
+{
+	assert_int_equal(truncate(part_name(p, 1), (off_t)size_of(part_name(p, 1)) + 4096), 0);
+}
+static void remove_part(const char *p)
+{
+	assert_int_equal(unlink(part_name(p, 2)), 0);
+}
+static void remove_manifest(const char *p)
+{
+	assert_int_equal(unlink(path_of("%s/MANIFEST", p)), 0);
+}
+static void add_file(const char *p)
+{
+	copy_file(part_name(p, 0), path_of("%s/extra", p));
+}
+static void add_part(const char *p)
+{
+	copy_file(part_name(p, 0), path_of("%s/w0009-00000000-000.part", p));
+}
+static void rename_part(const char *p)
+{
+	assert_int_equal(rename(part_name(p, 0), path_of("%s/w0009-00000000-000.part", p)), 0);
+}
+
+static void swap_parts(const char *p)
+{
+	const char *spare = path_of("%s/spare", p);
+	char a[PATH_MAX], b[PATH_MAX];
+
+	snprintf(a, sizeof a, "%s", part_name(p, 0));
+	snprintf(b, sizeof b, "%s", part_name(p, 1));
+	assert_int_equal(rename(a, spare), 0);
+	assert_int_equal(rename(b, a), 0);
+	assert_int_equal(rename(spare, b), 0);
+}
+
+static void part_of_another_step(const char *p)
+{
+	char to[PATH_MAX];
+
+	snprintf(to, sizeof to, "%s", part_name(p, 0));
+	assert_int_equal(unlink(to), 0);
+	copy_file(part_name(path_of("%s/alpha/step-000000000010", work), 0), to);
+}
+
+static void part_becomes_a_link(const char *p)
+{
+	char at[PATH_MAX], away[PATH_MAX];
+
+	snprintf(at, sizeof at, "%s", part_name(p, 0));
+	snprintf(away, sizeof away, "%s/linked", top);
+	unlink(away);
+	assert_int_equal(rename(at, away), 0);
+	assert_int_equal(symlink(away, at), 0);
+}
+
+#define D(inflict, kind, data_only)                \
+	{                                          \
+#inflict, kind, inflict, data_only \
+	}
+static const struct damage damages[] = {
+	D(flip_magic, "checksum", false),
+	D(flip_version, "checksum", false),
+	D(flip_header_zero, "checksum", false),
+	D(flip_header_hash, "checksum", false),
+	D(flip_data_first, "checksum", true),
+	D(flip_data_middle, NULL, true),
+	D(flip_section, "checksum", false),
+	D(flip_last_section, NULL, false),
+	D(flip_section_padding, NULL, false),
+	D(flip_trailer, "checksum", false),
+	D(flip_last_byte, "checksum", false),
+	D(flip_manifest_magic, "checksum", false),
+	D(flip_manifest_section, "checksum", false),
+	D(flip_manifest_trailer, "checksum", false),
+	D(cut_part, NULL, false),
+	D(cut_part_to_nothing, NULL, false),
+	D(cut_manifest, "truncated", false),
+	D(lengthen_part, NULL, false),
+	D(remove_part, "missing", false),
+	D(remove_manifest, "missing", false),
+	D(add_file, "unexpected", false),
+	D(add_part, "unexpected", false),
+	D(rename_part, "missing", false),
+	D(swap_parts, NULL, false),
+	D(part_of_another_step, NULL, false),
+	D(part_becomes_a_link, NULL, false),
+};
+
+/* verify of the damaged step by path: 4, and a fault of the kind, in every form of output. */
+static void check_damage(const struct damage *d, const char *path, uint64_t step)
+{
+	json_t *j, *list;
+	bool found = !d->kind;
+
+	if (RUN("verify", "--data", path, "--json") != 4)
+		fail_msg("%s: verify --data gives %d: %s%s", d->name, got.code, got.out, got.err);
+	j = json_out("ckptd.verify/1");
+	list = json_object_get(j, "faults");
+	if (!json_array_size(list))
+		fail_msg("%s: no fault is listed", d->name);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *f = json_array_get(list, i);
+
+		found |= d->kind && !strcmp(string(f, "kind"), d->kind);
+		string(f, "file");
+		string(f, "tensor");
+		assert_true(strlen(string(f, "text")) > 0);
+		number(f, "offset");
+		number(f, "length");
+		assert_int_equal(number(f, "step"), step);
+		assert_string_equal(string(f, "path"), path);
+	}
+	if (!found)
+		fail_msg("%s: no fault is of kind %s: %s", d->name, d->kind, got.out);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", path), 4);
+	assert_says(got.out, "FAULTY");
+	assert_says(got.out, "next:");
+	if (RUN("verify", path) != (d->data_only ? 0 : 4))
+		fail_msg("%s: verify gives %d", d->name, got.code);
+	if (RUN("show", path) != (d->data_only ? 0 : 4))
+		fail_msg("%s: show gives %d: %s", d->name, got.code, got.err);
+}
+
+static void every_kind_of_damage_is_found_and_hides_no_other(void **state)
+{
+	char root[PATH_MAX], step20[PATH_MAX + 32];
+
+	(void)state;
+	snprintf(root, sizeof root, "%s/hurt", top);
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(mkdir(path_of("%s/alpha", root), 0700), 0);
+	copy_step(path_of("%s/alpha/step-000000000030", work),
+		  path_of("%s/alpha/step-000000000030", root));
+	copy_step(path_of("%s/alpha/step-000000000010", work),
+		  path_of("%s/alpha/step-000000000010", root));
+	snprintf(step20, sizeof step20, "%s/alpha/step-000000000020", root);
+	for (size_t i = 0; i < ARRAY_LEN(damages); i++) {
+		json_t *j, *list;
+
+		copy_step(path_of("%s/alpha/step-000000000020", work), step20);
+		damages[i].inflict(step20);
+		check_damage(&damages[i], step20, 20);
+		assert_int_equal(RUN("verify", "--data", "--all", root, "--json"), 4);
+		j = json_out("ckptd.verify/1");
+		list = json_object_get(j, "checkpoints");
+		assert_int_equal(json_array_size(list), 3);
+		for (size_t k = 0; k < 3; k++) {
+			const json_t *x = json_array_get(list, k);
+
+			assert_int_equal(json_is_true(json_object_get(x, "ok")),
+					 number(x, "step") != 20);
+		}
+		json_decref(j);
+		remove_tree(step20);
+	}
+	/* Two damaged ones: both are told. */
+	flip_data_first(path_of("%s/alpha/step-000000000010", root));
+	flip_trailer(path_of("%s/alpha/step-000000000030", root));
+	assert_int_equal(RUN("verify", "--data", "--all", root), 4);
+	assert_says(got.out, "step 10 of alpha");
+	assert_says(got.out, "step 30");
+	assert_says(got.out, "2 of 2 checkpoints FAULTY");
+	/* And one that is missing does not turn 4 into 10. */
+	assert_int_equal(RUN("verify", "--data", "-C", root, "step:77", "step:10"), 4);
+	assert_int_equal(RUN("verify", "-C", root, "step:77", "step:10"), 10);
+}
+
+static void a_step_under_the_number_of_another_is_found_by_all(void **state)
+{
+	const char *root = path_of("%s/misnamed", top);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(mkdir(path_of("%s/alpha", root), 0700), 0);
+	copy_step(path_of("%s/alpha/step-000000000030", work),
+		  path_of("%s/alpha/step-000000000031", root));
+	assert_int_equal(RUN("verify", path_of("%s/alpha/step-000000000031", root)), 0);
+	assert_int_equal(RUN("verify", "--all", root, "--json"), 4);
+	j = json_out("ckptd.verify/1");
+	assert_int_equal(number(json_array_get(member(j, "faults", JSON_ARRAY), 0), "step"), 31);
+	json_decref(j);
+}
+
+static void what_may_not_be_read_is_twelve(void **state)
+{
+	const char *root = path_of("%s/closed", top);
+	bool as_root = !geteuid();
+	int code[4];
+
+	(void)state;
+	assert_int_equal(mkdir(root, 0000), 0);
+	if (as_root) {
+		assert_int_equal(chmod(top, 0755), 0);
+		assert_int_equal(seteuid(65534), 0);
+	}
+	code[0] = RUN("ls", root);
+	code[1] = RUN("verify", "--all", root);
+	code[2] = RUN("show", "-C", root);
+	code[3] = RUN("verify", path_of("%s/step-000000000001", root));
+	if (as_root)
+		assert_int_equal(seteuid(0), 0);
+	assert_int_equal(chmod(root, 0700), 0);
+	for (size_t i = 0; i < ARRAY_LEN(code); i++)
+		assert_int_equal(code[i], 12);
+	assert_says(got.err, "closed");
+}
+
+static void a_directory_of_strangers_is_no_checkpoint(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "/etc"), 10);
+	assert_int_equal(RUN("verify", "/etc"), 10);
+	assert_int_equal(RUN("verify", path_of("%s/alpha", work)), 10);
+	assert_says(got.err, "job");
+	assert_int_equal(RUN("ls", "/etc/hostname"), 10);
+}
+
+/* --- the frame --- */
+
+static void a_wrong_command_line_is_two_and_says_what_to_do(void **state)
+{
+	static const char *const lines[][6] = {
+		{ "lss" },
+		{ "ls", "--nope" },
+		{ "ls", "-x" },
+		{ "ls", "a", "b" },
+		{ "ls", "--data" },
+		{ "ls", "-C" },
+		{ "ls", "-C", "" },
+		{ "--color=red", "ls" },
+		{ "--all", "ls" },
+		{ "show", "a", "b", "c" },
+		{ "verify", "--all", "a", "b" },
+		{ "verify", "--data=3" },
+		{ "version", "x" },
+		{ "show", "--tensors" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+		char *argv[8] = { (char *)"ckptctl" };
+		int argc = 1;
+
+		for (size_t k = 0; k < 6 && lines[i][k]; k++)
+			argv[argc++] = (char *)lines[i][k];
+		run_argv(argc, argv);
+		assert_int_equal(got.code, 2);
+		assert_string_equal(got.out, "");
+		assert_says(got.err, "next: ckptctl");
+		argc = 1;
+		argv[argc++] = (char *)"--json";
+		for (size_t k = 0; k < 6 && lines[i][k]; k++)
+			argv[argc++] = (char *)lines[i][k];
+		run_argv(argc, argv);
+		assert_int_equal(got.code, 2);
+		assert_json_error(2);
+	}
+	assert_int_equal(RUN("shwo"), 2);
+	assert_says(got.err, "did you mean show?");
+	assert_int_equal(RUN("verify", "--dta"), 2);
+	assert_says(got.err, "did you mean --data?");
+}
+
+static void assert_narrow(const char *text, uint32_t width)
+{
+	for (const char *line = text; *line;) {
+		size_t len = strcspn(line, "\n");
+		char copy[4096];
+
+		snprintf(copy, sizeof copy, "%.*s", (int)len, line);
+		if (screen_columns(copy) > width)
+			fail_msg("wider than %u: %s", width, copy);
+		line += len + (line[len] == '\n');
+	}
+}
+
+static void help_fits_eighty_columns_and_names_every_option(void **state)
+{
+	char *only_name[] = { (char *)"ckptctl" };
+
+	(void)state;
+	run_argv(1, only_name);
+	assert_int_equal(got.code, 0);
+	assert_narrow(got.out, 80);
+	assert_says(got.out, "ckptctl ls");
+	assert_string_equal(got.err, "");
+	assert_int_equal(RUN("-h"), 0);
+	assert_narrow(got.out, 80);
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
+		assert_int_equal(RUN("-h"), 0);
+		assert_says(got.out, (*v)->name);
+		assert_says(got.out, (*v)->help);
+		assert_int_equal(RUN((*v)->name, "--help"), 0);
+		assert_narrow(got.out, 80);
+		assert_says(got.out, "EXAMPLES");
+		for (const struct cli_verb_option *o = (*v)->option; o && o->id != OPT_NONE; o++)
+			for (uint32_t i = 0; i < cli_option_count; i++)
+				if (cli_options[i].id == o->id)
+					assert_says(got.out, path_of("--%s", cli_options[i].name));
+		for (uint32_t i = 0; i < cli_option_count; i++)
+			if (cli_options[i].global)
+				assert_says(got.out, path_of("--%s", cli_options[i].name));
+	}
+}
+
+static void version_says_itself(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("version"), 0);
+	assert_says(got.out, "ckptctl " CLI_VERSION);
+	assert_int_equal(RUN("--version"), 0);
+	assert_says(got.out, "ckptctl " CLI_VERSION);
+	assert_int_equal(RUN("version", "--json"), 0);
+	j = json_out("ckptd.version/1");
+	assert_string_equal(string(j, "version"), CLI_VERSION);
+	assert_string_equal(string(json_array_get(member(j, "formats", JSON_ARRAY), 0), "name"),
+			    "native");
+	json_decref(j);
+}
+
+static void colour_and_other_alphabets_are_for_terminals_only(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("ls", work), 0);
+	assert_silent(got.out, "\033");
+	for (const char *c = got.out; *c; c++)
+		assert_true((unsigned char)*c < 0x80);
+	assert_int_equal(RUN("ls", work, "--color=always"), 0);
+	assert_says(got.out, "\033[");
+	assert_int_equal(RUN("ls", work, "--color=always", "--json"), 0);
+	assert_silent(got.out, "\033");
+}
+
+/* What the command prints on a terminal of 80 columns. */
+static char *run_on_terminal(const char *const *word)
+{
+	struct winsize size = { .ws_row = 24, .ws_col = 80 };
+	char *argv[16] = { (char *)"ckptctl" }, *text = NULL;
+	size_t len = 0;
+	int master, slave, argc = 1, code;
+	FILE *out, *err, *mem;
+	char buf[4096];
+	ssize_t n;
+
+	assert_int_equal(openpty(&master, &slave, NULL, NULL, &size), 0);
+	for (; *word; word++)
+		argv[argc++] = (char *)*word;
+	out = fdopen(slave, "w");
+	setvbuf(out, NULL, _IOFBF, 1 << 16);
+	err = fopen("/dev/null", "w");
+	code = cli_run(argc, argv, out, err);
+	assert_int_equal(code, 0);
+	fclose(out);
+	fclose(err);
+	mem = open_memstream(&text, &len);
+	while ((n = read(master, buf, sizeof buf)) > 0)
+		fwrite(buf, 1, (size_t)n, mem);
+	fclose(mem);
+	close(master);
+	return text;
+}
+
+/* Without escape sequences and carriage returns. */
+static void strip(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		if (*s == '\033')
+			s += strcspn(s, "mK");
+		else if (*s != '\r')
+			*to++ = *s;
+	}
+	*to = 0;
+}
+
+static void on_a_terminal_tables_are_coloured_and_eighty_wide(void **state)
+{
+	const char *alpha = path_of("%s/alpha", work);
+	const char *const lines[][8] = {
+		{ "ls", work },
+		{ "ls", "--all", work },
+		{ "-C", alpha, "show", "--tensors=*" },
+		{ "-C", alpha, "show", "latest", "layers.3.fused" },
+		{ "verify", "--all", work },
+	};
+
+	(void)state;
+	setenv("TERM", "xterm", 1);
+	setenv("LC_ALL", "C.UTF-8", 1);
+	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+		char *text = run_on_terminal(lines[i]);
+
+		assert_says(text, "\033[");
+		strip(text);
+		assert_narrow(text, 80);
+		free(text);
+	}
+	setenv("NO_COLOR", "1", 1);
+	for (int i = 0; i < 3; i++) {
+		const char *const line[] = { "ls", "--all", work,
+					     i == 1   ? "--color=always"
+					     : i == 2 ? "--color=auto"
+						      : NULL,
+					     NULL };
+		char *text = run_on_terminal(line);
+
+		assert_int_equal(strstr(text, "\033[") != NULL, i == 1);
+		free(text);
+	}
+	setenv("NO_COLOR", "", 1);
+	for (int i = 0; i < 2; i++) {
+		const char *const line[] = {
+			"-C", alpha, "show", "--tensors=*", i ? "--ascii" : "--color=never", NULL
+		};
+		char *text = run_on_terminal(line);
+		bool beyond = false;
+
+		for (const char *c = text; *c; c++)
+			beyond |= (unsigned char)*c >= 0x80;
+		assert_int_equal(beyond, !i);
+		assert_int_equal(strstr(text, "\033[") != NULL, i);
+		free(text);
+	}
+	unsetenv("NO_COLOR");
+	unsetenv("LC_ALL");
+}
+
+static void output_that_cannot_be_written_is_a_failure(void **state)
+{
+	char *argv[] = { (char *)"ckptctl", (char *)"-h" };
+	FILE *full = fopen("/dev/full", "w"), *err = fopen("/dev/null", "w");
+
+	(void)state;
+	if (!full)
+		skip();
+	assert_int_equal(cli_run(2, argv, full, err), 13);
+	fclose(full);
+	fclose(err);
+}
+
+static int make_all(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	(void)state;
+	unsetenv("CKPTD_STORE");
+	unsetenv("NO_COLOR");
+	unsetenv("COLUMNS");
+	snprintf(top, sizeof top, "%.40s/ckptctl-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	if (!mkdtemp(top))
+		return -1;
+	snprintf(work, sizeof work, "%s/work", top);
+	assert_int_equal(mkdir(work, 0700), 0);
+	for (size_t i = 0; i < ARRAY_LEN(standard); i++)
+		make_step(work, &standard[i]);
+	return 0;
+}
+
+static int drop_all(void **state)
+{
+	(void)state;
+	free(got.out);
+	free(got.err);
+	remove_tree(top);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_empty_store_is_no_failure_but_holds_no_checkpoint),
+		cmocka_unit_test(a_path_that_does_not_exist_is_ten_everywhere),
+		cmocka_unit_test(ls_lists_what_is_committed_newest_first),
+		cmocka_unit_test(ls_as_text_is_a_table_with_jobs_where_there_are_several),
+		cmocka_unit_test(the_store_comes_from_the_argument_the_option_or_the_environment),
+		cmocka_unit_test(what_is_unfinished_set_aside_or_damaged_appears_with_all_only),
+		cmocka_unit_test(a_checkpoint_in_place_of_a_store_is_told_apart),
+		cmocka_unit_test(show_tells_a_program_everything),
+		cmocka_unit_test(show_tells_a_person_the_summary),
+		cmocka_unit_test(a_checkpoint_has_many_names),
+		cmocka_unit_test(several_jobs_are_listed_when_one_must_be_named),
+		cmocka_unit_test(a_copied_and_renamed_step_needs_no_store),
+		cmocka_unit_test(one_tensor_is_shown_with_the_rows_of_its_ranks),
+		cmocka_unit_test(tensors_are_listed_by_a_glob),
+		cmocka_unit_test(a_tensor_that_does_not_exist_brings_its_neighbours),
+		cmocka_unit_test(a_good_checkpoint_is_called_good_and_all_of_it_was_read),
+		cmocka_unit_test(every_kind_of_damage_is_found_and_hides_no_other),
+		cmocka_unit_test(a_step_under_the_number_of_another_is_found_by_all),
+		cmocka_unit_test(what_may_not_be_read_is_twelve),
+		cmocka_unit_test(a_directory_of_strangers_is_no_checkpoint),
+		cmocka_unit_test(a_wrong_command_line_is_two_and_says_what_to_do),
+		cmocka_unit_test(help_fits_eighty_columns_and_names_every_option),
+		cmocka_unit_test(version_says_itself),
+		cmocka_unit_test(colour_and_other_alphabets_are_for_terminals_only),
+		cmocka_unit_test(on_a_terminal_tables_are_coloured_and_eighty_wide),
+		cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
