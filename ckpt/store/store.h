@@ -104,7 +104,8 @@ int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct 
 /* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
 struct store_txn;
 
-/* -ESTALE: another launch has claimed the job. -EINVAL: nothing was claimed through s. */
+/* -ESTALE: another launch has claimed the job. -EINVAL: nothing was claimed through s, or the step is
+ * UINT64_MAX. */
 int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct ckpt_err *err);
 
 /* A fresh part file: its name is made here; O_EXCL, write only, and O_DIRECT when *direct (cleared

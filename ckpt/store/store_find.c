@@ -261,7 +261,8 @@ static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *e
 		return 0;
 	}
 	return ckpt_error(err, -EINVAL,
-			  "\"%.80s\" needs a number after its sign, as in latest~1 or step:1000",
+			  "\"%.80s\" needs a number of at most 64 bits after its sign, as in "
+			  "latest~1 or step:1000",
 			  name);
 }
 

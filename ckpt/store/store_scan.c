@@ -205,7 +205,12 @@ static int step_manifest(const struct store *s, struct store_step *st)
 	(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, st->dir);
 	r = store_source_open(s->ops, s->job_fd, path, &src);
 	if (r) {
-		(void)store_fail(&err, r, "its MANIFEST cannot be opened");
+		if (r == -ENOENT)
+			(void)ckpt_error(&err, r, "its MANIFEST is missing");
+		else if (r == -EINVAL || r == -EISDIR)
+			(void)ckpt_error(&err, r, "its MANIFEST is not a regular file");
+		else
+			(void)store_fail(&err, r, "its MANIFEST cannot be opened");
 		step_why(st, err.msg);
 		return r;
 	}
@@ -337,14 +342,16 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err)
 {
 	struct store_name name;
+	int fd;
 
 	*ret_fd = -1;
 	store_name_parse(dir, &name);
 	if (!(name.kind & (STORE_STEP | STORE_TMP | STORE_OLD)))
 		return ckpt_error(err, -EINVAL, "job %s: \"%.64s\" is no name of a step directory",
 				  s->job, dir);
-	*ret_fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
-	if (*ret_fd < 0)
-		return store_fail(err, *ret_fd, "job %s: cannot open %s", s->job, dir);
+	fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+	if (fd < 0)
+		return store_fail(err, fd, "job %s: cannot open %s", s->job, dir);
+	*ret_fd = fd;
 	return 0;
 }

@@ -82,6 +82,11 @@ int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct c
 	(void)pthread_mutex_lock(&s->lock);
 	generation = s->generation;
 	(void)pthread_mutex_unlock(&s->lock);
+	if (step == UINT64_MAX)
+		return ckpt_error(err, -EINVAL,
+				  "job %s: step %" PRIu64 " stands for the latest and cannot be "
+				  "written",
+				  s->job, step);
 	if (!generation)
 		return ckpt_error(err, -EINVAL,
 				  "job %s: step %" PRIu64

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_rigs.c - see crash_rigs.h. Every run has a store of its own, in memory where the machine has
- * /dev/shm: the rigs call fsync ten thousand times and judge by the calls, not by the disk.
+ * crash_rigs.c - see crash_rigs.h. Every run has a store of its own.
  */
 #include "tests/crash/crash_rigs.h"
 #include <dirent.h>
@@ -12,7 +11,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include "tests/crash/crash_step.c"
-#include "tests/lib/io_faults.c"
 
 static uint64_t crash_seed = 1, crash_nrun;
 
@@ -39,33 +37,7 @@ __attribute__((format(printf, 2, 3))) static int rig_fail(char why[CRASH_WHY], c
 
 #define FAIL(...) rig_fail(why, __VA_ARGS__)
 
-/* --- a store for one run --- */
-
-struct place {
-	char path[200];
-	int fd;
-};
-
-static void place_make(struct place *p)
-{
-	const char *tmp = getenv("TMPDIR");
-
-	if (!tmp)
-		tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-	(void)snprintf(p->path, sizeof p->path, "%s/ckpt-crash-XXXXXX", tmp);
-	if (!mkdtemp(p->path))
-		abort();
-	p->fd = open(p->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (p->fd < 0)
-		abort();
-	crash_nrun++;
-}
-
-static void place_remove(struct place *p)
-{
-	(void)close(p->fd);
-	(void)io_tree_remove(AT_FDCWD, p->path);
-}
+/* --- what a run knows --- */
 
 /* What the job has done so far, and what it was doing. */
 struct story {
@@ -324,6 +296,7 @@ static int fault_run(const struct fault_kind *k, uint64_t nth, bool back, bool *
 	int r, saved;
 
 	place_make(&p);
+	crash_nrun++;
 	files = open_files();
 	io_faults_init(&f, &io_ops_posix);
 	r = story_base(p.fd, &y, back ? 3 : 1, why);
@@ -394,6 +367,7 @@ static int kill_run(uint64_t nth, bool back, bool *ret_hit, char why[CRASH_WHY])
 	int r;
 
 	place_make(&p);
+	crash_nrun++;
 	io_faults_init(&f, &io_ops_posix);
 	r = story_base(p.fd, &y, back ? 3 : 1, why);
 	if (!r) {
@@ -498,6 +472,7 @@ static int rig_power(char why[CRASH_WHY])
 	int r;
 
 	place_make(&p);
+	crash_nrun++;
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(p.fd);
 	power_live(&f, p.fd, step, ARRAY_LEN(step), &w);
@@ -519,6 +494,7 @@ static int power_failed_run(uint64_t nth, bool *ret_hit, char why[CRASH_WHY])
 	int r;
 
 	place_make(&p);
+	crash_nrun++;
 	io_faults_init(&f, &io_ops_posix);
 	r = story_base(p.fd, &w.y, w.nbase, why);
 	if (!r) {
@@ -564,6 +540,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 	int r;
 
 	place_make(&p);
+	crash_nrun++;
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_init(&death, &f.ops);
 	r = story_base(p.fd, &w.y, w.nbase, why);
@@ -751,6 +728,7 @@ static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_act
 	int r, saved = 0;
 
 	place_make(&p);
+	crash_nrun++;
 	r = story_base(p.fd, &y, back ? 3 : 1, why);
 	hook_init(&h, UINT64_MAX, rival_act, &b);
 	if (!r && (store_open(&h.ops, p.fd, CRASH_JOB, true, &s, &err) ||
@@ -842,6 +820,7 @@ static int race_run(uint32_t round, char why[CRASH_WHY])
 	int r;
 
 	place_make(&p);
+	crash_nrun++;
 	r = story_base(p.fd, &y, 1, why);
 	if (!r && (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &a.s, &err) ||
 		   store_claim(a.s, 0, false, &generation, &err) ||
@@ -884,12 +863,12 @@ static int rig_race(char why[CRASH_WHY])
 }
 
 const struct crash_rig crash_rigs[] = {
-	{ "a launch is fenced at any call", rig_fence },
-	{ "the process dies at any call", rig_kills },
-	{ "any call fails", rig_faults },
-	{ "power is lost at any moment", rig_power },
-	{ "a sync fails, then power is lost", rig_power_sync_failed },
-	{ "a death, a look, then power loss", rig_power_seen },
-	{ "two launches race", rig_race },
+	{ "a launch is fenced at any call", false, rig_fence },
+	{ "the process dies at any call", false, rig_kills },
+	{ "any call fails", false, rig_faults },
+	{ "power is lost at any moment", false, rig_power },
+	{ "a sync fails, then power is lost", false, rig_power_sync_failed },
+	{ "a death, a look, then power loss", false, rig_power_seen },
+	{ "two launches race", true, rig_race },
 };
 const uint32_t crash_rigs_n = ARRAY_LEN(crash_rigs);

@@ -14,6 +14,7 @@
 
 struct crash_rig {
 	const char *name;
+	bool threads;			 /* more than one of them */
 	int (*run)(char why[CRASH_WHY]); /* 0 it holds; 1 it does not: why */
 };
 extern const struct crash_rig crash_rigs[];

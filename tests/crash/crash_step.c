@@ -8,9 +8,30 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/util.h"
+#include "tests/lib/io_faults.c"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
+
+void place_make(struct place *p)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	if (!tmp)
+		tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+	(void)snprintf(p->path, sizeof p->path, "%s/ckpt-crash-XXXXXX", tmp);
+	if (!mkdtemp(p->path))
+		abort();
+	p->fd = open(p->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (p->fd < 0)
+		abort();
+}
+
+void place_remove(struct place *p)
+{
+	(void)close(p->fd);
+	(void)io_tree_remove(AT_FDCWD, p->path);
+}
 
 void crash_step_free(struct crash_step *c)
 {

@@ -11,6 +11,15 @@
 #define CRASH_JOB "demo"
 #define CRASH_WHY 600 /* bytes of a sentence that says what did not hold */
 
+/* A directory for one store, in memory where the machine has /dev/shm and TMPDIR does not say else: tests
+ * call fsync ten thousand times and judge by the calls, not by the disk. */
+struct place {
+	char path[200];
+	int fd;
+};
+void place_make(struct place *p);
+void place_remove(struct place *p);
+
 struct crash_file {
 	char name[48];
 	uint8_t *bytes;

@@ -82,6 +82,9 @@ static void every_planted_mistake_is_found(void **state)
 	uint32_t alive = 0;
 
 	(void)state;
+#if defined(__SANITIZE_THREAD__)
+	skip(); /* the rigs that find them have one thread */
+#endif
 	for (int n = 1; n < (int)ARRAY_LEN(mistake); n++) {
 		struct verdict v = mutant_fork(n);
 		bool found = v.rig < crash_rigs_n;

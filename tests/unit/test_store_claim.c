@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_store_claim.c - job names, opening, claims, takeovers, and what a claim sweeps away. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+static struct place place;
+static struct ckpt_err err;
+
+static int setup(void **state)
+{
+	(void)state;
+	err.msg[0] = 0;
+	place_make(&place);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	place_remove(&place);
+	return 0;
+}
+
+static struct store *opened(const struct io_ops *ops)
+{
+	struct store *s;
+
+	if (store_open(ops, place.fd, CRASH_JOB, true, &s, &err))
+		fail_msg("%s", err.msg);
+	return s;
+}
+
+static uint64_t claimed(struct store *s, uint64_t want, bool again)
+{
+	uint64_t generation = 0;
+
+	if (store_claim(s, want, again, &generation, &err))
+		fail_msg("%s", err.msg);
+	return generation;
+}
+
+static bool exists(const struct store *s, const char *name)
+{
+	return faccessat(s->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static void put_file(int dirfd, const char *name)
+{
+	int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	(void)close(fd);
+}
+
+static void a_bad_job_name_is_refused_with_the_reason(void **state)
+{
+	static const char *const bad[] = { "",	  ".",	 "..",	     ".hidden", "a/b",
+					   "a b", "a\n", "\xc3\xa4", "a:b",	"../x" };
+	char name[CKPT_JOB_MAX + 2];
+
+	(void)state;
+	memset(name, 'j', sizeof name);
+	name[CKPT_JOB_MAX + 1] = 0;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		err.msg[0] = 0;
+		assert_int_equal(store_job_check(bad[i], &err), -EINVAL);
+		assert_true(err.msg[0]);
+	}
+	assert_int_equal(store_job_check(name, &err), -EINVAL);
+	name[CKPT_JOB_MAX] = 0;
+	assert_int_equal(store_job_check(name, &err), 0);
+	assert_int_equal(store_job_check("Run_1.7-b", &err), 0);
+}
+
+static void directories_and_claims_belong_to_their_user_alone(void **state)
+{
+	struct store *s = opened(&io_ops_posix);
+	struct stat st;
+
+	(void)state;
+	(void)claimed(s, 0, false);
+	assert_int_equal(fstat(s->job_fd, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0700);
+	assert_int_equal(fstatat(s->job_fd, ".ckptd", &st, 0), 0);
+	assert_int_equal(st.st_mode & 07777, 0700);
+	assert_int_equal(fstatat(s->job_fd, ".ckptd/gen-00000001", &st, 0), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	store_close(s);
+}
+
+static void a_job_that_is_missing_or_a_link_is_not_opened(void **state)
+{
+	struct store *s;
+
+	(void)state;
+	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", false, &s, &err), -ENOENT);
+	assert_null(s);
+	assert_int_equal(mkdirat(place.fd, "real", 0700), 0);
+	assert_int_equal(symlinkat("real", place.fd, "demo"), 0);
+	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", false, &s, &err), -ELOOP);
+	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", true, &s, &err), -ELOOP);
+}
+
+static void each_launch_gets_the_next_number(void **state)
+{
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+
+	(void)state;
+	assert_int_equal(claimed(a, 0, false), 1);
+	assert_int_equal(claimed(b, 0, false), 2);
+	assert_int_equal(claimed(a, 0, true), 3);
+	assert_int_equal(claimed(b, 1700000000, false), 1700000000);
+	assert_int_equal(claimed(a, 0, false), 1700000001);
+	store_close(a);
+	store_close(b);
+}
+
+static void an_older_launch_is_stale_and_an_equal_one_busy(void **state)
+{
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	uint64_t generation;
+
+	(void)state;
+	assert_int_equal(claimed(a, 7, false), 7);
+	assert_int_equal(store_claim(b, 6, true, &generation, &err), -ESTALE);
+	assert_int_equal(store_claim(b, 7, false, &generation, &err), -EBUSY);
+	assert_int_equal(claimed(a, 7, false), 7);
+	assert_int_equal(store_claim(b, UINT64_MAX, false, &generation, &err), -EINVAL);
+	store_close(a);
+	store_close(b);
+}
+
+static void a_daemon_whose_launch_was_taken_over_commits_nothing(void **state)
+{
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	struct crash_step one = { 0 }, two = { 0 };
+	struct store_txn *x;
+
+	(void)state;
+	(void)claimed(a, 7, false);
+	assert_int_equal(claimed(b, 7, true), 7);
+	assert_int_equal(store_begin(a, 10, &x, &err), -ESTALE);
+	assert_non_null(strstr(err.msg, "taken"));
+	assert_int_equal(crash_save(b, 10, 1, UINT64_MAX, &one, &err), 0);
+	assert_int_equal(claimed(a, 7, true), 7); /* and back again */
+	assert_int_equal(crash_save(b, 20, 2, 10, &two, &err), -ESTALE);
+	assert_int_equal(crash_save(a, 20, 2, 10, &two, &err), 0);
+	store_close(a);
+	store_close(b);
+	crash_step_free(&one);
+	crash_step_free(&two);
+}
+
+static void without_a_claim_nothing_is_begun(void **state)
+{
+	struct store *s = opened(&io_ops_posix);
+	struct store_txn *x;
+
+	(void)state;
+	assert_int_equal(store_begin(s, 10, &x, &err), -EINVAL);
+	assert_null(x);
+	store_close(s);
+}
+
+static void a_claim_that_was_deleted_is_lost(void **state)
+{
+	struct store *s = opened(&io_ops_posix);
+	struct store_txn *x;
+
+	(void)state;
+	(void)claimed(s, 0, false);
+	assert_int_equal(unlinkat(s->job_fd, ".ckptd/gen-00000001", 0), 0);
+	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	store_close(s);
+}
+
+static void a_claim_trashes_what_others_were_collecting_but_not_its_own(void **state)
+{
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	struct crash_step dead = { 0 }, live = { 0 };
+	struct store_txn *x, *y;
+
+	(void)state;
+	(void)claimed(a, 0, false);
+	assert_int_equal(crash_begin(a, 10, 1, &x, &dead, &err), 0);
+	(void)claimed(b, 0, false);
+	assert_false(exists(b, x->dir));
+	assert_int_equal(crash_commit(x, &dead, UINT64_MAX, &err), -ESTALE);
+	assert_int_equal(crash_begin(b, 20, 1, &y, &live, &err), 0);
+	(void)claimed(b, 0, false);
+	assert_true(exists(b, y->dir));
+	assert_int_equal(crash_commit(y, &live, UINT64_MAX, &err), 0);
+	assert_true(exists(b, "step-000000000020"));
+	store_close(a);
+	store_close(b);
+	crash_step_free(&dead);
+	crash_step_free(&live);
+}
+
+static void what_the_store_did_not_name_stays(void **state)
+{
+	static const char *const dirs[] = {
+		".tmp-foo",
+		".tmp-10-g1-00000000",
+		".tmp-000000000010-g00000001-0000000",
+		".tmp-000000000010-g00000001-0000000A",
+		".tmp-000000000010-g00000009-0000000a", /* a newer launch's */
+		".trash-xyz",
+		".trash-0000001",
+		"step-12",
+		".old-1-s2"
+	};
+	struct store *s = opened(&io_ops_posix);
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
+		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+	put_file(s->job_fd, ".tmp-000000000010-g00000001-0000000b");
+	put_file(s->job_fd, "notes.txt");
+	assert_int_equal(symlinkat("step-12", s->job_fd, ".trash-0000000c"), 0);
+	(void)claimed(s, 0, false);
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
+		assert_true(exists(s, dirs[i]));
+	assert_true(exists(s, ".tmp-000000000010-g00000001-0000000b"));
+	assert_true(exists(s, "notes.txt"));
+	assert_true(exists(s, ".trash-0000000c"));
+	store_close(s);
+}
+
+static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **state)
+{
+	static const char *const dirs[] = { ".trash-0000000a",
+					    ".tmp-000000000010-g00000001-0000000b",
+					    ".tmp-000000000010-g00000000-0000000c" };
+	struct store *s = opened(&io_ops_posix);
+	char path[STORE_DIR_MAX + 8];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+		(void)snprintf(path, sizeof path, "%s/file", dirs[i]);
+		put_file(s->job_fd, path);
+	}
+	(void)claimed(s, 0, false);
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
+		assert_false(exists(s, dirs[i]));
+	store_close(s);
+}
+
+/* The hand of a dead process: whenever something is unlinked, something else appears. */
+static uint32_t ghost_left;
+static int ghost_dir = -1;
+
+static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	char born[32];
+	int r = io_ops_posix.unlink(ctx, dirfd, name, is_dir);
+
+	if (!is_dir && ghost_left > 0) {
+		ghost_left--;
+		(void)snprintf(born, sizeof born, "ghost-%" PRIu32, ghost_left);
+		put_file(ghost_dir, born);
+	}
+	return r;
+}
+
+static void trash_in_which_files_still_appear_is_left_to_a_later_claim(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store *s;
+
+	(void)state;
+	ops.unlink = ghost_unlink;
+	s = opened(&ops);
+	for (uint32_t ghosts = 0; ghosts < 40; ghosts = ghosts ? 10 * ghosts : 3) {
+		assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+		ghost_dir =
+			openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		put_file(ghost_dir, "first");
+		ghost_left = ghosts;
+		for (uint32_t i = 0; i < 5; i++)
+			(void)claimed(s, 0, false);
+		assert_int_equal(ghost_left, 0);
+		assert_false(exists(s, ".trash-0000000a"));
+		(void)close(ghost_dir);
+	}
+	ghost_left = UINT32_MAX; /* for ever: the claim ends all the same */
+	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+	ghost_dir = openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(ghost_dir, "first");
+	(void)claimed(s, 0, false);
+	assert_true(exists(s, ".trash-0000000a"));
+	(void)close(ghost_dir);
+	store_close(s);
+}
+
+static void a_full_disk_does_not_keep_a_launch_from_claiming(void **state)
+{
+	struct io_faults f;
+	struct store *s;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	s = opened(&f.ops);
+	io_faults_fail(&f, IO_ON_WRITE | IO_ON_FALLOCATE, 1, -ENOSPC, true);
+	assert_int_equal(claimed(s, 0, false), 1);
+	store_close(s);
+}
+
+#define RACERS 4
+#define RACE_CLAIMS 25
+
+static void *claim_race(void *arg)
+{
+	uint64_t *generation = arg;
+	struct ckpt_err e;
+	struct store *s;
+
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &e))
+		return NULL;
+	for (uint32_t i = 0; i < RACE_CLAIMS;)
+		i += store_claim(s, 0, false, &generation[i], &e) == 0;
+	store_close(s);
+	return arg;
+}
+
+static void claims_at_the_same_time_are_all_different(void **state)
+{
+	uint64_t generation[RACERS][RACE_CLAIMS];
+	pthread_t thread[RACERS];
+	void *done;
+
+	(void)state;
+	for (uint32_t i = 0; i < RACERS; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, claim_race, generation[i]), 0);
+	for (uint32_t i = 0; i < RACERS; i++) {
+		assert_int_equal(pthread_join(thread[i], &done), 0);
+		assert_non_null(done);
+	}
+	for (uint32_t i = 0; i < RACERS * RACE_CLAIMS; i++)
+		for (uint32_t k = 0; k < i; k++)
+			assert_int_not_equal(generation[i / RACE_CLAIMS][i % RACE_CLAIMS],
+					     generation[k / RACE_CLAIMS][k % RACE_CLAIMS]);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_bad_job_name_is_refused_with_the_reason),
+		T(directories_and_claims_belong_to_their_user_alone),
+		T(a_job_that_is_missing_or_a_link_is_not_opened),
+		T(each_launch_gets_the_next_number),
+		T(an_older_launch_is_stale_and_an_equal_one_busy),
+		T(a_daemon_whose_launch_was_taken_over_commits_nothing),
+		T(without_a_claim_nothing_is_begun),
+		T(a_claim_that_was_deleted_is_lost),
+		T(a_claim_trashes_what_others_were_collecting_but_not_its_own),
+		T(what_the_store_did_not_name_stays),
+		T(trash_and_dead_collecting_directories_go_with_the_next_claim),
+		T(trash_in_which_files_still_appear_is_left_to_a_later_claim),
+		T(a_full_disk_does_not_keep_a_launch_from_claiming),
+		T(claims_at_the_same_time_are_all_different),
+	};
+
+	return cmocka_run_group_tests_name("store_claim", tests, NULL, NULL);
+}

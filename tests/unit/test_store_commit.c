@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_store_commit.c - parts, commits, lines of steps and going back on them. Crashes: test_store_crash.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+static struct place place;
+static struct store *s;
+static struct ckpt_err err;
+static struct crash_step saved[8];
+static uint32_t nsaved;
+static char why[CRASH_WHY];
+
+static int setup(void **state)
+{
+	uint64_t generation;
+
+	(void)state;
+	memset(&err, 0, sizeof err);
+	nsaved = 0;
+	place_make(&place);
+	return store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
+	       store_claim(s, 0, false, &generation, &err);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	store_close(s);
+	for (uint32_t i = 0; i < nsaved; i++)
+		crash_step_free(&saved[i]);
+	place_remove(&place);
+	return 0;
+}
+
+static int save(uint64_t step, uint64_t seq, uint64_t rewind)
+{
+	return crash_save(s, step, seq, rewind, &saved[nsaved++], &err);
+}
+
+static bool exists(const char *name)
+{
+	return faccessat(s->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* Is the i-th saved step there under this name, to the byte? */
+static void assert_is(const char *dir, uint32_t i)
+{
+	if (!crash_step_same(s, dir, &saved[i], why))
+		fail_msg("%s: %s", dir, why);
+}
+
+/* The job directory holds n steps, set aside or not, and nothing that is begun or trash. */
+static void assert_entries(uint32_t n)
+{
+	struct store_name *name;
+	uint32_t have;
+
+	assert_int_equal(
+		store_list(&io_ops_posix, s->job_fd, STORE_TMP | STORE_TRASH, &name, &have), 0);
+	free(name);
+	assert_int_equal(have, 0);
+	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_STEP | STORE_OLD, &name, &have),
+			 0);
+	free(name);
+	assert_int_equal(have, n);
+}
+
+static void a_committed_step_is_there_and_belongs_to_its_user_alone(void **state)
+{
+	struct stat st;
+	char path[STORE_DIR_MAX * 2];
+
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_is("step-000000000010", 0);
+	assert_int_equal(fstatat(s->job_fd, "step-000000000010", &st, 0), 0);
+	assert_int_equal(st.st_mode & 07777, 0700);
+	for (size_t i = 0; i < ARRAY_LEN(saved[0].file); i++) {
+		(void)snprintf(path, sizeof path, "step-000000000010/%s", saved[0].file[i].name);
+		assert_int_equal(fstatat(s->job_fd, path, &st, 0), 0);
+		assert_int_equal(st.st_mode & 07777, 0600);
+	}
+	assert_entries(1);
+}
+
+static void step_zero_and_the_largest_step_are_steps_like_any_other(void **state)
+{
+	(void)state;
+	assert_int_equal(save(0, 1, UINT64_MAX), 0);
+	assert_int_equal(save(UINT64_MAX - 1, 2, 0), 0);
+	assert_is("step-000000000000", 0);
+	assert_is("step-18446744073709551614", 1);
+	assert_int_equal(save(UINT64_MAX, 3, 10), -EINVAL);
+}
+
+static void going_back_sets_aside_and_loses_no_step(void **state)
+{
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(save(30, 3, 20), 0);
+	assert_int_equal(save(20, 4, 10), 0); /* the same number again */
+	assert_is("step-000000000010", 0);
+	assert_is(".old-000000000020-s2", 1);
+	assert_is(".old-000000000030-s3", 2);
+	assert_is("step-000000000020", 3);
+	assert_int_equal(save(15, 5, 10), 0);
+	assert_is(".old-000000000020-s4", 3);
+	assert_is("step-000000000015", 4);
+	assert_entries(5);
+}
+
+static void a_name_that_is_taken_aside_is_not_taken_again(void **state)
+{
+	struct store_name *name;
+	uint32_t n;
+
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(save(15, 3, 10), 0);
+	assert_int_equal(save(20, 2, 15), 0); /* as after a crash in the middle of going back */
+	assert_int_equal(save(16, 5, 15), 0);
+	assert_is(".old-000000000020-s2", 1);
+	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_OLD, &name, &n), 0);
+	assert_int_equal(n, 2);
+	assert_is(name[strlen(name[0].dir) < strlen(name[1].dir)].dir, 3);
+	free(name);
+	assert_entries(5);
+}
+
+static void a_run_that_continues_nothing_sets_every_step_aside(void **state)
+{
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(save(5, 3, UINT64_MAX), 0);
+	assert_is(".old-000000000010-s1", 0);
+	assert_is(".old-000000000020-s2", 1);
+	assert_is("step-000000000005", 2);
+	assert_int_equal(save(5, 4, UINT64_MAX), 0);
+	assert_is(".old-000000000005-s3", 2);
+	assert_is("step-000000000005", 3);
+}
+
+static void a_step_of_the_line_is_never_replaced(void **state)
+{
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(save(20, 3, 20), -EEXIST);
+	assert_int_equal(save(10, 3, 20), -EEXIST);
+	assert_int_equal(save(15, 3, 20), -EINVAL);
+	assert_is("step-000000000010", 0);
+	assert_is("step-000000000020", 1);
+	assert_entries(2);
+}
+
+static void what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps(void **state)
+{
+	int fd;
+
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	fd = openat(s->job_fd, "step-000000000015", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	(void)close(fd);
+	assert_int_equal(save(15, 3, 10), -EEXIST);
+	assert_is("step-000000000020", 1); /* it was set aside, and came back */
+	assert_true(exists("step-000000000015"));
+	assert_entries(2);
+}
+
+static void a_damaged_step_is_set_aside_like_any_other(void **state)
+{
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	assert_int_equal(save(20, 3, 10), 0);
+	assert_true(exists(".old-000000000020-s0"));
+	assert_is("step-000000000020", 2);
+}
+
+static void a_part_that_is_still_open_forbids_the_commit(void **state)
+{
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EINVAL);
+	(void)close(fd);
+	assert_entries(0);
+}
+
+static void a_dropped_part_leaves_nothing(void **state)
+{
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	assert_int_equal(store_part_create(x, 9, 8192, &direct, name, &fd, &err), 0);
+	store_part_drop(x, name, fd);
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	assert_is("step-000000000010", 0);
+}
+
+static void an_aborted_step_leaves_nothing(void **state)
+{
+	struct store_txn *x;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	assert_true(exists(x->dir));
+	store_abort(x);
+	store_abort(NULL);
+	assert_entries(0);
+}
+
+static void part_names_are_never_the_same_twice(void **state)
+{
+	char name[40], first[40];
+	bool direct = false;
+	struct store_txn *x[2];
+	int fd;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(store_begin(s, 10, &x[i], &err), 0);
+		assert_int_equal(store_part_create(x[i], 3, 0, &direct, name, &fd, &err), 0);
+		assert_memory_equal(name, "w0003-", 6);
+		if (i == 0)
+			memcpy(first, name, sizeof first);
+		else
+			assert_string_not_equal(name, first);
+		(void)close(fd);
+	}
+	assert_string_not_equal(x[0]->dir, x[1]->dir);
+	store_abort(x[0]);
+	store_abort(x[1]);
+}
+
+static int direct_refused(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	int fd = io_ops_posix.open(ctx, dirfd, name, flags & ~O_DIRECT, mode);
+
+	if (fd < 0 || !(flags & O_DIRECT))
+		return fd;
+	(void)close(fd); /* as Linux does: the file is made and the open refused */
+	return -EINVAL;
+}
+
+static void where_o_direct_is_refused_the_part_is_buffered(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store_txn *x;
+	bool direct = true;
+	char name[40];
+	int fd;
+
+	(void)state;
+	ops.open = direct_refused;
+	s->ops = &ops;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	assert_false(direct);
+	store_part_drop(x, name, fd);
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	s->ops = &io_ops_posix;
+	assert_is("step-000000000010", 0);
+}
+
+static void a_full_disk_is_noticed_before_the_first_byte(void **state)
+{
+	struct io_faults f;
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	s->ops = &f.ops;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -ENOSPC, false);
+	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), -ENOSPC);
+	assert_non_null(strstr(err.msg, "free space"));
+	assert_int_equal(fd, -1);
+	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -EDQUOT, false); /* a quota is a full disk, too */
+	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), -ENOSPC);
+	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, false);
+	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), 0);
+	store_part_drop(x, name, fd);
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	s->ops = &io_ops_posix;
+	assert_is("step-000000000010", 0);
+}
+
+static void a_part_whose_sync_failed_is_gone_and_another_takes_its_place(void **state)
+{
+	struct io_faults f;
+	struct store_txn *x;
+	bool direct = false;
+	char dead[40], name[40], path[STORE_DIR_MAX * 2];
+	int fd;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	s->ops = &f.ops;
+	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	for (uint32_t class = IO_ON_TRUNCATE | IO_ON_SYNC | IO_ON_CLOSE; class;) {
+		uint32_t one = class & -class;
+
+		class &= ~one;
+		assert_int_equal(store_part_create(x, 3, 0, &direct, dead, &fd, &err), 0);
+		io_faults_fail(&f, one, 1, -EIO, false);
+		assert_int_equal(store_part_finish(x, dead, fd, 100, &err), -EIO);
+		(void)snprintf(path, sizeof path, "%s/%s", x->dir, dead);
+		assert_false(exists(path));
+		assert_int_equal(fcntl(fd, F_GETFD), -1);
+	}
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	assert_string_not_equal(name, dead);
+	assert_int_equal(store_part_finish(x, name, fd, 100, &err), 0);
+	store_abort(x);
+	s->ops = &io_ops_posix;
+}
+
+static void when_the_last_sync_fails_the_outcome_is_said_to_be_unknown(void **state)
+{
+	struct io_faults f;
+	struct store_txn *x;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	s->ops = &f.ops;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	io_faults_fail(&f, IO_ON_SYNC, 3, -ENOSPC, false); /* MANIFEST, its directory, the job's */
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EIO);
+	assert_non_null(strstr(err.msg, "may or may not be visible"));
+	s->ops = &io_ops_posix;
+	assert_is("step-000000000010", 0); /* not touched */
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_committed_step_is_there_and_belongs_to_its_user_alone),
+		T(step_zero_and_the_largest_step_are_steps_like_any_other),
+		T(going_back_sets_aside_and_loses_no_step),
+		T(a_name_that_is_taken_aside_is_not_taken_again),
+		T(a_run_that_continues_nothing_sets_every_step_aside),
+		T(a_step_of_the_line_is_never_replaced),
+		T(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps),
+		T(a_damaged_step_is_set_aside_like_any_other),
+		T(a_part_that_is_still_open_forbids_the_commit),
+		T(a_dropped_part_leaves_nothing),
+		T(an_aborted_step_leaves_nothing),
+		T(part_names_are_never_the_same_twice),
+		T(where_o_direct_is_refused_the_part_is_buffered),
+		T(a_full_disk_is_noticed_before_the_first_byte),
+		T(a_part_whose_sync_failed_is_gone_and_another_takes_its_place),
+		T(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown),
+	};
+
+	return cmocka_run_group_tests_name("store_commit", tests, NULL, NULL);
+}
