@@ -2,7 +2,8 @@
 /*
  * test_store_power.c - the same promise on a real ext4: a file system in a loop file loses its power
  * (FS_IOC_SHUTDOWN without flushing its log) when the process died at its n-th mutating call, is mounted
- * again, and is looked at. Needs root, loop devices and mkfs.ext4; skipped, with the reason, without.
+ * again, and is looked at. Needs root, loop devices and mkfs.ext4; skipped, with the reason, without. The disk is mounted in
+ * a namespace of the test's own, and is recognised by a mark before its power is cut.
  */
 #include <setjmp.h>
 #include <sched.h>
@@ -10,11 +11,15 @@
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 #include "tests/crash/crash_step.c"
 
 #define POWER_OFF _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; 2: and do not flush the log */
+#define DISK_MARK "this-disk-may-lose-its-power"
+#define LOOP_MAJOR 7
 #define CYCLES_MAX 40
 #define TIME_MAX (4 * NS_PER_S)
 
@@ -44,11 +49,21 @@ static bool disk_unmount(void)
 	return umount(at) == 0;
 }
 
+/* Is what fd is open on the disk that was made here, and nothing else of this machine? */
+static bool disk_is_ours(int fd)
+{
+	struct stat at, below, root;
+
+	return fstat(fd, &at) == 0 && stat(place.path, &below) == 0 && stat("/", &root) == 0 &&
+	       major(at.st_dev) == LOOP_MAJOR && at.st_dev != below.st_dev &&
+	       at.st_dev != root.st_dev && faccessat(fd, DISK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static bool power_cut(void)
 {
 	uint32_t how = 2;
 	int fd = openat(place.fd, "at", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool done = fd >= 0 && ioctl(fd, POWER_OFF, &how) == 0;
+	bool done = fd >= 0 && disk_is_ours(fd) && ioctl(fd, POWER_OFF, &how) == 0;
 
 	if (fd >= 0)
 		(void)close(fd);
@@ -62,6 +77,10 @@ static const char *power_refused(void)
 		return "it needs root to mount a loop file";
 	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return "it needs a mount namespace of its own";
+	(void)close(place.fd); /* it looked into the old one */
+	place.fd = open(place.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (place.fd < 0)
+		return "its directory cannot be opened again";
 	if (!run("mkfs.ext4 -V >/dev/null 2>&1"))
 		return "there is no mkfs.ext4";
 	if (!run("cd %s && truncate -s 48M disk && mkfs.ext4 -q -F disk 2>/dev/null && mkdir at",
@@ -69,6 +88,8 @@ static const char *power_refused(void)
 		return "mkfs.ext4 failed";
 	if (!disk_mount())
 		return "no loop device could be mounted";
+	if (!run("touch %s/at/" DISK_MARK, place.path) || !disk_unmount() || !disk_mount())
+		return "the loop file could not be mounted twice";
 	if (power_cut())
 		return NULL;
 	(void)disk_unmount();
