@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move.h - carries plans out: memory to memory, files to memory, memory to a part file; and reads files back to verify them. Bounded memory; bytes are
- * checked before they are used; every chunk that is needed is read once.
+ * move.h - carries plans out: memory to memory, files to memory, memory to a part file; and reads
+ * files back to verify them. Bounded memory; bytes are checked before they are used; every chunk
+ * that is needed is read once.
  */
 #ifndef CKPT_MOVE_MOVE_H
 #define CKPT_MOVE_MOVE_H
@@ -10,46 +11,76 @@
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
-#define MOVE_BLOCK (8u << 20)           /* bytes of one read or write */
-#define MOVE_DEPTH 8u                   /* blocks in flight */
+#define MOVE_BLOCK (8u << 20) /* bytes of one read or write */
+#define MOVE_DEPTH 8u	      /* blocks in flight */
 
-/* Asked every MOVE_BLOCK bytes or so; != 0 ends the movement with -ECANCELED. done: bytes since the last call. May be NULL. */
+/*
+ * Asked in the calling thread every MOVE_BLOCK bytes or so, also inside one long row, and at the
+ * end for the rest; != 0 ends the movement with -ECANCELED. done: bytes since the last call.
+ * Together they are the plan's bytes (copy, read), the bytes of the data area (write), or all bytes
+ * that the files have there (verify). May be NULL.
+ */
 typedef int move_tick_fn(void *arg, uint64_t done);
 
-/* Memory to memory, by the calling thread. bases: [nplace] of the plan's tables; a NULL base whose rows are needed is -EINVAL. */
-int move_copy(const struct plan *p, const void *const *src_base, void *const *dst_base, move_tick_fn *tick, void *arg);
+/* Memory to memory, by the calling thread, without an allocation or a system call. bases: [nplace]
+ * of the plan's tables; a NULL base whose rows are needed is -EINVAL before anything is written. */
+int move_copy(const struct plan *p, const void *const *src_base, void *const *dst_base,
+	      move_tick_fn *tick, void *arg);
 
 struct move_files {
 	const struct io_ops *ops;
 	const struct checkpoint *ckpt;
-	const int *fd;                  /* [nfile], opened with O_DIRECT where direct */
+	const int *fd; /* [nfile], opened with O_DIRECT where direct */
 	bool direct;
 	uint32_t align;
 	enum io_engine engine;
 };
-/* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by file. */
-int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct, enum io_engine engine, struct move_files *ret,
-	      struct ckpt_err *err);
+/* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
+ * file, where the file system refuses it at open or at the first read. */
+int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
+	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
 void move_close(struct move_files *f);
 
-/* Files to memory: plan from ckpt->table. Each needed chunk is read once, in large sequential blocks, its CRC and hash checked, then scattered to all destinations.
- * Damage: -EBADMSG naming file, offset, tensor; a short file -EBADMSG. The destinations are undefined after an error. */
-int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err);
+/*
+ * Files to memory: plan from ckpt->table. Each needed chunk is read once, in large sequential
+ * blocks, its CRC and hash checked, then scattered to all destinations. Damage: -EBADMSG naming
+ * file, offset, tensor; a short file -EBADMSG. -EPROTO: the chunks do not hold what the pieces say.
+ * The destinations are undefined after an error. Files without a chunk map are read unchecked.
+ *
+ * Threads: up to four workers, no more than there are processors, check and scatter; memory is
+ * about MOVE_DEPTH + 8 blocks at most. The same holds for move_verify.
+ */
+int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
+	      move_tick_fn *tick, void *arg, struct ckpt_err *err);
 
 /*
- * Memory to a new part file: hash, CRC and fingerprint each chunk of the raw space, write header, data, sections, trailer. raw: page-aligned, of
- * t->place[0].bytes rounded up to 4 KiB, must not change. Sets the fingerprints of t's pieces (the only thing that it changes). Does not sync: the caller does, after return.
- * fd: fresh, writable, with O_DIRECT when direct. Fills all of *ret_part but name.
+ * Memory to a new part file: hash, CRC and fingerprint each chunk of the raw space, write header,
+ * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
+ * change. Bytes between the pieces of a chunk are written as they are (keep them zero, so that
+ * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
+ * there. Sets the fingerprints of t's pieces (the only thing that it changes). Does not sync: the
+ * caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is aligned to 4
+ * KiB; `direct` is for the record. Fills all of *ret_part but name. After an error nothing is under
+ * way.
  */
-int move_write_part(const struct io_ops *ops, enum io_engine engine, int fd, bool direct, const void *raw, struct table *t, const struct native_info *info,
-		    uint32_t rank, move_tick_fn *tick, void *arg, struct native_part *ret_part, struct ckpt_err *err);
+int move_write_part(const struct io_ops *ops, enum io_engine engine, int fd, bool direct,
+		    const void *raw, struct table *t, const struct native_info *info, uint32_t rank,
+		    move_tick_fn *tick, void *arg, struct native_part *ret_part,
+		    struct ckpt_err *err);
 /* Upper bound of the file's size, for fallocate. */
 uint64_t move_part_bytes_max(const struct table *t);
 
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
 
-/* Read every byte of every file: chunk hashes and CRCs, zero padding, piece fingerprints against the table. Each fault goes to fault(); *ret_bytes counts what was
- * read. 0 when there was none, -EBADMSG after faults, other errors as they are. */
-int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg, format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err);
+/*
+ * Read every byte of the data areas: chunk hashes and CRCs, zero padding, piece fingerprints
+ * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
+ * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
+ * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
+ * fault, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
+ * are.
+ */
+int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
+		format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err);
 #endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * move_files.c - opens and closes the files of a checkpoint for move_read and move_verify.
+ * Invariant: a file that refuses direct I/O, at open or at the first read, is read through the page
+ * cache; the others stay direct.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/move/move.h"
+#include <fcntl.h>
+
+/* Some file systems take O_DIRECT at open and refuse the reads. */
+static bool direct_works(const struct io_ops *ops, int fd)
+{
+	cleanup_free void *block = aligned_alloc(4096, 4096);
+
+	return block && ops->pread(ops->ctx, fd, block, 4096, 0) >= 0;
+}
+
+static int file_open(const struct io_ops *ops, int dirfd, const char *name, bool direct)
+{
+	int fd;
+
+	if (direct) {
+		fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_DIRECT, 0);
+		if (fd >= 0 && direct_works(ops, fd))
+			return fd;
+		if (fd >= 0)
+			(void)ops->close(ops->ctx, fd);
+	}
+	return ops->open(ops->ctx, dirfd, name, O_RDONLY, 0);
+}
+
+int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *c, bool direct,
+	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err)
+{
+	int *fd = calloc((size_t)c->nfile + 1, sizeof *fd);
+
+	*ret = (struct move_files){
+		.ops = ops, .ckpt = c, .fd = fd, .direct = direct, .align = 4096, .engine = engine
+	};
+	if (!fd)
+		return ckpt_error(err, -ENOMEM, "out of memory for %u open files", c->nfile);
+	for (uint32_t i = 0; i < c->nfile; i++)
+		fd[i] = -1;
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		fd[i] = file_open(ops, step_dirfd, c->file[i].name, direct);
+		if (fd[i] < 0) {
+			int e = ckpt_error_errno(err, -fd[i], "cannot open %s of the checkpoint",
+						 c->file[i].name);
+
+			move_close(ret);
+			return e;
+		}
+	}
+	return 0;
+}
+
+void move_close(struct move_files *f)
+{
+	for (uint32_t i = 0; f->fd && i < f->ckpt->nfile; i++)
+		if (f->fd[i] >= 0)
+			(void)f->ops->close(f->ops->ctx, f->fd[i]);
+	free((void *)f->fd);
+	f->fd = NULL;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * place_pieces.c - pieces by offset and fingerprints by range, for move_write_part and move_verify.
+ * Invariant: the fingerprints of any cuts of a piece on element bounds add up to the piece's.
+ */
+#include "ckpt/move/place_pieces.h"
+#include "ckpt/base/hash.h"
+#include "ckpt/base/util.h"
+#include "ckpt/plan/position.h"
+
+static int by_place(const void *va, const void *vb, void *table)
+{
+	uint32_t i = *(const uint32_t *)va, j = *(const uint32_t *)vb;
+	const struct table_piece *a = &((const struct table *)table)->piece[i],
+				 *b = &((const struct table *)table)->piece[j];
+
+	if (a->place != b->place)
+		return a->place < b->place ? -1 : 1;
+	if (a->off != b->off)
+		return a->off < b->off ? -1 : 1;
+	return i < j ? -1 : i > j;
+}
+
+int place_pieces_make(const struct table *t, struct place_pieces *ret)
+{
+	struct place_pieces p = { .t = t };
+	uint32_t at = 0;
+
+	*ret = p;
+	p.piece = calloc((size_t)t->npiece + 1, sizeof *p.piece);
+	p.hi_max = calloc((size_t)t->npiece + 1, sizeof *p.hi_max);
+	p.first = calloc((size_t)t->nplace + 1, sizeof *p.first);
+	if (!p.piece || !p.hi_max || !p.first) {
+		place_pieces_free(&p);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < t->npiece; i++)
+		p.piece[i] = i;
+	qsort_r(p.piece, t->npiece, sizeof *p.piece, by_place, (void *)t);
+	for (uint32_t place = 0; place < t->nplace; place++) {
+		uint64_t hi = 0;
+
+		p.first[place] = at;
+		for (; at < t->npiece && t->piece[p.piece[at]].place == place; at++) {
+			const struct table_piece *x = &t->piece[p.piece[at]];
+
+			hi = MAX(hi, x->off + x->len);
+			p.hi_max[at] = hi;
+		}
+	}
+	p.first[t->nplace] = at;
+	*ret = p;
+	return 0;
+}
+
+void place_pieces_free(struct place_pieces *p)
+{
+	free(TAKE(p->piece));
+	free(TAKE(p->hi_max));
+	free(TAKE(p->first));
+}
+
+uint32_t place_pieces_from(const struct place_pieces *p, uint32_t place, uint64_t lo)
+{
+	uint32_t from = p->first[place], to = p->first[place + 1];
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (p->hi_max[mid] <= lo)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uint64_t hi, char *buf,
+			 size_t bytes)
+{
+	const struct table_piece *low = NULL;
+
+	*buf = 0;
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *x = &t->piece[i];
+
+		if (x->place == place && x->off < hi && x->off + x->len > lo &&
+		    (!low || x->off < low->off))
+			low = x;
+	}
+	return low ? table_tensor_print(&t->tensor[low->tensor], buf, bytes) : buf;
+}
+
+/* --- fingerprints --- */
+
+/* A piece as rows that are consecutive in the tensor: dimensions behind `row` are whole. */
+struct rows {
+	const struct table_tensor *x;
+	const struct indexset *set;
+	uint32_t row;	/* the dimension of the rows, when there is one */
+	bool whole;	/* no dimension is cut: the piece is the tensor */
+	uint64_t inner; /* elements of one index of it */
+	uint64_t step
+		[CKPT_DIMS_MAX]; /* elements of the tensor from one index of a dimension to the next */
+};
+
+static void rows_make(const struct table_tensor *x, const struct indexset *set, struct rows *r)
+{
+	uint64_t step = 1;
+	uint32_t n = set->ndim;
+
+	r->x = x;
+	r->set = set;
+	r->inner = 1;
+	for (uint32_t d = n; d-- > 0; step *= x->shape[d])
+		r->step[d] = step;
+	for (; n > 0 && set->dim[n - 1].total == x->shape[n - 1]; n--)
+		r->inner *= x->shape[n - 1];
+	r->whole = n == 0;
+	r->row = n ? n - 1 : 0;
+}
+
+/* Where the row begins in the tensor, without its own dimension. row: its number among the rows
+ * of all. */
+static uint64_t rows_outer(const struct rows *r, uint64_t row)
+{
+	uint64_t g = 0;
+
+	for (uint32_t d = r->row; d-- > 0; row /= r->set->dim[d].total)
+		g += position_index(&r->set->dim[d], row % r->set->dim[d].total) * r->step[d];
+	return g;
+}
+
+/* How many indices from this position on are consecutive, and the first of them. */
+static uint64_t stretch_at(const struct indices *x, uint64_t position, uint64_t *ret_index)
+{
+	const struct run *r = x->run;
+
+	for (; position >= r->len * r->count; r++)
+		position -= r->len * r->count;
+	*ret_index = r->start + position / r->len * r->stride + position % r->len;
+	return r->len - position % r->len;
+}
+
+uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
+			   uint64_t to, const void *p)
+{
+	const struct table_tensor *x = &t->tensor[piece->tensor];
+	const uint8_t *at = p;
+	uint64_t sum = 0, outer = 0, outer_of = UINT64_MAX;
+	const struct indices *list;
+	struct rows r;
+
+	rows_make(x, &piece->set, &r);
+	if (r.whole)
+		return fingerprint(at, to - from, x->elem_bytes, from);
+	list = &piece->set.dim[r.row];
+	while (from < to) {
+		uint64_t in = from % r.inner, number = from / r.inner, index, n;
+
+		if (number / list->total != outer_of) {
+			outer_of = number / list->total;
+			outer = rows_outer(&r, outer_of);
+		}
+		n = stretch_at(list, number % list->total, &index) * r.inner - in;
+		n = MIN(n, to - from);
+		sum += fingerprint(at, n, x->elem_bytes, outer + index * r.inner + in);
+		at += n * x->elem_bytes;
+		from += n;
+	}
+	return sum;
+}
+
+bool piece_splits(const struct table *t, const struct table_piece *piece)
+{
+	return !piece->stride && piece->off % t->tensor[piece->tensor].elem_bytes == 0;
+}
+
+uint64_t piece_fingerprint_window(const struct table *t, const struct table_piece *piece,
+				  const void *window, uint64_t lo, uint64_t hi)
+{
+	uint32_t elem = t->tensor[piece->tensor].elem_bytes;
+	uint64_t from = MAX(lo, piece->off), to = MIN(hi, piece->off + piece->len);
+
+	if (from >= to)
+		return 0;
+	return piece_fingerprint(t, piece, (from - piece->off) / elem, (to - piece->off) / elem,
+				 (const uint8_t *)window + (from - lo));
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move_damage.c - no altered, missing or unreadable byte of a checkpoint's data goes unseen:
+ * not by a restore that needs it, and not by verify, which names it and goes on.
+ */
+#include "tests/unit/test_move_disk.h"
+
+static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_INLINE };
+
+/* --- a checkpoint, and what verify says about it --- */
+
+struct scene {
+	struct disk d;
+	struct job from, to;
+	struct checkpoint *c;
+	uint64_t rng;
+};
+
+static void scene_make(struct scene *s, const char *test)
+{
+	s->rng = disk_seed(test);
+	disk_make(&s->d);
+	job_make(&s->from, "fsdp=2", s->rng, 3);
+	job_stage(&s->from, 9, 0);
+	job_write(&s->from, &s->d, &inline_how);
+	s->c = disk_open(&s->d);
+	job_make(&s->to, "fsdp=3", s->rng, 3);
+}
+
+static void scene_free(struct scene *s)
+{
+	checkpoint_free(s->c);
+	job_free(&s->from);
+	job_free(&s->to);
+	disk_free(&s->d);
+}
+
+struct faults {
+	uint32_t n;
+	struct {
+		char kind[16], file[64], tensor[200], text[200];
+		uint64_t off, len;
+	} at[32];
+};
+
+static void on_fault(void *arg, const struct format_fault *f)
+{
+	struct faults *x = arg;
+
+	assert_true(x->n < ARRAY_LEN(x->at));
+	snprintf(x->at[x->n].kind, sizeof x->at->kind, "%s", f->kind);
+	snprintf(x->at[x->n].file, sizeof x->at->file, "%s", f->file);
+	snprintf(x->at[x->n].tensor, sizeof x->at->tensor, "%s", f->tensor);
+	snprintf(x->at[x->n].text, sizeof x->at->text, "%s", f->text);
+	x->at[x->n].off = f->offset;
+	x->at[x->n++].len = f->length;
+}
+
+static int verify_with(struct scene *s, const struct io_ops *ops, enum io_engine engine,
+		       struct faults *x, uint64_t *ret_bytes)
+{
+	struct ckpt_err err = { 0 };
+	struct move_files f;
+	int e;
+
+	*x = (struct faults){ 0 };
+	if (move_open(ops, s->d.fd, s->c, false, engine, &f, &err) < 0)
+		fail_msg("%s", err.msg);
+	e = move_verify(&f, NULL, NULL, on_fault, x, ret_bytes, &err);
+	assert_int_equal(err.code, e);
+	assert_int_equal(e<0, x->n> 0);
+	if (e < 0)
+		assert_non_null(strstr(err.msg, x->at[0].text));
+	move_close(&f);
+	return e;
+}
+
+static int verify(struct scene *s, struct faults *x)
+{
+	uint64_t bytes;
+
+	return verify_with(s, &io_ops_posix, disk_random(&s->rng) % 2 ? IO_INLINE : IO_AUTO, x,
+			   &bytes);
+}
+
+static void flip(struct scene *s, uint32_t file, uint64_t off, uint8_t mask)
+{
+	int fd = openat(s->d.fd, s->c->file[file].name, O_RDWR | O_CLOEXEC);
+	uint8_t b;
+
+	assert_int_equal(pread(fd, &b, 1, (off_t)off), 1);
+	b ^= mask;
+	assert_int_equal(pwrite(fd, &b, 1, (off_t)off), 1);
+	close(fd);
+}
+
+/* The chunk of a byte of the file; NULL: padding. */
+static const struct chunk *chunk_of(const struct format_file *f, uint64_t off, uint64_t *ret_number)
+{
+	for (uint64_t i = 0; i < f->nchunk; i++)
+		if (f->chunk[i].raw_len && off >= f->chunk[i].off &&
+		    off < f->chunk[i].off + f->chunk[i].stored_len) {
+			*ret_number = i;
+			return &f->chunk[i];
+		}
+	return NULL;
+}
+
+/* A byte in the n-th chunk of the file that is large. */
+static uint64_t big_chunk(const struct scene *s, uint32_t file, uint32_t n)
+{
+	const struct format_file *f = &s->c->file[file];
+
+	for (uint64_t i = 0; i < f->nchunk; i++)
+		if (f->chunk[i].raw_len > 400000 && n-- == 0)
+			return f->chunk[i].off + 300000;
+	fail_msg("there are not so many big chunks");
+	return 0;
+}
+
+/* The piece with the lowest offset in the chunk. */
+static const struct table_piece *piece_of(const struct scene *s, uint32_t file, uint64_t chunk)
+{
+	const struct table *t = &s->c->table;
+	const struct table_piece *low = NULL;
+
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		const struct table_piece *p = &t->piece[i];
+
+		if (p->place == file && p->off < (chunk + 1) << 20 &&
+		    p->off + p->len > chunk << 20 && (!low || p->off < low->off))
+			low = p;
+	}
+	assert_non_null(low);
+	return low;
+}
+
+static void verify_must_find(struct scene *s, uint32_t file, uint64_t off)
+{
+	const struct format_file *f = &s->c->file[file];
+	uint8_t mask = (uint8_t)(1u << disk_random(&s->rng) % 8);
+	const struct chunk *c;
+	struct faults x;
+	uint64_t number;
+	char label[200];
+
+	flip(s, file, off, mask);
+	assert_int_equal(verify(s, &x), -EBADMSG);
+	assert_int_equal(x.n, 1);
+	assert_string_equal(x.at[0].file, f->name);
+	c = chunk_of(f, off, &number);
+	if (c) {
+		const struct table_piece *p = piece_of(s, file, number);
+
+		assert_string_equal(x.at[0].kind, "checksum");
+		assert_int_equal(x.at[0].off, c->off);
+		assert_int_equal(x.at[0].len, c->stored_len);
+		assert_string_equal(
+			x.at[0].tensor,
+			table_tensor_print(&s->c->table.tensor[p->tensor], label, sizeof label));
+	} else {
+		assert_string_equal(x.at[0].kind, "padding");
+		assert_int_equal(x.at[0].off, off);
+		assert_int_equal(x.at[0].len, 1);
+	}
+	flip(s, file, off, mask);
+}
+
+static void a_good_checkpoint_has_no_faults_and_all_its_data_is_read(void **state)
+{
+	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS, IO_URING };
+	uint64_t bytes, want = 0;
+	struct scene s;
+	struct faults x;
+
+	(void)state;
+	scene_make(&s, __func__);
+	for (uint32_t i = 0; i < s.c->nfile; i++)
+		want += s.c->file[i].data_end - s.c->file[i].data_off;
+	for (size_t i = 0; i < ARRAY_LEN(engine); i++) {
+		assert_int_equal(verify_with(&s, &io_ops_posix, engine[i], &x, &bytes), 0);
+		assert_int_equal(bytes, want);
+	}
+	scene_free(&s);
+}
+
+static void verify_finds_every_flipped_byte_of_data_and_padding(void **state)
+{
+	uint32_t padding = 0;
+	struct scene s;
+
+	(void)state;
+	scene_make(&s, __func__);
+	for (uint32_t i = 0; i < s.c->nfile; i++) {
+		const struct format_file *f = &s.c->file[i];
+
+		verify_must_find(&s, i, f->data_off);
+		verify_must_find(&s, i, f->data_end - 1);
+		for (uint64_t k = 0; k < f->nchunk; k++) {
+			const struct chunk *c = &f->chunk[k];
+			uint64_t end = c->off + c->stored_len;
+
+			if (!c->raw_len)
+				continue;
+			verify_must_find(&s, i, c->off);
+			verify_must_find(&s, i, end - 1);
+			if (end % 4096) {
+				verify_must_find(&s, i, end);
+				verify_must_find(&s, i, align_up(end, 4096) - 1);
+				padding++;
+			}
+		}
+		for (uint32_t k = 0; k < 30; k++)
+			verify_must_find(&s, i,
+					 f->data_off +
+						 disk_random(&s.rng) % (f->data_end - f->data_off));
+	}
+	assert_true(padding > 4);
+	scene_free(&s);
+}
+
+static void verify_goes_on_after_faults(void **state)
+{
+	struct scene s;
+	struct faults x;
+
+	(void)state;
+	scene_make(&s, __func__);
+	for (uint32_t i = 0; i < 2; i++) {
+		flip(&s, i, big_chunk(&s, i, 0), 4);
+		flip(&s, i, big_chunk(&s, i, 1), 4);
+	}
+	assert_int_equal(verify(&s, &x), -EBADMSG);
+	assert_int_equal(x.n, 4);
+	for (uint32_t i = 0; i < 4; i++) { /* in the order of the files */
+		assert_string_equal(x.at[i].kind, "checksum");
+		assert_string_equal(x.at[i].file, s.c->file[i / 2].name);
+	}
+	assert_true(x.at[0].off < x.at[1].off);
+	scene_free(&s);
+}
+
+/* Sums that are right for bytes that are not those that the table was made from. */
+static void verify_compares_fingerprints(void **state)
+{
+	struct scene s;
+	struct faults x;
+	char label[200];
+	uint32_t n;
+
+	(void)state;
+	scene_make(&s, __func__);
+	n = s.c->table.npiece / 2;
+	s.c->table.piece[n].fp ^= 1;
+	assert_int_equal(verify(&s, &x), -EBADMSG);
+	assert_int_equal(x.n, 1);
+	assert_string_equal(x.at[0].kind, "mismatch");
+	assert_string_equal(x.at[0].tensor,
+			    table_tensor_print(&s.c->table.tensor[s.c->table.piece[n].tensor],
+					       label, sizeof label));
+	scene_free(&s);
+}
+
+static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_make(&s, __func__);
+	for (uint32_t n = 0; n < 60; n++) {
+		uint32_t file = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
+		const struct format_file *f = &s.c->file[file];
+		uint64_t k = disk_random(&s.rng) % f->nchunk, off;
+		const struct chunk *c = &f->chunk[k];
+		struct disk_how how = inline_how;
+		struct ckpt_err err = { 0 };
+		char label[200], at[64];
+
+		if (!c->raw_len)
+			continue;
+		table_tensor_print(&s.c->table.tensor[piece_of(&s, file, k)->tensor], label,
+				   sizeof label);
+		if (!strncmp(label, "blob/", 5))
+			continue; /* not restored, so not read */
+		off = n % 3 == 0   ? 0
+		      : n % 3 == 1 ? c->stored_len - 1
+				   : disk_random(&s.rng) % c->stored_len;
+		how.engine = n % 2 ? IO_URING : IO_INLINE;
+		flip(&s, file, c->off + off, 0x10);
+		assert_int_equal(job_restore(&s.to, &s.d, s.c, &how, NULL, NULL, &err), -EBADMSG);
+		snprintf(at, sizeof at, "offset %llu", (unsigned long long)c->off);
+		if (!strstr(err.msg, f->name) || !strstr(err.msg, label) || !strstr(err.msg, at))
+			fail_msg("%s; should name %s, %s, %s", err.msg, f->name, at, label);
+		flip(&s, file, c->off + off, 0x10);
+	}
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, NULL), 0);
+	job_check(&s.to, 9);
+	scene_free(&s);
+}
+
+static void a_file_cut_short_is_damage(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint64_t bytes, at;
+	struct scene s;
+	struct faults x;
+	int fd;
+
+	(void)state;
+	scene_make(&s, __func__);
+	at = big_chunk(&s, 1, 1);
+	fd = openat(s.d.fd, s.c->file[1].name, O_RDWR | O_CLOEXEC);
+	assert_int_equal(ftruncate(fd, (off_t)at), 0);
+	close(fd);
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, &err), -EBADMSG);
+	assert_non_null(strstr(err.msg, s.c->file[1].name));
+	assert_non_null(strstr(err.msg, "cut short"));
+	assert_int_equal(verify_with(&s, &io_ops_posix, IO_AUTO, &x, &bytes), -EBADMSG);
+	assert_int_equal(x.n, 1);
+	assert_string_equal(x.at[0].kind, "truncated");
+	assert_string_equal(x.at[0].file, s.c->file[1].name);
+	assert_int_equal(x.at[0].off, at);
+	assert_true(strlen(x.at[0].tensor) > 0);
+	scene_free(&s);
+}
+
+/* --- a disk that fails --- */
+
+struct bad_disk {
+	struct io_ops ops;
+	uint64_t from, to; /* of every file */
+};
+
+static int64_t bad_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	const struct bad_disk *b = ctx;
+
+	return off < b->to && off + len > b->from ? -EIO
+						  : io_ops_posix.pread(NULL, fd, buf, len, off);
+}
+
+static void what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify(void **state)
+{
+	struct bad_disk bad = { .ops = io_ops_posix };
+	const struct disk_how how = { .ops = &bad.ops, .engine = IO_THREADS };
+	struct ckpt_err err = { 0 };
+	uint64_t bytes;
+	struct scene s;
+	struct faults x;
+
+	(void)state;
+	bad.ops.ctx = &bad;
+	bad.ops.pread = bad_pread;
+	scene_make(&s, __func__);
+	bad.from = big_chunk(&s, 0, 1);
+	bad.to = UINT64_MAX;
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &how, NULL, NULL, &err), -EIO);
+	assert_non_null(strstr(err.msg, s.c->file[0].name));
+	bad.from = UINT64_MAX; /* nothing is bad */
+	flip(&s, 0, big_chunk(&s, 0, 0), 1);
+	assert_int_equal(verify_with(&s, &bad.ops, IO_THREADS, &x, &bytes), -EBADMSG);
+	bad.from = s.c->file[0].data_off;
+	assert_int_equal(verify_with(&s, &bad.ops, IO_INLINE, &x, &bytes), -EIO);
+	assert_true(x.n >= s.c->nfile);
+	for (uint32_t i = 0; i < x.n; i++)
+		assert_string_equal(x.at[i].kind, "unreadable");
+	assert_string_equal(x.at[x.n - 1].file, s.c->file[s.c->nfile - 1].name);
+	scene_free(&s);
+}
+
+/* --- maps that lie, and no map --- */
+
+static void a_chunk_map_that_contradicts_the_pieces_is_refused(void **state)
+{
+	struct ckpt_err err = { 0 };
+	struct scene s;
+	struct chunk *c;
+
+	(void)state;
+	scene_make(&s, __func__);
+	c = (struct chunk *)&s.c->file[0].chunk[0];
+	c->codec = 99;
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, &err),
+			 -EPROTONOSUPPORT);
+	c->codec = CODEC_RAW;
+	c->stored_len--;
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, &err), -EPROTO);
+	c->raw_len = c->stored_len = 0; /* a hole, where a piece is */
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, &err), -EPROTO);
+	s.c->file[0].nchunk = 1;
+	assert_int_equal(job_restore(&s.to, &s.d, s.c, &inline_how, NULL, NULL, &err), -EPROTO);
+	scene_free(&s);
+}
+
+/* As foreign formats have them: bytes at odd offsets, elements across every bound, no sums. */
+static void files_without_chunks_are_read_as_they_are(void **state)
+{
+	const uint64_t shape[] = { 700, 900 }, start[] = { 0, 0 }, bytes = 700 * 900 * 4 + 13;
+	const int64_t across[] = { 1, 700 };
+	struct table_tensor x = { .component = "m",
+				  .name = "x",
+				  .dtype = CKPT_F32,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE,
+				  .ndim = 2,
+				  .shape = shape };
+	uint32_t *have = malloc(bytes), *mem = malloc(bytes);
+	struct format_file file = { .name = "plain", .file_bytes = bytes, .raw_bytes = bytes };
+	struct checkpoint c = { .nfile = 1, .file = &file };
+	struct table dst = { 0 };
+	struct indexset set;
+	struct move_files f;
+	struct ckpt_err err;
+	void *base = mem;
+	uint64_t read;
+	struct disk d;
+	struct plan p;
+	int fd;
+
+	(void)state;
+	disk_make(&d);
+	assert_int_equal(table_add_tensor(&c.table, &x, NULL, &err), 0);
+	assert_int_equal(table_add_place(&c.table,
+					 &(struct table_place){ .name = "plain", .bytes = bytes },
+					 NULL, &err),
+			 0);
+	assert_int_equal(indexset_box(2, start, shape, &c.table.arena, &set), 0);
+	assert_int_equal(
+		table_add_piece(&c.table, &(struct table_piece){ .set = set, .off = 13 }, &err), 0);
+	assert_int_equal(table_seal(&c.table, &err), 0);
+	assert_int_equal(table_add_tensor(&dst, &x, NULL, &err), 0);
+	assert_int_equal(table_add_place(&dst,
+					 &(struct table_place){ .name = "memory", .bytes = bytes },
+					 NULL, &err),
+			 0);
+	assert_int_equal(
+		table_add_piece(&dst, &(struct table_piece){ .set = set, .stride = across }, &err),
+		0);
+	assert_int_equal(table_seal(&dst, &err), 0);
+	for (uint32_t i = 0; i < 700 * 900; i++)
+		have[i] = i * 2654435761u;
+	fd = openat(d.fd, "plain", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_int_equal(pwrite(fd, have, 700 * 900 * 4, 13), 700 * 900 * 4);
+	assert_int_equal(plan_make(&c.table, &dst, NULL, &p, NULL, &err), 0);
+	for (int direct = 0; direct < 2; direct++) {
+		assert_int_equal(move_open(&io_ops_posix, d.fd, &c, direct, IO_AUTO, &f, &err), 0);
+		memset(mem, 0xee, bytes);
+		if (move_read(&p, &f, &base, NULL, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		for (uint32_t i = 0; i < 700 * 900; i++)
+			assert_int_equal(mem[i % 900 * 700 + i / 900], have[i]);
+		assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), 0);
+		assert_int_equal(read, bytes);
+		move_close(&f);
+	}
+	assert_int_equal(ftruncate(fd, (off_t)bytes - 1), 0);
+	assert_int_equal(move_open(&io_ops_posix, d.fd, &c, true, IO_AUTO, &f, &err), 0);
+	assert_int_equal(move_read(&p, &f, &base, NULL, NULL, &err), -EBADMSG);
+	move_close(&f);
+	close(fd);
+	plan_free(&p);
+	table_free(&dst);
+	table_free(&c.table);
+	free(have);
+	free(mem);
+	disk_free(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_good_checkpoint_has_no_faults_and_all_its_data_is_read),
+		cmocka_unit_test(verify_finds_every_flipped_byte_of_data_and_padding),
+		cmocka_unit_test(verify_goes_on_after_faults),
+		cmocka_unit_test(verify_compares_fingerprints),
+		cmocka_unit_test(restore_refuses_damage_and_names_file_offset_and_tensor),
+		cmocka_unit_test(a_file_cut_short_is_damage),
+		cmocka_unit_test(what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify),
+		cmocka_unit_test(a_chunk_map_that_contradicts_the_pieces_is_refused),
+		cmocka_unit_test(files_without_chunks_are_read_as_they_are),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move_mesh.c - what was saved on one mesh is restored on another, element by element: through
+ * files with every engine, and from memory to memory; and no chunk is read twice.
+ */
+#include "tests/unit/test_move_disk.h"
+#include <pthread.h>
+
+static const char *const meshes[] = { "fsdp=1",	     "fsdp=2",	    "fsdp=3",	   "fsdp=4",
+				      "fsdp=5",	     "dp=2,fsdp=2", "dp=3",	   "dp=2,fsdp=3",
+				      "tp=2",	     "tp=5",	    "fsdp=2,tp=2", "pp=2,fsdp=2",
+				      "tp=2,fsdp=3", "pp=3,tp=2" };
+static const enum io_engine engines[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
+static const char *const engine_names[] = { "inline", "threads", "uring", "auto" };
+
+/* --- a table of system calls that counts reads --- */
+
+struct reads {
+	struct io_ops ops;
+	pthread_mutex_t lock; /* protects the rest */
+	struct {
+		int fd;
+		uint64_t off, len;
+	} at[4096];
+	uint32_t n;
+};
+
+static int64_t counting_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	struct reads *r = ctx;
+
+	pthread_mutex_lock(&r->lock);
+	assert_true(r->n < ARRAY_LEN(r->at));
+	r->at[r->n].fd = fd;
+	r->at[r->n].off = off;
+	r->at[r->n++].len = len;
+	pthread_mutex_unlock(&r->lock);
+	return io_ops_posix.pread(NULL, fd, buf, len, off);
+}
+
+static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from, const char *to,
+				uint32_t engine, bool direct)
+{
+	const struct disk_how how = { .ops = &io_ops_posix,
+				      .engine = engines[engine],
+				      .direct = direct };
+	uint64_t seed = disk_random(rng), step = disk_random(rng) % 1000;
+	struct job a, b;
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+
+	printf("%s -> %s, %s%s\n", from, to, engine_names[engine], direct ? ", direct" : "");
+	job_make(&a, from, seed, 1);
+	job_stage(&a, step, disk_random(rng) % 2 ? 0xcc : 0);
+	job_write(&a, d, &how);
+	c = disk_open(d);
+	job_make(&b, to, seed, 1);
+	if (job_restore(&b, d, c, &how, NULL, NULL, &err) < 0)
+		fail_msg("%s", err.msg);
+	job_check(&b, step);
+	checkpoint_free(c);
+	job_free(&a);
+	job_free(&b);
+	disk_clear(d);
+}
+
+static void what_any_mesh_saved_any_mesh_restores_from_files(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	for (uint32_t i = 0; i < 16; i++)
+		one_mesh_to_another(&rng, &d, meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
+				    meshes[disk_random(&rng) % ARRAY_LEN(meshes)], i % 4,
+				    i / 4 % 2);
+	disk_free(&d);
+}
+
+static void what_any_mesh_staged_any_mesh_restores_from_memory(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+
+	(void)state;
+	for (uint32_t i = 0; i < 12; i++) {
+		const char *from = meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
+			   *to = meshes[disk_random(&rng) % ARRAY_LEN(meshes)];
+		uint64_t seed = disk_random(&rng), step = disk_random(&rng) % 1000;
+		struct table staged = { 0 };
+		struct ckpt_errlist list = { 0 };
+		struct ckpt_err err = { 0 };
+		struct job a, b;
+		struct plan p;
+
+		printf("%s -> %s\n", from, to);
+		job_make(&a, from, seed, 1);
+		job_stage(&a, step, 0);
+		for (uint32_t r = 0; r < a.world; r++)
+			if (table_merge(&staged, &a.part[r], NULL, &list, &err) < 0)
+				fail_msg("%s", err.msg);
+		assert_int_equal(list.n, 0);
+		assert_int_equal(table_seal(&staged, &err), 0);
+		job_make(&b, to, seed, 1);
+		if (plan_make(&staged, &b.all, NULL, &p, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_int_equal(move_copy(&p, (const void *const *)a.raw, b.base, NULL, NULL), 0);
+		job_check(&b, step);
+		plan_free(&p);
+		/* The other way round every element is in many places at once, and one is used. */
+		if (plan_make(&b.all, &staged, NULL, &p, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_int_equal(move_copy(&p, (const void *const *)b.base, (void *const *)a.raw,
+					   NULL, NULL),
+				 0);
+		plan_free(&p);
+		table_free(&staged);
+		job_free(&a);
+		job_free(&b);
+	}
+}
+
+/* How often the reads cover this byte of the file. */
+static uint32_t reads_of(const struct reads *r, int fd, uint64_t off)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < r->n; i++)
+		n += r->at[i].fd == fd && off >= r->at[i].off && off < r->at[i].off + r->at[i].len;
+	return n;
+}
+
+static void every_needed_chunk_is_read_once_and_the_others_are_not(void **state)
+{
+	struct reads *r = calloc(1, sizeof *r);
+	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	uint64_t seed = disk_seed(__func__);
+	struct ckpt_err err = { 0 };
+	struct checkpoint *c;
+	struct move_files f;
+	struct job a, b;
+	struct plan p;
+	struct disk d;
+
+	(void)state;
+	r->ops = io_ops_posix;
+	r->ops.ctx = r;
+	r->ops.pread = counting_pread;
+	pthread_mutex_init(&r->lock, NULL);
+	disk_make(&d);
+	job_make(&a, "fsdp=2,tp=2", seed, 3);
+	job_stage(&a, 5, 0);
+	job_write(&a, &d, &plain);
+	c = disk_open(&d);
+	job_make(&b, "dp=2,fsdp=3", seed, 3);
+	for (int only = 0; only < 2; only++) {
+		const struct plan_opts o = { .only = only ? "model" : NULL };
+		uint32_t untouched = 0, touched = 0;
+
+		if (plan_make(&c->table, &b.all, &o, &p, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_int_equal(move_open(&r->ops, d.fd, c, false, IO_THREADS, &f, &err), 0);
+		r->n = 0;
+		if (move_read(&p, &f, b.base, NULL, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		for (uint32_t i = 0; i < c->nfile; i++)
+			for (uint64_t k = 0; k < c->file[i].nchunk; k++) {
+				const struct chunk *x = &c->file[i].chunk[k];
+				bool model = false, optim = false;
+
+				for (uint32_t n = 0; n < c->table.npiece && x->raw_len; n++) {
+					const struct table_piece *q = &c->table.piece[n];
+					const char *component =
+						c->table.tensor[q->tensor].component;
+
+					if (q->place != i || q->off >= (k + 1) << 20 ||
+					    q->off + q->len <= k << 20)
+						continue;
+					model |= !strcmp(component, "model");
+					optim |= !strcmp(component, "optim");
+				}
+				if (!x->raw_len)
+					continue;
+				if (model || (optim && !only)) {
+					for (uint64_t at = 0; at < x->stored_len; at += 4096)
+						assert_int_equal(reads_of(r, f.fd[i], x->off + at),
+								 1);
+					touched++;
+				} else {
+					assert_true(reads_of(r, f.fd[i], x->off) <= 1);
+					untouched += !reads_of(r, f.fd[i], x->off);
+				}
+			}
+		printf("%u chunks read, %u not\n", touched, untouched);
+		assert_true(touched > 4);
+		assert_true(!only || untouched > 4);
+		move_close(&f);
+		plan_free(&p);
+	}
+	job_check(&b, 5);
+	checkpoint_free(c);
+	job_free(&a);
+	job_free(&b);
+	disk_free(&d);
+	free(r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_any_mesh_saved_any_mesh_restores_from_files),
+		cmocka_unit_test(what_any_mesh_staged_any_mesh_restores_from_memory),
+		cmocka_unit_test(every_needed_chunk_is_read_once_and_the_others_are_not),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
