@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
 
-#define PRISTEP "job %s, step %" PRIu64
-#define STEP_ARGS(x) (x)->s->job, (x)->step
+#define JOB_STEP "job %s, step %" PRIu64
+#define JOB_STEP_OF(x) (x)->s->job, (x)->step
 
 static void txn_link(struct store_txn *x)
 {
@@ -61,15 +61,15 @@ static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *
 			r = 0;
 	}
 	if (r)
-		return store_fail(err, r, PRISTEP ": cannot make its collecting directory",
-				  STEP_ARGS(x));
+		return store_fail(err, r, JOB_STEP ": cannot make its collecting directory",
+				  JOB_STEP_OF(x));
 	x->fd = ops->open(ops->ctx, x->s->job_fd, x->dir, O_RDONLY | O_DIRECTORY, 0);
 	if (x->fd >= 0)
 		return 0;
 	if (txn_is_fenced(x, x->fd, err))
 		return -ESTALE;
 	(void)ops->unlink(ops->ctx, x->s->job_fd, x->dir, true);
-	return store_fail(err, x->fd, PRISTEP ": cannot open %s", STEP_ARGS(x), x->dir);
+	return store_fail(err, x->fd, JOB_STEP ": cannot open %s", JOB_STEP_OF(x), x->dir);
 }
 
 int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct ckpt_err *err)
@@ -162,15 +162,15 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 	if (txn_is_fenced(x, fd, err))
 		return -ESTALE;
 	if (fd < 0)
-		return store_fail(err, fd, PRISTEP ": cannot create part %s", STEP_ARGS(x),
+		return store_fail(err, fd, JOB_STEP ": cannot create part %s", JOB_STEP_OF(x),
 				  ret_name);
 	atomic_fetch_add(&x->nopen, 1);
 	if (bytes_max)
 		r = ops->fallocate(ops->ctx, fd, bytes_max);
 	if (r && r != -EOPNOTSUPP) {
 		store_part_drop(x, ret_name, fd);
-		return store_fail(err, r, PRISTEP ": no room for %" PRIu64 " bytes of part %s",
-				  STEP_ARGS(x), bytes_max, ret_name);
+		return store_fail(err, r, JOB_STEP ": no room for %" PRIu64 " bytes of part %s",
+				  JOB_STEP_OF(x), bytes_max, ret_name);
 	}
 	*ret_fd = fd;
 	return 0;
@@ -197,8 +197,8 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 	atomic_fetch_sub(&x->nopen, 1);
 	if (r)
 		return store_fail(err, r,
-				  PRISTEP ": cannot %s part %s, which is given up (write another)",
-				  STEP_ARGS(x), what, name);
+				  JOB_STEP ": cannot %s part %s, which is given up (write another)",
+				  JOB_STEP_OF(x), what, name);
 	return 0;
 }
 
@@ -213,29 +213,29 @@ static int commit_check(struct store_txn *x, uint64_t rewind, struct ckpt_err *e
 
 	if (nopen)
 		return ckpt_error(err, -EINVAL,
-				  PRISTEP ": %" PRIu32 " of its parts are neither finished nor "
-					  "dropped, so it cannot be committed",
-				  STEP_ARGS(x), nopen);
+				  JOB_STEP ": %" PRIu32 " of its parts are neither finished nor "
+					   "dropped, so it cannot be committed",
+				  JOB_STEP_OF(x), nopen);
 	if (atomic_load(&x->spoiled))
 		return ckpt_error(err, -EIO,
-				  PRISTEP ": a part that failed could not be removed, so its "
-					  "directory cannot be committed; begin the step again",
-				  STEP_ARGS(x));
+				  JOB_STEP ": a part that failed could not be removed, so its "
+					   "directory cannot be committed; begin the step again",
+				  JOB_STEP_OF(x));
 	if (rewind == UINT64_MAX || x->step > rewind)
 		return 0;
 	store_name_step(x->step, dir);
 	fd = ops->open(ops->ctx, x->s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0)
 		return ckpt_error(err, -EINVAL,
-				  PRISTEP ": it continues step %" PRIu64
-					  ", which is not older; steps "
-					  "grow along a line",
-				  STEP_ARGS(x), rewind);
+				  JOB_STEP ": it continues step %" PRIu64
+					   ", which is not older; steps "
+					   "grow along a line",
+				  JOB_STEP_OF(x), rewind);
 	(void)ops->close(ops->ctx, fd);
 	return ckpt_error(err, -EEXIST,
-			  PRISTEP ": %s exists and belongs to the line that step %" PRIu64
-				  " ends; to write it again go back to an older step first",
-			  STEP_ARGS(x), dir, rewind);
+			  JOB_STEP ": %s exists and belongs to the line that step %" PRIu64
+				   " ends; to write it again go back to an older step first",
+			  JOB_STEP_OF(x), dir, rewind);
 }
 
 static int manifest_write(struct store_txn *x, const char *name, const void *manifest,
@@ -269,11 +269,11 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 	if (txn_is_fenced(x, r, err))
 		return -ESTALE;
 	if (r)
-		return store_fail(err, r, PRISTEP ": cannot write its MANIFEST", STEP_ARGS(x));
+		return store_fail(err, r, JOB_STEP ": cannot write its MANIFEST", JOB_STEP_OF(x));
 	if (!MUTANT(2))
 		r = store_sync(ops, x->fd);
 	if (r)
-		return store_fail(err, r, PRISTEP ": cannot sync its directory", STEP_ARGS(x));
+		return store_fail(err, r, JOB_STEP ": cannot sync its directory", JOB_STEP_OF(x));
 	return 0;
 }
 
@@ -295,8 +295,8 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 
 	r = store_list(x->s->ops, x->s->job_fd, STORE_STEP, &found, &n);
 	if (r)
-		return store_fail(err, r, PRISTEP ": cannot list the job's directory",
-				  STEP_ARGS(x));
+		return store_fail(err, r, JOB_STEP ": cannot list the job's directory",
+				  JOB_STEP_OF(x));
 	for (uint32_t i = 0; i < n; i++)
 		above += rewind == UINT64_MAX || found[i].step > rewind;
 	if (!above)
@@ -307,8 +307,8 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 	a->name = calloc((size_t)n + 1, sizeof *a->name);
 	if (!a->name)
 		return ckpt_error(err, -ENOMEM,
-				  PRISTEP ": no memory to set %" PRIu32 " steps aside",
-				  STEP_ARGS(x), n);
+				  JOB_STEP ": no memory to set %" PRIu32 " steps aside",
+				  JOB_STEP_OF(x), n);
 	for (uint32_t i = 0; i < n; i++) {
 		struct aside_name *m = &a->name[a->n];
 
@@ -350,13 +350,13 @@ static int aside_all(struct store_txn *x, struct aside *a, struct ckpt_err *err)
 
 		r = aside_rename(x->s, m);
 		if (r)
-			return store_fail(err, r, PRISTEP ": cannot set %s aside", STEP_ARGS(x),
+			return store_fail(err, r, JOB_STEP ": cannot set %s aside", JOB_STEP_OF(x),
 					  m->from);
 		a->done++;
 		r = store_sync(x->s->ops, x->s->job_fd);
 		if (r)
-			return store_fail(err, r, PRISTEP ": cannot sync the job's directory",
-					  STEP_ARGS(x));
+			return store_fail(err, r, JOB_STEP ": cannot sync the job's directory",
+					  JOB_STEP_OF(x));
 	}
 	return 0;
 }
@@ -386,23 +386,23 @@ static int commit_rename(struct store_txn *x, bool *ret_unknown, struct ckpt_err
 	r = ops->rename(ops->ctx, x->s->job_fd, x->dir, dir);
 	if (r == -EEXIST)
 		return ckpt_error(err, r,
-				  PRISTEP ": %s exists, but is no step of this line; move it "
-					  "out of the job's directory",
-				  STEP_ARGS(x), dir);
+				  JOB_STEP ": %s exists, but is no step of this line; move it "
+					   "out of the job's directory",
+				  JOB_STEP_OF(x), dir);
 	if (r == -ENOENT) {
 		r = store_claim_check(x->s, err);
 		*ret_unknown = !r;
 		if (!r)
 			r = ckpt_error(err, -EIO,
-				       PRISTEP
+				       JOB_STEP
 				       ": its collecting directory has vanished, the step may "
 				       "or may not be visible (ckptctl ls tells)",
-				       STEP_ARGS(x));
+				       JOB_STEP_OF(x));
 		return r;
 	}
 	if (r)
-		return store_fail(err, r, PRISTEP ": cannot rename %s to %s", STEP_ARGS(x), x->dir,
-				  dir);
+		return store_fail(err, r, JOB_STEP ": cannot rename %s to %s", JOB_STEP_OF(x),
+				  x->dir, dir);
 	return 0;
 }
 
@@ -442,10 +442,10 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 		}
 	} else if (!MUTANT(4) && store_sync(x->s->ops, x->s->job_fd)) {
 		r = ckpt_error(err, -EIO,
-			       PRISTEP
+			       JOB_STEP
 			       ": the job's directory could not be synced after the rename, "
 			       "the step may or may not be visible after a power loss",
-			       STEP_ARGS(x));
+			       JOB_STEP_OF(x));
 	}
 	free(a.name);
 	txn_free(x);
