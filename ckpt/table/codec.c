@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec.c - tables to sections and back, as codec.h lays them down. Called by formats/native, the client and the daemon.
- * Invariant: decode believes nothing: a section is bytes that anybody may have written, and every number in it is a guess until it is compared with the
- * size of what it points into. What decode builds goes through the table's own checks as well.
+ * codec.c - tables to sections and back, as codec.h lays them down. Called by formats/native, the
+ * client and the daemon. Invariant: decode believes nothing: a section is bytes that anybody may
+ * have written, and every number in it is a guess until it is compared with the size of what it
+ * points into. What decode builds goes through the table's own checks as well.
  */
 #include "ckpt/table/codec.h"
 #include "ckpt/base/dtype.h"
@@ -683,7 +684,8 @@ static int dec_tensors(struct dec *d, const struct ck_tensor *rec, uint64_t n)
 	return r;
 }
 
-/* One dimension of a set at v[*at]. Its n says how many records of v it takes; those are there, for n is compared with what is left. */
+/* One dimension of a set at v[*at]. Its n says how many records of v it takes; those are there, for
+ * n is compared with what is left. */
 static int dec_list(struct dec *d, const le64 *v, uint64_t nv, uint64_t *at, struct indices *ret)
 {
 	uint64_t n, total = 0, of_run;

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is committed and after one is opened, so the pieces may be
- * anybody's and the work must be bounded.
- * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Pairs are found by a sweep along the dimension in which the
- * fewest pieces overlap; for a grid of P x Q pieces that is P*Q*min(P, Q) pairs.
+ * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is
+ * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
+ * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Pairs are
+ * found by a sweep along the dimension in which the fewest pieces overlap; for a grid of P x Q
+ * pieces that is P*Q*min(P, Q) pairs.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/table/table.h"
 #include <stdio.h>
 
-/* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16 pieces takes a million. */
+/* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16
+ * pieces takes a million. */
 #define STEPS_MAX ((uint64_t)1 << 30)
-/* Overlaps that are told per tensor, and steps that a table's gaps may cost to say where they begin. */
+/* Overlaps that are told per tensor, and steps that a table's gaps may cost to say where they
+ * begin. */
 #define OVERLAPS_TOLD 4
 #define TRIES_MAX ((uint64_t)1 << 24)
 
@@ -180,8 +183,8 @@ static bool list_has(const struct indices *d, uint64_t i, uint64_t *ret_stop)
 	return false;
 }
 
-/* Is the element in the piece? *ret_dim, *ret_stop: all elements that equal at[] before ret_dim and are below ret_stop there are in it too, or
- * have been looked at. */
+/* Is the element in the piece? *ret_dim, *ret_stop: all elements that equal at[] before ret_dim and
+ * are below ret_stop there are in it too, or have been looked at. */
 static bool piece_has(const struct cover *c, const struct table_piece *p, const uint64_t *at,
 		      uint32_t *ret_dim, uint64_t *ret_stop)
 {

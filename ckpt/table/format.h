@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * format.h - what a checkpoint format is: a translation of its own metadata into a table, and a map from
- * each place's raw bytes to stored bytes. A format never plans, reshards or schedules I/O.
+ * format.h - what a checkpoint format is: a translation of its own metadata into a table, and a map
+ * from each place's raw bytes to stored bytes. A format never plans, reshards or schedules I/O.
  */
 #ifndef CKPT_TABLE_FORMAT_H
 #define CKPT_TABLE_FORMAT_H
@@ -11,7 +11,10 @@
 
 enum { CODEC_RAW = 0 };                 /* chunk codecs; others come with coding */
 
-/* Chunk i of a file holds raw bytes [i << chunk_log2, + raw_len). raw_len 0: a hole, nothing stored. */
+/*
+ * Chunk i of a file holds raw bytes [i << chunk_log2, + raw_len). raw_len 0: a hole, nothing
+ * stored.
+ */
 struct chunk {
 	uint64_t off;                   /* in the file */
 	uint32_t stored_len, raw_len;
@@ -26,8 +29,10 @@ struct format_file {
 	uint64_t file_bytes, raw_bytes;
 	uint32_t chunk_log2;
 	uint64_t nchunk;
-	const struct chunk *chunk;      /* [nchunk]; NULL: raw bytes are the file's bytes and carry no checksum */
-	uint64_t data_off, data_end;    /* the part of the file that chunks may occupy; gaps in it are zero */
+	const struct chunk *chunk;      /* [nchunk]; NULL: raw bytes are the file's bytes and
+					 * carry no checksum */
+	uint64_t data_off, data_end;    /* the part of the file that chunks may occupy; gaps in it
+					 * are zero */
 	uint32_t rank;                  /* writer */
 };
 
@@ -47,9 +52,11 @@ struct checkpoint {
 	uint64_t stored_bytes;          /* of all files, metadata included */
 };
 
-/* What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding", "malformed", "mismatch", "coverage",
- * "unreadable" (the device or the permissions, not the bytes).
- * file "" and offset 0 where it does not apply; tensor "" likewise. */
+/*
+ * What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding",
+ * "malformed", "mismatch", "coverage", "unreadable" (the device or the permissions, not the bytes).
+ * file "" and offset 0 where it does not apply; tensor "" likewise.
+ */
 struct format_fault {
 	const char *kind, *file, *tensor, *text;
 	uint64_t offset, length;
@@ -60,9 +67,14 @@ struct format {
 	const char *name;
 	/* Is this directory in this format? 1 yes, 0 no, -errno. Cheap. */
 	int (*probe)(const struct source_dir *dir);
-	/* Read all metadata, check everything that does not need the data. -EUCLEAN incomplete, -EBADMSG damaged, -EPROTO malformed,
-	 * -EPROTONOSUPPORT written by a newer version; what reading said (-EIO, -EACCES, ...); -ENOMEM. Faults are reported one by one as well, with fault != NULL, and reading goes on as far as it can. */
-	int (*open)(const struct source_dir *dir, struct checkpoint **ret, format_fault_fn *fault, void *arg, struct ckpt_err *err);
+	/*
+	 * Read all metadata, check everything that does not need the data. -EUCLEAN incomplete,
+	 * -EBADMSG damaged, -EPROTO malformed, -EPROTONOSUPPORT written by a newer version; what
+	 * reading said (-EIO, -EACCES, ...); -ENOMEM. Faults are reported one by one as well, with
+	 * fault != NULL, and reading goes on as far as it can.
+	 */
+	int (*open)(const struct source_dir *dir, struct checkpoint **ret, format_fault_fn *fault,
+		    void *arg, struct ckpt_err *err);
 };
 void checkpoint_free(struct checkpoint *c);
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon and every verb.
- * Invariant: whatever is in a table has been checked when it was added: ids exist, sets lie inside their shapes, spans inside their places. So those who read a
- * table need no checks of their own.
+ * table.c - building, finding, printing and merging tables. Called by formats, clients, the daemon
+ * and every verb. Invariant: whatever is in a table has been checked when it was added: ids exist,
+ * sets lie inside their shapes, spans inside their places. So those who read a table need no checks
+ * of their own.
  */
 #include "ckpt/table/table.h"
 #include "ckpt/base/dtype.h"
@@ -19,7 +20,7 @@ struct table_index {
 
 /* --- growth --- */
 
-/* Room for one more element. Old arrays stay in the arena: at most as much again as the live one. */
+/* Room for one more element. Old arrays stay in the arena: at most as much again. */
 static int grow(struct table *t, int which, void **array, uint32_t n, uint32_t max, size_t elem)
 {
 	uint32_t cap = t->cap_[which];
@@ -210,7 +211,7 @@ int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
 		return ckpt_error(err, -EINVAL,
 				  "a layout names mesh %u, but only %u meshes are declared",
 				  l->mesh, t->nmesh);
-	/* The tensor dimensions are checked with each tensor that uses it; all else about it here. */
+	/* Tensor dimensions are checked with each tensor that uses it, all else here. */
 	r = layout_check(&t->mesh[l->mesh], l, CKPT_DIMS_MAX, err);
 	if (r < 0)
 		return r;
@@ -469,7 +470,7 @@ int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_
 	return 0;
 }
 
-/* The span of a piece in bytes: of its elements where they lie, or of the strided box around them. */
+/* The bytes that a piece spans: its elements, or the strided box around them. */
 static int piece_span(const struct table_tensor *x, const struct table_piece *p, uint64_t *ret_len)
 {
 	uint64_t last = 0, step;

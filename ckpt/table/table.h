@@ -7,8 +7,8 @@
  * (places: slots). A checkpoint in any format is a table (places: files). A target mesh is a table
  * whose places are still empty. Planner, mover and verbs know tables and nothing else.
  *
- * Life: zero-initialise, add, then table_seal; a sealed table is immutable and may be shared between
- * threads. Everything lives in the table's arena and goes with table_free.
+ * Life: zero-initialise, add, then table_seal; a sealed table is immutable and may be shared
+ * between threads. Everything lives in the table's arena and goes with table_free.
  */
 #ifndef CKPT_TABLE_TABLE_H
 #define CKPT_TABLE_TABLE_H
@@ -43,7 +43,8 @@ struct table_piece {
 	uint32_t flags;
 	struct indexset set;            /* which elements */
 	uint64_t off, len;              /* bytes of the place that it spans */
-	const int64_t *stride;          /* [ndim], in elements, of consecutive positions of the set; NULL: row-major */
+	const int64_t *stride;          /* [ndim], in elements, of consecutive positions of the set;
+					 * NULL: row-major */
 	uint64_t fp;
 };
 
@@ -61,28 +62,41 @@ struct table {
 	struct table_tensor *tensor;
 	struct table_piece *piece;      /* after table_seal sorted by (tensor, rank, place, off) */
 	struct table_place *place;
-	uint32_t *first;                /* [ntensor+1] after table_seal: pieces of tensor t are [first[t], first[t+1]) */
+	uint32_t *first;                /* [ntensor+1] after table_seal: pieces of tensor t are
+					 * [first[t], first[t+1]) */
 	bool sealed;
 	struct table_index *index;      /* private: hash of the keys */
 	uint32_t cap_[5];               /* private */
 };
 
-/* Each copies what it is given. ret_id may be NULL. Meshes and layouts that exist already are found,
- * not added again; a tensor whose key exists is -EALREADY. Errors name the tensor. */
+/*
+ * Each copies what it is given. ret_id may be NULL. Meshes and layouts that exist already are
+ * found, not added again; a tensor whose key exists is -EALREADY. Errors name the tensor.
+ */
 int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, struct ckpt_err *err);
-int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id, struct ckpt_err *err);
-int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id, struct ckpt_err *err);
-int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id, struct ckpt_err *err);
-/* Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides >= 0. len is computed. A piece without elements
- * (an empty share) is not added, and no error. */
+int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
+		     struct ckpt_err *err);
+int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
+		     struct ckpt_err *err);
+int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,
+		    struct ckpt_err *err);
+/*
+ * Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides
+ * >= 0. len is computed. A piece without elements (an empty share) is not added, and no error.
+ */
 int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
-/* For readers of files, where many pieces have one set: set and stride are not copied but must live in t->arena; the lists have passed indices_check
- * and none is empty. */
+/*
+ * For readers of files, where many pieces have one set: set and stride are not copied but must live
+ * in t->arena; the lists have passed indices_check and none is empty.
+ */
 int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
 void table_free(struct table *t);
 
-/* TABLE_NONE when there is none. rank: TABLE_NONE for all but per-rank blobs. Works before and after table_seal. */
+/*
+ * TABLE_NONE when there is none. rank: TABLE_NONE for all but per-rank blobs. Works before and
+ * after table_seal.
+ */
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank);
 /* "component/name", or "component/name of rank 3": what messages call a tensor. Returns buf. */
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
@@ -90,20 +104,37 @@ char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
 char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size_t bytes);
 
 /* Same mesh, placements: compared by content across tables. */
-bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y, uint32_t y_layout);
+bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y,
+			uint32_t y_layout);
 
-/* Do two declarations of one tensor agree (dtype, shape, role, class, of, layout)? Every difference is a line in the list. */
-void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who, const struct table *y,
-			  uint32_t y_tensor, const char *y_who, struct ckpt_errlist *ret_list);
+/*
+ * Do two declarations of one tensor agree (dtype, shape, role, class, of, layout)? Every difference
+ * is a line in the list.
+ */
+void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
+			  const struct table *y, uint32_t y_tensor, const char *y_who,
+			  struct ckpt_errlist *ret_list);
 
-/* Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are lines in the list. Sealed tables. A tensor in pieces so
- * many and so interleaved that the answer would take minutes is a line as well. */
+/*
+ * Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are
+ * lines in the list. Sealed tables. A tensor in pieces so many and so interleaved that the answer
+ * would take minutes is a line as well.
+ */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
-/* Does no element of a tensor lie in two of its pieces, and every element of the set in one? (A rank's declaration against its share.) */
-void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set, struct ckpt_errlist *ret_list);
+/*
+ * Does no element of a tensor lie in two of its pieces, and every element of the set in one? (A
+ * rank's declaration against its share.)
+ */
+void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set,
+		  struct ckpt_errlist *ret_list);
 
-/* Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare equal: differences go to the
- * list, and the pieces of such tensors are left out), and all places and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when
- * the list has grown: ask it. Fingerprints of tensors that x has are left alone. In messages a table is called by the name of its place 0. */
-int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0, struct ckpt_errlist *ret_list, struct ckpt_err *err);
+/*
+ * Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare
+ * equal: differences go to the list, and the pieces of such tensors are left out), and all places
+ * and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when the list has
+ * grown: ask it. Fingerprints of tensors that x has are left alone. In messages a table is called
+ * by the name of its place 0.
+ */
+int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
+		struct ckpt_errlist *ret_list, struct ckpt_err *err);
 #endif

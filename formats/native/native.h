@@ -2,9 +2,10 @@
 /*
  * native.h - our own format, v0. docs/FORMAT.md is its specification to the byte.
  *
- * A step directory holds MANIFEST and parts, nothing else. A part is what one rank owns; its raw space is
- * the memory of the rank's staged slot, so that raw chunks go to disk straight from there. This room only
- * translates: who writes the bytes is move, who names and commits the files is store.
+ * A step directory holds MANIFEST and parts, nothing else. A part is what one rank owns; its raw
+ * space is the memory of the rank's staged slot, so that raw chunks go to disk straight from there.
+ * This room only translates: who writes the bytes is move, who names and commits the files is
+ * store.
  *
  * Everything here is pure: no state, any thread, bytes only through a struct source.
  */
@@ -22,8 +23,8 @@
 #define NATIVE_MANIFEST "MANIFEST"
 
 /* Limits; a file that exceeds one is malformed. */
-#define NATIVE_PART_BYTES_MAX ((uint64_t)1 << 40)       /* raw: a dead part is written again whole */
-#define NATIVE_META_BYTES_MAX ((uint64_t)1 << 30)       /* sections of one file, which are read into memory: 10 M pieces */
+#define NATIVE_PART_BYTES_MAX ((uint64_t)1 << 40) /* raw: a dead part is written again whole */
+#define NATIVE_META_BYTES_MAX ((uint64_t)1 << 30) /* sections of one file, read into memory whole */
 #define NATIVE_WORLD_MAX (1u << 20)
 #define NATIVE_NOTES_MAX 16
 #define NATIVE_TOOL_MAX 63
@@ -32,7 +33,7 @@
 /* Section records beside those of table/codec.h. */
 struct ck_chunk {                       /* CHUNKS: dense array, i-th raw MiB. 48 bytes */
 	le64 off;                       /* in the file */
-	le32 stored_len, raw_len;       /* 0: a hole; then all of the record is zero but source and base */
+	le32 stored_len, raw_len;       /* 0: a hole; then all is zero but source and base */
 	uint8_t codec, codec_ver;       /* 0, 0: raw */
 	uint8_t elem_bytes;             /* of all pieces in it */
 	uint8_t flags;                  /* 0 */
@@ -52,8 +53,8 @@ struct ck_lineage {                     /* LINEAGE: 96 bytes, one record */
 	le32 world, tool, job;          /* tool, job: strings */
 	uint8_t zero[44];
 };
-struct ck_note { le32 key, zero; le64 value; };         /* NOTES: string; IEEE double bits. Optional */
-struct ck_rank { le32 part, zero; };                    /* RANKS: [world]: which part holds what rank r owns */
+struct ck_note { le32 key, zero; le64 value; }; /* NOTES: string; IEEE double bits. Optional */
+struct ck_rank { le32 part, zero; };            /* RANKS: [world]: the part of what rank r owns */
 
 struct native_info {
 	uint8_t uuid[16];               /* of this checkpoint: the same in every file of the step */
@@ -63,33 +64,45 @@ struct native_info {
 };
 
 /*
- * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a sealed table with one place and one piece per tensor of
- * which the rank owns something (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs that are not per rank by
- * rank 0). SINKs, and blobs that another rank owns, are left out. Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order inside; big pieces on
- * chunk bounds, small ones packed. The place's name is "rank R" and its size the end of the last piece.
- * Where the rank's pieces do not cover its share: -EINVAL, every tensor named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
+ * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a
+ * sealed table with one place and one piece per tensor of which the rank owns something
+ * (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs
+ * that are not per rank by rank 0). SINKs, and blobs that another rank owns, are left out.
+ * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
+ * inside; big pieces on chunk bounds, small ones packed. The place's name is "rank R" and its size
+ * the end of the last piece. Where the rank's pieces do not cover its share: -EINVAL, every tensor
+ * named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
-int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table, struct ckpt_errlist *ret_list, struct ckpt_err *err);
+int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
+		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
 
 /*
- * Where the raw space of a part table lies in its file: one entry per raw MiB with off, stored_len, raw_len and codec filled (the sums are zero).
- * raw_len reaches from the chunk's start to the end of the last piece in it; raw bytes between pieces belong to the chunk and mean nothing; a chunk without
- * pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes left out. *ret_data_end: the end of the last one, a multiple
- * of 4096; what lies between a chunk's stored_len and the next multiple of 4096 is zero. *ret_chunk is malloc'ed. -EPROTO: pieces overlap, or differ in
- * element size within a chunk (never so in a table of native_part_table).
+ * Where the raw space of a part table lies in its file: one entry per raw MiB with off, stored_len,
+ * raw_len and codec filled (the sums are zero). raw_len reaches from the chunk's start to the end
+ * of the last piece in it; raw bytes between pieces belong to the chunk and mean nothing; a chunk
+ * without pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes
+ * left out. *ret_data_end: the end of the last one, a multiple of 4096; what lies between a chunk's
+ * stored_len and the next multiple of 4096 is zero. *ret_chunk is malloc'ed. -EPROTO: pieces
+ * overlap, or differ in element size within a chunk (never so in a table of native_part_table).
  */
-int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk, uint64_t *ret_data_end, struct ckpt_err *err);
+int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
+		       uint64_t *ret_data_end, struct ckpt_err *err);
 
 /* --- writing: pure functions from facts to bytes --- */
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head);
-/* Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at data_end. t: the part's table with piece fingerprints.
- * chunk: what native_part_chunks gave, with sums; anything else is -EINVAL. data_end: as it gave, or the end of the last chunk's bytes.
- * *ret_bytes is malloc'ed. ret_root: hash128 of the trailer. */
-int native_part_tail(const struct native_info *info, uint32_t rank, const struct table *t, const struct chunk *chunk, uint64_t nchunk,
-		     uint64_t data_end, void **ret_bytes, uint64_t *ret_len, struct hash128 *ret_root, struct ckpt_err *err);
+/*
+ * Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at
+ * data_end. t: the part's table with piece fingerprints. chunk: what native_part_chunks gave, with
+ * sums; anything else is -EINVAL. data_end: as it gave, or the end of the last chunk's bytes.
+ * *ret_bytes is malloc'ed. ret_root: hash128 of the trailer.
+ */
+int native_part_tail(const struct native_info *info, uint32_t rank, const struct table *t,
+		     const struct chunk *chunk, uint64_t nchunk, uint64_t data_end, void **ret_bytes,
+		     uint64_t *ret_len, struct hash128 *ret_root, struct ckpt_err *err);
 
 struct native_part {
-	char name[40];                  /* "w%04u-%08x-%03u.part": writer, nonce, number; any name of [A-Za-z0-9._-], not starting with a dot */
+	char name[40];                  /* "w%04u-%08x-%03u.part": writer, nonce, number; any
+					 * name of [A-Za-z0-9._-] without a dot in front will do */
 	uint32_t rank;
 	uint64_t file_bytes, raw_bytes;
 	struct hash128 root;
@@ -102,18 +115,28 @@ struct native_lineage {
 	uint32_t nnote;
 	const struct ckpt_note *note;
 };
-/* The whole MANIFEST file. Checks the union first: every rank 0..world-1 in exactly one part (ranks that own nothing still write a part), every tensor
- * covered exactly once, declarations equal: -EINVAL with all that is wrong. ret_id: 16 bytes, the checkpoint's id = the trailer's self.
- * *ret_bytes is malloc'ed. The order of part[] does not matter. */
-int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart, const struct native_lineage *lineage,
-		    void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err);
+/*
+ * The whole MANIFEST file. Checks the union first: every rank 0..world-1 in exactly one part (ranks
+ * that own nothing still write a part), every tensor covered exactly once, declarations equal:
+ * -EINVAL with all that is wrong. ret_id: 16 bytes, the checkpoint's id = the trailer's self.
+ * *ret_bytes is malloc'ed. The order of part[] does not matter.
+ */
+int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
+		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		    uint8_t *ret_id, struct ckpt_err *err);
 
 /* --- reading --- */
 
-/* Its open gives file i = part i = place i of the table, one part per rank, in the order of ranks; tensor fingerprints are those of MANIFEST and have been
- * compared with the sums of the pieces'. On failure *ret is NULL; the error's sentence lists what was found, as the faults do one by one. */
+/*
+ * Its open gives file i = part i = place i of the table, one part per rank, in the order of ranks;
+ * tensor fingerprints are those of MANIFEST and have been compared with the sums of the pieces'. On
+ * failure *ret is NULL; the error's sentence lists what was found, as the faults do one by one.
+ */
 extern const struct format format_native;
 
-/* What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES): no tensors are decoded. table is empty but for meshes; nfile 0. */
+/*
+ * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES): no tensors
+ * are decoded. table is empty but for meshes; nfile 0.
+ */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
 #endif

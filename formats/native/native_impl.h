@@ -11,8 +11,8 @@ _Static_assert(sizeof(struct ck_note) == 16, "ck_note");
 _Static_assert(sizeof(struct ck_rank) == 8, "ck_rank");
 
 /* native_part_chunks, and the element size of each chunk (0 for holes), malloc'ed. */
-int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret_elem, uint64_t *ret_nchunk, uint64_t *ret_data_end,
-		  struct ckpt_err *err);
+int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret_elem,
+		  uint64_t *ret_nchunk, uint64_t *ret_data_end, struct ckpt_err *err);
 
 /* May a part be called so? A single component that needs no quoting anywhere, and not MANIFEST. */
 bool native_name_ok(const char *name);

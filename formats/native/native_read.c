@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_read.c - step directories back into tables. Called by every verb, by restore and by scans of a store.
- * Invariant: nothing is used before the hash over it was right and every number in it was compared with what it counts; and every single byte of MANIFEST
- * and of the parts' metadata is under some check, so that no change goes unseen. Chunk data are move's to check, with the sums given here.
+ * native_read.c - step directories back into tables. Called by every verb, by restore and by scans
+ * of a store. Invariant: nothing is used before the hash over it was right and every number in it
+ * was compared with what it counts; and every single byte of MANIFEST and of the parts' metadata is
+ * under some check, so that no change goes unseen. Chunk data are move's to check, with the sums
+ * given here.
  */
 #include "formats/native/native_impl.h"
 #include <stdarg.h>
@@ -65,7 +67,8 @@ static void faults_of_list(struct reader *rd, int code, const char *kind, const 
 	ckpt_errlist_free(l);
 }
 
-/* What the container's checks said about a block: wrong bytes, or right bytes that say the wrong thing. */
+/* What the container's checks said about a block: wrong bytes, or right bytes that say the wrong
+ * thing. */
 static void fault_of_block(struct reader *rd, int code, const char *file, const void *block,
 			   uint64_t off, const struct ckpt_err *e)
 {
@@ -130,7 +133,8 @@ static bool in_mask(uint64_t mask, uint32_t kind)
 	return kind < 64 && mask >> kind & 1;
 }
 
-/* Header and trailer. root: what hash the trailer's block must have; NULL: any. 0, 1 after faults. */
+/* Header and trailer. root: the hash that the trailer's block must have; NULL: any. 0, 1 after
+ * faults. */
 static int blocks_read(struct reader *rd, const struct source *src, const char *file, uint32_t kind,
 		       const uint8_t *root, struct envelope *e)
 {
@@ -173,7 +177,8 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	h = hash128(block, sizeof block);
 	if (root && memcmp(h.b, root, sizeof h.b) != 0) {
 		fault(rd, -EBADMSG, "mismatch", file, "", tail_at, CONTAINER_BLOCK,
-		      "it is whole, but not the file that MANIFEST names: it was exchanged or written again");
+		      "it is whole, but not the file that MANIFEST names: it was exchanged or "
+		      "written again");
 		return 1;
 	}
 	r = bad ? 0 : container_check(&e->info, &e->map, &err);
@@ -182,7 +187,8 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	return bad || r < 0;
 }
 
-/* Are all sections there that this program must understand, and none of a kind that it must but does not? */
+/* Are all sections there that this program must understand, and none of a kind that it must but
+ * does not? */
 static int kinds_check(struct reader *rd, const char *file, const struct envelope *e,
 		       uint64_t known)
 {
@@ -194,7 +200,8 @@ static int kinds_check(struct reader *rd, const char *file, const struct envelop
 		if (in_mask(known, s->kind) || s->flags & CK_SECTION_OPTIONAL)
 			continue;
 		fault(rd, -EPROTONOSUPPORT, "malformed", file, "", s->off, s->len,
-		      "a section of unknown kind %u must be understood to read this file: use a newer ckptd",
+		      "a section of unknown kind %u must be understood to read this file: use a "
+		      "newer ckptd",
 		      s->kind);
 		bad = 1;
 	}
@@ -475,11 +482,11 @@ static int part_record_check(struct manifest *m, uint64_t i, uint64_t off)
 		return MALFORMED(m, at, sizeof *p, "part %s has a uuid other than the checkpoint's",
 				 name);
 	if (le32_get(p->writer) != i || le32_get(p->kind) || le32_get(p->group))
-		return MALFORMED(
-			m, at, sizeof *p,
-			"part %s is record %llu, of rank %u, kind %u, group %u; there is one part per rank, in their order, of kind 0",
-			name, (unsigned long long)i, le32_get(p->writer), le32_get(p->kind),
-			le32_get(p->group));
+		return MALFORMED(m, at, sizeof *p,
+				 "part %s is record %llu, of rank %u, kind %u, group %u; there is "
+				 "one part per rank, in their order, of kind 0",
+				 name, (unsigned long long)i, le32_get(p->writer),
+				 le32_get(p->kind), le32_get(p->group));
 	if (le64_get(p->file_bytes) > INT64_MAX ||
 	    ckpt_add(m->c->stored_bytes, le64_get(p->file_bytes), &m->c->stored_bytes) < 0)
 		return MALFORMED(m, at, sizeof *p, "part %s is too long", name);
@@ -670,7 +677,8 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		if (rec[i].codec != CODEC_RAW) {
 			fault(&o->rd, -EPROTONOSUPPORT, "malformed", file, "",
 			      x.off + i * sizeof *rec, sizeof *rec,
-			      "chunk %llu is coded with codec %u, which this program lacks: use a newer ckptd",
+			      "chunk %llu is coded with codec %u, which this program lacks: use a "
+			      "newer ckptd",
 			      (unsigned long long)i, rec[i].codec);
 			return 1;
 		}
@@ -966,7 +974,7 @@ static int is_part(void *arg, const char *name, int is_file)
 	return is_file && n > 5 && name[0] == 'w' && !strcmp(name + n - 5, ".part");
 }
 
-/* By names alone: a damaged MANIFEST is still ours to complain about, and so are parts without one. */
+/* By names alone: a damaged MANIFEST is ours to complain about, and so are parts without one. */
 static int native_probe(const struct source_dir *dir)
 {
 	struct source src = { 0 };

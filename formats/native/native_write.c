@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_write.c - parts and MANIFEST as bytes. Called by move (parts) and by whoever commits (MANIFEST).
- * Invariant: what is written here has been held against the reader's rules first; a MANIFEST exists only for a union that covers every tensor once.
+ * native_write.c - parts and MANIFEST as bytes. Called by move (parts) and by whoever commits
+ * (MANIFEST). Invariant: what is written here has been held against the reader's rules first; a
+ * MANIFEST exists only for a union that covers every tensor once.
  */
 #include "formats/native/native_impl.h"
 #include <stdio.h>
@@ -116,7 +117,8 @@ static int tail_encode(const struct native_info *info, const struct container_by
 	if (m.file_bytes - aligned_end > NATIVE_META_BYTES_MAX)
 		return ckpt_error(
 			err, -EFBIG,
-			"a description of more than %llu bytes: this model has too many tensors for one part",
+			"a description of more than %llu bytes: this model has too many tensors "
+			"for one part",
 			(unsigned long long)NATIVE_META_BYTES_MAX);
 	container_tail_build(&tail, &m);
 	bytes = calloc(1, m.file_bytes - data_end);
@@ -256,7 +258,8 @@ static int parts_unite(struct manifest *m)
 	return 0;
 }
 
-/* One more string behind those of the table; 0, which is "", without memory for it: asked at the end. */
+/* One more string behind those of the table; 0, which is "", without memory for it: asked at the
+ * end. */
 static le32 string_add(struct manifest *m, const char *s)
 {
 	size_t n = strlen(s) + 1;

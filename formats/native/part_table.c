@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part_table.c - what a rank writes and where it lies: raw space and chunks. Called by the daemon when a declaration is sealed, by move when a part is
- * written, and by the reader, which compares.
- * Invariant: everything follows from the rank's own declaration, so that two daemons give the same tensor the same bytes of the raw space.
+ * part_table.c - what a rank writes and where it lies: raw space and chunks. Called by the daemon
+ * when a declaration is sealed, by move when a part is written, and by the reader, which compares.
+ * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
+ * tensor the same bytes of the raw space.
  */
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
@@ -82,7 +83,8 @@ static const uint32_t *coord_of(struct build *b, uint32_t mesh)
 	return w->inside ? w->at : NULL;
 }
 
-/* A blob's length may differ from step to step and from rank to rank: only its owner speaks of it. */
+/* A blob's length may differ from step to step and from rank to rank: only its owner speaks of it.
+ */
 static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
 {
 	return x->rank == TABLE_NONE ? b->rank == 0 : x->rank == b->rank;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_table.c - the codec of tables on changed sections (edits.h) of a real declaration, each in memory of its exact size. What is accepted must hold
- * together: it is covered, found, printed, merged, and comes back from another round.
+ * fuzz_table.c - the codec of tables on changed sections (edits.h) of a real declaration, each in
+ * memory of its exact size. What is accepted must hold together: it is covered, found, printed,
+ * merged, and comes back from another round.
  */
 #include "tests/lib/sample.c"
 #include "ckpt/table/codec.h"

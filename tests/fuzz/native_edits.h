@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native_edits.h - what fuzz_native_part.c and fuzz_manifest.c share: a small committed checkpoint in memory, one file of which is changed (edits.h), opened as
- * it is, and opened again with all its checksums put right.
+ * native_edits.h - what fuzz_native_part.c and fuzz_manifest.c share: a small committed checkpoint
+ * in memory, one file of which is changed (edits.h), opened as it is, and opened again with all its
+ * checksums put right.
  */
 #ifndef TESTS_NATIVE_EDITS_H
 #define TESTS_NATIVE_EDITS_H
@@ -12,7 +13,8 @@
 static struct memdir dir;
 static struct memdir_file *target;
 static struct edits edits;
-static uint8_t *kept; /* all but the target's own edits that signing changes is put back from here */
+static uint8_t
+	*kept; /* all but the target's own edits that signing changes is put back from here */
 static struct memdir_file *manifest;
 static uint8_t *kept_manifest;
 
@@ -20,7 +22,15 @@ static void native_start(const char *name)
 {
 	struct ckpt_note note = { "loss", 1.5 };
 	struct memdir_opts o = {
-		.mesh = "tp=2,fsdp=1", .job = "fuzz", .seed = 1, .scale = 1, .step = 4, .generation = 1, .seq = 2, .note = &note, .nnote = 1,
+		.mesh = "tp=2,fsdp=1",
+		.job = "fuzz",
+		.seed = 1,
+		.scale = 1,
+		.step = 4,
+		.generation = 1,
+		.seq = 2,
+		.note = &note,
+		.nnote = 1,
 	};
 	struct ck_tail *t;
 
@@ -36,8 +46,10 @@ static void native_start(const char *name)
 	t = (struct ck_tail *)(target->bytes + target->len - CONTAINER_BLOCK);
 	edits_region(&edits, target->bytes, offsetof(struct ck_head, zero) + 8);
 	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		edits_region(&edits, target->bytes + le64_get(t->sect[i].off), le64_get(t->sect[i].len) + 1);
-	edits_region(&edits, (uint8_t *)t, offsetof(struct ck_tail, sect) + (le32_get(t->nsect) + 1) * sizeof *t->sect);
+		edits_region(&edits, target->bytes + le64_get(t->sect[i].off),
+			     le64_get(t->sect[i].len) + 1);
+	edits_region(&edits, (uint8_t *)t,
+		     offsetof(struct ck_tail, sect) + (le32_get(t->nsect) + 1) * sizeof *t->sect);
 }
 
 static void native_fault(void *arg, const struct format_fault *f)
@@ -54,7 +66,8 @@ static void native_use(const struct checkpoint *c)
 
 		assert(f->nchunk == div_up(f->raw_bytes, 1u << f->chunk_log2));
 		for (uint64_t k = 0; k < f->nchunk; k++)
-			assert(f->chunk[k].off + f->chunk[k].stored_len <= f->data_end && f->data_end <= f->file_bytes);
+			assert(f->chunk[k].off + f->chunk[k].stored_len <= f->data_end &&
+			       f->data_end <= f->file_bytes);
 	}
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		const struct table_piece *p = &c->table.piece[i];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memdir.c - see memdir.h. It writes parts as slowly and plainly as possible, so that it is a second hand against move.
+ * memdir.c - see memdir.h. It writes parts as slowly and plainly as possible, so that it is a
+ * second hand against move.
  */
 #include "tests/lib/memdir.h"
 #include "tests/lib/sample.h"

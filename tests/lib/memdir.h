@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memdir.h - a directory in memory as a struct source_dir, and a native checkpoint of the sample model in it, made with the pure functions of formats/native
- * alone. For tests of readers and for fuzzing: files can be changed, cut, added and taken away without a file system.
- * Include sample.c, then memdir.c.
+ * memdir.h - a directory in memory as a struct source_dir, and a native checkpoint of the sample
+ * model in it, made with the pure functions of formats/native alone. For tests of readers and for
+ * fuzzing: files can be changed, cut, added and taken away without a file system. Include sample.c,
+ * then memdir.c.
  */
 #ifndef TESTS_MEMDIR_H
 #define TESTS_MEMDIR_H
@@ -13,10 +14,10 @@
 
 struct memdir_file {
 	char name[64];
-	uint8_t *bytes;         /* malloc'ed */
+	uint8_t *bytes; /* malloc'ed */
 	uint64_t len;
-	int error;              /* opening fails with it; 0 */
-	bool folder;            /* listed as no regular file */
+	int error;   /* opening fails with it; 0 */
+	bool folder; /* listed as no regular file */
 };
 
 struct memdir {
@@ -24,14 +25,16 @@ struct memdir {
 	uint32_t n;
 };
 
-struct memdir_file *memdir_add(struct memdir *d, const char *name, const void *bytes, uint64_t len); /* copies */
+struct memdir_file *memdir_add(struct memdir *d, const char *name, const void *bytes,
+			       uint64_t len); /* copies */
 struct memdir_file *memdir_find(struct memdir *d, const char *name);
 void memdir_remove(struct memdir *d, const char *name);
 void memdir_clear(struct memdir *d);
-struct source_dir memdir_source(struct memdir *d);      /* lives as long as d */
+struct source_dir memdir_source(struct memdir *d); /* lives as long as d */
 struct source memdir_open(struct memdir *d, const char *name);
 
-/* What a committed checkpoint of the sample on this mesh holds. Deterministic: uuid and nonces come from seed and step. */
+/* What a committed checkpoint of the sample on this mesh holds. Deterministic: uuid and nonces come
+ * from seed and step. */
 struct memdir_opts {
 	const char *mesh, *job;
 	uint64_t seed, scale, step, generation, seq;
@@ -41,14 +44,17 @@ struct memdir_opts {
 };
 void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts);
 
-/* One part of it: bytes of the whole file, malloc'ed, and its description with the table to be freed. */
-void memdir_part(const struct memdir_opts *opts, const struct native_info *info, uint32_t rank, struct native_part *ret_part,
-		 struct table *ret_table, uint8_t **ret_bytes);
+/* One part of it: bytes of the whole file, malloc'ed, and its description with the table to be
+ * freed. */
+void memdir_part(const struct memdir_opts *opts, const struct native_info *info, uint32_t rank,
+		 struct native_part *ret_part, struct table *ret_table, uint8_t **ret_bytes);
 
 /* The fingerprint of a piece, element by element. p: its bytes, row-major. */
-uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *piece, const uint8_t *p);
+uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *piece,
+			    const uint8_t *p);
 
-/* Make all checksums of a file right again, and with a part also MANIFEST's hash of it: what a newer writer, or somebody with a hex editor, would leave. */
+/* Make all checksums of a file right again, and with a part also MANIFEST's hash of it: what a
+ * newer writer, or somebody with a hex editor, would leave. */
 void memdir_sign(struct memdir *d, struct memdir_file *f);
 /* The first byte of a section; NULL: there is none. */
 void *memdir_section(struct memdir_file *f, uint32_t kind);

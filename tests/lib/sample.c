@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sample.c - see sample.h. Included by tests, so everything but the declared functions is static.
- * Invariant: a value depends on nothing but seed, key, global index and step, so that no mesh and no order of filling can be seen in it.
+ * Invariant: a value depends on nothing but seed, key, global index and step, so that no mesh and
+ * no order of filling can be seen in it.
  */
 #include "tests/lib/sample.h"
 #include "ckpt/base/dtype.h"
@@ -494,12 +495,12 @@ static bool sample_same(const struct sample *s, const struct table_piece *p, uin
 	while (i < p->len && want[i] == have[i])
 		i++;
 	if (i < p->len)
-		snprintf(
-			why, why_bytes,
-			"rank %u: %s: element %llu of %llu of its share is not that of step %llu (byte %02x, should be %02x)",
-			s->rank, table_tensor_print(x, label, sizeof label),
-			(unsigned long long)(i / x->elem_bytes), (unsigned long long)p->set.numel,
-			(unsigned long long)step, have[i], want[i]);
+		snprintf(why, why_bytes,
+			 "rank %u: %s: element %llu of %llu of its share is not that of "
+			 "step %llu (byte %02x, should be %02x)",
+			 s->rank, table_tensor_print(x, label, sizeof label),
+			 (unsigned long long)(i / x->elem_bytes), (unsigned long long)p->set.numel,
+			 (unsigned long long)step, have[i], want[i]);
 	free(want);
 	return i == p->len;
 }

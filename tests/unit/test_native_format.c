@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_native_format.c - docs/FORMAT.md tells the truth: its offsets, numbers and rules are those of the code, and its worked example is what the code writes.
- * CKPT_FORMAT_UPDATE=1 writes the example anew. Runs in the root of the repository, as make does.
+ * test_native_format.c - docs/FORMAT.md tells the truth: its offsets, numbers and rules are those
+ * of the code, and its worked example is what the code writes. CKPT_FORMAT_UPDATE=1 writes the
+ * example anew. Runs in the root of the repository, as make does.
  */
 #include "tests/lib/sample.c"
 #include "tests/lib/memdir.c"
@@ -489,9 +490,9 @@ static void the_worked_example_is_what_is_written(void **state)
 			update(mark, &t);
 		at = block(mark, &len);
 		if (len != t.n || memcmp(at, t.s, len) != 0)
-			fail_msg(
-				"the example of %s in %s is not what is written: CKPT_FORMAT_UPDATE=1 make unit-native_format, and say why",
-				mark, DOC);
+			fail_msg("the example of %s in %s is not what is written: "
+				 "CKPT_FORMAT_UPDATE=1 make unit-native_format, and say why",
+				 mark, DOC);
 	}
 	memdir_clear(&d);
 }

@@ -122,7 +122,8 @@ static void the_raw_space_keeps_its_rules_and_is_the_same_every_time(void **stat
 			assert_int_equal(t.npiece, u.npiece);
 			for (uint32_t k = 0; k < t.npiece; k++)
 				assert_int_equal(t.piece[k].off, u.piece[k].off);
-			/* Of what it owns nothing it still says that it is there; other ranks' blobs are theirs to tell. */
+			/* Of what it owns nothing it still says that it is there; other ranks'
+			 * blobs are theirs to tell. */
 			assert_int_equal(t.ntensor, ARRAY_LEN(sample_specs) + 1 + (r == 0));
 			table_free(&t);
 			table_free(&u);

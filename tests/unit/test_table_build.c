@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_table_build.c - tables: adding, finding, sealing, printing, comparing, uniting, and the check that every element is in exactly one piece, which is
- * held against counting elements one by one.
+ * test_table_build.c - tables: adding, finding, sealing, printing, comparing, uniting, and the
+ * check that every element is in exactly one piece, which is held against counting elements one by
+ * one.
  */
 #include "tests/lib/sample.c"
 #include <setjmp.h>

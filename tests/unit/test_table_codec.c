@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_table_codec.c - tables to sections and back: the same table comes out, equal tables give equal bytes, and no field can be changed without being either
- * refused or seen in the table that comes out.
+ * test_table_codec.c - tables to sections and back: the same table comes out, equal tables give
+ * equal bytes, and no field can be changed without being either refused or seen in the table that
+ * comes out.
  */
 #include "tests/lib/sample.c"
 #include "ckpt/table/codec.h"
@@ -340,7 +341,8 @@ static void equal_strings_shapes_and_sets_are_stored_once(void **state)
 
 /* --- damage --- */
 
-/* A copy of the sections that can be written to, in blocks of exact size, so that ASan sees the byte behind. */
+/* A copy of the sections that can be written to, in blocks of exact size, so that ASan sees the
+ * byte behind. */
 static void sections_copy(const struct codec_section *s, uint32_t n, struct codec_section *ret)
 {
 	for (uint32_t i = 0; i < n; i++) {
