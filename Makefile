@@ -144,7 +144,7 @@ test: build/.deps-test
 	@tests/run.sh $(UNIT:%=unit:%) $(UNIT:%=asan:%) $(THREADED:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
 
 demo: build/.deps-build
-	$(MAKEJ) all build/demo-memcpy
+	$(MAKEJ) all
 	@tests/demo/demo.sh
 bench: build/.deps-all
 	$(MAKEJ) all
@@ -185,4 +185,5 @@ help:
 #: make clean         remove build/
 
 .PHONY: all clean help deps demo test bench tidy units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+-include $(wildcard tests/bench/bench.mk tests/storm/storm.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

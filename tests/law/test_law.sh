@@ -1,0 +1,255 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# test_law.sh - the dependency law of the Makefile's rooms, and the rules of the house that a program can check.
+# Each check is a function of a tree; each is also run on a tree with the mistake planted, which it must find.
+# shellcheck disable=SC2317,SC2329 # the functions are called through check
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptd-law.XXXXXX") || exit 1
+trap 'rm -rf "$tmp"' EXIT
+n=0 bad=0
+check() { # SENTENCE COMMAND...
+	local sentence=$1
+	shift
+	n=$((n + 1))
+	if "$@" >"$tmp/out" 2>&1; then
+		echo "ok $n - $sentence"
+	else
+		echo "not ok $n - $sentence"
+		head -40 "$tmp/out" | sed 's/^/# /'
+		bad=1
+	fi
+}
+skip() { # SENTENCE WHY
+	n=$((n + 1))
+	echo "ok $n - $1 # SKIP $2"
+}
+# Nothing on standard output is good; what there is are the offences.
+none() {
+	local out
+	out=$("$@") || true
+	[ -z "$out" ] || { printf '%s\n' "$out"; return 1; }
+}
+
+make -s law-data >"$tmp/data" || { echo "not ok 1 - the makefile tells its rooms"; exit 1; }
+# The files of the project: what git knows or would take, so that build/ and editors' leavings stay out.
+if ! git ls-files --cached --others --exclude-standard >"$tmp/all" 2>/dev/null; then
+	find . -path ./build -prune -o -path ./.git -prune -o -type f -print | sed 's,^\./,,' >"$tmp/all"
+fi
+while read -r f; do [ ! -f "$f" ] || echo "$f"; done <"$tmp/all" >"$tmp/files" # deleted ones are still known
+grep -E '\.[ch]$' "$tmp/files" >"$tmp/c"
+
+# ---- includes ----
+
+# "FILE includes HEADER: ..." for each #include "..." that the law forbids.
+includes() { # TREE
+	(cd "$1" && xargs grep -nH '^[ \t]*#[ \t]*include[ \t]*"' <"$tmp/c" 2>/dev/null) | awk -v data="$tmp/data" '
+		function room(path, r, best) {
+			best = ""
+			for (r in dir)
+				if (index(path, dir[r] "/") == 1 && (best == "" || length(dir[r]) > length(dir[best])))
+					best = r
+			return best
+		}
+		BEGIN {
+			while ((getline line < data) > 0) {
+				k = split(line, w, " ")
+				if (w[1] == "room") {
+					dir[w[2]] = w[3]
+					for (i = 4; i <= k; i++) uses[w[2], w[i]] = 1
+				} else if (w[1] == "only") {
+					for (i = 4; i <= k; i++) only[w[2], w[3]] = only[w[2], w[3]] " " w[i] " "
+				}
+			}
+		}
+		{
+			split($0, f, ":")
+			file = f[1]
+			split($0, q, "\"")
+			header = q[2]
+			from = room(file); to = room(header)
+			base = header; sub(/.*\//, "", base)
+			own = file; sub(/\/[^\/]*$/, "", own)
+			if (header ~ /\.\./) print file " includes " header ": includes go from the root of the tree"
+			else if (file ~ /^tests\//) next
+			else if (from == "") print file ": its folder belongs to no room of the Makefile"
+			else if (header == "ckpt/ckpt.h") next
+			else if (to == "" && index(header, "/")) print file " includes " header ", which belongs to no room"
+			else if (to == "") print file " includes " header ": includes go from the root of the tree"
+			else if (to == from) next
+			else if (!((from, to) in uses)) print file " includes " header ": " from " may not use " to
+			else if ((from, to) in only && !index(only[from, to], " " base " ")) print file " includes " header ": of " to ", " from " may use only" only[from, to]
+		}' | grep -v '^ckpt/ckpt.h:'
+}
+
+# A library's headers belong to one room.
+libraries() { # TREE
+	local pair
+	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/cli/' 'isa-l ckpt/base/' 'xxhash.h ckpt/base/' 'cmocka.h tests/'; do
+		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -v "^${pair#* }" |
+			grep -v '^tests/' | sed "s,\$, includes ${pair% *}: only ${pair#* } does,"
+	done
+}
+
+# The trainer is a user: of ours it sees ckpt.h alone.
+users() { # TREE
+	(cd "$1" && grep '^tests/trainer/' "$tmp/c" | xargs grep -nE '^[ 	]*#[ 	]*include[ 	]*"(ckpt|daemon|formats)/' | grep -v '"ckpt/ckpt.h"')
+}
+
+# ---- archives: who really calls whom, whatever was included ----
+
+symbols() { # DIRECTORY-OF-ARCHIVES
+	local r
+	awk '$1 == "room" { print $2 }' "$tmp/data" | while read -r r; do
+		[ -f "$1/$r.a" ] || continue
+		nm "$1/$r.a" 2>/dev/null | awk -v r="$r" '
+			$1 == "U" { print "need", r, $2 }
+			NF == 3 && $2 ~ /^[TDBRCVWu]$/ { print "have", r, $3 }'
+	done
+}
+calls() { # DIRECTORY-OF-ARCHIVES
+	symbols "$1" | sort -u | awk -v data="$tmp/data" '
+		BEGIN {
+			while ((getline line < data) > 0) {
+				k = split(line, w, " ")
+				if (w[1] == "room") for (i = 4; i <= k; i++) uses[w[2], w[i]] = 1
+			}
+		}
+		$1 == "have" { where[$3] = $2 }
+		$1 == "need" { from[++m] = $2; what[m] = $3 }
+		END {
+			for (i = 1; i <= m; i++) {
+				to = where[what[i]]
+				if (to != "" && to != from[i] && !((from[i], to) in uses)) print from[i] " calls " what[i] " of " to ": it may not"
+			}
+		}'
+}
+upward() { # rooms stand in an order in which each uses lower ones only
+	awk '$1 == "room" { for (i = 4; i <= NF; i++) if (!($i in seen)) print $2 " uses " $i ", which does not come before it"; seen[$2] = 1 }' "$1"
+}
+
+# ---- the library that goes into trainers ----
+
+needs_libc_only() { # LIBRARY
+	ldd "$1" | awk '{ print $1 }' | grep -vE '^(linux-vdso|linux-gate|libc|libpthread)\.so|/ld-linux|^ld-' | sed 's/^/it needs /'
+}
+declared() { # TREE: functions of ckpt.h
+	sed 's,/\*.*\*/,,' "$1/ckpt/ckpt.h" | tr '\n' ' ' | grep -oE '\bckpt_[a-z_]+\(' | tr -d '(' | sort -u | grep -vE '^ckpt_(opts|tensor|local)$'
+}
+exported() { # LIBRARY: name@@version
+	nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sort -u
+}
+exports() { # LIBRARY TREE
+	diff <(declared "$2" | sed 's/$/@@CKPT_1/') <(exported "$1") | sed -n 's/^</declared, not exported:/p; s/^>/exported, not declared:/p'
+}
+
+# ---- text rules ----
+
+spdx() { # TREE
+	local f
+	grep -E '\.(c|h|sh|py|mk|map)$|^Makefile$|^\.ci/|^tests/tidy$' "$tmp/files" | while read -r f; do
+		head -n 3 "$1/$f" | grep -q 'SPDX-License-Identifier: Apache-2\.0' || echo "$f: no SPDX line at its top"
+	done
+}
+unique_names() { # FILE-LIST
+	grep -E '\.[ch]$' "$1" | sed 's,.*/,,' | grep -vx 'main\.c' | sort | uniq -d | sed 's/^/more than one file is called /'
+}
+one_fsync() { # TREE
+	(cd "$1" && grep -E '\.c$|\.h$' "$tmp/files" | grep -vE '^ckpt/io/|^tests/' | xargs grep -nE '\b(fsync|fdatasync|sync_file_range|syncfs)\(' | grep -vE ':[0-9]+:[ \t]*(/?\*|//)')
+}
+nothing_beside() { # TREE: a clone must be enough
+	(cd "$1" && grep -v '^tests/law/' "$tmp/files" | xargs grep -nIE '\.\./shared|/work/' )
+}
+no_vla_no_alloca() { # TREE
+	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
+}
+self_contained() { # each header compiles alone, as the first thing in a file
+	local h
+	grep '\.h$' "$tmp/c" | grep -v '_body\.h$' | while read -r h; do
+		printf '#include "%s"\n#include "%s"\n' "$h" "$h" | gcc -std=gnu17 -D_GNU_SOURCE -I. -Wall -Wextra -fsyntax-only -x c - 2>"$tmp/gcc" ||
+			{ echo "$h does not compile alone:"; head -n 3 "$tmp/gcc"; }
+	done
+}
+
+check "the rooms' order goes up only" none upward "$tmp/data"
+check "every include is one that the law allows" none includes .
+check "a library's headers are included in one room only" none libraries .
+check "the trainer uses ckpt.h and nothing else of ours" none users .
+if [ -f build/obj/release/cli.a ] && command -v nm >/dev/null; then
+	check "every call between archives is one that the law allows" none calls build/obj/release
+	check "libckpt.so needs libc and nothing else" none needs_libc_only build/libckpt.so
+	check "libckpt.so exports exactly the functions of ckpt.h, as CKPT_1" none exports build/libckpt.so .
+	check "its soname is libckpt.so.0" grep -q 'SONAME.*\[libckpt\.so\.0\]' <(readelf -d build/libckpt.so)
+else
+	skip "calls between archives, and what libckpt.so needs and exports" "nothing is built: run make"
+fi
+check "every header compiles alone" none self_contained
+check "ckpt.h is C17 without extensions" gcc -std=c17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c ckpt/ckpt.h
+if command -v g++ >/dev/null; then
+	check "ckpt.h is C++17" g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ ckpt/ckpt.h
+else
+	skip "ckpt.h is C++17" "no g++: make deps"
+fi
+check "file names are unique in the tree" none unique_names "$tmp/files"
+check "only ckpt/io syncs files" none one_fsync .
+check "nothing refers to what lies outside of a clone" none nothing_beside .
+check "no alloca" none no_vla_no_alloca .
+check "every source, script and makefile names its licence" none spdx .
+check "the licence is there" grep -q "Apache License" LICENSE
+
+# ---- negative controls: a copy of the tree with a mistake in it ----
+
+plant() { # FILE LINE: in a fresh copy of the sources
+	rm -rf "$tmp/tree"
+	mkdir "$tmp/tree"
+	tar -cf - -T "$tmp/c" | tar -xf - -C "$tmp/tree"
+	mkdir -p "$(dirname "$tmp/tree/$1")"
+	printf '%s\n' "$2" >>"$tmp/tree/$1"
+}
+found() { # WORD CHECK...: the check names WORD
+	local word=$1 out
+	shift
+	out=$("$@")
+	case $out in
+	*"$word"*) ;;
+	*) echo "not found: $word"; echo "$out"; return 1 ;;
+	esac
+}
+lower=$(grep '^ckpt/base/.*\.c$' "$tmp/c" | head -n 1)
+plant "$lower" '#include "ckpt/layout/layout.h"'
+check "(control) base including layout is found" found "base may not use layout" includes "$tmp/tree"
+plant ckpt/client/client.c '#include "daemon/daemon.h"'
+check "(control) the client including the daemon is found" found "client may not use daemon" includes "$tmp/tree"
+plant ckpt/client/client.c '#include "ckpt/io/io.h"'
+check "(control) the client including io is found" found "client may not use io" includes "$tmp/tree"
+plant formats/native/native.h '#include "ckpt/store/store.h"'
+check "(control) a format including the store is found" found "native may not use store" includes "$tmp/tree"
+plant daemon/main.c '#include "ckpt/client/handle.h"'
+check "(control) the daemon looking into a client's handle is found" found "of client, daemon may use only" includes "$tmp/tree"
+plant ckpt/cli/main.c '#include "daemon/daemon.h"'
+check "(control) the command including the daemon is found" found "cli may not use daemon" includes "$tmp/tree"
+plant ckpt/plan/plan.c '#include "../table/table.h"'
+check "(control) an include that climbs is found" found "from the root of the tree" includes "$tmp/tree"
+plant tests/trainer/train.c '#include "ckpt/base/util.h"'
+check "(control) a trainer that looks inside is found" found "ckpt/base/util.h" users "$tmp/tree"
+plant ckpt/store/store.c '#include <liburing.h>'
+check "(control) io_uring outside of io is found" found "store.c includes liburing.h" libraries "$tmp/tree"
+plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
+check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
+plant ckpt/base/arena.c "/* see ../""shared/design */"
+check "(control) a word about what lies beside the clone is found" found "arena.c" nothing_beside "$tmp/tree"
+if command -v nm >/dev/null; then
+	mkdir "$tmp/a"
+	echo 'int store_thing(void); int base_thing(void) { return store_thing(); }' | gcc -c -x c -o "$tmp/a/1.o" -
+	echo 'int store_thing(void); int store_thing(void) { return 1; }' | gcc -c -x c -o "$tmp/a/2.o" -
+	ar rcs "$tmp/a/base.a" "$tmp/a/1.o"
+	ar rcs "$tmp/a/store.a" "$tmp/a/2.o"
+	check "(control) a call upwards without an include is found" found "base calls store_thing of store" calls "$tmp/a"
+	echo 'int ckpt_extra(void); int ckpt_extra(void) { return 1; }' | gcc -shared -fPIC -x c -o "$tmp/a/x.so" -
+	check "(control) an export that is not declared is found" found "exported, not declared: ckpt_extra" exports "$tmp/a/x.so" .
+fi
+echo "ckpt/cli/arena.c" | cat - "$tmp/files" >"$tmp/twice"
+check "(control) a second file of one name is found" found "arena.c" unique_names "$tmp/twice"
+
+echo "1..$n"
+exit $bad
