@@ -46,6 +46,8 @@ void job_free(struct job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	while (j->snaps) {
+		if (j->snaps->parked)
+			persist_drop(j->snaps);
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
@@ -145,11 +147,9 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	return 0;
 }
 
-/* No further tickets: the slots that are free are taken out of the gate. */
-static void gate_close(struct launch *l)
+static void unready(struct launch *l)
 {
-	for (uint32_t i = 0; i < l->nslot; i++)
-		shared_gate_take(l->page, i, false);
+	gate_close(l);
 	atomic_store(&l->page->ready_epoch, 0);
 	shared_event(l->page);
 }
@@ -158,7 +158,7 @@ void launch_fence(struct launch *l)
 {
 	atomic_store(&l->page->fenced, 1);
 	l->state = LAUNCH_ENDED;
-	gate_close(l);
+	unready(l);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct session *s = l->member[i].session;
 
@@ -289,6 +289,8 @@ void hello_try(struct session *s)
 	struct launch *l;
 	bool same;
 
+	if (atomic_load(&s->d->stops) >= 1000)
+		return;
 	if (!j) {
 		refuse_and_end(s, err.code, err.msg);
 		return;
@@ -429,7 +431,7 @@ static void declare_done(struct daemon *d, struct task *t)
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
-		gate_close(l);
+		unready(l);
 		l->state = LAUNCH_FORMING;
 		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, (int)l->nslot);
 		touch_start(l, m);
@@ -667,9 +669,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	l->nlost++;
 	m->lost = dead;
 	m->left = !dead;
-	gate_close(l);
-	for (uint32_t i = 0; i < l->nslot; i++)
-		shared_gate_take(l->page, i, true);
+	unready(l);
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
 	for (uint32_t r = 0; r < l->world; r++)

@@ -300,8 +300,10 @@ static void dispatch(struct daemon *d, const struct epoll_event *e)
 		struct launch *l = p;
 		uint64_t n;
 
-		if (read(l->bell, &n, sizeof n) > 0)
+		if (read(l->bell, &n, sizeof n) > 0) {
 			launch_ring(l);
+			job_settle(l->job);
+		}
 	} else if (p == &d->listen_fd) {
 		session_accept(d);
 	} else if (p == &d->timer_fd) {
@@ -347,6 +349,7 @@ void daemon_close(struct daemon *d)
 {
 	if (!d)
 		return;
+	atomic_fetch_add(&d->stops, 1000); /* results that come in now start nothing new */
 	pool_stop(&d->copy);
 	pool_stop(&d->work);
 	pool_stop(&d->io);

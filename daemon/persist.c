@@ -141,6 +141,14 @@ static void persist_end(struct persist *p)
 	free(p);
 }
 
+static void abort_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	store_abort(TAKE(p->txn));
+	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was given up before its commit");
+}
+
 static void commit_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
@@ -152,11 +160,27 @@ static void commit_done(struct daemon *d, struct task *t)
 	persist_end(p);
 }
 
+void persist_resume(struct snap *s)
+{
+	int guarded = snap_guarded(s);
+	struct persist *p = s->parked;
+
+	if (!guarded)
+		return;
+	s->parked = NULL;
+	p->task = (struct task){ guarded > 0 ? commit_run : abort_run, commit_done, NULL };
+	daemon_task(p->d, &p->d->io, &p->task);
+}
+
 static void parts_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 
+	if (p->rc == 0 && atomic_load(&d->stops) >= 1000) {
+		store_abort(TAKE(p->txn));
+		p->rc = -ECANCELED;
+	}
 	if (p->rc < 0) {
 		snap_written(s, p->rc, p->err.msg);
 		persist_end(p);
@@ -164,9 +188,17 @@ static void parts_done(struct daemon *d, struct task *t)
 	}
 	s->phase_ns[1] = now_ns() - s->mark_ns;
 	shared_outcome_set(s->launch->page, s->step, OUTCOME_PERSISTED, 0, s->phase_ns, NULL);
-	p->task.run = commit_run;
-	p->task.done = commit_done;
-	daemon_task(d, &d->io, &p->task);
+	s->parked = p;
+	persist_resume(s);
+}
+
+void persist_drop(struct snap *s)
+{
+	struct persist *p = TAKE(s->parked);
+
+	store_abort(TAKE(p->txn));
+	persist_end(p);
+	s->phase = PHASE_STAGED;
 }
 
 void persist_start(struct snap *s)

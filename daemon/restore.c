@@ -502,7 +502,7 @@ void restore_try(struct launch *l)
 	struct member *first = NULL;
 	uint32_t all = 0, round;
 
-	if (l->restoring)
+	if (l->restoring || atomic_load(&l->job->d->stops) >= 1000)
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
 		if (l->member[r].asked && (!first || l->member[r].round < first->round))

@@ -78,14 +78,11 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO, "snap: job %s step %" PRIu64 " %s: %s", s->job->name,
 			 s->step, outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
-	for (uint32_t r = 0; r < s->world; r++) {
-		struct shared_snap *rec = s->launch->member[r].page && s->rank[r].mark ?
-						  &s->launch->member[r].page->snap[s->rank[r].mark % SHARED_SNAPS] :
-						  NULL;
-
-		if (rec && s->rank[r].copy == COPY_QUEUED && (s->launch->member[r].lost || s->launch->member[r].left))
-			shared_snap_move(rec, s->rank[r].mark, SNAP_COPYING, SNAP_TORN);
-	}
+	for (uint32_t r = 0; r < s->world; r++) /* the other ranks need not wait for copies of no use */
+		if (s->rank[r].copy == COPY_QUEUED)
+			shared_snap_drop(s->launch->member[r].page,
+					 &s->launch->member[r].page->snap[s->rank[r].mark % SHARED_SNAPS],
+					 s->rank[r].mark);
 }
 
 /* --- copying --- */
@@ -121,7 +118,7 @@ static void copy_run(struct task *t)
 		if (!shared_snap_copied(c->page, c->rec, c->mark))
 			c->rc = -ECANCELED;
 	} else if (c->rc != -ECANCELED) {
-		shared_snap_move(c->rec, c->mark, SNAP_COPYING, SNAP_TORN);
+		shared_snap_drop(c->page, c->rec, c->mark);
 	}
 	c->ns = now_ns() - start;
 }
@@ -154,15 +151,15 @@ static void copy_done(struct daemon *d, struct task *t)
 	job_settle(j);
 }
 
-static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark)
+static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark, uint32_t epoch)
 {
 	struct snap_rank *r = &s->rank[m->rank];
 	struct copy *c = calloc(1, sizeof *c);
 
 	r->mark = mark;
-	if (!c || !m->decl || m->decl->epoch != rec->epoch || rec->epoch != s->epoch || !m->touched) {
+	if (!c || !m->decl || m->decl->epoch != epoch || epoch != s->epoch || !m->touched) {
 		free(c);
-		shared_snap_move(rec, mark, SNAP_COPYING, SNAP_TORN);
+		shared_snap_drop(m->page, rec, mark);
 		r->copy = COPY_TORN;
 		snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank's declarations changed while the step was marked");
 		return;
@@ -188,27 +185,30 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 static void ring_tickets(struct launch *l)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask, n = shared_gate_look(l->page, t, &free_mask, &steal_mask);
+	uint32_t free_mask, steal_mask, n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
 
-	while (n--) { /* oldest first */
-		struct snap *old;
+	for (uint32_t i = 0; i < n; i++) {
+		struct snap *old = t[i].slot < l->nslot ? snap_in_slot(l, t[i].slot) : NULL;
 
-		if (l->ticket_seen && shared_seq_cmp(t[n].seq, l->ticket_seen) <= 0)
-			continue;
-		l->ticket_seen = t[n].seq;
-		if (t[n].slot >= l->nslot)
-			continue;
-		old = snap_in_slot(l, t[n].slot);
-		if (old) { /* stolen: only a stealable one can be here */
-			old->stealable = false;
-			old->epoch = 0;
+		if (t[i].slot >= l->nslot || (old && !old->stealable))
+			continue; /* a skip; or nonsense that a client wrote into the page */
+		if (old)
 			snap_unlink(old);
-		}
-		snap_new(l, t[n]);
+		snap_new(l, t[i]);
+	}
+	for (uint32_t i = 0; n && i < l->nslot; i++) { /* what a void ticket took */
+		struct snap *s = snap_in_slot(l, i);
+
+		if ((free_mask | steal_mask) >> i & 1)
+			continue;
+		if (s)
+			s->stealable = false;
+		else if (gate_open(l))
+			shared_gate_give(l->page, i, false);
 	}
 }
 
-static void snap_learn(struct snap *s, const struct shared_snap *rec, uint32_t r)
+static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t r)
 {
 	if (!s->step_known) {
 		s->step = rec->step;
@@ -219,7 +219,7 @@ static void snap_learn(struct snap *s, const struct shared_snap *rec, uint32_t r
 	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
 	if (r != 0)
 		return;
-	s->nnote = MIN((uint32_t)rec->nnote, (uint32_t)SHARED_NOTES);
+	s->nnote = rec->nnote;
 	for (uint32_t i = 0; i < s->nnote; i++) {
 		snprintf(s->note_key[i], sizeof s->note_key[i], "%.47s", rec->note[i].key);
 		s->note[i] = (struct ckpt_note){ s->note_key[i], rec->note[i].value };
@@ -229,22 +229,27 @@ static void snap_learn(struct snap *s, const struct shared_snap *rec, uint32_t r
 /* One record of one rank. False: look again at the next ring. */
 static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 {
-	struct shared_snap *rec = &m->page->snap[mark % SHARED_SNAPS];
+	struct shared_snap *at = &m->page->snap[mark % SHARED_SNAPS];
+	struct shared_record rec;
+	enum snap_state state;
 	uint64_t seq;
-	enum snap_state state = shared_snap_state(rec, &seq);
-	struct snap *s = seq == mark ? snap_of_ticket(l, rec->ticket_seq) : NULL;
+	struct snap *s;
 
-	if (seq != mark)
+	if (shared_snap_read(at, &seq, &state, &rec) < 0 || seq != mark)
 		return true; /* overwritten by newer ones: its ticket expires */
 	if (state == SNAP_FILLING)
 		return false;
-	if (!s || s->dropped || s->phase != PHASE_COLLECTING || s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec->step)) {
-		shared_snap_move(rec, mark, SNAP_COPYING, SNAP_TORN);
+	s = snap_of_ticket(l, rec.ticket_seq);
+	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
+		return false; /* taken after we looked at the gate */
+	if (!s || s->dropped || s->phase != PHASE_COLLECTING || s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
+		shared_snap_drop(m->page, at, mark);
 		return true;
 	}
-	snap_learn(s, rec, m->rank);
+	snap_learn(s, &rec, m->rank);
+	s->rank[m->rank].unguarded = rec.unguarded;
 	if (state == SNAP_COPYING) {
-		copy_start(s, m, rec, mark);
+		copy_start(s, m, at, mark, rec.epoch);
 	} else {
 		char text[128];
 
@@ -257,6 +262,39 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 
 static void snap_staged(struct snap *s);
 
+static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
+{
+	const struct snap_rank *k = &s->rank[r];
+	const struct shared_record rec = { .step = s->step, .flags = s->flags, .unguarded = k->unguarded };
+	const struct shared_rank *page = s->launch->member[r].page;
+
+	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
+	return k->mark == 0 ? 1 : shared_snap_guarded(page, k->mark, &rec);
+}
+
+int snap_guarded(const struct snap *s)
+{
+	int all = 1;
+
+	for (uint32_t r = 0; r < s->world; r++) {
+		const struct member *m = &s->launch->member[r];
+		bool closed;
+		int guarded = rank_guarded(s, r, &closed);
+
+		/* Of one that is gone nothing more will be seen, and who stops the daemon does not wait for guards. */
+		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
+			all = 0;
+		if (guarded < 0)
+			return -1;
+	}
+	return all;
+}
+
+static void snap_unguarded(struct snap *s)
+{
+	snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank marked its next step without ckpt_guard after this one: what was copied may be torn");
+}
+
 /* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
 static void snap_check(struct snap *s)
 {
@@ -266,14 +304,14 @@ static void snap_check(struct snap *s)
 		return;
 	for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
 		const struct member *m = &s->launch->member[r];
+		bool closed = false;
 		char text[160];
 
-		if (s->rank[r].mark && shared_snap_unguarded(m->page, s->rank[r].mark)) {
-			snprintf(text, sizeof text, "rank %u marked its next step without ckpt_guard after this one: what was copied may be torn", r);
-			snap_fail(s, OUTCOME_TORN, -ENOENT, text);
+		if (s->rank[r].mark && rank_guarded(s, r, &closed) < 0) {
+			snap_unguarded(s);
 		} else if (s->rank[r].copy != COPY_DONE) {
 			whole = false;
-		} else if (!shared_snap_closed(m->page, s->rank[r].mark, s->step, s->flags)) {
+		} else if (!closed) {
 			whole = false;
 			if (m->lost || m->left) {
 				snprintf(text, sizeof text, "rank %u left before it was seen to call ckpt_guard", r);
@@ -291,6 +329,8 @@ void launch_ring(struct launch *l)
 {
 	uint64_t now = now_ns();
 
+	if (atomic_load(&l->job->d->stops) >= 1000)
+		return;
 	ring_tickets(l);
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
@@ -303,9 +343,16 @@ void launch_ring(struct launch *l)
 	}
 	for (struct snap *s = l->job->snaps, *next; s; s = next) {
 		next = s->next;
-		if (s->launch != l || s->phase != PHASE_COLLECTING)
+		if (s->launch != l)
 			continue;
-		for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
+		if (s->phase == PHASE_STAGED || s->phase == PHASE_QUEUED) {
+			if (!s->committed && snap_guarded(s) < 0) {
+				snap_unguarded(s);
+				snap_release(s);
+			}
+			continue;
+		}
+		for (uint32_t r = 0; s->phase == PHASE_COLLECTING && r < s->world && !s->dropped; r++) {
 			char text[96];
 
 			if (s->rank[r].copy != COPY_NONE)
@@ -351,7 +398,8 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->step_known = true;
 	s->mark_ns = mark_ns;
 	for (uint32_t r = 0; r < l->world; r++)
-		s->rank[r] = (struct snap_rank){ COPY_DONE, 0, decl_ref(l->member[r].decl), slotmem_ref(l->member[r].slot[slot]) };
+		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE, .decl = decl_ref(l->member[r].decl),
+						  .mem = slotmem_ref(l->member[r].slot[slot]) };
 	log_line(&l->job->d->opts.log, LOG_NOTICE, "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name, step);
 	snap_staged(s);
 }
@@ -366,55 +414,86 @@ static struct snap *newest_staged(const struct job *j)
 	return best;
 }
 
-static void steal_update(struct job *j)
+static bool job_writes(const struct job *j)
 {
-	struct launch *l = j->launch;
-
-	for (struct snap *s = j->snaps; s; s = s->next) {
-		bool may = false;
-
-		if (s->launch != l || s->phase != PHASE_STAGED || s->stealable || !gate_open(l) || s->epoch != l->epoch)
-			continue;
-		for (const struct snap *o = j->snaps; o; o = o->next)
-			may |= o != s && o->launch == l && o->phase != PHASE_COLLECTING && !o->dropped;
-		if (may) {
-			s->stealable = true;
-			shared_gate_give(l->page, s->slot, true);
-		}
-	}
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING)
+			return true;
+	return false;
 }
 
-/* A snap that is about to be used for more than being held must not be taken away. False: it has been already. */
+/* A snap that is about to be used for more than being held must not be taken away. False: it has been already; the next look at the gate
+ * unlinks it. */
 static bool unsteal(struct snap *s)
 {
 	if (!s->stealable)
 		return true;
+	if (!shared_gate_take(s->launch->page, s->slot, true))
+		return false;
 	s->stealable = false;
-	return shared_gate_take(s->launch->page, s->slot, true);
+	return true;
+}
+
+void gate_close(struct launch *l)
+{
+	for (uint32_t i = 0; i < l->nslot; i++) {
+		struct snap *s = snap_in_slot(l, i);
+
+		shared_gate_take(l->page, i, false);
+		if (s)
+			(void)unsteal(s);
+	}
+}
+
+/* The newest staged one may be taken for a step that is to be written, as long as another one, which is being written, stays whole. */
+static void steal_update(struct snap *newest)
+{
+	struct job *j = newest->job;
+
+	if (newest->phase != PHASE_STAGED || newest->stealable || newest->launch != j->launch || newest->epoch != j->launch->epoch ||
+	    !gate_open(j->launch) || !job_writes(j))
+		return;
+	newest->stealable = true;
+	shared_gate_give(newest->launch->page, newest->slot, true);
+}
+
+static void write_next(struct job *j)
+{
+	struct snap *due = NULL;
+
+	if (j->writing)
+		return;
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at))
+			due = s;
+	if (!due)
+		return;
+	due->phase = PHASE_WRITING;
+	j->writing = due;
+	persist_start(due);
 }
 
 void job_settle(struct job *j)
 {
-	struct snap *newest = newest_staged(j), *due = NULL;
+	struct snap *newest = newest_staged(j);
 	uint64_t now = now_ns();
 
 	if (atomic_load(&j->d->stops) >= 1000)
 		return;
+	if (j->writing && j->writing->parked)
+		persist_resume(j->writing);
+	if (newest && !job_writes(j) && !unsteal(newest))
+		return; /* it is gone, so the others are not released: the next look at the gate shows it */
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED &&
 		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
 			snap_release(s);
 	}
-	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED && (!due || s->staged_at < due->staged_at))
-			due = s;
-	if (due && !j->writing) {
-		due->phase = PHASE_WRITING;
-		j->writing = due;
-		persist_start(due);
-	}
-	steal_update(j);
+	write_next(j);
+	newest = newest_staged(j);
+	if (newest)
+		steal_update(newest);
 }
 
 void snap_written(struct snap *s, int rc, const char *text)
@@ -423,7 +502,10 @@ void snap_written(struct snap *s, int rc, const char *text)
 
 	j->writing = NULL;
 	s->phase = PHASE_STAGED;
-	if (rc == 0) {
+	if (rc < 0 && snap_guarded(s) < 0) {
+		snap_unguarded(s);
+		snap_release(s);
+	} else if (rc == 0) {
 		s->committed = true;
 		s->committed_at = now_ns();
 		shared_outcome_set(s->launch->page, s->step, OUTCOME_COMMITTED, 0, s->phase_ns, NULL);
@@ -457,27 +539,29 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 	}
 }
 
+/* What is staged and newest is to be written, whatever its marks said. */
+static void queue_newest(struct job *j, const struct launch *of)
+{
+	struct snap *s = newest_staged(j);
+
+	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
+		s->phase = PHASE_QUEUED;
+}
+
 void snap_salvage(struct launch *l)
 {
-	struct snap *s = newest_staged(l->job);
-
-	if (s && s->launch == l && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
-		s->phase = PHASE_QUEUED;
+	queue_newest(l->job, l);
 }
 
 void job_drain(struct job *j)
 {
-	struct snap *s = newest_staged(j);
-
 	if (j->launch) {
 		atomic_store(&j->launch->page->draining, 1);
-		for (uint32_t i = 0; i < j->launch->nslot; i++)
-			shared_gate_take(j->launch->page, i, false);
+		gate_close(j->launch);
 		shared_event(j->launch->page);
 		launch_ring(j->launch);
 	}
-	if (s && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
-		s->phase = PHASE_QUEUED;
+	queue_newest(j, NULL);
 	job_settle(j);
 }
 

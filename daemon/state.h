@@ -147,7 +147,8 @@ struct launch {
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;
+	uint64_t mark;                  /* 0: taken over from an earlier daemon */
+	uint64_t unguarded;             /* of its record */
 	struct decl *decl;
 	struct slotmem *mem;
 };
@@ -160,6 +161,7 @@ struct snap {
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
 	uint32_t tasks;                 /* copy tasks in flight: the slot is not given back before they end */
+	struct persist *parked;         /* its parts are durable; to be committed once every rank is seen to guard */
 	uint64_t born_ns, mark_ns, phase_ns[3], committed_at, staged_at;
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
@@ -182,13 +184,18 @@ void job_drain(struct job *j);
 void job_free(struct job *j);
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text); /* torn, failed or dropped */
 void snap_release(struct snap *s);
+void gate_close(struct launch *l);              /* no further tickets: what is free or may be stolen is taken out of the gate */
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
 void snap_salvage(struct launch *l);            /* all members are gone: what is staged is to be written */
 void snap_written(struct snap *s, int rc, const char *text);
 
+int snap_guarded(const struct snap *s); /* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have */
+
 void persist_start(struct snap *s);
+void persist_drop(struct snap *s);              /* the daemon leaves: what is parked is given up */
+void persist_resume(struct snap *s);            /* is it time to commit what is parked, or to give it up? */
 
 void restore_ask(struct session *s, const struct wire_restore *m);
 void restore_try(struct launch *l);

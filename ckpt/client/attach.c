@@ -303,15 +303,18 @@ static void remember_slots(ckpt *c, const struct link *l)
 		uint64_t newest = 0;
 
 		for (uint32_t k = 0; k < SHARED_SNAPS; k++) {
-			const struct shared_snap *s = &l->rank->snap[k];
+			struct shared_record r;
 			uint64_t mark;
-			enum snap_state state = shared_snap_state(s, &mark);
+			enum snap_state state;
+			bool whole;
 
-			if (state == SNAP_FREE || s->slot != i || mark < newest)
+			if (shared_snap_read(&l->rank->snap[k], &mark, &state, &r) < 0 || r.slot != i ||
+			    mark < newest)
 				continue;
 			newest = mark;
-			c->held[i] = (struct held){ state == SNAP_COPIED && s->epoch == atomic_load(&c->epoch) ? s->step : UINT64_MAX, s->mark_ns,
-						    s->epoch, s->flags };
+			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
+				shared_snap_closed(l->rank, mark, &r);
+			c->held[i] = (struct held){ whole ? r.step : UINT64_MAX, r.mark_ns, r.epoch, r.flags };
 		}
 	}
 }
@@ -359,6 +362,15 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 		rc = connect_socket(c, err);
 	if (rc == 0)
 		rc = hello(c, c->generation != 0, err);
+	if (rc == -ESTALE && !c->generation_given && !atomic_load(&c->snapped) && !atomic_load(&c->restored)) {
+		/* The daemon died while the ranks were attaching, and one that had not yet begun anew with the next. This rank has done
+		 * nothing that could be stale: it begins anew too. */
+		drop_socket(c);
+		c->generation = 0;
+		rc = connect_socket(c, err);
+		if (rc == 0)
+			rc = hello(c, false, err);
+	}
 	if (rc == 0)
 		rc = send_segments(c, err);
 	if (rc == 0 && c->decl) {

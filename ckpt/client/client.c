@@ -96,6 +96,7 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->persist_every = o->persist_every ? o->persist_every : 1;
 	c->guard = o->guard;
 	c->generation = o->generation;
+	c->generation_given = o->generation != 0;
 	c->guard_ns = o->guard_ns;
 	c->memory_max = o->memory_max;
 	c->agree = o->agree;

@@ -60,6 +60,7 @@ struct ckpt {
 	char *job, *store, *socket;
 	uint32_t rank, world, flags, nslot, persist_every, guard;
 	uint64_t generation, guard_ns, memory_max;
+	bool generation_given;          /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	struct log log;
@@ -94,12 +95,14 @@ struct ckpt {
 	struct table meshes;            /* only its meshes are used */
 	struct declared *tensor; uint32_t ntensor, cap_tensor;
 	struct blob *blob; uint32_t nblob;
-	bool dirty, sealed_once, private_memory, snapped, restored;
+	bool dirty, sealed_once, private_memory;
+	_Atomic bool snapped, restored; /* written here, read by the helper */
 	uint32_t shadow;                /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;             /* 1 + newest that got a slot */
 	uint64_t asked_step;            /* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint32_t attempt;
 	struct link *asked_link;
+	struct link *snap_link;         /* of the newest snapshot */
 	uint32_t since_persist;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t torn_reported;         /* mark whose tearing guard has told */

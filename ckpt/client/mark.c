@@ -46,7 +46,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	/* The same step once more, where the first attempt came to nothing, here or on another rank. */
 	if (step + 1 != c->last_step)
 		return -EINVAL;
-	if (!newest || newest->step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
+	if (!newest || newest->rec.step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
 		return 0;
 	return shared_outcome_get(l->job, step, &o) && (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED) ? 0 : -EINVAL;
 }
@@ -82,23 +82,27 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, str
 	}
 }
 
-static void record_fill(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now, const struct ticket *t, const struct ckpt_mark *m)
+static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, uint64_t now,
+			 const struct ticket *t, const struct ckpt_mark *m)
 {
-	s->step = step;
-	s->mark_ns = now;
-	s->epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
-	s->slot = t->slot;
-	s->flags = t->flags;
-	s->ticket_seq = t->seq;
-	s->nnote = (uint16_t)(m ? m->nnote : 0);
-	for (uint32_t i = 0; i < s->nnote; i++) {
-		const char *key = m->note[i].key ? m->note[i].key : "";
-		size_t n = strnlen(key, sizeof s->note[i].key - 1);
+	struct shared_record r;
 
-		memcpy(s->note[i].key, key, n);
-		s->note[i].key[n] = 0;
-		s->note[i].value = m->note[i].value;
+	r.step = step;
+	r.mark_ns = now;
+	r.epoch = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	r.slot = t->slot;
+	r.flags = t->flags;
+	r.ticket_seq = t->seq;
+	r.unguarded = atomic_load_explicit(&c->snap_link->rank->unguarded, memory_order_relaxed);
+	r.nnote = (uint16_t)(m ? m->nnote : 0);
+	for (uint32_t i = 0; i < r.nnote; i++) {
+		const char *key = m->note[i].key ? m->note[i].key : "";
+
+		memset(r.note[i].key, 0, sizeof r.note[i].key);
+		memcpy(r.note[i].key, key, strnlen(key, sizeof r.note[i].key - 1));
+		r.note[i].value = m->note[i].value;
 	}
+	shared_snap_write(s, &r);
 }
 
 static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now)
@@ -136,8 +140,9 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->since_persist = t.flags & TICKET_PERSIST ? 0 : c->since_persist + 1;
 	c->last_step = step + 1;
 	c->snapped = true;
+	c->snap_link = l;
 	s = shared_snap_next(l->rank);
-	record_fill(c, s, step, now, &t, m);
+	record_write(c, s, step, now, &t, m);
 	busy = c->private_memory && atomic_load(&c->filling);
 	if (!busy) {
 		shadow_fill(c, true);
@@ -227,6 +232,8 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 	if (s && unfinished(s))
 		guard_wait(c, l, s, start);
 	shared_tear(l->rank);
+	if (c->snap_link && c->snap_link != l)
+		shared_tear(c->snap_link->rank); /* its daemon may live, and we attached to another */
 	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
 		c->torn_reported = mark;
 		add(&c->torn, 1);
@@ -278,9 +285,12 @@ static bool hopeful(const ckpt *c, uint64_t step)
 	if (atomic_load(&c->state) == LINK_FENCED)
 		return false;
 	for (uint32_t i = 0; l && i < SHARED_SNAPS; i++) {
-		enum snap_state state = shared_snap_state(&l->rank->snap[i], NULL);
+		struct shared_record r;
+		enum snap_state state;
+		uint64_t mark;
 
-		if (l->rank->snap[i].step == step && (state == SNAP_FILLING || state == SNAP_COPYING || state == SNAP_COPIED))
+		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) == 0 && r.step == step &&
+		    (state == SNAP_FILLING || state == SNAP_COPYING || state == SNAP_COPIED))
 			return true;
 	}
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
@@ -331,7 +341,7 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 		struct link *l = atomic_load(&c->link);
 		uint32_t changed = atomic_load(&c->changed), seen = l ? atomic_load(&l->job->event) : 0;
 
-		if (l && atomic_load(&l->rank->waited_step) < step + 1)
+		if (l)
 			atomic_store(&l->rank->waited_step, step + 1);
 		rc = reached(c, step, state, err);
 		if (rc <= 0)

@@ -8,6 +8,22 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 
+/* For tests/unit/test_client_shared.c, which includes this file: MUTANT(x) takes a step out of the
+ * protocol and must then be seen to fail; POINT is where its scheduler may turn to somebody else. */
+#ifdef SHARED_MUTANTS
+static enum shared_mutant {
+	NO_MUTANT, TEAR_BLIND, TEAR_NEVER, COPIED_BLIND, MOVE_ANY_SEQ, TICKET_PER_RANK, GATE_BLIND,
+	PAST_FORGOTTEN, UPDATING_NOT_SET, UPDATING_NOT_CLEARED, STABLE_KEEPS_COPY, UNGUARDED_TRUSTED,
+	STEAL_FOR_ALL, WAKE_FORGOTTEN, READ_UNCHECKED, SHARED_MUTANTS_END
+} shared_mutant;
+static void (*shared_point)(void);
+#define MUTANT(x) (shared_mutant == (x))
+#define POINT() ((void)(shared_point && (shared_point(), 0)))
+#else
+#define MUTANT(x) 0
+#define POINT() ((void)0)
+#endif
+
 /* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | steal 4. seq 0: no ticket yet. */
 #define SEQ_BITS 11
 #define SEQ_MASK ((1u << SEQ_BITS) - 1)
@@ -65,7 +81,7 @@ static void past_keep(struct shared_job *job, uint64_t g)
 	_Atomic uint64_t *at = &job->past[t.seq % SHARED_PAST];
 	uint64_t old = atomic_load_explicit(at, memory_order_acquire);
 
-	if (t.seq == 0)
+	if (t.seq == 0 || MUTANT(PAST_FORGOTTEN))
 		return;
 	while (old == 0 || shared_seq_cmp(t.seq, gate_ticket(old).seq) > 0)
 		if (atomic_compare_exchange_weak_explicit(at, &old, g, memory_order_acq_rel,
@@ -96,10 +112,10 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
 		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
-		uint32_t from = free_mask ? free_mask : want ? steal_mask : 0;
+		uint32_t from = free_mask ? free_mask : want || MUTANT(STEAL_FOR_ALL) ? steal_mask : 0;
 		struct ticket t = { .tag = tag, .seq = (newest.seq + 1) & SEQ_MASK, .slot = SHARED_SKIP };
 
-		if (newest.seq && newest.tag == tag) {
+		if (newest.seq && newest.tag == tag && !MUTANT(TICKET_PER_RANK)) {
 			*ret = newest;
 			return 0;
 		}
@@ -117,6 +133,12 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 		if (from) {
 			free_mask &= ~(1u << t.slot);
 			steal_mask &= ~(1u << t.slot);
+		}
+		POINT();
+		if (MUTANT(GATE_BLIND)) {
+			atomic_store(&job->gate, gate_word(t, free_mask, steal_mask));
+			*ret = t;
+			return 0;
 		}
 		if (atomic_compare_exchange_weak_explicit(&job->gate, &g, gate_word(t, free_mask, steal_mask),
 							  memory_order_acq_rel, memory_order_acquire)) {
@@ -138,25 +160,65 @@ bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal)
 	return atomic_fetch_and_explicit(&job->gate, ~bit, memory_order_acq_rel) & bit;
 }
 
-uint32_t shared_gate_look(const struct shared_job *job, struct ticket *ret_ticket, uint32_t *ret_free, uint32_t *ret_steal)
+uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
+			  uint32_t *ret_free, uint32_t *ret_steal)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
-	struct ticket newest = gate_ticket(g);
+	struct ticket newest = gate_ticket(g), t[SHARED_PAST + 1];
 	uint32_t n = 0;
 
 	*ret_free = gate_free(g);
 	*ret_steal = gate_steal(g);
-	if (newest.seq)
-		ret_ticket[n++] = newest;
-	for (uint32_t back = 1; back <= SHARED_PAST && newest.seq; back++) {
+	if (newest.seq == *seen)
+		return 0;
+	t[n++] = newest;
+	for (uint32_t back = 1; back <= SHARED_PAST; back++) {
 		uint16_t seq = (uint16_t)((newest.seq - back) & SEQ_MASK);
 		uint64_t p = atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
 
+		if (seq == *seen && seq)
+			break;
 		if (p && gate_ticket(p).seq == seq)
-			ret_ticket[n++] = gate_ticket(p);
+			t[n++] = gate_ticket(p);
 	}
+	*seen = newest.seq;
+	for (uint32_t i = 0; i < n; i++)
+		ret_ticket[i] = t[n - 1 - i];
 	return n;
 }
+
+/*
+ * Records and outcomes are read while they may be written anew: in words, after and before a look at a
+ * word that the writer changes first. Release stores and acquire loads keep that order: who has read one
+ * word of the new text also sees the changed word.
+ */
+static void words_store(void *to, const void *from, size_t bytes)
+{
+	const uint8_t *f = from;
+	uint64_t *t = to, w;
+
+	for (size_t i = 0; i < bytes / sizeof w; i++) {
+		memcpy(&w, f + i * sizeof w, sizeof w);
+		__atomic_store_n(&t[i], w, __ATOMIC_RELEASE);
+	}
+}
+
+static void words_load(void *to, const void *from, size_t bytes)
+{
+	const uint64_t *f = from;
+	uint8_t *t = to;
+
+	for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
+		uint64_t w = __atomic_load_n(&f[i], __ATOMIC_ACQUIRE);
+
+		memcpy(t + i * sizeof w, &w, sizeof w);
+	}
+}
+
+#define RECORD_HEAD offsetof(struct shared_record, note)
+_Static_assert(RECORD_HEAD % 8 == 0 && sizeof(struct shared_note) % 8 == 0, "records are words");
+#define OUTCOME_HEAD offsetof(struct shared_outcome, step)
+_Static_assert(OUTCOME_HEAD == 8 && sizeof(struct shared_outcome) % 8 == 0, "outcomes are words");
 
 struct shared_snap *shared_snap_next(struct shared_rank *r)
 {
@@ -166,6 +228,33 @@ struct shared_snap *shared_snap_next(struct shared_rank *r)
 	/* A copier of four snapshots ago, if any, loses its swap from here on. */
 	atomic_store_explicit(&s->word, n << 8 | SNAP_FREE, memory_order_release);
 	return s;
+}
+
+void shared_snap_write(struct shared_snap *s, const struct shared_record *rec)
+{
+	words_store(&s->rec, rec, RECORD_HEAD);
+	for (uint32_t i = 0; i < rec->nnote && i < SHARED_NOTES; i++)
+		words_store(&s->rec.note[i], &rec->note[i], sizeof rec->note[i]);
+}
+
+int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_state *ret_state,
+		     struct shared_record *ret)
+{
+	uint64_t w = atomic_load_explicit(&s->word, memory_order_acquire), now;
+
+	POINT();
+	words_load(ret, &s->rec, RECORD_HEAD);
+	if (ret->nnote > SHARED_NOTES)
+		ret->nnote = SHARED_NOTES;
+	for (uint32_t i = 0; i < ret->nnote; i++)
+		words_load(&ret->note[i], &s->rec.note[i], sizeof ret->note[i]);
+	POINT();
+	now = atomic_load_explicit(&s->word, memory_order_relaxed);
+	*ret_seq = w >> 8;
+	*ret_state = (enum snap_state)(w & 0xff);
+	if (MUTANT(READ_UNCHECKED))
+		return 0;
+	return now >> 8 != w >> 8 || *ret_state == SNAP_FREE ? -EAGAIN : 0;
 }
 
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state)
@@ -196,18 +285,40 @@ bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from,
 {
 	uint64_t w = seq << 8 | (uint64_t)from;
 
+	POINT();
+	if (MUTANT(MOVE_ANY_SEQ)) {
+		seq = atomic_load(&s->word) >> 8;
+		w = seq << 8 | (uint64_t)from;
+	}
 	return atomic_compare_exchange_strong_explicit(&s->word, &w, seq << 8 | (uint64_t)to, memory_order_acq_rel,
 						       memory_order_acquire);
+}
+
+static void copy_ended(struct shared_rank *r)
+{
+	if (MUTANT(WAKE_FORGOTTEN))
+		return;
+	atomic_fetch_add_explicit(&r->wake, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&r->waiting, memory_order_seq_cst))
+		shared_futex_wake(&r->wake);
 }
 
 bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
 {
 	bool won = shared_snap_move(s, seq, SNAP_COPYING, SNAP_COPIED);
 
-	atomic_fetch_add_explicit(&r->wake, 1, memory_order_seq_cst);
-	if (atomic_load_explicit(&r->waiting, memory_order_seq_cst))
-		shared_futex_wake(&r->wake);
+	if (MUTANT(COPIED_BLIND)) {
+		atomic_store(&s->word, seq << 8 | SNAP_COPIED);
+		won = true;
+	}
+	copy_ended(r);
 	return won;
+}
+
+void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq)
+{
+	if (shared_snap_move(s, seq, SNAP_COPYING, SNAP_TORN))
+		copy_ended(r);
 }
 
 bool shared_tear(struct shared_rank *r)
@@ -216,23 +327,34 @@ bool shared_tear(struct shared_rank *r)
 	uint64_t seq;
 	enum snap_state state;
 
-	while (s && ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING))
+	if (MUTANT(TEAR_NEVER))
+		return false;
+	while (s && ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING)) {
+		if (MUTANT(TEAR_BLIND)) {
+			POINT();
+			atomic_store(&s->word, seq << 8 | SNAP_TORN);
+			return true;
+		}
 		if (shared_snap_move(s, seq, state, SNAP_TORN))
 			return true;
+	}
 	return false;
 }
 
 bool shared_stable(struct shared_rank *r)
 {
 	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
-	bool unguarded = marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks;
+	bool unguarded = marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks &&
+			 atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks;
 
-	shared_tear(r);
-	if (unguarded && atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks) {
+	if (!MUTANT(STABLE_KEEPS_COPY))
+		shared_tear(r);
+	if (unguarded && !MUTANT(UNGUARDED_TRUSTED)) {
 		atomic_store_explicit(&r->unguarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->unguarded, 1, memory_order_release);
 	}
-	atomic_store_explicit(&r->updating, 0, memory_order_release);
+	if (!MUTANT(UPDATING_NOT_CLEARED))
+		atomic_store_explicit(&r->updating, 0, memory_order_release);
 	return unguarded;
 }
 
@@ -246,24 +368,30 @@ void shared_update(struct shared_rank *r)
 	}
 	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that finds this client dead and
 	 * updating still 0 may take the memory as it is. */
-	atomic_store_explicit(&r->updating, 1, memory_order_seq_cst);
+	if (!MUTANT(UPDATING_NOT_SET))
+		atomic_store_explicit(&r->updating, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, uint64_t step, uint32_t flags)
+int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec)
 {
-	if (flags & TICKET_FINAL)
-		return true;
-	if (atomic_load_explicit(&r->guarded_mark, memory_order_acquire) >= mark ||
-	    atomic_load_explicit(&r->waited_step, memory_order_acquire) > step)
-		return true;
-	return atomic_load_explicit(&r->guards, memory_order_acquire) > 0 &&
-	       atomic_load_explicit(&r->unguarded, memory_order_acquire) == 0;
+	/* In this order: a guard after a snapshot that lacked one comes after that was counted. */
+	uint64_t guarded = atomic_load_explicit(&r->guarded_mark, memory_order_acquire);
+	uint64_t waited = atomic_load_explicit(&r->waited_step, memory_order_acquire);
+
+	POINT();
+	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded)
+		return -1;
+	return rec->flags & TICKET_FINAL || guarded >= mark || waited == rec->step + 1;
 }
 
-bool shared_snap_unguarded(const struct shared_rank *r, uint64_t mark)
+bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec)
 {
-	return atomic_load_explicit(&r->unguarded_mark, memory_order_acquire) == mark;
+	int guarded = shared_snap_guarded(r, mark, rec);
+
+	if (guarded)
+		return guarded > 0;
+	return atomic_load_explicit(&r->guards, memory_order_acquire) > 0 && rec->unguarded == 0;
 }
 
 void shared_event(struct shared_job *job)
@@ -288,21 +416,18 @@ static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
 			const uint64_t phase_ns[3], const char *text)
 {
-	struct shared_outcome *o = outcome_of(job, step);
+	struct shared_outcome *o = outcome_of(job, step), to = { .step = step, .state = state, .code = code };
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
 	bool fresh = !o;
 
 	if (!o)
 		o = &job->outcome[next % SHARED_OUTCOMES];
+	to.staged_ns = phase_ns ? phase_ns[0] : 0;
+	to.persisted_ns = phase_ns ? phase_ns[1] : 0;
+	to.committed_ns = phase_ns ? phase_ns[2] : 0;
+	snprintf(to.text, sizeof to.text, "%s", text ? text : "");
 	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
-	atomic_thread_fence(memory_order_release);
-	o->step = step;
-	o->state = state;
-	o->code = code;
-	o->staged_ns = phase_ns ? phase_ns[0] : 0;
-	o->persisted_ns = phase_ns ? phase_ns[1] : 0;
-	o->committed_ns = phase_ns ? phase_ns[2] : 0;
-	snprintf(o->text, sizeof o->text, "%s", text ? text : "");
+	words_store(&o->step, (uint8_t *)&to + OUTCOME_HEAD, sizeof to - OUTCOME_HEAD);
 	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
 	if (fresh)
 		atomic_store_explicit(&job->next_outcome, next + 1, memory_order_release);
@@ -326,8 +451,7 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 
 			if (ver & 1)
 				continue;
-			memcpy(ret, o, sizeof *ret);
-			atomic_thread_fence(memory_order_acquire);
+			words_load(&ret->step, &o->step, sizeof *ret - OUTCOME_HEAD);
 			if (atomic_load_explicit(&o->ver, memory_order_relaxed) != ver)
 				continue;
 			if (ret->step == step && ret->state != OUTCOME_NONE)
