@@ -319,6 +319,10 @@ static void missing_cut_longer_and_strange_files_are_faults(void **state)
 		f->len = len - cut;
 		must_fault(&d, -EBADMSG, "truncated", name);
 	}
+	for (uint64_t cut = 4096; cut <= len; cut += 4096 * 37) {
+		f->len = len - cut;
+		must_fault(&d, -EBADMSG, "truncated", name);
+	}
 	f->len = 0;
 	must_fault(&d, -EBADMSG, "truncated", name);
 	memdir_remove(&d, name);
@@ -401,6 +405,19 @@ static void exchanged_parts_and_parts_of_another_step_or_job_are_faults(void **s
 	file_exchange(&d.file[0], &d.file[1]);
 	file_exchange(&d.file[1], &keep);
 	checkpoint_free(must_open(&d));
+	/* A part that was written again, whole and with the same names, but not what was committed. */
+	struct memdir_file *m = memdir_find(&d, NATIVE_MANIFEST);
+	uint8_t *committed = malloc(m->len);
+
+	assert_non_null(committed);
+	memcpy(committed, m->bytes, m->len);
+	((struct ck_chunk *)memdir_section(f, CK_CHUNKS))->raw_hash[0] ^= 1;
+	memdir_sign(&d, f);
+	checkpoint_free(must_open(&d)); /* its MANIFEST would have said so */
+	memcpy(m->bytes, committed, m->len);
+	must_fault(&d, -EBADMSG, "mismatch", f->name);
+	file_exchange(f, &keep);
+	free(committed);
 	/* MANIFEST of the other step. */
 	file_exchange(memdir_find(&d, NATIVE_MANIFEST), memdir_find(&other, NATIVE_MANIFEST));
 	must_fault(&d, -EBADMSG, "mismatch", d.file[0].name);
@@ -535,6 +552,8 @@ static void wrong_numbers_under_right_checksums_are_refused(void **state)
 	CHANGED(p, chunk->raw_len, le32_of(5), -EPROTO, "malformed", "chunk 0");
 	CHANGED(p, chunk->stored_len, le32_of(5), -EPROTO, "malformed", "chunk 0");
 	CHANGED(p, chunk->elem_bytes, 4, -EPROTO, "malformed", "element size");
+	CHANGED(p, chunk->codec_ver, 1, -EPROTO, "malformed", "unused field");
+	CHANGED(p, chunk->flags, 1, -EPROTO, "malformed", "unused field");
 	CHANGED(p, chunk->source, le32_of(0), -EPROTO, "malformed", "unused field");
 	CHANGED(p, set[3], le64_of(7), -EPROTO, "malformed", "");
 	CHANGED(p, ph->step, le64_of(99), -EBADMSG, "mismatch", "step");
