@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MESSAGE_BYTES 1024
+#define MESSAGE_BYTES 4608 /* a struct ckpt_err, so that a list of mismatches is told whole */
 
 int exit_code_of(int r)
 {
