@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_job.c - declares the measured job and makes its contents. Called by bench_main.c.
+ * Invariant: contents depend on nothing but tensor, position and step.
+ */
+#include "bench_job.h"
+#include "ckpt/base/util.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define COLS 1024u
+#define PARAM_BYTES 14u /* BF16 parameter, FP32 master, two FP32 moments */
+#define STEP_EVERY 512u /* words: one page */
+#define SEAL_WAIT (120 * NS_PER_S)
+
+static const struct kind {
+	uint32_t role, dtype, elem_bytes;
+	const char *component, *suffix;
+} kinds[4] = {
+	{ CKPT_PARAM, CKPT_BF16, 2, "model", "" },
+	{ CKPT_MASTER, CKPT_F32, 4, "optim", ".master" },
+	{ CKPT_MOMENT1, CKPT_F32, 4, "optim", ".exp_avg" },
+	{ CKPT_MOMENT2, CKPT_F32, 4, "optim", ".exp_avg_sq" },
+};
+
+void die(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("ckptbench: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	_exit(1);
+}
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+static uint64_t word_at(const struct job_tensor *t, uint64_t i, uint64_t step)
+{
+	uint64_t g = t->first + i;
+
+	return mix(t->seed + (g + 1) * UINT64_C(0x9e3779b97f4a7c15) +
+		   (g % STEP_EVERY ? 0 : step << 40));
+}
+
+static uint64_t rows_for(uint64_t bytes)
+{
+	return MAX(div_up(bytes, (uint64_t)PARAM_BYTES * COLS * JOB_LAYERS), UINT64_C(1));
+}
+
+/* Rows of this rank as torch.chunk cuts them. */
+static void share(uint64_t rows, uint32_t rank, uint32_t world, uint64_t *ret_first,
+		  uint64_t *ret_n)
+{
+	uint64_t chunk = div_up(rows, world);
+
+	*ret_first = MIN(rank * chunk, rows);
+	*ret_n = MIN(chunk, rows - *ret_first);
+}
+
+struct placed {
+	struct job_rank *r;
+	uint64_t at; /* bytes laid out so far */
+	uint32_t mesh;
+};
+
+static void place(struct placed *p, uint32_t i, uint64_t first, uint64_t rows, uint32_t elem_bytes)
+{
+	struct job_tensor *t = &p->r->tensor[i];
+	uint64_t row_words = COLS * elem_bytes / 8;
+
+	t->seed = mix(i + 1);
+	t->first = first * row_words;
+	t->words = rows * row_words;
+	t->word = p->r->mem && rows ? (uint64_t *)(void *)((char *)p->r->mem + p->at) : NULL;
+	p->at += align_up(t->words * 8, 4096);
+}
+
+/* Tensor 8l+k is kind k of layer l's weight, 8l+4+k of its bias. */
+static void lay_out(struct placed *p, const struct job_opts *o, uint32_t rank)
+{
+	uint64_t first, rows;
+
+	share(rows_for(o->bytes), rank, o->world, &first, &rows);
+	p->at = 0;
+	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+		bool bias = i % 8 >= 4;
+
+		place(p, i, bias ? 0 : first, bias ? 1 : rows, kinds[i % 4].elem_bytes);
+	}
+}
+
+static void declare(struct placed *p, const struct job_opts *o, uint32_t i)
+{
+	const struct kind *k = &kinds[i % 4];
+	bool bias = i % 8 >= 4;
+	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
+	struct ckpt_local local = { .ptr = p->r->tensor[i].word };
+	uint64_t shape[2] = { rows_for(o->bytes), COLS };
+	struct ckpt_err e = { 0 };
+	char name[64], of[48];
+	uint32_t id;
+
+	snprintf(of, sizeof of, "layers.%u.%s", i / 8, bias ? "bias" : "weight");
+	snprintf(name, sizeof name, "%s%s", of, k->suffix);
+	struct ckpt_tensor t = {
+		.size = sizeof t,
+		.role = k->role,
+		.dtype = k->dtype,
+		.component = k->component,
+		.name = name,
+		.of = k->role == CKPT_PARAM ? NULL : of,
+		.ndim = bias ? 1 : 2,
+		.mesh = p->mesh,
+		.nplace = !bias,
+		.nlocal = p->r->tensor[i].words > 0,
+		.shape = bias ? shape + 1 : shape,
+		.place = &shard,
+		.local = &local,
+	};
+	if (ckpt_tensor_add(p->r->c, &t, &id, &e) < 0)
+		die("%s", e.msg);
+}
+
+void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
+{
+	static const char *const name[] = { "fsdp" };
+	struct ckpt_err e = { 0 };
+	struct ckpt_opts opts = {
+		.size = sizeof opts,
+		.flags = CKPT_REQUIRE,
+		.job = o->name,
+		.store = o->store,
+		.socket = o->socket,
+		.rank = rank,
+		.world = o->world,
+	};
+	struct placed p = { .r = ret };
+
+	*ret = (struct job_rank){ 0 };
+	if (ckpt_attach(&opts, &ret->c, &e) < 0 ||
+	    ckpt_mesh(ret->c, 1, name, &o->world, NULL, &p.mesh, &e) < 0)
+		die("%s", e.msg);
+	lay_out(&p, o, rank);
+	ret->bytes = p.at;
+	if (ckpt_alloc(ret->c, ret->bytes, &ret->mem, &e) < 0)
+		die("%s", e.msg);
+	memset(ret->mem, 0x5a, ret->bytes);
+	lay_out(&p, o, rank);
+	for (uint32_t i = 0; i < JOB_TENSORS; i++)
+		declare(&p, o, i);
+}
+
+void job_seal(struct job_rank *r)
+{
+	struct ckpt_err e = { 0 };
+	int rc = ckpt_seal(r->c, SEAL_WAIT, &e);
+
+	if (rc)
+		die("seal: %s", rc < 0 ? e.msg : "the slots are not in memory after 120 s");
+}
+
+void job_fill(struct job_rank *r, uint64_t step)
+{
+	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+		struct job_tensor *t = &r->tensor[i];
+
+		for (uint64_t w = 0; t->word && w < t->words; w++)
+			t->word[w] = word_at(t, w, step);
+	}
+}
+
+void job_update(struct job_rank *r, uint64_t step)
+{
+	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+		struct job_tensor *t = &r->tensor[i];
+		uint64_t w = (STEP_EVERY - t->first % STEP_EVERY) % STEP_EVERY;
+
+		for (; t->word && w < t->words; w += STEP_EVERY)
+			t->word[w] = word_at(t, w, step);
+	}
+}
+
+void job_check(const struct job_rank *r, uint64_t step)
+{
+	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+		const struct job_tensor *t = &r->tensor[i];
+
+		for (uint64_t w = 0; t->word && w < t->words; w++)
+			if (t->word[w] != word_at(t, w, step))
+				die("tensor %u: 8 bytes at %" PRIu64
+				    " are not those of step %" PRIu64,
+				    i, (t->first + w) * 8, step);
+	}
+}
+
+void job_close(struct job_rank *r)
+{
+	ckpt_detach(r->c, 0);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_job.h - the job that is measured: W ranks in the threads of one process, each of which
+ * declares its share of a model of about so many bytes, cut on dimension 0 over a mesh fsdp=W.
+ *
+ * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and as
+ * FP32 master and two moments: 96 tensors. All lie in ckpt_alloc memory. Every 8 bytes have a value
+ * that is a pure function of (tensor, global position, step) and look random, so that no disk or
+ * file system can compress them and what was restored on another mesh can be checked; one word in 512, so
+ * one in each page, depends on the step.
+ *
+ * A failure here ends the process with a sentence: there is nothing to measure any more.
+ */
+#ifndef BENCH_JOB_H
+#define BENCH_JOB_H
+#include "ckpt/ckpt.h"
+
+#define JOB_LAYERS 12u
+#define JOB_TENSORS (JOB_LAYERS * 8u)
+
+struct job_tensor {
+	uint64_t *word;	       /* local memory, NULL: the share is empty */
+	uint64_t first, words; /* global position of the first word; how many */
+	uint64_t seed;
+};
+
+struct job_rank {
+	ckpt *c;
+	void *mem;
+	uint64_t bytes; /* of mem */
+	struct job_tensor tensor[JOB_TENSORS];
+};
+
+struct job_opts {
+	const char *socket, *store, *name;
+	uint64_t bytes; /* of the whole job, about */
+	uint32_t world;
+};
+
+/* Attach, allocate, declare; memory is touched but holds no state yet. Then, on every rank: job_seal. */
+void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret);
+void job_seal(struct job_rank *r); /* returns when snapshots can be taken */
+void job_fill(struct job_rank *r, uint64_t step);
+void job_update(struct job_rank *r, uint64_t step); /* only the words that depend on the step */
+void job_check(const struct job_rank *r, uint64_t step);
+void job_close(struct job_rank *r);
+
+__attribute__((format(printf, 1, 2))) _Noreturn void die(const char *fmt, ...);
+#endif

@@ -1,0 +1,294 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh - `make bench`: what ckptd costs, each figure as a ratio to what this machine can do at the same
+# time. Prints a table, writes build/bench.json (one object a line), names the targets that were missed.
+#
+#   BENCH_DIR=PATH   where the checkpoints go (build/bench): the disk that is measured
+#   BENCH_MIB=N      size of the state in MiB (1024)
+#   BENCH_PAIRS=N    pairs of each comparison with the disk (7)
+#
+# Both sides of a ratio are measured in turn, A B, B A, A B, ...; ratio = median / median. The page cache is
+# out of the way on both sides: everything uses O_DIRECT. See tests/bench/README.md for what each row is.
+set -eu
+cd "$(dirname "$0")/../.."
+dir=${BENCH_DIR:-build/bench}
+mib=${BENCH_MIB:-1024}
+pairs=${BENCH_PAIRS:-7}
+snapshots=60
+steps=1000
+bytes=$((mib << 20))
+json=build/bench.json
+missed=()
+
+fail() { echo "make bench: $*" >&2; exit 1; }
+
+command -v fio >/dev/null || fail "fio is missing; make deps installs it"
+MAKEFLAGS='' make -s --no-print-directory build/ckptbench build/ckptd build/ckptctl
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+case $(stat -f -c %T "$dir") in
+tmpfs | ramfs) fail "$dir is memory, not a disk; name a directory on one with BENCH_DIR" ;;
+esac
+free_mib=$(df --output=avail -m "$dir" | tail -1)
+need_mib=$(((pairs + 5) * mib))
+[ "$free_mib" -gt "$need_mib" ] || fail "$dir has $free_mib MiB free and $need_mib are needed; BENCH_DIR names another place, BENCH_MIB a smaller state"
+memory_mib=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+[ "$memory_mib" -gt $((6 * mib)) ] || fail "$memory_mib MiB of memory are free and $((6 * mib)) are needed; BENCH_MIB sets a smaller state"
+
+work=$dir/run.$$
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptbench.XXXXXX") # sockets have short names
+socket=$tmp/socket
+daemon=
+cleanup() {
+	[ -z "$daemon" ] || kill -KILL "$daemon" 2>/dev/null || true
+	[ -z "${saver_PID:-}" ] || kill -KILL "$saver_PID" 2>/dev/null || true
+	rm -rf "$work" "$tmp"
+	rmdir "$dir" 2>/dev/null || true
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+mkdir "$work"
+: >"$json"
+
+# ---- daemon: a fresh one for each part, so that none measures with the memory of another ----
+
+daemon_start() {
+	build/ckptd --quiet --socket "$socket" &
+	daemon=$!
+	local i
+	for ((i = 0; i < 200; i++)); do
+		[ ! -S "$socket" ] || return 0
+		sleep 0.05
+	done
+	fail "ckptd does not listen on $socket after 10 s"
+}
+
+daemon_stop() {
+	kill -TERM "$daemon"
+	wait "$daemon" || fail "ckptd ended with $?"
+	daemon=
+}
+
+daemon_cpu_ns() { # user and system time so far
+	awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e9 / hz }' "/proc/$daemon/stat"
+}
+
+# ---- samples: a file of numbers for each name ----
+
+sample() { echo "$2" >>"$tmp/$1.n"; }
+
+# Takes lines "NAME NUMBER" from a program; PREFIX keeps apart what two parts call the same.
+samples() { # PREFIX
+	local name n
+	while read -r name n; do
+		sample "$1_$name" "$n"
+	done
+}
+
+quantile() { # NAME Q
+	sort -n "$tmp/$1.n" | awk -v q="$2" '{ v[NR] = $1 }
+		END { i = q * NR; i = i > int(i) ? int(i) + 1 : i; print v[i < 1 ? 1 : i] }'
+}
+
+median() {
+	sort -n "$tmp/$1.n" | awk '{ v[NR] = $1 }
+		END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+count() { wc -l <"$tmp/$1.n"; }
+calc() { awk "BEGIN { printf \"%.9g\", $* }"; }
+
+# ---- rows ----
+
+head_printed=0
+row() { # NAME TARGET lower|higher NUM DEN UNIT N
+	local ratio verdict=
+	ratio=$(calc "$4 / $5")
+	if [ "$2" != null ]; then
+		verdict=$(awk -v r="$ratio" -v t="$2" -v b="$3" 'BEGIN { print (b == "lower" ? r <= t : r >= t) ? "met" : "MISSED" }')
+		[ "$verdict" = met ] || missed+=("$1 ($ratio, target $2)")
+	fi
+	if [ "$head_printed" -eq 0 ]; then
+		printf '%-20s %10s %9s %-7s %12s %12s %-5s %4s\n' name ratio target verdict numerator denominator unit n
+		head_printed=1
+	fi
+	printf '%-20s %10.4g %9s %-7s %12.6g %12.6g %-5s %4d\n' "$1" "$ratio" \
+		"$([ "$2" = null ] || { [ "$3" = lower ] && echo "<= $2" || echo ">= $2"; })" "$verdict" "$4" "$5" "$6" "$7"
+	printf '{"name":"%s","ratio":%s,"target":%s,"better":"%s","num":%s,"den":%s,"unit":"%s","n":%d}\n' \
+		"$1" "$ratio" "$2" "$3" "$4" "$5" "$6" "$7" >>"$json"
+}
+
+speed() { calc "$(median "$1") / 1e9"; } # samples in bytes/s
+
+# ---- fio: bytes/s of one job file ----
+
+fio_speed() { # read|write
+	local out
+	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} \
+		fio --output-format=json "tests/bench/fio-$1.fio") || fail "fio failed: $out"
+	rm -f "$work/fio-write.data"
+	awk -v part="\"$1\"" '$1 == part { on = 1 } on && $1 == "\"bw_bytes\"" { print $3 + 0; exit }' <<<"$out"
+}
+
+# The two sides of pair I, in the order that I gives.
+pair() { # I A B
+	if (($1 % 2)); then
+		$2
+		$3
+	else
+		$3
+		$2
+	fi
+}
+
+# ---- stall and copy ----
+
+daemon_start
+build/ckptbench stall "$socket" "$work/stall" "$bytes" "$snapshots" >"$tmp/stall.out"
+samples stall <"$tmp/stall.out"
+daemon_stop
+memcpy_ns=$(median stall_copy_memcpy)
+stream_ns=$(median stall_copy_stream)
+best_ns=$(calc "$memcpy_ns < $stream_ns ? $memcpy_ns : $stream_ns")
+state=$(median stall_bytes)
+n=$(count stall_stall)
+row stall "0.005" lower "$(calc "$(median stall_stall) / 1e3")" "$(calc "$best_ns / 1e3")" us "$n"
+row stall_p99 null lower "$(calc "$(quantile stall_stall 0.99) / 1e3")" "$(calc "$best_ns / 1e3")" us "$n"
+row staged_share 0.99 higher "$(median stall_staged)" "$(median stall_asked)" steps "$snapshots"
+row interval null higher "$(calc "$(median stall_interval) / 1e6")" "$(calc "$best_ns / 1e6")" ms "$snapshots"
+row snapshot_copy 0.9 higher "$(calc "$(median stall_daemon_copy_bytes) / $(median stall_daemon_copy)")" \
+	"$(calc "$state / $best_ns")" GB/s "$n"
+row time_to_staged null lower "$(calc "$(median stall_time_to_staged) / 1e6")" "$(calc "$best_ns / 1e6")" ms "$n"
+build/ckptbench hash $((256 << 20)) >"$tmp/hash.out"
+samples hash <"$tmp/hash.out"
+row hash_pass null higher "$(calc "$((256 << 20)) / $(median hash_hashed)")" "$(calc "$state / $best_ns")" GB/s "$(count hash_hashed)"
+
+# ---- durable save ----
+
+saver_start() { # STORE WORLD
+	local line
+	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2"; }
+	saver_in=${saver[1]}
+	saver_out=${saver[0]}
+	read -r line <&"$saver_out" && [ "$line" = "ready 0" ] || fail "the job that saves did not start"
+}
+
+save_one() { # one step; its phases go to the samples save_*
+	local name n staged=0 committed=0 size=0 persisted=0
+	echo go >&"$saver_in"
+	while read -r name n <&"$saver_out"; do
+		case $name in
+		staged) staged=$n ;;
+		persisted) persisted=$n ;;
+		committed) committed=$n ;;
+		bytes) size=$n ;;
+		saved) last=$n; break ;;
+		esac
+	done
+	[ "$committed" -gt "$staged" ] || fail "the step was not saved"
+	sample save_speed "$(calc "$size / (($committed - $staged) / 1e9)")"
+	sample save_parts "$(calc "$persisted - $staged")"
+	sample save_commit "$(calc "$committed - $persisted")"
+}
+
+saver_stop() {
+	exec {saver_in}>&-
+	wait "$saver_PID" || fail "the job that saves failed"
+}
+
+fio_write() { sample fio_write "$(fio_speed write)"; }
+
+daemon_start
+saver_start "$work/one" 1
+save_one # the first pair warms both sides up
+fio_write
+rm "$tmp"/save_*.n "$tmp/fio_write.n"
+cpu=$(daemon_cpu_ns)
+for ((i = 0; i < pairs; i++)); do
+	pair "$i" save_one fio_write
+done
+cpu=$(calc "$(daemon_cpu_ns) - $cpu")
+one=$last
+saver_stop
+daemon_stop
+row durable_save 0.8 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
+row save_commit null lower "$(calc "$(median save_commit) / 1e6")" "$(calc "$(median save_parts) / 1e6")" ms "$pairs"
+row daemon_cpu null lower "$(calc "$cpu / 1e9")" "$(calc "$pairs * $state / 1e9")" s/GB "$pairs"
+
+# ---- restore and verify ----
+
+step_files() { # STORE STEP: sets $where, and $files for fio
+	where=$(build/ckptctl ls --json "$1" | grep -o '"path":"[^"]*' | cut -d'"' -f4 | head -1)
+	[ -d "$where" ] || fail "no step in $1"
+	files=$(printf ':%s' "$where"/*.part)
+	files=${files#:}
+}
+
+restore_one() {
+	build/ckptbench restore "$socket" "$store" "$bytes" "$world" "$step" >"$tmp/restore.out"
+	sample "$label" "$(awk '/^bytes/ { b = $2 } /^restored/ { t = $2 } END { print b * 1e9 / t }' "$tmp/restore.out")"
+}
+
+fio_read() { sample "fio_$label" "$(fio_speed read)"; }
+
+restores() { # LABEL STORE STEP WORLD
+	local i
+	label=$1 store=$2 step=$3 world=$4
+	step_files "$2" "$3"
+	daemon_start
+	restore_one
+	fio_read
+	rm "$tmp/$1.n" "$tmp/fio_$1.n"
+	for ((i = 0; i < pairs; i++)); do
+		pair "$i" restore_one fio_read
+	done
+	daemon_stop
+	row "$1" 0.8 higher "$(speed "$1")" "$(speed "fio_$1")" GB/s "$pairs"
+}
+
+restores restore_same_mesh "$work/one" "$one" 1
+verify_bytes=$(du -b -c "$where"/* | tail -1 | cut -f1)
+verify_one() {
+	local t
+	t=$(date +%s%N)
+	build/ckptctl verify --data "$where" >"$tmp/verify.out" || fail "verify: $(cat "$tmp/verify.out")"
+	sample verify "$(calc "$verify_bytes / (($(date +%s%N) - $t) / 1e9)")"
+}
+label=verify
+for ((i = 0; i < 5; i++)); do
+	pair "$i" verify_one fio_read
+done
+row verify_data null higher "$(speed verify)" "$(speed fio_verify)" GB/s 5
+rm -rf "$work/one"
+
+daemon_start
+saver_start "$work/two" 2
+save_one
+two=$last
+saver_stop
+daemon_stop
+restores restore_other_mesh "$work/two" "$two" 3
+rm -rf "$work/two"
+
+# ---- many small steps ----
+
+daemon_start
+build/ckptbench steps "$socket" "$work/many" "$steps" >"$tmp/steps.out"
+samples steps <"$tmp/steps.out"
+daemon_stop
+row small_commit null lower "$(calc "$(median steps_small_commit) / 1e6")" 1 ms "$steps"
+for ((i = 0; i < 5; i++)); do
+	t=$(date +%s%N)
+	build/ckptctl ls "$work/many" >"$tmp/ls.out"
+	sample ls $(($(date +%s%N) - t))
+done
+[ "$(grep -c steps "$tmp/ls.out")" -gt 0 ] || fail "ls lists nothing"
+row ls_1000 null lower "$(calc "$(median ls) / 1e6")" 1000 ms 5
+
+echo
+if [ ${#missed[@]} -gt 0 ]; then
+	echo "missed: $(printf '%s; ' "${missed[@]}")" | sed 's/; $//'
+else
+	echo "all targets are met"
+fi
+echo "written: $json ($(wc -l <"$json") rows), $SECONDS s"

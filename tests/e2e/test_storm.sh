@@ -1,0 +1,9 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A short storm of kills, without and with the daemon among the victims; `make storm` is the whole one.
+set -u
+seed=${SEED:-$RANDOM}
+status=0
+"$(dirname "$0")/../storm/storm.sh" "$seed" 8 || status=1
+"$(dirname "$0")/../storm/storm.sh" "$seed" 8 --daemon || status=1
+exit $status

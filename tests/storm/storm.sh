@@ -1,0 +1,313 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# storm.sh SEED KILLS [--daemon] - SIGKILLs at random instants against a training job that is resumed each
+# time, on another mesh; with --daemon the daemon is among the victims. Prints TAP. After each kill:
+#
+#   every step that ckptctl ls lists verifies, to the last byte;
+#   no step that was once listed, or that a daemon called committed, is missing, but where the job went back
+#   to an older step by --resume step:N and committed again;
+#   with --resume latest the job goes on from no older step than the newest one listed.
+#
+# At the end the job runs to its last step, and every line of losses that any of the runs wrote is, bit for
+# bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
+# What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
+# down and does not replay it.
+set -u
+[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon]" >&2; exit 2; }
+RANDOM=$1
+seed=$1 kills=$2 victims=${3:-}
+build=$(cd "$(dirname "$0")/../../build" && pwd) || exit 1
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/storm.XXXXXX") || exit 1
+store=$tmp/store socket=$tmp/s job=storm losses=$tmp/losses
+mkdir "$store"
+: >"$losses"
+params=30K
+step_ms=4 # so that the run that nobody disturbs is short
+wait_s=30 # bound of every wait
+meshes=(fsdp=4 fsdp=3 dp=2,fsdp=2 fsdp=2 fsdp=1 fsdp=2,dp=2 dp=3 dp=2)
+tap_n=0 failures=0 trainer='' daemon_pids=()
+exec 2>"$tmp/shell.err" # where the shell tells whom we killed
+declare -A seen=()   # step -> seq, of steps that were listed
+declare -A said=()   # step -> 1, of steps that a daemon called committed
+declare -A doomed=() # step -> seq, of steps that may be set aside: a run went back to an earlier one
+declare -A heard=()  # log -> lines of it that were read
+
+cleanup() {
+	exec 2>/dev/null
+	[ -z "$trainer" ] || kill -KILL -- "-$trainer" 2>/dev/null
+	daemons
+	[ ${#daemon_pids[@]} -eq 0 ] || kill -KILL "${daemon_pids[@]}" 2>/dev/null
+	if [ "$failures" -eq 0 ]; then
+		rm -rf "$tmp"
+	else
+		# A test runner removes its temporary directories: this one is wanted.
+		local kept="$build/storm-$seed-$$"
+		mv "$tmp" "$kept" && echo "# kept: $kept (store, losses, logs), seed $seed: tests/storm/storm.sh $seed $kills $victims"
+	fi
+}
+trap cleanup EXIT
+trap 'failures=1; exit 1' INT TERM
+
+tap() { # RESULT SENTENCE: a failure is told with what $why says
+	tap_n=$((tap_n + 1))
+	if [ "$1" -eq 0 ]; then
+		echo "ok $tap_n - $2"
+	else
+		echo "not ok $tap_n - $2"
+		sed 's/^/# /' <<<"$why"
+		failures=$((failures + 1))
+	fi
+}
+
+# Not in a subshell: its RANDOM would not be ours. All set $picked.
+one_in() { # N: true once in so many times
+	[ $((RANDOM % $1)) -eq 0 ]
+}
+pick() { # WORD...
+	local i=$((RANDOM % $# + 1))
+	picked=${!i}
+}
+
+nap() { # MILLISECONDS
+	sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
+}
+
+daemons() { # sets daemon_pids: those that serve our socket, whoever started them
+	local pid
+	daemon_pids=()
+	while read -r pid; do
+		pid=${pid#/proc/}
+		[[ $(tr '\0' ' ' 2>/dev/null <"/proc/${pid%%/*}/cmdline") == *ckptd\ *"$socket"* ]] && daemon_pids+=("${pid%%/*}")
+	done < <(grep -lasF "$socket" /proc/[0-9]*/cmdline)
+}
+
+# ---- what must hold ----
+
+listed() { # prints "STEP SEQ PATH" of each committed step
+	"$build/ckptctl" ls --json "$store" | tr '{' '\n' |
+		sed -n 's/.*"path":"\([^"]*\)".*"step":\([0-9]*\).*"seq":\([0-9]*\).*/\2 \3 \1/p'
+}
+
+# Reads what daemons have said into said, each line once. Their lines are whole: one write each.
+hear() {
+	local log line step
+	for log in "$tmp/daemon.log" "$socket.log"; do
+		[ -e "$log" ] || continue
+		while read -r line; do
+			heard[$log]=$((${heard[$log]:-0} + 1))
+			[[ $line =~ job\ $job\ step\ ([0-9]+)\ committed ]] || continue
+			step=${BASH_REMATCH[1]}
+			said[$step]=1
+			unset "doomed[$step]"
+		done < <(tail -n "+$((${heard[$log]:-0} + 1))" "$log")
+	done
+}
+
+# Sets newest and adds to why; 0 when all is well.
+inspect() {
+	local step seq path list out bad=0
+	declare -A now=()
+	newest=''
+	hear # before the list: what was said by now must be in it
+	list=$(listed) || { why+="ckptctl ls failed"; return 1; }
+	while read -r step seq path; do
+		[ -n "$step" ] || continue
+		now[$step]=$seq
+		[ -n "$newest" ] && [ "$newest" -ge "$step" ] || newest=$step
+		[ "${doomed[$step]:-$seq}" = "$seq" ] || unset "doomed[$step]"
+	done <<<"$list"
+	for step in "${!seen[@]}" "${!said[@]}"; do
+		[ -z "${now[$step]:-}" ] || continue
+		if [ -n "${doomed[$step]:-}" ]; then
+			unset "seen[$step]" "said[$step]"
+			rewound=1
+			continue
+		fi
+		[ -n "${seen[$step]:-}${said[$step]:-}" ] || continue
+		why+="step $step was committed and is not listed any more"$'\n'
+		bad=1
+	done
+	for step in "${!now[@]}"; do
+		seen[$step]=${now[$step]}
+	done
+	out=$("$build/ckptctl" verify --data --all "$store" 2>&1) || {
+		why+="verify --data --all ended with $?:"$'\n'"$out"
+		bad=1
+	}
+	return $bad
+}
+
+# The next run goes back to STEP: once what is being written has been written, later steps are doomed.
+go_back() { # STEP
+	local step
+	nap 300
+	inspect || return 1
+	for step in "${!seen[@]}"; do
+		[ "$step" -le "$1" ] || doomed[$step]=${seen[$step]}
+	done
+}
+
+# ---- the job ----
+
+launch() { # RESUME STEPS OPTION...: in a process group of its own
+	local resume=$1 steps=$2
+	shift 2
+	: >"$tmp/out"
+	setsid "$build/trainer" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 7 + 1)) \
+		--persist-every $((RANDOM % 3 + 1)) --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
+		--losses "$losses" "$@" >"$tmp/out" 2>"$tmp/err" &
+	trainer=$!
+}
+
+collect() { # waits for the job's end, in bounded time; sets status
+	local i line
+	for ((i = 0; i < wait_s * 50; i++)); do
+		read -r line 2>/dev/null <"/proc/$trainer/stat" || break
+		[[ $line != *") Z "* ]] || break
+		sleep 0.02
+	done
+	kill -KILL -- "-$trainer" 2>/dev/null
+	status=0
+	wait "$trainer" 2>/dev/null || status=$?
+	trainer=''
+}
+
+kill_job() { # sets how
+	local ranks=()
+	read -ra ranks <"/proc/$trainer/task/$trainer/children"
+	pick "the whole group" "the parent" "one rank"
+	how=$picked
+	[ ${#ranks[@]} -gt 0 ] || how="the parent"
+	case $how in
+	"the whole group") kill -KILL -- "-$trainer" ;;
+	"the parent") kill -KILL "$trainer" ;;
+	"one rank")
+		pick "${ranks[@]}"
+		kill -KILL "$picked"
+		;;
+	esac
+	collect
+}
+
+kill_daemon() {
+	daemons
+	[ ${#daemon_pids[@]} -eq 0 ] || kill -KILL "${daemon_pids[@]}" 2>/dev/null
+}
+
+# After the daemon's death training goes on, and a step later than all listed ones is committed.
+goes_on() {
+	local before=${newest:--1} lines i
+	lines=$(wc -l <"$losses")
+	for ((i = 0; i < wait_s * 20; i++)); do
+		kill -0 "$trainer" 2>/dev/null || { why="the trainer ended"; return 1; }
+		newest=$(listed | sort -n | tail -1 | cut -d' ' -f1)
+		[ "${newest:--1}" -le "$before" ] || [ "$(wc -l <"$losses")" -le "$lines" ] || return 0
+		sleep 0.05
+	done
+	why="no step after $before was committed in $wait_s s"
+	return 1
+}
+
+resumed_from() { # sets from: the step, or nothing
+	from=$(sed -n 's/^trainer: resumed from [a-z]*, step \([0-9]*\),.*/\1/p' "$tmp/out")
+}
+
+# ---- the storm ----
+
+echo "# storm: seed $seed, $kills kills${victims:+, the daemon among the victims}"
+if [ -z "$victims" ]; then
+	"$build/ckptd" --socket "$socket" 2>"$tmp/daemon.log" &
+	disown
+fi
+newest=''
+n=0
+while [ "$n" -lt "$kills" ]; do
+	n=$((n + 1))
+	pick "${meshes[@]}"
+	mesh=$picked
+	resume=latest
+	why=''
+	floor=$newest
+	good=0
+	rewound=0
+	if one_in 8 && [ ${#seen[@]} -gt 1 ]; then
+		pick "${!seen[@]}"
+		resume=step:$picked
+		go_back "$picked" || good=1
+	elif one_in 6 && [ -n "$newest" ]; then
+		resume=disk
+	fi
+	launch "$resume" 1000000
+	nap $((RANDOM % 500 + 20))
+	what=job
+	if [ -n "$victims" ]; then
+		pick job daemon both both
+		what=$picked
+	fi
+	case $what in
+	job) kill_job ;;
+	daemon)
+		how="the daemon alone"
+		kill_daemon
+		goes_on || good=1
+		kill -KILL -- "-$trainer" 2>/dev/null
+		collect
+		;;
+	both)
+		if one_in 2; then
+			kill_daemon
+			nap $((RANDOM % 30))
+			kill_job
+			how="the daemon, then $how"
+		else
+			kill_job
+			nap $((RANDOM % 30))
+			kill_daemon
+			how="$how, then the daemon"
+		fi
+		;;
+	esac
+	resumed_from
+	if [ "$status" -ne 137 ]; then
+		why+="the job was not killed but ended with $status: $(tail -5 "$tmp/err")"$'\n'
+		good=1
+	fi
+	if [ "$resume" = latest ] && [ -n "$from" ] && [ -n "$floor" ] && [ "$from" -lt "$floor" ]; then
+		why+="--resume latest went back to step $from, and $floor was committed"$'\n'
+		good=1
+	fi
+	inspect || good=1
+	cp "$tmp/err" "$tmp/err.$n"
+	cp "$tmp/out" "$tmp/out.$n"
+	tap "$good" "kill $n: $mesh, resume $resume${from:+ (step $from)}, $how: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
+	[ "$failures" -eq 0 ] || break
+done
+
+# ---- calm ----
+
+if [ "$failures" -eq 0 ]; then
+	last=$(awk '$1 > m { m = $1 } END { print m + 10 }' "$losses")
+	mesh=fsdp=2
+	launch latest "$last"
+	collect
+	why="status $status: $(tail -5 "$tmp/err")"
+	tap "$status" "left alone, the job resumes and commits its last step, $last"
+	why=''
+	inspect
+	tap $? "every step that was ever committed is listed and verifies"
+	why="the newest is ${newest:-none}"
+	[ "$newest" = "$last" ]
+	tap $? "the last step is the newest"
+	why=$("$build/trainer" --no-checkpoint --mesh fsdp=1 --steps "$last" --params "$params" --losses "$tmp/calm" 2>&1)
+	tap $? "a run that nobody disturbs trains to step $last"
+	why=$(awk 'NR == FNR { calm[$1] = $0; next }
+		$0 != calm[$1] { print "step " $1 ": " $0 ", undisturbed " calm[$1]; n++ }
+		{ have[$1] = 1 }
+		END {
+			for (s in calm) if (!(s in have)) { print "step " s " has no loss"; n++ }
+			exit n > 0
+		}' "$tmp/calm" "$losses")
+	tap $? "all $(wc -l <"$losses") losses of $kills interrupted runs are those of the undisturbed run, bit for bit"
+fi
+echo "1..$tap_n"
+[ "$failures" -eq 0 ]
