@@ -13,7 +13,7 @@
 #ifdef SHARED_MUTANTS
 static enum shared_mutant {
 	NO_MUTANT, TEAR_BLIND, TEAR_NEVER, COPIED_BLIND, MOVE_ANY_SEQ, TICKET_PER_RANK, GATE_BLIND,
-	PAST_FORGOTTEN, UPDATING_NOT_SET, UPDATING_NOT_CLEARED, STABLE_KEEPS_COPY, UNGUARDED_TRUSTED,
+	PAST_FORGOTTEN, UPDATING_NOT_SET, UPDATING_NOT_CLEARED, UNGUARDED_TRUSTED,
 	STEAL_FOR_ALL, WAKE_FORGOTTEN, READ_UNCHECKED, SHARED_MUTANTS_END
 } shared_mutant;
 static void (*shared_point)(void);
@@ -347,8 +347,7 @@ bool shared_stable(struct shared_rank *r)
 	bool unguarded = marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks &&
 			 atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks;
 
-	if (!MUTANT(STABLE_KEEPS_COPY))
-		shared_tear(r);
+	shared_tear(r);
 	if (unguarded && !MUTANT(UNGUARDED_TRUSTED)) {
 		atomic_store_explicit(&r->unguarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->unguarded, 1, memory_order_release);

@@ -1,0 +1,1265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_client_shared.c - the state machine of shared.h under random schedules: ranks that train and
+ * mark, copiers, and a daemon in miniature that obeys the rules of daemon/snap.c.
+ *
+ * Every trainer writes its step number into every word of its buffer, so a staged image that holds two
+ * numbers was torn. Most runs are coroutines on one thread: a seed is a schedule, and a failure prints
+ * it. Some runs are threads, for ThreadSanitizer to say whether the protocol orders the plain accesses.
+ *
+ * Negative controls: each rule of the protocol is taken out in turn (enum shared_mutant in shared.c, enum
+ * rule below for the daemon's part), and the same runs must then find something wrong.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <ucontext.h>
+#define SHARED_MUTANTS
+#include "ckpt/client/shared.c"
+
+#ifdef __SANITIZE_THREAD__
+#define COROUTINES 0
+#else
+#define COROUTINES 1
+#endif
+
+#define WORLD_MAX 4
+#define SLOTS_MAX 4
+#define WORDS 16
+#define STEPS_MAX 400
+#define COPIERS 2
+#define ACTORS_MAX (WORLD_MAX + COPIERS + 1)
+#define STACK_BYTES (64 * KIB)
+#define POINTS_MAX 400000
+
+/* What the daemon in miniature may do wrong. */
+enum rule {
+	RULES_KEPT,
+	STAGE_BEFORE_ALL,
+	COMMIT_UNGUARDED,
+	RELEASE_BEFORE_STAGED,
+	GIVE_WHILE_COPYING,
+	STAGE_OPEN,
+	STEAL_THE_LAST,
+	VOID_NOT_GIVEN,
+	COPY_ONCE_TORN,
+	RULES_END
+};
+
+struct snap {
+	bool used, dropped, stealable, known;
+	uint16_t seq;
+	uint32_t slot, flags, tasks, write_left;
+	uint64_t step;
+	bool committed;
+	enum { COLLECTING, STAGED, WRITING } phase;
+	uint64_t staged_at;
+	struct {
+		enum { NONE, COPYING, DONE, TORN } copy;
+		uint64_t mark;
+		struct shared_record rec;
+	} rank[WORLD_MAX];
+};
+
+struct task {
+	struct snap *snap;
+	uint32_t rank, slot;
+	uint64_t mark;
+	bool done;
+	int rc;
+};
+
+static struct world {
+	/* the plan of the run */
+	uint32_t world, nslot, nstep, persist_percent, unguarded_percent, deaths;
+	int policy; /* 0 never, 1 bounded, 2 finish, 3 mixed */
+	bool in_step, plain, threads;
+	enum rule broken;
+	/* shared by all */
+	struct shared_job *job;
+	struct shared_rank *rank[WORLD_MAX];
+	uint64_t buf[WORLD_MAX][WORDS], slot[WORLD_MAX][SLOTS_MAX][WORDS];
+	_Atomic uint64_t ticket[STEPS_MAX + 2]; /* seq, slot, flags of the step + 1; 0 none */
+	_Atomic uint8_t told_torn[WORLD_MAX][STEPS_MAX + 2], staged[STEPS_MAX + 2],
+		committed[STEPS_MAX + 2];
+	_Atomic uint64_t at_step[WORLD_MAX];
+	_Atomic bool dead[WORLD_MAX], over[WORLD_MAX], daemon_over;
+	pthread_mutex_t lock; /* protects the queue */
+	struct task *todo[64], *finished[64];
+	uint32_t ntodo, nfinished;
+	_Atomic(const char *) wrong;
+	/* the daemon's */
+	struct snap snap[64];
+	uint64_t marks_seen[WORLD_MAX], clock;
+	uint16_t ticket_seen;
+	bool ever_staged, death_seen[WORLD_MAX];
+	uint32_t nstaged, ntorn, nstolen, nvoid;
+} W;
+
+static void wrong(const char *what)
+{
+	const char *none = NULL;
+
+	atomic_compare_exchange_strong(&W.wrong, &none, what);
+}
+
+/* --- chance and schedules --- */
+static uint64_t rng_state;
+static _Thread_local uint64_t rng_own;
+
+static uint32_t chance(uint32_t n)
+{
+	uint64_t *s = W.threads ? &rng_own : &rng_state, z = *s += 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return (uint32_t)((z ^ z >> 31) % n);
+}
+
+static struct {
+	ucontext_t context;
+	bool over;
+	uint32_t weight;
+	uint8_t *stack;
+} actor[ACTORS_MAX];
+static ucontext_t scheduler;
+static uint32_t nactor, running;
+static uint64_t npoint;
+
+static void point(void)
+{
+	if (W.threads) {
+		if (chance(8) == 0)
+			sched_yield();
+	} else {
+		swapcontext(&actor[running].context, &scheduler);
+	}
+}
+
+static void schedule(void)
+{
+	uint32_t alive = nactor;
+
+	for (npoint = 0; alive && !atomic_load(&W.wrong); npoint++) {
+		uint32_t sum = 0, pick;
+
+		if (npoint > POINTS_MAX) {
+			wrong("somebody waits for ever");
+			return;
+		}
+		if (npoint % 256 ==
+		    0) /* now and then somebody is fast, slow, or stopped for a while */
+			for (uint32_t i = 0; i < nactor; i++)
+				actor[i].weight = chance(4) ? 1 + chance(8) : chance(2) * 100;
+		for (uint32_t i = 0; i < nactor; i++)
+			sum += actor[i].over ? 0 : actor[i].weight;
+		if (sum == 0) {
+			npoint += 255 - npoint % 256;
+			continue;
+		}
+		pick = chance(sum);
+		for (running = 0; actor[running].over || pick >= actor[running].weight; running++)
+			pick -= actor[running].over ? 0 : actor[running].weight;
+		swapcontext(&scheduler, &actor[running].context);
+		alive = 0;
+		for (uint32_t i = 0; i < nactor; i++)
+			alive += !actor[i].over;
+	}
+}
+
+static void put(uint64_t *p, uint64_t x)
+{
+	if (W.plain)
+		*p = x;
+	else
+		__atomic_store_n(p, x, __ATOMIC_RELAXED);
+}
+
+static uint64_t get(const uint64_t *p)
+{
+	return W.plain ? *p : __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+/* --- a rank --- */
+static bool unfinished(const struct shared_snap *s)
+{
+	enum snap_state state = shared_snap_state(s, NULL);
+
+	return state == SNAP_FILLING || state == SNAP_COPYING;
+}
+
+/* As in client/mark.c. */
+static void guard(uint32_t r)
+{
+	struct shared_rank *me = W.rank[r];
+	struct shared_snap *s = shared_snap_newest(me);
+	uint32_t policy = W.policy == 3 ? chance(3) : (uint32_t)W.policy,
+		 budget = policy == 2 ? UINT32_MAX : policy * chance(60);
+	uint64_t seq;
+
+	while (s && unfinished(s) && budget-- && !atomic_load(&W.wrong)) {
+		uint32_t seen;
+
+		atomic_store(&me->waiting, 1);
+		seen = atomic_load(&me->wake);
+		if (!unfinished(s))
+			break;
+		if (W.threads) {
+			shared_futex_wait(&me->wake, seen, NS_PER_S);
+			continue;
+		}
+		for (uint32_t n = 0;
+		     atomic_load(&me->wake) == seen && budget && !atomic_load(&W.wrong);
+		     n++, budget--) {
+			if (n > 60000 && !unfinished(s))
+				wrong("a guard sleeps though its copy has ended");
+			point();
+		}
+	}
+	atomic_store(&me->waiting, 0);
+	point();
+	shared_tear(me);
+	if (s && shared_snap_state(s, &seq) == SNAP_TORN)
+		atomic_store(&W.told_torn[r][s->rec.step], 1);
+	shared_update(me);
+	if (!atomic_load(&me->updating))
+		wrong("a trainer may change its state while the page says that it does not");
+}
+
+static void train(uint32_t r, uint64_t step)
+{
+	for (uint32_t i = 0; i < WORDS; i++) {
+		put(&W.buf[r][i], step);
+		for (uint32_t n = i % 4 == 3 ? 1 + chance(4) : 0; n; n--)
+			point();
+	}
+}
+
+static int take(uint64_t step, struct ticket *t)
+{
+	uint32_t want = chance(100) < W.persist_percent ? TICKET_PERSIST : 0;
+	bool final = step == W.nstep;
+	uint64_t mine, other = 0;
+	int rc;
+
+	while ((rc = shared_ticket(W.job, step, 0, final ? TICKET_PERSIST | TICKET_FINAL : want,
+				   final && W.in_step, t)) == -EAGAIN &&
+	       !atomic_load(&W.wrong))
+		point();
+	if (rc < 0)
+		return rc;
+	mine = UINT64_C(1) << 32 | (uint64_t)t->seq << 16 | (uint64_t)t->slot << 8 | t->flags;
+	if (!atomic_compare_exchange_strong(&W.ticket[step], &other, mine) && other != mine)
+		wrong("one step has two tickets");
+	return t->slot == SHARED_SKIP ? -EBUSY : 0;
+}
+
+static void mark(uint32_t r, uint64_t step)
+{
+	struct shared_rank *me = W.rank[r];
+	struct shared_record rec = {
+		.step = step, .mark_ns = step, .nnote = 1, .note = { { "step", (double)step } }
+	};
+	struct shared_snap *s;
+	struct ticket t;
+
+	shared_stable(me);
+	if (atomic_load(&me->updating))
+		wrong("a snapshot does not say that the state is stable");
+	if (take(step, &t) < 0)
+		return;
+	rec.slot = t.slot;
+	rec.flags = t.flags;
+	rec.ticket_seq = t.seq;
+	rec.unguarded = atomic_load(&me->unguarded);
+	s = shared_snap_next(me);
+	point();
+	shared_snap_write(s, &rec);
+	point();
+	if (chance(4) == 0) {
+		uint64_t seq = atomic_load(&me->marks) + 1;
+
+		shared_snap_publish(me, s, SNAP_FILLING);
+		point();
+		shared_snap_move(s, seq, SNAP_FILLING, SNAP_COPYING);
+	} else {
+		shared_snap_publish(me, s, SNAP_COPYING);
+	}
+}
+
+/* The collective operations of a training step: nobody is more than one step ahead. */
+static void meet(uint32_t r, uint64_t step)
+{
+	atomic_store(&W.at_step[r], step);
+	for (uint32_t k = 0; k < W.world; k++)
+		while (!atomic_load(&W.dead[k]) && atomic_load(&W.at_step[k]) < step &&
+		       !atomic_load(&W.wrong))
+			point();
+}
+
+static void trainer(uint32_t r)
+{
+	uint64_t dies_at = !COROUTINES || r >= W.deaths ? UINT64_MAX : chance(W.nstep * 40);
+
+	for (uint64_t step = 1; step <= W.nstep && !atomic_load(&W.wrong); step++) {
+		if (chance(100) >= W.unguarded_percent)
+			guard(r);
+		train(r, step);
+		if (dies_at <
+		    step * 40) { /* somewhere in here: before its mark, after it, or while training on */
+			uint32_t where = (uint32_t)(dies_at % 40);
+
+			if (where > 10)
+				mark(r, step);
+			for (uint32_t i = 0; i < where; i++)
+				point();
+			if (where > 30) {
+				guard(r);
+				put(&W.buf[r][0], step + 1);
+			}
+			atomic_store(&W.dead[r], true);
+			break;
+		}
+		mark(r, step);
+		if (W.in_step)
+			meet(r, step);
+		else
+			for (uint32_t n = chance(20) ? 0 : chance(300); n; n--)
+				point();
+		for (uint32_t n = chance(W.unguarded_percent ? 8 : 30); n; n--)
+			point();
+	}
+	if (!atomic_load(&W.dead[r]))
+		atomic_store(&W.rank[r]->waited_step, W.nstep + 1);
+	atomic_store(&W.over[r], true);
+}
+
+/* --- copiers --- */
+static struct task *pop(struct task **list, uint32_t *n)
+{
+	struct task *t = NULL;
+
+	pthread_mutex_lock(&W.lock);
+	if (*n) {
+		uint32_t i = chance(*n);
+
+		t = list[i];
+		list[i] = list[--*n];
+	}
+	pthread_mutex_unlock(&W.lock);
+	return t;
+}
+
+static void push(struct task **list, uint32_t *n, struct task *t)
+{
+	pthread_mutex_lock(&W.lock);
+	if (*n < 64)
+		list[(*n)++] = t;
+	else
+		wrong("too many tasks");
+	pthread_mutex_unlock(&W.lock);
+}
+
+static void copier(void)
+{
+	while (!atomic_load(&W.daemon_over) && !atomic_load(&W.wrong)) {
+		struct task *t = pop(W.todo, &W.ntodo);
+		struct shared_snap *s;
+		uint64_t seq = 0;
+
+		point();
+		if (!t)
+			continue;
+		s = &W.rank[t->rank]->snap[t->mark % SHARED_SNAPS];
+		for (uint32_t i = 0; i < WORDS && t->rc == 0; i++) {
+			if (i % 4 == 0) {
+				point();
+				if ((shared_snap_state(s, &seq) != SNAP_COPYING ||
+				     seq != t->mark) &&
+				    W.broken != COPY_ONCE_TORN)
+					t->rc = -ECANCELED;
+			}
+			W.slot[t->rank][t->slot][i] = get(&W.buf[t->rank][i]);
+		}
+		if (t->rc == 0 && !shared_snap_copied(W.rank[t->rank], s, t->mark) &&
+		    W.broken != COPY_ONCE_TORN)
+			t->rc = -ECANCELED;
+		push(W.finished, &W.nfinished, t);
+	}
+}
+
+/* --- the daemon in miniature --- */
+static void image_check(const struct snap *s, const char *what)
+{
+	for (uint32_t r = 0; r < W.world; r++)
+		for (uint32_t i = 0; i < WORDS; i++)
+			if (W.slot[r][s->slot][i] != s->step)
+				wrong(what);
+}
+
+static struct snap *in_slot(uint32_t slot)
+{
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		if (s->used && s->slot == slot)
+			return s;
+	return NULL;
+}
+
+static uint32_t intact(const struct snap *but)
+{
+	uint32_t n = 0;
+
+	for (const struct snap *s = W.snap; s < W.snap + 64; s++)
+		n += s->used && s != but && s->phase != COLLECTING;
+	return n;
+}
+
+static void release(struct snap *s)
+{
+	bool stolen = s->stealable && !shared_gate_take(W.job, s->slot, true);
+
+	if (s->phase != COLLECTING && !stolen && !W.unguarded_percent)
+		image_check(s, "a staged image was written over");
+	s->used = false;
+	if (!stolen)
+		shared_gate_give(W.job, s->slot, false);
+}
+
+static void drop(struct snap *s)
+{
+	if (!s->dropped)
+		W.ntorn++;
+	s->dropped = true;
+	for (uint32_t r = 0; r < W.world; r++)
+		if (s->rank[r].copy == COPYING)
+			shared_snap_drop(W.rank[r],
+					 &W.rank[r]->snap[s->rank[r].mark % SHARED_SNAPS],
+					 s->rank[r].mark);
+}
+
+static void tickets_look(void)
+{
+	struct ticket t[SHARED_PAST + 1];
+	uint32_t free_mask, steal_mask,
+		n = shared_gate_look(W.job, &W.ticket_seen, t, &free_mask, &steal_mask);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct snap *s = t[i].slot < W.nslot ? in_slot(t[i].slot) : NULL;
+
+		if (t[i].slot >= W.nslot)
+			continue;
+		if (s) {
+			if (!s->stealable) {
+				wrong("a slot is in two undecided tickets");
+				return;
+			}
+			if (!t[i].flags)
+				wrong("a stage-only snapshot stole a slot");
+			if (!W.unguarded_percent)
+				image_check(s,
+					    "a staged image was written over before it was stolen");
+			s->used = false;
+			W.nstolen++;
+			if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
+				wrong("no staged image is left");
+		}
+		for (s = W.snap; s->used; s++)
+			;
+		*s = (struct snap){
+			.used = true, .seq = t[i].seq, .slot = t[i].slot, .flags = t[i].flags
+		};
+		if (W.broken == RELEASE_BEFORE_STAGED)
+			for (struct snap *o = W.snap; o < W.snap + 64; o++)
+				if (o->used && o->phase == STAGED)
+					release(o);
+	}
+	for (uint32_t i = 0; n && i < W.nslot && W.broken != VOID_NOT_GIVEN; i++) {
+		struct snap *s = in_slot(i);
+
+		if ((free_mask | steal_mask) >> i & 1)
+			continue;
+		if (s) {
+			s->stealable = false;
+		} else {
+			shared_gate_give(W.job, i, false);
+			W.nvoid++;
+		}
+	}
+}
+
+/* False: look again. */
+static bool mark_look(uint32_t r, uint64_t mark)
+{
+	struct shared_snap *at = &W.rank[r]->snap[mark % SHARED_SNAPS];
+	struct shared_record rec;
+	enum snap_state state;
+	struct snap *s;
+	struct task *t;
+	uint64_t seq;
+
+	if (shared_snap_read(at, &seq, &state, &rec) < 0 || seq != mark)
+		return true;
+	if (rec.nnote != 1 || rec.note[0].value != (double)rec.step || rec.mark_ns != rec.step)
+		wrong("a record was read while it was written");
+	if (state == SNAP_FILLING)
+		return false;
+	for (s = W.snap; s < W.snap + 64 && !(s->used && s->seq == rec.ticket_seq); s++)
+		;
+	if (s == W.snap + 64 && shared_seq_cmp(rec.ticket_seq, W.ticket_seen) > 0)
+		return false;
+	if (s == W.snap + 64 || s->dropped || s->phase != COLLECTING || s->rank[r].copy != NONE) {
+		shared_snap_drop(W.rank[r], at, mark);
+		return true;
+	}
+	s->step = rec.step;
+	s->rank[r].mark = mark;
+	s->rank[r].rec = rec;
+	if (state != SNAP_COPYING) {
+		s->rank[r].copy = TORN;
+		drop(s);
+		return true;
+	}
+	s->rank[r].copy = COPYING;
+	s->tasks++;
+	t = calloc(1, sizeof *t);
+	*t = (struct task){ .snap = s, .rank = r, .slot = s->slot, .mark = mark };
+	push(W.todo, &W.ntodo, t);
+	return true;
+}
+
+/* 1, 0 not yet, -1 never */
+static int guarded(const struct snap *s)
+{
+	int all = 1;
+
+	for (uint32_t r = 0; r < W.world; r++) {
+		int one = shared_snap_guarded(W.rank[r], s->rank[r].mark, &s->rank[r].rec);
+
+		if (one == 0 && !W.death_seen[r])
+			all = 0;
+		if (one < 0)
+			return -1;
+	}
+	return all;
+}
+
+static void snap_look(struct snap *s)
+{
+	bool whole = true, any = false;
+
+	for (uint32_t r = 0; r < W.world && !s->dropped; r++) {
+		bool gone = W.death_seen[r], marked = s->rank[r].mark;
+
+		any |= s->rank[r].copy == DONE;
+		if (s->rank[r].copy == NONE &&
+		    (shared_seq_cmp(W.ticket_seen, s->seq) >= 2 || gone)) {
+			drop(s);
+		} else if (marked &&
+			   shared_snap_guarded(W.rank[r], s->rank[r].mark, &s->rank[r].rec) < 0) {
+			drop(s);
+		} else if (s->rank[r].copy != DONE) {
+			whole = false;
+		} else if (!shared_snap_closed(W.rank[r], s->rank[r].mark, &s->rank[r].rec) &&
+			   W.broken != STAGE_OPEN) {
+			whole = false;
+			if (gone)
+				drop(s);
+		}
+	}
+	if (W.broken == STAGE_BEFORE_ALL && any)
+		whole = true;
+	if (s->dropped) {
+		if (s->tasks == 0 || W.broken == GIVE_WHILE_COPYING)
+			release(s);
+		return;
+	}
+	if (!whole)
+		return;
+	if (!W.unguarded_percent)
+		image_check(s, "a staged image holds more than one step");
+	for (uint32_t r = 0; r < W.world; r++)
+		if (W.world && atomic_load(&W.rank[r]->guards) == 0 &&
+		    !atomic_load(&W.rank[r]->waited_step) && !(s->flags & TICKET_FINAL))
+			wrong("a snapshot of a rank that was never seen to guard was staged");
+	if (atomic_load(&W.staged[s->step]))
+		wrong("a step was staged twice");
+	atomic_store(&W.staged[s->step], 1);
+	W.ever_staged = true;
+	W.nstaged++;
+	s->staged_at = ++W.clock;
+	s->phase = s->flags ? WRITING : STAGED;
+	s->write_left = chance(400);
+}
+
+static struct snap *newest_staged(void)
+{
+	struct snap *best = NULL;
+
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		if (s->used && s->phase != COLLECTING && (!best || s->staged_at > best->staged_at))
+			best = s;
+	return best;
+}
+
+static bool writes(void)
+{
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		if (s->used && s->phase == WRITING)
+			return true;
+	return false;
+}
+
+static void write_look(struct snap *s)
+{
+	int ok = W.broken == COMMIT_UNGUARDED ? 1 : guarded(s);
+
+	if (s->write_left) {
+		s->write_left--;
+	} else if (ok > 0) {
+		image_check(s, "a committed image holds more than one step");
+		s->phase = STAGED;
+		s->committed = true;
+		atomic_store(&W.committed[s->step], 1);
+	} else if (ok < 0) {
+		drop(s);
+		release(s);
+	}
+}
+
+static void settle(void)
+{
+	struct snap *newest = newest_staged();
+
+	if (newest && !writes() && newest->stealable) {
+		if (!shared_gate_take(W.job, newest->slot, true))
+			return; /* it is gone: the next look at the gate will show it */
+		newest->stealable = false;
+	}
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		if (s->used && s != newest && s->phase == STAGED)
+			release(s);
+	newest = newest_staged();
+	if (newest && newest->phase == STAGED && !newest->stealable &&
+	    (writes() || W.broken == STEAL_THE_LAST)) {
+		newest->stealable = true;
+		shared_gate_give(W.job, newest->slot, true);
+	}
+	if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
+		wrong("no staged image is left");
+}
+
+static void deaths_look(void)
+{
+	for (uint32_t r = 0; r < W.world; r++) {
+		struct shared_rank *m = W.rank[r];
+		bool finish;
+
+		if (!atomic_load(&W.dead[r]) || W.death_seen[r])
+			continue;
+		W.death_seen[r] = true;
+		finish = atomic_load(&m->updating) == 0 && atomic_load(&m->guards) > 0 &&
+			 atomic_load(&m->unguarded) == 0;
+		if (!finish)
+			shared_tear(m);
+	}
+}
+
+static bool daemon_round(void)
+{
+	uint64_t marks[WORLD_MAX];
+	struct task *t;
+	bool idle = true;
+
+	for (uint32_t r = 0; r < W.world; r++)
+		idle &= atomic_load(&W.over[r]);
+	deaths_look();
+	while ((t = pop(W.finished, &W.nfinished))) {
+		t->snap->tasks--;
+		t->snap->rank[t->rank].copy = t->rc == 0 ? DONE : TORN;
+		if (t->rc < 0 && t->snap->used)
+			drop(t->snap);
+		free(t);
+	}
+	for (uint32_t r = 0; r < W.world; r++)
+		marks[r] = atomic_load(&W.rank[r]->marks);
+	point();
+	tickets_look();
+	for (uint32_t r = 0; r < W.world; r++) {
+		if (marks[r] > SHARED_SNAPS && W.marks_seen[r] < marks[r] - SHARED_SNAPS)
+			W.marks_seen[r] = marks[r] - SHARED_SNAPS;
+		while (W.marks_seen[r] < marks[r] && mark_look(r, W.marks_seen[r] + 1))
+			W.marks_seen[r]++;
+		idle &= W.marks_seen[r] == atomic_load(&W.rank[r]->marks);
+	}
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		if (s->used && s->phase == COLLECTING)
+			snap_look(s);
+	for (struct snap *s = W.snap; s < W.snap + 64; s++) {
+		if (s->used && s->phase == STAGED && !s->committed && guarded(s) < 0) {
+			drop(s);
+			release(s);
+		} else if (s->used && s->phase == WRITING) {
+			write_look(s);
+		}
+	}
+	settle();
+	for (struct snap *s = W.snap; s < W.snap + 64; s++)
+		idle &= !s->used || s->phase == STAGED || (s->phase == COLLECTING && s->tasks == 0);
+	return !idle;
+}
+
+static void daemon_thread(void)
+{
+	uint32_t calm = 0;
+
+	while (!atomic_load(&W.wrong) && calm < 3) {
+		calm = daemon_round() ? 0 : calm + 1;
+		point();
+	}
+	atomic_store(&W.daemon_over, true);
+}
+
+/* --- a run --- */
+static void act(uint32_t i)
+{
+	if (i < W.world)
+		trainer(i);
+	else if (i == W.world)
+		daemon_thread();
+	else
+		copier();
+}
+
+static void coroutine(int i)
+{
+	act((uint32_t)i);
+	actor[i].over = true;
+	swapcontext(&actor[i].context, &scheduler);
+}
+
+static void *thread(void *arg)
+{
+	uint32_t i = (uint32_t)(uintptr_t)arg;
+
+	rng_own = rng_state + i * 7919;
+	act(i);
+	return NULL;
+}
+
+static void run_end_check(void)
+{
+	uint32_t free_mask, steal_mask;
+	struct ticket t[SHARED_PAST + 1];
+	uint16_t seen = 0;
+	bool all_live = true;
+
+	if (atomic_load(&W.wrong))
+		return;
+	for (uint32_t r = 0; r < W.world; r++)
+		all_live &= !atomic_load(&W.dead[r]);
+	for (uint64_t step = 1; step <= W.nstep; step++)
+		for (uint32_t r = 0; r < W.world; r++)
+			if (atomic_load(&W.staged[step]) && atomic_load(&W.told_torn[r][step]))
+				wrong("a guard said torn, and the step was staged");
+	shared_gate_look(W.job, &seen, t, &free_mask, &steal_mask);
+	for (uint32_t i = 0; i < W.nslot; i++)
+		if (!in_slot(i) && !(free_mask >> i & 1))
+			wrong("a slot is lost");
+	if (all_live && W.in_step && W.policy == 2 && W.unguarded_percent == 0 &&
+	    !atomic_load(&W.staged[W.nstep]))
+		wrong("the final step was not staged though everybody waited for it");
+}
+
+static void run_start(void)
+{
+	W.job = calloc(1, sizeof *W.job);
+	for (uint32_t r = 0; r < W.world; r++)
+		W.rank[r] = calloc(1, sizeof *W.rank[r]);
+	pthread_mutex_init(&W.lock, NULL);
+	for (uint32_t i = 0; i < W.nslot; i++)
+		shared_gate_give(W.job, i, false);
+	nactor = W.world + 1 + COPIERS;
+	shared_point = point;
+}
+
+static void run_end(void)
+{
+	struct task *t;
+
+	run_end_check();
+	while ((t = pop(W.todo, &W.ntodo)) || (t = pop(W.finished, &W.nfinished)))
+		free(t);
+	pthread_mutex_destroy(&W.lock);
+	shared_point = NULL;
+	free(W.job);
+	for (uint32_t r = 0; r < W.world; r++)
+		free(W.rank[r]);
+}
+
+/* The run of a seed: NULL, or what went wrong. */
+static const char *run_seed(uint64_t seed, enum shared_mutant mutant, enum rule broken)
+{
+	W = (struct world){ .broken = broken };
+	rng_state = seed;
+	W.world = 1 + chance(WORLD_MAX);
+	W.nslot = 2 + chance(SLOTS_MAX - 1);
+	W.nstep = 4 + chance(24);
+	W.persist_percent = chance(3) * 50;
+	W.unguarded_percent = chance(3) == 0 ? 1 + chance(40) : 0;
+	W.deaths = chance(4) == 0 ? chance(W.world + 1) : 0;
+	W.policy = (int)chance(4);
+	W.in_step = chance(4) != 0;
+	shared_mutant = mutant;
+	run_start();
+	for (uint32_t i = 0; i < nactor; i++) {
+		actor[i].over = false;
+		if (!actor[i].stack)
+			actor[i].stack = malloc(STACK_BYTES);
+		getcontext(&actor[i].context);
+		actor[i].context.uc_stack =
+			(stack_t){ .ss_sp = actor[i].stack, .ss_size = STACK_BYTES };
+		actor[i].context.uc_link = NULL;
+		makecontext(&actor[i].context, (void (*)(void))(void *)coroutine, 1, (int)i);
+	}
+	schedule();
+	run_end();
+	shared_mutant = NO_MUTANT;
+	return atomic_load(&W.wrong);
+}
+
+static void no_schedule_breaks_a_promise(void **state)
+{
+	uint32_t staged = 0, torn = 0, stolen = 0, lost = 0;
+	uint64_t first = now_ns();
+
+	(void)state;
+	if (!COROUTINES)
+		skip();
+	for (uint64_t seed = first; seed < first + 300; seed++) {
+		const char *what = run_seed(seed, NO_MUTANT, RULES_KEPT);
+
+		if (what)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, what);
+		staged += W.nstaged;
+		torn += W.ntorn;
+		stolen += W.nstolen;
+		lost += W.nvoid;
+	}
+	print_message("seeds from %llu: %u staged, %u torn, %u stolen, %u void\n",
+		      (unsigned long long)first, staged, torn, stolen, lost);
+	assert_true(staged > 300 && torn > 100 && stolen > 0 && lost > 0);
+}
+
+static void seen(enum shared_mutant mutant, enum rule broken, const char *name)
+{
+	for (uint64_t seed = 1; seed <= 2000; seed++) {
+		const char *what = run_seed(seed, mutant, broken);
+
+		if (!what)
+			continue;
+		print_message("%-22s seen by seed %llu: %s\n", name, (unsigned long long)seed,
+			      what);
+		return;
+	}
+	fail_msg("nothing was wrong without %s", name);
+}
+
+static void every_rule_of_the_client_is_missed_when_it_is_gone(void **state)
+{
+	(void)state;
+	if (!COROUTINES)
+		skip();
+#define SEEN(x) seen(x, RULES_KEPT, #x)
+	SEEN(TEAR_BLIND);
+	SEEN(TEAR_NEVER);
+	SEEN(COPIED_BLIND);
+	SEEN(TICKET_PER_RANK);
+	SEEN(GATE_BLIND);
+	SEEN(UPDATING_NOT_SET);
+	SEEN(UPDATING_NOT_CLEARED);
+	SEEN(UNGUARDED_TRUSTED);
+	SEEN(STEAL_FOR_ALL);
+	SEEN(WAKE_FORGOTTEN);
+#undef SEEN
+}
+
+static void every_rule_of_the_daemon_is_missed_when_it_is_gone(void **state)
+{
+	(void)state;
+	if (!COROUTINES)
+		skip();
+#define SEEN(x) seen(NO_MUTANT, x, #x)
+	SEEN(STAGE_BEFORE_ALL);
+	SEEN(COMMIT_UNGUARDED);
+	SEEN(RELEASE_BEFORE_STAGED);
+	SEEN(GIVE_WHILE_COPYING);
+	SEEN(STAGE_OPEN);
+	SEEN(STEAL_THE_LAST);
+	SEEN(VOID_NOT_GIVEN);
+	SEEN(COPY_ONCE_TORN);
+#undef SEEN
+}
+
+static void threads_run(uint32_t world, uint32_t nstep, int policy, bool plain, bool in_step)
+{
+	pthread_t t[ACTORS_MAX];
+
+	W = (struct world){ .world = world,
+			    .nslot = 2,
+			    .nstep = nstep,
+			    .policy = policy,
+			    .persist_percent = 30,
+			    .plain = plain,
+			    .threads = true,
+			    .in_step = in_step };
+	rng_own = rng_state = now_ns();
+	print_message("seed %llu\n", (unsigned long long)rng_state);
+	run_start();
+	for (uint32_t i = 0; i < nactor; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, thread, (void *)(uintptr_t)i), 0);
+	for (uint32_t i = 0; i < nactor; i++)
+		pthread_join(t[i], NULL);
+	run_end();
+	if (atomic_load(&W.wrong))
+		fail_msg("%s", atomic_load(&W.wrong));
+	print_message("%u staged, %u torn, %u void\n", W.nstaged, W.ntorn, W.nvoid);
+	assert_true(W.nstaged > 0);
+}
+
+/* Trainers that wait for their copies touch their memory with plain loads and stores, as the copiers do. */
+static void threads_that_wait_are_ordered_by_the_protocol_alone(void **state)
+{
+	(void)state;
+	threads_run(3, 300, 2, true, true);
+}
+
+/* Copies that are given up are read while the trainer writes: their bytes are thrown away. */
+static void threads_that_do_not_wait_stage_only_whole_images(void **state)
+{
+	(void)state;
+	threads_run(4, STEPS_MAX, 3, false, true);
+	threads_run(2, STEPS_MAX, 3, false, false);
+}
+
+/* --- one thing at a time --- */
+static struct shared_job *job_new(uint32_t nslot)
+{
+	struct shared_job *j = calloc(1, sizeof *j);
+
+	for (uint32_t i = 0; i < nslot; i++)
+		shared_gate_give(j, i, false);
+	return j;
+}
+
+static bool same(struct ticket a, struct ticket b)
+{
+	return a.tag == b.tag && a.seq == b.seq && a.slot == b.slot && a.flags == b.flags;
+}
+
+static void a_late_rank_finds_its_ticket_among_the_last_nine(void **state)
+{
+	for (int forget = 0; forget < 2; forget++) {
+		struct shared_job *j = job_new(4);
+		struct ticket first[32], t;
+		uint32_t found = 0;
+
+		(void)state;
+		shared_mutant = forget ? PAST_FORGOTTEN : NO_MUTANT;
+		for (uint64_t step = 1; step <= 20; step++) {
+			assert_int_equal(shared_ticket(j, step, 0, 0, false, &first[step]), 0);
+			assert_int_equal(first[step].slot, step <= 4 ? step - 1 : SHARED_SKIP);
+		}
+		for (uint64_t step = 1; step <= 20; step++) {
+			int rc = shared_ticket(j, step, 0, 0, false, &t);
+
+			if (rc == 0) {
+				found++;
+				assert_true(same(t, first[step]));
+			} else {
+				assert_int_equal(rc, -ESTALE);
+			}
+			assert_true(forget || (rc == 0) == (step >= 20 - SHARED_PAST));
+		}
+		assert_int_equal(found, forget ? 1 : SHARED_PAST + 1);
+		free(j);
+	}
+	shared_mutant = NO_MUTANT;
+}
+
+static void a_step_below_the_newest_that_has_no_ticket_is_stale(void **state)
+{
+	struct shared_job *j = job_new(2);
+	struct ticket t;
+
+	(void)state;
+	assert_int_equal(shared_ticket(j, 10, 0, 0, false, &t), 0);
+	assert_int_equal(shared_ticket(j, 9, 0, 0, false, &t), -ESTALE);
+	assert_int_equal(shared_ticket(j, 10, 1, 0, false, &t),
+			 0); /* the second attempt is another ticket */
+	assert_int_equal(t.slot, 1);
+	assert_int_equal(shared_ticket(j, 10, 0, 0, false, &t), 0);
+	assert_int_equal(t.slot, 0);
+	free(j);
+}
+
+static void a_late_copier_does_not_decide_for_a_newer_snapshot(void **state)
+{
+	for (int any = 0; any < 2; any++) {
+		struct shared_rank *r = calloc(1, sizeof *r);
+		struct shared_record rec = { .step = 1 }, got;
+		enum snap_state is;
+		uint64_t seq;
+
+		(void)state;
+		for (uint64_t n = 1; n <= 5; n++) {
+			shared_stable(r); /* tears the copy of the one before */
+			rec.step = n;
+			shared_snap_write(shared_snap_next(r), &rec);
+			if (n == 5) /* neither the fifth's record, half written, nor the first's */
+				assert_int_equal(shared_snap_read(&r->snap[1], &seq, &is, &got),
+						 -EAGAIN);
+			shared_snap_publish(r, &r->snap[n % SHARED_SNAPS], SNAP_COPYING);
+		}
+		shared_mutant = any ? MOVE_ANY_SEQ : NO_MUTANT;
+		assert_int_equal(shared_snap_copied(r, &r->snap[1], 1), any);
+		assert_int_equal(shared_snap_state(&r->snap[1], &seq),
+				 any ? SNAP_COPIED : SNAP_COPYING);
+		assert_int_equal(seq, 5);
+		shared_mutant = NO_MUTANT;
+		assert_int_equal(shared_snap_read(&r->snap[1], &seq, &is, &got), 0);
+		assert_int_equal(got.step, 5);
+		free(r);
+	}
+}
+
+static struct shared_rank *overtaken;
+
+/* The trainer marks four times while somebody is in the middle of reading. */
+static void overtake(void)
+{
+	shared_point = NULL;
+	for (uint64_t n = 2; n <= 5; n++) {
+		const struct shared_record rec = { .step = n, .mark_ns = n };
+
+		shared_snap_write(shared_snap_next(overtaken), &rec);
+		shared_snap_publish(overtaken, &overtaken->snap[n % SHARED_SNAPS], SNAP_COPYING);
+	}
+}
+
+static void a_record_is_read_whole_or_not_at_all(void **state)
+{
+	for (int unchecked = 0; unchecked < 2; unchecked++) {
+		struct shared_record rec = { .step = 1, .mark_ns = 1 };
+		enum snap_state is;
+		uint64_t seq;
+
+		(void)state;
+		overtaken = calloc(1, sizeof *overtaken);
+		shared_snap_write(shared_snap_next(overtaken), &rec);
+		shared_snap_publish(overtaken, &overtaken->snap[1], SNAP_COPYING);
+		assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec), 0);
+		assert_true(seq == 1 && rec.step == 1 && is == SNAP_COPYING);
+		shared_mutant = unchecked ? READ_UNCHECKED : NO_MUTANT;
+		shared_point = overtake;
+		assert_int_equal(shared_snap_read(&overtaken->snap[1], &seq, &is, &rec),
+				 unchecked ? 0 : -EAGAIN);
+		assert_true(!unchecked || (seq == 1 && rec.step == 5));
+		shared_mutant = NO_MUTANT;
+		free(overtaken);
+	}
+}
+
+static void numbers_wrap_without_a_seam(void **state)
+{
+	struct shared_job *j = job_new(2);
+	struct ticket t[SHARED_PAST + 1], mine, again;
+	uint32_t free_mask, steal_mask;
+	uint16_t looked = 0, last = 0;
+
+	(void)state;
+	for (uint64_t step = (UINT64_C(1) << 36) - 3000; step < (UINT64_C(1) << 36) + 3000;
+	     step++) {
+		uint32_t n;
+
+		assert_int_equal(shared_ticket(j, step, 0, 0, false, &mine), 0);
+		assert_int_not_equal(mine.seq, 0);
+		assert_true(last == 0 || shared_seq_cmp(mine.seq, last) > 0);
+		last = mine.seq;
+		assert_int_equal(shared_ticket(j, step, 0, TICKET_FINAL, true, &again), 0);
+		assert_true(same(mine, again));
+		if (step % 3)
+			continue;
+		n = shared_gate_look(j, &looked, t, &free_mask, &steal_mask);
+		assert_true(n >= 1 && n <= 9 && t[n - 1].seq == mine.seq);
+		for (uint32_t i = 1; i < n; i++)
+			assert_true(shared_seq_cmp(t[i].seq, t[i - 1].seq) > 0);
+		assert_true(n == 3 || step < (UINT64_C(1) << 36) - 2990);
+		for (uint32_t i = 0; i < n; i++)
+			if (t[i].slot < 2)
+				shared_gate_give(j, t[i].slot, false);
+		assert_int_equal(shared_gate_look(j, &looked, t, &free_mask, &steal_mask), 0);
+	}
+	free(j);
+}
+
+static void a_final_mark_waits_and_may_steal_and_others_do_not(void **state)
+{
+	struct shared_job *j = job_new(2);
+	struct ticket t;
+
+	(void)state;
+	assert_int_equal(shared_ticket(j, 1, 0, 0, false, &t), 0);
+	assert_int_equal(shared_ticket(j, 2, 0, 0, false, &t), 0);
+	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), -EAGAIN);
+	shared_gate_give(j, 1, true);
+	assert_int_equal(shared_ticket(j, 3, 0, 0, true, &t),
+			 -EAGAIN); /* what is not to be written may not steal */
+	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), 0);
+	assert_int_equal(t.slot, 1);
+	assert_int_equal(t.flags, TICKET_PERSIST | TICKET_FINAL);
+	assert_false(shared_gate_take(j, 1, true));
+	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, false, &t), 0);
+	assert_int_equal(t.slot, SHARED_SKIP);
+	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, true, &t),
+			 0); /* skipped is skipped, also for who would have waited */
+	assert_int_equal(t.slot, SHARED_SKIP);
+	free(j);
+}
+
+static void a_snapshot_counts_when_its_rank_is_known_to_guard(void **state)
+{
+	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_record rec[5] = { { 0 } };
+
+	(void)state;
+	for (uint64_t n = 1; n <= 4; n++) {
+		struct shared_snap *s;
+		struct shared_record final;
+
+		assert_int_equal(shared_stable(r), n == 4); /* no guard after the third */
+		assert_false(shared_stable(r));		    /* counted once */
+		rec[n] = final = (struct shared_record){ .step = n, .unguarded = r->unguarded };
+		final.flags = TICKET_FINAL;
+		s = shared_snap_next(r);
+		shared_snap_write(s, &rec[n]);
+		shared_snap_publish(r, s, SNAP_COPYING);
+		assert_true(shared_snap_copied(r, s, n));
+		assert_int_equal(
+			shared_snap_closed(r, n, &rec[n]),
+			n == 2 ||
+				n == 3); /* not before it was seen to guard; never again after it did not */
+		assert_int_equal(shared_snap_guarded(r, n, &rec[n]), 0);
+		assert_true(shared_snap_closed(r, n, &final));
+		assert_int_equal(shared_snap_guarded(r, n, &final), 1);
+		if (n == 3)
+			continue;
+		shared_update(r);
+		assert_int_equal(shared_snap_closed(r, n, &rec[n]), true);
+		assert_int_equal(shared_snap_guarded(r, n, &rec[n]), 1);
+	}
+	assert_int_equal(shared_snap_guarded(r, 3, &rec[3]), -1);
+	assert_false(shared_snap_closed(r, 3, &rec[3]));
+	assert_int_equal(r->unguarded, 1);
+	rec[0] = (struct shared_record){ .step = 5, .unguarded = 1 };
+	assert_int_equal(shared_snap_guarded(r, 5, &rec[0]), 0);
+	atomic_store(&r->waited_step, 6);
+	assert_int_equal(shared_snap_guarded(r, 5, &rec[0]), 1);
+	free(r);
+}
+
+static void outcomes_are_kept_for_the_last_64_steps(void **state)
+{
+	struct shared_job *j = calloc(1, sizeof *j);
+	const uint64_t phase[3] = { 1, 2, 3 };
+	struct shared_outcome o;
+
+	(void)state;
+	for (uint64_t step = 0; step < 100; step++) {
+		shared_outcome_set(j, step, OUTCOME_COPYING, 0, NULL, NULL);
+		shared_outcome_set(j, step, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
+				   step % 2 ? 0 : -ENOENT, phase, "because");
+	}
+	for (uint64_t step = 0; step < 101; step++) {
+		assert_int_equal(shared_outcome_get(j, step, &o), step >= 36 && step < 100);
+		if (step < 36 || step == 100)
+			continue;
+		assert_int_equal(o.step, step);
+		assert_int_equal(o.state, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN);
+		assert_int_equal(o.code, step % 2 ? 0 : -ENOENT);
+		assert_int_equal(o.committed_ns, 3);
+		assert_string_equal(o.text, "because");
+	}
+	assert_int_equal(j->newest[CKPT_COMMITTED], 100);
+	assert_int_equal(j->newest[CKPT_STAGED], 100);
+	assert_int_equal(j->count[OUTCOME_TORN], 50);
+	free(j);
+}
+
+static void *outcomes_write(void *arg)
+{
+	struct shared_job *j = arg;
+
+	for (uint64_t step = 1; step <= 20000; step++) {
+		const uint64_t phase[3] = { step, step, step };
+
+		shared_outcome_set(j, step / 2, OUTCOME_STAGED, (int)step, phase,
+				   step % 2 ? "odd" : "even");
+	}
+	return NULL;
+}
+
+static void an_outcome_is_read_whole_or_not_at_all(void **state)
+{
+	struct shared_job *j = calloc(1, sizeof *j);
+	struct shared_outcome o;
+	uint32_t found = 0;
+	pthread_t t;
+
+	(void)state;
+	assert_int_equal(pthread_create(&t, NULL, outcomes_write, j), 0);
+	for (uint64_t newest = 0; newest < 10000;) {
+		uint64_t now = atomic_load(&j->newest[CKPT_STAGED]);
+
+		newest = now ? now - 1 : 0;
+		if (!shared_outcome_get(j, newest, &o))
+			continue;
+		found++;
+		assert_int_equal(o.step, newest);
+		assert_true((uint64_t)o.code / 2 == newest && o.staged_ns == (uint64_t)o.code &&
+			    o.committed_ns == (uint64_t)o.code);
+		assert_string_equal(o.text, o.code % 2 ? "odd" : "even");
+	}
+	pthread_join(t, NULL);
+	assert_true(found > 0);
+	free(j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_late_rank_finds_its_ticket_among_the_last_nine),
+		cmocka_unit_test(a_step_below_the_newest_that_has_no_ticket_is_stale),
+		cmocka_unit_test(a_late_copier_does_not_decide_for_a_newer_snapshot),
+		cmocka_unit_test(a_record_is_read_whole_or_not_at_all),
+		cmocka_unit_test(numbers_wrap_without_a_seam),
+		cmocka_unit_test(a_final_mark_waits_and_may_steal_and_others_do_not),
+		cmocka_unit_test(a_snapshot_counts_when_its_rank_is_known_to_guard),
+		cmocka_unit_test(outcomes_are_kept_for_the_last_64_steps),
+		cmocka_unit_test(an_outcome_is_read_whole_or_not_at_all),
+		cmocka_unit_test(no_schedule_breaks_a_promise),
+		cmocka_unit_test(every_rule_of_the_client_is_missed_when_it_is_gone),
+		cmocka_unit_test(every_rule_of_the_daemon_is_missed_when_it_is_gone),
+		cmocka_unit_test(threads_that_wait_are_ordered_by_the_protocol_alone),
+		cmocka_unit_test(threads_that_do_not_wait_stage_only_whole_images),
+	};
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+	for (uint32_t i = 0; i < ACTORS_MAX; i++)
+		free(actor[i].stack);
+	return failed;
+}
