@@ -73,6 +73,17 @@ bool job_idle(const struct job *j)
 	return !j->claiming;
 }
 
+bool job_forgotten(struct job *j, uint64_t now)
+{
+	bool used = j->snaps || j->claiming || (j->launch && (j->launch->refs > 1 || j->launch->state != LAUNCH_ENDED));
+
+	for (const struct session *s = j->d->sessions; s && !used; s = s->next)
+		used = s->state == SESSION_WAITING;
+	if (used || !j->idle_since)
+		j->idle_since = now;
+	return elapsed_ns(j->idle_since, now) > KEEP_COMMITTED_NS;
+}
+
 /* --- launches --- */
 void launch_unref(struct launch *l)
 {
@@ -154,9 +165,9 @@ static void unready(struct launch *l)
 	shared_event(l->page);
 }
 
-void launch_fence(struct launch *l)
+void launch_fence(struct launch *l, bool for_good)
 {
-	atomic_store(&l->page->fenced, 1);
+	atomic_store(&l->page->fenced, for_good);
 	l->state = LAUNCH_ENDED;
 	unready(l);
 	for (uint32_t i = 0; i < l->world; i++) {
@@ -192,6 +203,7 @@ static void welcome(struct session *s, struct launch *l)
 	l->nattached++;
 	if (s->hello.base > l->base)
 		l->base = s->hello.base;
+	l->refs++;
 	s->launch = l;
 	s->member = m;
 	s->state = SESSION_ATTACHED;
@@ -245,7 +257,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		j->launch = l;
 		j->nbad = 0;
 		if (old) {
-			launch_fence(old);
+			launch_fence(old, old->generation != l->generation);
 			launch_unref(old);
 		}
 		if (!s->closed)
@@ -307,7 +319,8 @@ void hello_try(struct session *s)
 		return;
 	}
 	same = h->generation ? h->generation == l->generation : h->launch && h->launch == l->token;
-	if (!same || (!h->generation && l->nlost)) {
+	if (!same || (l->nlost && (!h->generation || h->flags & WIRE_REATTACH))) {
+		/* A live rank that lost its connection begins the launch anew, and the others, sent away, come after it. */
 		launch_begin(s, j);
 	} else if (l->nlost || l->state == LAUNCH_ENDED) {
 		refuse_and_end(s, -ESTALE, "a rank of this launch is gone: start all ranks again with a higher generation");
@@ -431,6 +444,7 @@ static void declare_done(struct daemon *d, struct task *t)
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
+		atomic_store(&l->page->refused, 0); /* a new declaration, a new judgement */
 		unready(l);
 		l->state = LAUNCH_FORMING;
 		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, (int)l->nslot);
@@ -477,11 +491,29 @@ static bool all_declared(const struct launch *l, uint32_t *ret_epoch)
 	return true;
 }
 
+/* The slot with the lowest step at or above *above, which becomes one more than that. */
+static uint32_t adopt_lowest(const struct launch *l, uint64_t *above)
+{
+	uint64_t low = UINT64_MAX;
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < l->nslot; i++)
+		if (l->member[0].adopt[i].step >= *above && l->member[0].adopt[i].step < low) {
+			low = l->member[0].adopt[i].step;
+			best = i;
+		}
+	*above = low == UINT64_MAX ? low : low + 1;
+	return best;
+}
+
 /* A step that every rank brings along in the same slot under the same epoch is staged again (after a daemon's death). */
 static void adopt_staged(struct launch *l)
 {
-	for (uint32_t i = 0; i < l->nslot; i++) {
-		const struct adopt *a = &l->member[0].adopt[i];
+	uint64_t above = 0;
+
+	for (uint32_t n = 0; n < l->nslot; n++) { /* lowest step first: the last one is the newest */
+		uint32_t i = adopt_lowest(l, &above);
+		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
 
 		for (uint32_t r = 1; r < l->world && all; r++) {
@@ -491,6 +523,7 @@ static void adopt_staged(struct launch *l)
 		}
 		if (all)
 			snap_adopt(l, i, a->step, a->flags, a->mark_ns);
+		a->bytes_held = false;
 	}
 	for (uint32_t r = 0; r < l->world; r++)
 		for (uint32_t i = 0; i < l->nslot; i++)
@@ -662,6 +695,26 @@ static void cover_start(struct launch *l)
 }
 
 /* --- losing members --- */
+/* Nobody is left: what snaps and tasks need they hold themselves. */
+static void members_release(struct launch *l)
+{
+	for (uint32_t r = 0; r < l->world; r++) {
+		struct member *m = &l->member[r];
+
+		for (uint32_t k = 0; k < m->nseg; k++)
+			segment_unref(m->seg[k]);
+		free(TAKE(m->seg));
+		m->nseg = 0;
+		decl_unref(TAKE(m->decl));
+		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
+			slotmem_unref(TAKE(m->slot[k]));
+			slotmem_unref(TAKE(m->adopt[k].mem));
+		}
+		m->touched = false;
+		m->touch_again_ns = 0;
+	}
+}
+
 void launch_member_gone(struct launch *l, struct member *m, bool dead)
 {
 	uint32_t attached = 0;
@@ -680,6 +733,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
 		snap_salvage(l);
+		members_release(l);
 	}
 	job_settle(l->job);
 }

@@ -120,6 +120,15 @@ static void *watch_tag(void *p, uintptr_t tag)
 }
 
 /* --- the socket --- */
+static bool somebody_listens(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 || errno == EAGAIN);
+}
+
 static int take_lock(struct daemon *d, struct ckpt_err *err)
 {
 	char path[128];
@@ -133,7 +142,7 @@ static int take_lock(struct daemon *d, struct ckpt_err *err)
 	while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return ckpt_error_errno(err, errno, "cannot lock %s", path);
-		if (now_ns() > until)
+		if (somebody_listens(d->socket) || now_ns() > until)
 			return ckpt_error(err, -EADDRINUSE,
 					  "another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
 					  d->socket);
@@ -201,7 +210,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 		if (rc == 0)
 			rc = pool_start(d, &d->copy, "ckptd-copy", MIN(copies, (uint32_t)COPY_THREADS_MAX));
 		if (rc == 0)
-			rc = pool_start(d, &d->work, "ckptd-work", 2);
+			rc = pool_start(d, &d->work, "ckptd-work", COPY_THREADS_MAX);
 		if (rc == 0)
 			rc = pool_start(d, &d->io, "ckptd-io", 2);
 		if (rc < 0)
@@ -254,9 +263,12 @@ static void tick(struct daemon *d)
 		next = s->next;
 		session_tick(s, now);
 	}
-	for (struct job *j = d->jobs; j; j = j->next) {
+	for (struct job *j = d->jobs, *next; j; j = next) {
+		next = j->next;
 		job_tick(j, now);
 		busy |= !job_idle(j);
+		if (job_forgotten(j, now))
+			job_free(j);
 	}
 	if (busy || d->sessions)
 		d->idle_since = now;
@@ -301,8 +313,10 @@ static void dispatch(struct daemon *d, const struct epoll_event *e)
 		uint64_t n;
 
 		if (read(l->bell, &n, sizeof n) > 0) {
+			struct job *j = l->job;
+
 			launch_ring(l);
-			job_settle(l->job);
+			job_settle(j);
 		}
 	} else if (p == &d->listen_fd) {
 		session_accept(d);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 static struct daemon *running;
@@ -152,6 +153,7 @@ int main(int argc, char **argv)
 	struct daemon_opts o = { .log = { .sink = log_to_stderr, .level_max = LOG_INFO } };
 	struct sigaction sa = { .sa_handler = on_signal };
 	struct ckpt_err err = { 0 };
+	struct rlimit files;
 	bool to_background = false;
 	int ready = -1, rc;
 	char socket[512];
@@ -167,6 +169,10 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, not a death */
 	signal(SIGHUP, to_background ? SIG_IGN : SIG_DFL);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* a rank costs about ten descriptors */
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
 	prctl(PR_SET_DUMPABLE, 0); /* weights do not belong into core files */
 	if (to_background)
 		ready = background();

@@ -79,9 +79,7 @@ int slotmem_touch(struct slotmem *s)
 
 		if (fallocate(s->fd, 0, (off_t)at, (off_t)n) < 0)
 			return -errno;
-		if (madvise(p, n, MADV_POPULATE_WRITE) < 0)
-			for (uint64_t i = 0; i < n; i += 4096)
-				((volatile uint8_t *)p)[i] = 0;
+		(void)madvise(p, n, MADV_POPULATE_WRITE); /* before 5.14 the first copy maps the pages, which are there */
 	}
 	s->touched = true;
 	return 0;
@@ -157,6 +155,9 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, st
 	d->epoch = epoch;
 	d->rank = rank;
 	rc = decl_decode(bytes, len, &d->table, err);
+	for (uint32_t i = 0; i < d->table.ntensor && rc == 0; i++)
+		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
+			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head", rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)

@@ -104,16 +104,20 @@ static void choose_run(struct task *t)
 	const struct store_step *best = NULL;
 	uint32_t n = 0;
 
-	x->pin = (struct pin){ .set = true, .none = true };
+	x->pin = (struct pin){ .set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags };
 	if (disk)
 		x->rc = store_scan(x->store, false, &step, &n, &x->err);
 	for (uint32_t i = 0; i < n && x->rc == 0 && !best; i++)
 		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step) : step[i].step == x->want.step)
 			best = &step[i];
 	if (x->mem_known && (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
-		x->pin = (struct pin){ .set = true, .step = x->mem_step, .where = 1 };
+		x->pin.none = false;
+		x->pin.step = x->mem_step;
+		x->pin.where = 1;
 	} else if (best) {
-		x->pin = (struct pin){ .set = true, .step = best->step, .where = 2 };
+		x->pin.none = false;
+		x->pin.step = best->step;
+		x->pin.where = 2;
 		snprintf(x->pin.dir, sizeof x->pin.dir, "%s", best->dir);
 	}
 	free(step);
@@ -500,6 +504,7 @@ static bool wants_agree(const struct launch *l, uint32_t round)
 void restore_try(struct launch *l)
 {
 	struct member *first = NULL;
+	struct pin *pin;
 	uint32_t all = 0, round;
 
 	if (l->restoring || atomic_load(&l->job->d->stops) >= 1000)
@@ -514,7 +519,10 @@ void restore_try(struct launch *l)
 		refuse_asked(l, round, -ECONNRESET, "a rank of this launch is gone: start all ranks again");
 		return;
 	}
-	if (!l->pin[round % ROUNDS_MAX].set) {
+	pin = &l->pin[round % ROUNDS_MAX];
+	if (pin->set && (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
+		pin->set = false; /* the first choice came to nothing, and now something else is asked for */
+	if (!pin->set) {
 		choose_start(l, &first->want, round);
 		return;
 	}

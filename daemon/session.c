@@ -90,6 +90,8 @@ static void session_verdict(struct session *s, bool dead)
 		launch_member_gone(l, m, dead && !s->said_bye);
 	}
 	session_free(s);
+	if (l)
+		launch_unref(l);
 }
 
 void session_end(struct session *s)
@@ -237,7 +239,6 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 		return;
 	}
-	a->mem->touched = true;
 	a->step = m->step;
 	a->mark_ns = m->mark_ns;
 	a->epoch = m->epoch;

@@ -331,6 +331,7 @@ void launch_ring(struct launch *l)
 
 	if (atomic_load(&l->job->d->stops) >= 1000)
 		return;
+	l->refs++; /* the last snap that is released may hold the last reference */
 	ring_tickets(l);
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];

@@ -101,6 +101,7 @@ struct job {
 	struct launch *launch;          /* the newest; NULL before the first */
 	struct snap *snaps;             /* of all launches, newest first */
 	struct snap *writing;           /* at most one at a time */
+	uint64_t idle_since;
 	uint64_t bad_step[16];          /* quarantined: restore passes them by */
 	uint32_t nbad;
 	struct job *next;
@@ -137,7 +138,7 @@ struct launch {
 	enum launch_state state;
 	bool restoring, covering;
 	uint32_t covered_epoch;         /* its declarations were found to cover every tensor */
-	struct pin { bool set; bool none; uint64_t step; uint32_t where; char dir[STORE_DIR_MAX]; } pin[ROUNDS_MAX];
+	struct pin { bool set; uint64_t want_step; uint32_t want_flags; bool none; uint64_t step; uint32_t where; char dir[STORE_DIR_MAX]; } pin[ROUNDS_MAX];
 	struct shared_job *page;
 	int page_fd, bell;
 	struct member *member;          /* [world] */
@@ -175,12 +176,13 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd);
 void launch_ring(struct launch *l);             /* the doorbell, or the clock: look at every page */
 void launch_tick(struct launch *l, uint64_t now);
 void launch_member_gone(struct launch *l, struct member *m, bool dead);
-void launch_fence(struct launch *l);
+void launch_fence(struct launch *l, bool for_good);      /* not for good: the same launch comes back to a new beginning */
 void launch_unref(struct launch *l);
 void job_tick(struct job *j, uint64_t now);
 bool job_idle(const struct job *j);             /* nothing to write, nobody attached */
 void job_settle(struct job *j);                 /* release what need not be kept, give free slots back, start what is due */
 void job_drain(struct job *j);
+bool job_forgotten(struct job *j, uint64_t now); /* nobody attached and nothing held for a long time */
 void job_free(struct job *j);
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text); /* torn, failed or dropped */
 void snap_release(struct snap *s);

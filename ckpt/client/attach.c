@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -39,12 +40,13 @@ bool beat_lost(const struct link *l, uint64_t now)
 }
 
 /* --- requests --- */
-static int wait_readable(ckpt *c, uint64_t until)
+/* watch: the pages of the daemon that is to answer; NULL before they came. */
+static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 {
 	struct pollfd p = { .fd = c->sock, .events = POLLIN };
 	uint64_t now;
 
-	while ((now = now_ns()) < until) {
+	while ((now = now_ns()) < until && !atomic_load(&c->stop) && !(watch && beat_lost(watch, now))) {
 		int n = poll(&p, 1, (int)MIN((until - now) / NS_PER_MS + 1, UINT64_C(1000)));
 
 		if (n > 0)
@@ -66,7 +68,7 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 		return ckpt_error(err, -ECONNRESET, "not attached to a daemon (%s)", c->socket);
 	rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
 	if (rc == 0)
-		rc = wait_readable(c, now_ns() + wait_ns);
+		rc = wait_readable(c, now_ns() + wait_ns, type == WIRE_HELLO ? NULL : atomic_load(&c->link));
 	if (rc == 0)
 		rc = wire_recv(c->sock, in, sizeof in, got, &ngot);
 	if (rc <= 0) {
@@ -100,6 +102,7 @@ static int connect_socket(ckpt *c, struct ckpt_err *err)
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct ucred who;
 	socklen_t len = sizeof who;
+	const struct timeval slow = { .tv_sec = (time_t)(HELLO_NS / NS_PER_S) }; /* a stopped daemon's backlog fills */
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (sock < 0)
@@ -107,6 +110,7 @@ static int connect_socket(ckpt *c, struct ckpt_err *err)
 	if (strlen(c->socket) >= sizeof a.sun_path)
 		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes", c->socket, sizeof a.sun_path - 1);
 	strcpy(a.sun_path, c->socket);
+	setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &slow, sizeof slow);
 	if (connect(sock, (struct sockaddr *)&a, sizeof a) < 0) {
 		if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
 			return ckpt_error(err, -ECONNREFUSED, "no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART", c->socket);
@@ -170,7 +174,7 @@ static int hello(ckpt *c, bool again, struct ckpt_err *err)
 	int fd[WIRE_FDS_MAX], rc;
 
 	snprintf(h.job, sizeof h.job, "%s", c->job);
-	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd, RPC_NS, err);
+	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd, HELLO_NS, err);
 	if (rc < 0)
 		return rc;
 	rc = fd[2] >= 0 ? map_link(c, fd, err) : ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
@@ -234,6 +238,10 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			rc = hello(c, false, err);
 			if (rc < 0)
 				drop_socket(c);
+			if (rc == -ECONNRESET && now_ns() - start < ATTACH_MAX_NS) {
+				spawned = false; /* the daemon died meanwhile: the next one may be started */
+				until = now_ns() + ATTACH_BUSY_NS;
+			}
 		}
 		if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART && !spawned) {
 			spawned = true;
@@ -314,7 +322,10 @@ static void remember_slots(ckpt *c, const struct link *l)
 			newest = mark;
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
 				shared_snap_closed(l->rank, mark, &r);
-			c->held[i] = (struct held){ whole ? r.step : UINT64_MAX, r.mark_ns, r.epoch, r.flags };
+			c->held[i].mark_ns = r.mark_ns;
+			c->held[i].epoch = r.epoch;
+			c->held[i].flags = r.flags;
+			atomic_store(&c->held[i].step, whole ? r.step : UINT64_MAX);
 		}
 	}
 }
@@ -325,7 +336,7 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->nslot && rc == 0; i++) {
 		struct wire_adopt m = { .slot = i, .epoch = c->held[i].epoch, .flags = c->held[i].flags, .bytes = c->slot[i].bytes,
-					.step = c->held[i].step, .mark_ns = c->held[i].mark_ns };
+					.step = atomic_load(&c->held[i].step), .mark_ns = c->held[i].mark_ns };
 		struct wire_ok ok;
 
 		if (c->slot[i].bytes)
@@ -382,8 +393,6 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 		drop_socket(c);
 		return rc;
 	}
-	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
-		c->held[i].step = UINT64_MAX;
 	atomic_store(&c->state, LINK_UP);
 	atomic_fetch_add(&c->reattached, 1);
 	return 0;
@@ -434,6 +443,7 @@ void fill_quiesce(ckpt *c)
 		return;
 	if (l)
 		shared_tear(l->rank);
+	atomic_store(&c->fill_stop, 1);
 	while (atomic_load(&c->filling))
 		shared_futex_wait(&c->filling, 1, 100 * NS_PER_MS);
 }

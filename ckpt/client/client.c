@@ -169,7 +169,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	disabled = o.flags & CKPT_USE_ENV && getenv("CKPTD_DISABLE") && strcmp(getenv("CKPTD_DISABLE"), "1") == 0;
 	if (rc == 0 && !disabled) {
 		rc = connect_first(c, err);
-		if (rc == -ECONNREFUSED && !(o.flags & CKPT_REQUIRE))
+		if ((rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -EAGAIN) && !(o.flags & CKPT_REQUIRE))
 			rc = 0;
 		if (rc == 0)
 			rc = helper_start(c, err);
@@ -191,6 +191,7 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
 		return ckpt_error(err, rc, "the handle belongs to the parent process");
 	if (!bytes || bytes > INT64_MAX / 2 || !ret)
 		return ckpt_error(err, -EINVAL, "%" PRIu64 " bytes cannot be allocated", bytes);
+	fill_quiesce(c);
 	pthread_mutex_lock(&c->rpc);
 	rc = segment_new(c, bytes, &seg, err);
 	if (rc == 0)
@@ -214,6 +215,8 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 	rc = declare_encode(c, err);
 	if (rc == 0) {
 		atomic_fetch_add(&c->epoch, 1);
+		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
+			atomic_store(&c->held[i].step, UINT64_MAX);
 		c->dirty = false;
 		c->sealed_once = true;
 		if (atomic_load(&c->state) == LINK_UP) {
@@ -221,6 +224,7 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 			if (rc == 0)
 				rc = send_declaration(c, err);
 			if (rc < 0 && rc != -ECONNRESET && rc != -ETIMEDOUT) {
+				atomic_fetch_sub(&c->epoch, 1);
 				c->dirty = true;
 				c->decl_bytes = 0;
 				free(TAKE(c->decl));
@@ -233,6 +237,13 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 	return rc;
 }
 
+/* Asked again, a seal that is not ready goes on waiting; any other one begins a new epoch. */
+static int seal_unready(ckpt *c)
+{
+	c->redeclare = false;
+	return CKPT_SKIPPED;
+}
+
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 {
 	uint64_t start = now_ns(), now = start;
@@ -241,8 +252,9 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 	if (rc < 0)
 		return ckpt_error(err, rc, "the handle belongs to the parent process");
 	fill_quiesce(c);
-	if (c->dirty || !c->sealed_once)
+	if (c->dirty || !c->sealed_once || c->redeclare)
 		rc = seal_send(c, err);
+	c->redeclare = true;
 	if (rc < 0)
 		return rc;
 	for (;;) {
@@ -257,7 +269,7 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch))
 			return 0;
 		if (now - start >= wait_ns)
-			return CKPT_SKIPPED;
+			return seal_unready(c);
 		if (l)
 			shared_futex_wait(&l->job->event, seen, MIN(wait_ns - (now - start), 100 * NS_PER_MS));
 		else
@@ -286,6 +298,8 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 			munmap(c->blobs, c->blobs_bytes);
 		c->blobs = blobs;
 		c->blobs_bytes = r->blob_bytes;
+		if (!(w->flags & CKPT_DRY_RUN))
+			c->base = r->step + 1; /* before the agreement: should the daemon die meanwhile, the next one must know */
 	}
 	pthread_mutex_unlock(&c->rpc);
 	return rc;
@@ -323,8 +337,10 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		rc = ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
 	else if (c->snapped)
 		rc = ckpt_error(err, -EALREADY, "ckpt_restore comes before the first ckpt_snapshot");
-	else
+	if (rc == 0) {
+		shadow_prepare(c);
 		rc = restore_call(c, &w, &r, err);
+	}
 	rc = agree_on(c, rc, r.step, err);
 	if (rc < 0)
 		return rc;
@@ -332,9 +348,6 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		shadow_drain(c);
 		c->restored = true;
 		c->restored_step = r.step;
-		pthread_mutex_lock(&c->rpc);
-		c->base = r.step + 1;
-		pthread_mutex_unlock(&c->rpc);
 		c->last_step = r.step + 1;
 	}
 	if (ret) {
@@ -471,8 +484,10 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		return -ECHILD;
 	if (drain_ns && c->snapped)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
+	(void)ckpt_guard(c, NULL); /* from here on the state may change */
 	fill_quiesce(c);
 	helper_stop(c);
+	atomic_store(&c->stop, 0);
 	if (c->sock >= 0) {
 		struct wire_bye m = { 0 };
 		struct wire_ok ok;

@@ -371,7 +371,13 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 	int64_t dense[CKPT_DIMS_MAX];
 
 	if (p->dense) {
-		memcpy(out ? p->ptr : shadow, out ? shadow : p->ptr, p->bytes);
+		uint8_t *to = out ? p->ptr : shadow;
+		const uint8_t *from = out ? shadow : p->ptr;
+
+		for (uint64_t at = 0, n; at < p->bytes && (out || !atomic_load(&c->fill_stop)); at += n) {
+			n = MIN(p->bytes - at, MIB);
+			memcpy(to + at, from + at, n);
+		}
 		return;
 	}
 	dense_strides(p, dense);
@@ -381,12 +387,15 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 		box_copy(shadow, dense, p->ptr, p->stride, p->extent, p->ndim, elem);
 }
 
-static void shadow_each(ckpt *c, bool out, bool by_value)
+enum shadow_what { SHADOW_VOLATILE, SHADOW_OTHERS, SHADOW_ALL };
+
+static void shadow_each(ckpt *c, bool out, enum shadow_what what)
 {
 	for (uint32_t i = 0; i < c->ntensor; i++) {
 		const struct declared *t = &c->tensor[i];
 
-		if (t->dropped || (!out && ((t->t.cls == CKPT_VOLATILE) != by_value || t->t.cls == CKPT_SINK)))
+		if (t->dropped || (what != SHADOW_ALL &&
+				   ((t->t.cls == CKPT_VOLATILE) != (what == SHADOW_VOLATILE) || t->t.cls == CKPT_SINK)))
 			continue;
 		for (uint32_t k = 0; k < t->nlocal; k++)
 			if (t->local[k].shadow && t->local[k].bytes)
@@ -396,12 +405,18 @@ static void shadow_each(ckpt *c, bool out, bool by_value)
 
 void shadow_fill(ckpt *c, bool by_value)
 {
-	shadow_each(c, false, by_value);
+	shadow_each(c, false, by_value ? SHADOW_VOLATILE : SHADOW_OTHERS);
+}
+
+void shadow_prepare(ckpt *c)
+{
+	atomic_store(&c->fill_stop, 0);
+	shadow_each(c, false, SHADOW_ALL);
 }
 
 void shadow_drain(ckpt *c)
 {
-	shadow_each(c, true, false);
+	shadow_each(c, true, SHADOW_ALL);
 }
 
 int blobs_by_value(ckpt *c)

@@ -20,7 +20,9 @@
 #define REATTACH_MIN_NS (100 * NS_PER_MS)
 #define REATTACH_MAX_NS (5 * NS_PER_S)
 #define ATTACH_BUSY_NS (3 * NS_PER_S)   /* an older process of this rank may still be dying */
+#define ATTACH_MAX_NS (30 * NS_PER_S)   /* daemons that die one after the other while we attach */
 #define RPC_NS (60 * NS_PER_S)          /* a daemon that does not answer for so long is given up */
+#define HELLO_NS (20 * NS_PER_S)        /* the same for connecting: claiming a job on a slow file system takes its time */
 #define FINISH_MAX_NS (60 * NS_PER_S)
 
 enum link_state { LINK_DOWN, LINK_UP, LINK_FENCED };
@@ -72,7 +74,9 @@ struct ckpt {
 	uint32_t seq;                   /* (rpc) */
 	uint64_t base;                  /* (rpc) 1 + restored step */
 	struct slot { int fd; uint64_t bytes; } slot[WIRE_SLOTS_MAX];   /* (rpc) */
-	struct held { uint64_t step, mark_ns; uint32_t epoch, flags; } held[WIRE_SLOTS_MAX]; /* (rpc) carried over a daemon's death */
+	/* What the slots hold, carried over a daemon's death: kept until this rank marks into the slot again (step is UINT64_MAX
+	 * from then on) or declares anew. Other fields: (rpc). */
+	struct held { _Atomic uint64_t step; uint64_t mark_ns; uint32_t epoch, flags; } held[WIRE_SLOTS_MAX];
 	void *decl; uint64_t decl_bytes; /* (rpc) the sealed declaration, encoded */
 	struct seg *seg; uint32_t nseg, nseg_sent;      /* (rpc) */
 
@@ -86,6 +90,7 @@ struct ckpt {
 	int wake;                       /* eventfd: the helper is to look */
 	_Atomic uint32_t stop;
 	_Atomic(struct shared_snap *) fill;     /* private memory is to be copied for this record */
+	_Atomic uint32_t fill_stop;
 	_Atomic uint32_t filling;               /* futex: 1 from that request until the copy has ended */
 	uint64_t fill_mark;
 	struct link *fill_link;
@@ -96,6 +101,7 @@ struct ckpt {
 	struct declared *tensor; uint32_t ntensor, cap_tensor;
 	struct blob *blob; uint32_t nblob;
 	bool dirty, sealed_once, private_memory;
+	bool redeclare;                 /* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	_Atomic bool snapped, restored; /* written here, read by the helper */
 	uint32_t shadow;                /* segment of copies; UINT32_MAX none */
 	uint64_t last_step;             /* 1 + newest that got a slot */
@@ -129,7 +135,9 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 bool beat_lost(const struct link *l, uint64_t now);
 
 int declare_encode(ckpt *c, struct ckpt_err *err);      /* table of all declarations -> c->decl */
+/* Ends early when fill_quiesce asks for it. */
 void shadow_fill(ckpt *c, bool by_value);       /* private memory -> shadow: by_value the volatile ones, else the others */
+void shadow_prepare(ckpt *c);                    /* all private memory -> shadow, before a restore that may leave parts alone */
 void shadow_drain(ckpt *c);                     /* shadow -> private memory, after a restore */
 int blobs_by_value(ckpt *c);                    /* -EINVAL: one is longer than its cap */
 #endif

@@ -141,6 +141,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_step = step + 1;
 	c->snapped = true;
 	c->snap_link = l;
+	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
 	busy = c->private_memory && atomic_load(&c->filling);
@@ -154,6 +155,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		shared_snap_publish(l->rank, s, SNAP_FILLING);
 		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
 		c->fill_link = l;
+		atomic_store(&c->fill_stop, 0);
 		atomic_store(&c->filling, 1);
 		atomic_store(&c->fill, s);
 		helper_wake(c);
