@@ -143,6 +143,8 @@ pair() { # I A B
 
 # ---- stall and copy ----
 
+read -r load _ </proc/loadavg
+echo "$(nproc) cores, load before $load; $mib MiB of state; $(stat -f -c %T "$dir") at $dir"
 daemon_start
 build/ckptbench stall "$socket" "$work/stall" "$bytes" "$snapshots" >"$tmp/stall.out"
 samples stall <"$tmp/stall.out"
@@ -170,7 +172,8 @@ saver_start() { # STORE WORLD
 	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2"; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
-	read -r line <&"$saver_out" && [ "$line" = "ready 0" ] || fail "the job that saves did not start"
+	read -r line <&"$saver_out" || true
+	[ "$line" = "ready 0" ] || fail "the job that saves did not start"
 }
 
 save_one() { # one step; its phases go to the samples save_*

@@ -29,7 +29,7 @@ tap_n=0 failures=0 trainer='' daemon_pids=()
 exec 2>"$tmp/shell.err" # where the shell tells whom we killed
 declare -A seen=()   # step -> seq, of steps that were listed
 declare -A said=()   # step -> 1, of steps that a daemon called committed
-declare -A doomed=() # step -> seq, of steps that may be set aside: a run went back to an earlier one
+declare -A doomed=() # step -> seq, of steps that may be set aside: the last run that restored went back to an earlier one
 declare -A heard=()  # log -> lines of it that were read
 
 cleanup() {
@@ -103,18 +103,19 @@ hear() {
 	done
 }
 
-# Sets newest and adds to why; 0 when all is well.
+# Sets newest, and floor: the newest that is not doomed. Adds to why; 0 when all is well.
 inspect() {
 	local step seq path list out bad=0
 	declare -A now=()
-	newest=''
+	newest='' floor=''
 	hear # before the list: what was said by now must be in it
 	list=$(listed) || { why+="ckptctl ls failed"; return 1; }
 	while read -r step seq path; do
 		[ -n "$step" ] || continue
 		now[$step]=$seq
-		[ -n "$newest" ] && [ "$newest" -ge "$step" ] || newest=$step
 		[ "${doomed[$step]:-$seq}" = "$seq" ] || unset "doomed[$step]"
+		[ "${newest:--1}" -ge "$step" ] || newest=$step
+		[ "${floor:--1}" -ge "$step" ] || [ -n "${doomed[$step]:-}" ] || floor=$step
 	done <<<"$list"
 	for step in "${!seen[@]}" "${!said[@]}"; do
 		[ -z "${now[$step]:-}" ] || continue
@@ -137,11 +138,10 @@ inspect() {
 	return $bad
 }
 
-# The next run goes back to STEP: once what is being written has been written, later steps are doomed.
-go_back() { # STEP
+# A run restored step FROM: when it commits, later steps that were there before may be set aside.
+goes_back() { # FROM
 	local step
-	nap 300
-	inspect || return 1
+	doomed=()
 	for step in "${!seen[@]}"; do
 		[ "$step" -le "$1" ] || doomed[$step]=${seen[$step]}
 	done
@@ -219,7 +219,7 @@ if [ -z "$victims" ]; then
 	"$build/ckptd" --socket "$socket" 2>"$tmp/daemon.log" &
 	disown
 fi
-newest=''
+newest='' floor=''
 n=0
 while [ "$n" -lt "$kills" ]; do
 	n=$((n + 1))
@@ -227,16 +227,19 @@ while [ "$n" -lt "$kills" ]; do
 	mesh=$picked
 	resume=latest
 	why=''
-	floor=$newest
 	good=0
 	rewound=0
 	if one_in 8 && [ ${#seen[@]} -gt 1 ]; then
 		pick "${!seen[@]}"
 		resume=step:$picked
-		go_back "$picked" || good=1
 	elif one_in 6 && [ -n "$newest" ]; then
 		resume=disk
 	fi
+	if [ "$resume" != latest ]; then
+		nap 300 # what a dead launch staged is written: all that may be set aside is listed
+		inspect || good=1
+	fi
+	least=$floor
 	launch "$resume" 1000000
 	nap $((RANDOM % 500 + 20))
 	what=job
@@ -272,10 +275,11 @@ while [ "$n" -lt "$kills" ]; do
 		why+="the job was not killed but ended with $status: $(tail -5 "$tmp/err")"$'\n'
 		good=1
 	fi
-	if [ "$resume" = latest ] && [ -n "$from" ] && [ -n "$floor" ] && [ "$from" -lt "$floor" ]; then
-		why+="--resume latest went back to step $from, and $floor was committed"$'\n'
+	if [ "$resume" = latest ] && [ -n "$from" ] && [ "$from" -lt "${least:-0}" ]; then
+		why+="--resume latest went back to step $from, and $least was committed"$'\n'
 		good=1
 	fi
+	[ -z "$from" ] || goes_back "$from"
 	inspect || good=1
 	cp "$tmp/err" "$tmp/err.$n"
 	cp "$tmp/out" "$tmp/out.$n"
