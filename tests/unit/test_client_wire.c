@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_client_wire.c - messages, their descriptors, and shared memory that comes from a peer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include "ckpt/base/util.h"
+#include "ckpt/client/wire.h"
+
+static const struct {
+	uint32_t type, bytes;
+	int nfd;
+} request[] = {
+	{ WIRE_HELLO, sizeof(struct wire_hello), 1 },
+	{ WIRE_SEGMENT, sizeof(struct wire_segment), 1 },
+	{ WIRE_ADOPT, sizeof(struct wire_adopt), 1 },
+	{ WIRE_DECLARE, sizeof(struct wire_declare), 1 },
+	{ WIRE_RESTORE, sizeof(struct wire_restore), 0 },
+	{ WIRE_STEPS, sizeof(struct wire_steps), 0 },
+	{ WIRE_BYE, sizeof(struct wire_bye), 0 },
+};
+
+static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **state)
+{
+	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX] = { 0 };
+	struct wire_head *head = (struct wire_head *)buf;
+
+	(void)state;
+	for (uint32_t type = 0; type < 70; type++) {
+		uint32_t passed = 0;
+
+		head->type = (uint16_t)type;
+		for (uint32_t bytes = 0; bytes <= sizeof buf; bytes++)
+			for (int nfd = 0; nfd <= WIRE_FDS_MAX + 1; nfd++) {
+				bool good = false;
+
+				for (size_t i = 0; i < ARRAY_LEN(request); i++)
+					good |= request[i].type == type &&
+						request[i].bytes == bytes && request[i].nfd == nfd;
+				assert_int_equal(wire_request_check(buf, bytes, nfd),
+						 good ? 0 : -EPROTO);
+				passed += good;
+			}
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_BYE);
+	}
+	head->type = UINT16_MAX;
+	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
+}
+
+static void strings_in_requests_end(void **state)
+{
+	struct wire_hello h = { .head.type = WIRE_HELLO };
+	struct wire_restore r = { .head.type = WIRE_RESTORE };
+
+	(void)state;
+	memset(h.job, 'x', sizeof h.job - 1);
+	memset(r.only, 'x', sizeof r.only - 1);
+	assert_int_equal(wire_request_check(&h, sizeof h, 1), 0);
+	assert_int_equal(wire_request_check(&r, sizeof r, 0), 0);
+	h.job[sizeof h.job - 1] = 'x';
+	r.only[sizeof r.only - 1] = 'x';
+	assert_int_equal(wire_request_check(&h, sizeof h, 1), -EPROTO);
+	assert_int_equal(wire_request_check(&r, sizeof r, 0), -EPROTO);
+}
+
+static void pair(int sock[2])
+{
+	assert_int_equal(
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock), 0);
+}
+
+static int fds_open(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* What a peer that does not keep to wire_send might send. */
+static void send_raw(int sock, const void *bytes, size_t len, int nfd)
+{
+	union {
+		char buf[CMSG_SPACE(sizeof(int) * 32)];
+		struct cmsghdr align;
+	} control = { 0 };
+	struct iovec iov = { .iov_base = (void *)(uintptr_t)bytes, .iov_len = len };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (nfd) {
+		struct cmsghdr *c;
+		int fd[32] = { 0 };
+
+		m.msg_control = control.buf;
+		m.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfd);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfd);
+		memcpy(CMSG_DATA(c), fd, sizeof(int) * (size_t)nfd);
+	}
+	assert_int_equal(sendmsg(sock, &m, MSG_NOSIGNAL), len);
+}
+
+static void messages_and_descriptors_arrive(void **state)
+{
+	struct wire_sealed m = { .epoch = 3, .nslot = 4, .slot_bytes = 5 }, got;
+	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
+	int sock[2], fd[WIRE_FDS_MAX], nfd, before = fds_open();
+
+	(void)state;
+	pair(sock);
+	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
+		assert_int_equal(
+			wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77, (int[]){ 0, 1, 2, 0 }, n),
+			0);
+		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
+		memcpy(&got, buf, sizeof got);
+		assert_true(got.head.type == WIRE_SEALED && got.head.seq == 77 && got.epoch == 3 &&
+			    got.slot_bytes == 5);
+		assert_int_equal(nfd, n);
+		for (int i = 0; i < WIRE_FDS_MAX; i++) {
+			assert_int_equal(fd[i] >= 0, i < n);
+			if (i < n)
+				assert_int_equal(fcntl(fd[i], F_GETFD), FD_CLOEXEC);
+		}
+		wire_close_fds(fd, nfd);
+		assert_int_equal(fd[0], -1);
+	}
+	assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), -EAGAIN);
+	(void)close(sock[0]);
+	assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), 0);
+	assert_int_equal(wire_send(sock[1], &m, WIRE_SEALED, sizeof m, 1, NULL, 0), -EPIPE);
+	(void)close(sock[1]);
+	assert_int_equal(fds_open(), before);
+}
+
+static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **state)
+{
+	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX + 64], in[WIRE_BYTES_MAX];
+	struct wire_bye good = { .head = { .magic = WIRE_MAGIC,
+					   .abi = WIRE_ABI,
+					   .type = WIRE_BYE,
+					   .bytes = sizeof good } };
+	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
+
+	(void)state;
+	pair(sock);
+	before = fds_open();
+	for (int how = 0; how < 10; how++) {
+		struct wire_bye bad = good;
+		size_t len = sizeof bad;
+		int n = how % 2;
+
+		switch (how / 2) {
+		case 0:
+			bad.head.magic ^= 1;
+			break;
+		case 1:
+			bad.head.abi++;
+			break;
+		case 2:
+			bad.head.bytes--;
+			break;
+		case 3:
+			len = sizeof bad.head - 1;
+			break;
+		case 4:
+			n = how == 8 ? WIRE_FDS_MAX + 1
+				     : 32; /* more than fit: seen, or cut off by the kernel */
+			break;
+		}
+		memset(buf, 0, sizeof buf);
+		memcpy(buf, &bad, sizeof bad);
+		send_raw(sock[0], buf, len, n);
+		assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd), -EPROTO);
+		assert_int_equal(nfd, 0);
+		assert_int_equal(fds_open(), before);
+	}
+	good.head.bytes = WIRE_BYTES_MAX + 64;
+	memcpy(buf, &good, sizeof good);
+	send_raw(sock[0], buf, sizeof buf, 2);
+	assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd), -EPROTO);
+	assert_int_equal(fds_open(), before);
+	good.head.bytes = sizeof good;
+	send_raw(sock[0], &good, sizeof good, 0);
+	assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd), sizeof good);
+	(void)close(sock[0]);
+	(void)close(sock[1]);
+}
+
+static void memory_of_a_peer_is_mapped_only_when_it_cannot_shrink(void **state)
+{
+	struct ckpt_err err = { 0 };
+	void *p;
+	int fd, plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING), file;
+	char path[] = "/tmp/ckpt-wire-XXXXXX";
+
+	(void)state;
+	assert_int_equal(wire_memfd("good", 8192, &fd, &err), 0);
+	assert_int_equal(wire_map(fd, 4096, 0, &p, &err), -EPROTO);
+	assert_int_equal(wire_map(fd, 8193, 0, &p, &err), -EPROTO);
+	assert_int_equal(wire_map(fd, 8192, 1, &p, &err),
+			 -EPROTO); /* to be read only: it may still be written */
+	assert_int_equal(wire_map(fd, 8192, 0, &p, &err), 0);
+	memset(p, 1, 8192);
+	assert_int_equal(ftruncate(fd, 4096), -1);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1); /* it is mapped */
+	munmap(p, 8192);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+	assert_int_equal(wire_map(fd, 8192, 1, &p, &err), 0);
+	assert_int_equal(*(uint8_t *)p, 1);
+	munmap(p, 8192);
+	(void)close(fd);
+
+	assert_int_equal(ftruncate(plain, 8192), 0);
+	assert_int_equal(wire_map(plain, 8192, 0, &p, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, "seals"));
+	assert_int_equal(fcntl(plain, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	assert_int_equal(wire_map(plain, 8192, 0, &p, &err), -EPROTO);
+	(void)close(plain);
+	file = mkstemp(path);
+	assert_true(file >= 0 && ftruncate(file, 8192) == 0);
+	assert_int_equal(wire_map(file, 8192, 0, &p, &err), -EPROTO);
+	(void)unlink(path);
+	(void)close(file);
+	assert_int_equal(wire_memfd("too much", UINT64_MAX, &fd, &err), -EFBIG);
+	assert_int_equal(wire_memfd("empty", 0, &fd, &err), 0);
+	assert_int_equal(wire_map(fd, 0, 0, &p, &err), -EPROTO);
+	(void)close(fd);
+}
+
+static void the_default_socket_is_in_a_directory_of_this_user_alone(void **state)
+{
+	char path[108], dir[108];
+	struct ckpt_err err = { 0 };
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(wire_socket_path(path, 1, &err), 0);
+	snprintf(dir, sizeof dir, "%s", path);
+	*strrchr(dir, '/') = 0;
+	assert_int_equal(stat(dir, &st), 0);
+	assert_true(st.st_uid == geteuid() && (st.st_mode & 0777) == 0700);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_request_passes_with_its_size_and_descriptors_and_no_others),
+		cmocka_unit_test(strings_in_requests_end),
+		cmocka_unit_test(messages_and_descriptors_arrive),
+		cmocka_unit_test(what_is_not_a_message_is_refused_and_its_descriptors_closed),
+		cmocka_unit_test(memory_of_a_peer_is_mapped_only_when_it_cannot_shrink),
+		cmocka_unit_test(the_default_socket_is_in_a_directory_of_this_user_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
