@@ -153,8 +153,9 @@ launch() { # RESUME STEPS OPTION...: in a process group of its own
 	local resume=$1 steps=$2
 	shift 2
 	: >"$tmp/out"
-	setsid "$build/trainer" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 7 + 1)) \
-		--persist-every $((RANDOM % 3 + 1)) --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
+	pick never bounded finish
+	setsid "$build/trainer" --mesh "$mesh" --steps "$steps" --params "$params" --step-ms "$step_ms" --snapshot-every $((RANDOM % 5 + 1)) \
+		--persist-every $((RANDOM % 3 + 1)) --guard "$picked" --root "$store" --job "$job" --socket "$socket" --resume "$resume" \
 		--losses "$losses" "$@" >"$tmp/out" 2>"$tmp/err" &
 	trainer=$!
 }
@@ -187,6 +188,19 @@ kill_job() { # sets how
 		;;
 	esac
 	collect
+}
+
+# A daemon that stutters copies while the trainer goes on: that is how copies are torn.
+stutter() { # MILLISECONDS, about
+	local left=$1
+	daemons
+	while [ "$left" -gt 0 ] && [ ${#daemon_pids[@]} -gt 0 ]; do
+		kill -STOP "${daemon_pids[@]}"
+		nap 12
+		kill -CONT "${daemon_pids[@]}"
+		nap 3
+		left=$((left - 18))
+	done
 }
 
 kill_daemon() {
@@ -241,7 +255,10 @@ while [ "$n" -lt "$kills" ]; do
 	fi
 	least=$floor
 	launch "$resume" 1000000
-	nap $((RANDOM % 500 + 20))
+	nap $((RANDOM % 400 + 20))
+	if one_in 2; then
+		stutter $((RANDOM % 400 + 20))
+	fi
 	what=job
 	if [ -n "$victims" ]; then
 		pick job daemon both both
