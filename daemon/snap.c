@@ -364,6 +364,7 @@ void launch_ring(struct launch *l)
 		}
 		snap_check(s);
 	}
+	launch_unref(l);
 }
 
 /* --- staged --- */
