@@ -122,7 +122,7 @@ $(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(FUZZ
 	$(Q)$(CC) $(LDFLAGS) $(if $(filter fuzz,$(V)),-fsanitize=fuzzer) -o $@ $(filter %.o,$^) \
 		-Wl,--start-group $(FUZZ_ROOMS:%=$(O)/%.a) -Wl,--end-group $(sort $(foreach r,$(FUZZ_ROOMS),$(LIBS.$(r)))) -lm
 .SECONDARY: $(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o)
-$(FUZZ:%=fuzz-%): fuzz-%: build/.deps-all
+$(FUZZ:%=fuzz-%): fuzz-%: build/.deps-tidy
 	$(MAKEJ) V=fuzz build/obj/fuzz/fuzz/$*
 	@mkdir -p build/fuzz/$*
 	build/obj/fuzz/fuzz/$* -artifact_prefix=build/fuzz/ $(ARGS) build/fuzz/$* $(wildcard tests/fuzz/corpus/$*)
@@ -134,7 +134,7 @@ units: $(UNIT:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
 fuzzers: $(FUZZ:%=$(O)/fuzz/%)
 objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/main.o $(O)/ckpt/cli/main.o \
-	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o
+	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh))
 test: build/.deps-test
@@ -146,23 +146,18 @@ test: build/.deps-test
 demo: build/.deps-build
 	$(MAKEJ) all
 	@tests/demo/demo.sh
-bench: build/.deps-all
+bench: build/.deps-bench
 	$(MAKEJ) all
 	@if [ -x tests/bench/run.sh ]; then tests/bench/run.sh; else echo "make bench: tests/bench/run.sh is not there"; fi
-tidy: build/.deps-all
+tidy: build/.deps-tidy
 	@tests/tidy
 
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-build/.deps-build: .ci/deps
-	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) build
-	@mkdir -p build && touch $@
-build/.deps-test: .ci/deps
-	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) test
-	@mkdir -p build && touch $@
-build/.deps-all: .ci/deps
-	@.ci/deps $(if $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS)),install,check) all
+INSTALLING := $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS))
+build/.deps-%: .ci/deps
+	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
 
 # For tests/law: one line a room: its name, folder, archive, what it may use; one line an exception.
@@ -173,7 +168,7 @@ law-data:
 clean:
 	rm -rf build
 help:
-	@sed -n 's/^#: //p' Makefile
+	@sed -n 's/^#: //p' Makefile tests/*/*.mk
 #: make               build/ckptctl build/ckptd build/libckpt.so build/trainer
 #: make demo          train, kill, resume on other meshes: the whole product in a minute
 #: make test          every test; TESTS='unit:io_queue script:tests/e2e/x.sh' for some (tests/run.sh)
