@@ -205,12 +205,60 @@ static void every_needed_chunk_is_read_once_and_the_others_are_not(void **state)
 	free(r);
 }
 
+/* --- file systems without direct I/O --- */
+
+static int no_direct_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	return flags & O_DIRECT ? -EINVAL : io_ops_posix.open(NULL, dirfd, name, flags, mode);
+}
+
+static int64_t no_direct_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	(void)ctx;
+	return fcntl(fd, F_GETFL) & O_DIRECT ? -EINVAL
+					     : io_ops_posix.pread(NULL, fd, buf, len, off);
+}
+
+static void where_direct_io_is_refused_files_are_read_through_the_cache(void **state)
+{
+	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	uint64_t seed = disk_seed(__func__);
+	struct ckpt_err err = { 0 };
+	struct checkpoint *c;
+	struct disk d;
+	struct job a;
+
+	(void)state;
+	disk_make(&d);
+	job_make(&a, "fsdp=2", seed, 1);
+	job_stage(&a, 5, 0);
+	job_write(&a, &d, &plain);
+	c = disk_open(&d);
+	for (int at_open = 0; at_open < 2; at_open++) {
+		struct io_ops ops = io_ops_posix;
+		const struct disk_how how = { .ops = &ops, .engine = IO_THREADS, .direct = true };
+
+		if (at_open)
+			ops.open = no_direct_open;
+		else
+			ops.pread = no_direct_pread;
+		if (job_restore(&a, &d, c, &how, NULL, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		job_check(&a, 5);
+	}
+	checkpoint_free(c);
+	job_free(&a);
+	disk_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_any_mesh_saved_any_mesh_restores_from_files),
 		cmocka_unit_test(what_any_mesh_staged_any_mesh_restores_from_memory),
 		cmocka_unit_test(every_needed_chunk_is_read_once_and_the_others_are_not),
+		cmocka_unit_test(where_direct_io_is_refused_files_are_read_through_the_cache),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
