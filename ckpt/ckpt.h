@@ -75,6 +75,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define CKPT_ABI 1
+#define CKPT_VERSION "0.1.0"
 #define CKPT_LATEST UINT64_MAX  /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
@@ -300,15 +301,19 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 
 /* Hand the declarations to the daemon and wait up to wait_ns until every rank has done so and the
  * slots are in memory. 0: ready. CKPT_SKIPPED: not yet; training may start, snapshots skip until it
- * is. -ETIMEDOUT is not used: an unready seal is an outcome. -EINVAL: this declaration contradicts
- * another rank's (all contradictions are listed), or together the ranks leave elements uncovered.
- */
+ * is, and a further call goes on waiting. -EINVAL: this declaration contradicts another rank's (all
+ * contradictions are listed), or together the ranks leave elements uncovered: correct it and seal
+ * again. Whenever one rank seals again, all ranks do: that is a new epoch. */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
 /* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it.
  * Steps must grow from call to call; a step that was skipped or torn may be marked again. 0,
  * CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up
- * to 60 s for a slot. */
+ * to 60 s for a slot.
+ * A snapshot is written only when it is known that the state was left alone while it was copied: it
+ * is FINAL, or ckpt_guard, ckpt_wait for this very step, or ckpt_detach has come after it. One that
+ * is followed by the next without a guard between is counted as unguarded and never written.
+ * Memory that is not from ckpt_alloc costs a second system call and is copied twice. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
 /* [fast] unless the copy is late. Call it before the state is changed again; when it returns,
@@ -316,7 +321,7 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
 /* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn; -EIO, -ENOSPC,
- * ...: it could not be written, why is in err. */
+ * ...: it could not be written, why is in err. Waiting says that the step's state is left alone. */
 int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err);
 
 /* The restorable steps, newest first, at most n of them. Returns their number. */

@@ -11,7 +11,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/io/io.h"
 
-extern const char ckptd_version[];       /* "ckptd 0.1.0": also the tool in MANIFEST */
+extern const char ckptd_version[];       /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
 struct daemon;
 struct daemon_opts {
 	const char *socket;             /* NULL: the user's default (wire_socket_path) */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-const char ckptd_version[] = "ckptd 0.1.0";
+const char ckptd_version[] = "ckptd " CKPT_VERSION;
 
 struct persist {
 	struct task task;

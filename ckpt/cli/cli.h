@@ -18,7 +18,7 @@
 #include "ckpt/io/io.h"
 #include <stdio.h>
 
-#define CLI_VERSION "0.1.0"
+#define CLI_VERSION CKPT_VERSION
 
 /* The whole program: argv as main() gets it (it may be permuted), data to out, talk to err.
  * Returns the exit code. Reads CKPTD_STORE, NO_COLOR, TERM, COLUMNS and the locale's name from

@@ -23,7 +23,7 @@ int client_alive(const ckpt *c)
 
 const char *ckpt_version(void)
 {
-	return "0.1.0";
+	return CKPT_VERSION;
 }
 
 /* --- attach --- */
