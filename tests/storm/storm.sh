@@ -29,7 +29,8 @@ tap_n=0 failures=0 trainer='' daemon_pids=()
 exec 2>"$tmp/shell.err" # where the shell tells whom we killed
 declare -A seen=()   # step -> seq, of steps that were listed
 declare -A said=()   # step -> 1, of steps that a daemon called committed
-declare -A doomed=() # step -> seq, of steps that may be set aside: the last run that restored went back to an earlier one
+declare -A doomed=() # step -> seq, of steps that may be set aside: the last run that restored went back to an earlier one,
+declare -A fated=()  # or the one before, whose commit may have been under way when the last one began
 declare -A heard=()  # log -> lines of it that were read
 
 cleanup() {
@@ -98,12 +99,12 @@ hear() {
 			[[ $line =~ job\ $job\ step\ ([0-9]+)\ committed ]] || continue
 			step=${BASH_REMATCH[1]}
 			said[$step]=1
-			unset "doomed[$step]"
+			unset "doomed[$step]" "fated[$step]"
 		done < <(tail -n "+$((${heard[$log]:-0} + 1))" "$log")
 	done
 }
 
-# Sets newest, and floor: the newest that is not doomed. Adds to why; 0 when all is well.
+# Sets newest, and floor: the newest that nothing may set aside. Adds to why; 0 when all is well.
 inspect() {
 	local step seq path list out bad=0
 	declare -A now=()
@@ -114,12 +115,13 @@ inspect() {
 		[ -n "$step" ] || continue
 		now[$step]=$seq
 		[ "${doomed[$step]:-$seq}" = "$seq" ] || unset "doomed[$step]"
+		[ "${fated[$step]:-$seq}" = "$seq" ] || unset "fated[$step]"
 		[ "${newest:--1}" -ge "$step" ] || newest=$step
-		[ "${floor:--1}" -ge "$step" ] || [ -n "${doomed[$step]:-}" ] || floor=$step
+		[ "${floor:--1}" -ge "$step" ] || [ -n "${doomed[$step]:-}${fated[$step]:-}" ] || floor=$step
 	done <<<"$list"
 	for step in "${!seen[@]}" "${!said[@]}"; do
 		[ -z "${now[$step]:-}" ] || continue
-		if [ -n "${doomed[$step]:-}" ]; then
+		if [ -n "${doomed[$step]:-}${fated[$step]:-}" ]; then
 			unset "seen[$step]" "said[$step]"
 			rewound=1
 			continue
@@ -141,6 +143,10 @@ inspect() {
 # A run restored step FROM: when it commits, later steps that were there before may be set aside.
 goes_back() { # FROM
 	local step
+	fated=()
+	for step in "${!doomed[@]}"; do
+		fated[$step]=${doomed[$step]}
+	done
 	doomed=()
 	for step in "${!seen[@]}"; do
 		[ "$step" -le "$1" ] || doomed[$step]=${seen[$step]}
@@ -245,7 +251,7 @@ while [ "$n" -lt "$kills" ]; do
 	rewound=0
 	if one_in 8 && [ ${#seen[@]} -gt 1 ]; then
 		pick "${!seen[@]}"
-		resume=step:$picked
+		[ -n "${doomed[$picked]:-}${fated[$picked]:-}" ] || resume=step:$picked
 	elif one_in 6 && [ -n "$newest" ]; then
 		resume=disk
 	fi
