@@ -19,6 +19,7 @@ fi
 . "$(dirname "$0")/ckptd_tap.sh"
 mkdir "$tmp/disk"
 mount -t tmpfs -o size=12m none "$tmp/disk"
+trap 'umount -l "$tmp/disk"; tidy_up' EXIT # the daemon still has it open
 store=$tmp/disk/store
 
 # 60K parameters are 1 MiB of state, so that about ten steps fit.
