@@ -24,6 +24,7 @@ rm -rf "$logs" && mkdir -p "$logs" || exit 1
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-t.XXXXXX") || exit 1 # short: sockets lie in it
 memory=$tmp
 [ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-t.XXXXXX) || exit 1
+chmod 711 "$tmp" "$memory" # some tests become another user for a while
 red='' dim='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
 	red=$'\e[31m' dim=$'\e[2m' plain=$'\e[0m'
