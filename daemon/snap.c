@@ -385,7 +385,6 @@ static void snap_staged(struct snap *s)
 	s->phase_ns[0] = s->staged_at - s->mark_ns;
 	if (s->flags || nobody_left(l) || s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
-	shared_outcome_set(l->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
 	log_line(&s->job->d->opts.log, LOG_INFO, "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
 		 (double)s->phase_ns[0] / 1e6);
 }
@@ -492,6 +491,11 @@ void job_settle(struct job *j)
 		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
 			snap_release(s);
 	}
+	for (struct snap *s = j->snaps; s; s = s->next) /* now that the slot of the older one can be had */
+		if (s->phase != PHASE_COLLECTING && !s->told) {
+			s->told = true;
+			shared_outcome_set(s->launch->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
+		}
 	write_next(j);
 	newest = newest_staged(j);
 	if (newest)

@@ -158,6 +158,7 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, stealable, committed;
+	bool told;                      /* that it is staged */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;

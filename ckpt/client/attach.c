@@ -424,15 +424,18 @@ static void try_again(ckpt *c, uint64_t *backoff_ns)
 static void fill_private(ckpt *c)
 {
 	struct shared_snap *s = atomic_exchange(&c->fill, NULL);
+	const struct link *l = c->fill_link;
 	const uint64_t one = 1;
+	uint64_t mark = c->fill_mark;
 
 	if (!s)
 		return;
 	shadow_fill(c, false);
-	if (shared_snap_move(s, c->fill_mark, SNAP_FILLING, SNAP_COPYING) && write(c->fill_link->bell, &one, sizeof one) < 0)
-		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
+	/* Before the daemon may copy: the step can be staged, and the next one marked, before we run again. */
 	atomic_store(&c->filling, 0);
 	shared_futex_wake(&c->filling);
+	if (shared_snap_move(s, mark, SNAP_FILLING, SNAP_COPYING) && write(l->bell, &one, sizeof one) < 0)
+		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
 }
 
 void fill_quiesce(ckpt *c)
