@@ -424,12 +424,14 @@ static void try_again(ckpt *c, uint64_t *backoff_ns)
 static void fill_private(ckpt *c)
 {
 	struct shared_snap *s = atomic_exchange(&c->fill, NULL);
-	const struct link *l = c->fill_link;
 	const uint64_t one = 1;
-	uint64_t mark = c->fill_mark;
+	const struct link *l;
+	uint64_t mark;
 
 	if (!s)
 		return;
+	l = c->fill_link;
+	mark = c->fill_mark;
 	shadow_fill(c, false);
 	/* Before the daemon may copy: the step can be staged, and the next one marked, before we run again. */
 	atomic_store(&c->filling, 0);
