@@ -74,7 +74,7 @@ show() { # LINES ARGUMENT...
 }
 
 # Trains until the losses show that step $kill_after + 1 is under way, and kills all of it.
-train_and_kill() { # NAME
+train_and_kill() { # NAME [PID: killed at the same time]
 	local name=$1 i=0 line=
 	say "$name" "Train on fsdp=4, a snapshot every $every steps; SIGKILL to the whole job in the middle of step $((kill_after + 1))."
 	# shellcheck disable=SC2046 # options are words
@@ -85,11 +85,12 @@ train_and_kill() { # NAME
 		[ $((i += 1)) -lt 6000 ] || die "the trainer does not get to step $kill_after: $(cat "$demo/$name.out")"
 		sleep 0.01
 	done
-	kill -KILL "$job" # its ranks die with it
-}
-
-bury() {
-	wait "$job" 2>/dev/null || true
+	# One command, and both reaped at once: the shell would tell of them otherwise.
+	# shellcheck disable=SC2086 # one or two
+	{
+		kill -KILL "$job" ${2:-} # the ranks die with their parent
+		wait "$job" ${2:-} || true
+	} 2>/dev/null
 	job=''
 }
 
@@ -157,19 +158,14 @@ echo
 start_daemon
 
 train_and_kill demo-a
-bury
 inspect demo-a "What is in the store at this moment; ckptd, which outlived the job, still writes what was staged:"
 resume demo-a fsdp=4 memory "Resume on fsdp=4 from the memory of ckptd: the newest staged step; train to step $steps."
 
 train_and_kill demo-b
-bury
 inspect demo-b "What is in the store at this moment:"
 resume demo-b fsdp=3 memory "Resume on fsdp=3: 3 processes take from memory what 4 had put there."
 
-train_and_kill demo-c
-kill -KILL "$daemon"
-bury
-wait "$daemon" 2>/dev/null || true
+train_and_kill demo-c "$daemon"
 daemon=''
 say '' "SIGKILL to ckptd at the same time: what was in memory is gone. Start another."
 start_daemon
