@@ -266,7 +266,6 @@ enum verb {
 	RESTORE,
 	STEPS,
 	STATS,
-	STEPS_UNTIL_GONE,
 	USE_AFTER_FORK,
 	DETACH,
 };
@@ -496,10 +495,6 @@ static int life_order(struct life *l, const struct order *o, struct answer *a, s
 		return ckpt_restore(l->c, &want, &a->got, e);
 	case STEPS:
 		return ckpt_steps(l->c, a->step, ARRAY_LEN(a->step));
-	case STEPS_UNTIL_GONE:
-		while (ckpt_steps(l->c, a->step, ARRAY_LEN(a->step)) >= 0)
-			;
-		return 0;
 	case STATS:
 		a->stats.size = sizeof a->stats;
 		return ckpt_stats(l->c, &a->stats);
