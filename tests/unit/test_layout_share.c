@@ -133,7 +133,7 @@ static uint64_t nth_index(const struct indices *x, uint64_t i)
 }
 
 /* Count the elements of the set in a tensor-sized array. */
-static void count_elements(const struct indexset *x, const uint64_t *shape, uint8_t *count)
+static void count_elements(const struct indexset *x, const uint64_t *shape, uint32_t *count)
 {
 	for (uint64_t i = 0; i < x->numel; i++) {
 		uint64_t at = 0, rest = i, index[4];
@@ -163,7 +163,7 @@ static void coordinate_of(const struct mesh *m, uint32_t place, uint32_t *coord)
 static void shares_are_right_and_owned_parts_cover_every_element_once(void **state)
 {
 	static struct random_case c;
-	static uint8_t held[NUMEL_MAX], owned[NUMEL_MAX];
+	static uint32_t held[NUMEL_MAX], owned[NUMEL_MAX]; /* there may be 256 replicas */
 	uint64_t replicated = 0, partly = 0;
 
 	(void)state;
