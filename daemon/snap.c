@@ -474,6 +474,14 @@ static void write_next(struct job *j)
 	persist_start(due);
 }
 
+static void tell_staged(struct snap *s)
+{
+	if (s->phase == PHASE_COLLECTING || s->told)
+		return;
+	s->told = true;
+	shared_outcome_set(s->launch->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
+}
+
 void job_settle(struct job *j)
 {
 	struct snap *newest = newest_staged(j);
@@ -491,15 +499,12 @@ void job_settle(struct job *j)
 		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
 			snap_release(s);
 	}
-	for (struct snap *s = j->snaps; s; s = s->next) /* now that the slot of the older one can be had */
-		if (s->phase != PHASE_COLLECTING && !s->told) {
-			s->told = true;
-			shared_outcome_set(s->launch->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
-		}
 	write_next(j);
 	newest = newest_staged(j);
 	if (newest)
 		steal_update(newest);
+	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
+		tell_staged(s);
 }
 
 void snap_written(struct snap *s, int rc, const char *text)
@@ -508,6 +513,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 
 	j->writing = NULL;
 	s->phase = PHASE_STAGED;
+	tell_staged(s);
 	if (rc < 0 && snap_guarded(s) < 0) {
 		snap_unguarded(s);
 		snap_release(s);

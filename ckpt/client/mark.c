@@ -133,7 +133,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	rc = ticket_get(c, l, step, wanted(c, m), &t);
 	if (rc == -ECONNRESET)
 		return CKPT_DETACHED;
-	if (rc < 0 || t.slot == SHARED_SKIP) {
+	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
 		c->since_persist++;
 		return CKPT_SKIPPED;
 	}
@@ -144,18 +144,21 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
+	if (t.flags & TICKET_FINAL)
+		fill_quiesce(c); /* of a snapshot that no guard followed */
 	busy = c->private_memory && atomic_load(&c->filling);
 	if (!busy) {
+		atomic_store(&c->fill_stop, 0);
 		shadow_fill(c, true);
 		rc = blobs_by_value(c);
 	}
 	if (rc < 0 || busy) {
 		shared_snap_publish(l->rank, s, SNAP_TORN);
+		rc = busy ? CKPT_SKIPPED : rc;
 	} else if (c->private_memory) {
 		shared_snap_publish(l->rank, s, SNAP_FILLING);
 		c->fill_mark = atomic_load_explicit(&l->rank->marks, memory_order_relaxed);
 		c->fill_link = l;
-		atomic_store(&c->fill_stop, 0);
 		atomic_store(&c->filling, 1);
 		atomic_store(&c->fill, s);
 		helper_wake(c);
