@@ -44,7 +44,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	if (step >= c->last_step)
 		return 0;
 	/* The same step once more, where the first attempt came to nothing, here or on another rank. */
-	if (step + 1 != c->last_step)
+	if (step + 1 != c->last_step || (c->restored && step == c->restored_step))
 		return -EINVAL;
 	if (!newest || newest->rec.step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
 		return 0;
