@@ -210,7 +210,7 @@ static void verify_finds_every_flipped_byte_of_data_and_padding(void **state)
 				padding++;
 			}
 		}
-		for (uint32_t k = 0; k < 30; k++)
+		for (uint32_t k = 0; k < FEWER(30); k++)
 			verify_must_find(&s, i,
 					 f->data_off +
 						 disk_random(&s.rng) % (f->data_end - f->data_off));
@@ -267,7 +267,7 @@ static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state
 
 	(void)state;
 	scene_make(&s, __func__);
-	for (uint32_t n = 0; n < 60; n++) {
+	for (uint32_t n = 0; n < FEWER(60); n++) {
 		uint32_t file = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
 		const struct format_file *f = &s.c->file[file];
 		uint64_t k = disk_random(&s.rng) % f->nchunk, off;

@@ -71,7 +71,7 @@ static void what_any_mesh_saved_any_mesh_restores_from_files(void **state)
 
 	(void)state;
 	disk_make(&d);
-	for (uint32_t i = 0; i < 16; i++)
+	for (uint32_t i = 0; i < FEWER(16); i++)
 		one_mesh_to_another(&rng, &d, meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
 				    meshes[disk_random(&rng) % ARRAY_LEN(meshes)], i % 4,
 				    i / 4 % 2);
@@ -83,7 +83,7 @@ static void what_any_mesh_staged_any_mesh_restores_from_memory(void **state)
 	uint64_t rng = disk_seed(__func__);
 
 	(void)state;
-	for (uint32_t i = 0; i < 12; i++) {
+	for (uint32_t i = 0; i < FEWER(12); i++) {
 		const char *from = meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
 			   *to = meshes[disk_random(&rng) % ARRAY_LEN(meshes)];
 		uint64_t seed = disk_random(&rng), step = disk_random(&rng) % 1000;
