@@ -545,9 +545,9 @@ static void maybe_ready(struct launch *l)
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
 			shared_gate_give(l->page, i, false);
+	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
-	job_settle(l->job);
 	restore_try(l);
 	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", l->job->name, epoch,
 		 l->nslot, l->member[0].decl->raw_bytes / MIB);

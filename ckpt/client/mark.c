@@ -303,12 +303,13 @@ static bool hopeful(const ckpt *c, uint64_t step)
 
 static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 {
+	bool hope = hopeful(c, step); /* before the outcome is looked for, or it could come in between */
 	struct shared_outcome o;
 
 	if (!outcome_find(c, step, &o)) {
 		struct link *l;
 
-		if (hopeful(c, step))
+		if (hope)
 			return 1;
 		l = atomic_load(&c->link);
 		if (!l)
