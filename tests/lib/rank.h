@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rank.h - a rank of a made-up job that uses ckpt.h as a trainer would. Every element of its state is a pure
+ * function of (tensor, global index, step), so what comes back on another mesh can be checked element
+ * by element. Include rank.c into the test.
+ *
+ * The state has what a declaration can say: tensors that are sharded (even, uneven, strided, smaller than
+ * the mesh), replicated, 0-d, empty; in memory of the library, in the process's own, with gaps between the
+ * rows, in two boxes; VOLATILE, CONST, DERIVED; a global blob that grows and a blob per rank.
+ *
+ * Mesh dimensions are understood by name: fsdp cuts dimension 0, tp dimension 1, others replicate.
+ */
+#ifndef TESTS_RANK_H
+#define TESTS_RANK_H
+#include "ckpt/base/arena.h"
+#include "ckpt/layout/layout.h"
+#include <pthread.h>
+
+#define SEC UINT64_C(1000000000)
+#define RANK_TENSORS 16
+#define RANK_BLOB_MAX 300
+
+/* In a thread or child nothing may jump: what must hold and does not ends the program. */
+#define MUST(x) rank_must((x) != 0, #x, __FILE__, __LINE__, NULL)
+#define MUST_OK(x, err) rank_must((x) == 0, #x, __FILE__, __LINE__, (err)->msg)
+#define MUST_BE(x, y) rank_must_be((int64_t)(x), (int64_t)(y), #x, __FILE__, __LINE__)
+void rank_must(int ok, const char *what, const char *file, int line, const char *why);
+void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int line);
+
+struct plan_of_job {
+	const char *socket, *store, *job, *mesh; /* mesh as mesh_parse takes it; its size is the world */
+	uint64_t generation, guard_ns, memory_max, rows; /* rows: of the large tensors; 0: 64 */
+	uint32_t flags, slots, persist_every, guard;     /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
+	bool shared_only;       /* nothing in private memory */
+	bool extra;             /* one tensor more */
+	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
+};
+
+struct rank_tensor {
+	uint32_t spec, id, ndim, elem, nlocal;
+	uint64_t shape[3], n[3], *at[3];        /* at: the global index of each local one, by dimension */
+	uint64_t rows0;                         /* in the first box */
+	int64_t stride[3];
+	uint8_t *ptr[2];                        /* of the boxes */
+	uint8_t *own;                           /* malloc'ed */
+};
+
+struct rank {
+	const struct plan_of_job *plan;
+	uint32_t rank, world, mesh_id;
+	ckpt *c;
+	struct arena a;
+	struct mesh mesh;
+	uint32_t ntensor;
+	struct rank_tensor t[RANK_TENSORS];
+	uint8_t blob[2][RANK_BLOB_MAX];         /* cursor, rng */
+	uint64_t blob_len[2];
+	void *arg;                              /* the script's */
+	pthread_barrier_t *barrier;             /* of the team; NULL */
+};
+
+uint32_t rank_world(const char *mesh);
+int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, struct ckpt_err *err);
+int rank_declare(struct rank *k, struct ckpt_err *err);
+void rank_open(struct rank *k, const struct plan_of_job *p, uint32_t rank); /* attach, declare, seal: must succeed, and be ready */
+void rank_close(struct rank *k, uint64_t drain_ns);
+void rank_free(struct rank *k); /* what the library does not own; without ckpt_detach */
+int rank_tensor_find(const struct rank *k, const char *name); /* index into t */
+uint64_t rank_bytes(const struct rank *k); /* of all its tensors */
+
+void rank_fill(struct rank *k, uint64_t step);
+void rank_clear(struct rank *k); /* a pattern that is no step's */
+/* Is everything of that step? Prints the first difference. blobs: also what ckpt_blob_read gives. */
+bool rank_check(struct rank *k, uint64_t step);
+bool rank_check_clear(struct rank *k);
+bool rank_check_blobs(struct rank *k, uint64_t step, uint32_t world_saved);
+
+/* One step of training: guard, update, snapshot. The result of ckpt_snapshot. */
+int rank_step(struct rank *k, uint64_t step, uint32_t mark_flags);
+int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret, struct ckpt_err *err);
+void rank_meet(struct rank *k);
+
+/* Run script in one thread a rank; each opens what it needs. */
+void team(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg);
+#endif
