@@ -32,7 +32,6 @@ if [ "$(id -u)" -ne 0 ] || ! as_nobody true 2>/dev/null; then
 	done
 else
 	open=$(mktemp -d /tmp/ckptd-owner.XXXXXX)
-	trap 'rm -rf "$open"; tidy_up' EXIT
 	mkdir "$open/root" "$open/nobody" "$open/bin"
 	cp -d "$build"/ckptd "$build"/trainer "$build"/libckpt.so* "$open/bin"
 	chown 65534 "$open/nobody"
