@@ -28,6 +28,7 @@
 #define INTERVAL_MIN_NS (200 * NS_PER_MS)
 #define WAIT_NS (600 * NS_PER_S)
 #define RANKS_MAX 16u
+#define REST_S 2 /* as run.sh's rest */
 #define HASH_ROUNDS 5
 #define HASH_BLOCK (1u << 20)
 
@@ -255,6 +256,7 @@ static void *restore_rank(void *arg)
 
 	job_open(t->opts, m->rank, r);
 	job_seal(r);
+	sleep(REST_S);
 	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
 		t->begin = clock_ns();
 	pthread_barrier_wait(&t->barrier);

@@ -16,6 +16,7 @@ mib=${BENCH_MIB:-1024}
 pairs=${BENCH_PAIRS:-7}
 snapshots=60
 steps=1000
+rest=2 # seconds of silence before each use of the disk: many disks, all of the cloud's, save up speed while idle
 bytes=$((mib << 20))
 json=build/bench.json
 missed=()
@@ -124,6 +125,7 @@ speed() { calc "$(median "$1") / 1e9"; } # samples in bytes/s
 
 fio_speed() { # read|write
 	local out
+	sleep "$rest"
 	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} \
 		fio --output-format=json "tests/bench/fio-$1.fio") || fail "fio failed: $out"
 	rm -f "$work/fio-write.data"
@@ -178,6 +180,7 @@ saver_start() { # STORE WORLD
 
 save_one() { # one step; its phases go to the samples save_*
 	local name n staged=0 committed=0 size=0 persisted=0
+	sleep "$rest"
 	echo go >&"$saver_in"
 	while read -r name n <&"$saver_out"; do
 		case $name in
@@ -253,6 +256,7 @@ restores restore_same_mesh "$work/one" "$one" 1
 verify_bytes=$(du -b -c "$where"/* | tail -1 | cut -f1)
 verify_one() {
 	local t
+	sleep "$rest"
 	t=$(date +%s%N)
 	build/ckptctl verify --data "$where" >"$tmp/verify.out" || fail "verify: $(cat "$tmp/verify.out")"
 	sample verify "$(calc "$verify_bytes / (($(date +%s%N) - $t) / 1e9)")"
