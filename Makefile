@@ -13,9 +13,9 @@ Q        := @
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Werror
 OPT.release := -O2 -g -D_FORTIFY_SOURCE=2
 OPT.clang := $(OPT.release)
-OPT.asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT.asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT.fuzz := $(OPT.asan) -fsanitize=fuzzer-no-link
-OPT.tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT.tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 ifeq ($(OPT.$(V)),)
 $(error V=$(V) is none of release, asan, tsan, clang, fuzz)
 endif

@@ -838,8 +838,10 @@ static void no_schedule_breaks_a_promise(void **state)
 	uint64_t first = now_ns();
 
 	(void)state;
-	if (!COROUTINES)
+	if (!COROUTINES) {
+		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
+	}
 	for (uint64_t seed = first; seed < first + 300; seed++) {
 		const char *what = run_seed(seed, NO_MUTANT, RULES_KEPT);
 
@@ -872,8 +874,10 @@ static void seen(enum shared_mutant mutant, enum rule broken, const char *name)
 static void every_rule_of_the_client_is_missed_when_it_is_gone(void **state)
 {
 	(void)state;
-	if (!COROUTINES)
+	if (!COROUTINES) {
+		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
+	}
 #define SEEN(x) seen(x, RULES_KEPT, #x)
 	SEEN(TEAR_BLIND);
 	SEEN(TEAR_NEVER);
@@ -891,8 +895,10 @@ static void every_rule_of_the_client_is_missed_when_it_is_gone(void **state)
 static void every_rule_of_the_daemon_is_missed_when_it_is_gone(void **state)
 {
 	(void)state;
-	if (!COROUTINES)
+	if (!COROUTINES) {
+		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
+	}
 #define SEEN(x) seen(NO_MUTANT, x, #x)
 	SEEN(STAGE_BEFORE_ALL);
 	SEEN(COMMIT_UNGUARDED);
