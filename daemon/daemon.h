@@ -2,31 +2,36 @@
 /*
  * daemon.h - ckptd as a library: main.c and the tests call it.
  *
- * One thread (whoever calls daemon_run) owns all state: sockets, jobs, launches, snapshots. Whatever may take
- * long - copying, touching memory, file systems, planning - is a task that a worker thread runs on data of its own
- * and that comes back to the owner. There are no locks on state.
+ * One thread (whoever calls daemon_run) owns all state: sockets, jobs, launches, snapshots.
+ * Whatever may take long - copying, touching memory, file systems, planning - is a task that a
+ * worker thread runs on data of its own and that comes back to the owner. There are no locks on
+ * state.
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
 #include "ckpt/base/log.h"
 #include "ckpt/io/io.h"
 
-extern const char ckptd_version[];       /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
+extern const char ckptd_version[]; /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
 struct daemon;
 struct daemon_opts {
-	const char *socket;             /* NULL: the user's default (wire_socket_path) */
-	uint64_t idle_exit_ns;          /* leave after so long without clients and work; 0: never */
-	uint64_t drain_ns;              /* how long a stop may take to write what is staged; 0: 5 minutes */
-	uint32_t copy_threads;          /* 0: min(4, cores - 1), at least 1 */
+	const char *socket;    /* NULL: the user's default (wire_socket_path) */
+	uint64_t idle_exit_ns; /* leave after so long without clients and work; 0: never */
+	/* how long a stop may take to write what is staged; 0: 5 minutes */
+	uint64_t drain_ns;
+	uint32_t copy_threads; /* 0: min(4, cores - 1), at least 1 */
 	enum io_engine engine;
-	const struct io_ops *ops;       /* NULL: io_ops_posix */
+	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };
-/* Bind and listen; nothing runs yet. -EADDRINUSE: another ckptd serves the socket (exit 11); -EACCES: not ours (12). */
+/* Bind and listen; nothing runs yet. -EADDRINUSE: another ckptd serves the socket (exit 11);
+ * -EACCES: not ours (12). */
 int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt_err *err);
-int daemon_run(struct daemon *d);       /* until stopped or idle; 0 */
-void daemon_stop(struct daemon *d);     /* [any thread, signal handlers] drain and leave; twice: leave at once, nothing half-written is ever visible */
-void daemon_kill(struct daemon *d);     /* tests: leave as SIGKILL would: no drain, no goodbye */
+int daemon_run(struct daemon *d); /* until stopped or idle; 0 */
+/* [any thread, signal handlers] drain and leave; twice: leave at once, nothing half-written is ever
+ * visible */
+void daemon_stop(struct daemon *d);
+void daemon_kill(struct daemon *d); /* tests: leave as SIGKILL would: no drain, no goodbye */
 void daemon_close(struct daemon *d);
 const char *daemon_socket(const struct daemon *d);
 #endif

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch.c - one incarnation of a job's ranks: joining, declaring, becoming ready, losing members. Called by session and loop.
-// Invariant: all members of a launch share one generation; a newer launch fences the older one before its first member is welcomed.
+// launch.c - one incarnation of a job's ranks: joining, declaring, becoming ready, losing
+// members. Called by session and loop.
+// Invariant: all members of a launch share one generation; a newer launch fences the older one
+// before its first member is welcomed.
 #include "ckpt/base/container.h"
 #include "daemon/state.h"
 #include <inttypes.h>
@@ -22,7 +24,8 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 		return NULL;
 	}
 	for (j = d->jobs; j; j = j->next)
-		if (j->dev == st.st_dev && j->ino == st.st_ino && strcmp(j->name, s->hello.job) == 0)
+		if (j->dev == st.st_dev && j->ino == st.st_ino &&
+		    strcmp(j->name, s->hello.job) == 0)
 			return j;
 	j = calloc(1, sizeof *j);
 	if (!j) {
@@ -68,14 +71,16 @@ bool job_bad(const struct job *j, uint64_t step)
 bool job_idle(const struct job *j)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING || (s->phase == PHASE_COLLECTING && s->tasks))
+		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING ||
+		    (s->phase == PHASE_COLLECTING && s->tasks))
 			return false;
 	return !j->claiming;
 }
 
 bool job_forgotten(struct job *j, uint64_t now)
 {
-	bool used = j->snaps || j->claiming || (j->launch && (j->launch->refs > 1 || j->launch->state != LAUNCH_ENDED));
+	bool used = j->snaps || j->claiming ||
+		    (j->launch && (j->launch->refs > 1 || j->launch->state != LAUNCH_ENDED));
 
 	for (const struct session *s = j->d->sessions; s && !used; s = s->next)
 		used = s->state == SESSION_WAITING;
@@ -117,7 +122,8 @@ void launch_unref(struct launch *l)
 	free(l);
 }
 
-static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_page, struct ckpt_err *err)
+static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_page,
+		    struct ckpt_err *err)
 {
 	int rc = wire_memfd(name, bytes, ret_fd, err);
 
@@ -126,7 +132,8 @@ static int page_new(const char *name, uint64_t bytes, int *ret_fd, void **ret_pa
 	return rc;
 }
 
-static int launch_new(struct job *j, const struct wire_hello *h, uint64_t generation, struct launch **ret, struct ckpt_err *err)
+static int launch_new(struct job *j, const struct wire_hello *h, uint64_t generation,
+		      struct launch **ret, struct ckpt_err *err)
 {
 	struct launch *l = calloc(1, sizeof *l);
 	void *page;
@@ -134,13 +141,20 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 
 	if (!l)
 		return ckpt_error(err, -ENOMEM, "no memory for a launch");
-	*l = (struct launch){ .job = j, .refs = 1, .generation = generation, .token = h->launch, .base = h->base,
-			      .world = h->world, .nslot = h->nslot, .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	*l = (struct launch){ .job = j,
+			      .refs = 1,
+			      .generation = generation,
+			      .token = h->launch,
+			      .base = h->base,
+			      .world = h->world,
+			      .nslot = h->nslot,
+			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
 	rc = l->bell < 0 ? -errno : !l->member ? -ENOMEM : 0;
 	if (rc < 0)
 		l->world = 0;
-	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch") : page_new("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
+	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch")
+		    : page_new("ckptd-job", sizeof *l->page, &l->page_fd, &page, err);
 	if (rc < 0) {
 		launch_unref(l);
 		return rc;
@@ -209,8 +223,9 @@ static void welcome(struct session *s, struct launch *l)
 	s->state = SESSION_ATTACHED;
 	session_reply(s, &w, WIRE_WELCOME, sizeof w, (int[]){ m->page_fd, l->page_fd, l->bell }, 3);
 	if (l->nattached == l->world)
-		log_line(&s->d->opts.log, LOG_NOTICE, "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name, l->world,
-			 l->generation);
+		log_line(&s->d->opts.log, LOG_NOTICE,
+			 "launch: job %s, all %u ranks attached, generation %" PRIu64, l->job->name,
+			 l->world, l->generation);
 }
 
 static void refuse_and_end(struct session *s, int code, const char *text)
@@ -221,9 +236,9 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 
 struct claim {
 	struct task task;
-	struct session *s;              /* busy until the claim is done */
+	struct session *s; /* busy until the claim is done */
 	struct job *job;
-	struct store *store;            /* opened here when the job had none */
+	struct store *store; /* opened here when the job had none */
 	int root_fd;
 	bool again;
 	uint64_t generation;
@@ -235,7 +250,9 @@ static void claim_run(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
 
-	c->rc = c->store ? 0 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true, &c->store, &c->err);
+	c->rc = c->store ? 0
+			 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true,
+				      &c->store, &c->err);
 	if (c->rc == 0)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
 }
@@ -285,8 +302,13 @@ static void launch_begin(struct session *s, struct job *j)
 		refuse_and_end(s, -ENOMEM, "no memory");
 		return;
 	}
-	*c = (struct claim){ .task = { claim_run, claim_done, NULL }, .s = s, .job = j, .store = j->store, .root_fd = s->root_fd,
-			     .again = s->hello.flags & WIRE_REATTACH, .generation = s->hello.generation };
+	*c = (struct claim){ .task = { claim_run, claim_done, NULL },
+			     .s = s,
+			     .job = j,
+			     .store = j->store,
+			     .root_fd = s->root_fd,
+			     .again = s->hello.flags & WIRE_REATTACH,
+			     .generation = s->hello.generation };
 	j->claiming = true;
 	s->busy = true;
 	daemon_unwatch(s->d, s->sock);
@@ -315,20 +337,26 @@ void hello_try(struct session *s)
 		return;
 	}
 	if (h->generation && h->generation < l->generation) {
-		refuse_and_end(s, -ESTALE, "a newer launch of this job has taken over: stop this one");
+		refuse_and_end(s, -ESTALE,
+			       "a newer launch of this job has taken over: stop this one");
 		return;
 	}
 	same = h->generation ? h->generation == l->generation : h->launch && h->launch == l->token;
 	if (!same || (l->nlost && (!h->generation || h->flags & WIRE_REATTACH))) {
-		/* A live rank that lost its connection begins the launch anew, and the others, sent away, come after it. */
+		/* A live rank that lost its connection begins the launch anew, and the others, sent
+		 * away, come after it. */
 		launch_begin(s, j);
 	} else if (l->nlost || l->state == LAUNCH_ENDED) {
-		refuse_and_end(s, -ESTALE, "a rank of this launch is gone: start all ranks again with a higher generation");
+		refuse_and_end(
+			s, -ESTALE,
+			"a rank of this launch is gone: start all ranks again with a higher generation");
 	} else if (h->world != l->world || h->nslot != l->nslot) {
 		char text[160];
 
-		snprintf(text, sizeof text, "rank %u says world %u and %u slots, other ranks of the launch say %u and %u", h->rank, h->world,
-			 h->nslot, l->world, l->nslot);
+		snprintf(
+			text, sizeof text,
+			"rank %u says world %u and %u slots, other ranks of the launch say %u and %u",
+			h->rank, h->world, h->nslot, l->world, l->nslot);
 		refuse_and_end(s, -EINVAL, text);
 	} else if (l->member[h->rank].attached) {
 		refuse_and_end(s, -EBUSY, "this rank is attached already in this launch");
@@ -340,13 +368,13 @@ void hello_try(struct session *s)
 /* --- declaring --- */
 struct declare {
 	struct task task;
-	struct session *s;              /* busy */
+	struct session *s; /* busy */
 	struct launch *l;
 	void *bytes;
 	uint64_t len;
 	uint32_t epoch;
 	uint32_t nseg;
-	struct segment **seg;           /* the member's; it adds none while busy */
+	struct segment **seg; /* the member's; it adds none while busy */
 	struct decl *decl;
 	int rc;
 	struct ckpt_err err;
@@ -356,11 +384,13 @@ static void declare_run(struct task *t)
 {
 	struct declare *d = (struct declare *)t;
 
-	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl, &d->err);
+	d->rc = decl_make(d->bytes, d->len, d->epoch, d->s->hello.rank, d->seg, d->nseg, &d->decl,
+			  &d->err);
 }
 
 /* Every rank's idea of a tensor is compared with that of the first rank that declared it. */
-static int agree_with_others(struct launch *l, const struct member *m, const struct decl *mine, struct ckpt_err *err)
+static int agree_with_others(struct launch *l, const struct member *m, const struct decl *mine,
+			     struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	char mine_who[32], other_who[32];
@@ -378,10 +408,14 @@ static int agree_with_others(struct launch *l, const struct member *m, const str
 			uint32_t k = table_find(&other->table, x->component, x->name, x->rank);
 
 			if (k != TABLE_NONE)
-				table_tensor_compare(&mine->table, i, mine_who, &other->table, k, other_who, &list);
+				table_tensor_compare(&mine->table, i, mine_who, &other->table, k,
+						     other_who, &list);
 		}
 	}
-	rc = ckpt_errlist_end(&list, err, "the ranks disagree about %" PRIu64 " properties of tensors; nothing is sealed", list.n);
+	rc = ckpt_errlist_end(&list, err,
+			      "the ranks disagree about %" PRIu64
+			      " properties of tensors; nothing is sealed",
+			      list.n);
 	ckpt_errlist_free(&list);
 	return rc;
 }
@@ -393,12 +427,15 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	int rc = 0;
 
 	if (m->session->hello.memory_max && all > m->session->hello.memory_max)
-		return ckpt_error(err, -ENOMEM, "%u slots of rank %u need %" PRIu64 " bytes, memory_max allows %" PRIu64, l->nslot, m->rank, all,
-				  m->session->hello.memory_max);
+		return ckpt_error(err, -ENOMEM,
+				  "%u slots of rank %u need %" PRIu64
+				  " bytes, memory_max allows %" PRIu64,
+				  l->nslot, m->rank, all, m->session->hello.memory_max);
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
 		struct adopt *a = &m->adopt[i];
 
-		if (a->mem && a->mem->bytes == decl->raw_bytes && (a->step == UINT64_MAX || a->epoch == decl->epoch)) {
+		if (a->mem && a->mem->bytes == decl->raw_bytes &&
+		    (a->step == UINT64_MAX || a->epoch == decl->epoch)) {
 			slot[i] = TAKE(a->mem);
 			a->bytes_held = true;
 		} else {
@@ -436,7 +473,9 @@ static void declare_done(struct daemon *d, struct task *t)
 	if (c->rc < 0 && !s->closed) {
 		session_refuse(s, c->rc, c->err.msg);
 	} else if (!s->closed) {
-		struct wire_sealed w = { .epoch = c->epoch, .nslot = l->nslot, .slot_bytes = c->decl->raw_bytes };
+		struct wire_sealed w = { .epoch = c->epoch,
+					 .nslot = l->nslot,
+					 .slot_bytes = c->decl->raw_bytes };
 		int fd[WIRE_SLOTS_MAX];
 
 		for (uint32_t i = 0; i < l->nslot; i++)
@@ -464,7 +503,11 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	struct ckpt_err err = { 0 };
 
 	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
-		session_refuse(s, err.code ? err.code : c ? -EPROTO : -ENOMEM, err.code ? err.msg : "a declaration cannot be taken");
+		session_refuse(s,
+			       err.code ? err.code
+			       : c	? -EPROTO
+					: -ENOMEM,
+			       err.code ? err.msg : "a declaration cannot be taken");
 		free(c);
 		return;
 	}
@@ -481,7 +524,8 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	daemon_task(s->d, &s->d->work, &c->task);
 }
 
-/* --- becoming ready: every declaration is there, together they cover every tensor, every slot is in memory --- */
+/* --- becoming ready: every declaration is there, together they cover every tensor, every slot is
+ * in memory --- */
 static bool all_declared(const struct launch *l, uint32_t *ret_epoch)
 {
 	for (uint32_t r = 0; r < l->world; r++)
@@ -506,12 +550,14 @@ static uint32_t adopt_lowest(const struct launch *l, uint64_t *above)
 	return best;
 }
 
-/* A step that every rank brings along in the same slot under the same epoch is staged again (after a daemon's death). */
+/* A step that every rank brings along in the same slot under the same epoch is staged again (after
+ * a daemon's death). */
 static void adopt_staged(struct launch *l)
 {
 	uint64_t above = 0;
 
-	for (uint32_t n = 0; n < l->nslot; n++) { /* lowest step first: the last one is the newest */
+	/* lowest step first: the last one is the newest */
+	for (uint32_t n = 0; n < l->nslot; n++) {
 		uint32_t i = adopt_lowest(l, &above);
 		struct adopt *a = &l->member[0].adopt[i];
 		bool all = a->step != UINT64_MAX && a->epoch == l->epoch && a->bytes_held;
@@ -534,7 +580,8 @@ static void maybe_ready(struct launch *l)
 {
 	uint32_t epoch;
 
-	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) || l->covered_epoch != epoch || l->nlost)
+	if (l->state != LAUNCH_FORMING || l->covering || !all_declared(l, &epoch) ||
+	    l->covered_epoch != epoch || l->nlost)
 		return;
 	for (uint32_t r = 0; r < l->world; r++)
 		if (!l->member[r].touched)
@@ -549,11 +596,19 @@ static void maybe_ready(struct launch *l)
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
 	restore_try(l);
-	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0", l->job->name, epoch,
-		 l->nslot, l->member[0].decl->raw_bytes / MIB);
+	log_line(&l->job->d->opts.log, LOG_INFO,
+		 "launch: job %s ready, epoch %u, %u slots of %" PRIu64 " MiB for rank 0",
+		 l->job->name, epoch, l->nslot, l->member[0].decl->raw_bytes / MIB);
 }
 
-struct touch { struct task task; struct launch *l; struct member *m; uint32_t epoch, n; struct slotmem *slot[WIRE_SLOTS_MAX]; int rc; };
+struct touch {
+	struct task task;
+	struct launch *l;
+	struct member *m;
+	uint32_t epoch, n;
+	struct slotmem *slot[WIRE_SLOTS_MAX];
+	int rc;
+};
 
 static uint64_t memory_available(void)
 {
@@ -594,8 +649,10 @@ static void touch_done(struct daemon *d, struct task *t)
 		c->m->touch_again_ns = c->rc < 0 ? now_ns() + NS_PER_S : 0;
 	}
 	if (c->rc < 0) {
-		log_line(&d->opts.log, LOG_WARNING, "launch: job %s, rank %u: no memory for its slots yet (%s); snapshots skip until there is",
-			 l->job->name, c->m->rank, strerror(-c->rc));
+		log_line(
+			&d->opts.log, LOG_WARNING,
+			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots skip until there is",
+			l->job->name, c->m->rank, strerror(-c->rc));
 		for (struct snap *s = l->job->snaps, *next; s; s = next) {
 			next = s->next;
 			if (s->launch != l && s->phase == PHASE_STAGED && s->committed)
@@ -618,14 +675,25 @@ static void touch_start(struct launch *l, struct member *m)
 		m->touch_again_ns = now_ns() + NS_PER_S;
 		return;
 	}
-	*c = (struct touch){ .task = { touch_run, touch_done, NULL }, .l = l, .m = m, .epoch = m->decl->epoch, .n = l->nslot };
+	*c = (struct touch){ .task = { touch_run, touch_done, NULL },
+			     .l = l,
+			     .m = m,
+			     .epoch = m->decl->epoch,
+			     .n = l->nslot };
 	for (uint32_t i = 0; i < l->nslot; i++)
 		c->slot[i] = slotmem_ref(m->slot[i]);
 	l->refs++;
 	daemon_task(l->job->d, &l->job->d->work, &c->task);
 }
 
-struct cover { struct task task; struct launch *l; uint32_t epoch, n; struct decl **decl; int rc; struct ckpt_err err; };
+struct cover {
+	struct task task;
+	struct launch *l;
+	uint32_t epoch, n;
+	struct decl **decl;
+	int rc;
+	struct ckpt_err err;
+};
 
 static void cover_run(struct task *t)
 {
@@ -640,7 +708,8 @@ static void cover_run(struct task *t)
 	if (c->rc == 0)
 		table_cover(&all, &list);
 	if (list.n)
-		c->rc = ckpt_errlist_end(&list, &c->err, "what the ranks declare does not make whole tensors");
+		c->rc = ckpt_errlist_end(&list, &c->err,
+					 "what the ranks declare does not make whole tensors");
 	ckpt_errlist_free(&list);
 	table_free(&all);
 }
@@ -727,8 +796,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	snap_member_gone(l, m, dead);
 	for (uint32_t r = 0; r < l->world; r++)
 		attached += l->member[r].session != NULL;
-	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left", l->job->name, m->rank, dead ? "is gone" : "detached",
-		 attached, l->world);
+	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left",
+		 l->job->name, m->rank, dead ? "is gone" : "detached", attached, l->world);
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// loop.c - the owner thread of the daemon: sockets, clock, workers' results. Called by main and the tests.
-// Invariant: only the thread inside daemon_run touches state; workers give their tasks back through done_fd.
+// loop.c - the owner thread of the daemon: sockets, clock, workers' results. Called by main and
+// the tests.
+// Invariant: only the thread inside daemon_run touches state; workers give their tasks back
+// through done_fd.
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "daemon/state.h"
@@ -16,7 +18,7 @@
 #include <sys/timerfd.h>
 #include <sys/un.h>
 
-#define QUEUE_MAX 65536u        /* tasks waiting; each member has at most a few */
+#define QUEUE_MAX 65536u /* tasks waiting; each member has at most a few */
 
 /* --- workers --- */
 static void task_back(struct daemon *d, struct task *t)
@@ -126,7 +128,8 @@ static bool somebody_listens(const char *path)
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 || errno == EAGAIN);
+	return sock >= 0 &&
+	       (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 || errno == EAGAIN);
 }
 
 static int take_lock(struct daemon *d, struct ckpt_err *err)
@@ -143,9 +146,10 @@ static int take_lock(struct daemon *d, struct ckpt_err *err)
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return ckpt_error_errno(err, errno, "cannot lock %s", path);
 		if (somebody_listens(d->socket) || now_ns() > until)
-			return ckpt_error(err, -EADDRINUSE,
-					  "another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
-					  d->socket);
+			return ckpt_error(
+				err, -EADDRINUSE,
+				"another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
+				d->socket);
 		usleep(20000);
 	}
 	return 0;
@@ -163,14 +167,18 @@ static int listen_on(struct daemon *d, struct ckpt_err *err)
 	if (d->listen_fd < 0)
 		return ckpt_error_errno(err, errno, "cannot make a socket");
 	old = umask(0177);
-	rc = bind(d->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(d->listen_fd, 512) < 0 ? -errno : 0;
+	rc = bind(d->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 ||
+			     listen(d->listen_fd, 512) < 0
+		     ? -errno
+		     : 0;
 	umask(old);
 	return rc < 0 ? ckpt_error_errno(err, -rc, "cannot listen on %s", d->socket) : 0;
 }
 
 static int clock_start(struct daemon *d)
 {
-	const struct itimerspec every = { .it_interval.tv_nsec = (long)BEAT_NS / 5, .it_value.tv_nsec = (long)BEAT_NS / 5 };
+	const struct itimerspec every = { .it_interval.tv_nsec = (long)BEAT_NS / 5,
+					  .it_value.tv_nsec = (long)BEAT_NS / 5 };
 
 	d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	return d->timer_fd < 0 || timerfd_settime(d->timer_fd, 0, &every, NULL) < 0 ? -errno : 0;
@@ -193,7 +201,8 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 	d->lock_fd = d->listen_fd = d->epoll_fd = d->timer_fd = d->done_fd = d->stop_fd = -1;
 	pthread_mutex_init(&d->done_lock, NULL);
 	if (opts->socket && strlen(opts->socket) >= sizeof d->socket)
-		rc = ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes", opts->socket, sizeof d->socket - 1);
+		rc = ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
+				opts->socket, sizeof d->socket - 1);
 	else if (opts->socket)
 		rc = snprintf(d->socket, sizeof d->socket, "%s", opts->socket) < 0 ? -EINVAL : 0;
 	else
@@ -208,7 +217,8 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 		d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		rc = d->epoll_fd < 0 || d->done_fd < 0 || d->stop_fd < 0 ? -errno : clock_start(d);
 		if (rc == 0)
-			rc = pool_start(d, &d->copy, "ckptd-copy", MIN(copies, (uint32_t)COPY_THREADS_MAX));
+			rc = pool_start(d, &d->copy, "ckptd-copy",
+					MIN(copies, (uint32_t)COPY_THREADS_MAX));
 		if (rc == 0)
 			rc = pool_start(d, &d->work, "ckptd-work", COPY_THREADS_MAX);
 		if (rc == 0)
@@ -288,7 +298,8 @@ static bool drained(struct daemon *d)
 
 static void begin_drain(struct daemon *d)
 {
-	log_line(&d->opts.log, LOG_NOTICE, "ckptd: stopping; writing what is staged first (a second signal leaves at once)");
+	log_line(&d->opts.log, LOG_NOTICE,
+		 "ckptd: stopping; writing what is staged first (a second signal leaves at once)");
 	d->drain_until = now_ns() + d->opts.drain_ns;
 	daemon_unwatch(d, d->listen_fd);
 	for (struct job *j = d->jobs; j; j = j->next)
@@ -331,10 +342,12 @@ int daemon_run(struct daemon *d)
 {
 	const struct sched_param none = { 0 };
 
-	/* The doorbell wakes this thread from within ckpt_snapshot: it must not preempt the trainer. */
+	/* The doorbell wakes this thread from within ckpt_snapshot: it must not preempt the
+	 * trainer. */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
 	while (atomic_load(&d->stops) < 1000) {
-		struct epoll_event e[1]; /* one at a time: handling one may free what another points to */
+		/* one at a time: handling one may free what another points to */
+		struct epoll_event e[1];
 		int n = epoll_wait(d->epoll_fd, e, 1, 1000);
 
 		if (n < 0 && errno != EINTR)
@@ -350,8 +363,10 @@ int daemon_run(struct daemon *d)
 				return -errno;
 			if (drained(d))
 				break;
-		} else if (d->opts.idle_exit_ns && !d->sessions && now_ns() - d->idle_since > d->opts.idle_exit_ns) {
-			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, leaving", d->opts.idle_exit_ns / NS_PER_S);
+		} else if (d->opts.idle_exit_ns && !d->sessions &&
+			   now_ns() - d->idle_since > d->opts.idle_exit_ns) {
+			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, leaving",
+				 d->opts.idle_exit_ns / NS_PER_S);
 			break;
 		}
 	}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// main.c - the program ckptd: options, signals, going to the background. Everything else is daemon.h.
+// main.c - the program ckptd: options, signals, going to the background. Everything else is
+// daemon.h.
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "daemon/daemon.h"
@@ -50,8 +51,10 @@ static int seconds(const char *s, uint64_t *ret_ns)
 static int options(int argc, char **argv, struct daemon_opts *o, bool *background)
 {
 	static const struct option known[] = {
-		{ "socket", 1, NULL, 's' },	{ "idle-exit", 1, NULL, 'i' }, { "drain", 1, NULL, 'd' },   { "engine", 1, NULL, 'e' },
-		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },     { "verbose", 0, NULL, 'v' }, { "version", 0, NULL, 'V' },
+		{ "socket", 1, NULL, 's' },	{ "idle-exit", 1, NULL, 'i' },
+		{ "drain", 1, NULL, 'd' },	{ "engine", 1, NULL, 'e' },
+		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },
+		{ "verbose", 0, NULL, 'v' },	{ "version", 0, NULL, 'V' },
 		{ "help", 0, NULL, 'h' },	{ 0 },
 	};
 	int c, rc = 0;
@@ -68,9 +71,13 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 			rc = seconds(optarg, &o->drain_ns);
 			break;
 		case 'e':
-			o->engine = strcmp(optarg, "uring") == 0 ? IO_URING : strcmp(optarg, "threads") == 0 ? IO_THREADS : IO_AUTO;
+			o->engine = strcmp(optarg, "uring") == 0     ? IO_URING
+				    : strcmp(optarg, "threads") == 0 ? IO_THREADS
+								     : IO_AUTO;
 			if (o->engine == IO_AUTO && strcmp(optarg, "auto") != 0) {
-				fprintf(stderr, "ckptd: engine '%s' is none of auto, uring, threads\n", optarg);
+				fprintf(stderr,
+					"ckptd: engine '%s' is none of auto, uring, threads\n",
+					optarg);
 				rc = -EINVAL;
 			}
 			break;
@@ -104,10 +111,16 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 
 static int exit_code(int rc)
 {
-	return rc == 0 ? 0 : rc == -EADDRINUSE ? 11 : rc == -EACCES || rc == -EPERM ? 12 : rc == -EINVAL ? 2 : rc == -ENOSPC ? 13 : 1;
+	return rc == 0			       ? 0
+	       : rc == -EADDRINUSE	       ? 11
+	       : rc == -EACCES || rc == -EPERM ? 12
+	       : rc == -EINVAL		       ? 2
+	       : rc == -ENOSPC		       ? 13
+					       : 1;
 }
 
-/* In a session of its own and nobody's child; the first process leaves with the exit code when the second one listens or has failed. */
+/* In a session of its own and nobody's child; the first process leaves with the exit code when the
+ * second one listens or has failed. */
 static int background(void)
 {
 	int ready[2];
@@ -125,7 +138,8 @@ static int background(void)
 			code = 1;
 		_exit(code);
 	}
-	/* Whatever the starting program left open, a pipe that its reader waits on among them, is not ours to hold. */
+	/* Whatever the starting program left open, a pipe that its reader waits on among them, is
+	 * not ours to hold. */
 	if (dup2(ready[1], 3) == 3)
 		close_range(4, ~0u, 0);
 	setsid();
@@ -163,7 +177,8 @@ int main(int argc, char **argv)
 	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
 		char cwd[256];
 
-		if (getcwd(cwd, sizeof cwd) && snprintf(socket, sizeof socket, "%s/%s", cwd, o.socket) < (int)sizeof socket)
+		if (getcwd(cwd, sizeof cwd) &&
+		    snprintf(socket, sizeof socket, "%s/%s", cwd, o.socket) < (int)sizeof socket)
 			o.socket = socket;
 	}
 	signal(SIGPIPE, SIG_IGN);
@@ -177,14 +192,16 @@ int main(int argc, char **argv)
 	if (to_background)
 		ready = background();
 	rc = daemon_open(&o, &running, &err);
-	if (rc < 0 && !(to_background && rc == -EADDRINUSE)) /* several ranks start one at once: the others need no words */
+	/* several ranks start one at once: the others need no words */
+	if (rc < 0 && !(to_background && rc == -EADDRINUSE))
 		fprintf(stderr, "ckptd: %s\n", err.msg);
 	if (rc == 0) {
 		if (to_background)
 			detach_stdio(daemon_socket(running));
 		sigaction(SIGTERM, &sa, NULL);
 		sigaction(SIGINT, &sa, NULL);
-		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version, (int)getpid(), daemon_socket(running));
+		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version,
+			 (int)getpid(), daemon_socket(running));
 	}
 	if (ready >= 0) {
 		uint8_t code = (uint8_t)exit_code(rc);

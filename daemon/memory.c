@@ -48,7 +48,8 @@ void slotmem_unref(struct slotmem *s)
 int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
 {
 	struct slotmem *s = calloc(1, sizeof *s);
-	int rc = s ? wire_map(fd, bytes, 0, &s->base, err) : ckpt_error(err, -ENOMEM, "no memory for a slot");
+	int rc = s ? wire_map(fd, bytes, 0, &s->base, err)
+		   : ckpt_error(err, -ENOMEM, "no memory for a slot");
 
 	if (rc < 0) {
 		(void)close(fd);
@@ -79,7 +80,8 @@ int slotmem_touch(struct slotmem *s)
 
 		if (fallocate(s->fd, 0, (off_t)at, (off_t)n) < 0)
 			return -errno;
-		(void)madvise(p, n, MADV_POPULATE_WRITE); /* before 5.14 the first copy maps the pages, which are there */
+		/* before 5.14 the first copy maps the pages, which are there */
+		(void)madvise(p, n, MADV_POPULATE_WRITE);
 	}
 	s->touched = true;
 	return 0;
@@ -116,12 +118,17 @@ static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struc
 	for (uint32_t i = 0; i < v.map.nsect; i++) {
 		struct container_bytes b = container_view_get(&v, v.map.sect[i].kind);
 
-		s[i] = (struct codec_section){ .kind = b.kind, .rec_bytes = b.rec_bytes, .len = b.len, .count = b.count, .bytes = b.p };
+		s[i] = (struct codec_section){ .kind = b.kind,
+					       .rec_bytes = b.rec_bytes,
+					       .len = b.len,
+					       .count = b.count,
+					       .bytes = b.p };
 	}
 	return codec_decode(s, v.map.nsect, NULL, 0, ret, err);
 }
 
-static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg, struct ckpt_err *err)
+static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg,
+		       struct ckpt_err *err)
 {
 	uint32_t n = d->table.nplace;
 
@@ -134,16 +141,18 @@ static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg
 		const struct table_place *p = &d->table.place[i];
 
 		if (i >= nseg || !seg[i] || seg[i]->bytes < p->bytes)
-			return ckpt_error(err, -EPROTO, "rank %u declares segment %u of %" PRIu64 " bytes, which it has not sent", d->rank, i,
-					  p->bytes);
+			return ckpt_error(err, -EPROTO,
+					  "rank %u declares segment %u of %" PRIu64
+					  " bytes, which it has not sent",
+					  d->rank, i, p->bytes);
 		d->seg[i] = segment_ref(seg[i]);
 		d->base[i] = seg[i]->base;
 	}
 	return 0;
 }
 
-int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, struct segment *const *seg, uint32_t nseg, struct decl **ret,
-	      struct ckpt_err *err)
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
+	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
 {
 	struct decl *d = calloc(1, sizeof *d);
 	struct ckpt_errlist list = { .code = -EINVAL };
@@ -157,7 +166,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, st
 	rc = decl_decode(bytes, len, &d->table, err);
 	for (uint32_t i = 0; i < d->table.ntensor && rc == 0; i++)
 		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
-			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head", rank);
+			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
+					rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
@@ -168,7 +178,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, st
 		rc = plan_make(&d->table, &d->part, &opts, &d->copy, &list, err);
 	}
 	if (list.n)
-		rc = ckpt_errlist_end(&list, err, "the declaration of rank %u does not hold together", rank);
+		rc = ckpt_errlist_end(&list, err,
+				      "the declaration of rank %u does not hold together", rank);
 	ckpt_errlist_free(&list);
 	if (rc < 0) {
 		decl_unref(d);
@@ -179,7 +190,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, st
 	return 0;
 }
 
-/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long it is now (client/declare.c). */
+/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
+ * it is now (client/declare.c). */
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
 {
 	const struct table *t = &d->part;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// persist.c - a staged snap becomes a committed step: parts, then MANIFEST and commit. Called by snap; runs in the io pool.
-// Invariant: nothing is written from memory that can still change; a file whose write or sync failed is never used again, its bytes are
-// written anew from the slot; the step is reported committed only after store_commit said so.
+// persist.c - a staged snap becomes a committed step: parts, then MANIFEST and commit. Called
+// by snap; runs in the io pool.
+// Invariant: nothing is written from memory that can still change; a file whose write or sync
+// failed is never used again, its bytes are written anew from the slot; the step is reported
+// committed only after store_commit said so.
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,15 +13,15 @@ const char ckptd_version[] = "ckptd " CKPT_VERSION;
 
 struct persist {
 	struct task task;
-	struct snap *snap;              /* WRITING: not freed, not changed meanwhile */
+	struct snap *snap; /* WRITING: not freed, not changed meanwhile */
 	struct store *store;
 	struct daemon *d;
 	struct native_info info;
-	uint64_t base;                  /* of the launch */
+	uint64_t base; /* of the launch */
 	struct store_txn *txn;
 	uint32_t world;
-	struct table *table;            /* [world] */
-	struct native_part *part;       /* [world] */
+	struct table *table;	  /* [world] */
+	struct native_part *part; /* [world] */
 	bool there_already;
 	int rc;
 	struct ckpt_err err;
@@ -45,7 +47,8 @@ static int part_try(struct persist *p, uint32_t r)
 	rc = store_part_create(p->txn, r, move_part_bytes_max(t), &direct, name, &fd, &p->err);
 	if (rc < 0)
 		return rc;
-	rc = move_write_part(ops, p->d->opts.engine, fd, direct, p->snap->rank[r].mem->base, t, &p->info, r, persist_stop, p, part, &p->err);
+	rc = move_write_part(ops, p->d->opts.engine, fd, direct, p->snap->rank[r].mem->base, t,
+			     &p->info, r, persist_stop, p, part, &p->err);
 	if (rc < 0) {
 		store_part_drop(p->txn, name, fd);
 		return rc;
@@ -57,7 +60,8 @@ static int part_try(struct persist *p, uint32_t r)
 
 static bool worth_another_try(int rc)
 {
-	return rc == -EIO; /* a full disk, a lost claim or an order to stop does not get better by itself */
+	/* a full disk, a lost claim or an order to stop does not get better by itself */
+	return rc == -EIO;
 }
 
 static void parts_run(struct task *t)
@@ -66,7 +70,8 @@ static void parts_run(struct task *t)
 
 	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
 	for (uint32_t r = 0; r < p->world && p->rc == 0; r++) {
-		p->rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base, &p->table[r], &p->err);
+		p->rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base,
+				      &p->table[r], &p->err);
 		for (int tries = 0; p->rc == 0 && tries <= REWRITES_MAX; tries++) {
 			p->rc = part_try(p, r);
 			if (p->rc == 0 || !worth_another_try(p->rc))
@@ -88,7 +93,9 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	uint32_t n = 0;
 	int rc = store_scan(p->store, true, &step, &n, &p->err);
 
-	*ret = (struct native_lineage){ .seq = 1, .parent_step = UINT64_MAX, .tool = ckptd_version };
+	*ret = (struct native_lineage){ .seq = 1,
+					.parent_step = UINT64_MAX,
+					.tool = ckptd_version };
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		ret->seq = MAX(ret->seq, step[i].seq + 1);
 		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
@@ -98,7 +105,8 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 			rewind = step[i].step;
 	}
 	for (uint32_t i = 0; i < n && rc == 0 && rewind != UINT64_MAX; i++)
-		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind && (!parent || step[i].step > parent->step))
+		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind &&
+		    (!parent || step[i].step > parent->step))
 			parent = &step[i];
 	if (parent) {
 		ret->parent_step = parent->step;
@@ -119,13 +127,15 @@ static void commit_run(struct task *t)
 
 	p->rc = lineage(p, &line, &rewind);
 	if (p->rc == 0 && p->there_already) {
-		store_abort(TAKE(p->txn)); /* an earlier daemon of this launch committed it and died before it could say so */
+		/* an earlier daemon of this launch committed it and died before it could say so */
+		store_abort(TAKE(p->txn));
 		return;
 	}
 	line.nnote = p->snap->nnote;
 	line.note = p->snap->note;
 	if (p->rc == 0)
-		p->rc = native_manifest(&p->info, p->part, p->world, &line, &bytes, &len, id, &p->err);
+		p->rc = native_manifest(&p->info, p->part, p->world, &line, &bytes, &len, id,
+					&p->err);
 	if (p->rc == 0)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
 	else
@@ -224,7 +234,10 @@ void persist_start(struct snap *s)
 	p->d = s->job->d;
 	p->base = s->launch->base;
 	p->world = s->world;
-	p->info = (struct native_info){ .job = s->job->name, .step = s->step, .generation = s->launch->generation, .wall_ns = wall_ns(),
+	p->info = (struct native_info){ .job = s->job->name,
+					.step = s->step,
+					.generation = s->launch->generation,
+					.wall_ns = wall_ns(),
 					.world = s->world };
 	if (getrandom(p->info.uuid, sizeof p->info.uuid, 0) != sizeof p->info.uuid)
 		memcpy(p->info.uuid, &p->info.wall_ns, sizeof p->info.wall_ns);

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// restore.c - all ranks of a launch get one and the same step back. Called by session and launch; choosing and moving run in the work pool.
-// Invariants: the first caller's choice is pinned for the round, also the choice "nothing"; everything is checked before the first byte is
-// written; a failure is every rank's failure. A round is one ckpt_restore of every rank; ranks count them alike.
+// restore.c - all ranks of a launch get one and the same step back. Called by session and
+// launch; choosing and moving run in the work pool.
+// Invariants: the first caller's choice is pinned for the round, also the choice "nothing";
+// everything is checked before the first byte is written; a failure is every rank's failure. A
+// round is one ckpt_restore of every rank; ranks count them alike.
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
-#define RESTORE_NS (60 * NS_PER_S)      /* how long to wait for the other ranks when the caller does not say */
+/* how long to wait for the other ranks when the caller does not say */
+#define RESTORE_NS (60 * NS_PER_S)
 
 struct restore {
 	struct task task;
-	struct launch *l;               /* reference */
+	struct launch *l; /* reference */
 	struct daemon *d;
 	struct wire_restore want;
 	uint32_t round;
@@ -25,8 +28,8 @@ struct restore {
 	struct pin pin;
 	/* moving */
 	uint32_t nsrc, ndst;
-	struct snap_rank *src;          /* [nsrc] references: the staged slots */
-	struct decl **dst;              /* [ndst] references */
+	struct snap_rank *src; /* [nsrc] references: the staged slots */
+	struct decl **dst;     /* [ndst] references */
 	struct wire_restored got;
 	int blob_fd;
 	int rc;
@@ -104,13 +107,17 @@ static void choose_run(struct task *t)
 	const struct store_step *best = NULL;
 	uint32_t n = 0;
 
-	x->pin = (struct pin){ .set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags };
+	x->pin = (struct pin){
+		.set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags
+	};
 	if (disk)
 		x->rc = store_scan(x->store, false, &step, &n, &x->err);
 	for (uint32_t i = 0; i < n && x->rc == 0 && !best; i++)
-		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step) : step[i].step == x->want.step)
+		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step)
+			   : step[i].step == x->want.step)
 			best = &step[i];
-	if (x->mem_known && (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
+	if (x->mem_known &&
+	    (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
 		x->pin.none = false;
 		x->pin.step = x->mem_step;
 		x->pin.where = 1;
@@ -130,8 +137,9 @@ static struct snap *memory_candidate(const struct job *j, const struct wire_rest
 	if (want->flags & CKPT_FROM_DISK)
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase != PHASE_COLLECTING && !s->dropped && !s->stealable && !job_bad(j, s->step) &&
-		    (want->step == CKPT_LATEST || want->step == s->step) && (!best || s->staged_at > best->staged_at))
+		if (s->phase != PHASE_COLLECTING && !s->dropped && !s->stealable &&
+		    !job_bad(j, s->step) && (want->step == CKPT_LATEST || want->step == s->step) &&
+		    (!best || s->staged_at > best->staged_at))
 			best = s;
 	return best;
 }
@@ -152,13 +160,20 @@ static void choose_done(struct daemon *d, struct task *t)
 	restore_free(x);
 }
 
-static struct restore *restore_new(struct launch *l, const struct wire_restore *want, uint32_t round)
+static struct restore *restore_new(struct launch *l, const struct wire_restore *want,
+				   uint32_t round)
 {
 	struct restore *x = calloc(1, sizeof *x);
 
 	if (!x)
 		return NULL;
-	*x = (struct restore){ .l = l, .d = l->job->d, .want = *want, .round = round, .store = l->job->store, .nbad = l->job->nbad, .blob_fd = -1 };
+	*x = (struct restore){ .l = l,
+			       .d = l->job->d,
+			       .want = *want,
+			       .round = round,
+			       .store = l->job->store,
+			       .nbad = l->job->nbad,
+			       .blob_fd = -1 };
 	memcpy(x->bad, l->job->bad_step, sizeof x->bad);
 	l->refs++;
 	return x;
@@ -177,7 +192,8 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 	struct snap *mem = memory_candidate(l->job, want);
 	struct restore *x;
 
-	/* What is being written counts as written: a restore from disk that came a moment too early would go back further than need be. */
+	/* What is being written counts as written: a restore from disk that came a moment too early
+	 * would go back further than need be. */
 	if (!mem && !(want->flags & CKPT_FROM_MEMORY) && job_writes(l->job))
 		return;
 	x = restore_new(l, want, round);
@@ -244,7 +260,8 @@ static int merge_wanted(struct restore *x, struct table *ret, void ***ret_base)
 }
 
 /* Blobs of every old rank into one memfd (wire.h). */
-static int blob_table(const struct table *src, struct table *ret, uint64_t first, uint64_t *ret_bytes, struct ckpt_err *err)
+static int blob_table(const struct table *src, struct table *ret, uint64_t first,
+		      uint64_t *ret_bytes, struct ckpt_err *err)
 {
 	uint64_t at = first;
 	int rc = 0;
@@ -254,7 +271,9 @@ static int blob_table(const struct table *src, struct table *ret, uint64_t first
 		if (src->tensor[i].flags & TENSOR_BLOB)
 			at += align_up(src->tensor[i].numel, 16);
 	*ret_bytes = at;
-	rc = table_add_place(ret, &(struct table_place){ .name = "blobs", .rank = TABLE_NONE, .bytes = at }, NULL, err);
+	rc = table_add_place(
+		ret, &(struct table_place){ .name = "blobs", .rank = TABLE_NONE, .bytes = at },
+		NULL, err);
 	at = first;
 	for (uint32_t i = 0; i < src->ntensor && rc == 0; i++) {
 		struct table_tensor x = src->tensor[i];
@@ -311,8 +330,12 @@ static int blobs_get(struct restore *x, const struct table *src, mover *move, vo
 		for (uint32_t i = 0; i < t.ntensor; i++, b++) {
 			size_t len = strlen(t.tensor[i].name) + 1;
 
-			*b = (struct wire_blob){ .name_at = name_at, .at = t.first[i] < t.first[i + 1] ? t.piece[t.first[i]].off : head,
-						 .len = t.tensor[i].numel, .rank = t.tensor[i].rank };
+			*b = (struct wire_blob){ .name_at = name_at,
+						 .at = t.first[i] < t.first[i + 1]
+							       ? t.piece[t.first[i]].off
+							       : head,
+						 .len = t.tensor[i].numel,
+						 .rank = t.tensor[i].rank };
 			memcpy((uint8_t *)map + name_at, t.tensor[i].name, len);
 			name_at += len;
 		}
@@ -326,7 +349,8 @@ static int blobs_get(struct restore *x, const struct table *src, mover *move, vo
 	return rc;
 }
 
-static int move_from_memory(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
+static int move_from_memory(void *arg, const struct plan *p, void *const *base,
+			    struct ckpt_err *err)
 {
 	int rc = move_copy(p, arg, base, NULL, NULL);
 
@@ -344,14 +368,17 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 	struct table dst = { 0 };
 	struct plan plan = { 0 };
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
-	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL, .lenient = x->want.flags & CKPT_LENIENT };
+	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
+				  .lenient = x->want.flags & CKPT_LENIENT };
 	void **base = NULL;
 	int rc = merge_wanted(x, &dst, &base);
 
 	if (rc == 0) {
 		rc = plan_make(src, &dst, &opts, &plan, &list, &x->err);
 		if (list.n)
-			rc = ckpt_errlist_end(&list, &x->err, "step %" PRIu64 " does not fit what is declared", x->pin.step);
+			rc = ckpt_errlist_end(&list, &x->err,
+					      "step %" PRIu64 " does not fit what is declared",
+					      x->pin.step);
 	}
 	x->got.ntensor = plan.ntensor;
 	x->got.nmissing = plan.nmissing;
@@ -370,7 +397,8 @@ static int fill_from_memory(struct restore *x)
 {
 	struct table src = { 0 };
 	void **base = calloc(x->nsrc, sizeof *base);
-	int rc = base ? merge_memory(x, &src, base) : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
+	int rc = base ? merge_memory(x, &src, base)
+		      : ckpt_error(&x->err, -ENOMEM, "no memory to restore");
 
 	if (rc == 0)
 		rc = fill(x, &src, move_from_memory, base);
@@ -431,10 +459,12 @@ static void fill_done(struct daemon *d, struct task *t)
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN))
 			l->base = x->pin.step + 1;
-		log_line(&d->opts.log, LOG_NOTICE, "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name, l->generation,
-			 x->pin.where == 1 ? "memory" : "disk", x->pin.step);
+		log_line(&d->opts.log, LOG_NOTICE,
+			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
+			 l->generation, x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 	} else {
-		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s", j->name, x->pin.step, x->err.msg);
+		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s", j->name,
+			 x->pin.step, x->err.msg);
 	}
 	if (is_damage(x->rc)) {
 		x->rc = -EBADMSG;
@@ -460,7 +490,8 @@ static void fill_start(struct launch *l, uint32_t round)
 	struct restore *x;
 
 	if (pin->where == 1 && !s) {
-		/* Its memory was given up since it was chosen: another round chooses anew, for all. */
+		/* Its memory was given up since it was chosen: another round chooses anew, for
+		 * all. */
 		pin->set = false;
 		restore_try(l);
 		return;
@@ -479,7 +510,8 @@ static void fill_start(struct launch *l, uint32_t round)
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
 	for (uint32_t r = 0; s && r < s->world; r++)
-		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl), .mem = slotmem_ref(s->rank[r].mem) };
+		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl),
+							.mem = slotmem_ref(s->rank[r].mem) };
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
@@ -516,12 +548,15 @@ void restore_try(struct launch *l)
 		return;
 	round = first->round;
 	if (l->nlost) {
-		refuse_asked(l, round, -ECONNRESET, "a rank of this launch is gone: start all ranks again");
+		refuse_asked(l, round, -ECONNRESET,
+			     "a rank of this launch is gone: start all ranks again");
 		return;
 	}
 	pin = &l->pin[round % ROUNDS_MAX];
-	if (pin->set && (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
-		pin->set = false; /* the first choice came to nothing, and now something else is asked for */
+	if (pin->set &&
+	    (pin->want_step != first->want.step || pin->want_flags != first->want.flags))
+		/* the first choice came to nothing, and now something else is asked for */
+		pin->set = false;
 	if (!pin->set) {
 		choose_start(l, &first->want, round);
 		return;
@@ -529,10 +564,15 @@ void restore_try(struct launch *l)
 	if (l->pin[round % ROUNDS_MAX].none) {
 		struct restore x = { .round = round, .rc = -ENOENT, .blob_fd = -1 };
 
-		snprintf(x.err.msg, sizeof x.err.msg,
-			 first->want.step == CKPT_LATEST ? "job %s has nothing to restore%s: start fresh, or look with ckptctl ls" :
-							   "job %s does not have the step asked for%s: see ckptctl ls",
-			 l->job->name, first->want.flags & CKPT_FROM_MEMORY ? " in memory" : first->want.flags & CKPT_FROM_DISK ? " on disk" : "");
+		snprintf(
+			x.err.msg, sizeof x.err.msg,
+			first->want.step == CKPT_LATEST
+				? "job %s has nothing to restore%s: start fresh, or look with ckptctl ls"
+				: "job %s does not have the step asked for%s: see ckptctl ls",
+			l->job->name,
+			first->want.flags & CKPT_FROM_MEMORY ? " in memory"
+			: first->want.flags & CKPT_FROM_DISK ? " on disk"
+							     : "");
 		answer_all(l, &x, true);
 		return;
 	}
@@ -541,7 +581,8 @@ void restore_try(struct launch *l)
 	if (all < l->world)
 		return;
 	if (!wants_agree(l, round))
-		refuse_asked(l, round, -EINVAL, "the ranks ask for different steps or with different flags");
+		refuse_asked(l, round, -EINVAL,
+			     "the ranks ask for different steps or with different flags");
 	else
 		fill_start(l, round);
 }
@@ -557,10 +598,13 @@ void restore_tick(struct launch *l, uint64_t now)
 
 		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
-		n = snprintf(text, sizeof text, "waited %.1f s for other ranks to call ckpt_restore; missing:", (double)wait / 1e9);
+		n = snprintf(text, sizeof text,
+			     "waited %.1f s for other ranks to call ckpt_restore; missing:",
+			     (double)wait / 1e9);
 		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 16; k++)
 			if (!l->member[k].asked)
-				n += snprintf(text + n, sizeof text - (size_t)n, " rank %u%s", k, l->member[k].decl ? "" : " (never sealed)");
+				n += snprintf(text + n, sizeof text - (size_t)n, " rank %u%s", k,
+					      l->member[k].decl ? "" : " (never sealed)");
 		refuse_asked(l, m->round, -ETIMEDOUT, text);
 		return;
 	}
@@ -572,7 +616,8 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 	struct member *me = s->member;
 
 	if (!me->decl || me->asked) {
-		session_refuse(s, -EPROTO, me->asked ? "a restore is under way" : "ckpt_seal comes first");
+		session_refuse(s, -EPROTO,
+			       me->asked ? "a restore is under way" : "ckpt_seal comes first");
 		return;
 	}
 	if (me->round >= ROUNDS_MAX) {
@@ -586,7 +631,14 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 }
 
 /* --- ckpt_steps --- */
-struct steps { struct task task; struct session *s; struct store *store; struct wire_steps_are are; int rc; struct ckpt_err err; };
+struct steps {
+	struct task task;
+	struct session *s;
+	struct store *store;
+	struct wire_steps_are are;
+	int rc;
+	struct ckpt_err err;
+};
 
 static void steps_run(struct task *t)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // session.c - one connected rank: its requests, its end. Called by the loop.
-// Invariant: a session is answered in order, once per request; while a task works for it its socket is not read and it is not freed.
+// Invariant: a session is answered in order, once per request; while a task works for it its
+// socket is not read and it is not freed.
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include <sys/syscall.h>
 
 #define SESSIONS_MAX 8192u
-#define HELLO_NS (5 * NS_PER_S)         /* from connecting to HELLO */
+#define HELLO_NS (5 * NS_PER_S) /* from connecting to HELLO */
 
 static uint32_t sessions_count(const struct daemon *d)
 {
@@ -34,8 +35,9 @@ void session_accept(struct daemon *d)
 	if (sock < 0)
 		return;
 	/* The kernel's word for who connected; root may look, nobody else. */
-	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 || (who.uid != geteuid() && who.uid != 0) ||
-	    sessions_count(d) >= SESSIONS_MAX || !(s = calloc(1, sizeof *s))) {
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
+	    (who.uid != geteuid() && who.uid != 0) || sessions_count(d) >= SESSIONS_MAX ||
+	    !(s = calloc(1, sizeof *s))) {
 		(void)close(sock);
 		return;
 	}
@@ -48,8 +50,9 @@ void session_accept(struct daemon *d)
 	s->pidfd = (int)syscall(SYS_pidfd_open, who.pid, 0);
 	s->next = d->sessions;
 	d->sessions = s;
-	if (daemon_watch(d, sock, s, EPOLLIN) < 0 || (s->pidfd >= 0 && who.pid != getpid() &&
-						      daemon_watch(d, s->pidfd, (void *)((uintptr_t)s | WATCH_PIDFD), EPOLLIN) < 0))
+	if (daemon_watch(d, sock, s, EPOLLIN) < 0 ||
+	    (s->pidfd >= 0 && who.pid != getpid() &&
+	     daemon_watch(d, s->pidfd, (void *)((uintptr_t)s | WATCH_PIDFD), EPOLLIN) < 0))
 		session_end(s);
 }
 
@@ -108,7 +111,8 @@ void session_end(struct session *s)
 	if (s->said_bye || !s->member || process_dead(s)) {
 		session_verdict(s, true);
 	} else if (s->closed_ns == 0) {
-		s->closed_ns = now_ns();        /* session_tick decides when the process proves dead, or alive for DEATH_NS */
+		/* session_tick decides when the process proves dead, or alive for DEATH_NS */
+		s->closed_ns = now_ns();
 	} else if (s->closed_ns == 1) {
 		session_verdict(s, false);
 	}
@@ -141,12 +145,14 @@ void session_unbusy(struct session *s)
 		daemon_watch(s->d, s->sock, s, EPOLLIN);
 }
 
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd)
+void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
+		   int nfd)
 {
 	int rc = s->closed ? 0 : wire_send(s->sock, msg, type, bytes, s->seq, fd, nfd);
 
 	if (rc < 0) {
-		log_line(&s->d->opts.log, LOG_WARNING, "session: cannot answer process %d: %s", (int)s->pid, strerror(-rc));
+		log_line(&s->d->opts.log, LOG_WARNING, "session: cannot answer process %d: %s",
+			 (int)s->pid, strerror(-rc));
 		shutdown(s->sock, SHUT_RDWR); /* its end comes through the loop */
 	}
 }
@@ -174,7 +180,8 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 	if (s->state != SESSION_NEW) {
 		session_refuse(s, -EPROTO, "attached already");
 	} else if (fstat(fd[0], &st) < 0 || !S_ISDIR(st.st_mode)) {
-		session_refuse(s, -ENOTDIR, "the store that came with the request is not a directory");
+		session_refuse(s, -ENOTDIR,
+			       "the store that came with the request is not a directory");
 	} else if (m->world == 0 || m->world > WIRE_WORLD_MAX || m->rank >= m->world) {
 		session_refuse(s, -EINVAL, "rank must be below world, and world at most 4096");
 	} else if (m->nslot < 2 || m->nslot > WIRE_SLOTS_MAX) {
@@ -215,13 +222,15 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 			r->nseg = m->id + 1;
 		}
 	}
-	if (m->id < r->nseg && !r->seg[m->id] && (r->seg[m->id] = calloc(1, sizeof(struct segment)))) {
+	if (m->id < r->nseg && !r->seg[m->id] &&
+	    (r->seg[m->id] = calloc(1, sizeof(struct segment)))) {
 		*r->seg[m->id] = (struct segment){ .refs = 1, .base = base, .bytes = m->bytes };
 		session_ok(s);
 		return;
 	}
 	munmap(base, m->bytes);
-	session_refuse(s, m->id < r->nseg && r->seg[m->id] ? -EALREADY : -ENOMEM, "the segment cannot be taken: sent twice, or no memory");
+	session_refuse(s, m->id < r->nseg && r->seg[m->id] ? -EALREADY : -ENOMEM,
+		       "the segment cannot be taken: sent twice, or no memory");
 }
 
 static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
@@ -299,7 +308,9 @@ void session_readable(struct session *s)
 		n = -EPROTO;
 	if (n <= 0) {
 		if (n < 0)
-			log_line(&s->d->opts.log, LOG_WARNING, "session: process %d speaks another protocol; closed", (int)s->pid);
+			log_line(&s->d->opts.log, LOG_WARNING,
+				 "session: process %d speaks another protocol; closed",
+				 (int)s->pid);
 		wire_close_fds(fd, nfd);
 		session_end(s);
 		return;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// snap.c - tickets that got a slot, from the first rank's mark to the release of the slot. Called by launch and loop.
-// Invariants: a snap is staged only when every rank of its launch has copied it whole under one epoch and is known to guard; an older
-// staged snap is released only after a newer one is staged; a slot goes back to the gate only when no task can touch it.
+// snap.c - tickets that got a slot, from the first rank's mark to the release of the slot.
+// Called by launch and loop.
+// Invariants: a snap is staged only when every rank of its launch has copied it whole under one
+// epoch and is known to guard; an older staged snap is released only after a newer one is
+// staged; a slot goes back to the gate only when no task can touch it.
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,8 +18,17 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 		free(rank);
 		return NULL;
 	}
-	*s = (struct snap){ .launch = l, .job = l->job, .ticket_seq = t.seq, .slot = t.slot, .flags = t.flags, .epoch = l->epoch,
-			    .world = l->world, .rank = rank, .born_ns = now_ns(), .mark_ns = now_ns(), .next = l->job->snaps };
+	*s = (struct snap){ .launch = l,
+			    .job = l->job,
+			    .ticket_seq = t.seq,
+			    .slot = t.slot,
+			    .flags = t.flags,
+			    .epoch = l->epoch,
+			    .world = l->world,
+			    .rank = rank,
+			    .born_ns = now_ns(),
+			    .mark_ns = now_ns(),
+			    .next = l->job->snaps };
 	l->refs++;
 	l->job->snaps = s;
 	return s;
@@ -50,7 +61,8 @@ static void snap_unlink(struct snap *s)
 /* May the launch's slots be handed out at all? */
 static bool gate_open(const struct launch *l)
 {
-	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until && l == l->job->launch;
+	return l->state == LAUNCH_READY && !l->nlost && !l->job->d->drain_until &&
+	       l == l->job->launch;
 }
 
 void snap_release(struct snap *s)
@@ -75,20 +87,23 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 	s->dropped = true;
 	if (s->step_known) {
 		shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
-		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO, "snap: job %s step %" PRIu64 " %s: %s", s->job->name,
-			 s->step, outcome == OUTCOME_FAILED ? "failed" : "torn", text);
+		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO,
+			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
+			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
-	for (uint32_t r = 0; r < s->world; r++) /* the other ranks need not wait for copies of no use */
+	/* the other ranks need not wait for copies of no use */
+	for (uint32_t r = 0; r < s->world; r++)
 		if (s->rank[r].copy == COPY_QUEUED)
-			shared_snap_drop(s->launch->member[r].page,
-					 &s->launch->member[r].page->snap[s->rank[r].mark % SHARED_SNAPS],
-					 s->rank[r].mark);
+			shared_snap_drop(
+				s->launch->member[r].page,
+				&s->launch->member[r].page->snap[s->rank[r].mark % SHARED_SNAPS],
+				s->rank[r].mark);
 }
 
 /* --- copying --- */
 struct copy {
 	struct task task;
-	struct snap *snap;              /* not freed while its tasks run */
+	struct snap *snap; /* not freed while its tasks run */
 	uint32_t r;
 	struct decl *decl;
 	struct slotmem *mem;
@@ -113,7 +128,8 @@ static void copy_run(struct task *t)
 	uint64_t start = now_ns();
 	void *to = c->mem->base;
 
-	c->rc = copy_tick(c, 0) ? -ECANCELED : move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
+	c->rc = copy_tick(c, 0) ? -ECANCELED
+				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
 	if (c->rc == 0) {
 		if (!shared_snap_copied(c->page, c->rec, c->mark))
 			c->rc = -ECANCELED;
@@ -142,7 +158,9 @@ static void copy_done(struct daemon *d, struct task *t)
 	} else {
 		r->copy = COPY_TORN;
 		snprintf(text, sizeof text, "rank %u's guard gave the copy up", c->r);
-		snap_fail(s, OUTCOME_TORN, -ENOENT, s->launch->member[c->r].lost ? "a rank died while its copy was under way" : text);
+		snap_fail(s, OUTCOME_TORN, -ENOENT,
+			  s->launch->member[c->r].lost ? "a rank died while its copy was under way"
+						       : text);
 	}
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
@@ -151,7 +169,8 @@ static void copy_done(struct daemon *d, struct task *t)
 	job_settle(j);
 }
 
-static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark, uint32_t epoch)
+static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec, uint64_t mark,
+		       uint32_t epoch)
 {
 	struct snap_rank *r = &s->rank[m->rank];
 	struct copy *c = calloc(1, sizeof *c);
@@ -161,14 +180,21 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 		free(c);
 		shared_snap_drop(m->page, rec, mark);
 		r->copy = COPY_TORN;
-		snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank's declarations changed while the step was marked");
+		snap_fail(s, OUTCOME_TORN, -ENOENT,
+			  "a rank's declarations changed while the step was marked");
 		return;
 	}
 	r->copy = COPY_QUEUED;
 	r->decl = decl_ref(m->decl);
 	r->mem = slotmem_ref(m->slot[s->slot]);
-	*c = (struct copy){ .task = { copy_run, copy_done, NULL }, .snap = s, .r = m->rank, .decl = decl_ref(m->decl),
-			    .mem = slotmem_ref(r->mem), .page = m->page, .rec = rec, .mark = mark };
+	*c = (struct copy){ .task = { copy_run, copy_done, NULL },
+			    .snap = s,
+			    .r = m->rank,
+			    .decl = decl_ref(m->decl),
+			    .mem = slotmem_ref(r->mem),
+			    .page = m->page,
+			    .rec = rec,
+			    .mark = mark };
 	s->tasks++;
 	daemon_task(s->job->d, &s->job->d->copy, &c->task);
 }
@@ -185,7 +211,8 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 static void ring_tickets(struct launch *l)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask, n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
+	uint32_t free_mask, steal_mask,
+		n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct snap *old = t[i].slot < l->nslot ? snap_in_slot(l, t[i].slot) : NULL;
@@ -242,7 +269,8 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 	s = snap_of_ticket(l, rec.ticket_seq);
 	if (!s && shared_seq_cmp(rec.ticket_seq, l->ticket_seen) > 0)
 		return false; /* taken after we looked at the gate */
-	if (!s || s->dropped || s->phase != PHASE_COLLECTING || s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
+	if (!s || s->dropped || s->phase != PHASE_COLLECTING ||
+	    s->rank[m->rank].copy != COPY_NONE || (s->step_known && s->step != rec.step)) {
 		shared_snap_drop(m->page, at, mark);
 		return true;
 	}
@@ -265,7 +293,9 @@ static void snap_staged(struct snap *s);
 static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 {
 	const struct snap_rank *k = &s->rank[r];
-	const struct shared_record rec = { .step = s->step, .flags = s->flags, .unguarded = k->unguarded };
+	const struct shared_record rec = { .step = s->step,
+					   .flags = s->flags,
+					   .unguarded = k->unguarded };
 	const struct shared_rank *page = s->launch->member[r].page;
 
 	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
@@ -281,7 +311,8 @@ int snap_guarded(const struct snap *s)
 		bool closed;
 		int guarded = rank_guarded(s, r, &closed);
 
-		/* Of one that is gone nothing more will be seen, and who stops the daemon does not wait for guards. */
+		/* Of one that is gone nothing more will be seen, and who stops the daemon does not
+		 * wait for guards. */
 		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
 			all = 0;
 		if (guarded < 0)
@@ -292,7 +323,9 @@ int snap_guarded(const struct snap *s)
 
 static void snap_unguarded(struct snap *s)
 {
-	snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank marked its next step without ckpt_guard after this one: what was copied may be torn");
+	snap_fail(
+		s, OUTCOME_TORN, -ENOENT,
+		"a rank marked its next step without ckpt_guard after this one: what was copied may be torn");
 }
 
 /* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
@@ -314,7 +347,8 @@ static void snap_check(struct snap *s)
 		} else if (!closed) {
 			whole = false;
 			if (m->lost || m->left) {
-				snprintf(text, sizeof text, "rank %u left before it was seen to call ckpt_guard", r);
+				snprintf(text, sizeof text,
+					 "rank %u left before it was seen to call ckpt_guard", r);
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 			}
 		}
@@ -335,7 +369,8 @@ void launch_ring(struct launch *l)
 	ring_tickets(l);
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
-		uint64_t marks = m->page ? atomic_load_explicit(&m->page->marks, memory_order_acquire) : 0;
+		uint64_t marks =
+			m->page ? atomic_load_explicit(&m->page->marks, memory_order_acquire) : 0;
 
 		if (marks > SHARED_SNAPS && m->marks_seen < marks - SHARED_SNAPS)
 			m->marks_seen = marks - SHARED_SNAPS;
@@ -353,13 +388,16 @@ void launch_ring(struct launch *l)
 			}
 			continue;
 		}
-		for (uint32_t r = 0; s->phase == PHASE_COLLECTING && r < s->world && !s->dropped; r++) {
+		for (uint32_t r = 0; s->phase == PHASE_COLLECTING && r < s->world && !s->dropped;
+		     r++) {
 			char text[96];
 
 			if (s->rank[r].copy != COPY_NONE)
 				continue;
 			snprintf(text, sizeof text, "rank %u did not mark this step", r);
-			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 || elapsed_ns(s->born_ns, now) > EXPIRE_NS || l->member[r].lost || l->member[r].left)
+			if (shared_seq_cmp(l->ticket_seen, s->ticket_seq) >= 2 ||
+			    elapsed_ns(s->born_ns, now) > EXPIRE_NS || l->member[r].lost ||
+			    l->member[r].left)
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 		}
 		snap_check(s);
@@ -385,13 +423,15 @@ static void snap_staged(struct snap *s)
 	s->phase_ns[0] = s->staged_at - s->mark_ns;
 	if (s->flags || nobody_left(l) || s->job->d->drain_until)
 		s->phase = PHASE_QUEUED;
-	log_line(&s->job->d->opts.log, LOG_INFO, "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
+	log_line(&s->job->d->opts.log, LOG_INFO,
+		 "snap: job %s step %" PRIu64 " staged after %.1f ms", s->job->name, s->step,
 		 (double)s->phase_ns[0] / 1e6);
 }
 
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns)
 {
-	struct snap *s = snap_new(l, (struct ticket){ .slot = (uint8_t)slot, .flags = (uint8_t)flags });
+	struct snap *s =
+		snap_new(l, (struct ticket){ .slot = (uint8_t)slot, .flags = (uint8_t)flags });
 
 	if (!s)
 		return;
@@ -399,9 +439,12 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->step_known = true;
 	s->mark_ns = mark_ns;
 	for (uint32_t r = 0; r < l->world; r++)
-		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE, .decl = decl_ref(l->member[r].decl),
-						  .mem = slotmem_ref(l->member[r].slot[slot]) };
-	log_line(&l->job->d->opts.log, LOG_NOTICE, "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name, step);
+		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
+						 .decl = decl_ref(l->member[r].decl),
+						 .mem = slotmem_ref(l->member[r].slot[slot]) };
+	log_line(&l->job->d->opts.log, LOG_NOTICE,
+		 "snap: job %s step %" PRIu64 " taken over from an earlier daemon", l->job->name,
+		 step);
 	snap_staged(s);
 }
 
@@ -423,8 +466,8 @@ static bool job_writes(const struct job *j)
 	return false;
 }
 
-/* A snap that is about to be used for more than being held must not be taken away. False: it has been already; the next look at the gate
- * unlinks it. */
+/* A snap that is about to be used for more than being held must not be taken away. False: it has
+ * been already; the next look at the gate unlinks it. */
 static bool unsteal(struct snap *s)
 {
 	if (!s->stealable)
@@ -446,13 +489,14 @@ void gate_close(struct launch *l)
 	}
 }
 
-/* The newest staged one may be taken for a step that is to be written, as long as another one, which is being written, stays whole. */
+/* The newest staged one may be taken for a step that is to be written, as long as another one,
+ * which is being written, stays whole. */
 static void steal_update(struct snap *newest)
 {
 	struct job *j = newest->job;
 
-	if (newest->phase != PHASE_STAGED || newest->stealable || newest->launch != j->launch || newest->epoch != j->launch->epoch ||
-	    !gate_open(j->launch) || !job_writes(j))
+	if (newest->phase != PHASE_STAGED || newest->stealable || newest->launch != j->launch ||
+	    newest->epoch != j->launch->epoch || !gate_open(j->launch) || !job_writes(j))
 		return;
 	newest->stealable = true;
 	shared_gate_give(newest->launch->page, newest->slot, true);
@@ -492,11 +536,13 @@ void job_settle(struct job *j)
 	if (j->writing && j->writing->parked)
 		persist_resume(j->writing);
 	if (newest && !job_writes(j) && !unsteal(newest))
-		return; /* it is gone, so the others are not released: the next look at the gate shows it */
+		/* it is gone, so the others are not released: the next look at the gate shows it */
+		return;
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED &&
-		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed && elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
+		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed &&
+				     elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
 			snap_release(s);
 	}
 	write_next(j);
@@ -520,12 +566,18 @@ void snap_written(struct snap *s, int rc, const char *text)
 	} else if (rc == 0) {
 		s->committed = true;
 		s->committed_at = now_ns();
-		shared_outcome_set(s->launch->page, s->step, OUTCOME_COMMITTED, 0, s->phase_ns, NULL);
-		log_line(&j->d->opts.log, LOG_NOTICE, "snap: job %s step %" PRIu64 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms)",
-			 j->name, s->step, (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
+		shared_outcome_set(s->launch->page, s->step, OUTCOME_COMMITTED, 0, s->phase_ns,
+				   NULL);
+		log_line(&j->d->opts.log, LOG_NOTICE,
+			 "snap: job %s step %" PRIu64
+			 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms)",
+			 j->name, s->step, (double)s->phase_ns[0] / 1e6,
+			 (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
 	} else {
 		shared_outcome_set(s->launch->page, s->step, OUTCOME_FAILED, rc, s->phase_ns, text);
-		log_line(&j->d->opts.log, LOG_ERROR, "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step, text);
+		log_line(&j->d->opts.log, LOG_ERROR,
+			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
+			 text);
 	}
 	job_settle(j);
 	if (j->launch)
@@ -535,9 +587,10 @@ void snap_written(struct snap *s, int rc, const char *text)
 /* --- a member is gone --- */
 void snap_member_gone(struct launch *l, struct member *m, bool dead)
 {
-	/* Host memory of a dead process that was not in its update cannot change any more: its copy may be finished. */
-	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 && atomic_load(&m->page->guards) > 0 &&
-		      atomic_load(&m->page->unguarded) == 0;
+	/* Host memory of a dead process that was not in its update cannot change any more: its copy
+	 * may be finished. */
+	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 &&
+		      atomic_load(&m->page->guards) > 0 && atomic_load(&m->page->unguarded) == 0;
 
 	if (!finish && m->page)
 		shared_tear(m->page);
@@ -545,7 +598,8 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 		next = s->next;
 		if (s->launch == l && s->phase == PHASE_COLLECTING) {
 			if (s->rank[m->rank].copy == COPY_NONE)
-				snap_fail(s, OUTCOME_TORN, -ENOENT, "a rank left before it marked this step");
+				snap_fail(s, OUTCOME_TORN, -ENOENT,
+					  "a rank left before it marked this step");
 			snap_check(s);
 		}
 	}
@@ -556,7 +610,8 @@ static void queue_newest(struct job *j, const struct launch *of)
 {
 	struct snap *s = newest_staged(j);
 
-	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed && unsteal(s))
+	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed &&
+	    unsteal(s))
 		s->phase = PHASE_QUEUED;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.h - what the daemon knows. Everything here belongs to the thread in daemon_run, except where a field says otherwise.
+ * state.h - what the daemon knows. Everything here belongs to the thread in daemon_run, except
+ * where a field says otherwise.
  *
  *	job       a directory of a store; outlives its launches
  *	launch    one incarnation of the job's ranks: a generation, a job page, its members
@@ -21,33 +22,50 @@
 #include "daemon/daemon.h"
 
 #define COPY_THREADS_MAX 4
-#define EXPIRE_NS (60 * NS_PER_S)       /* a ticket that not all ranks took */
+#define EXPIRE_NS (60 * NS_PER_S) /* a ticket that not all ranks took */
 #define BEAT_NS (NS_PER_S / 2)
-#define DEATH_NS (NS_PER_S)             /* from a socket's end to the verdict: dead or only detached */
+/* from a socket's end to the verdict: dead or only detached */
+#define DEATH_NS (NS_PER_S)
 #define KEEP_COMMITTED_NS (600 * NS_PER_S)
-#define REWRITES_MAX 2                  /* of one part after a failed write or sync, from memory to a new file */
+/* of one part after a failed write or sync, from memory to a new file */
+#define REWRITES_MAX 2
 
 /* --- tasks --- */
 struct task {
-	void (*run)(struct task *t);                            /* worker */
-	void (*done)(struct daemon *d, struct task *t);         /* owner; frees the task */
+	void (*run)(struct task *t);			/* worker */
+	void (*done)(struct daemon *d, struct task *t); /* owner; frees the task */
 	struct task *next;
 };
-struct pool { struct queue queue; pthread_t thread[COPY_THREADS_MAX]; uint32_t nthread; struct daemon *d; };
+struct pool {
+	struct queue queue;
+	pthread_t thread[COPY_THREADS_MAX];
+	uint32_t nthread;
+	struct daemon *d;
+};
 
 /* --- memory --- */
-struct segment { _Atomic uint32_t refs; void *base; uint64_t bytes; };
-struct slotmem { _Atomic uint32_t refs; int fd; void *base; uint64_t bytes; bool touched; };
+struct segment {
+	_Atomic uint32_t refs;
+	void *base;
+	uint64_t bytes;
+};
+struct slotmem {
+	_Atomic uint32_t refs;
+	int fd;
+	void *base;
+	uint64_t bytes;
+	bool touched;
+};
 struct decl {
 	_Atomic uint32_t refs;
 	uint32_t epoch, rank;
-	struct table table;             /* what the rank has: places are its segments */
-	struct table part;              /* its raw space */
-	struct plan copy;               /* table -> part */
+	struct table table; /* what the rank has: places are its segments */
+	struct table part;  /* its raw space */
+	struct plan copy;   /* table -> part */
 	uint64_t raw_bytes;
 	uint32_t nseg;
-	struct segment **seg;           /* [nseg] references held */
-	const void **base;              /* [nseg] */
+	struct segment **seg; /* [nseg] references held */
+	const void **base;    /* [nseg] */
 };
 void segment_unref(struct segment *s);
 void slotmem_unref(struct slotmem *s);
@@ -55,13 +73,17 @@ void decl_unref(struct decl *d);
 struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
-int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);            /* sized and mapped, not touched */
-int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);  /* takes fd */
-int slotmem_touch(struct slotmem *s);                                                   /* worker */
-/* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL where there is none. Worker. */
-int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank, struct segment *const *seg, uint32_t nseg, struct decl **ret,
-	      struct ckpt_err *err);
-/* The part table with by-value blobs cut to the length that the slot holds; places[0] is the slot. */
+/* sized and mapped, not touched */
+int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
+/* takes fd */
+int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
+int slotmem_touch(struct slotmem *s); /* worker */
+/* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
+ * where there is none. Worker. */
+int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
+	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+/* The part table with by-value blobs cut to the length that the slot holds; places[0] is the
+ * slot. */
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 
 /* --- sessions --- */
@@ -71,23 +93,25 @@ struct session {
 	int sock, pidfd;
 	pid_t pid;
 	enum session_state state;
-	bool busy;                      /* a task works for it: its socket is not read, and it is not freed */
-	bool closed;                    /* end of file seen */
+	/* a task works for it: its socket is not read, and it is not freed */
+	bool busy;
+	bool closed; /* end of file seen */
 	bool said_bye;
 	uint64_t closed_ns;
 	struct wire_hello hello;
 	int root_fd;
-	uint32_t seq;                   /* of the request being answered */
+	uint32_t seq; /* of the request being answered */
 	struct launch *launch;
 	struct member *member;
 	struct session *next;
 };
 void session_accept(struct daemon *d);
 void session_readable(struct session *s);
-void session_end(struct session *s);            /* the peer is gone, or is to go */
+void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
 void session_unbusy(struct session *s);
-void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd);
+void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
+		   int nfd);
 void session_ok(struct session *s);
 void session_refuse(struct session *s, int code, const char *text);
 
@@ -98,32 +122,38 @@ struct job {
 	char name[CKPT_JOB_MAX + 8];
 	struct store *store;
 	bool claiming;
-	struct launch *launch;          /* the newest; NULL before the first */
-	struct snap *snaps;             /* of all launches, newest first */
-	struct snap *writing;           /* at most one at a time */
+	struct launch *launch; /* the newest; NULL before the first */
+	struct snap *snaps;    /* of all launches, newest first */
+	struct snap *writing;  /* at most one at a time */
 	uint64_t idle_since;
-	uint64_t bad_step[16];          /* quarantined: restore passes them by */
+	uint64_t bad_step[16]; /* quarantined: restore passes them by */
 	uint32_t nbad;
 	struct job *next;
 };
 
-struct adopt { struct slotmem *mem; uint64_t step, mark_ns; uint32_t epoch, flags; bool bytes_held; }; /* bytes_held: mem became the slot */
+/* bytes_held: mem became the slot */
+struct adopt {
+	struct slotmem *mem;
+	uint64_t step, mark_ns;
+	uint32_t epoch, flags;
+	bool bytes_held;
+};
 struct member {
 	uint32_t rank;
 	struct session *session;
-	bool attached, lost, left;      /* ever; died; detached by itself */
-	bool touched;                   /* the slots of decl are in memory */
-	uint64_t touch_again_ns;        /* there was no memory: when to try again; 0 never */
+	bool attached, lost, left; /* ever; died; detached by itself */
+	bool touched;		   /* the slots of decl are in memory */
+	uint64_t touch_again_ns;   /* there was no memory: when to try again; 0 never */
 	struct shared_rank *page;
 	int page_fd;
 	uint32_t nseg;
-	struct segment **seg;           /* [nseg] by id */
+	struct segment **seg; /* [nseg] by id */
 	struct decl *decl;
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	struct adopt adopt[WIRE_SLOTS_MAX];
 	uint64_t marks_seen;
-	uint32_t round;                 /* restores finished */
-	bool asked;                     /* waits in the present round */
+	uint32_t round; /* restores finished */
+	bool asked;	/* waits in the present round */
 	struct wire_restore want;
 	uint64_t asked_ns;
 };
@@ -133,72 +163,90 @@ enum launch_state { LAUNCH_FORMING, LAUNCH_READY, LAUNCH_ENDED };
 struct launch {
 	struct job *job;
 	uint32_t refs;
-	uint64_t generation, token, base;       /* base: 1 + step that it restored; 0: none */
+	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool restoring, covering;
-	uint32_t covered_epoch;         /* its declarations were found to cover every tensor */
-	struct pin { bool set; uint64_t want_step; uint32_t want_flags; bool none; uint64_t step; uint32_t where; char dir[STORE_DIR_MAX]; } pin[ROUNDS_MAX];
+	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
+	struct pin {
+		bool set;
+		uint64_t want_step;
+		uint32_t want_flags;
+		bool none;
+		uint64_t step;
+		uint32_t where;
+		char dir[STORE_DIR_MAX];
+	} pin[ROUNDS_MAX];
 	struct shared_job *page;
 	int page_fd, bell;
-	struct member *member;          /* [world] */
+	struct member *member; /* [world] */
 	uint16_t ticket_seen;
 };
 
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
-	uint64_t mark;                  /* 0: taken over from an earlier daemon */
-	uint64_t unguarded;             /* of its record */
+	uint64_t mark;	    /* 0: taken over from an earlier daemon */
+	uint64_t unguarded; /* of its record */
 	struct decl *decl;
 	struct slotmem *mem;
 };
 struct snap {
-	struct launch *launch;          /* reference */
+	struct launch *launch; /* reference */
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, stealable, committed;
-	bool told;                      /* that it is staged */
+	bool told; /* that it is staged */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
-	uint32_t tasks;                 /* copy tasks in flight: the slot is not given back before they end */
-	struct persist *parked;         /* its parts are durable; to be committed once every rank is seen to guard */
+	/* copy tasks in flight: the slot is not given back before they end */
+	uint32_t tasks;
+	/* its parts are durable; to be committed once every rank is seen to guard */
+	struct persist *parked;
 	uint64_t born_ns, mark_ns, phase_ns[3], committed_at, staged_at;
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
 	uint32_t nnote;
-	struct snap_rank *rank;         /* [world] */
+	struct snap_rank *rank; /* [world] */
 	struct snap *next;
 };
 
-void hello_try(struct session *s);              /* join or begin a launch */
+void hello_try(struct session *s); /* join or begin a launch */
 void launch_declare(struct session *s, const struct wire_declare *m, int fd);
-void launch_ring(struct launch *l);             /* the doorbell, or the clock: look at every page */
+void launch_ring(struct launch *l); /* the doorbell, or the clock: look at every page */
 void launch_tick(struct launch *l, uint64_t now);
 void launch_member_gone(struct launch *l, struct member *m, bool dead);
-void launch_fence(struct launch *l, bool for_good);      /* not for good: the same launch comes back to a new beginning */
+/* not for good: the same launch comes back to a new beginning */
+void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void job_tick(struct job *j, uint64_t now);
-bool job_idle(const struct job *j);             /* nothing to write, nobody attached */
-void job_settle(struct job *j);                 /* release what need not be kept, give free slots back, start what is due */
+bool job_idle(const struct job *j); /* nothing to write, nobody attached */
+/* release what need not be kept, give free slots back, start what is due */
+void job_settle(struct job *j);
 void job_drain(struct job *j);
-bool job_forgotten(struct job *j, uint64_t now); /* nobody attached and nothing held for a long time */
+/* nobody attached and nothing held for a long time */
+bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
-void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text); /* torn, failed or dropped */
+/* torn, failed or dropped */
+void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text);
 void snap_release(struct snap *s);
-void gate_close(struct launch *l);              /* no further tickets: what is free or may be stolen is taken out of the gate */
+/* no further tickets: what is free or may be stolen is taken out of the gate */
+void gate_close(struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
 void snap_member_gone(struct launch *l, struct member *m, bool dead);
-void snap_salvage(struct launch *l);            /* all members are gone: what is staged is to be written */
+/* all members are gone: what is staged is to be written */
+void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-int snap_guarded(const struct snap *s); /* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have */
+/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have */
+int snap_guarded(const struct snap *s);
 
 void persist_start(struct snap *s);
-void persist_drop(struct snap *s);              /* the daemon leaves: what is parked is given up */
-void persist_resume(struct snap *s);            /* is it time to commit what is parked, or to give it up? */
+void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
+/* is it time to commit what is parked, or to give it up? */
+void persist_resume(struct snap *s);
 
 void restore_ask(struct session *s, const struct wire_restore *m);
 void restore_try(struct launch *l);
@@ -212,17 +260,18 @@ struct daemon {
 	char socket[108];
 	int lock_fd, listen_fd, epoll_fd, timer_fd, done_fd, stop_fd;
 	_Atomic uint32_t stops;
-	bool killed;                    /* daemon_kill: leave without a trace of order */
-	pthread_mutex_t done_lock;      /* protects done_first, done_last */
+	bool killed;		   /* daemon_kill: leave without a trace of order */
+	pthread_mutex_t done_lock; /* protects done_first, done_last */
 	struct task *done_first, *done_last;
-	uint32_t running;               /* tasks handed out and not back */
+	uint32_t running; /* tasks handed out and not back */
 	struct pool copy, work, io;
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until;
 };
 void daemon_task(struct daemon *d, struct pool *p, struct task *t);
-int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events); /* what: tagged pointer, see loop.c */
+/* what: tagged pointer, see loop.c */
+int daemon_watch(struct daemon *d, int fd, void *what, uint32_t events);
 void daemon_unwatch(struct daemon *d, int fd);
 #define WATCH_SESSION 0u
 #define WATCH_BELL 1u

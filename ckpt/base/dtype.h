@@ -4,9 +4,9 @@
 #define CKPT_BASE_DTYPE_H
 #include <stdint.h>
 
-uint32_t dtype_bytes(uint32_t dtype);           /* 1..16; 0: unknown dtype */
-const char *dtype_name(uint32_t dtype);         /* "BF16"; "?" for an unknown one */
-uint32_t dtype_of_name(const char *name);       /* 0: unknown */
-const char *role_name(uint32_t role);           /* "param", "master", ... */
-const char *class_name(uint32_t cls);           /* "stable", ... */
+uint32_t dtype_bytes(uint32_t dtype);	  /* 1..16; 0: unknown dtype */
+const char *dtype_name(uint32_t dtype);	  /* "BF16"; "?" for an unknown one */
+uint32_t dtype_of_name(const char *name); /* 0: unknown */
+const char *role_name(uint32_t role);	  /* "param", "master", ... */
+const char *class_name(uint32_t cls);	  /* "stable", ... */
 #endif

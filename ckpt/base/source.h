@@ -11,7 +11,7 @@ struct source {
 	void *ctx;
 	uint64_t bytes;
 	int (*read)(void *ctx, void *buf, uint64_t len, uint64_t off); /* all of it or -errno */
-	void (*close)(void *ctx);                                      /* may be NULL */
+	void (*close)(void *ctx);				       /* may be NULL */
 };
 
 struct source_dir {

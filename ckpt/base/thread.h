@@ -6,13 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Start a joinable thread with all signals blocked, a name (at most 15 bytes) and, with batch, SCHED_BATCH: a waking batch thread does not preempt the
- * training thread (2.5-3 ms against 3-8 us for the caller, measured; docs/results). 0 or a negative errno. */
-int thread_start(pthread_t *ret_thread, const char *name, bool batch, void *(*run)(void *), void *arg);
+/* Start a joinable thread with all signals blocked, a name (at most 15 bytes) and, with batch,
+ * SCHED_BATCH: a waking batch thread does not preempt the training thread (2.5-3 ms against 3-8 us
+ * for the caller, measured; docs/results). 0 or a negative errno. */
+int thread_start(pthread_t *ret_thread, const char *name, bool batch, void *(*run)(void *),
+		 void *arg);
 
 /* A bounded multi-producer multi-consumer queue of pointers. */
 struct queue {
-	pthread_mutex_t lock;           /* protects all below */
+	pthread_mutex_t lock; /* protects all below */
 	pthread_cond_t filled, drained;
 	void **item;
 	uint32_t cap, head, n;
@@ -20,9 +22,9 @@ struct queue {
 };
 int queue_init(struct queue *q, uint32_t cap);
 void queue_destroy(struct queue *q);
-bool queue_push(struct queue *q, void *item);           /* waits for room; false when closed */
-bool queue_try_push(struct queue *q, void *item);       /* false when full or closed */
-void *queue_pop(struct queue *q);                       /* waits; NULL when closed and empty */
-void *queue_try_pop(struct queue *q);                   /* NULL when empty */
+bool queue_push(struct queue *q, void *item);	  /* waits for room; false when closed */
+bool queue_try_push(struct queue *q, void *item); /* false when full or closed */
+void *queue_pop(struct queue *q);		  /* waits; NULL when closed and empty */
+void *queue_try_pop(struct queue *q);		  /* NULL when empty */
 void queue_close(struct queue *q);
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * util.h - the small words of the house: cleanup attributes, checked arithmetic, little-endian integers, time.
+ * util.h - the small words of the house: cleanup attributes, checked arithmetic, little-endian
+ * integers, time.
  *
- * Outside bytes (files, peers) are read through le16/le32/le64 and added and multiplied through ckpt_add/ckpt_mul only.
+ * Outside bytes (files, peers) are read through le16/le32/le64 and added and multiplied through
+ * ckpt_add/ckpt_mul only.
  */
 #ifndef CKPT_BASE_UTIL_H
 #define CKPT_BASE_UTIL_H
@@ -17,10 +19,32 @@
 #include <unistd.h>
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof(*(a)))
-#define MIN(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ < b_ ? a_ : b_; })
-#define MAX(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ > b_ ? a_ : b_; })
-#define TAKE(x) ({ __typeof__(x) taken_ = (x); (x) = 0; taken_; })     /* ownership of a pointer moves out */
-#define TAKE_FD(x) ({ int taken_ = (x); (x) = -1; taken_; })           /* the same for a descriptor */
+#define MIN(a, b)                       \
+	({                              \
+		__typeof__(a) a_ = (a); \
+		__typeof__(b) b_ = (b); \
+		a_ < b_ ? a_ : b_;      \
+	})
+#define MAX(a, b)                       \
+	({                              \
+		__typeof__(a) a_ = (a); \
+		__typeof__(b) b_ = (b); \
+		a_ > b_ ? a_ : b_;      \
+	})
+/* ownership of a pointer moves out */
+#define TAKE(x)                             \
+	({                                  \
+		__typeof__(x) taken_ = (x); \
+		(x) = 0;                    \
+		taken_;                     \
+	})
+/* the same for a descriptor */
+#define TAKE_FD(x)                \
+	({                        \
+		int taken_ = (x); \
+		(x) = -1;         \
+		taken_;           \
+	})
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
@@ -53,7 +77,8 @@ static inline int ckpt_mul(uint64_t a, uint64_t b, uint64_t *ret)
 	return __builtin_mul_overflow(a, b, ret) ? -EOVERFLOW : 0;
 }
 
-static inline uint64_t align_up(uint64_t x, uint64_t a) /* a: a power of two; the caller knows that it does not overflow */
+/* a: a power of two; the caller knows that it does not overflow */
+static inline uint64_t align_up(uint64_t x, uint64_t a)
 {
 	return (x + a - 1) & ~(a - 1);
 }
@@ -63,10 +88,17 @@ static inline uint64_t div_up(uint64_t a, uint64_t b)
 	return a / b + (a % b != 0);
 }
 
-/* On-disk and on-wire integers: byte arrays, so that a struct of them has no padding and any alignment. */
-typedef struct { uint8_t b[2]; } le16;
-typedef struct { uint8_t b[4]; } le32;
-typedef struct { uint8_t b[8]; } le64;
+/* On-disk and on-wire integers: byte arrays, so that a struct of them has no padding and any
+ * alignment. */
+typedef struct {
+	uint8_t b[2];
+} le16;
+typedef struct {
+	uint8_t b[4];
+} le32;
+typedef struct {
+	uint8_t b[8];
+} le64;
 
 static inline uint16_t le16_get(le16 v)
 {
@@ -75,7 +107,8 @@ static inline uint16_t le16_get(le16 v)
 
 static inline uint32_t le32_get(le32 v)
 {
-	return (uint32_t)v.b[0] | (uint32_t)v.b[1] << 8 | (uint32_t)v.b[2] << 16 | (uint32_t)v.b[3] << 24;
+	return (uint32_t)v.b[0] | (uint32_t)v.b[1] << 8 | (uint32_t)v.b[2] << 16 |
+	       (uint32_t)v.b[3] << 24;
 }
 
 static inline uint64_t le64_get(le64 v)

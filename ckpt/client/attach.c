@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// attach.c - the connection to the daemon: first attach, requests, and the helper thread that attaches again. Called by client.c and itself.
-// Invariant: losing the daemon changes link and state and tears what is being copied; it never touches the trainer's memory or makes it wait.
+// attach.c - the connection to the daemon: first attach, requests, and the helper thread that
+// attaches again. Called by client.c and itself.
+// Invariant: losing the daemon changes link and state and tears what is being copied; it never
+// touches the trainer's memory or makes it wait.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include <fcntl.h>
@@ -46,7 +48,8 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 	struct pollfd p = { .fd = c->sock, .events = POLLIN };
 	uint64_t now;
 
-	while ((now = now_ns()) < until && !atomic_load(&c->stop) && !(watch && beat_lost(watch, now))) {
+	while ((now = now_ns()) < until && !atomic_load(&c->stop) &&
+	       !(watch && beat_lost(watch, now))) {
 		int n = poll(&p, 1, (int)MIN((until - now) / NS_PER_MS + 1, UINT64_C(1000)));
 
 		if (n > 0)
@@ -57,8 +60,9 @@ static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 	return -ETIMEDOUT;
 }
 
-int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd, uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd,
-	     uint64_t wait_ns, struct ckpt_err *err)
+int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
+	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
+	     struct ckpt_err *err)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
@@ -68,25 +72,32 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 		return ckpt_error(err, -ECONNRESET, "not attached to a daemon (%s)", c->socket);
 	rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
 	if (rc == 0)
-		rc = wait_readable(c, now_ns() + wait_ns, type == WIRE_HELLO ? NULL : atomic_load(&c->link));
+		rc = wait_readable(c, now_ns() + wait_ns,
+				   type == WIRE_HELLO ? NULL : atomic_load(&c->link));
 	if (rc == 0)
 		rc = wire_recv(c->sock, in, sizeof in, got, &ngot);
 	if (rc <= 0) {
 		shutdown(c->sock, SHUT_RDWR); /* the helper takes it from here */
 		if (rc == -ETIMEDOUT)
-			return ckpt_error(err, -ETIMEDOUT, "the daemon on %s does not answer: is it stopped?", c->socket);
+			return ckpt_error(err, -ETIMEDOUT,
+					  "the daemon on %s does not answer: is it stopped?",
+					  c->socket);
 		return ckpt_error(err, -ECONNRESET, "the daemon on %s went away", c->socket);
 	}
-	if (head->type == WIRE_REFUSE && head->bytes == sizeof(struct wire_refuse) && head->seq == c->seq) {
+	if (head->type == WIRE_REFUSE && head->bytes == sizeof(struct wire_refuse) &&
+	    head->seq == c->seq) {
 		const struct wire_refuse *r = (const struct wire_refuse *)in;
 
 		wire_close_fds(got, ngot);
-		return ckpt_error(err, r->code < 0 ? r->code : -EPROTO, "%.*s", WIRE_TEXT_MAX - 1, r->text);
+		return ckpt_error(err, r->code < 0 ? r->code : -EPROTO, "%.*s", WIRE_TEXT_MAX - 1,
+				  r->text);
 	}
 	if (head->type != want || head->bytes != buf_bytes || head->seq != c->seq) {
 		wire_close_fds(got, ngot);
 		shutdown(c->sock, SHUT_RDWR);
-		return ckpt_error(err, -EPROTO, "the daemon on %s answers out of turn: another version?", c->socket);
+		return ckpt_error(err, -EPROTO,
+				  "the daemon on %s answers out of turn: another version?",
+				  c->socket);
 	}
 	memcpy(buf, in, buf_bytes);
 	if (ret_fd)
@@ -102,30 +113,42 @@ static int connect_socket(ckpt *c, struct ckpt_err *err)
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct ucred who;
 	socklen_t len = sizeof who;
-	const struct timeval slow = { .tv_sec = (time_t)(HELLO_NS / NS_PER_S) }; /* a stopped daemon's backlog fills */
+	/* a stopped daemon's backlog fills */
+	const struct timeval slow = { .tv_sec = (time_t)(HELLO_NS / NS_PER_S) };
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (sock < 0)
 		return ckpt_error_errno(err, errno, "cannot make a socket");
 	if (strlen(c->socket) >= sizeof a.sun_path)
-		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes", c->socket, sizeof a.sun_path - 1);
+		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
+				  c->socket, sizeof a.sun_path - 1);
 	strcpy(a.sun_path, c->socket);
 	setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &slow, sizeof slow);
 	if (connect(sock, (struct sockaddr *)&a, sizeof a) < 0) {
 		if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
-			return ckpt_error(err, -ECONNREFUSED, "no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART", c->socket);
+			return ckpt_error(
+				err, -ECONNREFUSED,
+				"no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART",
+				c->socket);
 		if (errno == EACCES || errno == EPERM)
-			return ckpt_error(err, -EACCES, "the socket %s belongs to another user: give a socket of your own", c->socket);
+			return ckpt_error(
+				err, -EACCES,
+				"the socket %s belongs to another user: give a socket of your own",
+				c->socket);
 		return ckpt_error_errno(err, errno, "cannot connect to %s", c->socket);
 	}
-	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 || (who.uid != geteuid() && geteuid() != 0))
-		return ckpt_error(err, -EACCES, "the daemon on %s belongs to user %u, not to you: give a socket of your own", c->socket,
-				  (unsigned)who.uid);
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
+	    (who.uid != geteuid() && geteuid() != 0))
+		return ckpt_error(
+			err, -EACCES,
+			"the daemon on %s belongs to user %u, not to you: give a socket of your own",
+			c->socket, (unsigned)who.uid);
 	c->sock = TAKE_FD(sock);
 	return 0;
 }
 
-/* Ranks with a common parent are one launch. The parent's start time tells it from an older process with its number. */
+/* Ranks with a common parent are one launch. The parent's start time tells it from an older process
+ * with its number. */
 static uint64_t launch_token(void)
 {
 	char path[64], line[1024];
@@ -150,7 +173,8 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 {
 	struct link *l = calloc(1, sizeof *l);
 	void *rank, *job;
-	int rc = l ? wire_map(fd[0], sizeof *l->rank, 0, &rank, err) : ckpt_error(err, -ENOMEM, "no memory to attach");
+	int rc = l ? wire_map(fd[0], sizeof *l->rank, 0, &rank, err)
+		   : ckpt_error(err, -ENOMEM, "no memory to attach");
 
 	if (rc == 0 && (rc = wire_map(fd[1], sizeof *l->job, 0, &job, err)) < 0)
 		munmap(rank, sizeof *l->rank);
@@ -168,16 +192,24 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 
 static int hello(ckpt *c, bool again, struct ckpt_err *err)
 {
-	struct wire_hello h = { .flags = again ? WIRE_REATTACH : 0, .rank = c->rank, .world = c->world, .nslot = c->nslot,
-				.generation = c->generation, .launch = launch_token(), .memory_max = c->memory_max, .base = c->base };
+	struct wire_hello h = { .flags = again ? WIRE_REATTACH : 0,
+				.rank = c->rank,
+				.world = c->world,
+				.nslot = c->nslot,
+				.generation = c->generation,
+				.launch = launch_token(),
+				.memory_max = c->memory_max,
+				.base = c->base };
 	struct wire_welcome w;
 	int fd[WIRE_FDS_MAX], rc;
 
 	snprintf(h.job, sizeof h.job, "%s", c->job);
-	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd, HELLO_NS, err);
+	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd,
+		      HELLO_NS, err);
 	if (rc < 0)
 		return rc;
-	rc = fd[2] >= 0 ? map_link(c, fd, err) : ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
+	rc = fd[2] >= 0 ? map_link(c, fd, err)
+			: ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
 	wire_close_fds(fd, WIRE_FDS_MAX);
 	if (rc == 0)
 		c->generation = w.generation;
@@ -194,7 +226,8 @@ static void drop_socket(ckpt *c)
 /* --- starting a daemon --- */
 static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 {
-	char path[512], *end, background[] = "--background", idle[] = "--idle-exit", sixty[] = "60", sock[] = "--socket", *socket = strdup(c->socket);
+	char path[512], *end, background[] = "--background", idle[] = "--idle-exit", sixty[] = "60",
+			      sock[] = "--socket", *socket = strdup(c->socket);
 	char *argv[] = { path, background, idle, sixty, sock, socket, NULL };
 	posix_spawnattr_t attr;
 	sigset_t none;
@@ -215,13 +248,16 @@ static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 	posix_spawnattr_destroy(&attr);
 	free(socket);
 	if (rc)
-		return ckpt_error(err, -ECONNREFUSED, "cannot start %s: %s; put ckptd beside the program or into PATH, or start it by hand", path,
-				  strerror(rc));
+		return ckpt_error(
+			err, -ECONNREFUSED,
+			"cannot start %s: %s; put ckptd beside the program or into PATH, or start it by hand",
+			path, strerror(rc));
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	/* 11: another rank was faster, whose daemon will listen in a moment. */
 	if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 11)
-		return ckpt_error(err, WEXITSTATUS(status) == 12 ? -EACCES : -ECONNREFUSED, "%s --socket %s failed with exit code %d", path, c->socket,
+		return ckpt_error(err, WEXITSTATUS(status) == 12 ? -EACCES : -ECONNREFUSED,
+				  "%s --socket %s failed with exit code %d", path, c->socket,
 				  WEXITSTATUS(status));
 	return 0;
 }
@@ -239,7 +275,8 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			if (rc < 0)
 				drop_socket(c);
 			if (rc == -ECONNRESET && now_ns() - start < ATTACH_MAX_NS) {
-				spawned = false; /* the daemon died meanwhile: the next one may be started */
+				/* the daemon died meanwhile: the next one may be started */
+				spawned = false;
 				until = now_ns() + ATTACH_BUSY_NS;
 			}
 		}
@@ -255,7 +292,8 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			atomic_store(&c->state, LINK_UP);
 			return 0;
 		}
-		if ((rc != -EBUSY && rc != -ECONNRESET && !(rc == -ECONNREFUSED && spawned)) || now_ns() > until)
+		if ((rc != -EBUSY && rc != -ECONNRESET && !(rc == -ECONNREFUSED && spawned)) ||
+		    now_ns() > until)
 			return rc;
 		usleep(50000);
 	}
@@ -270,7 +308,8 @@ int send_segments(ckpt *c, struct ckpt_err *err)
 		struct wire_segment m = { .id = c->nseg_sent, .bytes = c->seg[c->nseg_sent].bytes };
 		struct wire_ok ok;
 
-		rc = rpc_call(c, &m, WIRE_SEGMENT, sizeof m, &c->seg[c->nseg_sent].fd, 1, WIRE_OK, &ok, sizeof ok, NULL, RPC_NS, err);
+		rc = rpc_call(c, &m, WIRE_SEGMENT, sizeof m, &c->seg[c->nseg_sent].fd, 1, WIRE_OK,
+			      &ok, sizeof ok, NULL, RPC_NS, err);
 		if (rc < 0)
 			break;
 	}
@@ -288,12 +327,15 @@ int send_declaration(ckpt *c, struct ckpt_err *err)
 		ssize_t n = write(fd, (const uint8_t *)c->decl + at, c->decl_bytes - at);
 
 		if (n <= 0)
-			return ckpt_error_errno(err, errno, "cannot write the declaration to memory");
+			return ckpt_error_errno(err, errno,
+						"cannot write the declaration to memory");
 		at += (uint64_t)n;
 	}
-	if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+	if (fd < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
 		return ckpt_error_errno(err, errno, "cannot seal the declaration's memory");
-	rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed, sizeof sealed, got, RPC_NS, err);
+	rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed, sizeof sealed,
+		      got, RPC_NS, err);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -316,8 +358,8 @@ static void remember_slots(ckpt *c, const struct link *l)
 			enum snap_state state;
 			bool whole;
 
-			if (shared_snap_read(&l->rank->snap[k], &mark, &state, &r) < 0 || r.slot != i ||
-			    mark < newest)
+			if (shared_snap_read(&l->rank->snap[k], &mark, &state, &r) < 0 ||
+			    r.slot != i || mark < newest)
 				continue;
 			newest = mark;
 			whole = state == SNAP_COPIED && r.epoch == atomic_load(&c->epoch) &&
@@ -335,12 +377,17 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < c->nslot && rc == 0; i++) {
-		struct wire_adopt m = { .slot = i, .epoch = c->held[i].epoch, .flags = c->held[i].flags, .bytes = c->slot[i].bytes,
-					.step = atomic_load(&c->held[i].step), .mark_ns = c->held[i].mark_ns };
+		struct wire_adopt m = { .slot = i,
+					.epoch = c->held[i].epoch,
+					.flags = c->held[i].flags,
+					.bytes = c->slot[i].bytes,
+					.step = atomic_load(&c->held[i].step),
+					.mark_ns = c->held[i].mark_ns };
 		struct wire_ok ok;
 
 		if (c->slot[i].bytes)
-			rc = rpc_call(c, &m, WIRE_ADOPT, sizeof m, &c->slot[i].fd, 1, WIRE_OK, &ok, sizeof ok, NULL, RPC_NS, err);
+			rc = rpc_call(c, &m, WIRE_ADOPT, sizeof m, &c->slot[i].fd, 1, WIRE_OK, &ok,
+				      sizeof ok, NULL, RPC_NS, err);
 	}
 	return rc;
 }
@@ -360,9 +407,11 @@ static void link_lost(ckpt *c)
 	drop_socket(c);
 	pthread_mutex_unlock(&c->rpc);
 	client_changed(c);
-	log_line(&c->log, LOG_WARNING, fenced ? "client: rank %u of job %s: a newer launch took over; snapshots stop" :
-						 "client: rank %u of job %s: the daemon is gone; training goes on, attaching again",
-		 c->rank, c->job);
+	log_line(
+		&c->log, LOG_WARNING,
+		fenced ? "client: rank %u of job %s: a newer launch took over; snapshots stop"
+		       : "client: rank %u of job %s: the daemon is gone; training goes on, attaching again",
+		c->rank, c->job);
 }
 
 static int attach_again(ckpt *c, struct ckpt_err *err)
@@ -373,9 +422,11 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 		rc = connect_socket(c, err);
 	if (rc == 0)
 		rc = hello(c, c->generation != 0, err);
-	if (rc == -ESTALE && !c->generation_given && !atomic_load(&c->snapped) && !atomic_load(&c->restored)) {
-		/* The daemon died while the ranks were attaching, and one that had not yet begun anew with the next. This rank has done
-		 * nothing that could be stale: it begins anew too. */
+	if (rc == -ESTALE && !c->generation_given && !atomic_load(&c->snapped) &&
+	    !atomic_load(&c->restored)) {
+		/* The daemon died while the ranks were attaching, and one that had not yet begun
+		 * anew with the next. This rank has done nothing that could be stale: it begins
+		 * anew too. */
 		drop_socket(c);
 		c->generation = 0;
 		rc = connect_socket(c, err);
@@ -409,7 +460,8 @@ static void try_again(ckpt *c, uint64_t *backoff_ns)
 	if (rc == 0) {
 		*backoff_ns = REATTACH_MIN_NS;
 		client_changed(c);
-		log_line(&c->log, LOG_NOTICE, "client: rank %u of job %s attached again", c->rank, c->job);
+		log_line(&c->log, LOG_NOTICE, "client: rank %u of job %s attached again", c->rank,
+			 c->job);
 		return;
 	}
 	if (rc == -ESTALE) {
@@ -417,7 +469,8 @@ static void try_again(ckpt *c, uint64_t *backoff_ns)
 		client_changed(c);
 	}
 	if (*backoff_ns == REATTACH_MIN_NS || rc == -ESTALE)
-		log_line(&c->log, LOG_WARNING, "client: rank %u of job %s: %s", c->rank, c->job, err.msg);
+		log_line(&c->log, LOG_WARNING, "client: rank %u of job %s: %s", c->rank, c->job,
+			 err.msg);
 	*backoff_ns = MIN(*backoff_ns * 2, REATTACH_MAX_NS);
 }
 
@@ -433,10 +486,12 @@ static void fill_private(ckpt *c)
 	l = c->fill_link;
 	mark = c->fill_mark;
 	shadow_fill(c, false);
-	/* Before the daemon may copy: the step can be staged, and the next one marked, before we run again. */
+	/* Before the daemon may copy: the step can be staged, and the next one marked, before we
+	 * run again. */
 	atomic_store(&c->filling, 0);
 	shared_futex_wake(&c->filling);
-	if (shared_snap_move(s, mark, SNAP_FILLING, SNAP_COPYING) && write(l->bell, &one, sizeof one) < 0)
+	if (shared_snap_move(s, mark, SNAP_FILLING, SNAP_COPYING) &&
+	    write(l->bell, &one, sizeof one) < 0)
 		log_line(&c->log, LOG_DEBUG, "client: the doorbell is full");
 }
 
@@ -460,9 +515,13 @@ static void *helper_run(void *arg)
 
 	while (!atomic_load(&c->stop)) {
 		bool up = atomic_load(&c->state) == LINK_UP;
-		struct pollfd p[2] = { { .fd = c->wake, .events = POLLIN }, { .fd = up ? c->sock : -1, .events = POLLRDHUP } };
+		struct pollfd p[2] = { { .fd = c->wake, .events = POLLIN },
+				       { .fd = up ? c->sock : -1, .events = POLLRDHUP } };
 		uint64_t n;
-		int rc = poll(p, 2, up ? 1000 : atomic_load(&c->state) == LINK_FENCED ? 1000 : (int)(backoff / NS_PER_MS));
+		int rc = poll(p, 2,
+			      up				      ? 1000
+			      : atomic_load(&c->state) == LINK_FENCED ? 1000
+								      : (int)(backoff / NS_PER_MS));
 
 		if (rc < 0 && errno != EINTR)
 			return NULL;

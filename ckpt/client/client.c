@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// client.c - a handle from attach to detach: options, memory, seal, restore, blobs. What ckpt.h promises is kept here and in declare.c and mark.c.
-// Invariant: a call either returns with its effect or with a sentence; nothing here ends the process or prints.
+// client.c - a handle from attach to detach: options, memory, seal, restore, blobs. What ckpt.h
+// promises is kept here and in declare.c and mark.c.
+// Invariant: a call either returns with its effect or with a sentence; nothing here ends the
+// process or prints.
 #include "ckpt/base/hash.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -34,24 +36,34 @@ static const char *from_env(const struct ckpt_opts *o, const char *given, const 
 	return s && *s ? s : NULL;
 }
 
-static int options_check(const struct ckpt_opts *o, const char *job, const char *store, struct ckpt_err *err)
+static int options_check(const struct ckpt_opts *o, const char *job, const char *store,
+			 struct ckpt_err *err)
 {
 	if (!job || !store)
 		return ckpt_error(err, -EINVAL, "ckpt_opts.%s is missing", job ? "store" : "job");
 	if (strlen(job) > CKPT_JOB_MAX || job[0] == '.' ||
-	    strspn(job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(job))
-		return ckpt_error(err, -EINVAL, "the job name '%s' must be 1 to %d of [A-Za-z0-9._-] and not start with a dot", job, CKPT_JOB_MAX);
+	    strspn(job, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") !=
+		    strlen(job))
+		return ckpt_error(
+			err, -EINVAL,
+			"the job name '%s' must be 1 to %d of [A-Za-z0-9._-] and not start with a dot",
+			job, CKPT_JOB_MAX);
 	if (!o->world || o->rank >= o->world || o->world > WIRE_WORLD_MAX)
-		return ckpt_error(err, -EINVAL, "rank %u of a world of %u: rank must be below world, world at most %u", o->rank, o->world,
-				  WIRE_WORLD_MAX);
+		return ckpt_error(
+			err, -EINVAL,
+			"rank %u of a world of %u: rank must be below world, world at most %u",
+			o->rank, o->world, WIRE_WORLD_MAX);
 	if (o->slots == 1 || o->slots > WIRE_SLOTS_MAX)
 		return ckpt_error(err, -EINVAL, "%u slots: 2 to %d", o->slots, WIRE_SLOTS_MAX);
 	if (o->guard > CKPT_FINISH)
-		return ckpt_error(err, -EINVAL, "guard policy %u is unknown; see enum ckpt_policy", o->guard);
+		return ckpt_error(err, -EINVAL, "guard policy %u is unknown; see enum ckpt_policy",
+				  o->guard);
 	if (o->flags & ~(uint32_t)(CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV))
 		return ckpt_error(err, -EINVAL, "ckpt_opts.flags 0x%x: unknown bits", o->flags);
 	if (o->device)
-		return ckpt_error(err, -EOPNOTSUPP, "CUDA devices come in a later version: give device 0 and host memory");
+		return ckpt_error(
+			err, -EOPNOTSUPP,
+			"CUDA devices come in a later version: give device 0 and host memory");
 	return 0;
 }
 
@@ -69,7 +81,8 @@ static int store_dir_open(ckpt *c, struct ckpt_err *err)
 
 static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 {
-	const char *job = from_env(o, o->job, "CKPTD_JOB"), *store = from_env(o, o->store, "CKPTD_STORE");
+	const char *job = from_env(o, o->job, "CKPTD_JOB"),
+		   *store = from_env(o, o->store, "CKPTD_STORE");
 	const char *socket = from_env(o, o->socket, "CKPTD_SOCKET");
 	char path[108];
 	int rc = options_check(o, job, store, err);
@@ -155,7 +168,9 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (ret)
 		*ret = NULL;
 	if (!opts || !ret || opts->size < 2 * sizeof(uint32_t))
-		return ckpt_error(err, -EINVAL, "ckpt_opts.size must be sizeof(struct ckpt_opts), and ret_ckpt given");
+		return ckpt_error(
+			err, -EINVAL,
+			"ckpt_opts.size must be sizeof(struct ckpt_opts), and ret_ckpt given");
 	memcpy(&o, opts, MIN((size_t)opts->size, sizeof o));
 	c = calloc(1, sizeof *c);
 	if (!c)
@@ -166,10 +181,12 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		c->held[i].step = UINT64_MAX;
 	rc = handle_init(c, &o, err);
-	disabled = o.flags & CKPT_USE_ENV && getenv("CKPTD_DISABLE") && strcmp(getenv("CKPTD_DISABLE"), "1") == 0;
+	disabled = o.flags & CKPT_USE_ENV && getenv("CKPTD_DISABLE") &&
+		   strcmp(getenv("CKPTD_DISABLE"), "1") == 0;
 	if (rc == 0 && !disabled) {
 		rc = connect_first(c, err);
-		if ((rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -EAGAIN) && !(o.flags & CKPT_REQUIRE))
+		if ((rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -EAGAIN) &&
+		    !(o.flags & CKPT_REQUIRE))
 			rc = 0;
 		if (rc == 0)
 			rc = helper_start(c, err);
@@ -229,7 +246,9 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 				c->decl_bytes = 0;
 				free(TAKE(c->decl));
 			} else {
-				rc = 0; /* the daemon went away: the helper hands the declaration to the next one */
+				/* the daemon went away: the helper hands the declaration to the
+				 * next one */
+				rc = 0;
 			}
 		}
 	}
@@ -259,38 +278,51 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 		return rc;
 	for (;;) {
 		struct link *l = atomic_load(&c->link);
-		uint32_t changed = atomic_load(&c->changed), seen = l ? atomic_load(&l->job->event) : 0, refused;
+		uint32_t changed = atomic_load(&c->changed),
+			 seen = l ? atomic_load(&l->job->event) : 0, refused;
 
 		if (atomic_load(&c->state) == LINK_FENCED)
-			return ckpt_error(err, -ESTALE, "a newer launch of job %s has taken over: stop this one", c->job);
+			return ckpt_error(err, -ESTALE,
+					  "a newer launch of job %s has taken over: stop this one",
+					  c->job);
 		refused = l ? atomic_load(&l->job->refused) : 0;
 		if (refused)
-			return ckpt_error(err, -(int)refused, "%.*s", (int)sizeof l->job->trouble - 1, l->job->trouble);
+			return ckpt_error(err, -(int)refused, "%.*s",
+					  (int)sizeof l->job->trouble - 1, l->job->trouble);
 		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch))
 			return 0;
 		if (now - start >= wait_ns)
 			return seal_unready(c);
 		if (l)
-			shared_futex_wait(&l->job->event, seen, MIN(wait_ns - (now - start), 100 * NS_PER_MS));
+			shared_futex_wait(&l->job->event, seen,
+					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
 		else
-			shared_futex_wait(&c->changed, changed, MIN(wait_ns - (now - start), 100 * NS_PER_MS));
+			shared_futex_wait(&c->changed, changed,
+					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
 		now = now_ns();
 	}
 }
 
 /* --- restore --- */
-static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored *r, struct ckpt_err *err)
+static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored *r,
+			struct ckpt_err *err)
 {
-	struct wire_restore m = { .flags = w->flags, .epoch = atomic_load(&c->epoch), .step = w->step, .deadline_ns = w->deadline_ns };
-	uint64_t wait_ns = (w->deadline_ns ? w->deadline_ns : RPC_NS) + 3600 * NS_PER_S; /* reading a large checkpoint takes its time */
+	struct wire_restore m = { .flags = w->flags,
+				  .epoch = atomic_load(&c->epoch),
+				  .step = w->step,
+				  .deadline_ns = w->deadline_ns };
+	/* reading a large checkpoint takes its time */
+	uint64_t wait_ns = (w->deadline_ns ? w->deadline_ns : RPC_NS) + 3600 * NS_PER_S;
 	int fd[WIRE_FDS_MAX], rc;
 	void *blobs;
 
 	snprintf(m.only, sizeof m.only, "%s", w->only ? w->only : "");
 	pthread_mutex_lock(&c->rpc);
-	rc = rpc_call(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, WIRE_RESTORED, r, sizeof *r, fd, wait_ns, err);
+	rc = rpc_call(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, WIRE_RESTORED, r, sizeof *r, fd,
+		      wait_ns, err);
 	if (rc == 0) {
-		rc = fd[0] >= 0 ? wire_map(fd[0], r->blob_bytes, 0, &blobs, err) : ckpt_error(err, -EPROTO, "the daemon's answer lacks the blobs");
+		rc = fd[0] >= 0 ? wire_map(fd[0], r->blob_bytes, 0, &blobs, err)
+				: ckpt_error(err, -EPROTO, "the daemon's answer lacks the blobs");
 		wire_close_fds(fd, WIRE_FDS_MAX);
 	}
 	if (rc == 0) {
@@ -299,7 +331,9 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		c->blobs = blobs;
 		c->blobs_bytes = r->blob_bytes;
 		if (!(w->flags & CKPT_DRY_RUN))
-			c->base = r->step + 1; /* before the agreement: should the daemon die meanwhile, the next one must know */
+			/* before the agreement: should the daemon die meanwhile, the next one must
+			 * know */
+			c->base = r->step + 1;
 	}
 	pthread_mutex_unlock(&c->rpc);
 	return rc;
@@ -313,9 +347,13 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 	if (!c->agree)
 		return rc;
 	if (c->agree(c->agree_ctx, mine, &all) != 0)
-		return ckpt_error(err, -ECONNRESET, "the job's own agreement failed: start all ranks again");
+		return ckpt_error(err, -ECONNRESET,
+				  "the job's own agreement failed: start all ranks again");
 	if (rc == 0 && all != mine)
-		return ckpt_error(err, -EBADMSG, "another rank could not restore step %" PRIu64 ": memory is undefined, call again", step);
+		return ckpt_error(err, -EBADMSG,
+				  "another rank could not restore step %" PRIu64
+				  ": memory is undefined, call again",
+				  step);
 	return rc;
 }
 
@@ -330,13 +368,18 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	if (!want || want->size < 2 * sizeof(uint32_t))
 		return ckpt_error(err, -EINVAL, "ckpt_want.size must be sizeof(struct ckpt_want)");
 	memcpy(&w, want, MIN((size_t)want->size, sizeof w));
-	if (w.flags & ~(uint32_t)(CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY) ||
-	    (w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) || (w.only && strlen(w.only) > CKPT_NAME_MAX))
-		rc = ckpt_error(err, -EINVAL, "ckpt_want: unknown flags, or both FROM_DISK and FROM_MEMORY, or .only too long");
+	if (w.flags &
+		    ~(uint32_t)(CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY) ||
+	    (w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) ||
+	    (w.only && strlen(w.only) > CKPT_NAME_MAX))
+		rc = ckpt_error(
+			err, -EINVAL,
+			"ckpt_want: unknown flags, or both FROM_DISK and FROM_MEMORY, or .only too long");
 	else if (!c->sealed_once || c->dirty)
 		rc = ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
 	else if (c->snapped)
-		rc = ckpt_error(err, -EALREADY, "ckpt_restore comes before the first ckpt_snapshot");
+		rc = ckpt_error(err, -EALREADY,
+				"ckpt_restore comes before the first ckpt_snapshot");
 	if (rc == 0) {
 		shadow_prepare(c);
 		rc = restore_call(c, &w, &r, err);
@@ -351,14 +394,18 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		c->last_step = r.step + 1;
 	}
 	if (ret) {
-		*ret = (struct ckpt_got){ .step = r.step, .where = r.where, .world_saved = r.world_saved, .ntensor = r.ntensor,
+		*ret = (struct ckpt_got){ .step = r.step,
+					  .where = r.where,
+					  .world_saved = r.world_saved,
+					  .ntensor = r.ntensor,
 					  .nmissing = r.nmissing };
 		memcpy(ret->id, r.id, sizeof ret->id - 1);
 	}
 	return 0;
 }
 
-int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap, uint64_t *ret_len)
+int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,
+		   uint64_t *ret_len)
 {
 	const uint8_t *base = c->blobs;
 	uint64_t n;
@@ -372,10 +419,12 @@ int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint
 		struct wire_blob b;
 
 		memcpy(&b, base + 8 + i * sizeof b, sizeof b);
-		if (b.name_at >= c->blobs_bytes || b.at > c->blobs_bytes || b.len > c->blobs_bytes - b.at ||
+		if (b.name_at >= c->blobs_bytes || b.at > c->blobs_bytes ||
+		    b.len > c->blobs_bytes - b.at ||
 		    !memchr(base + b.name_at, 0, c->blobs_bytes - b.name_at))
 			return -EPROTO;
-		if ((b.rank != TABLE_NONE && b.rank != old_rank) || strcmp((const char *)base + b.name_at, name) != 0)
+		if ((b.rank != TABLE_NONE && b.rank != old_rank) ||
+		    strcmp((const char *)base + b.name_at, name) != 0)
 			continue;
 		if (buf)
 			memcpy(buf, base + b.at, MIN(cap, b.len));
@@ -395,7 +444,8 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret, uint32_t n)
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&c->rpc);
-	rc = rpc_call(c, &m, WIRE_STEPS, sizeof m, NULL, 0, WIRE_STEPS_ARE, &are, sizeof are, NULL, RPC_NS, NULL);
+	rc = rpc_call(c, &m, WIRE_STEPS, sizeof m, NULL, 0, WIRE_STEPS_ARE, &are, sizeof are, NULL,
+		      RPC_NS, NULL);
 	pthread_mutex_unlock(&c->rpc);
 	if (rc < 0)
 		return rc;
@@ -409,14 +459,15 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret, uint32_t n)
 struct owned_walk {
 	const struct declared *d;
 	const struct indexset *owned;
-	struct indices box[CKPT_DIMS_MAX];      /* what the local holds */
+	struct indices box[CKPT_DIMS_MAX]; /* what the local holds */
 	const uint8_t *base;
 	const struct part_of *p;
 	uint32_t elem;
 	uint64_t sum;
 };
 
-/* All elements that are in both, innermost dimension by stretches. first, off: global index and offset (elements) by the dimensions before d. */
+/* All elements that are in both, innermost dimension by stretches. first, off: global index and
+ * offset (elements) by the dimensions before d. */
 static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 {
 	struct indices_cursor at = { 0 };
@@ -427,7 +478,8 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 		return;
 	}
 	while (indices_next(&w->box[d], &w->owned->dim[d], &at, &s)) {
-		uint64_t g = first * w->d->t.shape[d] + s.index, o = off + s.x_pos * (uint64_t)w->p->stride[d];
+		uint64_t g = first * w->d->t.shape[d] + s.index,
+			 o = off + s.x_pos * (uint64_t)w->p->stride[d];
 
 		if (d + 1 == w->p->ndim && (w->p->stride[d] == 1 || s.len == 1)) {
 			w->sum += fingerprint(w->base + o * w->elem, s.len, w->elem, g);
@@ -453,15 +505,20 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 	l = (struct layout){ .mesh = d->t.mesh, .nplace = d->t.nplace, .place = d->t.place };
 	if (!mesh_coord(&c->meshes.mesh[d->t.mesh], c->rank, coord))
 		return 0;
-	rc = layout_owned(&c->meshes.mesh[d->t.mesh], &l, d->t.ndim, d->t.shape, coord, dtype_bytes(d->t.dtype), d->t.component, d->t.name, &a,
-			  &owned);
+	rc = layout_owned(&c->meshes.mesh[d->t.mesh], &l, d->t.ndim, d->t.shape, coord,
+			  dtype_bytes(d->t.dtype), d->t.component, d->t.name, &a, &owned);
 	for (uint32_t k = 0; rc == 0 && owned.numel && k < d->nlocal; k++) {
 		const struct part_of *p = &d->local[k];
-		struct owned_walk w = { .d = d, .owned = &owned, .base = p->ptr, .p = p, .elem = dtype_bytes(d->t.dtype) };
+		struct owned_walk w = { .d = d,
+					.owned = &owned,
+					.base = p->ptr,
+					.p = p,
+					.elem = dtype_bytes(d->t.dtype) };
 
 		for (uint32_t i = 0; i < p->ndim && rc == 0; i++) {
 			if (p->boxed)
-				rc = indices_range(p->start[i], p->start[i] + p->extent[i], &a, &w.box[i]);
+				rc = indices_range(p->start[i], p->start[i] + p->extent[i], &a,
+						   &w.box[i]);
 			else
 				w.box[i] = d->share.dim[i];
 		}
@@ -492,7 +549,8 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		struct wire_bye m = { 0 };
 		struct wire_ok ok;
 
-		(void)rpc_call(c, &m, WIRE_BYE, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL, NS_PER_S, NULL);
+		(void)rpc_call(c, &m, WIRE_BYE, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
+			       NS_PER_S, NULL);
 	}
 	handle_free(c);
 	return rc;

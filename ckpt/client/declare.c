@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// declare.c - meshes, tensors and blobs of a handle: checked as they come, encoded as one table at the seal, and the copies of memory that the
-// daemon cannot reach. Called by client.c, mark.c and the helper.
+// declare.c - meshes, tensors and blobs of a handle: checked as they come, encoded as one table
+// at the seal, and the copies of memory that the daemon cannot reach. Called by client.c,
+// mark.c and the helper.
 // Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
@@ -26,11 +27,14 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 		return ckpt_error(err, -ENOMEM, "no memory for a segment");
 	c->seg = seg;
 	if (c->nseg >= WIRE_SEGMENTS_MAX)
-		return ckpt_error(err, -E2BIG, "more than %u ckpt_alloc calls: allocate larger ones", WIRE_SEGMENTS_MAX);
+		return ckpt_error(err, -E2BIG,
+				  "more than %u ckpt_alloc calls: allocate larger ones",
+				  WIRE_SEGMENTS_MAX);
 	rc = wire_memfd("ckpt-segment", whole, &fd, err);
 	if (rc < 0)
 		return rc;
-	room = mmap(NULL, whole + SEGMENT_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	room = mmap(NULL, whole + SEGMENT_ALIGN, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (room == MAP_FAILED)
 		goto fail;
 	base = (uint8_t *)align_up((uintptr_t)room, SEGMENT_ALIGN);
@@ -48,12 +52,14 @@ fail:
 	return rc;
 }
 
-static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t *ret_seg, uint64_t *ret_off)
+static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t *ret_seg,
+			 uint64_t *ret_off)
 {
 	for (uint32_t i = 0; i < c->nseg; i++) {
 		const uint8_t *base = c->seg[i].base, *p = ptr;
 
-		if (i != c->shadow && p >= base && p < base + c->seg[i].bytes && span <= c->seg[i].bytes - (uint64_t)(p - base)) {
+		if (i != c->shadow && p >= base && p < base + c->seg[i].bytes &&
+		    span <= c->seg[i].bytes - (uint64_t)(p - base)) {
 			*ret_seg = i;
 			*ret_off = (uint64_t)(p - base);
 			return true;
@@ -63,7 +69,8 @@ static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t
 }
 
 /* --- meshes --- */
-int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim, const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err)
+int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim,
+	      const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err)
 {
 	struct mesh m = { .ndim = ndim, .name = name, .dim = dim, .nrank = 1, .rank = rank };
 	cleanup_free uint32_t *iota = NULL;
@@ -72,10 +79,16 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 	if (rc < 0)
 		return ckpt_error(err, rc, "the handle belongs to the parent process");
 	if (ndim > CKPT_DIMS_MAX || (ndim && (!name || !dim)) || !ret_mesh)
-		return ckpt_error(err, -EINVAL, "a mesh has at most %d dimensions, each with a name and a size", CKPT_DIMS_MAX);
+		return ckpt_error(err, -EINVAL,
+				  "a mesh has at most %d dimensions, each with a name and a size",
+				  CKPT_DIMS_MAX);
 	for (uint32_t i = 0; i < ndim; i++)
-		if (__builtin_mul_overflow(m.nrank, dim[i], &m.nrank) || m.nrank > LAYOUT_RANKS_MAX || !name[i])
-			return ckpt_error(err, -EINVAL, "mesh dimension %u: no name, or more than %u ranks in all", i, LAYOUT_RANKS_MAX);
+		if (__builtin_mul_overflow(m.nrank, dim[i], &m.nrank) ||
+		    m.nrank > LAYOUT_RANKS_MAX || !name[i])
+			return ckpt_error(
+				err, -EINVAL,
+				"mesh dimension %u: no name, or more than %u ranks in all", i,
+				LAYOUT_RANKS_MAX);
 	if (!rank) {
 		iota = calloc(m.nrank ? m.nrank : 1, sizeof *iota);
 		if (!iota)
@@ -87,7 +100,9 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 	rc = mesh_check(&m, err);
 	for (uint32_t i = 0; i < m.nrank && rc == 0; i++)
 		if (m.rank[i] >= c->world)
-			rc = ckpt_error(err, -EINVAL, "the mesh names rank %u, but the world has %u ranks", m.rank[i], c->world);
+			rc = ckpt_error(err, -EINVAL,
+					"the mesh names rank %u, but the world has %u ranks",
+					m.rank[i], c->world);
 	return rc < 0 ? rc : table_add_mesh(&c->meshes, &m, ret_mesh, err);
 }
 
@@ -95,7 +110,8 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 static int name_check(const char *what, const char *s, bool may_be_empty, struct ckpt_err *err)
 {
 	if (!s || (!*s && !may_be_empty) || strnlen(s, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX)
-		return ckpt_error(err, -EINVAL, "a %s must have 1 to %d bytes", what, CKPT_NAME_MAX);
+		return ckpt_error(err, -EINVAL, "a %s must have 1 to %d bytes", what,
+				  CKPT_NAME_MAX);
 	return 0;
 }
 
@@ -110,48 +126,64 @@ static int span_of(const struct part_of *p, uint32_t elem, uint64_t *ret_span)
 			*ret_span = 0;
 			return 0;
 		}
-		if (p->stride[d] < 0 || ckpt_mul(p->extent[d] - 1, (uint64_t)p->stride[d], &n) < 0 || ckpt_mul(n, elem, &n) < 0 ||
-		    ckpt_add(span, n, &span) < 0)
+		if (p->stride[d] < 0 ||
+		    ckpt_mul(p->extent[d] - 1, (uint64_t)p->stride[d], &n) < 0 ||
+		    ckpt_mul(n, elem, &n) < 0 || ckpt_add(span, n, &span) < 0)
 			return -EINVAL;
 	}
 	*ret_span = span;
 	return 0;
 }
 
-static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share, const struct ckpt_local *l, struct part_of *ret,
-		      struct ckpt_err *err)
+static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
+		      const struct ckpt_local *l, struct part_of *ret, struct ckpt_err *err)
 {
 	uint32_t elem = dtype_bytes(t->dtype);
 	uint64_t span, numel = 1;
 	int64_t dense = 1;
 
-	*ret = (struct part_of){ .ptr = l->ptr, .ndim = t->ndim, .dense = true, .boxed = l->start || l->extent };
+	*ret = (struct part_of){
+		.ptr = l->ptr, .ndim = t->ndim, .dense = true, .boxed = l->start || l->extent
+	};
 	if (!l->start != !l->extent)
-		return ckpt_error(err, -EINVAL, "%s/%s: a local needs both start and extent, or neither", t->component, t->name);
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: a local needs both start and extent, or neither",
+				  t->component, t->name);
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		ret->start[d] = l->start ? l->start[d] : 0;
 		ret->extent[d] = l->extent ? l->extent[d] : share->dim[d].total;
-		if (l->start && (l->start[d] > t->shape[d] || l->extent[d] > t->shape[d] - l->start[d]))
-			return ckpt_error(err, -EINVAL, "%s/%s: the local box leaves the tensor in dimension %u", t->component, t->name, d);
+		if (l->start &&
+		    (l->start[d] > t->shape[d] || l->extent[d] > t->shape[d] - l->start[d]))
+			return ckpt_error(err, -EINVAL,
+					  "%s/%s: the local box leaves the tensor in dimension %u",
+					  t->component, t->name, d);
 		numel *= ret->extent[d];
 	}
 	for (uint32_t d = t->ndim; d-- > 0;) {
 		ret->stride[d] = l->stride ? l->stride[d] : dense;
 		ret->dense &= ret->extent[d] == 1 || ret->stride[d] == dense;
 		if (numel && __builtin_mul_overflow(dense, (int64_t)ret->extent[d], &dense))
-			return ckpt_error(err, -EINVAL, "%s/%s: the local box is too large", t->component, t->name);
+			return ckpt_error(err, -EINVAL, "%s/%s: the local box is too large",
+					  t->component, t->name);
 	}
 	ret->bytes = numel * elem;
 	if (span_of(ret, elem, &span) < 0)
-		return ckpt_error(err, -EINVAL, "%s/%s: strides must be 0 or more and stay below 2^63 bytes", t->component, t->name);
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: strides must be 0 or more and stay below 2^63 bytes",
+				  t->component, t->name);
 	if (numel && !l->ptr)
-		return ckpt_error(err, -EINVAL, "%s/%s: %" PRIu64 " elements here, but no memory is given (ptr is NULL)", t->component, t->name, numel);
-	ret->shadow = t->cls == CKPT_VOLATILE || !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: %" PRIu64
+				  " elements here, but no memory is given (ptr is NULL)",
+				  t->component, t->name, numel);
+	ret->shadow =
+		t->cls == CKPT_VOLATILE || !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
 	return 0;
 }
 
-static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share, const struct ckpt_local *l, uint32_t n,
-		       struct part_of **ret, struct ckpt_err *err)
+static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexset *share,
+		       const struct ckpt_local *l, uint32_t n, struct part_of **ret,
+		       struct ckpt_err *err)
 {
 	struct part_of *p = arena_array(&c->arena, n ? n : 1, sizeof *p);
 	int rc = p ? 0 : ckpt_error(err, -ENOMEM, "no memory for a tensor");
@@ -159,8 +191,10 @@ static int locals_take(ckpt *c, const struct ckpt_tensor *t, const struct indexs
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = local_take(c, t, share, &l[i], &p[i], err);
 	if (rc == 0 && n == 0 && share->numel)
-		rc = ckpt_error(err, -EINVAL, "%s/%s: this rank holds %" PRIu64 " elements by its layout, but nlocal is 0", t->component, t->name,
-				share->numel);
+		rc = ckpt_error(err, -EINVAL,
+				"%s/%s: this rank holds %" PRIu64
+				" elements by its layout, but nlocal is 0",
+				t->component, t->name, share->numel);
 	*ret = p;
 	return rc;
 }
@@ -177,23 +211,33 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	if (rc < 0)
 		return rc;
 	if (!dtype_bytes(t->dtype))
-		return ckpt_error(err, -EINVAL, "%s/%s: dtype %u is unknown; see enum ckpt_dtype", t->component, t->name, t->dtype);
+		return ckpt_error(err, -EINVAL, "%s/%s: dtype %u is unknown; see enum ckpt_dtype",
+				  t->component, t->name, t->dtype);
 	if (t->cls > CKPT_SINK || t->role > CKPT_COUNTER)
-		return ckpt_error(err, -EINVAL, "%s/%s: class %u or role %u is unknown", t->component, t->name, t->cls, t->role);
+		return ckpt_error(err, -EINVAL, "%s/%s: class %u or role %u is unknown",
+				  t->component, t->name, t->cls, t->role);
 	if (t->ndim > CKPT_DIMS_MAX || (t->ndim && !t->shape))
-		return ckpt_error(err, -EINVAL, "%s/%s: %u dimensions; at most %d, with a shape", t->component, t->name, t->ndim, CKPT_DIMS_MAX);
+		return ckpt_error(err, -EINVAL, "%s/%s: %u dimensions; at most %d, with a shape",
+				  t->component, t->name, t->ndim, CKPT_DIMS_MAX);
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
-		return ckpt_error(err, -EINVAL, "%s/%s: more than 2^63-1 elements", t->component, t->name);
+		return ckpt_error(err, -EINVAL, "%s/%s: more than 2^63-1 elements", t->component,
+				  t->name);
 	if (t->mesh >= c->meshes.nmesh)
-		return ckpt_error(err, -EINVAL, "%s/%s: mesh %u was not declared with ckpt_mesh", t->component, t->name, t->mesh);
+		return ckpt_error(err, -EINVAL, "%s/%s: mesh %u was not declared with ckpt_mesh",
+				  t->component, t->name, t->mesh);
 	if ((t->nplace && !t->place) || (t->nlocal && !t->local) || t->nplace > CKPT_DIMS_MAX)
-		return ckpt_error(err, -EINVAL, "%s/%s: nplace or nlocal without its array", t->component, t->name);
+		return ckpt_error(err, -EINVAL, "%s/%s: nplace or nlocal without its array",
+				  t->component, t->name);
 	if (t->group || t->mode)
-		return ckpt_error(err, -EOPNOTSUPP, "%s/%s: guard groups and other split modes come in a later version", t->component, t->name);
+		return ckpt_error(
+			err, -EOPNOTSUPP,
+			"%s/%s: guard groups and other split modes come in a later version",
+			t->component, t->name);
 	return 0;
 }
 
-static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret, struct ckpt_err *err)
+static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret,
+		       struct ckpt_err *err)
 {
 	const struct mesh *m = &c->meshes.mesh[t->mesh];
 	struct layout l = { .mesh = t->mesh, .nplace = t->nplace, .place = t->place };
@@ -211,12 +255,14 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 	ret->t.shape = arena_dup(a, t->shape, t->ndim * sizeof *t->shape);
 	ret->t.place = arena_dup(a, t->place, t->nplace * sizeof *t->place);
 	ret->t.local = NULL;
-	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) || (t->nplace && !ret->t.place))
+	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) ||
+	    (t->nplace && !ret->t.place))
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
 	if (mesh_coord(m, c->rank, coord)) {
 		rc = layout_share(m, &l, t->ndim, t->shape, coord, a, &ret->share);
 		if (rc < 0)
-			return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory", t->component, t->name);
+			return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory",
+					  t->component, t->name);
 	} else {
 		struct indices *none = arena_array(a, t->ndim ? t->ndim : 1, sizeof *none);
 
@@ -236,13 +282,18 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	if (rc < 0)
 		return ckpt_error(err, rc, "the handle belongs to the parent process");
 	if (!t || t->size < 2 * sizeof(uint32_t))
-		return ckpt_error(err, -EINVAL, "ckpt_tensor.size must be sizeof(struct ckpt_tensor)");
+		return ckpt_error(err, -EINVAL,
+				  "ckpt_tensor.size must be sizeof(struct ckpt_tensor)");
 	memcpy(&mine, t, MIN((size_t)t->size, sizeof mine));
 	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
-		if (!c->tensor[i].dropped && strcmp(c->tensor[i].t.name, mine.name) == 0 && strcmp(c->tensor[i].t.component, mine.component) == 0)
-			rc = ckpt_error(err, -EALREADY, "%s/%s is declared twice: drop the first, or name them apart", mine.component, mine.name);
+		if (!c->tensor[i].dropped && strcmp(c->tensor[i].t.name, mine.name) == 0 &&
+		    strcmp(c->tensor[i].t.component, mine.component) == 0)
+			rc = ckpt_error(
+				err, -EALREADY,
+				"%s/%s is declared twice: drop the first, or name them apart",
+				mine.component, mine.name);
 	if (rc == 0 && c->ntensor == c->cap_tensor) {
 		uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
 		struct declared *all = realloc(c->tensor, cap * sizeof *all);
@@ -265,7 +316,8 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 	return 0;
 }
 
-int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal, struct ckpt_err *err)
+int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
+		     struct ckpt_err *err)
 {
 	struct part_of *p;
 	int rc = client_alive(c);
@@ -296,7 +348,8 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	return 0;
 }
 
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len, uint64_t cap, struct ckpt_err *err)
+int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+		  uint64_t cap, struct ckpt_err *err)
 {
 	struct blob *all;
 	int rc = client_alive(c);
@@ -304,9 +357,15 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 	if (rc == 0)
 		rc = name_check("blob name", name, false, err);
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process, or a blob name is not 1 to %d bytes long", CKPT_NAME_MAX);
+		return ckpt_error(
+			err, rc,
+			"the handle belongs to the parent process, or a blob name is not 1 to %d bytes long",
+			CKPT_NAME_MAX);
 	if (!ptr || !len || !cap || cap > GIB)
-		return ckpt_error(err, -EINVAL, "blob %s: give its memory, where its length stands, and a cap of 1 byte to 1 GiB", name);
+		return ckpt_error(
+			err, -EINVAL,
+			"blob %s: give its memory, where its length stands, and a cap of 1 byte to 1 GiB",
+			name);
 	for (uint32_t i = 0; i < c->nblob; i++)
 		if (strcmp(c->blob[i].name, name) == 0)
 			return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
@@ -314,7 +373,8 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 	if (!all)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
 	c->blob = all;
-	c->blob[c->nblob] = (struct blob){ arena_str(&c->arena, name), per_rank != 0, ptr, len, cap, 0 };
+	c->blob[c->nblob] =
+		(struct blob){ arena_str(&c->arena, name), per_rank != 0, ptr, len, cap, 0 };
 	if (!c->blob[c->nblob].name)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
 	c->nblob++;
@@ -323,7 +383,8 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 }
 
 /* --- memory that the daemon cannot read in place --- */
-static void box_copy(uint8_t *to, const int64_t *to_stride, const uint8_t *from, const int64_t *from_stride, const uint64_t *extent, uint32_t ndim,
+static void box_copy(uint8_t *to, const int64_t *to_stride, const uint8_t *from,
+		     const int64_t *from_stride, const uint64_t *extent, uint32_t ndim,
 		     uint32_t elem)
 {
 	uint64_t at[CKPT_DIMS_MAX] = { 0 };
@@ -345,7 +406,8 @@ static void box_copy(uint8_t *to, const int64_t *to_stride, const uint8_t *from,
 			memcpy(to + a * elem, from + b * elem, n * elem);
 		} else {
 			for (uint64_t i = 0; i < n; i++)
-				memcpy(to + (a + (int64_t)i * to_stride[inner]) * elem, from + (b + (int64_t)i * from_stride[inner]) * elem, elem);
+				memcpy(to + (a + (int64_t)i * to_stride[inner]) * elem,
+				       from + (b + (int64_t)i * from_stride[inner]) * elem, elem);
 		}
 		for (d = inner; d-- > 0;) {
 			if (++at[d] < extent[d])
@@ -374,7 +436,8 @@ static void shadow_one(ckpt *c, const struct part_of *p, uint32_t elem, bool out
 		uint8_t *to = out ? p->ptr : shadow;
 		const uint8_t *from = out ? shadow : p->ptr;
 
-		for (uint64_t at = 0, n; at < p->bytes && (out || !atomic_load(&c->fill_stop)); at += n) {
+		for (uint64_t at = 0, n; at < p->bytes && (out || !atomic_load(&c->fill_stop));
+		     at += n) {
 			n = MIN(p->bytes - at, MIB);
 			memcpy(to + at, from + at, n);
 		}
@@ -395,7 +458,8 @@ static void shadow_each(ckpt *c, bool out, enum shadow_what what)
 		const struct declared *t = &c->tensor[i];
 
 		if (t->dropped || (what != SHADOW_ALL &&
-				   ((t->t.cls == CKPT_VOLATILE) != (what == SHADOW_VOLATILE) || t->t.cls == CKPT_SINK)))
+				   ((t->t.cls == CKPT_VOLATILE) != (what == SHADOW_VOLATILE) ||
+				    t->t.cls == CKPT_SINK)))
 			continue;
 		for (uint32_t k = 0; k < t->nlocal; k++)
 			if (t->local[k].shadow && t->local[k].bytes)
@@ -450,7 +514,8 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 				continue;
 			p->off = bytes;
 			bytes = align_up(bytes + p->bytes, 64);
-			c->private_memory |= c->tensor[i].t.cls != CKPT_VOLATILE && c->tensor[i].t.cls != CKPT_SINK && p->bytes;
+			c->private_memory |= c->tensor[i].t.cls != CKPT_VOLATILE &&
+					     c->tensor[i].t.cls != CKPT_SINK && p->bytes;
 		}
 	for (uint32_t i = 0; i < c->nblob; i++) {
 		c->blob[i].off = bytes;
@@ -470,13 +535,18 @@ static int shadow_lay_out(ckpt *c, struct ckpt_err *err)
 }
 
 /* --- the table of this rank's memory --- */
-static int add_locals(ckpt *c, struct table *t, const struct declared *d, uint32_t id, struct ckpt_err *err)
+static int add_locals(ckpt *c, struct table *t, const struct declared *d, uint32_t id,
+		      struct ckpt_err *err)
 {
 	int rc = 0;
 
 	for (uint32_t k = 0; k < d->nlocal && rc == 0; k++) {
 		const struct part_of *p = &d->local[k];
-		struct table_piece piece = { .tensor = id, .rank = c->rank, .place = p->seg, .set = d->share, .off = p->off,
+		struct table_piece piece = { .tensor = id,
+					     .rank = c->rank,
+					     .place = p->seg,
+					     .set = d->share,
+					     .off = p->off,
 					     .stride = p->shadow || p->dense ? NULL : p->stride };
 		struct arena a = { 0 };
 
@@ -496,9 +566,16 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++) {
 		const struct declared *d = &c->tensor[i];
 		struct layout l = { .mesh = d->t.mesh, .nplace = d->t.nplace, .place = d->t.place };
-		struct table_tensor x = { .component = d->t.component, .name = d->t.name, .of = d->t.of, .dtype = d->t.dtype,
-					  .elem_bytes = dtype_bytes(d->t.dtype), .role = d->t.role, .cls = d->t.cls, .rank = TABLE_NONE,
-					  .ndim = d->t.ndim, .shape = d->t.shape };
+		struct table_tensor x = { .component = d->t.component,
+					  .name = d->t.name,
+					  .of = d->t.of,
+					  .dtype = d->t.dtype,
+					  .elem_bytes = dtype_bytes(d->t.dtype),
+					  .role = d->t.role,
+					  .cls = d->t.cls,
+					  .rank = TABLE_NONE,
+					  .ndim = d->t.ndim,
+					  .shape = d->t.shape };
 		uint32_t id;
 
 		if (d->dropped)
@@ -519,8 +596,16 @@ static int add_blobs(ckpt *c, struct table *t, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->nblob && rc == 0; i++) {
 		const struct blob *b = &c->blob[i];
 		uint64_t zero = 0, bytes = BLOB_HEAD + b->cap;
-		struct table_tensor x = { .component = "blob", .name = b->name, .of = "", .dtype = CKPT_U8, .elem_bytes = 1, .cls = CKPT_VOLATILE,
-					  .flags = TENSOR_BLOB, .layout = TABLE_NONE, .rank = b->per_rank ? c->rank : TABLE_NONE, .ndim = 1,
+		struct table_tensor x = { .component = "blob",
+					  .name = b->name,
+					  .of = "",
+					  .dtype = CKPT_U8,
+					  .elem_bytes = 1,
+					  .cls = CKPT_VOLATILE,
+					  .flags = TENSOR_BLOB,
+					  .layout = TABLE_NONE,
+					  .rank = b->per_rank ? c->rank : TABLE_NONE,
+					  .ndim = 1,
 					  .shape = &bytes };
 		struct table_piece p = { .rank = c->rank, .place = c->shadow, .off = b->off };
 		struct arena a = { 0 };
@@ -542,7 +627,11 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->meshes.nmesh && rc == 0; i++)
 		rc = table_add_mesh(t, &c->meshes.mesh[i], NULL, err);
 	for (uint32_t i = 0; i < c->nseg && rc == 0; i++)
-		rc = table_add_place(t, &(struct table_place){ .name = "segment", .rank = c->rank, .bytes = c->seg[i].bytes }, NULL, err);
+		rc = table_add_place(t,
+				     &(struct table_place){ .name = "segment",
+							    .rank = c->rank,
+							    .bytes = c->seg[i].bytes },
+				     NULL, err);
 	if (rc == 0)
 		rc = add_tensors(c, t, err);
 	if (rc == 0)
@@ -552,7 +641,9 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 
 int declare_encode(ckpt *c, struct ckpt_err *err)
 {
-	struct container_info info = { .kind = CONTAINER_DECLARATION, .writer = c->rank, .generation = c->generation };
+	struct container_info info = { .kind = CONTAINER_DECLARATION,
+				       .writer = c->rank,
+				       .generation = c->generation };
 	struct codec_section s[CODEC_SECTIONS_MAX];
 	struct container_bytes b[CODEC_SECTIONS_MAX];
 	struct table t = { 0 };
@@ -566,7 +657,11 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	if (rc == 0)
 		rc = codec_encode(&t, true, &a, s, &n, err);
 	for (uint32_t i = 0; i < n; i++)
-		b[i] = (struct container_bytes){ .kind = s[i].kind, .rec_bytes = s[i].rec_bytes, .p = s[i].bytes, .len = s[i].len, .count = s[i].count };
+		b[i] = (struct container_bytes){ .kind = s[i].kind,
+						 .rec_bytes = s[i].rec_bytes,
+						 .p = s[i].bytes,
+						 .len = s[i].len,
+						 .count = s[i].count };
 	if (rc == 0 && getrandom(info.uuid, sizeof info.uuid, GRND_NONBLOCK) < 0)
 		info.uuid[0] = 1;
 	if (rc == 0)

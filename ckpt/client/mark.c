@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches them: ckpt_wait, ckpt_stats.
-// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy is late or the mark is FINAL.
+// mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
+// them: ckpt_wait, ckpt_stats.
+// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless
+// the copy is late or the mark is FINAL.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include <inttypes.h>
 #include <stdio.h>
 
 #define GUARD_MIN_NS (2 * NS_PER_MS)
-#define LOOK_NS (10 * NS_PER_MS)        /* how often a wait looks whether the daemon still lives */
+#define LOOK_NS (10 * NS_PER_MS) /* how often a wait looks whether the daemon still lives */
 
 static void add(_Atomic uint64_t *counter, uint64_t n)
 {
@@ -28,7 +30,10 @@ static struct link *link_up(const ckpt *c, uint64_t now)
 {
 	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
 
-	return l && atomic_load_explicit(&c->state, memory_order_acquire) == LINK_UP && !beat_lost(l, now) ? l : NULL;
+	return l && atomic_load_explicit(&c->state, memory_order_acquire) == LINK_UP &&
+			       !beat_lost(l, now)
+		       ? l
+		       : NULL;
 }
 
 /* --- snapshot --- */
@@ -38,17 +43,23 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	struct shared_snap *newest = l ? shared_snap_newest(l->rank) : NULL;
 	struct shared_outcome o;
 
-	if (step >= CKPT_LATEST - 1 || (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
-	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) || (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
+	if (step >= CKPT_LATEST - 1 ||
+	    (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
+	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) ||
+	    (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
 		return -EINVAL;
 	if (step >= c->last_step)
 		return 0;
-	/* The same step once more, where the first attempt came to nothing, here or on another rank. */
+	/* The same step once more, where the first attempt came to nothing, here or on another
+	 * rank. */
 	if (step + 1 != c->last_step || (c->restored && step == c->restored_step))
 		return -EINVAL;
 	if (!newest || newest->rec.step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
 		return 0;
-	return shared_outcome_get(l->job, step, &o) && (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED) ? 0 : -EINVAL;
+	return shared_outcome_get(l->job, step, &o) &&
+			       (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED)
+		       ? 0
+		       : -EINVAL;
 }
 
 static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m)
@@ -59,7 +70,8 @@ static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m)
 		return TICKET_PERSIST | TICKET_FINAL;
 	if (flags & CKPT_STAGE_ONLY)
 		return 0;
-	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST : 0;
+	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST
+										: 0;
 }
 
 /* A final step is worth waiting for a slot. */
@@ -72,7 +84,8 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, str
 	c->asked_step = step + 1;
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
-		int rc = shared_ticket(l->job, step, c->attempt, want, want & TICKET_FINAL && now_ns() < until, ret);
+		int rc = shared_ticket(l->job, step, c->attempt, want,
+				       want & TICKET_FINAL && now_ns() < until, ret);
 
 		if (rc != -EAGAIN)
 			return rc;
@@ -123,8 +136,10 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	if (atomic_load_explicit(&l->job->fenced, memory_order_relaxed))
 		return -ESTALE;
 	if (c->last_mark_ns)
-		c->mean_interval_ns = c->mean_interval_ns ? c->mean_interval_ns - c->mean_interval_ns / 8 + (now - c->last_mark_ns) / 8 :
-							    now - c->last_mark_ns;
+		c->mean_interval_ns = c->mean_interval_ns
+					      ? c->mean_interval_ns - c->mean_interval_ns / 8 +
+							(now - c->last_mark_ns) / 8
+					      : now - c->last_mark_ns;
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
@@ -238,13 +253,15 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 		guard_wait(c, l, s, start);
 	shared_tear(l->rank);
 	if (c->snap_link && c->snap_link != l)
-		shared_tear(c->snap_link->rank); /* its daemon may live, and we attached to another */
+		/* its daemon may live, and we attached to another */
+		shared_tear(c->snap_link->rank);
 	if (s && shared_snap_state(s, &mark) == SNAP_TORN && mark != c->torn_reported) {
 		c->torn_reported = mark;
 		add(&c->torn, 1);
 		rc = CKPT_TORN;
 	}
-	/* Private memory is read by our own helper: the copy was given up, but it must be seen to have stopped. */
+	/* Private memory is read by our own helper: the copy was given up, but it must be seen to
+	 * have stopped. */
 	if (rc && c->private_memory)
 		fill_quiesce(c);
 	shared_update(l->rank);
@@ -270,22 +287,26 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 }
 
 /* --- watching --- */
-/* What is known of a step: on the present pages, or on those of a daemon that is gone (there only what is final). */
+/* What is known of a step: on the present pages, or on those of a daemon that is gone (there only
+ * what is final). */
 static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
 {
 	struct link *now = atomic_load_explicit(&c->link, memory_order_acquire);
 
 	for (struct link *l = now; l; l = l->older)
-		if (shared_outcome_get(l->job, step, ret) && (l == now || ret->state == OUTCOME_COMMITTED))
+		if (shared_outcome_get(l->job, step, ret) &&
+		    (l == now || ret->state == OUTCOME_COMMITTED))
 			return true;
 	return false;
 }
 
-/* May this step still come to something? Only what this rank has marked, or what a daemon is about to take over. */
+/* May this step still come to something? Only what this rank has marked, or what a daemon is about
+ * to take over. */
 static bool hopeful(const ckpt *c, uint64_t step)
 {
 	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
-	bool settling = atomic_load(&c->state) == LINK_DOWN || (l && atomic_load(&l->job->ready_epoch) != atomic_load(&c->epoch));
+	bool settling = atomic_load(&c->state) == LINK_DOWN ||
+			(l && atomic_load(&l->job->ready_epoch) != atomic_load(&c->epoch));
 
 	if (atomic_load(&c->state) == LINK_FENCED)
 		return false;
@@ -303,7 +324,8 @@ static bool hopeful(const ckpt *c, uint64_t step)
 
 static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 {
-	bool hope = hopeful(c, step); /* before the outcome is looked for, or it could come in between */
+	/* before the outcome is looked for, or it could come in between */
+	bool hope = hopeful(c, step);
 	struct shared_outcome o;
 
 	if (!outcome_find(c, step, &o)) {
@@ -313,8 +335,10 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 			return 1;
 		l = atomic_load(&c->link);
 		if (!l)
-			return ckpt_error(err, -ECONNRESET, "step %" PRIu64 ": no daemon is attached", step);
-		return ckpt_error(err, -ENOENT, "step %" PRIu64 " was skipped, torn, or never marked", step);
+			return ckpt_error(err, -ECONNRESET,
+					  "step %" PRIu64 ": no daemon is attached", step);
+		return ckpt_error(err, -ENOENT,
+				  "step %" PRIu64 " was skipped, torn, or never marked", step);
 	}
 	switch (o.state) {
 	case OUTCOME_TORN:
@@ -322,7 +346,8 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 	case OUTCOME_FAILED:
 		if (state == CKPT_STAGED)
 			return 0;
-		return ckpt_error(err, o.code < 0 ? o.code : -EIO, "step %" PRIu64 " could not be written: %s", step, o.text);
+		return ckpt_error(err, o.code < 0 ? o.code : -EIO,
+				  "step %" PRIu64 " could not be written: %s", step, o.text);
 	case OUTCOME_COMMITTED:
 		return 0;
 	case OUTCOME_PERSISTED:
@@ -336,16 +361,19 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 
 int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err)
 {
-	uint64_t start = now_ns(), until = start + wait_ns < start ? UINT64_MAX : start + wait_ns, now = start;
+	uint64_t start = now_ns(), until = start + wait_ns < start ? UINT64_MAX : start + wait_ns,
+		 now = start;
 	int rc = client_alive(c);
 
 	if (rc < 0)
 		return ckpt_error(err, rc, "the handle belongs to the parent process");
 	if (state < CKPT_STAGED || state > CKPT_COMMITTED)
-		return ckpt_error(err, -EINVAL, "wait for CKPT_STAGED, CKPT_PERSISTED or CKPT_COMMITTED");
+		return ckpt_error(err, -EINVAL,
+				  "wait for CKPT_STAGED, CKPT_PERSISTED or CKPT_COMMITTED");
 	for (;;) {
 		struct link *l = atomic_load(&c->link);
-		uint32_t changed = atomic_load(&c->changed), seen = l ? atomic_load(&l->job->event) : 0;
+		uint32_t changed = atomic_load(&c->changed),
+			 seen = l ? atomic_load(&l->job->event) : 0;
 
 		if (l)
 			atomic_store(&l->rank->waited_step, step + 1);
@@ -353,8 +381,11 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 		if (rc <= 0)
 			return rc;
 		if (now >= until)
-			return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " is not %s after %.1f s", step,
-					  state == CKPT_STAGED ? "staged" : state == CKPT_PERSISTED ? "persisted" : "committed",
+			return ckpt_error(err, -ETIMEDOUT,
+					  "step %" PRIu64 " is not %s after %.1f s", step,
+					  state == CKPT_STAGED	    ? "staged"
+					  : state == CKPT_PERSISTED ? "persisted"
+								    : "committed",
 					  (double)wait_ns / 1e9);
 		if (l)
 			shared_futex_wait(&l->job->event, seen, MIN(until - now, 10 * LOOK_NS));
@@ -389,7 +420,8 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		s.failed += atomic_load(&k->job->count[OUTCOME_FAILED]);
 		s.copy_bytes += atomic_load(&k->rank->copy_bytes);
 		s.copy_ns += atomic_load(&k->rank->copy_ns);
-		s.last_committed_step = MAX(s.last_committed_step, atomic_load(&k->job->newest[CKPT_COMMITTED]));
+		s.last_committed_step =
+			MAX(s.last_committed_step, atomic_load(&k->job->newest[CKPT_COMMITTED]));
 	}
 	if (s.last_committed_step)
 		s.last_committed_step--;

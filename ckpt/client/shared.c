@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// shared.c - every atomic access to the pages of shared.h. Called by the client's snapshot and guard, and by the daemon.
-// Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between copied and torn.
+// shared.c - every atomic access to the pages of shared.h. Called by the client's snapshot and
+// guard, and by the daemon.
+// Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between
+// copied and torn.
 #include "ckpt/client/shared.h"
 #include "ckpt/base/util.h"
 #include <limits.h>
@@ -9,12 +11,25 @@
 #include <sys/syscall.h>
 
 /* For tests/unit/test_client_shared.c, which includes this file: MUTANT(x) takes a step out of the
- * protocol and must then be seen to fail; POINT is where its scheduler may turn to somebody else. */
+ * protocol and must then be seen to fail; POINT is where its scheduler may turn to somebody else.
+ */
 #ifdef SHARED_MUTANTS
 static enum shared_mutant {
-	NO_MUTANT, TEAR_BLIND, TEAR_NEVER, COPIED_BLIND, MOVE_ANY_SEQ, TICKET_PER_RANK, GATE_BLIND,
-	PAST_FORGOTTEN, UPDATING_NOT_SET, UPDATING_NOT_CLEARED, UNGUARDED_TRUSTED,
-	STEAL_FOR_ALL, WAKE_FORGOTTEN, READ_UNCHECKED, SHARED_MUTANTS_END
+	NO_MUTANT,
+	TEAR_BLIND,
+	TEAR_NEVER,
+	COPIED_BLIND,
+	MOVE_ANY_SEQ,
+	TICKET_PER_RANK,
+	GATE_BLIND,
+	PAST_FORGOTTEN,
+	UPDATING_NOT_SET,
+	UPDATING_NOT_CLEARED,
+	UNGUARDED_TRUSTED,
+	STEAL_FOR_ALL,
+	WAKE_FORGOTTEN,
+	READ_UNCHECKED,
+	SHARED_MUTANTS_END
 } shared_mutant;
 static void (*shared_point)(void);
 #define MUTANT(x) (shared_mutant == (x))
@@ -44,8 +59,8 @@ static struct ticket gate_ticket(uint64_t g)
 
 static uint64_t gate_word(struct ticket t, uint32_t free_mask, uint32_t steal_mask)
 {
-	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 | (uint64_t)t.flags << 8 |
-	       (uint64_t)free_mask << 4 | steal_mask;
+	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 |
+	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4 | steal_mask;
 }
 
 int shared_seq_cmp(uint16_t a, uint16_t b)
@@ -74,7 +89,8 @@ static uint32_t gate_steal(uint64_t g)
 	return (uint32_t)(g & 15);
 }
 
-/* Before the gate moves on from ticket g, g goes to past; a racer that is late must not overwrite a newer one. */
+/* Before the gate moves on from ticket g, g goes to past; a racer that is late must not overwrite a
+ * newer one. */
 static void past_keep(struct shared_job *job, uint64_t g)
 {
 	struct ticket t = gate_ticket(g);
@@ -103,8 +119,8 @@ static bool past_find(const struct shared_job *job, uint64_t g, uint64_t tag, st
 	return false;
 }
 
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want, bool may_wait,
-		  struct ticket *ret)
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
+		  bool may_wait, struct ticket *ret)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
 	uint64_t tag = tag_of(step, MIN(attempt, (1u << ATTEMPT_BITS) - 1));
@@ -112,8 +128,12 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
 		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
-		uint32_t from = free_mask ? free_mask : want || MUTANT(STEAL_FOR_ALL) ? steal_mask : 0;
-		struct ticket t = { .tag = tag, .seq = (newest.seq + 1) & SEQ_MASK, .slot = SHARED_SKIP };
+		uint32_t from = free_mask			? free_mask
+				: want || MUTANT(STEAL_FOR_ALL) ? steal_mask
+								: 0;
+		struct ticket t = { .tag = tag,
+				    .seq = (newest.seq + 1) & SEQ_MASK,
+				    .slot = SHARED_SKIP };
 
 		if (newest.seq && newest.tag == tag && !MUTANT(TICKET_PER_RANK)) {
 			*ret = newest;
@@ -140,8 +160,9 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 			*ret = t;
 			return 0;
 		}
-		if (atomic_compare_exchange_weak_explicit(&job->gate, &g, gate_word(t, free_mask, steal_mask),
-							  memory_order_acq_rel, memory_order_acquire)) {
+		if (atomic_compare_exchange_weak_explicit(
+			    &job->gate, &g, gate_word(t, free_mask, steal_mask),
+			    memory_order_acq_rel, memory_order_acquire)) {
 			*ret = t;
 			return 0;
 		}
@@ -150,7 +171,8 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 
 void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal)
 {
-	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + (steal ? 0 : 4)), memory_order_acq_rel);
+	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + (steal ? 0 : 4)),
+				 memory_order_acq_rel);
 }
 
 bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal)
@@ -174,7 +196,8 @@ uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct t
 	t[n++] = newest;
 	for (uint32_t back = 1; back <= SHARED_PAST; back++) {
 		uint16_t seq = (uint16_t)((newest.seq - back) & SEQ_MASK);
-		uint64_t p = atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
+		uint64_t p =
+			atomic_load_explicit(&job->past[seq % SHARED_PAST], memory_order_acquire);
 
 		if (seq == *seen && seq)
 			break;
@@ -188,9 +211,9 @@ uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct t
 }
 
 /*
- * Records and outcomes are read while they may be written anew: in words, after and before a look at a
- * word that the writer changes first. Release stores and acquire loads keep that order: who has read one
- * word of the new text also sees the changed word.
+ * Records and outcomes are read while they may be written anew: in words, after and before a look
+ * at a word that the writer changes first. Release stores and acquire loads keep that order: who
+ * has read one word of the new text also sees the changed word.
  */
 static void words_store(void *to, const void *from, size_t bytes)
 {
@@ -290,8 +313,8 @@ bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from,
 		seq = atomic_load(&s->word) >> 8;
 		w = seq << 8 | (uint64_t)from;
 	}
-	return atomic_compare_exchange_strong_explicit(&s->word, &w, seq << 8 | (uint64_t)to, memory_order_acq_rel,
-						       memory_order_acquire);
+	return atomic_compare_exchange_strong_explicit(&s->word, &w, seq << 8 | (uint64_t)to,
+						       memory_order_acq_rel, memory_order_acquire);
 }
 
 static void copy_ended(struct shared_rank *r)
@@ -329,7 +352,8 @@ bool shared_tear(struct shared_rank *r)
 
 	if (MUTANT(TEAR_NEVER))
 		return false;
-	while (s && ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING)) {
+	while (s &&
+	       ((state = shared_snap_state(s, &seq)) == SNAP_FILLING || state == SNAP_COPYING)) {
 		if (MUTANT(TEAR_BLIND)) {
 			POINT();
 			atomic_store(&s->word, seq << 8 | SNAP_TORN);
@@ -344,7 +368,8 @@ bool shared_tear(struct shared_rank *r)
 bool shared_stable(struct shared_rank *r)
 {
 	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
-	bool unguarded = marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks &&
+	bool unguarded = marks &&
+			 atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks &&
 			 atomic_load_explicit(&r->unguarded_mark, memory_order_relaxed) != marks;
 
 	shared_tear(r);
@@ -365,8 +390,8 @@ void shared_update(struct shared_rank *r)
 		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
 	}
-	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that finds this client dead and
-	 * updating still 0 may take the memory as it is. */
+	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that
+	 * finds this client dead and updating still 0 may take the memory as it is. */
 	if (!MUTANT(UPDATING_NOT_SET))
 		atomic_store_explicit(&r->updating, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -415,7 +440,8 @@ static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
 			const uint64_t phase_ns[3], const char *text)
 {
-	struct shared_outcome *o = outcome_of(job, step), to = { .step = step, .state = state, .code = code };
+	struct shared_outcome *o = outcome_of(job, step),
+			      to = { .step = step, .state = state, .code = code };
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
 	bool fresh = !o;
 

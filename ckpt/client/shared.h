@@ -1,32 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shared.h - the words that client and daemon share, and the state machine on them. This header is its
- * specification; shared.c holds every atomic access to it.
+ * shared.h - the words that client and daemon share, and the state machine on them. This header is
+ * its specification; shared.c holds every atomic access to it.
  *
- * GATE (job page): one 64-bit word, changed by compare-and-swap only, holds the newest ticket and the free
- * slots, so that the decision "step k goes into slot s, or is skipped" is made once per host, by whichever
- * rank comes first, and obeyed by all others. Older tickets are kept in past[8]; a rank that comes later than
- * that, or with a step below the newest ticket's, skips. Tickets' steps only grow.
+ * GATE (job page): one 64-bit word, changed by compare-and-swap only, holds the newest ticket and
+ * the free slots, so that the decision "step k goes into slot s, or is skipped" is made once per
+ * host, by whichever rank comes first, and obeyed by all others. Older tickets are kept in past[8];
+ * a rank that comes later than that, or with a step below the newest ticket's, skips. Tickets'
+ * steps only grow.
  *
- * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence number, so a
- * late compare-and-swap on a reused record fails.
+ * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence
+ * number, so a late compare-and-swap on a reused record fails.
  *
- *      FREE -> FILLING -> COPYING -> COPIED        FILLING: the library copies private memory to shared memory
- *                  \---------\-----> TORN          COPYING: the daemon copies shared memory to the slot
+ *      FREE -> FILLING -> COPYING -> COPIED
+ *                  \---------\-----> TORN
  *
- * The copier alone makes COPIED, the client (guard, next snapshot, daemon gone) or the daemon (client dead, another rank's
- * copy torn) makes TORN; both by compare-and-swap from COPYING, so exactly one of them decides. The trainer may change its state only after it
- * has seen COPIED or has itself written TORN: acquire on that load, release on the copier's swap, order the copier's
+ * FILLING: the library copies private memory to shared memory. COPYING: the daemon copies shared
+ * memory to the slot.
+ *
+ * The copier alone makes COPIED, the client (guard, next snapshot, daemon gone) or the daemon
+ * (client dead, another rank's copy torn) makes TORN; both by compare-and-swap from COPYING, so
+ * exactly one of them decides. The trainer may change its state only after it has seen COPIED or
+ * has itself written TORN: acquire on that load, release on the copier's swap, order the copier's
  * reads before the trainer's writes.
  *
- * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while COPYING and updating is 0,
- * nobody can change the memory any more and the daemon finishes the copy; else it is TORN.
+ * UPDATING (rank page): 1 from a guard's return to the next snapshot. If a client dies while
+ * COPYING and updating is 0, nobody can change the memory any more and the daemon finishes the
+ * copy; else it is TORN.
  *
- * GUARDS: what is staged must not have changed while it was copied, and only a trainer that guards gives that. A snapshot is *guarded*
- * when this rank has guarded since, waits for it (ckpt_wait), or marked it FINAL. It is *closed* when it is guarded, or when this rank has
- * guarded at least once and between every two of its snapshots so far. Closed is enough to be staged, so that slots go round quickly; to be
- * committed it must be guarded, or its rank dead or detached. A snapshot that is followed by another without a guard between is dropped,
- * whatever it has become, and counted.
+ * GUARDS: what is staged must not have changed while it was copied, and only a trainer that guards
+ * gives that. A snapshot is *guarded* when this rank has guarded since, waits for it (ckpt_wait),
+ * or marked it FINAL. It is *closed* when it is guarded, or when this rank has guarded at least
+ * once and between every two of its snapshots so far. Closed is enough to be staged, so that slots
+ * go round quickly; to be committed it must be guarded, or its rank dead or detached. A snapshot
+ * that is followed by another without a guard between is dropped, whatever it has become, and
+ * counted.
  */
 #ifndef CKPT_CLIENT_SHARED_H
 #define CKPT_CLIENT_SHARED_H
@@ -39,119 +47,149 @@
 #define SHARED_PAST 8
 #define SHARED_OUTCOMES 64
 #define SHARED_NOTES 16
-#define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)        /* a daemon silent for so long counts as gone */
-#define SHARED_SKIP 0xf                                 /* ticket.slot */
+/* a daemon silent for so long counts as gone */
+#define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
+#define SHARED_SKIP 0xf /* ticket.slot */
 
 enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
-enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 };          /* ticket.flags */
+enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 
-struct shared_note { char key[48]; double value; };
-struct shared_record {                  /* what a rank says of a snapshot */
+struct shared_note {
+	char key[48];
+	double value;
+};
+struct shared_record { /* what a rank says of a snapshot */
 	uint64_t step, mark_ns;
-	uint32_t epoch, slot, flags;    /* flags: of the ticket */
+	uint32_t epoch, slot, flags; /* flags: of the ticket */
 	uint16_t ticket_seq, nnote;
-	uint64_t unguarded;             /* that this rank had counted when it marked this one */
+	uint64_t unguarded; /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
 struct shared_snap {
-	_Atomic uint64_t word;          /* seq << 8 | enum snap_state */
-	struct shared_record rec;       /* by shared_snap_write and shared_snap_read only */
+	_Atomic uint64_t word;	  /* seq << 8 | enum snap_state */
+	struct shared_record rec; /* by shared_snap_write and shared_snap_read only */
 };
 
-struct shared_rank {                    /* written by the client unless said otherwise */
+struct shared_rank { /* written by the client unless said otherwise */
 	uint32_t magic, rank;
 	_Atomic uint32_t updating;
-	_Atomic uint32_t wake;          /* futex: the copier adds 1 when a copy ends */
-	_Atomic uint32_t waiting;       /* a guard waits on wake */
-	_Atomic uint64_t marks;         /* snapshots so far; record of the n-th (1, 2, ...) is snap[n % SHARED_SNAPS] */
-	_Atomic uint64_t guards;        /* guards so far that followed a snapshot */
-	_Atomic uint64_t guarded_mark;  /* marks at the newest guard */
-	_Atomic uint64_t unguarded;     /* snapshots that no guard followed before the next one */
+	_Atomic uint32_t wake;	  /* futex: the copier adds 1 when a copy ends */
+	_Atomic uint32_t waiting; /* a guard waits on wake */
+	/* snapshots so far; record of the n-th (1, 2, ...) is snap[n % SHARED_SNAPS] */
+	_Atomic uint64_t marks;
+	_Atomic uint64_t guards;	 /* guards so far that followed a snapshot */
+	_Atomic uint64_t guarded_mark;	 /* marks at the newest guard */
+	_Atomic uint64_t unguarded;	 /* snapshots that no guard followed before the next one */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
-	_Atomic uint64_t waited_step;   /* 1 + step of the newest ckpt_wait */
-	_Atomic uint64_t copy_bytes, copy_ns;                   /* daemon */
+	_Atomic uint64_t waited_step;	 /* 1 + step of the newest ckpt_wait */
+	_Atomic uint64_t copy_bytes, copy_ns; /* daemon */
 	struct shared_snap snap[SHARED_SNAPS];
 };
 
-enum outcome_state { OUTCOME_NONE, OUTCOME_COPYING, OUTCOME_STAGED, OUTCOME_PERSISTED, OUTCOME_COMMITTED, OUTCOME_TORN, OUTCOME_FAILED };
-struct shared_outcome {                 /* daemon; read under ver: even and unchanged */
+enum outcome_state {
+	OUTCOME_NONE,
+	OUTCOME_COPYING,
+	OUTCOME_STAGED,
+	OUTCOME_PERSISTED,
+	OUTCOME_COMMITTED,
+	OUTCOME_TORN,
+	OUTCOME_FAILED
+};
+struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	_Atomic uint32_t ver;
 	uint32_t pad;
 	uint64_t step;
 	uint32_t state;
-	int32_t code;                   /* FAILED, TORN: negative errno */
+	int32_t code;					/* FAILED, TORN: negative errno */
 	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
-	char text[512];                 /* FAILED, TORN: why */
+	char text[512];					/* FAILED, TORN: why */
 };
 
 struct shared_job {
 	uint32_t magic, world, nslot, pad;
 	uint64_t generation;
-	_Atomic uint64_t beat_ns;       /* daemon: CLOCK_MONOTONIC, twice a second */
-	_Atomic uint32_t fenced;        /* daemon: 1: a newer launch took over */
-	_Atomic uint32_t draining;      /* daemon: 1: stopping, tickets skip */
-	_Atomic uint32_t ready_epoch;   /* daemon: the slots of this epoch are in memory and may be used; 0 none */
-	_Atomic uint32_t refused;       /* daemon: the ranks' declarations do not fit together; why is in trouble */
-	_Atomic uint32_t event;         /* futex: daemon adds 1 whenever something below or above changes */
-	_Atomic uint64_t gate;          /* both */
+	_Atomic uint64_t beat_ns;  /* daemon: CLOCK_MONOTONIC, twice a second */
+	_Atomic uint32_t fenced;   /* daemon: 1: a newer launch took over */
+	_Atomic uint32_t draining; /* daemon: 1: stopping, tickets skip */
+	/* daemon: the slots of this epoch are in memory and may be used; 0 none */
+	_Atomic uint32_t ready_epoch;
+	/* daemon: the ranks' declarations do not fit together; why is in trouble */
+	_Atomic uint32_t refused;
+	/* futex: daemon adds 1 whenever something below or above changes */
+	_Atomic uint32_t event;
+	_Atomic uint64_t gate;		    /* both */
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
-	_Atomic uint64_t newest[5];     /* [enum ckpt_state]: 1 + newest step there; daemon */
-	_Atomic uint64_t count[8];      /* [enum outcome_state]; daemon */
+	_Atomic uint64_t newest[5];	    /* [enum ckpt_state]: 1 + newest step there; daemon */
+	_Atomic uint64_t count[8];	    /* [enum outcome_state]; daemon */
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
-	char trouble[4096];             /* written before refused */
+	char trouble[4096]; /* written before refused */
 };
 
-struct ticket { uint64_t tag; uint16_t seq; uint8_t slot, flags; };
+struct ticket {
+	uint64_t tag;
+	uint16_t seq;
+	uint8_t slot, flags;
+};
 /* Tickets are numbered modulo 2^11: < 0, 0, > 0 as a is older than, is, is newer than b. */
 int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
-/* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP); -ESTALE when the step is older than what is remembered. want: ticket
- * flags; PERSIST and FINAL may take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how often this rank has marked this
- * very step before; a step that was skipped or torn is marked again by all ranks alike, and that is another ticket. */
-int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want, bool may_wait, struct ticket *ret);
-/* The next snap record, no longer anybody else's; to be written, then published with a state: FILLING,
- * COPYING, or TORN. */
+/* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
+ * -ESTALE when the step is older than what is remembered. want: ticket flags; PERSIST and FINAL may
+ * take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
+ * often this rank has marked this very step before; a step that was skipped or torn is marked again
+ * by all ranks alike, and that is another ticket. */
+int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
+		  bool may_wait, struct ticket *ret);
+/* The next snap record, no longer anybody else's; to be written, then published with a state:
+ * FILLING, COPYING, or TORN. */
 struct shared_snap *shared_snap_next(struct shared_rank *r);
 void shared_snap_write(struct shared_snap *s, const struct shared_record *rec);
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state);
 /* The newest record, NULL when there is none. */
 struct shared_snap *shared_snap_newest(struct shared_rank *r);
 enum snap_state shared_snap_state(const struct shared_snap *s, uint64_t *ret_seq);
-/* What a published record says, whole: 0 and its sequence number and state as they were then. -EAGAIN:
- * it is not published, or was written anew meanwhile. Any thread of either side. */
+/* What a published record says, whole: 0 and its sequence number and state as they were then.
+ * -EAGAIN: it is not published, or was written anew meanwhile. Any thread of either side. */
 int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_state *ret_state,
 		     struct shared_record *ret);
 /* CAS (seq, from) -> to. True when this call made the change. */
-bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from, enum snap_state to);
+bool shared_snap_move(struct shared_snap *s, uint64_t seq, enum snap_state from,
+		      enum snap_state to);
 /* Tear the newest snapshot if its copy is not finished. True when it is torn by this call. */
 bool shared_tear(struct shared_rank *r);
-/* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say that the state is stable. True: the older one is now
- * counted as unguarded. */
+/* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
+ * that the state is stable. True: the older one is now counted as unguarded. */
 bool shared_stable(struct shared_rank *r);
 /* What a guard does last: say that the state may change. */
 void shared_update(struct shared_rank *r);
 
 /* --- daemon --- */
-/* A slot's free and steal bits are set by the daemon alone and cleared by whoever takes the slot; the daemon sets them again only after it has dealt
- * with the ticket that took it. take: true when the bit was still there. */
+/* A slot's free and steal bits are set by the daemon alone and cleared by whoever takes the slot;
+ * the daemon sets them again only after it has dealt with the ticket that took it. take: true when
+ * the bit was still there. */
 void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal);
 bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
- * SHARED_PAST + 1, and the two masks as they were at the newest. *seen becomes the newest. A ticket that
- * was forgotten before anybody looked is void: no copier ever hears of it, its ranks' snapshots are torn,
- * and the slot it took is in no mask and in nobody's hand: it is to be given again. */
+ * SHARED_PAST + 1, and the two masks as they were at the newest. *seen becomes the newest. A ticket
+ * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
+ * snapshots are torn, and the slot it took is in no mask and in nobody's hand: it is to be given
+ * again. */
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
 			  uint32_t *ret_free, uint32_t *ret_steal);
-/* See GUARDS above. mark: the number of the snapshot, 1, 2, ... guarded: 1 yes, 0 not yet, -1 never will be: to be dropped. */
-int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec);
-bool shared_snap_closed(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec);
+/* See GUARDS above. mark: the number of the snapshot, 1, 2, ... guarded: 1 yes, 0 not yet, -1 never
+ * will be: to be dropped. */
+int shared_snap_guarded(const struct shared_rank *r, uint64_t mark,
+			const struct shared_record *rec);
+bool shared_snap_closed(const struct shared_rank *r, uint64_t mark,
+			const struct shared_record *rec);
 /* Copier: COPYING -> COPIED and wake the guard. False: it was torn. */
 bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 /* The daemon gives a copy up, too: COPYING -> TORN and wake the guard. */
 void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
-void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code, const uint64_t phase_ns[3], const char *text);
+void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
+			const uint64_t phase_ns[3], const char *text);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
 
 /* --- both --- */

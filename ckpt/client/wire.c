@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire.c - messages and descriptors of wire.h; called by both ends. Invariant: a descriptor that came in is either handed to the
-// caller or closed.
+// wire.c - messages and descriptors of wire.h; called by both ends. Invariant: a descriptor
+// that came in is either handed to the caller or closed.
 #include "ckpt/client/wire.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -23,7 +23,8 @@ void wire_close_fds(int *fd, int nfd)
 			(void)close(TAKE_FD(fd[i]));
 }
 
-int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd, int nfd)
+int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd,
+	      int nfd)
 {
 	struct wire_head *head = msg;
 	union {
@@ -34,7 +35,11 @@ int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, 
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
 	assert(nfd <= WIRE_FDS_MAX && bytes <= WIRE_BYTES_MAX);
-	*head = (struct wire_head){ .magic = WIRE_MAGIC, .abi = WIRE_ABI, .type = (uint16_t)type, .bytes = bytes, .seq = seq };
+	*head = (struct wire_head){ .magic = WIRE_MAGIC,
+				    .abi = WIRE_ABI,
+				    .type = (uint16_t)type,
+				    .bytes = bytes,
+				    .seq = seq };
 	if (nfd) {
 		struct cmsghdr *c;
 
@@ -91,7 +96,10 @@ int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd)
 		struct cmsghdr align;
 	} control;
 	struct iovec iov = { .iov_base = buf, .iov_len = bytes };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof control.buf };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.buf,
+			    .msg_controllen = sizeof control.buf };
 	struct wire_head *head = buf;
 	ssize_t n;
 	int rc;
@@ -107,7 +115,8 @@ int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd)
 	rc = take_fds(&m, ret_fd, ret_nfd);
 	if (rc == 0 && n == 0)
 		return 0;
-	if (rc == 0 && ((size_t)n < sizeof *head || head->magic != WIRE_MAGIC || head->abi != WIRE_ABI || head->bytes != (uint64_t)n))
+	if (rc == 0 && ((size_t)n < sizeof *head || head->magic != WIRE_MAGIC ||
+			head->abi != WIRE_ABI || head->bytes != (uint64_t)n))
 		rc = -EPROTO;
 	if (rc < 0) {
 		wire_close_fds(ret_fd, *ret_nfd);
@@ -125,35 +134,50 @@ static bool terminated(const char *s, size_t bytes)
 int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_head *head = msg;
-	static const struct { uint32_t bytes; int nfd; } want[] = {
-		[WIRE_HELLO] = { sizeof(struct wire_hello), 1 },     [WIRE_SEGMENT] = { sizeof(struct wire_segment), 1 },
-		[WIRE_ADOPT] = { sizeof(struct wire_adopt), 1 },     [WIRE_DECLARE] = { sizeof(struct wire_declare), 1 },
-		[WIRE_RESTORE] = { sizeof(struct wire_restore), 0 }, [WIRE_STEPS] = { sizeof(struct wire_steps), 0 },
+	static const struct {
+		uint32_t bytes;
+		int nfd;
+	} want[] = {
+		[WIRE_HELLO] = { sizeof(struct wire_hello), 1 },
+		[WIRE_SEGMENT] = { sizeof(struct wire_segment), 1 },
+		[WIRE_ADOPT] = { sizeof(struct wire_adopt), 1 },
+		[WIRE_DECLARE] = { sizeof(struct wire_declare), 1 },
+		[WIRE_RESTORE] = { sizeof(struct wire_restore), 0 },
+		[WIRE_STEPS] = { sizeof(struct wire_steps), 0 },
 		[WIRE_BYE] = { sizeof(struct wire_bye), 0 },
 	};
 
-	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) || want[head->type].bytes != bytes || want[head->type].nfd != nfd)
+	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) ||
+	    want[head->type].bytes != bytes || want[head->type].nfd != nfd)
 		return -EPROTO;
-	if (head->type == WIRE_HELLO && !terminated(((const struct wire_hello *)msg)->job, sizeof((struct wire_hello *)0)->job))
+	if (head->type == WIRE_HELLO &&
+	    !terminated(((const struct wire_hello *)msg)->job, sizeof((struct wire_hello *)0)->job))
 		return -EPROTO;
-	if (head->type == WIRE_RESTORE && !terminated(((const struct wire_restore *)msg)->only, sizeof((struct wire_restore *)0)->only))
+	if (head->type == WIRE_RESTORE && !terminated(((const struct wire_restore *)msg)->only,
+						      sizeof((struct wire_restore *)0)->only))
 		return -EPROTO;
 	return 0;
 }
 
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err)
 {
-	int seals = fcntl(fd, F_GET_SEALS), want = F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0);
+	int seals = fcntl(fd, F_GET_SEALS),
+	    want = F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0);
 	struct stat st;
 	void *p;
 
 	if (seals < 0 || (seals & want) != want)
-		return ckpt_error(err, -EPROTO, "a memfd came without the seals that keep it from shrinking");
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 0 || (uint64_t)st.st_size != bytes || bytes == 0)
-		return ckpt_error(err, -EPROTO, "a memfd is not %" PRIu64 " bytes long as its message says", bytes);
+		return ckpt_error(err, -EPROTO,
+				  "a memfd came without the seals that keep it from shrinking");
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 0 ||
+	    (uint64_t)st.st_size != bytes || bytes == 0)
+		return ckpt_error(err, -EPROTO,
+				  "a memfd is not %" PRIu64 " bytes long as its message says",
+				  bytes);
 	p = mmap(NULL, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
-		return ckpt_error_errno(err, errno, "cannot map %" PRIu64 " bytes of shared memory", bytes);
+		return ckpt_error_errno(err, errno, "cannot map %" PRIu64 " bytes of shared memory",
+					bytes);
 	*ret_ptr = p;
 	return 0;
 }
@@ -165,7 +189,8 @@ int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *e
 	if (fd < 0)
 		return ckpt_error_errno(err, errno, "cannot create shared memory");
 	if (bytes > INT64_MAX || ftruncate(fd, (off_t)bytes) < 0)
-		return ckpt_error_errno(err, bytes > INT64_MAX ? EFBIG : errno, "cannot size shared memory to %" PRIu64 " bytes", bytes);
+		return ckpt_error_errno(err, bytes > INT64_MAX ? EFBIG : errno,
+					"cannot size shared memory to %" PRIu64 " bytes", bytes);
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return ckpt_error_errno(err, errno, "cannot seal shared memory");
 	*ret_fd = TAKE_FD(fd);
@@ -186,8 +211,12 @@ int wire_socket_path(char *buf, int make, struct ckpt_err *err)
 		snprintf(dir, sizeof dir, "/tmp/ckptd-%u", uid);
 	if (make && mkdir(dir, 0700) < 0 && errno != EEXIST)
 		return ckpt_error_errno(err, errno, "cannot make %s for the socket", dir);
-	if (lstat(dir, &st) == 0 && (!S_ISDIR(st.st_mode) || st.st_uid != uid || (st.st_mode & 077)))
-		return ckpt_error(err, -EACCES, "%s is not a directory of this user alone (mode 0700): remove it, or give another socket", dir);
+	if (lstat(dir, &st) == 0 &&
+	    (!S_ISDIR(st.st_mode) || st.st_uid != uid || (st.st_mode & 077)))
+		return ckpt_error(
+			err, -EACCES,
+			"%s is not a directory of this user alone (mode 0700): remove it, or give another socket",
+			dir);
 	snprintf(buf, max, "%s/socket", dir);
 	return 0;
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io.h - every byte that reaches or leaves a file passes here. Two engines behind one queue: io_uring, and a pool of threads with pread/pwrite; one table of
- * system calls (struct io_ops) that tests replace to inject faults, record and reorder. fsync( appears in this room only.
+ * io.h - every byte that reaches or leaves a file passes here. Two engines behind one queue:
+ * io_uring, and a pool of threads with pread/pwrite; one table of system calls (struct io_ops) that
+ * tests replace to inject faults, record and reorder. fsync( appears in this room only.
  *
- * Rules (facts: docs/DURABILITY.md): an fsync error kills the file for ever, it is never retried; the bytes are rewritten from memory to a new file. An fsync
- * is submitted only after every write to that file has completed. Positional offsets only, never O_APPEND. close() is checked and never retried.
+ * Rules (facts: docs/DURABILITY.md): an fsync error kills the file for ever, it is never retried;
+ * the bytes are rewritten from memory to a new file. An fsync is submitted only after every write
+ * to that file has completed. Positional offsets only, never O_APPEND. close() is checked and never
+ * retried.
  */
 #ifndef CKPT_IO_IO_H
 #define CKPT_IO_IO_H
@@ -14,59 +17,79 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-/* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first argument so that a test's table carries state.
- * Names are single components or paths beneath dirfd that never leave it; symbolic links are not followed. */
+/* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
+ * argument so that a test's table carries state. Names are single components or paths beneath dirfd
+ * that never leave it; symbolic links are not followed. */
 struct io_ops {
 	void *ctx;
-	int (*open)(void *ctx, int dirfd, const char *name, int flags, uint32_t mode);   /* O_CLOEXEC|O_NOFOLLOW are added */
+	/* O_CLOEXEC|O_NOFOLLOW are added */
+	int (*open)(void *ctx, int dirfd, const char *name, int flags, uint32_t mode);
 	int (*close)(void *ctx, int fd);
-	int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t len, uint64_t off);      /* may be short */
-	int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off); /* may be short */
-	int (*fallocate)(void *ctx, int fd, uint64_t len);      /* -EOPNOTSUPP is fine */
+	/* may be short */
+	int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t len, uint64_t off);
+	/* may be short */
+	int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off);
+	int (*fallocate)(void *ctx, int fd, uint64_t len); /* -EOPNOTSUPP is fine */
 	int (*truncate)(void *ctx, int fd, uint64_t len);
-	int (*sync)(void *ctx, int fd);                         /* fsync of a file or a directory */
+	int (*sync)(void *ctx, int fd); /* fsync of a file or a directory */
 	int (*mkdir)(void *ctx, int dirfd, const char *name, uint32_t mode);
-	int (*rename)(void *ctx, int dirfd, const char *from, const char *to); /* within dirfd, RENAME_NOREPLACE: -EEXIST */
+	/* within dirfd, RENAME_NOREPLACE: -EEXIST */
+	int (*rename)(void *ctx, int dirfd, const char *from, const char *to);
 	int (*link)(void *ctx, int dirfd, const char *from, const char *to);
 	int (*unlink)(void *ctx, int dirfd, const char *name, bool is_dir);
-	int (*size)(void *ctx, int fd, uint64_t *ret_bytes);    /* -EISDIR, -EINVAL for what is no regular file */
-	int (*list)(void *ctx, int dirfd, int (*each)(void *arg, const char *name, unsigned char d_type), void *arg); /* without . and .. ; each != 0 ends it and is returned */
+	/* -EISDIR, -EINVAL for what is no regular file */
+	int (*size)(void *ctx, int fd, uint64_t *ret_bytes);
+	/* without . and .. ; each != 0 ends it and is returned */
+	int (*list)(void *ctx, int dirfd,
+		    int (*each)(void *arg, const char *name, unsigned char d_type), void *arg);
 };
 extern const struct io_ops io_ops_posix;
 
-/* Whole-buffer helpers over the table; short transfers are continued. read: -ENODATA at an early end of file. */
+/* Whole-buffer helpers over the table; short transfers are continued. read: -ENODATA at an early
+ * end of file. */
 int io_pread_all(const struct io_ops *ops, int fd, void *buf, uint64_t len, uint64_t off);
 int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t len, uint64_t off);
 
-/* What the file system under a directory can do; probed once per store, with a scratch file that is removed. */
+/* What the file system under a directory can do; probed once per store, with a scratch file that is
+ * removed. */
 struct io_probe {
-	bool direct;            /* O_DIRECT reads and writes work */
-	uint32_t align;         /* of offsets, lengths and buffers with direct: max(4096, what statx says) */
-	bool volatile_fs;       /* tmpfs, ramfs: nothing survives power loss */
+	bool direct; /* O_DIRECT reads and writes work */
+	/* of offsets, lengths and buffers with direct: max(4096, what statx says) */
+	uint32_t align;
+	bool volatile_fs; /* tmpfs, ramfs: nothing survives power loss */
 	char fs_type[16];
 };
 int io_probe(const struct io_ops *ops, int dirfd, struct io_probe *ret, struct ckpt_err *err);
 
-enum io_engine { IO_AUTO, IO_URING, IO_THREADS, IO_INLINE }; /* INLINE: in io_submit itself, through the ops table: deterministic, for tests */
+/* INLINE: in io_submit itself, through the ops table: deterministic, for tests */
+enum io_engine { IO_AUTO, IO_URING, IO_THREADS, IO_INLINE };
 
 struct io_req {
 	int fd;
 	bool write;
-	void *buf;              /* must stay until reaped; a write does not change it */
-	uint64_t len, off;      /* with O_DIRECT: multiples of align */
-	void *user;             /* comes back with the completion */
-	int64_t res;            /* len, or a negative errno; a read that meets the end of the file completes with the bytes it got */
-	uint64_t done_;         /* the queue's */
+	void *buf;	   /* must stay until reaped; a write does not change it */
+	uint64_t len, off; /* with O_DIRECT: multiples of align */
+	void *user;	   /* comes back with the completion */
+	/* len, or a negative errno; a read that meets the end of the file completes with the bytes
+	 * it got */
+	int64_t res;
+	uint64_t done_; /* the queue's */
 };
 
-/* A queue belongs to the thread that opened it (asserted). A ring does not call the table, so with one whose pread or pwrite is not the kernel's IO_URING is -EINVAL
- * and IO_AUTO takes threads. depth: 1..4096. Requests complete in any order. Short transfers, EINTR and EAGAIN are continued inside. */
+/* A queue belongs to the thread that opened it (asserted). A ring does not call the table, so with
+ * one whose pread or pwrite is not the kernel's IO_URING is -EINVAL and IO_AUTO takes threads.
+ * depth: 1..4096. Requests complete in any order. Short transfers, EINTR and EAGAIN are continued
+ * inside. */
 struct io_queue;
-int io_queue_open(const struct io_ops *ops, enum io_engine engine, uint32_t depth, struct io_queue **ret, struct ckpt_err *err);
-enum io_engine io_queue_engine(const struct io_queue *q);       /* which one AUTO took */
-const char *io_queue_why(const struct io_queue *q);             /* one line: engine, and why not the faster one */
-int io_submit(struct io_queue *q, struct io_req *r);            /* 0; -EAGAIN: depth requests are in flight, reap first */
-struct io_req *io_reap(struct io_queue *q);                     /* waits for one completion; NULL: none in flight */
+int io_queue_open(const struct io_ops *ops, enum io_engine engine, uint32_t depth,
+		  struct io_queue **ret, struct ckpt_err *err);
+enum io_engine io_queue_engine(const struct io_queue *q); /* which one AUTO took */
+/* one line: engine, and why not the faster one */
+const char *io_queue_why(const struct io_queue *q);
+/* 0; -EAGAIN: depth requests are in flight, reap first */
+int io_submit(struct io_queue *q, struct io_req *r);
+/* waits for one completion; NULL: none in flight */
+struct io_req *io_reap(struct io_queue *q);
 uint32_t io_in_flight(const struct io_queue *q);
-void io_queue_close(struct io_queue *q);                        /* waits for what is in flight */
+void io_queue_close(struct io_queue *q); /* waits for what is in flight */
 #endif

@@ -28,40 +28,63 @@
 #include "ckpt/table/table.h"
 
 enum ck_section {
-	CK_STRINGS = 1, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS,
-	CK_INDEXSETS, CK_PIECES, CK_PLACES,
-	CK_CHUNKS = 16, CK_NOTES, CK_PARTS, CK_RANKS, CK_LINEAGE,
+	CK_STRINGS = 1,
+	CK_SHAPES,
+	CK_MESHES,
+	CK_MESHDATA,
+	CK_LAYOUTS,
+	CK_PLACEMENTS,
+	CK_TENSORS,
+	CK_INDEXSETS,
+	CK_PIECES,
+	CK_PLACES,
+	CK_CHUNKS = 16,
+	CK_NOTES,
+	CK_PARTS,
+	CK_RANKS,
+	CK_LINEAGE,
 	/* reserved numbers: GRAINS 32, SOURCES 33, AVERAGES 34, DIRECTORY 35, GROUPS 36 */
 };
 /* ck_sect.flags: a reader that does not know the kind ignores the section; else it refuses. */
 #define CK_SECTION_OPTIONAL 1
 
-struct ck_mesh { le32 ndim, nrank, data_at, rank_is_iota; };    /* 16 bytes */
-struct ck_layout { le32 mesh, mode, nplace, place_at; };        /* 16 */
-struct ck_placement {                                           /* 12 */
+struct ck_mesh {
+	le32 ndim, nrank, data_at, rank_is_iota;
+}; /* 16 bytes */
+struct ck_layout {
+	le32 mesh, mode, nplace, place_at;
+};		      /* 16 */
+struct ck_placement { /* 12 */
 	uint8_t how, reduce;
 	le16 mesh_dim, tensor_dim, flags;
 	le32 split_factor;
 };
-struct ck_tensor {                                              /* 56 */
-	le32 component, name, of;       /* strings */
-	le32 layout;                    /* ~0: none */
-	le32 shape_at;                  /* ndim elements of SHAPES; 0 for a 0-d tensor */
-	le32 avg;                       /* ~0 */
-	le16 dtype, elem_bits;          /* enum ckpt_dtype; 8, 16, 32, 64, 128 */
+struct ck_tensor {		  /* 56 */
+	le32 component, name, of; /* strings */
+	le32 layout;		  /* ~0: none */
+	le32 shape_at;		  /* ndim elements of SHAPES; 0 for a 0-d tensor */
+	le32 avg;		  /* ~0 */
+	le16 dtype, elem_bits;	  /* enum ckpt_dtype; 8, 16, 32, 64, 128 */
 	uint8_t ndim, role, cls, flags;
 	le64 numel, fp;
 	le32 rank, zero;
 };
-struct ck_piece {                                               /* 48 */
-	le32 tensor, indexset, rank, stride_at;         /* stride_at: ~0 for row-major */
+struct ck_piece {				/* 48 */
+	le32 tensor, indexset, rank, stride_at; /* stride_at: ~0 for row-major */
 	le64 raw_off, raw_len, fp;
 	le32 flags, place;
 };
-struct ck_place { le32 name, rank; le64 bytes; };               /* 16 */
+struct ck_place {
+	le32 name, rank;
+	le64 bytes;
+}; /* 16 */
 
 /* One encoded section: kind, bytes, record size. Memory is the arena's. */
-struct codec_section { uint32_t kind, rec_bytes; uint64_t len, count; const void *bytes; };
+struct codec_section {
+	uint32_t kind, rec_bytes;
+	uint64_t len, count;
+	const void *bytes;
+};
 
 #define CODEC_SECTIONS_MAX 10
 /*

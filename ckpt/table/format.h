@@ -9,18 +9,18 @@
 #include "ckpt/base/source.h"
 #include "ckpt/table/table.h"
 
-enum { CODEC_RAW = 0 };                 /* chunk codecs; others come with coding */
+enum { CODEC_RAW = 0 }; /* chunk codecs; others come with coding */
 
 /*
  * Chunk i of a file holds raw bytes [i << chunk_log2, + raw_len). raw_len 0: a hole, nothing
  * stored.
  */
 struct chunk {
-	uint64_t off;                   /* in the file */
+	uint64_t off; /* in the file */
 	uint32_t stored_len, raw_len;
-	uint32_t stored_crc;            /* CRC-32C of the stored bytes */
+	uint32_t stored_crc; /* CRC-32C of the stored bytes */
 	uint8_t codec;
-	struct hash128 raw_hash;        /* of the raw bytes */
+	struct hash128 raw_hash; /* of the raw bytes */
 };
 
 /* One file, which is also one place of the table, with the same number. */
@@ -29,27 +29,30 @@ struct format_file {
 	uint64_t file_bytes, raw_bytes;
 	uint32_t chunk_log2;
 	uint64_t nchunk;
-	const struct chunk *chunk;      /* [nchunk]; NULL: raw bytes are the file's bytes and
+	const struct chunk *chunk;   /* [nchunk]; NULL: raw bytes are the file's bytes and
 					 * carry no checksum */
-	uint64_t data_off, data_end;    /* the part of the file that chunks may occupy; gaps in it
+	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
 					 * are zero */
-	uint32_t rank;                  /* writer */
+	uint32_t rank;		     /* writer */
 };
 
 /* All that it points to lives in the table's arena. */
 struct checkpoint {
 	const struct format *format;
-	struct table table;             /* sealed */
+	struct table table; /* sealed */
 	uint32_t nfile;
 	struct format_file *file;
 	uint64_t step, seq, generation, wall_ns;
-	uint64_t parent_step;           /* UINT64_MAX: none */
+	uint64_t parent_step; /* UINT64_MAX: none */
 	uint32_t world;
-	char id[40], parent_id[40];     /* hex; "" for none */
+	char id[40], parent_id[40]; /* hex; "" for none */
 	char job[65], tool[64];
 	uint32_t nnote;
-	struct { const char *key; double value; } *note;
-	uint64_t stored_bytes;          /* of all files, metadata included */
+	struct {
+		const char *key;
+		double value;
+	} * note;
+	uint64_t stored_bytes; /* of all files, metadata included */
 };
 
 /*

@@ -20,38 +20,38 @@
 #define TABLE_TENSORS_MAX (1u << 20)
 #define TABLE_PIECES_MAX (1u << 26)
 #define TABLE_PLACES_MAX (1u << 20)
-#define TABLE_MESHES_MAX 1024u          /* these two are searched one by one */
+#define TABLE_MESHES_MAX 1024u /* these two are searched one by one */
 #define TABLE_LAYOUTS_MAX 4096u
 
-enum { TENSOR_BLOB = 1 };       /* table_tensor.flags: bytes given by value; U8, 1-D */
+enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
 
 struct table_tensor {
-	const char *component, *name;   /* (component, name, rank) is the key */
-	const char *of;                 /* "" for none */
-	uint32_t dtype, elem_bytes;     /* enum ckpt_dtype */
+	const char *component, *name; /* (component, name, rank) is the key */
+	const char *of;		      /* "" for none */
+	uint32_t dtype, elem_bytes;   /* enum ckpt_dtype */
 	uint32_t role, cls, flags;
-	uint32_t layout;                /* as declared, a hint; TABLE_NONE */
-	uint32_t rank;                  /* owner of a per-rank blob; else TABLE_NONE */
+	uint32_t layout; /* as declared, a hint; TABLE_NONE */
+	uint32_t rank;	 /* owner of a per-rank blob; else TABLE_NONE */
 	uint32_t ndim;
 	const uint64_t *shape;
-	uint64_t numel;                 /* computed by table_add_tensor */
-	uint64_t fp;                    /* fingerprint; 0 where unknown */
+	uint64_t numel; /* computed by table_add_tensor */
+	uint64_t fp;	/* fingerprint; 0 where unknown */
 };
 
 struct table_piece {
 	uint32_t tensor, rank, place;
 	uint32_t flags;
-	struct indexset set;            /* which elements */
-	uint64_t off, len;              /* bytes of the place that it spans */
-	const int64_t *stride;          /* [ndim], in elements, of consecutive positions of the set;
+	struct indexset set;   /* which elements */
+	uint64_t off, len;     /* bytes of the place that it spans */
+	const int64_t *stride; /* [ndim], in elements, of consecutive positions of the set;
 					 * NULL: row-major */
 	uint64_t fp;
 };
 
 struct table_place {
-	const char *name;               /* file name, "rank 3 slot 1", ... for messages */
-	uint32_t rank;                  /* whose; TABLE_NONE */
-	uint64_t bytes;                 /* size of its raw space: pieces lie inside */
+	const char *name; /* file name, "rank 3 slot 1", ... for messages */
+	uint32_t rank;	  /* whose; TABLE_NONE */
+	uint64_t bytes;	  /* size of its raw space: pieces lie inside */
 };
 
 struct table {
@@ -60,13 +60,13 @@ struct table {
 	struct mesh *mesh;
 	struct layout *layout;
 	struct table_tensor *tensor;
-	struct table_piece *piece;      /* after table_seal sorted by (tensor, rank, place, off) */
+	struct table_piece *piece; /* after table_seal sorted by (tensor, rank, place, off) */
 	struct table_place *place;
-	uint32_t *first;                /* [ntensor+1] after table_seal: pieces of tensor t are
+	uint32_t *first; /* [ntensor+1] after table_seal: pieces of tensor t are
 					 * [first[t], first[t+1]) */
 	bool sealed;
-	struct table_index *index;      /* private: hash of the keys */
-	uint32_t cap_[5];               /* private */
+	struct table_index *index; /* private: hash of the keys */
+	uint32_t cap_[5];	   /* private */
 };
 
 /*

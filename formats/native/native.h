@@ -18,8 +18,8 @@
 #define NATIVE_CHUNK_LOG2 20
 #define NATIVE_ALIGN_LOG2 12
 #define NATIVE_ALIGN (1u << NATIVE_ALIGN_LOG2)
-#define NATIVE_BIG (256u << 10)         /* pieces of this size and more start on a chunk */
-#define NATIVE_PACK 64u                 /* smaller ones on a multiple of this */
+#define NATIVE_BIG (256u << 10) /* pieces of this size and more start on a chunk */
+#define NATIVE_PACK 64u		/* smaller ones on a multiple of this */
 #define NATIVE_MANIFEST "MANIFEST"
 
 /* Limits; a file that exceeds one is malformed. */
@@ -28,37 +28,42 @@
 #define NATIVE_WORLD_MAX (1u << 20)
 #define NATIVE_NOTES_MAX 16
 #define NATIVE_TOOL_MAX 63
-#define NATIVE_NAME_MAX 39                              /* of a part */
+#define NATIVE_NAME_MAX 39 /* of a part */
 
 /* Section records beside those of table/codec.h. */
-struct ck_chunk {                       /* CHUNKS: dense array, i-th raw MiB. 48 bytes */
-	le64 off;                       /* in the file */
-	le32 stored_len, raw_len;       /* 0: a hole; then all is zero but source and base */
-	uint8_t codec, codec_ver;       /* 0, 0: raw */
-	uint8_t elem_bytes;             /* of all pieces in it */
-	uint8_t flags;                  /* 0 */
-	le32 source, base;              /* ~0 */
-	le32 stored_crc;                /* CRC-32C of the stored bytes */
-	uint8_t raw_hash[16];           /* hash128 of the raw bytes */
+struct ck_chunk {		  /* CHUNKS: dense array, i-th raw MiB. 48 bytes */
+	le64 off;		  /* in the file */
+	le32 stored_len, raw_len; /* 0: a hole; then all is zero but source and base */
+	uint8_t codec, codec_ver; /* 0, 0: raw */
+	uint8_t elem_bytes;	  /* of all pieces in it */
+	uint8_t flags;		  /* 0 */
+	le32 source, base;	  /* ~0 */
+	le32 stored_crc;	  /* CRC-32C of the stored bytes */
+	uint8_t raw_hash[16];	  /* hash128 of the raw bytes */
 };
-struct ck_part {                        /* PARTS: 64 bytes, in the order of their ranks */
-	uint8_t uuid[16], root[16];     /* root = hash128 of the part's trailer block */
+struct ck_part {		    /* PARTS: 64 bytes, in the order of their ranks */
+	uint8_t uuid[16], root[16]; /* root = hash128 of the part's trailer block */
 	le64 file_bytes, raw_bytes;
-	le32 name, writer;              /* string; rank */
-	le32 kind, group;               /* 0, 0 */
+	le32 name, writer; /* string; rank */
+	le32 kind, group;  /* 0, 0 */
 };
-struct ck_lineage {                     /* LINEAGE: 96 bytes, one record */
+struct ck_lineage {			   /* LINEAGE: 96 bytes, one record */
 	le64 seq, parent_step, generation; /* parent_step: ~0: none */
-	uint8_t parent_id[16];          /* MANIFEST trailer's self of the parent; zero: none */
-	le32 world, tool, job;          /* tool, job: strings */
+	uint8_t parent_id[16];		   /* MANIFEST trailer's self of the parent; zero: none */
+	le32 world, tool, job;		   /* tool, job: strings */
 	uint8_t zero[44];
 };
-struct ck_note { le32 key, zero; le64 value; }; /* NOTES: string; IEEE double bits. Optional */
-struct ck_rank { le32 part, zero; };            /* RANKS: [world]: the part of what rank r owns */
+struct ck_note {
+	le32 key, zero;
+	le64 value;
+}; /* NOTES: string; IEEE double bits. Optional */
+struct ck_rank {
+	le32 part, zero;
+}; /* RANKS: [world]: the part of what rank r owns */
 
 struct native_info {
-	uint8_t uuid[16];               /* of this checkpoint: the same in every file of the step */
-	const char *job;                /* at most CKPT_JOB_MAX bytes */
+	uint8_t uuid[16]; /* of this checkpoint: the same in every file of the step */
+	const char *job;  /* at most CKPT_JOB_MAX bytes */
 	uint64_t step, generation, wall_ns;
 	uint32_t world;
 };
@@ -97,21 +102,22 @@ void native_part_head(const struct native_info *info, uint32_t rank, struct ck_h
  * *ret_bytes is malloc'ed. ret_root: hash128 of the trailer.
  */
 int native_part_tail(const struct native_info *info, uint32_t rank, const struct table *t,
-		     const struct chunk *chunk, uint64_t nchunk, uint64_t data_end, void **ret_bytes,
-		     uint64_t *ret_len, struct hash128 *ret_root, struct ckpt_err *err);
+		     const struct chunk *chunk, uint64_t nchunk, uint64_t data_end,
+		     void **ret_bytes, uint64_t *ret_len, struct hash128 *ret_root,
+		     struct ckpt_err *err);
 
 struct native_part {
-	char name[40];                  /* "w%04u-%08x-%03u.part": writer, nonce, number; any
+	char name[40]; /* "w%04u-%08x-%03u.part": writer, nonce, number; any
 					 * name of [A-Za-z0-9._-] without a dot in front will do */
 	uint32_t rank;
 	uint64_t file_bytes, raw_bytes;
 	struct hash128 root;
-	const struct table *table;      /* what native_part_tail was given */
+	const struct table *table; /* what native_part_tail was given */
 };
 struct native_lineage {
-	uint64_t seq, parent_step;      /* UINT64_MAX: none */
+	uint64_t seq, parent_step; /* UINT64_MAX: none */
 	uint8_t parent_id[16];
-	const char *tool;               /* "ckptd 0.1.0" */
+	const char *tool; /* "ckptd 0.1.0" */
 	uint32_t nnote;
 	const struct ckpt_note *note;
 };
