@@ -1,1187 +1,600 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_daemon_processes.c - daemons and ranks as processes of their own, killed, stopped and started
- * anew at chosen moments. A rank does what the test orders over a socket and answers with what the
- * library said and how long it took. test_daemon_review.c includes this file for everything above
- * the line "tests", with DAEMON_RIG_ONLY defined.
- *
- * Every element of the state is a function of its tensor, its index and the step, so what is on disk
- * or in memory can be checked element by element. The invariant of every test: what is committed is
- * whole and of its step.
+ * test_daemon_processes.c - ranks and daemon as processes that are killed and stopped: what dies with a
+ * trainer and what does not, and that a trainer is never held up by a daemon that is gone, stopped
+ * or new. The parent waits for conditions with deadlines. CKPT_TEST_LOG=1 shows the daemons' logs.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <poll.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
-#include "ckpt/store/store.h"
-#include "daemon/daemon.h"
-#include "tests/lib/io_faults.c"
 
-#define JOB "job"
-#define NOBODY 65534
-#define PATIENCE_NS (20 * NS_PER_S) /* until a test gives up; not a time that anything may take */
-#define AT_ONCE_NS NS_PER_S	    /* "at once", on a machine that is busy with other tests */
-#define LOOK_US 2000
+#define RANKS 4
 
-/* True as soon as the condition holds, false if it does not within the time. */
-#define within(ns, cond)                                        \
-	({                                                      \
-		uint64_t until_ = now_ns() + (ns);              \
-		bool holds_;                                    \
-		while (!(holds_ = (cond)) && now_ns() < until_) \
-			usleep(LOOK_US);                        \
-		holds_;                                         \
-	})
-#define assert_soon(cond)                                      \
-	do {                                                   \
-		if (!within(PATIENCE_NS, cond))                \
-			fail_msg("never happened: %s", #cond); \
-	} while (0)
+/* What the processes tell each other. */
+static struct control {
+	_Atomic uint32_t stall;                 /* 1: writes of the daemon stand still */
+	_Atomic uint32_t stalled;               /* one does */
+	_Atomic uint32_t at[RANKS];             /* how far a rank has come, by its own counting */
+	_Atomic uint32_t go;                    /* how far it may go */
+	_Atomic uint64_t worst_ns, detached, n, last;
+	pthread_barrier_t barrier;              /* of the ranks: the collective operations of a step */
+} *C;
 
-/* --- the place: a temporary directory with a store and a socket --- */
-static struct {
-	char dir[64], store[80], socket[80];
-	int store_fd;
-} at;
+static struct host H;
+static struct plan_of_job P;
+static pid_t daemon_pid, rank_pid[RANKS];
 
-/* What daemons do on the disk when a test says so; shared with all of them. */
-static struct shared_faults {
-	_Atomic uint32_t no_space; /* writes fail with -ENOSPC */
-	_Atomic uint32_t hold;	   /* the next listing of a directory waits until this is 0 again */
-	_Atomic uint32_t held;	   /* it does */
-} * faults;
-
-static uint64_t drain_ns; /* of the daemons that are started from now on; 0: their own */
-
-static int64_t fault_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+static bool soon(uint64_t until)
 {
-	if (atomic_load(&faults->no_space))
-		return -ENOSPC;
+	const struct timespec moment = { .tv_nsec = 1000000 };
+
+	nanosleep(&moment, NULL); /* a poll, not a wait for something to have happened */
+	return now_ns() < until;
+}
+
+#define AWAIT(x) do { uint64_t until_ = now_ns() + 30 * SEC; while (!(x)) MUST(soon(until_) && #x); } while (0)
+
+static int64_t stalling_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	while (atomic_load(&C->stall)) {
+		atomic_store(&C->stalled, 1);
+		(void)soon(UINT64_MAX);
+	}
 	return io_ops_posix.pwrite(ctx, fd, buf, len, off);
 }
 
-static int fault_list(void *ctx, int dirfd, int (*each)(void *arg, const char *name, unsigned char),
-		      void *arg)
-{
-	uint32_t one = 1;
-
-	if (atomic_compare_exchange_strong(&faults->hold, &one, 2)) {
-		atomic_store(&faults->held, 1);
-		while (atomic_load(&faults->hold))
-			usleep(LOOK_US);
-	}
-	return io_ops_posix.list(ctx, dirfd, each, arg);
-}
-
-static inline int rig_setup(void **state)
-{
-	const char *tmp = getenv("TMPDIR");
-
-	(void)state;
-	(void)snprintf(at.dir, sizeof at.dir, "%.32s/ckpt-daemon-XXXXXX", tmp ? tmp : "/tmp");
-	if (!mkdtemp(at.dir) || chmod(at.dir, 0755) < 0)
-		return -1;
-	(void)snprintf(at.store, sizeof at.store, "%s/store", at.dir);
-	(void)snprintf(at.socket, sizeof at.socket, "%s/s", at.dir);
-	if (mkdir(at.store, 0700) < 0)
-		return -1;
-	at.store_fd = open(at.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	faults = mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	drain_ns = 0;
-	return at.store_fd < 0 || faults == MAP_FAILED ? -1 : 0;
-}
-
-/* --- processes --- */
-#define CHILDREN_MAX 32
-static pid_t child[CHILDREN_MAX]; /* all that a test started and has not seen the end of */
-
-static void child_keep(pid_t pid)
-{
-	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
-		if (!child[i]) {
-			child[i] = pid;
-			return;
-		}
-	fail_msg("more than %d processes", CHILDREN_MAX);
-}
-
-/* Its end, as waitpid tells it. */
-static inline int child_end(pid_t pid)
-{
-	int status = -1;
-
-	assert_soon(waitpid(pid, &status, WNOHANG) == pid);
-	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
-		if (child[i] == pid)
-			child[i] = 0;
-	return status;
-}
-
-static inline int rig_teardown(void **state)
-{
-	(void)state;
-	atomic_store(&faults->hold, 0);
-	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
-		if (child[i]) {
-			(void)kill(child[i], SIGKILL);
-			(void)waitpid(TAKE(child[i]), NULL, 0);
-		}
-	(void)munmap(faults, sizeof *faults);
-	(void)close(at.store_fd);
-	return io_tree_remove(AT_FDCWD, at.dir);
-}
-
-static void die_with_parent(void)
-{
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() == 1)
-		_exit(1);
-}
-
-static inline void stop(pid_t pid)
-{
-	int status;
-
-	assert_int_equal(kill(pid, SIGSTOP), 0);
-	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
-	assert_true(WIFSTOPPED(status));
-}
-
-static inline void go_on(pid_t pid)
-{
-	assert_int_equal(kill(pid, SIGCONT), 0);
-}
-
-static inline void kill_9(pid_t pid)
-{
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(WTERMSIG(child_end(pid)), SIGKILL);
-}
-
-/* --- daemons --- */
-static struct daemon *serving; /* in the daemon's process alone */
+static struct daemon *in_child;
 
 static void on_term(int sig)
 {
 	(void)sig;
-	daemon_stop(serving);
+	daemon_stop(in_child);
 }
 
-#ifdef __SANITIZE_ADDRESS__
-int __lsan_do_recoverable_leak_check(void);
-#else
-#define __lsan_do_recoverable_leak_check() 0
-#endif
-
-/* Serve until told to leave. say: gets the result of daemon_open. */
-static inline void serve(const char *path, int say)
+static void daemon_process(void)
 {
-	struct daemon_opts o = { .socket = path, .drain_ns = drain_ns, .copy_threads = 2 };
+	struct daemon_opts o = { .socket = H.socket, .engine = IO_THREADS, .copy_threads = 1 };
 	struct io_ops ops = io_ops_posix;
-	struct sigaction on = { .sa_handler = on_term };
-	struct ckpt_err err = { 0 };
-	int rc;
+	struct ckpt_err err;
 
-	ops.pwrite = fault_pwrite;
-	ops.list = fault_list;
+	ops.pwrite = stalling_pwrite;
 	o.ops = &ops;
 	if (getenv("CKPT_TEST_LOG"))
-		o.log = (struct log){ log_to_stderr, NULL, 7 };
-	rc = daemon_open(&o, &serving, &err);
-	if (rc == 0)
-		sigaction(SIGTERM, &on, NULL);
-	if (write(say, &rc, sizeof rc) < 0 || rc < 0)
-		_exit(9);
-	rc = daemon_run(serving);
-	daemon_close(TAKE(serving));
-	_exit(rc < 0 ? 8 : __lsan_do_recoverable_leak_check() ? 7 : 0);
-}
-
-/* What daemon_open said in a process of its own, which then serves if that was 0. */
-static inline int daemon_try(pid_t *ret_pid)
-{
-	int say[2], rc = -EPIPE;
-
-	assert_int_equal(pipe2(say, O_CLOEXEC), 0);
-	*ret_pid = fork();
-	assert_true(*ret_pid >= 0);
-	if (*ret_pid == 0) {
-		die_with_parent();
-		(void)close(say[0]);
-		serve(at.socket, say[1]);
-	}
-	child_keep(*ret_pid);
-	(void)close(say[1]);
-	assert_int_equal(read(say[0], &rc, sizeof rc), sizeof rc);
-	(void)close(say[0]);
-	if (rc < 0)
-		assert_int_equal(WEXITSTATUS(child_end(*ret_pid)), 9);
-	return rc;
-}
-
-static inline pid_t daemon_start(void)
-{
-	pid_t pid;
-
-	assert_int_equal(daemon_try(&pid), 0);
-	return pid;
-}
-
-/* SIGTERM: it drains and leaves in order. */
-static inline void daemon_leave(pid_t pid)
-{
-	int status;
-
-	assert_int_equal(kill(pid, SIGTERM), 0);
-	status = child_end(pid);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		fail_msg("the daemon ended with status 0x%x", status);
-}
-
-/* --- ranks --- */
-enum verb {
-	ATTACH,
-	DECLARE,
-	DECLARE_REST,
-	SEAL,
-	FILL,
-	HOLDS,
-	SNAP,
-	GUARD,
-	WAIT,
-	RESTORE,
-	STEPS,
-	STATS,
-	USE_AFTER_FORK,
-	DETACH,
-};
-struct order {
-	enum verb verb;
-	uint32_t flags;
-	uint64_t step, ns;
-	int state;
-	char only[16];
-};
-struct answer {
-	int rc;
-	bool agreeing; /* no answer yet: the rank is inside its agreement */
-	uint64_t ns;   /* the call took */
-	struct ckpt_got got;
-	struct ckpt_stats stats;
-	struct ckpt_step step[8];
-	char text[1024];
-};
-
-/* What a rank is; zero means the usual. */
-struct rank_opts {
-	uint32_t rank, world, flags, guard, slots, persist_every;
-	uint64_t generation, guard_ns;
-	uint32_t words;	     /* that a rank holds of each tensor; 0: 4096 */
-	bool private_memory; /* not from ckpt_alloc */
-	bool only_weights;   /* DECLARE leaves the moments to DECLARE_REST */
-	bool own_parent;     /* a launch of its own */
-	bool agree;	     /* has an agreement, which waits until the rank has attached again */
-	uid_t uid;
-};
-
-struct rank {
-	struct rank_opts o;
-	pid_t pid, parent; /* parent: ours to wait for; pid itself unless own_parent */
-	int sock;
-	struct answer last;
-};
-
-enum { WEIGHTS, MOMENTS, TENSORS };
-static const char *const tensor_name[TENSORS] = { "w", "w.exp_avg" };
-static const char *const component_name[TENSORS] = { "model", "optim" };
-
-static uint64_t element(uint32_t tensor, uint64_t index, uint64_t step)
-{
-	return (step << 40 | (uint64_t)tensor << 32 | index) * UINT64_C(0x9e3779b97f4a7c15);
-}
-
-struct life { /* of a rank, in its process */
-	struct rank_opts o;
-	int sock;
-	ckpt *c;
-	uint64_t *mem[TENSORS];
-	uint32_t mesh;
-	uint64_t reattached;
-};
-
-static int agree(void *ctx, uint64_t mine, uint64_t *ret_min)
-{
-	struct life *l = ctx;
-	struct answer a = { .agreeing = true };
-	struct ckpt_stats s = { .size = sizeof s };
-	uint64_t until = now_ns() + PATIENCE_NS;
-
-	*ret_min = mine;
-	if (send(l->sock, &a, sizeof a, MSG_NOSIGNAL) < 0)
-		return -1;
-	while (ckpt_stats(l->c, &s) == 0 && s.reattached == 0 && now_ns() < until)
-		usleep(LOOK_US);
-	return s.reattached ? 0 : -1;
-}
-
-static void log_of_rank(void *ctx, int level, const char *line)
-{
-	(void)ctx;
-	log_to_stderr(NULL, level, line);
-}
-
-static int life_attach(struct life *l, struct ckpt_err *e)
-{
-	struct ckpt_opts o = {
-		.size = sizeof o,
-		.flags = l->o.flags ? l->o.flags : CKPT_REQUIRE,
-		.job = JOB,
-		.store = at.store,
-		.socket = at.socket,
-		.rank = l->o.rank,
-		.world = l->o.world,
-		.generation = l->o.generation,
-		.agree = l->o.agree ? agree : NULL,
-		.agree_ctx = l,
-		.slots = l->o.slots,
-		.persist_every = l->o.persist_every,
-		.guard = l->o.guard,
-		.guard_ns = l->o.guard_ns,
-		.log = getenv("CKPT_TEST_LOG") ? log_of_rank : NULL,
-	};
-
-	if (l->o.uid && (setgid(l->o.uid) < 0 || setuid(l->o.uid) < 0))
-		return -errno;
-	die_with_parent();
-	return ckpt_attach(&o, &l->c, e);
-}
-
-static int life_tensor(struct life *l, uint32_t i, struct ckpt_err *e)
-{
-	const struct ckpt_placement shard = { .how = CKPT_SHARD };
-	const uint64_t shape = (uint64_t)l->o.words * l->o.world;
-	struct ckpt_local local = { .ptr = l->mem[i] };
-	struct ckpt_tensor t = {
-		.size = sizeof t,
-		.role = i == WEIGHTS ? CKPT_PARAM : CKPT_MOMENT1,
-		.dtype = CKPT_U64,
-		.component = component_name[i],
-		.name = tensor_name[i],
-		.of = i == WEIGHTS ? NULL : tensor_name[WEIGHTS],
-		.ndim = 1,
-		.mesh = l->mesh,
-		.nplace = 1,
-		.nlocal = 1,
-		.shape = &shape,
-		.place = &shard,
-		.local = &local,
-	};
-
-	return ckpt_tensor_add(l->c, &t, NULL, e);
-}
-
-static int life_declare(struct life *l, struct ckpt_err *e)
-{
-	uint64_t bytes = l->o.words * sizeof(uint64_t);
-	void *mem = l->o.private_memory ? calloc(TENSORS, bytes) : NULL;
-	int rc = mem ? 0 : ckpt_alloc(l->c, TENSORS * bytes, &mem, e);
-
-	if (rc == 0)
-		rc = ckpt_mesh(l->c, 1, (const char *const[]){ "fsdp" }, &l->o.world, NULL,
-			       &l->mesh, e);
-	for (uint32_t i = 0; i < TENSORS && rc == 0; i++) {
-		l->mem[i] = (uint64_t *)mem + i * l->o.words;
-		if (i == WEIGHTS || !l->o.only_weights)
-			rc = life_tensor(l, i, e);
-	}
-	return rc;
-}
-
-static void life_fill(struct life *l, uint64_t step)
-{
-	uint64_t first = (uint64_t)l->o.rank * l->o.words;
-
-	for (uint32_t t = 0; t < TENSORS; t++)
-		for (uint32_t i = 0; i < l->o.words; i++)
-			l->mem[t][i] = element(t, first + i, step);
-}
-
-/* Is all of a tensor that step's? */
-static int life_holds(const struct life *l, uint32_t t, uint64_t step)
-{
-	uint64_t first = (uint64_t)l->o.rank * l->o.words;
-
-	for (uint32_t i = 0; i < l->o.words; i++)
-		if (l->mem[t][i] != element(t, first + i, step))
-			return 0;
-	return 1;
-}
-
-/* What a child of a rank gets from the handle that it inherited: 0 if that is -ECHILD everywhere. */
-static int life_fork(struct life *l)
-{
-	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
-	struct ckpt_step step[1];
-	uint32_t dim = 1, id;
-	uint64_t sum;
-	void *p;
-	int status = -1;
-	pid_t pid = fork();
-
-	if (pid == 0) {
-		bool all = ckpt_snapshot(l->c, 1000, NULL) == -ECHILD &&
-			   ckpt_guard(l->c, NULL) == -ECHILD &&
-			   ckpt_wait(l->c, 1, CKPT_COMMITTED, 0, NULL) == -ECHILD &&
-			   ckpt_steps(l->c, step, 1) == -ECHILD &&
-			   ckpt_alloc(l->c, 4096, &p, NULL) == -ECHILD &&
-			   ckpt_mesh(l->c, 1, (const char *const[]){ "x" }, &dim, NULL, &id,
-				     NULL) == -ECHILD &&
-			   ckpt_seal(l->c, 0, NULL) == -ECHILD &&
-			   ckpt_restore(l->c, &want, NULL, NULL) == -ECHILD &&
-			   ckpt_fingerprint(l->c, 0, &sum) == -ECHILD &&
-			   ckpt_detach(l->c, 0) == -ECHILD;
-
-		_exit(all ? 0 : 1);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return -errno;
-	return status;
-}
-
-static int life_order(struct life *l, const struct order *o, struct answer *a, struct ckpt_err *e)
-{
-	struct ckpt_mark mark = { .size = sizeof mark, .flags = o->flags };
-	struct ckpt_want want = { .size = sizeof want,
-				  .flags = o->flags,
-				  .step = o->step,
-				  .only = o->only[0] ? o->only : NULL,
-				  .deadline_ns = o->ns };
-
-	switch (o->verb) {
-	case ATTACH:
-		return life_attach(l, e);
-	case DECLARE:
-		return life_declare(l, e);
-	case DECLARE_REST:
-		return life_tensor(l, MOMENTS, e);
-	case SEAL:
-		return ckpt_seal(l->c, o->ns, e);
-	case FILL:
-		life_fill(l, o->step);
-		return 0;
-	case HOLDS:
-		return life_holds(l, o->flags, o->step);
-	case SNAP:
-		return ckpt_snapshot(l->c, o->step, &mark);
-	case GUARD:
-		return ckpt_guard(l->c, NULL);
-	case WAIT:
-		return ckpt_wait(l->c, o->step, o->state, o->ns, e);
-	case RESTORE:
-		return ckpt_restore(l->c, &want, &a->got, e);
-	case STEPS:
-		return ckpt_steps(l->c, a->step, ARRAY_LEN(a->step));
-	case STATS:
-		a->stats.size = sizeof a->stats;
-		return ckpt_stats(l->c, &a->stats);
-	case USE_AFTER_FORK:
-		return life_fork(l);
-	case DETACH:
-		return ckpt_detach(TAKE(l->c), o->ns);
-	}
-	return -EINVAL;
-}
-
-static void live(struct life *l)
-{
-	struct order o;
-
-	while (recv(l->sock, &o, sizeof o, 0) == sizeof o) {
-		struct answer a = { 0 };
-		struct ckpt_err e = { 0 };
-		uint64_t start = now_ns();
-
-		a.rc = life_order(l, &o, &a, &e);
-		a.ns = now_ns() - start;
-		(void)snprintf(a.text, sizeof a.text, "%.1000s", e.msg);
-		if (send(l->sock, &a, sizeof a, MSG_NOSIGNAL) < 0)
-			break;
-	}
+		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
+	MUST_OK(daemon_open(&o, &in_child, &err), &err);
+	signal(SIGTERM, on_term);
+	MUST_BE(daemon_run(in_child), 0);
+	daemon_close(in_child);
 	_exit(0);
 }
 
-static inline void ask(struct rank *r, struct order o)
+static void daemon_begin(void)
 {
-	assert_int_equal(send(r->sock, &o, sizeof o, MSG_NOSIGNAL), sizeof o);
+	fflush(NULL);
+	daemon_pid = fork();
+	MUST(daemon_pid >= 0);
+	if (daemon_pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		daemon_process();
+	}
+	for (struct stat st; stat(H.socket, &st) < 0;)
+		(void)soon(UINT64_MAX);
 }
 
-static inline int hear(struct rank *r)
+static int reap(pid_t *pid)
 {
-	struct pollfd p = { .fd = r->sock, .events = POLLIN };
+	pid_t p = TAKE(*pid);
+	int status = 0;
 
-	if (poll(&p, 1, (int)(2 * PATIENCE_NS / NS_PER_MS)) <= 0)
-		fail_msg("rank %u does not answer", r->o.rank);
-	assert_int_equal(recv(r->sock, &r->last, sizeof r->last, 0), sizeof r->last);
-	return r->last.rc;
+	MUST(p > 0 && waitpid(p, &status, 0) == p);
+	return status;
 }
 
-static inline int tell(struct rank *r, struct order o)
+static void daemon_sigkill(void)
 {
-	ask(r, o);
-	return hear(r);
+	kill(daemon_pid, SIGKILL);
+	(void)reap(&daemon_pid);
 }
 
-/* A new process, not attached yet. */
-static inline void rank_start(struct rank *r, struct rank_opts o)
+static void ranks_begin(void (*script)(struct rank *k))
 {
-	int pair[2];
-	struct answer a = { 0 };
+	uint32_t n = rank_world(P.mesh);
+	pthread_barrierattr_t shared;
 
-	o.world = o.world ? o.world : 1;
-	o.words = o.words ? o.words : 4096;
-	*r = (struct rank){ .o = o };
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-	r->parent = fork();
-	assert_true(r->parent >= 0);
-	if (r->parent == 0) {
-		struct life l = { .o = o, .sock = pair[1] };
-		pid_t own;
+	pthread_barrierattr_init(&shared);
+	pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+	pthread_barrier_init(&C->barrier, &shared, n);
+	for (uint32_t r = 0; r < n; r++) {
+		atomic_store(&C->at[r], 0);
+		fflush(NULL);
+		rank_pid[r] = fork();
+		MUST(rank_pid[r] >= 0);
+		if (rank_pid[r] == 0) {
+			struct rank k = { .plan = &P, .rank = r, .barrier = &C->barrier };
 
-		die_with_parent();
-		(void)close(pair[0]);
-		if (o.own_parent && (own = fork()) != 0) {
-			(void)close(pair[1]);
-			(void)waitpid(own, NULL, 0);
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			script(&k);
 			_exit(0);
 		}
-		die_with_parent();
-		a.rc = getpid();
-		if (send(l.sock, &a, sizeof a, MSG_NOSIGNAL) < 0)
-			_exit(1);
-		live(&l);
 	}
-	child_keep(r->parent);
-	(void)close(pair[1]);
-	r->sock = pair[0];
-	r->pid = hear(r);
 }
 
-static inline void rank_gone(struct rank *r)
+static void ranks_end(void)
 {
-	(void)child_end(r->parent);
-	(void)close(TAKE_FD(r->sock));
+	for (uint32_t r = 0; r < RANKS; r++)
+		if (rank_pid[r])
+			MUST_BE(reap(&rank_pid[r]), 0);
 }
 
-static inline void rank_kill(struct rank *r)
+static void ranks_sigkill(void)
 {
-	assert_int_equal(kill(r->pid, SIGKILL), 0);
-	rank_gone(r);
+	for (uint32_t r = 0; r < RANKS; r++)
+		if (rank_pid[r])
+			kill(rank_pid[r], SIGKILL);
+	for (uint32_t r = 0; r < RANKS; r++)
+		if (rank_pid[r])
+			(void)reap(&rank_pid[r]);
 }
 
-/* Detach, and end the process. */
-static inline void rank_leave(struct rank *r)
+static void reached(struct rank *k, uint32_t at)
 {
-	assert_int_equal(tell(r, (struct order){ .verb = DETACH }), 0);
-	assert_int_equal(shutdown(r->sock, SHUT_WR), 0);
-	rank_gone(r);
+	atomic_store(&C->at[k->rank], at);
+	AWAIT(atomic_load(&C->go) >= at);
 }
 
-static inline void good(struct rank *r, int rc)
+static void await_all(uint32_t at)
 {
-	if (rc != 0)
-		fail_msg("rank %u: %d: %s", r->o.rank, rc, r->last.text);
+	for (uint32_t r = 0; r < rank_world(P.mesh); r++)
+		AWAIT(atomic_load(&C->at[r]) >= at);
 }
 
-static inline int seal(struct rank *r, uint32_t n)
+static int setup(void **state)
 {
-	int rc = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		ask(&r[i], (struct order){ .verb = SEAL, .ns = PATIENCE_NS });
-	for (uint32_t i = 0; i < n; i++)
-		rc = hear(&r[i]) ? r[i].last.rc : rc;
-	return rc;
-}
-
-/* n ranks of one launch, attached and ready. */
-static inline void ranks_start(struct rank *r, uint32_t n, struct rank_opts o)
-{
-	o.world = n;
-	for (uint32_t i = 0; i < n; i++) {
-		o.rank = i;
-		rank_start(&r[i], o);
-		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
-		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
-	}
-	good(&r[0], seal(r, n));
-}
-
-static inline void fill(struct rank *r, uint32_t n, uint64_t step)
-{
-	for (uint32_t i = 0; i < n; i++)
-		good(&r[i], tell(&r[i], (struct order){ .verb = FILL, .step = step }));
-}
-
-static inline int snap(struct rank *r, uint64_t step, uint32_t flags)
-{
-	return tell(r, (struct order){ .verb = SNAP, .step = step, .flags = flags });
-}
-
-static inline int guard(struct rank *r)
-{
-	return tell(r, (struct order){ .verb = GUARD });
-}
-
-static inline int wait_for(struct rank *r, uint64_t step, int state)
-{
-	return tell(
-		r, (struct order){ .verb = WAIT, .step = step, .state = state, .ns = PATIENCE_NS });
-}
-
-static inline const struct ckpt_stats *stats(struct rank *r)
-{
-	good(r, tell(r, (struct order){ .verb = STATS }));
-	return &r->last.stats;
-}
-
-static inline int restore(struct rank *r, uint64_t step, uint32_t flags)
-{
-	return tell(r, (struct order){ .verb = RESTORE, .step = step, .flags = flags });
-}
-
-static inline bool holds(struct rank *r, uint32_t tensor, uint64_t step)
-{
-	return tell(r, (struct order){ .verb = HOLDS, .flags = tensor, .step = step });
-}
-
-/* All ranks mark a step: 0, or what the last rank that did not get 0 got. */
-static inline int mark_all(struct rank *r, uint32_t n, uint64_t step, uint32_t flags)
-{
-	int rc = 0;
-
-	fill(r, n, step);
-	for (uint32_t i = 0; i < n; i++)
-		rc = snap(&r[i], step, flags) ? r[i].last.rc : rc;
-	return rc;
-}
-
-static inline void guard_all(struct rank *r, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		(void)guard(&r[i]);
-}
-
-static inline int wait_all(struct rank *r, uint32_t n, uint64_t step, int state)
-{
-	const struct order o = { .verb = WAIT, .step = step, .state = state, .ns = PATIENCE_NS };
-	int rc = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		ask(&r[i], o);
-	for (uint32_t i = 0; i < n; i++)
-		rc = hear(&r[i]) ? r[i].last.rc : rc;
-	return rc;
-}
-
-/* A whole step of training: marked (again, while no slot is free), come to that state, guarded. */
-static inline void train(struct rank *r, uint32_t n, uint64_t step, uint32_t flags, int state)
-{
-	assert_soon(mark_all(r, n, step, flags) == 0);
-	good(&r[0], wait_all(r, n, step, state));
-	guard_all(r, n);
-}
-
-/* The next steps, until one is marked by all: its number. It is guarded when it has been committed. */
-static inline uint64_t train_on(struct rank *r, uint32_t n, uint64_t next)
-{
-	uint64_t until = now_ns() + PATIENCE_NS;
-
-	for (; now_ns() < until; next++, usleep(10000)) {
-		guard_all(r, n);
-		if (mark_all(r, n, next, CKPT_PERSIST) == 0 &&
-		    wait_all(r, n, next, CKPT_COMMITTED) == 0) {
-			guard_all(r, n);
-			return next;
-		}
-	}
-	fail_msg("no step is committed any more: the last answer was %d", r[0].last.rc);
+	(void)state;
+	C = mmap(NULL, sizeof *C, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	host_make(&H);
+	P = (struct plan_of_job){ .socket = H.socket, .store = H.store, .job = "job", .mesh = "fsdp=2", .shared_only = true };
+	daemon_begin();
 	return 0;
 }
 
-/* Is this step, and nothing newer, in the memory of the daemon? */
-static inline bool in_memory(struct rank *r, uint64_t step)
+static int teardown(void **state)
 {
-	int n = tell(r, (struct order){ .verb = STEPS });
-	bool there = false;
-
-	for (int i = 0; i < n; i++) {
-		there |= r->last.step[i].step == step && r->last.step[i].where & 1;
-		if (r->last.step[i].step > step)
-			return false;
+	(void)state;
+	ranks_sigkill();
+	if (daemon_pid) {
+		kill(daemon_pid, SIGCONT);
+		kill(daemon_pid, SIGTERM);
+		MUST_BE(reap(&daemon_pid), 0);
 	}
-	return there;
+	host_free(&H);
+	munmap(C, sizeof *C);
+	return 0;
 }
 
-/* --- the disk --- */
-static int step_order(const void *a, const void *b)
+static void must_step(struct rank *k, uint64_t step, uint32_t flags, int state)
 {
-	const struct store_step *x = a, *y = b;
-
-	return x->step < y->step ? -1 : x->step > y->step;
-}
-
-/* "1 2 ~3": committed steps, and ~ those set aside. What is being collected is left out. */
-static inline const char *on_disk(void)
-{
-	static char text[256];
-	struct store_step *step = NULL;
-	struct store s = { .ops = &io_ops_posix, .job = JOB };
-	uint32_t n = 0, len = 0;
-
-	text[0] = 0;
-	s.job_fd = openat(at.store_fd, JOB, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	assert_true(s.job_fd >= 0);
-	assert_int_equal(store_scan(&s, true, &step, &n, NULL), 0);
-	qsort(step, n, sizeof *step, step_order);
-	for (uint32_t i = 0; i < n && len < sizeof text - 32; i++)
-		if (step[i].state != STORE_COLLECTING)
-			len += (uint32_t)snprintf(text + len, sizeof text - len, "%s%s%" PRIu64,
-						  len ? " " : "",
-						  step[i].state == STORE_SET_ASIDE ? "~"
-						  : step[i].state == STORE_DAMAGED ? "!"
-										   : "",
-						  step[i].step);
-	free(step);
-	(void)close(s.job_fd);
-	return text;
-}
-
-static inline bool disk_is(const char *steps)
-{
-	return strcmp(on_disk(), steps) == 0;
-}
-
-static uint64_t raw_word(int dirfd, const struct format_file *f, uint64_t off)
-{
-	const struct chunk *k = &f->chunk[off >> f->chunk_log2];
-	cleanup_close int fd = openat(dirfd, f->name, O_RDONLY | O_CLOEXEC);
-	uint64_t word;
-
-	assert_int_equal(k->codec, CODEC_RAW);
-	assert_int_equal(pread(fd, &word, sizeof word,
-			       (off_t)(k->off + (off & (((uint64_t)1 << f->chunk_log2) - 1)))),
-			 sizeof word);
-	return word;
-}
-
-/* The format's reader accepts it, and every element of every tensor is that step's: read by hand. */
-static inline void assert_whole(uint64_t step, const struct rank_opts *o, uint32_t world)
-{
-	struct store s = { .ops = &io_ops_posix, .job = JOB };
-	struct source_dir dir;
-	struct checkpoint *c = NULL;
 	struct ckpt_err err = { 0 };
-	uint64_t elements = 0;
-	char name[32];
-	int fd = -1;
 
-	(void)snprintf(name, sizeof name, "step-%012" PRIu64, step);
-	s.job_fd = openat(at.store_fd, JOB, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (store_step_open(&s, name, &fd, &err) || store_source_dir(&io_ops_posix, fd, &dir) ||
-	    format_native.open(&dir, &c, NULL, NULL, &err))
-		fail_msg("step %" PRIu64 ": %s", step, err.msg);
-	assert_int_equal(c->step, step);
-	assert_int_equal(c->world, world);
-	assert_int_equal(c->table.ntensor, TENSORS);
-	for (uint32_t i = 0; i < c->table.npiece; i++) {
-		const struct table_piece *p = &c->table.piece[i];
-		const struct table_tensor *t = &c->table.tensor[p->tensor];
-		const struct run *run = p->set.dim[0].run;
-		uint32_t which = strcmp(t->name, tensor_name[WEIGHTS]) ? MOMENTS : WEIGHTS;
+	MUST_BE(rank_step(k, step, flags), 0);
+	if (state)
+		MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
+}
 
-		assert_string_equal(t->name, tensor_name[which]);
-		assert_true(p->set.dim[0].n == 1 && run->count == 1 && !p->stride);
-		for (uint64_t k = 0; k < run->len; k += k % 64 == 63 ? 1 : 7, elements++)
-			assert_int_equal(raw_word(fd, &c->file[p->place], p->off + k * 8),
-					 element(which, run->start + k, step));
+static void resume_script(struct rank *k, uint64_t step, uint32_t flags)
+{
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
+
+	rank_open(k, &P, k->rank);
+	rank_clear(k);
+	atomic_store(&C->go, 1); /* a launch before this one, if it lives, is fenced by now */
+	MUST_OK(rank_restore(k, CKPT_LATEST, flags, &got, &err), &err);
+	MUST_BE(got.step, step);
+	MUST(rank_check(k, step) && rank_check_blobs(k, step, got.world_saved));
+	must_step(k, 1000, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(k, 0);
+}
+
+/* --- trainers die --- */
+/* 1: one step is committed. 2: the next one is marked, while the daemon stands still, and nobody guards. */
+static void marked_script(struct rank *k)
+{
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	reached(k, 1);
+	must_step(k, 2, CKPT_STAGE_ONLY, 0);
+	reached(k, 2);
+}
+
+static void resume_two(struct rank *k)
+{
+	resume_script(k, 2, CKPT_FROM_MEMORY);
+}
+
+static void resume_one(struct rank *k)
+{
+	resume_script(k, 1, 0);
+}
+
+static void what_dead_trainers_had_marked_is_copied_and_written(void **state)
+{
+	(void)state;
+	ranks_begin(marked_script);
+	await_all(1);
+	kill(daemon_pid, SIGSTOP);
+	atomic_store(&C->go, 1);
+	await_all(2);
+	ranks_sigkill();
+	kill(daemon_pid, SIGCONT);
+	AWAIT(host_has(&H, "job", 2));
+	host_committed(&H, "job", NULL, 0);
+	P.mesh = "fsdp=3";
+	ranks_begin(resume_two);
+	ranks_end();
+}
+
+/* As above, but in the middle of the next update when they die. */
+static void updating_script(struct rank *k)
+{
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+	reached(k, 1);
+	must_step(k, 2, CKPT_PERSIST, 0);
+	if (k->rank == 1) {
+		MUST_BE(ckpt_guard(k->c, NULL), CKPT_TORN);
+		rank_clear(k);
 	}
-	assert_true(elements > (uint64_t)world * (o->words ? o->words : 4096) / 8);
-	checkpoint_free(c);
-	store_source_dir_close(&dir);
-	(void)close(fd);
-	(void)close(s.job_fd);
+	reached(k, 2);
 }
 
-#ifndef DAEMON_RIG_ONLY
-/* --- tests --- */
-static void a_copy_is_finished_when_its_rank_is_killed_before_it_may_change(void **state)
+static void what_one_of_them_was_changing_is_not(void **state)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r[2];
-
 	(void)state;
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	rank_kill(&r[1]);
-	go_on(d);
-	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
-	assert_int_equal(guard(&r[0]), 0);
-	assert_string_equal(on_disk(), "1 2");
-	assert_whole(2, &o, 2);
-	/* Its launch cannot go on without it. */
-	assert_int_equal(mark_all(r, 1, 3, CKPT_PERSIST), CKPT_SKIPPED);
-	daemon_leave(d);
+	P.guard = CKPT_NEVER;
+	ranks_begin(updating_script);
+	await_all(1);
+	kill(daemon_pid, SIGSTOP);
+	atomic_store(&C->go, 1);
+	await_all(2);
+	ranks_sigkill();
+	kill(daemon_pid, SIGCONT);
+	AWAIT(host_has(&H, "job", 1)); /* the newest that was whole, though it was to be staged only */
+	assert_false(host_has(&H, "job", 2));
+	host_committed(&H, "job", NULL, 0);
+	ranks_begin(resume_one);
+	ranks_end();
+	assert_false(host_has(&H, "job", 2));
 }
 
-static void a_step_of_a_killed_job_is_staged_and_salvaged_to_disk(void **state)
+static void one_dies_script(struct rank *k)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
-	pid_t d = daemon_start();
-	struct rank r[2];
+	struct ckpt_err err = { 0 };
+	int rc;
 
-	(void)state;
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_STAGE_ONLY), 0);
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
-	go_on(d);
-	/* Step 1 too, if the copies took longer than the news of the deaths. */
-	assert_soon(disk_is("2") || disk_is("1 2"));
-	assert_whole(2, &o, 2);
-	daemon_leave(d);
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	reached(k, 1);
+	if (k->rank == 1)
+		kill(getpid(), SIGKILL); /* before its mark */
+	rc = rank_step(k, 2, CKPT_PERSIST);
+	MUST(rc == 0 || rc == CKPT_SKIPPED); /* the daemon may know already */
+	MUST_BE(ckpt_wait(k->c, 2, CKPT_STAGED, 30 * SEC, &err), -ENOENT);
+	MUST(rc != 0 || strstr(err.msg, "rank"));
+	AWAIT((rc = rank_step(k, 3, 0)) == CKPT_SKIPPED); /* nothing can be whole any more; nothing waits either */
+	rank_close(k, 0);
 }
 
-static void a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed(void **state)
+static void a_step_that_one_rank_did_not_live_to_mark_is_dropped(void **state)
 {
-	const struct rank_opts o = { .guard = CKPT_NEVER };
-	pid_t d = daemon_start();
-	struct rank r[2], next;
+	int status;
 
 	(void)state;
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	assert_true(r[1].last.ns < AT_ONCE_NS);
-	fill(&r[1], 1, 3);
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
-	go_on(d);
-	ranks_start(&next, 1, (struct rank_opts){ .own_parent = true, .words = 8192 });
-	good(&next, restore(&next, CKPT_LATEST, 0));
-	assert_int_equal(next.last.got.step, 1);
-	assert_true(holds(&next, WEIGHTS, 1) && holds(&next, MOMENTS, 1));
-	rank_kill(&next);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1");
+	ranks_begin(one_dies_script);
+	await_all(1);
+	atomic_store(&C->go, 1);
+	status = reap(&rank_pid[1]);
+	assert_true(WIFSIGNALED(status));
+	ranks_end();
+	assert_true(host_has(&H, "job", 1));
+	assert_false(host_has(&H, "job", 2));
+	P.mesh = "fsdp=1";
+	ranks_begin(resume_one);
+	ranks_end();
 }
 
-static void a_step_that_a_rank_did_not_live_to_mark_is_dropped(void **state)
+/* --- the daemon dies --- */
+/* Train on, whatever becomes of the daemon, until told to end. */
+static void endless_script(struct rank *k)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r[2];
+	struct ckpt_stats st = { .size = sizeof st };
+	uint64_t worst = 0;
 
-	(void)state;
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	fill(r, 2, 2);
-	assert_int_equal(snap(&r[0], 2, CKPT_PERSIST), 0);
-	rank_kill(&r[1]);
-	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOENT);
-	assert_non_null(strstr(r[0].last.text, "torn"));
-	assert_true(guard(&r[0]) >= 0);
-	assert_true(r[0].last.ns < AT_ONCE_NS);
-	rank_kill(&r[0]);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1");
-}
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	atomic_store(&C->at[k->rank], 1);
+	for (uint64_t step = 2; step != atomic_load(&C->last); step++) {
+		uint64_t before = now_ns(), between;
+		int rc = ckpt_guard(k->c, NULL);
 
-static void the_newest_staged_step_is_committed_when_all_ranks_die(void **state)
-{
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
-	pid_t d = daemon_start();
-	struct rank r[3];
-
-	(void)state;
-	ranks_start(r, 3, o);
-	for (uint64_t step = 1; step <= 5; step++)
-		train(r, 3, step, 0, CKPT_STAGED);
-	assert_string_equal(on_disk(), "");
-	for (uint32_t i = 0; i < 3; i++)
-		rank_kill(&r[i]);
-	assert_soon(disk_is("5"));
-	assert_whole(5, &o, 3);
-	daemon_leave(d);
-}
-
-static void training_goes_on_without_the_daemon_and_the_next_one_takes_over(void **state)
-{
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r[2];
-	uint64_t step = 4;
-
-	(void)state;
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	/* Staged and written, and not committed: no guard was seen after it. */
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_soon(stats(&r[0])->persisted == 2);
-	stop(d);
-	guard_all(r, 2);
-	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), 0);
-	kill_9(d);
-	assert_string_equal(on_disk(), "1");
-	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(guard(&r[i]), CKPT_TORN);
-		assert_true(r[i].last.ns < AT_ONCE_NS);
+		between = now_ns() - before;
+		MUST(rc == 0 || rc == CKPT_TORN);
+		rank_fill(k, step);
+		before = now_ns();
+		rc = ckpt_snapshot(k->c, step, NULL);
+		between += now_ns() - before;
+		MUST(rc == 0 || rc == CKPT_SKIPPED || rc == CKPT_DETACHED || rc == -EINVAL);
+		worst = MAX(worst, between);
+		if (rc == CKPT_DETACHED)
+			atomic_fetch_add(&C->detached, 1);
+		atomic_fetch_add(&C->n, 1);
+		if (k->rank == 0 && atomic_load(&C->go))
+			atomic_store(&C->last, step + 1);
+		rank_meet(k);
 	}
-	assert_soon(mark_all(r, 2, step++, CKPT_PERSIST) == CKPT_DETACHED);
-	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(guard(&r[i]), 0);
-		assert_true(r[i].last.ns < AT_ONCE_NS);
-	}
-	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
-	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
-	assert_whole(2, &o, 2);
-	step = train_on(r, 2, step);
-	assert_whole(step, &o, 2);
-	daemon_leave(d);
+	must_step(k, UINT64_C(1) << 30, CKPT_FINAL, CKPT_COMMITTED);
+	MUST(ckpt_stats(k->c, &st) == 0);
+	MUST_BE(st.reattached, 3);
+	for (uint64_t seen = atomic_load(&C->worst_ns); seen < worst && !atomic_compare_exchange_weak(&C->worst_ns, &seen, worst);)
+		;
+	rank_close(k, 0);
 }
 
-static void a_staged_step_outlives_two_daemons_in_a_row(void **state)
+static void resume_end(struct rank *k)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r[2];
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
 
-	(void)state;
-	ranks_start(r, 2, o);
-	for (uint64_t step = 1; step <= 2; step++)
-		train(r, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
-	for (uint64_t death = 1; death <= 2; death++) {
-		kill_9(d);
-		d = daemon_start();
-		assert_soon(stats(&r[0])->reattached == death && stats(&r[1])->reattached == death);
-		assert_soon(in_memory(&r[0], 2));
-	}
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
-	assert_soon(disk_is("2"));
-	assert_whole(2, &o, 2);
-	daemon_leave(d);
+	rank_open(k, &P, k->rank);
+	rank_clear(k);
+	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+	MUST_BE(got.step, UINT64_C(1) << 30);
+	MUST(rank_check(k, UINT64_C(1) << 30));
+	rank_close(k, 0);
 }
 
-static void a_stopped_daemon_holds_nobody_and_goes_on_when_continued(void **state)
+static void training_goes_on_while_daemons_die_and_come(void **state)
 {
-	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r[2];
-	uint64_t step;
-
 	(void)state;
-	rank_start(&r[0], o);
-	rank_start(&r[1], (struct rank_opts){ .rank = 1,
-					      .world = 2,
-					      .guard = CKPT_BOUNDED,
-					      .guard_ns = 5 * NS_PER_MS });
-	for (uint32_t i = 0; i < 2; i++) {
-		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
-		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
+	P.mesh = "fsdp=3";
+	ranks_begin(endless_script);
+	await_all(1);
+	for (uint32_t i = 0; i < 3; i++) {
+		uint64_t before = atomic_load(&C->n);
+
+		AWAIT(atomic_load(&C->n) > before + 20); /* in the midst of it */
+		daemon_sigkill();
+		before = atomic_load(&C->detached);
+		AWAIT(atomic_load(&C->detached) > before + 10);
+		host_committed(&H, "job", NULL, 0); /* what is there is whole */
+		(void)unlink(H.socket);
+		daemon_begin();
+		before = atomic_load(&C->n);
+		/* Attached again by all of them: marks are taken, and something new is committed. */
+		uint64_t newest[1] = { 0 }, now[1] = { 0 };
+
+		host_committed(&H, "job", newest, 1);
+		AWAIT(host_committed(&H, "job", now, 1) && now[0] > newest[0]);
 	}
-	good(&r[0], seal(r, 2));
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	assert_true(r[1].last.ns >= 5 * NS_PER_MS && r[1].last.ns < AT_ONCE_NS);
-	assert_int_equal(guard(&r[0]), CKPT_TORN);
-	assert_in_range(r[0].last.ns, 3 * NS_PER_S, 7 * NS_PER_S);
-	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), CKPT_DETACHED);
-	guard_all(r, 2);
-	/* A request that was not answered breaks the connection of this one rank. */
-	assert_int_equal(tell(&r[0], (struct order){ .verb = STEPS }), -ETIMEDOUT);
-	assert_true(r[0].last.ns < AT_ONCE_NS);
-	go_on(d);
-	step = train_on(r, 2, 4);
-	assert_whole(step, &o, 2);
-	step = train_on(r, 2, step + 1);
-	assert_whole(step, &o, 2);
-	daemon_leave(d);
+	atomic_store(&C->go, 1);
+	ranks_end();
+	print_message("%llu steps, the longest guard and snapshot took %.1f ms\n", (unsigned long long)atomic_load(&C->n),
+		      (double)atomic_load(&C->worst_ns) / 1e6);
+	assert_true(atomic_load(&C->worst_ns) < 2 * SEC);
+	ranks_begin(resume_end);
+	ranks_end();
+	assert_int_equal(host_count(&H, "job", STORE_COLLECTING), 0);
 }
 
-static void a_newer_launch_fences_the_older_one(void **state)
+/* 1: step 1 committed. Then step 2 is marked to be written. 2: go on. */
+static void half_written_script(struct rank *k)
 {
-	pid_t d = daemon_start();
-	struct rank old[2], new, given, late;
-	uint64_t step = 3;
+	struct ckpt_stats st = { .size = sizeof st };
+	struct ckpt_err err = { 0 };
+
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	reached(k, 1);
+	must_step(k, 2, CKPT_PERSIST, CKPT_STAGED);
+	reached(k, 2);
+	AWAIT(ckpt_stats(k->c, &st) == 0 && st.reattached == 1);
+	MUST_OK(ckpt_wait(k->c, 2, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_step(k, 3, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(k, 0);
+}
+
+static void a_half_written_step_is_nothing_and_the_next_daemon_writes_it(void **state)
+{
+	uint64_t step[4];
 
 	(void)state;
-	/* One parent: one launch. */
-	ranks_start(old, 2, (struct rank_opts){ .guard = CKPT_FINISH });
-	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	train(old, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	/* Another parent: another launch. */
-	ranks_start(&new, 1,
-		    (struct rank_opts){ .own_parent = true, .guard = CKPT_FINISH, .words = 8192 });
-	for (uint32_t i = 0; i < 2; i++)
-		assert_soon(snap(&old[i], step++, 0) == -ESTALE);
-	good(&new, restore(&new, CKPT_LATEST, 0));
-	assert_int_equal(new.last.got.step, 2);
-	assert_int_equal(new.last.got.where, 1);
-	assert_true(holds(&new, WEIGHTS, 2) && holds(&new, MOMENTS, 2));
-	train(&new, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
-	/* A higher generation, whoever the parent. */
-	ranks_start(&given, 1,
-		    (struct rank_opts){ .generation = 70, .guard = CKPT_FINISH, .words = 8192 });
-	assert_soon(snap(&new, 100, 0) == -ESTALE);
-	rank_start(&late, (struct rank_opts){ .generation = 69 });
-	assert_int_equal(tell(&late, (struct order){ .verb = ATTACH }), -ESTALE);
-	good(&given, restore(&given, 3, 0));
-	train(&given, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
-	/* Step 2 too: what is staged and newest is written when its launch ends. */
-	assert_string_equal(on_disk(), "1 2 3 4");
-	daemon_leave(d);
+	P.shared_only = false;
+	ranks_begin(half_written_script);
+	await_all(1);
+	atomic_store(&C->stall, 1);
+	atomic_store(&C->go, 1);
+	await_all(2);
+	AWAIT(atomic_load(&C->stalled));
+	daemon_sigkill();
+	assert_int_equal(host_committed(&H, "job", step, 4), 1);
+	assert_int_equal(step[0], 1);
+	assert_int_equal(host_count(&H, "job", STORE_COLLECTING), 1);
+	atomic_store(&C->stall, 0);
+	(void)unlink(H.socket);
+	daemon_begin();
+	atomic_store(&C->go, 2);
+	ranks_end();
+	assert_int_equal(host_committed(&H, "job", step, 4), 3);
+	assert_true(step[0] == 3 && step[1] == 2);
+	assert_int_equal(host_count(&H, "job", STORE_COLLECTING), 0);
+}
+
+/* --- the daemon stands still --- */
+static void stopped_script(struct rank *k)
+{
+	uint64_t before, took;
+	int rc;
+
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	reached(k, 1); /* the daemon is stopped */
+	must_step(k, 2, CKPT_PERSIST, 0);
+	before = now_ns();
+	rc = ckpt_guard(k->c, NULL);
+	took = now_ns() - before;
+	MUST_BE(rc, CKPT_TORN);
+	if (P.guard == CKPT_FINISH)
+		MUST(took > 3 * SEC && took < 15 * SEC); /* until the daemon counts as gone: 5 s from its last beat */
+	else
+		MUST(took < SEC);
+	rank_fill(k, 3);
+	before = now_ns();
+	rc = ckpt_snapshot(k->c, 3, NULL);
+	MUST(now_ns() - before < SEC);
+	MUST(rc == (P.guard == CKPT_FINISH ? CKPT_DETACHED : 0) || rc == CKPT_SKIPPED);
+	reached(k, 2); /* it goes on */
+	AWAIT(rank_step(k, 4, CKPT_FINAL) == 0);
+	must_step(k, 5, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(k, 0);
+}
+
+static void stopped(uint32_t guard)
+{
+	P.guard = guard;
+	ranks_begin(stopped_script);
+	await_all(1);
+	kill(daemon_pid, SIGSTOP);
+	atomic_store(&C->go, 1);
+	await_all(2);
+	kill(daemon_pid, SIGCONT);
+	atomic_store(&C->go, 2);
+	ranks_end();
+	assert_false(host_has(&H, "job", 2));
+	assert_true(host_has(&H, "job", 5));
+	host_committed(&H, "job", NULL, 0);
+}
+
+static void a_stopped_daemon_costs_a_bounded_guard_its_bound(void **state)
+{
+	(void)state;
+	stopped(CKPT_BOUNDED);
+}
+
+static void a_guard_that_would_finish_ends_when_the_daemon_counts_as_gone(void **state)
+{
+	(void)state;
+	stopped(CKPT_FINISH);
+}
+
+/* --- launches --- */
+static void first_launch(struct rank *k)
+{
+	rank_open(k, &P, k->rank);
+	must_step(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	reached(k, 1);
+	AWAIT(rank_step(k, 2, 0) == -ESTALE);
+	MUST_BE(ckpt_guard(k->c, NULL), 0);
+	rank_close(k, 0);
+}
+
+static void a_second_launch_takes_over_from_a_living_one(void **state)
+{
+	pid_t other;
+	int status;
+
+	(void)state;
+	ranks_begin(first_launch);
+	await_all(1);
+	fflush(NULL);
+	other = fork();
+	if (other == 0) { /* another parent: another launch */
+		memset(rank_pid, 0, sizeof rank_pid);
+		ranks_begin(resume_one);
+		ranks_end();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(other, &status, 0), other);
+	assert_int_equal(status, 0);
+	ranks_end();
+	assert_true(host_has(&H, "job", 1000));
+	assert_false(host_has(&H, "job", 2));
 }
 
 static void the_socket_of_another_user_is_refused(void **state)
 {
-	const struct rank_opts o = { .uid = NOBODY };
-	struct rank r;
-	pid_t d;
+	char store[128];
+	int status;
+	pid_t pid;
 
 	(void)state;
-	if (geteuid() != 0) {
-		print_message("needs root, to be somebody else\n");
+	if (geteuid() != 0)
 		skip();
+	snprintf(store, sizeof store, "%s/nobodys", H.dir);
+	for (int open = 0; open < 2; open++) {
+		/* Where the directory keeps others out, and where it does not. */
+		assert_int_equal(chmod(H.dir, open ? 0755 : 0700), 0);
+		assert_int_equal(chmod(H.socket, open ? 0666 : 0600), 0);
+		assert_true(open == 0 || mkdir(store, 0777) == 0);
+		assert_true(open == 0 || chmod(store, 0777) == 0);
+		fflush(NULL);
+		pid = fork();
+		if (pid == 0) {
+			struct rank k = { 0 };
+			struct ckpt_err err = { 0 };
+
+			P.store = open ? store : "/tmp";
+			MUST(setgid(65534) == 0 && setuid(65534) == 0);
+			MUST_BE(rank_attach(&k, &P, 0, &err), -EACCES);
+			MUST(strstr(err.msg, "user"));
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
 	}
-	d = daemon_start();
-	assert_int_equal(chmod(at.store, 0777), 0);
-	for (int open_to_all = 0; open_to_all < 2; open_to_all++) {
-		if (open_to_all)
-			assert_int_equal(chmod(at.socket, 0777), 0);
-		rank_start(&r, o);
-		assert_int_equal(tell(&r, (struct order){ .verb = ATTACH }), -EACCES);
-		assert_non_null(strstr(r.last.text, at.socket));
-		rank_kill(&r);
-	}
-	ranks_start(&r, 1, (struct rank_opts){ 0 });
-	daemon_leave(d);
 }
 
-static void the_daemon_turns_other_users_away(void **state)
+static void after_sigterm_the_newest_staged_step_is_on_disk(void **state)
 {
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	struct pollfd p = { .events = POLLIN };
-	char byte;
-	pid_t d, pid;
-
 	(void)state;
-	if (geteuid() != 0) {
-		print_message("needs root, to be somebody else\n");
-		skip();
-	}
-	d = daemon_start();
-	assert_int_equal(chmod(at.socket, 0777), 0);
-	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", at.socket);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		p.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-		if (setuid(NOBODY) < 0 || connect(p.fd, (struct sockaddr *)&a, sizeof a) < 0 ||
-		    poll(&p, 1, 5000) != 1)
-			_exit(1);
-		_exit(recv(p.fd, &byte, 1, 0) == 0 ? 0 : 2); /* closed without a word */
-	}
-	child_keep(pid);
-	assert_int_equal(child_end(pid), 0);
-	daemon_leave(d);
+	ranks_begin(marked_script);
+	await_all(1);
+	atomic_store(&C->go, 1);
+	await_all(2);
+	kill(daemon_pid, SIGTERM);
+	assert_int_equal(reap(&daemon_pid), 0);
+	assert_true(host_has(&H, "job", 1));
+	host_committed(&H, "job", NULL, 0);
+	assert_int_equal(host_count(&H, "job", STORE_COLLECTING), 0);
 }
-
-static void sigterm_drains_and_a_second_daemon_is_refused(void **state)
-{
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start(), second;
-	struct rank r[2];
-
-	(void)state;
-	assert_int_equal(daemon_try(&second), -EADDRINUSE);
-	ranks_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	assert_string_equal(on_disk(), "1");
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1 2");
-	assert_whole(2, &o, 2);
-	assert_soon(snap(&r[0], 3, 0) == CKPT_DETACHED);
-	d = daemon_start();
-	assert_int_equal(daemon_try(&second), -EADDRINUSE);
-	assert_whole(train_on(r, 2, 4), &o, 2);
-	daemon_leave(d);
-}
-
-static void a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on(void **state)
-{
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r;
-
-	(void)state;
-	ranks_start(&r, 1, o);
-	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
-	assert_int_equal(tell(&r, (struct order){ .verb = USE_AFTER_FORK }), 0);
-	assert_int_equal(guard(&r), 0);
-	good(&r, wait_for(&r, 2, CKPT_COMMITTED));
-	train(&r, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_whole(3, &o, 1);
-	rank_leave(&r);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1 2 3");
-}
-
-#define rig(t) cmocka_unit_test_setup_teardown(t, rig_setup, rig_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		rig(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change),
-		rig(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk),
-		rig(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed),
-		rig(a_step_that_a_rank_did_not_live_to_mark_is_dropped),
-		rig(the_newest_staged_step_is_committed_when_all_ranks_die),
-		rig(training_goes_on_without_the_daemon_and_the_next_one_takes_over),
-		rig(a_staged_step_outlives_two_daemons_in_a_row),
-		rig(a_stopped_daemon_holds_nobody_and_goes_on_when_continued),
-		rig(a_newer_launch_fences_the_older_one),
-		rig(the_socket_of_another_user_is_refused),
-		rig(the_daemon_turns_other_users_away),
-		rig(sigterm_drains_and_a_second_daemon_is_refused),
-		rig(a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on),
+#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
+		TEST(what_dead_trainers_had_marked_is_copied_and_written),
+		TEST(what_one_of_them_was_changing_is_not),
+		TEST(a_step_that_one_rank_did_not_live_to_mark_is_dropped),
+		TEST(training_goes_on_while_daemons_die_and_come),
+		TEST(a_half_written_step_is_nothing_and_the_next_daemon_writes_it),
+		TEST(a_stopped_daemon_costs_a_bounded_guard_its_bound),
+		TEST(a_guard_that_would_finish_ends_when_the_daemon_counts_as_gone),
+		TEST(a_second_launch_takes_over_from_a_living_one),
+		TEST(the_socket_of_another_user_is_refused),
+		TEST(after_sigterm_the_newest_staged_step_is_on_disk),
 	};
 
-	return cmocka_run_group_tests_name("daemon_processes", tests, NULL, NULL);
+	if (getenv("CKPT_TEST_ONLY"))
+		cmocka_set_test_filter(getenv("CKPT_TEST_ONLY"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#endif
