@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_deaths.c - what becomes of steps when ranks and daemons are killed, stopped, or followed
+ * by others. The invariant of every test: what is committed is whole and of its step, and nobody
+ * waits for who is gone.
+ */
+#include "tests/unit/test_daemon_rig.h"
+
+static void a_copy_is_finished_when_its_rank_is_killed_before_it_may_change(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r[2];
+
+	(void)state;
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(d);
+	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
+	rank_kill(&r[1]);
+	go_on(d);
+	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
+	assert_int_equal(guard(&r[0]), 0);
+	assert_string_equal(on_disk(), "1 2");
+	assert_whole(2, &o, 2);
+	/* Its launch cannot go on without it. */
+	assert_int_equal(mark_all(r, 1, 3, CKPT_PERSIST), CKPT_SKIPPED);
+	daemon_leave(d);
+}
+
+static void a_step_of_a_killed_job_is_staged_and_salvaged_to_disk(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
+	pid_t d = daemon_start();
+	struct rank r[2];
+
+	(void)state;
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+	stop(d);
+	assert_int_equal(mark_all(r, 2, 2, CKPT_STAGE_ONLY), 0);
+	rank_kill(&r[0]);
+	rank_kill(&r[1]);
+	go_on(d);
+	/* Step 1 too, if the copies took longer than the news of the deaths. */
+	assert_soon(disk_is("2") || disk_is("1 2"));
+	assert_whole(2, &o, 2);
+	daemon_leave(d);
+}
+
+static void a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_NEVER };
+	pid_t d = daemon_start();
+	struct rank r[2], next;
+
+	(void)state;
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(d);
+	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
+	assert_int_equal(guard(&r[1]), CKPT_TORN);
+	assert_true(r[1].last.ns < AT_ONCE_NS);
+	fill(&r[1], 1, 3);
+	rank_kill(&r[0]);
+	rank_kill(&r[1]);
+	go_on(d);
+	ranks_start(&next, 1, (struct rank_opts){ .own_parent = true, .words = 8192 });
+	good(&next, restore(&next, CKPT_LATEST, 0));
+	assert_int_equal(next.last.got.step, 1);
+	assert_true(holds(&next, WEIGHTS, 1) && holds(&next, MOMENTS, 1));
+	rank_kill(&next);
+	daemon_leave(d);
+	assert_string_equal(on_disk(), "1");
+}
+
+static void a_step_that_a_rank_did_not_live_to_mark_is_dropped(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r[2];
+
+	(void)state;
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	fill(r, 2, 2);
+	assert_int_equal(snap(&r[0], 2, CKPT_PERSIST), 0);
+	rank_kill(&r[1]);
+	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOENT);
+	assert_non_null(strstr(r[0].last.text, "torn"));
+	assert_true(guard(&r[0]) >= 0);
+	assert_true(r[0].last.ns < AT_ONCE_NS);
+	rank_kill(&r[0]);
+	daemon_leave(d);
+	assert_string_equal(on_disk(), "1");
+}
+
+static void the_newest_staged_step_is_committed_when_all_ranks_die(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
+	pid_t d = daemon_start();
+	struct rank r[3];
+
+	(void)state;
+	ranks_start(r, 3, o);
+	for (uint64_t step = 1; step <= 5; step++)
+		train(r, 3, step, 0, CKPT_STAGED);
+	assert_string_equal(on_disk(), "");
+	for (uint32_t i = 0; i < 3; i++)
+		rank_kill(&r[i]);
+	assert_soon(disk_is("5"));
+	assert_whole(5, &o, 3);
+	daemon_leave(d);
+}
+
+static void training_goes_on_without_the_daemon_and_the_next_one_takes_over(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r[2];
+	uint64_t step = 4;
+
+	(void)state;
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	/* Staged and written, and not committed: no guard was seen after it. */
+	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
+	assert_soon(stats(&r[0])->persisted == 2);
+	stop(d);
+	guard_all(r, 2);
+	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), 0);
+	kill_9(d);
+	assert_string_equal(on_disk(), "1");
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(guard(&r[i]), CKPT_TORN);
+		assert_true(r[i].last.ns < AT_ONCE_NS);
+	}
+	assert_soon(mark_all(r, 2, step++, CKPT_PERSIST) == CKPT_DETACHED);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(guard(&r[i]), 0);
+		assert_true(r[i].last.ns < AT_ONCE_NS);
+	}
+	d = daemon_start();
+	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
+	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
+	assert_whole(2, &o, 2);
+	step = train_on(r, 2, step);
+	assert_whole(step, &o, 2);
+	daemon_leave(d);
+}
+
+static void a_staged_step_outlives_two_daemons_in_a_row(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r[2];
+
+	(void)state;
+	ranks_start(r, 2, o);
+	for (uint64_t step = 1; step <= 2; step++)
+		train(r, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
+	for (uint64_t death = 1; death <= 2; death++) {
+		kill_9(d);
+		d = daemon_start();
+		assert_soon(stats(&r[0])->reattached == death && stats(&r[1])->reattached == death);
+		assert_soon(in_memory(&r[0], 2));
+	}
+	rank_kill(&r[0]);
+	rank_kill(&r[1]);
+	assert_soon(disk_is("2"));
+	assert_whole(2, &o, 2);
+	daemon_leave(d);
+}
+
+static void a_stopped_daemon_holds_nobody_and_goes_on_when_continued(void **state)
+{
+	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r[2];
+	uint64_t step;
+
+	(void)state;
+	rank_start(&r[0], o);
+	rank_start(&r[1], (struct rank_opts){ .rank = 1,
+					      .world = 2,
+					      .guard = CKPT_BOUNDED,
+					      .guard_ns = 5 * NS_PER_MS });
+	for (uint32_t i = 0; i < 2; i++) {
+		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
+		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
+	}
+	good(&r[0], seal(r, 2));
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(d);
+	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
+	assert_int_equal(guard(&r[1]), CKPT_TORN);
+	assert_true(r[1].last.ns >= 5 * NS_PER_MS && r[1].last.ns < AT_ONCE_NS);
+	assert_int_equal(guard(&r[0]), CKPT_TORN);
+	assert_in_range(r[0].last.ns, 3 * NS_PER_S, 7 * NS_PER_S);
+	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), CKPT_DETACHED);
+	guard_all(r, 2);
+	/* A request that was not answered breaks the connection of this one rank. */
+	assert_int_equal(tell(&r[0], (struct order){ .verb = STEPS }), -ETIMEDOUT);
+	assert_true(r[0].last.ns < AT_ONCE_NS);
+	go_on(d);
+	step = train_on(r, 2, 4);
+	assert_whole(step, &o, 2);
+	step = train_on(r, 2, step + 1);
+	assert_whole(step, &o, 2);
+	daemon_leave(d);
+}
+
+static void a_newer_launch_fences_the_older_one(void **state)
+{
+	pid_t d = daemon_start();
+	struct rank old[2], new, given, late;
+	uint64_t step = 3;
+
+	(void)state;
+	/* One parent: one launch. */
+	ranks_start(old, 2, (struct rank_opts){ .guard = CKPT_FINISH });
+	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(old, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	/* Another parent: another launch. */
+	ranks_start(&new, 1,
+		    (struct rank_opts){ .own_parent = true, .guard = CKPT_FINISH, .words = 8192 });
+	for (uint32_t i = 0; i < 2; i++)
+		assert_soon(snap(&old[i], step++, 0) == -ESTALE);
+	good(&new, restore(&new, CKPT_LATEST, 0));
+	assert_int_equal(new.last.got.step, 2);
+	assert_int_equal(new.last.got.where, 1);
+	assert_true(holds(&new, WEIGHTS, 2) && holds(&new, MOMENTS, 2));
+	train(&new, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
+	/* A higher generation, whoever the parent. */
+	ranks_start(&given, 1,
+		    (struct rank_opts){ .generation = 70, .guard = CKPT_FINISH, .words = 8192 });
+	assert_soon(snap(&new, 100, 0) == -ESTALE);
+	rank_start(&late, (struct rank_opts){ .generation = 69 });
+	assert_int_equal(tell(&late, (struct order){ .verb = ATTACH }), -ESTALE);
+	good(&given, restore(&given, 3, 0));
+	train(&given, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
+	/* Step 2 too: what is staged and newest is written when its launch ends. */
+	assert_string_equal(on_disk(), "1 2 3 4");
+	daemon_leave(d);
+}
+
+static void the_socket_of_another_user_is_refused(void **state)
+{
+	const struct rank_opts o = { .uid = NOBODY };
+	struct rank r;
+	pid_t d;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("needs root, to be somebody else\n");
+		skip();
+	}
+	d = daemon_start();
+	assert_int_equal(chmod(at.store, 0777), 0);
+	for (int open_to_all = 0; open_to_all < 2; open_to_all++) {
+		if (open_to_all)
+			assert_int_equal(chmod(at.socket, 0777), 0);
+		rank_start(&r, o);
+		assert_int_equal(tell(&r, (struct order){ .verb = ATTACH }), -EACCES);
+		assert_non_null(strstr(r.last.text, at.socket));
+		rank_kill(&r);
+	}
+	ranks_start(&r, 1, (struct rank_opts){ 0 });
+	daemon_leave(d);
+}
+
+static void the_daemon_turns_other_users_away(void **state)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct pollfd p = { .events = POLLIN };
+	char byte;
+	pid_t d, pid;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("needs root, to be somebody else\n");
+		skip();
+	}
+	d = daemon_start();
+	assert_int_equal(chmod(at.socket, 0777), 0);
+	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", at.socket);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		p.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+		if (setuid(NOBODY) < 0 || connect(p.fd, (struct sockaddr *)&a, sizeof a) < 0 ||
+		    poll(&p, 1, 5000) != 1)
+			_exit(1);
+		_exit(recv(p.fd, &byte, 1, 0) == 0 ? 0 : 2); /* closed without a word */
+	}
+	child_keep(pid);
+	assert_int_equal(child_end(pid), 0);
+	daemon_leave(d);
+}
+
+static void sigterm_drains_and_a_second_daemon_is_refused(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start(), second;
+	struct rank r[2];
+
+	(void)state;
+	assert_int_equal(daemon_try(&second), -EADDRINUSE);
+	ranks_start(r, 2, o);
+	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	assert_string_equal(on_disk(), "1");
+	daemon_leave(d);
+	assert_string_equal(on_disk(), "1 2");
+	assert_whole(2, &o, 2);
+	assert_soon(snap(&r[0], 3, 0) == CKPT_DETACHED);
+	d = daemon_start();
+	assert_int_equal(daemon_try(&second), -EADDRINUSE);
+	assert_whole(train_on(r, 2, 4), &o, 2);
+	daemon_leave(d);
+}
+
+static void a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on(void **state)
+{
+	const struct rank_opts o = { .guard = CKPT_FINISH };
+	pid_t d = daemon_start();
+	struct rank r;
+
+	(void)state;
+	ranks_start(&r, 1, o);
+	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
+	assert_int_equal(tell(&r, (struct order){ .verb = USE_AFTER_FORK }), 0);
+	assert_int_equal(guard(&r), 0);
+	good(&r, wait_for(&r, 2, CKPT_COMMITTED));
+	train(&r, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
+	assert_whole(3, &o, 1);
+	rank_leave(&r);
+	daemon_leave(d);
+	assert_string_equal(on_disk(), "1 2 3");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		rig(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change),
+		rig(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk),
+		rig(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed),
+		rig(a_step_that_a_rank_did_not_live_to_mark_is_dropped),
+		rig(the_newest_staged_step_is_committed_when_all_ranks_die),
+		rig(training_goes_on_without_the_daemon_and_the_next_one_takes_over),
+		rig(a_staged_step_outlives_two_daemons_in_a_row),
+		rig(a_stopped_daemon_holds_nobody_and_goes_on_when_continued),
+		rig(a_newer_launch_fences_the_older_one),
+		rig(the_socket_of_another_user_is_refused),
+		rig(the_daemon_turns_other_users_away),
+		rig(sigterm_drains_and_a_second_daemon_is_refused),
+		rig(a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on),
+	};
+
+	return cmocka_run_group_tests_name("daemon_deaths", tests, NULL, NULL);
+}
