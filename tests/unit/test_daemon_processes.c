@@ -17,6 +17,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #define RANKS 4
@@ -79,6 +81,15 @@ static void daemon_process(void)
 	_exit(0);
 }
 
+static bool listens(void)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	snprintf(a.sun_path, sizeof a.sun_path, "%s", H.socket);
+	return connect(sock, (struct sockaddr *)&a, sizeof a) == 0;
+}
+
 static void daemon_begin(void)
 {
 	fflush(NULL);
@@ -88,8 +99,7 @@ static void daemon_begin(void)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		daemon_process();
 	}
-	for (struct stat st; stat(H.socket, &st) < 0;)
-		(void)soon(UINT64_MAX);
+	AWAIT(listens());
 }
 
 static int reap(pid_t *pid)
