@@ -33,7 +33,7 @@
 #define JOB "job"
 #define NOBODY 65534
 #define PATIENCE_NS (20 * NS_PER_S) /* until a test gives up; not a time that anything may take */
-#define AT_ONCE_NS NS_PER_S	    /* "at once", on a machine that is busy with other tests */
+#define AT_ONCE_NS (2 * NS_PER_S)   /* "at once", on a machine that is busy with other tests */
 #define LOOK_US 2000
 
 /* True as soon as the condition holds, false if it does not within the time. */
