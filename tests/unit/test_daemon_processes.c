@@ -69,13 +69,18 @@ static void daemon_process(void)
 	struct daemon_opts o = { .socket = H.socket, .engine = IO_THREADS, .copy_threads = 1 };
 	struct io_ops ops = io_ops_posix;
 	struct ckpt_err err;
+	sigset_t term;
 
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	sigprocmask(SIG_BLOCK, &term, NULL); /* the parent sees it listen before daemon_open returns */
 	ops.pwrite = stalling_pwrite;
 	o.ops = &ops;
 	if (getenv("CKPT_TEST_LOG"))
 		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
 	MUST_OK(daemon_open(&o, &in_child, &err), &err);
 	signal(SIGTERM, on_term);
+	sigprocmask(SIG_UNBLOCK, &term, NULL);
 	MUST_BE(daemon_run(in_child), 0);
 	daemon_close(in_child);
 	_exit(0);
