@@ -5,6 +5,7 @@
 // touches the trainer's memory or makes it wait.
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -18,6 +19,8 @@
 #include <sys/wait.h>
 
 #include "ckpt/base/thread.h"
+
+#define PATH_BYTES 4096
 
 extern char **environ;
 
@@ -224,22 +227,38 @@ static void drop_socket(ckpt *c)
 }
 
 /* --- starting a daemon --- */
+/* ckptd lies beside the running program, or beside this library, or in PATH. */
+static void daemon_path(char *path, size_t bytes)
+{
+	char exe[PATH_BYTES];
+	Dl_info here = { 0 };
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+	const char *beside[2] = { exe, NULL };
+
+	exe[n > 0 ? n : 0] = 0;
+	if (dladdr(&wait_readable, &here))
+		beside[1] = here.dli_fname;
+	for (int i = 0; i < 2; i++) {
+		const char *end = beside[i] ? strrchr(beside[i], '/') : NULL;
+
+		if (end && snprintf(path, bytes, "%.*s/ckptd", (int)(end - beside[i]), beside[i]) < (int)bytes &&
+		    access(path, X_OK) == 0)
+			return;
+	}
+	snprintf(path, bytes, "ckptd");
+}
+
 static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 {
-	char path[512], *end, background[] = "--background", idle[] = "--idle-exit", sixty[] = "60",
+	char path[PATH_BYTES], background[] = "--background", idle[] = "--idle-exit", sixty[] = "60",
 			      sock[] = "--socket", *socket = strdup(c->socket);
 	char *argv[] = { path, background, idle, sixty, sock, socket, NULL };
 	posix_spawnattr_t attr;
 	sigset_t none;
-	ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
 	pid_t pid;
 	int rc, status = 0;
 
-	path[n > 0 ? n : 0] = 0;
-	end = strrchr(path, '/');
-	strcpy(end ? end + 1 : path, "ckptd");
-	if (access(path, X_OK) < 0)
-		strcpy(path, "ckptd");
+	daemon_path(path, sizeof path);
 	sigemptyset(&none);
 	posix_spawnattr_init(&attr);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
@@ -250,7 +269,7 @@ static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 	if (rc)
 		return ckpt_error(
 			err, -ECONNREFUSED,
-			"cannot start %s: %s; put ckptd beside the program or into PATH, or start it by hand",
+			"cannot start %s: %s; put ckptd beside the program, beside libckpt.so or into PATH, or start it by hand",
 			path, strerror(rc));
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;

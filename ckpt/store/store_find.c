@@ -411,14 +411,15 @@ static int part_mark(void *arg, const char *name, unsigned char d_type)
 	return name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
 }
 
-static bool is_file(const struct io_ops *ops, int dirfd, const char *name)
+/* What is there but cannot be opened is for the reader to judge. */
+static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
 {
 	struct source src;
+	int r = store_source_open(ops, dirfd, name, &src);
 
-	if (store_source_open(ops, dirfd, name, &src))
-		return false;
-	src.close(src.ctx);
-	return true;
+	if (r == 0)
+		src.close(src.ctx);
+	return r == -ENOENT;
 }
 
 static int resolve_path(const struct io_ops *ops, const char *path, struct store_ref *ret,
@@ -440,7 +441,7 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 				  x.kind == STORE_TMP ? "still being written, or its writer died"
 						      : "being deleted");
 	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
-	if (x.kind != STORE_STEP && !is_file(ops, fd, STORE_MANIFEST)) {
+	if (x.kind != STORE_STEP && is_missing(ops, fd, STORE_MANIFEST)) {
 		r = is_job(ops, fd);
 		if (r > 0)
 			return ckpt_error(

@@ -12,6 +12,7 @@ int store_job_check(const char *job, struct ckpt_err *err)
 {
 	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 				      "0123456789._-";
+	struct store_name x;
 	size_t n;
 
 	if (!job || !*job)
@@ -26,6 +27,11 @@ int store_job_check(const char *job, struct ckpt_err *err)
 	if (job[0] == '.')
 		return ckpt_error(err, -EINVAL,
 				  "job name \"%.80s\" starts with a dot: leave it out", job);
+	store_name_parse(job, &x);
+	if (x.kind != STORE_FOREIGN)
+		return ckpt_error(err, -EINVAL,
+				  "job name \"%.80s\" is what a step's directory is called: give it another",
+				  job);
 	if (n > CKPT_JOB_MAX)
 		return ckpt_error(err, -EINVAL,
 				  "job name \"%.80s...\" has %zu bytes; at most %d fit", job, n,
