@@ -18,7 +18,8 @@ fi
 # shellcheck source=tests/e2e/ckptd_tap.sh
 . "$(dirname "$0")/ckptd_tap.sh"
 mkdir "$tmp/disk"
-mount -t tmpfs -o size=12m none "$tmp/disk"
+mount -t tmpfs -o size=64m none "$tmp/disk"
+head -c 52M /dev/zero >"$tmp/disk/ballast" # a user namespace may not remount with another size
 trap 'umount -l "$tmp/disk"; tidy_up' EXIT # the daemon still has it open
 store=$tmp/disk/store
 
@@ -35,7 +36,7 @@ check "and whole" exits 0 "$ckptctl" verify --data --all "$store"
 before=$("$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | wc -l)
 check "nothing half-written is left" [ -z "$(find "$store/a" -maxdepth 1 -name '.tmp-*' -o -maxdepth 1 -name '.trash*')" ]
 
-mount -o remount,size=64m "$tmp/disk"
+rm "$tmp/disk/ballast"
 job_start --mesh fsdp=3 --steps 220 --snapshot-every 5 --step-ms 5 --resume latest
 check "with room again the job goes on to its end" job_ends 0
 check "from memory, where its last step still was" says "resumed from memory, step 200" "$tmp/job.out"
