@@ -8,6 +8,24 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* For tests/unit/test_daemon_mutants.c, which includes this file: MUTANT(x) takes a rule away, and a
+ * scenario must then be seen to go wrong. */
+#ifdef SNAP_MUTANTS
+static enum snap_mutant {
+	NO_MUTANT,
+	STAGED_BEFORE_ALL,
+	TORN_STAGED,
+	RELEASED_BEFORE_STAGED,
+	SLOT_NOT_GIVEN,
+	UNGUARDED_COMMITTED,
+	STAGED_UNTRUSTED,
+	SNAP_MUTANTS_END
+} snap_mutant;
+#define MUTANT(x) (snap_mutant == (x))
+#else
+#define MUTANT(x) 0
+#endif
+
 static struct snap *snap_new(struct launch *l, struct ticket t)
 {
 	struct snap *s = calloc(1, sizeof *s);
@@ -71,7 +89,7 @@ void snap_release(struct snap *s)
 	bool stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
 
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
-	if (!stolen && s->epoch == l->epoch && gate_open(l)) {
+	if (!stolen && s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
 		shared_gate_give(l->page, s->slot, false);
 		shared_event(l->page);
 	}
@@ -151,7 +169,7 @@ static void copy_done(struct daemon *d, struct task *t)
 
 	(void)d;
 	s->tasks--;
-	if (c->rc == 0) {
+	if (c->rc == 0 || MUTANT(TORN_STAGED)) {
 		r->copy = COPY_DONE;
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
@@ -222,6 +240,12 @@ static void ring_tickets(struct launch *l)
 		if (old)
 			snap_unlink(old);
 		snap_new(l, t[i]);
+		if (MUTANT(RELEASED_BEFORE_STAGED))
+			for (struct snap *s = l->job->snaps, *next; s; s = next) {
+				next = s->next;
+				if (s->phase == PHASE_STAGED)
+					snap_release(s);
+			}
 	}
 	for (uint32_t i = 0; n && i < l->nslot; i++) { /* what a void ticket took */
 		struct snap *s = snap_in_slot(l, i);
@@ -276,7 +300,7 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 	}
 	snap_learn(s, &rec, m->rank);
 	s->rank[m->rank].unguarded = rec.unguarded;
-	if (state == SNAP_COPYING) {
+	if (state == SNAP_COPYING || MUTANT(TORN_STAGED)) {
 		copy_start(s, m, at, mark, rec.epoch);
 	} else {
 		char text[128];
@@ -306,6 +330,8 @@ int snap_guarded(const struct snap *s)
 {
 	int all = 1;
 
+	if (MUTANT(UNGUARDED_COMMITTED))
+		return 1;
 	for (uint32_t r = 0; r < s->world; r++) {
 		const struct member *m = &s->launch->member[r];
 		bool closed;
@@ -343,8 +369,8 @@ static void snap_check(struct snap *s)
 		if (s->rank[r].mark && rank_guarded(s, r, &closed) < 0) {
 			snap_unguarded(s);
 		} else if (s->rank[r].copy != COPY_DONE) {
-			whole = false;
-		} else if (!closed) {
+			whole = whole && MUTANT(STAGED_BEFORE_ALL) && r > 0;
+		} else if (!closed && !MUTANT(STAGED_UNTRUSTED)) {
 			whole = false;
 			if (m->lost || m->left) {
 				snprintf(text, sizeof text,

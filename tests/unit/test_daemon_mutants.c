@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_mutants.c - negative controls for daemon/snap.c: a scenario of two ranks that ends well, and that
+ * goes wrong in a way that it names when one rule is taken away (enum snap_mutant).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#define SNAP_MUTANTS
+#include "daemon/snap.c"
+#include <sched.h>
+#include <sys/wait.h>
+
+static struct host H;
+static struct rank K[2];
+
+static int wait_staged(uint32_t r, uint64_t step, uint64_t ns)
+{
+	struct ckpt_err err;
+
+	return ckpt_wait(K[r].c, step, CKPT_STAGED, ns, &err);
+}
+
+/* Both ranks mark a step, waiting for a slot if need be; false when there is none for seconds. */
+static bool both_mark(uint64_t *step, uint32_t flags)
+{
+	for (uint64_t until = now_ns() + 3 * SEC; now_ns() < until; sched_yield()) {
+		int a = rank_step(&K[0], ++*step, flags), b = rank_step(&K[1], *step, flags);
+
+		if (a == 0 && b == 0)
+			return true;
+	}
+	return false;
+}
+
+static void both_guard(void)
+{
+	(void)ckpt_guard(K[0].c, NULL);
+	(void)ckpt_guard(K[1].c, NULL);
+}
+
+static bool in_memory(uint64_t step)
+{
+	struct ckpt_step s[16];
+	int n = ckpt_steps(K[1].c, s, 16);
+
+	for (int i = 0; i < n; i++)
+		if (s[i].step == step && s[i].where & 1)
+			return true;
+	return false;
+}
+
+static bool on_disk_within(uint64_t step, uint64_t ns)
+{
+	for (uint64_t until = now_ns() + ns; now_ns() < until; sched_yield())
+		if (host_has(&H, "mutants", step))
+			return true;
+	return false;
+}
+
+static const char *scenario(void)
+{
+	uint64_t step = 0, held, until;
+	bool torn = false;
+
+	if (!both_mark(&step, CKPT_STAGE_ONLY))
+		return "the first mark was not taken";
+	for (until = now_ns() + SEC / 5; now_ns() < until; sched_yield())
+		if (in_memory(step))
+			return "a step was staged of ranks that were never seen to guard";
+	both_guard(); /* the copy has ended by now */
+	if (!both_mark(&step, CKPT_STAGE_ONLY))
+		return "there is no slot after the first step";
+	if (wait_staged(0, step, 5 * SEC) != 0)
+		return "a step that all ranks marked and guarded is not staged";
+	both_guard();
+	/* One rank is late. */
+	held = step++;
+	if (rank_step(&K[0], step, CKPT_STAGE_ONLY) != 0)
+		return "a slot was not given back";
+	if (wait_staged(0, step, SEC / 5) != -ETIMEDOUT)
+		return "a step was staged that one rank had not marked";
+	if (!in_memory(held))
+		return "the staged step was given up before there was a newer one";
+	if (rank_step(&K[1], step, CKPT_STAGE_ONLY) != 0)
+		return "the late rank did not find its ticket";
+	/* One rank gives up. */
+	for (int i = 0; i < 40 && !torn; i++) {
+		if (!both_mark(&step, CKPT_STAGE_ONLY))
+			return "there is no slot";
+		torn = ckpt_guard(K[1].c, NULL) == CKPT_TORN;
+		if (torn && wait_staged(0, step, 5 * SEC) != -ENOENT)
+			return "a step was staged that one rank gave up";
+	}
+	if (!torn)
+		return "no guard gave up";
+	/* Both forget a guard. */
+	if (!both_mark(&step, CKPT_PERSIST))
+		return "there is no slot after a torn step";
+	held = step;
+	if (on_disk_within(held, SEC / 5))
+		return "a step was committed before its ranks were seen to guard";
+	for (uint32_t r = 0; r < 2; r++) {
+		rank_fill(&K[r], held + 1);
+		(void)ckpt_snapshot(K[r].c, held + 1, NULL);
+	}
+	step++;
+	if (!both_mark(&step, CKPT_FINAL))
+		return "there is no slot for the final step";
+	if (!on_disk_within(step, 10 * SEC))
+		return "the final step is not committed";
+	return host_has(&H, "mutants", held) ? "an unguarded step was committed" : NULL;
+}
+
+static const char *run(enum snap_mutant mutant)
+{
+	struct plan_of_job p = { .socket = H.socket,
+				 .store = H.store,
+				 .job = "mutants",
+				 .mesh = "fsdp=2",
+				 .guard = CKPT_NEVER,
+				 .rows = 30000,
+				 .shared_only = true };
+	struct ckpt_err err = { 0 };
+	const char *what;
+
+	p.socket = H.socket;
+	p.store = H.store;
+	snap_mutant = mutant;
+	host_start(&H, IO_THREADS, NULL);
+	for (uint32_t r = 0; r < 2; r++) {
+		MUST_OK(rank_attach(&K[r], &p, r, &err), &err);
+		MUST_OK(rank_declare(&K[r], &err), &err);
+		MUST(ckpt_seal(K[r].c, 0, &err) >= 0);
+	}
+	for (uint32_t r = 0; r < 2; r++)
+		MUST_OK(ckpt_seal(K[r].c, 30 * SEC, &err), &err);
+	what = scenario();
+	for (uint32_t r = 0; r < 2; r++)
+		rank_close(&K[r], 0);
+	host_stop(&H);
+	return what;
+}
+
+/* In a process of its own: some mutants trip over an assertion on their way. */
+static void run_apart(enum snap_mutant mutant, char *ret, size_t bytes)
+{
+	int end[2], status;
+	ssize_t n;
+	pid_t pid;
+
+	host_make(&H);
+	assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		const char *what = run(mutant);
+
+		if (what && write(end[1], what, strlen(what)) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	(void)close(end[1]);
+	n = read(end[0], ret, bytes - 1);
+	(void)close(end[0]);
+	ret[n > 0 ? n : 0] = 0;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (status)
+		snprintf(ret, bytes, "it died");
+	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void the_scenario_ends_well(void **state)
+{
+	char what[200];
+
+	(void)state;
+	run_apart(NO_MUTANT, what, sizeof what);
+	assert_string_equal(what, "");
+}
+
+static void every_rule_is_missed_when_it_is_gone(void **state)
+{
+	static const char *const names[SNAP_MUTANTS_END] = {
+		[STAGED_BEFORE_ALL] = "staged before all",
+		[TORN_STAGED] = "torn and staged",
+		[RELEASED_BEFORE_STAGED] = "released before staged",
+		[SLOT_NOT_GIVEN] = "slot not given back",
+		[UNGUARDED_COMMITTED] = "unguarded and committed",
+		[STAGED_UNTRUSTED] = "staged without trust",
+	};
+
+	(void)state;
+	for (enum snap_mutant m = 1; m < SNAP_MUTANTS_END; m++) {
+		char what[200];
+
+		run_apart(m, what, sizeof what);
+		print_message("%-24s %s\n", names[m], what);
+		assert_string_not_equal(what, "");
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_scenario_ends_well),
+		cmocka_unit_test(every_rule_is_missed_when_it_is_gone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
