@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#define COPY_EVERY 10u	  /* snapshots between two rounds of copies */
+#define COPY_EVERY 4u	  /* snapshots between two rounds of copies */
 #define INTERVAL_COPIES 6 /* of compute between two snapshots; at least 3 are asked for */
 #define WARM_UP 4u	  /* snapshots that do not count: the daemon has seen all memory then */
 #define INTERVAL_MIN_NS (200 * NS_PER_MS)
