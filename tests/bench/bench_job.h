@@ -3,11 +3,11 @@
  * bench_job.h - the job that is measured: W ranks in the threads of one process, each of which
  * declares its share of a model of about so many bytes, cut on dimension 0 over a mesh fsdp=W.
  *
- * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and as
- * FP32 master and two moments: 96 tensors. All lie in ckpt_alloc memory. Every 8 bytes have a value
- * that is a pure function of (tensor, global position, step) and look random, so that no disk or
- * file system can compress them and what was restored on another mesh can be checked; one word in 512, so
- * one in each page, depends on the step.
+ * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and
+ * as FP32 master and two moments: 96 tensors. All lie in ckpt_alloc memory. Every 8 bytes have a
+ * value that is a pure function of (tensor, global position, step) and look random, so that no disk
+ * or file system can compress them, and what was restored on another mesh can be checked; one word
+ * in 512, so one in each page, depends on the step.
  *
  * A failure here ends the process with a sentence: there is nothing to measure any more.
  */
@@ -37,7 +37,7 @@ struct job_opts {
 	uint32_t world;
 };
 
-/* Attach, allocate, declare; memory is touched but holds no state yet. Then, on every rank: job_seal. */
+/* Attach, allocate, declare; memory is touched but holds no state yet. Then, on each: job_seal. */
 void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret);
 void job_seal(struct job_rank *r); /* returns when snapshots can be taken */
 void job_fill(struct job_rank *r, uint64_t step);
