@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_main.c - ckptbench: the measurements of `make bench` that need a job. Called by run.sh, which
- * starts ckptd, runs fio in between, and makes the table.
+ * bench_main.c - ckptbench: the measurements of `make bench` that need a job. Called by run.sh,
+ * which starts ckptd, runs fio in between, and makes the table.
  *
  *	stall SOCKET STORE BYTES SNAPSHOTS    what the training thread waits, and the daemon's copy
  *	save SOCKET STORE BYTES WORLD         one durable save for each line on stdin
@@ -9,8 +9,8 @@
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
  *
- * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed with
- * the page faults of a first touch in it.
+ * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
+ * with the page faults of a first touch in it.
  */
 #include "bench_job.h"
 #include "ckpt/base/copy.h"
