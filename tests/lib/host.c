@@ -43,7 +43,9 @@ static void *host_run(void *arg)
 
 void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops)
 {
-	struct daemon_opts o = { .socket = h->socket, .engine = engine, .ops = ops, .copy_threads = 2 };
+	struct daemon_opts o = {
+		.socket = h->socket, .engine = engine, .ops = ops, .copy_threads = 2
+	};
 	struct ckpt_err err;
 
 	if (getenv("CKPT_TEST_LOG"))
@@ -97,7 +99,8 @@ static uint32_t scan(const struct host *h, const char *job, struct store_step **
 static void fault_print(void *arg, const struct format_fault *f)
 {
 	(void)arg;
-	fprintf(stderr, "# %s in %s at %llu: %s\n", f->kind, f->file, (unsigned long long)f->offset, f->text);
+	fprintf(stderr, "# %s in %s at %llu: %s\n", f->kind, f->file, (unsigned long long)f->offset,
+		f->text);
 }
 
 static int step_fd(const struct host *h, const char *job, const char *dir)
@@ -200,7 +203,7 @@ void host_damage(const struct host *h, const char *job, uint64_t step)
 	struct checkpoint *c = host_open(h, job, step);
 	char dir[STORE_DIR_MAX];
 	cleanup_close int fd = -1, part = -1;
-	uint8_t b;
+	uint8_t b = 0;
 
 	MUST(step_dir(h, job, step, dir));
 	fd = step_fd(h, job, dir);
@@ -228,7 +231,9 @@ static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 void gate_make(struct gate *g)
 {
-	*g = (struct gate){ .ops = io_ops_posix, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+	*g = (struct gate){ .ops = io_ops_posix,
+			    .lock = PTHREAD_MUTEX_INITIALIZER,
+			    .changed = PTHREAD_COND_INITIALIZER };
 	MUST(!io_ops_posix.ctx); /* or the other calls would get a context that is not theirs */
 	g->ops.ctx = g;
 	g->ops.pwrite = gate_pwrite;

@@ -16,14 +16,16 @@ struct host {
 };
 void host_make(struct host *h);
 void host_free(struct host *h); /* the daemon must be gone */
-void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops); /* ops NULL: the kernel's */
-void host_stop(struct host *h); /* drains */
-void host_kill(struct host *h); /* as SIGKILL would */
+void host_start(struct host *h, enum io_engine engine,
+		const struct io_ops *ops); /* ops NULL: the kernel's */
+void host_stop(struct host *h);		   /* drains */
+void host_kill(struct host *h);		   /* as SIGKILL would */
 
 /* Committed steps of a job, newest first; every byte of each has been verified. At most n of them into ret. */
 uint32_t host_committed(const struct host *h, const char *job, uint64_t *ret, uint32_t n);
 bool host_has(const struct host *h, const char *job, uint64_t step); /* is it committed? */
-uint32_t host_count(const struct host *h, const char *job, enum store_state state); /* entries of a state */
+uint32_t host_count(const struct host *h, const char *job,
+		    enum store_state state); /* entries of a state */
 struct checkpoint *host_open(const struct host *h, const char *job, uint64_t step);
 /* Change one byte of the first part of a committed step. */
 void host_damage(const struct host *h, const char *job, uint64_t step);
@@ -31,7 +33,7 @@ void host_damage(const struct host *h, const char *job, uint64_t step);
 /* Writes of part files wait at a closed gate. */
 struct gate {
 	struct io_ops ops;
-	pthread_mutex_t lock;   /* protects the rest */
+	pthread_mutex_t lock; /* protects the rest */
 	pthread_cond_t changed;
 	bool closed;
 	uint32_t waiting;

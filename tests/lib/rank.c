@@ -10,7 +10,8 @@ void rank_must(int ok, const char *what, const char *file, int line, const char 
 {
 	if (ok)
 		return;
-	fprintf(stderr, "%s:%d: must hold and does not: %s%s%s\n", file, line, what, why && *why ? ": " : "", why ? why : "");
+	fprintf(stderr, "%s:%d: must hold and does not: %s%s%s\n", file, line, what,
+		why && *why ? ": " : "", why ? why : "");
 	fflush(stderr);
 	abort();
 }
@@ -19,7 +20,8 @@ void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int 
 {
 	if (x == y)
 		return;
-	fprintf(stderr, "%s:%d: %s is %" PRId64 " and must be %" PRId64 "\n", file, line, what, x, y);
+	fprintf(stderr, "%s:%d: %s is %" PRId64 " and must be %" PRId64 "\n", file, line, what, x,
+		y);
 	fflush(stderr);
 	abort();
 }
@@ -31,10 +33,19 @@ static const struct rank_spec {
 	uint32_t dtype, role, cls;
 	enum rank_memory memory;
 	uint32_t ndim;
-	uint64_t shape[3];      /* 0 in front: the plan's rows */
-	int cut;                /* 1: dimension 0 and 1; 0: replicated; 2: strided; 3: dimension 0 twice (tp, then fsdp) */
+	uint64_t shape[3]; /* 0 in front: the plan's rows */
+	int cut; /* 1: dimension 0 and 1; 0: replicated; 2: strided; 3: dimension 0 twice (tp, then fsdp) */
 } rank_specs[] = {
-	{ "optim", "w.master", "w", CKPT_F32, CKPT_MASTER, CKPT_STABLE, OF_LIBRARY, 2, { 0, 48 }, 1 },
+	{ "optim",
+	  "w.master",
+	  "w",
+	  CKPT_F32,
+	  CKPT_MASTER,
+	  CKPT_STABLE,
+	  OF_LIBRARY,
+	  2,
+	  { 0, 48 },
+	  1 },
 	{ "model", "w", NULL, CKPT_BF16, CKPT_PARAM, CKPT_STABLE, OF_LIBRARY, 2, { 0, 48 }, 1 },
 	{ "optim", "w.exp_avg", "w", CKPT_F32, CKPT_MOMENT1, CKPT_STABLE, OWN, 2, { 0, 48 }, 1 },
 	{ "model", "uneven", NULL, CKPT_F16, CKPT_PARAM, CKPT_STABLE, WITH_GAPS, 2, { 13, 9 }, 1 },
@@ -52,7 +63,8 @@ static const struct rank_spec {
 
 static void value_of(uint32_t spec, uint64_t g, uint64_t step, uint32_t elem, uint8_t *ret)
 {
-	uint64_t z = (g + 1) * 0x9e3779b97f4a7c15 + (rank_specs[spec].cls == CKPT_CONST ? 0 : step) * 0xd1b54a32d192ed03 + spec;
+	uint64_t z = (g + 1) * 0x9e3779b97f4a7c15 +
+		     (rank_specs[spec].cls == CKPT_CONST ? 0 : step) * 0xd1b54a32d192ed03 + spec;
 
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
 	z ^= z >> 27;
@@ -84,17 +96,30 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, stru
 	*k = (struct rank){ .plan = p, .rank = rank, .arg = arg, .barrier = barrier };
 	MUST_OK(mesh_parse(p->mesh, &k->a, &k->mesh, err), err);
 	k->world = k->mesh.nrank;
-	o = (struct ckpt_opts){ .size = sizeof o, .flags = p->flags ? p->flags : CKPT_REQUIRE, .job = p->job, .store = p->store,
-				.socket = p->socket, .rank = rank, .world = k->world, .generation = p->generation, .slots = p->slots,
-				.persist_every = p->persist_every, .guard = p->guard, .guard_ns = p->guard_ns, .memory_max = p->memory_max,
-				.agree = p->agree, .agree_ctx = k };
+	o = (struct ckpt_opts){ .size = sizeof o,
+				.flags = p->flags ? p->flags : CKPT_REQUIRE,
+				.job = p->job,
+				.store = p->store,
+				.socket = p->socket,
+				.rank = rank,
+				.world = k->world,
+				.generation = p->generation,
+				.slots = p->slots,
+				.persist_every = p->persist_every,
+				.guard = p->guard,
+				.guard_ns = p->guard_ns,
+				.memory_max = p->memory_max,
+				.agree = p->agree,
+				.agree_ctx = k };
 	rc = ckpt_attach(&o, &k->c, err);
 	if (rc == 0)
-		rc = ckpt_mesh(k->c, k->mesh.ndim, k->mesh.name, k->mesh.dim, k->mesh.rank, &k->mesh_id, err);
+		rc = ckpt_mesh(k->c, k->mesh.ndim, k->mesh.name, k->mesh.dim, k->mesh.rank,
+			       &k->mesh_id, err);
 	return rc;
 }
 
-static uint32_t placements(const struct rank *k, const struct rank_spec *s, struct ckpt_placement *ret)
+static uint32_t placements(const struct rank *k, const struct rank_spec *s,
+			   struct ckpt_placement *ret)
 {
 	uint32_t n = 0;
 
@@ -102,16 +127,20 @@ static uint32_t placements(const struct rank *k, const struct rank_spec *s, stru
 		return 0;
 	for (uint32_t pass = 0; pass < 2; pass++)
 		for (uint32_t d = 0; d < k->mesh.ndim; d++) {
-			bool fsdp = strcmp(k->mesh.name[d], "fsdp") == 0, tp = strcmp(k->mesh.name[d], "tp") == 0;
+			bool fsdp = strcmp(k->mesh.name[d], "fsdp") == 0,
+			     tp = strcmp(k->mesh.name[d], "tp") == 0;
 
 			/* Twice: tp cuts dimension 0 first, then fsdp what tp left. */
 			if ((!fsdp && !tp) || (s->cut == 3 ? fsdp != (pass == 1) : pass == 1))
 				continue;
 			if (tp && s->ndim < 2)
 				continue;
-			ret[n++] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = (uint16_t)d,
-							    .tensor_dim = (uint16_t)(tp && s->cut != 3 ? 1 : 0),
-							    .split_factor = fsdp && s->cut == 2 ? 3 : 1 };
+			ret[n++] = (struct ckpt_placement){
+				.how = CKPT_SHARD,
+				.mesh_dim = (uint16_t)d,
+				.tensor_dim = (uint16_t)(tp && s->cut != 3 ? 1 : 0),
+				.split_factor = fsdp && s->cut == 2 ? 3 : 1
+			};
 		}
 	return n;
 }
@@ -135,9 +164,19 @@ static int tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 	struct ckpt_placement place[4];
 	struct layout l = { .nplace = placements(k, s, place), .place = place };
 	struct ckpt_local local[2] = { { 0 } };
-	struct ckpt_tensor x = { .size = sizeof x, .cls = s->cls, .role = s->role, .dtype = s->dtype, .component = s->component,
-				 .name = s->name, .of = s->of, .ndim = s->ndim, .mesh = k->mesh_id, .nplace = l.nplace, .shape = t->shape,
-				 .place = place, .local = local };
+	struct ckpt_tensor x = { .size = sizeof x,
+				 .cls = s->cls,
+				 .role = s->role,
+				 .dtype = s->dtype,
+				 .component = s->component,
+				 .name = s->name,
+				 .of = s->of,
+				 .ndim = s->ndim,
+				 .mesh = k->mesh_id,
+				 .nplace = l.nplace,
+				 .shape = t->shape,
+				 .place = place,
+				 .local = local };
 	uint64_t start[2][3], extent[2][3], bytes, numel = 1;
 	uint32_t coord[CKPT_DIMS_MAX], pad = s->memory == WITH_GAPS ? 3 : 0;
 	struct indexset share;
@@ -146,7 +185,9 @@ static int tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 
 	*t = (struct rank_tensor){ .spec = spec, .ndim = s->ndim, .elem = dtype_bytes(s->dtype) };
 	for (uint32_t d = 0; d < s->ndim; d++)
-		t->shape[d] = s->shape[d] || s->cut == 4 ? s->shape[d] : k->plan->rows ? k->plan->rows : 64;
+		t->shape[d] = s->shape[d] || s->cut == 4 ? s->shape[d]
+			      : k->plan->rows		 ? k->plan->rows
+							 : 64;
 	MUST(mesh_coord(&k->mesh, k->rank, coord));
 	MUST(layout_share(&k->mesh, &l, s->ndim, t->shape, coord, &k->a, &share) == 0);
 	for (uint32_t d = s->ndim; d-- > 0;) {
@@ -169,9 +210,11 @@ static int tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 	for (uint32_t i = 0; i < t->nlocal; i++) {
 		for (uint32_t d = 0; d < s->ndim; d++) {
 			start[i][d] = t->at[d][d == 0 && i ? t->rows0 : 0];
-			extent[i][d] = d == 0 && boxes ? i ? t->n[0] - t->rows0 : t->rows0 : t->n[d];
+			extent[i][d] =
+				d == 0 && boxes ? i ? t->n[0] - t->rows0 : t->rows0 : t->n[d];
 		}
-		local[i] = (struct ckpt_local){ .ptr = t->ptr[i], .stride = pad ? t->stride : NULL };
+		local[i] =
+			(struct ckpt_local){ .ptr = t->ptr[i], .stride = pad ? t->stride : NULL };
 		if (boxes) {
 			local[i].start = start[i];
 			local[i].extent = extent[i];
@@ -192,7 +235,8 @@ int rank_declare(struct rank *k, struct ckpt_err *err)
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = tensor_declare(k, i, err);
 	if (rc == 0)
-		rc = ckpt_blob_add(k->c, "cursor", 0, k->blob[0], &k->blob_len[0], RANK_BLOB_MAX, err);
+		rc = ckpt_blob_add(k->c, "cursor", 0, k->blob[0], &k->blob_len[0], RANK_BLOB_MAX,
+				   err);
 	if (rc == 0)
 		rc = ckpt_blob_add(k->c, "rng", 1, k->blob[1], &k->blob_len[1], RANK_BLOB_MAX, err);
 	return rc;
@@ -231,7 +275,9 @@ int rank_tensor_find(const struct rank *k, const char *name)
 
 /* --- values --- */
 /* Each local element: its address and global index. False from each ends it. */
-static bool tensor_each(const struct rank_tensor *t, bool (*each)(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg), void *arg)
+static bool
+tensor_each(const struct rank_tensor *t,
+	    bool (*each)(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg), void *arg)
 {
 	uint64_t i[3] = { 0 }, n[3] = { 1, 1, 1 };
 
@@ -248,7 +294,8 @@ static bool tensor_each(const struct rank_tensor *t, bool (*each)(const struct r
 
 				for (uint32_t d = 0; d < t->ndim; d++) {
 					g = g * t->shape[d] + t->at[d][i[d]];
-					off += (int64_t)(i[d] - (d == 0 && second ? t->rows0 : 0)) * t->stride[d];
+					off += (int64_t)(i[d] - (d == 0 && second ? t->rows0 : 0)) *
+					       t->stride[d];
 				}
 				if (!each(t, t->ptr[second] + off * t->elem, g, arg))
 					return false;
@@ -316,8 +363,8 @@ static bool check_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void 
 		memcpy(want, clear, t->elem);
 	if (memcmp(p, want, t->elem) == 0)
 		return true;
-	fprintf(stderr, "# %s/%s element %" PRIu64 " is not of step %" PRId64, rank_specs[t->spec].component, rank_specs[t->spec].name, g,
-		(int64_t)step);
+	fprintf(stderr, "# %s/%s element %" PRIu64 " is not of step %" PRId64,
+		rank_specs[t->spec].component, rank_specs[t->spec].name, g, (int64_t)step);
 	for (uint64_t s = 0; s < 100; s++) {
 		value_of(t->spec, g, s, t->elem, want);
 		if (memcmp(p, want, t->elem) == 0)
@@ -351,9 +398,11 @@ bool rank_check_blobs(struct rank *k, uint64_t step, uint32_t world_saved)
 	for (uint32_t r = 0; r < world_saved; r++)
 		for (uint32_t which = 0; which < 2; which++) {
 			blob_of(which, r * which, step, want, &want_len);
-			if (ckpt_blob_read(k->c, which ? "rng" : "cursor", r, got, sizeof got, &len) < 0 || len != want_len ||
-			    memcmp(want, got, len) != 0) {
-				fprintf(stderr, "# blob %u of rank %u is not of step %" PRIu64 "\n", which, r, step);
+			if (ckpt_blob_read(k->c, which ? "rng" : "cursor", r, got, sizeof got,
+					   &len) < 0 ||
+			    len != want_len || memcmp(want, got, len) != 0) {
+				fprintf(stderr, "# blob %u of rank %u is not of step %" PRIu64 "\n",
+					which, r, step);
 				return false;
 			}
 		}
@@ -373,7 +422,8 @@ int rank_step(struct rank *k, uint64_t step, uint32_t mark_flags)
 	return ckpt_snapshot(k->c, step, &m);
 }
 
-int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret, struct ckpt_err *err)
+int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret,
+		 struct ckpt_err *err)
 {
 	struct ckpt_want w = { .size = sizeof w, .flags = flags, .step = step };
 
@@ -408,7 +458,10 @@ void team(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg
 
 	pthread_barrier_init(&barrier, NULL, n);
 	for (uint32_t i = 0; i < n; i++) {
-		m[i] = (struct teammate){ .k = { .plan = p, .rank = i, .arg = arg, .barrier = &barrier }, .script = script };
+		m[i] = (struct teammate){
+			.k = { .plan = p, .rank = i, .arg = arg, .barrier = &barrier },
+			.script = script
+		};
 		MUST(pthread_create(&m[i].thread, NULL, teammate_run, &m[i]) == 0);
 	}
 	for (uint32_t i = 0; i < n; i++)

@@ -28,21 +28,22 @@ void rank_must(int ok, const char *what, const char *file, int line, const char 
 void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int line);
 
 struct plan_of_job {
-	const char *socket, *store, *job, *mesh; /* mesh as mesh_parse takes it; its size is the world */
+	const char *socket, *store, *job,
+		*mesh; /* mesh as mesh_parse takes it; its size is the world */
 	uint64_t generation, guard_ns, memory_max, rows; /* rows: of the large tensors; 0: 64 */
-	uint32_t flags, slots, persist_every, guard;     /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
-	bool shared_only;       /* nothing in private memory */
-	bool extra;             /* one tensor more */
+	uint32_t flags, slots, persist_every, guard; /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
+	bool shared_only;			     /* nothing in private memory */
+	bool extra;				     /* one tensor more */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 };
 
 struct rank_tensor {
 	uint32_t spec, id, ndim, elem, nlocal;
-	uint64_t shape[3], n[3], *at[3];        /* at: the global index of each local one, by dimension */
-	uint64_t rows0;                         /* in the first box */
+	uint64_t shape[3], n[3], *at[3]; /* at: the global index of each local one, by dimension */
+	uint64_t rows0;			 /* in the first box */
 	int64_t stride[3];
-	uint8_t *ptr[2];                        /* of the boxes */
-	uint8_t *own;                           /* malloc'ed */
+	uint8_t *ptr[2]; /* of the boxes */
+	uint8_t *own;	 /* malloc'ed */
 };
 
 struct rank {
@@ -53,20 +54,21 @@ struct rank {
 	struct mesh mesh;
 	uint32_t ntensor;
 	struct rank_tensor t[RANK_TENSORS];
-	uint8_t blob[2][RANK_BLOB_MAX];         /* cursor, rng */
+	uint8_t blob[2][RANK_BLOB_MAX]; /* cursor, rng */
 	uint64_t blob_len[2];
-	void *arg;                              /* the script's */
-	pthread_barrier_t *barrier;             /* of the team; NULL */
+	void *arg;		    /* the script's */
+	pthread_barrier_t *barrier; /* of the team; NULL */
 };
 
 uint32_t rank_world(const char *mesh);
 int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, struct ckpt_err *err);
 int rank_declare(struct rank *k, struct ckpt_err *err);
-void rank_open(struct rank *k, const struct plan_of_job *p, uint32_t rank); /* attach, declare, seal: must succeed, and be ready */
+void rank_open(struct rank *k, const struct plan_of_job *p,
+	       uint32_t rank); /* attach, declare, seal: must succeed, and be ready */
 void rank_close(struct rank *k, uint64_t drain_ns);
 void rank_free(struct rank *k); /* what the library does not own; without ckpt_detach */
 int rank_tensor_find(const struct rank *k, const char *name); /* index into t */
-uint64_t rank_bytes(const struct rank *k); /* of all its tensors */
+uint64_t rank_bytes(const struct rank *k);		      /* of all its tensors */
 
 void rank_fill(struct rank *k, uint64_t step);
 void rank_clear(struct rank *k); /* a pattern that is no step's */
@@ -77,7 +79,8 @@ bool rank_check_blobs(struct rank *k, uint64_t step, uint32_t world_saved);
 
 /* One step of training: guard, update, snapshot. The result of ckpt_snapshot. */
 int rank_step(struct rank *k, uint64_t step, uint32_t mark_flags);
-int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret, struct ckpt_err *err);
+int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret,
+		 struct ckpt_err *err);
 void rank_meet(struct rank *k);
 
 /* Run script in one thread a rank; each opens what it needs. */

@@ -26,7 +26,9 @@ static struct host H;
 
 static struct plan_of_job plan(const char *job, const char *mesh)
 {
-	return (struct plan_of_job){ .socket = H.socket, .store = H.store, .job = job, .mesh = mesh, .guard = CKPT_FINISH };
+	return (struct plan_of_job){
+		.socket = H.socket, .store = H.store, .job = job, .mesh = mesh, .guard = CKPT_FINISH
+	};
 }
 
 static int setup(void **state)
@@ -101,7 +103,8 @@ static void resume_from_nine(struct rank *k)
 
 static void what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk(void **state)
 {
-	static const char *const meshes[] = { "fsdp=4", "fsdp=3", "dp=2,fsdp=2", "fsdp=1", "fsdp=2,tp=2" };
+	static const char *const meshes[] = { "fsdp=4", "fsdp=3", "dp=2,fsdp=2", "fsdp=1",
+					      "fsdp=2,tp=2" };
 	static const enum io_engine engines[] = { IO_THREADS, IO_AUTO };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
 	uint64_t steps[16];
@@ -119,7 +122,8 @@ static void what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk(vo
 			MUST_BE(steps[0], 9);
 			for (uint32_t f = 0; f < 2; f++) {
 				uint32_t how = flags[f];
-				struct plan_of_job q = plan(job, meshes[(i + f + 1) % ARRAY_LEN(meshes)]);
+				struct plan_of_job q =
+					plan(job, meshes[(i + f + 1) % ARRAY_LEN(meshes)]);
 
 				team(&q, resume_from_nine, &how);
 			}
@@ -131,9 +135,13 @@ static void what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk(vo
 /* --- the life of a snapshot --- */
 static void policy_script(struct rank *k)
 {
-	static const struct { uint32_t flags; bool written; } mark[] = {
-		{ 0, false }, { 0, false }, { 0, true }, { CKPT_PERSIST, true }, { 0, false }, { 0, false }, { 0, true },
-		{ CKPT_STAGE_ONLY, false }, { CKPT_FINAL, true },
+	static const struct {
+		uint32_t flags;
+		bool written;
+	} mark[] = {
+		{ 0, false },	      { 0, false }, { 0, true }, { CKPT_PERSIST, true },
+		{ 0, false },	      { 0, false }, { 0, true }, { CKPT_STAGE_ONLY, false },
+		{ CKPT_FINAL, true },
 	};
 	struct ckpt_stats st = { .size = sizeof st };
 	uint64_t wrote = 0;
@@ -152,8 +160,10 @@ static void policy_script(struct rank *k)
 	MUST_BE(st.committed, wrote);
 	MUST_BE(st.last_committed_step, ARRAY_LEN(mark));
 	MUST(st.skipped == 0 && st.torn == 0 && st.failed == 0 && st.unguarded == 0);
-	MUST(st.copy_bytes >= ARRAY_LEN(mark) && st.copy_ns > 0 && st.stall_ns_max > 0 && st.stall_ns_max <= st.stall_ns_sum);
-	MUST(0 < st.staged_ns && st.staged_ns <= st.persisted_ns && st.persisted_ns <= st.committed_ns);
+	MUST(st.copy_bytes >= ARRAY_LEN(mark) && st.copy_ns > 0 && st.stall_ns_max > 0 &&
+	     st.stall_ns_max <= st.stall_ns_sum);
+	MUST(0 < st.staged_ns && st.staged_ns <= st.persisted_ns &&
+	     st.persisted_ns <= st.committed_ns);
 	for (uint64_t step = 1; k->rank == 0 && step <= ARRAY_LEN(mark); step++)
 		MUST_BE(host_has(&H, "policy", step), mark[step - 1].written);
 	rank_close(k, 0);
@@ -179,7 +189,9 @@ static void every_third_is_written_and_a_mark_can_say_otherwise(void **state)
 
 static void *open_soon(void *arg)
 {
-	const struct timespec wait = { .tv_nsec = 30000000 }; /* so that the other one is likely to be waiting by then */
+	const struct timespec wait = {
+		.tv_nsec = 30000000
+	}; /* so that the other one is likely to be waiting by then */
 
 	nanosleep(&wait, NULL);
 	gate_set(arg, false);
@@ -260,7 +272,8 @@ static void torn_script(struct rank *k)
 		int rc = ckpt_snapshot(k->c, step, NULL);
 
 		MUST(rc == 0 || rc == CKPT_SKIPPED);
-		if (rc == 0 && k->rank == 1 && ckpt_guard(k->c, NULL) == CKPT_TORN) { /* at once: the copy cannot have ended */
+		if (rc == 0 && k->rank == 1 &&
+		    ckpt_guard(k->c, NULL) == CKPT_TORN) { /* at once: the copy cannot have ended */
 			torn++;
 			rank_fill(k, step + 1);
 			MUST(ckpt_wait(k->c, step, CKPT_STAGED, 10 * SEC, &err) == -ENOENT);
@@ -294,10 +307,14 @@ static void a_copy_that_a_guard_gave_up_is_never_written(void **state)
 	(void)state;
 	p.guard = CKPT_NEVER;
 	p.rows = 20000;
-	p.shared_only = true;
 	host_start(&H, IO_THREADS, NULL);
-	team(&p, torn_script, NULL);
-	host_committed(&H, "torn", NULL, 0);
+	for (int shared = 0; shared < 2;
+	     shared++) { /* what is given up is the library's copy, or the daemon's */
+		p.job = shared ? "torn" : "torn-private";
+		p.shared_only = shared;
+		team(&p, torn_script, NULL);
+		host_committed(&H, p.job, NULL, 0);
+	}
 }
 
 static void who_does_not_guard_is_not_written(void **state)
@@ -319,7 +336,10 @@ static void who_does_not_guard_is_not_written(void **state)
 	}
 	assert_int_equal(ckpt_wait(k.c, 1, CKPT_STAGED, 5 * SEC, &err), -ENOENT);
 	rank_fill(&k, 6);
-	assert_int_equal(ckpt_snapshot(k.c, 6, &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark), .flags = CKPT_FINAL }), 0);
+	assert_int_equal(ckpt_snapshot(k.c, 6,
+				       &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark),
+							    .flags = CKPT_FINAL }),
+			 0);
 	must_wait(&k, 6, CKPT_COMMITTED);
 	assert_int_equal(ckpt_stats(k.c, &st), 0);
 	assert_true(st.unguarded >= 1);
@@ -357,7 +377,9 @@ static void steps_grow_and_flags_are_known(void **state)
 	rank_open(&k, &p, 0);
 	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0, &got, &err), -ENOENT);
 	assert_int_equal(rank_restore(&k, 17, 0, &got, &err), -ENOENT);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY, &got, &err), -EINVAL);
+	assert_int_equal(
+		rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY, &got, &err),
+		-EINVAL);
 	must_step(&k, 5, CKPT_STAGE_ONLY);
 	must_wait(&k, 5, CKPT_STAGED);
 	assert_int_equal(rank_step(&k, 5, 0), -EINVAL);
@@ -403,7 +425,8 @@ static void epochs_script(struct rank *k)
 	MUST_OK(ckpt_alloc(k->c, MAX(bytes, UINT64_C(1)), &moved, &err), &err);
 	memset(k->t[i].ptr[0], 0x77, bytes);
 	k->t[i].ptr[0] = moved;
-	MUST_OK(ckpt_tensor_move(k->c, k->t[i].id, &(struct ckpt_local){ .ptr = moved }, 1, &err), &err);
+	MUST_OK(ckpt_tensor_move(k->c, k->t[i].id, &(struct ckpt_local){ .ptr = moved }, 1, &err),
+		&err);
 	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
 	must_step(k, 4, 0);
 	must_wait(k, 4, CKPT_COMMITTED);
@@ -429,11 +452,14 @@ static void epochs_script(struct rank *k)
 			MUST(strstr(err.msg, "uneven") && rank_check_clear(k));
 			i = rank_tensor_find(k, "uneven");
 		}
-		MUST_OK(rank_restore(k, step, CKPT_FROM_DISK | (step == 5 ? CKPT_LENIENT : 0), &got, &err), &err);
+		MUST_OK(rank_restore(k, step, CKPT_FROM_DISK | (step == 5 ? CKPT_LENIENT : 0), &got,
+				     &err),
+			&err);
 		MUST_BE(got.step, step);
 		MUST_BE(got.nmissing, step == 5);
 		if (step == 5)
-			tensor_each(&k->t[i], fill_one, &step); /* left as it was; all others must be right */
+			tensor_each(&k->t[i], fill_one,
+				    &step); /* left as it was; all others must be right */
 		MUST(rank_check(k, step));
 		rank_meet(k);
 		rank_close(k, 0);
@@ -451,12 +477,22 @@ static void declarations_change_between_snapshots(void **state)
 	host_committed(&H, "epochs", NULL, 0);
 }
 
-static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t rows, bool twice, struct ckpt_err *err)
+static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t rows, bool twice,
+		      struct ckpt_err *err)
 {
 	const struct ckpt_placement place = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { 0 };
-	struct ckpt_tensor t = { .size = sizeof t, .dtype = dtype, .component = "model", .name = name, .ndim = 1, .mesh = k->mesh_id, .nplace = 1,
-				 .nlocal = 1, .shape = &rows, .place = &place, .local = &local };
+	struct ckpt_tensor t = { .size = sizeof t,
+				 .dtype = dtype,
+				 .component = "model",
+				 .name = name,
+				 .ndim = 1,
+				 .mesh = k->mesh_id,
+				 .nplace = 1,
+				 .nlocal = 1,
+				 .shape = &rows,
+				 .place = &place,
+				 .local = &local };
 	int rc = ckpt_alloc(k->c, rows * 16, &local.ptr, err);
 
 	if (rc == 0)
@@ -484,7 +520,8 @@ static void disagree_script(struct rank *k)
 		rank_meet(k);
 		MUST_BE(ckpt_seal(k->c, 30 * SEC, &err), -EINVAL);
 		MUST(strstr(err.msg, "one") && strstr(err.msg, "two") && !strstr(err.msg, "same"));
-		MUST(strstr(err.msg, "F16") && strstr(err.msg, "F32") && strstr(err.msg, "rank 0") && strstr(err.msg, "rank 1"));
+		MUST(strstr(err.msg, "F16") && strstr(err.msg, "F32") &&
+		     strstr(err.msg, "rank 0") && strstr(err.msg, "rank 1"));
 		/* Put right. */
 		MUST(ckpt_tensor_drop(k->c, 1) == 0 && ckpt_tensor_drop(k->c, 2) == 0);
 		MUST_OK(add_simple(k, "one", CKPT_F32, 8, false, &err), &err);
@@ -569,7 +606,8 @@ static void misfit_script(struct rank *k)
 	rank_open(k, &p, k->rank);
 	rank_clear(k);
 	MUST_BE(rank_restore(k, CKPT_LATEST, 0, &got, &err), -EMEDIUMTYPE);
-	MUST(strstr(err.msg, "optim/w.master") && strstr(err.msg, "model/w:") && strstr(err.msg, "optim/w.exp_avg") && !strstr(err.msg, "tiny"));
+	MUST(strstr(err.msg, "optim/w.master") && strstr(err.msg, "model/w:") &&
+	     strstr(err.msg, "optim/w.exp_avg") && !strstr(err.msg, "tiny"));
 	MUST(rank_check_clear(k));
 	rank_meet(k);
 	rank_close(k, 0);
@@ -708,7 +746,8 @@ static struct {
 	_Atomic uint32_t lists;
 } listed;
 
-static int counting_list(void *ctx, int dirfd, int (*each)(void *arg, const char *name, unsigned char type), void *arg)
+static int counting_list(void *ctx, int dirfd,
+			 int (*each)(void *arg, const char *name, unsigned char type), void *arg)
 {
 	int rc = io_ops_posix.list(ctx, dirfd, each, arg);
 
@@ -869,7 +908,8 @@ static void fingerprints_of_the_ranks_add_up_to_the_stored_ones(void **state)
 		team(&p, fingerprint_script, NULL);
 		c = host_open(&H, job, 9);
 		for (uint32_t i = 0; i < ARRAY_LEN(rank_specs) - 1; i++) {
-			uint32_t id = table_find(&c->table, rank_specs[i].component, rank_specs[i].name, TABLE_NONE);
+			uint32_t id = table_find(&c->table, rank_specs[i].component,
+						 rank_specs[i].name, TABLE_NONE);
 
 			assert_int_not_equal(id, TABLE_NONE);
 			assert_int_equal(c->table.tensor[id].fp, atomic_load(&fp_sum[i]));
@@ -1015,7 +1055,8 @@ static void *team_of_nine(void *arg)
 
 static void jobs_do_not_meet(void **state)
 {
-	struct plan_of_job p[3] = { plan("one", "fsdp=2"), plan("two", "fsdp=3"), plan("three", "dp=2") };
+	struct plan_of_job p[3] = { plan("one", "fsdp=2"), plan("two", "fsdp=3"),
+				    plan("three", "dp=2") };
 	pthread_t t[3];
 
 	(void)state;
@@ -1078,7 +1119,8 @@ static int raw_connect(void)
 }
 
 /* The type of the answer, 0 when the connection ended; *ret_code of a refusal. */
-static uint32_t raw_ask(int sock, void *msg, uint32_t type, uint32_t bytes, int fd, int32_t *ret_code, char *ret_text)
+static uint32_t raw_ask(int sock, void *msg, uint32_t type, uint32_t bytes, int fd,
+			int32_t *ret_code, char *ret_text)
 {
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
 	int got[WIRE_FDS_MAX], nfd, n;
@@ -1102,13 +1144,17 @@ static int memfd_of(const void *bytes, size_t n, int seals)
 {
 	int fd = memfd_create("raw", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	assert_true(fd >= 0 && write(fd, bytes, n) == (ssize_t)n && fcntl(fd, F_ADD_SEALS, seals) == 0);
+	assert_true(fd >= 0 && write(fd, bytes, n) == (ssize_t)n &&
+		    fcntl(fd, F_ADD_SEALS, seals) == 0);
 	return fd;
 }
 
 static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
 {
-	static const struct { struct wire_hello h; int32_t code; } bad[] = {
+	static const struct {
+		struct wire_hello h;
+		int32_t code;
+	} bad[] = {
 		{ { .rank = 0, .world = 0, .nslot = 2, .job = "raw" }, -EINVAL },
 		{ { .rank = 2, .world = 2, .nslot = 2, .job = "raw" }, -EINVAL },
 		{ { .rank = 0, .world = UINT32_MAX, .nslot = 2, .job = "raw" }, -EINVAL },
@@ -1120,7 +1166,9 @@ static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
 	};
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
 	struct plan_of_job p = plan("sane", "fsdp=1");
-	struct wire_hello good = { .rank = 0, .world = 1, .nslot = 2, .job = "raw", .generation = 3 };
+	struct wire_hello good = {
+		.rank = 0, .world = 1, .nslot = 2, .job = "raw", .generation = 3
+	};
 	struct wire_segment seg = { .id = 0, .bytes = 4096 };
 	struct wire_declare decl = { .epoch = 1, .bytes = 4096 };
 	struct wire_adopt adopt = { .slot = 7, .bytes = 4096 };
@@ -1142,7 +1190,8 @@ static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
 		struct wire_hello h = bad[i].h;
 
 		sock = raw_connect();
-		assert_int_equal(raw_ask(sock, &h, WIRE_HELLO, sizeof h, store, &code, text), WIRE_REFUSE);
+		assert_int_equal(raw_ask(sock, &h, WIRE_HELLO, sizeof h, store, &code, text),
+				 WIRE_REFUSE);
 		assert_int_equal(code, bad[i].code);
 		assert_true(strlen(text) > 10);
 		(void)close(sock);
@@ -1159,40 +1208,62 @@ static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
 	assert_int_equal(raw_ask(sock, &bye, WIRE_OK, sizeof bye.head, -1, NULL, NULL), 0);
 	(void)close(sock);
 	sock = raw_connect();
-	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -EPROTO);
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, file, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, file, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -ENOTDIR);
 	/* Attached, and then nonsense. */
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text), WIRE_WELCOME);
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text),
+			 WIRE_WELCOME);
+	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -EPROTO);
 	other = raw_connect();
-	assert_int_equal(raw_ask(other, &good, WIRE_HELLO, sizeof good, store, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(other, &good, WIRE_HELLO, sizeof good, store, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -EBUSY);
 	(void)close(other);
-	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -EPROTO);
-	assert_int_equal(raw_ask(sock, &steps, WIRE_STEPS, sizeof steps, -1, &code, text), WIRE_STEPS_ARE);
+	assert_int_equal(raw_ask(sock, &steps, WIRE_STEPS, sizeof steps, -1, &code, text),
+			 WIRE_STEPS_ARE);
 	fd = memfd_of(junk, 4096, 0);
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
+			 WIRE_REFUSE);
 	assert_non_null(strstr(text, "seals"));
+	(void)close(fd);
+	fd = memfd_of(junk, 4096,
+		      F_SEAL_GROW); /* a slot of an earlier daemon that could still shrink */
+	adopt.slot = 0;
+	assert_int_equal(raw_ask(sock, &adopt, WIRE_ADOPT, sizeof adopt, fd, &code, text),
+			 WIRE_REFUSE);
+	assert_non_null(strstr(text, "seals"));
+	adopt.slot = 7;
 	(void)close(fd);
 	fd = memfd_of(junk, 4096, F_SEAL_SHRINK | F_SEAL_GROW);
 	seg.bytes = 8192;
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
+			 WIRE_REFUSE);
 	seg.bytes = 4096;
 	seg.id = WIRE_SEGMENTS_MAX;
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -E2BIG);
 	seg.id = 5;
 	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_OK);
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
+			 WIRE_REFUSE);
 	assert_int_equal(code, -EALREADY);
-	assert_int_equal(raw_ask(sock, &adopt, WIRE_ADOPT, sizeof adopt, fd, &code, text), WIRE_REFUSE);
-	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, fd, &code, text), WIRE_REFUSE); /* may still be written */
+	assert_int_equal(raw_ask(sock, &adopt, WIRE_ADOPT, sizeof adopt, fd, &code, text),
+			 WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, fd, &code, text),
+			 WIRE_REFUSE); /* may still be written */
 	(void)close(fd);
-	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, file, &code, text), WIRE_REFUSE);
+	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, file, &code, text),
+			 WIRE_REFUSE);
 	assert_true(code < 0 && strlen(text) > 10);
 	assert_int_equal(raw_ask(sock, &bye, WIRE_BYE, sizeof bye, -1, &code, text), WIRE_OK);
 	(void)close(sock);
@@ -1289,7 +1360,8 @@ static void adopt_script(struct rank *k)
 	if (k->rank == 0)
 		host_start(&H, IO_THREADS, NULL);
 	rank_meet(k);
-	for (until = now_ns() + 30 * SEC; st.reattached == 0; sched_yield()) { /* until then the old daemon's failure is what is known */
+	for (until = now_ns() + 30 * SEC; st.reattached == 0;
+	     sched_yield()) { /* until then the old daemon's failure is what is known */
 		MUST(ckpt_stats(k->c, &st) == 0);
 		MUST(now_ns() < until);
 	}

@@ -124,7 +124,7 @@ static const char *run(enum snap_mutant mutant)
 				 .job = "mutants",
 				 .mesh = "fsdp=2",
 				 .guard = CKPT_NEVER,
-				 .rows = 30000,
+				 .rows = 10000,
 				 .shared_only = true };
 	struct ckpt_err err = { 0 };
 	const char *what;
