@@ -148,10 +148,11 @@ struct job {
 /* Under ThreadSanitizer one thread runs thirty times slower, and more cases show no more races. */
 #if defined(__SANITIZE_THREAD__)
 #define FEWER(n) ((n) / 6 + 1)
+#define EVERY 6
 #else
 #define FEWER(n) (n)
+#define EVERY 1
 #endif
-
 
 static inline void job_make(struct job *j, const char *mesh, uint64_t seed, uint64_t scale)
 {
