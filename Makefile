@@ -58,7 +58,7 @@ LIBS.cli := -ljansson
 all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer
 
 define room
-SRC.$(1) := $$(filter-out %/main.c,$$(wildcard $$(DIR.$(1))/*.c))
+SRC.$(1) := $$(filter-out %/ckptctl.c %/ckptd.c,$$(wildcard $$(DIR.$(1))/*.c))
 OBJ.$(1) := $$(SRC.$(1):%.c=$(O)/%.o)
 $(O)/$(1).a: $$(OBJ.$(1)) $(O)/$(1).list
 	$$(Q)rm -f $$@
@@ -84,10 +84,10 @@ CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
 
 TRAINER  := $(patsubst %.c,$(O)/%.o,$(wildcard tests/trainer/*.c))
-$(B)/ckptctl: $(O)/ckpt/cli/main.o $(ARCH.cli)
+$(B)/ckptctl: $(O)/ckpt/cli/ckptctl.o $(ARCH.cli)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.cli)
-$(B)/ckptd: $(O)/daemon/main.o $(ARCH.daemon)
+$(B)/ckptd: $(O)/daemon/ckptd.o $(ARCH.daemon)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $< $(LINK.daemon)
 $(B)/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
@@ -133,7 +133,7 @@ MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),
 units: $(UNIT:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
 fuzzers: $(FUZZ:%=$(O)/fuzz/%)
-objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/main.o $(O)/ckpt/cli/main.o \
+objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh))

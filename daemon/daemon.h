@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.h - ckptd as a library: main.c and the tests call it.
+ * daemon.h - ckptd as a library: ckptd.c and the tests call it.
  *
  * One thread (whoever calls daemon_run) owns all state: sockets, jobs, launches, snapshots.
  * Whatever may take long - copying, touching memory, file systems, planning - is a task that a

@@ -2,7 +2,7 @@
 /*
  * io_pool.c - the engine without io_uring: threads that carry one transfer each through the table,
  * at equal speed for blocks of megabytes. Also what the sanitizers and fault tests see through. A
- * transfer belongs to the owner, then through `todo` to one thread, then through `done` to the
+ * transfer belongs to the owner, then through `asked` to one thread, then through `done` to the
  * owner again.
  */
 #include "ckpt/io/io_engine.h"
@@ -14,7 +14,7 @@
 
 struct pool {
 	const struct io_ops *ops;
-	struct queue todo, done;
+	struct queue asked, done;
 	pthread_t thread[POOL_THREADS_MAX];
 	uint32_t nthread;
 };
@@ -24,7 +24,7 @@ static void *pool_run(void *arg)
 	struct pool *p = arg;
 	struct io_xfer *x;
 
-	while ((x = queue_pop(&p->todo))) {
+	while ((x = queue_pop(&p->asked))) {
 		io_xfer_run(x, p->ops);
 		(void)queue_push(&p->done, x);
 	}
@@ -34,7 +34,7 @@ static void *pool_run(void *arg)
 static bool pool_start(struct io_queue *q, struct io_xfer *x)
 {
 	struct pool *p = q->state;
-	bool pushed = queue_push(&p->todo, x);
+	bool pushed = queue_push(&p->asked, x);
 
 	assert(pushed);
 	return false;
@@ -51,10 +51,10 @@ static void pool_close(struct io_queue *q)
 {
 	struct pool *p = q->state;
 
-	queue_close(&p->todo);
+	queue_close(&p->asked);
 	for (uint32_t i = 0; i < p->nthread; i++)
 		(void)pthread_join(p->thread[i], NULL);
-	queue_destroy(&p->todo);
+	queue_destroy(&p->asked);
 	queue_destroy(&p->done);
 	free(TAKE(q->state));
 }
@@ -67,13 +67,13 @@ static const struct io_engine_ops pool_ops = {
 
 static int queues_init(struct pool *p, uint32_t depth)
 {
-	int rc = queue_init(&p->todo, depth);
+	int rc = queue_init(&p->asked, depth);
 
 	if (rc)
 		return rc;
 	rc = queue_init(&p->done, depth);
 	if (rc)
-		queue_destroy(&p->todo);
+		queue_destroy(&p->asked);
 	return rc;
 }
 

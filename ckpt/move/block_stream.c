@@ -30,7 +30,7 @@ struct streaming {
 	size_t mem_bytes;
 	bool *finished; /* [n] */
 	uint64_t next_submit, next_done;
-	struct queue todo, done;
+	struct queue asked, done;
 	pthread_t worker[WORKERS_MAX];
 	uint32_t nworker;
 	struct io_queue *io;
@@ -49,7 +49,7 @@ static void *worker_main(void *arg)
 	struct streaming *r = arg;
 	struct slot *x;
 
-	while ((x = queue_pop(&r->todo))) {
+	while ((x = queue_pop(&r->asked))) {
 		slot_work(r, x);
 		queue_push(&r->done, x);
 	}
@@ -70,7 +70,7 @@ static uint32_t workers_wanted(uint64_t blocks)
 static int workers_start(struct streaming *r)
 {
 	uint32_t want = workers_wanted(r->s->n);
-	int e = queue_init(&r->todo, ARRAY_LEN(r->slot));
+	int e = queue_init(&r->asked, ARRAY_LEN(r->slot));
 
 	if (e == 0)
 		e = queue_init(&r->done, ARRAY_LEN(r->slot));
@@ -85,11 +85,11 @@ static int workers_start(struct streaming *r)
 
 static void workers_stop(struct streaming *r)
 {
-	if (r->todo.item)
-		queue_close(&r->todo);
+	if (r->asked.item)
+		queue_close(&r->asked);
 	for (uint32_t i = 0; i < r->nworker; i++)
 		pthread_join(r->worker[i], NULL);
-	queue_destroy(&r->todo);
+	queue_destroy(&r->asked);
 	queue_destroy(&r->done);
 }
 
@@ -151,7 +151,7 @@ static void arrived(struct streaming *r, struct slot *x)
 		b->got = MIN(b->got, (int64_t)b->len);
 	}
 	if (r->nworker) {
-		queue_push(&r->todo, x);
+		queue_push(&r->asked, x);
 		return;
 	}
 	slot_work(r, x);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ranks.c - forks, watches and ends the ranks; barrier, share and agree among them. Called by
- * main.c (parent) and train.c (ranks). Invariant: only the parent decides that the job is over.
+ * trainer.c (parent) and train.c (ranks). Invariant: only the parent decides that the job is over.
  */
 #include "ranks.h"
 

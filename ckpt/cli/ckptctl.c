@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - ckptctl. Everything is in cli_run, which tests call too. */
+/* ckptctl.c - ckptctl. Everything is in cli_run, which tests call too. */
 #include "ckpt/cli/cli.h"
 
 int main(int argc, char **argv)

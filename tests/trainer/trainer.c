@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - the demo trainer: a byte-level language model trained in N processes with snapshots by
+ * trainer.c - the demo trainer: a byte-level language model trained in N processes with snapshots by
  * ckptd.
  *
  * This process is the parent of the ranks: it reads the text, shapes the model, forks, and waits.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// main.c - the program ckptd: options, signals, going to the background. Everything else is
+// ckptd.c - the program ckptd: options, signals, going to the background. Everything else is
 // daemon.h.
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
