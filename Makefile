@@ -23,7 +23,7 @@ CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -fPIC -fvisibility=hidden -fstack-prote
 LDFLAGS  += $(filter -fsanitize%,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
-ROOMS    := base layout table io plan native store move device client daemon cli
+ROOMS    := base layout table io plan native safetensors store move device client daemon cli
 DIR.base := ckpt/base
 DIR.layout := ckpt/layout
 DIR.table := ckpt/table
@@ -31,6 +31,7 @@ DIR.io := ckpt/io
 DIR.plan := ckpt/plan
 DIR.store := ckpt/store
 DIR.native := formats/native
+DIR.safetensors := formats/safetensors
 DIR.move := ckpt/move
 DIR.device := ckpt/device
 DIR.client := ckpt/client
@@ -42,14 +43,16 @@ USES.table := layout base
 USES.io := base
 USES.plan := table layout base
 USES.native := table layout base
+USES.safetensors := table layout base
 USES.store := native table layout io base
 USES.move := native plan io table layout base
 USES.device := base
 USES.client := device table layout base
 USES.daemon := client move store native plan io table device layout base
-USES.cli := move store native plan io table layout base
-# Of a room named here, only these headers may be included: the daemon speaks the client's protocol and knows nothing else of it.
+USES.cli := client move store safetensors native plan io table device layout base
+# Of a room named here, only these headers may be included: the daemon and the command speak the client's protocol and know nothing else of it.
 ONLY.daemon.client := wire.h shared.h
+ONLY.cli.client := wire.h
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.base := -lisal
 LIBS.io := -luring
@@ -115,7 +118,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
 FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_ROOMS := cli $(filter-out cli,daemon $(USES.daemon))
+FUZZ_ROOMS := cli daemon $(USES.cli)
 FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
 $(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(FUZZ_ROOMS:%=$(O)/%.a)
 	@mkdir -p $(@D)

@@ -12,6 +12,8 @@
 #define NEAR_MAX 2
 #define LINE_BYTES 8192
 
+volatile sig_atomic_t cli_stops, cli_stop_signal;
+
 static const struct {
 	int rc, code;
 } exits[] = {
@@ -24,6 +26,7 @@ static const struct {
 	{ -ENOMEM, CLI_NO_SPACE },	 { -ECONNREFUSED, CLI_NO_DAEMON },
 	{ -ECONNRESET, CLI_NO_DAEMON },	 { -ETIMEDOUT, CLI_TIMEOUT },
 	{ -ECANCELED, CLI_INTERRUPTED }, { -EINVAL, CLI_USAGE },
+	{ -EAGAIN, CLI_TEMPORARY },
 	{ -ENOTUNIQ, CLI_USAGE },	 { -ENAMETOOLONG, CLI_USAGE },
 };
 
@@ -31,6 +34,8 @@ int cli_exit(int rc)
 {
 	if (rc >= 0)
 		return CLI_OK;
+	if (rc == -ECANCELED && cli_stop_signal == SIGTERM)
+		return CLI_TERMINATED;
 	for (uint32_t i = 0; i < ARRAY_LEN(exits); i++)
 		if (exits[i].rc == rc)
 			return exits[i].code;
@@ -67,7 +72,7 @@ void cli_hint(struct cli *c, const char *fmt, ...)
 	char line[LINE_BYTES];
 	va_list ap;
 
-	if (c->json)
+	if (c->json || c->quiet)
 		return;
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof line, fmt, ap);
@@ -212,6 +217,7 @@ int cli_run(int argc, char **argv, FILE *out, FILE *err)
 	int rc = parse(&c, argc, argv, &why), code;
 
 	c.json |= c.value[OPT_JSON] != NULL;
+	c.quiet = c.value[OPT_QUIET] != NULL;
 	if (env && *env)
 		c.where = env;
 	if (c.value[OPT_STORE])

@@ -16,6 +16,7 @@
 #include "ckpt/cli/output.h"
 #include "ckpt/cli/screen.h"
 #include "ckpt/io/io.h"
+#include <signal.h>
 #include <stdio.h>
 
 #define CLI_VERSION CKPT_VERSION
@@ -31,6 +32,7 @@ enum cli_exit {
 	CLI_OK = 0,
 	CLI_FAILED = 1,
 	CLI_USAGE = 2,
+	CLI_WARNINGS = 3,
 	CLI_CORRUPT = 4,
 	CLI_UNCOMMITTED = 5,
 	CLI_DIFFERS = 6,
@@ -41,9 +43,20 @@ enum cli_exit {
 	CLI_NO_SPACE = 13,
 	CLI_NO_DAEMON = 14,
 	CLI_TIMEOUT = 15,
+	CLI_TEMPORARY = 75,
 	CLI_INTERRUPTED = 130,
+	CLI_TERMINATED = 143,
 };
-int cli_exit(int rc); /* a negative errno of any room; 0 for 0 and above */
+/* A negative errno of any room; 0 for 0 and above. -ECANCELED: 130, or 143 after SIGTERM. */
+int cli_exit(int rc);
+
+/* Signals so far that ask to stop (SIGINT, SIGTERM), and the last of them: main's handler counts.
+ * Whatever takes long asks cli_stopped() and ends with -ECANCELED; progress_tick does. */
+extern volatile sig_atomic_t cli_stops, cli_stop_signal;
+static inline bool cli_stopped(void)
+{
+	return cli_stops > 0;
+}
 
 /* --- options --- */
 enum cli_option_id {
@@ -54,10 +67,47 @@ enum cli_option_id {
 	OPT_COLOR,
 	OPT_HELP,
 	OPT_VERSION,
+	OPT_QUIET,
+	OPT_SOCKET,
 	OPT_ALL,
 	OPT_DATA,
+	OPT_DATA_SUBSET,
 	OPT_TENSORS,
+	OPT_FILES,
+	OPT_MAP,
+	OPT_SVG,
+	OPT_DEPTH,
+	OPT_LAYOUTS,
+	OPT_VALUES,
+	OPT_SLICE,
+	OPT_NPY,
+	OPT_OUTPUT,
+	OPT_STATS,
+	OPT_MESH,
+	OPT_LAYOUT,
+	OPT_RANK,
+	OPT_MEM_LIMIT,
+	OPT_WATCH,
+	OPT_JOB,
+	OPT_STATE,
+	OPT_TIMEOUT,
+	OPT_FINAL,
+	OPT_WAIT,
+	OPT_JOB_SIZE,
 	OPT_COUNT,
+};
+
+/* What an argument is: completion offers what there is of it. */
+enum cli_arg {
+	ARG_NONE, /* nothing can be offered; ends a verb's list */
+	ARG_CKPT,
+	ARG_STEP, /* a step's number, latest */
+	ARG_TENSOR,
+	ARG_JOB,
+	ARG_DIR,
+	ARG_FILE,
+	ARG_VERB,
+	ARG_SHELL,
 };
 
 struct cli_option {
@@ -68,6 +118,7 @@ struct cli_option {
 	const char *choice; /* "auto|always|never": the arguments there are; NULL: any */
 	const char *help; /* global options; the others are described by the verb that takes them */
 	bool global;	  /* taken before and after every verb */
+	enum cli_arg kind; /* of its argument */
 };
 extern const struct cli_option cli_options[];
 extern const uint32_t cli_option_count;
@@ -90,11 +141,14 @@ struct cli_verb {
 	const struct cli_example *example;    /* ends with a NULL command */
 	const struct cli_verb_option *option; /* of its own; ends with OPT_NONE; NULL: none */
 	const char *exits;		      /* its exit codes in words */
+	const enum cli_arg *args; /* ends with ARG_NONE; more arguments are of the last kind; NULL */
 	uint32_t narg_max;
 	int (*run)(struct cli *c); /* returns an exit code; begins and ends the document */
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
-extern const struct cli_verb verb_ls, verb_show, verb_verify, verb_version;
+extern const struct cli_verb verb_cat, verb_completion, verb_convert, verb_diff, verb_doctor,
+	verb_drain, verb_forget, verb_ls, verb_man, verb_plan, verb_restore, verb_show, verb_stats,
+	verb_status, verb_trigger, verb_verify, verb_version, verb_wait;
 const struct cli_verb *cli_verb_find(const char *name);
 
 /* What a verb gets. */
@@ -105,7 +159,7 @@ struct cli {
 	uint32_t narg;
 	char **arg;	   /* what is left besides options */
 	const char *where; /* -C, else CKPTD_STORE, else ".": the default store or job directory */
-	bool json;
+	bool json, quiet;
 	struct screen out_screen, err_screen;
 	struct output *o;
 	FILE *out, *err;

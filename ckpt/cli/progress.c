@@ -11,26 +11,33 @@
 #define INTERVAL_NS (100 * NS_PER_MS)
 #define BAR 20
 
-void progress_begin(struct progress *p, FILE *err, const struct screen *screen, bool quiet,
-		    uint64_t total, const char *fmt, ...)
+static bool shown(const struct progress *p)
+{
+	return p->c->err_screen.terminal && !p->c->json && !p->c->quiet;
+}
+
+void progress_begin(struct progress *p, struct cli *c, uint64_t total, const char *fmt, ...)
 {
 	va_list ap;
 
-	*p = (struct progress){ .f = quiet || !screen->terminal ? NULL : err,
-				.screen = screen,
-				.begin_ns = now_ns(),
-				.total = total };
+	*p = (struct progress){ .c = c, .begin_ns = now_ns(), .total = total };
 	p->shown_ns = p->begin_ns;
 	va_start(ap, fmt);
 	vsnprintf(p->what, sizeof p->what, fmt, ap);
 	va_end(ap);
 }
 
+void progress_skip(struct progress *p, uint64_t bytes)
+{
+	p->before += bytes;
+	p->done += bytes;
+}
+
 static double rate(const struct progress *p)
 {
 	uint64_t ns = now_ns() - p->begin_ns;
 
-	return ns ? (double)p->done * (double)NS_PER_S / (double)ns : 0;
+	return ns ? (double)(p->done - p->before) * (double)NS_PER_S / (double)ns : 0;
 }
 
 static void draw(const struct progress *p)
@@ -42,14 +49,14 @@ static void draw(const struct progress *p)
 	int left = speed > 0 ? (int)MIN((double)rest / speed, 359999.0) : 0;
 
 	for (uint32_t i = 0; i < BAR; i++)
-		strcat(bar, i < full ? (p->screen->unicode ? "\u2588" : "#")
-				     : (p->screen->unicode ? "\u2591" : "."));
+		strcat(bar, i < full ? (p->c->err_screen.unicode ? "\u2588" : "#")
+				     : (p->c->err_screen.unicode ? "\u2591" : "."));
 	snprintf(line, sizeof line, "%s  %s %3.0f %%  %.2f GB/s  %d:%02d left",
 		 screen_clean(p->what, what, sizeof what), bar, 100 * part, speed / 1e9, left / 60,
 		 left % 60);
-	if (screen_columns(line) < p->screen->width)
-		fprintf(p->f, "\r%s\033[K", line);
-	fflush(p->f);
+	if (screen_columns(line) < p->c->err_screen.width)
+		fprintf(p->c->err, "\r%s\033[K", line);
+	fflush(p->c->err);
 }
 
 int progress_tick(void *arg, uint64_t done)
@@ -58,18 +65,18 @@ int progress_tick(void *arg, uint64_t done)
 	uint64_t now = now_ns();
 
 	p->done += done;
-	if (p->f && now - p->shown_ns >= INTERVAL_NS) {
+	if (shown(p) && now - p->shown_ns >= INTERVAL_NS) {
 		p->shown_ns = now;
 		draw(p);
 	}
-	return 0;
+	return cli_stopped();
 }
 
 double progress_end(struct progress *p)
 {
-	if (p->f && p->shown_ns != p->begin_ns)
-		fputs("\r\033[K", p->f);
-	if (p->f)
-		fflush(p->f);
+	if (shown(p) && p->shown_ns != p->begin_ns)
+		fputs("\r\033[K", p->c->err);
+	if (shown(p))
+		fflush(p->c->err);
 	return rate(p);
 }

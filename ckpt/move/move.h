@@ -8,6 +8,7 @@
 #define CKPT_MOVE_MOVE_H
 #include "ckpt/io/io.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/plan/window.h"
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
@@ -52,6 +53,23 @@ void move_close(struct move_files *f);
  */
 int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
 	      move_tick_fn *tick, void *arg, struct ckpt_err *err);
+
+/* One window (plan/window.h) of a destination, per-rank blobs included, from files to its buffer. */
+int move_window(const struct move_files *f, const struct window *w, void *buf, move_tick_fn *tick,
+		void *arg, struct ckpt_err *err);
+
+/*
+ * All windows of dst, one after the other, in bounded memory: while fn has one in the calling
+ * thread, the next is read by another. mem_limit: bytes for all of it, windows and read buffers;
+ * -EINVAL with the least that is possible when it is too little. skip: windows to pass by. fn != 0
+ * ends it and is returned; buf is fn's until it returns. tick is asked in the calling thread.
+ */
+typedef int move_window_fn(void *arg, const struct window *w, const uint8_t *buf);
+int move_windows(const struct move_files *f, const struct table *dst, uint64_t mem_limit,
+		 uint64_t skip, move_window_fn *fn, void *fn_arg, move_tick_fn *tick,
+		 void *tick_arg, struct ckpt_err *err);
+/* The windows of such a run are cut for this limit (windows_open); 0: mem_limit is too little. */
+uint64_t move_window_bytes(uint64_t mem_limit);
 
 /*
  * Memory to a new part file: hash, CRC and fingerprint each chunk of the raw space, write header,

@@ -193,13 +193,14 @@ static void what_may_be_left_out_goes_from_the_right(void **state)
 
 static void progress_is_one_line_on_a_terminal_and_nothing_elsewhere(void **state)
 {
-	struct screen s = { .terminal = true, .width = 80 }, none = { 0 };
+	struct cli c = { .err_screen = { .terminal = true, .width = 80 } };
 	struct progress x;
 	struct page p;
 
 	(void)state;
 	page_open(&p);
-	progress_begin(&x, p.f, &s, false, 1000, "step %d", 12);
+	c.err = p.f;
+	progress_begin(&x, &c, 1000, "step %d", 12);
 	x.shown_ns = 0;
 	x.begin_ns -= NS_PER_S;
 	progress_tick(&x, 500);
@@ -208,11 +209,15 @@ static void progress_is_one_line_on_a_terminal_and_nothing_elsewhere(void **stat
 	assert_string_equal(page_read(&p) + p.len - 4, "\r\033[K");
 	page_close(&p);
 	page_open(&p);
-	progress_begin(&x, p.f, &none, false, 1000, "step");
+	c.err = p.f;
+	c.err_screen.terminal = false;
+	progress_begin(&x, &c, 1000, "step");
 	x.shown_ns = 0;
 	progress_tick(&x, 500);
 	progress_end(&x);
-	progress_begin(&x, p.f, &s, true, 1000, "step");
+	c.err_screen.terminal = true;
+	c.quiet = true;
+	progress_begin(&x, &c, 1000, "step");
 	x.shown_ns = 0;
 	progress_tick(&x, 500);
 	progress_end(&x);

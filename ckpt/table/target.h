@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * target.h - the tensors of a checkpoint on another mesh: a table whose places are still empty.
+ *
+ * Placements follow the *names* of mesh dimensions:
+ *   - a dimension that both meshes name keeps its placements, on the tensor dimension they were on;
+ *   - one that the checkpoint does not know replicates, one that is gone unshards;
+ *   - uneven and empty shards are taken as they come;
+ *   - where several mesh dimensions would cut one tensor dimension that has fewer elements than
+ *     their product, the largest of them (of equals the first in the mesh) cuts alone, and the
+ *     others replicate;
+ *   - a placement that cannot apply (a tensor without that dimension) replicates;
+ *   - ONLY (a pipeline stage) at coordinate c of n goes to coordinate c * m / n of m;
+ *   - a strided shard's factor that was the number of the shards which cut inside it is that number
+ *     on the new mesh; any other factor stays.
+ * Rules override: the first whose glob matches "component/name" (or the name) gives the tensor's
+ * placements in the notation of table_layout_print, "Shard(0)@fsdp, Replicate@dp".
+ * Every tensor for which something else than its own placements came out is told, with the reason.
+ *
+ * Per-rank blobs keep their ranks: they are data of the ranks that wrote them. Rank r of the new
+ * mesh carries those of the old ranks r, r + world, r + 2 world, ...
+ */
+#ifndef CKPT_TABLE_TARGET_H
+#define CKPT_TABLE_TARGET_H
+#include "ckpt/table/table.h"
+
+struct target_rule {
+	const char *glob, *placements;
+	const char *where; /* "layouts.txt:3", for messages */
+};
+
+/* tensor: in src. text: what was done and why, a few words, without the tensor's name. */
+typedef void target_note_fn(void *arg, uint32_t tensor, const char *text);
+
+/*
+ * ret_target is sealed, has the mesh as mesh 0, the tensors of src in their order (their numbers are
+ * the same) with fingerprints, and no places or pieces. note may be NULL. -EINVAL: the mesh or a
+ * rule cannot be read (which, where in it, what to write there), a rule matches nothing or names
+ * what is not there: all of them in the error; -ENOMEM.
+ */
+int target_make(const struct table *src, const char *mesh, const struct target_rule *rule,
+		uint32_t nrule, struct table *ret_target, target_note_fn *note, void *arg,
+		struct ckpt_err *err);
+
+/*
+ * What a rank of it holds: the same tensors (same numbers) and one place, "rank R", in which the
+ * rank's shares, and the blobs that it carries, lie row-major one behind the other, each on a
+ * multiple of 64 bytes, in the order of the tensors. Sealed. -EINVAL: there is no such rank.
+ */
+int target_rank(const struct table *target, uint32_t rank, struct table *ret_table,
+		struct ckpt_err *err);
+uint32_t target_world(const struct table *target); /* ranks of its mesh */
+#endif
