@@ -4,6 +4,8 @@
  * command run in this process through cli_run. Include it once; give make_all and drop_all to
  * cmocka_run_group_tests.
  */
+#ifndef CKPT_TEST_CLI_RIG_H
+#define CKPT_TEST_CLI_RIG_H
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #include <dirent.h>
@@ -318,3 +320,4 @@ static int drop_all(void **state)
 	remove_tree(top);
 	return 0;
 }
+#endif
