@@ -170,6 +170,89 @@ char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, si
 	return buf;
 }
 
+/* digits [. digits] in nano-units, exactly; *s is moved behind them. */
+static int parse_number(const char **s, unsigned __int128 *ret_nano)
+{
+	const char *p = *s;
+	unsigned __int128 x = 0;
+	uint32_t digits = 0, places = 0;
+
+	for (; *p >= '0' && *p <= '9'; p++, digits++) {
+		x = x * 10 + (unsigned)(*p - '0');
+		if (x > UINT64_MAX)
+			return -ERANGE;
+	}
+	if (*p == '.')
+		for (p++; *p >= '0' && *p <= '9'; p++, digits++)
+			if (places < 9) {
+				x = x * 10 + (unsigned)(*p - '0');
+				places++;
+			}
+	for (; places < 9; places++)
+		x *= 10;
+	*s = p;
+	*ret_nano = x;
+	return digits ? 0 : -EINVAL;
+}
+
+static int scaled(unsigned __int128 nano, uint64_t unit, uint64_t *ret)
+{
+	unsigned __int128 x;
+
+	if (nano && unit > ~(unsigned __int128)0 / nano)
+		return -ERANGE;
+	x = nano * unit / NS_PER_S;
+	if (x > UINT64_MAX)
+		return -ERANGE;
+	*ret = (uint64_t)x;
+	return 0;
+}
+
+int human_parse_bytes(const char *s, uint64_t *ret)
+{
+	static const char units[] = "BKMGTPE";
+	unsigned __int128 nano;
+	uint32_t power = 0;
+	int rc = parse_number(&s, &nano);
+
+	if (rc)
+		return rc;
+	s += *s == ' ';
+	if (*s) {
+		const char *u = strchr(units, *s & ~0x20);
+
+		if (!u)
+			return -EINVAL;
+		power = (uint32_t)(u - units);
+		s++;
+		if (power && (*s == 'i' || *s == 'I') && (s[1] & ~0x20) == 'B')
+			s += 2;
+		else if (power && (*s & ~0x20) == 'B')
+			s++;
+	}
+	return *s ? -EINVAL : scaled(nano, UINT64_C(1) << (10 * power), ret);
+}
+
+int human_parse_time(const char *s, uint64_t *ret_ns)
+{
+	static const struct {
+		const char *unit;
+		uint64_t ns;
+	} unit[] = { { "", NS_PER_S },	       { "s", NS_PER_S },	 { "ms", NS_PER_MS },
+		     { "m", 60 * NS_PER_S },   { "min", 60 * NS_PER_S }, { "h", 3600 * NS_PER_S },
+		     { "d", 86400 * NS_PER_S } };
+	unsigned __int128 nano;
+	int rc = parse_number(&s, &nano);
+
+	if (rc)
+		return rc;
+	s += *s == ' ' && s[1];
+	for (uint32_t i = 0; i < ARRAY_LEN(unit); i++)
+		if (!strcmp(s, unit[i].unit))
+			return scaled(nano, unit[i].ns, ret_ns);
+	return -EINVAL;
+}
+
 uint32_t human_distance(const char *a, const char *b, uint32_t max)
 {
 	uint32_t row[3][DISTANCE_MAX + 1];

@@ -19,6 +19,12 @@ char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
 /* "0:2048, :"; more than a few runs: "0:2, 8:10 .. 24:26 (4 runs)". shape NULL: never ":". */
 char *human_set(const struct indexset *set, const uint64_t *shape, char *buf, size_t bytes);
 
+/* What people type. A whole number or a decimal fraction, then a unit: B, K, M, G, T, P, E (powers of
+ * 1024; "KiB" and "KB" mean the same, capitals do not matter; none: bytes), or ms, s, m, h, d (none:
+ * seconds). 0; -EINVAL where it is none; -ERANGE where it does not fit. */
+int human_parse_bytes(const char *s, uint64_t *ret);
+int human_parse_time(const char *s, uint64_t *ret_ns);
+
 /* How far apart two names are (insertions, deletions, replacements, swaps of neighbours);
  * UINT32_MAX beyond max. */
 uint32_t human_distance(const char *a, const char *b, uint32_t max);
