@@ -3,19 +3,29 @@
  * target.h - the tensors of a checkpoint on another mesh: a table whose places are still empty.
  *
  * Placements follow the *names* of mesh dimensions:
- *   - a dimension that both meshes name keeps its placements, on the tensor dimension they were on;
+ *   - a dimension that both meshes name keeps its placements, on the tensor dimension they were on
+ *     and in the order in which they were applied;
  *   - one that the checkpoint does not know replicates, one that is gone unshards;
  *   - uneven and empty shards are taken as they come;
- *   - where several mesh dimensions would cut one tensor dimension that has fewer elements than
- *     their product, the largest of them (of equals the first in the mesh) cuts alone, and the
- *     others replicate;
+ *   - where several mesh dimensions (of size 1: none) would cut one tensor dimension that has fewer
+ *     elements than their product, the largest of them (of equals the first in the mesh) cuts
+ *     alone, and the others replicate;
  *   - a placement that cannot apply (a tensor without that dimension) replicates;
  *   - ONLY (a pipeline stage) at coordinate c of n goes to coordinate c * m / n of m;
  *   - a strided shard's factor that was the number of the shards which cut inside it is that number
- *     on the new mesh; any other factor stays.
+ *     on the new mesh; any other factor stays. Which shards cut inside it is read as torch reads a
+ *     shard order out of strided shards: from the last placement of a tensor dimension to the
+ *     first, each goes to the first place whose product before it is its factor.
+ * A tensor that has no placements is whole on every rank; the per-rank blobs, and a blob of all
+ * ranks, have none on any mesh.
+ *
  * Rules override: the first whose glob matches "component/name" (or the name) gives the tensor's
- * placements in the notation of table_layout_print, "Shard(0)@fsdp, Replicate@dp".
- * Every tensor for which something else than its own placements came out is told, with the reason.
+ * placements in the notation of table_layout_print, "Shard(0)@fsdp, Replicate@dp" (layout_parse).
+ * They are taken as they stand, also where many ranks get nothing; only what cannot apply
+ * replicates. Blobs are no tensors: no rule matches them.
+ *
+ * Every tensor that comes out cut otherwise than it was (other SHARDs or ONLYs, by name, tensor
+ * dimension, factor or coordinate), and every one that had no placements, is told with the reason.
  *
  * Per-rank blobs keep their ranks: they are data of the ranks that wrote them. Rank r of the new
  * mesh carries those of the old ranks r, r + world, r + 2 world, ...
@@ -45,9 +55,13 @@ int target_make(const struct table *src, const char *mesh, const struct target_r
 /*
  * What a rank of it holds: the same tensors (same numbers) and one place, "rank R", in which the
  * rank's shares, and the blobs that it carries, lie row-major one behind the other, each on a
- * multiple of 64 bytes, in the order of the tensors. Sealed. -EINVAL: there is no such rank.
+ * multiple of 64 bytes, in the order of the tensors. Nothing of a SINK: no checkpoint has any.
+ * Sealed. -EINVAL: there is no such rank; -EOVERFLOW: its bytes cannot be counted; -ENOMEM.
  */
 int target_rank(const struct table *target, uint32_t rank, struct table *ret_table,
 		struct ckpt_err *err);
+/* The same for the ranks first .. first + n - 1 at once, a place each. */
+int target_ranks(const struct table *target, uint32_t first, uint32_t n, struct table *ret_table,
+		 struct ckpt_err *err);
 uint32_t target_world(const struct table *target); /* ranks of its mesh */
 #endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remesh.h - --mesh SPEC and --layout FILE, for the verbs that take them: the subject's tensors on
+ * that mesh (ckpt/table/target.h), and what had to change on the way.
+ *
+ * A layout file has one rule a line, "GLOB  PLACEMENTS", as in
+ *	# the embedding is cut by columns
+ *	model/embed.*	Shard(1)@fsdp, Replicate@dp
+ * Blank lines and what follows a '#' at a line's beginning or behind a blank are left out.
+ */
+#ifndef CKPT_CLI_REMESH_H
+#define CKPT_CLI_REMESH_H
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/table/target.h"
+
+struct remesh_note {
+	uint32_t tensor; /* in the subject's table, and in target */
+	const char *text;
+};
+
+struct remesh {
+	struct table target; /* as target_make made it */
+	uint32_t nnote;
+	struct remesh_note *note; /* in the order of the tensors */
+	struct arena arena;
+};
+
+/* Returns an exit code. What went wrong has been told: no --mesh, a mesh or rules that cannot be
+ * read or met (2), no such file (10), ... ret is empty then. Call it before the document begins;
+ * remesh_free in any case. */
+int remesh(struct cli *c, const struct subject *s, struct remesh *ret);
+/* Tell the notes: for programs the list "notes" of {tensor, text}; for people grouped, on stderr. In
+ * the document, between begin and end. */
+void remesh_tell(struct cli *c, const struct remesh *m);
+void remesh_free(struct remesh *m);
+
+/* What stands for OPT_MESH and OPT_LAYOUT in a verb's own options. */
+#define REMESH_OPTIONS                                                                            \
+	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4 (required)" },     \
+	{                                                                                         \
+		OPT_LAYOUT,                                                                       \
+			"a file of placements that differ, one \"GLOB PLACEMENTS\" a line, as in " \
+			"\"model/embed.* Shard(1)@fsdp\""                                         \
+	}
+#endif
