@@ -16,13 +16,21 @@ static void on_stop(int sig)
 		_exit(sig == SIGTERM ? CLI_TERMINATED : CLI_INTERRUPTED);
 }
 
+static void on_ask(int sig)
+{
+	(void)sig;
+	cli_asked = 1;
+}
+
 int main(int argc, char **argv)
 {
 	struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
+	struct sigaction ask = { .sa_handler = on_ask, .sa_flags = SA_RESTART };
 	struct rlimit files;
 
 	sigaction(SIGINT, &stop, NULL);
 	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGUSR1, &ask, NULL);
 	/* A checkpoint has a file per rank, and all are open at once. */
 	if (!getrlimit(RLIMIT_NOFILE, &files)) {
 		files.rlim_cur = files.rlim_max;

@@ -12,7 +12,7 @@
 #define NEAR_MAX 2
 #define LINE_BYTES 8192
 
-volatile sig_atomic_t cli_stops, cli_stop_signal;
+volatile sig_atomic_t cli_stops, cli_stop_signal, cli_asked;
 
 static const struct {
 	int rc, code;

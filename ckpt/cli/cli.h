@@ -53,6 +53,8 @@ int cli_exit(int rc);
 /* Signals so far that ask to stop (SIGINT, SIGTERM), and the last of them: main's handler counts.
  * Whatever takes long asks cli_stopped() and ends with -ECANCELED; progress_tick does. */
 extern volatile sig_atomic_t cli_stops, cli_stop_signal;
+/* SIGUSR1 has come: whatever shows progress says how far it is, and takes the flag back. */
+extern volatile sig_atomic_t cli_asked;
 static inline bool cli_stopped(void)
 {
 	return cli_stops > 0;

@@ -9,11 +9,20 @@
  * are of the house's own kinds (bytes, a step, an age, an index set): text makes them readable,
  * JSON exact.
  *
- *	begin(schema)  put(col, cell)...
- *		list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  end()
+ *	output_begin(schema)  put(col, cell)...
+ *		list(key, cols, n)  row()  put(&cols[i], cell)...  close()  ...  close()  output_end()
  *
- * In the rows of a list the columns are elements of the list's array. A list inside a row is for
- * programs only.
+ * A list inside a row is for programs only. Within one object a key is put once.
+ *
+ * JSON is either one document (output_begin), or JSON Lines (output_line): each line a document with
+ * a "type". A verb that may take long has lines: any number of "progress" while its "summary", which
+ * it began before them, is still open, and that last. status -w has one line a look.
+ *
+ * A document is written as it comes, 64 KiB at a time; a line is kept until it is complete. Whatever
+ * happens, what was printed parses: a document that is given up (the output is freed without
+ * output_end, or memory ran out) is not printed at all when it still fits in those 64 KiB, else it is
+ * closed where it stands and its last member is "complete": false. A line that is given up is not
+ * printed. Either way the error is on stderr and in the exit code.
  */
 #ifndef CKPT_CLI_OUTPUT_H
 #define CKPT_CLI_OUTPUT_H
@@ -117,8 +126,18 @@ struct output {
 	bool failed; /* out of memory: the document is not whole */
 };
 
+/* How far something is. what: of whom, "step 90". Unknown: total 0, seconds_left UINT64_MAX. */
+struct output_progress {
+	const char *what;
+	uint64_t done, total; /* bytes */
+	double rate;	      /* bytes per second */
+	uint64_t seconds_left;
+	bool fleeting; /* text: a bar, which the next one overwrites; else a line that stays */
+};
+
 struct output_ops {
 	void (*begin)(struct output *o, const char *schema);
+	void (*line)(struct output *o, const char *schema, const char *type);
 	void (*put)(struct output *o, const struct column *col, struct cell c);
 	/* Each opens something, and close closes the innermost: a member that is an object (in text
 	 * its values simply follow), a list, an element of the list. */
@@ -130,6 +149,9 @@ struct output_ops {
 	 * mark, if any, is what has the style. */
 	void (*say)(struct output *o, enum cell_style style, const char *mark, uint32_t indent,
 		    const char *text);
+	/* Between begin and end, wherever the document stands. Text: to stderr. JSON: a line with
+	 * the schema of the open line; nothing in a document. NULL: wipe the bar. */
+	void (*progress)(struct output *o, const struct output_progress *p);
 	void (*end)(struct output *o); /* the document is complete: print it */
 	void (*error)(struct output *o, int exit_code, const char *message,
 		      const char *next); /* stderr; next may be NULL */
@@ -141,6 +163,19 @@ struct output *output_text_new(FILE *out, const struct screen *out_screen, FILE 
 			       const struct screen *err_screen);
 struct output *output_json_new(FILE *out, FILE *err, bool pretty);
 
+static inline void output_begin(struct output *o, const char *schema)
+{
+	o->ops->begin(o, schema);
+}
+/* For a program a line of its own ("type": type), printed by output_end at once. */
+static inline void output_line(struct output *o, const char *schema, const char *type)
+{
+	o->ops->line(o, schema, type);
+}
+static inline void output_end(struct output *o)
+{
+	o->ops->end(o);
+}
 static inline void output_put(struct output *o, const struct column *col, struct cell c)
 {
 	o->ops->put(o, col, c);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * output_json.c - the document for programs: one JSON object with "schema", printed when it is
- * complete; errors are objects on stderr, one a line.
- * Invariant: what is printed parses; a name that is no UTF-8 is shown with '?', a number that
- * JSON's integers cannot hold is null.
+ * output_json.c - the document for programs: one JSON object with "schema", written as it comes, or
+ * lines of them; errors are objects on stderr, one a line. jansson writes the values, this file the
+ * brackets around them.
+ * Invariant: what is printed parses, however the document ends; a name that is no UTF-8 is shown
+ * with '?', a number that JSON's integers cannot hold is null.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/human.h"
@@ -11,16 +12,24 @@
 #include "ckpt/cli/screen.h"
 #include <jansson.h>
 
-#define DEPTH_MAX 8
+#define DEPTH_MAX 16
 #define TEXT_BYTES 8192
+#define HOLD_BYTES 65536 /* of a document that are kept before the first are printed */
 
 struct json {
 	struct output o; /* first */
 	FILE *out, *err;
 	bool pretty;
-	uint32_t depth;		 /* of open containers, the document being the first */
-	uint32_t hidden;	 /* open ones for people only */
-	json_t *open[DEPTH_MAX]; /* borrowed, but for the document itself */
+	bool line;    /* a line: nothing is printed before it is complete */
+	bool printed; /* some of the document is out */
+	char schema[64];
+	uint32_t depth;	 /* of open containers, the document being the first; 0: none is open */
+	uint32_t hidden; /* open ones for people only */
+	struct {
+		bool array, some; /* some: a member stands in it */
+	} open[DEPTH_MAX];
+	char *buf; /* not printed yet */
+	size_t len, cap;
 };
 
 static struct json *json_of(struct output *o)
@@ -108,76 +117,196 @@ static json_t *value_of(const struct cell *c)
 	return json_null();
 }
 
-/* Add to the innermost container; takes v. */
-static void add(struct json *j, const char *key, json_t *v)
-{
-	json_t *to = j->open[j->depth - 1];
-	int rc = !v		     ? -1
-		 : json_is_array(to) ? json_array_append_new(to, v)
-				     : json_object_set_new(to, key, v);
+/* --- the text --- */
 
-	j->o.failed |= rc != 0;
+static void flush(struct json *j)
+{
+	fwrite(j->buf, 1, j->len, j->out);
+	j->printed |= j->len > 0;
+	j->len = 0;
 }
 
-static void enter(struct json *j, const char *key, json_t *v)
+static void emit(struct json *j, const char *p, size_t n)
 {
-	if (j->depth == DEPTH_MAX || !v) {
-		json_decref(v);
+	if (!j->line && j->len + n > HOLD_BYTES) {
+		flush(j);
+		if (n > HOLD_BYTES) {
+			fwrite(p, 1, n, j->out);
+			return;
+		}
+	}
+	if (j->len + n > j->cap) {
+		size_t cap = MAX(2 * j->cap, j->len + n);
+		char *buf;
+
+		cap = MAX(cap, (size_t)HOLD_BYTES);
+		buf = realloc(j->buf, cap);
+		if (!buf) {
+			j->o.failed = true;
+			return;
+		}
+		j->buf = buf;
+		j->cap = cap;
+	}
+	memcpy(j->buf + j->len, p, n);
+	j->len += n;
+}
+
+static void emit_str(struct json *j, const char *s)
+{
+	emit(j, s, strlen(s));
+}
+
+static void newline(struct json *j, uint32_t depth)
+{
+	emit(j, "\n", 1);
+	for (uint32_t i = 0; i < depth; i++)
+		emit(j, "  ", 2);
+}
+
+/* jansson indents a value as if it stood alone. Inside of its strings no line ends. */
+static int emit_value(const char *p, size_t n, void *arg)
+{
+	struct json *j = arg;
+	const char *end = p + n, *nl;
+
+	for (; (nl = memchr(p, '\n', (size_t)(end - p))); p = nl + 1) {
+		emit(j, p, (size_t)(nl - p));
+		newline(j, j->depth);
+	}
+	emit(j, p, (size_t)(end - p));
+	return 0;
+}
+
+/* Takes v; NULL: memory ran out. */
+static void dump(struct json *j, json_t *v)
+{
+	bool pretty = j->pretty && !j->line;
+
+	if (!v)
+		j->o.failed = true;
+	if (!v || json_dump_callback(v, emit_value, j,
+				     JSON_ENCODE_ANY | (pretty ? JSON_INDENT(2) : JSON_COMPACT)))
+		emit_str(j, "null");
+	json_decref(v);
+}
+
+/* What stands in front of a member of the innermost container: key NULL in an array. */
+static void place(struct json *j, const char *key)
+{
+	bool pretty = j->pretty && !j->line;
+
+	if (j->open[j->depth - 1].some)
+		emit(j, ",", 1);
+	j->open[j->depth - 1].some = true;
+	if (pretty)
+		newline(j, j->depth);
+	if (j->open[j->depth - 1].array)
+		return;
+	dump(j, json_string(key));
+	emit(j, ": ", pretty ? 2 : 1);
+}
+
+static void enter(struct json *j, const char *key, bool array)
+{
+	if (j->depth == DEPTH_MAX) {
 		j->o.failed = true;
 		j->hidden++;
 		return;
 	}
-	add(j, key, v);
-	j->open[j->depth++] = v;
+	if (j->depth)
+		place(j, key);
+	emit(j, array ? "[" : "{", 1);
+	j->open[j->depth].array = array;
+	j->open[j->depth++].some = false;
+}
+
+static void leave(struct json *j)
+{
+	j->depth--;
+	if (j->pretty && !j->line && j->open[j->depth].some)
+		newline(j, j->depth);
+	emit(j, j->open[j->depth].array ? "]" : "}", 1);
+}
+
+static void add(struct json *j, const char *key, json_t *v)
+{
+	place(j, key);
+	dump(j, v);
+}
+
+/* --- the document --- */
+
+/* It is given up: what is out already is closed. */
+static void doc_drop(struct json *j)
+{
+	if (j->depth && j->printed) {
+		while (j->depth > 1)
+			leave(j);
+		add(j, "complete", json_false());
+		leave(j);
+		emit(j, "\n", 1);
+		flush(j);
+	}
+	j->depth = j->hidden = 0;
+	j->len = 0;
+	j->printed = false;
+}
+
+static void doc_start(struct json *j, const char *schema, const char *type)
+{
+	doc_drop(j);
+	j->line = type != NULL;
+	snprintf(j->schema, sizeof j->schema, "%s", schema);
+	enter(j, NULL, false);
+	add(j, "schema", json_string(schema));
+	if (type)
+		add(j, "type", json_string(type));
 }
 
 static void doc_begin(struct output *o, const char *schema)
 {
-	struct json *j = json_of(o);
+	doc_start(json_of(o), schema, NULL);
+}
 
-	j->open[0] = json_object();
-	j->depth = 1;
-	add(j, "schema", json_string(schema));
+static void doc_line(struct output *o, const char *schema, const char *type)
+{
+	doc_start(json_of(o), schema, type);
 }
 
 static void doc_put(struct output *o, const struct column *col, struct cell c)
 {
 	struct json *j = json_of(o);
 
+	assert(j->depth);
 	if (!j->hidden && col->key)
 		add(j, col->key, value_of(&c));
 }
 
-static void doc_object(struct output *o, const char *key)
+static void doc_enter(struct json *j, const char *key, bool array)
 {
-	struct json *j = json_of(o);
-
-	if (j->hidden || !key)
+	assert(j->depth);
+	if (j->hidden || (!key && !j->open[j->depth - 1].array))
 		j->hidden++;
 	else
-		enter(j, key, json_object());
+		enter(j, key, array);
+}
+
+static void doc_object(struct output *o, const char *key)
+{
+	doc_enter(json_of(o), key, false);
 }
 
 static void doc_list(struct output *o, const char *key, const struct column *cols, uint32_t ncol)
 {
-	struct json *j = json_of(o);
-
 	(void)cols;
 	(void)ncol;
-	if (j->hidden || !key)
-		j->hidden++;
-	else
-		enter(j, key, json_array());
+	doc_enter(json_of(o), key, true);
 }
 
 static void doc_row(struct output *o)
 {
-	struct json *j = json_of(o);
-
-	if (j->hidden)
-		j->hidden++;
-	else
-		enter(j, NULL, json_object());
+	doc_enter(json_of(o), NULL, false);
 }
 
 static void doc_close(struct output *o)
@@ -187,7 +316,35 @@ static void doc_close(struct output *o)
 	if (j->hidden)
 		j->hidden--;
 	else if (j->depth > 1)
-		j->depth--;
+		leave(j);
+}
+
+static void doc_progress(struct output *o, const struct output_progress *p)
+{
+	struct json *j = json_of(o);
+	bool total = p && p->total;
+	json_t *v;
+
+	if (!p || !j->depth || !j->line)
+		return;
+	v = json_pack(
+		"{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", j->schema, "type", "progress",
+		"percent_done",
+		total ? json_real((double)(uint64_t)((double)p->done / (double)p->total * 1000) /
+				  10)
+		      : json_null(),
+		"bytes_done", integer_of(p->done), "bytes_total",
+		total ? integer_of(p->total) : json_null(), "bytes_per_second",
+		integer_of((uint64_t)p->rate), "seconds_remaining", integer_of(p->seconds_left),
+		"what", string_of(p->what));
+	if (!v) {
+		o->failed = true;
+		return;
+	}
+	json_dumpf(v, j->out, JSON_COMPACT | JSON_REAL_PRECISION(4));
+	fputc('\n', j->out);
+	fflush(j->out); /* programs read it as it comes */
+	json_decref(v);
 }
 
 static void doc_say(struct output *o, enum cell_style style, const char *mark, uint32_t indent,
@@ -200,21 +357,19 @@ static void doc_say(struct output *o, enum cell_style style, const char *mark, u
 	(void)text;
 }
 
-static void doc_drop(struct json *j)
-{
-	json_decref(j->open[0]);
-	j->open[0] = NULL;
-	j->depth = 0;
-}
-
 static void doc_end(struct output *o)
 {
 	struct json *j = json_of(o);
 
+	assert(j->depth == 1 && !j->hidden);
 	if (!o->failed) {
-		o->failed = json_dumpf(j->open[0], j->out,
-				       j->pretty ? JSON_INDENT(2) : JSON_COMPACT) != 0;
-		fputc('\n', j->out);
+		leave(j);
+		emit(j, "\n", 1);
+	}
+	if (!o->failed) {
+		flush(j);
+		if (j->line)
+			fflush(j->out);
 	}
 	doc_drop(j);
 }
@@ -236,17 +391,20 @@ static void doc_error(struct output *o, int exit_code, const char *message, cons
 static void doc_free(struct output *o)
 {
 	doc_drop(json_of(o));
+	free(json_of(o)->buf);
 	free(o);
 }
 
 static const struct output_ops json_ops = {
 	.begin = doc_begin,
+	.line = doc_line,
 	.put = doc_put,
 	.object = doc_object,
 	.list = doc_list,
 	.row = doc_row,
 	.close = doc_close,
 	.say = doc_say,
+	.progress = doc_progress,
 	.end = doc_end,
 	.error = doc_error,
 	.free = doc_free,

@@ -23,6 +23,7 @@ struct text {
 	uint32_t depth;	 /* the open list, and what is open inside; 0: none */
 	uint32_t hidden; /* open ones for programs only */
 	bool printed;	 /* something stands above */
+	bool bar;	 /* a bar of progress is on the screen */
 };
 
 static const struct column label_columns[] = { { .head = "" }, { .head = "" } };
@@ -85,6 +86,16 @@ static void text_part(struct text *t)
 	t->printed = true;
 }
 
+/* What is printed must not stand behind a bar. */
+static void bar_wipe(struct text *t)
+{
+	if (!t->bar)
+		return;
+	t->bar = false;
+	fputs("\r\033[K", t->err);
+	fflush(t->err);
+}
+
 static void labels_flush(struct text *t)
 {
 	if (!t->labels)
@@ -98,6 +109,12 @@ static void text_begin(struct output *o, const char *schema)
 {
 	(void)o;
 	(void)schema;
+}
+
+static void text_line_begin(struct output *o, const char *schema, const char *type)
+{
+	(void)type;
+	text_begin(o, schema);
 }
 
 static void text_label(struct text *t, const struct column *col, const char *value,
@@ -197,6 +214,7 @@ static void text_say(struct output *o, enum cell_style style, const char *mark, 
 	struct text *t = text_of(o);
 	const struct screen *s = t->out_screen;
 
+	bar_wipe(t);
 	labels_flush(t);
 	if (mark)
 		fprintf(t->out, "%s%s%s", screen_style(s, style), mark, screen_plain(s, style));
@@ -214,6 +232,89 @@ static void text_end(struct output *o)
 	labels_flush(text_of(o));
 }
 
+/* --- progress --- */
+
+#define BAR 20
+
+static char *time_left(uint64_t seconds, char *buf)
+{
+	unsigned long long s = seconds;
+
+	if (seconds == UINT64_MAX)
+		return strcpy(buf, "");
+	if (s >= 3600)
+		sprintf(buf, "%llu:%02llu:%02llu left", s / 3600, s / 60 % 60, s % 60);
+	else
+		sprintf(buf, "%llu:%02llu left", s / 60, s % 60);
+	return buf;
+}
+
+static char *bar_print(const struct screen *s, const struct output_progress *p, char *buf)
+{
+	static const char *const look[2][2] = { { ".", "#" }, { "\u2591", "\u2588" } };
+	uint32_t full = p->total ? (uint32_t)((double)p->done / (double)p->total * BAR) : 0;
+
+	*buf = 0;
+	for (uint32_t i = 0; p->total && i < BAR; i++)
+		strcat(buf, look[s->unicode][i < full]);
+	return buf;
+}
+
+/* The first that fits the screen: with a bar, without, without whose it is. */
+static void text_bar(struct text *t, const struct output_progress *p)
+{
+	const struct screen *s = t->err_screen;
+	char line[320], bar[4 * BAR + 1], left[HUMAN_BYTES], done[HUMAN_BYTES], what[81], part[16];
+
+	screen_clean(p->what, what, sizeof what);
+	bar_print(s, p, bar);
+	time_left(p->seconds_left, left);
+	human_bytes(p->done, done);
+	if (p->total)
+		snprintf(part, sizeof part, "%3.0f %%  ", (double)p->done / (double)p->total * 100);
+	else
+		snprintf(part, sizeof part, "%.14s", "");
+	snprintf(line, sizeof line, "%s  %s%s%s%s  %.2f GB/s%s%s", what, bar, *bar ? " " : "", part,
+		 done, p->rate / 1e9, *left ? "  " : "", left);
+	if (screen_columns(line) >= s->width)
+		snprintf(line, sizeof line, "%s  %s%s  %.2f GB/s", what, part, done, p->rate / 1e9);
+	if (screen_columns(line) >= s->width)
+		snprintf(line, sizeof line, "%s%s  %.2f GB/s", part, done, p->rate / 1e9);
+	if (screen_columns(line) >= s->width)
+		return;
+	fprintf(t->err, "\r%s\033[K", line);
+	t->bar = true;
+}
+
+static void text_line(struct text *t, const struct output_progress *p)
+{
+	char left[HUMAN_BYTES], done[HUMAN_BYTES], total[HUMAN_BYTES], what[81];
+
+	time_left(p->seconds_left, left);
+	human_bytes(p->done, done);
+	fprintf(t->err, "%s: ", screen_clean(p->what, what, sizeof what));
+	if (p->total)
+		fprintf(t->err, "%.0f %%, %s of %s", (double)p->done / (double)p->total * 100, done,
+			human_bytes(p->total, total));
+	else
+		fputs(done, t->err);
+	fprintf(t->err, ", %.2f GB/s%s%s\n", p->rate / 1e9, *left ? ", " : "", left);
+}
+
+static void text_progress(struct output *o, const struct output_progress *p)
+{
+	struct text *t = text_of(o);
+
+	if (p && p->fleeting) {
+		text_bar(t, p);
+	} else {
+		bar_wipe(t);
+		if (p)
+			text_line(t, p);
+	}
+	fflush(t->err);
+}
+
 static void text_error(struct output *o, int exit_code, const char *message, const char *next)
 {
 	struct text *t = text_of(o);
@@ -221,6 +322,7 @@ static void text_error(struct output *o, int exit_code, const char *message, con
 
 	(void)exit_code;
 	fflush(t->out);
+	bar_wipe(t);
 	fprintf(t->err, "%sckptctl:%s ", screen_style(s, STYLE_BAD), screen_plain(s, STYLE_BAD));
 	screen_wrap(t->err, message, s->width, 9, 2);
 	if (next) {
@@ -241,12 +343,14 @@ static void text_free(struct output *o)
 
 static const struct output_ops text_ops = {
 	.begin = text_begin,
+	.line = text_line_begin,
 	.put = text_put,
 	.object = text_object,
 	.list = text_list,
 	.row = text_row,
 	.close = text_close,
 	.say = text_say,
+	.progress = text_progress,
 	.end = text_end,
 	.error = text_error,
 	.free = text_free,

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * progress.c - the progress line. Called by verbs that read or write much.
- * Invariant: at most ten lines a second, never wider than the terminal.
+ * progress.c - when to say how far a movement is; the output says how. Called by verbs that read or
+ * write much.
+ * Invariant: a bar is drawn at most ten times a second; lines for people are at most ten, unless the
+ * total is unknown or they were asked for.
  */
 #include "ckpt/cli/progress.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/human.h"
 #include <stdarg.h>
 
-#define INTERVAL_NS (100 * NS_PER_MS)
-#define BAR 20
-
-static bool shown(const struct progress *p)
-{
-	return p->c->err_screen.terminal && !p->c->json && !p->c->quiet;
-}
+#define BAR_NS (100 * NS_PER_MS)   /* between two looks of the bar */
+#define JSON_NS NS_PER_S	   /* between two lines for programs */
+#define PATIENCE_NS (2 * NS_PER_S) /* what is done within it needs no lines for people */
+#define UNKNOWN_NS (30 * NS_PER_S) /* between two lines where there is no total */
 
 void progress_begin(struct progress *p, struct cli *c, uint64_t total, const char *fmt, ...)
 {
@@ -22,61 +20,79 @@ void progress_begin(struct progress *p, struct cli *c, uint64_t total, const cha
 
 	*p = (struct progress){ .c = c, .begin_ns = now_ns(), .total = total };
 	p->shown_ns = p->begin_ns;
+	cli_asked = 0;
 	va_start(ap, fmt);
 	vsnprintf(p->what, sizeof p->what, fmt, ap);
 	va_end(ap);
+}
+
+static uint32_t tenths(const struct progress *p)
+{
+	return p->total ? (uint32_t)((double)MIN(p->done, p->total) / (double)p->total * 10) : 0;
 }
 
 void progress_skip(struct progress *p, uint64_t bytes)
 {
 	p->before += bytes;
 	p->done += bytes;
+	p->tenths = tenths(p);
 }
 
-static double rate(const struct progress *p)
+static double rate(const struct progress *p, uint64_t now)
 {
-	uint64_t ns = now_ns() - p->begin_ns;
-
-	return ns ? (double)(p->done - p->before) * (double)NS_PER_S / (double)ns : 0;
+	return now > p->begin_ns ? (double)(p->done - p->before) * (double)NS_PER_S /
+					   (double)(now - p->begin_ns)
+				 : 0;
 }
 
-static void draw(const struct progress *p)
+static void show(struct progress *p, uint64_t now, bool fleeting)
 {
-	double part = p->total ? MIN((double)p->done / (double)p->total, 1.0) : 0, speed = rate(p);
-	char bar[4 * BAR + 1] = "", line[256], what[81];
-	uint32_t full = (uint32_t)(part * BAR);
-	uint64_t rest = p->total > p->done ? p->total - p->done : 0;
-	int left = speed > 0 ? (int)MIN((double)rest / speed, 359999.0) : 0;
+	struct output_progress x = { .what = p->what,
+				     .done = p->total ? MIN(p->done, p->total) : p->done,
+				     .total = p->total,
+				     .rate = rate(p, now),
+				     .seconds_left = UINT64_MAX,
+				     .fleeting = fleeting };
 
-	for (uint32_t i = 0; i < BAR; i++)
-		strcat(bar, i < full ? (p->c->err_screen.unicode ? "\u2588" : "#")
-				     : (p->c->err_screen.unicode ? "\u2591" : "."));
-	snprintf(line, sizeof line, "%s  %s %3.0f %%  %.2f GB/s  %d:%02d left",
-		 screen_clean(p->what, what, sizeof what), bar, 100 * part, speed / 1e9, left / 60,
-		 left % 60);
-	if (screen_columns(line) < p->c->err_screen.width)
-		fprintf(p->c->err, "\r%s\033[K", line);
-	fflush(p->c->err);
+	if (p->total && x.rate > 0)
+		x.seconds_left = (uint64_t)MIN((double)(x.total - x.done) / x.rate + 0.5, 1e9);
+	p->c->o->ops->progress(p->c->o, &x);
+	p->shown_ns = now;
+	p->tenths = tenths(p);
+	p->drawn |= fleeting;
+}
+
+/* Is it time for a line? */
+static bool due(const struct progress *p, uint64_t now)
+{
+	if (p->c->json)
+		return tenths(p) > p->tenths || now - p->shown_ns >= JSON_NS;
+	if (!p->total)
+		return now - p->shown_ns >= UNKNOWN_NS;
+	return tenths(p) > p->tenths && now - p->begin_ns >= PATIENCE_NS;
 }
 
 int progress_tick(void *arg, uint64_t done)
 {
 	struct progress *p = arg;
 	uint64_t now = now_ns();
+	bool bar = !p->c->json && p->c->err_screen.terminal;
 
 	p->done += done;
-	if (shown(p) && now - p->shown_ns >= INTERVAL_NS) {
-		p->shown_ns = now;
-		draw(p);
+	if (cli_asked) {
+		cli_asked = 0;
+		show(p, now, false);
+	} else if (p->c->quiet) {
+		/* nothing unasked */
+	} else if (bar ? now - p->shown_ns >= BAR_NS : due(p, now)) {
+		show(p, now, bar);
 	}
 	return cli_stopped();
 }
 
 double progress_end(struct progress *p)
 {
-	if (shown(p) && p->shown_ns != p->begin_ns)
-		fputs("\r\033[K", p->c->err);
-	if (shown(p))
-		fflush(p->c->err);
-	return rate(p);
+	if (p->drawn)
+		p->c->o->ops->progress(p->c->o, NULL);
+	return rate(p, now_ns());
 }

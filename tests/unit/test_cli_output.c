@@ -191,38 +191,291 @@ static void what_may_be_left_out_goes_from_the_right(void **state)
 	grid_free(g);
 }
 
-static void progress_is_one_line_on_a_terminal_and_nothing_elsewhere(void **state)
+/* A movement of `total` bytes, told in `n` equal ticks, whose clock began `ns` earlier. */
+static void movement(struct cli *c, uint64_t total, uint32_t n, uint64_t ns, uint64_t bytes)
 {
-	struct cli c = { .err_screen = { .terminal = true, .width = 80 } };
 	struct progress x;
-	struct page p;
+
+	progress_begin(&x, c, total, "step %d", 12);
+	x.begin_ns -= ns;
+	for (uint32_t i = 0; i < n; i++) {
+		x.shown_ns -= ns;
+		progress_tick(&x, bytes);
+	}
+	progress_end(&x);
+}
+
+static struct cli *some_cli(struct page *out, struct page *err, bool terminal, bool json)
+{
+	static struct cli c;
+
+	page_open(out);
+	page_open(err);
+	c = (struct cli){ .out = out->f,
+			  .err = err->f,
+			  .json = json,
+			  .err_screen = { .terminal = terminal, .width = terminal ? 80 : 0 } };
+	c.o = json ? output_json_new(c.out, c.err, false)
+		   : output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
+	assert_non_null(c.o);
+	return &c;
+}
+
+static void cli_drop(struct cli *c, struct page *out, struct page *err)
+{
+	c->o->ops->free(c->o);
+	page_close(out);
+	page_close(err);
+}
+
+static void progress_on_a_terminal_is_a_bar_that_is_wiped(void **state)
+{
+	struct page out, err;
+	struct cli *c = some_cli(&out, &err, true, false);
 
 	(void)state;
-	page_open(&p);
-	c.err = p.f;
-	progress_begin(&x, &c, 1000, "step %d", 12);
-	x.shown_ns = 0;
-	x.begin_ns -= NS_PER_S;
-	progress_tick(&x, 500);
-	assert_non_null(strstr(page_read(&p), "\rstep 12  ##########..........  50 %"));
-	progress_end(&x);
-	assert_string_equal(page_read(&p) + p.len - 4, "\r\033[K");
-	page_close(&p);
-	page_open(&p);
-	c.err = p.f;
-	c.err_screen.terminal = false;
-	progress_begin(&x, &c, 1000, "step");
-	x.shown_ns = 0;
-	progress_tick(&x, 500);
-	progress_end(&x);
-	c.err_screen.terminal = true;
-	c.quiet = true;
-	progress_begin(&x, &c, 1000, "step");
-	x.shown_ns = 0;
-	progress_tick(&x, 500);
-	progress_end(&x);
-	assert_string_equal(page_read(&p), "");
-	page_close(&p);
+	movement(c, 1000, 1, NS_PER_S, 500);
+	assert_non_null(strstr(page_read(&err), "\rstep 12  ##########..........  50 %  500 B"));
+	assert_null(strchr(err.text, '\n'));
+	assert_string_equal(err.text + err.len - 4, "\r\033[K");
+	cli_drop(c, &out, &err);
+}
+
+static void a_bar_is_never_wider_than_the_terminal_and_is_wiped_by_an_error(void **state)
+{
+	(void)state;
+	for (uint32_t width = 40; width < 100; width++) {
+		struct page out, err;
+		struct cli *c = some_cli(&out, &err, true, false);
+		struct progress x;
+
+		c->err_screen.width = width;
+		progress_begin(&x, c, 200 * GIB, "%s",
+			       "a name that is somewhat longer than others");
+		x.begin_ns -= 100 * NS_PER_S;
+		x.shown_ns = x.begin_ns;
+		progress_tick(&x, 100 * GIB);
+		assert_true(page_read(&err)[0] == '\r');
+		assert_true(screen_columns(err.text) - strlen("\r\033[K") < width);
+		c->o->ops->error(c->o, 1, "what", NULL);
+		assert_non_null(strstr(page_read(&err), "\033[K\r\033[Kckptctl:"));
+		cli_drop(c, &out, &err);
+	}
+}
+
+static void progress_elsewhere_is_a_line_every_ten_percent_of_what_takes_long(void **state)
+{
+	struct page out, err;
+	struct cli *c = some_cli(&out, &err, false, false);
+	uint32_t lines = 0;
+
+	(void)state;
+	movement(c, 1000, 100, 0, 10);
+	assert_string_equal(page_read(&err), "");
+	movement(c, 1000, 100, 10 * NS_PER_S, 10);
+	for (const char *s = page_read(&err); (s = strchr(s, '\n')); s++)
+		lines++;
+	assert_int_equal(lines, 10);
+	assert_memory_equal(err.text, "step 12: 10 %, 100 B of 1000 B, 0.00 GB/s, ", 43);
+	assert_non_null(strstr(err.text, "step 12: 100 %, 1000 B of 1000 B"));
+	assert_string_equal(page_read(&out), "");
+	cli_drop(c, &out, &err);
+}
+
+static void quiet_is_quiet_but_answers_when_it_is_asked(void **state)
+{
+	for (int how = 0; how < 4; how++) {
+		struct page out, err;
+		struct cli *c = some_cli(&out, &err, how & 1, how & 2);
+		struct progress x;
+
+		(void)state;
+		c->quiet = true;
+		output_line(c->o, "ckptd.test/1", "summary");
+		movement(c, 1000, 100, 10 * NS_PER_S, 10);
+		assert_string_equal(page_read(&err), "");
+		assert_string_equal(page_read(&out), "");
+		progress_begin(&x, c, 1000, "it");
+		cli_asked = 1;
+		progress_tick(&x, 250);
+		progress_tick(&x, 250);
+		progress_end(&x);
+		assert_int_equal(cli_asked, 0);
+		if (how & 2) {
+			assert_string_equal(page_read(&err), "");
+			assert_non_null(strstr(page_read(&out), "\"percent_done\":25.0,"));
+			assert_ptr_equal(strchr(out.text, '\n') + 1, out.text + out.len);
+		} else {
+			assert_memory_equal(page_read(&err), "it: 25 %, 250 B of 1000 B", 25);
+			assert_ptr_equal(strchr(err.text, '\n') + 1, err.text + err.len);
+		}
+		cli_drop(c, &out, &err);
+	}
+}
+
+static void progress_for_programs_is_lines_before_the_summary(void **state)
+{
+	static const struct column n = { "n", NULL, false, FIT_WHOLE };
+	struct page out, err;
+	struct cli *c = some_cli(&out, &err, false, true);
+	uint32_t lines = 0;
+
+	(void)state;
+	output_line(c->o, "ckptd.test/1", "summary");
+	output_list(c->o, "rows", NULL, 0);
+	output_row(c->o);
+	output_put(c->o, &n, cell_of(CELL_NUMBER, 1));
+	movement(c, 1000, 100, 0, 10);
+	movement(c, 0, 3, 2 * NS_PER_S, 10);
+	output_close(c->o);
+	output_close(c->o);
+	output_end(c->o);
+	for (const char *s = page_read(&out), *end; *s; s = end + 1, lines++) {
+		json_t *j = json_loads(s, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, NULL);
+
+		end = strchr(s, '\n');
+		assert_non_null(j);
+		assert_string_equal(json_string_value(json_object_get(j, "schema")),
+				    "ckptd.test/1");
+		assert_string_equal(json_string_value(json_object_get(j, "type")),
+				    lines < 13 ? "progress" : "summary");
+		if (lines < 10) {
+			assert_string_equal(json_string_value(json_object_get(j, "what")),
+					    "step 12");
+			assert_int_equal(json_number_value(json_object_get(j, "percent_done")),
+					 10 * lines + 10);
+			assert_int_equal(json_integer_value(json_object_get(j, "bytes_done")),
+					 100 * lines + 100);
+			assert_int_equal(json_integer_value(json_object_get(j, "bytes_total")),
+					 1000);
+			assert_true(json_is_integer(json_object_get(j, "bytes_per_second")));
+			assert_true(json_is_integer(json_object_get(j, "seconds_remaining")));
+		} else if (lines < 13) {
+			assert_true(json_is_null(json_object_get(j, "percent_done")));
+			assert_true(json_is_null(json_object_get(j, "bytes_total")));
+			assert_true(json_is_null(json_object_get(j, "seconds_remaining")));
+		}
+		json_decref(j);
+	}
+	assert_int_equal(lines, 14);
+	cli_drop(c, &out, &err);
+}
+
+static void a_document_has_no_progress_in_it(void **state)
+{
+	struct page out, err;
+	struct cli *c = some_cli(&out, &err, false, true);
+
+	(void)state;
+	movement(c, 1000, 10, 0, 100);
+	output_begin(c->o, "ckptd.test/1");
+	movement(c, 1000, 10, 0, 100);
+	output_end(c->o);
+	assert_string_equal(page_read(&out), "{\"schema\":\"ckptd.test/1\"}\n");
+	cli_drop(c, &out, &err);
+}
+
+/* Rows enough for n times 100 bytes; not closed. */
+static void rows(struct output *o, uint32_t n)
+{
+	static const struct column text = { "text", NULL, false, FIT_WHOLE };
+
+	output_list(o, "rows", NULL, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		output_row(o);
+		output_put(o, &text,
+			   cell_text("0123456789012345678901234567890123456789012345678901234567890"
+				     "12345678901234567890123456"));
+		if (i + 1 < n)
+			output_close(o);
+	}
+}
+
+static void a_document_that_is_given_up_parses_or_is_not_there(void **state)
+{
+	(void)state;
+	for (int how = 0; how < 16; how++) {
+		bool big = how & 1, line = how & 2, failed = how & 4, pretty = how & 8;
+		struct page out, err;
+		struct output *o;
+
+		page_open(&out);
+		page_open(&err);
+		o = output_json_new(out.f, err.f, pretty);
+		if (line)
+			output_line(o, "ckptd.test/1", "summary");
+		else
+			output_begin(o, "ckptd.test/1");
+		rows(o, big ? 5000 : 50);
+		if (failed) {
+			o->failed = true;
+			output_close(o);
+			output_close(o);
+			output_end(o);
+		}
+		o->ops->free(o);
+		page_read(&out);
+		if (big && !line) {
+			json_t *j = json_loads(out.text, JSON_REJECT_DUPLICATES, NULL);
+
+			assert_non_null(j);
+			assert_int_equal(json_array_size(json_object_get(j, "rows")), 5000);
+			assert_true(json_is_false(json_object_get(j, "complete")));
+			json_decref(j);
+		} else {
+			assert_int_equal(out.len, 0);
+		}
+		page_close(&out);
+		page_close(&err);
+	}
+}
+
+static void a_large_document_is_printed_as_it_comes(void **state)
+{
+	struct page out, err;
+	struct output *o;
+
+	(void)state;
+	page_open(&out);
+	page_open(&err);
+	o = output_json_new(out.f, err.f, false);
+	output_begin(o, "ckptd.test/1");
+	rows(o, 5000);
+	page_read(&out);
+	assert_in_range(out.len, 5000 * 90 - 65536, 5000 * 110);
+	output_close(o);
+	output_close(o);
+	output_end(o);
+	o->ops->free(o);
+	page_close(&out);
+	page_close(&err);
+}
+
+static void lines_follow_each_other_and_are_never_broken(void **state)
+{
+	struct page out, err;
+	struct output *o;
+
+	(void)state;
+	page_open(&out);
+	page_open(&err);
+	o = output_json_new(out.f, err.f, true);
+	for (int i = 0; i < 3; i++) {
+		output_line(o, "ckptd.test/1", "look");
+		rows(o, 2);
+		output_close(o);
+		output_close(o);
+		output_end(o);
+	}
+	o->ops->free(o);
+	for (const char *s = page_read(&out), *end; *s; s = end + 1) {
+		end = strchr(s, '\n');
+		assert_non_null(end);
+		assert_memory_equal(s, "{\"schema\":\"ckptd.test/1\",\"type\":\"look\",", 39);
+		assert_true(end[-1] == '}');
+	}
+	page_close(&out);
+	page_close(&err);
 }
 
 static struct grid *some_grid(const struct column *col)
@@ -467,7 +720,15 @@ int main(void)
 		cmocka_unit_test(words_are_broken_at_the_width_and_lines_indented),
 		cmocka_unit_test(columns_line_up_and_empty_ones_are_left_out),
 		cmocka_unit_test(what_may_be_left_out_goes_from_the_right),
-		cmocka_unit_test(progress_is_one_line_on_a_terminal_and_nothing_elsewhere),
+		cmocka_unit_test(progress_on_a_terminal_is_a_bar_that_is_wiped),
+		cmocka_unit_test(a_bar_is_never_wider_than_the_terminal_and_is_wiped_by_an_error),
+		cmocka_unit_test(progress_elsewhere_is_a_line_every_ten_percent_of_what_takes_long),
+		cmocka_unit_test(quiet_is_quiet_but_answers_when_it_is_asked),
+		cmocka_unit_test(progress_for_programs_is_lines_before_the_summary),
+		cmocka_unit_test(a_document_has_no_progress_in_it),
+		cmocka_unit_test(a_document_that_is_given_up_parses_or_is_not_there),
+		cmocka_unit_test(a_large_document_is_printed_as_it_comes),
+		cmocka_unit_test(lines_follow_each_other_and_are_never_broken),
 		cmocka_unit_test(a_narrow_screen_shortens_the_dispensable_first),
 		cmocka_unit_test(a_document_as_text_shows_what_has_a_head),
 		cmocka_unit_test(a_document_as_json_holds_what_has_a_key),
