@@ -93,6 +93,15 @@ int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct 
 char *mesh_print(const struct mesh *m, char *buf, size_t bytes);
 
 /*
+ * "Shard(0)@fsdp, StridedShard(1, 2)@dp, Only(1)@pp, Replicate@tp" of this mesh (mesh id 0), in the
+ * order of application; "Replicate" alone is all of it. What table_layout_print prints is read back
+ * as the same; "_StridedShard" is read too. -EINVAL names the character (from 1) and what to write
+ * there; -ENOMEM.
+ */
+int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,
+		 struct ckpt_err *err);
+
+/*
  * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
  * (shape_numel). Where an ONLY names another coordinate it is empty (numel 0, all dims n = 0);
  * where a cut leaves a dimension empty the other dimensions still say what they keep. mesh_check
