@@ -6,7 +6,8 @@
  * A layout file has one rule a line, "GLOB  PLACEMENTS", as in
  *	# the embedding is cut by columns
  *	model/embed.*	Shard(1)@fsdp, Replicate@dp
- * Blank lines and what follows a '#' at a line's beginning or behind a blank are left out.
+ * Blank lines and what follows a '#' at a line's beginning or behind a blank are left out. The first
+ * rule that matches a tensor's component/name, or its name, counts.
  */
 #ifndef CKPT_CLI_REMESH_H
 #define CKPT_CLI_REMESH_H
@@ -26,9 +27,11 @@ struct remesh {
 	struct arena arena;
 };
 
-/* Returns an exit code. What went wrong has been told: no --mesh, a mesh or rules that cannot be
- * read or met (2), no such file (10), ... ret is empty then. Call it before the document begins;
- * remesh_free in any case. */
+/*
+ * Returns an exit code. What went wrong has been told: no --mesh, a mesh or rules that cannot be read
+ * or followed, no such layout file (all 2: the command must be mended, the checkpoint is there), ...
+ * ret is empty then. Call it before the document begins; remesh_free in any case.
+ */
 int remesh(struct cli *c, const struct subject *s, struct remesh *ret);
 /* Tell the notes: for programs the list "notes" of {tensor, text}; for people grouped, on stderr. In
  * the document, between begin and end. */
@@ -36,11 +39,11 @@ void remesh_tell(struct cli *c, const struct remesh *m);
 void remesh_free(struct remesh *m);
 
 /* What stands for OPT_MESH and OPT_LAYOUT in a verb's own options. */
-#define REMESH_OPTIONS                                                                            \
-	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4 (required)" },     \
-	{                                                                                         \
-		OPT_LAYOUT,                                                                       \
+#define REMESH_OPTIONS                                                                             \
+	{ OPT_MESH, "the mesh to load onto: names and sizes, as in dp=2,fsdp=4 (required)" },      \
+	{                                                                                          \
+		OPT_LAYOUT,                                                                        \
 			"a file of placements that differ, one \"GLOB PLACEMENTS\" a line, as in " \
-			"\"model/embed.* Shard(1)@fsdp\""                                         \
+			"\"model/embed.* Shard(1)@fsdp\""                                          \
 	}
 #endif
