@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safetensors_write.c - makes the header of a safetensors file. Called by whoever writes one.
+ * Invariant: a header is made whole or not at all; the size of every piece of text is counted by
+ * the code that writes it.
+ */
+#include "formats/safetensors/safetensors.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/layout/layout.h"
+#include <stdio.h>
+
+#define HEAD_ALIGN 8
+#define SHOWN 120 /* bytes of a name in a message */
+
+/* The reference's rank of each dtype; 0: the format has no such thing. */
+static const uint8_t order[] = {
+	[CKPT_BOOL] = 1,    [CKPT_U8] = 2,	[CKPT_I8] = 3,	 [CKPT_F8_E5M2] = 4,
+	[CKPT_F8_E4M3] = 5, [CKPT_F8_E8M0] = 6, [CKPT_I16] = 7,	 [CKPT_U16] = 8,
+	[CKPT_F16] = 9,	    [CKPT_BF16] = 10,	[CKPT_I32] = 11, [CKPT_U32] = 12,
+	[CKPT_F32] = 13,    [CKPT_C64] = 14,	[CKPT_F64] = 15, [CKPT_I64] = 16,
+	[CKPT_U64] = 17,
+};
+
+bool safetensors_dtype(uint32_t dtype)
+{
+	return dtype < ARRAY_LEN(order) && order[dtype] && dtype_bytes(dtype);
+}
+
+/* --- text: counted when at is NULL, else written --- */
+
+struct text {
+	char *at;
+	uint64_t len;
+};
+
+static void put(struct text *t, const char *s, size_t n)
+{
+	if (t->at)
+		memcpy(t->at + t->len, s, n);
+	t->len += n;
+}
+
+static void put_text(struct text *t, const char *s)
+{
+	put(t, s, strlen(s));
+}
+
+static void put_number(struct text *t, uint64_t x)
+{
+	char buf[24];
+
+	put(t, buf, (size_t)snprintf(buf, sizeof buf, "%llu", (unsigned long long)x));
+}
+
+/* As serde_json escapes: what must be, in the short form where there is one. */
+static void put_string(struct text *t, const char *s)
+{
+	static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+
+	put(t, "\"", 1);
+	for (; *s; s++) {
+		const char *p = strchr(from, *s);
+		char buf[8];
+
+		if (p) {
+			buf[0] = '\\';
+			buf[1] = to[p - from];
+			put(t, buf, 2);
+		} else if ((unsigned char)*s < 0x20) {
+			put(t, buf, (size_t)snprintf(buf, sizeof buf, "\\u%04x", (unsigned)*s));
+		} else {
+			put(t, s, 1);
+		}
+	}
+	put(t, "\"", 1);
+}
+
+/* --- what the format refuses --- */
+
+/* RFC 3629: shortest form, no surrogates, nothing above U+10FFFF. */
+static bool is_utf8(const char *text)
+{
+	const unsigned char *s = (const unsigned char *)text;
+
+	while (*s) {
+		uint32_t n = *s < 0x80 ? 0 : *s < 0xc2 ? 4 : *s < 0xe0 ? 1 : *s < 0xf0 ? 2 : 3;
+		unsigned char low = 0x80, high = 0xbf;
+
+		if (n == 4 || *s > 0xf4)
+			return false;
+		if (*s == 0xe0)
+			low = 0xa0;
+		if (*s == 0xed)
+			high = 0x9f;
+		if (*s == 0xf0)
+			low = 0x90;
+		if (*s == 0xf4)
+			high = 0x8f;
+		for (s++; n; n--, s++, low = 0x80, high = 0xbf)
+			if (*s < low || *s > high)
+				return false;
+	}
+	return true;
+}
+
+/* A name for a message: what is no printable ASCII is '?'. */
+static const char *shown(const char *name, char buf[SHOWN + 1])
+{
+	size_t n = strnlen(name, SHOWN);
+
+	for (size_t i = 0; i < n; i++)
+		buf[i] = name[i] >= 0x20 && name[i] < 0x7f ? name[i] : '?';
+	buf[n] = 0;
+	return buf;
+}
+
+/* Sets bytes. */
+static void check(struct safetensors_tensor *x, struct ckpt_errlist *list)
+{
+	char buf[SHOWN + 1];
+	uint64_t numel;
+
+	shown(x->name, buf);
+	if (!is_utf8(x->name))
+		ckpt_errlist_add(list, "tensor %s: its name is no UTF-8", buf);
+	else if (!strcmp(x->name, SAFETENSORS_METADATA))
+		ckpt_errlist_add(list, "tensor %s: the format uses this name itself", buf);
+	if (!safetensors_dtype(x->dtype))
+		ckpt_errlist_add(list, "tensor %s: the format has no dtype %s", buf,
+				 dtype_name(x->dtype));
+	else if (shape_numel(x->ndim, x->shape, &numel) ||
+		 ckpt_mul(numel, dtype_bytes(x->dtype), &x->bytes) || x->bytes > INT64_MAX)
+		ckpt_errlist_add(list, "tensor %s: its size does not fit into 63 bits", buf);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct safetensors_tensor *x = *(struct safetensors_tensor *const *)a,
+					*y = *(struct safetensors_tensor *const *)b;
+
+	return strcmp(x->name, y->name);
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct safetensors_tensor *x = *(struct safetensors_tensor *const *)a,
+					*y = *(struct safetensors_tensor *const *)b;
+
+	if (x->dtype != y->dtype)
+		return (int)order[y->dtype] - (int)order[x->dtype];
+	return strcmp(x->name, y->name);
+}
+
+static void check_names(struct safetensors_tensor **sorted, uint32_t n, struct ckpt_errlist *list)
+{
+	char buf[SHOWN + 1];
+
+	qsort(sorted, n, sizeof(*sorted), by_name);
+	for (uint32_t i = 1; i < n; i++)
+		if (!strcmp(sorted[i - 1]->name, sorted[i]->name) &&
+		    (i < 2 || strcmp(sorted[i - 2]->name, sorted[i]->name)))
+			ckpt_errlist_add(list, "tensor %s: two or more have this name",
+					 shown(sorted[i]->name, buf));
+}
+
+static void check_meta(const struct safetensors_meta *meta, uint32_t n, struct ckpt_errlist *list)
+{
+	char buf[SHOWN + 1];
+
+	for (uint32_t i = 0; i < n; i++) {
+		bool twice = false;
+
+		shown(meta[i].key, buf);
+		if (!is_utf8(meta[i].key) || !is_utf8(meta[i].value))
+			ckpt_errlist_add(list, "metadata %s: this is no UTF-8", buf);
+		for (uint32_t k = 0; k < i && !twice; k++)
+			twice = !strcmp(meta[k].key, meta[i].key);
+		if (twice)
+			ckpt_errlist_add(list, "metadata %s: the key is there twice", buf);
+	}
+}
+
+/* --- the header --- */
+
+static void put_tensor(struct text *t, const struct safetensors_tensor *x, uint64_t at)
+{
+	put_string(t, x->name);
+	put_text(t, ":{\"dtype\":\"");
+	put_text(t, dtype_name(x->dtype));
+	put_text(t, "\",\"shape\":[");
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		put(t, ",", d != 0);
+		put_number(t, x->shape[d]);
+	}
+	put_text(t, "],\"data_offsets\":[");
+	put_number(t, at);
+	put(t, ",", 1);
+	put_number(t, at + x->bytes);
+	put_text(t, "]}");
+}
+
+/* *ret_data: the bytes of all tensors, which check_total has found to fit. */
+static void put_header(struct text *t, struct safetensors_tensor *const *sorted, uint32_t n,
+		       const struct safetensors_meta *meta, uint32_t nmeta, uint64_t *ret_data)
+{
+	uint64_t at = 0;
+
+	put(t, "{", 1);
+	if (nmeta)
+		put_text(t, "\"" SAFETENSORS_METADATA "\":{");
+	for (uint32_t i = 0; i < nmeta; i++) {
+		put(t, ",", i != 0);
+		put_string(t, meta[i].key);
+		put(t, ":", 1);
+		put_string(t, meta[i].value);
+	}
+	put(t, "}", nmeta != 0);
+	for (uint32_t i = 0; i < n; i++) {
+		put(t, ",", i || nmeta);
+		put_tensor(t, sorted[i], at);
+		at += sorted[i]->bytes;
+	}
+	put(t, "}", 1);
+	while (t->len % HEAD_ALIGN)
+		put(t, " ", 1);
+	*ret_data = at;
+}
+
+static int build(struct safetensors_tensor **sorted, uint32_t n,
+		 const struct safetensors_meta *meta, uint32_t nmeta, struct arena *a,
+		 struct safetensors_head *ret, struct ckpt_errlist *list)
+{
+	struct text t = { .at = NULL };
+	uint64_t data, at, length;
+	le64 first;
+	char *head;
+
+	put_header(&t, sorted, n, meta, nmeta, &data);
+	length = t.len;
+	if (length > SAFETENSORS_HEADER_MAX) {
+		ckpt_errlist_add(list,
+				 "the names and shapes of %u tensors make a header of %llu bytes; "
+				 "the format takes %u",
+				 n, (unsigned long long)length, SAFETENSORS_HEADER_MAX);
+		return 0;
+	}
+	head = arena_alloc(a, sizeof first + length);
+	if (!head)
+		return -ENOMEM;
+	first = le64_of(length);
+	memcpy(head, &first, sizeof first);
+	t = (struct text){ .at = head + sizeof first };
+	put_header(&t, sorted, n, meta, nmeta, &data);
+	assert(t.len == length);
+	at = sizeof first + length;
+	*ret = (struct safetensors_head){ .bytes = head, .len = at, .file_bytes = at + data };
+	for (uint32_t i = 0; i < n; i++) {
+		sorted[i]->off = at;
+		at += sorted[i]->bytes;
+	}
+	return 0;
+}
+
+/* A file's size is a signed number of 64 bits; the header takes less than a GiB of it. */
+static void check_total(const struct safetensors_tensor *x, uint32_t n, struct ckpt_errlist *list)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (ckpt_add(sum, x[i].bytes, &sum) || sum > INT64_MAX - GIB) {
+			ckpt_errlist_add(list, "all tensors together do not fit into one file");
+			return;
+		}
+}
+
+int safetensors_make(struct safetensors_tensor *x, uint32_t n, const struct safetensors_meta *meta,
+		     uint32_t nmeta, struct arena *a, struct safetensors_head *ret_head,
+		     struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	cleanup_free struct safetensors_tensor **sorted = calloc((size_t)n + 1, sizeof(*sorted));
+	struct ckpt_errlist own = { .code = -EMEDIUMTYPE }, *list = ret_list ? ret_list : &own;
+	uint64_t before = list->n;
+	int rc = 0;
+
+	if (!sorted)
+		return ckpt_error(err, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < n; i++) {
+		x[i].off = x[i].bytes = 0;
+		sorted[i] = &x[i];
+		check(&x[i], list);
+	}
+	check_names(sorted, n, list);
+	check_meta(meta, nmeta, list);
+	check_total(x, n, list);
+	if (list->n == before) {
+		qsort(sorted, n, sizeof(*sorted), by_place);
+		rc = build(sorted, n, meta, nmeta, a, ret_head, list);
+	}
+	if (rc)
+		rc = ckpt_error(err, rc, "out of memory");
+	else if (list->n > before)
+		rc = ckpt_errlist_end(list, err, "safetensors cannot hold this");
+	ckpt_errlist_free(&own);
+	return rc;
+}
