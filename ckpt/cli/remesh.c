@@ -183,7 +183,7 @@ int remesh(struct cli *c, const struct subject *s, struct remesh *ret)
 	char own[512];
 	int rc = 0;
 
-	*ret = (struct remesh){ 0 };
+	*ret = (struct remesh){ .from = &s->ckpt->table };
 	if (!c->value[OPT_MESH])
 		return no_mesh(c, s);
 	if (f.path)
@@ -248,6 +248,40 @@ static void group_say(struct cli *c, const struct remesh *m, const struct remesh
 		 note->text, names, n > NAMES_SAID ? ", ..." : "");
 }
 
+static bool has_dim(const struct table *t, const char *name)
+{
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		for (uint32_t d = 0; d < t->mesh[i].ndim; d++)
+			if (!strcmp(t->mesh[i].name[d], name))
+				return true;
+	return false;
+}
+
+/* A name that the checkpoint does not know may be a new one, or a slip. */
+static void say_new_dims(struct cli *c, const struct remesh *m)
+{
+	const struct mesh *to = m->target.mesh;
+
+	for (uint32_t i = 0; i < to->ndim; i++) {
+		const char *near = NULL;
+
+		if (has_dim(m->from, to->name[i]))
+			continue;
+		for (uint32_t j = 0; j < m->from->nmesh; j++)
+			for (uint32_t d = 0; d < m->from->mesh[j].ndim; d++) {
+				const char *old = m->from->mesh[j].name[d];
+				uint32_t far = human_distance(to->name[i], old, NEAR_MAX);
+
+				if (!has_dim(&m->target, old) && far < strlen(old) &&
+				    far <= NEAR_MAX)
+					near = old;
+			}
+		cli_hint(c, "%s is new to this checkpoint: tensors replicate over it%s%s%s",
+			 to->name[i], near ? "; did you mean " : "", near ? near : "",
+			 near ? "?" : "");
+	}
+}
+
 static void tell_people(struct cli *c, const struct remesh *m)
 {
 	cleanup_free struct remesh_note *note = calloc((size_t)m->nnote + 1, sizeof *note);
@@ -292,6 +326,8 @@ void remesh_tell(struct cli *c, const struct remesh *m)
 		output_close(c->o);
 	}
 	output_close(c->o);
-	if (!c->json && !c->quiet)
-		tell_people(c, m);
+	if (c->json || c->quiet)
+		return;
+	say_new_dims(c, m);
+	tell_people(c, m);
 }

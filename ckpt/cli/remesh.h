@@ -21,7 +21,8 @@ struct remesh_note {
 };
 
 struct remesh {
-	struct table target; /* as target_make made it */
+	const struct table *from; /* the subject's */
+	struct table target;	  /* as target_make made it */
 	uint32_t nnote;
 	struct remesh_note *note; /* in the order of the tensors */
 	struct arena arena;

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_plan.c - ckptctl plan: what loading a checkpoint onto a mesh costs, without reading data.
+ * Invariant: the figures are those of the plans that a restore would carry out.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/plan/load_cost.h"
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
+#define LINE_BYTES 1024
+#define RANKS_SAID 16u /* more ranks than these are told as least, median and most */
+
+struct planning {
+	struct cli *c;
+	const struct subject *s;
+	struct remesh to;
+	struct load_cost cost;
+};
+
+/* --- figures --- */
+
+/* x / of; CELL_NONE where there is nothing to compare with. */
+static struct cell ratio(uint64_t x, uint64_t of)
+{
+	return of ? cell_real((double)x / (double)of) : cell_none();
+}
+
+static char *ratio_print(uint64_t x, uint64_t of, char buf[static HUMAN_BYTES])
+{
+	if (of)
+		snprintf(buf, HUMAN_BYTES, "%.2f", (double)x / (double)of);
+	else
+		strcpy(buf, "-");
+	return buf;
+}
+
+static uint64_t most_bytes(const struct load_cost *k)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < k->world; i++)
+		most = MAX(most, k->rank[i].bytes);
+	return most;
+}
+
+static double imbalance(const struct load_cost *k)
+{
+	return k->held_bytes ? (double)most_bytes(k) * k->world / (double)k->held_bytes : 1;
+}
+
+/* --- the summary --- */
+
+FIELD(f_path, "path", NULL);
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_from, "from_mesh", NULL);
+FIELD(f_from_text, NULL, "from");
+FIELD(f_mesh, "mesh", NULL);
+FIELD(f_world, "world_size", NULL);
+FIELD(f_layout, "layout", NULL);
+FIELD(f_to_text, NULL, "onto");
+FIELD(f_tensors, "tensor_count", NULL);
+FIELD(f_tensor_bytes, "tensor_bytes", NULL);
+FIELD(f_held, "held_bytes", NULL);
+FIELD(f_replication, "replication", NULL);
+FIELD(f_imbalance, "imbalance", NULL);
+FIELD(f_hold_text, NULL, "ranks hold");
+FIELD(f_balance_text, NULL, "imbalance");
+FIELD(f_read, "read_bytes", NULL);
+FIELD(f_amplification, "amplification", NULL);
+FIELD(f_read_text, NULL, "ranks read");
+FIELD(f_files, "files", NULL);
+FIELD(f_chunks, "chunks", NULL);
+FIELD(f_host_text, NULL, "one host");
+
+static void put_who(struct planning *p)
+{
+	const struct checkpoint *k = p->s->ckpt;
+	struct output *o = p->c->o;
+	const char *layout = p->c->value[OPT_LAYOUT];
+	char from[LINE_BYTES / 2], to[LINE_BYTES / 2], line[2 * LINE_BYTES];
+
+	subject_mesh(&k->table, from, sizeof from);
+	mesh_print(p->to.target.mesh, to, sizeof to);
+	output_put(o, &f_path, cell_text(p->s->ref.path));
+	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &f_from, *from ? cell_text(from) : cell_none());
+	snprintf(line, sizeof line, "%s%s%u rank%s, %u file%s", from, *from ? ", " : "", k->world,
+		 k->world == 1 ? "" : "s", k->nfile, k->nfile == 1 ? "" : "s");
+	output_put(o, &f_from_text, cell_text(line));
+	output_put(o, &f_mesh, cell_text(to));
+	output_put(o, &f_world, cell_of(CELL_COUNT, p->cost.world));
+	output_put(o, &f_layout, layout ? cell_text(layout) : cell_none());
+	snprintf(line, sizeof line, "%s, %u rank%s%s%s", to, p->cost.world,
+		 p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
+	output_put(o, &f_to_text, cell_text(line));
+}
+
+static void put_held(struct planning *p)
+{
+	const struct load_cost *k = &p->cost;
+	struct output *o = p->c->o;
+	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES], x[HUMAN_BYTES];
+
+	output_put(o, &f_tensors, cell_of(CELL_COUNT, k->host.tensors));
+	output_put(o, &f_tensor_bytes, cell_of(CELL_BYTES, k->host.bytes));
+	output_put(o, &f_held, cell_of(CELL_BYTES, k->held_bytes));
+	output_put(o, &f_replication, ratio(k->held_bytes, k->host.bytes));
+	snprintf(line, sizeof line, "%s in all, %s times the %s of the tensors",
+		 human_bytes(k->held_bytes, a), ratio_print(k->held_bytes, k->host.bytes, x),
+		 human_bytes(k->host.bytes, b));
+	output_put(o, &f_hold_text, cell_text(line));
+	output_put(o, &f_imbalance, cell_real(imbalance(k)));
+	snprintf(line, sizeof line, "%.2f: the largest rank holds %s, the mean is %s", imbalance(k),
+		 human_bytes(most_bytes(k), a), human_bytes(k->held_bytes / k->world, b));
+	output_put(o, &f_balance_text, cell_text(line));
+}
+
+static void put_read(struct planning *p)
+{
+	const struct load_cost *k = &p->cost;
+	struct output *o = p->c->o;
+	char line[LINE_BYTES], a[HUMAN_BYTES], x[HUMAN_BYTES], n[HUMAN_BYTES], m[HUMAN_BYTES];
+
+	output_put(o, &f_read, cell_of(CELL_BYTES, k->read_bytes));
+	output_put(o, &f_amplification, ratio(k->read_bytes, k->held_bytes));
+	snprintf(line, sizeof line, "%s, %s bytes for each that they want",
+		 human_bytes(k->read_bytes, a), ratio_print(k->read_bytes, k->held_bytes, x));
+	output_put(o, &f_read_text, cell_text(line));
+	snprintf(line, sizeof line,
+		 "that reads each chunk once: %s, %s a byte; %s chunk%s, %s file%s",
+		 human_bytes(k->host.read_bytes, a),
+		 ratio_print(k->host.read_bytes, k->host.bytes, x), human_count(k->host.chunks, n),
+		 k->host.chunks == 1 ? "" : "s", human_count(k->host.files, m),
+		 k->host.files == 1 ? "" : "s");
+	output_put(o, &f_host_text, cell_text(line));
+	output_object(o, "host");
+	output_put(o, &f_read, cell_of(CELL_BYTES, k->host.read_bytes));
+	output_put(o, &f_amplification, ratio(k->host.read_bytes, k->host.bytes));
+	output_put(o, &f_files, cell_of(CELL_COUNT, k->host.files));
+	output_put(o, &f_chunks, cell_of(CELL_COUNT, k->host.chunks));
+	output_close(o);
+}
+
+/* --- the ranks --- */
+
+enum {
+	COL_RANK,
+	COL_BYTES,
+	COL_READ,
+	COL_AMPLIFICATION,
+	COL_AMPLIFICATION_TEXT,
+	COL_FILES,
+	COL_CHUNKS,
+	COL_TENSORS,
+	COL_COUNT
+};
+static const struct column rank_columns[COL_COUNT] = {
+	[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", "HOLDS", true, FIT_WHOLE },
+	[COL_READ] = { "read_bytes", "READS", true, FIT_WHOLE },
+	[COL_AMPLIFICATION] = { "amplification", NULL, true, FIT_WHOLE },
+	[COL_AMPLIFICATION_TEXT] = { NULL, "READ/HELD", true, FIT_WHOLE },
+	[COL_FILES] = { "files", "FILES", true, FIT_WHOLE },
+	[COL_CHUNKS] = { "chunks", "CHUNKS", true, FIT_WHOLE },
+	[COL_TENSORS] = { "tensors", "TENSORS", true, FIT_WHOLE },
+};
+
+static void put_row(struct output *o, struct cell who, const struct load_rank *r, double times)
+{
+	char text[HUMAN_BYTES] = "-";
+
+	if (times >= 0)
+		snprintf(text, sizeof text, "%.2f", times);
+	output_row(o);
+	output_put(o, &rank_columns[COL_RANK], who);
+	output_put(o, &rank_columns[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
+	output_put(o, &rank_columns[COL_READ], cell_of(CELL_BYTES, r->read_bytes));
+	output_put(o, &rank_columns[COL_AMPLIFICATION], times < 0 ? cell_none() : cell_real(times));
+	output_put(o, &rank_columns[COL_AMPLIFICATION_TEXT], cell_text(text));
+	output_put(o, &rank_columns[COL_FILES], cell_of(CELL_COUNT, r->files));
+	output_put(o, &rank_columns[COL_CHUNKS], cell_of(CELL_COUNT, r->chunks));
+	output_put(o, &rank_columns[COL_TENSORS], cell_of(CELL_COUNT, r->tensors));
+	output_close(o);
+}
+
+/* Read for each byte held; -1 of a rank that holds nothing. */
+static double amplification(const struct load_rank *r)
+{
+	return r->bytes ? (double)r->read_bytes / (double)r->bytes : -1;
+}
+
+static int real_compare(const void *va, const void *vb)
+{
+	double a = *(const double *)va, b = *(const double *)vb;
+
+	return (a > b) - (a < b);
+}
+
+static double figure(const struct load_rank *r, uint32_t col)
+{
+	switch (col) {
+	case COL_BYTES:
+		return (double)r->bytes;
+	case COL_READ:
+		return (double)r->read_bytes;
+	case COL_AMPLIFICATION:
+		return amplification(r);
+	case COL_FILES:
+		return r->files;
+	case COL_CHUNKS:
+		return (double)r->chunks;
+	default:
+		return r->tensors;
+	}
+}
+
+/* Of many ranks: the least, the median and the most of each column by itself. */
+static int put_spread(struct output *o, const struct load_cost *k)
+{
+	static const char *const name[] = { "least", "median", "most" };
+	const uint32_t at[] = { 0, k->world / 2, k->world - 1 };
+	cleanup_free double *x = calloc(k->world, sizeof *x);
+	double found[ARRAY_LEN(at)][COL_COUNT] = { 0 };
+
+	if (!x)
+		return -ENOMEM;
+	for (uint32_t col = COL_BYTES; col < COL_COUNT; col++) {
+		for (uint32_t i = 0; i < k->world; i++)
+			x[i] = figure(&k->rank[i], col);
+		qsort(x, k->world, sizeof *x, real_compare);
+		for (uint32_t i = 0; i < ARRAY_LEN(at); i++)
+			found[i][col] = x[at[i]];
+	}
+	output_list(o, NULL, rank_columns, COL_COUNT);
+	for (uint32_t i = 0; i < ARRAY_LEN(at); i++) {
+		const struct load_rank r = { .bytes = (uint64_t)found[i][COL_BYTES],
+					     .read_bytes = (uint64_t)found[i][COL_READ],
+					     .chunks = (uint64_t)found[i][COL_CHUNKS],
+					     .files = (uint32_t)found[i][COL_FILES],
+					     .tensors = (uint32_t)found[i][COL_TENSORS] };
+
+		put_row(o, cell_text(name[i]), &r, found[i][COL_AMPLIFICATION]);
+	}
+	output_close(o);
+	return 0;
+}
+
+static int put_ranks(struct planning *p)
+{
+	const struct load_cost *k = &p->cost;
+	struct output *o = p->c->o;
+	bool few = k->world <= RANKS_SAID;
+
+	output_list(o, "ranks", few ? rank_columns : NULL, few ? COL_COUNT : 0);
+	for (uint32_t i = 0; i < k->world && (few || o->machine); i++)
+		put_row(o, cell_of(CELL_NUMBER, i), &k->rank[i], amplification(&k->rank[i]));
+	output_close(o);
+	if (few || o->machine)
+		return 0;
+	return put_spread(o, k);
+}
+
+/* --- the verb --- */
+
+static int tick(void *arg, uint32_t ranks_done)
+{
+	(void)arg;
+	(void)ranks_done;
+	return cli_stopped();
+}
+
+static int put_plan(struct planning *p)
+{
+	const struct checkpoint *k = p->s->ckpt;
+	struct cli *c = p->c;
+	int rc;
+
+	c->o->ops->begin(c->o, "ckptd.plan/1");
+	cli_say(c, STYLE_STRONG, "loading step %llu of %s", (unsigned long long)k->step, k->job);
+	put_who(p);
+	put_held(p);
+	put_read(p);
+	rc = put_ranks(p);
+	remesh_tell(c, &p->to);
+	c->o->ops->end(c->o);
+	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
+}
+
+static int plan(struct planning *p)
+{
+	struct ckpt_err err = { 0 };
+	int code = remesh(p->c, p->s, &p->to), rc;
+
+	if (code)
+		return code;
+	rc = load_cost(p->s->ckpt, &p->to.target, &p->cost, tick, NULL, &err);
+	if (rc)
+		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
+				p->s->ref.path);
+	else
+		code = put_plan(p);
+	load_cost_free(&p->cost);
+	remesh_free(&p->to);
+	return code;
+}
+
+static int run(struct cli *c)
+{
+	struct subject s;
+	int code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
+
+	if (!code)
+		code = plan(&(struct planning){ .c = c, .s = &s });
+	subject_close(&s);
+	return code;
+}
+
+const struct cli_verb verb_plan = {
+	.name = "plan",
+	.help = "what loading a checkpoint onto another mesh would cost",
+	.synopsis = (const char *const[]){ "[CKPT] --mesh=SPEC [--layout=FILE]", NULL },
+	.about =
+		"Says for every rank of a mesh how many bytes it would hold, and how many it would "
+		"have to read for them: a chunk is read whole, because it is checked whole, so a rank "
+		"that wants a few columns of a matrix reads more than it keeps. One host that loads "
+		"all ranks reads each chunk once. Only metadata is read, and nothing is written.\n"
+		"Placements follow the names of mesh dimensions: one that both meshes have keeps "
+		"cutting what it cut, whatever its new size is; over one that is new to the "
+		"checkpoint all tensors replicate; one that is gone cuts no more. Shards may be "
+		"uneven or empty. Where several dimensions would cut one dimension of a tensor that "
+		"has too few elements for them, the largest cuts alone. Tensors that come out cut "
+		"otherwise than they were saved are listed, with the reason.\n"
+		"--layout overrides that: each line of FILE is a glob over component/name, or the "
+		"name, and placements in the order in which they apply: Shard(DIM)@mesh, "
+		"StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, Replicate@mesh. The first "
+		"line that matches counts; '#' begins a comment. CKPT is latest (the default), "
+		"latest~1, step:12000, or a path.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },
+			{ "ckptctl plan step:90 --mesh dp=2,fsdp=4 --json",
+			  "every rank and tensor, for a program" },
+			{ "ckptctl plan --mesh tp=4 --layout tp.txt", "cut by rules of your own" },
+			{ NULL, NULL },
+		},
+	.option = (const struct cli_verb_option[]){ REMESH_OPTIONS, { OPT_NONE, NULL } },
+	.exits =
+		"0; 2 the mesh or the layout file is wrong; 4 its metadata is damaged; 5 it is not "
+		"committed; 7 it lacks what the mesh would want; 10 there is no such store or "
+		"checkpoint; 12 it cannot be read.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_cost.c - counts what plans would read. Called by ckptctl plan.
+ * Invariant: a chunk counts for a rank exactly where move_read would read it for that rank. Ranks are
+ * planned a few at a time, so that memory does not grow with the mesh, and chunks are stepped over
+ * one by one, so that time does not grow with the rows in them.
+ */
+#include "ckpt/plan/load_cost.h"
+#include "ckpt/base/util.h"
+#include "ckpt/table/target.h"
+
+#define PIECES_AT_ONCE (1u << 20) /* of the ranks that are planned together, about 200 MB */
+#define RANKS_AT_ONCE 64u
+
+struct counting {
+	const struct checkpoint *k;
+	uint64_t *first; /* [nfile+1]: bit of a file's first chunk; a file without has one bit */
+	uint64_t words;	 /* of a set of bits */
+	uint64_t *bits;	 /* [RANKS_AT_ONCE][words] */
+	uint64_t *all;	 /* [words]: of all ranks */
+	struct load_cost *cost;
+};
+
+static void mark(uint64_t *bits, uint64_t from, uint64_t to)
+{
+	for (uint64_t i = from; i < to; i++)
+		bits[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+/* Mark the chunks with bytes that the operation reads. */
+static void mark_op(const struct counting *c, const struct plan *p, const struct plan_op *op,
+		    uint64_t *bits)
+{
+	const struct format_file *f = &c->k->file[op->src_place];
+	uint64_t first = c->first[op->src_place];
+	bool ascend = plan_rows_ascend(p, op);
+	struct plan_cursor at;
+	struct plan_row row;
+
+	if (!f->chunk) {
+		mark(bits, first, first + 1);
+		return;
+	}
+	/* All of its bytes, or all in one chunk. */
+	if (op->bytes == op->src_hi - op->src_lo ||
+	    op->src_lo >> f->chunk_log2 == (op->src_hi - 1) >> f->chunk_log2) {
+		mark(bits, first + (op->src_lo >> f->chunk_log2),
+		     first + ((op->src_hi - 1) >> f->chunk_log2) + 1);
+		return;
+	}
+	plan_rows(p, op, &at);
+	while (plan_row_next(&at, &row)) {
+		/* Elements that lie apart, where the source is not row-major, are rows of their own. */
+		uint64_t n = row.elem ? row.n : 1, len = row.elem ? row.elem : row.len, end = 0;
+
+		for (uint64_t i = 0; i < n; i++) {
+			uint64_t off = row.src_off + i * row.src_stride;
+
+			end = ((off + len - 1) >> f->chunk_log2) + 1;
+			mark(bits, first + (off >> f->chunk_log2), first + end);
+		}
+		if (ascend && row.len < UINT64_C(1) << f->chunk_log2)
+			plan_rows_from(p, op, end << f->chunk_log2, &at);
+	}
+}
+
+/* Add up what the bits of one reader say. Files without chunks have their bytes counted already. */
+static void count_bits(const struct counting *c, const uint64_t *bits, struct load_rank *ret)
+{
+	for (uint32_t i = 0; i < c->k->nfile; i++) {
+		const struct format_file *f = &c->k->file[i];
+		uint64_t chunks = 0, at = c->first[i], end = c->first[i + 1];
+		bool any = false;
+
+		while (at < end) {
+			uint64_t word = bits[at / 64] >> at % 64;
+
+			if (!word) {
+				at = (at / 64 + 1) * 64;
+				continue;
+			}
+			at += (uint64_t)__builtin_ctzll(word);
+			if (at >= end)
+				break;
+			any = true;
+			if (f->chunk) {
+				chunks++;
+				ret->read_bytes += f->chunk[at - c->first[i]].stored_len;
+			}
+			at++;
+		}
+		ret->chunks += chunks;
+		ret->files += any;
+	}
+}
+
+/* The ranks of one table of target_ranks. */
+static int count_ranks(struct counting *c, const struct table *t, uint32_t first,
+		       struct ckpt_err *err)
+{
+	struct plan p;
+	int rc = plan_make(&c->k->table, t, &(struct plan_opts){ .memory_blobs = true }, &p, NULL,
+			   err);
+
+	if (rc)
+		return rc;
+	memset(c->bits, 0, t->nplace * c->words * sizeof *c->bits);
+	for (uint32_t i = 0; i < t->npiece; i++)
+		c->cost->rank[first + t->piece[i].place].tensors++;
+	for (uint64_t i = 0; i < p.nop; i++) {
+		const struct plan_op *op = &p.op[i];
+		struct load_rank *r = &c->cost->rank[first + op->dst_place];
+
+		r->bytes += op->bytes;
+		if (!c->k->file[op->src_place].chunk)
+			r->read_bytes += op->bytes;
+		mark_op(c, &p, op, c->bits + op->dst_place * c->words);
+	}
+	plan_free(&p);
+	for (uint32_t i = 0; i < t->nplace; i++) {
+		struct load_rank *r = &c->cost->rank[first + i];
+		const uint64_t *bits = c->bits + i * c->words;
+
+		count_bits(c, bits, r);
+		for (uint64_t w = 0; w < c->words; w++)
+			c->all[w] |= bits[w];
+		c->cost->held_bytes += r->bytes;
+		c->cost->read_bytes += r->read_bytes;
+	}
+	return 0;
+}
+
+/* Every element that any rank holds is held by some rank: together they want each tensor once. */
+static void count_host(struct counting *c, const struct table *target)
+{
+	struct load_rank *h = &c->cost->host;
+
+	for (uint32_t i = 0; i < target->ntensor; i++) {
+		const struct table_tensor *x = &target->tensor[i];
+
+		if (x->cls == CKPT_SINK || !x->numel)
+			continue;
+		h->tensors++;
+		h->bytes += x->numel * x->elem_bytes;
+	}
+	for (uint32_t i = 0; i < c->k->nfile; i++)
+		if (!c->k->file[i].chunk && c->all[c->first[i] / 64] >> c->first[i] % 64 & 1)
+			h->read_bytes += c->k->file[i].raw_bytes;
+	count_bits(c, c->all, h);
+}
+
+static int count_begin(struct counting *c, struct ckpt_err *err)
+{
+	uint64_t bit = 0;
+
+	c->first = calloc((size_t)c->k->nfile + 1, sizeof *c->first);
+	for (uint32_t i = 0; c->first && i < c->k->nfile; i++) {
+		c->first[i] = bit;
+		bit += c->k->file[i].chunk ? c->k->file[i].nchunk : 1;
+	}
+	if (c->first)
+		c->first[c->k->nfile] = bit;
+	c->words = bit / 64 + 1;
+	c->bits = calloc(RANKS_AT_ONCE * c->words, sizeof *c->bits);
+	c->all = calloc(c->words, sizeof *c->all);
+	c->cost->rank = calloc(c->cost->world, sizeof *c->cost->rank);
+	if (!c->first || !c->bits || !c->all || !c->cost->rank)
+		return ckpt_error(err, -ENOMEM, "out of memory for the cost of %u ranks",
+				  c->cost->world);
+	return 0;
+}
+
+int load_cost(const struct checkpoint *k, const struct table *target, struct load_cost *ret,
+	      load_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	struct counting c = { .k = k, .cost = ret };
+	uint32_t n = PIECES_AT_ONCE / MAX(target->ntensor, 1u);
+	int rc;
+
+	*ret = (struct load_cost){ .world = target_world(target) };
+	n = MIN(n, RANKS_AT_ONCE);
+	n = MAX(n, 1u);
+	rc = count_begin(&c, err);
+	for (uint32_t r = 0; r < ret->world && !rc; r += n) {
+		struct table t = { 0 };
+
+		rc = target_ranks(target, r, MIN(n, ret->world - r), &t, err);
+		if (!rc)
+			rc = count_ranks(&c, &t, r, err);
+		table_free(&t);
+		if (!rc && tick && tick(arg, MIN(r + n, ret->world)))
+			rc = ckpt_error(err, -ECANCELED, "stopped");
+	}
+	if (!rc)
+		count_host(&c, target);
+	free(c.first);
+	free(c.bits);
+	free(c.all);
+	if (rc)
+		load_cost_free(ret);
+	return rc;
+}
+
+void load_cost_free(struct load_cost *c)
+{
+	free(c->rank);
+	*c = (struct load_cost){ 0 };
+}
