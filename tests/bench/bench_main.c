@@ -8,6 +8,7 @@
  *	restore SOCKET STORE BYTES WORLD STEP one restore from disk
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
+ *	many DIR TENSORS RANKS STEPS          a store with so much in it, without a daemon (tests/lib/many.h)
  *
  * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
  * with the page faults of a first touch in it.
@@ -16,6 +17,7 @@
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
+#include "tests/lib/many.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -351,6 +353,12 @@ int main(int argc, char **argv)
 		restore(&o, number(argv[6]));
 	} else if (verb_is("steps", argc, argv, 3)) {
 		steps(argv[2], argv[3], number(argv[4]));
+	} else if (verb_is("many", argc, argv, 4)) {
+		struct ckpt_err err;
+
+		if (many_write(argv[2], (uint32_t)number(argv[3]), (uint32_t)number(argv[4]),
+			       (uint32_t)number(argv[5]), &err))
+			die("%s", err.msg);
 	} else if (verb_is("hash", argc, argv, 1)) {
 		hash(number(argv[2]));
 	} else {

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * many.c - see many.h. Called by ckptbench.
+ * Invariant: it does what a daemon does to commit a step, in the same order and with the same calls.
+ */
+#include "tests/lib/many.h"
+#include "ckpt/base/util.h"
+#include "ckpt/move/move.h"
+#include "ckpt/store/store.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#define JOB "many"
+#define EXPERTS 64u
+
+struct rank {
+	struct table decl, part;
+	struct native_part file;
+};
+
+static int declare(struct table *t, const char *component, const char *name, const char *of,
+		   uint32_t role, uint32_t rank, uint32_t ranks, struct arena *a,
+		   struct ckpt_err *err)
+{
+	uint64_t shape[] = { (uint64_t)4 * ranks, 4 };
+	struct table_piece p = { .rank = rank, .off = (uint64_t)t->npiece * 64 };
+	struct table_tensor x = { .component = component,
+				  .name = name,
+				  .of = of,
+				  .dtype = CKPT_F32,
+				  .role = role,
+				  .cls = CKPT_STABLE,
+				  .rank = TABLE_NONE,
+				  .ndim = 2,
+				  .shape = shape };
+	int r = table_add_tensor(t, &x, &p.tensor, err);
+
+	if (!r)
+		r = layout_share(&t->mesh[0], &t->layout[0], 2, shape, &rank, a, &p.set);
+	return r ? r : table_add_piece(t, &p, err);
+}
+
+/* What a rank holds: all of its shares, one behind the other. */
+static int declare_all(struct table *t, uint32_t tensors, uint32_t rank, uint32_t ranks,
+		       struct ckpt_err *err)
+{
+	static const struct ckpt_placement rows = { .how = CKPT_SHARD };
+	static const struct {
+		const char *suffix;
+		uint32_t role;
+	} kind[] = { { "", CKPT_PARAM },
+		     { ".master", CKPT_MASTER },
+		     { ".exp_avg", CKPT_MOMENT1 },
+		     { ".exp_avg_sq", CKPT_MOMENT2 } };
+	struct table_place mem = { .name = "memory",
+				   .rank = rank,
+				   .bytes = (uint64_t)tensors * 64 };
+	struct layout l = { .nplace = 1, .place = &rows };
+	struct arena a = { 0 };
+	struct mesh m;
+	char spec[32], name[96], full[112];
+	int r;
+
+	snprintf(spec, sizeof spec, "fsdp=%u", ranks);
+	r = mesh_parse(spec, &a, &m, err);
+	if (!r)
+		r = table_add_mesh(t, &m, NULL, err);
+	if (!r)
+		r = table_add_layout(t, &l, NULL, err);
+	if (!r)
+		r = table_add_place(t, &mem, NULL, err);
+	for (uint32_t i = 0; !r && i < tensors; i++) {
+		uint32_t k = i % 4, at = i / 4;
+
+		snprintf(name, sizeof name, "layers.%u.experts.%u.w%u.weight", at / 3 / EXPERTS,
+			 at / 3 % EXPERTS, at % 3 + 1);
+		snprintf(full, sizeof full, "%s%s", name, kind[k].suffix);
+		r = declare(t, k ? "optim" : "model", full, k ? name : "", kind[k].role, rank,
+			    ranks, &a, err);
+	}
+	arena_free(&a);
+	return r ? r : table_seal(t, err);
+}
+
+static int rank_make(struct rank *x, uint32_t tensors, uint32_t rank, uint32_t ranks,
+		     struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	int r = declare_all(&x->decl, tensors, rank, ranks, err);
+
+	if (!r)
+		r = native_part_table(&x->decl, rank, &x->part, &list, err);
+	ckpt_errlist_free(&list);
+	return r;
+}
+
+static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
+		      const struct native_info *info, struct ckpt_err *err)
+{
+	uint64_t bytes = align_up(x->part.place[0].bytes + 1, 4096);
+	cleanup_free uint32_t *raw = aligned_alloc(4096, bytes);
+	bool direct = false;
+	int fd, r;
+
+	if (!raw)
+		return ckpt_error(err, -ENOMEM, "out of memory");
+	for (uint64_t i = 0; i < bytes / 4; i++)
+		raw[i] = (uint32_t)(i * 2654435761u + info->step + rank);
+	r = store_part_create(txn, rank, move_part_bytes_max(&x->part), &direct, x->file.name, &fd,
+			      err);
+	if (r)
+		return r;
+	r = move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, &x->part, info, rank, NULL,
+			    NULL, &x->file, err);
+	if (r) {
+		store_part_drop(txn, x->file.name, fd);
+		return r;
+	}
+	x->file.table = &x->part;
+	return store_part_finish(txn, x->file.name, fd, x->file.file_bytes, err);
+}
+
+static int step_write(struct store *s, struct rank *x, uint32_t ranks, uint64_t step,
+		      uint64_t generation, struct ckpt_err *err)
+{
+	uint64_t parent = step > 1 ? step - 1 : UINT64_MAX, bytes;
+	struct native_lineage lineage = { .seq = step, .parent_step = parent, .tool = "ckptbench" };
+	struct native_info info = { .job = JOB,
+				    .step = step,
+				    .generation = generation,
+				    .wall_ns = wall_ns(),
+				    .world = ranks };
+	cleanup_free struct native_part *part = calloc(ranks, sizeof *part);
+	cleanup_free void *manifest = NULL;
+	struct store_txn *txn;
+	uint8_t id[16];
+	int r;
+
+	memcpy(info.uuid, &info.wall_ns, sizeof info.wall_ns);
+	r = part ? store_begin(s, step, &txn, err) : ckpt_error(err, -ENOMEM, "out of memory");
+	if (r)
+		return r;
+	for (uint32_t i = 0; !r && i < ranks; i++) {
+		r = part_write(txn, &x[i], i, &info, err);
+		part[i] = x[i].file;
+	}
+	if (!r)
+		r = native_manifest(&info, part, ranks, &lineage, &manifest, &bytes, id, err);
+	if (!r)
+		return store_commit(txn, manifest, bytes, parent, err);
+	store_abort(txn);
+	return r;
+}
+
+int many_write(const char *dir, uint32_t tensors, uint32_t ranks, uint32_t steps,
+	       struct ckpt_err *err)
+{
+	cleanup_free struct rank *x = calloc(ranks, sizeof *x);
+	struct store *s = NULL;
+	uint64_t generation;
+	int fd, r = 0;
+
+	if (mkdir(dir, 0777) && errno != EEXIST)
+		return ckpt_error_errno(err, errno, "%s cannot be made", dir);
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || !x)
+		return ckpt_error_errno(err, errno, "%s cannot be opened", dir);
+	for (uint32_t i = 0; !r && i < ranks; i++)
+		r = rank_make(&x[i], tensors, i, ranks, err);
+	if (!r)
+		r = store_open(&io_ops_posix, fd, JOB, true, &s, err);
+	if (!r)
+		r = store_claim(s, 0, false, &generation, err);
+	for (uint64_t i = 1; !r && i <= steps; i++)
+		r = step_write(s, x, ranks, i, generation, err);
+	store_close(s);
+	close(fd);
+	for (uint32_t i = 0; i < ranks; i++) {
+		table_free(&x[i].decl);
+		table_free(&x[i].part);
+	}
+	return r;
+}
