@@ -560,7 +560,9 @@ static struct share *memo_of(const struct holding *h, const struct table_tensor 
 	key = (key ^ x->layout) * UINT64_C(0x100000001b3);
 	for (uint32_t d = 0; d < x->ndim; d++)
 		key = (key ^ x->shape[d]) * UINT64_C(0x100000001b3);
-	return &h->memo[(key ^ key >> 29) & (MEMO - 1)];
+	/* Sizes are round numbers: their low bits are not enough. */
+	key = (key ^ key >> 33) * UINT64_C(0xff51afd7ed558ccd);
+	return &h->memo[(key ^ key >> 33) & (MEMO - 1)];
 }
 
 /* Has the rank something of the tensor at all? */
