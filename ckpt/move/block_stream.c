@@ -3,7 +3,7 @@
  * block_stream.c - keeps the disk busy with reads while workers check and scatter what has arrived.
  * Called by move_read and move_verify. Invariant: a buffer belongs to one of: nobody, the I/O
  * queue, the workers' queue or one worker, the queue of what is done. The calling thread alone
- * moves it out of the first, second and last.
+ * moves it out of the first, second and last. Between two streams all of them belong to nobody.
  */
 #include "ckpt/move/block_stream.h"
 #include "ckpt/base/thread.h"
@@ -13,6 +13,8 @@
 
 #define WORKERS_MAX 4
 #define INLINE_BLOCKS 2 /* so few are done before threads would have started */
+#define SLOTS_MAX (MOVE_DEPTH + 2 * WORKERS_MAX)
+#define SLOTS_MIN 2u /* one is read while the other is worked on */
 #define HUGE_PAGE (2u << 20)
 
 struct slot {
@@ -21,14 +23,14 @@ struct slot {
 	uint64_t block, skip; /* skip: bytes read before the block's first */
 };
 
-struct streaming {
-	const struct stream *s;
-	struct slot slot[MOVE_DEPTH + 2 * WORKERS_MAX];
-	struct slot *idle[MOVE_DEPTH + 2 * WORKERS_MAX];
+struct stream_room {
+	const struct stream *s; /* the one that runs */
+	struct slot slot[SLOTS_MAX];
+	struct slot *idle[SLOTS_MAX];
 	uint32_t nslot, nidle;
 	uint8_t *mem;
 	size_t mem_bytes;
-	bool *finished; /* [n] */
+	bool *finished; /* [s->n] */
 	uint64_t next_submit, next_done;
 	struct queue asked, done;
 	pthread_t worker[WORKERS_MAX];
@@ -37,7 +39,7 @@ struct streaming {
 	int code; /* what ended it early */
 };
 
-static void slot_work(struct streaming *r, struct slot *x)
+static void slot_work(struct stream_room *r, struct slot *x)
 {
 	const struct stream_block *b = &r->s->block[x->block];
 
@@ -46,7 +48,7 @@ static void slot_work(struct streaming *r, struct slot *x)
 
 static void *worker_main(void *arg)
 {
-	struct streaming *r = arg;
+	struct stream_room *r = arg;
 	struct slot *x;
 
 	while ((x = queue_pop(&r->asked))) {
@@ -56,47 +58,42 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static uint32_t workers_wanted(uint64_t blocks)
+static uint32_t processors(void)
 {
 	cpu_set_t cpus;
-	int n;
+	int n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
 
-	if (blocks <= INLINE_BLOCKS)
-		return 0;
-	n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
 	return MIN((uint32_t)n, (uint32_t)WORKERS_MAX);
 }
 
-static int workers_start(struct streaming *r)
+/* Fewer threads than wanted only make it slower; without any the caller does the work. */
+static void workers_start(struct stream_room *r)
 {
-	uint32_t want = workers_wanted(r->s->n);
-	int e = queue_init(&r->asked, ARRAY_LEN(r->slot));
+	uint32_t want = r->s->n <= INLINE_BLOCKS ? 0 : processors();
 
-	if (e == 0)
-		e = queue_init(&r->done, ARRAY_LEN(r->slot));
-	if (e < 0)
-		return e;
-	/* Fewer threads than wanted only make it slower; without any the caller does the work. */
 	while (r->nworker < want &&
 	       thread_start(&r->worker[r->nworker], "ckpt-move", false, worker_main, r) == 0)
 		r->nworker++;
-	return 0;
 }
 
-static void workers_stop(struct streaming *r)
+static uint64_t read_align(const struct move_files *f)
 {
-	if (r->asked.item)
-		queue_close(&r->asked);
-	for (uint32_t i = 0; i < r->nworker; i++)
-		pthread_join(r->worker[i], NULL);
-	queue_destroy(&r->asked);
-	queue_destroy(&r->done);
+	return MAX(f->align, 4096u);
+}
+
+uint64_t stream_block_bytes(const struct move_files *f)
+{
+	uint64_t slot = f->buffer_bytes / (MOVE_DEPTH + 2 * processors()), block = MOVE_BLOCK;
+
+	while (f->buffer_bytes && block > MIB && block + read_align(f) > slot)
+		block -= MIB;
+	return block;
 }
 
 /* Buffers for the largest block, all in one mapping on huge pages. */
-static int slots_make(struct streaming *r)
+static int slots_make(struct stream_room *r)
 {
-	uint64_t align = MAX(r->s->files->align, 4096u), most = 0,
+	uint64_t align = read_align(r->s->files), most = 0, limit = r->s->files->buffer_bytes,
 		 n = MOVE_DEPTH + MAX(2 * r->nworker, 1u);
 
 	for (uint64_t i = 0; i < r->s->n; i++)
@@ -104,15 +101,22 @@ static int slots_make(struct streaming *r)
 	if (most > STREAM_BLOCK_MAX)
 		return -EFBIG;
 	most = align_up(most, align) + align; /* widened at both ends */
+	while (limit && n > SLOTS_MIN && n * most > limit)
+		n--;
 	r->nslot = (uint32_t)MIN(n, r->s->n);
-	r->mem_bytes = align_up(most * r->nslot, HUGE_PAGE);
-	r->mem = mmap(NULL, r->mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		      0);
-	if (r->mem == MAP_FAILED) {
-		r->mem = NULL;
-		return -ENOMEM;
+	if (r->mem && r->mem_bytes < most * r->nslot)
+		munmap(TAKE(r->mem), r->mem_bytes);
+	if (!r->mem) {
+		r->mem_bytes = align_up(most * r->nslot, HUGE_PAGE);
+		r->mem = mmap(NULL, r->mem_bytes, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (r->mem == MAP_FAILED) {
+			r->mem = NULL;
+			return -ENOMEM;
+		}
+		(void)madvise(r->mem, r->mem_bytes, MADV_HUGEPAGE);
 	}
-	(void)madvise(r->mem, r->mem_bytes, MADV_HUGEPAGE);
+	r->nidle = 0;
 	for (uint32_t i = 0; i < r->nslot; i++) {
 		r->slot[i].buf = r->mem + i * most;
 		r->idle[r->nidle++] = &r->slot[i];
@@ -120,9 +124,9 @@ static int slots_make(struct streaming *r)
 	return 0;
 }
 
-static void submit(struct streaming *r)
+static void submit(struct stream_room *r)
 {
-	uint64_t align = MAX(r->s->files->align, 4096u);
+	uint64_t align = read_align(r->s->files);
 	struct slot *x = r->idle[--r->nidle];
 	struct stream_block *b = &r->s->block[r->next_submit];
 	uint64_t from = b->off / align * align;
@@ -141,7 +145,7 @@ static void submit(struct streaming *r)
 	assert(e == 0); /* never more than its depth are under way */
 }
 
-static void arrived(struct streaming *r, struct slot *x)
+static void arrived(struct stream_room *r, struct slot *x)
 {
 	struct stream_block *b = &r->s->block[x->block];
 
@@ -159,7 +163,7 @@ static void arrived(struct streaming *r, struct slot *x)
 }
 
 /* Its buffer is free again; tell the owner of all blocks that are done in a row. */
-static void finished(struct streaming *r, struct slot *x)
+static void finished(struct stream_room *r, struct slot *x)
 {
 	r->finished[x->block] = true;
 	r->idle[r->nidle++] = x;
@@ -167,14 +171,14 @@ static void finished(struct streaming *r, struct slot *x)
 		r->code = r->s->done(r->s->ctx, r->next_done++);
 }
 
-static void submit_all(struct streaming *r)
+static void submit_all(struct stream_room *r)
 {
 	while (r->code == 0 && r->nidle && r->next_submit < r->s->n &&
 	       io_in_flight(r->io) < MOVE_DEPTH)
 		submit(r);
 }
 
-static int stream_loop(struct streaming *r)
+static int stream_loop(struct stream_room *r)
 {
 	struct io_req *q;
 	struct slot *x;
@@ -209,36 +213,77 @@ struct stream_block *stream_block_add(struct stream *s)
 	return b;
 }
 
-int stream_run(const struct stream *s, struct ckpt_err *err)
+int stream_room_open(const struct move_files *f, struct stream_room **ret, struct ckpt_err *err)
 {
-	struct streaming r = { .s = s };
+	struct stream_room *r = calloc(1, sizeof *r);
+	int e = r ? queue_init(&r->asked, SLOTS_MAX) : -ENOMEM;
+
+	*ret = r;
+	if (e == 0)
+		e = queue_init(&r->done, SLOTS_MAX);
+	e = e < 0 ? ckpt_error(err, e, "out of memory for a queue of reads")
+		  : io_queue_open(f->ops, f->engine, MOVE_DEPTH, &r->io, err);
+	if (e < 0) {
+		stream_room_close(r);
+		*ret = NULL;
+	}
+	return e;
+}
+
+void stream_room_close(struct stream_room *r)
+{
+	if (!r)
+		return;
+	io_queue_close(r->io);
+	if (r->asked.item)
+		queue_close(&r->asked);
+	for (uint32_t i = 0; i < r->nworker; i++)
+		pthread_join(r->worker[i], NULL);
+	queue_destroy(&r->asked);
+	queue_destroy(&r->done);
+	if (r->mem)
+		munmap(r->mem, r->mem_bytes);
+	free(r);
+}
+
+static int room_run(struct stream_room *r, const struct stream *s, struct ckpt_err *err)
+{
 	int e;
+
+	r->s = s;
+	r->next_submit = r->next_done = 0;
+	r->code = 0;
+	r->finished = calloc(s->n, sizeof *r->finished);
+	if (!r->finished)
+		return ckpt_error(err, -ENOMEM, "out of memory for the state of %llu reads",
+				  (unsigned long long)s->n);
+	workers_start(r);
+	e = slots_make(r);
+	if (e == -EFBIG)
+		ckpt_error(
+			err, e,
+			"the checkpoint has chunks of more than %u MiB, which this version does not read",
+			STREAM_BLOCK_MAX >> 20);
+	else if (e < 0)
+		ckpt_error(err, e, "out of memory for %u read buffers of %llu MiB", MOVE_DEPTH,
+			   (unsigned long long)(stream_block_bytes(s->files) >> 20));
+	if (e == 0)
+		e = stream_loop(r);
+	free(TAKE(r->finished));
+	return e;
+}
+
+int stream_run(const struct stream *s, struct stream_room *room, struct ckpt_err *err)
+{
+	struct stream_room *own = NULL;
+	int e = 0;
 
 	if (!s->n)
 		return 0;
-	r.finished = calloc(s->n, sizeof *r.finished);
-	e = r.finished ? io_queue_open(s->files->ops, s->files->engine, MOVE_DEPTH, &r.io, err)
-		       : ckpt_error(err, -ENOMEM, "out of memory for the state of %llu reads",
-				    (unsigned long long)s->n);
-	if (e == 0) {
-		e = workers_start(&r);
-		if (e == 0)
-			e = slots_make(&r);
-		if (e == -EFBIG)
-			ckpt_error(
-				err, e,
-				"the checkpoint has chunks of more than %u MiB, which this version does not read",
-				STREAM_BLOCK_MAX >> 20);
-		else if (e < 0)
-			ckpt_error(err, e, "out of memory for %u read buffers of %u MiB",
-				   MOVE_DEPTH, MOVE_BLOCK >> 20);
-	}
+	if (!room)
+		e = stream_room_open(s->files, &own, err);
 	if (e == 0)
-		e = stream_loop(&r);
-	io_queue_close(r.io);
-	workers_stop(&r);
-	if (r.mem)
-		munmap(r.mem, r.mem_bytes);
-	free(r.finished);
+		e = room_run(room ? room : own, s, err);
+	stream_room_close(own);
 	return e;
 }

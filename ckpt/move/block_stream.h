@@ -31,7 +31,21 @@ struct stream {
 	int (*done)(void *ctx, uint64_t block);
 };
 
+/* Reads of at most so many bytes fit the buffers of these files, or 1 MiB. */
+uint64_t stream_block_bytes(const struct move_files *f);
+
+/* Threads, buffers and queue, which one stream after the other can use. It belongs to the thread
+ * that opened it. */
+struct stream_room;
+int stream_room_open(const struct move_files *f, struct stream_room **ret, struct ckpt_err *err);
+void stream_room_close(struct stream_room *r); /* NULL is fine */
+
 /* A new last block, all zero; NULL: no memory. Moves the blocks before it. */
 struct stream_block *stream_block_add(struct stream *s);
-int stream_run(const struct stream *s, struct ckpt_err *err);
+/* room NULL: one of its own, for this stream. */
+int stream_run(const struct stream *s, struct stream_room *room, struct ckpt_err *err);
+
+/* move_read in such a room. */
+int move_read_in(struct stream_room *room, const struct plan *p, const struct move_files *f,
+		 void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err);
 #endif

@@ -35,6 +35,9 @@ struct move_files {
 	bool direct;
 	uint32_t align;
 	enum io_engine engine;
+	/* Of move_read's and move_verify's buffers; at least two chunks are held whatever it is. 0:
+	 * what is fast. */
+	uint64_t buffer_bytes;
 };
 /* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
  * file, where the file system refuses it at open or at the first read. */
@@ -49,7 +52,7 @@ void move_close(struct move_files *f);
  * The destinations are undefined after an error. Files without a chunk map are read unchecked.
  *
  * Threads: up to four workers, no more than there are processors, check and scatter; memory is
- * about MOVE_DEPTH + 8 blocks at most. The same holds for move_verify.
+ * about MOVE_DEPTH + 8 blocks at most, or f->buffer_bytes. The same holds for move_verify.
  */
 int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
 	      move_tick_fn *tick, void *arg, struct ckpt_err *err);

@@ -33,7 +33,8 @@ struct reading {
 	uint64_t *need_first; /* [nfile + 1]: a file's chunks in need */
 	bool *need;
 	struct stream stream;
-	struct outcome *outcome; /* [stream.n] */
+	struct stream_room *room; /* NULL: one of its own */
+	struct outcome *outcome;  /* [stream.n] */
 	struct pace pace;
 	uint64_t moved;
 	struct ckpt_err *err;
@@ -119,6 +120,7 @@ static int file_cut(struct reading *k, uint32_t file)
 {
 	const struct format_file *f = &k->f->ckpt->file[file];
 	const bool *need = k->need + k->need_first[file];
+	uint64_t most = stream_block_bytes(k->f);
 	struct stream_block *b = NULL;
 
 	for (uint64_t i = 0; i < file_nchunk(f); i++) {
@@ -131,7 +133,7 @@ static int file_cut(struct reading *k, uint32_t file)
 		if (e < 0)
 			return e;
 		if (!b || c.off < b->off + b->len || c.off - (b->off + b->len) > GAP_MAX ||
-		    c.off + c.stored_len - b->off > MOVE_BLOCK) {
+		    c.off + c.stored_len - b->off > most) {
 			b = stream_block_add(&k->stream);
 			if (!b)
 				return ckpt_error(k->err, -ENOMEM,
@@ -269,7 +271,7 @@ static int reading_run(struct reading *k)
 	int e = reading_begin(k);
 
 	if (e == 0)
-		e = stream_run(&k->stream, k->err);
+		e = stream_run(&k->stream, k->room, k->err);
 	if (e == 0)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)
@@ -282,14 +284,15 @@ static int reading_run(struct reading *k)
 	return e;
 }
 
-int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
-	      move_tick_fn *tick, void *arg, struct ckpt_err *err)
+int move_read_in(struct stream_room *room, const struct plan *p, const struct move_files *f,
+		 void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err)
 {
 	struct reading k = {
 		.p = p,
 		.f = f,
 		.dst_base = dst_base,
 		.stream = { .files = f, .ctx = &k, .work = read_work, .done = read_done },
+		.room = room,
 		.pace = { .tick = tick, .arg = arg },
 		.err = err,
 	};
@@ -304,4 +307,10 @@ int move_read(const struct plan *p, const struct move_files *f, void *const *dst
 	free(k.hi_max);
 	free(k.need);
 	return e;
+}
+
+int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
+	      move_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	return move_read_in(NULL, p, f, dst_base, tick, arg, err);
 }

@@ -346,7 +346,7 @@ static int verifying_run(struct verifying *k)
 
 	if (e < 0)
 		return e;
-	e = stream_run(&k->stream, k->err);
+	e = stream_run(&k->stream, NULL, k->err);
 	if (e == 0)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)

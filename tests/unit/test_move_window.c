@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move_window.c - a checkpoint streamed in windows gives every element of every place, blobs
+ * included, whatever the meshes, the limit and the engine; and ends cleanly whatever goes wrong.
+ */
+#include "tests/unit/test_move_disk.h"
+#include "tests/lib/deny_syscall.h"
+#include <pthread.h>
+#include <sys/syscall.h>
+
+#define SEED UINT64_C(0x77)
+#define LEAST (16u << 20)
+
+static const struct disk_how threads = { &io_ops_posix, IO_THREADS, false };
+
+static void files_open(struct move_files *f, struct disk *d, const struct checkpoint *c,
+		       const struct disk_how *how)
+{
+	struct ckpt_err err;
+
+	if (move_open(how->ops, d->fd, c, how->direct, how->engine, f, &err) < 0)
+		fail_msg("%s", err.msg);
+}
+
+/* A checkpoint of `mesh`, on disk and open. */
+static struct checkpoint *made(struct disk *d, const char *mesh, uint64_t scale)
+{
+	const struct disk_how how = { &io_ops_posix, IO_INLINE, false };
+	struct job j;
+
+	disk_make(d);
+	job_make(&j, mesh, SEED, scale);
+	job_stage(&j, 3, 0);
+	job_write(&j, d, &how);
+	job_free(&j);
+	return disk_open(d);
+}
+
+/* What the caller of move_windows does here: put the cuts where they belong. */
+struct sink {
+	const struct table *dst;
+	uint8_t *place[DISK_RANKS_MAX];
+	uint64_t windows, bytes, ticked, cut_bytes;
+	uint64_t fail_at, stop_at; /* of windows, of ticked bytes; 0: never */
+	int fail_with;
+	pthread_t thread;
+};
+
+static int take(void *arg, const struct window *w, const uint8_t *buf)
+{
+	struct sink *s = arg;
+
+	assert_true(pthread_equal(pthread_self(), s->thread));
+	for (uint32_t i = 0; i < w->ncut; i++) {
+		memcpy(s->place[w->cut[i].place] + w->cut[i].dst_off, buf + w->cut[i].buf_off,
+		       w->cut[i].len);
+		s->cut_bytes += w->cut[i].len;
+	}
+	assert_int_equal(w->number, s->windows);
+	s->windows++;
+	s->bytes += w->bytes;
+	return s->windows == s->fail_at ? s->fail_with : 0;
+}
+
+static int tick(void *arg, uint64_t done)
+{
+	struct sink *s = arg;
+
+	assert_true(pthread_equal(pthread_self(), s->thread));
+	s->ticked += done;
+	return s->stop_at && s->ticked >= s->stop_at;
+}
+
+static void sink_make(struct sink *s, const struct table *dst)
+{
+	*s = (struct sink){ .dst = dst, .thread = pthread_self() };
+	assert_true(dst->nplace <= DISK_RANKS_MAX);
+	for (uint32_t i = 0; i < dst->nplace; i++)
+		s->place[i] = calloc(1, dst->place[i].bytes + 1);
+}
+
+static void sink_free(struct sink *s)
+{
+	for (uint32_t i = 0; i < s->dst->nplace; i++)
+		free(s->place[i]);
+}
+
+/* The raw spaces of a job's ranks as one table: what a converter wants. */
+static void wanted_make(struct job *j, struct table *ret)
+{
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err;
+
+	*ret = (struct table){ 0 };
+	for (uint32_t i = 0; i < j->world; i++)
+		if (table_merge(ret, &j->part[i], NULL, &list, &err) < 0 || list.n)
+			fail_msg("%s", err.msg);
+	assert_int_equal(table_seal(ret, NULL), 0);
+}
+
+/* From mesh to mesh in windows of `limit`. */
+static void stream(const char *from, const char *to, uint64_t scale, uint64_t limit,
+		   const struct disk_how *how)
+{
+	struct disk d;
+	struct checkpoint *c = made(&d, from, scale);
+	struct table dst;
+	struct move_files f;
+	struct ckpt_err err;
+	struct sink s;
+	struct job j;
+	uint64_t total = 0;
+
+	job_make(&j, to, SEED, scale);
+	job_stage(&j, 3, 0);
+	wanted_make(&j, &dst);
+	files_open(&f, &d, c, how);
+	sink_make(&s, &dst);
+	if (move_windows(&f, &dst, limit, 0, take, &s, tick, &s, &err) < 0)
+		fail_msg("%s -> %s: %s", from, to, err.msg);
+	for (uint32_t i = 0; i < dst.npiece; i++) {
+		const struct table_piece *p = &dst.piece[i];
+
+		total += p->len;
+		assert_memory_equal(s.place[p->place] + p->off, j.raw[p->place] + p->off, p->len);
+	}
+	assert_int_equal(s.cut_bytes, total);
+	assert_int_equal(s.ticked, total);
+	assert_int_equal(s.windows, windows_count(&dst, move_window_bytes(limit)));
+	move_close(&f);
+	sink_free(&s);
+	table_free(&dst);
+	job_free(&j);
+	checkpoint_free(c);
+	disk_free(&d);
+}
+
+static void test_windows_give_every_element_of_every_place(void **state)
+{
+	static const char *const pairs[][2] = { { "fsdp=4", "fsdp=3" },
+						{ "dp=2,fsdp=2", "fsdp=3" },
+						{ "fsdp=2,tp=2", "fsdp=4" },
+						{ "pp=2,fsdp=2", "fsdp=2,tp=2" },
+						{ "fsdp=4", "fsdp=1" } };
+
+	(void)state;
+	for (size_t i = 0; i<ARRAY_LEN(pairs); i += EVERY> 1 ? 2 : 1) {
+		stream(pairs[i][0], pairs[i][1], 1, LEAST, &threads);
+		stream(pairs[i][0], pairs[i][1], 1, UINT64_C(1) << 30,
+		       &(struct disk_how){ &io_ops_posix, IO_AUTO, true });
+	}
+}
+
+static void test_many_windows_pass_through_little_memory(void **state)
+{
+	(void)state;
+	stream("fsdp=4", "fsdp=2,tp=2", FEWER(12), LEAST, &threads);
+	stream("fsdp=2,tp=2", "fsdp=3", FEWER(12), 20u << 20,
+	       &(struct disk_how){ &io_ops_posix, IO_AUTO, true });
+}
+
+/* A job of 60 MB or so, wanted on another mesh. */
+struct rig {
+	struct disk d;
+	struct checkpoint *c;
+	struct job j;
+	struct table dst;
+	struct move_files f;
+	struct sink s;
+};
+
+static void rig_make(struct rig *r)
+{
+	r->c = made(&r->d, "fsdp=3", 10);
+	job_make(&r->j, "fsdp=2", SEED, 10);
+	job_stage(&r->j, 3, 0);
+	wanted_make(&r->j, &r->dst);
+	files_open(&r->f, &r->d, r->c, &threads);
+	sink_make(&r->s, &r->dst);
+}
+
+static void rig_free(struct rig *r)
+{
+	move_close(&r->f);
+	sink_free(&r->s);
+	table_free(&r->dst);
+	job_free(&r->j);
+	checkpoint_free(r->c);
+	disk_free(&r->d);
+}
+
+static int rig_run(struct rig *r, struct ckpt_err *err)
+{
+	struct sink keep = r->s;
+
+	sink_make(&r->s, &r->dst);
+	r->s.fail_at = keep.fail_at;
+	r->s.fail_with = keep.fail_with;
+	r->s.stop_at = keep.stop_at;
+	for (uint32_t i = 0; i < r->dst.nplace; i++)
+		free(keep.place[i]);
+	return move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, err);
+}
+
+static void test_it_ends_where_the_caller_says(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint64_t n;
+	struct rig r;
+
+	(void)state;
+	rig_make(&r);
+	n = windows_count(&r.dst, move_window_bytes(LEAST));
+	assert_in_range(n, 4, 100);
+	for (uint64_t i = 1; i <= n; i++) {
+		r.s.fail_at = i;
+		r.s.fail_with = i % 2 ? -ENOSPC : 77;
+		assert_int_equal(rig_run(&r, &err), r.s.fail_with);
+		assert_int_equal(r.s.windows, i);
+	}
+	r.s.fail_at = 0;
+	for (uint64_t at = 1; at < 40u << 20; at += 6u << 20) {
+		r.s.stop_at = at;
+		err.msg[0] = 0;
+		assert_int_equal(rig_run(&r, &err), -ECANCELED);
+		assert_true(err.msg[0] != 0);
+		assert_true(r.s.windows < n);
+	}
+	r.s.stop_at = 0;
+	assert_int_equal(rig_run(&r, &err), 0);
+	rig_free(&r);
+}
+
+static void test_skipped_windows_are_passed_by(void **state)
+{
+	struct ckpt_err err;
+	struct rig r;
+	uint64_t n;
+
+	(void)state;
+	rig_make(&r);
+	n = windows_count(&r.dst, move_window_bytes(LEAST));
+	for (uint64_t skip = 0; skip <= n + 1; skip += 3) {
+		r.s.windows = skip;
+		r.s.cut_bytes = r.s.ticked = 0;
+		assert_int_equal(
+			move_windows(&r.f, &r.dst, LEAST, skip, take, &r.s, tick, &r.s, &err), 0);
+		assert_int_equal(r.s.windows, MAX(skip, n));
+		assert_int_equal(r.s.cut_bytes, r.s.ticked);
+	}
+	rig_free(&r);
+}
+
+static void test_damage_in_a_chunk_is_EBADMSG_and_never_delivered(void **state)
+{
+	struct ckpt_err err = { 0 };
+	struct rig r;
+
+	(void)state;
+	rig_make(&r);
+	for (uint32_t i = 0; i < r.c->nfile; i++) {
+		const struct format_file *x = &r.c->file[i];
+		uint64_t at = x->chunk[x->nchunk / 2].off + 5;
+		int fd = openat(r.d.fd, x->name, O_RDWR);
+		uint8_t b;
+
+		assert_int_equal(pread(fd, &b, 1, (off_t)at), 1);
+		b ^= 1;
+		assert_int_equal(pwrite(fd, &b, 1, (off_t)at), 1);
+		assert_int_equal(rig_run(&r, &err), -EBADMSG);
+		assert_non_null(strstr(err.msg, x->name));
+		b ^= 1;
+		assert_int_equal(pwrite(fd, &b, 1, (off_t)at), 1);
+		close(fd);
+	}
+	assert_int_equal(rig_run(&r, &err), 0);
+	rig_free(&r);
+}
+
+static void test_what_the_source_lacks_is_said(void **state)
+{
+	struct table_tensor x = { .component = "no",
+				  .name = "where",
+				  .of = "",
+				  .dtype = CKPT_U8,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE };
+	struct table t = { 0 };
+	struct ckpt_err err = { 0 };
+	struct rig r;
+
+	(void)state;
+	rig_make(&r);
+	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
+	assert_int_equal(
+		table_add_place(&t, &(struct table_place){ .name = "p", .bytes = 1 }, NULL, &err),
+		0);
+	assert_int_equal(table_add_piece(&t, &(struct table_piece){ .set = { .numel = 1 } }, &err),
+			 0);
+	assert_int_equal(table_seal(&t, &err), 0);
+	assert_int_equal(move_windows(&r.f, &t, LEAST, 0, take, &r.s, tick, &r.s, &err),
+			 -EMEDIUMTYPE);
+	assert_non_null(strstr(err.msg, "no/where"));
+	table_free(&t);
+	rig_free(&r);
+}
+
+static void test_too_little_memory_is_refused_with_the_least(void **state)
+{
+	struct ckpt_err err = { 0 };
+	struct rig r;
+
+	(void)state;
+	rig_make(&r);
+	assert_int_equal(move_window_bytes(LEAST - 1), 0);
+	assert_int_equal(move_windows(&r.f, &r.dst, LEAST - 1, 0, take, &r.s, tick, &r.s, &err),
+			 -EINVAL);
+	assert_non_null(strstr(err.msg, "16 MiB"));
+	for (uint64_t limit = LEAST; limit < UINT64_C(1) << 40; limit += limit / 3)
+		assert_true(2 * move_window_bytes(limit) + MIN(limit / 4, 128u << 20) <= limit);
+	rig_free(&r);
+}
+
+static int without_threads(void *arg)
+{
+	struct rig *r = arg;
+	struct ckpt_err err;
+
+	r->f.engine = IO_INLINE;
+	if (move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, &err) < 0)
+		return 1;
+	for (uint32_t i = 0; i < r->dst.npiece; i++) {
+		const struct table_piece *p = &r->dst.piece[i];
+
+		if (memcmp(r->s.place[p->place] + p->off, r->j.raw[p->place] + p->off, p->len))
+			return 2;
+	}
+	return r->s.ticked == r->s.cut_bytes ? 0 : 3;
+}
+
+static void test_without_threads_it_is_only_slower(void **state)
+{
+	struct rig r;
+	int code;
+
+	(void)state;
+#if defined(__SANITIZE_THREAD__)
+	skip();
+#endif
+	rig_make(&r);
+	code = deny_run(SYS_clone3, EAGAIN, without_threads, &r);
+	if (code == DENY_NOT_POSSIBLE) {
+		rig_free(&r);
+		skip();
+	}
+	assert_int_equal(code, 0);
+	rig_free(&r);
+}
+
+static void test_one_window_is_read_alone(void **state)
+{
+	struct windows *ws;
+	struct window w;
+	struct ckpt_err err;
+	struct rig r;
+	uint8_t *buf;
+
+	(void)state;
+	rig_make(&r);
+	assert_int_equal(windows_open(&r.dst, 5u << 20, &ws, &err), 0);
+	assert_int_equal(windows_skip(ws, 2, &err), 0);
+	assert_int_equal(windows_next(ws, &w, &err), 1);
+	buf = malloc(w.bytes);
+	assert_int_equal(move_window(&r.f, &w, buf, NULL, NULL, &err), 0);
+	for (uint32_t i = 0; i < w.ncut; i++)
+		assert_memory_equal(buf + w.cut[i].buf_off,
+				    r.j.raw[w.cut[i].place] + w.cut[i].dst_off, w.cut[i].len);
+	free(buf);
+	window_free(&w);
+	windows_close(ws);
+	rig_free(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_windows_give_every_element_of_every_place),
+		cmocka_unit_test(test_many_windows_pass_through_little_memory),
+		cmocka_unit_test(test_it_ends_where_the_caller_says),
+		cmocka_unit_test(test_skipped_windows_are_passed_by),
+		cmocka_unit_test(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered),
+		cmocka_unit_test(test_what_the_source_lacks_is_said),
+		cmocka_unit_test(test_too_little_memory_is_refused_with_the_least),
+		cmocka_unit_test(test_without_threads_it_is_only_slower),
+		cmocka_unit_test(test_one_window_is_read_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
