@@ -64,6 +64,9 @@ __attribute__((format(printf, 1, 2))) static const char *path_of(const char *fmt
 	return p;
 }
 
+/* Where it is set, make_step's ranks declare what it leaves of the sample's table. */
+static void (*declare)(struct table *decl);
+
 /* What rank r of the mesh owns, as a part of the transaction. The table stays for the manifest. */
 static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 		       const struct native_info *info, struct table *t, struct native_part *ret)
@@ -77,6 +80,8 @@ static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 	int fd;
 
 	assert_int_equal(sample_make(mesh, rank, SEED, 1, &s), 0);
+	if (declare)
+		declare(&s.decl);
 	assert_int_equal(native_part_table(&s.decl, rank, t, &list, &err), 0);
 	bytes = align_up(t->place[0].bytes, 4096);
 	raw = aligned_alloc(4096, bytes ? bytes : 4096);
@@ -148,13 +153,14 @@ static void make_step(const char *root, const struct how *h)
 	/* A transaction that is left: its writer has died, so nobody ends it; only its memory is
 	 * ours to forget. */
 	if (h->leave) {
-		char from[PATH_MAX], to[PATH_MAX];
 		DIR *d = opendir(path_of("%s/%s", root, h->job));
 
 		for (struct dirent *e; (e = readdir(d));)
 			if (!strncmp(e->d_name, ".tmp-", 5)) {
-				snprintf(from, sizeof from, "%s/%s/%s", root, h->job, e->d_name);
-				snprintf(to, sizeof to, "%s/kept", top);
+				const char *from =
+					path_of("%s/%s/%s", root, h->job, e->d_name);
+				const char *to = path_of("%s/kept", top);
+
 				assert_int_equal(rename(from, to), 0);
 				store_abort(x);
 				assert_int_equal(rename(to, from), 0);

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_restore.c - ckptctl restore: a checkpoint on another mesh as a safetensors file per rank, for
+ * programs that know nothing of ckptd.
+ * Invariant: the directory holds what it held before, or that and all files that were asked for.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/progress.h"
+#include "ckpt/cli/rank_files.h"
+#include "ckpt/cli/remesh.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/move/move.h"
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define MEM_LIMIT GIB	  /* without --mem-limit */
+#define FILES_SAID 16u	  /* more are summed up for people */
+#define FREE_SPARE MIB	  /* of directory entries and the like */
+#define PARENTS_MAX 4096u /* as deep as a path can be */
+
+struct restore {
+	struct cli *c;
+	struct subject s;
+	struct remesh to;
+	struct rank_files files;
+	uint64_t mem_limit;
+	uint32_t first, n; /* ranks */
+	bool one;	   /* --rank */
+	/* The directory: dir_fd -1 until it is there, parent_fd and base where it has to be made. */
+	const char *path;
+	char base[NAME_MAX + 1];
+	int dir_fd, parent_fd;
+	bool made;
+	uint64_t begin_ns;
+	double speed;
+};
+
+/* --- the directory --- */
+
+/* Is fd the directory with this inode, or below it? */
+static bool is_inside(int fd, const struct stat *top)
+{
+	cleanup_close int at = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st = { 0 }, last;
+
+	for (uint32_t i = 0; at >= 0 && i < PARENTS_MAX; i++) {
+		int up;
+
+		last = st;
+		if (fstat(at, &st))
+			return false;
+		if (st.st_dev == top->st_dev && st.st_ino == top->st_ino)
+			return true;
+		if (i && st.st_dev == last.st_dev && st.st_ino == last.st_ino)
+			return false;
+		up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		util_close(&at);
+		at = up;
+	}
+	return false;
+}
+
+/* Split the path and open the part before its last name. */
+static int parent_open(struct restore *r, struct ckpt_err *err)
+{
+	char path[PATH_MAX];
+	size_t n = strlen(r->path);
+	char *slash;
+
+	while (n > 1 && r->path[n - 1] == '/')
+		n--;
+	if (n >= sizeof path)
+		return ckpt_error(err, -ENAMETOOLONG, "the path of the directory is too long");
+	memcpy(path, r->path, n);
+	path[n] = 0;
+	slash = strrchr(path, '/');
+	if (strlen(slash ? slash + 1 : path) > NAME_MAX)
+		return ckpt_error(err, -ENAMETOOLONG, "the name of the directory is too long");
+	strcpy(r->base, slash ? slash + 1 : path);
+	if (slash)
+		slash[slash == path] = 0;
+	r->parent_fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (r->parent_fd < 0)
+		return ckpt_error_errno(err, errno, "%s cannot be made: %s", r->path,
+					slash ? path : ".");
+	return 0;
+}
+
+struct contents {
+	uint32_t n, ntemp;
+};
+
+static int count_entry(void *arg, const char *name, unsigned char d_type)
+{
+	struct contents *x = arg;
+
+	(void)d_type;
+	x->n++;
+	x->ntemp += rank_file_is_temp(name);
+	return 0;
+}
+
+static int check_empty(struct restore *r, struct ckpt_err *err)
+{
+	const struct io_ops *ops = r->c->ops;
+	struct contents x = { 0 };
+	int rc = ops->list(ops->ctx, r->dir_fd, count_entry, &x);
+
+	if (rc)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", r->path);
+	if (x.n && x.n == x.ntemp)
+		return ckpt_error(
+			err, -EBUSY,
+			"%s holds %u unfinished file%s (.rank-*.tmp-*) of another restore, "
+			"which is under way or was killed",
+			r->path, x.n, x.n == 1 ? "" : "s");
+	if (x.n)
+		return ckpt_error(err, -EINVAL,
+				  "%s is not empty: a restore of all ranks takes a directory that "
+				  "does not exist yet, or an empty one",
+				  r->path);
+	return 0;
+}
+
+static int check_absent(struct restore *r, struct ckpt_err *err)
+{
+	char name[RANK_FILE_NAME_MAX];
+	struct stat st;
+
+	rank_file_name(r->first, name);
+	if (fstatat(r->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return ckpt_error(err, -EINVAL, "%s has a %s already, which is left as it is",
+				  r->path, name);
+	return errno == ENOENT ? 0 : ckpt_error_errno(err, errno, "%s cannot be read", r->path);
+}
+
+/* Find where the files go; nothing is made yet. */
+static int directory_find(struct restore *r, struct ckpt_err *err)
+{
+	struct stat top;
+	int rc;
+
+	r->dir_fd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (r->dir_fd < 0 && errno == ENOTDIR)
+		return ckpt_error(err, -EINVAL, "%s is not a directory", r->path);
+	if (r->dir_fd < 0 && errno != ENOENT)
+		return ckpt_error_errno(err, errno, "%s cannot be opened", r->path);
+	if (r->dir_fd < 0) {
+		rc = parent_open(r, err);
+		if (rc)
+			return rc;
+	}
+	if (fstat(r->s.ref.step_fd, &top))
+		return ckpt_error_errno(err, errno, "%s cannot be read", r->s.ref.path);
+	if (is_inside(r->dir_fd >= 0 ? r->dir_fd : r->parent_fd, &top))
+		return ckpt_error(err, -EINVAL,
+				  "%s lies in the checkpoint itself: nothing is ever added to one",
+				  r->path);
+	if (r->dir_fd < 0)
+		return 0;
+	return r->one ? check_absent(r, err) : check_empty(r, err);
+}
+
+static int directory_make(struct restore *r, struct ckpt_err *err)
+{
+	const struct io_ops *ops = r->c->ops;
+	int rc;
+
+	if (r->dir_fd >= 0)
+		return 0;
+	rc = ops->mkdir(ops->ctx, r->parent_fd, r->base, 0777);
+	/* Of several runs with --rank one makes it. */
+	if (rc && !(rc == -EEXIST && r->one))
+		return ckpt_error_errno(err, -rc, "%s cannot be made", r->path);
+	r->made = !rc;
+	rc = ops->open(ops->ctx, r->parent_fd, r->base, O_RDONLY | O_DIRECTORY, 0);
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "%s cannot be opened", r->path);
+	r->dir_fd = rc;
+	return 0;
+}
+
+static int check_space(struct restore *r, struct ckpt_err *err)
+{
+	char need[HUMAN_BYTES], room[HUMAN_BYTES];
+	struct statvfs fs;
+	uint64_t avail;
+
+	/* Where it cannot be asked, the files find out. */
+	if (fstatvfs(r->dir_fd >= 0 ? r->dir_fd : r->parent_fd, &fs) ||
+	    ckpt_mul(fs.f_bavail, fs.f_frsize, &avail))
+		return 0;
+	if (r->files.bytes <= avail && avail - r->files.bytes >= FREE_SPARE)
+		return 0;
+	return ckpt_error(err, -ENOSPC, "%s is too small: the files take %s, and %s are free there",
+			  r->path, human_bytes(r->files.bytes, need), human_bytes(avail, room));
+}
+
+/* --- what was done --- */
+
+static void put_files(struct restore *r)
+{
+	static const struct column files[] = {
+		{ "file", "file", false, FIT_LAST },	   { "rank", "rank", true, FIT_WHOLE },
+		{ "tensors", "tensors", true, FIT_WHOLE }, { "bytes", "size", true, FIT_WHOLE },
+		{ "data_bytes", NULL, true, FIT_WHOLE },   { "other_blobs", NULL, true, FIT_WHOLE },
+	};
+	struct output *o = r->c->o;
+
+	output_list(o, "files", files, ARRAY_LEN(files));
+	for (uint32_t i = 0; i < r->n && (o->machine || r->n <= FILES_SAID); i++) {
+		const struct rank_file *f = &r->files.file[i];
+
+		output_row(o);
+		output_put(o, &files[0], cell_text(f->name));
+		output_put(o, &files[1], cell_of(CELL_NUMBER, f->rank));
+		output_put(o, &files[2], cell_of(CELL_COUNT, f->ntensor));
+		output_put(o, &files[3], cell_of(CELL_BYTES, f->bytes));
+		output_put(o, &files[4], cell_of(CELL_BYTES, f->data_bytes));
+		output_put(o, &files[5], cell_of(CELL_NUMBER, f->nblob_other));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* Per-rank blobs belong to ranks of the old mesh: who has them now? */
+static void say_blobs(struct restore *r)
+{
+	const struct table *t = &r->to.target;
+	uint32_t world = target_world(t), old = 0, last = r->first + r->n - 1, example = TABLE_NONE;
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+
+		if (x->rank == TABLE_NONE || x->cls == CKPT_SINK)
+			continue;
+		old = MAX(old, x->rank + 1);
+		if (example == TABLE_NONE && x->rank >= world && x->rank % world >= r->first &&
+		    x->rank % world <= last)
+			example = i;
+	}
+	if (example != TABLE_NONE) {
+		const struct table_tensor *x = &t->tensor[example];
+
+		cli_hint(r->c,
+			 "%u ranks had blobs of their own, this mesh has %u: rank %u also carries "
+			 "rank %u's, as %s%s%s/rank-%05u%s.",
+			 old, world, x->rank % world, x->rank, x->component,
+			 *x->component ? "/" : "", x->name, x->rank,
+			 old > world + 1 ? ", and so on" : "");
+	}
+	if (old && last >= old)
+		cli_hint(r->c,
+			 "%u ranks had blobs of their own: the ranks from %u on have none of them.",
+			 old, MAX(old, r->first));
+}
+
+static void put_result(struct restore *r)
+{
+	static const struct column path = { "path", NULL, false, FIT_WHOLE },
+				   job = { "job", NULL, false, FIT_WHOLE },
+				   step = { "step", NULL, false, FIT_WHOLE },
+				   mesh = { "mesh", NULL, false, FIT_WHOLE },
+				   world = { "world", NULL, false, FIT_WHOLE },
+				   directory = { "directory", NULL, false, FIT_WHOLE },
+				   bytes = { "bytes", NULL, false, FIT_WHOLE },
+				   seconds = { "seconds", NULL, false, FIT_WHOLE },
+				   speed = { "bytes_per_second", NULL, false, FIT_WHOLE };
+	const struct checkpoint *k = r->s.ckpt;
+	struct output *o = r->c->o;
+	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES];
+
+	mesh_print(r->to.target.mesh, text, sizeof text);
+	output_put(o, &path, cell_text(r->s.ref.path));
+	output_put(o, &job, *k->job ? cell_text(k->job) : cell_none());
+	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
+	output_put(o, &mesh, cell_text(text));
+	output_put(o, &world, cell_of(CELL_NUMBER, target_world(&r->to.target)));
+	output_put(o, &directory, cell_text(r->path));
+	put_files(r);
+	output_put(o, &bytes, cell_of(CELL_BYTES, r->files.bytes));
+	output_put(o, &seconds,
+		   cell_real((double)elapsed_ns(r->begin_ns, now_ns()) / (double)NS_PER_S));
+	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
+	human_bytes(r->files.bytes, size);
+	if (r->one)
+		cli_say(r->c, STYLE_PLAIN, "Wrote %s/%s, %s: step %llu, rank %u of %s.", r->path,
+			r->files.file[0].name, size, (unsigned long long)k->step, r->first, text);
+	else
+		cli_say(r->c, STYLE_PLAIN, "Wrote %s file%s to %s, %s: step %llu on %s.",
+			human_count(r->n, count), r->n == 1 ? "" : "s", r->path, size,
+			(unsigned long long)k->step, text);
+}
+
+/* --- the work --- */
+
+/* 0, or the exit code: it has been told. */
+static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *err)
+{
+	if (rc == -ECANCELED)
+		return cli_fail(r->c, rc,
+				&(struct ckpt_err){ .msg = "interrupted; nothing was written" },
+				NULL);
+	if (rc == -ENOSPC || rc == -EDQUOT)
+		return cli_fail(r->c, rc, err, "free space there, or give another DIR");
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG)
+		return cli_fail(r->c, -EBADMSG, err,
+				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
+				"checkpoints",
+				r->s.ref.path);
+	return cli_fail(r->c, rc, err, NULL);
+}
+
+static int fill(struct restore *r)
+{
+	struct cli *c = r->c;
+	struct progress progress;
+	struct move_files from;
+	struct ckpt_err err = { 0 };
+	bool write = false;
+	int rc = move_open(c->ops, r->s.ref.step_fd, r->s.ckpt, true, IO_AUTO, &from, &err);
+
+	if (rc)
+		return fail(r, rc, false, &err);
+	progress_begin(&progress, c, r->files.data_bytes, "step %llu",
+		       (unsigned long long)r->s.ckpt->step);
+	rc = rank_files_write(&r->files, r->dir_fd, &from, r->mem_limit, progress_tick, &progress,
+			      &write, &err);
+	r->speed = progress_end(&progress);
+	move_close(&from);
+	if (rc)
+		return fail(r, rc, write, &err);
+	if (cli_stopped())
+		return fail(r, -ECANCELED, true, &err);
+	rc = rank_files_publish(&r->files, r->dir_fd, &err);
+	return rc ? fail(r, rc, true, &err) : CLI_OK;
+}
+
+/* The directory's own name must last as the files do. */
+static int sync_parent(struct restore *r)
+{
+	struct ckpt_err err = { 0 };
+	int rc = r->made ? r->c->ops->sync(r->c->ops->ctx, r->parent_fd) : 0;
+
+	if (!rc)
+		return CLI_OK;
+	ckpt_error_errno(&err, -rc, "the directory of %s cannot be synced to the disk", r->path);
+	return cli_fail(r->c, rc, &err, NULL);
+}
+
+static int write_all(struct restore *r)
+{
+	const struct io_ops *ops = r->c->ops;
+	struct ckpt_err err = { 0 };
+	int rc = directory_make(r, &err), code;
+
+	if (rc)
+		code = fail(r, rc, true, &err);
+	else
+		code = fill(r);
+	if (!code)
+		return sync_parent(r);
+	if (r->dir_fd >= 0)
+		rank_files_drop(&r->files, r->dir_fd);
+	if (r->made)
+		(void)ops->unlink(ops->ctx, r->parent_fd, r->base, true);
+	return code;
+}
+
+/* --rank and --mem-limit, and what can be refused before anything is written. */
+static int prepare(struct restore *r)
+{
+	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
+	struct ckpt_err err = { 0 };
+	int rc = directory_find(r, &err);
+
+	if (rc)
+		return cli_fail(r->c, rc, &err,
+				rc == -EBUSY ? "if none is running: rm %s/.rank-*.tmp-*" : NULL,
+				r->path);
+	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, r->first, r->n, &r->files, &list,
+			     &err);
+	if (rc == -EMEDIUMTYPE && list.text) {
+		cleanup_free char *all = NULL;
+
+		if (asprintf(&all, "safetensors cannot hold this:\n%s", list.text) < 0)
+			all = NULL;
+		r->c->o->ops->error(r->c->o, cli_exit(rc), all ? all : err.msg, NULL);
+		rc = -EMEDIUMTYPE;
+		ckpt_errlist_free(&list);
+		return cli_exit(rc);
+	}
+	ckpt_errlist_free(&list);
+	if (!rc)
+		rc = check_space(r, &err);
+	return rc ? fail(r, rc, true, &err) : CLI_OK;
+}
+
+/* Which ranks. */
+static int take_ranks(struct restore *r, struct ckpt_err *err)
+{
+	const char *s = r->c->value[OPT_RANK];
+	uint32_t world = target_world(&r->to.target);
+	unsigned long rank;
+	char *end;
+
+	r->first = 0;
+	r->n = world;
+	if (!s)
+		return 0;
+	r->one = true;
+	r->n = 1;
+	errno = 0;
+	rank = strtoul(s, &end, 10);
+	if (*s < '0' || *s > '9' || *end)
+		return ckpt_error(err, -EINVAL, "--rank=%s is no number", s);
+	if (errno || rank >= world)
+		return ckpt_error(err, -EINVAL, "--rank=%s: the mesh %s has the ranks 0 to %u", s,
+				  r->c->value[OPT_MESH], world - 1);
+	r->first = (uint32_t)rank;
+	return 0;
+}
+
+static int take_mem_limit(struct restore *r, struct ckpt_err *err)
+{
+	const char *s = r->c->value[OPT_MEM_LIMIT];
+
+	r->mem_limit = MEM_LIMIT;
+	if (s && human_parse_bytes(s, &r->mem_limit))
+		return ckpt_error(err, -EINVAL,
+				  "--mem-limit=%s is no size: write 512M, 2G or a number of bytes",
+				  s);
+	return 0;
+}
+
+static int restore(struct restore *r)
+{
+	struct cli *c = r->c;
+	struct ckpt_err err = { 0 };
+	int code = subject_get(c, c->arg[0], &r->s), rc;
+
+	if (code)
+		return code;
+	code = remesh(c, &r->s, &r->to);
+	if (code)
+		return code;
+	rc = take_ranks(r, &err);
+	if (rc)
+		return cli_fail(c, rc, &err, NULL);
+	code = prepare(r);
+	if (code)
+		return code;
+	output_line(c->o, "ckptd.restore/1", "summary");
+	remesh_tell(c, &r->to);
+	code = write_all(r);
+	if (code)
+		return code;
+	put_result(r);
+	output_end(c->o);
+	say_blobs(r);
+	return CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	struct restore r = {
+		.c = c, .s.ref.step_fd = -1, .dir_fd = -1, .parent_fd = -1, .begin_ns = now_ns()
+	};
+	struct ckpt_err err = { 0 };
+	int code;
+
+	if (c->narg < 2)
+		return cli_fail(
+			c,
+			ckpt_error(&err, -EINVAL,
+				   "restore needs a checkpoint and the directory to write to"),
+			&err, "ckptctl restore latest DIR --mesh SPEC");
+	if (take_mem_limit(&r, &err))
+		return cli_fail(c, -EINVAL, &err, NULL);
+	r.path = c->arg[1];
+	code = restore(&r);
+	rank_files_free(&r.files);
+	remesh_free(&r.to);
+	subject_close(&r.s);
+	if (r.dir_fd >= 0)
+		close(r.dir_fd);
+	if (r.parent_fd >= 0)
+		close(r.parent_fd);
+	return code;
+}
+
+const struct cli_verb verb_restore = {
+	.name = "restore",
+	.help = "write a checkpoint as safetensors files, one per rank of a mesh",
+	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--layout=FILE] "
+					   "[--mem-limit=BYTES]",
+					   NULL },
+	.about = "Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
+		 "DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
+		 "loads. Keys are component/name, each tensor is the rank's local shard (also an "
+		 "empty one, with a 0 in its shape), blobs are U8. Blobs of no rank are in every "
+		 "file. Blobs of a rank are in that rank's file; where the mesh has fewer ranks, "
+		 "rank R also carries those of R + world, R + 2 world, ..., as "
+		 "component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
+		 "How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
+		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
+		 "other ranks' files.\n"
+		 "Every byte is checked on the way. The source is read once, in bounded memory. "
+		 "The files appear when all of them are complete and on the disk; after an error "
+		 "or Ctrl-C DIR is as it was.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl restore latest out --mesh fsdp=3", "all ranks of fsdp=3" },
+			{ "ckptctl restore step:90 out --mesh fsdp=1", "everything in one file" },
+			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
+			  "one rank's, on its own host" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			REMESH_OPTIONS,
+			{ OPT_RANK, "only this rank's file" },
+			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0; 2 the mesh, the layout file or --rank is wrong, DIR is not empty or lies in "
+		"the checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
+		"cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
+		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
+	.narg_max = 2,
+	.run = run,
+};

@@ -1,0 +1,708 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_restore.c - ckptctl restore: every element of every rank's file on many meshes against the
+ * sample's truth, read by a reader that is not ours; and that after whatever goes wrong the directory
+ * is as it was.
+ */
+#include "test_cli_rig.h"
+#include <sys/resource.h>
+#include "ckpt/cli/rank_files.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/table/target.h"
+#include "tests/lib/io_faults.c"
+#include "tests/lib/strict_safetensors.c"
+
+/* plain is a store like work, whose tensors safetensors can hold: a job per mesh, step 7. */
+static const char *const sources[] = { "fsdp=4", "fsdp=2,tp=2", "pp=2,fsdp=2", "dp=2,fsdp=2" };
+static char plain[PATH_MAX];
+static char in[PATH_MAX], out[PATH_MAX]; /* the step of sources[0]; not there between tests */
+#define STEP 7
+
+/* Leaves out what the format does not have: complex numbers of 16 bytes. */
+static void declare_plain(struct table *t)
+{
+	struct table y = { 0 };
+	uint32_t *id = calloc(t->ntensor, sizeof *id);
+
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		assert_int_equal(table_add_mesh(&y, &t->mesh[i], NULL, NULL), 0);
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		assert_int_equal(table_add_layout(&y, &t->layout[i], NULL, NULL), 0);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].dtype != CKPT_C128)
+			assert_int_equal(table_add_tensor(&y, &t->tensor[i], &id[i], NULL), 0);
+	for (uint32_t i = 0; i < t->nplace; i++)
+		assert_int_equal(table_add_place(&y, &t->place[i], NULL, NULL), 0);
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		struct table_piece p = t->piece[i];
+
+		if (t->tensor[p.tensor].dtype == CKPT_C128)
+			continue;
+		p.tensor = id[p.tensor];
+		assert_int_equal(table_add_piece(&y, &p, NULL), 0);
+	}
+	assert_int_equal(table_seal(&y, NULL), 0);
+	free(id);
+	table_free(t);
+	*t = y;
+}
+
+static const char *step_of(size_t source)
+{
+	return path_of("%s/job%zu/step-%012d", plain, source, STEP);
+}
+
+static int make_plain(void **state)
+{
+	char job[8];
+
+	if (make_all(state))
+		return -1;
+	snprintf(plain, sizeof plain, "%s/plain", top);
+	assert_int_equal(mkdir(plain, 0700), 0);
+	declare = declare_plain;
+	for (size_t i = 0; i < ARRAY_LEN(sources); i++) {
+		snprintf(job, sizeof job, "job%zu", i);
+		make_step(plain,
+			  &(struct how){ job, sources[i], STEP, 1, UINT64_MAX, UINT64_MAX, false });
+	}
+	declare = NULL;
+	snprintf(in, sizeof in, "%s", step_of(0));
+	snprintf(out, sizeof out, "%s/out", top);
+	return 0;
+}
+
+static bool exists(const char *path)
+{
+	struct stat st;
+
+	return !lstat(path, &st);
+}
+
+static uint32_t entries(const char *path)
+{
+	DIR *d = opendir(path);
+	uint32_t n = 0;
+
+	assert_non_null(d);
+	for (struct dirent *e; (e = readdir(d));)
+		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	closedir(d);
+	return n;
+}
+
+static const char *file_of(const char *dir, uint32_t rank)
+{
+	return path_of("%s/rank-%05u.safetensors", dir, rank);
+}
+
+static bool same_file(const char *a, const char *b)
+{
+	struct strict_file x, y;
+	char why[200];
+	bool same = strict_load(a, &x, why) && strict_load(b, &y, why);
+
+	assert_true(same);
+	same = x.len == y.len && !memcmp(x.bytes, y.bytes, x.len);
+	strict_free(&x);
+	strict_free(&y);
+	return same;
+}
+
+/* --- what is in the files --- */
+
+/* The tensor's entry and bytes. piece: what the rank holds of it; NULL: nothing, if it is there. */
+static void check_tensor(const struct strict_file *f, const struct table *t, uint32_t tensor,
+			 const struct table_piece *piece, const char *key)
+{
+	const struct table_tensor *x = &t->tensor[tensor];
+	const struct strict_tensor *y = strict_find(f, key);
+	uint64_t bytes = piece ? piece->set.numel * x->elem_bytes : 0;
+	uint8_t *truth = malloc(bytes + 1);
+
+	if (!y)
+		fail_msg("there is no %s", key);
+	assert_string_equal(y->dtype, dtype_name(x->dtype));
+	assert_int_equal(y->ndim, x->ndim);
+	assert_int_equal(y->end - y->begin, bytes);
+	if (piece) {
+		for (uint32_t d = 0; d < x->ndim; d++)
+			assert_int_equal(y->shape[d], piece->set.dim[d].total);
+		sample_piece(SEED, t, piece, STEP, truth);
+		if (memcmp(truth, f->bytes + f->data + y->begin, bytes))
+			fail_msg("%s has other elements than the sample", key);
+	}
+	free(truth);
+}
+
+/* A file against what the rank holds by target.h. Returns how many of its tensors are empty. */
+static uint32_t check_file(const char *path, const struct table *target, uint32_t rank)
+{
+	struct strict_file f;
+	struct table t;
+	char why[200], key[300];
+	uint32_t seen = 0, empty = 0;
+
+	if (!strict_load(path, &f, why))
+		fail_msg("%s: %s", path, why);
+	assert_int_equal(target_rank(target, rank, &t, NULL), 0);
+	for (uint32_t i = 0; i < t.ntensor; i++) {
+		const struct table_tensor *x = &t.tensor[i];
+		bool has = t.first[i] < t.first[i + 1];
+
+		if (x->rank != TABLE_NONE && x->rank % target_world(target) != rank)
+			continue;
+		snprintf(key, sizeof key, "%s/%s", x->component, x->name);
+		if (x->rank != TABLE_NONE && x->rank != rank)
+			snprintf(key + strlen(key), 32, "/rank-%05u", x->rank);
+		if (!has && !strict_find(&f, key))
+			continue;
+		check_tensor(&f, &t, i, has ? &t.piece[t.first[i]] : NULL, key);
+		seen++;
+		empty += !has;
+	}
+	assert_int_equal(seen, f.ntensor);
+	assert_string_equal(strict_meta(&f, "format"), "pt");
+	assert_int_equal(strtoul(strict_meta(&f, "rank"), NULL, 10), rank);
+	assert_string_equal(strict_meta(&f, "step"), "7");
+	table_free(&t);
+	strict_free(&f);
+	return empty;
+}
+
+/* Which mesh, onto which: the target's own tests say that its shares are right. */
+static uint32_t check_files(const char *dir, size_t source, const char *mesh)
+{
+	struct subject s;
+	struct table target;
+	uint32_t empty = 0, world;
+
+	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(source), NULL), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
+	assert_int_equal(target_make(&s.ckpt->table, mesh, NULL, 0, &target, NULL, NULL, NULL), 0);
+	world = target_world(&target);
+	assert_int_equal(entries(dir), world);
+	for (uint32_t r = 0; r < world; r++)
+		empty += check_file(file_of(dir, r), &target, r);
+	table_free(&target);
+	subject_close(&s);
+	return empty;
+}
+
+static void every_rank_of_every_mesh_gets_its_elements(void **state)
+{
+	static const char *const meshes[] = { "fsdp=1",	     "fsdp=3",	    "fsdp=4", "fsdp=7",
+					      "fsdp=40",     "dp=2,fsdp=3", "tp=2",   "fsdp=3,tp=2",
+					      "pp=2,fsdp=2", "pp=3,tp=2",   "new=2" };
+	uint32_t empty = 0;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(sources); i++)
+		for (size_t m = 0; m < ARRAY_LEN(meshes); m++) {
+			if (RUN("restore", step_of(i), out, "--mesh", meshes[m], "-q"))
+				fail_msg("%s to %s: %s", sources[i], meshes[m], got.err);
+			empty += check_files(out, i, meshes[m]);
+			remove_tree(out);
+		}
+	/* The sample has tensors of a few rows: 40 shards of them must have been empty. */
+	assert_true(empty > 100);
+}
+
+/* Without target.h: on a mesh that the sample itself knows the files are the memory of its ranks. */
+static void files_are_the_memory_of_ranks_of_such_a_mesh(void **state)
+{
+	static const struct {
+		size_t source;
+		const char *mesh;
+	} how[] = { { 0, "fsdp=3" },	  { 0, "fsdp=8" },	{ 1, "fsdp=2,tp=2" },
+		    { 1, "fsdp=4,tp=2" }, { 2, "pp=2,fsdp=1" }, { 3, "dp=1,fsdp=5" } };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(how); i++) {
+		struct sample s;
+		uint32_t world = 1;
+
+		assert_int_equal(RUN("restore", step_of(how[i].source), out, "--mesh", how[i].mesh),
+				 0);
+		for (uint32_t r = 0; r < world; r++) {
+			struct strict_file f;
+			char why[200], key[300];
+
+			assert_int_equal(sample_make(how[i].mesh, r, SEED, 1, &s), 0);
+			declare_plain(&s.decl);
+			world = s.world;
+			assert_true(strict_load(file_of(out, r), &f, why));
+			for (uint32_t t = 0; t < s.decl.ntensor; t++) {
+				const struct table_tensor *x = &s.decl.tensor[t];
+				uint32_t at = s.decl.first[t];
+
+				if (x->flags & TENSOR_BLOB)
+					continue;
+				snprintf(key, sizeof key, "%s/%s", x->component, x->name);
+				if (at < s.decl.first[t + 1])
+					check_tensor(&f, &s.decl, t, &s.decl.piece[at], key);
+			}
+			strict_free(&f);
+			sample_free(&s);
+		}
+		remove_tree(out);
+	}
+}
+
+static void the_same_files_come_out_of_little_memory(void **state)
+{
+	const char *big = path_of("%s/big", top), *little = path_of("%s/little", top);
+	uint64_t limit = 1 << 20;
+	char text[32];
+
+	(void)state;
+	while (!move_window_bytes(limit) && limit < GIB)
+		limit += 1 << 18;
+	print_message("the least --mem-limit: %llu, windows of %llu bytes\n",
+		      (unsigned long long)limit, (unsigned long long)move_window_bytes(limit));
+	snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
+	assert_int_equal(RUN("restore", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G"), 0);
+	assert_int_equal(RUN("restore", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text),
+			 0);
+	for (uint32_t r = 0; r < 6; r++)
+		assert_true(same_file(file_of(big, r), file_of(little, r)));
+	remove_tree(big);
+	remove_tree(little);
+	assert_int_equal(RUN("restore", in, big, "--mesh", "fsdp=3", "--mem-limit", "1K"),
+			 CLI_USAGE);
+	assert_false(exists(big));
+}
+
+static void few_descriptors_make_batches_with_the_same_files(void **state)
+{
+	const char *all = path_of("%s/all", top), *few = path_of("%s/few", top);
+	struct rlimit was, low;
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=11"), 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+	low = was;
+	low.rlim_cur = 64 + 4 + 3; /* what rank_files.c leaves to others, the source's, three */
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	run("restore", in, few, "--mesh", "fsdp=11", NULL);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+	assert_int_equal(got.code, 0);
+	for (uint32_t r = 0; r < 11; r++)
+		assert_true(same_file(file_of(all, r), file_of(few, r)));
+	remove_tree(all);
+	remove_tree(few);
+}
+
+static void blobs_go_to_their_ranks_and_the_rest_are_carried(void **state)
+{
+	struct strict_file f;
+	char why[200];
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
+	assert_says(got.err, "rank 0 also carries rank 3's, as blob/rng/rank-00003");
+	assert_true(strict_load(file_of(out, 0), &f, why));
+	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
+	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
+	assert_non_null(strict_find(&f, "blob/cursor"));
+	strict_free(&f);
+	assert_true(strict_load(file_of(out, 2), &f, why));
+	assert_non_null(strict_find(&f, "blob/rng"));
+	assert_null(strict_find(&f, "blob/rng/rank-00003"));
+	assert_non_null(strict_find(&f, "blob/cursor"));
+	strict_free(&f);
+	remove_tree(out);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=6"), 0);
+	assert_says(got.err, "the ranks from 4 on have none");
+	assert_true(strict_load(file_of(out, 5), &f, why));
+	assert_null(strict_find(&f, "blob/rng"));
+	strict_free(&f);
+	remove_tree(out);
+}
+
+static void a_stage_of_a_pipeline_has_its_own_tensors_only(void **state)
+{
+	struct strict_file f[2];
+	char why[200];
+	uint32_t both = 0, one = 0;
+
+	(void)state;
+	assert_int_equal(RUN("restore", step_of(2), out, "--mesh", "pp=2,fsdp=1"), 0);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_true(strict_load(file_of(out, r), &f[r], why));
+	for (uint32_t i = 0; i < f[0].ntensor; i++) {
+		if (strict_find(&f[1], f[0].tensor[i].name))
+			both++;
+		else
+			one++;
+	}
+	assert_true(both > 0 && one > 0);
+	assert_true(f[1].ntensor > both);
+	strict_free(&f[0]);
+	strict_free(&f[1]);
+	remove_tree(out);
+}
+
+/* --- one rank --- */
+
+static void rank_writes_one_file_beside_what_is_there(void **state)
+{
+	const char *all = path_of("%s/all", top);
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=3"), 0);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "2"), 0);
+	assert_int_equal(entries(out), 1);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "0"), 0);
+	assert_int_equal(entries(out), 2);
+	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
+	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
+	assert_says(got.err, "has a rank-00000.safetensors already");
+	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
+	assert_int_equal(entries(out), 2);
+	remove_tree(out);
+	remove_tree(all);
+}
+
+/* --- what is refused --- */
+
+static void wrong_commands_say_what_to_write(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("restore", in), CLI_USAGE);
+	assert_says(got.err, "ckptctl restore latest DIR --mesh");
+	assert_int_equal(RUN("restore", in, out), CLI_USAGE);
+	assert_says(got.err, "--mesh is missing");
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=0"), CLI_USAGE);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "3"), CLI_USAGE);
+	assert_says(got.err, "has the ranks 0 to 2");
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "-1"), CLI_USAGE);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "1x"), CLI_USAGE);
+	assert_int_equal(
+		RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "99999999999999999999"),
+		CLI_USAGE);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--mem-limit", "much"),
+			 CLI_USAGE);
+	assert_int_equal(RUN("restore", "step:999", out, "--mesh", "fsdp=3", "-C",
+			     path_of("%s/job0", plain)),
+			 CLI_MISSING);
+	assert_int_equal(RUN("restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3"),
+			 CLI_MISSING);
+	assert_int_equal(RUN("restore", in, out, "--json"), CLI_USAGE);
+	assert_json_error(CLI_USAGE);
+	assert_false(exists(out));
+}
+
+static void what_exists_is_left_alone(void **state)
+{
+	const char *other = path_of("%s/out/mine", top);
+	FILE *f;
+
+	(void)state;
+	assert_int_equal(mkdir(out, 0700), 0);
+	f = fopen(other, "w");
+	fputs("mine", f);
+	fclose(f);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_USAGE);
+	assert_says(got.err, "is not empty");
+	assert_int_equal(RUN("restore", in, other, "--mesh", "fsdp=3"), CLI_USAGE);
+	assert_says(got.err, "is not a directory");
+	assert_int_equal(entries(out), 1);
+	assert_int_equal(rename(other, path_of("%s/.rank-00000.safetensors.tmp-0000aaaa", out)), 0);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_LOCKED);
+	assert_says(got.err, "unfinished file");
+	assert_says(got.err, path_of("rm %s/.rank-*.tmp-*", out));
+	remove_tree(out);
+	assert_int_equal(mkdir(out, 0700), 0);
+	assert_int_equal(RUN("restore", in, path_of("%s/", out), "--mesh", "fsdp=3"), 0);
+	assert_int_equal(entries(out), 3);
+	remove_tree(out);
+}
+
+static void nothing_is_written_into_the_checkpoint(void **state)
+{
+	uint32_t n = entries(in);
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
+	assert_says(got.err, "lies in the checkpoint itself");
+	assert_int_equal(RUN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"), CLI_USAGE);
+	assert_says(got.err, "lies in the checkpoint itself");
+	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
+	assert_int_equal(RUN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
+			     "fsdp=3"),
+			 CLI_USAGE);
+	assert_says(got.err, "lies in the checkpoint itself");
+	unlink(path_of("%s/link", top));
+	assert_int_equal(entries(in), n);
+}
+
+static void all_that_the_format_lacks_is_listed(void **state)
+{
+	(void)state;
+	assert_int_equal(
+		RUN("restore", "latest", out, "--mesh", "fsdp=3", "-C", path_of("%s/alpha", work)),
+		CLI_MISFIT);
+	assert_says(got.err, "the format has no dtype C128");
+	assert_false(exists(out));
+	assert_int_equal(RUN("restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
+			     path_of("%s/alpha", work)),
+			 CLI_MISFIT);
+	assert_json_error(CLI_MISFIT);
+}
+
+/* --- what goes wrong on the way --- */
+
+static void a_damaged_source_leaves_nothing(void **state)
+{
+	const char *bad = path_of("%s/bad", top);
+	DIR *d;
+	bool hit = false;
+
+	(void)state;
+	copy_step(in, bad);
+	d = opendir(bad);
+	for (struct dirent *e; (e = readdir(d));)
+		if (strstr(e->d_name, ".part") && !hit) {
+			int fd = open(path_of("%s/%s", bad, e->d_name), O_RDWR);
+			uint8_t b;
+
+			assert_int_equal(pread(fd, &b, 1, 300000), 1);
+			b ^= 4;
+			assert_int_equal(pwrite(fd, &b, 1, 300000), 1);
+			close(fd);
+			hit = true;
+		}
+	closedir(d);
+	assert_true(hit);
+	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
+	assert_says(got.err, path_of("ckptctl verify --data %s", bad));
+	assert_false(exists(out));
+	assert_int_equal(mkdir(out, 0700), 0);
+	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
+	assert_int_equal(entries(out), 0);
+	remove_tree(out);
+	remove_tree(bad);
+}
+
+/* The verb alone, with a table of system calls. */
+static int run_ops(const struct io_ops *ops, const char *mesh)
+{
+	char *argv[] = { in, out };
+	struct cli c = { .ops = ops,
+			 .verb = &verb_restore,
+			 .narg = 2,
+			 .arg = argv,
+			 .where = ".",
+			 .quiet = true };
+	int code;
+
+	free(got.out);
+	free(got.err);
+	c.out = open_memstream(&got.out, &got.out_len);
+	c.err = open_memstream(&got.err, &got.err_len);
+	c.value[OPT_MESH] = mesh;
+	c.o = output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
+	code = verb_restore.run(&c);
+	c.o->ops->free(c.o);
+	fclose(c.out);
+	fclose(c.err);
+	return code;
+}
+
+static void whichever_call_fails_nothing_is_left(void **state)
+{
+	static const struct {
+		uint32_t on, stride;
+	} call[] = { { IO_ON_CREATE, 1 }, { IO_ON_WRITE, 7 }, { IO_ON_SYNC, 1 },
+		     { IO_ON_RENAME, 1 }, { IO_ON_MKDIR, 1 }, { IO_ON_FALLOCATE, 1 },
+		     { IO_ON_OPEN, 1 },	  { IO_ON_READ, 3 },  { IO_ON_LIST, 1 } };
+	struct io_faults f;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
+		uint64_t failed = 0;
+
+		for (uint64_t n = 1;; n += call[i].stride) {
+			int code;
+
+			io_faults_fail(&f, call[i].on, n, -EIO, false);
+			code = run_ops(&f.ops, "fsdp=3");
+			if (!io_faults_hit(&f)) {
+				assert_int_equal(code, 0);
+				check_files(out, 0, "fsdp=3");
+				remove_tree(out);
+				break;
+			}
+			/* A reader may do without direct reads, a file system without fallocate. */
+			if (!code) {
+				check_files(out, 0, "fsdp=3");
+				remove_tree(out);
+				continue;
+			}
+			failed++;
+			if (exists(out) && (call[i].on != IO_ON_SYNC || entries(out) != 3))
+				fail_msg("%x, number %d: %s is there: %s", call[i].on, (int)n, out,
+					 got.err);
+			if (exists(out))
+				remove_tree(out);
+			assert_true(strlen(got.err) > 10);
+		}
+		if (call[i].on != IO_ON_LIST)
+			assert_true(failed > 0);
+	}
+}
+
+static void a_full_disk_is_13_and_leaves_nothing(void **state)
+{
+	struct io_faults f;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	for (uint64_t n = 1; n < 60; n += 13) {
+		io_faults_fail(&f, IO_ON_WRITE, n, -ENOSPC, true);
+		assert_int_equal(run_ops(&f.ops, "fsdp=3"), CLI_NO_SPACE);
+		assert_false(exists(out));
+	}
+	io_faults_fail(&f, IO_ON_FALLOCATE, 2, -ENOSPC, true);
+	assert_int_equal(run_ops(&f.ops, "fsdp=3"), CLI_NO_SPACE);
+	assert_false(exists(out));
+	/* What cannot be reserved is written all the same. */
+	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, true);
+	assert_int_equal(run_ops(&f.ops, "fsdp=3"), 0);
+	check_files(out, 0, "fsdp=3");
+	remove_tree(out);
+}
+
+/* --- Ctrl-C --- */
+
+static struct {
+	struct io_ops ops;
+	uint64_t writes, stop_at;
+	int signal;
+} stopper;
+
+static int64_t stop_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	(void)ctx;
+	if (++stopper.writes == stopper.stop_at) {
+		cli_stop_signal = stopper.signal;
+		cli_stops = 1;
+	}
+	return io_ops_posix.pwrite(io_ops_posix.ctx, fd, buf, len, off);
+}
+
+static void after_ctrl_c_nothing_is_left(void **state)
+{
+	(void)state;
+	stopper.ops = io_ops_posix;
+	stopper.ops.pwrite = stop_pwrite;
+	for (uint64_t n = 1; n < 1000; n += 17) {
+		int code;
+
+		stopper.writes = 0;
+		stopper.stop_at = n;
+		stopper.signal = n % 2 ? SIGINT : SIGTERM;
+		code = run_ops(&stopper.ops, "fsdp=3");
+		cli_stops = cli_stop_signal = 0;
+		if (stopper.writes < n) {
+			assert_int_equal(code, 0);
+			remove_tree(out);
+			assert_true(n > 17);
+			return;
+		}
+		assert_int_equal(code, n % 2 ? CLI_INTERRUPTED : CLI_TERMINATED);
+		assert_says(got.err, "interrupted");
+		assert_false(exists(out));
+	}
+	fail_msg("too many writes");
+}
+
+/* --- what it prints --- */
+
+static void json_ends_with_a_summary(void **state)
+{
+	const char *line;
+	uint64_t sum = 0;
+	json_t *j, *files;
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--json"), 0);
+	assert_string_equal(got.err, "");
+	got.out[got.out_len - 1] = 0;
+	line = strrchr(got.out, '\n');
+	j = json_loads(line ? line + 1 : got.out, 0, NULL);
+	assert_non_null(j);
+	assert_string_equal(string(j, "schema"), "ckptd.restore/1");
+	assert_string_equal(string(j, "type"), "summary");
+	assert_string_equal(string(j, "path"), in);
+	assert_string_equal(string(j, "job"), "job0");
+	assert_int_equal(number(j, "step"), STEP);
+	assert_string_equal(string(j, "mesh"), "fsdp=3");
+	assert_int_equal(number(j, "world"), 3);
+	assert_string_equal(string(j, "directory"), out);
+	member(j, "seconds", JSON_REAL);
+	number(j, "bytes_per_second");
+	member(j, "notes", JSON_ARRAY);
+	files = (json_t *)member(j, "files", JSON_ARRAY);
+	assert_int_equal(json_array_size(files), 3);
+	for (uint32_t r = 0; r < 3; r++) {
+		const json_t *f = json_array_get(files, r);
+		struct strict_file x;
+		char why[200];
+
+		assert_true(strict_load(file_of(out, r), &x, why));
+		assert_string_equal(string(f, "file"), path_of("rank-%05u.safetensors", r));
+		assert_int_equal(number(f, "rank"), r);
+		assert_int_equal(number(f, "tensors"), x.ntensor);
+		assert_int_equal(number(f, "bytes"), x.len);
+		assert_int_equal(number(f, "data_bytes"), x.len - x.data);
+		assert_int_equal(number(f, "other_blobs"), r == 0);
+		sum += x.len;
+		strict_free(&x);
+	}
+	assert_int_equal(number(j, "bytes"), sum);
+	json_decref(j);
+	remove_tree(out);
+}
+
+static void people_read_what_was_written(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
+	assert_says(got.out, "rank-00002.safetensors");
+	assert_says(got.out, "Wrote 3 files to ");
+	assert_says(got.out, "step 7 on fsdp=3");
+	remove_tree(out);
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=20"), 0);
+	assert_silent(got.out, "rank-00002.safetensors");
+	assert_says(got.out, "Wrote 20 files to ");
+	remove_tree(out);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_rank_of_every_mesh_gets_its_elements),
+		cmocka_unit_test(files_are_the_memory_of_ranks_of_such_a_mesh),
+		cmocka_unit_test(the_same_files_come_out_of_little_memory),
+		cmocka_unit_test(few_descriptors_make_batches_with_the_same_files),
+		cmocka_unit_test(blobs_go_to_their_ranks_and_the_rest_are_carried),
+		cmocka_unit_test(a_stage_of_a_pipeline_has_its_own_tensors_only),
+		cmocka_unit_test(rank_writes_one_file_beside_what_is_there),
+		cmocka_unit_test(wrong_commands_say_what_to_write),
+		cmocka_unit_test(what_exists_is_left_alone),
+		cmocka_unit_test(nothing_is_written_into_the_checkpoint),
+		cmocka_unit_test(all_that_the_format_lacks_is_listed),
+		cmocka_unit_test(a_damaged_source_leaves_nothing),
+		cmocka_unit_test(whichever_call_fails_nothing_is_left),
+		cmocka_unit_test(a_full_disk_is_13_and_leaves_nothing),
+		cmocka_unit_test(after_ctrl_c_nothing_is_left),
+		cmocka_unit_test(json_ends_with_a_summary),
+		cmocka_unit_test(people_read_what_was_written),
+	};
+
+	return cmocka_run_group_tests(tests, make_plain, drop_all);
+}
