@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/manual.h"
 
 #define WIDTH 80
 #define LEFT 22 /* columns of the left half of a two-column list */
@@ -32,7 +33,7 @@ static void pair(struct cli *c, const char *left, const char *right, uint32_t le
 
 static void option_line(struct cli *c, const struct cli_option *o, const char *help)
 {
-	char left[64];
+	char left[64], words[512];
 
 	if (o->letter)
 		snprintf(left, sizeof left, "-%c, --%s%s%s", o->letter, o->name, o->arg ? " " : "",
@@ -40,7 +41,7 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 	else
 		snprintf(left, sizeof left, "    --%s%s%s", o->name, o->arg ? "=" : "",
 			 o->arg ? o->arg : "");
-	pair(c, left, help, LEFT + 2);
+	pair(c, left, manual_option_help(o, help, words, sizeof words), LEFT + 2);
 }
 
 static void global_options(struct cli *c)
@@ -76,24 +77,40 @@ void cli_help_first(struct cli *c)
 	      c->out);
 }
 
+/* Two columns, read downwards. */
+static void exit_columns(struct cli *c)
+{
+	uint32_t n = 0, half;
+
+	while (manual_exits[n].words)
+		n++;
+	half = (n + 1) / 2;
+	for (uint32_t i = 0; i < half; i++) {
+		const struct manual_exit *l = &manual_exits[i], *r = &manual_exits[half + i];
+
+		if (half + i < n)
+			fprintf(c->out, " %3d %-26s %4d %s\n", l->code, l->words, r->code,
+				r->words);
+		else
+			fprintf(c->out, " %3d %s\n", l->code, l->words);
+	}
+}
+
 void cli_help(struct cli *c)
 {
 	fputs("ckptctl VERB [OPTION...] [ARGUMENT...]\n", c->out);
 	head(c, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		pair(c, (*v)->name, (*v)->help, 12);
+		pair(c, (*v)->name, (*v)->help, 14);
 	head(c, "OPTIONS");
 	global_options(c);
 	head(c, "EXIT STATUS");
-	fputs("   0 done                      10 no such store or checkpoint\n"
-	      "   1 failed otherwise          11 in use by another\n"
-	      "   2 wrong command line        12 not permitted\n"
-	      "   4 damaged                   13 no space or memory\n"
-	      "   5 not committed             14 no daemon\n"
-	      "   6 differs                   15 timed out\n"
-	      "   7 does not fit             130 interrupted\n",
+	exit_columns(c);
+	head(c, "ENVIRONMENT");
+	for (const struct manual_variable *v = manual_variables; v->name; v++)
+		pair(c, v->name, v->words, LEFT + 2);
+	fputs("\nckptctl VERB -h tells more of one verb, with examples; ckptctl man VERB, all.\n",
 	      c->out);
-	fputs("\nckptctl VERB -h tells more of one verb, with examples.\n", c->out);
 }
 
 void cli_help_verb(struct cli *c, const struct cli_verb *verb)
@@ -109,9 +126,8 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 	screen_wrap(c->out, verb->about, WIDTH, 2, 2);
 	head(c, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
-		for (uint32_t i = 0; i < cli_option_count; i++)
-			if (cli_options[i].id == v->id)
-				option_line(c, &cli_options[i], v->help);
+		if (manual_tells(v))
+			option_line(c, manual_option(v->id), v->help);
 	global_options(c);
 	head(c, "EXIT STATUS");
 	fputs("  ", c->out);

@@ -331,6 +331,7 @@ const struct cli_verb verb_ls = {
 		},
 	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "
 		 "12 it cannot be read.",
+	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,
 };

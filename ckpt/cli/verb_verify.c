@@ -451,6 +451,7 @@ const struct cli_verb verb_verify = {
 	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not "
 		 "committed; 10 there is no such store or checkpoint; "
 		 "12 it cannot be read.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
 	.run = run,
 };

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_completion.c - ckptctl completion: the script that teaches a shell to complete ckptctl's
+ * command lines; and, as "completion complete -- WORD...", what such a script asks (complete.h).
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/complete.h"
+
+static int run(struct cli *c)
+{
+	static const struct column col_shell = { "shell", NULL, false, FIT_WHOLE },
+				   col_script = { "script", NULL, false, FIT_WHOLE };
+	const char *shell = c->narg ? c->arg[0] : NULL,
+		   *script = shell ? complete_script(shell) : NULL;
+	struct ckpt_err err;
+
+	if (shell && !strcmp(shell, "complete")) {
+		complete_words(c->out, c->ops, c->where, c->narg - 1, c->arg + 1);
+		return CLI_OK;
+	}
+	if (!script || c->narg > 1) {
+		if (!shell)
+			ckpt_error(&err, -EINVAL, "which shell: bash, zsh or fish?");
+		else if (!script)
+			ckpt_error(
+				&err, -EINVAL,
+				"there is no completion for \"%.80s\": only for bash, zsh and fish",
+				shell);
+		else
+			ckpt_error(&err, -EINVAL, "ckptctl completion takes one shell");
+		return cli_fail(c, -EINVAL, &err, "ckptctl completion -h");
+	}
+	if (!c->json) {
+		fputs(script, c->out);
+		return CLI_OK;
+	}
+	c->o->ops->begin(c->o, "ckptd.completion/1");
+	output_put(c->o, &col_shell, cell_text(shell));
+	output_put(c->o, &col_script, cell_text(script));
+	c->o->ops->end(c->o);
+	return CLI_OK;
+}
+
+const struct cli_verb verb_completion = {
+	.name = "completion",
+	.help = "the script that completes command lines: for bash, zsh or fish",
+	.synopsis = (const char *const[]){ "bash|zsh|fish", NULL },
+	.about =
+		"Prints a script for a shell. It completes verbs, options and their arguments, and "
+		"the steps, jobs and tensors of the store that the command line means. make install "
+		"puts it where shells look.",
+	.example =
+		(const struct cli_example[]){
+			{ "source <(ckptctl completion bash)", "now, in this bash" },
+			{ "source <(ckptctl completion zsh)", "in .zshrc, behind compinit" },
+			{ "ckptctl completion fish | source", "in config.fish" },
+			{ NULL, NULL },
+		},
+	.exits = "0; 2 there is no script for that shell.",
+	.args = (const enum cli_arg[]){ ARG_SHELL, ARG_NONE },
+	.narg_max = UINT32_MAX,
+	.run = run,
+};

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_man.c - ckptctl man: the manual of the command and of each verb, whether or not it was
+ * installed. On a terminal man(1) shows it; elsewhere it is the page's source.
+ * Invariant: it never ends with nothing shown: where man(1) cannot, -h's text comes.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/manual.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+/* Let man(1) show the page. false: there is none, or it cannot read from a pipe. */
+static bool shown(const char *page, size_t bytes)
+{
+	char man[] = "man", local[] = "-l", in[] = "-";
+	char *argv[] = { man, local, in, NULL };
+	posix_spawn_file_actions_t acts;
+	void (*old)(int) = signal(SIGPIPE, SIG_IGN);
+	int pipes[2], status = -1, rc;
+	pid_t pid;
+
+	if (pipe2(pipes, O_CLOEXEC))
+		return false;
+	posix_spawn_file_actions_init(&acts);
+	posix_spawn_file_actions_adddup2(&acts, pipes[0], STDIN_FILENO);
+	rc = posix_spawnp(&pid, man, &acts, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&acts);
+	(void)close(pipes[0]);
+	/* man may end before it has read all; then its status says how it went. */
+	for (size_t at = 0; !rc && at < bytes;) {
+		ssize_t n = write(pipes[1], page + at, bytes - at);
+
+		if (n < 0 && errno != EINTR)
+			break;
+		at += n > 0 ? (size_t)n : 0;
+	}
+	(void)close(pipes[1]);
+	while (!rc && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	signal(SIGPIPE, old);
+	/* 1 and 2 are usage and errors; 3 is the pager's business, a signal the user's. */
+	return !rc &&
+	       !(WIFEXITED(status) && (WEXITSTATUS(status) == 1 || WEXITSTATUS(status) == 2 ||
+				       WEXITSTATUS(status) == 127));
+}
+
+static void put(struct cli *c, const struct cli_verb *verb, const char *page)
+{
+	static const struct column col_verb = { "verb", NULL, false, FIT_WHOLE },
+				   col_chapter = { "section", NULL, false, FIT_WHOLE },
+				   col_page = { "page", NULL, false, FIT_WHOLE };
+
+	c->o->ops->begin(c->o, "ckptd.man/1");
+	output_put(c->o, &col_verb, verb ? cell_text(verb->name) : cell_none());
+	output_put(c->o, &col_chapter, cell_of(CELL_NUMBER, 1));
+	output_put(c->o, &col_page, cell_text(page));
+	c->o->ops->end(c->o);
+}
+
+static int run(struct cli *c)
+{
+	const struct cli_verb *verb = c->narg ? cli_verb_find(c->arg[0]) : NULL;
+	cleanup_free char *page = NULL;
+	struct ckpt_err err;
+	size_t bytes;
+	FILE *f;
+
+	if (c->narg && !verb)
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL, "there is no verb \"%.80s\"", c->arg[0]),
+				&err, "ckptctl -h lists the verbs");
+	f = open_memstream(&page, &bytes);
+	if (f)
+		manual_page(f, verb);
+	if (!f || fclose(f))
+		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory for the page"), &err, NULL);
+	if (c->json) {
+		put(c, verb, page);
+		return CLI_OK;
+	}
+	if (!c->out_screen.terminal) {
+		fwrite(page, 1, bytes, c->out);
+		return CLI_OK;
+	}
+	fflush(c->out);
+	if (shown(page, bytes))
+		return CLI_OK;
+	if (verb)
+		cli_help_verb(c, verb);
+	else
+		cli_help(c);
+	cli_hint(c,
+		 "There is no man(1) here that could show the page: this was -h. The page itself: "
+		 "ckptctl man%s%s >FILE",
+		 verb ? " " : "", verb ? verb->name : "");
+	return CLI_OK;
+}
+
+const struct cli_verb verb_man = {
+	.name = "man",
+	.help = "the manual page of the command, or of a verb",
+	.synopsis = (const char *const[]){ "[VERB]", NULL },
+	.about = "Shows the page with man(1) on a terminal, and prints its source elsewhere. The "
+		 "pages are part of the program: they need not be installed. What they say is what "
+		 "-h says, at more length.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl man verify", "all about one verb" },
+			{ "ckptctl man >ckptctl.1", "the source of the page of the command" },
+			{ NULL, NULL },
+		},
+	.exits = "0; 2 there is no such verb.",
+	.args = (const enum cli_arg[]){ ARG_VERB, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_manual.c - -h, man pages and completion say the same, because they come from the same
+ * tables; and a page is text, whatever the tables hold.
+ */
+#include "ckpt/cli/complete.h"
+#include "ckpt/cli/manual.h"
+#include "tests/unit/test_cli_rig.h"
+
+/* The page, the help and the candidates for "VERB --". */
+struct said {
+	char *page, *help, *candidates;
+};
+
+static char *page_of(const struct cli_verb *verb)
+{
+	char *text;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	manual_page(f, verb);
+	fclose(f);
+	return text;
+}
+
+/* The page as man(1) would say it: without escapes and fonts. */
+static char *plain(char *page)
+{
+	char *to = page;
+
+	for (const char *p = page; *p; p++) {
+		if (*p != '\\') {
+			*to++ = *p;
+			continue;
+		}
+		p++;
+		if (*p == 'f')
+			p++;
+		else if (*p == '-')
+			*to++ = '-';
+		else if (*p == 'e')
+			*to++ = '\\';
+		else if (*p == '(') {
+			*to++ = !strncmp(p, "(aq", 3)	? '\''
+				: !strncmp(p, "(ti", 3) ? '~'
+				: !strncmp(p, "(ha", 3) ? '^'
+							: '`';
+			p += 2;
+		}
+	}
+	*to = 0;
+	return page;
+}
+
+static struct said say(const struct cli_verb *verb)
+{
+	struct said s = { .page = plain(page_of(verb)) };
+
+	if (verb)
+		RUN(verb->name, "-h");
+	else
+		RUN("-h");
+	s.help = strdup(got.out);
+	if (verb)
+		RUN("completion", "complete", "--", verb->name, "--");
+	else
+		RUN("completion", "complete", "--", "");
+	s.candidates = strdup(got.out);
+	return s;
+}
+
+static void said_free(struct said *s)
+{
+	free(s->page);
+	free(s->help);
+	free(s->candidates);
+}
+
+/* Text without its line breaks and indentation, so that words can be looked for in what was
+ * wrapped. */
+static char *unwrapped(const char *text)
+{
+	char *flat = malloc(strlen(text) + 1), *to = flat;
+
+	for (; *text; text++)
+		if (*text != '\n' && *text != ' ')
+			*to++ = *text;
+		else if (to > flat && to[-1] != ' ')
+			*to++ = ' ';
+	*to = 0;
+	return flat;
+}
+
+static void assert_tells(const char *text, const char *words)
+{
+	char *flat = unwrapped(text), *want = unwrapped(words);
+
+	assert_says(flat, want);
+	free(flat);
+	free(want);
+}
+
+static void every_option_of_every_verb_is_in_its_page_its_help_and_its_completion(void **state)
+{
+	uint32_t n = 0;
+
+	(void)state;
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
+		struct said s = say(*v);
+
+		assert_tells(s.page, (*v)->help);
+		assert_tells(s.page, (*v)->about);
+		assert_tells(s.help, (*v)->help);
+		assert_tells(s.help, (*v)->about);
+		for (const struct cli_example *e = (*v)->example; e->command; e++) {
+			assert_tells(s.page, e->command);
+			assert_tells(s.page, e->what);
+			assert_tells(s.help, e->command);
+		}
+		for (uint32_t i = 0; i < cli_option_count; i++) {
+			const struct cli_option *o = &cli_options[i];
+			const char *help = o->global ? o->help : NULL;
+			char dashes[64], line[80];
+
+			for (const struct cli_verb_option *w = (*v)->option; w && w->id != OPT_NONE;
+			     w++)
+				if (w->id == o->id)
+					help = w->help;
+			snprintf(dashes, sizeof dashes, "--%s%s%s", o->name,
+				 !o->arg     ? ""
+				 : o->letter ? " "
+					     : "=",
+				 o->arg ? o->arg : "");
+			snprintf(line, sizeof line, "--%s\t", o->name);
+			if (!help) {
+				assert_silent(s.candidates, line);
+				continue;
+			}
+			n++;
+			assert_says(s.page, dashes);
+			assert_tells(s.page, help);
+			assert_says(s.help, dashes);
+			assert_tells(s.help, help);
+			assert_says(s.candidates, line);
+			assert_says(s.candidates, help);
+		}
+		said_free(&s);
+	}
+	assert_true(n > 30);
+}
+
+static void every_verb_is_in_the_page_the_help_and_the_completion_of_the_command(void **state)
+{
+	struct said s = say(NULL);
+	char word[80];
+
+	(void)state;
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
+		snprintf(word, sizeof word, "ckptctl-%s (1)", (*v)->name);
+		assert_says(s.page, word);
+		snprintf(word, sizeof word, "\n  %s ", (*v)->name);
+		assert_says(s.help, word);
+		snprintf(word, sizeof word, "%s\t%s\n", (*v)->name, (*v)->help);
+		assert_says(s.candidates, word);
+	}
+	for (const struct manual_exit *e = manual_exits; e->words; e++) {
+		assert_says(s.page, e->words);
+		assert_says(s.help, e->words);
+	}
+	for (const struct manual_variable *v = manual_variables; v->name; v++)
+		assert_says(s.page, v->name);
+	said_free(&s);
+}
+
+static void the_arguments_that_an_option_can_have_are_told(void **state)
+{
+	char buf[256];
+
+	(void)state;
+	assert_string_equal(
+		manual_option_help(manual_option(OPT_STATE), "how far", buf, sizeof buf),
+		"how far: staged, persisted or committed");
+	assert_string_equal(manual_option_help(manual_option(OPT_COLOR), "auto, always, never", buf,
+					       sizeof buf),
+			    "auto, always, never");
+	assert_string_equal(manual_option_help(manual_option(OPT_JSON), "JSON", buf, sizeof buf),
+			    "JSON");
+}
+
+static const struct cli_verb odd = {
+	.name = "odd",
+	.help = ".so is no request",
+	.synopsis = (const char *const[]){ "'A \\B", NULL },
+	.about = ".ex \\fB 'quoted' a-b ~^` and more\n'br begins another paragraph",
+	.example = (const struct cli_example[]){ { ".de x", "\\n(.H" }, { NULL, NULL } },
+	.exits = "0; 4 one, or two; both; 10 none.",
+};
+
+static void what_a_table_holds_is_text_in_a_page_and_never_a_request(void **state)
+{
+	static const char *const requests[] = { ".TH", ".SH", ".SS", ".PP",
+						".TP", ".BR", ".br", ".\\\"" };
+	char *page = page_of(&odd), *text;
+
+	(void)state;
+	for (const char *line = page; *line; line = strchr(line, '\n') + 1) {
+		bool known = false;
+
+		if (*line != '.' && *line != '\'')
+			continue;
+		for (uint32_t i = 0; i < ARRAY_LEN(requests); i++)
+			known |= !strncmp(line, requests[i], strlen(requests[i]));
+		if (!known)
+			fail_msg("a request: %.30s", line);
+	}
+	text = plain(page);
+	assert_says(text, ".so is no request");
+	assert_says(text, ".ex \\fB 'quoted' a-b ~^` and more\n.PP\n'br begins");
+	assert_says(text, "\\n(.H");
+	assert_says(text, "\n.TP\n0\ndone\n.TP\n4\none, or two; both\n.TP\n10\nnone\n");
+	free(page);
+}
+
+static void man_prints_a_page_and_wraps_it_into_json(void **state)
+{
+	char *page = page_of(&verb_ls);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("man", "ls"), 0);
+	assert_string_equal(got.out, page);
+	assert_int_equal(RUN("man", "ls", "--json"), 0);
+	j = json_out("ckptd.man/1");
+	assert_string_equal(string(j, "page"), page);
+	assert_string_equal(string(j, "verb"), "ls");
+	assert_int_equal(number(j, "section"), 1);
+	json_decref(j);
+	assert_int_equal(RUN("man", "--json"), 0);
+	j = json_out("ckptd.man/1");
+	member(j, "verb", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("man", "nonsense"), 2);
+	assert_says(got.err, "nonsense");
+	assert_int_equal(RUN("man", "nonsense", "--json"), 2);
+	assert_json_error(2);
+	assert_int_equal(RUN("man", "ls", "show"), 2);
+	free(page);
+}
+
+static void on_a_terminal_without_man_the_help_comes_instead(void **state)
+{
+	char *argv[] = { (char *)"ckptctl", (char *)"man", (char *)"verify", NULL }, *err = NULL,
+	     text[8192] = "", *path = strdup(getenv("PATH"));
+	int ends[2];
+	size_t n = 0, err_len;
+	FILE *out, *talk;
+
+	(void)state;
+	assert_int_equal(openpty(&ends[0], &ends[1], NULL, NULL, NULL), 0);
+	out = fdopen(ends[1], "w");
+	talk = open_memstream(&err, &err_len);
+	setenv("PATH", top, 1);
+	assert_int_equal(cli_run(3, argv, out, talk), 0);
+	setenv("PATH", path, 1);
+	fclose(talk);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	for (ssize_t got_n;
+	     n + 1 < sizeof text && (got_n = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
+		n += (size_t)got_n;
+	assert_non_null(strstr(text, "ckptctl verify"));
+	assert_non_null(strstr(text, "EXAMPLES"));
+	assert_says(err, "no man(1)");
+	fclose(out);
+	close(ends[0]);
+	free(err);
+	free(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			every_option_of_every_verb_is_in_its_page_its_help_and_its_completion),
+		cmocka_unit_test(
+			every_verb_is_in_the_page_the_help_and_the_completion_of_the_command),
+		cmocka_unit_test(the_arguments_that_an_option_can_have_are_told),
+		cmocka_unit_test(what_a_table_holds_is_text_in_a_page_and_never_a_request),
+		cmocka_unit_test(man_prints_a_page_and_wraps_it_into_json),
+		cmocka_unit_test(on_a_terminal_without_man_the_help_comes_instead),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
