@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor.h - will ckptd be well on this machine, with this directory as its store and a job of this
+ * size? In two halves: doctor_look asks the machine and judges nothing; doctor_judge is a pure
+ * function of what was found, so that every verdict can be tested on any machine.
+ *
+ * What is looked at, and why: what ckptd uses (memfd, SO_PEERCRED, pidfd, O_DIRECT, io_uring, rename
+ * without replacing), what its promises rest on (a file system that keeps what was synced), and what
+ * a job needs of the machine (space for the newest step and the one being written, memory for two
+ * copies of its state, a daemon that outlives the login).
+ */
+#ifndef CKPT_CLI_DOCTOR_H
+#define CKPT_CLI_DOCTOR_H
+#include "ckpt/cli/human.h"
+#include "ckpt/io/io.h"
+#include <limits.h>
+
+#define DOCTOR_NONE UINT64_MAX /* no limit; not known */
+
+struct doctor_ask {
+	const struct io_ops *ops;
+	const char *path;
+	uint64_t job_bytes; /* 0: not known; then the newest step in path tells */
+	const char *socket; /* NULL: the user's default */
+	/* "" or where /proc, /sys, /etc, /run and /var/lib of a made-up machine lie: files only */
+	const char *root;
+};
+
+/* rc: 0 or a negative errno. */
+struct doctor_facts {
+	char path[PATH_MAX], parent[PATH_MAX]; /* parent: looked at where path does not exist */
+	uint64_t job_bytes;
+	bool job_guessed;
+	uint32_t uid;
+
+	int dir_rc;
+	bool missing; /* path does not exist; its parent was looked at */
+	struct ckpt_err dir_err;
+	struct io_probe probe;
+	uint32_t fs_magic;	/* statfs's f_type */
+	int rename_rc, sync_rc; /* rename_rc 1: it replaced what was there */
+	uint64_t sync_ns;	/* median, of a new file of one block */
+	uint64_t free_bytes, total_bytes, free_files;
+	int64_t skew_ns; /* the file system's clock, less ours */
+
+	bool uring;
+	char uring_why[256];
+	uint64_t memlock, nofile, fsize; /* hard limits */
+
+	uint64_t mem_total, mem_available, swap_total, swap_free, huge_bytes, shm_bytes;
+	uint32_t cgroup; /* 1, 2: the version of what limits memory; 0: nothing does */
+	uint64_t cgroup_limit, cgroup_used;
+
+	char kernel[64];
+	uint32_t kernel_major, kernel_minor;
+	int memfd_rc, cred_rc, pidfd_rc;
+
+	char socket[128];
+	int daemon_rc;
+	bool systemd, kills_user_processes;
+	bool lingers;
+	uint64_t now_ns;
+
+	bool torchrun, torchrun_patient; /* TORCH_ELASTIC_SHUTDOWN_TIMEOUT is set */
+	bool slurm;
+	uint64_t slurm_end_s; /* SLURM_JOB_END_TIME; 0: not set */
+};
+
+enum doctor_level { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
+
+struct doctor_finding {
+	const char *check; /* a stable word: "space" */
+	enum doctor_level level;
+	char found[640];
+	char todo[640]; /* "": nothing */
+};
+
+/* Leaves nothing in the directory. Never fails: what cannot be found out is a fact too. */
+void doctor_look(const struct doctor_ask *ask, struct doctor_facts *ret);
+void doctor_judge(const struct doctor_facts *f,
+		  void (*each)(void *arg, const struct doctor_finding *f), void *arg);
+#endif

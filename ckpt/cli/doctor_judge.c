@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor_judge.c - the half of doctor.h that knows what is good and what to do. Called by ckptctl
+ * doctor, and by tests with facts of machines that they do not run on.
+ * Invariant: no system call; every warning and failure comes with something to do.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/doctor.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+#define SYNC_SLOW_NS (100 * NS_PER_MS) /* a commit takes a handful of them */
+#define SYNC_FAST_NS UINT64_C(20000)   /* no known device makes a new file durable in less */
+#define SKEW_NS ((int64_t)(2 * NS_PER_S))
+#define CLOCK_MIN_S UINT64_C(1704067200) /* 2024: this program is younger */
+#define FILES_MIN 1024u			 /* open ones: about ten a rank */
+#define FILES_FREE_MIN 1000u		 /* in the file system: some for each rank and step */
+#define SHM_MIN GIB			 /* below, others that use it complain */
+#define COPIES 2u			 /* of the state in memory; of the steps on disk */
+
+struct judge {
+	void (*each)(void *arg, const struct doctor_finding *f);
+	void *arg;
+	const struct doctor_facts *f;
+};
+
+__attribute__((format(printf, 5, 6))) static void say(struct judge *j, const char *check,
+						      enum doctor_level level, const char *todo,
+						      const char *fmt, ...)
+{
+	struct doctor_finding x = { .check = check, .level = level };
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(x.found, sizeof x.found, fmt, ap);
+	va_end(ap);
+	snprintf(x.todo, sizeof x.todo, "%s", todo ? todo : "");
+	j->each(j->arg, &x);
+}
+
+/* Text in a buffer of its own, for the todo of a finding. */
+__attribute__((format(printf, 3, 4))) static const char *text(char *buf, size_t bytes,
+							      const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(buf, bytes, fmt, ap);
+	va_end(ap);
+	return buf;
+}
+
+static const char *size(uint64_t bytes)
+{
+	static _Thread_local char buf[4][HUMAN_BYTES];
+	static _Thread_local uint32_t at;
+
+	return bytes == DOCTOR_NONE ? "unlimited" : human_bytes(bytes, buf[at++ % 4]);
+}
+
+static uint64_t copies(uint64_t bytes)
+{
+	uint64_t x;
+
+	return ckpt_mul(bytes, COPIES, &x) ? DOCTOR_NONE : x;
+}
+
+/* --- the directory --- */
+
+static bool directory(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	char todo[600];
+
+	if (f->dir_rc) {
+		const char *what = f->dir_rc == -EACCES || f->dir_rc == -EPERM
+					   ? "is not writable for this user"
+				   : f->dir_rc == -EROFS   ? "is mounted read-only"
+				   : f->dir_rc == -ENOTDIR ? "is not a directory"
+				   : f->dir_rc == -ENOENT
+					   ? "does not exist, nor the one it would be in"
+				   : f->dir_rc == -ENOSPC || f->dir_rc == -EDQUOT
+					   ? "has not one block of free space"
+					   : NULL;
+
+		text(todo, sizeof todo, "make it for user %u (mkdir -p, chown), or name another",
+		     f->uid);
+		if (what)
+			say(j, "directory", DOCTOR_FAIL, todo, "%.300s %s", f->path, what);
+		else
+			say(j, "directory", DOCTOR_FAIL,
+			    "repair the file system, or name another directory", "%.200s: %.350s",
+			    f->path, f->dir_err.msg[0] ? f->dir_err.msg : strerror(-f->dir_rc));
+		return false;
+	}
+	if (f->missing)
+		say(j, "directory", DOCTOR_WARN,
+		    "check the spelling; a trainer that attaches creates it",
+		    "%.250s does not exist; %.250s, where it would be, is writable", f->path,
+		    f->parent);
+	else
+		say(j, "directory", DOCTOR_OK, NULL, "%.500s, writable", f->path);
+	return true;
+}
+
+static void file_system(struct judge *j)
+{
+	static const char net[] =
+		"errors may come late, at fsync; a step is durable when the server says so: verify "
+		"--data after a restart of the server";
+	static const struct {
+		uint32_t magic;
+		enum doctor_level level;
+		const char *name, *found, *todo;
+	} known[] = {
+		{ 0x6969, DOCTOR_WARN, "nfs", "over the network", net },
+		{ 0xff534d42, DOCTOR_WARN, "cifs", "over the network", net },
+		{ 0xfe534d42, DOCTOR_WARN, "smb", "over the network", net },
+		{ 0x01021997, DOCTOR_WARN, "9p", "over the network, or of a virtual machine's host",
+		  net },
+		{ 0x65735546, DOCTOR_WARN, "fuse", "a program serves it",
+		  "durable is what that program makes of fsync: ask its manual" },
+		{ 0x0bd00bd0, DOCTOR_OK, "lustre", "parallel, over the network",
+		  "stripe the directory before the first step: lfs setstripe -c -1 -S 8M DIR" },
+		{ 0x47504653, DOCTOR_OK, "gpfs", "parallel, over the network", NULL },
+		{ 0x00c36400, DOCTOR_OK, "ceph", "parallel, over the network", NULL },
+		{ 0x19830326, DOCTOR_OK, "beegfs", "parallel, over the network", NULL },
+	};
+	const struct doctor_facts *f = j->f;
+
+	if (f->probe.volatile_fs) {
+		say(j, "file system", DOCTOR_WARN,
+		    "steps survive any process, but not a reboot: name a directory on a disk",
+		    "%s: memory", f->probe.fs_type);
+		return;
+	}
+	if (!strcmp(f->probe.fs_type, "overlay")) {
+		say(j, "file system", DOCTOR_WARN,
+		    "mount a volume there: what is in a container's own layer goes with it",
+		    "overlay: a container's own layer");
+		return;
+	}
+	for (uint32_t i = 0; i < ARRAY_LEN(known); i++)
+		if (known[i].magic == f->fs_magic) {
+			say(j, "file system", known[i].level, known[i].todo, "%s: %s",
+			    known[i].name, known[i].found);
+			return;
+		}
+	if (!strcmp(f->probe.fs_type, "other"))
+		say(j, "file system", DOCTOR_OK, NULL, "of type %x, which is not known here",
+		    f->fs_magic);
+	else
+		say(j, "file system", DOCTOR_OK, NULL, "%s", f->probe.fs_type);
+}
+
+static void writing(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	double ms = (double)f->sync_ns / (double)NS_PER_MS;
+
+	if (f->probe.direct)
+		say(j, "direct I/O", DOCTOR_OK, NULL, "works, aligned to %u bytes", f->probe.align);
+	else
+		say(j, "direct I/O", DOCTOR_WARN,
+		    "nothing, if the speed is enough; ext4 or xfs on a local disk can do it",
+		    "refused: writes pass the page cache, which costs a copy and memory");
+
+	if (f->sync_rc)
+		say(j, "sync", DOCTOR_FAIL, "look into dmesg; do not use this file system",
+		    "a file could not be made durable: %s", strerror(-f->sync_rc));
+	else if (f->sync_ns < SYNC_FAST_NS && !f->probe.volatile_fs)
+		say(j, "sync", DOCTOR_WARN,
+		    "make sure that the disk, or the host of this machine, does not ignore flushes "
+		    "(cache mode unsafe, nobarrier)",
+		    "a file is durable in %.3f ms: too fast to be true", ms);
+	else if (f->sync_ns > SYNC_SLOW_NS)
+		say(j, "sync", DOCTOR_WARN,
+		    "a commit takes several of them: see who else writes, or name a faster directory",
+		    "it takes %.0f ms to make a small file durable", ms);
+	else
+		say(j, "sync", DOCTOR_OK, NULL, "a small file is durable in %.1f ms", ms);
+
+	if (f->rename_rc > 0)
+		say(j, "rename", DOCTOR_FAIL, "name a directory on another file system",
+		    "renaming replaces what is there, though it was told not to: two launches could "
+		    "overwrite each other's steps");
+	else if (f->rename_rc)
+		say(j, "rename", DOCTOR_FAIL,
+		    "name a directory on another file system: steps are committed by a rename",
+		    "a file cannot be renamed: %s", strerror(-f->rename_rc));
+	else
+		say(j, "rename", DOCTOR_OK, NULL, "never replaces what is there");
+}
+
+static void space(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	uint64_t job = f->job_bytes, need = copies(job);
+	char todo[200];
+
+	if (!job)
+		say(j, "space", DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
+		    "%s free of %s", size(f->free_bytes), size(f->total_bytes));
+	else if (f->free_bytes < job)
+		say(j, "space", DOCTOR_FAIL,
+		    text(todo, sizeof todo,
+			 "free %s, or name a larger one: a step is kept until the next is whole",
+			 size(need - f->free_bytes)),
+		    "%s free: no room for one step of %s", size(f->free_bytes), size(job));
+	else if (f->free_bytes < need)
+		say(j, "space", DOCTOR_WARN,
+		    text(todo, sizeof todo, "free %s more: a step is kept until the next is whole",
+			 size(need - f->free_bytes)),
+		    "%s free: room for one step of %s only", size(f->free_bytes), size(job));
+	else
+		say(j, "space", DOCTOR_OK, NULL, "%s free of %s: room for %llu steps of %s",
+		    size(f->free_bytes), size(f->total_bytes),
+		    (unsigned long long)(f->free_bytes / job), size(job));
+	if (f->free_files < FILES_FREE_MIN)
+		say(j, "inodes", DOCTOR_WARN,
+		    "remove small files, or make the file system with more inodes",
+		    "only %llu files can be made", (unsigned long long)f->free_files);
+}
+
+/* --- the kernel --- */
+
+static void kernel(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+
+	if (f->memfd_rc || f->cred_rc)
+		say(j, "kernel", DOCTOR_FAIL,
+		    "allow it in the sandbox (seccomp profile), or use a kernel of 5.3 or later",
+		    "%s: %s does not work: %s", f->kernel,
+		    f->memfd_rc ? "memfd_create with seals" : "SO_PEERCRED",
+		    strerror(f->memfd_rc ? -f->memfd_rc : -f->cred_rc));
+	else if (f->pidfd_rc)
+		say(j, "kernel", DOCTOR_WARN,
+		    "use a kernel of 5.3 or later, or allow it in the sandbox",
+		    "%s: no pidfd_open (%s): the death of a trainer whose socket lives on in a child is "
+		    "noticed late",
+		    f->kernel, strerror(-f->pidfd_rc));
+	else
+		say(j, "kernel", DOCTOR_OK, NULL, "%s: memfd, SO_PEERCRED and pidfd work",
+		    f->kernel);
+
+	if (f->uring)
+		say(j, "io_uring", DOCTOR_OK, NULL, "%s", f->uring_why);
+	else
+		say(j, "io_uring", DOCTOR_WARN,
+		    "nothing, if the speed is enough: threads do the work. Else: a seccomp profile that "
+		    "allows io_uring_setup, sysctl kernel.io_uring_disabled=0, or a kernel of 5.11 or later",
+		    "%s", f->uring_why);
+
+	if (f->memlock < 8 * MIB && f->kernel_major &&
+	    (f->kernel_major < 5 || (f->kernel_major == 5 && f->kernel_minor < 12)))
+		say(j, "memlock", DOCTOR_WARN, "ulimit -l unlimited, or LimitMEMLOCK=infinity",
+		    "%s may be locked: this kernel takes io_uring's queues from it",
+		    size(f->memlock));
+	else
+		say(j, "memlock", DOCTOR_OK, NULL, "%s: ckptd locks no memory", size(f->memlock));
+
+	if (f->nofile < FILES_MIN)
+		say(j, "open files", f->nofile < FILES_MIN / 4 ? DOCTOR_FAIL : DOCTOR_WARN,
+		    "ulimit -Hn 65536, or LimitNOFILE=65536",
+		    "at most %llu: a rank costs about ten", (unsigned long long)f->nofile);
+	else if (f->nofile == DOCTOR_NONE)
+		say(j, "open files", DOCTOR_OK, NULL, "unlimited");
+	else
+		say(j, "open files", DOCTOR_OK, NULL, "at most %llu, about ten a rank",
+		    (unsigned long long)f->nofile);
+
+	if (f->fsize != DOCTOR_NONE)
+		say(j, "file size",
+		    f->job_bytes && f->fsize < f->job_bytes / 64 ? DOCTOR_FAIL : DOCTOR_WARN,
+		    "ulimit -f unlimited, or LimitFSIZE=infinity", "no file may be larger than %s",
+		    size(f->fsize));
+}
+
+/* --- memory --- */
+
+static void memory_against(struct judge *j, const char *check, uint64_t all, uint64_t available,
+			   const char *of, const char *todo)
+{
+	uint64_t job = j->f->job_bytes, need = copies(job);
+
+	if (!job)
+		say(j, check, DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
+		    "%s available of %s%s", size(available), size(all), of);
+	else if (need > all)
+		say(j, check, DOCTOR_FAIL, todo, "%s%s: two copies of a job of %s need %s",
+		    size(all), of, size(job), size(need));
+	else if (need > available)
+		say(j, check, DOCTOR_WARN,
+		    "stop what uses it, if that is not the job itself; trainers need theirs besides",
+		    "%s available of %s%s: two copies of a job of %s need %s", size(available),
+		    size(all), of, size(job), size(need));
+	else
+		say(j, check, DOCTOR_OK, NULL,
+		    "%s available of %s%s, two copies of the job need %s", size(available),
+		    size(all), of, size(need));
+}
+
+static void memory(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	uint64_t swapped = f->swap_total - MIN(f->swap_free, f->swap_total);
+	char of[48];
+
+	memory_against(
+		j, "memory", f->mem_total, f->mem_available, "",
+		"use more hosts, each with a part of the ranks; or snapshot a smaller state");
+	if (f->cgroup) {
+		snprintf(of, sizeof of, " (cgroup v%u)", f->cgroup);
+		memory_against(j, "memory limit", f->cgroup_limit,
+			       f->cgroup_limit - MIN(f->cgroup_used, f->cgroup_limit), of,
+			       "raise the limit of the container, or of the job: --memory, --mem, "
+			       "MemoryMax=");
+	} else {
+		say(j, "memory limit", DOCTOR_OK, NULL, "none by a cgroup");
+	}
+	if (swapped > f->swap_total / 4 && swapped > GIB)
+		say(j, "swap", DOCTOR_WARN,
+		    "see who needs it (ckptd's own copies are not locked): swapoff -a",
+		    "%s of %s in use: copies may be swapped out, and snapshots wait for the disk",
+		    size(swapped), size(f->swap_total));
+	else
+		say(j, "swap", DOCTOR_OK, NULL, f->swap_total ? "%s of %s in use" : "none",
+		    size(swapped), size(f->swap_total));
+	if (f->huge_bytes > f->mem_total / 10)
+		say(j, "huge pages", DOCTOR_WARN,
+		    "sysctl vm.nr_hugepages=0, unless something else needs them",
+		    "%s are reserved: ckptd cannot use them", size(f->huge_bytes));
+	else
+		say(j, "huge pages", DOCTOR_OK, NULL, "%s reserved, none needed",
+		    size(f->huge_bytes));
+	say(j, "/dev/shm", DOCTOR_OK,
+	    f->shm_bytes < SHM_MIN
+		    ? "ckptd does not mind; where NCCL or data loaders do: docker --shm-size"
+		    : NULL,
+	    "%s, not used: copies are in memfds", size(f->shm_bytes));
+}
+
+/* --- processes --- */
+
+static void daemon_there(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+
+	switch (-f->daemon_rc) {
+	case 0:
+		say(j, "daemon", DOCTOR_OK, NULL, "listens on %s", f->socket);
+		break;
+	case ENOENT:
+	case ENOTDIR:
+	case ECONNREFUSED:
+		say(j, "daemon", DOCTOR_WARN,
+		    "ckptd --background; or let the trainer start it (CKPT_AUTOSTART)",
+		    "none listens on %s", f->socket);
+		break;
+	case EACCES:
+	case EPERM:
+		say(j, "daemon", DOCTOR_FAIL,
+		    "give a socket of your own: ckptd --socket PATH, ckptctl -S PATH",
+		    "%s belongs to another user",
+		    *f->socket ? f->socket : "the default socket's directory");
+		break;
+	case EAGAIN:
+		say(j, "daemon", DOCTOR_FAIL,
+		    "is it stopped (SIGSTOP, a debugger)? kill -CONT, or start another",
+		    "the one on %s does not answer", f->socket);
+		break;
+	default:
+		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH", "%s: %s",
+		    f->socket, strerror(-f->daemon_rc));
+	}
+	if (!f->uid || !f->systemd)
+		return;
+	if (f->lingers)
+		say(j, "session", DOCTOR_OK, NULL, "lingers: ckptd outlives the login");
+	else if (f->kills_user_processes)
+		say(j, "session", DOCTOR_WARN,
+		    "loginctl enable-linger, and run ckptd as a service (systemd-run --user)",
+		    "KillUserProcesses=yes: at the logout ckptd is killed, and what is only staged is lost");
+	else if (!strncmp(f->socket, "/run/user/", 10))
+		say(j, "session", DOCTOR_WARN, "loginctl enable-linger, or a socket elsewhere",
+		    "%s goes away at the last logout: ckptd lives on, but nobody reaches it",
+		    f->socket);
+	else
+		say(j, "session", DOCTOR_OK, NULL, "ckptd outlives the login");
+}
+
+static void clock_(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	int64_t skew = f->skew_ns < 0 ? -f->skew_ns : f->skew_ns;
+
+	if (f->now_ns / NS_PER_S < CLOCK_MIN_S)
+		say(j, "clock", DOCTOR_FAIL, "set it: timedatectl set-ntp true",
+		    "it is %llu s after 1970: steps would be dated wrongly",
+		    (unsigned long long)(f->now_ns / NS_PER_S));
+	else if (!f->dir_rc && skew > SKEW_NS)
+		say(j, "clock", DOCTOR_WARN,
+		    "let both follow NTP: ages of steps would be told wrongly",
+		    "the file server's differs from ours by %.1f s",
+		    (double)skew / (double)NS_PER_S);
+	else
+		say(j, "clock", DOCTOR_OK, NULL, "plausible");
+}
+
+static void launchers(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	uint64_t now_s = f->now_ns / NS_PER_S;
+
+	if (f->torchrun && !f->torchrun_patient)
+		say(j, "torchrun", DOCTOR_WARN,
+		    "what is staged, ckptd finishes; for a final snapshot: torchrun --shutdown-timeout 120",
+		    "kills workers 30 s after SIGTERM");
+	else if (f->torchrun)
+		say(j, "torchrun", DOCTOR_OK, NULL, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT is set");
+	if (!f->slurm)
+		return;
+	if (f->slurm_end_s > now_s)
+		say(j, "slurm", DOCTOR_WARN,
+		    "start ckptd outside of the job's steps, or let the batch script end with ckptctl drain; "
+		    "#SBATCH --signal=B:USR1@180 warns it",
+		    "the job ends in %llu min, and a ckptd that it started ends with it",
+		    (unsigned long long)((f->slurm_end_s - now_s) / 60));
+	else
+		say(j, "slurm", DOCTOR_WARN,
+		    "start ckptd outside of the job's steps, or let the batch script end with ckptctl drain; "
+		    "#SBATCH --signal=B:USR1@180 warns it",
+		    "a ckptd that the job started ends with it, KillWait (30 s) after SIGTERM");
+}
+
+void doctor_judge(const struct doctor_facts *f,
+		  void (*each)(void *arg, const struct doctor_finding *f), void *arg)
+{
+	struct judge j = { .each = each, .arg = arg, .f = f };
+
+	if (directory(&j)) {
+		file_system(&j);
+		writing(&j);
+		space(&j);
+	}
+	kernel(&j);
+	memory(&j);
+	daemon_there(&j);
+	clock_(&j);
+	launchers(&j);
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor_look.c - the half of doctor.h that asks the machine. Called by ckptctl doctor.
+ * Invariant: whatever fails, scratch files are gone and the next fact is asked for.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/doctor.h"
+#include "ckpt/client/wire.h"
+#include "ckpt/store/store.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+
+#define SYNCS 5		       /* a median of so many */
+#define SYNCS_LONG_NS NS_PER_S /* slow disks are asked less often */
+#define BLOCK 4096
+#define CGROUP_DEPTH_MAX 64
+#define CONNECT_S 2
+
+/* --- the directory --- */
+
+static void scratch_name(char *name, size_t bytes, char which)
+{
+	snprintf(name, bytes, ".ckptd-doctor-%d-%" PRIx64 "-%c", (int)getpid(), wall_ns(), which);
+}
+
+/* Create, write, sync, close. The file stays. */
+static int scratch_make(const struct io_ops *ops, int dir, const char *name, uint64_t *ret_ns,
+			int64_t *ret_skew)
+{
+	static const uint8_t block[BLOCK];
+	int fd = ops->open(ops->ctx, dir, name, O_WRONLY | O_CREAT | O_EXCL, 0600), rc, closed;
+	struct stat st;
+	uint64_t begin = now_ns();
+
+	if (fd < 0)
+		return fd;
+	rc = io_pwrite_all(ops, fd, block, sizeof block, 0);
+	if (!fstat(fd, &st))
+		*ret_skew = (int64_t)((uint64_t)st.st_mtim.tv_sec * NS_PER_S +
+				      (uint64_t)st.st_mtim.tv_nsec) -
+			    (int64_t)wall_ns();
+	if (!rc)
+		rc = ops->sync(ops->ctx, fd);
+	closed = ops->close(ops->ctx, fd);
+	*ret_ns = elapsed_ns(begin, now_ns());
+	return rc ? rc : closed;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void look_at_sync(const struct io_ops *ops, int dir, struct doctor_facts *f)
+{
+	uint64_t took[SYNCS], sum = 0;
+	uint32_t n = 0;
+	char name[80];
+
+	while (n < SYNCS && sum < SYNCS_LONG_NS && !f->sync_rc) {
+		scratch_name(name, sizeof name, 's');
+		f->sync_rc = scratch_make(ops, dir, name, &took[n], &f->skew_ns);
+		(void)ops->unlink(ops->ctx, dir, name, false);
+		sum += took[n++];
+	}
+	qsort(took, n, sizeof *took, by_size);
+	f->sync_ns = took[n / 2];
+}
+
+/* A step is committed by a rename that must never replace: is that so here? */
+static void look_at_rename(const struct io_ops *ops, int dir, struct doctor_facts *f)
+{
+	char name[3][80];
+	uint64_t ns;
+	int64_t skew;
+
+	for (uint32_t i = 0; i < 3; i++)
+		scratch_name(name[i], sizeof name[i], (char)('a' + i));
+	f->rename_rc = scratch_make(ops, dir, name[0], &ns, &skew);
+	if (!f->rename_rc)
+		f->rename_rc = scratch_make(ops, dir, name[1], &ns, &skew);
+	if (!f->rename_rc) {
+		f->rename_rc = ops->rename(ops->ctx, dir, name[0], name[1]);
+		f->rename_rc = f->rename_rc == -EEXIST ? 0 : f->rename_rc ? f->rename_rc : 1;
+	}
+	if (!f->rename_rc)
+		f->rename_rc = ops->rename(ops->ctx, dir, name[0], name[2]);
+	for (uint32_t i = 0; i < 3; i++)
+		(void)ops->unlink(ops->ctx, dir, name[i], false);
+}
+
+static int newest_of_job(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct doctor_facts *f = arg;
+	struct store s = { .ops = &io_ops_posix, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+
+	(void)abs_path;
+	snprintf(s.job, sizeof s.job, "%s", job);
+	if (!store_scan(&s, false, &step, &n, NULL) && n)
+		f->job_bytes = MAX(f->job_bytes, step[0].bytes);
+	return 0;
+}
+
+static void parent_of(const char *path, char *buf)
+{
+	size_t n = strlen(path);
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	if (n)
+		snprintf(buf, PATH_MAX, "%.*s", (int)n, path);
+	else
+		strcpy(buf, ".");
+}
+
+static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts *f)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+	cleanup_close int dir = open(ask->path, flags);
+	struct statvfs vfs;
+	struct statfs fs;
+
+	if (dir < 0 && errno == ENOENT) {
+		f->missing = true;
+		parent_of(ask->path, f->parent);
+		dir = open(f->parent, flags);
+	}
+	if (dir < 0) {
+		f->dir_rc = -errno;
+		return;
+	}
+	if (!fstatfs(dir, &fs))
+		f->fs_magic = (uint32_t)fs.f_type;
+	if (!fstatvfs(dir, &vfs)) {
+		f->free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+		f->total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize;
+		f->free_files = vfs.f_files ? vfs.f_favail : DOCTOR_NONE;
+	}
+	f->dir_rc = io_probe(ask->ops, dir, &f->probe, &f->dir_err);
+	if (f->dir_rc)
+		return;
+	look_at_sync(ask->ops, dir, f);
+	look_at_rename(ask->ops, dir, f);
+	if (!f->job_bytes && !f->missing) {
+		store_jobs(ask->ops, ask->path, newest_of_job, f, NULL);
+		f->job_guessed = f->job_bytes != 0;
+	}
+}
+
+/* --- files of the kernel and of the system --- */
+
+/* The first line of ROOT/path without its end; false: there is none. */
+__attribute__((format(printf, 4, 5))) static bool line_of(const char *root, char *line, int bytes,
+							  const char *fmt, ...)
+{
+	char path[PATH_MAX], rest[PATH_MAX];
+	va_list ap;
+	FILE *f;
+	bool got;
+
+	va_start(ap, fmt);
+	vsnprintf(rest, sizeof rest, fmt, ap);
+	va_end(ap);
+	if (snprintf(path, sizeof path, "%s%s", root, rest) >= (int)sizeof path)
+		return false;
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	got = fgets(line, bytes, f) != NULL;
+	if (got)
+		line[strcspn(line, "\n")] = 0;
+	fclose(f);
+	return got;
+}
+
+static void look_at_memory(const char *root, struct doctor_facts *f)
+{
+	char path[PATH_MAX], line[256], name[64];
+	uint64_t kib, huge_n = 0, huge_kib = 0;
+	struct statvfs shm;
+	FILE *file;
+
+	snprintf(path, sizeof path, "%s/proc/meminfo", root);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof line, file)) {
+		const struct {
+			const char *name;
+			uint64_t *ret, unit;
+		} want[] = {
+			{ "MemTotal", &f->mem_total, KIB },
+			{ "MemAvailable", &f->mem_available, KIB },
+			{ "SwapTotal", &f->swap_total, KIB },
+			{ "SwapFree", &f->swap_free, KIB },
+			{ "HugePages_Total", &huge_n, 1 },
+			{ "Hugepagesize", &huge_kib, 1 },
+		};
+
+		if (sscanf(line, "%63[^:]: %" SCNu64, name, &kib) != 2)
+			continue;
+		for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
+			if (!strcmp(name, want[i].name) && ckpt_mul(kib, want[i].unit, want[i].ret))
+				*want[i].ret = DOCTOR_NONE;
+	}
+	if (file)
+		fclose(file);
+	if (ckpt_mul(huge_n, huge_kib, &huge_n) || ckpt_mul(huge_n, KIB, &f->huge_bytes))
+		f->huge_bytes = DOCTOR_NONE;
+	if (!statvfs("/dev/shm", &shm))
+		f->shm_bytes = (uint64_t)shm.f_blocks * shm.f_frsize;
+}
+
+/* The tightest limit between a group and the root of its hierarchy. Inside a container the path that
+ * the kernel tells may not be there: then its mount is the group itself. */
+static void look_at_group(const char *root, uint32_t version, char *group, struct doctor_facts *f)
+{
+	static const char *const at[] = { "", "/sys/fs/cgroup/memory", "/sys/fs/cgroup" };
+	static const char *const limit[] = { "", "memory.limit_in_bytes", "memory.max" };
+	static const char *const used[] = { "", "memory.usage_in_bytes", "memory.current" };
+	char line[64];
+
+	for (uint32_t depth = 0; depth < CGROUP_DEPTH_MAX; depth++) {
+		char *slash = strrchr(group, '/');
+		uint64_t max;
+
+		if (line_of(root, line, sizeof line, "%s%s/%s", at[version], group,
+			    limit[version]) &&
+		    *line >= '0' && *line <= '9') {
+			max = strtoull(line, NULL, 10);
+			/* v1 writes "no limit" as the largest multiple of a page */
+			if (max < (UINT64_C(1) << 62) && max < f->cgroup_limit) {
+				f->cgroup = version;
+				f->cgroup_limit = max;
+				f->cgroup_used = 0;
+				if (line_of(root, line, sizeof line, "%s%s/%s", at[version], group,
+					    used[version]))
+					f->cgroup_used = strtoull(line, NULL, 10);
+			}
+		}
+		if (!slash)
+			return;
+		*slash = 0;
+	}
+}
+
+static void look_at_groups(const char *root, struct doctor_facts *f)
+{
+	char path[PATH_MAX], line[PATH_MAX];
+	FILE *file;
+
+	f->cgroup_limit = DOCTOR_NONE;
+	snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof line, file)) { /* number:controllers:group */
+		char *controllers = strchr(line, ':');
+		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+
+		if (!group)
+			continue;
+		*group++ = 0;
+		group[strcspn(group, "\n")] = 0;
+		if (!strcmp(group, "/"))
+			*group = 0;
+		if (!controllers[1])
+			look_at_group(root, 2, group, f);
+		else if (!strncmp(controllers + 1, "memory", 6))
+			look_at_group(root, 1, group, f);
+	}
+	if (file)
+		fclose(file);
+}
+
+/* Does logind end what a user started when the user leaves? */
+static void look_at_session(const char *root, struct doctor_facts *f)
+{
+	char path[PATH_MAX], line[256];
+	const char *user = getenv("USER");
+	FILE *file;
+
+	snprintf(path, sizeof path, "%s/run/systemd/system", root);
+	f->systemd = access(path, F_OK) == 0;
+	if (user && !strchr(user, '/')) {
+		snprintf(path, sizeof path, "%s/var/lib/systemd/linger/%s", root, user);
+		f->lingers = access(path, F_OK) == 0;
+	}
+	snprintf(path, sizeof path, "%s/etc/systemd/logind.conf", root);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof line, file))
+		if (!strncmp(line, "KillUserProcesses=", 18))
+			f->kills_user_processes = strchr("yY1tT", line[18]) != NULL && line[18];
+	if (file)
+		fclose(file);
+}
+
+/* --- the kernel --- */
+
+static uint64_t hard_limit(__rlimit_resource_t what)
+{
+	struct rlimit r;
+
+	return getrlimit(what, &r) || r.rlim_max == RLIM_INFINITY ? DOCTOR_NONE : r.rlim_max;
+}
+
+static void look_at_kernel(struct doctor_facts *f)
+{
+	struct utsname u;
+	struct ucred who;
+	socklen_t len = sizeof who;
+	int pair[2], fd;
+
+	if (!uname(&u)) {
+		snprintf(f->kernel, sizeof f->kernel, "%.63s", u.release);
+		(void)sscanf(u.release, "%" SCNu32 ".%" SCNu32, &f->kernel_major, &f->kernel_minor);
+	}
+	f->memfd_rc = wire_memfd("ckptd-doctor", BLOCK, &fd, NULL);
+	if (!f->memfd_rc)
+		(void)close(fd);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+		f->cred_rc = -errno;
+	} else {
+		if (getsockopt(pair[0], SOL_SOCKET, SO_PEERCRED, &who, &len) ||
+		    who.uid != geteuid())
+			f->cred_rc = -EOPNOTSUPP;
+		(void)close(pair[0]);
+		(void)close(pair[1]);
+	}
+	fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	f->pidfd_rc = fd < 0 ? -errno : 0;
+	if (fd >= 0)
+		(void)close(fd);
+	f->memlock = hard_limit(RLIMIT_MEMLOCK);
+	f->nofile = hard_limit(RLIMIT_NOFILE);
+	f->fsize = hard_limit(RLIMIT_FSIZE);
+}
+
+static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)
+{
+	struct ckpt_err err = { 0 };
+	struct io_queue *q;
+
+	if (io_queue_open(ops, IO_AUTO, 8, &q, &err)) {
+		snprintf(f->uring_why, sizeof f->uring_why, "%.250s", err.msg);
+		return;
+	}
+	f->uring = io_queue_engine(q) == IO_URING;
+	snprintf(f->uring_why, sizeof f->uring_why, "%s", io_queue_why(q));
+	io_queue_close(q);
+}
+
+/* --- the daemon --- */
+
+static void look_at_daemon(const char *socket_path, struct doctor_facts *f)
+{
+	const struct timeval patience = { .tv_sec = CONNECT_S };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	cleanup_close int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	if (socket_path)
+		snprintf(f->socket, sizeof f->socket, "%s", socket_path);
+	else
+		f->daemon_rc = wire_socket_path(f->socket, 0, NULL);
+	if (f->daemon_rc || s < 0)
+		return;
+	if (strlen(f->socket) >= sizeof a.sun_path) {
+		f->daemon_rc = -ENAMETOOLONG;
+		return;
+	}
+	strcpy(a.sun_path, f->socket);
+	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+	if (connect(s, (struct sockaddr *)&a, sizeof a))
+		f->daemon_rc = -errno;
+}
+
+void doctor_look(const struct doctor_ask *ask, struct doctor_facts *f)
+{
+	const char *root = ask->root ? ask->root : "", *end = getenv("SLURM_JOB_END_TIME");
+
+	*f = (struct doctor_facts){ .job_bytes = ask->job_bytes,
+				    .uid = geteuid(),
+				    .free_files = DOCTOR_NONE,
+				    .now_ns = wall_ns() };
+	snprintf(f->path, sizeof f->path, "%s", ask->path);
+	look_at_directory(ask, f);
+	look_at_engine(ask->ops, f);
+	look_at_kernel(f);
+	look_at_memory(root, f);
+	look_at_groups(root, f);
+	look_at_session(root, f);
+	look_at_daemon(ask->socket, f);
+	f->torchrun = getenv("TORCHELASTIC_RUN_ID") != NULL;
+	f->torchrun_patient = getenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") != NULL;
+	f->slurm = getenv("SLURM_JOB_ID") != NULL;
+	f->slurm_end_s = end ? strtoull(end, NULL, 10) : 0;
+}

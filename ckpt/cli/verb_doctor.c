@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_doctor.c - ckptctl doctor: will ckptd be well here? What it looks at is told in doctor.h. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/doctor.h"
+
+enum { COL_CHECK, COL_RESULT, COL_FOUND, COL_TODO, COL_COUNT };
+static const struct column columns[COL_COUNT] = {
+	{ "check", NULL, false, FIT_WHOLE },
+	{ "result", NULL, false, FIT_WHOLE },
+	{ "found", NULL, false, FIT_WHOLE },
+	{ "todo", NULL, false, FIT_WHOLE },
+};
+static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
+			   col_job = { "job_bytes", NULL, false, FIT_WHOLE },
+			   col_guessed = { "job_bytes_from", NULL, false, FIT_WHOLE },
+			   col_warnings = { "warnings", NULL, false, FIT_WHOLE },
+			   col_failures = { "failures", NULL, false, FIT_WHOLE };
+
+#define INDENT 20 /* of what was found */
+
+struct doctor {
+	struct cli *c;
+	uint32_t n[DOCTOR_FAIL + 1];
+};
+
+static void finding(void *arg, const struct doctor_finding *f)
+{
+	static const struct {
+		const char *key, *mark;
+		enum cell_style style;
+	} level[] = {
+		[DOCTOR_OK] = { "ok", "ok  ", STYLE_GOOD },
+		[DOCTOR_WARN] = { "warn", "warn", STYLE_WARN },
+		[DOCTOR_FAIL] = { "fail", "FAIL", STYLE_BAD },
+	};
+	struct doctor *d = arg;
+	struct output *o = d->c->o;
+
+	d->n[f->level]++;
+	output_row(o);
+	output_put(o, &columns[COL_CHECK], cell_text(f->check));
+	output_put(o, &columns[COL_RESULT], cell_text(level[f->level].key));
+	output_put(o, &columns[COL_FOUND], cell_text(f->found));
+	output_put(o, &columns[COL_TODO], *f->todo ? cell_text(f->todo) : cell_none());
+	output_close(o);
+	cli_mark(d->c, level[f->level].style, level[f->level].mark, INDENT, "  %-13s %s", f->check,
+		 f->found);
+	if (*f->todo)
+		cli_mark(d->c, STYLE_DIM, "                    ->", INDENT + 3, " %s", f->todo);
+}
+
+static int run(struct cli *c)
+{
+	struct doctor_ask ask = { .ops = c->ops,
+				  .path = c->narg ? c->arg[0] : c->where,
+				  .socket = c->value[OPT_SOCKET] };
+	struct doctor d = { .c = c };
+	struct doctor_facts *f;
+	struct ckpt_err err;
+	const char *env = getenv("CKPTD_SOCKET");
+	char job[HUMAN_BYTES];
+
+	if (!ask.socket && env && *env)
+		ask.socket = env;
+	if (c->value[OPT_JOB_SIZE] && human_parse_bytes(c->value[OPT_JOB_SIZE], &ask.job_bytes))
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL, "--job-size=%.80s is no number of bytes",
+					   c->value[OPT_JOB_SIZE]),
+				&err, "--job-size=1.2T, 149G, ...: the bytes of one checkpoint");
+	f = malloc(sizeof *f);
+	if (!f)
+		return cli_fail(c, ckpt_error(&err, -ENOMEM, "no memory to look at it"), &err,
+				NULL);
+	doctor_look(&ask, f);
+	c->o->ops->begin(c->o, "ckptd.doctor/1");
+	output_put(c->o, &col_path, cell_text(f->path));
+	output_put(c->o, &col_job, cell_unless(CELL_BYTES, f->job_bytes, 0));
+	output_put(c->o, &col_guessed,
+		   f->job_guessed ? cell_text("newest step")
+		   : f->job_bytes ? cell_text("--job-size")
+				  : cell_none());
+	output_list(c->o, "checks", columns, COL_COUNT);
+	doctor_judge(f, finding, &d);
+	output_close(c->o);
+	output_put(c->o, &col_warnings, cell_of(CELL_NUMBER, d.n[DOCTOR_WARN]));
+	output_put(c->o, &col_failures, cell_of(CELL_NUMBER, d.n[DOCTOR_FAIL]));
+	if (f->job_guessed)
+		cli_say(c, STYLE_DIM, "A job of %s, as the newest step here; another: --job-size.",
+			human_bytes(f->job_bytes, job));
+	if (d.n[DOCTOR_FAIL])
+		cli_say(c, STYLE_BAD, "%u of %u checks failed: ckptd will not be well here.",
+			d.n[DOCTOR_FAIL], d.n[DOCTOR_OK] + d.n[DOCTOR_WARN] + d.n[DOCTOR_FAIL]);
+	else if (d.n[DOCTOR_WARN])
+		cli_say(c, STYLE_WARN, "ckptd works here; %u thing%s to look at.", d.n[DOCTOR_WARN],
+			d.n[DOCTOR_WARN] == 1 ? "" : "s");
+	else
+		cli_say(c, STYLE_GOOD, "All is well.");
+	c->o->ops->end(c->o);
+	free(f);
+	return d.n[DOCTOR_FAIL] ? CLI_FAILED : d.n[DOCTOR_WARN] ? CLI_WARNINGS : CLI_OK;
+}
+
+const struct cli_verb verb_doctor = {
+	.name = "doctor",
+	.help = "will ckptd be well on this machine, with this directory?",
+	.synopsis = (const char *const[]){ "[--job-size=BYTES] [DIR]", NULL },
+	.about =
+		"Looks at what ckptd needs: the directory DIR (a store, or the one to become it; the "
+		"default store where none is named), its file system and its space; the kernel, "
+		"io_uring and limits; memory for two copies of the job; the daemon and what may end it. "
+		"A line each says what was found, and what to do where something should be done. "
+		"Some small scratch files are made in DIR, synced and removed.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl doctor /ckpt", "is this a good place?" },
+			{ "ckptctl doctor /ckpt --job-size=1.2T", "and is it large enough?" },
+			{ "ckptctl doctor --json | jq .failures", "in the prologue of a job" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_JOB_SIZE,
+			  "the bytes of one checkpoint (1.2T, 149G); the default is what the "
+			  "newest step in DIR has" },
+			{ OPT_SOCKET, "the daemon's socket" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 all is well; 1 something must be done first; 2 the command line is wrong; 3 it works, "
+		"with warnings.",
+	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

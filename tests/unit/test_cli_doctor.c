@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_doctor.c - what the doctor finds, and what it makes of machines that this test does not
+ * run on: verdicts are a pure function of facts, and facts can be made up.
+ */
+#include "ckpt/cli/doctor.h"
+#include "ckpt/base/error.h"
+#include "tests/unit/test_cli_rig.h"
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define TIB (GIB << 10)
+
+/* --- verdicts --- */
+
+static struct doctor_finding findings[64];
+static uint32_t nfinding;
+
+static void collect(void *arg, const struct doctor_finding *f)
+{
+	(void)arg;
+	assert_true(nfinding < ARRAY_LEN(findings));
+	findings[nfinding++] = *f;
+}
+
+static const struct doctor_finding *judged(const struct doctor_facts *f, const char *check)
+{
+	nfinding = 0;
+	doctor_judge(f, collect, NULL);
+	for (uint32_t i = 0; i < nfinding; i++)
+		if (!strcmp(findings[i].check, check))
+			return &findings[i];
+	return NULL;
+}
+
+/* A machine that has everything, and a job of 149 GiB. */
+static struct doctor_facts healthy(void)
+{
+	struct doctor_facts f = {
+		.path = "/ckpt",
+		.job_bytes = 149 * GIB,
+		.uid = 1000,
+		.probe = { .direct = true, .align = 4096, .fs_type = "xfs" },
+		.fs_magic = 0x58465342,
+		.sync_ns = 2 * NS_PER_MS,
+		.free_bytes = 18 * TIB,
+		.total_bytes = 40 * TIB,
+		.free_files = DOCTOR_NONE,
+		.uring = true,
+		.uring_why = "io_uring",
+		.memlock = DOCTOR_NONE,
+		.nofile = 65536,
+		.fsize = DOCTOR_NONE,
+		.mem_total = 2 * TIB,
+		.mem_available = TIB,
+		.shm_bytes = TIB,
+		.cgroup_limit = DOCTOR_NONE,
+		.kernel = "6.8.0",
+		.kernel_major = 6,
+		.kernel_minor = 8,
+		.socket = "/tmp/ckptd-1000/socket",
+		.systemd = true,
+		.now_ns = UINT64_C(1800000000) * NS_PER_S,
+	};
+
+	return f;
+}
+
+static void a_healthy_machine_has_nothing_but_good_findings(void **state)
+{
+	struct doctor_facts f = healthy();
+
+	(void)state;
+	assert_non_null(judged(&f, "space"));
+	assert_true(nfinding > 15);
+	for (uint32_t i = 0; i < nfinding; i++)
+		if (findings[i].level != DOCTOR_OK)
+			fail_msg("%s: %s", findings[i].check, findings[i].found);
+}
+
+/* Each case changes one thing; the check that it belongs to, and no other, turns. */
+#define CASE(check_, level_, word_, ...)                                                         \
+	do {                                                                                     \
+		struct doctor_facts f = healthy();                                               \
+		const struct doctor_finding *x;                                                  \
+		__VA_ARGS__;                                                                     \
+		x = judged(&f, check_);                                                          \
+		if (!x)                                                                          \
+			fail_msg("line %d: no finding about %s", __LINE__, check_);              \
+		if (x->level != (level_))                                                        \
+			fail_msg("line %d: %s is %d: %s", __LINE__, check_, x->level, x->found); \
+		assert_says(x->found, word_);                                                    \
+		if ((level_) != DOCTOR_OK && !*x->todo)                                          \
+			fail_msg("line %d: nothing to do about %s", __LINE__, x->found);         \
+		for (uint32_t i_ = 0; i_ < nfinding; i_++)                                       \
+			if (findings[i_].level != DOCTOR_OK && &findings[i_] != x)               \
+				fail_msg("line %d: also %s: %s", __LINE__, findings[i_].check,   \
+					 findings[i_].found);                                    \
+	} while (0)
+
+static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state)
+{
+	(void)state;
+	CASE("directory", DOCTOR_FAIL, "not writable", f.dir_rc = -EACCES);
+	CASE("directory", DOCTOR_FAIL, "read-only", f.dir_rc = -EROFS);
+	CASE("directory", DOCTOR_FAIL, "does not exist", f.dir_rc = -ENOENT);
+	CASE("directory", DOCTOR_FAIL, "not a directory", f.dir_rc = -ENOTDIR);
+	CASE("directory", DOCTOR_FAIL, "no way", f.dir_rc = -EIO; strcpy(f.dir_err.msg, "no way"));
+	CASE("directory", DOCTOR_WARN, "does not exist", f.missing = true; strcpy(f.parent, "/"));
+	CASE("file system", DOCTOR_WARN, "tmpfs", f.probe.volatile_fs = true;
+	     strcpy(f.probe.fs_type, "tmpfs"));
+	CASE("file system", DOCTOR_WARN, "overlay", strcpy(f.probe.fs_type, "overlay"));
+	CASE("file system", DOCTOR_WARN, "nfs", f.fs_magic = 0x6969);
+	CASE("file system", DOCTOR_WARN, "fuse", f.fs_magic = 0x65735546);
+	CASE("file system", DOCTOR_OK, "lustre", f.fs_magic = 0x0bd00bd0);
+	CASE("file system", DOCTOR_OK, "not known", f.fs_magic = 0x12345;
+	     strcpy(f.probe.fs_type, "other"));
+	CASE("direct I/O", DOCTOR_WARN, "refused", f.probe.direct = false);
+	CASE("sync", DOCTOR_FAIL, "Input/output", f.sync_rc = -EIO);
+	CASE("sync", DOCTOR_WARN, "250 ms", f.sync_ns = 250 * NS_PER_MS);
+	CASE("sync", DOCTOR_WARN, "too fast", f.sync_ns = 3000);
+	CASE("rename", DOCTOR_FAIL, "replaces", f.rename_rc = 1);
+	CASE("rename", DOCTOR_FAIL, "cannot be renamed", f.rename_rc = -EIO);
+	CASE("space", DOCTOR_FAIL, "no room", f.free_bytes = 148 * GIB);
+	CASE("space", DOCTOR_WARN, "one step", f.free_bytes = 297 * GIB);
+	CASE("space", DOCTOR_OK, "2 steps", f.free_bytes = 298 * GIB);
+	CASE("inodes", DOCTOR_WARN, "only 12", f.free_files = 12);
+	CASE("kernel", DOCTOR_FAIL, "memfd", f.memfd_rc = -ENOSYS);
+	CASE("kernel", DOCTOR_FAIL, "SO_PEERCRED", f.cred_rc = -EOPNOTSUPP);
+	CASE("kernel", DOCTOR_WARN, "pidfd", f.pidfd_rc = -ENOSYS);
+	CASE("io_uring", DOCTOR_WARN, "sandbox", f.uring = false; strcpy(f.uring_why, "a sandbox"));
+	CASE("memlock", DOCTOR_WARN, "64.0 KiB", f.memlock = 64 * KIB; f.kernel_major = 5;
+	     f.kernel_minor = 4);
+	CASE("memlock", DOCTOR_OK, "64.0 KiB", f.memlock = 64 * KIB);
+	CASE("open files", DOCTOR_WARN, "512", f.nofile = 512);
+	CASE("open files", DOCTOR_FAIL, "64", f.nofile = 64);
+	CASE("file size", DOCTOR_FAIL, "1.00 GiB", f.fsize = GIB);
+	CASE("file size", DOCTOR_WARN, "1.00 TiB", f.fsize = TIB);
+	CASE("memory", DOCTOR_FAIL, "298 GiB", f.mem_total = 256 * GIB);
+	CASE("memory", DOCTOR_WARN, "298 GiB", f.mem_available = 256 * GIB);
+	CASE("memory limit", DOCTOR_FAIL, "cgroup v1", f.cgroup = 1; f.cgroup_limit = 200 * GIB);
+	CASE("memory limit", DOCTOR_WARN, "cgroup v2", f.cgroup = 2; f.cgroup_limit = 400 * GIB;
+	     f.cgroup_used = 390 * GIB);
+	CASE("memory limit", DOCTOR_OK, "cgroup v2", f.cgroup = 2; f.cgroup_limit = 400 * GIB);
+	CASE("swap", DOCTOR_WARN, "in use", f.swap_total = 8 * GIB; f.swap_free = GIB);
+	CASE("swap", DOCTOR_OK, "in use", f.swap_total = f.swap_free = 8 * GIB);
+	CASE("huge pages", DOCTOR_WARN, "1.00 TiB", f.huge_bytes = TIB);
+	CASE("/dev/shm", DOCTOR_OK, "64.0 MiB", f.shm_bytes = 64 * MIB);
+	CASE("daemon", DOCTOR_WARN, "none listens", f.daemon_rc = -ENOENT);
+	CASE("daemon", DOCTOR_WARN, "none listens", f.daemon_rc = -ECONNREFUSED);
+	CASE("daemon", DOCTOR_FAIL, "another user", f.daemon_rc = -EACCES);
+	CASE("daemon", DOCTOR_FAIL, "does not answer", f.daemon_rc = -EAGAIN);
+	CASE("daemon", DOCTOR_FAIL, "too long", f.daemon_rc = -ENAMETOOLONG);
+	CASE("session", DOCTOR_WARN, "KillUserProcesses", f.kills_user_processes = true);
+	CASE("session", DOCTOR_WARN, "last logout",
+	     strcpy(f.socket, "/run/user/1000/ckptd/socket"));
+	CASE("session", DOCTOR_OK, "lingers", f.kills_user_processes = f.lingers = true);
+	CASE("clock", DOCTOR_FAIL, "1970", f.now_ns = 5 * NS_PER_S);
+	CASE("clock", DOCTOR_WARN, "12.0 s", f.skew_ns = -12 * (int64_t)NS_PER_S);
+	CASE("torchrun", DOCTOR_WARN, "30 s", f.torchrun = true);
+	CASE("torchrun", DOCTOR_OK, "is set", f.torchrun = f.torchrun_patient = true);
+	CASE("slurm", DOCTOR_WARN, "KillWait", f.slurm = true);
+	CASE("slurm", DOCTOR_WARN, "10 min", f.slurm = true;
+	     f.slurm_end_s = f.now_ns / NS_PER_S + 600);
+}
+
+static void without_a_job_size_nothing_is_held_against_it(void **state)
+{
+	struct doctor_facts f = healthy();
+
+	(void)state;
+	f.job_bytes = 0;
+	f.free_bytes = f.mem_available = MIB;
+	assert_int_equal(judged(&f, "space")->level, DOCTOR_OK);
+	assert_says(judged(&f, "space")->todo, "--job-size");
+	assert_int_equal(judged(&f, "memory")->level, DOCTOR_OK);
+	f.job_bytes = UINT64_MAX; /* twice that is no number */
+	assert_int_equal(judged(&f, "space")->level, DOCTOR_FAIL);
+	assert_int_equal(judged(&f, "memory")->level, DOCTOR_FAIL);
+}
+
+static void hints_for_launchers_come_only_where_their_variables_are_set(void **state)
+{
+	struct doctor_facts f = healthy();
+
+	(void)state;
+	assert_null(judged(&f, "torchrun"));
+	assert_null(judged(&f, "slurm"));
+	f.uid = 0;
+	assert_null(judged(&f, "session"));
+}
+
+/* --- facts --- */
+
+static uint32_t entries(const char *path)
+{
+	DIR *d = opendir(path);
+	uint32_t n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void looking_leaves_nothing_in_the_directory(void **state)
+{
+	char dir[PATH_MAX];
+	struct doctor_facts f;
+	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir, .socket = "/nonexistent/s" };
+
+	(void)state;
+	snprintf(dir, sizeof dir, "%s/store", top);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	doctor_look(&ask, &f);
+	assert_int_equal(entries(dir), 2);
+	assert_int_equal(f.dir_rc, 0);
+	assert_int_equal(f.sync_rc, 0);
+	assert_int_equal(f.rename_rc, 0);
+	assert_int_equal(f.memfd_rc, 0);
+	assert_int_equal(f.daemon_rc, -ENOENT);
+	assert_true(f.sync_ns > 0 && f.free_bytes > 0 && f.mem_total > 0 && f.mem_available > 0);
+	assert_int_equal(f.job_bytes, 0);
+	assert_false(f.missing);
+}
+
+static void a_directory_that_is_not_there_is_looked_at_through_its_parent(void **state)
+{
+	char dir[PATH_MAX];
+	struct doctor_facts f;
+	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir };
+
+	(void)state;
+	snprintf(dir, sizeof dir, "%s/later/", top);
+	doctor_look(&ask, &f);
+	assert_true(f.missing);
+	assert_int_equal(f.dir_rc, 0);
+	assert_string_equal(f.parent, top);
+	assert_int_equal(access(dir, F_OK), -1);
+	snprintf(dir, sizeof dir, "%s/later/and/later", top);
+	doctor_look(&ask, &f);
+	assert_int_equal(f.dir_rc, -ENOENT);
+	snprintf(dir, sizeof dir, "%s/file", top);
+	assert_int_equal(mknod(dir, S_IFREG | 0600, 0), 0);
+	doctor_look(&ask, &f);
+	assert_int_equal(f.dir_rc, -ENOTDIR);
+}
+
+static void the_newest_step_tells_the_size_of_the_job(void **state)
+{
+	struct doctor_facts f;
+	struct doctor_ask ask = { .ops = &io_ops_posix, .path = work };
+
+	(void)state;
+	doctor_look(&ask, &f);
+	assert_true(f.job_guessed);
+	assert_true(f.job_bytes > MIB);
+	ask.job_bytes = 5;
+	doctor_look(&ask, &f);
+	assert_false(f.job_guessed);
+	assert_int_equal(f.job_bytes, 5);
+}
+
+/* Operations of a file system that does not keep the rules. */
+static struct io_ops bad;
+static int bad_sync(void *ctx, int fd)
+{
+	(void)ctx;
+	(void)fd;
+	return -EIO;
+}
+static int bad_rename(void *ctx, int dirfd, const char *from, const char *to)
+{
+	(void)ctx;
+	return renameat(dirfd, from, dirfd, to) ? -errno : 0;
+}
+static int bad_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	(void)dirfd;
+	(void)name;
+	(void)flags;
+	(void)mode;
+	return -EROFS;
+}
+
+static void a_file_system_that_breaks_the_rules_is_found_and_left_clean(void **state)
+{
+	char dir[PATH_MAX];
+	struct doctor_facts f;
+	struct doctor_ask ask = { .ops = &bad, .path = dir };
+
+	(void)state;
+	snprintf(dir, sizeof dir, "%s/broken", top);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	bad = io_ops_posix;
+	bad.sync = bad_sync;
+	doctor_look(&ask, &f);
+	assert_int_equal(f.sync_rc, -EIO);
+	assert_int_equal(entries(dir), 2);
+	bad = io_ops_posix;
+	bad.rename = bad_rename;
+	doctor_look(&ask, &f);
+	assert_int_equal(f.rename_rc, 1);
+	assert_int_equal(entries(dir), 2);
+	bad = io_ops_posix;
+	bad.open = bad_open;
+	doctor_look(&ask, &f);
+	assert_int_equal(f.dir_rc, -EROFS);
+}
+
+static void file_put(const char *root, const char *path, const char *text)
+{
+	char full[PATH_MAX];
+	FILE *f;
+
+	snprintf(full, sizeof full, "%s%s", root, path);
+	for (char *p = full + strlen(top) + 1; (p = strchr(p, '/')); *p++ = '/') {
+		*p = 0;
+		mkdir(full, 0700);
+	}
+	f = fopen(full, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static void made_up(const char *root, struct doctor_facts *f)
+{
+	struct doctor_ask ask = { .ops = &io_ops_posix, .path = work, .root = root };
+
+	doctor_look(&ask, f);
+}
+
+static void limits_of_memory_are_read_from_cgroups_of_both_versions(void **state)
+{
+	char root[PATH_MAX];
+	struct doctor_facts f;
+
+	(void)state;
+	snprintf(root, sizeof root, "%s/v2", top);
+	assert_int_equal(mkdir(root, 0700), 0);
+	made_up(root, &f);
+	assert_int_equal(f.cgroup, 0);
+	assert_true(f.cgroup_limit == DOCTOR_NONE);
+	assert_int_equal(f.mem_total, 0);
+	/* the tightest of a group and those that it lies in */
+	file_put(root, "/proc/self/cgroup", "0::/job/step\n");
+	file_put(root, "/sys/fs/cgroup/job/step/memory.max", "max\n");
+	file_put(root, "/sys/fs/cgroup/job/memory.max", "1073741824\n");
+	file_put(root, "/sys/fs/cgroup/job/memory.current", "1048576\n");
+	file_put(root, "/sys/fs/cgroup/memory.max", "4294967296\n");
+	file_put(root, "/proc/meminfo",
+		 "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\nSwapTotal: 1024 kB\n"
+		 "SwapFree: 512 kB\nHugePages_Total: 3\nHugepagesize: 2048 kB\n");
+	made_up(root, &f);
+	assert_int_equal(f.cgroup, 2);
+	assert_int_equal(f.cgroup_limit, GIB);
+	assert_int_equal(f.cgroup_used, MIB);
+	assert_int_equal(f.mem_total, 8 * GIB);
+	assert_int_equal(f.mem_available, 4 * GIB);
+	assert_int_equal(f.swap_total, MIB);
+	assert_int_equal(f.swap_free, MIB / 2);
+	assert_int_equal(f.huge_bytes, 6 * MIB);
+	/* v1, in a container, whose path is not visible */
+	snprintf(root, sizeof root, "%s/v1", top);
+	file_put(root, "/proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/abc\n0::/\n");
+	file_put(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
+	file_put(root, "/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
+	made_up(root, &f);
+	assert_int_equal(f.cgroup, 1);
+	assert_int_equal(f.cgroup_limit, 2 * GIB);
+	assert_int_equal(f.cgroup_used, 5);
+	/* and its way to say "none" */
+	file_put(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+	made_up(root, &f);
+	assert_int_equal(f.cgroup, 0);
+	/* nonsense is no limit */
+	file_put(root, "/proc/self/cgroup", "\n:\n::\n0::../../..\n99999999999999\n");
+	made_up(root, &f);
+	assert_int_equal(f.cgroup, 0);
+}
+
+static void sessions_that_end_are_known_by_their_files(void **state)
+{
+	char root[PATH_MAX];
+	struct doctor_facts f;
+
+	(void)state;
+	snprintf(root, sizeof root, "%s/login", top);
+	file_put(root, "/run/systemd/system/x", "");
+	file_put(root, "/etc/systemd/logind.conf",
+		 "[Login]\n#KillUserProcesses=no\nKillUserProcesses=yes\n");
+	setenv("USER", "somebody", 1);
+	made_up(root, &f);
+	assert_true(f.systemd && f.kills_user_processes && !f.lingers);
+	file_put(root, "/var/lib/systemd/linger/somebody", "");
+	file_put(root, "/etc/systemd/logind.conf", "[Login]\n#KillUserProcesses=yes\n");
+	made_up(root, &f);
+	assert_true(f.systemd && !f.kills_user_processes && f.lingers);
+}
+
+/* --- the verb --- */
+
+static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **state)
+{
+	char dir[PATH_MAX], *s;
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0), code;
+	uint64_t warnings = 0, failures = 0;
+	json_t *j, *x;
+	size_t i;
+
+	(void)state;
+	snprintf(a.sun_path, sizeof a.sun_path, "%s/sock", top);
+	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(listener, 5), 0);
+	snprintf(dir, sizeof dir, "%s/verb", top);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	code = RUN("doctor", dir, "--json", "-S", a.sun_path, "--job-size=1K");
+	j = json_out("ckptd.doctor/1");
+	assert_string_equal(string(j, "path"), dir);
+	assert_int_equal(number(j, "job_bytes"), 1024);
+	s = strdup(got.out);
+	json_array_foreach(json_object_get(j, "checks"), i, x)
+	{
+		const char *result = string(x, "result");
+
+		warnings += !strcmp(result, "warn");
+		failures += !strcmp(result, "fail");
+		assert_true(strlen(string(x, "found")) > 0);
+		if (strcmp(result, "ok"))
+			assert_true(strlen(string(x, "todo")) > 0);
+		if (!strcmp(string(x, "check"), "daemon"))
+			assert_string_equal(result, "ok");
+	}
+	assert_true(i > 14);
+	assert_int_equal(number(j, "warnings"), warnings);
+	assert_int_equal(number(j, "failures"), failures);
+	assert_int_equal(code, failures ? 1 : warnings ? 3 : 0);
+	json_decref(j);
+	free(s);
+	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path, "--job-size=1K"), code);
+	assert_says(got.out, "ok    directory");
+	assert_says(got.out, "ok    daemon");
+	assert_int_equal(entries(dir), 2);
+	/* a daemon that is not there is a warning; a job that nothing could hold, a failure */
+	close(listener);
+	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path), failures ? 1 : 3);
+	assert_says(got.out, "warn  daemon");
+	assert_int_equal(RUN("doctor", dir, "--job-size=1E"), 1);
+	assert_says(got.out, "FAIL  space");
+	assert_says(got.out, "FAIL  memory");
+	assert_int_equal(RUN("doctor", path_of("%s/no/such/place", top)), 1);
+	assert_says(got.out, "FAIL  directory");
+	assert_int_equal(RUN("doctor", dir, "--job-size=many"), 2);
+	assert_int_equal(RUN("doctor", dir, dir), 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_healthy_machine_has_nothing_but_good_findings),
+		cmocka_unit_test(each_thing_that_is_missing_turns_its_check_and_no_other),
+		cmocka_unit_test(without_a_job_size_nothing_is_held_against_it),
+		cmocka_unit_test(hints_for_launchers_come_only_where_their_variables_are_set),
+		cmocka_unit_test(looking_leaves_nothing_in_the_directory),
+		cmocka_unit_test(a_directory_that_is_not_there_is_looked_at_through_its_parent),
+		cmocka_unit_test(the_newest_step_tells_the_size_of_the_job),
+		cmocka_unit_test(a_file_system_that_breaks_the_rules_is_found_and_left_clean),
+		cmocka_unit_test(limits_of_memory_are_read_from_cgroups_of_both_versions),
+		cmocka_unit_test(sessions_that_end_are_known_by_their_files),
+		cmocka_unit_test(the_verb_says_the_same_in_text_and_json_and_its_exit_code),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
