@@ -7,23 +7,35 @@
  */
 #include "ckpt/base/arena.h"
 #include "ckpt/base/util.h"
+#include <sys/mman.h>
 
 #define ARENA_ALIGN 16
 #define BLOCK_MIN ((size_t)4 * KIB)
 #define BLOCK_MAX ((size_t)8 * MIB) /* doubling stops here; larger requests get their own */
+#define MAP_MIN ((size_t)4 * MIB)   /* from here on on huge pages: a fault less for each 4 KiB */
 
 struct arena_block {
 	struct arena_block *next;
-	size_t zero;
+	size_t mapped; /* bytes of its own mapping; 0: from malloc */
 	_Alignas(ARENA_ALIGN) uint8_t data[];
 };
 
 static struct arena_block *block_new(struct arena *a, size_t size)
 {
-	struct arena_block *b = calloc(1, sizeof *b + size);
+	size_t bytes = sizeof(struct arena_block) + size;
+	struct arena_block *b;
 
+	if (size < MAP_MIN) {
+		b = calloc(1, bytes);
+	} else {
+		b = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (b == MAP_FAILED)
+			return NULL;
+		(void)madvise(b, bytes, MADV_HUGEPAGE);
+		b->mapped = bytes;
+	}
 	if (b)
-		a->total_bytes += sizeof *b + size;
+		a->total_bytes += bytes;
 	return b;
 }
 
@@ -97,7 +109,10 @@ void arena_free(struct arena *a)
 {
 	for (struct arena_block *b = a->block, *next; b; b = next) {
 		next = b->next;
-		free(b);
+		if (b->mapped)
+			(void)munmap(b, b->mapped);
+		else
+			free(b);
 	}
 	*a = (struct arena){ 0 };
 }

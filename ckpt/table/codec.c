@@ -660,7 +660,7 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 	if (le32_get(rec->zero) || le32_get(rec->avg) != TABLE_NONE)
 		return BAD(d, "an unused field is in use: average %u, zero %u", le32_get(rec->avg),
 			   le32_get(rec->zero));
-	r = table_add_tensor(d->t, &x, &id, d->err);
+	r = table_put_tensor(d->t, &x, &id, d->err);
 	if (r < 0)
 		return r;
 	if (le64_get(rec->numel) != d->t->tensor[id].numel ||
@@ -672,9 +672,14 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 	return 0;
 }
 
+#define AHEAD 8 /* tensors whose keys are looked up meanwhile */
+
 static int dec_tensors(struct dec *d, const struct ck_tensor *rec, uint64_t n)
 {
-	int r = 0;
+	int r = table_reserve(d->t, n, 0);
+
+	if (r < 0)
+		return ckpt_error(d->err, r, "out of memory for tensors");
 
 	for (uint64_t i = 0; !r && i < n; i++) {
 		r = dec_tensor(d, &rec[i]);
@@ -823,7 +828,10 @@ static bool piece_ordered(const struct table_piece *x, const struct table_piece 
 
 static int dec_pieces(struct dec *d, const struct ck_piece *rec, uint64_t n)
 {
-	int r = 0;
+	int r = table_reserve(d->t, 0, n);
+
+	if (r < 0)
+		return ckpt_error(d->err, r, "out of memory for pieces");
 
 	for (uint64_t i = 0; !r && i < n; i++) {
 		r = dec_piece(d, &rec[i]);
@@ -888,6 +896,10 @@ static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 	d->nplacement = x[CK_PLACEMENTS].n;
 	if (!d->nstring || d->string[0] || d->string[d->nstring - 1])
 		return BAD(d, "section STRINGS: it does not begin and end with a zero byte");
+	/* The table's names are these bytes, once, however many tensors share them. */
+	d->string = arena_dup(&d->t->arena, d->string, d->nstring);
+	if (!d->string)
+		return ckpt_error(d->err, -ENOMEM, "out of memory for names");
 	r = dec_meshes(d, x[CK_MESHES].rec, x[CK_MESHES].n);
 	if (!r)
 		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);

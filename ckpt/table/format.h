@@ -34,6 +34,7 @@ struct format_file {
 	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
 					 * are zero */
 	uint32_t rank;		     /* writer */
+	bool lost; /* its metadata could not be believed: name and rank are all that is known */
 };
 
 /* All that it points to lives in the table's arena. */
@@ -53,6 +54,7 @@ struct checkpoint {
 		double value;
 	} * note;
 	uint64_t stored_bytes; /* of all files, metadata included */
+	bool partial;	       /* some files are lost, and their pieces with them: open_partial */
 };
 
 /*
@@ -78,6 +80,13 @@ struct format {
 	 */
 	int (*open)(const struct source_dir *dir, struct checkpoint **ret, format_fault_fn *fault,
 		    void *arg, struct ckpt_err *err);
+	/*
+	 * The same, for whoever looks for damage: where what all files share could be read, *ret is
+	 * set although the result is an error. Then it may be `partial`: good for move_verify, which
+	 * passes lost files by, and for nothing else.
+	 */
+	int (*open_partial)(const struct source_dir *dir, struct checkpoint **ret,
+			    format_fault_fn *fault, void *arg, struct ckpt_err *err);
 };
 void checkpoint_free(struct checkpoint *c);
 #endif

@@ -13,24 +13,30 @@
 
 enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE };
 
+struct table_slot {
+	uint32_t hash;
+	uint32_t tensor; /* + 1; 0: free */
+};
 struct table_index {
-	uint32_t mask;	/* slots - 1; at most half of them are taken */
-	uint32_t *slot; /* tensor + 1; 0: free */
+	uint32_t mask; /* slots - 1; at most half of them are taken */
+	struct table_slot *slot;
 };
 
 /* --- growth --- */
 
-/* Room for one more element. Old arrays stay in the arena: at most as much again. */
-static int grow(struct table *t, int which, void **array, uint32_t n, uint32_t max, size_t elem)
+/* Room for `more` elements. Old arrays stay in the arena: at most as much again. */
+static int grow(struct table *t, int which, void **array, uint32_t n, uint64_t more, uint32_t max,
+		size_t elem)
 {
 	uint32_t cap = t->cap_[which];
 	void *p;
 
-	if (n < cap)
+	if (more <= cap - n)
 		return 0;
-	if (n >= max)
+	if (more > max - n)
 		return -E2BIG;
 	cap = cap ? MIN(2 * cap, max) : 16;
+	cap = MAX(cap, n + (uint32_t)more);
 	p = arena_array(&t->arena, cap, elem);
 	if (!p)
 		return -ENOMEM;
@@ -41,13 +47,14 @@ static int grow(struct table *t, int which, void **array, uint32_t n, uint32_t m
 	return 0;
 }
 
-#define GROW(t, which, array, n, max)                                              \
-	({                                                                         \
-		void *array_ = (t)->array;                                         \
-		int r_ = grow(t, which, &array_, (t)->n, max, sizeof *(t)->array); \
-		(t)->array = array_;                                               \
-		r_;                                                                \
+#define GROW_BY(t, which, array, n, more, max)                                           \
+	({                                                                               \
+		void *array_ = (t)->array;                                               \
+		int r_ = grow(t, which, &array_, (t)->n, more, max, sizeof *(t)->array); \
+		(t)->array = array_;                                                     \
+		r_;                                                                      \
 	})
+#define GROW(t, which, array, n, max) GROW_BY(t, which, array, n, 1, max)
 
 static int no_room(struct ckpt_err *err, int code, const char *what, uint64_t max)
 {
@@ -64,41 +71,62 @@ static void must_be_open(const struct table *t)
 
 /* --- keys --- */
 
-static uint64_t key_hash(const char *component, const char *name, uint32_t rank)
+static uint64_t hash_word(uint64_t h, uint64_t w)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ rank; /* FNV-1a */
-
-	for (const char *s = component; *s; s++)
-		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
-	h = (h ^ 0xff) * UINT64_C(0x100000001b3);
-	for (const char *s = name; *s; s++)
-		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
+	h = (h ^ w) * UINT64_C(0x9e3779b97f4a7c15);
 	return h ^ h >> 32;
 }
 
+static uint64_t hash_str(uint64_t h, const char *s)
+{
+	size_t n = strlen(s);
+	uint64_t w;
+
+	h = hash_word(h, n);
+	for (; n >= sizeof w; n -= sizeof w, s += sizeof w) {
+		memcpy(&w, s, sizeof w);
+		h = hash_word(h, w);
+	}
+	w = 0;
+	memcpy(&w, s, n);
+	return hash_word(h, w);
+}
+
+static uint32_t key_hash(const char *component, const char *name, uint32_t rank)
+{
+	uint64_t h = hash_str(hash_str(rank, component), name);
+
+	return (uint32_t)(h ^ h >> 29);
+}
+
 /* The slot where the key is, or where it would go. */
-static uint32_t *index_slot(const struct table *t, const char *component, const char *name,
-			    uint32_t rank)
+static struct table_slot *index_slot(const struct table *t, const char *component, const char *name,
+				     uint32_t rank, uint32_t hash)
 {
 	const struct table_index *x = t->index;
-	uint32_t i = (uint32_t)key_hash(component, name, rank) & x->mask;
+	uint32_t i = hash & x->mask;
 
-	for (; x->slot[i]; i = (i + 1) & x->mask) {
-		const struct table_tensor *y = &t->tensor[x->slot[i] - 1];
+	for (; x->slot[i].tensor; i = (i + 1) & x->mask) {
+		const struct table_tensor *y = &t->tensor[x->slot[i].tensor - 1];
 
-		if (y->rank == rank && !strcmp(y->name, name) && !strcmp(y->component, component))
+		if (x->slot[i].hash == hash && y->rank == rank && !strcmp(y->name, name) &&
+		    !strcmp(y->component, component))
 			break;
 	}
 	return &x->slot[i];
 }
 
-static int index_reserve(struct table *t)
+/* Slots for `more` tensors. */
+static int index_reserve(struct table *t, uint64_t more)
 {
-	uint32_t slots = t->index ? t->index->mask + 1 : 0, want = slots ? 2 * slots : 64;
+	const struct table_index *old = t->index;
+	uint32_t slots = old ? old->mask + 1 : 0, want = slots ? slots : 64;
 	struct table_index *x;
 
-	if (t->ntensor + 1 <= slots / 2)
+	if (t->ntensor + more <= slots / 2)
 		return 0;
+	while (want / 2 < t->ntensor + more)
+		want *= 2;
 	x = arena_alloc(&t->arena, sizeof *x);
 	if (!x)
 		return -ENOMEM;
@@ -106,20 +134,47 @@ static int index_reserve(struct table *t)
 	if (!x->slot)
 		return -ENOMEM;
 	x->mask = want - 1;
-	t->index = x;
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const struct table_tensor *y = &t->tensor[i];
+	for (uint32_t i = 0; i < slots; i++) {
+		uint32_t at = old->slot[i].hash & x->mask;
 
-		*index_slot(t, y->component, y->name, y->rank) = i + 1;
+		if (!old->slot[i].tensor)
+			continue;
+		while (x->slot[at].tensor)
+			at = (at + 1) & x->mask;
+		x->slot[at] = old->slot[i];
 	}
+	t->index = x;
 	return 0;
 }
 
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank)
 {
-	uint32_t at = t->index ? *index_slot(t, component, name, rank) : 0;
+	uint32_t at = 0;
 
+	if (t->index)
+		at = index_slot(t, component, name, rank, key_hash(component, name, rank))->tensor;
 	return at ? at - 1 : TABLE_NONE;
+}
+
+void table_find_soon(const struct table *t, const char *component, const char *name, uint32_t rank)
+{
+	if (t->index)
+		__builtin_prefetch(
+			&t->index->slot[key_hash(component, name, rank) & t->index->mask], 1);
+}
+
+int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece)
+{
+	int r = 0;
+
+	must_be_open(t);
+	if (ntensor)
+		r = GROW_BY(t, CAP_TENSOR, tensor, ntensor, ntensor, TABLE_TENSORS_MAX);
+	if (!r && ntensor)
+		r = index_reserve(t, ntensor);
+	if (!r && npiece)
+		r = GROW_BY(t, CAP_PIECE, piece, npiece, npiece, TABLE_PIECES_MAX);
+	return r == -E2BIG ? 0 : r; /* whoever adds the last of them is told */
 }
 
 /* --- meshes and layouts --- */
@@ -362,89 +417,102 @@ static void out_shape(struct out *o, uint32_t ndim, const uint64_t *shape)
 
 #define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
 
-static int tensor_check(const struct table *t, const struct table_tensor *x, const char *label,
-			struct ckpt_err *err)
+/* Made only where there is something to say. */
+#define LABEL(x) table_tensor_print(x, (char[LABEL_BYTES]){ 0 }, LABEL_BYTES)
+
+static int tensor_check(const struct table *t, const struct table_tensor *x, struct ckpt_err *err)
 {
 	int r;
 
 	if (strlen(x->component) > CKPT_NAME_MAX || strlen(x->name) > CKPT_NAME_MAX ||
 	    strlen(x->of) > CKPT_NAME_MAX)
 		return ckpt_error(err, -ENAMETOOLONG,
-				  "%s: a component, name or 'of' is longer than %d bytes", label,
+				  "%s: a component, name or 'of' is longer than %d bytes", LABEL(x),
 				  CKPT_NAME_MAX);
 	if (!dtype_bytes(x->dtype))
-		return ckpt_error(err, -EINVAL, "%s: unknown dtype %u", label, x->dtype);
+		return ckpt_error(err, -EINVAL, "%s: unknown dtype %u", LABEL(x), x->dtype);
 	if (x->role > CKPT_COUNTER)
-		return ckpt_error(err, -EINVAL, "%s: unknown role %u", label, x->role);
+		return ckpt_error(err, -EINVAL, "%s: unknown role %u", LABEL(x), x->role);
 	if (x->cls > CKPT_SINK)
-		return ckpt_error(err, -EINVAL, "%s: unknown class %u", label, x->cls);
+		return ckpt_error(err, -EINVAL, "%s: unknown class %u", LABEL(x), x->cls);
 	if (x->flags & ~(uint32_t)TENSOR_BLOB)
-		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", label, x->flags);
+		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", LABEL(x),
+				  x->flags);
 	if (x->ndim > CKPT_DIMS_MAX)
-		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible", label,
-				  x->ndim, CKPT_DIMS_MAX);
+		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible",
+				  LABEL(x), x->ndim, CKPT_DIMS_MAX);
 	if (x->flags & TENSOR_BLOB &&
 	    (x->dtype != CKPT_U8 || x->ndim != 1 || x->layout != TABLE_NONE))
 		return ckpt_error(err, -EINVAL,
-				  "%s: a blob must be one-dimensional U8 without a layout", label);
+				  "%s: a blob must be one-dimensional U8 without a layout",
+				  LABEL(x));
 	if (x->rank != TABLE_NONE && !(x->flags & TENSOR_BLOB))
-		return ckpt_error(err, -EINVAL, "%s: only a blob can belong to one rank", label);
+		return ckpt_error(err, -EINVAL, "%s: only a blob can belong to one rank", LABEL(x));
 	if (x->layout == TABLE_NONE)
 		return 0;
 	if (x->layout >= t->nlayout)
-		return ckpt_error(err, -EINVAL, "%s: layout %u of %u does not exist", label,
+		return ckpt_error(err, -EINVAL, "%s: layout %u of %u does not exist", LABEL(x),
 				  x->layout, t->nlayout);
 	r = layout_check(&t->mesh[t->layout[x->layout].mesh], &t->layout[x->layout], x->ndim, err);
-	return r < 0 ? ckpt_error_prefix(err, r, "%s", label) : 0;
+	return r < 0 ? ckpt_error_prefix(err, r, "%s", LABEL(x)) : 0;
 }
 
-static int tensor_copy(struct arena *a, const struct table_tensor *x, struct table_tensor *ret)
-{
-	*ret = *x;
-	ret->component = arena_str(a, x->component);
-	ret->name = arena_str(a, x->name);
-	ret->of = arena_str(a, x->of);
-	ret->shape = arena_dup(a, x->shape, x->ndim * sizeof *x->shape);
-	return ret->component && ret->name && ret->of && ret->shape ? 0 : -ENOMEM;
-}
-
-int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
+int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err)
 {
-	struct table_tensor y = *x, *to;
-	char label[LABEL_BYTES];
+	struct table_tensor y = *x;
+	struct table_slot *slot;
+	uint32_t hash;
 	uint64_t bytes;
 	int r;
 
 	must_be_open(t);
-	if (!y.component)
-		y.component = "";
-	if (!y.of)
-		y.of = "";
-	table_tensor_print(&y, label, sizeof label);
-	r = tensor_check(t, &y, label, err);
+	r = tensor_check(t, &y, err);
 	if (r < 0)
 		return r;
 	y.elem_bytes = dtype_bytes(y.dtype);
 	if (shape_numel(y.ndim, y.shape, &y.numel) < 0 ||
 	    ckpt_mul(y.numel, y.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
 		return ckpt_error(err, -EOVERFLOW, "%s: the shape has more than 2^63 - 1 bytes",
-				  label);
-	if (table_find(t, y.component, y.name, y.rank) != TABLE_NONE)
-		return ckpt_error(err, -EALREADY, "%s is declared twice", label);
+				  LABEL(&y));
 	r = GROW(t, CAP_TENSOR, tensor, ntensor, TABLE_TENSORS_MAX);
 	if (!r)
-		r = index_reserve(t);
-	to = t->tensor + t->ntensor;
-	if (!r)
-		r = tensor_copy(&t->arena, &y, to);
+		r = index_reserve(t, 1);
 	if (r < 0)
 		return no_room(err, r, "tensors", TABLE_TENSORS_MAX);
-	*index_slot(t, to->component, to->name, to->rank) = t->ntensor + 1;
+	hash = key_hash(y.component, y.name, y.rank);
+	slot = index_slot(t, y.component, y.name, y.rank, hash);
+	if (slot->tensor)
+		return ckpt_error(err, -EALREADY, "%s is declared twice", LABEL(&y));
+	y.shape = arena_dup(&t->arena, y.shape, y.ndim * sizeof *y.shape);
+	if (!y.shape)
+		return no_room(err, -ENOMEM, "tensors", TABLE_TENSORS_MAX);
+	t->tensor[t->ntensor] = y;
+	*slot = (struct table_slot){ .hash = hash, .tensor = t->ntensor + 1 };
 	if (ret_id)
 		*ret_id = t->ntensor;
 	t->ntensor++;
 	return 0;
+}
+
+int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
+		     struct ckpt_err *err)
+{
+	struct table_tensor y = *x;
+
+	if (!y.component)
+		y.component = "";
+	if (!y.of)
+		y.of = "";
+	if (table_find(t, y.component, y.name, y.rank) == TABLE_NONE &&
+	    !tensor_check(t, &y, NULL)) {
+		y.component = arena_str(&t->arena, y.component);
+		y.name = arena_str(&t->arena, y.name);
+		y.of = arena_str(&t->arena, y.of);
+	}
+	if (!y.component || !y.name || !y.of)
+		return no_room(err, -ENOMEM, "tensors", TABLE_TENSORS_MAX);
+	return table_put_tensor(t, &y, ret_id, err);
 }
 
 /* --- places and pieces --- */
@@ -494,7 +562,6 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 {
 	const struct table_tensor *x;
 	const struct table_place *at;
-	char label[LABEL_BYTES];
 	uint64_t end;
 	int r;
 
@@ -503,12 +570,11 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  p->tensor, t->ntensor, p->place, t->nplace);
 	x = &t->tensor[p->tensor];
 	at = &t->place[p->place];
-	table_tensor_print(x, label, sizeof label);
 	if (p->flags)
-		return ckpt_error(err, -EINVAL, "%s: unknown piece flags 0x%x", label, p->flags);
+		return ckpt_error(err, -EINVAL, "%s: unknown piece flags 0x%x", LABEL(x), p->flags);
 	if (p->set.ndim != x->ndim)
 		return ckpt_error(err, -EINVAL,
-				  "%s: a piece with %u dimensions of a tensor with %u", label,
+				  "%s: a piece with %u dimensions of a tensor with %u", LABEL(x),
 				  p->set.ndim, x->ndim);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		const struct indices *d = &p->set.dim[i];
@@ -518,19 +584,19 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 			return ckpt_error(
 				err, -EINVAL,
 				"%s: a piece reaches beyond the %llu indices of dimension %u",
-				label, (unsigned long long)x->shape[i], i);
+				LABEL(x), (unsigned long long)x->shape[i], i);
 	}
 	r = piece_span(x, p, &p->len);
 	if (r == -EINVAL)
 		return ckpt_error(
 			err, r,
 			"%s: a piece has a negative stride; copy the tensor to plain memory first",
-			label);
+			LABEL(x));
 	if (r < 0 || ckpt_add(p->off, p->len, &end) < 0 || end > at->bytes)
 		return ckpt_error(err, -EINVAL,
 				  "%s: a piece at byte %llu reaches beyond the %llu bytes of %s",
-				  label, (unsigned long long)p->off, (unsigned long long)at->bytes,
-				  at->name);
+				  LABEL(x), (unsigned long long)p->off,
+				  (unsigned long long)at->bytes, at->name);
 	return 0;
 }
 
@@ -553,32 +619,32 @@ int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_er
 int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err)
 {
 	struct table_piece y = *p;
-	char label[LABEL_BYTES];
+	const struct table_tensor *x;
 	uint64_t numel = 1;
 
 	must_be_open(t);
 	if (y.tensor >= t->ntensor)
 		return ckpt_error(err, -EINVAL, "a piece names tensor %u of %u", y.tensor,
 				  t->ntensor);
-	table_tensor_print(&t->tensor[y.tensor], label, sizeof label);
-	if (y.set.ndim != t->tensor[y.tensor].ndim)
+	x = &t->tensor[y.tensor];
+	if (y.set.ndim != x->ndim)
 		return ckpt_error(err, -EINVAL,
-				  "%s: a piece with %u dimensions of a tensor with %u", label,
-				  y.set.ndim, t->tensor[y.tensor].ndim);
+				  "%s: a piece with %u dimensions of a tensor with %u", LABEL(x),
+				  y.set.ndim, x->ndim);
 	if (!y.set.numel)
 		return 0;
 	for (uint32_t i = 0; i < y.set.ndim; i++) {
-		int r = indices_check(&y.set.dim[i], t->tensor[y.tensor].shape[i], err);
+		int r = indices_check(&y.set.dim[i], x->shape[i], err);
 
 		if (r < 0)
-			return ckpt_error_prefix(err, r, "%s, dimension %u", label, i);
+			return ckpt_error_prefix(err, r, "%s, dimension %u", LABEL(x), i);
 		if (ckpt_mul(numel, y.set.dim[i].total, &numel) < 0)
 			return ckpt_error(err, -EOVERFLOW, "%s: a piece has too many elements",
-					  label);
+					  LABEL(x));
 	}
 	if (numel != y.set.numel)
 		return ckpt_error(err, -EINVAL,
-				  "%s: a piece claims %llu elements, its set has %llu", label,
+				  "%s: a piece claims %llu elements, its set has %llu", LABEL(x),
 				  (unsigned long long)y.set.numel, (unsigned long long)numel);
 	if (indexset_copy(&p->set, &t->arena, &y.set) < 0)
 		return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
@@ -608,20 +674,63 @@ static int piece_compare(const void *va, const void *vb)
 	return r ? r : COMPARE(a->len, b->len);
 }
 
+static bool pieces_sorted(const struct table_piece *p, uint32_t n)
+{
+	for (uint32_t i = 1; i < n; i++)
+		if (piece_compare(&p[i - 1], &p[i]) > 0)
+			return false;
+	return true;
+}
+
+/*
+ * To their tensors first, by t->first, and then each tensor's among themselves: they come in lists
+ * that are sorted, a part's behind another's, so that mostly the first step is all there is to do.
+ */
+static int pieces_sort(struct table *t)
+{
+	const struct table_piece *from = t->piece;
+	struct table_piece *to;
+
+	if (pieces_sorted(from, t->npiece))
+		return 0;
+	to = arena_array(&t->arena, t->npiece, sizeof *to);
+	if (!to)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->npiece; i++)
+		to[t->first[from[i].tensor]++] = from[i];
+	t->piece = to;
+	/* Each has run to where the next one began. */
+	memmove(t->first + 1, t->first, t->ntensor * sizeof *t->first);
+	t->first[0] = 0;
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		uint32_t n = t->first[i + 1] - t->first[i];
+
+		if (!pieces_sorted(to + t->first[i], n))
+			qsort(to + t->first[i], n, sizeof *to, piece_compare);
+	}
+	return 0;
+}
+
 int table_seal(struct table *t, struct ckpt_err *err)
 {
 	must_be_open(t);
 	t->first = arena_array(&t->arena, (size_t)t->ntensor + 1, sizeof *t->first);
 	if (!t->first)
 		return no_room(err, -ENOMEM, "tensors", TABLE_TENSORS_MAX);
-	if (t->npiece)
-		qsort(t->piece, t->npiece, sizeof *t->piece, piece_compare);
 	for (uint32_t i = 0; i < t->npiece; i++)
-		t->first[t->piece[i].tensor + 1] = i + 1;
-	for (uint32_t i = 1; i <= t->ntensor; i++)
-		t->first[i] = MAX(t->first[i], t->first[i - 1]);
+		t->first[t->piece[i].tensor + 1]++;
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		t->first[i + 1] += t->first[i];
+	if (t->npiece && pieces_sort(t) < 0)
+		return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
 	t->sealed = true;
 	return 0;
+}
+
+void table_reopen(struct table *t)
+{
+	assert(t->sealed && !t->npiece);
+	t->sealed = false;
 }
 
 void table_free(struct table *t)
@@ -710,58 +819,152 @@ static int merge_hints(struct table *x, const struct table *y, uint32_t *mesh, u
 	return 0;
 }
 
-/* map[i]: where tensor i of y is in x; TABLE_NONE where the two disagree. */
-static int merge_tensors(struct table *x, const struct table *y, const uint32_t *layout,
-			 uint32_t *map, struct ckpt_errlist *list, struct ckpt_err *err)
+struct merging {
+	struct table *x;
+	const struct table *y;
+	const char *x_who, *y_who;
+	bool join;		 /* x has all of y's tensors */
+	uint32_t *mesh, *layout; /* where those of y are in x */
+	uint32_t *tensor;	 /* TABLE_NONE: its pieces are left out */
+	struct ckpt_errlist *list;
+	struct ckpt_err *err;
+};
+
+/* A table has no layout twice: equal ones have one number. */
+static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
+			  const struct table_tensor *q)
 {
-	for (uint32_t i = 0; i < y->ntensor; i++) {
-		struct table_tensor z = y->tensor[i];
-		uint64_t before = list->n;
+	uint32_t layout = q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout];
+
+	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
+	       p->flags == q->flags && p->layout == layout && p->ndim == q->ndim &&
+	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
+}
+
+static bool is_key(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->rank == y->rank && !strcmp(x->name, y->name) &&
+	       !strcmp(x->component, y->component);
+}
+
+static int merge_tensors(struct merging *m)
+{
+	uint32_t next = 0; /* where it is if both have one order, as ranks of a job mostly have */
+
+	for (uint32_t i = 0; i < m->y->ntensor; i++) {
+		struct table_tensor z = m->y->tensor[i];
+		uint32_t *at = &m->tensor[i];
 		int r;
 
-		map[i] = table_find(x, z.component, z.name, z.rank);
-		if (map[i] != TABLE_NONE) {
-			table_tensor_compare(x, map[i], who(x, "the first"), y, i,
-					     who(y, "the other"), list);
-			if (list->n != before)
-				map[i] = TABLE_NONE;
+		*at = next;
+		if (next >= m->x->ntensor || !is_key(&m->x->tensor[next], &z))
+			*at = table_find(m->x, z.component, z.name, z.rank);
+		next = *at + 1; /* 0 behind TABLE_NONE */
+		if (*at != TABLE_NONE && tensors_agree(m, &m->x->tensor[*at], &z))
+			continue;
+		if (*at != TABLE_NONE) {
+			table_tensor_compare(m->x, *at, m->x_who, m->y, i, m->y_who, m->list);
+			*at = TABLE_NONE;
+			continue;
+		}
+		if (m->join) {
+			ckpt_errlist_add(m->list, "%s: it is not in %s", LABEL(&z), m->x_who);
 			continue;
 		}
 		if (z.layout != TABLE_NONE)
-			z.layout = layout[z.layout];
-		r = table_add_tensor(x, &z, &map[i], err);
+			z.layout = m->layout[z.layout];
+		r = table_add_tensor(m->x, &z, at, m->err);
 		if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
-		struct ckpt_errlist *ret_list, struct ckpt_err *err)
+#define SETS_SEEN 256u
+
+/* y's pieces have been checked when they came to y. Equal sets lie in y once: mostly, then, in x. */
+static int merge_pieces(struct merging *m, uint32_t place0)
 {
+	struct {
+		const struct indices *from;
+		struct indexset to;
+	} seen[SETS_SEEN] = { 0 };
+	struct table *x = m->x;
+	int r = table_reserve(x, 0, m->y->npiece);
+
+	for (uint32_t i = 0; !r && i < m->y->npiece; i++) {
+		struct table_piece p = m->y->piece[i];
+		uint32_t at = (uint32_t)(((uintptr_t)p.set.dim >> 4) % SETS_SEEN);
+
+		if (m->tensor[p.tensor] == TABLE_NONE)
+			continue;
+		p.tensor = m->tensor[p.tensor];
+		p.place += place0;
+		if (!p.set.dim || seen[at].from != p.set.dim) {
+			seen[at].from = p.set.dim;
+			r = indexset_copy(&p.set, &x->arena, &seen[at].to);
+		}
+		p.set = seen[at].to;
+		if (!r && p.stride) {
+			p.stride = arena_dup(&x->arena, p.stride, p.set.ndim * sizeof *p.stride);
+			r = p.stride ? 0 : -ENOMEM;
+		}
+		r = r < 0 ? no_room(m->err, r, "pieces", TABLE_PIECES_MAX)
+			  : table_put_piece(x, &p, m->err);
+	}
+	return r;
+}
+
+static int merge(struct merging *m, uint32_t *ret_place0)
+{
+	const struct table *y = m->y;
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
 	cleanup_free uint32_t *layout = calloc((size_t)y->nlayout + 1, sizeof *layout);
 	cleanup_free uint32_t *tensor = calloc((size_t)y->ntensor + 1, sizeof *tensor);
-	uint32_t place0 = x->nplace;
+	uint32_t place0 = m->x->nplace;
+	uint64_t before = m->list->n;
 	int r;
 
 	if (!mesh || !layout || !tensor)
-		return ckpt_error(err, -ENOMEM, "out of memory while uniting two tables");
-	r = merge_hints(x, y, mesh, layout, err);
+		return ckpt_error(m->err, -ENOMEM, "out of memory while uniting two tables");
+	m->mesh = mesh;
+	m->layout = layout;
+	m->tensor = tensor;
+	r = merge_hints(m->x, y, mesh, layout, m->err);
 	if (!r)
-		r = merge_tensors(x, y, layout, tensor, ret_list, err);
+		r = merge_tensors(m);
 	for (uint32_t i = 0; !r && i < y->nplace; i++)
-		r = table_add_place(x, &y->place[i], NULL, err);
-	for (uint32_t i = 0; !r && i < y->npiece; i++) {
-		struct table_piece p = y->piece[i];
-
-		if (tensor[p.tensor] == TABLE_NONE)
-			continue;
-		p.tensor = tensor[p.tensor];
-		p.place += place0;
-		r = table_add_piece(x, &p, err);
-	}
+		r = table_add_place(m->x, &y->place[i], NULL, m->err);
+	if (!r && (!m->join || m->list->n == before))
+		r = merge_pieces(m, place0);
 	if (!r && ret_place0)
 		*ret_place0 = place0;
 	return r;
+}
+
+int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
+		struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct merging m = { .x = x,
+			     .y = y,
+			     .x_who = who(x, "the first"),
+			     .y_who = who(y, "the other"),
+			     .list = ret_list,
+			     .err = err };
+
+	return merge(&m, ret_place0);
+}
+
+int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
+	       struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct merging m = { .x = x,
+			     .y = y,
+			     .x_who = x_who,
+			     .y_who = y_who,
+			     .join = true,
+			     .list = ret_list,
+			     .err = err };
+
+	return merge(&m, NULL);
 }

@@ -80,6 +80,12 @@ int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 		     struct ckpt_err *err);
 int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,
 		    struct ckpt_err *err);
+/* Room for so many more, where their number is known: nothing is copied while they come. -ENOMEM. */
+int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece);
+/* For readers of files, where many tensors have one name's bytes: component, name and of are not
+ * copied but must live in t->arena. */
+int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
+		     struct ckpt_err *err);
 /*
  * Checks: set inside the shape, span (by strides or numel x elem_bytes) inside the place, strides
  * >= 0. len is computed. A piece without elements (an empty share) is not added, and no error.
@@ -91,6 +97,8 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
  */
 int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
+/* A sealed table without pieces is open again for some: MANIFEST's, which the parts bring. */
+void table_reopen(struct table *t);
 void table_free(struct table *t);
 
 /*
@@ -98,6 +106,8 @@ void table_free(struct table *t);
  * after table_seal.
  */
 uint32_t table_find(const struct table *t, const char *component, const char *name, uint32_t rank);
+/* A hint, for whoever has many to find or to put: fetch from memory what that will need. */
+void table_find_soon(const struct table *t, const char *component, const char *name, uint32_t rank);
 /* "component/name", or "component/name of rank 3": what messages call a tensor. Returns buf. */
 char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
 /* "Shard(0)@fsdp, Replicate@dp": the declared layout; "-" without one. Returns buf. */
@@ -137,4 +147,11 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
  */
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 		struct ckpt_errlist *ret_list, struct ckpt_err *err);
+/*
+ * The same where x has all of y's tensors: one that it lacks is a line in the list as well, and when
+ * there are lines none of y's pieces is added (its places are). In messages the tables are called
+ * x_who and y_who.
+ */
+int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
+	       struct ckpt_errlist *ret_list, struct ckpt_err *err);
 #endif

@@ -15,8 +15,17 @@
 struct reader {
 	format_fault_fn *fault; /* may be NULL */
 	void *arg;
-	struct ckpt_errlist list; /* the same as sentences; .code: that of the first */
+	struct ckpt_errlist list; /* the same as sentences; .code: that of the first, or of the
+				   * first damage */
+	struct arena room;	  /* for the sections of one part after another */
+	uint8_t *spare;		  /* in it, of spare_bytes */
+	uint64_t spare_bytes;
 };
+
+static bool is_damage(int code)
+{
+	return code == -EBADMSG || code == -EPROTO;
+}
 
 __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int code,
 							const char *kind, const char *file,
@@ -32,7 +41,8 @@ __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int c
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	if (!rd->list.n)
+	/* Damage is what a caller must hear of, also where something else could not be read. */
+	if (!rd->list.n || (is_damage(code) && !is_damage(rd->list.code)))
 		rd->list.code = code;
 	if (*file)
 		ckpt_errlist_add(&rd->list, "%s: %s", file, text);
@@ -105,14 +115,13 @@ static void source_close(struct source *src)
 struct envelope {
 	struct container_info info;
 	struct container_map map;
-	void *mem[CONTAINER_SECT_MAX];		 /* to be freed */
+	struct arena mem;
 	const uint8_t *sect[CONTAINER_SECT_MAX]; /* [map.nsect]; NULL: not loaded */
 };
 
 static void envelope_free(struct envelope *e)
 {
-	for (size_t i = 0; i < ARRAY_LEN(e->mem); i++)
-		free(e->mem[i]);
+	arena_free(&e->mem);
 }
 
 #define KINDS(...)                                    \
@@ -230,8 +239,22 @@ static int gap_check(struct reader *rd, const char *file, const uint8_t *p, uint
 	return r < 0;
 }
 
-/* All sections at once, and the zeros between them. 0, 1 after faults, -ENOMEM. */
-static int sections_read(struct reader *rd, const struct source *src, const char *file,
+/* Memory that was there already costs no page faults. */
+static uint8_t *spare_take(struct reader *rd, uint64_t bytes)
+{
+	if (bytes > rd->spare_bytes) {
+		arena_free(&rd->room);
+		rd->spare_bytes = bytes + bytes / 8;
+		rd->spare = arena_alloc(&rd->room, rd->spare_bytes);
+		if (!rd->spare)
+			rd->spare_bytes = 0;
+	}
+	return rd->spare;
+}
+
+/* All sections at once, and the zeros between them: to the spare memory, or to some of its own. 0, 1
+ * after faults, -ENOMEM. */
+static int sections_read(struct reader *rd, const struct source *src, const char *file, bool spare,
 			 struct envelope *e)
 {
 	uint64_t from = e->map.data_end, at = from, end = e->map.file_bytes - CONTAINER_BLOCK;
@@ -244,7 +267,7 @@ static int sections_read(struct reader *rd, const struct source *src, const char
 		      (unsigned long long)(end - from), (unsigned long long)NATIVE_META_BYTES_MAX);
 		return 1;
 	}
-	p = e->mem[0] = malloc(end - from + 1);
+	p = spare ? spare_take(rd, end - from + 1) : arena_alloc(&e->mem, end - from + 1);
 	if (!p)
 		return -ENOMEM;
 	if (bytes_read(rd, src, file, p, end - from, from))
@@ -265,6 +288,7 @@ static int sections_pick(struct reader *rd, const struct source *src, const char
 			 uint64_t kinds, struct envelope *e)
 {
 	uint64_t total = 0;
+	uint8_t *p;
 
 	for (uint32_t i = 0; i < e->map.nsect; i++) {
 		const struct container_sect *s = &e->map.sect[i];
@@ -278,11 +302,11 @@ static int sections_pick(struct reader *rd, const struct source *src, const char
 			      (unsigned long long)NATIVE_META_BYTES_MAX);
 			return 1;
 		}
-		e->sect[i] = e->mem[i] = malloc(s->len + 1);
-		if (!e->mem[i])
+		p = arena_alloc(&e->mem, s->len + 1);
+		e->sect[i] = p;
+		if (!p)
 			return -ENOMEM;
-		if (bytes_read(rd, src, file, e->mem[i], s->len, s->off) ||
-		    section_check(rd, file, s, e->mem[i]))
+		if (bytes_read(rd, src, file, p, s->len, s->off) || section_check(rd, file, s, p))
 			return 1;
 	}
 	return 0;
@@ -570,12 +594,13 @@ static int table_read(struct reader *rd, const char *file, const struct envelope
 
 /* --- parts --- */
 
+#define PIECES_GUESS (4u << 20) /* for so many room is made before they are there */
+
 struct opening {
 	struct reader rd;
 	const struct source_dir *dir;
 	struct manifest m;
-	struct table manifest; /* MANIFEST's tensors, sealed */
-	const char **sorted;   /* [npart] names */
+	const char **sorted; /* [npart] names */
 };
 
 static int part_identity_check(struct opening *o, const char *file, const struct container_info *x,
@@ -698,27 +723,21 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 }
 
 /* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. */
-static int part_merge(struct opening *o, const char *file, const struct table *t)
+static int part_join(struct opening *o, const char *file, const struct table *t)
 {
 	struct ckpt_errlist l = { .code = -EBADMSG };
-	char label[160];
+	struct table *all = &o->m.c->table;
 	int r;
 
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const struct table_tensor *x = &t->tensor[i];
-		uint32_t at = table_find(&o->manifest, x->component, x->name, x->rank);
+	/* The others will have as many. Where they do not, nothing is lost but a guess. */
+	if (!all->npiece)
+		(void)table_reserve(all, 0, MIN(t->npiece * o->m.npart, (uint64_t)PIECES_GUESS));
+	r = table_join(all, t, NATIVE_MANIFEST, file, &l, NULL);
 
-		if (at != TABLE_NONE)
-			table_tensor_compare(&o->manifest, at, NATIVE_MANIFEST, t, i, file, &l);
-		else
-			ckpt_errlist_add(&l, "%s: it is not in MANIFEST",
-					 table_tensor_print(x, label, sizeof label));
-	}
-	if (l.n) {
+	if (!r && l.n) {
 		faults_of_list(&o->rd, -EBADMSG, "mismatch", file, &l);
-		return 1;
+		r = 1;
 	}
-	r = table_merge(&o->m.c->table, t, NULL, &l, NULL);
 	ckpt_errlist_free(&l);
 	return r;
 }
@@ -735,7 +754,7 @@ static int part_sections(struct opening *o, const struct source *src, const stru
 	if (!r)
 		r = kinds_check(&o->rd, f->name, e, PART_KINDS);
 	if (!r)
-		r = sections_read(&o->rd, src, f->name, e);
+		r = sections_read(&o->rd, src, f->name, true, e);
 	if (!r)
 		r = table_read(&o->rd, f->name, e, PART_KINDS, &place, 1, &t);
 	if (!r)
@@ -743,13 +762,23 @@ static int part_sections(struct opening *o, const struct source *src, const stru
 	if (!r)
 		r = chunks_read(o, f->name, e, &t, f);
 	if (!r)
-		r = part_merge(o, f->name, &t);
+		r = part_join(o, f->name, &t);
 	table_free(&t);
 	return r;
 }
 
-/* 0, 1 after faults, -ENOMEM. */
-static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
+/* 0, 1 after faults, -ENOMEM. Without its pieces a part is still the place of its number. */
+static int part_lost(struct opening *o, uint32_t places, struct format_file *f)
+{
+	struct table_place place = { .name = f->name, .rank = f->rank };
+
+	*f = (struct format_file){ .name = f->name, .rank = f->rank, .lost = true };
+	return o->m.c->table.nplace > places || !table_add_place(&o->m.c->table, &place, NULL, NULL)
+		       ? 1
+		       : -ENOMEM;
+}
+
+static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 {
 	const struct ck_part *rec = &o->m.part[rank];
 	struct envelope e = { .map = { .nsect = 0 } };
@@ -799,6 +828,14 @@ static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
 	return r;
 }
 
+static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
+{
+	uint32_t places = o->m.c->table.nplace;
+	int r = part_read(o, rank, f);
+
+	return r == 1 ? part_lost(o, places, f) : r;
+}
+
 /* --- the whole directory --- */
 
 static int by_name(const void *a, const void *b)
@@ -828,7 +865,7 @@ static int entry_check(void *arg, const char *name, int is_file)
 
 	if (!known)
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0,
-		      "it does not belong to this checkpoint: remove it");
+		      "it does not belong to this checkpoint: move it away");
 	else if (!is_file)
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it is not a regular file");
 	return 0;
@@ -838,7 +875,6 @@ static int manifest_read(struct opening *o)
 {
 	struct manifest *m = &o->m;
 	struct source src = { 0 };
-	struct ckpt_errlist l = { 0 };
 	int r = o->dir->open(o->dir->ctx, NATIVE_MANIFEST, &src);
 
 	if (r == -ENOENT) {
@@ -857,8 +893,12 @@ static int manifest_read(struct opening *o)
 	if (!r)
 		r = kinds_check(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS);
 	if (!r)
-		r = sections_read(&o->rd, &src, NATIVE_MANIFEST, &m->env);
+		r = sections_read(&o->rd, &src, NATIVE_MANIFEST, false, &m->env);
 	source_close(&src);
+	/* The checkpoint's tensors are MANIFEST's, in its order; the parts bring the pieces. */
+	if (!r)
+		r = table_read(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS, NULL, 0,
+			       &m->c->table);
 	if (!r)
 		r = facts_read(m);
 	if (!r)
@@ -866,10 +906,8 @@ static int manifest_read(struct opening *o)
 	if (!r)
 		r = names_sort(o);
 	if (!r)
-		r = table_read(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS, NULL, 0,
-			       &o->manifest);
-	/* The checkpoint's tensors are MANIFEST's, in its order; the parts bring the pieces. */
-	return r ? r : table_merge(&m->c->table, &o->manifest, NULL, &l, NULL);
+		table_reopen(&m->c->table);
+	return r;
 }
 
 static void sums_check(struct opening *o)
@@ -915,11 +953,12 @@ static int directory_read(struct opening *o)
 	if (r < 0)
 		fault(&o->rd, r, "unreadable", "", "", 0, 0, "the directory cannot be listed: %s",
 		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
-	if (bad)
-		return 1; /* without all pieces, coverage and sums are known to be wrong */
 	r = table_seal(&c->table, NULL);
 	if (r < 0)
 		return r;
+	c->partial = bad;
+	if (bad)
+		return 1; /* without all pieces, coverage and sums are known to be wrong */
 	table_cover(&c->table, &cover);
 	faults_of_list(&o->rd, -EBADMSG, "coverage", "", &cover);
 	sums_check(o);
@@ -941,7 +980,7 @@ static int outcome(struct reader *rd, int r, struct ckpt_err *err)
 	return ckpt_errlist_end(&rd->list, err, "%s", what);
 }
 
-static int native_open(const struct source_dir *dir, struct checkpoint **ret,
+static int native_open(const struct source_dir *dir, bool partial, struct checkpoint **ret,
 		       format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
 {
 	struct checkpoint *c = calloc(1, sizeof *c);
@@ -956,14 +995,26 @@ static int native_open(const struct source_dir *dir, struct checkpoint **ret,
 	o.m.c = c;
 	r = outcome(&o.rd, directory_read(&o), err);
 	envelope_free(&o.m.env);
-	table_free(&o.manifest);
+	arena_free(&o.rd.room);
 	free(o.sorted);
 	ckpt_errlist_free(&o.rd.list);
-	if (r < 0)
+	if (r < 0 && !(partial && r != -ENOMEM && c->table.sealed && c->nfile))
 		checkpoint_free(c);
 	else
 		*ret = c;
 	return r;
+}
+
+static int open_whole(const struct source_dir *dir, struct checkpoint **ret,
+		      format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
+{
+	return native_open(dir, false, ret, fault_fn, arg, err);
+}
+
+static int open_partial(const struct source_dir *dir, struct checkpoint **ret,
+			format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
+{
+	return native_open(dir, true, ret, fault_fn, arg, err);
 }
 
 static int is_part(void *arg, const char *name, int is_file)
@@ -988,9 +1039,9 @@ static int native_probe(const struct source_dir *dir)
 	return 1;
 }
 
-const struct format format_native = { .name = "native",
-				      .probe = native_probe,
-				      .open = native_open };
+const struct format format_native = {
+	.name = "native", .probe = native_probe, .open = open_whole, .open_partial = open_partial
+};
 
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err)
 {
