@@ -33,6 +33,7 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 		return NULL;
 	}
 	j->d = d;
+	j->id = ++d->jobs_seen;
 	j->dev = st.st_dev;
 	j->ino = st.st_ino;
 	snprintf(j->name, sizeof j->name, "%s", s->hello.job);
@@ -273,6 +274,8 @@ static void claim_done(struct daemon *d, struct task *t)
 
 		j->launch = l;
 		j->nbad = 0;
+		j->trigger = 0; /* it was for the ranks that were there */
+		j->tally.newest = 0;
 		if (old) {
 			launch_fence(old, old->generation != l->generation);
 			launch_unref(old);
@@ -441,7 +444,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 		} else {
 			a->step = UINT64_MAX;
 			slotmem_unref(TAKE(a->mem));
-			rc = slotmem_new(decl->raw_bytes, &slot[i], err);
+			rc = slotmem_new(&l->job->d->reaper, decl->raw_bytes, &slot[i], err);
 		}
 	}
 	for (uint32_t i = 0; i < l->nslot; i++) {
@@ -649,6 +652,12 @@ static void touch_done(struct daemon *d, struct task *t)
 		c->m->touch_again_ns = c->rc < 0 ? now_ns() + NS_PER_S : 0;
 	}
 	if (c->rc < 0) {
+		char text[160];
+
+		snprintf(text, sizeof text,
+			 "rank %u: no memory for its slots (%s); snapshots skip until there is",
+			 c->m->rank, strerror(-c->rc));
+		job_error(l->job, 0, text);
 		log_line(
 			&d->opts.log, LOG_WARNING,
 			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots skip until there is",
@@ -727,6 +736,7 @@ static void cover_done(struct daemon *d, struct task *t)
 		snprintf(l->page->trouble, sizeof l->page->trouble, "%s", c->err.msg);
 		atomic_store(&l->page->refused, (uint32_t)-c->rc);
 		shared_event(l->page);
+		job_error(l->job, 0, c->err.msg);
 		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
 	} else {
 		atomic_store(&l->page->refused, 0);
@@ -774,6 +784,7 @@ static void members_release(struct launch *l)
 			segment_unref(m->seg[k]);
 		free(TAKE(m->seg));
 		m->nseg = 0;
+		m->seg_bytes = 0;
 		decl_unref(TAKE(m->decl));
 		for (uint32_t k = 0; k < WIRE_SLOTS_MAX; k++) {
 			slotmem_unref(TAKE(m->slot[k]));
@@ -801,6 +812,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
+		if (l == l->job->launch)
+			l->job->trigger = 0;
 		snap_salvage(l);
 		members_release(l);
 	}

@@ -199,6 +199,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 	d->opts.drain_ns = opts->drain_ns ? opts->drain_ns : 300 * NS_PER_S;
 	copies = opts->copy_threads ? opts->copy_threads : (uint32_t)MAX(cores - 1, 1L);
 	d->lock_fd = d->listen_fd = d->epoll_fd = d->timer_fd = d->done_fd = d->stop_fd = -1;
+	d->report_fd = -1;
 	pthread_mutex_init(&d->done_lock, NULL);
 	if (opts->socket && strlen(opts->socket) >= sizeof d->socket)
 		rc = ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
@@ -223,6 +224,8 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 			rc = pool_start(d, &d->work, "ckptd-work", COPY_THREADS_MAX);
 		if (rc == 0)
 			rc = pool_start(d, &d->io, "ckptd-io", 2);
+		if (rc == 0)
+			rc = reaper_start(&d->reaper);
 		if (rc < 0)
 			ckpt_error_errno(err, -rc, "cannot start the daemon's threads");
 	}
@@ -234,7 +237,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 	daemon_watch(d, d->timer_fd, watch_tag(&d->timer_fd, WATCH_SELF), EPOLLIN);
 	daemon_watch(d, d->done_fd, watch_tag(&d->done_fd, WATCH_SELF), EPOLLIN);
 	daemon_watch(d, d->stop_fd, watch_tag(&d->stop_fd, WATCH_SELF), EPOLLIN);
-	d->idle_since = now_ns();
+	d->idle_since = d->began_ns = now_ns();
 	*ret = d;
 	return 0;
 }
@@ -280,7 +283,7 @@ static void tick(struct daemon *d)
 		if (job_forgotten(j, now))
 			job_free(j);
 	}
-	if (busy || d->sessions)
+	if (busy || daemon_attended(d))
 		d->idle_since = now;
 }
 
@@ -356,6 +359,8 @@ int daemon_run(struct daemon *d)
 			dispatch(d, e);
 		if (atomic_load(&d->stops) && !d->drain_until)
 			begin_drain(d);
+		if (d->ndraining)
+			control_look(d);
 		if (d->drain_until) {
 			uint64_t stop;
 
@@ -363,7 +368,7 @@ int daemon_run(struct daemon *d)
 				return -errno;
 			if (drained(d))
 				break;
-		} else if (d->opts.idle_exit_ns && !d->sessions &&
+		} else if (d->opts.idle_exit_ns && !daemon_attended(d) &&
 			   now_ns() - d->idle_since > d->opts.idle_exit_ns) {
 			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, leaving",
 				 d->opts.idle_exit_ns / NS_PER_S);
@@ -394,6 +399,9 @@ void daemon_close(struct daemon *d)
 	}
 	while (d->jobs)
 		job_free(d->jobs);
+	reaper_stop(&d->reaper);
+	if (d->report_fd >= 0)
+		(void)close(d->report_fd);
 	if (d->listen_fd >= 0) {
 		(void)close(d->listen_fd);
 		if (!d->killed)

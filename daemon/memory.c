@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // memory.c - the daemon's reference-counted memory: segments of clients, slots, declarations.
-// Invariant: a mapping that a task can reach is held by a reference of that task.
+// Invariant: a mapping that a task can reach is held by a reference of that task; a large one is
+// undone by the reaper, not by the owner.
 #include "ckpt/base/container.h"
 #include "daemon/state.h"
 #include <fcntl.h>
@@ -22,11 +23,75 @@ struct segment *segment_ref(struct segment *s)
 	return s;
 }
 
+/* --- giving back --- */
+#define RELEASES_MAX 65536u	 /* that wait; more are done by who brings them */
+#define RELEASE_STEP (256 * MIB) /* at once: the address space is locked as long */
+
+struct release {
+	void *base;
+	uint64_t bytes;
+	int fd; /* -1: none */
+};
+
+static void release(const struct release *x)
+{
+	for (uint64_t at = 0; at < x->bytes; at += RELEASE_STEP)
+		munmap((uint8_t *)x->base + at, MIN(RELEASE_STEP, x->bytes - at));
+	if (x->fd >= 0)
+		(void)close(x->fd);
+}
+
+static void *reaper_run(void *arg)
+{
+	struct reaper *r = arg;
+	struct release *x;
+
+	while ((x = queue_pop(&r->queue))) {
+		release(x);
+		free(x);
+	}
+	return NULL;
+}
+
+int reaper_start(struct reaper *r)
+{
+	int rc = queue_init(&r->queue, RELEASES_MAX);
+
+	if (rc == 0)
+		rc = thread_start(&r->thread, "ckptd-release", true, reaper_run, r);
+	r->runs = rc == 0;
+	return rc;
+}
+
+void reaper_stop(struct reaper *r)
+{
+	if (!r->queue.item)
+		return;
+	queue_close(&r->queue);
+	if (r->runs)
+		pthread_join(r->thread, NULL);
+	r->runs = false;
+	queue_destroy(&r->queue);
+}
+
+static void give_back(struct reaper *r, struct release x)
+{
+	struct release *later =
+		r && r->runs && x.bytes >= RELEASE_BYTES ? malloc(sizeof *later) : NULL;
+
+	if (later)
+		*later = x;
+	if (!later || !queue_try_push(&r->queue, later)) {
+		free(later);
+		release(&x);
+	}
+}
+
 void segment_unref(struct segment *s)
 {
 	if (!s || !drop(&s->refs))
 		return;
-	munmap(s->base, s->bytes);
+	give_back(s->reaper, (struct release){ s->base, s->bytes, -1 });
 	free(s);
 }
 
@@ -40,12 +105,12 @@ void slotmem_unref(struct slotmem *s)
 {
 	if (!s || !drop(&s->refs))
 		return;
-	munmap(s->base, s->bytes);
-	(void)close(s->fd);
+	give_back(s->reaper, (struct release){ s->base, s->bytes, s->fd });
 	free(s);
 }
 
-int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
+int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
+		  struct ckpt_err *err)
 {
 	struct slotmem *s = calloc(1, sizeof *s);
 	int rc = s ? wire_map(fd, bytes, 0, &s->base, err)
@@ -59,15 +124,16 @@ int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err 
 	s->refs = 1;
 	s->fd = fd;
 	s->bytes = bytes;
+	s->reaper = r;
 	*ret = s;
 	return 0;
 }
 
-int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
+int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err)
 {
 	int fd, rc = wire_memfd("ckptd-slot", bytes, &fd, err);
 
-	return rc < 0 ? rc : slotmem_adopt(fd, bytes, ret, err);
+	return rc < 0 ? rc : slotmem_adopt(r, fd, bytes, ret, err);
 }
 
 int slotmem_touch(struct slotmem *s)

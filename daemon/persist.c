@@ -27,11 +27,11 @@ struct persist {
 	struct ckpt_err err;
 };
 
-static int persist_stop(void *arg, uint64_t done)
+static int persist_tick(void *arg, uint64_t done)
 {
 	struct persist *p = arg;
 
-	(void)done;
+	atomic_fetch_add_explicit(&p->snap->written, done, memory_order_relaxed);
 	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
 }
 
@@ -40,6 +40,7 @@ static int part_try(struct persist *p, uint32_t r)
 	const struct io_ops *ops = p->d->opts.ops;
 	struct table *t = &p->table[r];
 	struct native_part *part = &p->part[r];
+	uint64_t before = atomic_load_explicit(&p->snap->written, memory_order_relaxed);
 	bool direct = true;
 	char name[sizeof part->name];
 	int fd, rc;
@@ -48,14 +49,17 @@ static int part_try(struct persist *p, uint32_t r)
 	if (rc < 0)
 		return rc;
 	rc = move_write_part(ops, p->d->opts.engine, fd, direct, p->snap->rank[r].mem->base, t,
-			     &p->info, r, persist_stop, p, part, &p->err);
+			     &p->info, r, persist_tick, p, part, &p->err);
 	if (rc < 0) {
 		store_part_drop(p->txn, name, fd);
-		return rc;
+	} else {
+		memcpy(part->name, name, sizeof name);
+		part->table = t;
+		rc = store_part_finish(p->txn, name, fd, part->file_bytes, &p->err);
 	}
-	memcpy(part->name, name, sizeof name);
-	part->table = t;
-	return store_part_finish(p->txn, name, fd, part->file_bytes, &p->err);
+	if (rc < 0)
+		atomic_store_explicit(&p->snap->written, before, memory_order_relaxed);
+	return rc;
 }
 
 static bool worth_another_try(int rc)
@@ -197,7 +201,7 @@ static void parts_done(struct daemon *d, struct task *t)
 		return;
 	}
 	s->phase_ns[1] = now_ns() - s->mark_ns;
-	shared_outcome_set(s->launch->page, s->step, OUTCOME_PERSISTED, 0, s->phase_ns, NULL);
+	snap_tell(s, OUTCOME_PERSISTED, 0, NULL);
 	s->parked = p;
 	persist_resume(s);
 }
@@ -229,6 +233,11 @@ void persist_start(struct snap *s)
 		return;
 	}
 	p->task = (struct task){ parts_run, parts_done, NULL };
+	s->write_ns = now_ns();
+	s->total = 0;
+	for (uint32_t r = 0; r < s->world; r++)
+		s->total += s->rank[r].decl->part.place[0].bytes;
+	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
 	p->snap = s;
 	p->store = s->job->store;
 	p->d = s->job->d;

@@ -70,6 +70,7 @@ static void session_free(struct session *s)
 	while (*at != s)
 		at = &(*at)->next;
 	*at = s->next;
+	control_gone(s);
 	daemon_unwatch(s->d, s->sock);
 	(void)close(s->sock);
 	if (s->pidfd >= 0) {
@@ -133,6 +134,8 @@ void session_tick(struct session *s, uint64_t now)
 			session_end(s);
 	} else if (!s->closed && s->state == SESSION_WAITING) {
 		hello_try(s);
+	} else if (!s->closed && s->state == SESSION_CONTROL) {
+		control_tick(s, now);
 	}
 }
 
@@ -224,7 +227,10 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 	}
 	if (m->id < r->nseg && !r->seg[m->id] &&
 	    (r->seg[m->id] = calloc(1, sizeof(struct segment)))) {
-		*r->seg[m->id] = (struct segment){ .refs = 1, .base = base, .bytes = m->bytes };
+		*r->seg[m->id] = (struct segment){
+			.refs = 1, .base = base, .bytes = m->bytes, .reaper = &s->d->reaper
+		};
+		r->seg_bytes += m->bytes;
 		session_ok(s);
 		return;
 	}
@@ -244,7 +250,7 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	}
 	a = &s->member->adopt[m->slot];
 	slotmem_unref(TAKE(a->mem));
-	if (slotmem_adopt(TAKE_FD(fd[0]), m->bytes, &a->mem, &err) < 0) {
+	if (slotmem_adopt(&s->d->reaper, TAKE_FD(fd[0]), m->bytes, &a->mem, &err) < 0) {
 		session_refuse(s, err.code, err.msg);
 		return;
 	}
@@ -260,6 +266,10 @@ static void handle(struct session *s, const void *msg, int *fd)
 	enum wire_type type = (enum wire_type)((const struct wire_head *)msg)->type;
 
 	s->seq = ((const struct wire_head *)msg)->seq;
+	if (type >= WIRE_CONTROL && type <= WIRE_FORGET) {
+		control_request(s, msg);
+		return;
+	}
 	if (type != WIRE_HELLO && type != WIRE_BYE && s->state != SESSION_ATTACHED) {
 		session_refuse(s, -EPROTO, "not attached");
 		return;
@@ -287,12 +297,21 @@ static void handle(struct session *s, const void *msg, int *fd)
 		s->said_bye = true;
 		session_ok(s);
 		break;
+	case WIRE_CONTROL:
+	case WIRE_STATUS:
+	case WIRE_TRIGGER:
+	case WIRE_DRAIN:
+	case WIRE_FORGET:
 	case WIRE_WELCOME:
 	case WIRE_REFUSE:
 	case WIRE_OK:
 	case WIRE_SEALED:
 	case WIRE_RESTORED:
 	case WIRE_STEPS_ARE:
+	case WIRE_STATUS_IS:
+	case WIRE_TRIGGERED:
+	case WIRE_DRAINED:
+	case WIRE_FORGOTTEN:
 		break;
 	}
 }

@@ -67,6 +67,8 @@ static void snap_unlink(struct snap *s)
 	while (*at != s)
 		at = &(*at)->next;
 	*at = s->next;
+	if (s->drain)
+		control_over(s, -ECANCELED, "it was given up");
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -74,6 +76,111 @@ static void snap_unlink(struct snap *s)
 	free(s->rank);
 	launch_unref(s->launch);
 	free(s);
+}
+
+/* --- what is told --- */
+static struct past *past_of(struct past *ring, uint32_t *n, uint64_t step, uint64_t generation)
+{
+	struct past *p;
+
+	for (uint32_t i = 1; i <= MIN(*n, (uint32_t)PAST_MAX); i++) {
+		p = &ring[(*n - i) % PAST_MAX];
+		if (p->step == step && p->generation == generation)
+			return p;
+	}
+	p = &ring[(*n)++ % PAST_MAX];
+	*p = (struct past){ .step = step, .generation = generation, .mark_ns = now_ns() };
+	return p;
+}
+
+void job_error(struct job *j, uint64_t step, const char *text)
+{
+	j->tally.error_wall_ns = wall_ns();
+	j->tally.error_step = step;
+	snprintf(j->tally.error, sizeof j->tally.error, "%s", text);
+}
+
+static void tally_add(struct snap *s, enum outcome_state outcome, const char *text)
+{
+	struct tally *t = &s->job->tally;
+
+	switch (outcome) {
+	case OUTCOME_NONE:
+		break;
+	case OUTCOME_COPYING:
+		t->taken++;
+		break;
+	case OUTCOME_STAGED:
+		t->staged++;
+		break;
+	case OUTCOME_PERSISTED:
+		t->persisted++;
+		break;
+	case OUTCOME_COMMITTED:
+		t->committed++;
+		t->last_committed = s->step + 1;
+		t->last_committed_wall_ns = wall_ns();
+		t->last_commit_ns = s->phase_ns[2];
+		break;
+	case OUTCOME_TORN:
+		t->torn++;
+		break;
+	case OUTCOME_FAILED:
+		t->failed++;
+		job_error(s->job, s->step + 1, text);
+		break;
+	}
+	if (s->launch == s->job->launch)
+		t->newest = MAX(t->newest, s->step + 1);
+}
+
+void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text)
+{
+	static const uint32_t state[] = {
+		[OUTCOME_NONE] = WIRE_MARKED,	      [OUTCOME_COPYING] = WIRE_MARKED,
+		[OUTCOME_STAGED] = WIRE_STAGED,	      [OUTCOME_PERSISTED] = WIRE_PERSISTED,
+		[OUTCOME_COMMITTED] = WIRE_COMMITTED, [OUTCOME_TORN] = WIRE_TORN,
+		[OUTCOME_FAILED] = WIRE_FAILED,
+	};
+	struct past *p = past_of(s->job->past, &s->job->npast, s->step, s->launch->generation);
+
+	p->state = state[outcome];
+	p->trigger = MAX(p->trigger, s->trigger);
+	p->mark_ns = s->mark_ns;
+	memcpy(p->phase_ns, s->phase_ns, sizeof p->phase_ns);
+	p->code = code;
+	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
+	tally_add(s, outcome, text);
+	shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
+}
+
+/* --- an operator's order to write the next step --- */
+void job_trigger(struct job *j, uint32_t ticket_flags)
+{
+	j->trigger = j->trigger_last = ticket_flags;
+	atomic_store(&j->launch->page->trigger, ticket_flags);
+}
+
+static void trigger_take(struct snap *s)
+{
+	struct job *j = s->job;
+
+	if (!j->trigger || s->launch != j->launch)
+		return;
+	s->flags |= TICKET_PERSIST;
+	s->trigger = j->triggers;
+	j->trigger = 0;
+	atomic_store(&s->launch->page->trigger, 0);
+}
+
+/* The step that was to fulfil it came to nothing: the next one is. */
+static void trigger_again(const struct snap *s)
+{
+	struct job *j = s->job;
+
+	if (s->trigger && s->trigger == j->triggers && !j->trigger && s->launch == j->launch &&
+	    s->launch->state != LAUNCH_ENDED)
+		job_trigger(j, j->trigger_last);
 }
 
 /* May the launch's slots be handed out at all? */
@@ -103,8 +210,12 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 	if (s->dropped)
 		return;
 	s->dropped = true;
+	if (s->drain)
+		control_over(s, code, text);
+	if (outcome == OUTCOME_TORN)
+		trigger_again(s);
 	if (s->step_known) {
-		shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
+		snap_tell(s, outcome, code, text);
 		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO,
 			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
 			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
@@ -226,30 +337,46 @@ static struct snap *snap_of_ticket(const struct launch *l, uint16_t seq)
 	return NULL;
 }
 
+static void ticket_skipped(struct launch *l, struct ticket t)
+{
+	struct job *j = l->job;
+	uint64_t step = shared_ticket_step(t);
+	struct past *p = past_of(j->skipped, &j->nskipped, step, l->generation);
+
+	p->state = WIRE_SKIPPED;
+	j->tally.skipped++;
+	if (l == j->launch)
+		j->tally.newest = MAX(j->tally.newest, step + 1);
+}
+
 static void ring_tickets(struct launch *l)
 {
 	struct ticket t[SHARED_PAST + 1];
+	struct snap *s;
 	uint32_t free_mask, steal_mask,
 		n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct snap *old = t[i].slot < l->nslot ? snap_in_slot(l, t[i].slot) : NULL;
 
+		if (t[i].slot == SHARED_SKIP)
+			ticket_skipped(l, t[i]);
 		if (t[i].slot >= l->nslot || (old && !old->stealable))
 			continue; /* a skip; or nonsense that a client wrote into the page */
 		if (old)
 			snap_unlink(old);
-		snap_new(l, t[i]);
+		s = snap_new(l, t[i]);
+		if (s)
+			trigger_take(s);
 		if (MUTANT(RELEASED_BEFORE_STAGED))
-			for (struct snap *s = l->job->snaps, *next; s; s = next) {
-				next = s->next;
-				if (s->phase == PHASE_STAGED)
-					snap_release(s);
+			for (struct snap *next, *k = l->job->snaps; k; k = next) {
+				next = k->next;
+				if (k->phase == PHASE_STAGED)
+					snap_release(k);
 			}
 	}
 	for (uint32_t i = 0; n && i < l->nslot; i++) { /* what a void ticket took */
-		struct snap *s = snap_in_slot(l, i);
-
+		s = snap_in_slot(l, i);
 		if ((free_mask | steal_mask) >> i & 1)
 			continue;
 		if (s)
@@ -265,7 +392,7 @@ static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t
 		s->step = rec->step;
 		s->step_known = true;
 		s->mark_ns = rec->mark_ns;
-		shared_outcome_set(s->launch->page, s->step, OUTCOME_COPYING, 0, s->phase_ns, NULL);
+		snap_tell(s, OUTCOME_COPYING, 0, NULL);
 	}
 	s->mark_ns = MIN(s->mark_ns, rec->mark_ns);
 	if (r != 0)
@@ -549,7 +676,7 @@ static void tell_staged(struct snap *s)
 	if (s->phase == PHASE_COLLECTING || s->told)
 		return;
 	s->told = true;
-	shared_outcome_set(s->launch->page, s->step, OUTCOME_STAGED, 0, s->phase_ns, NULL);
+	snap_tell(s, OUTCOME_STAGED, 0, NULL);
 }
 
 void job_settle(struct job *j)
@@ -592,18 +719,19 @@ void snap_written(struct snap *s, int rc, const char *text)
 	} else if (rc == 0) {
 		s->committed = true;
 		s->committed_at = now_ns();
-		shared_outcome_set(s->launch->page, s->step, OUTCOME_COMMITTED, 0, s->phase_ns,
-				   NULL);
+		control_over(s, 0, NULL);
+		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		log_line(&j->d->opts.log, LOG_NOTICE,
 			 "snap: job %s step %" PRIu64
 			 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms)",
 			 j->name, s->step, (double)s->phase_ns[0] / 1e6,
 			 (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
 	} else {
-		shared_outcome_set(s->launch->page, s->step, OUTCOME_FAILED, rc, s->phase_ns, text);
+		snap_tell(s, OUTCOME_FAILED, rc, text);
 		log_line(&j->d->opts.log, LOG_ERROR,
 			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
 			 text);
+		control_over(s, rc, text);
 	}
 	job_settle(j);
 	if (j->launch)
@@ -644,6 +772,20 @@ static void queue_newest(struct job *j, const struct launch *of)
 void snap_salvage(struct launch *l)
 {
 	queue_newest(l->job, l);
+}
+
+void job_flush(struct job *j, uint64_t drain)
+{
+	if (j->launch)
+		launch_ring(j->launch);
+	queue_newest(j, NULL);
+	for (struct snap *s = j->snaps; s; s = s->next) {
+		if (s->phase == PHASE_COLLECTING && !s->dropped)
+			s->flags |= TICKET_PERSIST;
+		if (!s->drain && !s->dropped && s->phase != PHASE_STAGED)
+			s->drain = drain;
+	}
+	job_settle(j);
 }
 
 void job_drain(struct job *j)

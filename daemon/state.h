@@ -44,10 +44,23 @@ struct pool {
 };
 
 /* --- memory --- */
+/* Undoing a mapping of many GiB takes seconds, in which the owner's heart would not beat: a thread
+ * of its own does it from RELEASE_BYTES on, and what is left when it is told to stop. */
+#ifndef RELEASE_BYTES
+#define RELEASE_BYTES (64 * MIB)
+#endif
+struct reaper {
+	struct queue queue;
+	pthread_t thread;
+	bool runs;
+};
+int reaper_start(struct reaper *r);
+void reaper_stop(struct reaper *r);
 struct segment {
 	_Atomic uint32_t refs;
 	void *base;
 	uint64_t bytes;
+	struct reaper *reaper;
 };
 struct slotmem {
 	_Atomic uint32_t refs;
@@ -55,6 +68,7 @@ struct slotmem {
 	void *base;
 	uint64_t bytes;
 	bool touched;
+	struct reaper *reaper;
 };
 struct decl {
 	_Atomic uint32_t refs;
@@ -74,9 +88,10 @@ struct segment *segment_ref(struct segment *s);
 struct slotmem *slotmem_ref(struct slotmem *s);
 struct decl *decl_ref(struct decl *d);
 /* sized and mapped, not touched */
-int slotmem_new(uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
+int slotmem_new(struct reaper *r, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
 /* takes fd */
-int slotmem_adopt(int fd, uint64_t bytes, struct slotmem **ret, struct ckpt_err *err);
+int slotmem_adopt(struct reaper *r, int fd, uint64_t bytes, struct slotmem **ret,
+		  struct ckpt_err *err);
 int slotmem_touch(struct slotmem *s); /* worker */
 /* Decode, check and plan a declaration that came as `bytes`. seg[]: the rank's segments by id, NULL
  * where there is none. Worker. */
@@ -87,7 +102,20 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
 
 /* --- sessions --- */
-enum session_state { SESSION_NEW, SESSION_WAITING, SESSION_ATTACHED, SESSION_GONE };
+enum session_state {
+	SESSION_NEW,
+	SESSION_WAITING,
+	SESSION_ATTACHED,
+	SESSION_CONTROL, /* of no rank: control.c */
+	SESSION_GONE
+};
+/* A DRAIN that is not answered yet. */
+struct draining {
+	uint64_t number; /* of the order; 0: there is none */
+	uint32_t seq, written, failed;
+	int code;
+	char text[2048];
+};
 struct session {
 	struct daemon *d;
 	int sock, pidfd;
@@ -103,6 +131,9 @@ struct session {
 	uint32_t seq; /* of the request being answered */
 	struct launch *launch;
 	struct member *member;
+	bool control;
+	uint64_t asked_ns;	   /* CONTROL: the newest request */
+	struct draining *draining; /* CONTROL; NULL before the first DRAIN */
 	struct session *next;
 };
 void session_accept(struct daemon *d);
@@ -116,8 +147,30 @@ void session_ok(struct session *s);
 void session_refuse(struct session *s, int code, const char *text);
 
 /* --- jobs and launches --- */
+/* What became of a step, for who asks later. */
+#define PAST_MAX 64
+struct past {
+	uint64_t step, generation, trigger, mark_ns, phase_ns[3];
+	uint32_t state; /* enum wire_step_state */
+	int code;
+	char text[192];
+};
+struct tally {
+	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
+	uint64_t last_committed, last_committed_wall_ns, last_commit_ns; /* as wire_report_job */
+	uint64_t newest;
+	uint64_t error_wall_ns, error_step;
+	char error[512];
+};
 struct job {
 	struct daemon *d;
+	uint64_t id;
+	struct tally tally;
+	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
+	uint32_t npast, nskipped;		       /* so far */
+	uint64_t triggers;			       /* orders so far */
+	uint32_t trigger,
+		trigger_last; /* ticket flags of the one that waits (0: none), of the newest */
 	uint64_t dev, ino;
 	char name[CKPT_JOB_MAX + 8];
 	struct store *store;
@@ -148,6 +201,7 @@ struct member {
 	int page_fd;
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] by id */
+	uint64_t seg_bytes;   /* of all of them */
 	struct decl *decl;
 	struct slotmem *slot[WIRE_SLOTS_MAX];
 	struct adopt adopt[WIRE_SLOTS_MAX];
@@ -204,6 +258,11 @@ struct snap {
 	uint32_t tasks;
 	/* its parts are durable; to be committed once every rank is seen to guard */
 	struct persist *parked;
+	uint64_t trigger;	  /* the order that it fulfils; 0: none */
+	uint64_t drain;		  /* the first DRAIN that waits for it; 0: none */
+	uint64_t write_ns;	  /* since when it is being written */
+	uint64_t total;		  /* bytes to write */
+	_Atomic uint64_t written; /* worker */
 	uint64_t born_ns, mark_ns, phase_ns[3], committed_at, staged_at;
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
@@ -228,6 +287,15 @@ void job_drain(struct job *j);
 /* nobody attached and nothing held for a long time */
 bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
+/* What the ranks, and later whoever asks, are told of a step. */
+void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
+/* the newest trouble of the job; step: 1 + step, 0: of none */
+void job_error(struct job *j, uint64_t step, const char *text);
+/* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
+ * too. */
+void job_flush(struct job *j, uint64_t drain);
+/* the next mark is to be written */
+void job_trigger(struct job *j, uint32_t ticket_flags);
 /* torn, failed or dropped */
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text);
 void snap_release(struct snap *s);
@@ -254,6 +322,17 @@ void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step);
 
+/* --- control --- */
+void control_request(struct session *s, const void *msg);
+void control_tick(struct session *s, uint64_t now);
+void control_gone(struct session *s);
+/* a snap is committed (rc 0), or never will be: it is about to be freed or has failed */
+void control_over(struct snap *s, int rc, const char *text);
+/* answer the DRAINs whose steps are all over */
+void control_look(struct daemon *d);
+/* ranks that are attached or want to be; control connections do not keep a daemon */
+bool daemon_attended(const struct daemon *d);
+
 /* --- the whole --- */
 struct daemon {
 	struct daemon_opts opts;
@@ -265,9 +344,14 @@ struct daemon {
 	struct task *done_first, *done_last;
 	uint32_t running; /* tasks handed out and not back */
 	struct pool copy, work, io;
+	struct reaper reaper;
 	struct session *sessions;
 	struct job *jobs;
-	uint64_t idle_since, drain_until;
+	uint64_t idle_since, drain_until, began_ns;
+	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
+	uint32_t ndraining, ncontrol;
+	int report_fd; /* the newest report, for a moment: who asks all the time costs nothing */
+	uint64_t report_ns, report_bytes;
 };
 void daemon_task(struct daemon *d, struct pool *p, struct task *t);
 /* what: tagged pointer, see loop.c */

@@ -6,6 +6,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include <stdarg.h>
 
@@ -163,6 +164,17 @@ static int output_make(struct cli *c)
 	return c->o ? 0 : -ENOMEM;
 }
 
+/* ckptctl alone: status, where a daemon answers. */
+static bool daemon_answers(struct cli *c)
+{
+	struct control k;
+	struct ckpt_err err;
+	bool yes = control_open(&k, c, &err) == 0;
+
+	control_close(&k);
+	return yes;
+}
+
 static int dispatch(struct cli *c)
 {
 	if (c->value[OPT_VERSION])
@@ -174,6 +186,8 @@ static int dispatch(struct cli *c)
 			cli_help(c);
 		return CLI_OK;
 	}
+	if (!c->verb && daemon_answers(c))
+		c->verb = &verb_status;
 	if (c->verb)
 		return c->verb->run(c);
 	if (c->json) {

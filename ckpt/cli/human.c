@@ -70,6 +70,41 @@ char *human_age(uint64_t then_ns, uint64_t now_ns, char *buf)
 	return buf;
 }
 
+char *human_span(uint64_t ns, char *buf)
+{
+	static const struct {
+		uint64_t below, unit;
+		const char *name;
+	} small[] = { { 1000, 1, "ns" },
+		      { 1000000, 1000, "us" },
+		      { NS_PER_S, NS_PER_MS, "ms" },
+		      { 120 * NS_PER_S, NS_PER_S, "s" } };
+	static const struct {
+		uint64_t s, part;
+		char unit, rest;
+	} large[] = { { 86400, 3600, 'd', 'h' }, { 3600, 60, 'h', 'm' }, { 60, 1, 'm', 's' } };
+	uint64_t s = ns / NS_PER_S;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(small); i++)
+		if (ns < small[i].below) {
+			double x = (double)ns / (double)small[i].unit;
+
+			snprintf(buf, HUMAN_BYTES, "%.*f %s",
+				 !i || x >= 99.95 ? 0
+				 : x >= 9.995	  ? 1
+						  : 2,
+				 x, small[i].name);
+			return buf;
+		}
+	for (uint32_t i = 0; i < ARRAY_LEN(large); i++)
+		if (s >= large[i].s) {
+			snprintf(buf, HUMAN_BYTES, "%" PRIu64 "%c %" PRIu64 "%c", s / large[i].s,
+				 large[i].unit, s % large[i].s / large[i].part, large[i].rest);
+			break;
+		}
+	return buf;
+}
+
 char *human_time(uint64_t wall, char *buf)
 {
 	time_t t = (time_t)(wall / NS_PER_S);

@@ -12,7 +12,8 @@ char *human_bytes(uint64_t bytes, char *buf); /* "512 B", "1.19 MiB", "23.4 GiB"
 char *human_count(uint64_t n, char *buf);     /* "1,203,200" */
 char *human_age(uint64_t then_ns, uint64_t now_ns,
 		char *buf); /* "now", "12s", "5m", "3h", "4d", "7w", "3y"; "-" for 0 */
-char *human_time(uint64_t wall_ns, char *buf);	   /* local: "2026-11-02 10:11:12 CET" */
+char *human_span(uint64_t ns, char *buf);      /* "85 us", "1.24 s", "2m 10s", "3h 5m", "4d 2h" */
+char *human_time(uint64_t wall_ns, char *buf); /* local: "2026-11-02 10:11:12 CET" */
 char *human_time_utc(uint64_t wall_ns, char *buf); /* RFC 3339: "2026-11-02T10:11:12Z" */
 char *human_shape(uint32_t ndim, const uint64_t *shape, char *buf,
 		  size_t bytes); /* "[8192, 1024]", "[]" */

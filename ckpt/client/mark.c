@@ -16,14 +16,29 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static void stalled(ckpt *c, uint64_t since)
+static void stalled(ckpt *c, uint64_t since, bool marked)
 {
+	struct link *l = atomic_load_explicit(&c->link, memory_order_acquire);
 	uint64_t ns = now_ns() - since, bucket = ns ? 63 - (uint64_t)__builtin_clzll(ns) : 0;
 
 	add(&c->stall_ns_sum, ns);
 	add(&c->stall_log2_ns[MIN(bucket, (uint64_t)ARRAY_LEN(c->stall_log2_ns) - 1)], 1);
 	if (ns > atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed))
 		atomic_store_explicit(&c->stall_ns_max, ns, memory_order_relaxed);
+	if (!c->measured_since)
+		c->measured_since = since;
+	c->stall_ns_last = marked ? ns : c->stall_ns_last + ns;
+	if (!l)
+		return;
+	/* for whoever watches the job from outside */
+	atomic_store_explicit(&l->rank->stall_since_ns, c->measured_since, memory_order_relaxed);
+	atomic_store_explicit(&l->rank->stall_last_ns, c->stall_ns_last, memory_order_relaxed);
+	atomic_store_explicit(&l->rank->stall_max_ns,
+			      atomic_load_explicit(&c->stall_ns_max, memory_order_relaxed),
+			      memory_order_relaxed);
+	atomic_store_explicit(&l->rank->stall_sum_ns,
+			      atomic_load_explicit(&c->stall_ns_sum, memory_order_relaxed),
+			      memory_order_relaxed);
 }
 
 static struct link *link_up(const ckpt *c, uint64_t now)
@@ -62,21 +77,26 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 		       : -EINVAL;
 }
 
-static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m)
+static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigger)
 {
 	uint32_t flags = m ? m->flags : 0;
 
 	if (flags & CKPT_FINAL)
 		return TICKET_PERSIST | TICKET_FINAL;
+	if (trigger)
+		return TICKET_PERSIST;
 	if (flags & CKPT_STAGE_ONLY)
 		return 0;
 	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST
 										: 0;
 }
 
-/* A final step is worth waiting for a slot. */
-static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, struct ticket *ret)
+/* A final step is worth waiting for a slot; so is one of which an operator said so. */
+static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m,
+		      struct ticket *ret)
 {
+	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
+		 want = wanted(c, m, trigger), waits = (want | trigger) & TICKET_FINAL;
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
 	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
@@ -84,8 +104,8 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, uint32_t want, str
 	c->asked_step = step + 1;
 	for (;;) {
 		uint32_t seen = atomic_load(&l->job->event);
-		int rc = shared_ticket(l->job, step, c->attempt, want,
-				       want & TICKET_FINAL && now_ns() < until, ret);
+		int rc = shared_ticket(l->job, step, c->attempt, want, waits && now_ns() < until,
+				       ret);
 
 		if (rc != -EAGAIN)
 			return rc;
@@ -145,7 +165,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		add(&c->unguarded, 1);
 	if (c->dirty || !c->sealed_once)
 		return CKPT_SKIPPED;
-	rc = ticket_get(c, l, step, wanted(c, m), &t);
+	rc = ticket_get(c, l, step, m, &t);
 	if (rc == -ECONNRESET)
 		return CKPT_DETACHED;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
@@ -206,7 +226,7 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 		add(&c->taken, 1);
 	else if (rc > 0)
 		add(&c->skipped, 1);
-	stalled(c, now);
+	stalled(c, now, true);
 	return rc;
 }
 
@@ -282,7 +302,7 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 		return 0;
 	start = now_ns();
 	rc = guard(c, l, start);
-	stalled(c, start);
+	stalled(c, start, false);
 	return rc;
 }
 

@@ -74,6 +74,11 @@ static uint64_t tag_of(uint64_t step, uint32_t attempt)
 	return (step << ATTEMPT_BITS | attempt) & TAG_MASK;
 }
 
+uint64_t shared_ticket_step(struct ticket t)
+{
+	return t.tag >> ATTEMPT_BITS;
+}
+
 static bool tag_older(uint64_t a, uint64_t b)
 {
 	return (int64_t)((a - b) << 24) < 0;

@@ -83,6 +83,9 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
 	_Atomic uint64_t waited_step;	 /* 1 + step of the newest ckpt_wait */
 	_Atomic uint64_t copy_bytes, copy_ns; /* daemon */
+	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
+	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
+	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
 	struct shared_snap snap[SHARED_SNAPS];
 };
 
@@ -106,7 +109,11 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 };
 
 struct shared_job {
-	uint32_t magic, world, nslot, pad;
+	uint32_t magic, world, nslot;
+	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
+	 * an operator wants it written. FINAL besides: and that it waits for a slot, no more: only
+	 * the trainer itself can say that a mark is its last. */
+	_Atomic uint32_t trigger;
 	uint64_t generation;
 	_Atomic uint64_t beat_ns;  /* daemon: CLOCK_MONOTONIC, twice a second */
 	_Atomic uint32_t fenced;   /* daemon: 1: a newer launch took over */
@@ -131,6 +138,8 @@ struct ticket {
 	uint16_t seq;
 	uint8_t slot, flags;
 };
+/* Of its step the 36 bits that a ticket knows. */
+uint64_t shared_ticket_step(struct ticket t);
 /* Tickets are numbered modulo 2^11: < 0, 0, > 0 as a is older than, is, is newer than b. */
 int shared_seq_cmp(uint16_t a, uint16_t b);
 

@@ -145,6 +145,11 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 		[WIRE_RESTORE] = { sizeof(struct wire_restore), 0 },
 		[WIRE_STEPS] = { sizeof(struct wire_steps), 0 },
 		[WIRE_BYE] = { sizeof(struct wire_bye), 0 },
+		[WIRE_CONTROL] = { sizeof(struct wire_control), 0 },
+		[WIRE_STATUS] = { sizeof(struct wire_status), 0 },
+		[WIRE_TRIGGER] = { sizeof(struct wire_trigger), 0 },
+		[WIRE_DRAIN] = { sizeof(struct wire_drain), 0 },
+		[WIRE_FORGET] = { sizeof(struct wire_forget), 0 },
 	};
 
 	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) ||
@@ -156,6 +161,91 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 	if (head->type == WIRE_RESTORE && !terminated(((const struct wire_restore *)msg)->only,
 						      sizeof((struct wire_restore *)0)->only))
 		return -EPROTO;
+	return 0;
+}
+
+int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
+{
+	const struct wire_head *head = msg;
+	static const struct {
+		uint32_t bytes;
+		int nfd;
+	} want[] = {
+		[WIRE_REFUSE] = { sizeof(struct wire_refuse), 0 },
+		[WIRE_OK] = { sizeof(struct wire_ok), 0 },
+		[WIRE_STATUS_IS] = { sizeof(struct wire_status_is), 1 },
+		[WIRE_TRIGGERED] = { sizeof(struct wire_triggered), 0 },
+		[WIRE_DRAINED] = { sizeof(struct wire_drained), 0 },
+		[WIRE_FORGOTTEN] = { sizeof(struct wire_forgotten), 0 },
+	};
+
+	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) || !want[head->type].bytes ||
+	    want[head->type].bytes != bytes || want[head->type].nfd != nfd)
+		return -EPROTO;
+	if (head->type == WIRE_REFUSE) {
+		const struct wire_refuse *r = msg;
+
+		return r->code < 0 && terminated(r->text, sizeof r->text) ? 0 : -EPROTO;
+	}
+	if (head->type == WIRE_DRAINED) {
+		const struct wire_drained *d = msg;
+
+		return d->code <= 0 && (d->code < 0) == (d->failed > 0) &&
+				       terminated(d->text, sizeof d->text)
+			       ? 0
+			       : -EPROTO;
+	}
+	return 0;
+}
+
+/* --- the report --- */
+uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep)
+{
+	return sizeof(struct wire_report_head) + njob * (uint64_t)sizeof(struct wire_report_job) +
+	       nrank * (uint64_t)sizeof(struct wire_report_rank) +
+	       nstep * (uint64_t)sizeof(struct wire_report_step);
+}
+
+static bool report_job_good(const struct wire_report_job *j)
+{
+	return terminated(j->name, sizeof j->name) && terminated(j->store, sizeof j->store) &&
+	       terminated(j->error, sizeof j->error) && j->launch <= WIRE_ENDED &&
+	       j->attached <= j->world && j->used <= j->held;
+}
+
+static bool report_step_good(const struct wire_report_step *s)
+{
+	return s->state <= WIRE_SKIPPED && s->code <= 0 && s->written <= s->total &&
+	       terminated(s->text, sizeof s->text);
+}
+
+int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, struct ckpt_err *err)
+{
+	const struct wire_report_head *h = p;
+
+	if (bytes < sizeof *h || h->magic != WIRE_MAGIC || h->njob > WIRE_REPORT_JOBS_MAX ||
+	    h->nrank > WIRE_REPORT_RANKS_MAX || h->nstep > WIRE_REPORT_STEPS_MAX ||
+	    wire_report_bytes(h->njob, h->nrank, h->nstep) != bytes ||
+	    !terminated(h->version, sizeof h->version))
+		return ckpt_error(err, -EPROTO, "the daemon's report has another shape");
+	ret->head = h;
+	ret->job = (const struct wire_report_job *)(h + 1);
+	ret->rank = (const struct wire_report_rank *)(ret->job + h->njob);
+	ret->step = (const struct wire_report_step *)(ret->rank + h->nrank);
+	for (uint32_t i = 0; i < h->njob; i++)
+		if (!report_job_good(&ret->job[i]))
+			return ckpt_error(err, -EPROTO, "job %u of the daemon's report is nonsense",
+					  i);
+	for (uint32_t i = 0; i < h->nrank; i++)
+		if (ret->rank[i].job >= h->njob || ret->rank[i].state > WIRE_DETACHED ||
+		    (i && ret->rank[i].job < ret->rank[i - 1].job))
+			return ckpt_error(err, -EPROTO,
+					  "rank %u of the daemon's report is nonsense", i);
+	for (uint32_t i = 0; i < h->nstep; i++)
+		if (ret->step[i].job >= h->njob || !report_step_good(&ret->step[i]) ||
+		    (i && ret->step[i].job < ret->step[i - 1].job))
+			return ckpt_error(err, -EPROTO,
+					  "step %u of the daemon's report is nonsense", i);
 	return 0;
 }
 
@@ -192,6 +282,28 @@ int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *e
 		return ckpt_error_errno(err, bytes > INT64_MAX ? EFBIG : errno,
 					"cannot size shared memory to %" PRIu64 " bytes", bytes);
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		return ckpt_error_errno(err, errno, "cannot seal shared memory");
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
+		  struct ckpt_err *err)
+{
+	cleanup_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	for (uint64_t at = 0; fd >= 0 && at < bytes;) {
+		ssize_t n = write(fd, (const uint8_t *)p + at, bytes - at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return ckpt_error_errno(err, n < 0 ? errno : ENOSPC,
+						"cannot write to shared memory");
+		at += (uint64_t)n;
+	}
+	if (fd < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
 		return ckpt_error_errno(err, errno, "cannot seal shared memory");
 	*ret_fd = TAKE_FD(fd);
 	return 0;

@@ -15,6 +15,15 @@
  *   STEPS                              -> STEPS_ARE                                 | REFUSE
  *   BYE                                -> OK
  *
+ * Who only wants to look and to give orders (ckptctl) begins with CONTROL instead of HELLO; jobs are
+ * named by the ids of the report:
+ *
+ *   CONTROL                            -> OK                                        | REFUSE
+ *   STATUS                             -> STATUS_IS + memfd (struct wire_report)
+ *   TRIGGER                            -> TRIGGERED                                 | REFUSE
+ *   DRAIN                              -> DRAINED, when all is written or has failed
+ *   FORGET                             -> FORGOTTEN                                 | REFUSE
+ *
  * Segments are created by the client (so that memory exists without a daemon and outlives it),
  * slots by the daemon; both ends keep the descriptors of both, so that either may die. A memfd is
  * accepted only with F_SEAL_SHRINK|F_SEAL_GROW set, a declaration with F_SEAL_WRITE too.
@@ -46,12 +55,21 @@ enum wire_type {
 	WIRE_RESTORE,
 	WIRE_STEPS,
 	WIRE_BYE,
+	WIRE_CONTROL,
+	WIRE_STATUS,
+	WIRE_TRIGGER,
+	WIRE_DRAIN,
+	WIRE_FORGET,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
 	WIRE_SEALED,
 	WIRE_RESTORED,
 	WIRE_STEPS_ARE,
+	WIRE_STATUS_IS,
+	WIRE_TRIGGERED,
+	WIRE_DRAINED,
+	WIRE_FORGOTTEN,
 };
 
 /* bytes: of the whole message */
@@ -147,6 +165,136 @@ struct wire_bye {
 	uint64_t pad;
 };
 
+/* --- control --- */
+struct wire_control {
+	struct wire_head head;
+	uint64_t pad;
+};
+struct wire_status {
+	struct wire_head head;
+	uint64_t pad;
+};
+struct wire_status_is {
+	struct wire_head head;
+	uint64_t bytes; /* of the memfd, which is sealed against writing too */
+};
+/* The next step that is marked is written, whatever persist_every says. -ENOENT: no such job, or no
+ * rank of it is attached. */
+enum { WIRE_FINAL = 1 }; /* trigger.flags: the trainer waits for a slot rather than skip it */
+struct wire_trigger {
+	struct wire_head head;
+	uint32_t flags, pad;
+	uint64_t job;
+};
+/* number: of this order; the step that fulfils it has it, or a higher one (wire_report_step). after:
+ * 1 + the newest step marked so far; 0: none */
+struct wire_triggered {
+	struct wire_head head;
+	uint64_t number, after;
+};
+/* Everything that is staged, or marked already, is written. */
+struct wire_drain {
+	struct wire_head head;
+	uint64_t pad;
+};
+struct wire_drained {
+	struct wire_head head;
+	uint32_t written, failed;
+	int32_t code; /* of the first failure */
+	uint32_t pad;
+	char text[2048]; /* what failed and why */
+};
+/* The memory that a job holds is given back. -ENOENT: no such job. -EBUSY: a rank is attached, a
+ * step is being written, or (without WIRE_ALL) a staged step is not on disk. */
+enum { WIRE_ALL = 1 }; /* forget.flags: also what is not on disk */
+struct wire_forget {
+	struct wire_head head;
+	uint32_t flags, pad;
+	uint64_t job;
+};
+struct wire_forgotten {
+	struct wire_head head;
+	uint64_t bytes;
+	uint32_t steps, lost; /* given up; of these not on disk */
+};
+
+/*
+ * What the daemon knows, as a memfd: this head, then njob wire_report_job, nrank wire_report_rank,
+ * nstep wire_report_step. Times *_ns without "wall" are CLOCK_MONOTONIC; 0 is never. Ranks and
+ * steps are ordered by job, ranks by their number, steps newest mark first.
+ */
+#define WIRE_REPORT_JOBS_MAX 1024u
+#define WIRE_REPORT_RANKS_MAX 32768u
+#define WIRE_REPORT_STEPS_MAX 32768u
+struct wire_report_head {
+	uint32_t magic, njob, nrank, nstep;
+	uint64_t now_ns, wall_ns, began_ns; /* began: the daemon */
+	uint32_t pid, sessions;		    /* sessions: ranks attached */
+	uint32_t draining, cut;		    /* cut: there is more than the limits allow */
+	char version[64];
+};
+enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
+struct wire_report_job {
+	uint64_t id;
+	char name[CKPT_JOB_MAX + 8];
+	char store[1024]; /* directory; "" where it cannot be told */
+	/* of its newest launch */
+	uint64_t generation;
+	uint32_t launch; /* enum wire_launch_state */
+	uint32_t world, attached, lost, nslot, pad;
+	/* since the daemon began: steps */
+	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
+	uint64_t last_committed;			 /* 1 + step; 0: none yet */
+	uint64_t last_committed_wall_ns, last_commit_ns; /* last_commit: from the mark */
+	uint64_t newest;				 /* 1 + step of the newest mark; 0: none */
+	/* bytes: slots that hold a step; all slots; the trainers' own memory that is mapped */
+	uint64_t used, held, mapped;
+	uint64_t triggers;		    /* orders so far */
+	uint64_t error_wall_ns, error_step; /* error_step: 1 + step; 0: of none */
+	uint32_t trigger_waits, pad2;	    /* trigger_waits: the newest order is not fulfilled */
+	char error[512];		    /* the newest; "": none */
+};
+enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
+struct wire_report_rank {
+	uint32_t job; /* index */
+	uint32_t rank, state, pid;
+	uint64_t marks, newest; /* newest: 1 + step of its newest mark */
+	uint64_t copy_bytes, copy_ns;
+	/* time that ckpt_snapshot and ckpt_guard took: in all, at most, since its newest mark; how
+	 * long the library has measured */
+	uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, measured_ns;
+};
+enum wire_step_state {
+	WIRE_MARKED, /* being copied */
+	WIRE_STAGED,
+	WIRE_QUEUED,
+	WIRE_WRITING,
+	WIRE_PERSISTED, /* its parts are durable; not yet visible */
+	WIRE_COMMITTED,
+	WIRE_TORN,
+	WIRE_FAILED,
+	WIRE_SKIPPED,
+};
+enum { WIRE_HELD = 1, WIRE_TO_WRITE = 2 }; /* step.flags: it is in memory; it is to be written */
+struct wire_report_step {
+	uint32_t job, state, flags;
+	int32_t code; /* TORN, FAILED: negative errno */
+	uint64_t step, generation, trigger;
+	uint64_t mark_ns, staged_ns, persisted_ns, committed_ns; /* the last three since mark_ns */
+	uint64_t written, total, writing_ns;			 /* bytes; for how long */
+	char text[192];						 /* TORN, FAILED: why */
+};
+struct wire_report {
+	const struct wire_report_head *head;
+	const struct wire_report_job *job;
+	const struct wire_report_rank *rank;
+	const struct wire_report_step *step;
+};
+/* Is it whole, and safe to be read? 0 or -EPROTO with the sentence. Pure: fuzzed. */
+int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, struct ckpt_err *err);
+/* Bytes of a report with so many of each. */
+uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep);
+
 /* Send one message with nfd descriptors. 0, -EPIPE/-ECONNRESET when the peer is gone, -EAGAIN.
  * Never raises SIGPIPE. */
 int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd,
@@ -163,12 +311,17 @@ void wire_close_fds(int *fd, int nfd);
 /* Does a request have exactly the size and number of descriptors of its type? 0 or -EPROTO. Pure:
  * fuzzed. */
 int wire_request_check(const void *msg, uint32_t bytes, int nfd);
+/* The same of the answers that a control connection gets. */
+int wire_answer_check(const void *msg, uint32_t bytes, int nfd);
 
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
  * read_only, WRITE) sealed and exactly `bytes` long. */
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);
+/* A new memfd that holds these bytes and can no more be changed. */
+int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
+		  struct ckpt_err *err);
 
 /* The default socket of this user; buf of 108 bytes. make: create its directory 0700. -EACCES when
  * the directory belongs to another user. */

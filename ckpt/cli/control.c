@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * control.c - ckptctl's end of a control connection. Called by status, wait, trigger, drain, forget.
+ * Invariant: nothing that the daemon sent is used before it was checked, and no call outlives its
+ * deadline or an interrupt.
+ */
+#include "ckpt/cli/control.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include <limits.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#define LOOK_NS (200 * NS_PER_MS) /* how often a call looks whether it should stop */
+
+static int socket_name(struct control *k, struct ckpt_err *err)
+{
+	const char *given = k->c->value[OPT_SOCKET], *env = getenv("CKPTD_SOCKET");
+
+	if (!given && env && *env)
+		given = env;
+	if (!given)
+		return wire_socket_path(k->socket, 0, err);
+	if (strlen(given) >= sizeof k->socket)
+		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
+				  given, sizeof k->socket - 1);
+	snprintf(k->socket, sizeof k->socket, "%s", given);
+	return 0;
+}
+
+static int connect_to(struct control *k, struct ckpt_err *err)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	/* a stopped daemon's backlog fills */
+	const struct timeval slow = { .tv_sec = (time_t)(CONTROL_ANSWER_NS / NS_PER_S) };
+	struct ucred who;
+	socklen_t len = sizeof who;
+
+	k->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (k->sock < 0)
+		return ckpt_error_errno(err, errno, "cannot make a socket");
+	memcpy(a.sun_path, k->socket, sizeof a.sun_path);
+	setsockopt(k->sock, SOL_SOCKET, SO_SNDTIMEO, &slow, sizeof slow);
+	if (connect(k->sock, (struct sockaddr *)&a, sizeof a) < 0) {
+		if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
+			return ckpt_error(err, -ECONNREFUSED, "no ckptd listens on %s", k->socket);
+		if (errno == EAGAIN)
+			return ckpt_error(err, -ETIMEDOUT,
+					  "ckptd on %s does not answer: is it stopped?", k->socket);
+		return ckpt_error_errno(err, errno, "cannot connect to %s", k->socket);
+	}
+	if (getsockopt(k->sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
+	    (who.uid != geteuid() && geteuid() != 0))
+		return ckpt_error(err, -EACCES, "the daemon on %s belongs to user %u, not to you",
+				  k->socket, (unsigned)who.uid);
+	return 0;
+}
+
+static void report_drop(struct control *k)
+{
+	if (k->map)
+		munmap(TAKE(k->map), k->map_bytes);
+	k->report = (struct wire_report){ 0 };
+}
+
+void control_close(struct control *k)
+{
+	report_drop(k);
+	if (k->sock >= 0)
+		(void)close(TAKE_FD(k->sock));
+}
+
+int control_open(struct control *k, struct cli *c, struct ckpt_err *err)
+{
+	struct wire_control hello = { 0 };
+	struct wire_ok ok;
+	int rc;
+
+	*k = (struct control){ .c = c, .sock = -1 };
+	rc = socket_name(k, err);
+	if (rc == 0)
+		rc = connect_to(k, err);
+	if (rc == 0)
+		rc = control_call(k, &hello, WIRE_CONTROL, sizeof hello, WIRE_OK, &ok, sizeof ok,
+				  NULL, now_ns() + CONTROL_ANSWER_NS, err);
+	if (rc < 0)
+		control_close(k);
+	return rc;
+}
+
+static int wait_answer(const struct control *k, uint64_t until, struct ckpt_err *err)
+{
+	struct pollfd p = { .fd = k->sock, .events = POLLIN };
+
+	for (;;) {
+		uint64_t now = now_ns(), left = until ? until - MIN(until, now) : LOOK_NS;
+		int n;
+
+		if (cli_stopped())
+			return ckpt_error(err, -ECANCELED, "interrupted");
+		if (!left)
+			return ckpt_error(err, -ETIMEDOUT, "ckptd on %s does not answer",
+					  k->socket);
+		n = poll(&p, 1, (int)(MIN(left, LOOK_NS) / NS_PER_MS + 1));
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return ckpt_error_errno(err, errno, "cannot wait for ckptd");
+	}
+}
+
+static int gone(const struct control *k, struct ckpt_err *err)
+{
+	return ckpt_error(err, -ECONNRESET, "ckptd on %s went away", k->socket);
+}
+
+int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
+		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	int got[WIRE_FDS_MAX], ngot = 0, rc;
+
+	rc = wire_send(k->sock, msg, type, bytes, ++k->seq, NULL, 0);
+	if (rc < 0)
+		return gone(k, err);
+	rc = wait_answer(k, until, err);
+	if (rc < 0)
+		return rc;
+	rc = wire_recv(k->sock, in, sizeof in, got, &ngot);
+	if (rc == 0)
+		return gone(k, err);
+	if (rc > 0 &&
+	    (wire_answer_check(in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq ||
+	     (head->type != WIRE_REFUSE && (head->type != want || (uint32_t)rc != ret_bytes)))) {
+		wire_close_fds(got, ngot);
+		rc = -EPROTO;
+	}
+	if (rc < 0)
+		return ckpt_error(err, -ECONNRESET,
+				  "ckptd on %s speaks another protocol: another version?",
+				  k->socket);
+	if (head->type == WIRE_REFUSE) {
+		const struct wire_refuse *r = (const struct wire_refuse *)in;
+
+		return ckpt_error(err, r->code == -EPROTO ? -ECONNRESET : r->code, "%s", r->text);
+	}
+	memcpy(ret, in, ret_bytes);
+	if (ret_fd)
+		*ret_fd = TAKE_FD(got[0]);
+	wire_close_fds(got, ngot);
+	return 0;
+}
+
+int control_report(struct control *k, struct ckpt_err *err)
+{
+	struct wire_status ask = { 0 };
+	struct wire_status_is is;
+	cleanup_close int fd = -1;
+	int rc = control_call(k, &ask, WIRE_STATUS, sizeof ask, WIRE_STATUS_IS, &is, sizeof is, &fd,
+			      now_ns() + CONTROL_ANSWER_NS, err);
+
+	report_drop(k);
+	if (rc < 0)
+		return rc;
+	rc = wire_map(fd, is.bytes, 1, &k->map, err);
+	if (rc == 0) {
+		k->map_bytes = is.bytes;
+		rc = wire_report_check(k->map, k->map_bytes, &k->report, err);
+	}
+	if (rc < 0) {
+		report_drop(k);
+		err->code = -ECONNRESET;
+		return -ECONNRESET;
+	}
+	return 0;
+}
+
+int control_fail(const struct control *k, int rc, const struct ckpt_err *err)
+{
+	bool given = k->c->value[OPT_SOCKET] || getenv("CKPTD_SOCKET");
+
+	if (rc == -ECONNREFUSED)
+		return cli_fail(k->c, rc, err, "ckptd --background%s%s", given ? " --socket " : "",
+				given ? k->socket : "");
+	return cli_fail(k->c, rc, err, NULL);
+}
+
+/* --- jobs --- */
+static void job_path(const struct wire_report_job *j, char *buf, size_t bytes)
+{
+	snprintf(buf, bytes, "%s/%s", j->store, j->name);
+}
+
+/* Is the job in the store, or is it the job directory, that -C gives? */
+static bool below(const struct cli *c, const struct wire_report_job *j)
+{
+	char path[PATH_MAX], job[sizeof j->store + sizeof j->name + 1];
+
+	if (!c->value[OPT_STORE] || !realpath(c->value[OPT_STORE], path))
+		return true;
+	job_path(j, job, sizeof job);
+	return !strcmp(path, j->store) || !strcmp(path, job);
+}
+
+static bool meant(const struct wire_report_job *j, const char *name)
+{
+	char path[sizeof j->store + sizeof j->name + 1];
+
+	job_path(j, path, sizeof path);
+	return !name || !strcmp(name, j->name) || !strcmp(name, path);
+}
+
+int control_job(const struct control *k, const char *name, uint32_t *ret_index,
+		struct ckpt_err *err)
+{
+	const struct wire_report *r = &k->report;
+	char all[2048] = "", path[sizeof r->job->store + sizeof r->job->name + 1];
+	uint32_t n = 0, known = 0;
+
+	for (uint32_t i = 0; i < r->head->njob; i++) {
+		const struct wire_report_job *j = &r->job[i];
+		size_t len = strlen(all);
+
+		if (!below(k->c, j))
+			continue;
+		job_path(j, path, sizeof path);
+		snprintf(all + len, sizeof all - len, "%s%s", known++ ? ", " : "", path);
+		if (!meant(j, name))
+			continue;
+		*ret_index = i;
+		n++;
+	}
+	if (n == 1)
+		return 0;
+	if (n)
+		return ckpt_error(err, -ENOTUNIQ, "%s; say which one with --job: %s",
+				  name ? "several stores have a job of this name"
+				       : "ckptd has several jobs",
+				  all);
+	if (!known)
+		return ckpt_error(err, -ENOENT, "ckptd on %s has no job%s%s", k->socket,
+				  name ? " " : "", name ? name : "");
+	return ckpt_error(err, -ENOENT, "ckptd on %s has no job %s; it has %s", k->socket, name,
+			  all);
+}
+
+/* --- time --- */
+int control_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
+{
+	const char *s = c->value[OPT_TIMEOUT];
+	uint64_t ns, now = now_ns();
+
+	*ret_until = 0;
+	if (!s)
+		return 0;
+	if (human_parse_time(s, &ns) < 0)
+		return ckpt_error(err, -EINVAL, "--timeout %.60s is no time; write 30s, 5m, or 2h",
+				  s);
+	*ret_until = now > UINT64_MAX - ns ? UINT64_MAX : now + ns;
+	return 0;
+}
+
+void control_pause(uint64_t ns)
+{
+	const struct timespec t = { .tv_sec = (time_t)(ns / NS_PER_S),
+				    .tv_nsec = (long)(ns % NS_PER_S) };
+
+	if (!cli_stopped())
+		(void)nanosleep(&t, NULL);
+}

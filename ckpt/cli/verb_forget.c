@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_forget.c - ckptctl forget: give back the memory that the daemon holds for a job that is
+ * over. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
+
+static const struct column col_job = { "job", "forgotten", false, FIT_LAST };
+static const struct column col_bytes = { "bytes", "memory", false, FIT_WHOLE };
+static const struct column col_steps = { "steps", "steps", false, FIT_WHOLE };
+static const struct column col_lost = { "lost", "not on disk", false, FIT_WHOLE };
+
+static int forget(struct control *k, uint32_t *ret_job, struct wire_forgotten *ret,
+		  struct ckpt_err *err)
+{
+	struct wire_forget ask = { .flags = k->c->value[OPT_ALL] ? WIRE_ALL : 0 };
+	int rc = control_report(k, err);
+
+	if (rc == 0)
+		rc = control_job(k, k->c->arg[0], ret_job, err);
+	if (rc < 0)
+		return rc;
+	ask.job = k->report.job[*ret_job].id;
+	return control_call(k, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, ret, sizeof *ret,
+			    NULL, now_ns() + CONTROL_ANSWER_NS, err);
+}
+
+/* Is it for a step that would be lost that the daemon refused? */
+static bool would_lose(const struct control *k, uint32_t job)
+{
+	const struct wire_report *r = &k->report;
+
+	for (uint32_t i = 0; i < r->head->nstep; i++)
+		if (r->step[i].job == job && r->step[i].flags & WIRE_HELD &&
+		    r->step[i].state != WIRE_COMMITTED && r->step[i].state != WIRE_MARKED)
+			return !r->job[job].attached && !k->c->value[OPT_ALL];
+	return false;
+}
+
+static int run(struct cli *c)
+{
+	struct control k = { .c = c, .sock = -1 };
+	struct ckpt_err err = { 0 };
+	struct wire_forgotten got;
+	uint32_t job = 0;
+	int rc, code = CLI_OK;
+
+	if (!c->narg)
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
+				&err, "ckptctl status lists the jobs");
+	rc = control_open(&k, c, &err);
+	if (rc == 0)
+		rc = forget(&k, &job, &got, &err);
+	if (rc == -EBUSY && would_lose(&k, job)) {
+		code = cli_fail(c, rc, &err,
+				"ckptctl drain writes it; ckptctl forget --all %s gives it up",
+				c->arg[0]);
+	} else if (rc == -EBUSY) {
+		code = cli_fail(c, rc, &err, "ckptctl status -w shows when that is over");
+	} else if (rc < 0) {
+		code = control_fail(&k, rc, &err);
+	} else {
+		output_begin(c->o, "ckptd.forget/1");
+		output_put(c->o, &col_job, cell_text(k.report.job[job].name));
+		output_put(c->o, &col_bytes, cell_of(CELL_BYTES, got.bytes));
+		output_put(c->o, &col_steps, cell_of(CELL_NUMBER, got.steps));
+		output_put(c->o, &col_lost, cell_of(CELL_NUMBER, got.lost));
+		output_end(c->o);
+	}
+	control_close(&k);
+	return code;
+}
+
+const struct cli_verb verb_forget = {
+	.name = "forget",
+	.help = "give back the memory of a job that is over",
+	.synopsis = (const char *const[]){ "JOB", "--all JOB", NULL },
+	.about =
+		"After a job has ended the daemon keeps its newest step in memory, so that a restart "
+		"is quick: until a new launch has a newer one, or ten minutes after it was "
+		"committed. This gives the memory back now. What is on disk stays. A step that is "
+		"not on disk is given up only with --all.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl forget demo", "only what is committed" },
+			{ "ckptctl forget --all demo", "also what never came to disk" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_ALL, "also a step that is not on disk: it is lost" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
+			{ OPT_NONE, NULL },
+		},
+	.exits = "0; 2 no job was named, or several are called so; 10 the daemon has no such job; "
+		 "11 ranks are attached, a step is being written, or one is not on disk; 14 no "
+		 "daemon.",
+	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

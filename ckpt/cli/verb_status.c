@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_status.c - ckptctl status: one screen about the daemon and its jobs, once or every second.
+ * Invariant: a frame of -w is written at once, over the one before, so that nothing flickers.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
+#include "ckpt/cli/human.h"
+#include <stdarg.h>
+
+#define FRAME_NS NS_PER_S
+#define BAR 20
+
+static const char *const launch_name[] = { [WIRE_NO_LAUNCH] = "none",
+					   [WIRE_FORMING] = "forming",
+					   [WIRE_READY] = "ready",
+					   [WIRE_ENDED] = "ended" };
+static const char *const rank_name[] = { [WIRE_ABSENT] = "absent",
+					 [WIRE_ATTACHED] = "attached",
+					 [WIRE_DIED] = "died",
+					 [WIRE_DETACHED] = "detached" };
+static const char *const step_name[] = {
+	[WIRE_MARKED] = "copying",  [WIRE_STAGED] = "staged",	    [WIRE_QUEUED] = "queued",
+	[WIRE_WRITING] = "writing", [WIRE_PERSISTED] = "persisted", [WIRE_COMMITTED] = "committed",
+	[WIRE_TORN] = "torn",	    [WIRE_FAILED] = "failed",	    [WIRE_SKIPPED] = "skipped",
+};
+
+struct stall {
+	uint64_t last, max, sum, measured;
+};
+
+/* Of a job's ranks the one that was kept longest: the others wait for it. */
+static struct stall job_stall(const struct wire_report *r, uint32_t job)
+{
+	struct stall s = { 0 };
+
+	for (uint32_t i = 0; i < r->head->nrank; i++) {
+		const struct wire_report_rank *k = &r->rank[i];
+
+		if (k->job != job || !k->measured_ns)
+			continue;
+		s.last = MAX(s.last, k->stall_last_ns);
+		s.max = MAX(s.max, k->stall_max_ns);
+		s.sum = MAX(s.sum, k->stall_sum_ns);
+		s.measured = MAX(s.measured, k->measured_ns);
+	}
+	return s;
+}
+
+static double share(const struct stall *s)
+{
+	return s->measured ? MIN((double)s->sum / (double)s->measured, 1.0) : 0;
+}
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / (double)NS_PER_S;
+}
+
+/* CLOCK_MONOTONIC of the report as time of day. */
+static uint64_t wall_of(const struct wire_report_head *h, uint64_t ns)
+{
+	uint64_t ago = ns <= h->now_ns ? h->now_ns - ns : 0;
+
+	return ns && ago < h->wall_ns ? h->wall_ns - ago : 0;
+}
+
+/* --- for programs --- */
+static void put(struct output *o, const char *key, struct cell c)
+{
+	const struct column col = { key, NULL, false, FIT_WHOLE };
+
+	output_put(o, &col, c);
+}
+
+static void put_n(struct output *o, const char *key, uint64_t n)
+{
+	put(o, key, cell_of(CELL_NUMBER, n));
+}
+
+static void put_step(struct output *o, const char *key, uint64_t one_more)
+{
+	put(o, key, one_more ? cell_of(CELL_NUMBER, one_more - 1) : cell_none());
+}
+
+static void put_span(struct output *o, const char *key, uint64_t ns, bool known)
+{
+	put(o, key, known ? cell_real(seconds(ns)) : cell_none());
+}
+
+static void json_ranks(struct output *o, const struct wire_report *r, uint32_t job)
+{
+	output_list(o, "ranks", NULL, 0);
+	for (uint32_t i = 0; i < r->head->nrank; i++) {
+		const struct wire_report_rank *k = &r->rank[i];
+
+		if (k->job != job)
+			continue;
+		output_row(o);
+		put_n(o, "rank", k->rank);
+		put(o, "state", cell_text(rank_name[k->state]));
+		put(o, "pid", k->pid ? cell_of(CELL_NUMBER, k->pid) : cell_none());
+		put_step(o, "newest_step", k->newest);
+		put_n(o, "copied_bytes", k->copy_bytes);
+		put_span(o, "copied_s", k->copy_ns, true);
+		put_span(o, "stall_last_s", k->stall_last_ns, k->measured_ns);
+		put_span(o, "stall_max_s", k->stall_max_ns, k->measured_ns);
+		put_span(o, "stall_sum_s", k->stall_sum_ns, k->measured_ns);
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void json_steps(struct output *o, const struct wire_report *r, uint32_t job)
+{
+	output_list(o, "steps", NULL, 0);
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+		bool writing = s->state == WIRE_WRITING || s->state == WIRE_PERSISTED;
+
+		if (s->job != job)
+			continue;
+		output_row(o);
+		put_n(o, "step", s->step);
+		put(o, "state", cell_text(step_name[s->state]));
+		put_n(o, "generation", s->generation);
+		put(o, "held", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
+		put(o, "to_write", cell_of(CELL_FLAG, (s->flags & WIRE_TO_WRITE) != 0));
+		put(o, "marked", cell_of(CELL_TIME, wall_of(r->head, s->mark_ns)));
+		put_span(o, "staged_s", s->staged_ns, s->staged_ns);
+		put_span(o, "persisted_s", s->persisted_ns, s->persisted_ns);
+		put_span(o, "committed_s", s->committed_ns, s->committed_ns);
+		put(o, "written_bytes", writing ? cell_of(CELL_NUMBER, s->written) : cell_none());
+		put(o, "total_bytes", writing ? cell_of(CELL_NUMBER, s->total) : cell_none());
+		put_span(o, "writing_s", s->writing_ns, writing);
+		put(o, "why", s->text[0] ? cell_text(s->text) : cell_none());
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	struct stall stall = job_stall(r, i);
+
+	output_row(o);
+	put(o, "job", cell_text(j->name));
+	put(o, "store", j->store[0] ? cell_text(j->store) : cell_none());
+	put(o, "launch", cell_text(launch_name[j->launch]));
+	put_n(o, "generation", j->generation);
+	put_n(o, "world_size", j->world);
+	put_n(o, "attached", j->attached);
+	put_n(o, "lost", j->lost);
+	put_n(o, "slots", j->nslot);
+	put_step(o, "newest_step", j->newest);
+	put(o, "trigger_waits", cell_of(CELL_FLAG, j->trigger_waits));
+	output_object(o, "counts");
+	put_n(o, "taken", j->taken);
+	put_n(o, "skipped", j->skipped);
+	put_n(o, "torn", j->torn);
+	put_n(o, "staged", j->staged);
+	put_n(o, "persisted", j->persisted);
+	put_n(o, "committed", j->committed);
+	put_n(o, "failed", j->failed);
+	output_close(o);
+	output_object(o, "last_committed");
+	put_step(o, "step", j->last_committed);
+	put(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
+	put_span(o, "took_s", j->last_commit_ns, j->last_committed);
+	output_close(o);
+	output_object(o, "memory");
+	put_n(o, "used_bytes", j->used);
+	put_n(o, "held_bytes", j->held);
+	put_n(o, "mapped_bytes", j->mapped);
+	output_close(o);
+	output_object(o, "stall");
+	put_span(o, "last_s", stall.last, stall.measured);
+	put_span(o, "max_s", stall.max, stall.measured);
+	put_span(o, "sum_s", stall.sum, stall.measured);
+	put(o, "share", stall.measured ? cell_real(share(&stall)) : cell_none());
+	output_close(o);
+	output_object(o, "error");
+	put(o, "text", j->error[0] ? cell_text(j->error) : cell_none());
+	put(o, "at", cell_of(CELL_TIME, j->error_wall_ns));
+	put_step(o, "step", j->error_step);
+	output_close(o);
+	json_ranks(o, r, i);
+	json_steps(o, r, i);
+	output_close(o);
+}
+
+/* r NULL: no daemon. */
+static void json(struct output *o, const struct control *k, const struct wire_report *r,
+		 const char *host)
+{
+	put(o, "running", cell_of(CELL_FLAG, r != NULL));
+	put(o, "socket", cell_text(k->socket));
+	put(o, "host", cell_text(host));
+	put(o, "version", r ? cell_text(r->head->version) : cell_none());
+	put(o, "pid", r ? cell_of(CELL_NUMBER, r->head->pid) : cell_none());
+	put_span(o, "up_s", r ? r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns) : 0, r);
+	put(o, "stopping", r ? cell_of(CELL_FLAG, r->head->draining) : cell_none());
+	put(o, "cut", r ? cell_of(CELL_FLAG, r->head->cut) : cell_none());
+	output_list(o, "jobs", NULL, 0);
+	for (uint32_t i = 0; r && i < r->head->njob; i++)
+		json_job(o, r, i);
+	output_close(o);
+}
+
+/* --- for people --- */
+static void label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+static void label(struct cli *c, const char *head, enum cell_style style, const char *fmt, ...)
+{
+	const struct column col = { NULL, head, false, FIT_WHOLE };
+	char line[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof line, fmt, ap);
+	va_end(ap);
+	output_put(c->o, &col, cell_styled(cell_text(line), style));
+}
+
+static void bar(const struct cli *c, double part, char *buf)
+{
+	uint32_t full = (uint32_t)(part * BAR);
+
+	*buf = 0;
+	for (uint32_t i = 0; i < BAR; i++)
+		strcat(buf, i < full ? (c->out_screen.unicode ? "\u2588" : "#")
+				     : (c->out_screen.unicode ? "\u2591" : "."));
+}
+
+static void text_writing(struct cli *c, const struct wire_report_step *s, const char *head)
+{
+	double part = s->total ? (double)s->written / (double)s->total : 0;
+	double rate = s->writing_ns ? (double)s->written / seconds(s->writing_ns) : 0;
+	char meter[4 * BAR + 1], done[HUMAN_BYTES], all[HUMAN_BYTES], speed[HUMAN_BYTES],
+		left[HUMAN_BYTES] = "";
+
+	bar(c, part, meter);
+	label(c, head, STYLE_PLAIN, "step %llu writing %s %.0f %%", (unsigned long long)s->step,
+	      meter, 100 * part);
+	human_bytes(s->written, done);
+	human_bytes(s->total, all);
+	human_bytes((uint64_t)MIN(rate, 1e18), speed);
+	if (rate > 0)
+		human_span((uint64_t)MIN((double)(s->total - s->written) / rate * 1e9, 1e18), left);
+	label(c, "", STYLE_PLAIN, "%s of %s, %s/s%s%s%s", done, all, speed, *left ? ", " : "", left,
+	      *left ? " left" : "");
+}
+
+/* What is on its way to the disk, oldest last; what is only held is no news. */
+static void text_flight(struct cli *c, const struct wire_report *r, uint32_t job)
+{
+	const char *head = "in flight";
+
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+		unsigned long long step = s->step;
+
+		if (s->job != job || !(s->flags & WIRE_HELD))
+			continue;
+		if (s->state == WIRE_WRITING)
+			text_writing(c, s, head);
+		else if (s->state == WIRE_PERSISTED)
+			label(c, head, STYLE_PLAIN, "step %llu written, to be committed", step);
+		else if (s->state == WIRE_QUEUED)
+			label(c, head, STYLE_PLAIN, "step %llu waits to be written", step);
+		else if (s->state == WIRE_MARKED)
+			label(c, head, STYLE_PLAIN, "step %llu is being copied", step);
+		else if (s->state == WIRE_FAILED)
+			label(c, head, STYLE_BAD, "step %llu could not be written, kept in memory",
+			      step);
+		else
+			continue;
+		head = "";
+	}
+}
+
+static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_job *j = &r->job[job];
+	enum cell_style style = j->launch == WIRE_READY && j->attached == j->world ? STYLE_GOOD
+				: j->launch == WIRE_ENDED			   ? STYLE_DIM
+										   : STYLE_WARN;
+
+	label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached, j->world,
+	      launch_name[j->launch], (unsigned long long)j->generation);
+	for (uint32_t i = 0, told = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
+		const struct wire_report_rank *k = &r->rank[i];
+
+		if (k->job != job || k->state == WIRE_ATTACHED || told == 4)
+			continue;
+		if (++told == 4)
+			label(c, "", STYLE_WARN, "and more: ckptctl status --json");
+		else
+			label(c, "", STYLE_WARN, "rank %u: %s", k->rank, rank_name[k->state]);
+	}
+}
+
+/* "2m ago", "now" */
+static char *ago(uint64_t then, uint64_t now, char *buf)
+{
+	human_age(then, now, buf);
+	if (strcmp(buf, "now") && strcmp(buf, "-"))
+		strcat(buf, " ago");
+	return buf;
+}
+
+static void text_error(struct cli *c, const struct wire_report *r, const struct wire_report_job *j)
+{
+	char when[HUMAN_BYTES], step[HUMAN_BYTES] = "";
+
+	if (!j->error[0])
+		return;
+	if (j->error_step)
+		snprintf(step, sizeof step, ", step %llu", (unsigned long long)j->error_step - 1);
+	cli_mark(c, STYLE_BAD, "  last error      ", 18, "%s%s: %s",
+		 ago(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
+}
+
+static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	struct stall stall = job_stall(r, i);
+	char a[HUMAN_BYTES], b[HUMAN_BYTES], d[HUMAN_BYTES];
+
+	cli_say(c, STYLE_PLAIN, "%s", "");
+	cli_mark(c, STYLE_STRONG, j->name, 2, "%s%s", j->store[0] ? " in " : "", j->store);
+	text_ranks(c, r, i);
+	if (j->last_committed)
+		label(c, "last committed", STYLE_GOOD, "step %llu, %s, took %s",
+		      (unsigned long long)j->last_committed - 1,
+		      ago(j->last_committed_wall_ns, r->head->wall_ns, a),
+		      human_span(j->last_commit_ns, b));
+	else
+		label(c, "last committed", STYLE_DIM, "none since ckptd began");
+	text_flight(c, r, i);
+	if (j->trigger_waits)
+		label(c, "ordered", STYLE_WARN, "the next step that is marked is written");
+	if (stall.measured)
+		label(c, "trainer stall", STYLE_PLAIN, "%s last, %s at most, %.2g %% of the time",
+		      human_span(stall.last, a), human_span(stall.max, b), 100 * share(&stall));
+	if (j->held)
+		label(c, "staging memory", STYLE_PLAIN, "%s of %s in use, %u slots a rank",
+		      human_bytes(j->used, a), human_bytes(j->held, b), j->nslot);
+	label(c, "steps", STYLE_PLAIN, "%s taken, %s skipped, %s torn", human_count(j->taken, a),
+	      human_count(j->skipped, b), human_count(j->torn, d));
+	label(c, "", STYLE_PLAIN, "%s staged, %s committed, %s failed", human_count(j->staged, a),
+	      human_count(j->committed, b), human_count(j->failed, d));
+	text_error(c, r, j);
+}
+
+static void text(struct cli *c, const struct control *k, const struct wire_report *r,
+		 const char *host)
+{
+	const char *dot = c->out_screen.unicode ? "\u25cf" : "*";
+	char up[HUMAN_BYTES];
+
+	if (!r) {
+		cli_mark(c, STYLE_BAD, dot, 2, " no ckptd listens on %s", k->socket);
+		return;
+	}
+	human_span(r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns), up);
+	cli_mark(c, r->head->draining ? STYLE_WARN : STYLE_GOOD, dot, 2,
+		 " %s on %s, pid %u, up %s%s", r->head->version, host, r->head->pid, up,
+		 r->head->draining ? ", stopping: writes what is staged" : "");
+	for (uint32_t i = 0; i < r->head->njob; i++)
+		text_job(c, r, i);
+	if (!r->head->njob)
+		cli_say(c, STYLE_DIM, "  No job has attached yet.");
+	if (r->head->cut)
+		cli_say(c, STYLE_WARN, "There is more than fits into a report.");
+}
+
+static void frame(struct cli *c, const struct control *k)
+{
+	const struct wire_report *r = k->report.head ? &k->report : NULL;
+	char host[256] = "";
+
+	if (gethostname(host, sizeof host - 1) < 0)
+		host[0] = 0;
+	if (c->value[OPT_WATCH])
+		output_line(c->o, "ckptd.status/1", "status");
+	else
+		output_begin(c->o, "ckptd.status/1");
+	json(c->o, k, r, host);
+	if (!c->json)
+		text(c, k, r, host);
+	output_end(c->o);
+}
+
+/* --- again and again --- */
+/* Over the frame before: each line is cleared behind its end, and what is below the last. */
+static void paint(struct cli *c, const char *text)
+{
+	fputs("\033[H", c->out);
+	for (const char *p = text; *p; p++) {
+		if (*p == '\n')
+			fputs("\033[K", c->out);
+		fputc(*p, c->out);
+	}
+	fputs("\033[J", c->out);
+	fflush(c->out);
+}
+
+/* The text of a frame, malloc'ed; NULL: out of memory. */
+static char *frame_text(struct cli *c, const struct control *k)
+{
+	struct cli to = *c;
+	char *buf = NULL;
+	size_t len;
+
+	to.out = open_memstream(&buf, &len);
+	if (!to.out)
+		return NULL;
+	to.o = output_text_new(to.out, &c->out_screen, c->err, &c->err_screen);
+	if (to.o) {
+		frame(&to, k);
+		to.o->ops->free(to.o);
+	}
+	fclose(to.out);
+	return buf;
+}
+
+static void watch_frame(struct cli *c, const struct control *k, bool first, char **last)
+{
+	if (c->json) {
+		frame(c, k);
+		fflush(c->out);
+		return;
+	}
+	free(*last);
+	*last = frame_text(c, k);
+	if (!*last)
+		return;
+	if (c->out_screen.terminal)
+		paint(c, *last);
+	else
+		fprintf(c->out, "%s%s", first ? "" : "\n", *last);
+	fflush(c->out);
+}
+
+/* Until the process is asked to stop: that is how it ends, and no failure. */
+static int watch(struct cli *c, struct control *k)
+{
+	bool screen = c->out_screen.terminal && !c->json, first = true;
+	struct ckpt_err err = { 0 };
+	char *last = NULL;
+
+	if (screen)
+		fputs("\033[?1049h\033[?25l\033[2J", c->out); /* another page, no cursor */
+	for (; !cli_stopped() && !ferror(c->out); first = false) {
+		if (k->sock < 0 && control_open(k, c, &err) < 0)
+			k->report.head = NULL;
+		if (k->sock >= 0 && control_report(k, &err) < 0)
+			control_close(k);
+		if (!cli_stopped())
+			watch_frame(c, k, first, &last);
+		control_pause(FRAME_NS);
+	}
+	if (screen) {
+		fputs("\033[?25h\033[?1049l", c->out);
+		fputs(last ? last : "", c->out); /* the newest stays to be read */
+	}
+	free(last);
+	return CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	struct control k;
+	struct ckpt_err err = { 0 };
+	int rc = control_open(&k, c, &err), code = CLI_OK;
+
+	if (rc == 0)
+		rc = control_report(&k, &err);
+	if (rc)
+		code = control_fail(&k, rc, &err);
+	else if (c->value[OPT_WATCH])
+		code = watch(c, &k);
+	else
+		frame(c, &k);
+	control_close(&k);
+	return code;
+}
+
+const struct cli_verb verb_status = {
+	.name = "status",
+	.help = "what the daemon does: jobs, steps in flight, stall, memory",
+	.synopsis = (const char *const[]){ "[-w]", NULL },
+	.about =
+		"One screen: every job that the daemon of this user and host serves, its ranks, the "
+		"last committed step, what is being written and how fast, how long the trainer "
+		"was kept, and the newest error. -w shows it every second until Ctrl-C. --json "
+		"tells every rank and the newest 64 steps too.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl status", "now" },
+			{ "ckptctl status -w", "every second, until Ctrl-C" },
+			{ "ckptctl status --json -w | jq .jobs[0].steps[0]",
+			  "a line of JSON a second" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_WATCH, "show it again every second, until Ctrl-C" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 (also when Ctrl-C ends -w); 12 the daemon is another user's; 14 no daemon listens "
+		"on the socket; 15 it does not answer.",
+	.narg_max = 0,
+	.run = run,
+};

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_trigger.c - ckptctl trigger: have the next step that a job marks written to the store, and with
+ * --wait wait until it is. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
+#include "ckpt/cli/human.h"
+#include <inttypes.h>
+
+#define LOOK_NS (100 * NS_PER_MS)
+
+static const struct column col_job = { "job", NULL, false, FIT_WHOLE };
+static const struct column col_after = { "after_step", NULL, false, FIT_WHOLE };
+static const struct column col_step = { "step", NULL, false, FIT_WHOLE };
+static const struct column col_state = { "state", NULL, false, FIT_WHOLE };
+static const struct column col_waited = { "waited_s", NULL, false, FIT_WHOLE };
+
+struct trigger {
+	struct cli *c;
+	struct control k;
+	uint64_t job, number, after, began_ns, until;
+	char name[CKPT_JOB_MAX + 8];
+	uint64_t step; /* that fulfilled the order; UINT64_MAX: not known */
+};
+
+static int order(struct trigger *t, struct ckpt_err *err)
+{
+	struct wire_trigger ask = { .flags = t->c->value[OPT_FINAL] ? WIRE_FINAL : 0 };
+	struct wire_triggered got;
+	uint32_t i;
+	int rc = control_report(&t->k, err);
+
+	if (rc == 0)
+		rc = control_job(&t->k, t->c->value[OPT_JOB], &i, err);
+	if (rc < 0)
+		return rc;
+	ask.job = t->job = t->k.report.job[i].id;
+	snprintf(t->name, sizeof t->name, "%s", t->k.report.job[i].name);
+	rc = control_call(&t->k, &ask, WIRE_TRIGGER, sizeof ask, WIRE_TRIGGERED, &got, sizeof got,
+			  NULL, now_ns() + CONTROL_ANSWER_NS, err);
+	if (rc < 0)
+		return rc;
+	t->number = got.number;
+	t->after = got.after;
+	return 0;
+}
+
+static const struct wire_report_job *job_now(const struct trigger *t, uint32_t *ret_index)
+{
+	const struct wire_report *r = &t->k.report;
+
+	for (*ret_index = 0; *ret_index < r->head->njob; (*ret_index)++)
+		if (r->job[*ret_index].id == t->job)
+			return &r->job[*ret_index];
+	return NULL;
+}
+
+/* 1: committed; 0: not yet; -EUCLEAN: it will not be. A torn step's order goes to the next one. */
+static int look(struct trigger *t, struct ckpt_err *err)
+{
+	const struct wire_report *r = &t->k.report;
+	const struct wire_report_step *failed = NULL;
+	const struct wire_report_job *j;
+	bool waits = false;
+	uint32_t job;
+	int rc = control_report(&t->k, err);
+
+	if (rc < 0)
+		return rc;
+	j = job_now(t, &job);
+	for (uint32_t i = 0; j && i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+
+		if (s->job != job || s->trigger < t->number)
+			continue;
+		t->step = s->step;
+		if (s->state == WIRE_COMMITTED)
+			return 1;
+		if (s->state == WIRE_FAILED)
+			failed = s;
+		waits |= s->flags & WIRE_HELD && s->state != WIRE_FAILED;
+	}
+	if (failed)
+		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s could not be written: %s",
+				  failed->step, t->name, failed->text);
+	if (!j || (!waits && !j->trigger_waits))
+		return ckpt_error(err, -EUCLEAN,
+				  "the ranks of %s left before they marked another whole step",
+				  t->name);
+	return 0;
+}
+
+static int wait_for(struct trigger *t, struct ckpt_err *err)
+{
+	int rc;
+
+	while ((rc = look(t, err)) == 0) {
+		if (cli_stopped())
+			return ckpt_error(err, -ECANCELED, "interrupted; the order stands");
+		if (t->until && now_ns() >= t->until)
+			return ckpt_error(
+				err, -ETIMEDOUT,
+				"the next step of %s is not committed yet; the order stands",
+				t->name);
+		control_pause(LOOK_NS);
+	}
+	return rc;
+}
+
+static void tell(struct trigger *t, bool committed)
+{
+	struct cli *c = t->c;
+	double waited = (double)(now_ns() - t->began_ns) / (double)NS_PER_S;
+	char span[HUMAN_BYTES];
+
+	output_begin(c->o, "ckptd.trigger/1");
+	output_put(c->o, &col_job, cell_text(t->name));
+	output_put(c->o, &col_after, t->after ? cell_of(CELL_NUMBER, t->after - 1) : cell_none());
+	output_put(c->o, &col_step, cell_unless(CELL_NUMBER, t->step, UINT64_MAX));
+	output_put(c->o, &col_state, cell_text(committed ? "committed" : "ordered"));
+	output_put(c->o, &col_waited, committed ? cell_real(waited) : cell_none());
+	if (committed)
+		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is committed, after %s.", t->step,
+			t->name, human_span(now_ns() - t->began_ns, span));
+	else if (t->after)
+		cli_say(c, STYLE_PLAIN,
+			"The next step that %s marks, after step %" PRIu64 ", will be written.",
+			t->name, t->after - 1);
+	else
+		cli_say(c, STYLE_PLAIN, "The next step that %s marks will be written.", t->name);
+	output_end(c->o);
+}
+
+static int run(struct cli *c)
+{
+	struct trigger t = {
+		.c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns(), .step = UINT64_MAX
+	};
+	struct ckpt_err err = { 0 };
+	int rc = control_until(c, &t.until, &err), code = CLI_OK;
+
+	if (rc < 0)
+		return cli_fail(c, rc, &err, "ckptctl trigger --wait --timeout 10m");
+	rc = control_open(&t.k, c, &err);
+	if (rc == 0)
+		rc = order(&t, &err);
+	if (rc == 0 && (c->value[OPT_WAIT] || c->value[OPT_TIMEOUT]))
+		rc = wait_for(&t, &err);
+	if (rc == -ENOENT)
+		code = cli_fail(c, rc, &err, "ckptctl status");
+	else if (rc == -EUCLEAN || rc == -ETIMEDOUT)
+		code = cli_fail(c, rc, &err, "ckptctl status");
+	else if (rc < 0)
+		code = control_fail(&t.k, rc, &err);
+	else
+		tell(&t, rc > 0);
+	control_close(&t.k);
+	return code;
+}
+
+const struct cli_verb verb_trigger = {
+	.name = "trigger",
+	.help = "have the next step that a job marks written to the store",
+	.synopsis =
+		(const char *const[]){ "[--job JOB] [--final]", "--wait [--timeout TIME]", NULL },
+	.about =
+		"The next step that the job marks is written although persist_every would skip it. "
+		"The trainer is not interrupted: it marks steps when it does. With --final the "
+		"trainer waits for a free slot rather than skip that step. If the step comes to "
+		"nothing because a rank went on too early, the order goes to the one after it.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl trigger", "the only job: its next step" },
+			{ "ckptctl trigger --job demo --wait --timeout 10m",
+			  "and come back when it is committed" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_JOB,
+			  "the job, as NAME or STORE/NAME; needed when there are several" },
+			{ OPT_FINAL, "the trainer waits for a slot rather than skip the step" },
+			{ OPT_WAIT, "come back when the step is committed" },
+			{ OPT_TIMEOUT, "with --wait: give up after this time (30s, 5m)" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 ordered, or with --wait committed; 2 several jobs; 5 the step was not written; 10 "
+		"no such job, or no rank of it is attached; 14 no daemon; 15 timed out.",
+	.narg_max = 0,
+	.run = run,
+};

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_wait.c - ckptctl wait: until a step is staged, persisted or committed, or never will be. Asks
+ * the daemon; what is in the store needs none.
+ * Invariant: 0 only when the state is reached; a step that is in the store has reached all of them.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/store/store.h"
+#include <ctype.h>
+#include <inttypes.h>
+#include <limits.h>
+
+#define LOOK_MIN_NS (20 * NS_PER_MS) /* between looks, at first */
+#define LOOK_MAX_NS (250 * NS_PER_MS)
+#define LATEST UINT64_MAX
+
+static const struct column col_job = { "job", NULL, false, FIT_WHOLE };
+static const struct column col_step = { "step", NULL, false, FIT_WHOLE };
+static const struct column col_state = { "state", NULL, false, FIT_WHOLE };
+static const struct column col_waited = { "waited_s", NULL, false, FIT_WHOLE };
+
+struct waiting {
+	struct cli *c;
+	struct control k;
+	const char *state;
+	uint32_t want; /* enum wire_step_state: STAGED, PERSISTED, COMMITTED */
+	uint64_t step, began_ns, until;
+	char job[CKPT_JOB_MAX + 8]; /* "": not known yet */
+	char dir[PATH_MAX];	    /* the job's directory; "": not known yet */
+	char known[PATH_MAX];	    /* the same from the daemon, for which it is the job's name */
+};
+
+/* --- what is asked --- */
+static int step_parse(const char *s, uint64_t *ret, struct ckpt_err *err)
+{
+	char *end;
+
+	if (!strcmp(s, "latest")) {
+		*ret = LATEST;
+		return 0;
+	}
+	if (!strncmp(s, "step:", 5))
+		s += 5;
+	errno = 0;
+	*ret = strtoull(s, &end, 10);
+	if (!isdigit((unsigned char)*s) || *end || errno || *ret >= LATEST - 1)
+		return ckpt_error(err, -EINVAL, "\"%.60s\" is no step: give a number, or latest",
+				  s);
+	return 0;
+}
+
+static int arguments(struct waiting *w, struct ckpt_err *err)
+{
+	static const struct {
+		const char *name;
+		uint32_t state;
+	} states[] = { { "committed", WIRE_COMMITTED },
+		       { "persisted", WIRE_PERSISTED },
+		       { "staged", WIRE_STAGED } };
+	const char *state = w->c->value[OPT_STATE];
+	int rc = w->c->narg ? step_parse(w->c->arg[0], &w->step, err)
+			    : ckpt_error(err, -EINVAL,
+					 "ckptctl wait needs a step: a number, or latest");
+
+	for (uint32_t i = 0; i < ARRAY_LEN(states); i++)
+		if (!state || !strcmp(state, states[i].name)) {
+			w->state = states[i].name;
+			w->want = states[i].state;
+			break;
+		}
+	return rc < 0 ? rc : control_until(w->c, &w->until, err);
+}
+
+/* --- the store --- */
+struct jobs {
+	const char *name; /* NULL: any */
+	uint32_t n, all;
+	char job[CKPT_JOB_MAX + 8], dir[PATH_MAX], list[1024];
+};
+
+static int each_job(void *arg, const char *job, int job_fd, const char *path)
+{
+	struct jobs *j = arg;
+	size_t len = strlen(j->list);
+
+	(void)job_fd;
+	snprintf(j->list + len, sizeof j->list - len, "%s%s", j->all++ ? ", " : "", job);
+	if (j->name && strcmp(j->name, job) != 0)
+		return 0;
+	j->n++;
+	snprintf(j->job, sizeof j->job, "%s", job);
+	snprintf(j->dir, sizeof j->dir, "%s", path);
+	return 0;
+}
+
+/* The job in the store where the command stands. */
+static int store_job(struct waiting *w, struct ckpt_err *err)
+{
+	struct jobs j = { .name = w->c->value[OPT_JOB] };
+	int rc = store_jobs(w->c->ops, w->c->where, each_job, &j, err);
+
+	if (rc < 0)
+		return rc;
+	if (!j.all)
+		return ckpt_error(err, -ENOENT, "no job has written to %s", w->c->where);
+	if (!j.n)
+		return ckpt_error(err, -ENOENT, "there is no job %s in %s; there is %s", j.name,
+				  w->c->where, j.list);
+	if (j.n > 1)
+		return ckpt_error(err, -ENOTUNIQ,
+				  "%s has several jobs; say which one with --job: %s", w->c->where,
+				  j.list);
+	memcpy(w->job, j.job, sizeof w->job);
+	memcpy(w->dir, j.dir, sizeof w->dir);
+	return 0;
+}
+
+/* 1: the step is in the store; 0: not. */
+static int in_store(const struct waiting *w)
+{
+	struct store_ref ref = { .step_fd = -1 };
+	struct ckpt_err err;
+	char name[32];
+
+	if (!w->dir[0] || w->step == LATEST)
+		return 0;
+	snprintf(name, sizeof name, "step:%" PRIu64, w->step);
+	if (store_resolve(w->c->ops, w->dir, name, &ref, &err) < 0)
+		return 0;
+	(void)close(ref.step_fd);
+	return 1;
+}
+
+/* "latest" of the store as a number. */
+static int store_latest(struct waiting *w, struct ckpt_err *err)
+{
+	struct store_ref ref = { .step_fd = -1 };
+	const char *name;
+	int rc = store_resolve(w->c->ops, w->dir, "latest", &ref, err);
+
+	if (rc < 0)
+		return rc;
+	(void)close(ref.step_fd);
+	name = strrchr(ref.path, '/');
+	name = name ? name + 1 : ref.path;
+	if (strncmp(name, "step-", 5) != 0)
+		return ckpt_error(err, -ENOENT, "%s has no committed step", w->dir);
+	w->step = strtoull(name + 5, NULL, 10);
+	return 0;
+}
+
+/* --- the daemon --- */
+static bool has_come(uint32_t state, uint32_t want)
+{
+	switch (state) {
+	case WIRE_STAGED:
+	case WIRE_QUEUED:
+	case WIRE_WRITING:
+		return want == WIRE_STAGED;
+	case WIRE_PERSISTED:
+		return want != WIRE_COMMITTED;
+	case WIRE_COMMITTED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool lost(const struct wire_report_step *s)
+{
+	return s->state == WIRE_TORN || s->state == WIRE_SKIPPED || s->state == WIRE_FAILED;
+}
+
+/* May it be meant by "latest"? What is only held in memory never comes to disk. */
+static bool may_come(const struct wire_report_step *s, uint32_t want)
+{
+	return !lost(s) &&
+	       (want == WIRE_STAGED || s->state >= WIRE_QUEUED || s->flags & WIRE_TO_WRITE);
+}
+
+/* The record that counts: of the newest generation, and what was taken rather than skipped. */
+static const struct wire_report_step *step_find(const struct waiting *w, uint32_t job)
+{
+	const struct wire_report *r = &w->k.report;
+	const struct wire_report_step *best = NULL;
+
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+
+		if (s->job == job &&
+		    (w->step == LATEST ? may_come(s, w->want) : s->step == w->step) &&
+		    (!best || s->generation > best->generation ||
+		     (s->generation == best->generation && best->state == WIRE_SKIPPED)))
+			best = s;
+	}
+	return best;
+}
+
+/* 1: reached; 0: not yet; -EUCLEAN: never. */
+static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
+{
+	const struct wire_report *r = &w->k.report;
+	const struct wire_report_job *j = &r->job[job];
+	const struct wire_report_step *s = step_find(w, job);
+
+	if (s && has_come(s->state, w->want))
+		return 1;
+	if (in_store(w))
+		return 1;
+	if (s && s->state == WIRE_SKIPPED)
+		return ckpt_error(err, -EUCLEAN,
+				  "step %" PRIu64 " of %s was skipped: every slot was in use",
+				  w->step, j->name);
+	if (s && s->state == WIRE_TORN)
+		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s came to nothing: %s",
+				  w->step, j->name, s->text);
+	if (s && s->state == WIRE_FAILED)
+		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s could not be written: %s",
+				  w->step, j->name, s->text);
+	if (s && !(s->flags & WIRE_HELD))
+		return ckpt_error(
+			err, -EUCLEAN,
+			"step %" PRIu64
+			" of %s was only held in memory, and a newer one took its place: persist_every did not ask for it",
+			w->step, j->name);
+	if (!s && j->newest > w->step + 1)
+		return ckpt_error(err, -EUCLEAN,
+				  "step %" PRIu64
+				  " of %s was not kept: the job is at step %" PRIu64,
+				  w->step, j->name, j->newest - 1);
+	return 0;
+}
+
+/* "latest" becomes the newest step that the daemon knows and that may come there. */
+static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
+{
+	const struct wire_report_step *s = step_find(w, job);
+
+	if (s)
+		w->step = s->step;
+	return s ? 0 : store_latest(w, err);
+}
+
+/* A look through the daemon. 1, 0, -EUCLEAN as judge; -ENOENT: it does not know the job. */
+static int look_daemon(struct waiting *w, struct ckpt_err *err)
+{
+	const struct wire_report_job *j;
+	uint32_t job;
+	int rc = 0;
+
+	if (w->k.sock < 0)
+		rc = control_open(&w->k, w->c, err);
+	if (rc == 0)
+		rc = control_report(&w->k, err);
+	if (rc < 0) {
+		control_close(&w->k);
+		return rc;
+	}
+	rc = control_job(&w->k, w->known[0] ? w->known : w->c->value[OPT_JOB], &job, err);
+	if (rc < 0)
+		return rc;
+	j = &w->k.report.job[job];
+	memcpy(w->job, j->name, sizeof w->job);
+	if (j->store[0]) {
+		snprintf(w->known, sizeof w->known, "%s/%s", j->store, j->name);
+		memcpy(w->dir, w->known, sizeof w->dir);
+	}
+	if (w->step == LATEST)
+		rc = daemon_latest(w, job, err);
+	return rc < 0 ? rc : judge(w, job, err);
+}
+
+static int look_store(struct waiting *w, struct ckpt_err *err)
+{
+	int rc = w->known[0] ? 0 : store_job(w, err);
+
+	if (rc == 0 && w->step == LATEST)
+		rc = store_latest(w, err);
+	return rc < 0 ? rc : in_store(w);
+}
+
+/* May the state still come without a word from the daemon? why: what the daemon, or its absence, said. */
+static int look_without(struct waiting *w, int why, struct ckpt_err *err)
+{
+	struct ckpt_err told = *err;
+	int rc = look_store(w, err);
+
+	if (rc)
+		return rc;
+	if (why == -ENOENT)
+		return 0; /* it may attach yet */
+	if (w->want != WIRE_COMMITTED || !w->until) {
+		*err = told;
+		return why;
+	}
+	return 0; /* whoever writes the store may be on another host */
+}
+
+static int look(struct waiting *w, struct ckpt_err *err)
+{
+	int rc = look_daemon(w, err);
+
+	/* No daemon, a silent one, or none that serves the job. */
+	if (rc == -ENOENT || rc == -ECONNREFUSED || rc == -ECONNRESET)
+		return look_without(w, rc, err);
+	return rc;
+}
+
+static int wait_for(struct waiting *w, struct ckpt_err *err)
+{
+	uint64_t pause = LOOK_MIN_NS;
+	int rc;
+
+	while ((rc = look(w, err)) == 0) {
+		uint64_t now = now_ns();
+
+		if (cli_stopped())
+			return ckpt_error(err, -ECANCELED, "interrupted");
+		if (w->until && now >= w->until)
+			return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " of %s is not %s yet",
+					  w->step, w->job, w->state);
+		control_pause(w->until ? MIN(pause, w->until - now) : pause);
+		pause = MIN(pause + pause / 8, LOOK_MAX_NS);
+	}
+	return rc;
+}
+
+static void tell(const struct waiting *w)
+{
+	struct cli *c = w->c;
+	uint64_t ns = now_ns() - w->began_ns;
+	char span[HUMAN_BYTES];
+
+	output_begin(c->o, "ckptd.wait/1");
+	output_put(c->o, &col_job, cell_text(w->job));
+	output_put(c->o, &col_step, cell_of(CELL_NUMBER, w->step));
+	output_put(c->o, &col_state, cell_text(w->state));
+	output_put(c->o, &col_waited, cell_real((double)ns / (double)NS_PER_S));
+	if (ns < NS_PER_S)
+		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s.", w->step, w->job, w->state);
+	else
+		cli_say(c, STYLE_PLAIN, "Step %" PRIu64 " of %s is %s, after %s.", w->step, w->job,
+			w->state, human_span(ns, span));
+	output_end(c->o);
+}
+
+static int run(struct cli *c)
+{
+	struct waiting w = { .c = c, .k = { .c = c, .sock = -1 }, .began_ns = now_ns() };
+	struct ckpt_err err = { 0 };
+	int rc = arguments(&w, &err), code = CLI_OK;
+
+	if (rc < 0)
+		return cli_fail(c, rc, &err, "ckptctl wait latest --timeout 5m");
+	rc = wait_for(&w, &err);
+	if (rc > 0)
+		tell(&w);
+	else if (rc == -EUCLEAN || rc == -ENOENT)
+		code = cli_fail(c, rc, &err, "ckptctl ls --all shows what there is");
+	else if (rc == -ETIMEDOUT)
+		code = cli_fail(c, rc, &err, "ckptctl status");
+	else
+		code = control_fail(&w.k, rc, &err);
+	control_close(&w.k);
+	return code;
+}
+
+const struct cli_verb verb_wait = {
+	.name = "wait",
+	.help = "wait until a step is staged, persisted or committed",
+	.synopsis = (const char *const[]){ "STEP|latest [--state STATE] [--timeout TIME]", NULL },
+	.about =
+		"Comes back when the step has reached the state: staged (copied out of the trainer's "
+		"hands), persisted (its parts are durable) or committed (it can be restored), which "
+		"is the default. latest is the newest step that is on its way there, or there, when "
+		"the command begins. "
+		"It ends at once with 5 when the step can no more come there: skipped, torn, failed, "
+		"or replaced in memory by a newer one. Without a daemon, committed is looked for in "
+		"the store (-C), until --timeout.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl wait latest --timeout 5m", "before a node is given back" },
+			{ "ckptctl wait 12000 --state staged", "the trainer may go on by then" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_STATE, "staged, persisted or committed (the default)" },
+			{ OPT_TIMEOUT, "give up after this time (30s, 5m, 2h); default: never" },
+			{ OPT_JOB,
+			  "the job, as NAME or STORE/NAME; needed when there are several" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 the step is there; 2 several jobs; 5 it can never come there; 10 no such job or "
+		"store; 14 no daemon, and the store does not have it; 15 timed out.",
+	.args = (const enum cli_arg[]){ ARG_STEP, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0
+// control.c - connections that look and give orders: STATUS, TRIGGER, DRAIN, FORGET of
+// client/wire.h. Called by session and loop; snap tells it when a step is over.
+// Invariant: no request waits, touches a file system, or costs more than a look at every rank;
+// whoever asks all the time gets the same report again.
+#include "daemon/state.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+#define CONTROLS_MAX 64u	    /* connections */
+#define SILENCE_NS (120 * NS_PER_S) /* after which one is closed */
+#define REPORT_NS (20 * NS_PER_MS)  /* that a report may be old */
+
+bool daemon_attended(const struct daemon *d)
+{
+	for (const struct session *s = d->sessions; s; s = s->next)
+		if (!s->control)
+			return true;
+	return false;
+}
+
+/* --- the report --- */
+struct report {
+	struct wire_report_head *head;
+	struct wire_report_job *job;
+	struct wire_report_rank *rank;
+	struct wire_report_step *step;
+};
+
+static uint32_t job_steps(const struct job *j)
+{
+	uint32_t n = MIN(j->npast, (uint32_t)PAST_MAX) + MIN(j->nskipped, (uint32_t)PAST_MAX);
+
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		n++;
+	return n;
+}
+
+/* How many of each fit; cut: not all do. */
+static struct wire_report_head report_size(const struct daemon *d)
+{
+	struct wire_report_head h = { .magic = WIRE_MAGIC };
+
+	for (const struct job *j = d->jobs; j; j = j->next) {
+		uint32_t ranks = j->launch ? j->launch->world : 0, steps = job_steps(j);
+
+		if (h.njob == WIRE_REPORT_JOBS_MAX || ranks > WIRE_REPORT_RANKS_MAX - h.nrank ||
+		    steps > WIRE_REPORT_STEPS_MAX - h.nstep) {
+			h.cut = 1;
+			break;
+		}
+		h.njob++;
+		h.nrank += ranks;
+		h.nstep += steps;
+	}
+	return h;
+}
+
+static void put_rank(struct wire_report_rank *to, uint32_t job, const struct member *m,
+		     uint64_t now)
+{
+	const struct shared_rank *p = m->page;
+	uint64_t marks = p ? atomic_load_explicit(&p->marks, memory_order_acquire) : 0, since;
+	struct shared_record rec;
+	enum snap_state state;
+	uint64_t seq;
+
+	*to = (struct wire_report_rank){ .job = job,
+					 .rank = m->rank,
+					 .state = m->session ? WIRE_ATTACHED
+						  : m->lost  ? WIRE_DIED
+						  : m->left  ? WIRE_DETACHED
+							     : WIRE_ABSENT,
+					 .pid = m->session ? (uint32_t)m->session->pid : 0,
+					 .marks = marks };
+	if (!p)
+		return;
+	if (marks && shared_snap_read(&p->snap[marks % SHARED_SNAPS], &seq, &state, &rec) == 0)
+		to->newest = rec.step + 1;
+	to->copy_bytes = atomic_load_explicit(&p->copy_bytes, memory_order_relaxed);
+	to->copy_ns = atomic_load_explicit(&p->copy_ns, memory_order_relaxed);
+	to->stall_sum_ns = atomic_load_explicit(&p->stall_sum_ns, memory_order_relaxed);
+	to->stall_max_ns = atomic_load_explicit(&p->stall_max_ns, memory_order_relaxed);
+	to->stall_last_ns = atomic_load_explicit(&p->stall_last_ns, memory_order_relaxed);
+	since = atomic_load_explicit(&p->stall_since_ns, memory_order_relaxed);
+	to->measured_ns = since ? elapsed_ns(since, now) : 0;
+}
+
+static void put_memory(const struct job *j, struct wire_report_job *to)
+{
+	const struct launch *l = j->launch;
+
+	for (uint32_t r = 0; l && r < l->world; r++) {
+		to->mapped += l->member[r].seg_bytes;
+		for (uint32_t i = 0; i < l->nslot; i++)
+			to->held += l->member[r].slot[i] ? l->member[r].slot[i]->bytes : 0;
+	}
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		for (uint32_t r = 0; r < s->world; r++) {
+			const struct slotmem *now = s->launch == l && s->slot < l->nslot
+							    ? l->member[r].slot[s->slot]
+							    : NULL;
+			const struct slotmem *mem = s->rank[r].mem ? s->rank[r].mem : now;
+
+			to->used += mem ? mem->bytes : 0;
+			to->held += mem && mem != now ? mem->bytes : 0;
+		}
+	to->used = MIN(to->used, to->held);
+}
+
+static void put_job(const struct job *j, struct wire_report_job *to)
+{
+	static const uint32_t state[] = { [LAUNCH_FORMING] = WIRE_FORMING,
+					  [LAUNCH_READY] = WIRE_READY,
+					  [LAUNCH_ENDED] = WIRE_ENDED };
+	const struct tally *t = &j->tally;
+	const struct launch *l = j->launch;
+	char link[64];
+	ssize_t n = -1;
+
+	*to = (struct wire_report_job){
+		.id = j->id,
+		.taken = t->taken,
+		.skipped = t->skipped,
+		.torn = t->torn,
+		.staged = t->staged,
+		.persisted = t->persisted,
+		.committed = t->committed,
+		.failed = t->failed,
+		.last_committed = t->last_committed,
+		.last_committed_wall_ns = t->last_committed_wall_ns,
+		.last_commit_ns = t->last_commit_ns,
+		.newest = t->newest,
+		.triggers = j->triggers,
+		.trigger_waits = j->trigger != 0,
+		.error_wall_ns = t->error_wall_ns,
+		.error_step = t->error_step,
+	};
+	snprintf(to->name, sizeof to->name, "%s", j->name);
+	snprintf(to->error, sizeof to->error, "%s", t->error);
+	if (j->store) {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", j->store->root_fd);
+		n = readlink(link, to->store, sizeof to->store);
+	}
+	/* what fills the buffer may be cut */
+	to->store[n > 0 && (size_t)n < sizeof to->store ? n : 0] = 0;
+	if (l) {
+		to->generation = l->generation;
+		to->launch = state[l->state];
+		to->world = l->world;
+		to->nslot = l->nslot;
+		to->lost = l->nlost;
+		for (uint32_t r = 0; r < l->world; r++)
+			to->attached += l->member[r].session != NULL;
+	}
+	put_memory(j, to);
+}
+
+static void put_past(const struct past *p, uint32_t job, struct wire_report_step *to)
+{
+	*to = (struct wire_report_step){ .job = job,
+					 .state = p->state,
+					 .code = p->code,
+					 .step = p->step,
+					 .generation = p->generation,
+					 .trigger = p->trigger,
+					 .mark_ns = p->mark_ns,
+					 .staged_ns = p->phase_ns[0],
+					 .persisted_ns = p->phase_ns[1],
+					 .committed_ns = p->phase_ns[2] };
+	snprintf(to->text, sizeof to->text, "%s", p->text);
+}
+
+static const struct snap *snap_of(const struct job *j, uint64_t step, uint64_t generation)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->step_known && s->step == step && s->launch->generation == generation)
+			return s;
+	return NULL;
+}
+
+static const struct past *past_find(const struct job *j, const struct snap *s)
+{
+	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
+		if (j->past[i].step == s->step && j->past[i].generation == s->launch->generation)
+			return &j->past[i];
+	return NULL;
+}
+
+static void put_snap(const struct job *j, const struct snap *s, uint32_t job, uint64_t now,
+		     struct wire_report_step *to)
+{
+	const struct past *p = past_find(j, s),
+			  own = { .step = s->step,
+				  .generation = s->launch->generation,
+				  .mark_ns = s->mark_ns,
+				  .state = s->committed ? WIRE_COMMITTED : WIRE_STAGED };
+
+	put_past(p ? p : &own, job, to);
+	to->trigger = MAX(to->trigger, s->trigger);
+	if (s->dropped)
+		return;
+	to->flags = WIRE_HELD;
+	to->total = s->total;
+	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), s->total);
+	switch (s->phase) {
+	case PHASE_COLLECTING:
+		to->state = WIRE_MARKED;
+		to->flags |= s->flags & TICKET_PERSIST ? WIRE_TO_WRITE : 0;
+		break;
+	case PHASE_STAGED:
+		to->flags |=
+			s->flags && !s->committed && to->state != WIRE_FAILED ? WIRE_TO_WRITE : 0;
+		break;
+	case PHASE_QUEUED:
+		to->state = WIRE_QUEUED;
+		to->flags |= WIRE_TO_WRITE;
+		break;
+	case PHASE_WRITING:
+		to->state = s->parked ? WIRE_PERSISTED : WIRE_WRITING;
+		to->writing_ns = elapsed_ns(s->write_ns, now);
+		to->flags |= WIRE_TO_WRITE;
+		break;
+	}
+}
+
+static int by_mark(const void *a, const void *b)
+{
+	const struct wire_report_step *x = a, *y = b;
+
+	return x->mark_ns < y->mark_ns ? 1 : x->mark_ns > y->mark_ns ? -1 : 0;
+}
+
+/* Returns how many. */
+static uint32_t put_steps(const struct job *j, uint32_t job, uint64_t now,
+			  struct wire_report_step *to)
+{
+	uint32_t n = 0;
+
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->step_known)
+			put_snap(j, s, job, now, &to[n++]);
+	for (uint32_t i = 0; i < MIN(j->npast, (uint32_t)PAST_MAX); i++)
+		if (!snap_of(j, j->past[i].step, j->past[i].generation))
+			put_past(&j->past[i], job, &to[n++]);
+	for (uint32_t i = 0; i < MIN(j->nskipped, (uint32_t)PAST_MAX); i++)
+		put_past(&j->skipped[i], job, &to[n++]);
+	qsort(to, n, sizeof *to, by_mark);
+	return n;
+}
+
+static int report_make(struct daemon *d, struct ckpt_err *err)
+{
+	struct wire_report_head h = report_size(d);
+	uint64_t now = now_ns();
+	cleanup_free void *p = calloc(1, wire_report_bytes(h.njob, h.nrank, h.nstep));
+	struct report r = { .head = p };
+	const struct job *j = d->jobs;
+	int fd, rc;
+
+	if (!p)
+		return ckpt_error(err, -ENOMEM, "no memory for a report");
+	r.job = (struct wire_report_job *)(r.head + 1);
+	r.rank = (struct wire_report_rank *)(r.job + h.njob);
+	r.step = (struct wire_report_step *)(r.rank + h.nrank);
+	h.nstep = 0;
+	for (uint32_t i = 0; i < h.njob; i++, j = j->next) {
+		put_job(j, &r.job[i]);
+		for (uint32_t k = 0; j->launch && k < j->launch->world; k++)
+			put_rank(r.rank++, i, &j->launch->member[k], now);
+		h.nstep += put_steps(j, i, now, r.step + h.nstep);
+	}
+	h.now_ns = now;
+	h.wall_ns = wall_ns();
+	h.began_ns = d->began_ns;
+	h.pid = (uint32_t)getpid();
+	h.draining = d->drain_until != 0;
+	for (const struct session *s = d->sessions; s; s = s->next)
+		h.sessions += s->member && s->member->session == s;
+	snprintf(h.version, sizeof h.version, "%s", ckptd_version);
+	*r.head = h;
+	d->report_bytes = wire_report_bytes(h.njob, h.nrank, h.nstep);
+	rc = wire_memfd_of("ckptd-report", p, d->report_bytes, &fd, err);
+	if (rc < 0)
+		return rc;
+	if (d->report_fd >= 0)
+		(void)close(d->report_fd);
+	d->report_fd = fd;
+	d->report_ns = now;
+	return 0;
+}
+
+/* What a request has changed is seen by the next one. */
+static void report_forget(struct daemon *d)
+{
+	d->report_ns = 0;
+}
+
+static void on_status(struct session *s)
+{
+	struct daemon *d = s->d;
+	struct wire_status_is w = { 0 };
+	struct ckpt_err err = { 0 };
+
+	if ((d->report_fd < 0 || elapsed_ns(d->report_ns, now_ns()) > REPORT_NS) &&
+	    report_make(d, &err) < 0) {
+		session_refuse(s, err.code, err.msg);
+		return;
+	}
+	w.bytes = d->report_bytes;
+	session_reply(s, &w, WIRE_STATUS_IS, sizeof w, &d->report_fd, 1);
+}
+
+/* --- orders --- */
+static struct job *job_find(struct session *s, uint64_t id)
+{
+	for (struct job *j = s->d->jobs; j; j = j->next)
+		if (j->id == id)
+			return j;
+	session_refuse(s, -ENOENT, "there is no such job any more");
+	return NULL;
+}
+
+static bool job_live(const struct job *j)
+{
+	for (uint32_t r = 0; j->launch && r < j->launch->world; r++)
+		if (j->launch->member[r].session)
+			return true;
+	return false;
+}
+
+static void on_trigger(struct session *s, const struct wire_trigger *m)
+{
+	struct job *j = job_find(s, m->job);
+	struct wire_triggered w = { 0 };
+	char text[192];
+
+	if (!j)
+		return;
+	if (s->d->drain_until) {
+		session_refuse(s, -EBUSY, "ckptd is stopping: no step is taken any more");
+	} else if (!job_live(j)) {
+		snprintf(text, sizeof text, "no rank of job %s is attached: nobody marks a step",
+			 j->name);
+		session_refuse(s, -ENOENT, text);
+	} else {
+		launch_ring(j->launch); /* what was marked before is not the next one */
+		job_settle(j);
+		w.number = ++j->triggers;
+		w.after = j->tally.newest;
+		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
+		log_line(&s->d->opts.log, LOG_NOTICE,
+			 "control: job %s: process %d wants the next step written", j->name,
+			 (int)s->pid);
+		session_reply(s, &w, WIRE_TRIGGERED, sizeof w, NULL, 0);
+	}
+}
+
+static void on_drain(struct session *s)
+{
+	struct daemon *d = s->d;
+	uint64_t number;
+
+	if (!s->draining)
+		s->draining = calloc(1, sizeof *s->draining);
+	if (!s->draining) {
+		session_refuse(s, -ENOMEM, "no memory for a drain");
+		return;
+	}
+	number = ++d->drains;
+	*s->draining = (struct draining){ .number = number, .seq = s->seq };
+	d->ndraining++;
+	for (struct job *j = d->jobs; j; j = j->next)
+		job_flush(j, number);
+	control_look(d);
+}
+
+void control_over(struct snap *s, int rc, const char *text)
+{
+	uint64_t number = TAKE(s->drain);
+
+	for (struct session *c = s->job->d->sessions; c && number; c = c->next) {
+		struct draining *x = c->draining;
+		size_t len;
+
+		if (!x || x->number < number)
+			continue;
+		if (rc == 0) {
+			x->written++;
+			continue;
+		}
+		x->failed++;
+		x->code = x->code ? x->code : rc;
+		len = strlen(x->text);
+		snprintf(x->text + len, sizeof x->text - len, "%sjob %s step %" PRIu64 ": %s",
+			 len ? "\n" : "", s->job->name, s->step, text);
+	}
+}
+
+/* Is a step under way that a DRAIN of this number or an older one waits for? */
+static bool still_draining(const struct daemon *d, uint64_t number)
+{
+	for (const struct job *j = d->jobs; j; j = j->next)
+		for (const struct snap *s = j->snaps; s; s = s->next)
+			if (s->drain && s->drain <= number)
+				return true;
+	return false;
+}
+
+void control_look(struct daemon *d)
+{
+	for (struct session *s = d->sessions; s; s = s->next) {
+		struct draining *x = s->draining;
+		struct wire_drained w = { 0 };
+
+		if (!x || !x->number || still_draining(d, x->number))
+			continue;
+		w.written = x->written;
+		w.failed = x->failed;
+		w.code = x->code;
+		memcpy(w.text, x->text, sizeof w.text);
+		s->seq = x->seq;
+		s->asked_ns = now_ns();
+		x->number = 0;
+		d->ndraining--;
+		session_reply(s, &w, WIRE_DRAINED, sizeof w, NULL, 0);
+	}
+}
+
+/* Why a job's memory cannot be given back; false: it can. */
+static bool forget_refused(const struct job *j, bool all, char *text, size_t bytes)
+{
+	if (j->claiming || job_live(j)) {
+		snprintf(text, bytes, "ranks of job %s are attached: its memory is in use",
+			 j->name);
+		return true;
+	}
+	for (const struct snap *s = j->snaps; s; s = s->next) {
+		if (s->phase == PHASE_WRITING || s->tasks) {
+			snprintf(text, bytes, "step %" PRIu64 " of job %s is being %s", s->step,
+				 j->name, s->tasks ? "copied" : "written");
+			return true;
+		}
+		if (!s->committed && !s->dropped && s->phase != PHASE_COLLECTING && !all) {
+			snprintf(text, bytes,
+				 "step %" PRIu64 " of job %s is in memory and not on disk%s",
+				 s->step, j->name,
+				 s->phase == PHASE_QUEUED ? " yet: it is about to be written" : "");
+			return true;
+		}
+	}
+	return false;
+}
+
+static void on_forget(struct session *s, const struct wire_forget *m)
+{
+	struct job *j = job_find(s, m->job);
+	struct wire_report_job now = { 0 };
+	struct wire_forgotten w = { 0 };
+	char text[256];
+
+	if (!j)
+		return;
+	if (forget_refused(j, m->flags & WIRE_ALL, text, sizeof text)) {
+		session_refuse(s, -EBUSY, text);
+		return;
+	}
+	put_memory(j, &now);
+	w.bytes = now.held;
+	for (struct snap *x = j->snaps, *next; x; x = next) {
+		next = x->next;
+		w.steps++;
+		w.lost += !x->committed && !x->dropped && x->phase != PHASE_COLLECTING;
+		snap_release(x);
+	}
+	log_line(&s->d->opts.log, LOG_NOTICE,
+		 "control: job %s forgotten for process %d: %" PRIu64
+		 " MiB, %u steps, %u not on disk",
+		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
+	if (!j->launch || j->launch->refs == 1)
+		job_free(j);
+	session_reply(s, &w, WIRE_FORGOTTEN, sizeof w, NULL, 0);
+}
+
+/* --- connections --- */
+static void on_control(struct session *s)
+{
+	if (s->state != SESSION_NEW) {
+		session_refuse(s, -EPROTO, "attached already");
+	} else if (s->d->ncontrol >= CONTROLS_MAX) {
+		session_refuse(s, -EAGAIN, "64 commands are connected to ckptd already: try again");
+		session_end(s);
+	} else {
+		s->state = SESSION_CONTROL;
+		s->control = true;
+		s->d->ncontrol++;
+		s->closed_ns = 0;
+		s->asked_ns = now_ns();
+		session_ok(s);
+	}
+}
+
+void control_request(struct session *s, const void *msg)
+{
+	enum wire_type type = (enum wire_type)((const struct wire_head *)msg)->type;
+
+	if (type == WIRE_CONTROL) {
+		on_control(s);
+		return;
+	}
+	if (s->state != SESSION_CONTROL) {
+		session_refuse(s, -EPROTO, "not a control connection");
+		return;
+	}
+	if (s->draining && s->draining->number) {
+		session_refuse(s, -EPROTO, "the drain before is not answered yet");
+		return;
+	}
+	s->asked_ns = now_ns();
+	if (type == WIRE_STATUS) {
+		on_status(s);
+		return;
+	}
+	report_forget(s->d);
+	if (type == WIRE_TRIGGER)
+		on_trigger(s, msg);
+	else if (type == WIRE_DRAIN)
+		on_drain(s);
+	else
+		on_forget(s, msg);
+}
+
+void control_tick(struct session *s, uint64_t now)
+{
+	if (!(s->draining && s->draining->number) && elapsed_ns(s->asked_ns, now) > SILENCE_NS)
+		session_end(s);
+}
+
+void control_gone(struct session *s)
+{
+	if (s->draining && s->draining->number)
+		s->d->ndraining--;
+	free(TAKE(s->draining));
+	s->d->ncontrol -= s->control;
+}
