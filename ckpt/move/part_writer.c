@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * part_writer.c - see part_writer.h. Called by move_write_part and by the converter. Invariant: the
+ * sums in the file describe the bytes that were handed to the disk; everything that no chunk stores
+ * is zero; every length and offset is a multiple of 4 KiB, so that O_DIRECT takes all of it.
+ */
+#include "ckpt/move/part_writer.h"
+#include "ckpt/base/util.h"
+#include "ckpt/move/pace.h"
+#include "ckpt/move/place_pieces.h"
+#include <sys/mman.h>
+
+#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+#define HUGE_PAGE (2u << 20)
+/* Of a chunk: what stays in the nearest cache from the first sum to the next. */
+#define SUM_BYTES (64u << 10)
+
+struct flight {
+	struct io_req req;
+	uint8_t *buffer; /* goes back when the write is done; NULL: the caller's memory */
+};
+
+struct part_io {
+	const struct io_ops *ops;
+	struct io_queue *queue;
+	struct flight flight[MOVE_DEPTH];
+	struct flight *idle[MOVE_DEPTH];
+	uint32_t nidle;
+	uint8_t *mem;
+	size_t mem_bytes;
+	uint8_t **buffer; /* [nbuffer] those that nobody has */
+	uint32_t nbuffer;
+	struct pace pace;
+	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
+};
+
+struct part_writer {
+	struct part_io *io;
+	int fd;
+	struct table *t;
+	const struct native_info *info;
+	uint32_t rank;
+	struct place_pieces pieces;
+	struct chunk *chunk; /* [nchunk] */
+	uint64_t nchunk, data_end;
+	uint64_t next;	 /* the chunk that is expected: no hole, or nchunk */
+	uint8_t *buffer; /* of chunk `next` where it has begun; NULL */
+	uint32_t fill;	 /* bytes in it */
+	struct {
+		const uint8_t *p;
+		uint64_t off, len;
+	} run; /* whole pages of the caller's memory that are next to be written */
+};
+
+/* --- writes under way --- */
+
+static int failed(const struct part_io *io, struct ckpt_err *err)
+{
+	if (err)
+		*err = io->fail;
+	return io->fail.code;
+}
+
+static int write_failed(struct part_io *io, int code, uint64_t len, uint64_t off)
+{
+	if (io->fail.code)
+		return io->fail.code;
+	return ckpt_error_errno(&io->fail, -code,
+				"cannot write %llu bytes at offset %llu of a part",
+				(unsigned long long)len, (unsigned long long)off);
+}
+
+static void reap(struct part_io *io)
+{
+	struct io_req *r = io_reap(io->queue);
+	struct flight *f = r->user;
+
+	if (f->buffer)
+		io->buffer[io->nbuffer++] = TAKE(f->buffer);
+	io->idle[io->nidle++] = f;
+	if (r->res < 0)
+		write_failed(io, (int)r->res, r->len, r->off);
+	else if (!io->fail.code && pace_add(&io->pace, r->len) < 0)
+		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
+}
+
+/* buffer: of which p is the beginning; NULL: p stays as it is until part_io_drain. */
+static int submit(struct part_io *io, int fd, const void *p, uint8_t *buffer, uint64_t len,
+		  uint64_t off)
+{
+	struct flight *f;
+	int e;
+
+	if (!io->nidle)
+		reap(io);
+	f = io->idle[--io->nidle];
+	f->buffer = buffer;
+	f->req = (struct io_req){
+		.fd = fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
+	};
+	e = io_submit(io->queue, &f->req);
+	assert(e == 0); /* there are as many requests as the queue is deep */
+	return io->fail.code;
+}
+
+static uint8_t *buffer_take(struct part_io *io)
+{
+	while (!io->nbuffer) {
+		assert(io_in_flight(io->queue)); /* there are more buffers than writers */
+		reap(io);
+	}
+	return io->buffer[--io->nbuffer];
+}
+
+int part_io_drain(struct part_io *io, struct ckpt_err *err)
+{
+	while (io_in_flight(io->queue))
+		reap(io);
+	if (!io->fail.code && pace_end(&io->pace) < 0)
+		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
+	return io->fail.code ? failed(io, err) : 0;
+}
+
+static int buffers_make(struct part_io *io, uint32_t n)
+{
+	io->buffer = calloc((size_t)n + 1, sizeof *io->buffer);
+	io->mem_bytes = align_up((size_t)n * PART_BUFFER, HUGE_PAGE);
+	io->mem = mmap(NULL, io->mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		       0);
+	if (io->mem == MAP_FAILED)
+		io->mem = NULL;
+	if (!io->mem || !io->buffer)
+		return -ENOMEM;
+	(void)madvise(io->mem, io->mem_bytes, MADV_HUGEPAGE);
+	while (io->nbuffer < n) {
+		io->buffer[io->nbuffer] = io->mem + (size_t)io->nbuffer * PART_BUFFER;
+		io->nbuffer++;
+	}
+	return 0;
+}
+
+int part_io_open(const struct io_ops *ops, enum io_engine engine, uint32_t nbuffer,
+		 move_tick_fn *tick, void *arg, struct part_io **ret, struct ckpt_err *err)
+{
+	struct part_io *io = calloc(1, sizeof *io);
+	int e;
+
+	*ret = NULL;
+	if (!io || buffers_make(io, nbuffer) < 0) {
+		part_io_close(io);
+		return ckpt_error(err, -ENOMEM, "out of memory for %u write buffers of %u MiB",
+				  nbuffer, PART_BUFFER >> 20);
+	}
+	io->ops = ops;
+	io->pace = (struct pace){ .tick = tick, .arg = arg };
+	for (; io->nidle < MOVE_DEPTH; io->nidle++)
+		io->idle[io->nidle] = &io->flight[io->nidle];
+	e = io_queue_open(ops, engine, MOVE_DEPTH, &io->queue, err);
+	if (e < 0) {
+		part_io_close(io);
+		return e;
+	}
+	*ret = io;
+	return 0;
+}
+
+void part_io_close(struct part_io *io)
+{
+	if (!io)
+		return;
+	io_queue_close(io->queue);
+	if (io->mem)
+		munmap(io->mem, io->mem_bytes);
+	free(io->buffer);
+	free(io);
+}
+
+/* --- sums --- */
+
+static void chunk_sum(struct part_writer *w, uint64_t i, const uint8_t *p)
+{
+	uint32_t first = place_pieces_from(&w->pieces, 0, i << NATIVE_CHUNK_LOG2);
+	uint64_t lo = i << NATIVE_CHUNK_LOG2;
+	struct chunk *c = &w->chunk[i];
+
+	c->raw_hash = hash128(p, c->raw_len);
+	c->stored_crc = 0;
+	for (uint64_t at = 0, n; at < c->raw_len; at += n) {
+		n = MIN(c->raw_len - at, SUM_BYTES);
+		c->stored_crc = crc32c(c->stored_crc, p + at, n);
+		for (uint32_t k = first; k < w->t->npiece; k++) {
+			struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
+
+			if (x->off >= lo + at + n)
+				break;
+			x->fp += piece_fingerprint_window(w->t, x, p + at, lo + at, lo + at + n);
+		}
+	}
+}
+
+/* --- data --- */
+
+static void next_chunk(struct part_writer *w)
+{
+	do
+		w->next++;
+	while (w->next < w->nchunk && !w->chunk[w->next].raw_len);
+}
+
+static int run_submit(struct part_writer *w)
+{
+	uint64_t len = TAKE(w->run.len);
+
+	return len ? submit(w->io, w->fd, w->run.p, NULL, len, w->run.off) : w->io->fail.code;
+}
+
+/* A whole chunk that lies on a page: its pages as they are, the rest of the last one with zeros. */
+static int chunk_direct(struct part_writer *w, const uint8_t *p)
+{
+	const struct chunk *c = &w->chunk[w->next];
+	uint64_t cut = c->raw_len % NATIVE_ALIGN, whole = c->raw_len - cut;
+	uint8_t *page;
+	int e = 0;
+
+	chunk_sum(w, w->next, p);
+	if (w->run.len && (w->run.p + w->run.len != p || w->run.off + w->run.len != c->off ||
+			   w->run.len + whole > MOVE_BLOCK))
+		e = run_submit(w);
+	if (!w->run.len) {
+		w->run.p = p;
+		w->run.off = c->off;
+	}
+	w->run.len += whole;
+	if (cut && !e) {
+		page = buffer_take(w->io);
+		memcpy(page, p + whole, cut);
+		memset(page + cut, 0, NATIVE_ALIGN - cut);
+		e = submit(w->io, w->fd, page, page, NATIVE_ALIGN, c->off + whole);
+	}
+	next_chunk(w);
+	return e;
+}
+
+static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, uint64_t len)
+{
+	const struct chunk *c = &w->chunk[w->next];
+	uint64_t stored = align_up(c->raw_len, NATIVE_ALIGN);
+	uint8_t *b;
+
+	if (!w->buffer)
+		w->buffer = buffer_take(w->io);
+	memset(w->buffer + w->fill, 0, in - w->fill);
+	memcpy(w->buffer + in, p, len);
+	w->fill = (uint32_t)(in + len);
+	if (w->fill < c->raw_len)
+		return w->io->fail.code;
+	memset(w->buffer + w->fill, 0, stored - w->fill);
+	w->fill = 0;
+	b = TAKE(w->buffer);
+	chunk_sum(w, w->next, b);
+	next_chunk(w);
+	return submit(w->io, w->fd, b, b, stored, c->off);
+}
+
+int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
+	       struct ckpt_err *err)
+{
+	const uint8_t *from = p;
+	int e = w->io->fail.code;
+
+	while (len && !e) {
+		uint64_t in = off % CHUNK_BYTES, n;
+		const struct chunk *c = &w->chunk[w->next];
+
+		if (w->next >= w->nchunk || off >> NATIVE_CHUNK_LOG2 != w->next || in < w->fill ||
+		    in >= c->raw_len)
+			return ckpt_error(
+				err, -EINVAL,
+				"%s: %llu bytes at byte %llu of the raw space are not what "
+				"follows",
+				w->t->place[0].name, (unsigned long long)len,
+				(unsigned long long)off);
+		n = MIN(len, c->raw_len - in);
+		if (n == c->raw_len && (uintptr_t)from % NATIVE_ALIGN == 0 && !w->buffer)
+			e = chunk_direct(w, from);
+		else
+			e = chunk_buffered(w, in, from, n);
+		off += n;
+		from += n;
+		len -= n;
+	}
+	e = run_submit(w);
+	return e ? failed(w->io, err) : 0;
+}
+
+/* --- what surrounds it --- */
+
+static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uint64_t off)
+{
+	uint8_t *b = buffer_take(w->io);
+	int e = 0;
+
+	for (uint64_t at = 0, n; at < len && !e; at += n) {
+		n = MIN(len - at, PART_BUFFER);
+		memcpy(b, (const uint8_t *)p + at, n);
+		e = io_pwrite_all(w->io->ops, w->fd, b, n, off + at);
+		if (e < 0)
+			e = write_failed(w->io, e, n, off + at);
+	}
+	w->io->buffer[w->io->nbuffer++] = b;
+	return e;
+}
+
+int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ckpt_err *err)
+{
+	struct part_io *io = w->io;
+	cleanup_free void *tail = NULL;
+	uint64_t len;
+	int e;
+
+	if (w->next < w->nchunk)
+		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
+				  w->t->place[0].name, (unsigned long long)w->next);
+	e = part_io_drain(io, err);
+	if (!e)
+		e = native_part_tail(w->info, w->rank, w->t, w->chunk, w->nchunk, w->data_end,
+				     &tail, &len, &ret->root, err);
+	if (e < 0)
+		return e;
+	if (bounced_write(w, tail, len, w->data_end) < 0)
+		return failed(io, err);
+	ret->rank = w->rank;
+	ret->file_bytes = w->data_end + len;
+	ret->raw_bytes = w->t->place[0].bytes;
+	ret->table = w->t;
+	return 0;
+}
+
+/* --- to be continued --- */
+
+int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err)
+{
+	int e = part_io_drain(w->io, err);
+	uint64_t stored = align_up(w->fill, NATIVE_ALIGN);
+
+	if (e < 0)
+		return e;
+	*ret = (struct part_state){ .nchunk = w->next, .fill = w->fill, .sum = w->chunk };
+	if (!w->fill)
+		return 0;
+	ret->hash = hash128(w->buffer, w->fill);
+	memset(w->buffer + w->fill, 0, stored - w->fill);
+	e = io_pwrite_all(w->io->ops, w->fd, w->buffer, stored, w->chunk[w->next].off);
+	if (e < 0)
+		write_failed(w->io, e, stored, w->chunk[w->next].off);
+	return e < 0 ? failed(w->io, err) : 0;
+}
+
+static int state_take(struct part_writer *w, const struct part_state *s, struct ckpt_err *err)
+{
+	struct hash128 h;
+	int e;
+
+	if (s->nchunk > w->nchunk ||
+	    (s->nchunk < w->nchunk ? s->fill >= MAX(w->chunk[s->nchunk].raw_len, 1u) : s->fill))
+		return ckpt_error(err, -EBADMSG, "%s: what was saved of it is of another part",
+				  w->t->place[0].name);
+	for (uint64_t i = 0; i < s->nchunk; i++) {
+		w->chunk[i].raw_hash = s->sum[i].raw_hash;
+		w->chunk[i].stored_crc = s->sum[i].stored_crc;
+	}
+	w->next = s->nchunk;
+	w->fill = s->fill;
+	if (!s->fill)
+		return 0;
+	w->buffer = buffer_take(w->io);
+	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN),
+			 w->chunk[w->next].off);
+	h = hash128(w->buffer, s->fill);
+	if (e < 0 || memcmp(h.b, s->hash.b, sizeof h.b) != 0)
+		return ckpt_error(err, e < 0 && e != -ENODATA ? e : -EBADMSG,
+				  "%s: what was written of its chunk %llu is not there any more",
+				  w->t->place[0].name, (unsigned long long)w->next);
+	return 0;
+}
+
+static int writer_begin(struct part_writer *w, const struct part_state *from, struct ckpt_err *err)
+{
+	cleanup_free struct ck_head *head = malloc(sizeof *head);
+	int e = native_part_chunks(w->t, &w->chunk, &w->nchunk, &w->data_end, err);
+
+	if (e < 0)
+		return e;
+	for (uint32_t i = 0; i < w->t->npiece; i++) {
+		if (!piece_splits(w->t, &w->t->piece[i]))
+			return ckpt_error(
+				err, -EINVAL,
+				"piece %u of %s is not row-major on a bound of its elements", i,
+				w->t->place[0].name);
+		if (!from)
+			w->t->piece[i].fp = 0;
+	}
+	if (!head || place_pieces_make(w->t, &w->pieces) < 0)
+		return ckpt_error(err, -ENOMEM, "out of memory for the sums of a part");
+	w->next = UINT64_MAX;
+	next_chunk(w);
+	if (from)
+		e = state_take(w, from, err);
+	native_part_head(w->info, w->rank, head);
+	if (!e && bounced_write(w, head, sizeof *head, 0) < 0)
+		e = failed(w->io, err);
+	return e;
+}
+
+int part_writer_open(struct part_io *io, int fd, struct table *t, const struct native_info *info,
+		     uint32_t rank, const struct part_state *from, struct part_writer **ret,
+		     struct ckpt_err *err)
+{
+	struct part_writer *w = calloc(1, sizeof *w);
+	int e;
+
+	*ret = NULL;
+	assert(t->sealed && t->nplace == 1);
+	if (!w)
+		return ckpt_error(err, -ENOMEM, "out of memory for a part");
+	w->io = io;
+	w->fd = fd;
+	w->t = t;
+	w->info = info;
+	w->rank = rank;
+	e = io->fail.code ? failed(io, err) : writer_begin(w, from, err);
+	if (e < 0) {
+		part_writer_close(w);
+		return e;
+	}
+	*ret = w;
+	return 0;
+}
+
+void part_writer_close(struct part_writer *w)
+{
+	if (!w)
+		return;
+	if (w->buffer)
+		w->io->buffer[w->io->nbuffer++] = w->buffer;
+	place_pieces_free(&w->pieces);
+	free(w->chunk);
+	free(w);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * part_writer.h - native parts written front to back, several at a time, from bytes of their raw
+ * spaces that come in ascending order. move_write_part is one part from memory; convert is many
+ * from the windows of another checkpoint. Equal states give equal files, whichever way they came.
+ *
+ * Threads: a part_io and its writers belong to the thread that opened it.
+ */
+#ifndef CKPT_MOVE_PART_WRITER_H
+#define CKPT_MOVE_PART_WRITER_H
+#include "ckpt/move/move.h"
+
+#define PART_BUFFER (1u << NATIVE_CHUNK_LOG2) /* bytes of a buffer: a chunk */
+
+/*
+ * What writers share: a queue of MOVE_DEPTH writes and buffers for chunks that come in more than
+ * one piece. nbuffer: more than there are writers open at a time. tick is told the bytes of the
+ * data areas that have been written, and may end everything with -ECANCELED. After an error every
+ * call returns it.
+ */
+struct part_io;
+int part_io_open(const struct io_ops *ops, enum io_engine engine, uint32_t nbuffer,
+		 move_tick_fn *tick, void *arg, struct part_io **ret, struct ckpt_err *err);
+/* Nothing is under way afterwards, whatever the result: what was given to part_write may change. */
+int part_io_drain(struct part_io *io, struct ckpt_err *err);
+/* Waits for what is under way. After its writers; NULL is fine. */
+void part_io_close(struct part_io *io);
+
+/* How far a part is: enough to go on in another process, with the fingerprints of its pieces. */
+struct part_state {
+	uint64_t nchunk;	 /* entries of the chunk map that are done; holes count */
+	uint32_t fill;		 /* bytes of the next one that lie in the file */
+	struct hash128 hash;	 /* of these */
+	const struct chunk *sum; /* [nchunk]: only the sums in it count */
+};
+
+/*
+ * fd and t as move_write_part has them; t must outlive the writer and gets the fingerprints.
+ * from: NULL for a new part; else fd, which must be readable, is the same file again, t's pieces
+ * have the fingerprints that they had, and all that follows the state is written anew. -EBADMSG:
+ * the file does not hold what it says.
+ */
+struct part_writer;
+int part_writer_open(struct part_io *io, int fd, struct table *t, const struct native_info *info,
+		     uint32_t rank, const struct part_state *from, struct part_writer **ret,
+		     struct ckpt_err *err);
+/*
+ * The raw bytes [off, + len), at or behind the end of those before; bytes in between are zero. They
+ * must lie in pieces' chunks and leave none out (-EINVAL), and stay until part_io_drain. Whole
+ * chunks at p with p % 4096 == 0 are written from there without a copy.
+ */
+int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
+	       struct ckpt_err *err);
+/* Everything so far is in the file (not synced) and described; *ret lives as long as the writer,
+ * until its next call. */
+int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err);
+/* Sections and trailer, after the last byte. Fills all of *ret_part but name. */
+int part_writer_finish(struct part_writer *w, struct native_part *ret_part, struct ckpt_err *err);
+void part_writer_close(struct part_writer *w); /* NULL is fine */
+#endif
