@@ -8,7 +8,8 @@
  *	restore SOCKET STORE BYTES WORLD STEP one restore from disk
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
- *	many DIR TENSORS RANKS STEPS          a store with so much in it, without a daemon (tests/lib/many.h)
+ *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
+ *	timed COMMAND...                      run it; its wall time, and the most memory that it had, on stderr
  *
  * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
  * with the page faults of a first touch in it.
@@ -21,6 +22,9 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -331,6 +335,22 @@ static void hash(uint64_t bytes)
 	}
 }
 
+static int timed(char **argv)
+{
+	uint64_t begin = now_ns();
+	struct rusage use;
+	int status;
+	pid_t pid;
+
+	if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ))
+		die("%s cannot be run", argv[0]);
+	if (wait4(pid, &status, 0, &use) != pid)
+		die("%s is lost", argv[0]);
+	fprintf(stderr, "wall %" PRIu64 "\nrss %" PRIu64 "\n", now_ns() - begin,
+		(uint64_t)use.ru_maxrss << 10);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 static bool verb_is(const char *verb, int argc, char **argv, int n)
 {
 	return argc == 2 + n && !strcmp(argv[1], verb);
@@ -353,12 +373,14 @@ int main(int argc, char **argv)
 		restore(&o, number(argv[6]));
 	} else if (verb_is("steps", argc, argv, 3)) {
 		steps(argv[2], argv[3], number(argv[4]));
-	} else if (verb_is("many", argc, argv, 4)) {
+	} else if (verb_is("many", argc, argv, 5)) {
 		struct ckpt_err err;
 
 		if (many_write(argv[2], (uint32_t)number(argv[3]), (uint32_t)number(argv[4]),
-			       (uint32_t)number(argv[5]), &err))
+			       (uint32_t)number(argv[5]), number(argv[6]), &err))
 			die("%s", err.msg);
+	} else if (argc > 2 && !strcmp(argv[1], "timed")) {
+		return timed(argv + 2);
 	} else if (verb_is("hash", argc, argv, 1)) {
 		hash(number(argv[2]));
 	} else {

@@ -6,6 +6,7 @@
 #   BENCH_DIR=PATH   where the checkpoints go (build/bench): the disk that is measured
 #   BENCH_MIB=N      size of the state in MiB (1024)
 #   BENCH_PAIRS=N    pairs of each comparison with the disk (7)
+#   BENCH_BIG_MIB=N  size of the checkpoint that shows that memory does not grow with it (8192)
 #
 # Both sides of a ratio are measured in turn, A B, B A, A B, ...; ratio = median / median. The page cache is
 # out of the way on both sides: everything uses O_DIRECT. See tests/bench/README.md for what each row is.
@@ -14,6 +15,7 @@ cd "$(dirname "$0")/../.."
 dir=${BENCH_DIR:-build/bench}
 mib=${BENCH_MIB:-1024}
 pairs=${BENCH_PAIRS:-7}
+big_mib=${BENCH_BIG_MIB:-8192}
 snapshots=60
 steps=1000
 rest=2 # seconds of silence before each use of the disk: many disks, all of the cloud's, save up speed while idle
@@ -31,7 +33,7 @@ case $(stat -f -c %T "$dir") in
 tmpfs | ramfs) fail "$dir is memory, not a disk; name a directory on one with BENCH_DIR" ;;
 esac
 free_mib=$(df --output=avail -m "$dir" | tail -1)
-need_mib=$(((pairs + 5) * mib))
+need_mib=$(((pairs + 5) * mib + 2 * big_mib))
 [ "$free_mib" -gt "$need_mib" ] || fail "$dir has $free_mib MiB free and $need_mib are needed; BENCH_DIR names another place, BENCH_MIB a smaller state"
 memory_mib=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
 [ "$memory_mib" -gt $((6 * mib)) ] || fail "$memory_mib MiB of memory are free and $((6 * mib)) are needed; BENCH_MIB sets a smaller state"
@@ -123,13 +125,14 @@ speed() { calc "$(median "$1") / 1e9"; } # samples in bytes/s
 
 # ---- fio: bytes/s of one job file ----
 
-fio_speed() { # read|write
+fio_speed() { # read|write|mixed: both at once, and the slower of them counts
 	local out
 	sleep "$rest"
 	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} \
 		fio --output-format=json "tests/bench/fio-$1.fio") || fail "fio failed: $out"
 	rm -f "$work/fio-write.data"
-	awk -v part="\"$1\"" '$1 == part { on = 1 } on && $1 == "\"bw_bytes\"" { print $3 + 0; exit }' <<<"$out"
+	awk -v part="$1" '$1 ~ /^"(read|write|trim)"$/ { on = $1 == "\"" part "\"" || (part == "mixed" && $1 != "\"trim\"") }
+		on && $1 == "\"bw_bytes\"" && $3 + 0 > 0 { if (!least || $3 + 0 < least) least = $3 + 0 } END { print least }' <<<"$out"
 }
 
 # The two sides of pair I, in the order that I gives.
@@ -285,12 +288,56 @@ samples steps <"$tmp/steps.out"
 daemon_stop
 row small_commit null lower "$(calc "$(median steps_small_commit) / 1e6")" 1 ms "$steps"
 for ((i = 0; i < 5; i++)); do
-	t=$(date +%s%N)
-	build/ckptctl ls "$work/many" >"$tmp/ls.out"
-	sample ls $(($(date +%s%N) - t))
+	build/ckptbench timed build/ckptctl ls "$work/many" 2>"$tmp/timed.out" >"$tmp/ls.out"
+	samples ls <"$tmp/timed.out"
 done
 [ "$(grep -c steps "$tmp/ls.out")" -gt 0 ] || fail "ls lists nothing"
-row ls_1000 null lower "$(calc "$(median ls) / 1e6")" 1000 ms 5
+row ls_1000 50 lower "$(calc "$(median ls_wall) / 1e6")" 1 ms 5
+rm -rf "$work/many"
+
+# ---- many tensors ----
+
+build/ckptbench many "$work/tensors" 200000 4 1 0
+for ((i = 0; i < 5; i++)); do
+	build/ckptbench timed build/ckptctl show -C "$work/tensors" 2>"$tmp/timed.out" >"$tmp/show.out"
+	samples show <"$tmp/timed.out"
+done
+grep -q 200,000 "$tmp/show.out" || fail "show does not show them: $(cat "$tmp/show.out")"
+row show_200k 0.5 lower "$(calc "$(median show_wall) / 1e9")" 1 s 5
+rm -rf "$work/tensors"
+
+# ---- convert ----
+
+limit_mib=512
+converted() { # SOURCE PREFIX: four parts become three
+	sleep "$rest"
+	build/ckptbench timed build/ckptctl convert "$1" "$work/converted" --mesh fsdp=3 --mem-limit ${limit_mib}M --quiet \
+		2>"$tmp/timed.out" >"$tmp/convert.out" || fail "convert: $(cat "$tmp/timed.out" "$tmp/convert.out")"
+	samples "$2" <"$tmp/timed.out"
+	sample "$2_speed" "$(calc "$(du -b -c "$1"/*.part | tail -1 | cut -f1) * 1e9 / $(sed -n 's/^wall //p' "$tmp/timed.out")")"
+	rm -rf "$work/converted"
+}
+convert_one() { converted "$where" convert; }
+fio_mixed() { sample fio_mixed "$(fio_speed mixed)"; }
+
+build/ckptbench many "$work/source" 96 4 1 "$bytes"
+step_files "$work/source" 1
+convert_one
+fio_mixed
+rm "$tmp"/convert_*.n "$tmp/fio_mixed.n"
+for ((i = 0; i < pairs; i++)); do
+	pair "$i" convert_one fio_mixed
+done
+row convert 0.8 higher "$(speed convert_speed)" "$(speed fio_mixed)" GB/s "$pairs"
+over() { calc "($(median "$1") / 1048576) - $limit_mib"; } # MiB beyond the limit
+row convert_memory 64 lower "$(over convert_rss)" 1 MiB "$pairs"
+rm -rf "$work/source"
+build/ckptbench many "$work/source" 96 4 1 $((big_mib << 20))
+step_files "$work/source" 1
+converted "$where" big
+row convert_memory_big 64 lower "$(over big_rss)" 1 MiB 1
+row convert_growth 1.05 lower "$(calc "$(median big_rss) / 1048576")" "$(calc "$(median convert_rss) / 1048576")" MiB 1
+rm -rf "$work/source"
 
 echo
 if [ ${#missed[@]} -gt 0 ]; then

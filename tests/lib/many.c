@@ -19,12 +19,18 @@ struct rank {
 	struct native_part file;
 };
 
+/* What all of it has in common. */
+struct many {
+	uint32_t tensors, ranks;
+	uint64_t shape[2];
+};
+
 static int declare(struct table *t, const char *component, const char *name, const char *of,
-		   uint32_t role, uint32_t rank, uint32_t ranks, struct arena *a,
+		   uint32_t role, const struct many *m, uint32_t rank, struct arena *a,
 		   struct ckpt_err *err)
 {
-	uint64_t shape[] = { (uint64_t)4 * ranks, 4 };
-	struct table_piece p = { .rank = rank, .off = (uint64_t)t->npiece * 64 };
+	const struct table_piece *last = t->npiece ? &t->piece[t->npiece - 1] : NULL;
+	struct table_piece p = { .rank = rank, .off = last ? last->off + last->len : 0 };
 	struct table_tensor x = { .component = component,
 				  .name = name,
 				  .of = of,
@@ -33,17 +39,16 @@ static int declare(struct table *t, const char *component, const char *name, con
 				  .cls = CKPT_STABLE,
 				  .rank = TABLE_NONE,
 				  .ndim = 2,
-				  .shape = shape };
+				  .shape = m->shape };
 	int r = table_add_tensor(t, &x, &p.tensor, err);
 
 	if (!r)
-		r = layout_share(&t->mesh[0], &t->layout[0], 2, shape, &rank, a, &p.set);
+		r = layout_share(&t->mesh[0], &t->layout[0], 2, m->shape, &rank, a, &p.set);
 	return r ? r : table_add_piece(t, &p, err);
 }
 
 /* What a rank holds: all of its shares, one behind the other. */
-static int declare_all(struct table *t, uint32_t tensors, uint32_t rank, uint32_t ranks,
-		       struct ckpt_err *err)
+static int declare_all(struct table *t, const struct many *m, uint32_t rank, struct ckpt_err *err)
 {
 	static const struct ckpt_placement rows = { .how = CKPT_SHARD };
 	static const struct {
@@ -55,39 +60,38 @@ static int declare_all(struct table *t, uint32_t tensors, uint32_t rank, uint32_
 		     { ".exp_avg_sq", CKPT_MOMENT2 } };
 	struct table_place mem = { .name = "memory",
 				   .rank = rank,
-				   .bytes = (uint64_t)tensors * 64 };
+				   .bytes = m->tensors * 4 * m->shape[0] * m->shape[1] };
 	struct layout l = { .nplace = 1, .place = &rows };
 	struct arena a = { 0 };
-	struct mesh m;
+	struct mesh mesh;
 	char spec[32], name[96], full[112];
 	int r;
 
-	snprintf(spec, sizeof spec, "fsdp=%u", ranks);
-	r = mesh_parse(spec, &a, &m, err);
+	snprintf(spec, sizeof spec, "fsdp=%u", m->ranks);
+	r = mesh_parse(spec, &a, &mesh, err);
 	if (!r)
-		r = table_add_mesh(t, &m, NULL, err);
+		r = table_add_mesh(t, &mesh, NULL, err);
 	if (!r)
 		r = table_add_layout(t, &l, NULL, err);
 	if (!r)
 		r = table_add_place(t, &mem, NULL, err);
-	for (uint32_t i = 0; !r && i < tensors; i++) {
+	for (uint32_t i = 0; !r && i < m->tensors; i++) {
 		uint32_t k = i % 4, at = i / 4;
 
 		snprintf(name, sizeof name, "layers.%u.experts.%u.w%u.weight", at / 3 / EXPERTS,
 			 at / 3 % EXPERTS, at % 3 + 1);
 		snprintf(full, sizeof full, "%s%s", name, kind[k].suffix);
-		r = declare(t, k ? "optim" : "model", full, k ? name : "", kind[k].role, rank,
-			    ranks, &a, err);
+		r = declare(t, k ? "optim" : "model", full, k ? name : "", kind[k].role, m, rank, &a,
+			    err);
 	}
 	arena_free(&a);
 	return r ? r : table_seal(t, err);
 }
 
-static int rank_make(struct rank *x, uint32_t tensors, uint32_t rank, uint32_t ranks,
-		     struct ckpt_err *err)
+static int rank_make(struct rank *x, const struct many *m, uint32_t rank, struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
-	int r = declare_all(&x->decl, tensors, rank, ranks, err);
+	int r = declare_all(&x->decl, m, rank, err);
 
 	if (!r)
 		r = native_part_table(&x->decl, rank, &x->part, &list, err);
@@ -99,19 +103,26 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		      const struct native_info *info, struct ckpt_err *err)
 {
 	uint64_t bytes = align_up(x->part.place[0].bytes + 1, 4096);
-	cleanup_free uint32_t *raw = aligned_alloc(4096, bytes);
+	cleanup_free uint64_t *raw = aligned_alloc(4096, bytes);
+	uint64_t state = info->step * 0x9e3779b97f4a7c15u + rank;
 	bool direct = false;
 	int fd, r;
 
 	if (!raw)
 		return ckpt_error(err, -ENOMEM, "out of memory");
-	for (uint64_t i = 0; i < bytes / 4; i++)
-		raw[i] = (uint32_t)(i * 2654435761u + info->step + rank);
+	/* splitmix64 */
+	for (uint64_t i = 0; i < bytes / 8; i++) {
+		uint64_t x64 = state += 0x9e3779b97f4a7c15u;
+
+		x64 = (x64 ^ (x64 >> 30)) * 0xbf58476d1ce4e5b9u;
+		x64 = (x64 ^ (x64 >> 27)) * 0x94d049bb133111ebu;
+		raw[i] = x64 ^ (x64 >> 31);
+	}
 	r = store_part_create(txn, rank, move_part_bytes_max(&x->part), &direct, x->file.name, &fd,
 			      err);
 	if (r)
 		return r;
-	r = move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, &x->part, info, rank, NULL,
+	r = move_write_part(&io_ops_posix, IO_AUTO, fd, direct, raw, &x->part, info, rank, NULL,
 			    NULL, &x->file, err);
 	if (r) {
 		store_part_drop(txn, x->file.name, fd);
@@ -153,21 +164,26 @@ static int step_write(struct store *s, struct rank *x, uint32_t ranks, uint64_t 
 	return r;
 }
 
-int many_write(const char *dir, uint32_t tensors, uint32_t ranks, uint32_t steps,
+int many_write(const char *dir, uint32_t tensors, uint32_t ranks, uint32_t steps, uint64_t bytes,
 	       struct ckpt_err *err)
 {
+	struct many m = { .tensors = tensors, .ranks = ranks, .shape = { 4 * (uint64_t)ranks, 4 } };
 	cleanup_free struct rank *x = calloc(ranks, sizeof *x);
 	struct store *s = NULL;
 	uint64_t generation;
 	int fd, r = 0;
 
+	if (bytes) {
+		m.shape[0] = MAX(bytes / tensors / 4096, 1u);
+		m.shape[1] = 1024;
+	}
 	if (mkdir(dir, 0777) && errno != EEXIST)
 		return ckpt_error_errno(err, errno, "%s cannot be made", dir);
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || !x)
 		return ckpt_error_errno(err, errno, "%s cannot be opened", dir);
 	for (uint32_t i = 0; !r && i < ranks; i++)
-		r = rank_make(&x[i], tensors, i, ranks, err);
+		r = rank_make(&x[i], &m, i, err);
 	if (!r)
 		r = store_open(&io_ops_posix, fd, JOB, true, &s, err);
 	if (!r)
