@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_show.c - ckptctl show: what is in a checkpoint. The summary, a list of tensors, or one
- * tensor and who wrote which elements of it.
+ * tensor and who wrote which elements of it; its files (show_files.c), a map (show_map.c).
  * Invariant: works on the table alone; a program gets every tensor and piece that was asked for, a
  * person what fits a screen.
  */
@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
-#include "ckpt/cli/subject.h"
+#include "ckpt/cli/show.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -426,7 +426,7 @@ static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint
 	const struct checkpoint *k = s->ckpt;
 	int rc = 0;
 
-	c->o->ops->begin(c->o, "ckptd.show/1");
+	output_begin(c->o, "ckptd.show/1");
 	if (id && !c->json) {
 		if (n == 1)
 			say_tensor(c, k, id[0]);
@@ -439,39 +439,97 @@ static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint
 		if (c->o->machine)
 			put_tensors(c->o, k, id, id ? n : k->table.ntensor, false);
 	}
-	c->o->ops->end(c->o);
+	output_end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
 }
 
-static int run(struct cli *c)
+/* One of the ways to look, at most. */
+static int check_options(const struct cli *c, struct ckpt_err *err)
+{
+	bool word = c->narg > 1, tensors = c->value[OPT_TENSORS], files = c->value[OPT_FILES],
+	     map = c->value[OPT_MAP];
+
+	if (tensors && word && !files && !map)
+		return ckpt_error(err, -EINVAL,
+				  "TENSOR names one tensor, --tensors many: give one of them");
+	if (word + tensors + files + map > 1)
+		return ckpt_error(err, -EINVAL,
+				  "TENSOR, --tensors, --files and --map each show something else: "
+				  "give one of them");
+	if (c->value[OPT_SVG] && !map)
+		return ckpt_error(err, -EINVAL, "--svg draws what --map TENSOR names");
+	return 0;
+}
+
+static int run_tensors(struct cli *c, const struct subject *s)
 {
 	const char *glob = c->value[OPT_TENSORS], *word = c->narg > 1 ? c->arg[1] : NULL;
 	cleanup_free uint32_t *id = NULL;
 	struct ckpt_err err = { 0 };
-	struct subject s;
 	uint32_t n = 0;
-	int code, rc = 0;
+	int rc = 0;
 
-	if (glob && word)
-		return cli_fail(
-			c,
-			ckpt_error(&err, -EINVAL,
-				   "TENSOR names one tensor, --tensors many: give one of them"),
-			&err, "ckptctl show -h");
-	code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
-	if (code) {
-		subject_close(&s);
-		return code;
-	}
 	if (glob)
-		rc = subject_glob(s.ckpt, glob, &id, &n, &err);
+		rc = subject_glob(s->ckpt, glob, &id, &n, &err);
 	else if (word)
-		rc = subject_tensors(s.ckpt, word, &id, &n, &err);
+		rc = subject_tensors(s->ckpt, word, &id, &n, &err);
 	if (rc)
-		code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
-				s.ref.path);
-	else
-		code = show(c, &s, id, n);
+		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
+				s->ref.path);
+	return show(c, s, id, n);
+}
+
+/* What several tensors are called that one word means. */
+static int map_ambiguous(const struct checkpoint *k, const char *word, const uint32_t *id,
+			 uint32_t n, struct ckpt_err *err)
+{
+	const struct table_tensor *x = &k->table.tensor[id[0]];
+	char list[1024] = "", full[NAME_BYTES];
+
+	if (x->rank != TABLE_NONE)
+		return ckpt_error(
+			err, -EINVAL,
+			"%.200s is no tensor that is shared: each of %u ranks holds its own, "
+			"whole",
+			word, n);
+	for (uint32_t i = 0; i < n && strlen(list) < sizeof list - 300; i++)
+		snprintf(list + strlen(list), 300, "%s%.250s", i ? ", " : "",
+			 table_tensor_print(&k->table.tensor[id[i]], full, sizeof full));
+	return ckpt_error(err, -EINVAL, "\"%.200s\" is %u tensors: %s", word, n, list);
+}
+
+static int run_map(struct cli *c, const struct subject *s)
+{
+	const char *word = c->value[OPT_MAP];
+	cleanup_free uint32_t *id = NULL;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	int rc = subject_tensors(s->ckpt, word, &id, &n, &err);
+
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
+				s->ref.path);
+	if (n > 1)
+		return cli_fail(c, map_ambiguous(s->ckpt, word, id, n, &err), &err,
+				"ckptctl show %s %s", s->ref.path, word);
+	return show_map(c, s, id[0], c->value[OPT_SVG]);
+}
+
+static int run(struct cli *c)
+{
+	struct ckpt_err err = { 0 };
+	struct subject s;
+	int code, rc = check_options(c, &err);
+
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl show -h");
+	code = subject_get(c, c->narg ? c->arg[0] : "latest", &s);
+	if (!code && c->value[OPT_FILES])
+		code = show_files(c, &s);
+	else if (!code && c->value[OPT_MAP])
+		code = run_map(c, &s);
+	else if (!code)
+		code = run_tensors(c, &s);
 	subject_close(&s);
 	return code;
 }
@@ -479,26 +537,38 @@ static int run(struct cli *c)
 const struct cli_verb verb_show = {
 	.name = "show",
 	.help = "what is in a checkpoint, or in one of its tensors",
-	.synopsis = (const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR", NULL },
+	.synopsis =
+		(const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR",
+				       "[CKPT] --files", "[CKPT] --map=TENSOR [--svg=FILE]", NULL },
 	.about = "CKPT is latest (the default), latest~1, step:12000, or the path of a step "
 		 "directory, which may be copied or renamed. TENSOR is a name or "
 		 "component/name; for one tensor the table says which rank wrote which elements "
-		 "of it, and where they lie. Only metadata is read.",
+		 "of it, and where they lie. --files accounts for every byte of every file. --map "
+		 "draws which rank holds which elements, as the layout declares it, to the "
+		 "actual cuts. Only metadata is read.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl show", "the newest one" },
 			{ "ckptctl show step:90 --tensors='*.wq.*'", "some of its tensors" },
 			{ "ckptctl show latest optim/w.master", "who holds which rows" },
+			{ "ckptctl show latest --map=optim/w.master --svg=w.svg", "drawn, and as "
+										  "a picture" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_TENSORS, "list the tensors whose name, or component/name, matches; "
 				       "* matches anything" },
+			{ OPT_FILES, "every file: its rank, its size, and what the bytes are for" },
+			{ OPT_MAP, "draw who holds which elements of this tensor" },
+			{ OPT_SVG, "with --map: the same as a picture; replaces no file but such a "
+				   "picture" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "
-		 "checkpoint or tensor; 12 it cannot be read.",
+		 "checkpoint or tensor; 11 the picture's FILE exists and is something else; 12 it "
+		 "cannot be read, or FILE cannot be written.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TENSOR, ARG_NONE },
 	.narg_max = 2,
 	.run = run,
 };

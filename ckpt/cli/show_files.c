@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * show_files.c - show --files: every file of a checkpoint, and what its bytes are for. Called by
+ * verb_show.c.
+ * Invariant: data, padding and metadata of a row are its size; the last line is the sum of the rows.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/file_account.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/show.h"
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
+#define OTHERS_MAX 1024 /* files without data; what is beyond is in the sum only */
+
+FIELD(f_path, "path", NULL);
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_count, "file_count", NULL);
+FIELD(f_bytes, "bytes", NULL);
+FIELD(f_data, "data_bytes", NULL);
+FIELD(f_padding, "padding_bytes", NULL);
+FIELD(f_metadata, "metadata_bytes", NULL);
+FIELD(f_holes, "hole_bytes", NULL);
+
+enum {
+	COL_FILE,
+	COL_RANK,
+	COL_BYTES,
+	COL_DATA,
+	COL_PADDING,
+	COL_METADATA,
+	COL_PIECES,
+	COL_TENSORS,
+	COL_RAW,
+	COL_HOLES,
+	COL_HOLES_SHOWN,
+	COL_COUNT,
+};
+
+static const struct column col[COL_COUNT] = {
+	[COL_FILE] = { "file", "FILE", false, FIT_LAST },
+	[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
+	[COL_DATA] = { "data_bytes", "DATA", true, FIT_WHOLE },
+	[COL_PADDING] = { "padding_bytes", "PADDING", true, FIT_WHOLE },
+	[COL_METADATA] = { "metadata_bytes", "METADATA", true, FIT_WHOLE },
+	[COL_PIECES] = { "pieces", "PIECES", true, FIT_WHOLE },
+	[COL_TENSORS] = { "tensors", NULL, true, FIT_WHOLE },
+	[COL_RAW] = { "raw_bytes", NULL, true, FIT_WHOLE },
+	[COL_HOLES] = { "hole_bytes", NULL, true, FIT_WHOLE },
+	[COL_HOLES_SHOWN] = { NULL, "HOLES", true, FIT_DROP },
+};
+
+struct other {
+	char name[256];
+	uint64_t bytes;
+};
+
+struct others {
+	const struct subject *s;
+	struct other *file;
+	uint32_t n;
+};
+
+static bool is_data_file(const struct checkpoint *k, const char *name)
+{
+	for (uint32_t i = 0; i < k->nfile; i++)
+		if (!strcmp(k->file[i].name, name))
+			return true;
+	return false;
+}
+
+static int take_other(void *arg, const char *name, int is_file)
+{
+	struct others *o = arg;
+	struct source src = { 0 };
+
+	if (!is_file || o->n == OTHERS_MAX || strlen(name) >= sizeof o->file->name ||
+	    is_data_file(o->s->ckpt, name) || o->s->dir.open(o->s->dir.ctx, name, &src))
+		return 0;
+	strcpy(o->file[o->n].name, name);
+	o->file[o->n++].bytes = src.bytes;
+	if (src.close)
+		src.close(src.ctx);
+	return 0;
+}
+
+static int other_compare(const void *a, const void *b)
+{
+	const struct other *x = a, *y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static void put_row(struct output *o, const char *name, uint32_t rank, uint64_t bytes, uint64_t raw,
+		    const struct file_account *a)
+{
+	char holes[HUMAN_BYTES] = "";
+
+	if (a->hole_bytes)
+		human_bytes(a->hole_bytes, holes);
+	output_row(o);
+	output_put(o, &col[COL_FILE], cell_text(name));
+	output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, rank, TABLE_NONE));
+	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, bytes));
+	output_put(o, &col[COL_DATA], cell_of(CELL_BYTES, a->data));
+	output_put(o, &col[COL_PADDING], cell_of(CELL_BYTES, a->padding));
+	output_put(o, &col[COL_METADATA], cell_of(CELL_BYTES, a->metadata));
+	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, a->pieces));
+	output_put(o, &col[COL_TENSORS], cell_of(CELL_COUNT, a->tensors));
+	output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, raw));
+	output_put(o, &col[COL_HOLES], cell_of(CELL_BYTES, a->hole_bytes));
+	output_put(o, &col[COL_HOLES_SHOWN], cell_text(holes));
+	output_close(o);
+}
+
+static void put_sum(struct cli *c, uint64_t files, uint64_t bytes, const struct file_account *sum)
+{
+	char n[HUMAN_BYTES], b[4][HUMAN_BYTES], holes[HUMAN_BYTES + 32] = "";
+	double all = bytes ? (double)bytes : 1;
+	struct output *o = c->o;
+
+	output_object(o, "total");
+	output_put(o, &f_count, cell_of(CELL_COUNT, files));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, bytes));
+	output_put(o, &f_data, cell_of(CELL_BYTES, sum->data));
+	output_put(o, &f_padding, cell_of(CELL_BYTES, sum->padding));
+	output_put(o, &f_metadata, cell_of(CELL_BYTES, sum->metadata));
+	output_put(o, &f_holes, cell_of(CELL_BYTES, sum->hole_bytes));
+	output_close(o);
+	if (sum->hole_bytes)
+		snprintf(holes, sizeof holes, "; holes, not stored: %s",
+			 human_bytes(sum->hole_bytes, b[0]));
+	cli_say(c, STYLE_PLAIN,
+		"%s file%s, %s: data %s (%.1f %%), padding %s (%.1f %%), metadata %s (%.1f %%)%s",
+		human_count(files, n), files == 1 ? "" : "s", human_bytes(bytes, b[0]),
+		human_bytes(sum->data, b[1]), (double)sum->data / all * 100,
+		human_bytes(sum->padding, b[2]), (double)sum->padding / all * 100,
+		human_bytes(sum->metadata, b[3]), (double)sum->metadata / all * 100, holes);
+}
+
+static void put_files(struct cli *c, const struct subject *s, const struct file_account *a,
+		      const struct others *others)
+{
+	const struct checkpoint *k = s->ckpt;
+	struct file_account sum = { 0 };
+	uint64_t bytes = 0;
+
+	output_begin(c->o, "ckptd.show/1");
+	cli_say(c, STYLE_STRONG, "files of step %llu of %s", (unsigned long long)k->step, k->job);
+	output_put(c->o, &f_path, cell_text(s->ref.path));
+	output_put(c->o, &f_job, cell_text(k->job));
+	output_put(c->o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_list(c->o, "files", col, COL_COUNT);
+	for (uint32_t i = 0; i < k->nfile; i++) {
+		put_row(c->o, k->file[i].name, k->file[i].rank, k->file[i].file_bytes,
+			k->file[i].raw_bytes, &a[i]);
+		bytes += k->file[i].file_bytes;
+		sum.data += a[i].data;
+		sum.padding += a[i].padding;
+		sum.metadata += a[i].metadata;
+		sum.hole_bytes += a[i].hole_bytes;
+	}
+	for (uint32_t i = 0; i < others->n; i++) {
+		struct file_account all = { .metadata = others->file[i].bytes };
+
+		put_row(c->o, others->file[i].name, TABLE_NONE, all.metadata, 0, &all);
+		bytes += all.metadata;
+		sum.metadata += all.metadata;
+	}
+	output_close(c->o);
+	put_sum(c, (uint64_t)k->nfile + others->n, bytes, &sum);
+	output_end(c->o);
+}
+
+int show_files(struct cli *c, const struct subject *s)
+{
+	struct others others = { .s = s };
+	cleanup_free struct file_account *a = NULL;
+	uint64_t rest;
+	int rc = file_account_make(s->ckpt, &a, &rest);
+
+	others.file = calloc(OTHERS_MAX, sizeof *others.file);
+	if (rc || !others.file) {
+		free(others.file);
+		return cli_fail(c, -ENOMEM, NULL, NULL);
+	}
+	rc = s->dir.list(s->dir.ctx, take_other, &others);
+	qsort(others.file, others.n, sizeof *others.file, other_compare);
+	if (!rc)
+		put_files(c, s, a, &others);
+	free(others.file);
+	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * show_map.c - show --map: who holds which elements of a tensor. Called by verb_show.c.
+ * Invariant: what is drawn are the shares that the layout declares, or, without a layout, the
+ * pieces; never a mixture.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/map.h"
+#include "ckpt/cli/show.h"
+#include "ckpt/cli/svg.h"
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
+#define LINE_BYTES 1024
+#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
+
+FIELD(f_path, "path", NULL);
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_component, "component", NULL);
+FIELD(f_name, "name", NULL);
+FIELD(f_dtype, "dtype", "dtype");
+FIELD(f_shape, "shape", "shape");
+FIELD(f_bytes, "bytes", "size");
+FIELD(f_layout, "layout", "layout");
+FIELD(f_mesh, "mesh", "mesh");
+FIELD(f_source, "source", NULL);
+FIELD(f_copies_min, "copies_min", NULL);
+FIELD(f_copies_max, "copies_max", NULL);
+FIELD(f_svg, "svg", NULL);
+FIELD(f_rank, "rank", NULL);
+FIELD(f_elements, "elements", NULL);
+FIELD(f_index, "index", NULL);
+
+struct job {
+	const struct checkpoint *k;
+	const struct table_tensor *x;
+	uint32_t id;
+	struct arena arena;
+	struct map_in *in;
+	uint32_t nin;
+	struct map *m;
+	uint32_t nwriter; /* ranks that wrote pieces, ascending */
+	uint32_t *writer;
+};
+
+/* --- who holds what --- */
+
+static int take_shares(struct job *j)
+{
+	const struct table *t = &j->k->table;
+	const struct layout *l = &t->layout[j->x->layout];
+	const struct mesh *mesh = &t->mesh[l->mesh];
+	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
+	struct indexset *set = arena_array(&j->arena, mesh->nrank, sizeof *set);
+	int rc = 0;
+
+	j->in = arena_array(&j->arena, mesh->nrank, sizeof *j->in);
+	if (!set || !j->in)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < mesh->nrank && !rc; i++) {
+		rc = layout_share(mesh, l, j->x->ndim, j->x->shape, coord, &j->arena, &set[i]);
+		j->in[j->nin++] = (struct map_in){ mesh->rank[i], &set[i] };
+		/* The next coordinate, row-major. */
+		for (uint32_t d = mesh->ndim; d-- > 0 && ++coord[d] == mesh->dim[d];)
+			coord[d] = 0;
+	}
+	return rc;
+}
+
+static int take_pieces(struct job *j)
+{
+	const struct table *t = &j->k->table;
+	uint32_t first = t->first[j->id], n = t->first[j->id + 1] - first;
+
+	j->in = arena_array(&j->arena, (size_t)n + 1, sizeof *j->in);
+	if (!j->in)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		j->in[i] = (struct map_in){ t->piece[first + i].rank, &t->piece[first + i].set };
+	j->nin = n;
+	return 0;
+}
+
+static int take_writers(struct job *j)
+{
+	const struct table *t = &j->k->table;
+	uint32_t first = t->first[j->id], end = t->first[j->id + 1];
+
+	j->writer = arena_array(&j->arena, (size_t)(end - first) + 1, sizeof *j->writer);
+	if (!j->writer)
+		return -ENOMEM;
+	/* Pieces stand in the order of their ranks. */
+	for (uint32_t i = first; i < end; i++)
+		if (!j->nwriter || j->writer[j->nwriter - 1] != t->piece[i].rank)
+			j->writer[j->nwriter++] = t->piece[i].rank;
+	return 0;
+}
+
+/* --- telling --- */
+
+static void put_ranks(struct output *o, const char *key, uint32_t n, const uint32_t *rank)
+{
+	output_list(o, key, NULL, 0);
+	for (uint32_t i = 0; i < n; i++)
+		output_put(o, &f_rank, cell_of(CELL_NUMBER, rank[i]));
+	output_close(o);
+}
+
+static void put_shares(struct output *o, const struct job *j)
+{
+	const struct map_facts *f = map_facts(j->m);
+
+	output_list(o, "shares", NULL, 0);
+	for (uint32_t i = 0; i < f->nshare && o->machine; i++) {
+		output_row(o);
+		put_ranks(o, "ranks", f->share[i].nrank, f->share[i].rank);
+		output_put(o, &f_elements, cell_of(CELL_COUNT, f->share[i].set->numel));
+		output_put(o, &f_index, cell_set(f->share[i].set, j->x->shape));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* What stands below the drawing. */
+static char *sentence(const struct job *j, char *buf, size_t bytes)
+{
+	const struct map_facts *f = map_facts(j->m);
+	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
+	char ranks[64];
+	size_t len;
+
+	map_sentence(j->m, j->x->elem_bytes, buf, bytes);
+	if (!f->numel)
+		return buf;
+	len = strlen(buf);
+	pieces = j->k->table.first[j->id + 1] - j->k->table.first[j->id];
+	if (!j->nwriter)
+		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
+	else
+		len += (size_t)snprintf(buf + len, bytes - len,
+					"; written once, in %u piece%s by %s", pieces,
+					pieces == 1 ? "" : "s",
+					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
+	if (known < world && len < bytes)
+		snprintf(buf + len, bytes - len, "; %u of %u ranks are not in its mesh",
+			 world - known, world);
+	return buf;
+}
+
+static void put_map(struct cli *c, const struct subject *s, const struct job *j, const char *svg)
+{
+	const struct checkpoint *k = j->k;
+	const struct table_tensor *x = j->x;
+	const struct map_facts *f = map_facts(j->m);
+	bool declared = x->layout != TABLE_NONE;
+	struct output *o = c->o;
+	char line[LINE_BYTES];
+
+	output_put(o, &f_path, cell_text(s->ref.path));
+	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
+	output_object(o, "map");
+	output_put(o, &f_component, cell_text(x->component));
+	output_put(o, &f_name, cell_text(x->name));
+	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
+	output_put(o, &f_shape, cell_shape(x->ndim, x->shape));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, x->numel * x->elem_bytes));
+	if (declared) {
+		const struct table *t = &k->table;
+
+		output_put(o, &f_layout,
+			   cell_text(table_layout_print(t, x->layout, line, sizeof line)));
+		output_put(o, &f_mesh,
+			   cell_text(mesh_print(&t->mesh[t->layout[x->layout].mesh], line,
+						sizeof line)));
+	} else {
+		output_put(o, &f_layout, cell_none());
+	}
+	output_put(o, &f_source, cell_text(declared ? "layout" : "pieces"));
+	output_put(o, &f_copies_min,
+		   f->copies_known ? cell_of(CELL_NUMBER, f->copies_min) : cell_none());
+	output_put(o, &f_copies_max,
+		   f->copies_known ? cell_of(CELL_NUMBER, f->copies_max) : cell_none());
+	put_shares(o, j);
+	put_ranks(o, "empty", f->nempty, f->empty);
+	put_ranks(o, "writers", j->nwriter, j->writer);
+	output_put(o, &f_svg, svg ? cell_text(svg) : cell_none());
+	output_close(o);
+}
+
+static int tell(struct cli *c, const struct subject *s, const struct job *j, const char *svg)
+{
+	char full[NAME_BYTES], line[LINE_BYTES];
+	int rc = 0;
+
+	output_begin(c->o, "ckptd.show/1");
+	cli_say(c, STYLE_STRONG, "%s in step %llu of %s",
+		table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
+		j->k->job);
+	put_map(c, s, j, svg);
+	if (!c->json) {
+		cli_say(c, STYLE_PLAIN, "%s", "");
+		if (map_axes(j->m, line, sizeof line)[0])
+			cli_say(c, STYLE_DIM, "  %s", line);
+		rc = map_print(j->m, c->out, &c->out_screen);
+		if (!rc) {
+			if (j->x->layout == TABLE_NONE)
+				cli_say(c, STYLE_PLAIN, "%s",
+					"no layout was declared: these are the pieces");
+			cli_say(c, STYLE_PLAIN, "%s", sentence(j, line, sizeof line));
+			if (svg)
+				cli_say(c, STYLE_PLAIN, "the picture is in %s", svg);
+		}
+	}
+	output_end(c->o);
+	return rc;
+}
+
+static int picture(struct cli *c, const struct job *j, const char *path, struct ckpt_err *err)
+{
+	char full[NAME_BYTES], title[NAME_BYTES + 128], what[LINE_BYTES], layout[512], shape[256],
+		bytes[HUMAN_BYTES], words[LINE_BYTES];
+	const char *line[] = { what, words, NULL };
+	cleanup_free char *svg = NULL;
+	size_t len = 0;
+	FILE *f = open_memstream(&svg, &len);
+	int rc;
+
+	if (!f)
+		return -ENOMEM;
+	snprintf(title, sizeof title, "%s in step %llu of %s",
+		 table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
+		 j->k->job);
+	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
+		 human_shape(j->x->ndim, j->x->shape, shape, sizeof shape),
+		 human_bytes(j->x->numel * j->x->elem_bytes, bytes),
+		 j->x->layout == TABLE_NONE
+			 ? "no layout"
+			 : table_layout_print(&j->k->table, j->x->layout, layout, sizeof layout));
+	sentence(j, words, sizeof words);
+	rc = map_svg(j->m, title, line, f);
+	if (fclose(f) && !rc)
+		rc = -ENOMEM;
+	return rc ? rc : svg_write(c->ops, path, svg, len, err);
+}
+
+static int make(struct job *j)
+{
+	int rc = j->x->layout != TABLE_NONE ? take_shares(j) : take_pieces(j);
+
+	if (!rc)
+		rc = take_writers(j);
+	return rc ? rc : map_make(j->x->ndim, j->x->shape, j->in, j->nin, &j->m);
+}
+
+int show_map(struct cli *c, const struct subject *s, uint32_t tensor, const char *svg)
+{
+	struct job j = { .k = s->ckpt, .x = &s->ckpt->table.tensor[tensor], .id = tensor };
+	struct ckpt_err err = { 0 };
+	int rc = make(&j);
+
+	if (!rc && svg)
+		rc = picture(c, &j, svg, &err);
+	if (!rc)
+		rc = tell(c, s, &j, svg);
+	map_free(j.m);
+	arena_free(&j.arena);
+	if (rc == -E2BIG)
+		ckpt_error(&err, rc, "its blocks are too many, and overlap too much, to be drawn");
+	return rc ? cli_fail(c, rc, &err, rc == -EBUSY ? "choose another FILE" : NULL) : CLI_OK;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * svg.c - see svg.h. Called by map_svg.c and the verbs that write pictures.
+ * Invariant: no byte of a name reaches the file before screen_clean and the escaping have seen it;
+ * no file but our own is ever replaced.
+ */
+#include "ckpt/cli/svg.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/screen.h"
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+
+#define MARK "<!-- ckptctl: a picture that may be overwritten -->"
+#define TEXT_BYTES 4096
+
+static const struct {
+	const char *fill, *ink;
+} colours[SVG_COLOURS] = {
+	{ "#56b4e9", "#000" }, { "#e69f00", "#000" }, { "#009e73", "#000" }, { "#f0e442", "#000" },
+	{ "#cc79a7", "#000" }, { "#0072b2", "#fff" }, { "#d55e00", "#000" }, { "#bbbbbb", "#000" },
+};
+
+static void escape(FILE *f, const char *s)
+{
+	char clean[TEXT_BYTES];
+
+	for (const char *p = screen_clean(s, clean, sizeof clean); *p; p++) {
+		switch (*p) {
+		case '&':
+			fputs("&amp;", f);
+			break;
+		case '<':
+			fputs("&lt;", f);
+			break;
+		case '>':
+			fputs("&gt;", f);
+			break;
+		case '"':
+			fputs("&quot;", f);
+			break;
+		default:
+			fputc(*p, f);
+		}
+	}
+}
+
+void svg_begin(FILE *f, double width, double height, const char *title)
+{
+	fprintf(f,
+		MARK "\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+		     "viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n<title>",
+		width, height, width, height);
+	escape(f, title);
+	fputs("</title>\n<style>\n"
+	      "text{font:11px ui-monospace,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\n"
+	      ".bg{fill:#fff}.t{fill:#1b1d22}.h{fill:#1b1d22;font-size:15px;font-weight:bold}"
+	      ".f{fill:#666a73}.l{stroke:#666a73}.b{stroke:#fff}\n"
+	      ".k8{fill:none;stroke:#666a73;stroke-dasharray:3 2}.k9{fill:#e4e5e9}.o8,.o9{fill:#1b1d22}\n",
+	      f);
+	for (uint32_t i = 0; i < SVG_COLOURS; i++)
+		fprintf(f, ".k%u{fill:%s}.o%u{fill:%s}", i, colours[i].fill, i, colours[i].ink);
+	fputs("\n@media (prefers-color-scheme:dark){.bg{fill:#16181d}.t,.h{fill:#e8e9ec}"
+	      ".f{fill:#a3a7b0}.l{stroke:#a3a7b0}.b{stroke:#16181d}.k8{stroke:#a3a7b0}"
+	      ".k9{fill:#3a3d45}.o8,.o9{fill:#e8e9ec}}\n</style>\n",
+	      f);
+	fprintf(f, "<rect class=\"bg\" width=\"%.0f\" height=\"%.0f\"/>\n", width, height);
+}
+
+void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
+	      const char *tip)
+{
+	fprintf(f, "<rect class=\"b k%u\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"",
+		colour, x, y, width, height);
+	if (!tip) {
+		fputs("/>\n", f);
+		return;
+	}
+	fputs("><title>", f);
+	escape(f, tip);
+	fputs("</title></rect>\n", f);
+}
+
+void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink, const char *fmt,
+	      ...)
+{
+	static const char *const name[] = { "start", "middle", "end" };
+	static const char *const plain[] = { "t", "h", "f" };
+	char text[TEXT_BYTES], cls[16];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	if (ink >= SVG_ON)
+		snprintf(cls, sizeof cls, "o%u", ink - SVG_ON);
+	else
+		snprintf(cls, sizeof cls, "%s", plain[ink]);
+	fprintf(f, "<text class=\"%s\" x=\"%.2f\" y=\"%.2f\" text-anchor=\"%s\">", cls, x, y,
+		name[anchor]);
+	escape(f, text);
+	fputs("</text>\n", f);
+}
+
+void svg_line(FILE *f, double x0, double y0, double x1, double y1)
+{
+	fprintf(f, "<line class=\"l\" x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\"/>\n", x0, y0,
+		x1, y1);
+}
+
+void svg_end(FILE *f)
+{
+	fputs("</svg>\n", f);
+}
+
+/* --- the file --- */
+
+/* 1: a picture of ours; 0: there is nothing; -EBUSY: something else. */
+static int standing(const struct io_ops *ops, int dir, const char *name)
+{
+	char head[sizeof MARK];
+	int fd = ops->open(ops->ctx, dir, name, O_RDONLY | O_NONBLOCK, 0), rc;
+
+	if (fd == -ENOENT)
+		return 0;
+	if (fd < 0)
+		return fd == -ELOOP ? -EBUSY : fd;
+	rc = io_pread_all(ops, fd, head, sizeof MARK - 1, 0);
+	ops->close(ops->ctx, fd);
+	return rc || memcmp(head, MARK, sizeof MARK - 1) != 0 ? -EBUSY : 1;
+}
+
+static int fill(const struct io_ops *ops, int dir, const char *name, const void *bytes,
+		uint64_t len)
+{
+	int fd = ops->open(ops->ctx, dir, name, O_WRONLY | O_CREAT | O_EXCL, 0666), rc, end;
+
+	if (fd < 0)
+		return fd;
+	rc = io_pwrite_all(ops, fd, bytes, len, 0);
+	if (!rc)
+		rc = ops->sync(ops->ctx, fd);
+	end = ops->close(ops->ctx, fd);
+	rc = rc ? rc : end;
+	if (rc)
+		ops->unlink(ops->ctx, dir, name, false);
+	return rc;
+}
+
+static int put(const struct io_ops *ops, int dir, const char *name, const void *bytes, uint64_t len)
+{
+	char part[NAME_MAX + 1];
+	int there = standing(ops, dir, name), rc;
+
+	if (there < 0)
+		return there;
+	snprintf(part, sizeof part, ".%.200s.%08x", name, (uint32_t)wall_ns() ^ (uint32_t)getpid());
+	rc = fill(ops, dir, part, bytes, len);
+	if (rc)
+		return rc;
+	if (there)
+		rc = ops->unlink(ops->ctx, dir, name, false);
+	if (!rc)
+		rc = ops->rename(ops->ctx, dir, part, name);
+	if (rc)
+		ops->unlink(ops->ctx, dir, part, false);
+	return rc == -EEXIST ? -EBUSY : rc;
+}
+
+int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
+	      struct ckpt_err *err)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char parent[PATH_MAX];
+	cleanup_close int dir = -1;
+	int rc;
+
+	if (!*name || strlen(name) > 200 || strlen(path) >= sizeof parent)
+		return ckpt_error(err, -EINVAL, "%.200s is no name of a file", path);
+	snprintf(parent, sizeof parent, "%.*s", slash ? (int)MAX(slash - path, 1) : 1,
+		 slash ? path : ".");
+	dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return ckpt_error_errno(err, errno, "%s cannot be written into", parent);
+	rc = put(ops, dir, name, bytes, len);
+	if (rc == -EBUSY)
+		return ckpt_error(
+			err, rc,
+			"%.3000s exists and is no picture made by ckptctl: it is left alone", path);
+	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", path) : 0;
+}

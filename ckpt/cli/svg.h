@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * svg.h - pictures for bug reports: one self-contained SVG file, readable on light and on dark
+ * pages, in colours that the colour-blind tell apart (Okabe and Ito). Texts are cleaned and escaped
+ * here; coordinates are pixels. Used by maps.
+ */
+#ifndef CKPT_CLI_SVG_H
+#define CKPT_CLI_SVG_H
+#include "ckpt/io/io.h"
+#include <stdio.h>
+
+#define SVG_COLOURS 8
+#define SVG_NONE SVG_COLOURS	   /* held by nobody */
+#define SVG_MANY (SVG_COLOURS + 1) /* left out, or several together */
+#define SVG_CHAR 6.7		   /* width of a character of a label */
+#define SVG_LINE 16.0		   /* height of a line of text */
+
+enum svg_anchor { SVG_START, SVG_MIDDLE, SVG_END };
+enum svg_ink { SVG_TEXT, SVG_TITLE, SVG_FAINT, SVG_ON }; /* ON + a colour: on a block of it */
+
+void svg_begin(FILE *f, double width, double height, const char *title);
+/* colour: below SVG_COLOURS, SVG_NONE, SVG_MANY. tip: shown where the mouse stands; NULL: none. */
+void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
+	      const char *tip);
+/* y: the base line. */
+void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink, const char *fmt,
+	      ...) __attribute__((format(printf, 6, 7)));
+void svg_line(FILE *f, double x0, double y0, double x1, double y1);
+void svg_end(FILE *f);
+
+/*
+ * Put a whole picture at path: under another name first, then renamed. A file that is there is
+ * replaced where it begins as svg_begin begins; any other is left alone: -EBUSY. Other errors are
+ * the system's. err has the sentence.
+ */
+int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
+	      struct ckpt_err *err);
+#endif
