@@ -158,6 +158,18 @@ static void on_note(void *arg, uint32_t tensor, const char *text)
 	m->note[m->nnote++] = (struct remesh_note){ tensor, copy };
 }
 
+/* The command as it was given, with a mesh that the checkpoint knows. */
+static int fail_mesh(struct cli *c, const struct subject *s, int rc, const struct ckpt_err *err)
+{
+	char own[512], words[1024] = "";
+
+	subject_mesh(&s->ckpt->table, own, sizeof own);
+	for (uint32_t i = 0; i < c->narg; i++)
+		snprintf(words + strlen(words), sizeof words - strlen(words), " %s", c->arg[i]);
+	return cli_fail(c, rc, err, "ckptctl %s%s --mesh %s", c->verb->name, words,
+			*own ? own : "fsdp=4");
+}
+
 static int no_mesh(struct cli *c, const struct subject *s)
 {
 	char own[512];
@@ -171,8 +183,7 @@ static int no_mesh(struct cli *c, const struct subject *s)
 			   own);
 	else
 		ckpt_error(&err, -EINVAL, "--mesh is missing: which mesh to load onto?");
-	return cli_fail(c, -EINVAL, &err, "ckptctl %s ... --mesh %s", c->verb->name,
-			*own ? own : "fsdp=4");
+	return fail_mesh(c, s, -EINVAL, &err);
 }
 
 int remesh(struct cli *c, const struct subject *s, struct remesh *ret)
@@ -180,7 +191,6 @@ int remesh(struct cli *c, const struct subject *s, struct remesh *ret)
 	struct notes notes = { .m = ret };
 	struct layout_file f = { .path = c->value[OPT_LAYOUT] };
 	struct ckpt_err err = { 0 };
-	char own[512];
 	int rc = 0;
 
 	*ret = (struct remesh){ .from = &s->ckpt->table };
@@ -197,10 +207,8 @@ int remesh(struct cli *c, const struct subject *s, struct remesh *ret)
 	if (!rc)
 		return CLI_OK;
 	remesh_free(ret);
-	subject_mesh(&s->ckpt->table, own, sizeof own);
 	if (rc == -EINVAL && !f.path)
-		return cli_fail(c, rc, &err, "ckptctl %s ... --mesh %s", c->verb->name,
-				*own ? own : "fsdp=4");
+		return fail_mesh(c, s, rc, &err);
 	return cli_fail(c, rc, &err, NULL);
 }
 
@@ -239,13 +247,14 @@ static int group_compare(const void *va, const void *vb)
 static void group_say(struct cli *c, const struct remesh *m, const struct remesh_note *note,
 		      uint32_t n)
 {
-	char names[1024] = "", name[300], count[HUMAN_BYTES];
+	char names[1024] = "", line[1100], name[300], count[HUMAN_BYTES];
 
 	for (uint32_t i = 0; i < n && i < NAMES_SAID; i++)
 		snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
 			 table_tensor_print(&m->target.tensor[note[i].tensor], name, sizeof name));
-	cli_hint(c, "  %s tensor%s: %s (%s%s)", human_count(n, count), n == 1 ? "" : "s",
-		 note->text, names, n > NAMES_SAID ? ", ..." : "");
+	cli_hint(c, "  %s tensor%s: %s", human_count(n, count), n == 1 ? "" : "s", note->text);
+	snprintf(line, sizeof line, "    %s%s", names, n > NAMES_SAID ? ", ..." : "");
+	screen_wrap(c->err, line, c->err_screen.width, 0, 4);
 }
 
 static bool has_dim(const struct table *t, const char *name)
@@ -272,8 +281,9 @@ static void say_new_dims(struct cli *c, const struct remesh *m)
 				const char *old = m->from->mesh[j].name[d];
 				uint32_t far = human_distance(to->name[i], old, NEAR_MAX);
 
-				if (!has_dim(&m->target, old) && far < strlen(old) &&
-				    far <= NEAR_MAX)
+				/* Short names are all near each other. */
+				if (far <= NEAR_MAX && 2 * far < strlen(old) &&
+				    !has_dim(&m->target, old))
 					near = old;
 			}
 		cli_hint(c, "%s is new to this checkpoint: tensors replicate over it%s%s%s",

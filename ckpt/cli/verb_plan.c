@@ -129,11 +129,10 @@ static void put_read(struct planning *p)
 
 	output_put(o, &f_read, cell_of(CELL_BYTES, k->read_bytes));
 	output_put(o, &f_amplification, ratio(k->read_bytes, k->held_bytes));
-	snprintf(line, sizeof line, "%s, %s bytes for each that they want",
+	snprintf(line, sizeof line, "%s in all, %s times what they hold",
 		 human_bytes(k->read_bytes, a), ratio_print(k->read_bytes, k->held_bytes, x));
 	output_put(o, &f_read_text, cell_text(line));
-	snprintf(line, sizeof line,
-		 "that reads each chunk once: %s, %s a byte; %s chunk%s, %s file%s",
+	snprintf(line, sizeof line, "reads %s, %s times the tensors: %s chunk%s of %s file%s",
 		 human_bytes(k->host.read_bytes, a),
 		 ratio_print(k->host.read_bytes, k->host.bytes, x), human_count(k->host.chunks, n),
 		 k->host.chunks == 1 ? "" : "s", human_count(k->host.files, m),

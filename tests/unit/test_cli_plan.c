@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_plan.c - ckptctl plan, and what --mesh and --layout do for every verb that takes them:
+ * the figures against a count of the table's own pieces, element by element, and the talk.
+ */
+#include "tests/unit/test_cli_rig.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/plan/load_cost.h"
+#include "ckpt/table/target.h"
+#include <math.h>
+
+#define alpha path_of("%s/alpha", work)
+#define beta path_of("%s/beta", work)
+
+static void write_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* --- the figures, counted in another way --- */
+
+/* Row-major numbers of the elements of a set, ascending; *ret_n of them, malloc'ed. */
+static uint64_t *elements(const struct indexset *s, const uint64_t *shape, uint64_t *ret_n)
+{
+	uint64_t *at = calloc(s->numel + 1, sizeof *at), n = 1;
+
+	at[0] = 0;
+	for (uint32_t d = 0; d < s->ndim; d++) {
+		uint64_t *next = calloc(s->numel + 1, sizeof *next), m = 0;
+
+		for (uint64_t i = 0; i < n; i++)
+			for (uint32_t k = 0; k < s->dim[d].n; k++)
+				for (uint64_t j = 0; j < s->dim[d].run[k].count; j++)
+					for (uint64_t e = 0; e < s->dim[d].run[k].len; e++)
+						next[m++] = at[i] * shape[d] +
+							    s->dim[d].run[k].start +
+							    j * s->dim[d].run[k].stride + e;
+		free(at);
+		at = next;
+		n = m;
+	}
+	assert_int_equal(n, s->numel);
+	*ret_n = n;
+	return at;
+}
+
+/* Where each element of a tensor lies: its file and byte. */
+struct where {
+	uint32_t file;
+	uint64_t off;
+};
+
+static struct where *find_elements(const struct table *t, uint32_t tensor)
+{
+	struct where *w = calloc(t->tensor[tensor].numel + 1, sizeof *w);
+
+	for (uint32_t i = t->first[tensor + 1]; i-- > t->first[tensor];) {
+		uint64_t n, *e = elements(&t->piece[i].set, t->tensor[tensor].shape, &n);
+
+		for (uint64_t j = 0; j < n; j++)
+			w[e[j]] = (struct where){ t->piece[i].place,
+						  t->piece[i].off +
+							  j * t->tensor[tensor].elem_bytes };
+		free(e);
+	}
+	return w;
+}
+
+/* What the verb says of a mesh is what counting says. */
+static void check_cost(const char *where, const char *mesh)
+{
+	struct subject s = { 0 };
+	struct table g, r;
+	struct load_cost cost;
+	struct load_rank host = { 0 };
+	struct ckpt_err err = { 0 };
+	const struct checkpoint *k;
+	uint64_t first[RANKS_MAX + 1] = { 0 };
+	uint8_t *bits, *all;
+
+	assert_int_equal(subject_find(&s, &io_ops_posix, where, "latest", &err), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
+	k = s.ckpt;
+	if (target_make(&k->table, mesh, NULL, 0, &g, NULL, NULL, &err) ||
+	    load_cost(k, &g, &cost, NULL, NULL, &err))
+		fail_msg("%s: %s", mesh, err.msg);
+	assert_int_equal(cost.world, target_world(&g));
+	for (uint32_t i = 0; i < k->nfile; i++)
+		first[i + 1] = first[i] + k->file[i].nchunk;
+	bits = malloc(first[k->nfile]);
+	all = calloc(first[k->nfile], 1);
+	for (uint32_t at_rank = 0; at_rank <= cost.world; at_rank++) {
+		const struct load_rank *said = &cost.rank[at_rank];
+		struct load_rank want = { 0 };
+
+		memset(bits, 0, first[k->nfile]);
+		if (at_rank == cost.world) {
+			memcpy(bits, all, first[k->nfile]);
+			want.bytes = host.bytes;
+			want.tensors = host.tensors;
+			said = &cost.host;
+		} else {
+			assert_int_equal(target_rank(&g, at_rank, &r, &err), 0);
+			for (uint32_t i = 0; i < r.npiece; i++) {
+				const struct table_piece *p = &r.piece[i];
+				struct where *w = find_elements(&k->table, p->tensor);
+				uint64_t n, *e = elements(&p->set, r.tensor[p->tensor].shape, &n);
+
+				for (uint64_t j = 0; j < n; j++) {
+					const struct where *x = &w[e[j]];
+
+					bits[first[x->file] +
+					     (x->off >> k->file[x->file].chunk_log2)] = 1;
+				}
+				want.bytes += n * r.tensor[p->tensor].elem_bytes;
+				want.tensors++;
+				free(w);
+				free(e);
+			}
+			table_free(&r);
+		}
+		for (uint32_t i = 0; i < k->nfile; i++) {
+			bool any = false;
+
+			for (uint64_t c = 0; c < k->file[i].nchunk; c++) {
+				if (!bits[first[i] + c])
+					continue;
+				any = true;
+				all[first[i] + c] = 1;
+				want.chunks++;
+				want.read_bytes += k->file[i].chunk[c].stored_len;
+			}
+			want.files += any;
+		}
+		if (at_rank == 0)
+			for (uint32_t i = 0; i < k->table.ntensor; i++) {
+				const struct table_tensor *x = &k->table.tensor[i];
+
+				host.bytes += x->numel * x->elem_bytes;
+				host.tensors += x->numel > 0;
+			}
+		if (at_rank == cost.world) {
+			want.bytes = host.bytes;
+			want.tensors = host.tensors;
+		}
+		if (said->bytes != want.bytes || said->read_bytes != want.read_bytes ||
+		    said->chunks != want.chunks || said->files != want.files ||
+		    said->tensors != want.tensors)
+			fail_msg("%s, rank %u: %llu bytes, %llu read, %llu chunks, %u files, %u "
+				 "tensors; counted %llu, %llu, %llu, %u, %u",
+				 mesh, at_rank, (unsigned long long)said->bytes,
+				 (unsigned long long)said->read_bytes,
+				 (unsigned long long)said->chunks, said->files, said->tensors,
+				 (unsigned long long)want.bytes,
+				 (unsigned long long)want.read_bytes,
+				 (unsigned long long)want.chunks, want.files, want.tensors);
+	}
+	free(bits);
+	free(all);
+	load_cost_free(&cost);
+	table_free(&g);
+	subject_close(&s);
+}
+
+static void the_figures_are_those_of_counting_every_element(void **state)
+{
+	(void)state;
+	check_cost(alpha, "fsdp=4");
+	check_cost(alpha, "fsdp=3");
+	check_cost(alpha, "fsdp=1");
+	check_cost(alpha, "dp=2,fsdp=7");
+	check_cost(beta, "tp=3,fsdp=2");
+	check_cost(beta, "x=2");
+}
+
+static void ranks_that_are_planned_apart_add_up(void **state)
+{
+	(void)state;
+	/* More than are planned at once, most of them with nothing of most tensors. */
+	check_cost(beta, "fsdp=70");
+}
+
+/* --- the document --- */
+
+static void a_program_gets_every_rank_and_every_figure(void **state)
+{
+	json_t *j;
+	const json_t *rank;
+	uint64_t held = 0, read = 0, most = 0;
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json"), 0);
+	j = json_out("ckptd.plan/1");
+	assert_string_equal(string(j, "mesh"), "fsdp=3");
+	assert_string_equal(string(j, "from_mesh"), "fsdp=4");
+	assert_int_equal(number(j, "world_size"), 3);
+	assert_int_equal(number(j, "step"), 30);
+	rank = member(j, "ranks", JSON_ARRAY);
+	assert_int_equal(json_array_size(rank), 3);
+	for (size_t i = 0; i < 3; i++) {
+		const json_t *r = json_array_get(rank, i);
+
+		assert_int_equal(number(r, "rank"), i);
+		held += number(r, "bytes");
+		read += number(r, "read_bytes");
+		most = MAX(most, number(r, "bytes"));
+		assert_true(number(r, "files") > 0);
+		assert_true(number(r, "chunks") >= number(r, "files"));
+		assert_true(json_real_value(member(r, "amplification", JSON_REAL)) >= 1);
+	}
+	assert_int_equal(number(j, "held_bytes"), held);
+	assert_int_equal(number(j, "read_bytes"), read);
+	assert_true(fabs(json_real_value(member(j, "imbalance", JSON_REAL)) -
+			 (double)most * 3 / (double)held) < 1e-9);
+	assert_true(fabs(json_real_value(member(j, "replication", JSON_REAL)) -
+			 (double)held / (double)number(j, "tensor_bytes")) < 1e-9);
+	assert_int_equal(number(member(j, "host", JSON_OBJECT), "files"), 4);
+	assert_true(json_is_null(json_object_get(j, "layout")));
+	json_decref(j);
+}
+
+static void many_ranks_are_told_as_three_rows_and_given_whole_to_programs(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=40"), 0);
+	assert_says(got.out, "least");
+	assert_says(got.out, "median");
+	assert_says(got.out, "most");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json"), 0);
+	j = json_out("ckptd.plan/1");
+	assert_int_equal(json_array_size(member(j, "ranks", JSON_ARRAY)), 40);
+	json_decref(j);
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16"), 0);
+	assert_silent(got.out, "median");
+}
+
+static void the_text_fits_80_columns(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp=2,tp=3"), 0);
+	for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
+		q = strchr(p, '\n');
+		assert_non_null(q);
+		assert_true(screen_columns(strndupa(p, (size_t)(q - p))) <= 80);
+	}
+}
+
+/* --- --mesh --- */
+
+static void without_a_mesh_the_checkpoints_own_is_the_example(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", beta, "plan", "latest"), CLI_USAGE);
+	assert_says(got.err, "--mesh is missing");
+	assert_says(got.err, "saved on dp=2,fsdp=2");
+	assert_says(got.err, "--mesh dp=2,fsdp=2");
+	assert_string_equal(got.out, "");
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--json"), CLI_USAGE);
+	assert_json_error(CLI_USAGE);
+}
+
+static void a_mesh_that_cannot_be_read_says_where(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp"), CLI_USAGE);
+	assert_says(got.err, "character 10");
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=0"), CLI_USAGE);
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh="), CLI_USAGE);
+	assert_string_equal(got.out, "");
+}
+
+static void a_checkpoint_that_is_not_there_is_missing(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "step:11", "--mesh", "dp=1"), CLI_MISSING);
+	assert_int_equal(RUN("-C", work, "plan", "latest", "--mesh", "dp=1"), CLI_USAGE);
+}
+
+static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(void **state)
+{
+	json_t *j;
+	const json_t *notes;
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=4"), 0);
+	assert_silent(got.err, "placed otherwise");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4"), 0);
+	assert_says(got.err, "placed otherwise");
+	assert_says(got.err, "fsdp is gone: it cuts no more");
+	assert_says(got.err, "dp is new to this checkpoint");
+	assert_silent(got.out, "is gone");
+	assert_int_equal(RUN("-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4"), 0);
+	assert_string_equal(got.err, "");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4", "--json"), 0);
+	assert_string_equal(got.err, "");
+	j = json_out("ckptd.plan/1");
+	notes = member(j, "notes", JSON_ARRAY);
+	assert_true(json_array_size(notes) > 3);
+	assert_says(string(json_array_get(notes, 0), "text"), "fsdp is gone");
+	assert_says(string(json_array_get(notes, 0), "tensor"), "/");
+	json_decref(j);
+}
+
+static void a_slip_in_a_name_is_suspected(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fdsp=4"), 0);
+	assert_says(got.err, "did you mean fsdp?");
+}
+
+/* --- --layout --- */
+
+static void rules_are_read_from_a_file(void **state)
+{
+	const char *path = path_of("%s/rules.txt", top);
+	json_t *j;
+
+	(void)state;
+	write_file(path, "# of our own\n\n  model/*\tReplicate@fsdp   # every rank has it\r\n"
+			 "*.nothing#special  Replicate\n");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
+			 CLI_USAGE);
+	assert_says(got.err, "rules.txt:4: no tensor matches \"*.nothing#special\"");
+	write_file(path, "model/*  Replicate@fsdp   # every rank has it");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
+			 0);
+	assert_says(got.err, "rules.txt:1");
+	assert_int_equal(
+		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json"),
+		0);
+	j = json_out("ckptd.plan/1");
+	assert_string_equal(string(j, "layout"), path);
+	assert_true(json_real_value(member(j, "replication", JSON_REAL)) > 1.2);
+	json_decref(j);
+}
+
+static void everything_wrong_in_a_layout_file_is_said_at_once(void **state)
+{
+	const char *path = path_of("%s/bad.txt", top);
+
+	(void)state;
+	write_file(path, "model/*\n*  Shard(0)@dp\nx y z\n# Shard\n   \nzzz* Replicate\n");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
+			 CLI_USAGE);
+	assert_says(got.err, "bad.txt:1: ");
+	assert_says(got.err, "bad.txt:2: ");
+	assert_says(got.err, "no dimension \"dp\"");
+	assert_says(got.err, "bad.txt:3: ");
+	assert_says(got.err, "bad.txt:6: ");
+	assert_string_equal(got.out, "");
+}
+
+static void a_layout_file_that_cannot_be_read_is_the_commands_fault(void **state)
+{
+	const char *path = path_of("%s/odd", top);
+	FILE *f = fopen(path, "w");
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
+			     path_of("%s/none", top)),
+			 CLI_USAGE);
+	assert_says(got.err, "none: No such file");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", top),
+			 CLI_USAGE);
+	assert_non_null(f);
+	assert_int_equal(fwrite("a\0b", 1, 3, f), 3);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
+			 CLI_USAGE);
+	assert_says(got.err, "no text file");
+	assert_int_equal(
+		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", "/dev/zero"),
+		CLI_USAGE);
+	assert_says(got.err, "larger than 4 MiB");
+}
+
+/* --- what cannot be --- */
+
+static void a_checkpoint_that_lacks_elements_does_not_fit(void **state)
+{
+	struct subject s = { 0 };
+	struct checkpoint k;
+	struct table g, holes = { 0 };
+	struct load_cost cost;
+	struct ckpt_err err = { 0 };
+	uint32_t left = 0;
+
+	(void)state;
+	assert_int_equal(subject_find(&s, &io_ops_posix, alpha, "latest", &err), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
+	k = *s.ckpt;
+	assert_int_equal(target_make(&k.table, "fsdp=2", NULL, 0, &g, NULL, NULL, &err), 0);
+	/* No reader gives such a table; a later format might. */
+	for (uint32_t i = 0; i < k.table.ntensor; i++) {
+		struct table_tensor x = k.table.tensor[i];
+
+		x.layout = TABLE_NONE;
+		assert_int_equal(table_add_tensor(&holes, &x, NULL, NULL), 0);
+	}
+	for (uint32_t i = 0; i < k.table.nplace; i++)
+		assert_int_equal(table_add_place(&holes, &k.table.place[i], NULL, NULL), 0);
+	for (uint32_t i = 0; i < k.table.npiece; i++)
+		if (k.table.piece[i].rank != 1)
+			assert_int_equal(table_add_piece(&holes, &k.table.piece[i], NULL), 0);
+		else
+			left++;
+	assert_true(left > 1);
+	assert_int_equal(table_seal(&holes, NULL), 0);
+	k.table = holes;
+	assert_int_equal(load_cost(&k, &g, &cost, NULL, NULL, &err), -EMEDIUMTYPE);
+	assert_int_equal(cli_exit(-EMEDIUMTYPE), CLI_MISFIT);
+	assert_says(err.msg, "are in no piece of the checkpoint");
+	assert_null(cost.rank);
+	table_free(&holes);
+	table_free(&g);
+	subject_close(&s);
+}
+
+static void an_interrupt_ends_it(void **state)
+{
+	(void)state;
+	cli_stops = 1;
+	cli_stop_signal = SIGINT;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=200"), CLI_INTERRUPTED);
+	cli_stops = 0;
+	cli_stop_signal = 0;
+	assert_string_equal(got.out, "");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_figures_are_those_of_counting_every_element),
+		cmocka_unit_test(ranks_that_are_planned_apart_add_up),
+		cmocka_unit_test(a_program_gets_every_rank_and_every_figure),
+		cmocka_unit_test(many_ranks_are_told_as_three_rows_and_given_whole_to_programs),
+		cmocka_unit_test(the_text_fits_80_columns),
+		cmocka_unit_test(without_a_mesh_the_checkpoints_own_is_the_example),
+		cmocka_unit_test(a_mesh_that_cannot_be_read_says_where),
+		cmocka_unit_test(a_checkpoint_that_is_not_there_is_missing),
+		cmocka_unit_test(
+			what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one),
+		cmocka_unit_test(a_slip_in_a_name_is_suspected),
+		cmocka_unit_test(rules_are_read_from_a_file),
+		cmocka_unit_test(everything_wrong_in_a_layout_file_is_said_at_once),
+		cmocka_unit_test(a_layout_file_that_cannot_be_read_is_the_commands_fault),
+		cmocka_unit_test(a_checkpoint_that_lacks_elements_does_not_fit),
+		cmocka_unit_test(an_interrupt_ends_it),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
