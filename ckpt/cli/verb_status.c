@@ -316,7 +316,7 @@ static void text_error(struct cli *c, const struct wire_report *r, const struct 
 
 	if (!j->error[0])
 		return;
-	if (j->error_step)
+	if (j->error_step && !strstr(j->error, "step ")) /* most say it themselves */
 		snprintf(step, sizeof step, ", step %llu", (unsigned long long)j->error_step - 1);
 	cli_mark(c, STYLE_BAD, "  last error      ", 18, "%s%s: %s",
 		 ago(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
@@ -341,7 +341,7 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	text_flight(c, r, i);
 	if (j->trigger_waits)
 		label(c, "ordered", STYLE_WARN, "the next step that is marked is written");
-	if (stall.measured)
+	if (stall.measured && j->attached)
 		label(c, "trainer stall", STYLE_PLAIN, "%s last, %s at most, %.2g %% of the time",
 		      human_span(stall.last, a), human_span(stall.max, b), 100 * share(&stall));
 	if (j->held)

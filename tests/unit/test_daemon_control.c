@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_control.c - control connections to a daemon in this process: what STATUS tells, what
+ * TRIGGER, DRAIN and FORGET do, and that nobody who asks can hurt who trains. CKPT_TEST_LOG=1 shows
+ * the daemon's log.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "tests/lib/control.h"
+#include "ckpt/client/shared.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+
+static struct host H;
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+static struct plan_of_job plan(const char *job, const char *mesh, uint32_t persist_every)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = job,
+				     .mesh = mesh,
+				     .guard = CKPT_FINISH,
+				     .persist_every = persist_every };
+}
+
+static void must_wait(struct rank *k, uint64_t step, int state)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
+}
+
+/* Marked and staged, and guarded. */
+static void step_held(struct rank *k, uint64_t step)
+{
+	MUST_BE(rank_step(k, step, 0), 0);
+	must_wait(k, step, CKPT_STAGED);
+	MUST_BE(ckpt_guard(k->c, NULL), 0);
+}
+
+static uint64_t job_id(struct asker *k, const char *name)
+{
+	const struct wire_report_job *j = ask_job(k, name);
+
+	MUST(j);
+	return j->id;
+}
+
+static uint32_t trigger(struct asker *k, uint64_t job, uint32_t flags, struct wire_triggered *ret)
+{
+	struct wire_trigger m = { .flags = flags, .job = job };
+
+	return ask(k, &m, WIRE_TRIGGER, sizeof m, ret, sizeof *ret);
+}
+
+static uint32_t forget(struct asker *k, uint64_t job, uint32_t flags, struct wire_forgotten *ret)
+{
+	struct wire_forget m = { .flags = flags, .job = job };
+
+	return ask(k, &m, WIRE_FORGET, sizeof m, ret, sizeof *ret);
+}
+
+/* --- status --- */
+static void status_script(struct rank *k)
+{
+	rank_open(k, k->plan, k->rank);
+	for (uint64_t step = 1; step <= 5; step++) {
+		step_held(k, step);
+		if (step == 3)
+			must_wait(k, 3, CKPT_COMMITTED);
+		rank_meet(k);
+	}
+	if (k->rank == 0) {
+		struct asker *a = k->arg;
+		const struct wire_report_job *j;
+
+		ask_until((j = ask_job(a, "demo")) && j->committed == 1);
+		MUST_BE(a->r.head->njob, 1);
+		MUST_BE(a->r.head->nrank, 2);
+		MUST_BE(a->r.head->sessions, 2);
+		MUST_BE(a->r.head->pid, getpid());
+		MUST(!strncmp(a->r.head->version, "ckptd ", 6) && !a->r.head->draining);
+		MUST(!strcmp(j->store, H.store));
+		MUST(j->launch == WIRE_READY && j->generation == 1 && j->world == 2 &&
+		     j->attached == 2 && j->lost == 0 && j->nslot == 2);
+		MUST(j->taken == 5 && j->staged == 5 && j->persisted == 1 && !j->skipped &&
+		     !j->torn && !j->failed && !j->error[0]);
+		MUST(j->last_committed == 4 && j->last_committed_wall_ns && j->last_commit_ns);
+		MUST_BE(j->newest, 6);
+		MUST(j->held > 0 && j->used > 0 && j->used < j->held && j->mapped > 0);
+		for (uint32_t i = 0; i < 2; i++) {
+			const struct wire_report_rank *x = &a->r.rank[i];
+
+			MUST(x->rank == i && x->state == WIRE_ATTACHED &&
+			     x->pid == (uint32_t)getpid());
+			MUST(x->newest == 6 && x->marks == 5 && x->copy_bytes > 0);
+			MUST(x->stall_sum_ns >= x->stall_max_ns && x->stall_max_ns > 0 &&
+			     x->measured_ns >= x->stall_sum_ns && x->stall_last_ns > 0);
+		}
+		MUST_BE(a->r.head->nstep, 5);
+		MUST(a->r.step[0].step == 5 && a->r.step[4].step == 1);
+		MUST(ask_step(a, 5)->state == WIRE_STAGED && ask_step(a, 5)->flags == WIRE_HELD);
+		MUST(ask_step(a, 4)->state == WIRE_STAGED && ask_step(a, 4)->flags == 0);
+		MUST(ask_step(a, 3)->state == WIRE_COMMITTED && ask_step(a, 3)->committed_ns > 0);
+	}
+	rank_meet(k);
+	rank_close(k, 0);
+}
+
+static void status_tells_jobs_ranks_steps_and_counters(void **state)
+{
+	struct plan_of_job p = plan("demo", "fsdp=2", 3);
+	const struct wire_report_job *j;
+	struct asker a;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	assert_int_equal(ask_status(&a)->head->njob, 0);
+	team(&p, status_script, &a);
+	/* both are gone: what was staged is written, and its memory kept */
+	ask_until((j = ask_job(&a, "demo")) && j->launch == WIRE_ENDED && j->committed == 2);
+	assert_true(j->attached == 0 && j->used > 0 && j->mapped == 0);
+	assert_int_equal(a.r.rank[0].state, WIRE_DETACHED);
+	ask_close(&a);
+}
+
+static void a_write_under_way_is_seen_and_a_skip_too(void **state)
+{
+	struct plan_of_job p = plan("slow", "fsdp=1", 1);
+	const struct wire_report_step *s;
+	struct rank k = { 0 };
+	struct asker a;
+	struct gate g;
+
+	(void)state;
+	gate_make(&g);
+	host_start(&H, IO_THREADS, &g.ops);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	gate_set(&g, true);
+	step_held(&k, 1);
+	gate_await(&g);
+	step_held(&k, 2);
+	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
+	ask_until(ask_job(&a, "slow")->skipped == 1);
+	s = ask_step(&a, 1);
+	assert_true(s && s->state == WIRE_WRITING && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
+	assert_true(s->total > 0 && s->written < s->total && s->writing_ns > 0);
+	s = ask_step(&a, 2);
+	assert_true(s && s->state == WIRE_QUEUED && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
+	s = ask_step(&a, 3);
+	assert_true(s && s->state == WIRE_SKIPPED && s->flags == 0);
+	gate_set(&g, false);
+	must_wait(&k, 2, CKPT_COMMITTED);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void who_asks_all_the_time_gets_the_same_report(void **state)
+{
+	struct asker a, b;
+	uint32_t same = 0;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	ask_open(&b, H.socket);
+	for (uint32_t i = 0; i < 50; i++) {
+		(void)ask_status(&a);
+		(void)ask_status(&b);
+		same += a.inode == b.inode;
+	}
+	assert_true(same > 10);
+	ask_close(&a);
+	ask_close(&b);
+}
+
+/* --- trigger --- */
+static void a_trigger_makes_the_next_step_one_that_is_written(void **state)
+{
+	struct plan_of_job p = plan("rare", "fsdp=1", 1000);
+	struct wire_triggered t = { 0 };
+	struct rank k = { 0 };
+	struct asker a;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	step_held(&k, 1);
+	assert_int_equal(trigger(&a, job_id(&a, "rare"), 0, &t), WIRE_TRIGGERED);
+	assert_true(t.number == 1 && t.after == 2);
+	assert_true(ask_job(&a, "rare")->trigger_waits);
+	step_held(&k, 2);
+	must_wait(&k, 2, CKPT_COMMITTED);
+	step_held(&k, 3);
+	ask_until(!ask_job(&a, "rare")->trigger_waits);
+	assert_true(ask_step(&a, 2)->state == WIRE_COMMITTED && ask_step(&a, 2)->trigger == 1);
+	assert_true(ask_step(&a, 3)->state == WIRE_STAGED && ask_step(&a, 3)->trigger == 0);
+	assert_true(host_has(&H, "rare", 2) && !host_has(&H, "rare", 1) &&
+		    !host_has(&H, "rare", 3));
+	/* an explicit word of the trainer does not stand against an order */
+	assert_int_equal(trigger(&a, job_id(&a, "rare"), 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(rank_step(&k, 4, CKPT_STAGE_ONLY), 0);
+	assert_int_equal(ckpt_guard(k.c, NULL), 0);
+	must_wait(&k, 4, CKPT_COMMITTED);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void *open_soon(void *arg)
+{
+	const struct timespec wait = {
+		.tv_nsec = 30000000
+	}; /* the other one is likely to wait by then */
+
+	nanosleep(&wait, NULL);
+	gate_set(arg, false);
+	return NULL;
+}
+
+static void a_final_trigger_waits_for_a_slot(void **state)
+{
+	struct plan_of_job p = plan("full", "fsdp=1", 1);
+	struct wire_triggered t;
+	struct rank k = { 0 };
+	struct asker a;
+	struct gate g;
+	pthread_t thread;
+
+	(void)state;
+	gate_make(&g);
+	host_start(&H, IO_THREADS, &g.ops);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	gate_set(&g, true);
+	step_held(&k, 1);
+	gate_await(&g);
+	step_held(&k, 2);
+	assert_int_equal(trigger(&a, job_id(&a, "full"), 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
+	assert_int_equal(trigger(&a, job_id(&a, "full"), WIRE_FINAL, &t), WIRE_TRIGGERED);
+	assert_int_equal(t.number, 2);
+	assert_int_equal(t.after, 4);
+	assert_int_equal(pthread_create(&thread, NULL, open_soon, &g), 0);
+	assert_int_equal(rank_step(&k, 4, 0), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(ckpt_guard(k.c, NULL), 0);
+	must_wait(&k, 4, CKPT_COMMITTED);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void a_torn_step_passes_its_order_on(void **state)
+{
+	struct plan_of_job p = plan("torn", "fsdp=1", 1000);
+	struct wire_triggered t;
+	struct rank k = { 0 };
+	struct asker a;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	step_held(&k, 1);
+	assert_int_equal(trigger(&a, job_id(&a, "torn"), 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ckpt_snapshot(k.c, 2, NULL), 0);
+	must_wait(&k, 2, CKPT_STAGED);
+	ask_until(!ask_job(&a, "torn")->trigger_waits); /* step 2 has it */
+	(void)ckpt_snapshot(k.c, 3, NULL);		/* without a guard: step 2 is not trusted */
+	ask_until(ask_job(&a, "torn")->trigger_waits);
+	assert_int_equal(ask_step(&a, 2)->state, WIRE_TORN);
+	assert_int_equal(ckpt_guard(k.c, NULL), 0);
+	ask_until(rank_step(&k, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
+	must_wait(&k, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
+	assert_int_equal(ckpt_guard(k.c, NULL), 0);
+	ask_until(ask_job(&a, "torn")->committed == 1);
+	assert_true(ask_step(&a, ask_job(&a, "torn")->last_committed - 1)->trigger == 1);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void nobody_to_trigger_is_said(void **state)
+{
+	struct plan_of_job p = plan("gone", "fsdp=1", 1000);
+	struct wire_triggered t;
+	struct rank k = { 0 };
+	struct asker a;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	assert_int_equal(trigger(&a, 1, 0, &t), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -ENOENT);
+	rank_open(&k, &p, 0);
+	step_held(&k, 1);
+	assert_int_equal(trigger(&a, job_id(&a, "gone"), 0, &t), WIRE_TRIGGERED);
+	rank_close(&k, 0);
+	ask_until(ask_job(&a, "gone")->attached == 0);
+	assert_false(ask_job(&a, "gone")->trigger_waits);
+	assert_int_equal(trigger(&a, job_id(&a, "gone"), 0, &t), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -ENOENT);
+	assert_non_null(strstr(a.refused.text, "gone"));
+	ask_close(&a);
+}
+
+/* --- drain --- */
+static void a_drain_is_answered_when_all_is_on_disk_and_holds_nobody(void **state)
+{
+	struct plan_of_job p = plan("drain", "fsdp=1", 1000);
+	struct wire_drain m = { 0 };
+	struct wire_drained d = { 0 };
+	struct rank k = { 0 };
+	struct asker a, b;
+	struct pollfd poll_a;
+	struct gate g;
+
+	(void)state;
+	gate_make(&g);
+	host_start(&H, IO_THREADS, &g.ops);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	ask_open(&b, H.socket);
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_true(d.written == 0 && d.failed == 0); /* nothing was staged */
+	gate_set(&g, true);
+	step_held(&k, 1);
+	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
+	gate_await(&g);
+	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
+	step_held(&k, 2);
+	assert_int_equal(ask_job(&b, "drain")->staged, 2);
+	ask_send(&b, &m, WIRE_DRAIN, sizeof m);
+	poll_a = (struct pollfd){ .fd = a.sock, .events = POLLIN };
+	assert_int_equal(poll(&poll_a, 1, 0), 0);
+	gate_set(&g, false);
+	assert_int_equal(ask_answer(&a, &d, sizeof d, NULL), WIRE_DRAINED);
+	assert_true(d.written == 1 && d.failed == 0);
+	assert_true(host_has(&H, "drain", 1));
+	assert_int_equal(ask_answer(&b, &d, sizeof d, NULL), WIRE_DRAINED);
+	assert_true(d.written == 2 && d.failed == 0);
+	assert_true(host_has(&H, "drain", 2));
+	rank_close(&k, 0);
+	ask_close(&a);
+	ask_close(&b);
+}
+
+static void one_who_waits_for_a_drain_may_leave_or_ask_too_much(void **state)
+{
+	struct plan_of_job p = plan("leave", "fsdp=1", 1000);
+	struct wire_drain m = { 0 };
+	struct wire_status s = { 0 };
+	struct rank k = { 0 };
+	struct asker a, b;
+	struct gate g;
+
+	(void)state;
+	gate_make(&g);
+	host_start(&H, IO_THREADS, &g.ops);
+	rank_open(&k, &p, 0);
+	gate_set(&g, true);
+	step_held(&k, 1);
+	ask_open(&a, H.socket);
+	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
+	gate_await(&g);
+	assert_int_equal(ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EPROTO);
+	ask_close(&a);
+	ask_open(&b, H.socket);
+	assert_int_equal(ask_job(&b, "leave")->attached, 1);
+	gate_set(&g, false);
+	ask_until(ask_job(&b, "leave")->committed == 1);
+	rank_close(&k, 0);
+	ask_close(&b);
+}
+
+static _Atomic int full;
+
+static int64_t full_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	return atomic_load(&full) ? -ENOSPC : io_ops_posix.pwrite(ctx, fd, buf, len, off);
+}
+
+static void what_could_not_be_drained_is_said_kept_and_given_up_only_by_force(void **state)
+{
+	struct plan_of_job p = plan("full", "fsdp=1", 1000);
+	const struct wire_report_job *j;
+	struct io_ops ops = io_ops_posix;
+	struct wire_drain m = { 0 };
+	struct wire_drained d = { 0 };
+	struct wire_forgotten f = { 0 };
+	struct rank k = { 0 };
+	struct asker a;
+
+	(void)state;
+	ops.pwrite = full_pwrite;
+	atomic_store(&full, 1);
+	host_start(&H, IO_THREADS, &ops);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	step_held(&k, 7);
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_true(d.written == 0 && d.failed == 1 && d.code == -ENOSPC);
+	assert_non_null(strstr(d.text, "job full step 7"));
+	j = ask_job(&a, "full");
+	assert_true(j->failed == 1 && j->error_step == 8 && j->error_wall_ns && j->error[0]);
+	assert_true(ask_step(&a, 7)->state == WIRE_FAILED && ask_step(&a, 7)->flags == WIRE_HELD);
+	assert_int_equal(forget(&a, j->id, WIRE_ALL, &f), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EBUSY); /* a rank is attached */
+	rank_close(&k, 0);
+	ask_until((j = ask_job(&a, "full")) && j->attached == 0 && j->failed == 2 &&
+		  ask_step(&a, 7)->state == WIRE_FAILED);
+	assert_int_equal(forget(&a, j->id, 0, &f), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EBUSY);
+	assert_non_null(strstr(a.refused.text, "step 7"));
+	assert_true(ask_job(&a, "full")->used > 0);
+	assert_int_equal(forget(&a, job_id(&a, "full"), WIRE_ALL, &f), WIRE_FORGOTTEN);
+	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 1);
+	assert_null(ask_job(&a, "full"));
+	atomic_store(&full, 0);
+	ask_close(&a);
+}
+
+/* --- forget --- */
+static void what_is_on_disk_is_forgotten_at_once(void **state)
+{
+	struct plan_of_job p = plan("old", "fsdp=1", 1);
+	struct wire_forgotten f = { 0 };
+	struct ckpt_got got;
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct asker a;
+	uint64_t id;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	assert_int_equal(forget(&a, 1, 0, &f), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -ENOENT);
+	rank_open(&k, &p, 0);
+	step_held(&k, 1);
+	must_wait(&k, 1, CKPT_COMMITTED);
+	id = job_id(&a, "old");
+	assert_int_equal(forget(&a, id, WIRE_ALL, &f), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EBUSY);
+	rank_close(&k, 0);
+	ask_until(ask_job(&a, "old")->attached == 0);
+	assert_int_equal(forget(&a, id, 0, &f), WIRE_FORGOTTEN);
+	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 0);
+	assert_null(ask_job(&a, "old"));
+	/* the job comes back, from disk */
+	rank_open(&k, &p, 0);
+	rank_clear(&k);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
+	assert_true(got.step == 1 && got.where == 2 && rank_check(&k, 1));
+	assert_true(job_id(&a, "old") != id);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+/* --- those who mean no good --- */
+static void requests_out_of_place_are_refused_or_end_the_connection(void **state)
+{
+	struct wire_status s = { 0 };
+	struct wire_control c = { 0 };
+	struct wire_steps steps = { 0 };
+	struct asker a = { 0 };
+	int fd;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	a.sock = ask_connect(H.socket);
+	assert_int_equal(ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EPROTO);
+	assert_int_equal(ask(&a, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_OK);
+	assert_int_equal(ask(&a, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_REFUSE);
+	assert_int_equal(ask(&a, &steps, WIRE_STEPS, sizeof steps, NULL, 0), WIRE_REFUSE);
+	assert_int_equal(ask_status(&a)->head->njob, 0);
+	fd = dup(0);
+	assert_int_equal(wire_send(a.sock, &s, WIRE_STATUS, sizeof s, ++a.seq, &fd, 1), 0);
+	assert_int_equal(ask_answer(&a, NULL, 0, NULL), 0);
+	(void)close(fd);
+	ask_close(&a);
+	a.sock = ask_connect(H.socket);
+	assert_int_equal(wire_send(a.sock, &c, WIRE_CONTROL, sizeof c - 4, ++a.seq, NULL, 0), 0);
+	assert_int_equal(ask_answer(&a, NULL, 0, NULL), 0);
+	ask_close(&a);
+}
+
+static void many_connections_and_one_that_never_reads_hurt_no_trainer(void **state)
+{
+	struct plan_of_job p = plan("calm", "fsdp=1", 1);
+	struct wire_control c = { 0 };
+	struct wire_status s = { 0 };
+	struct rank k = { 0 };
+	struct asker a[64], more = { 0 };
+	uint32_t n = 0;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	for (uint32_t i = 0; i < 64; i++)
+		ask_open(&a[i], H.socket);
+	more.sock = ask_connect(H.socket);
+	assert_int_equal(ask(&more, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_REFUSE);
+	assert_int_equal(more.refused.code, -EAGAIN);
+	assert_int_equal(ask_answer(&more, NULL, 0, NULL), 0);
+	ask_close(&more);
+	/* asks and asks: its answers fill the socket, and then it is sent away */
+	while (n < 100000 && wire_send(a[0].sock, &s, WIRE_STATUS, sizeof s, ++n, NULL, 0) == 0)
+		;
+	assert_true(n < 100000);
+	for (uint64_t step = 1; step <= 3; step++) {
+		step_held(&k, step);
+		must_wait(&k, step, CKPT_COMMITTED);
+	}
+	ask_close(&a[0]);
+	ask_until((more.sock = ask_connect(H.socket)) >= 0 &&
+		  (ask(&more, &c, WIRE_CONTROL, sizeof c, NULL, 0) == WIRE_OK ||
+		   (close(more.sock), 0)));
+	ask_close(&more);
+	for (uint32_t i = 1; i < 64; i++)
+		ask_close(&a[i]);
+	rank_close(&k, 0);
+}
+
+static void *run_daemon(void *arg)
+{
+	MUST(daemon_run(arg) == 0);
+	return NULL;
+}
+
+static void who_only_looks_does_not_keep_an_idle_daemon(void **state)
+{
+	struct daemon_opts o = { .socket = H.socket, .idle_exit_ns = NS_PER_S / 5 };
+	struct ckpt_err err;
+	struct daemon *d;
+	struct asker a;
+	pthread_t thread;
+
+	(void)state;
+	MUST_OK(daemon_open(&o, &d, &err), &err);
+	assert_int_equal(pthread_create(&thread, NULL, run_daemon, d), 0);
+	ask_open(&a, H.socket);
+	pthread_join(thread, NULL);
+	daemon_close(d);
+	ask_close(&a);
+}
+
+#define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		with_host(status_tells_jobs_ranks_steps_and_counters),
+		with_host(a_write_under_way_is_seen_and_a_skip_too),
+		with_host(who_asks_all_the_time_gets_the_same_report),
+		with_host(a_trigger_makes_the_next_step_one_that_is_written),
+		with_host(a_final_trigger_waits_for_a_slot),
+		with_host(a_torn_step_passes_its_order_on),
+		with_host(nobody_to_trigger_is_said),
+		with_host(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody),
+		with_host(one_who_waits_for_a_drain_may_leave_or_ask_too_much),
+		with_host(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force),
+		with_host(what_is_on_disk_is_forgotten_at_once),
+		with_host(requests_out_of_place_are_refused_or_end_the_connection),
+		with_host(many_connections_and_one_that_never_reads_hurt_no_trainer),
+		with_host(who_only_looks_does_not_keep_an_idle_daemon),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
