@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * module_tree.c - see module_tree.h. Hashing all the way: 200,000 names cost milliseconds a depth.
+ * Invariant: every tensor is in exactly one row, so rows sum up to the whole.
+ */
+#include "ckpt/cli/module_tree.h"
+#include "ckpt/base/util.h"
+#include <stdio.h>
+
+#define NUMBERS_MAX 6 /* numeric parts of a path that are put together; more stay as they are */
+#define NUMBER_DIGITS 9
+#define MARK '\1' /* stands for a number in a key; nothing else does */
+#define PATH_BYTES (2 * CKPT_NAME_MAX + 64)
+
+struct numbers {
+	uint32_t min, max, distinct;
+};
+
+struct group {
+	const char *key;
+	uint64_t hash;
+	struct numbers number[NUMBERS_MAX];
+	struct module_row row;
+};
+
+/* Open addressing; 0 is free. */
+struct hash {
+	uint64_t *slot;
+	uint64_t mask, used;
+};
+
+struct groups {
+	struct arena *arena;
+	struct group *group;
+	uint32_t n, cap;
+	struct hash by_key;  /* slot: group + 1 */
+	struct hash numbers; /* slot: hash of (group, place, number) */
+};
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+	h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
+	return h ^ h >> 29;
+}
+
+static int hash_init(struct hash *h, uint64_t n)
+{
+	uint64_t slots = 64;
+
+	while (slots < 2 * n)
+		slots *= 2;
+	*h = (struct hash){ calloc(slots, sizeof *h->slot), slots - 1, 0 };
+	return h->slot ? 0 : -ENOMEM;
+}
+
+/* Was x not there yet? */
+static bool hash_add(struct hash *h, uint64_t x)
+{
+	uint64_t at = x & h->mask;
+
+	x |= !x;
+	for (; h->slot[at]; at = (at + 1) & h->mask)
+		if (h->slot[at] == x)
+			return false;
+	if (h->used >= h->mask - h->mask / 4)
+		return false; /* full: the count of numbers ends here, and is a lower bound */
+	h->slot[at] = x;
+	h->used++;
+	return true;
+}
+
+struct key {
+	char text[PATH_BYTES];
+	size_t len;
+	uint64_t hash;
+	uint32_t number[NUMBERS_MAX], nnumber;
+};
+
+static void key_add(struct key *k, const char *s, size_t n)
+{
+	n = MIN(n, sizeof k->text - 1 - k->len);
+	for (size_t i = 0; i < n; i++)
+		k->text[k->len++] = s[i] == MARK ? '?' : s[i];
+}
+
+static bool key_add_number(struct key *k, uint32_t number)
+{
+	if (k->nnumber == NUMBERS_MAX || k->len + 1 >= sizeof k->text)
+		return false;
+	k->text[k->len++] = MARK;
+	k->number[k->nnumber++] = number;
+	return true;
+}
+
+/* A number as people count layers: digits alone, without zeros in front. */
+static bool is_number(const char *s, size_t n, uint32_t *ret)
+{
+	*ret = 0;
+	if (!n || n > NUMBER_DIGITS || (n > 1 && *s == '0'))
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (s[i] < '0' || s[i] > '9')
+			return false;
+		*ret = *ret * 10 + (uint32_t)(s[i] - '0');
+	}
+	return true;
+}
+
+static void key_make(const struct table_tensor *x, uint32_t depth, struct key *k)
+{
+	const char *p = x->name;
+	uint64_t h = 0;
+
+	k->len = k->nnumber = 0;
+	key_add(k, x->component, strlen(x->component));
+	for (uint32_t d = 0; d < depth && *p; d++) {
+		size_t n = strcspn(p, ".");
+		uint32_t number;
+
+		key_add(k, d ? "." : "/", 1);
+		if (!is_number(p, n, &number) || !key_add_number(k, number))
+			key_add(k, p, n);
+		p += n;
+		if (*p == '.' && d + 1 < depth)
+			p++;
+	}
+	k->text[k->len] = 0;
+	for (size_t i = 0; i < k->len; i++)
+		h = (h ^ (uint8_t)k->text[i]) * UINT64_C(0x100000001b3);
+	k->hash = mix(1, h);
+}
+
+static struct group *group_get(struct groups *g, const struct key *k)
+{
+	uint64_t at = k->hash & g->by_key.mask;
+	struct group *x;
+
+	for (; g->by_key.slot[at]; at = (at + 1) & g->by_key.mask) {
+		x = &g->group[g->by_key.slot[at] - 1];
+		if (x->hash == k->hash && !strcmp(x->key, k->text))
+			return x;
+	}
+	if (g->n == g->cap) {
+		uint32_t cap = g->cap ? 2 * g->cap : 64;
+
+		x = reallocarray(g->group, cap, sizeof *x);
+		if (!x)
+			return NULL;
+		g->group = x;
+		g->cap = cap;
+	}
+	x = &g->group[g->n];
+	*x = (struct group){ .key = arena_str(g->arena, k->text), .hash = k->hash };
+	for (uint32_t i = 0; i < NUMBERS_MAX; i++)
+		x->number[i].min = UINT32_MAX;
+	if (!x->key)
+		return NULL;
+	g->by_key.slot[at] = ++g->n;
+	return x;
+}
+
+static int group_add(struct groups *g, const struct table_tensor *x, uint32_t depth)
+{
+	struct key k;
+	struct group *to;
+	uint64_t bytes;
+
+	key_make(x, depth, &k);
+	to = group_get(g, &k);
+	if (!to)
+		return -ENOMEM;
+	to->row.tensors++;
+	to->row.elements += x->numel;
+	to->row.bytes += ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
+	for (uint32_t i = 0; i < k.nnumber; i++) {
+		struct numbers *n = &to->number[i];
+
+		n->min = MIN(n->min, k.number[i]);
+		n->max = MAX(n->max, k.number[i]);
+		n->distinct +=
+			hash_add(&g->numbers, mix(mix(mix(k.hash, i), k.number[i]), 0x6d6f64));
+	}
+	return 0;
+}
+
+static void groups_free(struct groups *g)
+{
+	free(g->group);
+	free(g->by_key.slot);
+	free(g->numbers.slot);
+}
+
+static int groups_make(const struct table *t, const uint32_t *id, uint32_t n, uint32_t depth,
+		       struct arena *a, struct groups *g)
+{
+	int rc;
+
+	*g = (struct groups){ .arena = a };
+	rc = hash_init(&g->by_key, n);
+	if (!rc)
+		rc = hash_init(&g->numbers, 2 * (uint64_t)n);
+	for (uint32_t i = 0; i < n && !rc; i++)
+		rc = group_add(g, &t->tensor[id[i]], depth);
+	return rc;
+}
+
+/* The key with what its numbers were: {0..31}, {0..31: 8 of them}, 7. */
+static const char *path_of(const struct group *g, struct arena *a)
+{
+	char path[PATH_BYTES + NUMBERS_MAX * 48];
+	size_t len = 0;
+	uint32_t k = 0;
+
+	for (const char *p = g->key; *p && len < sizeof path - 48; p++) {
+		const struct numbers *n = &g->number[k];
+
+		if (*p != MARK) {
+			path[len++] = *p;
+			continue;
+		}
+		k++;
+		if (n->min == n->max)
+			len += (size_t)sprintf(path + len, "%u", n->min);
+		else if (n->distinct == n->max - n->min + 1)
+			len += (size_t)sprintf(path + len, "{%u..%u}", n->min, n->max);
+		else
+			len += (size_t)sprintf(path + len, "{%u..%u: %u}", n->min, n->max,
+					       n->distinct);
+	}
+	path[len] = 0;
+	return arena_str(a, path);
+}
+
+static int row_compare(const void *a, const void *b)
+{
+	const struct module_row *x = a, *y = b;
+
+	if (x->bytes != y->bytes)
+		return x->bytes < y->bytes ? 1 : -1;
+	return strcmp(x->path, y->path);
+}
+
+static uint32_t depth_of(const struct table *t, const uint32_t *id, uint32_t n)
+{
+	uint32_t max = 1;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t d = 1;
+
+		for (const char *p = t->tensor[id[i]].name; (p = strchr(p, '.')); p++)
+			d++;
+		max = MAX(max, d);
+	}
+	return MIN(max, (uint32_t)MODULE_DEPTH_MAX);
+}
+
+/* The deepest that fits. */
+static int choose_depth(const struct table *t, const uint32_t *id, uint32_t n, uint32_t row_max,
+			uint32_t *ret_depth)
+{
+	uint32_t max = depth_of(t, id, n);
+
+	*ret_depth = 1;
+	for (uint32_t d = 2; d <= max; d++) {
+		struct arena a = { 0 };
+		struct groups g;
+		int rc = groups_make(t, id, n, d, &a, &g);
+		bool fits = g.n <= row_max;
+
+		groups_free(&g);
+		arena_free(&a);
+		if (rc)
+			return rc;
+		if (!fits)
+			break;
+		*ret_depth = d;
+	}
+	return 0;
+}
+
+int module_rows(const struct table *t, const uint32_t *id, uint32_t n, uint32_t depth,
+		uint32_t row_max, struct arena *a, struct module_row **ret, uint32_t *ret_n,
+		uint32_t *ret_depth)
+{
+	struct groups g = { 0 };
+	int rc = 0;
+
+	*ret_depth = depth;
+	if (depth == MODULE_AUTO)
+		rc = choose_depth(t, id, n, row_max, ret_depth);
+	if (!rc)
+		rc = groups_make(t, id, n, *ret_depth, a, &g);
+	*ret_n = g.n;
+	*ret = rc ? NULL : arena_array(a, (size_t)g.n + 1, sizeof **ret);
+	if (!rc && !*ret)
+		rc = -ENOMEM;
+	for (uint32_t i = 0; i < g.n && !rc; i++) {
+		(*ret)[i] = g.group[i].row;
+		(*ret)[i].path = path_of(&g.group[i], a);
+		rc = (*ret)[i].path ? 0 : -ENOMEM;
+	}
+	if (!rc)
+		qsort(*ret, g.n, sizeof **ret, row_compare);
+	groups_free(&g);
+	return rc;
+}

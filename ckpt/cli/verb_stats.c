@@ -1,0 +1,719 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_stats.c - ckptctl stats: where the bytes of a checkpoint are, and which of them are there more
+ * than once.
+ * Invariant: every sum is over all tensors that were asked for; linear in tensors and pieces, but for
+ * sorting.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/file_account.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/module_tree.h"
+#include "ckpt/cli/subject.h"
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
+#define LINE_BYTES 1024
+#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
+#define MODULES_SHOWN 20u /* the tree goes as deep as this many rows allow */
+#define RANKS_SHOWN 16u
+#define EQUALS_SHOWN 8u
+#define SHARES_MAX (1u << 22) /* shares that are computed: some seconds */
+
+FIELD(f_path, "path", "path");
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_tensors, "tensor_count", NULL);
+FIELD(f_bytes, "tensor_bytes", NULL);
+FIELD(f_total, NULL, "tensors");
+FIELD(f_stored, "bytes", NULL);
+FIELD(f_files, NULL, "files");
+FIELD(f_padding, "padding_bytes", NULL);
+FIELD(f_metadata, "metadata_bytes", NULL);
+FIELD(f_held, "held_bytes", NULL);
+FIELD(f_replicated, "replicated_bytes", NULL);
+FIELD(f_copies, NULL, "in memory");
+FIELD(f_depth, "depth", NULL);
+FIELD(f_known, "contents_known", NULL);
+FIELD(f_equal_bytes, "equal_bytes", NULL);
+FIELD(f_equal, NULL, "equal");
+FIELD(f_zero_tensors, "zero_tensors", NULL);
+FIELD(f_zero_bytes, "zero_bytes", NULL);
+FIELD(f_zero, NULL, "zero");
+FIELD(f_name, "name", NULL);
+FIELD(f_least, "least", NULL);
+FIELD(f_median, "median", NULL);
+FIELD(f_most, "most", NULL);
+FIELD(f_wrote, NULL, "written");
+FIELD(f_holds, NULL, "held");
+
+struct stats {
+	const struct checkpoint *k;
+	const uint32_t *id; /* [n] the tensors asked for */
+	uint32_t n;
+	bool all; /* they are all there are */
+	uint64_t bytes;
+	struct arena arena;
+};
+
+static uint64_t tensor_bytes(const struct table_tensor *x)
+{
+	uint64_t bytes;
+
+	return ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
+}
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole ? (double)part / (double)whole * 100 : 0;
+}
+
+/* --- sums by something --- */
+
+enum { SUM_KEY, SUM_TENSORS, SUM_ELEMENTS, SUM_BYTES, SUM_PART, SUM_COUNT };
+
+static void put_sum(struct output *o, const struct column *col, const struct module_row *r,
+		    uint64_t all)
+{
+	char part[16];
+
+	snprintf(part, sizeof part, "%.1f %%", percent(r->bytes, all));
+	output_row(o);
+	output_put(o, &col[SUM_KEY], cell_text(r->path));
+	output_put(o, &col[SUM_TENSORS], cell_of(CELL_COUNT, r->tensors));
+	output_put(o, &col[SUM_ELEMENTS], cell_of(CELL_COUNT, r->elements));
+	output_put(o, &col[SUM_BYTES], cell_of(CELL_BYTES, r->bytes));
+	output_put(o, &col[SUM_PART], cell_text(part));
+	output_close(o);
+}
+
+#define SUM_COLUMNS(key, head)                                                                   \
+	{                                                                                        \
+		{ key, head, false, FIT_FIRST }, { "tensors", "TENSORS", true, FIT_WHOLE },      \
+			{ "elements", "ELEMENTS", true, FIT_WHOLE },                             \
+			{ "bytes", "SIZE", true, FIT_WHOLE }, { NULL, "PART", true, FIT_WHOLE }, \
+	}
+
+static int put_modules(struct output *o, struct stats *s, uint32_t depth)
+{
+	static const struct column col[SUM_COUNT] = SUM_COLUMNS("path", "MODULE");
+	struct module_row *row;
+	uint32_t n;
+	int rc = module_rows(&s->k->table, s->id, s->n, depth, MODULES_SHOWN, &s->arena, &row, &n,
+			     &depth);
+
+	if (rc)
+		return rc;
+	output_put(o, &f_depth, cell_of(CELL_NUMBER, depth));
+	output_list(o, "modules", col, SUM_COUNT);
+	for (uint32_t i = 0; i < n; i++)
+		put_sum(o, col, &row[i], s->bytes);
+	output_close(o);
+	return 0;
+}
+
+static const char *role_of(const struct table_tensor *x)
+{
+	return role_name(x->role);
+}
+
+static const char *dtype_of(const struct table_tensor *x)
+{
+	return dtype_name(x->dtype);
+}
+
+static int sum_compare(const void *a, const void *b)
+{
+	const struct module_row *x = a, *y = b;
+
+	if (x->bytes != y->bytes)
+		return x->bytes < y->bytes ? 1 : -1;
+	return strcmp(x->path, y->path);
+}
+
+/* Few different words: role names, element types. */
+static void put_words(struct output *o, const struct stats *s, const char *key,
+		      const struct column *col, const char *(*word)(const struct table_tensor *))
+{
+	struct module_row row[64];
+	uint32_t n = 0, at = 0;
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
+		const char *w = word(x);
+
+		if (at >= n || strcmp(row[at].path, w) != 0)
+			for (at = 0; at < n && strcmp(row[at].path, w) != 0;)
+				at++;
+		if (at == n && n < ARRAY_LEN(row))
+			row[n++] = (struct module_row){ .path = w };
+		if (at == ARRAY_LEN(row))
+			continue;
+		row[at].tensors++;
+		row[at].elements += x->numel;
+		row[at].bytes += tensor_bytes(x);
+	}
+	qsort(row, n, sizeof *row, sum_compare);
+	output_list(o, key, col, SUM_COUNT);
+	for (uint32_t i = 0; i < n; i++)
+		put_sum(o, col, &row[i], s->bytes);
+	output_close(o);
+}
+
+static int put_sums(struct output *o, struct stats *s, uint32_t depth)
+{
+	static const struct column component[SUM_COUNT] = SUM_COLUMNS("component", "COMPONENT");
+	static const struct column role[SUM_COUNT] = SUM_COLUMNS("role", "ROLE");
+	static const struct column dtype[SUM_COUNT] = SUM_COLUMNS("dtype", "DTYPE");
+	struct module_row *row;
+	uint32_t n, zero;
+	int rc = put_modules(o, s, depth);
+
+	if (!rc)
+		rc = module_rows(&s->k->table, s->id, s->n, 0, 0, &s->arena, &row, &n, &zero);
+	if (rc)
+		return rc;
+	output_list(o, "components", component, SUM_COUNT);
+	for (uint32_t i = 0; i < n; i++)
+		put_sum(o, component, &row[i], s->bytes);
+	output_close(o);
+	put_words(o, s, "roles", role, role_of);
+	put_words(o, s, "dtypes", dtype, dtype_of);
+	return 0;
+}
+
+/* --- ranks --- */
+
+struct rank_sum {
+	uint64_t wrote, holds, pieces;
+};
+
+/* Tensors of one layout and shape: their shares are computed once. */
+struct kind {
+	uint32_t tensor;     /* one of them */
+	uint64_t elem_bytes; /* of all of them together */
+};
+
+struct ranks {
+	struct rank_sum *rank; /* [world] */
+	bool held_known;
+	uint64_t held, replicated;
+};
+
+static int kind_compare(const void *a, const void *b, void *arg)
+{
+	const struct table *t = arg;
+	const struct table_tensor *x = &t->tensor[*(const uint32_t *)a],
+				  *y = &t->tensor[*(const uint32_t *)b];
+
+	if (x->layout != y->layout)
+		return x->layout < y->layout ? -1 : 1;
+	if (x->ndim != y->ndim)
+		return x->ndim < y->ndim ? -1 : 1;
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (x->shape[d] != y->shape[d])
+			return x->shape[d] < y->shape[d] ? -1 : 1;
+	return 0;
+}
+
+static int kinds_make(const struct stats *s, struct kind **ret, uint32_t *ret_n)
+{
+	struct table *t = (struct table *)&s->k->table;
+	cleanup_free uint32_t *id = calloc((size_t)s->n + 1, sizeof *id);
+	struct kind *kind = calloc((size_t)s->n + 1, sizeof *kind);
+	uint32_t n = 0, m = 0;
+
+	*ret = kind;
+	if (!id || !kind)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->n; i++)
+		if (t->tensor[s->id[i]].layout != TABLE_NONE)
+			id[m++] = s->id[i];
+	qsort_r(id, m, sizeof *id, kind_compare, t);
+	for (uint32_t i = 0; i < m; i++) {
+		if (!i || kind_compare(&id[i - 1], &id[i], t))
+			kind[n++] = (struct kind){ .tensor = id[i] };
+		kind[n - 1].elem_bytes += t->tensor[id[i]].elem_bytes;
+	}
+	*ret_n = n;
+	return 0;
+}
+
+/* What each rank of the mesh holds of all tensors of one kind. */
+static int kind_held(const struct stats *s, const struct kind *kind, struct ranks *r)
+{
+	const struct table *t = &s->k->table;
+	const struct table_tensor *x = &t->tensor[kind->tensor];
+	const struct layout *l = &t->layout[x->layout];
+	const struct mesh *mesh = &t->mesh[l->mesh];
+	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
+	uint64_t held = 0;
+
+	for (uint32_t i = 0; i < mesh->nrank; i++) {
+		struct arena a = { 0 };
+		struct indexset set;
+		int rc = layout_share(mesh, l, x->ndim, x->shape, coord, &a, &set);
+
+		arena_free(&a);
+		if (rc)
+			return rc;
+		held += set.numel * kind->elem_bytes;
+		if (mesh->rank[i] < s->k->world)
+			r->rank[mesh->rank[i]].holds += set.numel * kind->elem_bytes;
+		for (uint32_t d = mesh->ndim; d-- > 0 && ++coord[d] == mesh->dim[d];)
+			coord[d] = 0;
+	}
+	r->held += held;
+	r->replicated += held - MIN(held, x->numel * kind->elem_bytes);
+	return 0;
+}
+
+static int ranks_held(const struct stats *s, struct ranks *r)
+{
+	const struct table *t = &s->k->table;
+	cleanup_free struct kind *kind = NULL;
+	uint32_t n = 0;
+	uint64_t shares = 0;
+	int rc = kinds_make(s, &kind, &n);
+
+	for (uint32_t i = 0; i < n && !rc; i++)
+		shares += t->mesh[t->layout[t->tensor[kind[i].tensor].layout].mesh].nrank;
+	r->held_known = shares <= SHARES_MAX;
+	for (uint32_t i = 0; i < n && !rc && r->held_known; i++)
+		rc = kind_held(s, &kind[i], r);
+	return rc;
+}
+
+static int ranks_make(struct stats *s, struct ranks *r)
+{
+	const struct table *t = &s->k->table;
+
+	*r = (struct ranks){ .rank = arena_array(&s->arena, (size_t)s->k->world + 1,
+						 sizeof *r->rank) };
+	if (!r->rank)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct table_tensor *x = &t->tensor[s->id[i]];
+
+		for (uint32_t k = t->first[s->id[i]]; k < t->first[s->id[i] + 1]; k++) {
+			const struct table_piece *p = &t->piece[k];
+			uint64_t bytes = p->set.numel * x->elem_bytes;
+			struct rank_sum *to = p->rank < s->k->world ? &r->rank[p->rank] : NULL;
+
+			if (x->layout == TABLE_NONE)
+				r->held += bytes;
+			if (!to)
+				continue;
+			to->pieces++;
+			to->wrote += bytes;
+			to->holds += x->layout == TABLE_NONE ? bytes : 0;
+		}
+	}
+	return ranks_held(s, r);
+}
+
+static int u64_compare(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* Least, median and most of a field of all ranks. */
+static int put_spread(struct output *o, const struct stats *s, const struct ranks *r, size_t field,
+		      const char *key, const struct column *line)
+{
+	cleanup_free uint64_t *x = calloc((size_t)s->k->world + 1, sizeof *x);
+	uint32_t n = s->k->world;
+	char text[LINE_BYTES], a[3][HUMAN_BYTES];
+
+	if (!x)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(&x[i], (const char *)&r->rank[i] + field, sizeof *x);
+	qsort(x, n, sizeof *x, u64_compare);
+	output_object(o, key);
+	output_put(o, &f_least, cell_of(CELL_BYTES, x[0]));
+	output_put(o, &f_median, cell_of(CELL_BYTES, x[n / 2]));
+	output_put(o, &f_most, cell_of(CELL_BYTES, x[n ? n - 1 : 0]));
+	output_close(o);
+	if (n > 1)
+		snprintf(text, sizeof text, "per rank %s to %s, median %s", human_bytes(x[0], a[0]),
+			 human_bytes(x[n - 1], a[1]), human_bytes(x[n / 2], a[2]));
+	else
+		snprintf(text, sizeof text, "by one rank %s", human_bytes(x[0], a[0]));
+	output_put(o, line, cell_text(text));
+	return 0;
+}
+
+static int put_rank_lines(struct output *o, const struct stats *s, const struct ranks *r)
+{
+	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+	int rc = put_spread(o, s, r, offsetof(struct rank_sum, wrote), "written", &f_wrote);
+
+	if (rc)
+		return rc;
+	if (r->held_known)
+		rc = put_spread(o, s, r, offsetof(struct rank_sum, holds), "held", &f_holds);
+	output_put(o, &f_held, r->held_known ? cell_of(CELL_BYTES, r->held) : cell_none());
+	output_put(o, &f_replicated,
+		   r->held_known ? cell_of(CELL_BYTES, r->replicated) : cell_none());
+	if (r->held_known)
+		snprintf(text, sizeof text,
+			 "%s, of it %s (%.1f %%) copies on other ranks, stored once",
+			 human_bytes(r->held, a), human_bytes(r->replicated, b),
+			 percent(r->replicated, r->held));
+	else
+		snprintf(text, sizeof text, "not counted: too many shapes on too many ranks");
+	output_put(o, &f_copies, cell_text(text));
+	return rc;
+}
+
+static void put_ranks(struct output *o, const struct stats *s, const struct ranks *r)
+{
+	enum { COL_RANK, COL_WROTE, COL_HOLDS, COL_PIECES, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "rank", "RANK", true, FIT_WHOLE },
+		{ "written_bytes", "WRITTEN", true, FIT_WHOLE },
+		{ "held_bytes", "HELD", true, FIT_WHOLE },
+		{ "pieces", "PIECES", true, FIT_WHOLE },
+	};
+	bool shown = o->machine || (s->k->world > 1 && s->k->world <= RANKS_SHOWN);
+
+	output_list(o, "ranks", shown ? col : NULL, COL_COUNT);
+	for (uint32_t i = 0; i < s->k->world && shown; i++) {
+		output_row(o);
+		output_put(o, &col[COL_RANK], cell_of(CELL_NUMBER, i));
+		output_put(o, &col[COL_WROTE], cell_of(CELL_BYTES, r->rank[i].wrote));
+		output_put(o, &col[COL_HOLDS],
+			   r->held_known ? cell_of(CELL_BYTES, r->rank[i].holds) : cell_none());
+		output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, r->rank[i].pieces));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* --- contents that are there twice --- */
+
+struct twins {
+	const struct table_tensor **x; /* [n] of equal contents, side by side */
+	uint32_t n;
+	bool known;
+	uint64_t zero_tensors, zero_bytes, equal_bytes;
+	uint32_t ngroup;
+	struct twin {
+		uint32_t first, n;
+		uint64_t extra; /* bytes that are there once more, or more often */
+	} * group;		/* most bytes first */
+};
+
+static int content_compare(const void *a, const void *b)
+{
+	const struct table_tensor *x = *(const struct table_tensor *const *)a,
+				  *y = *(const struct table_tensor *const *)b;
+
+	if (x->fp != y->fp)
+		return x->fp < y->fp ? -1 : 1;
+	if (x->dtype != y->dtype)
+		return x->dtype < y->dtype ? -1 : 1;
+	if (x->ndim != y->ndim)
+		return x->ndim < y->ndim ? -1 : 1;
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (x->shape[d] != y->shape[d])
+			return x->shape[d] < y->shape[d] ? -1 : 1;
+	return 0;
+}
+
+static int content_order(const void *a, const void *b)
+{
+	const struct table_tensor *const *x = a, *const *y = b;
+	int d = content_compare(a, b);
+
+	return d ? d : (*x > *y) - (*x < *y);
+}
+
+static int twin_compare(const void *a, const void *b)
+{
+	const struct twin *x = a, *y = b;
+
+	if (x->extra != y->extra)
+		return x->extra < y->extra ? 1 : -1;
+	return (x->first > y->first) - (x->first < y->first);
+}
+
+static int twins_make(struct stats *s, struct twins *w)
+{
+	*w = (struct twins){ .x = arena_array(&s->arena, (size_t)s->n + 1, sizeof *w->x) };
+	w->group = arena_array(&s->arena, (size_t)s->n + 1, sizeof *w->group);
+	if (!w->x || !w->group)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->k->table.ntensor; i++)
+		w->known |= s->k->table.tensor[i].fp != 0;
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
+
+		if (!w->known || !x->numel || x->cls == CKPT_SINK)
+			continue;
+		/* Zeros add nothing to a fingerprint, and only they: 0 is a tensor of zeros. */
+		if (!x->fp) {
+			w->zero_tensors++;
+			w->zero_bytes += tensor_bytes(x);
+			continue;
+		}
+		w->x[w->n++] = x;
+	}
+	qsort(w->x, w->n, sizeof *w->x, content_order);
+	for (uint32_t i = 0, n; i < w->n; i += n) {
+		for (n = 1; i + n < w->n && !content_compare(&w->x[i], &w->x[i + n]);)
+			n++;
+		if (n == 1)
+			continue;
+		w->group[w->ngroup++] = (struct twin){ i, n, (n - 1) * tensor_bytes(w->x[i]) };
+		w->equal_bytes += (n - 1) * tensor_bytes(w->x[i]);
+	}
+	qsort(w->group, w->ngroup, sizeof *w->group, twin_compare);
+	return 0;
+}
+
+static void put_twin_lines(struct output *o, const struct stats *s, const struct twins *w)
+{
+	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+
+	output_put(o, &f_known, cell_of(CELL_FLAG, w->known));
+	output_put(o, &f_equal_bytes, w->known ? cell_of(CELL_BYTES, w->equal_bytes) : cell_none());
+	output_put(o, &f_zero_tensors,
+		   w->known ? cell_of(CELL_COUNT, w->zero_tensors) : cell_none());
+	output_put(o, &f_zero_bytes, w->known ? cell_of(CELL_BYTES, w->zero_bytes) : cell_none());
+	if (!w->known) {
+		output_put(o, &f_equal, cell_text("not known: there are no fingerprints"));
+		return;
+	}
+	if (w->ngroup)
+		snprintf(text, sizeof text,
+			 "%s group%s of tensors with equal contents: %s (%.1f %%) stored again",
+			 human_count(w->ngroup, a), w->ngroup == 1 ? "" : "s",
+			 human_bytes(w->equal_bytes, b), percent(w->equal_bytes, s->bytes));
+	else
+		snprintf(text, sizeof text, "no two tensors have equal contents");
+	output_put(o, &f_equal, cell_text(text));
+	if (w->zero_tensors)
+		snprintf(text, sizeof text, "%s tensor%s of zeros alone, %s",
+			 human_count(w->zero_tensors, a), w->zero_tensors == 1 ? "" : "s",
+			 human_bytes(w->zero_bytes, b));
+	else
+		snprintf(text, sizeof text, "no tensor is all zeros");
+	output_put(o, &f_zero, cell_text(text));
+}
+
+static void put_twins(struct output *o, const struct twins *w)
+{
+	enum { COL_N, COL_BYTES, COL_EXTRA, COL_FP, COL_NAMES, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "tensors", "EQUAL", true, FIT_WHOLE },
+		{ "bytes", "SIZE", true, FIT_WHOLE },
+		{ "extra_bytes", "AGAIN", true, FIT_WHOLE },
+		{ "fingerprint", NULL, false, FIT_WHOLE },
+		{ NULL, "TENSORS", false, FIT_FIRST },
+	};
+	uint32_t shown = o->machine ? w->ngroup : MIN(w->ngroup, EQUALS_SHOWN);
+	char full[NAME_BYTES], names[2 * NAME_BYTES + 32];
+
+	output_list(o, "equal", col, COL_COUNT);
+	for (uint32_t i = 0; i < shown; i++) {
+		const struct twin *g = &w->group[i];
+		const struct table_tensor *const *x = w->x + g->first;
+		int n = snprintf(names, sizeof names, "%s",
+				 table_tensor_print(x[0], full, sizeof full));
+
+		snprintf(names + n, sizeof names - (size_t)n, ", %s",
+			 table_tensor_print(x[1], full, sizeof full));
+		if (g->n > 2)
+			snprintf(names + strlen(names), 32, ", %u more", g->n - 2);
+		output_row(o);
+		output_put(o, &col[COL_N], cell_of(CELL_COUNT, g->n));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x[0])));
+		output_put(o, &col[COL_EXTRA], cell_of(CELL_BYTES, g->extra));
+		output_put(o, &col[COL_FP], cell_of(CELL_FINGERPRINT, x[0]->fp));
+		output_put(o, &col[COL_NAMES], cell_text(names));
+		output_list(o, "names", NULL, 0);
+		for (uint32_t k = 0; k < g->n && o->machine; k++)
+			output_put(o, &f_name,
+				   cell_text(table_tensor_print(x[k], full, sizeof full)));
+		output_close(o);
+		output_close(o);
+	}
+	output_close(o);
+}
+
+/* --- the whole --- */
+
+static int put_overhead(struct output *o, const struct stats *s)
+{
+	cleanup_free struct file_account *a = NULL;
+	uint64_t padding = 0, metadata, all = s->k->stored_bytes;
+	char text[LINE_BYTES], b[3][HUMAN_BYTES];
+	int rc = file_account_make(s->k, &a, &metadata);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < s->k->nfile; i++) {
+		padding += a[i].padding;
+		metadata += a[i].metadata;
+	}
+	output_put(o, &f_stored, cell_of(CELL_BYTES, all));
+	output_put(o, &f_padding, cell_of(CELL_BYTES, padding));
+	output_put(o, &f_metadata, cell_of(CELL_BYTES, metadata));
+	snprintf(text, sizeof text, "%s, of it padding %s (%.1f %%), metadata %s (%.1f %%)",
+		 human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
+		 human_bytes(metadata, b[2]), percent(metadata, all));
+	output_put(o, &f_files, cell_text(text));
+	return 0;
+}
+
+static int put_head(struct output *o, struct stats *s, const struct subject *subject,
+		    const struct ranks *r, const struct twins *w)
+{
+	char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+	int rc = 0;
+
+	output_put(o, &f_path, cell_text(subject->ref.path));
+	output_put(o, &f_job, cell_text(s->k->job));
+	output_put(o, &f_step, cell_of(CELL_NUMBER, s->k->step));
+	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->n));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, s->bytes));
+	if (s->all)
+		snprintf(text, sizeof text, "%s, %s", human_count(s->n, a),
+			 human_bytes(s->bytes, b));
+	else
+		snprintf(text, sizeof text, "%s of %u, %s", human_count(s->n, a),
+			 s->k->table.ntensor, human_bytes(s->bytes, b));
+	output_put(o, &f_total, cell_text(text));
+	rc = put_overhead(o, s);
+	if (!rc)
+		rc = put_rank_lines(o, s, r);
+	put_twin_lines(o, s, w);
+	return rc;
+}
+
+static int stats(struct cli *c, const struct subject *subject, struct stats *s, uint32_t depth)
+{
+	struct ranks r;
+	struct twins w;
+	int rc = ranks_make(s, &r);
+
+	if (!rc)
+		rc = twins_make(s, &w);
+	if (rc)
+		return rc;
+	output_begin(c->o, "ckptd.stats/1");
+	cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)s->k->step, s->k->job);
+	rc = put_head(c->o, s, subject, &r, &w);
+	if (!rc)
+		rc = put_sums(c->o, s, depth);
+	if (!rc) {
+		put_ranks(c->o, s, &r);
+		put_twins(c->o, &w);
+		output_end(c->o);
+	}
+	return rc;
+}
+
+static int parse_depth(const char *word, uint32_t *ret, struct ckpt_err *err)
+{
+	char *end;
+	unsigned long n;
+
+	*ret = MODULE_AUTO;
+	if (!word)
+		return 0;
+	n = strtoul(word, &end, 10);
+	if (*word < '0' || *word > '9' || *end || n > MODULE_DEPTH_MAX)
+		return ckpt_error(err, -EINVAL,
+				  "--depth=%.40s: it is how many parts of a name count, 0 to %d",
+				  word, MODULE_DEPTH_MAX);
+	*ret = (uint32_t)n;
+	return 0;
+}
+
+/* All tensors, or those of --tensors. */
+static int select_tensors(struct cli *c, const struct subject *subject, uint32_t **ret,
+			  struct stats *s, struct ckpt_err *err)
+{
+	const struct table *t = &s->k->table;
+	int rc = 0;
+
+	s->all = !c->value[OPT_TENSORS];
+	if (!s->all) {
+		rc = subject_glob(subject->ckpt, c->value[OPT_TENSORS], ret, &s->n, err);
+	} else {
+		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
+		for (; *ret && s->n < t->ntensor; s->n++)
+			(*ret)[s->n] = s->n;
+		rc = *ret ? 0 : -ENOMEM;
+	}
+	s->id = *ret;
+	for (uint32_t i = 0; i < s->n && !rc; i++)
+		s->bytes += tensor_bytes(&t->tensor[s->id[i]]);
+	return rc;
+}
+
+static int run(struct cli *c)
+{
+	cleanup_free uint32_t *id = NULL;
+	struct ckpt_err err = { 0 };
+	struct stats s = { 0 };
+	struct subject subject;
+	uint32_t depth;
+	int code, rc = parse_depth(c->value[OPT_DEPTH], &depth, &err);
+
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl stats -h");
+	code = subject_get(c, c->narg ? c->arg[0] : "latest", &subject);
+	if (!code) {
+		s.k = subject.ckpt;
+		rc = select_tensors(c, &subject, &id, &s, &err);
+		if (rc == -ENOENT)
+			code = cli_fail(c, rc, &err, "ckptctl show %s --tensors '*' lists them all",
+					subject.ref.path);
+		else if (rc || (rc = stats(c, &subject, &s, depth)))
+			code = cli_fail(c, rc, &err, NULL);
+	}
+	arena_free(&s.arena);
+	subject_close(&subject);
+	return code;
+}
+
+const struct cli_verb verb_stats = {
+	.name = "stats",
+	.help = "where the bytes of a checkpoint are, and which are there twice",
+	.synopsis = (const char *const[]){ "[CKPT] [--depth=N] [--tensors=GLOB]", NULL },
+	.about = "Sums up the tensors by module (their names' parts; layers and experts that "
+		 "differ in numbers alone are one row), component, role, element type and rank. "
+		 "\"written\" is what a rank stored; \"held\" what the layouts say it had in "
+		 "memory, copies included. Tensors of one shape and type with the same "
+		 "fingerprint have equal contents: tied weights, or something that was saved "
+		 "twice. Only metadata is read.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl stats", "the newest one" },
+			{ "ckptctl stats step:90 --depth=2", "two parts of each name" },
+			{ "ckptctl stats --tensors='optim/*'", "of the optimizer alone" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DEPTH,
+			  "parts of a name that count (default: as many as fit a screen); "
+			  "0: components" },
+			{ OPT_TENSORS,
+			  "only tensors whose name, or component/name, matches; * matches "
+			  "anything" },
+			{ OPT_NONE, NULL },
+		},
+	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "
+		 "checkpoint or tensor; 12 it cannot be read.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};
