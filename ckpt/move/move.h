@@ -40,7 +40,8 @@ struct move_files {
 	uint64_t buffer_bytes;
 };
 /* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
- * file, where the file system refuses it at open or at the first read. */
+ * file, where the file system refuses it at open or at the first read. What is no regular file
+ * (any more) is -EISDIR or -EINVAL; lost files stay closed, fd -1. */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
 void move_close(struct move_files *f);
@@ -94,14 +95,39 @@ uint64_t move_part_bytes_max(const struct table *t);
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
 
+/* Which chunks are verified; all for a zero-initialised one. Bytes between chunks go with the chunk
+ * behind them, those behind the last one with it. */
+struct move_subset {
+	enum { SUBSET_ALL, SUBSET_NTH, SUBSET_RANDOM } how;
+	uint32_t k, n; /* NTH: the k-th of n parts, from 1: each chunk is in exactly one of them */
+	/* RANDOM: of each file at least one chunk, and so many that there are about `bytes` in all
+	 * files, each having its share; the same for the same seed. */
+	uint64_t bytes, seed;
+};
+
+struct move_verified {
+	uint64_t bytes, all_bytes;   /* that were read; that there are in the files' data areas */
+	uint64_t chunks, all_chunks; /* the same of chunks with bytes in them */
+	uint64_t pieces, all_pieces; /* whose every byte was asked for, so that its fingerprint
+				      * was compared */
+};
+/* What a subset asks for; bytes for a progress bar. Files that are lost are left out. */
+void move_subset_size(const struct checkpoint *c, const struct move_subset *subset,
+		      struct move_verified *ret);
+
 /*
  * Read every byte of the data areas: chunk hashes and CRCs, zero padding, piece fingerprints
  * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
  * fault, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
- * are.
+ * are. Files that are lost are passed by: their damage has been told.
  */
 int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
 		format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err);
+/* The same for some of the chunks. A piece's fingerprint is compared only where all its bytes are in
+ * them. ret: what was done, also after an error (then chunks and pieces are what was asked for). */
+int move_verify_some(const struct move_files *f, const struct move_subset *subset,
+		     move_tick_fn *tick, void *tick_arg, format_fault_fn *fault, void *arg,
+		     struct move_verified *ret, struct ckpt_err *err);
 #endif

@@ -16,10 +16,26 @@ static bool direct_works(const struct io_ops *ops, int fd)
 	return block && ops->pread(ops->ctx, fd, block, 4096, 0) >= 0;
 }
 
+/* A pipe in its place would keep an open waiting for ever. Not with the descriptor that stays: for
+ * some kernels O_NONBLOCK means that reads may fail. */
+static int file_check(const struct io_ops *ops, int dirfd, const char *name)
+{
+	int fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0), r;
+	uint64_t bytes;
+
+	if (fd < 0)
+		return fd;
+	r = ops->size(ops->ctx, fd, &bytes);
+	(void)ops->close(ops->ctx, fd);
+	return r;
+}
+
 static int file_open(const struct io_ops *ops, int dirfd, const char *name, bool direct)
 {
-	int fd;
+	int fd = file_check(ops, dirfd, name);
 
+	if (fd < 0)
+		return fd;
 	if (direct) {
 		fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_DIRECT, 0);
 		if (fd >= 0 && direct_works(ops, fd))
@@ -43,6 +59,8 @@ int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint 
 	for (uint32_t i = 0; i < c->nfile; i++)
 		fd[i] = -1;
 	for (uint32_t i = 0; i < c->nfile; i++) {
+		if (c->file[i].lost)
+			continue;
 		fd[i] = file_open(ops, step_dirfd, c->file[i].name, direct);
 		if (fd[i] < 0) {
 			int e = ckpt_error_errno(err, -fd[i], "cannot open %s of the checkpoint",

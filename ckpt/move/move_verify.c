@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move_verify.c - reads a whole checkpoint and says what is wrong with it. Called by ckptctl
- * verify. Invariant: every byte of the data areas is read, and is covered by a chunk's sums or must
- * be zero. Nothing that is found ends the reading.
+ * move_verify.c - reads a checkpoint, or some chunks of it, and says what is wrong with it. Called by
+ * ckptctl verify. Invariant: every byte of the data areas that was asked for is read, and is covered
+ * by a chunk's sums or must be zero; every byte is asked for by exactly one of n parts. Nothing that
+ * is found ends the reading.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/move/block_stream.h"
@@ -35,17 +36,88 @@ struct verifying {
 	struct place_pieces pieces;
 	_Atomic uint64_t
 		*sum; /* [npiece] fingerprints so far; relaxed: read after the workers have ended */
-	_Atomic bool *spoilt; /* [npiece] some of its bytes could not be believed */
+	_Atomic bool *spoilt; /* [npiece] some of its bytes could not be believed, or were not
+			       * asked for */
 	struct stream stream;
 	struct outcome *outcome; /* [stream.n] */
 	bool *cut;		 /* [nfile] told to be cut short */
 	struct pace pace;
-	uint64_t bytes, nfault, nunreadable;
+	const struct move_subset *subset;
+	struct move_verified *got;
+	uint64_t nfault, nunreadable;
 	char first_text[TEXT_BYTES];
 	format_fault_fn *fault;
 	void *arg;
 	struct ckpt_err *err;
 };
+
+/* --- which chunks --- */
+
+/* The chunks of a checkpoint, asked one after the other, file by file. */
+struct picking {
+	const struct move_subset *s;
+	uint64_t number;      /* of the next chunk, in all files */
+	uint64_t left, want;  /* RANDOM: of the file's: those to come, those to be taken of them */
+	uint64_t random, all; /* all: bytes of all files */
+};
+
+static uint64_t data_bytes(const struct format_file *f)
+{
+	if (f->lost)
+		return 0;
+	return f->chunk ? f->data_end - MIN(f->data_off, f->data_end) : f->file_bytes;
+}
+
+static void picking_begin(struct picking *x, const struct checkpoint *c,
+			  const struct move_subset *s)
+{
+	*x = (struct picking){ .s = s };
+	for (uint32_t i = 0; i < c->nfile; i++)
+		x->all += data_bytes(&c->file[i]);
+}
+
+static void picking_file(struct picking *x, const struct format_file *f, uint32_t file)
+{
+	double share = x->all ? (double)x->s->bytes / (double)x->all : 0;
+
+	x->left = x->want = 0;
+	if (x->s->how != SUBSET_RANDOM)
+		return;
+	x->random = x->s->seed + file * UINT64_C(0x9e3779b97f4a7c15);
+	for (uint64_t i = 0; i < file_nchunk(f); i++)
+		x->left += file_chunk(f, i).raw_len > 0;
+	x->want = share >= 1 ? x->left : (uint64_t)(share * (double)x->left + 0.5);
+	x->want = x->want ? x->want : 1;
+	x->want = MIN(x->want, x->left);
+}
+
+static uint64_t random_below(struct picking *x, uint64_t n)
+{
+	uint64_t z = x->random += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return (z ^ z >> 31) % n;
+}
+
+/* Is the next chunk that has bytes wanted? Of those to come each is as likely as the others. */
+static bool picking_next(struct picking *x)
+{
+	uint64_t number = x->number++;
+
+	switch (x->s->how) {
+	case SUBSET_ALL:
+		return true;
+	case SUBSET_NTH:
+		return number % x->s->n + 1 == x->s->k;
+	case SUBSET_RANDOM:
+		if (random_below(x, x->left--) >= x->want)
+			return false;
+		x->want--;
+		return true;
+	}
+	return true;
+}
 
 static void tell(struct verifying *k, const struct format_fault *x)
 {
@@ -159,7 +231,7 @@ static void block_tell(struct verifying *k, uint64_t block)
 	for (uint32_t i = 0; i < x->nfound; i++) {
 		const struct found *y = &x->found[i];
 
-		place_pieces_label(&k->f->ckpt->table, b->file, y->lo, y->hi, label, sizeof label);
+		place_pieces_name(&k->pieces, b->file, y->lo, y->hi, label, sizeof label);
 		tell(k, &(struct format_fault){ .kind = y->kind,
 						.file = f->name,
 						.tensor = label,
@@ -173,8 +245,8 @@ static void block_tell(struct verifying *k, uint64_t block)
 	if (b->first < b->end) {
 		uint64_t lo = b->first << file_chunk_log2(f);
 
-		place_pieces_label(&k->f->ckpt->table, b->file, lo, b->end << file_chunk_log2(f),
-				   label, sizeof label);
+		place_pieces_name(&k->pieces, b->file, lo, b->end << file_chunk_log2(f), label,
+				  sizeof label);
 	}
 	if (b->got < 0) {
 		const char *why = strerrordesc_np((int)-b->got);
@@ -209,7 +281,7 @@ static int verify_done(void *ctx, uint64_t block)
 		return ckpt_error(k->err, -ENOMEM, "out of memory for the list of faults");
 	block_tell(k, block);
 	free(TAKE(x->found));
-	k->bytes += got;
+	k->got->bytes += got;
 	return pace_add(&k->pace, got);
 }
 
@@ -263,15 +335,16 @@ static struct stream_block *block_room(struct verifying *k, uint32_t file, uint6
 											  : NULL;
 }
 
+/* The chunk, and the bytes between `at` and it. */
 static int chunk_add(struct verifying *k, uint32_t file, uint64_t i, const struct chunk *c,
-		     uint64_t *at)
+		     uint64_t at)
 {
 	uint64_t to = c->off + c->stored_len;
-	struct stream_block *b = block_room(k, file, *at, to);
+	struct stream_block *b = block_room(k, file, at, to);
 	int e;
 
 	if (!b) {
-		e = range_add(k, file, *at, c->off);
+		e = range_add(k, file, at, c->off);
 		if (e < 0)
 			return e;
 		b = stream_block_add(&k->stream);
@@ -284,19 +357,31 @@ static int chunk_add(struct verifying *k, uint32_t file, uint64_t i, const struc
 	if (b->first == b->end)
 		b->first = i;
 	b->end = i + 1;
-	*at = to;
 	return 0;
 }
 
-static int file_add(struct verifying *k, uint32_t file)
+/* What lies behind the file's last chunk. */
+static int rest_add(struct verifying *k, uint32_t file, uint64_t at, uint64_t end)
+{
+	struct stream_block *b = at < end ? block_room(k, file, at, end) : NULL;
+
+	if (!b)
+		return range_add(k, file, at, end);
+	b->len = end - b->off;
+	return 0;
+}
+
+static int file_add(struct verifying *k, struct picking *picking, uint32_t file)
 {
 	const struct format_file *f = &k->f->ckpt->file[file];
 	uint64_t at = f->chunk ? f->data_off : 0, end = f->chunk ? f->data_end : f->file_bytes;
-	struct stream_block *b;
+	bool wanted = k->subset->how == SUBSET_ALL; /* a file without chunks */
+	int e = 0;
 
+	picking_file(picking, f, file);
 	for (uint64_t i = 0; i < file_nchunk(f); i++) {
 		const struct chunk c = file_chunk(f, i);
-		int e;
+		uint64_t lo = i << file_chunk_log2(f);
 
 		if (!c.raw_len)
 			continue;
@@ -306,21 +391,27 @@ static int file_add(struct verifying *k, uint32_t file)
 				k->err, -EPROTO,
 				"%s: chunk %llu at offset %llu lies outside of the data or in another chunk",
 				f->name, (unsigned long long)i, (unsigned long long)c.off);
-		if (e == 0)
-			e = chunk_add(k, file, i, &c, &at);
 		if (e < 0)
 			return e;
+		k->got->all_chunks++;
+		wanted = picking_next(picking);
+		if (wanted) {
+			k->got->chunks++;
+			e = chunk_add(k, file, i, &c, at);
+		} else {
+			chunk_pieces(k, file, lo, lo + c.raw_len, NULL);
+		}
+		if (e < 0)
+			return e;
+		at = c.off + c.stored_len;
 	}
-	b = at < end ? block_room(k, file, at, end) : NULL;
-	if (!b)
-		return range_add(k, file, at, end);
-	b->len = end - b->off;
-	return 0;
+	return wanted ? rest_add(k, file, at, end) : 0;
 }
 
 static int verifying_begin(struct verifying *k)
 {
 	const struct checkpoint *c = k->f->ckpt;
+	struct picking picking;
 
 	k->sum = calloc((size_t)c->table.npiece + 1, sizeof *k->sum);
 	k->spoilt = calloc((size_t)c->table.npiece + 1, sizeof *k->spoilt);
@@ -328,13 +419,21 @@ static int verifying_begin(struct verifying *k)
 	if (!k->sum || !k->spoilt || !k->cut || place_pieces_make(&c->table, &k->pieces) < 0)
 		return ckpt_error(k->err, -ENOMEM, "out of memory for the sums of %u pieces",
 				  c->table.npiece);
+	picking_begin(&picking, c, k->subset);
+	k->got->all_bytes = picking.all;
 	for (uint32_t i = 0; i < c->nfile; i++) {
-		int e = k->f->fd[i] < 0
-				? ckpt_error(k->err, -EINVAL, "%s is not open", c->file[i].name)
-				: file_add(k, i);
+		int e = 0;
 
+		if (c->file[i].lost)
+			continue;
+		e = k->f->fd[i] < 0 ? ckpt_error(k->err, -EINVAL, "%s is not open", c->file[i].name)
+				    : file_add(k, &picking, i);
 		if (e < 0)
 			return e;
+	}
+	for (uint32_t i = 0; i < c->table.npiece; i++) {
+		k->got->all_pieces++;
+		k->got->pieces += !atomic_load_explicit(&k->spoilt[i], memory_order_relaxed);
 	}
 	k->outcome = calloc(k->stream.n + 1, sizeof *k->outcome);
 	return k->outcome ? 0 : ckpt_error(k->err, -ENOMEM, "out of memory for the list of reads");
@@ -361,20 +460,24 @@ static int verifying_run(struct verifying *k)
 			  (unsigned long long)k->nfault, k->first_text);
 }
 
-int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
-		format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err)
+int move_verify_some(const struct move_files *f, const struct move_subset *subset,
+		     move_tick_fn *tick, void *tick_arg, format_fault_fn *fault, void *arg,
+		     struct move_verified *ret, struct ckpt_err *err)
 {
 	struct verifying k = {
 		.f = f,
 		.stream = { .files = f, .ctx = &k, .work = verify_work, .done = verify_done },
 		.pace = { .tick = tick, .arg = tick_arg },
+		.subset = subset,
+		.got = ret,
 		.fault = fault,
 		.arg = arg,
 		.err = err,
 	};
-	int e = verifying_run(&k);
+	int e;
 
-	*ret_bytes = k.bytes;
+	*ret = (struct move_verified){ 0 };
+	e = verifying_run(&k);
 	for (uint64_t i = 0; k.outcome && i < k.stream.n; i++)
 		free(k.outcome[i].found);
 	free(k.outcome);
@@ -384,4 +487,47 @@ int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
 	free(k.cut);
 	place_pieces_free(&k.pieces);
 	return e;
+}
+
+int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,
+		format_fault_fn *fault, void *arg, uint64_t *ret_bytes, struct ckpt_err *err)
+{
+	static const struct move_subset all;
+	struct move_verified got;
+	int e = move_verify_some(f, &all, tick, tick_arg, fault, arg, &got, err);
+
+	*ret_bytes = got.bytes;
+	return e;
+}
+
+void move_subset_size(const struct checkpoint *c, const struct move_subset *subset,
+		      struct move_verified *ret)
+{
+	struct picking picking;
+
+	*ret = (struct move_verified){ 0 };
+	picking_begin(&picking, c, subset);
+	ret->all_bytes = picking.all;
+	for (uint32_t file = 0; file < c->nfile; file++) {
+		const struct format_file *f = &c->file[file];
+		uint64_t at = f->chunk ? f->data_off : 0;
+		bool wanted = subset->how == SUBSET_ALL;
+
+		if (f->lost)
+			continue;
+		picking_file(&picking, f, file);
+		for (uint64_t i = 0; i < file_nchunk(f); i++) {
+			const struct chunk x = file_chunk(f, i);
+
+			if (!x.raw_len)
+				continue;
+			wanted = picking_next(&picking);
+			ret->all_chunks++;
+			ret->chunks += wanted;
+			ret->bytes += wanted ? x.off + x.stored_len - at : 0;
+			at = x.off + x.stored_len;
+		}
+		if (wanted)
+			ret->bytes += (f->chunk ? f->data_end : f->file_bytes) - at;
+	}
 }

@@ -6,7 +6,6 @@
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
-#include "ckpt/plan/position.h"
 
 static int by_place(const void *va, const void *vb, void *table)
 {
@@ -91,7 +90,62 @@ char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uin
 	return low ? table_tensor_print(&t->tensor[low->tensor], buf, bytes) : buf;
 }
 
+char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t lo, uint64_t hi,
+			char *buf, size_t bytes)
+{
+	*buf = 0;
+	for (uint32_t i = place_pieces_from(p, place, lo); i < p->first[place + 1]; i++) {
+		const struct table_piece *x = &p->t->piece[p->piece[i]];
+
+		if (x->off >= hi)
+			break;
+		if (x->off + x->len > lo)
+			return table_tensor_print(&p->t->tensor[x->tensor], buf, bytes);
+	}
+	return buf;
+}
+
 /* --- fingerprints --- */
+
+/* A place in a list. It goes to a position once, and forward from there: a list of very many
+ * progressions must not be searched again for each row. */
+struct list_at {
+	const struct indices *x;
+	const struct run *r;
+	uint64_t in; /* positions of the run before it */
+};
+
+static void list_seek(struct list_at *l, const struct indices *x, uint64_t position)
+{
+	l->x = x;
+	for (l->r = x->run; position >= l->r->len * l->r->count; l->r++)
+		position -= l->r->len * l->r->count;
+	l->in = position;
+}
+
+static uint64_t list_index(const struct list_at *l)
+{
+	return l->r->start + l->in / l->r->len * l->r->stride + l->in % l->r->len;
+}
+
+/* How many indices from here on are consecutive. */
+static uint64_t list_stretch(const struct list_at *l)
+{
+	return l->r->len - l->in % l->r->len;
+}
+
+/* By no more than the stretch. True: it is at its begin again. */
+static bool list_forward(struct list_at *l, uint64_t n)
+{
+	l->in += n;
+	if (l->in < l->r->len * l->r->count)
+		return false;
+	l->in = 0;
+	if (++l->r < l->x->run + l->x->n)
+		return false;
+	l->r = l->x->run;
+	return true;
+}
 
 /* A piece as rows that are consecutive in the tensor: dimensions behind `row` are whole. */
 struct rows {
@@ -102,6 +156,7 @@ struct rows {
 	uint64_t inner; /* elements of one index of it */
 	uint64_t step
 		[CKPT_DIMS_MAX]; /* elements of the tensor from one index of a dimension to the next */
+	struct list_at at[CKPT_DIMS_MAX]; /* dimensions 0 to row: of the row that is at hand */
 };
 
 static void rows_make(const struct table_tensor *x, const struct indexset *set, struct rows *r)
@@ -120,26 +175,30 @@ static void rows_make(const struct table_tensor *x, const struct indexset *set, 
 	r->row = n ? n - 1 : 0;
 }
 
-/* Where the row begins in the tensor, without its own dimension. row: its number among the rows
- * of all. */
-static uint64_t rows_outer(const struct rows *r, uint64_t row)
+/* Go to a row, by its number. */
+static void rows_seek(struct rows *r, uint64_t row)
+{
+	for (uint32_t d = r->row + 1; d-- > 0; row /= r->set->dim[d].total)
+		list_seek(&r->at[d], &r->set->dim[d], row % r->set->dim[d].total);
+}
+
+/* Where it begins in the tensor. */
+static uint64_t rows_begin(const struct rows *r)
 {
 	uint64_t g = 0;
 
-	for (uint32_t d = r->row; d-- > 0; row /= r->set->dim[d].total)
-		g += position_index(&r->set->dim[d], row % r->set->dim[d].total) * r->step[d];
-	return g;
+	for (uint32_t d = 0; d < r->row; d++)
+		g += list_index(&r->at[d]) * r->step[d];
+	return g + list_index(&r->at[r->row]) * r->inner;
 }
 
-/* How many indices from this position on are consecutive, and the first of them. */
-static uint64_t stretch_at(const struct indices *x, uint64_t position, uint64_t *ret_index)
+/* Within the stretch of rows, or to the one behind it. */
+static void rows_forward(struct rows *r, uint64_t n)
 {
-	const struct run *r = x->run;
+	bool over = list_forward(&r->at[r->row], n);
 
-	for (; position >= r->len * r->count; r++)
-		position -= r->len * r->count;
-	*ret_index = r->start + position / r->len * r->stride + position % r->len;
-	return r->len - position % r->len;
+	for (uint32_t d = r->row; over && d-- > 0;)
+		over = list_forward(&r->at[d], 1);
 }
 
 uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
@@ -147,26 +206,24 @@ uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piec
 {
 	const struct table_tensor *x = &t->tensor[piece->tensor];
 	const uint8_t *at = p;
-	uint64_t sum = 0, outer = 0, outer_of = UINT64_MAX;
-	const struct indices *list;
+	uint64_t sum = 0, in;
 	struct rows r;
 
 	rows_make(x, &piece->set, &r);
 	if (r.whole)
 		return fingerprint(at, to - from, x->elem_bytes, from);
-	list = &piece->set.dim[r.row];
+	if (from >= to)
+		return 0;
+	rows_seek(&r, from / r.inner);
+	in = from % r.inner;
 	while (from < to) {
-		uint64_t in = from % r.inner, number = from / r.inner, index, n;
+		uint64_t rows = list_stretch(&r.at[r.row]), n = MIN(rows * r.inner - in, to - from);
 
-		if (number / list->total != outer_of) {
-			outer_of = number / list->total;
-			outer = rows_outer(&r, outer_of);
-		}
-		n = stretch_at(list, number % list->total, &index) * r.inner - in;
-		n = MIN(n, to - from);
-		sum += fingerprint(at, n, x->elem_bytes, outer + index * r.inner + in);
+		sum += fingerprint(at, n, x->elem_bytes, rows_begin(&r) + in);
 		at += n * x->elem_bytes;
 		from += n;
+		in = 0;
+		rows_forward(&r, rows);
 	}
 	return sum;
 }

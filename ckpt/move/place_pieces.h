@@ -26,6 +26,10 @@ uint32_t place_pieces_from(const struct place_pieces *p, uint32_t place, uint64_
 char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uint64_t hi, char *buf,
 			 size_t bytes);
 
+/* The same of one that has them in order: O(log pieces) where they do not overlap. */
+char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t lo, uint64_t hi,
+			char *buf, size_t bytes);
+
 /* Sum over the piece's elements number [from, to), which lie row-major at p. */
 uint64_t piece_fingerprint(const struct table *t, const struct table_piece *piece, uint64_t from,
 			   uint64_t to, const void *p);
