@@ -76,52 +76,73 @@ extern "C" {
 
 #define CKPT_ABI 1
 #define CKPT_VERSION "0.1.0"
-#define CKPT_LATEST UINT64_MAX  /* ckpt_want.step: the newest restorable step */
+#define CKPT_LATEST UINT64_MAX /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
-#define CKPT_DIMS_MAX 16        /* dimensions of a tensor, and of a mesh */
-#define CKPT_JOB_MAX 64         /* bytes of a job name: [A-Za-z0-9._-], not starting with a dot */
+#define CKPT_DIMS_MAX 16 /* dimensions of a tensor, and of a mesh */
+#define CKPT_JOB_MAX 64	 /* bytes of a job name: [A-Za-z0-9._-], not starting with a dot */
 
 typedef struct ckpt ckpt;
 
 struct ckpt_err {
-	int code;         /* the negative errno that was returned */
-	char msg[4092];   /* zero-terminated; several mismatches come on lines of their own */
+	int code;	/* the negative errno that was returned */
+	char msg[4092]; /* zero-terminated; several mismatches come on lines of their own */
 };
 
 enum ckpt_outcome {
 	/* no free slot, or the slots are not ready yet: nothing was copied, go on */
 	CKPT_SKIPPED = 1,
-	CKPT_TORN = 2,      /* the guard gave the copy up so that training need not wait: go on */
-	CKPT_DETACHED = 3,  /* no daemon at the moment; the library keeps trying: go on */
+	CKPT_TORN = 2,	   /* the guard gave the copy up so that training need not wait: go on */
+	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: go on */
 };
 
 enum ckpt_state { CKPT_STAGED = 1, CKPT_PERSISTED, CKPT_COMMITTED };
 
 enum ckpt_class {
-	CKPT_STABLE,        /* changes only between ckpt_guard and ckpt_snapshot */
-	CKPT_VOLATILE,      /* small, changes at any time: copied by value inside ckpt_snapshot */
-	CKPT_CONST,         /* never changes */
+	CKPT_STABLE,   /* changes only between ckpt_guard and ckpt_snapshot */
+	CKPT_VOLATILE, /* small, changes at any time: copied by value inside ckpt_snapshot */
+	CKPT_CONST,    /* never changes */
 	/* the BF16 rounding of the FP32 master named by .of; stored like STABLE in format v0 */
 	CKPT_DERIVED,
-	CKPT_SINK,          /* only ever restored into, never saved */
+	CKPT_SINK, /* only ever restored into, never saved */
 };
 
 enum ckpt_role {
-	CKPT_OTHER, CKPT_PARAM, CKPT_MASTER, CKPT_MOMENT1, CKPT_MOMENT2, CKPT_BUFFER, CKPT_AVERAGE,
+	CKPT_OTHER,
+	CKPT_PARAM,
+	CKPT_MASTER,
+	CKPT_MOMENT1,
+	CKPT_MOMENT2,
+	CKPT_BUFFER,
+	CKPT_AVERAGE,
 	CKPT_COUNTER,
 };
 
 /* Element types, named as safetensors names them. The numbers are on disk and never change. */
 enum ckpt_dtype {
-	CKPT_BOOL = 1, CKPT_U8, CKPT_I8, CKPT_F8_E4M3, CKPT_F8_E5M2, CKPT_F8_E8M0,
-	CKPT_U16, CKPT_I16, CKPT_F16, CKPT_BF16, CKPT_U32, CKPT_I32, CKPT_F32,
-	CKPT_U64, CKPT_I64, CKPT_F64, CKPT_C64, CKPT_C128,
+	CKPT_BOOL = 1,
+	CKPT_U8,
+	CKPT_I8,
+	CKPT_F8_E4M3,
+	CKPT_F8_E5M2,
+	CKPT_F8_E8M0,
+	CKPT_U16,
+	CKPT_I16,
+	CKPT_F16,
+	CKPT_BF16,
+	CKPT_U32,
+	CKPT_I32,
+	CKPT_F32,
+	CKPT_U64,
+	CKPT_I64,
+	CKPT_F64,
+	CKPT_C64,
+	CKPT_C128,
 };
 
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
-	CKPT_REPLICATE,     /* every coordinate holds the same elements */
+	CKPT_REPLICATE, /* every coordinate holds the same elements */
 	/* cut tensor_dim as torch.chunk does; split_factor > 1 is torch's _StridedShard, read
 	 * literally */
 	CKPT_SHARD,
@@ -134,8 +155,8 @@ enum ckpt_how {
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
 enum ckpt_policy {
-	CKPT_BOUNDED,       /* at most guard_ns, then the copy is given up (torn) */
-	CKPT_NEVER,         /* not at all */
+	CKPT_BOUNDED, /* at most guard_ns, then the copy is given up (torn) */
+	CKPT_NEVER,   /* not at all */
 	/* until it is copied; ends too when the daemon is gone or silent for 5 s, and after 60 s */
 	CKPT_FINISH,
 };
@@ -153,24 +174,24 @@ struct ckpt_opts {
 	 * CKPTD_SOCKET, CKPTD_STORE, CKPTD_JOB for what is NULL here, and CKPTD_DISABLE=1 (stay
 	 * detached) */
 	uint32_t flags;
-	const char *job;        /* name of the job inside the store */
+	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
 	 * daemon */
 	const char *store;
 	/* NULL: /run/user/UID/ckptd/socket, or /tmp/ckptd-UID/socket where there is no
 	 * /run/user/UID */
 	const char *socket;
-	uint32_t rank, world;   /* in this version all ranks of a job run on one host */
+	uint32_t rank, world; /* in this version all ranks of a job run on one host */
 	/* the same on every rank of one launch, growing from launch to launch; 0: the daemon
 	 * counts, and takes ranks with a common parent process for one launch */
 	uint64_t generation;
 	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	uint32_t slots;         /* host copies per rank, 2..4; 0: 2 */
+	uint32_t slots;		/* host copies per rank, 2..4; 0: 2 */
 	uint32_t persist_every; /* every n-th snapshot is written to the store; 0: 1 */
-	uint32_t device;        /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
-	uint32_t guard;         /* enum ckpt_policy */
+	uint32_t device;	/* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
+	uint32_t guard;		/* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
 	uint64_t guard_ns;
 	/* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal
@@ -182,11 +203,11 @@ struct ckpt_opts {
 };
 
 struct ckpt_placement {
-	uint8_t how;            /* enum ckpt_how */
-	uint8_t reduce;         /* CKPT_PARTIAL: which reduction; 0 otherwise */
+	uint8_t how;	/* enum ckpt_how */
+	uint8_t reduce; /* CKPT_PARTIAL: which reduction; 0 otherwise */
 	uint16_t mesh_dim;
-	uint16_t tensor_dim;    /* CKPT_SHARD */
-	uint16_t flags;         /* 0 */
+	uint16_t tensor_dim; /* CKPT_SHARD */
+	uint16_t flags;	     /* 0 */
 	/* CKPT_SHARD: 0 or 1 plain, > 1 strided. CKPT_ONLY: the coordinate */
 	uint32_t split_factor;
 };
@@ -196,73 +217,79 @@ struct ckpt_local {
 	/* inside ckpt_alloc memory: read in place. Elsewhere: copied there first by a thread of the
 	 * library */
 	void *ptr;
-	const int64_t *stride;  /* [ndim] in elements; NULL: row-major over the local extents */
-	const uint64_t *start;  /* [ndim] global index of the first element and */
+	const int64_t *stride; /* [ndim] in elements; NULL: row-major over the local extents */
+	const uint64_t *start; /* [ndim] global index of the first element and */
 	/* [ndim] size of the box; both NULL: the rank's whole share by the layout */
 	const uint64_t *extent;
 };
 
 struct ckpt_tensor {
 	uint32_t size;
-	uint32_t cls;           /* enum ckpt_class */
-	uint32_t role;          /* enum ckpt_role */
-	uint32_t dtype;         /* enum ckpt_dtype */
+	uint32_t cls;	/* enum ckpt_class */
+	uint32_t role;	/* enum ckpt_role */
+	uint32_t dtype; /* enum ckpt_dtype */
 	/* "model", "optim", ...; (component, name) is the key in every table and file */
 	const char *component;
-	const char *name;       /* the fully qualified name */
+	const char *name; /* the fully qualified name */
 	/* the parameter this is the master, moment or image of; NULL: none */
 	const char *of;
 	uint32_t ndim;
-	uint32_t mesh;          /* from ckpt_mesh */
+	uint32_t mesh; /* from ckpt_mesh */
 	uint32_t nplace, nlocal;
-	const uint64_t *shape;                  /* [ndim] global */
+	const uint64_t *shape; /* [ndim] global */
 	/* [nplace] in order of application: this IS the shard order */
 	const struct ckpt_placement *place;
-	const struct ckpt_local *local;         /* [nlocal]; 0 where this rank's share is empty */
-	uint32_t group;         /* guard group; 0 */
-	uint32_t mode;          /* 0: cut chunk by chunk */
+	const struct ckpt_local *local; /* [nlocal]; 0 where this rank's share is empty */
+	uint32_t group;			/* guard group; 0 */
+	uint32_t mode;			/* 0: cut chunk by chunk */
 };
 
-struct ckpt_note { const char *key; double value; };    /* loss, lr, ...: shown by ckptctl show */
+struct ckpt_note {
+	const char *key;
+	double value;
+}; /* loss, lr, ...: shown by ckptctl show */
 
 struct ckpt_mark {
 	uint32_t size;
 	/* PERSIST: write this step. STAGE_ONLY: do not. FINAL: wait for a slot, write this step */
 	uint32_t flags;
-	void *stream;                   /* CUDA: the optimizer's stream; NULL for host memory */
-	uint64_t groups;                /* 0: all */
-	const struct ckpt_note *note;   /* [nnote], at most 16; rank 0's are kept */
+	void *stream;		      /* CUDA: the optimizer's stream; NULL for host memory */
+	uint64_t groups;	      /* 0: all */
+	const struct ckpt_note *note; /* [nnote], at most 16; rank 0's are kept */
 	uint32_t nnote;
 };
 
 /* where: 1 memory, 2 disk, 3 both; complete: 1 the whole job */
-struct ckpt_step { uint64_t step, bytes; uint32_t where, complete; };
+struct ckpt_step {
+	uint64_t step, bytes;
+	uint32_t where, complete;
+};
 
 struct ckpt_want {
 	uint32_t size;
 	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: skip
 	 * memory. FROM_MEMORY: skip disk. DRY_RUN: check only */
 	uint32_t flags;
-	uint64_t step;          /* or CKPT_LATEST. 0 is a step like any other */
-	const char *only;       /* restore this component only; NULL: all */
-	uint64_t deadline_ns;   /* how long to wait for the other ranks; 0: 60 s */
+	uint64_t step;	      /* or CKPT_LATEST. 0 is a step like any other */
+	const char *only;     /* restore this component only; NULL: all */
+	uint64_t deadline_ns; /* how long to wait for the other ranks; 0: 60 s */
 };
 
 struct ckpt_got {
 	uint64_t step;
-	uint32_t where;         /* 1 memory, 2 disk */
-	uint32_t world_saved;   /* ranks of the job that wrote it */
+	uint32_t where;	      /* 1 memory, 2 disk */
+	uint32_t world_saved; /* ranks of the job that wrote it */
 	uint32_t ntensor, nmissing;
-	char id[40];            /* of the checkpoint; empty from memory */
+	char id[40]; /* of the checkpoint; empty from memory */
 };
 
 struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
-	uint64_t stall_ns_sum, stall_ns_max;    /* time spent inside ckpt_snapshot and ckpt_guard */
-	uint64_t copy_bytes, copy_ns;           /* of the daemon, for this rank */
+	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
+	uint64_t copy_bytes, copy_ns;	     /* of the daemon, for this rank */
 	uint64_t unguarded, reattached;
-	uint64_t stall_log2_ns[40];             /* [i]: calls that took [2^i, 2^(i+1)) ns */
+	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
 	/* of the last step that got there, from its first mark */
 	uint64_t staged_ns, persisted_ns, committed_ns;
 };
@@ -276,7 +303,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret_ckpt, struct ckpt_err *
  * 1, 2, ...). Ranks must be distinct; the mesh may be a part of the world. A rank outside a
  * tensor's mesh holds nothing of it. */
 int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim,
-	const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err);
+	      const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err);
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
  * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. Without a daemon it
@@ -287,14 +314,14 @@ int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
  * drop after a seal need another ckpt_seal; until then snapshots skip. */
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err);
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
-	struct ckpt_err *err);
+		     struct ckpt_err *err);
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
  * per_rank 0: the same on all ranks, rank 0's are kept. ckpt_restore does not write blobs back:
  * read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
-	uint64_t cap, struct ckpt_err *err);
+		  uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
@@ -334,12 +361,12 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
  * the ranks that did not come; -EBADMSG on every rank when data proves damaged: memory is then
  * undefined and the step set aside; call again and an older one is agreed on. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
-	struct ckpt_err *err);
+		 struct ckpt_err *err);
 
 /* After ckpt_restore: a blob of the restored step, of any rank of the job that wrote it (0 for a
  * blob that is not per rank). Copies at most cap bytes and tells the full length. -ENOENT. */
 int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,
-	uint64_t *ret_len);
+		   uint64_t *ret_len);
 
 /* Sum over the elements that this rank owns; the sum over all ranks is the fingerprint that ckptctl
  * show prints. */

@@ -143,7 +143,8 @@ struct cli_verb {
 	const struct cli_example *example;    /* ends with a NULL command */
 	const struct cli_verb_option *option; /* of its own; ends with OPT_NONE; NULL: none */
 	const char *exits;		      /* its exit codes in words */
-	const enum cli_arg *args; /* ends with ARG_NONE; more arguments are of the last kind; NULL */
+	const enum cli_arg
+		*args; /* ends with ARG_NONE; more arguments are of the last kind; NULL */
 	uint32_t narg_max;
 	int (*run)(struct cli *c); /* returns an exit code; begins and ends the document */
 };

@@ -123,8 +123,7 @@ static int check_data(struct one *x, struct ckpt_err *err)
 	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
 	if (rc)
 		return rc;
-	progress_begin(&progress, c, data_bytes(k), "step %llu",
-		       (unsigned long long)k->step);
+	progress_begin(&progress, c, data_bytes(k), "step %llu", (unsigned long long)k->step);
 	rc = move_verify(&files, progress_tick, &progress, on_fault, x, &read, err);
 	x->speed = progress_end(&progress);
 	move_close(&files);

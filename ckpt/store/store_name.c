@@ -29,9 +29,10 @@ int store_job_check(const char *job, struct ckpt_err *err)
 				  "job name \"%.80s\" starts with a dot: leave it out", job);
 	store_name_parse(job, &x);
 	if (x.kind != STORE_FOREIGN)
-		return ckpt_error(err, -EINVAL,
-				  "job name \"%.80s\" is what a step's directory is called: give it another",
-				  job);
+		return ckpt_error(
+			err, -EINVAL,
+			"job name \"%.80s\" is what a step's directory is called: give it another",
+			job);
 	if (n > CKPT_JOB_MAX)
 		return ckpt_error(err, -EINVAL,
 				  "job name \"%.80s...\" has %zu bytes; at most %d fit", job, n,

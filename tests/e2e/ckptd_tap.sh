@@ -51,6 +51,7 @@ within() {
 # A daemon of ours, in the foreground of its own; sets daemon.
 daemon_start() { # OPTION...
 	"$ckptd" --socket "$socket" "$@" 2>>"$tmp/daemon.log" &
+	# shellcheck disable=SC2034 # for the caller
 	daemon=$!
 	within [ -S "$socket" ]
 }

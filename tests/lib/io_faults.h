@@ -22,22 +22,22 @@
 
 /* Classes of calls, to be or-ed. */
 enum {
-	IO_ON_OPEN = 1 << 0,            /* every open, with or without O_CREAT */
-	IO_ON_CREATE = 1 << 1,          /* those with O_CREAT or O_TRUNC */
+	IO_ON_OPEN = 1 << 0,   /* every open, with or without O_CREAT */
+	IO_ON_CREATE = 1 << 1, /* those with O_CREAT or O_TRUNC */
 	IO_ON_WRITE = 1 << 2,
-	IO_ON_SYNC = 1 << 3,            /* of files and directories */
+	IO_ON_SYNC = 1 << 3, /* of files and directories */
 	IO_ON_RENAME = 1 << 4,
 	IO_ON_MKDIR = 1 << 5,
 	IO_ON_LINK = 1 << 6,
 	IO_ON_UNLINK = 1 << 7,
 	IO_ON_TRUNCATE = 1 << 8,
 	IO_ON_FALLOCATE = 1 << 9,
-	IO_ON_CLOSE = 1 << 10,          /* the descriptor is closed all the same */
+	IO_ON_CLOSE = 1 << 10, /* the descriptor is closed all the same */
 	IO_ON_LIST = 1 << 11,
 	IO_ON_READ = 1 << 12,
 	IO_ON_SIZE = 1 << 13,
-	IO_ON_MUTATING = IO_ON_CREATE | IO_ON_WRITE | IO_ON_SYNC | IO_ON_RENAME | IO_ON_MKDIR | IO_ON_LINK | IO_ON_UNLINK | IO_ON_TRUNCATE |
-			 IO_ON_FALLOCATE,
+	IO_ON_MUTATING = IO_ON_CREATE | IO_ON_WRITE | IO_ON_SYNC | IO_ON_RENAME | IO_ON_MKDIR |
+			 IO_ON_LINK | IO_ON_UNLINK | IO_ON_TRUNCATE | IO_ON_FALLOCATE,
 	IO_ON_ANY = (1 << 14) - 1,
 };
 
@@ -46,52 +46,64 @@ enum io_fault_mode { IO_FAULT_NONE, IO_FAULT_FAIL, IO_FAULT_SHORT, IO_FAULT_KILL
 struct io_record;
 
 struct io_faults {
-	struct io_ops ops;              /* give &f.ops to the code under test */
+	struct io_ops ops; /* give &f.ops to the code under test */
 	const struct io_ops *under;
-	struct io_record *record;       /* NULL, or where mutating calls are logged; the test's */
-	pthread_mutex_t lock;           /* protects all below */
+	struct io_record *record; /* NULL, or where mutating calls are logged; the test's */
+	pthread_mutex_t lock;	  /* protects all below */
 	enum io_fault_mode mode;
 	uint32_t on;
-	uint64_t nth;                   /* from 1 */
+	uint64_t nth; /* from 1 */
 	int err;
 	bool sticky;
-	uint64_t calls;                 /* of the classes, since the plan was set */
+	uint64_t calls; /* of the classes, since the plan was set */
 	uint64_t injected;
 };
 
-void io_faults_init(struct io_faults *f, const struct io_ops *under); /* no fault planned; calls of IO_ON_ANY are counted */
+void io_faults_init(
+	struct io_faults *f,
+	const struct io_ops *under); /* no fault planned; calls of IO_ON_ANY are counted */
 
 /* Plans; each starts counting anew. The nth call (from 1) of the classes in `on`: */
-void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err, bool sticky);      /* returns err; sticky: and all after it */
-void io_faults_short(struct io_faults *f, uint64_t nth);        /* the nth write moves about half of its bytes (of one byte: none) */
-void io_faults_kill(struct io_faults *f, uint64_t nth);         /* from the nth mutating call on, every call is -EIO and changes nothing */
-void io_faults_count(struct io_faults *f, uint32_t on);         /* no fault, only count */
-bool io_faults_hit(struct io_faults *f);                        /* has the plan done anything? */
+void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err,
+		    bool sticky); /* returns err; sticky: and all after it */
+void io_faults_short(
+	struct io_faults *f,
+	uint64_t nth); /* the nth write moves about half of its bytes (of one byte: none) */
+void io_faults_kill(
+	struct io_faults *f,
+	uint64_t nth); /* from the nth mutating call on, every call is -EIO and changes nothing */
+void io_faults_count(struct io_faults *f, uint32_t on); /* no fault, only count */
+bool io_faults_hit(struct io_faults *f);		/* has the plan done anything? */
 uint64_t io_faults_calls(struct io_faults *f);
 
 /* Recording. What lies under rootfd now is taken as durable. Only what happens beneath it is recorded; a rename between directories is not
  * modelled and aborts. Set f.record after io_faults_init; keep files small (every written byte is copied). */
 struct io_record *io_record_new(int rootfd);
 void io_record_free(struct io_record *r);
-void io_record_mark(struct io_record *r, uint64_t mark);        /* now the code under test has promised `mark` (from 1) to somebody */
+void io_record_mark(
+	struct io_record *r,
+	uint64_t mark); /* now the code under test has promised `mark` (from 1) to somebody */
 uint64_t io_record_events(const struct io_record *r);
 
 struct io_crash {
-	uint64_t number;        /* of this state, from 0 */
-	uint64_t mark;          /* the last one promised before the crash; 0: none */
-	const char *path;       /* of the directory, as dirfd */
-	const char *text;       /* which crash this is: printed when the check fails */
+	uint64_t number;  /* of this state, from 0 */
+	uint64_t mark;	  /* the last one promised before the crash; 0: none */
+	const char *path; /* of the directory, as dirfd */
+	const char *text; /* which crash this is: printed when the check fails */
 };
 struct io_crash_opts {
-	const char *dir;        /* an existing directory in which each state is made in turn, and removed; NULL: a temporary one, in memory if possible */
-	uint64_t seed;          /* of the random states; printed */
-	uint32_t nrandom;       /* random states per crash point */
-	uint32_t ntear;         /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
+	const char *
+		dir; /* an existing directory in which each state is made in turn, and removed; NULL: a temporary one, in memory if possible */
+	uint64_t seed;	  /* of the random states; printed */
+	uint32_t nrandom; /* random states per crash point */
+	uint32_t
+		ntear; /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
 };
 /* Calls each for every state; it may change what it finds. A result other than 0 ends the walk, is returned, and the state's text is printed; so a
  * check should return, not jump. Negative also when a state cannot be made. *ret_states (may be NULL): how many were checked. */
-int io_crash_states(const struct io_record *r, const struct io_crash_opts *o, int (*each)(void *arg, int dirfd, const struct io_crash *at),
-		    void *arg, uint64_t *ret_states);
+int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
+		    int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
+		    uint64_t *ret_states);
 
 /* rm -rf dirfd/name (links are removed, not followed); 0 also when there is none. */
 int io_tree_remove(int dirfd, const char *name);

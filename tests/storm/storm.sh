@@ -24,7 +24,7 @@ mkdir "$store"
 params=30K
 step_ms=4 # so that the run that nobody disturbs is short
 wait_s=30 # bound of every wait
-meshes=(fsdp=4 fsdp=3 dp=2,fsdp=2 fsdp=2 fsdp=1 fsdp=2,dp=2 dp=3 dp=2)
+meshes=(fsdp=4 fsdp=3 'dp=2,fsdp=2' fsdp=2 fsdp=1 'fsdp=2,dp=2' dp=3 dp=2)
 tap_n=0 failures=0 trainer='' daemon_pids=()
 exec 2>"$tmp/shell.err" # where the shell tells whom we killed
 declare -A seen=()   # step -> seq, of steps that were listed
@@ -111,7 +111,7 @@ inspect() {
 	newest='' floor=''
 	hear # before the list: what was said by now must be in it
 	list=$(listed) || { why+="ckptctl ls failed"; return 1; }
-	while read -r step seq path; do
+	while read -r step seq _; do
 		[ -n "$step" ] || continue
 		now[$step]=$seq
 		[ "${doomed[$step]:-$seq}" = "$seq" ] || unset "doomed[$step]"
