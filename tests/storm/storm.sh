@@ -106,7 +106,7 @@ hear() {
 
 # Sets newest, and floor: the newest that nothing may set aside. Adds to why; 0 when all is well.
 inspect() {
-	local step seq path list out bad=0
+	local step seq list out bad=0
 	declare -A now=()
 	newest='' floor=''
 	hear # before the list: what was said by now must be in it
