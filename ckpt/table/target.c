@@ -16,6 +16,8 @@
 #define ALIGN 64   /* of each tensor's share in a place */
 #define MEMO 4096u /* shares that are remembered; a power of two */
 
+#define PIECES_RESERVED (UINT64_C(1) << 20)
+
 /* The placements of one tensor on their way to the new mesh; mesh_dim is the new one's. */
 struct cut {
 	uint32_t n;
@@ -494,6 +496,8 @@ static int make_all(struct making *k, const char *spec, const struct target_rule
 		return rc;
 	k->mesh = &m;
 	rc = table_add_mesh(k->dst, &m, NULL, err);
+	if (!rc && table_reserve(k->dst, k->src->ntensor, 0))
+		rc = ckpt_error(err, -ENOMEM, "out of memory for %u tensors", k->src->ntensor);
 	if (!rc)
 		rc = map_meshes(k, err);
 	if (!rc)
@@ -642,6 +646,7 @@ static int hold_all(struct holding *h, struct ckpt_err *err)
 
 static int hold_begin(struct holding *h, struct ckpt_err *err)
 {
+	uint64_t pieces;
 	int rc = table_add_mesh(h->t, h->mesh, NULL, err);
 
 	for (uint32_t i = 0; i < h->from->nlayout && !rc; i++)
@@ -650,7 +655,9 @@ static int hold_begin(struct holding *h, struct ckpt_err *err)
 		return rc;
 	h->coord = calloc((size_t)h->n * h->mesh->ndim, sizeof *h->coord);
 	h->memo = calloc(MEMO, sizeof *h->memo);
-	if (!h->coord || !h->memo)
+	pieces = (uint64_t)h->n * h->from->ntensor; /* of ONLYs there are fewer */
+	if (!h->coord || !h->memo ||
+	    table_reserve(h->t, h->from->ntensor, MIN(pieces, PIECES_RESERVED)))
 		return ckpt_error(err, -ENOMEM, "out of memory for %u ranks", h->n);
 	/* The ranks of a target's mesh are 0, 1, 2, ... in the order of the coordinates. */
 	for (uint32_t i = 0; i < h->n; i++) {
