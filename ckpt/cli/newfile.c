@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * newfile.c - see newfile.h. Called by cat.
+ * Invariant: path names nothing of ours before newfile_commit has synced all of it.
+ */
+#include "ckpt/cli/newfile.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include <fcntl.h>
+#include <stdio.h>
+
+#define NAME_LONGEST (NAME_MAX - 32) /* what the other name adds must fit */
+
+static int taken(const struct newfile *f, struct ckpt_err *err)
+{
+	return ckpt_error(err, -EBUSY,
+			  "%.3000s exists and is left alone: give another name, or move it away",
+			  f->path);
+}
+
+int newfile_open(const struct io_ops *ops, const char *path, struct newfile *ret,
+		 struct ckpt_err *err)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char parent[PATH_MAX];
+	struct newfile *f = ret;
+
+	*f = (struct newfile){ .ops = ops, .dir = -1, .fd = -1 };
+	if (strlen(path) >= sizeof f->path || !*name || strlen(name) > NAME_LONGEST ||
+	    !strcmp(name, ".") || !strcmp(name, ".."))
+		return ckpt_error(err, -EINVAL, "%.200s is no name of a file", path);
+	strcpy(f->path, path);
+	f->name = f->path + (name - path);
+	snprintf(parent, sizeof parent, "%.*s", slash ? (int)MAX(slash - path, 1) : 1,
+		 slash ? path : ".");
+	f->dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (f->dir < 0)
+		return ckpt_error_errno(err, errno, "%.3000s cannot be written into", parent);
+	if (!faccessat(f->dir, f->name, F_OK, AT_SYMLINK_NOFOLLOW))
+		return taken(f, err);
+	snprintf(f->part, sizeof f->part, ".%s.%08x.part", f->name,
+		 (uint32_t)(now_ns() >> 4) ^ (uint32_t)getpid() << 16);
+	f->fd = ops->open(ops->ctx, f->dir, f->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
+	return f->fd < 0 ? ckpt_error_errno(err, -f->fd, "%.3000s cannot be created", path) : 0;
+}
+
+int newfile_write(struct newfile *f, const void *p, uint64_t len, struct ckpt_err *err)
+{
+	int rc = io_pwrite_all(f->ops, f->fd, p, len, f->bytes);
+
+	f->bytes += len;
+	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", f->path) : 0;
+}
+
+int newfile_commit(struct newfile *f, struct ckpt_err *err)
+{
+	const struct io_ops *ops = f->ops;
+	int rc = ops->sync(ops->ctx, f->fd), closed = ops->close(ops->ctx, TAKE_FD(f->fd));
+
+	rc = rc ? rc : closed;
+	if (!rc)
+		rc = ops->rename(ops->ctx, f->dir, f->part, f->name);
+	if (rc == -EEXIST)
+		return taken(f, err);
+	if (!rc) {
+		f->part[0] = 0;
+		rc = ops->sync(ops->ctx, f->dir);
+	}
+	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", f->path) : 0;
+}
+
+void newfile_drop(struct newfile *f)
+{
+	if (f->fd >= 0)
+		(void)f->ops->close(f->ops->ctx, TAKE_FD(f->fd));
+	if (f->dir >= 0 && f->part[0])
+		(void)f->ops->unlink(f->ops->ctx, f->dir, f->part, false);
+	f->part[0] = 0;
+	if (f->dir >= 0)
+		close(TAKE_FD(f->dir));
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * preview.c - see preview.h. Called by cat on a terminal.
+ * Invariant: no more than PREVIEW_MAX elements, whatever the shape.
+ */
+#include "ckpt/cli/preview.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/element.h"
+
+#define DIGITS 4
+#define EDGE 3
+#define LINE_BYTES 4096
+
+static uint64_t shown(const struct preview *p)
+{
+	uint64_t n = 1;
+
+	for (uint32_t d = 0; d < p->ndim; d++)
+		if (ckpt_mul(n, p->head[d] + p->tail[d], &n))
+			return UINT64_MAX;
+	return n;
+}
+
+static void keep(struct preview *p, uint32_t d, uint64_t head, uint64_t tail)
+{
+	bool all = p->shape[d] <= head + tail;
+
+	p->head[d] = all ? p->shape[d] : head;
+	p->tail[d] = all ? 0 : tail;
+}
+
+void preview_choose(uint32_t ndim, const uint64_t *shape, struct preview *ret)
+{
+	*ret = (struct preview){ .ndim = ndim };
+	for (uint32_t d = 0; d < ndim; d++) {
+		ret->shape[d] = shape[d];
+		ret->head[d] = shape[d];
+	}
+	if (shown(ret) > PREVIEW_ALL)
+		for (uint32_t d = 0; d < ndim; d++)
+			keep(ret, d, EDGE, EDGE);
+	/* Many dimensions: less of the outer ones, until it is little enough. */
+	for (uint32_t d = 0; d < ndim && shown(ret) > PREVIEW_MAX; d++)
+		keep(ret, d, 1, 1);
+	for (uint32_t d = 0; d < ndim && shown(ret) > PREVIEW_MAX; d++)
+		keep(ret, d, 1, 0);
+	ret->numel = shown(ret);
+}
+
+int preview_indices(const struct preview *p, uint32_t d, uint64_t base, struct arena *a,
+		    struct indices *ret)
+{
+	struct indices head, tail;
+	struct run *run;
+	int rc = indices_range(base, base + p->head[d], a, &head);
+
+	if (!rc)
+		rc = indices_range(base + p->shape[d] - p->tail[d], base + p->shape[d], a, &tail);
+	if (rc || !p->tail[d]) {
+		*ret = head;
+		return rc;
+	}
+	run = arena_array(a, 2, sizeof *run);
+	if (!run)
+		return -ENOMEM;
+	run[0] = head.run[0];
+	run[1] = tail.run[0];
+	*ret = (struct indices){ .n = 2, .total = head.total + tail.total, .run = run };
+	return 0;
+}
+
+/* A line on its way to the screen. */
+struct draw {
+	struct cli *c;
+	const struct preview *p;
+	uint32_t dtype, bytes, width; /* width: of a value */
+	const uint8_t *at;	      /* the next value */
+	char line[LINE_BYTES];
+	size_t len, indent;
+};
+
+static void line_end(struct draw *w)
+{
+	w->line[w->len] = 0;
+	while (w->len && w->line[w->len - 1] == ' ')
+		w->line[--w->len] = 0;
+	cli_say(w->c, STYLE_PLAIN, "%s", w->line);
+	w->len = 0;
+}
+
+static void put(struct draw *w, const char *s)
+{
+	w->len += (size_t)snprintf(w->line + w->len, sizeof w->line - w->len, "%s", s);
+}
+
+static void blanks(struct draw *w, size_t n)
+{
+	w->len += (size_t)snprintf(w->line + w->len, sizeof w->line - w->len, "%*s", (int)n, "");
+}
+
+/* A value, or the dots of a row: on a line of its own where there is no room. */
+static void put_cell(struct draw *w, const char *s, bool last)
+{
+	uint32_t limit = w->c->out_screen.width ? w->c->out_screen.width : 80;
+
+	if (w->len > w->indent && w->len + strlen(s) + 1 + w->p->ndim > limit) {
+		line_end(w);
+		blanks(w, w->indent);
+	}
+	put(w, s);
+	if (!last)
+		put(w, ", ");
+}
+
+/* What stands in the brackets of a dimension: indices, and dots in the place of those left out. */
+static uint64_t item_count(const struct preview *p, uint32_t d)
+{
+	uint64_t n = p->head[d] + p->tail[d];
+
+	return n + (n < p->shape[d]);
+}
+
+static bool is_dots(const struct preview *p, uint32_t d, uint64_t item)
+{
+	return item == p->head[d] && p->head[d] + p->tail[d] < p->shape[d];
+}
+
+static void put_row(struct draw *w, uint32_t d)
+{
+	uint64_t n = item_count(w->p, d);
+	char word[ELEMENT_BYTES], cell[2 * ELEMENT_BYTES];
+
+	for (uint64_t i = 0; i < n; i++) {
+		if (is_dots(w->p, d, i)) {
+			put_cell(w, "...", i + 1 == n);
+			continue;
+		}
+		snprintf(cell, sizeof cell, "%*s", (int)w->width,
+			 element_print(w->dtype, w->at, DIGITS, word));
+		put_cell(w, cell, i + 1 == n);
+		w->at += w->bytes;
+	}
+}
+
+/* At most CKPT_DIMS_MAX deep. */
+static void put_dim(struct draw *w, uint32_t d)
+{
+	uint64_t n = item_count(w->p, d);
+
+	put(w, "[");
+	w->indent = d + 1;
+	if (d + 1 == w->p->ndim)
+		put_row(w, d);
+	for (uint64_t i = 0; d + 1 < w->p->ndim && i < n; i++) {
+		if (i) {
+			put(w, ",");
+			line_end(w);
+			blanks(w, d + 1);
+		}
+		if (is_dots(w->p, d, i))
+			put(w, "...");
+		else
+			put_dim(w, d + 1);
+	}
+	put(w, "]");
+}
+
+int preview_say(struct cli *c, const struct preview *p, uint32_t dtype, const uint8_t *values)
+{
+	struct draw *w = calloc(1, sizeof *w);
+	char word[ELEMENT_BYTES];
+
+	if (!w)
+		return -ENOMEM;
+	*w = (struct draw){ .c = c, .p = p, .dtype = dtype, .bytes = dtype_bytes(dtype) };
+	for (uint64_t i = 0; i < p->numel; i++) {
+		element_print(dtype, values + i * w->bytes, DIGITS, word);
+		w->width = MAX(w->width, (uint32_t)strlen(word));
+	}
+	w->at = values;
+	if (!p->numel)
+		put(w, "[]");
+	else if (p->ndim)
+		put_dim(w, 0);
+	else
+		put(w, element_print(dtype, values, 0, word));
+	line_end(w);
+	free(w);
+	return 0;
+}

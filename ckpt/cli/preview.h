@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * preview.h - a few of an array's values, in brackets, as numpy prints them: all of a small one, of
+ * a big one the first and the last three indices of each dimension.
+ */
+#ifndef CKPT_CLI_PREVIEW_H
+#define CKPT_CLI_PREVIEW_H
+#include "ckpt/cli/cli.h"
+
+#define PREVIEW_ALL 200	 /* elements that are all shown */
+#define PREVIEW_MAX 1000 /* elements that are ever shown */
+
+/* Which indices of each dimension are shown: the first `head`, the last `tail`. */
+struct preview {
+	uint32_t ndim;
+	uint64_t shape[CKPT_DIMS_MAX], head[CKPT_DIMS_MAX], tail[CKPT_DIMS_MAX];
+	uint64_t numel; /* that are shown */
+};
+void preview_choose(uint32_t ndim, const uint64_t *shape, struct preview *ret);
+/* The indices `base` + those of dimension d. */
+int preview_indices(const struct preview *p, uint32_t d, uint64_t base, struct arena *a,
+		    struct indices *ret);
+/* values: those that are shown, row-major. -ENOMEM. */
+int preview_say(struct cli *c, const struct preview *p, uint32_t dtype, const uint8_t *values);
+#endif

@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_cat.c - ckptctl cat: the elements of one tensor, or of a slice of it, whatever ranks wrote
+ * them: as bytes, as a .npy file, as statistics, or a few of them on a terminal.
+ * Invariant: bytes leave in row-major order, checked against their checksums, in bounded memory;
+ * stdout carries either bytes or a document, never both; a file appears when it is whole.
+ */
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/element.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/newfile.h"
+#include "ckpt/cli/npy.h"
+#include "ckpt/cli/preview.h"
+#include "ckpt/cli/progress.h"
+#include "ckpt/cli/slice.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/cli/tally.h"
+#include "ckpt/move/move.h"
+#include <signal.h>
+
+#define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
+#define MEMORY (256 * MIB) /* for windows and read buffers */
+#define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
+#define LIST_BYTES 1000
+#define SLICE_BYTES 800
+#define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
+
+enum cat_mode { CAT_BYTES, CAT_STATS, CAT_PREVIEW, CAT_ABOUT };
+
+struct cat {
+	struct cli *c;
+	enum cat_mode mode;
+	bool npy;
+	struct subject s;
+	const struct table_tensor *x;
+	struct slice slice;
+	uint64_t bytes; /* of the elements */
+	struct newfile file;
+	bool to_file;
+	int fd; /* of stdout; -1: only through c->out */
+	struct tally tally;
+	uint8_t *values; /* the preview's */
+	uint64_t done;	 /* bytes that came */
+	struct ckpt_err err;
+};
+
+/* --- which tensor --- */
+
+static int rank_parse(const char *s, uint32_t *ret, struct ckpt_err *err)
+{
+	char *end;
+	unsigned long n = strtoul(s, &end, 10);
+
+	if (*s < '0' || *s > '9' || *end || n >= TABLE_NONE)
+		return ckpt_error(err, -EINVAL, "--rank %.100s: it is a number from 0", s);
+	*ret = (uint32_t)n;
+	return 0;
+}
+
+/* "0-3, 7": the ranks of tensors that stand in ascending order. */
+static void ranks_print(const struct table *t, const uint32_t *id, uint32_t n, char *buf,
+			size_t bytes)
+{
+	size_t len = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 0, j; i < n; i = j) {
+		uint32_t from = t->tensor[id[i]].rank, to = from;
+		int k;
+
+		for (j = i + 1; j < n && t->tensor[id[j]].rank == to + 1; j++)
+			to++;
+		k = snprintf(buf + len, bytes - len, to > from ? "%s%u-%u" : "%s%u", i ? ", " : "",
+			     from, to);
+		if (len + (size_t)k + sizeof ", ..." > bytes) {
+			strcpy(buf + len, ", ...");
+			return;
+		}
+		len += (size_t)k;
+	}
+}
+
+static int ambiguous(const struct table *t, const uint32_t *id, uint32_t n, const char *word,
+		     struct ckpt_err *err)
+{
+	char list[LIST_BYTES] = "";
+	size_t len = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct table_tensor *x = &t->tensor[id[i]];
+		bool again = false;
+
+		for (uint32_t j = 0; j < i && !again; j++)
+			again = !strcmp(x->component, t->tensor[id[j]].component);
+		if (again || len > sizeof list / 2)
+			continue;
+		len += (size_t)snprintf(list + len, sizeof list - len, "%s%.200s/%.200s",
+					len ? ", " : "", x->component, x->name);
+	}
+	return ckpt_error(err, -ENOTUNIQ, "\"%.200s\" is the name of several tensors: %s", word,
+			  list);
+}
+
+static int choose(struct cat *k, const char *word, const char *rank)
+{
+	const struct table *t = &k->s.ckpt->table;
+	cleanup_free uint32_t *id = NULL;
+	char list[LIST_BYTES];
+	uint32_t n = 0, want = TABLE_NONE;
+	int rc = subject_tensors(k->s.ckpt, word, &id, &n, &k->err);
+
+	if (!rc && rank)
+		rc = rank_parse(rank, &want, &k->err);
+	if (rc)
+		return rc;
+	k->x = &t->tensor[id[0]];
+	for (uint32_t i = 1; i < n; i++)
+		if (strcmp(t->tensor[id[i]].component, k->x->component))
+			return ambiguous(t, id, n, word, &k->err);
+	if (rank && k->x->rank == TABLE_NONE)
+		return ckpt_error(&k->err, -EINVAL,
+				  "%.200s/%.200s is one tensor of all ranks, no per-rank blob: "
+				  "leave --rank out",
+				  k->x->component, k->x->name);
+	if (n == 1 && !rank)
+		return 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (t->tensor[id[i]].rank == want) {
+			k->x = &t->tensor[id[i]];
+			return 0;
+		}
+	ranks_print(t, id, n, list, sizeof list);
+	if (!rank)
+		return ckpt_error(&k->err, -EINVAL,
+				  "%.200s/%.200s is a blob of each rank: say whose by --rank; "
+				  "there are ranks %s",
+				  k->x->component, k->x->name, list);
+	return ckpt_error(&k->err, -ENOENT, "%.200s/%.200s of rank %u: there are ranks %s",
+			  k->x->component, k->x->name, want, list);
+}
+
+/* --- reading --- */
+
+/* The tensor alone, with one piece of these indices, row-major at 0 of one place. */
+static int target(const struct cat *k, const struct indexset *set, struct table *ret,
+		  struct ckpt_err *err)
+{
+	struct table_place place = { .name = "what cat reads",
+				     .rank = TABLE_NONE,
+				     .bytes = set->numel * k->x->elem_bytes };
+	struct table_tensor x = *k->x;
+	struct table_piece piece = { .set = *set };
+	int rc;
+
+	x.layout = TABLE_NONE;
+	rc = table_add_place(ret, &place, &piece.place, err);
+	if (!rc)
+		rc = table_add_tensor(ret, &x, &piece.tensor, err);
+	if (!rc)
+		rc = table_add_piece(ret, &piece, err);
+	return rc ? rc : table_seal(ret, err);
+}
+
+/* To stdout. It bypasses stdio where it can: so that a reader who went away is no error that stdio
+ * remembers. */
+static int put_out(struct cat *k, const uint8_t *p, uint64_t n)
+{
+	while (n && k->fd >= 0) {
+		ssize_t got = write(k->fd, p, MIN(n, (uint64_t)MOVE_BLOCK));
+
+		if (got < 0 && errno != EINTR)
+			return errno == EPIPE ? -EPIPE
+					      : ckpt_error_errno(&k->err, errno,
+								 "the output cannot be written");
+		if (cli_stopped())
+			return ckpt_error(&k->err, -ECANCELED, "interrupted");
+		p += MAX(got, 0);
+		n -= (uint64_t)MAX(got, 0);
+	}
+	if (n && fwrite(p, 1, n, k->c->out) != n)
+		return ckpt_error_errno(&k->err, errno ? errno : EIO,
+					"the output cannot be written");
+	return 0;
+}
+
+static int put_bytes(struct cat *k, const void *p, uint64_t n)
+{
+	if (k->to_file)
+		return newfile_write(&k->file, p, n, &k->err);
+	return k->mode == CAT_BYTES ? put_out(k, p, n) : 0;
+}
+
+static int on_window(void *arg, const struct window *w, const uint8_t *buf)
+{
+	struct cat *k = arg;
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < w->ncut; i++) {
+		const struct window_cut *cut = &w->cut[i];
+		const uint8_t *p = buf + cut->buf_off;
+
+		assert(cut->dst_off == k->done);
+		if (k->values)
+			memcpy(k->values + cut->dst_off, p, cut->len);
+		else
+			rc = put_bytes(k, p, cut->len);
+		if (k->mode == CAT_STATS)
+			tally_add(&k->tally, p, cut->len / k->x->elem_bytes);
+		k->done += cut->len;
+	}
+	return rc;
+}
+
+static int read_set(struct cat *k, const struct indexset *set)
+{
+	char name[NAME_BYTES];
+	struct move_files files = { 0 };
+	struct progress progress;
+	struct table dst = { 0 };
+	int rc = target(k, set, &dst, &k->err);
+
+	if (!rc)
+		rc = move_open(k->c->ops, k->s.ref.step_fd, k->s.ckpt, true, IO_AUTO, &files,
+			       &k->err);
+	if (!rc) {
+		progress_begin(&progress, k->c, set->numel * k->x->elem_bytes, "%s",
+			       table_tensor_print(k->x, name, sizeof name));
+		k->done = 0;
+		rc = move_windows(&files, &dst, MEMORY, 0, on_window, k, progress_tick, &progress,
+				  &k->err);
+		progress_end(&progress);
+		move_close(&files);
+	}
+	table_free(&dst);
+	return rc;
+}
+
+static int read_slice(struct cat *k)
+{
+	struct arena a = { 0 };
+	struct indexset set;
+	uint8_t head[NPY_HEADER_MAX];
+	int rc = indexset_box(k->x->ndim, k->slice.start, k->slice.count, &a, &set);
+
+	if (!rc && k->npy)
+		rc = put_bytes(k, head,
+			       npy_header(k->x->dtype, k->slice.nshape, k->slice.shape, head));
+	if (!rc && set.numel)
+		rc = read_set(k, &set);
+	if (!rc && k->to_file)
+		rc = newfile_commit(&k->file, &k->err);
+	arena_free(&a);
+	return rc;
+}
+
+/* --- telling --- */
+
+FIELD(f_tensor, NULL, "tensor");
+FIELD(f_path, "path", NULL);
+FIELD(f_job, "job", NULL);
+FIELD(f_step, "step", NULL);
+FIELD(f_from, NULL, "in");
+FIELD(f_component, "component", NULL);
+FIELD(f_name, "name", NULL);
+FIELD(f_rank, "rank", NULL);
+FIELD(f_dtype, "dtype", "dtype");
+FIELD(f_shape, "shape", "shape");
+FIELD(f_slice, "slice", NULL);
+FIELD(f_slice_said, NULL, "slice");
+FIELD(f_result, "result_shape", NULL);
+FIELD(f_elements, "elements", "elements");
+FIELD(f_bytes, "bytes", "size");
+FIELD(f_file, "file", "file");
+FIELD(f_file_bytes, "file_bytes", NULL);
+FIELD(f_descr, "npy_descr", NULL);
+FIELD(f_view, "npy_view", NULL);
+FIELD(f_of, "of", NULL);
+FIELD(f_of_said, NULL, "of");
+FIELD(f_min, "min", NULL);
+FIELD(f_min_text, "min_text", "min");
+FIELD(f_max, "max", NULL);
+FIELD(f_max_text, "max_text", "max");
+FIELD(f_mean, "mean", NULL);
+FIELD(f_mean_said, NULL, "mean");
+FIELD(f_std, "std", NULL);
+FIELD(f_std_said, NULL, "std");
+FIELD(f_finite, "finite", NULL);
+FIELD(f_zeros, "zeros", "zeros");
+FIELD(f_nan, "nan", "NaN");
+FIELD(f_inf, "inf", "Inf");
+FIELD(f_neg_inf, "neg_inf", "-Inf");
+
+static void put_about(struct cat *k)
+{
+	struct output *o = k->c->o;
+	const struct table_tensor *x = k->x;
+	char name[NAME_BYTES], slice[SLICE_BYTES], from[160];
+	bool part = k->c->value[OPT_SLICE] != NULL;
+
+	snprintf(from, sizeof from, "step %llu of %s", (unsigned long long)k->s.ckpt->step,
+		 k->s.ckpt->job);
+	slice_print(&k->slice, x->shape, slice, sizeof slice);
+	output_put(o, &f_tensor,
+		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
+	output_put(o, &f_path, cell_text(k->s.ref.path));
+	output_put(o, &f_job, cell_text(k->s.ckpt->job));
+	output_put(o, &f_step, cell_of(CELL_NUMBER, k->s.ckpt->step));
+	output_put(o, &f_from, cell_text(from));
+	output_put(o, &f_component, cell_text(x->component));
+	output_put(o, &f_name, cell_text(x->name));
+	output_put(o, &f_rank, cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
+	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
+	output_put(o, &f_shape, cell_shape(x->ndim, x->shape));
+	output_put(o, &f_slice, part ? cell_text(slice) : cell_none());
+	if (part)
+		output_put(o, &f_slice_said, cell_text(slice));
+	output_put(o, &f_result, cell_shape(k->slice.nshape, k->slice.shape));
+	output_put(o, &f_elements, cell_of(CELL_COUNT, k->slice.numel));
+	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->bytes));
+}
+
+static void put_file(struct cat *k)
+{
+	struct output *o = k->c->o;
+	const char *view = npy_view(k->x->dtype);
+
+	if (!k->to_file)
+		return;
+	output_put(o, &f_file, cell_text(k->file.path));
+	output_put(o, &f_file_bytes, cell_of(CELL_BYTES, k->file.bytes));
+	output_put(o, &f_descr, k->npy ? cell_text(npy_descr(k->x->dtype)) : cell_none());
+	output_put(o, &f_view, k->npy && view ? cell_text(view) : cell_none());
+}
+
+/* min or max: of integers all digits. */
+static struct cell extreme(const struct tally *t, uint64_t whole, double real, char *buf)
+{
+	uint8_t bytes[8];
+
+	if (!t->finite)
+		return cell_none();
+	for (uint32_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = (uint8_t)(whole >> 8 * i);
+	if (element_is_integer(t->dtype))
+		element_print(t->dtype, bytes, 0, buf);
+	else
+		element_real_print(t->dtype, real, 0, buf);
+	return cell_text(buf);
+}
+
+static void put_stats(struct cat *k)
+{
+	struct output *o = k->c->o;
+	const struct tally *t = &k->tally;
+	struct cell none = cell_none(), mean = none, std = none;
+	char min[ELEMENT_BYTES], max[ELEMENT_BYTES], a[ELEMENT_BYTES], b[ELEMENT_BYTES];
+
+	if (t->finite) {
+		mean = cell_text(element_real_print(CKPT_F64, (double)t->mean, 7, a));
+		std = cell_text(element_real_print(CKPT_F64, tally_std(t), 7, b));
+	}
+	output_object(o, "stats");
+	output_put(o, &f_of, cell_text(tally_magnitude(t) ? "magnitude" : "value"));
+	if (tally_magnitude(t))
+		output_put(o, &f_of_said, cell_text("the absolute values"));
+	output_put(o, &f_min, t->finite ? cell_real(t->min) : none);
+	output_put(o, &f_min_text, extreme(t, t->whole_min, t->min, min));
+	output_put(o, &f_max, t->finite ? cell_real(t->max) : none);
+	output_put(o, &f_max_text, extreme(t, t->whole_max, t->max, max));
+	output_put(o, &f_mean, t->finite ? cell_real((double)t->mean) : none);
+	output_put(o, &f_mean_said, mean);
+	output_put(o, &f_std, t->finite ? cell_real(tally_std(t)) : none);
+	output_put(o, &f_std_said, std);
+	output_put(o, &f_finite, cell_of(CELL_COUNT, t->finite));
+	output_put(o, &f_zeros, cell_of(CELL_COUNT, t->zeros));
+	output_put(o, &f_nan,
+		   cell_styled(cell_of(CELL_COUNT, t->nan), t->nan ? STYLE_BAD : STYLE_PLAIN));
+	output_put(o, &f_inf,
+		   cell_styled(cell_of(CELL_COUNT, t->inf), t->inf ? STYLE_BAD : STYLE_PLAIN));
+	output_put(
+		o, &f_neg_inf,
+		cell_styled(cell_of(CELL_COUNT, t->neg_inf), t->neg_inf ? STYLE_BAD : STYLE_PLAIN));
+	output_close(o);
+}
+
+static int preview(struct cat *k)
+{
+	struct arena a = { 0 };
+	struct indices dim[CKPT_DIMS_MAX];
+	struct indexset set = { .ndim = k->x->ndim, .dim = dim };
+	struct preview p;
+	uint32_t at = 0;
+	int rc = 0;
+
+	preview_choose(k->slice.nshape, k->slice.shape, &p);
+	for (uint32_t d = 0; !rc && d < set.ndim; d++) {
+		uint64_t from = k->slice.start[d];
+
+		rc = k->slice.single[d] ? indices_range(from, from + 1, &a, &dim[d])
+					: preview_indices(&p, at++, from, &a, &dim[d]);
+	}
+	set.numel = p.numel;
+	k->values = rc ? NULL : calloc(p.numel + 1, k->x->elem_bytes);
+	if (!rc && !k->values)
+		rc = -ENOMEM;
+	if (!rc && p.numel)
+		rc = read_set(k, &set);
+	if (!rc) {
+		put_about(k);
+		cli_say(k->c, STYLE_PLAIN, "%s", "");
+		rc = preview_say(k->c, &p, k->x->dtype, k->values);
+	}
+	free(TAKE(k->values));
+	arena_free(&a);
+	return rc;
+}
+
+static void hint_view(struct cat *k)
+{
+	const char *view = npy_view(k->x->dtype);
+
+	if (k->npy && view)
+		cli_hint(k->c, "numpy has no %s: np.load(...).view(ml_dtypes.%s)",
+			 dtype_name(k->x->dtype), view);
+}
+
+/* --- the verb --- */
+
+/* What the options ask for; -EINVAL where they do not go together. */
+static int decide(struct cat *k)
+{
+	struct cli *c = k->c;
+	const char *file = c->value[OPT_OUTPUT];
+	size_t len = file ? strlen(file) : 0;
+
+	k->npy = c->value[OPT_NPY] || (len > 4 && !strcmp(file + len - 4, ".npy"));
+	if (c->value[OPT_STATS])
+		k->mode = CAT_STATS;
+	else if (file)
+		k->mode = c->json ? CAT_ABOUT : CAT_BYTES;
+	else if (c->json)
+		k->mode = CAT_ABOUT;
+	else
+		k->mode = c->out_screen.terminal && !k->npy ? CAT_PREVIEW : CAT_BYTES;
+	if (c->value[OPT_NPY] && !file && k->mode != CAT_BYTES)
+		return ckpt_error(
+			&k->err, -EINVAL,
+			"--npy writes the array: with --stats or --json it needs -o FILE");
+	if (k->mode == CAT_BYTES && !file && c->out_screen.terminal)
+		return ckpt_error(&k->err, -EINVAL,
+				  "the bytes of a .npy file are nothing for a terminal: give "
+				  "-o FILE, or redirect them");
+	return 0;
+}
+
+static int deliver(struct cat *k)
+{
+	struct cli *c = k->c;
+	bool reads = k->mode == CAT_STATS || k->to_file,
+	     told = c->json || k->to_file || k->mode != CAT_BYTES;
+	int rc = 0;
+
+	if (told && reads)
+		output_line(c->o, "ckptd.cat/1", "summary");
+	else if (told)
+		output_begin(c->o, "ckptd.cat/1");
+	if (k->mode == CAT_PREVIEW)
+		rc = preview(k);
+	else if (reads || k->mode == CAT_BYTES)
+		rc = read_slice(k);
+	if (rc)
+		return rc;
+	if (k->mode == CAT_STATS || k->mode == CAT_ABOUT || k->to_file) {
+		put_about(k);
+		put_file(k);
+	}
+	if (k->mode == CAT_STATS)
+		put_stats(k);
+	if (told)
+		output_end(c->o);
+	hint_view(k);
+	return 0;
+}
+
+static int find(struct cat *k)
+{
+	struct cli *c = k->c;
+	char name[NAME_BYTES];
+	int rc = choose(k, c->arg[1], c->value[OPT_RANK]);
+
+	if (rc)
+		return rc;
+	if (k->x->cls == CKPT_SINK)
+		return ckpt_error(&k->err, -EINVAL,
+				  "%s is only ever restored into: its elements were not saved",
+				  table_tensor_print(k->x, name, sizeof name));
+	rc = slice_parse(c->value[OPT_SLICE], k->x->ndim, k->x->shape, &k->slice, &k->err);
+	if (!rc && ckpt_mul(k->slice.numel, k->x->elem_bytes, &k->bytes))
+		rc = ckpt_error(&k->err, -E2BIG, "%s has more bytes than can be counted",
+				table_tensor_print(k->x, name, sizeof name));
+	if (rc)
+		return rc;
+	tally_begin(&k->tally, k->x->dtype);
+	k->to_file = c->value[OPT_OUTPUT] != NULL;
+	return k->to_file ? newfile_open(c->ops, c->value[OPT_OUTPUT], &k->file, &k->err) : 0;
+}
+
+static int cat(struct cat *k)
+{
+	struct cli *c = k->c;
+	int code = subject_get(c, c->arg[0], &k->s), rc;
+
+	if (code)
+		return code;
+	rc = find(k);
+	if (rc == -ENOENT)
+		return cli_fail(c, rc, &k->err, "ckptctl show %s --tensors '*' lists them all",
+				k->s.ref.path);
+	if (!rc) {
+		fflush(c->out);
+		k->fd = fileno(c->out);
+		rc = deliver(k);
+	}
+	if (rc == -EPIPE)
+		return EXIT_PIPE;
+	if (rc == -EBADMSG || rc == -EPROTO)
+		return cli_fail(c, rc, &k->err, "ckptctl verify --data %s lists every fault",
+				k->s.ref.path);
+	if (rc == -ECANCELED)
+		ckpt_error(&k->err, rc, "interrupted%s", k->to_file ? ": no file was made" : "");
+	return rc ? cli_fail(c, rc, &k->err, NULL) : CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	struct cat k = { .c = c, .file = { .dir = -1, .fd = -1 }, .s.ref.step_fd = -1 };
+	int code, rc;
+
+	if (c->narg < 2)
+		return cli_fail(
+			c, ckpt_error(&k.err, -EINVAL, "cat takes a checkpoint and a tensor of it"),
+			&k.err, "ckptctl cat latest TENSOR; ckptctl show %s --tensors '*'",
+			c->narg ? c->arg[0] : "latest");
+	rc = decide(&k);
+	if (rc)
+		return cli_fail(c, rc, &k.err, "ckptctl cat -h");
+	code = cat(&k);
+	newfile_drop(&k.file);
+	subject_close(&k.s);
+	return code;
+}
+
+const struct cli_verb verb_cat = {
+	.name = "cat",
+	.help = "the elements of a tensor: bytes, .npy, statistics",
+	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
+					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
+	.about =
+		"Puts the elements of one tensor together, whatever ranks wrote them, and checks them "
+		"against their checksums on the way. To a pipe or a file go its bytes, row-major and "
+		"little-endian; a terminal gets a few values. TENSOR is a name or component/name.\n"
+		"RANGES is one range for each dimension, as in numpy: 0:4,:,-1. The step is 1; "
+		"dimensions left out are taken whole.\n"
+		"FILE must not exist, and appears when it is complete; a name that ends in .npy means "
+		"--npy. numpy has no BF16 and no F8: they are written as uint16 and uint8, to be viewed "
+		"as ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn.\n"
+		"--stats: min, max, mean and standard deviation are of the finite values; "
+		"complex numbers count by their absolute value. With --json nothing but metadata, and "
+		"statistics, are printed, never values.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl cat latest model/norm.weight --stats", "is there a NaN in it?" },
+			{ "ckptctl cat latest model/embed --slice 0:4,: -o rows.npy",
+			  "four rows for numpy" },
+			{ "ckptctl cat step:90 blob/rng --rank 3 | sha256sum", "one rank's blob" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_SLICE, "only these: 0:4,:,-1" },
+			{ OPT_STATS, "count, min, max, mean, deviation, zeros, NaN, Inf" },
+			{ OPT_NPY, "with numpy's header in front of the bytes" },
+			{ OPT_OUTPUT, "write a new file instead of stdout" },
+			{ OPT_RANK, "whose, of a blob that each rank has" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0; 2 several tensors are meant, or the slice does not fit; 4 it is damaged; 5 not "
+		"committed; 10 there is no such store, checkpoint or tensor; 11 FILE exists; 12 it "
+		"cannot be read; 13 the disk is full.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TENSOR, ARG_NONE },
+	.narg_max = 2,
+	.run = run,
+};
