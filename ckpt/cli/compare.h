@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * compare.h - two arrays of one shape, element by element: how many differ, how far, and where the
+ * first one stands. In one pass over stretches in any order.
+ *
+ * Two elements of one dtype differ in *bits* (0.0 and -0.0 do, and two NaNs may). They differ in
+ * *value* where the numbers are not equal; NaN equals NaN. Elements of two dtypes are compared by
+ * value alone. Integers are compared exactly, all else as double.
+ */
+#ifndef CKPT_CLI_COMPARE_H
+#define CKPT_CLI_COMPARE_H
+#include "ckpt/layout/layout.h"
+
+struct compare {
+	uint32_t dtype_a, dtype_b, ndim;
+	const uint64_t *shape;
+	uint64_t count, bits, values; /* of all, that differ; bits 0 where the dtypes differ */
+	uint64_t nan_a, nan_b;
+	uint64_t nonfinite; /* differ in value, and one of the two is no finite number */
+	double max_delta;   /* largest |a - b| of two finite numbers */
+	bool has_first;
+	uint64_t first_at; /* row-major index of the first that differs in bits (dtypes: value) */
+	uint64_t first[CKPT_DIMS_MAX];
+};
+
+void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
+		   const uint64_t *shape);
+/* The elements of `set`, row-major at a and at b. */
+void compare_add(struct compare *x, const struct indexset *set, const uint8_t *a, const uint8_t *b);
+#endif

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cli_diff.c - ckptctl diff: what is a difference and what is none, and how far values are
+ * apart. The truth is the sample model's, and small tensors made up here. */
+#include "tests/unit/test_cli_rig.h"
+#include "tests/unit/test_cli_made.h"
+#include "ckpt/cli/compare.h"
+#include "ckpt/cli/element.h"
+#include <math.h>
+
+static const char *made_root;
+
+static const char *sample_path(const char *job, uint64_t step)
+{
+	return made_path(work, job, step);
+}
+
+/* A step of a job of its own, of one or two made-up tensors. */
+static const char *step_of(const struct made *m, uint32_t n)
+{
+	static uint32_t jobs;
+	const char *job = path_of("made-%u", jobs++);
+
+	make_made(made_root, job, 1, m, n);
+	return made_path(made_root, job, 1);
+}
+
+/* The last line: progress may stand before it. */
+static json_t *last_line(void)
+{
+	size_t n = got.out_len;
+
+	while (n > 1 && got.out[n - 2] != '\n')
+		n--;
+	memmove(got.out, got.out + n - 1, strlen(got.out + n - 1) + 1);
+	return json_out("ckptd.diff/1");
+}
+
+/* Number of differences of a kind in the list; *ret is the last. */
+static uint32_t listed(const json_t *j, const char *kind, const json_t **ret)
+{
+	const json_t *all = member(j, "differences", JSON_ARRAY);
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < json_array_size(all); i++) {
+		const json_t *x = json_array_get(all, i);
+
+		if (strcmp(string(x, "kind"), kind))
+			continue;
+		n++;
+		if (ret)
+			*ret = x;
+	}
+	return n;
+}
+
+static bool flag(const json_t *j, const char *key)
+{
+	const json_t *v = json_object_get(j, key);
+
+	assert_true(json_is_boolean(v));
+	return json_is_true(v);
+}
+
+static uint64_t count(const json_t *j, const char *kind)
+{
+	return number(member(j, "counts", JSON_OBJECT), kind);
+}
+
+static void the_same_is_equal_and_says_what_was_compared(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 10)), 0);
+	assert_says(got.out, "equal: 23 tensors and blobs");
+	assert_says(got.out, "names, shapes, dtypes and fingerprints");
+	assert_says(got.err, "No data was read");
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 10), "--json"),
+			 0);
+	j = json_out("ckptd.diff/1");
+	assert_true(flag(j, "equal"));
+	assert_int_equal(number(j, "in_both"), 23);
+	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 0);
+	assert_string_equal(string(member(j, "a", JSON_OBJECT), "mesh"), "fsdp=4");
+	json_decref(j);
+}
+
+static void another_mesh_is_no_difference_unless_layouts(void **state)
+{
+	const char *a = sample_path("alpha", 10), *b = sample_path("gamma", 10);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", a, b), 0);
+	assert_says(got.out, "dp=2,fsdp=2");
+	assert_says(got.out, "laid out otherwise: no difference without --layouts");
+	assert_int_equal(RUN("diff", a, b, "--layouts"), 6);
+	assert_says(got.out, "Shard(0)@fsdp of fsdp=4");
+	assert_says(got.out, "the mesh is another");
+	assert_int_equal(RUN("diff", a, b, "--json"), 0);
+	j = json_out("ckptd.diff/1");
+	assert_true(flag(j, "equal") && flag(j, "mesh_differs") && !flag(j, "parts_differ"));
+	assert_true(count(j, "layout") > 0);
+	assert_int_equal(listed(j, "layout", NULL), 0);
+	json_decref(j);
+	assert_int_equal(RUN("diff", a, b, "--json", "--layouts"), 6);
+	j = json_out("ckptd.diff/1");
+	assert_int_equal(listed(j, "layout", NULL), count(j, "layout"));
+	json_decref(j);
+}
+
+static void the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference(void **state)
+{
+	const char *a = sample_path("alpha", 10), *b = sample_path("delta", 10);
+	const json_t *x;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", a, b), 6);
+	assert_says(got.out, "2 are only in A");
+	assert_says(got.out, "blob/rng of rank 3");
+	assert_says(got.out, "that rank's own data");
+	assert_int_equal(RUN("diff", b, a, "--json"), 6);
+	j = json_out("ckptd.diff/1");
+	assert_true(flag(j, "parts_differ"));
+	assert_int_equal(listed(j, "only_in_b", &x), 2);
+	assert_int_equal(number(x, "rank"), 3);
+	assert_true(json_is_null(json_object_get(x, "a")));
+	json_decref(j);
+	assert_int_equal(RUN("diff", a, b, "--tensors", "model/*"), 0);
+	assert_int_equal(RUN("diff", a, b, "--tensors", "model/*", "--layouts"), 6);
+}
+
+static void another_step_differs_in_what_changed_and_in_nothing_else(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--json"),
+			 6);
+	j = json_out("ckptd.diff/1");
+	/* All but the CONST and the empty one. */
+	assert_int_equal(listed(j, "contents", NULL), 21);
+	assert_int_equal(count(j, "contents"), 21);
+	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 21);
+	assert_false(flag(j, "mesh_differs"));
+	json_decref(j);
+	assert_int_equal(
+		RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=*rope*"),
+		0);
+	assert_int_equal(
+		RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=no"),
+		10);
+	assert_says(got.err, "neither in A nor in B");
+}
+
+static void all_differences_come_at_once(void **state)
+{
+	static const uint8_t z[256];
+	static const uint8_t one[4] = { 1 };
+	const struct made left[] = {
+		{ "m", "gone", CKPT_U8, 1, { 3 }, z, 0 },
+		{ "m", "longer", CKPT_F32, 2, { 2, 3 }, z, 0 },
+		{ "m", "wider", CKPT_BF16, 1, { 5 }, z, 0 },
+		{ "m", "other", CKPT_U8, 1, { 4 }, z, 0 },
+		{ "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_PARAM },
+		{ "m", "deeper", CKPT_U8, 1, { 1 }, z, 0 },
+		{ "m", "same", CKPT_U8, 1, { 4 }, one, 0 },
+	};
+	const struct made right[] = {
+		{ "m", "same", CKPT_U8, 1, { 4 }, one, 0 },
+		{ "m", "longer", CKPT_F32, 2, { 2, 4 }, z, 0 },
+		{ "m", "wider", CKPT_F32, 1, { 5 }, z, 0 },
+		{ "m", "other", CKPT_U8, 1, { 4 }, one, 0 },
+		{ "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_BUFFER },
+		{ "m", "deeper", CKPT_I16, 0, { 0 }, z, 0 },
+		{ "m", "new", CKPT_U8, 1, { 3 }, z, 0 },
+	};
+	const char *a = step_of(left, ARRAY_LEN(left)), *b = step_of(right, ARRAY_LEN(right));
+	const json_t *x;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", a, b), 6);
+	assert_says(got.out, "m/gone");
+	assert_says(got.out, "m/new");
+	assert_says(got.out, "F32 [2, 3]");
+	assert_says(got.out, "I16 []");
+	assert_silent(got.out, "m/same");
+	assert_silent(got.out, "m/role");
+	assert_says(got.out,
+		    "different: 1 is only in A, 1 is only in B, 2 have another shape, 1 has "
+		    "another dtype, 1 has other contents; 6 tensors");
+	assert_int_equal(RUN("diff", a, b, "--json", "--layouts"), 6);
+	j = json_out("ckptd.diff/1");
+	assert_int_equal(listed(j, "only_in_a", &x), 1);
+	assert_string_equal(string(x, "name"), "gone");
+	assert_int_equal(listed(j, "only_in_b", NULL), 1);
+	assert_int_equal(listed(j, "shape", NULL), 2);
+	assert_int_equal(listed(j, "dtype", &x), 1);
+	assert_string_equal(string(member(x, "b", JSON_OBJECT), "dtype"), "F32");
+	assert_int_equal(listed(j, "contents", &x), 1);
+	assert_string_equal(string(x, "name"), "other");
+	assert_true(json_is_null(json_object_get(x, "values")));
+	assert_int_equal(listed(j, "role", &x), 1);
+	assert_string_equal(string(member(x, "a", JSON_OBJECT), "role"), "param");
+	json_decref(j);
+}
+
+static void thousands_are_counted_and_a_few_are_shown(void **state)
+{
+	static const uint8_t zero[1], one[1] = { 1 };
+	struct made *m = calloc(3000, sizeof *m);
+	const char *a, *b;
+	uint32_t lines = 0;
+	json_t *j;
+
+	(void)state;
+	for (uint32_t i = 0; i < 3000; i++) {
+		char *name = malloc(24);
+
+		snprintf(name, 24, "layer.%04u", i);
+		m[i] = (struct made){ "m", name, CKPT_U8, 1, { 1 }, zero, 0 };
+	}
+	a = step_of(m, 3000);
+	for (uint32_t i = 0; i < 3000; i++)
+		m[i].bytes = one;
+	b = step_of(m, 3000);
+	assert_int_equal(RUN("diff", a, b), 6);
+	for (const char *p = got.out; (p = strstr(p, "m/layer.")); p++)
+		lines++;
+	assert_int_equal(lines, 20);
+	assert_says(got.out, "3,000 have other contents");
+	assert_says(got.out, "and 2,980 more: --json lists all");
+	assert_int_equal(RUN("diff", a, b, "--json", "--values"), 6);
+	j = last_line();
+	assert_int_equal(listed(j, "contents", NULL), 3000);
+	json_decref(j);
+	for (uint32_t i = 0; i < 3000; i++)
+		free((char *)m[i].name);
+	free(m);
+}
+
+/* --- values --- */
+
+static const json_t *values_of(const json_t *j, const char *name)
+{
+	const json_t *all = member(j, "differences", JSON_ARRAY);
+
+	for (size_t i = 0; i < json_array_size(all); i++) {
+		const json_t *x = json_array_get(all, i);
+
+		if (!strcmp(string(x, "name"), name))
+			return member(x, "values", JSON_OBJECT);
+	}
+	fail_msg("%s is not listed", name);
+	return NULL;
+}
+
+static void values_are_what_one_by_one_gives(void **state)
+{
+	struct sample s;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
+	/* Two meshes, two steps: the first in four rows, the second replicated and in two. */
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("beta", 25), "--values",
+			     "--json"),
+			 6);
+	j = last_line();
+	for (uint32_t i = 0; i < s.decl.ntensor; i++) {
+		const struct table_tensor *x = &s.decl.tensor[i];
+		uint64_t bits = 0, nan_a = 0, first = UINT64_MAX, at = 0;
+		double max = 0;
+		const json_t *v;
+
+		if (x->rank != TABLE_NONE || !x->numel || x->cls == CKPT_CONST)
+			continue;
+		v = values_of(j, x->name);
+		for (uint64_t g = 0; g < x->numel; g++) {
+			uint8_t p[16], q[16];
+			double a[2] = { 0 }, b[2] = { 0 }, delta;
+
+			sample_truth(SEED, x, g, 10, p);
+			sample_truth(SEED, x, g, 25, q);
+			element_reals(x->dtype, p, 1, a);
+			element_reals(x->dtype, q, 1, b);
+			bits += memcmp(p, q, x->elem_bytes) != 0;
+			if (memcmp(p, q, x->elem_bytes) && first == UINT64_MAX)
+				first = g;
+			nan_a += isnan(a[0]) || isnan(a[1]);
+			delta = hypot(a[0] - b[0], a[1] - b[1]);
+			if (isfinite(a[0]) && isfinite(a[1]) && isfinite(b[0]) && isfinite(b[1]))
+				max = fmax(max, delta);
+		}
+		assert_int_equal(number(v, "elements"), x->numel);
+		assert_int_equal(number(v, "elements_differ"), bits);
+		assert_int_equal(number(v, "nan_a"), nan_a);
+		for (uint32_t d = 0; d < x->ndim; d++)
+			at = at * x->shape[d] + (uint64_t)json_integer_value(json_array_get(
+							member(v, "first_index", JSON_ARRAY), d));
+		assert_int_equal(at, first);
+		if (x->dtype == CKPT_I64)
+			assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) > 0);
+		else if (isfinite(max))
+			assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == max);
+	}
+	json_decref(j);
+	sample_free(&s);
+}
+
+static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
+{
+	static const float plus[] = { 1, 0, 2, NAN }, minus[] = { 1, -0.0f, 2, NAN },
+			   more[] = { NAN, INFINITY, 2.5f, 7 };
+	static const int64_t big[] = { INT64_MAX, 5 }, near[] = { INT64_MAX - 1, 5 };
+	const struct made l[] = { { "m", "z", CKPT_F32, 2, { 2, 2 }, plus, 0 },
+				  { "m", "n", CKPT_F32, 1, { 4 }, plus, 0 },
+				  { "m", "i", CKPT_I64, 1, { 2 }, big, 0 } };
+	const struct made r[] = { { "m", "z", CKPT_F32, 2, { 2, 2 }, minus, 0 },
+				  { "m", "n", CKPT_F32, 1, { 4 }, more, 0 },
+				  { "m", "i", CKPT_I64, 1, { 2 }, near, 0 } };
+	const char *a = step_of(l, ARRAY_LEN(l)), *b = step_of(r, ARRAY_LEN(r));
+	const json_t *v;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
+	j = last_line();
+	v = values_of(j, "z");
+	assert_int_equal(number(v, "elements_differ"), 1);
+	assert_int_equal(number(v, "values_differ"), 0);
+	assert_int_equal(
+		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 1);
+	v = values_of(j, "n");
+	assert_int_equal(number(v, "elements_differ"), 4);
+	assert_int_equal(number(v, "nonfinite_differ"), 3);
+	assert_int_equal(number(v, "nan_a"), 1);
+	assert_int_equal(number(v, "nan_b"), 1);
+	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.5);
+	/* One apart, where a double cannot tell. */
+	v = values_of(j, "i");
+	assert_int_equal(number(v, "values_differ"), 1);
+	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 1);
+	json_decref(j);
+	assert_int_equal(RUN("diff", a, b, "--values"), 6);
+	assert_says(got.out, "0 (bits)");
+	assert_says(got.out, "[0, 1]");
+	assert_says(got.out, "1/1");
+}
+
+static void another_dtype_is_compared_by_value(void **state)
+{
+	static uint16_t half[3000];
+	static float full[3000];
+	static double twice[3000];
+	const struct made l[] = { { "m", "w", CKPT_BF16, 2, { 30, 100 }, half, 0 },
+				  { "m", "x", CKPT_F32, 2, { 30, 100 }, full, 0 },
+				  { "m", "scalar", CKPT_F32, 0, { 0 }, &full[7], 0 },
+				  { "m", "empty", CKPT_F32, 2, { 0, 4 }, full, 0 } };
+	const struct made r[] = { { "m", "w", CKPT_F32, 2, { 30, 100 }, full, 0 },
+				  { "m", "x", CKPT_F64, 2, { 30, 100 }, twice, 0 },
+				  { "m", "scalar", CKPT_F64, 0, { 0 }, &twice[8], 0 },
+				  { "m", "empty", CKPT_F16, 2, { 0, 4 }, full, 0 } };
+	const char *a, *b;
+	const json_t *v;
+	json_t *j;
+
+	(void)state;
+	for (uint32_t i = 0; i < 3000; i++) {
+		half[i] = (uint16_t)(0x3f80 + i % 128);
+		full[i] = 1 + (float)(i % 128) / 128;
+		twice[i] = (double)full[i] + (i == 2345 ? 0.25 : 0);
+	}
+	a = step_of(l, ARRAY_LEN(l));
+	b = step_of(r, ARRAY_LEN(r));
+	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
+	j = last_line();
+	assert_int_equal(count(j, "dtype"), 4);
+	v = values_of(j, "w");
+	assert_int_equal(number(v, "values_differ"), 0);
+	assert_true(json_is_null(json_object_get(v, "elements_differ")));
+	assert_true(json_is_null(json_object_get(v, "first_index")));
+	v = values_of(j, "x");
+	assert_int_equal(number(v, "values_differ"), 1);
+	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.25);
+	assert_int_equal(
+		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 0)), 23);
+	assert_int_equal(
+		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 45);
+	v = values_of(j, "scalar");
+	assert_int_equal(number(v, "elements"), 1);
+	assert_int_equal(number(v, "values_differ"), 1);
+	assert_int_equal(number(values_of(j, "empty"), "elements"), 0);
+	json_decref(j);
+}
+
+/* compare_add in any stretches, with sets that are no boxes, against one by one. */
+static void the_first_difference_is_the_lowest_index_in_any_order(void **state)
+{
+	const uint64_t shape[] = { 40, 50 };
+	const struct run odd = { .start = 1, .len = 1, .stride = 2, .count = 25 },
+			 even = { .start = 0, .len = 1, .stride = 2, .count = 25 },
+			 rows = { .start = 0, .len = 40, .stride = 40, .count = 1 };
+	const struct indices dims[2][2] = { { { 1, 40, &rows }, { 1, 25, &odd } },
+					    { { 1, 40, &rows }, { 1, 25, &even } } };
+	uint8_t a[1000] = { 0 }, b[2][1000] = { 0 };
+	struct compare x;
+
+	(void)state;
+	b[0][25 * 30 + 3] = 1; /* [30, 7] */
+	b[0][25 * 30 + 2] = 1; /* [30, 5] */
+	b[1][25 * 30 + 2] = 9; /* [30, 4] */
+	compare_begin(&x, CKPT_U8, CKPT_U8, 2, shape);
+	for (int i = 0; i < 2; i++)
+		compare_add(&x, &(struct indexset){ .ndim = 2, .numel = 1000, .dim = dims[i] }, a,
+			    b[i]);
+	assert_int_equal(x.count, 2000);
+	assert_int_equal(x.bits, 3);
+	assert_int_equal(x.values, 3);
+	assert_true(x.max_delta == 9);
+	assert_int_equal(x.first[0], 30);
+	assert_int_equal(x.first[1], 4);
+}
+
+/* --- what goes wrong --- */
+
+static void both_failures_are_told(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("diff", path_of("%s/no", top), path_of("%s/nope", top)), 10);
+	assert_says(got.err, "/no");
+	assert_says(got.err, "/nope");
+	assert_int_equal(RUN("diff", sample_path("alpha", 10)), 2);
+	assert_int_equal(RUN("diff", "latest~1", "latest", "-C", path_of("%s/alpha", work)), 6);
+	assert_int_equal(RUN("diff", "latest~1", "latest", "--json", "-C", work), 2);
+}
+
+static void damaged_data_is_found_by_values_only_and_names_its_checkpoint(void **state)
+{
+	const char *bad = path_of("%s/bad", top), *part = NULL;
+	struct dirent *e;
+	struct stat st;
+	uint8_t byte;
+	DIR *d;
+	int fd;
+
+	(void)state;
+	copy_step(sample_path("alpha", 20), bad);
+	d = opendir(bad);
+	while (!part && (e = readdir(d)))
+		if (strstr(e->d_name, ".part"))
+			part = path_of("%s/%s", bad, e->d_name);
+	closedir(d);
+	fd = open(part, O_RDWR);
+	assert_int_equal(fstat(fd, &st), 0);
+	for (off_t at = 4096; at < st.st_size / 2; at += 65536) {
+		assert_int_equal(pread(fd, &byte, 1, at), 1);
+		byte ^= 1;
+		assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	}
+	close(fd);
+	assert_int_equal(RUN("diff", sample_path("alpha", 20), bad), 0);
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), bad), 6);
+	assert_int_equal(RUN("diff", sample_path("alpha", 10), bad, "--values"), 4);
+	assert_says(got.err, bad);
+	assert_says(got.err, "ckptctl verify --data");
+	cli_stops = 1;
+	RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--values");
+	cli_stops = 0;
+	assert_int_equal(got.code, 130);
+	remove_tree(bad);
+}
+
+static int make_more(void **state)
+{
+	static const struct how more[] = {
+		{ "gamma", "dp=2,fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false },
+		{ "delta", "fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false },
+	};
+	static char root[PATH_MAX];
+
+	if (make_all(state))
+		return -1;
+	for (size_t i = 0; i < ARRAY_LEN(more); i++)
+		make_step(work, &more[i]);
+	snprintf(root, sizeof root, "%s/made", top);
+	made_root = root;
+	return mkdir(root, 0700);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_same_is_equal_and_says_what_was_compared),
+		cmocka_unit_test(another_mesh_is_no_difference_unless_layouts),
+		cmocka_unit_test(the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference),
+		cmocka_unit_test(another_step_differs_in_what_changed_and_in_nothing_else),
+		cmocka_unit_test(all_differences_come_at_once),
+		cmocka_unit_test(thousands_are_counted_and_a_few_are_shown),
+		cmocka_unit_test(values_are_what_one_by_one_gives),
+		cmocka_unit_test(zeros_of_two_signs_differ_in_bits_and_not_in_value),
+		cmocka_unit_test(another_dtype_is_compared_by_value),
+		cmocka_unit_test(the_first_difference_is_the_lowest_index_in_any_order),
+		cmocka_unit_test(both_failures_are_told),
+		cmocka_unit_test(damaged_data_is_found_by_values_only_and_names_its_checkpoint),
+	};
+
+	return cmocka_run_group_tests_name("diff", tests, make_more, drop_all);
+}
