@@ -371,7 +371,20 @@ static int write_all(struct restore *r)
 	return code;
 }
 
-/* --rank and --mem-limit, and what can be refused before anything is written. */
+/* All reasons, however many: struct ckpt_err has room for some. */
+static void misfit(struct restore *r, const char *reasons)
+{
+	cleanup_free char *text = NULL, *next = NULL;
+
+	if (asprintf(&text, "safetensors cannot hold this checkpoint:\n%s", reasons) < 0)
+		text = NULL;
+	if (asprintf(&next, "ckptctl cat %s TENSOR writes one tensor of any dtype", r->s.ref.path) <
+	    0)
+		next = NULL;
+	r->c->o->ops->error(r->c->o, CLI_MISFIT, text ? text : reasons, next);
+}
+
+/* What can be refused before anything is written. */
 static int prepare(struct restore *r)
 {
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
@@ -380,17 +393,14 @@ static int prepare(struct restore *r)
 
 	if (rc)
 		return cli_fail(r->c, rc, &err,
-				rc == -EBUSY ? "if none is running: rm %s/.rank-*.tmp-*" : NULL,
+				rc == -EBUSY	? "if none is running: rm %s/.rank-*.tmp-*"
+				: rc == -ENOENT ? "mkdir -p %s, then this again"
+						: NULL,
 				r->path);
 	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, r->first, r->n, &r->files, &list,
 			     &err);
 	if (rc == -EMEDIUMTYPE && list.text) {
-		cleanup_free char *all = NULL;
-
-		if (asprintf(&all, "safetensors cannot hold this:\n%s", list.text) < 0)
-			all = NULL;
-		r->c->o->ops->error(r->c->o, cli_exit(rc), all ? all : err.msg, NULL);
-		rc = -EMEDIUMTYPE;
+		misfit(r, list.text);
 		ckpt_errlist_free(&list);
 		return cli_exit(rc);
 	}
