@@ -15,7 +15,8 @@
 
 /* Doubles that an element becomes: 2 of a complex one, else 1. */
 uint32_t element_parts(uint32_t dtype);
-/* n elements as n * element_parts doubles. Exact, but for integers beyond 2^53, which are rounded. */
+/* n elements as n * element_parts doubles. Exact, but for integers beyond 2^53: they are
+ * rounded. */
 void element_reals(uint32_t dtype, const uint8_t *p, uint64_t n, double *ret);
 bool element_is_integer(uint32_t dtype); /* U8 .. I64; BOOL is none */
 /* An integer's value as its 64 bits, sign-extended where the dtype has a sign. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * npy.h - the header of numpy's .npy files, version 1.0: behind it the elements follow row-major,
- * little-endian. Source: NEP 1 and numpy/lib/format.py. (2.0 is for headers above 64 KiB; a shape of
- * 16 dimensions is far from it.)
+ * little-endian. Source: NEP 1 and numpy/lib/format.py. (2.0 is for headers above 64 KiB; a shape
+ * of 16 dimensions is far from it.)
  *
- * numpy has no bfloat16 and no 8-bit floats. They are written as the unsigned integers of their size,
- * which every numpy reads, and viewed as what they are behind that:
+ * numpy has no bfloat16 and no 8-bit floats. They are written as the unsigned integers of their
+ * size, which every numpy reads, and viewed as what they are behind that:
  *	BF16	<u2	np.load(f).view(ml_dtypes.bfloat16)
  *	F8_*	|u1	np.load(f).view(ml_dtypes.float8_e4m3fn), float8_e5m2, float8_e8m0fnu
  */
