@@ -1,0 +1,114 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ckptctl and a daemon that serves a real job: status, trigger, wait, drain, forget, and their exit codes.
+# shellcheck disable=SC2317 # the functions are called through check
+set -eu
+# shellcheck source=tests/e2e/ckptd_tap.sh
+. "$(dirname "$0")/ckptd_tap.sh"
+export CKPTD_SOCKET=$socket
+unset CKPTD_STORE
+
+ctl() {
+	"$ckptctl" "$@" >"$tmp/out" 2>"$tmp/err"
+}
+# The exit status, and a word that stdout or stderr has.
+ctl_says() { # CODE WORD COMMAND...
+	local code=$1 word=$2
+	shift 2
+	exits "$code" ctl "$@" || { cat "$tmp/out" "$tmp/err"; return 1; }
+	cat "$tmp/out" "$tmp/err" >"$tmp/both"
+	says "$word" "$tmp/both"
+}
+field() { # PATTERN: the first number behind it in the JSON of status
+	"$ckptctl" status --json | grep -o "\"$1\":[0-9]*" | head -1 | grep -o '[0-9]*$' || echo -1
+}
+field_above() { [ "$(field "$1")" -gt "$2" ]; }
+field_is() { [ "$(field "$1")" -eq "$2" ]; }
+narrow() { # FILE: no line is wider than 80 columns
+	awk '{ gsub(/[\200-\277]/, "") } length($0) > 80 { print length($0) ": " $0; bad = 1 } END { exit bad }' "$1"
+}
+not_found() { # WORD FILE
+	! grep -qF -- "$1" "$2"
+}
+# Two looks at least, each a line of JSON.
+watched() {
+	local pid
+	"$ckptctl" status -w --json >"$tmp/watch" 2>"$tmp/err" &
+	pid=$!
+	looked_twice() { [ "$(lines "$tmp/watch")" -ge 2 ]; }
+	within looked_twice
+	kill -INT "$pid"
+	exits 0 wait "$pid"
+	[ "$(grep -c '^{"schema":"ckptd.status/1","type":"status",.*}$' "$tmp/watch")" -eq "$(lines "$tmp/watch")" ]
+}
+
+# --- no daemon ---
+check "without a daemon status ends with 14 and says how to start one" ctl_says 14 "ckptd --background" status
+check "so does trigger" ctl_says 14 "no ckptd listens on $socket" trigger
+check "so does drain" ctl_says 14 "no ckptd listens on" drain
+check "so does forget" ctl_says 14 "no ckptd listens on" forget a
+check "and ckptctl alone says what to do first" ctl_says 0 "To begin with" --
+check "as an error with --json" ctl_says 2 "no verb was given" --json
+check "wait where nothing was ever written ends with 10" ctl_says 10 "$store" wait latest -C "$store"
+
+# --- a job that writes every 1000th of its snapshots, and the daemon ---
+check "a daemon listens" daemon_start
+check "ckptctl alone is status now" ctl_says 0 "No job has attached yet" --
+check "nobody can be triggered" ctl_says 10 "has no job" trigger
+job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5
+check "its ranks are seen" within field_is attached 2
+check "and its steps" within field_above newest_step 3
+check "status says so in words" ctl_says 0 "2 of 2 attached" status
+check "in 80 columns" narrow "$tmp/out"
+check "and without a colour or an escape" not_found $'\033' "$tmp/out"
+check "status --json is one line with its schema" ctl_says 0 '{"schema":"ckptd.status/1","running":true' status --json
+check "status -w prints JSON Lines until it is interrupted, and ends with 0" watched
+check "a step that is only staged is waited for" ctl_says 0 "staged" wait latest --state staged
+check "one that was replaced in memory can never be committed: 5" ctl_says 5 "was" wait 2 --timeout 20s
+check "one that is far away is waited for, and then 15" ctl_says 15 "not committed yet" wait 99998 --timeout 200ms
+check "a step that is none is a wrong command" ctl_says 2 "is no step" wait soon
+check "and so is a time that is none" ctl_says 2 "is no time" wait latest --timeout soon
+check "a job that nobody knows is 10" ctl_says 10 "b" wait latest --job b -C "$store"
+check "trigger says after which step" ctl_says 0 "after step" trigger
+check "and the step is committed" within field_above committed 0
+check "trigger --wait comes back when its step is committed" ctl_says 0 "is committed" trigger --final --wait --timeout 20s
+check "which ls lists" ctl_says 0 "latest" ls "$store"
+triggered=$(newest)
+check "and wait finds" ctl_says 0 "Step $triggered of a is committed" wait "$triggered"
+check "drain writes what is staged" ctl_says 0 "written" drain --timeout 20s
+check "which is newer" committed_after "$triggered"
+check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
+check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
+check "forget needs a name" ctl_says 2 "needs the job's name" forget
+"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job a --socket "$socket" --step-ms 5 \
+	--wait-ready >/dev/null 2>&1 &
+other=$!
+check "a second job appears" within field_is world_size 1
+check "then --job is needed: 2, with all of them" ctl_says 2 "$tmp/other/a, $store/a" trigger
+check "a name that two stores have is not enough" ctl_says 2 "--job" trigger --job a
+check "the store's path before it is" ctl_says 0 "will be written" trigger --job "$store/a"
+check "or -C" ctl_says 0 "is committed" trigger --wait --timeout 20s -C "$store"
+check "two jobs fit 80 columns" ctl_says 0 "$tmp/other" status
+check "as they are" narrow "$tmp/out"
+kill -TERM "$other"
+wait "$other" 2>/dev/null || true
+
+# --- the job is over ---
+job_kill
+check "the daemon sees the ranks go" within ctl_says 0 "0 of 2 attached, ended" status
+check "wait latest waits for what the daemon writes on its own" ctl_says 0 "is committed" wait latest --timeout 20s \
+	--job "$store/a"
+check "memory of a job that is over is given back" within ctl_says 0 "memory" forget "$store/a"
+check "and the job is gone" ctl_says 10 "has no job" forget "$store/a"
+stop_daemon() {
+	kill -TERM "$daemon"
+	wait "$daemon"
+}
+check "the daemon ends well" stop_daemon
+check "without a daemon a committed step is found in the store" ctl_says 0 "is committed" wait "$(newest)" -C "$store"
+check "and latest too" ctl_says 0 "Step $(newest) of a is committed" wait latest -C "$store"
+check "and any lesser state of it" ctl_says 0 "is staged" wait latest --state staged -C "$store"
+check "what is not there is 14" ctl_says 14 "no ckptd listens" wait 99998 -C "$store"
+check "or 15, when there was time" ctl_says 15 "not committed yet" wait 99998 -C "$store" --timeout 100ms
+check "and 14 at once for what only a daemon knows" ctl_says 14 "no ckptd" wait 99998 -C "$store" --state staged --timeout 9s
+tap_end
