@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_show.c - show --files and show --map as their users meet them: what is told about a
+ * store's checkpoints is compared with the files themselves, and with layouts computed here.
+ */
+#include "tests/unit/test_cli_rig.h"
+
+static const char *alpha(void)
+{
+	return path_of("%s/alpha", work);
+}
+
+static char *slurp(const char *path)
+{
+	struct stat st;
+	char *p;
+	int fd = open(path, O_RDONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	p = calloc(1, (size_t)st.st_size + 1);
+	assert_int_equal(read(fd, p, (size_t)st.st_size), st.st_size);
+	close(fd);
+	return p;
+}
+
+static void spill(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+}
+
+static size_t entries(const char *dir)
+{
+	DIR *d = opendir(dir);
+	size_t n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2;
+}
+
+/* --- files --- */
+
+static void every_byte_of_every_file_is_accounted_for(void **state)
+{
+	const char *path = path_of("%s/alpha/step-000000000030", work);
+	uint64_t sum[4] = { 0 }, pieces = 0;
+	const json_t *list, *total;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("show", "--files", "--json", "-C", alpha()), 0);
+	j = json_out("ckptd.show/1");
+	assert_string_equal(string(j, "path"), path);
+	assert_int_equal(number(j, "step"), 30);
+	list = member(j, "files", JSON_ARRAY);
+	assert_int_equal(json_array_size(list), entries(path));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *x = json_array_get(list, i);
+		struct stat st;
+
+		assert_int_equal(stat(path_of("%s/%s", path, string(x, "file")), &st), 0);
+		assert_int_equal(number(x, "bytes"), st.st_size);
+		assert_int_equal(number(x, "data_bytes") + number(x, "padding_bytes") +
+					 number(x, "metadata_bytes"),
+				 st.st_size);
+		if (json_is_null(json_object_get(x, "rank")))
+			assert_int_equal(number(x, "metadata_bytes"), st.st_size);
+		else
+			assert_true(number(x, "data_bytes") > 0 && number(x, "pieces") > 0);
+		assert_true(number(x, "tensors") <= number(x, "pieces"));
+		sum[0] += number(x, "bytes");
+		sum[1] += number(x, "data_bytes");
+		sum[2] += number(x, "padding_bytes");
+		sum[3] += number(x, "metadata_bytes");
+		pieces += number(x, "pieces");
+	}
+	total = member(j, "total", JSON_OBJECT);
+	assert_int_equal(number(total, "file_count"), json_array_size(list));
+	assert_int_equal(number(total, "bytes"), sum[0]);
+	assert_int_equal(number(total, "data_bytes"), sum[1]);
+	assert_int_equal(number(total, "padding_bytes"), sum[2]);
+	assert_int_equal(number(total, "metadata_bytes"), sum[3]);
+	json_decref(j);
+	/* What is called data are the tensors' bytes, exactly: nothing is coded here. */
+	assert_int_equal(RUN("show", "--json", "-C", alpha()), 0);
+	j = json_out("ckptd.show/1");
+	assert_int_equal(number(j, "tensor_bytes"), sum[1]);
+	assert_int_equal(number(j, "bytes"), sum[0]);
+	list = member(j, "tensors", JSON_ARRAY);
+	for (size_t i = 0; i < json_array_size(list); i++)
+		pieces -= json_array_size(json_object_get(json_array_get(list, i), "pieces"));
+	assert_int_equal(pieces, 0);
+	json_decref(j);
+}
+
+static void files_are_a_table_for_people(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "--files", "-C", alpha()), 0);
+	assert_says(got.out, "files of step 30 of alpha");
+	assert_says(got.out, "PADDING");
+	assert_says(got.out, "MANIFEST");
+	assert_says(got.out, "5 files, ");
+	assert_says(got.out, "metadata ");
+	assert_string_equal(got.err, "");
+}
+
+/* --- maps --- */
+
+/* The shares that a map names are those of the layout, rank by rank. */
+static void check_map(const char *job, const char *tensor, uint32_t world, bool cut)
+{
+	const json_t *map, *shares;
+	uint32_t seen = 0;
+	uint64_t elements = 0, numel = 1;
+	json_t *j;
+
+	assert_int_equal(RUN("show", path_of("--map=%s", tensor), "--json", "-C",
+			     path_of("%s/%s", work, job)),
+			 0);
+	j = json_out("ckptd.show/1");
+	map = member(j, "map", JSON_OBJECT);
+	assert_string_equal(string(map, "source"), "layout");
+	shares = member(map, "shares", JSON_ARRAY);
+	for (size_t i = 0; i < json_array_size(member(map, "shape", JSON_ARRAY)); i++)
+		numel *= (uint64_t)json_integer_value(
+			json_array_get(json_object_get(map, "shape"), i));
+	for (size_t i = 0; i < json_array_size(shares); i++) {
+		const json_t *x = json_array_get(shares, i),
+			     *ranks = member(x, "ranks", JSON_ARRAY);
+
+		elements += number(x, "elements");
+		for (size_t k = 0; k < json_array_size(ranks); k++)
+			seen |= 1u << json_integer_value(json_array_get(ranks, k));
+	}
+	for (size_t i = 0; i < json_array_size(member(map, "empty", JSON_ARRAY)); i++)
+		seen |= 1u << json_integer_value(json_array_get(json_object_get(map, "empty"), i));
+	assert_int_equal(seen, (1u << world) - 1);
+	assert_int_equal(elements, numel);
+	assert_int_equal(json_array_size(shares) > 1, cut);
+	assert_int_equal(number(map, "copies_min"), number(map, "copies_max"));
+	json_decref(j);
+}
+
+static void a_map_names_every_rank_and_every_element_once(void **state)
+{
+	(void)state;
+	check_map("alpha", "embed.weight", 4, true);
+	check_map("alpha", "layers.3.fused", 4, true);
+	check_map("alpha", "head.bias", 4, true);
+	check_map("alpha", "norm.weight", 4, false);
+	check_map("alpha", "optim/step", 4, false);
+	check_map("beta", "embed.weight", 4, true);
+}
+
+static void a_map_is_drawn_with_its_facts_below(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha()), 0);
+	assert_says(got.out, "model/head.bias in step 30 of alpha\n");
+	assert_says(got.out, "layout  Shard(0)@fsdp\n");
+	assert_says(got.out, "mesh    fsdp=4\n");
+	assert_says(got.out, " r0 ");
+	assert_says(got.out, "  r3: empty\n");
+	assert_says(got.out,
+		    "every element is held once, in 3 blocks of 4 B; written once, in 3 pieces "
+		    "by r0-r2\n");
+	assert_silent(got.out, "\033");
+	assert_string_equal(got.err, "");
+	assert_int_equal(
+		RUN("show", "step:25", "--map", "embed.weight", "-C", path_of("%s/beta", work)), 0);
+	assert_says(got.out, "r0,r2");
+	assert_says(got.out, "every element is held by 2 ranks");
+	assert_int_equal(RUN("show", "--map", "nothing", "-C", alpha()), 0);
+	assert_says(got.out, "it has no elements");
+	assert_int_equal(RUN("show", "--map", "blob/cursor", "-C", alpha()), 0);
+	assert_says(got.out, "no layout was declared: these are the pieces");
+	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha(), "--color=always"), 0);
+	assert_says(got.out, "\033[30;48;5;");
+}
+
+static void a_map_of_what_cannot_be_drawn_says_why(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", "--map", "head.bia", "-C", alpha()), 10);
+	assert_says(got.err, "model/head.bias");
+	assert_int_equal(RUN("show", "--map", "blob/rng", "-C", alpha()), 2);
+	assert_says(got.err, "each of 4 ranks holds its own");
+	assert_int_equal(RUN("show", "--map", "head.bias", "--files", "-C", alpha()), 2);
+	assert_int_equal(RUN("show", "--map", "head.bias", "--tensors=*", "-C", alpha()), 2);
+	assert_int_equal(RUN("show", "latest", "mask", "--map", "head.bias", "-C", alpha()), 2);
+	assert_int_equal(RUN("show", "latest", "mask", "--files", "-C", alpha(), "--json"), 2);
+	assert_json_error(2);
+	assert_int_equal(RUN("show", "--svg", "x.svg", "-C", alpha()), 2);
+	assert_says(got.err, "--map");
+}
+
+/* --- pictures --- */
+
+static void a_picture_is_whole_and_replaces_only_pictures(void **state)
+{
+	const char *dir = path_of("%s/pictures", top), *file = path_of("%s/a.svg", dir);
+	cleanup_free char *first = NULL;
+	cleanup_free char *second = NULL;
+	cleanup_free char *kept = NULL;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(
+		RUN("show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha()), 0);
+	assert_says(got.out, file);
+	first = slurp(file);
+	assert_says(first, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
+	assert_says(first, "<title>model/layers.3.fused in step 30 of alpha</title>");
+	assert_says(first, ">r2</text>");
+	assert_says(first, "prefers-color-scheme:dark");
+	assert_string_equal(first + strlen(first) - 7, "</svg>\n");
+	assert_int_equal(
+		RUN("show", "--map=head.bias", path_of("--svg=%s", file), "-C", alpha(), "--json"),
+		0);
+	j = json_out("ckptd.show/1");
+	assert_string_equal(string(member(j, "map", JSON_OBJECT), "svg"), file);
+	json_decref(j);
+	second = slurp(file);
+	assert_says(second, "model/head.bias");
+	assert_int_equal(entries(dir), 1);
+
+	spill(path_of("%s/notes", dir), "what I wrote all night");
+	spill(path_of("%s/empty", dir), "");
+	assert_int_equal(symlink(file, path_of("%s/link", dir)), 0);
+	assert_int_equal(mkdir(path_of("%s/sub", dir), 0700), 0);
+	for (int i = 0; i < 4; i++) {
+		static const char *const name[] = { "notes", "empty", "link", "sub" };
+
+		assert_int_equal(RUN("show", "--map=head.bias",
+				     path_of("--svg=%s/%s", dir, name[i]), "-C", alpha()),
+				 11);
+		assert_says(got.err, "left alone");
+		assert_string_equal(got.out, "");
+	}
+	kept = slurp(path_of("%s/notes", dir));
+	assert_string_equal(kept, "what I wrote all night");
+	assert_int_equal(entries(dir), 5);
+	assert_int_equal(
+		RUN("show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha()),
+		10);
+	assert_int_equal(RUN("show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha()),
+			 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_byte_of_every_file_is_accounted_for),
+		cmocka_unit_test(files_are_a_table_for_people),
+		cmocka_unit_test(a_map_names_every_rank_and_every_element_once),
+		cmocka_unit_test(a_map_is_drawn_with_its_facts_below),
+		cmocka_unit_test(a_map_of_what_cannot_be_drawn_says_why),
+		cmocka_unit_test(a_picture_is_whole_and_replaces_only_pictures),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_stats.c - stats: its sums against the tensors that show lists, equal and zero contents in
+ * a checkpoint made for it, and the tree of modules on names that are made to confuse it.
+ */
+#include "tests/unit/test_cli_rig.h"
+#include "ckpt/cli/module_tree.h"
+
+static const char *alpha(void)
+{
+	return path_of("%s/alpha", work);
+}
+
+/* --- sums --- */
+
+static uint64_t sum_of(const json_t *j, const char *list, const char *key)
+{
+	const json_t *a = member(j, list, JSON_ARRAY);
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < json_array_size(a); i++)
+		sum += number(json_array_get(a, i), key);
+	return sum;
+}
+
+static void every_sum_is_the_whole(void **state)
+{
+	static const char *const by[] = { "modules", "components", "roles", "dtypes" };
+	uint64_t tensors, bytes, stored;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("show", "-C", alpha(), "--json"), 0);
+	j = json_out("ckptd.show/1");
+	tensors = number(j, "tensor_count");
+	bytes = number(j, "tensor_bytes");
+	stored = number(j, "bytes");
+	json_decref(j);
+	for (int depth = -1; depth < 5; depth++) {
+		assert_int_equal(depth < 0 ? RUN("stats", "-C", alpha(), "--json")
+					   : RUN("stats", "-C", alpha(), "--json",
+						 path_of("--depth=%d", depth)),
+				 0);
+		j = json_out("ckptd.stats/1");
+		if (depth >= 0)
+			assert_int_equal(number(j, "depth"), depth);
+		assert_int_equal(number(j, "tensor_count"), tensors);
+		assert_int_equal(number(j, "tensor_bytes"), bytes);
+		assert_int_equal(number(j, "bytes"), stored);
+		for (size_t i = 0; i < ARRAY_LEN(by); i++) {
+			assert_int_equal(sum_of(j, by[i], "bytes"), bytes);
+			assert_int_equal(sum_of(j, by[i], "tensors"), tensors);
+		}
+		assert_int_equal(json_array_size(json_object_get(j, "ranks")), 4);
+		assert_int_equal(sum_of(j, "ranks", "written_bytes"), bytes);
+		assert_int_equal(sum_of(j, "ranks", "held_bytes"), number(j, "held_bytes"));
+		/* All that is held is there once, and its copies. */
+		assert_int_equal(number(j, "held_bytes") - number(j, "replicated_bytes"), bytes);
+		assert_true(number(j, "padding_bytes") + number(j, "metadata_bytes") + bytes ==
+			    stored);
+		assert_true(json_is_true(json_object_get(j, "contents_known")));
+		assert_int_equal(number(j, "equal_bytes"), 0);
+		json_decref(j);
+	}
+}
+
+static void replicas_are_counted_by_the_layouts(void **state)
+{
+	uint64_t replicated, held;
+	json_t *j;
+
+	(void)state;
+	/* dp=2,fsdp=2: one copy more of all that fsdp cuts */
+	assert_int_equal(
+		RUN("stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*"),
+		0);
+	j = json_out("ckptd.stats/1");
+	replicated = number(j, "replicated_bytes");
+	held = number(j, "held_bytes");
+	assert_int_equal(number(j, "tensor_count"), 3);
+	assert_int_equal(replicated, number(j, "tensor_bytes"));
+	assert_int_equal(held, 2 * number(j, "tensor_bytes"));
+	json_decref(j);
+	/* fsdp=4: none of it */
+	assert_int_equal(RUN("stats", "-C", alpha(), "--json", "--tensors=optim/embed*"), 0);
+	j = json_out("ckptd.stats/1");
+	assert_int_equal(number(j, "replicated_bytes"), 0);
+	json_decref(j);
+}
+
+static void people_get_tables(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("stats", "-C", alpha()), 0);
+	assert_says(got.out, "step 30 of alpha\n");
+	assert_says(got.out, "MODULE");
+	assert_says(got.out, "model/layers.{0..1}.wq");
+	assert_says(got.out, "COMPONENT");
+	assert_says(got.out, "moment2");
+	assert_says(got.out, "BF16");
+	assert_says(got.out, "WRITTEN");
+	assert_says(got.out, "no two tensors have equal contents");
+	assert_says(got.out, "copies on other ranks");
+	assert_string_equal(got.err, "");
+}
+
+static void bad_questions_are_told(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=x"), 2);
+	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=-1"), 2);
+	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=17"), 2);
+	assert_int_equal(RUN("stats", "-C", alpha(), "--tensors=nope*"), 10);
+	assert_int_equal(RUN("stats", "-C", alpha(), "latest", "more"), 2);
+	assert_int_equal(RUN("stats", "-C", alpha(), "step:11", "--json"), 10);
+	assert_json_error(10);
+}
+
+/* --- contents --- */
+
+#define VALUES 300u
+
+/* One rank, F32 vectors of VALUES elements; what[i]: 0 zeros, else a seed of contents. */
+struct made {
+	const char *name;
+	uint32_t what, ndim;
+};
+
+static void made_tables(const struct made *x, uint32_t n, struct table *decl, struct table *part)
+{
+	const uint32_t one = 1, rank = 0;
+	const char *dp = "dp";
+	struct mesh mesh = { .ndim = 1, .name = &dp, .dim = &one, .nrank = 1, .rank = &rank };
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct layout l = { 0 };
+	struct ckpt_err err;
+	uint32_t lid, place;
+
+	assert_int_equal(table_add_mesh(decl, &mesh, &l.mesh, &err), 0);
+	assert_int_equal(table_add_layout(decl, &l, &lid, &err), 0);
+	assert_int_equal(table_add_place(decl, &(struct table_place){ "rank 0", 0, n * VALUES * 4 },
+					 &place, &err),
+			 0);
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t flat[] = { VALUES }, deep[] = { VALUES / 10, 10 };
+		const uint64_t *shape = x[i].ndim == 1 ? flat : deep, zero[2] = { 0 };
+		struct table_tensor t = { .component = "model",
+					  .name = x[i].name,
+					  .of = "",
+					  .dtype = CKPT_F32,
+					  .elem_bytes = 4,
+					  .role = CKPT_PARAM,
+					  .layout = lid,
+					  .rank = TABLE_NONE,
+					  .ndim = x[i].ndim,
+					  .shape = shape };
+		struct table_piece p = { .place = place, .off = (uint64_t)i * VALUES * 4 };
+		struct arena a = { 0 };
+
+		assert_int_equal(table_add_tensor(decl, &t, &p.tensor, &err), 0);
+		assert_int_equal(indexset_box(t.ndim, zero, shape, &a, &p.set), 0);
+		assert_int_equal(table_add_piece(decl, &p, &err), 0);
+		arena_free(&a);
+	}
+	assert_int_equal(table_seal(decl, &err), 0);
+	assert_int_equal(native_part_table(decl, 0, part, &list, &err), 0);
+	ckpt_errlist_free(&list);
+}
+
+static void make_store(const char *root, const struct made *x, uint32_t n)
+{
+	struct native_info info = { .job = "made", .step = 1, .generation = 1, .world = 1 };
+	struct native_lineage lineage = { .seq = 1, .parent_step = UINT64_MAX, .tool = "a test" };
+	struct table decl = { 0 }, part = { 0 };
+	struct native_part np = { 0 };
+	struct store *s;
+	struct store_txn *t;
+	struct ckpt_err err = { 0 };
+	uint64_t bytes, generation;
+	bool direct = false;
+	uint8_t id[16], *raw;
+	void *manifest;
+	int fd, root_fd;
+
+	assert_int_equal(mkdir(root, 0700), 0);
+	root_fd = open(root, O_RDONLY | O_DIRECTORY);
+	made_tables(x, n, &decl, &part);
+	bytes = align_up(part.place[0].bytes, 4096);
+	raw = aligned_alloc(4096, bytes);
+	memset(raw, 0, bytes);
+	for (uint32_t i = 0; i < part.npiece; i++) {
+		const struct table_piece *p = &part.piece[i];
+		uint32_t what = 0;
+
+		for (uint32_t k = 0; k < n; k++)
+			if (!strcmp(x[k].name, part.tensor[p->tensor].name))
+				what = x[k].what;
+		for (uint32_t e = 0; e < VALUES && what; e++)
+			memcpy(raw + p->off + (uint64_t)4 * e, &(uint32_t){ what * 1000 + e }, 4);
+	}
+	assert_int_equal(store_open(&io_ops_posix, root_fd, "made", true, &s, &err), 0);
+	assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
+	assert_int_equal(store_begin(s, 1, &t, &err), 0);
+	assert_int_equal(
+		store_part_create(t, 0, move_part_bytes_max(&part), &direct, np.name, &fd, &err),
+		0);
+	assert_int_equal(move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, &part, &info, 0,
+					 NULL, NULL, &np, &err),
+			 0);
+	assert_int_equal(store_part_finish(t, np.name, fd, np.file_bytes, &err), 0);
+	np.table = &part;
+	if (native_manifest(&info, &np, 1, &lineage, &manifest, &bytes, id, &err) ||
+	    store_commit(t, manifest, bytes, UINT64_MAX, &err))
+		fail_msg("%s", err.msg);
+	store_close(s);
+	close(root_fd);
+	free(manifest);
+	free(raw);
+	table_free(&part);
+	table_free(&decl);
+}
+
+static void equal_contents_are_found_and_zeros_told_apart(void **state)
+{
+	static const struct made made[] = { { "embed", 1, 1 },	  { "head", 1, 1 },
+					    { "again", 1, 1 },	  { "other", 2, 1 },
+					    { "reshaped", 1, 2 }, { "bias", 0, 1 },
+					    { "zero", 0, 2 },	  { "pair.a", 3, 2 },
+					    { "pair.b", 3, 2 } };
+	const char *root = path_of("%s/made", top);
+	const json_t *equal, *names;
+	json_t *j;
+
+	(void)state;
+	make_store(root, made, ARRAY_LEN(made));
+	assert_int_equal(RUN("stats", "-C", root, "--json"), 0);
+	j = json_out("ckptd.stats/1");
+	equal = member(j, "equal", JSON_ARRAY);
+	assert_int_equal(json_array_size(equal), 2);
+	assert_int_equal(number(json_array_get(equal, 0), "tensors"), 3);
+	assert_int_equal(number(json_array_get(equal, 0), "bytes"), VALUES * 4);
+	assert_int_equal(number(json_array_get(equal, 0), "extra_bytes"), 2 * VALUES * 4);
+	names = member(json_array_get(equal, 0), "names", JSON_ARRAY);
+	assert_int_equal(json_array_size(names), 3);
+	assert_string_equal(json_string_value(json_array_get(names, 0)), "model/embed");
+	assert_int_equal(number(json_array_get(equal, 1), "tensors"), 2);
+	assert_int_equal(number(j, "equal_bytes"), 3 * VALUES * 4);
+	assert_int_equal(number(j, "zero_tensors"), 2);
+	assert_int_equal(number(j, "zero_bytes"), 2 * VALUES * 4);
+	json_decref(j);
+	assert_int_equal(RUN("stats", "-C", root), 0);
+	assert_says(got.out, "2 groups of tensors with equal contents: 3.52 KiB");
+	assert_says(got.out, "2 tensors of zeros alone, 2.34 KiB");
+	assert_says(got.out, "model/embed, model/head, 1 more");
+}
+
+/* --- the tree of modules --- */
+
+static void tree_table(struct table *t, const char *const *name, uint32_t n)
+{
+	const uint64_t shape[] = { 2 };
+	struct ckpt_err err;
+
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(table_add_tensor(t,
+						  &(struct table_tensor){ .component = "model",
+									  .name = name[i],
+									  .of = "",
+									  .dtype = CKPT_F32,
+									  .elem_bytes = 4,
+									  .layout = TABLE_NONE,
+									  .rank = TABLE_NONE,
+									  .ndim = 1,
+									  .shape = shape },
+						  NULL, &err),
+				 0);
+	assert_int_equal(table_seal(t, &err), 0);
+}
+
+static void expect_tree(const char *const *name, uint32_t n, uint32_t depth, const char *want)
+{
+	struct table t = { 0 };
+	struct arena a = { 0 };
+	struct module_row *row;
+	uint32_t id[64], nrow, at;
+	char got_rows[2000] = "";
+
+	tree_table(&t, name, n);
+	for (uint32_t i = 0; i < n; i++)
+		id[i] = i;
+	assert_int_equal(module_rows(&t, id, n, depth, 6, &a, &row, &nrow, &at), 0);
+	for (uint32_t i = 0; i < nrow; i++)
+		snprintf(got_rows + strlen(got_rows), 400, "%s %d\n", row[i].path,
+			 (int)row[i].tensors);
+	assert_string_equal(got_rows, want);
+	arena_free(&a);
+	table_free(&t);
+}
+
+static void modules_that_differ_in_numbers_alone_are_one_row(void **state)
+{
+	static const char *const name[] = { "embed.weight",	 "layers.0.q.weight",
+					    "layers.1.q.weight", "layers.2.q.weight",
+					    "layers.0.k.weight", "layers.2.k.weight",
+					    "layers.7.k.weight" };
+
+	(void)state;
+	expect_tree(name, ARRAY_LEN(name), 0, "model 7\n");
+	expect_tree(name, ARRAY_LEN(name), 1, "model/layers 6\nmodel/embed 1\n");
+	expect_tree(name, ARRAY_LEN(name), 2, "model/layers.{0..7: 4} 6\nmodel/embed.weight 1\n");
+	expect_tree(name, ARRAY_LEN(name), 3,
+		    "model/layers.{0..2}.q 3\nmodel/layers.{0..7: 3}.k 3\nmodel/embed.weight 1\n");
+	expect_tree(name, ARRAY_LEN(name), MODULE_AUTO,
+		    "model/layers.{0..2}.q.weight 3\nmodel/layers.{0..7: 3}.k.weight 3\n"
+		    "model/embed.weight 1\n");
+	expect_tree(name, 2, 2, "model/embed.weight 1\nmodel/layers.0 1\n");
+}
+
+static void strange_names_stay_names(void **state)
+{
+	static const char *const name[] = { "a..b",   "a.",	"a.007.x",
+					    "a.08.x", "a.\1.x", "a.12345678901.x",
+					    "\1",     "1",	"2" };
+
+	(void)state;
+	expect_tree(name, ARRAY_LEN(name), 3,
+		    "model/{1..2} 2\nmodel/? 1\nmodel/a 1\nmodel/a..b 1\nmodel/a.007.x 1\n"
+		    "model/a.08.x 1\nmodel/a.12345678901.x 1\nmodel/a.?.x 1\n");
+	expect_tree((const char *const[]){ "1.2.3.4.5.6.7.8", "1.2.3.4.5.6.7.9" }, 2, 16,
+		    "model/1.2.3.4.5.6.7.8 1\nmodel/1.2.3.4.5.6.7.9 1\n");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_sum_is_the_whole),
+		cmocka_unit_test(replicas_are_counted_by_the_layouts),
+		cmocka_unit_test(people_get_tables),
+		cmocka_unit_test(bad_questions_are_told),
+		cmocka_unit_test(equal_contents_are_found_and_zeros_told_apart),
+		cmocka_unit_test(modules_that_differ_in_numbers_alone_are_one_row),
+		cmocka_unit_test(strange_names_stay_names),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
