@@ -192,7 +192,7 @@ static void step_put(struct ls *l, const struct ls_job *j, const struct store_st
 		     const struct column *col)
 {
 	struct output *o = l->c->o;
-	bool known = x->state == STORE_COMMITTED || x->state == STORE_SET_ASIDE;
+	bool known = x->state == STORE_COMMITTED || (x->state == STORE_SET_ASIDE && !x->why[0]);
 	char path[4096 + STORE_DIR_MAX];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
@@ -250,7 +250,7 @@ static void reasons(struct ls *l)
 		for (uint32_t k = 0; k < l->job[i].n; k++) {
 			const struct store_step *x = &l->job[i].step[k];
 
-			if (x->state != STORE_DAMAGED)
+			if (!x->why[0])
 				continue;
 			snprintf(mark, sizeof mark, "step %llu", (unsigned long long)x->step);
 			cli_mark(l->c, STYLE_BAD, mark, 2, " of %s: %s", l->job[i].job, x->why);
@@ -281,7 +281,13 @@ static int run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c };
 	struct ckpt_err err = { 0 };
-	int rc = store_jobs(c->ops, where, each_job, &l, &err);
+	int rc;
+
+	if (!*where)
+		return cli_fail(
+			c, ckpt_error(&err, -EINVAL, "PATH is empty: a variable that is not set?"),
+			&err, "ckptctl ls -h");
+	rc = store_jobs(c->ops, where, each_job, &l, &err);
 
 	if (!rc && !l.njob && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);

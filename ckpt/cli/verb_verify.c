@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_verify.c - ckptctl verify: is a checkpoint what was committed? Its structure always, every
- * byte of it with --data.
- * Invariant: one damaged checkpoint hides no other: all that were asked for are checked and all
- * their faults listed, and the exit code is 4 then.
+ * byte of it with --data, some with --data-subset.
+ * Invariant: damage hides no other damage, neither of a checkpoint nor of a file in it: all that was
+ * asked for is checked and all faults are listed, and the exit code is 4 then. Nothing is called
+ * good that was not read.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
@@ -11,9 +12,11 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
+#include <sys/random.h>
 
-#define FAULTS_MAX 10000u /* of one checkpoint that are kept: a lost disk must not fill memory */
-#define FAULTS_SAID 50u	  /* of one checkpoint that a person is told */
+#define FAULTS_MAX 10000u  /* of one checkpoint that are kept: a lost disk must not fill memory */
+#define FAULTS_SAID 50u	   /* of one checkpoint that a person is told */
+#define PARTS_MAX 1000000u /* N of K/N */
 
 struct fault {
 	char *kind, *file, *tensor, *text, *path;
@@ -21,12 +24,21 @@ struct fault {
 	bool has_step;
 };
 
+/* What --data-subset asked for. */
+struct part {
+	struct move_subset subset; /* RANDOM: bytes and percent: one of them is 0 */
+	double percent;
+	char text[96]; /* as it can be given again: "5%@123456"; "": all data, or none */
+};
+
 struct verify {
 	struct cli *c;
-	bool data;
+	bool data; /* all of them, or some */
+	struct part part;
 	struct fault *fault;
 	uint64_t nfault, cap;
 	uint64_t checked_bytes;
+	uint64_t data_bytes, data_checked; /* of the good ones: that there are, that were read */
 	uint32_t ngood, nfaulty, nother;
 	int code;
 };
@@ -42,10 +54,27 @@ struct one {
 	uint64_t first,
 		nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
 	uint64_t checked_bytes;
+	struct move_verified got; /* of the data */
 	double speed;
 };
 
-enum { COL_PATH, COL_JOB, COL_STEP, COL_OK, COL_BYTES, COL_CHECKED, COL_NFAULT, COL_COUNT };
+enum {
+	COL_PATH,
+	COL_JOB,
+	COL_STEP,
+	COL_OK,
+	COL_BYTES,
+	COL_CHECKED,
+	COL_DATA,
+	COL_DATA_BYTES,
+	COL_DATA_CHECKED,
+	COL_CHUNKS,
+	COL_CHUNKS_CHECKED,
+	COL_PIECES,
+	COL_PIECES_CHECKED,
+	COL_NFAULT,
+	COL_COUNT
+};
 static const struct column columns[COL_COUNT] = {
 	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
 	[COL_JOB] = { "job", NULL, false, FIT_WHOLE },
@@ -53,6 +82,13 @@ static const struct column columns[COL_COUNT] = {
 	[COL_OK] = { "ok", NULL, false, FIT_WHOLE },
 	[COL_BYTES] = { "bytes", NULL, false, FIT_WHOLE },
 	[COL_CHECKED] = { "checked_bytes", NULL, false, FIT_WHOLE },
+	[COL_DATA] = { "data_read", NULL, false, FIT_WHOLE },
+	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
+	[COL_DATA_CHECKED] = { "data_checked_bytes", NULL, false, FIT_WHOLE },
+	[COL_CHUNKS] = { "chunks", NULL, false, FIT_WHOLE },
+	[COL_CHUNKS_CHECKED] = { "chunks_checked", NULL, false, FIT_WHOLE },
+	[COL_PIECES] = { "pieces", NULL, false, FIT_WHOLE },
+	[COL_PIECES_CHECKED] = { "pieces_checked", NULL, false, FIT_WHOLE },
 	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
 };
 
@@ -99,35 +135,109 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	}
 }
 
-/* The parts' data: what --data reads. All else was read by opening the checkpoint. */
-static uint64_t data_bytes(const struct checkpoint *k)
-{
-	uint64_t bytes = 0;
+/* --- --data-subset --- */
 
-	for (uint32_t i = 0; i < k->nfile; i++)
-		bytes += k->file[i].data_end > k->file[i].data_off
-				 ? k->file[i].data_end - k->file[i].data_off
-				 : 0;
-	return MIN(bytes, k->stored_bytes);
+/* Digits up to the end, or to `stop`. */
+static bool number_parse(const char *s, char stop, uint64_t *ret, const char **ret_end)
+{
+	const char *p = s;
+
+	for (*ret = 0; *p >= '0' && *p <= '9'; p++)
+		if (ckpt_mul(*ret, 10, ret) < 0 || ckpt_add(*ret, (uint64_t)(*p - '0'), ret) < 0)
+			return false;
+	*ret_end = p;
+	return p > s && *p == stop;
+}
+
+static int nth_parse(const char *word, struct part *ret)
+{
+	uint64_t k, n;
+	const char *p;
+
+	if (!number_parse(word, '/', &k, &p) || !number_parse(p + 1, 0, &n, &p) || !k || k > n ||
+	    n > PARTS_MAX)
+		return -EINVAL;
+	ret->subset = (struct move_subset){ .how = SUBSET_NTH, .k = (uint32_t)k, .n = (uint32_t)n };
+	snprintf(ret->text, sizeof ret->text, "%s", word);
+	return 0;
+}
+
+/* "5%", "200G", and either with "@SEED". */
+static int random_parse(const char *word, struct part *ret)
+{
+	size_t n = strcspn(word, "@");
+	char size[64], *end;
+	const char *p;
+
+	if (!n || n >= sizeof size)
+		return -EINVAL;
+	memcpy(size, word, n);
+	size[n] = 0;
+	ret->subset = (struct move_subset){ .how = SUBSET_RANDOM };
+	if (word[n]) {
+		if (!number_parse(word + n + 1, 0, &ret->subset.seed, &p))
+			return -EINVAL;
+	} else {
+		uint32_t seed;
+
+		if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+			seed = (uint32_t)wall_ns();
+		ret->subset.seed = seed;
+	}
+	if (size[n - 1] != '%')
+		return human_parse_bytes(size, &ret->subset.bytes) || !ret->subset.bytes ? -EINVAL
+											 : 0;
+	if (size[0] < '0' || size[0] > '9' || strspn(size, "0123456789.") != n - 1)
+		return -EINVAL;
+	ret->percent = strtod(size, &end);
+	return *end == '%' && ret->percent > 0 && ret->percent <= 100 ? 0 : -EINVAL;
+}
+
+static int part_parse(const char *word, struct part *ret, struct ckpt_err *err)
+{
+	int rc = strchr(word, '/') ? nth_parse(word, ret) : random_parse(word, ret);
+
+	if (rc)
+		return ckpt_error(
+			err, rc,
+			"--data-subset=%.60s: it can be 5%% or 200G (so much, picked at "
+			"random; 5%%@7 picks the same again), or 1/7 (the first of seven)",
+			word);
+	if (ret->subset.how == SUBSET_RANDOM)
+		snprintf(ret->text, sizeof ret->text, "%.*s@%llu", (int)strcspn(word, "@"), word,
+			 (unsigned long long)ret->subset.seed);
+	return 0;
+}
+
+/* --- one checkpoint --- */
+
+static double share(uint64_t part, uint64_t all)
+{
+	return all ? (double)part / (double)all : 1;
 }
 
 static int check_data(struct one *x, struct ckpt_err *err)
 {
 	struct cli *c = x->v->c;
 	const struct checkpoint *k = x->s.ckpt;
+	struct move_subset subset = x->v->part.subset;
 	struct progress progress;
 	struct move_files files;
-	uint64_t read = 0;
+	struct move_verified size;
 	int rc;
 
+	move_subset_size(k, &subset, &size);
+	if (x->v->part.percent > 0)
+		subset.bytes = (uint64_t)((double)size.all_bytes * x->v->part.percent / 100);
+	move_subset_size(k, &subset, &size);
 	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
 	if (rc)
 		return rc;
-	progress_begin(&progress, c, data_bytes(k), "step %llu", (unsigned long long)k->step);
-	rc = move_verify(&files, progress_tick, &progress, on_fault, x, &read, err);
+	progress_begin(&progress, c, size.bytes, "step %llu", (unsigned long long)k->step);
+	rc = move_verify_some(&files, &subset, progress_tick, &progress, on_fault, x, &x->got, err);
 	x->speed = progress_end(&progress);
 	move_close(&files);
-	x->checked_bytes += read;
+	x->checked_bytes += x->got.bytes;
 	return rc;
 }
 
@@ -160,15 +270,29 @@ static void know(struct one *x)
 	}
 }
 
-/* 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. */
+/*
+ * 0 good, -EBADMSG with faults, other errors as they are. The subject is found already. Where some
+ * of its files are damaged the data of the others are still read.
+ */
 static int check(struct one *x, struct ckpt_err *err)
 {
-	int rc = subject_open(&x->s, on_fault, x, err);
+	int rc, data = 0;
 
-	if (!rc)
-		x->checked_bytes = x->s.ckpt->stored_bytes - data_bytes(x->s.ckpt);
-	if (!rc && x->v->data)
-		rc = subject_damage(check_data(x, err));
+	x->s.partial = true;
+	rc = subject_open(&x->s, on_fault, x, err);
+	if (x->s.ckpt) {
+		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
+		if (!x->s.ckpt->partial)
+			x->checked_bytes = x->s.ckpt->stored_bytes -
+					   MIN(x->got.bytes, x->s.ckpt->stored_bytes);
+		x->got = (struct move_verified){ .all_bytes = x->got.all_bytes,
+						 .all_chunks = x->got.all_chunks,
+						 .all_pieces = x->s.ckpt->table.npiece };
+		if (x->v->data)
+			data = subject_damage(check_data(x, rc ? NULL : err));
+	}
+	if (data == -ECANCELED || data == -EBADMSG || !rc)
+		rc = data;
 	know(x);
 	if (rc == -EBADMSG && !x->nfault)
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
@@ -211,8 +335,15 @@ static void say_one(const struct one *x, int rc)
 	if (v->data && c->out_screen.terminal && x->speed > 0)
 		snprintf(speed, sizeof speed, "  %.2f GB/s", x->speed / 1e9);
 	if (!rc) {
-		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size,
-			 v->data ? "every byte checked" : "structure checked", speed);
+		char what[64] = "structure checked";
+
+		if (*v->part.text)
+			snprintf(what, sizeof what, "structure, %.3g %% of the data",
+				 100 * share(x->got.bytes, x->got.all_bytes));
+		else if (v->data)
+			strcpy(what, "every byte checked");
+		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size, what,
+			 speed);
 		return;
 	}
 	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size,
@@ -223,6 +354,8 @@ static void say_one(const struct one *x, int rc)
 	if (!x->s.ckpt && v->data)
 		cli_say(c, STYLE_DIM,
 			"  Its data were not read: only its tables say what they should be.");
+	else if (v->data && x->s.ckpt->partial)
+		cli_say(c, STYLE_DIM, "  Only the files without such faults had their data read.");
 	if (x->nfault > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
 			(unsigned long long)(x->nfault - FAULTS_SAID));
@@ -243,6 +376,19 @@ static void put_one(const struct one *x, int rc)
 	output_put(o, &columns[COL_BYTES],
 		   x->has_bytes ? cell_of(CELL_BYTES, x->bytes) : cell_none());
 	output_put(o, &columns[COL_CHECKED], cell_of(CELL_BYTES, x->checked_bytes));
+	output_put(o, &columns[COL_DATA],
+		   cell_text(!x->got.chunks			? "none"
+			     : x->got.bytes == x->got.all_bytes ? "all"
+								: "some"));
+	output_put(o, &columns[COL_DATA_BYTES],
+		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.all_bytes) : cell_none());
+	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
+	output_put(o, &columns[COL_CHUNKS],
+		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_chunks) : cell_none());
+	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.chunks));
+	output_put(o, &columns[COL_PIECES],
+		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_pieces) : cell_none());
+	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.pieces));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
 	output_close(o);
 }
@@ -266,6 +412,8 @@ static void verify_one(struct one *x, const char *why)
 		v->fault[i].has_step = x->has_step;
 	}
 	v->checked_bytes += x->checked_bytes;
+	v->data_bytes += rc ? 0 : x->got.all_bytes;
+	v->data_checked += rc ? 0 : x->got.bytes;
 	v->ngood += !rc;
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
@@ -277,6 +425,24 @@ static void verify_one(struct one *x, const char *why)
 		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
 	}
 	subject_close(&x->s);
+}
+
+/* Asked before each checkpoint: some are left then. */
+static bool stopped(struct verify *v)
+{
+	struct ckpt_err err;
+
+	if (!cli_stopped())
+		return false;
+	if (!v->nother++)
+		v->code = cli_worse(
+			v->code,
+			cli_fail(
+				v->c,
+				ckpt_error(&err, -ECANCELED,
+					   "interrupted before all that was asked for was checked"),
+				&err, NULL));
+	return true;
 }
 
 static void verify_name(struct verify *v, const char *name)
@@ -307,7 +473,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	rc = store_scan(&s, false, &step, &n, &err);
 	if (rc)
 		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
-	for (uint32_t i = 0; !rc && i < n; i++) {
+	for (uint32_t i = 0; !rc && i < n && !stopped(v); i++) {
 		struct one x = { .v = v, .step = step[i].step, .has_step = true };
 		char path[4096];
 		int fd, r = store_step_open(&s, step[i].dir, &fd, &err);
@@ -371,6 +537,11 @@ static void summary(struct verify *v)
 	else if (v->nfaulty)
 		cli_say(v->c, STYLE_PLAIN, "%u of %u checkpoints FAULTY, %s read", v->nfaulty, n,
 			size);
+	else if (v->ngood && !v->nother && *v->part.text)
+		cli_say(v->c, STYLE_DIM,
+			"%u checkpoint%s, no fault in what was read: %.3g %% of the data (%s)", n,
+			n == 1 ? "" : "s", 100 * share(v->data_checked, v->data_bytes),
+			v->part.text);
 	else if (v->ngood && !v->nother)
 		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s",
 			size);
@@ -381,10 +552,21 @@ static void summary(struct verify *v)
 static int run(struct cli *c)
 {
 	static const struct column checked = { "checked_bytes", NULL, false, FIT_WHOLE },
-				   data = { "data", NULL, false, FIT_WHOLE };
-	struct verify v = { .c = c, .data = c->value[OPT_DATA] != NULL };
+				   data = { "data", NULL, false, FIT_WHOLE },
+				   subset = { "data_subset", NULL, false, FIT_WHOLE };
+	const char *part = c->value[OPT_DATA_SUBSET];
+	struct verify v = { .c = c, .data = c->value[OPT_DATA] || part };
 	struct ckpt_err err = { 0 };
 	int rc = 0;
+
+	if (part && part_parse(part, &v.part, &err))
+		return cli_fail(c, -EINVAL, &err, "ckptctl verify -h");
+	for (uint32_t i = 0; i < c->narg; i++)
+		if (!*c->arg[i])
+			return cli_fail(c,
+					ckpt_error(&err, -EINVAL,
+						   "a CKPT is empty: a variable that is not set?"),
+					&err, "ckptctl verify -h");
 
 	if (c->value[OPT_ALL] && c->narg > 1)
 		return cli_fail(c,
@@ -396,14 +578,15 @@ static int run(struct cli *c)
 				ckpt_error(&err, -EINVAL, "--all takes a store, %s is a checkpoint",
 					   c->narg ? c->arg[0] : c->where),
 				&err, "ckptctl verify PATH, without --all");
-	c->o->ops->begin(c->o, "ckptd.verify/1");
-	output_put(c->o, &data, cell_of(CELL_FLAG, v.data));
+	output_line(c->o, "ckptd.verify/1", "summary");
+	output_put(c->o, &data, cell_of(CELL_FLAG, v.data && !part));
+	output_put(c->o, &subset, part ? cell_text(v.part.text) : cell_none());
 	output_list(c->o, "checkpoints", columns, COL_COUNT);
 	if (c->value[OPT_ALL])
 		rc = store_jobs(c->ops, c->narg ? c->arg[0] : c->where, each_job, &v, &err);
 	else if (!c->narg)
 		verify_name(&v, "latest");
-	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL]; i++)
+	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
 		verify_name(&v, c->arg[i]);
 	output_close(c->o);
 	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
@@ -415,7 +598,7 @@ static int run(struct cli *c)
 	/* Where nothing could be looked at there is nothing to tell but the error. */
 	if (!v.code || v.ngood || v.nfaulty) {
 		summary(&v);
-		c->o->ops->end(c->o);
+		output_end(c->o);
 	}
 	for (uint64_t i = 0; i < v.nfault; i++)
 		fault_free(&v.fault[i]);
@@ -426,10 +609,14 @@ static int run(struct cli *c)
 const struct cli_verb verb_verify = {
 	.name = "verify",
 	.help = "are checkpoints still what was committed?",
-	.synopsis = (const char *const[]){ "[--data] [CKPT...]", "[--data] --all [PATH]", NULL },
+	.synopsis = (const char *const[]){ "[--data | --data-subset=PART] [CKPT...]",
+					   "[--data | --data-subset=PART] --all [PATH]", NULL },
 	.about = "Checks that a checkpoint is whole: its files, their sizes, headers, tables and "
 		 "hashes, and that every element of every tensor is there exactly "
-		 "once. With --data it also reads every byte and checks it against its checksums. "
+		 "once. With --data it also reads every byte and checks it against its checksums, "
+		 "with --data-subset some: 5% or 200G, picked at random from every file (the "
+		 "sample's number is printed: 5%@123 picks the same again), or 1/7, the first of "
+		 "seven parts that are everything together. "
 		 "CKPT is latest (the default), latest~1, step:12000, or the "
 		 "path of a step directory, which may be copied or renamed. Steps being collected "
 		 "or set aside are no faults.",
@@ -439,17 +626,20 @@ const struct cli_verb verb_verify = {
 			{ "ckptctl verify --data step:12000", "every byte of one" },
 			{ "ckptctl verify --data --all runs/",
 			  "every byte of all: from cron, say" },
+			{ "ckptctl verify --data-subset=$(date +%u)/7 --all runs/",
+			  "the same, a seventh each day" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_DATA, "read and check every byte" },
+			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not "
 		 "committed; 10 there is no such store or checkpoint; "
-		 "12 it cannot be read.",
+		 "12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
 	.run = run,

@@ -255,13 +255,18 @@ __attribute__((sentinel)) static int run(const char *word, ...)
 			fail_msg("\"%s\" should not be in:\n%s", part, text); \
 	} while (0)
 
+/* The document on stdout: of lines the last, the summary. */
 static json_t *json_out(const char *schema)
 {
+	const char *last = got.out;
 	json_error_t e;
-	json_t *j = json_loads(got.out, 0, &e);
+	json_t *j;
 
+	for (const char *p = got.out; p && (p = strchr(p, '\n')) && p[1]; p++)
+		last = p + 1;
+	j = json_loads(last, JSON_REJECT_DUPLICATES, &e);
 	if (!j)
-		fail_msg("%s in: %s", e.text, got.out);
+		fail_msg("%s in: %s", e.text, last);
 	assert_string_equal(json_string_value(json_object_get(j, "schema")), schema);
 	return j;
 }

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cli_verify.c - ckptctl verify: some of the data, damage beside what cannot be read, lines for
+ * programs; and what ls says of a step that was set aside damaged. */
+#include "tests/unit/test_cli_rig.h"
+#include <unistd.h>
+
+/* A copy of beta's step, which has four parts, to be spoilt. */
+static const char *copy_made(const char *name)
+{
+	const char *to = path_of("%s/%s", top, name);
+
+	copy_step(path_of("%s/beta/step-000000000025", work), to);
+	return to;
+}
+
+/* The part of a rank. */
+static const char *part_of(const char *dir, uint32_t rank)
+{
+	DIR *d = opendir(dir);
+	const char *found = NULL;
+	char head[8];
+
+	snprintf(head, sizeof head, "w%04u-", rank);
+	for (struct dirent *e; (e = readdir(d));)
+		if (!strncmp(e->d_name, head, strlen(head)))
+			found = path_of("%s/%s", dir, e->d_name);
+	closedir(d);
+	assert_non_null(found);
+	return found;
+}
+
+static void flip(const char *path, off_t off)
+{
+	int fd = open(path, O_RDWR);
+	uint8_t b;
+
+	assert_int_equal(pread(fd, &b, 1, off), 1);
+	b ^= 1;
+	assert_int_equal(pwrite(fd, &b, 1, off), 1);
+	close(fd);
+}
+
+static void flip_tail(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	flip(path, st.st_size - 1);
+}
+
+static const json_t *first(const json_t *j)
+{
+	return json_array_get(member(j, "checkpoints", JSON_ARRAY), 0);
+}
+
+static bool has_fault(const json_t *j, const char *kind, const char *path)
+{
+	const json_t *faults = member(j, "faults", JSON_ARRAY);
+	const char *file = strrchr(path, '/') + 1;
+
+	for (size_t i = 0; i < json_array_size(faults); i++)
+		if (!strcmp(string(json_array_get(faults, i), "kind"), kind) &&
+		    !strcmp(string(json_array_get(faults, i), "file"), file))
+			return true;
+	return false;
+}
+
+static void some_of_the_data_is_never_called_all_of_it(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("verify", "-C", work, "--data-subset=5%@7", "beta/step-000000000025"),
+			 10); /* no path */
+	assert_int_equal(
+		RUN("verify", "--data-subset=5%@7", path_of("%s/beta/step-000000000025", work)), 0);
+	assert_silent(got.out, "good");
+	assert_silent(got.out, "every byte");
+	assert_says(got.out, "% of the data");
+	assert_says(got.out, "no fault in what was read");
+	assert_says(got.out, "(5%@7)");
+	assert_int_equal(RUN("verify", "--json", "--data-subset=5%@7",
+			     path_of("%s/beta/step-000000000025", work)),
+			 0);
+	j = json_out("ckptd.verify/1");
+	assert_string_equal(string(j, "type"), "summary");
+	assert_string_equal(string(j, "data_subset"), "5%@7");
+	assert_true(json_is_false(json_object_get(j, "data")));
+	assert_string_equal(string(first(j), "data_read"), "some");
+	assert_true(number(first(j), "data_checked_bytes") < number(first(j), "data_bytes"));
+	assert_true(number(first(j), "chunks_checked") < number(first(j), "chunks"));
+	assert_true(number(first(j), "chunks_checked") >= 4); /* of each part one */
+	assert_true(number(first(j), "pieces_checked") < number(first(j), "pieces"));
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--json", path_of("%s/beta/step-000000000025", work)), 0);
+	j = json_out("ckptd.verify/1");
+	assert_string_equal(string(first(j), "data_read"), "none");
+	assert_true(json_is_null(json_object_get(j, "data_subset")));
+	json_decref(j);
+	assert_int_equal(
+		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 0);
+	j = json_out("ckptd.verify/1");
+	assert_string_equal(string(first(j), "data_read"), "all");
+	assert_int_equal(number(first(j), "data_checked_bytes"), number(first(j), "data_bytes"));
+	json_decref(j);
+}
+
+static void a_sample_without_a_number_prints_one_that_picks_it_again(void **state)
+{
+	char sample[64];
+	uint64_t bytes;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("verify", "--json", "--data-subset=1M",
+			     path_of("%s/beta/step-000000000025", work)),
+			 0);
+	j = json_out("ckptd.verify/1");
+	snprintf(sample, sizeof sample, "--data-subset=%s", string(j, "data_subset"));
+	assert_non_null(strchr(sample, '@'));
+	bytes = number(first(j), "data_checked_bytes");
+	json_decref(j);
+	assert_int_equal(
+		RUN("verify", "--json", sample, path_of("%s/beta/step-000000000025", work)), 0);
+	j = json_out("ckptd.verify/1");
+	assert_string_equal(string(j, "data_subset"), sample + strlen("--data-subset="));
+	assert_int_equal(number(first(j), "data_checked_bytes"), bytes);
+	json_decref(j);
+}
+
+static void one_of_the_sevenths_finds_a_flipped_byte(void **state)
+{
+	const char *dir = copy_made("sevenths");
+	uint32_t found = 0;
+	uint64_t bytes = 0, all = 0;
+
+	(void)state;
+	flip(part_of(dir, 2), 5000);
+	for (uint32_t k = 1; k <= 7; k++) {
+		const char *part = path_of("--data-subset=%u/7", k);
+		int code = RUN("verify", "--json", part, dir);
+		json_t *j = json_out("ckptd.verify/1");
+
+		assert_true(code == 0 || code == 4);
+		assert_int_equal(code ? 1 : 0, json_array_size(json_object_get(j, "faults")));
+		found += code == 4;
+		bytes += number(first(j), "data_checked_bytes");
+		all = number(first(j), "data_bytes");
+		json_decref(j);
+	}
+	assert_int_equal(found, 1);
+	assert_int_equal(bytes, all);
+}
+
+static void parts_that_are_none_are_usage_errors(void **state)
+{
+	static const char *const bad[] = { "0%",    "101%", "%",	"5%@",	"5%@x",	 "0/7",
+					   "8/7",   "1/0",  "1/",	"/7",	"1/7@3", "x",
+					   "0",	    "-5%",  "5%%",	"1e1%", "5 %",	 "nan%",
+					   "1/7/7", "@5",   "1/2000000" };
+	static const char *const good[] = {
+		"5%", "0.5%", "100%", "1/1", "7/7", "1K", "200G", "2G@9"
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
+		if (RUN("verify", "-C", path_of("%s/beta", work),
+			path_of("--data-subset=%s", bad[i])) != 2)
+			fail_msg("--data-subset=%s: %d", bad[i], got.code);
+		assert_says(got.err, "1/7");
+	}
+	for (uint32_t i = 0; i < ARRAY_LEN(good); i++)
+		if (RUN("verify", "-C", path_of("%s/beta", work),
+			path_of("--data-subset=%s", good[i])) != 0)
+			fail_msg("--data-subset=%s: %d %s", good[i], got.code, got.err);
+	assert_int_equal(RUN("verify", ""), 2);
+	assert_says(got.err, "empty");
+	assert_int_equal(RUN("verify", "--data", ""), 2);
+	assert_int_equal(RUN("verify", "--all", ""), 2);
+	assert_int_equal(RUN("ls", ""), 2);
+}
+
+static void damage_in_one_part_is_told_beside_another_that_cannot_be_read(void **state)
+{
+	const char *dir = copy_made("hidden"), *closed = part_of(dir, 0), *spoilt = part_of(dir, 1);
+	json_t *j;
+
+	(void)state;
+	/* A directory in its place: what nobody can read, also root. */
+	assert_int_equal(unlink(closed), 0);
+	assert_int_equal(mkdir(closed, 0700), 0);
+	if (geteuid()) {
+		assert_int_equal(rmdir(closed), 0);
+		copy_file(spoilt, closed);
+		assert_int_equal(chmod(closed, 0), 0);
+		assert_int_equal(RUN("verify", dir), 12);
+	}
+	flip_tail(spoilt);
+	assert_int_equal(RUN("verify", "--json", dir), 4);
+	j = json_out("ckptd.verify/1");
+	assert_true(has_fault(j, "unreadable", closed));
+	assert_true(has_fault(j, "checksum", spoilt));
+	json_decref(j);
+}
+
+static void the_data_of_the_other_parts_are_read_where_one_is_damaged(void **state)
+{
+	const char *dir = copy_made("others"), *broken = part_of(dir, 0), *other = part_of(dir, 3);
+	json_t *j;
+
+	(void)state;
+	flip_tail(broken);
+	flip(other, 4096);
+	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
+	j = json_out("ckptd.verify/1");
+	assert_true(has_fault(j, "checksum", broken));
+	assert_true(has_fault(j, "checksum", other));
+	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 2);
+	assert_int_equal(number(first(j), "fault_count"), 2);
+	assert_true(number(first(j), "data_checked_bytes") > 0);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", dir), 4);
+	assert_says(got.out, "Only the files without such faults had their data read");
+	/* All other verbs have nothing to do with such a checkpoint. */
+	assert_int_equal(RUN("show", dir), 4);
+	assert_int_equal(unlink(broken), 0);
+	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
+	j = json_out("ckptd.verify/1");
+	assert_true(has_fault(j, "missing", broken));
+	assert_true(has_fault(j, "checksum", other));
+	json_decref(j);
+}
+
+static void lines_are_progress_and_then_one_summary(void **state)
+{
+	uint32_t lines = 0;
+
+	(void)state;
+	assert_int_equal(RUN("verify", "--json", "--data", "--all", work), 0);
+	for (const char *s = got.out, *end; *s; s = end + 1, lines++) {
+		json_t *j = json_loads(s, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, NULL);
+		bool last;
+
+		end = strchr(s, '\n');
+		assert_non_null(end);
+		last = !end[1];
+		assert_non_null(j);
+		assert_string_equal(string(j, "schema"), "ckptd.verify/1");
+		assert_string_equal(string(j, "type"), last ? "summary" : "progress");
+		if (!last)
+			assert_memory_equal(string(j, "what"), "step ", 5);
+		json_decref(j);
+	}
+	assert_true(lines >= 5); /* at least 100 % of each */
+	assert_int_equal(RUN("verify", "--json", "--data", "--quiet", "--all", work), 0);
+	assert_ptr_equal(strchr(got.out, '\n') + 1, got.out + got.out_len);
+}
+
+static void an_interrupted_verify_says_so_and_calls_nothing_good(void **state)
+{
+	(void)state;
+	cli_stops = 1;
+	cli_stop_signal = SIGINT;
+	assert_int_equal(RUN("verify", "--data", path_of("%s/beta/step-000000000025", work)), 130);
+	assert_silent(got.out, "ok");
+	assert_int_equal(
+		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 130);
+	assert_silent(got.out, "summary");
+	assert_json_error(130);
+	cli_stops = cli_stop_signal = 0;
+}
+
+static void a_step_set_aside_damaged_is_not_shown_as_known(void **state)
+{
+	const char *store = path_of("%s/aside", top), *job = path_of("%s/alpha", store);
+	static const struct how steps[] = {
+		{ "alpha", "fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false },
+		{ "alpha", "fsdp=2", 20, 2, 10, 10, false },
+		{ "alpha", "fsdp=2", 15, 3, 10, 10, false }, /* 20 is set aside */
+	};
+	const json_t *list;
+	const char *aside = NULL;
+	uint32_t seen = 0;
+	DIR *d;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(store, 0700), 0);
+	for (size_t i = 0; i < ARRAY_LEN(steps); i++)
+		make_step(store, &steps[i]);
+	d = opendir(job);
+	for (struct dirent *e; (e = readdir(d));)
+		if (strstr(e->d_name, "20") && strncmp(e->d_name, "step-", 5))
+			aside = path_of("%s/%s/MANIFEST", job, e->d_name);
+	closedir(d);
+	assert_non_null(aside);
+	flip_tail(aside);
+	assert_int_equal(RUN("ls", "--json", "--all", store), 0);
+	j = json_out("ckptd.ls/1");
+	list = member(j, "checkpoints", JSON_ARRAY);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *x = json_array_get(list, i);
+
+		if (number(x, "step") != 20)
+			continue;
+		seen++;
+		assert_string_equal(string(x, "state"), "set-aside");
+		assert_true(json_is_string(json_object_get(x, "why")));
+		assert_true(json_is_null(json_object_get(x, "seq")));
+		assert_true(json_is_null(json_object_get(x, "mesh")));
+		assert_true(json_is_null(json_object_get(x, "id")));
+		assert_true(json_is_null(json_object_get(x, "world_size")));
+	}
+	assert_int_equal(seen, 1);
+	json_decref(j);
+	assert_int_equal(RUN("ls", "--all", store), 0);
+	assert_says(got.out, "step 20 of alpha: ");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(some_of_the_data_is_never_called_all_of_it),
+		cmocka_unit_test(a_sample_without_a_number_prints_one_that_picks_it_again),
+		cmocka_unit_test(one_of_the_sevenths_finds_a_flipped_byte),
+		cmocka_unit_test(parts_that_are_none_are_usage_errors),
+		cmocka_unit_test(damage_in_one_part_is_told_beside_another_that_cannot_be_read),
+		cmocka_unit_test(the_data_of_the_other_parts_are_read_where_one_is_damaged),
+		cmocka_unit_test(lines_are_progress_and_then_one_summary),
+		cmocka_unit_test(an_interrupted_verify_says_so_and_calls_nothing_good),
+		cmocka_unit_test(a_step_set_aside_damaged_is_not_shown_as_known),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
