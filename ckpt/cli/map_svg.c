@@ -203,19 +203,30 @@ static int blocks(struct picture *p)
 	return 0;
 }
 
-/* One line for each share; notes below. */
-static uint32_t legend_lines(const struct map *m)
+static bool joined(const struct picture *p)
 {
-	return MIN(m->facts.nshare, LEGEND_MAX) + (m->facts.nshare > LEGEND_MAX) +
-	       (m->facts.nempty > 0) + 2;
+	return p->fit == MAP_JOIN &&
+	       (p->m->down.nspan > p->v.nrow || p->m->across.nspan > p->v.ncol);
+}
+
+/* Shares with a line of their own: none where their colours are not to be seen. */
+static uint32_t legend_shares(const struct picture *p)
+{
+	return joined(p) ? 0 : MIN(p->m->facts.nshare, LEGEND_MAX);
+}
+
+static uint32_t legend_lines(const struct picture *p)
+{
+	return legend_shares(p) + (p->m->facts.nshare > LEGEND_MAX) + (p->m->facts.nempty > 0) + 2;
 }
 
 static void legend(const struct picture *p, double y)
 {
 	const struct map_facts *f = &p->m->facts;
+	uint32_t shown = legend_shares(p);
 	char ranks[120], set[300], n[HUMAN_BYTES];
 
-	for (uint32_t i = 0; i < MIN(f->nshare, LEGEND_MAX); i++, y += SVG_LINE) {
+	for (uint32_t i = 0; i < shown; i++, y += SVG_LINE) {
 		const struct map_share *s = &f->share[i];
 
 		svg_rect(p->f, MARGIN, y - 10, 12, 12, map_colour(p->m, i, SVG_COLOURS), NULL);
@@ -224,20 +235,21 @@ static void legend(const struct picture *p, double y)
 			 human_set(s->set, p->m->shape, set, 80), human_count(s->set->numel, n));
 	}
 	if (f->nshare > LEGEND_MAX) {
-		svg_text(p->f, MARGIN + 20, y, SVG_START, SVG_FAINT, "and %u more blocks",
-			 f->nshare - LEGEND_MAX);
+		svg_text(p->f, MARGIN, y, SVG_START, SVG_FAINT, "%s%s blocks",
+			 shown ? "and other " : "", human_count(f->nshare - shown, n));
 		y += SVG_LINE;
 	}
-	if (f->nempty) {
-		svg_text(p->f, MARGIN + 20, y, SVG_START, SVG_TEXT, "%s: empty",
+	if (f->nempty && f->numel) {
+		svg_text(p->f, MARGIN, y, SVG_START, SVG_TEXT, "%s: empty",
 			 map_ranks(f->nempty, f->empty, ranks, sizeof ranks));
 		y += SVG_LINE;
 	}
-	if (p->m->down.nspan > p->v.nrow || p->m->across.nspan > p->v.ncol || !p->scaled)
-		svg_text(p->f, MARGIN, y + 4, SVG_START, SVG_FAINT, "%s",
-			 p->fit == MAP_GAP
-				 ? "not to scale: the pattern goes on where it is left out"
-				 : "too many blocks to draw them all: neighbours are drawn as one");
+	if (joined(p))
+		svg_text(p->f, MARGIN, y, SVG_START, SVG_FAINT,
+			 "too many blocks to draw them all: neighbours are drawn as one");
+	else if (!p->scaled && f->numel)
+		svg_text(p->f, MARGIN, y, SVG_START, SVG_FAINT,
+			 "not to scale: what is left out goes on like what is drawn");
 }
 
 static int draw(struct picture *p, const char *title, const char *const *line)
@@ -259,7 +271,7 @@ static int draw(struct picture *p, const char *title, const char *const *line)
 		return rc;
 	bottom = p->y0 + p->height + 30;
 	svg_begin(p->f, p->x0 + PLOT_WIDTH + 2 * MARGIN,
-		  bottom + SVG_LINE * legend_lines(p->m) + MARGIN / 2, title);
+		  bottom + SVG_LINE * legend_lines(p) + MARGIN / 2, title);
 	svg_text(p->f, MARGIN, y, SVG_START, SVG_TITLE, "%.100s", title);
 	for (; *line; line++)
 		svg_text(p->f, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%.120s", *line);
