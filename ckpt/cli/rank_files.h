@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank_files.h - a checkpoint's tensors on another mesh as safetensors files in a directory, one per
- * rank: rank-00000.safetensors, ... Used by ckptctl restore.
+ * rank_files.h - a checkpoint's tensors on another mesh as safetensors files in a directory, one
+ * per rank: rank-00000.safetensors, ... Used by ckptctl restore.
  *
- * A file holds the rank's local tensors: the shape has per dimension the number of indices that the
- * rank holds, also where that is 0; the data are row-major. The key is component/name. A tensor that
- * lives on another stage of a pipeline is left out. Blobs are U8; those of the rank itself, and those
- * of no rank, are called component/name, those of old ranks that it carries besides
+ * A file holds the rank's local tensors: the shape has per dimension the number of indices that
+ * the rank holds, also where that is 0; the data are row-major. The key is component/name. A tensor
+ * that lives on another stage of a pipeline is left out. Blobs are U8; those of the rank itself, and
+ * those of no rank, are called component/name, those of old ranks that it carries besides
  * component/name/rank-00007. "__metadata__" says format (pt), ckptd (the version), job, step,
  * checkpoint (its id), mesh and rank.
  *
@@ -50,8 +50,8 @@ int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
 		    struct ckpt_errlist *ret_list, struct ckpt_err *err);
 
 /*
- * Write and sync all of them in dir_fd under temporary names; one pass over the source for all files
- * of a batch. mem_limit, tick: as move_windows. *ret_write: the error is the destination's, not the
+ * Write and sync all of them in dir_fd under temporary names; one pass over the source for all
+ * files of a batch. mem_limit, tick: as move_windows. *ret_write: the error is the destination's, not the
  * checkpoint's.
  */
 int rank_files_write(struct rank_files *f, int dir_fd, const struct move_files *from,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_restore.c - ckptctl restore: a checkpoint on another mesh as a safetensors file per rank, for
- * programs that know nothing of ckptd.
+ * verb_restore.c - ckptctl restore: a checkpoint on another mesh as a safetensors file per rank,
+ * for programs that know nothing of ckptd.
  * Invariant: the directory holds what it held before, or that and all files that were asked for.
  */
 #include "ckpt/base/util.h"

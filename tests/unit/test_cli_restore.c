@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cli_restore.c - ckptctl restore: every element of every rank's file on many meshes against the
- * sample's truth, read by a reader that is not ours; and that after whatever goes wrong the directory
- * is as it was.
+ * test_cli_restore.c - ckptctl restore: every element of every rank's file on many meshes against
+ * the sample's truth, read by a reader that is not ours; and that after whatever goes wrong the
+ * directory is as it was.
  */
 #include "test_cli_rig.h"
 #include <sys/resource.h>
@@ -211,7 +211,7 @@ static void every_rank_of_every_mesh_gets_its_elements(void **state)
 	assert_true(empty > 100);
 }
 
-/* Without target.h: on a mesh that the sample itself knows the files are the memory of its ranks. */
+/* Without target.h: on a mesh that the sample knows the files are the memory of its ranks. */
 static void files_are_the_memory_of_ranks_of_such_a_mesh(void **state)
 {
 	static const struct {
