@@ -252,7 +252,7 @@ int human_parse_bytes(const char *s, uint64_t *ret)
 
 	if (rc)
 		return rc;
-	s += *s == ' ';
+	s += *s == ' ' && s[1];
 	if (*s) {
 		const char *u = strchr(units, *s & ~0x20);
 

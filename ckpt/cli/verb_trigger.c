@@ -181,7 +181,7 @@ const struct cli_verb verb_trigger = {
 			  "the job, as NAME or STORE/NAME; needed when there are several" },
 			{ OPT_FINAL, "the trainer waits for a slot rather than skip the step" },
 			{ OPT_WAIT, "come back when the step is committed" },
-			{ OPT_TIMEOUT, "with --wait: give up after this time (30s, 5m)" },
+			{ OPT_TIMEOUT, "wait no longer than this (30s, 5m); implies --wait" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},

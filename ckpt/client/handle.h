@@ -139,7 +139,7 @@ struct ckpt {
 	uint32_t since_persist;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
-	uint64_t torn_reported; /* mark whose tearing guard has told */
+	uint64_t torn_reported;			/* mark whose tearing guard has told */
 	void *blobs;
 	uint64_t blobs_bytes; /* of the restored step */
 	uint64_t restored_step;

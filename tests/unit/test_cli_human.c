@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cli_human.c - bytes and times that people type, and how long something took. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+
+struct typed {
+	const char *s;
+	int rc;
+	uint64_t n;
+};
+
+static void bytes_are_typed_with_or_without_a_unit(void **state)
+{
+	static const struct typed t[] = {
+		{ "0", 0, 0 },
+		{ "4096", 0, 4096 },
+		{ "512M", 0, 512 * MIB },
+		{ "1G", 0, GIB },
+		{ "1g", 0, GIB },
+		{ "1GiB", 0, GIB },
+		{ "1GB", 0, GIB },
+		{ "1.5 GiB", 0, 3 * GIB / 2 },
+		{ "0.5K", 0, 512 },
+		{ "2.T", 0, 2048 * GIB },
+		{ "7B", 0, 7 },
+		{ "18446744073709551615", 0, UINT64_MAX },
+		{ "18446744073709551616", -ERANGE, 0 },
+		{ "16E", -ERANGE, 0 },
+		{ "99999999999999999999999999999999999999999999E", -ERANGE, 0 },
+		{ "", -EINVAL, 0 },
+		{ ".", -EINVAL, 0 },
+		{ "G", -EINVAL, 0 },
+		{ "-1", -EINVAL, 0 },
+		{ "1GX", -EINVAL, 0 },
+		{ "1iB", -EINVAL, 0 },
+		{ "1e3", -EINVAL, 0 },
+		{ " 1", -EINVAL, 0 },
+		{ "1 ", -EINVAL, 0 },
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
+		uint64_t n = 0;
+
+		if (human_parse_bytes(t[i].s, &n) != t[i].rc || (!t[i].rc && n != t[i].n))
+			fail_msg("\"%s\"", t[i].s);
+	}
+}
+
+static void times_are_typed_with_or_without_a_unit(void **state)
+{
+	static const struct typed t[] = {
+		{ "0", 0, 0 },
+		{ "30", 0, 30 * NS_PER_S },
+		{ "30s", 0, 30 * NS_PER_S },
+		{ "1.5s", 0, 3 * NS_PER_S / 2 },
+		{ "200ms", 0, NS_PER_S / 5 },
+		{ "5m", 0, 300 * NS_PER_S },
+		{ "5min", 0, 300 * NS_PER_S },
+		{ "5 m", 0, 300 * NS_PER_S },
+		{ "2h", 0, 7200 * NS_PER_S },
+		{ "100d", 0, 8640000 * NS_PER_S },
+		{ "0.000000001", 0, 1 },
+		{ "99999999999d", -ERANGE, 0 },
+		{ "", -EINVAL, 0 },
+		{ "s", -EINVAL, 0 },
+		{ "-5m", -EINVAL, 0 },
+		{ "5 ", -EINVAL, 0 },
+		{ "5m30s", -EINVAL, 0 },
+		{ "soon", -EINVAL, 0 },
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
+		uint64_t n = 0;
+
+		if (human_parse_time(t[i].s, &n) != t[i].rc || (!t[i].rc && n != t[i].n))
+			fail_msg("\"%s\"", t[i].s);
+	}
+}
+
+static void spans_are_told_in_two_numbers_at_most(void **state)
+{
+	static const struct {
+		uint64_t ns;
+		const char *s;
+	} t[] = {
+		{ 0, "0 ns" },
+		{ 999, "999 ns" },
+		{ 1500, "1.50 us" },
+		{ 85000, "85.0 us" },
+		{ 123456789, "123 ms" },
+		{ 1240 * NS_PER_MS, "1.24 s" },
+		{ 119 * NS_PER_S, "119 s" },
+		{ 130 * NS_PER_S, "2m 10s" },
+		{ (3 * 3600 + 5 * 60 + 59) * NS_PER_S, "3h 5m" },
+		{ (4 * 86400 + 2 * 3600) * NS_PER_S, "4d 2h" },
+		{ UINT64_MAX, "213503d 23h" },
+	};
+	char buf[HUMAN_BYTES];
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
+		assert_string_equal(human_span(t[i].ns, buf), t[i].s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bytes_are_typed_with_or_without_a_unit),
+		cmocka_unit_test(times_are_typed_with_or_without_a_unit),
+		cmocka_unit_test(spans_are_told_in_two_numbers_at_most),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
