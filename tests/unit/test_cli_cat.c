@@ -413,6 +413,15 @@ static void every_dtype_has_a_npy_header_of_64_bytes_each(void **state)
 			assert_int_equal(head[n - 1], '\n');
 			assert_non_null(memmem(head, n, npy_descr(t), strlen(npy_descr(t))));
 		}
+	/* Whatever its length, all of the text is there. */
+	for (uint64_t v = 1; v < UINT64_MAX / 10; v *= 10)
+		for (uint32_t d = 1; d < 8; d++) {
+			const uint64_t long_one[8] = { v, v, v, v, 1, 10, 100, 1000 };
+			uint32_t n = npy_header(CKPT_C128, d, long_one, head);
+
+			assert_non_null(memmem(head, n, "), }", 4));
+			assert_int_equal(head[n - 1], '\n');
+		}
 	assert_int_equal(npy_header(99, 1, shape, head), 0);
 	assert_int_equal(npy_header(CKPT_F32, CKPT_DIMS_MAX + 1, shape, head), 0);
 	npy_header(CKPT_F32, 0, NULL, head);
@@ -499,6 +508,8 @@ static void damaged_data_makes_no_file_and_exit_4(void **state)
 	assert_int_equal(RUN("cat", bad, "model/embed.weight", "-o", path_of("%s/x.npy", dir)), 4);
 	assert_says(got.err, "ckptctl verify --data");
 	assert_int_equal(entries(dir), before);
+	/* A file that exists is seen before anything is read. */
+	assert_int_equal(RUN("cat", bad, "model/embed.weight", "-o", bad), 11);
 	assert_int_equal(RUN("cat", bad, "model/embed.weight", "--stats", "--json"), 4);
 	assert_json_error(4);
 	cli_stops = 1;

@@ -314,13 +314,17 @@ static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
 {
 	static const float plus[] = { 1, 0, 2, NAN }, minus[] = { 1, -0.0f, 2, NAN },
 			   more[] = { NAN, INFINITY, 2.5f, 7 };
+	static const uint32_t nans[2][2] = { { 0x7fc00000, 0x7fc00000 },
+					     { 0x7fc00000, 0xffc00001 } };
 	static const int64_t big[] = { INT64_MAX, 5 }, near[] = { INT64_MAX - 1, 5 };
 	const struct made l[] = { { "m", "z", CKPT_F32, 2, { 2, 2 }, plus, 0 },
 				  { "m", "n", CKPT_F32, 1, { 4 }, plus, 0 },
-				  { "m", "i", CKPT_I64, 1, { 2 }, big, 0 } };
+				  { "m", "i", CKPT_I64, 1, { 2 }, big, 0 },
+				  { "m", "p", CKPT_F32, 1, { 2 }, nans[0], 0 } };
 	const struct made r[] = { { "m", "z", CKPT_F32, 2, { 2, 2 }, minus, 0 },
 				  { "m", "n", CKPT_F32, 1, { 4 }, more, 0 },
-				  { "m", "i", CKPT_I64, 1, { 2 }, near, 0 } };
+				  { "m", "i", CKPT_I64, 1, { 2 }, near, 0 },
+				  { "m", "p", CKPT_F32, 1, { 2 }, nans[1], 0 } };
 	const char *a = step_of(l, ARRAY_LEN(l)), *b = step_of(r, ARRAY_LEN(r));
 	const json_t *v;
 	json_t *j;
@@ -339,6 +343,10 @@ static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
 	assert_int_equal(number(v, "nan_a"), 1);
 	assert_int_equal(number(v, "nan_b"), 1);
 	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.5);
+	v = values_of(j, "p");
+	assert_int_equal(number(v, "elements_differ"), 1);
+	assert_int_equal(number(v, "values_differ"), 0);
+	assert_int_equal(number(v, "nan_b"), 2);
 	/* One apart, where a double cannot tell. */
 	v = values_of(j, "i");
 	assert_int_equal(number(v, "values_differ"), 1);
