@@ -19,7 +19,7 @@ OPT.tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 ifeq ($(OPT.$(V)),)
 $(error V=$(V) is none of release, asan, tsan, clang, fuzz)
 endif
-CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
+CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
 LDFLAGS  += $(filter -fsanitize%,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
@@ -56,9 +56,9 @@ ONLY.cli.client := wire.h
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
 LIBS.base := -lisal
 LIBS.io := -luring
-LIBS.cli := -ljansson
+LIBS.cli := -ljansson -lm
 
-all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer
+all: $(B)/ckptctl $(B)/ckptd $(B)/libckpt.so $(B)/trainer $(if $(filter release,$(V)),$(B)/share/.made)
 
 define room
 SRC.$(1) := $$(filter-out %/ckptctl.c %/ckptd.c,$$(wildcard $$(DIR.$(1))/*.c))
@@ -73,7 +73,7 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo test bench tidy law-data,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo test bench tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
 endif
@@ -101,6 +101,27 @@ $(B)/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
 $(B)/trainer: $(TRAINER) $(B)/libckpt.so
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $(TRAINER) -L$(B) -lckpt -Wl,-rpath,'$$ORIGIN' -lm
 comma    := ,
+# Man pages and completions: made from the programs, so that installing needs nothing but copying.
+$(B)/share/.made: $(B)/ckptctl $(B)/ckptd ckpt/ckpt.h $(wildcard docs/man_*.awk) docs/install.sh
+	$(Q)docs/install.sh pages $(B) $(B)/share
+	$(Q)touch $@
+
+# Where `make install` puts things. DESTDIR comes before all of them and is remembered nowhere.
+PREFIX   ?= /usr/local
+BINDIR   ?= $(PREFIX)/bin
+LIBDIR   ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR  ?= $(PREFIX)/share
+MANDIR   ?= $(DATADIR)/man
+DOCDIR   ?= $(DATADIR)/doc/ckptd
+BASHCOMPDIR ?= $(DATADIR)/bash-completion/completions
+ZSHCOMPDIR ?= $(DATADIR)/zsh/site-functions
+FISHCOMPDIR ?= $(DATADIR)/fish/vendor_completions.d
+INSTALL_DIRS := PREFIX BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR BASHCOMPDIR ZSHCOMPDIR FISHCOMPDIR DESTDIR
+install: all $(B)/share/.made
+	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh install $(B) $(B)/share
+uninstall:
+	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh uninstall
 
 # tests/unit/test_ROOM_subject.c (or test_ROOM.c) links what ROOM may use, and cmocka. The daemon's tests link the client too.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
@@ -151,7 +172,7 @@ demo: build/.deps-build
 	@tests/demo/demo.sh
 bench: build/.deps-bench
 	$(MAKEJ) all
-	@if [ -x tests/bench/run.sh ]; then tests/bench/run.sh; else echo "make bench: tests/bench/run.sh is not there"; fi
+	@tests/bench/run.sh
 tidy: build/.deps-tidy
 	@tests/tidy
 
@@ -178,10 +199,12 @@ help:
 #: make bench         what it costs, as ratios against what the machine can do: build/bench.json
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
+#: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
+#: make uninstall     remove exactly what that put there
 #: make unit-NAME     tests/unit/test_NAME.c; V=asan or V=tsan for the sanitizers
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench tidy units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo test bench tidy install uninstall units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/bench/bench.mk tests/storm/storm.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

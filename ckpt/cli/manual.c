@@ -287,7 +287,7 @@ static void page_of_verb(FILE *f, const struct cli_verb *verb)
 	title(f, name);
 	section(f, "NAME");
 	roff_text(f, name, strlen(name));
-	fputs(" \\- ", f);
+	fputs("\n\\-\n", f);
 	roff_words(f, verb->help);
 	section(f, "SYNOPSIS");
 	for (const char *const *s = verb->synopsis; *s; s++) {

@@ -45,7 +45,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_completion = {
 	.name = "completion",
-	.help = "the script that completes command lines: for bash, zsh or fish",
+	.help = "a script for your shell that completes command lines",
 	.synopsis = (const char *const[]){ "bash|zsh|fish", NULL },
 	.about =
 		"Prints a script for a shell. It completes verbs, options and their arguments, and "

@@ -227,21 +227,25 @@ static void drop_socket(ckpt *c)
 }
 
 /* --- starting a daemon --- */
-/* ckptd lies beside the running program, or beside this library, or in PATH. */
+/* ckptd lies beside the running program, or beside this library (as built), or in the bin of the same
+ * tree (as installed, in lib or lib/TRIPLET), or in PATH. */
 static void daemon_path(char *path, size_t bytes)
 {
+	static const char *const via[] = { "", "/../bin", "/../../bin" };
 	char exe[PATH_BYTES];
 	Dl_info here = { 0 };
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-	const char *beside[2] = { exe, NULL };
 
 	exe[n > 0 ? n : 0] = 0;
-	if (dladdr(&wait_readable, &here))
-		beside[1] = here.dli_fname;
-	for (int i = 0; i < 2; i++) {
-		const char *end = beside[i] ? strrchr(beside[i], '/') : NULL;
+	if (!dladdr(&wait_readable, &here))
+		here.dli_fname = NULL;
+	for (size_t i = 0; i < 1 + ARRAY_LEN(via); i++) {
+		const char *beside = i ? here.dli_fname : exe;
+		const char *end = beside ? strrchr(beside, '/') : NULL;
 
-		if (end && snprintf(path, bytes, "%.*s/ckptd", (int)(end - beside[i]), beside[i]) < (int)bytes &&
+		if (end &&
+		    snprintf(path, bytes, "%.*s%s/ckptd", (int)(end - beside), beside,
+			     i ? via[i - 1] : "") < (int)bytes &&
 		    access(path, X_OK) == 0)
 			return;
 	}
@@ -250,8 +254,8 @@ static void daemon_path(char *path, size_t bytes)
 
 static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 {
-	char path[PATH_BYTES], background[] = "--background", idle[] = "--idle-exit", sixty[] = "60",
-			      sock[] = "--socket", *socket = strdup(c->socket);
+	char path[PATH_BYTES], background[] = "--background", idle[] = "--idle-exit",
+			       sixty[] = "60", sock[] = "--socket", *socket = strdup(c->socket);
 	char *argv[] = { path, background, idle, sixty, sock, socket, NULL };
 	posix_spawnattr_t attr;
 	sigset_t none;

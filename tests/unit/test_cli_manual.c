@@ -91,13 +91,18 @@ static char *unwrapped(const char *text)
 	return flat;
 }
 
+/* Each paragraph of words is in text. */
 static void assert_tells(const char *text, const char *words)
 {
-	char *flat = unwrapped(text), *want = unwrapped(words);
+	char *flat = unwrapped(text), *all = strdup(words), *save, *want;
 
-	assert_says(flat, want);
+	for (char *p = strtok_r(all, "\n", &save); p; p = strtok_r(NULL, "\n", &save)) {
+		want = unwrapped(p);
+		assert_says(flat, want);
+		free(want);
+	}
 	free(flat);
-	free(want);
+	free(all);
 }
 
 static void every_option_of_every_verb_is_in_its_page_its_help_and_its_completion(void **state)
