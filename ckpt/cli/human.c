@@ -254,7 +254,7 @@ int human_parse_bytes(const char *s, uint64_t *ret)
 		return rc;
 	s += *s == ' ' && s[1];
 	if (*s) {
-		const char *u = strchr(units, *s & ~0x20);
+		const char *u = *s == ' ' ? NULL : strchr(units, *s & ~0x20);
 
 		if (!u)
 			return -EINVAL;
