@@ -391,6 +391,37 @@ static void borders_are_where_holders_change_and_gaps_and_overlaps_are_told(void
 	arena_free(&a);
 }
 
+static void a_share_beside_others_is_one_box_with_one_label(void **state)
+{
+	static const uint64_t shape[] = { 4, 6 };
+	struct arena a = { 0 };
+	struct indexset set[3];
+	struct map_in in[3];
+	struct map *m;
+	cleanup_free char *text = NULL;
+
+	(void)state;
+	box(&a, 0, 4, 0, 3, &set[0]);
+	box(&a, 0, 2, 3, 6, &set[1]);
+	box(&a, 2, 4, 3, 6, &set[2]);
+	for (uint32_t i = 0; i < 3; i++)
+		in[i] = (struct map_in){ i, &set[i] };
+	assert_int_equal(map_make(2, shape, in, 3, &m), 0);
+	text = print(m, &boxes);
+	assert_string_equal(text, "   0            3            6\n"
+				  " 0 ┌────────────┬────────────┐\n"
+				  "   │            │            │\n"
+				  "   │     r0     │     r1     │\n"
+				  "   │            │            │\n"
+				  " 2 │            ├────────────┤\n"
+				  "   │            │            │\n"
+				  "   │            │     r2     │\n"
+				  "   │            │            │\n"
+				  " 4 └────────────┴────────────┘\n");
+	map_free(m);
+	arena_free(&a);
+}
+
 /* --- every cell is true --- */
 
 static uint64_t rng;
@@ -533,6 +564,10 @@ static void a_picture_of_thousands_of_ranks_has_some_thousand_rectangles(void **
 	check_picture(r.m);
 	check_width(r.m);
 	rig_free(&r);
+	rig_make(&r, "fsdp=4", SHAPE(40000), CUTS({ 0, 0, 10000 }));
+	check_picture(r.m);
+	check_width(r.m);
+	rig_free(&r);
 	rig_make(&r, "fsdp=8", SHAPE(UINT64_C(1) << 40), CUTS({ 0, 0, 1 << 20 }));
 	check_picture(r.m);
 	check_width(r.m);
@@ -593,6 +628,7 @@ int main(void)
 		cmocka_unit_test(rows_beyond_ten_stand_close_and_beyond_twenty_are_counted),
 		cmocka_unit_test(of_many_dimensions_those_that_are_cut_are_drawn),
 		cmocka_unit_test(borders_are_where_holders_change_and_gaps_and_overlaps_are_told),
+		cmocka_unit_test(a_share_beside_others_is_one_box_with_one_label),
 		cmocka_unit_test(every_cell_of_random_layouts_is_true_and_every_drawing_fits),
 		cmocka_unit_test(a_picture_of_thousands_of_ranks_has_some_thousand_rectangles),
 		cmocka_unit_test(ranks_are_listed_shortly),
