@@ -6,6 +6,7 @@
 #include "ckpt/cli/complete.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/manual.h"
 #include "ckpt/cli/subject.h"
@@ -17,7 +18,7 @@
 struct complete {
 	FILE *f;
 	const struct io_ops *ops;
-	const char *where;
+	const char *where, *socket;
 	const struct cli_verb *verb;
 	const char *ckpt;   /* the first checkpoint on the line; NULL: none yet */
 	const char *cur;    /* what is to be completed */
@@ -132,10 +133,34 @@ static int job_add(void *arg, const char *name, int job_fd, const char *abs_path
 	return 0;
 }
 
+/* The daemon's job number i by a word that means it alone: STORE/NAME where two have its name. */
+static void offer_live_job(struct complete *x, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	char word[sizeof j->name + sizeof j->store + 1], what[64];
+	bool twice = false;
+
+	for (uint32_t k = 0; k < r->head->njob; k++)
+		twice |= k != i && !strcmp(r->job[k].name, j->name);
+	snprintf(word, sizeof word, "%s%s%s", twice ? j->store : "", twice ? "/" : "", j->name);
+	snprintf(what, sizeof what, "%u of %u ranks attached", j->attached, j->world);
+	offer(x, word, what);
+}
+
+/* Those that the daemon knows; where none runs, those of the store. */
 static void offer_jobs(struct complete *x)
 {
+	struct cli c = { .ops = x->ops, .where = x->where, .value[OPT_SOCKET] = x->socket };
 	struct jobs j = { 0 };
+	struct control k;
 
+	if (!control_open(&k, &c, NULL)) {
+		if (!control_report(&k, NULL))
+			for (uint32_t i = 0; i < k.report.head->njob; i++)
+				offer_live_job(x, &k.report, i);
+		control_close(&k);
+		return;
+	}
 	if (!store_jobs(x->ops, x->where, job_add, &j, NULL) || j.n)
 		for (uint32_t i = 0; i < j.n; i++)
 			offer(x, j.job[i].name, NULL);
@@ -319,7 +344,7 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 {
 	struct complete *x = calloc(1, sizeof *x);
 	const struct cli_option *pending = NULL;
-	cleanup_free char *store = NULL;
+	cleanup_free char *store = NULL, *socket = NULL;
 	uint32_t narg = 0;
 	bool only_args = false;
 	const char *arg;
@@ -351,6 +376,10 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 			free(store);
 			store = strdup(dequote(value, x->dequoted[0]));
 			x->where = store ? store : where;
+		}
+		if (o && o->id == OPT_SOCKET && value) {
+			free(socket);
+			x->socket = socket = strdup(dequote(value, x->dequoted[0]));
 		}
 	}
 	x->cur = dequote(word[nword - 1], x->dequoted[0]);

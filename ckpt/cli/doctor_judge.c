@@ -179,7 +179,8 @@ static void writing(struct judge *j)
 		    "a commit takes several of them: see who else writes, or name a faster directory",
 		    "it takes %.0f ms to make a small file durable", ms);
 	else
-		say(j, "sync", DOCTOR_OK, NULL, "a small file is durable in %.1f ms", ms);
+		say(j, "sync", DOCTOR_OK, NULL, "a small file is %s in %.3g ms",
+		    f->probe.volatile_fs ? "synced" : "durable", ms);
 
 	if (f->rename_rc > 0)
 		say(j, "rename", DOCTOR_FAIL, "name a directory on another file system",

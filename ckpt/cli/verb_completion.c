@@ -8,6 +8,8 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/complete.h"
 
+#define COMPLETE_S 2
+
 static int run(struct cli *c)
 {
 	static const struct column col_shell = { "shell", NULL, false, FIT_WHOLE },
@@ -17,7 +19,10 @@ static int run(struct cli *c)
 	struct ckpt_err err;
 
 	if (shell && !strcmp(shell, "complete")) {
+		/* A shell waits: rather nothing than long, whatever hangs. */
+		alarm(COMPLETE_S);
 		complete_words(c->out, c->ops, c->where, c->narg - 1, c->arg + 1);
+		alarm(0);
 		return CLI_OK;
 	}
 	if (!script || c->narg > 1) {

@@ -3,6 +3,7 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/doctor.h"
 
 enum { COL_CHECK, COL_RESULT, COL_FOUND, COL_TODO, COL_COUNT };
@@ -124,7 +125,7 @@ const struct cli_verb verb_doctor = {
 			{ OPT_JOB_SIZE,
 			  "the bytes of one checkpoint (1.2T, 149G); the default is what the "
 			  "newest step in DIR has" },
-			{ OPT_SOCKET, "the daemon's socket" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =

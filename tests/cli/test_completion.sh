@@ -56,6 +56,7 @@ is "bash: steps and directories together" "step:12 step:10 steps/" bash_complete
 is "bash: directories alone are the shell's" "(files) $store/a" bash_completes $c ' ' ls ' ' "$store/"
 is "bash: and behind --store=" "(files) $store/a" bash_completes $c ' ' ls ' ' --store = "$store/"
 is "bash: a tensor" "optim/kind.weight.master" bash_completes $c ' ' show ' ' "$store/a/step-000000000012" ' ' optim/kind.weight.m
+is "bash: a job, which the daemon knows" "a" bash_completes $c ' ' forget ' ' -S ' ' "$socket" ' '
 is "bash: nothing, without a word, where nothing can be" "" bash_completes $c ' ' nonsense ' '
 is "bash: what is on the line is never run" "" bash_completes $c ' ' -C ' ' '$(touch' ' ' "$tmp/ran)" ' ' verify ' ' x
 check "bash: really not" [ ! -e "$tmp/ran" ]

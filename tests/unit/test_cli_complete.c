@@ -61,8 +61,8 @@ static void verbs_are_offered_first_and_after_global_options(void **state)
 static void options_are_those_of_the_verb_and_hidden_words_are_none(void **state)
 {
 	(void)state;
-	assert_string_equal(words(OFFERED("verify", "--da")), "--data ");
-	assert_string_equal(words(OFFERED("ls", "--da")), "");
+	assert_string_equal(words(OFFERED("verify", "--al")), "--all ");
+	assert_string_equal(words(OFFERED("version", "--al")), "");
 	assert_says(OFFERED("ls", "-"), "\n-C\t");
 	assert_silent(OFFERED("ls", "--"), "\n-C\t");
 	assert_says(got.out, "--store\t");
@@ -150,6 +150,18 @@ static void tensors_are_those_of_the_checkpoint_on_the_line(void **state)
 	assert_string_equal(words(OFFERED("show", step, "x", "")), "");
 }
 
+static void jobs_are_those_of_the_store_where_no_daemon_runs(void **state)
+{
+	(void)state;
+	assert_string_equal(words(OFFERED("forget", "-S", "/nonexistent/s", "-C", work, "")),
+			    "alpha beta ");
+	assert_string_equal(words(OFFERED("-C", work, "forget", "-S", "/nonexistent/s", "b")),
+			    "beta ");
+	assert_string_equal(
+		words(OFFERED("trigger", "-S", "/nonexistent/s", "-C", work, "--job=a")),
+		"--job=alpha ");
+}
+
 static void every_error_is_silence(void **state)
 {
 	const char *none = path_of("%s/none", top);
@@ -213,6 +225,7 @@ int main(void)
 		cmocka_unit_test(of_several_jobs_the_steps_are_offered_as_paths),
 		cmocka_unit_test(what_is_offered_names_what_it_says),
 		cmocka_unit_test(tensors_are_those_of_the_checkpoint_on_the_line),
+		cmocka_unit_test(jobs_are_those_of_the_store_where_no_daemon_runs),
 		cmocka_unit_test(every_error_is_silence),
 		cmocka_unit_test(no_more_is_offered_than_a_person_reads),
 		cmocka_unit_test(the_scripts_are_printed_and_wrapped_into_json),
