@@ -4,7 +4,8 @@
  * the files and chunks that it must read for them. Computed from the plans that a restore would
  * carry out; no data is read.
  *
- * A chunk is read whole, for it is checked whole. Files without chunks are read to the byte.
+ * A chunk is read whole, for it is checked whole. Files without chunks are read to
+ * the byte by a rank, and whole by the host.
  */
 #ifndef CKPT_PLAN_LOAD_COST_H
 #define CKPT_PLAN_LOAD_COST_H

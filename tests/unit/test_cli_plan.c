@@ -70,118 +70,181 @@ static struct where *find_elements(const struct table *t, uint32_t tensor)
 	return w;
 }
 
-/* What the verb says of a mesh is what counting says. */
-static void check_cost(const char *where, const char *mesh)
+/* Who reads which chunks; a file without chunks is one, whose bytes are counted by the element. */
+struct count {
+	const struct checkpoint *k;
+	uint64_t first[RANKS_MAX + 1];
+	uint8_t *bits, *all;
+};
+
+static void count_rank(struct count *c, const struct table *r, struct load_rank *ret)
 {
-	struct subject s = { 0 };
+	memset(c->bits, 0, c->first[c->k->nfile]);
+	for (uint32_t i = 0; i < r->npiece; i++) {
+		const struct table_piece *p = &r->piece[i];
+		uint32_t elem = r->tensor[p->tensor].elem_bytes;
+		struct where *w = find_elements(&c->k->table, p->tensor);
+		uint64_t n, *e = elements(&p->set, r->tensor[p->tensor].shape, &n);
+
+		for (uint64_t j = 0; j < n; j++) {
+			const struct where *x = &w[e[j]];
+			const struct format_file *f = &c->k->file[x->file];
+
+			/* An element may lie across the end of a chunk. */
+			for (uint64_t o = x->off; f->chunk && o < x->off + elem; o++)
+				c->bits[c->first[x->file] + (o >> f->chunk_log2)] = 1;
+			if (!f->chunk) {
+				c->bits[c->first[x->file]] = 1;
+				ret->read_bytes += elem;
+			}
+		}
+		ret->bytes += n * elem;
+		ret->tensors++;
+		free(w);
+		free(e);
+	}
+}
+
+static void count_chunks(struct count *c, struct load_rank *ret)
+{
+	for (uint32_t i = 0; i < c->k->nfile; i++) {
+		const struct format_file *f = &c->k->file[i];
+		bool any = false;
+
+		for (uint64_t b = c->first[i]; b < c->first[i + 1]; b++) {
+			if (!c->bits[b])
+				continue;
+			any = true;
+			c->all[b] = 1;
+			ret->chunks += f->chunk != NULL;
+			ret->read_bytes += f->chunk ? f->chunk[b - c->first[i]].stored_len : 0;
+		}
+		ret->files += any;
+	}
+}
+
+static void must_be(const char *mesh, uint32_t rank, const struct load_rank *said,
+		    const struct load_rank *want)
+{
+	if (said->bytes != want->bytes || said->read_bytes != want->read_bytes ||
+	    said->chunks != want->chunks || said->files != want->files ||
+	    said->tensors != want->tensors)
+		fail_msg("%s, rank %u: %llu bytes, %llu read, %llu chunks, %u files, %u tensors; "
+			 "counted %llu, %llu, %llu, %u, %u",
+			 mesh, rank, (unsigned long long)said->bytes,
+			 (unsigned long long)said->read_bytes, (unsigned long long)said->chunks,
+			 said->files, said->tensors, (unsigned long long)want->bytes,
+			 (unsigned long long)want->read_bytes, (unsigned long long)want->chunks,
+			 want->files, want->tensors);
+}
+
+/* What is said of a mesh is what counting says. */
+static void check_loading(const struct checkpoint *k, const char *mesh,
+			  const struct target_rule *rule, uint32_t nrule)
+{
+	struct count c = { .k = k };
 	struct table g, r;
 	struct load_cost cost;
 	struct load_rank host = { 0 };
 	struct ckpt_err err = { 0 };
-	const struct checkpoint *k;
-	uint64_t first[RANKS_MAX + 1] = { 0 };
-	uint8_t *bits, *all;
+	uint64_t held = 0, read = 0;
 
-	assert_int_equal(subject_find(&s, &io_ops_posix, where, "latest", &err), 0);
-	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
-	k = s.ckpt;
-	if (target_make(&k->table, mesh, NULL, 0, &g, NULL, NULL, &err) ||
+	if (target_make(&k->table, mesh, rule, nrule, &g, NULL, NULL, &err) ||
 	    load_cost(k, &g, &cost, NULL, NULL, &err))
 		fail_msg("%s: %s", mesh, err.msg);
 	assert_int_equal(cost.world, target_world(&g));
 	for (uint32_t i = 0; i < k->nfile; i++)
-		first[i + 1] = first[i] + k->file[i].nchunk;
-	bits = malloc(first[k->nfile]);
-	all = calloc(first[k->nfile], 1);
-	for (uint32_t at_rank = 0; at_rank <= cost.world; at_rank++) {
-		const struct load_rank *said = &cost.rank[at_rank];
+		c.first[i + 1] = c.first[i] + (k->file[i].chunk ? k->file[i].nchunk : 1);
+	c.bits = malloc(c.first[k->nfile]);
+	c.all = calloc(c.first[k->nfile], 1);
+	for (uint32_t i = 0; i < cost.world; i++) {
 		struct load_rank want = { 0 };
 
-		memset(bits, 0, first[k->nfile]);
-		if (at_rank == cost.world) {
-			memcpy(bits, all, first[k->nfile]);
-			want.bytes = host.bytes;
-			want.tensors = host.tensors;
-			said = &cost.host;
-		} else {
-			assert_int_equal(target_rank(&g, at_rank, &r, &err), 0);
-			for (uint32_t i = 0; i < r.npiece; i++) {
-				const struct table_piece *p = &r.piece[i];
-				struct where *w = find_elements(&k->table, p->tensor);
-				uint64_t n, *e = elements(&p->set, r.tensor[p->tensor].shape, &n);
-
-				for (uint64_t j = 0; j < n; j++) {
-					const struct where *x = &w[e[j]];
-
-					bits[first[x->file] +
-					     (x->off >> k->file[x->file].chunk_log2)] = 1;
-				}
-				want.bytes += n * r.tensor[p->tensor].elem_bytes;
-				want.tensors++;
-				free(w);
-				free(e);
-			}
-			table_free(&r);
-		}
-		for (uint32_t i = 0; i < k->nfile; i++) {
-			bool any = false;
-
-			for (uint64_t c = 0; c < k->file[i].nchunk; c++) {
-				if (!bits[first[i] + c])
-					continue;
-				any = true;
-				all[first[i] + c] = 1;
-				want.chunks++;
-				want.read_bytes += k->file[i].chunk[c].stored_len;
-			}
-			want.files += any;
-		}
-		if (at_rank == 0)
-			for (uint32_t i = 0; i < k->table.ntensor; i++) {
-				const struct table_tensor *x = &k->table.tensor[i];
-
-				host.bytes += x->numel * x->elem_bytes;
-				host.tensors += x->numel > 0;
-			}
-		if (at_rank == cost.world) {
-			want.bytes = host.bytes;
-			want.tensors = host.tensors;
-		}
-		if (said->bytes != want.bytes || said->read_bytes != want.read_bytes ||
-		    said->chunks != want.chunks || said->files != want.files ||
-		    said->tensors != want.tensors)
-			fail_msg("%s, rank %u: %llu bytes, %llu read, %llu chunks, %u files, %u "
-				 "tensors; counted %llu, %llu, %llu, %u, %u",
-				 mesh, at_rank, (unsigned long long)said->bytes,
-				 (unsigned long long)said->read_bytes,
-				 (unsigned long long)said->chunks, said->files, said->tensors,
-				 (unsigned long long)want.bytes,
-				 (unsigned long long)want.read_bytes,
-				 (unsigned long long)want.chunks, want.files, want.tensors);
+		assert_int_equal(target_rank(&g, i, &r, &err), 0);
+		count_rank(&c, &r, &want);
+		count_chunks(&c, &want);
+		must_be(mesh, i, &cost.rank[i], &want);
+		held += want.bytes;
+		read += want.read_bytes;
+		table_free(&r);
 	}
-	free(bits);
-	free(all);
+	assert_int_equal(cost.held_bytes, held);
+	assert_int_equal(cost.read_bytes, read);
+	for (uint32_t i = 0; i < k->table.ntensor; i++) {
+		host.bytes += k->table.tensor[i].numel * k->table.tensor[i].elem_bytes;
+		host.tensors += k->table.tensor[i].numel > 0;
+	}
+	memcpy(c.bits, c.all, c.first[k->nfile]);
+	count_chunks(&c, &host);
+	for (uint32_t i = 0; i < k->nfile; i++)
+		if (!k->file[i].chunk && c.all[c.first[i]])
+			host.read_bytes += k->file[i].raw_bytes;
+	must_be(mesh, UINT32_MAX, &cost.host, &host);
+	free(c.bits);
+	free(c.all);
 	load_cost_free(&cost);
 	table_free(&g);
+}
+
+/* chunk_log2 0: the checkpoint as it is. Else as if its files were cut into chunks of that size; the
+ * file number `bare` has none at all. */
+static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2, uint32_t bare)
+{
+	struct subject s = { 0 };
+	struct ckpt_err err = { 0 };
+	struct checkpoint k;
+	struct format_file file[RANKS_MAX];
+	struct chunk *chunk[RANKS_MAX] = { 0 };
+	const struct target_rule columns[] = { { "*.experts", "Shard(2)@tp", "f:1" },
+					       { "*", "Shard(1)@tp", "f:2" } };
+
+	assert_int_equal(subject_find(&s, &io_ops_posix, where, "latest", &err), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
+	k = *s.ckpt;
+	memcpy(file, k.file, k.nfile * sizeof *file);
+	for (uint32_t i = 0; i < k.nfile && chunk_log2; i++) {
+		uint64_t n = div_up(file[i].raw_bytes, UINT64_C(1) << chunk_log2);
+
+		chunk[i] = calloc(n + 1, sizeof *chunk[i]);
+		for (uint64_t j = 0; j < n; j++)
+			chunk[i][j].stored_len = (1u << chunk_log2) + (uint32_t)(j % 7);
+		file[i].chunk_log2 = chunk_log2;
+		file[i].nchunk = i == bare ? 0 : n;
+		file[i].chunk = i == bare ? NULL : chunk[i];
+	}
+	k.file = file;
+	check_loading(&k, mesh, NULL, 0);
+	if (chunk_log2) /* and by columns, whose rows are short and far apart */
+		check_loading(&k, "tp=3", columns, ARRAY_LEN(columns));
+	for (uint32_t i = 0; i < k.nfile; i++)
+		free(chunk[i]);
 	subject_close(&s);
 }
 
 static void the_figures_are_those_of_counting_every_element(void **state)
 {
 	(void)state;
-	check_cost(alpha, "fsdp=4");
-	check_cost(alpha, "fsdp=3");
-	check_cost(alpha, "fsdp=1");
-	check_cost(alpha, "dp=2,fsdp=7");
-	check_cost(beta, "tp=3,fsdp=2");
-	check_cost(beta, "x=2");
+	check_cost(alpha, "fsdp=4", 0, 0);
+	check_cost(alpha, "fsdp=3", 0, 0);
+	check_cost(alpha, "fsdp=1", 0, 0);
+	check_cost(alpha, "dp=2,fsdp=7", 0, 0);
+	check_cost(beta, "tp=3,fsdp=2", 0, 0);
+	check_cost(beta, "x=2", 0, 0);
+}
+
+static void chunks_that_rows_step_over_are_not_read(void **state)
+{
+	(void)state;
+	check_cost(alpha, "fsdp=3", 6, UINT32_MAX);
+	check_cost(alpha, "fsdp=5", 9, 2);
+	check_cost(beta, "tp=3,fsdp=2", 8, 0);
 }
 
 static void ranks_that_are_planned_apart_add_up(void **state)
 {
 	(void)state;
 	/* More than are planned at once, most of them with nothing of most tensors. */
-	check_cost(beta, "fsdp=70");
+	check_cost(beta, "fsdp=70", 0, 0);
 }
 
 /* --- the document --- */
@@ -437,6 +500,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_figures_are_those_of_counting_every_element),
+		cmocka_unit_test(chunks_that_rows_step_over_are_not_read),
 		cmocka_unit_test(ranks_that_are_planned_apart_add_up),
 		cmocka_unit_test(a_program_gets_every_rank_and_every_figure),
 		cmocka_unit_test(many_ranks_are_told_as_three_rows_and_given_whole_to_programs),
