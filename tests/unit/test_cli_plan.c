@@ -75,6 +75,7 @@ struct count {
 	const struct checkpoint *k;
 	uint64_t first[RANKS_MAX + 1];
 	uint8_t *bits, *all;
+	struct where **where; /* [ntensor]: filled as they are asked for */
 };
 
 static void count_rank(struct count *c, const struct table *r, struct load_rank *ret)
@@ -83,9 +84,11 @@ static void count_rank(struct count *c, const struct table *r, struct load_rank 
 	for (uint32_t i = 0; i < r->npiece; i++) {
 		const struct table_piece *p = &r->piece[i];
 		uint32_t elem = r->tensor[p->tensor].elem_bytes;
-		struct where *w = find_elements(&c->k->table, p->tensor);
+		struct where *w = c->where[p->tensor];
 		uint64_t n, *e = elements(&p->set, r->tensor[p->tensor].shape, &n);
 
+		if (!w)
+			w = c->where[p->tensor] = find_elements(&c->k->table, p->tensor);
 		for (uint64_t j = 0; j < n; j++) {
 			const struct where *x = &w[e[j]];
 			const struct format_file *f = &c->k->file[x->file];
@@ -100,7 +103,6 @@ static void count_rank(struct count *c, const struct table *r, struct load_rank 
 		}
 		ret->bytes += n * elem;
 		ret->tensors++;
-		free(w);
 		free(e);
 	}
 }
@@ -157,6 +159,7 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 		c.first[i + 1] = c.first[i] + (k->file[i].chunk ? k->file[i].nchunk : 1);
 	c.bits = malloc(c.first[k->nfile]);
 	c.all = calloc(c.first[k->nfile], 1);
+	c.where = calloc(k->table.ntensor, sizeof *c.where);
 	for (uint32_t i = 0; i < cost.world; i++) {
 		struct load_rank want = { 0 };
 
@@ -180,6 +183,9 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 		if (!k->file[i].chunk && c.all[c.first[i]])
 			host.read_bytes += k->file[i].raw_bytes;
 	must_be(mesh, UINT32_MAX, &cost.host, &host);
+	for (uint32_t i = 0; i < k->table.ntensor; i++)
+		free(c.where[i]);
+	free(c.where);
 	free(c.bits);
 	free(c.all);
 	load_cost_free(&cost);
