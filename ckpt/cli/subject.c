@@ -75,9 +75,9 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 			break;
 		}
 	}
-	return subject_damage((s->partial && s->format->open_partial ? s->format->open_partial
-								     : s->format->open)(
-		&s->dir, &s->ckpt, fault, arg, err));
+	return subject_damage((s->partial && s->format->open_partial
+				       ? s->format->open_partial
+				       : s->format->open)(&s->dir, &s->ckpt, fault, arg, err));
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)

@@ -22,7 +22,7 @@ struct subject {
 	struct source_dir dir;
 	bool has_dir;
 	const struct format *format;
-	bool partial; /* set before subject_open: as open_partial of table/format.h */
+	bool partial;		 /* set before subject_open: as open_partial of table/format.h */
 	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
 };
 

@@ -81,8 +81,8 @@ static int declare_all(struct table *t, const struct many *m, uint32_t rank, str
 		snprintf(name, sizeof name, "layers.%u.experts.%u.w%u.weight", at / 3 / EXPERTS,
 			 at / 3 % EXPERTS, at % 3 + 1);
 		snprintf(full, sizeof full, "%s%s", name, kind[k].suffix);
-		r = declare(t, k ? "optim" : "model", full, k ? name : "", kind[k].role, m, rank, &a,
-			    err);
+		r = declare(t, k ? "optim" : "model", full, k ? name : "", kind[k].role, m, rank,
+			    &a, err);
 	}
 	arena_free(&a);
 	return r ? r : table_seal(t, err);

@@ -157,8 +157,7 @@ static void make_step(const char *root, const struct how *h)
 
 		for (struct dirent *e; (e = readdir(d));)
 			if (!strncmp(e->d_name, ".tmp-", 5)) {
-				const char *from =
-					path_of("%s/%s/%s", root, h->job, e->d_name);
+				const char *from = path_of("%s/%s/%s", root, h->job, e->d_name);
 				const char *to = path_of("%s/kept", top);
 
 				assert_int_equal(rename(from, to), 0);

@@ -83,7 +83,8 @@ static void every_planted_mistake_is_found(void **state)
 
 	(void)state;
 #if defined(__SANITIZE_THREAD__)
-	print_message("SKIP: the rigs that find them have one thread: nothing for this sanitizer\n");
+	print_message(
+		"SKIP: the rigs that find them have one thread: nothing for this sanitizer\n");
 	skip();
 #endif
 	for (int n = 1; n < (int)ARRAY_LEN(mistake); n++) {
