@@ -106,7 +106,7 @@ enum session_state {
 	SESSION_NEW,
 	SESSION_WAITING,
 	SESSION_ATTACHED,
-	SESSION_CONTROL, /* of no rank: control.c */
+	SESSION_CONTROL, /* of no rank: commands.c */
 	SESSION_GONE
 };
 /* A DRAIN that is not answered yet. */

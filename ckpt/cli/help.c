@@ -117,8 +117,12 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 {
 	fprintf(c->out, "%sckptctl %s%s - %s\n\n", screen_style(&c->out_screen, STYLE_STRONG),
 		verb->name, screen_plain(&c->out_screen, STYLE_STRONG), verb->help);
-	for (const char *const *s = verb->synopsis; *s; s++)
-		fprintf(c->out, "  ckptctl %s%s%s\n", verb->name, **s ? " " : "", *s);
+	for (const char *const *s = verb->synopsis; *s; s++) {
+		uint32_t columns =
+			(uint32_t)fprintf(c->out, "  ckptctl %s%s", verb->name, **s ? " " : "");
+
+		screen_wrap(c->out, *s, WIDTH, columns, columns);
+	}
 	head(c, "EXAMPLES");
 	examples(c, verb->example);
 	head(c, "WHAT IT DOES");

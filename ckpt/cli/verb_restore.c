@@ -505,7 +505,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_restore = {
 	.name = "restore",
-	.help = "write a checkpoint as safetensors files, one per rank of a mesh",
+	.help = "write safetensors files, one per rank of a mesh",
 	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--layout=FILE] "
 					   "[--mem-limit=BYTES]",
 					   NULL },

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_cli_made.h - for the tests of ckptctl's verbs: a checkpoint of one rank with tensors that the
- * test makes up, values included. Include it behind test_cli_rig.h.
+ * test makes up, values included..
  */
 #ifndef CKPT_TEST_CLI_MADE_H
 #define CKPT_TEST_CLI_MADE_H
+#include "tests/unit/test_cli_rig.h"
 
 struct made {
 	const char *component, *name;

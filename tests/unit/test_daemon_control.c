@@ -12,7 +12,7 @@
 #include "tests/lib/rank.c"
 
 #include "tests/lib/host.c"
-#include "tests/lib/control.h"
+#include "tests/lib/asker.h"
 #include "ckpt/client/shared.h"
 #include <inttypes.h>
 #include <stdatomic.h>

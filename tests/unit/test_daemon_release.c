@@ -47,7 +47,7 @@ static int seen_munmap(void *p, size_t bytes)
 #include "tests/lib/rank.c"
 
 #include "tests/lib/host.c"
-#include "tests/lib/control.h"
+#include "tests/lib/asker.h"
 
 static void seen_begin(pthread_t watched)
 {

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - a control connection for tests of the daemon: connect, ask, read the report. Include it
+ * asker.h - a control connection for tests of the daemon: connect, ask, read the report. Include it
  * after rank.c and host.c. What must hold and does not ends the program.
  */
-#ifndef TESTS_CONTROL_H
-#define TESTS_CONTROL_H
+#ifndef TESTS_ASKER_H
+#define TESTS_ASKER_H
 #include "ckpt/base/util.h"
 #include "ckpt/client/wire.h"
+#include "tests/lib/rank.h"
 #include <poll.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 struct asker {
