@@ -53,6 +53,7 @@ static const char *kind_name(uint32_t kind)
 		[CONTAINER_PART] = "part",
 		[CONTAINER_MANIFEST] = "manifest",
 		[CONTAINER_DECLARATION] = "declaration",
+		[CONTAINER_JOURNAL] = "journal",
 	};
 
 	return kind && kind < ARRAY_LEN(name) ? name[kind] : "file of unknown kind";
@@ -63,7 +64,7 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 	struct ck_head *h = ret_head;
 	struct hash128 self;
 
-	assert(info->kind >= CONTAINER_PART && info->kind <= CONTAINER_DECLARATION);
+	assert(info->kind >= CONTAINER_PART && info->kind <= CONTAINER_JOURNAL);
 	*h = (struct ck_head){
 		.magic = CONTAINER_HEAD_MAGIC,
 		.major = le16_of(CONTAINER_MAJOR),
@@ -125,7 +126,7 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 	if (!is_zero(h->zero, sizeof h->zero))
 		return ckpt_error(err, -EBADMSG,
 				  "header at offset 0: its unused bytes are not zero");
-	if (kind < CONTAINER_PART || kind > CONTAINER_DECLARATION)
+	if (kind < CONTAINER_PART || kind > CONTAINER_JOURNAL)
 		return ckpt_error(err, -EBADMSG,
 				  "header at offset 0: file kind %" PRIu32 " is unknown", kind);
 	if (want_kind && kind != want_kind)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * container.h - the envelope of every file that ckptd writes: part files, MANIFEST, and the
- * declarations that a client hands to the daemon. This header is its specification.
+ * container.h - the envelope of every file that ckptd writes: part files, MANIFEST, the declarations
+ * that a client hands to the daemon, journals. This header is its specification.
  *
  *	header, 4096 bytes | data | sections | trailer, the last 4096 bytes of the file
  *
@@ -37,7 +37,12 @@
 #define CONTAINER_HEAD_MAGIC "\211CKPTD\r\n"
 #define CONTAINER_TAIL_MAGIC "\211CKPTE\r\n"
 
-enum container_kind { CONTAINER_PART = 1, CONTAINER_MANIFEST, CONTAINER_DECLARATION };
+enum container_kind {
+	CONTAINER_PART = 1,
+	CONTAINER_MANIFEST,
+	CONTAINER_DECLARATION,
+	CONTAINER_JOURNAL, /* of a conversion under way */
+};
 
 struct ck_head {
 	uint8_t magic[8];

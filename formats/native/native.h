@@ -72,7 +72,9 @@ struct native_info {
  * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a
  * sealed table with one place and one piece per tensor of which the rank owns something
  * (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs
- * that are not per rank by rank 0). SINKs, and blobs that another rank owns, are left out.
+ * that are not per rank by rank 0). SINKs, and blobs that another rank owns, are left out. A per-rank
+ * blob of a rank that the first mesh is too small for, as a checkpoint converted to fewer ranks has
+ * them, belongs to that rank's number modulo the mesh's size.
  * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
  * inside; big pieces on chunk bounds, small ones packed. The place's name is "rank R" and its size
  * the end of the last piece. Where the rank's pieces do not cover its share: -EINVAL, every tensor
@@ -80,6 +82,10 @@ struct native_info {
  */
 int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
+
+/* The numbers of all tensors in that order, which is the same for all ranks that declare the same:
+ * ret_tensor[decl->ntensor]. -ENOMEM. */
+int native_raw_order(const struct table *decl, uint32_t *ret_tensor);
 
 /*
  * Where the raw space of a part table lies in its file: one entry per raw MiB with off, stored_len,

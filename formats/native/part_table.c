@@ -71,6 +71,18 @@ static void order_make(const struct table *decl, struct order *order)
 	qsort(order, decl->ntensor, sizeof *order, by_group);
 }
 
+int native_raw_order(const struct table *decl, uint32_t *ret_tensor)
+{
+	cleanup_free struct order *order = calloc((size_t)decl->ntensor + 1, sizeof *order);
+
+	if (!order)
+		return -ENOMEM;
+	order_make(decl, order);
+	for (uint32_t i = 0; i < decl->ntensor; i++)
+		ret_tensor[i] = order[i].tensor;
+	return 0;
+}
+
 /* Where the rank sits in a mesh; NULL: nowhere. */
 static const uint32_t *coord_of(struct build *b, uint32_t mesh)
 {
@@ -87,7 +99,11 @@ static const uint32_t *coord_of(struct build *b, uint32_t mesh)
  */
 static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
 {
-	return x->rank == TABLE_NONE ? b->rank == 0 : x->rank == b->rank;
+	uint32_t world = b->decl->nmesh ? b->decl->mesh[0].nrank : 0;
+
+	if (x->rank == TABLE_NONE)
+		return b->rank == 0;
+	return x->rank == b->rank || (world && x->rank >= world && x->rank % world == b->rank);
 }
 
 /* All of a tensor that no layout describes, or nothing of it. */

@@ -314,7 +314,7 @@ static void unused_bytes_of_the_blocks_must_be_zero(void **state)
 
 static void a_header_of_unknown_kind_is_refused(void **state)
 {
-	static const uint32_t kind[] = { 0, 4, UINT32_MAX };
+	static const uint32_t kind[] = { 0, 5, UINT32_MAX };
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct ckpt_err e;
 

@@ -1,0 +1,779 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conversion.c - see conversion.h. Called by ckptctl convert. Invariant: what the journal tells was
+ * synced before, and nothing else of an earlier run is ever believed; the destination appears by one
+ * rename of a directory whose every file and name is durable.
+ */
+#include "ckpt/cli/conversion.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/conversion_dir.h"
+#include "ckpt/cli/conversion_journal.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/store/store.h"
+#include "ckpt/table/codec.h"
+#include "ckpt/table/target.h"
+#include <stdio.h>
+#include <sys/statvfs.h>
+
+#define TOOL "ckptctl " CKPT_VERSION
+#define BATCH_MAX 512u	 /* parts that are open at once */
+#define BUFFERS_SHARE 4u /* of the memory, the share for the parts' buffers */
+#define SYNC_SHARE 20u	 /* a journal takes at most this part of the time */
+#define SPACE_SPARE MIB	 /* of directory entries, the journal and the like */
+#define JOURNAL_BYTES_MAX GIB
+#define MESH_BYTES 512
+
+struct conversion {
+	struct conversion_opts o;
+	struct conversion_facts facts;
+	struct partial dir;
+	struct native_info info;
+	struct journal j;
+	char mesh[MESH_BYTES];
+	struct table *table;	  /* [world] of the parts */
+	struct native_part *part; /* [world] */
+	struct journal read;	  /* an earlier run's */
+	void *read_bytes;
+	uint32_t *raw_number; /* [tensors of target] in the order of the raw spaces */
+	bool locked;	      /* dir is ours to remove */
+	bool whole;	      /* only the rename is left */
+	bool write_failed;
+	uint64_t saved_ns, save_took_ns;
+	uint64_t saved_bytes; /* that the newest journal on the disk tells of */
+
+	/* The batch that is open. */
+	uint32_t first, n;
+	struct table all; /* its raw spaces, tensors in their order */
+	struct part_io *io;
+	struct part_writer **writer; /* [n] */
+	int *fd;		     /* [n] */
+	struct ckpt_err *err;
+};
+
+const struct conversion_facts *conversion_facts(const struct conversion *c)
+{
+	return &c->facts;
+}
+
+/* --- the parts --- */
+
+static uint32_t batch_size(const struct conversion *c)
+{
+	uint64_t buffers = c->o.mem_limit / BUFFERS_SHARE / PART_BUFFER;
+
+	buffers = MIN(buffers - MOVE_DEPTH, (uint64_t)BATCH_MAX);
+	return (uint32_t)MIN(buffers, (uint64_t)c->facts.world);
+}
+
+static int part_tables_make(struct conversion *c, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < c->facts.world; i++) {
+		struct table holds;
+		int rc = target_rank(c->o.target, i, &holds, err);
+
+		if (rc)
+			return rc;
+		rc = native_part_table(&holds, i, &c->table[i], NULL, err);
+		table_free(&holds);
+		if (rc)
+			return rc;
+		for (uint32_t k = 0; k < c->table[i].npiece; k++)
+			c->facts.bytes += c->table[i].piece[k].len;
+	}
+	return 0;
+}
+
+/* What is made, as 16 bytes. */
+static int identity_make(struct conversion *c, struct ckpt_err *err)
+{
+	struct codec_section section[CODEC_SECTIONS_MAX];
+	struct hash128 hash[CODEC_SECTIONS_MAX + 2], all;
+	struct arena a = { 0 };
+	uint32_t n;
+	int rc = codec_encode(c->o.target, false, &a, section, &n, err);
+
+	for (uint32_t i = 0; !rc && i < n; i++)
+		hash[i] = hash128(section[i].bytes, section[i].len);
+	arena_free(&a);
+	if (rc)
+		return rc;
+	hash[n++] = hash128(c->o.src->id, strlen(c->o.src->id));
+	hash[n++] = hash128(TOOL, sizeof TOOL);
+	all = hash128(hash, n * sizeof *hash);
+	memcpy(c->info.uuid, all.b, sizeof c->info.uuid);
+	return 0;
+}
+
+static void part_names_make(struct conversion *c)
+{
+	const uint8_t *u = c->info.uuid;
+
+	for (uint32_t i = 0; i < c->facts.world; i++) {
+		c->part[i].rank = i;
+		c->part[i].table = &c->table[i];
+		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-000.part",
+			 i, u[0], u[1], u[2], u[3]);
+	}
+}
+
+static int no_memory(struct ckpt_err *err)
+{
+	return ckpt_error(err, -ENOMEM, "out of memory for a conversion");
+}
+
+static int prepare(struct conversion *c, struct ckpt_err *err)
+{
+	const struct checkpoint *src = c->o.src;
+	uint32_t world = target_world(c->o.target);
+	char need[HUMAN_BYTES];
+	int rc;
+
+	if (c->o.mem_limit < CONVERSION_MEM_MIN)
+		return ckpt_error(err, -EINVAL, "%s of memory are too few: at least %u MiB",
+				  human_bytes(c->o.mem_limit, need), CONVERSION_MEM_MIN >> 20);
+	c->facts.world = world;
+	c->facts.batch = batch_size(c);
+	c->table = calloc(world, sizeof *c->table);
+	c->part = calloc(world, sizeof *c->part);
+	c->j.part = calloc(world, sizeof *c->j.part);
+	c->raw_number = calloc((size_t)src->table.ntensor + 1, sizeof *c->raw_number);
+	if (!c->table || !c->part || !c->j.part || !c->raw_number)
+		return no_memory(err);
+	c->info = (struct native_info){ .job = src->job,
+					.step = src->step,
+					.generation = src->generation,
+					.wall_ns = src->wall_ns,
+					.world = world };
+	mesh_print(c->o.target->mesh, c->mesh, sizeof c->mesh);
+	rc = identity_make(c, err);
+	if (!rc)
+		rc = part_tables_make(c, err);
+	if (rc)
+		return rc;
+	part_names_make(c);
+	c->j.step = src->step;
+	c->j.mem_limit = c->o.mem_limit;
+	c->j.world = world;
+	c->j.source = src->id;
+	c->j.tool = TOOL;
+	c->j.mesh = c->mesh;
+	memcpy(c->j.uuid, c->info.uuid, sizeof c->j.uuid);
+	return native_raw_order(c->o.target, c->raw_number) ? no_memory(err) : 0;
+}
+
+/* --- the journal --- */
+
+static int journal_put(struct conversion *c, struct ckpt_err *err)
+{
+	cleanup_free void *bytes = NULL;
+	char name[16];
+	uint64_t len;
+	int rc;
+
+	c->j.seq++;
+	partial_journal_name(c->j.seq, name);
+	rc = journal_encode(&c->j, c->table, &bytes, &len, err);
+	if (!rc)
+		rc = partial_put(&c->dir, name, bytes, len, err);
+	if (!rc)
+		c->saved_bytes = c->j.bytes;
+	return rc;
+}
+
+/* All open parts as they are now, synced, and then the journal that tells it. */
+static int save(struct conversion *c, struct ckpt_err *err)
+{
+	const struct io_ops *ops = c->o.ops;
+	uint64_t begin = now_ns();
+	int rc = 0;
+
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		struct journal_part *p = &c->j.part[c->first + i];
+
+		p->state = JOURNAL_OPEN;
+		rc = part_writer_save(c->writer[i], &p->at, err);
+		c->write_failed |= rc < 0;
+	}
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		rc = ops->sync(ops->ctx, c->fd[i]);
+		c->write_failed |= rc < 0;
+		if (rc)
+			ckpt_error_errno(err, -rc, "%s/%s cannot be synced to the disk",
+					 c->dir.path, c->part[c->first + i].name);
+	}
+	if (!rc)
+		rc = journal_put(c, err);
+	c->saved_ns = now_ns();
+	c->save_took_ns = c->saved_ns - begin;
+	return rc;
+}
+
+/* The newest journal that is whole. 1, 0 none. Another conversion's: -EINVAL. */
+static int journal_find(struct conversion *c, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < PARTIAL_JOURNALS; i++) {
+		cleanup_free void *bytes = NULL;
+		struct journal j;
+		char name[16];
+		uint64_t len;
+		int rc;
+
+		partial_journal_name(i, name);
+		rc = partial_get(&c->dir, name, JOURNAL_BYTES_MAX, &bytes, &len, err);
+		if (rc == -ENOENT)
+			continue;
+		if (rc)
+			return rc;
+		rc = journal_decode(bytes, len, &j, NULL);
+		if (rc == -ENOMEM)
+			return no_memory(err);
+		if (rc)
+			continue;
+		if (c->read_bytes && j.seq < c->read.seq) {
+			journal_free(&j);
+			continue;
+		}
+		journal_free(&c->read);
+		free(c->read_bytes);
+		c->read = j;
+		c->read_bytes = TAKE(bytes);
+	}
+	return c->read_bytes != NULL;
+}
+
+static int journal_check(struct conversion *c, struct ckpt_err *err)
+{
+	struct ckpt_errlist l = { .code = -EINVAL };
+	const struct journal *j = &c->read;
+	char was[HUMAN_BYTES], is[HUMAN_BYTES];
+	int rc;
+
+	if (strcmp(j->source, c->j.source))
+		ckpt_errlist_add(&l, "of another checkpoint: id %s, not %s", j->source,
+				 c->j.source);
+	if (strcmp(j->mesh, c->j.mesh))
+		ckpt_errlist_add(&l, "onto the mesh %s, not %s", j->mesh, c->j.mesh);
+	if (strcmp(j->tool, c->j.tool))
+		ckpt_errlist_add(&l, "by %s, not %s", j->tool, c->j.tool);
+	if (!l.n && (memcmp(j->uuid, c->j.uuid, sizeof j->uuid) || j->world != c->j.world))
+		ckpt_errlist_add(&l, "with other placements (--layout)");
+	if (!l.n && j->mem_limit > c->j.mem_limit)
+		ckpt_errlist_add(&l, "with --mem-limit %s, and this run has %s: give as much",
+				 human_bytes(j->mem_limit, was), human_bytes(c->j.mem_limit, is));
+	rc = ckpt_errlist_end(&l, err,
+			      "%s holds another conversion, begun and not finished; run that one "
+			      "again, or remove the directory. It is",
+			      c->dir.path);
+	ckpt_errlist_free(&l);
+	return rc;
+}
+
+/* Do the files of the parts that are done still look so? */
+static int parts_check(struct conversion *c, struct ckpt_err *err)
+{
+	const struct io_ops *ops = c->o.ops;
+
+	for (uint32_t i = 0; i < c->facts.world; i++) {
+		const struct journal_part *p = &c->read.part[i];
+		uint64_t bytes = 0;
+		int fd, rc;
+
+		if (p->state == JOURNAL_NONE)
+			continue;
+		fd = partial_part_open(&c->dir, c->part[i].name, false, err);
+		if (fd < 0)
+			return fd;
+		rc = ops->size(ops->ctx, fd, &bytes);
+		(void)ops->close(ops->ctx, fd);
+		if (rc)
+			return ckpt_error_errno(err, -rc, "%s/%s cannot be looked at", c->dir.path,
+						c->part[i].name);
+		if (p->state == JOURNAL_DONE && bytes != p->file_bytes)
+			return ckpt_error(err, -EBADMSG, "%s/%s has changed", c->dir.path,
+					  c->part[i].name);
+	}
+	return 0;
+}
+
+/* 1 it is taken up, 0 there is nothing in it. */
+static int journal_take(struct conversion *c, struct ckpt_err *err)
+{
+	struct journal *r = &c->read;
+	int rc = journal_check(c, err);
+
+	if (rc)
+		return rc;
+	c->j.seq = r->seq;
+	if (!r->bytes)
+		return 0;
+	rc = parts_check(c, NULL);
+	if (!rc)
+		rc = journal_prints(r, c->table, NULL);
+	/* Somebody was at it. Nothing is lost but the time that it took. */
+	if (rc == -ENOENT || rc == -EBADMSG)
+		return 0;
+	if (rc)
+		return ckpt_error_errno(err, -rc, "what is in %s cannot be read", c->dir.path);
+	c->j.mem_limit = r->mem_limit;
+	c->o.mem_limit = r->mem_limit;
+	c->facts.batch = batch_size(c);
+	c->j.first = r->first;
+	c->j.windows = r->windows;
+	c->j.bytes = c->facts.before = c->saved_bytes = r->bytes;
+	memcpy(c->j.part, r->part, c->facts.world * sizeof *c->j.part);
+	for (uint32_t i = 0; i < c->facts.world; i++) {
+		c->part[i].file_bytes = r->part[i].file_bytes;
+		c->part[i].raw_bytes = c->table[i].place[0].bytes;
+		c->part[i].root = r->part[i].root;
+	}
+	return 1;
+}
+
+/* --- what an earlier run has left --- */
+
+/* Does what is collected open, and hold what the source holds? Nothing but the checkpoint may be in
+ * the directory. */
+static int whole_check(struct conversion *c, struct ckpt_err *err)
+{
+	const struct table *t = &c->o.src->table;
+	struct checkpoint *k = NULL;
+	struct source_dir dir;
+	int rc = store_source_dir(c->o.ops, c->dir.fd, &dir);
+
+	if (rc)
+		return ckpt_error_errno(err, -rc, "%s cannot be read", c->dir.path);
+	rc = format_native.open(&dir, &k, NULL, NULL, err);
+	store_source_dir_close(&dir);
+	if (rc)
+		return rc;
+	if (k->world != c->facts.world || k->table.ntensor != t->ntensor)
+		rc = -EBADMSG;
+	for (uint32_t i = 0; i < t->ntensor && !rc; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		uint32_t at = table_find(&k->table, x->component, x->name, x->rank);
+
+		if (at == TABLE_NONE || k->table.tensor[at].fp != x->fp)
+			rc = -EBADMSG;
+	}
+	c->facts.nprint = t->ntensor;
+	c->facts.stored_bytes = k->stored_bytes;
+	snprintf(c->facts.id, sizeof c->facts.id, "%.32s", k->id);
+	checkpoint_free(k);
+	return rc ? ckpt_error(err, rc, "%s does not hold what the source holds", c->dir.path) : 0;
+}
+
+/* Without a journal: is it complete, and this conversion's? 1, 0. */
+static int is_whole(struct conversion *c, struct ckpt_err *err)
+{
+	struct container_info info;
+	cleanup_free void *bytes = NULL;
+	uint64_t len;
+	int rc = partial_get(&c->dir, NATIVE_MANIFEST, NATIVE_META_BYTES_MAX, &bytes, &len, err);
+
+	if (rc == -ENOENT)
+		return 0;
+	if (rc)
+		return rc;
+	if (len < 2 * CONTAINER_BLOCK ||
+	    container_head_check(bytes, CONTAINER_MANIFEST, &info, NULL))
+		return 0;
+	if (memcmp(info.uuid, c->info.uuid, sizeof info.uuid) != 0)
+		return ckpt_error(
+			err, -EINVAL,
+			"%s holds another conversion, complete but for its name; run that "
+			"one again, or remove the directory",
+			c->dir.path);
+	rc = whole_check(c, err);
+	return rc == -EBADMSG || rc == -EPROTO ? 0 : rc ? rc : 1;
+}
+
+static int space_check(struct conversion *c, struct ckpt_err *err)
+{
+	char need[HUMAN_BYTES], room[HUMAN_BYTES];
+	uint64_t bytes = SPACE_SPARE, avail;
+	struct statvfs fs;
+
+	for (uint32_t i = 0; i < c->facts.world; i++)
+		bytes += move_part_bytes_max(&c->table[i]);
+	/* Where it cannot be asked, the files find out. */
+	if (fstatvfs(c->dir.fd, &fs) || ckpt_mul(fs.f_bavail, fs.f_frsize, &avail) ||
+	    bytes <= avail)
+		return 0;
+	return ckpt_error(err, -ENOSPC,
+			  "the destination takes up to %s, and %s are free there: nothing was "
+			  "written",
+			  human_bytes(bytes, need), human_bytes(avail, room));
+}
+
+/* Every part gets its file and its room. */
+static int parts_create(struct conversion *c, struct ckpt_err *err)
+{
+	const struct io_ops *ops = c->o.ops;
+
+	for (uint32_t i = 0; i < c->facts.world; i++) {
+		uint64_t most = move_part_bytes_max(&c->table[i]);
+		int fd = partial_part_open(&c->dir, c->part[i].name, true, err), rc;
+
+		if (fd < 0)
+			return fd;
+		rc = ops->fallocate(ops->ctx, fd, most);
+		(void)ops->close(ops->ctx, fd);
+		if (rc && rc != -EOPNOTSUPP)
+			return ckpt_error_errno(err, -rc, "%s/%s cannot have %llu bytes",
+						c->dir.path, c->part[i].name,
+						(unsigned long long)most);
+	}
+	return partial_sync(&c->dir, err);
+}
+
+static int begin_anew(struct conversion *c, struct ckpt_err *err)
+{
+	int rc = partial_clear(&c->dir, err);
+
+	if (!rc)
+		rc = space_check(c, err);
+	if (!rc)
+		rc = journal_put(c, err);
+	return rc ? rc : parts_create(c, err);
+}
+
+static int take_up(struct conversion *c, struct ckpt_err *err)
+{
+	int rc = journal_find(c, err);
+
+	if (rc > 0) {
+		rc = journal_take(c, err);
+		c->facts.resumed = rc > 0;
+		if (rc > 0)
+			return partial_drop(&c->dir, NATIVE_MANIFEST, err);
+	} else if (!rc) {
+		rc = is_whole(c, err);
+		c->whole = c->facts.resumed = rc > 0;
+		if (c->whole)
+			c->facts.before = c->facts.bytes;
+	}
+	if (rc)
+		return MIN(rc, 0);
+	c->locked = true; /* nothing of worth is in it */
+	c->facts.restarted = !c->dir.made;
+	return begin_anew(c, err);
+}
+
+int conversion_open(const struct conversion_opts *opts, struct conversion **ret,
+		    struct ckpt_err *err)
+{
+	struct conversion *c = calloc(1, sizeof *c);
+	int rc;
+
+	*ret = NULL;
+	if (!c)
+		return no_memory(err);
+	c->o = *opts;
+	c->dir.fd = c->dir.parent_fd = -1;
+	rc = prepare(c, err);
+	if (!rc)
+		rc = partial_open(opts->ops, opts->dst, opts->src_fd, &c->dir, err);
+	if (!rc)
+		rc = take_up(c, err);
+	if (rc < 0) {
+		if (c->locked || c->dir.made)
+			partial_remove(&c->dir);
+		conversion_close(c);
+		return rc;
+	}
+	c->locked = true;
+	c->facts.partial = c->dir.path;
+	*ret = c;
+	return 0;
+}
+
+void conversion_close(struct conversion *c)
+{
+	if (!c)
+		return;
+	partial_close(&c->dir);
+	for (uint32_t i = 0; c->table && i < c->facts.world; i++)
+		table_free(&c->table[i]);
+	free(c->table);
+	free(c->part);
+	free(c->j.part);
+	free(c->raw_number);
+	journal_free(&c->read);
+	free(c->read_bytes);
+	free(c);
+}
+
+/* --- a batch --- */
+
+/* The raw spaces of the batch as one table: tensors in the order of the raw spaces, so that the
+ * bytes of each part come in theirs. */
+static int batch_table(struct conversion *c, struct ckpt_err *err)
+{
+	const struct table *t = c->o.target;
+	struct table *all = &c->all;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < t->ntensor && !rc; i++) {
+		struct table_tensor x = t->tensor[c->raw_number[i]];
+
+		x.layout = TABLE_NONE;
+		rc = table_add_tensor(all, &x, NULL, err);
+	}
+	for (uint32_t i = 0; i < c->n && !rc; i++)
+		rc = table_add_place(all, &c->table[c->first + i].place[0], NULL, err);
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		const struct table *from = &c->table[c->first + i];
+
+		for (uint32_t k = 0; k < from->npiece && !rc; k++) {
+			struct table_piece p = from->piece[k];
+			const struct table_tensor *x = &from->tensor[p.tensor];
+
+			p.tensor = table_find(all, x->component, x->name, x->rank);
+			p.place = i;
+			rc = table_put_piece(all, &p, err);
+		}
+	}
+	return rc ? rc : table_seal(all, err);
+}
+
+static int batch_open(struct conversion *c, struct ckpt_err *err)
+{
+	int rc;
+
+	c->first = c->j.first;
+	c->n = MIN(c->facts.batch, c->facts.world - c->first);
+	c->writer = calloc(c->n, sizeof *c->writer);
+	c->fd = calloc(c->n, sizeof *c->fd);
+	if (!c->writer || !c->fd)
+		return no_memory(err);
+	for (uint32_t i = 0; i < c->n; i++)
+		c->fd[i] = -1;
+	rc = batch_table(c, err);
+	if (!rc)
+		rc = part_io_open(c->o.ops, c->o.engine, c->facts.batch + MOVE_DEPTH, NULL, NULL,
+				  &c->io, err);
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		uint32_t r = c->first + i;
+		const struct journal_part *p = &c->j.part[r];
+
+		rc = partial_part_open(&c->dir, c->part[r].name, true, err);
+		if (rc < 0)
+			break;
+		c->fd[i] = rc;
+		rc = part_writer_open(c->io, c->fd[i], &c->table[r], &c->info, r,
+				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
+		if (rc == -EBADMSG)
+			rc = ckpt_error(err, -EIO,
+					"%s/%s is not what an earlier run had synced: remove %s "
+					"and run it again",
+					c->dir.path, c->part[r].name, c->dir.path);
+		c->write_failed |= rc < 0;
+	}
+	return rc < 0 ? rc : 0;
+}
+
+static int batch_close(struct conversion *c, int rc, struct ckpt_err *err)
+{
+	const struct io_ops *ops = c->o.ops;
+
+	for (uint32_t i = 0; i < c->n; i++) {
+		int closed;
+
+		if (c->writer)
+			part_writer_close(c->writer[i]);
+		if (!c->fd || c->fd[i] < 0)
+			continue;
+		closed = ops->close(ops->ctx, c->fd[i]);
+		if (closed && !rc) {
+			c->write_failed = true;
+			rc = ckpt_error_errno(err, -closed, "%s/%s cannot be closed", c->dir.path,
+					      c->part[c->first + i].name);
+		}
+	}
+	part_io_close(TAKE(c->io));
+	table_free(&c->all);
+	free(TAKE(c->writer));
+	free(TAKE(c->fd));
+	c->n = 0;
+	return rc;
+}
+
+static int on_window(void *arg, const struct window *w, const uint8_t *buf)
+{
+	struct conversion *c = arg;
+	uint64_t bytes = 0, since;
+	int rc = 0, drained;
+
+	for (uint32_t i = 0; i < w->ncut && !rc; i++) {
+		const struct window_cut *x = &w->cut[i];
+
+		rc = part_write(c->writer[x->place], x->dst_off, buf + x->buf_off, x->len, c->err);
+		bytes += x->len;
+	}
+	drained = part_io_drain(c->io, rc ? NULL : c->err);
+	rc = rc ? rc : drained;
+	c->write_failed |= rc < 0;
+	if (rc)
+		return rc;
+	c->j.windows++;
+	c->j.bytes += bytes;
+	since = elapsed_ns(c->saved_ns, now_ns());
+	if (since < c->o.journal_ns || since < SYNC_SHARE * c->save_took_ns)
+		return 0;
+	return save(c, c->err);
+}
+
+/* The last bytes of every part of the batch. */
+static int batch_finish(struct conversion *c, struct ckpt_err *err)
+{
+	const struct io_ops *ops = c->o.ops;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		struct native_part *p = &c->part[c->first + i];
+
+		rc = part_writer_finish(c->writer[i], p, err);
+		if (rc)
+			break;
+		rc = ops->truncate(ops->ctx, c->fd[i], p->file_bytes);
+		if (!rc)
+			rc = ops->sync(ops->ctx, c->fd[i]);
+		if (rc)
+			ckpt_error_errno(err, -rc, "%s/%s cannot be cut to its length and synced",
+					 c->dir.path, p->name);
+	}
+	c->write_failed |= rc < 0;
+	for (uint32_t i = 0; i < c->n && !rc; i++) {
+		const struct native_part *p = &c->part[c->first + i];
+
+		c->j.part[c->first + i] = (struct journal_part){ .state = JOURNAL_DONE,
+								 .file_bytes = p->file_bytes,
+								 .root = p->root };
+	}
+	return rc;
+}
+
+static int batch_run(struct conversion *c, const struct move_files *from, move_tick_fn *tick,
+		     void *arg, struct ckpt_err *err)
+{
+	uint64_t buffers = (uint64_t)(c->facts.batch + MOVE_DEPTH) * PART_BUFFER;
+	struct ckpt_err save_err;
+	uint32_t next;
+	int rc = batch_open(c, err);
+
+	c->err = err;
+	c->saved_ns = now_ns();
+	if (!rc)
+		rc = move_windows(from, &c->all, c->o.mem_limit - buffers, c->j.windows, on_window,
+				  c, tick, arg, err);
+	if (rc == -ECANCELED && save(c, &save_err)) {
+		rc = save_err.code;
+		if (err)
+			*err = save_err;
+	}
+	if (!rc)
+		rc = batch_finish(c, err);
+	next = c->first + c->n;
+	rc = batch_close(c, rc, err);
+	if (rc)
+		return rc;
+	c->j.first = next;
+	c->j.windows = 0;
+	return journal_put(c, err);
+}
+
+/* --- the end --- */
+
+static void id_decode(const char *hex, uint8_t ret[16])
+{
+	for (uint32_t i = 0; i < 16 && hex[0] && hex[1]; i++, hex += 2) {
+		unsigned byte = 0;
+
+		(void)sscanf(hex, "%2x", &byte);
+		ret[i] = (uint8_t)byte;
+	}
+}
+
+static int manifest_put(struct conversion *c, struct ckpt_err *err)
+{
+	const struct checkpoint *src = c->o.src;
+	cleanup_free struct ckpt_note *note = calloc((size_t)src->nnote + 1, sizeof *note);
+	struct native_lineage line = { .seq = src->seq,
+				       .parent_step = src->parent_step,
+				       .tool = TOOL,
+				       .nnote = src->nnote,
+				       .note = note };
+	cleanup_free void *bytes = NULL;
+	uint8_t id[16];
+	uint64_t len;
+	int rc;
+
+	if (!note)
+		return no_memory(err);
+	for (uint32_t i = 0; i < src->nnote; i++)
+		note[i] =
+			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
+	id_decode(src->parent_id, line.parent_id);
+	rc = native_manifest(&c->info, c->part, c->facts.world, &line, &bytes, &len, id, err);
+	return rc ? rc : partial_put(&c->dir, NATIVE_MANIFEST, bytes, len, err);
+}
+
+/* MANIFEST is there and synced: the journals go, so that nothing but the checkpoint is left. */
+static int publish(struct conversion *c, struct ckpt_err *err)
+{
+	char name[16];
+	int rc = 0;
+
+	for (uint32_t i = 0; i < PARTIAL_JOURNALS && !rc; i++) {
+		partial_journal_name(i, name);
+		rc = partial_drop(&c->dir, name, err);
+	}
+	if (!rc)
+		rc = partial_sync(&c->dir, err);
+	if (!rc)
+		rc = whole_check(c, err);
+	c->whole = !rc;
+	return rc ? rc : partial_publish(&c->dir, err);
+}
+
+static int run(struct conversion *c, move_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	struct move_files from;
+	int rc;
+
+	if (!c->whole) {
+		rc = move_open(c->o.ops, c->o.src_fd, c->o.src, true, c->o.engine, &from, err);
+		if (rc)
+			return rc;
+		while (!rc && c->j.first < c->facts.world)
+			rc = batch_run(c, &from, tick, arg, err);
+		move_close(&from);
+		if (!rc)
+			rc = manifest_put(c, err);
+		if (rc)
+			return rc;
+	}
+	return publish(c, err);
+}
+
+/* After these another run finds the same parts as good as they are. */
+static bool worth_keeping(const struct conversion *c, int rc)
+{
+	if (!c->saved_bytes && !c->whole)
+		return false;
+	if (c->whole || rc == -ECANCELED || rc == -ENOSPC || rc == -EDQUOT || rc == -ENOMEM)
+		return true;
+	return !c->write_failed && rc != -EBADMSG && rc != -EPROTO;
+}
+
+int conversion_run(struct conversion *c, move_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	int rc = run(c, tick, arg, err);
+
+	if (!rc)
+		return 0;
+	c->facts.kept = worth_keeping(c, rc);
+	if (!c->facts.kept)
+		partial_remove(&c->dir);
+	return rc;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conversion_dir.c - see conversion_dir.h. Called by conversion.c. Invariant: only names of our own
+ * kinds are ever removed, and only under the lock.
+ */
+#include "ckpt/cli/conversion_dir.h"
+#include "ckpt/base/util.h"
+#include "formats/native/native.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#define SUFFIX ".ckptctl-partial"
+#define PARENTS_MAX 4096u /* as deep as a path can be */
+#define RACES_MAX 16	  /* other runs that finish between our open and our lock */
+
+void partial_journal_name(uint64_t seq, char ret[16])
+{
+	snprintf(ret, 16, "journal-%u", (unsigned)(seq % PARTIAL_JOURNALS));
+}
+
+static bool is_ours(const char *name)
+{
+	size_t n = strlen(name);
+	char journal[16];
+
+	for (uint32_t i = 0; i < PARTIAL_JOURNALS; i++) {
+		partial_journal_name(i, journal);
+		if (!strcmp(name, journal))
+			return true;
+	}
+	return !strcmp(name, NATIVE_MANIFEST) ||
+	       (name[0] == 'w' && n > 5 && !strcmp(name + n - 5, ".part"));
+}
+
+/* --- finding and locking it --- */
+
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Is fd the directory `top`, or below it? */
+static bool is_inside(int fd, const struct stat *top)
+{
+	cleanup_close int at = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st, last = { 0 };
+
+	for (uint32_t i = 0; at >= 0 && i < PARENTS_MAX && !fstat(at, &st); i++) {
+		int up;
+
+		if (same_inode(&st, top))
+			return true;
+		if (i && same_inode(&st, &last))
+			return false;
+		last = st;
+		up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		util_close(&at);
+		at = up;
+	}
+	return false;
+}
+
+static int path_split(struct partial *p, const char *dst, char parent[PATH_MAX],
+		      struct ckpt_err *err)
+{
+	size_t n = strlen(dst), max = NAME_MAX - sizeof SUFFIX;
+	const char *slash;
+
+	while (n > 1 && dst[n - 1] == '/')
+		n--;
+	if (!n || n >= PATH_MAX - sizeof SUFFIX - 2)
+		return ckpt_error(err, -EINVAL,
+				  n ? "the path of the destination is too long"
+				    : "the destination needs a name");
+	memcpy(parent, dst, n);
+	parent[n] = 0;
+	slash = strrchr(parent, '/');
+	n = strlen(slash ? slash + 1 : parent);
+	if (n > max)
+		return ckpt_error(err, -EINVAL, "%s: its name may have at most %zu bytes", dst,
+				  max);
+	memcpy(p->base, slash ? slash + 1 : parent, n + 1);
+	if (!n || !strcmp(p->base, ".") || !strcmp(p->base, ".."))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s is no name of a new directory: give the one that is to be made", dst);
+	if (!slash)
+		strcpy(parent, ".");
+	else
+		parent[slash == parent ? 1 : slash - parent] = 0;
+	snprintf(p->name, sizeof p->name, ".%s" SUFFIX, p->base);
+	if (!slash)
+		snprintf(p->path, sizeof p->path, "%s", p->name);
+	else
+		snprintf(p->path, sizeof p->path, "%s%s%s", parent, strcmp(parent, "/") ? "/" : "",
+			 p->name);
+	return 0;
+}
+
+static int dst_check(const struct partial *p, const char *dst, const struct stat *src,
+		     struct ckpt_err *err)
+{
+	struct stat st;
+
+	if (fstatat(p->parent_fd, p->base, &st, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT
+			       ? 0
+			       : ckpt_error_errno(err, errno, "%s cannot be looked at", dst);
+	if (same_inode(&st, src))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s is the checkpoint itself: give a path that does not exist yet", dst);
+	return ckpt_error(
+		err, -EINVAL,
+		"%s exists already and is left as it is: give a path that does not exist yet", dst);
+}
+
+/* Open and lock; 1: it was another directory by then, try again. */
+static int lock_try(struct partial *p, struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	struct stat held, named;
+	int rc = ops->mkdir(ops->ctx, p->parent_fd, p->name, 0700);
+
+	if (rc && rc != -EEXIST)
+		return ckpt_error_errno(err, -rc, "%s cannot be made", p->path);
+	p->made = !rc;
+	rc = ops->open(ops->ctx, p->parent_fd, p->name, O_RDONLY | O_DIRECTORY, 0);
+	if (rc == -ENOENT)
+		return 1;
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "%s cannot be opened", p->path);
+	p->fd = rc;
+	if (flock(p->fd, LOCK_EX | LOCK_NB)) {
+		if (errno == EWOULDBLOCK)
+			return ckpt_error(
+				err, -EBUSY,
+				"another ckptctl writes to the same place now (%s is locked)",
+				p->path);
+		return ckpt_error_errno(err, errno, "%s cannot be locked", p->path);
+	}
+	if (!fstat(p->fd, &held) && !fstatat(p->parent_fd, p->name, &named, AT_SYMLINK_NOFOLLOW) &&
+	    same_inode(&held, &named))
+		return 0;
+	(void)ops->close(ops->ctx, TAKE_FD(p->fd));
+	return 1;
+}
+
+static int check_entry(void *arg, const char *name, unsigned char d_type)
+{
+	(void)d_type;
+	if (is_ours(name))
+		return 0;
+	snprintf(arg, NAME_MAX + 1, "%s", name);
+	return 1;
+}
+
+int partial_open(const struct io_ops *ops, const char *dst, int src_fd, struct partial *p,
+		 struct ckpt_err *err)
+{
+	char parent[PATH_MAX], foreign[NAME_MAX + 1];
+	struct stat src;
+	int rc;
+
+	*p = (struct partial){ .ops = ops, .parent_fd = -1, .fd = -1 };
+	rc = path_split(p, dst, parent, err);
+	if (rc)
+		return rc;
+	p->parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (p->parent_fd < 0)
+		return ckpt_error_errno(err, errno, "%s cannot be made in %s", dst, parent);
+	if (fstat(src_fd, &src))
+		return ckpt_error_errno(err, errno, "the source cannot be looked at");
+	if (is_inside(p->parent_fd, &src))
+		return ckpt_error(err, -EINVAL,
+				  "%s lies in the checkpoint itself: nothing is ever added to one",
+				  dst);
+	rc = dst_check(p, dst, &src, err);
+	for (uint32_t i = 0; !rc && p->fd < 0; i++) {
+		rc = lock_try(p, err);
+		if (rc == 1)
+			rc = i < RACES_MAX ? 0
+					   : ckpt_error(err, -EBUSY, "%s comes and goes", p->path);
+	}
+	/* Whoever had the lock before may have finished. */
+	if (!rc)
+		rc = dst_check(p, dst, &src, err);
+	if (rc < 0)
+		return rc;
+	rc = ops->list(ops->ctx, p->fd, check_entry, foreign);
+	if (rc > 0)
+		return ckpt_error(
+			err, -EINVAL,
+			"%s holds %s, which is not of a conversion: look at it, and remove %s",
+			p->path, foreign, p->path);
+	return rc ? ckpt_error_errno(err, -rc, "%s cannot be listed", p->path) : 0;
+}
+
+void partial_close(struct partial *p)
+{
+	if (p->fd >= 0)
+		(void)p->ops->close(p->ops->ctx, TAKE_FD(p->fd));
+	if (p->parent_fd >= 0)
+		(void)close(TAKE_FD(p->parent_fd));
+}
+
+/* --- files in it --- */
+
+static int remove_entry(void *arg, const char *name, unsigned char d_type)
+{
+	struct partial *p = arg;
+	int rc = is_ours(name) ? p->ops->unlink(p->ops->ctx, p->fd, name, false) : 0;
+
+	(void)d_type;
+	return rc == -ENOENT ? 0 : rc;
+}
+
+int partial_clear(struct partial *p, struct ckpt_err *err)
+{
+	int rc = p->ops->list(p->ops->ctx, p->fd, remove_entry, p);
+
+	return rc ? ckpt_error_errno(err, -rc, "%s cannot be emptied", p->path) : 0;
+}
+
+void partial_remove(struct partial *p)
+{
+	if (p->fd < 0 || partial_clear(p, NULL))
+		return;
+	(void)p->ops->unlink(p->ops->ctx, p->parent_fd, p->name, true);
+}
+
+int partial_part_open(struct partial *p, const char *name, bool create, struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	int flags = O_RDWR | (create ? O_CREAT : 0);
+	int fd = ops->open(ops->ctx, p->fd, name, flags | O_DIRECT, 0600);
+
+	if (fd == -EINVAL)
+		fd = ops->open(ops->ctx, p->fd, name, flags, 0600);
+	return fd < 0 ? ckpt_error_errno(err, -fd, "%s/%s cannot be opened", p->path, name) : fd;
+}
+
+int partial_put(struct partial *p, const char *name, const void *bytes, uint64_t len,
+		struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	int rc = ops->unlink(ops->ctx, p->fd, name, false), fd = -1, closed;
+
+	if (!rc || rc == -ENOENT)
+		rc = fd = ops->open(ops->ctx, p->fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	if (fd >= 0) {
+		rc = io_pwrite_all(ops, fd, bytes, len, 0);
+		if (!rc)
+			rc = ops->sync(ops->ctx, fd);
+		closed = ops->close(ops->ctx, fd);
+		rc = rc ? rc : closed;
+	}
+	if (!rc)
+		rc = ops->sync(ops->ctx, p->fd);
+	return rc < 0 ? ckpt_error_errno(err, -rc, "%s/%s cannot be written", p->path, name) : 0;
+}
+
+int partial_get(struct partial *p, const char *name, uint64_t max, void **ret, uint64_t *ret_len,
+		struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	int fd = ops->open(ops->ctx, p->fd, name, O_RDONLY, 0), rc;
+	cleanup_free void *bytes = NULL;
+	uint64_t len = 0;
+
+	if (fd == -ENOENT)
+		return fd;
+	rc = fd < 0 ? fd : ops->size(ops->ctx, fd, &len);
+	if (!rc && len > max)
+		rc = -EFBIG;
+	if (!rc) {
+		bytes = malloc(len + 1);
+		rc = bytes ? io_pread_all(ops, fd, bytes, len, 0) : -ENOMEM;
+	}
+	if (fd >= 0)
+		(void)ops->close(ops->ctx, fd);
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "%s/%s cannot be read", p->path, name);
+	*ret = TAKE(bytes);
+	*ret_len = len;
+	return 0;
+}
+
+int partial_drop(struct partial *p, const char *name, struct ckpt_err *err)
+{
+	int rc = p->ops->unlink(p->ops->ctx, p->fd, name, false);
+
+	return !rc || rc == -ENOENT
+		       ? 0
+		       : ckpt_error_errno(err, -rc, "%s/%s cannot be removed", p->path, name);
+}
+
+int partial_sync(struct partial *p, struct ckpt_err *err)
+{
+	int rc = p->ops->sync(p->ops->ctx, p->fd);
+
+	return rc ? ckpt_error_errno(err, -rc, "%s cannot be synced to the disk", p->path) : 0;
+}
+
+int partial_publish(struct partial *p, struct ckpt_err *err)
+{
+	const struct io_ops *ops = p->ops;
+	int rc = ops->rename(ops->ctx, p->parent_fd, p->name, p->base);
+
+	if (rc == -EEXIST)
+		return ckpt_error(err, -EINVAL,
+				  "somebody made %s meanwhile; what was converted is complete and "
+				  "stays in %s",
+				  p->base, p->path);
+	if (rc)
+		return ckpt_error_errno(err, -rc, "%s cannot be renamed to %s", p->path, p->base);
+	rc = ops->sync(ops->ctx, p->parent_fd);
+	if (rc)
+		return ckpt_error_errno(err, -rc,
+					"%s is complete, but the directory around it cannot be "
+					"synced: after a power loss it may be missing",
+					p->base);
+	return 0;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conversion_journal.h - how far a conversion is, as a file: a container (ckpt/base/container.h)
+ * that says nothing which was not synced before it was written. Only the program that wrote it
+ * reads it, on the same machine; a newer version that cannot starts over.
+ *
+ *	WHO    strings: id of the source, tool, mesh
+ *	STATE  one record cj_state
+ *	PARTS  cj_part, in the order of the ranks
+ *	SUMS   cj_sum: per open part one for each entry of its chunk map that is done
+ *	PRINTS le64: per part that is open or done the fingerprints of its table's pieces, so far
+ */
+#ifndef CKPT_CLI_CONVERSION_JOURNAL_H
+#define CKPT_CLI_CONVERSION_JOURNAL_H
+#include "ckpt/base/util.h"
+#include "ckpt/move/part_writer.h"
+
+struct cj_state {
+	le64 seq, mem_limit;
+	le64 windows; /* of this batch that are done */
+	le64 bytes;   /* of tensors that are done, of all batches */
+	le32 first;   /* rank of the batch */
+	le32 world;
+};
+struct cj_part {
+	le32 state, fill;
+	le64 nchunk, file_bytes;
+	uint8_t hash[16];
+};
+struct cj_sum {
+	le32 crc;
+	uint8_t hash[16];
+};
+
+enum journal_part_state { JOURNAL_NONE, JOURNAL_OPEN, JOURNAL_DONE };
+
+struct journal_part {
+	uint32_t state;
+	struct part_state at; /* OPEN */
+	uint64_t file_bytes;  /* DONE */
+	struct hash128 root;  /* DONE */
+};
+
+struct journal {
+	uint8_t uuid[16]; /* of what is made: depends on source, target and tool */
+	uint64_t step, seq, mem_limit, windows, bytes;
+	uint32_t first, world;
+	const char *source, *tool, *mesh;
+	struct journal_part *part; /* [world] */
+	const le64 *print;	   /* [nprint], read only */
+	uint64_t nprint;
+	struct arena arena; /* of one that was read */
+};
+
+/* tables: [world] the parts' tables, whose pieces bear the fingerprints. *ret_bytes is malloc'ed. */
+int journal_encode(const struct journal *j, const struct table *tables, void **ret_bytes,
+		   uint64_t *ret_len, struct ckpt_err *err);
+/* -EBADMSG: torn, damaged, no journal. Points into bytes. */
+int journal_decode(const void *bytes, uint64_t len, struct journal *ret, struct ckpt_err *err);
+/* Give the pieces of the tables the fingerprints that it holds. -EBADMSG: there are not as many. */
+int journal_prints(const struct journal *j, struct table *tables, struct ckpt_err *err);
+void journal_free(struct journal *j);
+#endif

@@ -1,0 +1,1036 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_convert.c - ckptctl convert: the same tensors on another mesh, whatever interrupts it:
+ * the destination is whole or not there, and another run goes on where the last one was.
+ */
+#include "tests/unit/test_cli_rig.h"
+#include "ckpt/cli/conversion.h"
+#include "ckpt/table/target.h"
+#include "tests/lib/io_faults.c"
+#include <pthread.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#define LEAST CONVERSION_MEM_MIN
+
+static uint64_t rng;
+
+static uint64_t dice(uint64_t n)
+{
+	rng ^= rng >> 12;
+	rng ^= rng << 25;
+	rng ^= rng >> 27;
+	return (rng * UINT64_C(0x2545F4914F6CDD1D) >> 16) % n;
+}
+
+static void seed(const char *test)
+{
+	const char *fixed = getenv("CKPT_TEST_SEED");
+
+	rng = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
+	printf("%s: CKPT_TEST_SEED=%llu\n", test, (unsigned long long)rng);
+}
+
+/* top/name, for as long as a test wants it. */
+static const char *hold(const char *name)
+{
+	static struct {
+		char name[16], path[128];
+	} held[16];
+	size_t i = 0;
+
+	while (held[i].name[0] && strcmp(held[i].name, name) != 0)
+		i++;
+	assert_true(i < ARRAY_LEN(held));
+	snprintf(held[i].name, sizeof held[i].name, "%s", name);
+	snprintf(held[i].path, sizeof held[i].path, "%s/%s", top, name);
+	return held[i].path;
+}
+
+/* --- checkpoints of any size and mesh --- */
+
+/* What rank r declares of a model of a few KiB, for the tests that make many copies of it. */
+static uint32_t small_decl(uint32_t r, struct table *ret)
+{
+	static const uint64_t shape[] = { 90, 64 };
+	const struct ckpt_placement cut = { .how = CKPT_SHARD };
+	const struct layout l = { .nplace = 1, .place = &cut };
+	struct table_tensor w = { .component = "model",
+				  .name = "w",
+				  .of = "",
+				  .dtype = CKPT_F32,
+				  .ndim = 2,
+				  .shape = shape,
+				  .rank = TABLE_NONE },
+			    blob = { .component = "blob",
+				     .name = "rng",
+				     .of = "",
+				     .dtype = CKPT_U8,
+				     .flags = TENSOR_BLOB,
+				     .ndim = 1,
+				     .shape = shape,
+				     .layout = TABLE_NONE,
+				     .rank = r };
+	struct table_piece p = { .rank = r }, q = { .rank = r, .off = 90 * 64 * 4 };
+	struct arena a = { 0 };
+	struct ckpt_err err;
+	struct mesh m;
+	uint64_t zero = 0;
+	uint32_t coord;
+
+	assert_int_equal(mesh_parse("fsdp=2", &a, &m, &err), 0);
+	assert_true(mesh_coord(&m, r, &coord));
+	*ret = (struct table){ 0 };
+	if (table_add_mesh(ret, &m, NULL, &err) || table_add_layout(ret, &l, &w.layout, &err) ||
+	    table_add_place(ret, &(struct table_place){ .name = "mem", .bytes = 1 << 20 }, NULL,
+			    &err) ||
+	    table_add_tensor(ret, &w, &p.tensor, &err) ||
+	    table_add_tensor(ret, &blob, &q.tensor, &err) ||
+	    layout_share(&m, &l, 2, shape, &coord, &a, &p.set) ||
+	    indexset_box(1, &zero, shape, &a, &q.set) || table_add_piece(ret, &p, &err) ||
+	    table_add_piece(ret, &q, &err) || table_seal(ret, &err))
+		fail_msg("%s", err.msg);
+	arena_free(&a);
+	return 2;
+}
+
+/* A step directory at path, without a store. scale 0: the small model of two ranks. */
+static void make_source(const char *path, const char *mesh, uint64_t scale, uint64_t step)
+{
+	struct native_info info = {
+		.job = "demo", .step = step, .generation = 3, .wall_ns = WALL_NS
+	};
+	const struct ckpt_note note[] = { { "loss", 2.5 }, { "lr", 3e-4 } };
+	struct native_lineage line = { .seq = 9,
+				       .parent_step = step - 1,
+				       .parent_id = { 0xab, 7 },
+				       .tool = "ckptd 0.1.0",
+				       .nnote = 2,
+				       .note = note };
+	struct native_part part[RANKS_MAX] = { 0 };
+	struct table table[RANKS_MAX] = { 0 };
+	struct ckpt_err err = { 0 };
+	uint32_t world = 1;
+	uint64_t len;
+	uint8_t id[16];
+	void *bytes;
+	int fd;
+
+	memset(info.uuid, 0x5a, sizeof info.uuid);
+	assert_int_equal(mkdir(path, 0700), 0);
+	for (uint32_t r = 0; r < world; r++) {
+		struct ckpt_errlist list = { .code = -EINVAL };
+		struct sample s = { 0 };
+		uint64_t size;
+		uint8_t *raw;
+
+		if (scale)
+			assert_int_equal(sample_make(mesh, r, SEED, scale, &s), 0);
+		else
+			s.world = small_decl(r, &s.decl);
+		info.world = world = s.world;
+		assert_true(world <= RANKS_MAX);
+		if (native_part_table(&s.decl, r, &table[r], &list, &err))
+			fail_msg("%s", err.msg);
+		size = align_up(table[r].place[0].bytes, 4096);
+		raw = aligned_alloc(4096, size ? size : 4096);
+		memset(raw, 0, size);
+		for (uint32_t i = 0; i < table[r].npiece; i++)
+			if (scale)
+				sample_piece(SEED, &table[r], &table[r].piece[i], step,
+					     raw + table[r].piece[i].off);
+			else
+				memset(raw + table[r].piece[i].off, (int)(5 + i + r),
+				       table[r].piece[i].len);
+		snprintf(part[r].name, sizeof part[r].name, "w%04u-00c0ffee-000.part", r);
+		fd = open(path_of("%s/%s", path, part[r].name), O_RDWR | O_CREAT | O_EXCL, 0600);
+		if (move_write_part(&io_ops_posix, IO_INLINE, fd, false, raw, &table[r], &info, r,
+				    NULL, NULL, &part[r], &err))
+			fail_msg("%s", err.msg);
+		close(fd);
+		free(raw);
+		if (scale)
+			sample_free(&s);
+		else
+			table_free(&s.decl);
+	}
+	if (native_manifest(&info, part, world, &line, &bytes, &len, id, &err))
+		fail_msg("%s", err.msg);
+	fd = open(path_of("%s/MANIFEST", path), O_RDWR | O_CREAT | O_EXCL, 0600);
+	assert_int_equal(write(fd, bytes, len), (ssize_t)len);
+	close(fd);
+	free(bytes);
+	for (uint32_t r = 0; r < world; r++)
+		table_free(&table[r]);
+}
+
+struct opened {
+	int fd;
+	struct checkpoint *k;
+};
+
+static int try_open(const char *path, struct opened *ret)
+{
+	struct ckpt_err err = { 0 };
+	struct source_dir dir;
+	int rc;
+
+	*ret = (struct opened){ .fd = open(path, O_RDONLY | O_DIRECTORY) };
+	if (ret->fd < 0)
+		return -ENOENT;
+	assert_int_equal(store_source_dir(&io_ops_posix, ret->fd, &dir), 0);
+	rc = format_native.open(&dir, &ret->k, NULL, NULL, &err);
+	store_source_dir_close(&dir);
+	if (rc) {
+		print_error("%s: %s\n", path, err.msg);
+		close(ret->fd);
+	}
+	return rc;
+}
+
+static void opened_close(struct opened *x)
+{
+	checkpoint_free(x->k);
+	close(x->fd);
+}
+
+struct truth {
+	const struct checkpoint *k;
+	uint8_t *want;
+	uint64_t bytes;
+};
+
+static int window_is_true(void *arg, const struct window *w, const uint8_t *buf)
+{
+	struct truth *x = arg;
+
+	for (uint32_t i = 0; i < w->ncut; i++) {
+		const struct table_piece *p = &x->k->table.piece[w->cut[i].piece];
+
+		/* A whole piece at a time, as the samples give them. */
+		assert_int_equal(w->cut[i].len, p->len);
+		x->want = realloc(x->want, p->len);
+		sample_piece(SEED, &x->k->table, p, x->k->step, x->want);
+		assert_memory_equal(buf + w->cut[i].buf_off, x->want, p->len);
+		x->bytes += p->len;
+	}
+	return 0;
+}
+
+/* Every byte is the sample's, and every sum in the files is right. */
+static void assert_true_checkpoint(const char *path, const char *mesh, uint32_t world)
+{
+	struct ckpt_err err = { 0 };
+	struct move_files f;
+	struct opened x;
+	struct truth truth = { 0 };
+	char text[128];
+	uint64_t bytes;
+
+	assert_int_equal(try_open(path, &x), 0);
+	assert_int_equal(x.k->world, world);
+	assert_int_equal(x.k->nfile, world);
+	assert_string_equal(mesh_print(&x.k->table.mesh[0], text, sizeof text), mesh);
+	truth.k = x.k;
+	if (move_open(&io_ops_posix, x.fd, x.k, false, IO_INLINE, &f, &err) ||
+	    move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err) ||
+	    move_windows(&f, &x.k->table, UINT64_C(1) << 30, 0, window_is_true, &truth, NULL, NULL,
+			 &err))
+		fail_msg("%s: %s", path, err.msg);
+	move_close(&f);
+	free(truth.want);
+	opened_close(&x);
+}
+
+/* What does not depend on the mesh. */
+static void assert_same(const char *a, const char *b)
+{
+	struct opened x, y;
+
+	assert_int_equal(try_open(a, &x), 0);
+	assert_int_equal(try_open(b, &y), 0);
+	assert_int_equal(x.k->step, y.k->step);
+	assert_int_equal(x.k->seq, y.k->seq);
+	assert_int_equal(x.k->generation, y.k->generation);
+	assert_int_equal(x.k->wall_ns, y.k->wall_ns);
+	assert_int_equal(x.k->parent_step, y.k->parent_step);
+	assert_string_equal(x.k->parent_id, y.k->parent_id);
+	assert_string_equal(x.k->job, y.k->job);
+	assert_int_equal(x.k->nnote, y.k->nnote);
+	for (uint32_t i = 0; i < x.k->nnote; i++) {
+		assert_string_equal(x.k->note[i].key, y.k->note[i].key);
+		assert_true(x.k->note[i].value == y.k->note[i].value);
+	}
+	assert_int_equal(x.k->table.ntensor, y.k->table.ntensor);
+	for (uint32_t i = 0; i < x.k->table.ntensor; i++) {
+		const struct table_tensor *t = &x.k->table.tensor[i], *u;
+		uint32_t at = table_find(&y.k->table, t->component, t->name, t->rank);
+
+		assert_true(at != TABLE_NONE);
+		u = &y.k->table.tensor[at];
+		assert_int_equal(t->fp, u->fp);
+		assert_int_equal(t->role, u->role);
+		assert_int_equal(t->cls, u->cls);
+		assert_int_equal(t->flags, u->flags);
+		assert_int_equal(t->dtype, u->dtype);
+		assert_string_equal(t->of, u->of);
+	}
+	opened_close(&x);
+	opened_close(&y);
+}
+
+/* --- the engine --- */
+
+struct engine {
+	struct opened src;
+	struct table target;
+	struct conversion_opts opts;
+	uint64_t ticked, stop_at; /* 0: never */
+};
+
+static int stop_tick(void *arg, uint64_t done)
+{
+	struct engine *e = arg;
+
+	e->ticked += done;
+	return e->stop_at && e->ticked >= e->stop_at;
+}
+
+static void engine_make(struct engine *e, const char *src, const char *dst, const char *mesh)
+{
+	struct ckpt_err err = { 0 };
+
+	*e = (struct engine){ 0 };
+	assert_int_equal(try_open(src, &e->src), 0);
+	if (target_make(&e->src.k->table, mesh, NULL, 0, &e->target, NULL, NULL, &err))
+		fail_msg("%s", err.msg);
+	e->opts = (struct conversion_opts){ .ops = &io_ops_posix,
+					    .engine = IO_THREADS,
+					    .src = e->src.k,
+					    .src_fd = e->src.fd,
+					    .target = &e->target,
+					    .dst = dst,
+					    .mem_limit = LEAST };
+}
+
+static void engine_free(struct engine *e)
+{
+	table_free(&e->target);
+	opened_close(&e->src);
+}
+
+static int engine_run(struct engine *e, struct conversion_facts *ret, struct ckpt_err *err)
+{
+	struct conversion *c;
+	int rc = conversion_open(&e->opts, &c, err);
+
+	*ret = (struct conversion_facts){ 0 };
+	e->ticked = 0;
+	if (rc)
+		return rc;
+	rc = conversion_run(c, stop_tick, e, err);
+	*ret = *conversion_facts(c);
+	conversion_close(c);
+	return rc;
+}
+
+static bool exists(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0;
+}
+
+static const char *partial_of(const char *dst)
+{
+	const char *slash = strrchr(dst, '/');
+
+	return path_of("%.*s/.%s.ckptctl-partial", (int)(slash - dst), dst, slash + 1);
+}
+
+static void assert_nothing(const char *dst)
+{
+	assert_false(exists(dst));
+	assert_false(exists(partial_of(dst)));
+}
+
+/* Are two directories the same, byte by byte? */
+static void assert_equal_files(const char *a, const char *b)
+{
+	DIR *d = opendir(a);
+	uint32_t n = 0;
+
+	for (struct dirent *x; (x = readdir(d));) {
+		int fa, fb;
+		struct stat sa, sb;
+		void *pa, *pb;
+
+		if (x->d_name[0] == '.')
+			continue;
+		fa = open(path_of("%s/%s", a, x->d_name), O_RDONLY);
+		fb = open(path_of("%s/%s", b, x->d_name), O_RDONLY);
+		assert_true(fa >= 0 && fb >= 0);
+		assert_int_equal(fstat(fa, &sa) | fstat(fb, &sb), 0);
+		assert_int_equal(sa.st_size, sb.st_size);
+		pa = malloc((size_t)sa.st_size);
+		pb = malloc((size_t)sa.st_size);
+		assert_int_equal(io_pread_all(&io_ops_posix, fa, pa, (uint64_t)sa.st_size, 0), 0);
+		assert_int_equal(io_pread_all(&io_ops_posix, fb, pb, (uint64_t)sa.st_size, 0), 0);
+		assert_memory_equal(pa, pb, (size_t)sa.st_size);
+		free(pa);
+		free(pb);
+		close(fa);
+		close(fb);
+		n++;
+	}
+	closedir(d);
+	d = opendir(b);
+	for (struct dirent *x; (x = readdir(d));)
+		n -= x->d_name[0] != '.';
+	closedir(d);
+	assert_int_equal(n, 0);
+}
+
+/* --- what comes out --- */
+
+static void test_every_tensor_and_blob_arrives_on_every_mesh(void **state)
+{
+	static const struct {
+		const char *from, *to;
+		uint32_t world;
+	} pairs[] = {
+		{ "fsdp=4", "fsdp=3", 3 },	     { "fsdp=3", "fsdp=7", 7 },
+		{ "fsdp=4", "fsdp=1", 1 },	     { "dp=2,fsdp=2", "fsdp=2,tp=2", 4 },
+		{ "fsdp=2,tp=2", "fsdp=3", 3 },	     { "fsdp=2,tp=2", "fsdp=3,tp=2", 6 },
+		{ "pp=2,fsdp=2", "fsdp=2,tp=2", 4 }, { "pp=2,fsdp=2", "pp=3,fsdp=1", 3 },
+		{ "fsdp=1", "dp=2,fsdp=3", 6 },	     { "dp=2,fsdp=2", "dp=8", 8 },
+		{ "fsdp=8", "tp=4,fsdp=2", 8 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+		const char *src = path_of("%s/src%zu", top, i), *dst = path_of("%s/dst%zu", top, i),
+			   *back = path_of("%s/back%zu", top, i);
+
+		make_source(src, pairs[i].from, 1, 40 + i);
+		if (RUN("convert", src, dst, "--mesh", pairs[i].to) != 0)
+			fail_msg("%s -> %s: %s", pairs[i].from, pairs[i].to, got.err);
+		assert_true_checkpoint(dst, pairs[i].to, pairs[i].world);
+		assert_same(src, dst);
+		assert_false(exists(partial_of(dst)));
+		if (RUN("convert", dst, back, "--mesh", pairs[i].from) != 0)
+			fail_msg("%s", got.err);
+		assert_same(src, back);
+		assert_int_equal(RUN("verify", "--data", dst, back), 0);
+		remove_tree(src);
+		remove_tree(dst);
+		remove_tree(back);
+	}
+}
+
+static void test_the_same_conversion_gives_the_same_bytes(void **state)
+{
+	const char *src = hold("src"), *a = hold("a"), *b = hold("b");
+	struct conversion_facts f;
+	struct ckpt_err err;
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=2,tp=2", 10, 5);
+	engine_make(&e, src, a, "fsdp=3");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	assert_int_equal(f.batch, 2);
+	assert_int_equal(f.world, 3);
+	assert_int_equal(e.ticked, f.bytes);
+	/* Other windows, other batches, another engine. */
+	e.opts.dst = b;
+	e.opts.mem_limit = UINT64_C(1) << 30;
+	e.opts.engine = IO_AUTO;
+	e.opts.journal_ns = NS_PER_S;
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	assert_int_equal(f.batch, 3);
+	assert_equal_files(a, b);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(a);
+	remove_tree(b);
+}
+
+static void test_a_converted_checkpoint_is_one_like_any_other(void **state)
+{
+	const char *dst = path_of("%s/step-000000000030", top);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "--json", "convert", "latest", dst,
+			     "--mesh", "fsdp=3"),
+			 0);
+	j = json_out("ckptd.convert/1");
+	assert_string_equal(string(j, "type"), "summary");
+	assert_string_equal(string(j, "destination"), dst);
+	assert_string_equal(string(j, "mesh"), "fsdp=3");
+	assert_string_equal(string(j, "job"), "alpha");
+	assert_int_equal(number(j, "step"), 30);
+	assert_int_equal(number(j, "parts"), 3);
+	assert_int_equal(number(j, "resumed_bytes"), 0);
+	assert_true(number(j, "bytes") > 1000000);
+	assert_true(number(j, "stored_bytes") > number(j, "bytes"));
+	assert_true(number(j, "fingerprints_compared") > 10);
+	assert_int_equal(strlen(string(j, "id")), 32);
+	assert_true(json_is_array(json_object_get(j, "notes")));
+	json_decref(j);
+	assert_int_equal(RUN("show", dst), 0);
+	assert_says(got.out, "fsdp=3");
+	assert_int_equal(RUN("diff", path_of("%s/alpha/step-000000000030", work), dst), 0);
+	assert_int_equal(RUN("convert", dst, path_of("%s/two", top), "--mesh", "fsdp=2"), 0);
+	assert_says(got.out, "2 parts");
+	assert_says(got.out, "fingerprints");
+	assert_says(got.err, "4 ranks had blobs");
+	remove_tree(path_of("%s/two", top));
+	remove_tree(dst);
+}
+
+/* --- interruptions --- */
+
+static void test_it_goes_on_where_it_was_interrupted(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err;
+	struct engine e;
+	uint64_t before = 0, runs = 0, resumed = 0;
+
+	(void)state;
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, whole, "fsdp=2,tp=2");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	e.opts.dst = dst;
+	/* Each run may read a little more than a window: every window is the last one of some run. */
+	e.stop_at = 11u << 20;
+	for (int rc = -ECANCELED; rc == -ECANCELED; runs++) {
+		rc = engine_run(&e, &f, &err);
+		if (rc && rc != -ECANCELED)
+			fail_msg("%s", err.msg);
+		assert_int_equal(exists(dst), rc == 0);
+		assert_true(f.before >= before);
+		before = f.before;
+		resumed += f.resumed;
+		if (rc)
+			assert_true(f.kept == exists(partial_of(dst)));
+		assert_true(runs < 100);
+	}
+	assert_true(runs > 3 && resumed > 2 && before > 0);
+	assert_equal_files(whole, dst);
+	assert_false(exists(partial_of(dst)));
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+	remove_tree(whole);
+}
+
+/* A part directory of an interrupted run. */
+static void interrupt(struct engine *e)
+{
+	struct conversion_facts f;
+	struct ckpt_err err;
+
+	e->stop_at = 25u << 20;
+	assert_int_equal(engine_run(e, &f, &err), -ECANCELED);
+	assert_true(f.kept);
+	e->stop_at = 0;
+}
+
+static void test_torn_journals_are_not_believed(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct engine e;
+
+	(void)state;
+	seed(__func__);
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, whole, "fsdp=3");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	e.opts.dst = dst;
+	for (int what = 0; what < 8; what++) {
+		const char *j[2] = { path_of("%s/journal-0", partial_of(dst)),
+				     path_of("%s/journal-1", partial_of(dst)) };
+
+		interrupt(&e);
+		for (int i = 0; i < 2; i++) {
+			int fd = open(j[i], O_RDWR);
+			struct stat st;
+			uint8_t b = 0;
+
+			assert_true(fd >= 0);
+			assert_int_equal(fstat(fd, &st), 0);
+			if (what == i || what == 2)
+				assert_int_equal(ftruncate(fd, (off_t)dice((uint64_t)st.st_size)),
+						 0);
+			if (what == 3 + i || what == 5) {
+				off_t at = (off_t)dice((uint64_t)st.st_size);
+
+				assert_int_equal(pread(fd, &b, 1, at), 1);
+				b ^= 0x10;
+				assert_int_equal(pwrite(fd, &b, 1, at), 1);
+			}
+			close(fd);
+			if (what == 6)
+				unlink(j[i]);
+		}
+		if (what == 7) {
+			/* A part that is not what the journal says. */
+			DIR *d = opendir(partial_of(dst));
+
+			for (struct dirent *x; (x = readdir(d));)
+				if (x->d_name[0] == 'w')
+					unlink(path_of("%s/%s", partial_of(dst), x->d_name));
+			closedir(d);
+		}
+		if (engine_run(&e, &f, &err))
+			fail_msg("%d: %s", what, err.msg);
+		assert_true(f.resumed != f.restarted);
+		if (what == 2 || what >= 5)
+			assert_true(f.restarted);
+		assert_equal_files(whole, dst);
+		remove_tree(dst);
+	}
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(whole);
+}
+
+static void test_another_conversion_is_not_continued(void **state)
+{
+	const char *src = hold("src"), *other = hold("other"), *dst = hold("dst"),
+		   *rules = hold("rules");
+	struct engine e;
+	FILE *f;
+
+	(void)state;
+	make_source(src, "fsdp=4", 10, 5);
+	make_source(other, "fsdp=4", 1, 6);
+	engine_make(&e, src, dst, "fsdp=3");
+	interrupt(&e);
+	assert_int_equal(RUN("convert", other, dst, "--mesh", "fsdp=3"), 2);
+	assert_says(got.err, "another checkpoint");
+	assert_says(got.err, partial_of("x/dst") + 2);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=5"), 2);
+	assert_says(got.err, "fsdp=3, not fsdp=5");
+	f = fopen(rules, "w");
+	fputs("*0*weight* Replicate@fsdp\n* Shard(0)@fsdp\n", f);
+	fclose(f);
+	if (RUN("convert", src, dst, "--mesh", "fsdp=3", "--layout", rules) != 2)
+		fail_msg("%s", got.err);
+	assert_true(exists(partial_of(dst)));
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	assert_says(got.err, "Going on with an earlier run");
+	assert_true_checkpoint(dst, "fsdp=3", 3);
+	remove_tree(dst);
+	/* More memory was promised than is given now. */
+	e.opts.mem_limit = 80u << 20;
+	e.stop_at = 40u << 20;
+	{
+		struct conversion_facts facts;
+		struct ckpt_err err;
+
+		assert_int_equal(engine_run(&e, &facts, &err), -ECANCELED);
+	}
+	if (exists(partial_of(dst))) {
+		assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M"),
+				 2);
+		assert_says(got.err, "--mem-limit 80.0 MiB");
+	}
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	/* What is not ours. */
+	assert_int_equal(mkdir(partial_of(path_of("%s/dst2", top)), 0700), 0);
+	f = fopen(path_of("%s/thesis.txt", partial_of(path_of("%s/dst2", top))), "w");
+	fclose(f);
+	assert_int_equal(RUN("convert", src, path_of("%s/dst2", top), "--mesh", "fsdp=3"), 2);
+	assert_says(got.err, "thesis.txt");
+	assert_true(exists(path_of("%s/.dst2.ckptctl-partial/thesis.txt", top)));
+	engine_free(&e);
+	remove_tree(path_of("%s/.dst2.ckptctl-partial", top));
+	remove_tree(src);
+	remove_tree(other);
+	remove_tree(dst);
+}
+
+static void test_only_one_run_writes_to_a_destination(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	int fd;
+
+	(void)state;
+	make_source(src, "fsdp=4", 1, 5);
+	assert_int_equal(mkdir(partial_of(dst), 0700), 0);
+	fd = open(partial_of(dst), O_RDONLY | O_DIRECTORY);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 11);
+	assert_says(got.err, "another ckptctl");
+	assert_false(exists(dst));
+	close(fd);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
+static void test_a_killed_run_is_continued(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err;
+	struct engine e;
+	uint64_t took, killed = 0, resumed = 0;
+
+	(void)state;
+	seed(__func__);
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, whole, "fsdp=3");
+	took = now_ns();
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	took = now_ns() - took;
+	e.opts.dst = dst;
+	for (int round = 0; round < 12; round++) {
+		for (int i = 0; !exists(dst); i++) {
+			struct timespec t = { .tv_nsec = (long)dice(MIN(took, NS_PER_S / 2)) };
+			int status, done = 1;
+			pid_t pid = fork();
+
+			if (!pid) {
+				int rc = engine_run(&e, &f, &err);
+
+				_exit(rc ? 1 : f.resumed ? 3 : 2);
+			}
+			nanosleep(&t, NULL);
+			kill(pid, SIGKILL);
+			assert_int_equal(waitpid(pid, &status, 0), pid);
+			if (WIFEXITED(status))
+				done = WEXITSTATUS(status);
+			else
+				killed++;
+			assert_true(done != 1 || WIFSIGNALED(status));
+			resumed += done == 3;
+			if (i == 6 && !exists(dst)) {
+				if (engine_run(&e, &f, &err))
+					fail_msg("%s", err.msg);
+				resumed += f.resumed;
+			}
+		}
+		assert_equal_files(whole, dst);
+		assert_false(exists(partial_of(dst)));
+		remove_tree(dst);
+	}
+	printf("killed %llu times, continued %llu times\n", (unsigned long long)killed,
+	       (unsigned long long)resumed);
+	assert_true(killed > 3);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(whole);
+}
+
+/* --- disks that fail --- */
+
+static void test_a_full_disk_leaves_what_was_done(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct io_faults faults;
+	struct engine e;
+	uint64_t n, step, kept = 0, dropped = 0;
+
+	(void)state;
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, whole, "fsdp=3");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	e.opts.dst = dst;
+	io_faults_init(&faults, &io_ops_posix);
+	e.opts.ops = &faults.ops;
+	for (n = 1, step = 1;; n += step, step += n / 6) {
+		int rc;
+
+		e.opts.ops = &faults.ops;
+		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, true);
+		rc = engine_run(&e, &f, &err);
+		if (!io_faults_hit(&faults)) {
+			assert_int_equal(rc, 0);
+			break;
+		}
+		assert_int_equal(rc, -ENOSPC);
+		assert_false(exists(dst));
+		assert_int_equal(exists(partial_of(dst)), f.kept);
+		kept += f.kept;
+		dropped += !f.kept;
+		e.opts.ops = &io_ops_posix;
+		rc = f.kept;
+		if (engine_run(&e, &f, &err))
+			fail_msg("%llu: %s", (unsigned long long)n, err.msg);
+		assert_int_equal(f.resumed, rc);
+		assert_equal_files(whole, dst);
+		remove_tree(dst);
+	}
+	assert_true(kept > 0 && dropped > 0);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+	remove_tree(whole);
+}
+
+static void test_no_room_is_told_before_anything_is_written(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct io_faults faults;
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=4", 1, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	io_faults_init(&faults, &io_ops_posix);
+	io_faults_fail(&faults, IO_ON_FALLOCATE, 2, -ENOSPC, true);
+	e.opts.ops = &faults.ops;
+	assert_int_equal(engine_run(&e, &f, &err), -ENOSPC);
+	assert_nothing(dst);
+	/* A file system without fallocate does without. */
+	io_faults_fail(&faults, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, true);
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	assert_true_checkpoint(dst, "fsdp=3", 3);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
+static void test_any_failing_call_leaves_the_destination_away_or_whole(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct io_faults faults;
+	struct engine e;
+	uint64_t n;
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	engine_make(&e, src, whole, "fsdp=5");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	e.opts.dst = dst;
+	io_faults_init(&faults, &io_ops_posix);
+	for (n = 1;; n++) {
+		int rc;
+
+		e.opts.ops = &faults.ops;
+		io_faults_fail(&faults, IO_ON_MUTATING | IO_ON_READ | IO_ON_SIZE | IO_ON_LIST, n,
+			       -EIO, n % 2);
+		err.msg[0] = 0;
+		rc = engine_run(&e, &f, &err);
+		if (!io_faults_hit(&faults))
+			break;
+		if (rc)
+			assert_true(err.msg[0] != 0);
+		if (exists(dst)) {
+			assert_equal_files(whole, dst);
+			remove_tree(dst);
+		} else {
+			assert_true(rc < 0);
+		}
+		if (!exists(partial_of(dst)))
+			continue;
+		e.opts.ops = &io_ops_posix;
+		if (engine_run(&e, &f, &err))
+			fail_msg("%llu: %s", (unsigned long long)n, err.msg);
+		assert_equal_files(whole, dst);
+		remove_tree(dst);
+	}
+	assert_true(n > 30);
+	printf("%llu calls\n", (unsigned long long)n);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+	remove_tree(whole);
+}
+
+struct crash {
+	struct engine *e;
+	const char *whole;
+	uint64_t n, there, resumed;
+};
+
+/* A state that a power loss may leave. */
+static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
+{
+	struct crash *x = arg;
+	const char *dst = path_of("%s/dst", at->path);
+	struct conversion_facts f = { 0 };
+	struct ckpt_err err = { 0 };
+
+	(void)dirfd;
+	x->n++;
+	if (exists(dst)) {
+		x->there++;
+	} else {
+		if (x->n % 2)
+			return 0;
+		x->e->opts.dst = dst;
+		if (engine_run(x->e, &f, &err)) {
+			print_error("%s\n", err.msg);
+			return 1;
+		}
+		x->resumed += f.resumed;
+	}
+	assert_equal_files(x->whole, dst);
+	return 0;
+}
+
+static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
+{
+	const char *src = hold("src"), *root = hold("root"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct io_faults faults;
+	struct io_record *record;
+	struct engine e;
+	struct crash x = { .e = &e, .whole = whole };
+	struct io_crash_opts how = { .nrandom = 1, .ntear = 1 };
+	uint64_t states = 0;
+	int fd;
+
+	(void)state;
+	seed(__func__);
+	how.seed = rng;
+	make_source(src, "fsdp=2", 0, 5);
+	assert_int_equal(mkdir(root, 0700), 0);
+	engine_make(&e, src, whole, "fsdp=5");
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	fd = open(root, O_RDONLY | O_DIRECTORY);
+	record = io_record_new(fd);
+	io_faults_init(&faults, &io_ops_posix);
+	faults.record = record;
+	e.opts.ops = &faults.ops;
+	e.opts.engine = IO_INLINE;
+	e.opts.dst = path_of("%s/dst", root);
+	if (engine_run(&e, &f, &err))
+		fail_msg("%s", err.msg);
+	e.opts.ops = &io_ops_posix;
+	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
+	printf("%llu states, %llu complete, %llu continued\n", (unsigned long long)states,
+	       (unsigned long long)x.there, (unsigned long long)x.resumed);
+	assert_true(x.there > 0 && x.resumed > 0 && x.there < states);
+	io_record_free(record);
+	close(fd);
+	engine_free(&e);
+	remove_tree(root);
+	remove_tree(src);
+	remove_tree(whole);
+}
+
+/* --- refusals --- */
+
+static void test_what_cannot_be_done_is_refused_and_nothing_is_touched(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	char *long_name = calloc(1, 400);
+
+	(void)state;
+	make_source(src, "fsdp=2", 1, 5);
+	memset(long_name, 'x', 300);
+	assert_int_equal(RUN("convert", src), 2);
+	assert_int_equal(RUN("convert", src, dst), 2);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=0"), 2);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much"), 2);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M"), 2);
+	assert_says(got.err, "at least 40 MiB");
+	assert_int_equal(RUN("convert", src, src, "--mesh", "fsdp=2"), 2);
+	assert_says(got.err, "the checkpoint itself");
+	assert_int_equal(RUN("convert", src, path_of("%s/sub", src), "--mesh", "fsdp=2"), 2);
+	assert_says(got.err, "lies in the checkpoint");
+	assert_int_equal(RUN("convert", src, work, "--mesh", "fsdp=2"), 2);
+	assert_says(got.err, "exists already");
+	assert_int_equal(RUN("convert", src, path_of("%s/no/dst", top), "--mesh", "fsdp=2"), 10);
+	assert_int_equal(RUN("convert", path_of("%s/nowhere", top), dst, "--mesh", "fsdp=2"), 10);
+	assert_int_equal(RUN("convert", src, "", "--mesh", "fsdp=2"), 2);
+	assert_int_equal(RUN("convert", src, "/", "--mesh", "fsdp=2"), 2);
+	assert_int_equal(RUN("convert", src, "..", "--mesh", "fsdp=2"), 2);
+	assert_int_equal(RUN("convert", src, path_of("%s/%s", top, long_name), "--mesh", "fsdp=2"),
+			 2);
+	assert_int_equal(RUN("--json", "convert", src, src, "--mesh", "fsdp=2"), 2);
+	assert_json_error(2);
+	assert_nothing(dst);
+	assert_int_equal(RUN("verify", "--data", src), 0);
+	free(long_name);
+	remove_tree(src);
+}
+
+static void test_a_damaged_source_gives_nothing(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	const char *part = path_of("%s/w0001-00c0ffee-000.part", src);
+	uint8_t b;
+	int fd;
+
+	(void)state;
+	make_source(src, "fsdp=2", 10, 5);
+	fd = open(part, O_RDWR);
+	assert_int_equal(pread(fd, &b, 1, 20 << 20), 1);
+	b ^= 4;
+	assert_int_equal(pwrite(fd, &b, 1, 20 << 20), 1);
+	close(fd);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M"), 4);
+	assert_says(got.err, "w0001-00c0ffee-000.part");
+	assert_says(got.err, "verify --data");
+	assert_nothing(dst);
+	assert_int_equal(RUN("--json", "convert", src, dst, "--mesh", "fsdp=3"), 4);
+	assert_json_error(4);
+	unlink(part);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 4);
+	assert_nothing(dst);
+	remove_tree(src);
+}
+
+static int clean(void **state)
+{
+	static const char *const names[] = { "src",
+					     "dst",
+					     "whole",
+					     "a",
+					     "b",
+					     "other",
+					     "root",
+					     "rules",
+					     ".dst.ckptctl-partial",
+					     "two",
+					     ".a.ckptctl-partial" };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (exists(path_of("%s/%s", top, names[i])))
+			remove_tree(path_of("%s/%s", top, names[i]));
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(test_every_tensor_and_blob_arrives_on_every_mesh, clean),
+		cmocka_unit_test_setup(test_the_same_conversion_gives_the_same_bytes, clean),
+		cmocka_unit_test_setup(test_a_converted_checkpoint_is_one_like_any_other, clean),
+		cmocka_unit_test_setup(test_it_goes_on_where_it_was_interrupted, clean),
+		cmocka_unit_test_setup(test_torn_journals_are_not_believed, clean),
+		cmocka_unit_test_setup(test_another_conversion_is_not_continued, clean),
+		cmocka_unit_test_setup(test_only_one_run_writes_to_a_destination, clean),
+		cmocka_unit_test_setup(test_a_killed_run_is_continued, clean),
+		cmocka_unit_test_setup(test_a_full_disk_leaves_what_was_done, clean),
+		cmocka_unit_test_setup(test_no_room_is_told_before_anything_is_written, clean),
+		cmocka_unit_test_setup(test_any_failing_call_leaves_the_destination_away_or_whole,
+				       clean),
+		cmocka_unit_test_setup(test_after_a_power_loss_it_is_whole_or_continued, clean),
+		cmocka_unit_test_setup(test_what_cannot_be_done_is_refused_and_nothing_is_touched,
+				       clean),
+		cmocka_unit_test_setup(test_a_damaged_source_gives_nothing, clean),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
