@@ -862,12 +862,13 @@ static int dec_places(struct dec *d, const struct ck_place *rec, uint64_t n)
 	return r;
 }
 
-static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
-		   const struct table_place *place, uint32_t nplace)
+/* Section by section, by kind. */
+static int dec_sections(struct dec *d, const struct codec_section *s, uint32_t n,
+			struct dec_records *x)
 {
 	static const struct {
 		uint32_t rec_bytes, max; /* what refers to records does so in 32 bits */
-	} known[] = {
+	} known[CK_PLACES + 1] = {
 		[CK_STRINGS] = { 1, UINT32_MAX },
 		[CK_SHAPES] = { sizeof(le64), UINT32_MAX },
 		[CK_MESHES] = { sizeof(struct ck_mesh), TABLE_MESHES_MAX },
@@ -879,7 +880,6 @@ static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 		[CK_PIECES] = { sizeof(struct ck_piece), TABLE_PIECES_MAX },
 		[CK_PLACES] = { sizeof(struct ck_place), TABLE_PLACES_MAX },
 	};
-	struct dec_records x[ARRAY_LEN(known)];
 	int r = 0;
 
 	for (uint32_t k = CK_STRINGS; !r && k < ARRAY_LEN(known); k++)
@@ -896,6 +896,13 @@ static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 	d->nplacement = x[CK_PLACEMENTS].n;
 	if (!d->nstring || d->string[0] || d->string[d->nstring - 1])
 		return BAD(d, "section STRINGS: it does not begin and end with a zero byte");
+	return 0;
+}
+
+static int dec_declarations(struct dec *d, const struct dec_records *x)
+{
+	int r;
+
 	/* The table's names are these bytes, once, however many tensors share them. */
 	d->string = arena_dup(&d->t->arena, d->string, d->nstring);
 	if (!d->string)
@@ -905,32 +912,73 @@ static int dec_all(struct dec *d, const struct codec_section *s, uint32_t n,
 		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);
 	if (!r && (d->meshdata_at != d->nmeshdata || d->placement_at != d->nplacement))
 		r = BAD(d, "MESHDATA or PLACEMENTS hold more than meshes and layouts use");
-	if (!r)
-		r = dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
-	if (!r)
-		r = dec_places(d, x[CK_PLACES].rec, x[CK_PLACES].n);
+	return r ? r : dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
+}
+
+static int dec_contents(struct dec *d, const struct dec_records *x, const struct table_place *place,
+			uint32_t nplace)
+{
+	int r = dec_places(d, x[CK_PLACES].rec, x[CK_PLACES].n);
+
 	for (uint32_t i = 0; !r && !x[CK_PLACES].n && i < nplace; i++)
 		r = table_add_place(d->t, &place[i], NULL, d->err);
 	if (!r)
 		r = dec_sets(d, x[CK_INDEXSETS].rec, x[CK_INDEXSETS].n);
+	return r ? r : dec_pieces(d, x[CK_PIECES].rec, x[CK_PIECES].n);
+}
+
+/* Seals the table, or frees it and all else. */
+static int dec_end(struct dec *d, int r, struct table *ret_table)
+{
 	if (!r)
-		r = dec_pieces(d, x[CK_PIECES].rec, x[CK_PIECES].n);
-	return r ? r : table_seal(d->t, d->err);
+		r = table_seal(d->t, d->err);
+	arena_free(&d->a);
+	free(d->set);
+	if (r < 0)
+		table_free(d->t);
+	else
+		*ret_table = *d->t;
+	return r;
 }
 
 int codec_decode(const struct codec_section *section, uint32_t n, const struct table_place *place,
 		 uint32_t nplace, struct table *ret_table, struct ckpt_err *err)
 {
+	struct dec_records x[CK_PLACES + 1];
 	struct table t = { 0 };
 	struct dec d = { .t = &t, .err = err };
-	int r = dec_all(&d, section, n, place, nplace);
+	int r = dec_sections(&d, section, n, x);
 
-	arena_free(&d.a);
-	free(d.set);
-	if (r < 0) {
-		table_free(&t);
-		return r;
-	}
-	*ret_table = t;
-	return 0;
+	if (!r)
+		r = dec_declarations(&d, x);
+	if (!r)
+		r = dec_contents(&d, x, place, nplace);
+	return dec_end(&d, r, ret_table);
+}
+
+int codec_decode_tensors(const struct codec_section *section, uint32_t n, struct table *ret_table,
+			 struct ckpt_err *err)
+{
+	struct dec_records x[CK_PLACES + 1];
+	struct table t = { 0 };
+	struct dec d = { .t = &t, .err = err };
+	int r = dec_sections(&d, section, n, x);
+
+	if (!r)
+		r = dec_declarations(&d, x);
+	return dec_end(&d, r, ret_table);
+}
+
+int codec_decode_pieces(const struct codec_section *section, uint32_t n,
+			const struct table *tensors, const struct table_place *place,
+			uint32_t nplace, struct table *ret_table, struct ckpt_err *err)
+{
+	struct dec_records x[CK_PLACES + 1];
+	struct table t = table_borrow(tensors);
+	struct dec d = { .t = &t, .err = err };
+	int r = dec_sections(&d, section, n, x);
+
+	if (!r)
+		r = dec_contents(&d, x, place, nplace);
+	return dec_end(&d, r, ret_table);
 }

@@ -103,4 +103,14 @@ int codec_encode(const struct table *t, bool with_pieces, struct arena *a,
  */
 int codec_decode(const struct codec_section *section, uint32_t n, const struct table_place *place,
 		 uint32_t nplace, struct table *ret_table, struct ckpt_err *err);
+/*
+ * The same in two steps, for many sections whose declarations (STRINGS to TENSORS) are the same bytes: these
+ * once, to a sealed table without pieces, and then each one's pieces and places, to one that borrows
+ * the tensors of the first (table_borrow).
+ */
+int codec_decode_tensors(const struct codec_section *section, uint32_t n, struct table *ret_table,
+			 struct ckpt_err *err);
+int codec_decode_pieces(const struct codec_section *section, uint32_t n,
+			const struct table *tensors, const struct table_place *place,
+			uint32_t nplace, struct table *ret_table, struct ckpt_err *err);
 #endif

@@ -69,6 +69,12 @@ static void must_be_open(const struct table *t)
 	assert(!t->sealed);
 }
 
+static void must_own(const struct table *t)
+{
+	must_be_open(t);
+	assert(!t->borrows);
+}
+
 /* --- keys --- */
 
 static uint64_t hash_word(uint64_t h, uint64_t w)
@@ -229,7 +235,7 @@ int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, stru
 {
 	int r = mesh_check(m, err);
 
-	must_be_open(t);
+	must_own(t);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < m->ndim; i++)
@@ -261,7 +267,7 @@ int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
 	struct layout *to;
 	int r;
 
-	must_be_open(t);
+	must_own(t);
 	if (l->mesh >= t->nmesh)
 		return ckpt_error(err, -EINVAL,
 				  "a layout names mesh %u, but only %u meshes are declared",
@@ -466,7 +472,7 @@ int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 	uint64_t bytes;
 	int r;
 
-	must_be_open(t);
+	must_own(t);
 	r = tensor_check(t, &y, err);
 	if (r < 0)
 		return r;
@@ -725,6 +731,21 @@ int table_seal(struct table *t, struct ckpt_err *err)
 		return no_room(err, -ENOMEM, "pieces", TABLE_PIECES_MAX);
 	t->sealed = true;
 	return 0;
+}
+
+struct table table_borrow(const struct table *x)
+{
+	struct table t = *x;
+
+	assert(x->sealed);
+	t.arena = (struct arena){ 0 };
+	t.npiece = t.nplace = t.cap_[CAP_PIECE] = t.cap_[CAP_PLACE] = 0;
+	t.piece = NULL;
+	t.place = NULL;
+	t.first = NULL;
+	t.sealed = false;
+	t.borrows = true;
+	return t;
 }
 
 void table_reopen(struct table *t)

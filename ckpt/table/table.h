@@ -65,6 +65,7 @@ struct table {
 	uint32_t *first; /* [ntensor+1] after table_seal: pieces of tensor t are
 					 * [first[t], first[t+1]) */
 	bool sealed;
+	bool borrows;		   /* private: its tensors are another table's */
 	struct table_index *index; /* private: hash of the keys */
 	uint32_t cap_[5];	   /* private */
 };
@@ -97,6 +98,9 @@ int table_add_piece(struct table *t, const struct table_piece *p, struct ckpt_er
  */
 int table_put_piece(struct table *t, const struct table_piece *p, struct ckpt_err *err);
 int table_seal(struct table *t, struct ckpt_err *err);
+/* An open table with the meshes, layouts and tensors of x, which is sealed, outlives it and keeps
+ * them: places and pieces can be added, nothing else. */
+struct table table_borrow(const struct table *x);
 /* A sealed table without pieces is open again for some: MANIFEST's, which the parts bring. */
 void table_reopen(struct table *t);
 void table_free(struct table *t);

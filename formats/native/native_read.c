@@ -576,20 +576,26 @@ static int facts_read(struct manifest *m)
 	return r ? r : parts_read(m);
 }
 
-/* What the codec said about the sections of a file. */
-static int table_read(struct reader *rd, const char *file, const struct envelope *e, uint64_t kinds,
-		      const struct table_place *place, uint32_t nplace, struct table *ret)
+/* What the codec said about the sections of a file. 0, 1 after a fault, -ENOMEM. */
+static int decoded(struct reader *rd, const char *file, const struct envelope *e, int r,
+		   const struct ckpt_err *err)
 {
-	struct codec_section section[CONTAINER_SECT_MAX];
-	uint32_t n = sections_list(e, kinds, section);
-	struct ckpt_err err;
-	int r = codec_decode(section, n, place, nplace, ret, &err);
-
 	if (r == -ENOMEM || !r)
 		return r;
 	fault(rd, r, "malformed", file, "", e->map.data_end,
-	      e->map.file_bytes - CONTAINER_BLOCK - e->map.data_end, "%s", err.msg);
+	      e->map.file_bytes - CONTAINER_BLOCK - e->map.data_end, "%s", err->msg);
 	return 1;
+}
+
+/* The tensors that MANIFEST declares, or of these kinds what it has. */
+static int declarations_read(struct reader *rd, const struct envelope *e, uint64_t kinds,
+			     struct table *ret)
+{
+	struct codec_section section[CONTAINER_SECT_MAX];
+	struct ckpt_err err;
+	int r = codec_decode_tensors(section, sections_list(e, kinds, section), ret, &err);
+
+	return decoded(rd, NATIVE_MANIFEST, e, r, &err);
 }
 
 /* --- parts --- */
@@ -601,6 +607,9 @@ struct opening {
 	const struct source_dir *dir;
 	struct manifest m;
 	const char **sorted; /* [npart] names */
+	/* Ranks mostly declare the same: what the newest part did. Without an id: none has yet. */
+	struct table declared;
+	struct hash128 declared_id;
 };
 
 static int part_identity_check(struct opening *o, const char *file, const struct container_info *x,
@@ -742,6 +751,50 @@ static int part_join(struct opening *o, const char *file, const struct table *t)
 	return r;
 }
 
+/* Names the bytes of a part's declarations. */
+static struct hash128 declarations_id(const struct envelope *e)
+{
+	struct {
+		uint64_t kind, rec_bytes, len, count;
+		struct hash128 hash;
+	} known[CONTAINER_SECT_MAX];
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < e->map.nsect; i++) {
+		const struct container_sect *s = &e->map.sect[i];
+
+		if (!in_mask(KINDS(TABLE_KINDS), s->kind))
+			continue;
+		known[n].kind = s->kind;
+		known[n].rec_bytes = s->rec_bytes;
+		known[n].len = s->len;
+		known[n].count = s->count;
+		known[n++].hash = s->hash;
+	}
+	return hash128(known, n * sizeof *known);
+}
+
+static int part_table(struct opening *o, const char *file, const struct envelope *e,
+		      const struct table_place *place, struct table *ret)
+{
+	struct codec_section section[CONTAINER_SECT_MAX];
+	uint32_t n = sections_list(e, PART_KINDS, section);
+	struct hash128 id = declarations_id(e);
+	struct ckpt_err err;
+	int r = 0;
+
+	if (memcmp(id.b, o->declared_id.b, sizeof id.b) != 0) {
+		table_free(&o->declared);
+		o->declared_id = (struct hash128){ 0 };
+		r = codec_decode_tensors(section, n, &o->declared, &err);
+		if (!r)
+			o->declared_id = id;
+	}
+	if (!r)
+		r = codec_decode_pieces(section, n, &o->declared, place, 1, ret, &err);
+	return decoded(&o->rd, file, e, r, &err);
+}
+
 static int part_sections(struct opening *o, const struct source *src, const struct ck_part *rec,
 			 uint32_t rank, struct envelope *e, struct format_file *f)
 {
@@ -756,7 +809,7 @@ static int part_sections(struct opening *o, const struct source *src, const stru
 	if (!r)
 		r = sections_read(&o->rd, src, f->name, true, e);
 	if (!r)
-		r = table_read(&o->rd, f->name, e, PART_KINDS, &place, 1, &t);
+		r = part_table(o, f->name, e, &place, &t);
 	if (!r)
 		r = pieces_check(o, f->name, &t, rank);
 	if (!r)
@@ -897,8 +950,7 @@ static int manifest_read(struct opening *o)
 	source_close(&src);
 	/* The checkpoint's tensors are MANIFEST's, in its order; the parts bring the pieces. */
 	if (!r)
-		r = table_read(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS, NULL, 0,
-			       &m->c->table);
+		r = declarations_read(&o->rd, &m->env, MANIFEST_KINDS, &m->c->table);
 	if (!r)
 		r = facts_read(m);
 	if (!r)
@@ -996,6 +1048,7 @@ static int native_open(const struct source_dir *dir, bool partial, struct checkp
 	r = outcome(&o.rd, directory_read(&o), err);
 	envelope_free(&o.m.env);
 	arena_free(&o.rd.room);
+	table_free(&o.declared);
 	free(o.sorted);
 	ckpt_errlist_free(&o.rd.list);
 	if (r < 0 && !(partial && r != -ENOMEM && c->table.sealed && c->nfile))
@@ -1060,8 +1113,8 @@ int native_summary(const struct source *manifest, struct checkpoint **ret, struc
 	if (!r)
 		r = sections_pick(&rd, manifest, NATIVE_MANIFEST, SUMMARY_KINDS, &m.env);
 	if (!r)
-		r = table_read(&rd, NATIVE_MANIFEST, &m.env,
-			       KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA), NULL, 0, &c->table);
+		r = declarations_read(&rd, &m.env, KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA),
+				      &c->table);
 	if (!r)
 		r = facts_read(&m);
 	r = outcome(&rd, r, err);
