@@ -76,6 +76,11 @@ static inline struct cell cell_of(enum cell_kind kind, uint64_t n)
 {
 	return (struct cell){ .kind = kind, .n = n };
 }
+/* CELL_NONE for a word that is not there: NULL or empty. */
+static inline struct cell cell_word(const char *s)
+{
+	return s && *s ? cell_text(s) : cell_none();
+}
 /* CELL_NONE where n is the value that means "none". */
 static inline struct cell cell_unless(enum cell_kind kind, uint64_t n, uint64_t none)
 {

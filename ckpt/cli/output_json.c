@@ -377,11 +377,10 @@ static void doc_end(struct output *o)
 static void doc_error(struct output *o, int exit_code, const char *message, const char *next)
 {
 	struct json *j = json_of(o);
-	json_t *e = json_pack("{s:s, s:i, s:o}", "schema", "ckptd.error/1", "code", exit_code,
-			      "message", string_of(message));
+	json_t *e = json_pack("{s:s, s:i, s:o, s:o}", "schema", "ckptd.error/1", "code", exit_code,
+			      "message", string_of(message), "next",
+			      next ? string_of(next) : json_null());
 
-	if (e && next)
-		json_object_set_new(e, "next", string_of(next));
 	if (e)
 		json_dumpf(e, j->err, JSON_COMPACT);
 	fputc('\n', j->err);

@@ -34,7 +34,9 @@ struct remesh {
  * ret is empty then. Call it before the document begins; remesh_free in any case.
  */
 int remesh(struct cli *c, const struct subject *s, struct remesh *ret);
-/* Tell the notes: for programs the list "notes" of {tensor, text}; for people grouped, on stderr. In
+/* For programs: from_mesh, mesh, world_size and layout_file. */
+void remesh_put(struct cli *c, const struct remesh *m);
+/* Tell the notes: for programs the list "changes" of {tensor, text}; for people grouped, on stderr. In
  * the document, between begin and end. */
 void remesh_tell(struct cli *c, const struct remesh *m);
 void remesh_free(struct remesh *m);

@@ -44,8 +44,8 @@ static const struct column col[COL_COUNT] = {
 	[COL_DATA] = { "data_bytes", "DATA", true, FIT_WHOLE },
 	[COL_PADDING] = { "padding_bytes", "PADDING", true, FIT_WHOLE },
 	[COL_METADATA] = { "metadata_bytes", "METADATA", true, FIT_WHOLE },
-	[COL_PIECES] = { "pieces", "PIECES", true, FIT_WHOLE },
-	[COL_TENSORS] = { "tensors", NULL, true, FIT_WHOLE },
+	[COL_PIECES] = { "piece_count", "PIECES", true, FIT_WHOLE },
+	[COL_TENSORS] = { "tensor_count", NULL, true, FIT_WHOLE },
 	[COL_RAW] = { "raw_bytes", NULL, true, FIT_WHOLE },
 	[COL_HOLES] = { "hole_bytes", NULL, true, FIT_WHOLE },
 	[COL_HOLES_SHOWN] = { NULL, "HOLES", true, FIT_DROP },
@@ -149,7 +149,7 @@ static void put_files(struct cli *c, const struct subject *s, const struct file_
 	output_begin(c->o, "ckptd.show/1");
 	cli_say(c, STYLE_STRONG, "files of step %llu of %s", (unsigned long long)k->step, k->job);
 	output_put(c->o, &f_path, cell_text(s->ref.path));
-	output_put(c->o, &f_job, cell_text(k->job));
+	output_put(c->o, &f_job, cell_word(k->job));
 	output_put(c->o, &f_step, cell_of(CELL_NUMBER, k->step));
 	output_list(c->o, "files", col, COL_COUNT);
 	for (uint32_t i = 0; i < k->nfile; i++) {

@@ -25,6 +25,7 @@ FIELD(f_shape, "shape", "shape");
 FIELD(f_bytes, "bytes", "size");
 FIELD(f_layout, "layout", "layout");
 FIELD(f_mesh, "mesh", "mesh");
+FIELD(f_no_mesh, "mesh", NULL);
 FIELD(f_source, "source", NULL);
 FIELD(f_copies_min, "copies_min", NULL);
 FIELD(f_copies_max, "copies_max", NULL);
@@ -115,7 +116,7 @@ static void put_shares(struct output *o, const struct job *j)
 	output_list(o, "shares", NULL, 0);
 	for (uint32_t i = 0; i < f->nshare && o->machine; i++) {
 		output_row(o);
-		put_ranks(o, "ranks", f->share[i].nrank, f->share[i].rank);
+		put_ranks(o, "holder_ranks", f->share[i].nrank, f->share[i].rank);
 		output_put(o, &f_elements, cell_of(CELL_COUNT, f->share[i].set->numel));
 		output_put(o, &f_index, cell_set(f->share[i].set, j->x->shape));
 		output_close(o);
@@ -159,7 +160,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	char line[LINE_BYTES];
 
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_job, cell_word(k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
 	output_object(o, "map");
 	output_put(o, &f_component, cell_text(x->component));
@@ -177,6 +178,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 						sizeof line)));
 	} else {
 		output_put(o, &f_layout, cell_none());
+		output_put(o, &f_no_mesh, cell_none());
 	}
 	output_put(o, &f_source, cell_text(declared ? "layout" : "pieces"));
 	output_put(o, &f_copies_min,
@@ -184,8 +186,8 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_put(o, &f_copies_max,
 		   f->copies_known ? cell_of(CELL_NUMBER, f->copies_max) : cell_none());
 	put_shares(o, j);
-	put_ranks(o, "empty", f->nempty, f->empty);
-	put_ranks(o, "writers", j->nwriter, j->writer);
+	put_ranks(o, "empty_ranks", f->nempty, f->empty);
+	put_ranks(o, "writer_ranks", j->nwriter, j->writer);
 	output_put(o, &f_svg, svg ? cell_text(svg) : cell_none());
 	output_close(o);
 }

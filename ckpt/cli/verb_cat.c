@@ -272,11 +272,13 @@ FIELD(f_slice_said, NULL, "slice");
 FIELD(f_result, "result_shape", NULL);
 FIELD(f_elements, "elements", "elements");
 FIELD(f_bytes, "bytes", "size");
-FIELD(f_file, "file", "file");
+FIELD(f_file, "destination", "file");
+FIELD(f_no_file, "destination", NULL);
 FIELD(f_file_bytes, "file_bytes", NULL);
 FIELD(f_descr, "npy_descr", NULL);
 FIELD(f_view, "npy_view", NULL);
-FIELD(f_of, "of", NULL);
+FIELD(f_no_stats, "stats", NULL);
+FIELD(f_of, "quantity", NULL);
 FIELD(f_of_said, NULL, "of");
 FIELD(f_min, "min", NULL);
 FIELD(f_min_text, "min_text", "min");
@@ -286,11 +288,11 @@ FIELD(f_mean, "mean", NULL);
 FIELD(f_mean_said, NULL, "mean");
 FIELD(f_std, "std", NULL);
 FIELD(f_std_said, NULL, "std");
-FIELD(f_finite, "finite", NULL);
-FIELD(f_zeros, "zeros", "zeros");
-FIELD(f_nan, "nan", "NaN");
-FIELD(f_inf, "inf", "Inf");
-FIELD(f_neg_inf, "neg_inf", "-Inf");
+FIELD(f_finite, "finite_count", NULL);
+FIELD(f_zeros, "zero_count", "zeros");
+FIELD(f_nan, "nan_count", "NaN");
+FIELD(f_inf, "inf_count", "Inf");
+FIELD(f_neg_inf, "neg_inf_count", "-Inf");
 
 static void put_about(struct cat *k)
 {
@@ -305,7 +307,7 @@ static void put_about(struct cat *k)
 	output_put(o, &f_tensor,
 		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
 	output_put(o, &f_path, cell_text(k->s.ref.path));
-	output_put(o, &f_job, cell_text(k->s.ckpt->job));
+	output_put(o, &f_job, cell_word(k->s.ckpt->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->s.ckpt->step));
 	output_put(o, &f_from, cell_text(from));
 	output_put(o, &f_component, cell_text(x->component));
@@ -324,14 +326,15 @@ static void put_about(struct cat *k)
 static void put_file(struct cat *k)
 {
 	struct output *o = k->c->o;
-	const char *view = npy_view(k->x->dtype);
+	bool npy = k->to_file && k->npy;
 
-	if (!k->to_file)
-		return;
-	output_put(o, &f_file, cell_text(k->file.path));
-	output_put(o, &f_file_bytes, cell_of(CELL_BYTES, k->file.bytes));
-	output_put(o, &f_descr, k->npy ? cell_text(npy_descr(k->x->dtype)) : cell_none());
-	output_put(o, &f_view, k->npy && view ? cell_text(view) : cell_none());
+	if (k->to_file)
+		output_put(o, &f_file, cell_text(k->file.path));
+	else
+		output_put(o, &f_no_file, cell_none());
+	output_put(o, &f_file_bytes, k->to_file ? cell_of(CELL_BYTES, k->file.bytes) : cell_none());
+	output_put(o, &f_descr, npy ? cell_text(npy_descr(k->x->dtype)) : cell_none());
+	output_put(o, &f_view, npy ? cell_word(npy_view(k->x->dtype)) : cell_none());
 }
 
 /* min or max: of integers all digits. */
@@ -478,6 +481,8 @@ static int deliver(struct cat *k)
 	}
 	if (k->mode == CAT_STATS)
 		put_stats(k);
+	else if (told)
+		output_put(c->o, &f_no_stats, cell_none());
 	if (told)
 		output_end(c->o);
 	hint_view(k);

@@ -28,15 +28,13 @@ struct converting {
 FIELD(f_path, "path");
 FIELD(f_job, "job");
 FIELD(f_step, "step");
-FIELD(f_mesh, "mesh");
 FIELD(f_destination, "destination");
-FIELD(f_id, "id");
-FIELD(f_parts, "parts");
-FIELD(f_compared, "fingerprints_compared");
-FIELD(f_bytes, "bytes");
+FIELD(f_id, "destination_id");
+FIELD(f_compared, "compared_tensor_count");
+FIELD(f_bytes, "tensor_bytes");
 FIELD(f_before, "resumed_bytes");
-FIELD(f_stored, "stored_bytes");
-FIELD(f_seconds, "seconds");
+FIELD(f_stored, "bytes");
+FIELD(f_seconds, "took_s");
 FIELD(f_speed, "bytes_per_second");
 
 static void put_result(struct converting *x)
@@ -49,12 +47,11 @@ static void put_result(struct converting *x)
 
 	mesh_print(x->to.target.mesh, mesh, sizeof mesh);
 	output_put(o, &f_path, cell_text(x->s.ref.path));
-	output_put(o, &f_job, *k->job ? cell_text(k->job) : cell_none());
+	output_put(o, &f_job, cell_word(k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
-	output_put(o, &f_mesh, cell_text(mesh));
+	remesh_put(x->c, &x->to);
 	output_put(o, &f_destination, cell_text(x->c->arg[1]));
 	output_put(o, &f_id, cell_text(f->id));
-	output_put(o, &f_parts, cell_of(CELL_NUMBER, f->world));
 	output_put(o, &f_compared, cell_of(CELL_NUMBER, f->nprint));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, f->bytes));
 	output_put(o, &f_before, cell_of(CELL_BYTES, f->before));

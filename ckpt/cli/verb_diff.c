@@ -213,8 +213,8 @@ static int read_values(struct diff *d, struct ckpt_err *err)
 KEY(f_equal, "equal");
 KEY(f_layouts, "layouts_compared");
 KEY(f_values, "values_compared");
-KEY(f_tensors, "tensors");
-KEY(f_both, "in_both");
+KEY(f_tensors, "tensor_glob");
+KEY(f_both, "in_both_count");
 KEY(f_both_bytes, "in_both_bytes");
 KEY(f_mesh_differs, "mesh_differs");
 KEY(f_parts_differ, "parts_differ");
@@ -224,7 +224,7 @@ KEY(f_step, "step");
 KEY(f_id, "id");
 KEY(f_world, "world_size");
 KEY(f_mesh, "mesh");
-KEY(f_parts, "parts");
+KEY(f_parts, "part_count");
 KEY(f_bytes, "bytes");
 KEY(f_format, "format");
 KEY(f_count, "tensor_count");
@@ -236,11 +236,11 @@ static void put_side(struct output *o, const char *key, const struct subject *s)
 
 	output_object(o, key);
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_job, cell_word(k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
 	output_put(o, &f_id, k->id[0] ? cell_text(k->id) : cell_none());
 	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
-	output_put(o, &f_mesh, cell_text(subject_mesh(&k->table, mesh, sizeof mesh)));
+	output_put(o, &f_mesh, cell_word(subject_mesh(&k->table, mesh, sizeof mesh)));
 	output_put(o, &f_parts, cell_of(CELL_COUNT, k->nfile));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, k->stored_bytes));
 	output_put(o, &f_format, cell_text(s->format->name));
@@ -309,13 +309,13 @@ KEY(i_of, "of");
 KEY(i_fp, "fingerprint");
 KEY(i_values, "values");
 KEY(v_elements, "elements");
-KEY(v_bits, "elements_differ");
-KEY(v_values, "values_differ");
+KEY(v_bits, "bits_differ_count");
+KEY(v_values, "values_differ_count");
 KEY(v_delta, "max_abs_delta");
-KEY(v_nonfinite, "nonfinite_differ");
+KEY(v_nonfinite, "nonfinite_differ_count");
 KEY(v_first, "first_index");
-KEY(v_nan_a, "nan_a");
-KEY(v_nan_b, "nan_b");
+KEY(v_nan_a, "nan_count_a");
+KEY(v_nan_b, "nan_count_b");
 
 static void put_tensor(struct output *o, const struct column *col, const struct table *t,
 		       uint32_t id)

@@ -11,13 +11,13 @@ static const struct column columns[COL_COUNT] = {
 	{ "check", NULL, false, FIT_WHOLE },
 	{ "result", NULL, false, FIT_WHOLE },
 	{ "found", NULL, false, FIT_WHOLE },
-	{ "todo", NULL, false, FIT_WHOLE },
+	{ "next", NULL, false, FIT_WHOLE },
 };
 static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
 			   col_job = { "job_bytes", NULL, false, FIT_WHOLE },
 			   col_guessed = { "job_bytes_from", NULL, false, FIT_WHOLE },
-			   col_warnings = { "warnings", NULL, false, FIT_WHOLE },
-			   col_failures = { "failures", NULL, false, FIT_WHOLE };
+			   col_warnings = { "warning_count", NULL, false, FIT_WHOLE },
+			   col_failures = { "failure_count", NULL, false, FIT_WHOLE };
 
 #define INDENT 20 /* of what was found */
 
@@ -117,7 +117,7 @@ const struct cli_verb verb_doctor = {
 		(const struct cli_example[]){
 			{ "ckptctl doctor /ckpt", "is this a good place?" },
 			{ "ckptctl doctor /ckpt --job-size=1.2T", "and is it large enough?" },
-			{ "ckptctl doctor --json | jq .failures", "in the prologue of a job" },
+			{ "ckptctl doctor --json | jq .failure_count", "in the prologue of a job" },
 			{ NULL, NULL },
 		},
 	.option =

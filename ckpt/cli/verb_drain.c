@@ -4,8 +4,8 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 
-static const struct column col_written = { "written", "written", false, FIT_WHOLE };
-static const struct column col_failed = { "failed", "failed", false, FIT_WHOLE };
+static const struct column col_written = { "written_count", "written", false, FIT_WHOLE };
+static const struct column col_failed = { "failed_count", "failed", false, FIT_WHOLE };
 
 /* The DRAIN's answer comes when all is over: a failure of the connection before that says nothing
  * about the steps. */

@@ -6,9 +6,9 @@
 #include "ckpt/cli/control.h"
 
 static const struct column col_job = { "job", "forgotten", false, FIT_LAST };
-static const struct column col_bytes = { "bytes", "memory", false, FIT_WHOLE };
-static const struct column col_steps = { "steps", "steps", false, FIT_WHOLE };
-static const struct column col_lost = { "lost", "not on disk", false, FIT_WHOLE };
+static const struct column col_bytes = { "freed_bytes", "memory", false, FIT_WHOLE };
+static const struct column col_steps = { "step_count", "steps", false, FIT_WHOLE };
+static const struct column col_lost = { "lost_step_count", "not on disk", false, FIT_WHOLE };
 
 static int forget(struct control *k, uint32_t *ret_job, struct wire_forgotten *ret,
 		  struct ckpt_err *err)

@@ -57,11 +57,7 @@ static double imbalance(const struct load_cost *k)
 FIELD(f_path, "path", NULL);
 FIELD(f_job, "job", NULL);
 FIELD(f_step, "step", NULL);
-FIELD(f_from, "from_mesh", NULL);
 FIELD(f_from_text, NULL, "from");
-FIELD(f_mesh, "mesh", NULL);
-FIELD(f_world, "world_size", NULL);
-FIELD(f_layout, "layout", NULL);
 FIELD(f_to_text, NULL, "onto");
 FIELD(f_tensors, "tensor_count", NULL);
 FIELD(f_tensor_bytes, "tensor_bytes", NULL);
@@ -73,8 +69,8 @@ FIELD(f_balance_text, NULL, "imbalance");
 FIELD(f_read, "read_bytes", NULL);
 FIELD(f_amplification, "amplification", NULL);
 FIELD(f_read_text, NULL, "ranks read");
-FIELD(f_files, "files", NULL);
-FIELD(f_chunks, "chunks", NULL);
+FIELD(f_files, "file_count", NULL);
+FIELD(f_chunks, "chunk_count", NULL);
 FIELD(f_host_text, NULL, "one host");
 
 static void put_who(struct planning *p)
@@ -87,15 +83,12 @@ static void put_who(struct planning *p)
 	subject_mesh(&k->table, from, sizeof from);
 	mesh_print(p->to.target.mesh, to, sizeof to);
 	output_put(o, &f_path, cell_text(p->s->ref.path));
-	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_job, cell_word(k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
-	output_put(o, &f_from, *from ? cell_text(from) : cell_none());
 	snprintf(line, sizeof line, "%s%s%u rank%s, %u file%s", from, *from ? ", " : "", k->world,
 		 k->world == 1 ? "" : "s", k->nfile, k->nfile == 1 ? "" : "s");
 	output_put(o, &f_from_text, cell_text(line));
-	output_put(o, &f_mesh, cell_text(to));
-	output_put(o, &f_world, cell_of(CELL_COUNT, p->cost.world));
-	output_put(o, &f_layout, layout ? cell_text(layout) : cell_none());
+	remesh_put(p->c, &p->to);
 	snprintf(line, sizeof line, "%s, %u rank%s%s%s", to, p->cost.world,
 		 p->cost.world == 1 ? "" : "s", layout ? ", by " : "", layout ? layout : "");
 	output_put(o, &f_to_text, cell_text(line));
@@ -138,7 +131,7 @@ static void put_read(struct planning *p)
 		 k->host.chunks == 1 ? "" : "s", human_count(k->host.files, m),
 		 k->host.files == 1 ? "" : "s");
 	output_put(o, &f_host_text, cell_text(line));
-	output_object(o, "host");
+	output_object(o, "one_reader");
 	output_put(o, &f_read, cell_of(CELL_BYTES, k->host.read_bytes));
 	output_put(o, &f_amplification, ratio(k->host.read_bytes, k->host.bytes));
 	output_put(o, &f_files, cell_of(CELL_COUNT, k->host.files));
@@ -161,13 +154,13 @@ enum {
 };
 static const struct column rank_columns[COL_COUNT] = {
 	[COL_RANK] = { "rank", "RANK", true, FIT_WHOLE },
-	[COL_BYTES] = { "bytes", "HOLDS", true, FIT_WHOLE },
+	[COL_BYTES] = { "held_bytes", "HOLDS", true, FIT_WHOLE },
 	[COL_READ] = { "read_bytes", "READS", true, FIT_WHOLE },
 	[COL_AMPLIFICATION] = { "amplification", NULL, true, FIT_WHOLE },
 	[COL_AMPLIFICATION_TEXT] = { NULL, "READ/HELD", true, FIT_WHOLE },
-	[COL_FILES] = { "files", "FILES", true, FIT_WHOLE },
-	[COL_CHUNKS] = { "chunks", "CHUNKS", true, FIT_WHOLE },
-	[COL_TENSORS] = { "tensors", "TENSORS", true, FIT_WHOLE },
+	[COL_FILES] = { "file_count", "FILES", true, FIT_WHOLE },
+	[COL_CHUNKS] = { "chunk_count", "CHUNKS", true, FIT_WHOLE },
+	[COL_TENSORS] = { "tensor_count", "TENSORS", true, FIT_WHOLE },
 };
 
 static void put_row(struct output *o, struct cell who, const struct load_rank *r, double times)

@@ -205,9 +205,12 @@ static int check_space(struct restore *r, struct ckpt_err *err)
 static void put_files(struct restore *r)
 {
 	static const struct column files[] = {
-		{ "file", "file", false, FIT_LAST },	   { "rank", "rank", true, FIT_WHOLE },
-		{ "tensors", "tensors", true, FIT_WHOLE }, { "bytes", "size", true, FIT_WHOLE },
-		{ "data_bytes", NULL, true, FIT_WHOLE },   { "other_blobs", NULL, true, FIT_WHOLE },
+		{ "file", "file", false, FIT_LAST },
+		{ "rank", "rank", true, FIT_WHOLE },
+		{ "tensor_count", "tensors", true, FIT_WHOLE },
+		{ "bytes", "size", true, FIT_WHOLE },
+		{ "data_bytes", NULL, true, FIT_WHOLE },
+		{ "other_blob_count", NULL, true, FIT_WHOLE },
 	};
 	struct output *o = r->c->o;
 
@@ -264,11 +267,9 @@ static void put_result(struct restore *r)
 	static const struct column path = { "path", NULL, false, FIT_WHOLE },
 				   job = { "job", NULL, false, FIT_WHOLE },
 				   step = { "step", NULL, false, FIT_WHOLE },
-				   mesh = { "mesh", NULL, false, FIT_WHOLE },
-				   world = { "world", NULL, false, FIT_WHOLE },
-				   directory = { "directory", NULL, false, FIT_WHOLE },
+				   destination = { "destination", NULL, false, FIT_WHOLE },
 				   bytes = { "bytes", NULL, false, FIT_WHOLE },
-				   seconds = { "seconds", NULL, false, FIT_WHOLE },
+				   took = { "took_s", NULL, false, FIT_WHOLE },
 				   speed = { "bytes_per_second", NULL, false, FIT_WHOLE };
 	const struct checkpoint *k = r->s.ckpt;
 	struct output *o = r->c->o;
@@ -276,14 +277,13 @@ static void put_result(struct restore *r)
 
 	mesh_print(r->to.target.mesh, text, sizeof text);
 	output_put(o, &path, cell_text(r->s.ref.path));
-	output_put(o, &job, *k->job ? cell_text(k->job) : cell_none());
+	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
-	output_put(o, &mesh, cell_text(text));
-	output_put(o, &world, cell_of(CELL_NUMBER, target_world(&r->to.target)));
-	output_put(o, &directory, cell_text(r->path));
+	remesh_put(r->c, &r->to);
+	output_put(o, &destination, cell_text(r->path));
 	put_files(r);
 	output_put(o, &bytes, cell_of(CELL_BYTES, r->files.bytes));
-	output_put(o, &seconds,
+	output_put(o, &took,
 		   cell_real((double)elapsed_ns(r->begin_ns, now_ns()) / (double)NS_PER_S));
 	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
 	human_bytes(r->files.bytes, size);

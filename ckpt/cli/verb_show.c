@@ -71,8 +71,8 @@ static void put_meshes(struct output *o, const struct table *t)
 {
 	enum { COL_MESH, COL_RANKS, COL_TENSORS, COL_COUNT };
 	static const struct column col[COL_COUNT] = { { "mesh", NULL, false, FIT_WHOLE },
-						      { "ranks", NULL, true, FIT_WHOLE },
-						      { "tensors", NULL, true, FIT_WHOLE } };
+						      { "rank_count", NULL, true, FIT_WHOLE },
+						      { "tensor_count", NULL, true, FIT_WHOLE } };
 	cleanup_free uint64_t *uses = calloc((size_t)t->nmesh + 1, sizeof *uses);
 	char mesh[LINE_BYTES];
 
@@ -98,7 +98,7 @@ static void put_world(struct output *o, const struct checkpoint *k)
 	size_t len = 0;
 
 	output_put(o, &f_world, cell_of(CELL_COUNT, k->world));
-	output_put(o, &f_mesh, cell_text(subject_mesh(t, mesh, sizeof mesh)));
+	output_put(o, &f_mesh, cell_word(subject_mesh(t, mesh, sizeof mesh)));
 	line[0] = 0;
 	for (uint32_t i = 0; i < t->nmesh && len < LINE_BYTES; i++)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? "; " : "",
@@ -187,7 +187,7 @@ static void put_summary(struct output *o, const struct subject *s)
 	char line[LINE_BYTES];
 
 	output_put(o, &f_path, cell_text(s->ref.path));
-	output_put(o, &f_job, cell_text(k->job));
+	output_put(o, &f_job, cell_word(k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, k->step));
 	output_put(o, &f_created, cell_of(CELL_TIME, k->wall_ns));
 	output_put(o, &f_created_ns, cell_unless(CELL_NUMBER, k->wall_ns, 0));
@@ -237,7 +237,7 @@ static int put_groups(struct output *o, const struct table *t)
 		{ "component", "COMPONENT", false, FIT_LAST },
 		{ "role", "ROLE", false, FIT_WHOLE },
 		{ "dtype", "DTYPE", false, FIT_WHOLE },
-		{ "tensors", "TENSORS", true, FIT_WHOLE },
+		{ "tensor_count", "TENSORS", true, FIT_WHOLE },
 		{ "elements", "ELEMENTS", true, FIT_WHOLE },
 		{ "bytes", "SIZE", true, FIT_WHOLE },
 	};

@@ -24,6 +24,7 @@
 FIELD(f_path, "path", "path");
 FIELD(f_job, "job", NULL);
 FIELD(f_step, "step", NULL);
+FIELD(f_glob, "tensor_glob", NULL);
 FIELD(f_tensors, "tensor_count", NULL);
 FIELD(f_bytes, "tensor_bytes", NULL);
 FIELD(f_total, NULL, "tensors");
@@ -38,21 +39,24 @@ FIELD(f_depth, "depth", NULL);
 FIELD(f_known, "contents_known", NULL);
 FIELD(f_equal_bytes, "equal_bytes", NULL);
 FIELD(f_equal, NULL, "equal");
-FIELD(f_zero_tensors, "zero_tensors", NULL);
+FIELD(f_zero_tensors, "zero_tensor_count", NULL);
 FIELD(f_zero_bytes, "zero_bytes", NULL);
 FIELD(f_zero, NULL, "zero");
+FIELD(f_component, "component", NULL);
 FIELD(f_name, "name", NULL);
-FIELD(f_least, "least", NULL);
-FIELD(f_median, "median", NULL);
-FIELD(f_most, "most", NULL);
+FIELD(f_rank, "rank", NULL);
+FIELD(f_least, "least_bytes", NULL);
+FIELD(f_median, "median_bytes", NULL);
+FIELD(f_most, "most_bytes", NULL);
 FIELD(f_wrote, NULL, "written");
 FIELD(f_holds, NULL, "held");
+FIELD(f_held_none, "held", NULL);
 
 struct stats {
 	const struct checkpoint *k;
 	const uint32_t *id; /* [n] the tensors asked for */
 	uint32_t n;
-	bool all; /* they are all there are */
+	const char *glob; /* that asked for them; NULL: all there are */
 	uint64_t bytes;
 	struct arena arena;
 };
@@ -90,14 +94,14 @@ static void put_sum(struct output *o, const struct column *col, const struct mod
 
 #define SUM_COLUMNS(key, head)                                                                   \
 	{                                                                                        \
-		{ key, head, false, FIT_FIRST }, { "tensors", "TENSORS", true, FIT_WHOLE },      \
+		{ key, head, false, FIT_FIRST }, { "tensor_count", "TENSORS", true, FIT_WHOLE }, \
 			{ "elements", "ELEMENTS", true, FIT_WHOLE },                             \
 			{ "bytes", "SIZE", true, FIT_WHOLE }, { NULL, "PART", true, FIT_WHOLE }, \
 	}
 
 static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 {
-	static const struct column col[SUM_COUNT] = SUM_COLUMNS("path", "MODULE");
+	static const struct column col[SUM_COUNT] = SUM_COLUMNS("module", "MODULE");
 	struct module_row *row;
 	uint32_t n;
 	int rc = module_rows(&s->k->table, s->id, s->n, depth, MODULES_SHOWN, &s->arena, &row, &n,
@@ -356,6 +360,8 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 		return rc;
 	if (r->held_known)
 		rc = put_spread(o, s, r, offsetof(struct rank_sum, holds), "held", &f_holds);
+	else
+		output_put(o, &f_held_none, cell_none());
 	output_put(o, &f_held, r->held_known ? cell_of(CELL_BYTES, r->held) : cell_none());
 	output_put(o, &f_replicated,
 		   r->held_known ? cell_of(CELL_BYTES, r->replicated) : cell_none());
@@ -377,7 +383,7 @@ static void put_ranks(struct output *o, const struct stats *s, const struct rank
 		{ "rank", "RANK", true, FIT_WHOLE },
 		{ "written_bytes", "WRITTEN", true, FIT_WHOLE },
 		{ "held_bytes", "HELD", true, FIT_WHOLE },
-		{ "pieces", "PIECES", true, FIT_WHOLE },
+		{ "piece_count", "PIECES", true, FIT_WHOLE },
 	};
 	bool shown = o->machine || (s->k->world > 1 && s->k->world <= RANKS_SHOWN);
 
@@ -510,7 +516,7 @@ static void put_twins(struct output *o, const struct twins *w)
 {
 	enum { COL_N, COL_BYTES, COL_EXTRA, COL_FP, COL_NAMES, COL_COUNT };
 	static const struct column col[COL_COUNT] = {
-		{ "tensors", "EQUAL", true, FIT_WHOLE },
+		{ "tensor_count", "EQUAL", true, FIT_WHOLE },
 		{ "bytes", "SIZE", true, FIT_WHOLE },
 		{ "extra_bytes", "AGAIN", true, FIT_WHOLE },
 		{ "fingerprint", NULL, false, FIT_WHOLE },
@@ -519,7 +525,7 @@ static void put_twins(struct output *o, const struct twins *w)
 	uint32_t shown = o->machine ? w->ngroup : MIN(w->ngroup, EQUALS_SHOWN);
 	char full[NAME_BYTES], names[2 * NAME_BYTES + 32];
 
-	output_list(o, "equal", col, COL_COUNT);
+	output_list(o, "equal_groups", col, COL_COUNT);
 	for (uint32_t i = 0; i < shown; i++) {
 		const struct twin *g = &w->group[i];
 		const struct table_tensor *const *x = w->x + g->first;
@@ -536,10 +542,14 @@ static void put_twins(struct output *o, const struct twins *w)
 		output_put(o, &col[COL_EXTRA], cell_of(CELL_BYTES, g->extra));
 		output_put(o, &col[COL_FP], cell_of(CELL_FINGERPRINT, x[0]->fp));
 		output_put(o, &col[COL_NAMES], cell_text(names));
-		output_list(o, "names", NULL, 0);
-		for (uint32_t k = 0; k < g->n && o->machine; k++)
-			output_put(o, &f_name,
-				   cell_text(table_tensor_print(x[k], full, sizeof full)));
+		output_list(o, "tensors", NULL, 0);
+		for (uint32_t k = 0; k < g->n && o->machine; k++) {
+			output_row(o);
+			output_put(o, &f_component, cell_text(x[k]->component));
+			output_put(o, &f_name, cell_text(x[k]->name));
+			output_put(o, &f_rank, cell_unless(CELL_NUMBER, x[k]->rank, TABLE_NONE));
+			output_close(o);
+		}
 		output_close(o);
 		output_close(o);
 	}
@@ -578,11 +588,12 @@ static int put_head(struct output *o, struct stats *s, const struct subject *sub
 	int rc = 0;
 
 	output_put(o, &f_path, cell_text(subject->ref.path));
-	output_put(o, &f_job, cell_text(s->k->job));
+	output_put(o, &f_job, cell_word(s->k->job));
 	output_put(o, &f_step, cell_of(CELL_NUMBER, s->k->step));
+	output_put(o, &f_glob, cell_word(s->glob));
 	output_put(o, &f_tensors, cell_of(CELL_COUNT, s->n));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, s->bytes));
-	if (s->all)
+	if (!s->glob)
 		snprintf(text, sizeof text, "%s, %s", human_count(s->n, a),
 			 human_bytes(s->bytes, b));
 	else
@@ -643,9 +654,9 @@ static int select_tensors(struct cli *c, const struct subject *subject, uint32_t
 	const struct table *t = &s->k->table;
 	int rc = 0;
 
-	s->all = !c->value[OPT_TENSORS];
-	if (!s->all) {
-		rc = subject_glob(subject->ckpt, c->value[OPT_TENSORS], ret, &s->n, err);
+	s->glob = c->value[OPT_TENSORS];
+	if (s->glob) {
+		rc = subject_glob(subject->ckpt, s->glob, ret, &s->n, err);
 	} else {
 		*ret = calloc((size_t)t->ntensor + 1, sizeof **ret);
 		for (; *ret && s->n < t->ntensor; s->n++)

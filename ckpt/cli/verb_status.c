@@ -124,7 +124,7 @@ static void json_steps(struct output *o, const struct wire_report *r, uint32_t j
 		put_n(o, "step", s->step);
 		put(o, "state", cell_text(step_name[s->state]));
 		put_n(o, "generation", s->generation);
-		put(o, "held", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
+		put(o, "in_memory", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
 		put(o, "to_write", cell_of(CELL_FLAG, (s->flags & WIRE_TO_WRITE) != 0));
 		put(o, "marked", cell_of(CELL_TIME, wall_of(r->head, s->mark_ns)));
 		put_span(o, "staged_s", s->staged_ns, s->staged_ns);
@@ -150,9 +150,9 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	put(o, "launch", cell_text(launch_name[j->launch]));
 	put_n(o, "generation", j->generation);
 	put_n(o, "world_size", j->world);
-	put_n(o, "attached", j->attached);
-	put_n(o, "lost", j->lost);
-	put_n(o, "slots", j->nslot);
+	put_n(o, "attached_count", j->attached);
+	put_n(o, "died_count", j->lost);
+	put_n(o, "slot_count", j->nslot);
 	put_step(o, "newest_step", j->newest);
 	put(o, "trigger_waits", cell_of(CELL_FLAG, j->trigger_waits));
 	output_object(o, "counts");
@@ -171,7 +171,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	output_close(o);
 	output_object(o, "memory");
 	put_n(o, "used_bytes", j->used);
-	put_n(o, "held_bytes", j->held);
+	put_n(o, "resident_bytes", j->held);
 	put_n(o, "mapped_bytes", j->mapped);
 	output_close(o);
 	output_object(o, "stall");

@@ -84,11 +84,11 @@ static const struct column columns[COL_COUNT] = {
 	[COL_CHECKED] = { "checked_bytes", NULL, false, FIT_WHOLE },
 	[COL_DATA] = { "data_read", NULL, false, FIT_WHOLE },
 	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
-	[COL_DATA_CHECKED] = { "data_checked_bytes", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS] = { "chunks", NULL, false, FIT_WHOLE },
-	[COL_CHUNKS_CHECKED] = { "chunks_checked", NULL, false, FIT_WHOLE },
-	[COL_PIECES] = { "pieces", NULL, false, FIT_WHOLE },
-	[COL_PIECES_CHECKED] = { "pieces_checked", NULL, false, FIT_WHOLE },
+	[COL_DATA_CHECKED] = { "checked_data_bytes", NULL, false, FIT_WHOLE },
+	[COL_CHUNKS] = { "chunk_count", NULL, false, FIT_WHOLE },
+	[COL_CHUNKS_CHECKED] = { "checked_chunk_count", NULL, false, FIT_WHOLE },
+	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
+	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
 	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
 };
 
@@ -512,10 +512,10 @@ static void put_faults(struct verify *v)
 
 		output_row(o);
 		output_put(o, &col[F_KIND], cell_text(f->kind));
-		output_put(o, &col[F_FILE], cell_text(f->file));
+		output_put(o, &col[F_FILE], cell_word(f->file));
 		output_put(o, &col[F_OFFSET], cell_of(CELL_NUMBER, f->offset));
 		output_put(o, &col[F_LENGTH], cell_of(CELL_NUMBER, f->length));
-		output_put(o, &col[F_TENSOR], cell_text(f->tensor));
+		output_put(o, &col[F_TENSOR], cell_word(f->tensor));
 		output_put(o, &col[F_STEP],
 			   f->has_step ? cell_of(CELL_NUMBER, f->step) : cell_none());
 		output_put(o, &col[F_PATH], cell_text(f->path));

@@ -8,7 +8,7 @@
 static const struct column col_program = { "program", NULL, false, false };
 static const struct column col_version = { "version", NULL, false, false };
 static const struct column col_abi = { "abi", "client interface", false, false };
-static const struct column col_format[] = { { "name", NULL, false, false } };
+static const struct column col_format[] = { { "format", NULL, false, false } };
 
 static int run(struct cli *c)
 {

@@ -56,7 +56,7 @@ check "a daemon listens" daemon_start
 check "ckptctl alone is status now" ctl_says 0 "No job has attached yet" --
 check "nobody can be triggered" ctl_says 10 "has no job" trigger
 job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5
-check "its ranks are seen" within field_is attached 2
+check "its ranks are seen" within field_is attached_count 2
 check "and its steps" within field_above newest_step 3
 check "status says so in words" ctl_says 0 "2 of 2 attached" status
 check "in 80 columns" narrow "$tmp/out"

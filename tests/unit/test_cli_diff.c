@@ -79,7 +79,7 @@ static void the_same_is_equal_and_says_what_was_compared(void **state)
 			 0);
 	j = json_out("ckptd.diff/1");
 	assert_true(flag(j, "equal"));
-	assert_int_equal(number(j, "in_both"), 23);
+	assert_int_equal(number(j, "in_both_count"), 23);
 	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 0);
 	assert_string_equal(string(member(j, "a", JSON_OBJECT), "mesh"), "fsdp=4");
 	json_decref(j);
@@ -295,8 +295,8 @@ static void values_are_what_one_by_one_gives(void **state)
 				max = fmax(max, delta);
 		}
 		assert_int_equal(number(v, "elements"), x->numel);
-		assert_int_equal(number(v, "elements_differ"), bits);
-		assert_int_equal(number(v, "nan_a"), nan_a);
+		assert_int_equal(number(v, "bits_differ_count"), bits);
+		assert_int_equal(number(v, "nan_count_a"), nan_a);
 		for (uint32_t d = 0; d < x->ndim; d++)
 			at = at * x->shape[d] + (uint64_t)json_integer_value(json_array_get(
 							member(v, "first_index", JSON_ARRAY), d));
@@ -333,23 +333,23 @@ static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
 	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
 	j = last_line();
 	v = values_of(j, "z");
-	assert_int_equal(number(v, "elements_differ"), 1);
-	assert_int_equal(number(v, "values_differ"), 0);
+	assert_int_equal(number(v, "bits_differ_count"), 1);
+	assert_int_equal(number(v, "values_differ_count"), 0);
 	assert_int_equal(
 		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 1);
 	v = values_of(j, "n");
-	assert_int_equal(number(v, "elements_differ"), 4);
-	assert_int_equal(number(v, "nonfinite_differ"), 3);
-	assert_int_equal(number(v, "nan_a"), 1);
-	assert_int_equal(number(v, "nan_b"), 1);
+	assert_int_equal(number(v, "bits_differ_count"), 4);
+	assert_int_equal(number(v, "nonfinite_differ_count"), 3);
+	assert_int_equal(number(v, "nan_count_a"), 1);
+	assert_int_equal(number(v, "nan_count_b"), 1);
 	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.5);
 	v = values_of(j, "p");
-	assert_int_equal(number(v, "elements_differ"), 1);
-	assert_int_equal(number(v, "values_differ"), 0);
-	assert_int_equal(number(v, "nan_b"), 2);
+	assert_int_equal(number(v, "bits_differ_count"), 1);
+	assert_int_equal(number(v, "values_differ_count"), 0);
+	assert_int_equal(number(v, "nan_count_b"), 2);
 	/* One apart, where a double cannot tell. */
 	v = values_of(j, "i");
-	assert_int_equal(number(v, "values_differ"), 1);
+	assert_int_equal(number(v, "values_differ_count"), 1);
 	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 1);
 	json_decref(j);
 	assert_int_equal(RUN("diff", a, b, "--values"), 6);
@@ -387,11 +387,11 @@ static void another_dtype_is_compared_by_value(void **state)
 	j = last_line();
 	assert_int_equal(count(j, "dtype"), 4);
 	v = values_of(j, "w");
-	assert_int_equal(number(v, "values_differ"), 0);
-	assert_true(json_is_null(json_object_get(v, "elements_differ")));
+	assert_int_equal(number(v, "values_differ_count"), 0);
+	assert_true(json_is_null(json_object_get(v, "bits_differ_count")));
 	assert_true(json_is_null(json_object_get(v, "first_index")));
 	v = values_of(j, "x");
-	assert_int_equal(number(v, "values_differ"), 1);
+	assert_int_equal(number(v, "values_differ_count"), 1);
 	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.25);
 	assert_int_equal(
 		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 0)), 23);
@@ -399,7 +399,7 @@ static void another_dtype_is_compared_by_value(void **state)
 		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 45);
 	v = values_of(j, "scalar");
 	assert_int_equal(number(v, "elements"), 1);
-	assert_int_equal(number(v, "values_differ"), 1);
+	assert_int_equal(number(v, "values_differ_count"), 1);
 	assert_int_equal(number(values_of(j, "empty"), "elements"), 0);
 	json_decref(j);
 }

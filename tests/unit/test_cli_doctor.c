@@ -431,13 +431,13 @@ static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **sta
 		failures += !strcmp(result, "fail");
 		assert_true(strlen(string(x, "found")) > 0);
 		if (strcmp(result, "ok"))
-			assert_true(strlen(string(x, "todo")) > 0);
+			assert_true(strlen(string(x, "next")) > 0);
 		if (!strcmp(string(x, "check"), "daemon"))
 			assert_string_equal(result, "ok");
 	}
 	assert_true(i > 14);
-	assert_int_equal(number(j, "warnings"), warnings);
-	assert_int_equal(number(j, "failures"), failures);
+	assert_int_equal(number(j, "warning_count"), warnings);
+	assert_int_equal(number(j, "failure_count"), failures);
 	assert_int_equal(code, failures ? 1 : warnings ? 3 : 0);
 	json_decref(j);
 	free(s);

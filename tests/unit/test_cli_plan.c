@@ -274,11 +274,11 @@ static void a_program_gets_every_rank_and_every_figure(void **state)
 		const json_t *r = json_array_get(rank, i);
 
 		assert_int_equal(number(r, "rank"), i);
-		held += number(r, "bytes");
+		held += number(r, "held_bytes");
 		read += number(r, "read_bytes");
-		most = MAX(most, number(r, "bytes"));
-		assert_true(number(r, "files") > 0);
-		assert_true(number(r, "chunks") >= number(r, "files"));
+		most = MAX(most, number(r, "held_bytes"));
+		assert_true(number(r, "file_count") > 0);
+		assert_true(number(r, "chunk_count") >= number(r, "file_count"));
 		assert_true(json_real_value(member(r, "amplification", JSON_REAL)) >= 1);
 	}
 	assert_int_equal(number(j, "held_bytes"), held);
@@ -287,8 +287,8 @@ static void a_program_gets_every_rank_and_every_figure(void **state)
 			 (double)most * 3 / (double)held) < 1e-9);
 	assert_true(fabs(json_real_value(member(j, "replication", JSON_REAL)) -
 			 (double)held / (double)number(j, "tensor_bytes")) < 1e-9);
-	assert_int_equal(number(member(j, "host", JSON_OBJECT), "files"), 4);
-	assert_true(json_is_null(json_object_get(j, "layout")));
+	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "file_count"), 4);
+	assert_true(json_is_null(json_object_get(j, "layout_file")));
 	json_decref(j);
 }
 
@@ -369,7 +369,7 @@ static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4", "--json"), 0);
 	assert_string_equal(got.err, "");
 	j = json_out("ckptd.plan/1");
-	notes = member(j, "notes", JSON_ARRAY);
+	notes = member(j, "changes", JSON_ARRAY);
 	assert_true(json_array_size(notes) > 3);
 	assert_says(string(json_array_get(notes, 0), "text"), "fsdp is gone");
 	assert_says(string(json_array_get(notes, 0), "tensor"), "/");
@@ -404,7 +404,7 @@ static void rules_are_read_from_a_file(void **state)
 		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json"),
 		0);
 	j = json_out("ckptd.plan/1");
-	assert_string_equal(string(j, "layout"), path);
+	assert_string_equal(string(j, "layout_file"), path);
 	assert_true(json_real_value(member(j, "replication", JSON_REAL)) > 1.2);
 	json_decref(j);
 }

@@ -666,11 +666,11 @@ static void json_ends_with_a_summary(void **state)
 	assert_string_equal(string(j, "job"), "job0");
 	assert_int_equal(number(j, "step"), STEP);
 	assert_string_equal(string(j, "mesh"), "fsdp=3");
-	assert_int_equal(number(j, "world"), 3);
-	assert_string_equal(string(j, "directory"), out);
-	member(j, "seconds", JSON_REAL);
+	assert_int_equal(number(j, "world_size"), 3);
+	assert_string_equal(string(j, "destination"), out);
+	member(j, "took_s", JSON_REAL);
 	number(j, "bytes_per_second");
-	member(j, "notes", JSON_ARRAY);
+	member(j, "changes", JSON_ARRAY);
 	files = (json_t *)member(j, "files", JSON_ARRAY);
 	assert_int_equal(json_array_size(files), 3);
 	for (uint32_t r = 0; r < 3; r++) {
@@ -681,10 +681,10 @@ static void json_ends_with_a_summary(void **state)
 		assert_true(strict_load(file_of(out, r), &x, why));
 		assert_string_equal(string(f, "file"), path_of("rank-%05u.safetensors", r));
 		assert_int_equal(number(f, "rank"), r);
-		assert_int_equal(number(f, "tensors"), x.ntensor);
+		assert_int_equal(number(f, "tensor_count"), x.ntensor);
 		assert_int_equal(number(f, "bytes"), x.len);
 		assert_int_equal(number(f, "data_bytes"), x.len - x.data);
-		assert_int_equal(number(f, "other_blobs"), r == 0);
+		assert_int_equal(number(f, "other_blob_count"), r == 0);
 		sum += x.len;
 		strict_free(&x);
 	}

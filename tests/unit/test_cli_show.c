@@ -73,13 +73,13 @@ static void every_byte_of_every_file_is_accounted_for(void **state)
 		if (json_is_null(json_object_get(x, "rank")))
 			assert_int_equal(number(x, "metadata_bytes"), st.st_size);
 		else
-			assert_true(number(x, "data_bytes") > 0 && number(x, "pieces") > 0);
-		assert_true(number(x, "tensors") <= number(x, "pieces"));
+			assert_true(number(x, "data_bytes") > 0 && number(x, "piece_count") > 0);
+		assert_true(number(x, "tensor_count") <= number(x, "piece_count"));
 		sum[0] += number(x, "bytes");
 		sum[1] += number(x, "data_bytes");
 		sum[2] += number(x, "padding_bytes");
 		sum[3] += number(x, "metadata_bytes");
-		pieces += number(x, "pieces");
+		pieces += number(x, "piece_count");
 	}
 	total = member(j, "total", JSON_OBJECT);
 	assert_int_equal(number(total, "file_count"), json_array_size(list));
@@ -134,14 +134,15 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 			json_array_get(json_object_get(map, "shape"), i));
 	for (size_t i = 0; i < json_array_size(shares); i++) {
 		const json_t *x = json_array_get(shares, i),
-			     *ranks = member(x, "ranks", JSON_ARRAY);
+			     *ranks = member(x, "holder_ranks", JSON_ARRAY);
 
 		elements += number(x, "elements");
 		for (size_t k = 0; k < json_array_size(ranks); k++)
 			seen |= 1u << json_integer_value(json_array_get(ranks, k));
 	}
-	for (size_t i = 0; i < json_array_size(member(map, "empty", JSON_ARRAY)); i++)
-		seen |= 1u << json_integer_value(json_array_get(json_object_get(map, "empty"), i));
+	for (size_t i = 0; i < json_array_size(member(map, "empty_ranks", JSON_ARRAY)); i++)
+		seen |= 1u << json_integer_value(
+				json_array_get(json_object_get(map, "empty_ranks"), i));
 	assert_int_equal(seen, (1u << world) - 1);
 	assert_int_equal(elements, numel);
 	assert_int_equal(json_array_size(shares) > 1, cut);

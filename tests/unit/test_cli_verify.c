@@ -87,10 +87,10 @@ static void some_of_the_data_is_never_called_all_of_it(void **state)
 	assert_string_equal(string(j, "data_subset"), "5%@7");
 	assert_true(json_is_false(json_object_get(j, "data")));
 	assert_string_equal(string(first(j), "data_read"), "some");
-	assert_true(number(first(j), "data_checked_bytes") < number(first(j), "data_bytes"));
-	assert_true(number(first(j), "chunks_checked") < number(first(j), "chunks"));
-	assert_true(number(first(j), "chunks_checked") >= 4); /* of each part one */
-	assert_true(number(first(j), "pieces_checked") < number(first(j), "pieces"));
+	assert_true(number(first(j), "checked_data_bytes") < number(first(j), "data_bytes"));
+	assert_true(number(first(j), "checked_chunk_count") < number(first(j), "chunk_count"));
+	assert_true(number(first(j), "checked_chunk_count") >= 4); /* of each part one */
+	assert_true(number(first(j), "checked_piece_count") < number(first(j), "piece_count"));
 	json_decref(j);
 	assert_int_equal(RUN("verify", "--json", path_of("%s/beta/step-000000000025", work)), 0);
 	j = json_out("ckptd.verify/1");
@@ -101,7 +101,7 @@ static void some_of_the_data_is_never_called_all_of_it(void **state)
 		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 0);
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(first(j), "data_read"), "all");
-	assert_int_equal(number(first(j), "data_checked_bytes"), number(first(j), "data_bytes"));
+	assert_int_equal(number(first(j), "checked_data_bytes"), number(first(j), "data_bytes"));
 	json_decref(j);
 }
 
@@ -118,13 +118,13 @@ static void a_sample_without_a_number_prints_one_that_picks_it_again(void **stat
 	j = json_out("ckptd.verify/1");
 	snprintf(sample, sizeof sample, "--data-subset=%s", string(j, "data_subset"));
 	assert_non_null(strchr(sample, '@'));
-	bytes = number(first(j), "data_checked_bytes");
+	bytes = number(first(j), "checked_data_bytes");
 	json_decref(j);
 	assert_int_equal(
 		RUN("verify", "--json", sample, path_of("%s/beta/step-000000000025", work)), 0);
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(j, "data_subset"), sample + strlen("--data-subset="));
-	assert_int_equal(number(first(j), "data_checked_bytes"), bytes);
+	assert_int_equal(number(first(j), "checked_data_bytes"), bytes);
 	json_decref(j);
 }
 
@@ -144,7 +144,7 @@ static void one_of_the_sevenths_finds_a_flipped_byte(void **state)
 		assert_true(code == 0 || code == 4);
 		assert_int_equal(code ? 1 : 0, json_array_size(json_object_get(j, "faults")));
 		found += code == 4;
-		bytes += number(first(j), "data_checked_bytes");
+		bytes += number(first(j), "checked_data_bytes");
 		all = number(first(j), "data_bytes");
 		json_decref(j);
 	}
@@ -242,7 +242,7 @@ static void the_data_of_the_other_parts_are_read_where_one_is_damaged(void **sta
 	assert_true(has_fault(j, "checksum", other));
 	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 2);
 	assert_int_equal(number(first(j), "fault_count"), 2);
-	assert_true(number(first(j), "data_checked_bytes") > 0);
+	assert_true(number(first(j), "checked_data_bytes") > 0);
 	json_decref(j);
 	assert_int_equal(RUN("verify", "--data", dir), 4);
 	assert_says(got.out, "Only the files without such faults had their data read");

@@ -1,0 +1,283 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# docs/JSON.md and what ckptctl prints with --json: every verb runs on a store with a job that trains; each key that is printed stands
+# in the document with its type, and each key of the document was printed. A verb of `ckptctl -h` that is not run here is a failure.
+# Over all verbs a key has one type, and objects of one kind always have the same keys: what there is not is null.
+# shellcheck disable=SC2317 # the functions are called through check
+set -eu
+# shellcheck source=tests/e2e/ckptd_tap.sh
+. "$(dirname "$0")/ckptd_tap.sh"
+export CKPTD_SOCKET=$socket
+unset CKPTD_STORE
+doc=$root/docs/JSON.md
+keys=$root/tests/e2e/json_keys.awk
+: >"$tmp/verbs"
+
+# Run a verb and collect what it prints: lines of JSON on stdout, errors on stderr.
+json() { # CODE VERB ARGUMENT...
+	local code=$1
+	shift
+	echo "$1" >>"$tmp/verbs"
+	exits "$code" "$ckptctl" "$@" --json >"$tmp/out" 2>"$tmp/err" || {
+		cat "$tmp/out" "$tmp/err"
+		return 1
+	}
+	awk -f "$keys" "$tmp/out" "$tmp/err" >>"$tmp/seen"
+}
+field() { # PATTERN: the first number behind it in the JSON of status
+	"$ckptctl" status --json | grep -o "\"$1\":[0-9]*" | head -1 | grep -o '[0-9]*$' || echo -1
+}
+field_above() { [ "$(field "$1")" -gt "$2" ]; }
+
+# Rows of the document: SCHEMA, key, type, meaning, separated by tabs.
+rows() {
+	awk '/^##+ .*`ckptd[.]/ {
+		match($0, /ckptd[.][a-z]+/)
+		schema = substr($0, RSTART, RLENGTH)
+	}
+	/^\| `/ { n = split($0, cell, / *\| */); gsub(/`/, "", cell[2]); print schema "\t" cell[2] "\t" cell[3] "\t" cell[4] }' "$doc"
+}
+# What is seen and not written down, or otherwise.
+unknown_keys() {
+	rows | awk -F '\t' 'NR == FNR { type[$1 "\t" $2] = " " $3 " "; next }
+	$2 ~ /^(schema|type)$/ || $3 ~ /^[{]/ { next }
+	{
+		key = $1 "\t" $2
+		if (!(key in type)) sub(/[.][^.]*$/, ".*", key)
+		if (!(key in type)) print "not in docs/JSON.md: " $1 " " $2 " (" $3 ")"
+		else if (index(type[key], " " $3 " ") == 0 && !($3 == "integer" && index(type[key], " number ")))
+			print "docs/JSON.md: " $1 " " $2 " is" type[key] "but " $3 " was printed"
+	}' - "$tmp/seen" | sort -u >"$tmp/unknown"
+	cat "$tmp/unknown"
+	[ ! -s "$tmp/unknown" ]
+}
+# A key of which nothing but null was seen has shown no type. Not asked of what lasts for milliseconds, while a step is
+# written, and of ranks' blobs that are equal.
+unseen_keys() {
+	rows | awk -F '\t' 'NR == FNR {
+		key = $1 "\t" $2
+		other = key
+		sub(/[.][^.]*$/, ".*", other)
+		seen[key] = seen[other] = 1
+		if ($3 != "null") typed[key] = typed[other] = 1
+		next
+	}
+	{ key = $1 "\t" $2 }
+	!(key in seen) { print "nothing printed " $1 " " $2; next }
+	$2 ~ /^jobs\[\]\.steps\[\]\.(written_bytes|total_bytes|writing_s)$/ || $2 == "equal_groups[].tensors[].rank" { next }
+	!(key in typed) { print $1 " " $2 " was always null, never " $3 }' "$tmp/seen" - >"$tmp/unseen"
+	cat "$tmp/unseen"
+	[ ! -s "$tmp/unseen" ]
+}
+rows_are_whole() {
+	rows | awk -F '\t' '$1 == "" || $3 !~ /^(string|integer|number|boolean|array|object)( or null)?$/ || length($4) < 3 {
+		print "a row without schema, type or meaning: " $0
+		bad = 1
+	}
+	count[$1 "\t" $2]++ { print "twice: " $1 " " $2; bad = 1 } END { exit bad || NR < 100 }'
+}
+# What stands in `counts` is called after what it counts, a note as the trainer likes.
+types_agree() {
+	rows | awk -F '\t' '$2 ~ /(^|[.])(counts|notes)[.]/ { next }
+	{
+		key = $2
+		sub(/.*[.]/, "", key)
+		sub(/ or null$/, "", $3)
+		if (key in type && type[key] != $3) { print key ": " type[key] " in " where[key] ", " $3 " in " $1 " " $2; bad = 1 }
+		type[key] = $3
+		where[key] = $1 " " $2
+	}
+	END { exit bad }'
+}
+# `show` answers one of three questions; notes are of the trainer.
+objects_agree() {
+	grep -P '\t\{' "$tmp/seen" | grep -Pv '^ckptd.show\t(\.|notes)\t' | sort -u | awk -F '\t' '{
+		key = $1 " " $2
+		if (key in keys) { print key " has now " keys[key] ", now " $3; bad = 1 }
+		keys[key] = $3
+	}
+	END { exit bad || NR < 40 }'
+}
+fits() { ! awk 'length > 140 { print FILENAME ":" FNR ": " length " columns" }' "$doc" | grep .; }
+all_verbs() {
+	"$ckptctl" -h | awk '/^VERBS/ { on = 1; next } on && !NF { exit } on { print $1 }' >"$tmp/all_verbs"
+	[ -s "$tmp/all_verbs" ] && ! sort -u "$tmp/verbs" | comm -13 - <(sort "$tmp/all_verbs") | sed 's/^/not run here: /' | grep .
+}
+has_schema() { # every verb has a heading
+	local verb bad=0
+	while read -r verb; do
+		grep -q "^## .*\`ckptd[.]$verb/1\`" "$doc" || { echo "docs/JSON.md has no $verb"; bad=1; }
+	done <"$tmp/all_verbs"
+	return "$bad"
+}
+
+# --- what needs a daemon ---
+check "an error is JSON" json 14 status
+check "a daemon listens" daemon_start
+check "status without a job" json 0 status
+job_start --mesh fsdp=2 --steps 100000 --snapshot-every 2 --persist-every 1000 --wait-ready --step-ms 5
+check "a job trains" within field_above attached_count 1
+check "and has steps" within field_above newest_step 3
+check "status" json 0 status
+check "trigger" json 0 trigger
+check "trigger of a job that is not there" json 10 trigger --job=nobody
+check "trigger --wait" json 0 trigger --final --wait --timeout 20s
+check "wait" json 0 wait latest --state staged --timeout 20s
+check "wait for what is committed" json 0 wait latest --timeout 20s
+check "wait for a state" json 0 wait latest --state=persisted --timeout 20s
+check "wait in vain" json 15 wait 99998 --timeout 200ms
+check "drain" json 0 drain --timeout 20s
+check "status with steps" json 0 status
+on_any_machine() { # VERB ARGUMENT...: 0, 3 with warnings, 1 where it fails
+	json 0 "$@" || json 3 "$@" || json 1 "$@"
+}
+watched() {
+	local pid
+	"$ckptctl" status -w --json >"$tmp/watch" 2>"$tmp/err" &
+	pid=$!
+	looked_twice() { [ "$(lines "$tmp/watch")" -ge 2 ]; }
+	within looked_twice
+	kill -INT "$pid"
+	exits 0 wait "$pid"
+	awk -f "$keys" "$tmp/watch" >>"$tmp/seen"
+}
+check "status -w" watched
+# A job whose directory is gone cannot be written.
+cp -r "$store/a" "$tmp/kept"
+rm -r "$store/a"
+has_error() { "$ckptctl" status --json | grep -q '"error":{"text":"'; }
+cannot_write() { "$ckptctl" trigger && within has_error; }
+check "a step cannot be written" cannot_write
+check "status with an error" json 0 status
+rm -rf "$store/a"
+mv "$tmp/kept" "$store/a"
+job_kill
+check "the job's memory is given back" within json 0 forget --all "$store/a"
+
+# --- a checkpoint ---
+step=$(newest)
+dir=$(step_dir "$step")
+cp -r "$dir" "$tmp/broken"
+for part in "$tmp"/broken/*.part; do
+	truncate -s -4096 "$part"
+	break
+done
+older=$(step_dir "$("$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | sed -n '2s/.*://p')")
+"$trainer" --mesh fsdp=1 --params 20K --steps 4 --snapshot-every 4 --root "$tmp/other" --job b --socket "$socket" \
+	--wait-ready >/dev/null 2>&1
+other=$tmp/other/b/step-000000000004
+# Two tensors that are equal, which no trained model has.
+cat >"$tmp/twins.c" <<'END'
+#include <ckpt.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+	const char *const dim[] = { "fsdp" };
+	uint64_t shape[] = { 64 };
+	uint32_t n = 1, mesh, id;
+	struct ckpt_err e = { 0 };
+	float *w;
+	ckpt *c;
+	struct ckpt_opts o = { .size = sizeof o, .flags = CKPT_REQUIRE | CKPT_USE_ENV, .job = "twins", .store = "twins", .world = 1 };
+	struct ckpt_mark final = { .size = sizeof final, .flags = CKPT_FINAL };
+	int r = ckpt_attach(&o, &c, &e);
+
+	r = r < 0 ? r : ckpt_mesh(c, 1, dim, &n, NULL, &mesh, &e);
+	r = r < 0 ? r : ckpt_alloc(c, 2 * 64 * sizeof *w, (void **)&w, &e);
+	for (int i = 0; r >= 0 && i < 2; i++) {
+		struct ckpt_local at = { .ptr = w + 64 * i };
+		struct ckpt_tensor t = { .size = sizeof t, .dtype = CKPT_F32, .component = "model", .name = i ? "tied" : "emb",
+					 .ndim = 1, .mesh = mesh, .nlocal = 1, .shape = shape, .local = &at };
+
+		for (int k = 0; k < 64; k++)
+			w[64 * i + k] = (float)k;
+		r = ckpt_tensor_add(c, &t, &id, &e);
+	}
+	r = r < 0 ? r : ckpt_seal(c, 20000000000ull, &e);
+	if (r >= 0) {
+		ckpt_snapshot(c, 1, &final);
+		r = ckpt_wait(c, 1, CKPT_COMMITTED, 20000000000ull, &e);
+		ckpt_detach(c, 0);
+	}
+	if (r < 0)
+		puts(e.msg);
+	return r < 0;
+}
+END
+twins() {
+	gcc -std=c17 -I"$root/ckpt" -o "$tmp/twins_made" "$tmp/twins.c" -L"$build" -lckpt -Wl,-rpath,"$build" &&
+		(cd "$tmp" && ./twins_made)
+}
+check "a checkpoint with equal tensors" twins
+tensor=$("$ckptctl" show --json "$dir" | grep -o '"component":"model","name":"[^"]*","dtype":"[A-Z0-9]*","shape":\[[0-9]*,[0-9]*\]' | head -1 |
+	sed 's/.*"name":"\([^"]*\)".*/\1/')
+check "a tensor to look at" [ -n "$tensor" ]
+check "ls" json 0 ls "$store"
+check "ls --all" json 0 ls --all "$store"
+mkdir "$tmp/hurt"
+cp -r "$tmp/broken" "$tmp/hurt/step-000000000001"
+truncate -s -1 "$tmp/hurt/step-000000000001/MANIFEST"
+check "ls --all of a damaged one" json 0 ls --all "$tmp/hurt"
+check "show" json 0 show "$dir"
+check "show of some tensors" json 0 show "$dir" --tensors='*'
+check "show of one" json 0 show "$dir" "model/$tensor"
+check "show --files" json 0 show "$dir" --files
+check "show --map" json 0 show "$dir" --map "model/$tensor"
+blob=$("$ckptctl" show --json "$dir" | grep -o '"component":"[a-z]*","name":"[^"]*","dtype":"[A-Z0-9]*","shape":[^}]*"rank":0,"layout"' | head -1 |
+	sed 's|.*"component":"\([^"]*\)","name":"\([^"]*\)".*|\1/\2|')
+check "show --map of a blob" json 2 show "$dir" --map "$blob"
+check "show --map --svg" json 0 show "$dir" --map "model/$tensor" --svg "$tmp/map.svg"
+check "stats" json 0 stats "$dir"
+check "stats of some tensors" json 0 stats "$dir" --depth=2 --tensors="model/*"
+check "stats of equal tensors" json 0 stats -C "$tmp/twins"
+check "verify" json 0 verify "$dir"
+check "verify --data" json 0 verify --data "$dir"
+check "verify --data-subset" json 0 verify --data-subset=1/2 "$dir"
+check "verify --all" json 0 verify --all "$tmp/other"
+check "verify of a damaged one" json 4 verify --data "$tmp/broken"
+cp -r "$dir" "$tmp/flipped"
+for part in "$tmp"/flipped/*.part; do
+	printf '\377\376\375\374' | dd of="$part" bs=1 seek=8200 conv=notrunc status=none
+done
+check "verify of wrong bytes" json 4 verify --data "$tmp/flipped"
+check "diff" json 0 diff "$dir" "$dir"
+check "diff of models" json 6 diff "$dir" "$other"
+check "diff of some" json 6 diff --tensors="model/*" "$dir" "$other"
+check "diff of values" json 6 diff --values --layouts "$dir" "$older"
+check "cat" json 0 cat "$dir" "model/$tensor"
+check "cat --slice -o" json 0 cat "$dir" "model/$tensor" --slice=0:1 -o "$tmp/raw"
+check "cat --npy" json 0 cat "$dir" "model/$tensor" --npy -o "$tmp/npy"
+check "cat of a blob" json 0 cat "$dir" "$blob" --rank 0
+check "cat --stats" json 0 cat "$dir" "model/$tensor" --stats
+echo "model/* Shard(1)@dp" >"$tmp/rules"
+check "plan" json 0 plan "$dir" --mesh fsdp=2
+check "plan --layout" json 0 plan "$dir" --mesh dp=3 --layout "$tmp/rules"
+check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3
+check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --layout "$tmp/rules"
+check "restore" json 0 restore "$dir" "$tmp/files" --mesh dp=3
+check "restore --rank" json 0 restore "$dir" "$tmp/file" --mesh dp=3 --rank 1 --layout "$tmp/rules"
+check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3
+check "a converted one" json 0 show "$tmp/converted"
+check "has no difference" json 0 diff "$dir" "$tmp/converted"
+check "doctor" on_any_machine doctor --job-size=1M "$tmp"
+check "doctor of a store" on_any_machine doctor "$store"
+check "doctor of nothing" on_any_machine doctor "$tmp/none"
+check "completion" json 0 completion bash
+check "man" json 0 man
+check "man of a verb" json 0 man ls
+check "version" json 0 version
+check "an unknown step" json 10 show -C "$store" step:99999999
+check "the wrong word" json 2 show --no-such
+
+# --- the document ---
+check "every verb was run" all_verbs
+check "every verb has its tables" has_schema
+check "every row has a schema, a type and a meaning" rows_are_whole
+check "a key has one type in all verbs" types_agree
+check "objects of one kind have the same keys" objects_agree
+check "lines fit 140 columns" fits
+check "every key that is printed stands in docs/JSON.md with its type" unknown_keys
+check "every key of docs/JSON.md is printed" unseen_keys
+tap_end
