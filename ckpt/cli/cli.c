@@ -79,7 +79,8 @@ void cli_hint(struct cli *c, const char *fmt, ...)
 	vsnprintf(line, sizeof line, fmt, ap);
 	va_end(ap);
 	fflush(c->out);
-	screen_wrap(c->err, line, c->err_screen.width, 0, 0);
+	screen_wrap(c->err, screen_ascii(&c->err_screen, line, line, sizeof line),
+		    c->err_screen.width, 0, 0);
 }
 
 void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
@@ -161,7 +162,10 @@ static int output_make(struct cli *c)
 	screen_probe(c->err, c->value[OPT_COLOR], c->value[OPT_ASCII], &c->err_screen);
 	c->o = c->json ? output_json_new(c->out, c->err, c->out_screen.terminal)
 		       : output_text_new(c->out, &c->out_screen, c->err, &c->err_screen);
-	return c->o ? 0 : -ENOMEM;
+	if (!c->o)
+		return -ENOMEM;
+	c->o->ascii = c->value[OPT_ASCII] != NULL;
+	return 0;
 }
 
 /* ckptctl alone: status, where a daemon answers. */

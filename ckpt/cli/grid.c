@@ -128,40 +128,59 @@ static void shrink(const struct grid *g, uint32_t *width, uint32_t indent, uint3
 	}
 }
 
-/* Start of the character that is n characters behind s. */
-static const char *skip(const char *s, uint32_t n)
+static void put(FILE *f, const char *s, size_t n)
 {
-	for (; *s; s++) {
-		if (((unsigned char)*s & 0xc0) == 0x80)
-			continue;
-		if (!n--)
-			break;
-	}
-	return s;
+	fwrite_unlocked(s, 1, n, f);
 }
 
-/* The end of a name says more than its beginning: keep more of it. */
-static void print_short(FILE *f, const struct grid_item *it, uint32_t width, bool unicode)
+static void put_str(FILE *f, const char *s)
 {
-	uint32_t dots = unicode ? 1 : 2;
-	uint32_t head = (width - dots) * 2 / 5, tail = width - dots - head;
-
-	fprintf(f, "%.*s%s%s", (int)(skip(it->text, head) - it->text), it->text,
-		unicode ? "\u2026" : "..", skip(it->text, it->columns - tail));
+	put(f, s, strlen(s));
 }
 
-static void print_item(FILE *f, const struct screen *s, const struct grid_item *it, uint32_t width,
-		       bool right, bool last)
+static void put_blanks(FILE *f, uint32_t n)
+{
+	static const char blank[] = "                                ";
+
+	for (; n >= sizeof blank; n -= (uint32_t)sizeof blank - 1)
+		put(f, blank, sizeof blank - 1);
+	put(f, blank, n);
+}
+
+/* The end of a name says more than its beginning: keep more of it. Returns the columns. */
+static uint32_t put_short(FILE *f, const struct grid_item *it, uint32_t width, bool unicode)
+{
+	uint32_t dots = unicode ? 1 : 2, head = (width - dots) * 2 / 5, tail = width - dots - head;
+	size_t n = screen_prefix(it->text, head);
+	const char *end = it->text + screen_prefix(it->text, it->columns - tail);
+
+	/* A wide character does not always fit exactly. */
+	if (screen_columns(end) > tail)
+		end += screen_prefix(end, 2);
+	put(f, it->text, n);
+	put_str(f, unicode ? "\u2026" : "..");
+	put_str(f, end);
+	return screen_columns(it->text) - screen_columns(it->text + n) + dots + screen_columns(end);
+}
+
+/* at: the column in which it begins. */
+static void put_item(FILE *f, const struct screen *s, const struct grid_item *it,
+		     const struct column *col, uint32_t width, uint32_t at, bool last)
 {
 	uint32_t shown = MIN(it->columns, width);
-	uint32_t pad = width - shown;
 
-	fprintf(f, "%*s%s", right ? (int)pad : 0, "", screen_style(s, it->style));
-	if (shown < it->columns)
-		print_short(f, it, width, s->unicode);
+	if (col->right)
+		put_blanks(f, width - shown);
+	put_str(f, screen_style(s, it->style));
+	if (last && col->fit == FIT_WRAP && s->width && at + it->columns > s->width)
+		screen_flow(f, it->text, s->width, at, at);
+	else if (it->columns > width)
+		shown = put_short(f, it, width, s->unicode);
 	else
-		fputs(it->text, f);
-	fprintf(f, "%s%*s", screen_plain(s, it->style), right || last ? 0 : (int)pad, "");
+		put_str(f, it->text);
+	put_str(f, screen_plain(s, it->style));
+	if (!col->right && !last)
+		put_blanks(f, width - shown);
 }
 
 /* The last column of a row that has something to say: nothing is printed behind it. */
@@ -175,45 +194,43 @@ static uint32_t last_used(const struct grid *g, uint64_t row, const uint32_t *wi
 	return last;
 }
 
+static void put_row(const struct grid *g, const struct grid_item *item, FILE *f,
+		    const struct screen *s, uint32_t indent, const uint32_t *width, uint32_t last)
+{
+	uint32_t at = indent;
+
+	put_blanks(f, indent);
+	for (uint32_t i = 0; i <= last; i++) {
+		if (!width[i])
+			continue;
+		if (at > indent) {
+			put_blanks(f, GAP);
+			at += GAP;
+		}
+		put_item(f, s, &item[i], &g->cols[i], width[i], at, i == last);
+		at += width[i];
+	}
+	put(f, "\n", 1);
+}
+
 void grid_print(struct grid *g, FILE *f, const struct screen *s, uint32_t indent, bool heads)
 {
-	uint32_t width[GRID_COLUMNS_MAX], last_head = 0;
+	struct grid_item head[GRID_COLUMNS_MAX] = { 0 };
+	uint32_t width[GRID_COLUMNS_MAX], last = 0;
 
 	assert(g->ncol <= GRID_COLUMNS_MAX);
 	for (uint32_t i = 0; i < g->ncol; i++) {
 		width[i] = column_width(g, i, heads);
-		last_head = width[i] ? i : last_head;
+		if (width[i])
+			head[i] = (struct grid_item){ g->cols[i].head,
+						      screen_columns(g->cols[i].head), STYLE_DIM };
 	}
 	if (s->width)
 		shrink(g, width, indent, s->width);
-	if (heads && g->nrow) {
-		const char *gap = "";
-
-		fprintf(f, "%*s", (int)indent, "");
-		for (uint32_t i = 0; i < g->ncol; i++) {
-			struct grid_item it = { g->cols[i].head, 0, STYLE_DIM };
-
-			if (!width[i])
-				continue;
-			it.columns = screen_columns(it.text);
-			fputs(gap, f);
-			print_item(f, s, &it, width[i], g->cols[i].right, i == last_head);
-			gap = "  ";
-		}
-		fputc('\n', f);
-	}
-	for (uint64_t r = 0; r < g->nrow; r++) {
-		uint32_t last = last_used(g, r, width);
-		const char *gap = "";
-
-		fprintf(f, "%*s", (int)indent, "");
-		for (uint32_t i = 0; i <= last; i++) {
-			if (!width[i])
-				continue;
-			fputs(gap, f);
-			print_item(f, s, item_at(g, r, i), width[i], g->cols[i].right, i == last);
-			gap = "  ";
-		}
-		fputc('\n', f);
-	}
+	for (uint32_t i = 0; i < g->ncol; i++)
+		last = width[i] ? i : last;
+	if (heads && g->nrow)
+		put_row(g, head, f, s, indent, width, last);
+	for (uint64_t r = 0; r < g->nrow; r++)
+		put_row(g, item_at(g, r, 0), f, s, indent, width, last_used(g, r, width));
 }

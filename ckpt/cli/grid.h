@@ -2,7 +2,8 @@
 /*
  * grid.h - aligned columns. Collects rows, then prints them two blanks apart, numbers on the right,
  * in the width of the screen: flexible columns are left out, or shortened in the middle, widest
- * first. Columns without a head, and columns in which every cell is empty, are left out.
+ * first; the words of a last column may go on below. Columns without a head, and columns in which
+ * every cell is empty, are left out.
  */
 #ifndef CKPT_CLI_GRID_H
 #define CKPT_CLI_GRID_H

@@ -115,6 +115,7 @@ enum column_fit {
 	FIT_THEN,  /* shortened before those */
 	FIT_FIRST, /* shortened before all others */
 	FIT_DROP,  /* left out */
+	FIT_WRAP,  /* of the last column: broken between words */
 };
 
 struct column {
@@ -128,6 +129,7 @@ struct output {
 	const struct output_ops *ops;
 	/* Values that nobody reads at a glance are wanted: every piece of every tensor. */
 	bool machine;
+	bool ascii;  /* JSON: no character beyond ASCII; text asks its screen */
 	bool failed; /* out of memory: the document is not whole */
 };
 

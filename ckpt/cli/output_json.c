@@ -178,6 +178,11 @@ static int emit_value(const char *p, size_t n, void *arg)
 	return 0;
 }
 
+static size_t ascii_of(const struct json *j)
+{
+	return j->o.ascii ? JSON_ENSURE_ASCII : 0;
+}
+
 /* Takes v; NULL: memory ran out. */
 static void dump(struct json *j, json_t *v)
 {
@@ -186,7 +191,8 @@ static void dump(struct json *j, json_t *v)
 	if (!v)
 		j->o.failed = true;
 	if (!v || json_dump_callback(v, emit_value, j,
-				     JSON_ENCODE_ANY | (pretty ? JSON_INDENT(2) : JSON_COMPACT)))
+				     JSON_ENCODE_ANY | ascii_of(j) |
+					     (pretty ? JSON_INDENT(2) : JSON_COMPACT)))
 		emit_str(j, "null");
 	json_decref(v);
 }
@@ -341,7 +347,7 @@ static void doc_progress(struct output *o, const struct output_progress *p)
 		o->failed = true;
 		return;
 	}
-	json_dumpf(v, j->out, JSON_COMPACT | JSON_REAL_PRECISION(4));
+	json_dumpf(v, j->out, JSON_COMPACT | JSON_REAL_PRECISION(4) | ascii_of(j));
 	fputc('\n', j->out);
 	fflush(j->out); /* programs read it as it comes */
 	json_decref(v);
@@ -382,7 +388,7 @@ static void doc_error(struct output *o, int exit_code, const char *message, cons
 			      next ? string_of(next) : json_null());
 
 	if (e)
-		json_dumpf(e, j->err, JSON_COMPACT);
+		json_dumpf(e, j->err, JSON_COMPACT | ascii_of(j));
 	fputc('\n', j->err);
 	json_decref(e);
 }

@@ -11,6 +11,7 @@
 
 #define LABEL_INDENT 2
 #define VALUE_BYTES 8192 /* a path, a name and a set all fit */
+#define SAID_BYTES 16384
 
 struct text {
 	struct output o; /* first: struct output is what callers hold */
@@ -26,14 +27,14 @@ struct text {
 	bool bar;	 /* a bar of progress is on the screen */
 };
 
-static const struct column label_columns[] = { { .head = "" }, { .head = "" } };
+static const struct column label_columns[] = { { .head = "" }, { .head = "", .fit = FIT_WRAP } };
 
 static struct text *text_of(struct output *o)
 {
 	return (struct text *)o;
 }
 
-static char *cell_print(const struct cell *c, char *buf)
+static char *cell_print(const struct screen *s, const struct cell *c, char *buf)
 {
 	char word[HUMAN_BYTES];
 
@@ -41,7 +42,9 @@ static char *cell_print(const struct cell *c, char *buf)
 	case CELL_NONE:
 		return strcpy(buf, "-");
 	case CELL_TEXT:
-		return screen_clean(c->text ? c->text : "", buf, VALUE_BYTES);
+		screen_clean(c->text ? c->text : "", buf, VALUE_BYTES);
+		screen_ascii(s, buf, buf, VALUE_BYTES);
+		return buf;
 	case CELL_NUMBER:
 		snprintf(buf, VALUE_BYTES, "%llu", (unsigned long long)c->n);
 		return buf;
@@ -134,7 +137,7 @@ static void text_put(struct output *o, const struct column *col, struct cell c)
 
 	if (t->hidden || !col->head)
 		return;
-	cell_print(&c, value);
+	cell_print(t->out_screen, &c, value);
 	if (!t->depth)
 		text_label(t, col, value, c.style);
 	else if (t->table && grid_cell(t->table, (uint32_t)(col - t->columns), value,
@@ -213,7 +216,9 @@ static void text_say(struct output *o, enum cell_style style, const char *mark, 
 {
 	struct text *t = text_of(o);
 	const struct screen *s = t->out_screen;
+	char ascii[SAID_BYTES];
 
+	text = screen_ascii(s, text, ascii, sizeof ascii);
 	bar_wipe(t);
 	labels_flush(t);
 	if (mark)
@@ -264,9 +269,12 @@ static char *bar_print(const struct screen *s, const struct output_progress *p, 
 static void text_bar(struct text *t, const struct output_progress *p)
 {
 	const struct screen *s = t->err_screen;
-	char line[320], bar[4 * BAR + 1], left[HUMAN_BYTES], done[HUMAN_BYTES], what[81], part[16];
+	char line[320], bar[4 * BAR + 1], left[HUMAN_BYTES], done[HUMAN_BYTES], part[16];
+	char clean[81];
+	const char *what;
 
-	screen_clean(p->what, what, sizeof what);
+	screen_clean(p->what, clean, sizeof clean);
+	what = screen_ascii(s, clean, clean, sizeof clean);
 	bar_print(s, p, bar);
 	time_left(p->seconds_left, left);
 	human_bytes(p->done, done);
@@ -288,11 +296,12 @@ static void text_bar(struct text *t, const struct output_progress *p)
 
 static void text_line(struct text *t, const struct output_progress *p)
 {
-	char left[HUMAN_BYTES], done[HUMAN_BYTES], total[HUMAN_BYTES], what[81];
+	char left[HUMAN_BYTES], done[HUMAN_BYTES], total[HUMAN_BYTES], clean[81];
 
 	time_left(p->seconds_left, left);
 	human_bytes(p->done, done);
-	fprintf(t->err, "%s: ", screen_clean(p->what, what, sizeof what));
+	screen_clean(p->what, clean, sizeof clean);
+	fprintf(t->err, "%s: ", screen_ascii(t->err_screen, clean, clean, sizeof clean));
 	if (p->total)
 		fprintf(t->err, "%.0f %%, %s of %s", (double)p->done / (double)p->total * 100, done,
 			human_bytes(p->total, total));
@@ -319,16 +328,17 @@ static void text_error(struct output *o, int exit_code, const char *message, con
 {
 	struct text *t = text_of(o);
 	const struct screen *s = t->err_screen;
+	char ascii[SAID_BYTES];
 
 	(void)exit_code;
 	fflush(t->out);
 	bar_wipe(t);
 	fprintf(t->err, "%sckptctl:%s ", screen_style(s, STYLE_BAD), screen_plain(s, STYLE_BAD));
-	screen_wrap(t->err, message, s->width, 9, 2);
+	screen_wrap(t->err, screen_ascii(s, message, ascii, sizeof ascii), s->width, 9, 2);
 	if (next) {
 		fprintf(t->err, "  %snext:%s ", screen_style(s, STYLE_STRONG),
 			screen_plain(s, STYLE_STRONG));
-		screen_wrap(t->err, next, s->width, 8, 8);
+		screen_wrap(t->err, screen_ascii(s, next, ascii, sizeof ascii), s->width, 8, 8);
 	}
 }
 

@@ -76,7 +76,7 @@ int progress_tick(void *arg, uint64_t done)
 {
 	struct progress *p = arg;
 	uint64_t now = now_ns();
-	bool bar = !p->c->json && p->c->err_screen.terminal;
+	bool bar = !p->c->json && p->c->err_screen.terminal && !p->c->err_screen.dumb;
 
 	p->done += done;
 	if (cli_asked) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.h - how far a long movement is, through the output: for people on stderr a bar with rate
- * and time left on a terminal, which leaves nothing behind, and elsewhere, once it has taken two
- * seconds, a line every 10 %; for programs a line on stdout at most once a second, and whenever
- * another 10 % are done:
+ * and time left on a terminal, which leaves nothing behind, and elsewhere (and where TERM is dumb),
+ * once it has taken two seconds, a line every 10 %; for programs a line on stdout at most once a
+ * second, and whenever another 10 % are done:
  *
  *	{"schema": "ckptd.VERB/1", "type": "progress", "percent_done": 50.0, "bytes_done": 5,
  *	 "bytes_total": 10, "bytes_per_second": 1, "seconds_remaining": 5, "what": "step 90"}

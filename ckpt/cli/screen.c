@@ -43,12 +43,14 @@ void screen_probe(FILE *f, const char *color, bool ascii, struct screen *ret_scr
 	const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
 	int fd = fileno(f);
 	bool terminal = fd >= 0 && isatty(fd);
-	bool dumb = !term || !*term || !strcmp(term, "dumb");
+	bool dumb = !term || !*term || !strcmp(term, "dumb"), utf8 = locale_is_utf8();
 
 	*ret_screen = (struct screen){
 		.terminal = terminal,
+		.dumb = dumb,
 		.colour = terminal && !dumb && !(no_color && *no_color),
-		.unicode = terminal && !ascii && locale_is_utf8(),
+		.unicode = terminal && !ascii && utf8,
+		.ascii = ascii || (terminal && !utf8),
 		.width = terminal ? width_of(fd) : 0,
 	};
 	if (color && !strcmp(color, "always"))
@@ -83,35 +85,122 @@ const char *screen_plain(const struct screen *s, enum cell_style style)
 	return s->colour && style != STYLE_PLAIN ? "\033[0m" : "";
 }
 
-uint32_t screen_columns(const char *text)
+/* The character at s and its bytes; 0 bytes: it is no UTF-8. */
+static uint32_t utf8_decode(const char *s, uint32_t *ret)
 {
-	uint32_t n = 0;
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	const unsigned char *p = (const unsigned char *)s;
+	uint32_t n = *p < 0x80 ? 1 : *p < 0xc0 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4;
+	uint32_t c = n == 1 ? *p : *p & (0xffu >> (n + 1));
 
-	for (; *text; text++)
-		n += ((unsigned char)*text & 0xc0) != 0x80;
-	return n;
+	for (uint32_t i = 1; i < n; i++) {
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (p[i] & 0x3f);
+	}
+	*ret = c;
+	/* Overlong forms, surrogates, and what is beyond Unicode. */
+	return c < least[n] || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff || *p > 0xf4 ? 0 : n;
 }
 
-/* Length of the valid UTF-8 character at s that is no control character; 0: there is none. */
-static uint32_t utf8_len(const unsigned char *s)
-{
-	uint32_t n = *s < 0x80		       ? 1
-		     : *s >= 0xc2 && *s < 0xe0 ? 2
-		     : *s >= 0xe0 && *s < 0xf0 ? 3
-		     : *s >= 0xf0 && *s < 0xf5 ? 4
-					       : 0;
+struct range {
+	uint32_t first, last;
+};
 
-	if (n == 1)
-		return *s >= ' ' && *s != 0x7f;
-	for (uint32_t i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	/* C1 controls, surrogates, overlong and too large forms. */
-	if ((n == 2 && s[0] == 0xc2 && s[1] < 0xa0) || (n == 3 && s[0] == 0xed && s[1] >= 0xa0) ||
-	    (n == 3 && s[0] == 0xe0 && s[1] < 0xa0) || (n == 4 && s[0] == 0xf0 && s[1] < 0x90) ||
-	    (n == 4 && s[0] == 0xf4 && s[1] >= 0x90))
-		return 0;
-	return n;
+static bool in_range(uint32_t c, const struct range *r, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (c >= r[i].first && c <= r[i].last)
+			return true;
+	return false;
+}
+
+/* Is it obeyed instead of being shown? */
+static bool is_control(uint32_t c)
+{
+	static const struct range controls[] = {
+		{ 0, 0x1f },	    { 0x7f, 0x9f },	{ 0x61c, 0x61c },
+		{ 0x200b, 0x200f }, { 0x2028, 0x202e }, { 0x2060, 0x206f },
+		{ 0xfeff, 0xfeff }, { 0xfff9, 0xfffb }, { 0xe0000, 0xe007f },
+	};
+
+	return in_range(c, controls, ARRAY_LEN(controls));
+}
+
+/* Unicode's East Asian Width W and F, and its nonspacing marks, as far as names have them. */
+static uint32_t char_columns(uint32_t c)
+{
+	static const struct range marks[] = {
+		{ 0x300, 0x36f },   { 0x483, 0x489 },	{ 0x591, 0x5bd },
+		{ 0x64b, 0x65f },   { 0x1ab0, 0x1aff }, { 0x1dc0, 0x1dff },
+		{ 0x20d0, 0x20ff }, { 0xfe00, 0xfe0f }, { 0xfe20, 0xfe2f },
+	};
+	static const struct range wide[] = {
+		{ 0x1100, 0x115f },   { 0x231a, 0x231b },   { 0x2e80, 0x303e },
+		{ 0x3041, 0x33ff },   { 0x3400, 0x4dbf },   { 0x4e00, 0xa4cf },
+		{ 0xa960, 0xa97f },   { 0xac00, 0xd7a3 },   { 0xf900, 0xfaff },
+		{ 0xfe30, 0xfe6f },   { 0xff00, 0xff60 },   { 0xffe0, 0xffe6 },
+		{ 0x1f300, 0x1f64f }, { 0x1f680, 0x1f6ff }, { 0x1f900, 0x1f9ff },
+		{ 0x1fa70, 0x1faff }, { 0x20000, 0x3fffd },
+	};
+
+	if (c < 0x300)
+		return 1;
+	return in_range(c, marks, ARRAY_LEN(marks)) ? 0
+	       : in_range(c, wide, ARRAY_LEN(wide)) ? 2
+						    : 1;
+}
+
+/* Bytes of the character at s, or of what is none. */
+static uint32_t char_next(const char *s, uint32_t *ret_columns)
+{
+	uint32_t c, n;
+
+	*ret_columns = 1;
+	if (!((unsigned char)*s & 0x80))
+		return 1;
+	n = utf8_decode(s, &c);
+	if (n)
+		*ret_columns = char_columns(c);
+	return MAX(n, 1u);
+}
+
+uint32_t screen_columns(const char *text)
+{
+	uint32_t sum = 0, columns;
+
+	for (; *text; sum += columns)
+		text += char_next(text, &columns);
+	return sum;
+}
+
+size_t screen_prefix(const char *text, uint32_t n)
+{
+	const char *p = text;
+	uint32_t columns;
+
+	while (*p) {
+		uint32_t bytes = char_next(p, &columns);
+
+		if (columns > n)
+			break;
+		n -= columns;
+		p += bytes;
+	}
+	return (size_t)(p - text);
+}
+
+const char *screen_ascii(const struct screen *s, const char *text, char *buf, size_t bytes)
+{
+	size_t at = 0;
+
+	if (!s->ascii)
+		return text;
+	for (; *text && at + 1 < bytes; text++)
+		if (((unsigned char)*text & 0xc0) != 0x80)
+			buf[at++] = (char)((unsigned char)*text < 0x80 ? *text : '?');
+	buf[at] = 0;
+	return buf;
 }
 
 char *screen_clean(const char *text, char *buf, size_t bytes)
@@ -119,17 +208,18 @@ char *screen_clean(const char *text, char *buf, size_t bytes)
 	size_t at = 0;
 
 	while (*text) {
-		uint32_t n = utf8_len((const unsigned char *)text);
+		uint32_t c, n = utf8_decode(text, &c);
+		bool shown = n && !is_control(c);
+		uint32_t len = shown ? n : 1;
 
-		if (at + MAX(n, 1u) >= bytes)
+		if (at + len >= bytes)
 			break;
-		if (n)
+		if (shown)
 			memcpy(buf + at, text, n);
 		else
 			buf[at] = '?';
-		n = MAX(n, 1u);
-		at += n;
-		text += n;
+		at += len;
+		text += MAX(n, 1u);
 	}
 	buf[at] = 0;
 	return buf;
@@ -147,7 +237,7 @@ static size_t word_next(const char *s, char *word, size_t bytes)
 	return len;
 }
 
-void screen_wrap(FILE *f, const char *text, uint32_t width, uint32_t column, uint32_t indent)
+void screen_flow(FILE *f, const char *text, uint32_t width, uint32_t column, uint32_t indent)
 {
 	while (*text) {
 		uint32_t blanks = (uint32_t)strspn(text, " "), cols;
@@ -170,5 +260,10 @@ void screen_wrap(FILE *f, const char *text, uint32_t width, uint32_t column, uin
 		fprintf(f, "%*s%s", (int)blanks, "", word);
 		column += blanks + cols;
 	}
+}
+
+void screen_wrap(FILE *f, const char *text, uint32_t width, uint32_t column, uint32_t indent)
+{
+	screen_flow(f, text, width, column, indent);
 	fputc('\n', f);
 }

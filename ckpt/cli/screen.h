@@ -7,8 +7,10 @@
 
 struct screen {
 	bool terminal;
+	bool dumb; /* a terminal whose lines cannot be overwritten */
 	bool colour;
-	bool unicode;
+	bool unicode;	/* lines and blocks are drawn with characters beyond ASCII */
+	bool ascii;	/* not even names may have them */
 	uint32_t width; /* columns; 0: no limit, because it is no terminal */
 };
 
@@ -20,14 +22,22 @@ void screen_probe(FILE *f, const char *color, bool ascii, struct screen *ret_scr
 const char *screen_style(const struct screen *s, enum cell_style style);
 const char *screen_plain(const struct screen *s, enum cell_style style);
 
-/* Columns that valid UTF-8 text takes: one per character. */
+/* Columns that UTF-8 text takes: one per character, two of wide ones, none of what is put on top of
+ * the character before. */
 uint32_t screen_columns(const char *text);
+/* As much of text as fits n columns: its bytes. Never cuts a character. */
+size_t screen_prefix(const char *text, uint32_t n);
 
-/* Copy at most bytes-1 bytes with control characters and what is no UTF-8 replaced by '?': names
- * come out of files. Never cuts a character. */
+/* Copy at most bytes-1 bytes with '?' in place of what is no UTF-8 and of characters that are not seen
+ * but obeyed (controls, directions): names come out of files. Never cuts a character. */
 char *screen_clean(const char *text, char *buf, size_t bytes);
+/* text, or, where the screen takes ASCII alone and it has more, a copy with '?' for each other
+ * character; buf may be text. */
+const char *screen_ascii(const struct screen *s, const char *text, char *buf, size_t bytes);
 
 /* Words of text, cleaned and broken at width (0: only where the text has a '\n'), every line
  * behind `indent` blanks but the first, which continues a line of `column` columns. */
 void screen_wrap(FILE *f, const char *text, uint32_t width, uint32_t column, uint32_t indent);
+/* The same without the end of the last line. */
+void screen_flow(FILE *f, const char *text, uint32_t width, uint32_t column, uint32_t indent);
 #endif

@@ -140,7 +140,7 @@ static void what_a_terminal_would_obey_is_made_visible(void **state)
 	assert_string_equal(screen_clean("\xc2\x9b"
 					 "1m",
 					 buf, sizeof buf),
-			    "??1m");
+			    "?1m");
 	assert_string_equal(screen_clean("\xff\xc3", buf, sizeof buf), "??");
 	assert_string_equal(screen_clean("\xed\xa0\x80\xc0\x80\xf4\x90\x80\x80", buf, sizeof buf),
 			    "?????????");
