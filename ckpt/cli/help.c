@@ -9,7 +9,9 @@
 #include "ckpt/cli/manual.h"
 
 #define WIDTH 80
-#define LEFT 22 /* columns of the left half of a two-column list */
+#define LEFT 22	   /* columns of the left half of a two-column list */
+#define EXAMPLE 44 /* columns of an example with its blanks */
+#define BELOW 6	   /* blanks in front of what a longer one is for, on the next line */
 
 static void head(struct cli *c, const char *text)
 {
@@ -53,8 +55,14 @@ static void global_options(struct cli *c)
 
 static void examples(struct cli *c, const struct cli_example *e)
 {
-	for (; e->command; e++)
-		pair(c, e->command, e->what, 44);
+	for (; e->command; e++) {
+		if (2 + screen_columns(e->command) + 2 <= EXAMPLE) {
+			pair(c, e->command, e->what, EXAMPLE);
+			continue;
+		}
+		fprintf(c->out, "  %s\n%*s", e->command, BELOW, "");
+		screen_wrap(c->out, e->what, WIDTH, BELOW, BELOW);
+	}
 }
 
 void cli_help_first(struct cli *c)
