@@ -22,6 +22,9 @@
 #define TICK_Y 14.0
 #define LABEL_CHARS 24u
 #define LINE_BYTES 700
+#define TITLE_CHARS 84u /* that fit the narrowest picture */
+#define TEXT_CHARS 115u
+#define TEXT_BYTES 4096
 
 struct picture {
 	const struct map *m;
@@ -252,10 +255,24 @@ static void legend(const struct picture *p, double y)
 			 "not to scale: what is left out goes on like what is drawn");
 }
 
+/* What is too long loses its middle: the end of a name says more than its beginning. */
+static const char *fit(const char *text, uint32_t chars, char *buf, size_t bytes)
+{
+	char clean[TEXT_BYTES];
+	const char *end = screen_clean(text, clean, sizeof clean);
+	uint32_t columns = screen_columns(clean), head = chars * 2 / 5;
+
+	if (columns <= chars)
+		return text;
+	end += screen_prefix(clean, columns - (chars - 1 - head));
+	snprintf(buf, bytes, "%.*s\u2026%s", (int)screen_prefix(clean, head), clean, end);
+	return buf;
+}
+
 static int draw(struct picture *p, const char *title, const char *const *line)
 {
 	double y = MARGIN + 8, bottom;
-	char axes[300];
+	char axes[300], text[TEXT_BYTES];
 	uint32_t n = 0;
 	int rc;
 
@@ -272,9 +289,11 @@ static int draw(struct picture *p, const char *title, const char *const *line)
 	bottom = p->y0 + p->height + 30;
 	svg_begin(p->f, p->x0 + PLOT_WIDTH + 2 * MARGIN,
 		  bottom + SVG_LINE * legend_lines(p) + MARGIN / 2, title);
-	svg_text(p->f, MARGIN, y, SVG_START, SVG_TITLE, "%.100s", title);
+	svg_text(p->f, MARGIN, y, SVG_START, SVG_TITLE, "%s",
+		 fit(title, TITLE_CHARS, text, sizeof text));
 	for (; *line; line++)
-		svg_text(p->f, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%.120s", *line);
+		svg_text(p->f, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%s",
+			 fit(*line, TEXT_CHARS, text, sizeof text));
 	if (axes[0])
 		svg_text(p->f, MARGIN, y + SVG_LINE, SVG_START, SVG_FAINT, "%s", axes);
 	if (p->m->facts.numel) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * newfile.c - see newfile.h. Called by cat.
+ * newfile.c - see newfile.h. Called by cat, and by whatever makes pictures.
  * Invariant: path names nothing of ours before newfile_commit has synced all of it.
  */
 #include "ckpt/cli/newfile.h"
@@ -10,22 +10,59 @@
 #include <stdio.h>
 
 #define NAME_LONGEST (NAME_MAX - 32) /* what the other name adds must fit */
+#define OURS_MAX 64
 
 static int taken(const struct newfile *f, struct ckpt_err *err)
 {
 	return ckpt_error(err, -EBUSY,
-			  "%.3000s exists and is left alone: give another name, or move it away",
-			  f->path);
+			  "%.3000s exists%s and is left alone: give another name, "
+			  "or move it away",
+			  f->path, f->ours ? ", was not made by ckptctl," : "");
+}
+
+/* Does anything stand in the way? */
+static int look(const struct newfile *f, struct ckpt_err *err)
+{
+	const struct io_ops *ops = f->ops;
+	size_t n = f->ours ? strlen(f->ours) : 0;
+	char head[OURS_MAX];
+	int fd, rc;
+
+	if (faccessat(f->dir, f->name, F_OK, AT_SYMLINK_NOFOLLOW))
+		return 0;
+	assert(n <= sizeof head);
+	if (!n)
+		return taken(f, err);
+	fd = ops->open(ops->ctx, f->dir, f->name, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return taken(f, err);
+	rc = io_pread_all(ops, fd, head, n, 0);
+	(void)ops->close(ops->ctx, fd);
+	return rc || memcmp(head, f->ours, n) ? taken(f, err) : 0;
+}
+
+static int dir_fail(const char *dir, int error, struct ckpt_err *err)
+{
+	if (error == ENOENT || error == ENOTDIR)
+		return ckpt_error(err, -EINVAL, "there is no directory %.3000s to write into", dir);
+	return ckpt_error_errno(err, error, "%.3000s cannot be written into", dir);
 }
 
 int newfile_open(const struct io_ops *ops, const char *path, struct newfile *ret,
 		 struct ckpt_err *err)
 {
+	return newfile_open_over(ops, path, NULL, ret, err);
+}
+
+int newfile_open_over(const struct io_ops *ops, const char *path, const char *ours,
+		      struct newfile *ret, struct ckpt_err *err)
+{
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	char parent[PATH_MAX];
 	struct newfile *f = ret;
+	int rc;
 
-	*f = (struct newfile){ .ops = ops, .dir = -1, .fd = -1 };
+	*f = (struct newfile){ .ops = ops, .ours = ours, .dir = -1, .fd = -1 };
 	if (strlen(path) >= sizeof f->path || !*name || strlen(name) > NAME_LONGEST ||
 	    !strcmp(name, ".") || !strcmp(name, ".."))
 		return ckpt_error(err, -EINVAL, "%.200s is no name of a file", path);
@@ -35,13 +72,17 @@ int newfile_open(const struct io_ops *ops, const char *path, struct newfile *ret
 		 slash ? path : ".");
 	f->dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (f->dir < 0)
-		return ckpt_error_errno(err, errno, "%.3000s cannot be written into", parent);
-	if (!faccessat(f->dir, f->name, F_OK, AT_SYMLINK_NOFOLLOW))
-		return taken(f, err);
+		return dir_fail(parent, errno, err);
+	rc = look(f, err);
+	if (rc)
+		return rc;
 	snprintf(f->part, sizeof f->part, ".%s.%08x.part", f->name,
 		 (uint32_t)(now_ns() >> 4) ^ (uint32_t)getpid() << 16);
 	f->fd = ops->open(ops->ctx, f->dir, f->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
-	return f->fd < 0 ? ckpt_error_errno(err, -f->fd, "%.3000s cannot be created", path) : 0;
+	if (f->fd >= 0)
+		return 0;
+	f->part[0] = 0;
+	return ckpt_error_errno(err, -f->fd, "%.3000s cannot be created", path);
 }
 
 int newfile_write(struct newfile *f, const void *p, uint64_t len, struct ckpt_err *err)
@@ -52,12 +93,25 @@ int newfile_write(struct newfile *f, const void *p, uint64_t len, struct ckpt_er
 	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", f->path) : 0;
 }
 
+/* rename never replaces: a file of ours, if it still is one, is taken away first. */
+static int make_way(const struct newfile *f)
+{
+	int rc = f->ours ? look(f, NULL) : 0;
+
+	if (rc || !f->ours)
+		return rc == -EBUSY ? -EEXIST : rc;
+	rc = f->ops->unlink(f->ops->ctx, f->dir, f->name, false);
+	return rc == -ENOENT ? 0 : rc;
+}
+
 int newfile_commit(struct newfile *f, struct ckpt_err *err)
 {
 	const struct io_ops *ops = f->ops;
 	int rc = ops->sync(ops->ctx, f->fd), closed = ops->close(ops->ctx, TAKE_FD(f->fd));
 
 	rc = rc ? rc : closed;
+	if (!rc)
+		rc = make_way(f);
 	if (!rc)
 		rc = ops->rename(ops->ctx, f->dir, f->part, f->name);
 	if (rc == -EEXIST)

@@ -261,15 +261,20 @@ int show_map(struct cli *c, const struct subject *s, uint32_t tensor, const char
 {
 	struct job j = { .k = s->ckpt, .x = &s->ckpt->table.tensor[tensor], .id = tensor };
 	struct ckpt_err err = { 0 };
+	const char *next = NULL;
 	int rc = make(&j);
 
-	if (!rc && svg)
+	if (!rc && svg) {
 		rc = picture(c, &j, svg, &err);
+		next = rc ? "choose another FILE" : NULL;
+	}
 	if (!rc)
 		rc = tell(c, s, &j, svg);
 	map_free(j.m);
 	arena_free(&j.arena);
 	if (rc == -E2BIG)
 		ckpt_error(&err, rc, "its blocks are too many, and overlap too much, to be drawn");
-	return rc ? cli_fail(c, rc, &err, rc == -EBUSY ? "choose another FILE" : NULL) : CLI_OK;
+	if (rc && next)
+		return cli_fail(c, rc, &err, "%s", next);
+	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }

@@ -5,11 +5,9 @@
  * no file but our own is ever replaced.
  */
 #include "ckpt/cli/svg.h"
-#include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/newfile.h"
 #include "ckpt/cli/screen.h"
-#include <fcntl.h>
-#include <limits.h>
 #include <stdarg.h>
 
 #define MARK "<!-- ckptctl: a picture that may be overwritten -->"
@@ -116,77 +114,16 @@ void svg_end(FILE *f)
 
 /* --- the file --- */
 
-/* 1: a picture of ours; 0: there is nothing; -EBUSY: something else. */
-static int standing(const struct io_ops *ops, int dir, const char *name)
-{
-	char head[sizeof MARK];
-	int fd = ops->open(ops->ctx, dir, name, O_RDONLY | O_NONBLOCK, 0), rc;
-
-	if (fd == -ENOENT)
-		return 0;
-	if (fd < 0)
-		return fd == -ELOOP ? -EBUSY : fd;
-	rc = io_pread_all(ops, fd, head, sizeof MARK - 1, 0);
-	ops->close(ops->ctx, fd);
-	return rc || memcmp(head, MARK, sizeof MARK - 1) != 0 ? -EBUSY : 1;
-}
-
-static int fill(const struct io_ops *ops, int dir, const char *name, const void *bytes,
-		uint64_t len)
-{
-	int fd = ops->open(ops->ctx, dir, name, O_WRONLY | O_CREAT | O_EXCL, 0666), rc, end;
-
-	if (fd < 0)
-		return fd;
-	rc = io_pwrite_all(ops, fd, bytes, len, 0);
-	if (!rc)
-		rc = ops->sync(ops->ctx, fd);
-	end = ops->close(ops->ctx, fd);
-	rc = rc ? rc : end;
-	if (rc)
-		ops->unlink(ops->ctx, dir, name, false);
-	return rc;
-}
-
-static int put(const struct io_ops *ops, int dir, const char *name, const void *bytes, uint64_t len)
-{
-	char part[NAME_MAX + 1];
-	int there = standing(ops, dir, name), rc;
-
-	if (there < 0)
-		return there;
-	snprintf(part, sizeof part, ".%.200s.%08x", name, (uint32_t)wall_ns() ^ (uint32_t)getpid());
-	rc = fill(ops, dir, part, bytes, len);
-	if (rc)
-		return rc;
-	if (there)
-		rc = ops->unlink(ops->ctx, dir, name, false);
-	if (!rc)
-		rc = ops->rename(ops->ctx, dir, part, name);
-	if (rc)
-		ops->unlink(ops->ctx, dir, part, false);
-	return rc == -EEXIST ? -EBUSY : rc;
-}
-
 int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
 	      struct ckpt_err *err)
 {
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	char parent[PATH_MAX];
-	cleanup_close int dir = -1;
-	int rc;
+	struct newfile f;
+	int rc = newfile_open_over(ops, path, MARK, &f, err);
 
-	if (!*name || strlen(name) > 200 || strlen(path) >= sizeof parent)
-		return ckpt_error(err, -EINVAL, "%.200s is no name of a file", path);
-	snprintf(parent, sizeof parent, "%.*s", slash ? (int)MAX(slash - path, 1) : 1,
-		 slash ? path : ".");
-	dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir < 0)
-		return ckpt_error_errno(err, errno, "%s cannot be written into", parent);
-	rc = put(ops, dir, name, bytes, len);
-	if (rc == -EBUSY)
-		return ckpt_error(
-			err, rc,
-			"%.3000s exists and is no picture made by ckptctl: it is left alone", path);
-	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", path) : 0;
+	if (!rc)
+		rc = newfile_write(&f, bytes, len, err);
+	if (!rc)
+		rc = newfile_commit(&f, err);
+	newfile_drop(&f);
+	return rc;
 }

@@ -29,9 +29,8 @@ void svg_line(FILE *f, double x0, double y0, double x1, double y1);
 void svg_end(FILE *f);
 
 /*
- * Put a whole picture at path: under another name first, then renamed. A file that is there is
- * replaced where it begins as svg_begin begins; any other is left alone: -EBUSY. Other errors are
- * the system's. err has the sentence.
+ * Put a whole picture at path, as newfile.h does. A file that is there is replaced where it begins as
+ * svg_begin begins; any other is left alone: -EBUSY. err has the sentence.
  */
 int svg_write(const struct io_ops *ops, const char *path, const void *bytes, uint64_t len,
 	      struct ckpt_err *err);

@@ -18,13 +18,16 @@
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/tally.h"
 #include "ckpt/move/move.h"
+#include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define MEMORY (256 * MIB) /* for windows and read buffers */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 #define LIST_BYTES 1000
 #define SLICE_BYTES 800
+#define NEXT_BYTES (PATH_MAX + NAME_BYTES + 64)
 #define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
 
 enum cat_mode { CAT_BYTES, CAT_STATS, CAT_PREVIEW, CAT_ABOUT };
@@ -44,7 +47,17 @@ struct cat {
 	uint8_t *values; /* the preview's */
 	uint64_t done;	 /* bytes that came */
 	struct ckpt_err err;
+	char next[NEXT_BYTES]; /* what to do about err; "" nothing */
 };
+
+__attribute__((format(printf, 2, 3))) static void next_is(struct cat *k, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(k->next, sizeof k->next, fmt, ap);
+	va_end(ap);
+}
 
 /* --- which tensor --- */
 
@@ -111,11 +124,14 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	uint32_t n = 0, want = TABLE_NONE;
 	int rc = subject_tensors(k->s.ckpt, word, &id, &n, &k->err);
 
+	if (rc)
+		next_is(k, "ckptctl show %s --tensors '*' lists them all", k->s.ref.path);
 	if (!rc && rank)
 		rc = rank_parse(rank, &want, &k->err);
 	if (rc)
 		return rc;
 	k->x = &t->tensor[id[0]];
+	next_is(k, "ckptctl cat %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
 	for (uint32_t i = 1; i < n; i++)
 		if (strcmp(t->tensor[id[i]].component, k->x->component))
 			return ambiguous(t, id, n, word, &k->err);
@@ -132,6 +148,8 @@ static int choose(struct cat *k, const char *word, const char *rank)
 			return 0;
 		}
 	ranks_print(t, id, n, list, sizeof list);
+	next_is(k, "ckptctl cat %s %s/%s --rank %u", k->s.ref.path, k->x->component, k->x->name,
+		k->x->rank);
 	if (!rank)
 		return ckpt_error(&k->err, -EINVAL,
 				  "%.200s/%.200s is a blob of each rank: say whose by --rank; "
@@ -501,6 +519,7 @@ static int find(struct cat *k)
 		return ckpt_error(&k->err, -EINVAL,
 				  "%s is only ever restored into: its elements were not saved",
 				  table_tensor_print(k->x, name, sizeof name));
+	next_is(k, "ckptctl show %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
 	rc = slice_parse(c->value[OPT_SLICE], k->x->ndim, k->x->shape, &k->slice, &k->err);
 	if (!rc && ckpt_mul(k->slice.numel, k->x->elem_bytes, &k->bytes))
 		rc = ckpt_error(&k->err, -E2BIG, "%s has more bytes than can be counted",
@@ -508,8 +527,13 @@ static int find(struct cat *k)
 	if (rc)
 		return rc;
 	tally_begin(&k->tally, k->x->dtype);
+	next_is(k, "choose another FILE");
 	k->to_file = c->value[OPT_OUTPUT] != NULL;
-	return k->to_file ? newfile_open(c->ops, c->value[OPT_OUTPUT], &k->file, &k->err) : 0;
+	if (k->to_file)
+		rc = newfile_open(c->ops, c->value[OPT_OUTPUT], &k->file, &k->err);
+	if (!rc)
+		k->next[0] = 0;
+	return rc;
 }
 
 static int cat(struct cat *k)
@@ -520,9 +544,6 @@ static int cat(struct cat *k)
 	if (code)
 		return code;
 	rc = find(k);
-	if (rc == -ENOENT)
-		return cli_fail(c, rc, &k->err, "ckptctl show %s --tensors '*' lists them all",
-				k->s.ref.path);
 	if (!rc) {
 		fflush(c->out);
 		k->fd = fileno(c->out);
@@ -535,6 +556,8 @@ static int cat(struct cat *k)
 				k->s.ref.path);
 	if (rc == -ECANCELED)
 		ckpt_error(&k->err, rc, "interrupted%s", k->to_file ? ": no file was made" : "");
+	if (rc && k->next[0])
+		return cli_fail(c, rc, &k->err, "%s", k->next);
 	return rc ? cli_fail(c, rc, &k->err, NULL) : CLI_OK;
 }
 

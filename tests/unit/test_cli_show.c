@@ -252,7 +252,7 @@ static void a_picture_is_whole_and_replaces_only_pictures(void **state)
 	assert_int_equal(entries(dir), 5);
 	assert_int_equal(
 		RUN("show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha()),
-		10);
+		2);
 	assert_int_equal(RUN("show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha()),
 			 2);
 }
