@@ -11,7 +11,7 @@
 #include <fnmatch.h>
 
 #define NEAR_SHOWN 3
-#define NEAR_MAX 8
+#define NEAR_MAX 8 /* edits, of a long name: a third of its length at most */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
 const struct format *const cli_formats[] = { &format_native, NULL };
@@ -99,20 +99,61 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret)
 	return true;
 }
 
+/* Where nothing was found: where to look. */
+static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
+{
+	size_t digits = strspn(name, "0123456789");
+
+	if (strchr(name, '/') || !access(name, F_OK))
+		return cli_fail(c, rc, err,
+				"check the path; ckptctl ls STORE lists a store's checkpoints");
+	if (access(c->where, F_OK))
+		return cli_fail(c, rc, err, "check -C PATH and CKPTD_STORE");
+	if (subject_is_checkpoint(c, c->where))
+		return cli_fail(c, rc, err, "ckptctl %s %s: it is a checkpoint itself",
+				c->verb->name, c->where);
+	if (digits && !name[digits])
+		return cli_fail(c, rc, err, "ckptctl %s step:%s, if you mean the step",
+				c->verb->name, name);
+	return cli_fail(c, rc, err, "ckptctl ls %s", c->where);
+}
+
+int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
+{
+	switch (rc) {
+	case -ENOENT:
+	case -ENOTDIR:
+		return tell_missing(c, rc, err, name);
+	case -ENOTUNIQ:
+		return cli_fail(c, rc, err, "ckptctl %s -C PATH, or CKPTD_STORE=PATH",
+				c->verb->name);
+	case -EUCLEAN:
+		return cli_fail(c, rc, err, "wait for it, or take latest: ckptctl %s latest",
+				c->verb->name);
+	case -EACCES:
+	case -EPERM:
+		return cli_fail(c, rc, err, CLI_NEXT_USER);
+	case -EINVAL:
+		return cli_fail(c, rc, err, "ckptctl %s -h", c->verb->name);
+	default:
+		return cli_fail(c, rc, err, NULL);
+	}
+}
+
 int subject_get(struct cli *c, const char *name, struct subject *s)
 {
 	struct ckpt_err err = { 0 };
 	int rc = subject_find(s, c->ops, c->where, name, &err);
 
 	if (rc)
-		return cli_fail(c, rc, &err, NULL);
+		return subject_tell(c, rc, &err, name);
 	rc = subject_open(s, NULL, NULL, &err);
 	if (rc == -EBADMSG)
 		return cli_fail(
 			c, rc, &err,
 			"ckptctl verify %s lists every fault; ckptctl ls, the other checkpoints",
 			s->ref.path);
-	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
+	return rc ? subject_tell(c, rc, &err, name) : CLI_OK;
 }
 
 void subject_close(struct subject *s)
@@ -158,24 +199,40 @@ static bool matches(const struct table_tensor *x, const char *glob)
 	return !fnmatch(glob, full, 0) || !fnmatch(glob, x->name, 0);
 }
 
+/* Edits from what was typed to the tensor's name; UINT32_MAX: too many. What is a part of the name is
+ * as far as the farthest. */
+static uint32_t edits(const struct table_tensor *x, const char *word)
+{
+	const char *slash = strchr(word, '/'), *name = word;
+	uint32_t max, d;
+
+	if (slash && !strncmp(x->component, word, (size_t)(slash - word)) &&
+	    !x->component[slash - word])
+		name = slash + 1;
+	max = MAX(2u, (uint32_t)strlen(name) / 3);
+	max = MIN(max, (uint32_t)NEAR_MAX);
+	d = human_distance(name, x->name, max);
+	return d == UINT32_MAX && *name && strstr(x->name, name) ? NEAR_MAX : d;
+}
+
+static bool same_name(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return !strcmp(x->name, y->name) && !strcmp(x->component, y->component);
+}
+
 /* The names that lie nearest to word, as a sentence's end: ", ...". */
 static void near_names(const struct table *t, const char *word, char *buf, size_t bytes)
 {
 	uint32_t id[NEAR_SHOWN], far[NEAR_SHOWN], n = 0;
-	const char *slash = strchr(word, '/');
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const struct table_tensor *x = &t->tensor[i];
-		uint32_t d = human_distance(word, x->name, NEAR_MAX);
-		uint32_t at;
+		uint32_t d = edits(&t->tensor[i], word), at;
+		bool told = d == UINT32_MAX;
 
-		if (slash && !strncmp(x->component, word, (size_t)(slash - word)) &&
-		    !x->component[slash - word])
-			d = MIN(d, human_distance(slash + 1, x->name, NEAR_MAX));
-		if (d == UINT32_MAX && strstr(x->name, word))
-			d = NEAR_MAX;
-		if (d == UINT32_MAX || (n && !strcmp(t->tensor[id[n - 1]].name, x->name) &&
-					!strcmp(t->tensor[id[n - 1]].component, x->component)))
+		/* Blobs of the ranks share a name. */
+		for (at = 0; at < n && !told; at++)
+			told = same_name(&t->tensor[id[at]], &t->tensor[i]);
+		if (told)
 			continue;
 		for (at = n; at && d < far[at - 1]; at--)
 			if (at < NEAR_SHOWN) {

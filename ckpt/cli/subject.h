@@ -44,6 +44,11 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 int subject_damage(int rc);
 /* After subject_open failed: what can still be told. false: nothing. */
 bool subject_brief(const struct subject *s, struct subject_brief *ret);
+/* The next command where a store is not for this user to read. */
+#define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
+
+/* Tell that one of these failed for `name`, and what to do next. Returns the exit code. */
+int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);

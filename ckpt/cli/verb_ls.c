@@ -276,12 +276,21 @@ static void summary(struct ls *l, const char *where)
 			 l->damaged, l->damaged == 1 ? " is" : "s are");
 }
 
+static const char *next_of(int rc)
+{
+	if (rc == -ENOENT)
+		return "check the path; a job makes its store with its first checkpoint";
+	if (rc == -ENOTDIR)
+		return "ckptctl ls DIRECTORY";
+	return rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER : NULL;
+}
+
 static int run(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c };
 	struct ckpt_err err = { 0 };
-	int rc;
+	int rc, closed = 0;
 
 	if (!*where)
 		return cli_fail(
@@ -291,20 +300,22 @@ static int run(struct cli *c)
 
 	if (!rc && !l.njob && subject_is_checkpoint(c, where))
 		rc = ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where);
+	if (!rc)
+		closed = store_jobs_closed(c->ops, where, &err);
+	if (closed && !l.njob)
+		rc = closed;
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
-		l.code = cli_fail(
-			c, rc, &err,
-			rc == -ENOENT
-				? "check the path; a job makes its store with its first checkpoint"
-				: NULL);
+		l.code = cli_fail(c, rc, &err, next_of(rc));
 	if (!rc) {
-		c->o->ops->begin(c->o, "ckptd.ls/1");
+		output_begin(c->o, "ckptd.ls/1");
 		list(&l);
 		reasons(&l);
 		summary(&l, where);
-		c->o->ops->end(c->o);
+		output_end(c->o);
+		if (closed)
+			cli_hint(c, "not listed: %s", err.msg);
 	}
 	for (uint32_t i = 0; i < l.njob; i++) {
 		free(l.job[i].path);
@@ -336,7 +347,7 @@ const struct cli_verb verb_ls = {
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "
-		 "12 it cannot be read.",
+		 "12 it cannot be read, or none of the jobs in it can.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

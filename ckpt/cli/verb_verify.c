@@ -338,7 +338,7 @@ static void say_one(const struct one *x, int rc)
 		char what[64] = "structure checked";
 
 		if (*v->part.text)
-			snprintf(what, sizeof what, "structure, %.3g %% of the data",
+			snprintf(what, sizeof what, "%.3g %% of the data",
 				 100 * share(x->got.bytes, x->got.all_bytes));
 		else if (v->data)
 			strcpy(what, "every byte checked");
@@ -393,6 +393,14 @@ static void put_one(const struct one *x, int rc)
 	output_close(o);
 }
 
+static void interrupted(struct verify *v)
+{
+	struct ckpt_err err;
+
+	ckpt_error(&err, -ECANCELED, "interrupted before all that was asked for was checked");
+	v->code = cli_worse(v->code, cli_fail(v->c, -ECANCELED, &err, NULL));
+}
+
 /* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
  * nothing). */
 static void verify_one(struct one *x, const char *why)
@@ -421,8 +429,10 @@ static void verify_one(struct one *x, const char *why)
 		v->code = cli_worse(v->code, cli_exit(rc));
 		put_one(x, rc);
 		say_one(x, rc);
+	} else if (rc == -ECANCELED) {
+		interrupted(v);
 	} else {
-		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
+		v->code = cli_worse(v->code, subject_tell(v->c, rc, &err, x->s.ref.path));
 	}
 	subject_close(&x->s);
 }
@@ -430,19 +440,9 @@ static void verify_one(struct one *x, const char *why)
 /* Asked before each checkpoint: some are left then. */
 static bool stopped(struct verify *v)
 {
-	struct ckpt_err err;
-
-	if (!cli_stopped())
-		return false;
-	if (!v->nother++)
-		v->code = cli_worse(
-			v->code,
-			cli_fail(
-				v->c,
-				ckpt_error(&err, -ECANCELED,
-					   "interrupted before all that was asked for was checked"),
-				&err, NULL));
-	return true;
+	if (cli_stopped() && !v->nother++)
+		interrupted(v);
+	return cli_stopped();
 }
 
 static void verify_name(struct verify *v, const char *name)
@@ -457,7 +457,7 @@ static void verify_name(struct verify *v, const char *name)
 	}
 	subject_close(&x.s);
 	v->nother++;
-	v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
+	v->code = cli_worse(v->code, subject_tell(v->c, rc, &err, name));
 }
 
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -493,6 +493,14 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		v->code = cli_worse(v->code, cli_fail(v->c, r, &err, NULL));
 	}
 	return 0;
+}
+
+/* Jobs that may not be read are not checked: that is no success. */
+static int check_store(struct verify *v, const char *where, struct ckpt_err *err)
+{
+	int rc = store_jobs(v->c->ops, where, each_job, v, err);
+
+	return rc ? rc : store_jobs_closed(v->c->ops, where, err);
 }
 
 static void put_faults(struct verify *v)
@@ -583,7 +591,7 @@ static int run(struct cli *c)
 	output_put(c->o, &subset, part ? cell_text(v.part.text) : cell_none());
 	output_list(c->o, "checkpoints", columns, COL_COUNT);
 	if (c->value[OPT_ALL])
-		rc = store_jobs(c->ops, c->narg ? c->arg[0] : c->where, each_job, &v, &err);
+		rc = check_store(&v, c->narg ? c->arg[0] : c->where, &err);
 	else if (!c->narg)
 		verify_name(&v, "latest");
 	for (uint32_t i = 0; i < c->narg && !c->value[OPT_ALL] && !stopped(&v); i++)
@@ -592,9 +600,11 @@ static int run(struct cli *c)
 	output_put(c->o, &checked, cell_of(CELL_BYTES, v.checked_bytes));
 	put_faults(&v);
 	if (rc)
-		v.code = cli_worse(
-			v.code,
-			cli_fail(c, rc, &err, rc == -ENOENT ? "check the path; ckptctl ls" : NULL));
+		v.code = cli_worse(v.code, cli_fail(c, rc, &err,
+						    rc == -ENOENT || rc == -ENOTDIR
+							    ? "check the path; ckptctl ls"
+						    : rc == -EACCES ? CLI_NEXT_USER
+								    : NULL));
 	/* Where nothing could be looked at there is nothing to tell but the error. */
 	if (!v.code || v.ngood || v.nfaulty) {
 		summary(&v);

@@ -167,4 +167,7 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 int store_jobs(const struct io_ops *ops, const char *path,
 	       int (*each)(void *arg, const char *job, int job_fd, const char *abs_path), void *arg,
 	       struct ckpt_err *err);
+/* store_jobs passes over directories that this user may not open: -EACCES with their names where there
+ * are any, else 0 or what store_jobs returns. */
+int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 #endif

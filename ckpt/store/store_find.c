@@ -81,6 +81,8 @@ struct jobs {
 	int fd;
 	uint32_t n, cap;
 	job_name *name;
+	uint32_t nclosed; /* that this user may not open: they may be jobs */
+	job_name closed;  /* the first of them */
 };
 
 static int jobs_add(struct jobs *j, const char *name)
@@ -100,7 +102,13 @@ static int jobs_add(struct jobs *j, const char *name)
 	return 0;
 }
 
-/* A directory that this user may not read is not a job of theirs. */
+static void jobs_closed(struct jobs *j, const char *name)
+{
+	if (!j->nclosed || strcmp(name, j->closed) < 0)
+		memcpy(j->closed, name, strlen(name) + 1);
+	j->nclosed++;
+}
+
 static int jobs_entry(void *arg, const char *name, unsigned char d_type)
 {
 	struct jobs *j = arg;
@@ -111,6 +119,8 @@ static int jobs_entry(void *arg, const char *name, unsigned char d_type)
 	fd = j->ops->open(j->ops->ctx, j->fd, name, O_RDONLY | O_DIRECTORY, 0);
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
 		return fd;
+	if (fd == -EACCES || fd == -EPERM)
+		jobs_closed(j, name);
 	if (fd < 0)
 		return 0;
 	r = is_job(j->ops, fd);
@@ -175,6 +185,29 @@ int store_jobs(const struct io_ops *ops, const char *path,
 	return r;
 }
 
+int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err)
+{
+	char abs[PATH_MAX], more[32] = "";
+	cleanup_close int fd = -1;
+	struct jobs jobs;
+	int r = path_open(path, abs, &fd, err);
+
+	if (!r)
+		r = is_job(ops, fd);
+	if (r)
+		return MIN(r, 0);
+	r = jobs_find(ops, fd, abs, &jobs, err);
+	free(jobs.name);
+	if (r || !jobs.nclosed)
+		return r;
+	if (jobs.nclosed > 1)
+		(void)snprintf(more, sizeof more, " and %" PRIu32 " more", jobs.nclosed - 1);
+	return ckpt_error(err, -EACCES,
+			  "cannot open %s%s in %.300s: Permission denied; do they belong to "
+			  "another user?",
+			  jobs.closed, more, abs);
+}
+
 /* The one job of where. abs becomes its path, *fd its descriptor. */
 static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struct ckpt_err *err)
 {
@@ -200,6 +233,8 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 			*fd = job_fd;
 			memcpy(abs, job_path, sizeof job_path);
 		}
+	} else if (jobs.n == 0 && jobs.nclosed) {
+		r = store_jobs_closed(ops, abs, err);
 	} else if (jobs.n == 0) {
 		r = ckpt_error(
 			err, -ENOENT,
