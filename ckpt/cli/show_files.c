@@ -10,7 +10,7 @@
 #include "ckpt/cli/show.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
-#define OTHERS_MAX 1024 /* files without data; what is beyond is in the sum only */
+#define OTHERS_MAX 1024 /* files without data that are listed, and in the sum */
 
 FIELD(f_path, "path", NULL);
 FIELD(f_job, "job", NULL);

@@ -16,7 +16,7 @@
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
-#define MODULES_SHOWN 20u /* the tree goes as deep as this many rows allow */
+#define MODULES_SHOWN 20u /* without --depth: the tree goes as deep as this many rows allow */
 #define RANKS_SHOWN 16u
 #define EQUALS_SHOWN 8u
 #define SHARES_MAX (1u << 22) /* shares that are computed: some seconds */
@@ -102,18 +102,30 @@ static void put_sum(struct output *o, const struct column *col, const struct mod
 static int put_modules(struct output *o, struct stats *s, uint32_t depth)
 {
 	static const struct column col[SUM_COUNT] = SUM_COLUMNS("module", "MODULE");
+	bool all = o->machine || depth != MODULE_AUTO;
 	struct module_row *row;
-	uint32_t n;
+	uint32_t n, shown;
+	uint64_t more = 0;
 	int rc = module_rows(&s->k->table, s->id, s->n, depth, MODULES_SHOWN, &s->arena, &row, &n,
 			     &depth);
 
 	if (rc)
 		return rc;
 	output_put(o, &f_depth, cell_of(CELL_NUMBER, depth));
+	shown = all ? n : MIN(n, MODULES_SHOWN);
 	output_list(o, "modules", col, SUM_COUNT);
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < shown; i++)
 		put_sum(o, col, &row[i], s->bytes);
 	output_close(o);
+	for (uint32_t i = shown; i < n; i++)
+		more += row[i].bytes;
+	if (shown < n) {
+		char text[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+
+		snprintf(text, sizeof text, "and %s more, %s: --depth=%u lists all",
+			 human_count(n - shown, a), human_bytes(more, b), depth);
+		o->ops->say(o, STYLE_DIM, NULL, 0, text);
+	}
 	return 0;
 }
 
