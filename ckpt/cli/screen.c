@@ -208,11 +208,15 @@ char *screen_clean(const char *text, char *buf, size_t bytes)
 	size_t at = 0;
 
 	while (*text) {
-		uint32_t c, n = utf8_decode(text, &c);
-		bool shown = n && !is_control(c);
-		uint32_t len = shown ? n : 1;
+		uint32_t c, n, len;
+		bool shown;
 
-		if (at + len >= bytes)
+		while (*text >= ' ' && *text < 0x7f && at + 1 < bytes) /* nearly all there is */
+			buf[at++] = *text++;
+		n = utf8_decode(text, &c);
+		shown = n && !is_control(c);
+		len = shown ? n : 1;
+		if (!*text || at + len >= bytes)
 			break;
 		if (shown)
 			memcpy(buf + at, text, n);
