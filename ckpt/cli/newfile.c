@@ -93,15 +93,23 @@ int newfile_write(struct newfile *f, const void *p, uint64_t len, struct ckpt_er
 	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", f->path) : 0;
 }
 
-/* rename never replaces: a file of ours, if it still is one, is taken away first. */
-static int make_way(const struct newfile *f)
+/* rename never replaces: a file of ours, if it still is one, is put aside first, and back where that
+ * was for nothing. aside: "" where there is none. */
+static int replace(const struct newfile *f, char aside[NAME_MAX + 1])
 {
+	const struct io_ops *ops = f->ops;
 	int rc = f->ours ? look(f, NULL) : 0;
 
-	if (rc || !f->ours)
+	aside[0] = 0;
+	if (rc)
 		return rc == -EBUSY ? -EEXIST : rc;
-	rc = f->ops->unlink(f->ops->ctx, f->dir, f->name, false);
-	return rc == -ENOENT ? 0 : rc;
+	if (f->ours && !faccessat(f->dir, f->name, F_OK, AT_SYMLINK_NOFOLLOW)) {
+		snprintf(aside, NAME_MAX + 1, "%.*s.old", NAME_MAX - 4, f->part);
+		rc = ops->rename(ops->ctx, f->dir, f->name, aside);
+		if (rc)
+			aside[0] = 0;
+	}
+	return rc ? rc : ops->rename(ops->ctx, f->dir, f->part, f->name);
 }
 
 int newfile_commit(struct newfile *f, struct ckpt_err *err)
@@ -109,11 +117,15 @@ int newfile_commit(struct newfile *f, struct ckpt_err *err)
 	const struct io_ops *ops = f->ops;
 	int rc = ops->sync(ops->ctx, f->fd), closed = ops->close(ops->ctx, TAKE_FD(f->fd));
 
+	char aside[NAME_MAX + 1] = "";
+
 	rc = rc ? rc : closed;
 	if (!rc)
-		rc = make_way(f);
-	if (!rc)
-		rc = ops->rename(ops->ctx, f->dir, f->part, f->name);
+		rc = replace(f, aside);
+	if (rc && aside[0])
+		(void)ops->rename(ops->ctx, f->dir, aside, f->name);
+	else if (aside[0])
+		(void)ops->unlink(ops->ctx, f->dir, aside, false);
 	if (rc == -EEXIST)
 		return taken(f, err);
 	if (!rc) {

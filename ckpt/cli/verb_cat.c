@@ -556,6 +556,8 @@ static int cat(struct cat *k)
 				k->s.ref.path);
 	if (rc == -ECANCELED)
 		ckpt_error(&k->err, rc, "interrupted%s", k->to_file ? ": no file was made" : "");
+	if (rc == -ENOSPC || rc == -EDQUOT)
+		next_is(k, "make room, or choose another FILE");
 	if (rc && k->next[0])
 		return cli_fail(c, rc, &k->err, "%s", k->next);
 	return rc ? cli_fail(c, rc, &k->err, NULL) : CLI_OK;

@@ -558,8 +558,9 @@ static void say_different(struct diff *d)
 	if (d->layouts && d->parts_differ)
 		snprintf(line + len, sizeof line - len, "%sthe number of parts is another",
 			 len ? ", " : "");
-	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s tensors and blobs are in both", line,
-		 human_count(d->nboth, n));
+	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
+		 human_count(d->nboth, n),
+		 d->nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
 	if (lone_blobs(d))
 		cli_say(d->c, STYLE_DIM,
 			"A rank's blob that only one of them has is a difference: it is that "
@@ -574,9 +575,11 @@ static void say_result(struct diff *d)
 	cli_say(d->c, STYLE_PLAIN, "%s", "");
 	if (same)
 		cli_mark(d->c, STYLE_GOOD, "equal", 2,
-			 ": %s tensors and blobs, %s, have the same names, shapes, dtypes%s and "
+			 ": %s %s, %s, %s the same names, shapes, dtypes%s and "
 			 "fingerprints",
-			 human_count(d->nboth, n), human_bytes(d->both_bytes, bytes),
+			 human_count(d->nboth, n),
+			 d->nboth == 1 ? "tensor or blob" : "tensors and blobs",
+			 human_bytes(d->both_bytes, bytes), d->nboth == 1 ? "has" : "have",
 			 d->layouts ? ", layouts" : "");
 	else
 		say_different(d);

@@ -276,15 +276,6 @@ static void summary(struct ls *l, const char *where)
 			 l->damaged, l->damaged == 1 ? " is" : "s are");
 }
 
-static const char *next_of(int rc)
-{
-	if (rc == -ENOENT)
-		return "check the path; a job makes its store with its first checkpoint";
-	if (rc == -ENOTDIR)
-		return "ckptctl ls DIRECTORY";
-	return rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER : NULL;
-}
-
 static int run(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
@@ -307,7 +298,13 @@ static int run(struct cli *c)
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
-		l.code = cli_fail(c, rc, &err, next_of(rc));
+		l.code = cli_fail(
+			c, rc, &err,
+			rc == -ENOENT
+				? "check the path; a job makes its store with its first checkpoint"
+			: rc == -ENOTDIR		? "ckptctl ls DIRECTORY"
+			: rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER
+							: NULL);
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
 		list(&l);

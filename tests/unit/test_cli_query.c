@@ -7,7 +7,7 @@
 #include "ckpt/cli/newfile.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/svg.h"
-#include <math.h>
+#include "tests/lib/io_faults.c"
 #include <signal.h>
 
 #define LONG_NAME 200
@@ -396,6 +396,16 @@ static void every_error_says_the_next_command(void **state)
 	}
 }
 
+static void one_is_not_told_as_many(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("diff", "latest~1", "latest", "--tensors=head.bias", "-C", alpha()),
+			 6);
+	assert_says(got.out, "; 1 tensor or blob is in both");
+	assert_int_equal(RUN("diff", "latest", "latest", "--tensors=head.bias", "-C", alpha()), 0);
+	assert_says(got.out, "equal: 1 tensor or blob, 12 B, has the same");
+}
+
 static void what_was_interrupted_says_so(void **state)
 {
 	(void)state;
@@ -527,6 +537,76 @@ static void a_file_of_ours_gives_way_and_no_other(void **state)
 	assert_int_equal(entries(dir), 1);
 }
 
+/* The verb alone, with a table of system calls: words up to a NULL, an option's argument. */
+static int run_ops(const struct io_ops *ops, const struct cli_verb *verb, enum cli_option_id id,
+		   const char *value, const char *tensor)
+{
+	char *argv[] = { (char *)path_of("%s/step-000000000030", alpha()), (char *)tensor };
+	struct cli c = { .ops = ops,
+			 .verb = verb,
+			 .narg = verb == &verb_cat ? 2 : 1,
+			 .arg = argv,
+			 .where = ".",
+			 .quiet = true };
+	int code;
+
+	free(got.out);
+	free(got.err);
+	c.out = open_memstream(&got.out, &got.out_len);
+	c.err = open_memstream(&got.err, &got.err_len);
+	c.value[id] = value;
+	if (verb == &verb_show)
+		c.value[OPT_MAP] = tensor;
+	c.o = output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
+	code = verb->run(&c);
+	c.o->ops->free(c.o);
+	fclose(c.out);
+	fclose(c.err);
+	return code;
+}
+
+static void whichever_call_fails_a_file_is_whole_or_as_it_was(void **state)
+{
+	static const uint32_t call[] = { IO_ON_CREATE, IO_ON_WRITE, IO_ON_SYNC, IO_ON_RENAME };
+	const char *dir = path_of("%s/faults", top), *file = path_of("%s/f.svg", dir);
+	struct io_faults f;
+
+	(void)state;
+	assert_int_equal(mkdir(dir, 0700), 0);
+	io_faults_init(&f, &io_ops_posix);
+	for (size_t i = 0; i < 2 * ARRAY_LEN(call); i++) {
+		uint32_t on = call[i / 2];
+		bool picture = i % 2, hit = true;
+
+		for (uint64_t n = 1; hit; n++) {
+			/* The second sync is the directory's: the file has its name by then. */
+			bool late = on == IO_ON_SYNC && n == 2;
+			int code;
+
+			if (picture)
+				assert_int_equal(
+					run_ops(&io_ops_posix, &verb_show, OPT_SVG, file, "mask"),
+					0);
+			io_faults_fail(&f, on, n, -ENOSPC, false);
+			code = picture ? run_ops(&f.ops, &verb_show, OPT_SVG, file, "head.bias")
+				       : run_ops(&f.ops, &verb_cat, OPT_OUTPUT, file, "mask");
+			hit = io_faults_hit(&f);
+			assert_int_equal(code, hit ? 13 : 0);
+			assert_int_equal(entries(dir), picture || late || !hit);
+			if (hit)
+				assert_says(got.err, "choose another FILE");
+			if (picture) {
+				char *svg = slurp(file);
+
+				assert_says(svg, "</svg>\n");
+				assert_says(svg, late || !hit ? "head.bias" : "model/mask");
+				free(svg);
+			}
+			unlink(file);
+		}
+	}
+}
+
 /* --- stats --- */
 
 static void modules_beyond_a_screen_are_counted(void **state)
@@ -570,9 +650,11 @@ int main(void)
 		cmocka_unit_test(a_slip_brings_each_near_name_once_and_no_far_one),
 		cmocka_unit_test(every_error_says_the_next_command),
 		cmocka_unit_test(what_was_interrupted_says_so),
+		cmocka_unit_test(one_is_not_told_as_many),
 		cmocka_unit_test(jobs_that_may_not_be_read_are_not_passed_over),
 		cmocka_unit_test(the_title_of_a_picture_fits_it),
 		cmocka_unit_test(a_file_of_ours_gives_way_and_no_other),
+		cmocka_unit_test(whichever_call_fails_a_file_is_whole_or_as_it_was),
 		cmocka_unit_test(modules_beyond_a_screen_are_counted),
 	};
 
