@@ -354,11 +354,14 @@ static int put_spread(struct output *o, const struct stats *s, const struct rank
 	output_put(o, &f_median, cell_of(CELL_BYTES, x[n / 2]));
 	output_put(o, &f_most, cell_of(CELL_BYTES, x[n ? n - 1 : 0]));
 	output_close(o);
-	if (n > 1)
-		snprintf(text, sizeof text, "per rank %s to %s, median %s", human_bytes(x[0], a[0]),
-			 human_bytes(x[n - 1], a[1]), human_bytes(x[n / 2], a[2]));
+	for (uint32_t i = 0; i < 3; i++)
+		human_bytes(x[i == 2 ? (n ? n - 1 : 0) : i ? n / 2 : 0], a[i]);
+	if (n < 2)
+		snprintf(text, sizeof text, "by one rank %s", a[0]);
+	else if (!strcmp(a[0], a[2]))
+		snprintf(text, sizeof text, "per rank %s", a[0]);
 	else
-		snprintf(text, sizeof text, "by one rank %s", human_bytes(x[0], a[0]));
+		snprintf(text, sizeof text, "per rank %s to %s, median %s", a[0], a[2], a[1]);
 	output_put(o, line, cell_text(text));
 	return 0;
 }

@@ -399,6 +399,8 @@ static void every_error_says_the_next_command(void **state)
 static void one_is_not_told_as_many(void **state)
 {
 	(void)state;
+	assert_int_equal(RUN("stats", "--tensors=optim/step", "-C", alpha()), 0);
+	assert_says(got.out, "held       per rank 8 B\n");
 	assert_int_equal(RUN("diff", "latest~1", "latest", "--tensors=head.bias", "-C", alpha()),
 			 6);
 	assert_says(got.out, "; 1 tensor or blob is in both");
