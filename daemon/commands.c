@@ -144,6 +144,7 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	}
 	/* what fills the buffer may be cut */
 	to->store[n > 0 && (size_t)n < sizeof to->store ? n : 0] = 0;
+	to->launch = j->claiming ? WIRE_FORMING : WIRE_NO_LAUNCH;
 	if (l) {
 		to->generation = l->generation;
 		to->launch = state[l->state];
@@ -344,14 +345,18 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 			 j->name);
 		session_refuse(s, -ENOENT, text);
 	} else {
+		bool first;
+
 		launch_ring(j->launch); /* what was marked before is not the next one */
 		job_settle(j);
+		first = !j->trigger;
 		w.number = ++j->triggers;
 		w.after = j->tally.newest;
 		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
-		log_line(&s->d->opts.log, LOG_NOTICE,
-			 "control: job %s: process %d wants the next step written", j->name,
-			 (int)s->pid);
+		if (first) /* who orders all the time does not fill the log */
+			log_line(&s->d->opts.log, LOG_NOTICE,
+				 "control: job %s: process %d wants the next step written", j->name,
+				 (int)s->pid);
 		session_reply(s, &w, WIRE_TRIGGERED, sizeof w, NULL, 0);
 	}
 }

@@ -13,11 +13,14 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 
+/* Connections that have said nothing yet, each two descriptors; of few descriptors a quarter. */
+#define NEW_MAX 1024u
 #define QUEUE_MAX 65536u /* tasks waiting; each member has at most a few */
 
 /* --- workers --- */
@@ -122,14 +125,15 @@ static void *watch_tag(void *p, uintptr_t tag)
 }
 
 /* --- the socket --- */
+/* Whatever program it is. */
 static bool somebody_listens(const char *path)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	return sock >= 0 &&
-	       (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 || errno == EAGAIN);
+	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 ||
+			     errno == EAGAIN || errno == EPROTOTYPE);
 }
 
 static int take_lock(struct daemon *d, struct ckpt_err *err)
@@ -155,14 +159,40 @@ static int take_lock(struct daemon *d, struct ckpt_err *err)
 	return 0;
 }
 
+/* What a killed daemon left is taken away; nobody else's file, and no other program's socket. */
+static int make_room(const struct daemon *d, struct ckpt_err *err)
+{
+	uint64_t until = now_ns() + 2 * NS_PER_S;
+	struct stat st;
+
+	if (lstat(d->socket, &st) < 0)
+		return 0; /* bind says what is wrong with the path */
+	if (!S_ISSOCK(st.st_mode))
+		return ckpt_error(err, -EINVAL,
+				  "%s is there, and is no socket: give ckptd another --socket",
+				  d->socket);
+	/* The lock is ours; a daemon that is being killed may listen a moment longer. */
+	while (somebody_listens(d->socket)) {
+		if (now_ns() > until)
+			return ckpt_error(
+				err, -EADDRINUSE,
+				"another program listens on %s: give ckptd another --socket",
+				d->socket);
+		usleep(20000);
+	}
+	(void)unlink(d->socket);
+	return 0;
+}
+
 static int listen_on(struct daemon *d, struct ckpt_err *err)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	mode_t old;
-	int rc;
+	int rc = make_room(d, err);
 
+	if (rc < 0)
+		return rc;
 	memcpy(a.sun_path, d->socket, sizeof a.sun_path);
-	(void)unlink(d->socket); /* the lock is ours: whoever bound it is gone */
 	d->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (d->listen_fd < 0)
 		return ckpt_error_errno(err, errno, "cannot make a socket");
@@ -188,6 +218,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 {
 	struct daemon *d = calloc(1, sizeof *d);
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	struct rlimit files;
 	uint32_t copies;
 	int rc;
 
@@ -197,6 +228,9 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 	d->opts = *opts;
 	d->opts.ops = opts->ops ? opts->ops : &io_ops_posix;
 	d->opts.drain_ns = opts->drain_ns ? opts->drain_ns : 300 * NS_PER_S;
+	d->new_max = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 8 * NEW_MAX
+			     ? (uint32_t)MAX(files.rlim_cur / 8, (rlim_t)1)
+			     : NEW_MAX;
 	copies = opts->copy_threads ? opts->copy_threads : (uint32_t)MAX(cores - 1, 1L);
 	d->lock_fd = d->listen_fd = d->epoll_fd = d->timer_fd = d->done_fd = d->stop_fd = -1;
 	d->report_fd = -1;
@@ -272,6 +306,10 @@ static void tick(struct daemon *d)
 
 	if (read(d->timer_fd, &n, sizeof n) < 0)
 		return;
+	if (d->deaf && !d->drain_until) {
+		d->deaf = false;
+		daemon_watch(d, d->listen_fd, watch_tag(&d->listen_fd, WATCH_SELF), EPOLLIN);
+	}
 	for (struct session *s = d->sessions, *next; s; s = next) {
 		next = s->next;
 		session_tick(s, now);

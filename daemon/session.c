@@ -16,12 +16,22 @@
 #define SESSIONS_MAX 8192u
 #define HELLO_NS (5 * NS_PER_S) /* from connecting to HELLO */
 
-static uint32_t sessions_count(const struct daemon *d)
+/* Who connects and says nothing takes descriptors from those who save: beyond new_max the one goes
+ * that has been silent longest. A rank that was only slow comes again. */
+static uint32_t sessions_count(struct daemon *d)
 {
-	uint32_t n = 0;
+	struct session *silent = NULL;
+	uint32_t n = 0, fresh = 0;
 
-	for (const struct session *s = d->sessions; s; s = s->next)
+	for (struct session *s = d->sessions; s; s = s->next) {
 		n++;
+		if (s->state == SESSION_NEW && !s->closed) {
+			fresh++;
+			silent = s; /* newest first */
+		}
+	}
+	if (fresh >= d->new_max)
+		session_end(silent);
 	return n;
 }
 
@@ -32,8 +42,13 @@ void session_accept(struct daemon *d)
 	int sock = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	struct session *s;
 
-	if (sock < 0)
+	if (sock < 0) {
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+			d->deaf = true;
+			daemon_unwatch(d, d->listen_fd);
+		}
 		return;
+	}
 	/* The kernel's word for who connected; root may look, nobody else. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
 	    (who.uid != geteuid() && who.uid != 0) || sessions_count(d) >= SESSIONS_MAX ||

@@ -350,7 +350,9 @@ struct daemon {
 	uint64_t idle_since, drain_until, began_ns;
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
-	int report_fd; /* the newest report, for a moment: who asks all the time costs nothing */
+	uint32_t new_max; /* connections that have said nothing yet */
+	bool deaf;	  /* no descriptor for who knocks: until the next tick */
+	int report_fd;	  /* the newest report, for a moment: who asks all the time costs nothing */
 	uint64_t report_ns, report_bytes;
 };
 void daemon_task(struct daemon *d, struct pool *p, struct task *t);

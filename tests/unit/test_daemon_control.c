@@ -15,7 +15,11 @@
 #include "tests/lib/asker.h"
 #include "ckpt/client/shared.h"
 #include <inttypes.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 static struct host H;
 
@@ -547,6 +551,139 @@ static void many_connections_and_one_that_never_reads_hurt_no_trainer(void **sta
 	rank_close(&k, 0);
 }
 
+/* In another process: connections that say nothing, and new ones for those that are sent away. */
+static pid_t silent_crowd(const char *path, uint32_t n)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	pid_t pid = fork();
+	int *sock;
+
+	if (pid)
+		return pid;
+	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+	sock = calloc(n, sizeof *sock);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (uint32_t i = 0;; i++) {
+		struct pollfd p = { .fd = sock[i % n], .events = POLLIN };
+
+		if (p.fd && poll(&p, 1, 1) <= 0)
+			continue;
+		if (p.fd)
+			(void)close(p.fd);
+		sock[i % n] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+		(void)!connect(sock[i % n], (struct sockaddr *)&a, sizeof a);
+	}
+}
+
+static void a_silent_crowd_takes_no_descriptors_from_those_who_save(void **state)
+{
+	const struct rlimit few = { .rlim_cur = 160, .rlim_max = 0 };
+	struct plan_of_job p = plan("calm", "fsdp=1", 1);
+	struct rlimit before, now = few;
+	struct rank k = { 0 };
+	struct asker a;
+	pid_t crowd;
+
+	(void)state;
+	MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	now.rlim_max = before.rlim_max;
+	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
+	host_start(&H, IO_THREADS, NULL);
+	MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
+	crowd = silent_crowd(H.socket, 150);
+	MUST(crowd > 0);
+	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
+	ask_open(&a, H.socket);
+	rank_open(&k, &p, 0);
+	for (uint64_t step = 1; step <= 20; step++) {
+		step_held(&k, step);
+		must_wait(&k, step, CKPT_COMMITTED);
+	}
+	assert_int_equal(ask_job(&a, "calm")->failed, 0);
+	rank_close(&k, 0);
+	ask_close(&a);
+	(void)kill(crowd, SIGKILL);
+	(void)waitpid(crowd, NULL, 0);
+	MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
+static void a_socket_is_made_in_nobody_elses_place(void **state)
+{
+	struct daemon_opts o = { .socket = H.socket };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct ckpt_err err = { 0 };
+	struct daemon *d;
+	char byte;
+	int fd;
+
+	(void)state;
+	fd = open(H.socket, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	assert_int_equal(write(fd, "x", 1), 1);
+	(void)close(fd);
+	assert_int_equal(daemon_open(&o, &d, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "is no socket"));
+	fd = open(H.socket, O_RDONLY | O_CLOEXEC);
+	assert_int_equal(read(fd, &byte, 1), 1);
+	(void)close(fd);
+	(void)unlink(H.socket);
+
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	snprintf(a.sun_path, sizeof a.sun_path, "%s", H.socket);
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(fd, 5), 0);
+	assert_int_equal(daemon_open(&o, &d, &err), -EADDRINUSE);
+	assert_non_null(strstr(err.msg, "another program"));
+	assert_int_equal(access(H.socket, F_OK), 0);
+	(void)close(fd); /* what a killed one leaves behind is no obstacle */
+	MUST_OK(daemon_open(&o, &d, &err), &err);
+	daemon_close(d);
+}
+
+/* The store answers when the gate opens: making a directory waits. */
+static struct {
+	struct io_ops ops;
+	_Atomic bool open;
+} slow;
+
+static int slow_mkdir(void *ctx, int dirfd, const char *name, uint32_t mode)
+{
+	while (!slow.open)
+		usleep(1000);
+	return io_ops_posix.mkdir(ctx, dirfd, name, mode);
+}
+
+static void *rank_begins(void *arg)
+{
+	struct rank *k = arg;
+
+	rank_open(k, k->plan, 0);
+	return NULL;
+}
+
+static void a_launch_is_forming_from_its_first_rank_on(void **state)
+{
+	struct plan_of_job p = plan("young", "fsdp=1", 1);
+	struct rank k = { .plan = &p };
+	const struct wire_report_job *j;
+	pthread_t thread;
+	struct asker a;
+
+	(void)state;
+	slow.ops = io_ops_posix;
+	slow.ops.mkdir = slow_mkdir;
+	slow.open = false;
+	host_start(&H, IO_THREADS, &slow.ops);
+	ask_open(&a, H.socket);
+	assert_int_equal(pthread_create(&thread, NULL, rank_begins, &k), 0);
+	ask_until((j = ask_job(&a, "young")) != NULL);
+	assert_true(j->launch == WIRE_FORMING && j->world == 0 && !j->store[0]);
+	slow.open = true;
+	pthread_join(thread, NULL);
+	ask_until((j = ask_job(&a, "young")) && j->launch == WIRE_READY);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
 static void *run_daemon(void *arg)
 {
 	MUST(daemon_run(arg) == 0);
@@ -588,6 +725,9 @@ int main(void)
 		with_host(what_is_on_disk_is_forgotten_at_once),
 		with_host(requests_out_of_place_are_refused_or_end_the_connection),
 		with_host(many_connections_and_one_that_never_reads_hurt_no_trainer),
+		with_host(a_silent_crowd_takes_no_descriptors_from_those_who_save),
+		with_host(a_socket_is_made_in_nobody_elses_place),
+		with_host(a_launch_is_forming_from_its_first_rank_on),
 		with_host(who_only_looks_does_not_keep_an_idle_daemon),
 	};
 
