@@ -168,15 +168,25 @@ static int output_make(struct cli *c)
 	return 0;
 }
 
-/* ckptctl alone: status, where a daemon answers. */
-static bool daemon_answers(struct cli *c)
+/* Status, where there is a daemon, or something wrong with it; else what to do first. */
+static int alone(struct cli *c)
 {
+	struct ckpt_err err = { 0 };
 	struct control k;
-	struct ckpt_err err;
-	bool yes = control_open(&k, c, &err) == 0;
+	int rc = control_open(&k, c, 0, &err);
 
 	control_close(&k);
-	return yes;
+	if (rc == -ECONNREFUSED && c->json)
+		return cli_fail(c, ckpt_error(&err, -EINVAL, "no verb was given"), &err,
+				"ckptctl -h");
+	if (rc == -ECONNREFUSED) {
+		cli_help_first(c);
+		return CLI_OK;
+	}
+	if (rc < 0)
+		return control_fail(&k, rc, &err);
+	c->verb = &verb_status;
+	return verb_status.run(c);
 }
 
 static int dispatch(struct cli *c)
@@ -190,18 +200,7 @@ static int dispatch(struct cli *c)
 			cli_help(c);
 		return CLI_OK;
 	}
-	if (!c->verb && daemon_answers(c))
-		c->verb = &verb_status;
-	if (c->verb)
-		return c->verb->run(c);
-	if (c->json) {
-		struct ckpt_err err;
-
-		return cli_fail(c, ckpt_error(&err, -EINVAL, "no verb was given"), &err,
-				"ckptctl -h");
-	}
-	cli_help_first(c);
-	return CLI_OK;
+	return c->verb ? c->verb->run(c) : alone(c);
 }
 
 /* What was printed must have arrived. */

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
@@ -32,11 +33,44 @@ static int socket_name(struct control *k, struct ckpt_err *err)
 	return 0;
 }
 
+uint64_t control_soon(const struct control *k)
+{
+	uint64_t now = now_ns(), last = MAX(k->until, now + CONTROL_LAST_NS);
+
+	return k->until ? MIN(last, now + CONTROL_ANSWER_NS) : now + CONTROL_ANSWER_NS;
+}
+
+static int not_connected(const struct control *k, int why, struct ckpt_err *err)
+{
+	struct stat st;
+
+	switch (why) {
+	case EINTR:
+		return ckpt_error(err, -ECANCELED, "interrupted");
+	case EAGAIN:
+		return ckpt_error(err, -ETIMEDOUT, "ckptd on %s does not answer: is it stopped?",
+				  k->socket);
+	case EPROTOTYPE:
+		return ckpt_error(err, -EINVAL, "%s is another program's socket, not a ckptd's",
+				  k->socket);
+	case ECONNREFUSED: /* of a file that is no socket too */
+		if (stat(k->socket, &st) == 0 && !S_ISSOCK(st.st_mode))
+			return ckpt_error(err, -EINVAL, "%s is no socket", k->socket);
+		/* fallthrough */
+	case ENOENT:
+	case ENOTDIR:
+		return ckpt_error(err, -ECONNREFUSED, "no ckptd listens on %s", k->socket);
+	default:
+		return ckpt_error_errno(err, why, "cannot connect to %s", k->socket);
+	}
+}
+
 static int connect_to(struct control *k, struct ckpt_err *err)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	/* a stopped daemon's backlog fills */
-	const struct timeval slow = { .tv_sec = (time_t)(CONTROL_ANSWER_NS / NS_PER_S) };
+	uint64_t left = control_soon(k) - now_ns(); /* a stopped daemon's backlog fills */
+	const struct timeval slow = { .tv_sec = (time_t)(left / NS_PER_S),
+				      .tv_usec = (suseconds_t)(left % NS_PER_S / 1000) };
 	struct ucred who;
 	socklen_t len = sizeof who;
 
@@ -45,14 +79,8 @@ static int connect_to(struct control *k, struct ckpt_err *err)
 		return ckpt_error_errno(err, errno, "cannot make a socket");
 	memcpy(a.sun_path, k->socket, sizeof a.sun_path);
 	setsockopt(k->sock, SOL_SOCKET, SO_SNDTIMEO, &slow, sizeof slow);
-	if (connect(k->sock, (struct sockaddr *)&a, sizeof a) < 0) {
-		if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
-			return ckpt_error(err, -ECONNREFUSED, "no ckptd listens on %s", k->socket);
-		if (errno == EAGAIN)
-			return ckpt_error(err, -ETIMEDOUT,
-					  "ckptd on %s does not answer: is it stopped?", k->socket);
-		return ckpt_error_errno(err, errno, "cannot connect to %s", k->socket);
-	}
+	if (connect(k->sock, (struct sockaddr *)&a, sizeof a) < 0)
+		return not_connected(k, errno, err);
 	if (getsockopt(k->sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
 	    (who.uid != geteuid() && geteuid() != 0))
 		return ckpt_error(err, -EACCES, "the daemon on %s belongs to user %u, not to you",
@@ -74,19 +102,19 @@ void control_close(struct control *k)
 		(void)close(TAKE_FD(k->sock));
 }
 
-int control_open(struct control *k, struct cli *c, struct ckpt_err *err)
+int control_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err)
 {
 	struct wire_control hello = { 0 };
 	struct wire_ok ok;
 	int rc;
 
-	*k = (struct control){ .c = c, .sock = -1 };
+	*k = (struct control){ .c = c, .sock = -1, .until = until };
 	rc = socket_name(k, err);
 	if (rc == 0)
 		rc = connect_to(k, err);
 	if (rc == 0)
 		rc = control_call(k, &hello, WIRE_CONTROL, sizeof hello, WIRE_OK, &ok, sizeof ok,
-				  NULL, now_ns() + CONTROL_ANSWER_NS, err);
+				  NULL, control_soon(k), err);
 	if (rc < 0)
 		control_close(k);
 	return rc;
@@ -162,7 +190,7 @@ int control_report(struct control *k, struct ckpt_err *err)
 	struct wire_status_is is;
 	cleanup_close int fd = -1;
 	int rc = control_call(k, &ask, WIRE_STATUS, sizeof ask, WIRE_STATUS_IS, &is, sizeof is, &fd,
-			      now_ns() + CONTROL_ANSWER_NS, err);
+			      control_soon(k), err);
 
 	report_drop(k);
 	if (rc < 0)
@@ -191,62 +219,79 @@ int control_fail(const struct control *k, int rc, const struct ckpt_err *err)
 }
 
 /* --- jobs --- */
+#define JOB_PATH \
+	(sizeof((struct wire_report_job *)0)->store + sizeof((struct wire_report_job *)0)->name + 1)
+
+/* The store is not known before it has answered the job's first rank. */
 static void job_path(const struct wire_report_job *j, char *buf, size_t bytes)
 {
-	snprintf(buf, bytes, "%s/%s", j->store, j->name);
+	snprintf(buf, bytes, "%s%s%s", j->store, j->store[0] ? "/" : "", j->name);
 }
 
-/* Is the job in the store, or is it the job directory, that -C gives? */
-static bool below(const struct cli *c, const struct wire_report_job *j)
+/* Is the job in the store, or is it the job directory, that `where` names? */
+static bool below(const char *where, const struct wire_report_job *j)
 {
-	char path[PATH_MAX], job[sizeof j->store + sizeof j->name + 1];
+	char path[PATH_MAX], job[JOB_PATH];
+	size_t len;
 
-	if (!c->value[OPT_STORE] || !realpath(c->value[OPT_STORE], path))
-		return true;
+	if (!realpath(where, path)) { /* gone, or another host's: as it is written */
+		snprintf(path, sizeof path, "%s", where);
+		len = strlen(path);
+		while (len > 1 && path[len - 1] == '/')
+			path[--len] = 0;
+	}
 	job_path(j, job, sizeof job);
 	return !strcmp(path, j->store) || !strcmp(path, job);
 }
 
 static bool meant(const struct wire_report_job *j, const char *name)
 {
-	char path[sizeof j->store + sizeof j->name + 1];
+	char path[JOB_PATH];
 
 	job_path(j, path, sizeof path);
 	return !name || !strcmp(name, j->name) || !strcmp(name, path);
+}
+
+/* How many are meant, and the last of them. where NULL: wherever they are. */
+static uint32_t jobs_meant(const struct control *k, const char *name, const char *where,
+			   uint32_t *ret_index)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < k->report.head->njob; i++)
+		if ((!where || below(where, &k->report.job[i])) && meant(&k->report.job[i], name)) {
+			*ret_index = i;
+			n++;
+		}
+	return n;
 }
 
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err)
 {
 	const struct wire_report *r = &k->report;
-	char all[2048] = "", path[sizeof r->job->store + sizeof r->job->name + 1];
-	uint32_t n = 0, known = 0;
+	const char *only = k->c->value[OPT_STORE];
+	char all[2048] = "", path[JOB_PATH];
+	uint32_t n = jobs_meant(k, name, only, ret_index), known = 0;
 
+	if (n == 1 || (n && !only && jobs_meant(k, name, k->c->where, ret_index) == 1))
+		return 0;
 	for (uint32_t i = 0; i < r->head->njob; i++) {
-		const struct wire_report_job *j = &r->job[i];
 		size_t len = strlen(all);
 
-		if (!below(k->c, j))
+		if (only && !below(only, &r->job[i]))
 			continue;
-		job_path(j, path, sizeof path);
+		job_path(&r->job[i], path, sizeof path);
 		snprintf(all + len, sizeof all - len, "%s%s", known++ ? ", " : "", path);
-		if (!meant(j, name))
-			continue;
-		*ret_index = i;
-		n++;
 	}
-	if (n == 1)
-		return 0;
 	if (n)
 		return ckpt_error(err, -ENOTUNIQ, "%s; say which one with --job: %s",
 				  name ? "several stores have a job of this name"
 				       : "ckptd has several jobs",
 				  all);
-	if (!known)
-		return ckpt_error(err, -ENOENT, "ckptd on %s has no job%s%s", k->socket,
-				  name ? " " : "", name ? name : "");
-	return ckpt_error(err, -ENOENT, "ckptd on %s has no job %s; it has %s", k->socket, name,
-			  all);
+	return ckpt_error(err, -ENOENT, "ckptd on %s has no job%s%s%s%s%s%s", k->socket,
+			  name ? " " : "", name ? name : "", only ? " in " : "", only ? only : "",
+			  known ? "; it has " : "", all);
 }
 
 /* --- time --- */

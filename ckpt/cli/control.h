@@ -9,6 +9,7 @@
 #include "ckpt/client/wire.h"
 
 #define CONTROL_ANSWER_NS (5 * NS_PER_S) /* what a daemon that lives may take to answer at once */
+#define CONTROL_LAST_NS NS_PER_S /* and one who has no time left waits no longer than this */
 #define CONTROL_SOCKET_HELP "the daemon's socket (default: $CKPTD_SOCKET, else this user's)"
 
 struct control {
@@ -16,15 +17,20 @@ struct control {
 	char socket[108];
 	int sock; /* -1: not connected */
 	uint32_t seq;
-	void *map; /* of the report */
+	uint64_t until; /* when the command wants to be over, CLOCK_MONOTONIC; 0: whenever */
+	void *map;	/* of the report */
 	uint64_t map_bytes;
 	struct wire_report report; /* head NULL before control_report */
 };
 
 /* Connect to -S, $CKPTD_SOCKET, or the user's own daemon. -ECONNREFUSED (exit 14): nobody listens
- * there; -EACCES: another user's. k->socket is set in any case. After an error k is closed. */
-int control_open(struct control *k, struct cli *c, struct ckpt_err *err);
+ * there; -EACCES: another user's; -EINVAL: that cannot be a daemon's socket. k->socket is set in any
+ * case. After an error k is closed. until: the daemon has CONTROL_ANSWER_NS for each answer, but
+ * after that moment, where it is not 0, only CONTROL_LAST_NS. */
+int control_open(struct control *k, struct cli *c, uint64_t until, struct ckpt_err *err);
 void control_close(struct control *k);
+/* When an answer that takes no work must be there. */
+uint64_t control_soon(const struct control *k);
 /* One request, one answer of type `want` into ret. until: CLOCK_MONOTONIC; 0: for ever.
  * -ECANCELED: the process was asked to stop. -ETIMEDOUT, -ECONNRESET: the connection is of no use any
  * more. Other errors are the daemon's own words. */
@@ -36,7 +42,8 @@ int control_report(struct control *k, struct ckpt_err *err);
 int control_fail(const struct control *k, int rc, const struct ckpt_err *err);
 
 /* The job in the report that name means (NULL: the only one; else NAME or STORE/NAME), below -C where
- * that was given. -ENOENT (10), -ENOTUNIQ (2): the sentence lists what there is. */
+ * that was given. Where several are meant: the one below CKPTD_STORE or the current directory.
+ * -ENOENT (10), -ENOTUNIQ (2): the sentence lists what there is. */
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err);
 /* The argument of --timeout as a moment of CLOCK_MONOTONIC; 0: not given. -EINVAL. */

@@ -372,6 +372,12 @@ static void daemon_there(struct judge *j)
 		    "is it stopped (SIGSTOP, a debugger)? kill -CONT, or start another",
 		    "the one on %s does not answer", f->socket);
 		break;
+	case EPROTO:
+	case EPROTOTYPE:
+		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH",
+		    "what listens on %s is another program, or another version of ckptd",
+		    f->socket);
+		break;
 	default:
 		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH", "%s: %s",
 		    f->socket, strerror(-f->daemon_rc));

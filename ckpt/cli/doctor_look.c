@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -369,6 +370,35 @@ static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)
 
 /* --- the daemon --- */
 
+/* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
+static int daemon_answers(int s)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	struct pollfd p = { .fd = s, .events = POLLIN };
+	struct wire_control hello = { 0 };
+	struct ucred who;
+	socklen_t len = sizeof who;
+	int fd[WIRE_FDS_MAX], nfd, n;
+
+	if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+		return -errno;
+	if (who.uid != geteuid() && geteuid() != 0)
+		return -EACCES;
+	n = wire_send(s, &hello, WIRE_CONTROL, sizeof hello, 1, NULL, 0);
+	if (n < 0)
+		return n;
+	if (poll(&p, 1, CONNECT_S * 1000) <= 0)
+		return -EAGAIN;
+	n = wire_recv(s, in, sizeof in, fd, &nfd);
+	if (n > 0 && wire_answer_check(in, (uint32_t)n, nfd) < 0) {
+		wire_close_fds(fd, nfd);
+		return -EPROTO;
+	}
+	/* a refusal is an answer, too */
+	return n <= 0 ? -EPROTO : head->type == WIRE_OK || head->type == WIRE_REFUSE ? 0 : -EPROTO;
+}
+
 static void look_at_daemon(const char *socket_path, struct doctor_facts *f)
 {
 	const struct timeval patience = { .tv_sec = CONNECT_S };
@@ -387,8 +417,7 @@ static void look_at_daemon(const char *socket_path, struct doctor_facts *f)
 	}
 	strcpy(a.sun_path, f->socket);
 	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-	if (connect(s, (struct sockaddr *)&a, sizeof a))
-		f->daemon_rc = -errno;
+	f->daemon_rc = connect(s, (struct sockaddr *)&a, sizeof a) ? -errno : daemon_answers(s);
 }
 
 void doctor_look(const struct doctor_ask *ask, struct doctor_facts *f)

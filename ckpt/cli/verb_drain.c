@@ -31,7 +31,7 @@ static int run(struct cli *c)
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
-	rc = control_open(&k, c, &err);
+	rc = control_open(&k, c, until, &err);
 	if (rc == 0)
 		rc = drain(&k, until, &got, &err);
 	if (rc < 0) {

@@ -22,7 +22,7 @@ static int forget(struct control *k, uint32_t *ret_job, struct wire_forgotten *r
 		return rc;
 	ask.job = k->report.job[*ret_job].id;
 	return control_call(k, &ask, WIRE_FORGET, sizeof ask, WIRE_FORGOTTEN, ret, sizeof *ret,
-			    NULL, now_ns() + CONTROL_ANSWER_NS, err);
+			    NULL, control_soon(k), err);
 }
 
 /* Is it for a step that would be lost that the daemon refused? */
@@ -48,7 +48,7 @@ static int run(struct cli *c)
 	if (!c->narg)
 		return cli_fail(c, ckpt_error(&err, -EINVAL, "ckptctl forget needs the job's name"),
 				&err, "ckptctl status lists the jobs");
-	rc = control_open(&k, c, &err);
+	rc = control_open(&k, c, 0, &err);
 	if (rc == 0)
 		rc = forget(&k, &job, &got, &err);
 	if (rc == -EBUSY && would_lose(&k, job)) {

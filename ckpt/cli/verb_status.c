@@ -7,6 +7,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include <stdarg.h>
+#include <sys/ioctl.h>
 
 #define FRAME_NS NS_PER_S
 #define BAR 20
@@ -41,6 +42,7 @@ static struct stall job_stall(const struct wire_report *r, uint32_t job)
 			continue;
 		s.last = MAX(s.last, k->stall_last_ns);
 		s.max = MAX(s.max, k->stall_max_ns);
+		s.max = MAX(s.max, k->stall_last_ns); /* which may have come later */
 		s.sum = MAX(s.sum, k->stall_sum_ns);
 		s.measured = MAX(s.measured, k->measured_ns);
 	}
@@ -287,6 +289,13 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 				: j->launch == WIRE_ENDED			   ? STYLE_DIM
 										   : STYLE_WARN;
 
+	if (!j->world) {
+		label(c, "ranks", STYLE_WARN, "%s",
+		      j->launch == WIRE_FORMING
+			      ? "attaching; the store is asked for the launch's number"
+			      : "none: the launch could not begin, the trainer says why");
+		return;
+	}
 	label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached, j->world,
 	      launch_name[j->launch], (unsigned long long)j->generation);
 	for (uint32_t i = 0, told = 0; i < r->head->nrank && j->launch != WIRE_ENDED; i++) {
@@ -331,6 +340,10 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	cli_say(c, STYLE_PLAIN, "%s", "");
 	cli_mark(c, STYLE_STRONG, j->name, 2, "%s%s", j->store[0] ? " in " : "", j->store);
 	text_ranks(c, r, i);
+	if (!j->world && !j->taken && !j->skipped) {
+		text_error(c, r, j);
+		return; /* nothing was done yet */
+	}
 	if (j->last_committed)
 		label(c, "last committed", STYLE_GOOD, "step %llu, %s, took %s",
 		      (unsigned long long)j->last_committed - 1,
@@ -354,14 +367,13 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	text_error(c, r, j);
 }
 
-static void text(struct cli *c, const struct control *k, const struct wire_report *r,
-		 const char *host)
+static void text(struct cli *c, const struct wire_report *r, const char *host, const char *why)
 {
 	const char *dot = c->out_screen.unicode ? "\u25cf" : "*";
 	char up[HUMAN_BYTES];
 
 	if (!r) {
-		cli_mark(c, STYLE_BAD, dot, 2, " no ckptd listens on %s", k->socket);
+		cli_mark(c, STYLE_BAD, dot, 2, " %s", why);
 		return;
 	}
 	human_span(r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns), up);
@@ -376,7 +388,8 @@ static void text(struct cli *c, const struct control *k, const struct wire_repor
 		cli_say(c, STYLE_WARN, "There is more than fits into a report.");
 }
 
-static void frame(struct cli *c, const struct control *k)
+/* why: there is no report. */
+static void frame(struct cli *c, const struct control *k, const char *why)
 {
 	const struct wire_report *r = k->report.head ? &k->report : NULL;
 	char host[256] = "";
@@ -389,18 +402,32 @@ static void frame(struct cli *c, const struct control *k)
 		output_begin(c->o, "ckptd.status/1");
 	json(c->o, k, r, host);
 	if (!c->json)
-		text(c, k, r, host);
+		text(c, r, host, why);
 	output_end(c->o);
 }
 
 /* --- again and again --- */
-/* Over the frame before: each line is cleared behind its end, and what is below the last. */
+/* Over the frame before: each line is cleared behind its end, and what is below the last. What does
+ * not fit would push the top away. */
 static void paint(struct cli *c, const char *text)
 {
+	struct winsize size = { 0 };
+	uint32_t rows = 0, row = 0;
+
+	for (const char *p = text; *p; p++)
+		rows += *p == '\n';
+	if (ioctl(fileno(c->out), TIOCGWINSZ, &size) < 0 || size.ws_row < 3)
+		size.ws_row = UINT16_MAX;
 	fputs("\033[H", c->out);
 	for (const char *p = text; *p; p++) {
-		if (*p == '\n')
+		if (row + 2 == size.ws_row && rows > row + 1) {
+			fprintf(c->out, "... %u more lines: ckptctl status\033[K\n", rows - row);
+			break;
+		}
+		if (*p == '\n') {
 			fputs("\033[K", c->out);
+			row++;
+		}
 		fputc(*p, c->out);
 	}
 	fputs("\033[J", c->out);
@@ -408,7 +435,7 @@ static void paint(struct cli *c, const char *text)
 }
 
 /* The text of a frame, malloc'ed; NULL: out of memory. */
-static char *frame_text(struct cli *c, const struct control *k)
+static char *frame_text(struct cli *c, const struct control *k, const char *why)
 {
 	struct cli to = *c;
 	char *buf = NULL;
@@ -419,54 +446,64 @@ static char *frame_text(struct cli *c, const struct control *k)
 		return NULL;
 	to.o = output_text_new(to.out, &c->out_screen, c->err, &c->err_screen);
 	if (to.o) {
-		frame(&to, k);
+		frame(&to, k, why);
 		to.o->ops->free(to.o);
 	}
 	fclose(to.out);
 	return buf;
 }
 
-static void watch_frame(struct cli *c, const struct control *k, bool first, char **last)
+struct watch {
+	bool screen, first;
+	char *last; /* frame */
+};
+
+static void watch_frame(struct cli *c, const struct control *k, const char *why, struct watch *w)
 {
+	char *text;
+
 	if (c->json) {
-		frame(c, k);
+		frame(c, k, why);
 		fflush(c->out);
 		return;
 	}
-	free(*last);
-	*last = frame_text(c, k);
-	if (!*last)
+	screen_probe(c->out, c->value[OPT_COLOR], c->value[OPT_ASCII],
+		     &c->out_screen); /* resized? */
+	text = frame_text(c, k, why);
+	if (!text)
 		return;
-	if (c->out_screen.terminal)
-		paint(c, *last);
+	free(w->last);
+	w->last = text;
+	if (w->screen)
+		paint(c, text);
 	else
-		fprintf(c->out, "%s%s", first ? "" : "\n", *last);
+		fprintf(c->out, "%s%s", w->first ? "" : "\n", text);
 	fflush(c->out);
 }
 
 /* Until the process is asked to stop: that is how it ends, and no failure. */
 static int watch(struct cli *c, struct control *k)
 {
-	bool screen = c->out_screen.terminal && !c->json, first = true;
+	struct watch w = { .screen = c->out_screen.terminal && !c->out_screen.dumb && !c->json,
+			   .first = true };
 	struct ckpt_err err = { 0 };
-	char *last = NULL;
 
-	if (screen)
+	if (w.screen)
 		fputs("\033[?1049h\033[?25l\033[2J", c->out); /* another page, no cursor */
-	for (; !cli_stopped() && !ferror(c->out); first = false) {
-		if (k->sock < 0 && control_open(k, c, &err) < 0)
+	for (; !cli_stopped() && !ferror(c->out); w.first = false) {
+		if (k->sock < 0 && control_open(k, c, 0, &err) < 0)
 			k->report.head = NULL;
 		if (k->sock >= 0 && control_report(k, &err) < 0)
 			control_close(k);
 		if (!cli_stopped())
-			watch_frame(c, k, first, &last);
+			watch_frame(c, k, err.msg, &w);
 		control_pause(FRAME_NS);
 	}
-	if (screen) {
+	if (w.screen) {
 		fputs("\033[?25h\033[?1049l", c->out);
-		fputs(last ? last : "", c->out); /* the newest stays to be read */
+		fputs(w.last ? w.last : "", c->out); /* the newest stays to be read */
 	}
-	free(last);
+	free(w.last);
 	return CLI_OK;
 }
 
@@ -474,7 +511,7 @@ static int run(struct cli *c)
 {
 	struct control k;
 	struct ckpt_err err = { 0 };
-	int rc = control_open(&k, c, &err), code = CLI_OK;
+	int rc = control_open(&k, c, 0, &err), code = CLI_OK;
 
 	if (rc == 0)
 		rc = control_report(&k, &err);
@@ -483,7 +520,7 @@ static int run(struct cli *c)
 	else if (c->value[OPT_WATCH])
 		code = watch(c, &k);
 	else
-		frame(c, &k);
+		frame(c, &k, NULL);
 	control_close(&k);
 	return code;
 }

@@ -37,7 +37,7 @@ static int order(struct trigger *t, struct ckpt_err *err)
 	ask.job = t->job = t->k.report.job[i].id;
 	snprintf(t->name, sizeof t->name, "%s", t->k.report.job[i].name);
 	rc = control_call(&t->k, &ask, WIRE_TRIGGER, sizeof ask, WIRE_TRIGGERED, &got, sizeof got,
-			  NULL, now_ns() + CONTROL_ANSWER_NS, err);
+			  NULL, control_soon(&t->k), err);
 	if (rc < 0)
 		return rc;
 	t->number = got.number;
@@ -141,7 +141,7 @@ static int run(struct cli *c)
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl trigger --wait --timeout 10m");
-	rc = control_open(&t.k, c, &err);
+	rc = control_open(&t.k, c, t.until, &err);
 	if (rc == 0)
 		rc = order(&t, &err);
 	if (rc == 0 && (c->value[OPT_WAIT] || c->value[OPT_TIMEOUT]))

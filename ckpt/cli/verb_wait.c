@@ -31,6 +31,8 @@ struct waiting {
 	char job[CKPT_JOB_MAX + 8]; /* "": not known yet */
 	char dir[PATH_MAX];	    /* the job's directory; "": not known yet */
 	char known[PATH_MAX];	    /* the same from the daemon, for which it is the job's name */
+	bool served;		    /* the daemon knows the job */
+	struct ckpt_err missing;    /* nobody does, or the daemon is silent, so far */
 };
 
 /* --- what is asked --- */
@@ -99,19 +101,25 @@ static int each_job(void *arg, const char *job, int job_fd, const char *path)
 /* The job in the store where the command stands. */
 static int store_job(struct waiting *w, struct ckpt_err *err)
 {
-	struct jobs j = { .name = w->c->value[OPT_JOB] };
-	int rc = store_jobs(w->c->ops, w->c->where, each_job, &j, err);
+	const char *name = w->c->value[OPT_JOB], *where = w->c->where;
+	struct jobs j = { .name = name };
+	int rc;
 
+	if (name && strchr(name, '/')) { /* STORE/NAME */
+		where = name;
+		j.name = NULL;
+	}
+	rc = store_jobs(w->c->ops, where, each_job, &j, err);
 	if (rc < 0)
 		return rc;
 	if (!j.all)
-		return ckpt_error(err, -ENOENT, "no job has written to %s", w->c->where);
+		return ckpt_error(err, -ENOENT, "no job has written to %s", where);
 	if (!j.n)
 		return ckpt_error(err, -ENOENT, "there is no job %s in %s; there is %s", j.name,
-				  w->c->where, j.list);
+				  where, j.list);
 	if (j.n > 1)
 		return ckpt_error(err, -ENOTUNIQ,
-				  "%s has several jobs; say which one with --job: %s", w->c->where,
+				  "%s has several jobs; say which one with --job: %s", where,
 				  j.list);
 	memcpy(w->job, j.job, sizeof w->job);
 	memcpy(w->dir, j.dir, sizeof w->dir);
@@ -231,46 +239,54 @@ static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
 				  "step %" PRIu64
 				  " of %s was not kept: the job is at step %" PRIu64,
 				  w->step, j->name, j->newest - 1);
+	/* Another launch may come to it; whoever waits for that says how long. */
+	if (!w->until && j->launch == WIRE_ENDED && !s)
+		return ckpt_error(err, -EUCLEAN,
+				  "no rank of %s is attached any more, and it did not come to step "
+				  "%" PRIu64 " (with --timeout its restart is waited for)",
+				  j->name, w->step);
 	return 0;
 }
 
-/* "latest" becomes the newest step that the daemon knows and that may come there. */
+/* "latest" becomes the newest step that the daemon knows and that may come there. 0: there is none
+ * yet; -ENOENT: and there is no time for one to come. */
 static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 {
 	const struct wire_report_step *s = step_find(w, job);
 
 	if (s)
 		w->step = s->step;
-	return s ? 0 : store_latest(w, err);
+	if (s || (w->dir[0] && store_latest(w, err) == 0))
+		return 1;
+	return w->until ? 0
+			: ckpt_error(err, -ENOENT, "job %s has no step yet that will be %s", w->job,
+				     w->state);
 }
 
-/* A look through the daemon. 1, 0, -EUCLEAN as judge; -ENOENT: it does not know the job. */
+/* A look through the daemon. 1, 0, -EUCLEAN as judge; -ENOENT: it does not know the job (or, if it
+ * does, no step of it). The connection is for this look only: those are few. */
 static int look_daemon(struct waiting *w, struct ckpt_err *err)
 {
 	const struct wire_report_job *j;
 	uint32_t job;
-	int rc = 0;
+	int rc = control_open(&w->k, w->c, w->until, err);
 
-	if (w->k.sock < 0)
-		rc = control_open(&w->k, w->c, err);
+	w->served = false;
 	if (rc == 0)
 		rc = control_report(&w->k, err);
-	if (rc < 0) {
-		control_close(&w->k);
-		return rc;
-	}
-	rc = control_job(&w->k, w->known[0] ? w->known : w->c->value[OPT_JOB], &job, err);
+	if (rc == 0)
+		rc = control_job(&w->k, w->known[0] ? w->known : w->c->value[OPT_JOB], &job, err);
 	if (rc < 0)
 		return rc;
+	w->served = true;
 	j = &w->k.report.job[job];
 	memcpy(w->job, j->name, sizeof w->job);
 	if (j->store[0]) {
 		snprintf(w->known, sizeof w->known, "%s/%s", j->store, j->name);
 		memcpy(w->dir, w->known, sizeof w->dir);
 	}
-	if (w->step == LATEST)
-		rc = daemon_latest(w, job, err);
-	return rc < 0 ? rc : judge(w, job, err);
+	rc = w->step == LATEST ? daemon_latest(w, job, err) : 1;
+	return rc > 0 ? judge(w, job, err) : rc;
 }
 
 static int look_store(struct waiting *w, struct ckpt_err *err)
@@ -282,31 +298,68 @@ static int look_store(struct waiting *w, struct ckpt_err *err)
 	return rc < 0 ? rc : in_store(w);
 }
 
-/* May the state still come without a word from the daemon? why: what the daemon, or its absence, said. */
+/* May the state still come without a word from the daemon? why: what it, or its absence, said. */
 static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 {
-	struct ckpt_err told = *err;
-	int rc = look_store(w, err);
+	struct ckpt_err told = *err, here = { 0 };
+	int rc = look_store(w, &here);
 
-	if (rc)
+	if (rc > 0)
 		return rc;
-	if (why == -ENOENT)
-		return 0; /* it may attach yet */
-	if (w->want != WIRE_COMMITTED || !w->until) {
-		*err = told;
-		return why;
+	if (rc < 0 && rc != -ENOENT) {
+		*err = here;
+		return rc;
 	}
-	return 0; /* whoever writes the store may be on another host */
+	if (why == -ENOENT ||
+	    (rc == -ENOENT && why != -ETIMEDOUT)) { /* it may attach, or write, yet */
+		if (why != -ENOENT)
+			w->missing = here;
+		else if (rc)
+			ckpt_error(&w->missing, why, "%s; %s", told.msg, here.msg);
+		else
+			w->missing = told;
+		why = -ENOENT;
+		*err = w->missing;
+	} else {
+		if (why == -ETIMEDOUT)
+			w->missing = told;
+		*err = told;
+	}
+	/* Whoever writes the store may be on another host; what is not in the store only a daemon
+	 * knows: one that is silent or does not know the job now, or the one after the one that did. */
+	if (w->until && (w->want == WIRE_COMMITTED || w->known[0] || told.code == -ENOENT ||
+			 told.code == -ETIMEDOUT))
+		return 0;
+	return why;
 }
 
 static int look(struct waiting *w, struct ckpt_err *err)
 {
 	int rc = look_daemon(w, err);
 
-	/* No daemon, a silent one, or none that serves the job. */
-	if (rc == -ENOENT || rc == -ECONNREFUSED || rc == -ECONNRESET)
+	control_close(&w->k);
+	w->missing.code = 0;
+	if (rc == -EAGAIN) { /* too many commands are connected: come again */
+		w->missing = *err;
+		return 0;
+	}
+	if ((rc == -ENOENT && !w->served) || rc == -ECONNREFUSED || rc == -ECONNRESET ||
+	    rc == -ETIMEDOUT)
 		return look_without(w, rc, err);
 	return rc;
+}
+
+static int time_over(const struct waiting *w, struct ckpt_err *err)
+{
+	if (w->missing.code) {
+		*err = w->missing;
+		return w->missing.code;
+	}
+	if (w->step == LATEST)
+		return ckpt_error(err, -ETIMEDOUT, "job %s has no step yet that will be %s", w->job,
+				  w->state);
+	return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " of %s is not %s yet", w->step, w->job,
+			  w->state);
 }
 
 static int wait_for(struct waiting *w, struct ckpt_err *err)
@@ -320,8 +373,7 @@ static int wait_for(struct waiting *w, struct ckpt_err *err)
 		if (cli_stopped())
 			return ckpt_error(err, -ECANCELED, "interrupted");
 		if (w->until && now >= w->until)
-			return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " of %s is not %s yet",
-					  w->step, w->job, w->state);
+			return time_over(w, err);
 		control_pause(w->until ? MIN(pause, w->until - now) : pause);
 		pause = MIN(pause + pause / 8, LOOK_MAX_NS);
 	}
@@ -379,11 +431,14 @@ const struct cli_verb verb_wait = {
 		"the command begins. "
 		"It ends at once with 5 when the step can no more come there: skipped, torn, failed, "
 		"or replaced in memory by a newer one. Without a daemon, committed is looked for in "
-		"the store (-C), until --timeout.",
+		"the store (-C), until --timeout. With --timeout it also waits for a job that has not "
+		"attached yet, and for its first step.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl wait latest --timeout 5m", "before a node is given back" },
 			{ "ckptctl wait 12000 --state staged", "the trainer may go on by then" },
+			{ "ckptctl wait latest --job demo --timeout 10m",
+			  "right behind the start of the job" },
 			{ NULL, NULL },
 		},
 	.option =

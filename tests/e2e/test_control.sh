@@ -68,7 +68,10 @@ check "one that was replaced in memory can never be committed: 5" ctl_says 5 "wa
 check "one that is far away is waited for, and then 15" ctl_says 15 "not committed yet" wait 99998 --timeout 200ms
 check "a step that is none is a wrong command" ctl_says 2 "is no step" wait soon
 check "and so is a time that is none" ctl_says 2 "is no time" wait latest --timeout soon
-check "a job that nobody knows is 10" ctl_says 10 "b" wait latest --job b -C "$store"
+check "a job that nobody knows is 10 at once, with those that there are" ctl_says 10 "has no job b; it has $store/a" \
+	wait latest --job b
+check "and 10 when the time is over" ctl_says 10 "has no job b; it has $store/a" wait 5 --job b --timeout 200ms
+check "-C is where the job must be" ctl_says 10 "has no job in $tmp/nowhere" trigger -C "$tmp/nowhere"
 check "trigger says after which step" ctl_says 0 "after step" trigger
 check "and the step is committed" within field_above committed 0
 check "trigger --wait comes back when its step is committed" ctl_says 0 "is committed" trigger --final --wait --timeout 20s
@@ -80,9 +83,35 @@ check "which is newer" committed_after "$triggered"
 check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
 check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
 check "forget needs a name" ctl_says 2 "needs the job's name" forget
-"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job a --socket "$socket" --step-ms 5 \
-	--wait-ready >/dev/null 2>&1 &
-other=$!
+other_start() { # JOB
+	"$trainer" --mesh fsdp=1 --steps 100000 --params 20K --root "$tmp/other" --job "$1" --socket "$socket" --step-ms 5 \
+		--snapshot-every 2 --wait-ready >/dev/null 2>&1 &
+	other=$!
+}
+other_end() {
+	kill -TERM "$other"
+	wait "$other" 2>/dev/null || true
+}
+# The command stands in the directory of job a; the job comes while it waits.
+awaited() {
+	"$ckptctl" wait latest --job live --timeout 20s >"$tmp/out" 2>"$tmp/err" &
+	local pid=$! status=0
+	other_start live
+	wait "$pid" || status=$?
+	cat "$tmp/out" "$tmp/err"
+	[ "$status" -eq 0 ] && says "of live is committed" "$tmp/out"
+}
+export CKPTD_STORE=$store/a
+check "a job that is not there yet is waited for, whatever directory the command stands in" awaited
+check "its latest is the daemon's" ctl_says 0 "of live is" wait latest --job live --state staged --timeout 20s
+unset CKPTD_STORE
+other_end
+check "one that is over is waited for only with --timeout: 5" within ctl_says 5 "no rank of live is attached any more" \
+	wait 99999999 --job live
+check "else 15" ctl_says 15 "not committed yet" wait 99999999 --job live --timeout 100ms
+check "it is forgotten" within ctl_says 0 "memory" forget --all live
+check "and cannot be forgotten twice" ctl_says 10 "has no job live" forget live
+other_start a
 check "a second job appears" within field_is world_size 1
 check "then --job is needed: 2, with all of them" ctl_says 2 "$tmp/other/a, $store/a" trigger
 check "a name that two stores have is not enough" ctl_says 2 "--job" trigger --job a
@@ -90,8 +119,46 @@ check "the store's path before it is" ctl_says 0 "will be written" trigger --job
 check "or -C" ctl_says 0 "is committed" trigger --wait --timeout 20s -C "$store"
 check "two jobs fit 80 columns" ctl_says 0 "$tmp/other" status
 check "as they are" narrow "$tmp/out"
-kill -TERM "$other"
-wait "$other" 2>/dev/null || true
+other_end
+
+# --- the daemon is stopped, or goes away ---
+pause() {
+	kill -STOP "$daemon"
+}
+check "the daemon is stopped" pause
+check "then a wait ends with 15 in its time" ctl_says 15 "does not answer" wait 99998 --job a --timeout 100ms
+timed() { # MS COMMAND...: no longer than that
+	local began=${EPOCHREALTIME//[.,]/} limit=$1
+	shift
+	"$@" || return 1
+	[ $((${EPOCHREALTIME//[.,]/} - began)) -le $((limit * 1000)) ] || { echo "too long"; return 1; }
+}
+check "completion says nothing, and not late" timed 2900 exits 0 "$ckptctl" completion complete -- trigger --job ''
+kill -CONT "$daemon"
+# The wait lives through the death of one daemon and the birth of the next, which the trainer attaches to.
+survived() {
+	local pid
+	"$ckptctl" wait 99998 --job "$store/a" --timeout 3s >"$tmp/out" 2>"$tmp/err" &
+	pid=$!
+	kill -KILL "$daemon"
+	wait "$daemon" 2>/dev/null || true
+	daemon_start --quiet
+	within field_is attached_count 2 || return 1
+	exits 15 wait "$pid" || return 1
+	says "is not committed yet" "$tmp/err"
+}
+check "a wait with a time outlives the daemon" survived
+gone_without_time() {
+	local pid
+	"$ckptctl" wait 99998 --job "$store/a" -C "$store" >"$tmp/out" 2>"$tmp/err" &
+	pid=$!
+	kill -KILL "$daemon"
+	wait "$daemon" 2>/dev/null || true
+	exits 14 wait "$pid" || return 1
+	daemon_start --quiet
+}
+check "a wait without a time ends with 14 when the daemon dies" gone_without_time
+check "the job is attached again" within field_is attached_count 2
 
 # --- the job is over ---
 job_kill

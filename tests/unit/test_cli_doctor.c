@@ -3,9 +3,13 @@
  * test_cli_doctor.c - what the doctor finds, and what it makes of machines that this test does not
  * run on: verdicts are a pure function of facts, and facts can be made up.
  */
+#include "ckpt/client/wire.h"
 #include "ckpt/cli/doctor.h"
 #include "ckpt/base/error.h"
 #include "tests/unit/test_cli_rig.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -148,6 +152,8 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("/dev/shm", DOCTOR_OK, "64.0 MiB", f.shm_bytes = 64 * MIB);
 	CASE("daemon", DOCTOR_WARN, "none listens", f.daemon_rc = -ENOENT);
 	CASE("daemon", DOCTOR_WARN, "none listens", f.daemon_rc = -ECONNREFUSED);
+	CASE("daemon", DOCTOR_FAIL, "does not answer", f.daemon_rc = -EAGAIN);
+	CASE("daemon", DOCTOR_FAIL, "another program", f.daemon_rc = -EPROTO);
 	CASE("daemon", DOCTOR_FAIL, "another user", f.daemon_rc = -EACCES);
 	CASE("daemon", DOCTOR_FAIL, "does not answer", f.daemon_rc = -EAGAIN);
 	CASE("daemon", DOCTOR_FAIL, "too long", f.daemon_rc = -ENAMETOOLONG);
@@ -403,19 +409,49 @@ static void sessions_that_end_are_known_by_their_files(void **state)
 
 /* --- the verb --- */
 
+/* Somebody who listens, and answers as a daemon does until it is over. */
+struct listener {
+	int fd;
+	_Atomic bool over;
+	pthread_t thread;
+};
+
+static void *listen_run(void *arg)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	struct listener *l = arg;
+	int fd[WIRE_FDS_MAX], nfd;
+
+	while (!l->over) {
+		struct pollfd p = { .fd = l->fd, .events = POLLIN };
+		struct wire_ok ok = { 0 };
+		int sock;
+
+		if (poll(&p, 1, 20) <= 0)
+			continue;
+		sock = accept(l->fd, NULL, NULL);
+		if (wire_recv(sock, in, sizeof in, fd, &nfd) > 0)
+			(void)wire_send(sock, &ok, WIRE_OK, sizeof ok, 1, NULL, 0);
+		(void)close(sock);
+	}
+	return NULL;
+}
+
 static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **state)
 {
 	char dir[PATH_MAX], *s;
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0), code;
+	struct listener l = { .fd = socket(AF_UNIX, SOCK_SEQPACKET, 0) };
+	int code;
 	uint64_t warnings = 0, failures = 0;
 	json_t *j, *x;
 	size_t i;
 
 	(void)state;
 	snprintf(a.sun_path, sizeof a.sun_path, "%s/sock", top);
-	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
-	assert_int_equal(listen(listener, 5), 0);
+	assert_int_equal(bind(l.fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(l.fd, 5), 0);
+	assert_int_equal(pthread_create(&l.thread, NULL, listen_run, &l), 0);
 	snprintf(dir, sizeof dir, "%s/verb", top);
 	assert_int_equal(mkdir(dir, 0700), 0);
 	code = RUN("doctor", dir, "--json", "-S", a.sun_path, "--job-size=1K");
@@ -445,8 +481,14 @@ static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **sta
 	assert_says(got.out, "ok    directory");
 	assert_says(got.out, "ok    daemon");
 	assert_int_equal(entries(dir), 2);
-	/* a daemon that is not there is a warning; a job that nothing could hold, a failure */
-	close(listener);
+	/* a daemon that is stopped is a failure, one that is not there a warning; a job that nothing could
+	 * hold, a failure */
+	l.over = true;
+	pthread_join(l.thread, NULL);
+	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path), 1);
+	assert_says(got.out, "FAIL  daemon");
+	assert_says(got.out, "does not answer");
+	close(l.fd);
 	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path), failures ? 1 : 3);
 	assert_says(got.out, "warn  daemon");
 	assert_int_equal(RUN("doctor", dir, "--job-size=1E"), 1);

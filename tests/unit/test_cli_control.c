@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_control.c - ckptctl's end of a control connection against daemons that are not what they
+ * should be: they say nothing, half of it, something else, or what cannot be; and what status makes of
+ * a report. Real daemons are tests/e2e/test_control.sh's.
+ */
+#include "ckpt/cli/control.h"
+#include "tests/unit/test_cli_rig.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* How it answers STATUS, CONTROL having been answered well. */
+enum manner {
+	RIGHT,
+	SILENT,	   /* to CONTROL, too */
+	LEAVES,	   /* closes instead of an answer */
+	BUSY,	   /* refuses CONTROL, as the real one does beyond 64 connections */
+	SHORT,	   /* half a message */
+	OTHER,	   /* an answer to something else */
+	SEQUENCE,  /* to another request */
+	NO_MEMFD,  /* the descriptor is missing */
+	UNSEALED,  /* the report could shrink while it is read */
+	LONGER,	   /* than its memfd */
+	NONSENSE,  /* counts that are not those of the report */
+	WRONG_JOB, /* a rank of a job that is not there */
+	MANNERS,
+};
+
+static struct {
+	char path[108];
+	int listener;
+	pthread_t thread;
+	enum manner manner;
+	_Atomic bool over;
+	_Alignas(16) uint8_t report[65536];
+	uint64_t bytes;
+} fake;
+
+static int report_fd(void)
+{
+	uint64_t bytes = fake.bytes;
+	int fd;
+
+	if (fake.manner == UNSEALED) {
+		fd = memfd_create("fake", MFD_CLOEXEC);
+		assert_int_equal(write(fd, fake.report, bytes), bytes);
+		return fd;
+	}
+	assert_int_equal(wire_memfd_of("fake", fake.report, bytes, &fd, NULL), 0);
+	return fd;
+}
+
+static void answer(int sock, const struct wire_head *ask)
+{
+	struct wire_status_is is = { .bytes = fake.bytes + (fake.manner == LONGER ? 4096 : 0) };
+	struct wire_ok ok = { 0 };
+	uint32_t seq = ask->seq + (fake.manner == SEQUENCE);
+	int fd;
+
+	if (fake.manner == BUSY) {
+		struct wire_refuse r = { .code = -EAGAIN, .text = "too many" };
+
+		(void)wire_send(sock, &r, WIRE_REFUSE, sizeof r, seq, NULL, 0);
+		return;
+	}
+	if (ask->type == WIRE_CONTROL || fake.manner == OTHER) {
+		(void)wire_send(sock, &ok, WIRE_OK, sizeof ok, ask->seq, NULL, 0);
+		return;
+	}
+	fd = report_fd();
+	if (fake.manner == SHORT)
+		(void)wire_send(sock, &is, WIRE_STATUS_IS, sizeof is / 2, seq, &fd, 1);
+	else
+		(void)wire_send(sock, &is, WIRE_STATUS_IS, sizeof is, seq, &fd,
+				fake.manner != NO_MEMFD);
+	(void)close(fd);
+}
+
+static void serve(int sock)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	int fd[WIRE_FDS_MAX], nfd;
+
+	while (!fake.over) {
+		struct pollfd p = { .fd = sock, .events = POLLIN };
+
+		if (poll(&p, 1, 20) <= 0)
+			continue;
+		if (wire_recv(sock, in, sizeof in, fd, &nfd) <= 0)
+			break;
+		if (fake.manner == LEAVES && head->type != WIRE_CONTROL)
+			break;
+		if (fake.manner != SILENT)
+			answer(sock, head);
+	}
+	(void)close(sock);
+}
+
+static void *fake_run(void *arg)
+{
+	(void)arg;
+	while (!fake.over) {
+		struct pollfd p = { .fd = fake.listener, .events = POLLIN };
+		int sock =
+			poll(&p, 1, 20) > 0 ? accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+
+		if (sock >= 0)
+			serve(sock);
+	}
+	return NULL;
+}
+
+static void fake_start(enum manner manner)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	snprintf(fake.path, sizeof fake.path, "%s/fake", top);
+	strcpy(a.sun_path, fake.path);
+	(void)unlink(fake.path);
+	fake.manner = manner;
+	fake.over = false;
+	fake.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(fake.listener, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(fake.listener, 16), 0);
+	assert_int_equal(pthread_create(&fake.thread, NULL, fake_run, NULL), 0);
+}
+
+static void fake_stop(void)
+{
+	fake.over = true;
+	pthread_join(fake.thread, NULL);
+	(void)close(fake.listener);
+	(void)unlink(fake.path);
+}
+
+/* --- reports --- */
+/* njob jobs, each with nrank ranks and a step. */
+static struct wire_report_job *report_make(uint32_t njob, uint32_t nrank)
+{
+	struct wire_report_head *h = (struct wire_report_head *)fake.report;
+	struct wire_report_job *job = (struct wire_report_job *)(h + 1);
+	struct wire_report_rank *rank = (struct wire_report_rank *)(job + njob);
+	struct wire_report_step *step = (struct wire_report_step *)(rank + njob * nrank);
+
+	memset(fake.report, 0, sizeof fake.report);
+	fake.bytes = wire_report_bytes(njob, njob * nrank, njob);
+	assert_true(fake.bytes < sizeof fake.report);
+	*h = (struct wire_report_head){ .magic = WIRE_MAGIC,
+					.njob = njob,
+					.nrank = njob * nrank,
+					.nstep = njob,
+					.now_ns = 100 * NS_PER_S,
+					.wall_ns = WALL_NS,
+					.began_ns = NS_PER_S,
+					.pid = 77,
+					.version = "ckptd 0.1.0" };
+	for (uint32_t i = 0; i < njob; i++) {
+		job[i] = (struct wire_report_job){ .id = i + 1,
+						   .generation = 1,
+						   .launch = WIRE_READY,
+						   .world = nrank,
+						   .attached = nrank,
+						   .nslot = 2,
+						   .taken = 5,
+						   .newest = 6 };
+		snprintf(job[i].name, sizeof job[i].name, "job%u", i);
+		snprintf(job[i].store, sizeof job[i].store, "%s/runs", top);
+		for (uint32_t r = 0; r < nrank; r++)
+			rank[i * nrank + r] = (struct wire_report_rank){ .job = i,
+									 .rank = r,
+									 .state = WIRE_ATTACHED };
+		step[i] = (struct wire_report_step){ .job = i,
+						     .step = 5,
+						     .generation = 1,
+						     .state = WIRE_STAGED,
+						     .flags = WIRE_HELD };
+	}
+	return job;
+}
+
+static struct wire_report_rank *report_ranks(void)
+{
+	struct wire_report_head *h = (struct wire_report_head *)fake.report;
+
+	return (struct wire_report_rank *)((struct wire_report_job *)(h + 1) + h->njob);
+}
+
+/* --- tests --- */
+static void a_daemon_that_is_none_is_said_to_be_none(void **state)
+{
+	static const char *const says[MANNERS] = {
+		[RIGHT] = "",
+		[LEAVES] = "went away",
+		[SHORT] = "another version",
+		[OTHER] = "another version",
+		[SEQUENCE] = "another",
+		[NO_MEMFD] = "another version",
+		[UNSEALED] = "seals",
+		[LONGER] = "bytes long",
+		[NONSENSE] = "shape",
+		[WRONG_JOB] = "nonsense",
+	};
+
+	(void)state;
+	for (enum manner m = RIGHT; m < MANNERS; m++) {
+		if (!says[m])
+			continue;
+		report_make(1, 2);
+		if (m == NONSENSE)
+			((struct wire_report_head *)fake.report)->nrank = 1;
+		if (m == WRONG_JOB)
+			report_ranks()[1].job = 1;
+		fake_start(m);
+		RUN("status", "-S", fake.path);
+		fake_stop();
+		if (got.code != (m == RIGHT ? 0 : 14))
+			fail_msg("manner %d: %d, %s", m, got.code, got.err);
+		assert_says(got.err, says[m]);
+	}
+}
+
+static void one_who_is_busy_is_another_time_s(void **state)
+{
+	(void)state;
+	report_make(1, 1);
+	fake_start(BUSY);
+	assert_int_equal(RUN("status", "-S", fake.path), 75);
+	assert_int_equal(RUN("-S", fake.path), 2); /* it belongs behind a verb */
+	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "60ms"), 75);
+	assert_says(got.err, "too many");
+	fake_stop();
+}
+
+static void a_silent_one_keeps_nobody_beyond_his_time(void **state)
+{
+	uint64_t began = now_ns();
+
+	(void)state;
+	fake_start(SILENT);
+	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "50ms"), 15);
+	assert_says(got.err, "does not answer");
+	assert_int_equal(RUN("drain", "-S", fake.path, "--timeout", "50ms"), 15);
+	assert_int_equal(RUN("trigger", "-S", fake.path, "--timeout", "50ms"), 15);
+	assert_true(now_ns() - began < 4500 * NS_PER_MS); /* each a second, not five */
+	fake_stop();
+}
+
+static void what_cannot_be_a_daemons_socket_is_a_wrong_command(void **state)
+{
+	const char *file = path_of("%s/file", top), *long_path = path_of("/%0120d", 7);
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	(void)close(open(file, O_CREAT | O_WRONLY, 0600));
+	assert_int_equal(RUN("status", "-S", file), 2);
+	assert_says(got.err, "is no socket");
+	assert_silent(got.err, "ckptd --background"); /* which would not be well there */
+	assert_int_equal(RUN("status", "-S", long_path), 2);
+	assert_says(got.err, "longer than 107 bytes");
+	snprintf(a.sun_path, sizeof a.sun_path, "%s/stream", top);
+	assert_int_equal(bind(other, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(other, 5), 0);
+	assert_int_equal(RUN("drain", "-S", a.sun_path), 2);
+	assert_says(got.err, "another program's socket");
+	(void)close(other);
+	assert_int_equal(RUN("drain", "-S", a.sun_path), 14); /* it left its name behind */
+	assert_says(got.err, "next: ckptd --background --socket ");
+}
+
+static void alone_it_is_status_or_what_is_wrong_or_what_to_do_first(void **state)
+{
+	const char *nobody = path_of("%s", getenv("CKPTD_SOCKET"));
+
+	(void)state;
+	assert_int_equal(RUN("-q"), 0);
+	assert_says(got.out, "To begin with");
+	report_make(1, 2);
+	fake_start(RIGHT);
+	setenv("CKPTD_SOCKET", fake.path, 1);
+	assert_int_equal(RUN("-q"), 0);
+	assert_says(got.out, "job0 in ");
+	fake_stop();
+	setenv("CKPTD_SOCKET", path_of("/%0120d", 7), 1);
+	assert_int_equal(RUN("-q"), 2);
+	assert_says(got.err, "longer than");
+	fake_start(LEAVES);
+	fake.manner = OTHER;
+	setenv("CKPTD_SOCKET", fake.path, 1);
+	assert_int_equal(RUN("-q"), 14);
+	fake_stop();
+	setenv("CKPTD_SOCKET", nobody, 1);
+}
+
+static void a_launch_that_is_not_there_yet_is_told_in_words(void **state)
+{
+	struct wire_report_job *j;
+
+	(void)state;
+	j = report_make(1, 0);
+	*j = (struct wire_report_job){ .id = 1, .name = "young", .launch = WIRE_FORMING };
+	((struct wire_report_head *)fake.report)->nstep = 0;
+	fake.bytes = wire_report_bytes(1, 0, 0);
+	fake_start(RIGHT);
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "young");
+	assert_says(got.out, "attaching");
+	assert_silent(got.out, "0 of 0");
+	assert_silent(got.out, "generation 0");
+	assert_silent(got.out, "0 taken");
+	j->launch = WIRE_NO_LAUNCH;
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "could not begin");
+	fake_stop();
+}
+
+static void the_longest_stall_is_no_shorter_than_the_last(void **state)
+{
+	struct wire_report_rank *k;
+
+	(void)state;
+	report_make(1, 2);
+	k = report_ranks();
+	k[0].measured_ns = k[1].measured_ns = NS_PER_S;
+	k[0].stall_last_ns = 30000; /* came after the longest was read */
+	k[0].stall_max_ns = k[1].stall_max_ns = 20000;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "30.0 us last, 30.0 us at most");
+	fake_stop();
+}
+
+static void what_a_daemon_says_cannot_move_a_terminals_cursor(void **state)
+{
+	struct wire_report_job *j;
+
+	(void)state;
+	j = report_make(1, 1);
+	strcpy(j->store, "/runs/\033[2J\nx");
+	strcpy(j->error, "step 3: \033]0;title\007 disk\nfull");
+	j->error_wall_ns = WALL_NS - NS_PER_S;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("status", "-S", fake.path, "--color=never"), 0);
+	assert_silent(got.out, "\033");
+	assert_silent(got.out, "\007");
+	fake_stop();
+}
+
+static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
+{
+	const char *here = path_of("%s/runs", top), *job = path_of("%s/runs/job1", top);
+
+	(void)state;
+	assert_int_equal(mkdir(here, 0700), 0);
+	assert_int_equal(mkdir(job, 0700), 0);
+	report_make(3, 1);
+	fake_start(RIGHT);
+	assert_int_equal(RUN("trigger", "-S", fake.path), 2);
+	assert_says(got.err, "say which one with --job");
+	assert_int_equal(RUN("forget", "job1", "-S", fake.path, "-C", "/nonexistent"), 10);
+	assert_says(got.err, "has no job job1 in /nonexistent");
+	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path, "-C", job), 0);
+	assert_says(got.out, "of job1 is staged");
+	setenv("CKPTD_STORE", job, 1);
+	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path), 0);
+	assert_says(got.out, "of job1 is staged");
+	/* another job than the one of the directory can be named all the same */
+	assert_int_equal(RUN("wait", "5", "--state=staged", "--job", "job2", "-S", fake.path), 0);
+	assert_says(got.out, "of job2 is staged");
+	setenv("CKPTD_STORE", here, 1); /* which has all three */
+	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path), 2);
+	unsetenv("CKPTD_STORE");
+	fake_stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_daemon_that_is_none_is_said_to_be_none),
+		cmocka_unit_test(one_who_is_busy_is_another_time_s),
+		cmocka_unit_test(a_silent_one_keeps_nobody_beyond_his_time),
+		cmocka_unit_test(what_cannot_be_a_daemons_socket_is_a_wrong_command),
+		cmocka_unit_test(alone_it_is_status_or_what_is_wrong_or_what_to_do_first),
+		cmocka_unit_test(a_launch_that_is_not_there_yet_is_told_in_words),
+		cmocka_unit_test(the_longest_stall_is_no_shorter_than_the_last),
+		cmocka_unit_test(what_a_daemon_says_cannot_move_a_terminals_cursor),
+		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
