@@ -126,7 +126,7 @@ uninstall:
 # tests/unit/test_ROOM_subject.c (or test_ROOM.c) links what ROOM may use, and cmocka. The daemon's tests link the client too.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
 unit_room = $(firstword $(subst _, ,$(1)))
-THREADED := $(filter base_thread% io_queue% move_% daemon% client%,$(UNIT))
+THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
 define unit
 $(O)/unit/$(1): $(O)/tests/unit/test_$(1).o $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)

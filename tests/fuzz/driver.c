@@ -58,6 +58,8 @@ static void keep(void)
 	char path[512];
 	int fd;
 
+	if (!now.data)
+		return;
 	snprintf(path, sizeof path, "%s/crash-%llu-%llu", dir ? dir : ".", (unsigned long long)seed,
 		 (unsigned long long)number);
 	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -85,6 +87,7 @@ static void run(const uint8_t *data, size_t size)
 	now = (struct input){ exact, size };
 	number++;
 	(void)LLVMFuzzerTestOneInput(exact, size);
+	now = (struct input){ NULL, 0 };
 	free(exact);
 }
 
@@ -219,6 +222,7 @@ int main(int argc, char **argv)
 	end = seconds() + SECONDS_MAX;
 	for (; done < mutations && (done % 64 || seconds() <= end); done++)
 		run(out, mutate(nfile ? &file[below(nfile)] : &empty, out));
+	free(out);
 	printf("ok 2 - %llu mutations, seed %llu\n1..2\n", (unsigned long long)done,
 	       (unsigned long long)seed);
 	return 0;

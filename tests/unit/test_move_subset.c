@@ -125,7 +125,7 @@ static void the_n_parts_are_every_byte_once_and_find_every_flipped_one(void **st
 		assert_int_equal(bytes, got.all_bytes);
 		assert_int_equal(chunks, got.all_chunks);
 	}
-	for (uint32_t i = 0; i < 40; i++) {
+	for (uint32_t i = 0; i < 16; i++) {
 		uint32_t file = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
 		const struct format_file *f = &s.c->file[file];
 		uint64_t off = f->data_off + disk_random(&s.rng) % (f->data_end - f->data_off);
@@ -154,7 +154,7 @@ static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **
 {
 	struct move_subset x = { .how = SUBSET_RANDOM, .seed = 12345 }, y;
 	struct move_verified all, a, b;
-	uint64_t sets[8] = { 0 };
+	uint64_t sets[3] = { 0 };
 	struct seen seen;
 	struct scene s;
 
@@ -175,7 +175,7 @@ static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **
 	}
 	x.bytes = all.bytes / 3;
 	move_subset_size(s.c, &x, &a);
-	for (uint32_t i = 0; i < 8; i++) {
+	for (uint32_t i = 0; i < 3; i++) {
 		uint32_t told = 0;
 
 		y = x;
@@ -202,7 +202,7 @@ static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **
 		assert_int_equal(told, b.chunks);
 		assert_int_equal(b.chunks, a.chunks); /* as many for every seed */
 	}
-	for (uint32_t i = 1; i < 8; i++)
+	for (uint32_t i = 1; i < 3; i++)
 		if (sets[i] != sets[0])
 			sets[0] = 0; /* two seeds, two parts */
 	assert_int_equal(sets[0], 0);
@@ -319,7 +319,7 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	assert_int_equal(piece_fingerprint(&t, &p, 0, n, bytes), want);
 	alarm(0);
 	/* In any cuts. */
-	for (uint32_t i = 0; i < 20; i++) {
+	for (uint32_t i = 0; i < 5; i++) {
 		uint64_t cut = disk_random(&rng) % (n + 1);
 
 		assert_int_equal(piece_fingerprint(&t, &p, 0, cut, bytes) +

@@ -144,7 +144,7 @@ static void test_windows_give_every_element_of_every_place(void **state)
 						{ "fsdp=4", "fsdp=1" } };
 
 	(void)state;
-	for (size_t i = 0; i<ARRAY_LEN(pairs); i += EVERY> 1 ? 2 : 1) {
+	for (size_t i = 0; i < ARRAY_LEN(pairs); i += EVERY == 1 ? 1 : 3) {
 		stream(pairs[i][0], pairs[i][1], 1, LEAST, &threads);
 		stream(pairs[i][0], pairs[i][1], 1, UINT64_C(1) << 30,
 		       &(struct disk_how){ &io_ops_posix, IO_AUTO, true });
@@ -159,7 +159,10 @@ static void test_many_windows_pass_through_little_memory(void **state)
 	       &(struct disk_how){ &io_ops_posix, IO_AUTO, true });
 }
 
-/* A job of 60 MB or so, wanted on another mesh. */
+#define MANY (EVERY == 1 ? 10 : 6) /* 60 MB or so: some windows */
+#define SOME (EVERY == 1 ? 10 : 2) /* where it may be one */
+
+/* A job, wanted on another mesh. */
 struct rig {
 	struct disk d;
 	struct checkpoint *c;
@@ -169,10 +172,10 @@ struct rig {
 	struct sink s;
 };
 
-static void rig_make(struct rig *r)
+static void rig_make(struct rig *r, uint64_t scale)
 {
-	r->c = made(&r->d, "fsdp=3", 10);
-	job_make(&r->j, "fsdp=2", SEED, 10);
+	r->c = made(&r->d, "fsdp=3", scale);
+	job_make(&r->j, "fsdp=2", SEED, scale);
 	job_stage(&r->j, 3, 0);
 	wanted_make(&r->j, &r->dst);
 	files_open(&r->f, &r->d, r->c, &threads);
@@ -209,17 +212,17 @@ static void test_it_ends_where_the_caller_says(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, MANY);
 	n = windows_count(&r.dst, move_window_bytes(LEAST));
 	assert_in_range(n, 4, 100);
-	for (uint64_t i = 1; i <= n; i++) {
+	for (uint64_t i = 1; i <= n; i += EVERY) {
 		r.s.fail_at = i;
 		r.s.fail_with = i % 2 ? -ENOSPC : 77;
 		assert_int_equal(rig_run(&r, &err), r.s.fail_with);
 		assert_int_equal(r.s.windows, i);
 	}
 	r.s.fail_at = 0;
-	for (uint64_t at = 1; at < 40u << 20; at += 6u << 20) {
+	for (uint64_t at = 1; at < MANY * (4u << 20); at += EVERY * (3u << 20)) {
 		r.s.stop_at = at;
 		err.msg[0] = 0;
 		assert_int_equal(rig_run(&r, &err), -ECANCELED);
@@ -238,9 +241,9 @@ static void test_skipped_windows_are_passed_by(void **state)
 	uint64_t n;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, MANY);
 	n = windows_count(&r.dst, move_window_bytes(LEAST));
-	for (uint64_t skip = 0; skip <= n + 1; skip += 3) {
+	for (uint64_t skip = 0; skip <= n + 1; skip += EVERY == 1 ? 3 : n) {
 		r.s.windows = skip;
 		r.s.cut_bytes = r.s.ticked = 0;
 		assert_int_equal(
@@ -257,7 +260,7 @@ static void test_damage_in_a_chunk_is_EBADMSG_and_never_delivered(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, SOME);
 	for (uint32_t i = 0; i < r.c->nfile; i++) {
 		const struct format_file *x = &r.c->file[i];
 		uint64_t at = x->chunk[x->nchunk / 2].off + 5;
@@ -290,7 +293,7 @@ static void test_what_the_source_lacks_is_said(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, SOME);
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
 	assert_int_equal(
 		table_add_place(&t, &(struct table_place){ .name = "p", .bytes = 1 }, NULL, &err),
@@ -311,7 +314,7 @@ static void test_too_little_memory_is_refused_with_the_least(void **state)
 	struct rig r;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, SOME);
 	assert_int_equal(move_window_bytes(LEAST - 1), 0);
 	assert_int_equal(move_windows(&r.f, &r.dst, LEAST - 1, 0, take, &r.s, tick, &r.s, &err),
 			 -EINVAL);
@@ -347,7 +350,7 @@ static void test_without_threads_it_is_only_slower(void **state)
 #if defined(__SANITIZE_THREAD__)
 	skip();
 #endif
-	rig_make(&r);
+	rig_make(&r, SOME);
 	code = deny_run(SYS_clone3, EAGAIN, without_threads, &r);
 	if (code == DENY_NOT_POSSIBLE) {
 		rig_free(&r);
@@ -366,7 +369,7 @@ static void test_one_window_is_read_alone(void **state)
 	uint8_t *buf;
 
 	(void)state;
-	rig_make(&r);
+	rig_make(&r, MANY);
 	assert_int_equal(windows_open(&r.dst, 5u << 20, &ws, &err), 0);
 	assert_int_equal(windows_skip(ws, 2, &err), 0);
 	assert_int_equal(windows_next(ws, &w, &err), 1);
