@@ -85,13 +85,23 @@ static uint64_t piece_records(const struct table_piece *p)
 	return sizeof(struct ck_piece) + 8 * words;
 }
 
+/* What the chunks of a part take; where that cannot be found out, what whole ones would. */
+static uint64_t chunk_bytes(const struct table *t)
+{
+	uint64_t nchunk = div_up(t->place[0].bytes, CHUNK_BYTES), end = nchunk * CHUNK_BYTES;
+	struct chunk *chunk = NULL;
+
+	(void)native_part_chunks(t, &chunk, &nchunk, &end, NULL);
+	free(chunk);
+	return end + nchunk * sizeof(struct ck_chunk);
+}
+
 uint64_t move_part_bytes_max(const struct table *t)
 {
 	/* Header, trailer, and each section's way to the next 4 KiB. */
-	uint64_t bytes = (uint64_t)NATIVE_ALIGN * (2 + CODEC_SECTIONS_MAX + 1),
-		 chunks = div_up(t->place[0].bytes, CHUNK_BYTES);
+	uint64_t bytes = (uint64_t)NATIVE_ALIGN * (2 + CODEC_SECTIONS_MAX + 1);
 
-	bytes += chunks * (CHUNK_BYTES + sizeof(struct ck_chunk)) + table_strings(t);
+	bytes += chunk_bytes(t) + table_strings(t);
 	for (uint32_t i = 0; i < t->nmesh; i++)
 		bytes += sizeof(struct ck_mesh) +
 			 4 * (2 * (uint64_t)t->mesh[i].ndim + t->mesh[i].nrank);

@@ -147,8 +147,10 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 static int tensors_copy(struct build *b)
 {
 	const struct table *d = b->decl;
-	int r = 0;
+	int r = table_reserve(b->t, d->ntensor, d->npiece);
 
+	if (r < 0)
+		return ckpt_error(b->err, r, "out of memory for the raw space of rank %u", b->rank);
 	for (uint32_t i = 0; !r && i < d->nmesh; i++)
 		r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
 	for (uint32_t i = 0; !r && i < d->nlayout; i++)

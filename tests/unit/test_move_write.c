@@ -325,12 +325,43 @@ static void the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_e
 	disk_free(&d);
 }
 
+/* A disk that has room for a part must not be refused because of room that nobody needs. */
+static void the_room_that_is_asked_for_is_enough_and_hardly_more(void **state)
+{
+	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "tp=2,fsdp=2" };
+	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
+	uint64_t seed = disk_seed(__func__);
+	struct native_part part;
+	struct ckpt_err err;
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
+		struct job j;
+
+		job_make(&j, mesh[i], seed, 2);
+		job_stage(&j, 4, 0);
+		for (uint32_t r = 0; r < j.world; r++) {
+			uint64_t most = move_part_bytes_max(&j.part[r]);
+
+			if (part_file(&d, &j, r, &how, NULL, NULL, NULL, &part, &err) < 0)
+				fail_msg("%s", err.msg);
+			assert_true(part.file_bytes <= most);
+			assert_true(most - part.file_bytes <= 64 << 10);
+		}
+		job_free(&j);
+	}
+	disk_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fingerprints_of_pieces_and_of_their_cuts_add_up),
 		cmocka_unit_test(the_file_holds_the_pieces_their_sums_and_otherwise_zeros),
 		cmocka_unit_test(every_engine_writes_the_same_file),
+		cmocka_unit_test(the_room_that_is_asked_for_is_enough_and_hardly_more),
 		cmocka_unit_test(a_write_that_fails_is_reported_and_a_short_one_is_continued),
 		cmocka_unit_test(
 			the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it),
