@@ -13,10 +13,12 @@
 #include "ckpt/table/codec.h"
 #include "ckpt/table/target.h"
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #define TOOL "ckptctl " CKPT_VERSION
 #define BATCH_MAX 512u	 /* parts that are open at once */
+#define FILES_SPARE 32u	 /* descriptors of everything but parts */
 #define BUFFERS_SHARE 4u /* of the memory, the share for the parts' buffers */
 #define SYNC_SHARE 20u	 /* a journal takes at most this part of the time */
 #define SPACE_SPARE MIB	 /* of directory entries, the journal and the like */
@@ -57,12 +59,17 @@ const struct conversion_facts *conversion_facts(const struct conversion *c)
 
 /* --- the parts --- */
 
+/* As many as their buffers have room for, and as may be open besides the source's files. */
 static uint32_t batch_size(const struct conversion *c)
 {
-	uint64_t buffers = c->o.mem_limit / BUFFERS_SHARE / PART_BUFFER;
+	uint64_t parts = c->o.mem_limit / BUFFERS_SHARE / PART_BUFFER - MOVE_DEPTH;
+	uint64_t used = (uint64_t)c->o.src->nfile + FILES_SPARE;
+	struct rlimit files;
 
-	buffers = MIN(buffers - MOVE_DEPTH, (uint64_t)BATCH_MAX);
-	return (uint32_t)MIN(buffers, (uint64_t)c->facts.world);
+	parts = MIN(parts, (uint64_t)BATCH_MAX);
+	if (!getrlimit(RLIMIT_NOFILE, &files))
+		parts = MIN(parts, files.rlim_cur > used ? (uint64_t)files.rlim_cur - used : 1);
+	return (uint32_t)MIN(parts, (uint64_t)c->facts.world);
 }
 
 static int part_tables_make(struct conversion *c, struct ckpt_err *err)
@@ -153,6 +160,7 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 	part_names_make(c);
 	c->j.step = src->step;
 	c->j.mem_limit = c->o.mem_limit;
+	c->j.batch = c->facts.batch;
 	c->j.world = world;
 	c->j.source = src->id;
 	c->j.tool = TOOL;
@@ -258,8 +266,9 @@ static int journal_check(struct conversion *c, struct ckpt_err *err)
 	if (!l.n && (memcmp(j->uuid, c->j.uuid, sizeof j->uuid) || j->world != c->j.world))
 		ckpt_errlist_add(&l, "with other placements (--layout)");
 	if (!l.n && j->mem_limit > c->j.mem_limit)
-		ckpt_errlist_add(&l, "with --mem-limit %s, and this run has %s: give as much",
-				 human_bytes(j->mem_limit, was), human_bytes(c->j.mem_limit, is));
+		ckpt_errlist_add(&l, "with more memory, %s, and this run has %s: --mem-limit %llu",
+				 human_bytes(j->mem_limit, was), human_bytes(c->j.mem_limit, is),
+				 (unsigned long long)j->mem_limit);
 	rc = ckpt_errlist_end(&l, err,
 			      "%s holds another conversion, begun and not finished; run that one "
 			      "again, or remove the directory. It is",
@@ -299,7 +308,7 @@ static int parts_check(struct conversion *c, struct ckpt_err *err)
 static int journal_take(struct conversion *c, struct ckpt_err *err)
 {
 	struct journal *r = &c->read;
-	int rc = journal_check(c, err);
+	int rc = r->bytes ? journal_check(c, err) : 0;
 
 	if (rc)
 		return rc;
@@ -316,7 +325,7 @@ static int journal_take(struct conversion *c, struct ckpt_err *err)
 		return ckpt_error_errno(err, -rc, "what is in %s cannot be read", c->dir.path);
 	c->j.mem_limit = r->mem_limit;
 	c->o.mem_limit = r->mem_limit;
-	c->facts.batch = batch_size(c);
+	c->j.batch = c->facts.batch = r->batch;
 	c->j.first = r->first;
 	c->j.windows = r->windows;
 	c->j.bytes = c->facts.before = c->saved_bytes = r->bytes;
@@ -472,7 +481,8 @@ int conversion_open(const struct conversion_opts *opts, struct conversion **ret,
 	c->dir.fd = c->dir.parent_fd = -1;
 	rc = prepare(c, err);
 	if (!rc)
-		rc = partial_open(opts->ops, opts->dst, opts->src_fd, &c->dir, err);
+		rc = partial_open(opts->ops, opts->dst, opts->src_fd, opts->src->step, &c->dir,
+				  err);
 	if (!rc)
 		rc = take_up(c, err);
 	if (rc < 0) {

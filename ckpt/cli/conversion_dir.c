@@ -5,15 +5,16 @@
  */
 #include "ckpt/cli/conversion_dir.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/destination.h"
 #include "formats/native/native.h"
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #define SUFFIX ".ckptctl-partial"
-#define PARENTS_MAX 4096u /* as deep as a path can be */
-#define RACES_MAX 16	  /* other runs that finish between our open and our lock */
+#define RACES_MAX 16 /* other runs that finish between our open and our lock */
 
 void partial_journal_name(uint64_t seq, char ret[16])
 {
@@ -41,62 +42,38 @@ static bool same_inode(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Is fd the directory `top`, or below it? */
-static bool is_inside(int fd, const struct stat *top)
-{
-	cleanup_close int at = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct stat st, last = { 0 };
-
-	for (uint32_t i = 0; at >= 0 && i < PARENTS_MAX && !fstat(at, &st); i++) {
-		int up;
-
-		if (same_inode(&st, top))
-			return true;
-		if (i && same_inode(&st, &last))
-			return false;
-		last = st;
-		up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		util_close(&at);
-		at = up;
-	}
-	return false;
-}
-
-static int path_split(struct partial *p, const char *dst, char parent[PATH_MAX],
+static int path_split(struct partial *p, const char *dst, struct destination *d,
 		      struct ckpt_err *err)
 {
-	size_t n = strlen(dst), max = NAME_MAX - sizeof SUFFIX;
-	const char *slash;
+	size_t max = NAME_MAX - sizeof SUFFIX;
+	int rc = destination_split(dst, d, err);
 
-	while (n > 1 && dst[n - 1] == '/')
-		n--;
-	if (!n || n >= PATH_MAX - sizeof SUFFIX - 2)
-		return ckpt_error(err, -EINVAL,
-				  n ? "the path of the destination is too long"
-				    : "the destination needs a name");
-	memcpy(parent, dst, n);
-	parent[n] = 0;
-	slash = strrchr(parent, '/');
-	n = strlen(slash ? slash + 1 : parent);
-	if (n > max)
+	if (rc)
+		return rc;
+	if (strlen(d->base) > max)
 		return ckpt_error(err, -EINVAL, "%s: its name may have at most %zu bytes", dst,
 				  max);
-	memcpy(p->base, slash ? slash + 1 : parent, n + 1);
-	if (!n || !strcmp(p->base, ".") || !strcmp(p->base, ".."))
-		return ckpt_error(
-			err, -EINVAL,
-			"%s is no name of a new directory: give the one that is to be made", dst);
-	if (!slash)
-		strcpy(parent, ".");
-	else
-		parent[slash == parent ? 1 : slash - parent] = 0;
+	strcpy(p->base, d->base);
 	snprintf(p->name, sizeof p->name, ".%s" SUFFIX, p->base);
-	if (!slash)
+	if (!strchr(dst, '/'))
 		snprintf(p->path, sizeof p->path, "%s", p->name);
 	else
-		snprintf(p->path, sizeof p->path, "%s%s%s", parent, strcmp(parent, "/") ? "/" : "",
-			 p->name);
+		snprintf(p->path, sizeof p->path, "%s%s%s", d->parent,
+			 strcmp(d->parent, "/") ? "/" : "", p->name);
 	return 0;
+}
+
+/* Stores call a step's directory so. */
+static bool names_step(const char *base, uint64_t *ret_step)
+{
+	char again[NAME_MAX + 1];
+	char *end;
+
+	if (strncmp(base, "step-", 5) != 0 || base[5] < '0' || base[5] > '9')
+		return false;
+	*ret_step = strtoull(base + 5, &end, 10);
+	snprintf(again, sizeof again, "step-%012" PRIu64, *ret_step);
+	return !*end && !strcmp(again, base);
 }
 
 static int dst_check(const struct partial *p, const char *dst, const struct stat *src,
@@ -117,6 +94,19 @@ static int dst_check(const struct partial *p, const char *dst, const struct stat
 		"%s exists already and is left as it is: give a path that does not exist yet", dst);
 }
 
+static int lock_failed(struct partial *p, int error, struct ckpt_err *err)
+{
+	if (error != EWOULDBLOCK)
+		return ckpt_error_errno(err, error,
+					"%s cannot be locked, so that two runs would not see each "
+					"other; give a place on another file system",
+					p->path);
+	/* Whoever was quicker has it now, also where we made it. */
+	p->made = false;
+	return ckpt_error(err, -EBUSY,
+			  "another ckptctl writes to the same place now (%s is locked)", p->path);
+}
+
 /* Open and lock; 1: it was another directory by then, try again. */
 static int lock_try(struct partial *p, struct ckpt_err *err)
 {
@@ -133,14 +123,8 @@ static int lock_try(struct partial *p, struct ckpt_err *err)
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "%s cannot be opened", p->path);
 	p->fd = rc;
-	if (flock(p->fd, LOCK_EX | LOCK_NB)) {
-		if (errno == EWOULDBLOCK)
-			return ckpt_error(
-				err, -EBUSY,
-				"another ckptctl writes to the same place now (%s is locked)",
-				p->path);
-		return ckpt_error_errno(err, errno, "%s cannot be locked", p->path);
-	}
+	if (flock(p->fd, LOCK_EX | LOCK_NB))
+		return lock_failed(p, errno, err);
 	if (!fstat(p->fd, &held) && !fstatat(p->parent_fd, p->name, &named, AT_SYMLINK_NOFOLLOW) &&
 	    same_inode(&held, &named))
 		return 0;
@@ -157,26 +141,32 @@ static int check_entry(void *arg, const char *name, unsigned char d_type)
 	return 1;
 }
 
-int partial_open(const struct io_ops *ops, const char *dst, int src_fd, struct partial *p,
-		 struct ckpt_err *err)
+int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t step,
+		 struct partial *p, struct ckpt_err *err)
 {
-	char parent[PATH_MAX], foreign[NAME_MAX + 1];
+	char foreign[NAME_MAX + 1];
+	struct destination d;
 	struct stat src;
+	uint64_t named;
 	int rc;
 
 	*p = (struct partial){ .ops = ops, .parent_fd = -1, .fd = -1 };
-	rc = path_split(p, dst, parent, err);
+	rc = path_split(p, dst, &d, err);
 	if (rc)
 		return rc;
-	p->parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	p->parent_fd = open(d.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (p->parent_fd < 0)
-		return ckpt_error_errno(err, errno, "%s cannot be made in %s", dst, parent);
+		return ckpt_error_errno(err, errno, "%s cannot be made in %s", dst, d.parent);
 	if (fstat(src_fd, &src))
 		return ckpt_error_errno(err, errno, "the source cannot be looked at");
-	if (is_inside(p->parent_fd, &src))
+	rc = destination_check(ops, dst, p->parent_fd, src_fd, err);
+	if (rc)
+		return rc;
+	if (names_step(p->base, &named) && named != step)
 		return ckpt_error(err, -EINVAL,
-				  "%s lies in the checkpoint itself: nothing is ever added to one",
-				  dst);
+				  "%s is what a store calls its step %" PRIu64 ", and this is step "
+				  "%" PRIu64 ": give another name",
+				  dst, named, step);
 	rc = dst_check(p, dst, &src, err);
 	for (uint32_t i = 0; !rc && p->fd < 0; i++) {
 		rc = lock_try(p, err);

@@ -17,16 +17,17 @@ struct partial {
 	int parent_fd, fd; /* -1: not open; fd holds the lock */
 	char base[NAME_MAX + 1], name[NAME_MAX + 32];
 	char path[PATH_MAX + NAME_MAX + 36]; /* for messages */
-	bool made;			     /* by this run */
+	bool made;			     /* by this run, which has the lock */
 };
 
 /*
- * dst: the path to be created. src_fd: a directory in which nothing may be made. -EINVAL: dst is
- * taken, is no name, or lies in src, or the partial directory holds what is not ours; -ENOENT:
- * there is no parent; -EBUSY: another run has the lock.
+ * dst: the path to be created. src_fd, step: the checkpoint, in which nothing may be made. -EINVAL:
+ * dst is taken, is no name, is a store's name of another step, or lies in a checkpoint, or the
+ * partial directory holds what is not ours; -ENOENT: there is no parent; -EBUSY: another run has
+ * the lock.
  */
-int partial_open(const struct io_ops *ops, const char *dst, int src_fd, struct partial *ret,
-		 struct ckpt_err *err);
+int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t step,
+		 struct partial *ret, struct ckpt_err *err);
 void partial_close(struct partial *p); /* releases the lock; everything stays */
 /* The partial directory and all that is ours in it; dst stays away. */
 void partial_remove(struct partial *p);

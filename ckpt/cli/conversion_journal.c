@@ -7,7 +7,7 @@
 
 enum { CJ_WHO = 1, CJ_STATE, CJ_PARTS, CJ_SUMS, CJ_PRINTS, CJ_END };
 
-_Static_assert(sizeof(struct cj_state) == 40, "cj_state");
+_Static_assert(sizeof(struct cj_state) == 48, "cj_state");
 _Static_assert(sizeof(struct cj_part) == 40, "cj_part");
 _Static_assert(sizeof(struct cj_sum) == 20, "cj_sum");
 
@@ -58,6 +58,7 @@ int journal_encode(const struct journal *j, const struct table *tables, void **r
 				  .windows = le64_of(j->windows),
 				  .bytes = le64_of(j->bytes),
 				  .first = le32_of(j->first),
+				  .batch = le32_of(j->batch),
 				  .world = le32_of(j->world) };
 	struct container_info info = { .kind = CONTAINER_JOURNAL,
 				       .step = j->step,
@@ -184,6 +185,7 @@ static int sections_decode(const struct container_view *v, struct journal *j)
 	j->windows = le64_get(s->windows);
 	j->bytes = le64_get(s->bytes);
 	j->first = le32_get(s->first);
+	j->batch = le32_get(s->batch);
 	j->world = le32_get(s->world);
 	j->print = print;
 	j->part = arena_array(&j->arena, npart + 1, sizeof *j->part);
@@ -197,7 +199,7 @@ static int sections_decode(const struct container_view *v, struct journal *j)
 		sum = (const struct cj_sum *)sum + j->part[i].at.nchunk;
 		nsum -= j->part[i].at.nchunk;
 	}
-	return nsum || j->first > j->world ? -EBADMSG : 0;
+	return nsum || j->first > j->world || !j->batch ? -EBADMSG : 0;
 }
 
 int journal_decode(const void *bytes, uint64_t len, struct journal *ret, struct ckpt_err *err)

@@ -20,7 +20,8 @@ struct cj_state {
 	le64 windows; /* of this batch that are done */
 	le64 bytes;   /* of tensors that are done, of all batches */
 	le32 first;   /* rank of the batch */
-	le32 world;
+	le32 batch;   /* parts that are written at once: windows depend on it */
+	le32 world, zero;
 };
 struct cj_part {
 	le32 state, fill;
@@ -44,7 +45,7 @@ struct journal_part {
 struct journal {
 	uint8_t uuid[16]; /* of what is made: depends on source, target and tool */
 	uint64_t step, seq, mem_limit, windows, bytes;
-	uint32_t first, world;
+	uint32_t first, batch, world;
 	const char *source, *tool, *mesh;
 	struct journal_part *part; /* [world] */
 	const le64 *print;	   /* [nprint], read only */

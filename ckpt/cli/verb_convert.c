@@ -7,6 +7,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/conversion.h"
+#include "ckpt/cli/destination.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/remesh.h"
@@ -68,6 +69,15 @@ static void put_result(struct converting *x)
 		human_count(f->nprint, count));
 }
 
+static int fail_parent(struct converting *x, const struct ckpt_err *err)
+{
+	struct destination d;
+
+	if (destination_split(x->c->arg[1], &d, NULL))
+		return cli_fail(x->c, -ENOENT, err, NULL);
+	return cli_fail(x->c, -ENOENT, err, "mkdir -p %s, then this again", d.parent);
+}
+
 /* Tell what went wrong, and what to do. Returns the exit code. */
 static int fail(struct converting *x, int rc, const struct ckpt_err *err)
 {
@@ -93,11 +103,18 @@ static int fail(struct converting *x, int rc, const struct ckpt_err *err)
 				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
 				"checkpoints",
 				x->s.ref.path);
+	if (f && f->kept && rc == -EINVAL)
+		return cli_fail(x->c, rc, &told,
+				"move it away and run the same command again, which has only to "
+				"give the name; or give up: rm -r %s",
+				f->partial);
 	if (f && f->kept)
 		return cli_fail(x->c, rc, &told,
 				"the same command again goes on where this one stopped; or give "
 				"up: rm -r %s",
 				f->partial);
+	if (rc == -ENOENT && !f)
+		return fail_parent(x, &told);
 	return cli_fail(x->c, rc, &told, NULL);
 }
 
@@ -242,7 +259,8 @@ const struct cli_verb verb_convert = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists or lies in SRC, "
+		"0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, lies in a "
+		"checkpoint, or has a store's name of another step, "
 		"or an earlier run of another conversion to DST was not finished; 4 SRC is damaged; "
 		"5 it is not committed; 10 there is no such checkpoint, or no directory around DST; "
 		"11 another convert to DST is running; 12 no permission; 13 no space; 130, 143 "

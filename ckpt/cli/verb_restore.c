@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/destination.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/rank_files.h"
@@ -17,10 +18,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#define MEM_LIMIT GIB	  /* without --mem-limit */
-#define FILES_SAID 16u	  /* more are summed up for people */
-#define FREE_SPARE MIB	  /* of directory entries and the like */
-#define PARENTS_MAX 4096u /* as deep as a path can be */
+#define MEM_LIMIT GIB  /* without --mem-limit */
+#define FILES_SAID 16u /* more are summed up for people */
+#define FREE_SPARE MIB /* of directory entries and the like */
 
 struct restore {
 	struct cli *c;
@@ -32,7 +32,7 @@ struct restore {
 	bool one;	   /* --rank */
 	/* The directory: dir_fd -1 until it is there, parent_fd and base where it has to be made. */
 	const char *path;
-	char base[NAME_MAX + 1];
+	struct destination d;
 	int dir_fd, parent_fd;
 	bool made;
 	uint64_t begin_ns;
@@ -40,55 +40,6 @@ struct restore {
 };
 
 /* --- the directory --- */
-
-/* Is fd the directory with this inode, or below it? */
-static bool is_inside(int fd, const struct stat *top)
-{
-	cleanup_close int at = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct stat st = { 0 }, last;
-
-	for (uint32_t i = 0; at >= 0 && i < PARENTS_MAX; i++) {
-		int up;
-
-		last = st;
-		if (fstat(at, &st))
-			return false;
-		if (st.st_dev == top->st_dev && st.st_ino == top->st_ino)
-			return true;
-		if (i && st.st_dev == last.st_dev && st.st_ino == last.st_ino)
-			return false;
-		up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		util_close(&at);
-		at = up;
-	}
-	return false;
-}
-
-/* Split the path and open the part before its last name. */
-static int parent_open(struct restore *r, struct ckpt_err *err)
-{
-	char path[PATH_MAX];
-	size_t n = strlen(r->path);
-	char *slash;
-
-	while (n > 1 && r->path[n - 1] == '/')
-		n--;
-	if (n >= sizeof path)
-		return ckpt_error(err, -ENAMETOOLONG, "the path of the directory is too long");
-	memcpy(path, r->path, n);
-	path[n] = 0;
-	slash = strrchr(path, '/');
-	if (strlen(slash ? slash + 1 : path) > NAME_MAX)
-		return ckpt_error(err, -ENAMETOOLONG, "the name of the directory is too long");
-	strcpy(r->base, slash ? slash + 1 : path);
-	if (slash)
-		slash[slash == path] = 0;
-	r->parent_fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (r->parent_fd < 0)
-		return ckpt_error_errno(err, errno, "%s cannot be made: %s", r->path,
-					slash ? path : ".");
-	return 0;
-}
 
 struct contents {
 	uint32_t n, ntemp;
@@ -138,10 +89,21 @@ static int check_absent(struct restore *r, struct ckpt_err *err)
 	return errno == ENOENT ? 0 : ckpt_error_errno(err, errno, "%s cannot be read", r->path);
 }
 
+static int parent_open(struct restore *r, struct ckpt_err *err)
+{
+	int rc = destination_split(r->path, &r->d, err);
+
+	if (rc)
+		return rc;
+	r->parent_fd = open(r->d.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return r->parent_fd < 0 ? ckpt_error_errno(err, errno, "%s cannot be made in %s", r->path,
+						   r->d.parent)
+				: 0;
+}
+
 /* Find where the files go; nothing is made yet. */
 static int directory_find(struct restore *r, struct ckpt_err *err)
 {
-	struct stat top;
 	int rc;
 
 	r->dir_fd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -154,14 +116,10 @@ static int directory_find(struct restore *r, struct ckpt_err *err)
 		if (rc)
 			return rc;
 	}
-	if (fstat(r->s.ref.step_fd, &top))
-		return ckpt_error_errno(err, errno, "%s cannot be read", r->s.ref.path);
-	if (is_inside(r->dir_fd >= 0 ? r->dir_fd : r->parent_fd, &top))
-		return ckpt_error(err, -EINVAL,
-				  "%s lies in the checkpoint itself: nothing is ever added to one",
-				  r->path);
-	if (r->dir_fd < 0)
-		return 0;
+	rc = destination_check(r->c->ops, r->path, r->dir_fd >= 0 ? r->dir_fd : r->parent_fd,
+			       r->s.ref.step_fd, err);
+	if (rc || r->dir_fd < 0)
+		return rc;
 	return r->one ? check_absent(r, err) : check_empty(r, err);
 }
 
@@ -172,12 +130,15 @@ static int directory_make(struct restore *r, struct ckpt_err *err)
 
 	if (r->dir_fd >= 0)
 		return 0;
-	rc = ops->mkdir(ops->ctx, r->parent_fd, r->base, 0777);
+	rc = ops->mkdir(ops->ctx, r->parent_fd, r->d.base, 0777);
 	/* Of several runs with --rank one makes it. */
-	if (rc && !(rc == -EEXIST && r->one))
+	if (rc == -EEXIST && !r->one)
+		return ckpt_error(err, -EBUSY, "somebody made %s meanwhile: it is left as it is",
+				  r->path);
+	if (rc && rc != -EEXIST)
 		return ckpt_error_errno(err, -rc, "%s cannot be made", r->path);
 	r->made = !rc;
-	rc = ops->open(ops->ctx, r->parent_fd, r->base, O_RDONLY | O_DIRECTORY, 0);
+	rc = ops->open(ops->ctx, r->parent_fd, r->d.base, O_RDONLY | O_DIRECTORY, 0);
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "%s cannot be opened", r->path);
 	r->dir_fd = rc;
@@ -367,7 +328,7 @@ static int write_all(struct restore *r)
 	if (r->dir_fd >= 0)
 		rank_files_drop(&r->files, r->dir_fd);
 	if (r->made)
-		(void)ops->unlink(ops->ctx, r->parent_fd, r->base, true);
+		(void)ops->unlink(ops->ctx, r->parent_fd, r->d.base, true);
 	return code;
 }
 
@@ -396,7 +357,7 @@ static int prepare(struct restore *r)
 				rc == -EBUSY	? "if none is running: rm %s/.rank-*.tmp-*"
 				: rc == -ENOENT ? "mkdir -p %s, then this again"
 						: NULL,
-				r->path);
+				rc == -ENOENT ? r->d.parent : r->path);
 	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, r->first, r->n, &r->files, &list,
 			     &err);
 	if (rc == -EMEDIUMTYPE && list.text) {
@@ -539,7 +500,7 @@ const struct cli_verb verb_restore = {
 		},
 	.exits =
 		"0; 2 the mesh, the layout file or --rank is wrong, DIR is not empty or lies in "
-		"the checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
+		"a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
 		"cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },

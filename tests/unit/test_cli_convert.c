@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define LEAST CONVERSION_MEM_MIN
@@ -641,7 +642,7 @@ static void test_another_conversion_is_not_continued(void **state)
 	if (exists(partial_of(dst))) {
 		assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M"),
 				 2);
-		assert_says(got.err, "--mem-limit 80.0 MiB");
+		assert_says(got.err, "--mem-limit 83886080");
 	}
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
 	/* What is not ours. */
@@ -990,6 +991,175 @@ static void test_a_damaged_source_gives_nothing(void **state)
 	remove_tree(src);
 }
 
+/* --- what else exists --- */
+
+static struct io_ops racing;
+static int racing_fd;
+
+/* Somebody else opens and locks the directory between our making it and our lock. */
+static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
+{
+	int rc = io_ops_posix.mkdir(ctx, dirfd, path, mode);
+
+	assert_int_equal(rc, 0);
+	racing_fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY);
+	assert_int_equal(flock(racing_fd, LOCK_EX), 0);
+	rc = openat(racing_fd, "w0000-00000000-000.part", O_WRONLY | O_CREAT, 0600);
+	assert_true(rc >= 0);
+	close(rc);
+	return 0;
+}
+
+static void test_who_loses_the_lock_takes_nothing_away(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct conversion_facts f;
+	struct ckpt_err err;
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	racing = io_ops_posix;
+	racing.mkdir = mkdir_and_lose;
+	e.opts.ops = &racing;
+	assert_int_equal(engine_run(&e, &f, &err), -EBUSY);
+	assert_true(exists(path_of("%s/w0000-00000000-000.part", partial_of(dst))));
+	close(racing_fd);
+	e.opts.ops = &io_ops_posix;
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
+static void test_nothing_is_made_in_another_checkpoint(void **state)
+{
+	const char *src = hold("src"), *other = hold("other");
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	make_source(other, "fsdp=2", 0, 6);
+	assert_int_equal(RUN("convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
+	assert_says(got.err, "lies in another checkpoint");
+	assert_int_equal(RUN("restore", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
+	assert_says(got.err, "lies in another checkpoint");
+	assert_int_equal(RUN("restore", src, other, "--mesh", "fsdp=3", "--rank", "0"), 2);
+	assert_says(got.err, "lies in another checkpoint");
+	assert_int_equal(RUN("verify", "--data", other), 0);
+	remove_tree(src);
+	remove_tree(other);
+}
+
+static void test_a_store_is_given_no_step_of_another_number(void **state)
+{
+	const char *src = hold("src"), *dst = path_of("%s/step-000000000077", top);
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 2);
+	assert_says(got.err, "its step 77, and this is step 5");
+	assert_nothing(dst);
+	dst = path_of("%s/step-77", top);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	remove_tree(dst);
+	dst = path_of("%s/step-000000000005", top);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	remove_tree(dst);
+	remove_tree(src);
+}
+
+static void test_a_missing_parent_is_to_be_made(void **state)
+{
+	const char *src = hold("src");
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	assert_int_equal(RUN("convert", src, path_of("%s/no/such/dst", top), "--mesh", "fsdp=3"),
+			 10);
+	assert_says(got.err, path_of("mkdir -p %s/no/such,", top));
+	assert_int_equal(RUN("restore", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3"),
+			 10);
+	assert_says(got.err, path_of("mkdir -p %s/no/such,", top));
+	remove_tree(src);
+}
+
+static void test_what_did_nothing_is_no_obstacle(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct conversion *c;
+	struct ckpt_err err;
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	/* As after a kill before the first journal that tells of bytes. */
+	assert_int_equal(conversion_open(&e.opts, &c, &err), 0);
+	conversion_close(c);
+	assert_true(exists(partial_of(dst)));
+	if (RUN("convert", src, dst, "--mesh", "fsdp=2"))
+		fail_msg("%s", got.err);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
+static void files_limit(rlim_t n)
+{
+	struct rlimit files;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = n;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
+static void test_few_descriptors_make_batches_with_the_same_bytes(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct rlimit was;
+	struct engine e;
+	int rc;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+	make_source(src, "fsdp=4", 20, 5);
+	engine_make(&e, src, whole, "fsdp=100");
+	e.opts.mem_limit = UINT64_C(1) << 30;
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	assert_int_equal(f.batch, 100);
+	e.opts.dst = dst;
+	files_limit(64);
+	rc = engine_run(&e, &f, &err);
+	files_limit(was.rlim_cur);
+	if (rc)
+		fail_msg("%s", err.msg);
+	assert_true(f.batch < 40);
+	assert_equal_files(whole, dst);
+	remove_tree(dst);
+	/* Windows are those of the batch that began; so another run keeps to it. */
+	files_limit(64);
+	e.opts.mem_limit = 100u << 20;
+	e.stop_at = 80u << 20;
+	rc = engine_run(&e, &f, &err);
+	files_limit(was.rlim_cur);
+	assert_int_equal(rc, -ECANCELED);
+	assert_true(f.kept && f.batch < 40);
+	rc = (int)f.batch;
+	e.stop_at = 0;
+	e.opts.mem_limit = UINT64_C(1) << 30;
+	assert_int_equal(engine_run(&e, &f, &err), 0);
+	assert_true(f.resumed);
+	assert_int_equal(f.batch, rc);
+	assert_equal_files(whole, dst);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+	remove_tree(whole);
+}
+
 static int clean(void **state)
 {
 	static const char *const names[] = { "src",
@@ -1030,6 +1200,13 @@ int main(void)
 		cmocka_unit_test_setup(test_what_cannot_be_done_is_refused_and_nothing_is_touched,
 				       clean),
 		cmocka_unit_test_setup(test_a_damaged_source_gives_nothing, clean),
+		cmocka_unit_test_setup(test_who_loses_the_lock_takes_nothing_away, clean),
+		cmocka_unit_test_setup(test_nothing_is_made_in_another_checkpoint, clean),
+		cmocka_unit_test_setup(test_a_store_is_given_no_step_of_another_number, clean),
+		cmocka_unit_test_setup(test_a_missing_parent_is_to_be_made, clean),
+		cmocka_unit_test_setup(test_what_did_nothing_is_no_obstacle, clean),
+		cmocka_unit_test_setup(test_few_descriptors_make_batches_with_the_same_bytes,
+				       clean),
 	};
 
 	return cmocka_run_group_tests(tests, make_all, drop_all);

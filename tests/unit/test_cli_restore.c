@@ -563,6 +563,26 @@ static void whichever_call_fails_nothing_is_left(void **state)
 	}
 }
 
+static struct io_ops racing;
+
+static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
+{
+	assert_int_equal(mkdirat(dirfd, path, 0700), 0);
+	return io_ops_posix.mkdir(ctx, dirfd, path, mode);
+}
+
+static void of_two_that_make_the_directory_one_is_told_that_it_lost(void **state)
+{
+	(void)state;
+	racing = io_ops_posix;
+	racing.mkdir = mkdir_and_lose;
+	assert_int_equal(run_ops(&racing, "fsdp=3"), CLI_LOCKED);
+	assert_says(got.err, "meanwhile");
+	assert_true(exists(out));
+	assert_int_equal(entries(out), 0);
+	remove_tree(out);
+}
+
 static void a_full_disk_is_13_and_leaves_nothing(void **state)
 {
 	struct io_faults f;
@@ -723,6 +743,7 @@ int main(void)
 		cmocka_unit_test(all_that_the_format_lacks_is_listed),
 		cmocka_unit_test(a_damaged_source_leaves_nothing),
 		cmocka_unit_test(whichever_call_fails_nothing_is_left),
+		cmocka_unit_test(of_two_that_make_the_directory_one_is_told_that_it_lost),
 		cmocka_unit_test(a_full_disk_is_13_and_leaves_nothing),
 		cmocka_unit_test(files_and_both_directories_are_synced),
 		cmocka_unit_test(after_ctrl_c_nothing_is_left),

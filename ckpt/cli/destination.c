@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * destination.c - see destination.h. Called by restore and convert. Invariant: nothing is made here,
+ * and what cannot be looked at is no reason to refuse: making it says why.
+ */
+#include "ckpt/cli/destination.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/subject.h"
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define PARENTS_MAX 4096u /* as deep as a path can be */
+
+int destination_split(const char *path, struct destination *ret, struct ckpt_err *err)
+{
+	size_t n = strlen(path), base;
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	if (!n)
+		return ckpt_error(err, -EINVAL, "the destination needs a name");
+	if (n >= sizeof ret->parent)
+		return ckpt_error(err, -EINVAL, "the path of the destination is too long");
+	for (base = n; base && path[base - 1] != '/';)
+		base--;
+	if (n - base > NAME_MAX)
+		return ckpt_error(err, -EINVAL,
+				  "the name of the destination is longer than %u bytes", NAME_MAX);
+	memcpy(ret->base, path + base, n - base);
+	ret->base[n - base] = 0;
+	if (base == n || !strcmp(ret->base, ".") || !strcmp(ret->base, ".."))
+		return ckpt_error(
+			err, -EINVAL,
+			"%.200s is no name of a new directory: give the one that is to be made",
+			path);
+	while (base > 1 && path[base - 1] == '/')
+		base--;
+	memcpy(ret->parent, path, base);
+	ret->parent[base] = 0;
+	if (!base)
+		strcpy(ret->parent, ".");
+	return 0;
+}
+
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Is fd the directory `top`, or below it? */
+static bool is_inside(int fd, const struct stat *top)
+{
+	cleanup_close int at = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st, last = { 0 };
+
+	for (uint32_t i = 0; at >= 0 && i < PARENTS_MAX && !fstat(at, &st); i++) {
+		int up;
+
+		if (same_inode(&st, top))
+			return true;
+		if (i && same_inode(&st, &last))
+			return false;
+		last = st;
+		up = openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		util_close(&at);
+		at = up;
+	}
+	return false;
+}
+
+static bool is_checkpoint(const struct io_ops *ops, int fd)
+{
+	struct source_dir dir;
+	bool yes = false;
+
+	if (store_source_dir(ops, fd, &dir))
+		return false;
+	for (uint32_t i = 0; cli_formats[i] && !yes; i++)
+		yes = cli_formats[i]->probe(&dir) > 0;
+	store_source_dir_close(&dir);
+	return yes;
+}
+
+int destination_check(const struct io_ops *ops, const char *path, int dir_fd, int src_fd,
+		      struct ckpt_err *err)
+{
+	struct stat src;
+
+	if (fstat(src_fd, &src))
+		return ckpt_error_errno(err, errno, "the source cannot be looked at");
+	if (is_inside(dir_fd, &src))
+		return ckpt_error(
+			err, -EINVAL,
+			"%.1000s lies in the checkpoint itself: nothing is ever added to one",
+			path);
+	if (is_checkpoint(ops, dir_fd))
+		return ckpt_error(
+			err, -EINVAL,
+			"%.1000s lies in another checkpoint: nothing is ever added to one", path);
+	return 0;
+}
