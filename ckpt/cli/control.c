@@ -211,11 +211,26 @@ int control_report(struct control *k, struct ckpt_err *err)
 int control_fail(const struct control *k, int rc, const struct ckpt_err *err)
 {
 	bool given = k->c->value[OPT_SOCKET] || getenv("CKPTD_SOCKET");
+	const char *verb = k->c->verb ? k->c->verb->name : "status";
 
-	if (rc == -ECONNREFUSED)
+	switch (rc) {
+	case -ECONNREFUSED:
 		return cli_fail(k->c, rc, err, "ckptd --background%s%s", given ? " --socket " : "",
 				given ? k->socket : "");
-	return cli_fail(k->c, rc, err, NULL);
+	case -ECONNRESET:
+	case -ETIMEDOUT:
+		return cli_fail(k->c, rc, err, "ckptctl doctor");
+	case -ENOENT:
+	case -ENOTUNIQ:
+		return cli_fail(k->c, rc, err, "ckptctl status lists the jobs");
+	case -EINVAL:
+	case -EACCES:
+		return cli_fail(k->c, rc, err, "ckptctl %s -S PATH, of a ckptd of yours", verb);
+	case -EAGAIN:
+		return cli_fail(k->c, rc, err, "ckptctl %s again, in a moment", verb);
+	default:
+		return cli_fail(k->c, rc, err, NULL);
+	}
 }
 
 /* --- jobs --- */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The scripts of ckptctl completion, in the shells that they are for: what the key for completion makes of a line.
 # What is offered for which words is unit-cli_complete's.
-# shellcheck disable=SC2317,SC2329 # the functions are called through check
+# shellcheck disable=SC2016,SC2317,SC2329 # what is typed is not expanded here; the functions are called through check
 set -eu
 # shellcheck source=tests/e2e/ckptd_tap.sh
 . "$(dirname "$0")/../e2e/ckptd_tap.sh"
@@ -15,6 +15,9 @@ mkdir -p "$tmp/here/steps" "$tmp/bin" "$tmp/home"
 ln -s "$ckptctl" "$tmp/bin/ckptctl"
 export PATH=$tmp/bin:$PATH HOME=$tmp/home
 cd "$tmp/here"
+mkdir "my \$runs"
+cp -r "$store/a" "my \$runs/a"
+cp -r "$store/a" "my \$runs/b"
 
 # is SENTENCE WANT COMMAND...: it prints exactly this.
 is() {
@@ -56,6 +59,12 @@ is "bash: steps and directories together" "step:12 step:10 steps/" bash_complete
 is "bash: directories alone are the shell's" "(files) $store/a" bash_completes $c ' ' ls ' ' "$store/"
 is "bash: and behind --store=" "(files) $store/a" bash_completes $c ' ' ls ' ' --store = "$store/"
 is "bash: a tensor" "optim/kind.weight.master" bash_completes $c ' ' show ' ' "$store/a/step-000000000012" ' ' optim/kind.weight.m
+is "bash: of a path with blanks, the blanks are quoted" "my\\ \\\$runs/a/step-000000000012" \
+	bash_completes $c ' ' -C ' ' 'my\ \$runs' ' ' verify ' ' 'my\ \$runs/a/step-000000000012'
+is "bash: in quotes they are as they are" 'my $runs/a/step-000000000012' \
+	bash_completes $c ' ' -C ' ' "'my \$runs'" ' ' verify ' ' "'my \$runs/a/step-000000000012"
+is "bash: in double quotes only what these do not hold is quoted" 'my \$runs/a/step-000000000012' \
+	bash_completes $c ' ' -C ' ' "'my \$runs'" ' ' verify ' ' '"my \$runs/a/step-000000000012'
 is "bash: a job, which the daemon knows" "a" bash_completes $c ' ' forget ' ' -S ' ' "$socket" ' '
 is "bash: nothing, without a word, where nothing can be" "" bash_completes $c ' ' nonsense ' '
 is "bash: what is on the line is never run" "" bash_completes $c ' ' -C ' ' '$(touch' ' ' "$tmp/ran)" ' ' verify ' ' x

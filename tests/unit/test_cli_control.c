@@ -221,6 +221,8 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 		if (got.code != (m == RIGHT ? 0 : 14))
 			fail_msg("manner %d: %d, %s", m, got.code, got.err);
 		assert_says(got.err, says[m]);
+		if (m != RIGHT)
+			assert_says(got.err, "next: ckptctl doctor");
 	}
 }
 
@@ -230,6 +232,7 @@ static void one_who_is_busy_is_another_time_s(void **state)
 	report_make(1, 1);
 	fake_start(BUSY);
 	assert_int_equal(RUN("status", "-S", fake.path), 75);
+	assert_says(got.err, "next: ckptctl status again");
 	assert_int_equal(RUN("-S", fake.path), 2); /* it belongs behind a verb */
 	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "60ms"), 75);
 	assert_says(got.err, "too many");
@@ -268,6 +271,7 @@ static void what_cannot_be_a_daemons_socket_is_a_wrong_command(void **state)
 	assert_int_equal(listen(other, 5), 0);
 	assert_int_equal(RUN("drain", "-S", a.sun_path), 2);
 	assert_says(got.err, "another program's socket");
+	assert_says(got.err, "next: ckptctl drain -S PATH");
 	(void)close(other);
 	assert_int_equal(RUN("drain", "-S", a.sun_path), 14); /* it left its name behind */
 	assert_says(got.err, "next: ckptd --background --socket ");
@@ -362,6 +366,7 @@ static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
 	fake_start(RIGHT);
 	assert_int_equal(RUN("trigger", "-S", fake.path), 2);
 	assert_says(got.err, "say which one with --job");
+	assert_says(got.err, "next: ckptctl status");
 	assert_int_equal(RUN("forget", "job1", "-S", fake.path, "-C", "/nonexistent"), 10);
 	assert_says(got.err, "has no job job1 in /nonexistent");
 	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path, "-C", job), 0);
