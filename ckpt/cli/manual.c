@@ -336,7 +336,7 @@ static void page_of_program(FILE *f)
 		"A checkpoint is called latest, latest~1 (the one before it), step:12000, or by "
 		"the path of its directory. A store holds jobs, a job holds steps; where a store "
 		"has several jobs, name the directory of one.\n"
-		"Without a verb the state of the daemon and of the store is told, or what to do "
+		"Without a verb the state of the daemon is told, where there is one, else what to do "
 		"first. Data go to standard output; errors, hints and progress to standard error. "
 		"An error says what, where, why, and the next command.");
 	section(f, "VERBS");

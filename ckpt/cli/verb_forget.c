@@ -93,8 +93,8 @@ const struct cli_verb verb_forget = {
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 2 no job was named, or several are called so; 10 the daemon has no such job; "
-		 "11 ranks are attached, a step is being written, or one is not on disk; 14 no "
-		 "daemon.",
+		 "11 ranks are attached, a step is being written, or one is not on disk; 12 the "
+		 "daemon is another user's; 14 no daemon; 15 it does not answer.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -186,8 +186,9 @@ const struct cli_verb verb_trigger = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 ordered, or with --wait committed; 2 several jobs; 5 the step was not written; 10 "
-		"no such job, or no rank of it is attached; 14 no daemon; 15 timed out.",
+		"0 ordered, or with --wait committed; 2 the command is wrong, or there are several jobs; 5 "
+		"the step was not written; 10 no such job, or no rank of it is attached; 12 the daemon is "
+		"another user's; 14 no daemon; 15 timed out, or the daemon does not answer.",
 	.narg_max = 0,
 	.run = run,
 };

@@ -430,7 +430,8 @@ const struct cli_verb verb_wait = {
 		"is the default. latest is the newest step that is on its way there, or there, when "
 		"the command begins. "
 		"It ends at once with 5 when the step can no more come there: skipped, torn, failed, "
-		"or replaced in memory by a newer one. Without a daemon, committed is looked for in "
+		"replaced in memory by a newer one, or (without --timeout) not reached before the last "
+		"rank left. Without a daemon, committed is looked for in "
 		"the store (-C), until --timeout. With --timeout it also waits for a job that has not "
 		"attached yet, and for its first step.",
 	.example =
@@ -451,8 +452,10 @@ const struct cli_verb verb_wait = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 the step is there; 2 several jobs; 5 it can never come there; 10 no such job or "
-		"store; 14 no daemon, and the store does not have it; 15 timed out.",
+		"0 the step is there; 2 the command is wrong, or there are several jobs; 5 it can never "
+		"come there; 10 no such job or store, in all the time that there was; 12 the daemon is "
+		"another user's; 14 no daemon, and the store does not have it; 15 timed out, or the daemon "
+		"does not answer.",
 	.args = (const enum cli_arg[]){ ARG_STEP, ARG_NONE },
 	.narg_max = 1,
 	.run = run,
