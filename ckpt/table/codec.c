@@ -674,14 +674,23 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 
 #define AHEAD 8 /* tensors whose keys are looked up meanwhile */
 
+static void dec_tensor_soon(const struct dec *d, const struct ck_tensor *rec)
+{
+	const char *component = dec_string(d, rec->component), *name = dec_string(d, rec->name);
+
+	if (component && name)
+		table_find_soon(d->t, component, name, le32_get(rec->rank));
+}
+
 static int dec_tensors(struct dec *d, const struct ck_tensor *rec, uint64_t n)
 {
 	int r = table_reserve(d->t, n, 0);
 
 	if (r < 0)
 		return ckpt_error(d->err, r, "out of memory for tensors");
-
 	for (uint64_t i = 0; !r && i < n; i++) {
+		if (i + AHEAD < n)
+			dec_tensor_soon(d, &rec[i + AHEAD]);
 		r = dec_tensor(d, &rec[i]);
 		if (r < 0)
 			r = bad_record(d, r, "tensor", i);

@@ -285,20 +285,41 @@ static int by_off(const void *va, const void *vb)
 	return (a->off > b->off) - (a->off < b->off);
 }
 
-/* The pieces in the order of the raw space; they must not overlap. */
-static int extents_make(const struct table *t, struct extent *x, struct ckpt_err *err)
+static void extents_sort(struct extent *x, uint32_t n)
+{
+	for (uint32_t i = 1; i < n; i++)
+		if (x[i].off < x[i - 1].off) {
+			qsort(x, n, sizeof *x, by_off);
+			return;
+		}
+}
+
+/*
+ * The pieces in the order of the raw space; they must not overlap. By chunk first: inside one they
+ * mostly come in order, for they come by tensor, and a raw space has them so. next: zeros, one per
+ * chunk and one more.
+ */
+static int extents_make(const struct table *t, uint64_t nchunk, uint32_t *next, struct extent *x,
+			struct ckpt_err *err)
 {
 	char label[160], other[160];
 
+	for (uint32_t i = 0; i < t->npiece; i++)
+		next[(t->piece[i].off >> NATIVE_CHUNK_LOG2) + 1]++;
+	for (uint64_t c = 0; c < nchunk; c++)
+		next[c + 1] += next[c];
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		const struct table_piece *p = &t->piece[i];
 
-		x[i] = (struct extent){ .off = p->off,
-					.end = p->off + p->len,
-					.elem = t->tensor[p->tensor].elem_bytes,
-					.piece = i };
+		x[next[p->off >> NATIVE_CHUNK_LOG2]++] =
+			(struct extent){ .off = p->off,
+					 .end = p->off + p->len,
+					 .elem = t->tensor[p->tensor].elem_bytes,
+					 .piece = i };
 	}
-	qsort(x, t->npiece, sizeof *x, by_off);
+	/* Each has run to where the next one began. */
+	for (uint64_t c = 0; c < nchunk; c++)
+		extents_sort(x + (c ? next[c - 1] : 0), next[c] - (c ? next[c - 1] : 0));
 	for (uint32_t i = 1; i < t->npiece; i++)
 		if (x[i].off < x[i - 1].end)
 			return ckpt_error(
@@ -335,6 +356,7 @@ int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret
 	uint64_t n = div_up(t->place[0].bytes, CHUNK_BYTES), at = CONTAINER_BLOCK;
 	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
 	cleanup_free struct chunk *chunk = NULL;
+	cleanup_free uint32_t *next = NULL;
 	cleanup_free uint8_t *elem = NULL;
 	int r;
 
@@ -346,9 +368,10 @@ int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret
 				  (unsigned long long)NATIVE_PART_BYTES_MAX);
 	chunk = calloc(n + 1, sizeof *chunk);
 	elem = calloc(n + 1, sizeof *elem);
-	if (!x || !chunk || !elem)
+	next = calloc(n + 2, sizeof *next);
+	if (!x || !chunk || !elem || !next)
 		return ckpt_error(err, -ENOMEM, "out of memory for the chunks of a part");
-	r = extents_make(t, x, err);
+	r = extents_make(t, n, next, x, err);
 	if (!r)
 		r = extents_cut(t, x, chunk, elem, err);
 	if (r < 0)
