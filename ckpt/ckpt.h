@@ -149,8 +149,26 @@ enum ckpt_how {
 	/* the tensor lives at one coordinate of this mesh dimension: split_factor is that
 	 * coordinate */
 	CKPT_ONLY,
-	/* a pending reduction; refused with -EOPNOTSUPP: reduce before the snapshot */
+	/* a pending reduction over this mesh dimension, by `reduce`: what the coordinates hold are
+	 * operands of one result. Refused with -EOPNOTSUPP (reduce before the snapshot) unless flags
+	 * has CKPT_KEEP_PARTIAL: then stored as it is, and reduced when it is loaded */
 	CKPT_PARTIAL,
+};
+
+/* ckpt_placement.reduce. Of one tensor all are the same, or SUM and AVG. */
+enum ckpt_reduce { CKPT_SUM, CKPT_AVG, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
+/* ckpt_placement.flags */
+enum { CKPT_KEEP_PARTIAL = 1 };
+
+/* How the SHARDs of one tensor dimension cut it. */
+enum ckpt_mode {
+	CKPT_CHUNK, /* one after the other, each what is left */
+	/* all of them in one cut by the product of their sizes, the first applied counting most
+	 * (JAX); nothing strided */
+	CKPT_FLAT,
+	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
+	 * issue 168134) */
+	CKPT_UNFLATTEN_PAD,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
@@ -204,10 +222,10 @@ struct ckpt_opts {
 
 struct ckpt_placement {
 	uint8_t how;	/* enum ckpt_how */
-	uint8_t reduce; /* CKPT_PARTIAL: which reduction; 0 otherwise */
+	uint8_t reduce; /* CKPT_PARTIAL: enum ckpt_reduce; 0 otherwise */
 	uint16_t mesh_dim;
 	uint16_t tensor_dim; /* CKPT_SHARD */
-	uint16_t flags;	     /* 0 */
+	uint16_t flags;	     /* CKPT_PARTIAL: 0 or CKPT_KEEP_PARTIAL; 0 otherwise */
 	/* CKPT_SHARD: 0 or 1 plain, > 1 strided. CKPT_ONLY: the coordinate */
 	uint32_t split_factor;
 };
@@ -241,7 +259,7 @@ struct ckpt_tensor {
 	const struct ckpt_placement *place;
 	const struct ckpt_local *local; /* [nlocal]; 0 where this rank's share is empty */
 	uint32_t group;			/* guard group; 0 */
-	uint32_t mode;			/* 0: cut chunk by chunk */
+	uint32_t mode;			/* enum ckpt_mode */
 };
 
 struct ckpt_note {

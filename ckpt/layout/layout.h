@@ -65,7 +65,7 @@ struct mesh {
 
 struct layout {
 	uint32_t mesh; /* index into the owner's meshes */
-	uint32_t mode; /* 0: chunk */
+	uint32_t mode; /* enum ckpt_mode */
 	uint32_t nplace;
 	const struct ckpt_placement *place; /* [nplace] */
 };
@@ -73,10 +73,30 @@ struct layout {
 /*
  * Check a mesh (names, sizes, product, distinct ranks) and a layout of a tensor with ndim
  * dimensions on it. -EINVAL with the reason; mesh_check also -ENOMEM; layout_check -EOPNOTSUPP for
- * a PARTIAL and for a mode that this version does not know.
+ * a mode that this version does not know.
  */
 int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
+
+bool layout_is_partial(const struct layout *l); /* has a PARTIAL */
+/* -EOPNOTSUPP with the reason: a PARTIAL without CKPT_KEEP_PARTIAL. For whoever is about to save. */
+int layout_check_saved(const struct mesh *m, const struct layout *l, struct ckpt_err *err);
+
+/*
+ * Shard order and torch's split factors say the same in two ways. place: one placement per mesh
+ * dimension, n == m->ndim.
+ *
+ * layout_order_of: from placements in the order of the mesh, as torch prints them, whose split
+ * factors say in which order the mesh dimensions cut, to plain ones in that order (and the others
+ * behind them, in the mesh's). -EINVAL: they say no order. Where mesh dimensions of size 1 make
+ * several orders equal: the first that torch finds.
+ * layout_strided_of: the reverse, from plain ones in order of application. -EINVAL: one is strided
+ * already; -EOVERFLOW: a factor above 2^32-1.
+ */
+int layout_order_of(const struct mesh *m, const struct ckpt_placement *place,
+		    struct ckpt_placement *ret_place, struct ckpt_err *err);
+int layout_strided_of(const struct mesh *m, const struct ckpt_placement *place,
+		      struct ckpt_placement *ret_place, struct ckpt_err *err);
 
 /*
  * The coordinate of a rank, ret_coord[mesh.ndim]; false when the rank is not in the mesh.
@@ -116,7 +136,7 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
  * owns it. (This paragraph is the rule; docs/FORMAT.md repeats it. Unsigned 64-bit arithmetic
  * modulo 2^64, / rounds down.)
  *
- *   Replicas.  Take the mesh dimensions that no SHARD and no ONLY placement names, in the order of
+ *   Replicas.  Take the mesh dimensions that no SHARD, ONLY or PARTIAL placement names, in the order of
  *	the mesh, with sizes s1 .. sq and this rank's coordinates c1 .. cq in them. A share has
  *	R = s1 * .. * sq replicas (1 if q = 0), and this rank's is number
  *	i = (..((c1 * s2) + c2) * s3 + ..) + cq.
@@ -157,6 +177,10 @@ int indices_slice(const struct indices *x, uint64_t from, uint64_t to, struct ar
  */
 int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
 		struct arena *a, struct indices *ret);
+/* CKPT_UNFLATTEN_PAD's strided one: x as rows of w = ceil(total / split_factor), the last ones
+ * shorter or empty; the r-th of k chunks of the columns. The same costs. */
+int indices_cut_columns(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
+			struct arena *a, struct indices *ret);
 
 /* Progression with run, and progressions whose common part is one progression: O(1); else steps. */
 int indices_intersect(const struct indices *x, const struct indices *y, struct arena *a,
