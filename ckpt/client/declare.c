@@ -246,6 +246,8 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 	struct ckpt_err why;
 	int rc = layout_check(m, &l, t->ndim, &why);
 
+	if (rc == 0)
+		rc = layout_check_saved(m, &l, &why);
 	if (rc < 0)
 		return ckpt_error(err, rc, "%s/%s: %s", t->component, t->name, why.msg);
 	ret->t = *t;

@@ -100,31 +100,70 @@ static int cut_pieces(struct walk *w, uint64_t first, uint64_t len, uint64_t pie
 	return e;
 }
 
-int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
-		struct arena *a, struct indices *ret)
+/*
+ * Of rows of equal length, the last one shorter, the same columns; of the last one its columns
+ * [last_from, last_to).
+ */
+struct rows {
+	uint64_t len, n, rest; /* columns; whole rows; columns of the last one */
+	uint64_t from, to, last_from, last_to;
+};
+
+static int cut_rows(const struct indices *x, const struct rows *o, struct arena *a,
+		    struct indices *ret)
 {
-	assert(r < k && x->total <= INT64_MAX);
-	*ret = (struct indices){ 0 };
-	if (x->total == 0)
-		return 0;
-	uint64_t piece = div_up(x->total, MAX(split_factor, 1u)), n = x->total / piece;
-	uint64_t rest = x->total % piece, chunk = div_up(piece, k), last = div_up(rest, k);
-	uint64_t from = MIN(r * chunk, piece), len = MIN((r + 1) * chunk, piece) - from;
-
-	if (len == piece) /* then every piece is whole, and so is the rest */
-		return indices_slice(x, 0, x->total, a, ret);
-
 	cleanup_run_builder struct run_builder b;
 	struct walk w = { .x = x };
 	int e = 0;
 
 	run_builder_init(&b);
-	if (len > 0)
-		e = cut_pieces(&w, from, len, piece, n, &b);
+	if (o->to - o->from == o->len) /* then the last row is whole too */
+		return indices_slice(x, 0, x->total, a, ret);
+	if (o->to > o->from)
+		e = cut_pieces(&w, o->from, o->to - o->from, o->len, o->n, &b);
 	if (e == 0)
-		e = walk_slice(&w, n * piece + MIN(r * last, rest),
-			       n * piece + MIN((r + 1) * last, rest), &b);
+		e = walk_slice(&w, o->n * o->len + o->last_from, o->n * o->len + o->last_to, &b);
 	return e < 0 ? e : run_builder_finish(&b, a, ret);
+}
+
+static struct rows rows_of(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor)
+{
+	assert(r < k && x->total <= INT64_MAX);
+	struct rows o = { .len = div_up(x->total, MAX(split_factor, 1u)) };
+	uint64_t chunk = div_up(o.len, k);
+
+	o.n = x->total / o.len;
+	o.rest = x->total % o.len;
+	o.from = MIN(r * chunk, o.len);
+	o.to = MIN((r + 1) * chunk, o.len);
+	return o;
+}
+
+int indices_cut(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
+		struct arena *a, struct indices *ret)
+{
+	*ret = (struct indices){ 0 };
+	if (x->total == 0)
+		return 0;
+	struct rows o = rows_of(x, k, r, split_factor);
+	uint64_t chunk = div_up(o.rest, k);
+
+	o.last_from = MIN(r * chunk, o.rest);
+	o.last_to = MIN((r + 1) * chunk, o.rest);
+	return cut_rows(x, &o, a, ret);
+}
+
+int indices_cut_columns(const struct indices *x, uint32_t k, uint32_t r, uint32_t split_factor,
+			struct arena *a, struct indices *ret)
+{
+	*ret = (struct indices){ 0 };
+	if (x->total == 0)
+		return 0;
+	struct rows o = rows_of(x, k, r, split_factor);
+
+	o.last_from = MIN(o.from, o.rest);
+	o.last_to = MIN(o.to, o.rest);
+	return cut_rows(x, &o, a, ret);
 }
 
 bool indices_equal(const struct indices *x, const struct indices *y)

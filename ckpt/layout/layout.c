@@ -36,6 +36,22 @@ static int check_only(const struct mesh *m, const struct ckpt_placement *p, uint
 		i, m->name[p->mesh_dim], p->split_factor, m->dim[p->mesh_dim] - 1);
 }
 
+static int check_partial(const struct mesh *m, const struct ckpt_placement *p, uint32_t i,
+			 struct ckpt_err *err)
+{
+	if (p->reduce > CKPT_PRODUCT)
+		return ckpt_error(err, -EINVAL,
+				  "placement %u (mesh dimension \"%s\"): %u is no reduction (enum "
+				  "ckpt_reduce)",
+				  i, m->name[p->mesh_dim], p->reduce);
+	if (p->flags & ~CKPT_KEEP_PARTIAL)
+		return ckpt_error(err, -EINVAL,
+				  "placement %u (mesh dimension \"%s\"): its flags must be 0 or "
+				  "CKPT_KEEP_PARTIAL",
+				  i, m->name[p->mesh_dim]);
+	return 0;
+}
+
 static int check_placement(const struct mesh *m, const struct ckpt_placement *p, uint32_t i,
 			   uint32_t ndim, struct ckpt_err *err)
 {
@@ -48,9 +64,9 @@ static int check_placement(const struct mesh *m, const struct ckpt_placement *p,
 				  "placement %u: it names mesh dimension %u, but the mesh has %u "
 				  "(counted from 0)",
 				  i, p->mesh_dim, m->ndim);
-	if (p->flags != 0 || (p->reduce != 0 && p->how != CKPT_PARTIAL))
+	if ((p->flags != 0 || p->reduce != 0) && p->how != CKPT_PARTIAL)
 		return ckpt_error(err, -EINVAL,
-				  "placement %u (mesh dimension \"%s\"): flags, and reduce without "
+				  "placement %u (mesh dimension \"%s\"): flags and reduce, without "
 				  "CKPT_PARTIAL, must be 0",
 				  i, m->name[p->mesh_dim]);
 	switch ((enum ckpt_how)p->how) {
@@ -61,22 +77,69 @@ static int check_placement(const struct mesh *m, const struct ckpt_placement *p,
 	case CKPT_ONLY:
 		return check_only(m, p, i, err);
 	case CKPT_PARTIAL:
-		break;
+		return check_partial(m, p, i, err);
 	}
-	return ckpt_error(err, -EOPNOTSUPP,
-			  "placement %u (mesh dimension \"%s\"): a pending reduction cannot be "
-			  "saved; reduce the tensor before the snapshot",
-			  i, m->name[p->mesh_dim]);
+	return 0;
+}
+
+static const char *reduce_name(uint32_t reduce)
+{
+	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
+
+	return name[reduce];
+}
+
+/* Operands of one element can be reduced in any order of the mesh dimensions by one operation only;
+ * a sum of averages is an average of sums. */
+static bool reduce_together(uint32_t x, uint32_t y)
+{
+	return x == y || (x <= CKPT_AVG && y <= CKPT_AVG);
+}
+
+static int check_reductions(const struct mesh *m, const struct layout *l, struct ckpt_err *err)
+{
+	const struct ckpt_placement *first = NULL;
+
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *p = &l->place[i];
+
+		if (p->how != CKPT_PARTIAL)
+			continue;
+		if (first && !reduce_together(first->reduce, p->reduce))
+			return ckpt_error(
+				err, -EINVAL,
+				"placement %u (mesh dimension \"%s\"): a pending %s, but "
+				"one by %s over \"%s\" stands before it; a tensor has one "
+				"kind (or sum and avg): reduce one of them first",
+				i, m->name[p->mesh_dim], reduce_name(p->reduce),
+				reduce_name(first->reduce), m->name[first->mesh_dim]);
+		first = first ? first : p;
+	}
+	return 0;
+}
+
+static int check_mode(const struct mesh *m, const struct layout *l, struct ckpt_err *err)
+{
+	if (l->mode > CKPT_UNFLATTEN_PAD)
+		return ckpt_error(
+			err, -EOPNOTSUPP,
+			"layout mode %u: this version knows modes 0 to %d (enum ckpt_mode)",
+			l->mode, CKPT_UNFLATTEN_PAD);
+	for (uint32_t i = 0; l->mode == CKPT_FLAT && i < l->nplace; i++)
+		if (l->place[i].how == CKPT_SHARD && l->place[i].split_factor > 1)
+			return ckpt_error(
+				err, -EINVAL,
+				"placement %u (mesh dimension \"%s\"): split factor %u, but in "
+				"mode CKPT_FLAT nothing is strided; give the mesh dimensions in "
+				"the order in which they count",
+				i, m->name[l->place[i].mesh_dim], l->place[i].split_factor);
+	return 0;
 }
 
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err)
 {
 	uint32_t seen = 0; /* bit per mesh dimension */
 
-	if (l->mode != 0)
-		return ckpt_error(err, -EOPNOTSUPP,
-				  "layout mode %u: this version knows mode 0 only (chunk by chunk)",
-				  l->mode);
 	if (ndim > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL,
 				  "the tensor has %u dimensions, at most %d are allowed", ndim,
@@ -94,6 +157,33 @@ int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, st
 					  i, m->name[p->mesh_dim]);
 		seen |= 1u << p->mesh_dim;
 	}
+	int e = check_mode(m, l, err);
+
+	return e < 0 ? e : check_reductions(m, l, err);
+}
+
+bool layout_is_partial(const struct layout *l)
+{
+	for (uint32_t i = 0; i < l->nplace; i++)
+		if (l->place[i].how == CKPT_PARTIAL)
+			return true;
+	return false;
+}
+
+int layout_check_saved(const struct mesh *m, const struct layout *l, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *p = &l->place[i];
+
+		if (p->how == CKPT_PARTIAL && !(p->flags & CKPT_KEEP_PARTIAL))
+			return ckpt_error(
+				err, -EOPNOTSUPP,
+				"placement %u (mesh dimension \"%s\"): a pending reduction (%s) "
+				"is not saved; reduce the tensor before the snapshot, or set "
+				"CKPT_KEEP_PARTIAL to store what every rank holds and reduce it "
+				"when it is loaded",
+				i, m->name[p->mesh_dim], reduce_name(p->reduce));
+	}
 	return 0;
 }
 
@@ -106,6 +196,42 @@ static bool is_elsewhere(const struct layout *l, const uint32_t *coord)
 			return true;
 	}
 	return false;
+}
+
+/* One cut by all SHARDs of a tensor dimension, whose coordinates are the digits of a number. */
+static int cut_flat(const struct mesh *m, const struct layout *l, uint32_t d, const uint32_t *coord,
+		    struct arena *a, struct indices *x)
+{
+	uint32_t k = 1, r = 0;
+	struct indices cut;
+
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *p = &l->place[i];
+
+		if (p->how != CKPT_SHARD || p->tensor_dim != d)
+			continue;
+		k *= m->dim[p->mesh_dim];
+		r = r * m->dim[p->mesh_dim] + coord[p->mesh_dim];
+	}
+	if (k == 1)
+		return 0;
+	int e = indices_cut(x, k, r, 1, a, &cut);
+
+	if (e == 0)
+		*x = cut;
+	return e;
+}
+
+static int cut_one(const struct mesh *m, const struct layout *l, const struct ckpt_placement *p,
+		   const uint32_t *coord, struct arena *a, struct indices *x)
+{
+	struct indices cut;
+	int e = (l->mode == CKPT_UNFLATTEN_PAD ? indices_cut_columns : indices_cut)(
+		x, m->dim[p->mesh_dim], coord[p->mesh_dim], p->split_factor, a, &cut);
+
+	if (e == 0)
+		*x = cut;
+	return e;
 }
 
 int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
@@ -124,17 +250,11 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 		return 0;
 	for (uint32_t d = 0; d < ndim && e == 0; d++)
 		e = indices_range(0, shape[d], a, &dim[d]);
-	for (uint32_t i = 0; i < l->nplace && e == 0; i++) {
-		const struct ckpt_placement *p = &l->place[i];
-		struct indices *x = &dim[p->tensor_dim], cut;
-
-		if (p->how != CKPT_SHARD)
-			continue;
-		e = indices_cut(x, m->dim[p->mesh_dim], coord[p->mesh_dim], p->split_factor, a,
-				&cut);
-		if (e == 0)
-			*x = cut;
-	}
+	for (uint32_t d = 0; d < ndim && e == 0 && l->mode == CKPT_FLAT; d++)
+		e = cut_flat(m, l, d, coord, a, &dim[d]);
+	for (uint32_t i = 0; i < l->nplace && e == 0 && l->mode != CKPT_FLAT; i++)
+		if (l->place[i].how == CKPT_SHARD)
+			e = cut_one(m, l, &l->place[i], coord, a, &dim[l->place[i].tensor_dim]);
 	if (e < 0)
 		return e;
 	if (numel > 0) { /* else an extent of 0 may stand beside others whose product overflows */

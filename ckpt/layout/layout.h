@@ -23,7 +23,7 @@
 
 #define LAYOUT_RUNS_MAX 65536	    /* progressions per dimension; more is -E2BIG */
 #define LAYOUT_STEPS_MAX (1u << 24) /* runs looked at one by one for one list; more is -E2BIG */
-#define LAYOUT_RANKS_MAX (1u << 24) /* places of a mesh */
+#define LAYOUT_RANKS_MAX (1u << 20) /* places of a mesh */
 #define LAYOUT_NAME_MAX 64	    /* bytes of the name of a mesh dimension: [A-Za-z0-9._-] */
 
 /*
@@ -114,9 +114,11 @@ char *mesh_print(const struct mesh *m, char *buf, size_t bytes);
 
 /*
  * "Shard(0)@fsdp, StridedShard(1, 2)@dp, Only(1)@pp, Replicate@tp" of this mesh (mesh id 0), in the
- * order of application; "Replicate" alone is all of it. What table_layout_print prints is read back
- * as the same; "_StridedShard" is read too. -EINVAL names the character (from 1) and what to write
- * there; -ENOMEM.
+ * order of application; "Replicate" alone is all of it. A pending reduction is "Partial(sum)@tp"
+ * (avg, min, max, product), with CKPT_KEEP_PARTIAL "Partial(sum, keep)@tp"; a mode other than
+ * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..". What
+ * table_layout_print prints is read back as the same; "_StridedShard" is read too. -EINVAL names
+ * the character (from 1) and what to write there; -ENOMEM.
  */
 int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,
 		 struct ckpt_err *err);

@@ -176,7 +176,7 @@ static int spec_size(struct spec *s, struct ckpt_err *err)
 		return spec_error(s, err, "a size must be at least 1");
 	if (size > LAYOUT_RANKS_MAX || s->places * size > LAYOUT_RANKS_MAX)
 		return spec_error(s, err,
-				  "with this size the mesh has more than 16777216 places; make it "
+				  "with this size the mesh has more than 1048576 places; make it "
 				  "smaller");
 	s->places *= size;
 	s->dim[s->ndim++] = (uint32_t)size;

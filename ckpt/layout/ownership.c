@@ -39,7 +39,7 @@ static void count_replicas(const struct mesh *m, const struct layout *l, const u
 	uint32_t apart = 0; /* bit per mesh dimension whose coordinates hold different elements */
 
 	for (uint32_t i = 0; i < l->nplace; i++)
-		if (l->place[i].how == CKPT_SHARD || l->place[i].how == CKPT_ONLY)
+		if (l->place[i].how != CKPT_REPLICATE)
 			apart |= 1u << l->place[i].mesh_dim;
 	*ret_n = 1;
 	*ret_i = 0;

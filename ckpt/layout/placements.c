@@ -14,7 +14,7 @@
 struct reading {
 	const char *text, *at;
 	const struct mesh *mesh;
-	uint32_t n;
+	uint32_t n, mode;
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 };
 
@@ -77,7 +77,27 @@ static int read_tensor_dim(struct reading *r, struct ckpt_placement *p, struct c
 	return 0;
 }
 
-/* "Shard(0)", "StridedShard(0, 2)", "Only(1)", "Replicate". */
+/* "sum" or "sum, keep" */
+static int read_reduction(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
+{
+	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
+	uint8_t i = 0;
+
+	while (i < ARRAY_LEN(name) && !take(r, name[i]))
+		i++;
+	if (i == ARRAY_LEN(name))
+		return text_error(r, err, "sum, avg, min, max or product must stand here");
+	p->how = CKPT_PARTIAL;
+	p->reduce = i;
+	if (take(r, ",")) {
+		if (!take(r, "keep"))
+			return text_error(r, err, "after this comma \"keep\" must stand");
+		p->flags = CKPT_KEEP_PARTIAL;
+	}
+	return 0;
+}
+
+/* "Shard(0)", "StridedShard(0, 2)", "Only(1)", "Partial(sum)", "Replicate". */
 static int read_how(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
 {
 	int e = 0;
@@ -102,12 +122,15 @@ static int read_how(struct reading *r, struct ckpt_placement *p, struct ckpt_err
 		p->how = CKPT_ONLY;
 		e = read_number(r, &p->split_factor, err);
 	} else if (take(r, "Partial")) {
-		return text_error(r, err,
-				  "a pending reduction cannot be stored; reduce the tensor first");
+		if (!take(r, "("))
+			return text_error(r, err,
+					  "'(' and the reduction, sum, avg, min, max or product, "
+					  "must stand here");
+		e = read_reduction(r, p, err);
 	} else {
 		return text_error(r, err,
-				  "Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE) or "
-				  "Replicate must stand here");
+				  "Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
+				  "Partial(OPERATION) or Replicate must stand here");
 	}
 	if (!e && !take(r, ")"))
 		return text_error(r, err, "a closing parenthesis must stand here");
@@ -144,6 +167,8 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 					r, err,
 					"this mesh dimension is there already; it can do one "
 					"thing to a tensor");
+		if (r->mode == CKPT_FLAT && p->how == CKPT_SHARD && p->split_factor > 1)
+			return text_error(r, err, "in mode flat nothing is strided");
 		if (p->how == CKPT_ONLY && p->split_factor >= r->mesh->dim[d])
 			return ckpt_error(
 				err, -EINVAL,
@@ -181,14 +206,20 @@ static int read_placement(struct reading *r, struct ckpt_err *err)
 
 static int read_list(struct reading *r, struct ckpt_err *err)
 {
+	const char *start;
 	int e;
 
+	if (take(r, "flat:"))
+		r->mode = CKPT_FLAT;
+	else if (take(r, "unflatten_pad:"))
+		r->mode = CKPT_UNFLATTEN_PAD;
+	start = r->at;
 	/* Of a mesh, "Replicate" is all that there is to say. */
 	if (take(r, "Replicate")) {
 		skip_blanks(r);
 		if (!*r->at)
 			return 0;
-		r->at = r->text;
+		r->at = start;
 	}
 	for (;;) {
 		e = read_placement(r, err);
@@ -212,6 +243,8 @@ int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct
 	place = arena_dup(a, r.place, r.n * sizeof *place);
 	if (!place)
 		return ckpt_error(err, -ENOMEM, "out of memory for placements");
-	*ret_layout = (struct layout){ .nplace = r.n, .place = place };
-	return 0;
+	*ret_layout = (struct layout){ .mode = r.mode, .nplace = r.n, .place = place };
+	/* Reductions of mixed kinds: all else was seen where it stands. */
+	e = layout_check(m, ret_layout, CKPT_DIMS_MAX, err);
+	return e < 0 ? ckpt_error_prefix(err, e, "\"%.120s\"", text) : 0;
 }

@@ -531,7 +531,7 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 		return BAD(d, "%u dimensions, iota %u", m.ndim, iota);
 	/* Ranks 0, 1, 2, ... are a few bytes that stand for many: bounded over all meshes. */
 	if (m.nrank > *ranks_left)
-		return BAD(d, "more than %u ranks in the meshes of a table", LAYOUT_RANKS_MAX);
+		return BAD(d, "more than %u ranks in the meshes of a table", TABLE_RANKS_MAX);
 	*ranks_left -= m.nrank;
 	n = 2 * (uint64_t)m.ndim + (iota ? 0 : m.nrank);
 	if (at != d->meshdata_at || n > d->nmeshdata - at)
@@ -560,7 +560,7 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 
 static int dec_meshes(struct dec *d, const struct ck_mesh *rec, uint64_t n)
 {
-	uint64_t left = LAYOUT_RANKS_MAX;
+	uint64_t left = TABLE_RANKS_MAX;
 	int r = 0;
 
 	for (uint64_t i = 0; !r && i < n; i++) {

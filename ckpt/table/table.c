@@ -359,6 +359,8 @@ char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes)
 
 static void out_placement(struct out *o, const struct mesh *m, const struct ckpt_placement *p)
 {
+	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
+
 	switch ((enum ckpt_how)p->how) {
 	case CKPT_REPLICATE:
 		out(o, "Replicate");
@@ -373,7 +375,8 @@ static void out_placement(struct out *o, const struct mesh *m, const struct ckpt
 		out(o, "Only(%u)", p->split_factor);
 		break;
 	case CKPT_PARTIAL:
-		out(o, "Partial");
+		out(o, "Partial(%s%s)", reduction[p->reduce],
+		    p->flags & CKPT_KEEP_PARTIAL ? ", keep" : "");
 		break;
 	}
 	out(o, "@");
@@ -386,6 +389,7 @@ char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size
 	bool named[CKPT_DIMS_MAX] = { false };
 	const struct layout *l;
 	const struct mesh *m;
+	static const char *const mode[] = { "", "flat: ", "unflatten_pad: " };
 	const char *sep = "";
 
 	assert(bytes);
@@ -396,6 +400,7 @@ char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size
 	}
 	l = &t->layout[layout];
 	m = &t->mesh[l->mesh];
+	out(&o, "%s", mode[l->mode]);
 	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
 		out(&o, "%s", sep);
 		out_placement(&o, m, &l->place[i]);

@@ -20,6 +20,7 @@
 #define TABLE_TENSORS_MAX (1u << 20)
 #define TABLE_PIECES_MAX (1u << 26)
 #define TABLE_PLACES_MAX (1u << 20)
+#define TABLE_RANKS_MAX (1u << 24) /* places of all its meshes, read from a file */
 #define TABLE_MESHES_MAX 1024u /* these two are searched one by one */
 #define TABLE_LAYOUTS_MAX 4096u
 
@@ -30,7 +31,8 @@ struct table_tensor {
 	const char *of;		      /* "" for none */
 	uint32_t dtype, elem_bytes;   /* enum ckpt_dtype */
 	uint32_t role, cls, flags;
-	uint32_t layout; /* as declared, a hint; TABLE_NONE */
+	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
+	uint32_t layout;
 	uint32_t rank;	 /* owner of a per-rank blob; else TABLE_NONE */
 	uint32_t ndim;
 	const uint64_t *shape;
@@ -130,8 +132,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 			  struct ckpt_errlist *ret_list);
 
 /*
- * Is every tensor (other than SINKs) covered exactly once by its pieces? Gaps and overlaps are
- * lines in the list. Sealed tables. A tensor in pieces so many and so interleaved that the answer
+ * Is every tensor (other than SINKs) covered exactly once by its pieces? Of a pending reduction:
+ * once by the pieces of each of its operands (operand.h). Gaps and overlaps are lines in the list. Sealed tables. A tensor in pieces so many and so interleaved that the answer
  * would take minutes is a line as well.
  */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);

@@ -13,7 +13,7 @@ static void expect_refused(int got, int code, const struct ckpt_err *err, const 
 static void the_text_form_of_a_mesh_is_read_and_printed(void **state)
 {
 	static const char *const good[] = { "fsdp=4", "dp=2,fsdp=2", "a=1,b=1,c=1", "A-b_c.9=16",
-					    "x=16777216" };
+					    "x=1048576" };
 	char buf[64];
 
 	(void)state;
@@ -48,9 +48,9 @@ static void a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy(void **st
 		{ "dp=2, fsdp=2", "character 6: the name" },
 		{ "dp=2,,fsdp=2", "character 6: the name" },
 		{ "dp=2,dp=2", "character 6: this name is there already" },
-		{ "x=16777217", "character 3: with this size" },
+		{ "x=1048577", "character 3: with this size" },
 		{ "x=99999999999999999999999999", "character 3: with this size" },
-		{ "x=4096,y=4097", "character 10: with this size" },
+		{ "x=1024,y=1025", "character 10: with this size" },
 		{ "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1,j=1,k=1,l=1,m=1,n=1,o=1,p=1,q=1",
 		  "character 65: there are more than 16" },
 		{ "a12345678901234567890123456789012345678901234567890123456789012345=1",
@@ -107,7 +107,7 @@ static void a_mesh_that_breaks_a_rule_is_refused(void **state)
 		{ { 2, missing, dim, 6, rank }, "dimension 1: its name" },
 		{ { 2, NULL, dim, 6, rank }, "dimension 0: its name" },
 		{ { 2, name, zero, 0, rank }, "size is 0" },
-		{ { 2, name, huge, 0, rank }, "at most 16777216" },
+		{ { 2, name, huge, 0, rank }, "at most 1048576" },
 		{ { 2, name, dim, 5, rank }, "6 places, but 5 ranks" },
 		{ { 2, name, dim, 6, same }, "rank 3 sits at two" },
 		{ { 17, name, ones, 1, rank }, "17 dimensions" },
@@ -146,8 +146,29 @@ static void a_layout_that_breaks_a_rule_is_refused(void **state)
 	} bad[] = {
 		{ { { .how = 4 } }, 1, 0, 2, -EINVAL, "4 is no kind" },
 		{ { { .how = 255 } }, 1, 0, 2, -EINVAL, "255 is no kind" },
-		{ { { .how = CKPT_PARTIAL, .reduce = 1 } }, 1, 0, 2, -EOPNOTSUPP, "reduce" },
-		{ { { 0 } }, 0, 1, 2, -EOPNOTSUPP, "mode 1" },
+		{ { { .how = CKPT_PARTIAL, .reduce = 5 } }, 1, 0, 2, -EINVAL, "5 is no reduction" },
+		{ { { .how = CKPT_PARTIAL, .flags = 2 } }, 1, 0, 2, -EINVAL, "CKPT_KEEP_PARTIAL" },
+		{ { { .how = CKPT_PARTIAL, .reduce = CKPT_SUM },
+		    { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MAX } },
+		  2,
+		  0,
+		  2,
+		  -EINVAL,
+		  "placement 1 (mesh dimension \"tp\"): a pending max, but one by sum over \"dp\"" },
+		{ { { .how = CKPT_PARTIAL, .reduce = CKPT_AVG },
+		    { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MIN } },
+		  2,
+		  0,
+		  2,
+		  -EINVAL,
+		  "a pending min" },
+		{ { { 0 } }, 0, 3, 2, -EOPNOTSUPP, "mode 3" },
+		{ { { .how = CKPT_SHARD, .split_factor = 2 } },
+		  1,
+		  CKPT_FLAT,
+		  2,
+		  -EINVAL,
+		  "nothing is strided" },
 		{ { { .how = CKPT_SHARD, .mesh_dim = 2 } }, 1, 0, 2, -EINVAL, "mesh dimension 2" },
 		{ { { .how = CKPT_SHARD, .tensor_dim = 2 } },
 		  1,
@@ -194,6 +215,33 @@ static void a_layout_that_breaks_a_rule_is_refused(void **state)
 	struct layout l = { .nplace = 2, .place = good };
 
 	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
+	l.mode = CKPT_UNFLATTEN_PAD;
+	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
+}
+
+static void a_pending_reduction_is_a_layout_but_is_saved_with_consent_only(void **state)
+{
+	static const char *const name[] = { "dp", "tp" };
+	const uint32_t dim[] = { 2, 3 }, rank[] = { 0, 1, 2, 3, 4, 5 };
+	const struct mesh m = { 2, name, dim, 6, rank };
+	struct ckpt_placement p[2] = {
+		{ .how = CKPT_PARTIAL, .reduce = CKPT_AVG, .flags = CKPT_KEEP_PARTIAL },
+		{ .how = CKPT_PARTIAL, .mesh_dim = 1 },
+	};
+	struct layout l = { .nplace = 2, .place = p };
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	assert_int_equal(layout_check(&m, &l, 0, NULL), 0);
+	assert_true(layout_is_partial(&l));
+	expect_refused(layout_check_saved(&m, &l, &err), -EOPNOTSUPP, &err,
+		       "placement 1 (mesh dimension \"tp\"): a pending reduction (sum)");
+	assert_non_null(strstr(err.msg, "CKPT_KEEP_PARTIAL"));
+	p[1].flags = CKPT_KEEP_PARTIAL;
+	assert_int_equal(layout_check_saved(&m, &l, NULL), 0);
+	l.nplace = 0;
+	assert_false(layout_is_partial(&l));
+	assert_int_equal(layout_check_saved(&m, &l, NULL), 0);
 }
 
 /* Whatever stands in the text, the answer is a mesh that checks or a sentence. */
@@ -239,6 +287,7 @@ int main(void)
 		cmocka_unit_test(a_mesh_is_cut_where_the_buffer_ends),
 		cmocka_unit_test(a_mesh_that_breaks_a_rule_is_refused),
 		cmocka_unit_test(a_layout_that_breaks_a_rule_is_refused),
+		cmocka_unit_test(a_pending_reduction_is_a_layout_but_is_saved_with_consent_only),
 		cmocka_unit_test(random_mesh_texts_are_meshes_or_errors),
 	};
 

@@ -41,7 +41,6 @@ struct vector {
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct mesh mesh;
 	struct layout layout;
-	bool partial;
 };
 
 static void read_vector(struct vector *v, char *line)
@@ -72,7 +71,8 @@ static void read_vector(struct vector *v, char *line)
 			p->tensor_dim = (uint16_t)number();
 		if (how == 'S' || how == 'O')
 			p->split_factor = (uint32_t)number();
-		v->partial = v->partial || how == 'P';
+		if (how == 'P')
+			p->reduce = (uint8_t)number();
 	}
 }
 
@@ -165,13 +165,7 @@ static void check_vector(struct vector *v, uint32_t *refused, uint32_t *partial)
 		return;
 	}
 	assert_int_equal(mesh_check(&v->mesh, &err), 0);
-	if (v->partial) { /* refused, but otherwise a replica: which elements it holds is known */
-		assert_int_equal(layout_check(&v->mesh, &v->layout, v->ndim, &err), -EOPNOTSUPP);
-		for (uint32_t i = 0; i < v->layout.nplace; i++)
-			if (v->place[i].how == CKPT_PARTIAL)
-				v->place[i].how = CKPT_REPLICATE;
-		++*partial;
-	}
+	*partial += layout_is_partial(&v->layout);
 	if (layout_check(&v->mesh, &v->layout, v->ndim, &err) < 0)
 		fail_msg("%s: %s", v->id, err.msg);
 	expect_shares(v);
@@ -190,7 +184,7 @@ static FILE *open_vectors(const char *name)
 	return f;
 }
 
-static void run_vectors(const char *name, uint32_t at_least)
+static void run_mode(const char *name, uint32_t mode, uint32_t at_least)
 {
 	static struct vector v;
 	cleanup_free char *line = NULL;
@@ -204,6 +198,7 @@ static void run_vectors(const char *name, uint32_t at_least)
 			continue;
 		}
 		read_vector(&v, line);
+		v.layout.mode = mode;
 		check_vector(&v, &refused, &partial);
 		n++;
 	}
@@ -211,6 +206,11 @@ static void run_vectors(const char *name, uint32_t at_least)
 	printf("%s: %u cases, %u of them refused, %u with a pending reduction\n", name, n, refused,
 	       partial);
 	assert_true(n >= at_least);
+}
+
+static void run_vectors(const char *name, uint32_t at_least)
+{
+	run_mode(name, CKPT_CHUNK, at_least);
 }
 
 static void torch_and_layout_share_agree_on_plain_shards(void **state)
@@ -247,6 +247,114 @@ static void torch_and_layout_share_agree_on_fsdp(void **state)
 {
 	(void)state;
 	run_vectors("fsdp", 300);
+}
+
+static void flat_cuts_are_one_cut_by_all_mesh_dimensions(void **state)
+{
+	(void)state;
+	run_mode("flat", CKPT_FLAT, 172);
+}
+
+static void padded_unflattening_cuts_columns(void **state)
+{
+	(void)state;
+	run_mode("unflatten_pad", CKPT_UNFLATTEN_PAD, 68);
+}
+
+/* A line of strided_order.txt, as placements in the order of the mesh. */
+static void read_strided(struct vector *v, char *line)
+{
+	static const char *const name[] = { "a", "b", "c", "d", "e", "f", "g", "h" };
+
+	*v = (struct vector){ .id = strtok_r(line, " \n", &next_token) };
+	v->mesh = (struct mesh){ .name = name, .dim = v->dim, .nrank = 1 };
+	numbers(&v->mesh.ndim, v->dim, ARRAY_LEN(name));
+	for (uint32_t i = 0; i < v->mesh.ndim; i++) {
+		struct ckpt_placement *p = &v->place[i];
+		char how = *word();
+
+		p->mesh_dim = (uint16_t)i;
+		p->how = how == 'S' ? CKPT_SHARD : how == 'P' ? CKPT_PARTIAL : CKPT_REPLICATE;
+		if (how == 'S') {
+			p->tensor_dim = (uint16_t)number();
+			p->split_factor = (uint32_t)number();
+		}
+	}
+}
+
+static void expect_decoded(const struct vector *v)
+{
+	struct ckpt_placement order[CKPT_DIMS_MAX], strided[CKPT_DIMS_MAX];
+	struct ckpt_err err = { 0 };
+	uint32_t n, m;
+	int e = layout_order_of(&v->mesh, v->place, order, &err);
+
+	if (*next_token == 'E') {
+		word();
+		if (e != -EINVAL || strlen(err.msg) < 20)
+			fail_msg("%s should say no order", v->id);
+		return;
+	}
+	if (e < 0)
+		fail_msg("%s: %s", v->id, err.msg);
+	n = (uint32_t)number();
+	for (uint32_t i = 0; i < v->mesh.ndim; i++) {
+		assert_int_equal(order[i].how == CKPT_SHARD, i < n);
+		if (i < n && order[i].mesh_dim != (m = (uint32_t)number()))
+			fail_msg("%s: mesh dimension %u cuts as number %u, not %u", v->id,
+				 order[i].mesh_dim, i, m);
+		assert_true(i >= n || order[i].split_factor == 0);
+	}
+	assert_int_equal(layout_strided_of(&v->mesh, order, strided, &err), 0);
+	for (uint32_t i = 0; i < v->mesh.ndim; i++) {
+		assert_int_equal(strided[i].how, v->place[i].how);
+		assert_int_equal(strided[i].tensor_dim, v->place[i].tensor_dim);
+		assert_int_equal(MAX(strided[i].split_factor, 1u),
+				 MAX(v->place[i].split_factor, 1u));
+	}
+}
+
+static void expect_strided(const struct vector *v)
+{
+	struct ckpt_placement order[CKPT_DIMS_MAX], strided[CKPT_DIMS_MAX];
+	uint32_t n = (uint32_t)number(), at = n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		order[i] = (struct ckpt_placement){ .how = CKPT_SHARD };
+		order[i].mesh_dim = (uint16_t)number();
+		order[i].tensor_dim = (uint16_t)number();
+	}
+	for (uint32_t i = 0; i < v->mesh.ndim; i++)
+		if (v->place[i].how != CKPT_SHARD)
+			order[at++] = v->place[i];
+	assert_int_equal(at, v->mesh.ndim);
+	assert_int_equal(layout_strided_of(&v->mesh, order, strided, NULL), 0);
+	for (uint32_t i = 0; i < v->mesh.ndim; i++)
+		if (MAX(strided[i].split_factor, 1u) != MAX(v->place[i].split_factor, 1u))
+			fail_msg("%s: mesh dimension %u is strided by %u, not %u", v->id, i,
+				 strided[i].split_factor, v->place[i].split_factor);
+}
+
+static void split_factors_and_shard_order_are_converted_as_torch_does(void **state)
+{
+	static struct vector v;
+	cleanup_free char *line = NULL;
+	size_t cap = 0;
+	uint32_t n = 0, both = 0;
+	FILE *f = open_vectors("strided_order");
+
+	(void)state;
+	for (; getline(&line, &cap, f) > 0; n++) {
+		read_strided(&v, line);
+		expect_decoded(&v);
+		if (number() == 0)
+			continue;
+		expect_strided(&v);
+		both++;
+	}
+	fclose(f);
+	printf("%u cases, %u of them there and back\n", n, both);
+	assert_true(n == 200 && both > 50);
 }
 
 static void what_torch_refuses_is_refused(void **state)
@@ -298,6 +406,9 @@ int main(void)
 		cmocka_unit_test(torch_and_layout_share_agree_on_permuted_and_partial_meshes),
 		cmocka_unit_test(torch_and_layout_share_agree_on_large_shapes),
 		cmocka_unit_test(torch_and_layout_share_agree_on_fsdp),
+		cmocka_unit_test(flat_cuts_are_one_cut_by_all_mesh_dimensions),
+		cmocka_unit_test(padded_unflattening_cuts_columns),
+		cmocka_unit_test(split_factors_and_shard_order_are_converted_as_torch_does),
 		cmocka_unit_test(what_torch_refuses_is_refused),
 		cmocka_unit_test(ownership_is_what_the_rule_says),
 	};

@@ -7,11 +7,16 @@ The *.jsonl were answered by PyTorch 2.15.0, one case a line:
      "order":[[0,[1,0]]]?,"mode":"order"?,"expect":[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]}
 They become NAME.txt, one case a line, decimal numbers and letters between spaces:
     NAME:LINE ndim shape.. mesh_ndim sizes.. nrank ranks..
-    nplace (R mesh_dim | P mesh_dim | S mesh_dim tensor_dim split_factor)..
+    nplace (R mesh_dim | P mesh_dim reduce | S mesh_dim tensor_dim split_factor)..
     E, or nrank times: rank coord.. per dimension: nruns (start stop)..
-Placements stand in order of application. Split factors of "mode":"order" are decoded to that order.
+Placements stand in order of application, reduce is of enum ckpt_reduce. modes.jsonl becomes
+flat.txt and unflatten_pad.txt, whose placements are read in that mode. Split factors of "mode":"order" are decoded to that order.
 What only a reader of text can refuse (a negative size, f < 1, a bad order) is left out and counted
 in a line "# skip NAME N".
+
+strided_order.txt: NAME:LINE mesh_ndim sizes.. per mesh dimension (R | P | S tensor_dim
+split_factor); the order that these say: E (none), or n mesh_dim.., by tensor dimension and then the
+first applied first; 0, or 1 and the order that they are made of: n (mesh_dim tensor_dim)..
 
 owned.txt: the ownership rule v1 of ckpt/layout/layout.h, computed here by itself:
     NAME:LINE as above with ONLY as "O mesh_dim coordinate"; then elem_bytes component name; then as
@@ -48,7 +53,7 @@ def placement(text, ndim):
     if text == "R":
         return ("R",)
     if text.startswith("P"):
-        return ("P",)
+        return ("P", ["sum", "avg", "min", "max", "product"].index(text[2:-1]))
     m = re.fullmatch(r"S\((-?\d+)\)|_S\((-?\d+), ?(-?\d+)\)", text)
     d = int(m[1] if m[1] is not None else m[2])
     f = 1 if m[3] is None else int(m[3])
@@ -66,7 +71,7 @@ def case(c):
     if any(x < 0 for x in shape + mesh + ranks) or len(c["placements"]) != len(mesh):
         return None
     p = [placement(t, len(shape)) for t in c["placements"]]
-    if None in p or mode not in ("literal", "order"):
+    if None in p or mode not in ("literal", "order", "flat", "unflatten_pad"):
         return None
     order = c.get("order")
     if mode == "order":
@@ -86,7 +91,7 @@ def case(c):
         order = [(None, [m for m, x in enumerate(p) if x[0] == "S"])]
     out = [len(shape), *shape, len(mesh), *mesh, len(ranks), *ranks]
     places = [("S", m, *p[m][1:]) for _, ms in order for m in ms]
-    places += [(x[0], m) for m, x in enumerate(p) if x[0] != "S"]
+    places += [(x[0], m, *x[1:]) for m, x in enumerate(p) if x[0] != "S"]
     out += [len(places), *itertools.chain(*places)]
     return out
 
@@ -101,14 +106,16 @@ def answer(rows):
     return out
 
 
-def convert(source, name):
+def convert(source, name, mode=None):
     skipped = 0
-    out = os.path.join(HERE, name + ".txt")
+    out = os.path.join(HERE, (mode or name) + ".txt")
     with open(os.path.join(source, name + ".jsonl")) as f, open(out, "w") as o:
         for n, line in enumerate(f, 1):
             c = json.loads(line)
+            if mode and c["mode"] != mode:
+                continue
             head = case(c)
-            if head is None:
+            if head is None or (not mode and c.get("mode") in ("flat", "unflatten_pad")):
                 skipped += 1
                 continue
             if isinstance(c["expect"], dict):
@@ -119,6 +126,24 @@ def convert(source, name):
             print("%s:%d" % (name, n), *head, *tail, file=o)
         if skipped:
             print("# skip", name, skipped, file=o)
+
+
+def make_strided_order(source):
+    out = os.path.join(HERE, "strided_order.txt")
+    with open(os.path.join(source, "strided_order.jsonl")) as f, open(out, "w") as o:
+        for n, line in enumerate(f, 1):
+            c = json.loads(line)
+            p = [placement(t, 16) for t in c["strided"]]
+            head = [len(c["mesh"]), *c["mesh"]]
+            head += itertools.chain(*(x if x[0] == "S" else x[:1] for x in p))
+            if c["decoded"] is None:
+                tail = ["E"]
+            else:
+                dims = [m for _, ms in c["decoded"] for m in ms]
+                tail = [len(dims), *dims]
+            plain = [(m, d) for d, ms in c.get("order") or [] for m in ms]
+            tail += [1, len(plain), *itertools.chain(*plain)] if "order" in c else [0]
+            print("strided_order:%d" % n, *head, *tail, file=o)
 
 
 # ---- ownership, written from the rule's text and independent of the C code
@@ -225,4 +250,7 @@ def make_owned():
 
 for which in ("literal", "strided", "order", "ranks", "large", "errors", "fsdp"):
     convert(sys.argv[1], which)
+for which in ("flat", "unflatten_pad"):
+    convert(sys.argv[1], "modes", which)
+make_strided_order(sys.argv[1])
 make_owned()
