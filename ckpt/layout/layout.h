@@ -162,6 +162,8 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
 		 const char *name, struct arena *a, struct indexset *ret_set);
+/* The rule's h, of a share whose first element has this row-major index. */
+uint64_t layout_owner_hash(const char *component, const char *name, uint64_t first);
 
 /* --- index lists and sets: -ENOMEM, -E2BIG --- */
 

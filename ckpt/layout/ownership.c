@@ -18,7 +18,7 @@ static uint64_t fnv1a(uint64_t h, const void *p, size_t bytes)
 	return h;
 }
 
-static uint64_t layout_hash(const char *component, const char *name, uint64_t first)
+uint64_t layout_owner_hash(const char *component, const char *name, uint64_t first)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 	le64 f = le64_of(first);
@@ -100,7 +100,7 @@ int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 			dim[d] = mine;
 			return 0;
 		}
-		if (layout_hash(component, name, first_index(ret_set, shape)) % n == i)
+		if (layout_owner_hash(component, name, first_index(ret_set, shape)) % n == i)
 			return 0;
 	}
 	ret_set->numel = 0;
