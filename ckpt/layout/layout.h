@@ -200,6 +200,13 @@ int indexset_box(uint32_t ndim, const uint64_t *start, const uint64_t *extent, s
 int indexset_intersect(const struct indexset *x, const struct indexset *y, struct arena *a,
 		       struct indexset *ret);				 /* of the same ndim */
 bool indexset_equal(const struct indexset *x, const struct indexset *y); /* all empty ones are */
+/*
+ * The elements number [from, to) of x, counted row-major (a `to` above numel means numel): what a
+ * rank holds of a tensor, or of its share of it, that was flattened and cut (ZeRO, Paddle's
+ * flattened_range). As at most 2 * ndim - 1 products, in ascending order; *ret_n 0: none.
+ */
+int indexset_interval(const struct indexset *x, uint64_t from, uint64_t to, struct arena *a,
+		      const struct indexset **ret_set, uint32_t *ret_n);
 int indexset_copy(const struct indexset *x, struct arena *a, struct indexset *ret); /* deep */
 
 /* -EOVERFLOW above 2^63-1, also of one dimension alone; else a zero anywhere is 0. */

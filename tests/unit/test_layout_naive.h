@@ -60,13 +60,25 @@ static inline void naive_chunk(const struct naive *x, uint32_t from, uint32_t to
 
 static inline void naive_cut(struct naive *x, uint32_t k, uint32_t r, uint32_t split_factor)
 {
-	struct naive out;
+	static struct naive out;
 	uint32_t f = split_factor ? split_factor : 1, c = (x->n + f - 1) / f;
 
 	out.n = 0;
 	for (uint32_t i = 0; i < x->n; i += c)
 		naive_chunk(x, i, i + c < x->n ? i + c : x->n, k, r, &out);
-	*x = out;
+	x->n = out.n;
+	memcpy(x->v, out.v, out.n * sizeof *out.v);
+}
+
+/* Rows of ceil(n / split_factor) elements; the r-th of k chunks of their columns stays. */
+static inline void naive_cut_columns(struct naive *x, uint32_t k, uint32_t r, uint32_t split_factor)
+{
+	uint32_t f = split_factor ? split_factor : 1, w = (x->n + f - 1) / f, n = 0;
+
+	for (uint32_t i = 0; i < x->n; i++)
+		if (i % w / ((w + k - 1) / k) == r)
+			x->v[n++] = x->v[i];
+	x->n = n;
 }
 
 /* The list has exactly these indices and keeps its invariants. */
