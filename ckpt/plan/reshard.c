@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reshard.c - a rank's operations, from declarations. Called by whoever opens a part of a checkpoint
+ * and by those who want to know what a move would cost. Invariant: for every tensor with a layout
+ * the parts that are handed out of each operand are the rank's share, each element once (OWNERS and
+ * ONE).
+ */
+#include "ckpt/plan/reshard.h"
+#include "ckpt/base/util.h"
+#include <stdio.h>
+
+#define SLOTS 4096u /* remembered answers; a power of two */
+#define LABEL_BYTES 160
+#define SHAPE_BYTES 400 /* 16 dimensions of 20 digits */
+
+/* --- layouts that are alike --- */
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+	h = (h ^ x) * UINT64_C(0xff51afd7ed558ccd);
+	return h ^ h >> 32;
+}
+
+static uint64_t layout_mix(const struct layout *l)
+{
+	uint64_t h = mix(l->mesh, l->mode);
+
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *p = &l->place[i];
+
+		h = mix(h, (uint64_t)p->how << 16 | p->mesh_dim);
+		if (p->how == CKPT_SHARD)
+			h = mix(h, (uint64_t)p->tensor_dim << 32 | p->split_factor);
+	}
+	return h;
+}
+
+/* alike[i]: the first layout that differs from layout i by the coordinates of ONLYs at most. */
+static int layouts_group(const struct table *t, struct arena *a, uint32_t **ret_alike)
+{
+	uint32_t *alike = arena_array(a, (size_t)t->nlayout + 1, sizeof *alike);
+	uint32_t slots = 16;
+	cleanup_free uint32_t *slot = NULL;
+
+	while (slots < 2 * t->nlayout)
+		slots *= 2;
+	slot = calloc(slots, sizeof *slot); /* layout + 1 */
+	if (!alike || !slot)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->nlayout; i++) {
+		uint32_t s = (uint32_t)layout_mix(&t->layout[i]) & (slots - 1);
+
+		for (;; s = (s + 1) & (slots - 1)) {
+			const struct layout *l = &t->layout[slot[s] - 1];
+
+			if (slot[s] && (l->mesh != t->layout[i].mesh ||
+					!holders_layout_alike(l, &t->layout[i])))
+				continue;
+			if (!slot[s])
+				slot[s] = i + 1;
+			alike[i] = slot[s] - 1;
+			break;
+		}
+	}
+	*ret_alike = alike;
+	return 0;
+}
+
+/* --- answers that are remembered --- */
+
+/* dst: alike layout and rank, of the share that is asked for. TABLE_NONE: all of the tensor. */
+struct question {
+	uint32_t src, dst, rank, ndim, elem_bytes;
+	const uint64_t *shape;
+};
+
+/* What its answer is made of. coord NULL: no share is asked for, but all holders. */
+struct facts {
+	const struct mesh *src_mesh, *dst_mesh;
+	const struct layout *src, *dst;
+	const uint32_t *coord;
+};
+
+struct answer {
+	struct question q;
+	struct indexset share;
+	struct holders h;
+};
+
+struct memo {
+	struct arena arena;
+	const struct answer *slot[SLOTS];
+	uint32_t n;
+	uint64_t nfound, nremembered;
+};
+
+static bool question_equal(const struct question *x, const struct question *y)
+{
+	return x->src == y->src && x->dst == y->dst && x->rank == y->rank && x->ndim == y->ndim &&
+	       x->elem_bytes == y->elem_bytes &&
+	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
+}
+
+/* Where it is, or where it goes. */
+static const struct answer **memo_slot(struct memo *m, const struct question *q)
+{
+	uint64_t h = mix((uint64_t)q->src << 32 | q->dst, (uint64_t)q->rank << 32 | q->elem_bytes);
+	uint32_t s;
+
+	for (uint32_t d = 0; d < q->ndim; d++)
+		h = mix(h, q->shape[d]);
+	for (s = (uint32_t)h & (SLOTS - 1); m->slot[s]; s = (s + 1) & (SLOTS - 1))
+		if (question_equal(&m->slot[s]->q, q))
+			break;
+	return &m->slot[s];
+}
+
+static void memo_clear(struct memo *m)
+{
+	arena_free(&m->arena);
+	memset(m->slot, 0, sizeof m->slot);
+	m->n = 0;
+}
+
+static int answer_find(struct answer *x, const struct facts *f, struct arena *a)
+{
+	struct holders_kind kind = { f->src_mesh, f->src, x->q.ndim, x->q.elem_bytes, x->q.shape };
+	int e = 0;
+
+	if (f->coord)
+		e = layout_share(f->dst_mesh, f->dst, x->q.ndim, x->q.shape, f->coord, a,
+				 &x->share);
+	if (!e && f->src)
+		e = holders_find(&kind, f->coord ? &x->share : NULL, a, &x->h);
+	return e;
+}
+
+/* What *ret points to lives until the next call. */
+static int memo_find(struct memo *m, const struct question *q, const struct facts *f,
+		     const struct answer **ret)
+{
+	const struct answer **slot = memo_slot(m, q);
+	struct answer *x;
+	int e;
+
+	*ret = *slot;
+	if (*slot) {
+		m->nremembered++;
+		return 0;
+	}
+	if (m->n >= SLOTS / 2 || m->arena.total_bytes > RESHARD_MEMORY_MAX) {
+		memo_clear(m);
+		slot = memo_slot(m, q);
+	}
+	x = arena_alloc(&m->arena, sizeof *x);
+	if (!x)
+		return -ENOMEM;
+	x->q = *q;
+	e = answer_find(x, f, &m->arena);
+	if (e)
+		return e;
+	*slot = *ret = x;
+	m->n++;
+	m->nfound++;
+	return 0;
+}
+
+/* --- a pair of tables --- */
+
+struct reshard {
+	const struct table *src, *dst;
+	struct reshard_opts opts;
+	struct arena arena;
+	uint32_t *src_of;		 /* [dst tensors]; TABLE_NONE: nothing to do */
+	uint32_t *src_alike, *dst_alike; /* [layouts] */
+	uint32_t *order;		 /* dst tensors by layout, those without one last */
+	uint32_t *first;		 /* [dst layouts + 2]: of each layout in `order` */
+	struct memo memo;
+	uint64_t nop, bytes;
+};
+
+static const char *shape_print(const struct table_tensor *x, char buf[static SHAPE_BYTES])
+{
+	size_t used = 1;
+
+	strcpy(buf, "[");
+	for (uint32_t d = 0; d < x->ndim; d++)
+		used += (size_t)snprintf(buf + used, SHAPE_BYTES - used, "%s%llu", d ? ", " : "",
+					 (unsigned long long)x->shape[d]);
+	strcpy(buf + used, "]");
+	return buf;
+}
+
+static bool same_key(const struct table_tensor *x, const struct table_tensor *y)
+{
+	return x->rank == y->rank && !strcmp(x->name, y->name) &&
+	       !strcmp(x->component, y->component);
+}
+
+/* A target has the tensors of its source under the same numbers: most of them need no search. */
+static uint32_t find_in_src(const struct reshard *r, uint32_t i)
+{
+	const struct table_tensor *x = &r->dst->tensor[i];
+
+	if (i < r->src->ntensor && same_key(x, &r->src->tensor[i]))
+		return i;
+	return table_find(r->src, x->component, x->name, x->rank);
+}
+
+static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *list)
+{
+	const struct table_tensor *x = &r->dst->tensor[i], *y;
+	char label[LABEL_BYTES], want[SHAPE_BYTES], have[SHAPE_BYTES];
+	uint32_t found;
+
+	if ((x->flags & TENSOR_BLOB && !r->opts.blobs) ||
+	    (r->opts.only && strcmp(r->opts.only, x->component) != 0))
+		return TABLE_NONE;
+	found = find_in_src(r, i);
+	y = found == TABLE_NONE ? NULL : &r->src->tensor[found];
+	if (y && y->cls == CKPT_SINK && x->cls == CKPT_SINK)
+		return TABLE_NONE;
+	if (!y || y->cls == CKPT_SINK) {
+		if (!r->opts.lenient)
+			ckpt_errlist_add(list, "%s: not in the checkpoint",
+					 table_tensor_print(x, label, sizeof label));
+		return TABLE_NONE;
+	}
+	if (x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape))
+		return found;
+	ckpt_errlist_add(list, "%s: declared %s, the checkpoint has %s",
+			 table_tensor_print(x, label, sizeof label), shape_print(x, want),
+			 shape_print(y, have));
+	return TABLE_NONE;
+}
+
+static uint32_t bucket(const struct reshard *r, uint32_t tensor)
+{
+	return MIN(r->dst->tensor[tensor].layout, r->dst->nlayout);
+}
+
+static int tensors_group(struct reshard *r, struct ckpt_errlist *list)
+{
+	uint32_t n = r->dst->ntensor;
+
+	r->src_of = arena_array(&r->arena, (size_t)n + 1, sizeof *r->src_of);
+	r->order = arena_array(&r->arena, (size_t)n + 1, sizeof *r->order);
+	r->first = arena_array(&r->arena, (size_t)r->dst->nlayout + 3, sizeof *r->first);
+	if (!r->src_of || !r->order || !r->first)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++) {
+		r->src_of[i] = match(r, i, list);
+		if (r->src_of[i] != TABLE_NONE)
+			r->first[bucket(r, i) + 2]++;
+	}
+	for (uint32_t l = 0; l <= r->dst->nlayout; l++)
+		r->first[l + 1] += r->first[l];
+	/* first[l + 1] runs from where l begins to where it ends. */
+	for (uint32_t i = 0; i < n; i++)
+		if (r->src_of[i] != TABLE_NONE)
+			r->order[r->first[bucket(r, i) + 1]++] = i;
+	return 0;
+}
+
+int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,
+		 struct reshard **ret, struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct ckpt_errlist own = { 0 }, *list = ret_list ? ret_list : &own;
+	struct reshard *r = calloc(1, sizeof *r);
+	int e = -ENOMEM;
+
+	assert(src->sealed && dst->sealed);
+	*ret = NULL;
+	list->code = -EMEDIUMTYPE;
+	if (r) {
+		r->src = src;
+		r->dst = dst;
+		r->opts = opts ? *opts : (struct reshard_opts){ 0 };
+		e = layouts_group(src, &r->arena, &r->src_alike);
+		if (!e)
+			e = layouts_group(dst, &r->arena, &r->dst_alike);
+		if (!e)
+			e = tensors_group(r, list);
+	}
+	if (e)
+		e = ckpt_error(err, e, "out of memory for a plan of %u tensors", dst->ntensor);
+	else if (list->n)
+		e = ckpt_errlist_end(list, err, "the checkpoint does not fit what is declared");
+	ckpt_errlist_free(&own);
+	if (e)
+		reshard_close(r);
+	else
+		*ret = r;
+	return e;
+}
+
+void reshard_close(struct reshard *r)
+{
+	if (!r)
+		return;
+	arena_free(&r->memo.arena);
+	arena_free(&r->arena);
+	free(r);
+}
+
+struct reshard_stats reshard_stats(const struct reshard *r)
+{
+	return (struct reshard_stats){ r->nop, r->bytes, r->memo.nfound, r->memo.nremembered };
+}
+
+/* --- one rank --- */
+
+struct stream {
+	struct reshard *r;
+	uint32_t rank;
+	reshard_fn *fn;
+	void *arg;
+	struct ckpt_err *err;
+};
+
+static int fail(const struct stream *s, const struct table_tensor *x, int e)
+{
+	char label[LABEL_BYTES];
+
+	return ckpt_error(s->err, e,
+			  e == -ENOMEM ? "%s: out of memory for rank %u's part of the plan"
+				       : "%s: rank %u's share is too interleaved to plan",
+			  table_tensor_print(x, label, sizeof label), s->rank);
+}
+
+static int hand_out(struct stream *s, struct reshard_op *op)
+{
+	op->bytes = op->part.numel * s->r->src->tensor[op->src_tensor].elem_bytes;
+	s->r->nop++;
+	s->r->bytes += op->bytes;
+	return s->fn(s->arg, op);
+}
+
+/* Of a tensor without a layout: a blob is its rank's, or rank 0's; anything else is somebody's. */
+static uint32_t keeper(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t world = t->nmesh ? t->mesh[0].nrank : 0;
+
+	if (!(x->flags & TENSOR_BLOB))
+		return TABLE_NONE;
+	if (x->rank == TABLE_NONE)
+		return 0;
+	return world && x->rank >= world ? x->rank % world : x->rank;
+}
+
+/* coord: of the rank in the mesh of dst; anything where the tensor has no layout. */
+static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mesh *mesh,
+			 const struct layout *layout, const uint32_t *coord)
+{
+	struct reshard *r = s->r;
+	struct reshard_op op = { .dst_tensor = dst_tensor, .src_tensor = r->src_of[dst_tensor] };
+	const struct table_tensor *x = &r->src->tensor[op.src_tensor];
+	const struct layout *from = x->layout == TABLE_NONE ? NULL : &r->src->layout[x->layout];
+	uint32_t to = r->dst->tensor[dst_tensor].layout;
+	struct question q = { .src = from ? r->src_alike[x->layout] : TABLE_NONE,
+			      .dst = to == TABLE_NONE ? to : r->dst_alike[to],
+			      .rank = to == TABLE_NONE ? 0 : s->rank,
+			      .ndim = x->ndim,
+			      .elem_bytes = x->elem_bytes,
+			      .shape = x->shape };
+	struct facts f = { from ? &r->src->mesh[from->mesh] : NULL, mesh, from, layout, coord };
+	const struct answer *answer;
+	struct holders_cursor cursor;
+	struct holder h;
+	int e = memo_find(&r->memo, &q, &f, &answer);
+
+	if (e)
+		return fail(s, x, e);
+	op.share = answer->share;
+	if (!from) {
+		op.owned = op.part = op.share;
+		op.src_rank = keeper(r->src, x);
+		return op.share.numel ? hand_out(s, &op) : 0;
+	}
+	holders_begin(&answer->h, from, x->component, x->name, r->opts.who, s->rank, &cursor);
+	while (!e && holders_next(&cursor, &h)) {
+		op.src_rank = h.rank;
+		op.operand = h.operand;
+		op.owned = h.set;
+		op.part = h.part;
+		e = hand_out(s, &op);
+	}
+	return e;
+}
+
+/* Has the rank something of tensors with this layout? */
+static bool lives_at(const struct layout *l, const uint32_t *coord)
+{
+	for (uint32_t i = 0; i < l->nplace; i++)
+		if (l->place[i].how == CKPT_ONLY &&
+		    l->place[i].split_factor != coord[l->place[i].mesh_dim])
+			return false;
+	return true;
+}
+
+/* A tensor without a layout is whole on all ranks, and a rank's blob on the rank of its number. */
+static bool is_kept(const struct reshard *r, uint32_t tensor, uint32_t rank)
+{
+	uint32_t of = r->dst->tensor[tensor].rank;
+	uint32_t world = r->dst->nmesh ? r->dst->mesh[0].nrank : 0;
+
+	return of == TABLE_NONE || (world ? of % world : of) == rank;
+}
+
+static int loose_stream(struct stream *s)
+{
+	static const struct layout whole;
+	struct reshard *r = s->r;
+	const uint32_t nowhere = 0;
+	int e = 0;
+
+	for (uint32_t i = r->first[r->dst->nlayout]; i < r->first[r->dst->nlayout + 1] && !e; i++)
+		if (is_kept(r, r->order[i], s->rank))
+			e = tensor_stream(s, r->order[i], NULL, &whole, &nowhere);
+	return e;
+}
+
+int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err)
+{
+	struct stream s = { r, rank, fn, arg, err };
+	uint32_t coord[CKPT_DIMS_MAX], mesh = TABLE_NONE;
+	bool inside = false;
+	int e = 0;
+
+	for (uint32_t l = 0; l < r->dst->nlayout && !e; l++) {
+		const struct layout *layout = &r->dst->layout[l];
+
+		if (r->first[l] == r->first[l + 1])
+			continue;
+		if (layout->mesh != mesh) {
+			mesh = layout->mesh;
+			inside = mesh_coord(&r->dst->mesh[mesh], rank, coord);
+		}
+		if (!inside || !lives_at(layout, coord))
+			continue;
+		for (uint32_t i = r->first[l]; i < r->first[l + 1] && !e; i++)
+			e = tensor_stream(&s, r->order[i], &r->dst->mesh[mesh], layout, coord);
+	}
+	return e ? e : loose_stream(&s);
+}
+
+/* --- which ranks --- */
+
+struct needing {
+	uint32_t world;
+	bool *needed, all;
+};
+
+static int need(void *arg, const struct reshard_op *op)
+{
+	struct needing *n = arg;
+
+	if (op->src_rank < n->world)
+		n->needed[op->src_rank] = true;
+	else
+		n->all = true;
+	return 0;
+}
+
+int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed, bool *ret_all,
+		  struct ckpt_err *err)
+{
+	struct needing n = { world, needed, false };
+	int e = reshard_rank(r, rank, need, &n, err);
+
+	*ret_all = n.all;
+	return e;
+}
+
+/* --- for people --- */
+
+/* "[0, 128)", "16 x [0, 4) every 64", and so on. */
+static size_t indices_print(const struct indices *x, char *buf, size_t bytes)
+{
+	const struct run *r = x->run;
+	int n;
+
+	if (x->n == 0)
+		n = snprintf(buf, bytes, "[)");
+	else if (r->count == 1)
+		n = snprintf(buf, bytes, "[%llu, %llu)%s", (unsigned long long)r->start,
+			     (unsigned long long)(r->start + r->len), x->n > 1 ? ".." : "");
+	else
+		n = snprintf(buf, bytes, "%llu x [%llu, %llu) every %llu%s",
+			     (unsigned long long)r->count, (unsigned long long)r->start,
+			     (unsigned long long)(r->start + r->len), (unsigned long long)r->stride,
+			     x->n > 1 ? ".." : "");
+	return n < 0 ? 0 : (size_t)n;
+}
+
+char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, char *buf,
+		       size_t bytes)
+{
+	size_t used;
+
+	table_tensor_print(&r->src->tensor[op->src_tensor], buf, bytes);
+	used = strlen(buf);
+	for (uint32_t d = 0; d < op->part.ndim && used < bytes; d++) {
+		used += (size_t)snprintf(buf + used, bytes - used, d ? " x " : " ");
+		if (used < bytes)
+			used += indices_print(&op->part.dim[d], buf + used, bytes - used);
+	}
+	if (used < bytes && op->src_rank == TABLE_NONE)
+		snprintf(buf + used, bytes - used, ", %llu bytes from whoever has it",
+			 (unsigned long long)op->bytes);
+	else if (used < bytes)
+		snprintf(buf + used, bytes - used, ", %llu bytes from rank %u",
+			 (unsigned long long)op->bytes, op->src_rank);
+	return buf;
+}
+
+/* --- all owners --- */
+
+static int tensor_owners(const struct table *t, uint32_t tensor, const uint32_t *alike,
+			 enum holders_who who, struct memo *m, reshard_owner_fn *fn, void *arg)
+{
+	const struct table_tensor *x = &t->tensor[tensor];
+	const struct layout *l = &t->layout[x->layout];
+	struct question q = { alike[x->layout], TABLE_NONE,    TABLE_NONE,
+			      x->ndim,		x->elem_bytes, x->shape };
+	struct facts f = { .src_mesh = &t->mesh[l->mesh], .src = l };
+	const struct answer *answer;
+	struct holders_cursor cursor;
+	struct holder h;
+	int e = memo_find(m, &q, &f, &answer);
+
+	if (e)
+		return e;
+	holders_begin(&answer->h, l, x->component, x->name, who, 0, &cursor);
+	while (!e && holders_next(&cursor, &h))
+		e = fn(arg, tensor, &h);
+	return e;
+}
+
+int reshard_owners(const struct table *t, enum holders_who who, reshard_owner_fn *fn, void *arg,
+		   struct ckpt_err *err)
+{
+	cleanup_free struct memo *m = calloc(1, sizeof *m);
+	struct arena a = { 0 };
+	uint32_t *alike, i = 0;
+	char label[LABEL_BYTES];
+	int e = m ? layouts_group(t, &a, &alike) : -ENOMEM;
+
+	for (; i < t->ntensor && !e; i++)
+		if (t->tensor[i].layout != TABLE_NONE && t->tensor[i].cls != CKPT_SINK)
+			e = tensor_owners(t, i, alike, who, m, fn, arg);
+	if (m)
+		arena_free(&m->arena);
+	arena_free(&a);
+	if (e == -ENOMEM)
+		ckpt_error(err, e, "out of memory for the owners of %u tensors", t->ntensor);
+	else if (e == -E2BIG)
+		ckpt_error(err, e, "%s: its shares are too interleaved to plan",
+			   table_tensor_print(&t->tensor[i - 1], label, sizeof label));
+	return e;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reshard.h - one rank's plan from declarations alone. plan_make needs the tables of all pieces;
+ * here nothing is needed but what MANIFEST and a target say: meshes, layouts, tensors. For each
+ * tensor that the rank holds something of, the ranks that own it are computed (holders.h) and the
+ * operations handed out one by one. Its uses: which parts of a checkpoint of thousands have to be
+ * opened at all (reshard_ranks), who sends what to whom between two meshes, what a move would cost.
+ *
+ * What a rank's plan costs depends on what the rank holds, not on the world and not on the tensors
+ * of the model: tensors that live elsewhere are passed by with their layout, and tensors with equal
+ * layouts and shapes are planned once. On disk the index sets of the parts are the truth and layouts
+ * a hint: who reads opens the parts found here and lets plan_make say whether anything is missing.
+ *
+ * One thread at a time: answers are remembered, in at most RESHARD_MEMORY_MAX bytes.
+ */
+#ifndef CKPT_PLAN_RESHARD_H
+#define CKPT_PLAN_RESHARD_H
+#include "ckpt/plan/holders.h"
+#include "ckpt/table/table.h"
+
+#define RESHARD_MEMORY_MAX ((uint64_t)16 << 20)
+
+struct reshard_opts {
+	const char *only; /* this component only; NULL: all */
+	bool lenient;	  /* tensors that the source lacks are left out */
+	bool blobs;	  /* also bytes given by value: a rank's own, and those of all ranks */
+	enum holders_who who;
+};
+
+struct reshard;
+
+/*
+ * src, dst: sealed; only their declarations are looked at; both must outlive the result. Every
+ * mismatch - a tensor that is missing or has another shape - is a line in the list, and then
+ * -EMEDIUMTYPE; whether element types fit is plan_make's to say. Pending reductions of dst are taken
+ * as shares. opts NULL: the defaults; ret_list NULL: err only. -ENOMEM.
+ */
+int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,
+		 struct reshard **ret, struct ckpt_errlist *ret_list, struct ckpt_err *err);
+void reshard_close(struct reshard *r); /* NULL is fine */
+
+struct reshard_op {
+	uint32_t src_tensor, dst_tensor;
+	/* Who has it; TABLE_NONE: the layout does not say (a tensor without one), any rank may. */
+	uint32_t src_rank;
+	uint32_t operand; /* of a pending reduction: all of them are handed out */
+	uint64_t bytes;
+	struct indexset share; /* what the rank holds of the tensor */
+	struct indexset owned; /* what src_rank has of it, and what goes from one to the other; */
+	struct indexset part;  /* with src_rank TABLE_NONE both are the share */
+};
+/* The op's sets are valid during the call. != 0 ends the stream with that result. */
+typedef int reshard_fn(void *arg, const struct reshard_op *op);
+
+/* All operations of one rank of the destination, layout by layout. What fn returned; -ENOMEM,
+ * -E2BIG with the tensor. */
+int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err);
+/* The ranks of the source that this one needs something of: true in needed[world], which is not
+ * cleared. *ret_all: some operation may need any of them. As reshard_rank. */
+int reshard_ranks(struct reshard *r, uint32_t rank, uint32_t world, bool *needed, bool *ret_all,
+		  struct ckpt_err *err);
+/* "model/w [0, 128) x [0, 64), 32768 bytes from rank 5": one line for people. Returns buf. */
+char *reshard_op_print(const struct reshard *r, const struct reshard_op *op, char *buf,
+		       size_t bytes);
+
+struct reshard_stats {
+	uint64_t nop, bytes;	      /* handed out so far */
+	uint64_t nfound, nremembered; /* answers computed, and used again */
+};
+struct reshard_stats reshard_stats(const struct reshard *r);
+
+/*
+ * Who owns what of every tensor of a table that has a layout, tensor after tensor: a checkpoint's
+ * pieces without a table of them. Memory: RESHARD_MEMORY_MAX and one kind's answer. Results as
+ * reshard_rank's.
+ */
+typedef int reshard_owner_fn(void *arg, uint32_t tensor, const struct holder *h);
+int reshard_owners(const struct table *t, enum holders_who who, reshard_owner_fn *fn, void *arg,
+		   struct ckpt_err *err);
+#endif
