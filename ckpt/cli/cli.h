@@ -96,6 +96,11 @@ enum cli_option_id {
 	OPT_FINAL,
 	OPT_WAIT,
 	OPT_JOB_SIZE,
+	OPT_SHAPE,
+	OPT_PLACEMENTS,
+	OPT_MODE,
+	OPT_SUMMARY,
+	OPT_BATCH,
 	OPT_COUNT,
 };
 
@@ -150,7 +155,7 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_cat, verb_completion, verb_convert, verb_diff, verb_doctor,
-	verb_drain, verb_forget, verb_ls, verb_man, verb_plan, verb_restore, verb_show, verb_stats,
+	verb_drain, verb_forget, verb_layout, verb_ls, verb_man, verb_plan, verb_restore, verb_show, verb_stats,
 	verb_status, verb_trigger, verb_verify, verb_version, verb_wait;
 const struct cli_verb *cli_verb_find(const char *name);
 

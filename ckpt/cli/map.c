@@ -905,13 +905,20 @@ char *map_sentence(const struct map *m, uint32_t elem_bytes, char *buf, size_t b
 	copies_say(f, &t);
 	if (!f->nshare)
 		return buf;
-	human_bytes(bytes_of(f->share_min, elem_bytes), a);
-	human_bytes(bytes_of(f->share_max, elem_bytes), b);
+	if (elem_bytes) {
+		human_bytes(bytes_of(f->share_min, elem_bytes), a);
+		human_bytes(bytes_of(f->share_max, elem_bytes), b);
+	} else {
+		human_count(f->share_min, a);
+		human_count(f->share_max, b);
+	}
 	if (f->nshare == 1)
 		text_add(&t, ", in 1 block of %s", a);
 	else if (!strcmp(a, b))
 		text_add(&t, ", in %s blocks of %s", human_count(f->nshare, b), a);
 	else
 		text_add(&t, ", in %u blocks of %s to %s", f->nshare, a, b);
+	if (!elem_bytes)
+		text_add(&t, " element%s", f->share_max == 1 ? "" : "s");
 	return buf;
 }

@@ -53,6 +53,11 @@ const struct cli_option cli_options[] = {
 	{ OPT_FINAL, 0, "final", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_WAIT, 0, "wait", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_JOB_SIZE, 0, "job-size", "BYTES", NULL, NULL, false, ARG_NONE },
+	{ OPT_SHAPE, 0, "shape", "SHAPE", NULL, NULL, false, ARG_NONE },
+	{ OPT_PLACEMENTS, 0, "placements", "TEXT", NULL, NULL, false, ARG_NONE },
+	{ OPT_MODE, 0, "mode", "MODE", "literal|order|flat|unflatten_pad", NULL, false, ARG_NONE },
+	{ OPT_SUMMARY, 0, "summary", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_BATCH, 0, "batch", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 

@@ -5,10 +5,10 @@
 #include <string.h>
 
 const struct cli_verb *const cli_verbs[] = {
-	&verb_ls,     &verb_show,	&verb_stats,   &verb_cat,    &verb_diff,
-	&verb_verify, &verb_completion, &verb_convert, &verb_doctor, &verb_man,
-	&verb_plan,   &verb_restore,	&verb_status,  &verb_wait,   &verb_trigger,
-	&verb_drain,  &verb_forget,	&verb_version, NULL
+	&verb_ls,      &verb_show,	 &verb_stats,	&verb_cat,     &verb_diff,
+	&verb_verify,  &verb_completion, &verb_convert, &verb_doctor,  &verb_layout,
+	&verb_man,     &verb_plan,	 &verb_restore, &verb_status,  &verb_wait,
+	&verb_trigger, &verb_drain,	 &verb_forget,	&verb_version, NULL
 };
 
 const struct cli_verb *cli_verb_find(const char *name)

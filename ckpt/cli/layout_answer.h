@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_answer.h - one line for each question of ckptctl layout --batch.
+ *
+ *	placements	[{"coord":[0,0],"runs":[[[0,2]],[[0,5]]]},..]: one object a rank, in ascending
+ *			rank: its coordinate, and for each tensor dimension the runs [start,stop) that it
+ *			holds, sorted and merged. counts: in place of "runs" {"elements": how many,
+ *			"run_counts": [of each dimension], "progression_counts": [the same]}
+ *	strided		{"decoded":[[0,[1,0]]]}: the order as questions have it; null: they say none
+ *	locals		{"result":[[..],..],"result_shapes":[[..],..]}: of each rank in ascending rank
+ *	refused		{"error":"why"}
+ */
+#ifndef CKPT_CLI_LAYOUT_ANSWER_H
+#define CKPT_CLI_LAYOUT_ANSWER_H
+#include "ckpt/cli/layout_question.h"
+#include <stdio.h>
+
+#define ANSWER_RUNS_MAX (1u << 24)     /* more are refused: counts say how many they are */
+#define ANSWER_ELEMENTS_MAX (1u << 24) /* of all results of a redistribution */
+
+/* Lines on their way to out: a big buffer, so that a small answer is no system call. */
+struct answer {
+	FILE *out;
+	bool counts;
+	uint64_t errors; /* answers that were refusals */
+	size_t used;
+	char buf[1 << 16];
+};
+
+void answer_line(struct answer *a, const char *line, size_t len);
+/* A refusal without a question. */
+void answer_refuse(struct answer *a, const char *why);
+void answer_flush(struct answer *a);
+
+/* What answers are made of. */
+void answer_text(struct answer *a, const char *text);
+void answer_number(struct answer *a, uint64_t n);
+void answer_numbers(struct answer *a, uint32_t n, const uint64_t *x); /* [1,2,3] */
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_batch.c - ckptctl layout --batch: lines in, lines out.
+ * Invariant: as many answers as questions, in their order; memory is that of the longest line.
+ */
+#include "ckpt/cli/layout_batch.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/layout_answer.h"
+
+#define READ_BYTES ((size_t)1 << 20)
+
+struct batch {
+	int fd;
+	struct answer *a;
+	char *buf; /* [cap]: [from, to) is not answered yet, [from, seen) has no end of a line */
+	size_t cap, from, seen, to;
+	bool skip; /* the rest of a line that is too long */
+};
+
+/* Whatever line is complete. */
+static void answer_complete(struct batch *b)
+{
+	char *end;
+
+	while ((end = memchr(b->buf + b->seen, '\n', b->to - b->seen)) && !ferror(b->a->out)) {
+		if (b->skip)
+			b->skip = false;
+		else
+			answer_line(b->a, b->buf + b->from, (size_t)(end - b->buf) - b->from);
+		b->from = b->seen = (size_t)(end - b->buf) + 1;
+		if (cli_stopped())
+			return;
+	}
+	b->seen = b->to;
+}
+
+/* Room for more: the line that is not complete goes to the front, or is given up. */
+static int make_room(struct batch *b)
+{
+	size_t kept = b->to - b->from;
+	char *p;
+
+	if (!b->skip && kept > BATCH_LINE_MAX) {
+		char why[80];
+
+		snprintf(why, sizeof why, "the line is longer than %u bytes", BATCH_LINE_MAX);
+		answer_refuse(b->a, why);
+		b->skip = true;
+	}
+	if (b->skip)
+		b->from = b->to;
+	kept = b->to - b->from;
+	if (b->from)
+		memmove(b->buf, b->buf + b->from, kept);
+	b->from = 0;
+	b->seen = b->to = kept;
+	if (b->cap - kept >= READ_BYTES)
+		return 0;
+	p = realloc(b->buf, 2 * b->cap);
+	if (!p)
+		return -ENOMEM;
+	b->buf = p;
+	b->cap *= 2;
+	return 0;
+}
+
+static int batch_run(struct batch *b, struct ckpt_err *err)
+{
+	for (;;) {
+		ssize_t n;
+
+		answer_complete(b);
+		if (cli_stopped())
+			return -ECANCELED;
+		if (ferror(b->a->out))
+			return 0;
+		if (make_room(b))
+			return ckpt_error(err, -ENOMEM, "out of memory for a line of %zu bytes",
+					  b->to);
+		answer_flush(b->a);
+		fflush(b->a->out);
+		n = read(b->fd, b->buf + b->to, b->cap - b->to);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ckpt_error_errno(err, errno, "questions cannot be read");
+		if (!n)
+			break;
+		b->to += (size_t)n;
+	}
+	if (b->to > b->from && !b->skip)
+		answer_line(b->a, b->buf + b->from, b->to - b->from);
+	return 0;
+}
+
+int layout_batch(int fd, FILE *out, bool counts, struct ckpt_err *err)
+{
+	cleanup_free struct answer *a = calloc(1, sizeof *a);
+	struct batch b = { .fd = fd, .a = a, .buf = malloc(2 * READ_BYTES), .cap = 2 * READ_BYTES };
+	int rc = -ENOMEM;
+
+	if (a && b.buf) {
+		a->out = out;
+		a->counts = counts;
+		rc = batch_run(&b, err);
+		answer_flush(a);
+	}
+	free(b.buf);
+	return rc;
+}

@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_question.c - from a line of JSON, or from words of the command line, to a layout. Called
+ * by ckptctl layout.
+ * Invariant: a question that was accepted has passed layout_check, has at most LAYOUT_RANKS_MAX
+ * ranks, and a shape whose number of elements fits 63 bits.
+ */
+#include "ckpt/cli/layout_question.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include <jansson.h>
+#include <stdio.h>
+
+#define DIM_UNKNOWN UINT32_MAX /* ndim where there is no shape */
+
+static const char *const mesh_name[CKPT_DIMS_MAX] = { "m0",  "m1",  "m2",  "m3", "m4",	"m5",
+						      "m6",  "m7",  "m8",  "m9", "m10", "m11",
+						      "m12", "m13", "m14", "m15" };
+static const char *const reduce_name[] = { "sum", "avg", "min", "max", "product" };
+
+/* --- one placement: S(d), _S(d, f), R, P(op) --- */
+
+static bool take(const char **at, const char *end, const char *word)
+{
+	size_t n = strlen(word);
+
+	if ((size_t)(end - *at) < n || memcmp(*at, word, n) != 0)
+		return false;
+	*at += n;
+	return true;
+}
+
+/* A whole number; what does not fit is as large as can be. */
+static bool take_number(const char **at, const char *end, int64_t *ret)
+{
+	bool negative = take(at, end, "-");
+	const char *from = *at;
+	int64_t n = 0;
+
+	for (; *at < end && **at >= '0' && **at <= '9'; ++*at)
+		if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, **at - '0', &n))
+			n = INT64_MAX;
+	*ret = negative ? -n : n;
+	return *at > from;
+}
+
+static int bad_placement(const char *text, const char *end, struct ckpt_err *err)
+{
+	return ckpt_error(err, -EINVAL,
+			  "\"%.*s\" is no placement; write S(DIM), _S(DIM, FACTOR), R, or P(OP) "
+			  "with sum, avg, min, max or product",
+			  (int)MIN(end - text, 80), text);
+}
+
+static int take_reduction(const char **at, const char *end, struct ckpt_placement *p)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(reduce_name); i++)
+		if (take(at, end, reduce_name[i])) {
+			p->how = CKPT_PARTIAL;
+			p->reduce = (uint8_t)i;
+			return take(at, end, ")");
+		}
+	return 0;
+}
+
+/* The split factor. One above 32 bits cuts as every factor does that is no smaller than the
+ * dimension. */
+static int settle_factor(int64_t f, uint64_t extent, struct ckpt_placement *p, struct ckpt_err *err)
+{
+	if (f < 1)
+		return ckpt_error(err, -EINVAL,
+				  "a split factor of %lld cuts nothing; it must be at least 1",
+				  (long long)f);
+	if ((uint64_t)f > UINT32_MAX && extent > UINT32_MAX)
+		return ckpt_error(
+			err, -EINVAL,
+			"a split factor of %lld is too large; at most %u can be asked for",
+			(long long)f, UINT32_MAX);
+	p->split_factor = (uint32_t)MIN(f, (int64_t)UINT32_MAX);
+	return 0;
+}
+
+static int settle_dim(int64_t d, uint32_t ndim, struct ckpt_placement *p, struct ckpt_err *err)
+{
+	bool known = ndim != DIM_UNKNOWN;
+
+	if (known && !ndim)
+		return ckpt_error(
+			err, -EINVAL,
+			"a tensor without dimensions cannot be cut: it can be R or P(OP)");
+	if (known && (d < -(int64_t)ndim || d >= (int64_t)ndim))
+		return ckpt_error(err, -EINVAL,
+				  "there is no dimension %lld: the tensor has %u, so they are %d "
+				  "to %u",
+				  (long long)d, ndim, -(int)ndim, ndim - 1);
+	if (!known && (d < 0 || d >= CKPT_DIMS_MAX))
+		return ckpt_error(err, -EINVAL,
+				  "dimension %lld: without a shape it must be 0 to %d",
+				  (long long)d, CKPT_DIMS_MAX - 1);
+	p->tensor_dim = (uint16_t)(d < 0 ? d + (int64_t)ndim : d);
+	return 0;
+}
+
+static int read_placement(const char *text, size_t len, const struct question *q, uint32_t ndim,
+			  uint32_t mesh_dim, struct question_side *s, struct ckpt_err *err)
+{
+	const char *at = text, *end = text + len;
+	struct ckpt_placement *p = &s->place[mesh_dim];
+	int64_t d, f = 0;
+	bool strided;
+	int rc;
+
+	*p = (struct ckpt_placement){ .how = CKPT_REPLICATE, .mesh_dim = (uint16_t)mesh_dim };
+	if (take(&at, end, "R"))
+		return at == end ? 0 : bad_placement(text, end, err);
+	if (take(&at, end, "P("))
+		return take_reduction(&at, end, p) && at == end ? 0 : bad_placement(text, end, err);
+	strided = take(&at, end, "_");
+	if (!take(&at, end, "S(") || !take_number(&at, end, &d))
+		return bad_placement(text, end, err);
+	if (strided) {
+		if (!take(&at, end, ","))
+			return bad_placement(text, end, err);
+		while (take(&at, end, " "))
+			;
+		if (!take_number(&at, end, &f))
+			return bad_placement(text, end, err);
+	}
+	if (!take(&at, end, ")") || at != end)
+		return bad_placement(text, end, err);
+	p->how = CKPT_SHARD;
+	rc = settle_dim(d, ndim, p, err);
+	if (!rc && strided) {
+		s->strided |= 1u << mesh_dim;
+		rc = settle_factor(f, ndim == DIM_UNKNOWN ? 0 : q->shape[p->tensor_dim], p, err);
+	}
+	return rc;
+}
+
+/* --- from JSON --- */
+
+static const json_t *field(const json_t *o, const char *key)
+{
+	const json_t *v = json_object_get(o, key);
+
+	return json_is_null(v) ? NULL : v;
+}
+
+/* An array of integers of at least `least`; at most max of them. */
+static int read_numbers(const json_t *o, const char *key, json_int_t least, uint32_t max,
+			uint64_t *ret, uint32_t *ret_n, struct ckpt_err *err)
+{
+	const json_t *v = field(o, key);
+	size_t n = json_array_size(v);
+
+	if (!json_is_array(v))
+		return ckpt_error(err, -EINVAL, "\"%s\" must be an array of integers", key);
+	if (n > max)
+		return ckpt_error(err, -EINVAL, "\"%s\" has %zu elements, at most %u can be", key,
+				  n, max);
+	for (size_t i = 0; i < n; i++) {
+		const json_t *x = json_array_get(v, i);
+
+		if (!json_is_integer(x))
+			return ckpt_error(err, -EINVAL, "\"%s\"[%zu] is no integer", key, i);
+		if (json_integer_value(x) < least)
+			return ckpt_error(err, -EINVAL,
+					  "\"%s\"[%zu] is %lld; at least %d is needed", key, i,
+					  (long long)json_integer_value(x), (int)least);
+		ret[i] = (uint64_t)json_integer_value(x);
+	}
+	*ret_n = (uint32_t)n;
+	return 0;
+}
+
+static int check_shape(const struct question *q, struct ckpt_err *err)
+{
+	uint64_t numel;
+
+	if (shape_numel(q->ndim, q->shape, &numel))
+		return ckpt_error(err, -EINVAL,
+				  "the shape has more than 9223372036854775807 elements");
+	return 0;
+}
+
+static int too_many_ranks(struct ckpt_err *err)
+{
+	return ckpt_error(err, -EINVAL, "the mesh has more than %u ranks", LAYOUT_RANKS_MAX);
+}
+
+static int read_mesh(struct question *q, struct ckpt_err *err)
+{
+	uint64_t dim[CKPT_DIMS_MAX], ranks = 1;
+	int rc = read_numbers(q->json, "mesh", 1, CKPT_DIMS_MAX, dim, &q->mesh.ndim, err);
+
+	if (rc)
+		return rc;
+	for (uint32_t d = 0; d < q->mesh.ndim; d++) {
+		if (dim[d] > LAYOUT_RANKS_MAX || (ranks *= dim[d]) > LAYOUT_RANKS_MAX)
+			return too_many_ranks(err);
+		q->mesh_dim[d] = (uint32_t)dim[d];
+	}
+	q->mesh.dim = q->mesh_dim;
+	q->mesh.name = mesh_name;
+	q->mesh.nrank = (uint32_t)ranks;
+	return 0;
+}
+
+static int read_placements(const struct question *q, const char *key, uint32_t ndim,
+			   struct question_side *s, struct ckpt_err *err)
+{
+	const json_t *v = field(q->json, key);
+	int rc = 0;
+
+	if (!json_is_array(v))
+		return ckpt_error(err, -EINVAL, "\"%s\" must be an array of placements", key);
+	if (json_array_size(v) != q->mesh.ndim)
+		return ckpt_error(err, -EINVAL,
+				  "\"%s\" has %zu placements, but the mesh has %u dimensions: one "
+				  "for each is needed",
+				  key, json_array_size(v), q->mesh.ndim);
+	for (uint32_t d = 0; d < q->mesh.ndim && !rc; d++) {
+		const json_t *x = json_array_get(v, d);
+
+		if (!json_is_string(x))
+			return ckpt_error(err, -EINVAL, "\"%s\"[%u] is no string", key, d);
+		rc = read_placement(json_string_value(x), json_string_length(x), q, ndim, d, s,
+				    err);
+		if (rc)
+			ckpt_error_prefix(err, rc, "\"%s\"[%u]", key, d);
+	}
+	return rc;
+}
+
+static int place_compare(const void *a, const void *b, void *arg)
+{
+	const uint64_t *rank = arg, x = rank[*(const uint32_t *)a], y = rank[*(const uint32_t *)b];
+
+	return (x > y) - (x < y);
+}
+
+int question_ascending(const struct question *q, struct arena *a, const uint32_t **ret_place)
+{
+	uint32_t *place, i = 1;
+
+	*ret_place = NULL;
+	while (q->rank && i < q->mesh.nrank && q->rank[i - 1] < q->rank[i])
+		i++;
+	if (!q->rank || i >= q->mesh.nrank)
+		return 0;
+	place = arena_array(a, q->mesh.nrank, sizeof *place);
+	if (!place)
+		return -ENOMEM;
+	for (i = 0; i < q->mesh.nrank; i++)
+		place[i] = i;
+	qsort_r(place, q->mesh.nrank, sizeof *place, place_compare, (void *)q->rank);
+	*ret_place = place;
+	return 0;
+}
+
+static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
+{
+	const uint32_t *place;
+	uint64_t *rank;
+	uint32_t n = 0;
+	int rc;
+
+	if (!field(q->json, "ranks"))
+		return 0;
+	rank = arena_array(a, q->mesh.nrank, sizeof *rank);
+	if (!rank)
+		return -ENOMEM;
+	rc = read_numbers(q->json, "ranks", 0, q->mesh.nrank, rank, &n, err);
+	if (!rc && n != q->mesh.nrank)
+		rc = ckpt_error(err, -EINVAL, "\"ranks\" has %u elements, but the mesh %u places",
+				n, q->mesh.nrank);
+	q->rank = rank;
+	if (!rc)
+		rc = question_ascending(q, a, &place);
+	for (uint32_t i = 1; !rc && place && i < n; i++)
+		if (rank[place[i - 1]] == rank[place[i]])
+			rc = ckpt_error(err, -EINVAL, "rank %llu stands twice in \"ranks\"",
+					(unsigned long long)rank[place[i]]);
+	return rc;
+}
+
+/* --- in which order, and how --- */
+
+static int bad_order(struct ckpt_err *err)
+{
+	return ckpt_error(err, -EINVAL,
+			  "\"order\" must be [[TENSOR_DIM, [MESH_DIM, ..]], ..] with integers, no "
+			  "list empty");
+}
+
+/* One entry: the mesh dimensions that cut a tensor dimension, put behind the others. */
+static int read_order_entry(struct question *q, const json_t *entry, json_int_t above,
+			    uint32_t *seen, struct ckpt_err *err)
+{
+	const json_t *dim = json_array_get(entry, 0), *list = json_array_get(entry, 1);
+
+	if (json_array_size(entry) != 2 || !json_is_integer(dim) || !json_array_size(list))
+		return bad_order(err);
+	if (json_integer_value(dim) <= above)
+		return ckpt_error(err, -EINVAL,
+				  "\"order\": tensor dimensions must ascend, from 0 on");
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *x = json_array_get(list, i);
+		json_int_t m = json_integer_value(x);
+		const struct ckpt_placement *p;
+
+		if (!json_is_integer(x))
+			return bad_order(err);
+		if (m < 0 || m >= q->mesh.ndim)
+			return ckpt_error(err, -EINVAL,
+					  "\"order\": there is no mesh dimension %lld",
+					  (long long)m);
+		p = &q->src.place[m];
+		if (p->how != CKPT_SHARD || p->tensor_dim != json_integer_value(dim))
+			return ckpt_error(err, -EINVAL,
+					  "\"order\": mesh dimension %lld does not shard tensor "
+					  "dimension %lld",
+					  (long long)m, (long long)json_integer_value(dim));
+		if (*seen >> m & 1)
+			return ckpt_error(err, -EINVAL,
+					  "\"order\": mesh dimension %lld stands twice",
+					  (long long)m);
+		*seen |= 1u << m;
+		q->place[q->layout.nplace++] = *p;
+	}
+	return 0;
+}
+
+static int read_order(struct question *q, const json_t *order, struct ckpt_err *err)
+{
+	json_int_t above = -1;
+	uint32_t seen = 0;
+	int rc = 0;
+
+	if (!json_is_array(order))
+		return bad_order(err);
+	for (size_t i = 0; i < json_array_size(order) && !rc; i++) {
+		const json_t *entry = json_array_get(order, i);
+
+		rc = read_order_entry(q, entry, above, &seen, err);
+		above = json_integer_value(json_array_get(entry, 0));
+	}
+	for (uint32_t m = 0; m < q->mesh.ndim && !rc; m++) {
+		if (seen >> m & 1)
+			continue;
+		if (q->src.place[m].how == CKPT_SHARD)
+			rc = ckpt_error(err, -EINVAL,
+					"\"order\" leaves out mesh dimension %u, which shards", m);
+		else
+			q->place[q->layout.nplace++] = q->src.place[m];
+	}
+	return rc;
+}
+
+static const char *const mode_name[] = { "literal", "order", "flat", "unflatten_pad" };
+enum mode { MODE_LITERAL, MODE_ORDER, MODE_FLAT, MODE_UNFLATTEN_PAD, MODE_COUNT };
+static const uint32_t mode_how[MODE_COUNT] = { CKPT_CHUNK, CKPT_CHUNK, CKPT_FLAT,
+					       CKPT_UNFLATTEN_PAD };
+
+static int mode_of(const char *word, enum mode *ret, struct ckpt_err *err)
+{
+	for (uint32_t i = 0; i < MODE_COUNT; i++)
+		if (word && !strcmp(word, mode_name[i])) {
+			*ret = (enum mode)i;
+			return 0;
+		}
+	return ckpt_error(err, -EINVAL,
+			  "a mode is literal, order, flat or unflatten_pad, and not \"%.40s\"",
+			  word ? word : "");
+}
+
+/* The layout from src: order is NULL, or what the question says. */
+static int settle(struct question *q, const json_t *order, enum mode mode, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	q->layout = (struct layout){ .mode = mode_how[mode], .place = q->place };
+	if (mode == MODE_FLAT && q->src.strided)
+		return ckpt_error(err, -EINVAL, "mode flat makes one cut, so it takes no _S");
+	if (mode == MODE_ORDER && order)
+		return ckpt_error(err, -EINVAL,
+				  "in mode order the split factors say the order: \"order\" beside "
+				  "them says it twice");
+	if (mode == MODE_ORDER) {
+		rc = layout_order_of(&q->mesh, q->src.place, q->place, err);
+		q->layout.nplace = q->mesh.ndim;
+	} else if (order) {
+		rc = read_order(q, order, err);
+	} else {
+		memcpy(q->place, q->src.place, sizeof q->place);
+		q->layout.nplace = q->mesh.ndim;
+	}
+	return rc ? rc : layout_check(&q->mesh, &q->layout, q->ndim, err);
+}
+
+static int read_shares(struct question *q, struct arena *a, struct ckpt_err *err)
+{
+	const json_t *word = field(q->json, "mode");
+	enum mode mode = MODE_LITERAL;
+	int rc = read_placements(q, "placements", q->ndim, &q->src, err);
+
+	if (!rc)
+		rc = read_ranks(q, a, err);
+	if (!rc && word)
+		rc = mode_of(json_string_value(word), &mode, err);
+	return rc ? rc : settle(q, field(q->json, "order"), mode, err);
+}
+
+static int read_dtype(struct question *q, struct ckpt_err *err)
+{
+	static const struct {
+		const char *name;
+		uint32_t dtype;
+	} torch[] = {
+		{ "float32", CKPT_F32 }, { "float64", CKPT_F64 },   { "int32", CKPT_I32 },
+		{ "int64", CKPT_I64 },	 { "bfloat16", CKPT_BF16 }, { "float16", CKPT_F16 },
+		{ "int8", CKPT_I8 },	 { "uint8", CKPT_U8 },	    { "int16", CKPT_I16 },
+		{ "uint16", CKPT_U16 },	 { "uint32", CKPT_U32 },    { "uint64", CKPT_U64 },
+	};
+	const char *word = json_string_value(field(q->json, "dtype"));
+
+	for (size_t i = 0; word && i < ARRAY_LEN(torch); i++)
+		if (!strcmp(word, torch[i].name) || !strcmp(word, dtype_name(torch[i].dtype))) {
+			q->dtype = torch[i].dtype;
+			return 0;
+		}
+	return ckpt_error(err, -EINVAL,
+			  "\"dtype\" must be one whose elements can be written here: float16, "
+			  "bfloat16, float32, float64, int8 to int64, uint8 to uint64");
+}
+
+/* A side by itself is a layout like any other. */
+static int read_side(struct question *q, const char *key, struct question_side *s,
+		     struct ckpt_err *err)
+{
+	struct layout l = { .nplace = q->mesh.ndim, .place = s->place };
+	int rc = read_placements(q, key, q->ndim, s, err);
+
+	if (!rc)
+		rc = layout_check(&q->mesh, &l, q->ndim, err);
+	return rc ? ckpt_error_prefix(err, rc, "\"%s\"", key) : 0;
+}
+
+static int read_reduce(struct question *q, struct ckpt_err *err)
+{
+	int rc = read_dtype(q, err);
+
+	if (!rc)
+		rc = read_side(q, "src", &q->src, err);
+	if (!rc)
+		rc = read_side(q, "dst", &q->dst, err);
+	q->locals = field(q->json, "locals");
+	if (!rc && (!json_is_array(q->locals) || json_array_size(q->locals) != q->mesh.nrank))
+		rc = ckpt_error(err, -EINVAL,
+				"\"locals\" must be an array with an array of numbers for each of "
+				"%u ranks",
+				q->mesh.nrank);
+	return rc;
+}
+
+static int read_fields(struct question *q, struct arena *a, struct ckpt_err *err)
+{
+	int rc = read_mesh(q, err);
+
+	if (!rc && q->kind == ASK_ORDER)
+		return read_placements(q, "strided", DIM_UNKNOWN, &q->src, err);
+	if (!rc)
+		rc = read_numbers(q->json, "shape", 0, CKPT_DIMS_MAX, q->shape, &q->ndim, err);
+	if (!rc)
+		rc = check_shape(q, err);
+	if (rc)
+		return rc;
+	return q->kind == ASK_REDUCE ? read_reduce(q, err) : read_shares(q, a, err);
+}
+
+int question_parse(const char *text, size_t len, struct arena *a, struct question *ret,
+		   struct ckpt_err *err)
+{
+	json_error_t why;
+	int rc;
+
+	*ret = (struct question){ 0 };
+	ret->json = json_loadb(text, len, 0, &why);
+	if (!ret->json)
+		return ckpt_error(err, -EINVAL, "no JSON, at byte %d: %s", why.position, why.text);
+	if (!json_is_object(ret->json))
+		return ckpt_error(err, -EINVAL, "a question is an object: {..}");
+	if (field(ret->json, "strided"))
+		ret->kind = ASK_ORDER;
+	else if (field(ret->json, "locals") && field(ret->json, "src") && field(ret->json, "dst"))
+		ret->kind = ASK_REDUCE;
+	else if (field(ret->json, "placements"))
+		ret->kind = ASK_SHARES;
+	else
+		return ckpt_error(
+			err, -EINVAL,
+			"it asks nothing: \"placements\" asks for the elements of each "
+			"rank, \"strided\" for a shard order, \"locals\" with \"src\" and "
+			"\"dst\" for a redistribution");
+	rc = read_fields(ret, a, err);
+	if (rc && !err->msg[0])
+		ckpt_error(err, rc, "out of memory");
+	return rc;
+}
+
+/* --- from the command line --- */
+
+static const char *skip(const char *s, const char *what)
+{
+	return s + strspn(s, what);
+}
+
+static int shape_of_words(struct question *q, const char *text, struct ckpt_err *err)
+{
+	bool bracket = *skip(text, " ") == '[';
+	const char *at = bracket ? skip(text, " ") + 1 : text;
+
+	for (at = skip(at, " "); *at && *at != ']';) {
+		const char *end = at + strlen(at), *from = at;
+		int64_t n;
+
+		if (q->ndim == CKPT_DIMS_MAX)
+			return ckpt_error(err, -EINVAL, "a tensor has at most %d dimensions",
+					  CKPT_DIMS_MAX);
+		if (!take_number(&at, end, &n) || n < 0 || n == INT64_MAX)
+			return ckpt_error(err, -EINVAL,
+					  "shape \"%.80s\", character %zu: a size must stand here "
+					  "(write sizes, as in 4096,1024; [] is a scalar)",
+					  text, (size_t)(from - text) + 1);
+		q->shape[q->ndim++] = (uint64_t)n;
+		at = skip(at, " ");
+		if (*at == ',')
+			at = skip(at + 1, " ");
+		else if (*at && *at != ']')
+			return ckpt_error(err, -EINVAL,
+					  "shape \"%.80s\", character %zu: a comma or the end must "
+					  "follow here",
+					  text, (size_t)(at - text) + 1);
+	}
+	if (bracket && *at == ']')
+		at++;
+	if (*skip(at, " "))
+		return ckpt_error(err, -EINVAL, "shape \"%.80s\", character %zu: this is too much",
+				  text, (size_t)(at - text) + 1);
+	return check_shape(q, err);
+}
+
+/* torch's notation, one for each mesh dimension. */
+static int placements_of_words(struct question *q, const char *text, struct ckpt_err *err)
+{
+	uint32_t n = 0;
+	int rc = 0;
+
+	for (const char *at = skip(text, " ["), *end; *at && !rc; at = end) {
+		size_t len = 0;
+		uint32_t depth = 0;
+
+		for (; at[len] && (depth || !strchr(",]", at[len])); len++)
+			depth += (uint32_t)(at[len] == '(') - (uint32_t)(at[len] == ')' && depth);
+		end = skip(at + len, " ,]");
+		while (len && at[len - 1] == ' ')
+			len--;
+		if (n < q->mesh.ndim)
+			rc = read_placement(at, len, q, q->ndim, n, &q->src, err);
+		n++;
+	}
+	if (!rc && n != q->mesh.ndim)
+		rc = ckpt_error(err, -EINVAL,
+				"%u placements for the %u dimensions of the mesh: one for each is "
+				"needed, in its order",
+				n, q->mesh.ndim);
+	return rc;
+}
+
+/* The house's own notation says the order by itself. */
+static int layout_of_words(struct question *q, const char *text, enum mode mode, struct arena *a,
+			   struct ckpt_err *err)
+{
+	struct layout l;
+	int rc = layout_parse(text, &q->mesh, a, &l, err);
+
+	if (rc)
+		return rc;
+	if (mode == MODE_ORDER)
+		return ckpt_error(err, -EINVAL,
+				  "mode order reads split factors as torch writes them, one "
+				  "placement a mesh dimension: _S(0, 2), S(0); placements with @ "
+				  "stand in the order in which they cut");
+	for (uint32_t i = 0; i < l.nplace; i++) {
+		q->place[i] = l.place[i];
+		if (l.place[i].how == CKPT_SHARD && l.place[i].split_factor)
+			q->src.strided |= 1u << l.place[i].mesh_dim;
+	}
+	q->layout = (struct layout){ .mode = mode == MODE_LITERAL ? l.mode : mode_how[mode],
+				     .nplace = l.nplace,
+				     .place = q->place };
+	return layout_check(&q->mesh, &q->layout, q->ndim, err);
+}
+
+int question_of_words(const char *shape, const char *mesh, const char *placements, const char *word,
+		      struct arena *a, struct question *ret, struct ckpt_err *err)
+{
+	const char *first = skip(placements, " ");
+	enum mode mode = MODE_LITERAL;
+	int rc;
+
+	*ret = (struct question){ .kind = ASK_SHARES };
+	rc = shape_of_words(ret, shape, err);
+	if (!rc)
+		rc = mesh_parse(mesh, a, &ret->mesh, err);
+	if (!rc && word)
+		rc = mode_of(word, &mode, err);
+	if (rc)
+		return rc;
+	if (strchr(placements, '@') || !strncmp(first, "Replicate", 9))
+		return layout_of_words(ret, placements, mode, a, err);
+	rc = placements_of_words(ret, placements, err);
+	return rc ? rc : settle(ret, NULL, mode, err);
+}
+
+void question_free(struct question *q)
+{
+	json_decref(TAKE(q->json));
+}
+
+char *question_side_print(const struct question *q, const struct question_side *s, char *buf,
+			  size_t bytes)
+{
+	size_t used = 0;
+
+	buf[0] = 0;
+	for (uint32_t m = 0; m < q->mesh.ndim && used < bytes; m++) {
+		const struct ckpt_placement *p = &s->place[m];
+		const char *comma = m ? ", " : "";
+		int n = 0;
+
+		if (p->how == CKPT_PARTIAL)
+			n = snprintf(buf + used, bytes - used, "%sP(%s)", comma,
+				     reduce_name[p->reduce]);
+		else if (p->how != CKPT_SHARD)
+			n = snprintf(buf + used, bytes - used, "%sR", comma);
+		else if (s->strided >> m & 1)
+			n = snprintf(buf + used, bytes - used, "%s_S(%u, %u)", comma, p->tensor_dim,
+				     p->split_factor);
+		else
+			n = snprintf(buf + used, bytes - used, "%sS(%u)", comma, p->tensor_dim);
+		used += n < 0 ? 0 : (size_t)n;
+	}
+	return buf;
+}
+
+uint64_t question_rank(const struct question *q, uint32_t place, uint32_t *ret_coord)
+{
+	uint32_t at = place;
+
+	for (uint32_t d = q->mesh.ndim; d-- > 0; at /= q->mesh.dim[d])
+		ret_coord[d] = at % q->mesh.dim[d];
+	return q->rank ? q->rank[place] : place;
+}
