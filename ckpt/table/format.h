@@ -34,7 +34,8 @@ struct format_file {
 	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
 					 * are zero */
 	uint32_t rank;		     /* writer */
-	bool lost; /* its metadata could not be believed: name and rank are all that is known */
+	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
+	bool unread; /* open_some did not read its metadata: it has no pieces and chunks here */
 };
 
 /* All that it points to lives in the table's arena. */
@@ -55,6 +56,7 @@ struct checkpoint {
 	} * note;
 	uint64_t stored_bytes; /* of all files, metadata included */
 	bool partial;	       /* some files are lost, and their pieces with them: open_partial */
+	bool some;	       /* some files are unread, and their pieces are missing: open_some */
 };
 
 /*
@@ -67,6 +69,13 @@ struct format_fault {
 	uint64_t offset, length;
 };
 typedef void format_fault_fn(void *arg, const struct format_fault *fault);
+
+/*
+ * Which files are needed? k: what all files share, without pieces (the table is sealed); needed:
+ * [k->world], by rank, all false. < 0 ends the opening with that result and err.
+ */
+typedef int format_choose_fn(void *arg, const struct checkpoint *k, bool *needed,
+			     struct ckpt_err *err);
 
 struct format {
 	const char *name;
@@ -87,6 +96,13 @@ struct format {
 	 */
 	int (*open_partial)(const struct source_dir *dir, struct checkpoint **ret,
 			    format_fault_fn *fault, void *arg, struct ckpt_err *err);
+	/*
+	 * Read only what is needed for some of the data; NULL: this format cannot. A file that is not
+	 * chosen is `unread`, and nothing is known of whether it is there. That the pieces of the
+	 * others are enough is for plan_make to say: where it misses elements, open all.
+	 */
+	int (*open_some)(const struct source_dir *dir, format_choose_fn *choose, void *choose_arg,
+			 struct checkpoint **ret, struct ckpt_err *err);
 };
 void checkpoint_free(struct checkpoint *c);
 #endif

@@ -136,13 +136,23 @@ struct native_lineage {
 int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
 		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		    uint8_t *ret_id, struct ckpt_err *err);
+/*
+ * The same where the union has been made and checked before, or follows from the layouts
+ * (plan/reshard.h) and would be too large to be made: declared is sealed and has every tensor of
+ * every part, with its fingerprint. The tables of the parts are not looked at.
+ */
+int native_manifest_declared(const struct native_info *info, const struct table *declared,
+			     const struct native_part *part, uint32_t npart,
+			     const struct native_lineage *lineage, void **ret_bytes,
+			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err);
 
 /* --- reading --- */
 
 /*
  * Its open gives file i = part i = place i of the table, one part per rank, in the order of ranks;
- * tensor fingerprints are those of MANIFEST and have been compared with the sums of the pieces'. On
- * failure *ret is NULL; the error's sentence lists what was found, as the faults do one by one.
+ * tensor fingerprints are those of MANIFEST and have been compared with the sums of the pieces'
+ * (open_some compares nothing, and does not list the directory). On failure *ret is NULL; the
+ * error's sentence lists what was found, as the faults do one by one.
  */
 extern const struct format format_native;
 

@@ -606,7 +606,12 @@ struct opening {
 	struct reader rd;
 	const struct source_dir *dir;
 	struct manifest m;
-	const char **sorted; /* [npart] names */
+	const char **sorted;	  /* [npart] names */
+	format_choose_fn *choose; /* NULL: all */
+	void *choose_arg;
+	struct ckpt_err *err; /* of the choice */
+	bool *needed;	      /* [npart] */
+	int refusal;
 	/* Ranks mostly declare the same: what the newest part did. Without an id: none has yet. */
 	struct table declared;
 	struct hash128 declared_id;
@@ -831,12 +836,10 @@ static int part_lost(struct opening *o, uint32_t places, struct format_file *f)
 		       : -ENOMEM;
 }
 
-static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
+/* What MANIFEST says of it. */
+static int part_known(struct opening *o, uint32_t rank, struct format_file *f)
 {
 	const struct ck_part *rec = &o->m.part[rank];
-	struct envelope e = { .map = { .nsect = 0 } };
-	struct source src = { 0 };
-	int r;
 
 	*f = (struct format_file){
 		.name = arena_str(&o->m.c->table.arena,
@@ -846,8 +849,18 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 		.chunk_log2 = NATIVE_CHUNK_LOG2,
 		.rank = rank,
 	};
-	if (!f->name)
-		return -ENOMEM;
+	return f->name ? 0 : -ENOMEM;
+}
+
+static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
+{
+	const struct ck_part *rec = &o->m.part[rank];
+	struct envelope e = { .map = { .nsect = 0 } };
+	struct source src = { 0 };
+	int r = part_known(o, rank, f);
+
+	if (r)
+		return r;
 	r = o->dir->open(o->dir->ctx, f->name, &src);
 	if (r == -ENOMEM)
 		return r;
@@ -881,10 +894,25 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 	return r;
 }
 
+/* Not needed: a place without pieces. */
+static int part_pass(struct opening *o, uint32_t rank, struct format_file *f)
+{
+	struct table_place place = { .rank = rank, .bytes = le64_get(o->m.part[rank].raw_bytes) };
+	int r = part_known(o, rank, f);
+
+	f->unread = true;
+	place.name = f->name;
+	return r ? r : table_add_place(&o->m.c->table, &place, NULL, NULL);
+}
+
 static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
 {
 	uint32_t places = o->m.c->table.nplace;
-	int r = part_read(o, rank, f);
+	int r;
+
+	if (o->needed && !o->needed[rank])
+		return part_pass(o, rank, f);
+	r = part_read(o, rank, f);
 
 	return r == 1 ? part_lost(o, places, f) : r;
 }
@@ -957,9 +985,21 @@ static int manifest_read(struct opening *o)
 		r = ranks_read(m);
 	if (!r)
 		r = names_sort(o);
-	if (!r)
-		table_reopen(&m->c->table);
 	return r;
+}
+
+/* 0, 1 after a refusal, -ENOMEM. */
+static int parts_choose(struct opening *o)
+{
+	int r;
+
+	o->needed = calloc(o->m.npart, sizeof *o->needed);
+	if (!o->needed)
+		return -ENOMEM;
+	r = o->choose(o->choose_arg, o->m.c, o->needed, o->err);
+	if (r)
+		o->refusal = r;
+	return r ? 1 : 0;
 }
 
 static void sums_check(struct opening *o)
@@ -987,8 +1027,11 @@ static int directory_read(struct opening *o)
 	struct ckpt_errlist cover = { 0 };
 	int r = manifest_read(o), bad = 0;
 
+	if (!r && o->choose)
+		r = parts_choose(o);
 	if (r)
 		return r;
+	table_reopen(&c->table);
 	c->file = arena_array(&c->table.arena, o->m.npart, sizeof *c->file);
 	if (!c->file)
 		return -ENOMEM;
@@ -999,7 +1042,7 @@ static int directory_read(struct opening *o)
 			return r;
 		bad |= r;
 	}
-	r = o->dir->list(o->dir->ctx, entry_check, o);
+	r = o->choose ? 0 : o->dir->list(o->dir->ctx, entry_check, o);
 	if (r == -ENOMEM)
 		return r;
 	if (r < 0)
@@ -1009,8 +1052,11 @@ static int directory_read(struct opening *o)
 	if (r < 0)
 		return r;
 	c->partial = bad;
+	c->some = o->choose;
 	if (bad)
 		return 1; /* without all pieces, coverage and sums are known to be wrong */
+	if (o->choose)
+		return 0;
 	table_cover(&c->table, &cover);
 	faults_of_list(&o->rd, -EBADMSG, "coverage", "", &cover);
 	sums_check(o);
@@ -1032,25 +1078,27 @@ static int outcome(struct reader *rd, int r, struct ckpt_err *err)
 	return ckpt_errlist_end(&rd->list, err, "%s", what);
 }
 
-static int native_open(const struct source_dir *dir, bool partial, struct checkpoint **ret,
-		       format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
+static int native_open(struct opening *o, bool partial, struct checkpoint **ret,
+		       struct ckpt_err *err)
 {
 	struct checkpoint *c = calloc(1, sizeof *c);
-	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
 	int r;
 
 	*ret = NULL;
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
-	o.m.rd = &o.rd;
-	o.m.c = c;
-	r = outcome(&o.rd, directory_read(&o), err);
-	envelope_free(&o.m.env);
-	arena_free(&o.rd.room);
-	table_free(&o.declared);
-	free(o.sorted);
-	ckpt_errlist_free(&o.rd.list);
+	o->m.rd = &o->rd;
+	o->m.c = c;
+	o->err = err;
+	r = directory_read(o);
+	r = o->refusal ? o->refusal : outcome(&o->rd, r, err);
+	envelope_free(&o->m.env);
+	arena_free(&o->rd.room);
+	table_free(&o->declared);
+	free(o->sorted);
+	free(o->needed);
+	ckpt_errlist_free(&o->rd.list);
 	if (r < 0 && !(partial && r != -ENOMEM && c->table.sealed && c->nfile))
 		checkpoint_free(c);
 	else
@@ -1061,13 +1109,25 @@ static int native_open(const struct source_dir *dir, bool partial, struct checkp
 static int open_whole(const struct source_dir *dir, struct checkpoint **ret,
 		      format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
 {
-	return native_open(dir, false, ret, fault_fn, arg, err);
+	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
+
+	return native_open(&o, false, ret, err);
 }
 
 static int open_partial(const struct source_dir *dir, struct checkpoint **ret,
 			format_fault_fn *fault_fn, void *arg, struct ckpt_err *err)
 {
-	return native_open(dir, true, ret, fault_fn, arg, err);
+	struct opening o = { .rd = { .fault = fault_fn, .arg = arg }, .dir = dir };
+
+	return native_open(&o, true, ret, err);
+}
+
+static int open_some(const struct source_dir *dir, format_choose_fn *choose, void *choose_arg,
+		     struct checkpoint **ret, struct ckpt_err *err)
+{
+	struct opening o = { .dir = dir, .choose = choose, .choose_arg = choose_arg };
+
+	return native_open(&o, false, ret, err);
 }
 
 static int is_part(void *arg, const char *name, int is_file)
@@ -1093,7 +1153,11 @@ static int native_probe(const struct source_dir *dir)
 }
 
 const struct format format_native = {
-	.name = "native", .probe = native_probe, .open = open_whole, .open_partial = open_partial
+	.name = "native",
+	.probe = native_probe,
+	.open = open_whole,
+	.open_partial = open_partial,
+	.open_some = open_some,
 };
 
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err)

@@ -181,7 +181,8 @@ struct manifest {
 	const struct native_part **part; /* [npart] in the order of their ranks */
 	uint32_t npart;
 	const struct native_lineage *lineage;
-	struct table t; /* the union */
+	struct table t; /* the union; empty where it is known */
+	const struct table *declared;
 	struct arena a;
 	char *string; /* STRINGS, continued */
 	uint64_t nstring;
@@ -357,7 +358,7 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 	struct container_bytes sect[CODEC_SECTIONS_MAX + 4];
 	uint64_t total = 0;
 	uint32_t n, k;
-	int r = codec_encode(&m->t, false, &m->a, section, &n, m->err);
+	int r = codec_encode(m->declared, false, &m->a, section, &n, m->err);
 
 	if (r < 0)
 		return r;
@@ -421,7 +422,7 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	parts_order(m, part, npart);
 	if (!m->list.n)
 		r = names_check(m);
-	if (!r && !m->list.n)
+	if (!r && !m->list.n && m->declared == &m->t)
 		r = parts_unite(m);
 	if (!r)
 		r = ckpt_errlist_end(&m->list, m->err,
@@ -430,17 +431,21 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	return r ? r : manifest_encode(m, ret_bytes, ret_len);
 }
 
-int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
-		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
-		    uint8_t *ret_id, struct ckpt_err *err)
+/* declared NULL: the union of the parts' tables. */
+static int manifest_of(const struct native_info *info, const struct table *declared,
+		       const struct native_part *part, uint32_t npart,
+		       const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		       uint8_t *ret_id, struct ckpt_err *err)
 {
 	struct manifest m = { .info = info,
 			      .npart = info->world,
 			      .lineage = lineage,
 			      .list = { .code = -EINVAL },
 			      .err = err };
-	int r = manifest_make(&m, part, npart, ret_bytes, ret_len);
+	int r;
 
+	m.declared = declared ? declared : &m.t;
+	r = manifest_make(&m, part, npart, ret_bytes, ret_len);
 	if (!r)
 		memcpy(ret_id, (const uint8_t *)*ret_bytes + *ret_len - 16, 16);
 	ckpt_errlist_free(&m.list);
@@ -448,4 +453,20 @@ int native_manifest(const struct native_info *info, const struct native_part *pa
 	table_free(&m.t);
 	arena_free(&m.a);
 	return r;
+}
+
+int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
+		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		    uint8_t *ret_id, struct ckpt_err *err)
+{
+	return manifest_of(info, NULL, part, npart, lineage, ret_bytes, ret_len, ret_id, err);
+}
+
+int native_manifest_declared(const struct native_info *info, const struct table *declared,
+			     const struct native_part *part, uint32_t npart,
+			     const struct native_lineage *lineage, void **ret_bytes,
+			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err)
+{
+	assert(declared->sealed);
+	return manifest_of(info, declared, part, npart, lineage, ret_bytes, ret_len, ret_id, err);
 }

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_native_some.c - a checkpoint of which some parts are opened: what is chosen is as in the
+ * whole, and nothing else is touched.
+ */
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const struct memdir_opts plain = { .mesh = "dp=2,fsdp=3",
+					  .job = "demo",
+					  .seed = 5,
+					  .scale = 1,
+					  .step = 12,
+					  .generation = 3,
+					  .seq = 7 };
+
+static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	uint32_t bits = *(uint32_t *)arg;
+
+	assert_true(k->table.sealed && k->table.ntensor > 0 && !k->table.npiece);
+	assert_int_equal(k->world, 6);
+	if (bits == 99)
+		return ckpt_error(err, -EXDEV, "not these");
+	for (uint32_t i = 0; i < k->world; i++) {
+		assert_false(needed[i]);
+		needed[i] = bits >> i & 1;
+	}
+	return 0;
+}
+
+static void what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+	struct checkpoint *all, *some;
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	assert_int_equal(format_native.open(&dir, &all, NULL, NULL, &err), 0);
+	assert_false(all->some);
+	for (uint32_t bits = 0; bits < 64; bits++) {
+		struct memdir gone = { .n = 0 };
+		struct source_dir left = memdir_source(&gone);
+		uint32_t n = 0;
+
+		for (uint32_t i = 0; i < d.n; i++) {
+			bool wanted = !strcmp(d.file[i].name, NATIVE_MANIFEST);
+
+			for (uint32_t r = 0; r < all->nfile; r++)
+				wanted |= (bits >> r & 1) &&
+					  !strcmp(d.file[i].name, all->file[r].name);
+			if (wanted)
+				memdir_add(&gone, d.file[i].name, d.file[i].bytes, d.file[i].len);
+		}
+		if (format_native.open_some(&left, choose, &bits, &some, &err))
+			fail_msg("%s", err.msg);
+		assert_true(some->some && !some->partial && some->table.sealed);
+		assert_int_equal(some->nfile, 6);
+		assert_int_equal(some->table.nplace, 6);
+		assert_int_equal(some->table.ntensor, all->table.ntensor);
+		assert_string_equal(some->id, all->id);
+		for (uint32_t r = 0; r < 6; r++) {
+			const struct format_file *x = &some->file[r], *y = &all->file[r];
+
+			assert_string_equal(x->name, y->name);
+			assert_int_equal(x->file_bytes, y->file_bytes);
+			assert_int_equal(x->unread, !(bits >> r & 1));
+			assert_int_equal(x->nchunk, x->unread ? 0 : y->nchunk);
+			assert_int_equal(some->table.place[r].bytes, all->table.place[r].bytes);
+		}
+		for (uint32_t i = 0; i < all->table.npiece; i++) {
+			const struct table_piece *p = &all->table.piece[i];
+
+			if (!(bits >> p->rank & 1))
+				continue;
+			assert_true(n < some->table.npiece);
+			assert_int_equal(some->table.piece[n].tensor, p->tensor);
+			assert_int_equal(some->table.piece[n].off, p->off);
+			assert_int_equal(some->table.piece[n].fp, p->fp);
+			assert_true(indexset_equal(&some->table.piece[n].set, &p->set));
+			n++;
+		}
+		assert_int_equal(n, some->table.npiece);
+		checkpoint_free(some);
+		memdir_clear(&gone);
+	}
+	checkpoint_free(all);
+	memdir_clear(&d);
+}
+
+static void a_chosen_part_that_is_missing_or_damaged_is_an_error(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+	uint32_t bits = 0;
+	char name[64];
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	snprintf(name, sizeof name, "%s", c->file[2].name);
+	checkpoint_free(c);
+	memdir_find(&d, name)->bytes[memdir_find(&d, name)->len - 5000] ^= 1;
+	bits = 1 << 2;
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
+	assert_null(c);
+	memdir_remove(&d, name);
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
+	assert_null(c);
+	bits = 1 << 1;
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	checkpoint_free(c);
+	memdir_clear(&d);
+}
+
+static void who_chooses_may_refuse(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+	uint32_t bits = 99;
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EXDEV);
+	assert_null(c);
+	assert_string_equal(err.msg, "not these");
+	memdir_clear(&d);
+}
+
+static void a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte(void **state)
+{
+	struct native_info info = { .job = "demo", .step = 12, .generation = 3, .world = 6 };
+	struct native_lineage lineage = { .seq = 7, .parent_step = UINT64_MAX, .tool = "test" };
+	struct native_part part[6];
+	struct table t[6], sum = { 0 };
+	uint8_t *bytes[6], id[2][16];
+	void *file[2];
+	uint64_t len[2];
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	for (uint32_t r = 0; r < 6; r++) {
+		memdir_part(&plain, &info, r, &part[r], &t[r], &bytes[r]);
+		part[r].table = &t[r];
+		assert_int_equal(table_merge(&sum, &t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL),
+				 0);
+	}
+	assert_int_equal(table_seal(&sum, NULL), 0);
+	for (uint32_t i = 0; i < sum.ntensor; i++)
+		sum.tensor[i].fp = 0;
+	for (uint32_t i = 0; i < sum.npiece; i++)
+		sum.tensor[sum.piece[i].tensor].fp += sum.piece[i].fp;
+	if (native_manifest(&info, part, 6, &lineage, &file[0], &len[0], id[0], &err))
+		fail_msg("%s", err.msg);
+	for (uint32_t r = 0; r < 6; r++)
+		part[r].table = NULL;
+	if (native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1], id[1],
+				     &err))
+		fail_msg("%s", err.msg);
+	assert_int_equal(len[0], len[1]);
+	assert_memory_equal(file[0], file[1], len[0]);
+	assert_memory_equal(id[0], id[1], 16);
+	part[5].rank = 4;
+	assert_int_equal(native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1],
+						  id[1], &err),
+			 -EINVAL);
+	for (uint32_t r = 0; r < 6; r++) {
+		table_free(&t[r]);
+		free(bytes[r]);
+	}
+	table_free(&sum);
+	free(file[0]);
+	free(file[1]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched),
+		cmocka_unit_test(a_chosen_part_that_is_missing_or_damaged_is_an_error),
+		cmocka_unit_test(who_chooses_may_refuse),
+		cmocka_unit_test(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
