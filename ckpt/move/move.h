@@ -24,7 +24,9 @@
 typedef int move_tick_fn(void *arg, uint64_t done);
 
 /* Memory to memory, by the calling thread, without an allocation or a system call. bases: [nplace]
- * of the plan's tables; a NULL base whose rows are needed is -EINVAL before anything is written. */
+ * of the plan's tables; a NULL base whose rows are needed is -EINVAL before anything is written.
+ * What is made of operands (plan_reduce.h) takes buffers of 64 MiB: -ENOMEM; and -EOPNOTSUPP where
+ * elements have no such reduction, before anything is written. */
 int move_copy(const struct plan *p, const void *const *src_base, void *const *dst_base,
 	      move_tick_fn *tick, void *arg);
 
@@ -54,6 +56,10 @@ void move_close(struct move_files *f);
  *
  * Threads: up to four workers, no more than there are processors, check and scatter; memory is
  * about MOVE_DEPTH + 8 blocks at most, or f->buffer_bytes. The same holds for move_verify.
+ *
+ * What is made of operands comes first, in 64 MiB more, or in half of f->buffer_bytes; small windows
+ * read a chunk more than once. -EOPNOTSUPP, before anything is written: elements that have no such
+ * reduction.
  */
 int move_read(const struct plan *p, const struct move_files *f, void *const *dst_base,
 	      move_tick_fn *tick, void *arg, struct ckpt_err *err);

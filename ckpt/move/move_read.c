@@ -9,6 +9,7 @@
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
 #include "ckpt/move/move.h"
+#include "ckpt/move/move_reduce.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/move/row_copy.h"
@@ -268,6 +269,7 @@ static int reading_begin(struct reading *k)
 
 static int reading_run(struct reading *k)
 {
+	uint64_t copied = k->p->bytes - (k->p->reduced ? k->p->reduced->bytes : 0);
 	int e = reading_begin(k);
 
 	if (e == 0)
@@ -276,16 +278,17 @@ static int reading_run(struct reading *k)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)
 		return ckpt_error(k->err, e, "reading was given up by its caller");
-	if (e == 0 && k->moved != k->p->bytes)
+	if (e == 0 && k->moved != copied)
 		return ckpt_error(
 			k->err, -EPROTO,
 			"the checkpoint's chunks hold %llu of the %llu bytes that its pieces claim; see ckptctl verify",
-			(unsigned long long)k->moved, (unsigned long long)k->p->bytes);
+			(unsigned long long)k->moved, (unsigned long long)copied);
 	return e;
 }
 
-int move_read_in(struct stream_room *room, const struct plan *p, const struct move_files *f,
-		 void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err)
+/* All that is only copied. */
+static int read_copies(struct stream_room *room, const struct plan *p, const struct move_files *f,
+		       void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err)
 {
 	struct reading k = {
 		.p = p,
@@ -306,6 +309,51 @@ int move_read_in(struct stream_room *room, const struct plan *p, const struct mo
 	free(k.need_first);
 	free(k.hi_max);
 	free(k.need);
+	return e;
+}
+
+/* --- what is made of operands --- */
+
+struct operands {
+	struct stream_room *room;
+	const struct move_files *f;
+	move_tick_fn *tick;
+	void *arg;
+};
+
+static int read_operand(void *arg, const struct plan *p, void *const *dst_base,
+			struct ckpt_err *err)
+{
+	const struct operands *x = arg;
+
+	return read_copies(x->room, p, x->f, dst_base, x->tick, x->arg, err);
+}
+
+/* Half of the buffers' bytes are for windows and what is made of them. */
+static int read_reduced(struct stream_room *room, const struct plan *p, const struct move_files *f,
+			void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	struct move_files half = *f;
+	struct operands x = { room, &half, tick, arg };
+	int e = room ? 0 : stream_room_open(f, &x.room, err);
+
+	half.buffer_bytes = f->buffer_bytes / 2;
+	if (!e)
+		e = reduce_run(p, half.buffer_bytes, dst_base, read_operand, &x, err);
+	if (!room)
+		stream_room_close(x.room);
+	return e;
+}
+
+int move_read_in(struct stream_room *room, const struct plan *p, const struct move_files *f,
+		 void *const *dst_base, move_tick_fn *tick, void *arg, struct ckpt_err *err)
+{
+	int e = reduce_check(p, dst_base, err);
+
+	if (!e && p->reduced)
+		e = read_reduced(room, p, f, dst_base, tick, arg, err);
+	if (!e && (p->nop || !p->reduced))
+		e = read_copies(room, p, f, dst_base, tick, arg, err);
 	return e;
 }
 

@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/plan/plan_match.h"
+#include "ckpt/plan/plan_reduce.h"
 #include <stdio.h>
 
 #define LABEL_BYTES 160 /* of a tensor in a message; longer names are cut */
@@ -19,6 +20,7 @@ struct making {
 	struct plan *plan;
 	struct match match;
 	struct op_list ops;
+	struct reducing *reducing;
 	struct ckpt_errlist *list;
 };
 
@@ -41,9 +43,12 @@ static bool is_wanted(const struct making *k, const struct table_tensor *x)
 	return !k->opts->only || !strcmp(k->opts->only, x->component);
 }
 
-static bool same_kind(const struct table_tensor *x, const struct table_tensor *y)
+static bool same_kind(const struct making *k, const struct table_tensor *x,
+		      const struct table_tensor *y)
 {
-	return x->dtype == y->dtype && x->ndim == y->ndim &&
+	bool same = x->dtype == y->dtype;
+
+	return (same || (k->opts->casts && plan_casts(y->dtype, x->dtype))) && x->ndim == y->ndim &&
 	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
 }
 
@@ -87,7 +92,7 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 		return 0;
 	}
 	y = &k->src->tensor[src_tensor];
-	if (!same_kind(x, y)) {
+	if (!same_kind(k, x, y)) {
 		ckpt_errlist_add(k->list, "%s: declared %s %s, the checkpoint has %s %s", label,
 				 dtype_name(x->dtype), dims_print(x->ndim, x->shape, want),
 				 dtype_name(y->dtype), dims_print(y->ndim, y->shape, have));
@@ -96,7 +101,11 @@ static int plan_tensor(struct making *k, uint32_t dst_tensor, struct ckpt_err *e
 	k->plan->ntensor++;
 	if (k->dst->first[dst_tensor] == k->dst->first[dst_tensor + 1])
 		return 0;
-	e = match_begin(&k->match, k->src, src_tensor);
+	e = reducing_tensor(k->reducing, src_tensor, dst_tensor, label, &k->ops, k->list);
+	if (e > 0)
+		return 0;
+	if (e == 0)
+		e = match_begin(&k->match, k->src, src_tensor);
 	if (e == 0)
 		e = plan_pieces(k, dst_tensor, label);
 	if (e == -E2BIG)
@@ -120,29 +129,43 @@ static int op_compare(const void *va, const void *vb)
 	return a->src_piece < b->src_piece ? -1 : a->src_piece > b->src_piece;
 }
 
+int op_list_end(const struct op_list *l, struct arena *a, struct plan_op **ret_op,
+		uint64_t *ret_nop, uint64_t *ret_bytes)
+{
+	*ret_op = arena_dup(a, l->op, l->n * sizeof **ret_op);
+	if (!*ret_op)
+		return -ENOMEM;
+	*ret_nop = l->n;
+	if (l->n > 1)
+		qsort(*ret_op, l->n, sizeof **ret_op, op_compare);
+	for (uint64_t i = 0; i < l->n; i++)
+		*ret_bytes += l->op[i].bytes;
+	return 0;
+}
+
 static int plan_all(struct making *k, struct ckpt_err *err)
 {
 	struct plan *p = k->plan;
+	int rc = reducing_open(p, &k->reducing);
 
+	if (rc < 0)
+		return ckpt_error(err, rc, "out of memory for a plan");
 	for (uint32_t i = 0; i < k->dst->ntensor; i++) {
 		int e = is_wanted(k, &k->dst->tensor[i]) ? plan_tensor(k, i, err) : 0;
 
 		if (e < 0)
 			return e;
 	}
+	rc = reducing_end(k->reducing, k->list, err);
+	if (rc < 0)
+		return rc;
 	if (k->list->n)
 		return ckpt_errlist_end(k->list, err,
 					"the checkpoint does not fit what is declared");
-	p->op = arena_dup(&p->arena, k->ops.op, k->ops.n * sizeof *k->ops.op);
-	if (!p->op)
-		return ckpt_error(err, -ENOMEM, "out of memory for a plan of %llu operations",
-				  (unsigned long long)k->ops.n);
-	p->nop = k->ops.n;
-	if (p->nop > 1)
-		qsort(p->op, p->nop, sizeof *p->op, op_compare);
-	for (uint64_t i = 0; i < p->nop; i++)
-		p->bytes += p->op[i].bytes;
-	return 0;
+	rc = op_list_end(&k->ops, &p->arena, &p->op, &p->nop, &p->bytes);
+	return rc < 0 ? ckpt_error(err, rc, "out of memory for a plan of %llu operations",
+				   (unsigned long long)k->ops.n)
+		      : 0;
 }
 
 int plan_make(const struct table *src, const struct table *dst, const struct plan_opts *opts,
@@ -166,6 +189,7 @@ int plan_make(const struct table *src, const struct table *dst, const struct pla
 	if (e < 0)
 		plan_free(ret_plan);
 	match_free(&k.match);
+	reducing_close(k.reducing);
 	free(k.ops.op);
 	ckpt_errlist_free(&own);
 	return e;
@@ -173,6 +197,12 @@ int plan_make(const struct table *src, const struct table *dst, const struct pla
 
 void plan_free(struct plan *p)
 {
+	struct plan_reduced *r = TAKE(p->reduced);
+
+	for (uint32_t k = 0; r && r->operand && k < r->most; k++)
+		table_free(&r->operand[k]);
+	if (r)
+		table_free(&r->want);
 	arena_free(&p->arena);
 	p->op = NULL;
 	p->nop = 0;

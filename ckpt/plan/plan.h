@@ -29,16 +29,18 @@ struct plan_op {
 struct plan {
 	const struct table *src, *dst; /* must outlive the plan */
 	struct arena arena;
-	uint64_t nop, bytes;
-	struct plan_op *op; /* sorted by (src_place, src_lo) */
-	uint32_t ntensor;   /* destination tensors planned */
-	uint32_t nmissing;  /* left out because the source lacks them (lenient) */
+	uint64_t nop, bytes;	      /* bytes: of op and of reduced */
+	struct plan_op *op;	      /* sorted by (src_place, src_lo) */
+	struct plan_reduced *reduced; /* NULL: all of it is copied; else see plan_reduce.h */
+	uint32_t ntensor;	      /* destination tensors planned */
+	uint32_t nmissing;	      /* left out because the source lacks them (lenient) */
 };
 
 struct plan_opts {
 	const char *only;  /* this component only; NULL: all */
 	bool lenient;	   /* tensors that the source lacks are left out */
 	bool memory_blobs; /* match TENSOR_BLOBs too (snapshots); else blobs are skipped (restore) */
+	bool casts; /* floating-point types may differ: elements are rounded to nearest even */
 };
 
 /*
@@ -46,6 +48,8 @@ struct plan_opts {
  * missing, other dtype, other shape, elements that no source piece has - is a line in the list, all
  * at once, and then nothing is planned: -EMEDIUMTYPE. Where several source pieces hold an element,
  * exactly one is used: the first in the table's order. CKPT_SINKs are planned in dst like others.
+ * Pending reductions of the source are carried out on the way (plan_reduce.h), or kept where the
+ * destination declares the same.
  * opts NULL: the defaults; ret_list NULL: err only. -ENOMEM, -E2BIG.
  */
 int plan_make(const struct table *src, const struct table *dst, const struct plan_opts *opts,

@@ -187,7 +187,7 @@ static int op_make(const struct match *m, uint32_t src_piece, const struct table
 		   uint64_t *ret_numel)
 {
 	const struct table_piece *s = &m->src->piece[src_piece], *d = &dst->piece[dst_piece];
-	uint64_t elem = dst->tensor[d->tensor].elem_bytes, step = 1, lo = 0, hi = 0, numel = 1;
+	uint64_t elem = m->src->tensor[s->tensor].elem_bytes, step = 1, lo = 0, hi = 0, numel = 1;
 	struct plan_op op = { .src_piece = src_piece,
 			      .dst_piece = dst_piece,
 			      .src_place = s->place,
@@ -423,25 +423,47 @@ static uint32_t spans_from(const struct match *m, uint64_t lo)
 	return from;
 }
 
-int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
-		struct arena *keep, uint64_t *ret_missing, uint64_t *first_missing)
+/* Of disjoint pieces. *ret_have: elements that they have. */
+static int take_all(struct match *m, const struct table *dst, uint32_t dst_piece,
+		    struct op_list *ops, uint64_t *ret_have)
 {
 	const struct indexset *want = &dst->piece[dst_piece].set;
 	uint64_t lo = want->ndim ? position_lo(&want->dim[m->dim]) : 0;
 	uint64_t hi = want->ndim ? position_hi(&want->dim[m->dim]) : 1;
-	uint64_t have = 0, numel;
+	uint64_t numel;
 
-	*ret_missing = 0;
-	if (!m->disjoint)
-		return whittle(m, dst, dst_piece, ops, keep, ret_missing, first_missing);
+	*ret_have = 0;
 	for (uint32_t i = spans_from(m, lo); i < m->n && m->span[i].lo < hi; i++) {
 		int e = op_make(m, m->span[i].piece, dst, dst_piece, NULL, ops, &numel);
 
 		if (e < 0)
 			return e;
-		have += numel;
+		*ret_have += numel;
 	}
-	if (have == want->numel)
-		return 0;
+	return 0;
+}
+
+int match_some(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+	       struct arena *keep)
+{
+	uint64_t n, first[CKPT_DIMS_MAX];
+
+	if (!m->disjoint)
+		return whittle(m, dst, dst_piece, ops, keep, &n, first);
+	return take_all(m, dst, dst_piece, ops, &n);
+}
+
+int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+		struct arena *keep, uint64_t *ret_missing, uint64_t *first_missing)
+{
+	uint64_t have;
+	int e;
+
+	*ret_missing = 0;
+	if (!m->disjoint)
+		return whittle(m, dst, dst_piece, ops, keep, ret_missing, first_missing);
+	e = take_all(m, dst, dst_piece, ops, &have);
+	if (e < 0 || have == dst->piece[dst_piece].set.numel)
+		return e;
 	return whittle(m, dst, dst_piece, NULL, keep, ret_missing, first_missing);
 }

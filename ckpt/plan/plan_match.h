@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_match.h - which source pieces give a destination piece its elements. For plan.c only.
+ * plan_match.h - which source pieces give a destination piece its elements. For ckpt/plan only.
  *
  * A match is one tensor's source pieces, made ready once and asked for every destination piece.
  */
@@ -34,4 +34,11 @@ void match_free(struct match *m);
  */
 int match_piece(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
 		struct arena *keep, uint64_t *ret_missing, uint64_t *first_missing);
+/* The same, and what no source piece has is left out without a word. */
+int match_some(struct match *m, const struct table *dst, uint32_t dst_piece, struct op_list *ops,
+	       struct arena *keep);
+
+/* Into the plan, in its order; adds up the bytes. -ENOMEM. In plan.c. */
+int op_list_end(const struct op_list *l, struct arena *a, struct plan_op **ret_op,
+		uint64_t *ret_nop, uint64_t *ret_bytes);
 #endif

@@ -2,12 +2,13 @@
 /*
  * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is
  * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
- * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Pairs are
+ * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Of a
+ * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs are
  * found by a sweep along the dimension in which the fewest pieces overlap; for a grid of P x Q
  * pieces that is P*Q*min(P, Q) pairs.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/table/table.h"
+#include "ckpt/table/operand.h"
 #include <stdio.h>
 
 /* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16
@@ -16,6 +17,7 @@
 /* Overlaps that are told per tensor, and steps that a table's gaps may cost to say where they
  * begin. */
 #define OVERLAPS_TOLD 4
+#define OPERANDS_TOLD 4
 #define TRIES_MAX ((uint64_t)1 << 24)
 
 struct span {
@@ -31,8 +33,9 @@ struct cover {
 	struct span *span;     /* [n] */
 	uint64_t steps, tries; /* of the table so far */
 	uint64_t overlaps;
-	char label[160];
+	char label[320];
 	struct ckpt_errlist *list;
+	struct rank_map ranks; /* opened when it is first needed */
 };
 
 static uint64_t list_lo(const struct indices *d)
@@ -270,16 +273,132 @@ static bool overlaps_report(struct cover *c)
 	return true;
 }
 
-static void tensor_cover(struct cover *c)
+/* c->piece, as c->label calls it. */
+static void pieces_cover(struct cover *c)
 {
 	uint64_t have = 0;
 	bool many = false;
 
-	table_tensor_print(c->x, c->label, sizeof c->label);
+	c->overlaps = 0;
 	for (uint32_t i = 0; i < c->n; i++)
 		many |= ckpt_add(have, c->piece[i].set.numel, &have) < 0;
 	if (overlaps_report(c) && !c->overlaps && (many || have != c->x->numel))
 		gap_report(c, have);
+}
+
+/* --- pending reductions --- */
+
+struct of_operand {
+	uint32_t operand, piece;
+};
+
+static int operand_compare(const void *va, const void *vb)
+{
+	const struct of_operand *a = va, *b = vb;
+
+	if (a->operand != b->operand)
+		return a->operand < b->operand ? -1 : 1;
+	return a->piece < b->piece ? -1 : a->piece > b->piece;
+}
+
+/* Which operand each piece holds; false: some hold none, or there is no memory, and that is told. */
+static bool operands_find(struct cover *c, uint32_t dims, struct of_operand *ret)
+{
+	uint32_t mesh = c->t->layout[c->x->layout].mesh, coord[CKPT_DIMS_MAX];
+
+	for (uint32_t i = 0; i < c->n; i++) {
+		int r = c->ranks.mesh ? 0 : rank_map_open(c->t, &c->ranks);
+
+		if (!r)
+			r = rank_map_coord(&c->ranks, mesh, c->piece[i].rank, coord);
+		if (r > 0) {
+			ret[i].piece = i;
+			ret[i].operand = operand_number(&c->t->mesh[mesh], dims, coord);
+			continue;
+		}
+		if (r < 0)
+			ckpt_errlist_add(c->list, "%s: out of memory: its pieces were not checked",
+					 c->label);
+		else
+			ckpt_errlist_add(c->list,
+					 "%s: the piece in %s is of rank %u, which the mesh of its "
+					 "pending reduction does not have",
+					 c->label, c->t->place[c->piece[i].place].name,
+					 c->piece[i].rank);
+		return false;
+	}
+	qsort(ret, c->n, sizeof *ret, operand_compare);
+	return true;
+}
+
+/* The operands [from, to) have no piece. *told: lines so far. */
+static void operands_missing(const struct cover *c, uint32_t dims, uint32_t from, uint32_t to,
+			     uint32_t *told)
+{
+	const struct mesh *m = &c->t->mesh[c->t->layout[c->x->layout].mesh];
+	char at[128];
+
+	for (; from < to && *told < OPERANDS_TOLD; from++, ++*told)
+		ckpt_errlist_add(
+			c->list,
+			"%s: the operand of %s, one of the %u of its pending reduction, is "
+			"in no piece",
+			c->label, operand_print(m, dims, from, at, sizeof at),
+			operand_count(m, dims));
+	if (from < to && *told == OPERANDS_TOLD) {
+		ckpt_errlist_add(c->list, "%s: more operands are in no piece", c->label);
+		++*told;
+	}
+}
+
+static void operands_cover(struct cover *c, uint32_t dims, struct of_operand *of,
+			   struct table_piece *sorted)
+{
+	const struct mesh *m = &c->t->mesh[c->t->layout[c->x->layout].mesh];
+	const struct table_piece *piece = c->piece;
+	uint32_t all = c->n, next = 0, told = 0, count = operand_count(m, dims);
+	char tensor[160], at[128];
+
+	if (!c->x->numel && !all)
+		return;
+	strcpy(tensor, c->label);
+	for (uint32_t i = 0; i < all; i++)
+		sorted[i] = piece[of[i].piece];
+	for (uint32_t i = 0; i < all; i += c->n) {
+		uint32_t k = of[i].operand;
+
+		strcpy(c->label, tensor);
+		operands_missing(c, dims, next, k, &told);
+		next = k + 1;
+		for (c->n = 1; i + c->n < all && of[i + c->n].operand == k;)
+			c->n++;
+		c->piece = sorted + i;
+		snprintf(c->label, sizeof c->label, "%s, operand of %s", tensor,
+			 operand_print(m, dims, k, at, sizeof at));
+		pieces_cover(c);
+	}
+	strcpy(c->label, tensor);
+	operands_missing(c, dims, next, count, &told);
+}
+
+static void tensor_cover(struct cover *c)
+{
+	uint32_t dims = operand_dims(c->t, c->x);
+	cleanup_free struct of_operand *of = NULL;
+	cleanup_free struct table_piece *sorted = NULL;
+
+	table_tensor_print(c->x, c->label, 160);
+	if (!dims) {
+		pieces_cover(c);
+		return;
+	}
+	of = calloc((size_t)c->n + 1, sizeof *of);
+	sorted = calloc((size_t)c->n + 1, sizeof *sorted);
+	if (!of || !sorted)
+		ckpt_errlist_add(c->list, "%s: out of memory: its pieces were not checked",
+				 c->label);
+	else if (operands_find(c, dims, of))
+		operands_cover(c, dims, of, sorted);
 }
 
 void table_covers(const struct table *t, uint32_t tensor, const struct indexset *set,
@@ -347,8 +466,8 @@ void table_cover(const struct table *t, struct ckpt_errlist *ret_list)
 		c.x = &t->tensor[i];
 		c.piece = t->piece + t->first[i];
 		c.n = t->first[i + 1] - t->first[i];
-		c.overlaps = 0;
 		if (c.x->cls != CKPT_SINK)
 			tensor_cover(&c);
 	}
+	rank_map_close(&c.ranks);
 }

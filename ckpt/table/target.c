@@ -217,6 +217,13 @@ static void cut_factors(struct making *k, struct cut *c)
 	}
 }
 
+static void say_reduced(struct making *k, const struct mesh *old, const struct ckpt_placement *p)
+{
+	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
+
+	say(k, "Partial(%s)@%s is reduced", reduction[p->reduce], old->name[p->mesh_dim]);
+}
+
 /* The placements of a tensor of the source on the new mesh; says what does not stay. */
 static void carry(struct making *k, const struct table_tensor *x, struct cut *ret)
 {
@@ -233,7 +240,9 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 		const struct ckpt_placement *p = &l->place[i];
 
 		c.place[i] = *p;
-		if (p->how == CKPT_REPLICATE)
+		if (p->how == CKPT_PARTIAL)
+			say_reduced(k, old, p);
+		if (p->how == CKPT_REPLICATE || p->how == CKPT_PARTIAL)
 			continue;
 		if (to[p->mesh_dim] == NONE) {
 			say(k,
@@ -421,6 +430,9 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		if (rc)
 			return rc;
 	}
+	/* What comes of operands has another fingerprint than they have together. */
+	if (x.layout != TABLE_NONE && layout_is_partial(&k->src->layout[x.layout]))
+		x.fp = 0;
 	x.layout = *last;
 	rc = table_add_tensor(k->dst, &x, NULL, err);
 	if (!rc && tell && k->note)
@@ -461,6 +473,11 @@ static int parse_rules(struct making *k, const struct target_rule *rule, uint32_
 			return ckpt_error(err, rc, "%s", why.msg);
 		if (rc)
 			ckpt_errlist_add(list, "%s: %s", rule[i].where, why.msg);
+		else if (layout_is_partial(&k->rule[i].layout))
+			ckpt_errlist_add(list,
+					 "%s: what is stored does not become a pending reduction; "
+					 "write Replicate or Shard instead of Partial",
+					 rule[i].where);
 	}
 	k->nrule = nrule;
 	return 0;

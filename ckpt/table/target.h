@@ -11,6 +11,8 @@
  *     elements than their product, the largest of them (of equals the first in the mesh) cuts
  *     alone, and the others replicate;
  *   - a placement that cannot apply (a tensor without that dimension) replicates;
+ *   - a pending reduction (PARTIAL) is carried out: over that mesh dimension it replicates, and the
+ *     tensor's fingerprint is not known (0);
  *   - ONLY (a pipeline stage) at coordinate c of n goes to coordinate c * m / n of m;
  *   - a strided shard's factor that was the number of the shards which cut inside it is that number
  *     on the new mesh; any other factor stays. Which shards cut inside it is read as torch reads a
@@ -43,10 +45,10 @@ struct target_rule {
 typedef void target_note_fn(void *arg, uint32_t tensor, const char *text);
 
 /*
- * ret_target is sealed, has the mesh as mesh 0, the tensors of src in their order (their numbers are
- * the same) with fingerprints, and no places or pieces. note may be NULL. -EINVAL: the mesh or a
- * rule cannot be read (which, where in it, what to write there), a rule matches nothing or names
- * what is not there: all of them in the error; -ENOMEM.
+ * ret_target is sealed, has the mesh as mesh 0, the tensors of src in their order (their numbers
+ * are the same) with fingerprints (but for what is reduced), and no places or pieces. note may be
+ * NULL. -EINVAL: the mesh or a rule cannot be read (which, where in it, what to write there), a rule
+ * matches nothing or names what is not there: all of them in the error; -ENOMEM.
  */
 int target_make(const struct table *src, const char *mesh, const struct target_rule *rule,
 		uint32_t nrule, struct table *ret_target, target_note_fn *note, void *arg,

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * operand.h - which operand of a pending reduction (CKPT_PARTIAL) a piece holds. Operands of a
+ * tensor are counted row-major over the coordinates of the mesh dimensions that its layout names
+ * PARTIAL, in the order of the mesh; a piece holds that of its rank. So a piece without a rank, or
+ * of one that the mesh does not have, holds none.
+ */
+#ifndef CKPT_TABLE_OPERAND_H
+#define CKPT_TABLE_OPERAND_H
+#include "ckpt/table/table.h"
+
+/* Bit per mesh dimension with a PARTIAL; 0 for a tensor that has none, or no layout. */
+uint32_t operand_dims(const struct table *t, const struct table_tensor *x);
+/* dims: bits of dimensions of the mesh; below it a coordinate is [m->ndim]. */
+uint32_t operand_count(const struct mesh *m, uint32_t dims);
+uint32_t operand_number(const struct mesh *m, uint32_t dims, const uint32_t *coord);
+/* "dp=1, tp=0"; returns buf. */
+char *operand_print(const struct mesh *m, uint32_t dims, uint32_t number, char *buf, size_t bytes);
+
+/* Coordinates for many ranks of a table's meshes: each mesh is looked through once, when it is first
+ * asked for. For one thread; the table outlives it. */
+struct rank_map {
+	const struct table *t;
+	struct rank_at **mesh; /* [nmesh] */
+};
+int rank_map_open(const struct table *t, struct rank_map *ret); /* -ENOMEM */
+void rank_map_close(struct rank_map *m);			/* a zeroed one is fine */
+/* 1; 0 the mesh does not have the rank; -ENOMEM. */
+int rank_map_coord(struct rank_map *m, uint32_t mesh, uint32_t rank, uint32_t *ret_coord);
+#endif

@@ -1,0 +1,755 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move_partial.c - pending reductions from memory and from files: what PyTorch 2.15.0 answers
+ * (tests/vectors/partial/make.py), random layouts against sums made by hand, the order of operands,
+ * bounded memory, casts, and operands that are missing.
+ */
+#include "tests/unit/test_move_partial.h"
+#include <linux/limits.h>
+
+static const enum io_engine engines[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
+static const char *const dim_names[] = { "a", "b", "c", "d" };
+
+/* --- ways from one job to another --- */
+
+enum way { LIVE, STAGED, FILES, WAYS };
+static const char *const way_names[] = { "live memory", "staged memory", "files" };
+
+struct route {
+	enum way way;
+	enum io_engine engine;
+	uint64_t buffer_bytes;
+	bool casts;
+	struct disk *disk;
+	uint64_t told; /* by ticks */
+};
+
+static int count(void *arg, uint64_t done)
+{
+	((struct route *)arg)->told += done;
+	return 0;
+}
+
+/* From files, or memory: what plan_make or the movement says. */
+static int go_files(struct job *from, struct job *to, struct route *r, struct ckpt_err *err)
+{
+	const struct plan_opts opts = { .casts = r->casts };
+	const struct disk_how how = { .ops = &io_ops_posix, .engine = r->engine };
+	struct checkpoint *c;
+	struct move_files f;
+	struct plan p;
+	int e;
+
+	job_write(from, r->disk, &how);
+	c = disk_open(r->disk);
+	e = plan_make(&c->table, &to->all, &opts, &p, NULL, err);
+	if (!e) {
+		assert_int_equal(
+			move_open(&io_ops_posix, r->disk->fd, c, false, r->engine, &f, err), 0);
+		f.buffer_bytes = r->buffer_bytes;
+		e = move_read(&p, &f, to->base, count, r, err);
+		if (!e)
+			assert_int_equal(r->told, p.bytes);
+		move_close(&f);
+		plan_free(&p);
+	}
+	checkpoint_free(c);
+	disk_clear(r->disk);
+	return e;
+}
+
+static int go(struct job *from, struct job *to, struct route *r, struct ckpt_err *err)
+{
+	const struct plan_opts opts = { .casts = r->casts };
+	struct table staged = { 0 };
+	const struct table *src = &from->all;
+	const void *const *base = (const void *const *)from->base;
+	struct plan p;
+	int e;
+
+	r->told = 0;
+	model_clear(to);
+	if (!from->raw[0])
+		model_stage(from);
+	if (r->way == FILES)
+		return go_files(from, to, r, err);
+	if (r->way == STAGED) {
+		model_staged(from, &staged);
+		src = &staged;
+		base = (const void *const *)from->raw;
+	}
+	e = plan_make(src, &to->all, &opts, &p, NULL, err);
+	if (!e) {
+		e = move_copy(&p, base, to->base, count, r);
+		if (!e)
+			assert_int_equal(r->told, p.bytes);
+		plan_free(&p);
+	}
+	table_free(&staged);
+	return e;
+}
+
+/* --- PyTorch's answers --- */
+
+static uint64_t next(char **at)
+{
+	return strtoull(*at, at, 10);
+}
+
+static int64_t next_number(char **at)
+{
+	return strtoll(*at, at, 10);
+}
+
+static char next_letter(char **at)
+{
+	while (**at == ' ')
+		(*at)++;
+	return *(*at)++;
+}
+
+static void read_place(char **at, uint32_t mesh_dim, struct held *h)
+{
+	struct ckpt_placement p = { .mesh_dim = (uint16_t)mesh_dim };
+	char how = next_letter(at);
+
+	if (how == 'P') {
+		p.how = CKPT_PARTIAL;
+		p.reduce = (uint8_t)next(at);
+		p.flags = CKPT_KEEP_PARTIAL;
+	} else if (how == 'S') {
+		p.how = CKPT_SHARD;
+		p.tensor_dim = (uint16_t)next(at);
+		p.split_factor = (uint32_t)next(at);
+	}
+	if (how != 'R')
+		h->place[h->nplace++] = p;
+}
+
+static void read_models(char **at, struct model *src, struct model *dst)
+{
+	struct held h = { .name = "w" };
+	uint32_t ndim, dim[MESH_DIMS_MAX];
+	char kind = next_letter(at);
+	bool wide = next(at) == 64;
+
+	h.dtype = kind == 'F' ? (wide ? CKPT_F64 : CKPT_F32) : wide ? CKPT_I64 : CKPT_I32;
+	h.ndim = (uint32_t)next(at);
+	for (uint32_t d = 0; d < h.ndim; d++)
+		h.shape[d] = next(at);
+	ndim = (uint32_t)next(at);
+	for (uint32_t d = 0; d < ndim; d++)
+		dim[d] = (uint32_t)next(at);
+	model_mesh(src, ndim, dim_names, dim);
+	model_mesh(dst, ndim, dim_names, dim);
+	src->n = dst->n = 1;
+	src->tensor[0] = dst->tensor[0] = h;
+	for (uint32_t d = 0; d < ndim; d++)
+		read_place(at, d, &src->tensor[0]);
+	for (uint32_t d = 0; d < ndim; d++)
+		read_place(at, d, &dst->tensor[0]);
+}
+
+static void each_vector(uint32_t line, const struct model *src, struct job *to, char *answer,
+			const struct route *r)
+{
+	uint32_t dtype = src->tensor[0].dtype;
+
+	for (uint32_t i = 0; i < to->world; i++) {
+		uint64_t n;
+		const uint8_t *x = rank_elements(&to->rank[i], 0, &n);
+
+		if (n != next(&answer))
+			fail_msg("line %u: rank %u holds %llu elements", line, i,
+				 (unsigned long long)n);
+		for (uint64_t k = 0; k < n; k++, x += dtype_bytes(dtype)) {
+			int64_t want = next_number(&answer), is = number_get(dtype, x);
+
+			if (want != is)
+				fail_msg("line %u, %s: element %llu of rank %u is %lld, PyTorch "
+					 "has %lld",
+					 line, way_names[r->way], (unsigned long long)k, i,
+					 (long long)is, (long long)want);
+		}
+	}
+}
+
+/* Both layouts are sound by themselves, and the one does not become the other. */
+static bool is_refused(struct model *src, struct model *dst)
+{
+	struct layout a = held_layout(&src->tensor[0]), b = held_layout(&dst->tensor[0]);
+	struct ckpt_err err = { 0 };
+	struct job from, to;
+	struct plan p;
+	int e;
+
+	if (layout_check(model_ready(src), &a, src->tensor[0].ndim, &err) < 0 ||
+	    layout_check(model_ready(dst), &b, dst->tensor[0].ndim, &err) < 0) {
+		printf("%s\n", err.msg);
+		return true;
+	}
+	model_job(src, &from);
+	model_job(dst, &to);
+	e = plan_make(&from.all, &to.all, NULL, &p, NULL, &err);
+	printf("%s\n", err.msg);
+	if (!e)
+		plan_free(&p);
+	model_job_free(&from);
+	model_job_free(&to);
+	return e == -EMEDIUMTYPE;
+}
+
+static void one_vector(char *line, struct disk *d, uint32_t *refused)
+{
+	uint32_t number = (uint32_t)next(&line);
+	struct model src, dst;
+	struct job from, to;
+	char *error;
+
+	read_models(&line, &src, &dst);
+	error = strchr(line, 'E');
+	if (error) {
+		if (!is_refused(&src, &dst))
+			fail_msg("line %u is refused by PyTorch", number);
+		++*refused;
+		return;
+	}
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	for (uint32_t i = 0; i < from.world; i++) {
+		uint64_t n;
+		uint8_t *x = rank_elements(&from.rank[i], 0, &n);
+
+		assert_int_equal(next(&line), n);
+		for (uint64_t k = 0; k < n; k++, x += dtype_bytes(src.tensor[0].dtype))
+			number_put(src.tensor[0].dtype, x, next_number(&line));
+	}
+	for (uint32_t w = 0; w < WAYS; w++) {
+		struct route r = { .way = w, .engine = engines[number % 4], .disk = d };
+		struct ckpt_err err = { 0 };
+
+		if (go(&from, &to, &r, &err) < 0)
+			fail_msg("line %u: %s", number, err.msg);
+		each_vector(number, &src, &to, line, &r);
+	}
+	model_job_free(&from);
+	model_job_free(&to);
+}
+
+static void what_is_loaded_is_what_torch_makes_of_it(void **state)
+{
+	char path[PATH_MAX], here[] = __FILE__;
+	cleanup_free char *line = NULL;
+	uint32_t n = 0, refused = 0;
+	size_t cap = 0;
+	struct disk d;
+	FILE *f;
+
+	(void)state;
+	*strrchr(here, '/') = '\0';
+	snprintf(path, sizeof path, "%s/../vectors/partial/partial.txt", here);
+	f = fopen(path, "r");
+	if (!f)
+		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
+	disk_make(&d);
+	while (getline(&line, &cap, f) > 0)
+		if (*line != '#' && n++ % EVERY == 0)
+			one_vector(line, &d, &refused);
+	fclose(f);
+	disk_free(&d);
+	printf("%u cases, %u of them refused\n", n, refused);
+	assert_true(n >= 170);
+}
+
+/* --- random layouts on random meshes --- */
+
+static int64_t value_of(uint32_t tensor, uint32_t operand, uint64_t g)
+{
+	return (int64_t)((tensor * 7 + operand * 5 + g * 3 + (g >> 3)) % 7) - 3;
+}
+
+static void random_mesh(uint64_t *rng, struct model *m)
+{
+	uint32_t n = 1 + (uint32_t)(disk_random(rng) % 3), dim[MESH_DIMS_MAX], ranks;
+
+	do {
+		ranks = 1;
+		for (uint32_t d = 0; d < n; d++)
+			ranks *= dim[d] = 1 + (uint32_t)(disk_random(rng) % 4);
+	} while (ranks > 16);
+	model_mesh(m, n, dim_names, dim);
+}
+
+static void random_places(uint64_t *rng, const struct model *m, bool partial, struct held *h)
+{
+	uint8_t op = (uint8_t)(disk_random(rng) % 5);
+
+	h->nplace = 0;
+	for (uint32_t d = 0; d < m->mesh.ndim; d++) {
+		struct ckpt_placement p = { .mesh_dim = (uint16_t)d };
+		uint64_t how = disk_random(rng) % 4;
+
+		if (how == 0 && h->ndim) {
+			p.how = CKPT_SHARD;
+			p.tensor_dim = (uint16_t)(disk_random(rng) % h->ndim);
+			p.split_factor = (uint32_t)(disk_random(rng) % 4);
+		} else if (how < 3 && partial) {
+			p.how = CKPT_PARTIAL;
+			p.reduce = op == CKPT_AVG ? CKPT_SUM : op;
+			p.flags = CKPT_KEEP_PARTIAL;
+		} else {
+			continue;
+		}
+		h->place[h->nplace++] = p;
+	}
+}
+
+static void random_model(uint64_t *rng, struct model *m)
+{
+	static const uint32_t dtypes[] = { CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_I32, CKPT_I64 };
+
+	random_mesh(rng, m);
+	m->n = 1 + (uint32_t)(disk_random(rng) % TENSORS_MAX);
+	for (uint32_t i = 0; i < m->n; i++) {
+		struct held *h = &m->tensor[i];
+
+		snprintf(h->name, sizeof h->name, "w%u", i);
+		h->dtype = dtypes[disk_random(rng) % ARRAY_LEN(dtypes)];
+		h->ndim = (uint32_t)(disk_random(rng) % 4);
+		for (uint32_t d = 0; d < h->ndim; d++)
+			h->shape[d] = disk_random(rng) % 9;
+		random_places(rng, m, disk_random(rng) % 4 != 0, h);
+	}
+}
+
+/* The same tensors on another mesh. */
+static void random_target(uint64_t *rng, const struct model *from, struct model *to)
+{
+	random_mesh(rng, to);
+	to->n = from->n;
+	for (uint32_t i = 0; i < to->n; i++) {
+		to->tensor[i] = from->tensor[i];
+		random_places(rng, to, false, &to->tensor[i]);
+	}
+}
+
+static uint64_t global_index(const struct held *h, const struct indexset *set, uint64_t k)
+{
+	uint64_t g = 0, step = 1;
+
+	for (uint32_t d = h->ndim; d-- > 0; k /= set->dim[d].total) {
+		uint64_t at = k % set->dim[d].total;
+
+		for (uint32_t i = 0; i < set->dim[d].n; i++) {
+			const struct run *r = &set->dim[d].run[i];
+
+			if (at < r->len * r->count) {
+				g += (r->start + at / r->len * r->stride + at % r->len) * step;
+				break;
+			}
+			at -= r->len * r->count;
+		}
+		step *= h->shape[d];
+	}
+	return g;
+}
+
+static uint32_t dims_of(const struct model *m, const struct held *h, uint32_t *ret_op)
+{
+	uint32_t dims = 0;
+
+	for (uint32_t i = 0; i < h->nplace; i++)
+		if (h->place[i].how == CKPT_PARTIAL) {
+			dims |= 1u << h->place[i].mesh_dim;
+			*ret_op = h->place[i].reduce;
+		}
+	(void)m;
+	return dims;
+}
+
+static void model_fill(struct model *m, struct job *j)
+{
+	for (uint32_t r = 0; r < j->world; r++)
+		for (uint32_t i = 0; i < m->n; i++) {
+			const struct held *h = &m->tensor[i];
+			const struct table *t = &j->rank[r].decl;
+			uint32_t coord[CKPT_DIMS_MAX], op, dims = dims_of(m, h, &op), k;
+			uint64_t n;
+			uint8_t *x = rank_elements(&j->rank[r], i, &n);
+
+			assert_true(mesh_coord(&m->mesh, r, coord));
+			k = operand_number(&m->mesh, dims, coord);
+			for (uint64_t e = 0; e < n; e++)
+				number_put(
+					h->dtype, x + e * dtype_bytes(h->dtype),
+					value_of(i, k,
+						 global_index(h, &t->piece[t->first[i]].set, e)));
+		}
+}
+
+static int64_t truth(const struct model *src, uint32_t tensor, uint64_t g)
+{
+	const struct held *h = &src->tensor[tensor];
+	uint32_t op = CKPT_SUM, n = operand_count(&src->mesh, dims_of(src, h, &op));
+	int64_t v = value_of(tensor, 0, g);
+
+	for (uint32_t k = 1; k < n; k++) {
+		int64_t x = value_of(tensor, k, g);
+
+		if (op == CKPT_MIN)
+			v = MIN(v, x);
+		else if (op == CKPT_MAX)
+			v = MAX(v, x);
+		else
+			v = op == CKPT_PRODUCT ? v * x : v + x;
+	}
+	return v;
+}
+
+static void expect_truth(struct model *src, struct model *dst, struct job *to, const char *how)
+{
+	for (uint32_t r = 0; r < to->world; r++)
+		for (uint32_t i = 0; i < dst->n; i++) {
+			const struct held *h = &dst->tensor[i];
+			const struct table *t = &to->rank[r].decl;
+			uint64_t n;
+			const uint8_t *x = rank_elements(&to->rank[r], i, &n);
+
+			for (uint64_t e = 0; e < n; e++, x += dtype_bytes(h->dtype)) {
+				uint64_t g = global_index(h, &t->piece[t->first[i]].set, e);
+				int64_t want = truth(src, i, g);
+
+				/* A product of so many is no number of 8 bits any more; and an
+				 * integer may be a zero of either sign. */
+				if (want > -256 && want < 256 && number_get(h->dtype, x) != want)
+					fail_msg("%s: tensor %u of rank %u: element %llu is %lld, "
+						 "not %lld",
+						 how, i, r, (unsigned long long)g,
+						 (long long)number_get(h->dtype, x),
+						 (long long)want);
+			}
+		}
+}
+
+static void any_mesh_gets_the_sum_that_any_mesh_left_pending(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	for (uint32_t i = 0; i < FEWER(150); i++) {
+		struct model src, dst;
+		struct job from, to;
+
+		random_model(&rng, &src);
+		random_target(&rng, &src, &dst);
+		model_job(&src, &from);
+		model_job(&dst, &to);
+		model_fill(&src, &from);
+		for (uint32_t w = 0; w < WAYS; w++) {
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
+			struct ckpt_err err = { 0 };
+
+			if (go(&from, &to, &r, &err) < 0)
+				fail_msg("%s: %s", way_names[w], err.msg);
+			expect_truth(&src, &dst, &to, way_names[w]);
+		}
+		model_job_free(&from);
+		model_job_free(&to);
+	}
+	disk_free(&d);
+}
+
+static void what_is_declared_as_it_was_saved_comes_back_as_it_was(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	for (uint32_t i = 0; i < FEWER(60); i++) {
+		struct model m;
+		struct job from, to;
+
+		random_model(&rng, &m);
+		model_job(&m, &from);
+		model_job(&m, &to);
+		model_fill(&m, &from);
+		for (uint32_t w = 0; w < WAYS; w++) {
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
+			struct ckpt_err err = { 0 };
+
+			if (go(&from, &to, &r, &err) < 0)
+				fail_msg("%s: %s", way_names[w], err.msg);
+			for (uint32_t k = 0; k < to.world; k++)
+				for (uint32_t t = 0; t < m.n; t++) {
+					uint64_t n;
+					const void *a = rank_elements(&from.rank[k], t, &n),
+						   *b = rank_elements(&to.rank[k], t, &n);
+
+					if (n)
+						assert_memory_equal(
+							a, b, n * dtype_bytes(m.tensor[t].dtype));
+				}
+		}
+		model_job_free(&from);
+		model_job_free(&to);
+	}
+	disk_free(&d);
+}
+
+/* --- one order, bounded memory --- */
+
+static void one_big(struct model *m, uint32_t dtype, uint64_t rows, bool partial)
+{
+	model_mesh(m, 2, (const char *const[]){ "dp", "fsdp" }, (uint32_t[]){ partial ? 4 : 1, 2 });
+	m->n = 1;
+	m->tensor[0] = (struct held){
+		.name = "w", .dtype = dtype, .ndim = 2, .shape = { rows, 1000 }, .nplace = 1
+	};
+	m->tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = 1 };
+	if (partial)
+		m->tensor[0].place[m->tensor[0].nplace++] = (struct ckpt_placement){
+			.how = CKPT_PARTIAL, .reduce = CKPT_SUM, .flags = CKPT_KEEP_PARTIAL
+		};
+}
+
+static void floats_fill(uint64_t *rng, struct job *j)
+{
+	for (uint32_t r = 0; r < j->world; r++) {
+		uint64_t n;
+		uint8_t *x = rank_elements(&j->rank[r], 0, &n);
+
+		for (uint64_t i = 0; i < n; i++, x += 4) {
+			float f = (float)(int64_t)disk_random(rng) / 1e9f;
+
+			memcpy(x, &f, 4);
+		}
+	}
+}
+
+static void floats_expect(const struct job *from, const struct job *to)
+{
+	for (uint32_t c = 0; c < 2; c++) {
+		uint64_t n;
+		const float *is = rank_elements(&to->rank[c], 0, &n), *x[4];
+
+		for (uint32_t k = 0; k < 4; k++)
+			x[k] = rank_elements(&from->rank[2 * k + c], 0, &n);
+		for (uint64_t i = 0; i < n; i++) {
+			float want = x[0][i] + x[1][i];
+
+			want += x[2][i];
+			want += x[3][i];
+			assert_memory_equal(&want, &is[i], 4);
+		}
+	}
+}
+
+static void operands_are_added_in_their_order_whatever_the_windows_and_engines(void **state)
+{
+	static const uint64_t buffers[] = { 0, 1 << 20, 8 << 20 };
+	uint64_t rng = disk_seed(__func__);
+	struct model src, dst;
+	struct job from, to;
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	one_big(&src, CKPT_F32, 1501, true); /* 6 MB, many windows of the smaller buffers */
+	one_big(&dst, CKPT_F32, 1501, false);
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	floats_fill(&rng, &from);
+	for (uint32_t i = 0; i < ARRAY_LEN(engines) * ARRAY_LEN(buffers); i += EVERY) {
+		struct route r = { .way = FILES,
+				   .engine = engines[i % 4],
+				   .buffer_bytes = buffers[i / 4],
+				   .disk = &d };
+		struct ckpt_err err = { 0 };
+
+		if (go(&from, &to, &r, &err) < 0)
+			fail_msg("%s", err.msg);
+		floats_expect(&from, &to);
+	}
+	for (uint32_t w = LIVE; w < FILES; w++) {
+		struct route r = { .way = w };
+		struct ckpt_err err = { 0 };
+
+		assert_int_equal(go(&from, &to, &r, &err), 0);
+		floats_expect(&from, &to);
+	}
+	model_job_free(&from);
+	model_job_free(&to);
+	disk_free(&d);
+}
+
+/* --- what is not there, or has no meaning --- */
+
+static struct table without_rank(const struct job *j, uint32_t rank)
+{
+	struct table t = { 0 };
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+
+	for (uint32_t r = 0; r < j->world; r++)
+		if (r != rank)
+			assert_int_equal(table_merge(&t, &j->part[r], NULL, &list, &err), 0);
+	assert_int_equal(list.n, 0);
+	assert_int_equal(table_seal(&t, &err), 0);
+	return t;
+}
+
+static void an_operand_that_is_missing_is_named(void **state)
+{
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+	struct model src, dst;
+	struct job from, to;
+	struct table t;
+	struct plan p;
+
+	(void)state;
+	one_big(&src, CKPT_F32, 3, true);
+	one_big(&dst, CKPT_F32, 3, false);
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	model_stage(&from);
+	t = without_rank(&from, 5); /* dp=2, fsdp=1: row 2 */
+	table_cover(&t, &list);
+	assert_int_equal(list.n, 1);
+	assert_non_null(
+		strstr(list.text, "model/w, operand of dp=2: element [2, 0] is in no piece"));
+	assert_int_equal(plan_make(&t, &to.all, NULL, &p, NULL, &err), -EMEDIUMTYPE);
+	printf("%s\n%s\n", list.text, err.msg);
+	assert_non_null(strstr(err.msg, "model/w: 1000 of the 1000 elements of rank 1 are in no "
+					"piece of the checkpoint that holds the operand of dp=2"));
+	table_free(&t);
+	ckpt_errlist_free(&list);
+	model_job_free(&from);
+	/* Without the other coordinates of fsdp nothing at all is left of an operand. */
+	src.tensor[0].nplace = 2;
+	src.tensor[0].place[0].how = CKPT_REPLICATE;
+	model_job(&src, &from);
+	model_stage(&from);
+	t = without_rank(&from, from.part[5].npiece ? 5 : 4);
+	list = (struct ckpt_errlist){ 0 };
+	table_cover(&t, &list);
+	printf("%s\n", list.text);
+	assert_int_equal(list.n, 1);
+	assert_non_null(strstr(list.text, "the operand of dp=2, one of the 4"));
+	table_free(&t);
+	ckpt_errlist_free(&list);
+	model_job_free(&from);
+	model_job_free(&to);
+}
+
+static void an_operand_that_is_there_twice_is_named(void **state)
+{
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+	struct table t = { 0 };
+	struct model src;
+	struct job from;
+
+	(void)state;
+	one_big(&src, CKPT_F32, 3, true);
+	model_job(&src, &from);
+	model_stage(&from);
+	for (uint32_t r = 0; r < 9; r++)
+		assert_int_equal(table_merge(&t, &from.part[r % 8 + (r == 8)], NULL, &list, &err),
+				 0);
+	assert_int_equal(table_seal(&t, &err), 0);
+	table_cover(&t, &list);
+	printf("%s\n", list.text);
+	assert_int_equal(list.n, 1);
+	assert_non_null(strstr(list.text, "model/w, operand of dp=0: element [2, 0] is in two"));
+	table_free(&t);
+	ckpt_errlist_free(&list);
+	model_job_free(&from);
+}
+
+static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **state)
+{
+	struct model src, dst;
+	struct job from, to;
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	one_big(&src, CKPT_U8, 2, true);
+	one_big(&dst, CKPT_U8, 2, false);
+	src.tensor[0].place[1].reduce = CKPT_AVG;
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	for (uint32_t w = 0; w < WAYS; w++) {
+		struct route r = { .way = w, .disk = &d };
+		struct ckpt_err err = { 0 };
+		uint64_t n;
+
+		assert_int_equal(go(&from, &to, &r, &err), -EOPNOTSUPP);
+		if (w == FILES)
+			assert_non_null(strstr(err.msg, "model/w: an average of U8"));
+		assert_int_equal(*(uint8_t *)rank_elements(&to.rank[0], 0, &n), 0xee);
+	}
+	model_job_free(&from);
+	model_job_free(&to);
+	disk_free(&d);
+}
+
+/* --- casts --- */
+
+static void other_types_come_only_where_they_are_asked_for(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+	struct disk d;
+
+	(void)state;
+	disk_make(&d);
+	for (uint32_t i = 0; i < FEWER(40); i++) {
+		static const uint32_t types[] = { CKPT_BF16, CKPT_F32, CKPT_F64 };
+		struct route r = { .way = i % WAYS, .engine = engines[i / 3 % 4], .disk = &d };
+		struct ckpt_err err = { 0 };
+		struct model src, dst;
+		struct job from, to;
+		bool differ = false;
+
+		random_model(&rng, &src);
+		for (uint32_t k = 0; k < src.n; k++)
+			src.tensor[k].dtype = types[disk_random(&rng) % 3];
+		random_target(&rng, &src, &dst);
+		for (uint32_t k = 0; k < src.n; k++) {
+			dst.tensor[k].dtype = types[disk_random(&rng) % 3];
+			differ |= src.tensor[k].dtype != dst.tensor[k].dtype;
+		}
+		model_job(&src, &from);
+		model_job(&dst, &to);
+		model_fill(&src, &from);
+		assert_int_equal(go(&from, &to, &r, &err), differ ? -EMEDIUMTYPE : 0);
+		r.casts = true;
+		if (go(&from, &to, &r, &err) < 0)
+			fail_msg("%s", err.msg);
+		expect_truth(&src, &dst, &to, way_names[r.way]);
+		model_job_free(&from);
+		model_job_free(&to);
+	}
+	disk_free(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_loaded_is_what_torch_makes_of_it),
+		cmocka_unit_test(any_mesh_gets_the_sum_that_any_mesh_left_pending),
+		cmocka_unit_test(what_is_declared_as_it_was_saved_comes_back_as_it_was),
+		cmocka_unit_test(
+			operands_are_added_in_their_order_whatever_the_windows_and_engines),
+		cmocka_unit_test(an_operand_that_is_missing_is_named),
+		cmocka_unit_test(an_operand_that_is_there_twice_is_named),
+		cmocka_unit_test(what_cannot_be_reduced_is_refused_before_a_byte_is_written),
+		cmocka_unit_test(other_types_come_only_where_they_are_asked_for),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
