@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_layout_frameworks.c - each framework's layouts in the notation of layout_parse, and which
+ * elements each rank then holds. The examples of docs/LAYOUTS.md are these.
+ */
+#include "tests/unit/test_layout_naive.h"
+
+#define RANKS_MAX 16
+
+/* "0-3,5-7 x 0-4": the maximal stretches of each dimension; "-": none. */
+static void set_print(const struct indexset *x, char *buf, size_t bytes)
+{
+	size_t n = 0;
+
+	*buf = 0;
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		n += (size_t)snprintf(buf + n, bytes - n, "%s%s", d ? " x " : "",
+				      x->dim[d].n ? "" : "-");
+		for (uint32_t k = 0; k < x->dim[d].n; k++)
+			for (uint64_t i = 0; i < x->dim[d].run[k].count; i++) {
+				const struct run *r = &x->dim[d].run[k];
+				uint64_t at = r->start + i * r->stride;
+
+				n += (size_t)snprintf(buf + n, bytes - n, "%s%" PRIu64 "-%" PRIu64,
+						      k || i ? "," : "", at, at + r->len);
+			}
+	}
+	if (x->ndim == 0)
+		snprintf(buf, bytes, "%s", x->numel ? "it" : "-");
+}
+
+struct example {
+	const char *mesh, *layout;
+	uint32_t ndim;
+	uint64_t shape[4];
+	const char *share[RANKS_MAX]; /* of ranks 0, 1, ...; NULL: not in the mesh */
+	const uint32_t *rank;	      /* NULL: 0, 1, 2, ... */
+};
+
+/* Every rank holds what is said, and owned parts make up the tensor. */
+static void expect_example(const struct example *x)
+{
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+	struct mesh m;
+	struct layout l;
+	uint64_t owned = 0, whole;
+
+	if (mesh_parse(x->mesh, &a, &m, &err) < 0 || layout_parse(x->layout, &m, &a, &l, &err) < 0)
+		fail_msg("%s", err.msg);
+	m.rank = x->rank ? x->rank : m.rank;
+	if (mesh_check(&m, &err) < 0 || layout_check(&m, &l, x->ndim, &err) < 0)
+		fail_msg("%s: %s", x->layout, err.msg);
+	for (uint32_t r = 0; r < RANKS_MAX; r++) {
+		struct indexset set, mine;
+		uint32_t coord[CKPT_DIMS_MAX];
+		char got[256];
+
+		if (!x->share[r]) {
+			assert_false(mesh_coord(&m, r, coord));
+			continue;
+		}
+		assert_true(mesh_coord(&m, r, coord));
+		assert_int_equal(layout_share(&m, &l, x->ndim, x->shape, coord, &a, &set), 0);
+		set_print(&set, got, sizeof got);
+		if (strcmp(got, x->share[r]) != 0)
+			fail_msg("%s, rank %u: it holds %s, not %s", x->layout, r, got,
+				 x->share[r]);
+		assert_int_equal(
+			layout_owned(&m, &l, x->ndim, x->shape, coord, 4, "model", "w", &a, &mine),
+			0);
+		owned += mine.numel;
+	}
+	assert_int_equal(shape_numel(x->ndim, x->shape, &whole), 0);
+	if (!layout_is_partial(&l))
+		assert_int_equal(owned, whole);
+	arena_free(&a);
+}
+
+static void expect_examples(const struct example *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		expect_example(&x[i]);
+}
+
+static void fsdp2_and_hsdp_cut_rows_as_torch_chunk_does(void **state)
+{
+	static const struct example x[] = {
+		{ "fsdp=4",
+		  "Shard(0)@fsdp",
+		  2,
+		  { 10, 4 },
+		  { "0-3 x 0-4", "3-6 x 0-4", "6-9 x 0-4", "9-10 x 0-4" },
+		  NULL },
+		{ "fsdp=4",
+		  "Shard(0)@fsdp",
+		  2,
+		  { 2, 4 },
+		  { "0-1 x 0-4", "1-2 x 0-4", "- x 0-4", "- x 0-4" },
+		  NULL },
+		{ "dp=2,fsdp=2",
+		  "Replicate@dp, Shard(0)@fsdp",
+		  1,
+		  { 5 },
+		  { "0-3", "3-5", "0-3", "3-5" },
+		  NULL },
+		{ "fsdp=2", "Replicate", 0, { 0 }, { "it", "it" }, NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+/* Rank r sits at (dp, tp) = (r / 2, r % 2). Torch prints [_StridedShard(0, 2), Shard(0)]. */
+static void fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide(void **state)
+{
+	static const struct example held = { "dp=3,tp=2",
+					     "Shard(0)@tp, Shard(0)@dp",
+					     1,
+					     { 7 },
+					     { "0-2", "4-5", "2-4", "5-6", "-", "6-7" },
+					     NULL };
+	/* what torch records of the same tensor: rank 5, which has row 6, is said to be empty */
+	static const struct example recorded = {
+		"dp=3,tp=2", "StridedShard(0, 2)@dp, Shard(0)@tp",	 1,
+		{ 7 },	     { "0-2", "4-5", "2-4", "5-6", "6-7", "-" }, NULL
+	};
+
+	(void)state;
+	expect_example(&held);
+	expect_example(&recorded);
+}
+
+/* The placements that torch prints are read as the order that they say. */
+static void the_split_factors_of_fsdp2_are_read_as_an_order(void **state)
+{
+	static const struct {
+		const char *mesh, *torch, *order;
+	} x[] = {
+		{ "dp=3,tp=2", "StridedShard(0, 2)@dp, Shard(0)@tp", "Shard(0)@tp, Shard(0)@dp" },
+		{ "dp=2,fsdp=3,tp=2", "Replicate@dp, StridedShard(0, 2)@fsdp, Shard(0)@tp",
+		  "Shard(0)@tp, Shard(0)@fsdp, Replicate@dp" },
+		{ "efsdp=2,ep=4", "StridedShard(0, 4)@efsdp, Shard(0)@ep",
+		  "Shard(0)@ep, Shard(0)@efsdp" },
+		{ "fsdp=2,ep=2,tp=2", "StridedShard(0, 4)@fsdp, Shard(0)@ep, Shard(0)@tp",
+		  "Shard(0)@ep, Shard(0)@tp, Shard(0)@fsdp" },
+		{ "dp=2,tp=2", "Shard(1)@dp, Shard(0)@tp", "Shard(0)@tp, Shard(1)@dp" },
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
+		struct ckpt_placement order[CKPT_DIMS_MAX];
+		struct arena a = { 0 };
+		struct mesh m;
+		struct layout torch, want;
+		struct ckpt_err err = { 0 };
+
+		assert_int_equal(mesh_parse(x[i].mesh, &a, &m, NULL), 0);
+		assert_int_equal(layout_parse(x[i].torch, &m, &a, &torch, NULL), 0);
+		assert_int_equal(layout_parse(x[i].order, &m, &a, &want, NULL), 0);
+		if (layout_order_of(&m, torch.place, order, &err) < 0)
+			fail_msg("%s", err.msg);
+		for (uint32_t k = 0; k < m.ndim; k++)
+			assert_memory_equal(&order[k], &want.place[k], sizeof order[k]);
+		arena_free(&a);
+	}
+}
+
+static void strided_shards_read_literally_are_several_pieces(void **state)
+{
+	static const struct example x[] = {
+		{ "tp=2", "StridedShard(0, 2)@tp", 1, { 8 }, { "0-2,4-6", "2-4,6-8" }, NULL },
+		/* a fused QKV of three matrices of four rows */
+		{ "tp=2",
+		  "StridedShard(0, 3)@tp",
+		  2,
+		  { 12, 2 },
+		  { "0-2,4-6,8-10 x 0-2", "2-4,6-8,10-12 x 0-2" },
+		  NULL },
+		/* the two readings of an uneven one */
+		{ "tp=2", "StridedShard(0, 2)@tp", 1, { 5 }, { "0-2,3-4", "2-3,4-5" }, NULL },
+		{ "tp=2",
+		  "unflatten_pad: StridedShard(0, 2)@tp",
+		  1,
+		  { 5 },
+		  { "0-2,3-5", "2-3" },
+		  NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+/* torchtitan: eight ranks are (fsdp=4, tp=2) for the dense weights and (efsdp=2, ep=4) for these. */
+static void experts_have_a_mesh_of_their_own(void **state)
+{
+	static const struct example x[] = {
+		{ "fsdp=4,tp=2",
+		  "Shard(0)@tp, Shard(0)@fsdp",
+		  1,
+		  { 16 },
+		  { "0-2", "8-10", "2-4", "10-12", "4-6", "12-14", "6-8", "14-16" },
+		  NULL },
+		{ "efsdp=2,ep=4",
+		  "Shard(0)@ep, Shard(0)@efsdp",
+		  3,
+		  { 8, 512, 256 },
+		  { "0-1 x 0-512 x 0-256", "2-3 x 0-512 x 0-256", "4-5 x 0-512 x 0-256",
+		    "6-7 x 0-512 x 0-256", "1-2 x 0-512 x 0-256", "3-4 x 0-512 x 0-256",
+		    "5-6 x 0-512 x 0-256", "7-8 x 0-512 x 0-256" },
+		  NULL },
+		/* fewer experts than ranks: their rows are cut too */
+		{ "efsdp=2,ep=4",
+		  "Shard(1)@efsdp, Shard(0)@ep",
+		  3,
+		  { 4, 512, 256 },
+		  { "0-1 x 0-256 x 0-256", "1-2 x 0-256 x 0-256", "2-3 x 0-256 x 0-256",
+		    "3-4 x 0-256 x 0-256", "0-1 x 256-512 x 0-256", "1-2 x 256-512 x 0-256",
+		    "2-3 x 256-512 x 0-256", "3-4 x 256-512 x 0-256" },
+		  NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+static void a_pipeline_stage_holds_its_tensors_only(void **state)
+{
+	static const struct example x[] = {
+		{ "pp=2,fsdp=2",
+		  "Only(1)@pp, Shard(0)@fsdp",
+		  2,
+		  { 3, 2 },
+		  { "- x -", "- x -", "0-2 x 0-2", "2-3 x 0-2" },
+		  NULL },
+		/* embeddings that the first stage alone has, replicated over tp */
+		{ "pp=2,tp=2", "Only(0)@pp", 0, { 0 }, { "it", "it", "-", "-" }, NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+/* Of an uneven dimension the flat cut differs from nested ones; order counts in both. */
+static void jax_axes_of_one_dimension_make_one_cut(void **state)
+{
+	static const struct example x[] = {
+		{ "x=2,y=3",
+		  "flat: Shard(0)@x, Shard(0)@y",
+		  1,
+		  { 4 },
+		  { "0-1", "1-2", "2-3", "3-4", "-", "-" },
+		  NULL },
+		{ "x=2,y=3",
+		  "flat: Shard(0)@y, Shard(0)@x",
+		  1,
+		  { 4 },
+		  { "0-1", "2-3", "-", "1-2", "3-4", "-" },
+		  NULL },
+		{ "x=2,y=3",
+		  "Shard(0)@x, Shard(0)@y",
+		  1,
+		  { 4 },
+		  { "0-1", "1-2", "-", "2-3", "3-4", "-" },
+		  NULL },
+		{ "x=2,y=2,z=2",
+		  "flat: Shard(1)@x, Shard(1)@z, Shard(0)@y",
+		  2,
+		  { 4, 8 },
+		  { "0-2 x 0-2", "0-2 x 2-4", "2-4 x 0-2", "2-4 x 2-4", "0-2 x 4-6", "0-2 x 6-8",
+		    "2-4 x 4-6", "2-4 x 6-8" },
+		  NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+/* Two hosts of two ranks. */
+static void torchrec_tables_are_cut_in_each_of_its_ways(void **state)
+{
+	static const uint32_t second_host[] = { 2, 3 }, reversed[] = { 3, 2, 1, 0 };
+	static const struct example x[] = {
+		/* table-wise: the whole table on rank 2 */
+		{ "rank=4",
+		  "Only(2)@rank",
+		  2,
+		  { 5, 4 },
+		  { "- x -", "- x -", "0-5 x 0-4", "- x -" },
+		  NULL },
+		/* row-wise */
+		{ "rank=4",
+		  "Shard(0)@rank",
+		  2,
+		  { 5, 4 },
+		  { "0-2 x 0-4", "2-4 x 0-4", "4-5 x 0-4", "- x 0-4" },
+		  NULL },
+		/* column-wise, the shards on ranks 3, 2, 1, 0 */
+		{ "rank=4",
+		  "Shard(1)@rank",
+		  2,
+		  { 5, 4 },
+		  { "0-5 x 3-4", "0-5 x 2-3", "0-5 x 1-2", "0-5 x 0-1" },
+		  reversed },
+		/* column-wise, four shards on two ranks in turn: two pieces each */
+		{ "rank=2",
+		  "StridedShard(1, 2)@rank",
+		  2,
+		  { 5, 8 },
+		  { "0-5 x 0-2,4-6", "0-5 x 2-4,6-8" },
+		  NULL },
+		/* table-row-wise: the rows over the ranks of the second host */
+		{ "host=2,local=2",
+		  "Only(1)@host, Shard(0)@local",
+		  2,
+		  { 5, 4 },
+		  { "- x -", "- x -", "0-3 x 0-4", "3-5 x 0-4" },
+		  NULL },
+		/* the same as a mesh of these ranks alone */
+		{ "local=2",
+		  "Shard(0)@local",
+		  2,
+		  { 5, 4 },
+		  { NULL, NULL, "0-3 x 0-4", "3-5 x 0-4" },
+		  second_host },
+		/* grid: columns over the hosts, rows over the ranks of each */
+		{ "host=2,local=2",
+		  "Shard(1)@host, Shard(0)@local",
+		  2,
+		  { 5, 4 },
+		  { "0-3 x 0-2", "3-5 x 0-2", "0-3 x 2-4", "3-5 x 2-4" },
+		  NULL },
+		/* data-parallel */
+		{ "rank=2", "Replicate", 2, { 5, 4 }, { "0-5 x 0-4", "0-5 x 0-4" }, NULL },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+static void ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number(void **state)
+{
+	static const uint32_t swapped[] = { 1, 0 }, some[] = { 5, 3, 9, 0 };
+	static const struct example x[] = {
+		{ "tp=2", "Shard(0)@tp", 1, { 4 }, { "2-4", "0-2" }, swapped },
+		{ "dp=2,tp=2",
+		  "Shard(0)@tp",
+		  1,
+		  { 4 },
+		  { "2-4", NULL, NULL, "2-4", NULL, "0-2", NULL, NULL, NULL, "0-2" },
+		  some },
+	};
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+}
+
+static void every_holder_of_a_pending_reduction_has_its_operand(void **state)
+{
+	static const struct example x[] = {
+		{ "dp=2,tp=2",
+		  "Partial(sum, keep)@tp, Shard(0)@dp",
+		  1,
+		  { 4 },
+		  { "0-2", "0-2", "2-4", "2-4" },
+		  NULL },
+	};
+	struct arena a = { 0 };
+	struct mesh m;
+	struct layout l;
+
+	(void)state;
+	expect_examples(x, ARRAY_LEN(x));
+	assert_int_equal(mesh_parse(x[0].mesh, &a, &m, NULL), 0);
+	assert_int_equal(layout_parse(x[0].layout, &m, &a, &l, NULL), 0);
+	for (uint32_t r = 0; r < 4; r++) {
+		uint32_t coord[2];
+		struct indexset set;
+
+		assert_true(mesh_coord(&m, r, coord));
+		assert_int_equal(layout_owned(&m, &l, 1, x[0].shape, coord, 4, "g", "w", &a, &set),
+				 0);
+		assert_int_equal(set.numel, 2);
+	}
+	arena_free(&a);
+}
+
+/* --- flattened intervals --- */
+
+static void expect_interval(const struct indexset *x, uint64_t from, uint64_t to,
+			    const char *const *want)
+{
+	const struct indexset *set;
+	struct arena a = { 0 };
+	uint32_t n;
+	char got[128];
+
+	assert_int_equal(indexset_interval(x, from, to, &a, &set, &n), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		set_print(&set[i], got, sizeof got);
+		assert_non_null(want[i]);
+		assert_string_equal(got, want[i]);
+	}
+	assert_null(want[n]);
+	arena_free(&a);
+}
+
+/* ZeRO: w [4, 5] and b [3] flattened into one buffer of 23, cut in chunks of 8 for three ranks. */
+static void zero_intervals_are_a_few_boxes_of_each_tensor(void **state)
+{
+	static const char *const w[3][6] = {
+		{ "0-1 x 0-5", "1-2 x 0-3" },
+		{ "1-2 x 3-5", "2-3 x 0-5", "3-4 x 0-1" },
+		{ "3-4 x 1-5" },
+	};
+	static const char *const b[3][2] = { { NULL }, { NULL }, { "0-3" } };
+	static const uint64_t origin[2] = { 0 }, shape_w[] = { 4, 5 }, shape_b[] = { 3 };
+	struct arena a = { 0 };
+	struct indexset x, y;
+
+	(void)state;
+	assert_int_equal(indexset_box(2, origin, shape_w, &a, &x), 0);
+	assert_int_equal(indexset_box(1, origin, shape_b, &a, &y), 0);
+	for (uint64_t r = 0; r < 3; r++) {
+		uint64_t from = r * 8, to = (r + 1) * 8;
+
+		expect_interval(&x, from, to, w[r]);
+		expect_interval(&y, from < 20 ? 0 : from - 20, to < 20 ? 0 : to - 20, b[r]);
+	}
+	arena_free(&a);
+}
+
+/* Megatron's distributed optimizer, Paddle's flattened_range: what tp left, flattened and cut. */
+static void an_interval_of_a_flattened_shard_is_in_global_indices(void **state)
+{
+	static const char *const want[2][6] = {
+		{ "0-1 x 2-4 x 0-2", "1-2 x 2-3 x 0-2", NULL },
+		{ "1-2 x 3-4 x 0-2", "2-3 x 2-4 x 0-2", NULL },
+	};
+	/* of a strided one: its rows are elsewhere, the way of counting is the same */
+	static const char *const strided[] = { "0-1 x 1-2", "1-2 x 0-2", "4-5 x 0-1", NULL };
+	const uint64_t shape[] = { 3, 4, 2 }, rows[] = { 8, 2 };
+	const uint32_t one = 1, zero = 0;
+	struct arena a = { 0 };
+	struct mesh m;
+	struct layout l;
+	struct indexset x;
+
+	(void)state;
+	assert_int_equal(mesh_parse("tp=2", &a, &m, NULL), 0);
+	assert_int_equal(layout_parse("Shard(1)@tp", &m, &a, &l, NULL), 0);
+	assert_int_equal(layout_share(&m, &l, 3, shape, &one, &a, &x), 0);
+	expect_interval(&x, 0, 6, want[0]);
+	expect_interval(&x, 6, 12, want[1]);
+	expect_interval(&x, 6, UINT64_MAX, want[1]);
+	expect_interval(&x, 12, 13, (const char *const[]){ NULL });
+	assert_int_equal(layout_parse("StridedShard(0, 2)@tp", &m, &a, &l, NULL), 0);
+	assert_int_equal(layout_share(&m, &l, 2, rows, &zero, &a, &x), 0);
+	expect_interval(&x, 1, 5, strided);
+	arena_free(&a);
+}
+
+/* The most there can be: two ends in every dimension, and what lies between. */
+static void an_interval_has_at_most_two_boxes_a_dimension_less_one(void **state)
+{
+	static const uint64_t origin[4] = { 0 }, shape[] = { 3, 3, 3, 3 };
+	static const char *const want[] = { "0-1 x 0-1 x 0-1 x 1-3", "0-1 x 0-1 x 1-3 x 0-3",
+					    "0-1 x 1-3 x 0-3 x 0-3", "1-2 x 0-3 x 0-3 x 0-3",
+					    "2-3 x 0-2 x 0-3 x 0-3", "2-3 x 2-3 x 0-2 x 0-3",
+					    "2-3 x 2-3 x 2-3 x 0-2", NULL };
+	struct arena a = { 0 };
+	struct indexset x;
+
+	(void)state;
+	assert_int_equal(indexset_box(4, origin, shape, &a, &x), 0);
+	expect_interval(&x, 1, 80, want);
+	expect_interval(&x, 0, 81, (const char *const[]){ "0-3 x 0-3 x 0-3 x 0-3", NULL });
+	assert_int_equal(indexset_box(0, NULL, NULL, &a, &x), 0);
+	expect_interval(&x, 0, 1, (const char *const[]){ "it", NULL });
+	expect_interval(&x, 1, 2, (const char *const[]){ NULL });
+	arena_free(&a);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fsdp2_and_hsdp_cut_rows_as_torch_chunk_does),
+		cmocka_unit_test(
+			fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide),
+		cmocka_unit_test(the_split_factors_of_fsdp2_are_read_as_an_order),
+		cmocka_unit_test(strided_shards_read_literally_are_several_pieces),
+		cmocka_unit_test(experts_have_a_mesh_of_their_own),
+		cmocka_unit_test(a_pipeline_stage_holds_its_tensors_only),
+		cmocka_unit_test(jax_axes_of_one_dimension_make_one_cut),
+		cmocka_unit_test(torchrec_tables_are_cut_in_each_of_its_ways),
+		cmocka_unit_test(
+			ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number),
+		cmocka_unit_test(every_holder_of_a_pending_reduction_has_its_operand),
+		cmocka_unit_test(zero_intervals_are_a_few_boxes_of_each_tensor),
+		cmocka_unit_test(an_interval_of_a_flattened_shard_is_in_global_indices),
+		cmocka_unit_test(an_interval_has_at_most_two_boxes_a_dimension_less_one),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
