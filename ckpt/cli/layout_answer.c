@@ -132,8 +132,7 @@ static void put_lists(struct answer *a, const struct shares *s, uint64_t element
 	put(a, ']');
 }
 
-static void put_shares(struct answer *a, const struct question *q, const struct shares *s,
-		       const uint32_t *place)
+static void put_shares(struct answer *a, const struct question *q, const struct shares *s)
 {
 	uint32_t coord[CKPT_DIMS_MAX];
 	const struct shares_list *dim[CKPT_DIMS_MAX];
@@ -142,7 +141,7 @@ static void put_shares(struct answer *a, const struct question *q, const struct 
 	for (uint32_t i = 0; i < q->mesh.nrank; i++) {
 		uint64_t elements;
 
-		question_rank(q, place ? place[i] : i, coord);
+		question_rank_ascending(q, i, coord);
 		elements = shares_at(s, coord, dim);
 		answer_text(a, i ? ",{\"coord\":[" : "{\"coord\":[");
 		for (uint32_t d = 0; d < q->mesh.ndim; d++) {
@@ -160,13 +159,10 @@ static void put_shares(struct answer *a, const struct question *q, const struct 
 static int answer_shares(struct answer *a, const struct question *q, struct arena *arena,
 			 struct ckpt_err *err)
 {
-	const uint32_t *place;
 	struct shares_totals sum;
 	struct shares s;
 	int rc = shares_make(&q->mesh, &q->layout, q->ndim, q->shape, arena, &s, err);
 
-	if (!rc && question_ascending(q, arena, &place))
-		rc = ckpt_error(err, -ENOMEM, "out of memory");
 	if (rc)
 		return rc;
 	if (!a->counts) {
@@ -177,7 +173,7 @@ static int answer_shares(struct answer *a, const struct question *q, struct aren
 					  "--summary counts them",
 					  (unsigned long long)sum.runs, ANSWER_RUNS_MAX);
 	}
-	put_shares(a, q, &s, place);
+	put_shares(a, q, &s);
 	return 0;
 }
 

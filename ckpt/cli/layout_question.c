@@ -240,28 +240,30 @@ static int place_compare(const void *a, const void *b, void *arg)
 	return (x > y) - (x < y);
 }
 
-int question_ascending(const struct question *q, struct arena *a, const uint32_t **ret_place)
+static int sort_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 {
-	uint32_t *place, i = 1;
+	uint32_t *place, n = q->mesh.nrank, i = 1;
 
-	*ret_place = NULL;
-	while (q->rank && i < q->mesh.nrank && q->rank[i - 1] < q->rank[i])
+	while (i < n && q->rank[i - 1] < q->rank[i])
 		i++;
-	if (!q->rank || i >= q->mesh.nrank)
+	if (i >= n)
 		return 0;
-	place = arena_array(a, q->mesh.nrank, sizeof *place);
+	place = arena_array(a, n, sizeof *place);
 	if (!place)
 		return -ENOMEM;
-	for (i = 0; i < q->mesh.nrank; i++)
+	for (i = 0; i < n; i++)
 		place[i] = i;
-	qsort_r(place, q->mesh.nrank, sizeof *place, place_compare, (void *)q->rank);
-	*ret_place = place;
+	qsort_r(place, n, sizeof *place, place_compare, (void *)q->rank);
+	for (i = 1; i < n; i++)
+		if (q->rank[place[i - 1]] == q->rank[place[i]])
+			return ckpt_error(err, -EINVAL, "rank %llu stands twice in \"ranks\"",
+					  (unsigned long long)q->rank[place[i]]);
+	q->ascending = place;
 	return 0;
 }
 
 static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 {
-	const uint32_t *place;
 	uint64_t *rank;
 	uint32_t n = 0;
 	int rc;
@@ -276,13 +278,7 @@ static int read_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 		rc = ckpt_error(err, -EINVAL, "\"ranks\" has %u elements, but the mesh %u places",
 				n, q->mesh.nrank);
 	q->rank = rank;
-	if (!rc)
-		rc = question_ascending(q, a, &place);
-	for (uint32_t i = 1; !rc && place && i < n; i++)
-		if (rank[place[i - 1]] == rank[place[i]])
-			rc = ckpt_error(err, -EINVAL, "rank %llu stands twice in \"ranks\"",
-					(unsigned long long)rank[place[i]]);
-	return rc;
+	return rc ? rc : sort_ranks(q, a, err);
 }
 
 /* --- in which order, and how --- */
@@ -662,4 +658,9 @@ uint64_t question_rank(const struct question *q, uint32_t place, uint32_t *ret_c
 	for (uint32_t d = q->mesh.ndim; d-- > 0; at /= q->mesh.dim[d])
 		ret_coord[d] = at % q->mesh.dim[d];
 	return q->rank ? q->rank[place] : place;
+}
+
+uint64_t question_rank_ascending(const struct question *q, uint32_t i, uint32_t *ret_coord)
+{
+	return question_rank(q, q->ascending ? q->ascending[i] : i, ret_coord);
 }

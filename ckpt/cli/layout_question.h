@@ -44,7 +44,8 @@ struct question {
 	uint32_t mesh_dim[CKPT_DIMS_MAX];
 	/* [mesh.nrank] by coordinate, distinct; NULL: 0, 1, 2, .. */
 	const uint64_t *rank;
-	struct layout layout; /* ASK_SHARES: as it cuts, in order of application; checked */
+	const uint32_t *ascending; /* [mesh.nrank] places by rank; NULL: they ascend as they are */
+	struct layout layout;	   /* ASK_SHARES: as it cuts, in order of application; checked */
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct question_side src, dst; /* ASK_ORDER: src; ASK_REDUCE: both */
 	uint32_t dtype;		       /* ASK_REDUCE */
@@ -67,8 +68,8 @@ void question_free(struct question *q);
 /* "S(0), _S(0, 2), R", in the order of the mesh. Returns buf. */
 char *question_side_print(const struct question *q, const struct question_side *s, char *buf,
 			  size_t bytes);
-/* Place of the coordinate's rank: the rank, and the coordinate itself. */
+/* The rank at a place, and its coordinate. */
 uint64_t question_rank(const struct question *q, uint32_t place, uint32_t *ret_coord);
-/* The places in ascending rank, [mesh.nrank]; NULL: they ascend already. -ENOMEM. */
-int question_ascending(const struct question *q, struct arena *a, const uint32_t **ret_place);
+/* The same of the i-th rank, in ascending order. */
+uint64_t question_rank_ascending(const struct question *q, uint32_t i, uint32_t *ret_coord);
 #endif

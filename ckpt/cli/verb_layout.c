@@ -48,8 +48,7 @@ struct job {
 	struct question q;
 	struct shares shares;
 	struct shares_totals sum;
-	const uint32_t *place; /* in ascending rank; NULL: as they are */
-	struct map *m;	       /* NULL: nothing is drawn */
+	struct map *m; /* NULL: nothing is drawn */
 };
 
 /* --- the question --- */
@@ -117,7 +116,7 @@ static int make_map(struct job *j, struct ckpt_err *err)
 	for (uint32_t i = 0; i < nrank; i++, dim += q->ndim) {
 		uint32_t coord[CKPT_DIMS_MAX];
 		const struct shares_list *list[CKPT_DIMS_MAX];
-		uint64_t rank = question_rank(q, j->place ? j->place[i] : i, coord);
+		uint64_t rank = question_rank_ascending(q, i, coord);
 
 		if (rank > UINT32_MAX)
 			return ckpt_error(err, -EINVAL, "rank %llu is too large to be drawn",
@@ -272,11 +271,11 @@ static const struct column rank_columns[COL_COUNT] = {
 	[COL_INDEX] = { "index", NULL, false, FIT_WHOLE },
 };
 
-static void put_rank(struct job *j, uint32_t place, bool indexed)
+static void put_rank(struct job *j, uint32_t i, bool indexed)
 {
 	struct output *o = j->c->o;
 	uint32_t coord[CKPT_DIMS_MAX], used = 0;
-	uint64_t rank = question_rank(&j->q, place, coord), runs = 0, records = 0;
+	uint64_t rank = question_rank_ascending(&j->q, i, coord), runs = 0, records = 0;
 	const struct shares_list *list[CKPT_DIMS_MAX];
 	struct indices dim[CKPT_DIMS_MAX];
 	struct indexset set = { .ndim = j->q.ndim, .dim = dim };
@@ -312,7 +311,7 @@ static void put_ranks(struct job *j, bool summary)
 
 	output_list(o, "ranks", few ? rank_columns : NULL, few ? COL_COUNT : 0);
 	for (uint32_t i = 0; i < j->q.mesh.nrank && (few || o->machine); i++)
-		put_rank(j, j->place ? j->place[i] : i, !summary);
+		put_rank(j, i, !summary);
 	output_close(o);
 }
 
@@ -349,8 +348,6 @@ static int answer(struct job *j, struct ckpt_err *err, const char **next)
 	*next = NULL;
 	rc = shares_make(&j->q.mesh, &j->q.layout, j->q.ndim, j->q.shape, &j->arena, &j->shares,
 			 err);
-	if (!rc)
-		rc = question_ascending(&j->q, &j->arena, &j->place);
 	if (!rc)
 		shares_count(&j->shares, &j->sum);
 	if (!rc && !summary)
