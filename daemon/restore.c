@@ -380,6 +380,8 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 					      "step %" PRIu64 " does not fit what is declared",
 					      x->pin.step);
 	}
+	if (rc == 0)
+		rc = move_check(&plan, &x->err);
 	x->got.ntensor = plan.ntensor;
 	x->got.nmissing = plan.nmissing;
 	if (rc == 0 && !(x->want.flags & CKPT_DRY_RUN))

@@ -11,6 +11,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/store/store.h"
 #include "ckpt/table/codec.h"
+#include "ckpt/table/operand.h"
 #include "ckpt/table/target.h"
 #include <stdio.h>
 #include <sys/resource.h>
@@ -347,6 +348,7 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 	const struct table *t = &c->o.src->table;
 	struct checkpoint *k = NULL;
 	struct source_dir dir;
+	uint32_t nprint = 0;
 	int rc = store_source_dir(c->o.ops, c->dir.fd, &dir);
 
 	if (rc)
@@ -360,11 +362,13 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < t->ntensor && !rc; i++) {
 		const struct table_tensor *x = &t->tensor[i];
 		uint32_t at = table_find(&k->table, x->component, x->name, x->rank);
+		bool reduced = operand_dims(t, x) != 0;
 
-		if (at == TABLE_NONE || k->table.tensor[at].fp != x->fp)
+		if (at == TABLE_NONE || (!reduced && k->table.tensor[at].fp != x->fp))
 			rc = -EBADMSG;
+		nprint += !reduced;
 	}
-	c->facts.nprint = t->ntensor;
+	c->facts.nprint = nprint;
 	c->facts.stored_bytes = k->stored_bytes;
 	snprintf(c->facts.id, sizeof c->facts.id, "%.32s", k->id);
 	checkpoint_free(k);

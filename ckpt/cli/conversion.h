@@ -34,7 +34,7 @@ struct conversion_facts {
 	uint64_t before;       /* of them, done by an earlier run */
 	uint64_t stored_bytes; /* of the destination's files, when it is done */
 	uint32_t world, batch; /* parts; parts that are written at once */
-	uint32_t nprint;       /* tensors whose fingerprints were compared */
+	uint32_t nprint;       /* tensors whose fingerprints were compared: not reduced ones */
 	bool resumed;	       /* something of an earlier run is used */
 	bool restarted;	       /* an earlier run had left nothing that can be used */
 	bool kept;	       /* after an error: `partial` stays, and can be continued */

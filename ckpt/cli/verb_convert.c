@@ -234,6 +234,7 @@ const struct cli_verb verb_convert = {
 		"part per rank of it, each with what that rank owns. No daemon is needed. The step, "
 		"job, notes, times and lineage are those of SRC; so are all values, every byte of "
 		"which is checked on the way, and every tensor's fingerprint is compared at the end. "
+		"Pending reductions (Partial) are carried out: DST holds the results. "
 		"Blobs of ranks that the new mesh does not have are kept.\n"
 		"SRC is latest, latest~1, step:12000, or a path. DST must not exist, the directory "
 		"around it must; every verb takes it like SRC. How tensors are cut on the new mesh: "

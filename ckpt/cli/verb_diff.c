@@ -12,13 +12,14 @@
 #include "ckpt/cli/pairs.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/table/operand.h"
 #include <stdarg.h>
 
 #define SAID_MAX 20u /* differences of a kind that a person is shown */
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, CONTENTS, LAYOUT, ROLE, KINDS };
+enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, LAYOUT, ROLE, KINDS };
 static const struct {
 	const char *key, *one, *many; /* "1 has another shape", "2 have another shape" */
 } kinds[KINDS] = {
@@ -26,6 +27,8 @@ static const struct {
 	[ONLY_B] = { "only_in_b", "is only in B", "are only in B" },
 	[SHAPE] = { "shape", "has another shape", "have another shape" },
 	[DTYPE] = { "dtype", "has another dtype", "have another dtype" },
+	[OPERANDS] = { "operands", "is stored in other operands of a pending reduction",
+		       "are stored in other operands of a pending reduction" },
 	[CONTENTS] = { "contents", "has other contents", "have other contents" },
 	[LAYOUT] = { "layout", "is laid out otherwise", "are laid out otherwise" },
 	[ROLE] = { "role", "is declared as something else", "are declared as something else" },
@@ -80,6 +83,41 @@ static bool same_layout(const struct diff *d, const struct table_tensor *x,
 	return table_layout_equal(&d->a.ckpt->table, x->layout, &d->b.ckpt->table, y->layout);
 }
 
+/* Has y's layout the PARTIALs of x's, by the names of the mesh dimensions? */
+static bool has_partials(const struct table *s, const struct table_tensor *x, const struct table *t,
+			 const struct table_tensor *y)
+{
+	const struct layout *l = &s->layout[x->layout], *m = &t->layout[y->layout];
+	const struct mesh *p = &s->mesh[l->mesh], *q = &t->mesh[m->mesh];
+
+	for (uint32_t i = 0; i < l->nplace; i++) {
+		const struct ckpt_placement *a = &l->place[i];
+		uint32_t k = 0;
+
+		if (a->how != CKPT_PARTIAL)
+			continue;
+		while (k < m->nplace &&
+		       (m->place[k].how != CKPT_PARTIAL || m->place[k].reduce != a->reduce ||
+			p->dim[a->mesh_dim] != q->dim[m->place[k].mesh_dim] ||
+			strcmp(p->name[a->mesh_dim], q->name[m->place[k].mesh_dim]) != 0))
+			k++;
+		if (k == m->nplace)
+			return false;
+	}
+	return true;
+}
+
+/* Fingerprints of operands say nothing of others, nor of what comes of them. */
+static bool same_operands(const struct table *s, const struct table_tensor *x,
+			  const struct table *t, const struct table_tensor *y)
+{
+	bool a = operand_dims(s, x) != 0, b = operand_dims(t, y) != 0;
+
+	if (!a || !b)
+		return a == b;
+	return has_partials(s, x, t, y) && has_partials(t, y, s, x);
+}
+
 /* At most three differences of a pair. */
 static void compare(struct diff *d, uint32_t a, uint32_t b)
 {
@@ -92,6 +130,8 @@ static void compare(struct diff *d, uint32_t a, uint32_t b)
 		add(d, SHAPE, a, b);
 	else if (x->dtype != y->dtype)
 		add(d, DTYPE, a, b);
+	else if (!same_operands(&d->a.ckpt->table, x, &d->b.ckpt->table, y))
+		add(d, OPERANDS, a, b);
 	else if (x->fp != y->fp)
 		add(d, CONTENTS, a, b);
 	if (!same_layout(d, x, y))
@@ -194,7 +234,7 @@ static int read_values(struct diff *d, struct ckpt_err *err)
 	for (uint32_t i = 0; i < d->nitem; i++) {
 		struct item *x = &d->item[i];
 
-		if (x->kind != CONTENTS && x->kind != DTYPE)
+		if (x->kind != CONTENTS && x->kind != DTYPE && x->kind != OPERANDS)
 			continue;
 		x->pair = d->npair;
 		d->pair[d->npair++] = (struct pair){ .a = x->a, .b = x->b };
@@ -464,6 +504,7 @@ static void say_two(const struct diff *d, const struct item *x)
 		snprintf(wa, sizeof wa, "%016llx", (unsigned long long)a->fp);
 		snprintf(wb, sizeof wb, "%016llx", (unsigned long long)b->fp);
 		break;
+	case OPERANDS:
 	case LAYOUT:
 		layout_print(ta, a, wa, sizeof wa);
 		layout_print(tb, b, wb, sizeof wb);
@@ -498,7 +539,7 @@ static void say_item(const struct diff *d, const struct item *x)
 		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, t->shape));
 	if (only)
 		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, tensor_bytes(t)));
-	if (x->pair == TABLE_NONE || x->kind == DTYPE)
+	if (x->pair == TABLE_NONE || x->kind == DTYPE || x->kind == OPERANDS)
 		say_two(d, x);
 	if (x->pair != TABLE_NONE)
 		say_values(o, &d->pair[x->pair].compare);
@@ -589,6 +630,9 @@ static void say_result(struct diff *d)
 	if (same)
 		cli_hint(d->c, "No data was read: the fingerprints are in the metadata; ckptctl "
 			       "verify --data proves them.");
+	else if (!d->values && d->count[OPERANDS])
+		cli_hint(d->c, "Whether what comes of the operands is the same cannot be seen from "
+			       "fingerprints: --values reduces them and compares.");
 	else if (!d->values && (d->count[CONTENTS] || d->count[DTYPE]))
 		cli_hint(d->c, "--values reads those tensors and says how far apart they are.");
 }
@@ -690,6 +734,9 @@ const struct cli_verb verb_diff = {
 		"--values reads the tensors whose contents or dtypes differ: how many elements, how "
 		"far apart, the first one, and NaNs. 0.0 and -0.0 differ in bits and so in contents, "
 		"but their values are equal; NaN equals NaN.\n"
+		"Pending reductions are compared by their operands. One that the other has reduced, "
+		"or in other operands, is a difference of its own: --values reduces both and says "
+		"whether what comes of them is the same.\n"
 		"A and B may be of different stores.",
 	.example =
 		(const struct cli_example[]){

@@ -30,6 +30,10 @@ typedef int move_tick_fn(void *arg, uint64_t done);
 int move_copy(const struct plan *p, const void *const *src_base, void *const *dst_base,
 	      move_tick_fn *tick, void *arg);
 
+/* Can what the plan makes of operands be made? move_copy and move_read ask it themselves.
+ * -EOPNOTSUPP naming the tensor: its elements have no such reduction. */
+int move_check(const struct plan *p, struct ckpt_err *err);
+
 struct move_files {
 	const struct io_ops *ops;
 	const struct checkpoint *ckpt;

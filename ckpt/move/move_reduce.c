@@ -50,8 +50,7 @@ static const char *label(const struct plan *p, const struct plan_sum *s, char *b
 	return table_tensor_print(&p->dst->tensor[s->dst_tensor], buf, bytes);
 }
 
-static int sum_check(const struct plan *p, const struct plan_sum *s, void *const *dst_base,
-		     struct ckpt_err *err)
+static int sum_check(const struct plan *p, const struct plan_sum *s, struct ckpt_err *err)
 {
 	const struct reduction r = reduction_of(s);
 	char name[160];
@@ -63,6 +62,21 @@ static int sum_check(const struct plan *p, const struct plan_sum *s, void *const
 		return ckpt_error(err, -EOPNOTSUPP, "%s: %s does not become %s",
 				  label(p, s, name, sizeof name), dtype_name(s->dtype),
 				  dtype_name(s->to));
+	return 0;
+}
+
+int move_check(const struct plan *p, struct ckpt_err *err)
+{
+	int e = 0;
+
+	for (uint32_t i = 0; p->reduced && i < p->reduced->nsum && !e; i++)
+		e = sum_check(p, &p->reduced->sum[i], err);
+	return e;
+}
+
+static int bases_check(const struct plan *p, const struct plan_sum *s, void *const *dst_base,
+		       struct ckpt_err *err)
+{
 	for (uint32_t i = 0; i < s->npiece; i++) {
 		uint32_t place = p->dst->piece[s->piece[i]].place;
 
@@ -75,10 +89,10 @@ static int sum_check(const struct plan *p, const struct plan_sum *s, void *const
 
 int reduce_check(const struct plan *p, void *const *dst_base, struct ckpt_err *err)
 {
-	int e = 0;
+	int e = move_check(p, err);
 
 	for (uint32_t i = 0; p->reduced && i < p->reduced->nsum && !e; i++)
-		e = sum_check(p, &p->reduced->sum[i], dst_base, err);
+		e = bases_check(p, &p->reduced->sum[i], dst_base, err);
 	return e;
 }
 

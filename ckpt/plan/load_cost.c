@@ -7,6 +7,7 @@
  */
 #include "ckpt/plan/load_cost.h"
 #include "ckpt/base/util.h"
+#include "ckpt/plan/plan_reduce.h"
 #include "ckpt/table/target.h"
 
 #define PIECES_AT_ONCE (1u << 20) /* of the ranks that are planned together, about 200 MB */
@@ -94,6 +95,36 @@ static void count_bits(const struct counting *c, const uint64_t *bits, struct lo
 	}
 }
 
+/* Operations on the ranks from `first` on. held: they are what the rank holds, too. */
+static void count_ops(struct counting *c, const struct plan *p, const struct plan_op *op,
+		      uint64_t nop, uint32_t first, bool held)
+{
+	for (uint64_t i = 0; i < nop; i++) {
+		struct load_rank *r = &c->cost->rank[first + op[i].dst_place];
+
+		r->bytes += held ? op[i].bytes : 0;
+		if (!c->k->file[op[i].src_place].chunk)
+			r->read_bytes += op[i].bytes;
+		mark_op(c, p, &op[i], c->bits + op[i].dst_place * c->words);
+	}
+}
+
+/* What is made of operands: all of them are read for what is held once. */
+static void count_reduced(struct counting *c, const struct plan *p, uint32_t first)
+{
+	const struct plan_reduced *x = p->reduced;
+
+	if (!x)
+		return;
+	count_ops(c, p, x->op, x->nop, first, false);
+	for (uint32_t i = 0; i < x->nsum; i++)
+		for (uint32_t k = 0; k < x->sum[i].npiece; k++) {
+			const struct table_piece *q = &p->dst->piece[x->sum[i].piece[k]];
+
+			c->cost->rank[first + q->place].bytes += q->len;
+		}
+}
+
 /* The ranks of one table of target_ranks. */
 static int count_ranks(struct counting *c, const struct table *t, uint32_t first,
 		       struct ckpt_err *err)
@@ -107,15 +138,8 @@ static int count_ranks(struct counting *c, const struct table *t, uint32_t first
 	memset(c->bits, 0, t->nplace * c->words * sizeof *c->bits);
 	for (uint32_t i = 0; i < t->npiece; i++)
 		c->cost->rank[first + t->piece[i].place].tensors++;
-	for (uint64_t i = 0; i < p.nop; i++) {
-		const struct plan_op *op = &p.op[i];
-		struct load_rank *r = &c->cost->rank[first + op->dst_place];
-
-		r->bytes += op->bytes;
-		if (!c->k->file[op->src_place].chunk)
-			r->read_bytes += op->bytes;
-		mark_op(c, &p, op, c->bits + op->dst_place * c->words);
-	}
+	count_ops(c, &p, p.op, p.nop, first, true);
+	count_reduced(c, &p, first);
 	plan_free(&p);
 	for (uint32_t i = 0; i < t->nplace; i++) {
 		struct load_rank *r = &c->cost->rank[first + i];
