@@ -181,7 +181,8 @@ struct manifest {
 	const struct native_part **part; /* [npart] in the order of their ranks */
 	uint32_t npart;
 	const struct native_lineage *lineage;
-	struct table t; /* the union */
+	struct table *t;   /* the union */
+	struct table made; /* where it is not the caller's */
 	struct arena a;
 	char *string; /* STRINGS, continued */
 	uint64_t nstring;
@@ -231,7 +232,7 @@ static int names_check(struct manifest *m)
 	return 0;
 }
 
-/* All parts as one table, with the sums of the fingerprints, and whole. */
+/* All parts as one table. */
 static int parts_unite(struct manifest *m)
 {
 	int r = 0;
@@ -244,18 +245,21 @@ static int parts_unite(struct manifest *m)
 				ckpt_errlist_add(&m->list,
 						 "part %s of rank %u has a piece of rank %u",
 						 m->part[i]->name, i, t->piece[k].rank);
-		r = table_merge(&m->t, t, NULL, &m->list, m->err);
+		r = table_merge(&m->made, t, NULL, &m->list, m->err);
 	}
-	if (!r)
-		r = table_seal(&m->t, m->err);
-	if (r < 0 || m->list.n)
-		return r;
-	for (uint32_t i = 0; i < m->t.ntensor; i++)
-		m->t.tensor[i].fp = 0;
-	for (uint32_t i = 0; i < m->t.npiece; i++)
-		m->t.tensor[m->t.piece[i].tensor].fp += m->t.piece[i].fp;
-	table_cover(&m->t, &m->list);
-	return 0;
+	m->t = &m->made;
+	return r ? r : table_seal(m->t, m->err);
+}
+
+static void union_check(struct manifest *m)
+{
+	struct table *t = m->t;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		t->tensor[i].fp = 0;
+	for (uint32_t i = 0; i < t->npiece; i++)
+		t->tensor[t->piece[i].tensor].fp += t->piece[i].fp;
+	table_cover(t, &m->list);
 }
 
 /* One more string behind those of the table; 0, which is "", without memory for it: asked at the
@@ -357,7 +361,7 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 	struct container_bytes sect[CODEC_SECTIONS_MAX + 4];
 	uint64_t total = 0;
 	uint32_t n, k;
-	int r = codec_encode(&m->t, false, &m->a, section, &n, m->err);
+	int r = codec_encode(m->t, false, &m->a, section, &n, m->err);
 
 	if (r < 0)
 		return r;
@@ -421,8 +425,11 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	parts_order(m, part, npart);
 	if (!m->list.n)
 		r = names_check(m);
-	if (!r && !m->list.n)
+	if (!r && !m->list.n && !m->t)
 		r = parts_unite(m);
+	/* With the sums of the fingerprints, and whole. */
+	if (!r && !m->list.n)
+		union_check(m);
 	if (!r)
 		r = ckpt_errlist_end(&m->list, m->err,
 				     "step %llu of job %s is not complete and was not committed",
@@ -430,13 +437,15 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	return r ? r : manifest_encode(m, ret_bytes, ret_len);
 }
 
-int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
-		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
-		    uint8_t *ret_id, struct ckpt_err *err)
+int native_manifest_united(const struct native_info *info, const struct native_part *part,
+			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
+			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
+			   struct ckpt_err *err)
 {
 	struct manifest m = { .info = info,
 			      .npart = info->world,
 			      .lineage = lineage,
+			      .t = all,
 			      .list = { .code = -EINVAL },
 			      .err = err };
 	int r = manifest_make(&m, part, npart, ret_bytes, ret_len);
@@ -445,7 +454,15 @@ int native_manifest(const struct native_info *info, const struct native_part *pa
 		memcpy(ret_id, (const uint8_t *)*ret_bytes + *ret_len - 16, 16);
 	ckpt_errlist_free(&m.list);
 	free(m.string);
-	table_free(&m.t);
+	table_free(&m.made);
 	arena_free(&m.a);
 	return r;
+}
+
+int native_manifest(const struct native_info *info, const struct native_part *part, uint32_t npart,
+		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		    uint8_t *ret_id, struct ckpt_err *err)
+{
+	return native_manifest_united(info, part, npart, NULL, lineage, ret_bytes, ret_len, ret_id,
+				      err);
 }
