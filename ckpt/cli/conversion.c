@@ -175,6 +175,13 @@ static int journal_put(struct conversion *c, struct ckpt_err *err)
 	return rc;
 }
 
+/* The writers know whose part it is; we know where. */
+static int part_failed(struct conversion *c, int rc, struct ckpt_err *err)
+{
+	c->write_failed |= rc < 0;
+	return rc < 0 ? ckpt_error_prefix(err, rc, "%s", c->dir.path) : rc;
+}
+
 /* All open parts as they are now, synced, and then the journal that tells it. */
 static int save(struct conversion *c, struct ckpt_err *err)
 {
@@ -186,8 +193,7 @@ static int save(struct conversion *c, struct ckpt_err *err)
 		struct journal_part *p = &c->j.part[c->first + i];
 
 		p->state = JOURNAL_OPEN;
-		rc = part_writer_save(c->writer[i], &p->at, err);
-		c->write_failed |= rc < 0;
+		rc = part_failed(c, part_writer_save(c->writer[i], &p->at, err), err);
 		parts_keep(&c->parts, c->first + i, &c->table[i]);
 	}
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
@@ -562,10 +568,13 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->info, r,
 				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
 		if (rc == -EBADMSG)
-			rc = ckpt_error(err, -EIO,
-					"%s/%s is not what an earlier run had synced: remove %s "
-					"and run it again",
-					c->dir.path, c->part[r].name, c->dir.path);
+			rc = ckpt_error(
+				err, -EIO,
+				"%s/%s is not what an earlier run had synced, and was given "
+				"up: run the same command again, from the beginning",
+				c->dir.path, c->part[r].name);
+		else
+			rc = part_failed(c, rc, err);
 		c->write_failed |= rc < 0;
 	}
 	return rc < 0 ? rc : 0;
@@ -620,8 +629,7 @@ static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 		bytes += x->len;
 	}
 	drained = part_io_drain(c->io, rc ? NULL : c->err);
-	rc = rc ? rc : drained;
-	c->write_failed |= rc < 0;
+	rc = part_failed(c, rc ? rc : drained, c->err);
 	if (rc)
 		return rc;
 	c->j.windows++;
@@ -638,7 +646,7 @@ static int batch_finish(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		struct native_part *p = &c->part[c->first + i];
 
-		rc = part_writer_finish(c->writer[i], p, err);
+		rc = part_failed(c, part_writer_finish(c->writer[i], p, err), err);
 		if (rc)
 			break;
 		rc = ops->truncate(ops->ctx, c->fd[i], p->file_bytes);

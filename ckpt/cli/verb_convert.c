@@ -65,8 +65,12 @@ static void put_result(struct converting *x)
 	cli_say(x->c, STYLE_PLAIN, "Wrote %s: step %llu on %s, %u part%s, %s%s.", x->c->arg[1],
 		(unsigned long long)k->step, mesh, f->world, f->world == 1 ? "" : "s",
 		human_bytes(f->bytes, size), speed);
-	cli_say(x->c, STYLE_PLAIN, "The fingerprints of all %s tensors are those of the source.",
-		human_count(f->nprint, count));
+	if (f->nprint > 1)
+		cli_say(x->c, STYLE_PLAIN,
+			"The fingerprints of all %s tensors are those of the source.",
+			human_count(f->nprint, count));
+	else if (f->nprint)
+		cli_say(x->c, STYLE_PLAIN, "The fingerprint of its tensor is that of the source.");
 }
 
 static int fail_parent(struct converting *x, const struct ckpt_err *err)

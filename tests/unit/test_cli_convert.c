@@ -604,6 +604,44 @@ static void test_torn_journals_are_not_believed(void **state)
 	remove_tree(whole);
 }
 
+static void test_a_part_that_lost_what_was_synced_is_given_up(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct ckpt_err err = { 0 };
+	struct engine e;
+	DIR *d;
+	int rc;
+
+	(void)state;
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	interrupt(&e);
+	d = opendir(partial_of(dst));
+	for (struct dirent *x; (x = readdir(d));)
+		if (strstr(x->d_name, ".part")) {
+			const char *part = path_of("%s/%s", partial_of(dst), x->d_name);
+			struct stat st;
+
+			assert_int_equal(stat(part, &st), 0);
+			assert_int_equal(truncate(part, 0), 0);
+			assert_int_equal(truncate(part, st.st_size), 0);
+		}
+	closedir(d);
+	{
+		struct conversion_facts f;
+
+		rc = engine_run(&e, &f, &err);
+	}
+	assert_int_equal(rc, -EIO);
+	assert_says(err.msg, "run the same command again");
+	assert_nothing(dst);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	assert_true_checkpoint(dst, "fsdp=3", 3);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
 static void test_another_conversion_is_not_continued(void **state)
 {
 	const char *src = hold("src"), *other = hold("other"), *dst = hold("dst"),
@@ -765,6 +803,7 @@ static void test_a_full_disk_leaves_what_was_done(void **state)
 			break;
 		}
 		assert_int_equal(rc, -ENOSPC);
+		assert_says(err.msg, partial_of(dst));
 		assert_false(exists(dst));
 		assert_int_equal(exists(partial_of(dst)), f.kept);
 		kept += f.kept;
@@ -1250,6 +1289,7 @@ int main(void)
 		cmocka_unit_test_setup(test_a_converted_checkpoint_is_one_like_any_other, clean),
 		cmocka_unit_test_setup(test_it_goes_on_where_it_was_interrupted, clean),
 		cmocka_unit_test_setup(test_torn_journals_are_not_believed, clean),
+		cmocka_unit_test_setup(test_a_part_that_lost_what_was_synced_is_given_up, clean),
 		cmocka_unit_test_setup(test_another_conversion_is_not_continued, clean),
 		cmocka_unit_test_setup(test_only_one_run_writes_to_a_destination, clean),
 		cmocka_unit_test_setup(test_a_killed_run_is_continued, clean),
