@@ -242,7 +242,8 @@ const struct cli_verb verb_convert = {
 		"SRC is latest, latest~1, step:12000, or a path. DST must not exist, the directory "
 		"around it must; every verb takes it like SRC. How tensors are cut on the new mesh: "
 		"ckptctl plan -h.\n"
-		"SRC is read once, in bounded memory. DST appears when it is complete and on the "
+		"SRC passes through bounded memory; where that is too little for all parts at once, "
+		"some are written after the others. DST appears when it is complete and on the "
 		"disk. Until then all is collected in .DST.ckptctl-partial beside it: after Ctrl-C, "
 		"a kill or a full disk the same command goes on from there, and nothing else has "
 		"changed. To give up, remove that directory.",
