@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/conversion.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
 #include "ckpt/cli/conversion_dir.h"
 #include "ckpt/cli/conversion_journal.h"
 #include "ckpt/cli/conversion_parts.h"
@@ -551,7 +552,8 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->n; i++)
 		c->fd[i] = -1;
 	for (uint32_t i = 0; i < c->n && !rc; i++)
-		rc = parts_table(&c->parts, c->first + i, &c->table[i], err);
+		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
+				   : parts_table(&c->parts, c->first + i, &c->table[i], err);
 	if (!rc)
 		rc = batch_table(c, err);
 	if (!rc)

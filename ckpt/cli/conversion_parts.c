@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
 #include "ckpt/table/target.h"
 #include <stdio.h>
@@ -102,7 +103,8 @@ int parts_make(const struct table *target, struct parts *ret, struct ckpt_err *e
 		return ckpt_error(err, -ENOMEM, "out of memory for %u parts", p->world);
 	rc = tensors_add(p, err);
 	for (uint32_t i = 0; i < p->world && !rc; i++)
-		rc = part_add(p, i, memo, err);
+		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
+				   : part_add(p, i, memo, err);
 	return rc ? rc : table_seal(&p->all, err);
 }
 

@@ -18,8 +18,8 @@ struct parts {
 	uint64_t bytes;	  /* of all pieces */
 };
 
-/* target: of target_make; must outlive it. -ENOMEM, -E2BIG, -EINVAL: more ranks than a checkpoint
- * has. parts_free in any case. */
+/* target: of target_make; must outlive it. -EINVAL: more ranks than a checkpoint has; -ECANCELED:
+ * cli_stopped; -ENOMEM, -E2BIG. parts_free in any case. */
 int parts_make(const struct table *target, struct parts *ret, struct ckpt_err *err);
 /* Part i's own table (native_part_table), with the fingerprints that all has. */
 int parts_table(const struct parts *p, uint32_t i, struct table *ret, struct ckpt_err *err);

@@ -531,6 +531,29 @@ static void test_it_goes_on_where_it_was_interrupted(void **state)
 	remove_tree(whole);
 }
 
+static void test_an_interrupt_counts_before_the_first_byte_too(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct conversion *c;
+	struct ckpt_err err;
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=2", 0, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	cli_stops = 1;
+	assert_int_equal(conversion_open(&e.opts, &c, &err), -ECANCELED);
+	assert_nothing(dst);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 130);
+	assert_says(got.err, "interrupted");
+	assert_int_equal(RUN("restore", src, dst, "--mesh", "fsdp=3"), 130);
+	assert_says(got.err, "interrupted");
+	cli_stops = 0;
+	assert_nothing(dst);
+	engine_free(&e);
+	remove_tree(src);
+}
+
 /* A part directory of an interrupted run. */
 static void interrupt(struct engine *e)
 {
@@ -1288,6 +1311,7 @@ int main(void)
 		cmocka_unit_test_setup(test_the_same_conversion_gives_the_same_bytes, clean),
 		cmocka_unit_test_setup(test_a_converted_checkpoint_is_one_like_any_other, clean),
 		cmocka_unit_test_setup(test_it_goes_on_where_it_was_interrupted, clean),
+		cmocka_unit_test_setup(test_an_interrupt_counts_before_the_first_byte_too, clean),
 		cmocka_unit_test_setup(test_torn_journals_are_not_believed, clean),
 		cmocka_unit_test_setup(test_a_part_that_lost_what_was_synced_is_given_up, clean),
 		cmocka_unit_test_setup(test_another_conversion_is_not_continued, clean),
