@@ -72,7 +72,7 @@ endef
 $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
-stamp = $(if $(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
+stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
 ifeq ($(filter clean help deps demo test bench tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))

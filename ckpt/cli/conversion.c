@@ -6,8 +6,10 @@
  */
 #include "ckpt/cli/conversion.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/cli.h"
 #include "ckpt/cli/conversion_dir.h"
 #include "ckpt/cli/conversion_journal.h"
+#include "ckpt/cli/conversion_parts.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/store/store.h"
 #include "ckpt/table/codec.h"
@@ -33,7 +35,7 @@ struct conversion {
 	struct native_info info;
 	struct journal j;
 	char mesh[MESH_BYTES];
-	struct table *table;	  /* [world] of the parts */
+	struct parts parts;
 	struct native_part *part; /* [world] */
 	struct journal read;	  /* an earlier run's */
 	void *read_bytes;
@@ -46,7 +48,8 @@ struct conversion {
 
 	/* The batch that is open. */
 	uint32_t first, n;
-	struct table all; /* its raw spaces, tensors in their order */
+	struct table *table; /* [n] of the parts */
+	struct table all;    /* their raw spaces, tensors in their order */
 	struct part_io *io;
 	struct part_writer **writer; /* [n] */
 	int *fd;		     /* [n] */
@@ -60,35 +63,20 @@ const struct conversion_facts *conversion_facts(const struct conversion *c)
 
 /* --- the parts --- */
 
-/* As many as their buffers have room for, and as may be open besides the source's files. */
+/* As many as their buffers and tables have room for, and as may be open besides the source's files. */
 static uint32_t batch_size(const struct conversion *c)
 {
 	uint64_t parts = c->o.mem_limit / BUFFERS_SHARE / PART_BUFFER - MOVE_DEPTH;
+	uint64_t tables = ((uint64_t)c->o.target->ntensor + 1) * PARTS_TENSOR_BYTES;
 	uint64_t used = (uint64_t)c->o.src->nfile + FILES_SPARE;
 	struct rlimit files;
 
 	parts = MIN(parts, (uint64_t)BATCH_MAX);
+	tables = c->o.mem_limit / BUFFERS_SHARE / tables;
+	parts = MIN(parts, tables ? tables : 1);
 	if (!getrlimit(RLIMIT_NOFILE, &files))
 		parts = MIN(parts, files.rlim_cur > used ? (uint64_t)files.rlim_cur - used : 1);
 	return (uint32_t)MIN(parts, (uint64_t)c->facts.world);
-}
-
-static int part_tables_make(struct conversion *c, struct ckpt_err *err)
-{
-	for (uint32_t i = 0; i < c->facts.world; i++) {
-		struct table holds;
-		int rc = target_rank(c->o.target, i, &holds, err);
-
-		if (rc)
-			return rc;
-		rc = native_part_table(&holds, i, &c->table[i], NULL, err);
-		table_free(&holds);
-		if (rc)
-			return rc;
-		for (uint32_t k = 0; k < c->table[i].npiece; k++)
-			c->facts.bytes += c->table[i].piece[k].len;
-	}
-	return 0;
 }
 
 /* What is made, as 16 bytes. */
@@ -118,7 +106,7 @@ static void part_names_make(struct conversion *c)
 
 	for (uint32_t i = 0; i < c->facts.world; i++) {
 		c->part[i].rank = i;
-		c->part[i].table = &c->table[i];
+		c->part[i].raw_bytes = c->parts.all.place[i].bytes;
 		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-000.part",
 			 i, u[0], u[1], u[2], u[3]);
 	}
@@ -141,11 +129,10 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 				  human_bytes(c->o.mem_limit, need), CONVERSION_MEM_MIN >> 20);
 	c->facts.world = world;
 	c->facts.batch = batch_size(c);
-	c->table = calloc(world, sizeof *c->table);
 	c->part = calloc(world, sizeof *c->part);
 	c->j.part = calloc(world, sizeof *c->j.part);
 	c->raw_number = calloc((size_t)src->table.ntensor + 1, sizeof *c->raw_number);
-	if (!c->table || !c->part || !c->j.part || !c->raw_number)
+	if (!c->part || !c->j.part || !c->raw_number)
 		return no_memory(err);
 	c->info = (struct native_info){ .job = src->job,
 					.step = src->step,
@@ -155,9 +142,10 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 	mesh_print(c->o.target->mesh, c->mesh, sizeof c->mesh);
 	rc = identity_make(c, err);
 	if (!rc)
-		rc = part_tables_make(c, err);
+		rc = parts_make(c->o.target, &c->parts, err);
 	if (rc)
 		return rc;
+	c->facts.bytes = c->parts.bytes;
 	part_names_make(c);
 	c->j.step = src->step;
 	c->j.mem_limit = c->o.mem_limit;
@@ -181,12 +169,19 @@ static int journal_put(struct conversion *c, struct ckpt_err *err)
 
 	c->j.seq++;
 	partial_journal_name(c->j.seq, name);
-	rc = journal_encode(&c->j, c->table, &bytes, &len, err);
+	rc = journal_encode(&c->j, &c->parts.all, &bytes, &len, err);
 	if (!rc)
 		rc = partial_put(&c->dir, name, bytes, len, err);
 	if (!rc)
 		c->saved_bytes = c->j.bytes;
 	return rc;
+}
+
+/* The writers know whose part it is; we know where. */
+static int part_failed(struct conversion *c, int rc, struct ckpt_err *err)
+{
+	c->write_failed |= rc < 0;
+	return rc < 0 ? ckpt_error_prefix(err, rc, "%s", c->dir.path) : rc;
 }
 
 /* All open parts as they are now, synced, and then the journal that tells it. */
@@ -200,8 +195,8 @@ static int save(struct conversion *c, struct ckpt_err *err)
 		struct journal_part *p = &c->j.part[c->first + i];
 
 		p->state = JOURNAL_OPEN;
-		rc = part_writer_save(c->writer[i], &p->at, err);
-		c->write_failed |= rc < 0;
+		rc = part_failed(c, part_writer_save(c->writer[i], &p->at, err), err);
+		parts_keep(&c->parts, c->first + i, &c->table[i]);
 	}
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		rc = ops->sync(ops->ctx, c->fd[i]);
@@ -318,7 +313,7 @@ static int journal_take(struct conversion *c, struct ckpt_err *err)
 		return 0;
 	rc = parts_check(c, NULL);
 	if (!rc)
-		rc = journal_prints(r, c->table, NULL);
+		rc = journal_prints(r, &c->parts.all, NULL);
 	/* Somebody was at it. Nothing is lost but the time that it took. */
 	if (rc == -ENOENT || rc == -EBADMSG)
 		return 0;
@@ -333,7 +328,6 @@ static int journal_take(struct conversion *c, struct ckpt_err *err)
 	memcpy(c->j.part, r->part, c->facts.world * sizeof *c->j.part);
 	for (uint32_t i = 0; i < c->facts.world; i++) {
 		c->part[i].file_bytes = r->part[i].file_bytes;
-		c->part[i].raw_bytes = c->table[i].place[0].bytes;
 		c->part[i].root = r->part[i].root;
 	}
 	return 1;
@@ -407,7 +401,7 @@ static int space_check(struct conversion *c, struct ckpt_err *err)
 	struct statvfs fs;
 
 	for (uint32_t i = 0; i < c->facts.world; i++)
-		bytes += move_part_bytes_max(&c->table[i]);
+		bytes += c->parts.room[i];
 	/* Where it cannot be asked, the files find out. */
 	if (fstatvfs(c->dir.fd, &fs) || ckpt_mul(fs.f_bavail, fs.f_frsize, &avail) ||
 	    bytes <= avail)
@@ -424,7 +418,7 @@ static int parts_create(struct conversion *c, struct ckpt_err *err)
 	const struct io_ops *ops = c->o.ops;
 
 	for (uint32_t i = 0; i < c->facts.world; i++) {
-		uint64_t most = move_part_bytes_max(&c->table[i]);
+		uint64_t most = c->parts.room[i];
 		int fd = partial_part_open(&c->dir, c->part[i].name, true, err), rc;
 
 		if (fd < 0)
@@ -506,9 +500,7 @@ void conversion_close(struct conversion *c)
 	if (!c)
 		return;
 	partial_close(&c->dir);
-	for (uint32_t i = 0; c->table && i < c->facts.world; i++)
-		table_free(&c->table[i]);
-	free(c->table);
+	parts_free(&c->parts);
 	free(c->part);
 	free(c->j.part);
 	free(c->raw_number);
@@ -534,9 +526,9 @@ static int batch_table(struct conversion *c, struct ckpt_err *err)
 		rc = table_add_tensor(all, &x, NULL, err);
 	}
 	for (uint32_t i = 0; i < c->n && !rc; i++)
-		rc = table_add_place(all, &c->table[c->first + i].place[0], NULL, err);
+		rc = table_add_place(all, &c->table[i].place[0], NULL, err);
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
-		const struct table *from = &c->table[c->first + i];
+		const struct table *from = &c->table[i];
 
 		for (uint32_t k = 0; k < from->npiece && !rc; k++) {
 			struct table_piece p = from->piece[k];
@@ -552,17 +544,22 @@ static int batch_table(struct conversion *c, struct ckpt_err *err)
 
 static int batch_open(struct conversion *c, struct ckpt_err *err)
 {
-	int rc;
+	int rc = 0;
 
 	c->first = c->j.first;
 	c->n = MIN(c->facts.batch, c->facts.world - c->first);
 	c->writer = calloc(c->n, sizeof *c->writer);
+	c->table = calloc(c->n, sizeof *c->table);
 	c->fd = calloc(c->n, sizeof *c->fd);
-	if (!c->writer || !c->fd)
+	if (!c->writer || !c->table || !c->fd)
 		return no_memory(err);
 	for (uint32_t i = 0; i < c->n; i++)
 		c->fd[i] = -1;
-	rc = batch_table(c, err);
+	for (uint32_t i = 0; i < c->n && !rc; i++)
+		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
+				   : parts_table(&c->parts, c->first + i, &c->table[i], err);
+	if (!rc)
+		rc = batch_table(c, err);
 	if (!rc)
 		rc = part_io_open(c->o.ops, c->o.engine, c->facts.batch + MOVE_DEPTH, NULL, NULL,
 				  &c->io, err);
@@ -574,13 +571,16 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 		if (rc < 0)
 			break;
 		c->fd[i] = rc;
-		rc = part_writer_open(c->io, c->fd[i], &c->table[r], &c->info, r,
+		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->info, r,
 				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
 		if (rc == -EBADMSG)
-			rc = ckpt_error(err, -EIO,
-					"%s/%s is not what an earlier run had synced: remove %s "
-					"and run it again",
-					c->dir.path, c->part[r].name, c->dir.path);
+			rc = ckpt_error(
+				err, -EIO,
+				"%s/%s is not what an earlier run had synced, and was given "
+				"up: run the same command again, from the beginning",
+				c->dir.path, c->part[r].name);
+		else
+			rc = part_failed(c, rc, err);
 		c->write_failed |= rc < 0;
 	}
 	return rc < 0 ? rc : 0;
@@ -606,16 +606,26 @@ static int batch_close(struct conversion *c, int rc, struct ckpt_err *err)
 	}
 	part_io_close(TAKE(c->io));
 	table_free(&c->all);
+	for (uint32_t i = 0; c->table && i < c->n; i++)
+		table_free(&c->table[i]);
+	free(TAKE(c->table));
 	free(TAKE(c->writer));
 	free(TAKE(c->fd));
 	c->n = 0;
 	return rc;
 }
 
+static bool save_is_due(const struct conversion *c)
+{
+	uint64_t since = elapsed_ns(c->saved_ns, now_ns());
+
+	return since >= c->o.journal_ns && since >= SYNC_SHARE * c->save_took_ns;
+}
+
 static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 {
 	struct conversion *c = arg;
-	uint64_t bytes = 0, since;
+	uint64_t bytes = 0;
 	int rc = 0, drained;
 
 	for (uint32_t i = 0; i < w->ncut && !rc; i++) {
@@ -625,16 +635,12 @@ static int on_window(void *arg, const struct window *w, const uint8_t *buf)
 		bytes += x->len;
 	}
 	drained = part_io_drain(c->io, rc ? NULL : c->err);
-	rc = rc ? rc : drained;
-	c->write_failed |= rc < 0;
+	rc = part_failed(c, rc ? rc : drained, c->err);
 	if (rc)
 		return rc;
 	c->j.windows++;
 	c->j.bytes += bytes;
-	since = elapsed_ns(c->saved_ns, now_ns());
-	if (since < c->o.journal_ns || since < SYNC_SHARE * c->save_took_ns)
-		return 0;
-	return save(c, c->err);
+	return save_is_due(c) ? save(c, c->err) : 0;
 }
 
 /* The last bytes of every part of the batch. */
@@ -646,7 +652,7 @@ static int batch_finish(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		struct native_part *p = &c->part[c->first + i];
 
-		rc = part_writer_finish(c->writer[i], p, err);
+		rc = part_failed(c, part_writer_finish(c->writer[i], p, err), err);
 		if (rc)
 			break;
 		rc = ops->truncate(ops->ctx, c->fd[i], p->file_bytes);
@@ -663,6 +669,7 @@ static int batch_finish(struct conversion *c, struct ckpt_err *err)
 		c->j.part[c->first + i] = (struct journal_part){ .state = JOURNAL_DONE,
 								 .file_bytes = p->file_bytes,
 								 .root = p->root };
+		parts_keep(&c->parts, c->first + i, &c->table[i]);
 	}
 	return rc;
 }
@@ -676,7 +683,6 @@ static int batch_run(struct conversion *c, const struct move_files *from, move_t
 	int rc = batch_open(c, err);
 
 	c->err = err;
-	c->saved_ns = now_ns();
 	if (!rc)
 		rc = move_windows(from, &c->all, c->o.mem_limit - buffers, c->j.windows, on_window,
 				  c, tick, arg, err);
@@ -693,7 +699,8 @@ static int batch_run(struct conversion *c, const struct move_files *from, move_t
 		return rc;
 	c->j.first = next;
 	c->j.windows = 0;
-	return journal_put(c, err);
+	/* Nothing is open: the journal alone. */
+	return save_is_due(c) ? save(c, err) : 0;
 }
 
 /* --- the end --- */
@@ -728,7 +735,10 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 		note[i] =
 			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
 	id_decode(src->parent_id, line.parent_id);
-	rc = native_manifest(&c->info, c->part, c->facts.world, &line, &bytes, &len, id, err);
+	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
+				    &len, id, err);
+	/* They are on the disk; what opens it to see whether it is whole has them again. */
+	parts_free(&c->parts);
 	return rc ? rc : partial_put(&c->dir, NATIVE_MANIFEST, bytes, len, err);
 }
 
@@ -755,6 +765,7 @@ static int run(struct conversion *c, move_tick_fn *tick, void *arg, struct ckpt_
 	struct move_files from;
 	int rc;
 
+	c->saved_ns = now_ns();
 	if (!c->whole) {
 		rc = move_open(c->o.ops, c->o.src_fd, c->o.src, true, c->o.engine, &from, err);
 		if (rc)

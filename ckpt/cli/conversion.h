@@ -47,7 +47,7 @@ struct conversion;
 /*
  * Checks, locks, reads what an earlier run has left, makes all part files. -EINVAL: dst is taken or
  * impossible, too little memory, what an earlier run has left is of another conversion; -ENOENT: no
- * parent; -EBUSY: another run is at it; -ENOSPC. Nothing is left after an error, except what an
+ * parent; -EBUSY: another run is at it; -ENOSPC; -ECANCELED: cli_stopped. Nothing is left after an error, except what an
  * earlier run had done.
  */
 int conversion_open(const struct conversion_opts *opts, struct conversion **ret,

@@ -18,6 +18,16 @@ static uint64_t sums_of(const struct journal_part *p)
 	return p->state == JOURNAL_OPEN ? p->at.nchunk : 0;
 }
 
+/* How many fingerprints there are to tell. */
+static uint64_t prints_of(const struct journal *j, const struct table *all)
+{
+	uint64_t n = 0;
+
+	for (uint32_t k = 0; k < all->npiece; k++)
+		n += j->part[all->piece[k].place].state != JOURNAL_NONE;
+	return n;
+}
+
 static void part_encode(const struct journal_part *p, struct cj_part *rec, struct cj_sum *sum)
 {
 	*rec = (struct cj_part){ .state = le32_of(p->state) };
@@ -50,7 +60,7 @@ static char *who_encode(const struct journal *j, struct arena *a, uint64_t *ret_
 	return p;
 }
 
-int journal_encode(const struct journal *j, const struct table *tables, void **ret_bytes,
+int journal_encode(const struct journal *j, const struct table *all, void **ret_bytes,
 		   uint64_t *ret_len, struct ckpt_err *err)
 {
 	struct cj_state state = { .seq = le64_of(j->seq),
@@ -73,10 +83,9 @@ int journal_encode(const struct journal *j, const struct table *tables, void **r
 	int rc;
 
 	memcpy(info.uuid, j->uuid, sizeof info.uuid);
-	for (uint32_t i = 0; i < j->world; i++) {
+	for (uint32_t i = 0; i < j->world; i++)
 		nsum += sums_of(&j->part[i]);
-		nprint += j->part[i].state != JOURNAL_NONE ? tables[i].npiece : 0;
-	}
+	nprint = prints_of(j, all);
 	who = who_encode(j, &a, &who_len);
 	part = arena_array(&a, (size_t)j->world + 1, sizeof *part);
 	sum = arena_array(&a, nsum + 1, sizeof *sum);
@@ -89,9 +98,10 @@ int journal_encode(const struct journal *j, const struct table *tables, void **r
 	for (uint32_t i = 0; i < j->world; i++) {
 		part_encode(&j->part[i], &part[i], sum + nsum);
 		nsum += sums_of(&j->part[i]);
-		for (uint32_t k = 0; j->part[i].state != JOURNAL_NONE && k < tables[i].npiece; k++)
-			print[nprint++] = le64_of(tables[i].piece[k].fp);
 	}
+	for (uint32_t k = 0; k < all->npiece; k++)
+		if (j->part[all->piece[k].place].state != JOURNAL_NONE)
+			print[nprint++] = le64_of(all->piece[k].fp);
 	rc = container_encode(&info,
 			      (struct container_bytes[]){
 				      { .kind = CJ_WHO, .p = who, .len = who_len, .rec_bytes = 1 },
@@ -216,21 +226,19 @@ int journal_decode(const void *bytes, uint64_t len, struct journal *ret, struct 
 	return rc < 0 ? ckpt_error(err, rc, "the journal of a conversion contradicts itself") : 0;
 }
 
-int journal_prints(const struct journal *j, struct table *tables, struct ckpt_err *err)
+int journal_prints(const struct journal *j, struct table *all, struct ckpt_err *err)
 {
-	uint64_t n = 0;
+	uint64_t n = prints_of(j, all);
 
-	for (uint32_t i = 0; i < j->world; i++)
-		n += j->part[i].state != JOURNAL_NONE ? tables[i].npiece : 0;
 	if (n != j->nprint)
 		return ckpt_error(
 			err, -EBADMSG,
 			"the journal of a conversion has %llu fingerprints for %llu pieces",
 			(unsigned long long)j->nprint, (unsigned long long)n);
 	n = 0;
-	for (uint32_t i = 0; i < j->world; i++)
-		for (uint32_t k = 0; j->part[i].state != JOURNAL_NONE && k < tables[i].npiece; k++)
-			tables[i].piece[k].fp = le64_get(j->print[n++]);
+	for (uint32_t k = 0; k < all->npiece; k++)
+		if (j->part[all->piece[k].place].state != JOURNAL_NONE)
+			all->piece[k].fp = le64_get(j->print[n++]);
 	return 0;
 }
 

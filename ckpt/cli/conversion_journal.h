@@ -8,7 +8,8 @@
  *	STATE  one record cj_state
  *	PARTS  cj_part, in the order of the ranks
  *	SUMS   cj_sum: per open part one for each entry of its chunk map that is done
- *	PRINTS le64: per part that is open or done the fingerprints of its table's pieces, so far
+ *	PRINTS le64: the fingerprints, so far, of the pieces of parts that are open or done, in the
+ *	       order of the table of all parts
  */
 #ifndef CKPT_CLI_CONVERSION_JOURNAL_H
 #define CKPT_CLI_CONVERSION_JOURNAL_H
@@ -53,12 +54,12 @@ struct journal {
 	struct arena arena; /* of one that was read */
 };
 
-/* tables: [world] the parts' tables, whose pieces bear the fingerprints. *ret_bytes is malloc'ed. */
-int journal_encode(const struct journal *j, const struct table *tables, void **ret_bytes,
+/* all: of all parts, place i is part i; its pieces bear the fingerprints. *ret_bytes is malloc'ed. */
+int journal_encode(const struct journal *j, const struct table *all, void **ret_bytes,
 		   uint64_t *ret_len, struct ckpt_err *err);
 /* -EBADMSG: torn, damaged, no journal. Points into bytes. */
 int journal_decode(const void *bytes, uint64_t len, struct journal *ret, struct ckpt_err *err);
-/* Give the pieces of the tables the fingerprints that it holds. -EBADMSG: there are not as many. */
-int journal_prints(const struct journal *j, struct table *tables, struct ckpt_err *err);
+/* Give the pieces the fingerprints that it holds. -EBADMSG: there are not as many. */
+int journal_prints(const struct journal *j, struct table *all, struct ckpt_err *err);
 void journal_free(struct journal *j);
 #endif

@@ -236,7 +236,8 @@ static int survey(struct rank_files *f, uint32_t first, struct ckpt_errlist *lis
 		struct safetensors_head head;
 		struct arena a = { 0 };
 
-		rc = make_head(&b, file, &a, &head, list, err);
+		rc = cli_stopped() ? ckpt_error(err, -ECANCELED, "interrupted")
+				   : make_head(&b, file, &a, &head, list, err);
 		arena_free(&a);
 		if (!rc && (ckpt_add(f->bytes, file->bytes, &f->bytes) ||
 			    ckpt_add(f->data_bytes, file->data_bytes, &f->data_bytes)))

@@ -42,8 +42,8 @@ struct rank_files {
 
 /*
  * Which files these are, of the ranks first .. first + n - 1: names and sizes, nothing is written.
- * -EMEDIUMTYPE: the format cannot hold it, every reason is a line of the list. -ENOMEM, -E2BIG,
- * -EOVERFLOW. rank_files_free in any case.
+ * -EMEDIUMTYPE: the format cannot hold it, every reason is a line of the list. -ECANCELED:
+ * cli_stopped; -ENOMEM, -E2BIG, -EOVERFLOW. rank_files_free in any case.
  */
 int rank_files_make(const struct io_ops *ops, const struct checkpoint *k,
 		    const struct table *target, uint32_t first, uint32_t n, struct rank_files *ret,

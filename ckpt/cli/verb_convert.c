@@ -65,8 +65,12 @@ static void put_result(struct converting *x)
 	cli_say(x->c, STYLE_PLAIN, "Wrote %s: step %llu on %s, %u part%s, %s%s.", x->c->arg[1],
 		(unsigned long long)k->step, mesh, f->world, f->world == 1 ? "" : "s",
 		human_bytes(f->bytes, size), speed);
-	cli_say(x->c, STYLE_PLAIN, "The fingerprints of all %s tensors are those of the source.",
-		human_count(f->nprint, count));
+	if (f->nprint > 1)
+		cli_say(x->c, STYLE_PLAIN,
+			"The fingerprints of all %s tensors are those of the source.",
+			human_count(f->nprint, count));
+	else if (f->nprint)
+		cli_say(x->c, STYLE_PLAIN, "The fingerprint of its tensor is that of the source.");
 }
 
 static int fail_parent(struct converting *x, const struct ckpt_err *err)
@@ -239,7 +243,8 @@ const struct cli_verb verb_convert = {
 		"SRC is latest, latest~1, step:12000, or a path. DST must not exist, the directory "
 		"around it must; every verb takes it like SRC. How tensors are cut on the new mesh: "
 		"ckptctl plan -h.\n"
-		"SRC is read once, in bounded memory. DST appears when it is complete and on the "
+		"SRC passes through bounded memory; where that is too little for all parts at once, "
+		"some are written after the others. DST appears when it is complete and on the "
 		"disk. Until then all is collected in .DST.ckptctl-partial beside it: after Ctrl-C, "
 		"a kill or a full disk the same command goes on from there, and nothing else has "
 		"changed. To give up, remove that directory.",

@@ -12,6 +12,7 @@
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
+#define TIMES_BYTES 128
 #define RANKS_SAID 16u /* more ranks than these are told as least, median and most */
 
 struct planning {
@@ -29,12 +30,12 @@ static struct cell ratio(uint64_t x, uint64_t of)
 	return of ? cell_real((double)x / (double)of) : cell_none();
 }
 
-static char *ratio_print(uint64_t x, uint64_t of, char buf[static HUMAN_BYTES])
+/* ", 1.36 times what they hold"; "" where there is nothing to compare with. */
+static char *times_print(uint64_t x, uint64_t of, const char *what, char buf[static TIMES_BYTES])
 {
+	*buf = 0;
 	if (of)
-		snprintf(buf, HUMAN_BYTES, "%.2f", (double)x / (double)of);
-	else
-		strcpy(buf, "-");
+		snprintf(buf, TIMES_BYTES, ", %.2f times %s", (double)x / (double)of, what);
 	return buf;
 }
 
@@ -98,15 +99,15 @@ static void put_held(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES], x[HUMAN_BYTES];
+	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES], what[64], x[TIMES_BYTES];
 
 	output_put(o, &f_tensors, cell_of(CELL_COUNT, k->host.tensors));
 	output_put(o, &f_tensor_bytes, cell_of(CELL_BYTES, k->host.bytes));
 	output_put(o, &f_held, cell_of(CELL_BYTES, k->held_bytes));
 	output_put(o, &f_replication, ratio(k->held_bytes, k->host.bytes));
-	snprintf(line, sizeof line, "%s in all, %s times the %s of the tensors",
-		 human_bytes(k->held_bytes, a), ratio_print(k->held_bytes, k->host.bytes, x),
-		 human_bytes(k->host.bytes, b));
+	snprintf(what, sizeof what, "the %s of the tensors", human_bytes(k->host.bytes, b));
+	snprintf(line, sizeof line, "%s in all%s", human_bytes(k->held_bytes, a),
+		 times_print(k->held_bytes, k->host.bytes, what, x));
 	output_put(o, &f_hold_text, cell_text(line));
 	output_put(o, &f_imbalance, cell_real(imbalance(k)));
 	snprintf(line, sizeof line, "%.2f: the largest rank holds %s, the mean is %s", imbalance(k),
@@ -118,18 +119,18 @@ static void put_read(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
 	struct output *o = p->c->o;
-	char line[LINE_BYTES], a[HUMAN_BYTES], x[HUMAN_BYTES], n[HUMAN_BYTES], m[HUMAN_BYTES];
+	char line[LINE_BYTES], a[HUMAN_BYTES], x[TIMES_BYTES], n[HUMAN_BYTES], m[HUMAN_BYTES];
 
 	output_put(o, &f_read, cell_of(CELL_BYTES, k->read_bytes));
 	output_put(o, &f_amplification, ratio(k->read_bytes, k->held_bytes));
-	snprintf(line, sizeof line, "%s in all, %s times what they hold",
-		 human_bytes(k->read_bytes, a), ratio_print(k->read_bytes, k->held_bytes, x));
+	snprintf(line, sizeof line, "%s in all%s", human_bytes(k->read_bytes, a),
+		 times_print(k->read_bytes, k->held_bytes, "what they hold", x));
 	output_put(o, &f_read_text, cell_text(line));
-	snprintf(line, sizeof line, "reads %s, %s times the tensors: %s chunk%s of %s file%s",
+	snprintf(line, sizeof line, "reads %s%s: %s chunk%s of %s file%s",
 		 human_bytes(k->host.read_bytes, a),
-		 ratio_print(k->host.read_bytes, k->host.bytes, x), human_count(k->host.chunks, n),
-		 k->host.chunks == 1 ? "" : "s", human_count(k->host.files, m),
-		 k->host.files == 1 ? "" : "s");
+		 times_print(k->host.read_bytes, k->host.bytes, "the tensors", x),
+		 human_count(k->host.chunks, n), k->host.chunks == 1 ? "" : "s",
+		 human_count(k->host.files, m), k->host.files == 1 ? "" : "s");
 	output_put(o, &f_host_text, cell_text(line));
 	output_object(o, "one_reader");
 	output_put(o, &f_read, cell_of(CELL_BYTES, k->host.read_bytes));

@@ -480,7 +480,7 @@ const struct cli_verb verb_restore = {
 		 "How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
 		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
 		 "other ranks' files.\n"
-		 "Every byte is checked on the way. The source is read once, in bounded memory. "
+		 "Every byte is checked on the way. The data pass through bounded memory. "
 		 "The files appear when all of them are complete and on the disk; after an error "
 		 "or Ctrl-C DIR is as it was.",
 	.example =

@@ -17,6 +17,7 @@
 
 struct flight {
 	struct io_req req;
+	uint32_t rank;	 /* whose part it is */
 	uint8_t *buffer; /* goes back when the write is done; NULL: the caller's memory */
 };
 
@@ -61,13 +62,13 @@ static int failed(const struct part_io *io, struct ckpt_err *err)
 	return io->fail.code;
 }
 
-static int write_failed(struct part_io *io, int code, uint64_t len, uint64_t off)
+static int write_failed(struct part_io *io, int code, uint32_t rank, uint64_t len, uint64_t off)
 {
 	if (io->fail.code)
 		return io->fail.code;
 	return ckpt_error_errno(&io->fail, -code,
-				"cannot write %llu bytes at offset %llu of a part",
-				(unsigned long long)len, (unsigned long long)off);
+				"cannot write %llu bytes at offset %llu of the part of rank %u",
+				(unsigned long long)len, (unsigned long long)off, rank);
 }
 
 static void reap(struct part_io *io)
@@ -79,24 +80,25 @@ static void reap(struct part_io *io)
 		io->buffer[io->nbuffer++] = TAKE(f->buffer);
 	io->idle[io->nidle++] = f;
 	if (r->res < 0)
-		write_failed(io, (int)r->res, r->len, r->off);
+		write_failed(io, (int)r->res, f->rank, r->len, r->off);
 	else if (!io->fail.code && pace_add(&io->pace, r->len) < 0)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
 }
 
 /* buffer: of which p is the beginning; NULL: p stays as it is until part_io_drain. */
-static int submit(struct part_io *io, int fd, const void *p, uint8_t *buffer, uint64_t len,
-		  uint64_t off)
+static int submit(struct part_writer *w, const void *p, uint8_t *buffer, uint64_t len, uint64_t off)
 {
+	struct part_io *io = w->io;
 	struct flight *f;
 	int e;
 
 	if (!io->nidle)
 		reap(io);
 	f = io->idle[--io->nidle];
+	f->rank = w->rank;
 	f->buffer = buffer;
 	f->req = (struct io_req){
-		.fd = fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
+		.fd = w->fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
 	};
 	e = io_submit(io->queue, &f->req);
 	assert(e == 0); /* there are as many requests as the queue is deep */
@@ -211,7 +213,7 @@ static int run_submit(struct part_writer *w)
 {
 	uint64_t len = TAKE(w->run.len);
 
-	return len ? submit(w->io, w->fd, w->run.p, NULL, len, w->run.off) : w->io->fail.code;
+	return len ? submit(w, w->run.p, NULL, len, w->run.off) : w->io->fail.code;
 }
 
 /* A whole chunk that lies on a page: its pages as they are, the rest of the last one with zeros. */
@@ -235,7 +237,7 @@ static int chunk_direct(struct part_writer *w, const uint8_t *p)
 		page = buffer_take(w->io);
 		memcpy(page, p + whole, cut);
 		memset(page + cut, 0, NATIVE_ALIGN - cut);
-		e = submit(w->io, w->fd, page, page, NATIVE_ALIGN, c->off + whole);
+		e = submit(w, page, page, NATIVE_ALIGN, c->off + whole);
 	}
 	next_chunk(w);
 	return e;
@@ -259,7 +261,7 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	b = TAKE(w->buffer);
 	chunk_sum(w, w->next, b);
 	next_chunk(w);
-	return submit(w->io, w->fd, b, b, stored, c->off);
+	return submit(w, b, b, stored, c->off);
 }
 
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
@@ -305,7 +307,7 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 		memcpy(b, (const uint8_t *)p + at, n);
 		e = io_pwrite_all(w->io->ops, w->fd, b, n, off + at);
 		if (e < 0)
-			e = write_failed(w->io, e, n, off + at);
+			e = write_failed(w->io, e, w->rank, n, off + at);
 	}
 	w->io->buffer[w->io->nbuffer++] = b;
 	return e;
@@ -352,7 +354,7 @@ int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_
 	memset(w->buffer + w->fill, 0, stored - w->fill);
 	e = io_pwrite_all(w->io->ops, w->fd, w->buffer, stored, w->chunk[w->next].off);
 	if (e < 0)
-		write_failed(w->io, e, stored, w->chunk[w->next].off);
+		write_failed(w->io, e, w->rank, stored, w->chunk[w->next].off);
 	return e < 0 ? failed(w->io, err) : 0;
 }
 

@@ -181,8 +181,9 @@ struct manifest {
 	const struct native_part **part; /* [npart] in the order of their ranks */
 	uint32_t npart;
 	const struct native_lineage *lineage;
-	struct table t; /* the union; empty where it is known */
-	const struct table *declared;
+	struct table *t;	      /* the union */
+	struct table made;	      /* where it is not the caller's */
+	const struct table *declared; /* where none is needed: its tensors; else NULL */
 	struct arena a;
 	char *string; /* STRINGS, continued */
 	uint64_t nstring;
@@ -232,7 +233,7 @@ static int names_check(struct manifest *m)
 	return 0;
 }
 
-/* All parts as one table, with the sums of the fingerprints, and whole. */
+/* All parts as one table. */
 static int parts_unite(struct manifest *m)
 {
 	int r = 0;
@@ -245,18 +246,21 @@ static int parts_unite(struct manifest *m)
 				ckpt_errlist_add(&m->list,
 						 "part %s of rank %u has a piece of rank %u",
 						 m->part[i]->name, i, t->piece[k].rank);
-		r = table_merge(&m->t, t, NULL, &m->list, m->err);
+		r = table_merge(&m->made, t, NULL, &m->list, m->err);
 	}
-	if (!r)
-		r = table_seal(&m->t, m->err);
-	if (r < 0 || m->list.n)
-		return r;
-	for (uint32_t i = 0; i < m->t.ntensor; i++)
-		m->t.tensor[i].fp = 0;
-	for (uint32_t i = 0; i < m->t.npiece; i++)
-		m->t.tensor[m->t.piece[i].tensor].fp += m->t.piece[i].fp;
-	table_cover(&m->t, &m->list);
-	return 0;
+	m->t = &m->made;
+	return r ? r : table_seal(m->t, m->err);
+}
+
+static void union_check(struct manifest *m)
+{
+	struct table *t = m->t;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		t->tensor[i].fp = 0;
+	for (uint32_t i = 0; i < t->npiece; i++)
+		t->tensor[t->piece[i].tensor].fp += t->piece[i].fp;
+	table_cover(t, &m->list);
 }
 
 /* One more string behind those of the table; 0, which is "", without memory for it: asked at the
@@ -358,7 +362,7 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 	struct container_bytes sect[CODEC_SECTIONS_MAX + 4];
 	uint64_t total = 0;
 	uint32_t n, k;
-	int r = codec_encode(m->declared, false, &m->a, section, &n, m->err);
+	int r = codec_encode(m->declared ? m->declared : m->t, false, &m->a, section, &n, m->err);
 
 	if (r < 0)
 		return r;
@@ -422,8 +426,11 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	parts_order(m, part, npart);
 	if (!m->list.n)
 		r = names_check(m);
-	if (!r && !m->list.n && m->declared == &m->t)
+	if (!r && !m->list.n && !m->t && !m->declared)
 		r = parts_unite(m);
+	/* With the sums of the fingerprints, and whole. */
+	if (!r && !m->list.n && !m->declared)
+		union_check(m);
 	if (!r)
 		r = ckpt_errlist_end(&m->list, m->err,
 				     "step %llu of job %s is not complete and was not committed",
@@ -431,26 +438,26 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	return r ? r : manifest_encode(m, ret_bytes, ret_len);
 }
 
-/* declared NULL: the union of the parts' tables. */
-static int manifest_of(const struct native_info *info, const struct table *declared,
-		       const struct native_part *part, uint32_t npart,
+/* all NULL and declared NULL: the union of the parts' tables. */
+static int manifest_of(const struct native_info *info, const struct native_part *part,
+		       uint32_t npart, struct table *all, const struct table *declared,
 		       const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		       uint8_t *ret_id, struct ckpt_err *err)
 {
 	struct manifest m = { .info = info,
 			      .npart = info->world,
 			      .lineage = lineage,
+			      .t = all,
+			      .declared = declared,
 			      .list = { .code = -EINVAL },
 			      .err = err };
-	int r;
+	int r = manifest_make(&m, part, npart, ret_bytes, ret_len);
 
-	m.declared = declared ? declared : &m.t;
-	r = manifest_make(&m, part, npart, ret_bytes, ret_len);
 	if (!r)
 		memcpy(ret_id, (const uint8_t *)*ret_bytes + *ret_len - 16, 16);
 	ckpt_errlist_free(&m.list);
 	free(m.string);
-	table_free(&m.t);
+	table_free(&m.made);
 	arena_free(&m.a);
 	return r;
 }
@@ -459,7 +466,15 @@ int native_manifest(const struct native_info *info, const struct native_part *pa
 		    const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
 		    uint8_t *ret_id, struct ckpt_err *err)
 {
-	return manifest_of(info, NULL, part, npart, lineage, ret_bytes, ret_len, ret_id, err);
+	return manifest_of(info, part, npart, NULL, NULL, lineage, ret_bytes, ret_len, ret_id, err);
+}
+
+int native_manifest_united(const struct native_info *info, const struct native_part *part,
+			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
+			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
+			   struct ckpt_err *err)
+{
+	return manifest_of(info, part, npart, all, NULL, lineage, ret_bytes, ret_len, ret_id, err);
 }
 
 int native_manifest_declared(const struct native_info *info, const struct table *declared,
@@ -468,5 +483,6 @@ int native_manifest_declared(const struct native_info *info, const struct table 
 			     uint64_t *ret_len, uint8_t *ret_id, struct ckpt_err *err)
 {
 	assert(declared->sealed);
-	return manifest_of(info, declared, part, npart, lineage, ret_bytes, ret_len, ret_id, err);
+	return manifest_of(info, part, npart, NULL, declared, lineage, ret_bytes, ret_len, ret_id,
+			   err);
 }
