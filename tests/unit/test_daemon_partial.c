@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_partial.c - tensors whose reduction is pending, from ckpt.h to a restore on another
+ * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced when
+ * they are loaded, or given back as they were.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "tests/lib/io_faults.c"
+#include <sys/mman.h>
+
+#define ROWS 7 /* fsdp does not divide it */
+#define COLS 5
+
+static struct host H;
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+/* --- the state: element g is a whole number that every coordinate of dp has its own part of --- */
+
+enum { GRAD, COUNTS, MEAN, WEIGHT, STATES };
+static const struct {
+	const char *name;
+	uint32_t dtype;
+	int reduce; /* over dp; -1: whole on every coordinate of it */
+	bool cut;   /* by rows over fsdp */
+} specs[STATES] = {
+	[GRAD] = { "grad", CKPT_F32, CKPT_SUM, true },
+	[COUNTS] = { "counts", CKPT_I64, CKPT_SUM, false },
+	[MEAN] = { "mean", CKPT_F32, CKPT_AVG, true },
+	[WEIGHT] = { "weight", CKPT_F32, -1, true },
+};
+
+static int64_t value(uint32_t i, uint64_t g, uint32_t dp, uint64_t step)
+{
+	int64_t v = (int64_t)(g * 3 + step + i);
+
+	return specs[i].reduce < 0 ? v : (v + (int64_t)(g % 3)) * (dp ? 4 : -2);
+}
+
+static int64_t whole(uint32_t i, uint64_t g, uint64_t step)
+{
+	int64_t sum = value(i, g, 0, step) + value(i, g, 1, step);
+
+	return specs[i].reduce < 0	     ? value(i, g, 0, step)
+	       : specs[i].reduce == CKPT_AVG ? sum / 2
+					     : sum;
+}
+
+struct held {
+	uint64_t from, rows; /* of ROWS */
+	uint8_t *mem[STATES];
+	uint32_t dp;
+	bool pending; /* declared as it is saved */
+};
+
+static uint32_t dim_of(const struct rank *k, const char *name)
+{
+	uint32_t d = 0;
+
+	while (d < k->mesh.ndim && strcmp(k->mesh.name[d], name) != 0)
+		d++;
+	return d;
+}
+
+static uint32_t at_of(const struct rank *k, const char *name, uint32_t *ret_size)
+{
+	uint32_t coord[CKPT_DIMS_MAX], d = dim_of(k, name);
+
+	*ret_size = d < k->mesh.ndim ? k->mesh.dim[d] : 1;
+	MUST(mesh_coord(&k->mesh, k->rank, coord));
+	return d < k->mesh.ndim ? coord[d] : 0;
+}
+
+static int declare_one(struct rank *k, struct held *h, uint32_t i, int reduce, uint16_t flags,
+		       struct ckpt_err *err)
+{
+	const uint64_t shape[2] = { ROWS, COLS };
+	struct ckpt_local local = { .ptr = h->mem[i] };
+	struct ckpt_placement place[2];
+	struct ckpt_tensor t = { .size = sizeof t,
+				 .dtype = specs[i].dtype,
+				 .component = "state",
+				 .name = specs[i].name,
+				 .ndim = 2,
+				 .mesh = k->mesh_id,
+				 .nlocal = 1,
+				 .shape = shape,
+				 .place = place,
+				 .local = &local };
+	uint16_t fsdp = (uint16_t)dim_of(k, "fsdp"), dp = (uint16_t)dim_of(k, "dp");
+
+	if (specs[i].cut && fsdp < k->mesh.ndim)
+		place[t.nplace++] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = fsdp };
+	if (reduce >= 0)
+		place[t.nplace++] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
+							     .reduce = (uint8_t)reduce,
+							     .mesh_dim = dp,
+							     .flags = flags };
+	return ckpt_tensor_add(k->c, &t, NULL, err);
+}
+
+static void held_make(struct rank *k, struct held *h)
+{
+	uint32_t n, at = at_of(k, "fsdp", &n), all;
+	uint64_t chunk = div_up(ROWS, n);
+
+	h->from = MIN(at * chunk, (uint64_t)ROWS);
+	h->rows = MIN((at + 1) * chunk, (uint64_t)ROWS) - h->from;
+	h->dp = at_of(k, "dp", &all);
+	for (uint32_t i = 0; i < STATES; i++) {
+		void *p = NULL;
+
+		/* Some in the library's memory, some in the process's. */
+		if (i % 2)
+			p = malloc(ROWS * COLS * 8);
+		else
+			MUST(!ckpt_alloc(k->c, ROWS * COLS * 8, &p, NULL));
+		h->mem[i] = p;
+		MUST(p != NULL);
+		memset(h->mem[i], 0x5a, ROWS * COLS * 8);
+	}
+}
+
+static void held_free(struct held *h)
+{
+	for (uint32_t i = 1; i < STATES; i += 2)
+		free(h->mem[i]);
+}
+
+static void element(uint32_t i, uint8_t *at, int64_t v)
+{
+	float f = (float)v;
+
+	memcpy(at, specs[i].dtype == CKPT_F32 ? (void *)&f : (void *)&v,
+	       specs[i].dtype == CKPT_F32 ? 4 : 8);
+}
+
+/* The rank's elements of tensor i: to be of the step, or are they? */
+static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
+{
+	uint64_t rows = specs[i].cut ? h->rows : ROWS, from = specs[i].cut ? h->from : 0;
+	uint32_t bytes = specs[i].dtype == CKPT_F32 ? 4 : 8;
+
+	for (uint64_t e = 0; e < rows * COLS; e++) {
+		uint64_t g = from * COLS + e;
+		uint8_t want[8], *at = h->mem[i] + e * bytes;
+
+		element(i, want, h->pending ? value(i, g, h->dp, step) : whole(i, g, step));
+		if (fill)
+			memcpy(at, want, bytes);
+		else if (memcmp(at, want, bytes) != 0)
+			rank_must(0, specs[i].name, __FILE__, (int)g, "another value");
+	}
+}
+
+static void open_all(struct rank *k, struct held *h, bool pending)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	held_make(k, h);
+	h->pending = pending;
+	for (uint32_t i = 0; i < STATES; i++)
+		MUST_OK(declare_one(k, h, i, pending ? specs[i].reduce : -1, CKPT_KEEP_PARTIAL,
+				    &err),
+			&err);
+	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+}
+
+/* --- scripts --- */
+
+static void save_nine(struct rank *k)
+{
+	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
+	struct ckpt_err err = { 0 };
+	struct held h;
+
+	open_all(k, &h, true);
+	for (uint32_t i = 0; i < STATES; i++)
+		each(&h, i, 9, true);
+	MUST_BE(ckpt_snapshot(k->c, 9, &m), 0);
+	MUST_OK(ckpt_wait(k->c, 9, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+struct wish {
+	uint32_t flags;
+	bool pending;
+};
+
+static void load_nine(struct rank *k)
+{
+	const struct wish *w = k->arg;
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
+	struct held h;
+
+	open_all(k, &h, w->pending);
+	MUST_OK(rank_restore(k, CKPT_LATEST, w->flags, &got, &err), &err);
+	MUST_BE(got.step, 9);
+	MUST_BE(got.ntensor, STATES);
+	for (uint32_t i = 0; i < STATES; i++)
+		each(&h, i, 9, false);
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+static struct plan_of_job plan(const char *job, const char *mesh)
+{
+	return (struct plan_of_job){
+		.socket = H.socket, .store = H.store, .job = job, .mesh = mesh, .guard = CKPT_FINISH
+	};
+}
+
+static void what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was(void **state)
+{
+	static const enum io_engine engines[] = { IO_THREADS, IO_AUTO };
+	static const char *const meshes[] = { "fsdp=3", "dp=1", "fsdp=1,dp=3", "dp=2,fsdp=2" };
+	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
+
+	(void)state;
+	for (uint32_t e = 0; e < ARRAY_LEN(engines); e++) {
+		const char *job = e ? "auto" : "threads";
+		struct plan_of_job p = plan(job, "dp=2,fsdp=2");
+
+		host_start(&H, engines[e], NULL);
+		team(&p, save_nine, NULL);
+		assert_true(host_has(&H, job, 9)); /* and every byte of it verified */
+		for (uint32_t f = 0; f < ARRAY_LEN(flags); f++) {
+			struct wish w = { flags[f], false };
+
+			for (uint32_t i = 0; i < ARRAY_LEN(meshes); i++) {
+				struct plan_of_job q = plan(job, meshes[i]);
+
+				team(&q, load_nine, &w);
+			}
+			w.pending = true;
+			team(&p, load_nine, &w);
+		}
+		host_stop(&H);
+	}
+}
+
+static void refused_without_consent(struct rank *k)
+{
+	struct ckpt_err err = { 0 };
+	struct held h;
+
+	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	held_make(k, &h);
+	MUST_BE(declare_one(k, &h, GRAD, CKPT_SUM, 0, &err), -EOPNOTSUPP);
+	MUST(strstr(err.msg, "state/grad: ") && strstr(err.msg, "\"dp\"") &&
+	     strstr(err.msg, "set CKPT_KEEP_PARTIAL"));
+	/* Two kinds at once are none; the first is declared as whole then. */
+	MUST_OK(declare_one(k, &h, GRAD, -1, 0, &err), &err);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+static void a_pending_reduction_is_saved_with_consent_only(void **state)
+{
+	struct plan_of_job p = plan("consent", "dp=2,fsdp=1");
+
+	(void)state;
+	host_start(&H, IO_AUTO, NULL);
+	team(&p, refused_without_consent, NULL);
+}
+
+/* What the checkpoint has becomes no other pending reduction. */
+static void load_as_others(struct rank *k)
+{
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
+	struct held h;
+
+	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	held_make(k, &h);
+	MUST_OK(declare_one(k, &h, GRAD, CKPT_AVG, CKPT_KEEP_PARTIAL, &err), &err);
+	MUST_OK(declare_one(k, &h, WEIGHT, CKPT_SUM, CKPT_KEEP_PARTIAL, &err), &err);
+	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+	MUST_BE(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), -EMEDIUMTYPE);
+	MUST(strstr(err.msg, "state/grad: declared Partial(avg)@dp (2), the checkpoint has "
+			     "Partial(sum)@dp (2): a pending reduction does not become another"));
+	MUST(strstr(err.msg, "state/weight: declared Partial(sum)@dp (2), the checkpoint has "
+			     "Replicate@dp (2): only a shard becomes an operand"));
+	for (uint64_t i = 0; i < ROWS * COLS * 4; i++)
+		MUST_BE(h.mem[GRAD][i], 0x5a);
+	rank_meet(k);
+	rank_close(k, 0);
+	held_free(&h);
+}
+
+static void what_torch_refuses_is_refused_with_every_reason(void **state)
+{
+	struct plan_of_job p = plan("others", "dp=2,fsdp=2");
+
+	(void)state;
+	host_start(&H, IO_AUTO, NULL);
+	team(&p, save_nine, NULL);
+	team(&p, load_as_others, NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(a_pending_reduction_is_saved_with_consent_only,
+						setup, teardown),
+		cmocka_unit_test_setup_teardown(what_torch_refuses_is_refused_with_every_reason,
+						setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
