@@ -122,6 +122,7 @@ static void ask_layout(const struct question *q, const struct layout *l, struct 
 		assert(err.code == e && err.msg[0]);
 		return;
 	}
+	assert(l->mode <= CKPT_UNFLATTEN_PAD);
 	if (layout_check_saved(&q->mesh, l, &err) < 0)
 		assert(err.code == -EOPNOTSUPP && layout_is_partial(l));
 	convert(&q->mesh, l);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_layout_frameworks.c - each framework's layouts in the notation of layout_parse, and which
- * elements each rank then holds. The examples of docs/LAYOUTS.md are these.
+ * elements each rank then holds. The examples of docs/LAYOUTS.md are read from there.
  */
 #include "tests/unit/test_layout_naive.h"
 
@@ -481,6 +481,76 @@ static void an_interval_has_at_most_two_boxes_a_dimension_less_one(void **state)
 	arena_free(&a);
 }
 
+/* --- docs/LAYOUTS.md --- */
+
+#define CELL_MAX 256
+
+/* The cells of a row of a table, without blanks and backticks at their ends; their number. */
+static uint32_t row_cells(const char *line, char cell[][CELL_MAX], uint32_t max)
+{
+	uint32_t n = 0;
+
+	line += strspn(line, " ");
+	while (*line == '|' && n < max) {
+		const char *from = line + 1 + strspn(line + 1, " `"), *to = strchr(line + 1, '|');
+
+		if (!to)
+			break;
+		line = to;
+		while (to > from && strchr(" `", to[-1]))
+			to--;
+		assert_true(to - from < CELL_MAX);
+		snprintf(cell[n++], CELL_MAX, "%.*s", (int)(to - from), from);
+	}
+	return n;
+}
+
+static void page_row(char *mesh, char *shape, char *layout, char *held)
+{
+	struct example x = { .mesh = mesh, .layout = layout };
+	uint32_t r = 0;
+
+	if (strcmp(shape, "scalar") != 0)
+		for (char *at = shape; x.ndim < 4; x.ndim++, at += 2) {
+			x.shape[x.ndim] = strtoull(at, &at, 10);
+			if (strncmp(at, " x ", 3) != 0) {
+				x.ndim++;
+				break;
+			}
+		}
+	for (char *save = NULL, *s = strtok_r(held, ";", &save); s;
+	     s = strtok_r(NULL, ";", &save)) {
+		assert_true(r < RANKS_MAX);
+		x.share[r++] = s + strspn(s, " ");
+	}
+	expect_example(&x);
+}
+
+static void the_examples_of_the_page_are_true(void **state)
+{
+	char here[] = __FILE__, path[512], line[2048], cell[6][CELL_MAX];
+	uint32_t rows = 0;
+	FILE *f;
+
+	(void)state;
+	*strrchr(here, '/') = '\0';
+	snprintf(path, sizeof path, "%s/../../docs/LAYOUTS.md", here);
+	f = fopen(path, "re");
+	if (!f)
+		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
+	while (fgets(line, sizeof line, f)) {
+		uint32_t n = row_cells(line, cell, ARRAY_LEN(cell));
+
+		if (n < 4 || n > 5 || !strchr(cell[n - 4], '='))
+			continue;
+		page_row(cell[n - 4], cell[n - 3], cell[n - 2], cell[n - 1]);
+		rows++;
+	}
+	fclose(f);
+	printf("%u examples\n", rows);
+	assert_int_equal(rows, 27);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -498,6 +568,7 @@ int main(void)
 		cmocka_unit_test(every_holder_of_a_pending_reduction_has_its_operand),
 		cmocka_unit_test(zero_intervals_are_a_few_boxes_of_each_tensor),
 		cmocka_unit_test(an_interval_of_a_flattened_shard_is_in_global_indices),
+		cmocka_unit_test(the_examples_of_the_page_are_true),
 		cmocka_unit_test(an_interval_has_at_most_two_boxes_a_dimension_less_one),
 	};
 
