@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_partial.c - ckptctl on a checkpoint whose tensors are pending maxima over dp, every
+ * operand of which is what the sample model holds: so they are the sample's tensors, reduced.
+ */
+#include "tests/unit/test_cli_rig.h"
+#include "tests/unit/test_cli_made.h"
+
+static const char *pending, *plain; /* the same step of the same model */
+
+static json_t *last_line(const char *schema)
+{
+	size_t n = got.out_len;
+
+	while (n > 1 && got.out[n - 2] != '\n')
+		n--;
+	memmove(got.out, got.out + n - 1, strlen(got.out + n - 1) + 1);
+	return json_out(schema);
+}
+
+/* And keeps its bits, NaNs included: 16-bit floats go by F32, which quiets them. */
+static bool has_maximum(const struct table_tensor *x)
+{
+	return x->layout != TABLE_NONE &&
+	       (x->dtype == CKPT_F32 || x->dtype == CKPT_F64 || x->dtype == CKPT_I64);
+}
+
+/* No file of a rank can hold complex numbers: they are not stored. */
+static void declare_plain(struct table *t)
+{
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].dtype == CKPT_C128)
+			t->tensor[i].cls = CKPT_SINK;
+}
+
+/* Every tensor that has a maximum is declared as one that is pending over dp. */
+static void declare_pending(struct table *t)
+{
+	uint32_t n = t->nlayout, to[64];
+
+	assert_true(n <= ARRAY_LEN(to));
+	declare_plain(t);
+	t->sealed = false;
+	for (uint32_t i = 0; i < n; i++) {
+		struct layout from = t->layout[i];
+		struct ckpt_placement p[CKPT_DIMS_MAX];
+		uint32_t k = 0;
+
+		assert_string_equal(t->mesh[from.mesh].name[0], "dp");
+		for (uint32_t d = 0; d < from.nplace; d++)
+			if (from.place[d].mesh_dim)
+				p[k++] = from.place[d];
+		p[k++] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
+						  .reduce = CKPT_MAX,
+						  .flags = CKPT_KEEP_PARTIAL };
+		from.place = p;
+		from.nplace = k;
+		assert_int_equal(table_add_layout(t, &from, &to[i], NULL), 0);
+	}
+	t->sealed = true;
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (has_maximum(&t->tensor[i]))
+			t->tensor[i].layout = to[t->tensor[i].layout];
+}
+
+static int make_pending(void **state)
+{
+	const struct how a = { "pending", "dp=2,fsdp=2", 25, 1, UINT64_MAX, UINT64_MAX, false },
+			 b = { "plain", "dp=2,fsdp=2", 25, 1, UINT64_MAX, UINT64_MAX, false };
+	int e = make_all(state);
+
+	declare = declare_pending;
+	make_step(work, &a);
+	declare = declare_plain;
+	make_step(work, &b);
+	declare = NULL;
+	pending = made_path(work, "pending", 25);
+	plain = made_path(work, "plain", 25);
+	return e;
+}
+
+static uint32_t count_pending(void)
+{
+	uint32_t n = 0;
+	struct sample s;
+
+	assert_int_equal(sample_make("dp=2,fsdp=2", 0, SEED, 1, &s), 0);
+	for (uint32_t i = 0; i < s.decl.ntensor; i++)
+		n += has_maximum(&s.decl.tensor[i]);
+	sample_free(&s);
+	assert_true(n > 2);
+	return n;
+}
+
+static void it_is_shown_and_every_operand_is_verified(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("show", pending), 0);
+	assert_int_equal(RUN("show", pending, "--tensors", "*", "--json"), 0);
+	assert_says(got.out, "Partial(max, keep)@dp");
+	assert_int_equal(RUN("verify", pending, "--data"), 0);
+	assert_int_equal(RUN("verify", pending), 0);
+	assert_int_equal(RUN("stats", pending), 0);
+}
+
+static void what_is_converted_holds_what_comes_of_the_operands(void **state)
+{
+	const char *dst[] = { "fsdp=3", "dp=2,fsdp=2", "dp=1" };
+	json_t *j;
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(dst); i++) {
+		const char *to = path_of("%s/converted-%u", top, i);
+
+		assert_int_equal(RUN("convert", pending, to, "--mesh", dst[i], "--json"), 0);
+		j = last_line("ckptd.convert/1");
+		assert_true(number(j, "compared_tensor_count") < 23);
+		json_decref(j);
+		/* All fingerprints are those of the model that was never pending. */
+		assert_int_equal(RUN("diff", plain, to), 0);
+		assert_int_equal(RUN("verify", to, "--data"), 0);
+	}
+	assert_int_equal(RUN("convert", pending, path_of("%s/told", top), "--mesh", "fsdp=2"), 0);
+	assert_says(got.err, "Partial(max)@dp is reduced");
+	assert_int_equal(RUN("convert", pending, path_of("%s/small", top), "--mesh", "fsdp=2",
+			     "--mem-limit", "40M"),
+			 0);
+	assert_int_equal(RUN("diff", plain, path_of("%s/small", top)), 0);
+}
+
+static uint64_t data_of(const char *path, uint8_t *ret, uint64_t cap)
+{
+	int fd = open(path, O_RDONLY);
+	ssize_t n;
+	le64 head;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &head, sizeof head, 0), sizeof head);
+	n = pread(fd, ret, cap, (off_t)(sizeof head + le64_get(head)));
+	assert_true(n > 0 && (uint64_t)n < cap);
+	close(fd);
+	return (uint64_t)n;
+}
+
+static void what_is_restored_and_printed_is_what_comes_of_the_operands(void **state)
+{
+	const uint64_t cap = 64 << 20;
+	uint8_t *a = malloc(cap), *b = malloc(cap);
+	uint8_t printed[12];
+
+	(void)state;
+	assert_true(a && b);
+	assert_int_equal(RUN("restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3"), 0);
+	assert_int_equal(RUN("restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3"), 0);
+	for (uint32_t r = 0; r < 3; r++) {
+		uint64_t n = data_of(path_of("%s/ra/rank-%05u.safetensors", top, r), a, cap);
+
+		assert_int_equal(data_of(path_of("%s/rb/rank-%05u.safetensors", top, r), b, cap),
+				 n);
+		assert_memory_equal(a, b, n);
+	}
+	free(a);
+	free(b);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(RUN("cat", i ? plain : pending, "model/head.bias"), 0);
+		assert_int_equal(got.out_len, 12);
+		if (i)
+			assert_memory_equal(printed, got.out, 12);
+		memcpy(printed, got.out, 12);
+	}
+}
+
+static void diff_tells_operands_from_what_comes_of_them(void **state)
+{
+	uint32_t n = count_pending();
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("diff", pending, pending), 0);
+	assert_int_equal(RUN("diff", pending, plain), 6);
+	assert_says(got.out, "stored in other operands of a pending reduction");
+	assert_says(got.out, "Partial(max, keep)@dp");
+	assert_says(got.err, "--values reduces them and compares");
+	assert_int_equal(RUN("diff", pending, plain, "--values", "--json"), 6);
+	j = last_line("ckptd.diff/1");
+	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "operands"), n);
+	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "contents"), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		const json_t *x = json_array_get(member(j, "differences", JSON_ARRAY), i);
+
+		assert_string_equal(string(x, "kind"), "operands");
+		assert_int_equal(number(member(x, "values", JSON_OBJECT), "bits_differ_count"), 0);
+	}
+	json_decref(j);
+}
+
+static void plan_counts_all_operands_as_read_and_what_is_held_once(void **state)
+{
+	uint64_t held[2], read[2];
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		json_t *j;
+
+		assert_int_equal(RUN("plan", i ? plain : pending, "--mesh", "fsdp=2", "--json"), 0);
+		j = json_out("ckptd.plan/1");
+		held[i] = number(j, "held_bytes");
+		read[i] = number(j, "read_bytes");
+		json_decref(j);
+	}
+	assert_int_equal(held[0], held[1]);
+	assert_true(read[0] > read[1] * 5 / 4);
+}
+
+static void an_operand_whose_part_is_lost_is_missed(void **state)
+{
+	const char *copy = path_of("%s/lost", top);
+	DIR *d;
+
+	(void)state;
+	copy_step(pending, copy);
+	d = opendir(copy);
+	assert_non_null(d);
+	for (struct dirent *e; (e = readdir(d));)
+		if (!strncmp(e->d_name, "w0003", 5))
+			assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
+	closedir(d);
+	assert_int_equal(RUN("restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3"), 4);
+	assert_says(got.err, "w0003");
+	assert_int_not_equal(access(path_of("%s/rc/rank-00000.safetensors", top), F_OK), 0);
+}
+
+static void a_rule_makes_no_pending_reduction(void **state)
+{
+	const char *rules = path_of("%s/rules.txt", top);
+	FILE *f = fopen(rules, "w");
+
+	(void)state;
+	assert_non_null(f);
+	fputs("*  Partial(sum)@fsdp\n", f);
+	fclose(f);
+	assert_int_equal(RUN("plan", plain, "--mesh", "fsdp=2", "--layout", rules), 2);
+	assert_says(got.err, "does not become a pending reduction");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(it_is_shown_and_every_operand_is_verified),
+		cmocka_unit_test(what_is_converted_holds_what_comes_of_the_operands),
+		cmocka_unit_test(what_is_restored_and_printed_is_what_comes_of_the_operands),
+		cmocka_unit_test(diff_tells_operands_from_what_comes_of_them),
+		cmocka_unit_test(plan_counts_all_operands_as_read_and_what_is_held_once),
+		cmocka_unit_test(an_operand_whose_part_is_lost_is_missed),
+		cmocka_unit_test(a_rule_makes_no_pending_reduction),
+	};
+
+	return cmocka_run_group_tests(tests, make_pending, drop_all);
+}
