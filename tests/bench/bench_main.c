@@ -9,12 +9,14 @@
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
  *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
+ *	plan WHAT [MODEL]                     what planning costs at scale (bench_plan.h)
  *	timed COMMAND...                      run it; its wall time, and the most memory that it had, on stderr
  *
  * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
  * with the page faults of a first touch in it.
  */
 #include "bench_job.h"
+#include "bench_plan.h"
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
@@ -379,6 +381,9 @@ int main(int argc, char **argv)
 		if (many_write(argv[2], (uint32_t)number(argv[3]), (uint32_t)number(argv[4]),
 			       (uint32_t)number(argv[5]), number(argv[6]), &err))
 			die("%s", err.msg);
+	} else if (argc > 2 && argc < 5 && !strcmp(argv[1], "plan") &&
+		   bench_plan(argv[2], argv[3])) {
+		return 0;
 	} else if (argc > 2 && !strcmp(argv[1], "timed")) {
 		return timed(argv + 2);
 	} else if (verb_is("hash", argc, argv, 1)) {

@@ -306,6 +306,33 @@ grep -q 200,000 "$tmp/show.out" || fail "show does not show them: $(cat "$tmp/sh
 row show_200k 0.5 lower "$(calc "$(median show_wall) / 1e9")" 1 s 5
 rm -rf "$work/tensors"
 
+# ---- planning at a scale that no one host has ----
+
+for model in llama405b moe; do
+	for ((i = 0; i < 3; i++)); do # the yardstick in turn with what it measures
+		build/ckptbench plan dram >"$tmp/plan.out"
+		samples plan <"$tmp/plan.out"
+		for what in owners rank manifest; do
+			build/ckptbench plan "$what" "$model" >"$tmp/plan.out" || fail "plan $what $model"
+			samples "$model" <"$tmp/plan.out"
+		done
+	done
+done
+dram_ns=$(calc "$(median plan_dram_read_ps) / 1e3")
+for model in llama405b moe; do
+	of() { calc "$(median "${model}_$1") / $2"; }
+	memory= size=
+	[ $model = moe ] || { memory=64 size=4; }
+	row "${model}_owners" 1 lower "$(of owners 1e9)" 1 s "$(count "${model}_owners")"
+	row "${model}_owner" null lower "$(of owners_piece_ps 1e3)" "$dram_ns" ns "$(count "${model}_owners")"
+	row "${model}_owners_mem" "${memory:-null}" lower "$(of resident 1048576)" 1 MiB 3
+	row "${model}_rank" 10 lower "$(calc "$(quantile "${model}_rank_plan" 0.99) / 1e6")" 1 ms "$(count "${model}_rank_plan")"
+	row "${model}_rank_op" null lower "$(of rank_op_ps 1e3)" "$dram_ns" ns "$(count "${model}_rank_plan")"
+	row "${model}_manifest" "${size:-null}" lower "$(of manifest_bytes 1048576)" 1 MiB 1
+	row "${model}_manifest_read" "$([ $model = moe ] && echo null || echo 50)" lower "$(of manifest_read 1e6)" 1 ms "$(count "${model}_manifest_read")"
+	row "${model}_host_reads" null lower "$(of host_read_bytes 1e9)" "$(of host_needed_bytes 1e9)" GB 1
+done
+
 # ---- convert ----
 
 limit_mib=512

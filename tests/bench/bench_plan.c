@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_plan.c - see bench_plan.h. Called by bench_main.c.
+ * Invariant: a figure is printed only after what was computed has been held against what must come
+ * out: all owners together own every byte once, and a rank's operations bring all that it holds.
+ */
+#include "bench_plan.h"
+#include "bench_job.h"
+#include "ckpt/base/util.h"
+#include "ckpt/plan/coalesce.h"
+#include "ckpt/plan/reshard.h"
+#include "formats/native/native.h"
+#include "tests/lib/models.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define CHASE_BYTES (512 * MIB)
+#define CHASE_READS (4u << 20)
+#define LINE 64u
+#define ROUNDS 5u
+#define HOST_RANKS 8u
+#define SAMPLED 16u /* ranks whose plans are timed */
+
+static void say(const char *name, uint64_t n)
+{
+	printf("%s %" PRIu64 "\n", name, n);
+	fflush(stdout);
+}
+
+static uint64_t resident_bytes(void)
+{
+	struct rusage use;
+
+	getrusage(RUSAGE_SELF, &use);
+	return (uint64_t)use.ru_maxrss << 10;
+}
+
+static uint64_t random_below(uint64_t *state, uint64_t n) /* splitmix64 */
+{
+	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return (x ^ x >> 31) % n;
+}
+
+/* A walk through one cycle of all lines: each read waits for the one before. */
+static void dram(void)
+{
+	uint64_t n = CHASE_BYTES / LINE, state = 1, at = 0;
+	uint64_t *p =
+		mmap(NULL, CHASE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("no memory for %" PRIu64 " bytes", (uint64_t)CHASE_BYTES);
+	madvise(p, CHASE_BYTES, MADV_HUGEPAGE);
+	for (uint64_t i = 0; i < n; i++)
+		p[i * LINE / 8] = i;
+	for (uint64_t i = n - 1; i > 0; i--) { /* Sattolo's shuffle: one cycle */
+		uint64_t k = random_below(&state, i), x = p[k * LINE / 8];
+
+		p[k * LINE / 8] = p[i * LINE / 8];
+		p[i * LINE / 8] = x;
+	}
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		uint64_t t = now_ns();
+
+		for (uint32_t i = 0; i < CHASE_READS; i++)
+			at = p[at * LINE / 8];
+		__asm__ volatile("" : : "r"(at) : "memory");
+		say("dram_read_ps", (now_ns() - t) * 1000 / CHASE_READS);
+	}
+	munmap(p, CHASE_BYTES);
+}
+
+static enum model model_of(const char *name)
+{
+	if (strcmp(name, "llama405b") != 0 && strcmp(name, "moe") != 0)
+		die("'%s' is neither llama405b nor moe", name);
+	return strcmp(name, "moe") ? MODEL_LLAMA405B : MODEL_MOE;
+}
+
+static void model_get(const char *name, bool loaded, struct table *ret)
+{
+	struct ckpt_err err;
+
+	if (model_make(model_of(name), loaded, ret, &err))
+		die("%s", err.msg);
+}
+
+static uint64_t table_bytes(const struct table *t)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		sum += t->tensor[i].numel * t->tensor[i].elem_bytes;
+	return sum;
+}
+
+/* ---- owners ---- */
+
+struct owned {
+	const struct table *t;
+	uint64_t *bytes; /* by rank */
+	uint64_t npiece;
+};
+
+static int count_owned(void *arg, uint32_t tensor, const struct holder *h)
+{
+	struct owned *o = arg;
+
+	o->bytes[h->rank] += h->set.numel * o->t->tensor[tensor].elem_bytes;
+	o->npiece++;
+	return 0;
+}
+
+static void owners(const char *model)
+{
+	struct owned o = { .npiece = 0 };
+	struct ckpt_err err;
+	struct table t;
+
+	model_get(model, false, &t);
+	say("tensors", t.ntensor);
+	say("resident_before", resident_bytes());
+	say("ranks", model_world(&t));
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		uint64_t sum = 0, most = 0, ns = now_ns();
+
+		o = (struct owned){ &t, calloc(model_world(&t), sizeof *o.bytes), 0 };
+		if (!o.bytes || reshard_owners(&t, HOLDERS_OWNERS, count_owned, &o, &err))
+			die("%s", o.bytes ? err.msg : "out of memory");
+		ns = now_ns() - ns;
+		for (uint32_t i = 0; i < model_world(&t); i++) {
+			sum += o.bytes[i];
+			most = MAX(most, o.bytes[i]);
+		}
+		if (sum != table_bytes(&t))
+			die("the owners own %" PRIu64 " of %" PRIu64 " bytes", sum,
+			    table_bytes(&t));
+		say("owners", ns);
+		say("owners_piece_ps", ns * 1000 / o.npiece);
+		if (!round) {
+			say("pieces", o.npiece);
+			say("bytes", sum);
+			say("bytes_of_the_largest_rank", most);
+		}
+		free(o.bytes);
+	}
+	say("resident", resident_bytes());
+	table_free(&t);
+}
+
+/* ---- one rank ---- */
+
+struct moved {
+	uint64_t nop, bytes;
+};
+
+static int count_moved(void *arg, const struct reshard_op *op)
+{
+	struct moved *m = arg;
+
+	m->nop++;
+	m->bytes += op->bytes;
+	return 0;
+}
+
+static struct reshard *opened(const struct table *src, const struct table *dst)
+{
+	struct reshard *r;
+	struct ckpt_err err;
+
+	if (reshard_open(src, dst, NULL, &r, NULL, &err))
+		die("%s", err.msg);
+	return r;
+}
+
+/* What a rank holds, one tensor behind the other. */
+static void rank_table(const struct table *dst, uint32_t rank, struct table *ret)
+{
+	struct table_place place = { "memory", rank, INT64_MAX };
+	struct ckpt_err err = { .msg = "out of memory" };
+	uint64_t end = 0;
+	int e;
+
+	*ret = table_borrow(dst);
+	e = table_add_place(ret, &place, NULL, &err);
+	for (uint32_t i = 0; i < dst->ntensor && !e; i++) {
+		const struct table_tensor *x = &dst->tensor[i];
+		const struct layout *l = &dst->layout[x->layout];
+		struct table_piece p = { .tensor = i, .rank = rank, .off = end };
+		uint32_t coord[CKPT_DIMS_MAX];
+
+		mesh_coord(&dst->mesh[l->mesh], rank, coord);
+		e = layout_share(&dst->mesh[l->mesh], l, x->ndim, x->shape, coord, &ret->arena,
+				 &p.set);
+		if (!e && p.set.numel)
+			e = table_put_piece(ret, &p, &err);
+		end += p.set.numel * x->elem_bytes;
+	}
+	if (e || table_seal(ret, &err))
+		die("%s", err.msg);
+}
+
+/*
+ * The pieces of the parts that are needed, as opening them would give: packed, or on chunks. Weights
+ * and the optimizer's tensors lie apart, as in a part; here the latter begin at OPTIM_AT.
+ */
+#define OPTIM_AT (UINT64_C(1) << 36)
+struct parts {
+	struct table t;
+	const bool *needed;
+	uint32_t *place;    /* by rank; + 1 */
+	uint64_t (*end)[2]; /* by place */
+	uint64_t *bytes;    /* the same: where all ends */
+};
+
+static int add_part_piece(void *arg, uint32_t tensor, const struct holder *h)
+{
+	struct parts *p = arg;
+	struct table_place place = { "part", h->rank, INT64_MAX };
+	struct table_piece x = { .tensor = tensor, .rank = h->rank, .set = h->set };
+	uint64_t bytes = h->set.numel * p->t.tensor[tensor].elem_bytes;
+	uint64_t *end;
+	int e = 0;
+
+	if (!p->needed[h->rank])
+		return 0;
+	if (!p->place[h->rank]) {
+		e = table_add_place(&p->t, &place, NULL, NULL);
+		p->place[h->rank] = p->t.nplace;
+	}
+	x.place = p->place[h->rank] - 1;
+	end = &p->end[x.place][strcmp(p->t.tensor[tensor].component, "optim") == 0];
+	x.off = align_up(*end,
+			 bytes >= NATIVE_BIG ? UINT64_C(1) << NATIVE_CHUNK_LOG2 : NATIVE_PACK);
+	*end = x.off + bytes;
+	x.off += end == &p->end[x.place][1] ? OPTIM_AT : 0;
+	p->bytes[x.place] = MAX(p->bytes[x.place], x.off + bytes);
+	return e ? e : table_add_piece(&p->t, &x, NULL);
+}
+
+/* What comes after the parts are opened, for n ranks of one host. */
+static void with_pieces(const struct table *src, const struct table *dst, uint32_t first,
+			uint32_t n)
+{
+	uint32_t world = model_world(src), nneeded = 0;
+	cleanup_free bool *needed = calloc(world, sizeof *needed);
+	struct parts parts = { .t = table_borrow(src), .needed = needed };
+	struct reshard *r = opened(src, dst);
+	struct reads reads;
+	struct ckpt_err err;
+	uint64_t ns = now_ns();
+	bool all;
+
+	parts.place = calloc(world, sizeof *parts.place);
+	parts.end = calloc(world, sizeof *parts.end);
+	parts.bytes = calloc(world, sizeof *parts.bytes);
+	if (!needed || !parts.place || !parts.end || !parts.bytes)
+		die("out of memory");
+	for (uint32_t i = 0; i < n; i++)
+		if (reshard_ranks(r, first + i, world, needed, &all, &err))
+			die("%s", err.msg);
+	say(n > 1 ? "host_parts_found" : "parts_found", now_ns() - ns);
+	reshard_close(r);
+	if (reshard_owners(src, HOLDERS_OWNERS, add_part_piece, &parts, &err) ||
+	    table_seal(&parts.t, &err))
+		die("%s", err.msg);
+	for (uint32_t i = 0; i < world; i++)
+		nneeded += needed[i];
+	say(n > 1 ? "host_parts_needed" : "parts_needed", nneeded);
+	reads_begin(&reads, NULL, NATIVE_CHUNK_LOG2);
+	for (uint32_t i = 0; i < n; i++) {
+		struct table mine;
+		struct plan plan;
+
+		rank_table(dst, first + i, &mine);
+		ns = now_ns();
+		if (plan_make(&parts.t, &mine, NULL, &plan, NULL, &err))
+			die("%s", err.msg);
+		say("plan_of_pieces", now_ns() - ns);
+		ns = now_ns();
+		if (reads_add_plan(&reads, &plan))
+			die("out of memory");
+		say("reads_added", now_ns() - ns);
+		plan_free(&plan);
+		table_free(&mine);
+	}
+	ns = now_ns();
+	if (reads_make(&reads, parts.bytes, first))
+		die("out of memory");
+	say(n > 1 ? "host_coalesce" : "coalesce", now_ns() - ns);
+	say(n > 1 ? "host_reads" : "reads", reads.nread);
+	say(n > 1 ? "host_read_bytes" : "read_bytes", reads.bytes);
+	say(n > 1 ? "host_needed_bytes" : "needed_bytes", reads.wanted_bytes);
+	reads_free(&reads);
+	table_free(&parts.t);
+	free(parts.place);
+	free(parts.end);
+	free(parts.bytes);
+}
+
+static void rank_plans(const char *model)
+{
+	struct table src, dst;
+	uint32_t world;
+
+	model_get(model, false, &src);
+	model_get(model, true, &dst);
+	world = model_world(&dst);
+	say("ranks", world);
+	for (uint32_t i = 0; i < SAMPLED; i++) {
+		uint32_t rank = (uint32_t)((uint64_t)i * (world - 1) / (SAMPLED - 1));
+		struct moved m = { 0 }, again = { 0 };
+		struct ckpt_err err;
+		uint64_t t0 = now_ns(), t1, t2, t3;
+		struct reshard *r = opened(&src, &dst);
+
+		t1 = now_ns();
+		if (reshard_rank(r, rank, count_moved, &m, &err))
+			die("%s", err.msg);
+		t2 = now_ns();
+		if (reshard_rank(r, rank, count_moved, &again, &err) || again.nop != m.nop)
+			die("the same plan is another one");
+		t3 = now_ns();
+		say("rank_open", t1 - t0);
+		say("rank_plan", t2 - t0);
+		say("rank_plan_again", t3 - t2);
+		say("rank_ops", m.nop);
+		say("rank_op_ps", (t2 - t0) * 1000 / MAX(m.nop, UINT64_C(1)));
+		reshard_close(r);
+		if (i == 0 || i == SAMPLED / 2) {
+			struct table mine;
+			uint64_t held = 0;
+
+			rank_table(&dst, rank, &mine);
+			for (uint32_t k = 0; k < mine.npiece; k++)
+				held += mine.piece[k].len;
+			if (held != m.bytes)
+				die("rank %u gets %" PRIu64 " of %" PRIu64 " bytes", rank, m.bytes,
+				    held);
+			table_free(&mine);
+		}
+	}
+	with_pieces(&src, &dst, world / 2, 1);
+	with_pieces(&src, &dst, world / 2, HOST_RANKS);
+	table_free(&src);
+	table_free(&dst);
+}
+
+/* ---- MANIFEST ---- */
+
+struct file {
+	uint8_t *bytes;
+	uint64_t len;
+};
+
+static int file_read(void *ctx, void *buf, uint64_t len, uint64_t off)
+{
+	const struct file *f = ctx;
+
+	if (off > f->len || len > f->len - off)
+		return -EIO;
+	memcpy(buf, f->bytes + off, len);
+	return 0;
+}
+
+static int file_open(void *ctx, const char *name, struct source *ret)
+{
+	struct file *f = ctx;
+
+	if (strcmp(name, NATIVE_MANIFEST) != 0)
+		return -ENOENT;
+	*ret = (struct source){ .ctx = f, .bytes = f->len, .read = file_read };
+	return 0;
+}
+
+static int choose_none(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	(void)arg;
+	(void)k;
+	(void)needed;
+	(void)err;
+	return 0;
+}
+
+static void manifest(const char *model)
+{
+	struct table t;
+	struct native_info info = { .job = "bench", .step = 1000, .generation = 1 };
+	struct native_lineage lineage = { .seq = 1,
+					  .parent_step = UINT64_MAX,
+					  .tool = "ckptbench" };
+	struct native_part *part;
+	struct file file = { 0 };
+	struct source_dir dir = { .ctx = &file, .open = file_open };
+	struct source source;
+	uint64_t state = 7;
+	struct ckpt_err err;
+	uint8_t id[16];
+	void *bytes;
+
+	model_get(model, false, &t);
+	info.world = model_world(&t);
+	part = calloc(info.world, sizeof *part);
+	if (!part)
+		die("out of memory");
+	for (uint32_t i = 0; i < t.ntensor; i++)
+		t.tensor[i].fp = random_below(&state, UINT64_MAX);
+	for (uint32_t i = 0; i < info.world; i++) {
+		struct native_part *p = &part[i];
+
+		p->rank = i;
+		p->file_bytes = 4096 + random_below(&state, 1 << 20) * 4096;
+		p->raw_bytes = p->file_bytes;
+		for (uint32_t k = 0; k < 16; k++)
+			p->root.b[k] = (uint8_t)random_below(&state, 256);
+		snprintf(p->name, sizeof p->name, "w%04u-%08x-%03u.part", i,
+			 (unsigned)random_below(&state, UINT32_MAX), 0u);
+	}
+	if (native_manifest_declared(&info, &t, part, info.world, &lineage, &bytes, &file.len, id,
+				     &err))
+		die("%s", err.msg);
+	file.bytes = bytes;
+	say("manifest_bytes", file.len);
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		struct checkpoint *k;
+		uint64_t ns = now_ns();
+
+		if (format_native.open_some(&dir, choose_none, NULL, &k, &err))
+			die("%s", err.msg);
+		say("manifest_read", now_ns() - ns);
+		if (k->table.ntensor != t.ntensor || k->nfile != info.world)
+			die("a MANIFEST is read as another one");
+		checkpoint_free(k);
+		ns = now_ns();
+		if (file_open(&file, NATIVE_MANIFEST, &source) || native_summary(&source, &k, &err))
+			die("%s", err.msg);
+		say("manifest_summary", now_ns() - ns);
+		checkpoint_free(k);
+	}
+	free(bytes);
+	free(part);
+	table_free(&t);
+}
+
+bool bench_plan(const char *what, const char *model)
+{
+	if (!strcmp(what, "dram") && !model)
+		dram();
+	else if (!strcmp(what, "owners") && model)
+		owners(model);
+	else if (!strcmp(what, "rank") && model)
+		rank_plans(model);
+	else if (!strcmp(what, "manifest") && model)
+		manifest(model);
+	else
+		return false;
+	return true;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_plan.h - ckptbench plan: what planning costs for models and meshes that no one host has
+ * (tests/lib/models.h). Nothing is read or written but memory. For bench_main.c.
+ *
+ *	dram		one read of memory that no cache has: the yardstick
+ *	owners MODEL	who owns what of all tensors, for all ranks
+ *	rank MODEL	one rank's plan from declarations; then, with the pieces of the parts that are
+ *			needed, plan_make's, and the reads of that rank and of a host of 8
+ *	manifest MODEL	size of a MANIFEST, and what reading it costs
+ */
+#ifndef TESTS_BENCH_PLAN_H
+#define TESTS_BENCH_PLAN_H
+#include <stdbool.h>
+
+/* Prints lines "NAME NUMBER"; dies with a sentence. false: no such measurement. */
+bool bench_plan(const char *what, const char *model);
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_plan_scale.c - models and meshes that no one host has: Llama 3.1 405B on 16,384 ranks and on
+ * 8,192, a mixture of experts with 187,000 tensors on 2,048 and on 1,024. What is computed is right,
+ * and takes the time and memory of what is asked for. (make bench prints the figures.)
+ */
+#include "tests/unit/test_layout_naive.h"
+#include "tests/lib/models.c"
+#include "ckpt/plan/reshard.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#define SLOW 20
+#else
+#define SLOW 1
+#endif
+
+static void get(enum model which, bool loaded, struct table *ret)
+{
+	struct ckpt_err err;
+
+	if (model_make(which, loaded, ret, &err))
+		fail_msg("%s", err.msg);
+}
+
+static uint64_t owned_bytes(const struct table *t, uint32_t rank)
+{
+	struct arena a = { 0 };
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		const struct layout *l = &t->layout[x->layout];
+		uint32_t coord[CKPT_DIMS_MAX];
+		struct indexset set;
+
+		assert_true(mesh_coord(&t->mesh[l->mesh], rank, coord));
+		assert_int_equal(layout_owned(&t->mesh[l->mesh], l, x->ndim, x->shape, coord,
+					      x->elem_bytes, x->component, x->name, &a, &set),
+				 0);
+		sum += set.numel * x->elem_bytes;
+	}
+	arena_free(&a);
+	return sum;
+}
+
+struct owned {
+	const struct table *t;
+	uint64_t *bytes, npiece;
+};
+
+static int count_owned(void *arg, uint32_t tensor, const struct holder *h)
+{
+	struct owned *o = arg;
+
+	o->bytes[h->rank] += h->set.numel * o->t->tensor[tensor].elem_bytes;
+	o->npiece++;
+	return 0;
+}
+
+static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uint64_t npiece)
+{
+	struct owned o = { .npiece = 0 };
+	uint64_t all = 0, sum = 0, best = UINT64_MAX;
+	struct table t;
+
+	get(which, false, &t);
+	assert_int_equal(model_world(&t), ranks);
+	assert_int_equal(t.ntensor, tensors);
+	o.t = &t;
+	o.bytes = calloc(ranks, sizeof *o.bytes);
+	assert_non_null(o.bytes);
+	for (int round = 0; round < 3; round++) {
+		uint64_t ns = now_ns();
+
+		memset(o.bytes, 0, ranks * sizeof *o.bytes);
+		o.npiece = 0;
+		assert_int_equal(reshard_owners(&t, HOLDERS_OWNERS, count_owned, &o, NULL), 0);
+		best = MIN(best, now_ns() - ns);
+	}
+	assert_int_equal(o.npiece, npiece);
+	assert_true(best < SLOW * NS_PER_S);
+	for (uint32_t i = 0; i < t.ntensor; i++)
+		all += t.tensor[i].numel * t.tensor[i].elem_bytes;
+	for (uint32_t i = 0; i < ranks; i++)
+		sum += o.bytes[i];
+	assert_int_equal(sum, all);
+	for (uint32_t i = 0; i < 3; i++) {
+		uint32_t rank = naive_below(ranks);
+
+		assert_int_equal(o.bytes[rank], owned_bytes(&t, rank));
+	}
+	free(o.bytes);
+	table_free(&t);
+}
+
+static void all_owners_of_405b_on_16384_ranks_are_right(void **state)
+{
+	uint64_t numel = 0;
+	struct table t;
+
+	(void)state;
+	naive_seed(__func__);
+	get(MODEL_LLAMA405B, false, &t);
+	for (uint32_t i = 0; i < t.ntensor; i++)
+		if (t.tensor[i].dtype == CKPT_BF16)
+			numel += t.tensor[i].numel;
+	assert_int_equal(numel, UINT64_C(405853388800));
+	table_free(&t);
+	check_owners(MODEL_LLAMA405B, 16384, 4548, 3750400);
+}
+
+static void all_owners_of_187000_tensors_on_2048_ranks_are_right(void **state)
+{
+	(void)state;
+	naive_seed(__func__);
+	check_owners(MODEL_MOE, 2048, 186972, 705216);
+}
+
+struct moved {
+	uint64_t nop, bytes;
+};
+
+static int count_moved(void *arg, const struct reshard_op *op)
+{
+	struct moved *m = arg;
+
+	m->nop++;
+	m->bytes += op->bytes;
+	return 0;
+}
+
+static uint64_t held_bytes(const struct table *t, uint32_t rank)
+{
+	struct arena a = { 0 };
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		const struct table_tensor *x = &t->tensor[i];
+		const struct layout *l = &t->layout[x->layout];
+		uint32_t coord[CKPT_DIMS_MAX];
+		struct indexset set;
+
+		assert_true(mesh_coord(&t->mesh[l->mesh], rank, coord));
+		assert_int_equal(
+			layout_share(&t->mesh[l->mesh], l, x->ndim, x->shape, coord, &a, &set), 0);
+		sum += set.numel * x->elem_bytes;
+	}
+	arena_free(&a);
+	return sum;
+}
+
+static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
+{
+	struct table src, dst;
+	uint64_t best = UINT64_MAX;
+
+	get(which, false, &src);
+	get(which, true, &dst);
+	for (int i = 0; i < 5; i++) {
+		uint32_t rank = naive_below(model_world(&dst));
+		struct moved m = { 0 };
+		struct reshard *r;
+		uint64_t ns = now_ns();
+
+		assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, NULL), 0);
+		assert_int_equal(reshard_rank(r, rank, count_moved, &m, NULL), 0);
+		best = MIN(best, now_ns() - ns);
+		assert_int_equal(m.bytes, held_bytes(&dst, rank));
+		assert_true(m.nop > 0 && m.nop <= nop_max);
+		assert_true(reshard_stats(r).nfound <= nfound_max);
+		reshard_close(r);
+	}
+	assert_true(best <= SLOW * 10 * NS_PER_MS);
+	table_free(&src);
+	table_free(&dst);
+}
+
+static void one_ranks_plan_of_405b_costs_what_the_rank_holds(void **state)
+{
+	(void)state;
+	naive_seed(__func__);
+	check_rank(MODEL_LLAMA405B, 5000, 20);
+}
+
+static void one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds(void **state)
+{
+	(void)state;
+	naive_seed(__func__);
+	check_rank(MODEL_MOE, 9000, 40);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_owners_of_405b_on_16384_ranks_are_right),
+		cmocka_unit_test(all_owners_of_187000_tensors_on_2048_ranks_are_right),
+		cmocka_unit_test(one_ranks_plan_of_405b_costs_what_the_rank_holds),
+		cmocka_unit_test(one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
