@@ -19,16 +19,32 @@ struct batch {
 	bool skip; /* the rest of a line that is too long */
 };
 
+static void answer_too_long(struct batch *b)
+{
+	char why[80];
+
+	snprintf(why, sizeof why, "the line is longer than %u bytes", BATCH_LINE_MAX);
+	answer_refuse(b->a, why);
+}
+
+/* The line that ends in front of `end`. */
+static void answer_to(struct batch *b, size_t end)
+{
+	if (b->skip)
+		b->skip = false;
+	else if (end - b->from > BATCH_LINE_MAX)
+		answer_too_long(b);
+	else
+		answer_line(b->a, b->buf + b->from, end - b->from);
+}
+
 /* Whatever line is complete. */
 static void answer_complete(struct batch *b)
 {
 	char *end;
 
 	while ((end = memchr(b->buf + b->seen, '\n', b->to - b->seen)) && !ferror(b->a->out)) {
-		if (b->skip)
-			b->skip = false;
-		else
-			answer_line(b->a, b->buf + b->from, (size_t)(end - b->buf) - b->from);
+		answer_to(b, (size_t)(end - b->buf));
 		b->from = b->seen = (size_t)(end - b->buf) + 1;
 		if (cli_stopped())
 			return;
@@ -43,10 +59,7 @@ static int make_room(struct batch *b)
 	char *p;
 
 	if (!b->skip && kept > BATCH_LINE_MAX) {
-		char why[80];
-
-		snprintf(why, sizeof why, "the line is longer than %u bytes", BATCH_LINE_MAX);
-		answer_refuse(b->a, why);
+		answer_too_long(b);
 		b->skip = true;
 	}
 	if (b->skip)
@@ -90,8 +103,8 @@ static int batch_run(struct batch *b, struct ckpt_err *err)
 			break;
 		b->to += (size_t)n;
 	}
-	if (b->to > b->from && !b->skip)
-		answer_line(b->a, b->buf + b->from, b->to - b->from);
+	if (b->to > b->from)
+		answer_to(b, b->to);
 	return 0;
 }
 

@@ -1,0 +1,702 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_layout.c - ckptctl layout: what is drawn, counted and answered, and what is refused. The
+ * vectors of tests/vectors/layout/x.jsonl (their form: tests/cli/test_layout_batch.sh) are answered
+ * here in this process, under the sanitizers too.
+ */
+#include "tests/unit/test_cli_rig.h"
+#include "ckpt/cli/layout_batch.h"
+
+static const char *const vectors[] = { "literal", "strided", "order",  "fsdp",		"ranks",
+				       "modes",	  "large",   "errors", "strided_order", "partial" };
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	(void)state;
+	unsetenv("CKPTD_STORE");
+	unsetenv("NO_COLOR");
+	unsetenv("COLUMNS");
+	snprintf(top, sizeof top, "%.40s/ckptctl-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	return mkdtemp(top) ? 0 : -1;
+}
+
+/* --- batches --- */
+
+/* The answers to some text. */
+static const char *batch(const char *text, size_t len, bool counts)
+{
+	const char *path = path_of("%s/questions", top);
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(text, 1, len, f), len);
+	fclose(f);
+	assert_int_equal(counts ? RUN("layout", "--batch", path, "--summary")
+				: RUN("layout", "--batch", path),
+			 0);
+	assert_string_equal(got.err, "");
+	return got.out;
+}
+
+/* The one answer to a question. */
+static const char *ask(const char *question)
+{
+	return batch(question, strlen(question), false);
+}
+
+static void assert_refused(const char *question, const char *why)
+{
+	const char *answer = ask(question);
+
+	if (strncmp(answer, "{\"error\":\"", 10) != 0 || !strstr(answer, why))
+		fail_msg("%s\nis answered\n%snot with an error that has \"%s\"", question, answer,
+			 why);
+}
+
+static bool has_empty(const json_t *runs)
+{
+	for (size_t i = 0; i < json_array_size(runs); i++)
+		if (!json_array_size(json_array_get(runs, i)))
+			return true;
+	return false;
+}
+
+static bool same_ranks(const json_t *want, const json_t *answer)
+{
+	bool same = json_is_array(answer) && json_array_size(want) == json_array_size(answer);
+
+	for (size_t i = 0; same && i < json_array_size(want); i++) {
+		const json_t *x = json_array_get(want, i), *y = json_array_get(answer, i),
+			     *xr = json_object_get(x, "runs"), *yr = json_object_get(y, "runs");
+
+		same = json_equal(json_object_get(x, "coord"), json_object_get(y, "coord")) &&
+		       json_array_size(xr) == json_array_size(yr) &&
+		       (json_equal(xr, yr) || (has_empty(xr) && has_empty(yr)));
+	}
+	return same;
+}
+
+static bool same(const json_t *question, const json_t *answer)
+{
+	const json_t *expect = json_object_get(question, "expect"),
+		     *result = json_object_get(question, "result");
+
+	if (json_is_true(json_object_get(expect ? expect : question, "error")))
+		return json_is_string(json_object_get(answer, "error"));
+	if (expect)
+		return same_ranks(expect, answer);
+	if (result)
+		return json_equal(result, json_object_get(answer, "result")) &&
+		       json_equal(json_object_get(question, "result_shapes"),
+				  json_object_get(answer, "result_shapes"));
+	return json_object_size(answer) == 1 &&
+	       json_equal(json_object_get(question, "decoded"), json_object_get(answer, "decoded"));
+}
+
+static void every_vector_is_answered_as_pytorch_answered_it(void **state)
+{
+	static char line[1 << 20];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
+		const char *path = path_of("tests/vectors/layout/%s.jsonl", vectors[i]), *at;
+		FILE *f = fopen(path, "r");
+		uint32_t n = 0;
+
+		assert_non_null(f);
+		/* What is no field of a question is ignored, so the answers need not be cut off. */
+		assert_int_equal(RUN("layout", "--batch", path), 0);
+		at = got.out;
+		for (; fgets(line, sizeof line, f); n++) {
+			json_t *q = json_loads(line, 0, NULL),
+			       *a = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
+
+			assert_non_null(q);
+			if (!a || !same(q, a))
+				fail_msg("%s\nis answered\n%.2000s", line, at);
+			json_decref(q);
+			json_decref(a);
+			at = strchr(at, '\n') + 1;
+		}
+		assert_true(n >= 50 && !*at);
+		fclose(f);
+	}
+}
+
+static void counts_are_those_of_the_runs_that_are_listed(void **state)
+{
+	const char *path = "tests/vectors/layout/strided.jsonl", *listed, *counted;
+	char *copy;
+
+	(void)state;
+	assert_int_equal(RUN("layout", "--batch", path), 0);
+	listed = copy = TAKE(got.out);
+	assert_int_equal(RUN("layout", "--batch", "--summary", path), 0);
+	for (counted = got.out; *listed; listed = strchr(listed, '\n') + 1) {
+		json_t *x = json_loads(listed, JSON_DISABLE_EOF_CHECK, NULL),
+		       *y = json_loads(counted, JSON_DISABLE_EOF_CHECK, NULL);
+
+		assert_int_equal(json_array_size(x), json_array_size(y));
+		for (size_t i = 0; i < json_array_size(x); i++) {
+			const json_t *runs = json_object_get(json_array_get(x, i), "runs"),
+				     *n = json_array_get(y, i);
+			uint64_t elements = 1;
+
+			for (size_t d = 0; d < json_array_size(runs); d++) {
+				const json_t *list = json_array_get(runs, d);
+				uint64_t total = 0;
+
+				for (size_t k = 0; k < json_array_size(list); k++)
+					total += (uint64_t)(json_integer_value(json_array_get(
+								    json_array_get(list, k), 1)) -
+							    json_integer_value(json_array_get(
+								    json_array_get(list, k), 0)));
+				elements *= total;
+				assert_int_equal(json_array_size(list),
+						 json_integer_value(json_array_get(
+							 member(n, "run_counts", JSON_ARRAY), d)));
+			}
+			assert_int_equal(number(n, "elements"), elements);
+			assert_null(json_object_get(n, "runs"));
+		}
+		json_decref(x);
+		json_decref(y);
+		counted = strchr(counted, '\n') + 1;
+	}
+	assert_string_equal(counted, "");
+	free(copy);
+}
+
+static void every_line_has_one_answer_whatever_it_is(void **state)
+{
+	static const char lines[] = "\n"
+				    "no JSON at \xff all \"\\\n"
+				    "{\"mesh\":[2],\"strided\":[\"S(0)\"]}\n"
+				    "[1]\n"
+				    "{\"a\":\0}\n"
+				    "{\"mesh\":[2],\"strided\":[\"_S(0, 2)\"]}"; /* and no end */
+	static const char want[] = "eedeen";
+	const char *at = batch(lines, sizeof lines - 1, false);
+
+	(void)state;
+	for (size_t i = 0; want[i]; i++) {
+		json_t *a = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
+
+		assert_non_null(a);
+		assert_int_equal(json_object_size(a), 1);
+		if (want[i] == 'e')
+			assert_true(json_string_length(json_object_get(a, "error")) > 5);
+		else
+			assert_int_equal(json_typeof(json_object_get(a, "decoded")),
+					 want[i] == 'd' ? JSON_ARRAY : JSON_NULL);
+		json_decref(a);
+		at = strchr(at, '\n') + 1;
+	}
+	assert_string_equal(at, "");
+	assert_string_equal(batch("", 0, false), "");
+}
+
+static void a_line_that_is_too_long_is_refused_and_the_next_is_answered(void **state)
+{
+	static const char next[] = "\n{\"mesh\":[2],\"strided\":[\"S(0)\"]}\n";
+	size_t len = BATCH_LINE_MAX + ((size_t)5 << 20);
+	char *text = malloc(len + sizeof next);
+
+	(void)state;
+	assert_non_null(text);
+	memset(text, ' ', len);
+	memcpy(text + len, next, sizeof next);
+	assert_says(batch(text, len + sizeof next - 1, false), "longer than 16777216 bytes");
+	assert_non_null(strstr(got.out, "\"}\n{\"decoded\":[[0,[0]]]}\n"));
+	/* It may also be the last one. */
+	assert_says(batch(text, len, false), "longer than 16777216 bytes");
+	assert_string_equal(strchr(got.out, '\n'), "\n");
+	/* One that is shorter than that is read, however many buffers it takes. */
+	memcpy(text + 9 * MIB, next, sizeof next);
+	assert_string_equal(
+		batch(text, 9 * MIB + sizeof next - 1, false),
+		"{\"error\":\"no JSON, at byte 9437184: '[' or '{' expected near end of "
+		"file\"}\n{\"decoded\":[[0,[0]]]}\n");
+	free(text);
+}
+
+static void questions_that_must_be_refused_say_why(void **state)
+{
+	static const char *const bad[][2] = {
+		{ "{}", "it asks nothing" },
+		{ "{\"placements\":[\"R\"],\"mesh\":[2]}", "\\\"shape\\\" must be an array" },
+		{ "{\"placements\":[\"R\"],\"shape\":[2]}", "\\\"mesh\\\" must be an array" },
+		{ "{\"shape\":[1.5],\"mesh\":[2],\"placements\":[\"R\"]}", "no integer" },
+		{ "{\"shape\":[-1],\"mesh\":[2],\"placements\":[\"R\"]}", "is -1" },
+		{ "{\"shape\":[4294967296,4294967296],\"mesh\":[2],\"placements\":[\"R\"]}",
+		  "more than 9223372036854775807 elements" },
+		{ "{\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],\"mesh\":[2],\"placements\":"
+		  "[\"R\"]}",
+		  "has 17 elements, at most 16" },
+		{ "{\"shape\":[2],\"mesh\":[0],\"placements\":[\"R\"]}", "\\\"mesh\\\"[0] is 0" },
+		{ "{\"shape\":[2],\"mesh\":[1024,1025],\"placements\":[\"R\",\"R\"]}",
+		  "more than 1048576 ranks" },
+		{ "{\"shape\":[2],\"mesh\":[9223372036854775807,2],\"placements\":[\"R\",\"R\"]}",
+		  "more than 1048576 ranks" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\",\"R\"]}",
+		  "2 placements, but the mesh has 1" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[5]}", "is no string" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(1)\"]}",
+		  "no dimension 1: the tensor has 1, so they are -1 to 0" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(-2, 1)\"]}",
+		  "no dimension -2" },
+		{ "{\"shape\":[],\"mesh\":[2],\"placements\":[\"S(0)\"]}", "without dimensions" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, 0)\"]}",
+		  "split factor of 0" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, -3)\"]}",
+		  "split factor of -3" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0)\"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0, 2)\"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0) \"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"P(xor)\"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"Shard(0)\"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2,2],\"placements\":[\"P(max)\",\"P(sum)\"]}", "" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"ranks\":[1]}",
+		  "has 1 elements, but the mesh 2" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"ranks\":[1,2,3]}",
+		  "at most 2" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"ranks\":[1,-1]}", "is -1" },
+		{ "{\"shape\":[2],\"mesh\":[3],\"placements\":[\"R\"],\"ranks\":[7,1,7]}",
+		  "rank 7 stands twice" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":\"nested\"}",
+		  "not \\\"nested\\\"" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":7}",
+		  "a mode is" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, 2)\"],\"mode\":\"flat\"}",
+		  "takes no _S" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, 1)\"],\"mode\":\"flat\"}",
+		  "takes no _S" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, 3)\"],\"mode\":\"order\"}",
+		  "" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":\"order\","
+		  "\"order\":[[0,[0]]]}",
+		  "says it twice" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[]}",
+		  "leaves out mesh dimension 0" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":{}}",
+		  "\\\"order\\\" must be" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"order\":[[0,[]]]}",
+		  "\\\"order\\\" must be" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"order\":[[0,[0]]]}",
+		  "does not shard tensor dimension 0" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[[0,[1]]]}",
+		  "no mesh dimension 1" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[[0,[0,0]]]}",
+		  "stands twice" },
+		{ "{\"shape\":[2,2],\"mesh\":[2,2],\"placements\":[\"S(0)\",\"S(1)\"],\"order\":"
+		  "[[1,[1]],[0,[0]]]}",
+		  "must ascend" },
+		{ "{\"mesh\":[2],\"strided\":[\"S(-1)\"]}", "without a shape" },
+		/* What would take too long, or too much. */
+		{ "{\"shape\":[9223372036854775807],\"mesh\":[2],\"placements\":"
+		  "[\"_S(0, 5000000000)\"]}",
+		  "too large" },
+		{ "{\"shape\":[64000000],\"mesh\":[64],\"placements\":[\"_S(0, 1000000)\"]}",
+		  "--summary counts them" },
+		{ "{\"shape\":[1000000000000],\"mesh\":[512,1024],\"placements\":"
+		  "[\"_S(0, 1000003)\",\"_S(0, 100003)\"]}",
+		  "split factor upon split factor" },
+		{ "{\"shape\":[1000000000000],\"mesh\":[512,1024],\"placements\":"
+		  "[\"_S(0, 1000003)\",\"_S(0, 251)\"]}",
+		  "progressions together" },
+		{ "{\"shape\":[1000000000000],\"mesh\":[2,2],\"placements\":"
+		  "[\"_S(0, 1000003)\",\"_S(0, 500021)\"]}",
+		  "more than 65536 progressions" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_refused(bad[i][0], bad[i][1]);
+}
+
+static void a_factor_that_cuts_all_there_is_may_be_any_number(void **state)
+{
+	(void)state;
+	assert_string_equal(
+		ask("{\"shape\":[3],\"mesh\":[2],\"placements\":[\"_S(0, 99999999999999999999)\"]}"),
+		"[{\"coord\":[0],\"runs\":[[[0,3]]]},{\"coord\":[1],\"runs\":[[]]}]\n");
+	assert_string_equal(ask("{\"mesh\":[2],\"strided\":[\"_S(0, 5000000000)\"]}"),
+			    "{\"decoded\":null}\n");
+}
+
+static void fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order(void **state)
+{
+	(void)state;
+	assert_string_equal(ask("{\"strided\":null,\"order\":null,\"ranks\":null,\"mode\":null,"
+				"\"shape\":[1],\"mesh\":[1],\"placements\":[\"S(0)\"],\"x\":1}"),
+			    "[{\"coord\":[0],\"runs\":[[[0,1]]]}]\n");
+	/* locals without src: the placements are asked for. */
+	assert_string_equal(ask("{\"locals\":[],\"dst\":[],\"shape\":[1],\"mesh\":[1],"
+				"\"placements\":[\"R\"]}"),
+			    "[{\"coord\":[0],\"runs\":[[[0,1]]]}]\n");
+	assert_string_equal(ask("{\"shape\":[1],\"mesh\":[1],\"placements\":[\"R\"],"
+				"\"strided\":[\"R\"]}"),
+			    "{\"decoded\":[]}\n");
+}
+
+/* --- pending reductions --- */
+
+static void partials_are_reduced_kept_and_made_of_shards(void **state)
+{
+	(void)state;
+	/* bf16: added as floats, rounded once. 256 + 1 + 1 = 258. */
+	assert_string_equal(
+		ask("{\"shape\":[1],\"mesh\":[3],\"dtype\":\"bfloat16\",\"src\":[\"P(sum)\"],"
+		    "\"dst\":[\"R\"],\"locals\":[[256],[1],[1]]}"),
+		"{\"result\":[[258],[258],[258]],\"result_shapes\":[[1],[1],[1]]}\n");
+	/* Averages that are no whole numbers; what is no number in JSON is null. */
+	assert_string_equal(
+		ask("{\"shape\":[2],\"mesh\":[2],\"dtype\":\"F32\",\"src\":[\"P(avg)\"],"
+		    "\"dst\":[\"S(0)\"],\"locals\":[[0.5,3e38],[-1.5,3e38]]}"),
+		"{\"result\":[[-0.5],[null]],\"result_shapes\":[[1],[1]]}\n");
+	/* A shard among zeros, beside a cut that stays; the rest of the rows is zero. */
+	assert_string_equal(
+		ask("{\"shape\":[4],\"mesh\":[2,2],\"dtype\":\"int64\",\"src\":[\"S(0)\",\"S(0)\"],"
+		    "\"dst\":[\"S(0)\",\"P(sum)\"],\"locals\":[[1],[2],[3],[4]]}"),
+		"{\"result\":[[1,0],[0,2],[3,0],[0,4]],\"result_shapes\":[[2],[2],[2],[2]]}\n");
+	/* One partial is reduced, the other stays; avg beside sum. */
+	assert_string_equal(
+		ask("{\"shape\":[],\"mesh\":[2,2],\"dtype\":\"float64\",\"src\":[\"P(avg)\","
+		    "\"P(sum)\"],\"dst\":[\"P(avg)\",\"R\"],\"locals\":[[1],[2],[3],[5]]}"),
+		"{\"result\":[[3],[3],[8],[8]],\"result_shapes\":[[],[],[],[]]}\n");
+	assert_string_equal(
+		ask("{\"shape\":[],\"mesh\":[2,2],\"dtype\":\"float64\",\"src\":[\"P(avg)\","
+		    "\"P(sum)\"],\"dst\":[\"R\",\"P(sum)\"],\"locals\":[[1],[2],[3],[5]]}"),
+		"{\"result\":[[2],[3.5],[2],[3.5]],\"result_shapes\":[[],[],[],[]]}\n");
+	/* Strided shards are put together, and taken apart. */
+	assert_string_equal(
+		ask("{\"shape\":[4],\"mesh\":[2],\"dtype\":\"uint8\",\"src\":[\"_S(0, 2)\"],"
+		    "\"dst\":[\"S(0)\"],\"locals\":[[1,3],[2,255]]}"),
+		"{\"result\":[[1,2],[3,255]],\"result_shapes\":[[2],[2]]}\n");
+	/* Integers wrap around. */
+	assert_string_equal(
+		ask("{\"shape\":[1],\"mesh\":[2],\"dtype\":\"int8\",\"src\":[\"P(sum)\"],"
+		    "\"dst\":[\"R\"],\"locals\":[[127],[1]]}"),
+		"{\"result\":[[-128],[-128]],\"result_shapes\":[[1],[1]]}\n");
+}
+
+static void redistributions_that_pytorch_refuses_are_refused(void **state)
+{
+	static const char *const bad[][3] = {
+		{ "[\"R\"]", "[\"P(sum)\"]", "R cannot become P(sum)" },
+		{ "[\"_S(0, 1)\"]", "[\"P(sum)\"]", "_S(0, 1) cannot become P(sum)" },
+		{ "[\"S(0)\"]", "[\"P(avg)\"]", "S(0) cannot become P(avg)" },
+		{ "[\"P(sum)\"]", "[\"P(avg)\"]", "P(sum) cannot become P(avg)" },
+		{ "[\"P(max)\"]", "[\"P(sum)\"]", "P(max) cannot become P(sum)" },
+		{ "[\"P(avg)\"]", "[\"R\"]", "average" },
+		{ "[\"P(sum)\"]", "[\"S(1)\"]", "dst" },
+		{ "[\"P(sum)\",\"R\"]", "[\"R\"]", "2 placements" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_refused(path_of("{\"shape\":[2],\"mesh\":[2],\"dtype\":\"int32\","
+				       "\"locals\":[[1,2],[1,2]],\"src\":%s,\"dst\":%s}",
+				       bad[i][0], bad[i][1]),
+			       bad[i][2]);
+	assert_refused("{\"shape\":[2],\"mesh\":[1,1],\"dtype\":\"int32\",\"locals\":[[1,2]],"
+		       "\"src\":[\"P(sum)\",\"P(max)\"],\"dst\":[\"R\",\"R\"]}",
+		       "src");
+}
+
+static void locals_that_do_not_fit_are_refused(void **state)
+{
+	static const char *const bad[][3] = {
+		{ "int8", "[[1,2]]", "each of 2 ranks" },
+		{ "int8", "{}", "each of 2 ranks" },
+		{ "int8", "[[1,2],[1]]", "\\\"locals\\\"[1] must be" },
+		{ "int8", "[[1,2],7]", "\\\"locals\\\"[1] must be" },
+		{ "int8", "[[1,2],[1,128]]", "\\\"locals\\\"[1][1] is no I8" },
+		{ "uint8", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is no U8" },
+		{ "uint64", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is no U64" },
+		{ "int32", "[[1,2],[1,2.5]]", "is no I32" },
+		{ "float32", "[[1,2],[1,\"2\"]]", "is no F32" },
+		{ "float32", "[[1,2],[1,3]]", "differs from what a replica" },
+		{ "bool", "[[1,2],[1,3]]", "dtype" },
+		{ "float8_e4m3fn", "[[1,2],[1,3]]", "dtype" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_refused(path_of("{\"shape\":[2],\"mesh\":[2],\"dtype\":\"%s\",\"locals\":%s,"
+				       "\"src\":[\"R\"],\"dst\":[\"S(0)\"]}",
+				       bad[i][0], bad[i][1]),
+			       bad[i][2]);
+	assert_refused("{\"shape\":[99999999],\"mesh\":[2],\"dtype\":\"int8\",\"locals\":[[],[]],"
+		       "\"src\":[\"P(sum)\"],\"dst\":[\"R\"]}",
+		       "more than 16777216 values");
+}
+
+/* --- one question, for people --- */
+
+static void a_matrix_is_drawn_with_its_blocks(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
+			     "S(0), S(-1)"),
+			 0);
+	assert_string_equal(got.out,
+			    "  shape   [7, 5]\n"
+			    "  mesh    dp=3,tp=2\n"
+			    "  layout  Shard(0)@dp, Shard(1)@tp\n"
+			    "\n"
+			    "  down: dimension 0, across: dimension 1\n"
+			    "   0              3         5\n"
+			    " 0 +--------------+---------+\n"
+			    "   |              |         |\n"
+			    "   |      r0      |   r1    |\n"
+			    "   |              |         |\n"
+			    " 3 +--------------+---------+\n"
+			    "   |              |         |\n"
+			    "   |      r2      |   r3    |\n"
+			    "   |              |         |\n"
+			    " 6 +--------------+---------+\n"
+			    "   |      r4      |   r5    |\n"
+			    " 7 +--------------+---------+\n"
+			    "every element is held once, in 6 blocks of 2 to 9 elements\n");
+	assert_string_equal(got.err, "");
+}
+
+static void a_question_brings_its_own_ranks_and_its_operands_are_named(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("layout", "{\"shape\":[16],\"mesh\":[2,2],\"placements\":"
+				       "[\"_S(0, 2)\",\"P(sum)\"],\"ranks\":[7,3,5,1]}"),
+			 0);
+	assert_says(got.out, "StridedShard(0, 2)@m0, Partial(sum)@m1\n");
+	assert_says(got.out, " |      r3,r7       |      r1,r5       |      r3,r7       |");
+	assert_says(got.out, "held by 2 ranks, in 2 blocks of 8 elements; what its ranks hold are "
+			     "operands\n");
+}
+
+static void scalars_and_meshes_of_one_are_drawn(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("layout", "--shape", "[]", "--mesh", "dp=2", "--placements", "R"), 0);
+	assert_says(got.out, "r0,r1");
+	assert_says(got.out, "held by 2 ranks, in 1 block of 1 element\n");
+	assert_int_equal(RUN("layout", "{\"shape\":[3],\"mesh\":[],\"placements\":[]}"), 0);
+	assert_says(got.out, "in 1 block of 3 elements\n");
+	assert_int_equal(RUN("layout", "--shape", "0,4", "--mesh", "dp=2", "--placements", "S(0)"),
+			 0);
+	assert_says(got.out, "it has no elements\n");
+}
+
+/* The ranks of the answer as JSON text, to be freed by free. */
+static char *ranks_of(const char *placements, const char *mode)
+{
+	json_t *j;
+	char *text;
+
+	if (mode)
+		RUN("layout", "--json", "--shape", "13, 4", "--mesh", "dp=3,tp=2", "--placements",
+		    placements, "--mode", mode);
+	else
+		RUN("layout", "--json", "--shape", "[13,4]", "--mesh", "dp=3,tp=2", "--placements",
+		    placements);
+	assert_string_equal(got.err, "");
+	j = json_out("ckptd.layout/1");
+	text = json_dumps(member(j, "ranks", JSON_ARRAY), 0);
+	json_decref(j);
+	return text;
+}
+
+static void a_layout_is_the_same_in_all_the_ways_to_say_it(void **state)
+{
+	static const char *const same_ways[][4] = {
+		{ "Shard(0)@tp, Shard(0)@dp", NULL, "_S(0, 2),S(0)", "order" },
+		{ "Shard(0)@dp, Shard(0)@tp", NULL, "[S(0), S(-2)]", NULL },
+		{ "StridedShard(0, 2)@dp", NULL, "_S(0,2), R", "literal" },
+		{ "flat: Shard(0)@dp, Shard(0)@tp", NULL, "S(0),S(0)", "flat" },
+		{ "Shard(0)@dp, Shard(0)@tp", "flat", "S(0),S(0)", "flat" },
+		{ "unflatten_pad: StridedShard(0, 3)@tp", NULL, "R,_S(0, 3)", "unflatten_pad" },
+		{ "Replicate", NULL, "R,R", NULL },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(same_ways); i++) {
+		char *x = ranks_of(same_ways[i][0], same_ways[i][1]);
+		char *y = ranks_of(same_ways[i][2], same_ways[i][3]);
+
+		assert_string_equal(x, y);
+		free(x);
+		free(y);
+	}
+}
+
+static void json_has_every_rank_with_its_index_set(void **state)
+{
+	json_t *j;
+	const json_t *rank;
+
+	(void)state;
+	RUN("layout", "--json", "--shape", "13,4", "--mesh", "dp=3,tp=2", "--placements",
+	    "Shard(0)@tp, Shard(0)@dp");
+	j = json_out("ckptd.layout/1");
+	assert_string_equal(string(j, "mesh"), "dp=3,tp=2");
+	assert_string_equal(string(j, "layout"), "Shard(0)@tp, Shard(0)@dp");
+	assert_int_equal(number(j, "elements"), 52);
+	assert_int_equal(number(j, "rank_count"), 6);
+	assert_int_equal(number(j, "held_elements"), 52);
+	assert_int_equal(number(j, "elements_min"), 4);
+	assert_int_equal(number(j, "elements_max"), 12);
+	assert_int_equal(number(j, "copies_min"), 1);
+	assert_int_equal(json_array_size(member(j, "ranks", JSON_ARRAY)), 6);
+	rank = json_array_get(member(j, "ranks", JSON_ARRAY), 5);
+	assert_int_equal(number(rank, "rank"), 5);
+	assert_int_equal(number(rank, "elements"), 8);
+	assert_int_equal(json_integer_value(json_array_get(member(rank, "coord", JSON_ARRAY), 0)),
+			 2);
+	json_decref(j);
+	/* Counted, the runs are not listed, and nothing else is missing. */
+	RUN("layout", "--json", "--summary", "--shape", "13,4", "--mesh", "dp=3,tp=2",
+	    "--placements", "Shard(0)@tp, Shard(0)@dp");
+	j = json_out("ckptd.layout/1");
+	rank = json_array_get(member(j, "ranks", JSON_ARRAY), 5);
+	assert_int_equal(number(rank, "elements"), 8);
+	assert_true(json_is_null(json_object_get(rank, "index")));
+	json_decref(j);
+}
+
+static void a_summary_counts_what_could_not_be_listed(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("layout", "--summary", "--shape", "64000000,10", "--mesh", "fsdp=64",
+			     "--placements", "_S(0, 1000000)"),
+			 0);
+	assert_says(got.out, "ranks hold  640,000,000 elements, 1 times the tensor\n");
+	assert_says(got.out, "one rank    holds 10,000,000 elements\n");
+	assert_says(got.out, "64,000,064 over all ranks and dimensions, told by 128 progressions");
+	assert_silent(got.out, "RANK");
+	assert_int_equal(RUN("layout", "--summary", "--shape", "3", "--mesh", "dp=2,fsdp=4",
+			     "--placements", "R,S(0)"),
+			 0);
+	assert_says(got.out, "6 elements, 2 times the tensor\n");
+	assert_says(got.out, "holds 0 to 1 elements; 2 of 8 hold nothing\n");
+	assert_says(got.out, "   5  dp=1,fsdp=1         1     1             1\n");
+}
+
+static void the_picture_replaces_nothing_but_a_picture(void **state)
+{
+	const char *svg = path_of("%s/w.svg", top), *other = path_of("%s/precious", top);
+	char buf[600] = "", *head = buf;
+	FILE *f;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2",
+				     "--placements", "S(0),S(1)", "--svg", svg),
+				 0);
+	assert_says(got.out, path_of("the picture is in %s\n", svg));
+	f = fopen(svg, "r");
+	assert_non_null(f);
+	assert_true(fread(buf, 1, sizeof buf - 1, f) > 100);
+	fclose(f);
+	assert_says(head, "<svg");
+	assert_says(head, "[7, 5] over dp=3,tp=2");
+	f = fopen(other, "w");
+	fputs("data", f);
+	fclose(f);
+	assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
+			     "S(0),S(1)", "--svg", other),
+			 11);
+	assert_says(got.err, "next: choose another FILE");
+}
+
+static void wrong_words_are_refused_with_what_to_write(void **state)
+{
+	static const char *const words[][5] = {
+		/* shape, mesh, placements, mode, why */
+		{ "7,x", "dp=2", "S(0)", "literal", "character 3: a size must stand here" },
+		{ "7;5", "dp=2", "S(0)", "literal", "character 2: a comma or the end" },
+		{ "[7]5", "dp=2", "S(0)", "literal", "character 4: this is too much" },
+		{ "-7", "dp=2", "S(0)", "literal", "character 1: a size" },
+		{ "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "dp=2", "S(0)", "literal", "at most 16" },
+		{ "4294967296,4294967296", "dp=2", "S(0)", "literal", "more than 9223" },
+		{ "7", "dp", "S(0)", "literal", "mesh" },
+		{ "7", "dp=2", "S(0),R", "literal", "2 placements for the 1 dimensions" },
+		{ "7", "dp=2", "S(1)", "literal", "no dimension 1" },
+		{ "7", "dp=2", "Shard(0)", "literal", "is no placement" },
+		{ "7", "dp=2", "Shard(0)@tp", "literal", "no dimension \"tp\"" },
+		{ "7", "dp=2", "Shard(0)@dp", "order", "stand in the order in which they cut" },
+		{ "7", "dp=2", "_S(0, 3)", "order", "" },
+		{ "7", "dp=2", "_S(0, 3)", "flat", "takes no _S" },
+		{ "7", "dp=2", "S(0)", "nested", "--mode=nested" },
+	};
+
+	(void)state;
+	assert_int_equal(RUN("layout"), 2);
+	assert_says(got.err, "--shape, --mesh and --placements are needed");
+	assert_int_equal(RUN("layout", "--shape", "7"), 2);
+	assert_says(got.err, "--shape, --mesh and --placements are needed");
+	assert_int_equal(RUN("layout", "{\"mesh\":[2],\"strided\":[\"R\"]}"), 2);
+	assert_says(got.err, "--batch answers the other kinds");
+	assert_int_equal(RUN("layout", "nonsense"), 2);
+	assert_says(got.err, "no JSON");
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		assert_int_equal(RUN("layout", "--shape", words[i][0], "--mesh", words[i][1],
+				     "--placements", words[i][2], "--mode", words[i][3]),
+				 2);
+		assert_says(got.err, words[i][4]);
+		assert_says(got.err, "next: ckptctl layout -h");
+		assert_string_equal(got.out, "");
+	}
+	assert_int_equal(RUN("layout", "{}", "--mesh", "dp=2"), 2);
+	assert_int_equal(RUN("layout", "--batch", "--svg", "x"), 2);
+	assert_int_equal(RUN("layout", "--batch", "--shape", "7"), 2);
+	assert_int_equal(RUN("layout", "{}", "--summary", "--svg", "x"), 2);
+	assert_int_equal(RUN("layout", "--batch", path_of("%s/none", top)), 10);
+	assert_int_equal(RUN("layout", "--batch", top), 1);
+	assert_says(got.err, "questions cannot be read");
+}
+
+static void what_cannot_be_drawn_can_be_counted(void **state)
+{
+	(void)state;
+	assert_int_equal(
+		RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements", "S(0)"),
+		1);
+	assert_says(got.err, "too many to be drawn");
+	assert_int_equal(RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements",
+			     "S(0)", "--summary"),
+			 0);
+	assert_says(got.out, "48,576 of 1048576 hold nothing");
+	assert_int_equal(RUN("layout", "{\"shape\":[2],\"mesh\":[1],\"placements\":[\"R\"],"
+				       "\"ranks\":[4294967296]}"),
+			 2);
+	assert_says(got.err, "rank 4294967296 is too large to be drawn");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_vector_is_answered_as_pytorch_answered_it),
+		cmocka_unit_test(counts_are_those_of_the_runs_that_are_listed),
+		cmocka_unit_test(every_line_has_one_answer_whatever_it_is),
+		cmocka_unit_test(a_line_that_is_too_long_is_refused_and_the_next_is_answered),
+		cmocka_unit_test(questions_that_must_be_refused_say_why),
+		cmocka_unit_test(a_factor_that_cuts_all_there_is_may_be_any_number),
+		cmocka_unit_test(fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order),
+		cmocka_unit_test(partials_are_reduced_kept_and_made_of_shards),
+		cmocka_unit_test(redistributions_that_pytorch_refuses_are_refused),
+		cmocka_unit_test(locals_that_do_not_fit_are_refused),
+		cmocka_unit_test(a_matrix_is_drawn_with_its_blocks),
+		cmocka_unit_test(a_question_brings_its_own_ranks_and_its_operands_are_named),
+		cmocka_unit_test(scalars_and_meshes_of_one_are_drawn),
+		cmocka_unit_test(a_layout_is_the_same_in_all_the_ways_to_say_it),
+		cmocka_unit_test(json_has_every_rank_with_its_index_set),
+		cmocka_unit_test(a_summary_counts_what_could_not_be_listed),
+		cmocka_unit_test(the_picture_replaces_nothing_but_a_picture),
+		cmocka_unit_test(wrong_words_are_refused_with_what_to_write),
+		cmocka_unit_test(what_cannot_be_drawn_can_be_counted),
+	};
+
+	return cmocka_run_group_tests(tests, setup, drop_all);
+}
