@@ -502,7 +502,9 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 	if (rc < 0 || !d || d->dropped || !ret_local)
 		return rc < 0 ? rc : -EINVAL;
 	*ret_local = 0;
-	l = (struct layout){ .mesh = d->t.mesh, .nplace = d->t.nplace, .place = d->t.place };
+	l = (struct layout){
+		.mesh = d->t.mesh, .mode = d->t.mode, .nplace = d->t.nplace, .place = d->t.place
+	};
 	if (!mesh_coord(&c->meshes.mesh[d->t.mesh], c->rank, coord))
 		return 0;
 	rc = layout_owned(&c->meshes.mesh[d->t.mesh], &l, d->t.ndim, d->t.shape, coord,

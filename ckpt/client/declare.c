@@ -228,11 +228,9 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	if ((t->nplace && !t->place) || (t->nlocal && !t->local) || t->nplace > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL, "%s/%s: nplace or nlocal without its array",
 				  t->component, t->name);
-	if (t->group || t->mode)
-		return ckpt_error(
-			err, -EOPNOTSUPP,
-			"%s/%s: guard groups and other split modes come in a later version",
-			t->component, t->name);
+	if (t->group)
+		return ckpt_error(err, -EOPNOTSUPP, "%s/%s: guard groups come in a later version",
+				  t->component, t->name);
 	return 0;
 }
 
@@ -240,7 +238,9 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 		       struct ckpt_err *err)
 {
 	const struct mesh *m = &c->meshes.mesh[t->mesh];
-	struct layout l = { .mesh = t->mesh, .nplace = t->nplace, .place = t->place };
+	struct layout l = {
+		.mesh = t->mesh, .mode = t->mode, .nplace = t->nplace, .place = t->place
+	};
 	struct arena *a = &c->arena;
 	uint32_t coord[CKPT_DIMS_MAX];
 	struct ckpt_err why;
@@ -567,7 +567,10 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++) {
 		const struct declared *d = &c->tensor[i];
-		struct layout l = { .mesh = d->t.mesh, .nplace = d->t.nplace, .place = d->t.place };
+		struct layout l = { .mesh = d->t.mesh,
+				    .mode = d->t.mode,
+				    .nplace = d->t.nplace,
+				    .place = d->t.place };
 		struct table_tensor x = { .component = d->t.component,
 					  .name = d->t.name,
 					  .of = d->t.of,

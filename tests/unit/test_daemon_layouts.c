@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_layouts.c - every kind of layout from ckpt.h through the daemon into every other one,
+ * on another mesh, from memory and from disk: each element comes back where it belongs.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "tests/lib/io_faults.c"
+#include <sys/mman.h>
+
+#define ROWS 7
+#define COLS 5
+
+static struct host H;
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+static const char *const saved[] = {
+	"Shard(0)@x",
+	"Shard(0)@y, Shard(0)@x", /* FSDP2 over TP, which does not divide 7 */
+	"StridedShard(0, 2)@x, Shard(0)@y",
+	"StridedShard(0, 3)@y, StridedShard(1, 2)@x",
+	"flat: Shard(0)@y, Shard(0)@x",
+	"flat: Shard(1)@x, Shard(1)@y",
+	"unflatten_pad: StridedShard(0, 3)@x, Shard(0)@y",
+	"Only(1)@x, Shard(1)@y",
+	"Replicate@x, Shard(1)@y",
+};
+
+/* On x=3,y=1 or x=2,y=2; tensor i is loaded as number i + a shift. */
+static const char *const loaded[] = {
+	"StridedShard(1, 2)@x",		"Replicate",
+	"flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: StridedShard(1, 2)@y, StridedShard(0, 2)@x",
+	"Shard(1)@y, Shard(0)@x",	"Only(0)@y, Shard(0)@x",
+};
+
+#define TENSORS ARRAY_LEN(saved)
+
+struct held {
+	struct arena a;
+	struct indexset share[TENSORS];
+	int64_t *mem[TENSORS];
+};
+
+static int64_t value(uint32_t i, uint64_t g)
+{
+	return (int64_t)(i * 1000 + g);
+}
+
+static uint64_t nth(const struct indices *x, uint64_t i)
+{
+	const struct run *r = x->run;
+
+	for (; i >= r->len * r->count; r++)
+		i -= r->len * r->count;
+	return r->start + i / r->len * r->stride + i % r->len;
+}
+
+static void declare(struct rank *k, struct held *h, uint32_t i, const char *text)
+{
+	static const uint64_t shape[2] = { ROWS, COLS };
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct ckpt_err err = { 0 };
+	struct layout l;
+	void *p = NULL;
+
+	MUST_OK(layout_parse(text, &k->mesh, &h->a, &l, &err), &err);
+	MUST(mesh_coord(&k->mesh, k->rank, coord));
+	MUST(!layout_share(&k->mesh, &l, 2, shape, coord, &h->a, &h->share[i]));
+	MUST(!ckpt_alloc(k->c, ROWS * COLS * 8, &p, NULL));
+	h->mem[i] = p;
+
+	char name[16];
+	struct ckpt_local local = { .ptr = p };
+	struct ckpt_tensor t = { .size = sizeof t,
+				 .dtype = CKPT_I64,
+				 .component = "state",
+				 .name = name,
+				 .ndim = 2,
+				 .mesh = k->mesh_id,
+				 .nplace = l.nplace,
+				 .nlocal = h->share[i].numel > 0,
+				 .shape = shape,
+				 .place = l.place,
+				 .local = &local,
+				 .mode = l.mode };
+
+	snprintf(name, sizeof name, "w%u", i);
+	MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &err), &err);
+}
+
+/* The rank's elements, in their order: to be these, or are they? */
+static void each(const struct held *h, uint32_t i, bool fill)
+{
+	const struct indexset *x = &h->share[i];
+
+	for (uint64_t e = 0; e < x->numel; e++) {
+		uint64_t row = nth(&x->dim[0], e / x->dim[1].total);
+		int64_t want = value(i, row * COLS + nth(&x->dim[1], e % x->dim[1].total));
+
+		if (fill)
+			h->mem[i][e] = want;
+		else
+			MUST_BE(h->mem[i][e], want);
+	}
+}
+
+static void save_nine(struct rank *k)
+{
+	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
+	struct ckpt_err err = { 0 };
+	struct held h = { 0 };
+
+	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	for (uint32_t i = 0; i < TENSORS; i++) {
+		declare(k, &h, i, saved[i]);
+		each(&h, i, true);
+	}
+	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+	MUST_BE(ckpt_snapshot(k->c, 9, &m), 0);
+	MUST_OK(ckpt_wait(k->c, 9, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	rank_meet(k);
+	rank_close(k, 0);
+	arena_free(&h.a);
+}
+
+struct wish {
+	uint32_t flags, shift;
+};
+
+static void load_nine(struct rank *k)
+{
+	const struct wish *w = k->arg;
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
+	struct held h = { 0 };
+
+	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	for (uint32_t i = 0; i < TENSORS; i++)
+		declare(k, &h, i, loaded[(i + w->shift) % ARRAY_LEN(loaded)]);
+	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+	MUST_OK(rank_restore(k, CKPT_LATEST, w->flags, &got, &err), &err);
+	MUST_BE(got.ntensor, TENSORS);
+	for (uint32_t i = 0; i < TENSORS; i++)
+		each(&h, i, false);
+	rank_meet(k);
+	rank_close(k, 0);
+	arena_free(&h.a);
+}
+
+static struct plan_of_job plan(const char *mesh)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = "layouts",
+				     .mesh = mesh,
+				     .guard = CKPT_FINISH };
+}
+
+static void every_layout_is_loaded_as_any_other_on_any_mesh(void **state)
+{
+	static const char *const meshes[] = { "x=3,y=1", "x=2,y=2" };
+	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
+	struct plan_of_job p = plan("x=2,y=2");
+
+	(void)state;
+	host_start(&H, IO_AUTO, NULL);
+	team(&p, save_nine, NULL);
+	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
+	for (uint32_t i = 0; i < ARRAY_LEN(loaded); i++) {
+		struct wish w = { flags[i % 2], i };
+		struct plan_of_job q = plan(meshes[i / 2 % 2]);
+
+		team(&q, load_nine, &w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(every_layout_is_loaded_as_any_other_on_any_mesh,
+						setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
