@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_table_layout_text.c - what table_layout_print says of modes and reductions is read back. */
+#include "tests/unit/test_layout_cases.h"
+#include "ckpt/table/table.h"
+
+static void modes_and_reductions_are_printed_as_they_are_read(void **state)
+{
+	static const struct {
+		const char *read, *printed;
+	} x[] = {
+		{ "Shard(0)@a,  Partial( sum )@b", "Shard(0)@a, Partial(sum)@b" },
+		{ "Partial(avg,keep)@b", "Partial(avg, keep)@b, Replicate@a" },
+		{ "Partial(min)@a, Partial(min, keep)@b", "Partial(min)@a, Partial(min, keep)@b" },
+		{ "Partial(max)@a", "Partial(max)@a, Replicate@b" },
+		{ "Partial(product)@a", "Partial(product)@a, Replicate@b" },
+		{ "flat:Shard(0)@b,Shard(0)@a", "flat: Shard(0)@b, Shard(0)@a" },
+		{ " unflatten_pad: _StridedShard(1, 3)@b",
+		  "unflatten_pad: StridedShard(1, 3)@b, Replicate@a" },
+		{ "flat: Replicate", "flat: Replicate@a, Replicate@b" },
+	};
+	struct arena a = { 0 };
+	struct mesh m;
+
+	(void)state;
+	assert_int_equal(mesh_parse("a=2,b=3", &a, &m, NULL), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
+		struct table t = { 0 };
+		struct ckpt_err err = { 0 };
+		struct layout l;
+		uint32_t id = 0;
+		char text[128];
+
+		if (layout_parse(x[i].read, &m, &a, &l, &err) < 0 ||
+		    table_add_mesh(&t, &m, NULL, &err) < 0 ||
+		    table_add_layout(&t, &l, &id, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_string_equal(table_layout_print(&t, id, text, sizeof text), x[i].printed);
+		table_free(&t);
+	}
+	arena_free(&a);
+}
+
+/* Random layouts of every kind: printed, read, and the same again. */
+static bool print_reads_back(const struct layout_case *c, char *why)
+{
+	struct mesh m = side_mesh(&c->side[0]);
+	struct layout l = side_layout(&c->side[0]), back;
+	struct ckpt_err err = { 0 };
+	struct arena a = { 0 };
+	struct table t = { 0 };
+	char text[512], again[512];
+	uint32_t id = 0, other = 0;
+	bool good = true;
+
+	if (table_add_mesh(&t, &m, NULL, &err) < 0 || table_add_layout(&t, &l, &id, &err) < 0)
+		good = BROKEN("%.200s", err.msg);
+	if (good && m.ndim > 0) {
+		table_layout_print(&t, id, text, sizeof text);
+		if (layout_parse(text, &m, &a, &back, &err) < 0 ||
+		    table_add_layout(&t, &back, &other, &err) < 0)
+			good = BROKEN("%.200s", err.msg);
+		else if (strcmp(text, table_layout_print(&t, other, again, sizeof again)) != 0)
+			good = BROKEN("%.100s became %.100s", text, again);
+		for (uint32_t i = 0; i < l.nplace && good; i++)
+			if (l.place[i].how != back.place[i].how ||
+			    l.place[i].reduce != back.place[i].reduce ||
+			    l.place[i].flags != back.place[i].flags || l.mode != back.mode)
+				good = BROKEN("%.100s: placement %u", text, i);
+	}
+	table_free(&t);
+	arena_free(&a);
+	return good;
+}
+
+static void every_layout_that_is_printed_is_read_back_as_the_same(void **state)
+{
+	(void)state;
+	cases_hold(__func__, print_reads_back, 1, 5000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(modes_and_reductions_are_printed_as_they_are_read),
+		cmocka_unit_test(every_layout_that_is_printed_is_read_back_as_the_same),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
