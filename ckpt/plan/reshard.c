@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #define SLOTS 4096u /* remembered answers; a power of two */
+#define UNMATCHED (TABLE_NONE - 1)
 #define LABEL_BYTES 160
 #define SHAPE_BYTES 400 /* 16 dimensions of 20 digits */
 
@@ -171,7 +172,7 @@ struct reshard {
 	const struct table *src, *dst;
 	struct reshard_opts opts;
 	struct arena arena;
-	uint32_t *src_of;		 /* [dst tensors]; TABLE_NONE: nothing to do */
+	uint32_t *src_of;		 /* [dst tensors]; UNMATCHED; TABLE_NONE: nothing to do */
 	uint32_t *src_alike, *dst_alike; /* [layouts] */
 	uint32_t *order;		 /* dst tensors by layout, those without one last */
 	uint32_t *first;		 /* [dst layouts + 2]: of each layout in `order` */
@@ -207,6 +208,7 @@ static uint32_t find_in_src(const struct reshard *r, uint32_t i)
 	return table_find(r->src, x->component, x->name, x->rank);
 }
 
+/* UNMATCHED: a mismatch, which is in the list. */
 static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *list)
 {
 	const struct table_tensor *x = &r->dst->tensor[i], *y;
@@ -221,57 +223,59 @@ static uint32_t match(const struct reshard *r, uint32_t i, struct ckpt_errlist *
 	if (y && y->cls == CKPT_SINK && x->cls == CKPT_SINK)
 		return TABLE_NONE;
 	if (!y || y->cls == CKPT_SINK) {
-		if (!r->opts.lenient)
-			ckpt_errlist_add(list, "%s: not in the checkpoint",
-					 table_tensor_print(x, label, sizeof label));
-		return TABLE_NONE;
+		if (r->opts.lenient)
+			return TABLE_NONE;
+		ckpt_errlist_add(list, "%s: not in the checkpoint",
+				 table_tensor_print(x, label, sizeof label));
+		return UNMATCHED;
 	}
 	if (x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape))
 		return found;
 	ckpt_errlist_add(list, "%s: declared %s, the checkpoint has %s",
 			 table_tensor_print(x, label, sizeof label), shape_print(x, want),
 			 shape_print(y, have));
-	return TABLE_NONE;
+	return UNMATCHED;
 }
 
-static uint32_t bucket(const struct reshard *r, uint32_t tensor)
+/* Names are compared when they are needed: a rank needs few of many. */
+static uint32_t src_of(struct reshard *r, uint32_t i, struct ckpt_errlist *list)
 {
-	return MIN(r->dst->tensor[tensor].layout, r->dst->nlayout);
+	if (r->src_of[i] == UNMATCHED)
+		r->src_of[i] = match(r, i, list);
+	return r->src_of[i];
 }
 
-static int tensors_group(struct reshard *r, struct ckpt_errlist *list)
+static int tensors_group(struct reshard *r)
 {
-	uint32_t n = r->dst->ntensor;
+	uint32_t n = r->dst->ntensor, nlayout = r->dst->nlayout;
+	uint32_t *bucket = arena_array(&r->arena, (size_t)n + 1, sizeof *bucket);
 
 	r->src_of = arena_array(&r->arena, (size_t)n + 1, sizeof *r->src_of);
 	r->order = arena_array(&r->arena, (size_t)n + 1, sizeof *r->order);
-	r->first = arena_array(&r->arena, (size_t)r->dst->nlayout + 3, sizeof *r->first);
-	if (!r->src_of || !r->order || !r->first)
+	r->first = arena_array(&r->arena, (size_t)nlayout + 3, sizeof *r->first);
+	if (!bucket || !r->src_of || !r->order || !r->first)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++) {
-		r->src_of[i] = match(r, i, list);
-		if (r->src_of[i] != TABLE_NONE)
-			r->first[bucket(r, i) + 2]++;
+		bucket[i] = MIN(r->dst->tensor[i].layout, nlayout);
+		r->src_of[i] = UNMATCHED;
+		r->first[bucket[i] + 2]++;
 	}
-	for (uint32_t l = 0; l <= r->dst->nlayout; l++)
+	for (uint32_t l = 0; l <= nlayout; l++)
 		r->first[l + 1] += r->first[l];
 	/* first[l + 1] runs from where l begins to where it ends. */
 	for (uint32_t i = 0; i < n; i++)
-		if (r->src_of[i] != TABLE_NONE)
-			r->order[r->first[bucket(r, i) + 1]++] = i;
+		r->order[r->first[bucket[i] + 1]++] = i;
 	return 0;
 }
 
 int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,
-		 struct reshard **ret, struct ckpt_errlist *ret_list, struct ckpt_err *err)
+		 struct reshard **ret, struct ckpt_err *err)
 {
-	struct ckpt_errlist own = { 0 }, *list = ret_list ? ret_list : &own;
 	struct reshard *r = calloc(1, sizeof *r);
 	int e = -ENOMEM;
 
 	assert(src->sealed && dst->sealed);
 	*ret = NULL;
-	list->code = -EMEDIUMTYPE;
 	if (r) {
 		r->src = src;
 		r->dst = dst;
@@ -280,17 +284,31 @@ int reshard_open(const struct table *src, const struct table *dst, const struct 
 		if (!e)
 			e = layouts_group(dst, &r->arena, &r->dst_alike);
 		if (!e)
-			e = tensors_group(r, list);
+			e = tensors_group(r);
 	}
-	if (e)
-		e = ckpt_error(err, e, "out of memory for a plan of %u tensors", dst->ntensor);
-	else if (list->n)
-		e = ckpt_errlist_end(list, err, "the checkpoint does not fit what is declared");
-	ckpt_errlist_free(&own);
-	if (e)
+	if (e) {
 		reshard_close(r);
-	else
-		*ret = r;
+		return ckpt_error(err, e, "out of memory for a plan of %u tensors", dst->ntensor);
+	}
+	*ret = r;
+	return 0;
+}
+
+static int list_end(struct ckpt_errlist *list, struct ckpt_err *err)
+{
+	return ckpt_errlist_end(list, err, "the checkpoint does not fit what is declared");
+}
+
+int reshard_check(const struct reshard *r, struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	struct ckpt_errlist own = { 0 }, *list = ret_list ? ret_list : &own;
+	int e;
+
+	list->code = -EMEDIUMTYPE;
+	for (uint32_t i = 0; i < r->dst->ntensor; i++)
+		(void)match(r, i, list);
+	e = list_end(list, err);
+	ckpt_errlist_free(&own);
 	return e;
 }
 
@@ -315,6 +333,7 @@ struct stream {
 	uint32_t rank;
 	reshard_fn *fn;
 	void *arg;
+	struct ckpt_errlist list;
 	struct ckpt_err *err;
 };
 
@@ -353,9 +372,16 @@ static int tensor_stream(struct stream *s, uint32_t dst_tensor, const struct mes
 			 const struct layout *layout, const uint32_t *coord)
 {
 	struct reshard *r = s->r;
-	struct reshard_op op = { .dst_tensor = dst_tensor, .src_tensor = r->src_of[dst_tensor] };
-	const struct table_tensor *x = &r->src->tensor[op.src_tensor];
-	const struct layout *from = x->layout == TABLE_NONE ? NULL : &r->src->layout[x->layout];
+	struct reshard_op op = { .dst_tensor = dst_tensor };
+	const struct table_tensor *x;
+	const struct layout *from;
+
+	op.src_tensor = src_of(r, dst_tensor, &s->list);
+	if (op.src_tensor >= UNMATCHED)
+		return 0;
+	x = &r->src->tensor[op.src_tensor];
+	from = x->layout == TABLE_NONE ? NULL : &r->src->layout[x->layout];
+
 	uint32_t to = r->dst->tensor[dst_tensor].layout;
 	struct question q = { .src = from ? r->src_alike[x->layout] : TABLE_NONE,
 			      .dst = to == TABLE_NONE ? to : r->dst_alike[to],
@@ -420,9 +446,9 @@ static int loose_stream(struct stream *s)
 	return e;
 }
 
-int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err)
+static int layouts_stream(struct stream *s)
 {
-	struct stream s = { r, rank, fn, arg, err };
+	struct reshard *r = s->r;
 	uint32_t coord[CKPT_DIMS_MAX], mesh = TABLE_NONE;
 	bool inside = false;
 	int e = 0;
@@ -434,14 +460,30 @@ int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, st
 			continue;
 		if (layout->mesh != mesh) {
 			mesh = layout->mesh;
-			inside = mesh_coord(&r->dst->mesh[mesh], rank, coord);
+			inside = mesh_coord(&r->dst->mesh[mesh], s->rank, coord);
 		}
 		if (!inside || !lives_at(layout, coord))
 			continue;
 		for (uint32_t i = r->first[l]; i < r->first[l + 1] && !e; i++)
-			e = tensor_stream(&s, r->order[i], &r->dst->mesh[mesh], layout, coord);
+			e = tensor_stream(s, r->order[i], &r->dst->mesh[mesh], layout, coord);
 	}
-	return e ? e : loose_stream(&s);
+	return e ? e : loose_stream(s);
+}
+
+int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err)
+{
+	struct stream s = { .r = r,
+			    .rank = rank,
+			    .fn = fn,
+			    .arg = arg,
+			    .list = { .code = -EMEDIUMTYPE },
+			    .err = err };
+	int e = layouts_stream(&s);
+
+	if (!e)
+		e = list_end(&s.list, err);
+	ckpt_errlist_free(&s.list);
+	return e;
 }
 
 /* --- which ranks --- */

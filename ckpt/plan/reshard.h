@@ -30,13 +30,15 @@ struct reshard_opts {
 struct reshard;
 
 /*
- * src, dst: sealed; only their declarations are looked at; both must outlive the result. Every
- * mismatch - a tensor that is missing or has another shape - is a line in the list, and then
- * -EMEDIUMTYPE; whether element types fit is plan_make's to say. Pending reductions of dst are taken
- * as shares. opts NULL: the defaults; ret_list NULL: err only. -ENOMEM.
+ * src, dst: sealed; only their declarations are looked at; both must outlive the result. Pending
+ * reductions of dst are taken as shares. opts NULL: the defaults. -ENOMEM.
  */
 int reshard_open(const struct table *src, const struct table *dst, const struct reshard_opts *opts,
-		 struct reshard **ret, struct ckpt_errlist *ret_list, struct ckpt_err *err);
+		 struct reshard **ret, struct ckpt_err *err);
+/* Do all tensors that dst wants match? Every one that is missing or has another shape is a line in
+ * the list, and then -EMEDIUMTYPE. Whether element types fit is plan_make's to say. ret_list NULL:
+ * err only. */
+int reshard_check(const struct reshard *r, struct ckpt_errlist *ret_list, struct ckpt_err *err);
 void reshard_close(struct reshard *r); /* NULL is fine */
 
 struct reshard_op {
@@ -52,7 +54,8 @@ struct reshard_op {
 /* The op's sets are valid during the call. != 0 ends the stream with that result. */
 typedef int reshard_fn(void *arg, const struct reshard_op *op);
 
-/* All operations of one rank of the destination, layout by layout. What fn returned; -ENOMEM,
+/* All operations of one rank of the destination, layout by layout. What fn returned; -EMEDIUMTYPE:
+ * all that the rank holds and that does not match, said after the others were handed out; -ENOMEM,
  * -E2BIG with the tensor. */
 int reshard_rank(struct reshard *r, uint32_t rank, reshard_fn *fn, void *arg, struct ckpt_err *err);
 /* The ranks of the source that this one needs something of: true in needed[world], which is not

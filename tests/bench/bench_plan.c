@@ -173,7 +173,7 @@ static struct reshard *opened(const struct table *src, const struct table *dst)
 	struct reshard *r;
 	struct ckpt_err err;
 
-	if (reshard_open(src, dst, NULL, &r, NULL, &err))
+	if (reshard_open(src, dst, NULL, &r, &err))
 		die("%s", err.msg);
 	return r;
 }

@@ -209,7 +209,7 @@ static void a_plan_from_declarations_is_the_one_from_tables_of_all_pieces(void *
 		struct job j;
 
 		make_job(&j);
-		if (reshard_open(&j.src, &j.dst, NULL, &r, NULL, &err))
+		if (reshard_open(&j.src, &j.dst, NULL, &r, &err))
 			fail_msg("%s", err.msg);
 		for (int k = 0; k < 3; k++)
 			compare_rank(&j, r, naive_below(j.dst.mesh[0].nrank));
@@ -309,7 +309,7 @@ static void equal_layouts_and_shapes_are_planned_once(void **state)
 	plain(&dst, "fsdp=4", 100, 64);
 	assert_int_equal(table_seal(&src, NULL), 0);
 	assert_int_equal(table_seal(&dst, NULL), 0);
-	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, NULL), 0);
+	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL), 0);
 	assert_int_equal(reshard_rank(r, 1, stop, &n, NULL), 77);
 	assert_int_equal(reshard_rank(r, 1, first_line, (void *[]){ r, line }, NULL), 1);
 	assert_string_equal(line, "model/w0 [16, 20) x [0, 8), 128 bytes from rank 4");
@@ -338,22 +338,32 @@ static void all_that_does_not_fit_is_said_at_once(void **state)
 	plain(&dst, "fsdp=4", 5, 64);
 	assert_int_equal(table_seal(&src, NULL), 0);
 	assert_int_equal(table_seal(&dst, NULL), 0);
-	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, &err), -EMEDIUMTYPE);
-	assert_null(r);
-	assert_non_null(strstr(err.msg, "model/w3: not in the checkpoint"));
-	assert_non_null(strstr(err.msg, "model/w4: not in the checkpoint"));
-	assert_int_equal(reshard_open(&src, &dst, &lenient, &r, NULL, &err), 0);
+	assert_int_equal(reshard_open(&src, &dst, NULL, &r, &err), 0);
+	for (int i = 0; i < 4; i++) { /* each rank hears of it, also of what another has heard of */
+		err.msg[0] = 0;
+		assert_int_equal(i < 3 ? reshard_rank(r, (uint32_t)i, stop, &n, &err)
+				       : reshard_check(r, NULL, &err),
+				 -EMEDIUMTYPE);
+		assert_non_null(strstr(err.msg, "model/w3: not in the checkpoint"));
+		assert_non_null(strstr(err.msg, "model/w4: not in the checkpoint"));
+	}
+	reshard_close(r);
+	n = 10;
+	assert_int_equal(reshard_open(&src, &dst, &lenient, &r, &err), 0);
+	assert_int_equal(reshard_check(r, NULL, &err), 0);
 	assert_int_equal(reshard_rank(r, 0, stop, &n, NULL), 0);
 	assert_int_equal(n, 13);
 	reshard_close(r);
-	assert_int_equal(reshard_open(&src, &dst, &other, &r, NULL, &err), 0);
+	assert_int_equal(reshard_open(&src, &dst, &other, &r, &err), 0);
 	assert_int_equal(reshard_rank(r, 0, stop, &n, NULL), 0);
 	assert_int_equal(n, 13);
 	reshard_close(r);
 	table_free(&dst);
 	plain(&dst, "fsdp=4", 3, 65);
 	assert_int_equal(table_seal(&dst, NULL), 0);
-	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, &err), -EMEDIUMTYPE);
+	assert_int_equal(reshard_open(&src, &dst, NULL, &r, &err), 0);
+	assert_int_equal(reshard_check(r, NULL, &err), -EMEDIUMTYPE);
+	reshard_close(r);
 	assert_non_null(strstr(err.msg, "model/w2: declared [65, 8], the checkpoint has [64, 8]"));
 	table_free(&src);
 	table_free(&dst);
@@ -402,13 +412,13 @@ static void blobs_and_tensors_without_a_layout_come_from_who_has_them(void **sta
 		assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
 		assert_int_equal(table_seal(t, NULL), 0);
 	}
-	assert_int_equal(reshard_open(&src, &dst, &blobs, &r, NULL, NULL), 0);
+	assert_int_equal(reshard_open(&src, &dst, &blobs, &r, NULL), 0);
 	assert_int_equal(reshard_rank(r, 1, note_op, from, NULL), 0);
 	assert_memory_equal(from, ((uint32_t[]){ 0, 2, 0, 4, 1, 0, 0, 0 }), sizeof from);
 	assert_int_equal(reshard_ranks(r, 1, 4, needed, &all, NULL), 0);
 	assert_true(all && needed[0] && needed[1] && !needed[2] && needed[3]);
 	reshard_close(r);
-	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, NULL), 0);
+	assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL), 0);
 	memset(from, 0, sizeof from);
 	assert_int_equal(reshard_rank(r, 1, note_op, from, NULL), 0);
 	for (int i = 0; i < 5; i++)

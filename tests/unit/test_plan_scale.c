@@ -162,7 +162,7 @@ static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 		struct reshard *r;
 		uint64_t ns = now_ns();
 
-		assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL, NULL), 0);
+		assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL), 0);
 		assert_int_equal(reshard_rank(r, rank, count_moved, &m, NULL), 0);
 		best = MIN(best, now_ns() - ns);
 		assert_int_equal(m.bytes, held_bytes(&dst, rank));
