@@ -27,7 +27,7 @@ FIELD(f_layout, "layout", "layout");
 FIELD(f_elements, "elements", NULL);
 FIELD(f_rank_count, "rank_count", NULL);
 FIELD(f_held, "held_elements", NULL);
-FIELD(f_duplication, "duplication", NULL);
+FIELD(f_replication, "replication", NULL);
 FIELD(f_least, "elements_min", NULL);
 FIELD(f_most, "elements_max", NULL);
 FIELD(f_empty, "empty_rank_count", NULL);
@@ -184,7 +184,7 @@ static int draw(struct job *j)
 
 /* --- telling --- */
 
-static struct cell duplication(const struct job *j)
+static struct cell replication(const struct job *j)
 {
 	uint64_t n = j->shares.numel;
 
@@ -210,7 +210,7 @@ static void put_counts(struct job *j)
 	struct output *o = j->c->o;
 
 	output_put(o, &f_held, cell_of(CELL_COUNT, s->held));
-	output_put(o, &f_duplication, duplication(j));
+	output_put(o, &f_replication, replication(j));
 	output_put(o, &f_least, cell_of(CELL_COUNT, s->least));
 	output_put(o, &f_most, cell_of(CELL_COUNT, s->most));
 	output_put(o, &f_empty, cell_of(CELL_COUNT, s->empty));

@@ -252,6 +252,8 @@ check "cat --npy" json 0 cat "$dir" "model/$tensor" --npy -o "$tmp/npy"
 check "cat of a blob" json 0 cat "$dir" "$blob" --rank 0
 check "cat --stats" json 0 cat "$dir" "model/$tensor" --stats
 echo "model/* Shard(1)@dp" >"$tmp/rules"
+check "layout" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --svg "$tmp/layout.svg"
+check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --summary
 check "plan" json 0 plan "$dir" --mesh fsdp=2
 check "plan --layout" json 0 plan "$dir" --mesh dp=3 --layout "$tmp/rules"
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3
