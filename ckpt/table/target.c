@@ -20,7 +20,7 @@
 
 /* The placements of one tensor on their way to the new mesh; mesh_dim is the new one's. */
 struct cut {
-	uint32_t n;
+	uint32_t n, mode; /* 0 where nothing is sharded */
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	uint32_t inside[CKPT_DIMS_MAX]; /* bit per place: their product is this one's factor */
 };
@@ -217,6 +217,15 @@ static void cut_factors(struct making *k, struct cut *c)
 	}
 }
 
+/* How the shards of a cut share a dimension. */
+static void cut_mode(struct cut *c, uint32_t mode)
+{
+	c->mode = CKPT_CHUNK;
+	for (uint32_t i = 0; i < c->n; i++)
+		if (c->place[i].how == CKPT_SHARD)
+			c->mode = mode;
+}
+
 static void say_reduced(struct making *k, const struct mesh *old, const struct ckpt_placement *p)
 {
 	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
@@ -266,6 +275,7 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 	for (uint16_t d = 0; d < x->ndim; d++)
 		cut_alone(k, &c, x->shape, d);
 	cut_factors(k, &c);
+	cut_mode(&c, l->mode);
 	*ret = c;
 }
 
@@ -326,6 +336,7 @@ static bool rule_apply(struct making *k, const struct rule *r, const struct tabl
 		}
 		ret->place[ret->n++] = *p;
 	}
+	cut_mode(ret, r->layout.mode);
 	return left;
 }
 
@@ -383,7 +394,7 @@ static bool same_cuts(const struct making *k, const struct table_tensor *x, cons
 		if (b[i].how == CKPT_ONLY) {
 			if (!only_is_among(k->mesh, &b[i], old, a, n))
 				return false;
-		} else if (a[i].tensor_dim != b[i].tensor_dim ||
+		} else if (c->mode != l->mode || a[i].tensor_dim != b[i].tensor_dim ||
 			   factor_of(&a[i]) != factor_of(&b[i]) ||
 			   strcmp(old->name[a[i].mesh_dim], k->mesh->name[b[i].mesh_dim]) != 0) {
 			return false;
@@ -396,7 +407,7 @@ static bool same_cuts(const struct making *k, const struct table_tensor *x, cons
 
 static bool is_layout(const struct table *t, uint32_t id, const struct cut *c)
 {
-	return id != TABLE_NONE && t->layout[id].nplace == c->n &&
+	return id != TABLE_NONE && t->layout[id].nplace == c->n && t->layout[id].mode == c->mode &&
 	       !memcmp(t->layout[id].place, c->place, c->n * sizeof *c->place);
 }
 
@@ -424,7 +435,7 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 	}
 	tell = tell || x.layout == TABLE_NONE || !same_cuts(k, &x, &c);
 	if (!is_layout(k->dst, *last, &c)) {
-		const struct layout l = { .nplace = c.n, .place = c.place };
+		const struct layout l = { .mode = c.mode, .nplace = c.n, .place = c.place };
 
 		rc = table_add_layout(k->dst, &l, last, err);
 		if (rc)

@@ -6,7 +6,7 @@
  *   - a dimension that both meshes name keeps its placements, on the tensor dimension they were on
  *     and in the order in which they were applied;
  *   - one that the checkpoint does not know replicates, one that is gone unshards;
- *   - uneven and empty shards are taken as they come;
+ *   - uneven and empty shards are taken as they come; what is cut flat or padded stays so;
  *   - where several mesh dimensions (of size 1: none) would cut one tensor dimension that has fewer
  *     elements than their product, the largest of them (of equals the first in the mesh) cuts
  *     alone, and the others replicate;

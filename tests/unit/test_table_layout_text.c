@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_table_layout_text.c - what table_layout_print says of modes and reductions is read back. */
+/* test_table_layout_text.c - modes and reductions of a table's layouts: printed, read back, and on
+ * another mesh. */
 #include "tests/unit/test_layout_cases.h"
-#include "ckpt/table/table.h"
+#include "ckpt/table/target.h"
 
 static void modes_and_reductions_are_printed_as_they_are_read(void **state)
 {
@@ -78,10 +79,69 @@ static void every_layout_that_is_printed_is_read_back_as_the_same(void **state)
 	cases_hold(__func__, print_reads_back, 1, 5000);
 }
 
+static void count_note(void *arg, uint32_t tensor, const char *text)
+{
+	(void)tensor;
+	assert_true(strlen(text) > 5);
+	++*(uint32_t *)arg;
+}
+
+/* The layout that the tensor has on the mesh; notes: how many are told. */
+static void expect_target(const char *layout, const char *mesh, const char *rule, const char *want,
+			  uint32_t notes)
+{
+	const uint64_t shape[] = { 24, 24 };
+	const struct target_rule r = { "*", rule, "f:1" };
+	struct table_tensor x = { .component = "m",
+				  .name = "w",
+				  .of = "",
+				  .dtype = CKPT_F32,
+				  .rank = TABLE_NONE,
+				  .ndim = 2,
+				  .shape = shape };
+	struct table t = { 0 }, to = { 0 };
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+	struct mesh m;
+	struct layout l;
+	char text[128];
+	uint32_t told = 0;
+
+	assert_int_equal(mesh_parse("x=2,y=3", &a, &m, NULL), 0);
+	if (layout_parse(layout, &m, &a, &l, &err) < 0 || table_add_mesh(&t, &m, NULL, &err) < 0 ||
+	    table_add_layout(&t, &l, &x.layout, &err) < 0 ||
+	    table_add_tensor(&t, &x, NULL, &err) < 0 || table_seal(&t, &err) < 0 ||
+	    target_make(&t, mesh, &r, rule != NULL, &to, count_note, &told, &err) < 0)
+		fail_msg("%s", err.msg);
+	assert_string_equal(table_layout_print(&to, to.tensor[0].layout, text, sizeof text), want);
+	assert_int_equal(told, notes);
+	table_free(&to);
+	table_free(&t);
+	arena_free(&a);
+}
+
+static void what_is_cut_flat_or_padded_stays_so_on_another_mesh(void **state)
+{
+	static const char flat[] = "flat: Shard(0)@y, Shard(0)@x";
+
+	(void)state;
+	expect_target(flat, "x=2,y=3", NULL, flat, 0);
+	expect_target(flat, "x=4,y=2", NULL, flat, 0);
+	expect_target(flat, "x=4", NULL, "flat: Shard(0)@x", 1);
+	expect_target(flat, "z=4", NULL, "Replicate@z", 1);
+	expect_target("flat: Only(0)@x", "x=2,y=3", NULL, "Only(0)@x, Replicate@y", 0);
+	expect_target("unflatten_pad: StridedShard(1, 5)@x", "x=4", NULL,
+		      "unflatten_pad: StridedShard(1, 5)@x", 0);
+	expect_target("Shard(0)@y, Shard(0)@x", "x=2,y=3", flat, flat, 1);
+	expect_target(flat, "x=2,y=3", "Shard(0)@y, Shard(0)@x", "Shard(0)@y, Shard(0)@x", 1);
+	expect_target(flat, "x=2,y=3", flat, flat, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(modes_and_reductions_are_printed_as_they_are_read),
+		cmocka_unit_test(what_is_cut_flat_or_padded_stays_so_on_another_mesh),
 		cmocka_unit_test(every_layout_that_is_printed_is_read_back_as_the_same),
 	};
 
