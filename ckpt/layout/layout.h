@@ -9,7 +9,9 @@
  *
  * Source of the rules: torch 2.15 DTensor, literal reading (torch.chunk semantics; a list of n
  * indices cut in k gives chunks of ceil(n/k), the last ones shorter or empty). In one tensor
- * dimension the placements apply in the order given, which is the shard order.
+ * dimension the placements apply in the order given, which is the shard order, unless the mode
+ * (enum ckpt_mode) says that they cut at once. docs/LAYOUTS.md has every framework's layouts in
+ * these terms, with examples.
  *
  * Everything here is pure arithmetic: no globals, any thread. Memory comes from the caller's arena;
  * a result may share records with its operands, and lives as long as the shorter of the two.

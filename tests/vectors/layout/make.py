@@ -10,7 +10,8 @@ They become NAME.txt, one case a line, decimal numbers and letters between space
     nplace (R mesh_dim | P mesh_dim reduce | S mesh_dim tensor_dim split_factor)..
     E, or nrank times: rank coord.. per dimension: nruns (start stop)..
 Placements stand in order of application, reduce is of enum ckpt_reduce. modes.jsonl becomes
-flat.txt and unflatten_pad.txt, whose placements are read in that mode. Split factors of "mode":"order" are decoded to that order.
+flat.txt and unflatten_pad.txt, whose placements are read in that mode. Split factors of
+"mode":"order" are decoded to that order.
 What only a reader of text can refuse (a negative size, f < 1, a bad order) is left out and counted
 in a line "# skip NAME N".
 
