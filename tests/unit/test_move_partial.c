@@ -628,21 +628,160 @@ static void an_operand_that_is_missing_is_named(void **state)
 	table_free(&t);
 	ckpt_errlist_free(&list);
 	model_job_free(&from);
-	/* Without the other coordinates of fsdp nothing at all is left of an operand. */
+	/* Where fsdp replicates, one rank holds all of an operand. */
 	src.tensor[0].nplace = 2;
 	src.tensor[0].place[0].how = CKPT_REPLICATE;
 	model_job(&src, &from);
 	model_stage(&from);
-	t = without_rank(&from, from.part[5].npiece ? 5 : 4);
-	list = (struct ckpt_errlist){ 0 };
+	for (uint32_t dp = 0; dp < 4; dp++) {
+		char want[40];
+
+		snprintf(want, sizeof want, "the operand of dp=%u, one of the 4", dp);
+		t = without_rank(&from, 2 * dp + !from.part[2 * dp].npiece);
+		list = (struct ckpt_errlist){ 0 };
+		table_cover(&t, &list);
+		assert_int_equal(list.n, 1);
+		assert_non_null(strstr(list.text, want));
+		assert_int_equal(plan_make(&t, &to.all, NULL, &p, NULL, &err), -EMEDIUMTYPE);
+		table_free(&t);
+		ckpt_errlist_free(&list);
+	}
+	model_job_free(&from);
+	model_job_free(&to);
+}
+
+/* A piece is of a rank, and only the mesh knows whose operand that makes it. */
+static void a_piece_of_no_rank_of_the_mesh_is_told(void **state)
+{
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+	struct model src, dst;
+	struct job from, to;
+	struct table t;
+	struct plan p;
+
+	(void)state;
+	one_big(&src, CKPT_F32, 3, true);
+	one_big(&dst, CKPT_F32, 3, false);
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	model_stage(&from);
+	t = without_rank(&from, UINT32_MAX);
+	t.piece[7].rank = 8;
 	table_cover(&t, &list);
-	printf("%s\n", list.text);
 	assert_int_equal(list.n, 1);
-	assert_non_null(strstr(list.text, "the operand of dp=2, one of the 4"));
+	assert_non_null(strstr(list.text, "is of rank 8, which the mesh of its pending reduction"));
+	assert_int_equal(plan_make(&t, &to.all, NULL, &p, NULL, &err), -EMEDIUMTYPE);
+	assert_non_null(strstr(err.msg, "is of rank 8, which is not in the mesh"));
 	table_free(&t);
 	ckpt_errlist_free(&list);
 	model_job_free(&from);
 	model_job_free(&to);
+}
+
+/* One dimension of a mesh, from and to. */
+static void becomes(const struct ckpt_placement *from, uint32_t from_size,
+		    const struct ckpt_placement *to, const char *to_dim, uint32_t to_size,
+		    const char *why)
+{
+	struct model src, dst;
+	struct ckpt_err err = { 0 };
+	struct job a, b;
+	struct plan p;
+	int e;
+
+	model_mesh(&src, 1, (const char *const[]){ "dp" }, &from_size);
+	model_mesh(&dst, 1, &to_dim, &to_size);
+	src.n = dst.n = 1;
+	src.tensor[0] = dst.tensor[0] = (struct held){
+		.name = "w", .dtype = CKPT_F32, .ndim = 1, .shape = { 8 }, .nplace = 1
+	};
+	src.tensor[0].place[0] = *from;
+	dst.tensor[0].place[0] = *to;
+	model_job(&src, &a);
+	model_job(&dst, &b);
+	e = plan_make(&a.all, &b.all, NULL, &p, NULL, &err);
+	if (e != (why ? -EMEDIUMTYPE : 0) || (why && !strstr(err.msg, why)))
+		fail_msg("%s: %d: %s", why ? why : "allowed", e, err.msg);
+	if (!e)
+		plan_free(&p);
+	model_job_free(&a);
+	model_job_free(&b);
+}
+
+static void only_what_torch_takes_becomes_an_operand(void **state)
+{
+	static const struct ckpt_placement shard = { .how = CKPT_SHARD },
+					   strided = { .how = CKPT_SHARD, .split_factor = 2 },
+					   whole = { .how = CKPT_REPLICATE },
+					   only = { .how = CKPT_ONLY },
+					   sum = { .how = CKPT_PARTIAL, .flags = 1 },
+					   avg = { .how = CKPT_PARTIAL, .reduce = 1, .flags = 1 },
+					   max = { .how = CKPT_PARTIAL, .reduce = 3, .flags = 1 };
+
+	(void)state;
+	becomes(&sum, 4, &sum, "dp", 4, NULL);
+	becomes(&sum, 4, &shard, "dp", 3, NULL);
+	becomes(&sum, 4, &strided, "other", 2, NULL);
+	becomes(&shard, 4, &sum, "dp", 4, NULL);
+	becomes(&sum, 4, &avg, "dp", 4, "a pending reduction does not become another one");
+	becomes(&max, 4, &sum, "dp", 4, "a pending reduction does not become another one");
+	becomes(&sum, 4, &sum, "dp", 2, "by a mesh dimension of the same size only");
+	becomes(&sum, 4, &sum, "other", 4, "the mesh of the checkpoint has no other");
+	becomes(&whole, 4, &sum, "dp", 4, "what is whole does not");
+	becomes(&only, 4, &sum, "dp", 4, "what is whole does not");
+	becomes(&strided, 4, &sum, "dp", 4, "a strided shard does not become an operand");
+	becomes(&shard, 4, &max, "dp", 4, "operand of a sum, and of nothing else");
+	becomes(&shard, 4, &sum, "dp", 2, "by a mesh dimension of the same size only");
+}
+
+/* Sets that have their ends and sizes in common are not the same. */
+static void pieces_of_any_sets_get_their_own_elements(void **state)
+{
+	static const struct run runs[2][3] = { { { 0, 2, 2, 1 }, { 4, 1, 1, 1 }, { 7, 1, 1, 1 } },
+					       { { 0, 1, 1, 1 }, { 3, 1, 1, 1 }, { 6, 2, 2, 1 } } };
+	struct indices list[2] = { { 3, 4, runs[0] }, { 3, 4, runs[1] } };
+	uint32_t four = 4;
+	struct table dst = { 0 };
+	struct ckpt_err err = { 0 };
+	struct table_place place = { .name = "memory", .rank = TABLE_NONE, .bytes = 64 };
+	struct table_tensor x;
+	int64_t got[8];
+	void *base = got;
+	struct model src;
+	struct job from;
+	struct plan p;
+
+	(void)state;
+	model_mesh(&src, 1, (const char *const[]){ "dp" }, &four);
+	src.n = 1;
+	src.tensor[0] = (struct held){
+		.name = "w", .dtype = CKPT_I64, .ndim = 1, .shape = { 8 }, .nplace = 1
+	};
+	src.tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_PARTIAL, .flags = 1 };
+	model_job(&src, &from);
+	model_fill(&src, &from);
+	x = from.all.tensor[0];
+	x.layout = TABLE_NONE;
+	assert_int_equal(table_add_tensor(&dst, &x, NULL, &err), 0);
+	assert_int_equal(table_add_place(&dst, &place, NULL, &err), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct table_piece piece = { .set = { 1, 4, &list[i] }, .off = 32 * i };
+
+		if (table_add_piece(&dst, &piece, &err) < 0)
+			fail_msg("%s", err.msg);
+	}
+	assert_int_equal(table_seal(&dst, &err), 0);
+	assert_int_equal(plan_make(&from.all, &dst, NULL, &p, NULL, &err), 0);
+	assert_int_equal(move_copy(&p, (const void *const *)from.base, &base, NULL, NULL), 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		static const uint64_t g[8] = { 0, 1, 4, 7, 0, 3, 6, 7 };
+
+		assert_int_equal(got[i], truth(&src, 0, g[i]));
+	}
+	plan_free(&p);
+	table_free(&dst);
+	model_job_free(&from);
 }
 
 static void an_operand_that_is_there_twice_is_named(void **state)
@@ -747,6 +886,9 @@ int main(void)
 			operands_are_added_in_their_order_whatever_the_windows_and_engines),
 		cmocka_unit_test(an_operand_that_is_missing_is_named),
 		cmocka_unit_test(an_operand_that_is_there_twice_is_named),
+		cmocka_unit_test(a_piece_of_no_rank_of_the_mesh_is_told),
+		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
+		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
 		cmocka_unit_test(what_cannot_be_reduced_is_refused_before_a_byte_is_written),
 		cmocka_unit_test(other_types_come_only_where_they_are_asked_for),
 	};
