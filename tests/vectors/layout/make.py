@@ -198,7 +198,7 @@ def owned(shape, mesh, places, coord, elem, component, name):
     numel = math.prod(total(r) for r in runs)
     if numel == 0:
         return nothing, 0, "empty"
-    free = [m for m in range(len(mesh)) if not any(p[1] == m and p[0] in "SO" for p in places)]
+    free = [m for m in range(len(mesh)) if not any(p[1] == m and p[0] != "R" for p in places)]
     replicas, mine = math.prod(mesh[m] for m in free), 0
     for m in free:
         mine = mine * mesh[m] + coord[m]
@@ -220,7 +220,7 @@ def make_owned():
     rng, kinds = random.Random(20260901), {}
     sizes = [1, 2, 3, 7, 64, 100, 1000, 1024, 4096, 5003]
     with open(os.path.join(HERE, "owned.txt"), "w") as o:
-        for n in range(1, 501):
+        for n in range(1, 561):
             mesh = [rng.randint(1, 4) for _ in range(rng.randint(0, 3))]
             ndim = rng.randint(0, 3)
             shape = [rng.choice(sizes + [0] * (rng.random() < 0.1)) for _ in range(ndim)]
@@ -233,6 +233,8 @@ def make_owned():
                     places.append(("O", m, rng.randrange(mesh[m])))
                 elif t < 0.5:
                     places.append(("R", m))
+                elif t < 0.75 and n > 500:
+                    places.append(("P", m, 0))
             count = math.prod(mesh)
             ranks = rng.sample(range(count + 3), count)
             elem = rng.choice([1, 2, 4, 8, 16])
