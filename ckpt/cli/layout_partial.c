@@ -86,7 +86,7 @@ static int find_changes(struct work *w)
 	return w->reduced ? reduction_check(&w->r, w->err) : 0;
 }
 
-/* The next coordinate in the mesh dimensions of the mask, row-major; false: they are all 0 again. */
+/* The next coordinate in the mesh dimensions of the mask; false: they are all 0 again. */
 static bool next_coord(const struct mesh *m, uint32_t mask, uint32_t *coord)
 {
 	for (uint32_t d = m->ndim; d-- > 0;) {

@@ -3,8 +3,9 @@
  * layout_partial.h - what a redistribution that has to do with pending reductions leaves on every
  * rank: the values, computed.
  *
- * A mesh dimension that is P(op) in src and not in dst is reduced; one that is the same P(op) in both
- * keeps its operands apart; S(d) in src and P(sum) in dst puts each rank's elements among zeros.
+ * A mesh dimension that is P(op) in src and not in dst is reduced; one that is the same P(op) in
+ * both keeps its operands apart; S(d) in src and P(sum) in dst puts each rank's elements among
+ * zeros.
  * Nothing else becomes a partial: R, _S and another P are refused, as DTensor does. Everything else
  * is cut as dst says.
  */

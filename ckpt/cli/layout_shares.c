@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * layout_shares.c - the shares of all ranks, one list at a time. Called by ckptctl layout.
- * Invariant: what is kept are lists, never ranks; whatever a question asks, time and memory have the
- * bounds of the header.
+ * Invariant: what is kept are lists, never ranks; whatever a question asks, time and memory have
+ * the bounds of the header.
  */
 #include "ckpt/cli/layout_shares.h"
 #include "ckpt/base/error.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_question.c - one line of ckptctl layout --batch: any bytes are answered with one line of JSON,
- * an error, or what the kind of the question asks for; ranks hold what is inside the shape, sorted
- * and merged, and as many elements as the placements say.
+ * fuzz_question.c - one line of ckptctl layout --batch: any bytes are answered with one line of
+ * JSON, an error, or what the kind of the question asks for; ranks hold what is inside the shape,
+ * sorted and merged, and as many elements as the placements say.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/layout_answer.h"
