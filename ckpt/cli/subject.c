@@ -75,6 +75,9 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 			break;
 		}
 	}
+	if (s->choose && s->format->open_some)
+		return subject_damage(
+			s->format->open_some(&s->dir, s->choose, s->choose_arg, &s->ckpt, err));
 	return subject_damage((s->partial && s->format->open_partial
 				       ? s->format->open_partial
 				       : s->format->open)(&s->dir, &s->ckpt, fault, arg, err));
@@ -142,12 +145,22 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 
 int subject_get(struct cli *c, const char *name, struct subject *s)
 {
+	return subject_get_some(c, name, NULL, NULL, s);
+}
+
+int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
+		     struct subject *s)
+{
 	struct ckpt_err err = { 0 };
 	int rc = subject_find(s, c->ops, c->where, name, &err);
 
 	if (rc)
 		return subject_tell(c, rc, &err, name);
+	s->choose = choose;
+	s->choose_arg = arg;
 	rc = subject_open(s, NULL, NULL, &err);
+	if (choose && rc == -ECANCELED)
+		return -1;
 	if (rc == -EBADMSG)
 		return cli_fail(
 			c, rc, &err,

@@ -22,7 +22,9 @@ struct subject {
 	struct source_dir dir;
 	bool has_dir;
 	const struct format *format;
-	bool partial;		 /* set before subject_open: as open_partial of table/format.h */
+	bool partial;		  /* set before subject_open: as open_partial of table/format.h */
+	format_choose_fn *choose; /* the same: as open_some; NULL: all */
+	void *choose_arg;
 	struct checkpoint *ckpt; /* NULL: its metadata cannot be read */
 };
 
@@ -52,6 +54,10 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,
  * returns an exit code. */
 int subject_get(struct cli *c, const char *name, struct subject *s);
+/* The same for verbs that need some of the data, as open_some of table/format.h (all of it where the
+ * format cannot). choose tells why itself when it refuses, with -ECANCELED: then -1. */
+int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, void *arg,
+		     struct subject *s);
 void subject_close(struct subject *s);
 /* Is it a step directory that was given where a store belongs? */
 bool subject_is_checkpoint(struct cli *c, const char *path);

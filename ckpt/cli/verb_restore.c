@@ -13,6 +13,7 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
+#include "ckpt/plan/reshard.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -30,6 +31,7 @@ struct restore {
 	uint64_t mem_limit;
 	uint32_t first, n; /* ranks */
 	bool one;	   /* --rank */
+	int refused;	   /* the exit code, told while the parts were chosen */
 	/* The directory: dir_fd -1 until it is there, parent_fd and base where it has to be made. */
 	const char *path;
 	struct destination d;
@@ -408,20 +410,91 @@ static int take_mem_limit(struct restore *r, struct ckpt_err *err)
 	return 0;
 }
 
-static int restore(struct restore *r)
+/* The mesh and the ranks on it: 0, or the exit code, which has been told. */
+static int take_mesh(struct restore *r, const struct subject *s)
 {
-	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	int code = subject_get(c, c->arg[0], &r->s), rc;
+	int code = remesh(r->c, s, &r->to), rc;
 
 	if (code)
 		return code;
-	code = remesh(c, &r->s, &r->to);
+	rc = take_ranks(r, &err);
+	return rc ? cli_fail(r->c, rc, &err, NULL) : CLI_OK;
+}
+
+/* --- one rank: of thousands of parts it needs a few --- */
+
+static int choose_parts(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	struct reshard_opts opts = { .blobs = true };
+	struct restore *r = arg;
+	struct subject s = r->s;
+	struct reshard *plan;
+	bool all = false;
+	int rc;
+
+	s.ckpt = (struct checkpoint *)k; /* only looked at; remesh lasts as long as it does */
+	r->refused = take_mesh(r, &s);
+	if (r->refused)
+		return -ECANCELED;
+	rc = reshard_open(&k->table, &r->to.target, &opts, &plan, err);
+	if (!rc)
+		rc = reshard_ranks(plan, r->first, k->world, needed, &all, err);
+	reshard_close(plan);
+	if (rc || all) /* layouts are a hint: where they do not help, all parts are needed */
+		memset(needed, true, k->world);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Do the parts that were chosen hold all that the rank needs? */
+static int is_enough(struct restore *r, bool *ret, struct ckpt_err *err)
+{
+	struct plan_opts opts = { .memory_blobs = true };
+	struct table mine = { 0 };
+	struct plan plan = { 0 };
+	int rc = target_rank(&r->to.target, r->first, &mine, err);
+
+	if (!rc)
+		rc = plan_make(&r->s.ckpt->table, &mine, &opts, &plan, NULL, err);
+	plan_free(&plan);
+	table_free(&mine);
+	*ret = rc != -EMEDIUMTYPE;
+	return *ret ? rc : 0;
+}
+
+/* Open the checkpoint, and its tensors on the mesh. */
+static int subject_get_mesh(struct restore *r)
+{
+	struct cli *c = r->c;
+	struct ckpt_err err = { 0 };
+	bool enough;
+	int code, rc;
+
+	if (c->value[OPT_RANK] && c->value[OPT_MESH]) {
+		code = subject_get_some(c, c->arg[0], choose_parts, r, &r->s);
+		if (code)
+			return code < 0 ? r->refused : code;
+		if (!r->s.ckpt->some)
+			return r->to.from ? CLI_OK : take_mesh(r, &r->s);
+		rc = is_enough(r, &enough, &err);
+		if (rc)
+			return fail(r, rc, false, &err);
+		if (enough)
+			return CLI_OK;
+		remesh_free(&r->to);
+		subject_close(&r->s);
+	}
+	code = subject_get(c, c->arg[0], &r->s);
+	return code ? code : take_mesh(r, &r->s);
+}
+
+static int restore(struct restore *r)
+{
+	struct cli *c = r->c;
+	int code = subject_get_mesh(r);
+
 	if (code)
 		return code;
-	rc = take_ranks(r, &err);
-	if (rc)
-		return cli_fail(c, rc, &err, NULL);
 	code = prepare(r);
 	if (code)
 		return code;

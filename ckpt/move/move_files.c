@@ -59,7 +59,7 @@ int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint 
 	for (uint32_t i = 0; i < c->nfile; i++)
 		fd[i] = -1;
 	for (uint32_t i = 0; i < c->nfile; i++) {
-		if (c->file[i].lost)
+		if (c->file[i].lost || c->file[i].unread)
 			continue;
 		fd[i] = file_open(ops, step_dirfd, c->file[i].name, direct);
 		if (fd[i] < 0) {

@@ -18,8 +18,8 @@ static char plain[PATH_MAX];
 static char in[PATH_MAX], out[PATH_MAX]; /* the step of sources[0]; not there between tests */
 #define STEP 7
 
-/* Leaves out what the format does not have: complex numbers of 16 bytes. */
-static void declare_plain(struct table *t)
+static void declare_some(struct table *t,
+			 bool (*is)(const struct table *, const struct table_tensor *))
 {
 	struct table y = { 0 };
 	uint32_t *id = calloc(t->ntensor, sizeof *id);
@@ -29,14 +29,14 @@ static void declare_plain(struct table *t)
 	for (uint32_t i = 0; i < t->nlayout; i++)
 		assert_int_equal(table_add_layout(&y, &t->layout[i], NULL, NULL), 0);
 	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (t->tensor[i].dtype != CKPT_C128)
+		if (is(t, &t->tensor[i]))
 			assert_int_equal(table_add_tensor(&y, &t->tensor[i], &id[i], NULL), 0);
 	for (uint32_t i = 0; i < t->nplace; i++)
 		assert_int_equal(table_add_place(&y, &t->place[i], NULL, NULL), 0);
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		struct table_piece p = t->piece[i];
 
-		if (t->tensor[p.tensor].dtype == CKPT_C128)
+		if (!is(t, &t->tensor[p.tensor]))
 			continue;
 		p.tensor = id[p.tensor];
 		assert_int_equal(table_add_piece(&y, &p, NULL), 0);
@@ -45,6 +45,30 @@ static void declare_plain(struct table *t)
 	free(id);
 	table_free(t);
 	*t = y;
+}
+
+/* Leaves out what the format does not have: complex numbers of 16 bytes. */
+static bool is_plain(const struct table *t, const struct table_tensor *x)
+{
+	(void)t;
+	return x->dtype != CKPT_C128;
+}
+
+static void declare_plain(struct table *t)
+{
+	declare_some(t, is_plain);
+}
+
+static bool is_cut(const struct table *t, const struct table_tensor *x)
+{
+	const struct layout *l = x->layout == TABLE_NONE ? NULL : &t->layout[x->layout];
+
+	return l && l->nplace && l->place[0].how == CKPT_SHARD && is_plain(t, x);
+}
+
+static void declare_cut(struct table *t)
+{
+	declare_some(t, is_cut);
 }
 
 static const char *step_of(size_t source)
@@ -371,6 +395,91 @@ static void rank_writes_one_file_beside_what_is_there(void **state)
 }
 
 /* --- what is refused --- */
+
+static void of_one_rank_only_the_parts_that_it_needs_are_opened(void **state)
+{
+	cleanup_free char *all = strdup(path_of("%s/all", top)); /* path_of forgets */
+	cleanup_free char *from = strdup(path_of("%s/cut/step-%012d", plain, STEP));
+	cleanup_free char *some = strdup(path_of("%s/some", top));
+	const char *mesh = "fsdp=4";
+	uint32_t good = 0, bad = 0;
+	char rank[8];
+	DIR *d;
+
+	(void)state;
+	declare = declare_cut;
+	make_step(plain, &(struct how){ "cut", mesh, STEP, 1, UINT64_MAX, UINT64_MAX, false });
+	declare = NULL;
+	assert_int_equal(RUN("restore", from, all, "--mesh", mesh), 0);
+	d = opendir(from);
+	for (struct dirent *e; (e = readdir(d));) {
+		if (!strstr(e->d_name, ".part"))
+			continue;
+		copy_step(from, some);
+		assert_int_equal(unlink(path_of("%s/%s", some, e->d_name)), 0);
+		for (uint32_t r = 0; r < 4; r++) {
+			int code;
+
+			snprintf(rank, sizeof rank, "%u", r);
+			code = RUN("restore", some, out, "--mesh", mesh, "--rank", rank);
+			if (code == CLI_CORRUPT) {
+				assert_false(exists(out));
+				bad++;
+				continue;
+			}
+			assert_int_equal(code, 0);
+			assert_true(same_file(file_of(out, r), file_of(all, r)));
+			remove_tree(out);
+			good++;
+		}
+		/* The others are no concern of one rank; of all ranks they are. */
+		assert_int_equal(RUN("restore", some, out, "--mesh", mesh), CLI_CORRUPT);
+		remove_tree(some);
+	}
+	closedir(d);
+	assert_int_equal(good, 12);
+	assert_int_equal(bad, 4);
+	remove_tree(all);
+	remove_tree(path_of("%s/cut", plain));
+}
+
+/* Each Shard is told as an Only at some coordinate, and no two layouts as the same. */
+static void lie_about_layouts(struct table *t)
+{
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		for (uint32_t k = 0; k < t->layout[i].nplace; k++) {
+			struct ckpt_placement *p = (struct ckpt_placement *)&t->layout[i].place[k];
+
+			if (p->how != CKPT_SHARD)
+				continue;
+			p->how = CKPT_ONLY;
+			p->split_factor = p->tensor_dim + (p->split_factor > 1 ? 2u : 0u);
+			p->tensor_dim = 0;
+		}
+}
+
+static void where_layouts_do_not_help_all_parts_are_opened(void **state)
+{
+	cleanup_free char *all = strdup(path_of("%s/all", top));
+	cleanup_free char *from = strdup(path_of("%s/lies/step-%012d", plain, STEP));
+	char rank[8];
+
+	(void)state;
+	declare = declare_plain;
+	lie = lie_about_layouts;
+	make_step(plain, &(struct how){ "lies", "fsdp=4", STEP, 1, UINT64_MAX, UINT64_MAX, false });
+	declare = NULL;
+	lie = NULL;
+	assert_int_equal(RUN("restore", from, all, "--mesh", "fsdp=3"), 0);
+	for (uint32_t r = 0; r < 3; r++) {
+		snprintf(rank, sizeof rank, "%u", r);
+		assert_int_equal(RUN("restore", from, out, "--mesh", "fsdp=3", "--rank", rank), 0);
+		assert_true(same_file(file_of(out, r), file_of(all, r)));
+	}
+	remove_tree(out);
+	remove_tree(all);
+	remove_tree(path_of("%s/lies", plain));
+}
 
 static void wrong_commands_say_what_to_write(void **state)
 {
@@ -737,6 +846,8 @@ int main(void)
 		cmocka_unit_test(blobs_go_to_their_ranks_and_the_rest_are_carried),
 		cmocka_unit_test(a_stage_of_a_pipeline_has_its_own_tensors_only),
 		cmocka_unit_test(rank_writes_one_file_beside_what_is_there),
+		cmocka_unit_test(of_one_rank_only_the_parts_that_it_needs_are_opened),
+		cmocka_unit_test(where_layouts_do_not_help_all_parts_are_opened),
 		cmocka_unit_test(wrong_commands_say_what_to_write),
 		cmocka_unit_test(what_exists_is_left_alone),
 		cmocka_unit_test(nothing_is_written_into_the_checkpoint),
