@@ -73,7 +73,7 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo test bench tidy law-data uninstall,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo test bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
 endif
@@ -173,13 +173,16 @@ demo: build/.deps-build
 bench: build/.deps-bench
 	$(MAKEJ) all
 	@tests/bench/run.sh
+bench-frameworks: build/.deps-frameworks
+	$(MAKEJ) all build/ckptbench
+	@tests/bench/frameworks.sh
 tidy: build/.deps-tidy
 	@tests/tidy
 
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo test bench tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo test bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -197,6 +200,7 @@ help:
 #: make demo          train, kill, resume on other meshes: the whole product in a minute
 #: make test          every test; TESTS='unit:io_queue script:tests/e2e/x.sh' for some (tests/run.sh)
 #: make bench         what it costs, as ratios against what the machine can do: build/bench.json
+#: make bench-frameworks  the same beside PyTorch, which comes into build/venv (5 GB)
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
 #: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
@@ -205,6 +209,6 @@ help:
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench tidy install uninstall units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/bench/bench.mk tests/storm/storm.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

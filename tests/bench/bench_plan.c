@@ -75,18 +75,13 @@ static void dram(void)
 	munmap(p, CHASE_BYTES);
 }
 
-static enum model model_of(const char *name)
-{
-	if (strcmp(name, "llama405b") != 0 && strcmp(name, "moe") != 0)
-		die("'%s' is neither llama405b nor moe", name);
-	return strcmp(name, "moe") ? MODEL_LLAMA405B : MODEL_MOE;
-}
-
 static void model_get(const char *name, bool loaded, struct table *ret)
 {
 	struct ckpt_err err;
 
-	if (model_make(model_of(name), loaded, ret, &err))
+	if (model_find(name) == MODELS)
+		die("there is no model '%s'", name);
+	if (model_make(model_find(name), loaded, ret, &err))
 		die("%s", err.msg);
 }
 
@@ -447,6 +442,31 @@ static void manifest(const char *model)
 	table_free(&t);
 }
 
+/* ---- for other planners ---- */
+
+/* A line a tensor: name, shape, and how it is cut before and after, in order of application. */
+static void list(const char *model)
+{
+	struct table src, dst;
+	char from[128], to[128];
+
+	model_get(model, false, &src);
+	model_get(model, true, &dst);
+	printf("mesh %s", mesh_print(&src.mesh[0], from, sizeof from));
+	printf(" %s\n", mesh_print(&dst.mesh[0], to, sizeof to));
+	for (uint32_t i = 0; i < src.ntensor; i++) {
+		const struct table_tensor *x = &src.tensor[i];
+
+		printf("%s/%s\t", x->component, x->name);
+		for (uint32_t d = 0; d < x->ndim; d++)
+			printf("%s%" PRIu64, d ? "," : "", x->shape[d]);
+		printf("\t%s\t%s\n", table_layout_print(&src, x->layout, from, sizeof from),
+		       table_layout_print(&dst, dst.tensor[i].layout, to, sizeof to));
+	}
+	table_free(&src);
+	table_free(&dst);
+}
+
 bool bench_plan(const char *what, const char *model)
 {
 	if (!strcmp(what, "dram") && !model)
@@ -457,6 +477,8 @@ bool bench_plan(const char *what, const char *model)
 		rank_plans(model);
 	else if (!strcmp(what, "manifest") && model)
 		manifest(model);
+	else if (!strcmp(what, "list") && model)
+		list(model);
 	else
 		return false;
 	return true;

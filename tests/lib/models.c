@@ -203,10 +203,21 @@ static void moe_add(struct build *b)
 	tensors_add(b, "lm_head.weight", 129280, 7168, dense_layout(b, STAGES - 1, CUT_ROWS));
 }
 
+enum model model_find(const char *name)
+{
+	static const char *const known[MODELS] = { "llama405b", "llama64", "moe" };
+	uint32_t i = 0;
+
+	while (i < MODELS && strcmp(known[i], name) != 0)
+		i++;
+	return (enum model)i;
+}
+
 int model_make(enum model which, bool loaded, struct table *ret, struct ckpt_err *err)
 {
-	static const char *const spec[2][2][2] = {
+	static const char *const spec[MODELS][2][2] = {
 		{ { "pp=16,fsdp=128,tp=8", NULL }, { "fsdp=512,tp=16", NULL } },
+		{ { "fsdp=16,tp=4", NULL }, { "fsdp=8,tp=8", NULL } },
 		{ { "pp=16,fsdp=128", "pp=16,ep=64,efsdp=2" }, { "fsdp=1024", "ep=32,efsdp=32" } },
 	};
 	cleanup_free struct build *b = calloc(1, sizeof *b);
@@ -222,12 +233,12 @@ int model_make(enum model which, bool loaded, struct table *ret, struct ckpt_err
 		if (!b->rc)
 			b->rc = table_add_mesh(ret, &b->mesh[i], NULL, err);
 	}
-	if (!b->rc && table_reserve(ret, which == MODEL_LLAMA405B ? 4548 : 186972, 0))
+	if (!b->rc && table_reserve(ret, which == MODEL_MOE ? 186972 : 4548, 0))
 		b->rc = ckpt_error(err, -ENOMEM, "out of memory for a model");
-	if (!b->rc && which == MODEL_LLAMA405B)
-		llama_add(b);
-	else if (!b->rc)
+	if (!b->rc && which == MODEL_MOE)
 		moe_add(b);
+	else if (!b->rc)
+		llama_add(b);
 	if (!b->rc)
 		b->rc = table_seal(ret, err);
 	arena_free(&a);
