@@ -1,0 +1,1037 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view.c - see view.h. Called by verbs that read a checkpoint under other names and shapes.
+ * Invariant: whatever the rules are, an element of the result is an element of the source, at the
+ * byte of the place where the source has it.
+ *
+ * A tensor is an item on the way: its declaration and its pieces. Rules replace items by others; only
+ * at the end all that is left becomes a table.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/table/operand.h"
+#include "ckpt/table/view_parse.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+#define ITEMS_MAX (16 * TABLE_TENSORS_MAX) /* with those that are gone; a power of two */
+
+struct item {
+	struct table_tensor x;
+	uint32_t npiece;
+	const struct table_piece *piece; /* [npiece] their tensor numbers mean nothing */
+	bool gone;
+};
+
+struct made {
+	struct item *item;
+	uint32_t n, cap;
+};
+
+struct making {
+	const struct table *src;
+	struct table *t;
+	struct made all;  /* in the order of the result */
+	struct made more; /* of the present rule */
+	/* Finds items by name: item + 1, 0: free; entries whose item is called otherwise are stale. */
+	uint32_t *slot, mask, used;
+	const struct view_rule *rule;
+	bool hit, hit_blob;
+	struct ckpt_errlist *list;
+};
+
+/* A line in the list; -EINVAL. */
+__attribute__((format(printf, 2, 3))) static int refuse(struct making *k, const char *fmt, ...)
+{
+	char why[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, sizeof why, fmt, ap);
+	va_end(ap);
+	ckpt_errlist_add(k->list, "%s: %s", k->rule->where, why);
+	return -EINVAL;
+}
+
+#define LABEL_BYTES 200
+#define LABEL(y) table_tensor_print(&(y)->x, (char[LABEL_BYTES]){ 0 }, LABEL_BYTES)
+
+/* --- names --- */
+
+static void name_of(const struct table_tensor *x, char ret[VIEW_NAME_MAX])
+{
+	bool slash = *x->component || strchr(x->name, '/');
+
+	snprintf(ret, VIEW_NAME_MAX, "%s%s%s", x->component, slash ? "/" : "", x->name);
+}
+
+/* The component and name that a full name means, for what was made of `of`. */
+static int set_name(struct making *k, const char *name, const struct table_tensor *of,
+		    struct table_tensor *ret)
+{
+	size_t n = strlen(of->component);
+	const char *at;
+	char *component;
+
+	if (!n || strncmp(name, of->component, n) != 0 || name[n] != '/') {
+		at = strchr(name, '/');
+		n = at ? (size_t)(at - name) : 0;
+	}
+	at = name + n + (name[n] == '/');
+	if (!*at)
+		return refuse(k, "\"%.200s\" has no name behind its component", name);
+	if (n > CKPT_NAME_MAX || strlen(at) > CKPT_NAME_MAX)
+		return refuse(k, "\"%.60s..\": a component or name is longer than %d bytes", name,
+			      CKPT_NAME_MAX);
+	component = arena_dup(&k->t->arena, name, n + 1);
+	ret->name = arena_str(&k->t->arena, at);
+	if (!component || !ret->name)
+		return -ENOMEM;
+	component[n] = 0;
+	ret->component = component;
+	return 0;
+}
+
+static uint32_t name_hash(const char *component, const char *name, uint32_t rank)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ rank; /* FNV-1a */
+
+	for (const char *p = component; *p; p++)
+		h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
+	h *= UINT64_C(0x100000001b3);
+	for (const char *p = name; *p; p++)
+		h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
+	return (uint32_t)(h ^ h >> 32);
+}
+
+/* The item of this name that is not `other`; TABLE_NONE. */
+static uint32_t find(const struct making *k, const struct table_tensor *x, uint32_t other)
+{
+	uint32_t i = name_hash(x->component, x->name, x->rank) & k->mask;
+
+	for (; k->slot[i]; i = (i + 1) & k->mask) {
+		const struct item *y = &k->all.item[k->slot[i] - 1];
+
+		if (k->slot[i] - 1 != other && !y->gone && y->x.rank == x->rank &&
+		    !strcmp(y->x.name, x->name) && !strcmp(y->x.component, x->component))
+			return k->slot[i] - 1;
+	}
+	return TABLE_NONE;
+}
+
+static void slot_put(struct making *k, uint32_t item)
+{
+	const struct table_tensor *x = &k->all.item[item].x;
+	uint32_t i = name_hash(x->component, x->name, x->rank) & k->mask;
+
+	while (k->slot[i])
+		i = (i + 1) & k->mask;
+	k->slot[i] = item + 1;
+	k->used++;
+}
+
+/* Items `first` .. are called what they are called now; all of them where there is no room for so
+ * many names more. */
+static int index_items(struct making *k, uint32_t first, uint32_t names)
+{
+	uint64_t want = 64;
+
+	if (k->slot && k->used + (uint64_t)names <= k->mask / 2) {
+		for (uint32_t i = first; i < k->all.n; i++)
+			slot_put(k, i);
+		return 0;
+	}
+	while (want / 4 < (uint64_t)k->all.n + names)
+		want *= 2;
+	free(k->slot);
+	k->slot = calloc(want, sizeof *k->slot);
+	if (!k->slot)
+		return -ENOMEM;
+	k->mask = (uint32_t)want - 1;
+	k->used = 0;
+	for (uint32_t i = 0; i < k->all.n; i++)
+		if (!k->all.item[i].gone)
+			slot_put(k, i);
+	return 0;
+}
+
+/* --- items --- */
+
+static struct item *item_add(struct made *m)
+{
+	if (m->n == m->cap) {
+		uint32_t cap = m->cap ? 2 * m->cap : 64;
+		struct item *p = cap > ITEMS_MAX ? NULL : reallocarray(m->item, cap, sizeof *p);
+
+		if (!p)
+			return NULL;
+		m->item = p;
+		m->cap = cap;
+	}
+	m->item[m->n] = (struct item){ 0 };
+	return &m->item[m->n++];
+}
+
+/* Does the present rule take the item? The name lies in name, which the match points into. */
+static bool takes(struct making *k, const struct item *y, char name[VIEW_NAME_MAX],
+		  struct view_match *ret)
+{
+	if (y->gone)
+		return false;
+	name_of(&y->x, name);
+	if (!view_match(k->rule->src[0], name, ret))
+		return false;
+	if (y->x.flags & TENSOR_BLOB && k->rule->verb != VIEW_RENAME) {
+		k->hit_blob = true;
+		return false;
+	}
+	k->hit = true;
+	return true;
+}
+
+/* Give a tensor the name that the template makes of the match. */
+static int call(struct making *k, const char *template, const struct view_match *m, uint64_t number,
+		const struct table_tensor *of, struct table_tensor *ret)
+{
+	char name[VIEW_NAME_MAX];
+
+	if (view_expand(template, m, number, name) < 0)
+		return refuse(k, "\"%.200s\" makes a name of more than %d bytes", template,
+			      VIEW_NAME_MAX - 1);
+	return set_name(k, name, of, ret);
+}
+
+/* The rule's dim in a tensor of so many dimensions. */
+static int dim_of(struct making *k, const struct item *y, uint32_t ndim, uint32_t *ret)
+{
+	int32_t d = k->rule->dim + (k->rule->dim < 0 ? (int32_t)ndim : 0);
+
+	if (d < 0 || d >= (int32_t)ndim)
+		return refuse(k, "%s has %u dimensions, and so no dim %d here", LABEL(y), y->x.ndim,
+			      k->rule->dim);
+	*ret = (uint32_t)d;
+	return 0;
+}
+
+/* --- layouts --- */
+
+enum { GONE = UINT32_MAX }; /* a dimension that the placements cannot name any more */
+
+/*
+ * The layout with tensor dimension d as to[d]. Where a placement's dimension is GONE it is of no use
+ * any more, but for its PARTIALs.
+ */
+static int layout_map(struct making *k, uint32_t id, const uint32_t *to, uint32_t *ret)
+{
+	struct ckpt_placement place[2 * CKPT_DIMS_MAX];
+	struct layout l = { .place = place };
+	struct ckpt_err why = { 0 };
+	bool whole = true;
+	int rc;
+
+	*ret = TABLE_NONE;
+	if (id == TABLE_NONE)
+		return 0;
+	l.mesh = k->t->layout[id].mesh;
+	l.mode = k->t->layout[id].mode;
+	l.nplace = k->t->layout[id].nplace;
+	if (l.nplace > ARRAY_LEN(place))
+		return -E2BIG;
+	if (l.nplace)
+		memcpy(place, k->t->layout[id].place, l.nplace * sizeof *place);
+	for (uint32_t i = 0; i < l.nplace; i++) {
+		if (place[i].how != CKPT_SHARD)
+			continue;
+		if (to[place[i].tensor_dim] == GONE)
+			whole = false;
+		else
+			place[i].tensor_dim = (uint16_t)to[place[i].tensor_dim];
+	}
+	if (!whole) {
+		uint32_t n = 0;
+
+		for (uint32_t i = 0; i < l.nplace; i++)
+			if (place[i].how == CKPT_PARTIAL)
+				place[n++] = place[i];
+		if (!n)
+			return 0;
+		l.nplace = n;
+		l.mode = CKPT_CHUNK;
+	}
+	rc = table_add_layout(k->t, &l, ret, &why);
+	return rc == -EINVAL ? refuse(k, "%s", why.msg) : rc;
+}
+
+/* --- pieces --- */
+
+/* A piece on the way. */
+struct shape {
+	uint32_t ndim;
+	struct indices dim[CKPT_DIMS_MAX];
+	int64_t stride[CKPT_DIMS_MAX];
+};
+
+static void shape_of(const struct table_piece *p, struct shape *ret)
+{
+	int64_t step = 1;
+
+	ret->ndim = p->set.ndim;
+	for (uint32_t d = p->set.ndim; d-- > 0;) {
+		ret->dim[d] = p->set.dim[d];
+		ret->stride[d] = p->stride ? p->stride[d] : step;
+		step *= (int64_t)p->set.dim[d].total;
+	}
+}
+
+/* A single index is never stepped over: its stride is what lets rows be as long as they can be. */
+static bool make_plain(struct shape *s)
+{
+	int64_t dense = 1, step = 1;
+	bool plain = true;
+
+	for (uint32_t d = s->ndim; d-- > 0;) {
+		int64_t total = (int64_t)s->dim[d].total;
+
+		if (total == 1)
+			s->stride[d] = step;
+		plain = plain && (total == 1 || s->stride[d] == dense);
+		dense *= total;
+		/* May be too large only where nothing is behind it: spans lie inside places. */
+		if (__builtin_mul_overflow(s->stride[d], total, &step))
+			step = 1;
+	}
+	return plain;
+}
+
+static int piece_set(struct making *k, struct shape *s, struct table_piece *ret)
+{
+	struct arena *a = &k->t->arena;
+	bool plain = make_plain(s);
+
+	ret->set = (struct indexset){ .ndim = s->ndim,
+				      .numel = 1,
+				      .dim = arena_dup(a, s->dim, s->ndim * sizeof *s->dim) };
+	ret->stride = plain ? NULL : arena_dup(a, s->stride, s->ndim * sizeof *s->stride);
+	if (!ret->set.dim || (!plain && !ret->stride))
+		return -ENOMEM;
+	for (uint32_t d = 0; d < s->ndim; d++)
+		ret->set.numel *= s->dim[d].total;
+	return 0;
+}
+
+/* The list with all indices moved by `by`, which may be negative modulo 2^64. */
+static int list_move(struct making *k, uint64_t by, struct indices *x)
+{
+	struct run *run;
+
+	if (!by)
+		return 0;
+	run = arena_dup(&k->t->arena, x->run, x->n * sizeof *x->run);
+	if (!run)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < x->n; i++)
+		run[i].start += by;
+	x->run = run;
+	return 0;
+}
+
+static uint64_t list_end(const struct indices *x)
+{
+	const struct run *r = &x->run[x->n - 1];
+
+	return r->start + (r->count - 1) * r->stride + r->len;
+}
+
+/* Indices [lo, hi) of the list, and how many come before them. */
+static int list_cut(struct making *k, uint64_t lo, uint64_t hi, struct indices *x,
+		    uint64_t *ret_before)
+{
+	struct arena *a = &k->t->arena;
+	struct indices range, before = { 0 }, here = { 0 };
+	int rc = 0;
+
+	*ret_before = 0;
+	if (x->run[0].start >= hi || list_end(x) <= lo) {
+		*x = here;
+		return 0;
+	}
+	if (x->run[0].start < lo) {
+		rc = indices_range(0, lo, a, &range);
+		rc = rc ? rc : indices_intersect(x, &range, a, &before);
+	}
+	if (!rc && (x->run[0].start < lo || list_end(x) > hi)) {
+		rc = indices_range(lo, hi, a, &range);
+		rc = rc ? rc : indices_intersect(x, &range, a, &here);
+		*x = here;
+	}
+	*ret_before = before.total;
+	return rc;
+}
+
+/* The part [lo, hi) of dimension d, as [0, hi - lo). 1, or 0: the piece has none of it. */
+static int piece_cut(struct making *k, const struct table_piece *p, uint32_t elem, uint32_t d,
+		     uint64_t lo, uint64_t hi, bool drop, struct table_piece *ret)
+{
+	struct shape s;
+	uint64_t before;
+	int rc;
+
+	shape_of(p, &s);
+	rc = list_cut(k, lo, hi, &s.dim[d], &before);
+	if (rc || !s.dim[d].n)
+		return rc;
+	rc = list_move(k, -lo, &s.dim[d]);
+	*ret = *p;
+	ret->off += before * (uint64_t)s.stride[d] * elem;
+	if (drop) {
+		s.ndim--;
+		memmove(&s.dim[d], &s.dim[d + 1], (s.ndim - d) * sizeof *s.dim);
+		memmove(&s.stride[d], &s.stride[d + 1], (s.ndim - d) * sizeof *s.stride);
+	}
+	rc = rc ? rc : piece_set(k, &s, ret);
+	return rc ? rc : 1;
+}
+
+/* The piece of a part whose indices of dimension d begin at `at`; insert: that is a new dimension. */
+static int piece_join(struct making *k, const struct table_piece *p, uint32_t d, uint64_t at,
+		      bool insert, struct table_piece *ret)
+{
+	struct shape s;
+	int rc;
+
+	shape_of(p, &s);
+	if (insert) {
+		memmove(&s.dim[d + 1], &s.dim[d], (s.ndim - d) * sizeof *s.dim);
+		memmove(&s.stride[d + 1], &s.stride[d], (s.ndim - d) * sizeof *s.stride);
+		s.ndim++;
+		rc = indices_range(at, at + 1, &k->t->arena, &s.dim[d]);
+	} else {
+		rc = list_move(k, at, &s.dim[d]);
+	}
+	*ret = *p;
+	return rc ? rc : piece_set(k, &s, ret);
+}
+
+static int piece_turn(struct making *k, const struct table_piece *p, const uint64_t *dims,
+		      struct table_piece *ret)
+{
+	struct shape old, s;
+
+	shape_of(p, &old);
+	s.ndim = old.ndim;
+	for (uint32_t d = 0; d < s.ndim; d++) {
+		s.dim[d] = old.dim[dims[d]];
+		s.stride[d] = old.stride[dims[d]];
+	}
+	*ret = *p;
+	return piece_set(k, &s, ret);
+}
+
+/* --- tensors --- */
+
+static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, struct item *y)
+{
+	uint64_t bytes;
+
+	y->x.ndim = ndim;
+	y->x.shape = arena_dup(&k->t->arena, shape, ndim * sizeof *shape);
+	if (!y->x.shape)
+		return -ENOMEM;
+	if (shape_numel(ndim, shape, &y->x.numel) < 0 ||
+	    ckpt_mul(y->x.numel, y->x.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
+		return refuse(k, "%s would have more than 2^63 - 1 bytes", LABEL(y));
+	return 0;
+}
+
+/* Elements have other row-major indices now, or nothing says that they do not. */
+static void forget(struct item *y, struct table_piece *piece)
+{
+	y->x.fp = 0;
+	for (uint32_t i = 0; i < y->npiece; i++)
+		piece[i].fp = 0;
+}
+
+/* from's indices [lo, hi) of dimension d as y, which has its name; drop: without that dimension. */
+static int cut(struct making *k, const struct item *from, uint32_t d, uint64_t lo, uint64_t hi,
+	       bool drop, bool only, struct item *y)
+{
+	uint32_t to[CKPT_DIMS_MAX], n = from->x.ndim - drop;
+	uint64_t shape[CKPT_DIMS_MAX];
+	struct table_piece *piece;
+	uint32_t cap = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < from->x.ndim; i++) {
+		to[i] = i == d ? GONE : i - (drop && i > d);
+		if (!drop || i != d)
+			shape[i - (drop && i > d)] = i == d ? hi - lo : from->x.shape[i];
+	}
+	y->x.of = "";
+	for (uint32_t i = 0; i < from->npiece; i++) {
+		const struct indices *x = &from->piece[i].set.dim[d];
+
+		cap += x->run[0].start < hi && list_end(x) > lo;
+	}
+	piece = arena_array(&k->t->arena, cap, sizeof *piece);
+	rc = piece ? layout_map(k, from->x.layout, to, &y->x.layout) : -ENOMEM;
+	rc = rc ? rc : set_shape(k, shape, n, y);
+	for (uint32_t i = 0; i < from->npiece && !rc; i++) {
+		rc = y->npiece == cap ? 0
+				      : piece_cut(k, &from->piece[i], from->x.elem_bytes, d, lo, hi,
+						  drop, &piece[y->npiece]);
+		if (rc == 1) {
+			y->npiece++;
+			rc = 0;
+		}
+	}
+	y->piece = piece;
+	if (!rc && !only)
+		forget(y, piece);
+	return rc;
+}
+
+static bool is_partial(const struct making *k, const struct item *y)
+{
+	return y->x.layout != TABLE_NONE && layout_is_partial(&k->t->layout[y->x.layout]);
+}
+
+/* Can b stand behind a along d (stack: anywhere)? */
+static int joins(struct making *k, const struct item *a, const struct item *b, uint32_t d,
+		 bool stack)
+{
+	char x[LABEL_BYTES], y[LABEL_BYTES];
+	bool fits = a->x.ndim == b->x.ndim;
+
+	table_tensor_print(&a->x, x, sizeof x);
+	table_tensor_print(&b->x, y, sizeof y);
+	if (a->x.dtype != b->x.dtype)
+		return refuse(k, "%s and %s have other dtypes", x, y);
+	if (a->x.role != b->x.role || a->x.cls != b->x.cls)
+		return refuse(k, "%s and %s have another role or class", x, y);
+	for (uint32_t i = 0; fits && i < a->x.ndim; i++)
+		fits = a->x.shape[i] == b->x.shape[i] || (i == d && !stack);
+	if (!fits)
+		return refuse(k, "%s and %s have shapes that do not fit together", x, y);
+	if (a->x.layout != b->x.layout && (is_partial(k, a) || is_partial(k, b)))
+		return refuse(k, "%s and %s have pending reductions, and not the same layout", x,
+			      y);
+	return 0;
+}
+
+static int join_pieces(struct making *k, struct item *const *part, uint32_t n, uint32_t d,
+		       bool stack, struct item *y)
+{
+	uint64_t total = 0, at = 0;
+	struct table_piece *piece;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		total += part[i]->npiece;
+	if (total > TABLE_PIECES_MAX)
+		return -E2BIG;
+	piece = arena_array(&k->t->arena, total, sizeof *piece);
+	if (!piece)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		for (uint32_t j = 0; j < part[i]->npiece && !rc; j++)
+			rc = piece_join(k, &part[i]->piece[j], d, at, stack, &piece[y->npiece++]);
+		at += stack ? 1 : part[i]->x.shape[d];
+	}
+	y->piece = piece;
+	if (!rc && n > 1)
+		forget(y, piece);
+	return rc;
+}
+
+/* The parts as y, which has its name. */
+static int join(struct making *k, struct item *const *part, uint32_t n, bool stack, struct item *y)
+{
+	const struct item *a = part[0];
+	uint32_t to[CKPT_DIMS_MAX], d, ndim = a->x.ndim + stack;
+	uint64_t shape[CKPT_DIMS_MAX] = { 0 }, sum = 0;
+	bool alike = true;
+	int rc = ndim > CKPT_DIMS_MAX ? refuse(k, "%s has %u dimensions: no room for one more",
+					       LABEL(a), a->x.ndim)
+				      : dim_of(k, a, ndim, &d);
+
+	for (uint32_t i = 0; i < n && rc != -ENOMEM && (!rc || i); i++) {
+		int bad = i ? joins(k, a, part[i], d, stack) : 0;
+
+		rc = bad ? bad : rc;
+		alike = alike && part[i]->x.layout == a->x.layout;
+		if (!rc && ckpt_add(sum, stack ? 1 : part[i]->x.shape[d], &sum) < 0)
+			rc = refuse(k, "%s would have more than 2^63 - 1 bytes", LABEL(y));
+	}
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < a->x.ndim; i++) {
+		to[i] = stack ? i + (i >= d) : i == d ? GONE : i;
+		shape[i + (stack && i >= d)] = a->x.shape[i];
+	}
+	shape[d] = sum;
+	y->x.of = "";
+	rc = layout_map(k, alike ? a->x.layout : TABLE_NONE, to, &y->x.layout);
+	rc = rc ? rc : set_shape(k, shape, ndim, y);
+	return rc ? rc : join_pieces(k, part, n, d, stack, y);
+}
+
+/* In place. */
+static int turn(struct making *k, struct item *y)
+{
+	const uint64_t *dims = k->rule->number;
+	uint64_t shape[CKPT_DIMS_MAX], last = 0;
+	uint32_t to[CKPT_DIMS_MAX], n = y->x.ndim;
+	struct table_piece *piece;
+	bool moved = false;
+	int rc;
+
+	if (n != k->rule->n)
+		return refuse(k, "%s has %u dimensions, the rule has %u", LABEL(y), n, k->rule->n);
+	for (uint32_t i = 0; i < n; i++) {
+		to[dims[i]] = i;
+		shape[i] = y->x.shape[dims[i]];
+		if (shape[i] == 1)
+			continue;
+		moved = moved || dims[i] < last;
+		last = dims[i];
+	}
+	piece = arena_array(&k->t->arena, y->npiece, sizeof *piece);
+	rc = piece ? layout_map(k, y->x.layout, to, &y->x.layout) : -ENOMEM;
+	rc = rc ? rc : set_shape(k, shape, n, y);
+	for (uint32_t i = 0; i < y->npiece && !rc; i++)
+		rc = piece_turn(k, &y->piece[i], dims, &piece[i]);
+	y->piece = piece;
+	if (!rc && moved)
+		forget(y, piece);
+	return rc;
+}
+
+/* --- rules --- */
+
+/* A refusal is in the list: go on, to find more. */
+static bool ends(int rc)
+{
+	return rc && rc != -EINVAL;
+}
+
+static int taken_twice(struct making *k, const struct item *y)
+{
+	return refuse(k, "a tensor called %s is there already", LABEL(y));
+}
+
+/* Names of parameters before and after. */
+struct new_name {
+	const char *was, *is;
+};
+
+static int new_name_compare(const void *a, const void *b)
+{
+	return strcmp(((const struct new_name *)a)->was, ((const struct new_name *)b)->was);
+}
+
+static void rename_of(struct making *k, struct new_name *name, uint32_t n)
+{
+	qsort(name, n, sizeof *name, new_name_compare);
+	for (uint32_t i = 0; i < k->all.n && n; i++) {
+		struct new_name key = { k->all.item[i].x.of, NULL }, *hit;
+
+		if (k->all.item[i].gone || !*key.was)
+			continue;
+		hit = bsearch(&key, name, n, sizeof *name, new_name_compare);
+		if (hit)
+			k->all.item[i].x.of = hit->is;
+	}
+}
+
+/* rename, and what transpose does besides. */
+static int rename_items(struct making *k)
+{
+	const char *dst = k->rule->ndst ? k->rule->dst[0] : NULL;
+	cleanup_free uint32_t *hit = calloc((size_t)k->all.n + 1, sizeof *hit);
+	cleanup_free struct new_name *of = calloc((size_t)k->all.n + 1, sizeof *of);
+	uint32_t nhit = 0, nof = 0;
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+	int rc = hit && of ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+		struct item *y = &k->all.item[i];
+		const char *was = y->x.name;
+
+		if (!takes(k, y, name, &m))
+			continue;
+		hit[nhit++] = i;
+		rc = k->rule->verb == VIEW_TRANSPOSE ? turn(k, y) : 0;
+		if (!ends(rc) && dst)
+			rc = call(k, dst, &m, 0, &y->x, &y->x);
+		if (!ends(rc) && y->x.role == CKPT_PARAM)
+			of[nof++] = (struct new_name){ was, y->x.name };
+	}
+	if (ends(rc) || !dst)
+		return ends(rc) ? rc : 0;
+	/* Old entries are stale now, all but those of names that came out as they were. */
+	if (index_items(k, k->all.n, nhit) < 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < nhit; i++)
+		slot_put(k, hit[i]);
+	for (uint32_t i = 0; i < nhit; i++)
+		if (find(k, &k->all.item[hit[i]].x, hit[i]) != TABLE_NONE)
+			(void)taken_twice(k, &k->all.item[hit[i]]);
+	rename_of(k, of, nof);
+	return 0;
+}
+
+/* k->more behind all others. */
+static int add_more(struct making *k)
+{
+	uint32_t first = k->all.n;
+
+	for (uint32_t i = 0; i < k->more.n; i++) {
+		struct item *y = item_add(&k->all);
+
+		if (!y)
+			return k->all.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
+		*y = k->more.item[i];
+	}
+	if (index_items(k, first, k->more.n) < 0)
+		return -ENOMEM;
+	k->more.n = 0;
+	for (uint32_t i = first; i < k->all.n; i++)
+		if (find(k, &k->all.item[i].x, i) != TABLE_NONE)
+			(void)taken_twice(k, &k->all.item[i]);
+	return 0;
+}
+
+/* How many parts y falls into. */
+static int count_parts(struct making *k, const struct item *y, uint32_t d, uint32_t *ret)
+{
+	const struct view_rule *r = k->rule;
+	uint64_t extent = y->x.shape[d], sum = 0;
+
+	if (r->verb == VIEW_UNSTACK) {
+		if (!r->dst_numbers && extent != r->ndst)
+			return refuse(k, "%s has %llu indices in dim %d, but there are %u names",
+				      LABEL(y), (unsigned long long)extent, r->dim, r->ndst);
+		if (!extent || extent > VIEW_PARTS_MAX)
+			return refuse(k,
+				      "%s has %llu indices in dim %d: 1 to %u parts are "
+				      "possible",
+				      LABEL(y), (unsigned long long)extent, r->dim, VIEW_PARTS_MAX);
+		*ret = (uint32_t)extent;
+		return 0;
+	}
+	*ret = r->n ? r->n : r->ndst;
+	if (!r->n && extent % r->ndst)
+		return refuse(k, "%s: %llu indices in dim %d are not %u equal parts; write sizes",
+			      LABEL(y), (unsigned long long)extent, r->dim, r->ndst);
+	for (uint32_t i = 0; i < r->n; i++)
+		if (ckpt_add(sum, r->number[i], &sum) < 0)
+			sum = UINT64_MAX;
+	if (r->n && sum != extent)
+		return refuse(k, "%s has %llu indices in dim %d, the sizes are %llu together",
+			      LABEL(y), (unsigned long long)extent, r->dim,
+			      (unsigned long long)sum);
+	return 0;
+}
+
+/* split and unstack. */
+static int cut_item(struct making *k, const struct item *from, const struct view_match *m)
+{
+	const struct view_rule *r = k->rule;
+	bool drop = r->verb == VIEW_UNSTACK;
+	uint64_t lo = 0;
+	uint32_t d, n = 0;
+	int rc = dim_of(k, from, from->x.ndim, &d);
+
+	rc = rc ? rc : count_parts(k, from, d, &n);
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		uint64_t hi = lo + (drop ? 1 : r->n ? r->number[i] : from->x.shape[d] / n);
+		struct item *y = item_add(&k->more);
+
+		if (!y)
+			return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
+		y->x = from->x;
+		rc = call(k, r->dst[r->dst_numbers ? 0 : i], m, i, &from->x, &y->x);
+		rc = rc ? rc : cut(k, from, d, lo, hi, drop, n == 1, y);
+		lo = hi;
+	}
+	return rc;
+}
+
+static int cut_items(struct making *k)
+{
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+		if (!takes(k, &k->all.item[i], name, &m))
+			continue;
+		rc = cut_item(k, &k->all.item[i], &m);
+		k->all.item[i].gone = true;
+	}
+	return ends(rc) ? rc : 0;
+}
+
+/* A part of what will be called x. */
+struct part {
+	struct table_tensor x; /* component and name are set */
+	uint64_t number;
+	uint32_t item, match; /* match: items of one have one; and those of one '#' one name */
+};
+
+struct parts {
+	struct part *part;
+	size_t n, cap;
+};
+
+static int part_add(struct parts *p, const struct part *x)
+{
+	if (p->n == p->cap) {
+		size_t cap = p->cap ? 2 * p->cap : 64;
+		struct part *q = reallocarray(p->part, cap, sizeof *q);
+
+		if (!q)
+			return -ENOMEM;
+		p->part = q;
+		p->cap = cap;
+	}
+	p->part[p->n++] = *x;
+	return 0;
+}
+
+static int part_compare(const void *va, const void *vb)
+{
+	const struct part *a = va, *b = vb;
+	int r = (a->match > b->match) - (a->match < b->match);
+
+	if (!r)
+		r = strcmp(a->x.component, b->x.component);
+	if (!r)
+		r = strcmp(a->x.name, b->x.name);
+	return r ? r : (a->number > b->number) - (a->number < b->number);
+}
+
+/* The other parts of the tensor that the pattern matched. */
+static int find_parts(struct making *k, struct part *x, const struct view_match *m, struct parts *p)
+{
+	const struct table_tensor of = k->all.item[x->item].x;
+	int rc = 0;
+
+	for (uint32_t i = 1; i < k->rule->nsrc && !ends(rc); i++) {
+		struct item want = { .x = { .rank = TABLE_NONE } };
+		int bad = call(k, k->rule->src[i], m, 0, &of, &want.x);
+
+		if (!bad) {
+			x->number = i;
+			x->item = find(k, &want.x, TABLE_NONE);
+			if (x->item == TABLE_NONE)
+				bad = refuse(k, "there is no tensor %s", LABEL(&want));
+			else if (k->all.item[x->item].x.flags & TENSOR_BLOB)
+				bad = refuse(k, "%s is a blob, which has no dimensions to join",
+					     LABEL(&want));
+			else
+				bad = part_add(p, x);
+		}
+		rc = bad ? bad : rc;
+	}
+	return rc;
+}
+
+static int list_parts(struct making *k, struct parts *p)
+{
+	bool numbers = k->rule->src_numbers;
+	char name[VIEW_NAME_MAX];
+	struct view_match m;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < k->all.n && !ends(rc); i++) {
+		struct part x = { .item = i };
+
+		if (!takes(k, &k->all.item[i], name, &m))
+			continue;
+		x.number = numbers ? m.number : 0;
+		x.match = numbers ? 0 : i;
+		rc = call(k, k->rule->dst[0], &m, 0, &k->all.item[i].x, &x.x);
+		if (!rc)
+			rc = part_add(p, &x);
+		if (!ends(rc) && !numbers)
+			rc = find_parts(k, &x, &m, p);
+	}
+	return rc;
+}
+
+/* The parts [0, n) of one tensor, sorted by their numbers. */
+static int join_parts(struct making *k, const struct part *p, size_t n)
+{
+	cleanup_free struct item **part = calloc(n, sizeof *part);
+	struct item *y;
+
+	if (!part)
+		return -ENOMEM;
+	if (n > VIEW_PARTS_MAX)
+		return refuse(k, "%s/%s: more than %u parts", p->x.component, p->x.name,
+			      VIEW_PARTS_MAX);
+	for (size_t i = 0; i < n; i++) {
+		if (p[i].number != i)
+			return refuse(k, "%s%s%s: number %zu of its parts is %s", p->x.component,
+				      *p->x.component ? "/" : "", p->x.name,
+				      p[i].number < i ? i - 1 : i,
+				      p[i].number < i ? "there twice" : "missing");
+		part[i] = &k->all.item[p[i].item];
+	}
+	y = item_add(&k->more);
+	if (!y)
+		return k->more.n < ITEMS_MAX ? -ENOMEM : -E2BIG;
+	y->x = part[0]->x;
+	y->x.component = p->x.component;
+	y->x.name = p->x.name;
+	return join(k, part, (uint32_t)n, k->rule->verb == VIEW_STACK, y);
+}
+
+static int join_items(struct making *k)
+{
+	struct parts p = { 0 };
+	int rc = list_parts(k, &p);
+
+	/* Where some were not found, what is there would not be what was meant. */
+	if (k->list->n && !ends(rc))
+		p.n = 0;
+	if (p.n)
+		qsort(p.part, p.n, sizeof *p.part, part_compare);
+	for (size_t i = 0, n; i < p.n && !ends(rc); i += n) {
+		const struct part *x = &p.part[i];
+
+		for (n = 1; i + n < p.n; n++)
+			if (x->match != x[n].match || strcmp(x->x.name, x[n].x.name) != 0 ||
+			    strcmp(x->x.component, x[n].x.component) != 0)
+				break;
+		rc = join_parts(k, x, n);
+	}
+	for (size_t i = 0; i < p.n; i++)
+		k->all.item[p.part[i].item].gone = true;
+	free(p.part);
+	return ends(rc) ? rc : 0;
+}
+
+static int follow(struct making *k)
+{
+	int rc = 0;
+
+	k->hit = k->hit_blob = false;
+	switch (k->rule->verb) {
+	case VIEW_RENAME:
+	case VIEW_TRANSPOSE:
+		rc = rename_items(k);
+		break;
+	case VIEW_SPLIT:
+	case VIEW_UNSTACK:
+		rc = cut_items(k);
+		break;
+	case VIEW_CONCAT:
+	case VIEW_STACK:
+		rc = join_items(k);
+		break;
+	}
+	if (!rc && !k->hit)
+		(void)refuse(k,
+			     k->hit_blob ? "\"%.200s\" matches blobs only, which can but be "
+					   "renamed"
+					 : "no tensor matches \"%.200s\"",
+			     k->rule->src[0]);
+	return rc || k->list->n ? rc : add_more(k);
+}
+
+/* --- from table to table --- */
+
+static int begin(struct making *k)
+{
+	uint32_t id;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < k->src->nmesh && !rc; i++)
+		rc = table_add_mesh(k->t, &k->src->mesh[i], &id, NULL);
+	for (uint32_t i = 0; i < k->src->nlayout && !rc; i++) {
+		rc = table_add_layout(k->t, &k->src->layout[i], &id, NULL);
+		assert(rc || id == i);
+	}
+	for (uint32_t i = 0; i < k->src->nplace && !rc; i++)
+		rc = table_add_place(k->t, &k->src->place[i], NULL, NULL);
+	for (uint32_t i = 0; i < k->src->ntensor && !rc; i++) {
+		struct item *y = item_add(&k->all);
+
+		if (!y)
+			return -ENOMEM;
+		*y = (struct item){ .x = k->src->tensor[i],
+				    .npiece = k->src->first[i + 1] - k->src->first[i],
+				    .piece = k->src->piece + k->src->first[i] };
+	}
+	return rc ? rc : index_items(k, 0, k->all.n);
+}
+
+static int end(struct making *k, struct ckpt_err *err)
+{
+	uint64_t ntensor = 0, npiece = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < k->all.n; i++)
+		if (!k->all.item[i].gone) {
+			ntensor++;
+			npiece += k->all.item[i].npiece;
+		}
+	if (table_reserve(k->t, ntensor, npiece) < 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < k->all.n; i++) {
+		const struct item *y = &k->all.item[i];
+		uint32_t id = 0;
+
+		if (y->gone)
+			continue;
+		rc = table_put_tensor(k->t, &y->x, &id, err);
+		for (uint32_t j = 0; j < y->npiece && !rc; j++) {
+			struct table_piece p = y->piece[j];
+
+			p.tensor = id;
+			rc = table_put_piece(k->t, &p, err);
+		}
+		if (rc)
+			return rc;
+	}
+	return table_seal(k->t, err);
+}
+
+static int make(struct making *k, const struct view *v, struct ckpt_err *err)
+{
+	int rc = begin(k);
+
+	for (uint32_t i = 0; i < v->nrule && !rc && !k->list->n; i++) {
+		k->rule = &v->rule[i];
+		rc = follow(k);
+	}
+	if (!rc)
+		rc = ckpt_errlist_end(k->list, err, "the view cannot be made");
+	else if (rc == -E2BIG)
+		return ckpt_error(err, rc, "%s: too many tensors, pieces, layouts or runs",
+				  k->rule ? k->rule->where : "the view");
+	else
+		return ckpt_error(err, rc, "out of memory for a view");
+	return rc ? rc : end(k, err);
+}
+
+int view_make(const struct table *src, const struct view *v, struct table *ret,
+	      struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct making k = { .src = src, .t = ret, .list = &list };
+	int rc;
+
+	assert(src->sealed);
+	*ret = (struct table){ 0 };
+	rc = make(&k, v, err);
+	if (rc)
+		table_free(ret);
+	free(k.all.item);
+	free(k.more.item);
+	free(k.slot);
+	ckpt_errlist_free(&list);
+	return rc;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view.h - a table seen otherwise: its tensors renamed, cut, joined and turned, while its pieces
+ * stay the same bytes of the same places. So a plan from a view is a plan like any other, and files
+ * stay as checkable as they are. Element types change on the way to a destination that declares
+ * another one (plan_opts.casts), not in a view.
+ *
+ * A view is text, one rule a line. Each rule sees what the rules before it made of the table.
+ *
+ *	rename    NAME -> NEW
+ *	transpose NAME dims 1,0 [-> NEW]		new dimension i is old dimension dims[i]
+ *	split     NAME dim D [sizes N,N,..] -> NEW NEW ..	in order; without sizes: equal parts
+ *	concat    NAME NAME .. dim D -> NEW		the parts one behind the other along D
+ *	stack     NAME NAME .. dim D -> NEW		D is a new dimension; part i is its index i
+ *	unstack   NAME dim D -> NEW NEW ..		the reverse: index i is part i; D goes away
+ *
+ * D counts from 0, -1 is the last dimension (of stack's result: the new one is last). Blank lines,
+ * and what follows a '#' at a line's beginning or behind a blank, are left out.
+ *
+ * Names are "component/name", or the name alone where there is no component ("/name" if that name
+ * has a '/' in it). The first NAME is a pattern; the rule applies to every tensor that it matches,
+ * and that is at least one:
+ *	*	any characters, as few as possible; {1} is what the first '*' matched, {2} the second
+ *	?	any one character
+ *	#	a whole decimal number, once in a pattern. concat and stack then take this pattern
+ *		alone: the parts are the tensors that it matches, number 0, 1, 2, .. without gaps,
+ *		and those that make the same NEW belong together
+ * The other names say {1}, {2}, .. A '#' in the only NEW of split (with sizes) and unstack is the
+ * number of the part. A backslash makes the next character mean itself, also a blank. As in
+ *
+ *	rename  model/layers.*.wq -> model/blk.{1}.q
+ *	split   model/l.*.qkv dim 0 sizes 4096,1024,1024 -> model/l.{1}.q model/l.{1}.k model/l.{1}.v
+ *	concat  model/l.*.gate model/l.{1}.up dim 0 -> model/l.{1}.gate_up
+ *	stack   model/l.*.experts.#.up dim 0 -> model/l.{1}.experts.up
+ *
+ * NEW begins with the component of the tensor that the pattern matched, or its component ends at
+ * the first '/'. Two tensors of one name are refused, and so are parts of other types, roles,
+ * classes or shapes. Blobs are only renamed: no other pattern matches them.
+ *
+ * What stays of a tensor: dtype, role, class. Its layout, where it still says what the pieces are:
+ * renamed, turned (tensor dimensions permuted), cut or joined along a dimension that nothing shards
+ * (parts of one layout); else none, but for PARTIALs, without which pieces mean something else
+ * (parts that differ in them are refused). Its fingerprint and its pieces', where every element
+ * keeps its row-major index (renamed, a single part, only dimensions of size 1 turned); else it is
+ * unknown, 0. `of`: renamed and turned; it follows a parameter (CKPT_PARAM) that is renamed; else "".
+ */
+#ifndef CKPT_TABLE_VIEW_H
+#define CKPT_TABLE_VIEW_H
+#include "ckpt/table/table.h"
+
+#define VIEW_RULES_MAX 65536u
+#define VIEW_WORDS_MAX 65536u /* of a rule */
+#define VIEW_PARTS_MAX 65536u /* that one tensor is cut into, or joined of */
+
+struct view_rule; /* view_parse.h */
+struct view {
+	uint32_t nrule;
+	const struct view_rule *rule;
+};
+
+/* where: what messages call the text, "views.txt". The view lives in the arena. -EINVAL: every line
+ * that cannot be read, with the character (from 1) and what to write there; -ENOMEM, -E2BIG. */
+int view_parse(const char *text, const char *where, struct arena *a, struct view *ret,
+	       struct ckpt_err *err);
+
+/*
+ * src is sealed and must outlive *ret, which borrows its index lists and names. ret is sealed: the
+ * meshes and places of src with their numbers, its layouts and perhaps more, its tensors in their
+ * order and new ones behind them. -EINVAL: a rule cannot be followed; all that is wrong with it is in
+ * the error, and nothing of the rules behind it. -ENOMEM, -E2BIG. ret is empty then.
+ */
+int view_make(const struct table *src, const struct view *v, struct table *ret,
+	      struct ckpt_err *err);
+#endif
