@@ -552,7 +552,8 @@ const struct cli_verb verb_restore = {
 		 "component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
 		 "How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
 		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
-		 "other ranks' files.\n"
+		 "other ranks' files, and only the parts that have something of that rank are "
+		 "opened.\n"
 		 "Every byte is checked on the way. The data pass through bounded memory. "
 		 "The files appear when all of them are complete and on the disk; after an error "
 		 "or Ctrl-C DIR is as it was.",

@@ -16,18 +16,22 @@ struct want {
 
 static uint64_t random_wants(struct want *w, struct reads *r)
 {
-	uint32_t n = naive_below(40);
+	uint32_t n = naive_below(40), near = naive_below(2) ? 100 : 0, place = 0, end = 0;
 	uint64_t sum = 0;
 
 	memset(w, 0, sizeof *w);
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t place = naive_below(PLACES), off = naive_below(BYTES),
-			 len = naive_below(120);
+		uint32_t off = end + naive_below(near + 1), len = naive_below(120);
 
+		if (!near || off >= BYTES) {
+			place = naive_below(PLACES);
+			off = naive_below(BYTES);
+		}
 		len = len < BYTES - off ? len : BYTES - off;
 		assert_int_equal(reads_add(r, place, off, len), 0);
 		memset(w->is[place] + off, 1, len);
 		sum += len;
+		end = off + len;
 	}
 	return sum;
 }

@@ -57,6 +57,13 @@ static void add_tensor(struct job *j, uint32_t i)
 		shape[d] = naive_below(20) ? 1 + naive_below(20) : 0;
 	if (large)
 		shape[ndim - 1] *= 1 << 22;
+	if (i > 0 && naive_below(2)) { /* a second tensor of a shape, cut alike or otherwise */
+		const struct table_tensor *last = &j->src.tensor[i - 1];
+
+		x.ndim = ndim = last->ndim;
+		x.dtype = last->dtype;
+		memcpy(shape, last->shape, ndim * sizeof *shape);
+	}
 	x.layout = add_layout(&j->src, &j->side[0], 0, ndim);
 	assert_int_equal(table_add_tensor(&j->src, &x, NULL, NULL), 0);
 	x.layout = naive_below(8) ? add_layout(&j->dst, &j->side[1], 0, ndim) : TABLE_NONE;
