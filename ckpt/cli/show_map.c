@@ -10,6 +10,7 @@
 #include "ckpt/cli/map.h"
 #include "ckpt/cli/show.h"
 #include "ckpt/cli/svg.h"
+#include "ckpt/table/operand.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -129,9 +130,15 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 {
 	const struct map_facts *f = map_facts(j->m);
 	uint32_t world = j->k->world, pieces, known = j->x->layout != TABLE_NONE ? j->nin : world;
-	char ranks[64];
+	uint32_t partial = operand_dims(&j->k->table, j->x), operands = 1;
+	char ranks[64], written[64] = "written once";
 	size_t len;
 
+	if (partial)
+		operands = operand_count(
+			&j->k->table.mesh[j->k->table.layout[j->x->layout].mesh], partial);
+	if (operands > 1)
+		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, j->x->elem_bytes, buf, bytes);
 	if (!f->numel)
 		return buf;
@@ -141,7 +148,7 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
 	else
 		len += (size_t)snprintf(buf + len, bytes - len,
-					"; written once, in %u piece%s by %s", pieces,
+					"; %s, in %u piece%s by %s", written, pieces,
 					pieces == 1 ? "" : "s",
 					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
 	if (known < world && len < bytes)

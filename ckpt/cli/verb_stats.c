@@ -12,6 +12,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/module_tree.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/table/operand.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -281,7 +282,9 @@ static int kind_held(const struct stats *s, const struct kind *kind, struct rank
 			coord[d] = 0;
 	}
 	r->held += held;
-	r->replicated += held - MIN(held, x->numel * kind->elem_bytes);
+	/* Operands of a pending reduction are no copies of each other. */
+	r->replicated += held - MIN(held, x->numel * kind->elem_bytes *
+						  operand_count(mesh, operand_dims(t, x)));
 	return 0;
 }
 

@@ -94,13 +94,28 @@ static uint32_t count_pending(void)
 
 static void it_is_shown_and_every_operand_is_verified(void **state)
 {
+	uint64_t copies[2];
+
 	(void)state;
 	assert_int_equal(RUN("show", pending), 0);
 	assert_int_equal(RUN("show", pending, "--tensors", "*", "--json"), 0);
 	assert_says(got.out, "Partial(max, keep)@dp");
 	assert_int_equal(RUN("verify", pending, "--data"), 0);
 	assert_int_equal(RUN("verify", pending), 0);
-	assert_int_equal(RUN("stats", pending), 0);
+	assert_int_equal(RUN("show", pending, "--map", "model/head.bias"), 0);
+	assert_says(got.out, "each of its 2 operands written once");
+	assert_int_equal(RUN("show", plain, "--map", "model/head.bias"), 0);
+	assert_says(got.out, "; written once");
+	/* Operands are no copies of each other. */
+	for (uint32_t i = 0; i < 2; i++) {
+		json_t *j;
+
+		assert_int_equal(RUN("stats", i ? plain : pending, "--json"), 0);
+		j = json_out("ckptd.stats/1");
+		copies[i] = number(j, "replicated_bytes");
+		json_decref(j);
+	}
+	assert_true(copies[0] < copies[1]);
 }
 
 static void what_is_converted_holds_what_comes_of_the_operands(void **state)
