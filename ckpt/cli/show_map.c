@@ -135,8 +135,8 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 	size_t len;
 
 	if (partial)
-		operands = operand_count(
-			&j->k->table.mesh[j->k->table.layout[j->x->layout].mesh], partial);
+		operands = operand_count(&j->k->table.mesh[j->k->table.layout[j->x->layout].mesh],
+					 partial);
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
 	map_sentence(j->m, j->x->elem_bytes, buf, bytes);
@@ -147,9 +147,8 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 	if (!j->nwriter)
 		len += (size_t)snprintf(buf + len, bytes - len, "; not written");
 	else
-		len += (size_t)snprintf(buf + len, bytes - len,
-					"; %s, in %u piece%s by %s", written, pieces,
-					pieces == 1 ? "" : "s",
+		len += (size_t)snprintf(buf + len, bytes - len, "; %s, in %u piece%s by %s",
+					written, pieces, pieces == 1 ? "" : "s",
 					map_ranks(j->nwriter, j->writer, ranks, sizeof ranks));
 	if (known < world && len < bytes)
 		snprintf(buf + len, bytes - len, "; %u of %u ranks are not in its mesh",
