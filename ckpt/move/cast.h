@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cast.h - elements of one floating-point type as another: F16, BF16, F32, F64. What the target can
- * hold is exact; the rest is rounded once, to nearest even, to infinity where it is too large. A NaN
- * stays one. For ckpt/move: the hook stands behind the reduction of operands (move_reduce.c).
+ * hold is exact; the rest is rounded once, to nearest even, to infinity where it is too large. A
+ * NaN stays one. For ckpt/move: the hook stands behind the reduction of operands (move_reduce.c).
  */
 #ifndef CKPT_MOVE_CAST_H
 #define CKPT_MOVE_CAST_H

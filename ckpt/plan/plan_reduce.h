@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_reduce.h - what a plan makes of operands rather than copies: pending reductions (CKPT_PARTIAL
- * in the source), the local shard in a tensor of zeros (a SHARD that the destination declares as a
- * PARTIAL sum), and casts. For ckpt/plan and the mover.
+ * plan_reduce.h - what a plan makes of operands rather than copies: pending reductions
+ * (CKPT_PARTIAL in the source), the local shard in a tensor of zeros (a SHARD that the destination
+ * declares as a PARTIAL sum), and casts. For ckpt/plan and the mover.
  *
  * Rules, as torch redistributes. A source PARTIAL mesh dimension that the destination declares
- * PARTIAL too, by name, with the same reduction and size, stays what it is: each coordinate gets its
- * own operand. All others are reduced, in the order of the operands (table/operand.h), whatever the
+ * PARTIAL too, by name, with the same reduction and size, stays what it is: each coordinate gets
+ * its own operand. All others are reduced, in the order of the operands (table/operand.h), whatever the
  * destination's mesh is. A mesh dimension that the destination alone declares PARTIAL must be a
  * plain SHARD of the same size in the source, and the reduction SUM. All else is refused.
  *
@@ -35,8 +35,8 @@ struct plan_reduced {
 	uint32_t nsum, most; /* most: operands that any of them has */
 	const struct plan_sum *sum;
 	uint64_t bytes; /* of all operands, as plan_operand moves them */
-	/* What is read for it, operand by operand: of the plan's two tables, sorted as plan.op is. Not
-	 * to be copied. */
+	/* What is read for it, operand by operand: of the plan's two tables, sorted as plan.op is.
+	 * Not to be copied. */
 	uint64_t nop;
 	struct plan_op *op;
 	/* Tensor i is what sum[i] makes, of its dtype; pieces are row-major, each set once. */

@@ -3,8 +3,8 @@
  * cover.c - is every element of every tensor in exactly one piece? Asked before a checkpoint is
  * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
  * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Of a
- * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs are
- * found by a sweep along the dimension in which the fewest pieces overlap; for a grid of P x Q
+ * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs
+ * are found by a sweep along the dimension in which the fewest pieces overlap; for a grid of P x Q
  * pieces that is P*Q*min(P, Q) pairs.
  */
 #include "ckpt/base/util.h"
@@ -301,7 +301,7 @@ static int operand_compare(const void *va, const void *vb)
 	return a->piece < b->piece ? -1 : a->piece > b->piece;
 }
 
-/* Which operand each piece holds; false: some hold none, or there is no memory, and that is told. */
+/* Which operand each piece holds; false: some hold none, or there is no memory: that is told. */
 static bool operands_find(struct cover *c, uint32_t dims, struct of_operand *ret)
 {
 	uint32_t mesh = c->t->layout[c->x->layout].mesh, coord[CKPT_DIMS_MAX];

@@ -17,8 +17,8 @@ uint32_t operand_number(const struct mesh *m, uint32_t dims, const uint32_t *coo
 /* "dp=1, tp=0"; returns buf. */
 char *operand_print(const struct mesh *m, uint32_t dims, uint32_t number, char *buf, size_t bytes);
 
-/* Coordinates for many ranks of a table's meshes: each mesh is looked through once, when it is first
- * asked for. For one thread; the table outlives it. */
+/* Coordinates for many ranks of a table's meshes: each mesh is looked through once, when it is
+ * first asked for. For one thread; the table outlives it. */
 struct rank_map {
 	const struct table *t;
 	struct rank_at **mesh; /* [nmesh] */
