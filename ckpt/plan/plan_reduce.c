@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan_reduce.c - see plan_reduce.h. Called by plan_make for every tensor, and by the mover for
- * each window of those that are not copied. Invariant: operands are counted by the source's mesh alone,
- * so an element is made of the same operands in the same order whatever the destination is.
+ * each window of those that are not copied. Invariant: operands are counted by the source's mesh
+ * alone, so an element is made of the same operands in the same order whatever the destination is.
  */
 #include "ckpt/plan/plan_reduce.h"
 #include "ckpt/base/dtype.h"
@@ -19,7 +19,7 @@
 struct group {
 	struct plan_sum s;
 	uint32_t reduce;	    /* their coordinates count the operands */
-	uint32_t fixed;		    /* their coordinates are at[]: of what is kept, and of zeros */
+	uint32_t fixed;		    /* their coordinates are at[]; those that are kept, and zeros */
 	uint32_t zeros;		    /* of fixed: a SHARD that becomes a PARTIAL */
 	uint32_t at[CKPT_DIMS_MAX]; /* by dimension of the source's mesh */
 	char label[160];

@@ -6,8 +6,8 @@
  *
  * Rules, as torch redistributes. A source PARTIAL mesh dimension that the destination declares
  * PARTIAL too, by name, with the same reduction and size, stays what it is: each coordinate gets
- * its own operand. All others are reduced, in the order of the operands (table/operand.h), whatever the
- * destination's mesh is. A mesh dimension that the destination alone declares PARTIAL must be a
+ * its own operand. All others are reduced, in the order of the operands (table/operand.h), whatever
+ * the destination's mesh is. A mesh dimension that the destination alone declares PARTIAL must be a
  * plain SHARD of the same size in the source, and the reduction SUM. All else is refused.
  *
  * Windows over `want` bound the memory: for each, operand 0, 1, .. of its elements are fetched by
