@@ -7,6 +7,7 @@
  */
 #include "ckpt/plan/load_cost.h"
 #include "ckpt/base/util.h"
+#include "ckpt/plan/coalesce.h"
 #include "ckpt/plan/plan_reduce.h"
 #include "ckpt/table/target.h"
 
@@ -15,10 +16,11 @@
 
 struct counting {
 	const struct checkpoint *k;
-	uint64_t *first; /* [nfile+1]: bit of a file's first chunk; a file without has one bit */
-	uint64_t words;	 /* of a set of bits */
-	uint64_t *bits;	 /* [RANKS_AT_ONCE][words] */
-	uint64_t *all;	 /* [words]: of all ranks */
+	uint64_t *first;  /* [nfile+1]: bit of a file's first chunk; a file without has one bit */
+	uint64_t words;	  /* of a set of bits */
+	uint64_t *bits;	  /* [RANKS_AT_ONCE][words] */
+	uint64_t *all;	  /* [words]: of all ranks */
+	uint32_t *writer; /* [nfile] */
 	struct load_cost *cost;
 };
 
@@ -140,6 +142,7 @@ static int count_ranks(struct counting *c, const struct table *t, uint32_t first
 		c->cost->rank[first + t->piece[i].place].tensors++;
 	count_ops(c, &p, p.op, p.nop, first, true);
 	count_reduced(c, &p, first);
+	flow_add_plan(&c->cost->flow, &p, c->writer, first);
 	plan_free(&p);
 	for (uint32_t i = 0; i < t->nplace; i++) {
 		struct load_rank *r = &c->cost->rank[first + i];
@@ -173,6 +176,46 @@ static void count_host(struct counting *c, const struct table *target)
 	count_bits(c, c->all, h);
 }
 
+/* The host's chunks in few large reads, as they lie in the files. */
+static int count_requests(struct counting *c, struct ckpt_err *err)
+{
+	struct reads r;
+	int e = 0;
+
+	reads_begin(&r, NULL, 0);
+	for (uint32_t i = 0; i < c->k->nfile; i++) {
+		const struct format_file *f = &c->k->file[i];
+
+		for (uint64_t at = c->first[i]; at < c->first[i + 1] && !e; at++) {
+			const struct chunk *x = f->chunk ? &f->chunk[at - c->first[i]] : NULL;
+
+			if (c->all[at / 64] >> at % 64 & 1)
+				e = reads_add(&r, i, x ? x->off : 0,
+					      x ? x->stored_len : f->raw_bytes);
+		}
+	}
+	if (!e)
+		e = reads_make(&r, NULL, 0);
+	c->cost->requests = r.nread;
+	c->cost->request_bytes = r.bytes;
+	reads_free(&r);
+	return e ? ckpt_error(err, e, "out of memory for the reads of %u files", c->k->nfile) : 0;
+}
+
+static int flow_of_files(struct counting *c)
+{
+	uint32_t n = MAX(c->k->world, 1u);
+
+	c->writer = calloc((size_t)c->k->nfile + 1, sizeof *c->writer);
+	if (!c->writer)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < c->k->nfile; i++) {
+		c->writer[i] = c->k->file[i].rank == TABLE_NONE ? i : c->k->file[i].rank;
+		n = MAX(n, c->writer[i] + 1);
+	}
+	return flow_begin(&c->cost->flow, n, c->cost->world);
+}
+
 static int count_begin(struct counting *c, struct ckpt_err *err)
 {
 	uint64_t bit = 0;
@@ -188,7 +231,7 @@ static int count_begin(struct counting *c, struct ckpt_err *err)
 	c->bits = calloc(RANKS_AT_ONCE * c->words, sizeof *c->bits);
 	c->all = calloc(c->words, sizeof *c->all);
 	c->cost->rank = calloc(c->cost->world, sizeof *c->cost->rank);
-	if (!c->first || !c->bits || !c->all || !c->cost->rank)
+	if (!c->first || !c->bits || !c->all || !c->cost->rank || flow_of_files(c))
 		return ckpt_error(err, -ENOMEM, "out of memory for the cost of %u ranks",
 				  c->cost->world);
 	return 0;
@@ -215,8 +258,11 @@ int load_cost(const struct checkpoint *k, const struct table *target, struct loa
 		if (!rc && tick && tick(arg, MIN(r + n, ret->world)))
 			rc = ckpt_error(err, -ECANCELED, "stopped");
 	}
-	if (!rc)
+	if (!rc) {
 		count_host(&c, target);
+		rc = count_requests(&c, err);
+	}
+	free(c.writer);
 	free(c.first);
 	free(c.bits);
 	free(c.all);
@@ -228,5 +274,6 @@ int load_cost(const struct checkpoint *k, const struct table *target, struct loa
 void load_cost_free(struct load_cost *c)
 {
 	free(c->rank);
+	flow_free(&c->flow);
 	*c = (struct load_cost){ 0 };
 }

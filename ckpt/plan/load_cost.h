@@ -9,7 +9,7 @@
  */
 #ifndef CKPT_PLAN_LOAD_COST_H
 #define CKPT_PLAN_LOAD_COST_H
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan/flow.h"
 #include "ckpt/table/format.h"
 
 struct load_rank {
@@ -24,7 +24,11 @@ struct load_cost {
 	struct load_rank *rank; /* [world] */
 	/* All ranks as one reader that reads each chunk once: bytes counts each element once. */
 	struct load_rank host;
+	/* How that reader would read: neighbouring chunks at once, small gaps with them (coalesce.h). */
+	uint64_t requests, request_bytes;
 	uint64_t held_bytes, read_bytes; /* of all ranks, added up */
+	/* What each rank takes of what whom wrote; a file without a writer counts as its number's. */
+	struct flow flow;
 };
 
 /* Asked now and then; != 0 ends it with -ECANCELED. */
