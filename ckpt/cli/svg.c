@@ -12,6 +12,10 @@
 
 #define MARK "<!-- ckptctl: a picture that may be overwritten -->"
 #define TEXT_BYTES 4096
+#define SHADE_COLOUR 5u	 /* blue, whose ink is white */
+#define SHADE_LEAST 0.15 /* opacity of what is nearly nothing */
+#define SHADE_EMPTY 0.4	 /* of nothing, in grey */
+#define SHADE_DARK 0.75	 /* where the page's own ink is no longer readable */
 
 static const struct {
 	const char *fill, *ink;
@@ -66,11 +70,8 @@ void svg_begin(FILE *f, double width, double height, const char *title)
 	fprintf(f, "<rect class=\"bg\" width=\"%.0f\" height=\"%.0f\"/>\n", width, height);
 }
 
-void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
-	      const char *tip)
+static void rect_end(FILE *f, const char *tip)
 {
-	fprintf(f, "<rect class=\"b k%u\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"",
-		colour, x, y, width, height);
 	if (!tip) {
 		fputs("/>\n", f);
 		return;
@@ -78,6 +79,31 @@ void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t
 	fputs("><title>", f);
 	escape(f, tip);
 	fputs("</title></rect>\n", f);
+}
+
+void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
+	      const char *tip)
+{
+	fprintf(f, "<rect class=\"b k%u\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"",
+		colour, x, y, width, height);
+	rect_end(f, tip);
+}
+
+void svg_shade(FILE *f, double x, double y, double width, double height, double share,
+	       const char *tip)
+{
+	double opacity = share > 0 ? SHADE_LEAST + (1 - SHADE_LEAST) * share : SHADE_EMPTY;
+
+	fprintf(f,
+		"<rect class=\"b k%u\" fill-opacity=\"%.3f\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" "
+		"height=\"%.2f\"",
+		share > 0 ? SHADE_COLOUR : (uint32_t)SVG_MANY, opacity, x, y, width, height);
+	rect_end(f, tip);
+}
+
+uint32_t svg_shade_ink(double share)
+{
+	return share > SHADE_DARK ? SVG_ON + SHADE_COLOUR : SVG_TEXT;
 }
 
 void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink, const char *fmt,

@@ -2,7 +2,7 @@
 /*
  * svg.h - pictures for bug reports: one self-contained SVG file, readable on light and on dark
  * pages, in colours that the colour-blind tell apart (Okabe and Ito). Texts are cleaned and escaped
- * here; coordinates are pixels. Used by maps.
+ * here; coordinates are pixels. Used by maps and flow_draw.
  */
 #ifndef CKPT_CLI_SVG_H
 #define CKPT_CLI_SVG_H
@@ -22,6 +22,10 @@ void svg_begin(FILE *f, double width, double height, const char *title);
 /* colour: below SVG_COLOURS, SVG_NONE, SVG_MANY. tip: shown where the mouse stands; NULL: none. */
 void svg_rect(FILE *f, double x, double y, double width, double height, uint32_t colour,
 	      const char *tip);
+/* A cell of a heat map: share (0 .. 1) of the strongest; 0 is empty. Its text's ink: svg_shade_ink. */
+void svg_shade(FILE *f, double x, double y, double width, double height, double share,
+	       const char *tip);
+uint32_t svg_shade_ink(double share);
 /* y: the base line. */
 void svg_text(FILE *f, double x, double y, enum svg_anchor anchor, uint32_t ink, const char *fmt,
 	      ...) __attribute__((format(printf, 6, 7)));

@@ -5,9 +5,11 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
+#include "ckpt/cli/flow_draw.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/svg.h"
 #include "ckpt/plan/load_cost.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
@@ -72,7 +74,11 @@ FIELD(f_amplification, "amplification", NULL);
 FIELD(f_read_text, NULL, "ranks read");
 FIELD(f_files, "file_count", NULL);
 FIELD(f_chunks, "chunk_count", NULL);
+FIELD(f_requests, "request_count", NULL);
+FIELD(f_request_bytes, "request_bytes", NULL);
 FIELD(f_host_text, NULL, "one host");
+FIELD(f_requests_text, NULL, "in reads");
+FIELD(f_svg, "svg", NULL);
 
 static void put_who(struct planning *p)
 {
@@ -115,6 +121,20 @@ static void put_held(struct planning *p)
 	output_put(o, &f_balance_text, cell_text(line));
 }
 
+/* "7 reads of 7.64 MiB on average, gaps of 1.20 MiB in them" */
+static void put_requests(struct output *o, const struct load_cost *k)
+{
+	char line[LINE_BYTES], n[HUMAN_BYTES], mean[HUMAN_BYTES], gap[HUMAN_BYTES];
+	bool gaps = k->request_bytes > k->host.read_bytes;
+
+	snprintf(line, sizeof line, "%s of %s on average%s%s%s", human_count(k->requests, n),
+		 human_bytes(k->requests ? k->request_bytes / k->requests : 0, mean),
+		 gaps ? "; " : "",
+		 gaps ? human_bytes(k->request_bytes - k->host.read_bytes, gap) : "",
+		 gaps ? " of gaps are read through" : "");
+	output_put(o, &f_requests_text, cell_text(line));
+}
+
 static void put_read(struct planning *p)
 {
 	const struct load_cost *k = &p->cost;
@@ -132,11 +152,14 @@ static void put_read(struct planning *p)
 		 human_count(k->host.chunks, n), k->host.chunks == 1 ? "" : "s",
 		 human_count(k->host.files, m), k->host.files == 1 ? "" : "s");
 	output_put(o, &f_host_text, cell_text(line));
+	put_requests(o, k);
 	output_object(o, "one_reader");
 	output_put(o, &f_read, cell_of(CELL_BYTES, k->host.read_bytes));
 	output_put(o, &f_amplification, ratio(k->host.read_bytes, k->host.bytes));
 	output_put(o, &f_files, cell_of(CELL_COUNT, k->host.files));
 	output_put(o, &f_chunks, cell_of(CELL_COUNT, k->host.chunks));
+	output_put(o, &f_requests, cell_of(CELL_COUNT, k->requests));
+	output_put(o, &f_request_bytes, cell_of(CELL_BYTES, k->request_bytes));
 	output_close(o);
 }
 
@@ -259,6 +282,82 @@ static int put_ranks(struct planning *p)
 	return put_spread(o, k);
 }
 
+/* --- from rank to rank --- */
+
+static void put_flow(struct output *o, const struct flow *f)
+{
+	enum { COL_FROM, COL_TO, COL_BYTES_MOVED, COL_COUNT_FLOW };
+	static const struct column col[COL_COUNT_FLOW] = { { "from", NULL, true, FIT_WHOLE },
+							   { "to", NULL, true, FIT_WHOLE },
+							   { "bytes", NULL, true, FIT_WHOLE } };
+	FIELD(f_from_block, "from_block", NULL);
+	FIELD(f_to_block, "to_block", NULL);
+
+	output_object(o, "flow");
+	output_put(o, &f_from_block, cell_of(CELL_COUNT, f->from_block));
+	output_put(o, &f_to_block, cell_of(CELL_COUNT, f->to_block));
+	output_list(o, "cells", NULL, 0);
+	for (uint32_t i = 0; i < f->nrow && o->machine; i++)
+		for (uint32_t j = 0; j < f->ncol; j++) {
+			if (!flow_at(f, i, j))
+				continue;
+			output_row(o);
+			output_put(o, &col[COL_FROM], cell_of(CELL_NUMBER, i * f->from_block));
+			output_put(o, &col[COL_TO], cell_of(CELL_NUMBER, j * f->to_block));
+			output_put(o, &col[COL_BYTES_MOVED], cell_of(CELL_BYTES, flow_at(f, i, j)));
+			output_close(o);
+		}
+	output_close(o);
+	output_close(o);
+}
+
+static int print_flow(struct planning *p)
+{
+	struct cli *c = p->c;
+	const char *svg = c->value[OPT_SVG];
+	int rc;
+
+	if (c->json)
+		return 0;
+	cli_say(c, STYLE_PLAIN, "%s", "");
+	rc = flow_print(&p->cost.flow, c->out, &c->out_screen);
+	if (!rc && svg)
+		cli_say(c, STYLE_PLAIN, "the picture is in %s", svg);
+	return rc;
+}
+
+static int picture(struct planning *p, struct ckpt_err *err)
+{
+	const struct checkpoint *k = p->s->ckpt;
+	char title[LINE_BYTES], from[LINE_BYTES / 4], to[LINE_BYTES / 4], what[LINE_BYTES],
+		words[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
+	const char *line[] = { what, words, NULL };
+	cleanup_free char *svg = NULL;
+	size_t len = 0;
+	FILE *f = open_memstream(&svg, &len);
+	int rc;
+
+	if (!f)
+		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
+	subject_mesh(&k->table, from, sizeof from);
+	mesh_print(p->to.target.mesh, to, sizeof to);
+	snprintf(title, sizeof title, "loading step %llu of %s", (unsigned long long)k->step,
+		 k->job);
+	snprintf(what, sizeof what, "%s%s%u rank%s -> %s, %u rank%s%s%s", from, *from ? ", " : "",
+		 k->world, k->world == 1 ? "" : "s", to, p->cost.world,
+		 p->cost.world == 1 ? "" : "s", p->c->value[OPT_LAYOUT] ? ", by " : "",
+		 p->c->value[OPT_LAYOUT] ? p->c->value[OPT_LAYOUT] : "");
+	snprintf(words, sizeof words, "ranks hold %s (imbalance %.2f) and read %s",
+		 human_bytes(p->cost.held_bytes, a), imbalance(&p->cost),
+		 human_bytes(p->cost.read_bytes, b));
+	rc = flow_svg(&p->cost.flow, title, line, f);
+	if (fclose(f) && !rc)
+		rc = -ENOMEM;
+	if (rc)
+		return ckpt_error(err, rc, "out of memory for the picture");
+	return svg_write(p->c->ops, p->c->value[OPT_SVG], svg, len, err);
+}
+
 /* --- the verb --- */
 
 static int tick(void *arg, uint32_t ranks_done)
@@ -280,6 +379,10 @@ static int put_plan(struct planning *p)
 	put_held(p);
 	put_read(p);
 	rc = put_ranks(p);
+	put_flow(c->o, &p->cost.flow);
+	output_put(c->o, &f_svg, cell_word(c->value[OPT_SVG]));
+	if (!rc)
+		rc = print_flow(p);
 	remesh_tell(c, &p->to);
 	c->o->ops->end(c->o);
 	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
@@ -296,6 +399,8 @@ static int plan(struct planning *p)
 	if (rc)
 		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
 				p->s->ref.path);
+	else if (p->c->value[OPT_SVG] && (rc = picture(p, &err)))
+		code = cli_fail(p->c, rc, &err, "choose another FILE");
 	else
 		code = put_plan(p);
 	load_cost_free(&p->cost);
@@ -317,12 +422,17 @@ static int run(struct cli *c)
 const struct cli_verb verb_plan = {
 	.name = "plan",
 	.help = "what loading a checkpoint onto another mesh would cost",
-	.synopsis = (const char *const[]){ "[CKPT] --mesh=SPEC [--layout=FILE]", NULL },
+	.synopsis =
+		(const char *const[]){ "[CKPT] --mesh=SPEC [--layout=FILE] [--svg=FILE]", NULL },
 	.about =
 		"Says for every rank of a mesh how many bytes it would hold, and how many it would "
 		"have to read for them: a chunk is read whole, because it is checked whole, so a rank "
 		"that wants a few columns of a matrix reads more than it keeps. One host that loads "
-		"all ranks reads each chunk once. Only metadata is read, and nothing is written.\n"
+		"all ranks reads each chunk once, in few large reads. Only metadata is read, and no "
+		"checkpoint is written.\n"
+		"The matrix says how many bytes each rank of the mesh (across) takes of what each rank "
+		"that saved (down) wrote; where there are many, neighbours stand together. --svg "
+		"puts it into a picture for a bug report.\n"
 		"Placements follow the names of mesh dimensions: one that both meshes have keeps "
 		"cutting what it cut, whatever its new size is; over one that is new to the "
 		"checkpoint all tensors replicate; one that is gone cuts no more. Shards may be "
@@ -340,13 +450,19 @@ const struct cli_verb verb_plan = {
 			{ "ckptctl plan step:90 --mesh dp=2,fsdp=4 --json",
 			  "every rank and tensor, for a program" },
 			{ "ckptctl plan --mesh tp=4 --layout tp.txt", "cut by rules of your own" },
+			{ "ckptctl plan --mesh fsdp=6 --svg flow.svg",
+			  "a picture of who takes what from whom" },
 			{ NULL, NULL },
 		},
-	.option = (const struct cli_verb_option[]){ REMESH_OPTIONS, { OPT_NONE, NULL } },
+	.option = (const struct cli_verb_option[]){ REMESH_OPTIONS,
+						    { OPT_SVG,
+						      "also draw who takes how much from whom, "
+						      "into this file" },
+						    { OPT_NONE, NULL } },
 	.exits =
 		"0; 2 the mesh or the layout file is wrong; 4 its metadata is damaged; 5 it is not "
 		"committed; 7 it lacks what the mesh would want; 10 there is no such store or "
-		"checkpoint; 12 it cannot be read.",
+		"checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

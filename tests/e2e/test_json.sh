@@ -255,6 +255,7 @@ echo "model/* Shard(1)@dp" >"$tmp/rules"
 check "layout" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --svg "$tmp/layout.svg"
 check "layout --summary" json 0 layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0),S(1)' --summary
 check "plan" json 0 plan "$dir" --mesh fsdp=2
+check "plan --svg" json 0 plan "$dir" --mesh fsdp=3 --svg "$tmp/flow.svg"
 check "plan --layout" json 0 plan "$dir" --mesh dp=3 --layout "$tmp/rules"
 check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3
 check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --layout "$tmp/rules"

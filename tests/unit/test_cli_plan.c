@@ -5,6 +5,7 @@
  */
 #include "tests/unit/test_cli_rig.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/plan/coalesce.h"
 #include "ckpt/plan/load_cost.h"
 #include "ckpt/table/target.h"
 #include <math.h>
@@ -76,9 +77,11 @@ struct count {
 	uint64_t first[RANKS_MAX + 1];
 	uint8_t *bits, *all;
 	struct where **where; /* [ntensor]: filled as they are asked for */
+	uint64_t *flow;	      /* [RANKS_MAX][ranks of the mesh] */
+	uint32_t world;
 };
 
-static void count_rank(struct count *c, const struct table *r, struct load_rank *ret)
+static void count_rank(struct count *c, const struct table *r, uint32_t rank, struct load_rank *ret)
 {
 	memset(c->bits, 0, c->first[c->k->nfile]);
 	for (uint32_t i = 0; i < r->npiece; i++) {
@@ -93,6 +96,7 @@ static void count_rank(struct count *c, const struct table *r, struct load_rank 
 			const struct where *x = &w[e[j]];
 			const struct format_file *f = &c->k->file[x->file];
 
+			c->flow[f->rank * c->world + rank] += elem;
 			/* An element may lie across the end of a chunk. */
 			for (uint64_t o = x->off; f->chunk && o < x->off + elem; o++)
 				c->bits[c->first[x->file] + (o >> f->chunk_log2)] = 1;
@@ -125,6 +129,49 @@ static void count_chunks(struct count *c, struct load_rank *ret)
 	}
 }
 
+/* How the chunks of all ranks would be read: small gaps are cheaper than one more request. */
+static void count_requests(const struct count *c, uint64_t *ret_n, uint64_t *ret_bytes)
+{
+	uint64_t gap = read_cost_gap(&read_cost_default);
+
+	*ret_n = *ret_bytes = 0;
+	for (uint32_t i = 0; i < c->k->nfile; i++) {
+		const struct format_file *f = &c->k->file[i];
+		uint64_t end = UINT64_MAX;
+
+		if (!f->chunk && c->all[c->first[i]]) {
+			*ret_n += div_up(f->raw_bytes, 8 * MIB);
+			*ret_bytes += f->raw_bytes;
+		}
+		for (uint64_t b = 0; f->chunk && b < f->nchunk; b++) {
+			const struct chunk *x = &f->chunk[b];
+
+			if (!c->all[c->first[i] + b] || !x->stored_len)
+				continue;
+			if (end != UINT64_MAX && x->off - end <= gap) {
+				*ret_bytes += x->off - end;
+			} else {
+				*ret_n += 1;
+			}
+			*ret_bytes += x->stored_len;
+			end = x->off + x->stored_len;
+		}
+	}
+}
+
+static void check_flow(const struct count *c, const struct load_cost *cost, const char *mesh)
+{
+	assert_int_equal(cost->flow.from_block, 1);
+	assert_int_equal(cost->flow.to_block, 1);
+	for (uint32_t i = 0; i < cost->flow.nrow; i++)
+		for (uint32_t j = 0; j < c->world; j++)
+			if (flow_at(&cost->flow, i, j) != c->flow[i * c->world + j])
+				fail_msg("%s: rank %u takes %llu bytes of rank %u's; counted %llu",
+					 mesh, j, (unsigned long long)flow_at(&cost->flow, i, j), i,
+					 (unsigned long long)c->flow[i * c->world + j]);
+	assert_int_equal(flow_all(&cost->flow), cost->held_bytes);
+}
+
 static void must_be(const char *mesh, uint32_t rank, const struct load_rank *said,
 		    const struct load_rank *want)
 {
@@ -149,7 +196,7 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 	struct load_cost cost;
 	struct load_rank host = { 0 };
 	struct ckpt_err err = { 0 };
-	uint64_t held = 0, read = 0;
+	uint64_t held = 0, read = 0, requests, request_bytes;
 
 	if (target_make(&k->table, mesh, rule, nrule, &g, NULL, NULL, &err) ||
 	    load_cost(k, &g, &cost, NULL, NULL, &err))
@@ -160,11 +207,13 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 	c.bits = malloc(c.first[k->nfile]);
 	c.all = calloc(c.first[k->nfile], 1);
 	c.where = calloc(k->table.ntensor, sizeof *c.where);
+	c.world = cost.world;
+	c.flow = calloc((size_t)RANKS_MAX * c.world, sizeof *c.flow);
 	for (uint32_t i = 0; i < cost.world; i++) {
 		struct load_rank want = { 0 };
 
 		assert_int_equal(target_rank(&g, i, &r, &err), 0);
-		count_rank(&c, &r, &want);
+		count_rank(&c, &r, i, &want);
 		count_chunks(&c, &want);
 		must_be(mesh, i, &cost.rank[i], &want);
 		held += want.bytes;
@@ -183,6 +232,11 @@ static void check_loading(const struct checkpoint *k, const char *mesh,
 		if (!k->file[i].chunk && c.all[c.first[i]])
 			host.read_bytes += k->file[i].raw_bytes;
 	must_be(mesh, UINT32_MAX, &cost.host, &host);
+	check_flow(&c, &cost, mesh);
+	count_requests(&c, &requests, &request_bytes);
+	assert_int_equal(cost.requests, requests);
+	assert_int_equal(cost.request_bytes, request_bytes);
+	free(c.flow);
 	for (uint32_t i = 0; i < k->table.ntensor; i++)
 		free(c.where[i]);
 	free(c.where);
@@ -199,6 +253,7 @@ static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2,
 	struct subject s = { 0 };
 	struct ckpt_err err = { 0 };
 	struct checkpoint k;
+	uint64_t gap = read_cost_gap(&read_cost_default);
 	struct format_file file[RANKS_MAX];
 	struct chunk *chunk[RANKS_MAX] = { 0 };
 	const struct target_rule columns[] = { { "*.experts", "Shard(2)@tp", "f:1" },
@@ -212,8 +267,12 @@ static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2,
 		uint64_t n = div_up(file[i].raw_bytes, UINT64_C(1) << chunk_log2);
 
 		chunk[i] = calloc(n + 1, sizeof *chunk[i]);
-		for (uint64_t j = 0; j < n; j++)
+		for (uint64_t j = 0, off = 8192; j < n; j++) {
 			chunk[i][j].stored_len = (1u << chunk_log2) + (uint32_t)(j % 7);
+			chunk[i][j].off = off;
+			/* Some lie too far apart to be read at once. */
+			off += chunk[i][j].stored_len + (j % 3 ? 0 : gap - 2 + j % 4);
+		}
 		file[i].chunk_log2 = chunk_log2;
 		file[i].nchunk = i == bare ? 0 : n;
 		file[i].chunk = i == bare ? NULL : chunk[i];
@@ -288,6 +347,8 @@ static void a_program_gets_every_rank_and_every_figure(void **state)
 	assert_true(fabs(json_real_value(member(j, "replication", JSON_REAL)) -
 			 (double)held / (double)number(j, "tensor_bytes")) < 1e-9);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "file_count"), 4);
+	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "request_count"), 4);
+	assert_true(json_is_null(json_object_get(j, "svg")));
 	assert_true(json_is_null(json_object_get(j, "layout_file")));
 	json_decref(j);
 }
@@ -311,13 +372,142 @@ static void many_ranks_are_told_as_three_rows_and_given_whole_to_programs(void *
 
 static void the_text_fits_80_columns(void **state)
 {
+	static const char *const mesh[] = { "dp=2,fsdp=2,tp=3", "fsdp=1", "fsdp=16", "fsdp=31",
+					    "fsdp=9000" };
+
 	(void)state;
-	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp=2,tp=3"), 0);
-	for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
-		q = strchr(p, '\n');
-		assert_non_null(q);
-		assert_true(screen_columns(strndupa(p, (size_t)(q - p))) <= 80);
+	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
+		assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", mesh[i]), 0);
+		for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
+			q = strchr(p, '\n');
+			assert_non_null(q);
+			if (screen_columns(strndupa(p, (size_t)(q - p))) > 80)
+				fail_msg("%s: %.*s", mesh[i], (int)(q - p), p);
+		}
 	}
+}
+
+/* --- from rank to rank --- */
+
+/* All that new ranks take is all that they hold, pair by pair. */
+static void a_program_gets_the_bytes_between_each_two_ranks(void **state)
+{
+	uint64_t takes[6] = { 0 };
+	const json_t *flow, *cells, *ranks;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json"), 0);
+	j = json_out("ckptd.plan/1");
+	flow = member(j, "flow", JSON_OBJECT);
+	assert_int_equal(number(flow, "from_block"), 1);
+	assert_int_equal(number(flow, "to_block"), 1);
+	cells = member(flow, "cells", JSON_ARRAY);
+	assert_true(json_array_size(cells) > 6);
+	for (size_t i = 0; i < json_array_size(cells); i++) {
+		const json_t *x = json_array_get(cells, i);
+
+		assert_true(number(x, "from") < 4);
+		assert_true(number(x, "to") < 6);
+		assert_true(number(x, "bytes") > 0);
+		takes[number(x, "to")] += number(x, "bytes");
+	}
+	ranks = member(j, "ranks", JSON_ARRAY);
+	for (size_t i = 0; i < 6; i++)
+		assert_int_equal(number(json_array_get(ranks, i), "held_bytes"), takes[i]);
+	json_decref(j);
+}
+
+static void more_pairs_than_65536_are_given_in_blocks(void **state)
+{
+	const json_t *flow, *cells;
+	uint64_t sum = 0;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json"), 0);
+	j = json_out("ckptd.plan/1");
+	flow = member(j, "flow", JSON_OBJECT);
+	assert_int_equal(number(flow, "from_block"), 1);
+	assert_int_equal(number(flow, "to_block"), 2);
+	cells = member(flow, "cells", JSON_ARRAY);
+	for (size_t i = 0; i < json_array_size(cells); i++) {
+		assert_int_equal(number(json_array_get(cells, i), "to") % 2, 0);
+		sum += number(json_array_get(cells, i), "bytes");
+	}
+	assert_int_equal(sum, number(j, "held_bytes"));
+	json_decref(j);
+}
+
+/* The matrix of the text: rows of numbers behind its head. */
+static void the_text_has_a_matrix_of_old_and_new_ranks(void **state)
+{
+	char copy[8192], *p, *line[8] = { 0 };
+
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3"), 0);
+	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that new ranks"));
+	p = copy;
+	for (size_t i = 0; i < 8; i++)
+		line[i] = strsep(&p, "\n");
+	assert_says(line[0], "(across)");
+	assert_string_equal(line[1], "         0    1    2   total");
+	assert_int_equal(strtol(line[2], NULL, 10), 0);
+	assert_int_equal(strtol(line[5], NULL, 10), 3);
+	assert_true(strncmp(line[6], "total", 5) == 0);
+	assert_string_equal(line[7], "");
+	assert_silent(got.out, "named by the first");
+}
+
+static void many_ranks_are_drawn_in_blocks_and_shades(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16"), 0);
+	assert_silent(got.out, "named by the first");
+	assert_says(got.out, "## to ");
+	assert_says(got.out, "  13  14  15   total\n");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=60"), 0);
+	assert_says(got.out, "a row is 1 old rank, a column 4 new ones, named by the first");
+	assert_says(got.out, " 52  56   total\n");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=9000"), 0);
+	assert_says(got.out, "a column 600 new ones");
+	assert_says(got.out, "\n        0    1200    2400");
+	assert_says(got.out, "\n          600    1800");
+}
+
+static void a_picture_is_written_and_nothing_of_others_replaced(void **state)
+{
+	const char *svg = path_of("%s/flow.svg", top), *other = path_of("%s/precious", top);
+	char text[32768] = "", *head = text;
+	json_t *j;
+	FILE *f;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) { /* ours is replaced */
+		assert_int_equal(
+			RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", svg), 0);
+		assert_says(got.out, path_of("the picture is in %s\n", svg));
+	}
+	f = fopen(svg, "r");
+	assert_non_null(f);
+	assert_true(fread(text, 1, sizeof text - 1, f) > 0);
+	assert_int_equal(fclose(f), 0);
+	assert_says(head, "<title>loading step 30 of alpha</title>");
+	assert_says(head, "fsdp=4, 4 ranks -&gt; fsdp=3, 3 ranks");
+	assert_says(head, "<title>old rank 3 to new rank 2: ");
+	assert_says(head, "</svg>\n");
+	assert_int_equal(
+		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=300", "--svg", svg, "--json"),
+		0);
+	j = json_out("ckptd.plan/1");
+	assert_string_equal(string(j, "svg"), svg);
+	json_decref(j);
+	write_file(other, "mine");
+	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", other),
+			 CLI_LOCKED);
+	assert_string_equal(got.out, "");
+	assert_says(got.err, "precious");
+	assert_says(got.err, "next: choose another FILE");
 }
 
 /* --- --mesh --- */
@@ -511,6 +701,11 @@ int main(void)
 		cmocka_unit_test(a_program_gets_every_rank_and_every_figure),
 		cmocka_unit_test(many_ranks_are_told_as_three_rows_and_given_whole_to_programs),
 		cmocka_unit_test(the_text_fits_80_columns),
+		cmocka_unit_test(a_program_gets_the_bytes_between_each_two_ranks),
+		cmocka_unit_test(more_pairs_than_65536_are_given_in_blocks),
+		cmocka_unit_test(the_text_has_a_matrix_of_old_and_new_ranks),
+		cmocka_unit_test(many_ranks_are_drawn_in_blocks_and_shades),
+		cmocka_unit_test(a_picture_is_written_and_nothing_of_others_replaced),
 		cmocka_unit_test(without_a_mesh_the_checkpoints_own_is_the_example),
 		cmocka_unit_test(a_mesh_that_cannot_be_read_says_where),
 		cmocka_unit_test(a_checkpoint_that_is_not_there_is_missing),
