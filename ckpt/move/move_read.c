@@ -13,9 +13,8 @@
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
 #include "ckpt/move/row_copy.h"
+#include "ckpt/plan/coalesce.h"
 
-/* A gap between needed chunks that costs less to read than another request does. */
-#define GAP_MAX (512u << 10)
 #define LABEL_BYTES 160
 
 /* What came of a block. */
@@ -121,7 +120,7 @@ static int file_cut(struct reading *k, uint32_t file)
 {
 	const struct format_file *f = &k->f->ckpt->file[file];
 	const bool *need = k->need + k->need_first[file];
-	uint64_t most = stream_block_bytes(k->f);
+	uint64_t most = stream_block_bytes(k->f), gap = read_cost_gap(&read_cost_default);
 	struct stream_block *b = NULL;
 
 	for (uint64_t i = 0; i < file_nchunk(f); i++) {
@@ -133,7 +132,7 @@ static int file_cut(struct reading *k, uint32_t file)
 		e = chunk_known(f, i, k->err);
 		if (e < 0)
 			return e;
-		if (!b || c.off < b->off + b->len || c.off - (b->off + b->len) > GAP_MAX ||
+		if (!b || c.off < b->off + b->len || c.off - (b->off + b->len) > gap ||
 		    c.off + c.stored_len - b->off > most) {
 			b = stream_block_add(&k->stream);
 			if (!b)

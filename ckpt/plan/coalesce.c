@@ -6,7 +6,7 @@
 #include "ckpt/plan/coalesce.h"
 #include "ckpt/base/util.h"
 
-const struct read_cost read_cost_default = { .request_ns = 100000,
+const struct read_cost read_cost_default = { .request_ns = 200000,
 					     .bytes_per_s = UINT64_C(2500000000),
 					     .read_max = 8 * MIB };
 
