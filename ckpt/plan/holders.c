@@ -10,6 +10,8 @@
 
 /* Stretches that are looked at one by one before the parts of a strided cut are tried instead. */
 #define STRETCHES_MAX 256u
+/* What a record costs that is kept: so an answer takes a gigabyte at most. */
+#define RECORD_STEPS UINT64_C(8)
 
 /* --- kinds --- */
 
@@ -177,43 +179,6 @@ static bool lists_meet(const struct indices *x, const struct indices *y)
 	return indices_next(x, y, &at, &s);
 }
 
-/* Too many stretches to look at: cut it for every coordinate that is still open. */
-static int strided_try(struct strided *s, const struct indices *x, const struct indices *want)
-{
-	int e = 0;
-
-	for (uint32_t r = 0; r < s->nany && e == 0; r++) {
-		struct arena a = { 0 };
-		struct indices cut;
-
-		if (s->bits[r / 64] >> r % 64 & 1)
-			continue;
-		e = level_cut(s->level, x, r, &a, &cut);
-		if (e == 0 && lists_meet(&cut, want))
-			bit_set(s, r);
-		arena_free(&a);
-	}
-	return e;
-}
-
-static int strided_hits(struct strided *s, const struct indices *x, const struct indices *want)
-{
-	struct indices_cursor at = { 0 };
-	struct stretch st;
-	uint32_t n = 0;
-
-	if (!want) {
-		positions_mark(s, 0, x->total);
-		return 0;
-	}
-	while (s->nhit < s->nany && indices_next(x, want, &at, &st)) {
-		positions_mark(s, st.x_pos, st.x_pos + st.len);
-		if (n++ == STRETCHES_MAX)
-			return strided_try(s, x, want);
-	}
-	return 0;
-}
-
 /* --- from a whole dimension to its shares --- */
 
 struct descent {
@@ -223,13 +188,89 @@ struct descent {
 	struct arena *a;
 	struct holders_share *share; /* malloc'ed */
 	uint32_t n, cap;
+	uint64_t *steps; /* of the answer so far */
 };
+
+static uint64_t runs_of(const struct indices *x)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < x->n; i++)
+		n += x->run[i].count;
+	return n;
+}
+
+static int spend(struct descent *d, uint64_t steps)
+{
+	*d->steps += MIN(steps, HOLDERS_STEPS_MAX);
+	return *d->steps > HOLDERS_STEPS_MAX ? -E2BIG : 0;
+}
+
+/* What a cut, and what it has in common with the set, may cost at most. */
+static int spend_cut(struct descent *d, const struct level *l, const struct indices *x)
+{
+	uint64_t runs = runs_of(x);
+
+	return spend(d, x->n + (runs > 1 ? MIN(runs, (uint64_t)l->factor) : 1));
+}
+
+static int spend_meeting(struct descent *d, const struct indices *x)
+{
+	uint64_t x_runs = runs_of(x), want_runs = runs_of(d->want);
+
+	return spend(d, x->n + d->want->n + MIN(x_runs, want_runs));
+}
+
+/* Too many stretches to look at: cut it for every coordinate that is still open. */
+static int strided_try(struct descent *d, struct strided *s, const struct indices *x)
+{
+	int e = 0;
+
+	for (uint32_t r = 0; r < s->nany && e == 0; r++) {
+		struct arena a = { 0 };
+		struct indices cut;
+
+		if (s->bits[r / 64] >> r % 64 & 1)
+			continue;
+		e = spend_cut(d, s->level, x);
+		if (e == 0)
+			e = level_cut(s->level, x, r, &a, &cut);
+		if (e == 0)
+			e = spend_meeting(d, &cut);
+		if (e == 0 && lists_meet(&cut, d->want))
+			bit_set(s, r);
+		arena_free(&a);
+	}
+	return e;
+}
+
+static int strided_hits(struct descent *d, struct strided *s, const struct indices *x)
+{
+	struct indices_cursor at = { 0 };
+	struct stretch st;
+	uint32_t n = 0;
+
+	if (!d->want) {
+		positions_mark(s, 0, x->total);
+		return 0;
+	}
+	while (s->nhit < s->nany && indices_next(x, d->want, &at, &st)) {
+		positions_mark(s, st.x_pos, st.x_pos + st.len);
+		if (n++ == STRETCHES_MAX)
+			return strided_try(d, s, x);
+		if (spend(d, s->nany) < 0)
+			return -E2BIG;
+	}
+	return 0;
+}
 
 static int share_add(struct descent *d, const struct indices *x, uint64_t at)
 {
 	struct holders_share s = { .set = *x, .part = *x, .at = at };
-	int e = d->want ? indices_intersect(x, d->want, d->a, &s.part) : 0;
+	int e = d->want ? spend_meeting(d, x) : 0;
 
+	if (e == 0 && d->want)
+		e = indices_intersect(x, d->want, d->a, &s.part);
 	if (e < 0)
 		return e;
 	if (d->n == d->cap) {
@@ -252,8 +293,12 @@ static int descend_to(struct descent *d, uint32_t level, const struct indices *x
 {
 	const struct level *l = &d->level[level];
 	struct indices cut;
-	int e = level_cut(l, x, r, d->a, &cut);
+	int e = spend_cut(d, l, x);
 
+	if (e == 0)
+		e = level_cut(l, x, r, d->a, &cut);
+	if (e == 0)
+		e = spend(d, cut.n * RECORD_STEPS);
 	return e < 0 ? e : descend(d, level + 1, &cut, at + place_of(l->axis, l->naxis, r));
 }
 
@@ -267,7 +312,9 @@ static int descend_strided(struct descent *d, uint32_t level, const struct indic
 	if (!bits)
 		return -ENOMEM;
 	s.bits = bits;
-	e = strided_hits(&s, x, d->want);
+	e = spend(d, l->k + x->n);
+	if (e == 0)
+		e = strided_hits(d, &s, x);
 	for (uint32_t r = 0; r < s.nany && e == 0; r++)
 		if (bits[r / 64] >> r % 64 & 1)
 			e = descend_to(d, level, x, at, r);
@@ -287,8 +334,11 @@ static int descend(struct descent *d, uint32_t level, const struct indices *x, u
 	if (l->factor > 1)
 		return descend_strided(d, level, x, at);
 	h.split = (struct split){ .total = x->total, .width = div_up(x->total, l->k) };
-	while (e == 0 && hits_next(&h, &r))
-		e = descend_to(d, level, x, at, r);
+	while (e == 0 && hits_next(&h, &r)) {
+		e = spend(d, x->n);
+		if (e == 0)
+			e = descend_to(d, level, x, at, r);
+	}
 	return e;
 }
 
@@ -332,9 +382,10 @@ static void levels_of(const struct holders_kind *k, uint32_t tensor_dim, struct 
 }
 
 static int shares_find(const struct holders_kind *k, uint32_t tensor_dim,
-		       const struct indexset *want, struct arena *a, struct holders *ret)
+		       const struct indexset *want, struct arena *a, uint64_t *steps,
+		       struct holders *ret)
 {
-	struct descent d = { .want = want ? &want->dim[tensor_dim] : NULL, .a = a };
+	struct descent d = { .want = want ? &want->dim[tensor_dim] : NULL, .a = a, .steps = steps };
 	struct holders_axis axis[CKPT_DIMS_MAX];
 	struct indices all;
 	int e = indices_range(0, k->shape[tensor_dim], a, &all);
@@ -384,40 +435,57 @@ static int slices_make(struct holders_share *s, uint32_t replicas, const struct 
 	return 0;
 }
 
+/* How many indices the shares of each dimension have. */
+struct totals {
+	uint64_t least[CKPT_DIMS_MAX], most[CKPT_DIMS_MAX];
+};
+
+static void totals_find(const struct holders *h, struct totals *ret)
+{
+	for (uint32_t d = 0; d < h->kind.ndim; d++) {
+		ret->least[d] = UINT64_MAX;
+		ret->most[d] = 0;
+		for (uint32_t i = 0; i < h->nshare[d]; i++) {
+			uint64_t n = h->share[d][i].set.total;
+
+			ret->least[d] = MIN(ret->least[d], n);
+			ret->most[d] = MAX(ret->most[d], n);
+		}
+	}
+}
+
 /* Could a product in which dimension d has so many indices be large enough to be cut there? */
-static bool may_be_cut(const struct holders *h, uint32_t dim, uint64_t total)
+static bool may_be_cut(const struct holders *h, const struct totals *t, uint32_t dim,
+		       uint64_t total)
 {
 	unsigned __int128 bytes = (unsigned __int128)total * h->kind.elem_bytes;
 
 	if (total < h->nreplica)
 		return false;
 	for (uint32_t d = 0; d < h->kind.ndim; d++) {
-		uint64_t most = 0, least = UINT64_MAX;
-
-		for (uint32_t i = 0; i < h->nshare[d]; i++) {
-			most = MAX(most, h->share[d][i].set.total);
-			least = MIN(least, h->share[d][i].set.total);
-		}
-		if (d < dim && least >= h->nreplica)
+		if (d < dim && t->least[d] >= h->nreplica)
 			return false; /* that one is always cut before */
 		if (d != dim)
-			bytes *= most; /* all of them together are a tensor's elements */
+			bytes *= t->most[d]; /* all of them together are a tensor's elements */
 	}
 	return bytes >= h->nreplica * MIB;
 }
 
 static int slices_find(struct holders *h, const struct indexset *want, struct arena *a)
 {
+	struct totals t;
+
+	totals_find(h, &t);
 	for (uint32_t d = 0; d < h->kind.ndim; d++) {
+		const struct indices *wanted = want ? &want->dim[d] : NULL;
 		/* Made by shares_find just now. */
 		struct holders_share *s = (struct holders_share *)h->share[d];
 
 		for (uint32_t i = 0; i < h->nshare[d]; i++) {
-			int e = may_be_cut(h, d, s[i].set.total)
-					? slices_make(&s[i], h->nreplica,
-						      want ? &want->dim[d] : NULL, a)
-					: 0;
+			int e = 0;
 
+			if (may_be_cut(h, &t, d, s[i].set.total))
+				e = slices_make(&s[i], h->nreplica, wanted, a);
 			if (e < 0)
 				return e;
 		}
@@ -456,7 +524,7 @@ static void axes_find(struct holders *h)
 int holders_find(const struct holders_kind *kind, const struct indexset *want, struct arena *a,
 		 struct holders *ret)
 {
-	uint64_t numel;
+	uint64_t numel, steps = 0;
 	int e = shape_numel(kind->ndim, kind->shape, &numel);
 
 	*ret = (struct holders){ .kind = *kind };
@@ -468,7 +536,7 @@ int holders_find(const struct holders_kind *kind, const struct indexset *want, s
 		return 0;
 	}
 	for (uint32_t d = 0; d < kind->ndim && e == 0; d++)
-		e = shares_find(kind, d, want, a, ret);
+		e = shares_find(kind, d, want, a, &steps, ret);
 	if (e == 0 && ret->nreplica > 1)
 		e = slices_find(ret, want, a);
 	return e;

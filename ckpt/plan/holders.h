@@ -15,6 +15,10 @@
 #define CKPT_PLAN_HOLDERS_H
 #include "ckpt/layout/layout.h"
 
+/* Runs and coordinates looked at for one answer, about: a second or two. More is -E2BIG. Layouts come
+ * from files; those in use take thousands. */
+#define HOLDERS_STEPS_MAX (UINT64_C(1) << 28)
+
 /* A tensor as far as its holders depend on it. mesh_check and layout_check have passed. */
 struct holders_kind {
 	const struct mesh *mesh;

@@ -7,6 +7,7 @@
  */
 #include "ckpt/plan/reshard.h"
 #include "ckpt/base/util.h"
+#include "ckpt/table/operand.h"
 #include <stdio.h>
 
 #define SLOTS 4096u /* remembered answers; a power of two */
@@ -176,6 +177,7 @@ struct reshard {
 	uint32_t *src_alike, *dst_alike; /* [layouts] */
 	uint32_t *order;		 /* dst tensors by layout, those without one last */
 	uint32_t *first;		 /* [dst layouts + 2]: of each layout in `order` */
+	struct rank_map ranks;		 /* of dst */
 	struct memo memo;
 	uint64_t nop, bytes;
 };
@@ -285,6 +287,8 @@ int reshard_open(const struct table *src, const struct table *dst, const struct 
 			e = layouts_group(dst, &r->arena, &r->dst_alike);
 		if (!e)
 			e = tensors_group(r);
+		if (!e)
+			e = rank_map_open(dst, &r->ranks);
 	}
 	if (e) {
 		reshard_close(r);
@@ -316,6 +320,7 @@ void reshard_close(struct reshard *r)
 {
 	if (!r)
 		return;
+	rank_map_close(&r->ranks);
 	arena_free(&r->memo.arena);
 	arena_free(&r->arena);
 	free(r);
@@ -450,18 +455,18 @@ static int layouts_stream(struct stream *s)
 {
 	struct reshard *r = s->r;
 	uint32_t coord[CKPT_DIMS_MAX], mesh = TABLE_NONE;
-	bool inside = false;
-	int e = 0;
+	int e = 0, inside = 0;
 
 	for (uint32_t l = 0; l < r->dst->nlayout && !e; l++) {
 		const struct layout *layout = &r->dst->layout[l];
 
 		if (r->first[l] == r->first[l + 1])
 			continue;
-		if (layout->mesh != mesh) {
-			mesh = layout->mesh;
-			inside = mesh_coord(&r->dst->mesh[mesh], s->rank, coord);
-		}
+		if (layout->mesh != mesh)
+			inside = rank_map_coord(&r->ranks, layout->mesh, s->rank, coord);
+		mesh = layout->mesh;
+		if (inside < 0)
+			return ckpt_error(s->err, inside, "out of memory for the ranks of a mesh");
 		if (!inside || !lives_at(layout, coord))
 			continue;
 		for (uint32_t i = r->first[l]; i < r->first[l + 1] && !e; i++)

@@ -221,12 +221,51 @@ static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
 	arena_free(&a);
 }
 
+/* Layouts come from files. */
+static void cuts_that_would_take_hours_are_refused(void **state)
+{
+	static const char *const name[] = { "a", "b" };
+	uint32_t dim[] = { 1024, 1024 };
+	cleanup_free uint32_t *rank = calloc(1024 * 1024, sizeof *rank);
+	struct ckpt_placement place[] = {
+		{ .how = CKPT_SHARD, .mesh_dim = 0, .split_factor = 999983 },
+		{ .how = CKPT_SHARD, .mesh_dim = 1, .split_factor = 1000003 },
+	};
+	uint64_t shape[] = { UINT64_C(1) << 40 }, begin = now_ns();
+	struct layout l = { .nplace = 2, .place = place };
+	struct mesh m = { 2, name, dim, 1024 * 1024, rank };
+	struct holders_kind kind = { &m, &l, 1, 4, shape };
+	uint32_t coord[] = { 3, 4 };
+
+	(void)state;
+	assert_non_null(rank);
+	for (uint32_t mode = 0; mode < 3; mode += 2) {
+		struct ckpt_placement other[] = {
+			{ .how = CKPT_SHARD, .mesh_dim = 1, .split_factor = 31337 },
+			{ .how = CKPT_SHARD, .mesh_dim = 0, .split_factor = 777 },
+		};
+		struct layout dst = { .nplace = 2, .place = other };
+		struct indexset want;
+		struct arena a = { 0 };
+		struct holders h;
+
+		l.mode = mode;
+		assert_int_equal(holders_find(&kind, NULL, &a, &h), -E2BIG);
+		assert_int_equal(layout_share(&m, &dst, 1, shape, coord, &a, &want), 0);
+		assert_int_equal(holders_find(&kind, &want, &a, &h), -E2BIG);
+		assert_true(a.total_bytes < 4 * GIB);
+		arena_free(&a);
+	}
+	printf("refused after %" PRIu64 " ms\n", (now_ns() - begin) / NS_PER_MS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(holders_are_those_that_asking_every_coordinate_finds),
 		cmocka_unit_test(of_each_share_one_replica_is_taken_and_the_turn_says_which),
 		cmocka_unit_test(a_factor_of_a_million_costs_what_the_answer_costs),
+		cmocka_unit_test(cuts_that_would_take_hours_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
