@@ -370,9 +370,12 @@ static int tick(void *arg, uint32_t ranks_done)
 static int put_plan(struct planning *p)
 {
 	const struct checkpoint *k = p->s->ckpt;
+	struct ckpt_err err = { 0 };
 	struct cli *c = p->c;
-	int rc;
+	int rc = c->value[OPT_SVG] ? picture(p, &err) : 0;
 
+	if (rc)
+		return cli_fail(c, rc, &err, "choose another FILE");
 	c->o->ops->begin(c->o, "ckptd.plan/1");
 	cli_say(c, STYLE_STRONG, "loading step %llu of %s", (unsigned long long)k->step, k->job);
 	put_who(p);
@@ -399,8 +402,6 @@ static int plan(struct planning *p)
 	if (rc)
 		code = cli_fail(p->c, rc, &err, rc == -EMEDIUMTYPE ? "ckptctl verify %s" : NULL,
 				p->s->ref.path);
-	else if (p->c->value[OPT_SVG] && (rc = picture(p, &err)))
-		code = cli_fail(p->c, rc, &err, "choose another FILE");
 	else
 		code = put_plan(p);
 	load_cost_free(&p->cost);
