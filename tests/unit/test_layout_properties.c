@@ -5,64 +5,6 @@
  */
 #include "tests/unit/test_layout_cases.h"
 
-/* --- sets as explicit indices --- */
-
-static void naive_of(const struct indices *x, struct naive *ret)
-{
-	ret->n = 0;
-	for (uint32_t k = 0; k < x->n; k++)
-		for (uint64_t i = 0; i < x->run[k].count; i++)
-			for (uint64_t j = 0; j < x->run[k].len && ret->n < NAIVE_MAX; j++)
-				ret->v[ret->n++] =
-					(uint32_t)(x->run[k].start + i * x->run[k].stride + j);
-}
-
-/* Row-major global indices of a set's elements, in its local order. */
-static uint32_t elements_of(const struct indexset *x, const uint64_t *shape, uint32_t *ret)
-{
-	static struct naive dim[CASE_DIMS];
-	uint32_t n = 0, at[CASE_DIMS] = { 0 }, d;
-
-	if (x->numel == 0)
-		return 0;
-	for (d = 0; d < x->ndim; d++)
-		naive_of(&x->dim[d], &dim[d]);
-	for (;;) {
-		uint64_t g = 0;
-
-		for (d = 0; d < x->ndim; d++)
-			g = g * shape[d] + dim[d].v[at[d]];
-		ret[n++] = (uint32_t)g;
-		for (d = x->ndim; d > 0 && ++at[d - 1] == dim[d - 1].n; d--)
-			at[d - 1] = 0;
-		if (d == 0)
-			return n;
-	}
-}
-
-static bool side_share(const struct layout_case *c, const struct side *s, uint32_t place,
-		       struct arena *a, struct indexset *ret)
-{
-	struct mesh m = side_mesh(s);
-	struct layout l = side_layout(s);
-	uint32_t coord[CASE_MESH_DIMS];
-
-	place_coord(&m, place, coord);
-	return layout_share(&m, &l, c->ndim, c->shape, coord, a, ret) == 0;
-}
-
-static bool side_owned(const struct layout_case *c, const struct side *s, uint32_t place,
-		       struct arena *a, struct indexset *ret)
-{
-	struct mesh m = side_mesh(s);
-	struct layout l = side_layout(s);
-	uint32_t coord[CASE_MESH_DIMS];
-
-	place_coord(&m, place, coord);
-	return layout_owned(&m, &l, c->ndim, c->shape, coord, c->elem_bytes, "model", "w", a,
-			    ret) == 0;
-}
-
 /* --- the oracle --- */
 
 static void naive_flat(const struct side *s, uint32_t d, const uint32_t *coord, struct naive *x)
