@@ -282,10 +282,11 @@ static void shape_of(const struct table_piece *p, struct shape *ret)
 	}
 }
 
-/* A single index is never stepped over: its stride is what lets rows be as long as they can be. */
+/* Is it row-major? A single index is never stepped over: it gets the stride that lets rows be as long
+ * as they can be. */
 static bool make_plain(struct shape *s)
 {
-	int64_t dense = 1, step = 1;
+	int64_t step = 1;
 	bool plain = true;
 
 	for (uint32_t d = s->ndim; d-- > 0;) {
@@ -293,11 +294,10 @@ static bool make_plain(struct shape *s)
 
 		if (total == 1)
 			s->stride[d] = step;
-		plain = plain && (total == 1 || s->stride[d] == dense);
-		dense *= total;
-		/* May be too large only where nothing is behind it: spans lie inside places. */
+		plain = plain && s->stride[d] == step;
+		/* Nothing that lies inside a place is behind one that is too large. */
 		if (__builtin_mul_overflow(s->stride[d], total, &step))
-			step = 1;
+			plain = false, step = 0;
 	}
 	return plain;
 }

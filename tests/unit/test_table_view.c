@@ -8,7 +8,7 @@
 #include "ckpt/table/target.h"
 #include "ckpt/table/view_parse.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 6000
 #else
 #define CASES 30000
