@@ -369,11 +369,107 @@ static void an_element_that_no_part_has_is_never_planned(void **state)
 	cases_hold(__func__, lost, 2, FEWER(6000));
 }
 
+/* --- who knows what --- */
+
+/* Some ranks declare tensors of which they hold nothing, others do not; and in any order. */
+static bool coin(const struct layout_case *c, uint32_t rank, uint32_t what)
+{
+	return ((c->from + 3) * (rank + 5) * (what + 7) * UINT64_C(0x9e3779b97f4a7c15) >> 60) % 2;
+}
+
+/* Tensor `side` of the case, as a rank declares it: its elements are rows of elem_bytes bytes. */
+static void know(struct table *t, const struct layout_case *c, uint32_t side, uint32_t rank)
+{
+	static const char *const name[] = { "w0", "w1" };
+	const struct side *s = &c->side[side];
+	uint64_t shape[CASE_DIMS + 1] = { 0 };
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct table_tensor w = { .component = "model",
+				  .name = name[side],
+				  .dtype = CKPT_U8,
+				  .rank = TABLE_NONE,
+				  .ndim = c->ndim + 1,
+				  .shape = shape };
+	struct mesh m = side_mesh(s);
+	struct layout l = side_layout(s);
+	struct table_piece p = { .rank = rank, .off = side * (UINT64_C(1) << 40) };
+	bool inside = mesh_coord(&m, rank, coord);
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+
+	memcpy(shape, c->shape, c->ndim * sizeof *shape);
+	shape[c->ndim] = c->elem_bytes;
+	if (inside)
+		assert_int_equal(layout_share(&m, &l, w.ndim, shape, coord, &a, &p.set), 0);
+	if (!p.set.numel && coin(c, rank, side)) {
+		arena_free(&a);
+		return;
+	}
+	if (table_add_mesh(t, &m, &l.mesh, &err) < 0 ||
+	    table_add_layout(t, &l, &w.layout, &err) < 0 ||
+	    table_add_tensor(t, &w, &p.tensor, &err) < 0)
+		fail_msg("%s", err.msg);
+	if (inside && table_add_piece(t, &p, &err) < 0)
+		fail_msg("%s", err.msg);
+	arena_free(&a);
+}
+
+/* The parts of all ranks, each made from what that rank declares, hold every tensor once. */
+static bool parts_cover_once(const struct layout_case *given, char *why)
+{
+	struct layout_case c = *given;
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+	struct table all = { 0 };
+	uint32_t ranks = 0, known = 0;
+	bool good = true;
+
+	plain(&c);
+	for (uint32_t k = 0; k < 2; k++)
+		for (uint32_t i = 0; i < side_mesh(&c.side[k]).nrank; i++)
+			ranks = MAX(ranks, c.side[k].rank[i] + 1);
+	for (uint32_t r = 0; r < ranks && good; r++) {
+		struct table_place place = { "memory", r, UINT64_C(1) << 41 };
+		struct table decl = { 0 }, part;
+		bool swap = coin(&c, r, 2);
+
+		assert_int_equal(table_add_place(&decl, &place, NULL, &err), 0);
+		know(&decl, &c, swap, r);
+		know(&decl, &c, !swap, r);
+		known += decl.ntensor;
+		assert_int_equal(table_seal(&decl, &err), 0);
+		if (native_part_table(&decl, r, &part, &list, &err) < 0)
+			good = BROKEN("rank %u: %.200s", r, err.msg);
+		if (good && (table_merge(&all, &part, NULL, &list, &err) < 0 || list.n))
+			good = BROKEN("rank %u: %.200s", r, list.n ? list.text : err.msg);
+		if (good)
+			table_free(&part);
+		table_free(&decl);
+	}
+	assert_int_equal(table_seal(&all, &err), 0);
+	if (good && (known < 2 || all.ntensor != 2) && case_numel(&c))
+		good = BROKEN("a tensor is not known");
+	if (good)
+		table_cover(&all, &list);
+	if (good && list.n)
+		good = BROKEN("%.200s", list.text);
+	ckpt_errlist_free(&list);
+	table_free(&all);
+	return good;
+}
+
+static void parts_cover_every_tensor_once_whatever_their_ranks_know(void **state)
+{
+	(void)state;
+	cases_hold(__func__, parts_cover_once, 2, FEWER(4000));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(from_any_layout_to_any_other_and_back_nothing_changes),
 		cmocka_unit_test(from_memory_to_memory_nothing_changes),
+		cmocka_unit_test(parts_cover_every_tensor_once_whatever_their_ranks_know),
 		cmocka_unit_test(an_element_that_no_part_has_is_never_planned),
 	};
 
