@@ -20,6 +20,7 @@ struct item {
 	uint32_t npiece;
 	const struct table_piece *piece; /* [npiece] their tensor numbers mean nothing */
 	bool gone;
+	bool part; /* of what the present rule joins */
 };
 
 struct made {
@@ -893,6 +894,13 @@ static int join_items(struct making *k)
 	struct parts p = { 0 };
 	int rc = list_parts(k, &p);
 
+	for (size_t i = 0; i < p.n && !ends(rc); i++) {
+		struct item *y = &k->all.item[p.part[i].item];
+
+		if (y->part)
+			(void)refuse(k, "%s is a part twice; a view has every byte once", LABEL(y));
+		y->part = true;
+	}
 	/* Where some were not found, what is there would not be what was meant. */
 	if (k->list->n && !ends(rc))
 		p.n = 0;

@@ -34,8 +34,8 @@
  *	stack   model/l.*.experts.#.up dim 0 -> model/l.{1}.experts.up
  *
  * NEW begins with the component of the tensor that the pattern matched, or its component ends at
- * the first '/'. Two tensors of one name are refused, and so are parts of other types, roles,
- * classes or shapes. Blobs are only renamed: no other pattern matches them.
+ * the first '/'. Refused are two tensors of one name, a part that is used twice, and parts of other
+ * types, roles, classes or shapes. Blobs are only renamed: no other pattern matches them.
  *
  * What stays of a tensor: dtype, role, class. Its layout, where it still says what the pieces are:
  * renamed, turned (tensor dimensions permuted), cut or joined along a dimension that nothing shards

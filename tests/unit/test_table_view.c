@@ -548,6 +548,8 @@ static void a_rule_that_cannot_be_followed_names_every_tensor_and_why(void **sta
 	follows_not(g, n, "concat m/a m/moment dim 0 -> m/x", "another role or class");
 	follows_not(g, n, "concat m/a m/p dim 0 -> m/x", "have pending reductions");
 	follows_not(g, n, "concat m/a m/q m/r dim 0 -> m/x", "there is no tensor m/r");
+	follows_not(g, n, "concat m/a m/a dim 0 -> m/x", "m/a is a part twice");
+	follows_not(g, n, "concat m/* m/b dim 0 -> m/{1}x", "m/b is a part twice");
 	follows_not(g, n, "concat m/a m/b dim 2 -> m/x", "m/a has 2 dimensions, and so no dim 2");
 	follows_not(g, n, "concat m/e.# dim 0 -> m/e", "m/e: number 1 of its parts is missing");
 	follows_not(g + 5, 2,
