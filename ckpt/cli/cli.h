@@ -87,6 +87,7 @@ enum cli_option_id {
 	OPT_STATS,
 	OPT_MESH,
 	OPT_LAYOUT,
+	OPT_VIEW,
 	OPT_RANK,
 	OPT_MEM_LIMIT,
 	OPT_WATCH,

@@ -44,6 +44,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_STATS, 0, "stats", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_MESH, 0, "mesh", "SPEC", NULL, NULL, false, ARG_NONE },
 	{ OPT_LAYOUT, 0, "layout", "FILE", NULL, NULL, false, ARG_FILE },
+	{ OPT_VIEW, 0, "view", "FILE", NULL, NULL, false, ARG_FILE },
 	{ OPT_RANK, 0, "rank", "R", NULL, NULL, false, ARG_NONE },
 	{ OPT_MEM_LIMIT, 0, "mem-limit", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_WATCH, 'w', "watch", NULL, NULL, NULL, false, ARG_NONE },

@@ -7,9 +7,8 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/human.h"
-#include <fcntl.h>
+#include "ckpt/cli/text_file.h"
 
-#define FILE_MAX (4 * MIB) /* of a layout file; whoever has more means something else */
 #define RULES_MAX 65536u
 #define GROUPS_SAID 8u /* kinds of notes that a person is told */
 #define NAMES_SAID 3u  /* tensors that are named of each */
@@ -23,38 +22,6 @@ struct layout_file {
 	struct target_rule *rule;
 	uint32_t nrule;
 };
-
-static int file_read(struct layout_file *f, struct arena *a, struct ckpt_err *err)
-{
-	cleanup_close int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	size_t used = 0;
-	ssize_t n = -1;
-
-	f->text = arena_alloc(a, FILE_MAX + 1);
-	if (!f->text)
-		return ckpt_error(err, -ENOMEM, "out of memory for the layout file %s", f->path);
-	do {
-		if (fd >= 0)
-			n = read(fd, f->text + used, FILE_MAX + 1 - used);
-		used += n > 0 ? (size_t)n : 0;
-	} while (n > 0 && used <= FILE_MAX);
-	if (n < 0) {
-		int rc = ckpt_error_errno(err, errno, "the layout file %s", f->path);
-
-		return rc == -ENOENT || rc == -ENOTDIR || rc == -EISDIR ? -EINVAL : rc;
-	}
-	if (used > FILE_MAX)
-		return ckpt_error(err, -EINVAL,
-				  "%s is larger than 4 MiB: it is no layout file (one \"GLOB  "
-				  "PLACEMENTS\" a line)",
-				  f->path);
-	if (memchr(f->text, 0, used))
-		return ckpt_error(err, -EINVAL,
-				  "%s is no text file; write one \"GLOB  PLACEMENTS\" a line",
-				  f->path);
-	f->text[used] = 0;
-	return 0;
-}
 
 static bool is_blank(char c)
 {
@@ -105,7 +72,8 @@ static int rule_add(struct layout_file *f, char *line, uint32_t number, struct a
 static int file_rules(struct layout_file *f, struct arena *a, struct ckpt_err *err)
 {
 	uint32_t lines = 1, number = 0;
-	int rc = file_read(f, a, err);
+	int rc = text_file_read(f->path, "layout file", "one \"GLOB  PLACEMENTS\" a line", a,
+				&f->text, err);
 
 	if (rc)
 		return rc;

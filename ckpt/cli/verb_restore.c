@@ -12,6 +12,7 @@
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/cli/view_file.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/reshard.h"
 #include <fcntl.h>
@@ -26,6 +27,7 @@
 struct restore {
 	struct cli *c;
 	struct subject s;
+	struct view_file view;
 	struct remesh to;
 	struct rank_files files;
 	uint64_t mem_limit;
@@ -230,6 +232,7 @@ static void put_result(struct restore *r)
 	static const struct column path = { "path", NULL, false, FIT_WHOLE },
 				   job = { "job", NULL, false, FIT_WHOLE },
 				   step = { "step", NULL, false, FIT_WHOLE },
+				   view = { "view_file", NULL, false, FIT_WHOLE },
 				   destination = { "destination", NULL, false, FIT_WHOLE },
 				   bytes = { "bytes", NULL, false, FIT_WHOLE },
 				   took = { "took_s", NULL, false, FIT_WHOLE },
@@ -243,6 +246,7 @@ static void put_result(struct restore *r)
 	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
 	remesh_put(r->c, &r->to);
+	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &destination, cell_text(r->path));
 	put_files(r);
 	output_put(o, &bytes, cell_of(CELL_BYTES, r->files.bytes));
@@ -470,7 +474,8 @@ static int subject_get_mesh(struct restore *r)
 	bool enough;
 	int code, rc;
 
-	if (c->value[OPT_RANK] && c->value[OPT_MESH]) {
+	/* What a view is made of is not known before all pieces are. */
+	if (c->value[OPT_RANK] && c->value[OPT_MESH] && !c->value[OPT_VIEW]) {
 		code = subject_get_some(c, c->arg[0], choose_parts, r, &r->s);
 		if (code)
 			return code < 0 ? r->refused : code;
@@ -485,6 +490,8 @@ static int subject_get_mesh(struct restore *r)
 		subject_close(&r->s);
 	}
 	code = subject_get(c, c->arg[0], &r->s);
+	if (!code)
+		code = view_file_begin(c, &r->s, &r->view);
 	return code ? code : take_mesh(r, &r->s);
 }
 
@@ -529,6 +536,7 @@ static int run(struct cli *c)
 	code = restore(&r);
 	rank_files_free(&r.files);
 	remesh_free(&r.to);
+	view_file_end(&r.s, &r.view);
 	subject_close(&r.s);
 	if (r.dir_fd >= 0)
 		close(r.dir_fd);
@@ -540,8 +548,8 @@ static int run(struct cli *c)
 const struct cli_verb verb_restore = {
 	.name = "restore",
 	.help = "write safetensors files, one per rank of a mesh",
-	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--layout=FILE] "
-					   "[--mem-limit=BYTES]",
+	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
+					   "[--layout=FILE] [--mem-limit=BYTES]",
 					   NULL },
 	.about = "Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
 		 "DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
@@ -554,6 +562,13 @@ const struct cli_verb verb_restore = {
 		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
 		 "other ranks' files, and only the parts that have something of that rank are "
 		 "opened.\n"
+		 "With --view tensors are first renamed, split, joined and transposed, by the "
+		 "rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", \"split "
+		 "model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
+		 "\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
+		 "1,0\" (docs/LAYOUTS.md has all of it). What is cut or joined along a sharded "
+		 "dimension is whole on every rank, unless --layout says otherwise. "
+		 "All parts are opened for it.\n"
 		 "Every byte is checked on the way. The data pass through bounded memory. "
 		 "The files appear when all of them are complete and on the disk; after an error "
 		 "or Ctrl-C DIR is as it was.",
@@ -561,6 +576,8 @@ const struct cli_verb verb_restore = {
 		(const struct cli_example[]){
 			{ "ckptctl restore latest out --mesh fsdp=3", "all ranks of fsdp=3" },
 			{ "ckptctl restore step:90 out --mesh fsdp=1", "everything in one file" },
+			{ "ckptctl restore latest out --mesh fsdp=1 --view names.txt",
+			  "the same under other names" },
 			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
 			  "one rank's, on its own host" },
 			{ NULL, NULL },
@@ -568,13 +585,14 @@ const struct cli_verb verb_restore = {
 	.option =
 		(const struct cli_verb_option[]){
 			REMESH_OPTIONS,
+			VIEW_OPTION,
 			{ OPT_RANK, "only this rank's file" },
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0; 2 the mesh, the layout file or --rank is wrong, DIR is not empty or lies in "
-		"a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
+		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
+		"lies in a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
 		"cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },

@@ -836,6 +836,145 @@ static void people_read_what_was_written(void **state)
 	remove_tree(out);
 }
 
+/* --- through a view --- */
+
+static const char *view_file(const char *rules)
+{
+	const char *path = path_of("%s/view.txt", top);
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_true(fputs(rules, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	return path;
+}
+
+static const uint8_t *bytes_of(const struct strict_file *f, const char *key, uint64_t *ret_bytes)
+{
+	const struct strict_tensor *y = strict_find(f, key);
+
+	if (!y)
+		fail_msg("there is no %s", key);
+	*ret_bytes = y->end - y->begin;
+	return f->bytes + f->data + y->begin;
+}
+
+/* Element g of what is called key is element number(g) of the checkpoint's model/name. */
+static void check_seen(const struct strict_file *f, const struct table *t, const char *key,
+		       const char *name, uint64_t (*of)(uint64_t g))
+{
+	const struct table_tensor *x = &t->tensor[table_find(t, "model", name, TABLE_NONE)];
+	uint64_t bytes;
+	const uint8_t *p = bytes_of(f, key, &bytes);
+
+	for (uint64_t g = 0; g < bytes / x->elem_bytes; g++) {
+		uint8_t truth[16];
+
+		sample_truth(SEED, x, of(g), STEP, truth);
+		if (memcmp(p + g * x->elem_bytes, truth, x->elem_bytes) != 0)
+			fail_msg("%s: element %llu", key, (unsigned long long)g);
+	}
+}
+
+#define ROWS 67 /* of layers.N.wq, which have 98 columns */
+
+static uint64_t turned(uint64_t g)
+{
+	return g % ROWS * 98 + g / ROWS;
+}
+
+static uint64_t last_twelve_of_17(uint64_t g)
+{
+	return g / 12 * 17 + 5 + g % 12;
+}
+
+static void through_a_view_tensors_have_other_names_and_shapes(void **state)
+{
+	const char *view =
+		view_file("# as the other framework calls them\n"
+			  "rename    model/embed.weight -> net/tok\n"
+			  "transpose model/layers.*.wq dims 1,0 -> net/{1}.q\n"
+			  "split     model/layers.3.fused dim 1 sizes 5,12 -> net/a net/b\n"
+			  "concat    net/#.q dim 0 -> net/q\n");
+	struct strict_file f, plainly;
+	const struct strict_tensor *q;
+	struct subject s;
+	uint64_t n, m;
+	char why[200];
+
+	(void)state;
+	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL), 0);
+	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
+	if (RUN("restore", step_of(1), out, "--mesh", "fsdp=1", "--view", view))
+		fail_msg("%s", got.err);
+	assert_true(strict_load(file_of(out, 0), &f, why));
+	assert_null(strict_find(&f, "model/layers.0.wq"));
+	assert_non_null(strict_find(&f, "model/norm.weight"));
+	q = strict_find(&f, "net/q");
+	assert_true(q && q->ndim == 2 && q->shape[0] == 2 * 98 && q->shape[1] == ROWS);
+	remove_tree(out);
+	strict_free(&f);
+
+	/* Without the concat: each by itself. */
+	view = view_file("rename model/embed.weight -> net/tok\n"
+			 "transpose model/layers.*.wq dims 1,0 -> net/{1}.q\n"
+			 "split model/layers.3.fused dim 1 sizes 5,12 -> net/a net/b\n");
+	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "x=1", "--view", view), 0);
+	assert_true(strict_load(file_of(out, 0), &f, why));
+	check_seen(&f, &s.ckpt->table, "net/0.q", "layers.0.wq", turned);
+	check_seen(&f, &s.ckpt->table, "net/1.q", "layers.1.wq", turned);
+	check_seen(&f, &s.ckpt->table, "net/b", "layers.3.fused", last_twelve_of_17);
+	strict_free(&f);
+	remove_tree(out);
+
+	/* A renamed tensor is cut as it was; one rank's file is that of all ranks. */
+	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "fsdp=3", "--view", view), 0);
+	assert_int_equal(RUN("restore", step_of(1), path_of("%s/plainly", top), "--mesh", "fsdp=3"),
+			 0);
+	assert_int_equal(RUN("restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3",
+			     "--view", view, "--rank", "1"),
+			 0);
+	assert_true(same_file(file_of(out, 1), file_of(path_of("%s/one", top), 1)));
+	assert_true(strict_load(file_of(out, 2), &f, why));
+	assert_true(strict_load(file_of(path_of("%s/plainly", top), 2), &plainly, why));
+	assert_memory_equal(bytes_of(&f, "net/tok", &n),
+			    bytes_of(&plainly, "model/embed.weight", &m), n);
+	assert_int_equal(n, m);
+	strict_free(&f);
+	strict_free(&plainly);
+	remove_tree(out);
+	remove_tree(path_of("%s/plainly", top));
+	remove_tree(path_of("%s/one", top));
+	subject_close(&s);
+}
+
+static void a_view_that_is_wrong_is_told_and_nothing_is_made(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
+			     view_file("\nrename model/a -> b c\nrenam\n")),
+			 CLI_USAGE);
+	assert_says(got.err, "view.txt:2: character 21: rename makes one tensor");
+	assert_says(got.err, "view.txt:3: character 1: \"renam\" is no rule");
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
+			     view_file("rename model/nothing.* -> b\n")),
+			 CLI_USAGE);
+	assert_says(got.err, "view.txt:1: no tensor matches \"model/nothing.*\"");
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such"),
+			 CLI_USAGE);
+	assert_says(got.err, "the view file /no/such");
+	assert_false(exists(out));
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
+			     view_file("rename model/mask -> mask\n")),
+			 0);
+	j = json_out("ckptd.restore/1");
+	assert_says(string(j, "view_file"), "/view.txt");
+	json_decref(j);
+	remove_tree(out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -860,6 +999,8 @@ int main(void)
 		cmocka_unit_test(after_ctrl_c_nothing_is_left),
 		cmocka_unit_test(json_ends_with_a_summary),
 		cmocka_unit_test(people_read_what_was_written),
+		cmocka_unit_test(through_a_view_tensors_have_other_names_and_shapes),
+		cmocka_unit_test(a_view_that_is_wrong_is_told_and_nothing_is_made),
 	};
 
 	return cmocka_run_group_tests(tests, make_plain, drop_all);

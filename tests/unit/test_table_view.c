@@ -423,6 +423,35 @@ static void names_with_anything_in_them_can_be_said(void **state)
 		"a/b/c [] - 100 \nx/y [] - 101 \n");
 }
 
+/* The rules of docs/LAYOUTS.md: what begins with four blanks behind "## Views". */
+static void the_rules_in_the_documentation_can_be_read(void **state)
+{
+	char path[512], line[512], text[TEXT_BYTES] = "";
+	char here[] = __FILE__;
+	struct ckpt_err err = { 0 };
+	struct arena a = { 0 };
+	bool views = false;
+	struct view v;
+	FILE *f;
+
+	(void)state;
+	*strrchr(here, '/') = '\0';
+	snprintf(path, sizeof path, "%s/../../docs/LAYOUTS.md", here);
+	f = fopen(path, "re");
+	if (!f)
+		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
+	while (fgets(line, sizeof line, f)) {
+		views = views || !strncmp(line, "## Views", 8);
+		if (views && !strncmp(line, "    ", 4))
+			say(text, "%s", line);
+	}
+	fclose(f);
+	if (view_parse(text, path, &a, &v, &err))
+		fail_msg("%s", err.msg);
+	assert_int_equal(v.nrule, 6);
+	arena_free(&a);
+}
+
 /* --- what is refused --- */
 
 static void reads_not(const char *text, const char *why)
@@ -569,6 +598,7 @@ int main(void)
 		cmocka_unit_test(
 			the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers),
 		cmocka_unit_test(names_with_anything_in_them_can_be_said),
+		cmocka_unit_test(the_rules_in_the_documentation_can_be_read),
 		cmocka_unit_test(
 			a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write),
 		cmocka_unit_test(a_rule_that_cannot_be_followed_names_every_tensor_and_why),

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view_file.h - --view FILE (the notation is in ckpt/table/view.h): the subject's tensors called,
+ * cut, joined and turned otherwise, for the verbs that take it.
+ */
+#ifndef CKPT_CLI_VIEW_FILE_H
+#define CKPT_CLI_VIEW_FILE_H
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/subject.h"
+
+struct view_file {
+	struct arena arena;
+	struct checkpoint seen;	  /* the subject's checkpoint with the view's table */
+	struct checkpoint *whole; /* NULL: there is no view */
+};
+
+/*
+ * Where there is --view: from here on s->ckpt is the checkpoint as it is seen through it. Returns an
+ * exit code; what went wrong has been told (2: the file must be mended). Call view_file_end before
+ * subject_close in any case; ret may be zeroed.
+ */
+int view_file_begin(struct cli *c, struct subject *s, struct view_file *ret);
+void view_file_end(struct subject *s, struct view_file *v);
+
+/* What stands for OPT_VIEW in a verb's own options. */
+#define VIEW_OPTION                                                                          \
+	{                                                                                    \
+		OPT_VIEW, "a file of renames, splits, concats, stacks and transposes to do " \
+			  "first, one rule a line"                                           \
+	}
+#endif
