@@ -109,7 +109,8 @@ int mesh_check(const struct mesh *m, struct ckpt_err *err)
 
 bool mesh_coord(const struct mesh *m, uint32_t rank, uint32_t *ret_coord)
 {
-	uint32_t at = 0;
+	/* Mostly a rank sits where its number says. */
+	uint32_t at = rank < m->nrank && m->rank[rank] == rank ? rank : 0;
 
 	while (at < m->nrank && m->rank[at] != rank)
 		at++;

@@ -294,6 +294,95 @@ static void combs_of_a_million_teeth_are_planned_at_once(void **state)
 	table_free(&dst);
 }
 
+#define WOVEN 8192u /* ranks */
+
+/* A tensor whose pieces all reach over most of it, as declared but for one rank's. */
+static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32_t odd)
+{
+	const struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 100 };
+	const char *const name[] = { "fsdp" };
+	uint32_t *rank = calloc(ranks, sizeof *rank);
+	const struct mesh m = { 1, name, &ranks, ranks, rank };
+	const struct layout l = { .nplace = 1, .place = &cut };
+	struct table_tensor x = { .component = "m",
+				  .name = "x",
+				  .dtype = CKPT_F32,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = shape };
+	struct ckpt_err e = { 0 };
+
+	for (uint32_t r = 0; r < ranks; r++)
+		rank[r] = r;
+	place(t, "a");
+	assert_int_equal(table_add_mesh(t, &m, NULL, &e), 0);
+	assert_int_equal(table_add_layout(t, &l, &x.layout, &e), 0);
+	assert_int_equal(table_add_tensor(t, &x, NULL, &e), 0);
+	for (uint32_t r = 0; r < ranks; r++) {
+		struct table_piece p = { .rank = r, .off = r * shape[0] };
+		uint32_t coord = r == odd ? 0 : r;
+
+		assert_int_equal(layout_share(&m, &l, 1, shape, &coord, &t->arena, &p.set), 0);
+		assert_int_equal(table_add_piece(t, &p, &e), 0);
+	}
+	seal(t);
+	free(rank);
+}
+
+/* Every pair of 8,192 interleaved pieces would take seconds for each tensor. */
+static void interleaved_pieces_are_told_apart_by_their_declaration(void **state)
+{
+	const uint64_t shape[] = { WOVEN * 2000 };
+	struct table src = { 0 }, dst = { 0 };
+	struct ckpt_err e = { 0 };
+	struct plan p;
+	uint64_t t0;
+
+	(void)state;
+	woven(&src, shape, WOVEN, WOVEN);
+	place(&dst, "b");
+	box(&dst, add(&dst, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE), 0, 0, shape[0]);
+	seal(&dst);
+	t0 = now_ns();
+	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, &e), 0);
+	print_message("planned in %.1f ms\n", (double)(now_ns() - t0) / 1e6);
+	assert_true(now_ns() - t0 < NS_PER_S);
+	assert_int_equal(p.nop, WOVEN);
+	assert_int_equal(p.bytes, shape[0] * 4);
+	plan_free(&p);
+	table_free(&src);
+	table_free(&dst);
+}
+
+/* One rank has what another has: its own elements are missing, and the others come once. */
+static void a_declaration_that_a_piece_contradicts_is_not_believed(void **state)
+{
+	const uint64_t shape[] = { 64 * 2000 };
+
+	(void)state;
+	for (uint32_t odd = 0; odd < 64; odd += 21) {
+		struct table src = { 0 }, dst = { 0 };
+		struct ckpt_errlist list = { 0 };
+		struct ckpt_err e = { 0 };
+		struct plan p;
+		int rc;
+
+		woven(&src, shape, 64, odd);
+		place(&dst, "b");
+		box(&dst, add(&dst, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE), 0, 0, shape[0]);
+		seal(&dst);
+		rc = plan_make(&src, &dst, NULL, &p, &list, &e);
+		assert_int_equal(rc, odd ? -EMEDIUMTYPE : 0);
+		if (odd)
+			assert_non_null(strstr(list.text, "2000 of the 128000 elements"));
+		else
+			plan_free(&p);
+		ckpt_errlist_free(&list);
+		table_free(&src);
+		table_free(&dst);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -303,6 +392,8 @@ int main(void)
 		cmocka_unit_test(what_two_sides_hold_whole_is_one_row),
 		cmocka_unit_test(of_equal_replicas_the_first_is_used),
 		cmocka_unit_test(combs_of_a_million_teeth_are_planned_at_once),
+		cmocka_unit_test(interleaved_pieces_are_told_apart_by_their_declaration),
+		cmocka_unit_test(a_declaration_that_a_piece_contradicts_is_not_believed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
