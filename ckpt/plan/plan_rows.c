@@ -139,9 +139,23 @@ void plan_rows(const struct plan *p, const struct plan_op *op, struct plan_curso
 	place_from(c, 0);
 }
 
+/* Each index of a dimension lies behind all that one before it holds: row-major, or a box in what is. */
+static bool is_ascending(const struct table_piece *p)
+{
+	int64_t step = 1;
+
+	if (!p->stride)
+		return true;
+	for (uint32_t d = p->set.ndim; d-- > 0;)
+		if (p->stride[d] < step ||
+		    __builtin_mul_overflow(p->stride[d], (int64_t)p->set.dim[d].total, &step))
+			return false;
+	return true;
+}
+
 bool plan_rows_ascend(const struct plan *p, const struct plan_op *op)
 {
-	return !p->src->piece[op->src_piece].stride;
+	return is_ascending(&p->src->piece[op->src_piece]);
 }
 
 /* To the first index of dimension d whose source position is at least pos. *ret_exact: it is
@@ -167,22 +181,15 @@ static bool dim_seek(struct plan_cursor *c, uint32_t d, uint64_t pos, bool *ret_
 	return true;
 }
 
-void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src_off,
-		    struct plan_cursor *c)
+static void seek(struct plan_cursor *c, uint64_t src_off)
 {
-	uint32_t n;
+	uint64_t rest = src_off - c->src->off;
+	uint32_t n = c->nouter + c->has_row;
 
-	plan_rows(p, op, c);
-	if (src_off <= op->src_lo || c->src->stride)
-		return;
-	n = c->nouter + c->has_row;
-	for (uint32_t d = 0; d < n; d++) {
-		uint64_t pos = (src_off - c->src->off) / c->dim[d].src_stride;
+	for (uint32_t d = 0; d < n; rest %= c->dim[d++].src_stride) {
 		bool exact;
 
-		if (d > 0)
-			pos %= c->src->set.dim[d].total;
-		if (!dim_seek(c, d, pos, &exact)) {
+		if (!dim_seek(c, d, rest / c->dim[d].src_stride, &exact)) {
 			dim_first(c, d);
 			outer_next(c, d);
 			place_from(c, 0);
@@ -192,7 +199,26 @@ void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src
 			break;
 	}
 	place_from(c, 0);
-	c->done = n == 0 && src_off >= op->src_hi;
+	c->done = n == 0 && src_off >= c->op->src_hi;
+}
+
+void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src_off,
+		    struct plan_cursor *c)
+{
+	struct plan_cursor next;
+	struct plan_row r;
+
+	plan_rows(p, op, c);
+	if (src_off <= op->src_lo || !is_ascending(c->src))
+		return;
+	seek(c, src_off);
+	if (!c->src->stride)
+		return;
+	/* It may lie in a gap behind a row. */
+	for (next = *c; plan_row_next(&next, &r); *c = next)
+		if (r.src_off + (r.elem ? (r.n - 1) * r.src_stride + r.elem : r.len) > src_off)
+			return;
+	c->done = true;
 }
 
 bool plan_row_next(struct plan_cursor *c, struct plan_row *row)
