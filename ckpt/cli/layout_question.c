@@ -512,24 +512,35 @@ static const char *skip(const char *s, const char *what)
 	return s + strspn(s, what);
 }
 
+/* One that is too large is as large as can be: check_shape refuses it. */
+static bool take_size(const char **at, uint64_t *ret)
+{
+	const char *from = *at;
+
+	for (*ret = 0; **at >= '0' && **at <= '9'; ++*at)
+		if (ckpt_mul(*ret, 10, ret) < 0 || ckpt_add(*ret, (uint64_t)(**at - '0'), ret) < 0)
+			*ret = UINT64_MAX;
+	return *at > from;
+}
+
 static int shape_of_words(struct question *q, const char *text, struct ckpt_err *err)
 {
 	bool bracket = *skip(text, " ") == '[';
 	const char *at = bracket ? skip(text, " ") + 1 : text;
 
 	for (at = skip(at, " "); *at && *at != ']';) {
-		const char *end = at + strlen(at), *from = at;
-		int64_t n;
+		const char *from = at;
+		uint64_t n;
 
 		if (q->ndim == CKPT_DIMS_MAX)
 			return ckpt_error(err, -EINVAL, "a tensor has at most %d dimensions",
 					  CKPT_DIMS_MAX);
-		if (!take_number(&at, end, &n) || n < 0 || n == INT64_MAX)
+		if (!take_size(&at, &n))
 			return ckpt_error(err, -EINVAL,
 					  "shape \"%.80s\", character %zu: a size must stand here "
 					  "(write sizes, as in 4096,1024; [] is a scalar)",
 					  text, (size_t)(from - text) + 1);
-		q->shape[q->ndim++] = (uint64_t)n;
+		q->shape[q->ndim++] = n;
 		at = skip(at, " ");
 		if (*at == ',')
 			at = skip(at + 1, " ");
@@ -539,8 +550,8 @@ static int shape_of_words(struct question *q, const char *text, struct ckpt_err 
 					  "follow here",
 					  text, (size_t)(at - text) + 1);
 	}
-	if (bracket && *at == ']')
-		at++;
+	if (bracket && *at++ != ']')
+		return ckpt_error(err, -EINVAL, "shape \"%.80s\": its bracket is not closed", text);
 	if (*skip(at, " "))
 		return ckpt_error(err, -EINVAL, "shape \"%.80s\", character %zu: this is too much",
 				  text, (size_t)(at - text) + 1);

@@ -619,6 +619,10 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 		{ "[7]5", "dp=2", "S(0)", "literal", "character 4: this is too much" },
 		{ "-7", "dp=2", "S(0)", "literal", "character 1: a size" },
 		{ "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "dp=2", "S(0)", "literal", "at most 16" },
+		{ "[7", "dp=2", "S(0)", "literal", "its bracket is not closed" },
+		{ "[", "dp=2", "R", "literal", "its bracket is not closed" },
+		{ "9223372036854775808", "dp=2", "S(0)", "literal", "more than 9223" },
+		{ "99999999999999999999999", "dp=2", "S(0)", "literal", "more than 9223" },
 		{ "4294967296,4294967296", "dp=2", "S(0)", "literal", "more than 9223" },
 		{ "7", "dp", "S(0)", "literal", "mesh" },
 		{ "7", "dp=2", "S(0),R", "literal", "2 placements for the 1 dimensions" },
@@ -672,6 +676,10 @@ static void what_cannot_be_drawn_can_be_counted(void **state)
 				       "\"ranks\":[4294967296]}"),
 			 2);
 	assert_says(got.err, "rank 4294967296 is too large to be drawn");
+	assert_int_equal(RUN("layout", "--shape", "9223372036854775807", "--mesh", "dp=2",
+			     "--placements", "S(0)", "--summary"),
+			 0);
+	assert_says(got.out, "9,223,372,036,854,775,807");
 }
 
 int main(void)
