@@ -195,9 +195,10 @@ static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
 	struct holders_cursor cur;
 	struct holder x;
 	struct arena a = { 0 };
-	uint64_t sum = 0, begin = now_ns();
+	uint64_t sum = 0;
 
 	(void)state;
+	alarm(60); /* milliseconds; without arithmetic, hours */
 	assert_non_null(rank);
 	for (uint32_t i = 0; i < m.nrank; i++)
 		rank[i] = i;
@@ -216,8 +217,7 @@ static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
 		if (i == 1)
 			assert_int_equal(h.nshare[0], 1);
 	}
-	assert_true(now_ns() - begin <
-		    2 * NS_PER_S); /* milliseconds; the bound is for slow builds */
+	alarm(0);
 	arena_free(&a);
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <unistd.h>
 #include "ckpt/base/util.h"
 #include "ckpt/plan/plan.h"
 
@@ -252,7 +253,7 @@ static void combs_of_a_million_teeth_are_planned_at_once(void **state)
 	const uint64_t teeth = 1u << 20, shape[] = { teeth * 64 };
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
-	uint64_t t0, want = 0;
+	uint64_t want = 0;
 	struct plan p;
 	uint32_t x;
 
@@ -270,9 +271,8 @@ static void combs_of_a_million_teeth_are_planned_at_once(void **state)
 	for (uint64_t i = 0; i < 48; i++)
 		box(&dst, x, i * shape[0] * 4, shape[0] * i / 48, shape[0] * (i + 1) / 48);
 	seal(&dst);
-	t0 = now_ns();
+	alarm(60); /* milliseconds; the product of all would take minutes */
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, &e), 0);
-	print_message("planned in %.1f ms\n", (double)(now_ns() - t0) / 1e6);
 	assert_int_equal(p.nop, 64 * 48);
 	assert_int_equal(p.bytes, shape[0] * 4);
 	for (uint64_t i = 0; i < p.nop; i++)
@@ -288,7 +288,7 @@ static void combs_of_a_million_teeth_are_planned_at_once(void **state)
 		assert_true(plan_row_next(&c, &r));
 		assert_int_equal(r.src_off, from);
 	}
-	assert_true(now_ns() - t0 < 20 * NS_PER_S);
+	alarm(0);
 	plan_free(&p);
 	table_free(&src);
 	table_free(&dst);
@@ -337,17 +337,15 @@ static void interleaved_pieces_are_told_apart_by_their_declaration(void **state)
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
-	uint64_t t0;
 
 	(void)state;
 	woven(&src, shape, WOVEN, WOVEN - 1);
 	place(&dst, "b");
 	box(&dst, add(&dst, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE), 0, 0, shape[0]);
 	seal(&dst);
-	t0 = now_ns();
+	alarm(60); /* milliseconds; the product of all would take minutes */
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, &e), 0);
-	print_message("planned in %.1f ms\n", (double)(now_ns() - t0) / 1e6);
-	assert_true(now_ns() - t0 < NS_PER_S);
+	alarm(0);
 	assert_int_equal(p.nop, WOVEN);
 	assert_int_equal(p.bytes, shape[0] * 4);
 	plan_free(&p);
