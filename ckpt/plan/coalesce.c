@@ -4,6 +4,7 @@
  * Invariant: after reads_make the reads are disjoint, and every byte that was asked for is in one.
  */
 #include "ckpt/plan/coalesce.h"
+#include "ckpt/plan/plan_reduce.h"
 #include "ckpt/base/util.h"
 
 const struct read_cost read_cost_default = { .request_ns = 200000,
@@ -87,20 +88,27 @@ static int add_elements(struct reads *r, uint32_t place, const struct plan_row *
 	return e;
 }
 
-int reads_add_plan(struct reads *r, const struct plan *p)
+static int add_ops(struct reads *r, const struct plan *p, const struct plan_op *op, uint64_t nop)
 {
 	struct plan_cursor c;
 	struct plan_row row;
 	int e = 0;
 
-	for (uint64_t i = 0; i < p->nop && !e; i++) {
-		uint32_t place = p->op[i].src_place;
+	for (uint64_t i = 0; i < nop && !e; i++) {
+		uint32_t place = op[i].src_place;
 
-		for (plan_rows(p, &p->op[i], &c); !e && plan_row_next(&c, &row);)
+		for (plan_rows(p, &op[i], &c); !e && plan_row_next(&c, &row);)
 			e = row.elem ? add_elements(r, place, &row)
 				     : reads_add(r, place, row.src_off, row.len);
 	}
 	return e;
+}
+
+int reads_add_plan(struct reads *r, const struct plan *p)
+{
+	int e = add_ops(r, p, p->op, p->nop);
+
+	return e || !p->reduced ? e : add_ops(r, p, p->reduced->op, p->reduced->nop);
 }
 
 /* To whole chunks. */

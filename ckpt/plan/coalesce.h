@@ -45,7 +45,7 @@ struct reads {
 void reads_begin(struct reads *r, const struct read_cost *cost, uint32_t chunk_log2);
 /* Bytes [off, off + len) of a place are needed; in any order, also twice. -ENOMEM. */
 int reads_add(struct reads *r, uint32_t place, uint64_t off, uint64_t len);
-/* All rows of a plan, whose source places have these numbers. */
+/* All rows of a plan, also of operands, whose source places have these numbers. */
 int reads_add_plan(struct reads *r, const struct plan *p);
 /* place_bytes: of each place, where the last chunk ends; NULL: whole chunks. -ENOMEM. */
 int reads_make(struct reads *r, const uint64_t *place_bytes, uint32_t turn);

@@ -272,14 +272,14 @@ static void millions_of_runs_are_not_looked_at_one_by_one(void **state)
 {
 	struct rig r;
 	cleanup_free char *text = NULL;
-	uint64_t t = now_ns();
 
 	(void)state;
+	alarm(60); /* milliseconds; one by one, hours */
 	rig_make(&r, "fsdp=4", SHAPE(UINT64_C(40000000000)), CUTS({ 0, 0, 1000000000 }));
 	text = print(r.m, &narrow);
 	assert_non_null(strstr(text, "more cuts than can be drawn"));
 	assert_non_null(strstr(text, "r3: 10 of every 40 from 30 on, 1,000,000,000 times"));
-	assert_true(now_ns() - t < 5 * NS_PER_S);
+	alarm(0);
 	assert_false(map_facts(r.m)->copies_known);
 	rig_free(&r);
 }

@@ -145,12 +145,69 @@ static void at_any_time_all_files_have_given_the_same_fraction(void **state)
 	}
 }
 
+/* The same tensor, of two operands in two places, or of no placement in one. */
+static void operands_make(bool partial, struct table *t)
+{
+	struct ckpt_placement p = { .how = CKPT_PARTIAL, .flags = CKPT_KEEP_PARTIAL };
+	struct layout l = { .nplace = partial, .place = &p };
+	struct table_tensor x = { .component = "m",
+				  .name = "x",
+				  .of = "",
+				  .dtype = CKPT_F32,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = (uint64_t[]){ 100 } };
+	struct indices all = { 1, 100, &(struct run){ 0, 100, 100, 1 } };
+	struct ckpt_err err;
+	struct arena a = { 0 };
+	struct mesh m;
+
+	*t = (struct table){ 0 };
+	assert_int_equal(mesh_parse("tp=2", &a, &m, &err), 0);
+	assert_int_equal(table_add_mesh(t, &m, NULL, &err), 0);
+	assert_int_equal(table_add_layout(t, &l, &x.layout, &err), 0);
+	assert_int_equal(table_add_tensor(t, &x, NULL, &err), 0);
+	for (uint32_t i = 0; i < 1 + (uint32_t)partial; i++) {
+		struct table_place place = { .name = "p", .rank = i, .bytes = 400 };
+		struct table_piece piece = { .rank = i, .place = i, .set = { 1, 100, &all } };
+
+		assert_int_equal(table_add_place(t, &place, NULL, &err), 0);
+		assert_int_equal(table_add_piece(t, &piece, &err), 0);
+	}
+	assert_int_equal(table_seal(t, &err), 0);
+	arena_free(&a);
+}
+
+static void operands_of_a_reduction_are_read_too(void **state)
+{
+	struct table src, dst;
+	struct ckpt_err err;
+	struct plan plan;
+	struct reads r;
+
+	(void)state;
+	operands_make(true, &src);
+	operands_make(false, &dst);
+	if (plan_make(&src, &dst, NULL, &plan, NULL, &err))
+		fail_msg("%s", err.msg);
+	reads_begin(&r, NULL, 0);
+	assert_int_equal(reads_add_plan(&r, &plan), 0);
+	assert_int_equal(reads_make(&r, NULL, 0), 0);
+	assert_int_equal(r.nread, 2);
+	assert_int_equal(r.bytes, 800);
+	reads_free(&r);
+	plan_free(&plan);
+	table_free(&src);
+	table_free(&dst);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_byte_is_in_one_read_and_gaps_are_read_through_by_the_rule),
 		cmocka_unit_test(chunks_are_read_whole_and_once_however_many_need_them),
 		cmocka_unit_test(at_any_time_all_files_have_given_the_same_fraction),
+		cmocka_unit_test(operands_of_a_reduction_are_read_too),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
