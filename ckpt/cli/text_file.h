@@ -5,8 +5,9 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/error.h"
 
-/* what: "layout file"; form: what a line of it is, "one \"GLOB  PLACEMENTS\" a line". The text is the
- * arena's. -EINVAL: there is none, it is no text, or larger than 4 MiB; what reading said; -ENOMEM. */
+/* what: "layout file"; form: what a line of it is, "one \"GLOB PLACEMENTS\" a line". The text is
+ * the arena's. -EINVAL: there is none, it is no text, or larger than 4 MiB; what reading said;
+ * -ENOMEM. */
 int text_file_read(const char *path, const char *what, const char *form, struct arena *a,
 		   char **ret, struct ckpt_err *err);
 #endif

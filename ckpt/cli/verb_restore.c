@@ -592,8 +592,8 @@ const struct cli_verb verb_restore = {
 		},
 	.exits =
 		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
-		"lies in a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 safetensors "
-		"cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
+		"lies in a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 "
+		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,

@@ -88,12 +88,12 @@ struct plan_cursor {
 	struct plan_dim dim[CKPT_DIMS_MAX + 1];
 };
 void plan_rows(const struct plan *p, const struct plan_op *op, struct plan_cursor *ret_cursor);
-/* The same, without the rows that end at or before src_off. Where plan_rows_ascend says no, rows are in
- * no order, and all of them come. */
+/* The same, without the rows that end at or before src_off. Where plan_rows_ascend says no, rows
+ * are in no order, and all of them come. */
 void plan_rows_from(const struct plan *p, const struct plan_op *op, uint64_t src_off,
 		    struct plan_cursor *ret_cursor);
 bool plan_row_next(struct plan_cursor *c, struct plan_row *ret_row);
-/* Do the rows of this operation come in ascending src_off? They do where the source piece is row-major,
- * or a box of what is. */
+/* Do the rows of this operation come in ascending src_off? They do where the source piece is
+ * row-major, or a box of what is. */
 bool plan_rows_ascend(const struct plan *p, const struct plan_op *op);
 #endif

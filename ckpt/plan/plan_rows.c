@@ -139,7 +139,8 @@ void plan_rows(const struct plan *p, const struct plan_op *op, struct plan_curso
 	place_from(c, 0);
 }
 
-/* Each index of a dimension lies behind all that one before it holds: row-major, or a box in what is. */
+/* Each index of a dimension lies behind all that one before it holds: row-major, or a box in what
+ * is. */
 static bool is_ascending(const struct table_piece *p)
 {
 	int64_t step = 1;

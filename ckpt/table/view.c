@@ -4,8 +4,8 @@
  * Invariant: whatever the rules are, an element of the result is an element of the source, at the
  * byte of the place where the source has it.
  *
- * A tensor is an item on the way: its declaration and its pieces. Rules replace items by others; only
- * at the end all that is left becomes a table.
+ * A tensor is an item on the way: its declaration and its pieces. Rules replace items by others;
+ * only at the end all that is left becomes a table.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
@@ -33,7 +33,8 @@ struct making {
 	struct table *t;
 	struct made all;  /* in the order of the result */
 	struct made more; /* of the present rule */
-	/* Finds items by name: item + 1, 0: free; entries whose item is called otherwise are stale. */
+	/* Finds items by name: item + 1, 0: free; entries whose item is called otherwise are
+	 * stale. */
 	uint32_t *slot, mask, used;
 	const struct view_rule *rule;
 	bool hit, hit_blob;
@@ -218,8 +219,8 @@ static int dim_of(struct making *k, const struct item *y, uint32_t ndim, uint32_
 enum { GONE = UINT32_MAX }; /* a dimension that the placements cannot name any more */
 
 /*
- * The layout with tensor dimension d as to[d]. Where a placement's dimension is GONE it is of no use
- * any more, but for its PARTIALs.
+ * The layout with tensor dimension d as to[d]. Where a placement's dimension is GONE it is of no
+ * use any more, but for its PARTIALs.
  */
 static int layout_map(struct making *k, uint32_t id, const uint32_t *to, uint32_t *ret)
 {
@@ -283,8 +284,8 @@ static void shape_of(const struct table_piece *p, struct shape *ret)
 	}
 }
 
-/* Is it row-major? A single index is never stepped over: it gets the stride that lets rows be as long
- * as they can be. */
+/* Is it row-major? A single index is never stepped over: it gets the stride that lets rows be as
+ * long as they can be. */
 static bool make_plain(struct shape *s)
 {
 	int64_t step = 1;
@@ -392,7 +393,8 @@ static int piece_cut(struct making *k, const struct table_piece *p, uint32_t ele
 	return rc ? rc : 1;
 }
 
-/* The piece of a part whose indices of dimension d begin at `at`; insert: that is a new dimension. */
+/* The piece of a part whose indices of dimension d begin at `at`; insert: that is a new
+ * dimension. */
 static int piece_join(struct making *k, const struct table_piece *p, uint32_t d, uint64_t at,
 		      bool insert, struct table_piece *ret)
 {

@@ -9,7 +9,7 @@
  *
  *	rename    NAME -> NEW
  *	transpose NAME dims 1,0 [-> NEW]		new dimension i is old dimension dims[i]
- *	split     NAME dim D [sizes N,N,..] -> NEW NEW ..	in order; without sizes: equal parts
+ *	split     NAME dim D [sizes N,N,..] -> NEW NEW ..	in order; no sizes: equal parts
  *	concat    NAME NAME .. dim D -> NEW		the parts one behind the other along D
  *	stack     NAME NAME .. dim D -> NEW		D is a new dimension; part i is its index i
  *	unstack   NAME dim D -> NEW NEW ..		the reverse: index i is part i; D goes away
@@ -20,7 +20,7 @@
  * Names are "component/name", or the name alone where there is no component ("/name" if that name
  * has a '/' in it). The first NAME is a pattern; the rule applies to every tensor that it matches,
  * and that is at least one:
- *	*	any characters, as few as possible; {1} is what the first '*' matched, {2} the second
+ *	*	any characters, as few as possible; {1} is what the first '*' took, {2} the second
  *	?	any one character
  *	#	a whole decimal number, once in a pattern. concat and stack then take this pattern
  *		alone: the parts are the tensors that it matches, number 0, 1, 2, .. without gaps,
@@ -29,7 +29,7 @@
  * number of the part. A backslash makes the next character mean itself, also a blank. As in
  *
  *	rename  model/layers.*.wq -> model/blk.{1}.q
- *	split   model/l.*.qkv dim 0 sizes 4096,1024,1024 -> model/l.{1}.q model/l.{1}.k model/l.{1}.v
+ *	split   model/l.*.qkv dim 0 sizes 4096,512,512 -> model/l.{1}.q model/l.{1}.k model/l.{1}.v
  *	concat  model/l.*.gate model/l.{1}.up dim 0 -> model/l.{1}.gate_up
  *	stack   model/l.*.experts.#.up dim 0 -> model/l.{1}.experts.up
  *
@@ -42,7 +42,7 @@
  * (parts of one layout); else none, but for PARTIALs, without which pieces mean something else
  * (parts that differ in them are refused). Its fingerprint and its pieces', where every element
  * keeps its row-major index (renamed, a single part, only dimensions of size 1 turned); else it is
- * unknown, 0. `of`: renamed and turned; it follows a parameter (CKPT_PARAM) that is renamed; else "".
+ * unknown, 0. `of`: renamed and turned; it follows a parameter (CKPT_PARAM) that is renamed.
  */
 #ifndef CKPT_TABLE_VIEW_H
 #define CKPT_TABLE_VIEW_H
@@ -66,8 +66,8 @@ int view_parse(const char *text, const char *where, struct arena *a, struct view
 /*
  * src is sealed and must outlive *ret, which borrows its index lists and names. ret is sealed: the
  * meshes and places of src with their numbers, its layouts and perhaps more, its tensors in their
- * order and new ones behind them. -EINVAL: a rule cannot be followed; all that is wrong with it is in
- * the error, and nothing of the rules behind it. -ENOMEM, -E2BIG. ret is empty then.
+ * order and new ones behind them. -EINVAL: a rule cannot be followed; all that is wrong with it is
+ * in the error, and nothing of the rules behind it. -ENOMEM, -E2BIG. ret is empty then.
  */
 int view_make(const struct table *src, const struct view *v, struct table *ret,
 	      struct ckpt_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_view.c - a view as a person types it, on a small table: it is refused with a sentence that
- * names a line, or every tensor of the result is there whole, its pieces lie inside their places, and
- * there are as many bytes of pieces as there were.
+ * names a line, or every tensor of the result is there whole, its pieces lie inside their places,
+ * and there are as many bytes of pieces as there were.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_view_model.h - for the tests of views: random tables whose pieces lie anyhow in real memory,
- * and a model of the same tensors as plain arrays, in which views are carried out element by element,
- * by coordinates. The model knows nothing of pieces, runs, strides or patterns.
+ * and a model of the same tensors as plain arrays, in which views are carried out element by
+ * element, by coordinates. The model knows nothing of pieces, runs, strides or patterns.
  */
 #ifndef CKPT_TEST_VIEW_MODEL_H
 #define CKPT_TEST_VIEW_MODEL_H
