@@ -152,6 +152,10 @@ static inline void add_piece(struct world *w, uint32_t tensor, uint32_t rank,
 
 	if (!set->numel)
 		return;
+	/* Five tensors of 5 x 5 x 5 on four ranks, with their gaps, fit like this. */
+	for (uint32_t i = 0; i < PLACES && w->end[place] > PLACE_BYTES / 4; i++)
+		if (w->end[i] < w->end[place])
+			p.place = place = i;
 	for (uint32_t i = 0; i < n; i++)
 		order[i] = i;
 	for (uint32_t i = n; i > 1; i--) {
