@@ -8,8 +8,7 @@
 #include "ckpt/plan/plan_match.h"
 #include "ckpt/base/util.h"
 #include "ckpt/plan/position.h"
-
-#define PAIRS_FEW 16 /* a piece: so many are looked at before its declaration is */
+#include "ckpt/table/declared.h"
 
 struct match_span {
 	uint64_t lo, hi; /* bounds in the match's dimension */
@@ -112,33 +111,15 @@ static uint32_t spread_dim(const struct match *m)
 	return 0;
 }
 
-/* Is each piece what its rank owns of the tensor as declared? Of such no two share an element. */
+/* A pending reduction's pieces overlap, operand by operand. */
 static bool all_as_declared(const struct match *m, uint32_t src_tensor)
 {
-	const struct table_tensor *x = &m->src->tensor[src_tensor];
-	const struct table_piece *p = &m->src->piece[m->first];
-	const struct layout *l;
-	const struct mesh *mesh;
+	struct rank_map ranks = { 0 };
+	bool known = !operand_dims(m->src, &m->src->tensor[src_tensor]) &&
+		     pieces_as_declared(m->src, src_tensor, &m->src->piece[m->first], m->n, &ranks);
 
-	if (x->layout == TABLE_NONE)
-		return false;
-	l = &m->src->layout[x->layout];
-	mesh = &m->src->mesh[l->mesh];
-	for (uint32_t i = 0; i < m->n; i++) { /* by rank, as they are sorted */
-		uint32_t coord[CKPT_DIMS_MAX];
-		struct arena a = { 0 };
-		struct indexset owned;
-		bool same = !(i && p[i].rank == p[i - 1].rank) &&
-			    mesh_coord(mesh, p[i].rank, coord) &&
-			    layout_owned(mesh, l, x->ndim, x->shape, coord, x->elem_bytes,
-					 x->component, x->name, &a, &owned) == 0 &&
-			    indexset_equal(&owned, &p[i].set);
-
-		arena_free(&a);
-		if (!same)
-			return false;
-	}
-	return !layout_is_partial(l);
+	rank_map_close(&ranks);
+	return known;
 }
 
 /*
@@ -155,7 +136,8 @@ static bool all_disjoint(const struct match *m, uint32_t src_tensor)
 			return false;
 	for (uint32_t i = 0; i < m->n; i++)
 		for (uint32_t j = i + 1; j < m->n && m->span[j].lo < m->span[i].hi; j++) {
-			if (++pairs == PAIRS_FEW * (uint64_t)m->n && all_as_declared(m, src_tensor))
+			if (++pairs == DECLARED_PAIRS * (uint64_t)m->n &&
+			    all_as_declared(m, src_tensor))
 				return true;
 			if (sets_meet(&m->src->piece[m->span[i].piece].set,
 				      &m->src->piece[m->span[j].piece].set))

@@ -8,7 +8,7 @@
  * pieces that is P*Q*min(P, Q) pairs.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/table/operand.h"
+#include "ckpt/table/declared.h"
 #include <stdio.h>
 
 /* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16
@@ -132,6 +132,14 @@ static uint64_t spans_pairs(const struct cover *c)
 	return pairs;
 }
 
+static bool as_declared(struct cover *c)
+{
+	uint32_t tensor = (uint32_t)(c->x - c->t->tensor);
+
+	c->steps += c->n;
+	return pieces_as_declared(c->t, tensor, c->piece, c->n, &c->ranks);
+}
+
 static void overlaps_find(struct cover *c)
 {
 	uint64_t best = UINT64_MAX;
@@ -147,6 +155,8 @@ static void overlaps_find(struct cover *c)
 			dim = d;
 		}
 	}
+	if (best > DECLARED_PAIRS * (uint64_t)c->n && as_declared(c))
+		return;
 	if (c->x->ndim && dim != c->x->ndim - 1)
 		spans_fill(c, dim);
 	for (uint32_t i = 0; i < c->n; i++) {
@@ -423,7 +433,10 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 				 c.label);
 		return;
 	}
-	if (!overlaps_report(&c))
+	bool known = overlaps_report(&c);
+
+	rank_map_close(&c.ranks);
+	if (!known)
 		return;
 	for (uint32_t i = 0; set->numel && !c.overlaps && i < n; i++) {
 		struct indexset both;
