@@ -21,7 +21,7 @@
 #define TABLE_PIECES_MAX (1u << 26)
 #define TABLE_PLACES_MAX (1u << 20)
 #define TABLE_RANKS_MAX (1u << 24) /* places of all its meshes, read from a file */
-#define TABLE_MESHES_MAX 1024u /* these two are searched one by one */
+#define TABLE_MESHES_MAX 1024u	   /* these two are searched one by one */
 #define TABLE_LAYOUTS_MAX 4096u
 
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
@@ -33,7 +33,7 @@ struct table_tensor {
 	uint32_t role, cls, flags;
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
-	uint32_t rank;	 /* owner of a per-rank blob; else TABLE_NONE */
+	uint32_t rank; /* owner of a per-rank blob; else TABLE_NONE */
 	uint32_t ndim;
 	const uint64_t *shape;
 	uint64_t numel; /* computed by table_add_tensor */
@@ -138,6 +138,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
  * a line as well.
  */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
+/* The same where not all pieces are known: overlaps alone are lines. */
+void table_disjoint(const struct table *t, struct ckpt_errlist *ret_list);
 /*
  * Does no element of a tensor lie in two of its pieces, and every element of the set in one? (A
  * rank's declaration against its share.)

@@ -306,6 +306,24 @@ grep -q 200,000 "$tmp/show.out" || fail "show does not show them: $(cat "$tmp/sh
 row show_200k 0.5 lower "$(calc "$(median show_wall) / 1e9")" 1 s 5
 rm -rf "$work/tensors"
 
+# ---- questions about layouts ----
+
+for name in literal strided order fsdp ranks modes errors strided_order partial; do
+	sed 's/,"expect":.*}$/}/' "tests/vectors/layout/$name.jsonl"
+done | awk 'length($0) < 200 { line[n++] = $0 } END { for (i = 0; i < 100000; i++) print line[i % n] }' >"$tmp/questions"
+for ((i = 0; i < 5; i++)); do
+	build/ckptbench timed build/ckptctl layout --batch "$tmp/questions" 2>"$tmp/timed.out" >"$tmp/answers"
+	samples layout <"$tmp/timed.out"
+	build/ckptbench timed build/ckptctl layout --shape 1000000000 --mesh fsdp=64 --placements '_S(0, 1000000)' --summary \
+		2>"$tmp/timed.out" >"$tmp/summary"
+	samples summary <"$tmp/timed.out"
+done
+[ "$(wc -l <"$tmp/answers")" -eq 100000 ] || fail "layout --batch answers $(wc -l <"$tmp/answers") of 100000"
+grep -q 1,000,000,000 "$tmp/summary" || fail "layout --summary: $(cat "$tmp/summary")"
+row layout_100k 5 lower "$(calc "$(median layout_wall) / 1e9")" 1 s 5
+row layout_million 1 lower "$(calc "$(median summary_wall) / 1e9")" 1 s 5
+row layout_million_mem 64 lower "$(calc "$(median summary_rss) / 1048576")" 1 MiB 5
+
 # ---- planning at a scale that no one host has ----
 
 for model in llama405b moe; do
@@ -321,7 +339,7 @@ done
 dram_ns=$(calc "$(median plan_dram_read_ps) / 1e3")
 for model in llama405b moe; do
 	of() { calc "$(median "${model}_$1") / $2"; }
-	memory= size=
+	memory='' size=''
 	[ $model = moe ] || { memory=64 size=4; }
 	row "${model}_owners" 1 lower "$(of owners 1e9)" 1 s "$(count "${model}_owners")"
 	row "${model}_owner" null lower "$(of owners_piece_ps 1e3)" "$dram_ns" ns "$(count "${model}_owners")"
