@@ -33,6 +33,7 @@ struct cover {
 	struct span *span;     /* [n] */
 	uint64_t steps, tries; /* of the table so far */
 	uint64_t overlaps;
+	bool some; /* of the pieces: what is in none of them may be in others */
 	char label[320];
 	struct ckpt_errlist *list;
 	struct rank_map ranks; /* opened when it is first needed */
@@ -292,7 +293,7 @@ static void pieces_cover(struct cover *c)
 	c->overlaps = 0;
 	for (uint32_t i = 0; i < c->n; i++)
 		many |= ckpt_add(have, c->piece[i].set.numel, &have) < 0;
-	if (overlaps_report(c) && !c->overlaps && (many || have != c->x->numel))
+	if (overlaps_report(c) && !c->overlaps && !c->some && (many || have != c->x->numel))
 		gap_report(c, have);
 }
 
@@ -348,6 +349,8 @@ static void operands_missing(const struct cover *c, uint32_t dims, uint32_t from
 	const struct mesh *m = &c->t->mesh[c->t->layout[c->x->layout].mesh];
 	char at[128];
 
+	if (c->some)
+		return;
 	for (; from < to && *told < OPERANDS_TOLD; from++, ++*told)
 		ckpt_errlist_add(
 			c->list,
@@ -459,10 +462,10 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 				 (unsigned long long)set->numel);
 }
 
-void table_cover(const struct table *t, struct ckpt_errlist *ret_list)
+static void cover_all(const struct table *t, bool some, struct ckpt_errlist *ret_list)
 {
 	cleanup_free struct span *span = NULL;
-	struct cover c = { .t = t, .list = ret_list };
+	struct cover c = { .t = t, .some = some, .list = ret_list };
 	uint32_t most = 1;
 
 	assert(t->sealed);
@@ -483,4 +486,14 @@ void table_cover(const struct table *t, struct ckpt_errlist *ret_list)
 			tensor_cover(&c);
 	}
 	rank_map_close(&c.ranks);
+}
+
+void table_cover(const struct table *t, struct ckpt_errlist *ret_list)
+{
+	cover_all(t, false, ret_list);
+}
+
+void table_disjoint(const struct table *t, struct ckpt_errlist *ret_list)
+{
+	cover_all(t, true, ret_list);
 }

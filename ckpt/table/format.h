@@ -98,8 +98,9 @@ struct format {
 			    format_fault_fn *fault, void *arg, struct ckpt_err *err);
 	/*
 	 * Read only what is needed for some of the data; NULL: this format cannot. A file that is not
-	 * chosen is `unread`, and nothing is known of whether it is there. That the pieces of the
-	 * others are enough is for plan_make to say: where it misses elements, open all.
+	 * chosen is `unread`, and nothing is known of whether it is there. The pieces of the others
+	 * do not overlap. That they are enough is for plan_make to say: where it misses elements,
+	 * open all.
 	 */
 	int (*open_some)(const struct source_dir *dir, format_choose_fn *choose, void *choose_arg,
 			 struct checkpoint **ret, struct ckpt_err *err);

@@ -77,6 +77,30 @@ static void native_use(const struct checkpoint *c)
 	}
 }
 
+static int native_choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	(void)err;
+	for (uint32_t i = 0; i < k->world; i++)
+		needed[i] = *(uint32_t *)arg >> i & 1;
+	return 0;
+}
+
+/* Of a checkpoint that is whole any parts can be opened. */
+static void native_try_some(bool whole)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct checkpoint *c;
+	struct ckpt_err err;
+
+	for (uint32_t bits = 0; bits < 4; bits++) {
+		int r = format_native.open_some(&d, native_choose, &bits, &c, &err);
+
+		assert((r < 0) == !c && (!whole || !r));
+		assert(r == 0 || (err.code == r && *err.msg));
+		checkpoint_free(c);
+	}
+}
+
 static void native_try(void)
 {
 	struct source_dir d = memdir_source(&dir);
@@ -91,6 +115,7 @@ static void native_try(void)
 	if (c)
 		native_use(c);
 	checkpoint_free(c);
+	native_try_some(!r);
 	r = native_summary(&m, &c, &err);
 	assert((r < 0) == !c);
 	checkpoint_free(c);

@@ -120,6 +120,63 @@ static void a_chosen_part_that_is_missing_or_damaged_is_an_error(void **state)
 	memdir_clear(&d);
 }
 
+/* What the whole is refused for, some of it is, too: else it would depend on the rank that loads
+ * which of two pieces it gets. */
+static void pieces_that_overlap_are_refused_where_both_are_opened(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+	uint32_t bits = 1 << 1;
+	le64 *set;
+
+	(void)state;
+	memdir_checkpoint(&d, &(struct memdir_opts){ .mesh = "fsdp=6",
+						     .job = "demo",
+						     .seed = 5,
+						     .scale = 1,
+						     .step = 12,
+						     .generation = 3,
+						     .seq = 7 });
+	/* Rank 1 claims a row of rank 0 in its first tensor instead of its own last one. */
+	set = memdir_section(&d.file[1], CK_INDEXSETS);
+	set[2] = le64_of(le64_get(set[2]) - 1);
+	memdir_sign(&d, &d.file[1]);
+	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), -EBADMSG);
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	checkpoint_free(c);
+	bits = 3;
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
+	assert_null(c);
+	assert_non_null(strstr(err.msg, "is in two pieces"));
+	memdir_clear(&d);
+}
+
+/* A tensor all of whose pieces were opened is held against MANIFEST's fingerprint. */
+static void fingerprints_must_add_up_where_all_pieces_are_there(void **state)
+{
+	struct memdir d = { .n = 0 };
+	struct source_dir dir = memdir_source(&d);
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+	uint32_t bits = 63;
+	struct ck_tensor *x;
+
+	(void)state;
+	memdir_checkpoint(&d, &plain);
+	x = memdir_section(memdir_find(&d, NATIVE_MANIFEST), CK_TENSORS);
+	x->fp = le64_of(le64_get(x->fp) + 1);
+	memdir_sign(&d, memdir_find(&d, NATIVE_MANIFEST));
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
+	assert_null(c);
+	assert_non_null(strstr(err.msg, "fingerprints"));
+	bits = 0;
+	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
+	checkpoint_free(c);
+	memdir_clear(&d);
+}
+
 static void who_chooses_may_refuse(void **state)
 {
 	struct memdir d = { .n = 0 };
@@ -187,6 +244,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched),
 		cmocka_unit_test(a_chosen_part_that_is_missing_or_damaged_is_an_error),
+		cmocka_unit_test(pieces_that_overlap_are_refused_where_both_are_opened),
+		cmocka_unit_test(fingerprints_must_add_up_where_all_pieces_are_there),
 		cmocka_unit_test(who_chooses_may_refuse),
 		cmocka_unit_test(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte),
 	};
