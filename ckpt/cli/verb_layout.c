@@ -242,8 +242,8 @@ static void say_counts(struct job *j)
 		snprintf(line, sizeof line, "holds %s to %s elements", human_count(s->least, a),
 			 human_count(s->most, b));
 	if (s->empty && s->most)
-		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %u hold nothing",
-			 human_count(s->empty, a), j->q.mesh.nrank);
+		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
+			 human_count(s->empty, a), human_count(j->q.mesh.nrank, b));
 	output_put(o, &f_rank_text, cell_text(line));
 	snprintf(line, sizeof line, "%s over all ranks and dimensions, told by %s progression%s",
 		 human_count(s->runs, a), human_count(s->progressions, b),

@@ -671,7 +671,7 @@ static void what_cannot_be_drawn_can_be_counted(void **state)
 	assert_int_equal(RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements",
 			     "S(0)", "--summary"),
 			 0);
-	assert_says(got.out, "48,576 of 1048576 hold nothing");
+	assert_says(got.out, "48,576 of 1,048,576 hold nothing");
 	assert_int_equal(RUN("layout", "{\"shape\":[2],\"mesh\":[1],\"placements\":[\"R\"],"
 				       "\"ranks\":[4294967296]}"),
 			 2);
