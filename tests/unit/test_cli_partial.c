@@ -74,8 +74,8 @@ static int make_pending(void **state)
 	declare = declare_plain;
 	make_step(work, &b);
 	declare = NULL;
-	pending = made_path(work, "pending", 25);
-	plain = made_path(work, "plain", 25);
+	pending = strdup(made_path(work, "pending", 25)); /* made_path forgets */
+	plain = strdup(made_path(work, "plain", 25));
 	return e;
 }
 
@@ -185,6 +185,65 @@ static void what_is_restored_and_printed_is_what_comes_of_the_operands(void **st
 	}
 }
 
+/* Of one rank only some parts are opened: all operands of what it holds, or it is refused. */
+static void one_rank_gets_all_operands_or_nothing(void **state)
+{
+	const uint64_t cap = 64 << 20;
+	uint8_t *a = malloc(cap), *b = malloc(cap);
+	cleanup_free char *some = strdup(path_of("%s/one", top));
+	uint32_t good = 0, bad = 0;
+	DIR *d;
+
+	(void)state;
+	assert_true(a && b);
+	assert_int_equal(RUN("restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2"), 0);
+	d = opendir(pending);
+	for (struct dirent *e; (e = readdir(d));) {
+		if (!strstr(e->d_name, ".part"))
+			continue;
+		copy_step(pending, some);
+		assert_int_equal(unlink(path_of("%s/%s", some, e->d_name)), 0);
+		for (uint32_t r = 0; r < 2; r++) {
+			int code = RUN("restore", some, path_of("%s/oone", top), "--mesh", "fsdp=2",
+				       "--rank", r ? "1" : "0");
+			uint64_t n;
+
+			if (code == CLI_CORRUPT) {
+				bad++;
+				continue;
+			}
+			assert_int_equal(code, 0);
+			good++;
+			n = data_of(path_of("%s/oone/rank-%05u.safetensors", top, r), a, cap);
+			assert_int_equal(
+				data_of(path_of("%s/oall/rank-%05u.safetensors", top, r), b, cap),
+				n);
+			assert_memory_equal(a, b, n);
+			remove_tree(path_of("%s/oone", top));
+		}
+		remove_tree(some);
+	}
+	closedir(d);
+	printf("%u good, %u bad\n", good, bad);
+	assert_int_equal(good + bad, 8);
+	assert_true(bad >= 4); /* both operands, of either shard */
+	for (uint32_t r = 0; r < 2; r++) {
+		uint64_t n;
+
+		assert_int_equal(RUN("restore", pending, path_of("%s/oone", top), "--mesh",
+				     "fsdp=2", "--rank", r ? "1" : "0"),
+				 0);
+		n = data_of(path_of("%s/oone/rank-%05u.safetensors", top, r), a, cap);
+		assert_int_equal(data_of(path_of("%s/oall/rank-%05u.safetensors", top, r), b, cap),
+				 n);
+		assert_memory_equal(a, b, n);
+	}
+	remove_tree(path_of("%s/oone", top));
+	remove_tree(path_of("%s/oall", top));
+	free(a);
+	free(b);
+}
+
 static void diff_tells_operands_from_what_comes_of_them(void **state)
 {
 	uint32_t n = count_pending();
@@ -264,6 +323,7 @@ int main(void)
 		cmocka_unit_test(it_is_shown_and_every_operand_is_verified),
 		cmocka_unit_test(what_is_converted_holds_what_comes_of_the_operands),
 		cmocka_unit_test(what_is_restored_and_printed_is_what_comes_of_the_operands),
+		cmocka_unit_test(one_rank_gets_all_operands_or_nothing),
 		cmocka_unit_test(diff_tells_operands_from_what_comes_of_them),
 		cmocka_unit_test(plan_counts_all_operands_as_read_and_what_is_held_once),
 		cmocka_unit_test(an_operand_whose_part_is_lost_is_missed),

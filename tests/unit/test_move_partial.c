@@ -278,6 +278,13 @@ static void random_mesh(uint64_t *rng, struct model *m)
 			ranks *= dim[d] = 1 + (uint32_t)(disk_random(rng) % 4);
 	} while (ranks > 16);
 	model_mesh(m, n, dim_names, dim);
+	/* Which operand is whose follows from the mesh, not from the number of the rank. */
+	for (uint32_t i = ranks - 1; i; i--) {
+		uint32_t k = (uint32_t)(disk_random(rng) % (i + 1)), r = m->rank[i];
+
+		m->rank[i] = m->rank[k];
+		m->rank[k] = r;
+	}
 }
 
 static void random_places(uint64_t *rng, const struct model *m, bool partial, struct held *h)
