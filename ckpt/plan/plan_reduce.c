@@ -14,6 +14,7 @@
 
 #define WANT_ALIGN 64
 #define HOW_BYTES (LAYOUT_NAME_MAX + 48)
+#define OPERANDS_NAMED 4 /* more that are missing are a number */
 
 /* A plan_sum in the making. Dimensions are bits of the source's mesh. */
 struct group {
@@ -266,6 +267,25 @@ static int piece_operand(struct reducing *r, const struct group *g, const struct
 	return 1;
 }
 
+/* A declaration may claim any number of operands: what they cost is bounded by the ranks that have
+ * pieces. Each holds one operand. */
+static bool has_operands(struct reducing *r, const struct group *g)
+{
+	const struct table *src = r->p->src;
+	uint32_t ranks = 0;
+
+	for (uint32_t i = src->first[g->s.src_tensor]; i < src->first[g->s.src_tensor + 1]; i++)
+		ranks += i == src->first[g->s.src_tensor] ||
+			 src->piece[i].rank != src->piece[i - 1].rank;
+	if (g->s.n <= ranks + OPERANDS_NAMED)
+		return true;
+	ckpt_errlist_add(r->list,
+			 "%s: of the %u operands of its pending reduction at least %u are in no "
+			 "piece of the checkpoint",
+			 g->label, g->s.n, g->s.n - ranks);
+	return false;
+}
+
 /* An open table for pieces of the source: its places. */
 static void view_places(struct table *v, const struct table *src)
 {
@@ -469,7 +489,7 @@ int reducing_tensor(struct reducing *r, uint32_t src_tensor, uint32_t dst_tensor
 	if (x->dtype == y->dtype && !operand_dims(src, x) && !operand_dims(dst, y))
 		return 0;
 	r->list = list;
-	if (!group_init(r, src_tensor, dst_tensor, label, &g))
+	if (!group_init(r, src_tensor, dst_tensor, label, &g) || !has_operands(r, &g))
 		return 1;
 	e = groups_make(r, &g, first);
 	if (e > 0 && g.s.n == 1 && !g.zeros && x->dtype == y->dtype) {

@@ -686,6 +686,62 @@ static void a_piece_of_no_rank_of_the_mesh_is_told(void **state)
 	model_job_free(&to);
 }
 
+/* Of a mesh that claims many ranks and a checkpoint of one part: the work is that of the pieces. */
+static void operands_that_nobody_has_cost_nothing(void **state)
+{
+	uint32_t dim = 1 << 16, *rank = calloc(dim, sizeof *rank);
+	const struct mesh m = { 1, dim_names, &dim, dim, rank };
+	struct ckpt_placement p = { .how = CKPT_PARTIAL, .flags = CKPT_KEEP_PARTIAL };
+	struct layout l = { .nplace = 1, .place = &p };
+	const struct table_place place = { "part", TABLE_NONE, 1 << 20 };
+	struct ckpt_errlist list = { 0 };
+	struct ckpt_err err = { 0 };
+	struct table t[2] = { { .ntensor = 0 }, { .ntensor = 0 } };
+	uint64_t one = 1, began;
+	struct plan plan;
+
+	(void)state;
+	assert_non_null(rank);
+	for (uint32_t r = 0; r < dim; r++)
+		rank[r] = r;
+	for (uint32_t k = 0; k < 2; k++) {
+		assert_int_equal(table_add_mesh(&t[k], &m, NULL, NULL), 0);
+		assert_int_equal(table_add_place(&t[k], &place, NULL, NULL), 0);
+		for (uint32_t i = 0; i < 100; i++) {
+			char name[16];
+			struct table_tensor x = { .component = "model",
+						  .name = name,
+						  .dtype = CKPT_F32,
+						  .layout = TABLE_NONE,
+						  .rank = TABLE_NONE,
+						  .ndim = 1,
+						  .shape = &one };
+			struct table_piece piece = { .rank = 1000, .off = 64 * i };
+			struct arena a = { 0 };
+
+			snprintf(name, sizeof name, "w%u", i);
+			if (!k)
+				assert_int_equal(table_add_layout(&t[k], &l, &x.layout, NULL), 0);
+			assert_int_equal(table_add_tensor(&t[k], &x, &piece.tensor, NULL), 0);
+			assert_int_equal(indexset_box(1, (uint64_t[]){ 0 }, &one, &a, &piece.set),
+					 0);
+			assert_int_equal(table_add_piece(&t[k], &piece, NULL), 0);
+			arena_free(&a);
+		}
+		assert_int_equal(table_seal(&t[k], NULL), 0);
+	}
+	began = now_ns();
+	assert_int_equal(plan_make(&t[0], &t[1], NULL, &plan, &list, &err), -EMEDIUMTYPE);
+	printf("%.1f ms\n", (double)(now_ns() - began) / 1e6);
+	assert_int_equal(list.n, 100);
+	assert_non_null(strstr(err.msg, "model/w0: of the 65536 operands of its pending reduction "
+					"at least 65535 are in no piece of the checkpoint"));
+	ckpt_errlist_free(&list);
+	table_free(&t[0]);
+	table_free(&t[1]);
+	free(rank);
+}
+
 /* One dimension of a mesh, from and to. */
 static void becomes(const struct ckpt_placement *from, uint32_t from_size,
 		    const struct ckpt_placement *to, const char *to_dim, uint32_t to_size,
@@ -894,6 +950,7 @@ int main(void)
 		cmocka_unit_test(an_operand_that_is_missing_is_named),
 		cmocka_unit_test(an_operand_that_is_there_twice_is_named),
 		cmocka_unit_test(a_piece_of_no_rank_of_the_mesh_is_told),
+		cmocka_unit_test(operands_that_nobody_has_cost_nothing),
 		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
 		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
 		cmocka_unit_test(what_cannot_be_reduced_is_refused_before_a_byte_is_written),
