@@ -686,6 +686,137 @@ static void a_piece_of_no_rank_of_the_mesh_is_told(void **state)
 	model_job_free(&to);
 }
 
+/* --- any pieces --- */
+
+struct tally {
+	uint8_t at[TENSORS_MAX][16 * 512]; /* [operand][element] */
+	bool strange[TENSORS_MAX];	   /* a piece of no rank of the mesh */
+	bool given;			   /* to another rank */
+};
+
+static void tally_piece(struct tally *c, struct model *m, const struct table_piece *p, uint32_t i)
+{
+	const struct held *h = &m->tensor[i];
+	uint32_t op, dims = dims_of(m, h, &op), k = 0, coord[CKPT_DIMS_MAX];
+
+	if (dims && !mesh_coord(&m->mesh, p->rank, coord))
+		c->strange[i] = true;
+	else if (dims)
+		k = operand_number(&m->mesh, dims, coord);
+	for (uint64_t e = 0; e < p->set.numel && !c->strange[i]; e++)
+		c->at[i][k * 512 + global_index(h, &p->set, e)]++;
+}
+
+/* The staged pieces, but some of them gone, there twice, or said to be of another rank. */
+static struct table spoilt(uint64_t *rng, const struct table *from, struct model *m,
+			   struct tally *c)
+{
+	struct table t = table_borrow(from);
+	uint64_t much = disk_random(rng) % 3 ? 40 : 6;
+
+	memset(c, 0, sizeof *c);
+	for (uint32_t i = 0; i < from->nplace; i++)
+		assert_int_equal(table_add_place(&t, &from->place[i], NULL, NULL), 0);
+	for (uint32_t i = 0; i < from->npiece; i++) {
+		struct table_piece p = from->piece[i];
+		uint64_t what = disk_random(rng) % much;
+		uint32_t tensor = 0;
+
+		while (strcmp(m->tensor[tensor].name, from->tensor[p.tensor].name) != 0)
+			tensor++;
+		if (what == 0)
+			continue;
+		if (what == 1) {
+			p.rank = (uint32_t)(disk_random(rng) % (m->mesh.nrank + 1));
+			c->given = true;
+		}
+		for (uint32_t k = 0; k < (what == 2 ? 2 : 1); k++) {
+			assert_int_equal(table_put_piece(&t, &p, NULL), 0);
+			tally_piece(c, m, &p, tensor);
+		}
+	}
+	assert_int_equal(table_seal(&t, NULL), 0);
+	return t;
+}
+
+static void tally_end(const struct tally *c, const struct model *m, bool *ret_once, bool *ret_there)
+{
+	*ret_once = *ret_there = true;
+	for (uint32_t i = 0; i < m->n; i++) {
+		const struct held *h = &m->tensor[i];
+		uint32_t op, n = operand_count(&m->mesh, dims_of(m, h, &op));
+		uint64_t numel = 1;
+
+		for (uint32_t d = 0; d < h->ndim; d++)
+			numel *= h->shape[d];
+		for (uint32_t k = 0; k < n; k++)
+			for (uint64_t g = 0; g < numel; g++) {
+				*ret_once &= c->at[i][k * 512 + g] == 1;
+				*ret_there &= c->at[i][k * 512 + g] > 0;
+			}
+		*ret_once &= !c->strange[i];
+		*ret_there &= !c->strange[i];
+	}
+}
+
+/* Element by element, operand by operand, counted. */
+static void exactly_what_is_there_once_is_covered_and_what_is_there_is_planned(void **state)
+{
+	uint64_t rng = disk_seed(__func__);
+	uint32_t covered = 0, planned = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < FEWER(400); i++) {
+		struct tally *c = malloc(sizeof *c);
+		struct ckpt_errlist list = { 0 };
+		struct ckpt_err err = { 0 };
+		struct model src, dst;
+		struct job from, to;
+		struct table staged, t;
+		bool once, there;
+		struct plan p;
+		int e;
+
+		assert_non_null(c);
+		random_model(&rng, &src);
+		for (uint32_t k = 0; k < src.n; k++)
+			for (uint32_t d = 0; d < src.tensor[k].ndim; d++)
+				src.tensor[k].shape[d] %= 8;
+		random_target(&rng, &src, &dst);
+		model_job(&src, &from);
+		model_job(&dst, &to);
+		model_fill(&src, &from);
+		model_clear(&to);
+		model_stage(&from);
+		model_staged(&from, &staged);
+		t = spoilt(&rng, &staged, &src, c);
+		tally_end(c, &src, &once, &there);
+		table_cover(&t, &list);
+		if (once != !list.n)
+			fail_msg("case %u: %s", i, list.n ? list.text : "covered, it says");
+		e = plan_make(&t, &to.all, NULL, &p, NULL, &err);
+		if (there != !e)
+			fail_msg("case %u: %s", i, e ? err.msg : "planned, it says");
+		if (!e) {
+			assert_int_equal(move_copy(&p, (const void *const *)from.raw, to.base, NULL,
+						   NULL),
+					 0);
+			if (!c->given)
+				expect_truth(&src, &dst, &to, "spoilt pieces");
+			plan_free(&p);
+		}
+		covered += once;
+		planned += there;
+		ckpt_errlist_free(&list);
+		table_free(&t);
+		table_free(&staged);
+		model_job_free(&from);
+		model_job_free(&to);
+		free(c);
+	}
+	printf("%u covered, %u planned\n", covered, planned);
+}
+
 /* Of a mesh that claims many ranks and a checkpoint of one part: the work is that of the pieces. */
 static void operands_that_nobody_has_cost_nothing(void **state)
 {
@@ -950,6 +1081,8 @@ int main(void)
 		cmocka_unit_test(an_operand_that_is_missing_is_named),
 		cmocka_unit_test(an_operand_that_is_there_twice_is_named),
 		cmocka_unit_test(a_piece_of_no_rank_of_the_mesh_is_told),
+		cmocka_unit_test(
+			exactly_what_is_there_once_is_covered_and_what_is_there_is_planned),
 		cmocka_unit_test(operands_that_nobody_has_cost_nothing),
 		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
 		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
