@@ -572,9 +572,11 @@ static int want_make(struct reducing *r, struct table *want, struct ckpt_err *er
 		uint32_t id;
 
 		x.layout = TABLE_NONE;
-		/* Several groups of one tensor: a table has no key twice. */
-		if (table_find(want, x.component, x.name, x.rank) != TABLE_NONE) {
-			snprintf(name, sizeof name, "%.*s#%u", CKPT_NAME_MAX - 12, x.name, i);
+		/* Several groups of one tensor: a table has no key twice. Of n + 1 names one is free. */
+		for (uint32_t k = i; table_find(want, x.component, x.name, x.rank) != TABLE_NONE;
+		     k++) {
+			snprintf(name, sizeof name, "%.*s#%u", CKPT_NAME_MAX - 12,
+				 r->p->src->tensor[r->group[i].s.src_tensor].name, k);
 			x.name = name;
 		}
 		e = table_add_tensor(want, &x, &id, err);

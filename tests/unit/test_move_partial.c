@@ -873,6 +873,51 @@ static void operands_that_nobody_has_cost_nothing(void **state)
 	free(rank);
 }
 
+/* Sums of one tensor have names of their own meanwhile, which tensors may have, too. */
+static void tensors_may_be_called_anything(void **state)
+{
+	static const char *const name[] = { "a#3", "a", "a#1", "a#5" };
+	struct model src, dst;
+	struct job from, to;
+	struct route r = { .way = LIVE };
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	model_mesh(&src, 2, (const char *const[]){ "dp", "tp" }, (uint32_t[]){ 2, 2 });
+	model_mesh(&dst, 1, (const char *const[]){ "dp" }, (uint32_t[]){ 2 });
+	src.n = dst.n = ARRAY_LEN(name);
+	for (uint32_t i = 0; i < src.n; i++) {
+		struct held *h = &src.tensor[i];
+
+		*h = (struct held){ .dtype = CKPT_I64, .ndim = 1, .shape = { 5 }, .nplace = 1 };
+		snprintf(h->name, sizeof h->name, "%s", name[i]);
+		h->place[0] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
+						       .reduce = CKPT_MAX,
+						       .flags = CKPT_KEEP_PARTIAL };
+		dst.tensor[i] = *h;
+		h->place[h->nplace++] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
+								 .mesh_dim = 1,
+								 .reduce = CKPT_MAX,
+								 .flags = CKPT_KEEP_PARTIAL };
+	}
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	model_fill(&src, &from);
+	if (go(&from, &to, &r, &err) < 0)
+		fail_msg("%s", err.msg);
+	for (uint32_t dp = 0; dp < 2; dp++)
+		for (uint32_t i = 0; i < src.n; i++)
+			for (uint64_t g = 0; g < 5; g++) {
+				uint64_t n;
+				const int64_t *x = rank_elements(&to.rank[dp], i, &n);
+
+				assert_int_equal(x[g], MAX(value_of(i, 2 * dp, g),
+							   value_of(i, 2 * dp + 1, g)));
+			}
+	model_job_free(&from);
+	model_job_free(&to);
+}
+
 /* One dimension of a mesh, from and to. */
 static void becomes(const struct ckpt_placement *from, uint32_t from_size,
 		    const struct ckpt_placement *to, const char *to_dim, uint32_t to_size,
@@ -1083,6 +1128,7 @@ int main(void)
 		cmocka_unit_test(a_piece_of_no_rank_of_the_mesh_is_told),
 		cmocka_unit_test(
 			exactly_what_is_there_once_is_covered_and_what_is_there_is_planned),
+		cmocka_unit_test(tensors_may_be_called_anything),
 		cmocka_unit_test(operands_that_nobody_has_cost_nothing),
 		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
 		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
