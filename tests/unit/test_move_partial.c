@@ -798,9 +798,9 @@ static void exactly_what_is_there_once_is_covered_and_what_is_there_is_planned(v
 		if (there != !e)
 			fail_msg("case %u: %s", i, e ? err.msg : "planned, it says");
 		if (!e) {
-			assert_int_equal(move_copy(&p, (const void *const *)from.raw, to.base, NULL,
-						   NULL),
-					 0);
+			assert_int_equal(
+				move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL),
+				0);
 			if (!c->given)
 				expect_truth(&src, &dst, &to, "spoilt pieces");
 			plan_free(&p);
