@@ -261,6 +261,8 @@ check "convert" json 0 convert "$dir" "$tmp/converted" --mesh dp=3
 check "convert --layout" json 0 convert "$dir" "$tmp/laid_out" --mesh dp=3 --layout "$tmp/rules"
 check "restore" json 0 restore "$dir" "$tmp/files" --mesh dp=3
 check "restore --rank" json 0 restore "$dir" "$tmp/file" --mesh dp=3 --rank 1 --layout "$tmp/rules"
+echo 'rename model/* -> weights/{1}' >"$tmp/names"
+check "restore --view" json 0 restore "$dir" "$tmp/renamed" --mesh dp=1 --view "$tmp/names"
 check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3
 check "a converted one" json 0 show "$tmp/converted"
 check "has no difference" json 0 diff "$dir" "$tmp/converted"
