@@ -72,7 +72,7 @@ struct doctor_finding {
 	const char *check; /* a stable word: "space" */
 	enum doctor_level level;
 	char found[640];
-	char todo[640]; /* "": nothing */
+	char next[640]; /* "": nothing */
 };
 
 /* Leaves nothing in the directory. Never fails: what cannot be found out is a fact too. */

@@ -26,7 +26,7 @@ struct judge {
 };
 
 __attribute__((format(printf, 5, 6))) static void say(struct judge *j, const char *check,
-						      enum doctor_level level, const char *todo,
+						      enum doctor_level level, const char *next,
 						      const char *fmt, ...)
 {
 	struct doctor_finding x = { .check = check, .level = level };
@@ -35,11 +35,11 @@ __attribute__((format(printf, 5, 6))) static void say(struct judge *j, const cha
 	va_start(ap, fmt);
 	vsnprintf(x.found, sizeof x.found, fmt, ap);
 	va_end(ap);
-	snprintf(x.todo, sizeof x.todo, "%s", todo ? todo : "");
+	snprintf(x.next, sizeof x.next, "%s", next ? next : "");
 	j->each(j->arg, &x);
 }
 
-/* Text in a buffer of its own, for the todo of a finding. */
+/* Text in a buffer of its own, for the next of a finding. */
 __attribute__((format(printf, 3, 4))) static const char *text(char *buf, size_t bytes,
 							      const char *fmt, ...)
 {
@@ -71,7 +71,7 @@ static uint64_t copies(uint64_t bytes)
 static bool directory(struct judge *j)
 {
 	const struct doctor_facts *f = j->f;
-	char todo[600];
+	char next[600];
 
 	if (f->dir_rc) {
 		const char *what = f->dir_rc == -EACCES || f->dir_rc == -EPERM
@@ -84,10 +84,10 @@ static bool directory(struct judge *j)
 					   ? "has not one block of free space"
 					   : NULL;
 
-		text(todo, sizeof todo, "make it for user %u (mkdir -p, chown), or name another",
+		text(next, sizeof next, "make it for user %u (mkdir -p, chown), or name another",
 		     f->uid);
 		if (what)
-			say(j, "directory", DOCTOR_FAIL, todo, "%.300s %s", f->path, what);
+			say(j, "directory", DOCTOR_FAIL, next, "%.300s %s", f->path, what);
 		else
 			say(j, "directory", DOCTOR_FAIL,
 			    "repair the file system, or name another directory", "%.200s: %.350s",
@@ -112,7 +112,7 @@ static void file_system(struct judge *j)
 	static const struct {
 		uint32_t magic;
 		enum doctor_level level;
-		const char *name, *found, *todo;
+		const char *name, *found, *next;
 	} known[] = {
 		{ 0x6969, DOCTOR_WARN, "nfs", "over the network", net },
 		{ 0xff534d42, DOCTOR_WARN, "cifs", "over the network", net },
@@ -143,7 +143,7 @@ static void file_system(struct judge *j)
 	}
 	for (uint32_t i = 0; i < ARRAY_LEN(known); i++)
 		if (known[i].magic == f->fs_magic) {
-			say(j, "file system", known[i].level, known[i].todo, "%s: %s",
+			say(j, "file system", known[i].level, known[i].next, "%s: %s",
 			    known[i].name, known[i].found);
 			return;
 		}
@@ -198,20 +198,20 @@ static void space(struct judge *j)
 {
 	const struct doctor_facts *f = j->f;
 	uint64_t job = f->job_bytes, need = copies(job);
-	char todo[200];
+	char next[200];
 
 	if (!job)
 		say(j, "space", DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
 		    "%s free of %s", size(f->free_bytes), size(f->total_bytes));
 	else if (f->free_bytes < job)
 		say(j, "space", DOCTOR_FAIL,
-		    text(todo, sizeof todo,
+		    text(next, sizeof next,
 			 "free %s, or name a larger one: a step is kept until the next is whole",
 			 size(need - f->free_bytes)),
 		    "%s free: no room for one step of %s", size(f->free_bytes), size(job));
 	else if (f->free_bytes < need)
 		say(j, "space", DOCTOR_WARN,
-		    text(todo, sizeof todo, "free %s more: a step is kept until the next is whole",
+		    text(next, sizeof next, "free %s more: a step is kept until the next is whole",
 			 size(need - f->free_bytes)),
 		    "%s free: room for one step of %s only", size(f->free_bytes), size(job));
 	else
@@ -282,7 +282,7 @@ static void kernel(struct judge *j)
 /* --- memory --- */
 
 static void memory_against(struct judge *j, const char *check, uint64_t all, uint64_t available,
-			   const char *of, const char *todo)
+			   const char *of, const char *next)
 {
 	uint64_t job = j->f->job_bytes, need = copies(job);
 
@@ -290,7 +290,7 @@ static void memory_against(struct judge *j, const char *check, uint64_t all, uin
 		say(j, check, DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
 		    "%s available of %s%s", size(available), size(all), of);
 	else if (need > all)
-		say(j, check, DOCTOR_FAIL, todo, "%s%s: two copies of a job of %s need %s",
+		say(j, check, DOCTOR_FAIL, next, "%s%s: two copies of a job of %s need %s",
 		    size(all), of, size(job), size(need));
 	else if (need > available)
 		say(j, check, DOCTOR_WARN,

@@ -237,7 +237,7 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 	int rc;
 
 	if (!f)
-		return -ENOMEM;
+		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
 	snprintf(title, sizeof title, "%s in step %llu of %s",
 		 table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
 		 j->k->job);

@@ -44,12 +44,12 @@ static void finding(void *arg, const struct doctor_finding *f)
 	output_put(o, &columns[COL_CHECK], cell_text(f->check));
 	output_put(o, &columns[COL_RESULT], cell_text(level[f->level].key));
 	output_put(o, &columns[COL_FOUND], cell_text(f->found));
-	output_put(o, &columns[COL_TODO], *f->todo ? cell_text(f->todo) : cell_none());
+	output_put(o, &columns[COL_TODO], *f->next ? cell_text(f->next) : cell_none());
 	output_close(o);
 	cli_mark(d->c, level[f->level].style, level[f->level].mark, INDENT, "  %-13s %s", f->check,
 		 f->found);
-	if (*f->todo)
-		cli_mark(d->c, STYLE_DIM, "                    ->", INDENT + 3, " %s", f->todo);
+	if (*f->next)
+		cli_mark(d->c, STYLE_DIM, "                    ->", INDENT + 3, " %s", f->next);
 }
 
 static int run(struct cli *c)

@@ -151,7 +151,7 @@ static int picture(struct job *j, const char *path, struct ckpt_err *err)
 	int rc;
 
 	if (!f)
-		return -ENOMEM;
+		return ckpt_error(err, -ENOMEM, "out of memory for the picture");
 	snprintf(title, sizeof title, "%s over %s",
 		 human_shape(j->q.ndim, j->q.shape, shape, sizeof shape),
 		 j->q.mesh.ndim ? mesh_print(&j->q.mesh, mesh, sizeof mesh) : "one rank");

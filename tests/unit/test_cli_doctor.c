@@ -94,7 +94,7 @@ static void a_healthy_machine_has_nothing_but_good_findings(void **state)
 		if (x->level != (level_))                                                        \
 			fail_msg("line %d: %s is %d: %s", __LINE__, check_, x->level, x->found); \
 		assert_says(x->found, word_);                                                    \
-		if ((level_) != DOCTOR_OK && !*x->todo)                                          \
+		if ((level_) != DOCTOR_OK && !*x->next)                                          \
 			fail_msg("line %d: nothing to do about %s", __LINE__, x->found);         \
 		for (uint32_t i_ = 0; i_ < nfinding; i_++)                                       \
 			if (findings[i_].level != DOCTOR_OK && &findings[i_] != x)               \
@@ -178,7 +178,7 @@ static void without_a_job_size_nothing_is_held_against_it(void **state)
 	f.job_bytes = 0;
 	f.free_bytes = f.mem_available = MIB;
 	assert_int_equal(judged(&f, "space")->level, DOCTOR_OK);
-	assert_says(judged(&f, "space")->todo, "--job-size");
+	assert_says(judged(&f, "space")->next, "--job-size");
 	assert_int_equal(judged(&f, "memory")->level, DOCTOR_OK);
 	f.job_bytes = UINT64_MAX; /* twice that is no number */
 	assert_int_equal(judged(&f, "space")->level, DOCTOR_FAIL);
