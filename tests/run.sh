@@ -91,7 +91,8 @@ failures=()
 # Counts a finished test and prints its line; the end of its log if it failed.
 report() { # TEST LOG
 	local status seconds user sys ok=0 bad=0 skip=0 plan='' say=''
-	{ read -r seconds user sys && read -r status; } <"$2.status"
+	# The last two lines: the shell writes of a program that aborted before them.
+	{ read -r seconds user sys && read -r status; } < <(tail -n 2 "$2.status")
 	echo "$seconds $user $sys $1" >>"$logs/seconds" # elapsed, of the processor, of the kernel
 	seconds=${seconds%??}
 	read -r ok bad skip plan < <(awk '
