@@ -210,5 +210,5 @@ help:
 #: make clean         remove build/
 
 .PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
--include $(wildcard tests/bench/bench.mk tests/storm/storm.mk)
+-include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -17,6 +17,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+struct io_space {
+	uint64_t free_bytes;  /* that this user may still take */
+	uint64_t total_bytes; /* of the whole file system */
+};
+
 /* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
  * argument so that a test's table carries state. Names are single components or paths beneath dirfd
  * that never leave it; symbolic links are not followed. */
@@ -42,8 +47,22 @@ struct io_ops {
 	/* without . and .. ; each != 0 ends it and is returned */
 	int (*list)(void *ctx, int dirfd,
 		    int (*each)(void *arg, const char *name, unsigned char d_type), void *arg);
+	/* of the file system that holds fd; a hint: quotas and other writers are not in it */
+	int (*space)(void *ctx, int fd, struct io_space *ret);
+	/* Advisory, of an open file or directory, until its last descriptor is closed; a second call
+	 * changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
+	int (*lock)(void *ctx, int fd, bool exclusive);
+	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
+	 * where tests kill, cut the power and count */
+	void (*point)(void *ctx, const char *name);
 };
 extern const struct io_ops io_ops_posix;
+
+static inline void io_point(const struct io_ops *ops, const char *name)
+{
+	if (ops->point)
+		ops->point(ops->ctx, name);
+}
 
 /* Whole-buffer helpers over the table; short transfers are continued. read: -ENODATA at an early
  * end of file. */

@@ -12,7 +12,9 @@
 #include <linux/fs.h>
 #include <linux/openat2.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include "ckpt/base/util.h"
 
@@ -319,6 +321,32 @@ static int sys_list(void *ctx, int dirfd,
 	return rc;
 }
 
+static int sys_space(void *ctx, int fd, struct io_space *ret)
+{
+	struct statvfs s;
+
+	(void)ctx;
+	if (fstatvfs(fd, &s))
+		return -errno;
+	if (ckpt_mul(s.f_bavail, s.f_frsize, &ret->free_bytes))
+		ret->free_bytes = UINT64_MAX;
+	if (ckpt_mul(s.f_blocks, s.f_frsize, &ret->total_bytes))
+		ret->total_bytes = UINT64_MAX;
+	return 0;
+}
+
+static int sys_lock(void *ctx, int fd, bool exclusive)
+{
+	int rc = -EINTR;
+
+	(void)ctx;
+	for (uint32_t i = 0; rc == -EINTR && i < RACES_MAX; i++)
+		rc = flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) ? -errno : 0;
+	if (rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL || rc == -EBADF)
+		return fcntl(fd, F_GETFD) < 0 ? -EBADF : -EOPNOTSUPP;
+	return rc;
+}
+
 const struct io_ops io_ops_posix = {
 	.open = sys_open,
 	.close = sys_close,
@@ -333,4 +361,6 @@ const struct io_ops io_ops_posix = {
 	.unlink = sys_unlink,
 	.size = sys_size,
 	.list = sys_list,
+	.space = sys_space,
+	.lock = sys_lock,
 };

@@ -626,6 +626,35 @@ static int faults_list(void *ctx, int dirfd,
 	return f->under->list(f->under->ctx, dirfd, each, arg);
 }
 
+static int faults_space(void *ctx, int fd, struct io_space *ret)
+{
+	struct io_faults *f = ctx;
+	int rc;
+
+	if (fault_gate(f, IO_ON_SPACE, &rc) != CALL_PASS)
+		return rc;
+	return f->under->space(f->under->ctx, fd, ret);
+}
+
+static int faults_lock(void *ctx, int fd, bool exclusive)
+{
+	struct io_faults *f = ctx;
+	int rc;
+
+	if (fault_gate(f, IO_ON_LOCK, &rc) != CALL_PASS)
+		return rc;
+	return f->under->lock(f->under->ctx, fd, exclusive);
+}
+
+static void faults_point(void *ctx, const char *name)
+{
+	struct io_faults *f = ctx;
+
+	if (f->on_point)
+		f->on_point(f->on_point_arg, name);
+	io_point(f->under, name);
+}
+
 void io_faults_init(struct io_faults *f, const struct io_ops *under)
 {
 	*f = (struct io_faults){
@@ -644,6 +673,9 @@ void io_faults_init(struct io_faults *f, const struct io_ops *under)
 			.unlink = faults_unlink,
 			.size = faults_size,
 			.list = faults_list,
+			.space = faults_space,
+			.lock = faults_lock,
+			.point = faults_point,
 		},
 		.under = under,
 		.on = IO_ON_ANY,

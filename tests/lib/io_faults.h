@@ -38,7 +38,9 @@ enum {
 	IO_ON_SIZE = 1 << 13,
 	IO_ON_MUTATING = IO_ON_CREATE | IO_ON_WRITE | IO_ON_SYNC | IO_ON_RENAME | IO_ON_MKDIR |
 			 IO_ON_LINK | IO_ON_UNLINK | IO_ON_TRUNCATE | IO_ON_FALLOCATE,
-	IO_ON_ANY = (1 << 14) - 1,
+	IO_ON_SPACE = 1 << 14,
+	IO_ON_LOCK = 1 << 15,
+	IO_ON_ANY = (1 << 16) - 1,
 };
 
 enum io_fault_mode { IO_FAULT_NONE, IO_FAULT_FAIL, IO_FAULT_SHORT, IO_FAULT_KILL };
@@ -49,7 +51,10 @@ struct io_faults {
 	struct io_ops ops; /* give &f.ops to the code under test */
 	const struct io_ops *under;
 	struct io_record *record; /* NULL, or where mutating calls are logged; the test's */
-	pthread_mutex_t lock;	  /* protects all below */
+	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes them */
+	void (*on_point)(void *arg, const char *name);
+	void *on_point_arg;
+	pthread_mutex_t lock; /* protects all below */
 	enum io_fault_mode mode;
 	uint32_t on;
 	uint64_t nth; /* from 1 */
