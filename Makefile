@@ -16,11 +16,12 @@ OPT.clang := $(OPT.release)
 OPT.asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT.fuzz := $(OPT.asan) -fsanitize=fuzzer-no-link
 OPT.tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
+OPT.coverage := -O0 -g --coverage
 ifeq ($(OPT.$(V)),)
-$(error V=$(V) is none of release, asan, tsan, clang, fuzz)
+$(error V=$(V) is none of release, asan, tsan, clang, fuzz, coverage)
 endif
 CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
-LDFLAGS  += $(filter -fsanitize%,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
+LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread
 
 # The rooms, lowest first, and what each may use besides itself. tests/law reads these lines.
 ROOMS    := base layout table io plan native safetensors store move device client daemon cli
