@@ -17,8 +17,9 @@ OPT.asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 OPT.fuzz := $(OPT.asan) -fsanitize=fuzzer-no-link
 OPT.tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 OPT.coverage := -O0 -g --coverage
+OPT.mutant := -O1 -g1 -DCKPT_MUTANTS
 ifeq ($(OPT.$(V)),)
-$(error V=$(V) is none of release, asan, tsan, clang, fuzz, coverage)
+$(error V=$(V) is none of release, asan, tsan, clang, fuzz, coverage, mutant)
 endif
 CFLAGS   += -std=gnu17 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -fstack-protector-strong $(OPT.$(V)) $(WARN) -MMD -MP
 LDFLAGS  += $(filter -fsanitize% --coverage,$(OPT.$(V))) -Wl,-z,relro,-z,now,-z,noexecstack -pthread

@@ -5,26 +5,9 @@
 // epoch and is known to guard; an older staged snap is released only after a newer one is
 // staged; a slot goes back to the gate only when no task can touch it.
 #include "daemon/state.h"
+#include "ckpt/base/mutant.h"
 #include <inttypes.h>
 #include <stdio.h>
-
-/* For tests/unit/test_daemon_mutants.c, which includes this file: MUTANT(x) takes a rule away, and a
- * scenario must then be seen to go wrong. */
-#ifdef SNAP_MUTANTS
-static enum snap_mutant {
-	NO_MUTANT,
-	STAGED_BEFORE_ALL,
-	TORN_STAGED,
-	RELEASED_BEFORE_STAGED,
-	SLOT_NOT_GIVEN,
-	UNGUARDED_COMMITTED,
-	STAGED_UNTRUSTED,
-	SNAP_MUTANTS_END
-} snap_mutant;
-#define MUTANT(x) (snap_mutant == (x))
-#else
-#define MUTANT(x) 0
-#endif
 
 static struct snap *snap_new(struct launch *l, struct ticket t)
 {

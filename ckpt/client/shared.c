@@ -4,38 +4,19 @@
 // Invariant: a slot is in at most one undecided ticket; one compare-and-swap decides between
 // copied and torn.
 #include "ckpt/client/shared.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 
-/* For tests/unit/test_client_shared.c, which includes this file: MUTANT(x) takes a step out of the
- * protocol and must then be seen to fail; POINT is where its scheduler may turn to somebody else.
- */
-#ifdef SHARED_MUTANTS
-static enum shared_mutant {
-	NO_MUTANT,
-	TEAR_BLIND,
-	TEAR_NEVER,
-	COPIED_BLIND,
-	MOVE_ANY_SEQ,
-	TICKET_PER_RANK,
-	GATE_BLIND,
-	PAST_FORGOTTEN,
-	UPDATING_NOT_SET,
-	UPDATING_NOT_CLEARED,
-	UNGUARDED_TRUSTED,
-	STEAL_FOR_ALL,
-	WAKE_FORGOTTEN,
-	READ_UNCHECKED,
-	SHARED_MUTANTS_END
-} shared_mutant;
+/* For tests/unit/test_client_shared.c, which includes this file: where its scheduler may turn to
+ * somebody else. */
+#ifdef SHARED_POINTS
 static void (*shared_point)(void);
-#define MUTANT(x) (shared_mutant == (x))
 #define POINT() ((void)(shared_point && (shared_point(), 0)))
 #else
-#define MUTANT(x) 0
 #define POINT() ((void)0)
 #endif
 

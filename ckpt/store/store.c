@@ -61,7 +61,7 @@ int store_sync(const struct io_ops *ops, int fd)
 {
 	int r = ops->sync(ops->ctx, fd);
 
-	if (r && MUTANT(5))
+	if (r && MUTANT(FAILED_SYNC_RETRIED))
 		return ops->sync(ops->ctx, fd);
 	return r;
 }
@@ -253,7 +253,7 @@ int store_claim_check(struct store *s, struct ckpt_err *err)
 	struct store_claimed top, mine = claim_mine(s);
 	int r;
 
-	if (MUTANT(7))
+	if (MUTANT(CLAIM_NOT_CHECKED))
 		return 0;
 	r = claim_highest(s, &top, err);
 	if (r)
@@ -319,9 +319,9 @@ static int claim_write(const struct store *s, int fd, const char *path)
 
 	if (r == -ENOSPC || r == -EDQUOT)
 		r = 0;
-	if (!r && !MUTANT(11))
+	if (!r && !MUTANT(CLAIM_NOT_SYNCED))
 		r = store_sync(ops, fd);
-	if (!r && !MUTANT(11)) {
+	if (!r && !MUTANT(CLAIM_NOT_SYNCED)) {
 		claims = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
 		r = claims < 0 ? claims : store_sync(ops, claims);
 		if (claims >= 0)
@@ -421,7 +421,7 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 					  found[i].dir);
 		store_trash_remove(s, trash);
 	}
-	r = MUTANT(12) ? 0 : store_sync(s->ops, s->job_fd);
+	r = MUTANT(SWEEP_NOT_SYNCED) ? 0 : store_sync(s->ops, s->job_fd);
 	if (r)
 		return store_fail(err, r, "job %s: cannot sync its directory", s->job);
 	return 0;

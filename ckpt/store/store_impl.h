@@ -7,6 +7,7 @@
 #define CKPT_STORE_IMPL_H
 #include <stdatomic.h>
 #include "ckpt/base/error.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/store/store.h"
 
@@ -15,17 +16,6 @@
 #define STORE_TRIES_MAX 16 /* fresh names that turn out taken: random ones never do */
 #define STORE_SWEEP_MAX 8  /* times trash is emptied before it is left to the next claim */
 #define STORE_ENTRIES_MAX (1u << 20) /* of a job directory; more is somebody's mistake */
-
-/*
- * Planted faults, one place each, which tests/unit/test_store_mutants.c shows to be found. Programs
- * are built without them.
- */
-#ifdef STORE_MUTANTS
-static int store_mutant; /* the one that is on; 0: none */
-#define MUTANT(n) (store_mutant == (n))
-#else
-#define MUTANT(n) false
-#endif
 
 /* What an entry of the job directory is. Only names that we print ourselves are ours. */
 enum store_kind {

@@ -51,13 +51,13 @@ static int txn_mkdir(struct store_txn *x, uint64_t generation, struct ckpt_err *
 		r = store_nonce(&x->nonce, err);
 		if (r)
 			return r;
-		if (MUTANT(6))
+		if (MUTANT(NAMES_REUSED))
 			x->nonce = 0;
 		(void)pthread_mutex_lock(&x->s->lock);
 		store_name_tmp(x->step, generation, x->nonce, x->dir);
 		(void)pthread_mutex_unlock(&x->s->lock);
 		r = ops->mkdir(ops->ctx, x->s->job_fd, x->dir, 0700);
-		if (MUTANT(6) && r == -EEXIST)
+		if (MUTANT(NAMES_REUSED) && r == -EEXIST)
 			r = 0;
 	}
 	if (r)
@@ -117,7 +117,8 @@ int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct c
 
 static void part_unlink(struct store_txn *x, const char *name)
 {
-	int r = MUTANT(10) ? 0 : x->s->ops->unlink(x->s->ops->ctx, x->fd, name, false);
+	int r = MUTANT(FAILED_PART_LEFT) ? 0
+					 : x->s->ops->unlink(x->s->ops->ctx, x->fd, name, false);
 
 	if (r && r != -ENOENT)
 		atomic_store(&x->spoiled, true);
@@ -137,7 +138,7 @@ static int part_open(struct store_txn *x, uint32_t writer, bool *direct, char na
 	int fd = -EINVAL;
 
 	for (int round = 0; fd == -EINVAL && round < 2; round++) {
-		int flags = O_WRONLY | O_CREAT | (MUTANT(6) ? 0 : O_EXCL);
+		int flags = O_WRONLY | O_CREAT | (MUTANT(NAMES_REUSED) ? 0 : O_EXCL);
 
 		if (round)
 			*direct = false;
@@ -183,7 +184,7 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 	const char *what = "cut to its length";
 	int closed, r = ops->truncate(ops->ctx, fd, bytes);
 
-	if (!r && !MUTANT(1)) {
+	if (!r && !MUTANT(PART_NOT_SYNCED)) {
 		what = "sync";
 		r = store_sync(ops, fd);
 	}
@@ -248,7 +249,7 @@ static int manifest_write(struct store_txn *x, const char *name, const void *man
 	if (fd < 0)
 		return fd;
 	r = io_pwrite_all(ops, fd, manifest, bytes, 0);
-	if (!r && !MUTANT(3))
+	if (!r && !MUTANT(MANIFEST_NOT_SYNCED))
 		r = store_sync(ops, fd);
 	closed = ops->close(ops->ctx, fd);
 	return r ? r : closed;
@@ -270,7 +271,7 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 		return -ESTALE;
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot write its MANIFEST", JOB_STEP_OF(x));
-	if (!MUTANT(2))
+	if (!MUTANT(COLLECTING_NOT_SYNCED))
 		r = store_sync(ops, x->fd);
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot sync its directory", JOB_STEP_OF(x));
@@ -365,7 +366,7 @@ static void aside_undo(struct store *s, struct aside *a)
 {
 	const struct io_ops *ops = s->ops;
 
-	while (a->done > 0 && !MUTANT(9)) {
+	while (a->done > 0 && !MUTANT(ASIDE_NOT_UNDONE)) {
 		a->done--;
 		(void)ops->rename(ops->ctx, s->job_fd, a->name[a->done].to, a->name[a->done].from);
 		(void)store_sync(ops, s->job_fd);
@@ -429,18 +430,18 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 		r = store_claim_check(x->s, err);
 	if (!r)
 		r = aside_find(x, rewind, &a, err);
-	if (!r && !MUTANT(8))
+	if (!r && !MUTANT(ASIDE_AFTER_COMMIT))
 		r = aside_all(x, &a, err);
 	if (!r)
 		r = commit_rename(x, &unknown, err);
-	if (!r && MUTANT(8))
+	if (!r && MUTANT(ASIDE_AFTER_COMMIT))
 		r = aside_all(x, &a, err);
 	if (r) {
 		if (!unknown) {
 			txn_discard(x);
 			aside_undo(x->s, &a);
 		}
-	} else if (!MUTANT(4) && store_sync(x->s->ops, x->s->job_fd)) {
+	} else if (!MUTANT(JOB_NOT_SYNCED) && store_sync(x->s->ops, x->s->job_fd)) {
 		r = ckpt_error(err, -EIO,
 			       JOB_STEP
 			       ": the job's directory could not be synced after the rename, "
