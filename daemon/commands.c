@@ -108,6 +108,11 @@ static void put_memory(const struct job *j, struct wire_report_job *to)
 	to->used = MIN(to->used, to->held);
 }
 
+static uint32_t mib_of(uint64_t bytes)
+{
+	return (uint32_t)MIN(bytes / MIB, (uint64_t)UINT32_MAX - 1);
+}
+
 static void put_job(const struct job *j, struct wire_report_job *to)
 {
 	static const uint32_t state[] = { [LAUNCH_FORMING] = WIRE_FORMING,
@@ -154,6 +159,8 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 		for (uint32_t r = 0; r < l->world; r++)
 			to->attached += l->member[r].session != NULL;
 	}
+	to->free_mib = j->room.known ? 1 + mib_of(j->room.free_bytes) : 0;
+	to->next_mib = mib_of(align_up(j->room.need_bytes, MIB));
 	put_memory(j, to);
 }
 
@@ -482,7 +489,7 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 		 "control: job %s forgotten for process %d: %" PRIu64
 		 " MiB, %u steps, %u not on disk",
 		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
-	if (!j->launch || j->launch->refs == 1)
+	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
 		job_free(j);
 	session_reply(s, &w, WIRE_FORGOTTEN, sizeof w, NULL, 0);
 }

@@ -80,7 +80,7 @@ bool job_idle(const struct job *j)
 
 bool job_forgotten(struct job *j, uint64_t now)
 {
-	bool used = j->snaps || j->claiming ||
+	bool used = j->snaps || j->claiming || j->keeping ||
 		    (j->launch && (j->launch->refs > 1 || j->launch->state != LAUNCH_ENDED));
 
 	for (const struct session *s = j->d->sessions; s && !used; s = s->next)
@@ -250,12 +250,15 @@ struct claim {
 static void claim_run(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
+	bool first = !c->store; /* of this job in this daemon */
 
 	c->rc = c->store ? 0
 			 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true,
 				      &c->store, &c->err);
 	if (c->rc == 0)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
+	if (c->rc == 0 && first)
+		keep_describe(c->job->d, c->store);
 }
 
 static void claim_done(struct daemon *d, struct task *t)
@@ -284,9 +287,12 @@ static void claim_done(struct daemon *d, struct task *t)
 			welcome(s, l);
 		else
 			l->nlost++;
-	} else if (!s->closed) {
-		session_refuse(s, c->rc, c->err.msg);
-		s->closed = true;
+	} else {
+		job_error(j, 0, c->err.msg);
+		if (!s->closed) {
+			session_refuse(s, c->rc, c->err.msg);
+			s->closed = true;
+		}
 	}
 	session_unbusy(s);
 	for (struct session *w = d->sessions, *next; w; w = next) {
@@ -700,6 +706,7 @@ struct cover {
 	struct launch *l;
 	uint32_t epoch, n;
 	struct decl **decl;
+	uint64_t need; /* on disk */
 	int rc;
 	struct ckpt_err err;
 };
@@ -710,8 +717,10 @@ static void cover_run(struct task *t)
 	struct ckpt_errlist list = { .code = -EINVAL };
 	struct table all = { 0 };
 
-	for (uint32_t r = 0; r < c->n && c->rc == 0; r++)
+	for (uint32_t r = 0; r < c->n && c->rc == 0; r++) {
+		c->need += move_part_bytes_max(&c->decl[r]->part);
 		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
+	}
 	if (c->rc == 0)
 		c->rc = table_seal(&all, &c->err);
 	if (c->rc == 0)
@@ -741,6 +750,8 @@ static void cover_done(struct daemon *d, struct task *t)
 	} else {
 		atomic_store(&l->page->refused, 0);
 		l->covered_epoch = epoch;
+		if (l == l->job->launch)
+			l->job->room.need_bytes = c->need + KEEP_SPARE;
 		maybe_ready(l);
 	}
 	for (uint32_t r = 0; r < c->n; r++)

@@ -259,6 +259,8 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 		if (rc == 0)
 			rc = pool_start(d, &d->io, "ckptd-io", 2);
 		if (rc == 0)
+			rc = pool_start(d, &d->keep, "ckptd-keep", 1);
+		if (rc == 0)
 			rc = reaper_start(&d->reaper);
 		if (rc < 0)
 			ckpt_error_errno(err, -rc, "cannot start the daemon's threads");
@@ -310,6 +312,7 @@ static void tick(struct daemon *d)
 		d->deaf = false;
 		daemon_watch(d, d->listen_fd, watch_tag(&d->listen_fd, WATCH_SELF), EPOLLIN);
 	}
+	garbage_tick(d, now);
 	for (struct session *s = d->sessions, *next; s; s = next) {
 		next = s->next;
 		session_tick(s, now);
@@ -317,6 +320,7 @@ static void tick(struct daemon *d)
 	for (struct job *j = d->jobs, *next; j; j = next) {
 		next = j->next;
 		job_tick(j, now);
+		keep_tick(j, now);
 		busy |= !job_idle(j);
 		if (job_forgotten(j, now))
 			job_free(j);
@@ -425,6 +429,7 @@ void daemon_close(struct daemon *d)
 	pool_stop(&d->copy);
 	pool_stop(&d->work);
 	pool_stop(&d->io);
+	pool_stop(&d->keep);
 	while (d->running && d->done_fd >= 0) {
 		tasks_done(d);
 		if (!d->done_first)

@@ -15,6 +15,7 @@
 
 #define SESSIONS_MAX 8192u
 #define HELLO_NS (5 * NS_PER_S) /* from connecting to HELLO */
+#define GARBAGE_NS (NS_PER_S)	/* from a line about garbage to the next */
 
 /* Who connects and says nothing takes descriptors from those who save: beyond new_max the one goes
  * that has been silent longest. A rank that was only slow comes again. */
@@ -59,6 +60,7 @@ void session_accept(struct daemon *d)
 	s->d = d;
 	s->sock = sock;
 	s->pid = who.pid;
+	s->uid = who.uid;
 	s->root_fd = -1;
 	s->closed_ns = 0;
 	s->hello.head.seq = 0;
@@ -331,6 +333,36 @@ static void handle(struct session *s, const void *msg, int *fd)
 	}
 }
 
+static void garbage_say(struct daemon *d, struct garbage *g, uint64_t now)
+{
+	if (g->untold == 1)
+		log_line(&d->opts.log, LOG_WARNING,
+			 "session: process %d speaks another protocol; closed", (int)g->pid);
+	else
+		log_line(
+			&d->opts.log, LOG_WARNING,
+			"session: process %d speaks another protocol, the last of %u connections that do; closed",
+			(int)g->pid, g->untold);
+	g->untold = 0;
+	g->said_ns = now;
+}
+
+void garbage_tick(struct daemon *d, uint64_t now)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(d->garbage); i++)
+		if (d->garbage[i].untold && elapsed_ns(d->garbage[i].said_ns, now) > GARBAGE_NS)
+			garbage_say(d, &d->garbage[i], now);
+}
+
+static void garbage_met(const struct session *s)
+{
+	struct garbage *g = &s->d->garbage[s->uid != geteuid()];
+
+	g->pid = s->pid;
+	g->untold += g->untold < UINT32_MAX;
+	garbage_tick(s->d, now_ns());
+}
+
 void session_readable(struct session *s)
 {
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
@@ -342,9 +374,7 @@ void session_readable(struct session *s)
 		n = -EPROTO;
 	if (n <= 0) {
 		if (n < 0)
-			log_line(&s->d->opts.log, LOG_WARNING,
-				 "session: process %d speaks another protocol; closed",
-				 (int)s->pid);
+			garbage_met(s);
 		wire_close_fds(fd, nfd);
 		session_end(s);
 		return;

@@ -120,6 +120,7 @@ struct session {
 	struct daemon *d;
 	int sock, pidfd;
 	pid_t pid;
+	uid_t uid;
 	enum session_state state;
 	/* a task works for it: its socket is not read, and it is not freed */
 	bool busy;
@@ -136,10 +137,17 @@ struct session {
 	struct draining *draining; /* CONTROL; NULL before the first DRAIN */
 	struct session *next;
 };
+/* Connections of one user that speak another protocol: one line a second says how many. */
+struct garbage {
+	uint64_t said_ns;
+	uint32_t untold;
+	pid_t pid; /* the newest */
+};
 void session_accept(struct daemon *d);
 void session_readable(struct session *s);
 void session_end(struct session *s); /* the peer is gone, or is to go */
 void session_tick(struct session *s, uint64_t now);
+void garbage_tick(struct daemon *d, uint64_t now);
 void session_unbusy(struct session *s);
 void session_reply(struct session *s, void *msg, uint32_t type, uint32_t bytes, const int *fd,
 		   int nfd);
@@ -162,6 +170,12 @@ struct tally {
 	uint64_t error_wall_ns, error_step;
 	char error[512];
 };
+/* Of the file system that a store lies on. */
+struct room {
+	bool known;
+	uint64_t free_bytes, looked_ns;
+	uint64_t need_bytes; /* of the next step; 0: not known */
+};
 struct job {
 	struct daemon *d;
 	uint64_t id;
@@ -179,8 +193,10 @@ struct job {
 	struct snap *snaps;    /* of all launches, newest first */
 	struct snap *writing;  /* at most one at a time */
 	uint64_t idle_since;
-	uint64_t bad_step[16]; /* quarantined: restore passes them by */
+	uint64_t bad_step[16]; /* found damaged: restore passes them by */
 	uint32_t nbad;
+	struct room room;
+	uint32_t keeping; /* tasks of keep.c: the job is not freed */
 	struct job *next;
 };
 
@@ -322,6 +338,12 @@ void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step);
 
+/* --- keeping --- */
+#define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */
+/* Of what kind the store is, to the log. Worker. */
+void keep_describe(struct daemon *d, const struct store *s);
+void keep_tick(struct job *j, uint64_t now);
+
 /* --- control --- */
 void control_request(struct session *s, const void *msg);
 void control_tick(struct session *s, uint64_t now);
@@ -343,16 +365,19 @@ struct daemon {
 	pthread_mutex_t done_lock; /* protects done_first, done_last */
 	struct task *done_first, *done_last;
 	uint32_t running; /* tasks handed out and not back */
-	struct pool copy, work, io;
+	/* keep: one thread, for what takes long and nobody waits for; in io it would be in the way of
+	 * a step, in work of a restore */
+	struct pool copy, work, io, keep;
 	struct reaper reaper;
 	struct session *sessions;
 	struct job *jobs;
 	uint64_t idle_since, drain_until, began_ns;
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
-	uint32_t new_max; /* connections that have said nothing yet */
-	bool deaf;	  /* no descriptor for who knocks: until the next tick */
-	int report_fd;	  /* the newest report, for a moment: who asks all the time costs nothing */
+	uint32_t new_max;	   /* connections that have said nothing yet */
+	bool deaf;		   /* no descriptor for who knocks: until the next tick */
+	struct garbage garbage[2]; /* this user's, root's */
+	int report_fd; /* the newest report, for a moment: who asks all the time costs nothing */
 	uint64_t report_ns, report_bytes;
 };
 void daemon_task(struct daemon *d, struct pool *p, struct task *t);

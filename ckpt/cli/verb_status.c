@@ -141,6 +141,16 @@ static void json_steps(struct output *o, const struct wire_report *r, uint32_t j
 	output_close(o);
 }
 
+static bool fits_known(const struct wire_report_job *j)
+{
+	return j->free_mib && j->next_mib;
+}
+
+static bool fits(const struct wire_report_job *j)
+{
+	return j->free_mib - 1 >= j->next_mib;
+}
+
 static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
@@ -175,6 +185,13 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	put_n(o, "used_bytes", j->used);
 	put_n(o, "resident_bytes", j->held);
 	put_n(o, "mapped_bytes", j->mapped);
+	output_close(o);
+	output_object(o, "disk");
+	put(o, "free_bytes",
+	    j->free_mib ? cell_of(CELL_NUMBER, (uint64_t)(j->free_mib - 1) * MIB) : cell_none());
+	put(o, "next_step_bytes",
+	    j->next_mib ? cell_of(CELL_NUMBER, (uint64_t)j->next_mib * MIB) : cell_none());
+	put(o, "fits", fits_known(j) ? cell_of(CELL_FLAG, fits(j)) : cell_none());
 	output_close(o);
 	output_object(o, "stall");
 	put_span(o, "last_s", stall.last, stall.measured);
@@ -293,7 +310,8 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 		label(c, "ranks", STYLE_WARN, "%s",
 		      j->launch == WIRE_FORMING
 			      ? "attaching; the store is asked for the launch's number"
-			      : "none: the launch could not begin, the trainer says why");
+		      : j->error[0] ? "none: the launch could not begin"
+				    : "none: the launch could not begin, the trainer says why");
 		return;
 	}
 	label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached, j->world,
@@ -360,6 +378,10 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	if (j->held)
 		label(c, "staging memory", STYLE_PLAIN, "%s of %s in use, %u slots a rank",
 		      human_bytes(j->used, a), human_bytes(j->held, b), j->nslot);
+	if (fits_known(j))
+		label(c, "disk", fits(j) ? STYLE_PLAIN : STYLE_BAD, "%s free, the next step %s %s",
+		      human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
+		      fits(j) ? "takes" : "needs", human_bytes((uint64_t)j->next_mib * MIB, b));
 	label(c, "steps", STYLE_PLAIN, "%s taken, %s skipped, %s torn", human_count(j->taken, a),
 	      human_count(j->skipped, b), human_count(j->torn, d));
 	label(c, "", STYLE_PLAIN, "%s staged, %s committed, %s failed", human_count(j->staged, a),

@@ -241,7 +241,10 @@ struct wire_report_job {
 	/* of its newest launch */
 	uint64_t generation;
 	uint32_t launch; /* enum wire_launch_state */
-	uint32_t world, attached, lost, nslot, pad;
+	uint32_t world, attached, lost, nslot;
+	/* 1 + MiB that are free where the store lies, some seconds ago; 0: not known (so from an
+	 * older ckptd) */
+	uint32_t free_mib;
 	/* since the daemon began: steps */
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
 	uint64_t last_committed;			 /* 1 + step; 0: none yet */
@@ -251,8 +254,9 @@ struct wire_report_job {
 	uint64_t used, held, mapped;
 	uint64_t triggers;		    /* orders so far */
 	uint64_t error_wall_ns, error_step; /* error_step: 1 + step; 0: of none */
-	uint32_t trigger_waits, pad2;	    /* trigger_waits: the newest order is not fulfilled */
-	char error[512];		    /* the newest; "": none */
+	uint32_t trigger_waits;		    /* the newest order is not fulfilled */
+	uint32_t next_mib; /* that the next step needs on disk, at most; 0: not known */
+	char error[512];   /* the newest; "": none */
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {
