@@ -192,8 +192,9 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 		return 1;
 	}
 	r = bad ? 0 : container_check(&e->info, &e->map, &err);
-	if (r < 0)
-		fault(rd, r, "mismatch", file, "", tail_at, CONTAINER_BLOCK, "%s", err.msg);
+	if (r < 0) /* a trailer with the right root is not the stranger */
+		fault(rd, r, "mismatch", file, "", root ? 0 : tail_at, CONTAINER_BLOCK, "%s",
+		      err.msg);
 	return bad || r < 0;
 }
 
