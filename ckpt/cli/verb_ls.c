@@ -76,6 +76,8 @@ static const char *state_name(enum store_state state)
 		return "set-aside";
 	case STORE_DAMAGED:
 		return "damaged";
+	case STORE_QUARANTINED:
+		return "quarantined";
 	}
 	return "?";
 }
@@ -90,6 +92,7 @@ static enum cell_style state_style(enum store_state state)
 	case STORE_SET_ASIDE:
 		return STYLE_DIM;
 	case STORE_DAMAGED:
+	case STORE_QUARANTINED:
 		return STYLE_BAD;
 	}
 	return STYLE_PLAIN;

@@ -10,11 +10,12 @@
  *	        /.trash-%08x/                          being deleted
  *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
  *	        /.ckptd/gen-%08u.%u                    the n-th time that claim was taken over, n = 1, 2, ...
+ *	        /.ckptd/KIND-%012u-...                 what is said about a step: held, tagged, ... (mark.h)
  *
  * Life: open -> claim -> older collecting directories are trashed -> scan -> begin -> parts (create,
  * write, finish) -> commit. A store whose claim is not the highest on disk cannot commit (-ESTALE).
  * Trashing is a rename and committing is a rename of the same name: only one of them can win.
- * Nothing that was committed is ever deleted here.
+ * Nothing that was committed is deleted but by prune.h. The moments of all this have names: points.h.
  *
  * What a reader sees, whatever died at whatever moment: the old steps, or the old steps and the new
  * one. Only a commit that goes back has states in between: the old line without its newest step,
@@ -67,7 +68,8 @@ void store_close(struct store *s);
  * Then the collecting directories of this and older generations are trashed, except those begun
  * through this struct; trash is removed as far as possible (files may still grow under the hand of a
  * dead process's kernel threads: the next claim gets them); and the job directory is synced, so that
- * what a scan finds from now on stays. When that fails the claim stands and can be asked for again.
+ * what a scan finds from now on stays. Claims of older generations go: fencing needs the highest only.
+ * When that fails the claim stands and can be asked for again.
  */
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
@@ -77,6 +79,8 @@ enum store_state {
 	STORE_COLLECTING, /* step, generation and bytes only */
 	STORE_SET_ASIDE,
 	STORE_DAMAGED, /* step-N whose MANIFEST cannot be read or is another step's */
+	/* committed, MANIFEST is right, and somebody has found damage: it has a bad mark (mark.h) */
+	STORE_QUARANTINED,
 };
 
 struct store_step {
@@ -87,18 +91,24 @@ struct store_step {
 	char mesh[128];		 /* "fsdp=4"; several meshes: the first of those with most ranks */
 	const char *format;
 	enum store_state state;
-	char why[200]; /* DAMAGED: what is wrong; SET_ASIDE: "" or the same */
+	char why[200]; /* DAMAGED, QUARANTINED: what is wrong; SET_ASIDE: "" or the same */
+	/* loss, lr, ...: they live and die with the array that store_scan gave */
+	uint32_t nnote;
+	const struct ckpt_note *note;
 };
 
 /*
  * All step directories, newest first (seq, then step); collecting and set aside too when all. A
  * damaged step, whose seq is unknown (0), stands before the newest committed step with a lower number:
- * where it was. So entry 0 of a scan without all is "latest". The next seq to commit is 1 + the
- * highest of a scan with all. *ret is malloc'ed. Foreign entries are ignored.
+ * where it was. So the first COMMITTED entry is "latest". The next seq to commit is 1 + the highest of
+ * a scan with all. *ret is malloc'ed, one block. Foreign entries are ignored.
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
-/* Open a step directory for reading, by its entry name. */
+/*
+ * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is
+ * locked against removal (prune.h): close it after the last byte. -ENOENT: gone, or being removed.
+ */
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
 
 /* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
@@ -124,7 +134,8 @@ void store_part_drop(struct store_txn *x, const char *name, int fd);
  * Write and sync MANIFEST, sync the directory, check the claim, set the steps above rewind aside
  * (newest first, each synced), rename to step-N, sync the parent. Only after 0 is the step committed.
  * rewind: the newest step of the line that this one continues (UINT64_MAX: it continues none: every
- * other step is set aside).
+ * other step is set aside). The newest step that stays is locked (store_step_open) meanwhile: whatever
+ * is pruned then, a step of the line is there at any time.
  * The transaction is over whatever the result. On an error the collecting directory is gone, or trash
  * for the next claim, and the steps that were set aside are back where they were; with one exception,
  * -EIO whose text says "may or may not be visible": the rename was done but is perhaps not durable,
@@ -145,16 +156,20 @@ void store_source_dir_close(struct source_dir *d);
 
 /* --- names that people type --- */
 struct store_ref {
-	int step_fd;	 /* the step directory; the caller closes it */
+	/* the step directory, locked against removal (store_step_open); the caller closes it */
+	int step_fd;
 	char path[4096]; /* absolute */
+	/* "", or which newer steps "latest" has passed over and why: to be told */
+	char note[512];
 };
 
 /*
- * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u" below where (NULL: "."; a store with
- * one job, or a job directory), or a path to a step directory: what has a '/' or names an existing
- * directory. A path may lead to any directory that holds MANIFEST, copied, renamed, set aside.
- * A damaged step resolves: its reader says what is wrong. -ENOENT (exit 10) lists the nearest steps,
- * -EUCLEAN not committed (5), -ENOTUNIQ several jobs, all listed.
+ * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u", "tag:NAME" (mark.h) below where
+ * (NULL: "."; a store with one job, or a job directory), or a path to a step directory: what has a '/'
+ * or names an existing directory. A path may lead to any directory that holds MANIFEST, copied, renamed,
+ * set aside. latest passes damaged and quarantined steps over (note); other names resolve to them, and
+ * their reader says what is wrong. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
+ * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
  */
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		  struct store_ref *ret, struct ckpt_err *err);

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * points.h - the named moments of the directory protocol, in the order in which they come. io_point
+ * tells a table of system calls that one has been reached; tests kill, cut the power and count there.
+ * One table; a name here without a place in the store, or the other way round, is a fault
+ * (tests/unit/test_store_points.c).
+ */
+#ifndef CKPT_STORE_POINTS_H
+#define CKPT_STORE_POINTS_H
+
+#define STORE_POINTS(X)                                                                      \
+	X(CLAIM_MADE, "claim-made", "the file of the claim exists, perhaps empty")           \
+	X(CLAIM_DURABLE, "claim-durable", "the claim is synced, and so is its name")         \
+	X(SWEEP_TRASHED, "sweep-trashed", "an older launch's collecting directory is trash") \
+	X(SWEEP_SYNCED, "sweep-synced", "the names of all trash are durable")                \
+	X(SWEEP_UNLINKED, "sweep-unlinked", "a file of trash is gone")                       \
+	X(SWEEP_REMOVED, "sweep-removed", "a directory of trash is gone")                    \
+	X(SWEEP_CLAIM, "sweep-claim", "the file of a claim below the highest is gone")       \
+	X(BEGIN_MADE, "begin-made", "the collecting directory exists")                       \
+	X(PART_CREATED, "part-created", "a part's file exists, empty")                       \
+	X(PART_RESERVED, "part-reserved", "its space is allocated")                          \
+	X(PART_CUT, "part-cut", "all is written and it has its length")                      \
+	X(PART_SYNCED, "part-synced", "its bytes are durable")                               \
+	X(PART_CLOSED, "part-closed", "it is finished")                                      \
+	X(MANIFEST_WRITTEN, "manifest-written", "MANIFEST is written under another name")    \
+	X(MANIFEST_SYNCED, "manifest-synced", "its bytes are durable")                       \
+	X(MANIFEST_RENAMED, "manifest-renamed", "it has its name")                           \
+	X(COMMIT_DIR_SYNCED, "commit-dir-synced",                                            \
+	  "every name in the collecting directory is durable")                               \
+	X(COMMIT_CLAIM_CHECKED, "commit-claim-checked", "the claim is still the highest")    \
+	X(ASIDE_LOCKED, "aside-locked", "the step that is gone back to is locked")           \
+	X(ASIDE_RENAMED, "aside-renamed", "a newer step is set aside")                       \
+	X(ASIDE_SYNCED, "aside-synced", "and durably so")                                    \
+	X(COMMIT_RENAMED, "commit-renamed", "step-N is visible")                             \
+	X(COMMIT_SYNCED, "commit-synced", "step-N is committed")                             \
+	X(UNDO_TRASHED, "undo-trashed", "a collecting directory is given up")                \
+	X(UNDO_BACK, "undo-back", "a step that was set aside has its name again")            \
+	X(MARK_MADE, "mark-made", "the file of a mark exists, empty")                        \
+	X(MARK_WRITTEN, "mark-written", "it is written")                                     \
+	X(MARK_SYNCED, "mark-synced", "its bytes are durable")                               \
+	X(MARK_DURABLE, "mark-durable", "and so is its name")                                \
+	X(MARK_GONE, "mark-gone", "the file of a mark is removed")                           \
+	X(MARK_GONE_SYNCED, "mark-gone-synced", "and durably so")                            \
+	X(PRUNE_VERIFIED, "prune-verified", "the newest committed step is verified")         \
+	X(REMOVE_LOCKED, "remove-locked", "a step that goes is locked, nobody reads it")     \
+	X(REMOVE_CHECKED, "remove-checked", "nobody has held it, and a newer one is there")  \
+	X(REMOVE_TRASHED, "remove-trashed", "it is trash")                                   \
+	X(REMOVE_SYNCED, "remove-synced", "and durably so")                                  \
+	X(REMOVE_DONE, "remove-done", "its files are gone, its marks are there")             \
+	X(REPAIR_WRITTEN, "repair-written", "a new MANIFEST is written under another name")  \
+	X(REPAIR_SYNCED, "repair-synced", "it is durable under that name")                   \
+	X(REPAIR_VERIFIED, "repair-verified", "the step was checked in full with it")        \
+	X(REPAIR_MARKED, "repair-marked", "the step's marks are set for its new id too")     \
+	X(REPAIR_ASIDE, "repair-aside", "the damaged MANIFEST has another name")             \
+	X(REPAIR_RENAMED, "repair-renamed", "the new one has its name")                      \
+	X(REPAIR_DURABLE, "repair-durable", "and durably so")
+
+#define STORE_POINT_NAME(id, name, text) \
+	__attribute__((unused)) static const char POINT_##id[] = name;
+STORE_POINTS(STORE_POINT_NAME)
+#undef STORE_POINT_NAME
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prune.h - remove steps: by policy, or one. Called by the daemon after a commit and when space runs
+ * out, and by ckptctl prune and rm.
+ *
+ * Removal of a step: lock its directory for nobody else, look again that the name leads to it and that
+ * nobody has held or tagged it since, rename it to .trash-%08x, sync the job directory, unlink what is
+ * in it, remove its marks. So a crash at any point leaves the step whole or trash, which the next
+ * claim or prune sweeps; and a power loss brings no step back with files missing, for they go only
+ * after the rename is durable.
+ *
+ * Never removed:
+ *	the newest committed step
+ *	a step that is being read: readers hold a shared lock (store_step_open, store_resolve). Where the
+ *	  file system has no locks nothing can be known and nothing is removed. Locks of a directory on a
+ *	  network file system are mostly the host's own: a reader on another host gets an error (ESTALE),
+ *	  never other bytes
+ *	a step without a newer committed one (a higher seq) that is kept and verified: the newest committed
+ *	  one is verified first, by its mark or now by the caller; it stays locked and is looked at again
+ *	  before each removal
+ *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
+ *	  MANIFEST nor a part), or that belongs to another user
+ *
+ * A job that goes back locks the step that it continues while it sets others aside (store_commit), so
+ * that whatever is pruned meanwhile and whenever both die, a step of the line is there.
+ * Works with and without a claim, beside a running daemon and beside a second prune.
+ */
+#ifndef CKPT_STORE_PRUNE_H
+#define CKPT_STORE_PRUNE_H
+#include "ckpt/store/retain.h"
+
+/*
+ * Check every byte of a step: the caller's, for the store cannot. step_fd: its directory, locked,
+ * borrowed. 0: all is right. -EBADMSG, -EPROTO, -EUCLEAN: it is damaged, and err is the sentence that
+ * the quarantine keeps. Else it could not be checked, which ends what asked for it.
+ */
+typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
+			    struct ckpt_err *err);
+
+struct prune_opts {
+	const struct retain_policy *policy; /* NULL: none */
+	bool bad; /* remove damaged and quarantined steps too, where they are neither held nor tagged */
+	bool dry;	 /* decide and tell, change nothing, verify nothing */
+	uint64_t now_ns; /* wall_ns() */
+	uint64_t
+		free_bytes; /* != 0: enough when so many were freed, oldest first; the rest is kept */
+	/* NULL: only a step with a verified mark counts as verified */
+	store_verify_fn *verify;
+	/* NULL, or told once of each step, newest first, when all is done; reason says what was */
+	void (*row)(void *arg, const struct store_step *st, const struct retain_row *row);
+	void *arg; /* of both */
+};
+
+struct prune_result {
+	uint32_t removed, kept; /* steps; of a dry run: that would be */
+	uint32_t busy;		/* kept because they are being read */
+	uint32_t failed;	/* kept because they could not be removed: reason says why */
+	uint32_t quarantined;	/* found damaged by verify, by this call */
+	uint64_t freed;		/* bytes */
+	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry
+			  * run: one will be verified first) */
+	uint64_t newest; /* the step that stays in any case; UINT64_MAX: nothing is committed */
+};
+
+/*
+ * Decide and remove. Trash is swept first (not when dry). 0 also where single steps could not be
+ * removed (ret->busy, ret->failed). Negative: nothing more could be done; ret says what was.
+ */
+int store_prune(struct store *s, const struct prune_opts *o, struct prune_result *ret,
+		struct ckpt_err *err);
+
+/*
+ * Remove one step or set-aside step by its entry name, whatever a policy says. -EAGAIN: it is being
+ * read. -EPERM: it is held or tagged, the newest committed one, or another user's; -EBUSY: no newer
+ * committed step is verified. -ENOTEMPTY: it holds what the store did not make. -EOPNOTSUPP: no locks here.
+ * -ENOENT.
+ */
+int store_remove(const struct store *s, const char *dir, struct ckpt_err *err);
+#endif

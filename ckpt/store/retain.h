@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * retain.h - which steps a policy keeps. Pure; the daemon and ckptctl prune share it.
+ *
+ * Without a policy nothing is removed. With one, a committed step is kept when any of these holds:
+ *	it is the newest committed one
+ *	it is held (and the hold has not expired) or tagged
+ *	last	it is one of the keep_last newest
+ *	every	its number is a multiple of keep_every (0 is)
+ *	within	it is younger than keep_within_ns. Ages count from now or from the time of the newest
+ *		committed step, whichever is earlier: a clock that runs ahead makes nothing old. A step from
+ *		the future of now is young
+ *	best	fewer than n committed steps have a better note of that key; of equal ones the newer is
+ *		better; a step without the note, or whose note is not a number, is none of them
+ * A step that was set aside is kept by hold, tag and within, and by best when fewer than n steps,
+ * committed or set aside, are better; it takes no place of a committed one in last and best.
+ * Damaged and quarantined steps take no place either and are kept: repair mends or releases them, and
+ * store_prune removes them only when asked (prune.h: bad). Collecting directories are the claim's and
+ * repair's.
+ *
+ * That a newer step must be committed and verified before any is removed, and that none is removed
+ * that is being read, is for store_prune to see to.
+ */
+#ifndef CKPT_STORE_RETAIN_H
+#define CKPT_STORE_RETAIN_H
+#include "ckpt/store/mark.h"
+
+#define RETAIN_BEST_MAX 4
+#define RETAIN_KEY_MAX 64
+
+struct retain_policy { /* all zero: none */
+	uint32_t keep_last;
+	uint32_t nbest;
+	uint64_t keep_every, keep_within_ns;
+	struct retain_best {
+		char key[RETAIN_KEY_MAX + 1];
+		bool max; /* the largest is best */
+		uint32_t n;
+	} best[RETAIN_BEST_MAX];
+};
+
+/*
+ * option: keep-last N, keep-every N, keep-within TIME (90s, 90m, 36h, 7d, 2w), keep-best
+ * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it). -EINVAL says what
+ * is wrong and p is unchanged.
+ */
+int retain_parse(struct retain_policy *p, const char *option, const char *value,
+		 struct ckpt_err *err);
+bool retain_is_policy(const struct retain_policy *p);
+/* "--keep-last 3 --keep-every 5000": what retain_parse takes again; "" for none. Cut to bytes. */
+void retain_print(const struct retain_policy *p, char *buf, size_t bytes);
+
+struct retain_row {
+	uint32_t step; /* index into the steps that were given */
+	bool remove;
+	char reason[160]; /* "last 1/3, newest committed"; "no rule matches" */
+};
+
+/* step: what store_scan gave, newest first, all or not; mark: what store_marks gave. ret[n], in the
+ * order of the steps. -ENOMEM: nothing is decided. */
+int retain_decide(const struct retain_policy *p, const struct store_step *step, uint32_t n,
+		  const struct store_mark *mark, uint32_t nmark, uint64_t now_ns,
+		  struct retain_row *ret);
+#endif
