@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# Planted mistakes (ckpt/base/mutants.h), each held against the tests that should find it.
+# Planted mistakes (ckpt/base/mutants.h), each held against the tests that should find it (tests/mutants/table).
+MUTANTS  ?= ALL
+.PHONY: mutants mutant-rigs
+mutants:
+	@tests/mutants/run.sh $(MUTANTS)
+# What run.sh is about to run.
 ifeq ($(V),mutant)
 $(UNIT:%=$(O)/unit/%): LDFLAGS += $(O)/tests/mutants/filter.o
 $(UNIT:%=$(O)/unit/%): $(O)/tests/mutants/filter.o
+mutant-rigs: $(shell tests/mutants/run.sh --programs '$(MUTANTS)' $(B) $(O))
 endif
+#: make mutants       every planted mistake, and the test that finds it; MUTANTS='NAME NAME' for some, FAST for the quick ones
