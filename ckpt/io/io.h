@@ -69,6 +69,11 @@ static inline void io_point(const struct io_ops *ops, const char *name)
 int io_pread_all(const struct io_ops *ops, int fd, void *buf, uint64_t len, uint64_t off);
 int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t len, uint64_t off);
 
+/* Does it bypass the page cache? A file that was opened with O_DIRECT stops doing so at the first
+ * transfer that its file system refuses: the transfer is then done buffered, and so are all later
+ * ones of that descriptor. */
+bool io_fd_direct(int fd);
+
 /* What the file system under a directory can do; probed once per store, with a scratch file that is
  * removed. */
 struct io_probe {

@@ -7,6 +7,7 @@
 #ifndef CKPT_IO_IO_ENGINE_H
 #define CKPT_IO_IO_ENGINE_H
 #include <pthread.h>
+#include "ckpt/io/io_window.h"
 #include "ckpt/io/io_xfer.h"
 
 #define IO_DEPTH_MAX 4096 /* of a queue: 32 GiB in flight at 8 MiB is beyond any device */
@@ -32,6 +33,7 @@ struct io_queue {
 	struct io_xfer **idle;	/* a stack of nidle */
 	struct io_xfer **ready; /* finished inside io_submit: a ring of nready from ready_head */
 	uint32_t nidle, nready, ready_head;
+	struct io_windows windows; /* of files that are written buffered */
 	char why[IO_WHY_BYTES];
 };
 

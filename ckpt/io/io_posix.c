@@ -169,7 +169,7 @@ static int sys_fallocate(void *ctx, int fd, uint64_t len)
 		if (rc != -EINTR)
 			break;
 	}
-	return rc;
+	return rc == -ENOSYS ? -EOPNOTSUPP : rc;
 }
 
 static int sys_truncate(void *ctx, int fd, uint64_t len)

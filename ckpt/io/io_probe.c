@@ -110,6 +110,8 @@ static int direct_try(const struct io_ops *ops, int dirfd, struct io_probe *ret)
 	ret->direct = align_find(fd, &ret->align);
 	if (ret->direct)
 		rc = block_try(ops, fd, ret->align);
+	if (!io_fd_direct(fd)) /* taken at open, refused by the transfer */
+		ret->direct = false;
 	closed = ops->close(ops->ctx, fd);
 	return rc ? rc : closed;
 }

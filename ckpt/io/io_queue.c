@@ -66,9 +66,14 @@ static int inline_open(struct io_queue *q)
  * A ring does not call the table, so a table that is not the kernel's (a test's) must not be
  * bypassed.
  */
+static bool kernels_table(const struct io_queue *q)
+{
+	return q->ops->pread == io_ops_posix.pread && q->ops->pwrite == io_ops_posix.pwrite;
+}
+
 static int ring_open(struct io_queue *q)
 {
-	if (q->ops->pread != io_ops_posix.pread || q->ops->pwrite != io_ops_posix.pwrite) {
+	if (!kernels_table(q)) {
 		io_why(q, "io_uring would bypass the replaced table of system calls");
 		return -EINVAL;
 	}
@@ -133,6 +138,7 @@ static struct io_queue *queue_new(const struct io_ops *ops, uint32_t depth)
 	}
 	for (uint32_t i = 0; i < depth; i++)
 		q->idle[i] = &q->xfer[i];
+	io_windows_init(&q->windows);
 	return q;
 }
 
@@ -203,6 +209,19 @@ int io_submit(struct io_queue *q, struct io_req *r)
 	return 0;
 }
 
+/* A buffered write is over: let the disk have it. A test's table is told nothing of that. */
+static void wrote(struct io_queue *q, const struct io_xfer *x)
+{
+	struct io_req *r = x->req;
+	int rc;
+
+	if (!r->write || r->res <= 0 || x->direct || !kernels_table(q))
+		return;
+	rc = io_windows_wrote(&q->windows, r->fd, r->off, r->len);
+	if (rc < 0)
+		r->res = rc;
+}
+
 struct io_req *io_reap(struct io_queue *q)
 {
 	struct io_xfer *x;
@@ -219,6 +238,7 @@ struct io_req *io_reap(struct io_queue *q)
 	}
 	q->in_flight--;
 	q->idle[q->nidle++] = x;
+	wrote(q, x);
 	return TAKE(x->req);
 }
 
@@ -226,6 +246,7 @@ void io_queue_close(struct io_queue *q)
 {
 	if (!q)
 		return;
+	q->windows.off = true; /* nobody is left to be told what waiting for them says */
 	while (io_reap(q))
 		;
 	q->engine->close(q);

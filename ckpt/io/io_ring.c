@@ -49,7 +49,7 @@ static void prepare(struct io_queue *q, struct io_xfer *x)
 		io_uring_prep_write(sqe, x->req->fd, s.buf, (unsigned)s.len, s.off);
 	else
 		io_uring_prep_read(sqe, x->req->fd, s.buf, (unsigned)s.len, s.off);
-	if (q->in_flight > BUFFERED_INLINE_MAX && !io_fd_direct(x->req->fd))
+	if (q->in_flight > BUFFERED_INLINE_MAX && !x->direct)
 		io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	io_uring_sqe_set_data(sqe, x);
 }

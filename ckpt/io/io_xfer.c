@@ -8,14 +8,21 @@
 #include <sys/stat.h>
 #include "ckpt/base/util.h"
 
-#define ROUND_MAX \
-	4096 /* no file system transfers less than its own alignment, so none needs more */
+/* No file system transfers less than its own alignment, so none needs more. */
+#define ROUND_MAX IO_DIRECT_ALIGN
 
 bool io_fd_direct(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
 
 	return flags >= 0 && (flags & O_DIRECT);
+}
+
+static int direct_off(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_DIRECT) < 0 ? -errno : 0;
 }
 
 static bool finish(struct io_xfer *x, int64_t res)
@@ -26,7 +33,7 @@ static bool finish(struct io_xfer *x, int64_t res)
 
 bool io_xfer_begin(struct io_xfer *x, struct io_req *r)
 {
-	*x = (struct io_xfer){ .req = r };
+	*x = (struct io_xfer){ .req = r, .direct = io_fd_direct(r->fd) };
 	r->done_ = 0;
 	r->res = 0;
 	if (r->len > INT64_MAX || r->off > INT64_MAX - r->len)
@@ -42,16 +49,27 @@ static uint64_t request_align(const struct io_req *r)
 	return all & -all;
 }
 
-struct io_span io_xfer_next(const struct io_xfer *x)
+struct io_span io_xfer_next(struct io_xfer *x)
 {
 	const struct io_req *r = x->req;
 	uint64_t at = r->done_;
 
-	if (at > 0 && io_fd_direct(r->fd))
+	if (at > 0 && x->direct)
 		at &= ~(request_align(r) - 1);
-	return (struct io_span){ .buf = (uint8_t *)r->buf + at,
-				 .len = MIN(r->len - at, IO_XFER_BYTES_MAX),
-				 .off = r->off + at };
+	x->asked = (struct io_span){ .buf = (uint8_t *)r->buf + at,
+				     .len = MIN(r->len - at, IO_XFER_BYTES_MAX),
+				     .off = r->off + at };
+	return x->asked;
+}
+
+/* Was that no to O_DIRECT itself? Then the next one goes through the page cache. */
+static bool direct_refused(struct io_xfer *x, int64_t got)
+{
+	if ((got != -EINVAL && got != -EOPNOTSUPP) || !x->direct ||
+	    request_align(x->req) < IO_DIRECT_ALIGN || direct_off(x->req->fd) < 0)
+		return false;
+	x->direct = false;
+	return true;
 }
 
 /*
@@ -78,19 +96,20 @@ static bool took_nothing(struct io_xfer *x, int64_t got)
 bool io_xfer_took(struct io_xfer *x, int64_t got)
 {
 	struct io_req *r = x->req;
-	struct io_span asked = io_xfer_next(x);
 	uint64_t before = r->done_;
 
 	if (got == -EINTR || got == -EAGAIN)
 		return ++x->retries > IO_XFER_RETRIES_MAX ? finish(x, got) : false;
+	if (direct_refused(x, got))
+		return false;
 	if (got < 0)
 		return finish(x, got);
-	assert((uint64_t)got <= asked.len);
+	assert((uint64_t)got <= x->asked.len);
 	x->retries = 0;
-	r->done_ = MAX(before, asked.off - r->off + (uint64_t)got);
+	r->done_ = MAX(before, x->asked.off - r->off + (uint64_t)got);
 	if (r->done_ == r->len)
 		return finish(x, (int64_t)r->len);
-	if (!r->write && (uint64_t)got < asked.len && io_fd_direct(r->fd) && at_end(r))
+	if (!r->write && (uint64_t)got < x->asked.len && x->direct && at_end(r))
 		return finish(x, (int64_t)r->done_);
 	if (r->done_ == before)
 		return took_nothing(x, got);

@@ -8,6 +8,12 @@
  * continued; on an O_DIRECT file from the last offset that is as aligned as the request itself (the
  * part block is moved twice). A read that brings nothing has met the end of the file. A write that
  * brings nothing twice in a row is -ENOSPC, as the kernel says no more than that.
+ *
+ * Some file systems accept O_DIRECT at open and refuse the transfer (-EINVAL, -EOPNOTSUPP), or want
+ * more than IO_DIRECT_ALIGN. A transfer that is so aligned and still refused takes O_DIRECT off its
+ * descriptor and is asked again through the page cache, once; what is refused there too, or was
+ * not aligned, is the caller's mistake and comes back to him. All users of the descriptor are
+ * buffered from then on: the kernel keeps both kinds coherent, and fsync means the same.
  */
 #ifndef CKPT_IO_IO_XFER_H
 #define CKPT_IO_IO_XFER_H
@@ -17,24 +23,26 @@
 #define IO_XFER_BYTES_MAX \
 	(UINT64_C(1) << 30) /* of one system call; the kernel's limit is 2 GiB - 4 KiB */
 
-struct io_xfer {
-	struct io_req *req;
-	uint32_t stalls;  /* writes in a row that brought nothing */
-	uint32_t retries; /* EINTR and EAGAIN in a row */
-};
+#define IO_DIRECT_ALIGN 4096u /* what every direct transfer of the house has at least */
 
 struct io_span {
 	void *buf;
 	uint64_t len, off;
 };
 
+struct io_xfer {
+	struct io_req *req;
+	struct io_span asked; /* by the last io_xfer_next */
+	bool direct;	 /* the descriptor was, when it began; others may have changed that since */
+	uint32_t stalls; /* writes in a row that brought nothing */
+	uint32_t retries; /* EINTR and EAGAIN in a row */
+};
+
 /* false: finished already, for there is nothing to move or the offsets are no offsets (-EINVAL). */
 bool io_xfer_begin(struct io_xfer *x, struct io_req *r);
-struct io_span io_xfer_next(const struct io_xfer *x);
+struct io_span io_xfer_next(struct io_xfer *x);
 /* got: what the system call returned for io_xfer_next. true: finished, req->res is set. */
 bool io_xfer_took(struct io_xfer *x, int64_t got);
 /* The whole request through the table, in the caller's thread. */
 void io_xfer_run(struct io_xfer *x, const struct io_ops *ops);
-
-bool io_fd_direct(int fd);
 #endif

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <cmocka.h>
 #include "ckpt/base/util.h"
@@ -392,6 +393,148 @@ static void a_short_direct_transfer_continues_at_an_aligned_offset(void **state)
 	(void)close(fd);
 }
 
+static int no_fallocate_body(void *arg)
+{
+	int at = *(int *)arg, fd = OPS->open(NULL, at, "f", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	uint64_t bytes;
+
+	HOLDS(fd >= 0);
+	HOLDS(OPS->fallocate(NULL, fd, 8192) == -EOPNOTSUPP);
+	HOLDS(OPS->size(NULL, fd, &bytes) == 0 && bytes == 0);
+	HOLDS(io_pwrite_all(OPS, fd, "abc", 3, 8000) == 0);
+	HOLDS(OPS->close(NULL, fd) == 0);
+	return 0;
+}
+
+static void without_fallocate_that_is_said_in_one_way(void **state)
+{
+	denied(SYS_fallocate, EOPNOTSUPP, no_fallocate_body, &((struct room *)*state)->dirfd);
+	denied(SYS_fallocate, ENOSYS, no_fallocate_body, &((struct room *)*state)->dirfd);
+}
+
+static int full_disk_body(void *arg)
+{
+	int at = *(int *)arg, fd = OPS->open(NULL, at, "f", O_RDWR | O_CREAT, 0600);
+
+	HOLDS(fd >= 0);
+	HOLDS(OPS->fallocate(NULL, fd, 8192) == -ENOSPC);
+	HOLDS(OPS->close(NULL, fd) == 0);
+	return 0;
+}
+
+static void a_full_disk_is_no_missing_fallocate(void **state)
+{
+	denied(SYS_fallocate, ENOSPC, full_disk_body, &((struct room *)*state)->dirfd);
+}
+
+static void space_is_that_of_the_file_system_and_free_for_this_user(void **state)
+{
+	struct room *m = *state;
+	struct io_space s = { 0 }, of_file = { 0 };
+	struct statvfs v;
+	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+
+	assert_int_equal(OPS->space(NULL, m->dirfd, &s), 0);
+	assert_int_equal(OPS->space(NULL, fd, &of_file), 0);
+	assert_int_equal(fstatvfs(m->dirfd, &v), 0);
+	assert_int_equal(s.total_bytes, (uint64_t)v.f_blocks * v.f_frsize);
+	assert_int_equal(of_file.total_bytes, s.total_bytes);
+	assert_true(s.free_bytes <= s.total_bytes);
+	/* others write here, too: to a tenth of the disk */
+	assert_true(s.free_bytes <= (uint64_t)v.f_bavail * v.f_frsize + s.total_bytes / 10);
+	assert_true(s.free_bytes + s.total_bytes / 10 >= (uint64_t)v.f_bavail * v.f_frsize);
+	assert_int_equal(OPS->close(NULL, fd), 0);
+	assert_int_equal(OPS->space(NULL, -1, &s), -EBADF);
+}
+
+/* Each open is a locker of its own, as two processes are. */
+static void a_lock_is_shared_or_alone_until_the_descriptor_goes(void **state)
+{
+	struct room *m = *state;
+	const int flags[] = { O_RDONLY | O_DIRECTORY, O_RDONLY };
+	const char *const name[] = { "d", "f" };
+
+	assert_int_equal(OPS->mkdir(NULL, m->dirfd, "d", 0700), 0);
+	assert_int_equal(file_make(m->dirfd, "f", ""), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		int a = OPS->open(NULL, m->dirfd, name[i], flags[i], 0);
+		int b = OPS->open(NULL, m->dirfd, name[i], flags[i], 0), copy;
+
+		assert_int_equal(OPS->lock(NULL, a, false), 0);
+		assert_int_equal(OPS->lock(NULL, b, false), 0);
+		assert_int_equal(OPS->lock(NULL, b, true), -EAGAIN); /* a reads */
+		assert_int_equal(OPS->lock(NULL, a, false), 0);	     /* again: changes nothing */
+		copy = fcntl(a, F_DUPFD_CLOEXEC, 0);
+		assert_int_equal(OPS->close(NULL, a), 0);
+		assert_int_equal(OPS->lock(NULL, b, true), -EAGAIN); /* a copy is still open */
+		assert_int_equal(OPS->close(NULL, copy), 0);
+		assert_int_equal(OPS->lock(NULL, b, true), 0);
+		a = OPS->open(NULL, m->dirfd, name[i], flags[i], 0);
+		assert_int_equal(OPS->lock(NULL, a, false), -EAGAIN);
+		assert_int_equal(OPS->lock(NULL, a, true), -EAGAIN);
+		assert_int_equal(OPS->lock(NULL, b, false), 0); /* down again */
+		assert_int_equal(OPS->lock(NULL, a, false), 0);
+		assert_int_equal(OPS->close(NULL, a), 0);
+		assert_int_equal(OPS->close(NULL, b), 0);
+	}
+	assert_int_equal(OPS->lock(NULL, -1, true), -EBADF);
+}
+
+static int no_lock_body(void *arg)
+{
+	HOLDS(OPS->lock(NULL, *(int *)arg, true) == -EOPNOTSUPP);
+	HOLDS(OPS->lock(NULL, *(int *)arg, false) == -EOPNOTSUPP);
+	return 0;
+}
+
+static int interrupted_lock_body(void *arg)
+{
+	HOLDS(OPS->lock(NULL, *(int *)arg, true) == -EINTR); /* an end, not a hang */
+	return 0;
+}
+
+static void where_there_are_no_locks_that_is_said_in_one_way(void **state)
+{
+	struct room *m = *state;
+	int path_only = openat(m->dirfd, ".", O_PATH | O_CLOEXEC);
+	const int eno[] = { ENOSYS, ENOLCK, EINVAL, EBADF };
+
+	for (uint32_t i = 0; i < ARRAY_LEN(eno); i++)
+		denied(SYS_flock, eno[i], no_lock_body, &m->dirfd);
+	denied(SYS_flock, EINTR, interrupted_lock_body, &m->dirfd);
+	assert_int_equal(OPS->lock(NULL, path_only, true), -EOPNOTSUPP);
+	(void)close(path_only);
+}
+
+struct heard {
+	uint32_t n;
+	char last[32];
+};
+
+static void hear(void *ctx, const char *name)
+{
+	struct heard *h = ctx;
+
+	h->n++;
+	(void)snprintf(h->last, sizeof h->last, "%s", name);
+}
+
+static void a_point_is_told_to_who_listens_and_to_nobody_else(void **state)
+{
+	struct heard h = { .n = 0 };
+	struct io_ops ops = io_ops_posix;
+
+	(void)state;
+	assert_null(OPS->point);
+	io_point(OPS, "nobody");
+	ops.ctx = &h;
+	ops.point = hear;
+	io_point(&ops, "first");
+	io_point(&ops, "second");
+	assert_int_equal(h.n, 2);
+	assert_string_equal(h.last, "second");
+}
+
 int main(void)
 {
 #define ROOM(t) cmocka_unit_test_setup_teardown(t, room_open, room_close)
@@ -409,6 +552,12 @@ int main(void)
 		ROOM(an_endless_interruption_ends),
 		ROOM(a_write_that_brings_nothing_twice_is_no_space),
 		ROOM(a_short_direct_transfer_continues_at_an_aligned_offset),
+		ROOM(without_fallocate_that_is_said_in_one_way),
+		ROOM(a_full_disk_is_no_missing_fallocate),
+		ROOM(space_is_that_of_the_file_system_and_free_for_this_user),
+		ROOM(a_lock_is_shared_or_alone_until_the_descriptor_goes),
+		ROOM(where_there_are_no_locks_that_is_said_in_one_way),
+		cmocka_unit_test(a_point_is_told_to_who_listens_and_to_nobody_else),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

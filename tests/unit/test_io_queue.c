@@ -7,11 +7,15 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <cmocka.h>
 #include "ckpt/base/util.h"
+#include "ckpt/io/io_window.h"
 #include "tests/lib/deny_syscall.h"
 #include "tests/lib/io_faults.c"
 
@@ -317,6 +321,7 @@ static void bad_check(struct io_queue *q, bool direct)
 		int64_t res = one(q, &r);
 
 		assert_true(res == -EINVAL || res == 100);
+		assert_true(io_fd_direct(fd)); /* a mistake is not repaired by going buffered */
 	}
 	r.buf = buf + 1;
 	r.len = BLOCK;
@@ -325,6 +330,7 @@ static void bad_check(struct io_queue *q, bool direct)
 		int64_t res = one(q, &r);
 
 		assert_true(res == -EINVAL || res == BLOCK);
+		assert_true(io_fd_direct(fd));
 	}
 	r = (struct io_req){ .fd = fd, .write = true, .buf = buf, .len = 0, .off = 1 };
 	assert_int_equal(one(q, &r), 0);
@@ -449,6 +455,217 @@ static void a_replaced_table_is_never_bypassed(void **state)
 	io_queue_close(q);
 }
 
+/*
+ * A file system that takes O_DIRECT at open and refuses the transfers. The table looks at the
+ * descriptor as such a file system would.
+ */
+struct refuser {
+	int eno;
+	bool always; /* also what is not direct */
+	_Atomic uint32_t refused, served;
+};
+
+static bool refuses(struct refuser *f, int fd)
+{
+	bool no = f->always || (fcntl(fd, F_GETFL) & O_DIRECT);
+
+	atomic_fetch_add(no ? &f->refused : &f->served, 1);
+	return no;
+}
+
+static int64_t refuser_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	struct refuser *f = ctx;
+
+	return refuses(f, fd) ? -f->eno : io_ops_posix.pread(NULL, fd, buf, len, off);
+}
+
+static int64_t refuser_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	struct refuser *f = ctx;
+
+	return refuses(f, fd) ? -f->eno : io_ops_posix.pwrite(NULL, fd, buf, len, off);
+}
+
+#define PIECES 32
+
+/* All at once, so that threads meet the refusal together. */
+static void pieces_move(struct io_queue *q, int fd, uint8_t *buf, bool write, int64_t expect)
+{
+	struct io_req r[PIECES], *done;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < PIECES; i++) {
+		r[i] = (struct io_req){ .fd = fd, .write = write, .buf = buf + i * BLOCK };
+		r[i].len = BLOCK;
+		r[i].off = (uint64_t)i * BLOCK;
+		assert_int_equal(io_submit(q, &r[i]), 0);
+	}
+	for (; (done = io_reap(q)); n++)
+		assert_int_equal(done->res, expect);
+	assert_int_equal(n, PIECES);
+}
+
+static void refused_direct_transfers_are_done_buffered(void **state)
+{
+	const enum io_engine through[] = { IO_THREADS, IO_INLINE };
+	const int eno[] = { EINVAL, EOPNOTSUPP };
+	uint8_t *buf = pages(PIECES * BLOCK), *got = pages(PIECES * BLOCK);
+
+	(void)state;
+	for (uint32_t i = 0; i < PIECES * BLOCK; i++)
+		buf[i] = (uint8_t)(i / BLOCK + i % 251);
+	for (uint32_t i = 0; i < 4; i++) {
+		struct refuser f = { .eno = eno[i % 2] };
+		struct io_ops ops = io_ops_posix;
+		struct io_queue *q;
+		int fd = scratch(true);
+
+		if (fd < 0)
+			skip();
+		ops.ctx = &f;
+		ops.pread = refuser_pread;
+		ops.pwrite = refuser_pwrite;
+		assert_int_equal(io_queue_open(&ops, through[i / 2], PIECES, &q, NULL), 0);
+		pieces_move(q, fd, buf, true, BLOCK);
+		assert_false(io_fd_direct(fd));
+		assert_true(f.refused >= 1 && f.served == PIECES);
+		assert_int_equal(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT), 0);
+		memset(got, 0, PIECES * BLOCK);
+		pieces_move(q, fd, got, false, BLOCK);
+		assert_false(io_fd_direct(fd));
+		assert_memory_equal(buf, got, PIECES * BLOCK);
+		/* What is refused without O_DIRECT, too, is not its fault. */
+		f.always = true;
+		pieces_move(q, fd, buf, true, -eno[i % 2]);
+		io_queue_close(q);
+		(void)close(fd);
+	}
+	free(buf);
+	free(got);
+}
+
+#define WINDOWS 6 /* of a file that is larger than what may be dirty */
+
+static uint64_t resident(int fd, uint64_t bytes)
+{
+	unsigned char *in = calloc(bytes / BLOCK, 1);
+	void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	uint64_t n = 0;
+
+	assert_true(in && map != MAP_FAILED);
+	assert_int_equal(mincore(map, bytes, in), 0);
+	for (uint64_t i = 0; i < bytes / BLOCK; i++)
+		n += in[i] & 1;
+	(void)munmap(map, bytes);
+	free(in);
+	return n * BLOCK;
+}
+
+/* 0, or the first error of a large file's buffered writes. */
+static int64_t large_write(struct io_queue *q, int fd, uint8_t *block, uint64_t windows)
+{
+	struct io_req r[4], *done;
+	int64_t bad = 0;
+	uint32_t n = 0;
+
+	for (uint64_t off = 0; off < windows * IO_WINDOW_BYTES; off += MIB, n++) {
+		done = n < 4 ? &r[n] : io_reap(q);
+		if (n >= 4 && done->res < 0)
+			bad = bad ? bad : done->res;
+		*done = (struct io_req){ .fd = fd, .write = true, .buf = block, .len = MIB };
+		done->off = off;
+		(void)io_submit(q, done);
+	}
+	while ((done = io_reap(q)))
+		if (done->res < 0)
+			bad = bad ? bad : done->res;
+	return bad;
+}
+
+static void large_buffered_writes_do_not_stay_in_the_page_cache(void **state)
+{
+	uint8_t *block = pages(MIB);
+	struct statfs fs;
+
+	(void)state;
+	assert_int_equal(fstatfs(dir_fd, &fs), 0);
+	if (fs.f_type == 0x01021994 || fs.f_type == 0x858458f6) {
+		print_message("skipped: the temporary directory is the page cache itself\n");
+		free(block);
+		skip();
+	}
+	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
+		struct io_queue *q = queue_or_skip(engines[e], 4);
+		int fd = scratch(false);
+
+		if (q) {
+			assert_int_equal(large_write(q, fd, block, WINDOWS), 0);
+			assert_true(resident(fd, WINDOWS * IO_WINDOW_BYTES) <= 3 * IO_WINDOW_BYTES);
+			io_queue_close(q);
+		}
+		(void)close(fd);
+	}
+	free(block);
+}
+
+struct windowed {
+	enum io_engine engine;
+	int64_t expect;
+};
+
+static int windowed_body(void *arg)
+{
+	const struct windowed *x = arg;
+	uint8_t *block = aligned_alloc(BLOCK, MIB);
+	int fd = io_ops_posix.open(NULL, dir_fd, "file", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	struct io_queue *q;
+	int64_t got;
+
+	if (!block || fd < 0 || io_queue_open(&io_ops_posix, x->engine, 4, &q, NULL))
+		return 2;
+	memset(block, 3, MIB);
+	got = large_write(q, fd, block, 1);
+	io_queue_close(q);
+	free(block);
+	(void)close(fd);
+	return got == x->expect ? 0 : 3;
+}
+
+static void windows_with(int eno, int64_t expect)
+{
+	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
+		struct windowed x = { engines[e], expect };
+		struct io_queue *q = queue_or_skip(engines[e], 1);
+		int rc;
+
+		if (!q)
+			continue;
+		io_queue_close(q);
+		rc = deny_run(SYS_sync_file_range, eno, windowed_body, &x);
+		if (rc == DENY_NOT_POSSIBLE) {
+			print_message("skipped: this kernel takes no seccomp filter\n");
+			skip();
+		}
+		assert_int_equal(rc, 0);
+	}
+}
+
+/* The kernel tells it once: swallowed here, the fsync that follows would say that all is well. */
+static void an_error_that_a_window_meets_is_the_error_of_a_write(void **state)
+{
+	(void)state;
+	windows_with(EIO, -EIO);
+	windows_with(ENOSPC, -ENOSPC);
+}
+
+static void without_sync_file_range_buffered_writes_work(void **state)
+{
+	(void)state;
+	windows_with(ENOSYS, 0);
+	windows_with(EPERM, 0);
+}
+
 struct rung {
 	int eno;
 	const char *word;
@@ -564,6 +781,10 @@ int main(void)
 		cmocka_unit_test(a_bad_request_fails_alone),
 		cmocka_unit_test(a_write_beyond_the_limit_is_short_then_an_error),
 		cmocka_unit_test(engines_through_the_table_meet_its_faults),
+		cmocka_unit_test(refused_direct_transfers_are_done_buffered),
+		cmocka_unit_test(large_buffered_writes_do_not_stay_in_the_page_cache),
+		cmocka_unit_test(an_error_that_a_window_meets_is_the_error_of_a_write),
+		cmocka_unit_test(without_sync_file_range_buffered_writes_work),
 		cmocka_unit_test(a_replaced_table_is_never_bypassed),
 		cmocka_unit_test(without_io_uring_threads_do_the_work_and_say_why),
 		cmocka_unit_test(a_ring_that_cannot_be_asked_what_it_can_is_not_used),
