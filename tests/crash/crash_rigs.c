@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include "tests/crash/crash_step.c"
 
 static uint64_t crash_seed = 1, crash_nrun;
@@ -39,10 +40,13 @@ __attribute__((format(printf, 2, 3))) static int rig_fail(char why[CRASH_WHY], c
 
 /* --- what a run knows --- */
 
+#define STORY_MAX 6
+
 /* What the job has done so far, and what it was doing. */
 struct story {
-	struct crash_step step[4];
-	bool acked[4];
+	struct crash_step step[STORY_MAX];
+	bool acked[STORY_MAX];
+	bool failed[STORY_MAX]; /* and was begun again: it may be anywhere, or nowhere */
 	uint32_t n;
 	uint64_t rewind;     /* of the step being written */
 	uint64_t generation; /* the highest acknowledged */
@@ -73,7 +77,7 @@ static const struct store_step *scan_find(const struct store_step *st, uint32_t 
 }
 
 struct judgement {
-	bool listed[4], aside[4];
+	bool listed[STORY_MAX], aside[STORY_MAX];
 };
 
 /* Every entry is one of the story's steps, in the right order; *ret says which are where. */
@@ -133,6 +137,8 @@ static int story_judge(const struct story *y, const struct judgement *j, bool to
 	for (uint32_t i = 0; i < y->n; i++) {
 		uint64_t step = y->step[i].step;
 
+		if (y->failed[i])
+			continue;
 		if (y->acked[i] && !j->listed[i] && !j->aside[i])
 			return FAIL("step %" PRIu64 " was acknowledged and is gone", step);
 		if (i == last) {
@@ -170,7 +176,8 @@ static int leftover(void *arg, const char *name, unsigned char d_type)
 }
 
 /* A restart: a reader, then a new launch, then the same again. */
-static int story_restart(int root_fd, const struct story *y, bool torn, char why[CRASH_WHY])
+static int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, bool torn,
+			 char why[CRASH_WHY])
 {
 	struct judgement first, j;
 	struct ckpt_err err = { 0 };
@@ -178,7 +185,7 @@ static int story_restart(int root_fd, const struct story *y, bool torn, char why
 	struct store *s;
 	int r = 0;
 
-	if (store_open(&io_ops_posix, root_fd, CRASH_JOB, false, &s, &err)) {
+	if (store_open(ops, root_fd, CRASH_JOB, false, &s, &err)) {
 		for (uint32_t i = 0; i < y->n; i++)
 			if (y->acked[i] || y->generation)
 				return FAIL("the job is gone: %.300s", err.msg);
@@ -189,7 +196,7 @@ static int story_restart(int root_fd, const struct story *y, bool torn, char why
 		r = story_judge(y, &first, torn, why);
 	store_close(s);
 	for (uint32_t i = 0; !r && i < 2; i++) {
-		if (store_open(&io_ops_posix, root_fd, CRASH_JOB, true, &s, &err))
+		if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
 			return FAIL("open: %.300s", err.msg);
 		if (store_claim(s, 0, false, &generation, &err))
 			r = FAIL("claim: %.300s", err.msg);
@@ -318,7 +325,7 @@ static int fault_run(const struct fault_kind *k, uint64_t nth, bool back, bool *
 			r = FAIL("descriptors leak");
 	}
 	if (!r)
-		r = story_restart(p.fd, &y, k->sticky, why);
+		r = story_restart(&io_ops_posix, p.fd, &y, k->sticky, why);
 	if (!r && saved && !unknown && y.n == (back ? 4u : 2u)) {
 		struct store s = { .ops = &io_ops_posix, .root_fd = -1 };
 		struct judgement j;
@@ -374,7 +381,7 @@ static int kill_run(uint64_t nth, bool back, bool *ret_hit, char why[CRASH_WHY])
 		io_faults_kill(&f, nth);
 		(void)story_save(&f.ops, p.fd, &y, back, &err);
 		*ret_hit = io_faults_hit(&f);
-		r = story_restart(p.fd, &y, true, why);
+		r = story_restart(&io_ops_posix, p.fd, &y, true, why);
 	}
 	if (!r &&
 	    (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &s, &err) ||
@@ -403,194 +410,7 @@ static int rig_kills(char why[CRASH_WHY])
 	return 0;
 }
 
-/* --- R1: power loss --- */
-
-struct power {
-	struct story y;
-	uint32_t nbase; /* of its steps are there from the start */
-	char *why;
-};
-
-/* Promise m (from 1) is the claim, and the first m - 1 steps after the base. */
-static int power_check(void *arg, int dirfd, const struct io_crash *at)
-{
-	struct power *w = arg;
-	struct story y = w->y;
-
-	crash_nrun++;
-	if (!at->mark)
-		y.generation = w->nbase ? 1 : 0;
-	for (uint32_t i = w->nbase; i < y.n; i++)
-		y.acked[i] = w->y.acked[i] && i - w->nbase + 1 < at->mark;
-	return story_restart(dirfd, &y, true, w->why);
-}
-
-/* A launch that writes these steps after what is there; it ends at the first that fails. */
-static void power_live(struct io_faults *f, int root_fd, const uint64_t (*step)[2], uint32_t n,
-		       struct power *w)
-{
-	struct ckpt_err err = { 0 };
-	struct store *s;
-
-	if (store_open(&f->ops, root_fd, CRASH_JOB, true, &s, &err))
-		return;
-	if (store_claim(s, 0, false, &w->y.generation, &err) == 0) {
-		io_record_mark(f->record, 1);
-		for (uint32_t i = 0; i < n; i++) {
-			uint32_t at = w->y.n++;
-
-			w->y.rewind = step[i][1];
-			w->y.acked[at] = !crash_save(s, step[i][0], at + 1, step[i][1],
-						     &w->y.step[at], &err);
-			if (!w->y.acked[at])
-				break;
-			io_record_mark(f->record, i + 2);
-		}
-	}
-	store_close(s);
-}
-
-static int power_walk(struct io_faults *f, const struct io_crash_opts *o, struct power *w)
-{
-	int r;
-
-	w->why[0] = 0;
-	r = w->y.n ? io_crash_states(f->record, o, power_check, w, NULL) : 0;
-	if (r && !w->why[0])
-		(void)snprintf(w->why, CRASH_WHY, "a state could not be made: %s", strerror(-r));
-	return r != 0;
-}
-
-/* A whole life: 10, 20, back to 10 and 15. */
-static int rig_power(char why[CRASH_WHY])
-{
-	static const uint64_t step[][2] = { { 10, UINT64_MAX }, { 20, 10 }, { 15, 10 } };
-	struct io_crash_opts o = { .seed = crash_seed, .nrandom = 24, .ntear = 3 };
-	struct power w = { .why = why, .y.rewind = UINT64_MAX };
-	struct io_faults f;
-	struct place p;
-	int r;
-
-	place_make(&p);
-	crash_nrun++;
-	io_faults_init(&f, &io_ops_posix);
-	f.record = io_record_new(p.fd);
-	power_live(&f, p.fd, step, ARRAY_LEN(step), &w);
-	r = w.y.n == 3 && w.y.acked[2] ? power_walk(&f, &o, &w) : FAIL("it cannot be written");
-	io_record_free(f.record);
-	story_free(&w.y);
-	place_remove(&p);
-	return r;
-}
-
-/* Back from 20 to 10, then 15; the n-th sync fails. */
-static int power_failed_run(uint64_t nth, bool *ret_hit, char why[CRASH_WHY])
-{
-	static const uint64_t step[][2] = { { 15, 10 } };
-	struct io_crash_opts o = { .seed = crash_seed, .ntear = 1 };
-	struct power w = { .nbase = 2, .why = why };
-	struct io_faults f;
-	struct place p;
-	int r;
-
-	place_make(&p);
-	crash_nrun++;
-	io_faults_init(&f, &io_ops_posix);
-	r = story_base(p.fd, &w.y, w.nbase, why);
-	if (!r) {
-		f.record = io_record_new(p.fd);
-		io_faults_fail(&f, IO_ON_SYNC, nth, -EIO, false);
-		power_live(&f, p.fd, step, ARRAY_LEN(step), &w);
-		*ret_hit = io_faults_hit(&f);
-		r = power_walk(&f, &o, &w);
-		io_record_free(f.record);
-	}
-	story_free(&w.y);
-	place_remove(&p);
-	return r;
-}
-
-static int rig_power_sync_failed(char why[CRASH_WHY])
-{
-	bool hit = true;
-
-	for (uint64_t nth = 1; hit; nth++) {
-		char inner[CRASH_WHY];
-
-		if (power_failed_run(nth, &hit, inner))
-			return FAIL("sync %" PRIu64 " failed: %.500s", nth, inner);
-	}
-	return 0;
-}
-
-/*
- * One process dies at its nth mutating call from the end, another one that had the store open already
- * claims and looks; then the power goes. What the second has seen must stay.
- */
-static int power_seen_run(uint64_t back, char why[CRASH_WHY])
-{
-	struct io_crash_opts o = { .seed = crash_seed, .nrandom = 1, .ntear = 1 };
-	struct power w = { .nbase = 1, .why = why };
-	struct store *a = NULL, *b = NULL;
-	struct ckpt_err err = { 0 };
-	struct judgement seen;
-	uint64_t generation, calls = 0;
-	struct io_faults f, death; /* what the dead one called never reaches the recorder */
-	struct place p;
-	int r;
-
-	place_make(&p);
-	crash_nrun++;
-	io_faults_init(&f, &io_ops_posix);
-	io_faults_init(&death, &f.ops);
-	r = story_base(p.fd, &w.y, w.nbase, why);
-	if (!r && (store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &a, &err) ||
-		   store_claim(a, 0, false, &w.y.generation, &err)))
-		r = FAIL("%.500s", err.msg);
-	for (uint32_t pass = 0; !r && pass < 2; pass++) { /* the first only counts */
-		uint32_t at = w.y.n++;
-
-		f.record = pass ? io_record_new(p.fd) : NULL;
-		a->ops = &death.ops;
-		if (pass && store_open(&f.ops, p.fd, CRASH_JOB, true, &b, &err))
-			r = FAIL("%.500s", err.msg);
-		io_faults_count(&death, IO_ON_MUTATING);
-		if (pass)
-			io_faults_kill(&death, calls - back);
-		w.y.rewind = 10 * (uint64_t)at;
-		w.y.acked[at] = !crash_save(a, 10 * (uint64_t)at + 10, at + 1, w.y.rewind,
-					    &w.y.step[at], &err);
-		calls = io_faults_calls(&death);
-	}
-	w.nbase = 2;
-	if (!r && store_claim(b, 0, false, &generation, &err))
-		r = FAIL("%.500s", err.msg);
-	if (!r)
-		r = story_look(b, &w.y, &seen, why);
-	if (!r) {
-		w.y.acked[2] = seen.listed[2];
-		w.y.generation = generation;
-		io_record_mark(f.record, 2); /* told to whoever asked the second one */
-		r = power_walk(&f, &o, &w);
-	}
-	io_record_free(f.record);
-	store_close(a);
-	store_close(b);
-	story_free(&w.y);
-	place_remove(&p);
-	return r;
-}
-
-static int rig_power_seen(char why[CRASH_WHY])
-{
-	for (uint64_t back = 0; back < 3; back++) {
-		char inner[CRASH_WHY];
-
-		if (power_seen_run(back, inner))
-			return FAIL("dead %" PRIu64 " calls before the end: %.500s", back, inner);
-	}
-	return 0;
-}
+#include "tests/crash/crash_power.c"
 
 /* --- two launches --- */
 
@@ -863,12 +683,12 @@ static int rig_race(char why[CRASH_WHY])
 }
 
 const struct crash_rig crash_rigs[] = {
-	{ "a launch is fenced at any call", false, rig_fence },
-	{ "the process dies at any call", false, rig_kills },
-	{ "any call fails", false, rig_faults },
-	{ "power is lost at any moment", false, rig_power },
-	{ "a sync fails, then power is lost", false, rig_power_sync_failed },
-	{ "a death, a look, then power loss", false, rig_power_seen },
-	{ "two launches race", true, rig_race },
+	{ "a launch is fenced at any call", false, false, rig_fence },
+	{ "the process dies at any call", false, false, rig_kills },
+	{ "any call fails", false, false, rig_faults },
+	{ "power is lost at any moment", false, true, rig_power },
+	{ "a sync fails, then power is lost", false, true, rig_power_sync_failed },
+	{ "a death, a look, then power loss", false, true, rig_power_seen },
+	{ "two launches race", true, false, rig_race },
 };
 const uint32_t crash_rigs_n = ARRAY_LEN(crash_rigs);

@@ -14,7 +14,8 @@
 
 struct crash_rig {
 	const char *name;
-	bool threads;			 /* more than one of them */
+	bool threads; /* more than one of them */
+	bool walks;   /* through the states of a recording: another seed, other states */
 	int (*run)(char why[CRASH_WHY]); /* 0 it holds; 1 it does not: why */
 };
 extern const struct crash_rig crash_rigs[];

@@ -282,12 +282,12 @@ static bool file_same(const struct io_ops *ops, int dirfd, const struct crash_fi
 			       r ? strerror(-r) : "wrong size", bytes, f->len);
 		return false;
 	}
-	while (at < f->len && have[at] == f->bytes[at])
+	if (memcmp(have, f->bytes, f->len) == 0)
+		return true;
+	while (have[at] == f->bytes[at])
 		at++;
-	if (at < f->len)
-		(void)snprintf(why, CRASH_WHY, "%s: byte %" PRIu64 " is not what was written",
-			       f->name, at);
-	return at == f->len;
+	(void)snprintf(why, CRASH_WHY, "%s: byte %" PRIu64 " is not what was written", f->name, at);
+	return false;
 }
 
 static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash_step *want,

@@ -8,9 +8,12 @@
 #include "tests/lib/io_faults.h"
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include "ckpt/base/util.h"
+#include "tests/lib/memfs.c"
 
 #define CRASH_SECTOR 512
 #define REC_NONE UINT32_MAX
@@ -702,6 +705,100 @@ struct crash_choice {
 	uint64_t arg;
 };
 
+/* Hashes that were seen; 0 marks a free slot. */
+struct crash_set {
+	uint64_t *slot, n, room; /* room: a power of two */
+};
+
+static bool crash_set_put(uint64_t *slot, uint64_t room, uint64_t h)
+{
+	for (uint64_t i = h & (room - 1);; i = (i + 1) & (room - 1)) {
+		if (slot[i] == h)
+			return false;
+		if (slot[i] == 0) {
+			slot[i] = h;
+			return true;
+		}
+	}
+}
+
+/* Is it new? */
+static bool crash_set_add(struct crash_set *c, uint64_t h)
+{
+	struct crash_set old = *c;
+	bool fresh;
+
+	if (2 * c->n >= c->room) {
+		c->room = c->room ? 2 * c->room : 1024;
+		c->slot = calloc(c->room, sizeof(*c->slot));
+		if (!c->slot)
+			abort();
+		for (uint64_t i = 0; i < old.room; i++) {
+			if (old.slot[i])
+				(void)crash_set_put(c->slot, c->room, old.slot[i]);
+		}
+		free(old.slot);
+	}
+	fresh = crash_set_put(c->slot, c->room, h ? h : 1);
+	c->n += fresh;
+	return fresh;
+}
+
+struct io_crash_set {
+	uint64_t room;
+	_Atomic uint64_t n, slot[];
+};
+
+struct io_crash_set *io_crash_set_new(uint64_t states)
+{
+	struct io_crash_set *c;
+	uint64_t room = 1024;
+
+	while (room < 2 * states)
+		room *= 2;
+	c = mmap(NULL, sizeof(*c) + room * sizeof(*c->slot), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (c == MAP_FAILED)
+		abort();
+	c->room = room;
+	return c;
+}
+
+void io_crash_set_free(struct io_crash_set *c)
+{
+	(void)munmap(c, sizeof(*c) + c->room * sizeof(*c->slot));
+}
+
+uint64_t io_crash_set_states(const struct io_crash_set *c)
+{
+	return atomic_load(&c->n);
+}
+
+/* A set that is full counts nothing more, rather than wrongly. */
+static void io_crash_set_count(struct io_crash_set *c, uint64_t h)
+{
+	h = h ? h : 1;
+	for (uint64_t i = h & (c->room - 1), k = 0; k < c->room; i = (i + 1) & (c->room - 1), k++) {
+		uint64_t free_slot = 0;
+
+		if (atomic_load(&c->slot[i]) == 0 &&
+		    atomic_compare_exchange_strong(&c->slot[i], &free_slot, h)) {
+			atomic_fetch_add(&c->n, 1u);
+			return;
+		}
+		if (atomic_load(&c->slot[i]) == h)
+			return;
+	}
+}
+
+#define CRASH_KEPT 8 /* contents of a file that are kept to be used again */
+
+struct crash_kept {
+	uint64_t key[CRASH_KEPT];
+	struct memfs_bytes *bytes[CRASH_KEPT];
+	uint32_t next;
+};
+
 struct crash_walk {
 	const struct io_record *r;
 	const struct io_crash_opts *o;
@@ -709,12 +806,14 @@ struct crash_walk {
 	void *arg;
 	char dir[256];
 	int dirfd;
+	struct memfs fs;	 /* in memory */
+	struct crash_kept *kept; /* per node */
+	struct crash_set chosen, looked_at;
 	uint64_t point; /* events before it happened */
 	uint64_t mark;
 	bool *loose;		     /* per event: not durable at this point */
 	bool *orphan;		     /* per event: an fsync that failed has let go of it */
 	struct crash_choice *choice; /* per event */
-	uint64_t *seen, nseen;
 	uint64_t random, number;
 	int rc;
 };
@@ -889,6 +988,17 @@ static void crash_names_remove(struct crash_names *t, uint32_t dir, const char *
 	}
 }
 
+/* A directory has one name: a rename moves it also when what gave it the old one was lost. */
+static void crash_names_remove_dir(struct crash_names *t, uint32_t dir, uint32_t node)
+{
+	for (uint64_t i = 0; i < t->n; i++) {
+		if (t->e[i].dir == dir && t->e[i].node == node) {
+			t->e[i] = t->e[--t->n];
+			return;
+		}
+	}
+}
+
 static void crash_names_set(struct crash_names *t, uint32_t dir, const char *name, uint32_t node)
 {
 	crash_names_remove(t, dir, name, REC_NONE);
@@ -908,7 +1018,9 @@ static void crash_names_make(const struct crash_walk *w, struct crash_names *t)
 
 		if (!rec_is_name(e->kind) || w->choice[i].fate == FATE_LOST)
 			continue;
-		if (e->kind == EV_RENAME || e->kind == EV_UNLINK)
+		if (e->kind == EV_RENAME && w->r->node[e->node].is_dir)
+			crash_names_remove_dir(t, e->dir, e->node);
+		else if (e->kind == EV_RENAME || e->kind == EV_UNLINK)
 			crash_names_remove(t, e->dir, e->name, e->node);
 		if (e->kind != EV_UNLINK)
 			crash_names_set(t, e->dir, e->to ? e->to : e->name, e->node);
@@ -988,6 +1100,69 @@ static int crash_tree_make(const struct crash_walk *w, int rootfd)
 	return rc;
 }
 
+/* A file's bytes under these choices, made once and shared by the states that agree on them. */
+static struct memfs_bytes *crash_bytes_kept(struct crash_walk *w, uint32_t node)
+{
+	struct crash_kept *k = &w->kept[node];
+	struct crash_content c;
+	uint64_t key = 1;
+	uint32_t at;
+
+	for (uint64_t i = 0; i < w->point; i++) {
+		const struct rec_event *e = &w->r->event[i];
+
+		if (e->node != node || !rec_is_data(e->kind) || w->choice[i].fate == FATE_LOST)
+			continue;
+		key = memfs_mix(key, i);
+		key = memfs_mix(key, (uint64_t)w->choice[i].fate);
+		key = memfs_mix(key, w->choice[i].arg);
+	}
+	for (at = 0; at < CRASH_KEPT; at++) {
+		if (k->bytes[at] && k->key[at] == key)
+			return k->bytes[at];
+	}
+	crash_content_make(w, node, &c);
+	at = k->next++ % CRASH_KEPT;
+	memfs_bytes_drop(k->bytes[at]);
+	k->bytes[at] = memfs_bytes_new(c.p, c.len);
+	k->key[at] = key;
+	free(c.p);
+	return k->bytes[at];
+}
+
+/* As crash_tree_make. */
+static void crash_memory_make(struct crash_walk *w)
+{
+	uint32_t *made =
+		calloc(w->r->nnode, sizeof(*made)); /* of a directory or file; 0: not yet */
+	struct crash_names t;
+	bool more = true;
+
+	if (!made)
+		abort();
+	crash_names_make(w, &t);
+	while (more) {
+		more = false;
+		for (uint64_t i = 0; i < t.n; i++) {
+			struct rec_entry *e = &t.e[i];
+
+			if (e->node == REC_NONE || (e->dir && !made[e->dir]))
+				continue;
+			if (made[e->node])
+				memfs_add_link(&w->fs, made[e->dir], e->name, made[e->node]);
+			else
+				made[e->node] = memfs_add(&w->fs, made[e->dir], e->name,
+							  w->r->node[e->node].is_dir
+								  ? NULL
+								  : crash_bytes_kept(w, e->node));
+			e->node = REC_NONE;
+			more = true;
+		}
+	}
+	free(made);
+	free(t.e);
+}
+
 static int tree_remove_at(int dirfd, const char *name, int depth)
 {
 	int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -1046,7 +1221,7 @@ static void crash_text_make(const struct crash_walk *w, char *text)
 }
 
 /* The same choices under the same promise give the same state. */
-static bool crash_seen_before(struct crash_walk *w)
+static bool crash_chosen_before(struct crash_walk *w)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ w->mark;
 
@@ -1054,45 +1229,74 @@ static bool crash_seen_before(struct crash_walk *w)
 		if ((!rec_is_name(w->r->event[i].kind) && !rec_is_data(w->r->event[i].kind)) ||
 		    w->choice[i].fate == FATE_LOST)
 			continue; /* lost is the same as not having happened yet */
-		h = (h ^ i) * UINT64_C(0x100000001b3);
-		h = (h ^ (uint64_t)w->choice[i].fate) * UINT64_C(0x100000001b3);
-		h = (h ^ w->choice[i].arg) * UINT64_C(0x100000001b3);
+		h = memfs_mix(h, i);
+		h = memfs_mix(h, (uint64_t)w->choice[i].fate);
+		h = memfs_mix(h, w->choice[i].arg);
 	}
-	for (uint64_t i = 0; i < w->nseen; i++) {
-		if (w->seen[i] == h)
-			return true;
-	}
-	w->seen = rec_grow(w->seen, w->nseen, sizeof(*w->seen));
-	w->seen[w->nseen++] = h;
-	return false;
+	return !crash_set_add(&w->chosen, h);
 }
 
-static void crash_state_check(struct crash_walk *w)
+static void crash_state_on_disk(struct crash_walk *w, struct io_crash *at)
 {
-	char path[4096], text[CRASH_TEXT_BYTES];
-	struct io_crash at = { .number = w->number, .mark = w->mark, .path = path, .text = text };
+	char path[4096];
 	int fd;
 
-	crash_order_close(w);
-	if (w->rc || crash_seen_before(w))
-		return;
 	(void)snprintf(path, sizeof(path), "%s/state", w->dir);
-	crash_text_make(w, text);
 	if (mkdirat(w->dirfd, "state", 0700) ||
 	    (fd = openat(w->dirfd, "state", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
 		w->rc = -errno;
 		return;
 	}
+	at->ops = &io_ops_posix;
+	at->path = path;
 	w->rc = crash_tree_make(w, fd);
 	if (w->rc == 0) {
 		w->number++;
-		w->rc = w->each(w->arg, fd, &at);
+		w->rc = w->each(w->arg, fd, at);
 	}
 	(void)close(fd);
-	if (w->rc)
-		(void)fprintf(stderr, "%s\n", text);
-	else
+	if (w->rc == 0)
 		w->rc = io_tree_remove(w->dirfd, "state");
+}
+
+static void crash_state_in_memory(struct crash_walk *w, struct io_crash *at)
+{
+	uint64_t h;
+	int fd;
+
+	memfs_reset(&w->fs);
+	crash_memory_make(w);
+	h = memfs_mix(memfs_hash(&w->fs), w->mark);
+	if (!crash_set_add(&w->looked_at, h))
+		return;
+	if (w->o->distinct)
+		io_crash_set_count(w->o->distinct, memfs_mix(h, w->o->scenario));
+	at->ops = &w->fs.ops;
+	fd = memfs_open_root(&w->fs);
+	w->number++;
+	w->rc = w->each(w->arg, fd, at);
+	if (w->rc == 0 && memfs_open_fds(&w->fs) != 1) {
+		(void)fprintf(stderr, "the check left descriptors open\n");
+		w->rc = -EMFILE;
+	}
+}
+
+static void crash_state_check(struct crash_walk *w)
+{
+	struct io_crash at = { .number = w->number, .mark = w->mark };
+	char text[CRASH_TEXT_BYTES];
+
+	crash_order_close(w);
+	if (w->rc || crash_chosen_before(w))
+		return;
+	if (w->o->memory)
+		crash_state_in_memory(w, &at);
+	else
+		crash_state_on_disk(w, &at);
+	if (w->rc) {
+		crash_text_make(w, text);
+		(void)fprintf(stderr, "%s\n", text);
+	}
 }
 
 static void crash_all(struct crash_walk *w, enum crash_fate names, enum crash_fate data)
@@ -1129,20 +1333,23 @@ static void crash_tears(struct crash_walk *w, uint64_t i)
 	crash_one(w, i, (struct crash_choice){ FATE_MIXED, crash_random(&w->random) });
 }
 
+/* A state that has lost much has little in it that can differ: most lose a little. */
 static void crash_random_state(struct crash_walk *w)
 {
+	uint64_t lost_of_16 = UINT64_C(1) << crash_random(&w->random) % 4; /* 1, 2, 4 or 8 */
+
 	crash_all(w, FATE_KEPT, FATE_KEPT);
 	for (uint64_t i = 0; i < w->point; i++) {
 		const struct rec_event *e = &w->r->event[i];
-		uint64_t dice = crash_random(&w->random);
+		uint64_t dice = crash_random(&w->random), fate = dice >> 4;
 
 		if (!w->loose[i])
 			continue;
-		w->choice[i].fate = dice & 1 ? FATE_KEPT : FATE_LOST;
-		if (e->kind == EV_WRITE && e->len && dice % 8 >= 4) {
-			w->choice[i].fate = dice % 8 == 4 ? FATE_SIZE_ONLY : FATE_MIXED;
-			w->choice[i].arg = w->choice[i].fate == FATE_MIXED ? dice : 0;
-		}
+		w->choice[i].fate = dice % 16 < lost_of_16 ? FATE_LOST : FATE_KEPT;
+		if (e->kind != EV_WRITE || e->len == 0 || fate % 2)
+			continue;
+		w->choice[i].fate = fate % 8 == 0 ? FATE_SIZE_ONLY : FATE_MIXED;
+		w->choice[i].arg = w->choice[i].fate == FATE_MIXED ? dice : 0;
 	}
 	crash_state_check(w);
 }
@@ -1206,28 +1413,44 @@ int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
 {
 	struct crash_walk w = { .r = r, .o = o, .each = each, .arg = arg, .random = o->seed };
 
-	w.rc = crash_dir_open(&w);
+	w.dirfd = -1;
+	if (o->memory)
+		memfs_init(&w.fs);
+	else
+		w.rc = crash_dir_open(&w);
 	if (w.rc)
 		return w.rc;
+	w.kept = calloc(r->nnode, sizeof(*w.kept));
 	w.loose = calloc(r->nevent + 1, sizeof(*w.loose));
 	w.orphan = calloc(r->nevent + 1, sizeof(*w.orphan));
 	w.choice = calloc(r->nevent + 1, sizeof(*w.choice));
-	if (!w.loose || !w.orphan || !w.choice)
+	if (!w.kept || !w.loose || !w.orphan || !w.choice)
 		abort();
 	for (w.point = 0; w.point <= r->nevent && w.rc == 0; w.point++)
 		crash_point_check(&w);
-	(void)io_tree_remove(w.dirfd, "state");
-	if (!o->dir)
-		(void)rmdir(w.dir);
-	(void)fprintf(stderr, "crash states: %llu checked, %llu events, seed %llu\n",
-		      (unsigned long long)w.number, (unsigned long long)r->nevent,
-		      (unsigned long long)o->seed);
+	if (!o->memory) {
+		(void)io_tree_remove(w.dirfd, "state");
+		if (!o->dir)
+			(void)rmdir(w.dir);
+		(void)close(w.dirfd);
+	}
+	if (!o->quiet)
+		(void)fprintf(stderr, "crash states: %llu checked, %llu events, seed %llu\n",
+			      (unsigned long long)w.number, (unsigned long long)r->nevent,
+			      (unsigned long long)o->seed);
 	if (ret_states)
 		*ret_states = w.number;
+	for (uint64_t i = 0; i < r->nnode; i++) {
+		for (uint32_t k = 0; k < CRASH_KEPT; k++)
+			memfs_bytes_drop(w.kept[i].bytes[k]);
+	}
+	if (o->memory)
+		memfs_free(&w.fs);
+	free(w.kept);
+	free(w.chosen.slot);
+	free(w.looked_at.slot);
 	free(w.loose);
 	free(w.orphan);
 	free(w.choice);
-	free(w.seen);
-	(void)close(w.dirfd);
 	return w.rc;
 }

@@ -91,11 +91,18 @@ void io_record_mark(
 uint64_t io_record_events(const struct io_record *r);
 
 struct io_crash {
-	uint64_t number;  /* of this state, from 0 */
-	uint64_t mark;	  /* the last one promised before the crash; 0: none */
-	const char *path; /* of the directory, as dirfd */
-	const char *text; /* which crash this is: printed when the check fails */
+	uint64_t number;	  /* of this state, from 0 */
+	uint64_t mark;		  /* the last one promised before the crash; 0: none */
+	const struct io_ops *ops; /* dirfd is one of its descriptors */
+	const char *path;	  /* of the directory on the disk; NULL in memory */
 };
+
+/* States that were looked at, counted over walks and over the processes that were forked since. */
+struct io_crash_set;
+struct io_crash_set *io_crash_set_new(uint64_t states); /* room for as many */
+void io_crash_set_free(struct io_crash_set *c);
+uint64_t io_crash_set_states(const struct io_crash_set *c);
+
 struct io_crash_opts {
 	const char *
 		dir; /* an existing directory in which each state is made in turn, and removed; NULL: a temporary one, in memory if possible */
@@ -103,6 +110,11 @@ struct io_crash_opts {
 	uint32_t nrandom; /* random states per crash point */
 	uint32_t
 		ntear; /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
+	bool memory; /* states are made in a struct memfs, once per tree and mark: at->ops, in one thread */
+	bool quiet;
+	/* NULL, or where states in memory are counted that differ in their tree, mark or scenario */
+	struct io_crash_set *distinct;
+	uint64_t scenario;
 };
 /* Calls each for every state; it may change what it finds. A result other than 0 ends the walk, is returned, and the state's text is printed; so a
  * check should return, not jump. Negative also when a state cannot be made. *ret_states (may be NULL): how many were checked. */

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_store_crash.c - the store passes the whole crash matrix (tests/crash/crash_rigs.h). */
+/*
+ * test_store_crash.c - the store passes the whole crash matrix (tests/crash/crash_rigs.h).
+ *
+ * CRASH_STATES=N (10000): go on with other seeds until so many different states of the disk were looked at,
+ * in CRASH_JOBS (1) processes. SEED=... brings a run back.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 #include "tests/crash/crash_rigs.c"
 
@@ -12,6 +18,15 @@
 #else
 #define ONLY_THREADS false
 #endif
+#define STATES 10000
+#define ROUNDS_MAX 100000
+
+static uint64_t number_from(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
 
 /* Nothing acknowledged is lost and nothing torn is listed, whatever the rig does. */
 static void rig_holds(void **state)
@@ -31,17 +46,83 @@ static void rig_holds(void **state)
 		fail_msg("%s", why);
 }
 
+/* The rigs that walk through states, with other seeds, until enough were counted. */
+static int walk_on(uint64_t seed, uint64_t states, char why[CRASH_WHY])
+{
+	for (uint64_t i = 0; i < ROUNDS_MAX && io_crash_set_states(crash_walks.distinct) < states;
+	     i++) {
+		crash_seed_set(seed + i);
+		for (uint32_t k = 0; k < crash_rigs_n; k++)
+			if (crash_rigs[k].walks && crash_rigs[k].run(why))
+				return 1;
+	}
+	return 0;
+}
+
+static bool walk_in_children(uint64_t jobs, uint64_t states)
+{
+	bool good = true;
+
+	for (uint64_t j = 0; j < jobs; j++) {
+		char why[CRASH_WHY] = "";
+		pid_t pid = fork();
+
+		assert_true(pid >= 0);
+		if (pid)
+			continue;
+		if (walk_on(crash_seed + (j + 1) * ROUNDS_MAX, states, why)) {
+			(void)fprintf(stderr, "%s\n", why);
+			_exit(1);
+		}
+		_exit(0);
+	}
+	for (uint64_t j = 0; j < jobs; j++) {
+		int status;
+
+		good &= wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	}
+	return good;
+}
+
+static void enough_different_states_of_the_disk_were_looked_at(void **state)
+{
+	uint64_t states = number_from("CRASH_STATES", STATES), jobs = number_from("CRASH_JOBS", 1);
+	uint64_t seed = crash_seed;
+	char why[CRASH_WHY] = "";
+
+	(void)state;
+	if (ONLY_THREADS)
+		skip();
+	if (jobs > 1)
+		assert_true(walk_in_children(jobs, states));
+	else if (walk_on(seed + 1, states, why))
+		fail_msg("%s", why);
+	print_message("%llu distinct states of the disk, seed %llu\n",
+		      (unsigned long long)io_crash_set_states(crash_walks.distinct),
+		      (unsigned long long)seed);
+	assert_true(io_crash_set_states(crash_walks.distinct) >= states);
+}
+
 int main(void)
 {
-	const char *seed = getenv("SEED");
 	struct CMUnitTest tests[16];
+	uint32_t n = 0;
+	int r;
 
-	crash_seed_set(seed ? strtoull(seed, NULL, 0) : wall_ns());
+	crash_seed_set(number_from("SEED", wall_ns()));
 	print_message("seed %llu (SEED=... brings it back)\n", (unsigned long long)crash_seed);
-	assert(crash_rigs_n <= ARRAY_LEN(tests));
-	for (uint32_t i = 0; i < crash_rigs_n; i++)
-		tests[i] = (struct CMUnitTest){ .name = crash_rigs[i].name,
+	crash_walks.quiet = true;
+	crash_walks.nrandom = 4;
+	crash_walks.distinct =
+		io_crash_set_new(MAX(4 * number_from("CRASH_STATES", STATES), UINT64_C(1) << 17));
+	assert(crash_rigs_n < ARRAY_LEN(tests));
+	for (; n < crash_rigs_n; n++)
+		tests[n] = (struct CMUnitTest){ .name = crash_rigs[n].name,
 						.test_func = rig_holds,
-						.initial_state = (void *)&crash_rigs[i] };
-	return _cmocka_run_group_tests("store_crash", tests, crash_rigs_n, NULL, NULL);
+						.initial_state = (void *)&crash_rigs[n] };
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		enough_different_states_of_the_disk_were_looked_at);
+	r = _cmocka_run_group_tests("store_crash", tests, n, NULL, NULL);
+	io_crash_set_free(crash_walks.distinct);
+	return r;
 }
