@@ -24,6 +24,42 @@
 	X(ASIDE_AFTER_COMMIT, store, "steps are set aside before the step that replaces them appears") \
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
+	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
+	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
+	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
+	X(ASIDE_OLDEST_FIRST, store, "what is set aside is so from the newest back") \
+	X(CLOSE_ERROR_IGNORED, store, "a part whose close failed is given up") \
+	X(DISCARDED_IN_PLACE, store, "a directory is nobody's before it is taken apart") \
+	X(OTHER_STEP_ACCEPTED, store, "a MANIFEST of another step is damage") \
+	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
+	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
+	X(SWEPT_OUR_OWN, store, "a claim leaves alone what its own process has begun") \
+	X(CLAIM_LOOKED_ONCE, store, "a claim stands when it is the highest after it was made") \
+	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
+	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \
+	/* --- system calls --- */ \
+	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
+	X(RENAME_REPLACES, io, "a rename replaces nothing") \
+	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
+	X(NAMES_CLIMB, io, "names do not leave their directory") \
+	/* --- what is in files --- */ \
+	X(BLOCK_SUM_IGNORED, base, "a header or trailer has the checksum of its bytes") \
+	X(SECTION_SUM_IGNORED, base, "a section has the checksum that the trailer says") \
+	X(SECTION_GAPS_IGNORED, native, "bytes between sections are zero") \
+	X(PIECE_BOUNDS_IGNORED, table, "a piece lies within its place") \
+	X(PART_ROOT_IGNORED, native, "a part is the very file that MANIFEST names") \
+	X(PART_IDENTITY_IGNORED, native, "a part's header is of this checkpoint") \
+	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
+	X(STRANGERS_IGNORED, native, "nothing else is in a checkpoint's directory") \
+	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
+	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
+	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \
+	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
+	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
+	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \
+	X(SHORT_READ_ACCEPTED, move, "a file that ends inside its data is damage") \
+	X(MOVED_NOT_COUNTED, move, "a restore has moved as many bytes as its plan") \
 	/* --- memory shared with trainers --- */ \
 	X(TEAR_BLIND, client, "a guard tears by compare-and-swap") \
 	X(TEAR_NEVER, client, "a guard tears a copy that has not ended") \
@@ -44,6 +80,18 @@
 	X(RELEASED_BEFORE_STAGED, daemon, "a staged step is released only when a newer one is staged") \
 	X(SLOT_NOT_GIVEN, daemon, "a slot that nobody needs goes back to the gate") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
-	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard")
+	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
+	X(DEAD_UPDATE_TRUSTED, daemon, "memory of a rank that died in its update is not taken") \
+	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
+	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
+	/* --- conversion --- */ \
+	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
+	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
+	X(JOURNAL_BEFORE_PARTS, cli, "parts are durable before the journal names them") \
+	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
+	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \
+	X(CONVERTED_NAME_NOT_SYNCED, cli, "the directory around a new checkpoint is synced") \
+	X(NEWFILE_NOT_SYNCED, cli, "a new file is synced before its rename") \
+	X(NEWFILE_NAME_NOT_SYNCED, cli, "the directory around a new file is synced")
 /* clang-format on */
 #endif

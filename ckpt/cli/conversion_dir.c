@@ -4,6 +4,7 @@
  * kinds are ever removed, and only under the lock.
  */
 #include "ckpt/cli/conversion_dir.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/destination.h"
 #include "formats/native/native.h"
@@ -242,7 +243,7 @@ int partial_put(struct partial *p, const char *name, const void *bytes, uint64_t
 		rc = fd = ops->open(ops->ctx, p->fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
 	if (fd >= 0) {
 		rc = io_pwrite_all(ops, fd, bytes, len, 0);
-		if (!rc)
+		if (!rc && !MUTANT(JOURNAL_NOT_SYNCED))
 			rc = ops->sync(ops->ctx, fd);
 		closed = ops->close(ops->ctx, fd);
 		rc = rc ? rc : closed;
@@ -306,7 +307,7 @@ int partial_publish(struct partial *p, struct ckpt_err *err)
 				  p->base, p->path);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be renamed to %s", p->path, p->base);
-	rc = ops->sync(ops->ctx, p->parent_fd);
+	rc = MUTANT(CONVERTED_NAME_NOT_SYNCED) ? 0 : ops->sync(ops->ctx, p->parent_fd);
 	if (rc)
 		return ckpt_error_errno(err, -rc,
 					"%s is complete, but the directory around it cannot be "

@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/newfile.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -115,7 +116,8 @@ static int replace(const struct newfile *f, char aside[NAME_MAX + 1])
 int newfile_commit(struct newfile *f, struct ckpt_err *err)
 {
 	const struct io_ops *ops = f->ops;
-	int rc = ops->sync(ops->ctx, f->fd), closed = ops->close(ops->ctx, TAKE_FD(f->fd));
+	int rc = MUTANT(NEWFILE_NOT_SYNCED) ? 0 : ops->sync(ops->ctx, f->fd),
+	    closed = ops->close(ops->ctx, TAKE_FD(f->fd));
 
 	char aside[NAME_MAX + 1] = "";
 
@@ -130,7 +132,7 @@ int newfile_commit(struct newfile *f, struct ckpt_err *err)
 		return taken(f, err);
 	if (!rc) {
 		f->part[0] = 0;
-		rc = ops->sync(ops->ctx, f->dir);
+		rc = MUTANT(NEWFILE_NAME_NOT_SYNCED) ? 0 : ops->sync(ops->ctx, f->dir);
 	}
 	return rc ? ckpt_error_errno(err, -rc, "%.3000s cannot be written", f->path) : 0;
 }

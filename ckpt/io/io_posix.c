@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
 #define RACES_MAX \
@@ -29,6 +30,8 @@ static int name_check(const char *name)
 		return -ENOENT;
 	if (len >= PATH_MAX)
 		return -ENAMETOOLONG;
+	if (MUTANT(NAMES_CLIMB))
+		return 0;
 	if (name[0] == '/')
 		return -EXDEV;
 	for (const char *p = name; p; p = strchr(p, '/')) {
@@ -86,6 +89,8 @@ static int beneath_open(int dirfd, const char *name, int flags, uint32_t mode)
 					   RESOLVE_NO_MAGICLINKS };
 	int rc = name_check(name);
 
+	if (MUTANT(LINKS_FOLLOWED))
+		how.resolve = 0;
 	for (uint32_t i = 0; rc == 0 && i < RACES_MAX; i++) {
 		long fd = syscall(SYS_openat2, dirfd, name, &how, sizeof(how));
 
@@ -233,7 +238,8 @@ static int sys_rename(void *ctx, int dirfd, const char *from, const char *to)
 		rc = parent_open(dirfd, to, &to_owned, &to_at, &to_last);
 	if (rc)
 		return rc;
-	if (renameat2(from_at, from_last, to_at, to_last, RENAME_NOREPLACE) == 0)
+	if (renameat2(from_at, from_last, to_at, to_last,
+		      MUTANT(RENAME_REPLACES) ? 0 : RENAME_NOREPLACE) == 0)
 		return 0;
 	if (errno != EINVAL && errno != ENOSYS)
 		return -errno;

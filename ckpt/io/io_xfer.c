@@ -6,6 +6,7 @@
 #include "ckpt/io/io_xfer.h"
 #include <fcntl.h>
 #include <sys/stat.h>
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
 /* No file system transfers less than its own alignment, so none needs more. */
@@ -107,7 +108,7 @@ bool io_xfer_took(struct io_xfer *x, int64_t got)
 	assert((uint64_t)got <= x->asked.len);
 	x->retries = 0;
 	r->done_ = MAX(before, x->asked.off - r->off + (uint64_t)got);
-	if (r->done_ == r->len)
+	if (r->done_ == r->len || (r->write && MUTANT(SHORT_WRITE_IGNORED)))
 		return finish(x, (int64_t)r->len);
 	if (!r->write && (uint64_t)got < x->asked.len && x->direct && at_end(r))
 		return finish(x, (int64_t)r->done_);

@@ -4,6 +4,7 @@
  * Invariant: bytes that chunk_fault lets pass are those that the writer hashed.
  */
 #include "ckpt/move/chunk_check.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
 uint32_t file_chunk_log2(const struct format_file *f)
@@ -29,17 +30,30 @@ struct chunk file_chunk(const struct format_file *f, uint64_t i)
 			       .codec = CODEC_RAW };
 }
 
+/* The mistake of sums that do not say where a chunk belongs: any chunk of the file with this sum. */
+static const struct chunk *chunk_like(const struct format_file *f, const struct chunk *c,
+				      const void *stored)
+{
+	for (uint64_t i = 0; i < f->nchunk; i++)
+		if (f->chunk[i].raw_len == c->raw_len &&
+		    crc32c(0, stored, c->stored_len) == f->chunk[i].stored_crc)
+			return &f->chunk[i];
+	return c;
+}
+
 const char *chunk_fault(const struct format_file *f, const struct chunk *c, const void *stored)
 {
 	struct hash128 h;
 
 	if (!f->chunk)
 		return NULL;
+	if (MUTANT(CHUNK_SUM_ANYWHERE))
+		c = chunk_like(f, c, stored);
 	/* The hash first: it brings the bytes into the cache for the other sum. */
 	h = hash128(stored, c->raw_len);
-	if (crc32c(0, stored, c->stored_len) != c->stored_crc)
+	if (!MUTANT(CHUNK_CRC_IGNORED) && crc32c(0, stored, c->stored_len) != c->stored_crc)
 		return "the CRC-32C of its bytes is wrong";
-	if (memcmp(h.b, c->raw_hash.b, sizeof h.b) != 0)
+	if (!MUTANT(CHUNK_HASH_IGNORED) && memcmp(h.b, c->raw_hash.b, sizeof h.b) != 0)
 		return "the hash of its bytes is wrong";
 	return NULL;
 }

@@ -5,6 +5,7 @@
  * its sums were found right, each needed chunk is read once, and success means that exactly the
  * plan's bytes were moved.
  */
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
@@ -193,7 +194,7 @@ static int chunk_do(const struct reading *k, const struct stream_block *b, struc
 		return ckpt_error_errno(err, (int)-b->got,
 					"%s: cannot read %llu bytes at offset %llu", f->name,
 					(unsigned long long)b->len, (unsigned long long)b->off);
-	if (at + c.stored_len > (uint64_t)b->got) {
+	if (at + c.stored_len > (uint64_t)b->got && !MUTANT(SHORT_READ_ACCEPTED)) {
 		place_pieces_label(k->p->src, b->file, lo, lo + c.raw_len, label, sizeof label);
 		return ckpt_error(
 			err, -EBADMSG,
@@ -277,7 +278,7 @@ static int reading_run(struct reading *k)
 		e = pace_end(&k->pace);
 	if (e == -ECANCELED)
 		return ckpt_error(k->err, e, "reading was given up by its caller");
-	if (e == 0 && k->moved != copied)
+	if (e == 0 && k->moved != copied && !MUTANT(MOVED_NOT_COUNTED))
 		return ckpt_error(
 			k->err, -EPROTO,
 			"the checkpoint's chunks hold %llu of the %llu bytes that its pieces claim; see ckptctl verify",

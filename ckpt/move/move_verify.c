@@ -5,6 +5,7 @@
  * by a chunk's sums or must be zero; every byte is asked for by exactly one of n parts. Nothing that
  * is found ends the reading.
  */
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/chunk_check.h"
@@ -171,7 +172,7 @@ static void gap_check(struct outcome *x, const uint8_t *p, uint64_t n, uint64_t 
 		from++;
 	while (to > from && !p[to - 1])
 		to--;
-	if (from < to)
+	if (from < to && !MUTANT(PADDING_IGNORED))
 		found_add(x,
 			  (struct found){ .kind = "padding",
 					  .text = "bytes between chunks that must be zero are not",
@@ -295,7 +296,7 @@ static void pieces_tell(struct verifying *k)
 		const struct format_file *f = &k->f->ckpt->file[p->place];
 		uint64_t sum = atomic_load_explicit(&k->sum[i], memory_order_relaxed);
 
-		if (!f->chunk || sum == p->fp ||
+		if (!f->chunk || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
 		    atomic_load_explicit(&k->spoilt[i], memory_order_relaxed))
 			continue;
 		table_tensor_print(&t->tensor[p->tensor], label, sizeof label);

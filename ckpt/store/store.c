@@ -136,6 +136,8 @@ static int open_made(struct store *s, struct ckpt_err *err)
 	r = ops->mkdir(ops->ctx, s->job_fd, STORE_CLAIMS, 0700);
 	if (r && r != -EEXIST)
 		return store_fail(err, r, "job %s: cannot make " STORE_CLAIMS, s->job);
+	if (MUTANT(NEW_JOB_NOT_SYNCED))
+		return 0;
 	r = store_sync(ops, s->job_fd);
 	if (!r)
 		r = store_sync(ops, s->root_fd);
@@ -341,7 +343,8 @@ static int claim_create(const struct store *s, struct store_claimed c, struct ck
 
 	if (c.takeover)
 		(void)snprintf(path + n, sizeof path - (size_t)n, ".%" PRIu32, c.takeover);
-	fd = ops->open(ops->ctx, s->job_fd, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	fd = ops->open(ops->ctx, s->job_fd, path,
+		       O_WRONLY | O_CREAT | (MUTANT(CLAIM_SHARED) ? 0 : O_EXCL), 0600);
 	if (fd == -EEXIST)
 		return fd;
 	if (fd < 0)
@@ -380,7 +383,7 @@ static int claim_once(struct store *s, uint64_t want, bool again, struct store_c
 		r = claim_highest(s, &top, err);
 	if (r)
 		return r;
-	return claim_compare(top, *ret) != 0;
+	return claim_compare(top, *ret) != 0 && !MUTANT(CLAIM_LOOKED_ONCE);
 }
 
 static bool begun_here(struct store *s, const char *dir)
@@ -411,7 +414,8 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 			store_trash_remove(s, found[i].dir);
 			continue;
 		}
-		if (found[i].generation > generation || begun_here(s, found[i].dir))
+		if (found[i].generation > generation ||
+		    (begun_here(s, found[i].dir) && !MUTANT(SWEPT_OUR_OWN)))
 			continue;
 		r = store_trash(s, found[i].dir, trash);
 		if (r == -ENOENT)

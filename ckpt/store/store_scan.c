@@ -220,7 +220,7 @@ static int step_manifest(const struct store *s, struct store_step *st)
 		step_why(st, err.msg);
 		return r;
 	}
-	if (c->step == st->step)
+	if (c->step == st->step || MUTANT(OTHER_STEP_ACCEPTED))
 		step_take(st, c);
 	else
 		r = -EBADMSG;
@@ -252,7 +252,7 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 	}
 	st->state = name->kind == STORE_OLD ? STORE_SET_ASIDE : STORE_COMMITTED;
 	/* Twice: between the two looks one step may have been set aside and another one committed. */
-	for (uint32_t i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < (MUTANT(LOOKED_ONCE) ? 1 : 2); i++) {
 		r = step_manifest(s, st);
 		if (!r || is_shortage(r))
 			return r;
@@ -263,7 +263,7 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 		if (!missing)
 			break;
 	}
-	if (st->state == STORE_COMMITTED)
+	if (st->state == STORE_COMMITTED && !MUTANT(TORN_LISTED))
 		st->state = STORE_DAMAGED;
 	return 0;
 }

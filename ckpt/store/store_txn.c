@@ -189,7 +189,7 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 		r = store_sync(ops, fd);
 	}
 	closed = ops->close(ops->ctx, fd);
-	if (!r && closed) {
+	if (!r && closed && !MUTANT(CLOSE_ERROR_IGNORED)) {
 		what = "close";
 		r = closed;
 	}
@@ -212,17 +212,17 @@ static int commit_check(struct store_txn *x, uint64_t rewind, struct ckpt_err *e
 	char dir[STORE_DIR_MAX];
 	int fd;
 
-	if (nopen)
+	if (nopen && !MUTANT(OPEN_PARTS_COMMITTED))
 		return ckpt_error(err, -EINVAL,
 				  JOB_STEP ": %" PRIu32 " of its parts are neither finished nor "
 					   "dropped, so it cannot be committed",
 				  JOB_STEP_OF(x), nopen);
-	if (atomic_load(&x->spoiled))
+	if (atomic_load(&x->spoiled) && !MUTANT(SPOILED_COMMITTED))
 		return ckpt_error(err, -EIO,
 				  JOB_STEP ": a part that failed could not be removed, so its "
 					   "directory cannot be committed; begin the step again",
 				  JOB_STEP_OF(x));
-	if (rewind == UINT64_MAX || x->step > rewind)
+	if (rewind == UINT64_MAX || x->step > rewind || MUTANT(LINE_OVERWRITTEN))
 		return 0;
 	store_name_step(x->step, dir);
 	fd = ops->open(ops->ctx, x->s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
@@ -311,12 +311,13 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 				  JOB_STEP ": no memory to set %" PRIu32 " steps aside",
 				  JOB_STEP_OF(x), n);
 	for (uint32_t i = 0; i < n; i++) {
+		const struct store_step *st = &step[MUTANT(ASIDE_OLDEST_FIRST) ? n - 1 - i : i];
 		struct aside_name *m = &a->name[a->n];
 
-		if (rewind != UINT64_MAX && step[i].step <= rewind)
+		if (rewind != UINT64_MAX && st->step <= rewind)
 			continue;
-		memcpy(m->from, step[i].dir, sizeof m->from);
-		store_name_old(step[i].step, step[i].seq, m->to);
+		memcpy(m->from, st->dir, sizeof m->from);
+		store_name_old(st->step, st->seq, m->to);
 		a->n++;
 	}
 	return 0;
@@ -412,7 +413,9 @@ static void txn_discard(struct store_txn *x)
 {
 	char trash[STORE_DIR_MAX];
 
-	if (store_trash(x->s, x->dir, trash) == 0)
+	if (MUTANT(DISCARDED_IN_PLACE))
+		store_trash_remove(x->s, x->dir);
+	else if (store_trash(x->s, x->dir, trash) == 0)
 		store_trash_remove(x->s, trash);
 }
 
@@ -424,6 +427,8 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 	int r;
 
 	r = commit_check(x, rewind, err);
+	if (!r && MUTANT(RENAMED_EARLY))
+		r = commit_rename(x, &unknown, err);
 	if (!r)
 		r = commit_manifest(x, manifest, bytes, err);
 	if (!r)
@@ -432,7 +437,7 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 		r = aside_find(x, rewind, &a, err);
 	if (!r && !MUTANT(ASIDE_AFTER_COMMIT))
 		r = aside_all(x, &a, err);
-	if (!r)
+	if (!r && !MUTANT(RENAMED_EARLY))
 		r = commit_rename(x, &unknown, err);
 	if (!r && MUTANT(ASIDE_AFTER_COMMIT))
 		r = aside_all(x, &a, err);

@@ -7,6 +7,7 @@
  * given here.
  */
 #include "formats/native/native_impl.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/table/operand.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -185,7 +186,7 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 		return 1;
 	}
 	h = hash128(block, sizeof block);
-	if (root && memcmp(h.b, root, sizeof h.b) != 0) {
+	if (root && memcmp(h.b, root, sizeof h.b) != 0 && !MUTANT(PART_ROOT_IGNORED)) {
 		fault(rd, -EBADMSG, "mismatch", file, "", tail_at, CONTAINER_BLOCK,
 		      "it is whole, but not the file that MANIFEST names: it was exchanged or "
 		      "written again");
@@ -236,6 +237,8 @@ static int gap_check(struct reader *rd, const char *file, const uint8_t *p, uint
 	struct ckpt_err err;
 	int r = container_gap_check(p, end - off, off, &err);
 
+	if (MUTANT(SECTION_GAPS_IGNORED))
+		return 0;
 	if (r < 0)
 		fault(rd, r, "padding", file, "", off, end - off, "%s", err.msg);
 	return r < 0;
@@ -637,6 +640,8 @@ static int part_identity_check(struct opening *o, const char *file, const struct
 		what = "writer";
 	else if (x->chunk_log2 != h->chunk_log2 || x->align_log2 != h->align_log2)
 		what = "chunk size";
+	if (MUTANT(PART_IDENTITY_IGNORED))
+		return 0;
 	if (what)
 		fault(&o->rd, -EBADMSG, "mismatch", file, "", 0, CONTAINER_BLOCK,
 		      "its header's %s is not what MANIFEST says: it belongs to another checkpoint",
@@ -883,7 +888,7 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 		      f->file_bytes - src.bytes, "it ends after %llu of %llu bytes",
 		      (unsigned long long)src.bytes, (unsigned long long)f->file_bytes);
 		r = 1;
-	} else if (src.bytes > f->file_bytes) {
+	} else if (src.bytes > f->file_bytes && !MUTANT(PART_BYTES_IGNORED)) {
 		fault(&o->rd, -EBADMSG, "unexpected", f->name, "", f->file_bytes,
 		      src.bytes - f->file_bytes, "it has %llu bytes; MANIFEST says %llu",
 		      (unsigned long long)src.bytes, (unsigned long long)f->file_bytes);
@@ -946,7 +951,7 @@ static int entry_check(void *arg, const char *name, int is_file)
 	bool known = !strcmp(name, NATIVE_MANIFEST) ||
 		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 
-	if (!known)
+	if (!known && !MUTANT(STRANGERS_IGNORED))
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0,
 		      "it does not belong to this checkpoint: move it away");
 	else if (!is_file)
@@ -1029,7 +1034,8 @@ static void sums_check(struct opening *o, bool some)
 
 		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
 			fp += t->piece[k].fp;
-		if (fp == t->tensor[i].fp || (some && !is_all_there(t, i)))
+		if (fp == t->tensor[i].fp || MUTANT(FINGERPRINTS_NOT_SUMMED) ||
+		    (some && !is_all_there(t, i)))
 			continue;
 		table_tensor_print(&t->tensor[i], label, sizeof label);
 		fault(&o->rd, -EBADMSG, "mismatch", NATIVE_MANIFEST, label, 0, 0,
