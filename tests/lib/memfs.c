@@ -397,10 +397,12 @@ static int memfs_link(void *ctx, int dirfd, const char *from, const char *to)
 	if (rc)
 		return rc;
 	e = memfs_find(fs, from_dir, from_last);
-	if (!e || fs->node[e->node].is_dir)
-		return e ? -EPERM : -ENOENT;
+	if (!e)
+		return -ENOENT;
 	if (memfs_find(fs, to_dir, to_last))
 		return -EEXIST;
+	if (fs->node[e->node].is_dir)
+		return -EPERM;
 	memfs_add_link(fs, to_dir, to_last, e->node);
 	return 0;
 }
@@ -474,10 +476,11 @@ static int memfs_lock(void *ctx, int fd, bool exclusive)
 	if (!n)
 		return -EBADF;
 	f = &fs->fd[fd - MEMFS_FD];
-	if (n->exclusive > (f->lock == 2) || (exclusive && n->shared > (f->lock == 1)))
-		return -EAGAIN;
 	n->shared -= f->lock == 1;
 	n->exclusive -= f->lock == 2;
+	f->lock = 0; /* one that cannot be changed is lost, as the kernel's */
+	if (n->exclusive || (exclusive && n->shared))
+		return -EAGAIN;
 	f->lock = exclusive ? 2 : 1;
 	n->shared += !exclusive;
 	n->exclusive += exclusive;

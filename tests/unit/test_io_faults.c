@@ -575,6 +575,202 @@ static void links_and_what_was_there_before_are_in_the_model(void **state)
 	(void)close(root);
 }
 
+/* --- memory and disk are the same --- */
+
+struct tree {
+	const struct io_ops *ops;
+	uint64_t sum, path;
+	int dirfd;
+	uint32_t depth;
+	int rc;
+};
+
+static uint64_t tree_hash(const struct io_ops *ops, int dirfd, uint64_t path, uint32_t depth);
+
+static int tree_each(void *arg, const char *name, unsigned char d_type)
+{
+	struct tree *t = arg;
+	uint64_t h = memfs_mix(t->path, memfs_hash_bytes(name, strlen(name))), bytes;
+	uint8_t buf[16384];
+	int fd = t->ops->open(t->ops->ctx, t->dirfd, name, O_RDONLY, 0);
+
+	if (fd < 0)
+		return fd;
+	if (d_type == DT_DIR) {
+		t->sum += memfs_mix(h, 7) + tree_hash(t->ops, fd, h, t->depth + 1);
+	} else {
+		t->rc = t->ops->size(t->ops->ctx, fd, &bytes);
+		if (t->rc == 0 && bytes > sizeof(buf))
+			t->rc = -EFBIG;
+		if (t->rc == 0)
+			t->rc = io_pread_all(t->ops, fd, buf, bytes, 0);
+		t->sum += memfs_mix(h, t->rc ? 0 : memfs_hash_bytes(buf, bytes));
+	}
+	(void)t->ops->close(t->ops->ctx, fd);
+	return t->rc;
+}
+
+/* What memfs_hash says of such a tree. */
+static uint64_t tree_hash(const struct io_ops *ops, int dirfd, uint64_t path, uint32_t depth)
+{
+	struct tree t = { .ops = ops, .path = path, .dirfd = dirfd, .depth = depth };
+
+	if (depth < 200 && ops->list(ops->ctx, dirfd, tree_each, &t) == 0)
+		return t.sum;
+	abort();
+}
+
+struct trees {
+	struct crash_set of;
+	uint64_t sum, wrong;
+};
+
+static int trees_each(void *arg, int root, const struct io_crash *at)
+{
+	struct trees *t = arg;
+	uint64_t h = memfs_mix(tree_hash(at->ops, root, 1, 0), at->mark);
+	struct memfs *fs = at->ops->ctx;
+
+	if (!at->path && memfs_mix(memfs_hash(fs), at->mark) != h)
+		t->wrong++;
+	if (crash_set_add(&t->of, h))
+		t->sum += h;
+	return 0;
+}
+
+static void states_in_memory_are_those_on_the_disk(void **state)
+{
+	struct io_crash_opts o = { .seed = seed_of_run(), .nrandom = 8, .ntear = 3 };
+	struct trees t[2] = { { .sum = 0 } };
+	struct io_faults f;
+	struct toy toy = { .ops = &f.ops };
+	uint64_t walked;
+	int root = live_fresh();
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	assert_int_equal(toy_commit(&toy, root, 1), 0);
+	toy.record = f.record = io_record_new(root);
+	io_faults_fail(&f, IO_ON_SYNC, 2, -EIO, false);
+	(void)toy_commit(&toy, root, 2);
+	assert_int_equal(toy_commit(&toy, root, 3), 0);
+	o.distinct = io_crash_set_new(10000);
+	for (int i = 0; i < 2; i++) {
+		o.memory = i;
+		assert_int_equal(io_crash_states(f.record, &o, trees_each, &t[i], &walked), 0);
+	}
+	assert_int_equal(walked, t[1].of.n); /* each tree once */
+	assert_int_equal(io_crash_set_states(o.distinct), walked);
+	assert_int_equal(t[1].wrong, 0);
+	assert_true(t[0].of.n > 100);
+	assert_int_equal(t[0].of.n, t[1].of.n);
+	assert_int_equal(t[0].sum, t[1].sum);
+	for (int i = 0; i < 2; i++)
+		free(t[i].of.slot);
+	io_crash_set_free(o.distinct);
+	io_record_free(f.record);
+	(void)close(root);
+}
+
+#define PAIR_FDS 6
+
+/* A file system in memory, a directory, and what is open in both. */
+struct pair {
+	const struct io_ops *ops[2];
+	int fd[PAIR_FDS][2]; /* 0: the roots */
+};
+
+static int64_t pair_call(struct pair *p, int i, uint64_t dice, const char *a, const char *b)
+{
+	const struct io_ops *o = p->ops[i];
+	uint32_t at = (uint32_t)(dice >> 8) % PAIR_FDS;
+	int fd = p->fd[at][i];
+	uint8_t buf[900] = { 0 };
+	uint64_t len = (dice >> 20) % sizeof(buf), off = (dice >> 32) % 3000;
+	int64_t n;
+	static const int flags[] = { O_RDWR | O_CREAT | O_EXCL, O_RDWR | O_CREAT, O_RDWR,
+				     O_RDONLY | O_DIRECTORY, O_RDWR | O_TRUNC };
+
+	switch (dice % 14) {
+	case 0:
+	case 1:
+		if (at == 0)
+			return 0;
+		(void)o->close(o->ctx, fd);
+		p->fd[at][i] = o->open(o->ctx, p->fd[0][i], a, flags[(dice >> 40) % 5], 0600);
+		return MIN(p->fd[at][i], 0);
+	case 2:
+		memset(buf, (int)(dice >> 50), sizeof(buf));
+		return o->pwrite(o->ctx, fd, buf, len, off);
+	case 3:
+		n = o->pread(o->ctx, fd, buf, len, off);
+		return n <= 0 ? n : (int64_t)(memfs_hash_bytes(buf, (uint64_t)n) >> 1);
+	case 4:
+		return o->truncate(o->ctx, fd, off);
+	case 5:
+		return off ? o->fallocate(o->ctx, fd, off) : 0;
+	case 6:
+		return o->mkdir(o->ctx, p->fd[0][i], a, 0700);
+	case 7:
+	case 8:
+		return strcmp(a, b) == 0 ? 0 : o->rename(o->ctx, p->fd[0][i], a, b);
+	case 9:
+		return o->link(o->ctx, p->fd[0][i], a, b);
+	case 10:
+	case 11:
+		return o->unlink(o->ctx, p->fd[0][i], a, dice >> 50 & 1);
+	case 12:
+		return o->lock(o->ctx, fd, dice >> 50 & 1);
+	default:
+		n = o->size(o->ctx, fd, &off);
+		return n ? n : (int64_t)off;
+	}
+}
+
+/* A directory answers some calls with one error here and another there, and nothing depends on it. */
+static int64_t pair_blur(int64_t r)
+{
+	return r < 0 && r != -EEXIST && r != -ENOENT && r != -EAGAIN && r != -ENOTEMPTY ? -EINVAL
+											: r;
+}
+
+static void a_file_system_in_memory_answers_as_a_real_one(void **state)
+{
+	static const char *const name[] = { "a", "b", "c", "a/x", "b/x", "a/y" };
+	uint64_t seed = seed_of_run(), random = seed;
+	struct pair p = { .ops = { NULL } };
+	struct memfs fs;
+	int root = live_fresh();
+
+	(void)state;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	memfs_init(&fs);
+	p.ops[0] = &fs.ops;
+	p.ops[1] = &io_ops_posix;
+	for (uint32_t i = 1; i < PAIR_FDS; i++)
+		p.fd[i][0] = p.fd[i][1] = -1;
+	p.fd[0][0] = memfs_open_root(&fs);
+	p.fd[0][1] = root;
+	for (uint32_t n = 0; n < 20000; n++) {
+		uint64_t dice = crash_random(&random), names = crash_random(&random);
+		const char *a = name[names % ARRAY_LEN(name)];
+		const char *b = name[(names >> 8) % ARRAY_LEN(name)];
+		int64_t r[2] = { pair_call(&p, 0, dice, a, b), pair_call(&p, 1, dice, a, b) };
+
+		if (pair_blur(r[0]) != pair_blur(r[1]))
+			fail_msg("call %u (%u %s %s, seed %llu): %lld in memory, %lld on the disk",
+				 n, (unsigned)(dice % 14), a, b, (unsigned long long)seed,
+				 (long long)r[0], (long long)r[1]);
+		if (n % 100 == 0)
+			assert_int_equal(memfs_hash(&fs), tree_hash(&io_ops_posix, root, 1, 0));
+	}
+	for (uint32_t i = 1; i < PAIR_FDS; i++)
+		if (p.fd[i][1] >= 0)
+			(void)close(p.fd[i][1]);
+	memfs_free(&fs);
+	(void)close(root);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -588,6 +784,8 @@ int main(void)
 		cmocka_unit_test(what_is_synced_stays),
 		cmocka_unit_test(a_sync_does_not_cover_a_write_in_flight),
 		cmocka_unit_test(links_and_what_was_there_before_are_in_the_model),
+		cmocka_unit_test(states_in_memory_are_those_on_the_disk),
+		cmocka_unit_test(a_file_system_in_memory_answers_as_a_real_one),
 	};
 
 	return cmocka_run_group_tests(tests, dir_open, dir_close);
