@@ -412,7 +412,7 @@ int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint
 
 	if (client_alive(c) < 0)
 		return -ECHILD;
-	if (!base || !name)
+	if (!base || !name || c->blobs_bytes < sizeof n)
 		return -ENOENT;
 	memcpy(&n, base, sizeof n);
 	for (uint64_t i = 0; i < n && i < (c->blobs_bytes - 8) / sizeof(struct wire_blob); i++) {

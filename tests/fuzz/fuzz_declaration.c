@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_declaration.c - what a trainer sends with DECLARE: a container of kind DECLARATION that the
+ * daemon decodes, plans, and then copies by, out of the trainer's memory into its own. The first byte
+ * says how: bit 0: arbitrary bytes instead of changes (edits.h) to a good declaration; bit 1: with
+ * all checksums put right; bits 2-3: how much memory the rank had sent. What is accepted is carried
+ * out between buffers of exactly the sizes that were said, so that a byte beyond is seen; and the
+ * lengths of blobs, which the trainer may change at any time, are whatever the input says.
+ */
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include "daemon/state.h"
+#include "tests/fuzz/edits.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct memdir dir; /* one file, called MANIFEST so that memdir_sign looks for no other */
+static uint8_t *kept;
+static struct edits edits;
+static uint8_t *memory; /* exactly the rank's segment */
+static uint64_t memory_bytes;
+
+/* The sample's declaration, its blobs with the room for their lengths that the library gives them. */
+static void declaration_make(const struct sample *s, struct table *t)
+{
+	uint64_t more = s->mem_bytes, zero = 0;
+	uint32_t id;
+	int r = 0;
+
+	for (uint32_t i = 0; i < s->decl.nmesh && !r; i++)
+		r = table_add_mesh(t, &s->decl.mesh[i], &id, NULL);
+	for (uint32_t i = 0; i < s->decl.nlayout && !r; i++)
+		r = table_add_layout(t, &s->decl.layout[i], &id, NULL);
+	r = r ? r
+	      : table_add_place(t,
+				&(struct table_place){
+					.name = "seg", .bytes = more + 4096, .rank = s->rank },
+				&id, NULL);
+	for (uint32_t i = 0; i < s->decl.ntensor && !r; i++) {
+		struct table_tensor x = s->decl.tensor[i];
+		bool blob = x.flags & TENSOR_BLOB;
+		uint64_t cap = blob ? x.numel + 64 : 0;
+		struct table_piece p;
+		struct arena a = { 0 };
+
+		if (blob)
+			x.shape = &cap;
+		r = table_add_tensor(t, &x, &id, NULL);
+		for (uint32_t k = s->decl.first[i]; k < s->decl.first[i + 1] && !r; k++) {
+			p = s->decl.piece[k];
+			p.tensor = id;
+			p.place = 0;
+			if (blob) {
+				p.off = more;
+				more += cap;
+				r = indexset_box(1, &zero, &cap, &a, &p.set);
+			}
+			r = r ? r : table_add_piece(t, &p, NULL);
+		}
+		arena_free(&a);
+	}
+	r = r ? r : table_seal(t, NULL);
+	assert(!r && more <= s->mem_bytes + 4096);
+	memory_bytes = s->mem_bytes + 4096;
+}
+
+static void start(void)
+{
+	struct container_info info = { .kind = CONTAINER_DECLARATION };
+	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct container_bytes sect[CODEC_SECTIONS_MAX];
+	struct arena a = { 0 };
+	struct table t = { 0 };
+	struct sample x;
+	const struct ck_tail *tail;
+	struct memdir_file *f;
+	uint64_t len;
+	uint32_t n;
+	void *bytes;
+	int r = sample_make("fsdp=2", 0, 1, 1, &x);
+
+	assert(!r);
+	declaration_make(&x, &t);
+	r = codec_encode(&t, true, &a, s, &n, NULL);
+	assert(!r);
+	for (uint32_t i = 0; i < n; i++)
+		sect[i] = (struct container_bytes){ .kind = s[i].kind,
+						    .rec_bytes = s[i].rec_bytes,
+						    .p = s[i].bytes,
+						    .len = s[i].len,
+						    .count = s[i].count };
+	r = container_encode(&info, sect, n, &bytes, &len, NULL);
+	assert(!r);
+	f = memdir_add(&dir, NATIVE_MANIFEST, bytes, len);
+	free(bytes);
+	kept = malloc(len);
+	memory = calloc(1, memory_bytes);
+	assert(kept && memory);
+	memcpy(kept, f->bytes, len);
+	tail = (const struct ck_tail *)(f->bytes + len - CONTAINER_BLOCK);
+	for (uint32_t i = 0; i < le32_get(tail->nsect); i++)
+		edits_region(&edits, f->bytes + le64_get(tail->sect[i].off),
+			     le64_get(tail->sect[i].len));
+	edits_region(&edits, f->bytes, offsetof(struct ck_head, zero) + 8);
+	edits_region(&edits, f->bytes + len - CONTAINER_BLOCK,
+		     offsetof(struct ck_tail, sect) +
+			     (le32_get(tail->nsect) + 1) * sizeof *tail->sect);
+	table_free(&t);
+	arena_free(&a);
+	sample_free(&x);
+}
+
+static uint64_t part_bytes(const struct decl *d)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < d->part.npiece; i++) {
+		const struct table_piece *p = &d->part.piece[i];
+
+		assert(p->off + p->len >= p->off && p->off + p->len <= d->raw_bytes);
+		n = MAX(n, p->off + p->len);
+	}
+	return n;
+}
+
+/* What the daemon does with one that it has taken. */
+static void carry_out(const struct decl *d, const uint8_t *data, size_t size)
+{
+	struct table now;
+	uint64_t bytes = part_bytes(d);
+	uint8_t *slot;
+	void *to;
+
+	assert(d->raw_bytes >= d->part.place[0].bytes);
+	if (bytes > 64 * MIB)
+		return;
+	/* That what lies behind the last piece is never written is more than it promises, but so. */
+	slot = malloc(bytes + 1);
+	assert(slot);
+	to = slot;
+	assert(move_copy(&d->copy, d->base, &to, NULL, NULL) <= 0);
+	for (uint32_t i = 0; i < d->part.npiece && size; i++) /* the trainer scribbles */
+		memcpy(slot + d->part.piece[i].off, data, MIN(d->part.piece[i].len, size));
+	if (decl_part_now(d, slot, &now, NULL) == 0) {
+		for (uint32_t i = 0; i < now.npiece; i++)
+			assert(now.piece[i].off + now.piece[i].len <= d->part.place[0].bytes);
+		table_free(&now);
+	}
+	free(slot);
+}
+
+static void take(const void *bytes, uint64_t len, uint64_t sent, const uint8_t *data, size_t size)
+{
+	struct segment *seg = calloc(1, sizeof *seg);
+	struct ckpt_err err = { 0 };
+	struct decl *d;
+
+	assert(seg);
+	*seg = (struct segment){ .refs = 1, .base = memory, .bytes = sent };
+	seg->refs = 2; /* ours stays: the memory is not to be unmapped */
+	if (decl_make(bytes, len, 1, 0, &seg, 1, &d, &err) == 0) {
+		carry_out(d, data, size);
+		decl_unref(d);
+	} else {
+		assert(err.code < 0 && err.msg[0]);
+	}
+	assert(seg->refs == 2);
+	free(seg);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct memdir_file *f;
+	uint64_t sent;
+
+	if (!kept)
+		start();
+	if (size < 1)
+		return 0;
+	f = &dir.file[0];
+	sent = (data[0] >> 2 & 3) == 0 ? memory_bytes : memory_bytes >> (data[0] >> 2 & 3);
+	if (data[0] & 1) {
+		take(data + 1, size - 1, sent, data, size);
+		return 0;
+	}
+	edits_apply(&edits, data + 1, size - 1);
+	if (data[0] & 2)
+		memdir_sign(&dir, f);
+	take(f->bytes, f->len, sent, data, size);
+	edits_undo(&edits);
+	memcpy(f->bytes, kept, f->len);
+	return 0;
+}

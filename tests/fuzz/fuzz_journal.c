@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_journal.c - what an interrupted `ckptctl convert` left behind. The first byte: bit 0:
+ * arbitrary bytes, else changes (edits.h) to a good journal; bit 1: with all checksums put right.
+ * What is accepted holds together: every sum and fingerprint that it counts is there to be read, and
+ * what is written of it again is the same.
+ */
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include "ckpt/cli/conversion_journal.h"
+#include "tests/fuzz/edits.h"
+
+#define WORLD 3
+#define SUMS 5
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct memdir dir; /* one file, called MANIFEST so that memdir_sign looks for no other */
+static uint8_t *kept;
+static struct edits edits;
+static struct table all; /* of all parts: place i is part i */
+
+static void start(void)
+{
+	struct chunk sum[SUMS] = { 0 };
+	struct journal_part part[WORLD] = { { .state = JOURNAL_DONE, .file_bytes = 81920 },
+					    { .state = JOURNAL_OPEN,
+					      .at = { .nchunk = SUMS, .fill = 77, .sum = sum } },
+					    { .state = JOURNAL_NONE } };
+	struct journal j = { .step = 12,
+			     .seq = 3,
+			     .mem_limit = 64 << 20,
+			     .windows = 4,
+			     .bytes = 1000,
+			     .first = 1,
+			     .batch = 2,
+			     .world = WORLD,
+			     .source = "0123456789abcdef",
+			     .tool = "ckptctl test",
+			     .mesh = "fsdp=3",
+			     .part = part };
+	const struct ck_tail *tail;
+	struct memdir_file *f;
+	uint64_t len;
+	void *bytes;
+	int r = 0;
+
+	for (uint32_t i = 0; i < SUMS; i++)
+		sum[i] = (struct chunk){ .stored_crc = i + 1, .raw_hash = hash128(&i, sizeof i) };
+	for (uint32_t i = 0; i < WORLD && !r; i++) {
+		struct ckpt_errlist list = { 0 };
+		struct sample x;
+		uint32_t place;
+
+		r = sample_make("fsdp=3", i, 1, 1, &x);
+		r = r ? r : table_merge(&all, &x.decl, &place, &list, NULL);
+		sample_free(&x);
+	}
+	r = r ? r : table_seal(&all, NULL);
+	r = r ? r : journal_encode(&j, &all, &bytes, &len, NULL);
+	assert(!r);
+	f = memdir_add(&dir, NATIVE_MANIFEST, bytes, len);
+	free(bytes);
+	kept = malloc(len);
+	assert(kept);
+	memcpy(kept, f->bytes, len);
+	tail = (const struct ck_tail *)(f->bytes + len - CONTAINER_BLOCK);
+	for (uint32_t i = 0; i < le32_get(tail->nsect); i++)
+		edits_region(&edits, f->bytes + le64_get(tail->sect[i].off),
+			     le64_get(tail->sect[i].len));
+	edits_region(&edits, f->bytes, offsetof(struct ck_head, zero) + 8);
+	edits_region(&edits, f->bytes + len - CONTAINER_BLOCK,
+		     offsetof(struct ck_tail, sect) +
+			     (le32_get(tail->nsect) + 1) * sizeof *tail->sect);
+}
+
+static void take(const void *bytes, uint64_t len)
+{
+	struct ckpt_err err = { 0 };
+	struct journal j, again;
+	uint64_t sums = 0, n;
+	void *p;
+
+	if (journal_decode(bytes, len, &j, &err) < 0) {
+		assert(err.code < 0 && err.msg[0] && !j.part && !j.world);
+		return;
+	}
+	for (uint32_t i = 0; i < j.world; i++) {
+		const struct journal_part *x = &j.part[i];
+
+		assert(x->state <= JOURNAL_DONE);
+		for (uint64_t k = 0; x->state == JOURNAL_OPEN && k < x->at.nchunk; k++)
+			sums += x->at.sum[k].stored_crc;
+	}
+	assert(sums || !sums); /* all were read */
+	assert(strlen(j.source) + strlen(j.tool) + strlen(j.mesh) < len);
+	assert(j.first <= j.world && j.batch);
+	if (j.world == all.nplace && journal_prints(&j, &all, &err) == 0) {
+		int r = journal_encode(&j, &all, &p, &n, NULL);
+
+		assert(!r);
+		r = journal_decode(p, n, &again, NULL);
+		assert(!r && again.nprint == j.nprint && again.world == j.world &&
+		       again.step == j.step);
+		journal_free(&again);
+		free(p);
+	}
+	journal_free(&j);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct memdir_file *f;
+	uint8_t *exact;
+
+	if (!kept)
+		start();
+	if (size < 1)
+		return 0;
+	f = &dir.file[0];
+	if (data[0] & 1) {
+		take(data + 1, size - 1);
+		return 0;
+	}
+	edits_apply(&edits, data + 1, size - 1);
+	if (data[0] & 2)
+		memdir_sign(&dir, f);
+	exact = malloc(f->len);
+	assert(exact);
+	memcpy(exact, f->bytes, f->len);
+	take(exact, f->len);
+	free(exact);
+	edits_undo(&edits);
+	memcpy(f->bytes, kept, f->len);
+	return 0;
+}

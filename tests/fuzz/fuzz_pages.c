@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_pages.c - the pages that a trainer and the daemon share, as the daemon reads them: the trainer
+ * may write anything there. The input is laid over a job page and a rank page; then every function of
+ * shared.h that the daemon calls is called as it calls them. What they return is within its limits,
+ * they end, and they touch nothing outside the pages.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/client/shared.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The input again and again would hide what little it says: what it does not reach is zero. */
+static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)
+{
+	uint8_t *p = calloc(1, bytes); /* exactly, so that one byte beyond is seen */
+
+	assert(p);
+	if (from < size)
+		memcpy(p, data + from, MIN(size - from, bytes));
+	return p;
+}
+
+static void gate(struct shared_job *job, uint16_t seen)
+{
+	struct ticket t[SHARED_PAST + 1];
+	uint32_t free_mask, steal_mask, n;
+	uint16_t was = seen;
+
+	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
+	assert(n <= SHARED_PAST + 1 && free_mask < 16 && steal_mask < 16);
+	assert(n || seen == was);
+	for (uint32_t i = 0; i < n; i++) {
+		assert(t[i].slot == SHARED_SKIP || t[i].slot < 7);
+		(void)shared_ticket_step(t[i]);
+		assert(shared_seq_cmp(t[i].seq, t[i].seq) == 0);
+	}
+	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
+	assert(n == 0); /* nothing new without a change: no loop without an end */
+	for (uint32_t i = 0; i < 4; i++) {
+		shared_gate_give(job, i, i & 1);
+		(void)shared_gate_take(job, i, i & 1);
+	}
+}
+
+static void rank(struct shared_rank *r)
+{
+	uint64_t marks = atomic_load(&r->marks);
+	struct shared_record rec = { 0 };
+	enum snap_state state;
+	uint64_t seq;
+
+	for (uint64_t k = 0; k <= SHARED_SNAPS; k++) {
+		struct shared_snap *s = &r->snap[(marks + k) % SHARED_SNAPS];
+
+		if (shared_snap_read(s, &seq, &state, &rec) == 0) {
+			assert(rec.nnote <= SHARED_NOTES && (int)state != SNAP_FREE);
+			(void)shared_snap_guarded(r, seq, &rec);
+			(void)shared_snap_closed(r, seq, &rec);
+		}
+		shared_snap_drop(r, s, seq);
+		assert(shared_snap_state(s, NULL) != SNAP_COPYING);
+		(void)shared_snap_copied(r, s, marks + k);
+	}
+}
+
+static void outcomes(struct shared_job *job, uint64_t step)
+{
+	static const uint64_t phase[3] = { 1, 2, 3 };
+	struct shared_outcome o;
+
+	(void)shared_outcome_get(job, step, &o);
+	/* The trainer may have left the version odd: then nobody reads it, and nothing hangs. */
+	shared_outcome_set(job, step, OUTCOME_STAGED, 0, phase, "x");
+	shared_outcome_set(job, step, OUTCOME_FAILED, -EIO, NULL, "because");
+	if (shared_outcome_get(job, step, &o))
+		assert(memchr(o.text, 0, sizeof o.text) || job->next_outcome > 2);
+	shared_event(job);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct shared_job *job;
+	struct shared_rank *r;
+	uint64_t step = 0;
+
+	if (size < 10)
+		return 0;
+	memcpy(&step, data, sizeof step);
+	/* The words that matter lie at the beginning of the job page and all over the rank page. */
+	job = page(data, size, 10, sizeof *job);
+	r = page(data, size, size / 2, sizeof *r);
+	gate(job, (uint16_t)(data[8] | data[9] << 8));
+	rank(r);
+	outcomes(job, step);
+	free(job);
+	free(r);
+	return 0;
+}
