@@ -117,12 +117,12 @@ static int jobs_entry(void *arg, const char *name, unsigned char d_type)
 	if ((d_type != DT_DIR && d_type != DT_UNKNOWN) || store_job_check(name, NULL))
 		return 0;
 	fd = j->ops->open(j->ops->ctx, j->fd, name, O_RDONLY | O_DIRECTORY, 0);
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM)
-		return fd;
 	if (fd == -EACCES || fd == -EPERM)
 		jobs_closed(j, name);
+	if (fd == -EACCES || fd == -EPERM || fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
+		return 0; /* not for this user, gone since, or a link */
 	if (fd < 0)
-		return 0;
+		return fd; /* what cannot be seen must not look as if it were not there */
 	r = is_job(j->ops, fd);
 	(void)j->ops->close(j->ops->ctx, fd);
 	return r > 0 ? jobs_add(j, name) : r;
