@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_rules.c - rules of the store that only matter in one moment, or when two things go wrong: each
+ * is a planted mistake (ckpt/base/mutants.h) that no run over all calls had found. A system call of the
+ * table is replaced, and does in that moment what another process or a bad disk would.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <semaphore.h>
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+static struct place place;
+static struct ckpt_err err;
+static struct crash_step saved;
+
+/* What happens before the first call that fits; NULL: nothing (any more). */
+static struct {
+	void (*before_claim)(void);    /* a claim's file is created */
+	void (*before_manifest)(void); /* a committed MANIFEST is opened */
+	void (*after_manifest)(void);
+	void (*before_unlink)(void);
+	void (*before_commit)(void); /* a collecting directory is renamed to step-N */
+	bool part_sync_fails, part_close_fails, parts_stay;
+	int part_fd;
+} moment;
+
+static void now(void (**what)(void))
+{
+	void (*f)(void) = *what;
+
+	*what = NULL;
+	if (f)
+		f();
+}
+
+static bool is_part(const char *name)
+{
+	size_t n = strlen(name);
+
+	return n > 5 && strcmp(name + n - 5, ".part") == 0;
+}
+
+static int m_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	bool manifest = !strncmp(name, "step-", 5) && strstr(name, "/" STORE_MANIFEST);
+	int fd;
+
+	if (flags & O_CREAT && !strncmp(name, STORE_CLAIMS "/gen-", 11))
+		now(&moment.before_claim);
+	if (manifest)
+		now(&moment.before_manifest);
+	fd = io_ops_posix.open(ctx, dirfd, name, flags, mode);
+	if (manifest)
+		now(&moment.after_manifest);
+	if (flags & O_CREAT && is_part(name))
+		moment.part_fd = fd;
+	return fd;
+}
+
+static int m_sync(void *ctx, int fd)
+{
+	if (fd == moment.part_fd && TAKE(moment.part_sync_fails))
+		return -EIO;
+	return io_ops_posix.sync(ctx, fd);
+}
+
+static int m_close(void *ctx, int fd)
+{
+	bool fails = fd == moment.part_fd && TAKE(moment.part_close_fails);
+	int r = io_ops_posix.close(ctx, fd);
+
+	return fails ? -EIO : r;
+}
+
+static int m_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	if (is_part(name) && moment.parts_stay)
+		return -EIO;
+	if (!is_dir)
+		now(&moment.before_unlink);
+	return io_ops_posix.unlink(ctx, dirfd, name, is_dir);
+}
+
+static int m_rename(void *ctx, int dirfd, const char *from, const char *to)
+{
+	if (!strncmp(to, "step-", 5))
+		now(&moment.before_commit);
+	return io_ops_posix.rename(ctx, dirfd, from, to);
+}
+
+static struct io_ops meddled;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&err, 0, sizeof err);
+	memset(&moment, 0, sizeof moment);
+	memset(&saved, 0, sizeof saved);
+	moment.part_fd = -1;
+	meddled = io_ops_posix;
+	meddled.open = m_open;
+	meddled.sync = m_sync;
+	meddled.close = m_close;
+	meddled.unlink = m_unlink;
+	meddled.rename = m_rename;
+	place_make(&place);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	crash_step_free(&saved);
+	place_remove(&place);
+	return 0;
+}
+
+static struct store *opened(const struct io_ops *ops)
+{
+	struct store *s;
+
+	if (store_open(ops, place.fd, CRASH_JOB, true, &s, &err))
+		fail_msg("%s", err.msg);
+	return s;
+}
+
+static uint64_t claimed(struct store *s, uint64_t want)
+{
+	uint64_t generation = 0;
+
+	if (store_claim(s, want, false, &generation, &err))
+		fail_msg("%s", err.msg);
+	return generation;
+}
+
+/* The only step there is: its state; STORE_COLLECTING when there is none but those. */
+static enum store_state look(const struct store *s)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, false, &st, &n, &err), 0);
+	assert_true(n <= 1);
+	return n ? st->state : STORE_COLLECTING;
+}
+
+/* --- claims --- */
+
+static struct store *rival;
+static uint64_t rival_has, rival_wants;
+
+static void rival_claims(void)
+{
+	rival_has = claimed(rival, rival_wants);
+}
+
+static void two_that_claim_in_one_moment_have_different_launches(void **state)
+{
+	struct store *a = opened(&meddled);
+	uint64_t mine;
+
+	(void)state;
+	rival = opened(&io_ops_posix);
+	rival_wants = 0;
+	moment.before_claim = rival_claims;
+	mine = claimed(a, 0);
+	assert_int_equal(rival_has, 1);
+	assert_int_equal(mine, 2);
+	assert_int_equal(store_claim_check(rival, &err), -ESTALE);
+	store_close(a);
+	store_close(rival);
+}
+
+static void a_claim_that_is_overtaken_while_it_is_made_does_not_stand(void **state)
+{
+	struct store *a = opened(&meddled);
+
+	(void)state;
+	rival = opened(&io_ops_posix);
+	rival_wants = 7;
+	moment.before_claim = rival_claims;
+	assert_int_equal(claimed(a, 0), 8);
+	store_close(a);
+	store_close(rival);
+}
+
+/* --- a launch that ends in the middle of its commit --- */
+
+static struct {
+	sem_t about, go;
+	struct store *s;
+	pthread_t thread;
+	int result;
+	struct ckpt_err err;
+} owner;
+
+static void owner_waits(void)
+{
+	(void)sem_post(&owner.about);
+	(void)sem_wait(&owner.go);
+}
+
+static void *owner_saves(void *arg)
+{
+	(void)arg;
+	owner.result = crash_save(owner.s, 10, 1, UINT64_MAX, &saved, &owner.err);
+	return NULL;
+}
+
+static void owner_ends(void)
+{
+	(void)sem_post(&owner.go);
+	assert_int_equal(pthread_join(owner.thread, NULL), 0);
+}
+
+/* The owner has looked at the claims and is about to rename; the next launch has begun to sweep. */
+static void what_a_sweep_has_begun_to_remove_is_never_committed(void **state)
+{
+	(void)state;
+	owner.s = opened(&meddled);
+	rival = opened(&meddled);
+	assert_int_equal(claimed(owner.s, 0), 1);
+	assert_int_equal(sem_init(&owner.about, 0, 0), 0);
+	assert_int_equal(sem_init(&owner.go, 0, 0), 0);
+	moment.before_commit = owner_waits;
+	assert_int_equal(pthread_create(&owner.thread, NULL, owner_saves, NULL), 0);
+	(void)sem_wait(&owner.about);
+	moment.before_unlink = owner_ends;
+	assert_int_equal(claimed(rival, 0), 2);
+	assert_int_equal(owner.result, -ESTALE);
+	assert_int_equal(look(rival), STORE_COLLECTING);
+	store_close(owner.s);
+	store_close(rival);
+	(void)sem_destroy(&owner.about);
+	(void)sem_destroy(&owner.go);
+}
+
+/* --- looking --- */
+
+static void step_away(void)
+{
+	assert_int_equal(renameat(rival->job_fd, "step-000000000010", rival->job_fd, "away"), 0);
+}
+
+static void step_back(void)
+{
+	assert_int_equal(renameat(rival->job_fd, "away", rival->job_fd, "step-000000000010"), 0);
+}
+
+static void a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again(void **state)
+{
+	struct store *s = opened(&meddled);
+
+	(void)state;
+	rival = s;
+	(void)claimed(s, 0);
+	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	moment.before_manifest = step_away;
+	moment.after_manifest = step_back;
+	assert_int_equal(look(s), STORE_COMMITTED);
+	store_close(s);
+}
+
+/* --- two things that go wrong --- */
+
+static void a_dead_part_that_stays_forbids_the_commit(void **state)
+{
+	struct store *s = opened(&meddled);
+
+	(void)state;
+	(void)claimed(s, 0);
+	moment.part_sync_fails = moment.parts_stay = true;
+	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), -EIO);
+	moment.parts_stay = false;
+	assert_int_equal(look(s), STORE_COLLECTING);
+	store_close(s);
+}
+
+static void a_part_whose_close_fails_is_given_up(void **state)
+{
+	struct store *s = opened(&meddled);
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	(void)claimed(s, 0);
+	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	assert_int_equal(store_part_create(x, 0, 4096, &direct, name, &fd, &err), 0);
+	moment.part_close_fails = true;
+	assert_int_equal(store_part_finish(x, name, fd, 0, &err), -EIO);
+	assert_int_not_equal(faccessat(x->fd, name, F_OK, AT_SYMLINK_NOFOLLOW), 0);
+	store_abort(x);
+	store_close(s);
+}
+
+/* --- the first launch of a job --- */
+
+static int first_is_there(void *arg, int dirfd, const struct io_crash *at)
+{
+	struct store *s;
+	bool same;
+
+	if (at->mark == 0)
+		return 0;
+	if (store_open(at->ops, dirfd, CRASH_JOB, false, &s, &err)) {
+		print_message("%s\n", err.msg);
+		return 1;
+	}
+	same = crash_step_same(s, "step-000000000010", &saved, arg);
+	if (!same)
+		print_message("%s\n", (const char *)arg);
+	store_close(s);
+	return !same;
+}
+
+static void the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories(void **state)
+{
+	const struct io_crash_opts o = {
+		.seed = 1, .nrandom = 4, .ntear = 1, .memory = true, .quiet = true
+	};
+	char why[CRASH_WHY];
+	struct io_faults f;
+	struct store *s;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	f.record = io_record_new(place.fd);
+	s = opened(&f.ops);
+	(void)claimed(s, 0);
+	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	io_record_mark(f.record, 1);
+	store_close(s);
+	assert_int_equal(io_crash_states(f.record, &o, first_is_there, why, NULL), 0);
+	io_record_free(f.record);
+}
+
+int main(void)
+{
+#define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(two_that_claim_in_one_moment_have_different_launches),
+		CASE(a_claim_that_is_overtaken_while_it_is_made_does_not_stand),
+		CASE(what_a_sweep_has_begun_to_remove_is_never_committed),
+		CASE(a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again),
+		CASE(a_dead_part_that_stays_forbids_the_commit),
+		CASE(a_part_whose_close_fails_is_given_up),
+		CASE(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories),
+	};
+
+	return cmocka_run_group_tests_name("store_rules", tests, NULL, NULL);
+}
