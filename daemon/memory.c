@@ -3,14 +3,11 @@
 // Invariant: a mapping that a task can reach is held by a reference of that task; a large one is
 // undone by the reaper, not by the owner.
 #include "ckpt/base/container.h"
+#include "ckpt/base/pages.h"
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/mman.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 static bool drop(_Atomic uint32_t *refs)
 {
@@ -144,10 +141,12 @@ int slotmem_touch(struct slotmem *s)
 		uint64_t n = MIN(step, s->bytes - at);
 		uint8_t *p = (uint8_t *)s->base + at;
 
+		/* First by touching, for that gives huge pages; what a kernel before 5.14 does not
+		 * touch is allocated all the same. */
+		if (pages_populate(p, n) < 0)
+			return -ENOMEM;
 		if (fallocate(s->fd, 0, (off_t)at, (off_t)n) < 0)
 			return -errno;
-		/* before 5.14 the first copy maps the pages, which are there */
-		(void)madvise(p, n, MADV_POPULATE_WRITE);
 	}
 	s->touched = true;
 	return 0;

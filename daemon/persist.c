@@ -6,10 +6,19 @@
 // committed only after store_commit said so.
 #include "daemon/state.h"
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/random.h>
 
+#define WRITERS_MAX 8u /* some 60 GB/s of sums */
+
 const char ckptd_version[] = "ckptd " CKPT_VERSION;
+
+/* A part that is being written, or whose file is made and allocated already. */
+struct part_file {
+	char name[sizeof((struct native_part *)0)->name];
+	int fd; /* -1: none yet */
+};
 
 struct persist {
 	struct task task;
@@ -22,43 +31,63 @@ struct persist {
 	uint32_t world;
 	struct table *table;	  /* [world] */
 	struct native_part *part; /* [world] */
+	struct part_file *file;	  /* [world] */
+	atomic_uint next;	  /* rank whose part nobody writes yet */
+	atomic_int failed;	  /* the first part that was lost: its result, and err */
 	bool there_already;
 	int rc;
 	struct ckpt_err err;
 };
 
+struct part_attempt {
+	struct persist *p;
+	uint64_t done; /* bytes */
+};
+
 static int persist_tick(void *arg, uint64_t done)
 {
-	struct persist *p = arg;
+	struct part_attempt *x = arg;
+	struct persist *p = x->p;
 
+	x->done += done;
 	atomic_fetch_add_explicit(&p->snap->written, done, memory_order_relaxed);
-	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1;
+	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
+	       atomic_load_explicit(&p->failed, memory_order_relaxed);
 }
 
-static int part_try(struct persist *p, uint32_t r)
+static int part_reserve(struct persist *p, uint32_t r, struct ckpt_err *err)
 {
-	const struct io_ops *ops = p->d->opts.ops;
-	struct table *t = &p->table[r];
-	struct native_part *part = &p->part[r];
-	uint64_t before = atomic_load_explicit(&p->snap->written, memory_order_relaxed);
+	struct part_file *f = &p->file[r];
 	bool direct = true;
-	char name[sizeof part->name];
-	int fd, rc;
 
-	rc = store_part_create(p->txn, r, move_part_bytes_max(t), &direct, name, &fd, &p->err);
+	return store_part_create(p->txn, r, move_part_bytes_max(&p->table[r]), &direct, f->name,
+				 &f->fd, err);
+}
+
+static int part_try(struct persist *p, uint32_t r, struct ckpt_err *err)
+{
+	struct native_part *part = &p->part[r];
+	struct part_file *f = &p->file[r];
+	struct part_attempt x = { .p = p };
+	const struct move_write how = {
+		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x
+	};
+	int rc = f->fd < 0 ? part_reserve(p, r, err) : 0, fd;
+
 	if (rc < 0)
 		return rc;
-	rc = move_write_part(ops, p->d->opts.engine, fd, direct, p->snap->rank[r].mem->base, t,
-			     &p->info, r, persist_tick, p, part, &p->err);
+	fd = TAKE_FD(f->fd);
+	rc = move_write_part(&how, fd, p->snap->rank[r].mem->base, &p->table[r], &p->info, r, part,
+			     err);
 	if (rc < 0) {
-		store_part_drop(p->txn, name, fd);
+		store_part_drop(p->txn, f->name, fd);
 	} else {
-		memcpy(part->name, name, sizeof name);
-		part->table = t;
-		rc = store_part_finish(p->txn, name, fd, part->file_bytes, &p->err);
+		memcpy(part->name, f->name, sizeof part->name);
+		part->table = &p->table[r];
+		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, err);
 	}
 	if (rc < 0)
-		atomic_store_explicit(&p->snap->written, before, memory_order_relaxed);
+		atomic_fetch_sub_explicit(&p->snap->written, x.done, memory_order_relaxed);
 	return rc;
 }
 
@@ -68,23 +97,78 @@ static bool worth_another_try(int rc)
 	return rc == -EIO;
 }
 
+/* Takes one rank's part after the other until none is left or one of them is lost. */
+static void *parts_write(void *arg)
+{
+	struct persist *p = arg;
+	struct ckpt_err err;
+	int rc, none = 0;
+	uint32_t r;
+
+	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
+		rc = -EIO;
+		for (int tries = 0; worth_another_try(rc) && tries <= REWRITES_MAX; tries++) {
+			err = (struct ckpt_err){ 0 };
+			rc = part_try(p, r, &err);
+		}
+		none = 0;
+		if (rc < 0 && atomic_compare_exchange_strong(&p->failed, &none, rc))
+			p->err = err;
+	}
+	return NULL;
+}
+
+/* All of the space before the first byte; what is short of descriptors is made when it is written. */
+static int parts_reserve(struct persist *p)
+{
+	int rc = 0;
+
+	for (uint32_t r = 0; r < p->world; r++)
+		p->file[r].fd = -1;
+	for (uint32_t r = 0; r < p->world && rc == 0; r++)
+		rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base, &p->table[r],
+				   &p->err);
+	for (uint32_t r = 0; r < p->world && rc == 0; r++)
+		rc = part_reserve(p, r, &p->err);
+	return rc == -EMFILE || rc == -ENFILE ? 0 : rc;
+}
+
+/* Sums are made by the threads that write: one keeps several GB/s of disk busy, and all of them
+ * together may not take more than a quarter of what the trainer computes on. */
+static uint32_t writers_wanted(const struct persist *p)
+{
+	cpu_set_t cpus;
+	int n = sched_getaffinity(0, sizeof cpus, &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
+
+	n = MIN(n / 4, (int)WRITERS_MAX);
+	return MIN((uint32_t)n, p->world);
+}
+
 static void parts_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
+	uint32_t want = writers_wanted(p), n = 0;
+	pthread_t writer[WRITERS_MAX];
 
+	atomic_store(&p->next, 0u);
+	atomic_store(&p->failed, 0);
 	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
-	for (uint32_t r = 0; r < p->world && p->rc == 0; r++) {
-		p->rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base,
-				      &p->table[r], &p->err);
-		for (int tries = 0; p->rc == 0 && tries <= REWRITES_MAX; tries++) {
-			p->rc = part_try(p, r);
-			if (p->rc == 0 || !worth_another_try(p->rc))
-				break;
-			if (tries < REWRITES_MAX)
-				p->rc = 0;
-		}
+	if (p->rc < 0)
+		return;
+	p->rc = parts_reserve(p);
+	if (p->rc == 0) {
+		while (n + 1 < want &&
+		       thread_start(&writer[n], "ckptd-write", true, parts_write, p) == 0)
+			n++;
+		(void)parts_write(p);
+		while (n > 0)
+			(void)pthread_join(writer[--n], NULL);
+		p->rc = atomic_load(&p->failed);
 	}
-	if (p->rc < 0 && p->txn)
+	for (uint32_t r = 0; r < p->world; r++)
+		if (p->file[r].fd >= 0)
+			store_part_drop(p->txn, p->file[r].name, TAKE_FD(p->file[r].fd));
+	if (p->rc < 0)
 		store_abort(TAKE(p->txn));
 }
 
@@ -152,6 +236,7 @@ static void persist_end(struct persist *p)
 		table_free(&p->table[r]);
 	free(p->table);
 	free(p->part);
+	free(p->file);
 	free(p);
 }
 
@@ -222,11 +307,13 @@ void persist_start(struct snap *s)
 	if (p) {
 		p->table = calloc(s->world, sizeof *p->table);
 		p->part = calloc(s->world, sizeof *p->part);
+		p->file = calloc(s->world, sizeof *p->file);
 	}
-	if (!p || !p->table || !p->part) {
+	if (!p || !p->table || !p->part || !p->file) {
 		if (p) {
 			free(p->table);
 			free(p->part);
+			free(p->file);
 		}
 		free(p);
 		snap_written(s, -ENOMEM, "no memory to write the step");

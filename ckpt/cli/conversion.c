@@ -562,7 +562,9 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 	if (!rc)
 		rc = batch_table(c, err);
 	if (!rc)
-		rc = part_io_open(c->o.ops, c->o.engine, c->facts.batch + MOVE_DEPTH, NULL, NULL,
+		rc = part_io_open(&(struct part_io_opts){ .ops = c->o.ops,
+							  .engine = c->o.engine,
+							  .nbuffer = c->facts.batch + MOVE_DEPTH },
 				  &c->io, err);
 	for (uint32_t i = 0; i < c->n && !rc; i++) {
 		uint32_t r = c->first + i;

@@ -5,6 +5,7 @@
 // Invariant: what is encoded is what the daemon will read: every piece lies inside one segment.
 #include "ckpt/base/container.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/table/codec.h"
@@ -13,14 +14,13 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#define SEGMENT_ALIGN (2 * MIB)
 
 /* --- segments --- */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err)
 {
-	uint64_t whole = align_up(bytes, SEGMENT_ALIGN);
+	uint64_t whole = align_up(bytes, PAGES_HUGE);
 	struct seg *seg = realloc(c->seg, (c->nseg + 1) * sizeof *seg);
-	uint8_t *room, *base;
+	void *base;
 	int fd, rc;
 
 	if (!seg)
@@ -33,23 +33,15 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 	rc = wire_memfd("ckpt-segment", whole, &fd, err);
 	if (rc < 0)
 		return rc;
-	room = mmap(NULL, whole + SEGMENT_ALIGN, PROT_NONE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (room == MAP_FAILED)
-		goto fail;
-	base = (uint8_t *)align_up((uintptr_t)room, SEGMENT_ALIGN);
-	if (base > room)
-		munmap(room, (size_t)(base - room));
-	munmap(base + whole, (size_t)(room + SEGMENT_ALIGN - base));
-	if (mmap(base, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-		goto fail;
+	rc = pages_map(fd, whole, PROT_READ | PROT_WRITE, &base);
+	if (rc < 0) {
+		(void)close(fd);
+		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
+					whole);
+	}
 	c->seg[c->nseg] = (struct seg){ base, whole, fd };
 	*ret_seg = c->nseg++;
 	return 0;
-fail:
-	rc = ckpt_error_errno(err, errno, "cannot map %" PRIu64 " bytes of shared memory", whole);
-	(void)close(fd);
-	return rc;
 }
 
 static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t *ret_seg,

@@ -3,6 +3,7 @@
 // that came in is either handed to the caller or closed.
 #include "ckpt/client/wire.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -255,6 +256,7 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 	    want = F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0);
 	struct stat st;
 	void *p;
+	int rc;
 
 	if (seals < 0 || (seals & want) != want)
 		return ckpt_error(err, -EPROTO,
@@ -264,9 +266,9 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 		return ckpt_error(err, -EPROTO,
 				  "a memfd is not %" PRIu64 " bytes long as its message says",
 				  bytes);
-	p = mmap(NULL, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		return ckpt_error_errno(err, errno, "cannot map %" PRIu64 " bytes of shared memory",
+	rc = pages_map(fd, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, &p);
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					bytes);
 	*ret_ptr = p;
 	return 0;

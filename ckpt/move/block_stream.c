@@ -6,16 +6,15 @@
  * moves it out of the first, second and last. Between two streams all of them belong to nobody.
  */
 #include "ckpt/move/block_stream.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/thread.h"
 #include "ckpt/base/util.h"
 #include <sched.h>
-#include <sys/mman.h>
 
 #define WORKERS_MAX 4
 #define INLINE_BLOCKS 2 /* so few are done before threads would have started */
 #define SLOTS_MAX (MOVE_DEPTH + 2 * WORKERS_MAX)
 #define SLOTS_MIN 2u /* one is read while the other is worked on */
-#define HUGE_PAGE (2u << 20)
 
 struct slot {
 	struct io_req req;
@@ -105,16 +104,12 @@ static int slots_make(struct stream_room *r)
 		n--;
 	r->nslot = (uint32_t)MIN(n, r->s->n);
 	if (r->mem && r->mem_bytes < most * r->nslot)
-		munmap(TAKE(r->mem), r->mem_bytes);
+		pages_free(TAKE(r->mem), r->mem_bytes);
 	if (!r->mem) {
-		r->mem_bytes = align_up(most * r->nslot, HUGE_PAGE);
-		r->mem = mmap(NULL, r->mem_bytes, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (r->mem == MAP_FAILED) {
-			r->mem = NULL;
+		r->mem_bytes = most * r->nslot;
+		r->mem = pages_new(r->mem_bytes);
+		if (!r->mem)
 			return -ENOMEM;
-		}
-		(void)madvise(r->mem, r->mem_bytes, MADV_HUGEPAGE);
 	}
 	r->nidle = 0;
 	for (uint32_t i = 0; i < r->nslot; i++) {
@@ -241,8 +236,7 @@ void stream_room_close(struct stream_room *r)
 		pthread_join(r->worker[i], NULL);
 	queue_destroy(&r->asked);
 	queue_destroy(&r->done);
-	if (r->mem)
-		munmap(r->mem, r->mem_bytes);
+	pages_free(r->mem, r->mem_bytes);
 	free(r);
 }
 

@@ -85,6 +85,16 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 /* The windows of such a run are cut for this limit (windows_open); 0: mem_limit is too little. */
 uint64_t move_window_bytes(uint64_t mem_limit);
 
+struct move_tap;
+struct move_write {
+	const struct io_ops *ops;
+	enum io_engine engine;
+	const struct move_tap *tap; /* [ntap], see tap.h; they see the bytes on the way */
+	uint32_t ntap;
+	move_tick_fn *tick; /* may be NULL */
+	void *arg;
+};
+
 /*
  * Memory to a new part file: hash, CRC and fingerprint each chunk of the raw space, write header,
  * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
@@ -92,12 +102,11 @@ uint64_t move_window_bytes(uint64_t mem_limit);
  * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
  * there. Sets the fingerprints of t's pieces (the only thing that it changes). Does not sync: the
  * caller does, after return. fd: fresh, writable, with or without O_DIRECT, as all is aligned to 4
- * KiB; `direct` is for the record. Fills all of *ret_part but name. After an error nothing is under
+ * KiB. Fills all of *ret_part but name. After an error nothing is under
  * way.
  */
-int move_write_part(const struct io_ops *ops, enum io_engine engine, int fd, bool direct,
-		    const void *raw, struct table *t, const struct native_info *info, uint32_t rank,
-		    move_tick_fn *tick, void *arg, struct native_part *ret_part,
+int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
 /* Upper bound of the file's size, for fallocate. */
 uint64_t move_part_bytes_max(const struct table *t);

@@ -6,18 +6,17 @@
  * however large the checkpoint.
  */
 #include "ckpt/base/thread.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/move.h"
 #include "ckpt/move/pace.h"
-#include <sys/mman.h>
 
 #define BUFFERS 2u
 #define LIMIT_MIN (16u << 20)
 /* Larger windows only make the first read and the last write longer, which nothing overlaps. */
 #define WINDOW_MAX (128u << 20)
 #define READ_MAX (128u << 20)
-#define HUGE_PAGE (2u << 20)
 
 /* A window on its way from the reader to the caller. */
 struct passing {
@@ -54,7 +53,7 @@ uint64_t move_window_bytes(uint64_t mem_limit)
 
 	if (mem_limit < LIMIT_MIN)
 		return 0;
-	return MIN(bytes / HUGE_PAGE * HUGE_PAGE, (uint64_t)WINDOW_MAX);
+	return MIN(bytes / PAGES_HUGE * PAGES_HUGE, (uint64_t)WINDOW_MAX);
 }
 
 static int window_read(struct stream_room *room, const struct move_files *f, const struct window *w,
@@ -246,12 +245,10 @@ static int pass(struct passage *p, move_window_fn *fn, void *fn_arg, struct ckpt
 static int buffers_make(struct passage *p, struct ckpt_err *err)
 {
 	p->mem_bytes = BUFFERS * p->buf_bytes;
-	p->mem = mmap(NULL, p->mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		      0);
-	if (p->mem == MAP_FAILED)
+	p->mem = pages_new(p->mem_bytes);
+	if (!p->mem)
 		return ckpt_error(err, -ENOMEM, "out of memory for %u windows of %llu MiB", BUFFERS,
 				  (unsigned long long)(p->buf_bytes / MIB));
-	(void)madvise(p->mem, p->mem_bytes, MADV_HUGEPAGE);
 	for (uint32_t i = 0; i < BUFFERS; i++)
 		p->slot[i].buf = p->mem + i * p->buf_bytes;
 	return 0;
@@ -284,7 +281,7 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 		e = buffers_make(&p, err);
 	if (!e) {
 		e = pass(&p, fn, fn_arg, err);
-		munmap(p.mem, p.mem_bytes);
+		pages_free(p.mem, p.mem_bytes);
 	}
 	windows_close(p.ws);
 	pthread_cond_destroy(&p.changed);

@@ -10,7 +10,8 @@
 #include "ckpt/move/place_pieces.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
-#define BUFFERS 4u /* header, trailer, and the last pages of chunks that are not whole */
+#define BUFFERS 2u /* header, trailer */
+#define GATHERS 4u /* so much of small tensors may be under way: 32 MiB */
 
 /* Raw bytes from chunk i on that belong to chunks without a gap, up to MOVE_BLOCK. */
 static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t n)
@@ -37,18 +38,26 @@ static int data_write(struct part_writer *w, const uint8_t *raw, const struct ta
 	return e;
 }
 
-int move_write_part(const struct io_ops *ops, enum io_engine engine, int fd, bool direct,
-		    const void *raw, struct table *t, const struct native_info *info, uint32_t rank,
-		    move_tick_fn *tick, void *arg, struct native_part *ret_part,
+int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
+		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err)
 {
+	const struct part_io_opts opts = {
+		.ops = x->ops,
+		.engine = x->engine,
+		.nbuffer = BUFFERS,
+		.ngather = GATHERS,
+		.tap = x->tap,
+		.ntap = x->ntap,
+		.tick = x->tick,
+		.arg = x->arg,
+	};
 	struct part_writer *w = NULL;
 	struct part_io *io;
 	int e;
 
-	(void)direct; /* all is aligned, whether it need be or not */
 	assert(t->sealed && t->nplace == 1 && (uintptr_t)raw % NATIVE_ALIGN == 0);
-	e = part_io_open(ops, engine, BUFFERS, tick, arg, &io, err);
+	e = part_io_open(&opts, &io, err);
 	if (e < 0)
 		return e;
 	e = part_writer_open(io, fd, t, info, rank, NULL, &w, err);

@@ -5,32 +5,41 @@
  * is zero; every length and offset is a multiple of 4 KiB, so that O_DIRECT takes all of it.
  */
 #include "ckpt/move/part_writer.h"
+#include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/pace.h"
 #include "ckpt/move/place_pieces.h"
-#include <sys/mman.h>
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
-#define HUGE_PAGE (2u << 20)
-/* Of a chunk: what stays in the nearest cache from the first sum to the next. */
-#define SUM_BYTES (64u << 10)
+/* Fewer bytes of whole chunks in a row are gathered: a copy is cheaper than many small writes. */
+#define DIRECT_MIN (4u << 20)
+
+/* Buffers of one size. */
+struct pool {
+	uint8_t **free; /* [nfree] those that nobody has */
+	uint32_t nfree;
+	uint8_t *mem;
+	uint64_t mem_bytes;
+};
 
 struct flight {
 	struct io_req req;
-	uint32_t rank;	 /* whose part it is */
-	uint8_t *buffer; /* goes back when the write is done; NULL: the caller's memory */
+	uint32_t rank; /* whose part it is */
+	/* the buffer goes back to its pool when the write is done; NULL: the caller's memory */
+	uint8_t *buffer;
+	struct pool *pool;
 };
 
 struct part_io {
 	const struct io_ops *ops;
+	const struct move_tap *tap;
+	uint32_t ntap;
 	struct io_queue *queue;
-	struct flight flight[MOVE_DEPTH];
-	struct flight *idle[MOVE_DEPTH];
+	struct flight flight[PART_DEPTH];
+	struct flight *idle[PART_DEPTH];
 	uint32_t nidle;
-	uint8_t *mem;
-	size_t mem_bytes;
-	uint8_t **buffer; /* [nbuffer] those that nobody has */
-	uint32_t nbuffer;
+	struct pool chunks, blocks; /* of PART_BUFFER; of MOVE_BLOCK */
+	uint32_t nblock;
 	struct pace pace;
 	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
 };
@@ -50,7 +59,11 @@ struct part_writer {
 	struct {
 		const uint8_t *p;
 		uint64_t off, len;
-	} run; /* whole pages of the caller's memory that are next to be written */
+	} run; /* whole chunks of the caller's memory that are next to be written */
+	struct {
+		uint8_t *p; /* of io->blocks */
+		uint64_t off, len;
+	} gather; /* copies of small ones that follow each other in the file */
 };
 
 /* --- writes under way --- */
@@ -77,7 +90,7 @@ static void reap(struct part_io *io)
 	struct flight *f = r->user;
 
 	if (f->buffer)
-		io->buffer[io->nbuffer++] = TAKE(f->buffer);
+		f->pool->free[f->pool->nfree++] = TAKE(f->buffer);
 	io->idle[io->nidle++] = f;
 	if (r->res < 0)
 		write_failed(io, (int)r->res, f->rank, r->len, r->off);
@@ -85,8 +98,9 @@ static void reap(struct part_io *io)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
 }
 
-/* buffer: of which p is the beginning; NULL: p stays as it is until part_io_drain. */
-static int submit(struct part_writer *w, const void *p, uint8_t *buffer, uint64_t len, uint64_t off)
+/* pool: p is a buffer of it; NULL: p stays as it is until part_io_drain. */
+static int submit(struct part_writer *w, const uint8_t *p, struct pool *pool, uint64_t len,
+		  uint64_t off)
 {
 	struct part_io *io = w->io;
 	struct flight *f;
@@ -96,7 +110,8 @@ static int submit(struct part_writer *w, const void *p, uint8_t *buffer, uint64_
 		reap(io);
 	f = io->idle[--io->nidle];
 	f->rank = w->rank;
-	f->buffer = buffer;
+	f->pool = pool;
+	f->buffer = pool ? (uint8_t *)p : NULL;
 	f->req = (struct io_req){
 		.fd = w->fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
 	};
@@ -105,13 +120,18 @@ static int submit(struct part_writer *w, const void *p, uint8_t *buffer, uint64_
 	return io->fail.code;
 }
 
-static uint8_t *buffer_take(struct part_io *io)
+static uint8_t *buffer_take(struct part_io *io, struct pool *pool)
 {
-	while (!io->nbuffer) {
+	while (!pool->nfree) {
 		assert(io_in_flight(io->queue)); /* there are more buffers than writers */
 		reap(io);
 	}
-	return io->buffer[--io->nbuffer];
+	return pool->free[--pool->nfree];
+}
+
+static void buffer_give(struct pool *pool, uint8_t *buffer)
+{
+	pool->free[pool->nfree++] = buffer;
 }
 
 int part_io_drain(struct part_io *io, struct ckpt_err *err)
@@ -123,41 +143,47 @@ int part_io_drain(struct part_io *io, struct ckpt_err *err)
 	return io->fail.code ? failed(io, err) : 0;
 }
 
-static int buffers_make(struct part_io *io, uint32_t n)
+static int pool_make(struct pool *p, uint32_t n, uint64_t bytes)
 {
-	io->buffer = calloc((size_t)n + 1, sizeof *io->buffer);
-	io->mem_bytes = align_up((size_t)n * PART_BUFFER, HUGE_PAGE);
-	io->mem = mmap(NULL, io->mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		       0);
-	if (io->mem == MAP_FAILED)
-		io->mem = NULL;
-	if (!io->mem || !io->buffer)
+	if (!n)
+		return 0;
+	p->free = calloc(n, sizeof *p->free);
+	p->mem_bytes = n * bytes;
+	p->mem = pages_new(p->mem_bytes);
+	if (!p->mem || !p->free)
 		return -ENOMEM;
-	(void)madvise(io->mem, io->mem_bytes, MADV_HUGEPAGE);
-	while (io->nbuffer < n) {
-		io->buffer[io->nbuffer] = io->mem + (size_t)io->nbuffer * PART_BUFFER;
-		io->nbuffer++;
-	}
+	for (uint32_t i = 0; i < n; i++)
+		buffer_give(p, p->mem + i * bytes);
 	return 0;
 }
 
-int part_io_open(const struct io_ops *ops, enum io_engine engine, uint32_t nbuffer,
-		 move_tick_fn *tick, void *arg, struct part_io **ret, struct ckpt_err *err)
+static void pool_free(struct pool *p)
+{
+	pages_free(p->mem, p->mem_bytes);
+	free(p->free);
+}
+
+int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt_err *err)
 {
 	struct part_io *io = calloc(1, sizeof *io);
 	int e;
 
 	*ret = NULL;
-	if (!io || buffers_make(io, nbuffer) < 0) {
+	if (!io || pool_make(&io->chunks, o->nbuffer, PART_BUFFER) < 0 ||
+	    pool_make(&io->blocks, o->ngather, MOVE_BLOCK) < 0) {
 		part_io_close(io);
-		return ckpt_error(err, -ENOMEM, "out of memory for %u write buffers of %u MiB",
-				  nbuffer, PART_BUFFER >> 20);
+		return ckpt_error(err, -ENOMEM,
+				  "out of memory for %u write buffers of %u MiB and %u of %u MiB",
+				  o->nbuffer, PART_BUFFER >> 20, o->ngather, MOVE_BLOCK >> 20);
 	}
-	io->ops = ops;
-	io->pace = (struct pace){ .tick = tick, .arg = arg };
-	for (; io->nidle < MOVE_DEPTH; io->nidle++)
+	io->ops = o->ops;
+	io->tap = o->tap;
+	io->ntap = o->ntap;
+	io->nblock = o->ngather;
+	io->pace = (struct pace){ .tick = o->tick, .arg = o->arg };
+	for (; io->nidle < PART_DEPTH; io->nidle++)
 		io->idle[io->nidle] = &io->flight[io->nidle];
-	e = io_queue_open(ops, engine, MOVE_DEPTH, &io->queue, err);
+	e = io_queue_open(o->ops, o->engine, PART_DEPTH, &io->queue, err);
 	if (e < 0) {
 		part_io_close(io);
 		return e;
@@ -171,33 +197,51 @@ void part_io_close(struct part_io *io)
 	if (!io)
 		return;
 	io_queue_close(io->queue);
-	if (io->mem)
-		munmap(io->mem, io->mem_bytes);
-	free(io->buffer);
+	pool_free(&io->chunks);
+	pool_free(&io->blocks);
 	free(io);
 }
 
 /* --- sums --- */
 
-static void chunk_sum(struct part_writer *w, uint64_t i, const uint8_t *p)
+/* The tap that every part has: scrub sum and fingerprints. */
+static void span_sum(struct part_writer *w, struct chunk *c, const struct tap_span *s)
 {
-	uint32_t first = place_pieces_from(&w->pieces, 0, i << NATIVE_CHUNK_LOG2);
-	uint64_t lo = i << NATIVE_CHUNK_LOG2;
+	uint64_t end = s->off + s->len;
+
+	c->stored_crc = crc32c(c->stored_crc, s->p, s->len);
+	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
+		struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
+
+		if (x->off >= end)
+			break;
+		x->fp += piece_fingerprint_window(w->t, x, s->p, s->off, end);
+	}
+}
+
+/* All that is made of a chunk, in one pass: its hash brings it into the cache. */
+static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
+{
+	const struct part_io *io = w->io;
 	struct chunk *c = &w->chunk[i];
+	struct tap_span s = { .t = w->t, .rank = w->rank };
+	int e = 0;
 
 	c->raw_hash = hash128(p, c->raw_len);
 	c->stored_crc = 0;
-	for (uint64_t at = 0, n; at < c->raw_len; at += n) {
-		n = MIN(c->raw_len - at, SUM_BYTES);
-		c->stored_crc = crc32c(c->stored_crc, p + at, n);
-		for (uint32_t k = first; k < w->t->npiece; k++) {
-			struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
-
-			if (x->off >= lo + at + n)
-				break;
-			x->fp += piece_fingerprint_window(w->t, x, p + at, lo + at, lo + at + n);
-		}
+	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
+		s.p = p + at;
+		s.off = (i << NATIVE_CHUNK_LOG2) + at;
+		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
+		s.last = at + s.len == c->raw_len;
+		span_sum(w, c, &s);
+		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
+			e = io->tap[k].span(io->tap[k].ctx, &s);
 	}
+	if (e < 0 && !w->io->fail.code)
+		ckpt_error(&w->io->fail, e, "%s: what is made of its bytes on the way failed: %s",
+			   w->t->place[0].name, strerror(-e));
+	return w->io->fail.code;
 }
 
 /* --- data --- */
@@ -216,29 +260,51 @@ static int run_submit(struct part_writer *w)
 	return len ? submit(w, w->run.p, NULL, len, w->run.off) : w->io->fail.code;
 }
 
-/* A whole chunk that lies on a page: its pages as they are, the rest of the last one with zeros. */
+static int gather_submit(struct part_writer *w)
+{
+	uint64_t len = TAKE(w->gather.len);
+
+	return len ? submit(w, TAKE(w->gather.p), &w->io->blocks, len, w->gather.off)
+		   : w->io->fail.code;
+}
+
+/* A whole chunk of 1 MiB that lies on a page: as it is. */
 static int chunk_direct(struct part_writer *w, const uint8_t *p)
 {
 	const struct chunk *c = &w->chunk[w->next];
-	uint64_t cut = c->raw_len % NATIVE_ALIGN, whole = c->raw_len - cut;
-	uint8_t *page;
 	int e = 0;
 
-	chunk_sum(w, w->next, p);
 	if (w->run.len && (w->run.p + w->run.len != p || w->run.off + w->run.len != c->off ||
-			   w->run.len + whole > MOVE_BLOCK))
+			   w->run.len + CHUNK_BYTES > MOVE_BLOCK))
 		e = run_submit(w);
 	if (!w->run.len) {
 		w->run.p = p;
 		w->run.off = c->off;
 	}
-	w->run.len += whole;
-	if (cut && !e) {
-		page = buffer_take(w->io);
-		memcpy(page, p + whole, cut);
-		memset(page + cut, 0, NATIVE_ALIGN - cut);
-		e = submit(w, page, page, NATIVE_ALIGN, c->off + whole);
+	w->run.len += CHUNK_BYTES;
+	next_chunk(w);
+	return e;
+}
+
+/* A copy of it, with zeros to the end of its last page, beside those before it in the file. */
+static int chunk_gathered(struct part_writer *w, const uint8_t *p)
+{
+	const struct chunk *c = &w->chunk[w->next];
+	uint64_t stored = align_up(c->raw_len, NATIVE_ALIGN);
+	uint8_t *to;
+	int e = 0;
+
+	if (w->gather.len &&
+	    (w->gather.off + w->gather.len != c->off || w->gather.len + stored > MOVE_BLOCK))
+		e = gather_submit(w);
+	if (!w->gather.len) {
+		w->gather.p = buffer_take(w->io, &w->io->blocks);
+		w->gather.off = c->off;
 	}
+	to = w->gather.p + w->gather.len;
+	memcpy(to, p, c->raw_len);
+	memset(to + c->raw_len, 0, stored - c->raw_len);
+	w->gather.len += stored;
 	next_chunk(w);
 	return e;
 }
@@ -247,10 +313,11 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 {
 	const struct chunk *c = &w->chunk[w->next];
 	uint64_t stored = align_up(c->raw_len, NATIVE_ALIGN);
+	uint64_t i = w->next;
 	uint8_t *b;
 
 	if (!w->buffer)
-		w->buffer = buffer_take(w->io);
+		w->buffer = buffer_take(w->io, &w->io->chunks);
 	memset(w->buffer + w->fill, 0, in - w->fill);
 	memcpy(w->buffer + in, p, len);
 	w->fill = (uint32_t)(in + len);
@@ -259,15 +326,45 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	memset(w->buffer + w->fill, 0, stored - w->fill);
 	w->fill = 0;
 	b = TAKE(w->buffer);
-	chunk_sum(w, w->next, b);
+	(void)chunk_pass(w, i, b);
 	next_chunk(w);
-	return submit(w, b, b, stored, c->off);
+	return submit(w, b, &w->io->chunks, stored, c->off);
+}
+
+/* Bytes of whole chunks in a row from the next one on, of at most len. */
+static uint64_t whole_bytes(const struct part_writer *w, uint64_t len)
+{
+	uint64_t n = 0;
+
+	while (n + CHUNK_BYTES <= len && w->next + (n >> NATIVE_CHUNK_LOG2) < w->nchunk &&
+	       w->chunk[w->next + (n >> NATIVE_CHUNK_LOG2)].raw_len == CHUNK_BYTES)
+		n += CHUNK_BYTES;
+	return n;
+}
+
+/* A whole chunk, from where it lies. `direct`: bytes from here on that are still to be written without
+ * a copy, as the chunks before it were. */
+static int chunk_whole(struct part_writer *w, const uint8_t *p, uint64_t len, uint64_t *direct)
+{
+	bool full = w->chunk[w->next].raw_len == CHUNK_BYTES;
+	int e = chunk_pass(w, w->next, p);
+
+	if (!*direct && full) {
+		*direct = whole_bytes(w, len);
+		if (w->io->nblock && *direct < DIRECT_MIN)
+			*direct = 0;
+	}
+	if (e || !*direct)
+		return e ? e : chunk_gathered(w, p);
+	*direct -= CHUNK_BYTES;
+	return chunk_direct(w, p);
 }
 
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err)
 {
 	const uint8_t *from = p;
+	uint64_t direct = 0;
 	int e = w->io->fail.code;
 
 	while (len && !e) {
@@ -283,15 +380,17 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 				w->t->place[0].name, (unsigned long long)len,
 				(unsigned long long)off);
 		n = MIN(len, c->raw_len - in);
-		if (n == c->raw_len && (uintptr_t)from % NATIVE_ALIGN == 0 && !w->buffer)
-			e = chunk_direct(w, from);
+		if (n == c->raw_len && (uintptr_t)from % NATIVE_ALIGN == 0 && !w->buffer &&
+		    (w->io->nblock || n == CHUNK_BYTES))
+			e = chunk_whole(w, from, len, &direct);
 		else
 			e = chunk_buffered(w, in, from, n);
 		off += n;
 		from += n;
 		len -= n;
 	}
-	e = run_submit(w);
+	if (!e)
+		e = run_submit(w);
 	return e ? failed(w->io, err) : 0;
 }
 
@@ -299,7 +398,7 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 
 static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uint64_t off)
 {
-	uint8_t *b = buffer_take(w->io);
+	uint8_t *b = buffer_take(w->io, &w->io->chunks);
 	int e = 0;
 
 	for (uint64_t at = 0, n; at < len && !e; at += n) {
@@ -309,7 +408,7 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 		if (e < 0)
 			e = write_failed(w->io, e, w->rank, n, off + at);
 	}
-	w->io->buffer[w->io->nbuffer++] = b;
+	buffer_give(&w->io->chunks, b);
 	return e;
 }
 
@@ -323,7 +422,7 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	if (w->next < w->nchunk)
 		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
 				  w->t->place[0].name, (unsigned long long)w->next);
-	e = part_io_drain(io, err);
+	e = gather_submit(w) ? failed(io, err) : part_io_drain(io, err);
 	if (!e)
 		e = native_part_tail(w->info, w->rank, w->t, w->chunk, w->nchunk, w->data_end,
 				     &tail, &len, &ret->root, err);
@@ -342,7 +441,7 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err)
 {
-	int e = part_io_drain(w->io, err);
+	int e = gather_submit(w) ? failed(w->io, err) : part_io_drain(w->io, err);
 	uint64_t stored = align_up(w->fill, NATIVE_ALIGN);
 
 	if (e < 0)
@@ -375,7 +474,7 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	w->fill = s->fill;
 	if (!s->fill)
 		return 0;
-	w->buffer = buffer_take(w->io);
+	w->buffer = buffer_take(w->io, &w->io->chunks);
 	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN),
 			 w->chunk[w->next].off);
 	h = hash128(w->buffer, s->fill);
@@ -444,7 +543,9 @@ void part_writer_close(struct part_writer *w)
 	if (!w)
 		return;
 	if (w->buffer)
-		w->io->buffer[w->io->nbuffer++] = w->buffer;
+		buffer_give(&w->io->chunks, w->buffer);
+	if (w->gather.p)
+		buffer_give(&w->io->blocks, w->gather.p);
 	place_pieces_free(&w->pieces);
 	free(w->chunk);
 	free(w);

@@ -9,18 +9,33 @@
 #ifndef CKPT_MOVE_PART_WRITER_H
 #define CKPT_MOVE_PART_WRITER_H
 #include "ckpt/move/move.h"
+#include "ckpt/move/tap.h"
 
+/* Writes in flight. Twice a device's own depth: while this thread sums up the next block, the disk
+ * must not run dry. They cost no memory, for what is large is written from where it lies. */
+#define PART_DEPTH 16u
 #define PART_BUFFER (1u << NATIVE_CHUNK_LOG2) /* bytes of a buffer: a chunk */
 
 /*
- * What writers share: a queue of MOVE_DEPTH writes and buffers for chunks that come in more than
- * one piece. nbuffer: more than there are writers open at a time. tick is told the bytes of the
- * data areas that have been written, and may end everything with -ECANCELED. After an error every
- * call returns it.
+ * What writers share: a queue of PART_DEPTH writes and buffers for chunks that come in more than
+ * one piece. tick is told the bytes of the data areas that have been written, and may end everything
+ * with -ECANCELED. After an error every call returns it.
  */
+struct part_io_opts {
+	const struct io_ops *ops;
+	enum io_engine engine;
+	uint32_t nbuffer; /* of PART_BUFFER; more than there are writers open at a time */
+	/* of MOVE_BLOCK, in which small chunks that follow each other in the file are gathered to
+	 * be written at once; more than there are writers open at a time. 0: each is written by
+	 * itself */
+	uint32_t ngather;
+	const struct move_tap *tap; /* [ntap], seen in this order */
+	uint32_t ntap;
+	move_tick_fn *tick;
+	void *arg;
+};
 struct part_io;
-int part_io_open(const struct io_ops *ops, enum io_engine engine, uint32_t nbuffer,
-		 move_tick_fn *tick, void *arg, struct part_io **ret, struct ckpt_err *err);
+int part_io_open(const struct part_io_opts *opts, struct part_io **ret, struct ckpt_err *err);
 /* Nothing is under way afterwards, whatever the result: what was given to part_write may change. */
 int part_io_drain(struct part_io *io, struct ckpt_err *err);
 /* Waits for what is under way. After its writers; NULL is fine. */

@@ -122,8 +122,8 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 			      err);
 	if (r)
 		return r;
-	r = move_write_part(&io_ops_posix, IO_AUTO, fd, direct, raw, &x->part, info, rank, NULL,
-			    NULL, &x->file, err);
+	r = move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_AUTO }, fd,
+			    raw, &x->part, info, rank, &x->file, err);
 	if (r) {
 		store_part_drop(txn, x->file.name, fd);
 		return r;

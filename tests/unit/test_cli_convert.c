@@ -147,8 +147,9 @@ static void make_source(const char *path, const char *mesh, uint64_t scale, uint
 				       table[r].piece[i].len);
 		snprintf(part[r].name, sizeof part[r].name, "w%04u-00c0ffee-000.part", r);
 		fd = open(path_of("%s/%s", path, part[r].name), O_RDWR | O_CREAT | O_EXCL, 0600);
-		if (move_write_part(&io_ops_posix, IO_INLINE, fd, false, raw, &table[r], &info, r,
-				    NULL, NULL, &part[r], &err))
+		if (move_write_part(
+			    &(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE }, fd,
+			    raw, &table[r], &info, r, &part[r], &err))
 			fail_msg("%s", err.msg);
 		close(fd);
 		free(raw);

@@ -80,9 +80,10 @@ static void made_part(struct store_txn *x, const struct made *made, uint32_t n,
 				memcpy(raw + t->piece[i].off, made[k].bytes, made_bytes(&made[k]));
 	assert_int_equal(
 		store_part_create(x, 0, move_part_bytes_max(t), &direct, ret->name, &fd, &err), 0);
-	assert_int_equal(move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, t, info, 0,
-					 NULL, NULL, ret, &err),
-			 0);
+	assert_int_equal(
+		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
+				fd, raw, t, info, 0, ret, &err),
+		0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
 	free(raw);
 	table_free(&decl);

@@ -96,9 +96,10 @@ static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 	assert_int_equal(
 		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err),
 		0);
-	assert_int_equal(move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, t, info, rank,
-					 NULL, NULL, ret, &err),
-			 0);
+	assert_int_equal(
+		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
+				fd, raw, t, info, rank, ret, &err),
+		0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
 	free(raw);
 	sample_free(&s);

@@ -204,9 +204,10 @@ static void make_store(const char *root, const struct made *x, uint32_t n)
 	assert_int_equal(
 		store_part_create(t, 0, move_part_bytes_max(&part), &direct, np.name, &fd, &err),
 		0);
-	assert_int_equal(move_write_part(&io_ops_posix, IO_INLINE, fd, direct, raw, &part, &info, 0,
-					 NULL, NULL, &np, &err),
-			 0);
+	assert_int_equal(
+		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
+				fd, raw, &part, &info, 0, &np, &err),
+		0);
 	assert_int_equal(store_part_finish(t, np.name, fd, np.file_bytes, &err), 0);
 	np.table = &part;
 	if (native_manifest(&info, &np, 1, &lineage, &manifest, &bytes, id, &err) ||

@@ -245,8 +245,8 @@ static inline void job_write(struct job *j, struct disk *d, const struct disk_ho
 			    O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (how->direct ? O_DIRECT : 0),
 			    0600);
 		assert_true(fd >= 0);
-		if (move_write_part(how->ops, how->engine, fd, how->direct, j->raw[i], &j->part[i],
-				    &info, i, NULL, NULL, &part[i], &err) < 0)
+		if (move_write_part(&(struct move_write){ .ops = how->ops, .engine = how->engine },
+				    fd, j->raw[i], &j->part[i], &info, i, &part[i], &err) < 0)
 			fail_msg("%s", err.msg);
 		assert_int_equal(fstat(fd, &st), 0);
 		assert_int_equal(st.st_size, part[i].file_bytes);

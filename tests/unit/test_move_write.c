@@ -101,8 +101,10 @@ static int part_file(struct disk *d, struct job *j, uint32_t rank, const struct 
 
 	assert_true(fd >= 0);
 	info.world = j->world;
-	e = move_write_part(how->ops, how->engine, fd, how->direct, j->raw[rank], &j->part[rank],
-			    &info, rank, tick, arg, ret_part, err);
+	e = move_write_part(
+		&(struct move_write){
+			.ops = how->ops, .engine = how->engine, .tick = tick, .arg = arg },
+		fd, j->raw[rank], &j->part[rank], &info, rank, ret_part, err);
 	close(fd);
 	fd = openat(d->fd, "x.part", O_RDONLY | O_CLOEXEC);
 	if (ret)
@@ -239,7 +241,7 @@ static void a_write_that_fails_is_reported_and_a_short_one_is_continued(void **s
 		e = part_file(&d, &j, 0, &how, NULL, NULL, NULL, &part, &err);
 		if (!bad.hit) {
 			assert_int_equal(e, 0);
-			assert_true(n > 8);
+			assert_true(n > 3); /* header, data, trailer */
 			break;
 		}
 		assert_int_equal(e, -ENOSPC);

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pages.c - see pages.h. Called by the client and the daemon for what they share, and by move for
+ * its buffers. Invariant: nothing but address space is spent until memory is touched.
+ */
+#include "ckpt/base/pages.h"
+#include <sys/mman.h>
+#include "ckpt/base/util.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Address space of whole pages on a bound of huge ones. */
+static uint8_t *room_make(uint64_t whole)
+{
+	uint8_t *room = mmap(NULL, whole + PAGES_HUGE, PROT_NONE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+		*base;
+
+	if (room == MAP_FAILED)
+		return NULL;
+	base = (uint8_t *)align_up((uintptr_t)room, PAGES_HUGE);
+	if (base > room)
+		(void)munmap(room, (size_t)(base - room));
+	(void)munmap(base + whole, (size_t)(room + PAGES_HUGE - base));
+	return base;
+}
+
+static int map_at_bound(int fd, uint64_t bytes, int prot, int flags, void **ret)
+{
+	uint64_t whole = align_up(bytes, (uint64_t)4096);
+	uint8_t *base = room_make(whole);
+
+	if (!base)
+		return -errno;
+	if (mmap(base, bytes, prot, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int rc = -errno;
+
+		(void)munmap(base, whole);
+		return rc;
+	}
+	(void)madvise(base, bytes, MADV_HUGEPAGE);
+	*ret = base;
+	return 0;
+}
+
+int pages_map(int fd, uint64_t bytes, int prot, void **ret)
+{
+	if (bytes == 0 || bytes > INT64_MAX - 2 * PAGES_HUGE)
+		return -EINVAL;
+	if (bytes >= PAGES_HUGE)
+		return map_at_bound(fd, bytes, prot, MAP_SHARED, ret);
+	*ret = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	return *ret == MAP_FAILED ? -errno : 0;
+}
+
+void *pages_new(uint64_t bytes)
+{
+	void *p;
+
+	if (bytes == 0 || bytes > INT64_MAX - 2 * PAGES_HUGE)
+		return NULL;
+	return map_at_bound(-1, align_up(bytes, PAGES_HUGE), PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, &p)
+		       ? NULL
+		       : p;
+}
+
+void pages_free(void *p, uint64_t bytes)
+{
+	if (p)
+		(void)munmap(p, align_up(bytes, PAGES_HUGE));
+}
+
+int pages_populate(void *p, uint64_t bytes)
+{
+	int rc = madvise(p, bytes, MADV_POPULATE_WRITE) ? -errno : 0;
+
+	return rc == -ENOMEM ? rc : 0;
+}

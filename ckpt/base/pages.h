@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pages.h - large memory on huge pages where the kernel gives them, which it does for mappings that
+ * lie on their bounds and ask (transparent_hugepage/enabled, for shared memory .../shmem_enabled =
+ * advise). A copy then misses the TLB 512 times less often, and direct I/O pins 512 times fewer pages.
+ * All of it is advice: without huge pages everything works the same.
+ */
+#ifndef CKPT_BASE_PAGES_H
+#define CKPT_BASE_PAGES_H
+#include <stdint.h>
+
+#define PAGES_HUGE ((uint64_t)2 << 20)
+
+/* Private memory of zeros, `bytes` rounded up to PAGES_HUGE; NULL: none. */
+void *pages_new(uint64_t bytes);
+/* The first `bytes` of a descriptor, shared; prot as for mmap. 0 or -errno. Undone by munmap. */
+int pages_map(int fd, uint64_t bytes, int prot, void **ret);
+/* What pages_new gave; NULL is fine. */
+void pages_free(void *p, uint64_t bytes);
+/* Have writable pages in memory before they are needed. A kernel that cannot (before 5.14) is
+ * no error: the first touch does it then. -ENOMEM. */
+int pages_populate(void *p, uint64_t bytes);
+#endif
