@@ -61,6 +61,10 @@
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \
 	X(SHORT_READ_ACCEPTED, move, "a file that ends inside its data is damage") \
 	X(MOVED_NOT_COUNTED, move, "a restore has moved as many bytes as its plan") \
+	X(WRITE_ERROR_IGNORED, move, "a write that failed fails its part") \
+	X(DRAIN_FORGOTTEN, move, "a part ends when its last write has ended") \
+	X(BUFFER_GIVEN_EARLY, move, "a buffer is used again when its write has ended") \
+	X(PADDING_NOT_CLEARED, move, "bytes that no chunk stores are written as zeros") \
 	/* --- memory shared with trainers --- */ \
 	X(TEAR_BLIND, client, "a guard tears by compare-and-swap") \
 	X(TEAR_NEVER, client, "a guard tears a copy that has not ended") \
@@ -75,6 +79,7 @@
 	X(STEAL_FOR_ALL, client, "only what is to be written may take a staged snapshot's slot") \
 	X(WAKE_FORGOTTEN, client, "a guard that waits for a copy is woken") \
 	X(READ_UNCHECKED, client, "a record is read whole or not at all") \
+	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \
 	X(TORN_STAGED, daemon, "a step of which one copy was given up is not staged") \
@@ -84,10 +89,12 @@
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(DEAD_UPDATE_TRUSTED, daemon, "memory of a rank that died in its update is not taken") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
+	X(ADOPTED_FROM_ONE, daemon, "a step is taken over when every rank brings it along") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \
+	X(JOURNAL_BYTES_TRUSTED, cli, "bytes that a journal names are read again before they are used") \
 	X(JOURNAL_BEFORE_PARTS, cli, "parts are durable before the journal names them") \
 	X(JOURNAL_NOT_SYNCED, cli, "a journal, and MANIFEST, are synced") \
 	X(CONVERTED_NOT_SYNCED, cli, "a part that was converted is synced") \

@@ -5,6 +5,7 @@
  * is zero; every length and offset is a multiple of 4 KiB, so that O_DIRECT takes all of it.
  */
 #include "ckpt/move/part_writer.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/pace.h"
@@ -92,7 +93,7 @@ static void reap(struct part_io *io)
 	if (f->buffer)
 		f->pool->free[f->pool->nfree++] = TAKE(f->buffer);
 	io->idle[io->nidle++] = f;
-	if (r->res < 0)
+	if (r->res < 0 && !MUTANT(WRITE_ERROR_IGNORED))
 		write_failed(io, (int)r->res, f->rank, r->len, r->off);
 	else if (!io->fail.code && pace_add(&io->pace, r->len) < 0)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
@@ -112,6 +113,8 @@ static int submit(struct part_writer *w, const uint8_t *p, struct pool *pool, ui
 	f->rank = w->rank;
 	f->pool = pool;
 	f->buffer = pool ? (uint8_t *)p : NULL;
+	if (pool && MUTANT(BUFFER_GIVEN_EARLY))
+		pool->free[pool->nfree++] = TAKE(f->buffer);
 	f->req = (struct io_req){
 		.fd = w->fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
 	};
@@ -303,7 +306,8 @@ static int chunk_gathered(struct part_writer *w, const uint8_t *p)
 	}
 	to = w->gather.p + w->gather.len;
 	memcpy(to, p, c->raw_len);
-	memset(to + c->raw_len, 0, stored - c->raw_len);
+	if (!MUTANT(PADDING_NOT_CLEARED))
+		memset(to + c->raw_len, 0, stored - c->raw_len);
 	w->gather.len += stored;
 	next_chunk(w);
 	return e;
@@ -422,7 +426,9 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	if (w->next < w->nchunk)
 		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
 				  w->t->place[0].name, (unsigned long long)w->next);
-	e = gather_submit(w) ? failed(io, err) : part_io_drain(io, err);
+	e = gather_submit(w)	      ? failed(io, err)
+	    : MUTANT(DRAIN_FORGOTTEN) ? 0
+				      : part_io_drain(io, err);
 	if (!e)
 		e = native_part_tail(w->info, w->rank, w->t, w->chunk, w->nchunk, w->data_end,
 				     &tail, &len, &ret->root, err);
@@ -478,7 +484,7 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN),
 			 w->chunk[w->next].off);
 	h = hash128(w->buffer, s->fill);
-	if (e < 0 || memcmp(h.b, s->hash.b, sizeof h.b) != 0)
+	if (e < 0 || (memcmp(h.b, s->hash.b, sizeof h.b) != 0 && !MUTANT(JOURNAL_BYTES_TRUSTED)))
 		return ckpt_error(err, e < 0 && e != -ENODATA ? e : -EBADMSG,
 				  "%s: what was written of its chunk %llu is not there any more",
 				  w->t->place[0].name, (unsigned long long)w->next);
