@@ -12,6 +12,7 @@
 #ifndef CKPT_IO_IO_H
 #define CKPT_IO_IO_H
 #include "ckpt/ckpt.h"
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -20,6 +21,11 @@
 struct io_space {
 	uint64_t free_bytes;  /* that this user may still take */
 	uint64_t total_bytes; /* of the whole file system */
+};
+
+struct io_stat {
+	uint64_t dev, ino; /* the same for the same file, while it is open */
+	uint32_t uid;	   /* its owner */
 };
 
 /* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
@@ -52,11 +58,18 @@ struct io_ops {
 	/* Advisory, of an open file or directory, until its last descriptor is closed; a second call
 	 * changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
 	int (*lock)(void *ctx, int fd, bool exclusive);
+	/* NULL: cannot be known (io_stat). Of an open file or directory */
+	int (*stat)(void *ctx, int fd, struct io_stat *ret);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
 	 * where tests kill, cut the power and count */
 	void (*point)(void *ctx, const char *name);
 };
 extern const struct io_ops io_ops_posix;
+
+static inline int io_stat(const struct io_ops *ops, int fd, struct io_stat *ret)
+{
+	return ops->stat ? ops->stat(ops->ctx, fd, ret) : -EOPNOTSUPP;
+}
 
 static inline void io_point(const struct io_ops *ops, const char *name)
 {

@@ -353,6 +353,17 @@ static int sys_lock(void *ctx, int fd, bool exclusive)
 	return rc;
 }
 
+static int sys_stat(void *ctx, int fd, struct io_stat *ret)
+{
+	struct stat st;
+
+	(void)ctx;
+	if (fstat(fd, &st))
+		return -errno;
+	*ret = (struct io_stat){ .dev = st.st_dev, .ino = st.st_ino, .uid = st.st_uid };
+	return 0;
+}
+
 const struct io_ops io_ops_posix = {
 	.open = sys_open,
 	.close = sys_close,
@@ -369,4 +380,5 @@ const struct io_ops io_ops_posix = {
 	.list = sys_list,
 	.space = sys_space,
 	.lock = sys_lock,
+	.stat = sys_stat,
 };

@@ -27,8 +27,8 @@
 	X(MANIFEST_RENAMED, "manifest-renamed", "it has its name")                           \
 	X(COMMIT_DIR_SYNCED, "commit-dir-synced",                                            \
 	  "every name in the collecting directory is durable")                               \
+	X(ASIDE_LOCKED, "aside-locked", "nobody removes steps from now on")                  \
 	X(COMMIT_CLAIM_CHECKED, "commit-claim-checked", "the claim is still the highest")    \
-	X(ASIDE_LOCKED, "aside-locked", "the step that is gone back to is locked")           \
 	X(ASIDE_RENAMED, "aside-renamed", "a newer step is set aside")                       \
 	X(ASIDE_SYNCED, "aside-synced", "and durably so")                                    \
 	X(COMMIT_RENAMED, "commit-renamed", "step-N is visible")                             \
@@ -49,11 +49,12 @@
 	X(REMOVE_DONE, "remove-done", "its files are gone, its marks are there")             \
 	X(REPAIR_WRITTEN, "repair-written", "a new MANIFEST is written under another name")  \
 	X(REPAIR_SYNCED, "repair-synced", "it is durable under that name")                   \
-	X(REPAIR_VERIFIED, "repair-verified", "the step was checked in full with it")        \
-	X(REPAIR_MARKED, "repair-marked", "the step's marks are set for its new id too")     \
+	X(REPAIR_MARKED, "repair-marked",                                                    \
+	  "its new id is in quarantine, held and tagged as the old one")                     \
 	X(REPAIR_ASIDE, "repair-aside", "the damaged MANIFEST has another name")             \
 	X(REPAIR_RENAMED, "repair-renamed", "the new one has its name")                      \
-	X(REPAIR_DURABLE, "repair-durable", "and durably so")
+	X(REPAIR_DURABLE, "repair-durable", "and durably so; it is in quarantine")           \
+	X(REPAIR_VERIFIED, "repair-verified", "the step was checked in full")
 
 #define STORE_POINT_NAME(id, name, text) \
 	__attribute__((unused)) static const char POINT_##id[] = name;

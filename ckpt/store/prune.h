@@ -21,8 +21,8 @@
  *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
  *	  MANIFEST nor a part), or that belongs to another user
  *
- * A job that goes back locks the step that it continues while it sets others aside (store_commit), so
- * that whatever is pruned meanwhile and whenever both die, a step of the line is there.
+ * Nothing is removed while a job that goes back sets steps aside and commits (store_commit): between
+ * the two the newest step may be one that a policy would not keep.
  * Works with and without a claim, beside a running daemon and beside a second prune.
  */
 #ifndef CKPT_STORE_PRUNE_H

@@ -96,27 +96,57 @@ static int emptying_unlink(void *arg, const char *name, unsigned char d_type)
 
 	(void)d_type;
 	e->removed += e->ops->unlink(e->ops->ctx, e->fd, name, false) == 0;
+	io_point(e->ops, POINT_SWEEP_UNLINKED);
 	return 0;
 }
 
 /* Flat: a directory in trash was put there by somebody else and stays. */
-void store_trash_remove(const struct store *s, const char *trash)
+void store_trash_empty(const struct store *s, const char *trash, int fd)
 {
 	const struct io_ops *ops = s->ops;
-	struct emptying e = { .ops = ops };
+	struct emptying e = { .ops = ops, .fd = fd };
 	int r = -ENOTEMPTY;
 
-	e.fd = ops->open(ops->ctx, s->job_fd, trash, O_RDONLY | O_DIRECTORY, 0);
-	if (e.fd < 0)
-		return;
 	for (uint32_t i = 0; (r == -ENOTEMPTY || r == -EEXIST) && i < STORE_SWEEP_MAX; i++) {
 		e.removed = 0;
-		(void)ops->list(ops->ctx, e.fd, emptying_unlink, &e);
+		(void)ops->list(ops->ctx, fd, emptying_unlink, &e);
 		r = ops->unlink(ops->ctx, s->job_fd, trash, true);
 		if (e.removed == 0)
 			break;
 	}
-	(void)ops->close(ops->ctx, e.fd);
+	io_point(ops, POINT_SWEEP_REMOVED);
+}
+
+void store_trash_remove(const struct store *s, const char *trash)
+{
+	const struct io_ops *ops = s->ops;
+	int fd, r = store_hold(s, trash, true, &fd);
+
+	if (r == -EOPNOTSUPP) { /* nothing is removed here that was committed (prune.h) */
+		fd = ops->open(ops->ctx, s->job_fd, trash, O_RDONLY | O_DIRECTORY, 0);
+		r = MIN(fd, 0);
+	}
+	if (r)
+		return;
+	store_trash_empty(s, trash, fd);
+	(void)ops->close(ops->ctx, fd);
+}
+
+/* The names first: what was a step must not come back after a power loss with files missing. */
+int store_trash_sweep(const struct store *s)
+{
+	cleanup_free struct store_name *found = NULL;
+	uint32_t n;
+	int r = store_list(s->ops, s->job_fd, STORE_TRASH, &found, &n);
+
+	if (!r && !MUTANT(SWEEP_NOT_SYNCED))
+		r = store_sync(s->ops, s->job_fd);
+	if (r)
+		return r;
+	io_point(s->ops, POINT_SWEEP_SYNCED);
+	for (uint32_t i = 0; i < n; i++)
+		store_trash_remove(s, found[i].dir);
+	return 0;
 }
 
 /* --- open --- */
@@ -222,8 +252,7 @@ static int claim_max(void *arg, const char *entry, unsigned char d_type)
 	return 0;
 }
 
-/* {0, 0} where nobody has claimed. */
-static int claim_highest(const struct store *s, struct store_claimed *ret, struct ckpt_err *err)
+int store_claim_highest(const struct store *s, struct store_claimed *ret, struct ckpt_err *err)
 {
 	const struct io_ops *ops = s->ops;
 	int r, fd = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
@@ -257,7 +286,7 @@ int store_claim_check(struct store *s, struct ckpt_err *err)
 
 	if (MUTANT(CLAIM_NOT_CHECKED))
 		return 0;
-	r = claim_highest(s, &top, err);
+	r = store_claim_highest(s, &top, err);
 	if (r)
 		return r;
 	if (claim_compare(top, mine) == 0)
@@ -350,6 +379,7 @@ static int claim_create(const struct store *s, struct store_claimed c, struct ck
 	if (fd < 0)
 		return store_fail(err, fd, "job %s: cannot claim launch %" PRIu64, s->job,
 				  c.generation);
+	io_point(ops, POINT_CLAIM_MADE);
 	r = claim_write(s, fd, path);
 	closed = ops->close(ops->ctx, fd);
 	if (!r && closed) {
@@ -360,6 +390,7 @@ static int claim_create(const struct store *s, struct store_claimed c, struct ck
 		return store_fail(err, r,
 				  "job %s: cannot make the claim of launch %" PRIu64 " durable",
 				  s->job, c.generation);
+	io_point(ops, POINT_CLAIM_DURABLE);
 	return 0;
 }
 
@@ -371,7 +402,7 @@ static int claim_once(struct store *s, uint64_t want, bool again, struct store_c
 	struct store_claimed top, mine = claim_mine(s);
 	int r;
 
-	r = claim_highest(s, &top, err);
+	r = store_claim_highest(s, &top, err);
 	if (!r)
 		r = claim_choose(s, top, mine, want, again, ret, err);
 	if (r)
@@ -380,7 +411,7 @@ static int claim_once(struct store *s, uint64_t want, bool again, struct store_c
 	if (r == -EEXIST)
 		return 1;
 	if (!r)
-		r = claim_highest(s, &top, err);
+		r = store_claim_highest(s, &top, err);
 	if (r)
 		return r;
 	return claim_compare(top, *ret) != 0 && !MUTANT(CLAIM_LOOKED_ONCE);
@@ -398,7 +429,7 @@ static bool begun_here(struct store *s, const char *dir)
 }
 
 /* A higher generation's are left alone: then the claim is lost already and commit will say so. */
-static int claim_sweep(struct store *s, struct ckpt_err *err)
+static int claim_sweep_tmp(struct store *s, struct ckpt_err *err)
 {
 	uint64_t generation = claim_mine(s).generation;
 	cleanup_free struct store_name *found = NULL;
@@ -406,28 +437,73 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 	uint32_t n;
 	int r;
 
-	r = store_list(s->ops, s->job_fd, STORE_TMP | STORE_TRASH, &found, &n);
+	r = store_list(s->ops, s->job_fd, STORE_TMP, &found, &n);
 	if (r)
 		return store_fail(err, r, "job %s: cannot list its directory", s->job);
 	for (uint32_t i = 0; i < n; i++) {
-		if (found[i].kind == STORE_TRASH) {
-			store_trash_remove(s, found[i].dir);
-			continue;
-		}
 		if (found[i].generation > generation ||
 		    (begun_here(s, found[i].dir) && !MUTANT(SWEPT_OUR_OWN)))
 			continue;
+		if (MUTANT(SWEPT_IN_PLACE)) {
+			store_trash_remove(s, found[i].dir);
+			continue;
+		}
 		r = store_trash(s, found[i].dir, trash);
 		if (r == -ENOENT)
 			continue; /* committed or trashed by its owner in this moment */
 		if (r)
 			return store_fail(err, r, "job %s: cannot move %s out of the way", s->job,
 					  found[i].dir);
-		store_trash_remove(s, trash);
+		io_point(s->ops, POINT_SWEEP_TRASHED);
 	}
-	r = MUTANT(SWEEP_NOT_SYNCED) ? 0 : store_sync(s->ops, s->job_fd);
+	return 0;
+}
+
+struct claims_sweeping {
+	const struct io_ops *ops;
+	int fd;
+	uint64_t below;
+};
+
+static int claims_sweep_entry(void *arg, const char *entry, unsigned char d_type)
+{
+	struct claims_sweeping *w = arg;
+	struct store_claimed c;
+
+	(void)d_type;
+	if (store_claimed_parse(entry, &c) && c.generation < w->below) {
+		(void)w->ops->unlink(w->ops->ctx, w->fd, entry, false);
+		io_point(w->ops, POINT_SWEEP_CLAIM);
+	}
+	return 0;
+}
+
+/*
+ * Below the one that is ours and durable. Who makes one of these again, having looked before it was
+ * there, looks again and sees ours. All takeovers of ours stay: their names say who has it.
+ */
+static void claim_sweep_claims(struct store *s)
+{
+	const struct io_ops *ops = s->ops;
+	struct claims_sweeping w = { .ops = ops, .below = claim_mine(s).generation };
+
+	w.fd = ops->open(ops->ctx, s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
+	if (w.fd < 0)
+		return;
+	(void)ops->list(ops->ctx, w.fd, claims_sweep_entry, &w);
+	(void)ops->close(ops->ctx, w.fd);
+}
+
+static int claim_sweep(struct store *s, struct ckpt_err *err)
+{
+	int r = claim_sweep_tmp(s, err);
+
+	if (r)
+		return r;
+	r = store_trash_sweep(s);
 	if (r)
 		return store_fail(err, r, "job %s: cannot sync its directory", s->job);
+	claim_sweep_claims(s);
 	return 0;
 }
 

@@ -134,8 +134,8 @@ void store_part_drop(struct store_txn *x, const char *name, int fd);
  * Write and sync MANIFEST, sync the directory, check the claim, set the steps above rewind aside
  * (newest first, each synced), rename to step-N, sync the parent. Only after 0 is the step committed.
  * rewind: the newest step of the line that this one continues (UINT64_MAX: it continues none: every
- * other step is set aside). The newest step that stays is locked (store_step_open) meanwhile: whatever
- * is pruned then, a step of the line is there at any time.
+ * other step is set aside). No step is removed (prune.h) while others are being set aside: what this
+ * one continues is there if it fails.
  * The transaction is over whatever the result. On an error the collecting directory is gone, or trash
  * for the next claim, and the steps that were set aside are back where they were; with one exception,
  * -EIO whose text says "may or may not be visible": the rename was done but is perhaps not durable,

@@ -256,8 +256,9 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 /* --- steps of a job --- */
 
 struct wanted {
-	bool by_step;
-	uint64_t step, back; /* by_step: the number; else how many before the latest */
+	enum wanted_by { BY_AGE, BY_STEP, BY_TAG } by;
+	uint64_t step, back; /* BY_STEP: the number; BY_AGE: how many before the latest */
+	const char *tag;
 };
 
 static bool parse_number(const char *text, uint64_t *ret)
@@ -282,14 +283,18 @@ static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *e
 		return 1;
 	store_name_parse(name, &x);
 	if (x.kind == STORE_STEP) {
-		*ret = (struct wanted){ .by_step = true, .step = x.step };
+		*ret = (struct wanted){ .by = BY_STEP, .step = x.step };
 		return 1;
+	}
+	if (strncmp(name, "tag:", 4) == 0) {
+		*ret = (struct wanted){ .by = BY_TAG, .tag = name + 4 };
+		return store_mark_name_check(ret->tag, err) ? -EINVAL : 1;
 	}
 	if (strncmp(name, "latest~", 7) == 0) {
 		if (parse_number(name + 7, &ret->back))
 			return 1;
 	} else if (strncmp(name, "step:", 5) == 0) {
-		ret->by_step = true;
+		ret->by = BY_STEP;
 		if (parse_number(name + 5, &ret->step))
 			return 1;
 	} else {
@@ -303,7 +308,8 @@ static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *e
 
 static bool is_listed(const struct store_step *st)
 {
-	return st->state == STORE_COMMITTED || st->state == STORE_DAMAGED;
+	return st->state == STORE_COMMITTED || st->state == STORE_DAMAGED ||
+	       st->state == STORE_QUARANTINED;
 }
 
 static uint64_t distance(uint64_t a, uint64_t b)
@@ -379,43 +385,137 @@ static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want
 		want, abs, near[0] ? "nearest: " : "nothing is committed there yet", near, abs);
 }
 
-static int latest_unknown(uint32_t ncommitted, uint64_t back, const char *abs, struct ckpt_err *err)
+/* Which listed steps before the one at `end` are nothing to start from. */
+static void passed_print(const struct store_step *step, uint32_t end, char *buf, size_t bytes)
 {
+	uint32_t npassed = 0;
+	int used = 0;
+
+	buf[0] = 0;
+	for (uint32_t i = 0; i < end; i++) {
+		if (!is_listed(&step[i]) || step[i].state == STORE_COMMITTED)
+			continue;
+		if (npassed++ == 0)
+			used = snprintf(buf, bytes,
+					"step %" PRIu64 " is passed over: %s: %.200s; ckptctl "
+					"repair step:%" PRIu64,
+					step[i].step,
+					step[i].state == STORE_DAMAGED ? "damaged" : "quarantined",
+					step[i].why, step[i].step);
+	}
+	if (npassed > 1 && used > 0 && (size_t)used < bytes)
+		(void)snprintf(buf + used, bytes - (size_t)used,
+			       " (and %" PRIu32 " more; ckptctl ls --all)", npassed - 1);
+}
+
+static int latest_unknown(const struct store_step *step, uint32_t n, uint64_t back, const char *abs,
+			  struct ckpt_err *err)
+{
+	uint32_t ncommitted = 0;
+	char passed[512];
+
+	for (uint32_t i = 0; i < n; i++)
+		ncommitted += step[i].state == STORE_COMMITTED;
+	passed_print(step, n, passed, sizeof passed);
+	if (ncommitted == 0 && passed[0])
+		return ckpt_error(err, -EUCLEAN, "no step in %.200s can be used: %s", abs, passed);
 	if (ncommitted == 0)
 		return ckpt_error(err, -ENOENT, "nothing is committed in %.200s yet", abs);
 	return ckpt_error(err, -ENOENT,
 			  "latest~%" PRIu64 " does not exist: %.200s has %" PRIu32
-			  " committed steps, the oldest is latest~%" PRIu32,
-			  back, abs, ncommitted, ncommitted - 1);
+			  " committed steps, the oldest is latest~%" PRIu32 "%s%s",
+			  back, abs, ncommitted, ncommitted - 1, passed[0] ? "; " : "", passed);
+}
+
+static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *tag, const char *abs,
+		       struct ckpt_err *err)
+{
+	char list[NEAREST_MAX * (STORE_MARK_NAME_MAX + 2)] = "";
+	uint32_t ntag = 0;
+	int used = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (strcmp(mark[i].name, tag) == 0)
+			return ckpt_error(err, -ENOENT,
+					  "tag %s in %.200s is that of step %" PRIu64
+					  ", which has gone",
+					  tag, abs, mark[i].step);
+		if (ntag++ < NEAREST_MAX)
+			used += snprintf(list + used, sizeof list - (size_t)used, "%s%s",
+					 used ? ", " : "", mark[i].name);
+	}
+	return ckpt_error(err, -ENOENT, "there is no tag %s in %.200s; it has %s%s", tag, abs,
+			  ntag ? list : "none (ckptctl tag sets one)",
+			  ntag > NEAREST_MAX ? ", ..." : "");
 }
 
 /* The entry's name, or NULL with the error in *ret_r. */
 static const char *step_choose(const struct store_step *step, uint32_t n, const struct wanted *want,
-			       const char *abs, int *ret_r, struct ckpt_err *err)
+			       const char *abs, char note[512], int *ret_r, struct ckpt_err *err)
 {
-	uint32_t nlisted = 0;
+	uint64_t nsound = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (!is_listed(&step[i]))
-			continue;
-		if (want->by_step ? step[i].step == want->step : nlisted == want->back)
+		if (want->by == BY_STEP
+			    ? is_listed(&step[i]) && step[i].step == want->step
+			    : step[i].state == STORE_COMMITTED && nsound++ == want->back) {
+			if (want->by == BY_AGE)
+				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
 			return step[i].dir;
-		nlisted++;
+		}
 	}
-	*ret_r = want->by_step ? step_unknown(step, n, want->step, abs, err)
-			       : latest_unknown(nlisted, want->back, abs, err);
+	*ret_r = want->by == BY_STEP ? step_unknown(step, n, want->step, abs, err)
+				     : latest_unknown(step, n, want->back, abs, err);
 	return NULL;
+}
+
+static const char *tag_choose(const struct store *s, const struct store_step *step, uint32_t n,
+			      const char *tag, const char *abs, int *ret_r, struct ckpt_err *err)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	uint32_t nmark;
+
+	*ret_r = store_marks_of(s, 1u << MARK_TAG, &mark, &nmark, err);
+	if (*ret_r)
+		return NULL;
+	for (uint32_t k = 0; k < nmark; k++)
+		for (uint32_t i = 0; strcmp(mark[k].name, tag) == 0 && i < n; i++)
+			if (store_mark_is(&mark[k], &step[i]))
+				return step[i].dir;
+	*ret_r = tag_unknown(mark, nmark, tag, abs, err);
+	return NULL;
+}
+
+/* -ESTALE: what was chosen has gone since, or is being removed: look again. */
+static int resolve_once(const struct store *s, const struct wanted *want, const char *abs,
+			struct store_ref *ret, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	const char *dir;
+	uint32_t n;
+	int r;
+
+	ret->note[0] = 0;
+	r = store_scan(s, true, &step, &n, err);
+	if (r)
+		return r;
+	dir = want->by == BY_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
+				 : step_choose(step, n, want, abs, ret->note, &r, err);
+	if (!dir)
+		return r;
+	r = path_join(ret->path, sizeof ret->path, abs, dir, err);
+	if (r)
+		return r;
+	r = store_step_open(s, dir, &ret->step_fd, err);
+	return r == -ENOENT ? -ESTALE : r;
 }
 
 static int resolve_short(const struct io_ops *ops, const char *where, const struct wanted *want,
 			 struct store_ref *ret, struct ckpt_err *err)
 {
-	cleanup_free struct store_step *step = NULL;
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX];
 	struct store s = { .ops = ops, .root_fd = -1 };
-	const char *dir;
-	uint32_t n;
 	int r;
 
 	r = path_open(where, abs, &fd, err);
@@ -425,14 +525,12 @@ static int resolve_short(const struct io_ops *ops, const char *where, const stru
 		return r;
 	s.job_fd = fd;
 	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(abs));
-	r = store_scan(&s, true, &step, &n, err);
-	if (r)
-		return r;
-	dir = step_choose(step, n, want, abs, &r, err);
-	if (!dir)
-		return r;
-	r = path_join(ret->path, sizeof ret->path, abs, dir, err);
-	return r ? r : store_step_open(&s, dir, &ret->step_fd, err);
+	r = -ESTALE;
+	for (uint32_t i = 0; r == -ESTALE && i < STORE_TRIES_MAX; i++)
+		r = resolve_once(&s, want, abs, ret, err);
+	if (r == -ESTALE && err)
+		err->code = -ENOENT;
+	return r == -ESTALE ? -ENOENT : r;
 }
 
 /* --- paths --- */
@@ -455,6 +553,22 @@ static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
 	if (r == 0)
 		src.close(src.ctx);
 	return r == -ENOENT;
+}
+
+/* As store_step_open does it, of a path. */
+static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
+{
+	struct stat was, is;
+	int r = ops->lock(ops->ctx, fd, false);
+
+	if (r == -EOPNOTSUPP)
+		r = 0;
+	if (!r && (fstat(fd, &was) || stat(abs, &is) || was.st_dev != is.st_dev ||
+		   was.st_ino != is.st_ino))
+		r = -EAGAIN;
+	if (r == -EAGAIN)
+		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
+	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }
 
 static int resolve_path(const struct io_ops *ops, const char *path, struct store_ref *ret,
@@ -492,6 +606,9 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 				  "%.300s is no %scheckpoint: it has no " STORE_MANIFEST, abs,
 				  r ? "complete " : "");
 	}
+	r = path_lock(ops, abs, fd, err);
+	if (r)
+		return r;
 	memcpy(ret->path, abs, sizeof abs);
 	ret->step_fd = TAKE_FD(fd);
 	return 0;
@@ -506,6 +623,7 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 
 	ret->step_fd = -1;
 	ret->path[0] = 0;
+	ret->note[0] = 0;
 	if (strchr(name, '/'))
 		return resolve_path(ops, name, ret, err);
 	r = wanted_parse(name, &want, err);
@@ -517,7 +635,7 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		return resolve_path(ops, name, ret, err);
 	return ckpt_error(
 		err, -ENOENT,
-		"there is no checkpoint \"%.200s\": give latest, latest~N, step:N, or the "
-		"path of a step directory",
+		"there is no checkpoint \"%.200s\": give latest, latest~N, step:N, tag:NAME, or "
+		"the path of a step directory",
 		name);
 }

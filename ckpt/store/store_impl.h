@@ -9,7 +9,8 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
-#include "ckpt/store/store.h"
+#include "ckpt/store/mark.h"
+#include "ckpt/store/points.h"
 
 #define STORE_MANIFEST "MANIFEST"
 #define STORE_CLAIMS ".ckptd"
@@ -31,6 +32,10 @@ struct store_name {
 	uint32_t nonce;			/* TMP, TRASH */
 	char dir[STORE_DIR_MAX];
 };
+/* Each moves *p behind what it has found; false: not there. hex: 8 digits, lower case. */
+bool store_take_text(const char **p, const char *text);
+bool store_take_decimal(const char **p, uint64_t *ret);
+bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
 void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
@@ -54,19 +59,62 @@ struct store_txn {
 		spoiled; /* a dead part could not be unlinked: this directory is no checkpoint */
 };
 
+/* --- locks (store_lock.c) --- */
+
+/*
+ * Open a directory by its entry name and lock it, until the descriptor is closed: shared to read what
+ * is in it, exclusive to remove it. Looked at again under the lock: the name leads to it. -EAGAIN:
+ * somebody's lock is in the way. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
+ */
+int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd);
+/* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one, ... */
+int store_hold_check(const struct store *s, const char *dir, int fd);
+/*
+ * The line of the job's steps: exclusive for who sets steps aside, waiting for a few seconds, shared
+ * for who removes one, who does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
+ */
+int store_line_lock(const struct store *s, bool exclusive, int *ret_fd);
+
+/* --- one step (store_scan.c) --- */
+
+/* What a directory is now. 0, with state, id and all; -ENOENT. */
+int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
+/* Its checkpoint's id could be read. */
+bool store_step_has_id(const struct store_step *st);
+
+/* --- marks (store_mark.c) --- */
+
+/* store_marks of these kinds only (bits 1 << kind). */
+int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **ret, uint32_t *ret_n,
+		   struct ckpt_err *err);
+/* The marks with exactly this step and id, of a checkpoint that is no more: as many as go. */
+void store_marks_forget(const struct store *s, uint64_t step, const uint8_t id[16]);
+/* "2026-11-21T19:30:00Z" */
+#define STORE_TIME_BYTES 40
+void store_time_print(uint64_t ns, bool fraction, char ret[STORE_TIME_BYTES]);
+
+/* --- claims and trash (store.c) --- */
+
 struct store_claimed {
 	uint64_t generation;
 	uint32_t takeover;
 };
 /* gen-%08u and gen-%08u.%u; false: neither. */
 bool store_claimed_parse(const char *entry, struct store_claimed *ret);
+/* The highest claim on disk; {0, 0} where nobody has claimed. */
+int store_claim_highest(const struct store *s, struct store_claimed *ret, struct ckpt_err *err);
 /* 0 while what s has claimed is the highest claim on disk; -ESTALE. */
 int store_claim_check(struct store *s, struct ckpt_err *err);
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
-/* Remove as much as goes. */
+/* Remove as much as goes, when the name is durable (store_trash_sweep) or was never committed. What
+ * somebody has locked is being removed by him, or comes back by his hand: it stays. */
 void store_trash_remove(const struct store *s, const char *trash);
+/* The same by who has it locked as fd. */
+void store_trash_empty(const struct store *s, const char *trash, int fd);
+/* Sync the job directory, then remove all trash that was there before. */
+int store_trash_sweep(const struct store *s);
 
 int store_nonce(uint32_t *ret, struct ckpt_err *err);
 int store_sync(const struct io_ops *ops, int fd);

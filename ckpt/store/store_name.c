@@ -40,7 +40,7 @@ int store_job_check(const char *job, struct ckpt_err *err)
 	return 0;
 }
 
-static bool take_text(const char **p, const char *text)
+bool store_take_text(const char **p, const char *text)
 {
 	size_t n = strlen(text);
 
@@ -50,7 +50,7 @@ static bool take_text(const char **p, const char *text)
 	return true;
 }
 
-static bool take_decimal(const char **p, uint64_t *ret)
+bool store_take_decimal(const char **p, uint64_t *ret)
 {
 	const char *at = *p;
 
@@ -64,7 +64,7 @@ static bool take_decimal(const char **p, uint64_t *ret)
 	return true;
 }
 
-static bool take_hex(const char **p, uint32_t *ret)
+bool store_take_hex(const char **p, uint32_t *ret)
 {
 	const char *at = *p;
 
@@ -110,22 +110,22 @@ void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX])
 /* Reads ret->kind and its numbers from an entry, and prints them again. */
 static bool name_read(const char *p, struct store_name *ret)
 {
-	if (take_text(&p, "step-") && take_decimal(&p, &ret->step)) {
+	if (store_take_text(&p, "step-") && store_take_decimal(&p, &ret->step)) {
 		ret->kind = STORE_STEP;
 		store_name_step(ret->step, ret->dir);
-	} else if (take_text(&p, ".tmp-") && take_decimal(&p, &ret->step) && take_text(&p, "-g") &&
-		   take_decimal(&p, &ret->generation) && take_text(&p, "-") &&
-		   take_hex(&p, &ret->nonce)) {
+	} else if (store_take_text(&p, ".tmp-") && store_take_decimal(&p, &ret->step) &&
+		   store_take_text(&p, "-g") && store_take_decimal(&p, &ret->generation) &&
+		   store_take_text(&p, "-") && store_take_hex(&p, &ret->nonce)) {
 		ret->kind = STORE_TMP;
 		store_name_tmp(ret->step, ret->generation, ret->nonce, ret->dir);
-	} else if (take_text(&p, ".old-") && take_decimal(&p, &ret->step) && take_text(&p, "-s") &&
-		   take_decimal(&p, &ret->seq)) {
+	} else if (store_take_text(&p, ".old-") && store_take_decimal(&p, &ret->step) &&
+		   store_take_text(&p, "-s") && store_take_decimal(&p, &ret->seq)) {
 		ret->kind = STORE_OLD;
-		if (take_text(&p, "-") && take_hex(&p, &ret->nonce))
+		if (store_take_text(&p, "-") && store_take_hex(&p, &ret->nonce))
 			store_name_old_again(ret->step, ret->seq, ret->nonce, ret->dir);
 		else
 			store_name_old(ret->step, ret->seq, ret->dir);
-	} else if (take_text(&p, ".trash-") && take_hex(&p, &ret->nonce)) {
+	} else if (store_take_text(&p, ".trash-") && store_take_hex(&p, &ret->nonce)) {
 		ret->kind = STORE_TRASH;
 		store_name_trash(ret->nonce, ret->dir);
 	}
@@ -146,11 +146,11 @@ bool store_claimed_parse(const char *entry, struct store_claimed *ret)
 	char again[STORE_DIR_MAX];
 	int n;
 
-	if (!take_text(&p, "gen-") || !take_decimal(&p, &ret->generation))
+	if (!store_take_text(&p, "gen-") || !store_take_decimal(&p, &ret->generation))
 		return false;
 	n = snprintf(again, sizeof again, "gen-%08" PRIu64, ret->generation);
-	if (take_text(&p, ".")) {
-		if (!take_decimal(&p, &takeover) || takeover == 0 || takeover > UINT32_MAX)
+	if (store_take_text(&p, ".")) {
+		if (!store_take_decimal(&p, &takeover) || takeover == 0 || takeover > UINT32_MAX)
 			return false;
 		(void)snprintf(again + n, sizeof again - (size_t)n, ".%" PRIu64, takeover);
 	}

@@ -2,7 +2,8 @@
 /*
  * store_scan.c - what a job directory holds, and the sources through which formats read it. Called by
  * the daemon, by ckptctl, and by commit when a job goes back.
- * Invariant: a step is COMMITTED only if its MANIFEST can be read and is that step's.
+ * Invariant: a step is COMMITTED only if its MANIFEST can be read and is that step's, and nobody has
+ * said that it is bad.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -159,6 +160,40 @@ static void step_id(const char *hex, uint8_t id[16])
 	}
 }
 
+bool store_step_has_id(const struct store_step *st)
+{
+	static const uint8_t none[sizeof st->id];
+
+	return memcmp(st->id, none, sizeof none) != 0;
+}
+
+/* One block: the notes, then their keys. Without memory there are none. */
+static void step_notes(struct store_step *st, const struct checkpoint *c)
+{
+	uint64_t bytes = c->nnote * sizeof *st->note;
+	struct ckpt_note *note;
+	char *key;
+
+	for (uint32_t i = 0; i < c->nnote; i++)
+		bytes += strlen(c->note[i].key) + 1;
+	note = c->nnote ? malloc(bytes) : NULL;
+	if (!note)
+		return;
+	key = (char *)(note + c->nnote);
+	for (uint32_t i = 0; i < c->nnote; i++) {
+		note[i] = (struct ckpt_note){ .key = key, .value = c->note[i].value };
+		key = stpcpy(key, c->note[i].key) + 1;
+	}
+	st->note = note;
+	st->nnote = c->nnote;
+}
+
+static void notes_free(struct store_step *step, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		free((void *)(uintptr_t)step[i].note);
+}
+
 static void step_take(struct store_step *st, const struct checkpoint *c)
 {
 	const struct mesh *m = NULL;
@@ -176,6 +211,7 @@ static void step_take(struct store_step *st, const struct checkpoint *c)
 	st->world = c->world;
 	st->format = c->format->name;
 	step_id(c->id, st->id);
+	step_notes(st, c);
 }
 
 /* Faults of this process, not of the step. */
@@ -309,6 +345,59 @@ static void sort_by_age(struct store_step *step, uint32_t n)
 			step[i].seq = 0;
 }
 
+/* --- the whole --- */
+
+/* What somebody has found to be damaged is no longer a checkpoint to start from. */
+static int quarantine(const struct store *s, struct store_step *step, uint32_t n,
+		      struct ckpt_err *err)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	uint32_t nmark;
+	int r = store_marks_of(s, 1u << MARK_BAD, &mark, &nmark, err);
+
+	/* Who may read the steps but not what is said of them is no one to be stopped by it. */
+	if (r == -EACCES || r == -EPERM)
+		return 0;
+	for (uint32_t k = 0; k < nmark; k++) {
+		for (uint32_t i = 0; i < n; i++) {
+			if (step[i].state != STORE_COMMITTED || !store_mark_is(&mark[k], &step[i]))
+				continue;
+			step[i].state = STORE_QUARANTINED;
+			step_why(&step[i], mark[k].why[0] ? mark[k].why : "it was found damaged");
+		}
+	}
+	return r;
+}
+
+/* Array and notes in one block, so that one free is enough. The array is freed. */
+static struct store_step *pack(struct store_step *step, uint32_t n)
+{
+	struct store_step *ret;
+	struct ckpt_note *note;
+	uint64_t nnote = 0, bytes = 0;
+	char *key;
+
+	for (uint32_t i = 0; i < n; i++) {
+		nnote += step[i].nnote;
+		for (uint32_t k = 0; k < step[i].nnote; k++)
+			bytes += strlen(step[i].note[k].key) + 1;
+	}
+	ret = malloc(((size_t)n + 1) * sizeof *ret + nnote * sizeof *note + bytes);
+	if (!ret)
+		return NULL;
+	memcpy(ret, step, n * sizeof *ret);
+	note = (struct ckpt_note *)(void *)(ret + n + 1);
+	key = (char *)(note + nnote);
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i].note = ret[i].nnote ? note : NULL;
+		for (uint32_t k = 0; k < ret[i].nnote; k++) {
+			*note++ = (struct ckpt_note){ .key = key, .value = step[i].note[k].value };
+			key = stpcpy(key, step[i].note[k].key) + 1;
+		}
+	}
+	return ret;
+}
+
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err)
 {
@@ -327,31 +416,58 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	if (!step)
 		return ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
 				  s->job, nfound);
-	for (uint32_t i = 0; i < nfound; i++) {
+	for (uint32_t i = 0; r >= 0 && i < nfound; i++) {
 		r = step_read(s, &found[i], &step[n]);
-		if (r < 0)
-			return store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
 		n += r == 0;
+		if (r < 0)
+			r = store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
 	}
-	sort_by_age(step, n);
-	*ret = TAKE(step);
-	*ret_n = n;
-	return 0;
+	if (r >= 0) {
+		sort_by_age(step, n);
+		r = quarantine(s, step, n, err);
+	}
+	if (r >= 0) {
+		*ret = pack(step, n);
+		r = *ret ? 0
+			 : ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
+				      s->job, n);
+	}
+	*ret_n = r < 0 ? 0 : n;
+	notes_free(step, n);
+	return r;
+}
+
+int store_step_look(const struct store *s, const char *dir, struct store_step *ret)
+{
+	struct store_name name;
+	int r;
+
+	store_name_parse(dir, &name);
+	if (!(name.kind & (STORE_STEP | STORE_OLD)))
+		return -EINVAL;
+	r = step_read(s, &name, ret);
+	if (r == 0) {
+		notes_free(ret, 1);
+		ret->note = NULL;
+		ret->nnote = 0;
+	}
+	return r > 0 ? -ENOENT : r;
 }
 
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err)
 {
 	struct store_name name;
-	int fd;
+	int r;
 
 	*ret_fd = -1;
 	store_name_parse(dir, &name);
 	if (!(name.kind & (STORE_STEP | STORE_TMP | STORE_OLD)))
 		return ckpt_error(err, -EINVAL, "job %s: \"%.64s\" is no name of a step directory",
 				  s->job, dir);
-	fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
-	if (fd < 0)
-		return store_fail(err, fd, "job %s: cannot open %s", s->job, dir);
-	*ret_fd = fd;
-	return 0;
+	r = store_hold(s, dir, false, ret_fd);
+	if (r == -EAGAIN || r == -ESTALE)
+		return ckpt_error(err, -ENOENT,
+				  "job %s: %s is being removed; ckptctl ls lists what stays",
+				  s->job, dir);
+	return r ? store_fail(err, r, "job %s: cannot open %s", s->job, dir) : 0;
 }

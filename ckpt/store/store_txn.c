@@ -109,6 +109,7 @@ int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct c
 		txn_free(x);
 		return r;
 	}
+	io_point(s->ops, POINT_BEGIN_MADE);
 	*ret = x;
 	return 0;
 }
@@ -166,6 +167,7 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 		return store_fail(err, fd, JOB_STEP ": cannot create part %s", JOB_STEP_OF(x),
 				  ret_name);
 	atomic_fetch_add(&x->nopen, 1);
+	io_point(ops, POINT_PART_CREATED);
 	if (bytes_max)
 		r = ops->fallocate(ops->ctx, fd, bytes_max);
 	if (r && r != -EOPNOTSUPP) {
@@ -173,6 +175,7 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 		return store_fail(err, r, JOB_STEP ": no room for %" PRIu64 " bytes of part %s",
 				  JOB_STEP_OF(x), bytes_max, ret_name);
 	}
+	io_point(ops, POINT_PART_RESERVED);
 	*ret_fd = fd;
 	return 0;
 }
@@ -184,10 +187,14 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 	const char *what = "cut to its length";
 	int closed, r = ops->truncate(ops->ctx, fd, bytes);
 
+	if (!r)
+		io_point(ops, POINT_PART_CUT);
 	if (!r && !MUTANT(PART_NOT_SYNCED)) {
 		what = "sync";
 		r = store_sync(ops, fd);
 	}
+	if (!r)
+		io_point(ops, POINT_PART_SYNCED);
 	closed = ops->close(ops->ctx, fd);
 	if (!r && closed && !MUTANT(CLOSE_ERROR_IGNORED)) {
 		what = "close";
@@ -200,6 +207,7 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 		return store_fail(err, r,
 				  JOB_STEP ": cannot %s part %s, which is given up (write another)",
 				  JOB_STEP_OF(x), what, name);
+	io_point(ops, POINT_PART_CLOSED);
 	return 0;
 }
 
@@ -249,8 +257,12 @@ static int manifest_write(struct store_txn *x, const char *name, const void *man
 	if (fd < 0)
 		return fd;
 	r = io_pwrite_all(ops, fd, manifest, bytes, 0);
+	if (!r)
+		io_point(ops, POINT_MANIFEST_WRITTEN);
 	if (!r && !MUTANT(MANIFEST_NOT_SYNCED))
 		r = store_sync(ops, fd);
+	if (!r)
+		io_point(ops, POINT_MANIFEST_SYNCED);
 	closed = ops->close(ops->ctx, fd);
 	return r ? r : closed;
 }
@@ -271,10 +283,12 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 		return -ESTALE;
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot write its MANIFEST", JOB_STEP_OF(x));
+	io_point(ops, POINT_MANIFEST_RENAMED);
 	if (!MUTANT(COLLECTING_NOT_SYNCED))
 		r = store_sync(ops, x->fd);
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot sync its directory", JOB_STEP_OF(x));
+	io_point(ops, POINT_COMMIT_DIR_SYNCED);
 	return 0;
 }
 
@@ -284,9 +298,11 @@ struct aside {
 		char from[STORE_DIR_MAX], to[STORE_DIR_MAX];
 	} * name;
 	uint32_t n, done;
+	int lock; /* of the line, until the commit is over; -1: none */
 };
 
-/* Newest first, so that whatever is cut short leaves the beginning of a line. */
+/* Newest first, so that whatever is cut short leaves the beginning of a line. Locked: nobody removes
+ * what is left of it. */
 static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;
@@ -302,6 +318,16 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 		above += rewind == UINT64_MAX || found[i].step > rewind;
 	if (!above)
 		return 0;
+	r = store_line_lock(x->s, true, &a->lock);
+	if (r == -EAGAIN)
+		return ckpt_error(err, -EBUSY,
+				  JOB_STEP ": a removal of steps (ckptctl prune, or a daemon) does "
+					   "not end, so no step can be set aside; is it stopped?",
+				  JOB_STEP_OF(x));
+	if (r)
+		return store_fail(err, r, JOB_STEP ": cannot lock the job's directory",
+				  JOB_STEP_OF(x));
+	io_point(x->s->ops, POINT_ASIDE_LOCKED);
 	r = store_scan(x->s, false, &step, &n, err);
 	if (r)
 		return r;
@@ -355,10 +381,12 @@ static int aside_all(struct store_txn *x, struct aside *a, struct ckpt_err *err)
 			return store_fail(err, r, JOB_STEP ": cannot set %s aside", JOB_STEP_OF(x),
 					  m->from);
 		a->done++;
+		io_point(x->s->ops, POINT_ASIDE_RENAMED);
 		r = store_sync(x->s->ops, x->s->job_fd);
 		if (r)
 			return store_fail(err, r, JOB_STEP ": cannot sync the job's directory",
 					  JOB_STEP_OF(x));
+		io_point(x->s->ops, POINT_ASIDE_SYNCED);
 	}
 	return 0;
 }
@@ -370,6 +398,7 @@ static void aside_undo(struct store *s, struct aside *a)
 	while (a->done > 0 && !MUTANT(ASIDE_NOT_UNDONE)) {
 		a->done--;
 		(void)ops->rename(ops->ctx, s->job_fd, a->name[a->done].to, a->name[a->done].from);
+		io_point(ops, POINT_UNDO_BACK);
 		(void)store_sync(ops, s->job_fd);
 	}
 }
@@ -405,6 +434,7 @@ static int commit_rename(struct store_txn *x, bool *ret_unknown, struct ckpt_err
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot rename %s to %s", JOB_STEP_OF(x),
 				  x->dir, dir);
+	io_point(ops, POINT_COMMIT_RENAMED);
 	return 0;
 }
 
@@ -413,16 +443,16 @@ static void txn_discard(struct store_txn *x)
 {
 	char trash[STORE_DIR_MAX];
 
-	if (MUTANT(DISCARDED_IN_PLACE))
-		store_trash_remove(x->s, x->dir);
-	else if (store_trash(x->s, x->dir, trash) == 0)
+	if (store_trash(x->s, x->dir, trash) == 0) {
+		io_point(x->s->ops, POINT_UNDO_TRASHED);
 		store_trash_remove(x->s, trash);
+	}
 }
 
 int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint64_t rewind,
 		 struct ckpt_err *err)
 {
-	struct aside a = { .name = NULL };
+	struct aside a = { .lock = -1 };
 	bool unknown = false;
 	int r;
 
@@ -432,9 +462,11 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 	if (!r)
 		r = commit_manifest(x, manifest, bytes, err);
 	if (!r)
+		r = aside_find(x, rewind, &a, err);
+	if (!r)
 		r = store_claim_check(x->s, err);
 	if (!r)
-		r = aside_find(x, rewind, &a, err);
+		io_point(x->s->ops, POINT_COMMIT_CLAIM_CHECKED);
 	if (!r && !MUTANT(ASIDE_AFTER_COMMIT))
 		r = aside_all(x, &a, err);
 	if (!r && !MUTANT(RENAMED_EARLY))
@@ -453,6 +485,10 @@ int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint
 			       "the step may or may not be visible after a power loss",
 			       JOB_STEP_OF(x));
 	}
+	if (!r)
+		io_point(x->s->ops, POINT_COMMIT_SYNCED);
+	if (a.lock >= 0)
+		(void)x->s->ops->close(x->s->ops->ctx, a.lock);
 	free(a.name);
 	txn_free(x);
 	return r;

@@ -487,6 +487,16 @@ static int memfs_lock(void *ctx, int fd, bool exclusive)
 	return 0;
 }
 
+static int memfs_stat(void *ctx, int fd, struct io_stat *ret)
+{
+	struct memfs *fs = ctx;
+
+	if (!memfs_node_of(fs, fd))
+		return -EBADF;
+	*ret = (struct io_stat){ .ino = fs->fd[fd - MEMFS_FD].node, .uid = (uint32_t)geteuid() };
+	return 0;
+}
+
 /* --- all of it --- */
 
 void memfs_init(struct memfs *fs)
@@ -509,6 +519,7 @@ void memfs_init(struct memfs *fs)
 			.list = memfs_list,
 			.space = memfs_space,
 			.lock = memfs_lock,
+			.stat = memfs_stat,
 		},
 	};
 	memfs_reset(fs);

@@ -155,7 +155,7 @@ static void a_damaged_step_is_found_so_that_its_reader_can_say_so(void **state)
 {
 	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
-	assert_found(root, "latest", "demo/step-000000000025");
+	assert_found(root, "step:25", "demo/step-000000000025");
 	assert_found(root, at("demo/step-000000000025"), "demo/step-000000000025");
 }
 

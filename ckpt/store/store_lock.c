@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_lock.c - who may take a step away. Used by the whole room.
+ * Two locks, both advisory, of an open directory, gone with the process that holds them:
+ *	a step's directory	shared: I read it, or mark it; exclusive: I remove it
+ *	the job's directory	shared: I remove a step of it; exclusive: I set steps aside
+ * Order: the step first. Only who sets aside waits, and holds no other lock then.
+ * Invariant: who has a step locked under a name has looked, after locking, that the name leads to it.
+ */
+#include <fcntl.h>
+#include "ckpt/store/store_impl.h"
+
+#define LINE_WAIT_NS (10 * NS_PER_S) /* a removal holds it for two calls and a sync */
+#define LINE_NAP_NS (2 * NS_PER_MS)
+
+/* Where it cannot be known they are taken for the same. */
+static int same_check(const struct io_ops *ops, int a, int b)
+{
+	struct io_stat x, y;
+	int r = io_stat(ops, a, &x);
+
+	if (!r)
+		r = io_stat(ops, b, &y);
+	if (r)
+		return r == -EOPNOTSUPP ? 0 : r;
+	return x.dev == y.dev && x.ino == y.ino ? 0 : -ESTALE;
+}
+
+int store_hold_check(const struct store *s, const char *dir, int fd)
+{
+	const struct io_ops *ops = s->ops;
+	int r, now = ops->open(ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+
+	if (now < 0)
+		return now;
+	r = same_check(ops, now, fd);
+	(void)ops->close(ops->ctx, now);
+	return r;
+}
+
+int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd)
+{
+	const struct io_ops *ops = s->ops;
+	int r = -ESTALE;
+
+	*ret_fd = -1;
+	for (uint32_t i = 0; r == -ESTALE && i < STORE_TRIES_MAX; i++) {
+		int fd = ops->open(ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+
+		if (fd < 0)
+			return fd;
+		r = ops->lock(ops->ctx, fd, exclusive);
+		if (r == -EOPNOTSUPP && !exclusive)
+			r = 0;
+		if (!r)
+			r = store_hold_check(s, dir, fd);
+		if (!r)
+			*ret_fd = fd;
+		else
+			(void)ops->close(ops->ctx, fd);
+	}
+	return r;
+}
+
+int store_line_lock(const struct store *s, bool exclusive, int *ret_fd)
+{
+	const struct io_ops *ops = s->ops;
+	uint64_t until = now_ns() + LINE_WAIT_NS;
+	int r, fd = ops->open(ops->ctx, s->job_fd, ".", O_RDONLY | O_DIRECTORY, 0);
+
+	*ret_fd = -1;
+	if (fd < 0)
+		return fd;
+	r = ops->lock(ops->ctx, fd, exclusive);
+	while (r == -EAGAIN && exclusive && now_ns() < until) {
+		struct timespec nap = { .tv_nsec = LINE_NAP_NS };
+
+		(void)nanosleep(&nap, NULL);
+		r = ops->lock(ops->ctx, fd, exclusive);
+	}
+	if (!r) {
+		*ret_fd = fd;
+		return 0;
+	}
+	(void)ops->close(ops->ctx, fd);
+	return r == -EOPNOTSUPP && exclusive ? 0 : r;
+}
