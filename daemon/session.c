@@ -193,6 +193,24 @@ void session_refuse(struct session *s, int code, const char *text)
 	session_reply(s, &r, WIRE_REFUSE, sizeof r, NULL, 0);
 }
 
+/* Is there room for one more job, or one more launch of a known one? What a report can tell is the
+ * limit: each job and each rank costs memory before anything is checked that costs its sender. */
+static bool room_for(const struct daemon *d, const struct wire_hello *m, const struct stat *root)
+{
+	uint64_t njob = 0, nrank = 0;
+
+	for (const struct job *j = d->jobs; j; j = j->next) {
+		bool mine = j->dev == root->st_dev && j->ino == root->st_ino &&
+			    !strcmp(j->name, m->job);
+
+		if (mine && j->launch)
+			return true;
+		njob += !mine;
+		nrank += j->launch && !mine ? j->launch->world : 0;
+	}
+	return njob < WIRE_REPORT_JOBS_MAX && nrank + m->world <= WIRE_REPORT_RANKS_MAX;
+}
+
 static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 {
 	struct stat st;
@@ -211,6 +229,10 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 	} else if (s->d->drain_until) {
 		session_refuse(s, -ECONNREFUSED, "ckptd is stopping");
+	} else if (!room_for(s->d, m, &st)) {
+		session_refuse(
+			s, -EAGAIN,
+			"ckptd has 1024 jobs or 32768 ranks already: end some, or start another ckptd for this store");
 	} else {
 		s->hello = *m;
 		s->root_fd = TAKE_FD(fd[0]);
@@ -303,7 +325,12 @@ static void handle(struct session *s, const void *msg, int *fd)
 		on_adopt(s, msg, fd);
 		break;
 	case WIRE_DECLARE:
-		launch_declare(s, msg, fd[0]);
+		/* What no part could hold is not even hashed: others wait for the same threads. */
+		if (((const struct wire_declare *)msg)->bytes > NATIVE_META_BYTES_MAX)
+			session_refuse(s, -EFBIG,
+				       "a declaration of more than 1 GiB: declare fewer tensors");
+		else
+			launch_declare(s, msg, fd[0]);
 		break;
 	case WIRE_RESTORE:
 		restore_ask(s, msg);

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_hostile.c - a trainer that means harm, or has gone mad, in the daemon's own protocol: it
+ * writes anything into the pages that it shares with the daemon, sends more descriptors, jobs, ranks
+ * and declarations than there may be, exchanges and changes the memory that it has handed over. The
+ * daemon neither dies nor waits nor loses what is another job's; and no checkpoint that it commits for
+ * the hostile job itself is one that does not verify. CKPT_TEST_LOG=1 shows the daemon's log.
+ *
+ * Messages that are malformed are in test_daemon_inprocess.c and test_daemon_control.c, parsers in
+ * tests/fuzz.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "ckpt/base/container.h"
+#include "ckpt/client/shared.h"
+#include "tests/lib/asker.h"
+#include <dirent.h>
+#include <inttypes.h>
+
+/* Under a sanitizer, which costs ten times as much, fewer. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FEWER(n) ((n) / 8)
+#else
+#define FEWER(n) (n)
+#endif
+
+static struct host H;
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+static uint64_t rng;
+
+static uint64_t draw(void) /* xorshift64* */
+{
+	rng ^= rng >> 12;
+	rng ^= rng << 25;
+	rng ^= rng >> 27;
+	return rng * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+static void seed(const char *test)
+{
+	const char *fixed = getenv("CKPT_TEST_SEED");
+
+	rng = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
+	printf("# %s: CKPT_TEST_SEED=%" PRIu64 "\n", test, rng);
+}
+
+static uint32_t open_files(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	MUST(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* --- the hostile side: the protocol by hand --- */
+
+struct evil {
+	int sock, store, segment_fd, bell;
+	uint32_t seq;
+	uint8_t *segment;
+	struct shared_rank *rank;
+	struct shared_job *job;
+	uint8_t *slot[2];
+	uint64_t slot_bytes;
+	struct wire_refuse refused;
+};
+
+#define SEGMENT_BYTES (256u << 10)
+
+/* The type of the answer; 0: the connection ended. fd: what came with it. */
+static uint32_t evil_ask(struct evil *e, void *msg, uint32_t type, uint32_t bytes, int fd,
+			 void *ret, uint32_t ret_bytes, int ret_fd[WIRE_FDS_MAX])
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	struct pollfd p = { .fd = e->sock, .events = POLLIN };
+	int got[WIRE_FDS_MAX], ngot, n;
+
+	if (wire_send(e->sock, msg, type, bytes, ++e->seq, &fd, fd >= 0) < 0)
+		return 0;
+	MUST(poll(&p, 1, 20000) == 1);
+	n = wire_recv(e->sock, in, sizeof in, got, &ngot);
+	if (n <= 0)
+		return 0;
+	if (head->type == WIRE_REFUSE)
+		memcpy(&e->refused, in, sizeof e->refused);
+	else if (ret)
+		memcpy(ret, in, MIN(ret_bytes, (uint32_t)n));
+	if (ret_fd)
+		memcpy(ret_fd, got, sizeof got);
+	else
+		wire_close_fds(got, ngot);
+	return head->type;
+}
+
+static uint32_t evil_hello(struct evil *e, const char *job, uint32_t world)
+{
+	struct wire_hello h = { .world = world, .nslot = 2 };
+	struct wire_welcome w;
+	struct ckpt_err err = { 0 };
+	int fd[WIRE_FDS_MAX];
+	uint32_t type;
+	void *p;
+
+	*e = (struct evil){ .sock = ask_connect(H.socket), .bell = -1, .segment_fd = -1 };
+	if (mkdir(H.store, 0700) < 0)
+		MUST(errno == EEXIST);
+	e->store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	snprintf(h.job, sizeof h.job, "%s", job);
+	type = evil_ask(e, &h, WIRE_HELLO, sizeof h, e->store, &w, sizeof w, fd);
+	if (type != WIRE_WELCOME)
+		return type;
+	MUST_OK(wire_map(fd[0], sizeof *e->rank, 0, &p, &err), &err);
+	e->rank = p;
+	MUST_OK(wire_map(fd[1], sizeof *e->job, 0, &p, &err), &err);
+	e->job = p;
+	e->bell = fd[2];
+	(void)close(fd[0]);
+	(void)close(fd[1]);
+	return type;
+}
+
+/* One replicated tensor and a blob by value, in one segment. */
+static void declaration(void **ret, uint64_t *ret_len)
+{
+	struct container_info info = { .kind = CONTAINER_DECLARATION };
+	const uint64_t shape[] = { 40, 1000 }, zero[] = { 0, 0 }, blob[] = { 164 };
+	struct table_tensor w = { .component = "m",
+				  .name = "w",
+				  .dtype = CKPT_F32,
+				  .layout = TABLE_NONE,
+				  .rank = 0,
+				  .ndim = 2,
+				  .shape = shape },
+			    b = { .component = "blob",
+				  .name = "rng",
+				  .dtype = CKPT_U8,
+				  .layout = TABLE_NONE,
+				  .rank = 0,
+				  .ndim = 1,
+				  .shape = blob,
+				  .flags = TENSOR_BLOB };
+	struct table_place place = { .name = "s", .bytes = SEGMENT_BYTES, .rank = 0 };
+	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct container_bytes sect[CODEC_SECTIONS_MAX];
+	struct table t = { 0 };
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+	struct mesh mesh;
+	struct indexset set;
+	uint32_t n;
+
+	w.flags = 0;
+	w.rank = TABLE_NONE;
+	MUST_OK(mesh_parse("fsdp=1", &a, &mesh, &err), &err);
+	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
+	MUST_OK(table_add_place(&t, &place, NULL, &err), &err);
+	MUST_OK(table_add_tensor(&t, &w, NULL, &err), &err);
+	MUST_OK(table_add_tensor(&t, &b, NULL, &err), &err);
+	MUST(indexset_box(2, zero, shape, &a, &set) == 0);
+	MUST_OK(table_add_piece(&t, &(struct table_piece){ .tensor = 0, .set = set }, &err), &err);
+	MUST(indexset_box(1, zero, blob, &a, &set) == 0);
+	MUST_OK(table_add_piece(&t, &(struct table_piece){ .tensor = 1, .set = set, .off = 200000 },
+				&err),
+		&err);
+	MUST_OK(table_seal(&t, &err), &err);
+	MUST_OK(codec_encode(&t, true, &a, s, &n, &err), &err);
+	for (uint32_t i = 0; i < n; i++)
+		sect[i] = (struct container_bytes){ .kind = s[i].kind,
+						    .rec_bytes = s[i].rec_bytes,
+						    .p = s[i].bytes,
+						    .len = s[i].len,
+						    .count = s[i].count };
+	MUST_OK(container_encode(&info, sect, n, ret, ret_len, &err), &err);
+	table_free(&t);
+	arena_free(&a);
+}
+
+/* Attached, declared, with its slots mapped. */
+static void evil_open(struct evil *e, const char *job)
+{
+	struct wire_segment seg = { .bytes = SEGMENT_BYTES };
+	struct wire_declare decl = { .epoch = 1 };
+	struct wire_sealed sealed;
+	struct ckpt_err err = { 0 };
+	int fd, slot[WIRE_FDS_MAX];
+	void *bytes, *p;
+
+	MUST_BE(evil_hello(e, job, 1), WIRE_WELCOME);
+	MUST_OK(wire_memfd("evil", SEGMENT_BYTES, &e->segment_fd, &err), &err);
+	MUST_OK(wire_map(e->segment_fd, SEGMENT_BYTES, 0, &p, &err), &err);
+	e->segment = p;
+	MUST_BE(evil_ask(e, &seg, WIRE_SEGMENT, sizeof seg, e->segment_fd, NULL, 0, NULL), WIRE_OK);
+	declaration(&bytes, &decl.bytes);
+	MUST_OK(wire_memfd_of("decl", bytes, decl.bytes, &fd, &err), &err);
+	free(bytes);
+	if (evil_ask(e, &decl, WIRE_DECLARE, sizeof decl, fd, &sealed, sizeof sealed, slot) !=
+	    WIRE_SEALED)
+		fail_msg("%s", e->refused.text);
+	(void)close(fd);
+	e->slot_bytes = sealed.slot_bytes;
+	for (uint32_t i = 0; i < 2; i++) {
+		MUST_OK(wire_map(slot[i], e->slot_bytes, 0, &p, &err), &err);
+		e->slot[i] = p;
+		(void)close(slot[i]);
+	}
+	ask_until(atomic_load(&e->job->ready_epoch) == 1);
+}
+
+static void evil_close(struct evil *e)
+{
+	if (e->segment)
+		munmap(e->segment, SEGMENT_BYTES);
+	for (uint32_t i = 0; i < 2; i++)
+		if (e->slot[i])
+			munmap(e->slot[i], e->slot_bytes);
+	if (e->rank)
+		munmap(e->rank, sizeof *e->rank);
+	if (e->job)
+		munmap(e->job, sizeof *e->job);
+	for (int *fd = (int[]){ e->sock, e->store, e->segment_fd, e->bell, -2 }; *fd != -2; fd++)
+		if (*fd >= 0)
+			(void)close(*fd);
+}
+
+static void ring(const struct evil *e)
+{
+	const uint64_t one = 1;
+
+	MUST(write(e->bell, &one, sizeof one) == sizeof one || errno == EAGAIN);
+}
+
+/* --- scribbling --- */
+
+static uint64_t number(void)
+{
+	static const uint64_t telling[] = { 0, 1, 2, 3, 4, 255, UINT32_MAX, INT64_MAX, UINT64_MAX };
+	uint64_t x = draw();
+
+	return x % 3 ? telling[(x >> 8) % ARRAY_LEN(telling)] : x >> (x >> 58);
+}
+
+/* Any word of either page. */
+static void scribble(struct evil *e)
+{
+	bool job = draw() & 1;
+	uint64_t bytes = job ? offsetof(struct shared_job, trouble) : sizeof *e->rank;
+	_Atomic uint64_t *word =
+		job ? (_Atomic uint64_t *)(void *)e->job : (_Atomic uint64_t *)(void *)e->rank;
+
+	atomic_store(&word[draw() % (bytes / 8)], number());
+}
+
+/* What looks like a mark: the next ticket, in a slot that may be free or not, and a record for it. */
+static void pretend(struct evil *e, uint64_t step)
+{
+	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 2047) + 1) & 2047,
+		 slot = draw() % 8, n = atomic_load(&e->rank->marks) + 1;
+	struct shared_snap *s = &e->rank->snap[n % SHARED_SNAPS];
+	struct shared_record rec = { .step = draw() % 9 ? step : number(),
+				     .mark_ns = draw() % 3 ? now_ns() : number(),
+				     .epoch = draw() % 9 ? 1 : (uint32_t)number(),
+				     .slot = (uint32_t)slot,
+				     .flags = TICKET_PERSIST | (draw() % 2 ? TICKET_FINAL : 0),
+				     .ticket_seq = (uint16_t)(seq ? seq : 1),
+				     .nnote = (uint16_t)(draw() % 4 ? draw() % 20 : number()),
+				     .unguarded = draw() % 9 ? atomic_load(&e->rank->unguarded)
+							     : number() };
+
+	for (uint32_t i = 0; i < SHARED_NOTES; i++) {
+		memset(rec.note[i].key, (int)(draw() % 255) + 1, sizeof rec.note[i].key);
+		rec.note[i].value = (double)number();
+	}
+	memcpy(&s->rec, &rec, sizeof rec);
+	if (draw() % 9)
+		atomic_store(&e->job->gate, (step << 4 & ((UINT64_C(1) << 40) - 1)) << 24 |
+						    (seq ? seq : 1) << 13 | (slot & 7) << 10 |
+						    3u << 8 | (draw() & 0xff));
+	atomic_store(&s->word, n << 8 | (draw() % 9 ? SNAP_COPYING : draw() & 0xff));
+	atomic_store(&e->rank->marks, draw() % 99 ? n : number());
+	atomic_store(&e->rank->guarded_mark, draw() % 3 ? n : number());
+	if (draw() % 5 == 0)
+		atomic_store(&e->rank->updating, (uint32_t)number());
+}
+
+static void must_wait(struct rank *k, uint64_t step, int state)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
+}
+
+static struct plan_of_job sane(void)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = "sane",
+				     .mesh = "fsdp=1",
+				     .guard = CKPT_FINISH };
+}
+
+static void a_step_is_committed(struct rank *k, uint64_t step)
+{
+	int rc;
+
+	while ((rc = rank_step(k, step, 0)) == -EAGAIN)
+		usleep(2000);
+	MUST_BE(rc, 0);
+	must_wait(k, step, CKPT_STAGED);
+	MUST_BE(ckpt_guard(k->c, NULL), 0);
+	must_wait(k, step, CKPT_COMMITTED);
+}
+
+static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **state)
+{
+	struct plan_of_job p = sane();
+	struct rank k = { 0 };
+	struct asker a;
+	uint64_t step = 1;
+	uint32_t launches = 0, committed = 0;
+
+	(void)state;
+	seed(__func__);
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	for (uint32_t round = 0; round < FEWER(64); round++) {
+		const struct wire_report_job *j;
+		struct evil e;
+
+		evil_open(&e, "evil");
+		launches++;
+		for (uint32_t i = 0; i < 400; i++) {
+			if (round % 2 || draw() % 3 == 0)
+				scribble(&e);
+			if (draw() % 3)
+				pretend(&e, ++step);
+			e.segment[draw() % SEGMENT_BYTES] = (uint8_t)draw();
+			memset(e.slot[draw() % 2] + draw() % (e.slot_bytes - 8), (int)draw(), 8);
+			if (draw() % 4 == 0)
+				ring(&e);
+			if (draw() % 64 == 0)
+				usleep(1000);
+		}
+		ring(&e);
+		if (round % 8 == 0)
+			a_step_is_committed(&k, 1 + round / 8);
+		j = ask_job(&a, "evil"); /* whatever it says, it can be said */
+		MUST(j && ask_job(&a, "sane")->failed == 0);
+		evil_close(&e);
+	}
+	a_step_is_committed(&k, 1000);
+	rank_close(&k, 0);
+	ask_close(&a);
+	host_stop(&H);
+	assert_true(host_has(&H, "sane", 1000));
+	committed =
+		host_count(&H, "evil", STORE_COMMITTED) + host_count(&H, "evil", STORE_SET_ASIDE);
+	printf("# %u launches, %u steps committed\n", launches, committed);
+	assert_true(committed > 0 || FEWER(8) == 1); /* its nonsense got as far as that */
+	assert_int_equal(host_count(&H, "evil", STORE_DAMAGED), 0);
+	assert_int_equal(host_count(&H, "evil", STORE_COLLECTING), 0);
+}
+
+/* The bytes that it writes are those that it has hashed, or the step is not committed, or verify finds
+ * it: but never does the daemon trust a length that changed under its eyes. */
+static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state)
+{
+	struct evil e;
+	uint64_t step = 1;
+
+	(void)state;
+	seed(__func__);
+	host_start(&H, IO_THREADS, NULL);
+	evil_open(&e, "evil");
+	for (uint32_t i = 0; i < FEWER(4000); i++) {
+		uint64_t len = number();
+
+		memcpy(e.segment + 200000, &len, sizeof len);
+		for (uint32_t k = 0; k < 2; k++)
+			for (uint64_t at = 0; at + 8 <= e.slot_bytes; at += 64)
+				if (draw() % 64 == 0)
+					memcpy(e.slot[k] + at, &len, sizeof len);
+		if (i % 16 == 0) {
+			pretend(&e, ++step);
+			ring(&e);
+			usleep(200);
+		}
+	}
+	evil_close(&e);
+	host_stop(&H);
+}
+
+/* --- floods --- */
+
+static void descriptors_that_nobody_asked_for_are_closed(void **state)
+{
+	struct msghdr m = { 0 };
+	struct wire_status s = { .head = { .magic = WIRE_MAGIC,
+					   .abi = WIRE_ABI,
+					   .type = WIRE_STATUS,
+					   .bytes = sizeof s } };
+	struct iovec iov = { .iov_base = &s, .iov_len = sizeof s };
+	static const int many[] = { 1, 4, 5, 17, 100, 253 };
+	union {
+		char buf[CMSG_SPACE(sizeof(int) * 253)];
+		struct cmsghdr align;
+	} control = { 0 };
+	struct asker a;
+	uint32_t before, n = 0;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	(void)ask_status(&a);
+	before = open_files();
+	for (uint32_t i = 0; i < 300; i++) {
+		size_t nfd = (size_t)many[i % ARRAY_LEN(many)];
+		int sock = ask_connect(H.socket);
+		struct cmsghdr *c;
+
+		m.msg_iov = &iov;
+		m.msg_iovlen = 1;
+		m.msg_control = control.buf;
+		m.msg_controllen = CMSG_SPACE(sizeof(int) * nfd);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * nfd);
+		for (size_t k = 0; k < nfd; k++)
+			memcpy(CMSG_DATA(c) + k * sizeof(int), &sock, sizeof sock);
+		/* Its own socket among them: a circle that only the kernel could break. */
+		n += sendmsg(sock, &m, MSG_NOSIGNAL) == sizeof s;
+		(void)close(sock);
+	}
+	assert_int_equal(n, 300);
+	ask_until(open_files() <= before);
+	(void)ask_status(&a);
+	ask_close(&a);
+}
+
+static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
+{
+	struct plan_of_job p = sane();
+	struct rank k = { 0 };
+	struct evil e;
+	uint32_t type = WIRE_WELCOME, n = 0;
+	char job[64];
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	/* Launches of 4096 ranks, of which one comes: eight are as many ranks as may be. */
+	for (; type == WIRE_WELCOME && n < 20; n++) {
+		snprintf(job, sizeof job, "evil-%u", n);
+		type = evil_hello(&e, job, WIRE_WORLD_MAX);
+		if (type == WIRE_REFUSE)
+			assert_int_equal(e.refused.code, -EAGAIN);
+		evil_close(&e);
+	}
+	assert_int_equal(type, WIRE_REFUSE);
+	assert_int_equal(n, 8); /* and the sane one's */
+	assert_non_null(strstr(e.refused.text, "32768"));
+	/* Who is there already is not turned away. */
+	a_step_is_committed(&k, 1);
+	rank_close(&k, 0);
+	rank_open(&k, &p, 0);
+	a_step_is_committed(&k, 2);
+	rank_close(&k, 0);
+}
+
+static void a_declaration_beyond_all_measure_is_refused_unread(void **state)
+{
+	struct wire_declare decl = { .epoch = 1, .bytes = (UINT64_C(1) << 30) + 4096 };
+	struct ckpt_err err = { 0 };
+	struct evil e;
+	int fd;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	MUST_BE(evil_hello(&e, "evil", 1), WIRE_WELCOME);
+	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
+	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
+	MUST_BE(evil_ask(&e, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
+	assert_int_equal(e.refused.code, -EFBIG);
+	decl.bytes -= 4096; /* as much as there may be: read, and found to be nothing */
+	(void)close(fd);
+	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
+	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
+	MUST_BE(evil_ask(&e, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
+	assert_int_equal(e.refused.code, -EBADMSG);
+	(void)close(fd);
+	evil_close(&e);
+}
+
+/* --- memory --- */
+
+static void memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages(void **state)
+{
+	struct wire_segment seg = { .id = 1, .bytes = SEGMENT_BYTES };
+	struct evil e;
+	int fd;
+
+	(void)state;
+	seed(__func__);
+	host_start(&H, IO_THREADS, NULL);
+	evil_open(&e, "evil");
+	assert_int_equal(ftruncate(e.segment_fd, 4096), -1);
+	assert_int_equal(errno, EPERM);
+	/* Holes are zeros and no signal, also while it copies. */
+	for (uint64_t step = 1; step <= 40; step++) {
+		pretend(&e, step);
+		ring(&e);
+		assert_int_equal(fallocate(e.segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+					   0, SEGMENT_BYTES),
+				 0);
+		usleep(500);
+	}
+	/* Only half of the seals, and what is no memory at all. */
+	for (int seals = 0; seals < 2; seals++) {
+		fd = memfd_create("half", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		MUST(ftruncate(fd, SEGMENT_BYTES) == 0 &&
+		     fcntl(fd, F_ADD_SEALS, seals ? F_SEAL_SHRINK : F_SEAL_GROW) == 0);
+		MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
+			WIRE_REFUSE);
+		assert_non_null(strstr(e.refused.text, "seals"));
+		(void)close(fd);
+	}
+	fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL), WIRE_REFUSE);
+	(void)close(fd);
+	fd = open(H.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* a file would be cut under it */
+	if (fd >= 0 && ftruncate(fd, SEGMENT_BYTES) == 0)
+		MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
+			WIRE_REFUSE);
+	if (fd >= 0)
+		(void)close(fd);
+	evil_close(&e);
+	host_stop(&H);
+}
+
+#define IN_A_HOST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		IN_A_HOST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself),
+		IN_A_HOST(lengths_of_blobs_that_change_all_the_time_are_read_once),
+		IN_A_HOST(descriptors_that_nobody_asked_for_are_closed),
+		IN_A_HOST(more_jobs_and_ranks_than_a_report_can_tell_are_refused),
+		IN_A_HOST(a_declaration_beyond_all_measure_is_refused_unread),
+		IN_A_HOST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
