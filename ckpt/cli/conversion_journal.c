@@ -206,7 +206,8 @@ static int sections_decode(const struct container_view *v, struct journal *j)
 				 &j->part[i]);
 		if (rc)
 			return rc;
-		sum = (const struct cj_sum *)sum + j->part[i].at.nchunk;
+		if (nsum) /* there may be no section of them */
+			sum = (const struct cj_sum *)sum + j->part[i].at.nchunk;
 		nsum -= j->part[i].at.nchunk;
 	}
 	return nsum || j->first > j->world || !j->batch ? -EBADMSG : 0;

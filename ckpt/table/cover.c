@@ -422,7 +422,7 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 	struct cover c = {
 		.t = t,
 		.x = &t->tensor[tensor],
-		.piece = t->piece + t->first[tensor],
+		.piece = n ? t->piece + t->first[tensor] : NULL,
 		.n = n,
 		.span = span,
 		.list = ret_list,
@@ -480,8 +480,8 @@ static void cover_all(const struct table *t, bool some, struct ckpt_errlist *ret
 	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		c.x = &t->tensor[i];
-		c.piece = t->piece + t->first[i];
 		c.n = t->first[i + 1] - t->first[i];
+		c.piece = c.n ? t->piece + t->first[i] : NULL;
 		if (c.x->cls != CKPT_SINK)
 			tensor_cover(&c);
 	}

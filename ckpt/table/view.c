@@ -972,8 +972,9 @@ static int begin(struct making *k)
 		if (!y)
 			return -ENOMEM;
 		*y = (struct item){ .x = k->src->tensor[i],
-				    .npiece = k->src->first[i + 1] - k->src->first[i],
-				    .piece = k->src->piece + k->src->first[i] };
+				    .npiece = k->src->first[i + 1] - k->src->first[i] };
+		if (y->npiece)
+			y->piece = k->src->piece + k->src->first[i];
 	}
 	return rc ? rc : index_items(k, 0, k->all.n);
 }
