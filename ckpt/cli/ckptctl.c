@@ -31,6 +31,7 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &stop, NULL);
 	sigaction(SIGTERM, &stop, NULL);
 	sigaction(SIGUSR1, &ask, NULL);
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, not a death */
 	/* A checkpoint has a file per rank, and all are open at once. */
 	if (!getrlimit(RLIMIT_NOFILE, &files)) {
 		files.rlim_cur = files.rlim_max;
