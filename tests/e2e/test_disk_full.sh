@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A full disk costs the steps that did not fit, and is said; training goes on, and when there is room, so do commits.
+# A full disk, or a quota that is used up, costs the steps that did not fit, and is said; training goes on, and when
+# there is room, so do commits. The command leaves nothing half-made. On a small tmpfs, ext4 and btrfs, as they can be had.
 # shellcheck disable=SC2317 # the functions are called through check
 set -eu
 # A mount namespace of our own: the file systems go with the test, however it ends.
@@ -17,32 +18,103 @@ if [ -z "${DISK_FULL_INSIDE:-}" ]; then
 fi
 # shellcheck source=tests/e2e/ckptd_tap.sh
 . "$(dirname "$0")/ckptd_tap.sh"
-mkdir "$tmp/disk"
-mount -t tmpfs -o size=64m none "$tmp/disk"
-head -c 52M /dev/zero >"$tmp/disk/ballast" # a user namespace may not remount with another size
-trap 'umount -l "$tmp/disk"; tidy_up' EXIT # the daemon still has it open
-store=$tmp/disk/store
+disk=$tmp/disk
+mkdir "$disk"
+trap 'umount -l "$disk" 2>/dev/null; tidy_up' EXIT # a daemon still has it open
 
-# 60K parameters are 1 MiB of state, so that about ten steps fit.
-check "a daemon listens" daemon_start
-job_start --mesh fsdp=2 --steps 200 --snapshot-every 5 --step-ms 5
-check "a job whose last step does not fit ends with 13" job_ends 13
-check "it has trained to the end" [ "$(lines "$tmp/losses")" -eq 200 ]
-check "it has said that a step could not be written" says "could not be written" "$tmp/job.err"
-check "and that there is no space" says "No space left" "$tmp/job.err"
-fitted=$(newest)
-check "the steps that fitted are there" [ "$fitted" -gt 0 ]
-check "and whole" exits 0 "$ckptctl" verify --data --all "$store"
-before=$("$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | wc -l)
-check "nothing half-written is left" [ -z "$(find "$store/a" -maxdepth 1 -name '.tmp-*' -o -maxdepth 1 -name '.trash*')" ]
+# ---- disks with room for about ten steps of 60K parameters, 1 MiB each: store, and how there is room again ----
 
-rm "$tmp/disk/ballast"
-job_start --mesh fsdp=3 --steps 220 --snapshot-every 5 --step-ms 5 --resume latest
-check "with room again the job goes on to its end" job_ends 0
-check "from memory, where its last step still was" says "resumed from memory, step 200" "$tmp/job.out"
-check "and commits" [ "$(newest)" -eq 220 ]
-after=$("$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | wc -l)
-check "no older step was given up for it" [ "$after" -gt "$before" ]
-check "every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
-check "all losses are those of an undisturbed run" losses_undisturbed 220
+tmpfs_make() { # a user namespace may not remount it with another size: a ballast takes the room
+	mount -t tmpfs -o size=64m none "$disk" && head -c 52M /dev/zero >"$disk/ballast" && mkdir "$disk/v"
+}
+tmpfs_room() { rm "$disk/ballast"; }
+ext4_make() {
+	command -v mkfs.ext4 >/dev/null || { echo "there is no mkfs.ext4"; return 1; }
+	truncate -s 64M "$tmp/image" && mkfs.ext4 -q -m 0 "$tmp/image" && mount -o loop "$tmp/image" "$disk" || return 1
+	local free
+	free=$(df --output=avail -B1 "$disk" | tail -1)
+	fallocate -l $((free - 12000000)) "$disk/ballast" && mkdir "$disk/v"
+}
+ext4_room() { rm "$disk/ballast"; }
+btrfs_make() { # a quota, of which root is not free
+	command -v mkfs.btrfs >/dev/null || { echo "there is no mkfs.btrfs"; return 1; }
+	truncate -s 200M "$tmp/image" && mkfs.btrfs -q "$tmp/image" && mount -o loop "$tmp/image" "$disk" && btrfs quota enable "$disk" &&
+		btrfs subvolume create "$disk/v" && btrfs qgroup limit 12M "$disk/v"
+}
+btrfs_room() { btrfs qgroup limit none "$disk/v"; }
+
+said_full() { # FILE
+	grep -qE "No space left|Disk quota exceeded|are free there" "$1" || { cat "$1"; return 1; }
+}
+steps_listed() { "$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | sort; }
+half_written() { find "$store/a" -maxdepth 1 -name '.tmp-*' -o -maxdepth 1 -name '.trash*'; }
+is_told() { # COMMAND...: ends with 13 and says why
+	local status=0
+	"$@" >"$tmp/said" 2>&1 || status=$?
+	cat "$tmp/said"
+	[ "$status" -eq 13 ] && said_full "$tmp/said"
+}
+works() { "$@" >"$tmp/said" 2>&1 || { cat "$tmp/said"; return 1; }; }
+used() { du -s --apparent-size "$disk/v" | cut -f1; }
+all_kept() { # FILE: every step in it is listed
+	[ -z "$(comm -23 "$1" <(steps_listed))" ]
+}
+
+scenario() { # FILESYSTEM
+	local fs=$1 fitted=0 why
+	if ! "${fs}_make" >"$tmp/made" 2>&1; then
+		skip "$(tail -1 "$tmp/made")" "$fs: a full disk"
+		rm -f "$tmp/image"
+		return
+	fi
+	store=$disk/v/store
+	rm -f "$tmp/losses" "$socket"
+	check "$fs: a daemon listens" daemon_start
+	job_start --mesh fsdp=2 --steps 200 --snapshot-every 5 --step-ms 4
+	check "$fs: a job whose last step does not fit ends with 13" job_ends 13
+	check "$fs: it has trained to the end" [ "$(lines "$tmp/losses")" -eq 200 ]
+	check "$fs: it has said that a step could not be written" says "could not be written" "$tmp/job.err"
+	check "$fs: and why" said_full "$tmp/job.err"
+	fitted=$(newest)
+	check "$fs: the steps that fitted are there" [ "$fitted" -gt 0 ]
+	check "$fs: and whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$fs: nothing half-written is left" [ -z "$(half_written)" ]
+	steps_listed >"$tmp/before"
+
+	# The command, on what little is left: nothing of 8 MiB fits.
+	head -c 16M /dev/zero >"$disk/v/rest" 2>/dev/null || true
+	why=$(used)
+	check "$fs: convert is told" is_told "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
+	check "$fs: and leaves no checkpoint" [ ! -e "$disk/v/converted" ]
+	check "$fs: restore is told" is_told "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
+	check "$fs: and leaves no file" [ -z "$(ls -A "$disk/v/restored" 2>/dev/null)" ]
+	check "$fs: the space has come back" [ "$(used)" -le $((why + 64)) ]
+	if "$ckptctl" hold -h >/dev/null 2>&1; then # a mark is a few bytes: it is there, or it is told that it is not
+		held() { works "$ckptctl" -C "$store" hold latest --name full || is_told "$ckptctl" -C "$store" hold latest --name full; }
+		check "$fs: hold holds, or is told" held
+	fi
+	check "$fs: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$fs: all are there" all_kept "$tmp/before"
+	rm "$disk/v/rest"
+
+	"${fs}_room"
+	job_start --mesh fsdp=3 --steps 220 --snapshot-every 5 --step-ms 4 --resume latest
+	check "$fs: with room again the job goes on to its end" job_ends 0
+	check "$fs: from memory, where its last step still was" says "resumed from memory, step 200" "$tmp/job.out"
+	check "$fs: and commits" [ "$(newest)" -eq 220 ]
+	check "$fs: no older step was given up for it" all_kept "$tmp/before"
+	check "$fs: convert works" works "$ckptctl" -C "$store" convert latest "$disk/v/converted" --mesh fsdp=1
+	check "$fs: restore works" works "$ckptctl" -C "$store" restore latest "$disk/v/restored" --mesh fsdp=1
+	check "$fs: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
+	check "$fs: so is the converted one" exits 0 "$ckptctl" verify --data "$disk/v/converted"
+	check "$fs: all losses are those of an undisturbed run" losses_undisturbed 220
+	kill -KILL "$daemon"
+	wait "$daemon" 2>/dev/null || true
+	umount -l "$disk"
+	rm -f "$tmp/image"
+}
+
+for fs in tmpfs ext4 btrfs; do
+	scenario "$fs"
+done
 tap_end
