@@ -99,7 +99,7 @@ hold() { # NAME TEST
 	esac
 	begun=${EPOCHREALTIME//[.,]/}
 	mkdir "$dir/t" && : >"$dir/log"
-	CKPT_MUTANT=$1 CKPT_BUILD=$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir/t CMOCKA_MESSAGE_OUTPUT=TAP \
+	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir/t CMOCKA_MESSAGE_OUTPUT=TAP \
 		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$dir/log" 2>&1 </dev/null &
 	pid=$!
 	running[$pid]=1

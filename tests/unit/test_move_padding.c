@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move_padding.c - what no chunk stores is zero in the file, also where the buffer that it was written
+ * from has held other bytes before.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "ckpt/base/util.h"
+#include "ckpt/move/part_writer.h"
+
+#define CHUNKS 40 /* gathered, they fill a block three times */
+#define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
+
+/* One tensor of bytes in each chunk, none a multiple of anything, each shorter than the one before. */
+static void part_table(struct table *t)
+{
+	struct table_place place = { .name = "a part", .bytes = CHUNKS * CHUNK_BYTES };
+
+	assert_int_equal(table_add_place(t, &place, NULL, NULL), 0);
+	for (uint64_t i = 0; i < CHUNKS; i++) {
+		uint64_t start = 0, shape = 900001 - 7001 * i;
+		char name[16];
+		struct table_tensor x = { .component = "m",
+					  .name = name,
+					  .of = "",
+					  .dtype = CKPT_U8,
+					  .cls = CKPT_STABLE,
+					  .layout = TABLE_NONE,
+					  .rank = TABLE_NONE,
+					  .ndim = 1,
+					  .shape = &shape };
+		struct table_piece p = { .off = i * CHUNK_BYTES };
+		struct arena a = { 0 };
+
+		(void)snprintf(name, sizeof name, "t%02u", (unsigned)i);
+		assert_int_equal(table_add_tensor(t, &x, &p.tensor, NULL), 0);
+		assert_int_equal(indexset_box(1, &start, &shape, &a, &p.set), 0);
+		assert_int_equal(table_add_piece(t, &p, NULL), 0);
+		arena_free(&a);
+	}
+	assert_int_equal(table_seal(t, NULL), 0);
+}
+
+/* ngather: 1 small chunks are gathered in one buffer; 0 each has a buffer of its own for a while. */
+static void written(uint32_t ngather, bool halves)
+{
+	const struct native_info info = {
+		.job = "padding", .step = 1, .generation = 1, .world = 1
+	};
+	const struct part_io_opts o = {
+		.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2, .ngather = ngather
+	};
+	uint8_t *raw = aligned_alloc(4096, CHUNK_BYTES), *file = malloc(2 * CHUNK_BYTES);
+	int fd = memfd_create("part", MFD_CLOEXEC);
+	struct native_part part = { .rank = 0 };
+	struct table t = { 0 };
+	struct part_writer *w;
+	struct ckpt_err err;
+	struct part_io *io;
+	struct chunk *chunk;
+	uint64_t n, end;
+
+	assert_true(raw && file && fd >= 0);
+	memset(raw, 0xa5, CHUNK_BYTES);
+	part_table(&t);
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &end, &err), 0);
+	assert_int_equal(n, CHUNKS);
+	assert_int_equal(part_io_open(&o, &io, &err), 0);
+	assert_int_equal(part_writer_open(io, fd, &t, &info, 0, NULL, &w, &err), 0);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t cut = halves ? 1000 : 0;
+
+		if (cut && part_write(w, i * CHUNK_BYTES, raw, cut, &err))
+			fail_msg("%s", err.msg);
+		if (part_write(w, i * CHUNK_BYTES + cut, raw, chunk[i].raw_len - cut, &err))
+			fail_msg("%s", err.msg);
+	}
+	assert_int_equal(part_writer_finish(w, &part, &err), 0);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t stop = i + 1 < n ? chunk[i + 1].off : end, len = stop - chunk[i].off;
+
+		assert_true(chunk[i].raw_len < len && len < 2 * CHUNK_BYTES);
+		assert_int_equal(io_pread_all(&io_ops_posix, fd, file, len, chunk[i].off), 0);
+		assert_memory_equal(file, raw, chunk[i].raw_len);
+		for (uint64_t k = chunk[i].raw_len; k < len; k++)
+			if (file[k])
+				fail_msg("byte %llu behind chunk %llu is not zero",
+					 (unsigned long long)(k - chunk[i].raw_len),
+					 (unsigned long long)i);
+	}
+	part_writer_close(w);
+	part_io_close(io);
+	free(chunk);
+	table_free(&t);
+	free(raw);
+	free(file);
+	(void)close(fd);
+}
+
+static void padding_is_zero_in_blocks_that_are_used_again(void **state)
+{
+	(void)state;
+	written(1, false);
+}
+
+static void padding_is_zero_in_buffers_that_are_used_again(void **state)
+{
+	(void)state;
+	written(0, false);
+	written(1, true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(padding_is_zero_in_blocks_that_are_used_again),
+		cmocka_unit_test(padding_is_zero_in_buffers_that_are_used_again),
+	};
+
+	return cmocka_run_group_tests_name("move_padding", tests, NULL, NULL);
+}
