@@ -4,6 +4,7 @@
  * verb_show.c.
  * Invariant: data, padding and metadata of a row are its size; the last line is the sum of the rows.
  */
+#include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/file_account.h"
 #include "ckpt/cli/human.h"
@@ -74,10 +75,17 @@ static int take_other(void *arg, const char *name, int is_file)
 {
 	struct others *o = arg;
 	struct source src = { 0 };
+	int rc;
 
 	if (!is_file || o->n == OTHERS_MAX || strlen(name) >= sizeof o->file->name ||
-	    is_data_file(o->s->ckpt, name) || o->s->dir.open(o->s->dir.ctx, name, &src))
+	    is_data_file(o->s->ckpt, name))
 		return 0;
+	rc = o->s->dir.open(o->s->dir.ctx, name, &src);
+	if (rc == -ENOENT || rc == -EACCES || rc == -EPERM || rc == -ELOOP || rc == -EISDIR ||
+	    rc == -EINVAL)
+		return 0; /* gone, somebody else's, or no file: no part of it */
+	if (rc)
+		return rc;
 	strcpy(o->file[o->n].name, name);
 	o->file[o->n++].bytes = src.bytes;
 	if (src.close)
@@ -177,6 +185,7 @@ int show_files(struct cli *c, const struct subject *s)
 {
 	struct others others = { .s = s };
 	cleanup_free struct file_account *a = NULL;
+	struct ckpt_err err = { 0 };
 	uint64_t rest;
 	int rc = file_account_make(s->ckpt, &a, &rest);
 
@@ -190,5 +199,8 @@ int show_files(struct cli *c, const struct subject *s)
 	if (!rc)
 		put_files(c, s, a, &others);
 	free(others.file);
-	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
+	if (rc)
+		ckpt_error(&err, rc, "the files of %.200s cannot be listed: %s", s->ref.path,
+			   strerror(-rc));
+	return rc ? cli_fail(c, rc, &err, NULL) : CLI_OK;
 }

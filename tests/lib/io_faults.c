@@ -337,6 +337,49 @@ void io_faults_short(struct io_faults *f, uint64_t nth)
 	fault_plan(f, IO_FAULT_SHORT, IO_ON_WRITE, nth, 0, false);
 }
 
+void io_faults_short_read(struct io_faults *f, uint64_t nth)
+{
+	fault_plan(f, IO_FAULT_SHORT, IO_ON_READ, nth, 0, false);
+}
+
+void io_faults_kill_now(struct io_faults *f)
+{
+	fault_plan(f, IO_FAULT_KILL, IO_ON_MUTATING, 0, -EIO, true);
+}
+
+#define IO_ON_TAKING                                                                         \
+	(IO_ON_CREATE | IO_ON_WRITE | IO_ON_SYNC | IO_ON_RENAME | IO_ON_MKDIR | IO_ON_LINK | \
+	 IO_ON_FALLOCATE) /* what needs space */
+
+const struct io_fault_kind io_fault_kinds[] = {
+	{ "EIO once", IO_ON_ANY, -EIO, false, false },
+	{ "EIO for ever", IO_ON_ANY, -EIO, true, false },
+	{ "EIO of what changes the disk, for ever", IO_ON_MUTATING, -EIO, true, false },
+	{ "EIO of reads, for ever", IO_ON_READ, -EIO, true, false },
+	{ "EIO of writes, for ever", IO_ON_WRITE, -EIO, true, false },
+	{ "EIO of fsync, then OK", IO_ON_SYNC, -EIO, false, false },
+	{ "EIO of fsync, for ever", IO_ON_SYNC, -EIO, true, false },
+	{ "EIO of rename, for ever", IO_ON_RENAME, -EIO, true, false },
+	{ "ENOSPC once", IO_ON_TAKING, -ENOSPC, false, false },
+	{ "ENOSPC for ever", IO_ON_TAKING, -ENOSPC, true, false },
+	{ "EDQUOT for ever", IO_ON_TAKING, -EDQUOT, true, false },
+	{ "ENOMEM once", IO_ON_ANY, -ENOMEM, false, false },
+	{ "EMFILE once", IO_ON_OPEN, -EMFILE, false, false },
+	{ "short write", IO_ON_WRITE, 0, false, true },
+	{ "short read", IO_ON_READ, 0, false, true },
+	{ "EINTR of transfers", IO_ON_READ | IO_ON_WRITE, -EINTR, false, true },
+	{ "EAGAIN of transfers", IO_ON_READ | IO_ON_WRITE, -EAGAIN, false, true },
+	{ "EINTR of other calls", IO_ON_ANY & ~(uint32_t)(IO_ON_READ | IO_ON_WRITE), -EINTR, false,
+	  false },
+};
+const uint32_t io_fault_kinds_n = ARRAY_LEN(io_fault_kinds);
+
+void io_faults_plan(struct io_faults *f, const struct io_fault_kind *kind, uint64_t nth)
+{
+	fault_plan(f, kind->err ? IO_FAULT_FAIL : IO_FAULT_SHORT, kind->on, nth, kind->err,
+		   kind->sticky);
+}
+
 void io_faults_kill(struct io_faults *f, uint64_t nth)
 {
 	fault_plan(f, IO_FAULT_KILL, IO_ON_MUTATING, nth, -EIO, true);
@@ -410,9 +453,13 @@ static int64_t faults_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t
 	struct io_faults *f = ctx;
 	int rc;
 
-	if (fault_gate(f, IO_ON_READ, &rc) != CALL_PASS)
+	enum fault_verdict v = fault_gate(f, IO_ON_READ, &rc);
+	int64_t n;
+
+	if (v == CALL_REFUSE)
 		return rc;
-	return f->under->pread(f->under->ctx, fd, buf, len, off);
+	n = f->under->pread(f->under->ctx, fd, buf, len, off);
+	return v == CALL_HALVE && n > 1 ? n / 2 : n;
 }
 
 static int64_t write_recorded(struct io_faults *f, int fd, const void *buf, uint64_t len,
@@ -649,6 +696,14 @@ static int faults_lock(void *ctx, int fd, bool exclusive)
 	return f->under->lock(f->under->ctx, fd, exclusive);
 }
 
+/* Of what is open: it does not fail. */
+static int faults_stat(void *ctx, int fd, struct io_stat *ret)
+{
+	struct io_faults *f = ctx;
+
+	return io_stat(f->under, fd, ret);
+}
+
 static void faults_point(void *ctx, const char *name)
 {
 	struct io_faults *f = ctx;
@@ -678,6 +733,7 @@ void io_faults_init(struct io_faults *f, const struct io_ops *under)
 			.list = faults_list,
 			.space = faults_space,
 			.lock = faults_lock,
+			.stat = faults_stat,
 			.point = faults_point,
 		},
 		.under = under,

@@ -45,6 +45,17 @@ enum {
 
 enum io_fault_mode { IO_FAULT_NONE, IO_FAULT_FAIL, IO_FAULT_SHORT, IO_FAULT_KILL };
 
+/* What a matrix goes through, call by call. */
+struct io_fault_kind {
+	const char *name;
+	uint32_t on;
+	int err; /* 0: short transfers */
+	bool sticky;
+	bool harmless; /* whoever meets it goes on as if nothing had been */
+};
+extern const struct io_fault_kind io_fault_kinds[];
+extern const uint32_t io_fault_kinds_n;
+
 struct io_record;
 
 struct io_faults {
@@ -74,6 +85,12 @@ void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err,
 void io_faults_short(
 	struct io_faults *f,
 	uint64_t nth); /* the nth write moves about half of its bytes (of one byte: none) */
+void io_faults_short_read(
+	struct io_faults *f,
+	uint64_t nth); /* the nth read of several bytes gives about half of them */
+void io_faults_plan(struct io_faults *f, const struct io_fault_kind *kind, uint64_t nth);
+void io_faults_kill_now(
+	struct io_faults *f); /* as from a point on: every call is -EIO from here on */
 void io_faults_kill(
 	struct io_faults *f,
 	uint64_t nth); /* from the nth mutating call on, every call is -EIO and changes nothing */
