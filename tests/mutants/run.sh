@@ -62,6 +62,7 @@ make -s --no-print-directory "-j$(nproc)" V=mutant mutant-rigs "MUTANTS=$*" >&2 
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-m.XXXXXX") || exit 1
 memory=$tmp
 [ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-m.XXXXXX) || exit 1
+chmod 711 "$tmp" "$memory" # some tests become another user for a while
 declare -A running=()
 # shellcheck disable=SC2317,SC2329 # called by the trap
 finish() {
@@ -98,7 +99,7 @@ hold() { # NAME TEST
 	*) unset CKPT_TEST_FILTER ;;
 	esac
 	begun=${EPOCHREALTIME//[.,]/}
-	mkdir "$dir/t" && : >"$dir/log"
+	mkdir "$dir/t" && chmod 711 "$dir" && : >"$dir/log"
 	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir/t CMOCKA_MESSAGE_OUTPUT=TAP \
 		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$dir/log" 2>&1 </dev/null &
 	pid=$!

@@ -666,6 +666,58 @@ static void test_a_part_that_lost_what_was_synced_is_given_up(void **state)
 	remove_tree(dst);
 }
 
+/* A journal that is whole, of this conversion, and wrong: its first fingerprint is another one. */
+static void fingerprint_change(const char *journal)
+{
+	struct container_bytes sect[8] = { { 0 } };
+	cleanup_free void *bytes = NULL, *again = NULL;
+	struct container_view v;
+	struct ckpt_err err;
+	uint64_t len;
+	struct stat st;
+	int fd = open(journal, O_RDWR);
+	uint8_t *print;
+
+	assert_true(fd >= 0 && fstat(fd, &st) == 0);
+	bytes = malloc((size_t)st.st_size);
+	assert_int_equal(pread(fd, bytes, (size_t)st.st_size, 0), st.st_size);
+	assert_int_equal(container_decode(bytes, (uint64_t)st.st_size, CONTAINER_JOURNAL, &v, &err),
+			 0);
+	assert_true(v.map.nsect > 0 && v.map.nsect <= ARRAY_LEN(sect));
+	for (uint32_t i = 0; i < v.map.nsect; i++)
+		sect[i] = container_view_get(&v, v.map.sect[i].kind);
+	print = (uint8_t *)(uintptr_t)sect[v.map.nsect - 1].p;
+	if (sect[v.map.nsect - 1].len)
+		print[0] ^= 1;
+	assert_int_equal(container_encode(&v.info, sect, v.map.nsect, &again, &len, &err), 0);
+	assert_int_equal(len, st.st_size);
+	assert_int_equal(pwrite(fd, again, len, 0), (ssize_t)len);
+	close(fd);
+}
+
+static void test_what_has_other_fingerprints_than_its_source_is_never_published(void **state)
+{
+	const char *src = hold("src"), *dst = hold("dst");
+	struct conversion_facts f;
+	struct ckpt_err err = { 0 };
+	struct engine e;
+
+	(void)state;
+	make_source(src, "fsdp=4", 10, 5);
+	engine_make(&e, src, dst, "fsdp=3");
+	interrupt(&e);
+	fingerprint_change(path_of("%s/journal-0", partial_of(dst)));
+	fingerprint_change(path_of("%s/journal-1", partial_of(dst)));
+	assert_int_equal(engine_run(&e, &f, &err), -EBADMSG);
+	assert_true(f.resumed);
+	assert_nothing(dst);
+	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	assert_true_checkpoint(dst, "fsdp=3", 3);
+	engine_free(&e);
+	remove_tree(src);
+	remove_tree(dst);
+}
+
 static void test_another_conversion_is_not_continued(void **state)
 {
 	const char *src = hold("src"), *other = hold("other"), *dst = hold("dst"),
@@ -939,6 +991,9 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	x->n++;
 	if (exists(dst)) {
 		x->there++;
+	} else if (at->mark) {
+		print_error("it had been told that it is there\n");
+		return 1;
 	} else {
 		if (x->n % 2)
 			return 0;
@@ -982,6 +1037,7 @@ static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
 	e.opts.dst = path_of("%s/dst", root);
 	if (engine_run(&e, &f, &err))
 		fail_msg("%s", err.msg);
+	io_record_mark(record, 1);
 	e.opts.ops = &io_ops_posix;
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
 	printf("%llu states, %llu complete, %llu continued\n", (unsigned long long)states,
@@ -1315,6 +1371,8 @@ int main(void)
 		cmocka_unit_test_setup(test_an_interrupt_counts_before_the_first_byte_too, clean),
 		cmocka_unit_test_setup(test_torn_journals_are_not_believed, clean),
 		cmocka_unit_test_setup(test_a_part_that_lost_what_was_synced_is_given_up, clean),
+		cmocka_unit_test_setup(
+			test_what_has_other_fingerprints_than_its_source_is_never_published, clean),
 		cmocka_unit_test_setup(test_another_conversion_is_not_continued, clean),
 		cmocka_unit_test_setup(test_only_one_run_writes_to_a_destination, clean),
 		cmocka_unit_test_setup(test_a_killed_run_is_continued, clean),
