@@ -69,7 +69,7 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 
 static int store_dir_open(ckpt *c, struct ckpt_err *err)
 {
-	if (mkdir(c->store, 0777) < 0 && errno != EEXIST)
+	if (mkdir(c->store, 0700) < 0 && errno != EEXIST)
 		return ckpt_error_errno(err, errno, "cannot make the store %s", c->store);
 	c->store_fd = open(c->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (c->store_fd < 0)
