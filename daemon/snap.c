@@ -726,8 +726,7 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 {
 	/* Host memory of a dead process that was not in its update cannot change any more: its copy
 	 * may be finished. */
-	bool finish = dead && m->page &&
-		      (atomic_load(&m->page->updating) == 0 || MUTANT(DEAD_UPDATE_TRUSTED)) &&
+	bool finish = dead && m->page && atomic_load(&m->page->updating) == 0 &&
 		      atomic_load(&m->page->guards) > 0 && atomic_load(&m->page->unguarded) == 0;
 
 	if (!finish && m->page)

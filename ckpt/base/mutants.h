@@ -87,7 +87,6 @@
 	X(SLOT_NOT_GIVEN, daemon, "a slot that nobody needs goes back to the gate") \
 	X(UNGUARDED_COMMITTED, daemon, "a step is committed when its ranks were seen to guard") \
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
-	X(DEAD_UPDATE_TRUSTED, daemon, "memory of a rank that died in its update is not taken") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
 	X(ADOPTED_FROM_ONE, daemon, "a step is taken over when every rank brings it along") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
