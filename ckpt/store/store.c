@@ -133,17 +133,18 @@ void store_trash_remove(const struct store *s, const char *trash)
 }
 
 /* The names first: what was a step must not come back after a power loss with files missing. */
-int store_trash_sweep(const struct store *s)
+int store_trash_sweep(const struct store *s, bool always)
 {
 	cleanup_free struct store_name *found = NULL;
 	uint32_t n;
 	int r = store_list(s->ops, s->job_fd, STORE_TRASH, &found, &n);
 
-	if (!r && !MUTANT(SWEEP_NOT_SYNCED))
+	if (!r && (n || always) && !MUTANT(SWEEP_NOT_SYNCED))
 		r = store_sync(s->ops, s->job_fd);
 	if (r)
 		return r;
-	io_point(s->ops, POINT_SWEEP_SYNCED);
+	if (n || always)
+		io_point(s->ops, POINT_SWEEP_SYNCED);
 	for (uint32_t i = 0; i < n; i++)
 		store_trash_remove(s, found[i].dir);
 	return 0;
@@ -500,7 +501,7 @@ static int claim_sweep(struct store *s, struct ckpt_err *err)
 
 	if (r)
 		return r;
-	r = store_trash_sweep(s);
+	r = store_trash_sweep(s, true);
 	if (r)
 		return store_fail(err, r, "job %s: cannot sync its directory", s->job);
 	claim_sweep_claims(s);

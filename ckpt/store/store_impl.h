@@ -79,6 +79,8 @@ int store_line_lock(const struct store *s, bool exclusive, int *ret_fd);
 
 /* What a directory is now. 0, with state, id and all; -ENOENT. */
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
+/* Sum of its file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
+int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
 
@@ -113,8 +115,9 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 void store_trash_remove(const struct store *s, const char *trash);
 /* The same by who has it locked as fd. */
 void store_trash_empty(const struct store *s, const char *trash, int fd);
-/* Sync the job directory, then remove all trash that was there before. */
-int store_trash_sweep(const struct store *s);
+/* Sync the job directory (always, or where there is trash), then remove all trash that was there
+ * before. */
+int store_trash_sweep(const struct store *s, bool always);
 
 int store_nonce(uint32_t *ret, struct ckpt_err *err);
 int store_sync(const struct io_ops *ops, int fd);

@@ -137,17 +137,16 @@ static int sizing_add(void *arg, const char *name, unsigned char d_type)
 	return 0;
 }
 
-/* Sum of the file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
-static int step_size(const struct store *s, struct store_step *st)
+int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret)
 {
 	struct sizing z = { .ops = s->ops };
 
-	z.fd = s->ops->open(s->ops->ctx, s->job_fd, st->dir, O_RDONLY | O_DIRECTORY, 0);
+	z.fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
 	if (z.fd < 0)
 		return z.fd;
 	(void)s->ops->list(s->ops->ctx, z.fd, sizing_add, &z);
 	(void)s->ops->close(s->ops->ctx, z.fd);
-	st->bytes = z.bytes;
+	*ret = z.bytes;
 	return 0;
 }
 
@@ -283,7 +282,7 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 	memcpy(st->dir, name->dir, sizeof st->dir);
 	if (name->kind == STORE_TMP) {
 		st->state = STORE_COLLECTING;
-		r = step_size(s, st);
+		r = store_bytes_of(s, st->dir, &st->bytes);
 		return r == -ENOENT ? 1 : is_shortage(r) ? r : 0;
 	}
 	st->state = name->kind == STORE_OLD ? STORE_SET_ASIDE : STORE_COMMITTED;
@@ -293,7 +292,7 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 		if (!r || is_shortage(r))
 			return r;
 		missing = r == -ENOENT;
-		r = step_size(s, st);
+		r = store_bytes_of(s, st->dir, &st->bytes);
 		if (r == -ENOENT || is_shortage(r))
 			return r == -ENOENT ? 1 : r;
 		if (!missing)

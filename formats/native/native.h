@@ -18,7 +18,9 @@
 #define NATIVE_CHUNK_LOG2 20
 #define NATIVE_ALIGN_LOG2 12
 #define NATIVE_ALIGN (1u << NATIVE_ALIGN_LOG2)
-#define NATIVE_BIG (256u << 10) /* pieces of this size and more start on a chunk */
+/* Pieces of this size and more start on a chunk, so that what is written of them are whole blocks;
+ * smaller ones, packed, fill such blocks together. */
+#define NATIVE_BIG (8u << 20)
 #define NATIVE_PACK 64u		/* smaller ones on a multiple of this */
 #define NATIVE_MANIFEST "MANIFEST"
 
@@ -151,6 +153,17 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 			   uint32_t npart, struct table *all, const struct native_lineage *lineage,
 			   void **ret_bytes, uint64_t *ret_len, uint8_t *ret_id,
 			   struct ckpt_err *err);
+
+/*
+ * A MANIFEST from the parts of a directory whose own is missing or damaged: every *.part is read, but
+ * for its data, and checked; entries that are no part, MANIFEST or MANIFEST.* are -EBADMSG. That no rank is
+ * missing is known where a mesh has exactly as many ranks as there are parts; else it is refused.
+ * What MANIFEST alone knew (lineage, notes) is the caller's. Whoever makes it visible opens the
+ * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
+ */
+int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
+		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		   uint8_t *ret_id, struct ckpt_err *err);
 
 /* --- reading --- */
 

@@ -945,10 +945,19 @@ static int names_sort(struct opening *o)
 	return 0;
 }
 
+bool native_is_spent(const char *name)
+{
+	static const char front[] = NATIVE_MANIFEST ".damaged-";
+	size_t n = sizeof front - 1;
+
+	return !strncmp(name, front, n) && strspn(name + n, "0123456789abcdef") == 8 &&
+	       !name[n + 8];
+}
+
 static int entry_check(void *arg, const char *name, int is_file)
 {
 	struct opening *o = arg;
-	bool known = !strcmp(name, NATIVE_MANIFEST) ||
+	bool known = !strcmp(name, NATIVE_MANIFEST) || native_is_spent(name) ||
 		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 
 	if (!known && !MUTANT(STRANGERS_IGNORED))

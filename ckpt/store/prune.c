@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prune.c - removal of steps: see prune.h. Called by the daemon and by ckptctl.
+ * Invariant: a step loses its first file only when nobody reads it, nobody has held it, a newer
+ * committed step that was verified is there, and the rename that took its name away is durable.
+ */
+#include "ckpt/store/prune.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+/* --- one step --- */
+
+/* What is gone for good while it stays: the step that a removal relies on, locked. */
+struct keeper {
+	const struct store_step *step;
+	int fd; /* -1: none */
+	uint64_t now_ns;
+};
+
+struct entries {
+	char foreign[80]; /* the first one that is not the store's; "" none */
+};
+
+static int entries_look(void *arg, const char *name, unsigned char d_type)
+{
+	struct entries *e = arg;
+	size_t n = strlen(name);
+	bool manifest = strncmp(name, STORE_MANIFEST, sizeof STORE_MANIFEST - 1) == 0 &&
+			strchr(".", name[sizeof STORE_MANIFEST - 1]);
+	bool part = name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
+
+	if (d_type == DT_REG && (manifest || part))
+		return 0;
+	(void)snprintf(e->foreign, sizeof e->foreign, "%.*s", (int)sizeof e->foreign - 1, name);
+	return 1;
+}
+
+/* All in it is the store's, and it is this user's, or root does for the job's owner. */
+static int remove_check_content(const struct store *s, const struct store_step *st, int fd,
+				struct ckpt_err *err)
+{
+	struct entries e = { .foreign = "" };
+	struct io_stat dir, job;
+	int r = io_stat(s->ops, fd, &dir);
+
+	if (!r)
+		r = io_stat(s->ops, s->job_fd, &job);
+	if (!r && dir.uid != geteuid() && (geteuid() != 0 || dir.uid != job.uid))
+		return ckpt_error(err, -EPERM,
+				  "%s belongs to user %" PRIu32 ": it is theirs to remove", st->dir,
+				  dir.uid);
+	if (r && r != -EOPNOTSUPP)
+		return store_fail(err, r, "cannot look at %s", st->dir);
+	r = s->ops->list(s->ops->ctx, fd, entries_look, &e);
+	if (r < 0)
+		return store_fail(err, r, "cannot list %s", st->dir);
+	if (r)
+		return ckpt_error(err, -ENOTEMPTY,
+				  "it holds what no checkpoint has: %s; move that away", e.foreign);
+	return 0;
+}
+
+/* Under the lock: it is still the checkpoint that was judged, and nobody has held or tagged it. */
+static int remove_check_marks(const struct store *s, const struct store_step *st, uint64_t now_ns,
+			      struct ckpt_err *err)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	struct store_step now;
+	uint32_t n;
+	int r = store_step_look(s, st->dir, &now);
+
+	if (!r && memcmp(now.id, st->id, sizeof now.id) != 0)
+		r = -ENOENT;
+	if (r)
+		return r == -ENOENT ? ckpt_error(err, r, "it has gone, or is another one now")
+				    : store_fail(err, r, "cannot look at %s", st->dir);
+	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG, &mark, &n, err);
+	for (uint32_t i = 0; !r && i < n; i++)
+		if (store_mark_is(&mark[i], st) && store_mark_counts(&mark[i], now_ns))
+			r = ckpt_error(err, -EPERM, "%s %s",
+				       mark[i].kind == MARK_TAG ? "tagged" : "held by",
+				       mark[i].name);
+	return r;
+}
+
+/* From its name to trash, durably; or back. Under the line's lock. */
+static int remove_rename(const struct store *s, const struct store_step *st, const struct keeper *k,
+			 char trash[STORE_DIR_MAX], struct ckpt_err *err)
+{
+	const struct io_ops *ops = s->ops;
+	int r = store_hold_check(s, k->step->dir, k->fd);
+
+	if (r)
+		return ckpt_error(err, -EBUSY,
+				  "step %" PRIu64 ", which was to stay instead, has gone",
+				  k->step->step);
+	io_point(ops, POINT_REMOVE_CHECKED);
+	r = store_trash(s, st->dir, trash);
+	if (r)
+		return store_fail(err, r, "cannot rename %s", st->dir);
+	io_point(ops, POINT_REMOVE_TRASHED);
+	r = store_sync(ops, s->job_fd);
+	if (r) {
+		(void)ops->rename(ops->ctx, s->job_fd, trash, st->dir);
+		return store_fail(err, r, "cannot sync the job's directory");
+	}
+	io_point(ops, POINT_REMOVE_SYNCED);
+	return 0;
+}
+
+static int remove_locked(const struct store *s, const struct store_step *st, const struct keeper *k,
+			 int fd, struct ckpt_err *err)
+{
+	char trash[STORE_DIR_MAX];
+	int r, line;
+
+	io_point(s->ops, POINT_REMOVE_LOCKED);
+	r = remove_check_content(s, st, fd, err);
+	if (r)
+		return r;
+	r = store_line_lock(s, false, &line);
+	if (r == -EAGAIN)
+		return ckpt_error(err, -EBUSY,
+				  "the job is going back to an older step at this moment");
+	if (r)
+		return store_fail(err, r, "cannot lock the job's directory");
+	r = remove_check_marks(s, st, k->now_ns, err);
+	if (!r)
+		r = remove_rename(s, st, k, trash, err);
+	(void)s->ops->close(s->ops->ctx, line);
+	if (r)
+		return r;
+	store_trash_empty(s, trash, fd);
+	io_point(s->ops, POINT_REMOVE_DONE);
+	store_marks_forget(s, st->step, st->id);
+	return 0;
+}
+
+/* -EAGAIN: being read. -EBUSY: the line or the keeper has changed: decide again. */
+static int remove_step(const struct store *s, const struct store_step *st, const struct keeper *k,
+		       struct ckpt_err *err)
+{
+	int fd, r = store_hold(s, st->dir, true, &fd);
+
+	if (r == -EAGAIN)
+		return ckpt_error(err, r, "it is being read");
+	if (r == -EOPNOTSUPP)
+		return ckpt_error(err, r,
+				  "this file system has no locks, so whether it is being read "
+				  "cannot be known");
+	if (r == -ENOENT || r == -ESTALE)
+		return ckpt_error(err, -ENOENT, "it has gone, or is another one now");
+	if (r)
+		return store_fail(err, r, "cannot open %s", st->dir);
+	r = remove_locked(s, st, k, fd, err);
+	(void)s->ops->close(s->ops->ctx, fd);
+	return r;
+}
+
+/* --- the step that stays --- */
+
+static void keeper_release(const struct store *s, struct keeper *k)
+{
+	if (k->fd >= 0)
+		(void)s->ops->close(s->ops->ctx, k->fd);
+	k->fd = -1;
+}
+
+static bool is_verified(const struct store_step *st, const struct store_mark *mark, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (mark[i].kind == MARK_VERIFIED && store_mark_is(&mark[i], st))
+			return true;
+	return false;
+}
+
+static uint32_t newest_committed(const struct store_step *step, uint32_t n)
+{
+	uint32_t i = 0;
+
+	while (i < n && step[i].state != STORE_COMMITTED)
+		i++;
+	return i;
+}
+
+/* May this one go when the keeper stays? A damaged one has no seq and stands where it was. */
+static bool is_older(const struct store_step *step, uint32_t i, uint32_t keeper)
+{
+	const struct store_step *st = &step[i], *k = &step[keeper];
+
+	if (i <= keeper)
+		return false;
+	return st->state == STORE_DAMAGED ? st->step < k->step : st->seq < k->seq;
+}
+
+/* --- a policy --- */
+
+struct pruning {
+	const struct store *s;
+	const struct prune_opts *o;
+	struct prune_result *ret;
+	struct ckpt_err *err;
+	struct store_step *step;
+	struct store_mark *mark;
+	struct retain_row *row;
+	uint32_t n, nmark;
+	uint32_t newest; /* n: none */
+	struct keeper keeper;
+};
+
+__attribute__((format(printf, 3, 4))) static void keep(struct pruning *p, uint32_t i,
+						       const char *fmt, ...)
+{
+	va_list ap;
+
+	p->row[i].remove = false;
+	va_start(ap, fmt);
+	(void)vsnprintf(p->row[i].reason, sizeof p->row[i].reason, fmt, ap);
+	va_end(ap);
+}
+
+static bool is_bad(const struct store_step *st, const struct store_mark *mark, uint32_t n)
+{
+	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED)
+		return false;
+	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st))
+		return true;
+	for (uint32_t i = 0; i < n; i++)
+		if (mark[i].kind == MARK_BAD && store_mark_is(&mark[i], st))
+			return true;
+	return false;
+}
+
+static bool is_kept_by_mark(const struct pruning *p, const struct store_step *st)
+{
+	for (uint32_t i = 0; i < p->nmark; i++)
+		if ((p->mark[i].kind == MARK_HOLD || p->mark[i].kind == MARK_TAG) &&
+		    store_mark_is(&p->mark[i], st) && store_mark_counts(&p->mark[i], p->o->now_ns))
+			return true;
+	return false;
+}
+
+static int look(struct pruning *p)
+{
+	int r;
+
+	free(TAKE(p->row));
+	free(TAKE(p->mark));
+	free(TAKE(p->step));
+	r = store_scan(p->s, true, &p->step, &p->n, p->err);
+	if (!r)
+		r = store_marks(p->s, &p->mark, &p->nmark, p->err);
+	if (r)
+		return r;
+	p->row = calloc((size_t)p->n + 1, sizeof *p->row);
+	return p->row ? 0
+		      : ckpt_error(p->err, -ENOMEM, "job %s: no memory to judge %" PRIu32 " steps",
+				   p->s->job, p->n);
+}
+
+/* By policy, then what `bad` adds, then what may not be. *ret: how many are to go. */
+static int decide(struct pruning *p, uint32_t *ret)
+{
+	int r = retain_decide(p->o->policy, p->step, p->n, p->mark, p->nmark, p->o->now_ns, p->row);
+
+	*ret = 0;
+	if (r)
+		return ckpt_error(p->err, r, "job %s: no memory to judge its steps", p->s->job);
+	p->newest = newest_committed(p->step, p->n);
+	for (uint32_t i = 0; i < p->n; i++) {
+		if (p->o->bad && is_bad(&p->step[i], p->mark, p->nmark) &&
+		    !is_kept_by_mark(p, &p->step[i])) {
+			p->row[i].remove = true;
+			(void)snprintf(p->row[i].reason, sizeof p->row[i].reason, "%.150s",
+				       p->step[i].why[0] ? p->step[i].why : "quarantined");
+		}
+		if (!p->row[i].remove)
+			continue;
+		if (p->newest == p->n || !is_older(p->step, i, p->newest))
+			keep(p, i, "no newer step is committed");
+		else
+			++*ret;
+	}
+	return 0;
+}
+
+static void keep_all(struct pruning *p, const char *reason)
+{
+	for (uint32_t i = 0; i < p->n; i++)
+		if (p->row[i].remove)
+			keep(p, i, "%s", reason);
+}
+
+/* 1: it is found damaged, and no longer what it was: decide again. */
+static int verify(struct pruning *p)
+{
+	struct store_step *st = &p->step[p->newest];
+	struct ckpt_err why = { .msg = "" };
+	int r = p->o->verify(p->o->arg, st, p->keeper.fd, &why);
+
+	if (r == -EBADMSG || r == -EPROTO || r == -EUCLEAN) {
+		p->ret->quarantined++;
+		st->state = STORE_QUARANTINED;
+		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
+		/* Where it cannot be written it still counts for this call. */
+		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
+		return 1;
+	}
+	if (r < 0) {
+		if (p->err)
+			*p->err = why;
+		return ckpt_error_prefix(p->err, r,
+					 "step %" PRIu64 " could not be verified, nothing older "
+					 "is removed",
+					 st->step);
+	}
+	/* A full disk has no room for the mark: that it is verified is known here all the same. */
+	(void)store_mark_set(p->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	return 0;
+}
+
+/* 0: the newest committed step is locked and verified, or nothing is to go; 1: decide again. */
+static int keeper_take(struct pruning *p)
+{
+	struct store_step *st = &p->step[p->newest];
+	bool verified = is_verified(st, p->mark, p->nmark);
+	int r;
+
+	if (!verified && !p->o->verify && !p->o->dry) {
+		p->ret->unverified = true;
+		keep_all(p, "no newer step is verified");
+		return 0;
+	}
+	if (p->o->dry) {
+		p->ret->unverified = !verified;
+		return 0;
+	}
+	r = store_hold(p->s, st->dir, false, &p->keeper.fd);
+	if (r == -ENOENT || r == -ESTALE || r == -EAGAIN) {
+		r = look(p);
+		return r ? r : 1;
+	}
+	if (r)
+		return store_fail(p->err, r, "job %s: cannot open %s", p->s->job, st->dir);
+	p->keeper.step = st;
+	if (!verified)
+		r = verify(p);
+	if (!r)
+		io_point(p->s->ops, POINT_PRUNE_VERIFIED);
+	else
+		keeper_release(p->s, &p->keeper);
+	return r;
+}
+
+static void row_remove(struct pruning *p, uint32_t i)
+{
+	const struct store_step *st = &p->step[i];
+	struct ckpt_err why = { .msg = "" };
+	int r = p->o->dry ? 0 : remove_step(p->s, st, &p->keeper, &why);
+
+	if (!r) {
+		p->ret->removed++;
+		p->ret->freed += st->bytes;
+		return;
+	}
+	p->ret->busy += r == -EAGAIN;
+	p->ret->failed += r != -EAGAIN && r != -ENOENT;
+	keep(p, i, "%.*s", (int)sizeof p->row[i].reason - 1, why.msg);
+	if (r == -EBUSY)
+		keep_all(p, why.msg);
+}
+
+/* Oldest first. */
+static void remove_all(struct pruning *p)
+{
+	for (uint32_t i = p->n; i-- > 0;) {
+		if (!p->row[i].remove)
+			continue;
+		if (p->o->free_bytes && p->ret->freed >= p->o->free_bytes)
+			keep(p, i, "enough is free without it");
+		else
+			row_remove(p, i);
+	}
+}
+
+static int prune(struct pruning *p)
+{
+	uint32_t want = 0;
+	int r = look(p), again = 1;
+
+	for (uint32_t i = 0; !r && again > 0 && i < STORE_TRIES_MAX; i++) {
+		r = decide(p, &want);
+		again = r || !want ? 0 : keeper_take(p);
+		if (again < 0)
+			r = again;
+	}
+	if (r)
+		return r;
+	if (again)
+		keep_all(p, "the newest step changes all the time");
+	remove_all(p);
+	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
+	for (uint32_t i = 0; i < p->n; i++) {
+		p->ret->kept += !p->row[i].remove && p->step[i].state != STORE_COLLECTING;
+		if (p->o->row)
+			p->o->row(p->o->arg, &p->step[i], &p->row[i]);
+	}
+	return 0;
+}
+
+int store_prune(struct store *s, const struct prune_opts *o, struct prune_result *ret,
+		struct ckpt_err *err)
+{
+	struct pruning p = {
+		.s = s, .o = o, .ret = ret, .err = err, .keeper = { .fd = -1, .now_ns = o->now_ns }
+	};
+	int r = 0;
+
+	*ret = (struct prune_result){ .newest = UINT64_MAX };
+	if (!o->dry) {
+		r = store_trash_sweep(s, false);
+		if (r)
+			r = store_fail(err, r, "job %s: cannot sweep its trash", s->job);
+	}
+	if (!r)
+		r = prune(&p);
+	keeper_release(s, &p.keeper);
+	free(p.row);
+	free(p.mark);
+	free(p.step);
+	return r;
+}
+
+int store_remove(const struct store *s, const char *dir, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	cleanup_free struct store_mark *mark = NULL;
+	struct keeper k = { .fd = -1, .now_ns = wall_ns() };
+	struct ckpt_err why = { .msg = "" };
+	uint32_t n, nmark, at = 0, newest;
+	int r = store_scan(s, true, &step, &n, err);
+
+	if (!r)
+		r = store_marks(s, &mark, &nmark, err);
+	if (r)
+		return r;
+	newest = newest_committed(step, n);
+	while (at < n && strcmp(step[at].dir, dir) != 0)
+		at++;
+	if (at == n || step[at].state == STORE_COLLECTING)
+		return ckpt_error(err, -ENOENT, "job %s: there is no step %.64s", s->job, dir);
+	if (at == newest)
+		return ckpt_error(err, -EPERM, "job %s: %s is the newest committed step and stays",
+				  s->job, dir);
+	if (newest == n || !is_older(step, at, newest) || !is_verified(&step[newest], mark, nmark))
+		return ckpt_error(err, -EBUSY,
+				  "job %s: %s stays: no newer step is committed and verified "
+				  "(ckptctl verify --data latest)",
+				  s->job, dir);
+	k.step = &step[newest];
+	r = store_hold(s, step[newest].dir, false, &k.fd);
+	if (r)
+		return store_fail(err, r, "job %s: cannot open %s", s->job, step[newest].dir);
+	r = remove_step(s, &step[at], &k, &why);
+	keeper_release(s, &k);
+	return r ? ckpt_error(err, r, "job %s: %s stays: %.400s", s->job, dir, why.msg) : 0;
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * repair.c - a job's directory in order: see repair.h. Called by ckptctl repair.
+ * Invariant: a step that was quarantined or damaged is listed as committed only after every byte of it
+ * was checked. A new MANIFEST appears under quarantine: a crash before the check leaves it there.
+ */
+#include "ckpt/store/repair.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+struct repairing {
+	struct store *s;
+	const struct repair_opts *o;
+	struct repair_result *ret;
+	struct ckpt_err *err;
+	struct store_step *step; /* newest first, kept up to date by what is repaired */
+	struct store_mark *mark;
+	uint32_t n, nmark;
+};
+
+__attribute__((format(printf, 7, 8))) static void tell(struct repairing *x, enum repair_act act,
+						       int rc, const char *dir, uint64_t step,
+						       uint64_t bytes, const char *fmt, ...)
+{
+	struct repair_row row = { .act = act, .rc = rc, .step = step, .bytes = bytes };
+	va_list ap;
+
+	(void)snprintf(row.dir, sizeof row.dir, "%s", dir);
+	va_start(ap, fmt);
+	(void)vsnprintf(row.text, sizeof row.text, fmt, ap);
+	va_end(ap);
+	x->ret->removed += act == REPAIR_REMOVED;
+	x->ret->released += act == REPAIR_RELEASED;
+	x->ret->rebuilt += act == REPAIR_REBUILT;
+	x->ret->left += act == REPAIR_LEFT;
+	if (act == REPAIR_REMOVED)
+		x->ret->freed += bytes;
+	if (x->o->row)
+		x->o->row(x->o->arg, &row);
+}
+
+static bool is_asked(const struct repairing *x, const char *dir)
+{
+	return !x->o->dir || strcmp(x->o->dir, dir) == 0;
+}
+
+static bool is_damage(int r)
+{
+	return r == -EBADMSG || r == -EPROTO || r == -EUCLEAN;
+}
+
+/* --- what dead launches left --- */
+
+struct leftover {
+	struct store_name name;
+	uint64_t bytes;
+	bool goes;
+	char now[STORE_DIR_MAX]; /* what it is called by now */
+};
+
+static void leftover_tell(struct repairing *x, const struct leftover *l)
+{
+	uint64_t step = l->name.kind == STORE_TMP ? l->name.step : UINT64_MAX, bytes;
+	int there = x->o->dry ? -ENOENT : store_bytes_of(x->s, l->now, &bytes);
+
+	if (!l->goes)
+		tell(x, REPAIR_LEFT, 0, l->name.dir, step, l->bytes,
+		     "launch %" PRIu64 " is the newest: it may be writing this now; --abandoned "
+		     "removes it, and ends that launch's commits",
+		     l->name.generation);
+	else if (there == -ENOENT)
+		tell(x, REPAIR_REMOVED, 0, l->name.dir, step, l->bytes, "%s",
+		     l->name.kind == STORE_TRASH ? "was being deleted"
+						 : "its launch is over, it was never committed");
+	else
+		tell(x, REPAIR_LEFT, there ? there : -ENOTEMPTY, l->name.dir, step, l->bytes,
+		     "it cannot be removed whole: it is in use, or holds what is not ckptd's");
+}
+
+static int leftovers_remove(struct repairing *x, struct leftover *l, uint32_t n)
+{
+	uint64_t generation;
+	int r = 0;
+
+	if (x->o->abandoned)
+		return store_claim(x->s, 0, false, &generation, x->err);
+	for (uint32_t i = 0; !r && i < n; i++) {
+		if (!l[i].goes || l[i].name.kind != STORE_TMP)
+			continue;
+		r = store_trash(x->s, l[i].name.dir, l[i].now);
+		if (!r)
+			io_point(x->s->ops, POINT_SWEEP_TRASHED);
+		r = r == -ENOENT ? 0 : r;
+	}
+	if (!r)
+		r = store_trash_sweep(x->s, true);
+	return r ? store_fail(x->err, r, "job %s: cannot remove what dead launches left", x->s->job)
+		 : 0;
+}
+
+static int leftovers(struct repairing *x)
+{
+	cleanup_free struct store_name *found = NULL;
+	cleanup_free struct leftover *l = NULL;
+	struct store_claimed top;
+	uint32_t n;
+	int r = store_claim_highest(x->s, &top, x->err);
+
+	if (r)
+		return r;
+	r = store_list(x->s->ops, x->s->job_fd, STORE_TMP | STORE_TRASH, &found, &n);
+	l = r ? NULL : calloc((size_t)n + 1, sizeof *l);
+	if (!l)
+		return store_fail(x->err, r ? r : -ENOMEM, "job %s: cannot list its directory",
+				  x->s->job);
+	for (uint32_t i = 0; i < n; i++) {
+		l[i].name = found[i];
+		l[i].goes = found[i].kind == STORE_TRASH || x->o->abandoned ||
+			    found[i].generation < top.generation;
+		memcpy(l[i].now, found[i].dir, sizeof l[i].now);
+		(void)store_bytes_of(x->s, found[i].dir, &l[i].bytes);
+	}
+	if (!x->o->dry)
+		r = leftovers_remove(x, l, n);
+	for (uint32_t i = 0; !r && i < n; i++)
+		leftover_tell(x, &l[i]);
+	return r;
+}
+
+/* --- quarantine --- */
+
+static int release(struct repairing *x, struct store_step *st)
+{
+	struct ckpt_err why = { .msg = "" };
+	int fd, r;
+
+	if (x->o->dry) {
+		tell(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
+		     "would be checked in full, and released if it is whole: %.200s", st->why);
+		return 0;
+	}
+	r = store_step_open(x->s, st->dir, &fd, &why);
+	if (!r) {
+		r = x->o->verify(x->o->arg, st, fd, &why);
+		if (!r)
+			r = store_mark_clear(x->s, st, MARK_BAD, NULL, NULL, &why);
+		(void)x->s->ops->close(x->s->ops->ctx, fd);
+	}
+	if (r) {
+		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%s%.300s",
+		     is_damage(r) ? "it is damaged, and stays in quarantine: " : "", why.msg);
+		return 0;
+	}
+	(void)store_mark_set(x->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	if (st->state == STORE_QUARANTINED)
+		st->state = STORE_COMMITTED;
+	tell(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
+	     "every byte was checked, it is released from quarantine");
+	return 0;
+}
+
+static bool is_quarantined(const struct repairing *x, const struct store_step *st)
+{
+	if (st->state == STORE_COLLECTING || !store_step_has_id(st))
+		return false;
+	for (uint32_t i = 0; i < x->nmark; i++)
+		if (x->mark[i].kind == MARK_BAD && store_mark_is(&x->mark[i], st))
+			return true;
+	return false;
+}
+
+/* --- a new MANIFEST --- */
+
+/* A directory as it will be: MANIFEST is in memory. */
+struct overlay {
+	const struct source_dir *under;
+	const uint8_t *bytes;
+	uint64_t len;
+	int (*each)(void *arg, const char *name, int is_file);
+	void *arg;
+};
+
+static int overlay_read(void *ctx, void *buf, uint64_t len, uint64_t off)
+{
+	const struct overlay *o = ctx;
+
+	if (off > o->len || len > o->len - off)
+		return -ENODATA;
+	memcpy(buf, o->bytes + off, len);
+	return 0;
+}
+
+static int overlay_open(void *ctx, const char *name, struct source *ret)
+{
+	struct overlay *o = ctx;
+
+	if (strcmp(name, STORE_MANIFEST) != 0)
+		return o->under->open(o->under->ctx, name, ret);
+	*ret = (struct source){ .ctx = o, .bytes = o->len, .read = overlay_read };
+	return 0;
+}
+
+static int overlay_entry(void *arg, const char *name, int is_file)
+{
+	const struct overlay *o = arg;
+
+	if (strncmp(name, STORE_MANIFEST, sizeof STORE_MANIFEST - 1) == 0)
+		return 0; /* the damaged one, and what earlier repairs left */
+	return o->each(o->arg, name, is_file);
+}
+
+static int overlay_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
+{
+	struct overlay *o = ctx;
+
+	o->each = each;
+	o->arg = arg;
+	return o->under->list(o->under->ctx, overlay_entry, o);
+}
+
+/* All of the directory but its data, read with the new MANIFEST as any reader would. */
+static int overlay_check(const struct source_dir *under, const void *bytes, uint64_t len,
+			 struct ckpt_err *err)
+{
+	struct overlay o = { .under = under, .bytes = bytes, .len = len };
+	struct source_dir dir = { .ctx = &o, .open = overlay_open, .list = overlay_list };
+	struct checkpoint *c = NULL;
+	int r = format_native.open(&dir, &c, NULL, NULL, err);
+
+	checkpoint_free(c);
+	return r;
+}
+
+/*
+ * The place in the line: right before the next newer step; or, where there is none, after all that
+ * ever were, with room for the damaged ones below it.
+ */
+static int lineage_find(const struct repairing *x, const struct store_step *st,
+			struct native_lineage *ret, struct ckpt_err *err)
+{
+	const struct store_step *below = NULL;
+	uint64_t above = UINT64_MAX, highest = 0, room = 0;
+
+	*ret = (struct native_lineage){ .parent_step = UINT64_MAX, .tool = "ckptctl repair" };
+	for (uint32_t i = 0; i < x->n; i++) {
+		const struct store_step *k = &x->step[i];
+
+		highest = MAX(highest, k->seq);
+		if (k->state != STORE_COMMITTED && k->state != STORE_QUARANTINED)
+			continue;
+		if (k->step > st->step)
+			above = MIN(above, k->seq);
+		else if (k->step < st->step && (!below || k->seq > below->seq))
+			below = k;
+	}
+	for (uint32_t i = 0; i < x->n; i++)
+		room += x->step[i].state == STORE_DAMAGED && x->step[i].step < st->step &&
+			(!below || x->step[i].step > below->step);
+	if (above == UINT64_MAX) {
+		if (ckpt_add(highest, room + 1, &ret->seq) || ret->seq == UINT64_MAX)
+			return ckpt_error(err, -ERANGE, "the numbers of the line have run out");
+	} else if (above <= (below ? below->seq : 0) + 1) {
+		return ckpt_error(err, -ERANGE,
+				  "its neighbours in the line leave no place between them");
+	} else {
+		ret->seq = above - 1;
+	}
+	if (below) {
+		ret->parent_step = below->step;
+		memcpy(ret->parent_id, below->id, sizeof ret->parent_id);
+	}
+	return 0;
+}
+
+struct spent {
+	const struct io_ops *ops;
+	int fd;
+};
+
+/* MANIFEST.%08x: of a repair that did not end. */
+static int spent_unlink(void *arg, const char *name, unsigned char d_type)
+{
+	static const char front[] = STORE_MANIFEST ".";
+	const struct spent *e = arg;
+	size_t n = sizeof front - 1;
+
+	(void)d_type;
+	if (strncmp(name, front, n) == 0 && strlen(name) == n + 8 &&
+	    strspn(name + n, "0123456789abcdef") == 8)
+		(void)e->ops->unlink(e->ops->ctx, e->fd, name, false);
+	return 0;
+}
+
+static int manifest_write(const struct io_ops *ops, int fd, const char *name, const void *bytes,
+			  uint64_t len)
+{
+	int closed, r, file = ops->open(ops->ctx, fd, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	if (file < 0)
+		return file;
+	r = io_pwrite_all(ops, file, bytes, len, 0);
+	if (!r) {
+		io_point(ops, POINT_REPAIR_WRITTEN);
+		r = store_sync(ops, file);
+	}
+	closed = ops->close(ops->ctx, file);
+	r = r ? r : closed;
+	if (!r)
+		io_point(ops, POINT_REPAIR_SYNCED);
+	return r;
+}
+
+/* The one that is to be is in quarantine, and held and tagged as what it was. */
+static int marks_move(struct repairing *x, const struct store_step *was,
+		      const struct store_step *is, struct ckpt_err *err)
+{
+	int r = store_mark_set(x->s, is, MARK_BAD, NULL, 0,
+			       "its MANIFEST was made again, its data are not checked yet", err);
+
+	for (uint32_t i = 0; !r && i < x->nmark; i++) {
+		const struct store_mark *m = &x->mark[i];
+		bool other = false;
+
+		if ((m->kind != MARK_HOLD && m->kind != MARK_TAG) || !store_mark_is(m, was))
+			continue;
+		for (uint32_t k = 0; k < x->n; k++)
+			other |= store_step_has_id(&x->step[k]) && store_mark_is(m, &x->step[k]);
+		if (!other)
+			r = store_mark_set(x->s, is, m->kind, m->name, m->until_ns, m->why, err);
+	}
+	if (!r)
+		io_point(x->s->ops, POINT_REPAIR_MARKED);
+	return r;
+}
+
+/* From here on the step is listed: as quarantined. */
+static int manifest_place(const struct io_ops *ops, int fd, const char *name, uint32_t nonce,
+			  struct ckpt_err *err)
+{
+	char spent[sizeof STORE_MANIFEST + 32];
+	int r;
+
+	(void)snprintf(spent, sizeof spent, STORE_MANIFEST ".damaged-%08" PRIx32, nonce);
+	r = ops->rename(ops->ctx, fd, STORE_MANIFEST, spent);
+	if (r && r != -ENOENT)
+		return store_fail(err, r, "cannot rename the damaged MANIFEST");
+	io_point(ops, POINT_REPAIR_ASIDE);
+	r = ops->rename(ops->ctx, fd, name, STORE_MANIFEST);
+	if (r)
+		return store_fail(err, r, "cannot give the new MANIFEST its name");
+	io_point(ops, POINT_REPAIR_RENAMED);
+	r = store_sync(ops, fd);
+	if (r)
+		return store_fail(err, r, "cannot sync the directory");
+	io_point(ops, POINT_REPAIR_DURABLE);
+	return 0;
+}
+
+static int manifest_put(struct repairing *x, struct store_step *st, int fd, const void *bytes,
+			uint64_t len, const uint8_t *id, struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	struct spent spent = { .ops = ops, .fd = fd };
+	char name[sizeof STORE_MANIFEST + 16];
+	struct store_step is = *st;
+	uint32_t nonce;
+	int r = store_nonce(&nonce, err);
+
+	if (r)
+		return r;
+	(void)ops->list(ops->ctx, fd, spent_unlink, &spent);
+	(void)snprintf(name, sizeof name, STORE_MANIFEST ".%08" PRIx32, nonce);
+	r = manifest_write(ops, fd, name, bytes, len);
+	if (r)
+		r = store_fail(err, r, "cannot write a new MANIFEST");
+	is.state = STORE_QUARANTINED;
+	memcpy(is.id, id, sizeof is.id);
+	if (!r)
+		r = marks_move(x, st, &is, err);
+	if (!r)
+		r = manifest_place(ops, fd, name, nonce, err);
+	if (r)
+		(void)ops->unlink(ops->ctx, fd, name, false);
+	else
+		*st = is;
+	return r;
+}
+
+/* Marks of the ids that it no longer has, the new one having all that counts. */
+static void marks_drop(struct repairing *x, const struct store_step *st)
+{
+	for (uint32_t i = 0; i < x->nmark; i++) {
+		uint8_t id[16] = { 0 };
+		bool other = x->mark[i].step != st->step;
+
+		for (uint32_t k = 0; k < x->n; k++)
+			other |= store_step_has_id(&x->step[k]) &&
+				 store_mark_is(&x->mark[i], &x->step[k]);
+		memcpy(id, x->mark[i].id8, sizeof x->mark[i].id8);
+		if (!other)
+			store_marks_forget(x->s, st->step, id);
+	}
+}
+
+static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, struct ckpt_err *err)
+{
+	cleanup_free void *bytes = NULL;
+	struct native_lineage line;
+	struct source_dir dir;
+	uint8_t id[16];
+	uint64_t len;
+	int r = lineage_find(x, st, &line, err);
+
+	if (r)
+		return r;
+	r = store_source_dir(x->s->ops, fd, &dir);
+	if (r)
+		return ckpt_error(err, r, "no memory to read it");
+	r = native_rebuild(&dir, x->s->job, st->step, &line, &bytes, &len, id, err);
+	if (!r)
+		r = overlay_check(&dir, bytes, len, err);
+	store_source_dir_close(&dir);
+	if (r || x->o->dry)
+		return r;
+	r = manifest_put(x, st, fd, bytes, len, id, err);
+	if (r)
+		return r;
+	st->seq = line.seq;
+	marks_drop(x, st);
+	r = x->o->verify(x->o->arg, st, fd, err);
+	if (is_damage(r))
+		(void)store_mark_set(x->s, st, MARK_BAD, NULL, 0, err->msg, NULL);
+	if (r)
+		return ckpt_error_prefix(err, r, "it has a MANIFEST again, and is in quarantine");
+	io_point(x->s->ops, POINT_REPAIR_VERIFIED);
+	r = store_mark_clear(x->s, st, MARK_BAD, NULL, NULL, err);
+	if (r)
+		return r;
+	(void)store_mark_set(x->s, st, MARK_VERIFIED, NULL, 0, NULL, NULL);
+	st->state = STORE_COMMITTED;
+	return 0;
+}
+
+static int rebuild(struct repairing *x, struct store_step *st)
+{
+	struct ckpt_err why = { .msg = "" };
+	int fd, r = store_step_open(x->s, st->dir, &fd, &why);
+
+	if (!r) {
+		r = rebuild_locked(x, st, fd, &why);
+		(void)x->s->ops->close(x->s->ops->ctx, fd);
+	}
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+		return ckpt_error(x->err, r, "%s", why.msg);
+	if (r)
+		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%.380s", why.msg);
+	else
+		tell(x, REPAIR_REBUILT, 0, st->dir, st->step, st->bytes, "%s",
+		     x->o->dry ? "all its parts are there: it would get a new MANIFEST and be "
+				 "checked in full"
+			       : "all its parts are there: it has a new MANIFEST, and every byte "
+				 "was checked");
+	return 0;
+}
+
+/* --- the whole --- */
+
+/* Newest first: a step that is rebuilt is the next one's neighbour. */
+static int steps_repair(struct repairing *x)
+{
+	bool found = false;
+	int r = store_scan(x->s, true, &x->step, &x->n, x->err);
+
+	if (!r)
+		r = store_marks(x->s, &x->mark, &x->nmark, x->err);
+	for (uint32_t i = 0; !r && i < x->n; i++) {
+		struct store_step *st = &x->step[i];
+
+		if (!is_asked(x, st->dir))
+			continue;
+		found = true;
+		if (st->state == STORE_DAMAGED)
+			r = rebuild(x, st);
+		else if (is_quarantined(x, st))
+			r = release(x, st);
+	}
+	if (!r && x->o->dir && !found)
+		r = ckpt_error(x->err, -ENOENT, "job %s: there is no %s", x->s->job, x->o->dir);
+	return r;
+}
+
+int store_repair(struct store *s, const struct repair_opts *o, struct repair_result *ret,
+		 struct ckpt_err *err)
+{
+	struct repairing x = { .s = s, .o = o, .ret = ret, .err = err };
+	struct store_name name = { .kind = STORE_STEP };
+	int r = 0;
+
+	*ret = (struct repair_result){ 0 };
+	if (o->dir)
+		store_name_parse(o->dir, &name);
+	if ((name.kind != STORE_STEP && name.kind != STORE_OLD) || (!o->dry && !o->verify))
+		return ckpt_error(err, -EINVAL, "job %s: \"%.64s\" is no name of a step directory",
+				  s->job, o->dir ? o->dir : "");
+	if (!o->dir)
+		r = leftovers(&x);
+	if (!r)
+		r = steps_repair(&x);
+	free(x.mark);
+	free(x.step);
+	return r;
+}

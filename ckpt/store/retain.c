@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * retain.c - which steps a policy keeps: see retain.h. Called by store_prune, and by ckptd and ckptctl
+ * for their options.
+ * Invariant: a row that says remove has no rule that keeps it; what is not understood is kept.
+ */
+#include "ckpt/store/retain.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include "ckpt/store/store_impl.h"
+
+/* --- options --- */
+
+static const struct unit {
+	char letter;
+	uint64_t seconds;
+} units[] = { { 'w', 7 * 86400 }, { 'd', 86400 }, { 'h', 3600 }, { 'm', 60 }, { 's', 1 } };
+
+/* A number of at least 1 that fills the text up to `end`. */
+static bool number_parse(const char *text, const char *end, uint64_t max, uint64_t *ret)
+{
+	const char *p = text;
+
+	return store_take_decimal(&p, ret) && p == end && *ret > 0 && *ret <= max;
+}
+
+static bool within_parse(const char *value, uint64_t *ret)
+{
+	size_t n = strlen(value);
+	uint64_t count;
+
+	for (size_t i = 0; n > 1 && i < ARRAY_LEN(units); i++)
+		if (value[n - 1] == units[i].letter)
+			return number_parse(value, value + n - 1, UINT64_MAX, &count) &&
+			       ckpt_mul(count, units[i].seconds, &count) == 0 &&
+			       ckpt_mul(count, NS_PER_S, ret) == 0;
+	return false;
+}
+
+static bool best_parse(const char *value, struct retain_best *ret)
+{
+	size_t n = strcspn(value, ":");
+	const char *p = value + n;
+	uint64_t count = 1;
+
+	*ret = (struct retain_best){ .n = 1 };
+	if (n == 0 || n > RETAIN_KEY_MAX)
+		return false;
+	memcpy(ret->key, value, n);
+	if (!*p)
+		return true;
+	ret->max = strncmp(p, ":max", 4) == 0;
+	if (!ret->max && strncmp(p, ":min", 4) != 0)
+		return false;
+	p += 4;
+	if (*p && (*p != ':' || !number_parse(p + 1, p + strlen(p), UINT32_MAX, &count)))
+		return false;
+	ret->n = (uint32_t)count;
+	return true;
+}
+
+static int best_add(struct retain_policy *p, const struct retain_best *b, struct ckpt_err *err)
+{
+	uint32_t i = 0;
+
+	while (i < p->nbest && strcmp(p->best[i].key, b->key) != 0)
+		i++;
+	if (i == RETAIN_BEST_MAX)
+		return ckpt_error(err, -EINVAL, "keep-best %.80s: at most %d keys are possible",
+				  b->key, RETAIN_BEST_MAX);
+	p->best[i] = *b;
+	p->nbest = MAX(p->nbest, i + 1);
+	return 0;
+}
+
+int retain_parse(struct retain_policy *p, const char *option, const char *value,
+		 struct ckpt_err *err)
+{
+	const char *end = value + strlen(value);
+	struct retain_best best;
+	uint64_t n;
+
+	if (strcmp(option, "keep-last") == 0) {
+		if (!number_parse(value, end, UINT32_MAX, &n))
+			return ckpt_error(err, -EINVAL,
+					  "keep-last %.80s: give how many of the newest steps to "
+					  "keep, 1 or more",
+					  value);
+		p->keep_last = (uint32_t)n;
+		return 0;
+	}
+	if (strcmp(option, "keep-every") == 0) {
+		if (!number_parse(value, end, UINT64_MAX, &n))
+			return ckpt_error(err, -EINVAL,
+					  "keep-every %.80s: give a number of steps, as 5000: "
+					  "multiples of it are kept",
+					  value);
+		p->keep_every = n;
+		return 0;
+	}
+	if (strcmp(option, "keep-within") == 0) {
+		if (!within_parse(value, &n))
+			return ckpt_error(err, -EINVAL,
+					  "keep-within %.80s: give a time with its unit, as 90m, "
+					  "36h, 7d or 2w",
+					  value);
+		p->keep_within_ns = n;
+		return 0;
+	}
+	if (strcmp(option, "keep-best") == 0) {
+		if (!best_parse(value, &best))
+			return ckpt_error(err, -EINVAL,
+					  "keep-best %.80s: give the key of a note, as loss, "
+					  "acc:max or loss:min:3 (at most %d bytes, no ':' in it)",
+					  value, RETAIN_KEY_MAX);
+		return best_add(p, &best, err);
+	}
+	return ckpt_error(err, -EINVAL,
+			  "%.80s is no rule: give keep-last, keep-every, keep-within or keep-best",
+			  option);
+}
+
+bool retain_is_policy(const struct retain_policy *p)
+{
+	return p && (p->keep_last || p->keep_every || p->keep_within_ns || p->nbest);
+}
+
+/* Text that grows and is cut where its room ends. */
+struct text {
+	char *at;
+	size_t bytes, used;
+};
+
+__attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = t->used < t->bytes ? vsnprintf(t->at + t->used, t->bytes - t->used, fmt, ap) : 0;
+	va_end(ap);
+	t->used = n < 0 ? t->used : MIN(t->used + (size_t)n, t->bytes);
+}
+
+/* The largest unit that divides it. */
+static void within_print(uint64_t ns, char ret[32])
+{
+	uint64_t s = ns / NS_PER_S;
+
+	for (size_t i = 0; i < ARRAY_LEN(units); i++) {
+		if (s % units[i].seconds == 0) {
+			(void)snprintf(ret, 32, "%" PRIu64 "%c", s / units[i].seconds,
+				       units[i].letter);
+			return;
+		}
+	}
+}
+
+void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
+{
+	struct text t = { .at = buf, .bytes = bytes };
+	char within[32];
+
+	if (bytes)
+		buf[0] = 0;
+	if (p->keep_last)
+		text_add(&t, " --keep-last %" PRIu32, p->keep_last);
+	if (p->keep_every)
+		text_add(&t, " --keep-every %" PRIu64, p->keep_every);
+	if (p->keep_within_ns) {
+		within_print(p->keep_within_ns, within);
+		text_add(&t, " --keep-within %s", within);
+	}
+	for (uint32_t i = 0; i < p->nbest; i++)
+		text_add(&t, " --keep-best %s:%s:%" PRIu32, p->best[i].key,
+			 p->best[i].max ? "max" : "min", p->best[i].n);
+	if (t.used)
+		memmove(buf, buf + 1, strlen(buf));
+}
+
+/* --- deciding --- */
+
+struct deciding {
+	const struct retain_policy *p;
+	const struct store_step *step;
+	uint32_t n;
+	const struct store_mark *mark;
+	uint32_t nmark;
+	uint64_t now, ages_from;
+	uint32_t newest;		   /* committed; UINT32_MAX: none */
+	uint32_t *order;		   /* [nmark] of the marks by step */
+	uint32_t (*rank)[RETAIN_BEST_MAX]; /* [n]: how many are better; UINT32_MAX: no such note */
+	uint32_t nlast;			   /* committed steps seen so far */
+};
+
+static bool is_bad(const struct store_step *st)
+{
+	return st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
+	       (st->state == STORE_SET_ASIDE && !store_step_has_id(st));
+}
+
+static bool note_value(const struct store_step *st, const char *key, double *ret)
+{
+	for (uint32_t i = 0; i < st->nnote; i++) {
+		if (strcmp(st->note[i].key, key) == 0) {
+			*ret = st->note[i].value;
+			return !isnan(*ret);
+		}
+	}
+	return false;
+}
+
+struct ranked {
+	double value; /* smaller is better */
+	uint64_t seq, step;
+	uint32_t at;
+	bool aside;
+};
+
+static int by_value(const void *a, const void *b)
+{
+	const struct ranked *x = a, *y = b;
+
+	if (x->value != y->value)
+		return x->value < y->value ? -1 : 1;
+	if (x->seq != y->seq)
+		return x->seq > y->seq ? -1 : 1;
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Of those with a note of the key: how many are better. A committed step counts committed ones only. */
+static void rank_key(struct deciding *d, uint32_t k, struct ranked *room)
+{
+	uint32_t n = 0, ncommitted = 0;
+
+	for (uint32_t i = 0; i < d->n; i++) {
+		const struct store_step *st = &d->step[i];
+		double value;
+
+		d->rank[i][k] = UINT32_MAX;
+		if ((st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE) || is_bad(st) ||
+		    !note_value(st, d->p->best[k].key, &value))
+			continue;
+		room[n++] = (struct ranked){ .value = d->p->best[k].max ? -value : value,
+					     .seq = st->seq,
+					     .step = st->step,
+					     .at = i,
+					     .aside = st->state == STORE_SET_ASIDE };
+	}
+	qsort(room, n, sizeof *room, by_value);
+	for (uint32_t i = 0; i < n; i++) {
+		d->rank[room[i].at][k] = room[i].aside ? i : ncommitted;
+		ncommitted += !room[i].aside;
+	}
+}
+
+static int rank_all(struct deciding *d)
+{
+	struct ranked *room = calloc((size_t)d->n + 1, sizeof *room);
+
+	d->rank = calloc((size_t)d->n + 1, sizeof *d->rank);
+	for (uint32_t k = 0; room && d->rank && k < d->p->nbest; k++)
+		rank_key(d, k, room);
+	free(room);
+	return room && d->rank ? 0 : -ENOMEM;
+}
+
+static int order_by_step(const void *a, const void *b, void *arg)
+{
+	const struct store_mark *mark = arg;
+	uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+
+	if (mark[i].step != mark[k].step)
+		return mark[i].step < mark[k].step ? -1 : 1;
+	return (i > k) - (i < k);
+}
+
+static int order_all(struct deciding *d)
+{
+	d->order = calloc((size_t)d->nmark + 1, sizeof *d->order);
+	if (!d->order)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < d->nmark; i++)
+		d->order[i] = i;
+	qsort_r(d->order, d->nmark, sizeof *d->order, order_by_step, (void *)(uintptr_t)d->mark);
+	return 0;
+}
+
+/* The first mark, in that order, of a step with this number or a higher one. */
+static uint32_t order_find(const struct deciding *d, uint64_t step)
+{
+	uint32_t from = 0, to = d->nmark;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (d->mark[d->order[mid]].step < step)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+/* "5h", "3d": down to a minute. */
+static void left_print(uint64_t ns, char ret[32])
+{
+	uint64_t s = ns / NS_PER_S;
+
+	if (s >= 2 * 86400)
+		(void)snprintf(ret, 32, "%" PRIu64 "d", s / 86400);
+	else if (s >= 2 * 3600)
+		(void)snprintf(ret, 32, "%" PRIu64 "h", s / 3600);
+	else
+		(void)snprintf(ret, 32, "%" PRIu64 "m", s / 60);
+}
+
+/* Returns whether the step is found bad by a mark of its own. */
+static bool marks_tell(const struct deciding *d, const struct store_step *st, struct text *t)
+{
+	bool bad = false;
+	char left[32];
+
+	for (uint32_t i = order_find(d, st->step); i < d->nmark; i++) {
+		const struct store_mark *m = &d->mark[d->order[i]];
+
+		if (m->step != st->step)
+			break;
+		if (!store_mark_is(m, st) || !store_mark_counts(m, d->now))
+			continue;
+		bad |= m->kind == MARK_BAD;
+		if (m->kind == MARK_TAG)
+			text_add(t, ", tagged %s", m->name);
+		if (m->kind != MARK_HOLD)
+			continue;
+		text_add(t, ", held by %s", m->name);
+		if (m->until_ns) {
+			left_print(m->until_ns - d->now, left);
+			text_add(t, " (%s left)", left);
+		}
+	}
+	return bad;
+}
+
+static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
+{
+	const struct store_step *st = &d->step[i];
+	const struct retain_policy *p = d->p;
+	bool committed = st->state == STORE_COMMITTED;
+	char within[32];
+
+	if (committed && d->nlast++ < p->keep_last)
+		text_add(t, ", last %" PRIu32 "/%" PRIu32, d->nlast, p->keep_last);
+	if (i == d->newest)
+		text_add(t, ", newest committed");
+	if (committed && p->keep_every && st->step % p->keep_every == 0)
+		text_add(t, ", every %" PRIu64, p->keep_every);
+	if (p->keep_within_ns &&
+	    (st->wall_ns >= d->ages_from || d->ages_from - st->wall_ns < p->keep_within_ns)) {
+		within_print(p->keep_within_ns, within);
+		text_add(t, ", within %s", within);
+	}
+	for (uint32_t k = 0; k < p->nbest; k++)
+		if (d->rank[i][k] < p->best[k].n)
+			text_add(t, ", best %s %" PRIu32 "/%" PRIu32, p->best[k].key,
+				 d->rank[i][k] + 1, p->best[k].n);
+}
+
+static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
+{
+	const struct store_step *st = &d->step[i];
+	char reason[sizeof row->reason + 2] = "";
+	struct text t = { .at = reason, .bytes = sizeof reason };
+	bool policy = retain_is_policy(d->p), bad;
+
+	*row = (struct retain_row){ .step = i };
+	if (st->state == STORE_COLLECTING) {
+		(void)snprintf(row->reason, sizeof row->reason,
+			       "being written, or its writer died");
+		return;
+	}
+	bad = marks_tell(d, st, &t) || is_bad(st);
+	if (!bad)
+		rules_tell(d, i, &t);
+	if (bad)
+		text_add(&t, st->state == STORE_DAMAGED || !store_step_has_id(st)
+				     ? ", damaged: see ckptctl repair"
+				     : ", quarantined: see ckptctl repair");
+	else if (!policy)
+		text_add(&t, ", no policy");
+	row->remove = !t.used;
+	if (row->remove)
+		(void)snprintf(row->reason, sizeof row->reason, "%sno rule matches",
+			       st->state == STORE_SET_ASIDE ? "set aside, " : "");
+	else
+		(void)snprintf(row->reason, sizeof row->reason, "%s", reason + 2);
+}
+
+int retain_decide(const struct retain_policy *p, const struct store_step *step, uint32_t n,
+		  const struct store_mark *mark, uint32_t nmark, uint64_t now,
+		  struct retain_row *ret)
+{
+	static const struct retain_policy none;
+	struct deciding d = { .p = p ? p : &none,
+			      .step = step,
+			      .n = n,
+			      .mark = mark,
+			      .nmark = nmark,
+			      .now = now,
+			      .ages_from = now,
+			      .newest = UINT32_MAX };
+	int r;
+
+	for (uint32_t i = 0; d.newest == UINT32_MAX && i < n; i++) {
+		if (step[i].state != STORE_COMMITTED)
+			continue;
+		d.newest = i;
+		d.ages_from = MIN(now, step[i].wall_ns);
+	}
+	r = rank_all(&d);
+	if (!r)
+		r = order_all(&d);
+	for (uint32_t i = 0; !r && i < n; i++)
+		row_decide(&d, i, &ret[i]);
+	free(d.rank);
+	free(d.order);
+	return r;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * native_rebuild.c - a MANIFEST made again from the parts of its checkpoint. Called by repair.
+ * Invariant: what comes out is what native_manifest makes of parts that are all there: no rank is left
+ * out, none is of another checkpoint, and every byte of their metadata was under a hash that was right.
+ */
+#include "formats/native/native_impl.h"
+#include <stdio.h>
+
+struct rebuilding {
+	const struct source_dir *dir;
+	struct ckpt_err *err;
+	struct native_part *part; /* [npart] */
+	struct table *table;	  /* [npart] theirs */
+	uint32_t npart, cap;
+	struct container_info first; /* of the first part: what all must say */
+};
+
+/* --- one part --- */
+
+struct loaded {
+	struct container_info info;
+	struct container_map map;
+	struct hash128 root;
+	struct codec_section section[CONTAINER_SECT_MAX];
+	struct arena mem;
+};
+
+static int load_blocks(const struct source *src, struct loaded *l, struct ckpt_err *err)
+{
+	uint8_t block[CONTAINER_BLOCK];
+	int r;
+
+	if (src->bytes < 2 * CONTAINER_BLOCK || src->bytes % CONTAINER_BLOCK)
+		return ckpt_error(err, -EBADMSG, "its %llu bytes are not a whole file",
+				  (unsigned long long)src->bytes);
+	r = src->read(src->ctx, block, sizeof block, 0);
+	if (!r)
+		r = container_head_check(block, CONTAINER_PART, &l->info, err);
+	else
+		return ckpt_error_errno(err, -r, "its header cannot be read");
+	if (r)
+		return r;
+	r = src->read(src->ctx, block, sizeof block, src->bytes - sizeof block);
+	if (r)
+		return ckpt_error_errno(err, -r, "its trailer cannot be read");
+	r = container_tail_check(block, src->bytes, &l->map, err);
+	if (!r)
+		r = container_check(&l->info, &l->map, err);
+	l->root = hash128(block, sizeof block);
+	return r;
+}
+
+static int load_sections(const struct source *src, struct loaded *l, struct ckpt_err *err)
+{
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < l->map.nsect; i++) {
+		const struct container_sect *s = &l->map.sect[i];
+		uint8_t *p;
+		int r;
+
+		total += s->len; /* none is longer than the file */
+		if (total > NATIVE_META_BYTES_MAX)
+			return ckpt_error(err, -EPROTO, "more than %llu bytes of sections",
+					  (unsigned long long)NATIVE_META_BYTES_MAX);
+		p = arena_alloc(&l->mem, s->len + 1);
+		if (!p)
+			return ckpt_error(err, -ENOMEM, "out of memory for its sections");
+		r = s->len ? src->read(src->ctx, p, s->len, s->off) : 0;
+		if (r)
+			return ckpt_error_errno(err, -r, "its sections cannot be read");
+		r = container_sect_check(s, p, err);
+		if (r)
+			return r;
+		l->section[i] = (struct codec_section){ .kind = s->kind,
+							.rec_bytes = s->rec_bytes,
+							.len = s->len,
+							.count = s->count,
+							.bytes = p };
+	}
+	return 0;
+}
+
+static const char *stranger(const struct container_info *a, const struct container_info *b)
+{
+	if (memcmp(a->uuid, b->uuid, sizeof a->uuid) != 0)
+		return "uuid";
+	if (memcmp(a->job, b->job, sizeof a->job) != 0)
+		return "job";
+	if (a->step != b->step)
+		return "step";
+	return a->generation != b->generation ? "launch" : NULL;
+}
+
+static uint64_t raw_end(const struct table *t)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < t->npiece; i++)
+		end = MAX(end, t->piece[i].off + t->piece[i].len);
+	return end;
+}
+
+static int part_load(struct rebuilding *b, const char *name, const struct source *src,
+		     struct loaded *l)
+{
+	struct native_part *p = &b->part[b->npart];
+	struct table_place place = { .name = name, .bytes = NATIVE_PART_BYTES_MAX };
+	const char *what;
+	int r = load_blocks(src, l, b->err);
+
+	if (r)
+		return r;
+	if (b->npart == 0)
+		b->first = l->info;
+	what = stranger(&l->info, &b->first);
+	if (what)
+		return ckpt_error(b->err, -EBADMSG, "its %s is not that of the other parts", what);
+	r = load_sections(src, l, b->err);
+	if (r)
+		return r;
+	place.rank = l->info.writer;
+	r = codec_decode(l->section, l->map.nsect, &place, 1, &b->table[b->npart], b->err);
+	if (r)
+		return r;
+	*p = (struct native_part){ .rank = l->info.writer,
+				   .file_bytes = src->bytes,
+				   .raw_bytes = raw_end(&b->table[b->npart]),
+				   .root = l->root,
+				   .table = NULL };
+	(void)snprintf(p->name, sizeof p->name, "%s", name);
+	b->npart++;
+	return 0;
+}
+
+static int parts_grow(struct rebuilding *b)
+{
+	uint32_t cap = b->cap ? 2 * b->cap : 16;
+	struct native_part *part;
+	struct table *table;
+
+	if (b->npart < b->cap)
+		return 0;
+	part = reallocarray(b->part, cap, sizeof *part);
+	if (!part)
+		return -ENOMEM;
+	b->part = part;
+	table = calloc(cap, sizeof *table);
+	if (!table)
+		return -ENOMEM;
+	if (b->npart)
+		memcpy(table, b->table, b->npart * sizeof *table);
+	free(b->table);
+	b->table = table;
+	b->cap = cap;
+	return 0;
+}
+
+static bool is_part(const char *name)
+{
+	size_t n = strlen(name);
+
+	return native_name_ok(name) && n > 5 && !strcmp(name + n - 5, ".part");
+}
+
+static int entry_add(void *arg, const char *name, int is_file)
+{
+	struct rebuilding *b = arg;
+	struct loaded l = { .map = { .nsect = 0 } };
+	struct source src = { 0 };
+	int r;
+
+	if (!is_part(name))
+		return native_is_spent(name) || !strncmp(name, NATIVE_MANIFEST, 8)
+			       ? 0
+			       : ckpt_error(b->err, -EBADMSG,
+					    "%.80s does not belong to a checkpoint: move it away",
+					    name);
+	if (!is_file)
+		return ckpt_error(b->err, -EBADMSG, "%.80s is not a regular file", name);
+	if (b->npart == NATIVE_WORLD_MAX || parts_grow(b))
+		return ckpt_error(b->err, b->npart == NATIVE_WORLD_MAX ? -E2BIG : -ENOMEM,
+				  "no room for %u parts", b->npart);
+	r = b->dir->open(b->dir->ctx, name, &src);
+	if (r)
+		return ckpt_error_errno(b->err, -r, "%.80s cannot be opened", name);
+	r = part_load(b, name, &src, &l);
+	if (r)
+		(void)ckpt_error_prefix(b->err, r, "%.80s", name);
+	arena_free(&l.mem);
+	if (src.close)
+		src.close(src.ctx);
+	return r;
+}
+
+/* --- the whole --- */
+
+/*
+ * How many ranks there were only MANIFEST said. A mesh that has exactly as many ranks as there are
+ * parts says it too; fewer might be all, or not.
+ */
+static int world_check(struct rebuilding *b)
+{
+	uint32_t most = 0;
+
+	for (uint32_t i = 0; i < b->npart; i++)
+		for (uint32_t k = 0; k < b->table[i].nmesh; k++)
+			most = MAX(most, b->table[i].mesh[k].nrank);
+	if (b->npart == 0)
+		return ckpt_error(b->err, -EBADMSG, "it has no parts");
+	if (most > b->npart)
+		return ckpt_error(b->err, -EBADMSG, "%u of %u parts are missing", most - b->npart,
+				  most);
+	if (most < b->npart)
+		return ckpt_error(b->err, -EBADMSG,
+				  "%u parts, and no mesh of %u ranks: whether parts are missing "
+				  "cannot be known",
+				  b->npart, b->npart);
+	return 0;
+}
+
+static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
+		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		   uint8_t *ret_id)
+{
+	struct native_info info = { .job = job, .step = step };
+	struct hash128 of_job = container_job(job);
+	int r = b->dir->list(b->dir->ctx, entry_add, b);
+
+	if (r && !b->err->msg[0])
+		return ckpt_error_errno(b->err, -r, "it cannot be listed");
+	if (!r)
+		r = world_check(b);
+	if (r)
+		return r;
+	if (memcmp(b->first.job, of_job.b, sizeof b->first.job) != 0 || b->first.step != step)
+		return ckpt_error(b->err, -EBADMSG,
+				  "its parts are of step %llu of %s job: the directory was renamed "
+				  "or swapped",
+				  (unsigned long long)b->first.step,
+				  memcmp(b->first.job, of_job.b, sizeof b->first.job) ? "another"
+										      : "this");
+	memcpy(info.uuid, b->first.uuid, sizeof info.uuid);
+	info.generation = b->first.generation;
+	info.wall_ns = b->first.wall_ns;
+	info.world = b->npart;
+	for (uint32_t i = 0; i < b->npart; i++)
+		b->part[i].table = &b->table[i];
+	return native_manifest(&info, b->part, b->npart, lineage, ret_bytes, ret_len, ret_id,
+			       b->err);
+}
+
+int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
+		   const struct native_lineage *lineage, void **ret_bytes, uint64_t *ret_len,
+		   uint8_t *ret_id, struct ckpt_err *err)
+{
+	struct ckpt_err e = { .msg = "" };
+	struct rebuilding b = { .dir = dir, .err = &e };
+	int r = rebuild(&b, job, step, lineage, ret_bytes, ret_len, ret_id);
+
+	for (uint32_t i = 0; i < b.npart; i++)
+		table_free(&b.table[i]);
+	free(b.table);
+	free(b.part);
+	return r ? ckpt_error(err, r, "%s", e.msg) : 0;
+}
