@@ -15,6 +15,7 @@
 	job=
 	open=      # a second directory, where $tmp is too private; goes away too
 	limit_s=20 # of every wait
+	params=60K # of the model that jobs train
 }
 
 # The daemons whose sockets lie in DIR, or in our directory, whoever started them, a line each.
@@ -58,7 +59,7 @@ daemon_start() { # OPTION...
 
 # Starts a job in a process group of its own; its output is $tmp/job.out, $tmp/job.err. Sets job.
 job_start() { # OPTION...
-	setsid "$trainer" --params 60K --root "$store" --job a --socket "$socket" --losses "$tmp/losses" "$@" \
+	setsid "$trainer" --params "$params" --root "$store" --job a --socket "$socket" --losses "$tmp/losses" "$@" \
 		>"$tmp/job.out" 2>"$tmp/job.err" &
 	job=$!
 }
@@ -118,7 +119,7 @@ says() {
 
 # All losses written are those of an undisturbed run, and every step has one.
 losses_undisturbed() { # LAST
-	"$trainer" --no-checkpoint --mesh fsdp=1 --steps "$1" --params 60K --losses "$tmp/calm" >/dev/null || return 1
+	"$trainer" --no-checkpoint --mesh fsdp=1 --steps "$1" --params "$params" --losses "$tmp/calm" >/dev/null || return 1
 	awk 'NR == FNR { calm[$1] = $0; next }
 		$0 != calm[$1] { print "step " $1 ": " $0 ", undisturbed: " calm[$1]; bad = 1 }
 		{ have[$1] = 1 }
