@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #define CLI_VERSION CKPT_VERSION
+#define CLI_GIVEN_MAX 64 /* options of one command line: more is a script gone wrong */
 
 /* The whole program: argv as main() gets it (it may be permuted), data to out, talk to err.
  * Returns the exit code. Reads CKPTD_STORE, NO_COLOR, TERM, COLUMNS and the locale's name from
@@ -102,6 +103,20 @@ enum cli_option_id {
 	OPT_MODE,
 	OPT_SUMMARY,
 	OPT_BATCH,
+	OPT_DRY_RUN,
+	OPT_YES,
+	OPT_KEEP_LAST,
+	OPT_KEEP_EVERY,
+	OPT_KEEP_WITHIN,
+	OPT_KEEP_BEST,
+	OPT_FREE,
+	OPT_BAD,
+	OPT_BY,
+	OPT_UNTIL,
+	OPT_WHY,
+	OPT_DELETE,
+	OPT_ABANDONED,
+	OPT_NO_MARK,
 	OPT_COUNT,
 };
 
@@ -116,6 +131,8 @@ enum cli_arg {
 	ARG_FILE,
 	ARG_VERB,
 	ARG_SHELL,
+	ARG_TAG,  /* a tag that a step has */
+	ARG_HOLD, /* a name that a step is held by */
 };
 
 struct cli_option {
@@ -156,8 +173,9 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_cat, verb_completion, verb_convert, verb_diff, verb_doctor,
-	verb_drain, verb_forget, verb_layout, verb_ls, verb_man, verb_plan, verb_restore, verb_show,
-	verb_stats, verb_status, verb_trigger, verb_verify, verb_version, verb_wait;
+	verb_drain, verb_forget, verb_hold, verb_layout, verb_ls, verb_man, verb_plan, verb_prune,
+	verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status, verb_tag,
+	verb_trigger, verb_verify, verb_version, verb_wait;
 const struct cli_verb *cli_verb_find(const char *name);
 
 /* What a verb gets. */
@@ -165,6 +183,12 @@ struct cli {
 	const struct io_ops *ops;
 	const struct cli_verb *verb;
 	const char *value[OPT_COUNT]; /* the argument; "" for an option without; NULL: not given */
+	/* All that were given, in the order of the command line: of some, several count. */
+	struct {
+		enum cli_option_id id;
+		const char *value;
+	} given[CLI_GIVEN_MAX];
+	uint32_t ngiven;
 	uint32_t narg;
 	char **arg;	   /* what is left besides options */
 	const char *where; /* -C, else CKPTD_STORE, else ".": the default store or job directory */

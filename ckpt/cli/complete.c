@@ -10,6 +10,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/manual.h"
 #include "ckpt/cli/subject.h"
+#include "ckpt/store/mark.h"
 #include <limits.h>
 
 #define WORD_BYTES (2 * CKPT_NAME_MAX + PATH_MAX)
@@ -183,6 +184,8 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 	human_age(e->wall_ns, wall_ns(), age);
 	if (e->state == STORE_DAMAGED)
 		snprintf(what, sizeof what, "DAMAGED");
+	else if (e->state == STORE_QUARANTINED)
+		snprintf(what, sizeof what, "QUARANTINED");
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
@@ -204,14 +207,58 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
 	cleanup_free struct store_step *step = NULL;
 	uint32_t n = 0;
+	bool any = false;
 
 	(void)abs_path;
 	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL))
 		return 0;
-	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++)
-		offer_step(s, job, &step[i], i == 0);
+	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
+		bool sound = step[i].state == STORE_COMMITTED;
+
+		offer_step(s, job, &step[i], sound && !any);
+		any |= sound;
+	}
 	return 0;
+}
+
+/* --- what steps are called and held by --- */
+
+struct names {
+	struct complete *x;
+	enum store_mark_kind kind;
+	const char *before; /* what stands in front of the name: "tag:" */
+};
+
+static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	const struct names *s = arg;
+	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_mark *mark = NULL;
+	char word[STORE_MARK_NAME_MAX + 8], what[CKPT_JOB_MAX + 64];
+	uint64_t now = wall_ns();
+	uint32_t n = 0;
+
+	(void)abs_path;
+	snprintf(store.job, sizeof store.job, "%s", job);
+	if (store_marks(&store, &mark, &n, NULL))
+		return 0;
+	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
+		if (mark[i].kind != s->kind || !store_mark_counts(&mark[i], now))
+			continue;
+		snprintf(word, sizeof word, "%s%s", s->before, mark[i].name);
+		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)mark[i].step,
+			 job);
+		offer(s->x, word, what);
+	}
+	return 0;
+}
+
+static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before)
+{
+	struct names s = { x, kind, before };
+
+	store_jobs(x->ops, x->where, names_of, &s, NULL);
 }
 
 static int count_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -232,6 +279,8 @@ static void offer_steps(struct complete *x, bool number)
 	if (s.njob == 1 || number)
 		offer(x, "latest", "the newest step");
 	store_jobs(x->ops, x->where, each_job, &s, NULL);
+	if (s.njob == 1 && !number)
+		offer_names(x, MARK_TAG, "tag:");
 }
 
 static void offer_tensors(struct complete *x)
@@ -295,6 +344,12 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 		break;
 	case ARG_SHELL:
 		offer_choices(x, complete_shells);
+		break;
+	case ARG_TAG:
+		offer_names(x, MARK_TAG, "");
+		break;
+	case ARG_HOLD:
+		offer_names(x, MARK_HOLD, "");
 		break;
 	}
 }

@@ -59,6 +59,20 @@ const struct cli_option cli_options[] = {
 	{ OPT_MODE, 0, "mode", "MODE", "literal|order|flat|unflatten_pad", NULL, false, ARG_NONE },
 	{ OPT_SUMMARY, 0, "summary", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_BATCH, 0, "batch", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_DRY_RUN, 'n', "dry-run", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_YES, 'y', "yes", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_KEEP_LAST, 0, "keep-last", "N", NULL, NULL, false, ARG_NONE },
+	{ OPT_KEEP_EVERY, 0, "keep-every", "N", NULL, NULL, false, ARG_NONE },
+	{ OPT_KEEP_WITHIN, 0, "keep-within", "TIME", NULL, NULL, false, ARG_NONE },
+	{ OPT_KEEP_BEST, 0, "keep-best", "NOTE", NULL, NULL, false, ARG_NONE },
+	{ OPT_FREE, 0, "free", "BYTES", NULL, NULL, false, ARG_NONE },
+	{ OPT_BAD, 0, "bad", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_BY, 0, "by", "NAME", NULL, NULL, false, ARG_HOLD },
+	{ OPT_UNTIL, 0, "until", "TIME", NULL, NULL, false, ARG_NONE },
+	{ OPT_WHY, 0, "why", "TEXT", NULL, NULL, false, ARG_NONE },
+	{ OPT_DELETE, 0, "delete", "NAME", NULL, NULL, false, ARG_TAG },
+	{ OPT_ABANDONED, 0, "abandoned", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_NO_MARK, 0, "no-mark", NULL, NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 
@@ -130,6 +144,10 @@ static int option_take(struct cli *c, const struct cli_option *o, const char *ar
 		return ckpt_error(err, -EINVAL, "--%s needs a %s that is not empty", o->name,
 				  o->arg);
 	c->value[o->id] = arg ? arg : "";
+	if (c->ngiven == CLI_GIVEN_MAX)
+		return ckpt_error(err, -EINVAL, "more than %u options were given", CLI_GIVEN_MAX);
+	c->given[c->ngiven].id = o->id;
+	c->given[c->ngiven++].value = c->value[o->id];
 	return 0;
 }
 

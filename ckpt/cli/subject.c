@@ -121,6 +121,12 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 	return cli_fail(c, rc, err, "ckptctl ls %s", c->where);
 }
 
+void subject_note(struct cli *c, const struct store_ref *ref)
+{
+	if (ref->note[0])
+		cli_hint(c, "%s", ref->note);
+}
+
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
 {
 	switch (rc) {
@@ -156,6 +162,7 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 
 	if (rc)
 		return subject_tell(c, rc, &err, name);
+	subject_note(c, &s->ref);
 	s->choose = choose;
 	s->choose_arg = arg;
 	rc = subject_open(s, NULL, NULL, &err);

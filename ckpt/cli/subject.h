@@ -49,6 +49,9 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret);
 /* The next command where a store is not for this user to read. */
 #define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
 
+/* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on stderr,
+ * if anything. */
+void subject_note(struct cli *c, const struct store_ref *ref);
 /* Tell that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);
 /* subject_find and subject_open for verbs that want a whole checkpoint: prints the failure,

@@ -7,22 +7,26 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
+
+#define NOTE_NAME 18 /* characters of a name that a table of 80 columns has room for */
 
 struct ls_job {
 	char job[CKPT_JOB_MAX + 1];
 	char *path;
 	struct store_step *step;
-	uint32_t n, at;
-	uint32_t latest; /* "latest" among step[]; UINT32_MAX: it is damaged, or there is none */
+	struct store_mark *mark;
+	uint32_t n, nmark, at;
+	uint32_t latest; /* "latest" among step[]; UINT32_MAX: there is none */
 };
 
 struct ls {
 	struct cli *c;
 	struct ls_job *job;
 	uint32_t njob, cap;
-	uint32_t listed, damaged; /* committed; left out */
-	uint64_t bytes;
+	uint32_t listed, damaged, quarantined; /* committed; left out */
+	uint64_t bytes, now_ns;
 	int code;
 };
 
@@ -54,8 +58,8 @@ static const struct column columns[COL_COUNT] = {
 	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
 	[COL_MESH] = { "mesh", "MESH", false, FIT_LAST },
 	[COL_WORLD] = { "world_size", "RANKS", true, FIT_WHOLE },
-	[COL_PARENT] = { "parent", "PARENT", true, FIT_WHOLE },
-	[COL_NOTE] = { NULL, "NOTE", false, FIT_WHOLE },
+	[COL_PARENT] = { "parent", "PARENT", true, FIT_DROP },
+	[COL_NOTE] = { NULL, "NOTE", false, FIT_WRAP },
 	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
 	[COL_SEQ] = { "seq", NULL, false, FIT_WHOLE },
 	[COL_CREATED_NS] = { "created_ns", NULL, false, FIT_WHOLE },
@@ -98,8 +102,7 @@ static enum cell_style state_style(enum store_state state)
 	return STYLE_PLAIN;
 }
 
-static int job_add(struct ls *l, const char *job, const char *path, struct store_step *step,
-		   uint32_t n, uint32_t latest)
+static int job_add(struct ls *l, const struct ls_job *add, const char *job, const char *path)
 {
 	struct ls_job *j;
 
@@ -113,7 +116,8 @@ static int job_add(struct ls *l, const char *job, const char *path, struct store
 		l->cap = cap;
 	}
 	j = &l->job[l->njob];
-	*j = (struct ls_job){ .path = strdup(path), .step = step, .n = n, .latest = latest };
+	*j = *add;
+	j->path = strdup(path);
 	if (!j->path)
 		return -ENOMEM;
 	snprintf(j->job, sizeof j->job, "%s", job);
@@ -121,46 +125,51 @@ static int job_add(struct ls *l, const char *job, const char *path, struct store
 	return 0;
 }
 
-/* Without --all only what is committed is kept; damaged steps are counted. Returns how many are
- * kept. */
-static uint32_t keep(struct ls *l, struct store_step *step, uint32_t n, uint32_t *ret_latest)
+/* Without --all only what is committed is kept; damaged and quarantined steps are counted. */
+static void keep(struct ls *l, struct ls_job *j)
 {
-	uint32_t kept = 0, sound = 0, broken = 0;
+	struct store_step *step = j->step;
+	uint32_t kept = 0;
 
-	*ret_latest = UINT32_MAX;
-	for (uint32_t i = 0; i < n; i++) {
-		sound += step[i].state == STORE_COMMITTED;
-		broken += step[i].state == STORE_DAMAGED;
-		if (step[i].state == STORE_COMMITTED && sound == 1 && !broken)
-			*ret_latest = kept;
-		if (step[i].state == STORE_COMMITTED || l->c->value[OPT_ALL])
+	j->latest = UINT32_MAX;
+	for (uint32_t i = 0; i < j->n; i++) {
+		bool sound = step[i].state == STORE_COMMITTED, all = l->c->value[OPT_ALL];
+
+		if (sound && j->latest == UINT32_MAX)
+			j->latest = kept;
+		l->damaged += !all && step[i].state == STORE_DAMAGED;
+		l->quarantined += !all && step[i].state == STORE_QUARANTINED;
+		if (sound || all)
 			step[kept++] = step[i];
 	}
-	if (!l->c->value[OPT_ALL])
-		l->damaged += broken;
-	return kept;
+	j->n = kept;
 }
 
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct ls *l = arg;
 	struct store s = { .ops = l->c->ops, .root_fd = -1, .job_fd = job_fd };
-	struct store_step *step = NULL;
+	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
-	uint32_t n = 0, latest;
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
-	rc = store_scan(&s, l->c->value[OPT_ALL] != NULL, &step, &n, &err);
+	rc = store_scan(&s, l->c->value[OPT_ALL] != NULL, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
 		return 0;
 	}
-	n = keep(l, step, n, &latest);
-	rc = job_add(l, job, abs_path, step, n, latest);
+	/* And the steps, where what was said about them cannot be read. */
+	rc = store_marks(&s, &j.mark, &j.nmark, &err);
 	if (rc)
-		free(step);
+		cli_hint(l->c, "holds, tags and other marks of %s are not shown: %s", job, err.msg);
+	keep(l, &j);
+	rc = job_add(l, &j, job, abs_path);
+	if (rc) {
+		free(j.step);
+		free(j.mark);
+	}
 	return rc;
 }
 
@@ -186,17 +195,13 @@ static struct ls_job *newest(struct ls *l)
 	return best;
 }
 
-static struct cell note_of(const struct ls_job *j, const struct store_step *x)
-{
-	return cell_text(j->latest < j->n && x == &j->step[j->latest] ? "latest" : "");
-}
-
 static void step_put(struct ls *l, const struct ls_job *j, const struct store_step *x,
 		     const struct column *col)
 {
 	struct output *o = l->c->o;
-	bool known = x->state == STORE_COMMITTED || (x->state == STORE_SET_ASIDE && !x->why[0]);
-	char path[4096 + STORE_DIR_MAX];
+	bool known = x->state == STORE_COMMITTED || x->state == STORE_QUARANTINED ||
+		     (x->state == STORE_SET_ASIDE && !x->why[0]);
+	char path[4096 + STORE_DIR_MAX], note[1024];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
 	output_row(o);
@@ -216,7 +221,11 @@ static void step_put(struct ls *l, const struct ls_job *j, const struct store_st
 	output_put(o, &col[COL_CREATED_NS], cell_unless(CELL_NUMBER, x->wall_ns, 0));
 	output_put(o, &col[COL_GENERATION], cell_unless(CELL_NUMBER, x->generation, 0));
 	output_put(o, &col[COL_ID], known ? cell_id(x->id) : cell_none());
-	output_put(o, &col[COL_NOTE], note_of(j, x));
+	marked_print(x, j->mark, j->nmark, l->now_ns, j->latest < j->n && x == &j->step[j->latest],
+		     NOTE_NAME, note, sizeof note);
+	output_put(o, &col[COL_NOTE], cell_text(note));
+	if (o->machine)
+		marked_put(o, x, j->mark, j->nmark, l->now_ns);
 	output_put(o, &col[COL_WHY], x->why[0] ? cell_text(x->why) : cell_none());
 	output_close(o);
 	if (x->state == STORE_COMMITTED) {
@@ -274,6 +283,11 @@ static void summary(struct ls *l, const char *where)
 	else
 		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed,
 			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes));
+	if (l->quarantined)
+		cli_hint(l->c,
+			 "%u quarantined step%s not listed: ckptctl ls --all says why, ckptctl "
+			 "repair looks again",
+			 l->quarantined, l->quarantined == 1 ? " is" : "s are");
 	if (l->damaged)
 		cli_hint(l->c, "%u damaged step%s not listed: ckptctl ls --all says what is wrong",
 			 l->damaged, l->damaged == 1 ? " is" : "s are");
@@ -282,7 +296,7 @@ static void summary(struct ls *l, const char *where)
 static int run(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
-	struct ls l = { .c = c };
+	struct ls l = { .c = c, .now_ns = wall_ns() };
 	struct ckpt_err err = { 0 };
 	int rc, closed = 0;
 
@@ -320,6 +334,7 @@ static int run(struct cli *c)
 	for (uint32_t i = 0; i < l.njob; i++) {
 		free(l.job[i].path);
 		free(l.job[i].step);
+		free(l.job[i].mark);
 	}
 	free(l.job);
 	return l.code;
@@ -332,18 +347,21 @@ const struct cli_verb verb_ls = {
 	.about = "PATH is a store (the directory that jobs write to) or the directory of one job "
 		 "in it. Committed steps are listed: those that are whole, "
 		 "durable, and can be restored. PARENT is the step that the job had resumed from "
-		 "or committed before.",
+		 "or committed before. NOTE says which one latest is, who holds it and for how "
+		 "long, its tags, and whether every byte of it was checked since it was written.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ls runs/", "all jobs of the store runs/" },
-			{ "ckptctl ls runs/demo --all", "also unfinished, set aside, damaged" },
+			{ "ckptctl ls runs/demo --all",
+			  "also unfinished, set aside, damaged, quarantined" },
 			{ "ckptctl ls --json | jq .checkpoints[0].step",
 			  "the newest step, for a script" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_ALL, "also steps being collected, set aside, or damaged" },
+			{ OPT_ALL,
+			  "also steps being collected, set aside, damaged, or quarantined" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "

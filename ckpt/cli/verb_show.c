@@ -9,6 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
@@ -40,6 +41,7 @@ FIELD(f_tensor_count, "tensor_count", NULL);
 FIELD(f_tensor_bytes, "tensor_bytes", NULL);
 FIELD(f_tensors, NULL, "tensors");
 FIELD(f_notes, NULL, "notes");
+FIELD(f_marks, NULL, "marks");
 
 static struct cell hex_or_none(const char *s)
 {
@@ -168,6 +170,31 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 		output_put(o, &f_notes, cell_text(line));
 }
 
+/* What was said about it in its store. A copy elsewhere has none of that. */
+static void put_marks(struct cli *c, const struct subject *s)
+{
+	struct store_mark *mark = NULL;
+	struct ckpt_err err = { 0 };
+	struct marked m;
+	uint32_t n = 0;
+	char line[LINE_BYTES];
+	int rc = marked_home(c->ops, &s->ref, &m, &err);
+
+	if (!rc) {
+		m.step.step = s->ckpt->step;
+		marked_id(s->ckpt->id, m.step.id);
+		rc = store_marks(&m.s, &mark, &n, &err);
+	}
+	if (rc < 0)
+		cli_hint(c, "holds, tags and other marks are not shown: %s", err.msg);
+	marked_print(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
+	if (*line)
+		output_put(c->o, &f_marks, cell_text(line));
+	marked_put(c->o, &m.step, mark, n, wall_ns());
+	free(mark);
+	marked_close(&m);
+}
+
 static void put_totals(struct output *o, const struct table *t)
 {
 	char line[LINE_BYTES], n[HUMAN_BYTES], b[HUMAN_BYTES];
@@ -181,9 +208,10 @@ static void put_totals(struct output *o, const struct table *t)
 	output_put(o, &f_tensors, cell_text(line));
 }
 
-static void put_summary(struct output *o, const struct subject *s)
+static void put_summary(struct cli *c, const struct subject *s)
 {
 	const struct checkpoint *k = s->ckpt;
+	struct output *o = c->o;
 	char line[LINE_BYTES];
 
 	output_put(o, &f_path, cell_text(s->ref.path));
@@ -201,6 +229,7 @@ static void put_summary(struct output *o, const struct subject *s)
 	put_parts(o, k);
 	put_totals(o, &k->table);
 	put_notes(o, k);
+	put_marks(c, s);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
 	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
@@ -434,7 +463,7 @@ static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint
 			put_tensors(c->o, k, id, n, true);
 	} else {
 		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
-		put_summary(c->o, s);
+		put_summary(c, s);
 		rc = put_groups(c->o, &k->table);
 		if (c->o->machine)
 			put_tensors(c->o, k, id, id ? n : k->table.ntensor, false);
@@ -540,12 +569,13 @@ const struct cli_verb verb_show = {
 	.synopsis =
 		(const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR",
 				       "[CKPT] --files", "[CKPT] --map=TENSOR [--svg=FILE]", NULL },
-	.about = "CKPT is latest (the default), latest~1, step:12000, or the path of a step "
-		 "directory, which may be copied or renamed. TENSOR is a name or "
-		 "component/name; for one tensor the table says which rank wrote which elements "
-		 "of it, and where they lie. --files accounts for every byte of every file. --map "
-		 "draws which rank holds which elements, as the layout declares it, to the "
-		 "actual cuts. Only metadata is read.",
+	.about =
+		"CKPT is latest (the default), latest~1, step:12000, tag:best, or the path of a step "
+		"directory, which may be copied or renamed. TENSOR is a name or "
+		"component/name; for one tensor the table says which rank wrote which elements "
+		"of it, and where they lie. --files accounts for every byte of every file. --map "
+		"draws which rank holds which elements, as the layout declares it, to the "
+		"actual cuts. Only metadata is read.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl show", "the newest one" },

@@ -9,6 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
@@ -56,6 +57,10 @@ struct one {
 	uint64_t checked_bytes;
 	struct move_verified got; /* of the data */
 	double speed;
+	const struct store *store; /* its place in a store, where the store named it */
+	const struct store_step *at;
+	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
+	uint64_t nunread; /* of its faults: not wrong, but not to be read */
 };
 
 enum {
@@ -73,6 +78,7 @@ enum {
 	COL_PIECES,
 	COL_PIECES_CHECKED,
 	COL_NFAULT,
+	COL_MARK,
 	COL_COUNT
 };
 static const struct column columns[COL_COUNT] = {
@@ -90,6 +96,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
 	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
 	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
+	[COL_MARK] = { "mark", NULL, false, FIT_WHOLE },
 };
 
 static void fault_free(struct fault *f)
@@ -107,6 +114,7 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	struct verify *v = x->v;
 	struct fault *f;
 
+	x->nunread += fault->kind && !strcmp(fault->kind, "unreadable");
 	if (x->nfault++ >= FAULTS_MAX)
 		return;
 	if (v->nfault == v->cap) {
@@ -344,6 +352,9 @@ static void say_one(const struct one *x, int rc)
 			strcpy(what, "every byte checked");
 		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size, what,
 			 speed);
+		if (x->mark == IS_BAD)
+			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
+				 x->s.ref.path);
 		return;
 	}
 	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size,
@@ -359,6 +370,9 @@ static void say_one(const struct one *x, int rc)
 	if (x->nfault > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
 			(unsigned long long)(x->nfault - FAULTS_SAID));
+	if (x->mark == MARKED_BAD)
+		cli_say(c, STYLE_PLAIN,
+			"  It is quarantined: latest passes it over, and prune relies on another.");
 	cli_mark(c, STYLE_STRONG, "  next:", 8,
 		 " use another checkpoint (ckptctl ls); keep this one if it has no copy");
 }
@@ -390,6 +404,10 @@ static void put_one(const struct one *x, int rc)
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_pieces) : cell_none());
 	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.pieces));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
+	output_put(o, &columns[COL_MARK],
+		   x->mark == MARKED_GOOD  ? cell_text("verified")
+		   : x->mark == MARKED_BAD ? cell_text("bad")
+					   : cell_none());
 	output_close(o);
 }
 
@@ -399,6 +417,56 @@ static void interrupted(struct verify *v)
 
 	ckpt_error(&err, -ECANCELED, "interrupted before all that was asked for was checked");
 	v->code = cli_worse(v->code, cli_fail(v->c, -ECANCELED, &err, NULL));
+}
+
+static void set_mark(struct one *x, int rc, const struct store *s, const struct store_step *st)
+{
+	struct verify *v = x->v;
+	const struct fault *f = x->first < v->nfault ? &v->fault[x->first] : NULL;
+	enum store_mark_kind kind = rc ? MARK_BAD : MARK_VERIFIED;
+	struct ckpt_err err = { 0 };
+	char why[400] = "";
+
+	if (st->state == STORE_QUARANTINED && !rc)
+		x->mark = IS_BAD;
+	if (st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE)
+		return;
+	if (rc && f)
+		snprintf(why, sizeof why, "%.100s%s%.250s", f->file, *f->file ? ": " : "", f->text);
+	rc = store_mark_set(s, st, kind, NULL, 0, rc ? why : NULL, &err);
+	if (rc)
+		cli_hint(v->c, "step %llu of %s could not be marked as %s: %s",
+			 (unsigned long long)st->step, s->job,
+			 kind == MARK_BAD ? "quarantined" : "verified", err.msg);
+	else
+		x->mark = kind == MARK_BAD ? MARKED_BAD : MARKED_GOOD;
+}
+
+/*
+ * Keep what was found, where the step lies in a store: that every byte is right, or that it is
+ * damaged. What could not be read is no damage, and some of the bytes are not all.
+ */
+static void keep_mark(struct one *x, int rc)
+{
+	struct verify *v = x->v;
+	struct ckpt_err err = { 0 };
+	struct marked m;
+	int r;
+
+	if (!v->data || v->c->value[OPT_NO_MARK] || (rc && rc != -EBADMSG) ||
+	    (!rc && x->got.bytes != x->got.all_bytes) || (rc && x->nfault == x->nunread))
+		return;
+	if (x->at) {
+		set_mark(x, rc, x->store, x->at);
+		return;
+	}
+	r = marked_find(v->c->ops, &x->s.ref, &m, &err);
+	if (r < 0)
+		cli_hint(v->c, "what was found is not kept: %s", err.msg);
+	if (!r)
+		set_mark(x, rc, &m.s, &m.step);
+	if (!r)
+		marked_close(&m);
 }
 
 /* Check what x->s has found, tell it, and close it. why: what the store's scan said already (""
@@ -427,6 +495,7 @@ static void verify_one(struct one *x, const char *why)
 	v->nother += rc && rc != -EBADMSG;
 	if (!rc || rc == -EBADMSG) {
 		v->code = cli_worse(v->code, cli_exit(rc));
+		keep_mark(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
 	} else if (rc == -ECANCELED) {
@@ -452,6 +521,7 @@ static void verify_name(struct verify *v, const char *name)
 	int rc = subject_find(&x.s, v->c->ops, v->c->where, name, &err);
 
 	if (!rc) {
+		subject_note(v->c, &x.s.ref);
 		verify_one(&x, "");
 		return;
 	}
@@ -474,7 +544,9 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	if (rc)
 		v->code = cli_worse(v->code, cli_fail(v->c, rc, &err, NULL));
 	for (uint32_t i = 0; !rc && i < n && !stopped(v); i++) {
-		struct one x = { .v = v, .step = step[i].step, .has_step = true };
+		struct one x = {
+			.v = v, .step = step[i].step, .has_step = true, .store = &s, .at = &step[i]
+		};
 		char path[4096];
 		int fd, r = store_step_open(&s, step[i].dir, &fd, &err);
 
@@ -627,9 +699,12 @@ const struct cli_verb verb_verify = {
 		 "with --data-subset some: 5% or 200G, picked at random from every file (the "
 		 "sample's number is printed: 5%@123 picks the same again), or 1/7, the first of "
 		 "seven parts that are everything together. "
-		 "CKPT is latest (the default), latest~1, step:12000, or the "
+		 "CKPT is latest (the default), latest~1, step:12000, tag:best, or the "
 		 "path of a step directory, which may be copied or renamed. Steps being collected "
-		 "or set aside are no faults.",
+		 "or set aside are no faults.\n"
+		 "What --data finds is kept with a step in a store: that it is verified, which is "
+		 "what ckptctl prune asks for before it removes anything older; or that it is "
+		 "damaged, and then it is quarantined, and latest passes it over.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl verify", "the newest checkpoint's structure" },
@@ -645,6 +720,7 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA, "read and check every byte" },
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
+			{ OPT_NO_MARK, "with --data: only look; keep nothing of what was found" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not "

@@ -6,8 +6,9 @@
 
 const struct cli_verb *const cli_verbs[] = {
 	&verb_ls,      &verb_show,	 &verb_stats,	&verb_cat,     &verb_diff,
-	&verb_verify,  &verb_completion, &verb_convert, &verb_doctor,  &verb_layout,
-	&verb_man,     &verb_plan,	 &verb_restore, &verb_status,  &verb_wait,
+	&verb_verify,  &verb_completion, &verb_convert, &verb_doctor,  &verb_hold,
+	&verb_layout,  &verb_man,	 &verb_plan,	&verb_prune,   &verb_release,
+	&verb_repair,  &verb_restore,	 &verb_status,	&verb_tag,     &verb_wait,
 	&verb_trigger, &verb_drain,	 &verb_forget,	&verb_version, NULL
 };
 

@@ -266,6 +266,32 @@ check "restore --view" json 0 restore "$dir" "$tmp/renamed" --mesh dp=1 --view "
 check "restore into what exists" json 2 restore "$dir" "$tmp/files" --mesh dp=3
 check "a converted one" json 0 show "$tmp/converted"
 check "has no difference" json 0 diff "$dir" "$tmp/converted"
+check "hold" json 0 hold "$dir" --by=eval --until=6h --why='it is read'
+check "hold for ever" json 0 hold "$dir" --by=nobody
+check "tag" json 0 tag "$older" best
+check "tag that moves" json 0 tag "$dir" best
+check "verify --data in a store" json 0 verify --data "$dir"
+check "show of what is held and tagged" json 0 show "$dir"
+check "ls of it" json 0 ls "$store"
+check "prune -n" json 0 prune -n --keep-last=1 --keep-best=loss "$store"
+check "prune without a rule" json 2 prune "$store"
+check "prune without --yes" json 2 prune --keep-last=1 "$store"
+check "prune --bad" json 0 prune --yes --bad "$store"
+check "release" json 0 release "$dir" --all
+check "tag --delete" json 0 tag --delete=best "$store/a"
+cp -r "$store/a" "$tmp/sick"
+sick=$tmp/sick/$(basename "$dir")
+for part in "$sick"/*.part; do
+	printf '\377\376\375\374' | dd of="$part" bs=1 seek=8200 conv=notrunc status=none
+done
+rm "$tmp/sick/$(basename "$older")/MANIFEST"
+check "verify that quarantines" json 4 verify --data "$sick"
+check "ls --all with a quarantined one" json 0 ls --all "$tmp/sick"
+check "show of a quarantined one" json 0 show "$sick"
+check "prune of it" json 0 prune -n --keep-last=1 "$tmp/sick"
+check "repair -n" json 4 repair -n "$tmp/sick"
+check "repair" json 4 repair --yes "$tmp/sick"
+check "prune --yes" json 0 prune --yes --keep-last=1 "$tmp/sick"
 check "doctor" on_any_machine doctor --job-size=1M "$tmp"
 check "doctor of a store" on_any_machine doctor "$store"
 check "doctor of nothing" on_any_machine doctor "$tmp/none"

@@ -160,7 +160,7 @@ static void what_is_unfinished_set_aside_or_damaged_appears_with_all_only(void *
 	assert_says(got.err, "1 damaged");
 	assert_says(got.out, "2 checkpoints of run");
 	assert_silent(got.out, "   4 ");
-	assert_silent(got.out, "latest"); /* that is the damaged one */
+	assert_says(got.out, "latest"); /* passes the damaged one over */
 	assert_int_equal(RUN("ls", root, "--json"), 0);
 	j = json_out("ckptd.ls/1");
 	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 2);
@@ -191,8 +191,11 @@ static void what_is_unfinished_set_aside_or_damaged_appears_with_all_only(void *
 	assert_int_equal(seen[3], 1);
 	json_decref(j);
 	assert_int_equal(RUN("verify", "--all", root), 4);
-	assert_int_equal(RUN("show", "-C", root), 4);
+	assert_int_equal(RUN("show", "-C", root, "step:4"), 4);
 	assert_says(got.err, "ckptctl verify");
+	assert_int_equal(RUN("show", "-C", root), 0);
+	assert_says(got.out, "step 3 of run");
+	assert_says(got.err, "step 4 is passed over");
 	assert_int_equal(RUN("show", "-C", root, "latest~1"), 0);
 	assert_int_equal(RUN("show", "-C", root, "step:2"), 10);
 	/* Unfinished: by number, and by path. */

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ask.c - one question, one line. Called by prune and repair. Whatever is no clear yes is no. */
+#include "ckpt/cli/ask.h"
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+bool ask_can(const struct cli *c)
+{
+	return !c->json && c->err_screen.terminal && isatty(STDIN_FILENO);
+}
+
+bool ask(struct cli *c, const char *fmt, ...)
+{
+	char line[64] = "";
+	size_t n = 0;
+	va_list ap;
+
+	fflush(c->out);
+	va_start(ap, fmt);
+	vfprintf(c->err, fmt, ap);
+	va_end(ap);
+	fputs(" [y/N] ", c->err);
+	fflush(c->err);
+	/* By hand: stdio would keep what stands behind the line, and not notice a signal. */
+	while (n + 1 < sizeof line && !cli_stopped()) {
+		if (read(STDIN_FILENO, line + n, 1) != 1) {
+			fputc('\n', c->err);
+			return false;
+		}
+		if (line[n++] == '\n')
+			break;
+	}
+	return !cli_stopped() && n > 1 && line[n - 1] == '\n' && (line[0] == 'y' || line[0] == 'Y');
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_hold.c - ckptctl hold: keep a step whatever the retention policy says, until it is released or
+ * the time is over. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
+#include "ckpt/cli/subject.h"
+
+static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
+			   col_job = { "job", NULL, false, FIT_WHOLE },
+			   col_step = { "step", NULL, false, FIT_WHOLE },
+			   col_name = { "name", NULL, false, FIT_WHOLE },
+			   col_until = { "until", NULL, false, FIT_WHOLE },
+			   col_why = { "why", NULL, false, FIT_WHOLE };
+
+static void told(struct cli *c, const struct marked *m, const struct store_ref *ref,
+		 const char *name, uint64_t until, const char *why, uint64_t now)
+{
+	char when[HUMAN_BYTES], left[HUMAN_BYTES], line[256] = "";
+
+	output_begin(c->o, "ckptd.hold/1");
+	output_put(c->o, &col_path, cell_text(ref->path));
+	output_put(c->o, &col_job, cell_text(m->s.job));
+	output_put(c->o, &col_step, cell_of(CELL_NUMBER, m->step.step));
+	output_put(c->o, &col_name, cell_text(name));
+	output_put(c->o, &col_until, cell_unless(CELL_TIME, until, 0));
+	output_put(c->o, &col_why, cell_word(why));
+	if (until)
+		snprintf(line, sizeof line, " until %s (%s left)", human_time(until, when),
+			 human_age(now, until, left));
+	cli_say(c, STYLE_PLAIN, "step %llu of %s is held by %s%s", (unsigned long long)m->step.step,
+		m->s.job, name, line);
+	output_end(c->o);
+	if (m->step.state == STORE_QUARANTINED)
+		cli_hint(c, "it is quarantined: ckptctl repair %s looks at it again", ref->path);
+}
+
+static int run(struct cli *c)
+{
+	const char *by = c->value[OPT_BY], *why = c->value[OPT_WHY];
+	struct store_ref ref = { .step_fd = -1 };
+	struct marked m;
+	struct ckpt_err err = { 0 };
+	uint64_t now = wall_ns(), until = 0;
+	char own[65];
+	int rc = 0, code;
+
+	marked_name(own);
+	if (!by)
+		by = own;
+	if (!c->narg)
+		rc = ckpt_error(&err, -EINVAL, "ckptctl hold needs the checkpoint: latest, step:N");
+	if (!rc)
+		rc = store_mark_name_check(by, &err);
+	if (!rc && c->value[OPT_UNTIL])
+		rc = marked_until(c->value[OPT_UNTIL], now, &until, &err);
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl hold -h");
+	code = marked_get(c, c->arg[0], &ref, &m);
+	if (code)
+		return code;
+	rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
+	if (rc)
+		code = marked_tell(c, rc, &err);
+	else
+		told(c, &m, &ref, by, until, why, now);
+	marked_close(&m);
+	close(ref.step_fd);
+	return code;
+}
+
+const struct cli_verb verb_hold = {
+	.name = "hold",
+	.help = "keep a checkpoint, whatever is pruned",
+	.synopsis = (const char *const[]){ "CKPT [--by=NAME] [--until=TIME] [--why=TEXT]", NULL },
+	.about = "A held step is not pruned, neither by ckptctl prune nor by ckptd, while somebody "
+		 "needs it: until it is released or the time is over. Several may hold it, each by "
+		 "a name of its own; who holds it again by the same name changes the time. CKPT is "
+		 "latest, latest~1, step:12000, tag:NAME, or the path of a step directory in a "
+		 "store.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl hold step:12000 --by=eval-17 --until=6h",
+			  "an evaluation reads it" },
+			{ "ckptctl hold latest --why='before the new data'",
+			  "until it is released" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_BY, "who holds it (default: you, on this machine); letters, digits, "
+				  "dots, dashes" },
+			{ OPT_UNTIL, "how long: 90m, 6h, 7d, 2w, or 2026-11-22T18:00:00Z (default: "
+				     "until it is released)" },
+			{ OPT_WHY, "a line for those who find it held" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 it is held; 2 NAME or TIME is none, or the checkpoint lies in no store; 5 it is "
+		"not committed; 10 there is no such store or checkpoint; 11 it is being removed; 12 "
+		"the store cannot be written.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

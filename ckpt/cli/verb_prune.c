@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_prune.c - ckptctl prune: remove the steps that a policy does not keep.
+ * Invariant: nothing is removed that was not shown with its reason and agreed to; what may never go is
+ * the store's to know (ckpt/store/prune.h), and every byte of the newest that stays is read before.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/ask.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/full_check.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/store/prune.h"
+
+struct row {
+	char *job, *path;
+	uint64_t step, bytes;
+	enum store_state state;
+	bool remove;
+	char reason[sizeof((struct retain_row *)0)->reason];
+};
+
+struct prune {
+	struct cli *c;
+	struct retain_policy policy;
+	uint64_t free_bytes;
+	bool bad, dry, answered; /* answered: somebody was asked, and said no */
+
+	/* of one run over all jobs */
+	struct row *row;
+	uint32_t nrow, cap, njob;
+	struct prune_result sum;
+	uint64_t going;		/* bytes of the rows that go */
+	const char *job, *path; /* the one that is looked at */
+	struct ckpt_err damage; /* the first that was found */
+	int code;
+};
+
+enum { COL_JOB, COL_STEP, COL_STATE, COL_BYTES, COL_DECISION, COL_REASON, COL_PATH, COL_COUNT };
+static const struct column columns[COL_COUNT] = {
+	[COL_JOB] = { "job", "JOB", false, FIT_LAST },
+	[COL_STEP] = { "step", "STEP", true, FIT_WHOLE },
+	[COL_STATE] = { "state", NULL, false, FIT_WHOLE },
+	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
+	[COL_DECISION] = { "decision", "DECISION", false, FIT_WHOLE },
+	[COL_REASON] = { "reason", "REASON", false, FIT_WRAP },
+	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
+};
+
+/* --- deciding and removing --- */
+
+static void rows_free(struct prune *p)
+{
+	for (uint32_t i = 0; i < p->nrow; i++) {
+		free(p->row[i].job);
+		free(p->row[i].path);
+	}
+	free(TAKE(p->row));
+	p->nrow = p->cap = p->njob = 0;
+	p->going = 0;
+	p->sum = (struct prune_result){ 0 };
+}
+
+static void on_row(void *arg, const struct store_step *st, const struct retain_row *row)
+{
+	struct prune *p = arg;
+	char path[4096 + STORE_DIR_MAX];
+	struct row *r;
+
+	if (p->nrow == p->cap) {
+		uint32_t cap = p->cap ? 2 * p->cap : 64;
+
+		r = reallocarray(p->row, cap, sizeof *r);
+		if (!r) {
+			p->c->o->failed = true;
+			return;
+		}
+		p->row = r;
+		p->cap = cap;
+	}
+	snprintf(path, sizeof path, "%s/%s", p->path, st->dir);
+	r = &p->row[p->nrow];
+	*r = (struct row){ .job = strdup(p->job),
+			   .path = strdup(path),
+			   .step = st->step,
+			   .bytes = st->bytes,
+			   .state = st->state,
+			   .remove = row->remove };
+	memcpy(r->reason, row->reason, sizeof r->reason);
+	p->nrow++;
+	p->c->o->failed |= !r->job || !r->path;
+	p->going += row->remove ? st->bytes : 0;
+}
+
+static int on_verify(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *err)
+{
+	struct prune *p = arg;
+	char path[4096 + STORE_DIR_MAX];
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	snprintf(path, sizeof path, "%s/%s", p->path, st->dir);
+	rc = full_check(p->c, step_fd, path, NULL, &e);
+	if (rc == -EBADMSG && !p->damage.code)
+		ckpt_error(&p->damage, rc, "step %llu of %s is damaged: %s",
+			   (unsigned long long)st->step, p->job, e.msg);
+	return rc ? ckpt_error(err, rc, "%s", e.msg) : 0;
+}
+
+static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct prune *p = arg;
+	struct store s = { .ops = p->c->ops, .root_fd = -1, .job_fd = job_fd };
+	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
+				.bad = p->bad,
+				.dry = p->dry,
+				.now_ns = wall_ns(),
+				.verify = on_verify,
+				.row = on_row,
+				.arg = p };
+	struct prune_result r = { 0 };
+	struct ckpt_err err = { 0 };
+	int rc;
+
+	if (cli_stopped()) {
+		rc = ckpt_error(&err, -ECANCELED, "interrupted before job %s", job);
+		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err, NULL));
+		return rc;
+	}
+	/* The jobs share what shall be freed; a job is not looked at when that was enough. */
+	if (p->free_bytes && p->sum.freed >= p->free_bytes)
+		return 0;
+	o.free_bytes = p->free_bytes ? p->free_bytes - p->sum.freed : 0;
+	snprintf(s.job, sizeof s.job, "%s", job);
+	p->job = job;
+	p->path = abs_path;
+	p->njob++;
+	rc = store_prune(&s, &o, &r, &err);
+	p->sum.removed += r.removed;
+	p->sum.kept += r.kept;
+	p->sum.busy += r.busy;
+	p->sum.failed += r.failed;
+	p->sum.quarantined += r.quarantined;
+	p->sum.freed += r.freed;
+	p->sum.unverified |= r.unverified;
+	if (rc == -ECANCELED)
+		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err, NULL));
+	else if (rc)
+		p->code = cli_worse(p->code,
+				    cli_fail(p->c, rc, &err,
+					     rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER : NULL));
+	return rc == -ECANCELED ? rc : 0;
+}
+
+/* All jobs once. Returns what store_jobs does; jobs that may not be opened are an error at the end. */
+static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
+{
+	int rc;
+
+	rows_free(p);
+	rc = store_jobs(p->c->ops, where, each_job, p, err);
+	return rc ? rc : store_jobs_closed(p->c->ops, where, err);
+}
+
+/* --- telling --- */
+
+static const char *state_word(enum store_state state)
+{
+	switch (state) {
+	case STORE_COMMITTED:
+		return "committed";
+	case STORE_COLLECTING:
+		return "collecting";
+	case STORE_SET_ASIDE:
+		return "set-aside";
+	case STORE_DAMAGED:
+		return "damaged";
+	case STORE_QUARANTINED:
+		return "quarantined";
+	}
+	return "?";
+}
+
+static void table(struct prune *p, bool shown)
+{
+	struct output *o = p->c->o;
+	struct column col[COL_COUNT];
+
+	memcpy(col, columns, sizeof col);
+	if (p->njob < 2)
+		col[COL_JOB].head = NULL;
+	output_list(o, "checkpoints", shown ? col : NULL, COL_COUNT);
+	for (uint32_t i = 0; i < p->nrow; i++) {
+		const struct row *r = &p->row[i];
+		const char *gone = p->c->json || p->dry ? "remove" : "removed";
+
+		output_row(o);
+		output_put(o, &col[COL_PATH], cell_text(r->path));
+		output_put(o, &col[COL_JOB], cell_text(r->job));
+		output_put(o, &col[COL_STEP],
+			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
+		output_put(o, &col[COL_STATE], cell_text(state_word(r->state)));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
+		output_put(o, &col[COL_DECISION],
+			   cell_styled(cell_text(r->remove ? gone : "keep"),
+				       r->remove ? STYLE_WARN : STYLE_GOOD));
+		output_put(o, &col[COL_REASON], cell_text(r->reason));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static void sums(struct prune *p)
+{
+	static const struct column removed = { "removed_count", NULL, false, FIT_WHOLE },
+				   kept = { "kept_count", NULL, false, FIT_WHOLE },
+				   reading = { "reading_count", NULL, false, FIT_WHOLE },
+				   failed = { "failed_count", NULL, false, FIT_WHOLE },
+				   bad = { "quarantined_count", NULL, false, FIT_WHOLE },
+				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
+	const struct prune_result *r = &p->sum;
+	struct output *o = p->c->o;
+	char size[HUMAN_BYTES];
+
+	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
+	output_put(o, &kept, cell_of(CELL_COUNT, r->kept));
+	output_put(o, &reading, cell_of(CELL_COUNT, r->busy));
+	output_put(o, &failed, cell_of(CELL_COUNT, r->failed));
+	output_put(o, &bad, cell_of(CELL_COUNT, r->quarantined));
+	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
+	human_bytes(r->freed, size);
+	if (!p->nrow && p->code)
+		return;
+	if (!p->njob)
+		cli_say(p->c, STYLE_PLAIN, "There is no job yet: nothing to remove.");
+	else if (p->dry && r->removed)
+		cli_say(p->c, STYLE_DIM, "would free %s (dry run; nothing removed)", size);
+	else if (p->dry || (!r->removed && !r->busy && !r->failed && !p->code))
+		cli_say(p->c, STYLE_DIM, "nothing to remove");
+	else
+		cli_say(p->c, STYLE_DIM, "freed %s: %u step%s removed, %u kept", size, r->removed,
+			r->removed == 1 ? "" : "s", r->kept);
+	if (p->dry && r->removed && r->unverified)
+		cli_hint(p->c,
+			 "before that, every byte of the newest step is read and checked: it must "
+			 "be good");
+	if (r->busy)
+		cli_hint(p->c, "%u step%s being read and kept: run it again later", r->busy,
+			 r->busy == 1 ? " is" : "s are");
+}
+
+/* What was found on the way and what it means for the exit code. */
+static int verdict(struct prune *p)
+{
+	const struct prune_result *r = &p->sum;
+	struct cli *c = p->c;
+	struct ckpt_err err;
+	int code = p->code;
+
+	if (r->quarantined)
+		code = cli_worse(
+			code,
+			cli_fail(c, -EBADMSG, &p->damage,
+				 "it is quarantined, and latest passes it over; ckptctl verify "
+				 "--data lists every fault, ckptctl repair looks again"));
+	if (!p->dry && r->unverified && !r->quarantined && !code)
+		code = cli_fail(c,
+				ckpt_error(&err, -EBUSY,
+					   "no step that stays is verified: nothing was removed"),
+				&err, "ckptctl verify --data latest");
+	if (code || p->dry)
+		return code;
+	if (!r->removed && r->busy && !r->failed)
+		return CLI_LOCKED;
+	if (!r->removed && r->failed)
+		return CLI_FAILED;
+	return r->busy || r->failed ? CLI_WARNINGS : CLI_OK;
+}
+
+static void document(struct prune *p, bool shown)
+{
+	static const struct column dry = { "dry_run", NULL, false, FIT_WHOLE },
+				   policy = { "policy", NULL, false, FIT_WHOLE };
+	struct output *o = p->c->o;
+	char words[600];
+
+	retain_print(&p->policy, words, sizeof words);
+	output_put(o, &dry, cell_of(CELL_FLAG, p->dry));
+	output_put(o, &policy, cell_word(words));
+	table(p, shown);
+	sums(p);
+}
+
+/* --- the verb --- */
+
+static int options(struct cli *c, struct prune *p, struct ckpt_err *err)
+{
+	static const struct {
+		enum cli_option_id id;
+		const char *name;
+	} keep[] = { { OPT_KEEP_LAST, "keep-last" },
+		     { OPT_KEEP_EVERY, "keep-every" },
+		     { OPT_KEEP_WITHIN, "keep-within" } };
+	int rc = 0;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(keep) && !rc; i++)
+		if (c->value[keep[i].id])
+			rc = retain_parse(&p->policy, keep[i].name, c->value[keep[i].id], err);
+	for (uint32_t i = 0; i < c->ngiven && !rc; i++)
+		if (c->given[i].id == OPT_KEEP_BEST)
+			rc = retain_parse(&p->policy, "keep-best", c->given[i].value, err);
+	if (!rc && c->value[OPT_FREE] &&
+	    (human_parse_bytes(c->value[OPT_FREE], &p->free_bytes) || !p->free_bytes))
+		rc = ckpt_error(err, -EINVAL, "--free=%.60s: it can be 500G, 2T",
+				c->value[OPT_FREE]);
+	if (!rc && c->value[OPT_DRY_RUN] && c->value[OPT_YES])
+		rc = ckpt_error(err, -EINVAL, "--dry-run removes nothing, --yes does: give one");
+	p->bad = c->value[OPT_BAD] != NULL;
+	if (!rc && !retain_is_policy(&p->policy) && !p->free_bytes && !p->bad)
+		rc = ckpt_error(
+			err, -EINVAL,
+			"what shall be kept? give --keep-last, --keep-every, --keep-within or "
+			"--keep-best, or --free (the oldest go), or --bad");
+	if (!rc && c->narg && !*c->arg[0])
+		rc = ckpt_error(err, -EINVAL, "PATH is empty: a variable that is not set?");
+	/* So much, the oldest first: then all but the newest may go. */
+	if (!rc && p->free_bytes && !retain_is_policy(&p->policy))
+		p->policy.keep_last = 1;
+	return rc;
+}
+
+static int tell(struct prune *p, int rc, const struct ckpt_err *err)
+{
+	struct cli *c = p->c;
+
+	if (rc == -ENOENT || rc == -ENOTDIR)
+		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
+	if (rc == -EACCES || rc == -EPERM)
+		return cli_fail(c, rc, err, CLI_NEXT_USER);
+	if (rc == -EINVAL)
+		return cli_fail(c, rc, err, "ckptctl prune -n shows them, --yes removes them");
+	return cli_fail(c, rc, err, NULL);
+}
+
+/*
+ * Look first, and ask. 0: remove; 1: there is nothing to do, or it is not wanted, and all is said;
+ * -errno. What would have been done is in p->row.
+ */
+static int agree(struct prune *p, const char *where, struct ckpt_err *err)
+{
+	char size[HUMAN_BYTES];
+	int rc;
+
+	p->dry = true;
+	rc = all_jobs(p, where, err);
+	p->dry = false;
+	if ((rc && !p->njob) || !p->sum.removed)
+		return rc ? rc : 1;
+	if (!ask_can(p->c))
+		return ckpt_error(err, -EINVAL,
+				  "%u step%s, %s, would be removed, and nobody can be asked here: "
+				  "nothing was removed",
+				  p->sum.removed, p->sum.removed == 1 ? "" : "s",
+				  human_bytes(p->going, size));
+	p->dry = true;
+	table(p, true);
+	p->dry = false;
+	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
+		human_bytes(p->going, size)))
+		return 0;
+	cli_say(p->c, STYLE_DIM, "nothing removed");
+	p->answered = true;
+	return 1;
+}
+
+static int run(struct cli *c)
+{
+	const char *where = c->narg ? c->arg[0] : c->where;
+	struct prune p = { .c = c, .dry = c->value[OPT_DRY_RUN] };
+	struct ckpt_err err = { 0 };
+	int rc = options(c, &p, &err), code = CLI_OK;
+	bool shown = true;
+
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl prune -h");
+	if (subject_is_checkpoint(c, where))
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL, "%s is a checkpoint, not a store", where),
+				&err, "ckptctl prune PATH, the directory of a job");
+	output_line(c->o, "ckptd.prune/1", "summary");
+	if (p.dry || c->value[OPT_YES]) {
+		rc = all_jobs(&p, where, &err);
+	} else {
+		rc = agree(&p, where, &err);
+		if (!rc) {
+			rc = all_jobs(&p, where, &err);
+			/* They were shown: once more only what went otherwise. */
+			shown = p.sum.busy || p.sum.failed || p.sum.quarantined;
+		}
+		rc = MIN(rc, 0);
+	}
+	/* What could be looked at is told, whatever could not. */
+	if (!p.answered && (!rc || (p.njob && rc != -EINVAL))) {
+		document(&p, shown);
+		output_end(c->o);
+		code = verdict(&p);
+	} else {
+		code = p.code;
+	}
+	if (rc && rc != -ECANCELED)
+		code = cli_worse(code, tell(&p, rc, &err));
+	rows_free(&p);
+	return code;
+}
+
+const struct cli_verb verb_prune = {
+	.name = "prune",
+	.help = "remove the checkpoints that a policy does not keep",
+	.synopsis = (const char *const[]){ "[-n | --yes] --keep-last=N... [PATH]",
+					   "[-n | --yes] --free=BYTES [PATH]",
+					   "[-n | --yes] --bad [PATH]", NULL },
+	.about =
+		"PATH is a store or the directory of one job in it; of a store every job is pruned "
+		"for itself. A step is kept by any of the rules given. Whatever they say, the "
+		"newest committed step stays, and so does what is held (ckptctl hold), tagged, or "
+		"being read. Before anything goes, every byte of the newest is read and checked, "
+		"unless that was done before; is it damaged, it is quarantined and the one before "
+		"is asked. With --free the oldest go, among those that no rule keeps (without "
+		"rules: all but the newest), until so much is free. On a terminal it shows what it "
+		"will do and asks; elsewhere it needs --yes. ckptd does the same by itself, given "
+		"the same rules.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl prune -n --keep-last=3 --keep-every=5000 runs/",
+			  "what would go, and why" },
+			{ "ckptctl prune --yes --keep-within=7d --keep-best=loss:min:3 runs/demo",
+			  "from cron" },
+			{ "ckptctl prune --free=2T", "the oldest, as many as it takes" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DRY_RUN,
+			  "show what would be removed, and why the others stay; remove "
+			  "nothing" },
+			{ OPT_YES, "remove without a question" },
+			{ OPT_KEEP_LAST, "keep the N newest" },
+			{ OPT_KEEP_EVERY, "keep those whose step is a multiple of N" },
+			{ OPT_KEEP_WITHIN, "keep those that are younger: 90m, 36h, 7d, 2w" },
+			{ OPT_KEEP_BEST, "keep those with the best note, loss or loss:min:3 or "
+					 "accuracy:max; may be given four times" },
+			{ OPT_FREE, "stop when so much was freed: 500G, 2T" },
+			{ OPT_BAD, "remove damaged and quarantined steps too" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 done, or nothing to do; 2 no rule was given, or nobody can be asked and --yes is "
+		"missing; 3 something was kept because it is being read or could not be removed; 4 "
+		"the newest was found damaged, and is quarantined; 10 PATH does not exist; 11 all "
+		"that should go is being read; 12 the store cannot be written; 130 interrupted.",
+	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

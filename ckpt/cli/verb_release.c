@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_release.c - ckptctl release: a step need not be kept any more. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/marked.h"
+#include "ckpt/cli/subject.h"
+
+static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
+			   col_job = { "job", NULL, false, FIT_WHOLE },
+			   col_step = { "step", NULL, false, FIT_WHOLE },
+			   col_count = { "released_count", NULL, false, FIT_WHOLE };
+
+/* Who holds it, as a sentence's end; false: nobody. */
+static bool holders(const struct marked *m, char *buf, size_t bytes)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	uint64_t now = wall_ns();
+	uint32_t n = 0;
+	size_t len = 0;
+
+	buf[0] = 0;
+	if (store_marks(&m->s, &mark, &n, NULL))
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (mark[i].kind == MARK_HOLD && store_mark_is(&mark[i], &m->step) &&
+		    store_mark_counts(&mark[i], now) && len < bytes)
+			len += (size_t)snprintf(buf + len, bytes - len, "%s%s", len ? ", " : "",
+						mark[i].name);
+	return len > 0;
+}
+
+static int nobody(struct cli *c, const struct marked *m, const struct store_ref *ref,
+		  const char *by)
+{
+	unsigned long long step = m->step.step;
+	struct ckpt_err err;
+	char who[600];
+
+	if (!holders(m, who, sizeof who))
+		return cli_fail(c,
+				ckpt_error(&err, -ENOENT, "step %llu of %s is held by nobody", step,
+					   m->s.job),
+				&err, "ckptctl ls %s shows who holds what", m->dir);
+	ckpt_error(&err, -ENOENT, "step %llu of %s is not held by %.64s, but by %s", step, m->s.job,
+		   by, who);
+	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
+}
+
+static void told(struct cli *c, const struct marked *m, const struct store_ref *ref, uint32_t n)
+{
+	unsigned long long step = m->step.step;
+	char who[600];
+
+	output_begin(c->o, "ckptd.release/1");
+	output_put(c->o, &col_path, cell_text(ref->path));
+	output_put(c->o, &col_job, cell_text(m->s.job));
+	output_put(c->o, &col_step, cell_of(CELL_NUMBER, step));
+	output_put(c->o, &col_count, cell_of(CELL_NUMBER, n));
+	if (holders(m, who, sizeof who))
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is released; still held by %s", step,
+			m->s.job, who);
+	else
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is released", step, m->s.job);
+	output_end(c->o);
+}
+
+static int run(struct cli *c)
+{
+	const char *by = c->value[OPT_BY];
+	struct store_ref ref = { .step_fd = -1 };
+	struct marked m;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	char own[65];
+	int rc = 0, code;
+
+	marked_name(own);
+	if (!c->narg)
+		rc = ckpt_error(&err, -EINVAL,
+				"ckptctl release needs the checkpoint: latest, step:N");
+	else if (by && c->value[OPT_ALL])
+		rc = ckpt_error(&err, -EINVAL, "--by releases one hold, --all every one: give one");
+	if (!by)
+		by = own;
+	if (!rc)
+		rc = store_mark_name_check(by, &err);
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl release -h");
+	code = marked_get(c, c->arg[0], &ref, &m);
+	if (code)
+		return code;
+	rc = store_mark_clear(&m.s, &m.step, MARK_HOLD, c->value[OPT_ALL] ? NULL : by, &n, &err);
+	if (rc)
+		code = marked_tell(c, rc, &err);
+	else if (!n)
+		code = nobody(c, &m, &ref, by);
+	else
+		told(c, &m, &ref, n);
+	marked_close(&m);
+	close(ref.step_fd);
+	return code;
+}
+
+const struct cli_verb verb_release = {
+	.name = "release",
+	.help = "give up a hold: the checkpoint may be pruned",
+	.synopsis = (const char *const[]){ "CKPT [--by=NAME | --all]", NULL },
+	.about = "The opposite of ckptctl hold. Nothing is removed by it: the next prune looks at "
+		 "the step as at any other.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl release step:12000 --by=eval-17", "one hold" },
+			{ "ckptctl release step:12000 --all", "whoever holds it" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_BY, "the name that it is held by (default: you, on this machine)" },
+			{ OPT_ALL, "all holds, whoever made them" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 it is released; 2 NAME is none, or the checkpoint lies in no store; 10 there is "
+		"no such store, checkpoint or hold; 12 the store cannot be written.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verb_tag.c - ckptctl tag: a name for a step, which finds it (tag:NAME) and keeps it. */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/marked.h"
+#include "ckpt/cli/subject.h"
+#include <fcntl.h>
+
+static const struct column col_path = { "path", NULL, false, FIT_WHOLE },
+			   col_job = { "job", NULL, false, FIT_WHOLE },
+			   col_step = { "step", NULL, false, FIT_WHOLE },
+			   col_tag = { "tag", NULL, false, FIT_WHOLE },
+			   col_deleted = { "deleted", NULL, false, FIT_WHOLE },
+			   col_moved = { "moved_from", NULL, false, FIT_WHOLE };
+
+static void told(struct cli *c, const char *path, const char *job, uint64_t step, const char *tag,
+		 bool deleted, uint64_t from)
+{
+	struct output *o = c->o;
+	unsigned long long n = step;
+
+	output_begin(o, "ckptd.tag/1");
+	output_put(o, &col_path, cell_text(path));
+	output_put(o, &col_job, cell_text(job));
+	output_put(o, &col_step, cell_of(CELL_NUMBER, step));
+	output_put(o, &col_tag, cell_text(tag));
+	output_put(o, &col_deleted, cell_of(CELL_FLAG, deleted));
+	output_put(o, &col_moved, cell_unless(CELL_NUMBER, from, UINT64_MAX));
+	if (deleted)
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is not tagged %s any more", n, job, tag);
+	else if (from != UINT64_MAX)
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is tagged %s; before, step %llu was", n,
+			job, tag, (unsigned long long)from);
+	else
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is tagged %s", n, job, tag);
+	output_end(o);
+}
+
+/* The step that has the tag now; UINT64_MAX: none. */
+static uint64_t tagged(const struct store *s, const char *tag)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	const struct store_mark *best = NULL;
+	uint32_t n = 0;
+
+	if (store_marks(s, &mark, &n, NULL))
+		return UINT64_MAX;
+	for (uint32_t i = 0; i < n; i++)
+		if (mark[i].kind == MARK_TAG && !strcmp(mark[i].name, tag) &&
+		    (!best || mark[i].made_ns > best->made_ns))
+			best = &mark[i];
+	return best ? best->step : UINT64_MAX;
+}
+
+static int set(struct cli *c)
+{
+	const char *tag = c->arg[1];
+	struct store_ref ref = { .step_fd = -1 };
+	struct marked m;
+	struct ckpt_err err = { 0 };
+	uint64_t from;
+	int rc = store_mark_name_check(tag, &err), code;
+
+	if (rc)
+		return cli_fail(c, rc, &err, "ckptctl tag -h");
+	code = marked_get(c, c->arg[0], &ref, &m);
+	if (code)
+		return code;
+	from = tagged(&m.s, tag);
+	rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
+	if (rc)
+		code = marked_tell(c, rc, &err);
+	else
+		told(c, ref.path, m.s.job, m.step.step, tag, false,
+		     from == m.step.step ? UINT64_MAX : from);
+	marked_close(&m);
+	close(ref.step_fd);
+	return code;
+}
+
+/* The jobs of a path, and the one of them whose step has the tag. */
+struct search {
+	struct cli *c;
+	const char *tag;
+	uint32_t njob, nfound;
+	char job[CKPT_JOB_MAX + 1], path[4096];
+	char first[4096]; /* of several */
+};
+
+static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct search *f = arg;
+	struct store s = { .ops = f->c->ops, .root_fd = -1, .job_fd = job_fd };
+
+	snprintf(s.job, sizeof s.job, "%s", job);
+	f->njob++;
+	if (tagged(&s, f->tag) == UINT64_MAX)
+		return 0;
+	if (!f->nfound++)
+		snprintf(f->first, sizeof f->first, "%s", abs_path);
+	snprintf(f->job, sizeof f->job, "%s", job);
+	snprintf(f->path, sizeof f->path, "%s", abs_path);
+	return 0;
+}
+
+/* Where the step of a mark lies; the job's directory where it has gone. */
+static void find_path(const struct store *s, const struct store_mark *m, const char *job_path,
+		      char *ret, size_t bytes)
+{
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+
+	snprintf(ret, bytes, "%s", job_path);
+	if (store_scan(s, true, &step, &n, NULL))
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		if (store_mark_is(m, &step[i]))
+			snprintf(ret, bytes, "%s/%s", job_path, step[i].dir);
+}
+
+/* Wherever it stands: where a move was cut short, both go. */
+static int delete_in(struct cli *c, const struct search *f, int job_fd)
+{
+	struct store s = { .ops = c->ops, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_mark *mark = NULL;
+	const struct store_mark *best = NULL;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0, one;
+	char path[4096 + STORE_DIR_MAX];
+	int rc;
+
+	snprintf(s.job, sizeof s.job, "%s", f->job);
+	rc = store_marks(&s, &mark, &n, &err);
+	for (uint32_t i = 0; !rc && i < n; i++) {
+		struct store_step st = { .step = mark[i].step };
+
+		if (mark[i].kind != MARK_TAG || strcmp(mark[i].name, f->tag))
+			continue;
+		memcpy(st.id, mark[i].id8, sizeof mark[i].id8);
+		rc = store_mark_clear(&s, &st, MARK_TAG, f->tag, &one, &err);
+		if (!best || mark[i].made_ns > best->made_ns)
+			best = &mark[i];
+	}
+	if (!rc && !best)
+		rc = ckpt_error(&err, -ENOENT, "job %s: no step is tagged %.64s any more", s.job,
+				f->tag);
+	if (rc)
+		return marked_tell(c, rc, &err);
+	find_path(&s, best, f->path, path, sizeof path);
+	told(c, path, s.job, best->step, f->tag, true, UINT64_MAX);
+	return CLI_OK;
+}
+
+static int delete (struct cli *c)
+{
+	const char *where = c->narg ? c->arg[0] : c->where;
+	struct search f = { .c = c, .tag = c->value[OPT_DELETE] };
+	struct ckpt_err err = { 0 };
+	int rc = store_jobs(c->ops, where, each_job, &f, &err), fd, code;
+
+	if (!rc && f.nfound > 1)
+		rc = ckpt_error(&err, -ENOTUNIQ, "%u jobs in %.300s have a tag %.64s: %s and %s",
+				f.nfound, where, f.tag, f.first, f.path);
+	if (rc == -ENOTUNIQ)
+		return cli_fail(c, rc, &err, "ckptctl tag --delete=%s %s", f.tag, f.path);
+	if (!rc && !f.nfound)
+		rc = ckpt_error(&err, -ENOENT, "no step in %.300s is tagged %.64s", where, f.tag);
+	if (rc == -ENOENT)
+		return cli_fail(c, rc, &err, "ckptctl ls %s shows the tags",
+				f.njob ? where : "STORE");
+	if (rc)
+		return marked_tell(c, rc, &err);
+	fd = open(f.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return marked_tell(c, ckpt_error_errno(&err, errno, "cannot open %.300s", f.path),
+				   &err);
+	code = delete_in(c, &f, fd);
+	close(fd);
+	return code;
+}
+
+static int run(struct cli *c)
+{
+	struct ckpt_err err = { 0 };
+
+	if (c->value[OPT_DELETE] && c->narg < 2)
+		return delete (c);
+	if (c->value[OPT_DELETE])
+		ckpt_error(&err, -EINVAL, "--delete=NAME takes a store or job at most");
+	else if (c->narg < 2)
+		ckpt_error(&err, -EINVAL, "ckptctl tag needs a checkpoint and a name for it");
+	else
+		return set(c);
+	return cli_fail(c, -EINVAL, &err, "ckptctl tag -h");
+}
+
+const struct cli_verb verb_tag = {
+	.name = "tag",
+	.help = "give a checkpoint a name, which also keeps it",
+	.synopsis = (const char *const[]){ "CKPT NAME", "--delete=NAME [PATH]", NULL },
+	.about = "A tagged step is found as tag:NAME, and is not pruned. In a job a tag is at one "
+		 "step: setting it elsewhere moves it there. PATH is the job's directory or its "
+		 "store (default: -C). Deleting a tag removes no step.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl tag step:12000 best", "name it" },
+			{ "ckptctl show tag:best", "and use the name" },
+			{ "ckptctl tag --delete=best", "the step may be pruned again" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DELETE, "take this tag away from the step that has it" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0; 2 NAME is none, several jobs have it, or the checkpoint lies in no store; 5 it "
+		"is not committed; 10 there is no such store, checkpoint or tag; 11 it is being "
+		"removed; 12 the store cannot be written.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
+	.narg_max = 2,
+	.run = run,
+};

@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_marks.c - what is said about steps, through the verbs: hold, release, tag, verify --data;
+ * and where it is shown: ls, show, completion.
+ */
+#include "tests/unit/test_cli_line.h"
+
+static json_t *first(const json_t *x, const char *list)
+{
+	json_t *l = json_object_get(x, list);
+
+	assert_int_equal(json_array_size(l), 1);
+	return json_array_get(l, 0);
+}
+
+static size_t count(const json_t *x, const char *list)
+{
+	return json_array_size(member(x, list, JSON_ARRAY));
+}
+
+/* --- hold and release --- */
+
+static void a_hold_is_kept_with_who_how_long_and_why(void **state)
+{
+	const char *job = line(place("hold"), "run", 2);
+	json_t *j, *x;
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval-17", "--until", "6h", "--why",
+			     "an evaluation"),
+			 0);
+	assert_says(got.out, "step 10 of run is held by eval-17 until ");
+	assert_says(got.out, "left)");
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.out, "held by eval-17 (");
+	assert_says(got.out, "h left)");
+	x = first(listed(job, 10, &j), "holds");
+	assert_string_equal(string(x, "name"), "eval-17");
+	assert_string_equal(string(x, "why"), "an evaluation");
+	assert_int_equal(strlen(string(x, "until")), 20);
+	assert_int_equal(strlen(string(x, "created")), 20);
+	assert_true(strlen(string(x, "by")) > 2);
+	json_decref(j);
+	listed(job, 20, &j);
+	assert_int_equal(count(of_step(json_object_get(j, "checkpoints"), 20), "holds"), 0);
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", job, "step:10"), 0);
+	assert_says(got.out, "marks");
+	assert_says(got.out, "held by eval-17");
+	assert_int_equal(RUN("show", "-C", job, "step:10", "--json"), 0);
+	j = json_out("ckptd.show/1");
+	assert_string_equal(string(first(j, "holds"), "name"), "eval-17");
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", job), 0);
+	assert_silent(got.out, "marks");
+
+	/* Again by the same name: one hold, without an end now. */
+	assert_int_equal(RUN("hold", step_path(job, 10), "--by=eval-17", "--json"), 0);
+	j = json_out("ckptd.hold/1");
+	assert_int_equal(number(j, "step"), 10);
+	assert_string_equal(string(j, "job"), "run");
+	assert_string_equal(string(j, "name"), "eval-17");
+	member(j, "until", JSON_NULL);
+	json_decref(j);
+	x = first(listed(job, 10, &j), "holds");
+	member(x, "until", JSON_NULL);
+	member(x, "why", JSON_NULL);
+	json_decref(j);
+}
+
+static void release_gives_up_one_hold_or_all(void **state)
+{
+	const char *job = line(place("release"), "run", 2);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("release", "-C", job), 2);
+	assert_int_equal(RUN("release", "-C", job, "latest"), 10);
+	assert_says(got.err, "held by nobody");
+	assert_int_equal(RUN("hold", "-C", job, "latest"), 0);
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=a.b_c-1"), 0);
+	assert_int_equal(RUN("release", "-C", job, "latest", "--by=nobody"), 10);
+	assert_says(got.err, "a.b_c-1");
+	assert_int_equal(RUN("release", "-C", job, "latest", "--by=a", "--all"), 2);
+	/* The default name of release is that of hold. */
+	assert_int_equal(RUN("release", "-C", job, "latest"), 0);
+	assert_says(got.out, "still held by a.b_c-1");
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=x"), 0);
+	assert_int_equal(RUN("release", "-C", job, "latest", "--all", "--json"), 0);
+	j = json_out("ckptd.release/1");
+	assert_int_equal(number(j, "released_count"), 2);
+	json_decref(j);
+	assert_int_equal(count(listed(job, 20, &j), "holds"), 0);
+	json_decref(j);
+	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 10);
+}
+
+static void names_and_times_that_are_none_are_usage_errors(void **state)
+{
+	static const char *const name[] = { "",	    ".x",   "a b",	"a/b",
+					    "../x", "a\nb", "\303\244", "a~1" };
+	static const char *const until[] = { "",
+					     "6",
+					     "0h",
+					     "-6h",
+					     "tomorrow",
+					     "6 hours",
+					     "1e99w",
+					     "99999999999999999999w",
+					     "2020-01-01T00:00:00Z",
+					     "2099-02-30T00:00:00Z",
+					     "2099-13-01T00:00:00Z",
+					     "2099-01-01T24:00:00Z",
+					     "2099-01-01T00:00:00",
+					     "2099-01-01T00:00:00+99:00",
+					     "2099-01-01T00:00:00Zx",
+					     "20990101T000000Z" };
+	static const char *const fine[] = { "90m",
+					    "1.5h",
+					    "7d",
+					    "2w",
+					    "2099-01-31T18:00:00Z",
+					    "2099-01-31T18:00:00.25+02:00",
+					    "2099-01-31t18:00:00-11:30" };
+	const char *job = path_of("%s/alpha", work);
+	char longest[STORE_MARK_NAME_MAX + 2];
+	json_t *j;
+
+	(void)state;
+	memset(longest, 'x', sizeof longest - 1);
+	longest[sizeof longest - 1] = 0;
+	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+		assert_int_equal(RUN("hold", "-C", job, "latest", "--by", name[i]), 2);
+		assert_int_equal(RUN("release", "-C", job, "latest", "--by", name[i]), 2);
+		assert_int_equal(RUN("tag", "-C", job, "latest", name[i]), 2);
+	}
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by", longest), 2);
+	assert_int_equal(RUN("tag", "-C", job, "latest", longest), 2);
+	for (size_t i = 0; i < ARRAY_LEN(until); i++)
+		if (RUN("hold", "-C", job, "latest", "--until", until[i]) != 2)
+			fail_msg("--until \"%s\" gives %d: %s", until[i], got.code, got.err);
+	assert_int_equal(RUN("hold", "-C", job), 2);
+	assert_int_equal(RUN("hold", "-C", job, "latest", "more"), 2);
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=", "--json"), 2);
+	assert_json_error(2);
+	assert_int_equal(count(listed(job, 30, &j), "holds"), 0);
+	json_decref(j);
+	for (size_t i = 0; i < ARRAY_LEN(fine); i++)
+		if (RUN("hold", "-C", job, "latest", "--by=t", "--until", fine[i], "--json"))
+			fail_msg("--until \"%s\" gives %d: %s", fine[i], got.code, got.err);
+	j = json_out("ckptd.hold/1");
+	assert_string_equal(string(j, "until"), "2099-02-01T05:30:00Z");
+	json_decref(j);
+	assert_int_equal(RUN("release", "-C", job, "latest", "--by=t"), 0);
+}
+
+static void steps_that_are_not_there_are_ten_and_copies_have_no_marks(void **state)
+{
+	const char *job = path_of("%s/alpha", work), *copy = path_of("%s/copied", top);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "step:11"), 10);
+	assert_int_equal(RUN("release", "-C", job, "step:11"), 10);
+	assert_int_equal(RUN("tag", "-C", job, "step:11", "x"), 10);
+	assert_int_equal(RUN("hold", "-C", path_of("%s/none", top), "latest"), 10);
+	assert_int_equal(RUN("hold", "-C", work, "latest"), 2); /* two jobs: which? */
+	assert_says(got.err, "-C");
+	copy_step(step_path(job, 30), copy);
+	assert_int_equal(RUN("hold", copy), 2);
+	assert_says(got.err, "no store");
+	assert_int_equal(RUN("tag", copy, "x"), 2);
+	assert_int_equal(RUN("release", copy, "--all"), 2);
+	/* A copy with the name of a step, in the name of a store, but no store. */
+	assert_int_equal(mkdir(path_of("%s/notes", top), 0700), 0);
+	copy_step(step_path(job, 30), path_of("%s/notes/step-000000000030", top));
+	assert_int_equal(RUN("hold", path_of("%s/notes/step-000000000030", top)), 2);
+	assert_int_equal(RUN("verify", "--data", copy), 0);
+	assert_int_equal(RUN("verify", "--data", copy, "--json"), 0);
+	j = json_out("ckptd.verify/1");
+	member(json_array_get(json_object_get(j, "checkpoints"), 0), "mark", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("show", copy, "--json"), 0);
+	j = json_out("ckptd.show/1");
+	assert_int_equal(count(j, "holds"), 0);
+	member(j, "verified", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(access(path_of("%s/.ckptd", top), F_OK), -1);
+	assert_int_equal(access(path_of("%s/notes/.ckptd", top), F_OK), -1);
+}
+
+/* --- tag --- */
+
+static void a_tag_finds_its_step_moves_and_goes(void **state)
+{
+	const char *root = place("tag"), *job = line(root, "run", 3);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("tag", "-C", job), 2);
+	assert_int_equal(RUN("tag", "-C", job, "latest"), 2);
+	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
+	assert_string_equal(got.out, "step 10 of run is tagged best\n");
+	assert_int_equal(RUN("show", "-C", job, "tag:best", "--json"), 0);
+	j = json_out("ckptd.show/1");
+	assert_int_equal(number(j, "step"), 10);
+	assert_string_equal(string(first(j, "tags"), "name"), "best");
+	json_decref(j);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.out, "tag best");
+	assert_int_equal(RUN("tag", "-C", job, "step:20", "best", "--json"), 0);
+	j = json_out("ckptd.tag/1");
+	assert_int_equal(number(j, "step"), 20);
+	assert_int_equal(number(j, "moved_from"), 10);
+	assert_true(json_is_false(json_object_get(j, "deleted")));
+	json_decref(j);
+	assert_int_equal(count(listed(job, 10, &j), "tags"), 0);
+	json_decref(j);
+	assert_int_equal(RUN("tag", "-C", job, "tag:best", "again"), 0);
+	assert_int_equal(count(listed(job, 20, &j), "tags"), 2);
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", job, "tag:none"), 10);
+	assert_int_equal(RUN("tag", "--delete=none", job), 10);
+	assert_int_equal(RUN("tag", "--delete=best", job, "more"), 2);
+	assert_int_equal(RUN("tag", "--delete=best", root, "--json"), 0);
+	j = json_out("ckptd.tag/1");
+	assert_int_equal(number(j, "step"), 20);
+	assert_true(json_is_true(json_object_get(j, "deleted")));
+	assert_string_equal(string(j, "path"), step_path(job, 20));
+	json_decref(j);
+	assert_int_equal(RUN("tag", "--delete=best", "-C", job), 10);
+	assert_int_equal(RUN("show", "-C", job, "tag:best"), 10);
+	assert_int_equal(RUN("show", "-C", job, "tag:again"), 0);
+	assert_int_equal(RUN("tag", "--delete=again", path_of("%s/none", top)), 10);
+}
+
+static void a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named(void **state)
+{
+	const char *root = place("two"), *a = line(root, "a", 1), *b = line(root, "b", 1);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("tag", step_path(a, 10), "best"), 0);
+	assert_int_equal(RUN("tag", step_path(b, 10), "best"), 0);
+	assert_int_equal(RUN("tag", "--delete=best", root), 2);
+	assert_says(got.err, "2 jobs");
+	assert_int_equal(RUN("tag", "--delete=best", b), 0);
+	assert_int_equal(count(listed(a, 10, &j), "tags"), 1);
+	json_decref(j);
+	assert_int_equal(count(listed(b, 10, &j), "tags"), 0);
+	json_decref(j);
+	assert_int_equal(RUN("tag", "--delete=best", root), 0);
+}
+
+/* --- verify --- */
+
+static void verify_of_every_byte_is_kept_and_less_is_not(void **state)
+{
+	const char *job = line(place("checked"), "run", 2);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("verify", "-C", job), 0);
+	member(listed(job, 20, &j), "verified", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data-subset=1/9", "-C", job), 0);
+	assert_int_equal(RUN("verify", "--data", "--no-mark", "-C", job), 0);
+	member(listed(job, 20, &j), "verified", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "-C", job, "--json"), 0);
+	j = json_out("ckptd.verify/1");
+	assert_string_equal(string(json_array_get(json_object_get(j, "checkpoints"), 0), "mark"),
+			    "verified");
+	json_decref(j);
+	assert_int_equal(strlen(string(listed(job, 20, &j), "verified")), 20);
+	json_decref(j);
+	member(listed(job, 10, &j), "verified", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	string(listed(job, 10, &j), "verified");
+	json_decref(j);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.out, "latest, verified");
+}
+
+static void
+damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void **state)
+{
+	const char *job = line(place("damage"), "run", 3);
+	json_t *j, *x;
+
+	(void)state;
+	hurt(a_part(step_path(job, 30)), 8192);
+	assert_int_equal(RUN("verify", "--data", "--no-mark", "-C", job), 4);
+	assert_silent(got.out, "quarantined");
+	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
+	j = json_out("ckptd.show/1");
+	assert_int_equal(number(j, "step"), 30);
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "-C", job), 4);
+	assert_says(got.out, "quarantined");
+	x = listed(job, 30, &j);
+	assert_string_equal(string(x, "state"), "quarantined");
+	assert_says(string(x, "bad"), ".part");
+	assert_says(string(x, "why"), ".part");
+	json_decref(j);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.out, "2 checkpoints");
+	assert_says(got.err, "1 quarantined step is not listed");
+	assert_int_equal(RUN("ls", "--all", job), 0);
+	assert_says(got.out, "quarantined");
+	assert_says(got.out, "step 30 of run: ");
+
+	assert_int_equal(RUN("show", "-C", job), 0);
+	assert_says(got.out, "step 20 of run");
+	assert_says(got.err, "30");
+	assert_says(got.err, "passed over");
+	assert_int_equal(RUN("stats", "-C", job), 0);
+	assert_says(got.err, "passed over");
+	assert_int_equal(RUN("verify", "-C", job), 0);
+	assert_says(got.err, "passed over");
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=x"), 0);
+	assert_says(got.out, "step 20 ");
+	assert_says(got.err, "passed over");
+	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
+	assert_string_equal(got.err, "");
+	/* By its number it is still found: somebody wants to save what there is. */
+	assert_int_equal(RUN("show", "-C", job, "step:30"), 0);
+	assert_says(got.out, "quarantined");
+	assert_int_equal(RUN("verify", "--data", "-C", job, "step:30"), 4);
+	/* Made whole again it is good, and stays quarantined until somebody says otherwise. */
+	hurt(a_part(step_path(job, 30)), 8192);
+	assert_int_equal(RUN("verify", "--data", "-C", job, "step:30"), 0);
+	assert_says(got.err, "ckptctl repair");
+	assert_string_equal(string(listed(job, 30, &j), "state"), "quarantined");
+	json_decref(j);
+}
+
+/* --- a store that is not ours to write --- */
+
+static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void **state)
+{
+	const char *job = line(place("closed"), "run", 1);
+	const char *marks = path_of("%s/.ckptd", job);
+	json_t *j;
+
+	(void)state;
+	if (geteuid() == 0)
+		skip(); /* root writes everywhere: the next test */
+	assert_int_equal(chmod(marks, 0500), 0);
+	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	assert_says(got.err, "could not be marked as verified");
+	assert_int_equal(RUN("verify", "--data", "-C", job, "--json"), 0);
+	assert_string_equal(got.err, "");
+	assert_int_equal(RUN("hold", "-C", job, "latest"), 12);
+	assert_int_equal(RUN("tag", "-C", job, "latest", "x", "--json"), 12);
+	assert_json_error(12);
+	assert_int_equal(chmod(marks, 0), 0);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.err, "not shown");
+	assert_says(got.out, "latest");
+	assert_int_equal(chmod(marks, 0700), 0);
+	listed(job, 10, &j);
+	json_decref(j);
+}
+
+static void another_user_who_may_only_read_checks_and_marks_nothing(void **state)
+{
+	const char *root = place("others"), *job = line(root, "run", 1);
+	json_t *j;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(chmod(root, 0755), 0);
+	assert_int_equal(chmod(job, 0755), 0);
+	assert_int_equal(chmod(path_of("%s/.ckptd", job), 0755), 0);
+	assert_int_equal(chmod(step_path(job, 10), 0755), 0);
+	for (const char *const *f = (const char *const[]){ ".part", "MANIFEST", NULL }; *f; f++) {
+		DIR *d = opendir(step_path(job, 10));
+
+		for (struct dirent *e; (e = readdir(d));)
+			if (strstr(e->d_name, *f))
+				chmod(path_of("%s/%s", step_path(job, 10), e->d_name), 0644);
+		closedir(d);
+	}
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=root"), 0);
+	assert_int_equal(seteuid(65534), 0);
+	RUN("verify", "--data", "-C", job);
+	assert_int_equal(got.code, 0);
+	assert_says(got.err, "could not be marked as verified");
+	RUN("hold", "-C", job, "latest");
+	assert_int_equal(got.code, 12);
+	RUN("release", "-C", job, "latest", "--by=root");
+	assert_int_equal(got.code, 12);
+	RUN("tag", "-C", job, "latest", "mine");
+	assert_int_equal(got.code, 12);
+	RUN("tag", "--delete=none", job);
+	assert_int_equal(got.code, 10);
+	/* What root said in a file of its own cannot be read; that it holds still counts. */
+	RUN("ls", job);
+	assert_int_equal(got.code, 0);
+	assert_says(got.out, "held by root");
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(count(listed(job, 10, &j), "holds"), 1);
+	json_decref(j);
+	assert_int_equal(chmod(top, 0700), 0);
+}
+
+/* --- what lies there --- */
+
+static void put_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void files_that_are_no_marks_or_torn_ones_break_no_verb(void **state)
+{
+	const char *job = line(place("hostile"), "run", 2);
+	const char *marks = path_of("%s/.ckptd", job);
+	char *names[64], big[8192];
+	uint32_t n = 0;
+	DIR *d;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=torn"), 0);
+	assert_int_equal(RUN("tag", "-C", job, "latest", "torn"), 0);
+	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	/* Each mark's content becomes something else. */
+	d = opendir(marks);
+	for (struct dirent *e; (e = readdir(d)) && n < ARRAY_LEN(names);)
+		if (strstr(e->d_name, "hold-") || strstr(e->d_name, "tag-") ||
+		    strstr(e->d_name, "verified-"))
+			names[n++] = strdup(path_of("%s/%s", marks, e->d_name));
+	closedir(d);
+	assert_int_equal(n, 3);
+	memset(big, 'x', sizeof big - 1);
+	big[sizeof big - 1] = 0;
+	for (const char *const *text =
+		     (const char *const[]){ "", "made=2026-11-21T00:00:00Z", "made=\n", "\033[2J\n",
+					    "made=2026-11-21T00:00:00Z\nuntil=never\n", big, NULL };
+	     *text; text++) {
+		for (uint32_t i = 0; i < n; i++)
+			put_file(names[i], *text);
+		/* Hold and tag count, verified does not. */
+		assert_int_equal(RUN("ls", job), 0);
+		assert_says(got.out, "tag torn, held by torn");
+		assert_silent(got.out, "verified");
+		assert_silent(got.out, "\033");
+		assert_int_equal(RUN("show", "-C", job, "tag:torn"), 0);
+		member(first(listed(job, 20, &j), "holds"), "until", JSON_NULL);
+		json_decref(j);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		free(names[i]);
+	put_file(path_of("%s/hold-xx", marks), "");
+	put_file(path_of("%s/tag-000000000020-0000000000000000-..", marks), "");
+	put_file(path_of("%s/hold-000000000020-zzzzzzzzzzzzzzzz-a", marks), "");
+	assert_int_equal(mkdir(path_of("%s/bad-000000000010-0000000000000000", marks), 0700), 0);
+	assert_int_equal(symlink("/etc/passwd", path_of("%s/tag-x", marks)), 0);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 0);
+	assert_int_equal(RUN("tag", "--delete=torn", job), 0);
+	assert_int_equal(RUN("ls", job, "--all"), 0);
+	assert_silent(got.out, "torn");
+}
+
+static void a_hold_that_is_over_is_none(void **state)
+{
+	const char *job = line(place("over"), "run", 1);
+	char name[PATH_MAX] = "";
+	DIR *d;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=late", "--until=1h"), 0);
+	d = opendir(path_of("%s/.ckptd", job));
+	for (struct dirent *e; (e = readdir(d));)
+		if (strstr(e->d_name, "hold-"))
+			snprintf(name, sizeof name, "%s/.ckptd/%s", job, e->d_name);
+	closedir(d);
+	put_file(name, "made=2020-01-01T00:00:00Z\nuntil=2020-01-02T00:00:00Z\n");
+	assert_int_equal(RUN("ls", job), 0);
+	assert_silent(got.out, "held");
+	assert_int_equal(count(listed(job, 10, &j), "holds"), 0);
+	json_decref(j);
+}
+
+/* --- looks --- */
+
+static void everything_said_at_once_fits_80_columns(void **state)
+{
+	const char *root = place("narrow");
+	const char *job = line(root, "a-job-with-a-long-name", 2);
+	char *text;
+
+	(void)state;
+	assert_int_equal(
+		RUN("hold", "-C", job, "latest", "--by=evaluation-17-on-gpu-0007", "--until=300h"),
+		0);
+	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=somebody"), 0);
+	assert_int_equal(RUN("tag", "-C", job, "latest", "release-candidate-4"), 0);
+	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	line(root, "b", 1);
+	for (int i = 0; i < 4; i++) {
+		const char *where = i & 1 ? root : job, *all = i & 2 ? "--all" : "--ascii";
+
+		assert_int_equal(at_terminal(&text, "", "ls", where, all, NULL), 0);
+		fits_80(text);
+		assert_says(text, "release-candidat..");
+		assert_says(text, "somebody");
+		free(text);
+	}
+	assert_int_equal(at_terminal(&text, "", "show", "-C", job, NULL), 0);
+	fits_80(text);
+	free(text);
+	assert_int_equal(at_terminal(&text, "", "hold", "-C", job, "latest",
+				     "--until=2099-01-01T00:00:00Z", NULL),
+			 0);
+	fits_80(text);
+	free(text);
+	setenv("NO_COLOR", "1", 1);
+	assert_int_equal(at_terminal(&text, "", "ls", job, NULL), 0);
+	assert_silent(text, "\033");
+	free(text);
+	unsetenv("NO_COLOR");
+	assert_int_equal(at_terminal(&text, "", "ls", job, NULL), 0);
+	assert_says(text, "\033");
+	free(text);
+}
+
+static void names_are_completed(void **state)
+{
+	const char *job = line(place("complete"), "run", 2);
+
+	(void)state;
+	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
+	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval"), 0);
+	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "show", "tag:"), 0);
+	assert_says(got.out, "tag:best\tstep 10 of run\n");
+	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "show", ""), 0);
+	assert_says(got.out, "tag:best\t");
+	assert_says(got.out, "step:20\t");
+	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "tag", "--delete=b"), 0);
+	assert_string_equal(got.out, "--delete=best\tstep 10 of run\n");
+	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "tag", "step:20", ""), 0);
+	assert_string_equal(got.out, "best\tstep 10 of run\n");
+	assert_int_equal(
+		RUN("completion", "complete", "--", "-C", job, "release", "step:10", "--by", ""),
+		0);
+	assert_string_equal(got.out, "eval\tstep 10 of run\n");
+	assert_int_equal(RUN("completion", "complete", "--", "pru"), 0);
+	assert_says(got.out, "prune\t");
+	assert_int_equal(RUN("completion", "complete", "--", "prune", "--keep-"), 0);
+	assert_says(got.out, "--keep-best\t");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_hold_is_kept_with_who_how_long_and_why),
+		cmocka_unit_test(release_gives_up_one_hold_or_all),
+		cmocka_unit_test(names_and_times_that_are_none_are_usage_errors),
+		cmocka_unit_test(steps_that_are_not_there_are_ten_and_copies_have_no_marks),
+		cmocka_unit_test(a_tag_finds_its_step_moves_and_goes),
+		cmocka_unit_test(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named),
+		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
+		cmocka_unit_test(
+			damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over),
+		cmocka_unit_test(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve),
+		cmocka_unit_test(another_user_who_may_only_read_checks_and_marks_nothing),
+		cmocka_unit_test(files_that_are_no_marks_or_torn_ones_break_no_verb),
+		cmocka_unit_test(a_hold_that_is_over_is_none),
+		cmocka_unit_test(everything_said_at_once_fits_80_columns),
+		cmocka_unit_test(names_are_completed),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}

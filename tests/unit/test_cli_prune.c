@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_prune.c - ckptctl prune: what goes, what stays, who is asked, and the exit codes. Which
+ * rule keeps which step is test_store_retain's, that a crash loses nothing, test_store_prune's.
+ */
+#include "tests/unit/test_cli_line.h"
+
+/* The document of a run that was right to end with this code. */
+static json_t *pruned(int code)
+{
+	if (got.code != code)
+		fail_msg("exit %d: %s%s", got.code, got.out, got.err);
+	return json_out("ckptd.prune/1");
+}
+
+static const char *decision(json_t *j, uint64_t step)
+{
+	return string(of_step(json_object_get(j, "checkpoints"), step), "decision");
+}
+
+static const char *reason(json_t *j, uint64_t step)
+{
+	return string(of_step(json_object_get(j, "checkpoints"), step), "reason");
+}
+
+/* --- the command line --- */
+
+static void without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes(void **state)
+{
+	static const char *const wrong[] = { "--keep-last=0x",
+					     "--keep-last=-1",
+					     "--keep-last=",
+					     "--keep-every=x",
+					     "--keep-within=soon",
+					     "--keep-within=1e9",
+					     "--keep-best=",
+					     "--keep-best=loss:best",
+					     "--keep-best=loss:min:x",
+					     "--free=0",
+					     "--free=much",
+					     "--free=-1G",
+					     "--keep-last=99999999999999999999" };
+	const char *job = line(place("usage"), "run", 2);
+
+	(void)state;
+	assert_int_equal(RUN("prune", job), 2);
+	assert_says(got.err, "--keep-last");
+	assert_int_equal(RUN("prune", job, "--yes"), 2);
+	assert_int_equal(RUN("prune", job, "-n", "--yes", "--keep-last=1"), 2);
+	assert_int_equal(RUN("prune", job, "--json"), 2);
+	assert_json_error(2);
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+		if (RUN("prune", "--yes", wrong[i], job) != 2)
+			fail_msg("%s gives %d: %s", wrong[i], got.code, got.err);
+	assert_int_equal(RUN("prune", "--yes", "--keep-best=a", "--keep-best=b", "--keep-best=c",
+			     "--keep-best=d", "--keep-best=e", job),
+			 2);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", step_path(job, 10)), 2);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job, job), 2);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", ""), 2);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", path_of("%s/none", top)), 10);
+	assert_string_equal(steps_of(job), "20 10 ");
+}
+
+static void an_empty_store_has_nothing_to_remove(void **state)
+{
+	const char *root = place("nothing");
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(RUN("prune", "--keep-last=1", root), 0);
+	assert_says(got.out, "nothing to remove");
+	RUN("prune", "--keep-last=1", "--yes", root, "--json");
+	j = pruned(0);
+	assert_int_equal(number(j, "removed_count"), 0);
+	json_decref(j);
+}
+
+/* --- deciding --- */
+
+static void a_dry_run_says_all_and_changes_nothing(void **state)
+{
+	const char *job = line(place("dry"), "run", 5);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "step:30", "--by=eval"), 0);
+	assert_int_equal(RUN("tag", "-C", job, "step:10", "first"), 0);
+	assert_int_equal(RUN("prune", "-n", "--keep-last", "2", job), 0);
+	assert_says(got.out, "STEP");
+	assert_says(got.out, "DECISION");
+	assert_says(got.out, "last 1/2");
+	assert_says(got.out, "held by eval");
+	assert_says(got.out, "no rule matches");
+	assert_says(got.out, "(dry run; nothing removed)");
+	assert_silent(got.out, "JOB");
+	RUN("prune", "--dry-run", "--keep-last=2", job, "--json");
+	j = pruned(0);
+	assert_true(json_is_true(json_object_get(j, "dry_run")));
+	assert_says(string(j, "policy"), "keep-last");
+	assert_int_equal(json_array_size(member(j, "checkpoints", JSON_ARRAY)), 5);
+	assert_string_equal(decision(j, 50), "keep");
+	assert_string_equal(decision(j, 40), "keep");
+	assert_string_equal(decision(j, 30), "keep");
+	assert_string_equal(decision(j, 20), "remove");
+	assert_string_equal(decision(j, 10), "keep");
+	assert_says(reason(j, 50), "newest committed");
+	assert_says(reason(j, 10), "first");
+	assert_int_equal(number(j, "removed_count"), 1);
+	assert_int_equal(number(j, "kept_count"), 4);
+	assert_true(number(j, "freed_bytes") > MIB);
+	assert_int_equal(number(of_step(json_object_get(j, "checkpoints"), 20), "bytes"),
+			 number(j, "freed_bytes"));
+	json_decref(j);
+	assert_string_equal(steps_of(job), "50 40 30 20 10 ");
+	/* Nothing was verified for it either. */
+	member(listed(job, 50, &j), "verified", JSON_NULL);
+	json_decref(j);
+}
+
+static void rules_add_up_and_a_rule_may_come_again(void **state)
+{
+	const char *job = line(place("rules"), "run", 5);
+	json_t *j;
+
+	(void)state;
+	RUN("prune", "-n", "--keep-last=1", "--keep-every=20", job, "--json");
+	j = pruned(0);
+	assert_string_equal(decision(j, 40), "keep");
+	assert_string_equal(decision(j, 30), "remove");
+	assert_string_equal(decision(j, 20), "keep");
+	assert_says(reason(j, 20), "every 20");
+	json_decref(j);
+	/* All losses are equal: the newer is better. */
+	RUN("prune", "-n", "--keep-best=loss:min:2", "--keep-best=lr:max:3", job, "--json");
+	j = pruned(0);
+	assert_int_equal(number(j, "removed_count"), 2);
+	assert_says(reason(j, 40), "loss");
+	assert_says(reason(j, 40), "lr");
+	assert_says(reason(j, 30), "lr");
+	json_decref(j);
+	/* The steps are of 2023. */
+	RUN("prune", "-n", "--keep-within=2w", job, "--json");
+	j = pruned(0);
+	json_decref(j);
+	RUN("prune", "-n", "--keep-last=9", job, "--json");
+	j = pruned(0);
+	assert_int_equal(number(j, "removed_count"), 0);
+	json_decref(j);
+}
+
+/* --- removing --- */
+
+static void where_nobody_can_be_asked_nothing_goes_without_yes(void **state)
+{
+	const char *job = line(place("unasked"), "run", 3);
+
+	(void)state;
+	assert_int_equal(RUN("prune", "--keep-last=1", job), 2);
+	assert_says(got.err, "2 steps");
+	assert_says(got.err, "nothing was removed");
+	assert_says(got.err, "--yes");
+	assert_int_equal(RUN("prune", "--keep-last=1", job, "--json"), 2);
+	assert_json_error(2);
+	assert_string_equal(got.out, "");
+	assert_string_equal(steps_of(job), "30 20 10 ");
+	/* What changes nothing needs no answer. */
+	assert_int_equal(RUN("prune", "--keep-last=3", job), 0);
+	assert_says(got.out, "nothing to remove");
+}
+
+static void with_yes_the_newest_is_checked_and_the_others_go(void **state)
+{
+	const char *job = line(place("yes"), "run", 4);
+	json_t *j;
+
+	(void)state;
+	RUN("prune", "--yes", "--keep-last=2", job, "--json");
+	j = pruned(0);
+	assert_true(json_is_false(json_object_get(j, "dry_run")));
+	assert_int_equal(number(j, "removed_count"), 2);
+	assert_int_equal(number(j, "kept_count"), 2);
+	assert_true(number(j, "freed_bytes") > 2 * MIB);
+	json_decref(j);
+	assert_string_equal(steps_of(job), "40 30 ");
+	assert_false(there(job, 10));
+	string(listed(job, 40, &j), "verified");
+	json_decref(j);
+	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=2", job), 0);
+	assert_says(got.out, "nothing to remove");
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_says(got.out, "removed");
+	assert_says(got.out, "freed ");
+	assert_string_equal(steps_of(job), "40 ");
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_string_equal(steps_of(job), "40 ");
+}
+
+static void what_is_held_or_tagged_goes_only_when_released(void **state)
+{
+	const char *job = line(place("kept_steps"), "run", 3);
+
+	(void)state;
+	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=a"), 0);
+	assert_int_equal(
+		RUN("hold", "-C", job, "step:10", "--by=b", "--until=2099-01-01T00:00:00Z"), 0);
+	assert_int_equal(RUN("tag", "-C", job, "step:20", "t"), 0);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_string_equal(steps_of(job), "30 20 10 ");
+	assert_int_equal(RUN("release", "-C", job, "step:10", "--by=a"), 0);
+	assert_int_equal(RUN("tag", "--delete=t", job), 0);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_string_equal(steps_of(job), "30 10 ");
+	assert_int_equal(RUN("release", "-C", job, "step:10", "--all"), 0);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_string_equal(steps_of(job), "30 ");
+}
+
+static void what_is_being_read_stays_and_the_code_says_so(void **state)
+{
+	const char *job = line(place("reading"), "run", 3);
+	int ten = reading(job, 10), twenty = -1;
+	json_t *j;
+
+	(void)state;
+	RUN("prune", "--yes", "--keep-last=1", job, "--json");
+	j = pruned(3);
+	assert_int_equal(number(j, "removed_count"), 1);
+	assert_int_equal(number(j, "reading_count"), 1);
+	assert_string_equal(decision(j, 10), "keep");
+	assert_says(reason(j, 10), "read");
+	assert_string_equal(decision(j, 20), "remove");
+	json_decref(j);
+	assert_string_equal(steps_of(job), "30 10 ");
+	/* All that should go. */
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 11);
+	assert_says(got.err, "run it again");
+	assert_string_equal(steps_of(job), "30 10 ");
+	close(ten);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_string_equal(steps_of(job), "30 ");
+	(void)twenty;
+}
+
+static void a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked(void **state)
+{
+	const char *job = line(place("damaged"), "run", 4);
+	json_t *j;
+
+	(void)state;
+	hurt(a_part(step_path(job, 40)), 8192);
+	RUN("prune", "--yes", "--keep-last=1", job, "--json");
+	assert_json_error(4);
+	j = pruned(4);
+	assert_int_equal(number(j, "quarantined_count"), 1);
+	json_decref(j);
+	assert_string_equal(string(listed(job, 40, &j), "state"), "quarantined");
+	json_decref(j);
+	/* What is left is whole. */
+	assert_true(there(job, 40));
+	assert_true(there(job, 30));
+	assert_string_equal(steps_of(job), "30 ");
+	assert_int_equal(RUN("verify", "--data", "-C", job, "latest"), 0);
+	/* Damaged ones go when asked for and a newer one is there, and only these. */
+	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	assert_true(there(job, 40));
+	make_step(place("damaged"), &(struct how){ "run", "fsdp=2", 50, 5, 30, 40, false });
+	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	assert_false(there(job, 40));
+	assert_string_equal(steps_of(job), "50 30 ");
+}
+
+static void where_every_step_is_damaged_nothing_goes(void **state)
+{
+	const char *job = line(place("allbad"), "run", 3);
+
+	(void)state;
+	for (uint64_t i = 10; i <= 30; i += 10)
+		hurt(a_part(step_path(job, i)), 8192);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 4);
+	assert_says(got.err, "step 30 of run is damaged");
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", "--bad", job), 0);
+	assert_says(got.out, "no newer step is committed");
+	for (uint64_t i = 10; i <= 30; i += 10)
+		assert_true(there(job, i));
+}
+
+static void bad_is_also_a_step_without_its_manifest(void **state)
+{
+	const char *job = line(place("nomanifest"), "run", 3);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	assert_true(there(job, 20));
+	assert_false(there(job, 10));
+	RUN("prune", "-n", "--bad", job, "--json");
+	j = pruned(0);
+	assert_string_equal(decision(j, 20), "remove");
+	assert_string_equal(decision(j, 30), "keep");
+	member(j, "policy", JSON_NULL);
+	json_decref(j);
+	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	assert_false(there(job, 20));
+	assert_true(there(job, 30));
+}
+
+static void a_store_is_pruned_job_by_job(void **state)
+{
+	const char *root = place("jobs"), *a = line(root, "a", 3), *b = line(root, "b", 2);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("prune", "-n", "--keep-last=1", root), 0);
+	assert_says(got.out, "JOB");
+	RUN("prune", "--yes", "--keep-last=1", "-C", root, "--json");
+	j = pruned(0);
+	assert_int_equal(number(j, "removed_count"), 3);
+	assert_int_equal(number(j, "kept_count"), 2);
+	json_decref(j);
+	assert_string_equal(steps_of(a), "30 ");
+	assert_string_equal(steps_of(b), "20 ");
+}
+
+static void free_takes_the_oldest_until_it_is_enough(void **state)
+{
+	const char *job = line(place("free"), "run", 5);
+	json_t *j;
+
+	(void)state;
+	RUN("prune", "--yes", "--free=6M", job, "--json");
+	j = pruned(0);
+	assert_int_equal(number(j, "removed_count"), 2);
+	json_decref(j);
+	assert_string_equal(steps_of(job), "50 40 30 ");
+	/* With rules, of those that they give up. */
+	assert_int_equal(RUN("prune", "--yes", "--free=1", "--keep-every=30", "--keep-last=1", job),
+			 0);
+	assert_string_equal(steps_of(job), "50 30 ");
+	/* More than there is: the newest stays. */
+	assert_int_equal(RUN("prune", "--yes", "--free=1E", job), 0);
+	assert_string_equal(steps_of(job), "50 ");
+}
+
+static void what_is_not_the_stores_own_stays(void **state)
+{
+	const char *job = line(place("foreign"), "run", 3);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(mkdir(path_of("%s/notes", step_path(job, 10)), 0700), 0);
+	assert_int_equal(symlink("/", path_of("%s/w-link.part", step_path(job, 20))), 0);
+	make_step(place("foreign"), &(struct how){ "run", "fsdp=2", 35, 0, 0, 0, true });
+	RUN("prune", "--yes", "--keep-last=1", job, "--json");
+	j = pruned(1);
+	assert_int_equal(number(j, "failed_count"), 2);
+	assert_int_equal(number(j, "removed_count"), 0);
+	json_decref(j);
+	assert_true(there(job, 10) && there(job, 20) && there(job, 30));
+	assert_int_equal(RUN("ls", "--all", job), 0);
+	assert_says(got.out, "collecting");
+}
+
+static void an_interrupt_before_anything_went_loses_nothing(void **state)
+{
+	const char *job = line(place("stop"), "run", 3);
+
+	(void)state;
+	cli_stops = 1;
+	cli_stop_signal = SIGINT;
+	RUN("prune", "--yes", "--keep-last=1", job);
+	cli_stops = 0;
+	cli_stop_signal = 0;
+	assert_int_equal(got.code, 130);
+	assert_string_equal(steps_of(job), "30 20 10 ");
+}
+
+static void another_user_removes_nothing(void **state)
+{
+	const char *root = place("others"), *job = line(root, "run", 3);
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(chmod(root, 0755), 0);
+	assert_int_equal(seteuid(65534), 0);
+	RUN("prune", "--yes", "--keep-last=1", root);
+	assert_int_equal(got.code, 12);
+	RUN("prune", "--yes", "--keep-last=1", job);
+	assert_int_equal(got.code, 12);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(chmod(top, 0700), 0);
+	assert_string_equal(steps_of(job), "30 20 10 ");
+}
+
+/* --- asking --- */
+
+static void a_person_is_asked_and_only_yes_is_yes(void **state)
+{
+	static const char *const no[] = { "\n", "n\n", "N\n", "no\n", "\004", "x\n", " y\n" };
+	const char *job = line(place("asked"), "run", 3);
+	char *text;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(no); i++) {
+		assert_int_equal(at_terminal(&text, no[i], "prune", "--keep-last=1", job, NULL), 0);
+		assert_says(text, "Remove 2 steps, ");
+		assert_says(text, "[y/N]");
+		assert_says(text, "nothing removed");
+		assert_says(text, "no rule matches");
+		fits_80(text);
+		free(text);
+		assert_string_equal(steps_of(job), "30 20 10 ");
+	}
+	assert_int_equal(at_terminal(&text, "y\n", "prune", "--keep-last=1", job, NULL), 0);
+	assert_says(text, "freed ");
+	assert_says(text, "2 steps removed");
+	fits_80(text);
+	free(text);
+	assert_string_equal(steps_of(job), "30 ");
+	/* Nothing to ask for. */
+	assert_int_equal(at_terminal(&text, "", "prune", "--keep-last=1", job, NULL), 0);
+	assert_silent(text, "[y/N]");
+	free(text);
+}
+
+static void what_is_read_while_a_person_thinks_stays(void **state)
+{
+	const char *job = line(place("thinks"), "run", 3);
+	int fd = reading(job, 20);
+	char *text;
+
+	(void)state;
+	assert_int_equal(at_terminal(&text, "y\n", "prune", "--keep-last=1", job, NULL), 3);
+	assert_says(text, "read");
+	fits_80(text);
+	free(text);
+	close(fd);
+	assert_string_equal(steps_of(job), "30 20 ");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes),
+		cmocka_unit_test(an_empty_store_has_nothing_to_remove),
+		cmocka_unit_test(a_dry_run_says_all_and_changes_nothing),
+		cmocka_unit_test(rules_add_up_and_a_rule_may_come_again),
+		cmocka_unit_test(where_nobody_can_be_asked_nothing_goes_without_yes),
+		cmocka_unit_test(with_yes_the_newest_is_checked_and_the_others_go),
+		cmocka_unit_test(what_is_held_or_tagged_goes_only_when_released),
+		cmocka_unit_test(what_is_being_read_stays_and_the_code_says_so),
+		cmocka_unit_test(
+			a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked),
+		cmocka_unit_test(where_every_step_is_damaged_nothing_goes),
+		cmocka_unit_test(bad_is_also_a_step_without_its_manifest),
+		cmocka_unit_test(a_store_is_pruned_job_by_job),
+		cmocka_unit_test(free_takes_the_oldest_until_it_is_enough),
+		cmocka_unit_test(what_is_not_the_stores_own_stays),
+		cmocka_unit_test(an_interrupt_before_anything_went_loses_nothing),
+		cmocka_unit_test(another_user_removes_nothing),
+		cmocka_unit_test(a_person_is_asked_and_only_yes_is_yes),
+		cmocka_unit_test(what_is_read_while_a_person_thinks_stays),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}

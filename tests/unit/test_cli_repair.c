@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cli_repair.c - ckptctl repair: what is found, what is done about it, and the exit codes. That a
+ * crash in the middle loses nothing is test_store_repair's.
+ */
+#include "tests/unit/test_cli_line.h"
+
+static json_t *repaired(int code)
+{
+	if (got.code != code)
+		fail_msg("exit %d: %s%s", got.code, got.out, got.err);
+	return json_out("ckptd.repair/1");
+}
+
+static const char *action(json_t *j, uint64_t step)
+{
+	return string(of_step(json_object_get(j, "found"), step), "action");
+}
+
+static const char *text_of(json_t *j, uint64_t step)
+{
+	return string(of_step(json_object_get(j, "found"), step), "text");
+}
+
+static void where_all_is_well_there_is_nothing_to_repair(void **state)
+{
+	const char *root = place("well"), *job = line(root, "run", 2);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("repair", job), 0);
+	assert_says(got.out, "nothing to repair");
+	assert_int_equal(RUN("repair", "-n", root), 0);
+	assert_int_equal(RUN("repair", "-C", root), 0);
+	assert_int_equal(RUN("repair", "-C", job, "latest"), 0);
+	assert_int_equal(RUN("repair", step_path(job, 10)), 0);
+	RUN("repair", "--yes", root, "--json");
+	j = repaired(0);
+	assert_int_equal(json_array_size(member(j, "found", JSON_ARRAY)), 0);
+	assert_true(json_is_false(json_object_get(j, "dry_run")));
+	json_decref(j);
+	assert_int_equal(RUN("repair", "-n", "--yes", root), 2);
+	assert_int_equal(RUN("repair", ""), 2);
+	assert_int_equal(RUN("repair", path_of("%s/none", top)), 10);
+	assert_int_equal(RUN("repair", "-C", job, "step:11"), 10);
+	copy_step(step_path(job, 10), place("copied"));
+	assert_int_equal(RUN("repair", path_of("%s/copied", top)), 2);
+	assert_says(got.err, "no store");
+}
+
+static void a_quarantined_step_that_is_whole_counts_again(void **state)
+{
+	const char *job = line(place("released"), "run", 3);
+	json_t *j;
+
+	(void)state;
+	hurt(a_part(step_path(job, 30)), 8192);
+	hurt(a_part(step_path(job, 20)), 8192);
+	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
+	hurt(a_part(step_path(job, 30)), 8192);
+	/* Nobody can be asked. */
+	assert_int_equal(RUN("repair", job), 2);
+	assert_says(got.err, "--yes");
+	assert_string_equal(steps_of(job), "10 ");
+	RUN("repair", "-n", job, "--json");
+	assert_true(got.code == 0 || got.code == 4);
+	assert_string_equal(steps_of(job), "10 ");
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(4); /* 20 is damaged as it was */
+	assert_string_equal(action(j, 30), "release");
+	assert_string_equal(action(j, 20), "leave");
+	assert_true(strlen(text_of(j, 20)) > 20);
+	assert_int_equal(number(j, "released_count"), 1);
+	assert_int_equal(number(j, "left_count"), 1);
+	json_decref(j);
+	assert_string_equal(steps_of(job), "30 10 ");
+	string(listed(job, 30, &j), "verified");
+	json_decref(j);
+	/* One alone. */
+	hurt(a_part(step_path(job, 20)), 8192);
+	assert_int_equal(RUN("repair", "--yes", "-C", job, "step:20"), 0);
+	assert_says(got.out, "release");
+	assert_string_equal(steps_of(job), "30 20 10 ");
+	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+}
+
+static void a_lost_or_damaged_manifest_is_built_anew(void **state)
+{
+	const char *job = line(place("rebuilt"), "run", 3);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(RUN("tag", "-C", job, "step:20", "mine"), 0);
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
+	assert_string_equal(steps_of(job), "10 ");
+	RUN("repair", "-n", job, "--json");
+	j = repaired(0);
+	assert_string_equal(action(j, 20), "rebuild");
+	assert_string_equal(action(j, 30), "rebuild");
+	json_decref(j);
+	assert_string_equal(steps_of(job), "10 ");
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(0);
+	assert_int_equal(number(j, "rebuilt_count"), 2);
+	json_decref(j);
+	assert_string_equal(steps_of(job), "30 20 10 ");
+	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	assert_int_equal(RUN("show", "-C", job), 0);
+	assert_says(got.out, "ckptctl repair");
+	assert_int_equal(RUN("show", "-C", job, "tag:mine"), 0);
+	assert_int_equal(RUN("diff", "--values", step_path(job, 30), step_path(job, 30)), 0);
+	assert_int_equal(RUN("repair", job), 0);
+	assert_says(got.out, "nothing to repair");
+}
+
+static void a_step_that_misses_a_part_is_left_and_said(void **state)
+{
+	const char *job = line(place("lost"), "run", 2);
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(unlink(a_part(step_path(job, 20))), 0);
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(4);
+	assert_string_equal(action(j, 20), "leave");
+	json_decref(j);
+	assert_true(there(job, 20));
+	assert_int_equal(RUN("repair", "--yes", job), 4);
+	assert_says(got.out, "leave");
+}
+
+static void what_a_launch_left_unfinished_goes_when_it_is_over(void **state)
+{
+	const char *root = place("left"), *job = line(root, "run", 2);
+	json_t *j;
+
+	(void)state;
+	make_step(root, &(struct how){ "run", "fsdp=2", 25, 0, 0, 0, true });
+	/* The newest launch's: it may be alive. */
+	RUN("repair", "--yes", job, "--json");
+	j = repaired(0);
+	assert_string_equal(action(j, 25), "leave");
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN("repair", "--abandoned", job);
+	assert_int_equal(got.code, 2);
+	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN("repair", "--yes", "--abandoned", job, "--json");
+	j = repaired(0);
+	assert_int_equal(number(j, "removed_count"), 1);
+	assert_true(number(j, "freed_bytes") > MIB);
+	json_decref(j);
+	assert_int_equal(RUN("show", "-C", job, "step:25"), 10);
+	assert_string_equal(steps_of(job), "20 10 ");
+}
+
+static void a_person_is_asked(void **state)
+{
+	const char *job = line(place("asked"), "run", 2);
+	char *text;
+
+	(void)state;
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(at_terminal(&text, "n\n", "repair", job, NULL), 0);
+	assert_says(text, "[y/N]");
+	assert_says(text, "nothing changed");
+	fits_80(text);
+	free(text);
+	assert_string_equal(steps_of(job), "10 ");
+	assert_int_equal(at_terminal(&text, "y\n", "repair", job, NULL), 0);
+	fits_80(text);
+	free(text);
+	assert_string_equal(steps_of(job), "20 10 ");
+}
+
+static void another_user_repairs_nothing(void **state)
+{
+	const char *root = place("others"), *job = line(root, "run", 2);
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(chmod(root, 0755), 0);
+	assert_int_equal(seteuid(65534), 0);
+	RUN("repair", "--yes", root);
+	assert_int_equal(got.code, 12);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(chmod(top, 0700), 0);
+	assert_string_equal(steps_of(job), "20 10 ");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(where_all_is_well_there_is_nothing_to_repair),
+		cmocka_unit_test(a_quarantined_step_that_is_whole_counts_again),
+		cmocka_unit_test(a_lost_or_damaged_manifest_is_built_anew),
+		cmocka_unit_test(a_step_that_misses_a_part_is_left_and_said),
+		cmocka_unit_test(what_a_launch_left_unfinished_goes_when_it_is_over),
+		cmocka_unit_test(a_person_is_asked),
+		cmocka_unit_test(another_user_repairs_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, make_all, drop_all);
+}
