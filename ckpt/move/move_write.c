@@ -10,8 +10,7 @@
 #include "ckpt/move/place_pieces.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
-#define BUFFERS 2u /* header, trailer */
-#define GATHERS 4u /* so much of small tensors may be under way: 32 MiB */
+#define BUFFERS 4u /* header, trailer, and chunks that are not full */
 
 /* Raw bytes from chunk i on that belong to chunks without a gap, up to MOVE_BLOCK. */
 static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t n)
@@ -46,7 +45,6 @@ int move_write_part(const struct move_write *x, int fd, const void *raw, struct 
 		.ops = x->ops,
 		.engine = x->engine,
 		.nbuffer = BUFFERS,
-		.ngather = GATHERS,
 		.tap = x->tap,
 		.ntap = x->ntap,
 		.tick = x->tick,

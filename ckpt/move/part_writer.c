@@ -12,23 +12,10 @@
 #include "ckpt/move/place_pieces.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
-/* Fewer bytes of whole chunks in a row are gathered: a copy is cheaper than many small writes. */
-#define DIRECT_MIN (4u << 20)
-
-/* Buffers of one size. */
-struct pool {
-	uint8_t **free; /* [nfree] those that nobody has */
-	uint32_t nfree;
-	uint8_t *mem;
-	uint64_t mem_bytes;
-};
-
 struct flight {
 	struct io_req req;
-	uint32_t rank; /* whose part it is */
-	/* the buffer goes back to its pool when the write is done; NULL: the caller's memory */
-	uint8_t *buffer;
-	struct pool *pool;
+	uint32_t rank;	 /* whose part it is */
+	uint8_t *buffer; /* free again when the write is done; NULL: the caller's memory */
 };
 
 struct part_io {
@@ -39,8 +26,10 @@ struct part_io {
 	struct flight flight[PART_DEPTH];
 	struct flight *idle[PART_DEPTH];
 	uint32_t nidle;
-	struct pool chunks, blocks; /* of PART_BUFFER; of MOVE_BLOCK */
-	uint32_t nblock;
+	uint8_t *mem;
+	uint64_t mem_bytes;
+	uint8_t **buffer; /* [nbuffer] those that nobody has */
+	uint32_t nbuffer;
 	struct pace pace;
 	struct ckpt_err fail; /* the first error; its code is 0 while there is none */
 };
@@ -61,10 +50,6 @@ struct part_writer {
 		const uint8_t *p;
 		uint64_t off, len;
 	} run; /* whole chunks of the caller's memory that are next to be written */
-	struct {
-		uint8_t *p; /* of io->blocks */
-		uint64_t off, len;
-	} gather; /* copies of small ones that follow each other in the file */
 };
 
 /* --- writes under way --- */
@@ -91,7 +76,7 @@ static void reap(struct part_io *io)
 	struct flight *f = r->user;
 
 	if (f->buffer)
-		f->pool->free[f->pool->nfree++] = TAKE(f->buffer);
+		io->buffer[io->nbuffer++] = TAKE(f->buffer);
 	io->idle[io->nidle++] = f;
 	if (r->res < 0 && !MUTANT(WRITE_ERROR_IGNORED))
 		write_failed(io, (int)r->res, f->rank, r->len, r->off);
@@ -99,9 +84,8 @@ static void reap(struct part_io *io)
 		ckpt_error(&io->fail, -ECANCELED, "writing a part was given up by its caller");
 }
 
-/* pool: p is a buffer of it; NULL: p stays as it is until part_io_drain. */
-static int submit(struct part_writer *w, const uint8_t *p, struct pool *pool, uint64_t len,
-		  uint64_t off)
+/* buffer: p is one; else p stays as it is until part_io_drain. */
+static int submit(struct part_writer *w, const uint8_t *p, bool buffer, uint64_t len, uint64_t off)
 {
 	struct part_io *io = w->io;
 	struct flight *f;
@@ -111,10 +95,9 @@ static int submit(struct part_writer *w, const uint8_t *p, struct pool *pool, ui
 		reap(io);
 	f = io->idle[--io->nidle];
 	f->rank = w->rank;
-	f->pool = pool;
-	f->buffer = pool ? (uint8_t *)p : NULL;
-	if (pool && MUTANT(BUFFER_GIVEN_EARLY))
-		pool->free[pool->nfree++] = TAKE(f->buffer);
+	f->buffer = buffer ? (uint8_t *)p : NULL;
+	if (buffer && MUTANT(BUFFER_GIVEN_EARLY))
+		io->buffer[io->nbuffer++] = TAKE(f->buffer);
 	f->req = (struct io_req){
 		.fd = w->fd, .write = true, .buf = (void *)p, .len = len, .off = off, .user = f
 	};
@@ -123,18 +106,13 @@ static int submit(struct part_writer *w, const uint8_t *p, struct pool *pool, ui
 	return io->fail.code;
 }
 
-static uint8_t *buffer_take(struct part_io *io, struct pool *pool)
+static uint8_t *buffer_take(struct part_io *io)
 {
-	while (!pool->nfree) {
+	while (!io->nbuffer) {
 		assert(io_in_flight(io->queue)); /* there are more buffers than writers */
 		reap(io);
 	}
-	return pool->free[--pool->nfree];
-}
-
-static void buffer_give(struct pool *pool, uint8_t *buffer)
-{
-	pool->free[pool->nfree++] = buffer;
+	return io->buffer[--io->nbuffer];
 }
 
 int part_io_drain(struct part_io *io, struct ckpt_err *err)
@@ -146,24 +124,16 @@ int part_io_drain(struct part_io *io, struct ckpt_err *err)
 	return io->fail.code ? failed(io, err) : 0;
 }
 
-static int pool_make(struct pool *p, uint32_t n, uint64_t bytes)
+static int buffers_make(struct part_io *io, uint32_t n)
 {
-	if (!n)
-		return 0;
-	p->free = calloc(n, sizeof *p->free);
-	p->mem_bytes = n * bytes;
-	p->mem = pages_new(p->mem_bytes);
-	if (!p->mem || !p->free)
+	io->buffer = calloc((size_t)n + 1, sizeof *io->buffer);
+	io->mem_bytes = (uint64_t)n * PART_BUFFER;
+	io->mem = pages_new(io->mem_bytes);
+	if (!io->mem || !io->buffer)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++)
-		buffer_give(p, p->mem + i * bytes);
+	for (; io->nbuffer < n; io->nbuffer++)
+		io->buffer[io->nbuffer] = io->mem + (uint64_t)io->nbuffer * PART_BUFFER;
 	return 0;
-}
-
-static void pool_free(struct pool *p)
-{
-	pages_free(p->mem, p->mem_bytes);
-	free(p->free);
 }
 
 int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt_err *err)
@@ -172,17 +142,14 @@ int part_io_open(const struct part_io_opts *o, struct part_io **ret, struct ckpt
 	int e;
 
 	*ret = NULL;
-	if (!io || pool_make(&io->chunks, o->nbuffer, PART_BUFFER) < 0 ||
-	    pool_make(&io->blocks, o->ngather, MOVE_BLOCK) < 0) {
+	if (!io || buffers_make(io, o->nbuffer) < 0) {
 		part_io_close(io);
-		return ckpt_error(err, -ENOMEM,
-				  "out of memory for %u write buffers of %u MiB and %u of %u MiB",
-				  o->nbuffer, PART_BUFFER >> 20, o->ngather, MOVE_BLOCK >> 20);
+		return ckpt_error(err, -ENOMEM, "out of memory for %u write buffers of %u MiB",
+				  o->nbuffer, PART_BUFFER >> 20);
 	}
 	io->ops = o->ops;
 	io->tap = o->tap;
 	io->ntap = o->ntap;
-	io->nblock = o->ngather;
 	io->pace = (struct pace){ .tick = o->tick, .arg = o->arg };
 	for (; io->nidle < PART_DEPTH; io->nidle++)
 		io->idle[io->nidle] = &io->flight[io->nidle];
@@ -200,8 +167,8 @@ void part_io_close(struct part_io *io)
 	if (!io)
 		return;
 	io_queue_close(io->queue);
-	pool_free(&io->chunks);
-	pool_free(&io->blocks);
+	pages_free(io->mem, io->mem_bytes);
+	free(io->buffer);
 	free(io);
 }
 
@@ -260,23 +227,17 @@ static int run_submit(struct part_writer *w)
 {
 	uint64_t len = TAKE(w->run.len);
 
-	return len ? submit(w, w->run.p, NULL, len, w->run.off) : w->io->fail.code;
+	return len ? submit(w, w->run.p, false, len, w->run.off) : w->io->fail.code;
 }
 
-static int gather_submit(struct part_writer *w)
-{
-	uint64_t len = TAKE(w->gather.len);
-
-	return len ? submit(w, TAKE(w->gather.p), &w->io->blocks, len, w->gather.off)
-		   : w->io->fail.code;
-}
-
-/* A whole chunk of 1 MiB that lies on a page: as it is. */
+/* A full chunk that lies on a page: as it is, together with those behind it. */
 static int chunk_direct(struct part_writer *w, const uint8_t *p)
 {
 	const struct chunk *c = &w->chunk[w->next];
-	int e = 0;
+	int e = chunk_pass(w, w->next, p);
 
+	if (e)
+		return e;
 	if (w->run.len && (w->run.p + w->run.len != p || w->run.off + w->run.len != c->off ||
 			   w->run.len + CHUNK_BYTES > MOVE_BLOCK))
 		e = run_submit(w);
@@ -289,30 +250,6 @@ static int chunk_direct(struct part_writer *w, const uint8_t *p)
 	return e;
 }
 
-/* A copy of it, with zeros to the end of its last page, beside those before it in the file. */
-static int chunk_gathered(struct part_writer *w, const uint8_t *p)
-{
-	const struct chunk *c = &w->chunk[w->next];
-	uint64_t stored = align_up(c->raw_len, NATIVE_ALIGN);
-	uint8_t *to;
-	int e = 0;
-
-	if (w->gather.len &&
-	    (w->gather.off + w->gather.len != c->off || w->gather.len + stored > MOVE_BLOCK))
-		e = gather_submit(w);
-	if (!w->gather.len) {
-		w->gather.p = buffer_take(w->io, &w->io->blocks);
-		w->gather.off = c->off;
-	}
-	to = w->gather.p + w->gather.len;
-	memcpy(to, p, c->raw_len);
-	if (!MUTANT(PADDING_NOT_CLEARED))
-		memset(to + c->raw_len, 0, stored - c->raw_len);
-	w->gather.len += stored;
-	next_chunk(w);
-	return e;
-}
-
 static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, uint64_t len)
 {
 	const struct chunk *c = &w->chunk[w->next];
@@ -321,7 +258,7 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	uint8_t *b;
 
 	if (!w->buffer)
-		w->buffer = buffer_take(w->io, &w->io->chunks);
+		w->buffer = buffer_take(w->io);
 	memset(w->buffer + w->fill, 0, in - w->fill);
 	memcpy(w->buffer + in, p, len);
 	w->fill = (uint32_t)(in + len);
@@ -332,43 +269,13 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	b = TAKE(w->buffer);
 	(void)chunk_pass(w, i, b);
 	next_chunk(w);
-	return submit(w, b, &w->io->chunks, stored, c->off);
-}
-
-/* Bytes of whole chunks in a row from the next one on, of at most len. */
-static uint64_t whole_bytes(const struct part_writer *w, uint64_t len)
-{
-	uint64_t n = 0;
-
-	while (n + CHUNK_BYTES <= len && w->next + (n >> NATIVE_CHUNK_LOG2) < w->nchunk &&
-	       w->chunk[w->next + (n >> NATIVE_CHUNK_LOG2)].raw_len == CHUNK_BYTES)
-		n += CHUNK_BYTES;
-	return n;
-}
-
-/* A whole chunk, from where it lies. `direct`: bytes from here on that are still to be written without
- * a copy, as the chunks before it were. */
-static int chunk_whole(struct part_writer *w, const uint8_t *p, uint64_t len, uint64_t *direct)
-{
-	bool full = w->chunk[w->next].raw_len == CHUNK_BYTES;
-	int e = chunk_pass(w, w->next, p);
-
-	if (!*direct && full) {
-		*direct = whole_bytes(w, len);
-		if (w->io->nblock && *direct < DIRECT_MIN)
-			*direct = 0;
-	}
-	if (e || !*direct)
-		return e ? e : chunk_gathered(w, p);
-	*direct -= CHUNK_BYTES;
-	return chunk_direct(w, p);
+	return submit(w, b, true, stored, c->off);
 }
 
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 	       struct ckpt_err *err)
 {
 	const uint8_t *from = p;
-	uint64_t direct = 0;
 	int e = w->io->fail.code;
 
 	while (len && !e) {
@@ -385,8 +292,8 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 				(unsigned long long)off);
 		n = MIN(len, c->raw_len - in);
 		if (n == c->raw_len && (uintptr_t)from % NATIVE_ALIGN == 0 && !w->buffer &&
-		    (w->io->nblock || n == CHUNK_BYTES))
-			e = chunk_whole(w, from, len, &direct);
+		    n == CHUNK_BYTES)
+			e = chunk_direct(w, from);
 		else
 			e = chunk_buffered(w, in, from, n);
 		off += n;
@@ -402,7 +309,7 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 
 static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uint64_t off)
 {
-	uint8_t *b = buffer_take(w->io, &w->io->chunks);
+	uint8_t *b = buffer_take(w->io);
 	int e = 0;
 
 	for (uint64_t at = 0, n; at < len && !e; at += n) {
@@ -412,7 +319,7 @@ static int bounced_write(struct part_writer *w, const void *p, uint64_t len, uin
 		if (e < 0)
 			e = write_failed(w->io, e, w->rank, n, off + at);
 	}
-	buffer_give(&w->io->chunks, b);
+	w->io->buffer[w->io->nbuffer++] = b;
 	return e;
 }
 
@@ -426,9 +333,7 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	if (w->next < w->nchunk)
 		return ckpt_error(err, -EINVAL, "%s: its bytes from chunk %llu on were never given",
 				  w->t->place[0].name, (unsigned long long)w->next);
-	e = gather_submit(w)	      ? failed(io, err)
-	    : MUTANT(DRAIN_FORGOTTEN) ? 0
-				      : part_io_drain(io, err);
+	e = MUTANT(DRAIN_FORGOTTEN) ? 0 : part_io_drain(io, err);
 	if (!e)
 		e = native_part_tail(w->info, w->rank, w->t, w->chunk, w->nchunk, w->data_end,
 				     &tail, &len, &ret->root, err);
@@ -447,7 +352,7 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 
 int part_writer_save(struct part_writer *w, struct part_state *ret, struct ckpt_err *err)
 {
-	int e = gather_submit(w) ? failed(w->io, err) : part_io_drain(w->io, err);
+	int e = part_io_drain(w->io, err);
 	uint64_t stored = align_up(w->fill, NATIVE_ALIGN);
 
 	if (e < 0)
@@ -480,7 +385,7 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	w->fill = s->fill;
 	if (!s->fill)
 		return 0;
-	w->buffer = buffer_take(w->io, &w->io->chunks);
+	w->buffer = buffer_take(w->io);
 	e = io_pread_all(w->io->ops, w->fd, w->buffer, align_up(s->fill, NATIVE_ALIGN),
 			 w->chunk[w->next].off);
 	h = hash128(w->buffer, s->fill);
@@ -549,9 +454,7 @@ void part_writer_close(struct part_writer *w)
 	if (!w)
 		return;
 	if (w->buffer)
-		buffer_give(&w->io->chunks, w->buffer);
-	if (w->gather.p)
-		buffer_give(&w->io->blocks, w->gather.p);
+		w->io->buffer[w->io->nbuffer++] = w->buffer;
 	place_pieces_free(&w->pieces);
 	free(w->chunk);
 	free(w);

@@ -24,11 +24,7 @@
 struct part_io_opts {
 	const struct io_ops *ops;
 	enum io_engine engine;
-	uint32_t nbuffer; /* of PART_BUFFER; more than there are writers open at a time */
-	/* of MOVE_BLOCK, in which small chunks that follow each other in the file are gathered to
-	 * be written at once; more than there are writers open at a time. 0: each is written by
-	 * itself */
-	uint32_t ngather;
+	uint32_t nbuffer;	    /* of PART_BUFFER; more than there are writers open at a time */
 	const struct move_tap *tap; /* [ntap], seen in this order */
 	uint32_t ntap;
 	move_tick_fn *tick;
@@ -61,7 +57,7 @@ int part_writer_open(struct part_io *io, int fd, struct table *t, const struct n
 		     struct ckpt_err *err);
 /*
  * The raw bytes [off, + len), at or behind the end of those before; bytes in between are zero. They
- * must lie in pieces' chunks and leave none out (-EINVAL), and stay until part_io_drain. Whole
+ * must lie in pieces' chunks and leave none out (-EINVAL), and stay until part_io_drain. Full
  * chunks at p with p % 4096 == 0 are written from there without a copy.
  */
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,

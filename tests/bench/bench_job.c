@@ -7,12 +7,14 @@
 #include "ckpt/base/util.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #define COLS 1024u
-#define PARAM_BYTES 14u /* BF16 parameter, FP32 master, two FP32 moments */
-#define STEP_EVERY 512u /* words: one page */
+#define PARAM_BYTES 14u	     /* BF16 parameter, FP32 master, two FP32 moments */
+#define SMALL_MEDIAN 65536.0 /* bytes */
+#define STEP_EVERY 512u	     /* words: one page */
 #define SEAL_WAIT (120 * NS_PER_S)
 
 static const struct kind {
@@ -85,14 +87,66 @@ static void place(struct placed *p, uint32_t i, uint64_t first, uint64_t rows, u
 	p->at += align_up(t->words * 8, 4096);
 }
 
+/* Of tensor i: a log-normal size; the sum of twelve even numbers is a normal one, nearly. */
+static uint64_t small_words(const struct job_opts *o, uint32_t i)
+{
+	double mean = (double)o->bytes / o->tensors / SMALL_MEDIAN, z = -6;
+	double width = sqrt(2 * log(mean > 1 ? mean : 1));
+
+	for (uint64_t k = 0; k < 12; k++)
+		z += (double)(mix(i * 12 + k + 1) >> 11) / (double)(UINT64_C(1) << 53);
+	return MAX((uint64_t)(SMALL_MEDIAN * exp(width * z)) / 8, UINT64_C(1));
+}
+
+static void small_lay_out(struct placed *p, const struct job_opts *o)
+{
+	for (uint32_t i = 0; i < o->tensors; i++) {
+		struct job_tensor *t = &p->r->tensor[i];
+
+		t->seed = mix(i + 1);
+		t->words = small_words(o, i);
+		t->word = p->r->mem ? (uint64_t *)(void *)((char *)p->r->mem + p->at) : NULL;
+		p->at += align_up(t->words * 8, 64);
+	}
+}
+
+static void small_declare(struct placed *p, uint32_t i)
+{
+	struct ckpt_local local = { .ptr = p->r->tensor[i].word };
+	uint64_t shape = p->r->tensor[i].words * 2;
+	struct ckpt_err e = { 0 };
+	char name[64];
+	uint32_t id;
+
+	snprintf(name, sizeof name, "experts.%u.weight", i);
+	struct ckpt_tensor t = {
+		.size = sizeof t,
+		.role = CKPT_PARAM,
+		.dtype = CKPT_F32,
+		.component = "model",
+		.name = name,
+		.ndim = 1,
+		.mesh = p->mesh,
+		.nlocal = 1,
+		.shape = &shape,
+		.local = &local,
+	};
+	if (ckpt_tensor_add(p->r->c, &t, &id, &e) < 0)
+		die("%s", e.msg);
+}
+
 /* Tensor 8l+k is kind k of layer l's weight, 8l+4+k of its bias. */
 static void lay_out(struct placed *p, const struct job_opts *o, uint32_t rank)
 {
 	uint64_t first, rows;
 
-	share(rows_for(o->bytes), rank, o->world, &first, &rows);
 	p->at = 0;
-	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+	if (o->tensors) {
+		small_lay_out(p, o);
+		return;
+	}
+	share(rows_for(o->bytes), rank, o->world, &first, &rows);
+	for (uint32_t i = 0; i < JOB_LARGE; i++) {
 		bool bias = i % 8 >= 4;
 
 		place(p, i, bias ? 0 : first, bias ? 1 : rows, kinds[i % 4].elem_bytes);
@@ -146,7 +200,12 @@ void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
 	};
 	struct placed p = { .r = ret };
 
-	*ret = (struct job_rank){ 0 };
+	if (o->tensors > JOB_TENSORS_MAX || (o->tensors && o->world != 1))
+		die("at most %u tensors, on one rank", JOB_TENSORS_MAX);
+	*ret = (struct job_rank){ .ntensor = o->tensors ? o->tensors : JOB_LARGE };
+	ret->tensor = calloc(ret->ntensor, sizeof *ret->tensor);
+	if (!ret->tensor)
+		die("no memory for %u tensors", ret->ntensor);
 	if (ckpt_attach(&opts, &ret->c, &e) < 0 ||
 	    ckpt_mesh(ret->c, 1, name, &o->world, NULL, &p.mesh, &e) < 0)
 		die("%s", e.msg);
@@ -156,8 +215,8 @@ void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
 		die("%s", e.msg);
 	memset(ret->mem, 0x5a, ret->bytes);
 	lay_out(&p, o, rank);
-	for (uint32_t i = 0; i < JOB_TENSORS; i++)
-		declare(&p, o, i);
+	for (uint32_t i = 0; i < ret->ntensor; i++)
+		o->tensors ? small_declare(&p, i) : declare(&p, o, i);
 }
 
 void job_seal(struct job_rank *r)
@@ -171,7 +230,7 @@ void job_seal(struct job_rank *r)
 
 void job_fill(struct job_rank *r, uint64_t step)
 {
-	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+	for (uint32_t i = 0; i < r->ntensor; i++) {
 		struct job_tensor *t = &r->tensor[i];
 
 		for (uint64_t w = 0; t->word && w < t->words; w++)
@@ -181,7 +240,7 @@ void job_fill(struct job_rank *r, uint64_t step)
 
 void job_update(struct job_rank *r, uint64_t step)
 {
-	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+	for (uint32_t i = 0; i < r->ntensor; i++) {
 		struct job_tensor *t = &r->tensor[i];
 		uint64_t w = (STEP_EVERY - t->first % STEP_EVERY) % STEP_EVERY;
 
@@ -192,7 +251,7 @@ void job_update(struct job_rank *r, uint64_t step)
 
 void job_check(const struct job_rank *r, uint64_t step)
 {
-	for (uint32_t i = 0; i < JOB_TENSORS; i++) {
+	for (uint32_t i = 0; i < r->ntensor; i++) {
 		const struct job_tensor *t = &r->tensor[i];
 
 		for (uint64_t w = 0; t->word && w < t->words; w++)
@@ -206,4 +265,5 @@ void job_check(const struct job_rank *r, uint64_t step)
 void job_close(struct job_rank *r)
 {
 	ckpt_detach(r->c, 0);
+	free(r->tensor);
 }

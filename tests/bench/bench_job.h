@@ -4,7 +4,9 @@
  * declares its share of a model of about so many bytes, cut on dimension 0 over a mesh fsdp=W.
  *
  * Twelve layers, each a weight of ROWS x 1024 and a replicated bias of 1024, as BF16 parameter and
- * as FP32 master and two moments: 96 tensors. All lie in ckpt_alloc memory. Every 8 bytes have a
+ * as FP32 master and two moments: 96 tensors. Or `tensors` FP32 ones on one rank, whose sizes are those
+ * of a log-normal distribution with a median of 64 KiB, scaled in its width so that all of them have
+ * about so many bytes. All lie in ckpt_alloc memory. Every 8 bytes have a
  * value that is a pure function of (tensor, global position, step) and look random, so that no disk
  * or file system can compress them, and what was restored on another mesh can be checked; one word
  * in 512, so one in each page, depends on the step.
@@ -16,7 +18,8 @@
 #include "ckpt/ckpt.h"
 
 #define JOB_LAYERS 12u
-#define JOB_TENSORS (JOB_LAYERS * 8u)
+#define JOB_LARGE (JOB_LAYERS * 8u) /* tensors, unless it is told how many */
+#define JOB_TENSORS_MAX 20000u
 
 struct job_tensor {
 	uint64_t *word;	       /* local memory, NULL: the share is empty */
@@ -28,13 +31,15 @@ struct job_rank {
 	ckpt *c;
 	void *mem;
 	uint64_t bytes; /* of mem */
-	struct job_tensor tensor[JOB_TENSORS];
+	uint32_t ntensor;
+	struct job_tensor *tensor; /* [ntensor] */
 };
 
 struct job_opts {
 	const char *socket, *store, *name;
 	uint64_t bytes; /* of the whole job, about */
 	uint32_t world;
+	uint32_t tensors; /* 0: the twelve layers */
 };
 
 /* Attach, allocate, declare; memory is touched but holds no state yet. Then, on each: job_seal. */

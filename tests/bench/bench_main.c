@@ -4,10 +4,11 @@
  * which starts ckptd, runs fio in between, and makes the table.
  *
  *	stall SOCKET STORE BYTES SNAPSHOTS    what the training thread waits, and the daemon's copy
- *	save SOCKET STORE BYTES WORLD         one durable save for each line on stdin
+ *	save SOCKET STORE BYTES WORLD [TENSORS] one durable save for each line on stdin
  *	restore SOCKET STORE BYTES WORLD STEP one restore from disk
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
+ *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
  *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
  *	plan WHAT [MODEL]                     what planning costs at scale (bench_plan.h)
  *	timed COMMAND...                      run it; its wall time, and the most memory that it had, on stderr
@@ -17,6 +18,7 @@
  */
 #include "bench_job.h"
 #include "bench_plan.h"
+#include "bench_write.h"
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/base/util.h"
@@ -136,7 +138,7 @@ static void stall_step(struct job_rank *r, uint64_t step, uint64_t interval, boo
 
 static void stall(const char *socket, const char *store, uint64_t bytes, uint32_t snapshots)
 {
-	struct job_opts o = { socket, store, "stall", bytes, 1 };
+	struct job_opts o = { socket, store, "stall", bytes, 1, 0 };
 	struct ckpt_stats was = { .size = sizeof was }, is = was;
 	uint64_t interval = 0;
 	struct job_rank r;
@@ -296,7 +298,7 @@ static void restore(const struct job_opts *o, uint64_t step)
 
 static void steps(const char *socket, const char *store, uint64_t n)
 {
-	struct job_opts o = { socket, store, "steps", 1, 1 };
+	struct job_opts o = { socket, store, "steps", 1, 1, 0 };
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = CKPT_PERSIST };
 	struct ckpt_err e = { 0 };
 	struct job_rank r;
@@ -360,17 +362,31 @@ static bool verb_is(const char *verb, int argc, char **argv, int n)
 
 int main(int argc, char **argv)
 {
-	if (verb_is("stall", argc, argv, 4)) {
+	if (verb_is("save", argc, argv, 5)) {
+		struct job_opts o = { argv[2],
+				      argv[3],
+				      "save",
+				      number(argv[4]),
+				      (uint32_t)number(argv[5]),
+				      (uint32_t)number(argv[6]) };
+		struct team t = { .opts = &o };
+
+		run_team(&t, save_rank);
+	} else if (verb_is("write", argc, argv, 4)) {
+		bench_write(argv[2], argv[3], number(argv[4]), (uint32_t)number(argv[5]));
+	} else if (verb_is("stall", argc, argv, 4)) {
 		stall(argv[2], argv[3], number(argv[4]), (uint32_t)number(argv[5]));
 	} else if (verb_is("save", argc, argv, 4)) {
-		struct job_opts o = { argv[2], argv[3], "save", number(argv[4]),
-				      (uint32_t)number(argv[5]) };
+		struct job_opts o = {
+			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0
+		};
 		struct team t = { .opts = &o };
 
 		run_team(&t, save_rank);
 	} else if (verb_is("restore", argc, argv, 5)) {
-		struct job_opts o = { argv[2], argv[3], "save", number(argv[4]),
-				      (uint32_t)number(argv[5]) };
+		struct job_opts o = {
+			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0
+		};
 
 		restore(&o, number(argv[6]));
 	} else if (verb_is("steps", argc, argv, 3)) {

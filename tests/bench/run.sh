@@ -55,8 +55,8 @@ mkdir "$work"
 
 # ---- daemon: a fresh one for each part, so that none measures with the memory of another ----
 
-daemon_start() {
-	build/ckptd --quiet --socket "$socket" &
+daemon_start() { # [COMMAND...] that runs it
+	"$@" build/ckptd --quiet --socket "$socket" &
 	daemon=$!
 	local i
 	for ((i = 0; i < 200; i++)); do
@@ -75,6 +75,8 @@ daemon_stop() {
 daemon_cpu_ns() { # user and system time so far
 	awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e9 / hz }' "/proc/$daemon/stat"
 }
+
+daemon_read_bytes() { sed -n 's/^read_bytes: //p' "/proc/$daemon/io"; }
 
 # ---- samples: a file of numbers for each name ----
 
@@ -128,11 +130,36 @@ speed() { calc "$(median "$1") / 1e9"; } # samples in bytes/s
 fio_speed() { # read|write|mixed: both at once, and the slower of them counts
 	local out
 	sleep "$rest"
-	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} \
+	out=$(BENCH_SIZE=${mib}m BENCH_DIR=$work BENCH_FILES=${files:-} BENCH_DIRECT=$read_direct \
+		BENCH_DEPTH=$read_depth BENCH_JOBS=$read_jobs BENCH_SHARE=$((100 / read_jobs))% \
 		fio --output-format=json "tests/bench/fio-$1.fio") || fail "fio failed: $out"
 	rm -f "$work/fio-write.data"
 	awk -v part="$1" '$1 ~ /^"(read|write|trim)"$/ { on = $1 == "\"" part "\"" || (part == "mixed" && $1 != "\"trim\"") }
 		on && $1 == "\"bw_bytes\"" && $3 + 0 > 0 { if (!least || $3 + 0 < least) least = $3 + 0 } END { print least }' <<<"$out"
+}
+
+# How fio reads fastest what lies in $files: of depth 8 and 32, one job and two, past the cache and through it.
+read_direct=1 read_depth=8 read_jobs=1
+fio_read_choose() {
+	local d j k n best=0 speed
+	rm -f "$tmp"/choose_*.n
+	for ((n = 0; n < 2; n++)); do
+		for read_direct in 1 0; do
+			for read_depth in 8 32; do
+				for read_jobs in 1 2; do
+					sample "choose_${read_direct}_${read_depth}_$read_jobs" "$(fio_speed read)"
+				done
+			done
+		done
+	done
+	for n in "$tmp"/choose_*.n; do
+		n=${n##*/}
+		n=${n%.n}
+		speed=$(median "$n")
+		[ "$(calc "$speed > $best")" = 0 ] || { best=$speed; IFS=_ read -r _ d j k <<<"$n"; }
+	done
+	read_direct=$d read_depth=$j read_jobs=$k
+	echo "# fio reads fastest with direct=$read_direct iodepth=$read_depth numjobs=$read_jobs: $(calc "$best / 1e9") GB/s"
 }
 
 # The two sides of pair I, in the order that I gives.
@@ -172,9 +199,9 @@ row hash_pass null higher "$(calc "$((256 << 20)) / $(median hash_hashed)")" "$(
 
 # ---- durable save ----
 
-saver_start() { # STORE WORLD
+saver_start() { # STORE WORLD [TENSORS]
 	local line
-	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2"; }
+	coproc saver { exec build/ckptbench save "$socket" "$1" "$bytes" "$2" "${3:-0}"; }
 	saver_in=${saver[1]}
 	saver_out=${saver[0]}
 	read -r line <&"$saver_out" || true
@@ -220,9 +247,54 @@ cpu=$(calc "$(daemon_cpu_ns) - $cpu")
 one=$last
 saver_stop
 daemon_stop
-row durable_save 0.8 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
+row durable_save 0.95 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
 row save_commit null lower "$(calc "$(median save_commit) / 1e6")" "$(calc "$(median save_parts) / 1e6")" ms "$pairs"
-row daemon_cpu null lower "$(calc "$cpu / 1e9")" "$(calc "$pairs * $state / 1e9")" s/GB "$pairs"
+row save_cpu null lower "$(calc "$cpu / 1e9")" "$(calc "$pairs * $state / 1e9")" s/GB "$pairs"
+
+# The same bytes in 10,000 tensors, most of them far smaller than a block.
+daemon_start
+saver_start "$work/small" 1 10000
+save_one
+rm "$tmp"/save_*.n "$tmp/fio_write.n"
+for ((i = 0; i < pairs; i++)); do
+	pair "$i" save_one fio_write
+done
+saver_stop
+daemon_stop
+row durable_save_small 0.9 higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
+rm -rf "$work/small"
+
+# What the sums cost: one part file with them and without.
+write_part() { # HOW
+	sleep "$rest"
+	build/ckptbench write "$1" "$work" "$bytes" 0 >"$tmp/write.out"
+	samples "$1" <"$tmp/write.out"
+}
+sums() { write_part sums; }
+raw() { write_part raw; }
+for ((i = 0; i < pairs; i++)); do
+	pair "$i" sums raw
+done
+row sums_cpu 0.1 lower "$(calc "($(median sums_cpu) - $(median raw_cpu)) / 1e9")" "$(calc "$(median raw_bytes) / 1e9")" s/GB "$pairs"
+row sums_wall 1.03 lower "$(calc "$(median sums_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
+
+# System calls of the daemon for a save: what four of them make beyond what one makes.
+if command -v strace >/dev/null; then
+	for n in 1 4; do
+		daemon_start strace -D -f -qq -c -o "$tmp/calls.$n"
+		saver_start "$work/traced" 1
+		for ((i = 0; i < n; i++)); do save_one; done
+		saver_stop
+		daemon_stop
+		rm -rf "$work/traced"
+		for ((i = 0; i < 100; i++)); do # strace writes when the daemon has gone
+			! grep -q total "$tmp/calls.$n" || break
+			sleep 0.1
+		done
+	done
+	calls() { awk '$NF == "total" { print $4 }' "$tmp/calls.$1"; } # % time, seconds, us/call, calls, errors
+	row save_syscalls null lower "$(calc "($(calls 4) - $(calls 1)) / 3")" "$(calc "$state / 1e9")" /GB 3
+fi
 
 # ---- restore and verify ----
 
@@ -240,22 +312,27 @@ restore_one() {
 
 fio_read() { sample "fio_$label" "$(fio_speed read)"; }
 
-restores() { # LABEL STORE STEP WORLD
+restores() { # LABEL STORE STEP WORLD TARGET
 	local i
 	label=$1 store=$2 step=$3 world=$4
 	step_files "$2" "$3"
+	fio_read_choose
 	daemon_start
 	restore_one
-	fio_read
-	rm "$tmp/$1.n" "$tmp/fio_$1.n"
+	rm "$tmp/$1.n"
+	cpu=$(daemon_cpu_ns) read=$(daemon_read_bytes)
 	for ((i = 0; i < pairs; i++)); do
 		pair "$i" restore_one fio_read
 	done
+	cpu=$(calc "$(daemon_cpu_ns) - $cpu")
+	read=$(calc "$(daemon_read_bytes) - $read")
 	daemon_stop
-	row "$1" 0.8 higher "$(speed "$1")" "$(speed "fio_$1")" GB/s "$pairs"
+	row "$1" "$5" higher "$(speed "$1")" "$(speed "fio_$1")" GB/s "$pairs"
+	row "$1_cpu" null lower "$(calc "$cpu / 1e9")" "$(calc "$pairs * $state / 1e9")" s/GB "$pairs"
+	row "$1_read" 1.02 lower "$(calc "$read / 1e9")" "$(calc "$pairs * $state / 1e9")" GB "$pairs"
 }
 
-restores restore_same_mesh "$work/one" "$one" 1
+restores restore_same_mesh "$work/one" "$one" 1 0.95
 verify_bytes=$(du -b -c "$where"/* | tail -1 | cut -f1)
 verify_one() {
 	local t
@@ -277,7 +354,7 @@ save_one
 two=$last
 saver_stop
 daemon_stop
-restores restore_other_mesh "$work/two" "$two" 3
+restores restore_other_mesh "$work/two" "$two" 3 0.9
 rm -rf "$work/two"
 
 # ---- many small steps ----
@@ -373,7 +450,7 @@ rm "$tmp"/convert_*.n "$tmp/fio_mixed.n"
 for ((i = 0; i < pairs; i++)); do
 	pair "$i" convert_one fio_mixed
 done
-row convert 0.8 higher "$(speed convert_speed)" "$(speed fio_mixed)" GB/s "$pairs"
+row convert 0.9 higher "$(speed convert_speed)" "$(speed fio_mixed)" GB/s "$pairs"
 over() { calc "($(median "$1") / 1048576) - $limit_mib"; } # MiB beyond the limit
 row convert_memory 64 lower "$(over convert_rss)" 1 MiB "$pairs"
 rm -rf "$work/source"

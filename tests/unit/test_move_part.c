@@ -111,10 +111,7 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		fp[i] = t->piece[i].fp;
 		t->piece[i].fp = 0x1234;
 	}
-	if (part_io_open(&(struct part_io_opts){ .ops = ops,
-						 .engine = a->engine,
-						 .nbuffer = 2,
-						 .ngather = rank % 2 * 2 },
+	if (part_io_open(&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
 			 &io, &err) < 0 ||
 	    part_writer_open(io, fd, t, &info, rank, NULL, &w, &err) < 0)
 		fail_msg("%s", err.msg);
@@ -220,14 +217,11 @@ static void test_a_part_is_continued_where_it_was_left(void **state)
 			struct part_writer *w;
 			struct part_io *io;
 
-			assert_int_equal(
-				part_io_open(
-					&(struct part_io_opts){ .ops = &io_ops_posix,
-								.engine = IO_THREADS,
-								.nbuffer = 2,
-								.ngather = (uint32_t)(seed % 3) },
-					&io, &err),
-				0);
+			assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &io_ops_posix,
+									      .engine = IO_THREADS,
+									      .nbuffer = 2 },
+						      &io, &err),
+					 0);
 			if (part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err) < 0)
 				fail_msg("%s", err.msg);
 			for (int i = 0; i < 3 && more; i++) {

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_write.c - see bench_write.h. Called by bench_main.c.
+ * Invariant: both ways write from the same memory through the same queue with the same blocks.
+ */
+#include "bench_write.h"
+#include "bench_job.h"
+#include "ckpt/base/pages.h"
+#include "ckpt/base/util.h"
+#include "ckpt/move/part_writer.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define LARGE 96u /* tensors, where nobody says how many */
+
+static uint64_t cpu_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * NS_PER_S +
+	       ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * 1000;
+}
+
+/* One rank's part of tensors of equal sizes. */
+static void part_make(uint64_t bytes, uint32_t tensors, struct table *ret)
+{
+	struct table_place mem = { .name = "memory", .bytes = bytes };
+	struct ckpt_errlist list = { .code = -EINVAL };
+	uint64_t words = bytes / tensors / 4, zero = 0;
+	struct layout replicated = { 0 };
+	struct table decl = { 0 };
+	struct arena a = { 0 };
+	struct mesh mesh;
+	int rc = mesh_parse("fsdp=1", &a, &mesh, NULL);
+
+	rc = rc ? rc : table_add_mesh(&decl, &mesh, NULL, NULL);
+	rc = rc ? rc : table_add_layout(&decl, &replicated, NULL, NULL);
+	rc = rc ? rc : table_add_place(&decl, &mem, NULL, NULL);
+	for (uint32_t i = 0; i < tensors && !rc; i++) {
+		char name[32];
+		struct table_tensor x = { .component = "model",
+					  .name = name,
+					  .of = "",
+					  .dtype = CKPT_F32,
+					  .role = CKPT_PARAM,
+					  .cls = CKPT_STABLE,
+					  .rank = TABLE_NONE,
+					  .ndim = 1,
+					  .shape = &words };
+		struct table_piece p = { .off = i * words * 4 };
+
+		snprintf(name, sizeof name, "tensor.%u", i);
+		rc = table_add_tensor(&decl, &x, &p.tensor, NULL);
+		rc = rc ? rc : indexset_box(1, &zero, &words, &a, &p.set);
+		rc = rc ? rc : table_add_piece(&decl, &p, NULL);
+	}
+	rc = rc ? rc : table_seal(&decl, NULL);
+	rc = rc ? rc : native_part_table(&decl, 0, ret, &list, NULL);
+	if (rc)
+		die("the part cannot be declared: %s", strerror(-rc));
+	ckpt_errlist_free(&list);
+	table_free(&decl);
+	arena_free(&a);
+}
+
+static void raw_write(struct io_queue *q, int fd, uint8_t *raw, uint64_t bytes)
+{
+	struct io_req req[PART_DEPTH], *r;
+	uint32_t used = 0;
+
+	for (uint64_t at = 0; at < bytes; at += MOVE_BLOCK) {
+		r = used < PART_DEPTH ? &req[used++] : io_reap(q);
+		if (used == PART_DEPTH && r->res < 0)
+			die("a write failed: %s", strerror(-(int)r->res));
+		*r = (struct io_req){ .fd = fd,
+				      .write = true,
+				      .buf = raw + at,
+				      .len = MIN(bytes - at, (uint64_t)MOVE_BLOCK),
+				      .off = at };
+		io_submit(q, r);
+	}
+	while ((r = io_reap(q)))
+		if (r->res < 0)
+			die("a write failed: %s", strerror(-(int)r->res));
+}
+
+void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tensors)
+{
+	const struct native_info info = { .job = "write", .step = 1, .generation = 1, .world = 1 };
+	const struct move_write opts = { .ops = &io_ops_posix };
+	uint64_t whole, wall, cpu, seed = 1;
+	bool sums = !strcmp(how, "sums");
+	struct native_part part = { 0 };
+	struct io_queue *q = NULL;
+	struct ckpt_err e = { 0 };
+	char name[4096];
+	struct table t;
+	uint64_t *raw;
+	int fd, rc;
+
+	part_make(bytes, tensors ? tensors : LARGE, &t);
+	whole = align_up(t.place[0].bytes, 4096);
+	raw = pages_new(whole);
+	if (!raw)
+		die("no memory for %" PRIu64 " bytes", whole);
+	for (uint64_t i = 0; i < whole / 8; i++) {
+		seed += UINT64_C(0x9e3779b97f4a7c15);
+		raw[i] = seed * (seed >> 32 | 1);
+	}
+	snprintf(name, sizeof name, "%s/write.part", dir);
+	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
+	if (fd < 0 || fallocate(fd, 0, 0, (off_t)move_part_bytes_max(&t)))
+		die("%s cannot be made: %s", name, strerror(errno));
+	if (!sums && io_queue_open(&io_ops_posix, IO_AUTO, PART_DEPTH, &q, &e))
+		die("%s", e.msg);
+	wall = now_ns();
+	cpu = cpu_ns();
+	if (sums && move_write_part(&opts, fd, raw, &t, &info, 0, &part, &e))
+		die("%s", e.msg);
+	if (!sums)
+		raw_write(q, fd, (uint8_t *)raw, whole);
+	rc = io_ops_posix.sync(NULL, fd);
+	if (rc)
+		die("%s cannot be synced: %s", name, strerror(-rc));
+	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\n", now_ns() - wall,
+	       cpu_ns() - cpu, whole);
+	io_queue_close(q);
+	close(fd);
+	unlink(name);
+	pages_free(raw, whole);
+	table_free(&t);
+}

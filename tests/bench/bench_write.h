@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_write.h - what the sums of a save cost: the same bytes to a fresh, allocated, synced file, with
+ * them (move_write_part, as the daemon does it) and without (the same queue, depth and blocks, and
+ * nothing but the bytes).
+ */
+#ifndef BENCH_WRITE_H
+#define BENCH_WRITE_H
+#include <stdint.h>
+
+/* how: "sums" or "raw". Prints lines NAME NUMBER: wall (ns), cpu (ns of all threads), bytes; the file is
+ * removed. tensors: 0 for the large ones of bench_job.h. Ends the process with a sentence on a
+ * failure. */
+void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tensors);
+#endif
