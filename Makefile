@@ -162,11 +162,12 @@ fuzzers: $(FUZZ:%=$(O)/fuzz/%)
 objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
-SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh))
+SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
 test: build/.deps-test
 	$(MAKEJ) all units
 	$(MAKEJ) V=asan units fuzzers
 	$(MAKEJ) V=tsan units-threaded
+	$(MAKEJ) V=mutant mutant-rigs MUTANTS=FAST
 	@tests/run.sh $(UNIT:%=unit:%) $(UNIT:%=asan:%) $(THREADED:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
 
 demo: build/.deps-build

@@ -124,6 +124,7 @@ report() { # TEST LOG
 	[ "$skip" -eq 0 ] || awk '/^(ok|not ok).*# *(SKIP|skip)/ { print "       skipped: " $0 (($0 ~ /SKIP [^ ]+ .*|skip [^ ]+ .*/ || before == "") ? "" : "  (" before ")"); before = ""; next }
 		{ before = ($0 ~ /^(ok|not ok|1\.\.)/) ? "" : $0 }' "$2" | cut -c1-200
 	[ ! -s "$2.left" ] || sed 's/^/       /' "$2.left" | cut -c1-200
+	sed -n 's/^#| /       /p' "$2" # a table that belongs into the report
 }
 
 n=0

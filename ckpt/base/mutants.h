@@ -30,7 +30,6 @@
 	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
 	X(ASIDE_OLDEST_FIRST, store, "what is set aside is so from the newest back") \
 	X(CLOSE_ERROR_IGNORED, store, "a part whose close failed is given up") \
-	X(DISCARDED_IN_PLACE, store, "(going)") \
 	X(SWEPT_IN_PLACE, store, "what a claim sweeps is nobody's before it is taken apart") \
 	X(OTHER_STEP_ACCEPTED, store, "a MANIFEST of another step is damage") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \

@@ -25,7 +25,7 @@ chosen() { # ALL | FAST | NAME...
 	*)
 		local name
 		for name; do
-			grep "^$name[[:space:]]" $table || echo "$name none"
+			grep -E "^$name +" $table || echo "$name none"
 		done
 		;;
 	esac

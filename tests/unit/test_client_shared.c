@@ -841,7 +841,7 @@ static void no_schedule_breaks_a_promise(void **state)
 	(void)state;
 #ifdef CKPT_MUTANTS
 	first = 1;
-	n = 2000;
+	n = 500;
 #endif
 	if (!COROUTINES) {
 		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
