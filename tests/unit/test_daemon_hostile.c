@@ -3,8 +3,8 @@
  * test_daemon_hostile.c - a trainer that means harm, or has gone mad, in the daemon's own protocol: it
  * writes anything into the pages that it shares with the daemon, sends more descriptors, jobs, ranks
  * and declarations than there may be, exchanges and changes the memory that it has handed over. The
- * daemon neither dies nor waits nor loses what is another job's; and no checkpoint that it commits for
- * the hostile job itself is one that does not verify. CKPT_TEST_LOG=1 shows the daemon's log.
+ * daemon neither dies nor waits nor loses what is another job's; what it commits for the hostile job
+ * has the right shape, whatever its bytes are. CKPT_TEST_LOG=1 shows the daemon's log.
  *
  * Messages that are malformed are in test_daemon_inprocess.c and test_daemon_control.c, parsers in
  * tests/fuzz.
@@ -388,12 +388,13 @@ static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **st
 	assert_int_equal(host_count(&H, "evil", STORE_COLLECTING), 0);
 }
 
-/* The bytes that it writes are those that it has hashed, or the step is not committed, or verify finds
- * it: but never does the daemon trust a length that changed under its eyes. */
+/* Who writes into its slots while they are written to the disk has a checkpoint that does not verify,
+ * and nobody else has. But never does the daemon trust a length that changes under its eyes. */
 static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state)
 {
 	struct evil e;
 	uint64_t step = 1;
+	uint32_t n = 0;
 
 	(void)state;
 	seed(__func__);
@@ -413,8 +414,30 @@ static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state
 			usleep(200);
 		}
 	}
+	/* A last one that is whole, but for the length. */
+	atomic_store(&e.rank->unguarded, 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		memset(e.segment + 200000, 0x7f, 8);
+		memset(e.segment + 200000 + 1, 0, 7);
+		pretend(&e, ++step);
+		ring(&e);
+		usleep(2000);
+	}
 	evil_close(&e);
 	host_stop(&H);
+	for (uint64_t k = 2; k <= step; k++) {
+		struct checkpoint *c;
+		uint32_t b;
+
+		if (!host_has(&H, "evil", k))
+			continue;
+		n++;
+		c = host_open(&H, "evil", k);
+		b = table_find(&c->table, "blob", "rng", 0);
+		assert_true(b != TABLE_NONE && c->table.tensor[b].numel <= 100);
+		checkpoint_free(c);
+	}
+	printf("# %u steps committed\n", n);
 }
 
 /* --- floods --- */
