@@ -14,7 +14,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/move/part_writer.h"
 
-#define CHUNKS 40 /* gathered, they fill a block three times */
+#define CHUNKS 12 /* of two buffers, in turn */
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
 
 /* One tensor of bytes in each chunk, none a multiple of anything, each shorter than the one before. */
@@ -47,15 +47,13 @@ static void part_table(struct table *t)
 	assert_int_equal(table_seal(t, NULL), 0);
 }
 
-/* ngather: 1 small chunks are gathered in one buffer; 0 each has a buffer of its own for a while. */
-static void written(uint32_t ngather, bool halves)
+/* halves: each chunk comes in two pieces. */
+static void written(bool halves)
 {
 	const struct native_info info = {
 		.job = "padding", .step = 1, .generation = 1, .world = 1
 	};
-	const struct part_io_opts o = {
-		.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2, .ngather = ngather
-	};
+	const struct part_io_opts o = { .ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2 };
 	uint8_t *raw = aligned_alloc(4096, CHUNK_BYTES), *file = malloc(2 * CHUNK_BYTES);
 	int fd = memfd_create("part", MFD_CLOEXEC);
 	struct native_part part = { .rank = 0 };
@@ -103,23 +101,16 @@ static void written(uint32_t ngather, bool halves)
 	(void)close(fd);
 }
 
-static void padding_is_zero_in_blocks_that_are_used_again(void **state)
-{
-	(void)state;
-	written(1, false);
-}
-
 static void padding_is_zero_in_buffers_that_are_used_again(void **state)
 {
 	(void)state;
-	written(0, false);
-	written(1, true);
+	written(false);
+	written(true);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(padding_is_zero_in_blocks_that_are_used_again),
 		cmocka_unit_test(padding_is_zero_in_buffers_that_are_used_again),
 	};
 
