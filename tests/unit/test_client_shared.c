@@ -836,12 +836,12 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 static void no_schedule_breaks_a_promise(void **state)
 {
 	uint32_t staged = 0, torn = 0, stolen = 0, lost = 0;
-	uint64_t first = now_ns(), n = 300;
+	uint64_t first = now_ns();
+	const uint64_t n = 300;
 
 	(void)state;
 #ifdef CKPT_MUTANTS
 	first = 1;
-	n = 500;
 #endif
 	if (!COROUTINES) {
 		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
