@@ -275,6 +275,7 @@ void marked_print(const struct store_step *st, const struct store_mark *mark, ui
 	static const enum store_mark_kind order[] = { MARK_BAD, MARK_TAG, MARK_HOLD,
 						      MARK_VERIFIED };
 	struct line l = { buf, bytes, 0 };
+	bool bad = false;
 	char left[HUMAN_BYTES], name[STORE_MARK_NAME_MAX + 1];
 
 	buf[0] = 0;
@@ -292,7 +293,11 @@ void marked_print(const struct store_step *st, const struct store_mark *mark, ui
 				snprintf(name + name_max - 2, 3, "..");
 			switch (m->kind) {
 			case MARK_BAD:
-				say(&l, "quarantined");
+				if (m->why[0] && !name_max)
+					say(&l, "quarantined (%s)", m->why);
+				else
+					say(&l, "quarantined");
+				bad = true;
 				break;
 			case MARK_TAG:
 				say(&l, "tag %s", name);
@@ -307,7 +312,9 @@ void marked_print(const struct store_step *st, const struct store_mark *mark, ui
 					say(&l, "held by %s", name);
 				break;
 			case MARK_VERIFIED:
-				say(&l, "verified");
+				/* Once, before the damage came or was seen. */
+				if (!bad)
+					say(&l, "verified");
 				break;
 			}
 		}
@@ -360,7 +367,7 @@ void marked_put(struct output *o, const struct store_step *st, const struct stor
 		output_close(o);
 	}
 	output_close(o);
-	output_put(o, &verified, good ? time_cell(good->made_ns) : cell_none());
+	output_put(o, &verified, good && !broken ? time_cell(good->made_ns) : cell_none());
 	output_put(o, &bad,
 		   broken ? cell_text(*broken->why ? broken->why : "no reason was given")
 			  : cell_none());

@@ -44,7 +44,7 @@ void marked_name(char ret[STORE_MARK_NAME_MAX + 1]);
  * so does a time that is over. */
 int marked_until(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckpt_err *err);
 /* "latest, tag best, held by eval-17 (5h left), verified": what stands about a step, for people. Of
- * longer names name_max characters are printed; 0: all. */
+ * longer names name_max characters are printed; 0: all, and why it is quarantined. */
 void marked_print(const struct store_step *st, const struct store_mark *mark, uint32_t n,
 		  uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes);
 /* The same for programs: the members holds, tags, verified and bad of the open object. */

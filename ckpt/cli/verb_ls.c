@@ -4,6 +4,7 @@
  * Invariant: the order inside a job is the store's (lineage), whatever the clocks said; jobs are
  * merged by the time of their newest step.
  */
+#include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
@@ -162,8 +163,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	}
 	/* And the steps, where what was said about them cannot be read. */
 	rc = store_marks(&s, &j.mark, &j.nmark, &err);
-	if (rc)
-		cli_hint(l->c, "holds, tags and other marks of %s are not shown: %s", job, err.msg);
+	if (rc) {
+		ckpt_error_prefix(&err, rc, "holds, tags and other marks of %s are not shown", job);
+		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
+	}
 	keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {

@@ -184,7 +184,7 @@ static void table(struct repair *p)
 	memcpy(col, columns, sizeof col);
 	if (p->njob < 2)
 		col[COL_JOB].head = NULL;
-	output_list(o, "found", col, COL_COUNT);
+	output_list(o, "items", col, COL_COUNT);
 	for (uint32_t i = 0; i < p->nrow; i++) {
 		const struct row *x = &p->row[i];
 
@@ -210,7 +210,9 @@ static void sums(struct repair *p)
 				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
-	char size[HUMAN_BYTES];
+	char size[HUMAN_BYTES], word[4][128], line[4 * 128] = "";
+	uint32_t n = 0;
+	size_t len = 0;
 
 	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
 	output_put(o, &released, cell_of(CELL_COUNT, r->released));
@@ -219,12 +221,22 @@ static void sums(struct repair *p)
 	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
-	else if (p->nrow)
-		cli_say(p->c, STYLE_DIM,
-			"%s%u removed (%s freed), %u released, %u rebuilt, %u left as %s%s",
-			p->dry ? "would be: " : "", r->removed, human_bytes(r->freed, size),
-			r->released, r->rebuilt, r->left, r->left == 1 ? "it is" : "they are",
-			p->dry ? " (dry run; nothing changed)" : "");
+	if (!p->nrow)
+		return;
+	if (r->removed)
+		snprintf(word[n++], sizeof *word, "%u removed, which free%s %s", r->removed,
+			 p->dry ? "s" : "d", human_bytes(r->freed, size));
+	if (r->released)
+		snprintf(word[n++], sizeof *word, "%u released", r->released);
+	if (r->rebuilt)
+		snprintf(word[n++], sizeof *word, "%u rebuilt", r->rebuilt);
+	if (r->left)
+		snprintf(word[n++], sizeof *word, "%u left as %s", r->left,
+			 r->left == 1 ? "it is" : "they are");
+	for (uint32_t i = 0; i < n; i++)
+		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
+					word[i]);
+	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
 }
 
 static int document(struct repair *p)

@@ -6,6 +6,7 @@
  * person what fits a screen.
  */
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
@@ -171,28 +172,31 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 }
 
 /* What was said about it in its store. A copy elsewhere has none of that. */
-static void put_marks(struct cli *c, const struct subject *s)
+static int put_marks(struct cli *c, const struct subject *s)
 {
 	struct store_mark *mark = NULL;
 	struct ckpt_err err = { 0 };
 	struct marked m;
 	uint32_t n = 0;
 	char line[LINE_BYTES];
-	int rc = marked_home(c->ops, &s->ref, &m, &err);
+	int code = CLI_OK, rc = marked_home(c->ops, &s->ref, &m, &err);
 
 	if (!rc) {
 		m.step.step = s->ckpt->step;
 		marked_id(s->ckpt->id, m.step.id);
 		rc = store_marks(&m.s, &mark, &n, &err);
 	}
-	if (rc < 0)
-		cli_hint(c, "holds, tags and other marks are not shown: %s", err.msg);
+	if (rc < 0) {
+		ckpt_error_prefix(&err, rc, "holds, tags and other marks are not shown");
+		code = cli_fail(c, rc, &err, NULL);
+	}
 	marked_print(&m.step, mark, n, wall_ns(), false, 0, line, sizeof line);
 	if (*line)
 		output_put(c->o, &f_marks, cell_text(line));
 	marked_put(c->o, &m.step, mark, n, wall_ns());
 	free(mark);
 	marked_close(&m);
+	return code;
 }
 
 static void put_totals(struct output *o, const struct table *t)
@@ -208,11 +212,13 @@ static void put_totals(struct output *o, const struct table *t)
 	output_put(o, &f_tensors, cell_text(line));
 }
 
-static void put_summary(struct cli *c, const struct subject *s)
+/* Returns an exit code. */
+static int put_summary(struct cli *c, const struct subject *s)
 {
 	const struct checkpoint *k = s->ckpt;
 	struct output *o = c->o;
 	char line[LINE_BYTES];
+	int code;
 
 	output_put(o, &f_path, cell_text(s->ref.path));
 	output_put(o, &f_job, cell_word(k->job));
@@ -229,12 +235,13 @@ static void put_summary(struct cli *c, const struct subject *s)
 	put_parts(o, k);
 	put_totals(o, &k->table);
 	put_notes(o, k);
-	put_marks(c, s);
+	code = put_marks(c, s);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
 	snprintf(line, sizeof line, "%s%s%s", s->format->name, k->tool[0] ? ", written by " : "",
 		 k->tool);
 	output_put(o, &f_written, cell_text(line));
+	return code;
 }
 
 /* --- bytes by component, role and element type --- */
@@ -453,7 +460,7 @@ static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
 static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint32_t n)
 {
 	const struct checkpoint *k = s->ckpt;
-	int rc = 0;
+	int rc = 0, code = CLI_OK;
 
 	output_begin(c->o, "ckptd.show/1");
 	if (id && !c->json) {
@@ -463,13 +470,13 @@ static int show(struct cli *c, const struct subject *s, const uint32_t *id, uint
 			put_tensors(c->o, k, id, n, true);
 	} else {
 		cli_say(c, STYLE_STRONG, "step %llu of %s", (unsigned long long)k->step, k->job);
-		put_summary(c, s);
+		code = put_summary(c, s);
 		rc = put_groups(c->o, &k->table);
 		if (c->o->machine)
 			put_tensors(c->o, k, id, id ? n : k->table.ntensor, false);
 	}
 	output_end(c->o);
-	return rc ? cli_fail(c, rc, NULL, NULL) : CLI_OK;
+	return rc ? cli_fail(c, rc, NULL, NULL) : code;
 }
 
 /* One of the ways to look, at most. */

@@ -356,9 +356,12 @@ static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void 
 	assert_int_equal(RUN("tag", "-C", job, "latest", "x", "--json"), 12);
 	assert_json_error(12);
 	assert_int_equal(chmod(marks, 0), 0);
-	assert_int_equal(RUN("ls", job), 0);
+	assert_int_equal(RUN("ls", job), 12);
 	assert_says(got.err, "not shown");
 	assert_says(got.out, "latest");
+	assert_int_equal(RUN("show", step_path(job, 10), "--json"), 12);
+	assert_json_error(12);
+	json_decref(json_out("ckptd.show/1"));
 	assert_int_equal(chmod(marks, 0700), 0);
 	listed(job, 10, &j);
 	json_decref(j);

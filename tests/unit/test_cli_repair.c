@@ -14,12 +14,12 @@ static json_t *repaired(int code)
 
 static const char *action(json_t *j, uint64_t step)
 {
-	return string(of_step(json_object_get(j, "found"), step), "action");
+	return string(of_step(json_object_get(j, "items"), step), "action");
 }
 
 static const char *text_of(json_t *j, uint64_t step)
 {
-	return string(of_step(json_object_get(j, "found"), step), "text");
+	return string(of_step(json_object_get(j, "items"), step), "text");
 }
 
 static void where_all_is_well_there_is_nothing_to_repair(void **state)
@@ -36,7 +36,7 @@ static void where_all_is_well_there_is_nothing_to_repair(void **state)
 	assert_int_equal(RUN("repair", step_path(job, 10)), 0);
 	RUN("repair", "--yes", root, "--json");
 	j = repaired(0);
-	assert_int_equal(json_array_size(member(j, "found", JSON_ARRAY)), 0);
+	assert_int_equal(json_array_size(member(j, "items", JSON_ARRAY)), 0);
 	assert_true(json_is_false(json_object_get(j, "dry_run")));
 	json_decref(j);
 	assert_int_equal(RUN("repair", "-n", "--yes", root), 2);
