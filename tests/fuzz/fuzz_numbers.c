@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_numbers.c - sizes and durations as people type them, and the options of retention. A number
+ * is taken or refused with a reason; what is taken is what a slower hand makes of it, within half a
+ * unit; and nothing is read behind the end.
+ */
+#include "ckpt/base/util.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/store/retain.h"
+#include <math.h>
+#include <stdio.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The value by strtold, where it takes the same characters. */
+static bool about(const char *s, uint64_t have)
+{
+	char *end;
+	long double v;
+
+	if (*s < '0' || *s > '9')
+		return true;
+	if (s[0] == '0' && (s[1] == 'x' || s[1] == 'X'))
+		return false; /* is no decimal number */
+	v = strtold(s, &end);
+	/* Units only make it larger. */
+	return (long double)have + 1 >= v;
+}
+
+static void number(const char *s)
+{
+	uint64_t bytes = 0, ns = 0;
+	char buf[HUMAN_BYTES];
+	int r = human_parse_bytes(s, &bytes);
+
+	assert(r == 0 || r == -EINVAL || r == -ERANGE);
+	if (r == 0) {
+		assert(*s && about(s, bytes));
+		(void)human_bytes(bytes, buf);
+		(void)human_count(bytes, buf);
+		assert(strlen(buf) < sizeof buf);
+	}
+	r = human_parse_time(s, &ns);
+	assert(r == 0 || r == -EINVAL || r == -ERANGE);
+	if (r == 0) {
+		assert(*s);
+		(void)human_span(ns, buf);
+		(void)human_age(1, ns, buf);
+		(void)human_time_utc(ns, buf);
+		assert(strlen(buf) < sizeof buf);
+	}
+}
+
+static void retention(const char *s)
+{
+	static const char *const option[] = { "keep-last", "keep-every", "keep-within",
+					      "keep-best" };
+	struct retain_policy p = { 0 };
+
+	for (size_t i = 0; i < ARRAY_LEN(option); i++) {
+		struct ckpt_err err = { 0 };
+		const struct retain_policy was = p;
+
+		if (retain_parse(&p, option[i], s, &err) < 0)
+			assert(err.code == -EINVAL && err.msg[0] && !memcmp(&p, &was, sizeof p));
+	}
+	for (uint32_t i = 0; i < p.nbest; i++)
+		assert(memchr(p.best[i].key, 0, sizeof p.best[i].key) && p.best[i].n);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char *s = malloc(size + 1);
+
+	assert(s);
+	if (size)
+		memcpy(s, data, size);
+	s[size] = 0;
+	number(s);
+	retention(s);
+	free(s);
+	return 0;
+}
