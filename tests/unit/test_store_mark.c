@@ -160,7 +160,7 @@ static void a_tag_is_one_of_its_name_in_a_job_and_moves(void **state)
 /* As a crash between the two leaves it: the newer one counts, and both go with the next. */
 static void of_two_tags_the_newer_counts_and_of_two_holds_the_longer(void **state)
 {
-	char from[200], to[200];
+	char from[200], to[220];
 	int fd;
 
 	(void)state;
