@@ -38,6 +38,27 @@
 	X(CLAIM_LOOKED_ONCE, store, "a claim stands when it is the highest after it was made") \
 	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
 	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \
+	/* --- marks, removal, repair --- */ \
+	X(MARK_NOT_SYNCED, store, "a mark is synced before it counts") \
+	X(MARK_NAME_NOT_SYNCED, store, "the directory around a mark is synced before it counts") \
+	X(MARK_OF_ANOTHER, store, "a mark is of one checkpoint, not of all of its number") \
+	X(MARK_UNREAD_TRUSTED, store, "a verified mark that cannot be read says nothing") \
+	X(QUARANTINE_IGNORED, store, "a step in quarantine is nothing to start from") \
+	X(READERS_NOT_LOCKED, store, "a step that is being read is not removed") \
+	X(LOCKED_NAME_UNCHECKED, store, "what was locked is what the name leads to") \
+	X(LINE_NOT_LOCKED, store, "nothing is removed while a job goes back") \
+	X(HELD_PRUNED, store, "a policy keeps what somebody holds") \
+	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
+	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \
+	X(STRANGERS_REMOVED, store, "what holds files of others is not removed") \
+	X(KEEPER_UNCHECKED, store, "the step that a removal relies on is there") \
+	X(REMOVED_BEFORE_SYNC, store, "a step's name is gone for good before its first file") \
+	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \
+	X(PRUNED_NEWEST, store, "the newest committed step is never removed") \
+	X(RELEASED_UNVERIFIED, store, "a step leaves quarantine when all of it was checked") \
+	X(REBUILT_TRUSTED, store, "a step with a new MANIFEST is in quarantine until it was checked") \
+	X(REPAIR_NOT_SYNCED, store, "a new MANIFEST is synced before its rename") \
+	X(LIVE_LAUNCH_REPAIRED, store, "what the newest launch may be writing is left alone") \
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \

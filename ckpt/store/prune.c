@@ -33,7 +33,7 @@ static int entries_look(void *arg, const char *name, unsigned char d_type)
 			strchr(".", name[sizeof STORE_MANIFEST - 1]);
 	bool part = name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
 
-	if (d_type == DT_REG && (manifest || part))
+	if ((d_type == DT_REG && (manifest || part)) || MUTANT(STRANGERS_REMOVED))
 		return 0;
 	(void)snprintf(e->foreign, sizeof e->foreign, "%.*s", (int)sizeof e->foreign - 1, name);
 	return 1;
@@ -73,14 +73,15 @@ static int remove_check_marks(const struct store *s, const struct store_step *st
 	uint32_t n;
 	int r = store_step_look(s, st->dir, &now);
 
-	if (!r && memcmp(now.id, st->id, sizeof now.id) != 0)
+	if (!r && memcmp(now.id, st->id, sizeof now.id) != 0 && !MUTANT(ANOTHER_REMOVED))
 		r = -ENOENT;
 	if (r)
 		return r == -ENOENT ? ckpt_error(err, r, "it has gone, or is another one now")
 				    : store_fail(err, r, "cannot look at %s", st->dir);
 	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG, &mark, &n, err);
 	for (uint32_t i = 0; !r && i < n; i++)
-		if (store_mark_is(&mark[i], st) && store_mark_counts(&mark[i], now_ns))
+		if (store_mark_is(&mark[i], st) && store_mark_counts(&mark[i], now_ns) &&
+		    !MUTANT(HELD_MEANWHILE_REMOVED))
 			r = ckpt_error(err, -EPERM, "%s %s",
 				       mark[i].kind == MARK_TAG ? "tagged" : "held by",
 				       mark[i].name);
@@ -94,7 +95,7 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 	const struct io_ops *ops = s->ops;
 	int r = store_hold_check(s, k->step->dir, k->fd);
 
-	if (r)
+	if (r && !MUTANT(KEEPER_UNCHECKED))
 		return ckpt_error(err, -EBUSY,
 				  "step %" PRIu64 ", which was to stay instead, has gone",
 				  k->step->step);
@@ -103,7 +104,7 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 	if (r)
 		return store_fail(err, r, "cannot rename %s", st->dir);
 	io_point(ops, POINT_REMOVE_TRASHED);
-	r = store_sync(ops, s->job_fd);
+	r = MUTANT(REMOVED_BEFORE_SYNC) ? 0 : store_sync(ops, s->job_fd);
 	if (r) {
 		(void)ops->rename(ops->ctx, s->job_fd, trash, st->dir);
 		return store_fail(err, r, "cannot sync the job's directory");
@@ -256,6 +257,12 @@ static int look(struct pruning *p)
 		r = store_marks(p->s, &p->mark, &p->nmark, p->err);
 	if (r)
 		return r;
+	/* What was found bad since the scan is nothing to rely on. */
+	for (uint32_t k = 0; k < p->nmark; k++)
+		for (uint32_t i = 0; p->mark[k].kind == MARK_BAD && i < p->n; i++)
+			if (p->step[i].state == STORE_COMMITTED &&
+			    store_mark_is(&p->mark[k], &p->step[i]))
+				p->step[i].state = STORE_QUARANTINED;
 	p->row = calloc((size_t)p->n + 1, sizeof *p->row);
 	return p->row ? 0
 		      : ckpt_error(p->err, -ENOMEM, "job %s: no memory to judge %" PRIu32 " steps",
@@ -280,7 +287,8 @@ static int decide(struct pruning *p, uint32_t *ret)
 		}
 		if (!p->row[i].remove)
 			continue;
-		if (p->newest == p->n || !is_older(p->step, i, p->newest))
+		if (!MUTANT(PRUNED_NEWEST) &&
+		    (p->newest == p->n || !is_older(p->step, i, p->newest)))
 			keep(p, i, "no newer step is committed");
 		else
 			++*ret;
@@ -327,7 +335,7 @@ static int verify(struct pruning *p)
 static int keeper_take(struct pruning *p)
 {
 	struct store_step *st = &p->step[p->newest];
-	bool verified = is_verified(st, p->mark, p->nmark);
+	bool verified = is_verified(st, p->mark, p->nmark) || MUTANT(PRUNED_UNVERIFIED);
 	int r;
 
 	if (!verified && !p->o->verify && !p->o->dry) {

@@ -119,7 +119,7 @@ static int leftovers(struct repairing *x)
 	for (uint32_t i = 0; i < n; i++) {
 		l[i].name = found[i];
 		l[i].goes = found[i].kind == STORE_TRASH || x->o->abandoned ||
-			    found[i].generation < top.generation;
+			    found[i].generation < top.generation + MUTANT(LIVE_LAUNCH_REPAIRED);
 		memcpy(l[i].now, found[i].dir, sizeof l[i].now);
 		(void)store_bytes_of(x->s, found[i].dir, &l[i].bytes);
 	}
@@ -144,7 +144,7 @@ static int release(struct repairing *x, struct store_step *st)
 	}
 	r = store_step_open(x->s, st->dir, &fd, &why);
 	if (!r) {
-		r = x->o->verify(x->o->arg, st, fd, &why);
+		r = MUTANT(RELEASED_UNVERIFIED) ? 0 : x->o->verify(x->o->arg, st, fd, &why);
 		if (!r)
 			r = store_mark_clear(x->s, st, MARK_BAD, NULL, NULL, &why);
 		(void)x->s->ops->close(x->s->ops->ctx, fd);
@@ -304,7 +304,7 @@ static int manifest_write(const struct io_ops *ops, int fd, const char *name, co
 	r = io_pwrite_all(ops, file, bytes, len, 0);
 	if (!r) {
 		io_point(ops, POINT_REPAIR_WRITTEN);
-		r = store_sync(ops, file);
+		r = MUTANT(REPAIR_NOT_SYNCED) ? 0 : store_sync(ops, file);
 	}
 	closed = ops->close(ops->ctx, file);
 	r = r ? r : closed;
@@ -317,8 +317,11 @@ static int manifest_write(const struct io_ops *ops, int fd, const char *name, co
 static int marks_move(struct repairing *x, const struct store_step *was,
 		      const struct store_step *is, struct ckpt_err *err)
 {
-	int r = store_mark_set(x->s, is, MARK_BAD, NULL, 0,
-			       "its MANIFEST was made again, its data are not checked yet", err);
+	int r = MUTANT(REBUILT_TRUSTED)
+			? 0
+			: store_mark_set(
+				  x->s, is, MARK_BAD, NULL, 0,
+				  "its MANIFEST was made again, its data are not checked yet", err);
 
 	for (uint32_t i = 0; !r && i < x->nmark; i++) {
 		const struct store_mark *m = &x->mark[i];

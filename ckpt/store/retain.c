@@ -189,13 +189,14 @@ struct deciding {
 	const struct store_mark *mark;
 	uint32_t nmark;
 	uint64_t now, ages_from;
-	uint32_t newest;		   /* committed; UINT32_MAX: none */
-	uint32_t *order;		   /* [nmark] of the marks by step */
+	uint32_t newest; /* committed; UINT32_MAX: none */
+	uint32_t *order; /* [nmark] of the marks by step */
+	bool *bad; /* [n]: damaged or quarantined, also by a mark that is newer than the scan */
 	uint32_t (*rank)[RETAIN_BEST_MAX]; /* [n]: how many are better; UINT32_MAX: no such note */
 	uint32_t nlast;			   /* committed steps seen so far */
 };
 
-static bool is_bad(const struct store_step *st)
+static bool is_damaged(const struct store_step *st)
 {
 	return st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
 	       (st->state == STORE_SET_ASIDE && !store_step_has_id(st));
@@ -242,7 +243,7 @@ static void rank_key(struct deciding *d, uint32_t k, struct ranked *room)
 		double value;
 
 		d->rank[i][k] = UINT32_MAX;
-		if ((st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE) || is_bad(st) ||
+		if ((st->state != STORE_COMMITTED && st->state != STORE_SET_ASIDE) || d->bad[i] ||
 		    !note_value(st, d->p->best[k].key, &value))
 			continue;
 		room[n++] = (struct ranked){ .value = d->p->best[k].max ? -value : value,
@@ -319,10 +320,22 @@ static void left_print(uint64_t ns, char ret[32])
 		(void)snprintf(ret, 32, "%" PRIu64 "m", s / 60);
 }
 
-/* Returns whether the step is found bad by a mark of its own. */
-static bool marks_tell(const struct deciding *d, const struct store_step *st, struct text *t)
+static bool is_bad(const struct deciding *d, const struct store_step *st)
 {
-	bool bad = false;
+	bool bad = is_damaged(st);
+
+	for (uint32_t i = order_find(d, st->step); !bad && i < d->nmark; i++) {
+		const struct store_mark *m = &d->mark[d->order[i]];
+
+		if (m->step != st->step)
+			break;
+		bad = m->kind == MARK_BAD && store_mark_is(m, st);
+	}
+	return bad;
+}
+
+static void marks_tell(const struct deciding *d, const struct store_step *st, struct text *t)
+{
 	char left[32];
 
 	for (uint32_t i = order_find(d, st->step); i < d->nmark; i++) {
@@ -332,10 +345,9 @@ static bool marks_tell(const struct deciding *d, const struct store_step *st, st
 			break;
 		if (!store_mark_is(m, st) || !store_mark_counts(m, d->now))
 			continue;
-		bad |= m->kind == MARK_BAD;
 		if (m->kind == MARK_TAG)
 			text_add(t, ", tagged %s", m->name);
-		if (m->kind != MARK_HOLD)
+		if (m->kind != MARK_HOLD || MUTANT(HELD_PRUNED))
 			continue;
 		text_add(t, ", held by %s", m->name);
 		if (m->until_ns) {
@@ -343,7 +355,6 @@ static bool marks_tell(const struct deciding *d, const struct store_step *st, st
 			text_add(t, " (%s left)", left);
 		}
 	}
-	return bad;
 }
 
 static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
@@ -355,7 +366,7 @@ static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 
 	if (committed && d->nlast++ < p->keep_last)
 		text_add(t, ", last %" PRIu32 "/%" PRIu32, d->nlast, p->keep_last);
-	if (i == d->newest)
+	if (i == d->newest && !MUTANT(PRUNED_NEWEST))
 		text_add(t, ", newest committed");
 	if (committed && p->keep_every && st->step % p->keep_every == 0)
 		text_add(t, ", every %" PRIu64, p->keep_every);
@@ -375,7 +386,6 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 	const struct store_step *st = &d->step[i];
 	char reason[sizeof row->reason + 2] = "";
 	struct text t = { .at = reason, .bytes = sizeof reason };
-	bool policy = retain_is_policy(d->p), bad;
 
 	*row = (struct retain_row){ .step = i };
 	if (st->state == STORE_COLLECTING) {
@@ -383,14 +393,14 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 			       "being written, or its writer died");
 		return;
 	}
-	bad = marks_tell(d, st, &t) || is_bad(st);
-	if (!bad)
+	marks_tell(d, st, &t);
+	if (!d->bad[i])
 		rules_tell(d, i, &t);
-	if (bad)
+	if (d->bad[i])
 		text_add(&t, st->state == STORE_DAMAGED || !store_step_has_id(st)
 				     ? ", damaged: see ckptctl repair"
 				     : ", quarantined: see ckptctl repair");
-	else if (!policy)
+	else if (!t.used && !retain_is_policy(d->p))
 		text_add(&t, ", no policy");
 	row->remove = !t.used;
 	if (row->remove)
@@ -415,18 +425,22 @@ int retain_decide(const struct retain_policy *p, const struct store_step *step, 
 			      .newest = UINT32_MAX };
 	int r;
 
-	for (uint32_t i = 0; d.newest == UINT32_MAX && i < n; i++) {
-		if (step[i].state != STORE_COMMITTED)
-			continue;
-		d.newest = i;
-		d.ages_from = MIN(now, step[i].wall_ns);
+	r = order_all(&d);
+	d.bad = calloc((size_t)n + 1, sizeof *d.bad);
+	r = d.bad ? r : -ENOMEM;
+	for (uint32_t i = 0; !r && i < n; i++) {
+		d.bad[i] = is_bad(&d, &step[i]);
+		if (d.newest == UINT32_MAX && step[i].state == STORE_COMMITTED && !d.bad[i]) {
+			d.newest = i;
+			d.ages_from = MIN(now, step[i].wall_ns);
+		}
 	}
-	r = rank_all(&d);
 	if (!r)
-		r = order_all(&d);
+		r = rank_all(&d);
 	for (uint32_t i = 0; !r && i < n; i++)
 		row_decide(&d, i, &ret[i]);
 	free(d.rank);
 	free(d.order);
+	free(d.bad);
 	return r;
 }

@@ -458,7 +458,7 @@ int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **re
 	for (uint32_t i = 0; i < f.n; i++) {
 		const struct store_mark *x = &f.at[i].m;
 
-		if (x->kind == MARK_VERIFIED && x->unread)
+		if (x->kind == MARK_VERIFIED && x->unread && !MUTANT(MARK_UNREAD_TRUSTED))
 			continue;
 		if (n == 0 || by_mark(&m[n - 1], x) != 0)
 			m[n++] = *x;
@@ -480,7 +480,7 @@ bool store_mark_is(const struct store_mark *m, const struct store_step *st)
 	if (m->step != st->step || st->state == STORE_COLLECTING)
 		return false;
 	if (store_step_has_id(st))
-		return memcmp(m->id8, st->id, sizeof m->id8) == 0;
+		return memcmp(m->id8, st->id, sizeof m->id8) == 0 || MUTANT(MARK_OF_ANOTHER);
 	return m->kind != MARK_VERIFIED;
 }
 
@@ -566,13 +566,13 @@ static int mark_write(const struct store *s, const struct store_mark *m)
 	r = io_pwrite_all(ops, fd, text, n, 0);
 	if (!r) {
 		io_point(ops, POINT_MARK_WRITTEN);
-		r = store_sync(ops, fd);
+		r = MUTANT(MARK_NOT_SYNCED) ? 0 : store_sync(ops, fd);
 	}
 	closed = ops->close(ops->ctx, fd);
 	r = r ? r : closed;
 	if (!r) {
 		io_point(ops, POINT_MARK_SYNCED);
-		r = claims_sync(s);
+		r = MUTANT(MARK_NAME_NOT_SYNCED) ? 0 : claims_sync(s);
 	}
 	if (r)
 		(void)ops->unlink(ops->ctx, s->job_fd, path, false);
