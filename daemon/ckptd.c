@@ -22,6 +22,11 @@ static const char usage[] =
 	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default: stay\n"
 	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged; default 300\n"
 	"  --engine NAME        auto (default), uring or threads\n"
+	"  --keep-last N        after each commit, remove the steps of a job that none of these options keeps;\n"
+	"                       the newest, held, tagged and damaged ones stay. Default: all stay\n"
+	"  --keep-every N       keep steps that are multiples of N\n"
+	"  --keep-within TIME   keep steps younger than TIME: 90m, 36h, 7d, 2w\n"
+	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the highest, KEY:min:3 three\n"
 	"  --background         return when it listens; log to SOCKET.log\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
@@ -55,11 +60,14 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 		{ "drain", 1, NULL, 'd' },	{ "engine", 1, NULL, 'e' },
 		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },
 		{ "verbose", 0, NULL, 'v' },	{ "version", 0, NULL, 'V' },
-		{ "help", 0, NULL, 'h' },	{ 0 },
+		{ "help", 0, NULL, 'h' },	{ "keep-last", 1, NULL, 'k' },
+		{ "keep-every", 1, NULL, 'k' }, { "keep-within", 1, NULL, 'k' },
+		{ "keep-best", 1, NULL, 'k' },	{ 0 },
 	};
-	int c, rc = 0;
+	struct ckpt_err err = { 0 };
+	int c, at = 0, rc = 0;
 
-	while (rc == 0 && (c = getopt_long(argc, argv, "h", known, NULL)) != -1) {
+	while (rc == 0 && (c = getopt_long(argc, argv, "h", known, &at)) != -1) {
 		switch (c) {
 		case 's':
 			o->socket = optarg;
@@ -80,6 +88,11 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 					optarg);
 				rc = -EINVAL;
 			}
+			break;
+		case 'k':
+			rc = retain_parse(&o->policy, known[at].name, optarg, &err);
+			if (rc < 0)
+				fprintf(stderr, "ckptd: %s\n", err.msg);
 			break;
 		case 'b':
 			*background = true;

@@ -11,6 +11,7 @@
 #define DAEMON_DAEMON_H
 #include "ckpt/base/log.h"
 #include "ckpt/io/io.h"
+#include "ckpt/store/retain.h"
 
 extern const char ckptd_version[]; /* "ckptd " CKPT_VERSION: also the tool in MANIFEST */
 struct daemon;
@@ -21,6 +22,9 @@ struct daemon_opts {
 	uint64_t drain_ns;
 	uint32_t copy_threads; /* 0: min(4, cores - 1), at least 1 */
 	enum io_engine engine;
+	/* which steps stay, of every job; none: all of them. After each commit the others are
+	 * removed, when the newest has been read back and found whole */
+	struct retain_policy policy;
 	const struct io_ops *ops; /* NULL: io_ops_posix */
 	struct log log;
 };

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// keep.c - the store that a job is written to: what it is like, and what room it has. Called by
-// launch, persist, commands and loop.
-// Invariant: nothing here writes what a checkpoint is made of, or holds up the owner.
+// keep.c - what stays on disk: steps are removed by the policy after a commit and where a step would
+// not fit; what is found damaged is marked; what the store is like. Called by launch, persist,
+// restore and loop.
+// Invariant: nothing here is waited for by the owner; what fails here is said and costs no step.
 #include "daemon/state.h"
 #include "ckpt/base/error.h"
 #include <inttypes.h>
 #include <stdio.h>
 
+#define VERIFY_BYTES (64 * MIB) /* of buffers: the trainer needs the memory more */
 #define LOOK_NS (10 * NS_PER_S) /* from one look at the free space to the next */
 
 /* "149 GiB": 32 bytes */
@@ -56,7 +58,255 @@ void keep_describe(struct daemon *d, const struct store *s)
 			 s->job, probe.fs_type);
 }
 
+/* --- what is damaged --- */
+void keep_quarantine(const struct store *s, const char *dir, const char *why, char *said,
+		     size_t said_bytes)
+{
+	struct store_step *step = NULL;
+	struct ckpt_err err = { 0 };
+	uint32_t n = 0;
+	int rc = store_scan(s, false, &step, &n, &err);
+
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		if (strcmp(step[i].dir, dir) != 0 || step[i].state != STORE_COMMITTED)
+			continue;
+		rc = store_mark_set(s, &step[i], MARK_BAD, NULL, 0, why, &err);
+		if (rc == 0)
+			snprintf(
+				said, said_bytes,
+				"; it is quarantined: latest passes it over until ckptctl repair step:%" PRIu64
+				" finds it whole",
+				step[i].step);
+	}
+	if (rc < 0)
+		snprintf(said, said_bytes, "; and it could not be marked as damaged: %.150s",
+			 err.msg);
+	free(step);
+}
+
+/* --- removing --- */
+struct pruning {
+	struct daemon *d;
+	const char *job;
+	uint32_t stops_max; /* it goes on while the daemon was told to stop so often at most */
+	char fault[256];    /* the first one that verifying found */
+};
+
+static int verify_tick(void *arg, uint64_t done)
+{
+	const struct pruning *x = arg;
+
+	(void)done;
+	return atomic_load_explicit(&x->d->stops, memory_order_relaxed) > x->stops_max;
+}
+
+static void verify_fault(void *arg, const struct format_fault *f)
+{
+	struct pruning *x = arg;
+
+	if (!x->fault[0])
+		snprintf(x->fault, sizeof x->fault, "%.60s at %" PRIu64 ": %.150s", f->file,
+			 f->offset, f->text);
+}
+
+/* Every byte, and from the device where the file system lets us: what is only in the page cache is
+ * not what the next machine reads. */
+static int verify_step(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *err)
+{
+	struct pruning *x = arg;
+	const struct io_ops *ops = x->d->opts.ops;
+	struct checkpoint *saved = NULL;
+	struct source_dir dir;
+	struct move_files files;
+	uint64_t bytes = 0, began = now_ns();
+	int rc = store_source_dir(ops, step_fd, &dir);
+
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "cannot read step %" PRIu64, st->step);
+	x->fault[0] = 0;
+	rc = format_native.open(&dir, &saved, verify_fault, x, err);
+	if (rc == 0)
+		rc = move_open(ops, step_fd, saved, true, x->d->opts.engine, &files, err);
+	if (rc == 0) {
+		files.buffer_bytes = VERIFY_BYTES;
+		rc = move_verify(&files, verify_tick, x, verify_fault, x, &bytes, err);
+		move_close(&files);
+	}
+	checkpoint_free(saved);
+	store_source_dir_close(&dir);
+	if (rc == 0)
+		log_line(&x->d->opts.log, LOG_INFO,
+			 "keep: job %s step %" PRIu64 " read back and verified: %" PRIu64
+			 " MiB in %.1f s",
+			 x->job, st->step, bytes / MIB, (double)(now_ns() - began) / 1e9);
+	else if (x->fault[0] && rc != -ECANCELED)
+		ckpt_error(err, rc, "%s", x->fault);
+	return rc;
+}
+
+static void removed(void *arg, const struct store_step *st, const struct retain_row *row)
+{
+	const struct pruning *x = arg;
+
+	if (row->remove)
+		log_line(&x->d->opts.log, LOG_NOTICE, "keep: job %s step %" PRIu64 "%s removed: %s",
+			 x->job, st->step, st->state == STORE_SET_ASIDE ? " (set aside)" : "",
+			 row->reason);
+	else
+		log_line(&x->d->opts.log, LOG_DEBUG, "keep: job %s step %" PRIu64 " kept: %s",
+			 x->job, st->step, row->reason);
+}
+
+static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_t stops_max,
+		 struct prune_result *ret, struct ckpt_err *err)
+{
+	struct pruning x = { .d = d, .job = s->job, .stops_max = stops_max };
+	const struct prune_opts o = { .policy = &d->opts.policy,
+				      .now_ns = wall_ns(),
+				      .free_bytes = free_bytes,
+				      .verify = verify_step,
+				      .row = removed,
+				      .arg = &x };
+
+	return store_prune(s, &o, ret, err);
+}
+
+struct prune {
+	struct task task;
+	struct job *job; /* keeping: not freed */
+	struct prune_result got;
+	int rc;
+	struct ckpt_err err;
+};
+
+static void prune_run(struct task *t)
+{
+	struct prune *x = (struct prune *)t;
+
+	if (atomic_load(&x->job->d->stops))
+		x->rc = ckpt_error(&x->err, -ECANCELED, "ckptd stops");
+	else
+		x->rc = prune(x->job->d, x->job->store, 0, 0, &x->got, &x->err);
+}
+
+static void prune_done(struct daemon *d, struct task *t)
+{
+	struct prune *x = (struct prune *)t;
+	struct job *j = x->job;
+	const struct log *log = &d->opts.log;
+	char buf[32];
+
+	j->keeping--;
+	j->pruning = false;
+	j->room.looked_ns = 0;
+	if (x->got.quarantined) {
+		char text[192];
+
+		snprintf(text, sizeof text,
+			 "%u steps were damaged when read back, and are quarantined: ckptctl ls",
+			 x->got.quarantined);
+		job_error(j, 0, text);
+		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
+	}
+	if (x->rc < 0)
+		log_line(log, x->rc == -ECANCELED ? LOG_INFO : LOG_WARNING,
+			 "keep: job %s: older steps stay until the next commit: %s", j->name,
+			 x->err.msg);
+	else
+		log_line(
+			log, x->got.failed || x->got.unverified ? LOG_WARNING : LOG_INFO,
+			"keep: job %s: %u steps removed, %s freed; %u stay, %u of them being read, "
+			"%u could not be removed%s",
+			j->name, x->got.removed, human(x->got.freed, buf), x->got.kept, x->got.busy,
+			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
+	free(x);
+	if (j->prune_again) {
+		j->prune_again = false;
+		keep_after(j);
+	}
+}
+
+static void prune_start(struct job *j)
+{
+	struct prune *x = calloc(1, sizeof *x);
+
+	if (!x)
+		return; /* the next commit asks again */
+	*x = (struct prune){ .task = { prune_run, prune_done, NULL }, .job = j };
+	j->keeping++;
+	j->pruning = true;
+	daemon_task(j->d, &j->d->keep, &x->task);
+}
+
+void keep_after(struct job *j)
+{
+	if (!retain_is_policy(&j->d->opts.policy) || atomic_load(&j->d->stops))
+		return;
+	if (j->pruning)
+		j->prune_again = true; /* once at the end is enough for all that come meanwhile */
+	else
+		prune_start(j);
+}
+
 /* --- room --- */
+/* What the mildest --keep-last that makes room would free: for the sentence. */
+static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
+{
+	struct prune_result got = { 0 };
+	uint32_t last;
+	char h[32];
+
+	for (last = 4; last-- > 1;) {
+		const struct retain_policy p = { .keep_last = last };
+		const struct prune_opts o = { .policy = &p, .dry = true, .now_ns = wall_ns() };
+
+		got = (struct prune_result){ 0 };
+		if (store_prune(s, &o, &got, NULL) < 0)
+			got.freed = 0;
+		if (got.freed >= missing)
+			break;
+	}
+	if (got.freed)
+		snprintf(buf, bytes, "ckptctl prune -n --keep-last %u would free %s%s",
+			 MAX(last, 1u), got.freed < missing ? "only " : "", human(got.freed, h));
+	else
+		snprintf(buf, bytes, "no older step could be removed: free space there");
+}
+
+bool keep_free(struct daemon *d, struct store *s, uint64_t bytes)
+{
+	struct prune_result got = { 0 };
+	struct ckpt_err err = { 0 };
+
+	if (!retain_is_policy(&d->opts.policy))
+		return false;
+	if (prune(d, s, bytes, 1, &got, &err) < 0)
+		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no room could be made: %s",
+			 s->job, err.msg);
+	return got.freed > 0;
+}
+
+int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
+	      struct ckpt_err *err)
+{
+	const struct io_ops *ops = d->opts.ops;
+	struct io_space now;
+	char need[32], have[32], advice[96];
+
+	for (bool again = false;; again = true) {
+		/* What says nothing, a network file system among them, says it when it is written to. */
+		if (ops->space(ops->ctx, s->job_fd, &now) < 0 || !now.total_bytes ||
+		    now.free_bytes >= bytes)
+			return 0;
+		if (again || !keep_free(d, s, bytes - now.free_bytes))
+			break;
+	}
+	advise(s, bytes - now.free_bytes, advice, sizeof advice);
+	return ckpt_error(err, -ENOSPC,
+			  "step %" PRIu64 " needs %s, %s are free: No space left on device; %s",
+			  step, human(bytes, need), human(now.free_bytes, have), advice);
+}
+
 struct look {
 	struct task task;
 	struct job *job; /* looking: not freed */
@@ -98,6 +348,8 @@ static void look_start(struct job *j, uint64_t now)
 
 void keep_tick(struct job *j, uint64_t now)
 {
+	if (j->launch && j->launch->state == LAUNCH_ENDED && job_idle(j))
+		launch_let_go(j->launch); /* nothing of it will be committed any more */
 	if (j->store && !j->keeping && !j->d->drain_until && j->launch &&
 	    j->launch->state != LAUNCH_ENDED &&
 	    (!j->room.looked_ns || elapsed_ns(j->room.looked_ns, now) > LOOK_NS))

@@ -91,10 +91,17 @@ bool job_forgotten(struct job *j, uint64_t now)
 }
 
 /* --- launches --- */
+void launch_let_go(struct launch *l)
+{
+	if (l->step_fd >= 0)
+		(void)close(TAKE_FD(l->step_fd));
+}
+
 void launch_unref(struct launch *l)
 {
 	if (--l->refs)
 		return;
+	launch_let_go(l);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -149,6 +156,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .base = h->base,
 			      .world = h->world,
 			      .nslot = h->nslot,
+			      .step_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
 	rc = l->bell < 0 ? -errno : !l->member ? -ENOMEM : 0;
@@ -242,7 +250,8 @@ struct claim {
 	struct store *store; /* opened here when the job had none */
 	int root_fd;
 	bool again;
-	uint64_t generation;
+	uint64_t generation, base;
+	int step_fd; /* of base */
 	int rc;
 	struct ckpt_err err;
 };
@@ -251,12 +260,20 @@ static void claim_run(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
 	bool first = !c->store; /* of this job in this daemon */
+	struct ckpt_err none;
 
 	c->rc = c->store ? 0
 			 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true,
 				      &c->store, &c->err);
 	if (c->rc == 0)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
+	if (c->rc == 0 && c->base) {
+		char dir[STORE_DIR_MAX];
+
+		/* where it is not there any more, nobody needs it */
+		snprintf(dir, sizeof dir, "step-%012" PRIu64, c->base - 1);
+		(void)store_step_open(c->store, dir, &c->step_fd, &none);
+	}
 	if (c->rc == 0 && first)
 		keep_describe(c->job->d, c->store);
 }
@@ -275,6 +292,7 @@ static void claim_done(struct daemon *d, struct task *t)
 	if (c->rc == 0) {
 		struct launch *old = j->launch;
 
+		l->step_fd = TAKE_FD(c->step_fd);
 		j->launch = l;
 		j->nbad = 0;
 		j->trigger = 0; /* it was for the ranks that were there */
@@ -300,6 +318,8 @@ static void claim_done(struct daemon *d, struct task *t)
 		if (w->state == SESSION_WAITING && !w->busy && !w->closed)
 			hello_try(w);
 	}
+	if (c->step_fd >= 0)
+		(void)close(c->step_fd);
 	free(c);
 }
 
@@ -317,6 +337,8 @@ static void launch_begin(struct session *s, struct job *j)
 			     .store = j->store,
 			     .root_fd = s->root_fd,
 			     .again = s->hello.flags & WIRE_REATTACH,
+			     .base = s->hello.base,
+			     .step_fd = -1,
 			     .generation = s->hello.generation };
 	j->claiming = true;
 	s->busy = true;

@@ -172,6 +172,27 @@ static void parts_run(struct task *t)
 		store_abort(TAKE(p->txn));
 }
 
+/* Room first: no disk is filled to learn that a step does not fit. What the file system does not
+ * tell, quotas among it, is learned when the space is reserved. */
+static void write_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+	uint64_t need = KEEP_SPARE;
+
+	for (uint32_t r = 0; r < p->world; r++)
+		need += move_part_bytes_max(&p->snap->rank[r].decl->part);
+	p->rc = keep_room(p->d, p->store, p->info.step, need, &p->err);
+	if (p->rc < 0)
+		return;
+	parts_run(t);
+	if (p->rc == -ENOSPC && keep_free(p->d, p->store, need)) {
+		for (uint32_t r = 0; r < p->world; r++)
+			table_free(&p->table[r]);
+		p->err = (struct ckpt_err){ 0 };
+		parts_run(t);
+	}
+}
+
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
 static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
 {
@@ -252,11 +273,17 @@ static void commit_done(struct daemon *d, struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
+	struct job *j = s->job;
+	bool committed = p->rc == 0;
 
 	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
+	if (committed)
+		launch_let_go(s->launch);
 	snap_written(s, p->rc, p->err.msg);
 	persist_end(p);
+	if (committed)
+		keep_after(j);
 }
 
 void persist_resume(struct snap *s)
@@ -281,6 +308,7 @@ static void parts_done(struct daemon *d, struct task *t)
 		p->rc = -ECANCELED;
 	}
 	if (p->rc < 0) {
+		s->job->room.looked_ns = 0; /* what status says of it is old */
 		snap_written(s, p->rc, p->err.msg);
 		persist_end(p);
 		return;
@@ -319,7 +347,7 @@ void persist_start(struct snap *s)
 		snap_written(s, -ENOMEM, "no memory to write the step");
 		return;
 	}
-	p->task = (struct task){ parts_run, parts_done, NULL };
+	p->task = (struct task){ write_run, parts_done, NULL };
 	s->write_ns = now_ns();
 	s->total = 0;
 	for (uint32_t r = 0; r < s->world; r++)

@@ -12,6 +12,7 @@
 
 /* how long to wait for the other ranks when the caller does not say */
 #define RESTORE_NS (60 * NS_PER_S)
+#define CHOICES_MAX 8 /* that may be removed under the choosing hand */
 
 struct restore {
 	struct task task;
@@ -26,12 +27,15 @@ struct restore {
 	uint64_t bad[ARRAY_LEN(((struct job *)0)->bad_step)];
 	uint32_t nbad;
 	struct pin pin;
+	int pin_fd; /* of the step's directory: nobody removes it meanwhile; -1: none */
 	/* moving */
 	uint32_t nsrc, ndst;
 	struct snap_rank *src; /* [nsrc] references: the staged slots */
 	struct decl **dst;     /* [ndst] references */
 	struct wire_restored got;
 	int blob_fd;
+	bool damaged;	  /* files of a step on disk, and so for the next reader too */
+	char marked[256]; /* what became of the mark that says so */
 	int rc;
 	struct ckpt_err err;
 };
@@ -48,6 +52,8 @@ static void restore_free(struct restore *x)
 	free(x->dst);
 	if (x->blob_fd >= 0)
 		(void)close(x->blob_fd);
+	if (x->pin_fd >= 0)
+		(void)close(x->pin_fd);
 	launch_unref(x->l);
 	free(x);
 }
@@ -99,20 +105,20 @@ static bool is_bad(const struct restore *x, uint64_t step)
 	return false;
 }
 
-static void choose_run(struct task *t)
+static int choose(struct restore *x)
 {
-	struct restore *x = (struct restore *)t;
 	bool latest = x->want.step == CKPT_LATEST, disk = !(x->want.flags & CKPT_FROM_MEMORY);
 	struct store_step *step = NULL;
 	const struct store_step *best = NULL;
 	uint32_t n = 0;
+	int rc = 0;
 
 	x->pin = (struct pin){
 		.set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags
 	};
 	if (disk)
-		x->rc = store_scan(x->store, false, &step, &n, &x->err);
-	for (uint32_t i = 0; i < n && x->rc == 0 && !best; i++)
+		rc = store_scan(x->store, false, &step, &n, &x->err);
+	for (uint32_t i = 0; i < n && rc == 0 && !best; i++)
 		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step)
 			   : step[i].step == x->want.step)
 			best = &step[i];
@@ -121,13 +127,30 @@ static void choose_run(struct task *t)
 		x->pin.none = false;
 		x->pin.step = x->mem_step;
 		x->pin.where = 1;
+		for (uint32_t i = 0; i < n && x->pin_fd < 0; i++) /* held where it is there, too */
+			if (step[i].state == STORE_COMMITTED && step[i].step == x->mem_step)
+				(void)store_step_open(x->store, step[i].dir, &x->pin_fd, &x->err);
 	} else if (best) {
 		x->pin.none = false;
 		x->pin.step = best->step;
 		x->pin.where = 2;
 		snprintf(x->pin.dir, sizeof x->pin.dir, "%s", best->dir);
+		rc = store_step_open(x->store, best->dir, &x->pin_fd, &x->err);
 	}
 	free(step);
+	return rc;
+}
+
+/* What was chosen may be removed or set aside before it is held: then another one is. */
+static void choose_run(struct task *t)
+{
+	struct restore *x = (struct restore *)t;
+	uint32_t tries = 0;
+
+	do {
+		x->rc = choose(x);
+	} while ((x->rc == -ENOENT || x->rc == -ESTALE || x->rc == -EAGAIN) &&
+		 ++tries < CHOICES_MAX);
 }
 
 static struct snap *memory_candidate(const struct job *j, const struct wire_restore *want)
@@ -155,6 +178,10 @@ static void choose_done(struct daemon *d, struct task *t)
 		answer_all(l, x, false);
 	else
 		l->pin[x->round % ROUNDS_MAX] = x->pin;
+	if (x->rc == 0 && x->pin_fd >= 0) {
+		launch_let_go(l);
+		l->step_fd = TAKE_FD(x->pin_fd);
+	}
 	if (x->rc == 0)
 		restore_try(l);
 	restore_free(x);
@@ -173,6 +200,7 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 			       .round = round,
 			       .store = l->job->store,
 			       .nbad = l->job->nbad,
+			       .pin_fd = -1,
 			       .blob_fd = -1 };
 	memcpy(x->bad, l->job->bad_step, sizeof x->bad);
 	l->refs++;
@@ -357,9 +385,29 @@ static int move_from_memory(void *arg, const struct plan *p, void *const *base,
 	return rc < 0 ? ckpt_error(err, rc, "cannot copy from the staged step") : 0;
 }
 
+static bool is_damage(int rc)
+{
+	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
+}
+
+/* Bytes that are wrong stay wrong; a device that could not read may read the next time. */
+static bool stays_damaged(int rc)
+{
+	return is_damage(rc) && rc != -EIO;
+}
+
+struct from_files {
+	struct move_files files;
+	bool damaged;
+};
+
 static int move_from_files(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
 {
-	return move_read(p, arg, base, NULL, NULL, err);
+	struct from_files *f = arg;
+	int rc = move_read(p, &f->files, base, NULL, NULL, err);
+
+	f->damaged |= stays_damaged(rc);
+	return rc;
 }
 
 /* Check everything, then move everything. */
@@ -415,7 +463,7 @@ static int fill_from_disk(struct restore *x)
 	const struct io_ops *ops = x->d->opts.ops;
 	struct source_dir dir;
 	struct checkpoint *saved = NULL;
-	struct move_files files;
+	struct from_files from = { .damaged = false };
 	cleanup_close int fd = -1;
 	int rc = store_step_open(x->store, x->pin.dir, &fd, &x->err);
 
@@ -424,16 +472,20 @@ static int fill_from_disk(struct restore *x)
 	if (rc < 0)
 		return rc;
 	rc = format_native.open(&dir, &saved, NULL, NULL, &x->err);
+	x->damaged = stays_damaged(rc);
 	if (rc == 0)
-		rc = move_open(ops, fd, saved, true, x->d->opts.engine, &files, &x->err);
+		rc = move_open(ops, fd, saved, true, x->d->opts.engine, &from.files, &x->err);
 	if (rc == 0) {
-		rc = fill(x, &saved->table, move_from_files, &files);
+		rc = fill(x, &saved->table, move_from_files, &from);
+		x->damaged = from.damaged;
 		x->got.world_saved = saved->world;
 		snprintf(x->got.id, sizeof x->got.id, "%s", saved->id);
-		move_close(&files);
+		move_close(&from.files);
 	}
 	checkpoint_free(saved);
 	store_source_dir_close(&dir);
+	if (x->damaged)
+		keep_quarantine(x->store, x->pin.dir, x->err.msg, x->marked, sizeof x->marked);
 	return rc;
 }
 
@@ -444,11 +496,6 @@ static void fill_run(struct task *t)
 	x->got.step = x->pin.step;
 	x->got.where = x->pin.where;
 	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
-}
-
-static bool is_damage(int rc)
-{
-	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
 }
 
 static void fill_done(struct daemon *d, struct task *t)
@@ -465,11 +512,13 @@ static void fill_done(struct daemon *d, struct task *t)
 			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
 			 l->generation, x->pin.where == 1 ? "memory" : "disk", x->pin.step);
 	} else {
-		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s", j->name,
-			 x->pin.step, x->err.msg);
+		log_line(&d->opts.log, LOG_ERROR, "restore: job %s step %" PRIu64 ": %s%s", j->name,
+			 x->pin.step, x->err.msg, x->marked);
 	}
 	if (is_damage(x->rc)) {
 		x->rc = -EBADMSG;
+		job_error(j, x->pin.step + 1, x->err.msg);
+		launch_let_go(l); /* whoever repairs it needs it alone */
 		if (j->nbad < ARRAY_LEN(j->bad_step))
 			j->bad_step[j->nbad++] = x->pin.step;
 	}

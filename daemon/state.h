@@ -18,7 +18,8 @@
 #include "ckpt/client/wire.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/store/store.h"
+#include "ckpt/store/mark.h"
+#include "ckpt/store/prune.h"
 #include "daemon/daemon.h"
 
 #define COPY_THREADS_MAX 4
@@ -197,6 +198,8 @@ struct job {
 	uint32_t nbad;
 	struct room room;
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
+	/* again: a step was committed since the one that runs began */
+	bool pruning, prune_again;
 	struct job *next;
 };
 
@@ -247,6 +250,9 @@ struct launch {
 		uint32_t where;
 		char dir[STORE_DIR_MAX];
 	} pin[ROUNDS_MAX];
+	/* The step on disk that it chose, held against removal until a step of its own is committed:
+	 * until then it is where the job goes back to. -1: none */
+	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
 	struct member *member; /* [world] */
@@ -295,6 +301,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 /* not for good: the same launch comes back to a new beginning */
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
+void launch_let_go(struct launch *l); /* of step_fd */
 void job_tick(struct job *j, uint64_t now);
 bool job_idle(const struct job *j); /* nothing to write, nobody attached */
 /* release what need not be kept, give free slots back, start what is due */
@@ -343,6 +350,18 @@ bool job_bad(const struct job *j, uint64_t step);
 /* Of what kind the store is, to the log. Worker. */
 void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
+/* A step was committed: what the policy does not keep is removed. */
+void keep_after(struct job *j);
+/* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC and
+ * the sentence. Nothing is written. Worker. */
+int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
+	      struct ckpt_err *err);
+/* Remove by the policy until so many bytes are freed. True: some were. Worker. */
+bool keep_free(struct daemon *d, struct store *s, uint64_t bytes);
+/* A step whose files are damaged is marked so, for all that come later. said: what became of it, to
+ * be appended to the sentence. Worker. */
+void keep_quarantine(const struct store *s, const char *dir, const char *why, char *said,
+		     size_t said_bytes);
 
 /* --- control --- */
 void control_request(struct session *s, const void *msg);

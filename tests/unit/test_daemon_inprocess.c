@@ -734,6 +734,9 @@ static void a_damaged_step_is_refused_to_all_and_an_older_one_is_given(void **st
 	host_damage(&H, "damaged", 2);
 	p.mesh = "fsdp=2";
 	team(&p, damaged_script, NULL);
+	p.job = "damaged-agreed"; /* the first one's is remembered */
+	team(&p, two_steps, NULL);
+	host_damage(&H, "damaged-agreed", 2);
 	p.agree = team_min;
 	atomic_store(&agreements, 0);
 	team(&p, damaged_script, NULL);

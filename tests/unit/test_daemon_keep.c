@@ -1,0 +1,840 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_keep.c - what the daemon leaves on the disk: the policy after commits, a disk that is
+ * full or will be, damage that is remembered. The library and the daemon in one process.
+ * CKPT_TEST_LOG=1 shows the daemon's log.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "tests/lib/asker.h"
+#include "tests/lib/io_faults.c"
+#include "ckpt/store/prune.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+
+#define PATIENCE_NS (30 * SEC)
+#define LOOK_US 1000
+#define ROOMY (UINT64_C(1) << 40)
+
+static struct host H;
+
+/* --- what the daemon said --- */
+static struct {
+	pthread_mutex_t lock; /* protects the rest */
+	size_t used;
+	char text[1 << 20];
+} said = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void listen_to(void *ctx, int level, const char *line)
+{
+	size_t n = strlen(line);
+
+	(void)ctx;
+	pthread_mutex_lock(&said.lock);
+	if (said.used + n + 2 < sizeof said.text) {
+		memcpy(said.text + said.used, line, n);
+		said.used += n;
+		said.text[said.used++] = '\n';
+		said.text[said.used] = 0;
+	}
+	pthread_mutex_unlock(&said.lock);
+	if (getenv("CKPT_TEST_LOG"))
+		log_to_stderr(NULL, level, line);
+}
+
+static void forget_said(void)
+{
+	pthread_mutex_lock(&said.lock);
+	said.used = 0;
+	said.text[0] = 0;
+	pthread_mutex_unlock(&said.lock);
+}
+
+static uint32_t times_said(const char *what)
+{
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&said.lock);
+	for (const char *p = said.text; (p = strstr(p, what)); p++)
+		n++;
+	pthread_mutex_unlock(&said.lock);
+	return n;
+}
+
+/* True as soon as the condition holds, false if it does not in time. */
+#define soon(cond)                                              \
+	({                                                      \
+		uint64_t until_ = now_ns() + PATIENCE_NS;       \
+		bool holds_;                                    \
+		while (!(holds_ = (cond)) && now_ns() < until_) \
+			usleep(LOOK_US);                        \
+		holds_;                                         \
+	})
+
+/* --- calls of the daemon: of its keeping thread, which may fail and be held; of all --- */
+static struct {
+	struct io_ops ops;
+	struct io_faults of_keep, of_others;
+	_Atomic uint64_t free_bytes, per_removal; /* what space() says, and what it gains */
+	_Atomic uint64_t writes;
+	_Atomic bool hold, held; /* the next listing by the keeping thread waits */
+} disk;
+
+static bool keeps(void)
+{
+	char name[16] = "";
+
+	(void)pthread_getname_np(pthread_self(), name, sizeof name);
+	return strcmp(name, "ckptd-keep") == 0;
+}
+
+static const struct io_ops *table(void)
+{
+	return keeps() ? &disk.of_keep.ops : &disk.of_others.ops;
+}
+
+#define CALL(f, ...) table()->f(table()->ctx, __VA_ARGS__)
+static int d_open(void *c, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)c;
+	return CALL(open, dirfd, name, flags, mode);
+}
+
+static int d_close(void *c, int fd)
+{
+	(void)c;
+	return CALL(close, fd);
+}
+
+static int64_t d_pread(void *c, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	(void)c;
+	return CALL(pread, fd, buf, len, off);
+}
+
+static int64_t d_pwrite(void *c, int fd, const void *buf, uint64_t len, uint64_t off)
+{
+	(void)c;
+	atomic_fetch_add(&disk.writes, 1);
+	return CALL(pwrite, fd, buf, len, off);
+}
+
+static int d_fallocate(void *c, int fd, uint64_t len)
+{
+	(void)c;
+	return CALL(fallocate, fd, len);
+}
+
+static int d_truncate(void *c, int fd, uint64_t len)
+{
+	(void)c;
+	return CALL(truncate, fd, len);
+}
+
+static int d_sync(void *c, int fd)
+{
+	(void)c;
+	return CALL(sync, fd);
+}
+
+static int d_mkdir(void *c, int dirfd, const char *name, uint32_t mode)
+{
+	(void)c;
+	return CALL(mkdir, dirfd, name, mode);
+}
+
+static int d_rename(void *c, int dirfd, const char *from, const char *to)
+{
+	(void)c;
+	return CALL(rename, dirfd, from, to);
+}
+
+static int d_link(void *c, int dirfd, const char *from, const char *to)
+{
+	(void)c;
+	return CALL(link, dirfd, from, to);
+}
+
+static int d_unlink(void *c, int dirfd, const char *name, bool is_dir)
+{
+	int rc = CALL(unlink, dirfd, name, is_dir);
+
+	(void)c;
+	if (rc == 0 && is_dir)
+		atomic_fetch_add(&disk.free_bytes, atomic_load(&disk.per_removal));
+	return rc;
+}
+
+static int d_size(void *c, int fd, uint64_t *ret)
+{
+	(void)c;
+	return CALL(size, fd, ret);
+}
+
+static int d_list(void *c, int dirfd, int (*each)(void *arg, const char *name, unsigned char type),
+		  void *arg)
+{
+	(void)c;
+	if (keeps() && atomic_load(&disk.hold)) {
+		atomic_store(&disk.held, true);
+		while (atomic_load(&disk.hold))
+			usleep(LOOK_US);
+	}
+	return CALL(list, dirfd, each, arg);
+}
+
+static int d_space(void *c, int fd, struct io_space *ret)
+{
+	int rc = CALL(space, fd, ret);
+
+	(void)c;
+	ret->free_bytes = atomic_load(&disk.free_bytes);
+	ret->total_bytes = 2 * ROOMY;
+	return rc;
+}
+
+static int d_lock(void *c, int fd, bool exclusive)
+{
+	(void)c;
+	return CALL(lock, fd, exclusive);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	forget_said();
+	io_faults_init(&disk.of_keep, &io_ops_posix);
+	io_faults_init(&disk.of_others, &io_ops_posix);
+	disk.ops = io_ops_posix;
+	disk.ops.open = d_open;
+	disk.ops.close = d_close;
+	disk.ops.pread = d_pread;
+	disk.ops.pwrite = d_pwrite;
+	disk.ops.fallocate = d_fallocate;
+	disk.ops.truncate = d_truncate;
+	disk.ops.sync = d_sync;
+	disk.ops.mkdir = d_mkdir;
+	disk.ops.rename = d_rename;
+	disk.ops.link = d_link;
+	disk.ops.unlink = d_unlink;
+	disk.ops.size = d_size;
+	disk.ops.list = d_list;
+	disk.ops.space = d_space;
+	disk.ops.lock = d_lock;
+	atomic_store(&disk.free_bytes, ROOMY);
+	atomic_store(&disk.per_removal, 0);
+	atomic_store(&disk.writes, 0);
+	atomic_store(&disk.hold, false);
+	atomic_store(&disk.held, false);
+	return 0;
+}
+
+/* The same in memory, where there is some, for what saves hundreds of steps. */
+static int setup_quick(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	if (!tmp && access("/dev/shm", W_OK) == 0)
+		setenv("TMPDIR", "/dev/shm", 1);
+	setup(state);
+	if (!tmp)
+		unsetenv("TMPDIR");
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	atomic_store(&disk.hold, false);
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+/* A daemon whose policy is the last n steps, and multiples of every; 0, 0: none. */
+static void start(uint32_t last, uint64_t every)
+{
+	struct daemon_opts o = { .socket = H.socket,
+				 .engine = IO_THREADS,
+				 .ops = &disk.ops,
+				 .copy_threads = 1,
+				 .policy = { .keep_last = last, .keep_every = every },
+				 .log = { listen_to, NULL, LOG_DEBUG } };
+	struct ckpt_err err;
+
+	MUST_OK(daemon_open(&o, &H.d, &err), &err);
+	MUST(pthread_create(&H.thread, NULL, host_run, &H) == 0);
+}
+
+static struct plan_of_job plan(void)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = "job",
+				     .mesh = "fsdp=1",
+				     .guard = CKPT_FINISH };
+}
+
+static void save(struct rank *k, uint64_t step)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST(soon(rank_step(k, step, CKPT_PERSIST) == 0));
+	MUST_OK(ckpt_wait(k->c, step, CKPT_COMMITTED, PATIENCE_NS, &err), &err);
+	MUST_BE(ckpt_guard(k->c, NULL), 0);
+}
+
+static void save_some(struct rank *k, uint64_t from, uint64_t last)
+{
+	for (uint64_t step = from; step <= last; step++)
+		save(k, step);
+}
+
+/* A new launch that goes on from the newest step: one that did not would set all others aside. */
+static void go_on(struct rank *k, const struct plan_of_job *p)
+{
+	struct ckpt_err err = { 0 };
+	struct ckpt_got got;
+
+	rank_open(k, p, 0);
+	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+}
+
+/* "12 11 10 5": whole, newest first. */
+static bool disk_is(const char *want)
+{
+	uint64_t step[32];
+	uint32_t n = MIN(host_committed(&H, "job", step, 32), 32u);
+	char text[256] = "";
+	size_t len = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		len += (size_t)snprintf(text + len, sizeof text - len, "%s%" PRIu64, i ? " " : "",
+					step[i]);
+	return strcmp(text, want) == 0;
+}
+
+/* What is committed, without reading it: it may be removed meanwhile. */
+static bool names_are(const char *want)
+{
+	struct store_step *step;
+	uint32_t n = scan(&H, "job", &step);
+	char text[256] = "";
+	size_t len = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (step[i].state == STORE_COMMITTED)
+			len += (size_t)snprintf(text + len, sizeof text - len, "%s%" PRIu64,
+						len ? " " : "", step[i].step);
+	free(step);
+	return strcmp(text, want) == 0;
+}
+
+#define assert_disk(want)                                                         \
+	do {                                                                      \
+		if (!soon(names_are(want)))                                       \
+			fail_msg("the disk never was '%s'\n%s", want, said.text); \
+		assert_true(disk_is(want));                                       \
+	} while (0)
+
+/* Of a job by hand, as other programs open it. */
+static struct store by_hand(void)
+{
+	struct store s = { .ops = &io_ops_posix, .job_fd = job_fd(&H, "job"), .job = "job" };
+
+	MUST(s.job_fd >= 0);
+	return s;
+}
+
+static void say_of(uint64_t step, enum store_mark_kind kind, const char *name)
+{
+	struct store s = by_hand();
+	struct store_step *all;
+	uint32_t n = scan(&H, "job", &all), i = 0;
+	struct ckpt_err err = { 0 };
+
+	while (i < n && all[i].step != step)
+		i++;
+	MUST(i < n);
+	MUST_OK(store_mark_set(&s, &all[i], kind, name, 0, "a test says so", &err), &err);
+	free(all);
+	(void)close(s.job_fd);
+}
+
+static void unsay(uint64_t step, enum store_mark_kind kind)
+{
+	struct store s = by_hand();
+	struct store_step *all;
+	uint32_t n = scan(&H, "job", &all), i = 0, gone = 0;
+	struct ckpt_err err = { 0 };
+
+	while (i < n && all[i].step != step)
+		i++;
+	MUST(i < n);
+	MUST_OK(store_mark_clear(&s, &all[i], kind, NULL, &gone, &err), &err);
+	MUST_BE(gone, 1);
+	free(all);
+	(void)close(s.job_fd);
+}
+
+/* --- the policy --- */
+static void after_commits_the_policy_keeps_what_it_says_and_tells_why(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(2, 5);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 12);
+	assert_disk("12 11 10 5");
+	assert_true(soon(times_said("step 9 removed: ") == 1));
+	assert_int_equal(times_said("step 10 removed: "), 0);
+	assert_true(times_said("read back and verified") >= 1);
+	rank_close(&k, 0);
+}
+
+static void without_a_policy_nothing_is_removed(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 6);
+	rank_close(&k, 0);
+	host_stop(&H);
+	assert_true(disk_is("6 5 4 3 2 1"));
+	assert_int_equal(times_said("keep: "), 0);
+}
+
+static void what_is_held_tagged_or_being_read_stays(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+	struct store s;
+	struct ckpt_err err;
+	int reader = -1;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 4);
+	rank_close(&k, 0);
+	host_stop(&H);
+	say_of(1, MARK_HOLD, "me");
+	say_of(2, MARK_TAG, "good");
+	s = by_hand();
+	MUST_OK(store_step_open(&s, "step-000000000003", &reader, &err), &err);
+	start(1, 0);
+	go_on(&k, &p);
+	save(&k, 5);
+	assert_disk("5 3 2 1");
+	assert_true(soon(times_said("keep: job job: 1 steps removed") == 1));
+	(void)close(reader);
+	(void)close(s.job_fd);
+	unsay(1, MARK_HOLD);
+	unsay(2, MARK_TAG);
+	save(&k, 6);
+	assert_disk("6");
+	rank_close(&k, 0);
+}
+
+static void commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(1, 0);
+	rank_open(&k, &p, 0);
+	save(&k, 1);
+	assert_true(soon(times_said("keep: job job: ") == 1));
+	atomic_store(&disk.hold, true);
+	save_some(&k, 2, 6);
+	assert_true(soon(atomic_load(&disk.held)));
+	assert_true(disk_is("6 5 4 3 2 1"));
+	atomic_store(&disk.hold, false);
+	assert_disk("6");
+	assert_true(soon(times_said("keep: job job: ") == 3));
+	rank_close(&k, 0);
+}
+
+static void a_daemon_that_stops_removes_nothing_more(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(1, 0);
+	rank_open(&k, &p, 0);
+	atomic_store(&disk.hold, true);
+	save_some(&k, 1, 3);
+	assert_true(soon(atomic_load(&disk.held)));
+	daemon_stop(H.d);
+	assert_true(soon(times_said("ckptd: stopping") == 1));
+	atomic_store(&disk.hold, false);
+	host_end(&H);
+	rank_close(&k, 0);
+	assert_true(disk_is("3 2 1"));
+}
+
+/* Commits a step while the nth call (0: none) of the pruning behind it fails. How many calls it made. */
+static uint64_t save_and_fail(struct rank *k, uint64_t step, uint64_t nth, int err, bool sticky)
+{
+	uint64_t calls;
+
+	forget_said();
+	io_faults_count(&disk.of_keep, IO_ON_ANY & ~IO_ON_SPACE);
+	if (nth)
+		io_faults_fail(&disk.of_keep, IO_ON_ANY & ~IO_ON_SPACE, nth, err, sticky);
+	save(k, step);
+	assert_true(soon(times_said("keep: job job: ") == 1));
+	assert_true(nth == 0 || io_faults_hit(&disk.of_keep));
+	calls = io_faults_calls(&disk.of_keep);
+	io_faults_count(&disk.of_keep, IO_ON_ANY);
+	assert_true(host_has(&H, "job", step)); /* and is not quarantined */
+	host_committed(&H, "job", NULL, 0);
+	return calls;
+}
+
+static void whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer(void **state)
+{
+	static const int err[] = { -EIO, -ENOSPC, -EROFS, -ENOMEM };
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+	uint64_t step = 3, calls;
+	char newest[32];
+
+	(void)state;
+	start(1, 0);
+	rank_open(&k, &p, 0);
+	save(&k, 1);
+	assert_true(soon(times_said("keep: job job: ") == 1));
+	calls = save_and_fail(&k, 2, 0, 0, false);
+	/* what stays goes with a later one, so there are never fewer calls than this */
+	for (uint64_t n = 1; n <= calls; n++)
+		save_and_fail(&k, step++, n, err[n % ARRAY_LEN(err)], n % 3 == 0);
+	print_message("each of %" PRIu64 " calls of a pruning failed once\n", calls);
+	assert_true(calls > 20);
+	save(&k, step);
+	snprintf(newest, sizeof newest, "%" PRIu64, step);
+	assert_disk(newest);
+	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
+	rank_close(&k, 0);
+}
+
+/* --- room --- */
+static void what_does_not_fit_is_known_before_the_first_byte(void **state)
+{
+	const struct wire_report_job *j;
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+	struct asker a;
+	uint64_t writes;
+
+	(void)state;
+	p.rows = 20000; /* some 10 MiB */
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 3);
+	atomic_store(&disk.free_bytes, 4 << 20);
+	writes = atomic_load(&disk.writes);
+	io_faults_count(&disk.of_others, IO_ON_MUTATING);
+	MUST_BE(rank_step(&k, 4, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_wait(k.c, 4, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
+	assert_int_equal(atomic_load(&disk.writes), writes);
+	assert_int_equal(io_faults_calls(&disk.of_others), 0);
+	assert_non_null(strstr(err.msg, "step 4 needs "));
+	assert_non_null(strstr(err.msg, "4.0 MiB are free"));
+	assert_non_null(strstr(err.msg, "ckptctl prune -n --keep-last 2 would free "));
+	assert_true(disk_is("3 2 1"));
+	ask_open(&a, H.socket);
+	ask_until((j = ask_job(&a, "job")) && j->free_mib == 5);
+	assert_true(j->next_mib >= 8 && j->failed == 1 && j->committed == 3);
+	assert_non_null(strstr(j->error, "step 4 needs "));
+	ask_close(&a);
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	rank_close(&k, 0);
+	rank_open(&k, &p, 0);
+	rank_clear(&k);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_FROM_MEMORY, &got, &err), &err);
+	assert_int_equal(got.step, 4);
+	assert_true(rank_check(&k, 4));
+	atomic_store(&disk.free_bytes, ROOMY);
+	save(&k, 5);
+	assert_true(disk_is("5 3 2 1"));
+	rank_close(&k, 0);
+}
+
+static void room_is_made_by_the_policy(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 5);
+	rank_close(&k, 0);
+	host_stop(&H);
+	/* a removal makes room for half a step */
+	atomic_store(&disk.free_bytes, 0);
+	atomic_store(&disk.per_removal, ROOMY / 2);
+	start(3, 0);
+	go_on(&k, &p);
+	save(&k, 6);
+	assert_true(times_said("step 1 removed: ") == 1);
+	assert_disk("6 5 4");
+	rank_close(&k, 0);
+	host_stop(&H);
+
+	/* a quota, which space() does not tell */
+	atomic_store(&disk.free_bytes, ROOMY);
+	start(1, 0);
+	go_on(&k, &p);
+	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -EDQUOT, false);
+	save(&k, 7);
+	assert_true(io_faults_hit(&disk.of_others));
+	assert_disk("7");
+	rank_close(&k, 0);
+}
+
+static void what_the_reservation_refuses_is_not_begun(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	uint64_t writes;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save(&k, 1);
+	writes = atomic_load(&disk.writes);
+	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -ENOSPC, true);
+	MUST_BE(rank_step(&k, 2, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_wait(k.c, 2, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
+	assert_int_equal(atomic_load(&disk.writes), writes);
+	assert_true(disk_is("1"));
+	io_faults_count(&disk.of_others, IO_ON_ANY);
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	save(&k, 3);
+	assert_true(disk_is("3 1"));
+	rank_close(&k, 0);
+}
+
+static void where_a_job_goes_back_to_is_not_removed_before_it_commits(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 5);
+	rank_close(&k, 0);
+	host_stop(&H);
+	start(1, 0);
+	rank_open(&k, &p, 0);
+	MUST_OK(rank_restore(&k, 2, CKPT_FROM_DISK, &got, &err), &err);
+	atomic_store(&disk.free_bytes, 0);
+	MUST_BE(rank_step(&k, 3, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_wait(k.c, 3, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
+	assert_disk("5 2");
+	atomic_store(&disk.free_bytes, ROOMY);
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	save(&k, 4);
+	assert_disk("4");
+	rank_close(&k, 0);
+}
+
+/* --- damage --- */
+static void damage_is_remembered_by_the_next_daemon(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 2);
+	rank_close(&k, 0);
+	host_stop(&H);
+	host_damage(&H, "job", 2);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), -EBADMSG);
+	assert_true(soon(times_said("it is quarantined") == 1));
+	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 1);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+	assert_int_equal(got.step, 1);
+	rank_close(&k, 0);
+	host_stop(&H);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	rank_clear(&k);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+	assert_int_equal(got.step, 1);
+	assert_true(rank_check(&k, 1));
+	rank_close(&k, 0);
+}
+
+static void damage_that_cannot_be_marked_is_said_and_an_older_step_is_given(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 2);
+	rank_close(&k, 0);
+	host_stop(&H);
+	host_damage(&H, "job", 2);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	io_faults_fail(&disk.of_others, IO_ON_CREATE, 1, -EROFS, true);
+	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), -EBADMSG);
+	assert_true(soon(times_said("could not be marked as damaged") == 1));
+	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+	assert_int_equal(got.step, 1);
+	rank_close(&k, 0);
+}
+
+static void a_device_that_cannot_read_is_no_damage_for_ever(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 2);
+	rank_close(&k, 0);
+	host_stop(&H);
+	for (uint64_t n = 1;; n++) {
+		int rc;
+
+		start(0, 0);
+		rank_open(&k, &p, 0);
+		io_faults_fail(&disk.of_others, IO_ON_READ, n, -EIO, true);
+		rc = rank_restore(&k, 2, CKPT_FROM_DISK, &got, &err);
+		rank_close(&k, 0);
+		host_stop(&H);
+		assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
+		if (!io_faults_hit(&disk.of_others)) {
+			assert_int_equal(rc, 0);
+			break;
+		}
+		io_faults_count(&disk.of_others, IO_ON_ANY);
+		assert_true(rc < 0);
+	}
+}
+
+static void a_damaged_newest_step_keeps_the_older_ones(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 3);
+	rank_close(&k, 0);
+	host_stop(&H);
+	start(1, 0);
+	go_on(&k, &p);
+	atomic_store(&disk.hold, true);
+	save(&k, 4);
+	assert_true(soon(atomic_load(&disk.held)));
+	host_damage(&H, "job", 4);
+	atomic_store(&disk.hold, false);
+	assert_disk("3");
+	assert_true(soon(times_said("were damaged when read back") == 1));
+	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 1);
+	rank_close(&k, 0);
+}
+
+/* --- what it says --- */
+static void a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little(void **state)
+{
+	const struct wire_report_job *j;
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct asker a;
+	uint64_t began;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	assert_int_equal(times_said("store: job job: threads ("), 1);
+	began = now_ns();
+	for (uint32_t i = 0; i < 200; i++) {
+		int sock = ask_connect(H.socket);
+
+		MUST(sock >= 0 && send(sock, "garbage", 7, MSG_NOSIGNAL) == 7);
+		(void)!recv(sock, &(char){ 0 }, 1, 0); /* until it is closed */
+		(void)close(sock);
+	}
+	assert_true(times_said("speaks another protocol") <= 2 + (now_ns() - began) / (SEC / 2));
+	assert_true(soon(times_said("connections that do") >= 1));
+	rank_close(&k, 0);
+	host_stop(&H);
+
+	p.job = "new";
+	io_faults_fail(&disk.of_others, IO_ON_MKDIR, 1, -EDQUOT, true);
+	start(0, 0);
+	assert_true(rank_attach(&k, &p, 0, &err) < 0);
+	rank_free(&k);
+	ask_open(&a, H.socket);
+	ask_until((j = ask_job(&a, "new")) && j->error[0]);
+	assert_int_equal(j->world, 0);
+	ask_close(&a);
+}
+
+#define QUICK(x) cmocka_unit_test_setup_teardown(x, setup_quick, teardown)
+#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why),
+		TEST(without_a_policy_nothing_is_removed),
+		TEST(what_is_held_tagged_or_being_read_stays),
+		TEST(commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough),
+		TEST(a_daemon_that_stops_removes_nothing_more),
+		QUICK(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer),
+		TEST(what_does_not_fit_is_known_before_the_first_byte),
+		TEST(room_is_made_by_the_policy),
+		TEST(what_the_reservation_refuses_is_not_begun),
+		TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits),
+		TEST(damage_is_remembered_by_the_next_daemon),
+		TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given),
+		TEST(a_device_that_cannot_read_is_no_damage_for_ever),
+		TEST(a_damaged_newest_step_keeps_the_older_ones),
+		TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
