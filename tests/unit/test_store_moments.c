@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_moments.c - removal of steps beside others who hold, read, move and commit in the very moment
+ * in which it has judged and not yet removed. What happens meanwhile is done at a named point of the
+ * protocol (store/points.h), by another who has the job open.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include "ckpt/store/prune.h"
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+static const char *const step10 = "step-000000000010", *const step20 = "step-000000000020",
+			 *const step30 = "step-000000000030";
+
+static struct place place;
+static struct ckpt_err err;
+static struct crash_step saved[4];
+static struct io_faults f;
+static struct store *s, *other; /* under f; beside it */
+static struct io_ops meddled;
+static struct io_record *record;
+
+/* What is done once, at which point. */
+static const char *at_point;
+static void (*meanwhile)(void);
+
+static void on_point(void *arg, const char *name)
+{
+	void (*what)(void) = meanwhile;
+
+	(void)arg;
+	if (!what || strcmp(name, at_point) != 0)
+		return;
+	meanwhile = NULL;
+	what();
+}
+
+static void (*before_lock)(void);
+
+static int m_lock(void *ctx, int fd, bool exclusive)
+{
+	void (*what)(void) = before_lock;
+
+	before_lock = NULL;
+	if (what)
+		what();
+	return io_ops_posix.lock(ctx, fd, exclusive);
+}
+
+static struct store *opened(const struct io_ops *ops)
+{
+	struct store *ret;
+
+	if (store_open(ops, place.fd, CRASH_JOB, true, &ret, &err))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
+static struct store_step found(const char *dir)
+{
+	struct store_step st;
+
+	if (store_step_look(other, dir, &st))
+		fail_msg("%s is not there", dir);
+	return st;
+}
+
+/* Steps 10, 20 and 30; the newest is verified. */
+static int setup(void **state)
+{
+	struct store_step newest;
+	uint64_t generation;
+
+	(void)state;
+	memset(&err, 0, sizeof err);
+	memset(saved, 0, sizeof saved);
+	meanwhile = before_lock = NULL;
+	record = NULL;
+	place_make(&place);
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = on_point;
+	meddled = io_ops_posix;
+	meddled.lock = m_lock;
+	s = opened(&f.ops);
+	other = opened(&io_ops_posix);
+	if (store_claim(s, 0, false, &generation, &err))
+		fail_msg("%s", err.msg);
+	for (uint64_t i = 0; i < 3; i++)
+		if (crash_save(s, 10 * i + 10, i + 1, i ? 10 * i : UINT64_MAX, &saved[i], &err))
+			fail_msg("%s", err.msg);
+	newest = found(step30);
+	assert_int_equal(store_mark_set(other, &newest, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	store_close(s);
+	store_close(other);
+	io_record_free(record);
+	for (uint32_t i = 0; i < ARRAY_LEN(saved); i++)
+		crash_step_free(&saved[i]);
+	place_remove(&place);
+	return 0;
+}
+
+static bool exists(const char *name)
+{
+	return faccessat(other->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static void move(const char *from, const char *to)
+{
+	assert_int_equal(renameat(other->job_fd, from, other->job_fd, to), 0);
+}
+
+/* All but the newest are to go. */
+static struct prune_result pruned(struct store *by)
+{
+	const struct retain_policy last = { .keep_last = 1 };
+	const struct prune_opts o = { .policy = &last, .now_ns = wall_ns() };
+	struct prune_result ret;
+
+	if (store_prune(by, &o, &ret, &err))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
+static void without_anybody_else_all_but_the_newest_go(void **state)
+{
+	struct prune_result ret = pruned(s);
+
+	(void)state;
+	assert_true(ret.removed == 2 && ret.kept == 1 && ret.busy == 0 && ret.failed == 0);
+	assert_true(!exists(step10) && !exists(step20) && exists(step30));
+}
+
+static void hold10(void)
+{
+	struct store_step st = found(step10);
+
+	assert_int_equal(store_mark_set(other, &st, MARK_HOLD, "eval", 0, NULL, &err), 0);
+}
+
+static void a_step_that_somebody_held_meanwhile_stays(void **state)
+{
+	struct prune_result ret;
+
+	(void)state;
+	at_point = POINT_PRUNE_VERIFIED;
+	meanwhile = hold10;
+	ret = pruned(s);
+	assert_true(ret.removed == 1);
+	assert_true(exists(step10) && !exists(step20));
+}
+
+static void another10(void)
+{
+	move(step10, "away");
+	move(step20, step10);
+}
+
+static void what_took_the_place_of_a_step_meanwhile_stays(void **state)
+{
+	(void)state;
+	at_point = POINT_PRUNE_VERIFIED;
+	meanwhile = another10;
+	assert_int_equal(pruned(s).removed, 0);
+	assert_true(exists(step10));
+}
+
+static void take30(void)
+{
+	move(step30, "away");
+}
+
+static void when_the_newest_step_has_gone_meanwhile_nothing_is_removed(void **state)
+{
+	(void)state;
+	at_point = POINT_PRUNE_VERIFIED;
+	meanwhile = take30;
+	assert_int_equal(pruned(s).removed, 0);
+	assert_true(exists(step10) && exists(step20));
+}
+
+static uint32_t removed_meanwhile;
+
+static void prune_beside(void)
+{
+	removed_meanwhile = pruned(other).removed;
+}
+
+/* 30 is set aside and 25 is not committed: if it fails, 30 must be there to come back. */
+static void nothing_is_removed_while_a_job_goes_back(void **state)
+{
+	struct store_step twenty = found(step20);
+
+	(void)state;
+	assert_int_equal(store_mark_set(other, &twenty, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
+	at_point = POINT_ASIDE_SYNCED;
+	meanwhile = prune_beside;
+	removed_meanwhile = UINT32_MAX;
+	assert_int_equal(crash_save(s, 25, 4, 20, &saved[3], &err), 0);
+	assert_int_equal(removed_meanwhile, 0);
+	assert_true(exists(step10) && exists(step20) && exists("step-000000000025"));
+}
+
+static void trash10(void)
+{
+	move(step10, ".trash-00c0ffee");
+}
+
+static void who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone(void **state)
+{
+	int fd;
+
+	(void)state;
+	s->ops = &meddled;
+	before_lock = trash10;
+	assert_int_equal(store_step_open(s, step10, &fd, &err), -ENOENT);
+	assert_int_equal(fd, -1);
+	s->ops = &f.ops;
+}
+
+static int whole_or_gone(void *arg, int dirfd, const struct io_crash *at)
+{
+	cleanup_free struct store_step *st = NULL;
+	char *why = arg;
+	struct store *x;
+	uint32_t n, bad = 0, newest = 0;
+
+	if (store_open(at->ops, dirfd, CRASH_JOB, false, &x, &err) ||
+	    store_scan(x, true, &st, &n, &err)) {
+		print_message("%s\n", err.msg);
+		return 1;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t k = st[i].step / 10 - 1;
+
+		newest += st[i].step == 30;
+		if (st[i].state == STORE_COMMITTED && k < 3 &&
+		    crash_step_same(x, st[i].dir, &saved[k], why))
+			continue;
+		print_message("%s: %s\n", st[i].dir, st[i].why[0] ? st[i].why : why);
+		bad++;
+	}
+	store_close(x);
+	return bad || newest != 1;
+}
+
+static void after_a_power_loss_in_a_removal_a_step_is_whole_or_gone(void **state)
+{
+	const struct io_crash_opts o = {
+		.seed = 1, .nrandom = 6, .ntear = 1, .memory = true, .quiet = true
+	};
+	char why[CRASH_WHY] = "";
+
+	(void)state;
+	record = io_record_new(place.fd);
+	f.record = record;
+	assert_int_equal(pruned(s).removed, 2);
+	f.record = NULL;
+	assert_int_equal(io_crash_states(record, &o, whole_or_gone, why, NULL), 0);
+}
+
+int main(void)
+{
+#define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		CASE(without_anybody_else_all_but_the_newest_go),
+		CASE(a_step_that_somebody_held_meanwhile_stays),
+		CASE(what_took_the_place_of_a_step_meanwhile_stays),
+		CASE(when_the_newest_step_has_gone_meanwhile_nothing_is_removed),
+		CASE(nothing_is_removed_while_a_job_goes_back),
+		CASE(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone),
+		CASE(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone),
+	};
+
+	return cmocka_run_group_tests_name("store_moments", tests, NULL, NULL);
+}
