@@ -5,6 +5,7 @@
 // Invariant: nothing here is waited for by the owner; what fails here is said and costs no step.
 #include "daemon/state.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/mutant.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -68,7 +69,8 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 	int rc = store_scan(s, false, &step, &n, &err);
 
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		if (strcmp(step[i].dir, dir) != 0 || step[i].state != STORE_COMMITTED)
+		if (strcmp(step[i].dir, dir) != 0 || step[i].state != STORE_COMMITTED ||
+		    MUTANT(DAMAGE_FORGOTTEN))
 			continue;
 		rc = store_mark_set(s, &step[i], MARK_BAD, NULL, 0, why, &err);
 		if (rc == 0)
@@ -129,7 +131,9 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 		rc = move_open(ops, step_fd, saved, true, x->d->opts.engine, &files, err);
 	if (rc == 0) {
 		files.buffer_bytes = VERIFY_BYTES;
-		rc = move_verify(&files, verify_tick, x, verify_fault, x, &bytes, err);
+		rc = MUTANT(NOT_READ_BACK)
+			     ? 0
+			     : move_verify(&files, verify_tick, x, verify_fault, x, &bytes, err);
 		move_close(&files);
 	}
 	checkpoint_free(saved);
@@ -296,7 +300,7 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	for (bool again = false;; again = true) {
 		/* What says nothing, a network file system among them, says it when it is written to. */
 		if (ops->space(ops->ctx, s->job_fd, &now) < 0 || !now.total_bytes ||
-		    now.free_bytes >= bytes)
+		    now.free_bytes >= bytes || MUTANT(SPACE_GUARD_OFF))
 			return 0;
 		if (again || !keep_free(d, s, bytes - now.free_bytes))
 			break;

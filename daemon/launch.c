@@ -4,6 +4,7 @@
 // Invariant: all members of a launch share one generation; a newer launch fences the older one
 // before its first member is welcomed.
 #include "ckpt/base/container.h"
+#include "ckpt/base/mutant.h"
 #include "daemon/state.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -596,7 +597,8 @@ static void adopt_staged(struct launch *l)
 		for (uint32_t r = 1; r < l->world && all; r++) {
 			const struct adopt *b = &l->member[r].adopt[i];
 
-			all = b->step == a->step && b->epoch == a->epoch && b->bytes_held;
+			all = MUTANT(ADOPTED_FROM_ONE) ||
+			      (b->step == a->step && b->epoch == a->epoch && b->bytes_held);
 		}
 		if (all)
 			snap_adopt(l, i, a->step, a->flags, a->mark_ns);

@@ -109,6 +109,9 @@
 	X(COMMITTED_TOO_EARLY, daemon, "a step is told committed after its last sync") \
 	X(FOREIGN_UID_TRUSTED, daemon, "other users are turned away") \
 	X(ADOPTED_FROM_ONE, daemon, "a step is taken over when every rank brings it along") \
+	X(SPACE_GUARD_OFF, daemon, "a step that does not fit is known before its first byte") \
+	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
+	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
