@@ -5,7 +5,8 @@
  * function of what was found, so that every verdict can be tested on any machine.
  *
  * What is looked at, and why: what ckptd uses (memfd, SO_PEERCRED, pidfd, O_DIRECT, io_uring, rename
- * without replacing), what its promises rest on (a file system that keeps what was synced), and what
+ * without replacing, locks), what its promises rest on (a file system that keeps what was synced, a
+ * disk whose cache is flushed), and what
  * a job needs of the machine (space for the newest step and the one being written, memory for two
  * copies of its state, a daemon that outlives the login).
  */
@@ -40,6 +41,9 @@ struct doctor_facts {
 	uint32_t fs_magic;	/* statfs's f_type */
 	int rename_rc, sync_rc; /* rename_rc 1: it replaced what was there */
 	uint64_t sync_ns;	/* median, of a new file of one block */
+	int fallocate_rc, lock_rc;
+	char disk[32], write_cache[24]; /* "vda", "write back"; "": not known */
+	bool nobarrier, soft;		/* how it is mounted */
 	uint64_t free_bytes, total_bytes, free_files;
 	int64_t skew_ns; /* the file system's clock, less ours */
 
@@ -50,6 +54,11 @@ struct doctor_facts {
 	uint64_t mem_total, mem_available, swap_total, swap_free, huge_bytes, shm_bytes;
 	uint32_t cgroup; /* 1, 2: the version of what limits memory; 0: nothing does */
 	uint64_t cgroup_limit, cgroup_used;
+	bool cgroup_oom_group; /* who is over its limit takes all others along */
+	bool commit_strict;    /* vm.overcommit_memory = 2 */
+	uint64_t commit_limit, commit_used;
+	char shmem_huge[16]; /* "never", "advise", ...; "": not known */
+	int oom_adj;	     /* oom_score_adj, which a daemon started here inherits */
 
 	char kernel[64];
 	uint32_t kernel_major, kernel_minor;

@@ -17,6 +17,7 @@
 #define FILES_MIN 1024u			 /* open ones: about ten a rank */
 #define FILES_FREE_MIN 1000u		 /* in the file system: some for each rank and step */
 #define SHM_MIN GIB			 /* below, others that use it complain */
+#define STEPS_MANY 100u			 /* that fit: nobody needs to think of pruning today */
 #define COPIES 2u			 /* of the state in memory; of the steps on disk */
 
 struct judge {
@@ -121,6 +122,16 @@ static void file_system(struct judge *j)
 		  net },
 		{ 0x65735546, DOCTOR_WARN, "fuse", "a program serves it",
 		  "durable is what that program makes of fsync: ask its manual" },
+		{ 0x4d44, DOCTOR_WARN, "vfat", "no owners, no locks of its own, a weak rename",
+		  "name a directory on ext4 or xfs" },
+		{ 0x2011bab0, DOCTOR_WARN, "exfat", "no owners, no journal",
+		  "name a directory on ext4 or xfs" },
+		{ 0x9123683e, DOCTOR_OK, "btrfs",
+		  "copies on write: room that was reserved may still be refused",
+		  "keep some free; chattr +C on the empty directory makes direct I/O direct" },
+		{ 0x2fc12fc1, DOCTOR_OK, "zfs",
+		  "copies on write: room that was reserved may still be refused",
+		  "keep some free" },
 		{ 0x0bd00bd0, DOCTOR_OK, "lustre", "parallel, over the network",
 		  "stripe the directory before the first step: lfs setstripe -c -1 -S 8M DIR" },
 		{ 0x47504653, DOCTOR_OK, "gpfs", "parallel, over the network", NULL },
@@ -141,6 +152,12 @@ static void file_system(struct judge *j)
 		    "overlay: a container's own layer");
 		return;
 	}
+	if (f->soft) {
+		say(j, "file system", DOCTOR_WARN,
+		    "mount it hard: mounted soft, a slow server is a failed step",
+		    "%s: over the network, mounted soft", f->probe.fs_type);
+		return;
+	}
 	for (uint32_t i = 0; i < ARRAY_LEN(known); i++)
 		if (known[i].magic == f->fs_magic) {
 			say(j, "file system", known[i].level, known[i].next, "%s: %s",
@@ -152,6 +169,55 @@ static void file_system(struct judge *j)
 		    f->fs_magic);
 	else
 		say(j, "file system", DOCTOR_OK, NULL, "%s", f->probe.fs_type);
+}
+
+/* What fsync has to get through below the file system. */
+static void disk(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+	bool back = !strcmp(f->write_cache, "write back");
+
+	if (f->nobarrier && (back || !*f->write_cache))
+		say(j, "disk", back ? DOCTOR_FAIL : DOCTOR_WARN,
+		    "mount -o remount,barrier=1; else the newest steps go with the power, though they "
+		    "were called committed",
+		    "%s%s, mounted with nobarrier: fsync does not flush it", f->disk,
+		    back ? " has a volatile write cache" : "");
+	else if (back)
+		say(j, "disk", DOCTOR_OK, NULL,
+		    "%s has a volatile write cache, which fsync flushes; one that only says so "
+		    "cannot be seen from here",
+		    f->disk);
+	else if (*f->write_cache)
+		say(j, "disk", DOCTOR_OK, NULL,
+		    "%s says that its cache survives the power (%s); a virtual one's host cannot be "
+		    "seen from here",
+		    f->disk, f->write_cache);
+}
+
+static void reserving_and_locks(struct judge *j)
+{
+	const struct doctor_facts *f = j->f;
+
+	if (f->fallocate_rc == -EOPNOTSUPP)
+		say(j, "fallocate", DOCTOR_WARN,
+		    "keep room for two steps; ext4, xfs or NFS 4.2 can reserve it",
+		    "not here: a full disk is noticed in the middle of a step");
+	else if (f->fallocate_rc)
+		say(j, "fallocate", DOCTOR_FAIL, "look into dmesg, df and quota",
+		    "room for one block could not be reserved: %s", strerror(-f->fallocate_rc));
+	else
+		say(j, "fallocate", DOCTOR_OK, NULL,
+		    "a step's room is reserved before its first byte");
+	if (f->lock_rc == -EOPNOTSUPP)
+		say(j, "locks", DOCTOR_WARN,
+		    "do not prune while a step is read; or mount with locks (Lustre: -o flock)",
+		    "none here: pruning cannot see that somebody reads a step");
+	else if (f->lock_rc)
+		say(j, "locks", DOCTOR_FAIL, "mount it with locks, or without (nolock)",
+		    "a lock could not be taken: %s", strerror(-f->lock_rc));
+	else
+		say(j, "locks", DOCTOR_OK, NULL, "work: a step that is read is not removed");
 }
 
 static void writing(struct judge *j)
@@ -181,6 +247,8 @@ static void writing(struct judge *j)
 	else
 		say(j, "sync", DOCTOR_OK, NULL, "a small file is %s in %.3g ms",
 		    f->probe.volatile_fs ? "synced" : "durable", ms);
+	disk(j);
+	reserving_and_locks(j);
 
 	if (f->rename_rc > 0)
 		say(j, "rename", DOCTOR_FAIL, "name a directory on another file system",
@@ -215,9 +283,12 @@ static void space(struct judge *j)
 			 size(need - f->free_bytes)),
 		    "%s free: room for one step of %s only", size(f->free_bytes), size(job));
 	else
-		say(j, "space", DOCTOR_OK, NULL, "%s free of %s: room for %llu steps of %s",
-		    size(f->free_bytes), size(f->total_bytes),
-		    (unsigned long long)(f->free_bytes / job), size(job));
+		say(j, "space", DOCTOR_OK,
+		    f->free_bytes / job < STEPS_MANY
+			    ? "steps stay until they are pruned: ckptd --keep-last 3, or ckptctl prune"
+			    : NULL,
+		    "%s free of %s: room for %llu steps of %s", size(f->free_bytes),
+		    size(f->total_bytes), (unsigned long long)(f->free_bytes / job), size(job));
 	if (f->free_files < FILES_FREE_MIN)
 		say(j, "inodes", DOCTOR_WARN,
 		    "remove small files, or make the file system with more inodes",
@@ -321,6 +392,25 @@ static void memory(struct judge *j)
 	} else {
 		say(j, "memory limit", DOCTOR_OK, NULL, "none by a cgroup");
 	}
+	if (f->cgroup_oom_group)
+		say(j, "out of memory", DOCTOR_WARN,
+		    "run ckptd in a cgroup of its own, or set memory.oom.group=0: what is only "
+		    "staged is lost with it",
+		    "memory.oom.group: who is over the limit takes ckptd along");
+	else if (f->oom_adj > 0)
+		say(j, "out of memory", DOCTOR_WARN,
+		    "as a service: OOMScoreAdjust=-500; what is only staged is lost with ckptd",
+		    "oom_score_adj is %d here: ckptd would be among the first to be killed",
+		    f->oom_adj);
+	else
+		say(j, "out of memory", DOCTOR_OK, NULL,
+		    "ckptd is killed as any other (oom_score_adj %d): what is committed stays",
+		    f->oom_adj);
+	if (f->commit_strict)
+		memory_against(j, "overcommit", f->commit_limit,
+			       f->commit_limit - MIN(f->commit_used, f->commit_limit),
+			       " (vm.overcommit_memory=2)",
+			       "sysctl vm.overcommit_memory=0, or a larger vm.overcommit_ratio");
 	if (swapped > f->swap_total / 4 && swapped > GIB)
 		say(j, "swap", DOCTOR_WARN,
 		    "see who needs it (ckptd's own copies are not locked): swapoff -a",
@@ -334,8 +424,13 @@ static void memory(struct judge *j)
 		    "sysctl vm.nr_hugepages=0, unless something else needs them",
 		    "%s are reserved: ckptd cannot use them", size(f->huge_bytes));
 	else
-		say(j, "huge pages", DOCTOR_OK, NULL, "%s reserved, none needed",
-		    size(f->huge_bytes));
+		say(j, "huge pages", DOCTOR_OK,
+		    !strcmp(f->shmem_huge, "never") || !strcmp(f->shmem_huge, "deny")
+			    ? "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled: copies "
+			      "on huge pages cost less CPU to make and to write"
+			    : NULL,
+		    "%s reserved, none needed; transparent ones for copies: %s",
+		    size(f->huge_bytes), *f->shmem_huge ? f->shmem_huge : "not known");
 	say(j, "/dev/shm", DOCTOR_OK,
 	    f->shm_bytes < SHM_MIN
 		    ? "ckptd does not mind; where NCCL or data loaders do: docker --shm-size"

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
@@ -29,6 +30,32 @@
 #define BLOCK 4096
 #define CGROUP_DEPTH_MAX 64
 #define CONNECT_S 2
+
+/* --- files of the kernel and of the system --- */
+
+/* The first line of ROOT/path without its end; false: there is none. */
+__attribute__((format(printf, 4, 5))) static bool line_of(const char *root, char *line, int bytes,
+							  const char *fmt, ...)
+{
+	char path[PATH_MAX], rest[PATH_MAX];
+	va_list ap;
+	FILE *f;
+	bool got;
+
+	va_start(ap, fmt);
+	vsnprintf(rest, sizeof rest, fmt, ap);
+	va_end(ap);
+	if (snprintf(path, sizeof path, "%s%s", root, rest) >= (int)sizeof path)
+		return false;
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	got = fgets(line, bytes, f) != NULL;
+	if (got)
+		line[strcspn(line, "\n")] = 0;
+	fclose(f);
+	return got;
+}
 
 /* --- the directory --- */
 
@@ -105,6 +132,22 @@ static void look_at_rename(const struct io_ops *ops, int dir, struct doctor_fact
 		(void)ops->unlink(ops->ctx, dir, name[i], false);
 }
 
+/* What a step's files need besides: room that is reserved, and locks that readers take. */
+static void look_at_files(const struct io_ops *ops, int dir, struct doctor_facts *f)
+{
+	char name[80];
+	int fd;
+
+	scratch_name(name, sizeof name, 'r');
+	f->fallocate_rc = fd = ops->open(ops->ctx, dir, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	if (fd >= 0) {
+		f->fallocate_rc = ops->fallocate(ops->ctx, fd, BLOCK);
+		f->lock_rc = ops->lock(ops->ctx, fd, false);
+		(void)ops->close(ops->ctx, fd);
+	}
+	(void)ops->unlink(ops->ctx, dir, name, false);
+}
+
 static int newest_of_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	struct doctor_facts *f = arg;
@@ -135,12 +178,70 @@ static void parent_of(const char *path, char *buf)
 		strcpy(buf, ".");
 }
 
+/* A word of a list with commas. */
+static bool has_word(const char *list, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *p = list; (p = strstr(p, word)); p += n)
+		if ((p == list || p[-1] == ',' || p[-1] == ' ') && strchr(", \n", p[n]))
+			return true;
+	return false;
+}
+
+/* id parent MAJOR:MINOR root mount-point options ... - type source super-options; the last that
+ * names the device of this directory is as good as any, for these options are the device's. */
+static void look_at_mount(const char *root, dev_t dev, struct doctor_facts *f)
+{
+	char path[PATH_MAX], line[4 * PATH_MAX];
+	FILE *file;
+
+	snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof line, file)) {
+		unsigned major_n, minor_n;
+		const char *end = strstr(line, " - ");
+
+		if (!end || sscanf(line, "%*u %*u %u:%u", &major_n, &minor_n) != 2 ||
+		    makedev(major_n, minor_n) != dev)
+			continue;
+		f->nobarrier = has_word(end, "nobarrier") || has_word(end, "barrier=0");
+		f->soft = has_word(end, "soft");
+	}
+	if (file)
+		fclose(file);
+}
+
+/* Of a partition, the queue is its disk's. */
+static void look_at_disk(const char *root, dev_t dev, struct doctor_facts *f)
+{
+	static const char *const at[] = { "", "/.." };
+	char path[PATH_MAX], link[PATH_MAX];
+	ssize_t n;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(at) && !*f->write_cache; i++)
+		if (!line_of(root, f->write_cache, sizeof f->write_cache,
+			     "/sys/dev/block/%u:%u%s/queue/write_cache", major(dev), minor(dev),
+			     at[i]))
+			*f->write_cache = 0;
+	snprintf(f->disk, sizeof f->disk, "%u:%u", major(dev), minor(dev));
+	snprintf(path, sizeof path, "%s/sys/dev/block/%s", root, f->disk);
+	n = readlink(path, link, sizeof link - 1);
+	if (n <= 0)
+		return;
+	link[n] = 0;
+	snprintf(f->disk, sizeof f->disk, "%.31s",
+		 strrchr(link, '/') ? strrchr(link, '/') + 1 : link);
+}
+
 static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts *f)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 	cleanup_close int dir = open(ask->path, flags);
+	const char *root = ask->root ? ask->root : "";
 	struct statvfs vfs;
 	struct statfs fs;
+	struct stat st;
 
 	if (dir < 0 && errno == ENOENT) {
 		f->missing = true;
@@ -158,9 +259,14 @@ static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts 
 		f->total_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize;
 		f->free_files = vfs.f_files ? vfs.f_favail : DOCTOR_NONE;
 	}
+	if (!fstat(dir, &st)) {
+		look_at_mount(root, st.st_dev, f);
+		look_at_disk(root, st.st_dev, f);
+	}
 	f->dir_rc = io_probe(ask->ops, dir, &f->probe, &f->dir_err);
 	if (f->dir_rc)
 		return;
+	look_at_files(ask->ops, dir, f);
 	look_at_sync(ask->ops, dir, f);
 	look_at_rename(ask->ops, dir, f);
 	if (!f->job_bytes && !f->missing) {
@@ -169,31 +275,7 @@ static void look_at_directory(const struct doctor_ask *ask, struct doctor_facts 
 	}
 }
 
-/* --- files of the kernel and of the system --- */
-
-/* The first line of ROOT/path without its end; false: there is none. */
-__attribute__((format(printf, 4, 5))) static bool line_of(const char *root, char *line, int bytes,
-							  const char *fmt, ...)
-{
-	char path[PATH_MAX], rest[PATH_MAX];
-	va_list ap;
-	FILE *f;
-	bool got;
-
-	va_start(ap, fmt);
-	vsnprintf(rest, sizeof rest, fmt, ap);
-	va_end(ap);
-	if (snprintf(path, sizeof path, "%s%s", root, rest) >= (int)sizeof path)
-		return false;
-	f = fopen(path, "re");
-	if (!f)
-		return false;
-	got = fgets(line, bytes, f) != NULL;
-	if (got)
-		line[strcspn(line, "\n")] = 0;
-	fclose(f);
-	return got;
-}
+/* --- memory and sessions --- */
 
 static void look_at_memory(const char *root, struct doctor_facts *f)
 {
@@ -215,6 +297,8 @@ static void look_at_memory(const char *root, struct doctor_facts *f)
 			{ "SwapFree", &f->swap_free, KIB },
 			{ "HugePages_Total", &huge_n, 1 },
 			{ "Hugepagesize", &huge_kib, 1 },
+			{ "CommitLimit", &f->commit_limit, KIB },
+			{ "Committed_AS", &f->commit_used, KIB },
 		};
 
 		if (sscanf(line, "%63[^:]: %" SCNu64, name, &kib) != 2)
@@ -227,6 +311,13 @@ static void look_at_memory(const char *root, struct doctor_facts *f)
 		fclose(file);
 	if (ckpt_mul(huge_n, huge_kib, &huge_n) || ckpt_mul(huge_n, KIB, &f->huge_bytes))
 		f->huge_bytes = DOCTOR_NONE;
+	f->commit_strict =
+		line_of(root, line, sizeof line, "/proc/sys/vm/overcommit_memory") && *line == '2';
+	if (line_of(root, line, sizeof line, "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
+	    strchr(line, '['))
+		(void)sscanf(strchr(line, '['), "[%15[a-z_]]", f->shmem_huge);
+	if (line_of(root, line, sizeof line, "/proc/self/oom_score_adj"))
+		f->oom_adj = (int)strtol(line, NULL, 10);
 	if (!statvfs("/dev/shm", &shm))
 		f->shm_bytes = (uint64_t)shm.f_blocks * shm.f_frsize;
 }
@@ -258,6 +349,10 @@ static void look_at_group(const char *root, uint32_t version, char *group, struc
 					f->cgroup_used = strtoull(line, NULL, 10);
 			}
 		}
+		if (version == 2 &&
+		    line_of(root, line, sizeof line, "%s%s/memory.oom.group", at[version], group) &&
+		    *line == '1')
+			f->cgroup_oom_group = true;
 		if (!slash)
 			return;
 		*slash = 0;

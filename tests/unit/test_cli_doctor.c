@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 
 #define TIB (GIB << 10)
@@ -47,6 +48,9 @@ static struct doctor_facts healthy(void)
 		.probe = { .direct = true, .align = 4096, .fs_type = "xfs" },
 		.fs_magic = 0x58465342,
 		.sync_ns = 2 * NS_PER_MS,
+		.disk = "nvme0n1",
+		.write_cache = "write back",
+		.shmem_huge = "advise",
 		.free_bytes = 18 * TIB,
 		.total_bytes = 40 * TIB,
 		.free_files = DOCTOR_NONE,
@@ -125,6 +129,29 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("sync", DOCTOR_WARN, "too fast", f.sync_ns = 3000);
 	CASE("rename", DOCTOR_FAIL, "replaces", f.rename_rc = 1);
 	CASE("rename", DOCTOR_FAIL, "cannot be renamed", f.rename_rc = -EIO);
+	CASE("file system", DOCTOR_WARN, "soft", f.soft = true; strcpy(f.probe.fs_type, "nfs");
+	     f.fs_magic = 0x6969);
+	CASE("file system", DOCTOR_OK, "on write", f.fs_magic = 0x9123683e;
+	     strcpy(f.probe.fs_type, "btrfs"));
+	CASE("file system", DOCTOR_WARN, "vfat", f.fs_magic = 0x4d44);
+	CASE("disk", DOCTOR_FAIL, "does not flush", f.nobarrier = true);
+	CASE("disk", DOCTOR_WARN, "does not flush", f.nobarrier = true; *f.write_cache = 0);
+	CASE("disk", DOCTOR_OK, "survives", f.nobarrier = true;
+	     strcpy(f.write_cache, "write through"));
+	CASE("disk", DOCTOR_OK, "cannot be seen", f.sync_ns = 3 * NS_PER_MS);
+	CASE("fallocate", DOCTOR_WARN, "in the middle", f.fallocate_rc = -EOPNOTSUPP);
+	CASE("fallocate", DOCTOR_FAIL, "No space", f.fallocate_rc = -ENOSPC);
+	CASE("locks", DOCTOR_WARN, "somebody reads", f.lock_rc = -EOPNOTSUPP);
+	CASE("locks", DOCTOR_FAIL, "Input/output", f.lock_rc = -EIO);
+	CASE("out of memory", DOCTOR_WARN, "along", f.cgroup_oom_group = true);
+	CASE("out of memory", DOCTOR_WARN, "200", f.oom_adj = 200);
+	CASE("out of memory", DOCTOR_OK, "-500", f.oom_adj = -500);
+	CASE("overcommit", DOCTOR_FAIL, "overcommit_memory=2", f.commit_strict = true;
+	     f.commit_limit = 200 * GIB);
+	CASE("overcommit", DOCTOR_WARN, "298 GiB", f.commit_strict = true; f.commit_limit = TIB;
+	     f.commit_used = TIB - GIB);
+	CASE("overcommit", DOCTOR_OK, "298 GiB", f.commit_strict = true; f.commit_limit = TIB);
+	CASE("huge pages", DOCTOR_OK, "never", strcpy(f.shmem_huge, "never"));
 	CASE("space", DOCTOR_FAIL, "no room", f.free_bytes = 148 * GIB);
 	CASE("space", DOCTOR_WARN, "one step", f.free_bytes = 297 * GIB);
 	CASE("space", DOCTOR_OK, "2 steps", f.free_bytes = 298 * GIB);
@@ -168,6 +195,22 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("slurm", DOCTOR_WARN, "KillWait", f.slurm = true);
 	CASE("slurm", DOCTOR_WARN, "10 min", f.slurm = true;
 	     f.slurm_end_s = f.now_ns / NS_PER_S + 600);
+}
+
+static void what_could_be_better_is_told_though_all_is_well(void **state)
+{
+	struct doctor_facts f = healthy();
+
+	(void)state;
+	assert_string_equal(judged(&f, "space")->next, ""); /* room for 123 steps */
+	assert_string_equal(judged(&f, "huge pages")->next, "");
+	f.free_bytes = 5 * f.job_bytes;
+	assert_says(judged(&f, "space")->next, "--keep-last");
+	strcpy(f.shmem_huge, "never");
+	assert_says(judged(&f, "huge pages")->next, "shmem_enabled");
+	*f.write_cache = 0;
+	assert_null(judged(&f, "disk")); /* a network, memory: nothing is known, nothing is said */
+	assert_null(judged(&f, "overcommit"));
 }
 
 static void without_a_job_size_nothing_is_held_against_it(void **state)
@@ -224,6 +267,8 @@ static void looking_leaves_nothing_in_the_directory(void **state)
 	assert_int_equal(f.dir_rc, 0);
 	assert_int_equal(f.sync_rc, 0);
 	assert_int_equal(f.rename_rc, 0);
+	assert_true(f.fallocate_rc == 0 || f.fallocate_rc == -EOPNOTSUPP);
+	assert_true(f.lock_rc == 0 || f.lock_rc == -EOPNOTSUPP);
 	assert_int_equal(f.memfd_rc, 0);
 	assert_int_equal(f.daemon_rc, -ENOENT);
 	assert_true(f.sync_ns > 0 && f.free_bytes > 0 && f.mem_total > 0 && f.mem_available > 0);
@@ -281,6 +326,20 @@ static int bad_rename(void *ctx, int dirfd, const char *from, const char *to)
 	(void)ctx;
 	return renameat(dirfd, from, dirfd, to) ? -errno : 0;
 }
+static int bad_fallocate(void *ctx, int fd, uint64_t len)
+{
+	(void)ctx;
+	(void)fd;
+	(void)len;
+	return -EOPNOTSUPP;
+}
+static int bad_lock(void *ctx, int fd, bool exclusive)
+{
+	(void)ctx;
+	(void)fd;
+	(void)exclusive;
+	return -EOPNOTSUPP;
+}
 static int bad_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
 	(void)ctx;
@@ -309,6 +368,13 @@ static void a_file_system_that_breaks_the_rules_is_found_and_left_clean(void **s
 	bad.rename = bad_rename;
 	doctor_look(&ask, &f);
 	assert_int_equal(f.rename_rc, 1);
+	assert_int_equal(entries(dir), 2);
+	bad = io_ops_posix;
+	bad.fallocate = bad_fallocate;
+	bad.lock = bad_lock;
+	doctor_look(&ask, &f);
+	assert_int_equal(f.fallocate_rc, -EOPNOTSUPP);
+	assert_int_equal(f.lock_rc, -EOPNOTSUPP);
 	assert_int_equal(entries(dir), 2);
 	bad = io_ops_posix;
 	bad.open = bad_open;
@@ -386,6 +452,68 @@ static void limits_of_memory_are_read_from_cgroups_of_both_versions(void **state
 	file_put(root, "/proc/self/cgroup", "\n:\n::\n0::../../..\n99999999999999\n");
 	made_up(root, &f);
 	assert_int_equal(f.cgroup, 0);
+}
+
+static void how_memory_is_given_out_is_read(void **state)
+{
+	char root[PATH_MAX];
+	struct doctor_facts f;
+
+	(void)state;
+	snprintf(root, sizeof root, "%s/given", top);
+	assert_int_equal(mkdir(root, 0700), 0);
+	made_up(root, &f);
+	assert_false(f.commit_strict || f.cgroup_oom_group || f.oom_adj || *f.shmem_huge);
+	file_put(root, "/proc/self/cgroup", "0::/pod\n");
+	file_put(root, "/sys/fs/cgroup/pod/memory.oom.group", "1\n");
+	file_put(root, "/proc/self/oom_score_adj", "-17\n");
+	file_put(root, "/proc/sys/vm/overcommit_memory", "2\n");
+	file_put(root, "/proc/meminfo", "CommitLimit: 2048 kB\nCommitted_AS: 1024 kB\n");
+	file_put(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+		 "always within_size [advise] never deny force\n");
+	made_up(root, &f);
+	assert_true(f.commit_strict && f.cgroup_oom_group);
+	assert_int_equal(f.oom_adj, -17);
+	assert_int_equal(f.commit_limit, 2 * MIB);
+	assert_int_equal(f.commit_used, MIB);
+	assert_string_equal(f.shmem_huge, "advise");
+	file_put(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", "[\n");
+	file_put(root, "/proc/sys/vm/overcommit_memory", "1\n");
+	made_up(root, &f);
+	assert_false(f.commit_strict);
+	assert_string_equal(f.shmem_huge, "");
+}
+
+static void the_disk_and_its_mount_are_found_by_the_device(void **state)
+{
+	char root[PATH_MAX], path[PATH_MAX], line[256];
+	struct doctor_facts f;
+	struct stat st;
+
+	(void)state;
+	snprintf(root, sizeof root, "%s/mounted", top);
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(stat(work, &st), 0);
+	made_up(root, &f);
+	assert_string_equal(f.write_cache, "");
+	assert_false(f.nobarrier || f.soft);
+	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/queue/write_cache", major(st.st_dev),
+		 minor(st.st_dev));
+	file_put(root, path, "write back\n");
+	snprintf(line, sizeof line,
+		 "1 2 999999:1 / / rw - ext4 /dev/x rw,nobarrier\n"
+		 "3 2 %u:%u / /ckpt rw,nobarrier - ext4 /dev/soft rw,softreval,data=ordered\n",
+		 major(st.st_dev), minor(st.st_dev));
+	file_put(root, "/proc/self/mountinfo", line);
+	made_up(root, &f);
+	assert_string_equal(f.write_cache, "write back");
+	assert_true(*f.disk);
+	assert_false(f.nobarrier || f.soft);
+	snprintf(line, sizeof line, "- \n 1 2 x\n3 2 %u:%u / /c rw - nfs h:/x rw,soft,barrier=0\n",
+		 major(st.st_dev), minor(st.st_dev));
+	file_put(root, "/proc/self/mountinfo", line);
+	made_up(root, &f);
+	assert_true(f.nobarrier && f.soft);
 }
 
 static void sessions_that_end_are_known_by_their_files(void **state)
@@ -505,6 +633,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_healthy_machine_has_nothing_but_good_findings),
 		cmocka_unit_test(each_thing_that_is_missing_turns_its_check_and_no_other),
+		cmocka_unit_test(what_could_be_better_is_told_though_all_is_well),
 		cmocka_unit_test(without_a_job_size_nothing_is_held_against_it),
 		cmocka_unit_test(hints_for_launchers_come_only_where_their_variables_are_set),
 		cmocka_unit_test(looking_leaves_nothing_in_the_directory),
@@ -512,6 +641,8 @@ int main(void)
 		cmocka_unit_test(the_newest_step_tells_the_size_of_the_job),
 		cmocka_unit_test(a_file_system_that_breaks_the_rules_is_found_and_left_clean),
 		cmocka_unit_test(limits_of_memory_are_read_from_cgroups_of_both_versions),
+		cmocka_unit_test(how_memory_is_given_out_is_read),
+		cmocka_unit_test(the_disk_and_its_mount_are_found_by_the_device),
 		cmocka_unit_test(sessions_that_end_are_known_by_their_files),
 		cmocka_unit_test(the_verb_says_the_same_in_text_and_json_and_its_exit_code),
 	};
