@@ -474,6 +474,23 @@ static void files_that_are_no_marks_or_torn_ones_break_no_verb(void **state)
 	assert_silent(got.out, "torn");
 }
 
+static void a_directory_of_marks_that_leads_elsewhere_is_not_followed(void **state)
+{
+	const char *job = line(place("led"), "run", 1), *out = place("outside");
+
+	(void)state;
+	assert_int_equal(mkdir(out, 0700), 0);
+	assert_int_equal(rename(path_of("%s/.ckptd", job), path_of("%s/away", job)), 0);
+	assert_int_equal(symlink(out, path_of("%s/.ckptd", job)), 0);
+	assert_int_not_equal(RUN("hold", "-C", job, "latest"), 0);
+	assert_int_not_equal(RUN("tag", "-C", job, "latest", "x"), 0);
+	RUN("verify", "--data", "-C", job);
+	RUN("prune", "--yes", "--keep-last=1", job);
+	RUN("repair", "--yes", job);
+	assert_int_equal(rmdir(out), 0); /* nothing is in it */
+	assert_true(there(job, 10));
+}
+
 static void a_hold_that_is_over_is_none(void **state)
 {
 	const char *job = line(place("over"), "run", 1);
@@ -579,6 +596,7 @@ int main(void)
 		cmocka_unit_test(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve),
 		cmocka_unit_test(another_user_who_may_only_read_checks_and_marks_nothing),
 		cmocka_unit_test(files_that_are_no_marks_or_torn_ones_break_no_verb),
+		cmocka_unit_test(a_directory_of_marks_that_leads_elsewhere_is_not_followed),
 		cmocka_unit_test(a_hold_that_is_over_is_none),
 		cmocka_unit_test(everything_said_at_once_fits_80_columns),
 		cmocka_unit_test(names_are_completed),

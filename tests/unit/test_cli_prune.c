@@ -3,6 +3,7 @@
  * test_cli_prune.c - ckptctl prune: what goes, what stays, who is asked, and the exit codes. Which
  * rule keeps which step is test_store_retain's, that a crash loses nothing, test_store_prune's.
  */
+#include "ckpt/cli/full_check.h"
 #include "tests/unit/test_cli_line.h"
 
 /* The document of a run that was right to end with this code. */
@@ -221,7 +222,7 @@ static void what_is_held_or_tagged_goes_only_when_released(void **state)
 static void what_is_being_read_stays_and_the_code_says_so(void **state)
 {
 	const char *job = line(place("reading"), "run", 3);
-	int ten = reading(job, 10), twenty = -1;
+	int ten = reading(job, 10);
 	json_t *j;
 
 	(void)state;
@@ -241,7 +242,6 @@ static void what_is_being_read_stays_and_the_code_says_so(void **state)
 	close(ten);
 	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
 	assert_string_equal(steps_of(job), "30 ");
-	(void)twenty;
 }
 
 static void a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked(void **state)
@@ -378,6 +378,66 @@ static void an_interrupt_before_anything_went_loses_nothing(void **state)
 	assert_string_equal(steps_of(job), "30 20 10 ");
 }
 
+/* --- the check of every byte --- */
+
+static int checked(const char *step, struct full_checked *ret, struct ckpt_err *err)
+{
+	FILE *none = fopen("/dev/null", "w");
+	struct cli c = { .ops = &io_ops_posix, .quiet = true, .out = none, .err = none };
+	int fd = open(step, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+
+	screen_probe(none, NULL, false, &c.out_screen);
+	screen_probe(none, NULL, false, &c.err_screen);
+	c.o = output_text_new(none, &c.out_screen, none, &c.err_screen);
+	assert_true(fd >= 0 && c.o);
+	*err = (struct ckpt_err){ 0 };
+	rc = full_check(&c, fd, step, ret, err);
+	assert_int_equal(fcntl(fd, F_GETFD) >= 0, true); /* it stays the caller's */
+	close(fd);
+	c.o->ops->free(c.o);
+	fclose(none);
+	return rc;
+}
+
+static void a_check_says_good_damaged_or_that_nobody_knows(void **state)
+{
+	const char *job = line(place("full"), "run", 2), *step = step_path(job, 20);
+	struct full_checked n;
+	struct ckpt_err err;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(checked(step, &n, &err), 0);
+	assert_int_equal(n.bytes, number(listed(job, 20, &j), "bytes"));
+	json_decref(j);
+	assert_int_equal(n.nfault, 0);
+	cli_stops = 1;
+	assert_int_equal(checked(step, &n, &err), -ECANCELED);
+	cli_stops = 0;
+	if (geteuid() != 0) {
+		const char *part = a_part(step);
+
+		assert_int_equal(chmod(part, 0), 0);
+		if (checked(step, &n, &err) != -EIO && err.code != -EACCES)
+			fail_msg("%d: %s", err.code, err.msg);
+		/* What could not be read is no damage: nothing goes, nothing is quarantined. */
+		assert_int_not_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+		assert_int_not_equal(RUN("verify", "--data", "-C", job), 0);
+		assert_int_equal(chmod(part, 0600), 0);
+		assert_string_equal(steps_of(job), "20 10 ");
+	}
+	hurt(a_part(step), 8192);
+	assert_int_equal(checked(step, &n, &err), -EBADMSG);
+	assert_says(err.msg, ".part");
+	assert_int_equal(n.nfault, 1);
+	hurt(a_part(step), 8192);
+	hurt(path_of("%s/MANIFEST", step), 5000);
+	assert_int_equal(checked(step, &n, &err), -EBADMSG);
+	hurt(path_of("%s/MANIFEST", step), 5000);
+	assert_int_equal(unlink(a_part(step)), 0);
+	assert_int_equal(checked(step, &n, &err), -EBADMSG);
+}
+
 static void another_user_removes_nothing(void **state)
 {
 	const char *root = place("others"), *job = line(root, "run", 3);
@@ -462,6 +522,7 @@ int main(void)
 		cmocka_unit_test(free_takes_the_oldest_until_it_is_enough),
 		cmocka_unit_test(what_is_not_the_stores_own_stays),
 		cmocka_unit_test(an_interrupt_before_anything_went_loses_nothing),
+		cmocka_unit_test(a_check_says_good_damaged_or_that_nobody_knows),
 		cmocka_unit_test(another_user_removes_nothing),
 		cmocka_unit_test(a_person_is_asked_and_only_yes_is_yes),
 		cmocka_unit_test(what_is_read_while_a_person_thinks_stays),
