@@ -1,0 +1,814 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_store_prune.c - removal: what goes, what stays and why, and that no crash, fault, reader, hold, commit or second removal in between
+ * loses a step or leaves half of one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "ckpt/store/prune.h"
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+#define NSTEP 5 /* 10, 20, ... 50, seq 1 to 5 */
+
+static struct place place;
+static struct store *s;
+static struct ckpt_err err;
+static struct crash_step saved[NSTEP + 4];
+static uint32_t nsaved;
+static char rows[4000];
+static int verdict; /* of the next verification */
+static uint32_t nverified;
+
+static void save(uint64_t number, uint64_t rewind)
+{
+	if (crash_save(s, number, nsaved + 1, rewind, &saved[nsaved], &err))
+		fail_msg("%s", err.msg);
+	nsaved++;
+}
+
+static int setup(void **state)
+{
+	uint64_t generation;
+
+	(void)state;
+	memset(&err, 0, sizeof err);
+	nsaved = nverified = 0;
+	verdict = 0;
+	place_make(&place);
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
+	    store_claim(s, 0, false, &generation, &err))
+		return -1;
+	for (uint32_t i = 0; i < NSTEP; i++)
+		save(10 * (uint64_t)(i + 1), i ? 10 * (uint64_t)i : UINT64_MAX);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	store_close(s);
+	place_remove(&place);
+	for (uint32_t i = 0; i < nsaved; i++)
+		crash_step_free(&saved[i]);
+	return 0;
+}
+
+static int verify(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *e)
+{
+	int r = verdict;
+
+	(void)arg;
+	(void)st;
+	assert_true(step_fd >= 0);
+	nverified++;
+	verdict = 0;
+	return r ? ckpt_error(e, r, "part w0001 is damaged") : 0;
+}
+
+static void row(void *arg, const struct store_step *st, const struct retain_row *r)
+{
+	size_t used = strlen(rows);
+
+	(void)arg;
+	(void)snprintf(rows + used, sizeof rows - used, "%" PRIu64 " %s %s\n", st->step,
+		       r->remove ? "remove" : "keep", r->reason);
+}
+
+static int prune_with(const struct io_ops *ops, int job_fd, const struct prune_opts *o,
+		      struct prune_result *ret)
+{
+	struct store by_hand = { .ops = ops, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
+
+	rows[0] = 0;
+	memset(&err, 0, sizeof err);
+	return store_prune(&by_hand, o, ret, &err);
+}
+
+static struct prune_opts keep_last(const struct retain_policy *p)
+{
+	return (struct prune_opts){
+		.policy = p, .now_ns = wall_ns(), .verify = verify, .row = row
+	};
+}
+
+static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_last = 2 };
+
+static struct prune_result prune(const struct retain_policy *p)
+{
+	struct prune_opts o = keep_last(p);
+	struct prune_result ret;
+
+	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
+static void assert_rows(const char *want)
+{
+	if (strcmp(rows, want) != 0)
+		fail_msg("rows:\n%swanted:\n%s", rows, want);
+}
+
+/* "50 40 a30 d20": committed, set aside, damaged, quarantined (q), newest first; all sound ones whole. */
+static void listed(const struct io_ops *ops, int job_fd, char text[200])
+{
+	struct store at = { .ops = ops, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q' };
+	cleanup_free struct store_step *st = NULL;
+	char why[CRASH_WHY];
+	uint32_t n;
+	size_t used = 0;
+
+	text[0] = 0;
+	if (store_scan(&at, true, &st, &n, &err))
+		fail_msg("%s", err.msg);
+	for (uint32_t i = 0; i < n; i++) {
+		used += (size_t)snprintf(text + used, 200 - used, "%s%.*s%" PRIu64, i ? " " : "",
+					 letter[st[i].state] != 0, &letter[st[i].state],
+					 st[i].step);
+		for (uint32_t k = 0; st[i].state == STORE_COMMITTED && k < nsaved; k++)
+			if (saved[k].step == st[i].step && saved[k].seq == st[i].seq &&
+			    !crash_step_same(&at, st[i].dir, &saved[k], why))
+				fail_msg("%s: %s", st[i].dir, why);
+	}
+}
+
+static void assert_listed(const char *want)
+{
+	char text[200];
+
+	listed(&io_ops_posix, s->job_fd, text);
+	assert_string_equal(text, want);
+}
+
+static int other_entry(void *arg, const char *name, unsigned char d_type)
+{
+	uint32_t *n = arg;
+
+	(void)d_type;
+	*n += strncmp(name, ".trash-", 7) == 0 || strncmp(name, "verified-", 9) == 0;
+	return 0;
+}
+
+static uint32_t leftovers(const char *dir)
+{
+	uint32_t n = 0;
+	int fd = openat(s->job_fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	assert_int_equal(io_ops_posix.list(NULL, fd, other_entry, &n), 0);
+	(void)close(fd);
+	return n;
+}
+
+static void mark(uint64_t number, enum store_mark_kind kind, const char *name)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].step == number &&
+		    store_mark_set(s, &st[i], kind, name, 0, "why", &err) == 0)
+			return;
+	fail_msg("%s", err.msg);
+}
+
+/* --- what goes and what stays --- */
+
+static void what_no_rule_keeps_goes_and_each_row_says_why(void **state)
+{
+	struct prune_result ret;
+
+	(void)state;
+	mark(10, MARK_TAG, "first");
+	mark(20, MARK_VERIFIED, NULL);
+	ret = prune(&last2);
+	assert_rows("50 keep last 1/2, newest committed\n40 keep last 2/2\n"
+		    "30 remove no rule matches\n20 remove no rule matches\n"
+		    "10 keep tagged first\n");
+	assert_listed("50 40 10");
+	assert_int_equal(ret.removed, 2);
+	assert_int_equal(ret.kept, 3);
+	assert_int_equal(ret.newest, 50);
+	assert_true(ret.freed > 0);
+	assert_int_equal(nverified, 1);
+	assert_int_equal(leftovers("."), 0);
+	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* that of 50 */
+	ret = prune(&last1);
+	assert_int_equal(ret.removed, 1);
+	assert_int_equal(nverified, 1); /* the mark says so */
+	assert_listed("50 10");
+}
+
+static void a_dry_run_changes_nothing(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	o.dry = true;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 4);
+	assert_true(ret.unverified);
+	assert_int_equal(nverified, 0);
+	assert_listed("50 40 30 20 10");
+	o.free_bytes = 1;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 1);
+}
+
+static void without_a_policy_or_a_verified_step_nothing_goes(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	o.policy = NULL;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_false(ret.unverified);
+	o.policy = &last1;
+	o.verify = NULL;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_true(ret.unverified);
+	assert_non_null(strstr(rows, "no newer step is verified"));
+	verdict = -EIO;
+	o.verify = verify;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), -EIO);
+	assert_listed("50 40 30 20 10");
+}
+
+static void no_more_than_what_is_asked_goes_the_oldest_first(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	o.free_bytes = 1;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 1);
+	assert_listed("50 40 30 20");
+	o.free_bytes = ret.freed + 1;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 2);
+	assert_listed("50 40");
+}
+
+static void what_verification_finds_damaged_is_quarantined_and_the_next_is_asked(void **state)
+{
+	struct prune_result ret;
+
+	(void)state;
+	verdict = -EBADMSG;
+	ret = prune(&last1);
+	assert_int_equal(ret.quarantined, 1);
+	assert_int_equal(ret.removed, 3);
+	assert_int_equal(ret.newest, 40);
+	assert_int_equal(nverified, 2);
+	assert_listed("q50 40");
+}
+
+static void damaged_and_quarantined_steps_go_only_when_asked_for_and_older(void **state)
+{
+	struct prune_opts o = keep_last(NULL);
+	struct prune_result ret;
+
+	(void)state;
+	mark(50, MARK_BAD, NULL);
+	mark(30, MARK_BAD, NULL);
+	mark(20, MARK_HOLD, "me");
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000010/MANIFEST", 0), 0);
+	assert_listed("q50 40 q30 d20 d10");
+	ret = prune(&last1);
+	assert_int_equal(ret.removed, 0);
+	o.bad = true;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 2);
+	assert_listed("q50 40 d20");
+	assert_non_null(strstr(rows, "20 keep held by me"));
+	assert_non_null(strstr(rows, "50 keep no newer step is committed"));
+}
+
+static void a_step_that_was_set_aside_goes_when_a_newer_one_is_committed(void **state)
+{
+	(void)state;
+	save(35, 30);
+	assert_listed("35 a50 a40 30 20 10");
+	(void)prune(&last2);
+	assert_listed("35 30");
+}
+
+/* As a crash between setting aside and committing leaves it. */
+static void what_is_newer_than_the_newest_committed_step_stays(void **state)
+{
+	(void)state;
+	assert_int_equal(
+		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5"), 0);
+	(void)prune(&last1);
+	assert_listed("a50 40");
+	assert_int_equal(
+		renameat(s->job_fd, "step-000000000040", s->job_fd, ".old-000000000040-s4"), 0);
+	assert_int_equal(prune(&last1).removed, 0);
+	assert_listed("a50 a40");
+}
+
+static void what_is_being_read_stays(void **state)
+{
+	struct store_ref ref;
+	struct prune_result ret;
+	int fd;
+
+	(void)state;
+	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
+	assert_int_equal(store_resolve(&io_ops_posix, place.path, "step:30", &ref, &err), 0);
+	ret = prune(&last1);
+	assert_int_equal(ret.busy, 2);
+	assert_int_equal(ret.removed, 2);
+	assert_non_null(strstr(rows, "30 keep it is being read"));
+	assert_listed("50 30 20");
+	(void)close(fd);
+	(void)close(ref.step_fd);
+	assert_int_equal(prune(&last1).removed, 2);
+}
+
+static void where_there_are_no_locks_nothing_goes(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+	struct io_faults f;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_int_equal(ret.failed, 4);
+	assert_non_null(strstr(rows, "has no locks"));
+	assert_listed("50 40 30 20 10");
+}
+
+static void what_the_store_did_not_make_stays_with_its_step(void **state)
+{
+	struct prune_result ret;
+	int fd;
+
+	(void)state;
+	assert_int_equal(mkdirat(place.fd, "precious", 0700), 0);
+	fd = openat(place.fd, "precious/w0.part", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	(void)close(fd);
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
+	assert_int_equal(
+		symlinkat("../../precious/w0.part", s->job_fd, "step-000000000020/w9.part"), 0);
+	fd = openat(s->job_fd, "step-000000000030/notes.txt", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	(void)close(fd);
+	ret = prune(&last1);
+	assert_int_equal(ret.removed, 1);
+	assert_int_equal(ret.failed, 3);
+	assert_non_null(strstr(rows, "notes.txt"));
+	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
+	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/w9.part", 0), 0);
+	assert_int_equal(prune(&last1).removed, 1);
+}
+
+static void another_users_step_is_theirs(void **state)
+{
+	struct prune_result ret;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("SKIP: only root can give a directory away\n");
+		skip();
+	}
+	assert_int_equal(fchownat(s->job_fd, "step-000000000010", 12345, 12345, 0), 0);
+	ret = prune(&last1);
+	assert_int_equal(ret.failed, 1);
+	assert_listed("50 10");
+	assert_int_equal(fchownat(s->job_fd, ".", 12345, 12345, 0), 0);
+	assert_int_equal(prune(&last1).removed, 1);
+	assert_listed("50");
+}
+
+static void one_step_is_removed_by_name_under_the_same_rules(void **state)
+{
+	int fd;
+
+	(void)state;
+	assert_int_equal(store_remove(s, "step-000000000020", &err), -EBUSY);
+	assert_int_equal(store_remove(s, "step-000000000050", &err), -EPERM);
+	assert_int_equal(store_remove(s, "step-000000000060", &err), -ENOENT);
+	assert_int_equal(store_remove(s, "..", &err), -ENOENT);
+	mark(50, MARK_VERIFIED, NULL);
+	mark(10, MARK_HOLD, "me");
+	assert_int_equal(store_remove(s, "step-000000000010", &err), -EPERM);
+	assert_non_null(strstr(err.msg, "held by me"));
+	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
+	assert_int_equal(store_remove(s, "step-000000000020", &err), -EAGAIN);
+	(void)close(fd);
+	assert_int_equal(store_remove(s, "step-000000000020", &err), 0);
+	assert_listed("50 40 30 10");
+}
+
+/* --- others at the same time --- */
+
+/* Before the at-th point that is reached, another one acts. */
+struct meddling {
+	uint64_t at, seen;
+	void (*act)(void);
+	bool done;
+};
+
+static void meddle(void *arg, const char *name)
+{
+	struct meddling *m = arg;
+
+	(void)name;
+	if (++m->seen != m->at || m->done)
+		return;
+	m->done = true;
+	m->act();
+}
+
+static void act_hold(void)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].step == 20)
+			verdict = store_mark_set(s, &st[i], MARK_HOLD, "late", 0, NULL, &err);
+}
+
+/* A hold that was acknowledged is a step that stays, whenever it came. */
+static void a_hold_at_any_moment_is_kept_or_refused(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	uint32_t held = 0, refused = 0;
+	bool acted = true;
+
+	for (uint64_t at = 1; acted; at++) {
+		struct meddling m = { .at = at, .act = act_hold };
+		struct prune_result ret;
+		struct io_faults f;
+		char text[200];
+
+		mark(50, MARK_VERIFIED, NULL);
+		io_faults_init(&f, &io_ops_posix);
+		f.on_point = meddle;
+		f.on_point_arg = &m;
+		verdict = 1;
+		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+		listed(&io_ops_posix, s->job_fd, text);
+		acted = m.done;
+		if (verdict == 0 && !strstr(text, "20"))
+			fail_msg("held before point %" PRIu64 ", and gone", at);
+		held += verdict == 0;
+		refused += verdict == -ENOENT;
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+	assert_true(held > 0 && refused > 0);
+}
+
+static void act_go_back(void)
+{
+	struct store *other;
+	uint64_t generation;
+
+	/* As another process: a claim of its own. */
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
+	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	assert_int_equal(store_step_open(other, "step-000000000010", &verdict, &err) == 0, 1);
+	if (crash_save(other, 20, 6, 10, &saved[nsaved], &err) == 0)
+		nsaved++;
+	(void)close(verdict);
+	store_close(other);
+}
+
+/* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
+static void a_step_that_is_committed_meanwhile_stays(void **state)
+{
+	static const struct retain_policy p = { .keep_last = 1, .keep_every = 10 };
+	struct prune_opts o = keep_last(&p);
+	bool acted = true;
+	uint32_t committed = 0;
+
+	for (uint64_t at = 1; acted; at++) {
+		struct meddling m = { .at = at, .act = act_go_back };
+		struct prune_result ret;
+		struct io_faults f;
+		char text[200];
+
+		assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, "x"), 0);
+		assert_int_equal(renameat(s->job_fd, "x", s->job_fd, "step-000000000010"), 0);
+		mark(10, MARK_HOLD, "base");
+		mark(50, MARK_VERIFIED, NULL);
+		o.policy = &last1;
+		io_faults_init(&f, &io_ops_posix);
+		f.on_point = meddle;
+		f.on_point_arg = &m;
+		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+		acted = m.done;
+		listed(&io_ops_posix, s->job_fd, text);
+		if (nsaved > NSTEP) {
+			committed++;
+			if (strncmp(text, "20 ", 3) != 0)
+				fail_msg("point %" PRIu64 ": %s", at, text);
+		} else if (strncmp(text, "50 ", 3) != 0) {
+			fail_msg("point %" PRIu64 ": %s", at, text);
+		}
+		assert_non_null(strstr(text, "10"));
+		verdict = 0;
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+	assert_true(committed > 5);
+}
+
+static struct io_faults dying;
+
+static void act_prune_then_die(void)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret) == 0)
+		io_faults_kill(&dying, 1);
+}
+
+/* It is pruned at any moment of a commit that goes back, and the committer dies right there: a step of the line is listed. */
+static void a_prune_amid_a_commit_that_goes_back_leaves_a_step(void **state)
+{
+	bool acted = true;
+
+	for (uint64_t at = 1; acted; at++) {
+		struct meddling m = { .at = at, .act = act_prune_then_die };
+		struct crash_step c = { 0 };
+		struct store *other;
+		uint64_t generation;
+		char text[200];
+
+		io_faults_init(&dying, &io_ops_posix);
+		assert_int_equal(store_open(&dying.ops, place.fd, CRASH_JOB, true, &other, &err),
+				 0);
+		assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+		dying.on_point = meddle;
+		dying.on_point_arg = &m;
+		(void)crash_save(other, 20, 6, 10, &c, &err);
+		store_close(other);
+		acted = m.done;
+		listed(&io_ops_posix, s->job_fd, text);
+		if (!strstr(text, "50") && !strstr(text, "20"))
+			fail_msg("point %" PRIu64 ": %s", at, text);
+		if (text[0] == 'a' && !strstr(text, " 10") && !strstr(text, " 20") &&
+		    !strstr(text, " 30") && !strstr(text, " 40"))
+			fail_msg("point %" PRIu64 ": nothing is listed: %s", at, text);
+		crash_step_free(&c);
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+static void act_prune(void)
+{
+	static const struct retain_policy p = { .keep_last = 3 };
+	struct prune_opts o = keep_last(&p);
+	struct prune_result ret;
+
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+}
+
+static void act_claim(void)
+{
+	struct store *other;
+	uint64_t generation;
+
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
+	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	store_close(other);
+}
+
+static void a_second_prune_or_a_claim_at_any_moment_is_harmless(void **state)
+{
+	for (uint32_t who = 0; who < 2; who++) {
+		bool acted = true;
+
+		for (uint64_t at = 1; acted; at++) {
+			struct meddling m = { .at = at, .act = who ? act_claim : act_prune };
+			struct prune_opts o = keep_last(&last1);
+			struct prune_result ret;
+			struct io_faults f;
+
+			io_faults_init(&f, &io_ops_posix);
+			f.on_point = meddle;
+			f.on_point_arg = &m;
+			assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+			acted = m.done;
+			(void)prune(&last1);
+			assert_listed("50");
+			assert_int_equal(leftovers("."), 0);
+			(void)teardown(state);
+			assert_int_equal(setup(state), 0);
+		}
+	}
+}
+
+/* --- faults and deaths --- */
+
+/* 50 and 40 are to stay; the others are there whole or not at all; a claim and a prune clean the rest. */
+static void assert_nothing_lost(const char *what, uint64_t nth)
+{
+	char text[200];
+
+	listed(&io_ops_posix, s->job_fd, text);
+	if (strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acd"))
+		fail_msg("%s %" PRIu64 ": %s", what, nth, text);
+	act_claim();
+	(void)prune(&last2);
+	assert_listed("50 40");
+	assert_int_equal(leftovers("."), 0);
+}
+
+static void any_call_may_fail(void **state)
+{
+	static const struct {
+		uint32_t on;
+		int err;
+		bool sticky;
+	} kind[] = { { IO_ON_ANY, -EIO, false },
+		     { IO_ON_SYNC, -EIO, true },
+		     { IO_ON_UNLINK, -EIO, true },
+		     { IO_ON_RENAME, -EIO, true },
+		     { IO_ON_MUTATING, -ENOSPC, true } };
+
+	for (uint32_t k = 0; k < ARRAY_LEN(kind); k++) {
+		bool hit = true;
+
+		for (uint64_t nth = 1; hit; nth++) {
+			struct prune_opts o = keep_last(&last2);
+			struct prune_result ret;
+			struct io_faults f;
+			int r;
+
+			io_faults_init(&f, &io_ops_posix);
+			io_faults_fail(&f, kind[k].on, nth, kind[k].err, kind[k].sticky);
+			r = prune_with(&f.ops, s->job_fd, &o, &ret);
+			hit = io_faults_hit(&f);
+			if (r && !err.msg[0])
+				fail_msg("call %" PRIu64 ": no sentence", nth);
+			assert_nothing_lost("call", nth);
+			(void)teardown(state);
+			assert_int_equal(setup(state), 0);
+		}
+	}
+}
+
+static void it_may_die_at_any_call(void **state)
+{
+	bool hit = true;
+
+	for (uint64_t nth = 1; hit; nth++) {
+		struct prune_opts o = keep_last(&last2);
+		struct prune_result ret;
+		struct io_faults f;
+
+		io_faults_init(&f, &io_ops_posix);
+		io_faults_kill(&f, nth);
+		(void)prune_with(&f.ops, s->job_fd, &o, &ret);
+		hit = io_faults_hit(&f);
+		assert_nothing_lost("dead at", nth);
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* Promise 1: 30, 20 and 10 are gone. */
+static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
+{
+	const struct io_ops *ops = at->ops;
+	struct store *again = NULL;
+	struct prune_opts o = keep_last(&last2);
+	struct prune_result ret;
+	uint64_t generation;
+	char text[200];
+	int r, fd = ops->open(ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
+
+	(void)arg;
+	listed(ops, fd, text);
+	r = strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acdq") ||
+	    (at->mark == 1 && strcmp(text, "50 40") != 0);
+	if (r)
+		print_message("%s\n", text);
+	if (!r &&
+	    (store_open(ops, dirfd, CRASH_JOB, true, &again, &err) ||
+	     store_claim(again, 0, false, &generation, &err) || prune_with(ops, fd, &o, &ret)))
+		r = -1;
+	store_close(again);
+	if (!r) {
+		listed(ops, fd, text);
+		r = strcmp(text, "50 40") != 0;
+	}
+	(void)ops->close(ops->ctx, fd);
+	return r;
+}
+
+static int walk(struct io_faults *f, uint64_t *ret_states)
+{
+	struct io_crash_opts o = {
+		.seed = 3, .nrandom = 12, .ntear = 1, .memory = true, .quiet = true
+	};
+
+	return io_crash_states(f->record, &o, after_power_loss, NULL, ret_states);
+}
+
+static void the_power_may_go_at_any_moment(void **state)
+{
+	struct prune_opts o = keep_last(&last2);
+	struct prune_result ret;
+	struct io_faults f;
+	uint64_t states = 0;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	f.record = io_record_new(place.fd);
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 3);
+	io_record_mark(f.record, 1);
+	assert_int_equal(walk(&f, &states), 0);
+	io_record_free(f.record);
+	print_message("%" PRIu64 " states, seed 3\n", states);
+	assert_true(states >= 20);
+}
+
+static void act_die(void)
+{
+	io_faults_kill(&dying, 1);
+}
+
+/* It dies at any of its points, a claim sweeps, and then the power goes. */
+static void a_death_a_sweep_and_then_power_loss(void **state)
+{
+	bool acted = true;
+
+	for (uint64_t at = 1; acted; at++) {
+		struct meddling m = { .at = at, .act = act_die };
+		struct prune_opts o = keep_last(&last2);
+		struct prune_result ret;
+		struct store *other;
+		struct io_faults f;
+		uint64_t generation;
+
+		mark(50, MARK_VERIFIED, NULL);
+		io_faults_init(&f, &io_ops_posix);
+		io_faults_init(&dying, &f.ops);
+		f.record = io_record_new(place.fd);
+		dying.on_point = meddle;
+		dying.on_point_arg = &m;
+		(void)prune_with(&dying.ops, s->job_fd, &o, &ret);
+		acted = m.done;
+		assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &other, &err), 0);
+		assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+		store_close(other);
+		if (walk(&f, NULL))
+			fail_msg("dead at point %" PRIu64, at);
+		io_record_free(f.record);
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(what_no_rule_keeps_goes_and_each_row_says_why),
+		T(a_dry_run_changes_nothing),
+		T(without_a_policy_or_a_verified_step_nothing_goes),
+		T(no_more_than_what_is_asked_goes_the_oldest_first),
+		T(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked),
+		T(damaged_and_quarantined_steps_go_only_when_asked_for_and_older),
+		T(a_step_that_was_set_aside_goes_when_a_newer_one_is_committed),
+		T(what_is_newer_than_the_newest_committed_step_stays),
+		T(what_is_being_read_stays),
+		T(where_there_are_no_locks_nothing_goes),
+		T(what_the_store_did_not_make_stays_with_its_step),
+		T(another_users_step_is_theirs),
+		T(one_step_is_removed_by_name_under_the_same_rules),
+		T(a_hold_at_any_moment_is_kept_or_refused),
+		T(a_step_that_is_committed_meanwhile_stays),
+		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
+		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),
+		T(any_call_may_fail),
+		T(it_may_die_at_any_call),
+		T(the_power_may_go_at_any_moment),
+		T(a_death_a_sweep_and_then_power_loss),
+	};
+
+	return cmocka_run_group_tests_name("store_prune", tests, NULL, NULL);
+}
