@@ -5,8 +5,9 @@
  * Invariant: what is held against a state is what had been promised when the power went, kept by number.
  */
 #include <sys/random.h>
+#include <time.h>
 
-#define PROMISES_MAX 16
+#define PROMISES_MAX 24
 
 /* Fresh names are the same in every recording of a seed, so that equal states of two recordings are one. */
 static _Atomic uint64_t crash_names; /* 0: the kernel's random bytes */
@@ -25,6 +26,15 @@ ssize_t getrandom(void *buf, size_t len, unsigned flags)
 	return (ssize_t)len;
 }
 
+/* And so is the time of day, which marks say. */
+int clock_gettime(clockid_t id, struct timespec *ret)
+{
+	if (id != CLOCK_REALTIME || !atomic_load(&crash_names))
+		return (int)syscall(SYS_clock_gettime, id, ret);
+	*ret = (struct timespec){ .tv_sec = 1800000000 };
+	return 0;
+}
+
 /* How many states, and where different ones are counted. */
 static struct {
 	uint32_t nrandom; /* per moment, times what a rig asks for */
@@ -36,6 +46,7 @@ struct power {
 	struct story y;			    /* at the end */
 	struct story promise[PROMISES_MAX]; /* the files are those of y */
 	uint32_t npromise;
+	bool done; /* a scene that was played to its end */
 	char *why;
 };
 
@@ -44,7 +55,7 @@ static void power_promise(struct io_faults *f, struct power *w)
 	if (w->npromise == PROMISES_MAX)
 		abort();
 	w->promise[w->npromise++] = w->y;
-	if (w->npromise > 1)
+	if (w->npromise > 1 && f->record)
 		io_record_mark(f->record, w->npromise - 1);
 }
 
@@ -98,7 +109,9 @@ static void power_live(struct io_faults *f, int root_fd, const struct power_life
 	store_close(s);
 }
 
-static int power_walk(struct io_faults *f, struct io_crash_opts o, struct power *w)
+static int power_walk_with(struct io_faults *f, struct io_crash_opts o,
+			   int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
+			   char why[CRASH_WHY])
 {
 	int r;
 
@@ -107,11 +120,16 @@ static int power_walk(struct io_faults *f, struct io_crash_opts o, struct power 
 	o.memory = true;
 	o.quiet = crash_walks.quiet;
 	o.distinct = crash_walks.distinct;
-	w->why[0] = 0;
-	r = w->y.n ? io_crash_states(f->record, &o, power_check, w, NULL) : 0;
-	if (r && !w->why[0])
-		(void)snprintf(w->why, CRASH_WHY, "a state could not be made: %s", strerror(-r));
+	why[0] = 0;
+	r = io_crash_states(f->record, &o, each, arg, NULL);
+	if (r && !why[0])
+		(void)snprintf(why, CRASH_WHY, "a state could not be made: %s", strerror(-r));
 	return r != 0;
+}
+
+static int power_walk(struct io_faults *f, struct io_crash_opts o, struct power *w)
+{
+	return w->y.n ? power_walk_with(f, o, power_check, w, w->why) : 0;
 }
 
 /* fail: 0, or the number of the sync that fails. */

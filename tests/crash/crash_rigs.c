@@ -42,11 +42,15 @@ __attribute__((format(printf, 2, 3))) static int rig_fail(char why[CRASH_WHY], c
 
 #define STORY_MAX 6
 
+enum said { SAID_NO, SAID_MAYBE, SAID_YES };
+
 /* What the job has done so far, and what it was doing. */
 struct story {
 	struct crash_step step[STORY_MAX];
 	bool acked[STORY_MAX];
 	bool failed[STORY_MAX]; /* and was begun again: it may be anywhere, or nowhere */
+	enum said gone[STORY_MAX], repaired[STORY_MAX]; /* of the scenes */
+	enum said marked[STORY_MAX][3];			/* hold, tag, bad */
 	uint32_t n;
 	uint64_t rewind;     /* of the step being written */
 	uint64_t generation; /* the highest acknowledged */
@@ -411,6 +415,7 @@ static int rig_kills(char why[CRASH_WHY])
 }
 
 #include "tests/crash/crash_power.c"
+#include "tests/crash/crash_scenes.c"
 
 /* --- two launches --- */
 
@@ -689,6 +694,8 @@ const struct crash_rig crash_rigs[] = {
 	{ "power is lost at any moment", false, true, rig_power },
 	{ "a sync fails, then power is lost", false, true, rig_power_sync_failed },
 	{ "a death, a look, then power loss", false, true, rig_power_seen },
+	{ "the process dies at every named point", false, false, rig_points },
+	{ "power is lost while a house is kept", false, true, rig_power_scenes },
 	{ "two launches race", true, false, rig_race },
 };
 const uint32_t crash_rigs_n = ARRAY_LEN(crash_rigs);

@@ -312,6 +312,23 @@ static bool format_opens(const struct io_ops *ops, int dirfd, const struct crash
 	return good;
 }
 
+bool crash_parts_same(const struct store *s, const char *dir, const struct crash_step *want,
+		      char why[CRASH_WHY])
+{
+	struct ckpt_err err = { 0 };
+	bool good = true;
+	int fd;
+
+	if (store_step_open(s, dir, &fd, &err)) {
+		(void)snprintf(why, CRASH_WHY, "%.500s", err.msg);
+		return false;
+	}
+	for (uint32_t i = 0; good && i < CRASH_WORLD; i++)
+		good = file_same(s->ops, fd, &want->file[i], why);
+	(void)s->ops->close(s->ops->ctx, fd);
+	return good;
+}
+
 bool crash_step_same(const struct store *s, const char *dir, const struct crash_step *want,
 		     char why[CRASH_WHY])
 {

@@ -46,4 +46,7 @@ int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 /* Does the directory hold exactly what was written, and does the format open it? */
 bool crash_step_same(const struct store *s, const char *dir, const struct crash_step *want,
 		     char why[CRASH_WHY]);
+/* The parts alone: MANIFEST may be missing, or another one. */
+bool crash_parts_same(const struct store *s, const char *dir, const struct crash_step *want,
+		      char why[CRASH_WHY]);
 #endif

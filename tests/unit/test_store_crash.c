@@ -101,6 +101,14 @@ static void enough_different_states_of_the_disk_were_looked_at(void **state)
 		      (unsigned long long)io_crash_set_states(crash_walks.distinct),
 		      (unsigned long long)seed);
 	assert_true(io_crash_set_states(crash_walks.distinct) >= states);
+
+	/* what is counted is states, not names, times or runs: the same walk again adds none */
+	states = io_crash_set_states(crash_walks.distinct);
+	crash_seed_set(seed);
+	for (uint32_t k = 0; k < crash_rigs_n; k++)
+		if (crash_rigs[k].walks && crash_rigs[k].run(why))
+			fail_msg("%s", why);
+	assert_int_equal(io_crash_set_states(crash_walks.distinct), states);
 }
 
 int main(void)

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# All that looks for lost data, for as long as it takes: minutes to hours. `make test` has the quick half of each.
+SEED     ?= $(shell date +%s)
+SECONDS  ?= 600
+RIGS     ?=
+.PHONY: torture
+torture: build/.deps-test
+	$(MAKEJ) all units rigs
+	@tests/torture/torture.sh $(SEED) $(SECONDS) $(RIGS)
+#: make torture       a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power'
