@@ -39,6 +39,13 @@ struct cover {
 	struct rank_map ranks; /* opened when it is first needed */
 };
 
+/* What was not looked at is no fault of the table: the list's code says so. */
+static void not_checked(struct ckpt_errlist *l, const char *what)
+{
+	ckpt_errlist_add(l, "%s: out of memory: the pieces were not checked", what);
+	l->code = -ENOMEM;
+}
+
 static uint64_t list_lo(const struct indices *d)
 {
 	return d->run[0].start;
@@ -328,8 +335,7 @@ static bool operands_find(struct cover *c, uint32_t dims, struct of_operand *ret
 			continue;
 		}
 		if (r < 0)
-			ckpt_errlist_add(c->list, "%s: out of memory: its pieces were not checked",
-					 c->label);
+			not_checked(c->list, c->label);
 		else
 			ckpt_errlist_add(c->list,
 					 "%s: the piece in %s is of rank %u, which the mesh of its "
@@ -408,8 +414,7 @@ static void tensor_cover(struct cover *c)
 	of = calloc((size_t)c->n + 1, sizeof *of);
 	sorted = calloc((size_t)c->n + 1, sizeof *sorted);
 	if (!of || !sorted)
-		ckpt_errlist_add(c->list, "%s: out of memory: its pieces were not checked",
-				 c->label);
+		not_checked(c->list, c->label);
 	else if (operands_find(c, dims, of))
 		operands_cover(c, dims, of, sorted);
 }
@@ -432,8 +437,7 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 
 	table_tensor_print(c.x, c.label, sizeof c.label);
 	if (!span) {
-		ckpt_errlist_add(ret_list, "%s: out of memory: its pieces were not checked",
-				 c.label);
+		not_checked(ret_list, c.label);
 		return;
 	}
 	bool known = overlaps_report(&c);
@@ -473,9 +477,7 @@ static void cover_all(const struct table *t, bool some, struct ckpt_errlist *ret
 		most = MAX(most, t->first[i + 1] - t->first[i]);
 	c.span = span = calloc(most, sizeof *span);
 	if (!span) {
-		ckpt_errlist_add(
-			ret_list,
-			"out of memory: whether the pieces cover the tensors was not checked");
+		not_checked(ret_list, "all tensors");
 		return;
 	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {

@@ -135,7 +135,7 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
  * Is every tensor (other than SINKs) covered exactly once by its pieces? Of a pending reduction:
  * once by the pieces of each of its operands (operand.h). Gaps and overlaps are lines in the list.
  * Sealed tables. A tensor in pieces so many and so interleaved that the answer would take minutes is
- * a line as well.
+ * a line as well. Without memory the list's code becomes -ENOMEM: what was not checked is not wrong.
  */
 void table_cover(const struct table *t, struct ckpt_errlist *ret_list);
 /* The same where not all pieces are known: overlaps alone are lines. */

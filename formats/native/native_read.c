@@ -1092,6 +1092,10 @@ static int directory_read(struct opening *o)
 		table_disjoint(&c->table, &cover);
 	else
 		table_cover(&c->table, &cover);
+	if (cover.code == -ENOMEM) { /* nothing is known to be wrong */
+		ckpt_errlist_free(&cover);
+		return -ENOMEM;
+	}
 	overlaps = cover.n > 0;
 	faults_of_list(&o->rd, -EBADMSG, "coverage", "", &cover);
 	if (!o->choose || !overlaps)

@@ -257,7 +257,7 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 	free(b.map);
 	free(b.coord);
 	if (!r && b.list->n != before) {
-		r = -EINVAL;
+		r = b.list->code == -ENOMEM ? -ENOMEM : -EINVAL;
 		(void)ckpt_errlist_end(b.list, err, "rank %u does not hold its share", rank);
 		if (err)
 			err->code = r;

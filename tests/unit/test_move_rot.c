@@ -21,6 +21,7 @@
 #include "ckpt/move/move.h"
 #include "tests/lib/sample.c"
 #include "tests/lib/memdir.c"
+#include "tests/lib/memdir_io.h"
 
 #define PATTERN 0xa5
 /* Under a sanitizer, which costs ten times as much, every so-manieth region. */
@@ -47,45 +48,6 @@ static uint64_t rot_random(uint64_t *state) /* xorshift64* */
 	*state ^= *state << 25;
 	*state ^= *state >> 27;
 	return *state * UINT64_C(0x2545F4914F6CDD1D) >> 16;
-}
-
-/* --- the directory as move sees it: descriptor i is file i --- */
-
-static int mem_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
-{
-	const struct memdir *d = ctx;
-
-	(void)dirfd;
-	(void)flags;
-	(void)mode;
-	for (uint32_t i = 0; i < d->n; i++)
-		if (!strcmp(d->file[i].name, name))
-			return (int)i;
-	return -ENOENT;
-}
-
-static int mem_close(void *ctx, int fd)
-{
-	(void)ctx;
-	(void)fd;
-	return 0;
-}
-
-static int mem_size(void *ctx, int fd, uint64_t *ret_bytes)
-{
-	*ret_bytes = ((struct memdir *)ctx)->file[fd].len;
-	return 0;
-}
-
-static int64_t mem_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
-{
-	const struct memdir_file *f = &((struct memdir *)ctx)->file[fd];
-
-	if (off >= f->len)
-		return 0;
-	len = MIN(len, f->len - off);
-	memcpy(buf, f->bytes + off, len);
-	return (int64_t)len;
 }
 
 /* --- the regions of a file --- */
@@ -199,11 +161,7 @@ static void scene_make(struct scene *s, const char *test)
 	o.step = 13;
 	memdir_checkpoint(&s->step, &o);
 	dir_copy(&s->bad, &s->good);
-	s->ops = (struct io_ops){ .ctx = &s->bad,
-				  .open = mem_open,
-				  .close = mem_close,
-				  .pread = mem_pread,
-				  .size = mem_size };
+	s->ops = memdir_io(&s->bad);
 	dir = memdir_source(&s->good);
 	if (format_native.open(&dir, &s->c, NULL, NULL, &err) < 0)
 		fail_msg("%s", err.msg);
