@@ -5,7 +5,7 @@
  *
  *	stall SOCKET STORE BYTES SNAPSHOTS    what the training thread waits, and the daemon's copy
  *	save SOCKET STORE BYTES WORLD [TENSORS] one durable save for each line on stdin
- *	restore SOCKET STORE BYTES WORLD STEP one restore from disk
+ *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
@@ -176,6 +176,8 @@ struct team {
 	pthread_barrier_t barrier;
 	struct job_rank rank[RANKS_MAX];
 	uint64_t step, begin, end[RANKS_MAX];
+	uint64_t cpu, cpu_end; /* of the daemon, ns */
+	pid_t daemon;
 	bool go;
 };
 
@@ -255,6 +257,24 @@ static void *save_rank(void *arg)
 	return NULL;
 }
 
+/* User and system time of a process so far, in steps of the kernel's clock. */
+static uint64_t process_cpu_ns(pid_t pid)
+{
+	unsigned long user, sys;
+	char path[64], line[512];
+	const char *p;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	f = fopen(path, "r");
+	p = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+	if (!p ||
+	    sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2)
+		die("the processor time of %d cannot be read", (int)pid);
+	fclose(f);
+	return (user + sys) * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
 static void *restore_rank(void *arg)
 {
 	const struct member *m = arg;
@@ -267,12 +287,16 @@ static void *restore_rank(void *arg)
 	job_open(t->opts, m->rank, r);
 	job_seal(r);
 	sleep(REST_S);
-	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
+		t->cpu = process_cpu_ns(t->daemon);
 		t->begin = clock_ns();
+	}
 	pthread_barrier_wait(&t->barrier);
 	if (ckpt_restore(r->c, &want, &got, &e) < 0)
 		die("%s", e.msg);
 	t->end[m->rank] = clock_ns();
+	if (pthread_barrier_wait(&t->barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+		t->cpu_end = process_cpu_ns(t->daemon);
 	if (got.step != t->step || got.where != 2)
 		die("restored step %" PRIu64 " from place %u", got.step, got.where);
 	job_check(r, t->step);
@@ -280,9 +304,9 @@ static void *restore_rank(void *arg)
 	return NULL;
 }
 
-static void restore(const struct job_opts *o, uint64_t step)
+static void restore(const struct job_opts *o, uint64_t step, pid_t daemon)
 {
-	struct team t = { .opts = o, .step = step };
+	struct team t = { .opts = o, .step = step, .daemon = daemon };
 	uint64_t bytes = 0, end = 0;
 
 	run_team(&t, restore_rank);
@@ -292,6 +316,7 @@ static void restore(const struct job_opts *o, uint64_t step)
 	}
 	say("bytes", bytes);
 	say("restored", end - t.begin);
+	say("cpu", t.cpu_end - t.cpu);
 }
 
 /* ---- the rest ---- */
@@ -383,12 +408,12 @@ int main(int argc, char **argv)
 		struct team t = { .opts = &o };
 
 		run_team(&t, save_rank);
-	} else if (verb_is("restore", argc, argv, 5)) {
+	} else if (verb_is("restore", argc, argv, 6)) {
 		struct job_opts o = {
 			argv[2], argv[3], "save", number(argv[4]), (uint32_t)number(argv[5]), 0
 		};
 
-		restore(&o, number(argv[6]));
+		restore(&o, number(argv[6]), (pid_t)number(argv[7]));
 	} else if (verb_is("steps", argc, argv, 3)) {
 		steps(argv[2], argv[3], number(argv[4]));
 	} else if (verb_is("many", argc, argv, 5)) {

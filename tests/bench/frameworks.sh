@@ -1,31 +1,103 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # make bench-frameworks: the same work by a framework and by ckptd, in turn, on this machine. PyTorch comes into
-# build/venv (some GB, once). What each row is: README.md beside this file.
+# build/venv (some GB, once). What each row is: README.md beside this file. BENCH_* as for run.sh.
 set -eu
 cd "$(dirname "$0")/../.."
 python=build/venv/bin/python
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptd-bench.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-if ! "$python" -c 'import torch' 2>/dev/null; then
+if ! "$python" -c 'import torch, safetensors' 2>/dev/null; then
 	echo "installing PyTorch into build/venv"
 	python3 -m venv build/venv
-	build/venv/bin/pip --quiet install torch numpy
+	build/venv/bin/pip --quiet install torch numpy safetensors
 fi
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-pick() { sed -n "s/^$1 //p" "$2"; } # NAME FILE
+json=build/bench-frameworks.json
+. tests/bench/common.sh
 
 echo "PyTorch $("$python" -c 'import torch; print(torch.__version__)'), $(nproc) cores, load before $(cut -d' ' -f1 /proc/loadavg)"
+
+# ---- planning ----
+
 build/ckptbench plan list llama64 >"$tmp/list"
 for _ in 1 2 3; do
 	build/ckptbench plan rank llama64 >"$tmp/ours"
-	pick rank_plan "$tmp/ours" >>"$tmp/ours.ns"
+	samples ours <"$tmp/ours"
 	"$python" tests/bench/dcp_planner.py 0 9 18 27 36 45 54 63 <"$tmp/list" >"$tmp/dcp"
-	pick dcp_rank_plan "$tmp/dcp" >>"$tmp/dcp.ns"
+	samples dcp <"$tmp/dcp"
 done
-ours=$(median "$tmp/ours.ns") dcp=$(median "$tmp/dcp.ns")
-printf '%-20s %10s %12s %12s %-5s %4s\n' name ratio numerator denominator unit n
-awk -v a="$ours" -v b="$dcp" -v n="$(wc -l <"$tmp/dcp.ns")" \
-	'BEGIN { printf "%-20s %10.4g %12.6g %12.6g %-5s %4d\n", "rank_plan_dcp", a / b, a / 1e6, b / 1e6, "ms", n }'
-echo "4,548 tensors of Llama 3.1 405B on 64 ranks (fsdp=16,tp=4), $(pick dcp_chunks "$tmp/dcp") chunks in DCP's metadata; one rank of fsdp=8,tp=8"
-echo "plans $(pick rank_ops "$tmp/ours" | head -1) operations here, $(pick dcp_ops "$tmp/dcp" | head -1) there"
+row rank_plan_dcp null lower "$(calc "$(median ours_rank_plan) / 1e6")" "$(calc "$(median dcp_dcp_rank_plan) / 1e6")" ms "$(count dcp_dcp_rank_plan)"
+echo "# 4,548 tensors of Llama 3.1 405B on 64 ranks (fsdp=16,tp=4), $(pick dcp_chunks "$tmp/dcp" | head -1) chunks in DCP's metadata; one rank of"
+echo "# fsdp=8,tp=8 plans $(pick rank_ops "$tmp/ours" | head -1) operations here, $(pick dcp_ops "$tmp/dcp" | head -1) there"
+
+# ---- the same state, saved and loaded ----
+
+torch_start() {
+	local line='' # bash has one coprocess at a time, and that is the job that saves
+	mkfifo "$tmp/torch.in" "$tmp/torch.out"
+	"$python" tests/bench/dcp_state.py "$work" "$bytes" <"$tmp/torch.in" >"$tmp/torch.out" &
+	torch=$!
+	exec {torch_in}>"$tmp/torch.in" {torch_out}<"$tmp/torch.out"
+	while [ "$line" != "ready 0" ]; do
+		read -r line <&"$torch_out" || fail "PyTorch did not start"
+	done
+}
+
+torch_do() { # WHAT N: its samples are torch_NAME
+	local name n
+	[ "$1" = remove ] || sleep "$rest"
+	echo "$1 $2" >&"$torch_in"
+	while read -r name n <&"$torch_out"; do
+		[ "$name" != end ] || return 0
+		sample "torch_$name" "$n"
+	done
+	fail "PyTorch has gone"
+}
+
+at=0
+save_dcp() { torch_do save "$at"; }
+load_dcp() { torch_do load "$at"; }
+async_dcp() { torch_do async "a$at"; }
+save_st() { torch_do st_save "$at"; }
+load_st() { torch_do st_load "$at"; }
+memcpy_dcp() { torch_do memcpy 0; }
+everything() { # one round; the order turns
+	local what all=(save_one fio_write save_dcp save_st async_dcp memcpy_dcp) n=6 i
+	for ((i = 0; i < n; i++)); do
+		what=${all[(i + $1) % n]}
+		$what
+	done
+	rm -rf "$work/dcp-a$at"
+}
+
+torch_start
+daemon_start
+saver_start "$work/one" 1
+for ((at = 0; at < pairs; at++)); do
+	everything "$at"
+	[ "$at" -eq 0 ] || torch_do remove $((at - 1))
+done
+at=$((pairs - 1))
+saver_stop
+daemon_stop
+gb() { calc "$(median save_bytes) / $(median "torch_$1")"; } # GB/s
+row durable_save null higher "$(speed save_speed)" "$(speed fio_write)" GB/s "$pairs"
+row dcp_save null higher "$(gb save)" "$(speed fio_write)" GB/s "$pairs"
+row safetensors_save null higher "$(gb st_save)" "$(speed fio_write)" GB/s "$pairs"
+row dcp_async_stall null lower "$(calc "$(median torch_async_blocked) / 1e6")" "$(calc "$(median torch_memcpy) / 1e6")" ms "$pairs"
+row dcp_async_done null higher "$(gb async)" "$(speed fio_write)" GB/s "$pairs"
+
+label=load store=$work/one step=$last world=1
+step_files "$store"
+fio_read_choose
+daemon_start
+for ((i = 0; i < pairs; i++)); do
+	for what in restore_one fio_read load_dcp load_st; do
+		$what
+	done
+done
+daemon_stop
+row load null higher "$(speed load)" "$(speed fio_load)" GB/s "$pairs"
+row dcp_load null higher "$(gb load)" "$(speed fio_load)" GB/s "$pairs"
+row safetensors_load null higher "$(gb st_load)" "$(speed fio_load)" GB/s "$pairs"
+exec {torch_in}>&-
+wait "$torch" || true
+bench_end
