@@ -198,11 +198,13 @@ for l in "${line[@]}"; do
 	printf '%-24s %4s s  %-58s %s\n' "$name" "$time" "${by:0:58}" "$(step_of "$name")" >>"$tmp/table"
 	i=$((i + 1))
 done
+summary="${#line[@]} mistakes, $(grep -c '  NOT FOUND' "$tmp/table") not found"
 if [ $tap -eq 1 ]; then
 	sed 's/^/#| /' "$tmp/table"
+	echo "# $summary"
 	echo "1..$n"
 else
 	cat "$tmp/table"
-	echo "${#line[@]} mistakes, $(grep -c '  NOT FOUND' "$tmp/table") not found"
+	echo "$summary"
 fi
 exit $bad
