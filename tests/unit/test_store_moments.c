@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_moments.c - removal of steps beside others who hold, read, move and commit in the very moment
- * in which it has judged and not yet removed. What happens meanwhile is done at a named point of the
+ * in which it has judged and not yet removed; a repair that dies. What happens meanwhile is done at a named point of the
  * protocol (store/points.h), by another who has the job open.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
-#include "ckpt/store/prune.h"
+#include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
 
@@ -66,6 +66,18 @@ static struct store_step found(const char *dir)
 	if (store_step_look(other, dir, &st))
 		fail_msg("%s is not there", dir);
 	return st;
+}
+
+static enum store_state state_of(uint64_t step)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n, i = 0;
+
+	assert_int_equal(store_scan(other, false, &st, &n, &err), 0);
+	while (i < n && st[i].step != step)
+		i++;
+	assert_true(i < n);
+	return st[i].state;
 }
 
 /* Steps 10, 20 and 30; the newest is verified. */
@@ -267,6 +279,45 @@ static void after_a_power_loss_in_a_removal_a_step_is_whole_or_gone(void **state
 	assert_int_equal(io_crash_states(record, &o, whole_or_gone, why, NULL), 0);
 }
 
+static int all_right(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)st;
+	(void)step_fd;
+	(void)e;
+	return 0;
+}
+
+static void die(void)
+{
+	io_faults_kill_now(&f);
+}
+
+/* Its data may be anything: nobody has read them. */
+static void a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint(void **state)
+{
+	const struct repair_opts o = { .verify = all_right };
+	const char *const point[] = { POINT_REPAIR_RENAMED, POINT_REPAIR_DURABLE };
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(point); i++) {
+		struct repair_result ret;
+		char path[100];
+
+		(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, step30);
+		assert_int_equal(unlinkat(other->job_fd, path, 0), 0);
+		assert_int_equal(found(step30).state, STORE_DAMAGED);
+		at_point = point[i];
+		meanwhile = die;
+		(void)store_repair(s, &o, &ret, &err);
+		assert_int_equal(ret.rebuilt, 0);
+		assert_int_equal(state_of(30), STORE_QUARANTINED);
+		io_faults_count(&f, IO_ON_ANY);
+	}
+	assert_int_equal(store_repair(other, &o, &(struct repair_result){ 0 }, &err), 0);
+	assert_int_equal(state_of(30), STORE_COMMITTED);
+}
+
 int main(void)
 {
 #define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
@@ -278,6 +329,7 @@ int main(void)
 		CASE(nothing_is_removed_while_a_job_goes_back),
 		CASE(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone),
 		CASE(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone),
+		CASE(a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint),
 	};
 
 	return cmocka_run_group_tests_name("store_moments", tests, NULL, NULL);

@@ -339,6 +339,56 @@ static void the_first_step_of_a_new_job_survives_a_power_loss_with_its_directori
 	io_record_free(f.record);
 }
 
+/* --- marks --- */
+
+#define UNTIL UINT64_C(4102444800000000000) /* 2100 */
+
+static int hold_is_there(void *arg, int dirfd, const struct io_crash *at)
+{
+	cleanup_free struct store_mark *mark = NULL;
+	struct store *s;
+	uint32_t n = 0;
+	int r;
+
+	(void)arg;
+	if (at->mark == 0)
+		return 0;
+	r = store_open(at->ops, dirfd, CRASH_JOB, false, &s, &err);
+	if (!r) {
+		r = store_marks(s, &mark, &n, &err);
+		store_close(s);
+	}
+	return r || n != 1 || mark->unread || mark->until_ns != UNTIL ||
+	       strcmp(mark->why, "it is the best") != 0;
+}
+
+static void a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says(void **state)
+{
+	const struct io_crash_opts o = {
+		.seed = 1, .nrandom = 4, .ntear = 4, .memory = true, .quiet = true
+	};
+	cleanup_free struct store_step *st = NULL;
+	struct io_faults f;
+	struct store *s;
+	uint32_t n;
+
+	(void)state;
+	s = opened(&io_ops_posix);
+	(void)claimed(s, 0);
+	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	io_faults_init(&f, &io_ops_posix);
+	f.record = io_record_new(place.fd);
+	s->ops = &f.ops;
+	assert_int_equal(store_scan(s, false, &st, &n, &err), 0);
+	assert_int_equal(store_mark_set(s, st, MARK_HOLD, "eval", UNTIL, "it is the best", &err),
+			 0);
+	io_record_mark(f.record, 1);
+	s->ops = &io_ops_posix;
+	store_close(s);
+	assert_int_equal(io_crash_states(f.record, &o, hold_is_there, NULL, NULL), 0);
+	io_record_free(f.record);
+}
+
 int main(void)
 {
 #define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
@@ -350,6 +400,7 @@ int main(void)
 		CASE(a_dead_part_that_stays_forbids_the_commit),
 		CASE(a_part_whose_close_fails_is_given_up),
 		CASE(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories),
+		CASE(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says),
 	};
 
 	return cmocka_run_group_tests_name("store_rules", tests, NULL, NULL);
