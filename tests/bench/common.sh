@@ -10,7 +10,7 @@ pairs=${BENCH_PAIRS:-7}
 big_mib=${BENCH_BIG_MIB:-8192}
 rest=2 # seconds of silence before each use of the disk: many disks, all of the cloud's, save up speed while idle
 bytes=$((mib << 20))
-missed=()
+missed=() targets=0
 
 fail() { echo "make bench: $*" >&2; exit 1; }
 
@@ -102,6 +102,7 @@ row() { # NAME TARGET lower|higher NUM DEN UNIT N
 	if [ "$2" != null ]; then
 		verdict=$(awk -v r="$ratio" -v t="$2" -v b="$3" 'BEGIN { print (b == "lower" ? r <= t : r >= t) ? "met" : "MISSED" }')
 		[ "$verdict" = met ] || missed+=("$1 ($ratio, target $2)")
+		targets=$((targets + 1))
 	fi
 	if [ "$head_printed" -eq 0 ]; then
 		printf '%-20s %10s %9s %-7s %12s %12s %-5s %4s\n' name ratio target verdict numerator denominator unit n
@@ -222,8 +223,8 @@ bench_end() {
 	echo
 	if [ ${#missed[@]} -gt 0 ]; then
 		echo "missed: $(printf '%s; ' "${missed[@]}")" | sed 's/; $//'
-	else
-		echo "all targets are met"
+	elif [ "$targets" -gt 0 ]; then
+		echo "all $targets targets are met"
 	fi
 	echo "written: $json ($(wc -l <"$json") rows), $SECONDS s"
 }

@@ -33,7 +33,7 @@ echo "# fsdp=8,tp=8 plans $(pick rank_ops "$tmp/ours" | head -1) operations here
 torch_start() {
 	local line='' # bash has one coprocess at a time, and that is the job that saves
 	mkfifo "$tmp/torch.in" "$tmp/torch.out"
-	"$python" tests/bench/dcp_state.py "$work" "$bytes" <"$tmp/torch.in" >"$tmp/torch.out" &
+	"$python" -W ignore::UserWarning tests/bench/dcp_state.py "$work" "$bytes" <"$tmp/torch.in" >"$tmp/torch.out" &
 	torch=$!
 	exec {torch_in}>"$tmp/torch.in" {torch_out}<"$tmp/torch.out"
 	while [ "$line" != "ready 0" ]; do
