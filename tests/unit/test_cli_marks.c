@@ -3,6 +3,7 @@
  * test_cli_marks.c - what is said about steps, through the verbs: hold, release, tag, verify --data;
  * and where it is shown: ls, show, completion.
  */
+#include "ckpt/cli/marked.h"
 #include "tests/unit/test_cli_line.h"
 
 static json_t *first(const json_t *x, const char *list)
@@ -189,6 +190,30 @@ static void steps_that_are_not_there_are_ten_and_copies_have_no_marks(void **sta
 	assert_int_equal(access(path_of("%s/notes/.ckptd", top), F_OK), -1);
 }
 
+static void a_step_that_was_renamed_meanwhile_is_not_taken_for_another(void **state)
+{
+	const char *job = path_of("%s/alpha", work);
+	struct store_ref ref = { .step_fd = reading(job, 10) };
+	struct marked m;
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	snprintf(ref.path, sizeof ref.path, "%s", step_path(job, 20));
+	assert_int_equal(marked_find(&io_ops_posix, &ref, &m, &err), 1);
+	assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
+	snprintf(ref.path, sizeof ref.path, "%s", step_path(job, 10));
+	assert_int_equal(marked_find(&io_ops_posix, &ref, &m, &err), 0);
+	assert_int_equal(m.step.step, 10);
+	marked_close(&m);
+	for (const char *const *p =
+		     (const char *const[]){ "/", "/step-000000000010", "x", "", NULL };
+	     *p; p++) {
+		snprintf(ref.path, sizeof ref.path, "%s", *p);
+		assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
+	}
+	close(ref.step_fd);
+}
+
 /* --- tag --- */
 
 static void a_tag_finds_its_step_moves_and_goes(void **state)
@@ -310,6 +335,8 @@ damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void
 	assert_int_equal(RUN("ls", "--all", job), 0);
 	assert_says(got.out, "quarantined");
 	assert_says(got.out, "step 30 of run: ");
+	assert_says(got.out, "latest");
+	assert_silent(got.out, "latest, quarantined");
 
 	assert_int_equal(RUN("show", "-C", job), 0);
 	assert_says(got.out, "step 20 of run");
@@ -588,6 +615,7 @@ int main(void)
 		cmocka_unit_test(release_gives_up_one_hold_or_all),
 		cmocka_unit_test(names_and_times_that_are_none_are_usage_errors),
 		cmocka_unit_test(steps_that_are_not_there_are_ten_and_copies_have_no_marks),
+		cmocka_unit_test(a_step_that_was_renamed_meanwhile_is_not_taken_for_another),
 		cmocka_unit_test(a_tag_finds_its_step_moves_and_goes),
 		cmocka_unit_test(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named),
 		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
