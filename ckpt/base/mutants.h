@@ -61,6 +61,7 @@
 	X(LIVE_LAUNCH_REPAIRED, store, "what the newest launch may be writing is left alone") \
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
+	X(WINDOW_ERROR_IGNORED, io, "what writing back a window reports is an error of the file") \
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \

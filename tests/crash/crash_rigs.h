@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_rigs.h - the crash matrix of the store: what may go wrong, when, and what must hold afterwards.
- * tests/unit/test_store_crash.c shows that the store passes all; test_store_mutants.c that each
+ * tests/unit/test_store_crash.c shows that the store passes all; tests/mutants that each
  * classical mistake is found by one. Include crash_rigs.c into the test.
  *
  * What must hold after anything: a step that was acknowledged is there to the byte, as step-N, or as
