@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask.c - one question, one line. Called by prune and repair. Whatever is no clear yes is no. */
 #include "ckpt/cli/ask.h"
+#include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@ bool ask_can(const struct cli *c)
 bool ask(struct cli *c, const char *fmt, ...)
 {
 	char line[64] = "";
+	struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
 	size_t n = 0;
 	va_list ap;
 
@@ -22,14 +25,17 @@ bool ask(struct cli *c, const char *fmt, ...)
 	va_end(ap);
 	fputs(" [y/N] ", c->err);
 	fflush(c->err);
-	/* By hand: stdio would keep what stands behind the line, and not notice a signal. */
+	/* By hand: stdio would keep what stands behind the line; and poll(2), unlike read(2), comes back
+	 * from a signal. */
 	while (n + 1 < sizeof line && !cli_stopped()) {
-		if (read(STDIN_FILENO, line + n, 1) != 1) {
-			fputc('\n', c->err);
-			return false;
-		}
+		if (poll(&in, 1, -1) < 0 && errno == EINTR)
+			continue;
+		if (read(STDIN_FILENO, line + n, 1) != 1)
+			break;
 		if (line[n++] == '\n')
 			break;
 	}
+	if (!n || line[n - 1] != '\n')
+		fputc('\n', c->err);
 	return !cli_stopped() && n > 1 && line[n - 1] == '\n' && (line[0] == 'y' || line[0] == 'Y');
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verb_prune.c - ckptctl prune: remove the steps that a policy does not keep.
- * Invariant: nothing is removed that was not shown with its reason and agreed to; what may never go is
- * the store's to know (ckpt/store/prune.h), and every byte of the newest that stays is read before.
+ * Invariant: nothing is removed without a rule that was given and a yes, said before or to the question;
+ * what may never go is the store's to know (ckpt/store/prune.h), and every byte of the newest that stays
+ * is read before.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
@@ -368,8 +369,10 @@ static int agree(struct prune *p, const char *where, struct ckpt_err *err)
 	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
 		human_bytes(p->going, size)))
 		return 0;
-	cli_say(p->c, STYLE_DIM, "nothing removed");
 	p->answered = true;
+	if (cli_stopped())
+		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
+	cli_say(p->c, STYLE_DIM, "nothing removed");
 	return 1;
 }
 
@@ -407,7 +410,7 @@ static int run(struct cli *c)
 	} else {
 		code = p.code;
 	}
-	if (rc && rc != -ECANCELED)
+	if (rc && (rc != -ECANCELED || p.answered))
 		code = cli_worse(code, tell(&p, rc, &err));
 	rows_free(&p);
 	return code;

@@ -329,8 +329,10 @@ static int agree(struct repair *p, const struct place *at, bool *ret_answered, s
 		p->dry = false;
 		return 0;
 	}
-	cli_say(p->c, STYLE_DIM, "nothing changed");
 	*ret_answered = true;
+	if (cli_stopped())
+		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
+	cli_say(p->c, STYLE_DIM, "nothing changed");
 	return 1;
 }
 
@@ -372,7 +374,7 @@ static int run(struct cli *c)
 			code = document(&p);
 		else
 			code = p.code;
-		if (rc && rc != -ECANCELED)
+		if (rc && (rc != -ECANCELED || answered))
 			code = cli_worse(code, tell(c, rc, &err));
 		rows_free(&p);
 	}
