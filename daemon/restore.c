@@ -27,7 +27,9 @@ struct restore {
 	uint64_t bad[ARRAY_LEN(((struct job *)0)->bad_step)];
 	uint32_t nbad;
 	struct pin pin;
-	int pin_fd; /* of the step's directory: nobody removes it meanwhile; -1: none */
+	int pin_fd;	      /* of the step's directory: nobody removes it meanwhile; -1: none */
+	uint64_t passed_step; /* newer than the one chosen, and damaged; passed "": none is */
+	char passed[256];
 	/* moving */
 	uint32_t nsrc, ndst;
 	struct snap_rank *src; /* [nsrc] references: the staged slots */
@@ -105,6 +107,24 @@ static bool is_bad(const struct restore *x, uint64_t step)
 	return false;
 }
 
+/* The newest that is good; what is newer and is not is told. */
+static const struct store_step *newest_good(struct restore *x, const struct store_step *step,
+					    uint32_t n)
+{
+	x->passed[0] = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step))
+			return &step[i];
+		if (x->passed[0] || step[i].state == STORE_COMMITTED)
+			continue;
+		x->passed_step = step[i].step;
+		snprintf(x->passed, sizeof x->passed, "step %" PRIu64 " is passed over: %s%s",
+			 step[i].step, step[i].state == STORE_QUARANTINED ? "quarantined: " : "",
+			 step[i].why);
+	}
+	return NULL;
+}
+
 static int choose(struct restore *x)
 {
 	bool latest = x->want.step == CKPT_LATEST, disk = !(x->want.flags & CKPT_FROM_MEMORY);
@@ -118,15 +138,17 @@ static int choose(struct restore *x)
 	};
 	if (disk)
 		rc = store_scan(x->store, false, &step, &n, &x->err);
-	for (uint32_t i = 0; i < n && rc == 0 && !best; i++)
-		if (latest ? step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step)
-			   : step[i].step == x->want.step)
+	if (rc == 0 && latest)
+		best = newest_good(x, step, n);
+	for (uint32_t i = 0; i < n && rc == 0 && !latest && !best; i++)
+		if (step[i].step == x->want.step)
 			best = &step[i];
 	if (x->mem_known &&
 	    (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
 		x->pin.none = false;
 		x->pin.step = x->mem_step;
 		x->pin.where = 1;
+		x->passed[0] = 0;
 		for (uint32_t i = 0; i < n && x->pin_fd < 0; i++) /* held where it is there, too */
 			if (step[i].state == STORE_COMMITTED && step[i].step == x->mem_step)
 				(void)store_step_open(x->store, step[i].dir, &x->pin_fd, &x->err);
@@ -172,8 +194,11 @@ static void choose_done(struct daemon *d, struct task *t)
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
 
-	(void)d;
 	l->restoring = false;
+	if (x->rc == 0 && x->passed[0]) {
+		log_line(&d->opts.log, LOG_WARNING, "restore: job %s: %s", l->job->name, x->passed);
+		job_error(l->job, x->passed_step + 1, x->passed);
+	}
 	if (x->rc < 0)
 		answer_all(l, x, false);
 	else
