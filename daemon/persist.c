@@ -189,6 +189,7 @@ static void write_run(struct task *t)
 		for (uint32_t r = 0; r < p->world; r++)
 			table_free(&p->table[r]);
 		p->err = (struct ckpt_err){ 0 };
+		atomic_store_explicit(&p->snap->written, 0, memory_order_relaxed);
 		parts_run(t);
 	}
 }
