@@ -59,9 +59,10 @@ tap=0
 unset MAKEFLAGS MAKELEVEL CKPT_MUTANT CKPT_TEST_FILTER
 make -s --no-print-directory "-j$(nproc)" V=mutant mutant-rigs "MUTANTS=$*" >&2 || { echo "Bail out! the mistakes do not build"; exit 1; }
 
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-m.XXXXXX") || exit 1
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/mXXX") || exit 1 # short: sockets lie in it
+logs=$(mktemp -d "${TMPDIR:-/tmp}/mXXX") || exit 1
 memory=$tmp
-[ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-m.XXXXXX) || exit 1
+[ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-mXXXXXX) || exit 1
 chmod 711 "$tmp" "$memory" # some tests become another user for a while
 declare -A running=()
 # shellcheck disable=SC2317,SC2329 # called by the trap
@@ -71,7 +72,7 @@ finish() {
 		kill -KILL -- "-$pid" 2>/dev/null
 	done
 	reap "$tmp" && reap "$memory"
-	rm -rf "$tmp" "$memory"
+	rm -rf "$tmp" "$memory" "$logs"
 }
 # Daemons that a test started and that left its session.
 reap() { # DIR
@@ -87,10 +88,10 @@ trap 'exit 130' INT TERM
 
 # One test with a mistake, or with none (""): prints "found|holds|skips SECONDS WHY". Ends at the first case that fails.
 hold() { # NAME TEST
-	local name=${2#*:} cmd dir pid status=0 begun now why='' result=holds cases
-	dir=$(mktemp -d "$tmp/XXXXXX")
+	local name=${2#*:} cmd dir log pid status=0 begun now why='' result=holds cases
+	dir=$(mktemp -d "$tmp/XXX") log=$(mktemp "$logs/XXXXXX")
 	case $2 in
-	unit:store_*) rmdir "$dir"; dir=$(mktemp -d "$memory/XXXXXX"); cmd=("$(program_of "$2")") ;;
+	unit:store_*) rmdir "$dir"; dir=$(mktemp -d "$memory/XXX"); cmd=("$(program_of "$2")") ;;
 	unit:*) cmd=("$(program_of "$2")") ;;
 	*) cmd=(bash "${name%%@*}") ;;
 	esac
@@ -99,36 +100,36 @@ hold() { # NAME TEST
 	*) unset CKPT_TEST_FILTER ;;
 	esac
 	begun=${EPOCHREALTIME//[.,]/}
-	mkdir "$dir/t" && chmod 711 "$dir" && : >"$dir/log"
-	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir/t CMOCKA_MESSAGE_OUTPUT=TAP \
-		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$dir/log" 2>&1 </dev/null &
+	chmod 711 "$dir"
+	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir CMOCKA_MESSAGE_OUTPUT=TAP \
+		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null &
 	pid=$!
 	running[$pid]=1
 	while kill -0 $pid 2>/dev/null; do
-		[ -n "$1" ] && grep -aq '^not ok' "$dir/log" && kill -KILL -- -$pid 2>/dev/null && break
+		[ -n "$1" ] && grep -aq '^not ok' "$log" && kill -KILL -- -$pid 2>/dev/null && break
 		sleep 0.05
 	done
 	wait $pid 2>/dev/null || status=$?
 	unset "running[$pid]"
 	reap "$dir"
 	now=${EPOCHREALTIME//[.,]/}
-	why=$(grep -am1 '^not ok' "$dir/log" | sed 's/^not ok [0-9]* *-* *//' | cut -c1-90)
-	cases=$(grep -ac '^ok' "$dir/log")
+	why=$(grep -am1 '^not ok' "$log" | sed 's/^not ok [0-9]* *-* *//' | cut -c1-90)
+	cases=$(grep -ac '^ok' "$log")
 	if [ -n "$why" ]; then
 		result=found
 	elif [ $status -eq 124 ] || { [ $status -eq 137 ] && [ $((now - begun)) -ge $((limit * 1000000)) ]; }; then
 		result=found why="it does not end"
 	elif [ $status -eq 125 ]; then
-		result=fails why=$(grep -am1 CKPT_MUTANT "$dir/log")
+		result=fails why=$(grep -am1 CKPT_MUTANT "$log")
 	elif [ $status -ne 0 ]; then
-		result=found why="it dies: $(grep -a . "$dir/log" | tail -n 1 | cut -c1-80)"
+		result=found why="it dies: $(grep -a . "$log" | tail -n 1 | cut -c1-80)"
 	elif [ "$cases" -eq 0 ]; then
 		result=fails why="ran no case"
-	elif [ "$(grep -aic '^ok.*# *skip' "$dir/log")" -eq "$cases" ]; then
-		result=skips why=$(grep -aim1 '^ok.*# *skip' "$dir/log" | sed 's/.*# *[Ss][Kk][Ii][Pp] *//')
+	elif [ "$(grep -aic '^ok.*# *skip' "$log")" -eq "$cases" ]; then
+		result=skips why=$(grep -aim1 '^ok.*# *skip' "$log" | sed 's/.*# *[Ss][Kk][Ii][Pp] *//')
 	fi
-	[ "$result" != found ] || [ -n "$1" ] || tail -n 15 "$dir/log" | cut -c1-200 >"$tmp/shown"
-	rm -rf "$dir"
+	[ "$result" != found ] || [ -n "$1" ] || tail -n 15 "$log" | cut -c1-200 >"$tmp/shown"
+	rm -rf "$dir" "$log"
 	echo "$result $(((now - begun) / 100000)) ${why:-}"
 }
 
