@@ -5,6 +5,7 @@
 // failed is never used again, its bytes are written anew from the slot; the step is reported
 // committed only after store_commit said so.
 #include "daemon/state.h"
+#include "ckpt/base/mutant.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -315,7 +316,8 @@ static void parts_done(struct daemon *d, struct task *t)
 		return;
 	}
 	s->phase_ns[1] = now_ns() - s->mark_ns;
-	snap_tell(s, OUTCOME_PERSISTED, 0, NULL);
+	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0,
+		  NULL);
 	s->parked = p;
 	persist_resume(s);
 }
