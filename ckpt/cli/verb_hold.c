@@ -98,7 +98,7 @@ const struct cli_verb verb_hold = {
 		},
 	.exits =
 		"0 it is held; 2 NAME or TIME is none, or the checkpoint lies in no store; 5 it is "
-		"not committed; 10 there is no such store or checkpoint; 11 it is being removed; 12 "
+		"not committed; 10 there is no such store or checkpoint, or it is being removed; 12 "
 		"the store cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,

@@ -457,10 +457,11 @@ const struct cli_verb verb_prune = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 done, or nothing to do; 2 no rule was given, or nobody can be asked and --yes is "
-		"missing; 3 something was kept because it is being read or could not be removed; 4 "
-		"the newest was found damaged, and is quarantined; 10 PATH does not exist; 11 all "
-		"that should go is being read; 12 the store cannot be written; 130 interrupted.",
+		"0 done, or nothing to do; 1 nothing that should go could be removed; 2 no rule was "
+		"given, or nobody can be asked and --yes is missing; 3 some of it was kept because "
+		"it is being read or could not be removed; 4 the newest was found damaged, and is "
+		"quarantined; 10 PATH does not exist; 11 all that should go is being read; 12 the "
+		"store cannot be written; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -215,7 +215,7 @@ const struct cli_verb verb_tag = {
 		},
 	.exits =
 		"0; 2 NAME is none, several jobs have it, or the checkpoint lies in no store; 5 it "
-		"is not committed; 10 there is no such store, checkpoint or tag; 11 it is being "
+		"is not committed; 10 there is no such store, checkpoint or tag, or it is being "
 		"removed; 12 the store cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
 	.narg_max = 2,

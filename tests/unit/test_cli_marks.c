@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/marked.h"
 #include "tests/unit/test_cli_line.h"
+#include <sys/file.h>
 
 static json_t *first(const json_t *x, const char *list)
 {
@@ -212,6 +213,22 @@ static void a_step_that_was_renamed_meanwhile_is_not_taken_for_another(void **st
 		assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
 	}
 	close(ref.step_fd);
+}
+
+static void a_step_that_is_being_removed_gets_no_mark(void **state)
+{
+	const char *job = line(place("going"), "run", 2);
+	int fd = open(step_path(job, 10), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+	assert_int_equal(RUN("hold", "-C", job, "step:10"), 10);
+	assert_int_equal(RUN("tag", "-C", job, "step:10", "x"), 10);
+	assert_int_equal(RUN("show", "-C", job, "step:10"), 10);
+	assert_int_equal(RUN("hold", "-C", job, "step:20"), 0);
+	close(fd);
+	assert_int_equal(RUN("hold", "-C", job, "step:10"), 0);
 }
 
 /* --- tag --- */
@@ -616,6 +633,7 @@ int main(void)
 		cmocka_unit_test(names_and_times_that_are_none_are_usage_errors),
 		cmocka_unit_test(steps_that_are_not_there_are_ten_and_copies_have_no_marks),
 		cmocka_unit_test(a_step_that_was_renamed_meanwhile_is_not_taken_for_another),
+		cmocka_unit_test(a_step_that_is_being_removed_gets_no_mark),
 		cmocka_unit_test(a_tag_finds_its_step_moves_and_goes),
 		cmocka_unit_test(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named),
 		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
