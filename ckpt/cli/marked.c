@@ -130,9 +130,25 @@ int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct ma
 	return cli_fail(c, -EINVAL, &err, "ckptctl %s -C STORE step:N", c->verb->name);
 }
 
+int marked_owner(int job_fd, const char *path, struct ckpt_err *err)
+{
+	struct passwd *pw;
+	struct stat st;
+
+	if (geteuid() != 0 || fstat(job_fd, &st) || st.st_uid == 0)
+		return 0;
+	pw = getpwuid(st.st_uid);
+	return ckpt_error(
+		err, -EPERM,
+		"%.300s belongs to %s (user %u): what root writes there they could not read", path,
+		pw ? pw->pw_name : "another", (unsigned)st.st_uid);
+}
+
 int marked_tell(struct cli *c, int rc, const struct ckpt_err *err)
 {
-	if (rc == -EACCES || rc == -EPERM)
+	if (rc == -EPERM)
+		return cli_fail(c, rc, err, MARKED_NEXT_OWNER);
+	if (rc == -EACCES)
 		return cli_fail(c, rc, err, CLI_NEXT_USER);
 	if (rc == -EINVAL)
 		return cli_fail(c, rc, err, "ckptctl %s -h", c->verb->name);

@@ -38,6 +38,12 @@ int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct ma
 /* Tell that a mark could not be changed. Returns the exit code. */
 int marked_tell(struct cli *c, int rc, const struct ckpt_err *err);
 
+/* Root may write everywhere, but what it writes into another user's job (files are 0600) they could not
+ * read: -EPERM says who they are. */
+int marked_owner(int job_fd, const char *path, struct ckpt_err *err);
+/* The next command then. */
+#define MARKED_NEXT_OWNER "run ckptctl as that user: sudo -u USER ckptctl ..."
+
 /* The name that holds are made by where none is given: user-host, as far as a name can say it. */
 void marked_name(char ret[STORE_MARK_NAME_MAX + 1]);
 /* "6h", "7d", "2w" from now on, or RFC 3339: "2026-11-22T18:00:00Z". -EINVAL says what it can be;

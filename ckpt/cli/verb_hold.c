@@ -60,7 +60,9 @@ static int run(struct cli *c)
 	code = marked_get(c, c->arg[0], &ref, &m);
 	if (code)
 		return code;
-	rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
+	rc = marked_owner(m.s.job_fd, m.dir, &err);
+	if (!rc)
+		rc = store_mark_set(&m.s, &m.step, MARK_HOLD, by, until, why, &err);
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else
@@ -99,7 +101,7 @@ const struct cli_verb verb_hold = {
 	.exits =
 		"0 it is held; 2 NAME or TIME is none, or the checkpoint lies in no store; 5 it is "
 		"not committed; 10 there is no such store or checkpoint, or it is being removed; 12 "
-		"the store cannot be written.",
+		"the store cannot be written, or is another user's.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -110,6 +110,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->job = job;
 	p->path = abs_path;
 	p->njob++;
+	if (!rc && !p->c->value[OPT_DRY_RUN])
+		rc = marked_owner(job_fd, abs_path, &err);
 	if (!rc)
 		rc = store_repair(&s, &o, &r, &err);
 	p->sum.removed += r.removed;
@@ -118,9 +120,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.left += r.left;
 	p->sum.freed += r.freed;
 	if (rc)
-		p->code = cli_worse(p->code,
-				    cli_fail(p->c, rc, &err,
-					     rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER : NULL));
+		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
+						      rc == -EPERM    ? MARKED_NEXT_OWNER
+						      : rc == -EACCES ? CLI_NEXT_USER
+								      : NULL));
 	return rc == -ECANCELED ? rc : 0;
 }
 

@@ -67,7 +67,9 @@ static int set(struct cli *c)
 	if (code)
 		return code;
 	from = tagged(&m.s, tag);
-	rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
+	rc = marked_owner(m.s.job_fd, m.dir, &err);
+	if (!rc)
+		rc = store_mark_set(&m.s, &m.step, MARK_TAG, tag, 0, NULL, &err);
 	if (rc)
 		code = marked_tell(c, rc, &err);
 	else
@@ -216,7 +218,7 @@ const struct cli_verb verb_tag = {
 	.exits =
 		"0; 2 NAME is none, several jobs have it, or the checkpoint lies in no store; 5 it "
 		"is not committed; 10 there is no such store, checkpoint or tag, or it is being "
-		"removed; 12 the store cannot be written.",
+		"removed; 12 the store cannot be written, or is another user's.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

@@ -192,6 +192,45 @@ static void another_user_repairs_nothing(void **state)
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
+static int give(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+	(void)st;
+	(void)type;
+	(void)f;
+	return lchown(path, 65534, 65534);
+}
+
+static void root_leaves_nothing_in_anothers_job_that_they_could_not_read(void **state)
+{
+	const char *root = place("theirs"), *job = line(root, "run", 3);
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(nftw(root, give, 16, FTW_PHYS), 0);
+	assert_int_equal(RUN("repair", "-n", job), 0);
+	assert_says(got.out, "rebuild");
+	assert_int_equal(RUN("repair", "--yes", job), 12);
+	assert_says(got.err, "sudo -u");
+	assert_int_equal(RUN("repair", "--yes", "-C", job, "step:20"), 12);
+	assert_int_equal(RUN("hold", "-C", job, "latest"), 12);
+	assert_int_equal(RUN("tag", "-C", job, "latest", "x"), 12);
+	assert_int_equal(access(path_of("%s/MANIFEST", step_path(job, 20)), F_OK), -1);
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(seteuid(65534), 0);
+	RUN("repair", "--yes", job);
+	assert_int_equal(got.code, 0);
+	RUN("verify", "--data", "--all", job);
+	assert_int_equal(got.code, 0);
+	RUN("hold", "-C", job, "step:20", "--by=me");
+	assert_int_equal(got.code, 0);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(chmod(top, 0700), 0);
+	/* Taking away leaves nothing. */
+	assert_int_equal(RUN("release", "-C", job, "step:20", "--by=me"), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -202,6 +241,7 @@ int main(void)
 		cmocka_unit_test(what_a_launch_left_unfinished_goes_when_it_is_over),
 		cmocka_unit_test(a_person_is_asked),
 		cmocka_unit_test(another_user_repairs_nothing),
+		cmocka_unit_test(root_leaves_nothing_in_anothers_job_that_they_could_not_read),
 	};
 
 	return cmocka_run_group_tests(tests, make_all, drop_all);
