@@ -14,7 +14,8 @@
  *
  * A mark belongs to one checkpoint: a later one of the same step has another id and none of its
  * marks. Where a step's MANIFEST cannot be read its id is not known: then every hold, tag and bad mark
- * of its number counts, and no verified one.
+ * of its number counts, and no verified one. A hold or tag that was set then counts for the step of that
+ * number also when it can be read again.
  * A mark whose content cannot be read (torn, damaged): hold, tag and bad count all the same, without
  * an end; verified does not. An expired hold counts as none (store_mark_counts). The bad mark is the
  * quarantine: store_scan gives such a step the state STORE_QUARANTINED.

@@ -73,6 +73,8 @@ static int remove_check_marks(const struct store *s, const struct store_step *st
 	uint32_t n;
 	int r = store_step_look(s, st->dir, &now);
 
+	if (!r && now.state == STORE_DAMAGED && st->state != STORE_DAMAGED)
+		return ckpt_error(err, -EIO, "it cannot be read any more: %s", now.why);
 	if (!r && memcmp(now.id, st->id, sizeof now.id) != 0 && !MUTANT(ANOTHER_REMOVED))
 		r = -ENOENT;
 	if (r)

@@ -479,9 +479,13 @@ bool store_mark_is(const struct store_mark *m, const struct store_step *st)
 {
 	if (m->step != st->step || st->state == STORE_COLLECTING)
 		return false;
-	if (store_step_has_id(st))
-		return memcmp(m->id8, st->id, sizeof m->id8) == 0 || MUTANT(MARK_OF_ANOTHER);
-	return m->kind != MARK_VERIFIED;
+	if (!store_step_has_id(st))
+		return m->kind != MARK_VERIFIED;
+	/* set while the MANIFEST could not be read: rather keep one too many than lose what was held */
+	if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) &&
+	    memcmp(m->id8, (const uint8_t[sizeof m->id8]){ 0 }, sizeof m->id8) == 0)
+		return true;
+	return memcmp(m->id8, st->id, sizeof m->id8) == 0 || MUTANT(MARK_OF_ANOTHER);
 }
 
 bool store_mark_counts(const struct store_mark *m, uint64_t now)
