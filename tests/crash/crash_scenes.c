@@ -269,7 +269,7 @@ static bool scene_mark(struct io_faults *f, struct store *s, struct power *w, ui
 	cleanup_free struct store_step *st = NULL;
 	const struct store_step *at;
 	struct ckpt_err err = { 0 };
-	uint32_t n;
+	uint32_t n, cleared = 0;
 	int r = store_scan(s, false, &st, &n, &err);
 
 	if (r || !(at = step_of(st, n, w->y.step[i].step)))
@@ -280,12 +280,17 @@ static bool scene_mark(struct io_faults *f, struct store *s, struct power *w, ui
 			w->y.marked[k][1] = SAID_MAYBE; /* the tag moves */
 	power_promise(f, w);
 	r = set ? store_mark_set(s, at, kinds[kind], name[kind], 0, "a scene", &err)
-		: store_mark_clear(s, at, kinds[kind], name[kind], NULL, &err);
+		: store_mark_clear(s, at, kinds[kind], name[kind], &cleared, &err);
+	if (!r && !set && !cleared)
+		r = -ENOENT; /* none was found to clear, and that was said */
 	if (r)
 		return false;
 	for (uint32_t k = 0; set && kind == 1 && k < w->y.n; k++)
 		w->y.marked[k][1] = SAID_NO;
 	w->y.marked[i][kind] = set ? SAID_YES : SAID_NO;
+	if (set && kind == 2 && at->state == STORE_DAMAGED)
+		w->y.marked[i][kind] =
+			SAID_MAYBE; /* of what could not be read: no longer when it can */
 	power_promise(f, w);
 	return true;
 }

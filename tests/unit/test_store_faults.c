@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_faults.c - the store where calls fail and memory runs out: each scene of tests/crash (saving,
+ * going back, marks and pruning, sweeping, repair) with each of its system calls failing in every way of
+ * tests/lib/io_faults.h, and each of its allocations failing once. What was promised before is there, what
+ * was told done is done, nobody takes a failure for damage, and no descriptor is left.
+ *
+ * FAULT_STEP=1 looks at every call (make torture); without it, at some. tests/crash/crash.mk links it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include "tests/crash/crash_rigs.c"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STEP 11
+#else
+#define STEP 4
+#endif
+
+/* --- memory --- */
+
+static uint64_t memory_calls, memory_nth; /* memory_nth 0: enough of it */
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+
+static bool memory_is_out(void)
+{
+	if (!memory_nth || ++memory_calls != memory_nth)
+		return false;
+	errno = ENOMEM;
+	return true;
+}
+
+void *__wrap_malloc(size_t n)
+{
+	return memory_is_out() ? NULL : __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+	return memory_is_out() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+	return memory_is_out() ? NULL : __real_realloc(p, n);
+}
+
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+	return memory_is_out() ? NULL : __real_reallocarray(p, n, size);
+}
+
+static void memory_limit(uint64_t nth)
+{
+	memory_calls = 0;
+	memory_nth = nth;
+}
+
+/* Has the limit been met? There is enough again. */
+static bool memory_free_again(void)
+{
+	bool hit = memory_nth && memory_calls >= memory_nth;
+
+	memory_nth = 0;
+	return hit;
+}
+
+/* --- scenes --- */
+
+static uint64_t step_given(void)
+{
+	const char *text = getenv("FAULT_STEP");
+
+	return text && *text ? strtoull(text, NULL, 0) : STEP;
+}
+
+/* kind NULL: memory. */
+static bool scene_fails(const struct scene *c, const struct io_fault_kind *kind, uint64_t nth)
+{
+	char why[CRASH_WHY] = "", inner[CRASH_WHY] = "";
+	struct power w = { .why = why };
+	struct io_faults f;
+	uint32_t files;
+	struct place p;
+	bool hit;
+
+	place_make(&p);
+	io_faults_init(&f, &io_ops_posix);
+	if (c->base(p.fd, &w))
+		fail_msg("%s: its beginning cannot be made", c->name);
+	power_promise(&f, &w);
+	files = open_files();
+	if (kind)
+		io_faults_plan(&f, kind, nth);
+	else
+		memory_limit(nth);
+	c->live(&f, p.fd, &w);
+	hit = kind ? io_faults_hit(&f) : memory_free_again();
+	if (files != open_files())
+		(void)snprintf(inner, sizeof inner, "descriptors leak");
+	else if (kind && kind->harmless && c->check != saved_check && !w.done)
+		(void)snprintf(inner, sizeof inner, "it should have gone on");
+	else if (!c->check(&io_ops_posix, p.fd, &w.y, inner))
+		inner[0] = 0;
+	story_free(&w.y);
+	place_remove(&p);
+	if (inner[0])
+		fail_msg("%s, %s at %s %llu: %s", c->name, kind ? kind->name : "no memory",
+			 kind ? "call" : "allocation", (unsigned long long)nth, inner);
+	return hit;
+}
+
+static void every_call_may_fail(void **state)
+{
+	const struct scene *c = *state;
+	uint64_t by = step_given(), injections = 0, begun = now_ns();
+
+	/* it brings a fault of its own, and would lose it to these */
+	if (c->live == live_undone)
+		skip();
+	for (uint32_t k = 0; k < io_fault_kinds_n; k++)
+		for (uint64_t nth = 1 + k % by; scene_fails(c, &io_fault_kinds[k], nth); nth += by)
+			injections++;
+	print_message("%s: %llu injections, %llu ms\n", c->name, (unsigned long long)injections,
+		      (unsigned long long)((now_ns() - begun) / NS_PER_MS));
+	assert_true(injections > 10);
+}
+
+/* Scenes whose own code allocates nothing, or looks at what it gets. */
+static void every_allocation_of_keeping_house_may_fail(void **state)
+{
+	uint64_t injections = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
+		if (scenes[i].check == saved_check)
+			continue;
+		for (uint64_t nth = 1; scene_fails(&scenes[i], NULL, nth); nth++)
+			injections++;
+	}
+	print_message("%llu injections\n", (unsigned long long)injections);
+	assert_true(injections > 50);
+}
+
+/* --- a look, an opened checkpoint, a commit --- */
+
+static uint64_t look_sum(const struct store_step *st, uint32_t n)
+{
+	uint64_t h = n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		h = memfs_mix(h, st[i].step);
+		h = memfs_mix(h, st[i].seq);
+		h = memfs_mix(h, (uint64_t)st[i].state);
+	}
+	return h;
+}
+
+/* What it says is the truth, or that it has no memory. */
+static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
+{
+	struct ckpt_err err = { 0 };
+	struct store_step *st = NULL;
+	struct store_mark *m = NULL;
+	struct checkpoint *c = NULL;
+	struct source_dir source;
+	uint32_t n = 0, nm = 0;
+	int fd = -1, r = store_scan(s, true, &st, &n, &err);
+
+	*ret_sum = r ? 0 : look_sum(st, n);
+	if (!r)
+		r = store_marks(s, &m, &nm, &err);
+	if (!r)
+		r = store_step_open(s, dir, &fd, &err);
+	if (!r)
+		r = store_source_dir(s->ops, fd, &source);
+	if (!r) {
+		r = format_native.open(&source, &c, NULL, NULL, &err);
+		store_source_dir_close(&source);
+	}
+	if (!r) {
+		*ret_sum = memfs_mix(*ret_sum, c->step);
+		*ret_sum = memfs_mix(*ret_sum, nm);
+		checkpoint_free(c);
+	}
+	if (fd >= 0)
+		(void)s->ops->close(s->ops->ctx, fd);
+	free(st);
+	free(m);
+	return r;
+}
+
+static void a_look_without_memory_says_so_and_nothing_else(void **state)
+{
+	const char *dir = "step-000000000020";
+	char why[CRASH_WHY];
+	struct ckpt_err err = { 0 };
+	uint64_t good, sum, n = 0;
+	struct store_step *st;
+	struct store *s;
+	struct place p;
+	struct story y;
+	uint32_t files, nst;
+	bool hit = true;
+
+	(void)state;
+	place_make(&p);
+	assert_int_equal(story_base(p.fd, &y, 3, why), 0);
+	assert_int_equal(store_open(&io_ops_posix, p.fd, CRASH_JOB, false, &s, &err), 0);
+	assert_int_equal(store_scan(s, false, &st, &nst, &err), 0);
+	assert_int_equal(store_mark_set(s, &st[1], MARK_HOLD, "me", 0, NULL, &err), 0);
+	free(st);
+	assert_int_equal(looks(s, dir, &good), 0);
+	files = open_files();
+	while (hit) {
+		int r;
+
+		memory_limit(++n);
+		r = looks(s, dir, &sum);
+		hit = memory_free_again();
+		if (r && r != -ENOMEM)
+			fail_msg("allocation %llu: %d", (unsigned long long)n, r);
+		if (!r && sum != good)
+			fail_msg("allocation %llu: another answer", (unsigned long long)n);
+		assert_int_equal(open_files(), files);
+	}
+	print_message("%llu injections\n", (unsigned long long)n - 1);
+	assert_true(n > 20);
+	store_close(s);
+	story_free(&y);
+	place_remove(&p);
+}
+
+/* 15 after 10 where 20 and 30 are: it happens, or nothing does. */
+static void a_commit_without_memory_happens_or_not(void **state)
+{
+	bool hit = true;
+	uint64_t n = 0;
+
+	(void)state;
+	while (hit) {
+		char why[CRASH_WHY] = "";
+		struct ckpt_err err = { 0 };
+		struct store_txn *x;
+		struct store *s;
+		struct place p;
+		struct story y;
+		uint64_t generation;
+		int r;
+
+		place_make(&p);
+		assert_int_equal(story_base(p.fd, &y, 3, why), 0);
+		assert_int_equal(store_open(&io_ops_posix, p.fd, CRASH_JOB, true, &s, &err), 0);
+		assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
+		y.generation = generation;
+		y.rewind = 10;
+		assert_int_equal(crash_begin(s, 15, 4, &x, &y.step[3], &err), 0);
+		memory_limit(++n);
+		r = crash_commit(x, &y.step[3], 10, &err);
+		hit = memory_free_again();
+		if (r && r != -ENOMEM)
+			fail_msg("allocation %llu: %s", (unsigned long long)n, err.msg);
+		if (r)
+			assert_true(err.msg[0]);
+		y.acked[3] = !r;
+		y.n = 4;
+		store_close(s);
+		if (story_restart(&io_ops_posix, p.fd, &y, false, why))
+			fail_msg("allocation %llu: %s", (unsigned long long)n, why);
+		story_free(&y);
+		place_remove(&p);
+	}
+	print_message("%llu injections\n", (unsigned long long)n - 1);
+	assert_true(n > 5);
+}
+
+int main(void)
+{
+	struct CMUnitTest tests[ARRAY_LEN(scenes) + 3];
+	uint32_t n = 0;
+
+	for (; n < ARRAY_LEN(scenes); n++)
+		tests[n] = (struct CMUnitTest){ .name = scenes[n].name,
+						.test_func = every_call_may_fail,
+						.initial_state = (void *)&scenes[n] };
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(every_allocation_of_keeping_house_may_fail);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(a_look_without_memory_says_so_and_nothing_else);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_commit_without_memory_happens_or_not);
+	return _cmocka_run_group_tests("store_faults", tests, n, NULL, NULL);
+}
