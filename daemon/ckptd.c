@@ -183,7 +183,7 @@ int main(int argc, char **argv)
 	struct rlimit files;
 	bool to_background = false;
 	int ready = -1, rc;
-	char socket[512];
+	char socket[512], policy[512];
 
 	if (options(argc, argv, &o, &to_background) < 0)
 		return 2;
@@ -215,6 +215,10 @@ int main(int argc, char **argv)
 		sigaction(SIGINT, &sa, NULL);
 		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version,
 			 (int)getpid(), daemon_socket(running));
+		retain_print(&o.policy, policy, sizeof policy);
+		if (*policy)
+			log_line(&o.log, LOG_NOTICE, "ckptd: removes what is not kept by %s",
+				 policy);
 	}
 	if (ready >= 0) {
 		uint8_t code = (uint8_t)exit_code(rc);
