@@ -308,6 +308,38 @@ static void bad_is_also_a_step_without_its_manifest(void **state)
 	assert_true(there(job, 30));
 }
 
+static void bad_removes_nothing_that_may_be_whole(void **state)
+{
+	const char *job = line(place("maybe"), "run", 4);
+
+	(void)state;
+	/* Whole, under another's name. */
+	assert_int_equal(rename(step_path(job, 20), step_path(job, 21)), 0);
+	assert_int_not_equal(RUN("prune", "--yes", "--bad", job), 0);
+	assert_says(got.err, "step 21 of run may be whole");
+	assert_true(there(job, 21));
+	assert_int_equal(rename(step_path(job, 21), step_path(job, 20)), 0);
+	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	if (geteuid() != 0) {
+		const char *manifest = path_of("%s/MANIFEST", step_path(job, 10));
+
+		assert_int_equal(chmod(manifest, 0), 0);
+		assert_int_equal(RUN("prune", "--yes", "--bad", job), 12);
+		assert_int_equal(RUN("prune", "-n", "--bad", job), 12);
+		assert_int_equal(chmod(manifest, 0600), 0);
+	}
+	assert_string_equal(steps_of(job), "40 30 20 10 ");
+	/* Whatever else it may be. */
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
+	assert_int_equal(mkdir(path_of("%s/MANIFEST", step_path(job, 20)), 0700), 0);
+	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 0), 0);
+	hurt(path_of("%s/MANIFEST", step_path(job, 10)), 8);
+	RUN("prune", "--yes", "--bad", job);
+	assert_int_equal(got.code, 3); /* a directory is not the store's own */
+	assert_true(there(job, 20) && there(job, 40));
+	assert_false(there(job, 30) || there(job, 10));
+}
+
 static void a_store_is_pruned_job_by_job(void **state)
 {
 	const char *root = place("jobs"), *a = line(root, "a", 3), *b = line(root, "b", 2);
@@ -518,6 +550,7 @@ int main(void)
 			a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked),
 		cmocka_unit_test(where_every_step_is_damaged_nothing_goes),
 		cmocka_unit_test(bad_is_also_a_step_without_its_manifest),
+		cmocka_unit_test(bad_removes_nothing_that_may_be_whole),
 		cmocka_unit_test(a_store_is_pruned_job_by_job),
 		cmocka_unit_test(free_takes_the_oldest_until_it_is_enough),
 		cmocka_unit_test(what_is_not_the_stores_own_stays),
