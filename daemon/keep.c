@@ -218,7 +218,10 @@ static void prune_done(struct daemon *d, struct task *t)
 			 x->err.msg);
 	else
 		log_line(
-			log, x->got.failed || x->got.unverified ? LOG_WARNING : LOG_INFO,
+			log,
+			x->got.failed || x->got.unverified ? LOG_WARNING
+			: x->got.busy			   ? LOG_INFO
+							   : LOG_DEBUG,
 			"keep: job %s: %u steps removed, %s freed; %u stay, %u of them being read, "
 			"%u could not be removed%s",
 			j->name, x->got.removed, human(x->got.freed, buf), x->got.kept, x->got.busy,
