@@ -398,6 +398,102 @@ static void a_chunk_map_that_contradicts_the_pieces_is_refused(void **state)
 	scene_free(&s);
 }
 
+/* The same maps, as verify reads them: it goes by the map and not by the pieces. */
+static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
+{
+	struct scene s;
+	struct chunk *c, good;
+	struct faults x;
+
+	(void)state;
+	scene_make(&s, __func__);
+	c = (struct chunk *)&s.c->file[0].chunk[1];
+	good = *c;
+	for (int i = 0; i < 6; i++) {
+		struct ckpt_err err = { 0 };
+		struct move_files f;
+		uint64_t bytes;
+		int e;
+
+		*c = good;
+		if (i == 0)
+			c->off = s.c->file[0].data_end; /* behind the data */
+		else if (i == 1)
+			c->off = 4096; /* in the chunk before */
+		else if (i == 2)
+			c->off = UINT64_MAX - 4096;
+		else if (i == 3)
+			c->stored_len = c->raw_len = (1u << 20) + 1;
+		else if (i == 4)
+			c->stored_len++;
+		else
+			c->codec = 7;
+		assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, false, IO_INLINE, &f, &err),
+				 0);
+		e = move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err);
+		if (e != (i == 5 ? -EPROTONOSUPPORT : -EPROTO) ||
+		    !strstr(err.msg, s.c->file[0].name))
+			fail_msg("%d: %d, %s", i, e, err.msg);
+		move_close(&f);
+	}
+	/* A hole where bytes are: they are padding that is not zero, and a piece without its bytes. */
+	*c = good;
+	c->raw_len = c->stored_len = 0;
+	assert_int_equal(verify(&s, &x), -EBADMSG);
+	assert_string_equal(x.at[0].kind, "padding");
+	*c = good;
+	assert_int_equal(verify(&s, &x), 0);
+	scene_free(&s);
+}
+
+static void what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves(void **state)
+{
+	struct ckpt_err err = { 0 };
+	void *base[DISK_RANKS_MAX];
+	struct move_files f;
+	struct faults x;
+	struct scene s;
+	struct plan p;
+	uint64_t bytes;
+	int fd;
+
+	(void)state;
+	scene_make(&s, __func__);
+	assert_int_equal(plan_make(&s.c->table, &s.to.all, NULL, &p, NULL, &err), 0);
+	assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, false, IO_INLINE, &f, &err), 0);
+	for (uint32_t i = 0; i < s.to.world; i++)
+		sample_clear(&s.to.rank[i]);
+	memcpy(base, s.to.base, sizeof base);
+	base[1] = NULL;
+	assert_int_equal(move_read(&p, &f, base, NULL, NULL, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "no memory"));
+	assert_int_equal(move_read(&p, &f, base, NULL, NULL, NULL), -EINVAL);
+	fd = f.fd[1];
+	((int *)f.fd)[1] = -1;
+	assert_int_equal(move_read(&p, &f, s.to.base, NULL, NULL, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "not open"));
+	assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "not open"));
+	((int *)f.fd)[1] = fd;
+	for (uint32_t i = 0; i < s.to.world; i++) { /* no byte has moved */
+		char why[200];
+
+		assert_false(sample_check(&s.to.rank[i], 9, why, sizeof why));
+	}
+	/* Nobody listens to the faults, and no place for the sentence. */
+	flip(&s, 0, big_chunk(&s, 0, 0), 1);
+	assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &bytes, NULL), -EBADMSG);
+	assert_int_equal(move_read(&p, &f, s.to.base, NULL, NULL, NULL), -EBADMSG);
+	assert_int_equal(verify(&s, &x), -EBADMSG);
+	move_close(&f);
+	/* A file that went away between the reading of its metadata and of its data. */
+	assert_int_equal(unlinkat(s.d.fd, s.c->file[1].name, 0), 0);
+	assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, true, IO_INLINE, &f, &err), -ENOENT);
+	assert_non_null(strstr(err.msg, s.c->file[1].name));
+	plan_free(&p);
+	scene_free(&s);
+}
+
 /* As foreign formats have them: bytes at odd offsets, elements across every bound, no sums. */
 static void files_without_chunks_are_read_as_they_are(void **state)
 {
@@ -494,6 +590,8 @@ int main(void)
 		cmocka_unit_test(a_file_cut_short_is_damage),
 		cmocka_unit_test(what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify),
 		cmocka_unit_test(a_chunk_map_that_contradicts_the_pieces_is_refused),
+		cmocka_unit_test(a_chunk_map_that_cannot_be_is_refused_by_verify),
+		cmocka_unit_test(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves),
 		cmocka_unit_test(files_without_chunks_are_read_as_they_are),
 	};
 
