@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include "ckpt/store/store_impl.h"
 
-#define LINE_WAIT_NS (10 * NS_PER_S) /* a removal holds it for two calls and a sync */
+#define LINE_NAPS_MAX 5000 /* ten seconds: a removal holds it for two calls and a sync */
 #define LINE_NAP_NS (2 * NS_PER_MS)
 
 /* Where it cannot be known they are taken for the same. */
@@ -65,14 +65,13 @@ int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_
 int store_line_lock(const struct store *s, bool exclusive, int *ret_fd)
 {
 	const struct io_ops *ops = s->ops;
-	uint64_t until = now_ns() + LINE_WAIT_NS;
 	int r, fd = ops->open(ops->ctx, s->job_fd, ".", O_RDONLY | O_DIRECTORY, 0);
 
 	*ret_fd = -1;
 	if (fd < 0)
 		return fd;
 	r = MUTANT(LINE_NOT_LOCKED) ? 0 : ops->lock(ops->ctx, fd, exclusive);
-	while (r == -EAGAIN && exclusive && now_ns() < until) {
+	for (uint32_t i = 0; r == -EAGAIN && exclusive && i < LINE_NAPS_MAX; i++) {
 		struct timespec nap = { .tv_nsec = LINE_NAP_NS };
 
 		(void)nanosleep(&nap, NULL);
