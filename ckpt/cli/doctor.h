@@ -49,7 +49,7 @@ struct doctor_facts {
 
 	bool uring;
 	char uring_why[256];
-	uint64_t memlock, nofile, fsize; /* hard limits */
+	uint64_t memlock, nofile, fsize, as; /* hard limits */
 
 	uint64_t mem_total, mem_available, swap_total, swap_free, huge_bytes, shm_bytes;
 	uint32_t cgroup; /* 1, 2: the version of what limits memory; 0: nothing does */

@@ -406,6 +406,9 @@ static void memory(struct judge *j)
 		say(j, "out of memory", DOCTOR_OK, NULL,
 		    "ckptd is killed as any other (oom_score_adj %d): what is committed stays",
 		    f->oom_adj);
+	if (f->as != DOCTOR_NONE)
+		memory_against(j, "address space", f->as, f->as, " (RLIMIT_AS)",
+			       "ulimit -Hv unlimited, or LimitAS=infinity");
 	if (f->commit_strict)
 		memory_against(j, "overcommit", f->commit_limit,
 			       f->commit_limit - MIN(f->commit_used, f->commit_limit),

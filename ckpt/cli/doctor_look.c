@@ -447,6 +447,7 @@ static void look_at_kernel(struct doctor_facts *f)
 	f->memlock = hard_limit(RLIMIT_MEMLOCK);
 	f->nofile = hard_limit(RLIMIT_NOFILE);
 	f->fsize = hard_limit(RLIMIT_FSIZE);
+	f->as = hard_limit(RLIMIT_AS);
 }
 
 static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)

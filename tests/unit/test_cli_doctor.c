@@ -59,6 +59,7 @@ static struct doctor_facts healthy(void)
 		.memlock = DOCTOR_NONE,
 		.nofile = 65536,
 		.fsize = DOCTOR_NONE,
+		.as = DOCTOR_NONE,
 		.mem_total = 2 * TIB,
 		.mem_available = TIB,
 		.shm_bytes = TIB,
@@ -146,6 +147,8 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("out of memory", DOCTOR_WARN, "along", f.cgroup_oom_group = true);
 	CASE("out of memory", DOCTOR_WARN, "200", f.oom_adj = 200);
 	CASE("out of memory", DOCTOR_OK, "-500", f.oom_adj = -500);
+	CASE("address space", DOCTOR_FAIL, "298 GiB", f.as = 200 * GIB);
+	CASE("address space", DOCTOR_OK, "298 GiB", f.as = TIB);
 	CASE("overcommit", DOCTOR_FAIL, "overcommit_memory=2", f.commit_strict = true;
 	     f.commit_limit = 200 * GIB);
 	CASE("overcommit", DOCTOR_WARN, "298 GiB", f.commit_strict = true; f.commit_limit = TIB;
