@@ -147,7 +147,7 @@ fio_read_choose() {
 		n=${n##*/}
 		n=${n%.n}
 		speed=$(median "$n")
-		[ "$(calc "$speed > $best")" = 0 ] || { best=$speed; IFS=_ read -r _ d j k <<<"$n"; }
+		[ "$(calc "($speed > $best)")" = 0 ] || { best=$speed; IFS=_ read -r _ d j k <<<"$n"; }
 	done
 	read_direct=$d read_depth=$j read_jobs=$k
 	echo "# fio reads fastest with direct=$read_direct iodepth=$read_depth numjobs=$read_jobs: $(calc "$best / 1e9") GB/s"
