@@ -78,5 +78,9 @@ int full_check(struct cli *c, int step_fd, const char *path, struct full_checked
 		return ckpt_error(err, -EBADMSG, "%s", x.first[0]);
 	if (x.nunread && (!rc || rc == -EBADMSG || rc == -EIO))
 		return ckpt_error(err, -EIO, "%s", x.first[1]);
+	/* subject_open calls whatever is wrong -EBADMSG; the error knows better. */
+	if (rc == -EBADMSG && e.code && e.code != -EBADMSG && e.code != -EPROTO &&
+	    e.code != -EUCLEAN)
+		rc = -EIO;
 	return rc ? ckpt_error(err, rc, "%s", e.msg[0] ? e.msg : strerror(-rc)) : 0;
 }

@@ -60,7 +60,7 @@ struct one {
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
 	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
-	uint64_t nunread; /* of its faults: not wrong, but not to be read */
+	uint64_t nunread; /* of its faults: not known to be wrong, but not to be read */
 };
 
 enum {
@@ -302,8 +302,12 @@ static int check(struct one *x, struct ckpt_err *err)
 	if (data == -ECANCELED || data == -EBADMSG || !rc)
 		rc = data;
 	know(x);
-	if (rc == -EBADMSG && !x->nfault)
+	if (rc == -EBADMSG && !x->nfault) {
 		on_fault(x, &(struct format_fault){ .kind = "malformed", .text = err->msg });
+		/* subject_damage calls everything so; the error knows better. */
+		x->nunread +=
+			err->code != -EBADMSG && err->code != -EPROTO && err->code != -EUCLEAN;
+	}
 	return !rc && x->nfault ? -EBADMSG : rc;
 }
 
