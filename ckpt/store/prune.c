@@ -97,6 +97,9 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 	const struct io_ops *ops = s->ops;
 	int r = store_hold_check(s, k->step->dir, k->fd);
 
+	if (r && r != -ENOENT && r != -ESTALE && !MUTANT(KEEPER_UNCHECKED))
+		return store_fail(err, r, "cannot look at %s, which is to stay instead",
+				  k->step->dir);
 	if (r && !MUTANT(KEEPER_UNCHECKED))
 		return ckpt_error(err, -EBUSY,
 				  "step %" PRIu64 ", which was to stay instead, has gone",
