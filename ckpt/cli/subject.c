@@ -137,6 +137,12 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 		return cli_fail(c, rc, err, "ckptctl %s -C PATH, or CKPTD_STORE=PATH",
 				c->verb->name);
 	case -EUCLEAN:
+		if (!strncmp(name, "latest", 6))
+			return cli_fail(
+				c, rc, err,
+				"ckptctl ls --all %s says what is wrong; ckptctl repair %s, "
+				"what can be done",
+				c->where, c->where);
 		return cli_fail(c, rc, err, "wait for it, or take latest: ckptctl %s latest",
 				c->verb->name);
 	case -EACCES:

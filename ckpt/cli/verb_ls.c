@@ -278,6 +278,8 @@ static void summary(struct ls *l, const char *where)
 
 	if (!l->njob)
 		cli_say(l->c, STYLE_PLAIN, "No job has written to %s yet.", where);
+	else if (!l->listed && l->damaged + l->quarantined)
+		cli_say(l->c, STYLE_PLAIN, "No checkpoint in %s can be used.", where);
 	else if (!l->listed)
 		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
 	else if (l->njob == 1)

@@ -380,6 +380,25 @@ damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void
 	json_decref(j);
 }
 
+static void where_all_are_damaged_latest_is_five_and_says_what_to_do(void **state)
+{
+	const char *job = line(place("alldamaged"), "run", 2);
+
+	(void)state;
+	hurt(a_part(step_path(job, 10)), 8192);
+	hurt(a_part(step_path(job, 20)), 8192);
+	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
+	assert_int_equal(RUN("show", "-C", job), 5);
+	assert_says(got.err, "step 20 is passed over");
+	assert_says(got.err, "ckptctl repair");
+	assert_int_equal(RUN("hold", "-C", job, "latest"), 5);
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.out, "can be used");
+	assert_says(got.err, "2 quarantined steps are not listed");
+	assert_int_equal(RUN("verify", "--data", "-C", job, "step:10", "--json"), 4);
+	assert_int_equal(RUN("show", "-C", job, "step:10"), 0);
+}
+
 /* --- a store that is not ours to write --- */
 
 static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void **state)
@@ -639,6 +658,7 @@ int main(void)
 		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
 		cmocka_unit_test(
 			damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over),
+		cmocka_unit_test(where_all_are_damaged_latest_is_five_and_says_what_to_do),
 		cmocka_unit_test(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve),
 		cmocka_unit_test(another_user_who_may_only_read_checks_and_marks_nothing),
 		cmocka_unit_test(files_that_are_no_marks_or_torn_ones_break_no_verb),
