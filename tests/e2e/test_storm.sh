@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A short storm of kills, without and with the daemon among the victims; `make storm` is the whole one.
+# A short storm of kills, without and with the daemon among the victims, and with standstills; `make storm` is the whole one.
 set -u
 seed=${SEED:-$RANDOM}
 status=0
 "$(dirname "$0")/../storm/storm.sh" "$seed" 8 || status=1
 "$(dirname "$0")/../storm/storm.sh" "$seed" 8 --daemon || status=1
+"$(dirname "$0")/../storm/storm.sh" "$seed" 4 --stop || status=1
 exit $status

@@ -6,4 +6,5 @@ KILLS    ?= 50
 storm: all
 	tests/storm/storm.sh $(SEED) $(KILLS)
 	tests/storm/storm.sh $(SEED) $(KILLS) --daemon
-#: make storm         50 SIGKILLs at random instants, and 50 with the daemon among the victims; SEED= KILLS=
+	tests/storm/storm.sh $(SEED) $(KILLS) --stop
+#: make storm         50 SIGKILLs at random instants, 50 with the daemon among the victims, 50 with standstills; SEED= KILLS=

@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# storm.sh SEED KILLS [--daemon] - SIGKILLs at random instants against a training job that is resumed each
-# time, on another mesh; with --daemon the daemon is among the victims. Prints TAP. After each kill:
+# storm.sh SEED KILLS [--daemon | --stop] - SIGKILLs at random instants against a training job that is resumed
+# each time, on another mesh; with --daemon the daemon is among the victims; with --stop, too, and before it
+# dies whoever it is (the daemon, a rank, all ranks) stands still for a while (SIGSTOP), goes on or does not.
+# Prints TAP. After each kill:
 #
 #   every step that ckptctl ls lists verifies, to the last byte;
 #   no step that was once listed, or that a daemon called committed, is missing, but where the job went back
@@ -13,7 +15,7 @@
 # What is random comes from SEED; instants of kills also depend on the machine, so a seed narrows a failure
 # down and does not replay it.
 set -u
-[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon]" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "usage: storm.sh SEED KILLS [--daemon | --stop]" >&2; exit 2; }
 RANDOM=$1
 seed=$1 kills=$2 victims=${3:-}
 build=$(cd "$(dirname "$0")/../../build" && pwd) || exit 1
@@ -209,6 +211,29 @@ stutter() { # MILLISECONDS, about
 	done
 }
 
+# Somebody stands still, several times; the last time perhaps until a kill.
+standstill() { # TIMES
+	local i ranks=() who=()
+	for ((i = 0; i < $1; i++)); do
+		daemons
+		read -ra ranks <"/proc/$trainer/task/$trainer/children"
+		pick daemon rank ranks
+		case $picked in
+		daemon) who=("${daemon_pids[@]}") ;;
+		rank) [ ${#ranks[@]} -eq 0 ] || { pick "${ranks[@]}" && who=("$picked"); } ;;
+		ranks) who=("${ranks[@]}") ;;
+		esac
+		[ ${#who[@]} -gt 0 ] || continue
+		kill -STOP "${who[@]}"
+		if one_in 40; then
+			nap 6000 # longer than after which a daemon counts as gone
+		else
+			nap $((RANDOM % 200 + 5))
+		fi
+		[ "$i" -eq $(($1 - 1)) ] && one_in 3 || kill -CONT "${who[@]}"
+	done
+}
+
 kill_daemon() {
 	daemons
 	[ ${#daemon_pids[@]} -eq 0 ] || kill -KILL "${daemon_pids[@]}" 2>/dev/null
@@ -234,7 +259,7 @@ resumed_from() { # sets from: the step, or nothing
 
 # ---- the storm ----
 
-echo "# storm: seed $seed, $kills kills${victims:+, the daemon among the victims}"
+echo "# storm: seed $seed, $kills kills $victims"
 if [ -z "$victims" ]; then
 	"$build/ckptd" --socket "$socket" 2>"$tmp/daemon.log" &
 	disown
@@ -262,7 +287,9 @@ while [ "$n" -lt "$kills" ]; do
 	least=$floor
 	launch "$resume" 1000000
 	nap $((RANDOM % 400 + 20))
-	if one_in 2; then
+	if [ "$victims" = --stop ]; then
+		standstill $((RANDOM % 4 + 1))
+	elif one_in 2; then
 		stutter $((RANDOM % 400 + 20))
 	fi
 	what=job
@@ -275,6 +302,7 @@ while [ "$n" -lt "$kills" ]; do
 	daemon)
 		how="the daemon alone"
 		kill_daemon
+		kill -CONT -- "-$trainer" # of a standstill
 		goes_on || good=1
 		kill -KILL -- "-$trainer" 2>/dev/null
 		collect
@@ -293,6 +321,8 @@ while [ "$n" -lt "$kills" ]; do
 		fi
 		;;
 	esac
+	daemons
+	[ "$victims" != --stop ] || [ ${#daemon_pids[@]} -eq 0 ] || kill -CONT "${daemon_pids[@]}"
 	resumed_from
 	if [ "$status" -ne 137 ]; then
 		why+="the job was not killed but ended with $status: $(tail -5 "$tmp/err")"$'\n'
