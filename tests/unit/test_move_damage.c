@@ -402,13 +402,16 @@ static void a_chunk_map_that_contradicts_the_pieces_is_refused(void **state)
 static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
 {
 	struct scene s;
-	struct chunk *c, good;
+	struct chunk *c, *last, good, good_last;
 	struct faults x;
 
 	(void)state;
 	scene_make(&s, __func__);
 	c = (struct chunk *)&s.c->file[0].chunk[1];
+	last = (struct chunk *)&s.c->file[0].chunk[s.c->file[0].nchunk - 1];
+	assert_true(last > c && last->raw_len > 1);
 	good = *c;
+	good_last = *last;
 	for (int i = 0; i < 6; i++) {
 		struct ckpt_err err = { 0 };
 		struct move_files f;
@@ -416,8 +419,9 @@ static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
 		int e;
 
 		*c = good;
+		*last = good_last;
 		if (i == 0)
-			c->off = s.c->file[0].data_end; /* behind the data */
+			last->off = s.c->file[0].data_end - 1; /* half behind the data */
 		else if (i == 1)
 			c->off = 4096; /* in the chunk before */
 		else if (i == 2)
@@ -436,6 +440,7 @@ static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
 			fail_msg("%d: %d, %s", i, e, err.msg);
 		move_close(&f);
 	}
+	*last = good_last;
 	/* A hole where bytes are: they are padding that is not zero, and a piece without its bytes. */
 	*c = good;
 	c->raw_len = c->stored_len = 0;
