@@ -62,10 +62,10 @@ void job_free(struct job *j)
 	free(j);
 }
 
-bool job_bad(const struct job *j, uint64_t step)
+bool job_bad(const struct job *j, uint64_t step, uint32_t where)
 {
 	for (uint32_t i = 0; i < j->nbad; i++)
-		if (j->bad_step[i] == step)
+		if (j->bad[i].step == step && j->bad[i].where == where)
 			return true;
 	return false;
 }

@@ -24,7 +24,7 @@ struct restore {
 	struct store *store;
 	bool mem_known;
 	uint64_t mem_step, mem_generation;
-	uint64_t bad[ARRAY_LEN(((struct job *)0)->bad_step)];
+	struct bad bad[ARRAY_LEN(((struct job *)0)->bad)];
 	uint32_t nbad;
 	struct pin pin;
 	int pin_fd;	      /* of the step's directory: nobody removes it meanwhile; -1: none */
@@ -99,10 +99,10 @@ static void refuse_asked(struct launch *l, uint32_t round, int code, const char 
 }
 
 /* --- choosing --- */
-static bool is_bad(const struct restore *x, uint64_t step)
+static bool bad_on_disk(const struct restore *x, uint64_t step)
 {
 	for (uint32_t i = 0; i < x->nbad; i++)
-		if (x->bad[i] == step)
+		if (x->bad[i].step == step && x->bad[i].where == 2)
 			return true;
 	return false;
 }
@@ -113,7 +113,7 @@ static const struct store_step *newest_good(struct restore *x, const struct stor
 {
 	x->passed[0] = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].state == STORE_COMMITTED && !is_bad(x, step[i].step))
+		if (step[i].state == STORE_COMMITTED && !bad_on_disk(x, step[i].step))
 			return &step[i];
 		if (x->passed[0] || step[i].state == STORE_COMMITTED)
 			continue;
@@ -183,7 +183,8 @@ static struct snap *memory_candidate(const struct job *j, const struct wire_rest
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
 		if (s->phase != PHASE_COLLECTING && !s->dropped && !s->stealable &&
-		    !job_bad(j, s->step) && (want->step == CKPT_LATEST || want->step == s->step) &&
+		    !job_bad(j, s->step, 1) &&
+		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;
 	return best;
@@ -227,7 +228,7 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 			       .nbad = l->job->nbad,
 			       .pin_fd = -1,
 			       .blob_fd = -1 };
-	memcpy(x->bad, l->job->bad_step, sizeof x->bad);
+	memcpy(x->bad, l->job->bad, sizeof x->bad);
 	l->refs++;
 	return x;
 }
@@ -544,8 +545,8 @@ static void fill_done(struct daemon *d, struct task *t)
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
 		launch_let_go(l); /* whoever repairs it needs it alone */
-		if (j->nbad < ARRAY_LEN(j->bad_step))
-			j->bad_step[j->nbad++] = x->pin.step;
+		if (j->nbad < ARRAY_LEN(j->bad))
+			j->bad[j->nbad++] = (struct bad){ x->pin.step, x->pin.where };
 	}
 	answer_all(l, x, true);
 	restore_free(x);

@@ -194,7 +194,11 @@ struct job {
 	struct snap *snaps;    /* of all launches, newest first */
 	struct snap *writing;  /* at most one at a time */
 	uint64_t idle_since;
-	uint64_t bad_step[16]; /* found damaged: restore passes them by */
+	/* found damaged: restore passes them by, there and nowhere else */
+	struct bad {
+		uint64_t step;
+		uint32_t where; /* as in struct pin */
+	} bad[16];
 	uint32_t nbad;
 	struct room room;
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
@@ -247,7 +251,7 @@ struct launch {
 		uint32_t want_flags;
 		bool none;
 		uint64_t step;
-		uint32_t where;
+		uint32_t where; /* 1: memory, 2: disk */
 		char dir[STORE_DIR_MAX];
 	} pin[ROUNDS_MAX];
 	/* The step on disk that it chose, held against removal until a step of its own is committed:
@@ -343,7 +347,7 @@ void restore_ask(struct session *s, const struct wire_restore *m);
 void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
-bool job_bad(const struct job *j, uint64_t step);
+bool job_bad(const struct job *j, uint64_t step, uint32_t where);
 
 /* --- keeping --- */
 #define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */

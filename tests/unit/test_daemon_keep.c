@@ -722,6 +722,28 @@ static void damage_is_remembered_by_the_next_daemon(void **state)
 	rank_close(&k, 0);
 }
 
+static void what_is_damaged_on_disk_is_good_in_memory(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 2);
+	rank_close(&k, 0);
+	host_damage(&H, "job", 2);
+	rank_open(&k, &p, 0);
+	assert_int_equal(rank_restore(&k, 2, CKPT_FROM_DISK, &got, &err), -EBADMSG);
+	rank_clear(&k);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
+	assert_true(got.step == 2 && got.where == 1);
+	assert_true(rank_check(&k, 2));
+	rank_close(&k, 0);
+}
+
 static void damage_that_cannot_be_marked_is_said_and_an_older_step_is_given(void **state)
 {
 	struct plan_of_job p = plan();
@@ -858,6 +880,7 @@ int main(void)
 		TEST(what_the_reservation_refuses_is_not_begun),
 		TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits),
 		TEST(damage_is_remembered_by_the_next_daemon),
+		TEST(what_is_damaged_on_disk_is_good_in_memory),
 		TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given),
 		TEST(a_device_that_cannot_read_is_no_damage_for_ever),
 		TEST(a_damaged_newest_step_keeps_the_older_ones),
