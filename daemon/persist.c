@@ -199,7 +199,9 @@ static void write_run(struct task *t)
 static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
 {
 	struct store_step *step = NULL;
-	uint64_t rewind = p->base ? p->base - 1 : UINT64_MAX;
+	/* what this launch has committed belongs to its line, also when it cannot be read just now */
+	uint64_t line = MAX(p->base, atomic_load(&p->snap->launch->line));
+	uint64_t rewind = line ? line - 1 : UINT64_MAX;
 	const struct store_step *parent = NULL;
 	uint32_t n = 0;
 	int rc = store_scan(p->store, true, &step, &n, &p->err);
@@ -251,6 +253,8 @@ static void commit_run(struct task *t)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
 	else
 		store_abort(TAKE(p->txn));
+	if (p->rc == 0)
+		atomic_store(&p->snap->launch->line, p->info.step + 1);
 }
 
 static void persist_end(struct persist *p)

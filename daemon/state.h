@@ -241,6 +241,7 @@ struct launch {
 	struct job *job;
 	uint32_t refs;
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
+	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool restoring, covering;
