@@ -3,7 +3,7 @@
  * points.h - the named moments of the directory protocol, in the order in which they come. io_point
  * tells a table of system calls that one has been reached; tests kill, cut the power and count there.
  * One table; a name here without a place in the store, or the other way round, is a fault
- * (tests/unit/test_store_points.c).
+ * (tests/unit/test_store_repair.c).
  */
 #ifndef CKPT_STORE_POINTS_H
 #define CKPT_STORE_POINTS_H

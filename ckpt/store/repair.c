@@ -313,25 +313,28 @@ static int manifest_write(const struct io_ops *ops, int fd, const char *name, co
 	return r;
 }
 
+/* Is it a mark of a step that is known by its id? */
+static bool is_of_another(const struct repairing *x, const struct store_mark *m)
+{
+	for (uint32_t i = 0; i < x->n; i++)
+		if (m->step == x->step[i].step && store_step_has_id(&x->step[i]) &&
+		    memcmp(m->id8, x->step[i].id, sizeof m->id8) == 0)
+			return true;
+	return false;
+}
+
 /* The one that is to be is in quarantine, and held and tagged as what it was. */
 static int marks_move(struct repairing *x, const struct store_step *was,
 		      const struct store_step *is, struct ckpt_err *err)
 {
-	int r = MUTANT(REBUILT_TRUSTED)
-			? 0
-			: store_mark_set(
-				  x->s, is, MARK_BAD, NULL, 0,
-				  "its MANIFEST was made again, its data are not checked yet", err);
+	int r = store_mark_set(x->s, is, MARK_BAD, NULL, 0,
+			       "its MANIFEST was made again, its data are not checked yet", err);
 
 	for (uint32_t i = 0; !r && i < x->nmark; i++) {
 		const struct store_mark *m = &x->mark[i];
-		bool other = false;
 
-		if ((m->kind != MARK_HOLD && m->kind != MARK_TAG) || !store_mark_is(m, was))
-			continue;
-		for (uint32_t k = 0; k < x->n; k++)
-			other |= store_step_has_id(&x->step[k]) && store_mark_is(m, &x->step[k]);
-		if (!other)
+		if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) && store_mark_is(m, was) &&
+		    !is_of_another(x, m))
 			r = store_mark_set(x->s, is, m->kind, m->name, m->until_ns, m->why, err);
 	}
 	if (!r)
@@ -397,13 +400,9 @@ static void marks_drop(struct repairing *x, const struct store_step *st)
 {
 	for (uint32_t i = 0; i < x->nmark; i++) {
 		uint8_t id[16] = { 0 };
-		bool other = x->mark[i].step != st->step;
 
-		for (uint32_t k = 0; k < x->n; k++)
-			other |= store_step_has_id(&x->step[k]) &&
-				 store_mark_is(&x->mark[i], &x->step[k]);
 		memcpy(id, x->mark[i].id8, sizeof x->mark[i].id8);
-		if (!other)
+		if (x->mark[i].step == st->step && !is_of_another(x, &x->mark[i]))
 			store_marks_forget(x->s, st->step, id);
 	}
 }

@@ -538,6 +538,31 @@ static void a_step_that_is_committed_meanwhile_stays(void **state)
 	assert_true(committed > 5);
 }
 
+static void act_exchange(void)
+{
+	assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, "moved"), 0);
+	assert_int_equal(renameat(s->job_fd, "step-000000000020", s->job_fd, "step-000000000010"),
+			 0);
+}
+
+static void what_is_no_longer_what_was_judged_stays(void **state)
+{
+	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
+	struct prune_opts o = keep_last(&last2);
+	struct prune_result ret;
+	struct io_faults f;
+
+	(void)state;
+	mark(50, MARK_VERIFIED, NULL);
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = meddle;
+	f.on_point_arg = &m;
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_true(m.done);
+	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
+	assert_int_equal(ret.removed, 1); /* 30 */
+}
+
 static struct io_faults dying;
 
 static void act_prune_then_die(void)
@@ -775,11 +800,12 @@ static void a_death_a_sweep_and_then_power_loss(void **state)
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_init(&dying, &f.ops);
 		f.record = io_record_new(place.fd);
+		/* Open before: opening makes names durable too. */
+		assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &other, &err), 0);
 		dying.on_point = meddle;
 		dying.on_point_arg = &m;
 		(void)prune_with(&dying.ops, s->job_fd, &o, &ret);
 		acted = m.done;
-		assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &other, &err), 0);
 		assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
 		store_close(other);
 		if (walk(&f, NULL))
@@ -810,6 +836,7 @@ int main(void)
 		T(one_step_is_removed_by_name_under_the_same_rules),
 		T(a_hold_at_any_moment_is_kept_or_refused),
 		T(a_step_that_is_committed_meanwhile_stays),
+		T(what_is_no_longer_what_was_judged_stays),
 		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
 		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),
 		T(any_call_may_fail),

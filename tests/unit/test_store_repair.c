@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and that every named point of the store is
+ * reached. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "ckpt/store/repair.h"
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+static struct place place;
+static struct store *s;
+static struct ckpt_err err;
+static struct crash_step saved[8];
+static uint32_t nsaved;
+static char rows[4000];
+static int verdict; /* of the next verification */
+
+static void save(uint64_t number, uint64_t rewind)
+{
+	if (crash_save(s, number, nsaved + 1, rewind, &saved[nsaved], &err))
+		fail_msg("%s", err.msg);
+	nsaved++;
+}
+
+static int setup(void **state)
+{
+	uint64_t generation;
+
+	(void)state;
+	memset(&err, 0, sizeof err);
+	nsaved = 0;
+	verdict = 0;
+	place_make(&place);
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
+	    store_claim(s, 0, false, &generation, &err))
+		return -1;
+	save(10, UINT64_MAX);
+	save(20, 10);
+	save(30, 20);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	store_close(s);
+	place_remove(&place);
+	for (uint32_t i = 0; i < nsaved; i++)
+		crash_step_free(&saved[i]);
+	return 0;
+}
+
+/* As the command does it, but for the data: the directory must open as a whole checkpoint. */
+static int verify(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *e)
+{
+	struct checkpoint *c = NULL;
+	struct source_dir dir;
+	int r = store_source_dir(&io_ops_posix, step_fd, &dir);
+
+	(void)arg;
+	if (r)
+		return r;
+	r = format_native.open(&dir, &c, NULL, NULL, e);
+	store_source_dir_close(&dir);
+	if (!r)
+		assert_int_equal(c->step, st->step);
+	checkpoint_free(c);
+	if (!r && verdict)
+		r = ckpt_error(e, verdict, "chunk 3 is damaged");
+	return r;
+}
+
+static void row(void *arg, const struct repair_row *r)
+{
+	static const char *const word[] = { "removed", "released", "rebuilt", "left" };
+	size_t used = strlen(rows);
+
+	(void)arg;
+	(void)snprintf(rows + used, sizeof rows - used, "%s %.12s", word[r->act], r->dir);
+	used = strlen(rows);
+	(void)snprintf(rows + used, sizeof rows - used, "%s: %s\n",
+		       strlen(r->dir) > 12 ? "..." : "", r->text);
+}
+
+static struct repair_result repair_of(const struct io_ops *ops, const char *dir, bool dry,
+				      bool abandoned, int want)
+{
+	struct repair_opts o = {
+		.dry = dry, .abandoned = abandoned, .dir = dir, .verify = verify, .row = row
+	};
+	struct repair_result ret;
+	struct store *other;
+	int r;
+
+	rows[0] = 0;
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err), 0);
+	other->ops = ops;
+	r = store_repair(other, &o, &ret, &err);
+	other->ops = &io_ops_posix;
+	store_close(other);
+	if (r != want)
+		fail_msg("%d: %s", r, err.msg);
+	return ret;
+}
+
+static struct repair_result repair(void)
+{
+	return repair_of(&io_ops_posix, NULL, false, false, 0);
+}
+
+static void listed(char text[200])
+{
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q' };
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+	size_t used = 0;
+
+	text[0] = 0;
+	if (store_scan(s, true, &st, &n, &err))
+		fail_msg("%s", err.msg);
+	for (uint32_t i = 0; i < n; i++)
+		used += (size_t)snprintf(text + used, 200 - used, "%s%.*s%" PRIu64 "-%" PRIu64,
+					 i ? " " : "", letter[st[i].state] != 0,
+					 &letter[st[i].state], st[i].step, st[i].seq);
+}
+
+static void assert_listed(const char *want)
+{
+	char text[200];
+
+	listed(text);
+	if (strcmp(text, want) != 0)
+		fail_msg("%s, wanted %s; rows:\n%s", text, want, rows);
+}
+
+static void mark(uint64_t number, enum store_mark_kind kind, const char *name)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].step == number &&
+		    store_mark_set(s, &st[i], kind, name, 0, "why", &err) == 0)
+			return;
+	fail_msg("%s", err.msg);
+}
+
+static uint32_t marks(enum store_mark_kind kind, uint64_t number)
+{
+	cleanup_free struct store_mark *m = NULL;
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n, nst, found = 0;
+
+	assert_int_equal(store_marks(s, &m, &n, &err), 0);
+	assert_int_equal(store_scan(s, true, &st, &nst, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < nst; k++)
+			found += m[i].kind == kind && st[k].step == number &&
+				 store_mark_is(&m[i], &st[k]);
+	return found;
+}
+
+static void spoil(const char *file, off_t at)
+{
+	int fd = openat(s->job_fd, file, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, "\xff", 1, at), 1);
+	(void)close(fd);
+}
+
+/* --- what dead launches left --- */
+
+static void what_older_launches_left_goes_and_the_newest_ones_stays(void **state)
+{
+	struct repair_result ret;
+	struct crash_step c = { 0 }, d = { 0 };
+	struct store_txn *x, *y;
+	struct store *later;
+	uint64_t generation;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 40, 4, &x, &c, &err), 0);
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &later, &err), 0);
+	assert_int_equal(renameat(s->job_fd, x->dir, s->job_fd, "hidden"), 0);
+	assert_int_equal(store_claim(later, 0, false, &generation, &err), 0);
+	assert_int_equal(renameat(s->job_fd, "hidden", s->job_fd, x->dir), 0);
+	assert_int_equal(crash_begin(later, 50, 4, &y, &d, &err), 0);
+	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001", 0700), 0);
+	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(ret.removed, 2);
+	assert_int_equal(ret.left, 1);
+	assert_int_equal(faccessat(s->job_fd, x->dir, F_OK, 0), 0);
+	ret = repair();
+	assert_int_equal(ret.removed, 2);
+	assert_int_equal(ret.left, 1);
+	assert_true(ret.freed > 0);
+	assert_int_equal(faccessat(s->job_fd, x->dir, F_OK, 0), -1);
+	assert_int_equal(faccessat(s->job_fd, y->dir, F_OK, 0), 0);
+	ret = repair_of(&io_ops_posix, NULL, false, true, 0);
+	assert_int_equal(ret.removed, 1);
+	assert_int_equal(crash_commit(y, &d, 30, &err), -ESTALE);
+	store_abort(x);
+	store_close(later);
+	crash_step_free(&c);
+	crash_step_free(&d);
+	assert_listed("30-3 20-2 10-1");
+}
+
+/* --- quarantine --- */
+
+static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
+{
+	struct repair_result ret;
+
+	(void)state;
+	mark(30, MARK_BAD, NULL);
+	assert_listed("q30-3 20-2 10-1");
+	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(ret.released, 1);
+	verdict = -EBADMSG;
+	ret = repair();
+	assert_int_equal(ret.left, 1);
+	assert_listed("q30-3 20-2 10-1");
+	verdict = -EIO;
+	ret = repair();
+	assert_int_equal(ret.left, 1);
+	assert_listed("q30-3 20-2 10-1");
+	verdict = 0;
+	ret = repair_of(&io_ops_posix, "step-000000000020", false, false, 0);
+	assert_int_equal(ret.released, 0);
+	ret = repair_of(&io_ops_posix, "step-000000000030", false, false, 0);
+	assert_int_equal(ret.released, 1);
+	assert_listed("30-3 20-2 10-1");
+	assert_int_equal(marks(MARK_VERIFIED, 30), 1);
+	(void)repair_of(&io_ops_posix, "step-000000000099", false, false, -ENOENT);
+	(void)repair_of(&io_ops_posix, "..", false, false, -EINVAL);
+}
+
+/* --- a new MANIFEST --- */
+
+static void a_manifest_is_made_again_in_its_place(void **state)
+{
+	static const char *const manifest[] = { "step-000000000010/MANIFEST",
+						"step-000000000020/MANIFEST",
+						"step-000000000030/MANIFEST" };
+	struct repair_result ret;
+
+	for (uint32_t which = 0; which < 3; which++) {
+		for (uint32_t how = 0; how < 3; how++) {
+			if (how == 0)
+				assert_int_equal(unlinkat(s->job_fd, manifest[which], 0), 0);
+			else
+				spoil(manifest[which], how == 1 ? 100 : 5000);
+			ret = repair_of(&io_ops_posix, NULL, true, false, 0);
+			if (how < 2)
+				assert_int_equal(ret.rebuilt, 1);
+			ret = repair();
+			if (ret.rebuilt) {
+				assert_listed("30-3 20-2 10-1");
+				assert_int_equal(marks(MARK_VERIFIED, 10 * (which + 1)), 1);
+				assert_int_equal(marks(MARK_BAD, 10 * (which + 1)), 0);
+			}
+			(void)teardown(state);
+			assert_int_equal(setup(state), 0);
+		}
+	}
+}
+
+static void all_manifests_may_be_missing(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		char path[40];
+
+		(void)snprintf(path, sizeof path, "step-%012u/MANIFEST", 10 * (i + 1));
+		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+	}
+	assert_int_equal(repair().rebuilt, 3);
+	assert_listed("30-3 20-2 10-1");
+	save(40, 30);
+	assert_listed("40-4 30-3 20-2 10-1");
+}
+
+static void holds_and_tags_stay_with_a_step_that_is_rebuilt(void **state)
+{
+	(void)state;
+	mark(30, MARK_HOLD, "me");
+	mark(30, MARK_TAG, "best");
+	mark(30, MARK_VERIFIED, NULL);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	mark(30, MARK_HOLD, "later");
+	assert_int_equal(repair().rebuilt, 1);
+	assert_int_equal(marks(MARK_HOLD, 30), 2);
+	assert_int_equal(marks(MARK_TAG, 30), 1);
+}
+
+static void what_cannot_be_made_whole_is_left(void **state)
+{
+	struct repair_result ret;
+	char part[80];
+
+	(void)state;
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
+	assert_int_equal(renameat(s->job_fd, part, s->job_fd, "part"), 0);
+	ret = repair();
+	assert_int_equal(ret.left, 1);
+	assert_non_null(strstr(rows, "1 of 2 parts are missing"));
+	assert_listed("d30-0 20-2 10-1");
+	/* another step's */
+	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[1].file[1].name);
+	assert_int_equal(linkat(s->job_fd, "part", s->job_fd, "kept", 0), 0);
+	{
+		char other[80];
+
+		(void)snprintf(other, sizeof other, "step-000000000020/%s", saved[1].file[1].name);
+		assert_int_equal(linkat(s->job_fd, other, s->job_fd, part, 0), 0);
+	}
+	assert_int_equal(repair().left, 1);
+	assert_int_equal(unlinkat(s->job_fd, part, 0), 0);
+	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
+	assert_int_equal(renameat(s->job_fd, "part", s->job_fd, part), 0);
+	/* damaged data: the metadata are right, the check in full says no */
+	verdict = -EBADMSG;
+	ret = repair();
+	assert_int_equal(ret.left, 1);
+	assert_listed("q30-3 20-2 10-1");
+	verdict = 0;
+	assert_int_equal(repair().released, 1);
+	assert_listed("30-3 20-2 10-1");
+}
+
+static void a_damaged_part_is_not_signed_again(void **state)
+{
+	char part[80];
+
+	(void)state;
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[0].name);
+	spoil(part, (off_t)saved[2].file[0].len - 100);
+	assert_int_equal(repair().left, 1);
+	assert_listed("d30-0 20-2 10-1");
+}
+
+static void it_may_die_or_fail_at_any_call(void **state)
+{
+	for (uint32_t how = 0; how < 2; how++) {
+		bool hit = true;
+
+		for (uint64_t nth = 1; hit; nth++) {
+			struct repair_opts o = { .verify = verify };
+			struct repair_result ret;
+			struct io_faults f;
+			struct store *other;
+			char text[200];
+
+			assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+			mark(30, MARK_HOLD, "me");
+			mark(10, MARK_BAD, NULL);
+			assert_int_equal(
+				store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err),
+				0);
+			io_faults_init(&f, &io_ops_posix);
+			if (how)
+				io_faults_kill(&f, nth);
+			else
+				io_faults_fail(&f, IO_ON_ANY, nth, -EIO, false);
+			other->ops = &f.ops;
+			(void)store_repair(other, &o, &ret, &err);
+			hit = io_faults_hit(&f);
+			other->ops = &io_ops_posix;
+			store_close(other);
+			listed(text);
+			if (!strstr(text, "20-2") || strstr(text, "q20") ||
+			    marks(MARK_HOLD, 30) < 1)
+				fail_msg("call %" PRIu64 ": %s", nth, text);
+			(void)repair();
+			assert_listed("30-3 20-2 10-1");
+			/* of its old id and of the new one, where it died in between */
+			assert_in_range(marks(MARK_HOLD, 30), 1, 2);
+			(void)teardown(state);
+			assert_int_equal(setup(state), 0);
+		}
+	}
+}
+
+/* --- points --- */
+
+static const char *const point_names[] = {
+#define NAME(id, name, text) name,
+	STORE_POINTS(NAME)
+#undef NAME
+};
+static uint32_t reached[ARRAY_LEN(point_names)];
+
+static void point(void *arg, const char *name)
+{
+	uint32_t i = 0;
+
+	(void)arg;
+	while (i < ARRAY_LEN(point_names) && strcmp(point_names[i], name) != 0)
+		i++;
+	if (i == ARRAY_LEN(point_names))
+		fail_msg("no such point: %s", name);
+	reached[i]++;
+}
+
+static void every_point_is_reached_by_a_life_of_the_store(void **state)
+{
+	static const struct retain_policy p = { .keep_last = 1 };
+	struct prune_opts o = { .policy = &p, .verify = verify, .now_ns = wall_ns() };
+	struct repair_opts ro = { .verify = verify };
+	struct repair_result rr;
+	struct prune_result pr;
+	struct io_faults f;
+	struct crash_step c = { 0 };
+	struct store_txn *x, *dead;
+	struct store *mine;
+	uint64_t generation;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = point;
+	assert_int_equal(crash_begin(s, 40, 4, &dead, &c, &err), 0);
+	crash_step_free(&c);
+	assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &mine, &err), 0);
+	assert_int_equal(store_claim(mine, 0, false, &generation, &err), 0);
+	/* Goes back; the rename to its place fails, and what was set aside comes back. */
+	assert_int_equal(crash_begin(mine, 15, 4, &x, &c, &err), 0);
+	io_faults_fail(&f, IO_ON_RENAME, 4, -EIO, false);
+	assert_int_equal(crash_commit(x, &c, 10, &err), -EIO);
+	crash_step_free(&c);
+	io_faults_count(&f, IO_ON_ANY);
+	assert_int_equal(crash_save(mine, 15, 4, 10, &c, &err), 0);
+	crash_step_free(&c);
+	spoil("step-000000000015/MANIFEST", 100);
+	mark(10, MARK_HOLD, "me");
+	assert_int_equal(store_repair(mine, &ro, &rr, &err), 0);
+	assert_int_equal(rr.rebuilt, 1);
+	assert_int_equal(store_prune(mine, &o, &pr, &err), 0);
+	assert_int_equal(pr.removed, 2);
+	store_close(mine);
+	store_abort(dead);
+	for (uint32_t i = 0; i < ARRAY_LEN(point_names); i++)
+		if (!reached[i])
+			fail_msg("%s is never reached", point_names[i]);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(what_older_launches_left_goes_and_the_newest_ones_stays),
+		T(a_quarantined_step_is_released_only_when_it_is_whole),
+		T(a_manifest_is_made_again_in_its_place),
+		T(all_manifests_may_be_missing),
+		T(holds_and_tags_stay_with_a_step_that_is_rebuilt),
+		T(what_cannot_be_made_whole_is_left),
+		T(a_damaged_part_is_not_signed_again),
+		T(it_may_die_or_fail_at_any_call),
+		T(every_point_is_reached_by_a_life_of_the_store),
+	};
+
+	return cmocka_run_group_tests_name("store_repair", tests, NULL, NULL);
+}
