@@ -211,8 +211,8 @@ static void reserving_and_locks(struct judge *j)
 		    "a step's room is reserved before its first byte");
 	if (f->lock_rc == -EOPNOTSUPP)
 		say(j, "locks", DOCTOR_WARN,
-		    "do not prune while a step is read; or mount with locks (Lustre: -o flock)",
-		    "none here: pruning cannot see that somebody reads a step");
+		    "mount it with locks (Lustre: -o flock); or remove old steps by hand, with nobody reading",
+		    "none here: who reads a step cannot be seen, so no step is ever pruned");
 	else if (f->lock_rc)
 		say(j, "locks", DOCTOR_FAIL, "mount it with locks, or without (nolock)",
 		    "a lock could not be taken: %s", strerror(-f->lock_rc));

@@ -142,7 +142,7 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("disk", DOCTOR_OK, "cannot be seen", f.sync_ns = 3 * NS_PER_MS);
 	CASE("fallocate", DOCTOR_WARN, "in the middle", f.fallocate_rc = -EOPNOTSUPP);
 	CASE("fallocate", DOCTOR_FAIL, "No space", f.fallocate_rc = -ENOSPC);
-	CASE("locks", DOCTOR_WARN, "somebody reads", f.lock_rc = -EOPNOTSUPP);
+	CASE("locks", DOCTOR_WARN, "ever pruned", f.lock_rc = -EOPNOTSUPP);
 	CASE("locks", DOCTOR_FAIL, "Input/output", f.lock_rc = -EIO);
 	CASE("out of memory", DOCTOR_WARN, "along", f.cgroup_oom_group = true);
 	CASE("out of memory", DOCTOR_WARN, "200", f.oom_adj = 200);
