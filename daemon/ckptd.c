@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static struct daemon *running;
@@ -187,6 +188,7 @@ int main(int argc, char **argv)
 
 	if (options(argc, argv, &o, &to_background) < 0)
 		return 2;
+	umask(077); /* nobody else's, and not less than ours, whatever the caller's was */
 	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
 		char cwd[256];
 

@@ -242,6 +242,23 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 	}
 }
 
+/* Each segment is a mapping of this process, which may have 65530 as Linux comes: without one left
+ * nothing more can be allocated. They are counted at every so-manieth of a rank. */
+#define SEGMENTS_ALL_MAX 49152u
+#define SEGMENTS_STRIDE 64u
+
+static bool segments_fit(const struct daemon *d, const struct member *r, uint32_t id)
+{
+	uint64_t n = id + 1 - MIN(id + 1, r->nseg);
+
+	if (r->nseg && id / SEGMENTS_STRIDE == (r->nseg - 1) / SEGMENTS_STRIDE)
+		return true;
+	for (const struct job *j = d->jobs; j; j = j->next)
+		for (uint32_t i = 0; j->launch && i < j->launch->world; i++)
+			n += j->launch->member[i].nseg;
+	return n <= SEGMENTS_ALL_MAX;
+}
+
 static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 {
 	struct member *r = s->member;
@@ -250,6 +267,12 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 
 	if (m->id >= WIRE_SEGMENTS_MAX) {
 		session_refuse(s, -E2BIG, "more than 4096 segments: allocate larger ones");
+		return;
+	}
+	if (!segments_fit(s->d, r, m->id)) {
+		session_refuse(
+			s, -E2BIG,
+			"ckptd maps 49152 segments of all ranks already: allocate larger ones");
 		return;
 	}
 	if (wire_map(fd, m->bytes, 0, &base, &err) < 0) {

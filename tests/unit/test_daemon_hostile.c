@@ -542,6 +542,58 @@ static void a_declaration_beyond_all_measure_is_refused_unread(void **state)
 	evil_close(&e);
 }
 
+static void more_segments_than_a_process_can_map_are_refused(void **state)
+{
+	const uint32_t fit = 49152 / WIRE_SEGMENTS_MAX;
+	struct evil e[13];
+	struct ckpt_err err = { 0 };
+	uint64_t sent = 0;
+	bool refused = false;
+	int fd;
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
+	for (uint32_t r = 0; r < ARRAY_LEN(e); r++) {
+		char job[32];
+
+		snprintf(job, sizeof job, "evil-%u", r);
+		MUST_BE(evil_hello(&e[r], job, 1), WIRE_WELCOME);
+		for (uint32_t id = 0; id < WIRE_SEGMENTS_MAX && !refused; id++) {
+			struct wire_segment seg = { .id = id, .bytes = 4096 };
+			uint32_t type;
+
+			/* Under a sanitizer only what is counted: the highest of each. */
+			if (FEWER(8) == 1 && id < WIRE_SEGMENTS_MAX - 1)
+				continue;
+			type = evil_ask(&e[r], &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL);
+			sent += type == WIRE_OK;
+			if (type == WIRE_OK)
+				continue;
+			MUST_BE(type, WIRE_REFUSE);
+			assert_int_equal(e[r].refused.code, -E2BIG);
+			assert_int_equal(r, fit);
+			refused = true;
+		}
+	}
+	assert_true(refused);
+	printf("# %" PRIu64 " segments were taken\n", sent);
+	(void)close(fd);
+	for (uint32_t r = 0; r < ARRAY_LEN(e); r++)
+		evil_close(&e[r]);
+	/* When they are gone there is room again. */
+	{
+		struct wire_segment seg = { .bytes = 4096 };
+
+		MUST_BE(evil_hello(&e[0], "again", 1), WIRE_WELCOME);
+		MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
+		ask_until(evil_ask(&e[0], &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL) ==
+			  WIRE_OK);
+		(void)close(fd);
+		evil_close(&e[0]);
+	}
+}
+
 /* --- memory --- */
 
 static void memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages(void **state)
@@ -597,6 +649,7 @@ int main(void)
 		IN_A_HOST(lengths_of_blobs_that_change_all_the_time_are_read_once),
 		IN_A_HOST(descriptors_that_nobody_asked_for_are_closed),
 		IN_A_HOST(more_jobs_and_ranks_than_a_report_can_tell_are_refused),
+		IN_A_HOST(more_segments_than_a_process_can_map_are_refused),
 		IN_A_HOST(a_declaration_beyond_all_measure_is_refused_unread),
 		IN_A_HOST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages),
 	};
