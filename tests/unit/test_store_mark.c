@@ -467,6 +467,9 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	if (!r)
 		r = store_marks(&after, &m, &nm, &err);
 	for (uint32_t i = 0; i < nm; i++) {
+		/* What it says is as durable as that it is there. */
+		if (m[i].unread && m[i].kind == MARK_HOLD && at->mark >= 1)
+			r = -1;
 		hold += m[i].kind == MARK_HOLD && m[i].step == 20;
 		tag20 += m[i].kind == MARK_TAG && m[i].step == 20;
 		tag30 += m[i].kind == MARK_TAG && m[i].step == 30;
@@ -517,6 +520,27 @@ static void what_was_acknowledged_survives_the_power(void **state)
 	io_record_free(f.record);
 }
 
+static int lock_what_has_gone(void *ctx, int fd, bool exclusive)
+{
+	(void)ctx;
+	(void)renameat(s->job_fd, "step-000000000020", s->job_fd, ".trash-00000001");
+	return io_ops_posix.lock(NULL, fd, exclusive);
+}
+
+static void a_reader_that_comes_too_late_is_told_so(void **state)
+{
+	struct io_ops late = io_ops_posix;
+	struct store reader = {
+		.ops = &late, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB
+	};
+	int fd;
+
+	(void)state;
+	late.lock = lock_what_has_gone;
+	assert_int_equal(store_step_open(&reader, "step-000000000020", &fd, &err), -ENOENT);
+	assert_int_equal(fd, -1);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -537,6 +561,7 @@ int main(void)
 		T(latest_passes_over_what_is_quarantined_and_says_so),
 		T(a_tag_is_a_name_also_of_a_step_that_was_set_aside),
 		T(a_job_without_its_own_directory_of_claims_gets_one),
+		T(a_reader_that_comes_too_late_is_told_so),
 		T(any_call_may_fail_and_nothing_acknowledged_is_lost),
 		T(what_was_acknowledged_survives_the_power),
 	};

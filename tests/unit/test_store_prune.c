@@ -563,6 +563,28 @@ static void what_is_no_longer_what_was_judged_stays(void **state)
 	assert_int_equal(ret.removed, 1); /* 30 */
 }
 
+static void act_keeper_goes(void)
+{
+	assert_int_equal(renameat(s->job_fd, "step-000000000050", s->job_fd, "moved"), 0);
+}
+
+static void when_the_step_that_was_to_stay_goes_nothing_more_is_removed(void **state)
+{
+	struct meddling m = { .at = 1, .act = act_keeper_goes };
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+	struct io_faults f;
+
+	(void)state;
+	mark(50, MARK_VERIFIED, NULL);
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = meddle;
+	f.on_point_arg = &m;
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_listed("40 30 20 10");
+}
+
 static struct io_faults dying;
 
 static void act_prune_then_die(void)
@@ -837,6 +859,7 @@ int main(void)
 		T(a_hold_at_any_moment_is_kept_or_refused),
 		T(a_step_that_is_committed_meanwhile_stays),
 		T(what_is_no_longer_what_was_judged_stays),
+		T(when_the_step_that_was_to_stay_goes_nothing_more_is_removed),
 		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
 		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),
 		T(any_call_may_fail),

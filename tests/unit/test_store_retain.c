@@ -285,13 +285,21 @@ static bool no_id(const struct store_step *st)
 	return true;
 }
 
+/* Set while the id was not known: of whatever has that number. */
+static bool of_any_id(const struct store_mark *m)
+{
+	static const uint8_t none[8];
+
+	return (m->kind == MARK_HOLD || m->kind == MARK_TAG) && memcmp(m->id8, none, 8) == 0;
+}
+
 static bool says(const struct random_job *j, uint32_t i, enum store_mark_kind kind)
 {
 	for (uint32_t k = 0; k < j->nmark; k++) {
 		const struct store_mark *m = &j->mark[k];
 
 		if (m->kind == kind && m->step == j->st[i].step &&
-		    (no_id(&j->st[i]) || memcmp(m->id8, j->st[i].id, 8) == 0) &&
+		    (no_id(&j->st[i]) || of_any_id(m) || memcmp(m->id8, j->st[i].id, 8) == 0) &&
 		    (!m->until_ns || m->until_ns > j->now))
 			return true;
 	}
