@@ -200,17 +200,20 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 {
 	struct store_step *step = NULL;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
-	uint64_t line = MAX(p->base, atomic_load(&p->snap->launch->line));
+	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base
+					       : MAX(p->base, atomic_load(&p->snap->launch->line));
 	uint64_t rewind = line ? line - 1 : UINT64_MAX;
 	const struct store_step *parent = NULL;
 	uint32_t n = 0;
 	int rc = store_scan(p->store, true, &step, &n, &p->err);
 
-	*ret = (struct native_lineage){ .seq = 1,
+	/* and is older than this step, though what cannot be read does not say its seq */
+	*ret = (struct native_lineage){ .seq = atomic_load(&p->snap->launch->seq) + 1,
 					.parent_step = UINT64_MAX,
 					.tool = ckptd_version };
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		ret->seq = MAX(ret->seq, step[i].seq + 1);
+		if (!MUTANT(SEQ_NOT_RAISED))
+			ret->seq = MAX(ret->seq, step[i].seq + 1);
 		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
 			continue;
 		p->there_already |= step[i].step == p->info.step;
@@ -253,8 +256,10 @@ static void commit_run(struct task *t)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
 	else
 		store_abort(TAKE(p->txn));
-	if (p->rc == 0)
+	if (p->rc == 0) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
+		atomic_store(&p->snap->launch->seq, line.seq);
+	}
 }
 
 static void persist_end(struct persist *p)
@@ -320,8 +325,7 @@ static void parts_done(struct daemon *d, struct task *t)
 		return;
 	}
 	s->phase_ns[1] = now_ns() - s->mark_ns;
-	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0,
-		  NULL);
+	snap_tell(s, MUTANT(COMMITTED_TOO_EARLY) ? OUTCOME_COMMITTED : OUTCOME_PERSISTED, 0, NULL);
 	s->parked = p;
 	persist_resume(s);
 }

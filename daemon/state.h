@@ -242,6 +242,7 @@ struct launch {
 	uint32_t refs;
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
+	_Atomic uint64_t seq;  /* of that step */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool restoring, covering;

@@ -113,6 +113,8 @@
 	X(SPACE_GUARD_OFF, daemon, "a step that does not fit is known before its first byte") \
 	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
 	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
+	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
+	X(SEQ_NOT_RAISED, daemon, "a step is newer than all that were there") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \

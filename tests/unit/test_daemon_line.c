@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_line.c - the line of steps that a launch commits: each is newer than those before it, and none
+ * is set aside because it could not be read for a moment.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include <stdatomic.h>
+
+static struct host H;
+static struct io_ops ops;
+static atomic_bool unreadable; /* the MANIFEST of every step */
+
+static int l_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	if (atomic_load(&unreadable) && !(flags & O_CREAT) && strstr(name, "/MANIFEST"))
+		return -EIO;
+	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void must_commit(struct rank *k, uint64_t step)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_BE(rank_step(k, step, CKPT_PERSIST), 0);
+	MUST_BE(ckpt_wait(k->c, step, CKPT_STAGED, 30 * SEC, &err), 0);
+	(void)ckpt_guard(k->c, NULL);
+	MUST_OK(ckpt_wait(k->c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+}
+
+static uint64_t seq_of(uint64_t step)
+{
+	struct checkpoint *c = host_open(&H, "line", step);
+	uint64_t seq = c->seq;
+
+	checkpoint_free(c);
+	return seq;
+}
+
+static void begin(struct rank *k, struct plan_of_job *p)
+{
+	struct ckpt_err err = { 0 };
+
+	*k = (struct rank){ 0 };
+	MUST_OK(rank_attach(k, p, 0, &err), &err);
+	MUST_OK(rank_declare(k, &err), &err);
+	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+}
+
+static void
+what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(void **state)
+{
+	struct plan_of_job p = { .job = "line",
+				 .mesh = "fsdp=1",
+				 .guard = CKPT_FINISH,
+				 .rows = 1000,
+				 .shared_only = true };
+	uint64_t last;
+	struct rank k;
+
+	(void)state;
+	host_make(&H);
+	p.socket = H.socket;
+	p.store = H.store;
+	ops = io_ops_posix;
+	ops.open = l_open;
+	host_start(&H, IO_THREADS, &ops);
+	begin(&k, &p);
+	must_commit(&k, 10);
+	atomic_store(&unreadable, true);
+	must_commit(&k, 20);
+	atomic_store(&unreadable, false);
+	must_commit(&k, 30);
+	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
+	for (uint64_t step = 10; step <= 30; step += 10)
+		assert_true(host_has(&H, "line", step));
+	assert_true(seq_of(20) > seq_of(10));
+	assert_true(seq_of(30) > seq_of(20));
+	last = seq_of(30);
+	rank_close(&k, 0);
+	begin(&k, &p); /* the next launch */
+	must_commit(&k, 40);
+	assert_true(seq_of(40) > last);
+	rank_close(&k, 0);
+	host_stop(&H);
+	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows),
+	};
+
+	return cmocka_run_group_tests_name("daemon_line", tests, NULL, NULL);
+}
