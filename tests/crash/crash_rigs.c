@@ -138,6 +138,8 @@ static int story_judge(const struct story *y, const struct judgement *j, bool to
 	uint32_t last = y->n - 1;
 	bool behind_seen = false, aside_seen = false;
 
+	if (!y->n)
+		return 0;
 	for (uint32_t i = 0; i < y->n; i++) {
 		uint64_t step = y->step[i].step;
 

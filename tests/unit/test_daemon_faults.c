@@ -20,9 +20,9 @@
 #include <inttypes.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STEP 31
+#define STEP 67
 #else
-#define STEP 13
+#define STEP 29
 #endif
 #define STEPS 2
 #define LAST 9
