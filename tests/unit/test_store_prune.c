@@ -494,6 +494,8 @@ static void act_go_back(void)
 	assert_int_equal(store_step_open(other, "step-000000000010", &verdict, &err) == 0, 1);
 	if (crash_save(other, 20, 6, 10, &saved[nsaved], &err) == 0)
 		nsaved++;
+	else
+		crash_step_free(&saved[nsaved]);
 	(void)close(verdict);
 	store_close(other);
 }
