@@ -19,9 +19,10 @@ limit_s=${limit_s:-60}
 # On the disk the same programs run in `make test` as they are.
 memory=$tmp
 if [ -w /dev/shm ]; then
-	memory=$(mktemp -d /dev/shm/ckptd-without.XXXXXX)
+	memory=$(mktemp -d /dev/shm/ckpt-w.XXXXXX) # short: sockets lie in it
 	trap 'rm -rf "$tmp" "$memory"' EXIT
 fi
+chmod 711 "$tmp" "$memory" # some tests become another user for a while
 
 # What a whole store and its daemon do without, at once.
 everything=io_uring,odirect,openat2,renameat2,statx,sync_file_range,fadvise,pidfd,close_range
