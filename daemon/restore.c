@@ -138,6 +138,8 @@ static int choose(struct restore *x)
 	};
 	if (disk)
 		rc = store_scan(x->store, false, &step, &n, &x->err);
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		x->pin.seq = MAX(x->pin.seq, step[i].seq);
 	if (rc == 0 && latest)
 		best = newest_good(x, step, n);
 	for (uint32_t i = 0; i < n && rc == 0 && !latest && !best; i++)
@@ -532,8 +534,10 @@ static void fill_done(struct daemon *d, struct task *t)
 
 	l->restoring = false;
 	if (x->rc == 0) {
-		if (!(x->want.flags & CKPT_DRY_RUN))
+		if (!(x->want.flags & CKPT_DRY_RUN)) {
 			l->base = x->pin.step + 1;
+			atomic_store(&l->seq, MAX(x->pin.seq, atomic_load(&l->seq)));
+		}
 		log_line(&d->opts.log, LOG_NOTICE,
 			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
 			 l->generation, x->pin.where == 1 ? "memory" : "disk", x->pin.step);

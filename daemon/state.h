@@ -242,7 +242,7 @@ struct launch {
 	uint32_t refs;
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
-	_Atomic uint64_t seq;  /* of that step */
+	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
 	bool restoring, covering;
@@ -252,8 +252,8 @@ struct launch {
 		uint64_t want_step;
 		uint32_t want_flags;
 		bool none;
-		uint64_t step;
-		uint32_t where; /* 1: memory, 2: disk */
+		uint64_t step, seq; /* seq: the highest on disk then */
+		uint32_t where;	    /* 1: memory, 2: disk */
 		char dir[STORE_DIR_MAX];
 	} pin[ROUNDS_MAX];
 	/* The step on disk that it chose, held against removal until a step of its own is committed:

@@ -61,7 +61,9 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 				 .guard = CKPT_FINISH,
 				 .rows = 1000,
 				 .shared_only = true };
-	uint64_t last;
+	struct ckpt_got got = { 0 };
+	struct ckpt_err err = { 0 };
+	uint64_t last, step[8];
 	struct rank k;
 
 	(void)state;
@@ -78,15 +80,22 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	atomic_store(&unreadable, false);
 	must_commit(&k, 30);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
-	for (uint64_t step = 10; step <= 30; step += 10)
-		assert_true(host_has(&H, "line", step));
+	for (uint64_t i = 10; i <= 30; i += 10)
+		assert_true(host_has(&H, "line", i));
 	assert_true(seq_of(20) > seq_of(10));
 	assert_true(seq_of(30) > seq_of(20));
 	last = seq_of(30);
 	rank_close(&k, 0);
 	begin(&k, &p); /* the next launch */
+	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
+	assert_int_equal(got.step, 30);
+	atomic_store(&unreadable, true);
 	must_commit(&k, 40);
+	atomic_store(&unreadable, false);
+	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
 	assert_true(seq_of(40) > last);
+	assert_int_equal(host_committed(&H, "line", step, 8), 4);
+	assert_int_equal(step[0], 40);
 	rank_close(&k, 0);
 	host_stop(&H);
 	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
