@@ -97,6 +97,11 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	assert_int_equal(host_committed(&H, "line", step, 8), 4);
 	assert_int_equal(step[0], 40);
 	rank_close(&k, 0);
+	last = seq_of(40);
+	begin(&k, &p); /* one that restores nothing */
+	must_commit(&k, 50);
+	assert_true(seq_of(50) > last);
+	rank_close(&k, 0);
 	host_stop(&H);
 	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
