@@ -49,6 +49,11 @@ static void rig_holds(void **state)
 /* The rigs that walk through states, with other seeds, until enough were counted. */
 static int walk_on(uint64_t seed, uint64_t states, char why[CRASH_WHY])
 {
+	uint32_t nrandom = crash_walks.nrandom;
+
+	/* the more are wanted, the fewer of them should be those that every round looks at */
+	if (states > STATES)
+		crash_walks.nrandom = 16 * nrandom;
 	for (uint64_t i = 0; i < ROUNDS_MAX && io_crash_set_states(crash_walks.distinct) < states;
 	     i++) {
 		crash_seed_set(seed + i);
@@ -56,6 +61,7 @@ static int walk_on(uint64_t seed, uint64_t states, char why[CRASH_WHY])
 			if (crash_rigs[k].walks && crash_rigs[k].run(why))
 				return 1;
 	}
+	crash_walks.nrandom = nrandom;
 	return 0;
 }
 
