@@ -340,7 +340,7 @@ static int base_broken(int root_fd, struct power *w, bool gone)
 	struct ckpt_err err = { 0 };
 	struct store *s = NULL;
 	uint32_t n;
-	uint8_t b;
+	uint8_t b = 0;
 	int fd, r = story_base(root_fd, &w->y, 3, w->why);
 
 	if (!r && (store_open(&io_ops_posix, root_fd, CRASH_JOB, false, &s, &err) ||
