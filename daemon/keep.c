@@ -12,6 +12,17 @@
 #define VERIFY_BYTES (64 * MIB) /* of buffers: the trainer needs the memory more */
 #define LOOK_NS (10 * NS_PER_S) /* from one look at the free space to the next */
 
+/* The time of day, but never further on than this process has lived since it first asked: a clock that
+ * jumps ahead makes nothing old. */
+static uint64_t steady_wall_ns(void)
+{
+	static _Atomic uint64_t offset; /* of the first look: time of day less CLOCK_MONOTONIC */
+	uint64_t wall = wall_ns(), now = now_ns(), none = 0;
+
+	(void)atomic_compare_exchange_strong(&offset, &none, wall - now);
+	return MIN(wall, now + atomic_load(&offset));
+}
+
 /* "149 GiB": 32 bytes */
 static const char *human(uint64_t bytes, char *buf)
 {
@@ -166,7 +177,7 @@ static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_
 {
 	struct pruning x = { .d = d, .job = s->job, .stops_max = stops_max };
 	const struct prune_opts o = { .policy = &d->opts.policy,
-				      .now_ns = wall_ns(),
+				      .now_ns = steady_wall_ns(),
 				      .free_bytes = free_bytes,
 				      .verify = verify_step,
 				      .row = removed,
@@ -265,7 +276,9 @@ static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 
 	for (last = 4; last-- > 1;) {
 		const struct retain_policy p = { .keep_last = last };
-		const struct prune_opts o = { .policy = &p, .dry = true, .now_ns = wall_ns() };
+		const struct prune_opts o = { .policy = &p,
+					      .dry = true,
+					      .now_ns = steady_wall_ns() };
 
 		got = (struct prune_result){ 0 };
 		if (store_prune(s, &o, &got, NULL) < 0)

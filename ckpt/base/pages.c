@@ -10,6 +10,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 /* Address space of whole pages on a bound of huge ones. */
 static uint8_t *room_make(uint64_t whole)
@@ -73,9 +76,27 @@ void pages_free(void *p, uint64_t bytes)
 		(void)munmap(p, align_up(bytes, PAGES_HUGE));
 }
 
+/*
+ * One small page in each place of a huge one, and the kernel (6.1) makes huge ones of them, also of
+ * shared memory where shmem_enabled says never. An atomic write of what is there disturbs nobody.
+ */
+static void collapse(uint8_t *p, uint64_t bytes)
+{
+	uint8_t *from = (uint8_t *)align_up((uintptr_t)p, PAGES_HUGE);
+	uint64_t skip = (uint64_t)(from - p);
+	uint64_t whole = bytes > skip ? (bytes - skip) / PAGES_HUGE * PAGES_HUGE : 0;
+
+	for (uint64_t at = 0; at < whole; at += PAGES_HUGE)
+		(void)__atomic_fetch_or(from + at, 0, __ATOMIC_RELAXED);
+	if (whole)
+		(void)madvise(from, whole, MADV_COLLAPSE);
+}
+
 int pages_populate(void *p, uint64_t bytes)
 {
-	int rc = madvise(p, bytes, MADV_POPULATE_WRITE) ? -errno : 0;
+	int rc;
 
+	collapse(p, bytes);
+	rc = madvise(p, bytes, MADV_POPULATE_WRITE) ? -errno : 0;
 	return rc == -ENOMEM ? rc : 0;
 }

@@ -17,7 +17,8 @@ void *pages_new(uint64_t bytes);
 int pages_map(int fd, uint64_t bytes, int prot, void **ret);
 /* What pages_new gave; NULL is fine. */
 void pages_free(void *p, uint64_t bytes);
-/* Have writable pages in memory before they are needed. A kernel that cannot (before 5.14) is
- * no error: the first touch does it then. -ENOMEM. */
+/* Have writable pages in memory before they are needed, huge ones where the kernel can make them
+ * (6.1), whatever shmem_enabled says. A kernel that cannot (before 5.14) is no error: the first touch
+ * does it then. What the pages hold stays. -ENOMEM. */
 int pages_populate(void *p, uint64_t bytes);
 #endif

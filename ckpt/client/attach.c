@@ -343,20 +343,12 @@ int send_declaration(ckpt *c, struct ckpt_err *err)
 {
 	struct wire_declare m = { .epoch = atomic_load(&c->epoch), .bytes = c->decl_bytes };
 	struct wire_sealed sealed;
-	cleanup_close int fd = memfd_create("ckpt-declaration", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int got[WIRE_FDS_MAX], rc;
+	cleanup_close int fd = -1;
+	int got[WIRE_FDS_MAX],
+		rc = wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err);
 
-	for (uint64_t at = 0; fd >= 0 && at < c->decl_bytes;) {
-		ssize_t n = write(fd, (const uint8_t *)c->decl + at, c->decl_bytes - at);
-
-		if (n <= 0)
-			return ckpt_error_errno(err, errno,
-						"cannot write the declaration to memory");
-		at += (uint64_t)n;
-	}
-	if (fd < 0 ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-		return ckpt_error_errno(err, errno, "cannot seal the declaration's memory");
+	if (rc < 0)
+		return rc;
 	rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed, sizeof sealed,
 		      got, RPC_NS, err);
 	if (rc < 0)

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -275,14 +276,33 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 	return 0;
 }
 
+/* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:
+ * this is a trainer, so the limit is looked at first. */
+static int memfd_open(const char *name, uint64_t bytes, struct ckpt_err *err)
+{
+	struct rlimit limit;
+	int fd;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
+		return ckpt_error(err, -EFBIG,
+				  "%" PRIu64 " bytes of shared memory are more than this process's "
+				  "limit of %" PRIu64 " for a file: raise it (ulimit -f unlimited)",
+				  bytes, (uint64_t)limit.rlim_cur);
+	if (bytes > INT64_MAX)
+		return ckpt_error(err, -EFBIG, "%" PRIu64 " bytes of shared memory cannot be",
+				  bytes);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	return fd < 0 ? ckpt_error_errno(err, errno, "cannot create shared memory") : fd;
+}
+
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err)
 {
-	cleanup_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	cleanup_close int fd = memfd_open(name, bytes, err);
 
 	if (fd < 0)
-		return ckpt_error_errno(err, errno, "cannot create shared memory");
-	if (bytes > INT64_MAX || ftruncate(fd, (off_t)bytes) < 0)
-		return ckpt_error_errno(err, bytes > INT64_MAX ? EFBIG : errno,
+		return fd;
+	if (ftruncate(fd, (off_t)bytes) < 0)
+		return ckpt_error_errno(err, errno,
 					"cannot size shared memory to %" PRIu64 " bytes", bytes);
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return ckpt_error_errno(err, errno, "cannot seal shared memory");
@@ -293,9 +313,11 @@ int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *e
 int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
 		  struct ckpt_err *err)
 {
-	cleanup_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	cleanup_close int fd = memfd_open(name, bytes, err);
 
-	for (uint64_t at = 0; fd >= 0 && at < bytes;) {
+	if (fd < 0)
+		return fd;
+	for (uint64_t at = 0; at < bytes;) {
 		ssize_t n = write(fd, (const uint8_t *)p + at, bytes - at);
 
 		if (n < 0 && errno == EINTR)
@@ -305,8 +327,7 @@ int wire_memfd_of(const char *name, const void *p, uint64_t bytes, int *ret_fd,
 						"cannot write to shared memory");
 		at += (uint64_t)n;
 	}
-	if (fd < 0 ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
 		return ckpt_error_errno(err, errno, "cannot seal shared memory");
 	*ret_fd = TAKE_FD(fd);
 	return 0;

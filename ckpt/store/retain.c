@@ -189,6 +189,8 @@ struct deciding {
 	const struct store_mark *mark;
 	uint32_t nmark;
 	uint64_t now, ages_from;
+	uint64_t
+		young_from; /* seq of the oldest committed step that is young: what follows it is no older */
 	uint32_t newest; /* committed; UINT32_MAX: none */
 	uint32_t *order; /* [nmark] of the marks by step */
 	bool *bad; /* [n]: damaged or quarantined, also by a mark that is newer than the scan */
@@ -357,6 +359,11 @@ static void marks_tell(const struct deciding *d, const struct store_step *st, st
 	}
 }
 
+static bool is_young(const struct deciding *d, const struct store_step *st)
+{
+	return st->wall_ns >= d->ages_from || d->ages_from - st->wall_ns < d->p->keep_within_ns;
+}
+
 static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 {
 	const struct store_step *st = &d->step[i];
@@ -370,8 +377,7 @@ static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 		text_add(t, ", newest committed");
 	if (committed && p->keep_every && st->step % p->keep_every == 0)
 		text_add(t, ", every %" PRIu64, p->keep_every);
-	if (p->keep_within_ns &&
-	    (st->wall_ns >= d->ages_from || d->ages_from - st->wall_ns < p->keep_within_ns)) {
+	if (p->keep_within_ns && (is_young(d, st) || (committed && st->seq >= d->young_from))) {
 		within_print(p->keep_within_ns, within);
 		text_add(t, ", within %s", within);
 	}
@@ -422,6 +428,7 @@ int retain_decide(const struct retain_policy *p, const struct store_step *step, 
 			      .nmark = nmark,
 			      .now = now,
 			      .ages_from = now,
+			      .young_from = UINT64_MAX,
 			      .newest = UINT32_MAX };
 	int r;
 
@@ -435,6 +442,9 @@ int retain_decide(const struct retain_policy *p, const struct store_step *step, 
 			d.ages_from = MIN(now, step[i].wall_ns);
 		}
 	}
+	for (uint32_t i = 0; !r && i < n; i++)
+		if (step[i].state == STORE_COMMITTED && is_young(&d, &step[i]))
+			d.young_from = MIN(d.young_from, step[i].seq);
 	if (!r)
 		r = rank_all(&d);
 	for (uint32_t i = 0; !r && i < n; i++)

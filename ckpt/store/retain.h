@@ -9,7 +9,7 @@
  *	every	its number is a multiple of keep_every (0 is)
  *	within	it is younger than keep_within_ns. Ages count from now or from the time of the newest
  *		committed step, whichever is earlier: a clock that runs ahead makes nothing old. A step from
- *		the future of now is young
+ *		the future of now is young, and no committed step is older than one before it in the line
  *	best	fewer than n committed steps have a better note of that key; of equal ones the newer is
  *		better; a step without the note, or whose note is not a number, is none of them
  * A step that was set aside is kept by hold, tag and within, and by best when fewer than n steps,

@@ -82,6 +82,18 @@ check "a job that resumes from a daemon with few descriptors resumes, or is told
 check "every step is whole" all_whole
 kill -KILL "$daemon"
 
+# ---- a trainer: what it shares are files to the kernel, and one beyond the limit would end it by a signal ----
+small_files() {
+	local status=0
+	(ulimit -f 100; exec "$trainer" --params "$params" --root "$tmp/elsewhere" --job small --socket "$socket" --mesh fsdp=1 --steps 1) \
+		>"$tmp/small" 2>&1 || status=$?
+	cat "$tmp/small"
+	[ "$status" -gt 0 ] && [ "$status" -lt 128 ] && grep -q "ulimit -f" "$tmp/small"
+}
+check "a daemon listens again" daemon_start
+check "a trainer under a file size limit is told, not killed" small_files
+kill -KILL "$daemon"
+
 # ---- the command ----
 under() { # LIMIT COMMAND...: sets status; prints what it said
 	local which=$1

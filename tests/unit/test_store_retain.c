@@ -342,6 +342,13 @@ static bool naive_best(const struct random_job *j, uint32_t i, const struct reta
 	return !isnan(mine) && better < b->n;
 }
 
+static bool naive_young(const struct random_job *j, uint32_t i, uint64_t from)
+{
+	uint64_t at = j->st[i].wall_ns;
+
+	return at > from || from - at < j->p.keep_within_ns;
+}
+
 static bool naive_keeps(const struct random_job *j, uint32_t i)
 {
 	const struct store_step *st = &j->st[i];
@@ -366,9 +373,12 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 		return true;
 	if (says(j, i, MARK_BAD) || (st->state == STORE_SET_ASIDE && no_id(st)))
 		return true;
-	if (best || (j->p.keep_within_ns &&
-		     (st->wall_ns > from || from - st->wall_ns < j->p.keep_within_ns)))
+	if (best || (j->p.keep_within_ns && naive_young(j, i, from)))
 		return true;
+	for (uint32_t k = i; j->p.keep_within_ns && k < j->n; k++)
+		if (st->state == STORE_COMMITTED && j->st[k].state == STORE_COMMITTED &&
+		    naive_young(j, k, from))
+			return true;
 	return st->state == STORE_COMMITTED &&
 	       (newer < j->p.keep_last || (j->p.keep_every && st->step % j->p.keep_every == 0));
 }

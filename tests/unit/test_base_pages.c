@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_base_pages.c - large memory: on the bounds that huge pages need, shared where it says so, and
+ * with its contents when it is made resident.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "ckpt/base/pages.h"
+#include "ckpt/base/util.h"
+
+static bool resident(uint8_t *p, uint64_t bytes)
+{
+	unsigned char in[4096];
+	uint64_t n = div_up(bytes, 4096);
+
+	assert_true(n <= sizeof in);
+	assert_int_equal(mincore(p, bytes, in), 0);
+	for (uint64_t i = 0; i < n; i++)
+		if (!(in[i] & 1))
+			return false;
+	return true;
+}
+
+static void what_is_populated_keeps_its_contents_and_is_in_memory(void **state)
+{
+	const uint64_t sizes[] = { 1, 4096, PAGES_HUGE - 1, PAGES_HUGE, 3 * PAGES_HUGE + 4096 };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		int fd = memfd_create("pages", MFD_CLOEXEC);
+		uint8_t *p, *other, want = 1;
+		uint64_t n = sizes[i];
+		void *map;
+
+		assert_true(fd >= 0);
+		assert_int_equal(ftruncate(fd, (off_t)n), 0);
+		assert_int_equal(pages_map(fd, n, PROT_READ | PROT_WRITE, &map), 0);
+		p = map;
+		assert_int_equal(pages_map(fd, n, PROT_READ, &map), 0);
+		other = map;
+		if (n >= PAGES_HUGE)
+			assert_int_equal((uintptr_t)p % PAGES_HUGE, 0);
+		for (uint64_t at = 0; at < n; at += 70000)
+			p[at] = want++;
+		assert_int_equal(pages_populate(p, n), 0);
+		assert_true(resident(p, n));
+		want = 1;
+		for (uint64_t at = 0; at < n; at += 70000)
+			assert_int_equal(p[at], want++);
+		want = 1;
+		for (uint64_t at = 0; at < n; at++)
+			assert_int_equal(other[at], at % 70000 ? 0 : want++);
+		munmap(p, n);
+		munmap(other, n);
+		close(fd);
+	}
+}
+
+static void new_memory_is_zero_and_on_a_bound(void **state)
+{
+	uint8_t *p = pages_new(PAGES_HUGE + 1);
+
+	(void)state;
+	assert_non_null(p);
+	assert_int_equal((uintptr_t)p % PAGES_HUGE, 0);
+	for (uint64_t i = 0; i < 2 * PAGES_HUGE; i += 4096)
+		assert_int_equal(p[i], 0);
+	p[2 * PAGES_HUGE - 1] = 1; /* rounded up */
+	pages_free(p, PAGES_HUGE + 1);
+	pages_free(NULL, 5);
+}
+
+static void sizes_that_cannot_be_are_refused(void **state)
+{
+	void *p;
+
+	(void)state;
+	assert_null(pages_new(0));
+	assert_null(pages_new(UINT64_MAX));
+	assert_null(pages_new((uint64_t)1 << 60));
+	assert_int_equal(pages_map(-1, 0, PROT_READ, &p), -EINVAL);
+	assert_int_equal(pages_map(-1, UINT64_MAX, PROT_READ, &p), -EINVAL);
+	assert_int_equal(pages_map(-1, 4 * PAGES_HUGE, PROT_READ, &p), -EBADF);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_populated_keeps_its_contents_and_is_in_memory),
+		cmocka_unit_test(new_memory_is_zero_and_on_a_bound),
+		cmocka_unit_test(sizes_that_cannot_be_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
