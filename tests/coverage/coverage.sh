@@ -28,7 +28,7 @@ run() { # PROGRAM
 		corpus=(-n 1000)
 		[ ! -d "tests/fuzz/corpus/${1#fuzz/}" ] || corpus+=("tests/fuzz/corpus/${1#fuzz/}")
 	fi
-	TMPDIR=$tmp timeout -k 5 "${TEST_SECONDS:-300}" "$objects/$1" "${corpus[@]}" >"$out/${1//\//-}.log" 2>&1 </dev/null ||
+	TMPDIR=$tmp timeout -k 5 "${TEST_SECONDS:-900}" "$objects/$1" "${corpus[@]}" >"$out/${1//\//-}.log" 2>&1 </dev/null ||
 		echo "# $1 failed: see $out/${1//\//-}.log"
 }
 for program; do
