@@ -204,7 +204,7 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 					       : MAX(p->base, atomic_load(&p->snap->launch->line));
 	uint64_t rewind = line ? line - 1 : UINT64_MAX;
 	const struct store_step *parent = NULL;
-	uint32_t n = 0;
+	uint32_t n = 0, unknown = 0, unread = 0;
 	int rc = store_scan(p->store, true, &step, &n, &p->err);
 
 	/* and is older than this step, though what cannot be read does not say its seq */
@@ -214,12 +214,24 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		if (!MUTANT(SEQ_NOT_RAISED))
 			ret->seq = MAX(ret->seq, step[i].seq + 1);
+		unknown += step[i].state == STORE_DAMAGED;
+		unread += step[i].state == STORE_DAMAGED && store_step_unread(&step[i]);
 		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
 			continue;
 		p->there_already |= step[i].step == p->info.step;
 		if (rewind == UINT64_MAX || step[i].step > rewind)
 			rewind = step[i].step;
 	}
+	/* Those that a daemon before this one has seen may be newer than all that can be read, each by
+	 * one. */
+	ret->seq += unknown;
+	/* Without a line all others are set aside: not those that may be this launch's own. */
+	if (rc == 0 && rewind == UINT64_MAX && unread)
+		rc = ckpt_error(
+			&p->err, -EIO,
+			"job %s, step %" PRIu64 ": %" PRIu32 " of its steps on disk cannot be "
+			"read now, so what it continues is not known; ckptctl ls --all says why",
+			p->info.job, p->info.step, unread);
 	for (uint32_t i = 0; i < n && rc == 0 && rewind != UINT64_MAX; i++)
 		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind &&
 		    (!parent || step[i].step > parent->step))

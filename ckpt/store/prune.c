@@ -286,6 +286,10 @@ static int decide(struct pruning *p, uint32_t *ret)
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (p->o->bad && is_bad(&p->step[i], p->mark, p->nmark) &&
 		    !is_kept_by_mark(p, &p->step[i])) {
+			if (store_step_unread(&p->step[i])) {
+				keep(p, i, "it cannot be read now: %.120s", p->step[i].why);
+				continue;
+			}
 			p->row[i].remove = true;
 			(void)snprintf(p->row[i].reason, sizeof p->row[i].reason, "%.150s",
 				       p->step[i].why[0] ? p->step[i].why : "quarantined");

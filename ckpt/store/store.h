@@ -91,6 +91,7 @@ struct store_step {
 	char mesh[128];		 /* "fsdp=4"; several meshes: the first of those with most ranks */
 	const char *format;
 	enum store_state state;
+	int code;      /* 0, or the -errno with which its MANIFEST was looked at */
 	char why[200]; /* DAMAGED, QUARANTINED: what is wrong; SET_ASIDE: "" or the same */
 	/* loss, lr, ...: they live and die with the array that store_scan gave */
 	uint32_t nnote;
@@ -105,6 +106,9 @@ struct store_step {
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
+/* A DAMAGED step, or one set aside, of which nothing is known but that it could not be read (a disk that fails, a mount
+ * that is away, permission): it may be whole. */
+bool store_step_unread(const struct store_step *st);
 /*
  * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is
  * locked against removal (prune.h): close it after the last byte. -ENOENT: gone, or being removed.

@@ -272,7 +272,7 @@ static int step_manifest(const struct store *s, struct store_step *st)
 static int step_read(const struct store *s, const struct store_name *name, struct store_step *st)
 {
 	bool missing;
-	int r;
+	int r, damage = 0;
 
 	*st = (struct store_step){ .step = name->step,
 				   .seq = name->seq,
@@ -292,15 +292,24 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 		if (!r || is_shortage(r))
 			return r;
 		missing = r == -ENOENT;
+		damage = r;
 		r = store_bytes_of(s, st->dir, &st->bytes);
 		if (r == -ENOENT || is_shortage(r))
 			return r == -ENOENT ? 1 : r;
 		if (!missing)
 			break;
 	}
+	st->code = damage;
 	if (st->state == STORE_COMMITTED && !MUTANT(TORN_LISTED))
 		st->state = STORE_DAMAGED;
 	return 0;
+}
+
+bool store_step_unread(const struct store_step *st)
+{
+	return st->code < 0 && st->code != -ENOENT && st->code != -EBADMSG && st->code != -EPROTO &&
+	       st->code != -EUCLEAN && st->code != -EPROTONOSUPPORT && st->code != -EINVAL &&
+	       st->code != -EISDIR && st->code != -ELOOP && st->code != -ENODATA;
 }
 
 /* --- all steps --- */

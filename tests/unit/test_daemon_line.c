@@ -11,6 +11,7 @@
 #include "tests/lib/rank.c"
 
 #include "tests/lib/host.c"
+#include <poll.h>
 #include <stdatomic.h>
 
 static struct host H;
@@ -24,14 +25,39 @@ static int l_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mo
 	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
+/* Until it is attached again, where a daemon has come anew. */
+static void must_stage(struct rank *k, uint64_t step)
+{
+	struct ckpt_err err = { 0 };
+	int rc = 1;
+
+	for (int i = 0; i < 600 && rc > 0; i++) {
+		rc = rank_step(k, step, CKPT_PERSIST);
+		if (rc > 0) {
+			(void)ckpt_guard(k->c, NULL);
+			(void)poll(NULL, 0, 50);
+		}
+	}
+	MUST_BE(rc, 0);
+	MUST_BE(ckpt_wait(k->c, step, CKPT_STAGED, 30 * SEC, &err), 0);
+	(void)ckpt_guard(k->c, NULL);
+}
+
 static void must_commit(struct rank *k, uint64_t step)
 {
 	struct ckpt_err err = { 0 };
 
-	MUST_BE(rank_step(k, step, CKPT_PERSIST), 0);
-	MUST_BE(ckpt_wait(k->c, step, CKPT_STAGED, 30 * SEC, &err), 0);
-	(void)ckpt_guard(k->c, NULL);
+	must_stage(k, step);
 	MUST_OK(ckpt_wait(k->c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+}
+
+static void must_fail(struct rank *k, uint64_t step)
+{
+	struct ckpt_err err = { 0 };
+
+	must_stage(k, step);
+	MUST_BE(ckpt_wait(k->c, step, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+	assert_non_null(strstr(err.msg, "cannot be read now"));
 }
 
 static uint64_t seq_of(uint64_t step)
@@ -64,6 +90,7 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	struct ckpt_got got = { 0 };
 	struct ckpt_err err = { 0 };
 	uint64_t last, step[8];
+	uint32_t aside;
 	struct rank k;
 
 	(void)state;
@@ -98,9 +125,31 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	assert_int_equal(step[0], 40);
 	rank_close(&k, 0);
 	last = seq_of(40);
-	begin(&k, &p); /* one that restores nothing */
+	begin(&k, &p); /* one that restores nothing: all others are set aside */
+	aside = 4;
 	must_commit(&k, 50);
 	assert_true(seq_of(50) > last);
+	/* a daemon that comes in the middle of it and can read nothing */
+	last = seq_of(50);
+	host_kill(&H);
+	atomic_store(&unreadable, true);
+	host_start(&H, IO_THREADS, &ops);
+	must_fail(&k, 60);
+	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
+	atomic_store(&unreadable, false);
+	must_commit(&k, 70);
+	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
+	assert_true(seq_of(70) > last);
+	last = seq_of(70);
+	rank_close(&k, 0);
+	begin(&k, &p); /* one that knows its line */
+	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
+	host_kill(&H);
+	atomic_store(&unreadable, true);
+	host_start(&H, IO_THREADS, &ops);
+	must_commit(&k, 80);
+	atomic_store(&unreadable, false);
+	assert_true(seq_of(80) > last);
 	rank_close(&k, 0);
 	host_stop(&H);
 	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
