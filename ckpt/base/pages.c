@@ -78,7 +78,8 @@ void pages_free(void *p, uint64_t bytes)
 
 /*
  * One small page in each place of a huge one, and the kernel (6.1) makes huge ones of them, also of
- * shared memory where shmem_enabled says never. An atomic write of what is there disturbs nobody.
+ * shared memory where shmem_enabled says never. Not by touching: where there is no memory for the page
+ * (vm.overcommit_memory=2), that is death by SIGBUS.
  */
 static void collapse(uint8_t *p, uint64_t bytes)
 {
@@ -87,7 +88,8 @@ static void collapse(uint8_t *p, uint64_t bytes)
 	uint64_t whole = bytes > skip ? (bytes - skip) / PAGES_HUGE * PAGES_HUGE : 0;
 
 	for (uint64_t at = 0; at < whole; at += PAGES_HUGE)
-		(void)__atomic_fetch_or(from + at, 0, __ATOMIC_RELAXED);
+		if (madvise(from + at, 4096, MADV_POPULATE_WRITE))
+			return;
 	if (whole)
 		(void)madvise(from, whole, MADV_COLLAPSE);
 }

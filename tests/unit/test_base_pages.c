@@ -62,6 +62,21 @@ static void what_is_populated_keeps_its_contents_and_is_in_memory(void **state)
 	}
 }
 
+/* Memory that the kernel cannot give, here for want of a file under it: an error of who uses it, later. */
+static void what_cannot_be_had_is_no_death(void **state)
+{
+	int fd = memfd_create("pages", MFD_CLOEXEC);
+	void *map;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, (off_t)PAGES_HUGE), 0);
+	assert_int_equal(pages_map(fd, 3 * PAGES_HUGE, PROT_READ | PROT_WRITE, &map), 0);
+	assert_int_equal(pages_populate(map, 3 * PAGES_HUGE), 0);
+	assert_true(resident(map, PAGES_HUGE));
+	munmap(map, 3 * PAGES_HUGE);
+	close(fd);
+}
+
 static void new_memory_is_zero_and_on_a_bound(void **state)
 {
 	uint8_t *p = pages_new(PAGES_HUGE + 1);
@@ -93,6 +108,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_populated_keeps_its_contents_and_is_in_memory),
+		cmocka_unit_test(what_cannot_be_had_is_no_death),
 		cmocka_unit_test(new_memory_is_zero_and_on_a_bound),
 		cmocka_unit_test(sizes_that_cannot_be_are_refused),
 	};
