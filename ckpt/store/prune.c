@@ -64,9 +64,10 @@ static int remove_check_content(const struct store *s, const struct store_step *
 	return 0;
 }
 
-/* Under the lock: it is still the checkpoint that was judged, and nobody has held or tagged it. */
-static int remove_check_marks(const struct store *s, const struct store_step *st, uint64_t now_ns,
-			      struct ckpt_err *err)
+/* Under the lock: it is still the checkpoint that was judged, nobody has held or tagged it, and nobody
+ * has found the one that stays damaged. */
+static int remove_check_marks(const struct store *s, const struct store_step *st,
+			      const struct keeper *k, struct ckpt_err *err)
 {
 	cleanup_free struct store_mark *mark = NULL;
 	struct store_step now;
@@ -80,13 +81,19 @@ static int remove_check_marks(const struct store *s, const struct store_step *st
 	if (r)
 		return r == -ENOENT ? ckpt_error(err, r, "it has gone, or is another one now")
 				    : store_fail(err, r, "cannot look at %s", st->dir);
-	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG, &mark, &n, err);
-	for (uint32_t i = 0; !r && i < n; i++)
-		if (store_mark_is(&mark[i], st) && store_mark_counts(&mark[i], now_ns) &&
-		    !MUTANT(HELD_MEANWHILE_REMOVED))
+	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG | 1u << MARK_BAD, &mark, &n, err);
+	for (uint32_t i = 0; !r && i < n; i++) {
+		if (mark[i].kind == MARK_BAD && store_mark_is(&mark[i], k->step))
+			r = ckpt_error(err, -EBUSY,
+				       "step %" PRIu64
+				       ", which was to stay instead, was found damaged",
+				       k->step->step);
+		else if (mark[i].kind != MARK_BAD && store_mark_is(&mark[i], st) &&
+			 store_mark_counts(&mark[i], k->now_ns) && !MUTANT(HELD_MEANWHILE_REMOVED))
 			r = ckpt_error(err, -EPERM, "%s %s",
 				       mark[i].kind == MARK_TAG ? "tagged" : "held by",
 				       mark[i].name);
+	}
 	return r;
 }
 
@@ -134,7 +141,7 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 				  "the job is going back to an older step at this moment");
 	if (r)
 		return store_fail(err, r, "cannot lock the job's directory");
-	r = remove_check_marks(s, st, k->now_ns, err);
+	r = remove_check_marks(s, st, k, err);
 	if (!r)
 		r = remove_rename(s, st, k, trash, err);
 	(void)s->ops->close(s->ops->ctx, line);

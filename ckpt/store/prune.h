@@ -17,7 +17,7 @@
  *	  never other bytes
  *	a step without a newer committed one (a higher seq) that is kept and verified: the newest committed
  *	  one is verified first, by its mark or now by the caller; it stays locked and is looked at again
- *	  before each removal
+ *	  before each removal: it is there, and not found damaged
  *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
  *	  MANIFEST nor a part), or that belongs to another user
  *

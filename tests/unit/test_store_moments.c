@@ -212,6 +212,24 @@ static void when_the_newest_step_has_gone_meanwhile_nothing_is_removed(void **st
 	assert_true(exists(step10) && exists(step20));
 }
 
+static void quarantine30(void)
+{
+	struct store_step st = found(step30);
+
+	assert_int_equal(store_mark_set(other, &st, MARK_BAD, NULL, 0, "a chunk is wrong", &err),
+			 0);
+}
+
+/* By a restore, for instance, after it was verified and before the older ones are gone. */
+static void when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed(void **state)
+{
+	(void)state;
+	at_point = POINT_PRUNE_VERIFIED;
+	meanwhile = quarantine30;
+	assert_int_equal(pruned(s).removed, 0);
+	assert_true(exists(step10) && exists(step20));
+}
+
 static uint32_t removed_meanwhile;
 
 static void prune_beside(void)
@@ -339,6 +357,7 @@ int main(void)
 		CASE(a_step_that_somebody_held_meanwhile_stays),
 		CASE(what_took_the_place_of_a_step_meanwhile_stays),
 		CASE(when_the_newest_step_has_gone_meanwhile_nothing_is_removed),
+		CASE(when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed),
 		CASE(nothing_is_removed_while_a_job_goes_back),
 		CASE(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone),
 		CASE(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone),
