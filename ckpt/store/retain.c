@@ -195,7 +195,7 @@ struct deciding {
 	uint32_t *order; /* [nmark] of the marks by step */
 	bool *bad; /* [n]: damaged or quarantined, also by a mark that is newer than the scan */
 	uint32_t (*rank)[RETAIN_BEST_MAX]; /* [n]: how many are better; UINT32_MAX: no such note */
-	uint32_t nlast;			   /* committed steps seen so far */
+	uint32_t nlast, nseen; /* committed steps so far; and those that were set aside */
 };
 
 static bool is_damaged(const struct store_step *st)
@@ -369,10 +369,13 @@ static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 	const struct store_step *st = &d->step[i];
 	const struct retain_policy *p = d->p;
 	bool committed = st->state == STORE_COMMITTED;
+	uint32_t newer = committed ? d->nlast : d->nseen;
 	char within[32];
 
-	if (committed && d->nlast++ < p->keep_last)
-		text_add(t, ", last %" PRIu32 "/%" PRIu32, d->nlast, p->keep_last);
+	d->nlast += committed;
+	d->nseen++;
+	if (newer < p->keep_last)
+		text_add(t, ", last %" PRIu32 "/%" PRIu32, newer + 1, p->keep_last);
 	if (i == d->newest && !MUTANT(PRUNED_NEWEST))
 		text_add(t, ", newest committed");
 	if (committed && p->keep_every && st->step % p->keep_every == 0)

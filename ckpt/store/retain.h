@@ -12,8 +12,9 @@
  *		the future of now is young, and no committed step is older than one before it in the line
  *	best	fewer than n committed steps have a better note of that key; of equal ones the newer is
  *		better; a step without the note, or whose note is not a number, is none of them
- * A step that was set aside is kept by hold, tag and within, and by best when fewer than n steps,
- * committed or set aside, are better; it takes no place of a committed one in last and best.
+ * A step that was set aside is kept by hold, tag and within, and by last and best when fewer than n
+ * steps, committed or set aside, are newer or better; it takes no place of a committed one there. So a
+ * job that went back, or began anew, by mistake does not lose what it had with its next commit.
  * Damaged and quarantined steps take no place either and are kept: repair mends or releases them, and
  * store_prune removes them only when asked (prune.h: bad). Collecting directories are the claim's and
  * repair's.

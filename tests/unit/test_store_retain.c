@@ -184,6 +184,31 @@ static void without_a_policy_nothing_goes(void **state)
 	}
 }
 
+/* A job that began anew, by mistake perhaps, and has committed one step since. */
+static void what_was_set_aside_goes_as_newer_steps_come_and_not_before(void **state)
+{
+	struct retain_policy p = { .keep_last = 3 };
+	struct store_step st[6];
+	struct retain_row row[6];
+
+	(void)state;
+	for (uint32_t committed = 1; committed <= 4; committed++) {
+		line(st, 6);
+		for (uint32_t i = committed; i < 6; i++)
+			st[i].state = STORE_SET_ASIDE;
+		assert_int_equal(retain_decide(&p, st, 6, NULL, 0, 100 * HOUR, row), 0);
+		for (uint32_t i = 0; i < 6; i++)
+			assert_int_equal(row[i].remove, i >= 3);
+	}
+	assert_row(&row[0], false, "last 1/3, newest committed");
+	line(st, 6);
+	st[1].state = STORE_SET_ASIDE; /* takes nobody's place */
+	assert_int_equal(retain_decide(&p, st, 6, NULL, 0, 100 * HOUR, row), 0);
+	assert_row(&row[1], false, "last 2/3");
+	assert_row(&row[3], false, "last 3/3");
+	assert_row(&row[4], true, "no rule matches");
+}
+
 /* A clock that runs ahead, or was set back, makes nothing old. */
 static void a_clock_that_jumps_removes_nothing_that_was_young(void **state)
 {
@@ -352,7 +377,7 @@ static bool naive_young(const struct random_job *j, uint32_t i, uint64_t from)
 static bool naive_keeps(const struct random_job *j, uint32_t i)
 {
 	const struct store_step *st = &j->st[i];
-	uint32_t newer = 0, newest = j->n;
+	uint32_t newer = 0, newer_all = 0, newest = j->n;
 	uint64_t from = j->now;
 	bool best = false;
 
@@ -361,8 +386,10 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 			newest = k;
 	if (newest < j->n && j->st[newest].wall_ns < from)
 		from = j->st[newest].wall_ns;
-	for (uint32_t k = 0; k < i; k++)
+	for (uint32_t k = 0; k < i; k++) {
 		newer += sound(j, k);
+		newer_all += sound(j, k) || sound_aside(j, k);
+	}
 	for (uint32_t k = 0; k < j->p.nbest; k++)
 		best |= naive_best(j, i, &j->p.best[k]);
 	if (!j->p.keep_last && !j->p.keep_every && !j->p.keep_within_ns && !j->p.nbest)
@@ -379,6 +406,8 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 		if (st->state == STORE_COMMITTED && j->st[k].state == STORE_COMMITTED &&
 		    naive_young(j, k, from))
 			return true;
+	if (st->state == STORE_SET_ASIDE)
+		return newer_all < j->p.keep_last;
 	return st->state == STORE_COMMITTED &&
 	       (newer < j->p.keep_last || (j->p.keep_every && st->step % j->p.keep_every == 0));
 }
@@ -417,6 +446,7 @@ int main(void)
 		cmocka_unit_test(a_key_again_replaces_and_a_fifth_is_refused),
 		cmocka_unit_test(every_row_says_why),
 		cmocka_unit_test(without_a_policy_nothing_goes),
+		cmocka_unit_test(what_was_set_aside_goes_as_newer_steps_come_and_not_before),
 		cmocka_unit_test(a_clock_that_jumps_removes_nothing_that_was_young),
 		cmocka_unit_test(the_decisions_are_those_of_the_rules_written_down_again),
 	};
