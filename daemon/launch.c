@@ -268,6 +268,8 @@ static void claim_run(struct task *t)
 				      &c->store, &c->err);
 	if (c->rc == 0)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
+	if (c->rc == 0)
+		c->rc = store_claim_wait(c->store, &c->err);
 	if (c->rc == 0 && c->base) {
 		char dir[STORE_DIR_MAX];
 

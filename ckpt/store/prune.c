@@ -135,7 +135,7 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 	r = remove_check_content(s, st, fd, err);
 	if (r)
 		return r;
-	r = store_line_lock(s, false, &line);
+	r = store_line_lock(s, false, false, &line);
 	if (r == -EAGAIN)
 		return ckpt_error(err, -EBUSY,
 				  "the job is going back to an older step at this moment");

@@ -74,6 +74,13 @@ void store_close(struct store *s);
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
 
+/*
+ * After a claim and before a scan that is to find the whole line: wait, some seconds at most, for who
+ * checked his claim before this one was made and is setting steps aside. He brings them back, or has
+ * committed. -EBUSY: he does not end.
+ */
+int store_claim_wait(const struct store *s, struct ckpt_err *err);
+
 enum store_state {
 	STORE_COMMITTED,
 	STORE_COLLECTING, /* step, generation and bytes only */

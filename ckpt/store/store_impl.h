@@ -73,7 +73,7 @@ int store_hold_check(const struct store *s, const char *dir, int fd);
  * The line of the job's steps: exclusive for who sets steps aside, waiting for a few seconds, shared
  * for who removes one, who does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
  */
-int store_line_lock(const struct store *s, bool exclusive, int *ret_fd);
+int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd);
 
 /* --- one step (store_scan.c) --- */
 

@@ -4,7 +4,7 @@
  * Two locks, both advisory, of an open directory, gone with the process that holds them:
  *	a step's directory	shared: I read it, or mark it; exclusive: I remove it
  *	the job's directory	shared: I remove a step of it; exclusive: I set steps aside
- * Order: the step first. Only who sets aside waits, and holds no other lock then.
+ * Order: the step first. Only who sets aside and who has claimed wait, and hold no other lock then.
  * Invariant: who has a step locked under a name has looked, after locking, that the name leads to it.
  */
 #include <fcntl.h>
@@ -62,7 +62,7 @@ int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_
 	return r;
 }
 
-int store_line_lock(const struct store *s, bool exclusive, int *ret_fd)
+int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd)
 {
 	const struct io_ops *ops = s->ops;
 	int r, fd = ops->open(ops->ctx, s->job_fd, ".", O_RDONLY | O_DIRECTORY, 0);
@@ -71,7 +71,7 @@ int store_line_lock(const struct store *s, bool exclusive, int *ret_fd)
 	if (fd < 0)
 		return fd;
 	r = MUTANT(LINE_NOT_LOCKED) ? 0 : ops->lock(ops->ctx, fd, exclusive);
-	for (uint32_t i = 0; r == -EAGAIN && exclusive && i < LINE_NAPS_MAX; i++) {
+	for (uint32_t i = 0; r == -EAGAIN && wait && i < LINE_NAPS_MAX; i++) {
 		struct timespec nap = { .tv_nsec = LINE_NAP_NS };
 
 		(void)nanosleep(&nap, NULL);
@@ -83,4 +83,20 @@ int store_line_lock(const struct store *s, bool exclusive, int *ret_fd)
 	}
 	(void)ops->close(ops->ctx, fd);
 	return r == -EOPNOTSUPP && exclusive ? 0 : r;
+}
+
+int store_claim_wait(const struct store *s, struct ckpt_err *err)
+{
+	int fd, r = store_line_lock(s, false, true, &fd);
+
+	if (!r)
+		(void)s->ops->close(s->ops->ctx, fd);
+	if (r == -EAGAIN)
+		return ckpt_error(err, -EBUSY,
+				  "job %s: a launch before this one sets steps aside and does not "
+				  "end; is it stopped? end it",
+				  s->job);
+	return r && r != -EOPNOTSUPP
+		       ? store_fail(err, r, "job %s: cannot lock its directory", s->job)
+		       : 0;
 }

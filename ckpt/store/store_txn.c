@@ -318,7 +318,7 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 		above += rewind == UINT64_MAX || found[i].step > rewind;
 	if (!above)
 		return 0;
-	r = store_line_lock(x->s, true, &a->lock);
+	r = store_line_lock(x->s, true, true, &a->lock);
 	if (r == -EAGAIN)
 		return ckpt_error(err, -EBUSY,
 				  JOB_STEP ": a removal of steps (ckptctl prune, or a daemon) does "
@@ -376,6 +376,9 @@ static int aside_all(struct store_txn *x, struct aside *a, struct ckpt_err *err)
 	while (a->done < a->n) {
 		struct aside_name *m = &a->name[a->done];
 
+		r = store_claim_check(x->s, err);
+		if (r)
+			return r;
 		r = aside_rename(x->s, m);
 		if (r)
 			return store_fail(err, r, JOB_STEP ": cannot set %s aside", JOB_STEP_OF(x),

@@ -8,6 +8,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
@@ -26,12 +28,14 @@ static struct io_record *record;
 /* What is done once, at which point. */
 static const char *at_point;
 static void (*meanwhile)(void);
+static uint32_t naside; /* steps that were set aside */
 
 static void on_point(void *arg, const char *name)
 {
 	void (*what)(void) = meanwhile;
 
 	(void)arg;
+	naside += strcmp(name, POINT_ASIDE_RENAMED) == 0;
 	if (!what || strcmp(name, at_point) != 0)
 		return;
 	meanwhile = NULL;
@@ -252,6 +256,80 @@ static void nothing_is_removed_while_a_job_goes_back(void **state)
 	assert_true(exists(step10) && exists(step20) && exists("step-000000000025"));
 }
 
+static void claim_beside(void)
+{
+	uint64_t generation;
+
+	naside = 0;
+	if (store_claim(other, 0, false, &generation, &err))
+		fail_msg("%s", err.msg);
+}
+
+static void who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside(void **state)
+{
+	(void)state;
+	at_point = POINT_ASIDE_SYNCED;
+	meanwhile = claim_beside;
+	assert_int_equal(crash_save(s, 15, 4, 10, &saved[3], &err), -ESTALE);
+	assert_int_equal(naside, 0);
+	assert_true(exists(step10) && exists(step20) && exists(step30));
+}
+
+/* The next launch: it claims the job, waits, and looks what is there. */
+static struct {
+	pthread_t thread;
+	struct store *s;
+	struct io_ops ops;
+	atomic_bool blocked, ended;
+	uint32_t n;
+} next;
+
+static int n_lock(void *ctx, int fd, bool exclusive)
+{
+	int r = io_ops_posix.lock(ctx, fd, exclusive);
+
+	if (r == -EAGAIN)
+		atomic_store(&next.blocked, true);
+	return r;
+}
+
+static void *next_run(void *arg)
+{
+	cleanup_free struct store_step *st = NULL;
+	struct ckpt_err e;
+	uint64_t generation;
+
+	(void)arg;
+	if (store_claim(next.s, 0, false, &generation, &e) || store_claim_wait(next.s, &e) ||
+	    store_scan(next.s, false, &st, &next.n, &e))
+		print_message("%s\n", e.msg);
+	atomic_store(&next.ended, true);
+	return NULL;
+}
+
+static void next_begins(void)
+{
+	assert_int_equal(pthread_create(&next.thread, NULL, next_run, NULL), 0);
+	while (!atomic_load(&next.blocked) && !atomic_load(&next.ended))
+		(void)sched_yield();
+}
+
+/* Else it would see, and start from, a line whose newest steps are away for a moment. */
+static void a_launch_that_claims_while_another_sets_aside_finds_all_steps(void **state)
+{
+	(void)state;
+	memset(&next, 0, sizeof next);
+	next.ops = io_ops_posix;
+	next.ops.lock = n_lock;
+	next.s = opened(&next.ops);
+	at_point = POINT_ASIDE_SYNCED;
+	meanwhile = next_begins;
+	assert_int_equal(crash_save(s, 15, 4, 10, &saved[3], &err), -ESTALE);
+	assert_int_equal(pthread_join(next.thread, NULL), 0);
+	assert_int_equal(next.n, 3);
+	store_close(next.s);
+}
+
 static void trash10(void)
 {
 	move(step10, ".trash-00c0ffee");
@@ -359,6 +437,8 @@ int main(void)
 		CASE(when_the_newest_step_has_gone_meanwhile_nothing_is_removed),
 		CASE(when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed),
 		CASE(nothing_is_removed_while_a_job_goes_back),
+		CASE(who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside),
+		CASE(a_launch_that_claims_while_another_sets_aside_finds_all_steps),
 		CASE(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone),
 		CASE(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone),
 		CASE(a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint),
