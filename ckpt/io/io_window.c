@@ -15,7 +15,8 @@ void io_windows_init(struct io_windows *w)
 		w->file[i].fd = -1;
 }
 
-/* Not an error of the file: no such call in this kernel, sandbox or for this kind of file. */
+/* Not an error of the file: no such call in this kernel, sandbox or for this kind of file. Of a call that
+ * only starts: where that works, so does the one that waits. */
 static bool not_here(int eno)
 {
 	return eno == ENOSYS || eno == EINVAL || eno == EOPNOTSUPP || eno == ESPIPE || eno == EPERM;
@@ -26,7 +27,8 @@ static int range_sync(struct io_windows *w, int fd, uint64_t lo, uint64_t hi, un
 	if (sync_file_range(fd, (off64_t)lo, (off64_t)(hi - lo), how) == 0 ||
 	    MUTANT(WINDOW_ERROR_IGNORED))
 		return 0;
-	if (!not_here(errno))
+	/* A file system (FUSE, NFS) may give a write error any name, and it is told once. */
+	if ((how & SYNC_FILE_RANGE_WAIT_AFTER) || !not_here(errno))
 		return -errno;
 	w->off = true;
 	return 0;
@@ -36,7 +38,7 @@ static int window_full(struct io_windows *w, struct io_window *x)
 {
 	int rc = range_sync(w, x->fd, x->now.lo, x->now.hi, SYNC_FILE_RANGE_WRITE);
 
-	if (rc == 0 && x->before.hi > x->before.lo) {
+	if (rc == 0 && !w->off && x->before.hi > x->before.lo) {
 		rc = range_sync(w, x->fd, x->before.lo, x->before.hi,
 				SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 					SYNC_FILE_RANGE_WAIT_AFTER);
