@@ -62,6 +62,7 @@
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
 	X(WINDOW_ERROR_IGNORED, io, "what writing back a window reports is an error of the file") \
+	X(CACHE_BELIEVED, io, "what cannot be read past the page cache is read when the cache has forgotten it") \
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \

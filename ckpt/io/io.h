@@ -86,12 +86,16 @@ int io_pwrite_all(const struct io_ops *ops, int fd, const void *buf, uint64_t le
  * transfer that its file system refuses: the transfer is then done buffered, and so are all later
  * ones of that descriptor. */
 bool io_fd_direct(int fd);
+/* What the page cache has of a file leaves it, but for what is not on the disk yet: the next read is
+ * the disk's. For who wanted to read past the cache and cannot; a queue does it by itself where a
+ * direct read is refused. */
+void io_forget(int fd);
 
 /* What the file system under a directory can do; probed once per store, with a scratch file that is
  * removed. */
 struct io_probe {
 	bool direct; /* O_DIRECT reads and writes work */
-	/* of offsets, lengths and buffers with direct: max(4096, what statx says) */
+	/* of offsets, lengths and buffers with direct: 4096; where statx says more, direct is false */
 	uint32_t align;
 	bool volatile_fs; /* tmpfs, ramfs: nothing survives power loss */
 	char fs_type[16];

@@ -12,8 +12,9 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 
-#define ALIGN_MIN 4096	     /* what the format's blocks are aligned to anyway */
-#define ALIGN_MAX (1U << 20) /* of a chunk: a device that wants more is used buffered */
+/* What the format's blocks, and so all transfers, are aligned to: a device that wants more refuses them
+ * and is used buffered. */
+#define ALIGN 4096u
 
 static const struct {
 	uint32_t magic;
@@ -67,19 +68,16 @@ static int scratch_open(const struct io_ops *ops, int dirfd, int flags)
 	return fd;
 }
 
-/* false: the file system says that it does no direct I/O on this file. */
-static bool align_find(int fd, uint32_t *ret_align)
+/* false: the file system says that it does no direct I/O on this file, or none of such blocks. */
+static bool blocks_fit(int fd)
 {
 	struct statx st;
 
-	*ret_align = ALIGN_MIN;
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) || !(st.stx_mask & STATX_DIOALIGN))
 		return true;
 	if (st.stx_dio_offset_align == 0 || st.stx_dio_mem_align == 0)
 		return false;
-	*ret_align = MAX(*ret_align, st.stx_dio_offset_align);
-	*ret_align = MAX(*ret_align, st.stx_dio_mem_align);
-	return *ret_align <= ALIGN_MAX && (*ret_align & (*ret_align - 1)) == 0;
+	return ALIGN % st.stx_dio_offset_align == 0 && ALIGN % st.stx_dio_mem_align == 0;
 }
 
 static int block_try(const struct io_ops *ops, int fd, uint32_t align)
@@ -107,7 +105,7 @@ static int direct_try(const struct io_ops *ops, int dirfd, struct io_probe *ret)
 
 	if (fd < 0)
 		return fd;
-	ret->direct = align_find(fd, &ret->align);
+	ret->direct = blocks_fit(fd);
 	if (ret->direct)
 		rc = block_try(ops, fd, ret->align);
 	if (!io_fd_direct(fd)) /* taken at open, refused by the transfer */
@@ -121,7 +119,6 @@ static int buffered_try(const struct io_ops *ops, int dirfd, struct io_probe *re
 	int fd = scratch_open(ops, dirfd, 0), rc, closed;
 
 	ret->direct = false;
-	ret->align = ALIGN_MIN;
 	if (fd < 0)
 		return fd;
 	rc = block_try(ops, fd, ret->align);
@@ -133,7 +130,7 @@ int io_probe(const struct io_ops *ops, int dirfd, struct io_probe *ret, struct c
 {
 	int rc;
 
-	*ret = (struct io_probe){ .align = ALIGN_MIN };
+	*ret = (struct io_probe){ .align = ALIGN };
 	rc = fs_type_find(dirfd, ret);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "probe of the store's file system: fstatfs");

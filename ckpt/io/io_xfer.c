@@ -19,6 +19,12 @@ bool io_fd_direct(int fd)
 	return flags >= 0 && (flags & O_DIRECT);
 }
 
+void io_forget(int fd)
+{
+	if (!MUTANT(CACHE_BELIEVED))
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 static int direct_off(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
@@ -67,7 +73,11 @@ struct io_span io_xfer_next(struct io_xfer *x)
 static bool direct_refused(struct io_xfer *x, int64_t got)
 {
 	if ((got != -EINVAL && got != -EOPNOTSUPP) || !x->direct ||
-	    request_align(x->req) < IO_DIRECT_ALIGN || direct_off(x->req->fd) < 0)
+	    request_align(x->req) < IO_DIRECT_ALIGN)
+		return false;
+	if (!x->req->write) /* before anybody reads through it */
+		io_forget(x->req->fd);
+	if (direct_off(x->req->fd) < 0)
 		return false;
 	x->direct = false;
 	return true;

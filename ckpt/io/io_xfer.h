@@ -13,7 +13,8 @@
  * more than IO_DIRECT_ALIGN. A transfer that is so aligned and still refused takes O_DIRECT off its
  * descriptor and is asked again through the page cache, once; what is refused there too, or was
  * not aligned, is the caller's mistake and comes back to him. All users of the descriptor are
- * buffered from then on: the kernel keeps both kinds coherent, and fsync means the same.
+ * buffered from then on: the kernel keeps both kinds coherent, and fsync means the same. A reader
+ * wanted what the disk has: the cache forgets the file first.
  */
 #ifndef CKPT_IO_IO_XFER_H
 #define CKPT_IO_IO_XFER_H

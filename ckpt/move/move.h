@@ -46,8 +46,8 @@ struct move_files {
 	uint64_t buffer_bytes;
 };
 /* Open the files of a checkpoint for reading; move_close closes them. direct falls back file by
- * file, where the file system refuses it at open or at the first read. What is no regular file
- * (any more) is -EISDIR or -EINVAL; lost files stay closed, fd -1. */
+ * file, where the file system refuses it at open or at a read; the page cache forgets the file before.
+ * What is no regular file (any more) is -EISDIR or -EINVAL; lost files stay closed, fd -1. */
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *ckpt, bool direct,
 	      enum io_engine engine, struct move_files *ret, struct ckpt_err *err);
 void move_close(struct move_files *f);

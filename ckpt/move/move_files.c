@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * move_files.c - opens and closes the files of a checkpoint for move_read and move_verify.
- * Invariant: a file that refuses direct I/O, at open or at the first read, is read through the page
- * cache; the others stay direct.
+ * Invariant: what is asked for directly comes from the disk: a file that refuses direct I/O, at open
+ * or at a read (io_xfer.h), is read through the page cache when that has forgotten it.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
 #include <fcntl.h>
-
-/* Some file systems take O_DIRECT at open and refuse the reads. */
-static bool direct_works(const struct io_ops *ops, int fd)
-{
-	cleanup_free void *block = aligned_alloc(4096, 4096);
-
-	return block && ops->pread(ops->ctx, fd, block, 4096, 0) >= 0;
-}
 
 /* A pipe in its place would keep an open waiting for ever. Not with the descriptor that stays: for
  * some kernels O_NONBLOCK means that reads may fail. */
@@ -36,14 +28,13 @@ static int file_open(const struct io_ops *ops, int dirfd, const char *name, bool
 
 	if (fd < 0)
 		return fd;
-	if (direct) {
-		fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_DIRECT, 0);
-		if (fd >= 0 && direct_works(ops, fd))
-			return fd;
-		if (fd >= 0)
-			(void)ops->close(ops->ctx, fd);
-	}
-	return ops->open(ops->ctx, dirfd, name, O_RDONLY, 0);
+	fd = direct ? ops->open(ops->ctx, dirfd, name, O_RDONLY | O_DIRECT, 0) : -EINVAL;
+	if (fd != -EINVAL && fd != -EOPNOTSUPP)
+		return fd;
+	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY, 0);
+	if (direct && fd >= 0)
+		io_forget(fd);
+	return fd;
 }
 
 int move_open(const struct io_ops *ops, int step_dirfd, const struct checkpoint *c, bool direct,

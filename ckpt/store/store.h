@@ -163,6 +163,9 @@ void store_abort(struct store_txn *x);
 /* dirfd is borrowed until store_source_dir_close; sources opened from it may outlive both. Names are
  * single components; what is no regular file is -EISDIR or -EINVAL. */
 int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret);
+/* What is opened from now on is read from the disk, not from what the page cache still has: for who says
+ * that every byte is right. */
+void store_source_dir_fresh(struct source_dir *d);
 void store_source_dir_close(struct source_dir *d);
 
 /* --- names that people type --- */

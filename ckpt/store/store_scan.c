@@ -58,15 +58,20 @@ int store_source_open(const struct io_ops *ops, int dirfd, const char *name, str
 struct dir_source {
 	const struct io_ops *ops;
 	int fd;
+	bool fresh;
 };
 
 static int dir_source_open(void *ctx, const char *name, struct source *ret)
 {
 	const struct dir_source *d = ctx;
+	int r;
 
 	if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
 		return -EINVAL;
-	return store_source_open(d->ops, d->fd, name, ret);
+	r = store_source_open(d->ops, d->fd, name, ret);
+	if (!r && d->fresh)
+		io_forget(((const struct file_source *)ret->ctx)->fd);
+	return r;
 }
 
 struct dir_listing {
@@ -105,6 +110,11 @@ int store_source_dir(const struct io_ops *ops, int dirfd, struct source_dir *ret
 	*d = (struct dir_source){ .ops = ops, .fd = dirfd };
 	*ret = (struct source_dir){ .ctx = d, .open = dir_source_open, .list = dir_source_list };
 	return 0;
+}
+
+void store_source_dir_fresh(struct source_dir *d)
+{
+	((struct dir_source *)d->ctx)->fresh = true;
 }
 
 void store_source_dir_close(struct source_dir *d)

@@ -20,6 +20,24 @@ static size_t count(const json_t *x, const char *list)
 	return json_array_size(member(x, list, JSON_ARRAY));
 }
 
+/* --- what the page cache was told to forget --- */
+
+static char forgotten[4096];
+
+int posix_fadvise(int fd, off_t off, off_t len, int advice)
+{
+	char path[64], to[PATH_MAX];
+	ssize_t n;
+
+	(void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	n = readlink(path, to, sizeof to - 1);
+	to[n > 0 ? n : 0] = 0;
+	if (n > 0 && advice == POSIX_FADV_DONTNEED && off == 0 && len == 0 &&
+	    strlen(forgotten) + 80 < sizeof forgotten)
+		(void)snprintf(forgotten + strlen(forgotten), 80, "%.70s ", strrchr(to, '/') + 1);
+	return 0;
+}
+
 /* --- hold and release --- */
 
 static void a_hold_is_kept_with_who_how_long_and_why(void **state)
@@ -323,6 +341,30 @@ static void verify_of_every_byte_is_kept_and_less_is_not(void **state)
 	json_decref(j);
 	assert_int_equal(RUN("ls", job), 0);
 	assert_says(got.out, "latest, verified");
+}
+
+/* Bytes are right when the disk has them, metadata included. */
+static void verify_of_every_byte_does_not_believe_the_page_cache(void **state)
+{
+	const char *job = line(place("fresh"), "run", 1);
+	const char *all = forgotten;
+	char part[64];
+
+	(void)state;
+	(void)snprintf(part, sizeof part, "%.63s", strrchr(a_part(step_path(job, 10)), '/') + 1);
+	forgotten[0] = 0;
+	assert_int_equal(RUN("verify", "-C", job), 0);
+	assert_string_equal(forgotten, "");
+	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	assert_says(all, "MANIFEST");
+	assert_says(all, part);
+	forgotten[0] = 0;
+	assert_int_equal(RUN("repair", "--yes", job), 0);
+	assert_string_equal(forgotten, "");
+	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 10))), 0);
+	assert_int_equal(RUN("repair", "--yes", job), 0);
+	assert_says(all, "MANIFEST");
+	assert_says(all, part);
 }
 
 static void
@@ -656,6 +698,7 @@ int main(void)
 		cmocka_unit_test(a_tag_finds_its_step_moves_and_goes),
 		cmocka_unit_test(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named),
 		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
+		cmocka_unit_test(verify_of_every_byte_does_not_believe_the_page_cache),
 		cmocka_unit_test(
 			damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over),
 		cmocka_unit_test(where_all_are_damaged_latest_is_five_and_says_what_to_do),

@@ -7,6 +7,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "ckpt/base/util.h"
@@ -78,6 +80,52 @@ static void a_refusal_of_o_direct_is_asked_again_without_it_and_once(void **stat
 		assert_int_equal(r.res, -eno[i % 2]);
 		(void)close(fd);
 	}
+}
+
+/* Blocks of the file that the page cache has. */
+static uint32_t cached(int fd)
+{
+	void *map = mmap(NULL, 16 * BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+	unsigned char in[16];
+	uint32_t n = 0;
+
+	assert_true(map != MAP_FAILED);
+	assert_int_equal(mincore(map, 16 * BLOCK, in), 0);
+	for (uint32_t i = 0; i < 16; i++)
+		n += in[i] & 1;
+	assert_int_equal(munmap(map, 16 * BLOCK), 0);
+	return n;
+}
+
+/* What is there after an fsync that failed is not what the disk has. */
+static void a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_had(void **state)
+{
+	int fd = direct_or_skip(), through;
+	struct io_req r = request(fd, false, 8);
+	struct io_xfer x;
+	struct statfs fs;
+	char path[64];
+
+	(void)state;
+	assert_int_equal(fstatfs(fd, &fs), 0);
+	if (fs.f_type == 0x01021994 || fs.f_type == 0x858458f6 ||
+	    posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL)) {
+		print_message("skipped: the page cache forgets nothing here\n");
+		skip();
+	}
+	(void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	through = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(through >= 0);
+	assert_int_equal(pwrite(through, mem, 16 * BLOCK, 0), 16 * BLOCK);
+	assert_int_equal(io_ops_posix.sync(NULL, through), 0);
+	assert_int_equal(cached(fd), 16);
+	assert_true(io_xfer_begin(&x, &r));
+	asks(&x, 0, 8 * BLOCK);
+	assert_false(io_xfer_took(&x, -EINVAL));
+	assert_false(io_fd_direct(fd));
+	assert_int_equal(cached(fd), 0);
+	(void)close(through);
+	(void)close(fd);
 }
 
 static void other_errors_and_mistakes_leave_o_direct_alone(void **state)
@@ -220,6 +268,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_refusal_of_o_direct_is_asked_again_without_it_and_once),
+		cmocka_unit_test(
+			a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_had),
 		cmocka_unit_test(other_errors_and_mistakes_leave_o_direct_alone),
 		cmocka_unit_test(what_others_do_to_the_descriptor_does_not_change_the_count),
 		cmocka_unit_test(interruptions_are_counted_in_a_row_and_end),

@@ -5,6 +5,8 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
 
 static const char *const meshes[] = { "fsdp=1",	     "fsdp=2",	    "fsdp=3",	   "fsdp=4",
 				      "fsdp=5",	     "dp=2,fsdp=2", "dp=3",	   "dp=2,fsdp=3",
@@ -252,6 +254,71 @@ static void where_direct_io_is_refused_files_are_read_through_the_cache(void **s
 	disk_free(&d);
 }
 
+static uint64_t cached_bytes(int fd)
+{
+	unsigned char in[4096];
+	uint64_t bytes, n = 0;
+	void *map;
+
+	assert_int_equal(io_ops_posix.size(NULL, fd, &bytes), 0);
+	bytes = MIN(bytes, sizeof in * 4096);
+	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	assert_true(map != MAP_FAILED);
+	assert_int_equal(mincore(map, bytes, in), 0);
+	for (uint64_t i = 0; i < div_up(bytes, 4096); i++)
+		n += 4096 * (in[i] & 1u);
+	assert_int_equal(munmap(map, bytes), 0);
+	return n;
+}
+
+/* A read error past the cache, where the cache still has what was written. */
+static int64_t rotten_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	(void)ctx;
+	return fcntl(fd, F_GETFL) & O_DIRECT ? -EIO : io_ops_posix.pread(NULL, fd, buf, len, off);
+}
+
+static void what_is_asked_for_directly_is_never_what_the_page_cache_still_has(void **state)
+{
+	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	uint64_t seed = disk_seed(__func__), before = 0, read;
+	struct io_ops ops = io_ops_posix;
+	struct move_files f;
+	struct ckpt_err err = { 0 };
+	struct checkpoint *c;
+	struct statfs fs;
+	struct disk d;
+	struct job a;
+
+	(void)state;
+	disk_make(&d);
+	job_make(&a, "fsdp=2", seed, 1);
+	job_stage(&a, 5, 0);
+	job_write(&a, &d, &plain);
+	c = disk_open(&d);
+	assert_int_equal(fstatfs(d.fd, &fs), 0);
+	ops.pread = rotten_pread;
+	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	if (fcntl(f.fd[0], F_GETFL) & O_DIRECT)
+		assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), -EIO);
+	for (uint32_t i = 0; i < c->nfile; i++) {
+		assert_int_equal(io_ops_posix.sync(NULL, f.fd[i]), 0);
+		before += cached_bytes(f.fd[i]);
+	}
+	move_close(&f);
+	ops = io_ops_posix;
+	ops.open = no_direct_open;
+	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	for (uint32_t i = 0; i < c->nfile && fs.f_type != 0x01021994; i++)
+		assert_int_equal(cached_bytes(f.fd[i]), 0);
+	assert_true(before > 0);
+	assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), 0);
+	move_close(&f);
+	checkpoint_free(c);
+	job_free(&a);
+	disk_free(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -259,6 +326,7 @@ int main(void)
 		cmocka_unit_test(what_any_mesh_staged_any_mesh_restores_from_memory),
 		cmocka_unit_test(every_needed_chunk_is_read_once_and_the_others_are_not),
 		cmocka_unit_test(where_direct_io_is_refused_files_are_read_through_the_cache),
+		cmocka_unit_test(what_is_asked_for_directly_is_never_what_the_page_cache_still_has),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
