@@ -10,7 +10,7 @@
 #include "ckpt/move/place_pieces.h"
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
-#define BUFFERS 4u /* header, trailer, and chunks that are not full */
+#define BUFFERS 16u /* header, trailer, and chunks that are not full */
 
 /* Raw bytes from chunk i on that belong to chunks without a gap, up to MOVE_BLOCK. */
 static uint64_t block_bytes(const struct chunk *c, uint64_t i, uint64_t n)

@@ -26,6 +26,7 @@ struct part_io {
 	struct flight flight[PART_DEPTH];
 	struct flight *idle[PART_DEPTH];
 	uint32_t nidle;
+	uint64_t in_flight; /* bytes */
 	uint8_t *mem;
 	uint64_t mem_bytes;
 	uint8_t **buffer; /* [nbuffer] those that nobody has */
@@ -75,6 +76,7 @@ static void reap(struct part_io *io)
 	struct io_req *r = io_reap(io->queue);
 	struct flight *f = r->user;
 
+	io->in_flight -= r->len;
 	if (f->buffer)
 		io->buffer[io->nbuffer++] = TAKE(f->buffer);
 	io->idle[io->nidle++] = f;
@@ -91,8 +93,9 @@ static int submit(struct part_writer *w, const uint8_t *p, bool buffer, uint64_t
 	struct flight *f;
 	int e;
 
-	if (!io->nidle)
+	while (!io->nidle || (io->in_flight && io->in_flight + len > PART_IN_FLIGHT))
 		reap(io);
+	io->in_flight += len;
 	f = io->idle[--io->nidle];
 	f->rank = w->rank;
 	f->buffer = buffer ? (uint8_t *)p : NULL;
@@ -174,12 +177,11 @@ void part_io_close(struct part_io *io)
 
 /* --- sums --- */
 
-/* The tap that every part has: scrub sum and fingerprints. */
-static void span_sum(struct part_writer *w, struct chunk *c, const struct tap_span *s)
+/* The tap that every part has. */
+static void span_fingerprint(struct part_writer *w, const struct tap_span *s)
 {
 	uint64_t end = s->off + s->len;
 
-	c->stored_crc = crc32c(c->stored_crc, s->p, s->len);
 	for (uint32_t k = place_pieces_from(&w->pieces, 0, s->off); k < w->t->npiece; k++) {
 		struct table_piece *x = &w->t->piece[w->pieces.piece[k]];
 
@@ -189,7 +191,7 @@ static void span_sum(struct part_writer *w, struct chunk *c, const struct tap_sp
 	}
 }
 
-/* All that is made of a chunk, in one pass: its hash brings it into the cache. */
+/* All that is made of a chunk, in one pass: the fastest of its sums brings it into the cache. */
 static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
 {
 	const struct part_io *io = w->io;
@@ -197,14 +199,14 @@ static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
 	struct tap_span s = { .t = w->t, .rank = w->rank };
 	int e = 0;
 
+	c->stored_crc = crc32c(0, p, c->raw_len);
 	c->raw_hash = hash128(p, c->raw_len);
-	c->stored_crc = 0;
 	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
 		s.p = p + at;
 		s.off = (i << NATIVE_CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
-		span_sum(w, c, &s);
+		span_fingerprint(w, &s);
 		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
 			e = io->tap[k].span(io->tap[k].ctx, &s);
 	}

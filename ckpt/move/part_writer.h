@@ -11,13 +11,15 @@
 #include "ckpt/move/move.h"
 #include "ckpt/move/tap.h"
 
-/* Writes in flight. Twice a device's own depth: while this thread sums up the next block, the disk
- * must not run dry. They cost no memory, for what is large is written from where it lies. */
-#define PART_DEPTH 16u
+/* Writes in flight, and their bytes: twice what a device wants, so that it does not run dry while this
+ * thread sums up the next block. They cost no memory, for what is large is written from where it
+ * lies. */
+#define PART_DEPTH 64u
+#define PART_IN_FLIGHT ((uint64_t)128 << 20)
 #define PART_BUFFER (1u << NATIVE_CHUNK_LOG2) /* bytes of a buffer: a chunk */
 
 /*
- * What writers share: a queue of PART_DEPTH writes and buffers for chunks that come in more than
+ * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes and buffers for chunks that come in more than
  * one piece. tick is told the bytes of the data areas that have been written, and may end everything
  * with -ECANCELED. After an error every call returns it.
  */

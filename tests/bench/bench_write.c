@@ -5,18 +5,22 @@
  */
 #include "bench_write.h"
 #include "bench_job.h"
+#include "ckpt/base/hash.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/part_writer.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define LARGE 96u /* tensors, where nobody says how many */
+#define READS_BYTES (256 * MIB) /* more than any cache */
+#define LARGE 96u		/* tensors, where nobody says how many */
 
 static uint64_t cpu_ns(void)
 {
@@ -69,15 +73,24 @@ static void part_make(uint64_t bytes, uint32_t tensors, struct table *ret)
 	arena_free(&a);
 }
 
+static void write_check(const struct io_req *r)
+{
+	if (r->res < 0)
+		die("a write failed: %s", strerror(-(int)r->res));
+}
+
 static void raw_write(struct io_queue *q, int fd, uint8_t *raw, uint64_t bytes)
 {
-	struct io_req req[PART_DEPTH], *r;
+	struct io_req req[PART_IN_FLIGHT / MOVE_BLOCK], *r;
 	uint32_t used = 0;
 
 	for (uint64_t at = 0; at < bytes; at += MOVE_BLOCK) {
-		r = used < PART_DEPTH ? &req[used++] : io_reap(q);
-		if (used == PART_DEPTH && r->res < 0)
-			die("a write failed: %s", strerror(-(int)r->res));
+		if (used < ARRAY_LEN(req)) {
+			r = &req[used++];
+		} else {
+			r = io_reap(q);
+			write_check(r);
+		}
 		*r = (struct io_req){ .fd = fd,
 				      .write = true,
 				      .buf = raw + at,
@@ -86,8 +99,26 @@ static void raw_write(struct io_queue *q, int fd, uint8_t *raw, uint64_t bytes)
 		io_submit(q, r);
 	}
 	while ((r = io_reap(q)))
-		if (r->res < 0)
-			die("a write failed: %s", strerror(-(int)r->res));
+		write_check(r);
+}
+
+static atomic_bool reads_end;
+
+static void *memory_reads(void *arg)
+{
+	uint8_t *p = pages_new(READS_BYTES);
+	uint64_t sum = 0;
+
+	(void)arg;
+	if (!p)
+		die("no memory to read");
+	memset(p, 1, READS_BYTES);
+	while (!atomic_load(&reads_end))
+		for (uint64_t at = 0; at < READS_BYTES; at += MIB)
+			sum += hash128(p + at, MIB).b[0];
+	__asm__ volatile("" : : "r"(sum));
+	pages_free(p, READS_BYTES);
+	return NULL;
 }
 
 void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tensors)
@@ -100,6 +131,7 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	struct io_queue *q = NULL;
 	struct ckpt_err e = { 0 };
 	char name[4096];
+	pthread_t reads;
 	struct table t;
 	uint64_t *raw;
 	int fd, rc;
@@ -119,6 +151,11 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 		die("%s cannot be made: %s", name, strerror(errno));
 	if (!sums && io_queue_open(&io_ops_posix, IO_AUTO, PART_DEPTH, &q, &e))
 		die("%s", e.msg);
+	if (!strcmp(how, "beside")) {
+		if (pthread_create(&reads, NULL, memory_reads, NULL))
+			die("cannot start a thread");
+		usleep(300000); /* it has touched its memory */
+	}
 	wall = now_ns();
 	cpu = cpu_ns();
 	if (sums && move_write_part(&opts, fd, raw, &t, &info, 0, &part, &e))
@@ -130,6 +167,10 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 		die("%s cannot be synced: %s", name, strerror(-rc));
 	printf("wall %" PRIu64 "\ncpu %" PRIu64 "\nbytes %" PRIu64 "\n", now_ns() - wall,
 	       cpu_ns() - cpu, whole);
+	if (!strcmp(how, "beside")) {
+		atomic_store(&reads_end, true);
+		pthread_join(reads, NULL);
+	}
 	io_queue_close(q);
 	close(fd);
 	unlink(name);

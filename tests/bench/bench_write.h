@@ -8,7 +8,8 @@
 #define BENCH_WRITE_H
 #include <stdint.h>
 
-/* how: "sums" or "raw". Prints lines NAME NUMBER: wall (ns), cpu (ns of all threads), bytes; the file is
+/* how: "sums", "raw", or "beside": raw while another thread does nothing but read memory, which says how
+ * much of what sums cost is the bus and not the processor. Prints lines NAME NUMBER: wall (ns), cpu (ns of all threads), bytes; the file is
  * removed. tensors: 0 for the large ones of bench_job.h. Ends the process with a sentence on a
  * failure. */
 void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tensors);

@@ -81,10 +81,13 @@ write_part() { # HOW
 }
 sums() { write_part sums; }
 raw() { write_part raw; }
+beside() { write_part beside; }
 for ((i = 0; i < pairs; i++)); do
 	pair "$i" sums raw
+	beside
 done
 row sums_cpu 0.1 lower "$(calc "($(median sums_cpu) - $(median raw_cpu)) / 1e9")" "$(calc "$(median raw_bytes) / 1e9")" s/GB "$pairs"
+row bus_wall null lower "$(calc "$(median beside_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
 row sums_wall 1.03 lower "$(calc "$(median sums_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
 
 # System calls of the daemon for a save: what four of them make beyond what one makes.
