@@ -397,8 +397,8 @@ const struct cli_verb verb_repair = {
 		"PATH is a store or the directory of one job in it (default: -C). What older "
 		"launches left unfinished is removed. A quarantined step is read in full: is it "
 		"whole, it counts again. A step whose MANIFEST is lost or damaged, but whose parts "
-		"are all there, gets a new one, and is read in full before that counts; the old "
-		"one stays beside it. Nothing that was committed is removed: what cannot be "
+		"are all there, gets a new one, and is read in full before that counts; its notes "
+		"are lost, and a damaged one stays beside it. Nothing that was committed is removed: what cannot be "
 		"repaired stays as it is (ckptctl prune --bad removes it). On a terminal it shows "
 		"what it will do and asks; elsewhere it needs --yes.",
 	.example =

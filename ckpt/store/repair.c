@@ -464,10 +464,10 @@ static int rebuild(struct repairing *x, struct store_step *st)
 		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%.380s", why.msg);
 	else
 		tell(x, REPAIR_REBUILT, 0, st->dir, st->step, st->bytes, "%s",
-		     x->o->dry ? "all its parts are there: it would get a new MANIFEST and be "
-				 "checked in full"
-			       : "all its parts are there: it has a new MANIFEST, and every byte "
-				 "was checked");
+		     x->o->dry ? "all its parts are there: it would get a new MANIFEST, without "
+				 "its notes, and be checked in full"
+			       : "all its parts are there: it has a new MANIFEST, without its "
+				 "notes, and every byte was checked");
 	return 0;
 }
 
@@ -487,7 +487,12 @@ static int steps_repair(struct repairing *x)
 		if (!is_asked(x, st->dir))
 			continue;
 		found = true;
-		if (st->state == STORE_DAMAGED)
+		if (st->state == STORE_DAMAGED && store_step_unread(st))
+			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+			     "%.200s: it may be whole, so repair it when it can be read; if it "
+			     "never can, move it away first",
+			     st->why);
+		else if (st->state == STORE_DAMAGED)
 			r = rebuild(x, st);
 		else if (is_quarantined(x, st))
 			r = release(x, st);

@@ -11,7 +11,7 @@
  *    parent by its place in the line, tool "ckptctl repair". It is written beside, the whole is checked
  *    in full, and it appears by a rename; the damaged one stays as MANIFEST.damaged-%08x, which readers
  *    pass over. What the old one said besides (notes) is lost, and the checkpoint's id is a new one;
- *    hold and tag marks move to it.
+ *    hold and tag marks move to it. A MANIFEST that cannot be read now may be whole, and stays.
  *
  * Nothing that was committed is removed. Steps are locked (shared) while they are worked on. A crash at
  * any point leaves what can be repaired again.

@@ -286,6 +286,32 @@ static void all_manifests_may_be_missing(void **state)
 	assert_listed("40-4 30-3 20-2 10-1");
 }
 
+/* The MANIFEST of step 20 cannot be opened now: all else can. */
+static int unreadable_open(void *ctx, int dirfd, const char *path, int flags, uint32_t mode)
+{
+	return strcmp(path, "step-000000000020/MANIFEST") == 0
+		       ? -EIO
+		       : io_ops_posix.open(ctx, dirfd, path, flags, mode);
+}
+
+static void a_manifest_that_cannot_be_read_now_is_not_made_again(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct repair_result ret;
+
+	(void)state;
+	ops.open = unreadable_open;
+	for (uint32_t dry = 0; dry < 2; dry++) {
+		ret = repair_of(&ops, NULL, dry, false, 0);
+		if (ret.left != 1 || ret.rebuilt)
+			fail_msg("%s", rows);
+		assert_non_null(strstr(rows, "may be whole"));
+	}
+	assert_listed("30-3 20-2 10-1");
+	spoil("step-000000000020/MANIFEST", 8);
+	assert_int_equal(repair().rebuilt, 1);
+}
+
 static void holds_and_tags_stay_with_a_step_that_is_rebuilt(void **state)
 {
 	(void)state;
@@ -460,6 +486,7 @@ int main(void)
 		T(a_quarantined_step_is_released_only_when_it_is_whole),
 		T(a_manifest_is_made_again_in_its_place),
 		T(all_manifests_may_be_missing),
+		T(a_manifest_that_cannot_be_read_now_is_not_made_again),
 		T(holds_and_tags_stay_with_a_step_that_is_rebuilt),
 		T(what_cannot_be_made_whole_is_left),
 		T(a_damaged_part_is_not_signed_again),
