@@ -289,13 +289,19 @@ static void claim_done(struct daemon *d, struct task *t)
 	struct launch *l = NULL;
 
 	j->claiming = false;
-	j->store = c->store;
+	if (!j->store) /* once: other threads look at it */
+		j->store = c->store;
 	if (c->rc == 0)
 		c->rc = launch_new(j, &s->hello, c->generation, &l, &c->err);
 	if (c->rc == 0) {
 		struct launch *old = j->launch;
 
 		l->step_fd = TAKE_FD(c->step_fd);
+		l->again = c->again;
+		if (old && old->generation == l->generation) {
+			atomic_store(&l->line, atomic_load(&old->line));
+			atomic_store(&l->seq, atomic_load(&old->seq));
+		}
 		j->launch = l;
 		j->nbad = 0;
 		j->trigger = 0; /* it was for the ranks that were there */

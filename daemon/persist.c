@@ -119,9 +119,18 @@ static void *parts_write(void *arg)
 	return NULL;
 }
 
-/* All of the space before the first byte; what is short of descriptors is made when it is written. */
+static void parts_drop(struct persist *p, uint32_t from)
+{
+	for (uint32_t r = from; r < p->world; r++)
+		if (p->file[r].fd >= 0)
+			store_part_drop(p->txn, p->file[r].name, TAKE_FD(p->file[r].fd));
+}
+
+/* All of the space before the first byte. Short of descriptors it gives half of them back, for who
+ * attaches or restores meanwhile needs some: what was not reserved is when it is written. */
 static int parts_reserve(struct persist *p)
 {
+	uint32_t made = 0;
 	int rc = 0;
 
 	for (uint32_t r = 0; r < p->world; r++)
@@ -129,9 +138,13 @@ static int parts_reserve(struct persist *p)
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
 		rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base, &p->table[r],
 				   &p->err);
-	for (uint32_t r = 0; r < p->world && rc == 0; r++)
-		rc = part_reserve(p, r, &p->err);
-	return rc == -EMFILE || rc == -ENFILE ? 0 : rc;
+	for (; made < p->world && rc == 0; made += rc == 0)
+		rc = part_reserve(p, made, &p->err);
+	if (rc != -EMFILE && rc != -ENFILE)
+		return rc;
+	parts_drop(p, made / 2);
+	p->err = (struct ckpt_err){ 0 };
+	return 0;
 }
 
 /* Sums are made by the threads that write: one keeps several GB/s of disk busy, and all of them
@@ -166,9 +179,7 @@ static void parts_run(struct task *t)
 			(void)pthread_join(writer[--n], NULL);
 		p->rc = atomic_load(&p->failed);
 	}
-	for (uint32_t r = 0; r < p->world; r++)
-		if (p->file[r].fd >= 0)
-			store_part_drop(p->txn, p->file[r].name, TAKE_FD(p->file[r].fd));
+	parts_drop(p, 0);
 	if (p->rc < 0)
 		store_abort(TAKE(p->txn));
 }
@@ -225,8 +236,9 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	/* Those that a daemon before this one has seen may be newer than all that can be read, each by
 	 * one. */
 	ret->seq += unknown;
-	/* Without a line all others are set aside: not those that may be this launch's own. */
-	if (rc == 0 && rewind == UINT64_MAX && unread)
+	/* Without a line all others are set aside: not those that may be this launch's own, which has
+	 * some only where it was taken over. */
+	if (rc == 0 && rewind == UINT64_MAX && unread && p->snap->launch->again)
 		rc = ckpt_error(
 			&p->err, -EIO,
 			"job %s, step %" PRIu64 ": %" PRIu32 " of its steps on disk cannot be "
@@ -257,6 +269,7 @@ static void commit_run(struct task *t)
 	if (p->rc == 0 && p->there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
+		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		return;
 	}
 	line.nnote = p->snap->nnote;

@@ -245,6 +245,7 @@ struct launch {
 	_Atomic uint64_t seq; /* the highest of those that it committed or found when it restored */
 	uint32_t world, nslot, epoch, nattached, nlost;
 	enum launch_state state;
+	bool again; /* it was there before: may have committed steps that nobody here saw */
 	bool restoring, covering;
 	uint32_t covered_epoch; /* its declarations were found to cover every tensor */
 	struct pin {
@@ -362,8 +363,8 @@ void keep_after(struct job *j);
  * the sentence. Nothing is written. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);
-/* Remove by the policy until so many bytes are freed. True: some were. Worker. */
-bool keep_free(struct daemon *d, struct store *s, uint64_t bytes);
+/* Remove by the policy until so many bytes are freed. Returns how many were. Worker. */
+uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes);
 /* A step whose files are damaged is marked so, for all that come later. said: what became of it, to
  * be appended to the sentence. Worker. */
 void keep_quarantine(const struct store *s, const char *dir, const char *why, char *said,

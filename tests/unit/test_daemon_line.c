@@ -155,9 +155,42 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+/* It has none of its own there, so there is nothing to wait for. */
+static void a_launch_that_begins_anew_commits_beside_what_cannot_be_read(void **state)
+{
+	struct plan_of_job p = { .job = "line",
+				 .mesh = "fsdp=1",
+				 .guard = CKPT_FINISH,
+				 .rows = 1000,
+				 .shared_only = true };
+	struct rank k;
+
+	(void)state;
+	host_make(&H);
+	p.socket = H.socket;
+	p.store = H.store;
+	ops = io_ops_posix;
+	ops.open = l_open;
+	host_start(&H, IO_THREADS, &ops);
+	begin(&k, &p);
+	must_commit(&k, 10);
+	rank_close(&k, 0);
+	atomic_store(&unreadable, true);
+	begin(&k, &p);
+	must_commit(&k, 20);
+	must_commit(&k, 30);
+	atomic_store(&unreadable, false);
+	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 1);
+	assert_true(host_has(&H, "line", 20) && host_has(&H, "line", 30));
+	rank_close(&k, 0);
+	host_stop(&H);
+	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_launch_that_begins_anew_commits_beside_what_cannot_be_read),
 		cmocka_unit_test(
 			what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows),
 	};
