@@ -375,7 +375,8 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 /* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it.
  * After ckpt_seal, before the first snapshot; collective over all ranks. One step for the whole
  * launch: the first caller's choice holds for all. Everything declared is checked before the first
- * byte is written. -ENOENT nothing to restore; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming
+ * byte is written. -ENOENT nothing to restore; -EUCLEAN steps are there and none can be restored now:
+ * do not start afresh over them; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming
  * the ranks that did not come; -EBADMSG on every rank when data proves damaged: memory is then
  * undefined and the step set aside; call again and an older one is agreed on. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,

@@ -294,17 +294,17 @@ static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 		snprintf(buf, bytes, "no older step could be removed: free space there");
 }
 
-bool keep_free(struct daemon *d, struct store *s, uint64_t bytes)
+uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes)
 {
 	struct prune_result got = { 0 };
 	struct ckpt_err err = { 0 };
 
 	if (!retain_is_policy(&d->opts.policy))
-		return false;
+		return 0;
 	if (prune(d, s, bytes, 1, &got, &err) < 0)
 		log_line(&d->opts.log, LOG_WARNING, "keep: job %s: no room could be made: %s",
 			 s->job, err.msg);
-	return got.freed > 0;
+	return got.freed;
 }
 
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
@@ -314,12 +314,18 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	struct io_space now;
 	char need[32], have[32], advice[96];
 
-	for (bool again = false;; again = true) {
-		/* What says nothing, a network file system among them, says it when it is written to. */
+	for (uint64_t missing = 0, freed = 0;;) {
+		/* What says nothing, a network file system among them, says it when it is written to;
+		 * and some tell of what was removed only later: the reservation knows. */
 		if (ops->space(ops->ctx, s->job_fd, &now) < 0 || !now.total_bytes ||
-		    now.free_bytes >= bytes || MUTANT(SPACE_GUARD_OFF))
+		    now.free_bytes >= bytes || (missing && freed >= missing) ||
+		    MUTANT(SPACE_GUARD_OFF))
 			return 0;
-		if (again || !keep_free(d, s, bytes - now.free_bytes))
+		if (missing)
+			break;
+		missing = bytes - now.free_bytes;
+		freed = keep_free(d, s, missing);
+		if (!freed)
 			break;
 	}
 	advise(s, bytes - now.free_bytes, advice, sizeof advice);

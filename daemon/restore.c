@@ -162,11 +162,12 @@ static int choose(struct restore *x)
 		rc = store_step_open(x->store, best->dir, &x->pin_fd, &x->err);
 	} else if (rc == 0 && latest && n > 0) {
 		/* Steps that cannot be read now, on a disk that fails or is not all there, are no
-		 * reason to start at step 0 over them. */
-		rc = ckpt_error(&x->err, -EBADMSG,
-				"job %s has steps on disk, and none of them can be restored now: %s; look "
-				"with ckptctl ls and ckptctl verify --data --all, then resume again",
-				x->store->job, x->passed[0] ? x->passed : "all are damaged");
+		 * reason to start at step 0 over them; and who asks again gets no older one. */
+		rc = ckpt_error(
+			&x->err, -EUCLEAN,
+			"job %s has steps on disk, and none of them can be restored now: %s; look "
+			"with ckptctl ls and ckptctl verify --data --all, then resume again",
+			x->store->job, x->passed[0] ? x->passed : "all are damaged");
 	}
 	free(step);
 	return rc;

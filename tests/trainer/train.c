@@ -464,8 +464,10 @@ static int restore(struct rank *k)
 		if (r == -ENOENT && how == RESUME_LATEST && !damaged)
 			return 0;
 		/* Damage that left nothing older is damage, not an empty store. */
-		ranks_fail(k->ranks, r == -ENOENT && damaged ? EXIT_DAMAGED : exit_code_of(r), "%s",
-			   e.msg);
+		ranks_fail(k->ranks,
+			   (r == -ENOENT || r == -EUCLEAN) && damaged ? EXIT_DAMAGED
+								      : exit_code_of(r),
+			   "%s", e.msg);
 	}
 }
 

@@ -84,6 +84,9 @@ static struct {
 	_Atomic uint64_t free_bytes, per_removal; /* what space() says, and what it gains */
 	_Atomic uint64_t writes;
 	_Atomic bool hold, held; /* the next listing by the keeping thread waits */
+	/* parts: open now, at most (0: any number), the most while one was written */
+	_Atomic uint32_t parts, parts_max, parts_written;
+	_Atomic bool is_part[4096];
 } disk;
 
 static bool keeps(void)
@@ -102,13 +105,33 @@ static const struct io_ops *table(void)
 #define CALL(f, ...) table()->f(table()->ctx, __VA_ARGS__)
 static int d_open(void *c, int dirfd, const char *name, int flags, uint32_t mode)
 {
+	bool part = flags & O_CREAT && strstr(name, ".part");
+	uint32_t max = atomic_load(&disk.parts_max);
+	int fd;
+
 	(void)c;
-	return CALL(open, dirfd, name, flags, mode);
+	if (part && max && atomic_load(&disk.parts) >= max)
+		return -EMFILE;
+	fd = CALL(open, dirfd, name, flags, mode);
+	if (part && fd >= 0 && fd < (int)ARRAY_LEN(disk.is_part)) {
+		atomic_store(&disk.is_part[fd], true);
+		atomic_fetch_add(&disk.parts, 1);
+	}
+	return fd;
+}
+
+static bool is_part(int fd)
+{
+	return fd >= 0 && fd < (int)ARRAY_LEN(disk.is_part) && atomic_load(&disk.is_part[fd]);
 }
 
 static int d_close(void *c, int fd)
 {
 	(void)c;
+	if (is_part(fd)) {
+		atomic_store(&disk.is_part[fd], false);
+		atomic_fetch_sub(&disk.parts, 1);
+	}
 	return CALL(close, fd);
 }
 
@@ -120,8 +143,12 @@ static int64_t d_pread(void *c, int fd, void *buf, uint64_t len, uint64_t off)
 
 static int64_t d_pwrite(void *c, int fd, const void *buf, uint64_t len, uint64_t off)
 {
+	uint32_t parts = atomic_load(&disk.parts);
+
 	(void)c;
 	atomic_fetch_add(&disk.writes, 1);
+	if (is_part(fd) && parts > atomic_load(&disk.parts_written))
+		atomic_store(&disk.parts_written, parts);
 	return CALL(pwrite, fd, buf, len, off);
 }
 
@@ -231,6 +258,8 @@ static int setup(void **state)
 	atomic_store(&disk.free_bytes, ROOMY);
 	atomic_store(&disk.per_removal, 0);
 	atomic_store(&disk.writes, 0);
+	atomic_store(&disk.parts_max, 0);
+	atomic_store(&disk.parts_written, 0);
 	atomic_store(&disk.hold, false);
 	atomic_store(&disk.held, false);
 	return 0;
@@ -611,6 +640,27 @@ static void room_is_made_by_the_policy(void **state)
 	rank_close(&k, 0);
 }
 
+/* Some file systems give the space of removed files back in the background. */
+static void what_was_removed_and_is_not_free_yet_fails_no_step(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	p.rows = 20000; /* some 10 MiB */
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 4);
+	rank_close(&k, 0);
+	host_stop(&H);
+	atomic_store(&disk.free_bytes, 0);
+	start(1, 0);
+	go_on(&k, &p);
+	save(&k, 5);
+	assert_disk("5");
+	rank_close(&k, 0);
+}
+
 /* Both ranks of a launch mark a step: what became of it. */
 static int save_two(struct rank *k, uint64_t step)
 {
@@ -657,6 +707,36 @@ static void what_the_reservation_refuses_is_not_begun(void **state)
 	assert_int_equal(save_two(k, step), 0);
 	assert_true(disk_is("4 1"));
 	for (uint32_t r = 0; r < 2; r++)
+		rank_close(&k[r], 0);
+}
+
+/* A step of many ranks does not take the last descriptor from who attaches or restores meanwhile. */
+static void short_of_descriptors_half_of_them_stay_free(void **state)
+{
+	enum { N = 24, FEW = 20 };
+	static struct rank k[N];
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	p.mesh = "fsdp=24";
+	start(0, 0);
+	for (uint32_t r = 0; r < N; r++) {
+		MUST_OK(rank_attach(&k[r], &p, r, &err), &err);
+		MUST_OK(rank_declare(&k[r], &err), &err);
+		assert_true(ckpt_seal(k[r].c, 0, &err) >= 0);
+	}
+	for (uint32_t r = 0; r < N; r++)
+		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+	atomic_store(&disk.parts_max, FEW);
+	for (uint32_t r = 0; r < N; r++)
+		MUST(soon(rank_step(&k[r], 1, CKPT_PERSIST) == 0));
+	for (uint32_t r = 0; r < N; r++)
+		MUST_BE(ckpt_guard(k[r].c, NULL), 0);
+	MUST_OK(ckpt_wait(k[0].c, 1, CKPT_COMMITTED, PATIENCE_NS, &err), &err);
+	assert_true(disk_is("1"));
+	assert_in_range(atomic_load(&disk.parts_written), 1, FEW - 1);
+	for (uint32_t r = 0; r < N; r++)
 		rank_close(&k[r], 0);
 }
 
@@ -719,6 +799,30 @@ static void damage_is_remembered_by_the_next_daemon(void **state)
 	assert_int_equal(got.step, 1);
 	assert_true(rank_check(&k, 1));
 	assert_int_equal(times_said("step 2 is passed over: quarantined: "), 1);
+	rank_close(&k, 0);
+}
+
+/* "Call again and an older one is agreed on" would be said for ever. */
+static void where_nothing_can_be_restored_asking_again_is_no_use(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save(&k, 1);
+	rank_close(&k, 0);
+	host_stop(&H);
+	host_damage(&H, "job", 1);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), -EBADMSG);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err),
+				 -EUCLEAN);
 	rank_close(&k, 0);
 }
 
@@ -878,6 +982,9 @@ int main(void)
 		TEST(what_does_not_fit_is_known_before_the_first_byte),
 		TEST(room_is_made_by_the_policy),
 		TEST(what_the_reservation_refuses_is_not_begun),
+		TEST(short_of_descriptors_half_of_them_stay_free),
+		TEST(what_was_removed_and_is_not_free_yet_fails_no_step),
+		TEST(where_nothing_can_be_restored_asking_again_is_no_use),
 		TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits),
 		TEST(damage_is_remembered_by_the_next_daemon),
 		TEST(what_is_damaged_on_disk_is_good_in_memory),
