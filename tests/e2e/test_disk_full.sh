@@ -90,7 +90,7 @@ scenario() { # FILESYSTEM
 	check "$fs: and leaves no file" [ -z "$(ls -A "$disk/v/restored" 2>/dev/null)" ]
 	check "$fs: the space has come back" [ "$(used)" -le $((why + 64)) ]
 	if "$ckptctl" hold -h >/dev/null 2>&1; then # a mark is a few bytes: it is there, or it is told that it is not
-		held() { works "$ckptctl" -C "$store" hold latest --name full || is_told "$ckptctl" -C "$store" hold latest --name full; }
+		held() { works "$ckptctl" -C "$store" hold latest --by=full || is_told "$ckptctl" -C "$store" hold latest --by=full; }
 		check "$fs: hold holds, or is told" held
 	fi
 	check "$fs: every step is whole" exits 0 "$ckptctl" verify --data --all "$store"
