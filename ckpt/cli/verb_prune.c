@@ -200,6 +200,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.kept += r.kept;
 	p->sum.busy += r.busy;
 	p->sum.failed += r.failed;
+	if (!p->sum.why.code)
+		p->sum.why = r.why;
 	p->sum.quarantined += r.quarantined;
 	p->sum.freed += r.freed;
 	p->sum.unverified |= r.unverified;
@@ -323,17 +325,15 @@ static int verdict(struct prune *p)
 			cli_fail(c, -EBADMSG, &p->damage,
 				 "it is quarantined, and latest passes it over; ckptctl verify "
 				 "--data lists every fault, ckptctl repair looks again"));
-	if (!p->dry && r->unverified && !r->quarantined && !code)
-		code = cli_fail(c,
-				ckpt_error(&err, -EBUSY,
-					   "no step that stays is verified: nothing was removed"),
-				&err, "ckptctl verify --data latest");
 	if (code || p->dry)
 		return code;
-	if (!r->removed && r->busy && !r->failed)
+	if (!r->removed && r->failed) {
+		ckpt_error(&err, r->why.code, "%u step%s could not be removed: %s", r->failed,
+			   r->failed == 1 ? "" : "s", r->why.msg);
+		return cli_fail(c, r->why.code, &err, NULL);
+	}
+	if (!r->removed && r->busy)
 		return CLI_LOCKED;
-	if (!r->removed && r->failed)
-		return CLI_FAILED;
 	return r->busy || r->failed ? CLI_WARNINGS : CLI_OK;
 }
 
@@ -516,7 +516,8 @@ const struct cli_verb verb_prune = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 done, or nothing to do; 1 nothing that should go could be removed; 2 no rule was "
+		"0 done, or nothing to do; 1 nothing that should go could be removed (a file in it is "
+		"not ckptd's, the file system has no locks); 2 no rule was "
 		"given, or nobody can be asked and --yes is missing; 3 some of it was kept because "
 		"it is being read or could not be removed; 4 the newest was found damaged, and is "
 		"quarantined; 10 PATH does not exist; 11 all that should go is being read; 12 the "

@@ -393,6 +393,8 @@ static void row_remove(struct pruning *p, uint32_t i)
 	}
 	p->ret->busy += r == -EAGAIN;
 	p->ret->failed += r != -EAGAIN && r != -ENOENT;
+	if (!p->ret->why.code && r != -EAGAIN && r != -ENOENT)
+		(void)ckpt_error(&p->ret->why, r, "%s", why.msg);
 	keep(p, i, "%.*s", (int)sizeof p->row[i].reason - 1, why.msg);
 	if (r == -EBUSY)
 		keep_all(p, why.msg);

@@ -55,6 +55,7 @@ struct prune_result {
 	uint32_t removed, kept; /* steps; of a dry run: that would be */
 	uint32_t busy;		/* kept because they are being read */
 	uint32_t failed;	/* kept because they could not be removed: reason says why */
+	struct ckpt_err why;	/* of the first of these */
 	uint32_t quarantined;	/* found damaged by verify, by this call */
 	uint64_t freed;		/* bytes */
 	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry

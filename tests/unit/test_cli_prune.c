@@ -489,6 +489,29 @@ static void another_user_removes_nothing(void **state)
 	assert_string_equal(steps_of(job), "30 20 10 ");
 }
 
+static void what_cannot_be_written_is_twelve_and_said(void **state)
+{
+	const char *root = place("closed"), *job = line(root, "run", 3);
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(nftw(root, give, 16, FTW_PHYS), 0);
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(chmod(job, 0500), 0);
+	assert_int_equal(seteuid(65534), 0);
+	RUN("prune", "--yes", "--keep-last=1", job);
+	assert_int_equal(got.code, 12);
+	assert_says(got.err, "2 steps could not be removed: cannot rename");
+	RUN("prune", "--yes", "--keep-last=1", job, "--json");
+	assert_int_equal(got.code, 12);
+	assert_json_error(12);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(chmod(top, 0700), 0);
+	assert_int_equal(chmod(job, 0700), 0);
+	assert_string_equal(steps_of(job), "30 20 10 ");
+}
+
 /* --- asking --- */
 
 static void a_person_is_asked_and_only_yes_is_yes(void **state)
@@ -557,6 +580,7 @@ int main(void)
 		cmocka_unit_test(an_interrupt_before_anything_went_loses_nothing),
 		cmocka_unit_test(a_check_says_good_damaged_or_that_nobody_knows),
 		cmocka_unit_test(another_user_removes_nothing),
+		cmocka_unit_test(what_cannot_be_written_is_twelve_and_said),
 		cmocka_unit_test(a_person_is_asked_and_only_yes_is_yes),
 		cmocka_unit_test(what_is_read_while_a_person_thinks_stays),
 	};

@@ -192,14 +192,6 @@ static void another_user_repairs_nothing(void **state)
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
-static int give(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-	(void)st;
-	(void)type;
-	(void)f;
-	return lchown(path, 65534, 65534);
-}
-
 static void root_leaves_nothing_in_anothers_job_that_they_could_not_read(void **state)
 {
 	const char *root = place("theirs"), *job = line(root, "run", 3);
