@@ -77,6 +77,7 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 		.generation = le64_of(info->generation),
 		.wall_ns = le64_of(info->wall_ns),
 		.writer = le32_of(info->writer),
+		.world = le32_of(info->world),
 		.chunk_log2 = info->chunk_log2,
 		.align_log2 = info->align_log2,
 		.hash = CONTAINER_HASH,
@@ -124,7 +125,7 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 	r = version_check(h, err);
 	if (r < 0)
 		return r;
-	if (!is_zero(h->zero, sizeof h->zero))
+	if (h->pad || !is_zero(h->zero, sizeof h->zero))
 		return ckpt_error(err, -EBADMSG,
 				  "header at offset 0: its unused bytes are not zero");
 	if (kind < CONTAINER_PART || kind > CONTAINER_JOURNAL)
@@ -144,6 +145,7 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 		.generation = le64_get(h->generation),
 		.wall_ns = le64_get(h->wall_ns),
 		.writer = le32_get(h->writer),
+		.world = le32_get(h->world),
 		.chunk_log2 = h->chunk_log2,
 		.align_log2 = h->align_log2,
 	};

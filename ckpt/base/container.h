@@ -55,7 +55,9 @@ struct ck_head {
 	le32 writer;
 	uint8_t chunk_log2, align_log2; /* of the data area */
 	uint8_t hash;			/* CONTAINER_HASH */
-	uint8_t zero[3977];
+	uint8_t pad;			/* zero */
+	le32 world;			/* ranks of which each has a part; 0: not said */
+	uint8_t zero[3972];
 	uint8_t self[16];
 };
 _Static_assert(sizeof(struct ck_head) == CONTAINER_BLOCK, "ck_head");
@@ -63,7 +65,8 @@ _Static_assert(offsetof(struct ck_head, incompat) == 16, "ck_head");
 _Static_assert(offsetof(struct ck_head, uuid) == 40, "ck_head");
 _Static_assert(offsetof(struct ck_head, step) == 72, "ck_head");
 _Static_assert(offsetof(struct ck_head, writer) == 96, "ck_head");
-_Static_assert(offsetof(struct ck_head, zero) == 103, "ck_head");
+_Static_assert(offsetof(struct ck_head, world) == 104, "ck_head");
+_Static_assert(offsetof(struct ck_head, zero) == 108, "ck_head");
 _Static_assert(offsetof(struct ck_head, self) == 4080, "ck_head");
 
 struct ck_sect {
@@ -101,7 +104,7 @@ struct container_info {
 	uint64_t ro_compat, compat; /* with ro_compat set by a newer version: do not rewrite */
 	uint8_t uuid[16], job[16];  /* job: container_job() */
 	uint64_t step, generation, wall_ns;
-	uint32_t writer;
+	uint32_t writer, world;
 	uint8_t chunk_log2, align_log2;
 };
 

@@ -21,7 +21,7 @@
 /* Pieces of this size and more start on a chunk, so that what is written of them are whole blocks;
  * smaller ones, packed, fill such blocks together. */
 #define NATIVE_BIG (8u << 20)
-#define NATIVE_PACK 64u		/* smaller ones on a multiple of this */
+#define NATIVE_PACK 64u /* smaller ones on a multiple of this */
 #define NATIVE_MANIFEST "MANIFEST"
 
 /* Limits; a file that exceeds one is malformed. */
@@ -156,8 +156,8 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 
 /*
  * A MANIFEST from the parts of a directory whose own is missing or damaged: every *.part is read, but
- * for its data, and checked; entries that are no part, MANIFEST or MANIFEST.* are -EBADMSG. That no rank is
- * missing is known where a mesh has exactly as many ranks as there are parts; else it is refused.
+ * for its data, and checked; entries that are no part, MANIFEST or MANIFEST.* are -EBADMSG. Each part
+ * says how many there were: all must be there.
  * What MANIFEST alone knew (lineage, notes) is the caller's. Whoever makes it visible opens the
  * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
  */

@@ -638,6 +638,8 @@ static int part_identity_check(struct opening *o, const char *file, const struct
 		what = "generation";
 	else if (x->writer != rank)
 		what = "writer";
+	else if (x->world && x->world != o->m.c->world)
+		what = "number of ranks";
 	else if (x->chunk_log2 != h->chunk_log2 || x->align_log2 != h->align_log2)
 		what = "chunk size";
 	if (MUTANT(PART_IDENTITY_IGNORED))

@@ -90,6 +90,8 @@ static const char *stranger(const struct container_info *a, const struct contain
 		return "job";
 	if (a->step != b->step)
 		return "step";
+	if (a->world != b->world)
+		return "number of ranks";
 	return a->generation != b->generation ? "launch" : NULL;
 }
 
@@ -196,27 +198,23 @@ static int entry_add(void *arg, const char *name, int is_file)
 
 /* --- the whole --- */
 
-/*
- * How many ranks there were only MANIFEST said. A mesh that has exactly as many ranks as there are
- * parts says it too; fewer might be all, or not.
- */
+/* Meshes do not say how many ranks there were: each may be of some of them. */
 static int world_check(struct rebuilding *b)
 {
-	uint32_t most = 0;
+	uint32_t world = b->first.world;
 
-	for (uint32_t i = 0; i < b->npart; i++)
-		for (uint32_t k = 0; k < b->table[i].nmesh; k++)
-			most = MAX(most, b->table[i].mesh[k].nrank);
 	if (b->npart == 0)
 		return ckpt_error(b->err, -EBADMSG, "it has no parts");
-	if (most > b->npart)
-		return ckpt_error(b->err, -EBADMSG, "%u of %u parts are missing", most - b->npart,
-				  most);
-	if (most < b->npart)
+	if (!world)
 		return ckpt_error(b->err, -EBADMSG,
-				  "%u parts, and no mesh of %u ranks: whether parts are missing "
-				  "cannot be known",
-				  b->npart, b->npart);
+				  "its %u parts do not say how many there were: an older ckptd "
+				  "wrote them",
+				  b->npart);
+	if (world > b->npart)
+		return ckpt_error(b->err, -EBADMSG, "%u of %u parts are missing", world - b->npart,
+				  world);
+	if (world < b->npart)
+		return ckpt_error(b->err, -EBADMSG, "%u parts, and %u ranks", b->npart, world);
 	return 0;
 }
 

@@ -25,6 +25,7 @@ static struct container_info head_of(const struct native_info *info, uint32_t ki
 		.generation = info->generation,
 		.wall_ns = info->wall_ns,
 		.writer = writer,
+		.world = info->world,
 		.chunk_log2 = NATIVE_CHUNK_LOG2,
 		.align_log2 = NATIVE_ALIGN_LOG2,
 	};

@@ -24,6 +24,7 @@ static struct container_info sample_info(uint32_t kind)
 		.generation = 3,
 		.wall_ns = 4,
 		.writer = 0xfffffffe,
+		.world = 0xfffffffd,
 		.chunk_log2 = 20,
 		.align_log2 = 12,
 	};
@@ -288,6 +289,7 @@ static void unused_bytes_of_the_blocks_must_be_zero(void **state)
 		bool tail;
 		size_t off;
 	} at[] = {
+		{ false, offsetof(struct ck_head, pad) },
 		{ false, offsetof(struct ck_head, zero) },
 		{ false, offsetof(struct ck_head, self) - 1 },
 		{ true, offsetof(struct ck_tail, zero) + 3 },

@@ -111,7 +111,7 @@ static void every_record_has_the_offsets_that_are_written_down(void **state)
 	       F(ck_head, incompat), F(ck_head, ro_compat), F(ck_head, compat), F(ck_head, uuid),
 	       F(ck_head, job), F(ck_head, step), F(ck_head, generation), F(ck_head, wall_ns),
 	       F(ck_head, writer), F(ck_head, chunk_log2), F(ck_head, align_log2), F(ck_head, hash),
-	       F(ck_head, zero), F(ck_head, self));
+	       F(ck_head, pad), F(ck_head, world), F(ck_head, zero), F(ck_head, self));
 	RECORD(ck_tail, F(ck_tail, magic), F(ck_tail, file_bytes), F(ck_tail, data_end),
 	       F(ck_tail, nsect), F(ck_tail, zero), F(ck_tail, uuid), F(ck_tail, sect),
 	       F(ck_tail, pad), F(ck_tail, self));

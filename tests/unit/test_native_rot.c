@@ -441,12 +441,62 @@ static void nonsense_is_not_written(void **state)
 	sample_free(&s);
 }
 
+static int rebuild(struct ckpt_err *err)
+{
+	const struct native_lineage line = { .seq = 9, .parent_step = UINT64_MAX, .tool = "test" };
+	struct source_dir dir = memdir_source(&bad);
+	cleanup_free void *bytes = NULL;
+	uint8_t id[16];
+	uint64_t len;
+
+	*err = (struct ckpt_err){ 0 };
+	return native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, err);
+}
+
+static void world_set(uint32_t rank, uint32_t world)
+{
+	struct memdir_file *f = part(rank);
+
+	((struct ck_head *)f->bytes)->world = le32_of(world);
+	memdir_sign(&bad, f);
+}
+
+/* Ranks of a pipeline declare a mesh of their own stage: it does not say how many others there were. */
+static void a_manifest_is_made_again_of_all_parts_or_not_at_all(void **state)
+{
+	static const struct {
+		uint32_t world[2];
+		const char *words;
+	} wrong[] = {
+		{ { 4, 4 }, "2 of 4 parts are missing" },
+		{ { 4, 2 }, "its number of ranks is not that of the other parts" },
+		{ { 0, 0 }, "do not say how many there were" },
+		{ { 1, 1 }, "2 parts, and 1 ranks" },
+	};
+	struct ckpt_err err;
+
+	(void)state;
+	afresh();
+	assert_int_equal(rebuild(&err), 0);
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+		for (uint32_t r = 0; r < 2; r++)
+			world_set(r, wrong[i].world[r]);
+		assert_int_equal(rebuild(&err), -EBADMSG);
+		if (!strstr(err.msg, wrong[i].words))
+			fail_msg("%s", err.msg);
+	}
+	afresh();
+	world_set(1, 3);
+	refused(part(1), "number of ranks is not what MANIFEST says");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(records_of_another_size_or_number_are_refused),
 		cmocka_unit_test(numbers_that_contradict_each_other_are_refused),
 		cmocka_unit_test(names_of_parts_that_lead_elsewhere_are_refused),
+		cmocka_unit_test(a_manifest_is_made_again_of_all_parts_or_not_at_all),
 		cmocka_unit_test(what_cannot_be_read_is_not_called_damaged),
 		cmocka_unit_test(a_directory_is_known_by_names),
 		cmocka_unit_test(nonsense_is_not_written),
