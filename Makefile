@@ -185,7 +185,7 @@ tidy: build/.deps-tidy
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo test bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo test torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@

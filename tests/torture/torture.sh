@@ -93,6 +93,7 @@ for r in "${rigs[@]}"; do
 	storm)
 		rig storm '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1))
 		rig storm-daemon '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1)) --daemon
+		rig storm-stop '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1)) --stop
 		;;
 	fuzz) rig fuzz '^ok' fuzz ;;
 	*)
