@@ -113,8 +113,8 @@ struct store_step {
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
-/* A DAMAGED step, or one set aside, of which nothing is known but that it could not be read (a disk that fails, a mount
- * that is away, permission): it may be whole. */
+/* A DAMAGED step, or one set aside, of which nothing is known but that it could not be read (a disk
+ * that fails, a mount that is away, permission, a newer version's format): it may be whole. */
 bool store_step_unread(const struct store_step *st);
 /*
  * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is

@@ -318,8 +318,8 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 bool store_step_unread(const struct store_step *st)
 {
 	return st->code < 0 && st->code != -ENOENT && st->code != -EBADMSG && st->code != -EPROTO &&
-	       st->code != -EUCLEAN && st->code != -EPROTONOSUPPORT && st->code != -EINVAL &&
-	       st->code != -EISDIR && st->code != -ELOOP && st->code != -ENODATA;
+	       st->code != -EUCLEAN && st->code != -EINVAL && st->code != -EISDIR &&
+	       st->code != -ELOOP && st->code != -ENODATA;
 }
 
 /* --- all steps --- */

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <sys/stat.h>
 #include <cmocka.h>
-#include "ckpt/store/prune.h"
+#include "ckpt/base/container.h"
+#include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
 
@@ -299,6 +300,42 @@ static void damaged_and_quarantined_steps_go_only_when_asked_for_and_older(void 
 	assert_listed("q50 40 d20");
 	assert_non_null(strstr(rows, "20 keep held by me"));
 	assert_non_null(strstr(rows, "50 keep no newer step is committed"));
+}
+
+/* Its MANIFEST asks for a feature that nobody here knows. */
+static void make_newer(const char *dir)
+{
+	cleanup_free struct ck_head *head = malloc(sizeof *head);
+	struct hash128 self;
+	char path[100];
+	int fd;
+
+	(void)snprintf(path, sizeof path, "%s/MANIFEST", dir);
+	fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
+	assert_int_equal(pread(fd, head, sizeof *head, 0), sizeof *head);
+	head->incompat = le64_of(1);
+	self = hash128(head, offsetof(struct ck_head, self));
+	memcpy(head->self, self.b, sizeof head->self);
+	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);
+	(void)close(fd);
+}
+
+static void what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired(void **state)
+{
+	const struct repair_opts r = { .verify = verify };
+	struct prune_opts o = keep_last(NULL);
+	struct repair_result repaired;
+	struct prune_result ret;
+
+	(void)state;
+	make_newer("step-000000000020");
+	assert_listed("50 40 30 d20 10");
+	o.bad = true;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_int_equal(store_repair(s, &r, &repaired, &err), 0);
+	assert_int_equal(repaired.rebuilt, 0);
+	assert_listed("50 40 30 d20 10");
 }
 
 static void a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed(void **state)
@@ -854,6 +891,7 @@ int main(void)
 		T(no_more_than_what_is_asked_goes_the_oldest_first),
 		T(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked),
 		T(damaged_and_quarantined_steps_go_only_when_asked_for_and_older),
+		T(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired),
 		T(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed),
 		T(what_is_newer_than_the_newest_committed_step_stays),
 		T(what_is_being_read_stays),
