@@ -264,6 +264,23 @@ int marked_until(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckp
 		text);
 }
 
+const char *marked_state(enum store_state state)
+{
+	switch (state) {
+	case STORE_COMMITTED:
+		return "committed";
+	case STORE_COLLECTING:
+		return "collecting";
+	case STORE_SET_ASIDE:
+		return "set-aside";
+	case STORE_DAMAGED:
+		return "damaged";
+	case STORE_QUARANTINED:
+		return "quarantined";
+	}
+	return "?";
+}
+
 struct line {
 	char *buf;
 	size_t bytes, len;

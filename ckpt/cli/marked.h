@@ -49,6 +49,8 @@ void marked_name(char ret[STORE_MARK_NAME_MAX + 1]);
 /* "6h", "7d", "2w" from now on, or RFC 3339: "2026-11-22T18:00:00Z". -EINVAL says what it can be;
  * so does a time that is over. */
 int marked_until(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckpt_err *err);
+/* "committed", "set-aside", ...: the word that all verbs have for it. */
+const char *marked_state(enum store_state state);
 /* "latest, tag best, held by eval-17 (5h left), verified": what stands about a step, for people. Of
  * longer names name_max characters are printed; 0: all, and why it is quarantined. */
 void marked_print(const struct store_step *st, const struct store_mark *mark, uint32_t n,

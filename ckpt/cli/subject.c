@@ -177,7 +177,8 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 	if (rc == -EBADMSG)
 		return cli_fail(
 			c, rc, &err,
-			"ckptctl verify %s lists every fault; ckptctl ls, the other checkpoints",
+			"ckptctl verify %s lists every fault; ckptctl repair -n, what can be "
+			"mended; ckptctl ls, the other checkpoints",
 			s->ref.path);
 	return rc ? subject_tell(c, rc, &err, name) : CLI_OK;
 }

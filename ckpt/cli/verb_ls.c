@@ -70,23 +70,6 @@ static const struct column columns[COL_COUNT] = {
 	[COL_WHY] = { "why", NULL, false, FIT_WHOLE },
 };
 
-static const char *state_name(enum store_state state)
-{
-	switch (state) {
-	case STORE_COMMITTED:
-		return "committed";
-	case STORE_COLLECTING:
-		return "collecting";
-	case STORE_SET_ASIDE:
-		return "set-aside";
-	case STORE_DAMAGED:
-		return "damaged";
-	case STORE_QUARANTINED:
-		return "quarantined";
-	}
-	return "?";
-}
-
 static enum cell_style state_style(enum store_state state)
 {
 	switch (state) {
@@ -212,7 +195,7 @@ static void step_put(struct ls *l, const struct ls_job *j, const struct store_st
 	output_put(o, &col[COL_JOB], cell_text(j->job));
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
-		   cell_styled(cell_text(state_name(x->state)), state_style(x->state)));
+		   cell_styled(cell_text(marked_state(x->state)), state_style(x->state)));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
 	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
 	output_put(o, &col[COL_PARENT],
@@ -294,7 +277,9 @@ static void summary(struct ls *l, const char *where)
 			 "repair looks again",
 			 l->quarantined, l->quarantined == 1 ? " is" : "s are");
 	if (l->damaged)
-		cli_hint(l->c, "%u damaged step%s not listed: ckptctl ls --all says what is wrong",
+		cli_hint(l->c,
+			 "%u damaged step%s not listed: ckptctl ls --all says what is wrong, "
+			 "ckptctl repair -n what can be mended",
 			 l->damaged, l->damaged == 1 ? " is" : "s are");
 }
 

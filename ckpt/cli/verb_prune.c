@@ -11,6 +11,7 @@
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/full_check.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
 #include "ckpt/store/prune.h"
 #include <fcntl.h>
 
@@ -226,23 +227,6 @@ static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
 
 /* --- telling --- */
 
-static const char *state_word(enum store_state state)
-{
-	switch (state) {
-	case STORE_COMMITTED:
-		return "committed";
-	case STORE_COLLECTING:
-		return "collecting";
-	case STORE_SET_ASIDE:
-		return "set-aside";
-	case STORE_DAMAGED:
-		return "damaged";
-	case STORE_QUARANTINED:
-		return "quarantined";
-	}
-	return "?";
-}
-
 static void table(struct prune *p, bool shown)
 {
 	struct output *o = p->c->o;
@@ -261,7 +245,7 @@ static void table(struct prune *p, bool shown)
 		output_put(o, &col[COL_JOB], cell_text(r->job));
 		output_put(o, &col[COL_STEP],
 			   cell_styled(cell_of(CELL_NUMBER, r->step), STYLE_STRONG));
-		output_put(o, &col[COL_STATE], cell_text(state_word(r->state)));
+		output_put(o, &col[COL_STATE], cell_text(marked_state(r->state)));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, r->bytes));
 		output_put(o, &col[COL_DECISION],
 			   cell_styled(cell_text(r->remove ? gone : "keep"),
@@ -485,10 +469,10 @@ const struct cli_verb verb_prune = {
 		"PATH is a store or the directory of one job in it; of a store every job is pruned "
 		"for itself. A step is kept by any of the rules given. Whatever they say, the "
 		"newest committed step stays, and so does what is held (ckptctl hold), tagged, or "
-		"being read. Before anything goes, every byte of the newest is read and checked, "
+		"being read; what is damaged or quarantined stays without --bad. Before anything goes, every byte of the newest is read and checked, "
 		"unless that was done before; is it damaged, it is quarantined and the one before "
 		"is asked. With --free the oldest go, among those that no rule keeps (without "
-		"rules: all but the newest), until so much is free. On a terminal it shows what it "
+		"rules: all but the newest), until so much was freed. On a terminal it shows what it "
 		"will do and asks; elsewhere it needs --yes. ckptd does the same by itself, given "
 		"the same rules.",
 	.example =
@@ -509,8 +493,8 @@ const struct cli_verb verb_prune = {
 			{ OPT_KEEP_LAST, "keep the N newest" },
 			{ OPT_KEEP_EVERY, "keep those whose step is a multiple of N" },
 			{ OPT_KEEP_WITHIN, "keep those that are younger: 90m, 36h, 7d, 2w" },
-			{ OPT_KEEP_BEST, "keep those with the best note, loss or loss:min:3 or "
-					 "accuracy:max; may be given four times" },
+			{ OPT_KEEP_BEST, "keep the one with the best note: loss (the lowest), "
+					 "accuracy:max, loss:min:3 (three); of up to four notes" },
 			{ OPT_FREE, "stop when so much was freed: 500G, 2T" },
 			{ OPT_BAD, "remove damaged and quarantined steps too" },
 			{ OPT_NONE, NULL },

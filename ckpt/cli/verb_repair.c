@@ -213,6 +213,7 @@ static void sums(struct repair *p)
 				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
+	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
 	char size[HUMAN_BYTES], word[4][128], line[4 * 128] = "";
 	uint32_t n = 0;
 	size_t len = 0;
@@ -227,12 +228,12 @@ static void sums(struct repair *p)
 	if (!p->nrow)
 		return;
 	if (r->removed)
-		snprintf(word[n++], sizeof *word, "%u removed, which free%s %s", r->removed,
-			 p->dry ? "s" : "d", human_bytes(r->freed, size));
+		snprintf(word[n++], sizeof *word, "%u %sremoved, which free%s %s", r->removed,
+			 to_be, p->dry ? "s" : "d", human_bytes(r->freed, size));
 	if (r->released)
-		snprintf(word[n++], sizeof *word, "%u released", r->released);
+		snprintf(word[n++], sizeof *word, "%u %sreleased%s", r->released, to_be, whole);
 	if (r->rebuilt)
-		snprintf(word[n++], sizeof *word, "%u rebuilt", r->rebuilt);
+		snprintf(word[n++], sizeof *word, "%u %srebuilt%s", r->rebuilt, to_be, whole);
 	if (r->left)
 		snprintf(word[n++], sizeof *word, "%u left as %s", r->left,
 			 r->left == 1 ? "it is" : "they are");

@@ -64,6 +64,8 @@ static void a_quarantined_step_that_is_whole_counts_again(void **state)
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "-n", job, "--json");
 	assert_true(got.code == 0 || got.code == 4);
+	RUN("repair", "-n", job);
+	assert_says(got.out, "2 to be released if whole (dry run; nothing changed)");
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "--yes", job, "--json");
 	j = repaired(4); /* 20 is damaged as it was */
@@ -94,6 +96,13 @@ static void a_lost_or_damaged_manifest_is_built_anew(void **state)
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
 	assert_string_equal(steps_of(job), "10 ");
+	/* Whoever finds them is led there. */
+	assert_int_equal(RUN("ls", job), 0);
+	assert_says(got.err, "ckptctl repair -n");
+	assert_int_equal(RUN("show", "-C", job, "step:20"), 4);
+	assert_says(got.err, "ckptctl repair -n");
+	RUN("repair", "-n", job);
+	assert_says(got.out, "without its notes");
 	RUN("repair", "-n", job, "--json");
 	j = repaired(0);
 	assert_string_equal(action(j, 20), "rebuild");
