@@ -378,6 +378,8 @@ static void memory(struct judge *j)
 {
 	const struct doctor_facts *f = j->f;
 	uint64_t swapped = f->swap_total - MIN(f->swap_free, f->swap_total);
+	bool deny = !strcmp(f->shmem_huge, "deny"), never = !strcmp(f->shmem_huge, "never");
+	bool collapse = f->kernel_major > 6 || (f->kernel_major == 6 && f->kernel_minor >= 1);
 	char of[48];
 
 	memory_against(
@@ -428,12 +430,13 @@ static void memory(struct judge *j)
 		    "%s are reserved: ckptd cannot use them", size(f->huge_bytes));
 	else
 		say(j, "huge pages", DOCTOR_OK,
-		    !strcmp(f->shmem_huge, "never") || !strcmp(f->shmem_huge, "deny")
+		    deny || (never && !collapse)
 			    ? "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled: copies "
 			      "on huge pages cost less CPU to make and to write"
 			    : NULL,
-		    "%s reserved, none needed; transparent ones for copies: %s",
-		    size(f->huge_bytes), *f->shmem_huge ? f->shmem_huge : "not known");
+		    "%s reserved, none needed; transparent ones for copies: %s%s",
+		    size(f->huge_bytes), *f->shmem_huge ? f->shmem_huge : "not known",
+		    never && collapse ? ", but this kernel makes them where ckptd asks" : "");
 	say(j, "/dev/shm", DOCTOR_OK,
 	    f->shm_bytes < SHM_MIN
 		    ? "ckptd does not mind; where NCCL or data loaders do: docker --shm-size"

@@ -210,6 +210,13 @@ static void what_could_be_better_is_told_though_all_is_well(void **state)
 	f.free_bytes = 5 * f.job_bytes;
 	assert_says(judged(&f, "space")->next, "--keep-last");
 	strcpy(f.shmem_huge, "never");
+	f.kernel_major = 6; /* asks for them by MADV_COLLAPSE, which minds no sysctl but deny */
+	f.kernel_minor = 1;
+	assert_string_equal(judged(&f, "huge pages")->next, "");
+	f.kernel_minor = 0;
+	assert_says(judged(&f, "huge pages")->next, "shmem_enabled");
+	f.kernel_minor = 18;
+	strcpy(f.shmem_huge, "deny");
 	assert_says(judged(&f, "huge pages")->next, "shmem_enabled");
 	*f.write_cache = 0;
 	assert_null(judged(&f, "disk")); /* a network, memory: nothing is known, nothing is said */
