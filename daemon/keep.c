@@ -62,7 +62,8 @@ void keep_describe(struct daemon *d, const struct store *s)
 		snprintf(how, sizeof how, "through the page cache (O_DIRECT is refused)");
 	if (ops->space(ops->ctx, s->job_fd, &space) == 0 && space.total_bytes)
 		snprintf(room, sizeof room, ", %s free", human(space.free_bytes, buf));
-	log_line(log, LOG_NOTICE, "store: job %s: %s; %s; %s%s", s->job, engine, how, probe.fs_type,
+	log_line(log, LOG_NOTICE, "store: job %s: %s; %s; %s%s%s", s->job, engine, how,
+		 probe.fs_type, probe.reserves ? "" : ", no fallocate: a full disk is met late",
 		 room);
 	if (probe.volatile_fs)
 		log_line(log, LOG_WARNING,

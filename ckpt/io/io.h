@@ -97,6 +97,7 @@ struct io_probe {
 	bool direct; /* O_DIRECT reads and writes work */
 	/* of offsets, lengths and buffers with direct: 4096; where statx says more, direct is false */
 	uint32_t align;
+	bool reserves;	  /* fallocate works: what it promised is there */
 	bool volatile_fs; /* tmpfs, ramfs: nothing survives power loss */
 	char fs_type[16];
 };

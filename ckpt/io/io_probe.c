@@ -99,6 +99,14 @@ static int block_try(const struct io_ops *ops, int fd, uint32_t align)
 	return rc;
 }
 
+static int room_try(const struct io_ops *ops, int fd, struct io_probe *ret)
+{
+	int rc = ops->fallocate(ops->ctx, fd, ALIGN);
+
+	ret->reserves = rc == 0;
+	return rc == -EOPNOTSUPP ? 0 : rc;
+}
+
 static int direct_try(const struct io_ops *ops, int dirfd, struct io_probe *ret)
 {
 	int fd = scratch_open(ops, dirfd, O_DIRECT), rc = 0, closed;
@@ -107,6 +115,8 @@ static int direct_try(const struct io_ops *ops, int dirfd, struct io_probe *ret)
 		return fd;
 	ret->direct = blocks_fit(fd);
 	if (ret->direct)
+		rc = room_try(ops, fd, ret);
+	if (rc == 0 && ret->direct)
 		rc = block_try(ops, fd, ret->align);
 	if (!io_fd_direct(fd)) /* taken at open, refused by the transfer */
 		ret->direct = false;
@@ -121,7 +131,9 @@ static int buffered_try(const struct io_ops *ops, int dirfd, struct io_probe *re
 	ret->direct = false;
 	if (fd < 0)
 		return fd;
-	rc = block_try(ops, fd, ret->align);
+	rc = room_try(ops, fd, ret);
+	if (rc == 0)
+		rc = block_try(ops, fd, ret->align);
 	closed = ops->close(ops->ctx, fd);
 	return rc ? rc : closed;
 }

@@ -957,6 +957,13 @@ static void a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little(v
 	rank_close(&k, 0);
 	host_stop(&H);
 
+	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, true);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	assert_int_equal(times_said("no fallocate: a full disk is met late"), 1);
+	rank_close(&k, 0);
+	host_stop(&H);
+
 	p.job = "new";
 	io_faults_fail(&disk.of_others, IO_ON_MKDIR, 1, -EDQUOT, true);
 	start(0, 0);

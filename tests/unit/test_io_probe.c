@@ -139,6 +139,37 @@ static void where_o_direct_is_refused_the_store_is_buffered(void **state)
 	}
 }
 
+static int reserving; /* what fallocate says */
+
+static int reserving_fallocate(void *ctx, int fd, uint64_t len)
+{
+	(void)ctx;
+	(void)fd;
+	(void)len;
+	return reserving;
+}
+
+static void whether_room_can_be_reserved_is_told(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct io_probe p;
+	char path[256];
+	int fd = tmp_make(path);
+
+	(void)state;
+	ops.fallocate = reserving_fallocate;
+	for (int i = 0; i < 4; i++) {
+		struct refuser r = { .how = AT_OPEN };
+
+		reserving = i % 2 ? -EOPNOTSUPP : 0;
+		ops.open = i < 2 ? io_ops_posix.open : refuser_open;
+		ops.ctx = &r;
+		assert_int_equal(io_probe(&ops, fd, &p, NULL), 0);
+		assert_int_equal(p.reserves, i % 2 == 0);
+	}
+	dir_done(fd, path);
+}
+
 /* Reads come back wrong: a file system that must not be trusted with a checkpoint. */
 static int64_t wrong_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
 {
@@ -200,6 +231,7 @@ int main(void)
 		cmocka_unit_test(the_temporary_directory_is_probed_and_left_clean),
 		cmocka_unit_test(a_file_system_in_memory_is_called_volatile),
 		cmocka_unit_test(where_o_direct_is_refused_the_store_is_buffered),
+		cmocka_unit_test(whether_room_can_be_reserved_is_told),
 		cmocka_unit_test(a_file_system_that_reads_back_other_bytes_is_an_error),
 		cmocka_unit_test(every_failing_call_is_reported_and_leaves_no_file),
 	};
