@@ -163,6 +163,22 @@ nothing_beside() { # TREE: a clone must be enough
 no_vla_no_alloca() { # TREE
 	(cd "$1" && xargs grep -nE '\balloca\(' <"$tmp/c")
 }
+# Tests that documents name by their cases, units, fuzzers and files are there. `oldest` is the example of a verb.
+named() { # TREE
+	local f word
+	grep -E '\.md$' "$tmp/files" | while read -r f; do
+		[ -f "$1/$f" ] || continue
+		awk -F'|' '/^\|/ { print $(NF - 1) }' "$1/$f" | grep -oE '`[a-z0-9]+(_[a-z0-9]+)+`|`[a-z]+( [a-z,]+){2,}`' | tr -d '`' | sort -u | while read -r word; do
+			[ -e "$1/tests/unit/test_$word.c" ] || grep -rqwF -e "$word" "$1/tests" --include='*.[ch]' || echo "$f: there is no test \"$word\""
+		done
+		grep -oE '\b(unit|fuzz)-[a-z0-9_]+\*?|\b(tests|ckpt|daemon|formats|docs)/[A-Za-z0-9_/.*-]+[A-Za-z0-9_*]' "$1/$f" | grep -vE "oldest|NAME" | sort -u | while read -r word; do
+			case $word in
+			unit-* | fuzz-*) compgen -G "$1/tests/${word%%-*}/${word%%-*}_${word#*-}.c" ;;
+			*) compgen -G "$1/$word" || compgen -G "$1/build/$word" ;;
+			esac >/dev/null || compgen -G "$1/tests/unit/test_${word#unit-}.c" >/dev/null || echo "$f: there is no $word"
+		done
+	done
+}
 self_contained() { # each header compiles alone, as the first thing in a file
 	local h
 	grep '\.h$' "$tmp/c" | grep -v '_body\.h$' | while read -r h; do
@@ -195,6 +211,7 @@ check "only ckpt/io syncs files" none one_fsync .
 check "nothing refers to what lies outside of a clone" none nothing_beside .
 check "no alloca" none no_vla_no_alloca .
 check "every source, script and makefile names its licence" none spdx .
+check "what the documents name is there" none named .
 check "the licence is there" grep -q "Apache License" LICENSE
 
 # ---- negative controls: a copy of the tree with a mistake in it ----
@@ -238,6 +255,10 @@ plant ckpt/store/store.c 'int x(int fd) { return fsync(fd); }'
 check "(control) a sync outside of io is found" found "ckpt/store/store.c" one_fsync "$tmp/tree"
 plant ckpt/base/arena.c "/* see ../""shared/design */"
 check "(control) a word about what lies beside the clone is found" found "arena.c" nothing_beside "$tmp/tree"
+plant docs/DURABILITY.md '| it holds | `store_crash`: `'no_such_test'_is_there` |'
+check "(control) a test that a document names and nobody has is found" found "no_such_""test_is_there" named "$tmp/tree"
+plant CONTRIBUTING.md '| a thing | `ckpt/base/thing.c` | `unit-base_thing` |'
+check "(control) a file and a unit test that are not there are found" found "no ckpt/base/thing.c" named "$tmp/tree"
 if command -v nm >/dev/null; then
 	mkdir "$tmp/a"
 	echo 'int store_thing(void); int base_thing(void) { return store_thing(); }' | gcc -c -x c -o "$tmp/a/1.o" -
