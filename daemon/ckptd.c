@@ -17,22 +17,30 @@ static struct daemon *running;
 
 static const char usage[] =
 	"usage: ckptd [options]\n"
-	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it by its socket.\n"
+	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it\n"
+	"by its socket.\n"
 	"\n"
-	"  --socket PATH        listen here; default /run/user/UID/ckptd/socket or /tmp/ckptd-UID/socket\n"
-	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default: stay\n"
-	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged; default 300\n"
+	"  --socket PATH        listen here; default /run/user/UID/ckptd/socket, else\n"
+	"                       /tmp/ckptd-UID/socket\n"
+	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default:\n"
+	"                       stay\n"
+	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged;\n"
+	"                       default 300\n"
 	"  --engine NAME        auto (default), uring or threads\n"
-	"  --keep-last N        after each commit, remove the steps of a job that none of these options keeps;\n"
-	"                       the newest, held, tagged and damaged ones stay. Default: all stay\n"
+	"  --keep-last N        after each commit, and where a step would not fit, remove\n"
+	"                       the steps of a job that none of these options keeps; the\n"
+	"                       newest, held, tagged and damaged ones stay, and what is\n"
+	"                       being read. Default: all stay\n"
 	"  --keep-every N       keep steps that are multiples of N\n"
 	"  --keep-within TIME   keep steps younger than TIME: 90m, 36h, 7d, 2w\n"
-	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the highest, KEY:min:3 three\n"
+	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the\n"
+	"                       highest, KEY:min:3 three; of up to four notes\n"
 	"  --background         return when it listens; log to SOCKET.log\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
 	"\n"
-	"Exit: 0 stopped, 2 usage, 11 another ckptd serves the socket, 12 the socket is not this user's, 1 else.\n";
+	"Exit: 0 stopped, 2 usage, 11 another ckptd serves the socket, 12 the socket is\n"
+	"not this user's, 13 no space, 1 else.\n";
 
 static void on_signal(int sig)
 {

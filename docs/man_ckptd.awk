@@ -43,11 +43,13 @@ BEGIN {
 	next
 }
 /^  / { words($0); next } # an option's second line
-/^Exit: / {
+/^Exit: / || exits != "" { exits = exits (exits == "" ? "" : " ") $0; next } # up to the end
+{ words($0) }
+END {
 	print ".SH EXIT STATUS"
-	sub(/^Exit: /, "")
-	sub(/\.$/, "")
-	n = split($0, piece, ", ")
+	sub(/^Exit: /, "", exits)
+	sub(/\.$/, "", exits)
+	n = split(exits, piece, ", ")
 	for (i = 1; i <= n; i++) {
 		if (piece[i] ~ /^[0-9]+ /) {
 			number = piece[i]
@@ -57,10 +59,6 @@ BEGIN {
 		}
 		words(piece[i])
 	}
-	next
-}
-{ words($0) }
-END {
 	print ".SH SIGNALS\n.TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR"
 	words("Write what is staged, within the time of --drain, and leave. A second one leaves at once: what is committed stays whole.")
 	print ".SH FILES\n.TP\n.I SOCKET"

@@ -59,6 +59,16 @@ fi
 
 # --- pages ---
 
+fits_80() { ! "$at/bin/ckptd" --help | awk 'length > 80' | grep .; }
+check "ckptd --help fits 80 columns" fits_80
+exits_told() {
+	local code
+	for code in 0 1 2 11 12 13; do
+		grep -q "^\.B $code\$" "$at/share/man/man8/ckptd.8" || { echo "not there: $code"; return 1; }
+	done
+}
+check "ckptd(8) tells every exit code" exits_told
+
 lint() { # COMMAND...: says nothing about any page
 	local page
 	for page in "$at"/share/man/man1/*.1 "$at"/share/man/man8/*.8 "$at"/share/man/man3/ckpt.3; do
