@@ -460,38 +460,3 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	free(p.step);
 	return r;
 }
-
-int store_remove(const struct store *s, const char *dir, struct ckpt_err *err)
-{
-	cleanup_free struct store_step *step = NULL;
-	cleanup_free struct store_mark *mark = NULL;
-	struct keeper k = { .fd = -1, .now_ns = wall_ns() };
-	struct ckpt_err why = { .msg = "" };
-	uint32_t n, nmark, at = 0, newest;
-	int r = store_scan(s, true, &step, &n, err);
-
-	if (!r)
-		r = store_marks(s, &mark, &nmark, err);
-	if (r)
-		return r;
-	newest = newest_committed(step, n);
-	while (at < n && strcmp(step[at].dir, dir) != 0)
-		at++;
-	if (at == n || step[at].state == STORE_COLLECTING)
-		return ckpt_error(err, -ENOENT, "job %s: there is no step %.64s", s->job, dir);
-	if (at == newest)
-		return ckpt_error(err, -EPERM, "job %s: %s is the newest committed step and stays",
-				  s->job, dir);
-	if (newest == n || !is_older(step, at, newest) || !is_verified(&step[newest], mark, nmark))
-		return ckpt_error(err, -EBUSY,
-				  "job %s: %s stays: no newer step is committed and verified "
-				  "(ckptctl verify --data latest)",
-				  s->job, dir);
-	k.step = &step[newest];
-	r = store_hold(s, step[newest].dir, false, &k.fd);
-	if (r)
-		return store_fail(err, r, "job %s: cannot open %s", s->job, step[newest].dir);
-	r = remove_step(s, &step[at], &k, &why);
-	keeper_release(s, &k);
-	return r ? ckpt_error(err, r, "job %s: %s stays: %.400s", s->job, dir, why.msg) : 0;
-}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prune.h - remove steps: by policy, or one. Called by the daemon after a commit and when space runs
- * out, and by ckptctl prune and rm.
+ * prune.h - remove steps by a policy. Called by the daemon after a commit and when space runs
+ * out, and by ckptctl prune.
  *
  * Removal of a step: lock its directory for nobody else, look again that the name leads to it and that
  * nobody has held or tagged it since, rename it to .trash-%08x, sync the job directory, unlink what is
@@ -69,12 +69,4 @@ struct prune_result {
  */
 int store_prune(struct store *s, const struct prune_opts *o, struct prune_result *ret,
 		struct ckpt_err *err);
-
-/*
- * Remove one step or set-aside step by its entry name, whatever a policy says. -EAGAIN: it is being
- * read. -EPERM: it is held or tagged, the newest committed one, or another user's; -EBUSY: no newer
- * committed step is verified. -ENOTEMPTY: it holds what the store did not make. -EOPNOTSUPP: no locks here.
- * -ENOENT.
- */
-int store_remove(const struct store *s, const char *dir, struct ckpt_err *err);
 #endif

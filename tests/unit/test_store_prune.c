@@ -441,26 +441,6 @@ static void another_users_step_is_theirs(void **state)
 	assert_listed("50");
 }
 
-static void one_step_is_removed_by_name_under_the_same_rules(void **state)
-{
-	int fd;
-
-	(void)state;
-	assert_int_equal(store_remove(s, "step-000000000020", &err), -EBUSY);
-	assert_int_equal(store_remove(s, "step-000000000050", &err), -EPERM);
-	assert_int_equal(store_remove(s, "step-000000000060", &err), -ENOENT);
-	assert_int_equal(store_remove(s, "..", &err), -ENOENT);
-	mark(50, MARK_VERIFIED, NULL);
-	mark(10, MARK_HOLD, "me");
-	assert_int_equal(store_remove(s, "step-000000000010", &err), -EPERM);
-	assert_non_null(strstr(err.msg, "held by me"));
-	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
-	assert_int_equal(store_remove(s, "step-000000000020", &err), -EAGAIN);
-	(void)close(fd);
-	assert_int_equal(store_remove(s, "step-000000000020", &err), 0);
-	assert_listed("50 40 30 10");
-}
-
 /* --- others at the same time --- */
 
 /* Before the at-th point that is reached, another one acts. */
@@ -898,7 +878,6 @@ int main(void)
 		T(where_there_are_no_locks_nothing_goes),
 		T(what_the_store_did_not_make_stays_with_its_step),
 		T(another_users_step_is_theirs),
-		T(one_step_is_removed_by_name_under_the_same_rules),
 		T(a_hold_at_any_moment_is_kept_or_refused),
 		T(a_step_that_is_committed_meanwhile_stays),
 		T(what_is_no_longer_what_was_judged_stays),
