@@ -219,9 +219,10 @@ static void prune_done(struct daemon *d, struct task *t)
 	if (x->got.quarantined) {
 		char text[192];
 
-		snprintf(text, sizeof text,
-			 "%u steps were damaged when read back, and are quarantined: ckptctl ls",
-			 x->got.quarantined);
+		snprintf(
+			text, sizeof text,
+			"%u step%s damaged when read back, and quarantined: ckptctl ls --all says why",
+			x->got.quarantined, x->got.quarantined == 1 ? " was" : "s were");
 		job_error(j, 0, text);
 		log_line(log, LOG_ERROR, "keep: job %s: %s", j->name, text);
 	}

@@ -925,7 +925,7 @@ static void a_damaged_newest_step_keeps_the_older_ones(void **state)
 	host_damage(&H, "job", 4);
 	atomic_store(&disk.hold, false);
 	assert_disk("3");
-	assert_true(soon(times_said("were damaged when read back") == 1));
+	assert_true(soon(times_said("1 step was damaged when read back") == 1));
 	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 1);
 	rank_close(&k, 0);
 }
