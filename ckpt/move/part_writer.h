@@ -19,9 +19,9 @@
 #define PART_BUFFER (1u << NATIVE_CHUNK_LOG2) /* bytes of a buffer: a chunk */
 
 /*
- * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes and buffers for chunks that come in more than
- * one piece. tick is told the bytes of the data areas that have been written, and may end everything
- * with -ECANCELED. After an error every call returns it.
+ * What writers share: a queue of PART_DEPTH writes of PART_IN_FLIGHT bytes, and buffers for chunks that
+ * come in more than one piece. tick is told the bytes of the data areas that have been written, and may
+ * end everything with -ECANCELED. After an error every call returns it.
  */
 struct part_io_opts {
 	const struct io_ops *ops;
