@@ -132,14 +132,15 @@ static int leftovers(struct repairing *x)
 
 /* --- quarantine --- */
 
-static int release(struct repairing *x, struct store_step *st)
+static int release(struct repairing *x, struct store_step *st, const struct store_mark *bad)
 {
 	struct ckpt_err why = { .msg = "" };
 	int fd, r;
 
 	if (x->o->dry) {
 		tell(x, REPAIR_RELEASED, 0, st->dir, st->step, st->bytes,
-		     "would be checked in full, and released if it is whole: %.200s", st->why);
+		     "would be checked in full, and released if it is whole: %.200s",
+		     bad->why[0] ? bad->why : "it was found damaged");
 		return 0;
 	}
 	r = store_step_open(x->s, st->dir, &fd, &why);
@@ -162,14 +163,16 @@ static int release(struct repairing *x, struct store_step *st)
 	return 0;
 }
 
-static bool is_quarantined(const struct repairing *x, const struct store_step *st)
+/* Who said so; NULL: nobody. */
+static const struct store_mark *quarantine_of(const struct repairing *x,
+					      const struct store_step *st)
 {
 	if (st->state == STORE_COLLECTING || !store_step_has_id(st))
-		return false;
+		return NULL;
 	for (uint32_t i = 0; i < x->nmark; i++)
 		if (x->mark[i].kind == MARK_BAD && store_mark_is(&x->mark[i], st))
-			return true;
-	return false;
+			return &x->mark[i];
+	return NULL;
 }
 
 /* --- a new MANIFEST --- */
@@ -476,6 +479,7 @@ static int rebuild(struct repairing *x, struct store_step *st)
 /* Newest first: a step that is rebuilt is the next one's neighbour. */
 static int steps_repair(struct repairing *x)
 {
+	const struct store_mark *bad;
 	bool found = false;
 	int r = store_scan(x->s, true, &x->step, &x->n, x->err);
 
@@ -494,8 +498,8 @@ static int steps_repair(struct repairing *x)
 			     st->why);
 		else if (st->state == STORE_DAMAGED)
 			r = rebuild(x, st);
-		else if (is_quarantined(x, st))
-			r = release(x, st);
+		else if ((bad = quarantine_of(x, st)))
+			r = release(x, st, bad);
 	}
 	if (!r && x->o->dir && !found)
 		r = ckpt_error(x->err, -ENOENT, "job %s: there is no %s", x->s->job, x->o->dir);

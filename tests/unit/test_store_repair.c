@@ -241,6 +241,18 @@ static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
 	(void)repair_of(&io_ops_posix, "..", false, false, -EINVAL);
 }
 
+static void why_a_step_is_quarantined_is_told_also_when_it_is_set_aside(void **state)
+{
+	(void)state;
+	mark(30, MARK_BAD, NULL);
+	(void)repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_non_null(strstr(rows, "released if it is whole: why"));
+	save(40, 20);
+	assert_int_equal(repair_of(&io_ops_posix, NULL, true, false, 0).released, 1);
+	assert_non_null(strstr(rows, "released .old-"));
+	assert_non_null(strstr(rows, "released if it is whole: why"));
+}
+
 /* --- a new MANIFEST --- */
 
 static void a_manifest_is_made_again_in_its_place(void **state)
@@ -484,6 +496,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(what_older_launches_left_goes_and_the_newest_ones_stays),
 		T(a_quarantined_step_is_released_only_when_it_is_whole),
+		T(why_a_step_is_quarantined_is_told_also_when_it_is_set_aside),
 		T(a_manifest_is_made_again_in_its_place),
 		T(all_manifests_may_be_missing),
 		T(a_manifest_that_cannot_be_read_now_is_not_made_again),
