@@ -50,7 +50,7 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret);
 #define CLI_NEXT_USER "run ckptctl as the user that wrote it: ls -ld shows who"
 
 /* What a name passed over on its way ("latest" and steps that are damaged or quarantined), on stderr,
- * if anything. */
+ * if anything; with --json an error whose code is 0. */
 void subject_note(struct cli *c, const struct store_ref *ref);
 /* Tell that one of these failed for `name`, and what to do next. Returns the exit code. */
 int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name);

@@ -409,6 +409,9 @@ damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void
 	assert_says(got.out, "step 20 ");
 	assert_says(got.err, "passed over");
 	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
+	assert_json_error(0);
+	assert_says(got.err, "passed over");
+	assert_int_equal(RUN("show", "-C", job, "step:20", "--json"), 0);
 	assert_string_equal(got.err, "");
 	/* By its number it is still found: somebody wants to save what there is. */
 	assert_int_equal(RUN("show", "-C", job, "step:30"), 0);
