@@ -5,11 +5,16 @@
 #include <string.h>
 
 const struct cli_verb *const cli_verbs[] = {
-	&verb_ls,      &verb_show,	 &verb_stats,	&verb_cat,     &verb_diff,
-	&verb_verify,  &verb_completion, &verb_convert, &verb_doctor,  &verb_hold,
-	&verb_layout,  &verb_man,	 &verb_plan,	&verb_prune,   &verb_release,
-	&verb_repair,  &verb_restore,	 &verb_status,	&verb_tag,     &verb_wait,
-	&verb_trigger, &verb_drain,	 &verb_forget,	&verb_version, NULL
+	/* what there is */
+	&verb_ls, &verb_show, &verb_stats, &verb_cat, &verb_diff, &verb_verify,
+	/* to another mesh, or out of here */
+	&verb_plan, &verb_convert, &verb_restore, &verb_layout,
+	/* what stays */
+	&verb_hold, &verb_release, &verb_tag, &verb_prune, &verb_repair,
+	/* the daemon and its machine */
+	&verb_status, &verb_wait, &verb_trigger, &verb_drain, &verb_forget, &verb_doctor,
+	/* the command itself */
+	&verb_completion, &verb_man, &verb_version, NULL
 };
 
 const struct cli_verb *cli_verb_find(const char *name)
