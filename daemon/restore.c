@@ -36,6 +36,7 @@ struct restore {
 	struct decl **dst;     /* [ndst] references */
 	struct wire_restored got;
 	int blob_fd;
+	bool gone;	  /* what was chosen: not damaged, and not there */
 	bool damaged;	  /* files of a step on disk, and so for the next reader too */
 	char marked[256]; /* what became of the mark that says so */
 	int rc;
@@ -173,6 +174,19 @@ static int choose(struct restore *x)
 	return rc;
 }
 
+/* -ENOENT is what makes a job start at step 0: it is for who found no step, not for who found one that
+ * has gone since, set aside or removed. */
+static void gone_since(struct restore *x)
+{
+	char why[400];
+
+	if (x->rc != -ENOENT && x->rc != -ESTALE && x->rc != -EAGAIN)
+		return;
+	snprintf(why, sizeof why, "%.390s", x->err.msg);
+	x->rc = ckpt_error(&x->err, -EBADMSG, "what was to be restored has gone: %s; call again",
+			   why);
+}
+
 /* What was chosen may be removed or set aside before it is held: then another one is. */
 static void choose_run(struct task *t)
 {
@@ -183,6 +197,7 @@ static void choose_run(struct task *t)
 		x->rc = choose(x);
 	} while ((x->rc == -ENOENT || x->rc == -ESTALE || x->rc == -EAGAIN) &&
 		 ++tries < CHOICES_MAX);
+	gone_since(x);
 }
 
 static struct snap *memory_candidate(const struct job *j, const struct wire_restore *want)
@@ -532,6 +547,8 @@ static void fill_run(struct task *t)
 	x->got.step = x->pin.step;
 	x->got.where = x->pin.where;
 	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
+	x->gone = x->rc == -ENOENT || x->rc == -ESTALE;
+	gone_since(x);
 }
 
 static void fill_done(struct daemon *d, struct task *t)
@@ -557,7 +574,7 @@ static void fill_done(struct daemon *d, struct task *t)
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
 		launch_let_go(l); /* whoever repairs it needs it alone */
-		if (j->nbad < ARRAY_LEN(j->bad))
+		if (!x->gone && j->nbad < ARRAY_LEN(j->bad))
 			j->bad[j->nbad++] = (struct bad){ x->pin.step, x->pin.where };
 	}
 	answer_all(l, x, true);

@@ -87,6 +87,8 @@ static struct {
 	/* parts: open now, at most (0: any number), the most while one was written */
 	_Atomic uint32_t parts, parts_max, parts_written;
 	_Atomic bool is_part[4096];
+	/* step directories: opened so far, and from which time on there is none (0: never) */
+	_Atomic uint32_t dirs, gone_from;
 } disk;
 
 static bool keeps(void)
@@ -112,6 +114,9 @@ static int d_open(void *c, int dirfd, const char *name, int flags, uint32_t mode
 	(void)c;
 	if (part && max && atomic_load(&disk.parts) >= max)
 		return -EMFILE;
+	if (strncmp(name, "step-", 5) == 0 && !strchr(name, '/') && atomic_load(&disk.gone_from) &&
+	    atomic_fetch_add(&disk.dirs, 1) + 1 >= atomic_load(&disk.gone_from))
+		return -ENOENT;
 	fd = CALL(open, dirfd, name, flags, mode);
 	if (part && fd >= 0 && fd < (int)ARRAY_LEN(disk.is_part)) {
 		atomic_store(&disk.is_part[fd], true);
@@ -259,6 +264,7 @@ static int setup(void **state)
 	atomic_store(&disk.per_removal, 0);
 	atomic_store(&disk.writes, 0);
 	atomic_store(&disk.parts_max, 0);
+	atomic_store(&disk.gone_from, 0);
 	atomic_store(&disk.parts_written, 0);
 	atomic_store(&disk.hold, false);
 	atomic_store(&disk.held, false);
@@ -826,6 +832,35 @@ static void where_nothing_can_be_restored_asking_again_is_no_use(void **state)
 	rank_close(&k, 0);
 }
 
+/* Set aside or removed between the choice and the reading, by another launch: who is told -ENOENT starts
+ * at step 0, and its first commit sets all others aside. */
+static void what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	(void)state;
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	save_some(&k, 1, 2);
+	rank_close(&k, 0);
+	host_stop(&H);
+	start(0, 0);
+	rank_open(&k, &p, 0);
+	for (uint32_t from = 1; from <= 3; from++) {
+		atomic_store(&disk.dirs, 0);
+		atomic_store(&disk.gone_from, from);
+		assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err),
+				 -EBADMSG);
+	}
+	atomic_store(&disk.gone_from, 0);
+	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
+	assert_int_equal(got.step, 2);
+	rank_close(&k, 0);
+}
+
 static void what_is_damaged_on_disk_is_good_in_memory(void **state)
 {
 	struct plan_of_job p = plan();
@@ -992,6 +1027,7 @@ int main(void)
 		TEST(short_of_descriptors_half_of_them_stay_free),
 		TEST(what_was_removed_and_is_not_free_yet_fails_no_step),
 		TEST(where_nothing_can_be_restored_asking_again_is_no_use),
+		TEST(what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing),
 		TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits),
 		TEST(damage_is_remembered_by_the_next_daemon),
 		TEST(what_is_damaged_on_disk_is_good_in_memory),
