@@ -21,7 +21,7 @@ fi
 mkdir "$tmp/disk"
 mount -t tmpfs -o size=64m none "$tmp/disk"
 head -c 56M /dev/zero >"$tmp/disk/ballast"
-trap 'umount -l "$tmp/disk"; tidy_up' EXIT # the daemon still has it open
+trap 'umount -l "$tmp/disk" || true; tidy_up' EXIT # the daemon still has it open
 store=$tmp/disk/store
 steps() { # the committed ones, newest first, in one line
 	"$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | grep -o '[0-9]*' | tr '\n' ' '

@@ -20,7 +20,7 @@ fi
 . "$(dirname "$0")/ckptd_tap.sh"
 disk=$tmp/disk
 mkdir "$disk"
-trap 'umount -l "$disk" 2>/dev/null; tidy_up' EXIT # a daemon still has it open
+trap 'umount -l "$disk" 2>/dev/null || true; tidy_up' EXIT # a daemon still has it open
 
 # ---- disks with room for about ten steps of 60K parameters, 1 MiB each: store, and how there is room again ----
 

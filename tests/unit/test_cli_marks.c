@@ -453,8 +453,10 @@ static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void 
 	json_t *j;
 
 	(void)state;
-	if (geteuid() == 0)
-		skip(); /* root writes everywhere: the next test */
+	if (geteuid() == 0) {
+		print_message("skipped: root writes everywhere; the next test is its other half\n");
+		skip();
+	}
 	assert_int_equal(chmod(marks, 0500), 0);
 	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
 	assert_says(got.err, "could not be marked as verified");
@@ -481,8 +483,10 @@ static void another_user_who_may_only_read_checks_and_marks_nothing(void **state
 	json_t *j;
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("skipped: only root can become another user\n");
 		skip();
+	}
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(root, 0755), 0);
 	assert_int_equal(chmod(job, 0755), 0);

@@ -475,8 +475,10 @@ static void another_user_removes_nothing(void **state)
 	const char *root = place("others"), *job = line(root, "run", 3);
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("skipped: only root can become another user\n");
 		skip();
+	}
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(root, 0755), 0);
 	assert_int_equal(seteuid(65534), 0);
@@ -494,8 +496,10 @@ static void what_cannot_be_written_is_twelve_and_said(void **state)
 	const char *root = place("closed"), *job = line(root, "run", 3);
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("skipped: only root can become another user\n");
 		skip();
+	}
 	assert_int_equal(nftw(root, give, 16, FTW_PHYS), 0);
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(job, 0500), 0);

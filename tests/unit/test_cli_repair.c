@@ -189,8 +189,10 @@ static void another_user_repairs_nothing(void **state)
 	const char *root = place("others"), *job = line(root, "run", 2);
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("skipped: only root can become another user\n");
 		skip();
+	}
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(root, 0755), 0);
 	assert_int_equal(seteuid(65534), 0);
@@ -206,8 +208,10 @@ static void root_leaves_nothing_in_anothers_job_that_they_could_not_read(void **
 	const char *root = place("theirs"), *job = line(root, "run", 3);
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("skipped: only root can become another user\n");
 		skip();
+	}
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(nftw(root, give, 16, FTW_PHYS), 0);
 	assert_int_equal(RUN("repair", "-n", job), 0);

@@ -348,12 +348,14 @@ static void test_without_threads_it_is_only_slower(void **state)
 
 	(void)state;
 #if defined(__SANITIZE_THREAD__)
+	print_message("skipped: ThreadSanitizer ends a program that cannot start threads\n");
 	skip();
 #endif
 	rig_make(&r, SOME);
 	code = deny_run(SYS_clone3, EAGAIN, without_threads, &r);
 	if (code == DENY_NOT_POSSIBLE) {
 		rig_free(&r);
+		print_message("skipped: no seccomp filter can be installed here\n");
 		skip();
 	}
 	assert_int_equal(code, 0);

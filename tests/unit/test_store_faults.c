@@ -126,8 +126,10 @@ static void every_call_may_fail(void **state)
 	uint64_t by = step_given(), injections = 0, begun = now_ns();
 
 	/* it brings a fault of its own, and would lose it to these */
-	if (c->live == live_undone)
+	if (c->live == live_undone) {
+		print_message("skipped: this scene brings a fault of its own and would lose it\n");
 		skip();
+	}
 	for (uint32_t k = 0; k < io_fault_kinds_n; k++)
 		for (uint64_t nth = 1 + k % by; scene_fails(c, &io_fault_kinds[k], nth); nth += by)
 			injections++;
