@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,7 +103,7 @@ static void raw_write(struct io_queue *q, int fd, uint8_t *raw, uint64_t bytes)
 		write_check(r);
 }
 
-static atomic_bool reads_end;
+static atomic_bool reads_begun, reads_end;
 
 static void *memory_reads(void *arg)
 {
@@ -113,6 +114,7 @@ static void *memory_reads(void *arg)
 	if (!p)
 		die("no memory to read");
 	memset(p, 1, READS_BYTES);
+	atomic_store(&reads_begun, true); /* all of it is touched */
 	while (!atomic_load(&reads_end))
 		for (uint64_t at = 0; at < READS_BYTES; at += MIB)
 			sum += hash128(p + at, MIB).b[0];
@@ -154,7 +156,8 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	if (!strcmp(how, "beside")) {
 		if (pthread_create(&reads, NULL, memory_reads, NULL))
 			die("cannot start a thread");
-		usleep(300000); /* it has touched its memory */
+		while (!atomic_load(&reads_begun))
+			sched_yield();
 	}
 	wall = now_ns();
 	cpu = cpu_ns();
