@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-
 /* --- segments --- */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err)
 {

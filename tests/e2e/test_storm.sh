@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A short storm of kills, without and with the daemon among the victims, and with standstills; `make storm` is the whole one.
 set -u
-seed=${SEED:-$RANDOM}
+seed=${SEED:-1}
 status=0
 "$(dirname "$0")/../storm/storm.sh" "$seed" 8 || status=1
 "$(dirname "$0")/../storm/storm.sh" "$seed" 8 --daemon || status=1

@@ -292,10 +292,11 @@ static int64_t memfs_pwrite(void *ctx, int fd, const void *buf, uint64_t len, ui
 
 	if (!n || n->is_dir)
 		return -EBADF;
+	if (len == 0)
+		return 0; /* and the file is not longer for it, wherever off is */
 	b = memfs_bytes_own(n);
 	memfs_bytes_size(b, MAX(b->len, off + len));
-	if (len)
-		memcpy(b->p + off, buf, len);
+	memcpy(b->p + off, buf, len);
 	return (int64_t)len;
 }
 

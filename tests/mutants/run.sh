@@ -101,7 +101,7 @@ hold() { # NAME TEST
 	esac
 	begun=${EPOCHREALTIME//[.,]/}
 	chmod 711 "$dir"
-	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 CKPT_TEST_SEED=1 TMPDIR=$dir CMOCKA_MESSAGE_OUTPUT=TAP \
+	CKPT_MUTANT=$1 CKPT_BUILD=$PWD/$build/mutant SEED=1 TMPDIR=$dir CMOCKA_MESSAGE_OUTPUT=TAP \
 		setsid timeout -k 2 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null &
 	pid=$!
 	running[$pid]=1

@@ -7,4 +7,4 @@ RIGS     ?=
 torture: build/.deps-test
 	$(MAKEJ) all units rigs
 	@tests/torture/torture.sh $(SEED) $(SECONDS) $(RIGS)
-#: make torture       a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power'
+#: make torture       other seeds, a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power'

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # torture.sh SEED SECONDS [RIG...] - everything that looks for lost data, in full. Called by `make torture`,
 # which has built the programs. SECONDS (600) is about how long each open-ended rig goes on (power cuts,
-# storms, all fuzzers together); the others end when there is nothing left to try. A line for each rig, its
+# storms, all fuzzers together, other seeds for all tests that draw); the others end when there is nothing left to try. A line for each rig, its
 # log in build/torture/; the last line is always "N passed, N failed, N skipped". Exit status 1 when anything
-# failed. RIGs: states store-faults daemon-faults command-faults mutants without power storm fuzz.
+# failed. RIGs: seeds states store-faults daemon-faults command-faults mutants without power storm fuzz.
 #
 # STATES (1000000) different states of the disk at least; JOBS (all processors) processes look at them.
 set -u
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.." || exit 1
 seed=$1 seconds=$2
 shift 2
 rigs=("$@")
-[ $# -gt 0 ] || rigs=(states store-faults daemon-faults command-faults mutants without power storm fuzz)
+[ $# -gt 0 ] || rigs=(seeds states store-faults daemon-faults command-faults mutants without power storm fuzz)
 states=${STATES:-1000000}
 jobs=${JOBS:-$(nproc)}
 unit=build/obj/release/unit
@@ -21,7 +21,7 @@ logs=$PWD/build/torture
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-torture.XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-export TMPDIR=$tmp CMOCKA_MESSAGE_OUTPUT=TAP SEED=$seed CKPT_TEST_SEED=$seed
+export TMPDIR=$tmp CMOCKA_MESSAGE_OUTPUT=TAP SEED=$seed
 unset MAKEFLAGS MAKELEVEL CKPT_MUTANT CKPT_TEST_FILTER
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
@@ -70,6 +70,28 @@ fuzz() {
 	echo "1..$n"
 }
 
+# The unit tests that draw, with one seed after the other; TAP, a case for each.
+seeds() {
+	local name n=0 each s found
+	local tests=()
+	mapfile -t tests < <(grep -lE '(draw|naive)_seed\(|"test_layout_cases.h"' tests/unit/test_*.c)
+	each=$((seconds / ${#tests[@]}))
+	for name in "${tests[@]}"; do
+		name=${name##*/test_}
+		name=${name%.c}
+		s=0 found=''
+		local end=$((SECONDS + each))
+		while [ -z "$found" ] && { [ $s -lt 2 ] || [ $SECONDS -lt $end ]; }; do
+			SEED=$((seed + s)) "$unit/$name" >"$tmp/seeds.log" 2>&1 || found=$((seed + s))
+			s=$((s + 1))
+		done
+		n=$((n + 1))
+		[ -z "$found" ] || { echo "not ok $n - $name: SEED=$found"; grep -a '^[#N]' "$tmp/seeds.log" | grep -av '^# .*SEED=' | tail -5; }
+		[ -n "$found" ] || echo "ok $n - $name: $s seeds"
+	done
+	echo "1..$n"
+}
+
 program() { # NAME: one case of its own when it is not there
 	[ -x "$unit/$1" ] && return
 	echo "not ok 1 - $unit/$1 is not built: make units"
@@ -82,6 +104,7 @@ run_unit() { # NAME
 echo "torture: seed $seed, $seconds s for each open-ended rig"
 for r in "${rigs[@]}"; do
 	case $r in
+	seeds) rig seeds '^#' seeds ;;
 	# In memory, or the machine's disk would be what is tortured: no TMPDIR.
 	states) CRASH_STATES=$states CRASH_JOBS=$jobs rig states 'distinct states' env -u TMPDIR "$unit/store_crash" ;;
 	store-faults) FAULT_STEP=1 rig store-faults 'injections' run_unit store_faults ;;

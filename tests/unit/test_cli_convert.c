@@ -3,6 +3,7 @@
  * test_cli_convert.c - ckptctl convert: the same tensors on another mesh, whatever interrupts it:
  * the destination is whole or not there, and another run goes on where the last one was.
  */
+#include "tests/lib/draw.h"
 #include "tests/unit/test_cli_rig.h"
 #include "ckpt/cli/conversion.h"
 #include "ckpt/cli/conversion_parts.h"
@@ -17,22 +18,6 @@
 #define LEAST CONVERSION_MEM_MIN
 
 static uint64_t rng;
-
-static uint64_t dice(uint64_t n)
-{
-	rng ^= rng >> 12;
-	rng ^= rng << 25;
-	rng ^= rng >> 27;
-	return (rng * UINT64_C(0x2545F4914F6CDD1D) >> 16) % n;
-}
-
-static void seed(const char *test)
-{
-	const char *fixed = getenv("CKPT_TEST_SEED");
-
-	rng = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
-	printf("%s: CKPT_TEST_SEED=%llu\n", test, (unsigned long long)rng);
-}
 
 /* top/name, for as long as a test wants it. */
 static const char *hold(const char *name)
@@ -575,7 +560,7 @@ static void test_torn_journals_are_not_believed(void **state)
 	struct engine e;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=3");
 	assert_int_equal(engine_run(&e, &f, &err), 0);
@@ -593,10 +578,11 @@ static void test_torn_journals_are_not_believed(void **state)
 			assert_true(fd >= 0);
 			assert_int_equal(fstat(fd, &st), 0);
 			if (what == i || what == 2)
-				assert_int_equal(ftruncate(fd, (off_t)dice((uint64_t)st.st_size)),
+				assert_int_equal(ftruncate(fd, (off_t)draw_below(
+								       &rng, (uint64_t)st.st_size)),
 						 0);
 			if (what == 3 + i || what == 5) {
-				off_t at = (off_t)dice((uint64_t)st.st_size);
+				off_t at = (off_t)draw_below(&rng, (uint64_t)st.st_size);
 
 				assert_int_equal(pread(fd, &b, 1, at), 1);
 				b ^= 0x10;
@@ -802,7 +788,7 @@ static void test_a_killed_run_is_continued(void **state)
 	uint64_t took, killed = 0, resumed = 0;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=3");
 	took = now_ns();
@@ -811,7 +797,8 @@ static void test_a_killed_run_is_continued(void **state)
 	e.opts.dst = dst;
 	for (int round = 0; round < 12 || (killed <= 3 && round < 100); round++) {
 		for (int i = 0; !exists(dst); i++) {
-			struct timespec t = { .tv_nsec = (long)dice(MIN(took, NS_PER_S / 2)) };
+			struct timespec t = { .tv_nsec = (long)draw_below(
+						      &rng, MIN(took, NS_PER_S / 2)) };
 			int status, done = 1;
 			pid_t pid = fork();
 
@@ -1022,7 +1009,7 @@ static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
 	int fd;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	how.seed = rng;
 	make_source(src, "fsdp=2", 0, 5);
 	assert_int_equal(mkdir(root, 0700), 0);

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "tests/lib/draw.h"
 #include "tests/lib/rank.c"
 
 #include "tests/lib/host.c"
@@ -49,22 +50,6 @@ static int teardown(void **state)
 }
 
 static uint64_t rng;
-
-static uint64_t draw(void) /* xorshift64* */
-{
-	rng ^= rng >> 12;
-	rng ^= rng << 25;
-	rng ^= rng >> 27;
-	return rng * UINT64_C(0x2545F4914F6CDD1D);
-}
-
-static void seed(const char *test)
-{
-	const char *fixed = getenv("CKPT_TEST_SEED");
-
-	rng = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
-	printf("# %s: CKPT_TEST_SEED=%" PRIu64 "\n", test, rng);
-}
 
 static uint32_t open_files(void)
 {
@@ -261,7 +246,7 @@ static void ring(const struct evil *e)
 static uint64_t number(void)
 {
 	static const uint64_t telling[] = { 0, 1, 2, 3, 4, 255, UINT32_MAX, INT64_MAX, UINT64_MAX };
-	uint64_t x = draw();
+	uint64_t x = draw(&rng);
 
 	return x % 3 ? telling[(x >> 8) % ARRAY_LEN(telling)] : x >> (x >> 58);
 }
@@ -269,43 +254,44 @@ static uint64_t number(void)
 /* Any word of either page. */
 static void scribble(struct evil *e)
 {
-	bool job = draw() & 1;
+	bool job = draw(&rng) & 1;
 	uint64_t bytes = job ? offsetof(struct shared_job, trouble) : sizeof *e->rank;
 	_Atomic uint64_t *word =
 		job ? (_Atomic uint64_t *)(void *)e->job : (_Atomic uint64_t *)(void *)e->rank;
 
-	atomic_store(&word[draw() % (bytes / 8)], number());
+	atomic_store(&word[draw(&rng) % (bytes / 8)], number());
 }
 
 /* What looks like a mark: the next ticket, in a slot that may be free or not, and a record for it. */
 static void pretend(struct evil *e, uint64_t step)
 {
 	uint64_t g = atomic_load(&e->job->gate), seq = ((g >> 13 & 2047) + 1) & 2047,
-		 slot = draw() % 8, n = atomic_load(&e->rank->marks) + 1;
+		 slot = draw(&rng) % 8, n = atomic_load(&e->rank->marks) + 1;
 	struct shared_snap *s = &e->rank->snap[n % SHARED_SNAPS];
-	struct shared_record rec = { .step = draw() % 9 ? step : number(),
-				     .mark_ns = draw() % 3 ? now_ns() : number(),
-				     .epoch = draw() % 9 ? 1 : (uint32_t)number(),
-				     .slot = (uint32_t)slot,
-				     .flags = TICKET_PERSIST | (draw() % 2 ? TICKET_FINAL : 0),
-				     .ticket_seq = (uint16_t)(seq ? seq : 1),
-				     .nnote = (uint16_t)(draw() % 4 ? draw() % 20 : number()),
-				     .unguarded = draw() % 9 ? atomic_load(&e->rank->unguarded)
-							     : number() };
+	struct shared_record rec = {
+		.step = draw(&rng) % 9 ? step : number(),
+		.mark_ns = draw(&rng) % 3 ? now_ns() : number(),
+		.epoch = draw(&rng) % 9 ? 1 : (uint32_t)number(),
+		.slot = (uint32_t)slot,
+		.flags = TICKET_PERSIST | (draw(&rng) % 2 ? TICKET_FINAL : 0),
+		.ticket_seq = (uint16_t)(seq ? seq : 1),
+		.nnote = (uint16_t)(draw(&rng) % 4 ? draw(&rng) % 20 : number()),
+		.unguarded = draw(&rng) % 9 ? atomic_load(&e->rank->unguarded) : number()
+	};
 
 	for (uint32_t i = 0; i < SHARED_NOTES; i++) {
-		memset(rec.note[i].key, (int)(draw() % 255) + 1, sizeof rec.note[i].key);
+		memset(rec.note[i].key, (int)(draw(&rng) % 255) + 1, sizeof rec.note[i].key);
 		rec.note[i].value = (double)number();
 	}
 	memcpy(&s->rec, &rec, sizeof rec);
-	if (draw() % 9)
+	if (draw(&rng) % 9)
 		atomic_store(&e->job->gate, (step << 4 & ((UINT64_C(1) << 40) - 1)) << 24 |
 						    (seq ? seq : 1) << 13 | (slot & 7) << 10 |
-						    3u << 8 | (draw() & 0xff));
-	atomic_store(&s->word, n << 8 | (draw() % 9 ? SNAP_COPYING : draw() & 0xff));
-	atomic_store(&e->rank->marks, draw() % 99 ? n : number());
-	atomic_store(&e->rank->guarded_mark, draw() % 3 ? n : number());
-	if (draw() % 5 == 0)
+						    3u << 8 | (draw(&rng) & 0xff));
+	atomic_store(&s->word, n << 8 | (draw(&rng) % 9 ? SNAP_COPYING : draw(&rng) & 0xff));
+	atomic_store(&e->rank->marks, draw(&rng) % 99 ? n : number());
+	atomic_store(&e->rank->guarded_mark, draw(&rng) % 3 ? n : number());
+	if (draw(&rng) % 5 == 0)
 		atomic_store(&e->rank->updating, (uint32_t)number());
 }
 
@@ -346,7 +332,7 @@ static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **st
 	uint32_t launches = 0, committed = 0;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	ask_open(&a, H.socket);
@@ -357,15 +343,16 @@ static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **st
 		evil_open(&e, "evil");
 		launches++;
 		for (uint32_t i = 0; i < 400; i++) {
-			if (round % 2 || draw() % 3 == 0)
+			if (round % 2 || draw(&rng) % 3 == 0)
 				scribble(&e);
-			if (draw() % 3)
+			if (draw(&rng) % 3)
 				pretend(&e, ++step);
-			e.segment[draw() % SEGMENT_BYTES] = (uint8_t)draw();
-			memset(e.slot[draw() % 2] + draw() % (e.slot_bytes - 8), (int)draw(), 8);
-			if (draw() % 4 == 0)
+			e.segment[draw(&rng) % SEGMENT_BYTES] = (uint8_t)draw(&rng);
+			memset(e.slot[draw(&rng) % 2] + draw(&rng) % (e.slot_bytes - 8),
+			       (int)draw(&rng), 8);
+			if (draw(&rng) % 4 == 0)
 				ring(&e);
-			if (draw() % 64 == 0)
+			if (draw(&rng) % 64 == 0)
 				usleep(1000);
 		}
 		ring(&e);
@@ -397,7 +384,7 @@ static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state
 	uint32_t n = 0;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	evil_open(&e, "evil");
 	for (uint32_t i = 0; i < FEWER(4000); i++) {
@@ -406,7 +393,7 @@ static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state
 		memcpy(e.segment + 200000, &len, sizeof len);
 		for (uint32_t k = 0; k < 2; k++)
 			for (uint64_t at = 0; at + 8 <= e.slot_bytes; at += 64)
-				if (draw() % 64 == 0)
+				if (draw(&rng) % 64 == 0)
 					memcpy(e.slot[k] + at, &len, sizeof len);
 		if (i % 16 == 0) {
 			pretend(&e, ++step);
@@ -603,7 +590,7 @@ static void memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages(voi
 	int fd;
 
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	evil_open(&e, "evil");
 	assert_int_equal(ftruncate(e.segment_fd, 4096), -1);

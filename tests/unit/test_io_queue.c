@@ -17,6 +17,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/io/io_window.h"
 #include "tests/lib/deny_syscall.h"
+#include "tests/lib/draw.h"
 #include "tests/lib/io_faults.c"
 
 #define BLOCK 4096
@@ -46,23 +47,6 @@ static int dir_close(void **state)
 	(void)state;
 	(void)close(dir_fd);
 	return io_tree_remove(AT_FDCWD, dir_path);
-}
-
-static uint64_t random_next(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
-static uint64_t seed_print(const char *of)
-{
-	const char *given = getenv("SEED");
-	uint64_t seed = given ? strtoull(given, NULL, 0) : wall_ns() | 1;
-
-	print_message("%s: SEED=%llu\n", of, (unsigned long long)seed);
-	return seed;
 }
 
 static uint8_t *pages(uint64_t bytes)
@@ -135,8 +119,8 @@ static struct io_req *idle_req(struct round *r)
 static void req_aim(struct round *r, struct io_req *req, bool write)
 {
 	uint64_t lane = FILE_BLOCKS * BLOCK / DEPTH_MAX, i = (uint64_t)(req - r->req);
-	uint64_t at = random_next(&r->seed) % lane;
-	uint64_t len = random_next(&r->seed) % (MIN(REQ_BYTES, lane - at) + 1);
+	uint64_t at = draw(&r->seed) % lane;
+	uint64_t len = draw(&r->seed) % (MIN(REQ_BYTES, lane - at) + 1);
 
 	if (r->direct) {
 		at = at / BLOCK * BLOCK;
@@ -172,7 +156,7 @@ static void requests(struct round *r, uint32_t depth, uint32_t n, bool write)
 		req = idle_req(r);
 		req_aim(r, req, write);
 		for (uint64_t i = 0; write && i < req->len; i += 8)
-			((uint8_t *)req->buf)[i] = (uint8_t)random_next(&r->seed);
+			((uint8_t *)req->buf)[i] = (uint8_t)draw(&r->seed);
 		if (write)
 			memcpy(r->model + req->off, req->buf, req->len);
 		assert_int_equal(io_submit(r->q, req), 0);
@@ -207,7 +191,7 @@ static void round_trip(enum io_engine engine, bool direct, uint32_t depth, uint6
 
 static void what_is_written_is_read_whatever_the_engine_and_depth(void **state)
 {
-	uint64_t seed = seed_print("round trips");
+	uint64_t seed = draw_seed("round trips");
 
 	(void)state;
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include "ckpt/base/util.h"
 #include "ckpt/layout/layout.h"
+#include "tests/lib/draw.h"
 
 #define NAIVE_MAX 4096
 
@@ -26,19 +27,12 @@ static uint64_t naive_state;
 
 static inline void naive_seed(const char *test)
 {
-	const char *fixed = getenv("CKPT_TEST_SEED");
-
-	naive_state = fixed ? strtoull(fixed, NULL, 0) : wall_ns();
-	naive_state |= 1;
-	printf("%s: CKPT_TEST_SEED=%" PRIu64 "\n", test, naive_state);
+	naive_state = draw_seed(test);
 }
 
 static inline uint32_t naive_below(uint32_t n) /* 0 .. n-1 */
 {
-	naive_state ^= naive_state >> 12;
-	naive_state ^= naive_state << 25;
-	naive_state ^= naive_state >> 27;
-	return (uint32_t)((naive_state * UINT64_C(0x2545F4914F6CDD1D) >> 33) % n);
+	return (uint32_t)draw_below(&naive_state, n);
 }
 
 static inline void naive_range(struct naive *x, uint32_t n)

@@ -15,18 +15,17 @@ static uint8_t src[MEM_BYTES], dst[MEM_BYTES], want[MEM_BYTES];
 static struct plan_row row_random(uint64_t *rng)
 {
 	static const uint32_t elems[] = { 1, 2, 4, 8, 16, 12 };
-	struct plan_row r = { .src_off = disk_random(rng) % 100,
-			      .dst_off = disk_random(rng) % 100 };
+	struct plan_row r = { .src_off = draw(rng) % 100, .dst_off = draw(rng) % 100 };
 
-	if (disk_random(rng) % 3 == 0) {
-		r.len = 1 + disk_random(rng) % 2000;
+	if (draw(rng) % 3 == 0) {
+		r.len = 1 + draw(rng) % 2000;
 		return r;
 	}
-	r.elem = elems[disk_random(rng) % ARRAY_LEN(elems)];
-	r.n = 1 + disk_random(rng) % 40;
+	r.elem = elems[draw(rng) % ARRAY_LEN(elems)];
+	r.n = 1 + draw(rng) % 40;
 	r.len = r.n * r.elem;
-	r.src_stride = r.elem * (disk_random(rng) % 6);
-	r.dst_stride = r.elem * (1 + disk_random(rng) % 5);
+	r.src_stride = r.elem * (draw(rng) % 6);
+	r.dst_stride = r.elem * (1 + draw(rng) % 5);
 	return r;
 }
 
@@ -44,15 +43,15 @@ static void want_row(const struct plan_row *r)
 
 static void random_rows_are_copied_whole_in_parts_and_through_windows(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 
 	(void)state;
 	for (uint32_t i = 0; i < sizeof src; i++)
-		src[i] = (uint8_t)disk_random(&rng);
+		src[i] = (uint8_t)draw(&rng);
 	for (uint32_t k = 0; k < CASES; k++) {
 		struct plan_row r = row_random(&rng);
-		uint64_t unit = r.elem ? r.elem : 1,
-			 cut = disk_random(&rng) % (r.len / unit + 1) * unit, moved = 0, lo = 0, hi;
+		uint64_t unit = r.elem ? r.elem : 1, cut = draw(&rng) % (r.len / unit + 1) * unit,
+			 moved = 0, lo = 0, hi;
 
 		want_row(&r);
 		row_copy(&r, 0, cut, src, dst);
@@ -61,7 +60,7 @@ static void random_rows_are_copied_whole_in_parts_and_through_windows(void **sta
 		/* Windows that share no byte, in order, cutting elements anywhere. */
 		memset(dst, 0xee, sizeof dst);
 		for (; lo < sizeof src; lo = hi) {
-			hi = lo + 1 + disk_random(&rng) % (k % 2 ? 40 : 1500);
+			hi = lo + 1 + draw(&rng) % (k % 2 ? 40 : 1500);
 			hi = MIN(hi, sizeof src);
 			moved += row_copy_window(&r, src + lo, lo, hi, dst);
 		}

@@ -18,7 +18,7 @@ struct scene {
 
 static void scene_make(struct scene *s, const char *test)
 {
-	s->rng = disk_seed(test);
+	s->rng = draw_seed(test);
 	disk_make(&s->d);
 	job_make(&s->from, "fsdp=2", s->rng, 3);
 	job_stage(&s->from, 9, 0);
@@ -79,8 +79,7 @@ static int verify(struct scene *s, struct faults *x)
 {
 	uint64_t bytes;
 
-	return verify_with(s, &io_ops_posix, disk_random(&s->rng) % 2 ? IO_INLINE : IO_AUTO, x,
-			   &bytes);
+	return verify_with(s, &io_ops_posix, draw(&s->rng) % 2 ? IO_INLINE : IO_AUTO, x, &bytes);
 }
 
 static void flip(struct scene *s, uint32_t file, uint64_t off, uint8_t mask)
@@ -138,7 +137,7 @@ static const struct table_piece *piece_of(const struct scene *s, uint32_t file, 
 static void verify_must_find(struct scene *s, uint32_t file, uint64_t off)
 {
 	const struct format_file *f = &s->c->file[file];
-	uint8_t mask = (uint8_t)(1u << disk_random(&s->rng) % 8);
+	uint8_t mask = (uint8_t)(1u << draw(&s->rng) % 8);
 	const struct chunk *c;
 	struct faults x;
 	uint64_t number;
@@ -212,8 +211,7 @@ static void verify_finds_every_flipped_byte_of_data_and_padding(void **state)
 		}
 		for (uint32_t k = 0; k < FEWER(30); k++)
 			verify_must_find(&s, i,
-					 f->data_off +
-						 disk_random(&s.rng) % (f->data_end - f->data_off));
+					 f->data_off + draw(&s.rng) % (f->data_end - f->data_off));
 	}
 	assert_true(padding >= FEWER(5));
 	scene_free(&s);
@@ -268,9 +266,9 @@ static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state
 	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t n = 0; n < FEWER(60); n++) {
-		uint32_t file = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
+		uint32_t file = (uint32_t)(draw(&s.rng) % s.c->nfile);
 		const struct format_file *f = &s.c->file[file];
-		uint64_t k = disk_random(&s.rng) % f->nchunk, off;
+		uint64_t k = draw(&s.rng) % f->nchunk, off;
 		const struct chunk *c = &f->chunk[k];
 		struct disk_how how = inline_how;
 		struct ckpt_err err = { 0 };
@@ -284,7 +282,7 @@ static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state
 			continue; /* not restored, so not read */
 		off = n % 3 == 0   ? 0
 		      : n % 3 == 1 ? c->stored_len - 1
-				   : disk_random(&s.rng) % c->stored_len;
+				   : draw(&s.rng) % c->stored_len;
 		how.engine = n % 2 ? IO_URING : IO_INLINE;
 		flip(&s, file, c->off + off, 0x10);
 		assert_int_equal(job_restore(&s.to, &s.d, s.c, &how, NULL, NULL, &err), -EBADMSG);

@@ -15,26 +15,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "ckpt/move/move.h"
+#include "tests/lib/draw.h"
 #include "tests/lib/sample.c"
 
 #define DISK_RANKS_MAX 32
-
-static inline uint64_t disk_random(uint64_t *state) /* xorshift64* */
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(0x2545F4914F6CDD1D) >> 16;
-}
-
-static inline uint64_t disk_seed(const char *test)
-{
-	const char *fixed = getenv("CKPT_TEST_SEED");
-	uint64_t seed = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
-
-	printf("%s: CKPT_TEST_SEED=%llu\n", test, (unsigned long long)seed);
-	return seed;
-}
 
 /* --- a directory --- */
 

@@ -46,14 +46,14 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 	const struct disk_how how = { .ops = &io_ops_posix,
 				      .engine = engines[engine],
 				      .direct = direct };
-	uint64_t seed = disk_random(rng), step = disk_random(rng) % 1000;
+	uint64_t seed = draw(rng), step = draw(rng) % 1000;
 	struct job a, b;
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
 
 	printf("%s -> %s, %s%s\n", from, to, engine_names[engine], direct ? ", direct" : "");
 	job_make(&a, from, seed, 1);
-	job_stage(&a, step, disk_random(rng) % 2 ? 0xcc : 0);
+	job_stage(&a, step, draw(rng) % 2 ? 0xcc : 0);
 	job_write(&a, d, &how);
 	c = disk_open(d);
 	job_make(&b, to, seed, 1);
@@ -68,27 +68,26 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 
 static void what_any_mesh_saved_any_mesh_restores_from_files(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
 	(void)state;
 	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(16); i++)
-		one_mesh_to_another(&rng, &d, meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
-				    meshes[disk_random(&rng) % ARRAY_LEN(meshes)], i % 4,
-				    i / 4 % 2);
+		one_mesh_to_another(&rng, &d, meshes[draw(&rng) % ARRAY_LEN(meshes)],
+				    meshes[draw(&rng) % ARRAY_LEN(meshes)], i % 4, i / 4 % 2);
 	disk_free(&d);
 }
 
 static void what_any_mesh_staged_any_mesh_restores_from_memory(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 
 	(void)state;
 	for (uint32_t i = 0; i < FEWER(12); i++) {
-		const char *from = meshes[disk_random(&rng) % ARRAY_LEN(meshes)],
-			   *to = meshes[disk_random(&rng) % ARRAY_LEN(meshes)];
-		uint64_t seed = disk_random(&rng), step = disk_random(&rng) % 1000;
+		const char *from = meshes[draw(&rng) % ARRAY_LEN(meshes)],
+			   *to = meshes[draw(&rng) % ARRAY_LEN(meshes)];
+		uint64_t seed = draw(&rng), step = draw(&rng) % 1000;
 		struct table staged = { 0 };
 		struct ckpt_errlist list = { 0 };
 		struct ckpt_err err = { 0 };
@@ -136,7 +135,7 @@ static void every_needed_chunk_is_read_once_and_the_others_are_not(void **state)
 {
 	struct reads *r = calloc(1, sizeof *r);
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
 	struct move_files f;
@@ -225,7 +224,7 @@ static int64_t no_direct_pread(void *ctx, int fd, void *buf, uint64_t len, uint6
 static void where_direct_io_is_refused_files_are_read_through_the_cache(void **state)
 {
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
 	struct disk d;
@@ -281,7 +280,7 @@ static int64_t rotten_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t
 static void what_is_asked_for_directly_is_never_what_the_page_cache_still_has(void **state)
 {
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
-	uint64_t seed = disk_seed(__func__), before = 0, read;
+	uint64_t seed = draw_seed(__func__), before = 0, read;
 	struct io_ops ops = io_ops_posix;
 	struct move_files f;
 	struct ckpt_err err = { 0 };

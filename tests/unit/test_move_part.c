@@ -79,7 +79,7 @@ static bool feed_next(struct feed *f, uint64_t *seed, uint64_t *ret_off, uint64_
 		return false;
 	p = f->piece[f->at];
 	elem = f->t->tensor[p->tensor].elem_bytes;
-	n = 1 + disk_random(seed) % (disk_random(seed) % 4 ? 3000000 : 5000);
+	n = 1 + draw(seed) % (draw(seed) % 4 ? 3000000 : 5000);
 	n = MIN(p->len - f->in, align_up(n, elem));
 	*ret_off = p->off + f->in;
 	*ret_len = n;
@@ -117,7 +117,7 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		fail_msg("%s", err.msg);
 	feed_make(&f, t, j->raw[rank]);
 	while (feed_next(&f, &seed, &off, &len)) {
-		uint64_t at = disk_random(&seed) % 3 ? off % 4096 : disk_random(&seed) % 100;
+		uint64_t at = draw(&seed) % 3 ? off % 4096 : draw(&seed) % 100;
 
 		memcpy(mem + at, j->raw[rank] + off, len);
 		assert_int_equal(part_write(w, off, mem + at, len, &err), 0);
@@ -157,7 +157,7 @@ static const char *part_name(uint32_t rank)
 static void test_parts_in_any_cuts_are_the_same_files(void **state)
 {
 	static const char *const meshes[] = { "fsdp=3", "fsdp=2,tp=2", "pp=2,fsdp=2" };
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 
 	(void)state;
 	for (size_t m = 0; m < ARRAY_LEN(meshes); m++) {
@@ -189,7 +189,7 @@ static void test_parts_in_any_cuts_are_the_same_files(void **state)
  * saved. */
 static void test_a_part_is_continued_where_it_was_left(void **state)
 {
-	uint64_t seed = disk_seed(__func__), rounds = 0;
+	uint64_t seed = draw_seed(__func__), rounds = 0;
 	struct native_info info = disk_info;
 	struct ckpt_err err;
 	struct disk d;

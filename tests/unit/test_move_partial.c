@@ -270,17 +270,17 @@ static int64_t value_of(uint32_t tensor, uint32_t operand, uint64_t g)
 
 static void random_mesh(uint64_t *rng, struct model *m)
 {
-	uint32_t n = 1 + (uint32_t)(disk_random(rng) % 3), dim[MESH_DIMS_MAX], ranks;
+	uint32_t n = 1 + (uint32_t)(draw(rng) % 3), dim[MESH_DIMS_MAX], ranks;
 
 	do {
 		ranks = 1;
 		for (uint32_t d = 0; d < n; d++)
-			ranks *= dim[d] = 1 + (uint32_t)(disk_random(rng) % 4);
+			ranks *= dim[d] = 1 + (uint32_t)(draw(rng) % 4);
 	} while (ranks > 16);
 	model_mesh(m, n, dim_names, dim);
 	/* Which operand is whose follows from the mesh, not from the number of the rank. */
 	for (uint32_t i = ranks - 1; i; i--) {
-		uint32_t k = (uint32_t)(disk_random(rng) % (i + 1)), r = m->rank[i];
+		uint32_t k = (uint32_t)(draw(rng) % (i + 1)), r = m->rank[i];
 
 		m->rank[i] = m->rank[k];
 		m->rank[k] = r;
@@ -289,17 +289,17 @@ static void random_mesh(uint64_t *rng, struct model *m)
 
 static void random_places(uint64_t *rng, const struct model *m, bool partial, struct held *h)
 {
-	uint8_t op = (uint8_t)(disk_random(rng) % 5);
+	uint8_t op = (uint8_t)(draw(rng) % 5);
 
 	h->nplace = 0;
 	for (uint32_t d = 0; d < m->mesh.ndim; d++) {
 		struct ckpt_placement p = { .mesh_dim = (uint16_t)d };
-		uint64_t how = disk_random(rng) % 4;
+		uint64_t how = draw(rng) % 4;
 
 		if (how == 0 && h->ndim) {
 			p.how = CKPT_SHARD;
-			p.tensor_dim = (uint16_t)(disk_random(rng) % h->ndim);
-			p.split_factor = (uint32_t)(disk_random(rng) % 4);
+			p.tensor_dim = (uint16_t)(draw(rng) % h->ndim);
+			p.split_factor = (uint32_t)(draw(rng) % 4);
 		} else if (how < 3 && partial) {
 			p.how = CKPT_PARTIAL;
 			p.reduce = op == CKPT_AVG ? CKPT_SUM : op;
@@ -316,16 +316,16 @@ static void random_model(uint64_t *rng, struct model *m)
 	static const uint32_t dtypes[] = { CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_I32, CKPT_I64 };
 
 	random_mesh(rng, m);
-	m->n = 1 + (uint32_t)(disk_random(rng) % TENSORS_MAX);
+	m->n = 1 + (uint32_t)(draw(rng) % TENSORS_MAX);
 	for (uint32_t i = 0; i < m->n; i++) {
 		struct held *h = &m->tensor[i];
 
 		snprintf(h->name, sizeof h->name, "w%u", i);
-		h->dtype = dtypes[disk_random(rng) % ARRAY_LEN(dtypes)];
-		h->ndim = (uint32_t)(disk_random(rng) % 4);
+		h->dtype = dtypes[draw(rng) % ARRAY_LEN(dtypes)];
+		h->ndim = (uint32_t)(draw(rng) % 4);
 		for (uint32_t d = 0; d < h->ndim; d++)
-			h->shape[d] = disk_random(rng) % 9;
-		random_places(rng, m, disk_random(rng) % 4 != 0, h);
+			h->shape[d] = draw(rng) % 9;
+		random_places(rng, m, draw(rng) % 4 != 0, h);
 	}
 }
 
@@ -440,7 +440,7 @@ static void expect_truth(struct model *src, struct model *dst, struct job *to, c
 
 static void any_mesh_gets_the_sum_that_any_mesh_left_pending(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
 	(void)state;
@@ -470,7 +470,7 @@ static void any_mesh_gets_the_sum_that_any_mesh_left_pending(void **state)
 
 static void what_is_declared_as_it_was_saved_comes_back_as_it_was(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
 	(void)state;
@@ -529,7 +529,7 @@ static void floats_fill(uint64_t *rng, struct job *j)
 		uint8_t *x = rank_elements(&j->rank[r], 0, &n);
 
 		for (uint64_t i = 0; i < n; i++, x += 4) {
-			float f = (float)(int64_t)disk_random(rng) / 1e9f;
+			float f = (float)(int64_t)draw(rng) / 1e9f;
 
 			memcpy(x, &f, 4);
 		}
@@ -557,7 +557,7 @@ static void floats_expect(const struct job *from, const struct job *to)
 static void operands_are_added_in_their_order_whatever_the_windows_and_engines(void **state)
 {
 	static const uint64_t buffers[] = { 0, 1 << 20, 8 << 20 };
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	struct model src, dst;
 	struct job from, to;
 	struct disk d;
@@ -712,14 +712,14 @@ static struct table spoilt(uint64_t *rng, const struct table *from, struct model
 			   struct tally *c)
 {
 	struct table t = table_borrow(from);
-	uint64_t much = disk_random(rng) % 3 ? 40 : 6;
+	uint64_t much = draw(rng) % 3 ? 40 : 6;
 
 	memset(c, 0, sizeof *c);
 	for (uint32_t i = 0; i < from->nplace; i++)
 		assert_int_equal(table_add_place(&t, &from->place[i], NULL, NULL), 0);
 	for (uint32_t i = 0; i < from->npiece; i++) {
 		struct table_piece p = from->piece[i];
-		uint64_t what = disk_random(rng) % much;
+		uint64_t what = draw(rng) % much;
 		uint32_t tensor = 0;
 
 		while (strcmp(m->tensor[tensor].name, from->tensor[p.tensor].name) != 0)
@@ -727,7 +727,7 @@ static struct table spoilt(uint64_t *rng, const struct table *from, struct model
 		if (what == 0)
 			continue;
 		if (what == 1) {
-			p.rank = (uint32_t)(disk_random(rng) % (m->mesh.nrank + 1));
+			p.rank = (uint32_t)(draw(rng) % (m->mesh.nrank + 1));
 			c->given = true;
 		}
 		for (uint32_t k = 0; k < (what == 2 ? 2 : 1); k++) {
@@ -762,7 +762,7 @@ static void tally_end(const struct tally *c, const struct model *m, bool *ret_on
 /* Element by element, operand by operand, counted. */
 static void exactly_what_is_there_once_is_covered_and_what_is_there_is_planned(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	uint32_t covered = 0, planned = 0;
 
 	(void)state;
@@ -1080,7 +1080,7 @@ static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **st
 
 static void other_types_come_only_where_they_are_asked_for(void **state)
 {
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
 	(void)state;
@@ -1095,10 +1095,10 @@ static void other_types_come_only_where_they_are_asked_for(void **state)
 
 		random_model(&rng, &src);
 		for (uint32_t k = 0; k < src.n; k++)
-			src.tensor[k].dtype = types[disk_random(&rng) % 3];
+			src.tensor[k].dtype = types[draw(&rng) % 3];
 		random_target(&rng, &src, &dst);
 		for (uint32_t k = 0; k < src.n; k++) {
-			dst.tensor[k].dtype = types[disk_random(&rng) % 3];
+			dst.tensor[k].dtype = types[draw(&rng) % 3];
 			differ |= src.tensor[k].dtype != dst.tensor[k].dtype;
 		}
 		model_job(&src, &from);

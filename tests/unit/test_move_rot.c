@@ -19,6 +19,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include "ckpt/move/move.h"
+#include "tests/lib/draw.h"
 #include "tests/lib/sample.c"
 #include "tests/lib/memdir.c"
 #include "tests/lib/memdir_io.h"
@@ -32,23 +33,6 @@
 #else
 #define EVERY 1
 #endif
-
-static uint64_t rot_seed(const char *test)
-{
-	const char *fixed = getenv("CKPT_TEST_SEED");
-	uint64_t seed = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
-
-	printf("%s: CKPT_TEST_SEED=%llu\n", test, (unsigned long long)seed);
-	return seed;
-}
-
-static uint64_t rot_random(uint64_t *state) /* xorshift64* */
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(0x2545F4914F6CDD1D) >> 16;
-}
 
 /* --- the regions of a file --- */
 
@@ -150,7 +134,7 @@ static void scene_make(struct scene *s, const char *test)
 	struct source_dir dir;
 	uint64_t covered = 0, all = 0;
 
-	*s = (struct scene){ .rng = rot_seed(test) };
+	*s = (struct scene){ .rng = draw_seed(test) };
 	memdir_checkpoint(&s->good, &o);
 	o.generation = 2;
 	memdir_checkpoint(&s->launch, &o);
@@ -390,11 +374,10 @@ static void wrote(struct scene *s, const struct region *r, uint64_t lo, uint64_t
 
 static void flips(struct scene *s, const struct region *r)
 {
-	uint64_t at[3] = { 0, r->len - 1, rot_random(&s->rng) % r->len };
+	uint64_t at[3] = { 0, r->len - 1, draw(&s->rng) % r->len };
 
 	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
-		s->bad.file[r->file].bytes[r->off + at[i]] ^=
-			(uint8_t)(1u << rot_random(&s->rng) % 8);
+		s->bad.file[r->file].bytes[r->off + at[i]] ^= (uint8_t)(1u << draw(&s->rng) % 8);
 		wrote(s, r, r->off + at[i], r->off + at[i] + 1, "flipped");
 	}
 }
@@ -402,7 +385,7 @@ static void flips(struct scene *s, const struct region *r)
 static void zeroes(struct scene *s, const struct region *r)
 {
 	uint8_t *p = s->bad.file[r->file].bytes + r->off;
-	uint64_t from = rot_random(&s->rng) % r->len, n = 1 + rot_random(&s->rng) % (r->len - from);
+	uint64_t from = draw(&s->rng) % r->len, n = 1 + draw(&s->rng) % (r->len - from);
 
 	memset(p, 0, r->len);
 	wrote(s, r, r->off, r->off + r->len, "zeroed");
@@ -411,13 +394,13 @@ static void zeroes(struct scene *s, const struct region *r)
 	memset(p + from, 0xff, n);
 	wrote(s, r, r->off, r->off + r->len, "set");
 	for (uint64_t i = 0; i < n; i++)
-		p[from + i] = (uint8_t)rot_random(&s->rng);
+		p[from + i] = (uint8_t)draw(&s->rng);
 	wrote(s, r, r->off, r->off + r->len, "overwritten");
 }
 
 static void cuts(struct scene *s, const struct region *r)
 {
-	uint64_t at[] = { r->off, r->off + r->len / 2, r->off + rot_random(&s->rng) % r->len };
+	uint64_t at[] = { r->off, r->off + r->len / 2, r->off + draw(&s->rng) % r->len };
 
 	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
 		struct memdir_file *f = &s->bad.file[r->file];
@@ -433,7 +416,7 @@ static void cuts(struct scene *s, const struct region *r)
 
 static void each_region(struct scene *s, void (*change)(struct scene *, const struct region *))
 {
-	for (uint32_t i = (uint32_t)(rot_random(&s->rng) % EVERY); i < s->nregion; i += EVERY)
+	for (uint32_t i = (uint32_t)(draw(&s->rng) % EVERY); i < s->nregion; i += EVERY)
 		change(s, &s->region[i]);
 	for (int k = 0; k <= TRAILER; k++)
 		printf("# %s: %u\n", kind_name[k], s->by_kind[k]);

@@ -17,7 +17,7 @@ static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_I
 
 static void scene_make(struct scene *s, const char *test)
 {
-	s->rng = disk_seed(test);
+	s->rng = draw_seed(test);
 	disk_make(&s->d);
 	job_make(&s->from, "fsdp=4", s->rng, 6);
 	job_stage(&s->from, 9, 0);
@@ -126,9 +126,9 @@ static void the_n_parts_are_every_byte_once_and_find_every_flipped_one(void **st
 		assert_int_equal(chunks, got.all_chunks);
 	}
 	for (uint32_t i = 0; i < 16; i++) {
-		uint32_t file = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
+		uint32_t file = (uint32_t)(draw(&s.rng) % s.c->nfile);
 		const struct format_file *f = &s.c->file[file];
-		uint64_t off = f->data_off + disk_random(&s.rng) % (f->data_end - f->data_off);
+		uint64_t off = f->data_off + draw(&s.rng) % (f->data_end - f->data_off);
 		uint32_t found = 0;
 
 		if (i < 4) /* what lies behind the last chunk */
@@ -301,7 +301,7 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	struct table_piece p = { .set = { 2, (uint64_t)ROWS * RUNS, dim },
 				 .len = (uint64_t)ROWS * RUNS };
 	struct table t = { .ntensor = 1, .npiece = 1, .tensor = &x, .piece = &p };
-	uint64_t n = p.len, rng = disk_seed(__func__), want = 0;
+	uint64_t n = p.len, rng = draw_seed(__func__), want = 0;
 	uint8_t *bytes = malloc(n);
 
 	(void)state;
@@ -311,7 +311,7 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	for (uint32_t i = 0; i < ROWS; i++)
 		rows[i] = (struct run){ 3 * (uint64_t)i + i % 3, 1, 1, 1 };
 	for (uint64_t i = 0; i < n; i++) {
-		bytes[i] = (uint8_t)disk_random(&rng);
+		bytes[i] = (uint8_t)draw(&rng);
 		want += fingerprint(&bytes[i], 1, 1,
 				    rows[i / RUNS].start * shape[1] + cols[i % RUNS].start);
 	}
@@ -320,7 +320,7 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	alarm(0);
 	/* In any cuts. */
 	for (uint32_t i = 0; i < 5; i++) {
-		uint64_t cut = disk_random(&rng) % (n + 1);
+		uint64_t cut = draw(&rng) % (n + 1);
 
 		assert_int_equal(piece_fingerprint(&t, &p, 0, cut, bytes) +
 					 piece_fingerprint(&t, &p, cut, n, bytes + cut),
@@ -338,9 +338,9 @@ static void the_first_piece_of_a_range_is_the_same_however_it_is_looked_for(void
 	scene_make(&s, __func__);
 	assert_int_equal(place_pieces_make(&s.c->table, &pieces), 0);
 	for (uint32_t i = 0; i < 2000; i++) {
-		uint32_t place = (uint32_t)(disk_random(&s.rng) % s.c->nfile);
-		uint64_t lo = disk_random(&s.rng) % (s.c->file[place].raw_bytes + 100);
-		uint64_t hi = lo + disk_random(&s.rng) % 300;
+		uint32_t place = (uint32_t)(draw(&s.rng) % s.c->nfile);
+		uint64_t lo = draw(&s.rng) % (s.c->file[place].raw_bytes + 100);
+		uint64_t hi = lo + draw(&s.rng) % 300;
 		char a[160], b[160];
 
 		assert_string_equal(place_pieces_label(&s.c->table, place, lo, hi, a, sizeof a),

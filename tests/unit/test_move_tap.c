@@ -55,7 +55,7 @@ static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct
 
 static void every_tap_sees_every_byte_of_every_chunk_once_and_in_order(void **state)
 {
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct disk d;
 
 	(void)state;
@@ -98,7 +98,7 @@ static void every_tap_sees_every_byte_of_every_chunk_once_and_in_order(void **st
 
 static void a_tap_that_fails_ends_the_part_with_its_error(void **state)
 {
-	uint64_t seed = disk_seed(__func__), n;
+	uint64_t seed = draw_seed(__func__), n;
 	struct disk d;
 	struct job j;
 

@@ -245,7 +245,7 @@ static void damage(struct disk *d, const char *name)
 static void files_are_read_through_a_view_and_damage_is_found(void **state)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO };
-	uint64_t rng = disk_seed(__func__), seed = disk_random(&rng);
+	uint64_t rng = draw_seed(__func__), seed = draw(&rng);
 	struct table view, target, dst;
 	struct checkpoint *c, seen;
 	struct ckpt_err err = { 0 };

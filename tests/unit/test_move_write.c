@@ -37,7 +37,7 @@ static uint64_t naive_fingerprint(const struct table_tensor *x, const struct tab
 static void fingerprints_of_pieces_and_of_their_cuts_add_up(void **state)
 {
 	static const char *const mesh[] = { "fsdp=3", "tp=2,fsdp=2", "pp=2,tp=3", "fsdp=5" };
-	uint64_t rng = disk_seed(__func__);
+	uint64_t rng = draw_seed(__func__);
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
@@ -56,7 +56,7 @@ static void fingerprints_of_pieces_and_of_their_cuts_add_up(void **state)
 
 				assert_int_equal(move_fingerprint(t, p, bytes), want);
 				for (uint64_t at = 0, n; at < p->set.numel; at += n) {
-					n = MIN(1 + disk_random(&rng) % (p->set.numel / 3 + 1),
+					n = MIN(1 + draw(&rng) % (p->set.numel / 3 + 1),
 						p->set.numel - at);
 					sum += piece_fingerprint(
 						t, p, at, at + n,
@@ -116,7 +116,7 @@ static int part_file(struct disk *d, struct job *j, uint32_t rank, const struct 
 static void the_file_holds_the_pieces_their_sums_and_otherwise_zeros(void **state)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
-	uint64_t seed = disk_seed(__func__), nchunk, data_end, at = 4096;
+	uint64_t seed = draw_seed(__func__), nchunk, data_end, at = 4096;
 	struct native_part part;
 	struct ckpt_err err;
 	struct chunk *chunk;
@@ -163,7 +163,7 @@ static void the_file_holds_the_pieces_their_sums_and_otherwise_zeros(void **stat
 static void every_engine_writes_the_same_file(void **state)
 {
 	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct image first = { 0 }, m;
 	struct native_part part;
 	struct ckpt_err err;
@@ -215,7 +215,7 @@ static int64_t bad_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint
 
 static void a_write_that_fails_is_reported_and_a_short_one_is_continued(void **state)
 {
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct bad_disk bad = { .ops = io_ops_posix };
 	const struct disk_how good = { .ops = &io_ops_posix, .engine = IO_INLINE },
 			      how = { .ops = &bad.ops, .engine = IO_INLINE };
@@ -275,7 +275,7 @@ static int on_tick(void *arg, uint64_t done)
 static void the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it(void **state)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO };
-	uint64_t seed = disk_seed(__func__), chunks = 0, nchunk, data_end, bytes;
+	uint64_t seed = draw_seed(__func__), chunks = 0, nchunk, data_end, bytes;
 	struct ticks t = { 0 };
 	struct native_part part;
 	struct checkpoint *c;
@@ -332,7 +332,7 @@ static void the_room_that_is_asked_for_is_enough_and_hardly_more(void **state)
 {
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "tp=2,fsdp=2" };
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
-	uint64_t seed = disk_seed(__func__);
+	uint64_t seed = draw_seed(__func__);
 	struct native_part part;
 	struct ckpt_err err;
 	struct disk d;

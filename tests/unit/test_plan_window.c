@@ -12,24 +12,9 @@
 #include "ckpt/base/util.h"
 #include "ckpt/plan/position.h"
 #include "ckpt/plan/window.h"
+#include "tests/lib/draw.h"
 
 static uint64_t rng;
-
-static uint64_t dice(uint64_t n)
-{
-	rng ^= rng >> 12;
-	rng ^= rng << 25;
-	rng ^= rng >> 27;
-	return (rng * UINT64_C(0x2545F4914F6CDD1D) >> 16) % n;
-}
-
-static void seed(const char *test)
-{
-	const char *fixed = getenv("CKPT_TEST_SEED");
-
-	rng = (fixed ? strtoull(fixed, NULL, 0) : wall_ns()) | 1;
-	printf("%s: CKPT_TEST_SEED=%llu\n", test, (unsigned long long)rng);
-}
 
 static const struct {
 	uint32_t dtype;
@@ -84,14 +69,15 @@ static void random_table(struct table *t, uint32_t n, uint32_t nplace)
 
 	places(t, nplace);
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t ndim = (uint32_t)dice(5), cut = ndim ? (uint32_t)dice(ndim) : 0;
+		uint32_t ndim = (uint32_t)draw_below(&rng, 5),
+			 cut = ndim ? (uint32_t)draw_below(&rng, ndim) : 0;
 		uint64_t shape[4], start[4] = { 0 };
-		uint32_t factor = (uint32_t)dice(4), id;
-		bool twice = dice(3) == 0;
+		uint32_t factor = (uint32_t)draw_below(&rng, 4), id;
+		bool twice = draw_below(&rng, 3) == 0;
 
 		for (uint32_t d = 0; d < ndim; d++)
-			shape[d] = dice(12) + (dice(8) != 0);
-		id = tensor(t, i, kinds[dice(ARRAY_LEN(kinds))].dtype, ndim, shape);
+			shape[d] = draw_below(&rng, 12) + (draw_below(&rng, 8) != 0);
+		id = tensor(t, i, kinds[draw_below(&rng, ARRAY_LEN(kinds))].dtype, ndim, shape);
 		for (uint32_t p = 0; p < nplace; p++) {
 			struct indexset all, set;
 			struct indices dim[4];
@@ -235,16 +221,16 @@ static uint64_t walk(const struct table *t, uint64_t limit)
 static void test_windows_partition_every_piece(void **state)
 {
 	(void)state;
-	seed(__func__);
+	rng = draw_seed(__func__);
 	for (uint32_t round = 0; round < 60; round++) {
 		struct table t = { 0 };
-		uint32_t nplace = 1 + (uint32_t)dice(5);
+		uint32_t nplace = 1 + (uint32_t)draw_below(&rng, 5);
 
-		random_table(&t, 1 + (uint32_t)dice(12), nplace);
+		random_table(&t, 1 + (uint32_t)draw_below(&rng, 12), nplace);
 		walk(&t, 16 * nplace);
-		walk(&t, 16 * nplace + dice(500));
+		walk(&t, 16 * nplace + draw_below(&rng, 500));
 		walk(&t, 1 + (UINT64_C(1) << 40));
-		walk(&t, 4000 + dice(4000));
+		walk(&t, 4000 + draw_below(&rng, 4000));
 		table_free(&t);
 	}
 }

@@ -3,7 +3,7 @@
  * test_store_crash.c - the store passes the whole crash matrix (tests/crash/crash_rigs.h).
  *
  * CRASH_STATES=N (10000): go on with other seeds until so many different states of the disk were looked at,
- * in CRASH_JOBS (1) processes. SEED=... brings a run back.
+ * in CRASH_JOBS (1) processes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 #include "tests/crash/crash_rigs.c"
+#include "tests/lib/draw.h"
 
 /* ThreadSanitizer has nothing to say about one thread, and takes minutes for it. */
 #if defined(__SANITIZE_THREAD__)
@@ -123,8 +124,7 @@ int main(void)
 	uint32_t n = 0;
 	int r;
 
-	crash_seed_set(number_from("SEED", wall_ns()));
-	print_message("seed %llu (SEED=... brings it back)\n", (unsigned long long)crash_seed);
+	crash_seed_set(draw_seed("crash states"));
 	crash_walks.quiet = true;
 	crash_walks.nrandom = 4;
 	crash_walks.distinct =

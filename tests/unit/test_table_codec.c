@@ -6,6 +6,7 @@
  */
 #include "tests/lib/sample.c"
 #include "ckpt/table/codec.h"
+#include "tests/lib/draw.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -14,8 +15,7 @@ static uint64_t seed;
 
 static uint32_t below(uint32_t n)
 {
-	seed += UINT64_C(0x9e3779b97f4a7c15);
-	return (uint32_t)(sample_mix(seed) % n);
+	return (uint32_t)draw_below(&seed, n);
 }
 
 /* --- random tables --- */
@@ -294,8 +294,7 @@ static void round_trip(const struct table *t)
 static void random_tables_come_back_as_they_were(void **state)
 {
 	(void)state;
-	seed = getenv("CKPT_TEST_SEED") ? strtoull(getenv("CKPT_TEST_SEED"), NULL, 0) : wall_ns();
-	print_message("CKPT_TEST_SEED=%llu\n", (unsigned long long)seed);
+	seed = draw_seed(__func__);
 	for (int i = 0; i < 500; i++) {
 		struct table t;
 
