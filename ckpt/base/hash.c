@@ -65,7 +65,7 @@ static void constants_make(void)
 }
 
 /* Two threads that come first at once choose the same. */
-static const struct hash_isa *isa(void)
+const struct hash_isa *hash_isa(void)
 {
 	const struct hash_isa *i = atomic_load_explicit(&chosen, memory_order_relaxed);
 
@@ -88,7 +88,7 @@ int hash_force_isa(const char *name)
 
 struct hash128 hash128(const void *p, size_t bytes)
 {
-	return isa()->hash128(p, bytes);
+	return hash_isa()->hash128(p, bytes);
 }
 
 static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t elem_bytes,
@@ -108,7 +108,7 @@ static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t e
 
 uint64_t fingerprint(const void *p, uint64_t n, uint32_t elem_bytes, uint64_t first)
 {
-	const struct hash_isa *s = isa();
+	const struct hash_isa *s = hash_isa();
 	const uint8_t *at = p;
 	uint64_t sum = 0;
 

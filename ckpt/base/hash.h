@@ -48,6 +48,19 @@ struct hash128 hash128(const void *p, size_t bytes);
 uint32_t crc32c(uint32_t crc, const void *p, size_t bytes);
 
 /*
+ * hash128 and crc32c of the same bytes, given piece by piece, at the cost of little more than one of them
+ * where they come from memory.
+ */
+#define HASH128_STATE 576 /* bytes of XXH3's state */
+struct chunk_sums {
+	_Alignas(64) uint8_t hash[HASH128_STATE];
+	uint32_t crc;
+};
+void chunk_sums_begin(struct chunk_sums *s);
+void chunk_sums_add(struct chunk_sums *s, const void *p, size_t bytes);
+struct hash128 chunk_sums_end(const struct chunk_sums *s, uint32_t *ret_crc);
+
+/*
  * Sum over n elements of elem_bytes (1, 2, 4, 8, 16) each, contiguous at p, whose global indices
  * are first, first+1, ... Any alignment.
  */

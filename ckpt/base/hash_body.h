@@ -18,9 +18,13 @@ typedef uint64_t hash_sum_fn(const uint8_t *p, const uint32_t *k, uint32_t n);
 struct hash_isa {
 	const char *name;
 	struct hash128 (*hash128)(const void *p, size_t bytes);
+	void (*begin)(void *state); /* HASH128_STATE bytes on a cache line */
+	void (*add)(void *state, const void *p, size_t bytes);
+	struct hash128 (*end)(const void *state);
 	hash_sum_fn *sum1, *sum2, *sum4;
 };
 
+const struct hash_isa *hash_isa(void); /* the one in use */
 extern const struct hash_isa hash_isa_scalar, hash_isa_avx2, hash_isa_avx512;
 
 /* The last few elements, and the whole where there are no wider instructions. */
@@ -67,16 +71,40 @@ static inline uint64_t hash_tail4(const uint8_t *p, const uint32_t *k, uint32_t 
 #define HASH_STRING_(a) #a
 #define HASH_STRING(a) HASH_STRING_(a)
 
-static struct hash128 xxh3(const void *p, size_t bytes)
+static struct hash128 xxh3_bytes(XXH128_hash_t value)
 {
 	XXH128_canonical_t c;
 	struct hash128 h;
 
-	XXH128_canonicalFromHash(&c, XXH3_128bits(p, bytes));
+	XXH128_canonicalFromHash(&c, value);
 	memcpy(h.b, c.digest, sizeof h.b);
 	return h;
 }
 
-const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = { HASH_STRING(HASH_ISA), xxh3, sum1, sum2,
-							  sum4 };
+static struct hash128 xxh3(const void *p, size_t bytes)
+{
+	return xxh3_bytes(XXH3_128bits(p, bytes));
+}
+
+_Static_assert(sizeof(XXH3_state_t) <= HASH128_STATE && _Alignof(XXH3_state_t) <= 64, "it fits");
+
+static void xxh3_begin(void *state)
+{
+	XXH3_INITSTATE((XXH3_state_t *)state);
+	(void)XXH3_128bits_reset(state);
+}
+
+static void xxh3_add(void *state, const void *p, size_t bytes)
+{
+	(void)XXH3_128bits_update(state, p, bytes);
+}
+
+static struct hash128 xxh3_end(const void *state)
+{
+	return xxh3_bytes(XXH3_128bits_digest(state));
+}
+
+const struct hash_isa HASH_PASTE(hash_isa_, HASH_ISA) = {
+	HASH_STRING(HASH_ISA), xxh3, xxh3_begin, xxh3_add, xxh3_end, sum1, sum2, sum4
+};
 #endif

@@ -43,16 +43,19 @@ static const struct chunk *chunk_like(const struct format_file *f, const struct 
 
 const char *chunk_fault(const struct format_file *f, const struct chunk *c, const void *stored)
 {
+	struct chunk_sums sums;
 	struct hash128 h;
+	uint32_t crc;
 
 	if (!f->chunk)
 		return NULL;
 	if (MUTANT(CHUNK_SUM_ANYWHERE))
 		c = chunk_like(f, c, stored);
-	/* This one first: it is the faster one at bringing the bytes into the cache. */
-	if (!MUTANT(CHUNK_CRC_IGNORED) && crc32c(0, stored, c->stored_len) != c->stored_crc)
+	chunk_sums_begin(&sums);
+	chunk_sums_add(&sums, stored, c->raw_len); /* stored raw: chunk_known */
+	h = chunk_sums_end(&sums, &crc);
+	if (!MUTANT(CHUNK_CRC_IGNORED) && crc != c->stored_crc)
 		return "the CRC-32C of its bytes is wrong";
-	h = hash128(stored, c->raw_len);
 	if (!MUTANT(CHUNK_HASH_IGNORED) && memcmp(h.b, c->raw_hash.b, sizeof h.b) != 0)
 		return "the hash of its bytes is wrong";
 	return NULL;

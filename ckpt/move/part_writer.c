@@ -191,25 +191,27 @@ static void span_fingerprint(struct part_writer *w, const struct tap_span *s)
 	}
 }
 
-/* All that is made of a chunk, in one pass: the fastest of its sums brings it into the cache. */
+/* All that is made of a chunk, in one pass. */
 static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
 {
 	const struct part_io *io = w->io;
 	struct chunk *c = &w->chunk[i];
 	struct tap_span s = { .t = w->t, .rank = w->rank };
+	struct chunk_sums sums;
 	int e = 0;
 
-	c->stored_crc = crc32c(0, p, c->raw_len);
-	c->raw_hash = hash128(p, c->raw_len);
+	chunk_sums_begin(&sums);
 	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
 		s.p = p + at;
 		s.off = (i << NATIVE_CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
+		chunk_sums_add(&sums, s.p, s.len);
 		span_fingerprint(w, &s);
 		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
 			e = io->tap[k].span(io->tap[k].ctx, &s);
 	}
+	c->raw_hash = chunk_sums_end(&sums, &c->stored_crc);
 	if (e < 0 && !w->io->fail.code)
 		ckpt_error(&w->io->fail, e, "%s: what is made of its bytes on the way failed: %s",
 			   w->t->place[0].name, strerror(-e));
@@ -232,30 +234,45 @@ static int run_submit(struct part_writer *w)
 	return len ? submit(w, w->run.p, false, len, w->run.off) : w->io->fail.code;
 }
 
-/* A full chunk that lies on a page: as it is, together with those behind it. */
+/* The last page that b's first bytes reach is whole. Returns the bytes of all of them. */
+static uint64_t page_end(uint8_t *b, uint64_t bytes)
+{
+	uint64_t whole = align_up(bytes, NATIVE_ALIGN);
+
+	if (!MUTANT(PADDING_NOT_CLEARED))
+		memset(b + bytes, 0, whole - bytes);
+	return whole;
+}
+
+/* A chunk that begins on a page: its pages as they are, together with those behind them, and a copy of what is left. */
 static int chunk_direct(struct part_writer *w, const uint8_t *p)
 {
 	const struct chunk *c = &w->chunk[w->next];
+	uint64_t rest = c->raw_len % NATIVE_ALIGN, len = c->raw_len - rest;
 	int e = chunk_pass(w, w->next, p);
+	uint8_t *b;
 
 	if (e)
 		return e;
 	if (w->run.len && (w->run.p + w->run.len != p || w->run.off + w->run.len != c->off ||
-			   w->run.len + CHUNK_BYTES > MOVE_BLOCK))
+			   w->run.len + len > MOVE_BLOCK))
 		e = run_submit(w);
 	if (!w->run.len) {
 		w->run.p = p;
 		w->run.off = c->off;
 	}
-	w->run.len += CHUNK_BYTES;
+	w->run.len += len;
 	next_chunk(w);
-	return e;
+	if (!rest || e)
+		return e;
+	b = buffer_take(w->io);
+	memcpy(b, p + len, rest);
+	return submit(w, b, true, page_end(b, rest), c->off + len);
 }
 
 static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, uint64_t len)
 {
 	const struct chunk *c = &w->chunk[w->next];
-	uint64_t stored = align_up(c->raw_len, NATIVE_ALIGN);
 	uint64_t i = w->next;
 	uint8_t *b;
 
@@ -266,13 +283,11 @@ static int chunk_buffered(struct part_writer *w, uint64_t in, const uint8_t *p, 
 	w->fill = (uint32_t)(in + len);
 	if (w->fill < c->raw_len)
 		return w->io->fail.code;
-	if (!MUTANT(PADDING_NOT_CLEARED))
-		memset(w->buffer + w->fill, 0, stored - w->fill);
 	w->fill = 0;
 	b = TAKE(w->buffer);
 	(void)chunk_pass(w, i, b);
 	next_chunk(w);
-	return submit(w, b, true, stored, c->off);
+	return submit(w, b, true, page_end(b, c->raw_len), c->off);
 }
 
 int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
@@ -294,8 +309,8 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 				w->t->place[0].name, (unsigned long long)len,
 				(unsigned long long)off);
 		n = MIN(len, c->raw_len - in);
-		if (n == c->raw_len && (uintptr_t)from % NATIVE_ALIGN == 0 && !w->buffer &&
-		    n == CHUNK_BYTES)
+		if (n == c->raw_len && n >= NATIVE_ALIGN && !w->buffer &&
+		    (uintptr_t)from % NATIVE_ALIGN == 0)
 			e = chunk_direct(w, from);
 		else
 			e = chunk_buffered(w, in, from, n);

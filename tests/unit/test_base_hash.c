@@ -177,6 +177,32 @@ static void all_instruction_sets_give_the_same_bits(void **state)
 	hash_force_isa(NULL);
 }
 
+static void both_sums_in_one_pass_are_those_of_two_however_it_is_cut(void **state)
+{
+	(void)state;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	for (int round = 0; round < 300; round++) {
+		size_t n = rnd() % (round % 8 ? 20000 : 200000), skew = rnd() % 65, len;
+		uint8_t *p = noise(skew + n);
+		struct hash128 want = hash128(p + skew, n), h;
+		uint32_t crc = crc32c(0, p + skew, n), got;
+		struct chunk_sums sums;
+
+		if (hash_force_isa(isas[(size_t)round % ARRAY_LEN(isas)]) < 0)
+			hash_force_isa(NULL);
+		chunk_sums_begin(&sums);
+		for (size_t at = 0; at < n; at += len) {
+			len = rnd() % 5 ? MIN(n - at, 1 + rnd() % 9000) : n - at;
+			chunk_sums_add(&sums, p + skew + at, len);
+		}
+		h = chunk_sums_end(&sums, &got);
+		assert_int_equal(got, crc);
+		assert_memory_equal(h.b, want.b, sizeof h.b);
+		free(p);
+	}
+	hash_force_isa(NULL);
+}
+
 static void the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole(void **state)
 {
 	(void)state;
@@ -317,6 +343,7 @@ int main(void)
 		cmocka_unit_test(hash128_equals_xxh3_128_on_known_vectors),
 		cmocka_unit_test(fingerprint_equals_its_specification_on_known_vectors),
 		cmocka_unit_test(all_instruction_sets_give_the_same_bits),
+		cmocka_unit_test(both_sums_in_one_pass_are_those_of_two_however_it_is_cut),
 		cmocka_unit_test(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole),
 		cmocka_unit_test(the_fingerprint_sees_bits_places_and_blocks),
 		cmocka_unit_test(only_known_instruction_sets_can_be_forced),
