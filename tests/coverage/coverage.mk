@@ -2,7 +2,7 @@
 # Which branches of the rooms that write and read checkpoints no test takes. The programs are those whose
 # subject these rooms are; what other tests reach by the way proves less and is not counted. The simulator of
 # crashes is left out: it takes minutes without optimization, and looks at states rather than at branches.
-COVERAGE_ROOMS := store move native
+COVERAGE_ROOMS ?= store move native
 COVERAGE_UNITS := $(filter-out store_crash,$(foreach r,$(COVERAGE_ROOMS),$(filter $(r)_%,$(UNIT))))
 COVERAGE_FUZZ := $(filter native_part manifest mark,$(FUZZ))
 .PHONY: coverage coverage-programs

@@ -4,8 +4,9 @@
 # file, the totals per folder, and every branch that none took, with its source. Called by `make coverage`.
 # usage: coverage.sh OBJECTS FOLDER... -- PROGRAM...      (programs below OBJECTS)
 #
-# Branches of an assert are not counted: it states that one of them is never taken. The list of what was not
-# taken is also left in build/coverage/untaken.
+# Branches of an assert are not counted: it states that one of them is never taken. What no test can take is
+# explained in tests/coverage/FOLDER (its last name), a line each; the rest, and what is explained and needs
+# not be, is listed and left in build/coverage/untaken. Exit status 1 when that list has a line.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 objects=$1
@@ -43,8 +44,10 @@ for folder in "${folders[@]}"; do
 	for object in "$objects/$folder"/*.gcno; do
 		# -b branches, -c counts, -t to stdout. A file that no program links has no .gcda and counts as untaken.
 		gcov -b -c -t "$object" 2>>"$out/gcov.err"
-	done | awk -v folder="$folder" -v list="$out/untaken" -f tests/coverage/branches.awk
+	done | awk -v folder="$folder" -v list="$out/untaken" -v why="tests/coverage/${folder##*/}" -f tests/coverage/branches.awk
 done
+[ -s "$out/untaken" ] || exit 0
 echo
-echo "branches that no test takes (the count of the line before; 1st, 2nd, ... way out of it):"
+echo "branches that no test takes and nothing explains (1st, 2nd, ... way out of the line):"
 cat "$out/untaken"
+exit 1
