@@ -19,6 +19,7 @@ jobs=${JOBS:-$(nproc)}
 unit=build/obj/release/unit
 logs=$PWD/build/torture
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-torture.XXXXXX") || exit 1
+chmod 711 "$tmp" # tests that run as another user come through
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 export TMPDIR=$tmp CMOCKA_MESSAGE_OUTPUT=TAP SEED=$seed
