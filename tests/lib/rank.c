@@ -251,6 +251,22 @@ void rank_open(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
 }
 
+void ranks_open(struct rank *k, uint32_t n, const struct plan_of_job *p)
+{
+	struct ckpt_err err = { 0 };
+	int rc = 0;
+
+	for (uint32_t r = 0; r < n; r++) {
+		MUST_OK(rank_attach(&k[r], p, r, &err), &err);
+		MUST_OK(rank_declare(&k[r], &err), &err);
+		rc = ckpt_seal(k[r].c, 0, &err);
+		rank_must(rc >= 0, "ckpt_seal", __FILE__, __LINE__, err.msg);
+	}
+	/* Whom the last answer found ready would declare anew, and wait for all the others. */
+	for (uint32_t r = 0; r < n - (rc == 0); r++)
+		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+}
+
 void rank_free(struct rank *k)
 {
 	for (uint32_t i = 0; i < k->ntensor; i++)

@@ -65,6 +65,8 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, stru
 int rank_declare(struct rank *k, struct ckpt_err *err);
 void rank_open(struct rank *k, const struct plan_of_job *p,
 	       uint32_t rank); /* attach, declare, seal: must succeed, and be ready */
+/* All n ranks of a job, in one thread. */
+void ranks_open(struct rank *k, uint32_t n, const struct plan_of_job *p);
 void rank_close(struct rank *k, uint64_t drain_ns);
 void rank_free(struct rank *k); /* what the library does not own; without ckpt_detach */
 int rank_tensor_find(const struct rank *k, const char *name); /* index into t */

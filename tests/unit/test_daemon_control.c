@@ -594,7 +594,7 @@ static void a_silent_crowd_takes_no_descriptors_from_those_who_save(void **state
 	crowd = silent_crowd(H.socket, 150);
 	MUST(crowd > 0);
 	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
-	ask_open(&a, H.socket);
+	ask_open_in_a_crowd(&a, H.socket);
 	rank_open(&k, &p, 0);
 	for (uint64_t step = 1; step <= 20; step++) {
 		step_held(&k, step);

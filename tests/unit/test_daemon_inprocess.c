@@ -972,13 +972,7 @@ static void every_sync_may_fail_once_and_nothing_is_lost(void **state)
 	p.mesh = "dp=2";
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, IO_THREADS, &f.ops);
-	for (uint32_t r = 0; r < 2; r++) {
-		MUST_OK(rank_attach(&k[r], &p, r, &err), &err);
-		MUST_OK(rank_declare(&k[r], &err), &err);
-		assert_true(ckpt_seal(k[r].c, 0, &err) >= 0);
-	}
-	for (uint32_t r = 0; r < 2; r++)
-		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+	ranks_open(k, 2, &p);
 	for (n = 1;; n++, step += 2) {
 		int rc;
 

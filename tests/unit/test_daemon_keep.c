@@ -685,20 +685,13 @@ static int save_two(struct rank *k, uint64_t step)
 static void what_the_reservation_refuses_is_not_begun(void **state)
 {
 	struct plan_of_job p = plan();
-	struct ckpt_err err = { 0 };
 	struct rank k[2] = { { 0 } };
 	uint64_t writes, step = 1;
 
 	(void)state;
 	p.mesh = "fsdp=2";
 	start(0, 0);
-	for (uint32_t r = 0; r < 2; r++) {
-		MUST_OK(rank_attach(&k[r], &p, r, &err), &err);
-		MUST_OK(rank_declare(&k[r], &err), &err);
-		assert_true(ckpt_seal(k[r].c, 0, &err) >= 0);
-	}
-	for (uint32_t r = 0; r < 2; r++)
-		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+	ranks_open(k, 2, &p);
 	assert_int_equal(save_two(k, step++), 0);
 	for (uint64_t n = 1; n <= 2; n++) { /* the space of the first part, of the second */
 		writes = atomic_load(&disk.writes);
@@ -727,13 +720,7 @@ static void short_of_descriptors_half_of_them_stay_free(void **state)
 	(void)state;
 	p.mesh = "fsdp=24";
 	start(0, 0);
-	for (uint32_t r = 0; r < N; r++) {
-		MUST_OK(rank_attach(&k[r], &p, r, &err), &err);
-		MUST_OK(rank_declare(&k[r], &err), &err);
-		assert_true(ckpt_seal(k[r].c, 0, &err) >= 0);
-	}
-	for (uint32_t r = 0; r < N; r++)
-		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+	ranks_open(k, N, &p);
 	atomic_store(&disk.parts_max, FEW);
 	for (uint32_t r = 0; r < N; r++)
 		MUST(soon(rank_step(&k[r], 1, CKPT_PERSIST) == 0));

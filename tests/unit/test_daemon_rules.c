@@ -121,7 +121,6 @@ static void every_rule_of_a_snapshot_is_kept(void **state)
 				 .guard = CKPT_NEVER,
 				 .rows = 10000,
 				 .shared_only = true };
-	struct ckpt_err err = { 0 };
 	const char *what;
 
 	(void)state;
@@ -129,13 +128,7 @@ static void every_rule_of_a_snapshot_is_kept(void **state)
 	p.socket = H.socket;
 	p.store = H.store;
 	host_start(&H, IO_THREADS, NULL);
-	for (uint32_t r = 0; r < 2; r++) {
-		MUST_OK(rank_attach(&K[r], &p, r, &err), &err);
-		MUST_OK(rank_declare(&K[r], &err), &err);
-		MUST(ckpt_seal(K[r].c, 0, &err) >= 0);
-	}
-	for (uint32_t r = 0; r < 2; r++)
-		MUST_OK(ckpt_seal(K[r].c, 30 * SEC, &err), &err);
+	ranks_open(K, 2, &p);
 	what = scenario();
 	if (what)
 		print_message("%s\n", what);
