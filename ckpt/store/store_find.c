@@ -41,7 +41,7 @@ static int path_join(char *buf, size_t bytes, const char *dir, const char *entry
 {
 	int n = snprintf(buf, bytes, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, entry);
 
-	if (n < 0 || (size_t)n >= bytes)
+	if ((size_t)n >= bytes)
 		return ckpt_error(err, -ENAMETOOLONG, "the path of %.64s is too long", entry);
 	return 0;
 }
@@ -50,7 +50,8 @@ static const char *path_base(const char *abs)
 {
 	const char *slash = strrchr(abs, '/');
 
-	return slash ? slash + 1 : abs;
+	assert(slash);
+	return slash + 1;
 }
 
 /* --- jobs --- */
@@ -348,12 +349,14 @@ static void nearest_print(const struct store_step *step, uint32_t n, uint64_t to
 		}
 	}
 	buf[0] = 0;
-	for (uint32_t i = 0; i < have && used >= 0 && (size_t)used < bytes; i++)
+	for (uint32_t i = 0; i < have; i++) {
 		used += snprintf(buf + used, bytes - (size_t)used, "%s%" PRIu64,
 				 i == 0		 ? ""
 				 : i + 1 == have ? " and "
 						 : ", ",
 				 near[i]);
+		assert((size_t)used < bytes);
+	}
 }
 
 static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want, const char *abs,
@@ -361,22 +364,21 @@ static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want
 {
 	char near[NEAREST_MAX * 26];
 
-	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].step == want && step[i].state == STORE_COLLECTING)
+	for (uint32_t i = 0; i < n; i++) { /* collecting ones come first */
+		if (step[i].step != want)
+			continue;
+		assert(!is_listed(&step[i]));
+		if (step[i].state == STORE_COLLECTING)
 			return ckpt_error(
 				err, -EUCLEAN,
 				"step %" PRIu64 " in %.150s is not committed: %s is still "
 				"being written, or its writer died; ckptctl ls -C %.100s lists "
 				"what is committed",
 				want, abs, step[i].dir, abs);
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].step == want && step[i].state == STORE_SET_ASIDE)
-			return ckpt_error(err, -ENOENT,
-					  "step %" PRIu64
-					  " in %.150s was set aside when the job went "
-					  "back to an older step; it can be read as %.150s/%s",
-					  want, abs, abs, step[i].dir);
+		return ckpt_error(err, -ENOENT,
+				  "step %" PRIu64 " in %.150s was set aside when the job went "
+				  "back to an older step; it can be read as %.150s/%s",
+				  want, abs, abs, step[i].dir);
 	}
 	nearest_print(step, n, want, near, sizeof near);
 	return ckpt_error(
@@ -403,7 +405,8 @@ static void passed_print(const struct store_step *step, uint32_t end, char *buf,
 					step[i].state == STORE_DAMAGED ? "damaged" : "quarantined",
 					step[i].why, step[i].step);
 	}
-	if (npassed > 1 && used > 0 && (size_t)used < bytes)
+	assert((size_t)used < bytes);
+	if (npassed > 1)
 		(void)snprintf(buf + used, bytes - (size_t)used,
 			       " (and %" PRIu32 " more; ckptctl ls --all)", npassed - 1);
 }
@@ -558,15 +561,16 @@ static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
 /* As store_step_open does it, of a path. */
 static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
 {
-	struct stat was, is;
 	int r = ops->lock(ops->ctx, fd, false);
 
 	if (r == -EOPNOTSUPP)
 		r = 0;
-	if (!r && (fstat(fd, &was) || stat(abs, &is) || was.st_dev != is.st_dev ||
-		   was.st_ino != is.st_ino))
-		r = -EAGAIN;
-	if (r == -EAGAIN)
+	if (!r) {
+		cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		r = now < 0 ? -errno : store_same_check(ops, now, fd);
+	}
+	if (r == -EAGAIN || r == -ENOENT || r == -ESTALE)
 		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
 	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }
