@@ -186,27 +186,38 @@ int store_jobs(const struct io_ops *ops, const char *path,
 	return r;
 }
 
+/* 0: none. */
+static int closed_say(const struct jobs *j, const char *abs, struct ckpt_err *err)
+{
+	char more[32] = "";
+
+	if (!j->nclosed)
+		return 0;
+	if (j->nclosed > 1)
+		(void)snprintf(more, sizeof more, " and %" PRIu32 " more", j->nclosed - 1);
+	return ckpt_error(err, -EACCES,
+			  "cannot open %s%s in %.300s: Permission denied; do they belong to "
+			  "another user?",
+			  j->closed, more, abs);
+}
+
 int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err)
 {
-	char abs[PATH_MAX], more[32] = "";
+	char abs[PATH_MAX];
 	cleanup_close int fd = -1;
 	struct jobs jobs;
 	int r = path_open(path, abs, &fd, err);
 
-	if (!r)
-		r = is_job(ops, fd);
 	if (r)
-		return MIN(r, 0);
+		return r;
+	r = is_job(ops, fd);
+	if (r < 0)
+		return store_fail(err, r, "cannot list %.200s", abs);
+	if (r)
+		return 0;
 	r = jobs_find(ops, fd, abs, &jobs, err);
 	free(jobs.name);
-	if (r || !jobs.nclosed)
-		return r;
-	if (jobs.nclosed > 1)
-		(void)snprintf(more, sizeof more, " and %" PRIu32 " more", jobs.nclosed - 1);
-	return ckpt_error(err, -EACCES,
-			  "cannot open %s%s in %.300s: Permission denied; do they belong to "
-			  "another user?",
-			  jobs.closed, more, abs);
+	return r ? r : closed_say(&jobs, abs, err);
 }
 
 /* The one job of where. abs becomes its path, *fd its descriptor. */
@@ -235,7 +246,7 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 			memcpy(abs, job_path, sizeof job_path);
 		}
 	} else if (jobs.n == 0 && jobs.nclosed) {
-		r = store_jobs_closed(ops, abs, err);
+		r = closed_say(&jobs, abs, err);
 	} else if (jobs.n == 0) {
 		r = ckpt_error(
 			err, -ENOENT,
@@ -264,14 +275,7 @@ struct wanted {
 
 static bool parse_number(const char *text, uint64_t *ret)
 {
-	if (!*text)
-		return false;
-	for (*ret = 0; *text; text++) {
-		if (*text < '0' || *text > '9' || ckpt_mul(*ret, 10, ret) ||
-		    ckpt_add(*ret, (uint64_t)(*text - '0'), ret))
-			return false;
-	}
-	return true;
+	return store_take_decimal(&text, ret) && !*text;
 }
 
 /* 1: a short name; 0: something else; -EINVAL: meant as one. */
