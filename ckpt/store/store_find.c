@@ -41,7 +41,7 @@ static int path_join(char *buf, size_t bytes, const char *dir, const char *entry
 {
 	int n = snprintf(buf, bytes, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, entry);
 
-	if (n < 0 || (size_t)n >= bytes)
+	if ((size_t)n >= bytes)
 		return ckpt_error(err, -ENAMETOOLONG, "the path of %.64s is too long", entry);
 	return 0;
 }
@@ -50,7 +50,8 @@ static const char *path_base(const char *abs)
 {
 	const char *slash = strrchr(abs, '/');
 
-	return slash ? slash + 1 : abs;
+	assert(slash);
+	return slash + 1;
 }
 
 /* --- jobs --- */
@@ -185,27 +186,38 @@ int store_jobs(const struct io_ops *ops, const char *path,
 	return r;
 }
 
+/* 0: none. */
+static int closed_say(const struct jobs *j, const char *abs, struct ckpt_err *err)
+{
+	char more[32] = "";
+
+	if (!j->nclosed)
+		return 0;
+	if (j->nclosed > 1)
+		(void)snprintf(more, sizeof more, " and %" PRIu32 " more", j->nclosed - 1);
+	return ckpt_error(err, -EACCES,
+			  "cannot open %s%s in %.300s: Permission denied; do they belong to "
+			  "another user?",
+			  j->closed, more, abs);
+}
+
 int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err)
 {
-	char abs[PATH_MAX], more[32] = "";
+	char abs[PATH_MAX];
 	cleanup_close int fd = -1;
 	struct jobs jobs;
 	int r = path_open(path, abs, &fd, err);
 
-	if (!r)
-		r = is_job(ops, fd);
 	if (r)
-		return MIN(r, 0);
+		return r;
+	r = is_job(ops, fd);
+	if (r < 0)
+		return store_fail(err, r, "cannot list %.200s", abs);
+	if (r)
+		return 0;
 	r = jobs_find(ops, fd, abs, &jobs, err);
 	free(jobs.name);
-	if (r || !jobs.nclosed)
-		return r;
-	if (jobs.nclosed > 1)
-		(void)snprintf(more, sizeof more, " and %" PRIu32 " more", jobs.nclosed - 1);
-	return ckpt_error(err, -EACCES,
-			  "cannot open %s%s in %.300s: Permission denied; do they belong to "
-			  "another user?",
-			  jobs.closed, more, abs);
+	return r ? r : closed_say(&jobs, abs, err);
 }
 
 /* The one job of where. abs becomes its path, *fd its descriptor. */
@@ -234,7 +246,7 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 			memcpy(abs, job_path, sizeof job_path);
 		}
 	} else if (jobs.n == 0 && jobs.nclosed) {
-		r = store_jobs_closed(ops, abs, err);
+		r = closed_say(&jobs, abs, err);
 	} else if (jobs.n == 0) {
 		r = ckpt_error(
 			err, -ENOENT,
@@ -263,14 +275,7 @@ struct wanted {
 
 static bool parse_number(const char *text, uint64_t *ret)
 {
-	if (!*text)
-		return false;
-	for (*ret = 0; *text; text++) {
-		if (*text < '0' || *text > '9' || ckpt_mul(*ret, 10, ret) ||
-		    ckpt_add(*ret, (uint64_t)(*text - '0'), ret))
-			return false;
-	}
-	return true;
+	return store_take_decimal(&text, ret) && !*text;
 }
 
 /* 1: a short name; 0: something else; -EINVAL: meant as one. */
@@ -348,12 +353,14 @@ static void nearest_print(const struct store_step *step, uint32_t n, uint64_t to
 		}
 	}
 	buf[0] = 0;
-	for (uint32_t i = 0; i < have && used >= 0 && (size_t)used < bytes; i++)
+	for (uint32_t i = 0; i < have; i++) {
 		used += snprintf(buf + used, bytes - (size_t)used, "%s%" PRIu64,
 				 i == 0		 ? ""
 				 : i + 1 == have ? " and "
 						 : ", ",
 				 near[i]);
+		assert((size_t)used < bytes);
+	}
 }
 
 static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want, const char *abs,
@@ -361,22 +368,21 @@ static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want
 {
 	char near[NEAREST_MAX * 26];
 
-	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].step == want && step[i].state == STORE_COLLECTING)
+	for (uint32_t i = 0; i < n; i++) { /* collecting ones come first */
+		if (step[i].step != want)
+			continue;
+		assert(!is_listed(&step[i]));
+		if (step[i].state == STORE_COLLECTING)
 			return ckpt_error(
 				err, -EUCLEAN,
 				"step %" PRIu64 " in %.150s is not committed: %s is still "
 				"being written, or its writer died; ckptctl ls -C %.100s lists "
 				"what is committed",
 				want, abs, step[i].dir, abs);
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].step == want && step[i].state == STORE_SET_ASIDE)
-			return ckpt_error(err, -ENOENT,
-					  "step %" PRIu64
-					  " in %.150s was set aside when the job went "
-					  "back to an older step; it can be read as %.150s/%s",
-					  want, abs, abs, step[i].dir);
+		return ckpt_error(err, -ENOENT,
+				  "step %" PRIu64 " in %.150s was set aside when the job went "
+				  "back to an older step; it can be read as %.150s/%s",
+				  want, abs, abs, step[i].dir);
 	}
 	nearest_print(step, n, want, near, sizeof near);
 	return ckpt_error(
@@ -403,7 +409,8 @@ static void passed_print(const struct store_step *step, uint32_t end, char *buf,
 					step[i].state == STORE_DAMAGED ? "damaged" : "quarantined",
 					step[i].why, step[i].step);
 	}
-	if (npassed > 1 && used > 0 && (size_t)used < bytes)
+	assert((size_t)used < bytes);
+	if (npassed > 1)
 		(void)snprintf(buf + used, bytes - (size_t)used,
 			       " (and %" PRIu32 " more; ckptctl ls --all)", npassed - 1);
 }
@@ -558,15 +565,16 @@ static bool is_missing(const struct io_ops *ops, int dirfd, const char *name)
 /* As store_step_open does it, of a path. */
 static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct ckpt_err *err)
 {
-	struct stat was, is;
 	int r = ops->lock(ops->ctx, fd, false);
 
 	if (r == -EOPNOTSUPP)
 		r = 0;
-	if (!r && (fstat(fd, &was) || stat(abs, &is) || was.st_dev != is.st_dev ||
-		   was.st_ino != is.st_ino))
-		r = -EAGAIN;
-	if (r == -EAGAIN)
+	if (!r) {
+		cleanup_close int now = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		r = now < 0 ? -errno : store_same_check(ops, now, fd);
+	}
+	if (r == -EAGAIN || r == -ENOENT || r == -ESTALE)
 		return ckpt_error(err, -ENOENT, "%.300s has gone or is being removed", abs);
 	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }

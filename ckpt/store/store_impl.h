@@ -67,6 +67,9 @@ struct store_txn {
  * somebody's lock is in the way. -EOPNOTSUPP, exclusive only: no locks here. -ENOENT, ...
  */
 int store_hold(const struct store *s, const char *dir, bool exclusive, int *ret_fd);
+/* Is what is open as a what is open as b? 0, -ESTALE: it is not, ... Where it cannot be known they are
+ * taken for the same. */
+int store_same_check(const struct io_ops *ops, int a, int b);
 /* Does the entry lead to the directory that is open as fd? 0, -ENOENT, -ESTALE: to another one, ... */
 int store_hold_check(const struct store *s, const char *dir, int fd);
 /*

@@ -13,8 +13,7 @@
 #define LINE_NAPS_MAX 5000 /* ten seconds: a removal holds it for two calls and a sync */
 #define LINE_NAP_NS (2 * NS_PER_MS)
 
-/* Where it cannot be known they are taken for the same. */
-static int same_check(const struct io_ops *ops, int a, int b)
+int store_same_check(const struct io_ops *ops, int a, int b)
 {
 	struct io_stat x, y;
 	int r = io_stat(ops, a, &x);
@@ -33,7 +32,7 @@ int store_hold_check(const struct store *s, const char *dir, int fd)
 
 	if (now < 0)
 		return now;
-	r = same_check(ops, now, fd);
+	r = store_same_check(ops, now, fd);
 	(void)ops->close(ops->ctx, now);
 	return r;
 }

@@ -93,11 +93,11 @@ static bool time_parse(const char *text, uint64_t *ret)
 		return false;
 	whole = (size_t)(p - text);
 	if (*p == '.') {
-		uint32_t n = (uint32_t)strspn(p + 1, "0123456789");
+		uint32_t n = (uint32_t)strspn(++p, "0123456789");
 
-		p++;
-		if (n == 0 || n > 9 || !digits(&p, n, &part))
+		if (n == 0 || n > 9)
 			return false;
+		(void)digits(&p, n, &part);
 		for (; n < 9; n++)
 			part *= 10;
 	}
@@ -267,13 +267,14 @@ static bool file_parse(const char *file, struct store_mark *m)
 	size_t n;
 
 	*m = (struct store_mark){ .kind = MARK_HOLD };
-	while (kind < ARRAY_LEN(words) && !(store_take_text(&p, words[kind]) && *p == '-')) {
+	while (kind < ARRAY_LEN(words) &&
+	       !(store_take_text(&p, words[kind]) && store_take_text(&p, "-"))) {
 		p = file;
 		kind++;
 	}
-	if (kind == ARRAY_LEN(words) || !store_take_text(&p, "-") ||
-	    !store_take_decimal(&p, &m->step) || !store_take_text(&p, "-") ||
-	    !store_take_hex(&p, &word[0]) || !store_take_hex(&p, &word[1]))
+	if (kind == ARRAY_LEN(words) || !store_take_decimal(&p, &m->step) ||
+	    !store_take_text(&p, "-") || !store_take_hex(&p, &word[0]) ||
+	    !store_take_hex(&p, &word[1]))
 		return false;
 	m->kind = (enum store_mark_kind)kind;
 	for (uint32_t i = 0; i < 8; i++)

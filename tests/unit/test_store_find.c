@@ -3,10 +3,13 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <dirent.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_memory.h"
 
 /* ROOT/demo has 10, 20, 30 set aside and 25; collecting 40. */
 static struct place place;
@@ -15,6 +18,7 @@ static struct ckpt_err err;
 static struct store *s;
 static struct store_txn *collecting;
 static struct crash_step fortieth;
+static struct io_ops ops; /* the kernel's, but for what a test has put there */
 
 static int setup(void **state)
 {
@@ -24,6 +28,7 @@ static int setup(void **state)
 	uint64_t generation;
 
 	(void)state;
+	ops = io_ops_posix;
 	place_make(&place);
 	if (!realpath(place.path, root) ||
 	    store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
@@ -266,6 +271,763 @@ static void a_path_without_jobs_has_none_and_a_missing_one_is_an_error(void **st
 	assert_non_null(strstr(err.msg, "none"));
 }
 
+/* --- file systems and users of other kinds --- */
+
+static int resolve_by(const char *where, const char *name, struct store_ref *ret)
+{
+	int r;
+
+	memset(&err, 0, sizeof err);
+	r = store_resolve(&ops, where, name, ret, &err);
+	if (r) {
+		assert_int_equal(ret->step_fd, -1);
+		assert_true(err.msg[0]);
+		assert_int_equal(err.code, r);
+	} else {
+		assert_true(ret->step_fd >= 0);
+		(void)close(ret->step_fd);
+	}
+	return r;
+}
+
+static void assert_refused_by(int code, const char *where, const char *name, const char *words)
+{
+	struct store_ref ref;
+
+	assert_int_equal(resolve_by(where, name, &ref), code);
+	if (!strstr(err.msg, words))
+		fail_msg("\"%s\" is not in: %s", words, err.msg);
+}
+
+struct listing_typed {
+	unsigned char d_type;
+	int (*each)(void *arg, const char *name, unsigned char d_type);
+	void *arg;
+};
+
+static int entry_untyped(void *arg, const char *name, unsigned char d_type)
+{
+	const struct listing_typed *l = arg;
+
+	(void)d_type;
+	return l->each(l->arg, name, l->d_type);
+}
+
+static int list_untyped(void *ctx, int dirfd,
+			int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	struct listing_typed l = { .d_type = DT_UNKNOWN, .each = each, .arg = arg };
+
+	return io_ops_posix.list(ctx, dirfd, entry_untyped, &l);
+}
+
+static void jobs_and_steps_are_found_where_entries_have_no_type(void **state)
+{
+	char list[100] = "";
+	struct store_ref ref;
+	int fd;
+
+	(void)state;
+	ops.list = list_untyped;
+	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "alpha/.old-000000000001-s1", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "beta", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "beta/.tmp-000000000001-g00000001-00000001", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
+	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
+	fd = openat(place.fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	(void)close(fd);
+	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
+	assert_string_equal(list, "alpha beta demo ");
+	assert_int_equal(resolve_by(at("demo"), "latest", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000025"));
+}
+
+/* "/" is the store of this test, for who looks beneath it. */
+static int beneath(int dirfd)
+{
+	struct stat of_root, st;
+
+	assert_int_equal(stat("/", &of_root), 0);
+	assert_int_equal(fstat(dirfd, &st), 0);
+	return st.st_ino == of_root.st_ino && st.st_dev == of_root.st_dev ? place.fd : dirfd;
+}
+
+static int list_beneath(void *ctx, int dirfd,
+			int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	return io_ops_posix.list(ctx, beneath(dirfd), each, arg);
+}
+
+static int open_beneath(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	return io_ops_posix.open(ctx, beneath(dirfd), name, flags, mode);
+}
+
+static int path_note(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	(void)job;
+	(void)job_fd;
+	(void)snprintf(arg, 100, "%s", abs_path);
+	return 0;
+}
+
+static void a_store_may_be_the_root_of_all_directories(void **state)
+{
+	struct store_ref ref;
+	char path[100];
+
+	(void)state;
+	ops.list = list_beneath;
+	ops.open = open_beneath;
+	assert_int_equal(store_jobs(&ops, "/", path_note, path, &err), 0);
+	assert_string_equal(path, "/demo");
+	assert_int_equal(resolve_by("/", "latest", &ref), 0);
+	assert_string_equal(ref.path, "/demo/step-000000000025");
+	assert_int_equal(mkdirat(place.fd, "other", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "other/.ckptd", 0700), 0);
+	assert_refused_by(-ENOTUNIQ, "/", "latest", "-C /demo\n");
+}
+
+static void the_store_is_the_working_directory_where_none_is_given(void **state)
+{
+	struct store_ref ref;
+	int fd;
+
+	(void)state;
+	assert_int_equal(chdir(root), 0);
+	assert_int_equal(resolve_by(NULL, "latest", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	fd = openat(place.fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	(void)close(fd);
+	assert_refused_by(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
+	assert_int_equal(chdir("/"), 0);
+}
+
+/* What opening a directory of this name gives, from the nth time on or then only. */
+static struct {
+	const char *name, *more;
+	uint32_t nth, n;
+	int error;
+	bool once;
+} opening;
+
+static int open_made_up(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	bool is_it = opening.name && (strcmp(name, opening.name) == 0 ||
+				      (opening.more && strcmp(name, opening.more) == 0));
+
+	opening.n += is_it;
+	if (is_it && (opening.once ? opening.n == opening.nth : opening.n >= opening.nth))
+		return opening.error;
+	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void opens(const char *name, uint32_t nth, int error, bool once)
+{
+	memset(&opening, 0, sizeof opening);
+	opening.name = name;
+	opening.nth = nth;
+	opening.error = error;
+	opening.once = once;
+	ops.open = open_made_up;
+}
+
+/* A directory gives its entries in any order: here in that of their names, or the other way round. */
+struct entries {
+	uint32_t n;
+	char name[16][NAME_MAX + 1];
+};
+static bool backwards;
+
+static int entry_keep(void *arg, const char *name, unsigned char d_type)
+{
+	struct entries *e = arg;
+
+	(void)d_type;
+	assert_true(e->n < ARRAY_LEN(e->name));
+	(void)snprintf(e->name[e->n++], sizeof e->name[0], "%s", name);
+	return 0;
+}
+
+static int entries_compare(const void *a, const void *b)
+{
+	return backwards ? strcmp(b, a) : strcmp(a, b);
+}
+
+static int list_in_order(void *ctx, int dirfd,
+			 int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	struct entries e = { 0 };
+	int r = io_ops_posix.list(ctx, dirfd, entry_keep, &e);
+
+	qsort(e.name, e.n, sizeof e.name[0], entries_compare);
+	for (uint32_t i = 0; !r && i < e.n; i++)
+		r = each(arg, e.name[i], DT_UNKNOWN);
+	return r;
+}
+
+static void jobs_that_this_user_may_not_open_are_passed_over_and_named(void **state)
+{
+	static const int error[] = { -EACCES, -EPERM };
+	char list[100];
+
+	(void)state;
+	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "alpha/.ckptd", 0700), 0);
+	assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
+	for (uint32_t i = 0; i < 2 * ARRAY_LEN(error); i++) {
+		backwards = i % 2;
+		ops.list = list_in_order;
+		opens("demo", 1, error[i / 2], false);
+		list[0] = 0;
+		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
+		assert_string_equal(list, "alpha ");
+		memset(&err, 0, sizeof err);
+		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
+		assert_non_null(strstr(err.msg, "cannot open demo in"));
+		assert_refused_by(-ENOENT, root, "latest", "nothing is committed"); /* alpha's */
+		opening.more = "alpha";
+		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
+		assert_non_null(strstr(err.msg, "cannot open alpha and 1 more in"));
+		assert_non_null(strstr(err.msg, root));
+		assert_refused_by(-EACCES, root, "latest", "cannot open alpha and 1 more in");
+	}
+	assert_int_equal(store_jobs_closed(&ops, at("demo"), &err), 0);
+	assert_int_equal(store_jobs_closed(&ops, at("none"), &err), -ENOENT);
+}
+
+static void a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job(void **state)
+{
+	(void)state;
+	opens("demo", 1, -EACCES, true);
+	assert_refused_by(-EACCES, root, "latest", "cannot open demo in");
+}
+
+static void a_job_that_goes_while_they_are_listed_is_none(void **state)
+{
+	static const int gone[] = { -ENOENT, -ENOTDIR, -ELOOP };
+	char list[100];
+
+	(void)state;
+	assert_int_equal(mkdirat(place.fd, "zeta", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "zeta/.ckptd", 0700), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(gone); i++) {
+		opens("demo", 1, gone[i], false);
+		list[0] = 0;
+		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
+		assert_string_equal(list, "zeta ");
+		assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
+	}
+	opens("demo", 2, -ENOENT, true); /* between the look and its turn */
+	list[0] = 0;
+	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
+	assert_string_equal(list, "zeta ");
+	for (uint32_t nth = 1; nth <= 2; nth++) { /* what cannot be seen is not said to be absent */
+		opens("demo", nth, -EMFILE, true);
+		list[0] = 0;
+		memset(&err, 0, sizeof err);
+		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), -EMFILE);
+		assert_non_null(strstr(err.msg, nth == 1 ? "cannot list the jobs in" : "job demo"));
+		assert_non_null(strstr(err.msg, "ulimit"));
+		assert_string_equal(list, "");
+	}
+}
+
+#define OTHER_FD 1000000 /* of a job; the kernel's are lower */
+static uint32_t many;
+
+static int open_of_many(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	(void)dirfd;
+	(void)name;
+	(void)flags;
+	(void)mode;
+	return OTHER_FD;
+}
+
+static int close_of_many(void *ctx, int fd)
+{
+	(void)ctx;
+	assert_int_equal(fd, OTHER_FD);
+	return 0;
+}
+
+static int list_of_many(void *ctx, int dirfd,
+			int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	char name[20];
+	int r = 0;
+
+	(void)ctx;
+	if (dirfd == OTHER_FD)
+		return each(arg, STORE_CLAIMS, DT_DIR);
+	for (uint32_t i = 0; !r && i < many; i++) {
+		(void)snprintf(name, sizeof name, "job-%u", i);
+		r = each(arg, name, DT_DIR);
+	}
+	return r;
+}
+
+static int job_count(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	(void)job;
+	(void)job_fd;
+	(void)abs_path;
+	++*(uint32_t *)arg;
+	return 0;
+}
+
+static void more_jobs_than_a_store_may_have_are_refused(void **state)
+{
+	uint32_t seen = 0;
+
+	(void)state;
+	ops.open = open_of_many;
+	ops.close = close_of_many;
+	ops.list = list_of_many;
+	many = 65536;
+	assert_int_equal(store_jobs(&ops, root, job_count, &seen, &err), 0);
+	assert_int_equal(seen, many);
+	many++;
+	seen = 0;
+	assert_int_equal(store_jobs(&ops, root, job_count, &seen, &err), -E2BIG);
+	assert_non_null(strstr(err.msg, "cannot list the jobs in"));
+	assert_int_equal(seen, 0);
+}
+
+/* --- paths that are long --- */
+
+/* Directories below root so that the path of the last one has so many bytes. */
+static void deep_make(char path[PATH_MAX], size_t bytes)
+{
+	size_t have = strlen(root);
+	int fd = openat(place.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	memcpy(path, root, have + 1);
+	while (have < bytes) {
+		size_t left = bytes - have - 1, n = left > 250 + 2 ? 250 : left;
+		char name[256];
+		int next;
+
+		memset(name, 'd', n);
+		name[n] = 0;
+		assert_true(!mkdirat(fd, name, 0700) || errno == EEXIST);
+		next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		assert_true(next >= 0);
+		(void)close(fd);
+		fd = next;
+		path[have] = '/';
+		memcpy(path + have + 1, name, n + 1);
+		have += n + 1;
+	}
+	assert_int_equal(strlen(path), bytes);
+	(void)close(fd);
+}
+
+static void a_path_that_is_too_long_is_refused_and_not_cut(void **state)
+{
+	char deep[PATH_MAX], list[100] = "", job[PATH_MAX];
+	struct store_ref ref;
+	int fd;
+
+	(void)state;
+	/* the longest path of a store whose job's is still one */
+	deep_make(deep, PATH_MAX - 1 - sizeof "/demo" + 1);
+	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(renameat(place.fd, "demo", fd, "demo"), 0);
+	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), 0);
+	assert_string_equal(list, "demo ");
+	assert_refused_by(-ENAMETOOLONG, deep, "latest", "step-000000000025");
+	(void)stpcpy(stpcpy(job, deep), "/demo");
+	assert_refused_by(-ENAMETOOLONG, job, "step:20", "step-000000000020");
+	assert_int_equal(renameat(fd, "demo", fd, "demo2"), 0);
+	memset(&err, 0, sizeof err);
+	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), -ENAMETOOLONG);
+	assert_non_null(strstr(err.msg, "the path of demo2 is too long"));
+	assert_string_equal(list, "demo ");
+	assert_refused_by(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
+	assert_int_equal(renameat(fd, "demo2", place.fd, "demo"), 0);
+	(void)close(fd);
+	/* the longest of a job whose step's is still one */
+	deep_make(deep, PATH_MAX - 1 - sizeof "/jobs/step-000000000025" + 1);
+	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(renameat(place.fd, "demo", fd, "jobs"), 0);
+	assert_int_equal(resolve_by(deep, "latest", &ref), 0);
+	assert_int_equal(strlen(ref.path), PATH_MAX - 1);
+	assert_int_equal(renameat(fd, "jobs", place.fd, "demo"), 0);
+	(void)close(fd);
+}
+
+/* --- what people are told --- */
+
+static void a_job_without_steps_says_so_whatever_is_asked_for(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdirat(place.fd, "new", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "new/.ckptd", 0700), 0);
+	assert_refused(-ENOENT, at("new"), "step:7", "nothing is committed there yet");
+	assert_refused(-ENOENT, at("new"), "latest", "nothing is committed in");
+	assert_refused(-ENOENT, at("new"), "latest~1", "nothing is committed in");
+	assert_refused(-ENOENT, at("new"), "tag:best", "it has none (ckptctl tag sets one)");
+}
+
+static void a_step_is_being_collected_rather_than_set_aside_where_it_is_both(void **state)
+{
+	char aside[STORE_DIR_MAX];
+
+	(void)state;
+	store_name_old(40, UINT64_MAX, aside);
+	assert_int_equal(mkdirat(s->job_fd, aside, 0700), 0);
+	assert_refused(-EUCLEAN, root, "step:40", collecting->dir);
+}
+
+static void numbers_of_65_bits_are_refused(void **state)
+{
+	(void)state;
+	assert_refused(-EINVAL, root, "step:18446744073709551616", "at most 64 bits");
+	assert_refused(-EINVAL, root, "latest~18446744073709551616", "at most 64 bits");
+	assert_refused(-EINVAL, root, "latest~1x", "number");
+	assert_refused(-ENOENT, root, "step:18446744073709551615", "10, 20 and 25");
+}
+
+static void damaged_steps_that_are_passed_over_are_told_with_what_is_there(void **state)
+{
+	struct store_ref ref;
+
+	(void)state;
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
+	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000020"));
+	assert_non_null(strstr(ref.note, "step 25 is passed over: damaged: its MANIFEST is "
+					 "missing; ckptctl repair step:25"));
+	assert_null(strstr(ref.note, "more"));
+	assert_refused(-ENOENT, root, "latest~2",
+		       "the oldest is latest~1; step 25 is passed over: damaged");
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000010"));
+	assert_non_null(strstr(ref.note, "step 25 is passed over"));
+	assert_non_null(strstr(ref.note, "(and 1 more; ckptctl ls --all)"));
+}
+
+static void of_many_tags_some_are_offered(void **state)
+{
+	static const char *const name[] = { "a", "b", "c", "d", "e" };
+	struct store_step *step;
+	char words[40] = "it has ";
+	uint32_t n;
+
+	(void)state;
+	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
+		assert_int_equal(store_mark_set(s, &step[0], MARK_TAG, name[i], 0, NULL, &err), 0);
+		if (i < 4)
+			(void)snprintf(words + strlen(words), 10, "%s%s", i ? ", " : "", name[i]);
+		assert_refused(-ENOENT, root, "tag:none", words);
+		assert_int_equal(
+			strcmp(strstr(err.msg, words) + strlen(words), i < 4 ? "" : ", ..."), 0);
+	}
+	free(step);
+	assert_found(root, "tag:e", "demo/step-000000000025");
+}
+
+static void a_path_to_what_is_being_deleted_is_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, ".trash-00000001"), 0);
+	assert_refused(-EUCLEAN, NULL, at("demo/.trash-00000001"), "it is being deleted");
+}
+
+static void a_directory_is_a_torn_checkpoint_only_if_it_has_a_part(void **state)
+{
+	static const struct {
+		const char *name;
+		int r;
+	} file[] = {
+		{ "w", -ENOENT },	    { ".part", -ENOENT }, { "x0000.part", -ENOENT },
+		{ "w0000.party", -ENOENT }, { "wpart", -ENOENT }, { "w0000.part", -EUCLEAN },
+	};
+	int fd;
+
+	(void)state;
+	assert_int_equal(mkdirat(place.fd, "torn", 0700), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(file); i++) {
+		char path[40];
+
+		(void)snprintf(path, sizeof path, "torn/%s", file[i].name);
+		fd = openat(place.fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		assert_true(fd >= 0);
+		(void)close(fd);
+		assert_refused(file[i].r, NULL, at("torn"),
+			       i < 5 ? "is no checkpoint: it has no MANIFEST"
+				     : "is no complete checkpoint: it has no MANIFEST");
+	}
+}
+
+/* --- locks --- */
+
+static struct {
+	int error;
+	uint32_t n, nth; /* how often it was asked; the first that is given */
+	void (*meanwhile)(void);
+} locking;
+
+static int lock_made_up(void *ctx, int fd, bool exclusive)
+{
+	if (++locking.n < locking.nth)
+		return locking.error;
+	if (locking.meanwhile)
+		locking.meanwhile();
+	return io_ops_posix.lock(ctx, fd, exclusive);
+}
+
+static void locks(int error, uint32_t nth, void (*meanwhile)(void))
+{
+	locking.error = error;
+	locking.n = 0;
+	locking.nth = nth;
+	locking.meanwhile = meanwhile;
+	ops.lock = lock_made_up;
+}
+
+static void what_latest_leads_to_is_looked_for_again_while_it_is_being_removed(void **state)
+{
+	struct store_ref ref;
+
+	(void)state;
+	locks(-EAGAIN, 3, NULL);
+	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_int_equal(locking.n, 3);
+	locks(-EAGAIN, UINT32_MAX, NULL);
+	assert_refused_by(-ENOENT, root, "latest", "is being removed");
+	assert_int_equal(locking.n, STORE_TRIES_MAX);
+	assert_int_equal(store_resolve(&ops, root, "latest", &ref, NULL), -ENOENT);
+	assert_int_equal(ref.step_fd, -1);
+	locks(-EIO, UINT32_MAX, NULL);
+	assert_refused_by(-EIO, root, "latest", "cannot open step-000000000025");
+	assert_int_equal(locking.n, 1);
+}
+
+static void it_goes(void)
+{
+	assert_int_equal(renameat(place.fd, "model", place.fd, "away"), 0);
+}
+
+static void it_is_swapped(void)
+{
+	it_goes();
+	assert_int_equal(mkdirat(place.fd, "model", 0700), 0);
+}
+
+static int stat_refused(void *ctx, int fd, struct io_stat *ret)
+{
+	(void)ctx;
+	(void)fd;
+	(void)ret;
+	return -EIO;
+}
+
+static void a_path_is_read_only_if_it_still_leads_to_what_was_locked(void **state)
+{
+	struct store_ref ref;
+	int fd;
+
+	(void)state;
+	assert_int_equal(renameat(s->job_fd, "step-000000000010", place.fd, "model"), 0);
+	locks(-EOPNOTSUPP, UINT32_MAX, NULL); /* no locks there: it is read all the same */
+	assert_int_equal(resolve_by(NULL, at("model"), &ref), 0);
+	locks(-EAGAIN, UINT32_MAX, NULL);
+	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	locks(-EIO, UINT32_MAX, NULL);
+	assert_refused_by(-EIO, NULL, at("model"), "model for reading");
+	locks(0, 0, it_goes);
+	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
+	locks(0, 0, it_is_swapped);
+	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_int_equal(unlinkat(place.fd, "model", AT_REMOVEDIR), 0);
+	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
+	ops = io_ops_posix;
+	ops.stat = stat_refused;
+	assert_refused_by(-EIO, NULL, at("model"), "cannot lock");
+	fd = openat(place.fd, "model", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(io_ops_posix.lock(NULL, fd, true), 0); /* no lock was left behind */
+	(void)close(fd);
+}
+
+/* --- any call, any allocation fails --- */
+
+static uint32_t open_files(void)
+{
+	uint32_t n = 0;
+	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &n), 0);
+	(void)close(fd);
+	return n;
+}
+
+struct answer {
+	int r;
+	char text[8192];
+};
+
+struct asked {
+	const char *where, *name; /* below root; name NULL: the jobs there */
+	bool is_path;
+};
+
+static int names_add(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct answer *a = arg;
+
+	(void)job;
+	(void)job_fd;
+	(void)snprintf(a->text + strlen(a->text), sizeof a->text - strlen(a->text), "%s ",
+		       abs_path);
+	return 0;
+}
+
+static void ask(const struct io_ops *by, const struct asked *q, struct answer *ret)
+{
+	struct store_ref ref;
+
+	*ret = (struct answer){ 0 };
+	memset(&err, 0, sizeof err);
+	if (!q->name) {
+		ret->r = store_jobs(by, at(q->where), names_add, ret, &err);
+		if (!ret->r)
+			ret->r = store_jobs_closed(by, at(q->where), &err);
+		return;
+	}
+	ret->r = store_resolve(by, at(q->where), q->is_path ? at(q->name) : q->name, &ref, &err);
+	if (ret->r) {
+		assert_int_equal(ref.step_fd, -1);
+		return;
+	}
+	(void)snprintf(ret->text, sizeof ret->text, "%s %s", ref.path, ref.note);
+	assert_true(ref.step_fd >= 0);
+	(void)by->close(by->ctx, ref.step_fd);
+}
+
+static const struct asked asked[] = {
+	{ "", NULL, false },	       { "demo", NULL, false },
+	{ "", "latest", false },       { "demo", "latest~1", false },
+	{ "demo", "latest~9", false }, { "demo", "step:20", false },
+	{ "demo", "step:21", false },  { "demo", "tag:best", false },
+	{ "demo", "tag:none", false }, { "two", "latest", false },
+	{ "empty", "latest", false },  { "", "demo/step-000000000010", true },
+	{ "", "model", true },	       { "", "torn", true },
+	{ "", "empty", true },	       { "", "demo", true },
+};
+
+static void places_make(void)
+{
+	static const char *const dir[] = { "two",	   "two/a", "two/a/.ckptd", "two/b",
+					   "two/b/.ckptd", "empty", "model",	    "torn" };
+	static const char *const file[] = { "model/MANIFEST", "torn/w0000.part" };
+	struct store_step *step;
+	uint32_t n;
+
+	for (size_t i = 0; i < ARRAY_LEN(dir); i++)
+		assert_int_equal(mkdirat(place.fd, dir[i], 0700), 0);
+	for (size_t i = 0; i < ARRAY_LEN(file); i++)
+		(void)close(openat(place.fd, file[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
+	assert_int_equal(store_mark_set(s, &step[1], MARK_TAG, "best", 0, NULL, &err), 0);
+	free(step);
+}
+
+/* The same answer as without the failure, or that failure, with a sentence and nothing given. */
+static void any_call_may_fail_and_no_answer_is_a_wrong_one(void **state)
+{
+	static const int code[] = { -EIO, -EMFILE };
+	uint64_t runs = 0;
+	uint32_t files;
+
+	(void)state;
+	places_make();
+	files = open_files();
+	for (uint32_t i = 0; i < 4 * ARRAY_LEN(asked); i++) {
+		const struct asked *q = &asked[i / 4];
+		int error = code[i % 2];
+		struct answer good, a;
+		struct io_faults f;
+
+		ask(&io_ops_posix, q, &good);
+		for (uint64_t nth = 1;; nth++, runs++) {
+			bool hit;
+
+			io_faults_init(&f, &io_ops_posix);
+			io_faults_fail(&f, IO_ON_ANY, nth, error, i & 2);
+			ask(&f.ops, q, &a);
+			hit = io_faults_hit(&f);
+			assert_int_equal(open_files(), files);
+			if (a.r) {
+				assert_true(err.msg[0]);
+				assert_int_equal(err.code, a.r);
+			}
+			/* who finds a MANIFEST that cannot be read passes it over, and says so; what is
+			 * in a directory by its path is for its reader to judge */
+			if (a.r != error && !strstr(a.text, "passed over") &&
+			    !strstr(err.msg, "passed over") && !(q->is_path && !a.r) &&
+			    (a.r != good.r || strcmp(a.text, good.text) != 0))
+				fail_msg("%s in %s, call %" PRIu64
+					 " gives %d: %d instead of %d: %s",
+					 q->name, q->where, nth, error, a.r, good.r, err.msg);
+			if (!hit)
+				break;
+		}
+	}
+	print_message("%" PRIu64 " runs\n", runs);
+	assert_true(runs > 200);
+}
+
+static void without_memory_no_answer_is_a_wrong_one(void **state)
+{
+	uint64_t runs = 0;
+	uint32_t files;
+
+	(void)state;
+	places_make();
+	for (uint32_t i = 0; i < 20; i++) { /* more than one piece of memory */
+		char dir[20];
+
+		(void)snprintf(dir, sizeof dir, "two/c%02u", i);
+		assert_int_equal(mkdirat(place.fd, dir, 0700), 0);
+		(void)snprintf(dir, sizeof dir, "two/c%02u/.ckptd", i);
+		assert_int_equal(mkdirat(place.fd, dir, 0700), 0);
+	}
+	files = open_files();
+	for (uint32_t i = 0; i < ARRAY_LEN(asked); i++) {
+		struct answer good, a;
+		uint64_t failed, nth = 0;
+
+		ask(&io_ops_posix, &asked[i], &good);
+		do {
+			no_memory_from(nth++, false);
+			ask(&io_ops_posix, &asked[i], &a);
+			failed = no_memory_end();
+			assert_int_equal(open_files(), files);
+			if (a.r) {
+				assert_true(err.msg[0]);
+				assert_int_equal(err.code, a.r);
+			}
+			if (a.r != -ENOMEM && !(asked[i].is_path && !a.r) &&
+			    (a.r != good.r || strcmp(a.text, good.text) != 0))
+				fail_msg("%s in %s, allocation %" PRIu64 ": %d instead of %d: %s",
+					 asked[i].name, asked[i].where, nth, a.r, good.r, err.msg);
+			runs++;
+		} while (failed);
+	}
+	print_message("%" PRIu64 " runs\n", runs);
+	assert_true(runs > 100);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -282,6 +1044,25 @@ int main(void)
 		T(a_path_to_what_is_no_checkpoint_is_refused),
 		T(the_jobs_of_a_path_come_by_name),
 		T(a_path_without_jobs_has_none_and_a_missing_one_is_an_error),
+		T(jobs_and_steps_are_found_where_entries_have_no_type),
+		T(a_store_may_be_the_root_of_all_directories),
+		T(the_store_is_the_working_directory_where_none_is_given),
+		T(jobs_that_this_user_may_not_open_are_passed_over_and_named),
+		T(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job),
+		T(a_job_that_goes_while_they_are_listed_is_none),
+		T(more_jobs_than_a_store_may_have_are_refused),
+		T(a_path_that_is_too_long_is_refused_and_not_cut),
+		T(a_job_without_steps_says_so_whatever_is_asked_for),
+		T(a_step_is_being_collected_rather_than_set_aside_where_it_is_both),
+		T(numbers_of_65_bits_are_refused),
+		T(damaged_steps_that_are_passed_over_are_told_with_what_is_there),
+		T(of_many_tags_some_are_offered),
+		T(a_path_to_what_is_being_deleted_is_refused),
+		T(a_directory_is_a_torn_checkpoint_only_if_it_has_a_part),
+		T(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed),
+		T(a_path_is_read_only_if_it_still_leads_to_what_was_locked),
+		T(any_call_may_fail_and_no_answer_is_a_wrong_one),
+		T(without_memory_no_answer_is_a_wrong_one),
 	};
 
 	return cmocka_run_group_tests_name("store_find", tests, NULL, NULL);

@@ -3,10 +3,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_memory.h"
 
 static struct place place;
 static struct store *s;
@@ -15,6 +17,21 @@ static struct store_step *step; /* 30, 20, 10 */
 static uint32_t n;
 static struct store_mark *mark;
 static uint32_t nmark;
+
+/* Who runs this, as far as the system knows. */
+static struct {
+	int error;
+	const char *name;
+} account = { 0, "tester" };
+
+int getpwuid_r(uid_t uid, struct passwd *ret, char *buf, size_t bytes, struct passwd **ret_found)
+{
+	*ret = (struct passwd){ .pw_uid = uid, .pw_name = buf };
+	*ret_found = account.name && !account.error ? ret : NULL;
+	if (*ret_found)
+		(void)snprintf(buf, bytes, "%s", account.name);
+	return account.error;
+}
 
 static void scan(void)
 {
@@ -45,6 +62,8 @@ static int setup(void **state)
 
 	(void)state;
 	memset(&err, 0, sizeof err);
+	account.error = 0;
+	account.name = "tester";
 	place_make(&place);
 	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
 	    store_claim(s, 0, false, &generation, &err))
@@ -541,6 +560,672 @@ static void a_reader_that_comes_too_late_is_told_so(void **state)
 	assert_int_equal(fd, -1);
 }
 
+/* --- what a mark may say --- */
+
+#define FILE_OF_HOLD "hold-000000000020-0123456789abcdef-x"
+
+static int parse(const char *file, const char *text, struct store_mark *ret)
+{
+	return store_mark_parse(file, text, strlen(text), ret);
+}
+
+static void the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t ns;
+	} good[] = {
+		{ "made=1970-01-01T00:00:00Z\n", 0 },
+		{ "made=1970-01-01T00:00:01.000000002Z\n", 1000000002 },
+		{ "made=2024-02-29T23:59:59.5Z\n", UINT64_C(1709251199500000000) },
+		{ "made=2554-07-21T23:34:33.709551615Z\n", UINT64_MAX },
+	};
+	static const char *const bad[] = {
+		"made=\n",
+		"made=1970-01-01T00:00:00\n",
+		"made=1970-01-01T00:00:00z\n",
+		"made=1970-01-01T00:00:00Z \n",
+		"made=1970-01-01T00:00:00.Z\n",
+		"made=1970-01-01T00:00:00.x1Z\n",
+		"made=1970-01-01T00:00:00.1234567890Z\n",
+		"made=1970-01-01T00:00:00.1x2Z\n",
+		"made=1970-01-01T00:00:0xZ\n",
+		"made=1970-01-01 00:00:00Z\n",
+		"made=1970-00-01T00:00:00Z\n",
+		"made=1970-13-01T00:00:00Z\n",
+		"made=1970-01-00T00:00:00Z\n",
+		"made=1970-01-32T00:00:00Z\n",
+		"made=2023-02-29T00:00:00Z\n",
+		"made=1970-01-01T24:00:00Z\n",
+		"made=1970-01-01T00:60:00Z\n",
+		"made=1970-01-01T00:00:60Z\n",
+		"made=1969-12-31T23:59:59Z\n",
+		"made=0000-01-01T00:00:00Z\n",
+		"made=2554-07-21T23:34:33.709551616Z\n", /* 2^64 ns */
+		"made=2554-07-21T23:34:34Z\n",
+		"made=9999-12-31T23:59:59Z\n",
+	};
+	struct store_mark m;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		assert_int_equal(parse(FILE_OF_HOLD, good[i].text, &m), 1);
+		assert_true(m.made_ns == good[i].ns);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		if (parse(FILE_OF_HOLD, bad[i], &m) != -EPROTO || !m.unread)
+			fail_msg("taken for a time: %s", bad[i]);
+}
+
+#define MADE "made=2026-11-21T19:30:00Z\n"
+#define UNTIL "until=2026-11-22T19:30:00Z\n"
+
+static void a_mark_says_each_thing_once_and_what_belongs_to_its_kind(void **state)
+{
+	static const char *const bad[] = {
+		"",
+		"\n",
+		"made=2026-11-21T19:30:00Z",
+		"by=me\n",
+		MADE "=x\n",
+		MADE "x\n",
+		MADE "By=me\n",
+		MADE "\n",
+		MADE MADE,
+		MADE UNTIL UNTIL,
+		MADE "by=me\nby=me\n",
+		MADE "why=x\nwhy=y\n",
+		MADE "why=\x01\n",
+	};
+	char text[STORE_MARK_BYTES_MAX + 2], by[200];
+	struct store_mark m;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		if (parse(FILE_OF_HOLD, bad[i], &m) != -EPROTO || !m.unread || m.by[0])
+			fail_msg("taken for a mark: %s", bad[i]);
+	assert_int_equal(parse("tag-000000000020-0123456789abcdef-x", MADE UNTIL, &m), -EPROTO);
+	assert_int_equal(store_mark_parse(FILE_OF_HOLD, NULL, 10, &m), -EPROTO);
+	assert_int_equal(store_mark_parse(FILE_OF_HOLD, MADE "\0\n", sizeof MADE + 1, &m), -EPROTO);
+	assert_int_equal(parse(FILE_OF_HOLD, MADE "until=1970-01-01T00:00:00Z\n", &m), 1);
+	assert_true(m.until_ns == 1); /* long ago, and not for ever */
+	for (size_t len = sizeof m.by - 2; len <= sizeof m.by; len++) {
+		(void)snprintf(by, sizeof by, MADE "by=%0*d\n", (int)len, 0);
+		assert_int_equal(parse(FILE_OF_HOLD, by, &m), len < sizeof m.by ? 1 : -EPROTO);
+	}
+	/* a key of a later version, as long as a mark may be and one byte longer */
+	memset(text, 'x', sizeof text);
+	memcpy(text, MADE "later=", sizeof MADE "later=" - 1);
+	text[STORE_MARK_BYTES_MAX - 1] = '\n';
+	assert_int_equal(store_mark_parse(FILE_OF_HOLD, text, STORE_MARK_BYTES_MAX, &m), 1);
+	text[STORE_MARK_BYTES_MAX - 1] = 'x';
+	text[STORE_MARK_BYTES_MAX] = '\n';
+	assert_int_equal(store_mark_parse(FILE_OF_HOLD, text, STORE_MARK_BYTES_MAX + 1, &m),
+			 -EPROTO);
+}
+
+static void a_file_is_a_mark_only_if_we_would_call_it_so(void **state)
+{
+	static const char *const foreign[] = {
+		"",
+		"hold",
+		"hold-",
+		"holder-000000000020-0123456789abcdef-x",
+		"hold-x",
+		"hold-000000000020",
+		"hold-000000000020-0123456",
+		"hold-000000000020-012345678",
+		"hold-000000000020-0123456789abcdef",
+		"hold-000000000020-0123456789abcdef-",
+		"hold-000000000020-0123456789abcdef-.x",
+		"hold-000000000020-0123456789abcdef-x y",
+		"hold-000000000020-0123456789abcdef-x~",
+		"hold-000000000020-0123456789abcdef-x~1",
+		"hold-000000000020-0123456789abcdef-x~0123456x",
+		"hold-000000000020-0123456789abcdef-x~012345678",
+		"hold-20-0123456789abcdef-x",
+		"hold-18446744073709551616-0123456789abcdef-x",
+		"hold-000000000020-0123456789ABCDEF-x",
+		"verified-000000000020-0123456789abcdef-x",
+		"bad-000000000020-0123456789abcdef-",
+		"gen-00000001",
+	};
+	struct store_mark m;
+	char file[200];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
+		if (parse(foreign[i], MADE, &m))
+			fail_msg("taken for a mark: %s", foreign[i]);
+	for (int len = STORE_MARK_NAME_MAX - 1; len <= STORE_MARK_NAME_MAX + 1; len++) {
+		(void)snprintf(file, sizeof file, "hold-000000000020-0123456789abcdef-%0*d", len,
+			       0);
+		assert_int_equal(parse(file, MADE, &m), len <= STORE_MARK_NAME_MAX);
+	}
+	assert_int_equal(parse("hold-000000000020-0123456789abcdef-x~0123abcd", MADE, &m), 1);
+	assert_int_equal(parse("verified-000000000020-0123456789abcdef", MADE, &m), 1);
+	assert_int_equal(m.kind, MARK_VERIFIED);
+	assert_int_equal(m.id8[0], 0x01);
+	assert_int_equal(m.id8[7], 0xef);
+}
+
+static const char *const well_formed[] = {
+	" ",
+	"~",
+	"\xc2\xa0",
+	"\xdf\xbf",
+	"\xe0\xa0\x80",
+	"\xe1\x80\x80",
+	"\xed\x9f\xbf",
+	"\xee\x80\x80",
+	"\xef\xbf\xbf",
+	"\xf0\x90\x80\x80",
+	"\xf1\x80\x80\x80",
+	"\xf4\x8f\xbf\xbf",
+};
+/* And how many '?' stand for it. */
+static const struct {
+	const char *text;
+	uint32_t n;
+} ill_formed[] = {
+	{ "\x01", 1 },		   /* a control character */
+	{ "\x7f", 1 },		   /* and another one */
+	{ "\xc2\x9f", 2 },	   /* and one of two bytes */
+	{ "\x80", 1 },		   /* no first byte */
+	{ "\xc1\xbf", 2 },	   /* longer than it need be */
+	{ "\xe0\x9f\xbf", 3 },	   /* the same */
+	{ "\xf0\x8f\xbf\xbf", 4 }, /* the same */
+	{ "\xed\xa0\x80", 3 },	   /* half of a pair */
+	{ "\xf4\x90\x80\x80", 4 }, /* above what there is */
+	{ "\xf5\x80\x80\x80", 4 }, /* the same */
+	{ "\xff", 1 },
+	{ "\xc3", 1 },	       /* cut */
+	{ "\xe2\x82", 2 },     /* cut */
+	{ "\xf1\x80\x80", 3 }, /* cut */
+	{ "\xc3\xc3", 2 },     /* no second byte */
+};
+
+static void text_is_printable_utf_8_as_it_is_read_and_as_it_is_set(void **state)
+{
+	char text[200], want[40];
+	struct store_mark m;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(well_formed); i++) {
+		(void)snprintf(text, sizeof text, MADE "why=a%sz\n", well_formed[i]);
+		(void)snprintf(want, sizeof want, "a%sz", well_formed[i]);
+		assert_int_equal(parse(FILE_OF_HOLD, text, &m), 1);
+		assert_string_equal(m.why, want);
+		set(20, MARK_HOLD, "x", 0, want);
+		marks();
+		assert_string_equal(mark[0].why, want);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(ill_formed); i++) {
+		for (uint32_t last = 0; last < 2; last++) {
+			(void)snprintf(text, sizeof text, MADE "why=a%s%s\n", ill_formed[i].text,
+				       last ? "" : "z");
+			if (parse(FILE_OF_HOLD, text, &m) != -EPROTO)
+				fail_msg("ill-formed text %zu is taken", i);
+			(void)snprintf(text, sizeof text, "a%s%s", ill_formed[i].text,
+				       last ? "" : "z");
+			(void)snprintf(want, sizeof want, "a%.*s%s", (int)ill_formed[i].n, "????",
+				       last ? "" : "z");
+			set(20, MARK_HOLD, "x", 0, text);
+			marks();
+			assert_string_equal(mark[0].why, want);
+		}
+	}
+}
+
+static void a_reason_is_one_line_and_cut_between_two_characters(void **state)
+{
+	char why[sizeof mark->why + 10];
+
+	(void)state;
+	set(20, MARK_HOLD, "x", 0, "one\ttwo\nthree");
+	marks();
+	assert_string_equal(mark[0].why, "one two three");
+	for (size_t len = sizeof mark->why - 4; len < sizeof mark->why; len++) {
+		memset(why, 'a', len);
+		memcpy(why + len, "\xc3\xa4g", 4);
+		set(20, MARK_HOLD, "x", 0, why);
+		marks();
+		assert_false(mark[0].unread);
+		if (len + 3 < sizeof mark->why)
+			why[len + 3] = 0;
+		else if (len + 2 < sizeof mark->why)
+			why[len + 2] = 0;
+		else
+			why[len] = 0;
+		assert_string_equal(mark[0].why, why);
+	}
+}
+
+static void who_has_no_account_is_named_by_his_number(void **state)
+{
+	char want[40];
+
+	(void)state;
+	account.name = "a-rather-long-name-of-an-account-that-a-directory-service-gave-to-somebody";
+	set(20, MARK_HOLD, "x", 0, NULL);
+	marks();
+	assert_memory_equal(mark[0].by, "a-rather-long-name", 18);
+	assert_non_null(strchr(mark[0].by, '@'));
+	(void)snprintf(want, sizeof want, "uid-%u@", (unsigned)geteuid());
+	for (uint32_t i = 0; i < 2; i++) {
+		account.name = i ? NULL : "somebody";
+		account.error = i ? 0 : ERANGE;
+		set(20, MARK_HOLD, "x", 0, NULL);
+		marks();
+		assert_memory_equal(mark[0].by, want, strlen(want));
+	}
+}
+
+/* --- several files, and files that go --- */
+
+/* A file of a mark as a program of ours names it, with a text. */
+static void put(const char *kind, const char *rest, const char *text)
+{
+	char file[200];
+
+	(void)snprintf(file, sizeof file, STORE_CLAIMS "/%s-000000000020-", kind);
+	for (uint32_t k = 0; k < 8; k++)
+		(void)snprintf(file + strlen(file), 3, "%02x", of(20, STORE_COMMITTED)->id[k]);
+	(void)snprintf(file + strlen(file), 100, "%s", rest);
+	damage_what(file, text);
+}
+
+#define AT(hour) "made=2026-11-21T" hour ":00:00Z\n"
+#define TO(hour) "until=2026-11-22T" hour ":00:00Z\n"
+
+/* Each pair in both orders of the files' names. */
+static void of_the_same_mark_twice_one_counts_whatever_the_files_are_called(void **state)
+{
+	static const struct {
+		const char *kind, *rest, *counts, *other;
+	} pair[] = {
+		{ "hold", "-x", AT("01") TO("09"), AT("02") TO("08") }, /* the longer */
+		{ "hold", "-x", AT("01"), AT("02") TO("23") },		/* for ever */
+		{ "hold", "-x", AT("02") TO("08"), AT("01") TO("08") }, /* the newer */
+		{ "tag", "-x", AT("02"), AT("01") },
+		{ "verified", "", AT("02"), AT("01") },
+		{ "bad", "", AT("02"), AT("01") },
+	};
+	char rest[40], text[200];
+
+	(void)state;
+	for (uint32_t i = 0; i < 2 * ARRAY_LEN(pair); i++) {
+		const char *kind = pair[i / 2].kind;
+		uint32_t gone;
+
+		for (uint32_t k = 0; k < 2; k++) {
+			(void)snprintf(rest, sizeof rest, "%s~%08x", pair[i / 2].rest, k + 1);
+			(void)snprintf(text, sizeof text, "%swhy=%s\n",
+				       k == i % 2 ? pair[i / 2].counts : pair[i / 2].other,
+				       k == i % 2 ? "counts" : "other");
+			put(kind, rest, text);
+		}
+		marks();
+		assert_int_equal(nmark, 1);
+		assert_string_equal(mark[0].why, "counts");
+		assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), mark[0].kind, NULL,
+						  &gone, &err),
+				 0);
+		assert_int_equal(gone, 2);
+	}
+	for (uint32_t k = 0; k < 2; k++) /* nothing to tell them by: still one */
+		put("hold", k ? "-x~00000001" : "-x~00000002", AT("01"));
+	marks();
+	assert_int_equal(nmark, 1);
+}
+
+static void a_mark_set_again_counts_also_when_the_clock_has_gone_back(void **state)
+{
+	static const char *const made[] = { "made=2100-01-01T00:00:00Z\n",
+					    "made=2554-07-21T23:34:33.709551615Z\n" };
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		uint64_t now = wall_ns();
+
+		put("tag", "-best~00000001", made[i]);
+		assert_int_equal(count(MARK_TAG, 20), 1);
+		set(30, MARK_TAG, "best", 0, "now");
+		assert_int_equal(count(MARK_TAG, 30), 1);
+		assert_int_equal(nmark, 1);
+		assert_true(i ? mark[0].made_ns >= now && mark[0].made_ns < UINT64_MAX
+			      : mark[0].made_ns == UINT64_C(4102444800000000001));
+		assert_int_equal(files(), 1);
+		assert_int_equal(
+			store_mark_clear(s, of(30, STORE_COMMITTED), MARK_TAG, NULL, NULL, &err),
+			0);
+	}
+}
+
+static void more_marks_than_one_page_of_them_are_all_there(void **state)
+{
+	char name[20];
+
+	(void)state;
+	for (uint32_t i = 0; i < 50; i++) {
+		(void)snprintf(name, sizeof name, "h%02u", i);
+		set(i % 2 ? 20 : 30, MARK_HOLD, name, 0, NULL);
+	}
+	marks();
+	assert_int_equal(nmark, 50);
+	for (uint32_t i = 0; i < 50; i++) {
+		(void)snprintf(name, sizeof name, "h%02u", i);
+		assert_string_equal(mark[i].name, name);
+		assert_int_equal(mark[i].step, i % 2 ? 20 : 30);
+	}
+}
+
+/* What the next open of a mark's file gives, the n-th of them. */
+static struct {
+	uint32_t nth, calls;
+	int error;
+} opening;
+
+static int open_made_up(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	if (strstr(name, "-0000000000") && !(flags & O_DIRECTORY) && ++opening.calls == opening.nth)
+		return opening.error;
+	return io_ops_posix.open(NULL, dirfd, name, flags, mode);
+}
+
+static void
+a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one(void **state)
+{
+	static const struct {
+		int error, r;
+		uint32_t n;
+	} is[] = { { -ENOENT, 0, 2 },	    { -EIO, 0, 3 },	     { -EACCES, 0, 3 },
+		   { -EMFILE, -EMFILE, 0 }, { -ENFILE, -ENFILE, 0 }, { -ENOMEM, -ENOMEM, 0 } };
+	struct io_ops ops = io_ops_posix;
+	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+
+	(void)state;
+	ops.open = open_made_up;
+	set(20, MARK_HOLD, "a", 0, "why a");
+	set(20, MARK_HOLD, "b", 0, "why b");
+	set(20, MARK_HOLD, "c", 0, "why c");
+	for (uint32_t i = 0; i < ARRAY_LEN(is); i++) {
+		for (opening.nth = 1; opening.nth <= 3; opening.nth++) {
+			uint32_t nunread = 0;
+
+			free(TAKE(mark));
+			opening.calls = 0;
+			opening.error = is[i].error;
+			memset(&err, 0, sizeof err);
+			assert_int_equal(store_marks(&other, &mark, &nmark, &err), is[i].r);
+			assert_int_equal(nmark, is[i].n);
+			if (is[i].r)
+				assert_non_null(strstr(err.msg, "job demo: cannot read the marks"));
+			for (uint32_t k = 0; k < nmark; k++) {
+				nunread += mark[k].unread;
+				if (mark[k].unread)
+					assert_string_equal(mark[k].why, "");
+				else
+					assert_string_equal(mark[k].why + 4, mark[k].name);
+			}
+			assert_int_equal(nunread, is[i].n == 3);
+		}
+	}
+}
+
+static void a_mark_that_is_too_large_counts_and_is_not_read(void **state)
+{
+	static char text[STORE_MARK_BYTES_MAX + 2];
+
+	(void)state;
+	memset(text, 'x', STORE_MARK_BYTES_MAX);
+	memcpy(text, AT("01") "why=x\nlater=", sizeof AT("01") "why=x\nlater=" - 1);
+	text[STORE_MARK_BYTES_MAX - 1] = '\n';
+	put("hold", "-x", text);
+	marks();
+	assert_false(mark[0].unread);
+	text[STORE_MARK_BYTES_MAX] = '\n';
+	put("hold", "-x", text);
+	marks();
+	assert_int_equal(nmark, 1);
+	assert_true(mark[0].unread);
+	assert_int_equal(mark[0].why[0], 0);
+}
+
+static uint32_t open_files(void)
+{
+	uint32_t found = 0;
+	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &found), 0);
+	(void)close(fd);
+	return found;
+}
+
+static void marks_without_memory_are_an_error_and_not_fewer_marks(void **state)
+{
+	uint64_t failed, nth = 0;
+	uint32_t open = open_files();
+	char name[20];
+	int r;
+
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++) {
+		(void)snprintf(name, sizeof name, "h%02u", i);
+		set(20, MARK_HOLD, name, 0, NULL);
+	}
+	do {
+		free(TAKE(mark));
+		memset(&err, 0, sizeof err);
+		no_memory_from(nth++, false);
+		r = store_marks(s, &mark, &nmark, &err);
+		failed = no_memory_end();
+		assert_int_equal(open_files(), open);
+		if (r == 0 && !failed)
+			break;
+		/* the allocation may have been the C library's, for a listing: then it is that error */
+		assert_int_equal(r, -ENOMEM);
+		assert_int_equal(nmark, 0);
+		assert_null(mark);
+		assert_non_null(strstr(err.msg, "job demo: "));
+	} while (failed);
+	assert_int_equal(nmark, 20);
+	assert_true(nth > 20);
+}
+
+/* --- setting where something is in the way --- */
+
+static int open_new_fails;
+static uint32_t opened_new;
+
+static int open_new_refused(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	(void)ctx;
+	if (!(flags & O_CREAT))
+		return io_ops_posix.open(NULL, dirfd, name, flags, mode);
+	opened_new++;
+	return open_new_fails;
+}
+
+/* Taken names, or a directory that goes again and again: it ends. */
+static void a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so(void **state)
+{
+	static const int error[] = { -EEXIST, -ENOENT, -EROFS, -EDQUOT };
+	struct io_ops ops = io_ops_posix;
+	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+
+	(void)state;
+	ops.open = open_new_refused;
+	for (uint32_t i = 0; i < ARRAY_LEN(error); i++) {
+		open_new_fails = error[i];
+		opened_new = 0;
+		memset(&err, 0, sizeof err);
+		assert_int_equal(store_mark_set(&other, of(20, STORE_COMMITTED), MARK_HOLD, "x", 0,
+						NULL, &err),
+				 error[i] == -EDQUOT ? -ENOSPC : error[i]);
+		assert_non_null(strstr(err.msg, "step 20: cannot make its hold mark durable"));
+		assert_int_equal(opened_new, i < 2 ? STORE_TRIES_MAX : 1);
+		assert_int_equal(files(), 0);
+	}
+}
+
+static int mkdir_error;
+
+static int mkdir_made_up(void *ctx, int dirfd, const char *name, uint32_t mode)
+{
+	int r = io_ops_posix.mkdir(ctx, dirfd, name, mode);
+
+	if (mkdir_error != -EEXIST)
+		(void)unlinkat(dirfd, name, AT_REMOVEDIR);
+	return r ? r : mkdir_error;
+}
+
+static void where_two_make_the_directory_of_marks_at_once_both_are_content(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+
+	(void)state;
+	ops.mkdir = mkdir_made_up;
+	mkdir_error = -EROFS;
+	assert_int_equal(io_tree_remove(s->job_fd, STORE_CLAIMS), 0);
+	assert_int_equal(
+		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
+		-EROFS);
+	assert_non_null(strstr(err.msg, "mount it writable"));
+	mkdir_error = -EEXIST; /* somebody has been faster */
+	assert_int_equal(
+		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err), 0);
+	assert_int_equal(count(MARK_TAG, 20), 1);
+}
+
+static void a_step_that_is_being_collected_gets_no_mark(void **state)
+{
+	struct store_step st = *of(20, STORE_COMMITTED);
+
+	(void)state;
+	st.state = STORE_COLLECTING;
+	assert_int_equal(store_mark_set(s, &st, MARK_HOLD, "x", 0, NULL, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "step 20: a hold mark cannot be set like this"));
+	assert_int_equal(files(), 0);
+}
+
+/* Another directory takes the name between its opening and its lock, every time. */
+static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
+{
+	static uint32_t turn;
+	char away[40];
+
+	(void)ctx;
+	(void)snprintf(away, sizeof away, "was-%u", turn++);
+	assert_int_equal(renameat(s->job_fd, "step-000000000020", s->job_fd, away), 0);
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000020", 0700), 0);
+	return io_ops_posix.lock(NULL, fd, exclusive);
+}
+
+static void a_step_that_is_swapped_again_and_again_gets_no_mark(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+
+	(void)state;
+	ops.lock = lock_what_is_swapped;
+	assert_int_equal(
+		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
+		-ENOENT);
+	assert_non_null(strstr(err.msg, "has gone or is being removed"));
+	assert_int_equal(files(), 0);
+}
+
+/* --- clearing where calls fail --- */
+
+/* Every call fails, once and from there on: what is told done is done, and what is not can be done again. */
+static void clearing_says_done_only_when_they_are_gone(void **state)
+{
+	static const int code[] = { -EIO, -ENOENT, -EACCES };
+	struct io_faults f;
+	uint64_t runs = 0;
+
+	(void)state;
+	for (uint32_t c = 0; c < 2 * ARRAY_LEN(code); c++) {
+		for (uint64_t nth = 1;; nth++, runs++) {
+			struct store broken = {
+				.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
+			};
+			uint32_t gone = 77, open = open_files();
+			int r;
+
+			set(20, MARK_HOLD, "a", 0, NULL);
+			set(20, MARK_HOLD, "b", 0, NULL);
+			set(20, MARK_HOLD, "c", 0, NULL);
+			io_faults_init(&f, &io_ops_posix);
+			io_faults_fail(&f, IO_ON_ANY, nth, code[c / 2], c % 2);
+			memset(&err, 0, sizeof err);
+			r = store_mark_clear(&broken, of(20, STORE_COMMITTED), MARK_HOLD, NULL,
+					     &gone, &err);
+			assert_int_equal(open_files(), open);
+			/* a call that says that there is nothing is believed, if it lies or not */
+			if (!r && code[c / 2] != -ENOENT)
+				assert_int_equal(files(), 0);
+			if (!r && files() == 0)
+				assert_in_range(gone, 2, 3);
+			if (r) {
+				assert_int_equal(gone, 0);
+				assert_int_equal(r, code[c / 2]);
+				assert_non_null(strstr(err.msg, STORE_CLAIMS));
+			}
+			if (!io_faults_hit(&f))
+				break;
+		}
+	}
+	assert_true(runs > 60);
+}
+
+static void a_mark_that_another_has_cleared_at_the_same_time_is_no_error(void **state)
+{
+	struct io_faults f;
+	struct store other = {
+		.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
+	};
+	uint32_t gone;
+
+	(void)state;
+	for (uint64_t nth = 1; nth <= 3; nth++) {
+		set(20, MARK_HOLD, "a", 0, NULL);
+		set(20, MARK_HOLD, "b", 0, NULL);
+		set(20, MARK_HOLD, "c", 0, NULL);
+		io_faults_init(&f, &io_ops_posix);
+		io_faults_fail(&f, IO_ON_UNLINK, nth, -ENOENT, false);
+		assert_int_equal(store_mark_clear(&other, of(20, STORE_COMMITTED), MARK_HOLD, NULL,
+						  &gone, &err),
+				 0);
+		assert_int_equal(gone, 2);
+	}
+}
+
+static void clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing(void **state)
+{
+	struct io_faults f;
+	struct store broken = {
+		.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
+	};
+	uint32_t gone = 77;
+
+	(void)state;
+	set(30, MARK_HOLD, "a", 0, NULL);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	scan();
+	io_faults_init(&f, &io_ops_posix);
+	io_faults_fail(&f, IO_ON_LIST, 1, -EIO, false);
+	assert_int_equal(
+		store_mark_clear(&broken, of(30, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
+		-EIO);
+	assert_non_null(strstr(err.msg, "cannot list its directory"));
+	assert_int_equal(gone, 0);
+	assert_int_equal(count(MARK_HOLD, 30), 1);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -562,6 +1247,25 @@ int main(void)
 		T(a_tag_is_a_name_also_of_a_step_that_was_set_aside),
 		T(a_job_without_its_own_directory_of_claims_gets_one),
 		T(a_reader_that_comes_too_late_is_told_so),
+		T(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits),
+		T(a_mark_says_each_thing_once_and_what_belongs_to_its_kind),
+		T(a_file_is_a_mark_only_if_we_would_call_it_so),
+		T(text_is_printable_utf_8_as_it_is_read_and_as_it_is_set),
+		T(a_reason_is_one_line_and_cut_between_two_characters),
+		T(who_has_no_account_is_named_by_his_number),
+		T(of_the_same_mark_twice_one_counts_whatever_the_files_are_called),
+		T(a_mark_set_again_counts_also_when_the_clock_has_gone_back),
+		T(more_marks_than_one_page_of_them_are_all_there),
+		T(a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one),
+		T(a_mark_that_is_too_large_counts_and_is_not_read),
+		T(marks_without_memory_are_an_error_and_not_fewer_marks),
+		T(a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so),
+		T(where_two_make_the_directory_of_marks_at_once_both_are_content),
+		T(a_step_that_is_being_collected_gets_no_mark),
+		T(a_step_that_is_swapped_again_and_again_gets_no_mark),
+		T(clearing_says_done_only_when_they_are_gone),
+		T(a_mark_that_another_has_cleared_at_the_same_time_is_no_error),
+		T(clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing),
 		T(any_call_may_fail_and_nothing_acknowledged_is_lost),
 		T(what_was_acknowledged_survives_the_power),
 	};
