@@ -160,9 +160,11 @@ int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret)
 	return 0;
 }
 
+/* The format's own text of 16 bytes. */
 static void step_id(const char *hex, uint8_t id[16])
 {
-	for (uint32_t i = 0; i < 32 && hex[i]; i++) {
+	assert(strlen(hex) == 32);
+	for (uint32_t i = 0; i < 32; i++) {
 		uint8_t digit = (uint8_t)(hex[i] <= '9' ? hex[i] - '0' : (hex[i] | 32) - 'a' + 10);
 
 		id[i / 2] = (uint8_t)(id[i / 2] << 4 | digit);
