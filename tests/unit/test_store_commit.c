@@ -136,52 +136,48 @@ static void a_name_that_is_taken_aside_is_not_taken_again(void **state)
 	assert_entries(5);
 }
 
-/* Where no fresh name is to be had for what would be set aside, all of the line is as it was. */
-static void a_step_that_cannot_be_set_aside_stays_and_so_do_the_others(void **state)
+/* 16 after 15, where 20 has to be set aside, while random bytes are as given (no_random.h). */
+static int save16(int same, uint64_t fails_at)
 {
-	uint64_t failed = 1, nth = 1;
+	struct crash_step c = { 0 };
+	struct store_txn *x;
+	int r;
+
+	assert_int_equal(crash_begin(s, 16, 5, &x, &c, &err), 0);
+	no_random.same = same;
+	no_random_at(fails_at);
+	r = crash_commit(x, &c, 15, &err);
+	(void)no_random_end();
+	crash_step_free(&c);
+	return r;
+}
+
+static void assert_line_is_as_it_was(void)
+{
+	assert_non_null(strstr(err.msg, "cannot set step-000000000020 aside"));
+	assert_is("step-000000000010", 0);
+	assert_is("step-000000000015", 2);
+	assert_is("step-000000000020", 3);
+	assert_is(".old-000000000020-s2", 1);
+}
+
+static void a_step_for_which_no_name_is_free_is_not_set_aside(void **state)
+{
+	static const char taken[] = ".old-000000000020-s2-00000000";
 
 	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(15, 3, 10), 0);
 	assert_int_equal(save(20, 2, 15), 0);
-	for (; failed; nth++) {
-		struct crash_step c = { 0 };
-		struct store_txn *x;
-		int r;
-
-		err.msg[0] = 0;
-		assert_int_equal(crash_begin(s, 16, 5, &x, &c, &err), 0);
-		if (nth == 1)
-			no_random.same = 0; /* the name that is tried again and again is taken */
-		else
-			no_random_at(nth - 1);
-		if (nth == 1)
-			assert_int_equal(mkdirat(s->job_fd, ".old-000000000020-s2-00000000", 0700),
-					 0);
-		r = crash_commit(x, &c, 15, &err);
-		failed = nth == 1 ? 1 : no_random_end();
-		if (nth == 1) {
-			assert_int_equal(r, -EEXIST);
-			(void)no_random_end();
-			assert_int_equal(
-				unlinkat(s->job_fd, ".old-000000000020-s2-00000000", AT_REMOVEDIR),
-				0);
-		} else if (failed) {
-			assert_int_equal(r, -ENOSYS);
-		}
-		if (failed) {
-			assert_non_null(strstr(err.msg, "cannot set step-000000000020 aside"));
-			assert_is("step-000000000010", 0);
-			assert_is("step-000000000015", 2);
-			assert_is("step-000000000020", 3);
-			assert_is(".old-000000000020-s2", 1);
-			assert_entries(4);
-		}
-		crash_step_free(&c);
-	}
-	assert_int_equal(nth - 1, 3);
+	assert_int_equal(mkdirat(s->job_fd, taken, 0700), 0);
+	assert_int_equal(save16(0, 0), -EEXIST); /* that name is tried again and again */
+	assert_line_is_as_it_was();
+	assert_int_equal(unlinkat(s->job_fd, taken, AT_REMOVEDIR), 0);
+	assert_int_equal(save16(-1, 1), -ENOSYS);
+	assert_line_is_as_it_was();
+	assert_entries(4);
+	assert_int_equal(save16(-1, 0), 0);
 	assert_true(exists("step-000000000016"));
 	assert_entries(5);
 }
@@ -595,7 +591,7 @@ int main(void)
 		T(step_zero_and_the_largest_step_are_steps_like_any_other),
 		T(going_back_sets_aside_and_loses_no_step),
 		T(a_name_that_is_taken_aside_is_not_taken_again),
-		T(a_step_that_cannot_be_set_aside_stays_and_so_do_the_others),
+		T(a_step_for_which_no_name_is_free_is_not_set_aside),
 		T(a_run_that_continues_nothing_sets_every_step_aside),
 		T(a_step_of_the_line_is_never_replaced),
 		T(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps),
