@@ -336,12 +336,11 @@ static int by_step(const void *a, const void *b)
 static int by_age(const void *a, const void *b) /* newest first */
 {
 	const struct store_step *x = a, *y = b;
+	int later = (x->step < y->step) - (x->step > y->step);
 
 	if (x->seq != y->seq)
 		return x->seq < y->seq ? 1 : -1;
-	if (x->step != y->step)
-		return x->step < y->step ? 1 : -1;
-	return strcmp(y->dir, x->dir);
+	return later ? later : strcmp(y->dir, x->dir);
 }
 
 /* Collecting: newer than all. Damaged: as old as the newest committed step with a lower number, and

@@ -481,6 +481,9 @@ static void a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever(v
 	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
 	assert_non_null(strstr(name, "-001.part"));
 	assert_int_equal(fd, -1);
+	assert_false(direct);
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
+	assert_non_null(strstr(name, "-002.part"));
 	store_abort(x);
 	s->ops = &io_ops_posix;
 }

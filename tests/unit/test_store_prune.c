@@ -856,6 +856,39 @@ static void when_the_step_that_is_to_stay_goes_too_early_another_one_stays(void 
 	assert_listed("50");
 }
 
+static bool list_fails;
+
+static int lock_then_fail(void *ctx, int fd, bool exclusive)
+{
+	(void)ctx;
+	(void)fd;
+	(void)exclusive;
+	list_fails = true;
+	return -EAGAIN;
+}
+
+static int fail_list(void *ctx, int dirfd,
+		     int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	return list_fails ? -EIO : io_ops_posix.list(ctx, dirfd, each, arg);
+}
+
+static void when_the_second_look_fails_nothing_is_removed(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	list_fails = false;
+	ops.lock = lock_then_fail;
+	ops.list = fail_list;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), -EIO);
+	assert_true(list_fails);
+	assert_non_null(strstr(err.msg, "cannot list its directory"));
+	assert_listed("50 40 30 20 10");
+}
+
 static bool exchanges;
 
 static int another_each_time(void *ctx, int fd, struct io_stat *ret)
@@ -1188,6 +1221,7 @@ int main(void)
 		T(when_the_step_that_was_to_stay_goes_nothing_more_is_removed),
 		T(when_another_one_has_its_place_nothing_more_is_removed_either),
 		T(when_the_step_that_is_to_stay_goes_too_early_another_one_stays),
+		T(when_the_second_look_fails_nothing_is_removed),
 		T(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed),
 		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
 		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),

@@ -402,18 +402,27 @@ static void where_the_line_has_no_place_left_a_step_stays_as_it_is(void **state)
 static void where_the_numbers_of_the_line_end_there_is_no_place_after_it(void **state)
 {
 	struct crash_step c = { 0 };
+	struct repair_result ret;
 
 	(void)state;
 	assert_int_equal(crash_save(s, 40, UINT64_MAX - 2, 30, &c, &err), 0);
-	save(50, 40);
-	save(60, 50);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000050/MANIFEST", 0), 0);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000060/MANIFEST", 0), 0);
-	assert_int_equal(repair().rebuilt, 1); /* 50; 60 would have the place that is none */
-	assert_int_equal(repair().left, 1);
-	assert_int_equal(row_rc, -ERANGE);
-	assert_non_null(strstr(rows, "the numbers of the line have run out"));
 	crash_step_free(&c);
+	for (uint32_t i = 50; i <= 70; i += 10) {
+		char manifest[40];
+
+		save(i, i - 10);
+		(void)snprintf(manifest, sizeof manifest, "step-%012u/MANIFEST", i);
+		assert_int_equal(unlinkat(s->job_fd, manifest, 0), 0);
+	}
+	/* 50 gets the last place; 60 that which stands for none, 70 the first one again */
+	ret = repair();
+	assert_int_equal(ret.rebuilt, 1);
+	assert_int_equal(ret.left, 2);
+	assert_non_null(strstr(rows, "the numbers of the line have run out"));
+	assert_listed("d70-0 d60-0 50-18446744073709551614 40-18446744073709551613 30-3 20-2 10-1");
+	ret = repair();
+	assert_int_equal(ret.left, 2);
+	assert_int_equal(row_rc, -ERANGE);
 }
 
 /* Which names a repair gave, it knows; what is nobody's keeps the step in quarantine. */
