@@ -205,6 +205,8 @@ static void where_the_numbers_of_takeovers_end_nobody_takes_over(void **state)
 	(void)state;
 	put_file(a->job_fd, ".ckptd/gen-00000007.4294967295");
 	assert_int_equal(store_claim(a, 7, true, &generation, &err), -EBUSY);
+	assert_non_null(strstr(err.msg, "launch 7 is claimed by another daemon"));
+	assert_false(exists(a, ".ckptd/gen-00000007"));
 	assert_int_equal(claimed(a, 0, false), 8);
 	store_close(a);
 }

@@ -22,12 +22,14 @@ int nanosleep(const struct timespec *want, struct timespec *left)
 	return 0;
 }
 
-/* Who removes: 0: who really does. */
-static uid_t pretended;
+#define NOBODY_ELSE ((uid_t)-1)
+
+/* Who removes. */
+static uid_t pretended = NOBODY_ELSE;
 
 uid_t geteuid(void)
 {
-	return pretended ? pretended : (uid_t)syscall(SYS_geteuid);
+	return pretended != NOBODY_ELSE ? pretended : (uid_t)syscall(SYS_geteuid);
 }
 
 static struct place place;
@@ -551,11 +553,46 @@ static void who_is_not_root_removes_what_is_his_own(void **state)
 	(void)state;
 	pretended = geteuid() + 4711;
 	ret = prune(&last1);
-	pretended = 0;
+	pretended = NOBODY_ELSE;
 	assert_int_equal(ret.removed, 0);
 	assert_int_equal(ret.failed, 4);
 	assert_non_null(strstr(rows, "it is theirs to remove"));
 	assert_listed("50 40 30 20 10");
+}
+
+#define OWNER 4711
+
+static uint32_t job_owner;
+
+/* The job is job_owner's, all in it OWNER's. */
+static int stat_owned(void *ctx, int fd, struct io_stat *ret)
+{
+	struct io_stat job;
+	int r = io_ops_posix.stat(ctx, s->job_fd, &job);
+
+	assert_int_equal(r, 0);
+	r = io_ops_posix.stat(ctx, fd, ret);
+	ret->uid = ret->ino == job.ino ? job_owner : OWNER;
+	return r;
+}
+
+static void root_removes_what_is_the_job_s_owner_s(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct io_ops ops = io_ops_posix;
+	struct prune_result ret;
+
+	(void)state;
+	ops.stat = stat_owned;
+	for (uint32_t own = 0; own < 2; own++) {
+		job_owner = own ? OWNER : OWNER + 1;
+		pretended = 0;
+		assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+		pretended = NOBODY_ELSE;
+		assert_int_equal(ret.removed, own ? 4 : 0);
+		assert_int_equal(ret.failed, own ? 0 : 4);
+		assert_listed(own ? "50" : "50 40 30 20 10");
+	}
 }
 
 static uint64_t stat_fails_at, stat_calls;
@@ -1211,6 +1248,7 @@ int main(void)
 		T(what_the_store_did_not_make_stays_with_its_step),
 		T(names_that_are_nearly_the_store_s_are_not),
 		T(who_is_not_root_removes_what_is_his_own),
+		T(root_removes_what_is_the_job_s_owner_s),
 		T(whose_a_step_is_must_be_known),
 		T(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may),
 		T(another_users_step_is_theirs),

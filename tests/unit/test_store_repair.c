@@ -49,6 +49,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	s->ops = &io_ops_posix; /* also of a test that failed */
 	store_close(s);
 	place_remove(&place);
 	for (uint32_t i = 0; i < nsaved; i++)
