@@ -418,16 +418,18 @@ static int prune(struct pruning *p)
 	uint32_t want = 0;
 	int r = look(p), again = 1;
 
-	for (uint32_t i = 0; !r && again > 0 && i < STORE_TRIES_MAX; i++) {
+	for (uint32_t i = 0; !r && again > 0; i++) {
 		r = decide(p, &want);
+		if (i == STORE_TRIES_MAX) {
+			keep_all(p, "the newest step changes all the time");
+			want = 0;
+		}
 		again = r || !want ? 0 : keeper_take(p);
 		if (again < 0)
 			r = again;
 	}
 	if (r)
 		return r;
-	if (again)
-		keep_all(p, "the newest step changes all the time");
 	remove_all(p);
 	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
 	for (uint32_t i = 0; i < p->n; i++) {

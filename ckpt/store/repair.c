@@ -256,7 +256,7 @@ static int lineage_find(const struct repairing *x, const struct store_step *st,
 			continue;
 		if (k->step > st->step)
 			above = MIN(above, k->seq);
-		else if (k->step < st->step && (!below || k->seq > below->seq))
+		else if (!below) /* newest first; no other directory has this one's number */
 			below = k;
 	}
 	for (uint32_t i = 0; i < x->n; i++)
@@ -510,17 +510,20 @@ int store_repair(struct store *s, const struct repair_opts *o, struct repair_res
 		 struct ckpt_err *err)
 {
 	struct repairing x = { .s = s, .o = o, .ret = ret, .err = err };
-	struct store_name name = { .kind = STORE_STEP };
+	struct store_name name;
 	int r = 0;
 
+	assert(o->dry || o->verify);
 	*ret = (struct repair_result){ 0 };
-	if (o->dir)
+	if (o->dir) {
 		store_name_parse(o->dir, &name);
-	if ((name.kind != STORE_STEP && name.kind != STORE_OLD) || (!o->dry && !o->verify))
-		return ckpt_error(err, -EINVAL, "job %s: \"%.64s\" is no name of a step directory",
-				  s->job, o->dir ? o->dir : "");
-	if (!o->dir)
+		if (name.kind != STORE_STEP && name.kind != STORE_OLD)
+			return ckpt_error(err, -EINVAL,
+					  "job %s: \"%.64s\" is no name of a step directory",
+					  s->job, o->dir);
+	} else {
 		r = leftovers(&x);
+	}
 	if (!r)
 		r = steps_repair(&x);
 	free(x.mark);

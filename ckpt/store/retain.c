@@ -124,7 +124,7 @@ int retain_parse(struct retain_policy *p, const char *option, const char *value,
 
 bool retain_is_policy(const struct retain_policy *p)
 {
-	return p && (p->keep_last || p->keep_every || p->keep_within_ns || p->nbest);
+	return p->keep_last || p->keep_every || p->keep_within_ns || p->nbest;
 }
 
 /* Text that grows and is cut where its room ends. */
@@ -141,21 +141,19 @@ __attribute__((format(printf, 2, 3))) static void text_add(struct text *t, const
 	va_start(ap, fmt);
 	n = t->used < t->bytes ? vsnprintf(t->at + t->used, t->bytes - t->used, fmt, ap) : 0;
 	va_end(ap);
-	t->used = n < 0 ? t->used : MIN(t->used + (size_t)n, t->bytes);
+	assert(n >= 0);
+	t->used = MIN(t->used + (size_t)n, t->bytes);
 }
 
 /* The largest unit that divides it. */
 static void within_print(uint64_t ns, char ret[32])
 {
 	uint64_t s = ns / NS_PER_S;
+	const struct unit *u = units;
 
-	for (size_t i = 0; i < ARRAY_LEN(units); i++) {
-		if (s % units[i].seconds == 0) {
-			(void)snprintf(ret, 32, "%" PRIu64 "%c", s / units[i].seconds,
-				       units[i].letter);
-			return;
-		}
-	}
+	while (s % u->seconds != 0) /* the last one is a second */
+		u++;
+	(void)snprintf(ret, 32, "%" PRIu64 "%c", s / u->seconds, u->letter);
 }
 
 void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
@@ -217,8 +215,7 @@ static bool note_value(const struct store_step *st, const char *key, double *ret
 
 struct ranked {
 	double value; /* smaller is better */
-	uint64_t seq, step;
-	uint32_t at;
+	uint32_t at;  /* of equal ones the newer, which comes first */
 	bool aside;
 };
 
@@ -228,10 +225,6 @@ static int by_value(const void *a, const void *b)
 
 	if (x->value != y->value)
 		return x->value < y->value ? -1 : 1;
-	if (x->seq != y->seq)
-		return x->seq > y->seq ? -1 : 1;
-	if (x->step != y->step)
-		return x->step > y->step ? -1 : 1;
 	return (x->at > y->at) - (x->at < y->at);
 }
 
@@ -249,8 +242,6 @@ static void rank_key(struct deciding *d, uint32_t k, struct ranked *room)
 		    !note_value(st, d->p->best[k].key, &value))
 			continue;
 		room[n++] = (struct ranked){ .value = d->p->best[k].max ? -value : value,
-					     .seq = st->seq,
-					     .step = st->step,
 					     .at = i,
 					     .aside = st->state == STORE_SET_ASIDE };
 	}

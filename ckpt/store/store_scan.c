@@ -160,9 +160,11 @@ int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret)
 	return 0;
 }
 
+/* The format's own text of 16 bytes. */
 static void step_id(const char *hex, uint8_t id[16])
 {
-	for (uint32_t i = 0; i < 32 && hex[i]; i++) {
+	assert(strlen(hex) == 32);
+	for (uint32_t i = 0; i < 32; i++) {
 		uint8_t digit = (uint8_t)(hex[i] <= '9' ? hex[i] - '0' : (hex[i] | 32) - 'a' + 10);
 
 		id[i / 2] = (uint8_t)(id[i / 2] << 4 | digit);
@@ -334,12 +336,11 @@ static int by_step(const void *a, const void *b)
 static int by_age(const void *a, const void *b) /* newest first */
 {
 	const struct store_step *x = a, *y = b;
+	int later = (x->step < y->step) - (x->step > y->step);
 
 	if (x->seq != y->seq)
 		return x->seq < y->seq ? 1 : -1;
-	if (x->step != y->step)
-		return x->step < y->step ? 1 : -1;
-	return strcmp(y->dir, x->dir);
+	return later ? later : strcmp(y->dir, x->dir);
 }
 
 /* Collecting: newer than all. Damaged: as old as the newest committed step with a lower number, and

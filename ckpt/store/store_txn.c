@@ -133,25 +133,27 @@ void store_part_drop(struct store_txn *x, const char *name, int fd)
 }
 
 /* A file system that refuses O_DIRECT may have made the file all the same: its name is spent. */
-static int part_open(struct store_txn *x, uint32_t writer, bool *direct, char name[40])
+static int part_try(struct store_txn *x, uint32_t writer, bool direct, char name[40])
 {
 	const struct io_ops *ops = x->s->ops;
-	int fd = -EINVAL;
+	int fd, flags = O_WRONLY | O_CREAT | (MUTANT(NAMES_REUSED) ? 0 : O_EXCL);
 
-	for (int round = 0; fd == -EINVAL && round < 2; round++) {
-		int flags = O_WRONLY | O_CREAT | (MUTANT(NAMES_REUSED) ? 0 : O_EXCL);
-
-		if (round)
-			*direct = false;
-		(void)snprintf(name, 40, "w%04" PRIu32 "-%08" PRIx32 "-%03u.part", writer, x->nonce,
-			       atomic_fetch_add(&x->nmade, 1u));
-		fd = ops->open(ops->ctx, x->fd, name, flags | (*direct ? O_DIRECT : 0), 0600);
-		if (fd == -EINVAL)
-			part_unlink(x, name);
-		if (!*direct)
-			break;
-	}
+	(void)snprintf(name, 40, "w%04" PRIu32 "-%08" PRIx32 "-%03u.part", writer, x->nonce,
+		       atomic_fetch_add(&x->nmade, 1u));
+	fd = ops->open(ops->ctx, x->fd, name, flags | (direct ? O_DIRECT : 0), 0600);
+	if (fd == -EINVAL)
+		part_unlink(x, name);
 	return fd;
+}
+
+static int part_open(struct store_txn *x, uint32_t writer, bool *direct, char name[40])
+{
+	int fd = part_try(x, writer, *direct, name);
+
+	if (fd != -EINVAL || !*direct)
+		return fd;
+	*direct = false;
+	return part_try(x, writer, false, name);
 }
 
 int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, bool *direct,

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_random.h"
 
 static struct place place;
 static struct ckpt_err err;
@@ -176,7 +177,38 @@ static void a_claim_that_was_deleted_is_lost(void **state)
 	(void)claimed(s, 0, false);
 	assert_int_equal(unlinkat(s->job_fd, ".ckptd/gen-00000001", 0), 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	assert_int_equal(unlinkat(s->job_fd, ".ckptd", AT_REMOVEDIR), 0);
+	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	assert_non_null(strstr(err.msg, "is gone from .ckptd"));
 	store_close(s);
+}
+
+static void where_the_numbers_of_launches_end_there_is_no_next_one(void **state)
+{
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	uint64_t generation;
+
+	(void)state;
+	assert_int_equal(claimed(a, UINT64_MAX - 1, false), UINT64_MAX - 1);
+	assert_int_equal(store_claim(b, 0, false, &generation, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "launch numbers end"));
+	assert_int_equal(claimed(a, UINT64_MAX - 1, true), UINT64_MAX - 1); /* is its own still */
+	store_close(a);
+	store_close(b);
+}
+
+static void where_the_numbers_of_takeovers_end_nobody_takes_over(void **state)
+{
+	struct store *a = opened(&io_ops_posix);
+	uint64_t generation;
+
+	(void)state;
+	put_file(a->job_fd, ".ckptd/gen-00000007.4294967295");
+	assert_int_equal(store_claim(a, 7, true, &generation, &err), -EBUSY);
+	assert_non_null(strstr(err.msg, "launch 7 is claimed by another daemon"));
+	assert_false(exists(a, ".ckptd/gen-00000007"));
+	assert_int_equal(claimed(a, 0, false), 8);
+	store_close(a);
 }
 
 static void a_claim_trashes_what_others_were_collecting_but_not_its_own(void **state)
@@ -200,6 +232,45 @@ static void a_claim_trashes_what_others_were_collecting_but_not_its_own(void **s
 	store_close(b);
 	crash_step_free(&dead);
 	crash_step_free(&live);
+}
+
+static void a_claim_of_ones_own_again_spares_all_that_is_begun(void **state)
+{
+	struct store *s = opened(&io_ops_posix);
+	struct crash_step c[2] = { 0 };
+	struct store_txn *x[2];
+
+	(void)state;
+	(void)claimed(s, 0, false);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(crash_begin(s, 10 * (i + 1), i + 1, &x[i], &c[i], &err), 0);
+	(void)claimed(s, 0, false);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(crash_commit(x[i], &c[i], i ? 10 : UINT64_MAX, &err), 0);
+		crash_step_free(&c[i]);
+	}
+	store_close(s);
+}
+
+static void what_vanishes_while_a_claim_sweeps_is_no_error(void **state)
+{
+	struct crash_step c = { 0 };
+	struct io_faults f;
+	struct store *a = opened(&io_ops_posix), *b;
+	struct store_txn *x;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	b = opened(&f.ops);
+	(void)claimed(a, 0, false);
+	assert_int_equal(crash_begin(a, 10, 1, &x, &c, &err), 0);
+	io_faults_fail(&f, IO_ON_RENAME, 1, -ENOENT, false);
+	assert_int_equal(claimed(b, 0, false), 2);
+	assert_true(io_faults_hit(&f));
+	store_abort(x);
+	crash_step_free(&c);
+	store_close(a);
+	store_close(b);
 }
 
 static void what_the_store_did_not_name_stays(void **state)
@@ -249,6 +320,167 @@ static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **
 	(void)claimed(s, 0, false);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
 		assert_false(exists(s, dirs[i]));
+	store_close(s);
+}
+
+static void where_there_are_no_locks_a_claim_sweeps_all_the_same(void **state)
+{
+	struct io_faults f;
+	struct store *s;
+
+	(void)state;
+	io_faults_init(&f, &io_ops_posix);
+	s = opened(&f.ops);
+	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
+	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+	put_file(s->job_fd, ".trash-0000000a/file");
+	(void)claimed(s, 0, false);
+	assert_true(io_faults_hit(&f));
+	assert_false(exists(s, ".trash-0000000a"));
+	store_close(s);
+}
+
+/* POSIX lets rmdir say either. */
+static int unlink_exist(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	int r = io_ops_posix.unlink(ctx, dirfd, name, is_dir);
+
+	return r == -ENOTEMPTY ? -EEXIST : r;
+}
+
+static uint32_t born_left;
+
+static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
+{
+	int r = unlink_exist(ctx, dirfd, name, is_dir);
+
+	if (!is_dir && born_left > 0) {
+		born_left--;
+		put_file(dirfd, "reborn");
+	}
+	return r;
+}
+
+static void a_directory_that_is_not_empty_may_be_called_either_way(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store *s;
+
+	(void)state;
+	ops.unlink = unlink_reborn;
+	s = opened(&ops);
+	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+	put_file(s->job_fd, ".trash-0000000a/file");
+	born_left = 1;
+	(void)claimed(s, 0, false);
+	assert_false(exists(s, ".trash-0000000a"));
+	store_close(s);
+}
+
+/* --- fresh names --- */
+
+static void without_random_bytes_nothing_is_named_and_nothing_is_lost(void **state)
+{
+	struct crash_step one = { 0 }, two = { 0 };
+	uint64_t generation, nth = 1, failed = 1;
+	struct store *a = opened(&io_ops_posix), *b = NULL;
+	struct store_txn *x;
+
+	(void)state;
+	(void)claimed(a, 0, false);
+	assert_int_equal(crash_save(a, 10, 1, UINT64_MAX, &one, &err), 0);
+	assert_int_equal(crash_begin(a, 20, 2, &x, &two, &err), 0);
+	for (; failed; nth++) {
+		int r;
+
+		err.msg[0] = 0;
+		no_random_at(nth);
+		r = store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &b, &err);
+		if (!r)
+			r = store_claim(b, 0, false, &generation, &err);
+		failed = no_random_end();
+		if (failed && (r != -ENOSYS || !err.msg[0]))
+			fail_msg("call %" PRIu64 ": %d, %s", nth, r, err.msg);
+		store_close(TAKE(b));
+	}
+	assert_int_equal(nth - 2, 2); /* its own number, and the name of what it sweeps away */
+	assert_int_equal(crash_commit(x, &two, 10, &err), -ESTALE);
+	assert_true(exists(a, "step-000000000010"));
+	no_random_at(1);
+	(void)claimed(a, 0, false);
+	assert_int_equal(no_random_end(), 0);
+	no_random_at(1);
+	assert_int_equal(store_begin(a, 20, &x, &err), -ENOSYS);
+	assert_int_equal(no_random_end(), 1);
+	assert_null(x);
+	assert_non_null(strstr(err.msg, "no random bytes"));
+	store_close(a);
+	crash_step_free(&one);
+	crash_step_free(&two);
+}
+
+static void a_name_that_is_always_taken_ends_after_some_tries(void **state)
+{
+	struct crash_step one = { 0 };
+	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	struct store_txn *x, *y;
+	uint64_t generation;
+
+	(void)state;
+	(void)claimed(a, 0, false);
+	no_random.same = 0;
+	assert_int_equal(crash_begin(a, 10, 1, &x, &one, &err), 0);
+	assert_int_equal(store_begin(a, 10, &y, &err), -EEXIST);
+	assert_null(y);
+	assert_non_null(strstr(err.msg, "cannot make its collecting directory"));
+	/* The name that its trash would have is that of what is not the store's. */
+	put_file(a->job_fd, ".trash-00000000");
+	assert_int_equal(store_claim(b, 0, false, &generation, &err), -EEXIST);
+	assert_non_null(strstr(err.msg, "out of the way"));
+	(void)no_random_end();
+	assert_true(exists(a, ".trash-00000000"));
+	assert_int_equal(store_claim(b, generation, false, &generation, &err), 0); /* again */
+	assert_false(exists(a, x->dir));
+	assert_int_equal(crash_commit(x, &one, UINT64_MAX, &err), -ESTALE);
+	store_close(a);
+	store_close(b);
+	crash_step_free(&one);
+}
+
+/* --- sentences --- */
+
+static void a_sentence_says_why_and_what_to_do_next(void **state)
+{
+	static const struct {
+		int r, code;
+		const char *advice;
+	} want[] = { { -ENOSPC, -ENOSPC, "free space there" },
+		     { -EDQUOT, -ENOSPC, "free space there" },
+		     { -EIO, -EIO, "see dmesg" },
+		     { -EACCES, -EACCES, "belong to another user?" },
+		     { -EPERM, -EPERM, "belong to another user?" },
+		     { -EROFS, -EROFS, "mount it writable" },
+		     { -EMFILE, -EMFILE, "ulimit -n" },
+		     { -ENFILE, -ENFILE, "ulimit -n" },
+		     { -ELOOP, -ELOOP, "are not followed" },
+		     { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
+		     { -4000, -4000, "cannot x: unknown error" } };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+		assert_int_equal(store_fail(&err, want[i].r, "cannot %s", "x"), want[i].code);
+		if (!strstr(err.msg, want[i].advice) || strncmp(err.msg, "cannot x: ", 10) != 0)
+			fail_msg("%s", err.msg);
+	}
+}
+
+static void a_store_that_is_not_opened_leaves_nothing_to_close(void **state)
+{
+	struct store *s = (struct store *)(uintptr_t)1;
+
+	(void)state;
+	assert_int_equal(store_open(&io_ops_posix, place.fd, "../demo", true, &s, &err), -EINVAL);
+	assert_null(s);
 	store_close(s);
 }
 
@@ -309,6 +541,9 @@ static void a_full_disk_does_not_keep_a_launch_from_claiming(void **state)
 	s = opened(&f.ops);
 	io_faults_fail(&f, IO_ON_WRITE | IO_ON_FALLOCATE, 1, -ENOSPC, true);
 	assert_int_equal(claimed(s, 0, false), 1);
+	io_faults_fail(&f, IO_ON_WRITE, 1, -EDQUOT, true);
+	assert_int_equal(claimed(s, 0, false), 2);
+	assert_true(io_faults_hit(&f));
 	store_close(s);
 }
 
@@ -361,10 +596,20 @@ int main(void)
 		T(a_daemon_whose_launch_was_taken_over_commits_nothing),
 		T(without_a_claim_nothing_is_begun),
 		T(a_claim_that_was_deleted_is_lost),
+		T(where_the_numbers_of_launches_end_there_is_no_next_one),
+		T(where_the_numbers_of_takeovers_end_nobody_takes_over),
 		T(a_claim_trashes_what_others_were_collecting_but_not_its_own),
+		T(a_claim_of_ones_own_again_spares_all_that_is_begun),
+		T(what_vanishes_while_a_claim_sweeps_is_no_error),
 		T(what_the_store_did_not_name_stays),
 		T(trash_and_dead_collecting_directories_go_with_the_next_claim),
 		T(trash_in_which_files_still_appear_is_left_to_a_later_claim),
+		T(where_there_are_no_locks_a_claim_sweeps_all_the_same),
+		T(a_directory_that_is_not_empty_may_be_called_either_way),
+		T(without_random_bytes_nothing_is_named_and_nothing_is_lost),
+		T(a_name_that_is_always_taken_ends_after_some_tries),
+		T(a_sentence_says_why_and_what_to_do_next),
+		T(a_store_that_is_not_opened_leaves_nothing_to_close),
 		T(a_full_disk_does_not_keep_a_launch_from_claiming),
 		T(claims_at_the_same_time_are_all_different),
 	};

@@ -7,6 +7,8 @@
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_memory.h"
+#include "tests/lib/no_random.h"
 
 static struct place place;
 static struct store *s;
@@ -30,6 +32,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	s->ops = &io_ops_posix; /* also of a test that failed */
 	store_close(s);
 	for (uint32_t i = 0; i < nsaved; i++)
 		crash_step_free(&saved[i]);
@@ -134,6 +137,52 @@ static void a_name_that_is_taken_aside_is_not_taken_again(void **state)
 	assert_entries(5);
 }
 
+/* 16 after 15, where 20 has to be set aside, while random bytes are as given (no_random.h). */
+static int save16(int same, uint64_t fails_at)
+{
+	struct crash_step c = { 0 };
+	struct store_txn *x;
+	int r;
+
+	assert_int_equal(crash_begin(s, 16, 5, &x, &c, &err), 0);
+	no_random.same = same;
+	no_random_at(fails_at);
+	r = crash_commit(x, &c, 15, &err);
+	(void)no_random_end();
+	crash_step_free(&c);
+	return r;
+}
+
+static void assert_line_is_as_it_was(void)
+{
+	assert_non_null(strstr(err.msg, "cannot set step-000000000020 aside"));
+	assert_is("step-000000000010", 0);
+	assert_is("step-000000000015", 2);
+	assert_is("step-000000000020", 3);
+	assert_is(".old-000000000020-s2", 1);
+}
+
+static void a_step_for_which_no_name_is_free_is_not_set_aside(void **state)
+{
+	static const char taken[] = ".old-000000000020-s2-00000000";
+
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(save(15, 3, 10), 0);
+	assert_int_equal(save(20, 2, 15), 0);
+	assert_int_equal(mkdirat(s->job_fd, taken, 0700), 0);
+	assert_int_equal(save16(0, 0), -EEXIST); /* that name is tried again and again */
+	assert_line_is_as_it_was();
+	assert_int_equal(unlinkat(s->job_fd, taken, AT_REMOVEDIR), 0);
+	assert_int_equal(save16(-1, 1), -ENOSYS);
+	assert_line_is_as_it_was();
+	assert_entries(4);
+	assert_int_equal(save16(-1, 0), 0);
+	assert_true(exists("step-000000000016"));
+	assert_entries(5);
+}
+
 static void a_run_that_continues_nothing_sets_every_step_aside(void **state)
 {
 	(void)state;
@@ -217,6 +266,112 @@ static void a_dropped_part_leaves_nothing(void **state)
 	assert_is("step-000000000010", 0);
 }
 
+static void what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it(void **state)
+{
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
+	assert_int_equal(unlinkat(x->fd, name, 0), 0);
+	store_part_drop(x, name, fd);
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	assert_is("step-000000000010", 0);
+}
+
+static struct store *rival;
+
+static void rival_claims(void)
+{
+	uint64_t generation;
+
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &rival, &err), 0);
+	assert_int_equal(store_claim(rival, 0, false, &generation, &err), 0);
+	store_close(TAKE(rival));
+}
+
+/* Another launch sweeps the collecting directory away as soon as it is made. */
+static int mkdir_then_rival(void *ctx, int dirfd, const char *name, uint32_t mode)
+{
+	int r = io_ops_posix.mkdir(ctx, dirfd, name, mode);
+
+	rival_claims();
+	return r;
+}
+
+static void who_is_fenced_is_told_so_at_his_next_call(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store_txn *x;
+	bool direct = false;
+	char name[40];
+	int fd;
+
+	(void)state;
+	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	rival_claims();
+	assert_int_equal(store_part_create(x, 0, 0, &direct, name, &fd, &err), -ESTALE);
+	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
+	assert_int_equal(fd, -1);
+	assert_int_equal(store_commit(x, "", 0, UINT64_MAX, &err), -ESTALE);
+	(void)teardown(state);
+	assert_int_equal(setup(state), 0);
+	ops.mkdir = mkdir_then_rival;
+	s->ops = &ops;
+	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
+	assert_null(x);
+	s->ops = &io_ops_posix;
+	assert_entries(0);
+}
+
+/* Not another launch: a person, perhaps. */
+static int mkdir_then_gone(void *ctx, int dirfd, const char *name, uint32_t mode)
+{
+	int r = io_ops_posix.mkdir(ctx, dirfd, name, mode);
+
+	assert_int_equal(unlinkat(dirfd, name, AT_REMOVEDIR), 0);
+	return r;
+}
+
+static void a_directory_that_vanishes_is_told_as_what_it_is(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store_txn *x;
+
+	(void)state;
+	ops.mkdir = mkdir_then_gone;
+	s->ops = &ops;
+	assert_int_equal(store_begin(s, 10, &x, &err), -ENOENT);
+	assert_non_null(strstr(err.msg, "cannot open .tmp-"));
+	assert_null(x);
+	s->ops = &io_ops_posix;
+}
+
+static void without_memory_a_step_is_not_begun(void **state)
+{
+	struct store_txn *x;
+	uint64_t nth = 0, failed = 1;
+
+	(void)state;
+	for (; failed; nth++) {
+		int r;
+
+		no_memory_from(nth, false);
+		r = store_begin(s, 10, &x, &err);
+		failed = no_memory_end();
+		assert_int_equal(r, failed ? -ENOMEM : 0);
+		assert_int_equal(x == NULL, failed);
+		if (failed)
+			assert_entries(0);
+	}
+	assert_true(nth > 1);
+	store_abort(x);
+}
+
 static void an_aborted_step_leaves_nothing(void **state)
 {
 	struct store_txn *x;
@@ -280,6 +435,58 @@ static void where_o_direct_is_refused_the_part_is_buffered(void **state)
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
 	s->ops = &io_ops_posix;
 	assert_is("step-000000000010", 0);
+}
+
+static int direct_granted(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	return io_ops_posix.open(ctx, dirfd, name, flags & ~O_DIRECT, mode);
+}
+
+static void where_o_direct_is_granted_the_first_name_is_the_part_s(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store_txn *x;
+	bool direct = true;
+	char name[40];
+	int fd;
+
+	(void)state;
+	ops.open = direct_granted;
+	s->ops = &ops;
+	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	assert_true(direct);
+	assert_non_null(strstr(name, "-000.part"));
+	store_part_drop(x, name, fd);
+	store_abort(x);
+	s->ops = &io_ops_posix;
+}
+
+static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	return flags & O_CREAT ? -EINVAL : io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct store_txn *x;
+	bool direct = true;
+	char name[40];
+	int fd;
+
+	(void)state;
+	ops.open = open_invalid;
+	s->ops = &ops;
+	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
+	assert_non_null(strstr(name, "-001.part"));
+	assert_int_equal(fd, -1);
+	assert_false(direct);
+	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
+	assert_non_null(strstr(name, "-002.part"));
+	store_abort(x);
+	s->ops = &io_ops_posix;
 }
 
 static void a_full_disk_is_noticed_before_the_first_byte(void **state)
@@ -354,6 +561,31 @@ static void when_the_last_sync_fails_the_outcome_is_said_to_be_unknown(void **st
 	assert_is("step-000000000010", 0); /* not touched */
 }
 
+/* A file server does it, its answer is lost, and the call is made again. */
+static int rename_twice(void *ctx, int dirfd, const char *from, const char *to)
+{
+	int r = io_ops_posix.rename(ctx, dirfd, from, to);
+
+	return strncmp(to, "step-", 5) == 0 ? io_ops_posix.rename(ctx, dirfd, from, to) : r;
+}
+
+static void a_rename_that_was_done_and_denied_is_not_undone(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+
+	(void)state;
+	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(save(20, 2, 10), 0);
+	ops.rename = rename_twice;
+	s->ops = &ops;
+	assert_int_equal(save(15, 3, 10), -EIO);
+	assert_non_null(strstr(err.msg, "may or may not be visible"));
+	s->ops = &io_ops_posix;
+	assert_is("step-000000000015", 2);
+	assert_is(".old-000000000020-s2", 1);
+	assert_entries(3);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -363,18 +595,26 @@ int main(void)
 		T(step_zero_and_the_largest_step_are_steps_like_any_other),
 		T(going_back_sets_aside_and_loses_no_step),
 		T(a_name_that_is_taken_aside_is_not_taken_again),
+		T(a_step_for_which_no_name_is_free_is_not_set_aside),
 		T(a_run_that_continues_nothing_sets_every_step_aside),
 		T(a_step_of_the_line_is_never_replaced),
 		T(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps),
 		T(a_damaged_step_is_set_aside_like_any_other),
 		T(a_part_that_is_still_open_forbids_the_commit),
 		T(a_dropped_part_leaves_nothing),
+		T(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it),
+		T(who_is_fenced_is_told_so_at_his_next_call),
+		T(a_directory_that_vanishes_is_told_as_what_it_is),
+		T(without_memory_a_step_is_not_begun),
 		T(an_aborted_step_leaves_nothing),
 		T(part_names_are_never_the_same_twice),
 		T(where_o_direct_is_refused_the_part_is_buffered),
+		T(where_o_direct_is_granted_the_first_name_is_the_part_s),
+		T(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever),
 		T(a_full_disk_is_noticed_before_the_first_byte),
 		T(a_part_whose_sync_failed_is_gone_and_another_takes_its_place),
 		T(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown),
+		T(a_rename_that_was_done_and_denied_is_not_undone),
 	};
 
 	return cmocka_run_group_tests_name("store_commit", tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <cmocka.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/repair.h"
@@ -19,6 +20,16 @@ int nanosleep(const struct timespec *want, struct timespec *left)
 	(void)want;
 	(void)left;
 	return 0;
+}
+
+#define NOBODY_ELSE ((uid_t)-1)
+
+/* Who removes. */
+static uid_t pretended = NOBODY_ELSE;
+
+uid_t geteuid(void)
+{
+	return pretended != NOBODY_ELSE ? pretended : (uid_t)syscall(SYS_geteuid);
 }
 
 static struct place place;
@@ -226,6 +237,11 @@ static void a_dry_run_changes_nothing(void **state)
 	o.free_bytes = 1;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 1);
+	o.verify = NULL; /* nor does it need who verifies */
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 1);
+	assert_true(ret.unverified);
+	assert_listed("50 40 30 20 10");
 }
 
 static void without_a_policy_or_a_verified_step_nothing_goes(void **state)
@@ -248,6 +264,9 @@ static void without_a_policy_or_a_verified_step_nothing_goes(void **state)
 	o.verify = verify;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), -EIO);
 	assert_listed("50 40 30 20 10");
+	verdict = -EIO; /* where nobody wants the sentence, too */
+	assert_int_equal(store_prune(s, &o, &ret, NULL), -EIO);
+	assert_listed("50 40 30 20 10");
 }
 
 static void no_more_than_what_is_asked_goes_the_oldest_first(void **state)
@@ -268,15 +287,46 @@ static void no_more_than_what_is_asked_goes_the_oldest_first(void **state)
 
 static void what_verification_finds_damaged_is_quarantined_and_the_next_is_asked(void **state)
 {
+	static const int damage[] = { -EBADMSG, -EPROTO, -EUCLEAN };
+	struct prune_result ret;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(damage); i++) {
+		verdict = damage[i];
+		ret = prune(&last1);
+		assert_int_equal(ret.quarantined, 1);
+		assert_int_equal(ret.removed, 3);
+		assert_int_equal(ret.newest, 40);
+		assert_int_equal(nverified, 2);
+		assert_listed("q50 40");
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+static uint32_t marks_looked;
+
+/* Somebody finds the newest one damaged after the scan and before the marks are read. */
+static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	if (strcmp(name, STORE_CLAIMS) == 0 && ++marks_looked == 2)
+		mark(50, MARK_BAD, NULL);
+	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void what_is_found_damaged_between_two_looks_is_nothing_to_rely_on(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
 	(void)state;
-	verdict = -EBADMSG;
-	ret = prune(&last1);
-	assert_int_equal(ret.quarantined, 1);
-	assert_int_equal(ret.removed, 3);
+	marks_looked = 0;
+	mark(50, MARK_VERIFIED, NULL);
+	mark(40, MARK_VERIFIED, NULL);
+	ops.open = open_then_bad;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_true(marks_looked > 2);
 	assert_int_equal(ret.newest, 40);
-	assert_int_equal(nverified, 2);
 	assert_listed("q50 40");
 }
 
@@ -300,6 +350,56 @@ static void damaged_and_quarantined_steps_go_only_when_asked_for_and_older(void 
 	assert_listed("q50 40 d20");
 	assert_non_null(strstr(rows, "20 keep held by me"));
 	assert_non_null(strstr(rows, "50 keep no newer step is committed"));
+}
+
+static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules(void **state)
+{
+	struct prune_opts o = keep_last(NULL);
+	struct crash_step c = { 0 };
+	struct prune_result ret;
+	struct store_txn *x;
+
+	(void)state;
+	mark(50, MARK_BAD, NULL);
+	mark(20, MARK_BAD, NULL);
+	mark(20, MARK_TAG, "kept");
+	mark(10, MARK_TAG, "first");
+	save(25, 20);
+	assert_int_equal(unlinkat(s->job_fd, ".old-000000000040-s4/MANIFEST", 0), 0);
+	assert_int_equal(crash_begin(s, 60, 7, &x, &c, &err), 0);
+	assert_listed("c60 25 a50 a40 a30 q20 10");
+	o.bad = true;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 2);
+	assert_non_null(strstr(rows, "50 remove quarantined"));
+	assert_non_null(strstr(rows, "40 remove its MANIFEST is missing"));
+	assert_non_null(strstr(rows, "30 keep no policy"));
+	assert_non_null(strstr(rows, "20 keep tagged kept"));
+	assert_listed("c60 25 a30 q20 10");
+	store_abort(x);
+	crash_step_free(&c);
+}
+
+static void a_hold_that_has_expired_keeps_nothing(void **state)
+{
+	cleanup_free struct store_step *st = NULL;
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+	uint32_t n;
+
+	(void)state;
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 2; i < 4; i++) /* 30 and 20 */
+		assert_int_equal(store_mark_set(s, &st[i], MARK_HOLD, "me",
+						o.now_ns + (i == 2 ? 0 : NS_PER_S), NULL, &err),
+				 0);
+	mark(30, MARK_BAD, NULL);
+	o.bad = true;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_listed("50 20");
+	o.now_ns += NS_PER_S;
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	assert_listed("50");
 }
 
 /* Its MANIFEST asks for a feature that nobody here knows. */
@@ -423,6 +523,124 @@ static void what_the_store_did_not_make_stays_with_its_step(void **state)
 	assert_int_equal(prune(&last1).removed, 1);
 }
 
+static void names_that_are_nearly_the_store_s_are_not(void **state)
+{
+	static const char *const name[] = { "MANIFESTO", "w",	    "w.par",
+					    "wrong.txt", "v0.part", ".part" };
+	char path[80];
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
+		int fd;
+
+		(void)snprintf(path, sizeof path, "step-000000000010/%s", name[i]);
+		fd = openat(s->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		(void)close(fd);
+		assert_int_equal(prune(&last1).failed, 1);
+		assert_non_null(strstr(rows, name[i]));
+		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		assert_listed("50 10");
+	}
+	(void)close(openat(s->job_fd, "step-000000000010/MANIFEST.damaged-0000000a",
+			   O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	assert_int_equal(prune(&last1).removed, 1); /* as a repair leaves it */
+}
+
+static void who_is_not_root_removes_what_is_his_own(void **state)
+{
+	struct prune_result ret;
+
+	(void)state;
+	pretended = geteuid() + 4711;
+	ret = prune(&last1);
+	pretended = NOBODY_ELSE;
+	assert_int_equal(ret.removed, 0);
+	assert_int_equal(ret.failed, 4);
+	assert_non_null(strstr(rows, "it is theirs to remove"));
+	assert_listed("50 40 30 20 10");
+}
+
+#define OWNER 4711
+
+static uint32_t job_owner;
+
+/* The job is job_owner's, all in it OWNER's. */
+static int stat_owned(void *ctx, int fd, struct io_stat *ret)
+{
+	struct io_stat job;
+	int r = io_ops_posix.stat(ctx, s->job_fd, &job);
+
+	assert_int_equal(r, 0);
+	r = io_ops_posix.stat(ctx, fd, ret);
+	ret->uid = ret->ino == job.ino ? job_owner : OWNER;
+	return r;
+}
+
+static void root_removes_what_is_the_job_s_owner_s(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct io_ops ops = io_ops_posix;
+	struct prune_result ret;
+
+	(void)state;
+	ops.stat = stat_owned;
+	for (uint32_t own = 0; own < 2; own++) {
+		job_owner = own ? OWNER : OWNER + 1;
+		pretended = 0;
+		assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+		pretended = NOBODY_ELSE;
+		assert_int_equal(ret.removed, own ? 4 : 0);
+		assert_int_equal(ret.failed, own ? 0 : 4);
+		assert_listed(own ? "50" : "50 40 30 20 10");
+	}
+}
+
+static uint64_t stat_fails_at, stat_calls;
+
+static int stat_fails(void *ctx, int fd, struct io_stat *ret)
+{
+	return ++stat_calls == stat_fails_at ? -EIO : io_ops_posix.stat(ctx, fd, ret);
+}
+
+static void whose_a_step_is_must_be_known(void **state)
+{
+	for (stat_fails_at = 1;; stat_fails_at++) {
+		struct prune_opts o = keep_last(&last2);
+		struct io_ops ops = io_ops_posix;
+		struct prune_result ret;
+		uint32_t left;
+		int r;
+
+		mark(50, MARK_VERIFIED, NULL);
+		ops.stat = stat_fails;
+		stat_calls = 0;
+		r = prune_with(&ops, s->job_fd, &o, &ret);
+		if (stat_calls < stat_fails_at)
+			break;
+		left = 3 - (r ? 0 : ret.removed);
+		assert_true(left > 0);
+		assert_true(r ? err.msg[0] : strstr(rows, "cannot ") && ret.failed > 0);
+		assert_int_equal(prune(&last2).removed, left);
+		assert_listed("50 40");
+		(void)teardown(state);
+		assert_int_equal(setup(state), 0);
+	}
+	assert_true(stat_fails_at > 6);
+}
+
+static void where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may(void **state)
+{
+	struct prune_opts o = keep_last(&last1);
+	struct io_ops ops = io_ops_posix;
+	struct prune_result ret;
+
+	(void)state;
+	ops.stat = NULL;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 4);
+	assert_listed("50");
+}
+
 static void another_users_step_is_theirs(void **state)
 {
 	struct prune_result ret;
@@ -461,6 +679,8 @@ static void meddle(void *arg, const char *name)
 	m->act();
 }
 
+static enum store_mark_kind late;
+
 static void act_hold(void)
 {
 	cleanup_free struct store_step *st = NULL;
@@ -469,16 +689,17 @@ static void act_hold(void)
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].step == 20)
-			verdict = store_mark_set(s, &st[i], MARK_HOLD, "late", 0, NULL, &err);
+			verdict = store_mark_set(s, &st[i], late, "late", 0, NULL, &err);
 }
 
 /* A hold that was acknowledged is a step that stays, whenever it came. */
-static void a_hold_at_any_moment_is_kept_or_refused(void **state)
+static void kept_or_refused(void **state, enum store_mark_kind kind)
 {
 	struct prune_opts o = keep_last(&last1);
 	uint32_t held = 0, refused = 0;
 	bool acted = true;
 
+	late = kind;
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_hold };
 		struct prune_result ret;
@@ -501,6 +722,16 @@ static void a_hold_at_any_moment_is_kept_or_refused(void **state)
 		assert_int_equal(setup(state), 0);
 	}
 	assert_true(held > 0 && refused > 0);
+}
+
+static void a_hold_at_any_moment_is_kept_or_refused(void **state)
+{
+	kept_or_refused(state, MARK_HOLD);
+}
+
+static void a_tag_at_any_moment_is_kept_or_refused(void **state)
+{
+	kept_or_refused(state, MARK_TAG);
 }
 
 static void act_go_back(void)
@@ -605,6 +836,141 @@ static void when_the_step_that_was_to_stay_goes_nothing_more_is_removed(void **s
 	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 0);
 	assert_listed("40 30 20 10");
+}
+
+static void act_keeper_exchanged(void)
+{
+	act_keeper_goes();
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000050", 0700), 0);
+}
+
+static void when_another_one_has_its_place_nothing_more_is_removed_either(void **state)
+{
+	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+	struct io_faults f;
+
+	(void)state;
+	mark(50, MARK_VERIFIED, NULL);
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = meddle;
+	f.on_point_arg = &m;
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_non_null(strstr(rows, "which was to stay instead, has gone"));
+	assert_listed("d50 40 30 20 10");
+}
+
+/* The newest one goes, or is being read by nobody knows whom, before it is locked: the next one stays. */
+static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	if (strcmp(name, "step-000000000050") == 0 && TAKE(late))
+		act_keeper_goes();
+	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void when_the_step_that_is_to_stay_goes_too_early_another_one_stays(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+	struct io_faults f;
+
+	(void)state;
+	late = MARK_TAG;
+	ops.open = open_too_late;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.newest, 40);
+	assert_listed("40");
+	(void)teardown(state);
+	assert_int_equal(setup(state), 0);
+	/* and locked by another's removal: it is looked at again */
+	io_faults_init(&f, &io_ops_posix);
+	io_faults_fail(&f, IO_ON_LOCK, 1, -EAGAIN, false);
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.newest, 50);
+	assert_listed("50");
+}
+
+static bool list_fails;
+
+static int lock_then_fail(void *ctx, int fd, bool exclusive)
+{
+	(void)ctx;
+	(void)fd;
+	(void)exclusive;
+	list_fails = true;
+	return -EAGAIN;
+}
+
+static int fail_list(void *ctx, int dirfd,
+		     int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	return list_fails ? -EIO : io_ops_posix.list(ctx, dirfd, each, arg);
+}
+
+static void when_the_second_look_fails_nothing_is_removed(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	list_fails = false;
+	ops.lock = lock_then_fail;
+	ops.list = fail_list;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), -EIO);
+	assert_true(list_fails);
+	assert_non_null(strstr(err.msg, "cannot list its directory"));
+	assert_listed("50 40 30 20 10");
+}
+
+static bool exchanges;
+
+static int another_each_time(void *ctx, int fd, struct io_stat *ret)
+{
+	static uint64_t ino;
+	int r = io_ops_posix.stat(ctx, fd, ret);
+
+	if (exchanges)
+		ret->ino = ++ino;
+	return r;
+}
+
+static void point_exchange(void *ctx, const char *name)
+{
+	(void)ctx;
+	exchanges = exchanges || strcmp(name, POINT_PRUNE_VERIFIED) == 0;
+}
+
+static void what_is_another_one_at_every_look_is_neither_relied_on_nor_removed(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct prune_opts o = keep_last(&last1);
+	struct prune_result ret;
+
+	(void)state;
+	ops.stat = another_each_time;
+	exchanges = true;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(ret.removed, 0);
+	assert_int_equal(ret.newest, 50);
+	for (uint32_t i = 1; i < NSTEP; i++) {
+		char want[80];
+
+		(void)snprintf(want, sizeof want, "%u keep the newest step changes all the time\n",
+			       10 * i);
+		assert_non_null(strstr(rows, want));
+	}
+	assert_non_null(strstr(rows, "50 keep last 1/1, newest committed\n"));
+	exchanges = false;
+	ops.point = point_exchange;
+	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_true(exchanges);
+	assert_int_equal(ret.removed, 0);
+	assert_non_null(strstr(rows, "10 keep it has gone, or is another one now"));
+	assert_listed("50 40 30 20 10");
 }
 
 static struct io_faults dying;
@@ -870,18 +1236,31 @@ int main(void)
 		T(without_a_policy_or_a_verified_step_nothing_goes),
 		T(no_more_than_what_is_asked_goes_the_oldest_first),
 		T(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked),
+		T(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on),
 		T(damaged_and_quarantined_steps_go_only_when_asked_for_and_older),
+		T(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules),
+		T(a_hold_that_has_expired_keeps_nothing),
 		T(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired),
 		T(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed),
 		T(what_is_newer_than_the_newest_committed_step_stays),
 		T(what_is_being_read_stays),
 		T(where_there_are_no_locks_nothing_goes),
 		T(what_the_store_did_not_make_stays_with_its_step),
+		T(names_that_are_nearly_the_store_s_are_not),
+		T(who_is_not_root_removes_what_is_his_own),
+		T(root_removes_what_is_the_job_s_owner_s),
+		T(whose_a_step_is_must_be_known),
+		T(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may),
 		T(another_users_step_is_theirs),
 		T(a_hold_at_any_moment_is_kept_or_refused),
+		T(a_tag_at_any_moment_is_kept_or_refused),
 		T(a_step_that_is_committed_meanwhile_stays),
 		T(what_is_no_longer_what_was_judged_stays),
 		T(when_the_step_that_was_to_stay_goes_nothing_more_is_removed),
+		T(when_another_one_has_its_place_nothing_more_is_removed_either),
+		T(when_the_step_that_is_to_stay_goes_too_early_another_one_stays),
+		T(when_the_second_look_fails_nothing_is_removed),
+		T(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed),
 		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
 		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),
 		T(any_call_may_fail),

@@ -9,6 +9,8 @@
 #include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_memory.h"
+#include "tests/lib/no_random.h"
 
 static struct place place;
 static struct store *s;
@@ -17,6 +19,7 @@ static struct crash_step saved[8];
 static uint32_t nsaved;
 static char rows[4000];
 static int verdict; /* of the next verification */
+static int row_rc;  /* of the last row */
 
 static void save(uint64_t number, uint64_t rewind)
 {
@@ -46,6 +49,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	s->ops = &io_ops_posix; /* also of a test that failed */
 	store_close(s);
 	place_remove(&place);
 	for (uint32_t i = 0; i < nsaved; i++)
@@ -79,6 +83,7 @@ static void row(void *arg, const struct repair_row *r)
 	size_t used = strlen(rows);
 
 	(void)arg;
+	row_rc = r->rc;
 	(void)snprintf(rows + used, sizeof rows - used, "%s %.12s", word[r->act], r->dir);
 	used = strlen(rows);
 	(void)snprintf(rows + used, sizeof rows - used, "%s: %s\n",
@@ -164,6 +169,14 @@ static uint32_t marks(enum store_mark_kind kind, uint64_t number)
 	return found;
 }
 
+static void put_file(const char *file)
+{
+	int fd = openat(s->job_fd, file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	(void)close(fd);
+}
+
 static void spoil(const char *file, off_t at)
 {
 	int fd = openat(s->job_fd, file, O_WRONLY | O_CLOEXEC);
@@ -211,10 +224,93 @@ static void what_older_launches_left_goes_and_the_newest_ones_stays(void **state
 	assert_listed("30-3 20-2 10-1");
 }
 
+static int closed_trash(void *ctx, int dirfd, const char *path, int flags, uint32_t mode)
+{
+	return strncmp(path, ".trash-", 7) == 0 ? -EIO
+						: io_ops_posix.open(ctx, dirfd, path, flags, mode);
+}
+
+static void what_cannot_be_removed_whole_is_said_to_be_left(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct repair_result ret;
+
+	(void)state;
+	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001", 0700), 0);
+	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001/sub", 0700), 0);
+	ops.open = closed_trash;
+	for (uint32_t i = 0; i < 2; i++) {
+		ret = repair_of(i ? &io_ops_posix : &ops, NULL, false, false, 0);
+		assert_int_equal(ret.removed, 0);
+		assert_int_equal(ret.left, 1);
+		assert_non_null(strstr(rows, "left .trash-00000...: it cannot be removed whole"));
+		assert_int_equal(row_rc, i ? -ENOTEMPTY : -EIO);
+	}
+	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/sub", F_OK, 0), 0);
+}
+
+static void what_a_dead_launch_left_goes_or_it_is_said_why_not(void **state)
+{
+	struct repair_result ret;
+	struct io_faults f;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		char dir[STORE_DIR_MAX];
+
+		store_name_tmp(40, 0, i, dir);
+		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
+	}
+	io_faults_init(&f, &io_ops_posix);
+	io_faults_fail(&f, IO_ON_RENAME, 1, -EROFS, false);
+	ret = repair_of(&f.ops, NULL, false, false, -EROFS);
+	assert_int_equal(ret.removed + ret.left, 0);
+	assert_non_null(strstr(err.msg, "cannot remove what dead launches left"));
+	assert_non_null(strstr(err.msg, "mount it writable"));
+	io_faults_fail(&f, IO_ON_RENAME, 1, -ENOENT, false); /* another repair was faster */
+	ret = repair_of(&f.ops, NULL, false, false, 0);
+	assert_true(io_faults_hit(&f));
+	assert_int_equal(ret.removed + ret.left, 2);
+	(void)repair();
+	assert_listed("30-3 20-2 10-1");
+}
+
 /* --- quarantine --- */
+
+static void what_was_set_aside_is_released_where_it_is(void **state)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	(void)state;
+	save(25, 20);
+	save(26, 25);
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	assert_int_equal(st[2].step, 30);
+	assert_int_equal(store_mark_set(s, &st[2], MARK_BAD, NULL, 0, NULL, &err), 0);
+	assert_int_equal(store_mark_set(s, &st[1], MARK_BAD, NULL, 0, NULL, &err), 0);
+	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
+	assert_int_equal(repair_of(&io_ops_posix, NULL, true, false, 0).released, 2);
+	assert_non_null(strstr(rows, "released if it is whole: it was found damaged"));
+	assert_int_equal(repair_of(&io_ops_posix, ".old-000000000030-s3", false, false, 0).released,
+			 1);
+	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
+	assert_int_equal(marks(MARK_BAD, 30), 0);
+	assert_int_equal(marks(MARK_VERIFIED, 30), 1);
+	assert_int_equal(repair().released, 1);
+	assert_listed("26-5 25-4 a30-3 20-2 10-1");
+	/* Of whose checkpoint nothing is known, nothing is released. */
+	mark(30, MARK_BAD, NULL);
+	assert_int_equal(unlinkat(s->job_fd, ".old-000000000030-s3/MANIFEST", 0), 0);
+	assert_int_equal(repair().released, 0);
+	(void)repair_of(&io_ops_posix, ".tmp-000000000030-g00000001-00000000", false, false,
+			-EINVAL);
+	assert_non_null(strstr(err.msg, "\".tmp-000000000030"));
+}
 
 static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
 {
+	static const int verdicts[] = { -EBADMSG, -EPROTO, -EUCLEAN, -EIO };
 	struct repair_result ret;
 
 	(void)state;
@@ -222,14 +318,14 @@ static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
 	assert_listed("q30-3 20-2 10-1");
 	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_int_equal(ret.released, 1);
-	verdict = -EBADMSG;
-	ret = repair();
-	assert_int_equal(ret.left, 1);
-	assert_listed("q30-3 20-2 10-1");
-	verdict = -EIO;
-	ret = repair();
-	assert_int_equal(ret.left, 1);
-	assert_listed("q30-3 20-2 10-1");
+	for (uint32_t i = 0; i < ARRAY_LEN(verdicts); i++) {
+		verdict = verdicts[i];
+		ret = repair();
+		assert_int_equal(ret.left, 1);
+		assert_int_equal(row_rc, verdict);
+		assert_int_equal(strstr(rows, "it is damaged, and stays") != NULL, verdict != -EIO);
+		assert_listed("q30-3 20-2 10-1");
+	}
 	verdict = 0;
 	ret = repair_of(&io_ops_posix, "step-000000000020", false, false, 0);
 	assert_int_equal(ret.released, 0);
@@ -281,6 +377,79 @@ static void a_manifest_is_made_again_in_its_place(void **state)
 			assert_int_equal(setup(state), 0);
 		}
 	}
+}
+
+static void move(const char *from, const char *to)
+{
+	assert_int_equal(renameat(s->job_fd, from, s->job_fd, to), 0);
+}
+
+static void where_the_line_has_no_place_left_a_step_stays_as_it_is(void **state)
+{
+	(void)state;
+	/* Between 10 and 20, whose places are next to each other. */
+	move("step-000000000030", "step-000000000015");
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
+	assert_int_equal(repair().left, 1);
+	assert_int_equal(row_rc, -ERANGE);
+	assert_non_null(strstr(rows, "leave no place between them"));
+	/* Before 10, which has the first place. */
+	move("step-000000000015", "step-000000000005");
+	assert_int_equal(repair().left, 1);
+	assert_int_equal(row_rc, -ERANGE);
+	assert_listed("20-2 10-1 d5-0");
+}
+
+static void where_the_numbers_of_the_line_end_there_is_no_place_after_it(void **state)
+{
+	struct crash_step c = { 0 };
+	struct repair_result ret;
+
+	(void)state;
+	assert_int_equal(crash_save(s, 40, UINT64_MAX - 2, 30, &c, &err), 0);
+	crash_step_free(&c);
+	for (uint32_t i = 50; i <= 70; i += 10) {
+		char manifest[40];
+
+		save(i, i - 10);
+		(void)snprintf(manifest, sizeof manifest, "step-%012u/MANIFEST", i);
+		assert_int_equal(unlinkat(s->job_fd, manifest, 0), 0);
+	}
+	/* 50 gets the last place; 60 that which stands for none, 70 the first one again */
+	ret = repair();
+	assert_int_equal(ret.rebuilt, 1);
+	assert_int_equal(ret.left, 2);
+	assert_non_null(strstr(rows, "the numbers of the line have run out"));
+	assert_listed("d70-0 d60-0 50-18446744073709551614 40-18446744073709551613 30-3 20-2 10-1");
+	ret = repair();
+	assert_int_equal(ret.left, 2);
+	assert_int_equal(row_rc, -ERANGE);
+}
+
+/* Which names a repair gave, it knows; what is nobody's keeps the step in quarantine. */
+static void what_an_earlier_repair_left_goes_and_nothing_else(void **state)
+{
+	static const char *const gone = "step-000000000030/MANIFEST.0123abcd";
+	static const char *const kept = "step-000000000030/MANIFEST.damaged-0000000a";
+	static const char *const other[] = { "step-000000000030/MANIFEST.0123abcx",
+					     "step-000000000030/MANIFEST.0123abc" };
+
+	(void)state;
+	put_file(gone);
+	put_file(kept);
+	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
+		put_file(other[i]);
+	spoil("step-000000000030/MANIFEST", 100);
+	assert_int_equal(repair().left, 1);
+	assert_listed("q30-3 20-2 10-1");
+	assert_int_equal(faccessat(s->job_fd, gone, F_OK, 0), -1);
+	assert_int_equal(faccessat(s->job_fd, kept, F_OK, 0), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(other); i++) {
+		assert_non_null(strstr(rows, other[i] + strlen("step-000000000030/")));
+		assert_int_equal(unlinkat(s->job_fd, other[i], 0), 0);
+	}
+	assert_int_equal(repair().released, 1);
+	assert_listed("30-3 20-2 10-1");
 }
 
 static void all_manifests_may_be_missing(void **state)
@@ -335,6 +504,78 @@ static void holds_and_tags_stay_with_a_step_that_is_rebuilt(void **state)
 	assert_int_equal(repair().rebuilt, 1);
 	assert_int_equal(marks(MARK_HOLD, 30), 2);
 	assert_int_equal(marks(MARK_TAG, 30), 1);
+}
+
+static void the_marks_of_another_step_of_that_number_stay_with_it(void **state)
+{
+	(void)state;
+	mark(30, MARK_HOLD, "first");
+	save(25, 20);
+	save(30, 25);
+	mark(30, MARK_HOLD, "second");
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	assert_listed("d30-0 25-4 a30-3 20-2 10-1");
+	assert_int_equal(repair().rebuilt, 1);
+	assert_listed("30-5 25-4 a30-3 20-2 10-1");
+	assert_int_equal(marks(MARK_HOLD, 30), 2);
+	assert_int_equal(repair_of(&io_ops_posix, NULL, false, false, 0).left, 0);
+}
+
+static void without_random_bytes_no_manifest_is_made(void **state)
+{
+	(void)state;
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	no_random_at(2); /* its opener's, its MANIFEST's */
+	assert_int_equal(repair().left, 1);
+	assert_int_equal(no_random_end(), 1);
+	assert_int_equal(row_rc, -ENOSYS);
+	assert_non_null(strstr(rows, "no random bytes"));
+	assert_listed("d30-0 20-2 10-1");
+	assert_int_equal(repair().rebuilt, 1);
+}
+
+/* Memory, or descriptors: of this process and of the machine. Nobody takes that for damage. */
+static void a_shortage_leaves_all_as_it_was_or_as_it_is_to_be(void **state)
+{
+	static const int why[] = { -ENOMEM, -EMFILE, -ENFILE };
+
+	for (uint32_t k = 0; k < ARRAY_LEN(why); k++) {
+		uint64_t short_of = 0, hit = 1;
+
+		for (uint64_t nth = 1; hit; nth++) {
+			struct repair_opts o = { .verify = verify, .row = row };
+			struct repair_result ret;
+			struct io_faults f;
+			char text[200];
+			int r;
+
+			assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+			mark(30, MARK_HOLD, "me");
+			mark(10, MARK_BAD, NULL);
+			io_faults_init(&f, &io_ops_posix);
+			s->ops = &f.ops;
+			rows[0] = err.msg[0] = 0;
+			if (k == 0)
+				no_memory_from(nth - 1, false);
+			else
+				io_faults_fail(&f, IO_ON_OPEN, nth, why[k], false);
+			r = store_repair(s, &o, &ret, &err);
+			hit = k == 0 ? no_memory_end() : io_faults_hit(&f);
+			s->ops = &io_ops_posix;
+			if (r && (r != why[k] || !err.msg[0]))
+				fail_msg("%d at %" PRIu64 ": %d, %s", why[k], nth, r, err.msg);
+			short_of += r != 0;
+			listed(text);
+			if (!strstr(text, "20-2") || strstr(text, "q20") ||
+			    marks(MARK_HOLD, 30) < 1)
+				fail_msg("%d at %" PRIu64 ": %s", why[k], nth, text);
+			(void)repair();
+			assert_listed("30-3 20-2 10-1");
+			(void)teardown(state);
+			assert_int_equal(setup(state), 0);
+		}
+		assert_true(short_of > 3);
+	}
 }
 
 static void what_cannot_be_made_whole_is_left(void **state)
@@ -495,12 +736,21 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(what_older_launches_left_goes_and_the_newest_ones_stays),
+		T(what_cannot_be_removed_whole_is_said_to_be_left),
+		T(what_a_dead_launch_left_goes_or_it_is_said_why_not),
+		T(what_was_set_aside_is_released_where_it_is),
 		T(a_quarantined_step_is_released_only_when_it_is_whole),
 		T(why_a_step_is_quarantined_is_told_also_when_it_is_set_aside),
 		T(a_manifest_is_made_again_in_its_place),
+		T(where_the_line_has_no_place_left_a_step_stays_as_it_is),
+		T(where_the_numbers_of_the_line_end_there_is_no_place_after_it),
+		T(what_an_earlier_repair_left_goes_and_nothing_else),
 		T(all_manifests_may_be_missing),
 		T(a_manifest_that_cannot_be_read_now_is_not_made_again),
 		T(holds_and_tags_stay_with_a_step_that_is_rebuilt),
+		T(the_marks_of_another_step_of_that_number_stay_with_it),
+		T(without_random_bytes_no_manifest_is_made),
+		T(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be),
 		T(what_cannot_be_made_whole_is_left),
 		T(a_damaged_part_is_not_signed_again),
 		T(it_may_die_or_fail_at_any_call),

@@ -64,6 +64,7 @@ static void a_wrong_option_is_refused_and_changes_nothing(void **state)
 		{ "keep-within", "7y" },
 		{ "keep-within", "" },
 		{ "keep-within", "99999999999999d" },
+		{ "keep-within", "18446744073709551615w" },
 		{ "keep-best", "" },
 		{ "keep-best", ":max" },
 		{ "keep-best", "a:" },
@@ -103,6 +104,22 @@ static void a_key_again_replaces_and_a_fifth_is_refused(void **state)
 	assert_int_equal(retain_parse(&p, "keep-best", "e", &err), -EINVAL);
 	retain_print(&p, text, 20);
 	assert_int_equal(strlen(text), 18);
+}
+
+static void a_policy_is_cut_to_the_room_that_there_is(void **state)
+{
+	struct retain_policy none = { 0 }, p = { .keep_last = 3 };
+	char text[60] = "untouched";
+
+	(void)state;
+	retain_print(&p, text, 0);
+	assert_string_equal(text, "untouched");
+	retain_print(&p, text, 1);
+	assert_string_equal(text, "");
+	memcpy(text, "old", 4);
+	retain_print(&none, text, sizeof text);
+	assert_string_equal(text, "");
+	assert_false(retain_is_policy(&none));
 }
 
 /* --- reasons --- */
@@ -164,6 +181,53 @@ static void every_row_says_why(void **state)
 	assert_row(&row[6], false, "being written, or its writer died");
 	assert_row(&row[7], false, "quarantined: see ckptctl repair");
 	assert_row(&row[8], false, "damaged: see ckptctl repair");
+}
+
+static void how_long_a_hold_lasts_is_told_in_days_hours_or_minutes(void **state)
+{
+	static const struct {
+		uint64_t ns;
+		const char *reason;
+	} left[] = { { 48 * HOUR, "held by me (2d left)" },
+		     { 48 * HOUR - 1, "held by me (47h left)" },
+		     { 2 * HOUR, "held by me (2h left)" },
+		     { 2 * HOUR - 1, "held by me (119m left)" } };
+	struct store_mark m = { .kind = MARK_HOLD, .name = "me", .step = 1000 };
+	struct retain_policy p = { .keep_last = 1 };
+	struct store_step st[2];
+	struct retain_row row[2];
+
+	(void)state;
+	line(st, 2);
+	memcpy(m.id8, st[1].id, 8);
+	for (size_t i = 0; i < ARRAY_LEN(left); i++) {
+		m.until_ns = 100 * HOUR + left[i].ns;
+		assert_int_equal(retain_decide(&p, st, 2, &m, 1, 100 * HOUR, row), 0);
+		assert_row(&row[1], false, left[i].reason);
+	}
+	m.until_ns = 100 * HOUR;
+	assert_int_equal(retain_decide(&p, st, 2, &m, 1, 100 * HOUR, row), 0);
+	assert_row(&row[1], true, "no rule matches");
+}
+
+static void of_equal_notes_the_newer_is_the_best(void **state)
+{
+	static const struct ckpt_note loss = { "loss", 0.5 };
+	struct retain_policy p = { .keep_last = 1 };
+	struct store_step st[4];
+	struct retain_row row[4];
+
+	(void)state;
+	line(st, 4);
+	for (uint32_t i = 1; i < 4; i++) {
+		st[i].nnote = 1;
+		st[i].note = &loss;
+	}
+	assert_int_equal(retain_parse(&p, "keep-best", "loss:min:2", &err), 0);
+	assert_int_equal(retain_decide(&p, st, 4, NULL, 0, 100 * HOUR, row), 0);
+	assert_row(&row[1], false, "best loss 1/2");
+	assert_row(&row[2], false, "best loss 2/2");
+	assert_row(&row[3], true, "no rule matches");
 }
 
 static void without_a_policy_nothing_goes(void **state)
@@ -444,7 +508,10 @@ int main(void)
 		cmocka_unit_test(an_option_is_read_and_printed),
 		cmocka_unit_test(a_wrong_option_is_refused_and_changes_nothing),
 		cmocka_unit_test(a_key_again_replaces_and_a_fifth_is_refused),
+		cmocka_unit_test(a_policy_is_cut_to_the_room_that_there_is),
 		cmocka_unit_test(every_row_says_why),
+		cmocka_unit_test(how_long_a_hold_lasts_is_told_in_days_hours_or_minutes),
+		cmocka_unit_test(of_equal_notes_the_newer_is_the_best),
 		cmocka_unit_test(without_a_policy_nothing_goes),
 		cmocka_unit_test(what_was_set_aside_goes_as_newer_steps_come_and_not_before),
 		cmocka_unit_test(a_clock_that_jumps_removes_nothing_that_was_young),

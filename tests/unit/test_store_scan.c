@@ -7,6 +7,19 @@
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
+#include "tests/lib/no_memory.h"
+
+/* Files whose bytes were to be the disk's. */
+static uint32_t forgotten;
+
+int posix_fadvise(int fd, off_t at, off_t bytes, int advice)
+{
+	(void)at;
+	(void)bytes;
+	assert_true(fcntl(fd, F_GETFD) >= 0);
+	forgotten += advice == POSIX_FADV_DONTNEED;
+	return 0;
+}
 
 static struct place place;
 static struct store *s;
@@ -29,6 +42,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	free(TAKE(step));
+	s->ops = &io_ops_posix; /* also of a test that failed */
 	store_close(s);
 	place_remove(&place);
 	return 0;
@@ -95,6 +109,25 @@ static void steps_come_newest_first_and_others_only_when_asked_for(void **state)
 	crash_step_free(&c);
 }
 
+/* As a crash leaves them that lets a number of the line be given twice. */
+static void of_equal_places_in_the_line_the_higher_number_comes_first(void **state)
+{
+	static const uint64_t number[] = { 30, 10, 40, 20 };
+	char dir[STORE_DIR_MAX];
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(number); i++) {
+		store_name_old(number[i], 7, dir);
+		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
+	}
+	scan(true);
+	assert_order("40 30 20 10");
+	for (uint32_t i = 0; i < n; i++) {
+		assert_int_equal(step[i].state, STORE_SET_ASIDE);
+		assert_int_equal(step[i].code, -ENOENT);
+	}
+}
+
 static void a_scan_knows_what_manifest_says(void **state)
 {
 	static const uint8_t zero[16];
@@ -124,6 +157,110 @@ static void a_scan_knows_what_manifest_says(void **state)
 	assert_int_equal(step[0].bytes, bytes);
 	(void)close(fd);
 	crash_step_free(&c);
+}
+
+/* A step of two ranks that own nothing, by the MANIFEST of t: a scan looks at no part. */
+static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table *t, uint32_t nnote,
+		    const struct ckpt_note *note)
+{
+	struct native_info info = {
+		.job = CRASH_JOB, .step = number, .generation = s->generation, .world = 2
+	};
+	struct native_part part[] = {
+		{ .name = "w0000-00000000-000.part", .rank = 0, .table = t },
+		{ .name = "w0001-00000000-001.part", .rank = 1, .table = t }
+	};
+	struct native_lineage line = {
+		.seq = seq, .parent_step = UINT64_MAX, .tool = "test", .nnote = nnote, .note = note
+	};
+	cleanup_free void *bytes = NULL;
+	struct store_txn *x;
+	uint64_t len;
+	uint8_t id[16];
+
+	if (table_seal(t, &err) || native_manifest(&info, part, 2, &line, &bytes, &len, id, &err) ||
+	    store_begin(s, number, &x, &err) || store_commit(x, bytes, len, rewind, &err))
+		fail_msg("%s", err.msg);
+	table_free(t);
+}
+
+static void the_mesh_that_is_told_is_the_first_of_the_largest(void **state)
+{
+	static const struct {
+		const char *mesh[4];
+		const char *told;
+	} want[] = { { { "a=1", "b=2", "c=2" }, "b=2" },
+		     { { "a=2", "b=1" }, "a=2" },
+		     { { NULL }, "" } };
+
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
+		struct table t = { 0 };
+		struct arena a = { 0 };
+		struct mesh m;
+		uint32_t at;
+
+		for (uint32_t k = 0; want[i].mesh[k]; k++)
+			if (mesh_parse(want[i].mesh[k], &a, &m, &err) ||
+			    table_add_mesh(&t, &m, &at, &err))
+				fail_msg("%s", err.msg);
+		save_as(i, i + 1, i ? i - 1 : UINT64_MAX, &t, 0, NULL);
+		arena_free(&a);
+		scan(false);
+		assert_string_equal(step[0].mesh, want[i].told);
+	}
+}
+
+static void the_notes_of_each_step_come_with_it(void **state)
+{
+	static const struct ckpt_note note[] = { { "loss", 0.5 }, { "lr", 0.125 } };
+
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		struct table t = { 0 };
+
+		save_as(i, i + 1, i ? i - 1 : UINT64_MAX, &t, i, note);
+	}
+	scan(false);
+	assert_int_equal(n, 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(step[2 - i].nnote, i);
+		for (uint32_t k = 0; k < i; k++) {
+			assert_string_equal(step[2 - i].note[k].key, note[k].key);
+			assert_true(step[2 - i].note[k].value == note[k].value);
+		}
+	}
+	assert_null(step[2].note);
+}
+
+static void without_memory_for_its_notes_a_step_has_none(void **state)
+{
+	static const struct ckpt_note note[] = { { "loss", 0.5 } };
+	struct table t = { 0 };
+	uint32_t with = 0, without = 0, failed = 1;
+	uint64_t nth = 0;
+
+	(void)state;
+	save_as(1, 1, UINT64_MAX, &t, 1, note);
+	for (; failed; nth++) {
+		int r;
+
+		no_memory_from(nth, false);
+		r = store_scan(s, true, &step, &n, &err);
+		failed = (uint32_t)no_memory_end();
+		if (r) {
+			assert_int_equal(r, -ENOMEM);
+			assert_null(step);
+			continue;
+		}
+		assert_int_equal(n, 1);
+		assert_int_equal(step[0].state, STORE_COMMITTED);
+		with += step[0].nnote == 1;
+		without += step[0].nnote == 0;
+		free(TAKE(step));
+	}
+	assert_int_equal(with, 1);
+	assert_int_equal(without, 1);
 }
 
 static void what_is_not_ours_is_not_listed(void **state)
@@ -193,6 +330,10 @@ static void damage_make(uint32_t kind)
 		assert_int_equal(
 			linkat(s->job_fd, "step-000000000010/MANIFEST", s->job_fd, path, 0), 0);
 		break;
+	case 7:
+		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		assert_int_equal(mkdirat(s->job_fd, path, 0700), 0);
+		break;
 	default:
 		fail();
 	}
@@ -202,7 +343,7 @@ static void damage_make(uint32_t kind)
 static void a_step_whose_manifest_is_not_its_own_is_damaged_and_stays_in_its_place(void **state)
 {
 	(void)state;
-	for (uint32_t kind = 0; kind < 7; kind++) {
+	for (uint32_t kind = 0; kind < 8; kind++) {
 		save(10, 1, UINT64_MAX);
 		save(20, 2, 10);
 		save(30, 3, 20);
@@ -211,6 +352,7 @@ static void a_step_whose_manifest_is_not_its_own_is_damaged_and_stays_in_its_pla
 		assert_order("30 20 10");
 		assert_int_equal(step[1].state, STORE_DAMAGED);
 		assert_true(step[1].why[0] && !strchr(step[1].why, '\n'));
+		assert_false(store_step_unread(&step[1])); /* it is known what it is */
 		assert_true(step[1].bytes > 0);
 		print_message("%s\n", step[1].why);
 		assert_int_equal(renameat(s->job_fd, "step-000000000030", place.fd, "away"), 0);
@@ -239,6 +381,214 @@ static void a_shortage_of_this_process_is_not_called_damage(void **state)
 	s->ops = &io_ops_posix;
 }
 
+/* One path cannot be opened, for a reason that changes. */
+static struct {
+	const char *path;
+	int r;
+} closed;
+
+static int closed_open(void *ctx, int dirfd, const char *path, int flags, uint32_t mode)
+{
+	return strncmp(path, closed.path, strlen(closed.path)) == 0
+		       ? closed.r
+		       : io_ops_posix.open(ctx, dirfd, path, flags, mode);
+}
+
+static void what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized(void **state)
+{
+	static const int shortage[] = { -ENOMEM, -EMFILE, -ENFILE };
+	static const char *const path[] = { "step-000000000010/MANIFEST", ".tmp-" };
+	struct io_ops ops = io_ops_posix;
+	struct crash_step c = { 0 };
+	struct store_txn *x;
+
+	(void)state;
+	save(10, 1, UINT64_MAX);
+	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
+	ops.open = closed_open;
+	s->ops = &ops;
+	for (uint32_t i = 0; i < ARRAY_LEN(path); i++) {
+		closed.path = path[i];
+		for (uint32_t k = 0; k < ARRAY_LEN(shortage); k++) {
+			closed.r = shortage[k];
+			assert_int_equal(store_scan(s, true, &step, &n, &err), shortage[k]);
+			assert_non_null(strstr(err.msg, "cannot read "));
+			assert_null(step);
+		}
+	}
+	closed.r = -EACCES;
+	scan(true);
+	assert_order("20 10");
+	assert_int_equal(step[0].bytes, 0);
+	closed.r = -ENOENT; /* committed or trashed since it was listed */
+	scan(true);
+	assert_order("10");
+	s->ops = &io_ops_posix;
+	store_abort(x);
+	crash_step_free(&c);
+}
+
+static void who_may_not_read_what_is_said_of_the_steps_may_read_the_steps(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+
+	(void)state;
+	save(10, 1, UINT64_MAX);
+	ops.open = closed_open;
+	s->ops = &ops;
+	closed.path = STORE_CLAIMS;
+	closed.r = -EACCES;
+	scan(true);
+	assert_int_equal(step[0].state, STORE_COMMITTED);
+	closed.r = -EPERM;
+	scan(true);
+	assert_int_equal(step[0].state, STORE_COMMITTED);
+	closed.r = -EIO;
+	free(TAKE(step));
+	assert_int_equal(store_scan(s, true, &step, &n, &err), -EIO);
+	s->ops = &io_ops_posix;
+}
+
+static void what_is_known_of_a_manifest_is_not_unread(void **state)
+{
+	static const int known[] = { 0,	      -ENOENT, -EBADMSG, -EPROTO, -EUCLEAN,
+				     -EINVAL, -EISDIR, -ELOOP,	 -ENODATA };
+	static const int unread[] = { -EIO, -EACCES, -ESTALE, -EPROTONOSUPPORT };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		assert_false(store_step_unread(&(struct store_step){ .code = known[i] }));
+	for (size_t i = 0; i < ARRAY_LEN(unread); i++)
+		assert_true(store_step_unread(&(struct store_step){ .code = unread[i] }));
+}
+
+static int huge_size(void *ctx, int fd, uint64_t *ret_bytes)
+{
+	int r = io_ops_posix.size(ctx, fd, ret_bytes);
+
+	*ret_bytes = UINT64_MAX - 1;
+	return r;
+}
+
+static void sizes_that_no_disk_has_are_not_added_up_to_less(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct crash_step c = { 0 };
+	struct store_txn *x;
+
+	(void)state;
+	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
+	ops.size = huge_size;
+	s->ops = &ops;
+	scan(true);
+	assert_int_equal(step[0].bytes, UINT64_MAX - 1);
+	s->ops = &io_ops_posix;
+	store_abort(x);
+	crash_step_free(&c);
+}
+
+static int another_each_time(void *ctx, int fd, struct io_stat *ret)
+{
+	static uint64_t ino;
+	int r = io_ops_posix.stat(ctx, fd, ret);
+
+	ret->ino = ++ino;
+	return r;
+}
+
+static void a_step_that_is_another_one_at_every_look_is_not_opened(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	int fd;
+
+	(void)state;
+	save(10, 1, UINT64_MAX);
+	ops.stat = another_each_time;
+	s->ops = &ops;
+	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), -ENOENT);
+	assert_int_equal(fd, -1);
+	assert_non_null(strstr(err.msg, "is being removed"));
+	s->ops = &io_ops_posix;
+}
+
+static void only_a_step_is_looked_at_as_one(void **state)
+{
+	struct store_step st;
+
+	(void)state;
+	assert_int_equal(mkdirat(s->job_fd, "other", 0700), 0);
+	assert_int_equal(store_step_look(s, "other", &st), -EINVAL);
+	assert_int_equal(store_step_look(s, ".tmp-000000000010-g00000001-0000000b", &st), -EINVAL);
+	assert_int_equal(store_step_look(s, "step-000000000010", &st), -ENOENT);
+}
+
+/* A file system that does not say what its entries are; and one of them has gone when it is asked. */
+struct unknown_listing {
+	int (*each)(void *arg, const char *name, unsigned char d_type);
+	void *arg;
+};
+
+static int unknown_entry(void *arg, const char *name, unsigned char d_type)
+{
+	const struct unknown_listing *l = arg;
+
+	(void)d_type;
+	return l->each(l->arg, name, DT_UNKNOWN);
+}
+
+static int unknown_list(void *ctx, int dirfd,
+			int (*each)(void *arg, const char *name, unsigned char d_type), void *arg)
+{
+	struct unknown_listing l = { .each = each, .arg = arg };
+	int r = io_ops_posix.list(ctx, dirfd, unknown_entry, &l);
+
+	return r ? r : each(arg, "gone", DT_UNKNOWN);
+}
+
+static int count_files(void *arg, const char *name, int is_file)
+{
+	uint32_t *count = arg;
+
+	count[is_file ? 0 : 1]++;
+	assert_int_equal(is_file, strcmp(name, "gone") != 0 && strcmp(name, "sub") != 0 &&
+					  strcmp(name, "link") != 0);
+	return 0;
+}
+
+static void where_the_kind_of_an_entry_is_not_told_it_is_found_out(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	struct crash_step c = { 0 };
+	uint32_t count[2] = { 0 };
+	struct source_dir d;
+	struct store_txn *x;
+	uint64_t bytes;
+	int fd;
+
+	(void)state;
+	save(10, 1, UINT64_MAX);
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
+	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
+	assert_int_equal(crash_begin(s, 40, 5, &x, &c, &err), 0);
+	scan(true);
+	bytes = step[0].bytes;
+	ops.list = unknown_list;
+	s->ops = &ops;
+	scan(true);
+	assert_order("40 10");
+	assert_int_equal(step[0].bytes, bytes);
+	s->ops = &io_ops_posix;
+	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), 0);
+	assert_int_equal(store_source_dir(&ops, fd, &d), 0);
+	assert_int_equal(d.list(d.ctx, count_files, count), 0);
+	assert_int_equal(count[0], CRASH_WORLD + 1);
+	assert_int_equal(count[1], 3);
+	store_source_dir_close(&d);
+	(void)close(fd);
+	store_abort(x);
+	crash_step_free(&c);
+}
+
 static int refuse_entry(void *arg, const char *name, int is_file)
 {
 	(void)arg;
@@ -263,9 +613,17 @@ static void a_source_directory_gives_files_and_nothing_else(void **state)
 	assert_int_equal(d.open(d.ctx, "none", &src), -ENOENT);
 	assert_int_equal(d.open(d.ctx, "../step-000000000010/MANIFEST", &src), -EINVAL);
 	assert_int_equal(d.open(d.ctx, "..", &src), -EINVAL);
+	assert_int_equal(d.open(d.ctx, ".", &src), -EINVAL);
 	assert_int_equal(d.open(d.ctx, "", &src), -EINVAL);
 	assert_int_equal(d.list(d.ctx, refuse_entry, NULL), 41);
 	assert_int_equal(d.open(d.ctx, "MANIFEST", &src), 0);
+	src.close(src.ctx);
+	assert_int_equal(forgotten, 0);
+	store_source_dir_fresh(&d);
+	assert_int_equal(d.open(d.ctx, "none", &src), -ENOENT);
+	assert_int_equal(forgotten, 0);
+	assert_int_equal(d.open(d.ctx, "MANIFEST", &src), 0);
+	assert_int_equal(forgotten, 1);
 	store_source_dir_close(&d);
 	(void)close(fd);
 	assert_int_equal(src.read(src.ctx, head, sizeof head, 0), 0); /* it outlives both */
@@ -311,11 +669,22 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_job_without_steps_has_none),
 		T(steps_come_newest_first_and_others_only_when_asked_for),
+		T(of_equal_places_in_the_line_the_higher_number_comes_first),
 		T(a_scan_knows_what_manifest_says),
+		T(the_mesh_that_is_told_is_the_first_of_the_largest),
+		T(the_notes_of_each_step_come_with_it),
+		T(without_memory_for_its_notes_a_step_has_none),
 		T(what_is_not_ours_is_not_listed),
 		T(a_step_is_opened_by_its_own_name_only),
 		T(a_step_whose_manifest_is_not_its_own_is_damaged_and_stays_in_its_place),
 		T(a_shortage_of_this_process_is_not_called_damage),
+		T(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized),
+		T(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps),
+		T(what_is_known_of_a_manifest_is_not_unread),
+		T(sizes_that_no_disk_has_are_not_added_up_to_less),
+		T(a_step_that_is_another_one_at_every_look_is_not_opened),
+		T(only_a_step_is_looked_at_as_one),
+		T(where_the_kind_of_an_entry_is_not_told_it_is_found_out),
 		T(a_source_directory_gives_files_and_nothing_else),
 		T(a_thousand_steps_are_listed_fast),
 	};
