@@ -920,6 +920,8 @@ static int merge_pieces(struct merging *m, uint32_t place0)
 	struct table *x = m->x;
 	int r = table_reserve(x, 0, m->y->npiece);
 
+	if (r < 0)
+		return no_room(m->err, r, "pieces", TABLE_PIECES_MAX);
 	for (uint32_t i = 0; !r && i < m->y->npiece; i++) {
 		struct table_piece p = m->y->piece[i];
 		uint32_t at = (uint32_t)(((uintptr_t)p.set.dim >> 4) % SETS_SEEN);

@@ -432,6 +432,8 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	/* With the sums of the fingerprints, and whole. */
 	if (!r && !m->list.n && !m->declared)
 		union_check(m);
+	if (m->list.code == -ENOMEM) /* what was not checked is not wrong */
+		r = ckpt_error(m->err, -ENOMEM, "out of memory for a MANIFEST");
 	if (!r)
 		r = ckpt_errlist_end(&m->list, m->err,
 				     "step %llu of job %s is not complete and was not committed",
