@@ -163,8 +163,8 @@ static void a_part_of_another_checkpoint_is_named(void **state)
 		snprintf(words, sizeof words, "its %s is not that of the other parts", what[i]);
 		refused(-EBADMSG, W1, words);
 	}
-	/* Of the header alone: the trailer knows better. */
-	head_of_file(part(1))->uuid[0] ^= 1;
+	/* Its header is of this checkpoint, its trailer of another. */
+	tail_of_file(part(1))->uuid[0] ^= 1;
 	memdir_sign(&bad, part(1));
 	refused(-EBADMSG, W1, "uuid");
 	/* All of them, of what the directory is not called. */
