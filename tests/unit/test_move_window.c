@@ -239,15 +239,15 @@ static void test_it_ends_where_the_caller_says(void **state)
 static struct {
 	struct io_ops ops;
 	_Atomic uint64_t reads;
-	uint64_t two; /* reads of two windows */
+	uint64_t two;  /* reads of two windows */
+	uint64_t good; /* the others fail */
 } ahead;
 
 static int64_t ahead_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
 {
 	int64_t n = io_ops_posix.pread(ctx, fd, buf, len, off);
 
-	ahead.reads++;
-	return n;
+	return ahead.reads++ >= ahead.good ? -EIO : n;
 }
 
 static int refuse_when_ahead(void *arg, const struct window *w, const uint8_t *buf)
@@ -275,6 +275,7 @@ static void test_a_reader_that_waits_ends_with_its_caller(void **state)
 	(void)state;
 	assert_non_null(buf);
 	rig_make(&r, MANY);
+	ahead.good = UINT64_MAX;
 	ahead.ops = io_ops_posix;
 	ahead.ops.pread = ahead_pread;
 	r.f.ops = &ahead.ops;
@@ -288,8 +289,10 @@ static void test_a_reader_that_waits_ends_with_its_caller(void **state)
 	}
 	windows_close(ws);
 	ahead.two = ahead.reads;
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 10; i++) {
 		ahead.reads = 0;
+		/* Every other time the last of them fails: what the caller says counts. */
+		ahead.good = i % 2 ? ahead.two - 1 : UINT64_MAX;
 		assert_int_equal(move_windows(&r.f, &r.dst, LEAST, 0, refuse_when_ahead, NULL, NULL,
 					      NULL, &err),
 				 77);
@@ -394,6 +397,45 @@ static void test_too_little_memory_is_refused_with_the_least(void **state)
 	rig_free(&r);
 }
 
+/* Also among windows that are passed by. */
+static void test_an_element_in_more_places_than_fit_a_window_is_refused(void **state)
+{
+	uint64_t one = 1, zero = 0, n = move_window_bytes(LEAST) / 16 + 1;
+	struct table_tensor x = { .component = "m",
+				  .name = "w",
+				  .of = "",
+				  .dtype = CKPT_C128,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = &one };
+	struct table_place place = { .name = "p", .bytes = n * 16 };
+	struct table_piece p = { .tensor = 0 };
+	struct table t = { 0 };
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
+	assert_int_equal(table_add_place(&t, &place, NULL, &err), 0);
+	assert_int_equal(indexset_box(1, &zero, &one, &a, &p.set), 0);
+	for (; p.off < place.bytes; p.off += 16)
+		assert_int_equal(table_add_piece(&t, &p, &err), 0);
+	assert_int_equal(table_seal(&t, &err), 0);
+	rig_make(&r, SOME);
+	for (uint64_t skip = 0; skip < 2; skip++) {
+		err.msg[0] = 0;
+		assert_int_equal(move_windows(&r.f, &t, LEAST, skip, take, &r.s, tick, &r.s, &err),
+				 -E2BIG);
+		assert_non_null(strstr(err.msg, "m/w: one element for all its places"));
+		assert_int_equal(r.s.windows, 0);
+	}
+	rig_free(&r);
+	table_free(&t);
+	arena_free(&a);
+}
+
 static int without_threads(void *arg)
 {
 	struct rig *r = arg;
@@ -480,6 +522,7 @@ int main(void)
 		cmocka_unit_test(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered),
 		cmocka_unit_test(test_what_the_source_lacks_is_said),
 		cmocka_unit_test(test_too_little_memory_is_refused_with_the_least),
+		cmocka_unit_test(test_an_element_in_more_places_than_fit_a_window_is_refused),
 		cmocka_unit_test(test_without_threads_it_is_only_slower),
 		cmocka_unit_test(test_one_window_is_read_alone),
 	};
