@@ -16,7 +16,7 @@ OPT.clang := $(OPT.release)
 OPT.asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT.fuzz := $(OPT.asan) -fsanitize=fuzzer-no-link
 OPT.tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
-OPT.coverage := -O0 -g --coverage
+OPT.coverage := -O0 -g --coverage -fprofile-update=atomic
 OPT.mutant := -O1 -g1 -DCKPT_MUTANTS
 ifeq ($(OPT.$(V)),)
 $(error V=$(V) is none of release, asan, tsan, clang, fuzz, coverage, mutant)

@@ -77,7 +77,8 @@ static int bases_check(const struct reading *k)
 		if (!k->dst_base[op->dst_place])
 			return ckpt_error(k->err, -EINVAL, "%s is wanted, but has no memory",
 					  k->p->dst->place[op->dst_place].name);
-		if (op->src_place >= k->f->ckpt->nfile || k->f->fd[op->src_place] < 0)
+		assert(op->src_place < k->f->ckpt->nfile);
+		if (k->f->fd[op->src_place] < 0)
 			return ckpt_error(k->err, -EINVAL, "%s is needed, but not open",
 					  k->p->src->place[op->src_place].name);
 	}
@@ -102,8 +103,8 @@ static int op_mark(struct reading *k, const struct plan_op *op)
 			if (!plan_row_next(&c, &r))
 				break;
 			from = MAX(r.src_off, at);
-			to = r.elem && r.n ? r.src_off + (r.n - 1) * r.src_stride + r.elem
-					   : r.src_off + r.len;
+			to = r.elem ? r.src_off + (r.n - 1) * r.src_stride + r.elem
+				    : r.src_off + r.len;
 		}
 		if ((to - 1) >> log2 >= n)
 			return ckpt_error(

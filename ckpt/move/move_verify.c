@@ -106,17 +106,13 @@ static bool picking_next(struct picking *x)
 {
 	uint64_t number = x->number++;
 
-	switch (x->s->how) {
-	case SUBSET_ALL:
+	if (x->s->how == SUBSET_ALL)
 		return true;
-	case SUBSET_NTH:
+	if (x->s->how == SUBSET_NTH)
 		return number % x->s->n + 1 == x->s->k;
-	case SUBSET_RANDOM:
-		if (random_below(x, x->left--) >= x->want)
-			return false;
-		x->want--;
-		return true;
-	}
+	if (random_below(x, x->left--) >= x->want)
+		return false;
+	x->want--;
 	return true;
 }
 

@@ -254,8 +254,9 @@ static int chunk_direct(struct part_writer *w, const uint8_t *p)
 
 	if (e)
 		return e;
-	if (w->run.len && (w->run.p + w->run.len != p || w->run.off + w->run.len != c->off ||
-			   w->run.len + len > MOVE_BLOCK))
+	/* One call's bytes are in a row, and all its chunks but the last are whole. */
+	assert(!w->run.len || (w->run.p + w->run.len == p && w->run.off + w->run.len == c->off));
+	if (w->run.len + len > MOVE_BLOCK)
 		e = run_submit(w);
 	if (!w->run.len) {
 		w->run.p = p;
@@ -263,7 +264,7 @@ static int chunk_direct(struct part_writer *w, const uint8_t *p)
 	}
 	w->run.len += len;
 	next_chunk(w);
-	if (!rest || e)
+	if (!rest)
 		return e;
 	b = buffer_take(w->io);
 	memcpy(b, p + len, rest);
@@ -301,16 +302,17 @@ int part_write(struct part_writer *w, uint64_t off, const void *p, uint64_t len,
 		const struct chunk *c = &w->chunk[w->next];
 
 		if (w->next >= w->nchunk || off >> NATIVE_CHUNK_LOG2 != w->next || in < w->fill ||
-		    in >= c->raw_len)
+		    in >= c->raw_len) {
+			(void)run_submit(w); /* what did follow */
 			return ckpt_error(
 				err, -EINVAL,
 				"%s: %llu bytes at byte %llu of the raw space are not what "
 				"follows",
 				w->t->place[0].name, (unsigned long long)len,
 				(unsigned long long)off);
+		}
 		n = MIN(len, c->raw_len - in);
-		if (n == c->raw_len && n >= NATIVE_ALIGN && !w->buffer &&
-		    (uintptr_t)from % NATIVE_ALIGN == 0)
+		if (n == c->raw_len && n >= NATIVE_ALIGN && (uintptr_t)from % NATIVE_ALIGN == 0)
 			e = chunk_direct(w, from);
 		else
 			e = chunk_buffered(w, in, from, n);

@@ -17,7 +17,7 @@ static int by_place(const void *va, const void *vb, void *table)
 		return a->place < b->place ? -1 : 1;
 	if (a->off != b->off)
 		return a->off < b->off ? -1 : 1;
-	return i < j ? -1 : i > j;
+	return (i > j) - (i < j);
 }
 
 int place_pieces_make(const struct table *t, struct place_pieces *ret)
@@ -93,16 +93,14 @@ char *place_pieces_label(const struct table *t, uint32_t place, uint64_t lo, uin
 char *place_pieces_name(const struct place_pieces *p, uint32_t place, uint64_t lo, uint64_t hi,
 			char *buf, size_t bytes)
 {
-	*buf = 0;
-	for (uint32_t i = place_pieces_from(p, place, lo); i < p->first[place + 1]; i++) {
-		const struct table_piece *x = &p->t->piece[p->piece[i]];
+	uint32_t i = place_pieces_from(p, place, lo);
+	const struct table_piece *x;
 
-		if (x->off >= hi)
-			break;
-		if (x->off + x->len > lo)
-			return table_tensor_print(&p->t->tensor[x->tensor], buf, bytes);
-	}
-	return buf;
+	*buf = 0;
+	if (i == p->first[place + 1])
+		return buf;
+	x = &p->t->piece[p->piece[i]]; /* this one reaches above lo, or it would not be the first */
+	return x->off < hi ? table_tensor_print(&p->t->tensor[x->tensor], buf, bytes) : buf;
 }
 
 /* --- fingerprints --- */
@@ -239,8 +237,7 @@ uint64_t piece_fingerprint_window(const struct table *t, const struct table_piec
 	uint32_t elem = t->tensor[piece->tensor].elem_bytes;
 	uint64_t from = MAX(lo, piece->off), to = MIN(hi, piece->off + piece->len);
 
-	if (from >= to)
-		return 0;
+	assert(from < to); /* whoever asks has looked */
 	return piece_fingerprint(t, piece, (from - piece->off) / elem, (to - piece->off) / elem,
 				 (const uint8_t *)window + (from - lo));
 }

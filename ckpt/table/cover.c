@@ -447,11 +447,15 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
 		return;
 	for (uint32_t i = 0; set->numel && !c.overlaps && i < n; i++) {
 		struct indexset both;
+		int r = indexset_intersect(&c.piece[i].set, set, &a, &both);
 
-		if (indexset_intersect(&c.piece[i].set, set, &a, &both) < 0) {
-			ckpt_errlist_add(ret_list,
-					 "%s: its pieces are too interleaved to be checked",
-					 c.label);
+		if (r < 0) {
+			if (r == -ENOMEM)
+				not_checked(ret_list, c.label);
+			else
+				ckpt_errlist_add(ret_list,
+						 "%s: its pieces are too interleaved to be checked",
+						 c.label);
 			have = set->numel;
 			break;
 		}

@@ -63,14 +63,14 @@ static void faults_of_list(struct reader *rd, int code, const char *kind, const 
 	uint64_t n_told = 0;
 
 	for (; line && *line; line = next, n_told++) {
+		const char *colon = strstr(line, ": ");
 		char tensor[200];
-		size_t n;
 
+		assert(colon);
 		next = line + strcspn(line, "\n");
 		if (*next)
 			*next++ = 0;
-		n = (size_t)(strstr(line, ": ") ? strstr(line, ": ") - line : 0);
-		snprintf(tensor, sizeof tensor, "%.*s", (int)n, line);
+		snprintf(tensor, sizeof tensor, "%.*s", (int)(colon - line), line);
 		fault(rd, code, kind, file, tensor, 0, 0, "%s", line);
 	}
 	if (n_told < l->n)
@@ -91,18 +91,24 @@ static void fault_of_block(struct reader *rd, int code, const char *file, const 
 	      e->msg);
 }
 
+static const char *error_text(int r)
+{
+	const char *text = strerrordesc_np(-r);
+
+	return text ? text : "unknown error";
+}
+
 /* 0, or 1 after a fault. */
 static int bytes_read(struct reader *rd, const struct source *src, const char *file, void *buf,
 		      uint64_t len, uint64_t off)
 {
 	int r = len ? src->read(src->ctx, buf, len, off) : 0;
-	const char *why = strerrordesc_np(-r);
 
 	if (r >= 0)
 		return 0;
 	fault(rd, r, "unreadable", file, "", off, len,
 	      "%llu bytes at offset %llu cannot be read: %s", (unsigned long long)len,
-	      (unsigned long long)off, why ? why : "unknown error");
+	      (unsigned long long)off, error_text(r));
 	return 1;
 }
 
@@ -881,8 +887,7 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 	}
 	if (r < 0) {
 		fault(&o->rd, r, "unreadable", f->name, "", 0, f->file_bytes,
-		      "it cannot be opened: %s",
-		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+		      "it cannot be opened: %s", error_text(r));
 		return 1;
 	}
 	if (src.bytes < f->file_bytes) {
@@ -983,7 +988,7 @@ static int manifest_read(struct opening *o)
 	}
 	if (r < 0 && r != -ENOMEM) {
 		fault(&o->rd, r, "unreadable", NATIVE_MANIFEST, "", 0, 0, "it cannot be opened: %s",
-		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+		      error_text(r));
 		return 1;
 	}
 	if (r < 0)
@@ -1082,7 +1087,7 @@ static int directory_read(struct opening *o)
 		return r;
 	if (r < 0)
 		fault(&o->rd, r, "unreadable", "", "", 0, 0, "the directory cannot be listed: %s",
-		      strerrordesc_np(-r) ? strerrordesc_np(-r) : "unknown error");
+		      error_text(r));
 	r = table_seal(&c->table, NULL);
 	if (r < 0)
 		return r;

@@ -145,18 +145,23 @@ static int parts_grow(struct rebuilding *b)
 	if (b->npart < b->cap)
 		return 0;
 	part = reallocarray(b->part, cap, sizeof *part);
-	if (!part)
-		return -ENOMEM;
-	b->part = part;
-	table = calloc(cap, sizeof *table);
-	if (!table)
-		return -ENOMEM;
-	if (b->npart)
-		memcpy(table, b->table, b->npart * sizeof *table);
-	free(b->table);
-	b->table = table;
+	if (part)
+		b->part = part;
+	table = reallocarray(b->table, cap, sizeof *table);
+	if (table)
+		b->table = table;
+	if (!part || !table)
+		return ckpt_error(b->err, -ENOMEM, "out of memory for %u parts", b->npart + 1);
 	b->cap = cap;
 	return 0;
+}
+
+/* MANIFEST, or MANIFEST.*: what was to become one, or was one. */
+static bool is_manifest(const char *name)
+{
+	size_t n = strlen(NATIVE_MANIFEST);
+
+	return !strncmp(name, NATIVE_MANIFEST, n) && (!name[n] || name[n] == '.');
 }
 
 static bool is_part(const char *name)
@@ -174,16 +179,18 @@ static int entry_add(void *arg, const char *name, int is_file)
 	int r;
 
 	if (!is_part(name))
-		return native_is_spent(name) || !strncmp(name, NATIVE_MANIFEST, 8)
+		return is_manifest(name)
 			       ? 0
 			       : ckpt_error(b->err, -EBADMSG,
 					    "%.80s does not belong to a checkpoint: move it away",
 					    name);
 	if (!is_file)
 		return ckpt_error(b->err, -EBADMSG, "%.80s is not a regular file", name);
-	if (b->npart == NATIVE_WORLD_MAX || parts_grow(b))
-		return ckpt_error(b->err, b->npart == NATIVE_WORLD_MAX ? -E2BIG : -ENOMEM,
-				  "no room for %u parts", b->npart);
+	if (b->npart == NATIVE_WORLD_MAX)
+		return ckpt_error(b->err, -E2BIG, "it has more than %u parts", NATIVE_WORLD_MAX);
+	r = parts_grow(b);
+	if (r)
+		return r;
 	r = b->dir->open(b->dir->ctx, name, &src);
 	if (r)
 		return ckpt_error_errno(b->err, -r, "%.80s cannot be opened", name);

@@ -265,15 +265,16 @@ static void union_check(struct manifest *m)
 }
 
 /* One more string behind those of the table; 0, which is "", without memory for it: asked at the
- * end. */
+ * end. A million tensors of three names of a KiB, and the parts of a million ranks, are below 4 GiB. */
 static le32 string_add(struct manifest *m, const char *s)
 {
 	size_t n = strlen(s) + 1;
 	uint64_t at = m->nstring;
 	char *p = m->string ? realloc(m->string, at + n) : NULL;
 
-	if (!p || at + n > UINT32_MAX) {
-		free(p ? p : m->string);
+	assert(at + n <= UINT32_MAX);
+	if (!p) {
+		free(m->string);
 		m->string = NULL;
 		return le32_of(0);
 	}
@@ -432,6 +433,8 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 	/* With the sums of the fingerprints, and whole. */
 	if (!r && !m->list.n && !m->declared)
 		union_check(m);
+	if (m->list.code == -ENOMEM) /* what was not checked is not wrong */
+		r = ckpt_error(m->err, -ENOMEM, "out of memory for a MANIFEST");
 	if (!r)
 		r = ckpt_errlist_end(&m->list, m->err,
 				     "step %llu of job %s is not complete and was not committed",

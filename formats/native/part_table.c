@@ -257,11 +257,13 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 	free(b.map);
 	free(b.coord);
 	if (!r && b.list->n != before) {
-		r = b.list->code == -ENOMEM ? -ENOMEM : -EINVAL;
+		r = -EINVAL;
 		(void)ckpt_errlist_end(b.list, err, "rank %u does not hold its share", rank);
 		if (err)
 			err->code = r;
 	}
+	if (b.list->code == -ENOMEM) /* what was not checked is not wrong */
+		r = ckpt_error(err, -ENOMEM, "out of memory for the raw space of rank %u", rank);
 	ckpt_errlist_free(&list);
 	if (r < 0) {
 		table_free(&t);

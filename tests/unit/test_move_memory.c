@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_move_memory.c - there is no memory. Each thing that formats/native and ckpt/move do is done
- * again and again, its first, second, third, ... allocation failing, once or with all after it, until
- * it is done without a failure. Each time it either says -ENOMEM, or does what it was asked to; under
- * AddressSanitizer it also leaks nothing.
+ * test_move_memory.c - there is no memory. Each thing that ckpt/move does is done again and
+ * again, its first, second, third, ... allocation failing, once or with all after it, until it is done
+ * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
+ * under AddressSanitizer it also leaks nothing.
  */
 #include "tests/lib/no_memory.h"
+#include "tests/lib/each_arena.h"
+#include "tests/lib/each_pages.h"
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
 #include "ckpt/move/move.h"
-#include "tests/lib/sample.c"
+#include "tests/unit/test_move_partial.h"
+#include "tests/unit/test_move_forged.h"
 #include "tests/lib/memdir.c"
 #include "tests/lib/memdir_io.h"
 
-#define TRIES_MAX 5000
+#define TRIES_MAX 20000
 
 static struct memdir dir;
 static struct io_ops ops;
@@ -62,6 +65,9 @@ static void without_memory(const char *what, int (*act)(void *arg, struct ckpt_e
 			failed = no_memory_end();
 			if (r != 0 && (!failed || r != -ENOMEM))
 				fail_msg("%s, allocation %u fails: %d, %s", what, n, r, err.msg);
+			if (r != 0 && (err.code != r || !strstr(err.msg, "memory")))
+				fail_msg("%s, allocation %u fails: %d, but it says %d: %s", what, n,
+					 r, err.code, err.msg);
 			refused += r != 0;
 			if (!failed)
 				break;
@@ -71,95 +77,7 @@ static void without_memory(const char *what, int (*act)(void *arg, struct ckpt_e
 	}
 }
 
-/* --- reading a checkpoint --- */
-
-static int act_open(void *arg, struct ckpt_err *err)
-{
-	struct source_dir d = memdir_source(&dir);
-	struct checkpoint *c;
-	int r = format_native.open(&d, &c, NULL, arg, err);
-
-	assert_int_equal(r < 0, c == NULL);
-	if (c)
-		assert_int_equal(c->nfile, 2);
-	checkpoint_free(c);
-	return r;
-}
-
-static int act_open_partial(void *arg, struct ckpt_err *err)
-{
-	struct source_dir d = memdir_source(&dir);
-	struct checkpoint *c;
-	int r = format_native.open_partial(&d, &c, NULL, arg, err);
-
-	checkpoint_free(c);
-	return r;
-}
-
-static int choose_one(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
-{
-	(void)arg;
-	(void)k;
-	(void)err;
-	needed[1] = true;
-	return 0;
-}
-
-static int act_open_some(void *arg, struct ckpt_err *err)
-{
-	struct source_dir d = memdir_source(&dir);
-	struct checkpoint *c;
-	int r = format_native.open_some(&d, choose_one, arg, &c, err);
-
-	checkpoint_free(c);
-	return r;
-}
-
-static int act_summary(void *arg, struct ckpt_err *err)
-{
-	struct source s = memdir_open(&dir, NATIVE_MANIFEST);
-	struct checkpoint *c;
-	int r = native_summary(&s, &c, err);
-
-	(void)arg;
-	checkpoint_free(c);
-	return r;
-}
-
-static void a_checkpoint_is_opened_or_there_is_no_memory(void **state)
-{
-	(void)state;
-	without_memory("open", act_open, NULL);
-	without_memory("open_partial", act_open_partial, NULL);
-	without_memory("open_some", act_open_some, NULL);
-	without_memory("summary", act_summary, NULL);
-}
-
-/* --- writing one --- */
-
-static int act_part_table(void *arg, struct ckpt_err *err)
-{
-	struct ckpt_errlist list = { 0 };
-	struct table t = { 0 };
-	int r = native_part_table(&rank0.decl, 0, &t, &list, err);
-
-	(void)arg;
-	if (r == 0)
-		assert_true(t.npiece > 5 && !list.n);
-	else if (r == -EINVAL && list.n) /* a list that had no room for its lines says so */
-		r = -ENOMEM;
-	ckpt_errlist_free(&list);
-	table_free(&t);
-	return r;
-}
-
-static int act_raw_order(void *arg, struct ckpt_err *err)
-{
-	uint32_t *n = arg;
-
-	(void)err;
-	return native_raw_order(&rank0.decl, n);
-}
+/* --- writing a part --- */
 
 struct writing {
 	struct table t;
@@ -177,39 +95,15 @@ static int act_write_part(void *arg, struct ckpt_err *err)
 			       0, &w->part, err);
 }
 
-static int act_manifest(void *arg, struct ckpt_err *err)
-{
-	struct writing *w = arg;
-	struct ckpt_note note = { "loss", 1 };
-	struct native_lineage line = {
-		.seq = 1, .parent_step = UINT64_MAX, .tool = "test", .nnote = 1, .note = &note
-	};
-	uint8_t id[16];
-	uint64_t len;
-	void *bytes = NULL;
-	int r = native_manifest(&w->info, &w->part, 1, &line, &bytes, &len, id, err);
-
-	if (r == 0)
-		assert_true(len > 8192);
-	free(bytes);
-	return r;
-}
-
-static void a_part_and_a_manifest_are_written_or_there_is_no_memory(void **state)
+static void a_part_is_written_or_there_is_no_memory(void **state)
 {
 	struct writing w = {
 		.info = { .uuid = { 1 }, .job = "demo", .step = 3, .generation = 1, .world = 1 }
 	};
 	struct sample one;
-	uint32_t *order;
 	uint8_t *room;
 
 	(void)state;
-	order = malloc((rank0.decl.ntensor + 1) * sizeof *order);
-	assert_non_null(order);
-	without_memory("part_table", act_part_table, NULL);
-	without_memory("raw_order", act_raw_order, order);
-	free(order);
 	assert_int_equal(sample_make("fsdp=1", 0, opts.seed, opts.scale, &one), 0);
 	assert_int_equal(native_part_table(&one.decl, 0, &w.t, NULL, NULL), 0);
 	w.raw = aligned_alloc(4096, align_up(w.t.place[0].bytes, 4096));
@@ -219,9 +113,6 @@ static void a_part_and_a_manifest_are_written_or_there_is_no_memory(void **state
 	(void)memdir_add(&dir, "out", room, move_part_bytes_max(&w.t));
 	without_memory("write_part", act_write_part, &w);
 	memdir_remove(&dir, "out");
-	snprintf(w.part.name, sizeof w.part.name, "w0000-00000001-000.part");
-	w.part.table = &w.t;
-	without_memory("manifest", act_manifest, &w);
 	free(room);
 	free(w.raw);
 	table_free(&w.t);
@@ -270,6 +161,16 @@ static int act_verify(void *arg, struct ckpt_err *err)
 	return r;
 }
 
+static int act_verify_gaps(void *arg, struct ckpt_err *err)
+{
+	struct move_verified v;
+	int r = forged_verify(arg, NULL, NULL, NULL, &v, err);
+
+	if (r == 0)
+		assert_int_equal(v.bytes, v.all_bytes);
+	return r;
+}
+
 static int window_look(void *arg, const struct window *w, const uint8_t *buf)
 {
 	(void)w;
@@ -292,6 +193,48 @@ static int act_windows(void *arg, struct ckpt_err *err)
 	if (r == 0)
 		assert_true(n > 0);
 	return r;
+}
+
+static int window_refuse(void *arg, const struct window *w, const uint8_t *buf)
+{
+	(void)arg;
+	(void)w;
+	(void)buf;
+	return 77;
+}
+
+static int windows_run(void *arg, uint64_t skip, move_window_fn *fn, uint64_t *ret_n,
+		       struct ckpt_err *err)
+{
+	struct moving *m = arg;
+	struct move_files f;
+	int r = move_open(&ops, 0, m->c, false, IO_INLINE, &f, err);
+
+	*ret_n = 0;
+	if (r < 0)
+		return r;
+	r = move_windows(&f, &rank0.decl, 40 << 20, skip, fn, ret_n, NULL, NULL, err);
+	move_close(&f);
+	return r;
+}
+
+static int act_windows_skipped(void *arg, struct ckpt_err *err)
+{
+	uint64_t n;
+	int r = windows_run(arg, 1000, window_look, &n, err);
+
+	assert_int_equal(n, 0);
+	return r;
+}
+
+/* Also without memory for a second thread. */
+static int act_windows_refused(void *arg, struct ckpt_err *err)
+{
+	uint64_t n;
+	int r = windows_run(arg, 0, window_refuse, &n, err);
+
+	assert_int_not_equal(r, 0);
+	return r == 77 ? 0 : r;
 }
 
 static void bytes_are_moved_or_there_is_no_memory(void **state)
@@ -319,17 +262,221 @@ static void bytes_are_moved_or_there_is_no_memory(void **state)
 	without_memory("read", act_read, &m);
 	without_memory("verify", act_verify, &m);
 	without_memory("windows", act_windows, &m);
+	without_memory("windows that are passed by", act_windows_skipped, &m);
+	without_memory("windows that are refused", act_windows_refused, &m);
 	free(m.want);
 	plan_free(&m.p);
 	checkpoint_free(m.c);
 }
 
+/* A byte that is wrong in each chunk: there is memory for what is to be said of it, or there is not. */
+static int act_read_damaged(void *arg, struct ckpt_err *err)
+{
+	int r = act_read(arg, err);
+
+	assert_true(r < 0);
+	if (r == -EBADMSG)
+		assert_true(strstr(err->msg, "is damaged") ||
+			    strstr(err->msg, ".part cannot be read"));
+	return r == -EBADMSG ? 0 : r;
+}
+
+static int act_verify_damaged(void *arg, struct ckpt_err *err)
+{
+	int r = act_verify(arg, err);
+
+	assert_true(r < 0);
+	if (r == -EBADMSG)
+		assert_non_null(strstr(err->msg, "faults in the data"));
+	return r == -EBADMSG ? 0 : r;
+}
+
+static int act_windows_damaged(void *arg, struct ckpt_err *err)
+{
+	uint64_t n;
+	int r = windows_run(arg, 0, window_look, &n, err);
+
+	assert_true(r < 0);
+	assert_int_equal(n, 0);
+	return r == -EBADMSG ? 0 : r;
+}
+
+static void damage_is_told_or_there_is_no_memory(void **state)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct moving m = { 0 };
+	struct ckpt_err err;
+
+	(void)state;
+	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
+	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
+		fail_msg("%s", err.msg);
+	for (uint32_t i = 0; i < m.c->nfile; i++)
+		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)
+			memdir_find(&dir, m.c->file[i].name)->bytes[m.c->file[i].chunk[k].off] ^= 1;
+	without_memory("read what is damaged", act_read_damaged, &m);
+	without_memory("verify what is damaged", act_verify_damaged, &m);
+	without_memory("windows of what is damaged", act_windows_damaged, &m);
+	for (uint32_t i = 0; i < m.c->nfile; i++)
+		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)
+			memdir_find(&dir, m.c->file[i].name)->bytes[m.c->file[i].chunk[k].off] ^= 1;
+	plan_free(&m.p);
+	checkpoint_free(m.c);
+}
+
+/* Bytes that no chunk has are read as well, wherever they are. */
+static void gaps_are_looked_at_or_there_is_no_memory(void **state)
+{
+	static const uint64_t off[3] = { 20 * MIB, 50 * MIB, 50 * MIB + FORGED_BYTES };
+	static struct forged x;
+
+	(void)state;
+	forged_begin(&x, 3, off);
+	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
+	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	without_memory("verify with gaps", act_verify_gaps, &x);
+	forged_free(&x);
+}
+
+/* --- what is made of operands --- */
+
+struct summing {
+	struct job from, to;
+	struct table staged;
+	struct plan copy, read;
+	struct disk d;
+	struct checkpoint *c;
+};
+
+/* Each of two ranks has held 1, 2, 3, ... of the sum. */
+static void sums_check(struct summing *x)
+{
+	for (uint32_t t = 0; t < 2; t++) {
+		uint64_t n;
+		const uint8_t *p = rank_elements(&x->to.rank[0], t, &n);
+		uint32_t dtype = x->to.rank[0].decl.tensor[t].dtype;
+
+		assert_int_equal(n, 100);
+		for (uint64_t i = 0; i < n; i++)
+			assert_int_equal(number_get(dtype, p + i * dtype_bytes(dtype)),
+					 2 * (i + 1));
+	}
+}
+
+static int act_sum_copy(void *arg, struct ckpt_err *err)
+{
+	struct summing *x = arg;
+	int r;
+
+	model_clear(&x->to);
+	r = move_copy(&x->copy, (const void *const *)x->from.raw, x->to.base, NULL, NULL);
+	if (!r)
+		sums_check(x);
+	return r ? ckpt_error(err, r, "out of memory") : 0;
+}
+
+static int act_sum_read(void *arg, struct ckpt_err *err)
+{
+	struct summing *x = arg;
+	struct move_files f;
+	int r = move_open(&io_ops_posix, x->d.fd, x->c, false, IO_INLINE, &f, err);
+
+	if (r < 0)
+		return r;
+	model_clear(&x->to);
+	r = move_read(&x->read, &f, x->to.base, NULL, NULL, err);
+	move_close(&f);
+	if (!r)
+		sums_check(x);
+	return r;
+}
+
+static int act_sum_windows(void *arg, struct ckpt_err *err)
+{
+	struct summing *x = arg;
+	struct move_files f;
+	uint64_t n = 0;
+	int r = move_open(&io_ops_posix, x->d.fd, x->c, false, IO_INLINE, &f, err);
+
+	if (r < 0)
+		return r;
+	r = move_windows(&f, &x->to.all, 40 << 20, 0, window_look, &n, NULL, NULL, err);
+	move_close(&f);
+	if (!r)
+		assert_true(n > 0);
+	return r;
+}
+
+static void sums_model(struct model *m, bool pending, bool cast)
+{
+	model_mesh(m, 1, (const char *const[]){ "dp" }, (uint32_t[]){ pending ? 2 : 1 });
+	for (m->n = 0; m->n < 2; m->n++) {
+		struct held *h = &m->tensor[m->n];
+
+		*h = (struct held){ .dtype = cast && m->n ? CKPT_F32 : CKPT_BF16,
+				    .ndim = 1,
+				    .shape = { 100 } };
+		snprintf(h->name, sizeof h->name, "t%u", m->n);
+		if (pending)
+			h->place[h->nplace++] = (struct ckpt_placement){
+				.how = CKPT_PARTIAL, .reduce = CKPT_SUM, .flags = CKPT_KEEP_PARTIAL
+			};
+	}
+}
+
+static void sums_are_made_or_there_is_no_memory(void **state)
+{
+	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_INLINE };
+	const struct plan_opts casts = { .casts = true };
+	struct summing x = { .c = NULL };
+	struct model src, dst;
+	struct ckpt_err err;
+
+	(void)state;
+	for (int cast = 0; cast < 2; cast++) {
+		disk_make(&x.d);
+		sums_model(&src, true, false);
+		sums_model(&dst, false, cast);
+		model_job(&src, &x.from);
+		model_job(&dst, &x.to);
+		for (uint32_t r = 0; r < 2; r++)
+			for (uint32_t t = 0; t < 2; t++) {
+				uint64_t n;
+				uint8_t *p = rank_elements(&x.from.rank[r], t, &n);
+
+				for (uint64_t i = 0; i < n; i++)
+					number_put(CKPT_BF16, p + 2 * i, (int64_t)i + 1);
+			}
+		model_stage(&x.from);
+		model_staged(&x.from, &x.staged);
+		job_write(&x.from, &x.d, &how);
+		x.c = disk_open(&x.d);
+		if (plan_make(&x.staged, &x.to.all, &casts, &x.copy, NULL, &err) < 0 ||
+		    plan_make(&x.c->table, &x.to.all, &casts, &x.read, NULL, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_true(x.copy.reduced && x.read.reduced);
+		without_memory("sum and copy", act_sum_copy, &x);
+		without_memory("sum and read", act_sum_read, &x);
+		if (!cast)
+			without_memory("sum in windows", act_sum_windows, &x);
+		plan_free(&x.copy);
+		plan_free(&x.read);
+		table_free(&x.staged);
+		checkpoint_free(x.c);
+		model_job_free(&x.from);
+		model_job_free(&x.to);
+		disk_free(&x.d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_checkpoint_is_opened_or_there_is_no_memory),
-		cmocka_unit_test(a_part_and_a_manifest_are_written_or_there_is_no_memory),
+		cmocka_unit_test(a_part_is_written_or_there_is_no_memory),
 		cmocka_unit_test(bytes_are_moved_or_there_is_no_memory),
+		cmocka_unit_test(damage_is_told_or_there_is_no_memory),
+		cmocka_unit_test(gaps_are_looked_at_or_there_is_no_memory),
+		cmocka_unit_test(sums_are_made_or_there_is_no_memory),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

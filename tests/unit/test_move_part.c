@@ -377,6 +377,470 @@ static void test_every_failing_write_is_told(void **state)
 	disk_free(&d);
 }
 
+/* --- parts that the sample does not make --- */
+
+struct made {
+	struct table t;
+	uint8_t *raw;
+	struct disk d;
+};
+
+static const struct native_info alone = {
+	.uuid = { 1 }, .job = "demo", .step = 12, .generation = 3, .world = 1
+};
+
+/* n tensors of so many bytes; each its own component, or all of one. */
+static void made_make(struct made *m, uint32_t n, uint64_t bytes, bool apart)
+{
+	struct table_place place = { .name = "memory", .bytes = INT64_MAX };
+	uint64_t zero = 0, seed = 1;
+	struct arena a = { 0 };
+	struct table decl = { 0 };
+
+	*m = (struct made){ .raw = NULL };
+	disk_make(&m->d);
+	assert_int_equal(table_add_place(&decl, &place, NULL, NULL), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		char name[16], component[16];
+		struct table_tensor x = { .component = component,
+					  .name = name,
+					  .of = "",
+					  .dtype = CKPT_U8,
+					  .layout = TABLE_NONE,
+					  .rank = TABLE_NONE,
+					  .ndim = 1,
+					  .shape = &bytes };
+		struct table_piece p = { .tensor = i, .off = i * bytes };
+
+		snprintf(name, sizeof name, "t%u", i);
+		snprintf(component, sizeof component, "c%u", apart ? i : 0);
+		assert_int_equal(table_add_tensor(&decl, &x, NULL, NULL), 0);
+		assert_int_equal(indexset_box(1, &zero, &bytes, &a, &p.set), 0);
+		assert_int_equal(table_add_piece(&decl, &p, NULL), 0);
+	}
+	assert_int_equal(table_seal(&decl, NULL), 0);
+	assert_int_equal(native_part_table(&decl, 0, &m->t, NULL, NULL), 0);
+	m->raw = aligned_alloc(4096, align_up(m->t.place[0].bytes + MIB, 4096));
+	assert_non_null(m->raw);
+	for (uint64_t i = 0; i < align_up(m->t.place[0].bytes + MIB, 4096) / 8; i++)
+		((uint64_t *)(void *)m->raw)[i] = draw(&seed);
+	table_free(&decl);
+	arena_free(&a);
+}
+
+static void made_free(struct made *m)
+{
+	disk_free(&m->d);
+	table_free(&m->t);
+	free(m->raw);
+}
+
+static int made_file(struct made *m, const char *name)
+{
+	int fd = openat(m->d.fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+static void made_write(struct made *m, const char *name, struct native_part *ret)
+{
+	struct ckpt_err err;
+	int fd = made_file(m, name);
+
+	if (move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE }, fd,
+			    m->raw, &m->t, &alone, 0, ret, &err) < 0)
+		fail_msg("%s", err.msg);
+	close(fd);
+}
+
+struct opened {
+	struct part_io *io;
+	struct part_writer *w;
+	int fd;
+};
+
+static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
+			const struct io_ops *ops, struct opened *ret)
+{
+	struct ckpt_err err;
+
+	ret->fd = made_file(m, name);
+	if (part_io_open(
+		    &(struct part_io_opts){ .ops = ops, .engine = IO_INLINE, .nbuffer = nbuffer },
+		    &ret->io, &err) < 0 ||
+	    part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err) < 0)
+		fail_msg("%s", err.msg);
+}
+
+static void writer_free(struct opened *o)
+{
+	part_writer_close(o->w);
+	part_io_close(o->io);
+	close(o->fd);
+}
+
+/* More writes than may be under way, and none of them large: the queue is emptied on the way. */
+static void test_more_writes_than_the_queue_holds_are_one_file(void **state)
+{
+	enum { N = 2 * PART_DEPTH };
+	struct native_part part, again;
+	struct ckpt_err err;
+	struct opened o;
+	struct made m;
+
+	(void)state;
+	made_make(&m, N, 5, true);
+	made_write(&m, "x", &part);
+	writer_make(&m, "again", N + 1, &io_ops_posix, &o);
+	/* Behind what the first chunk has, and it is still the first that is awaited. */
+	assert_int_equal(part_write(o.w, 100, m.raw, 1, &err), -EINVAL);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(part_write(o.w, i * MIB, m.raw + i * MIB, 5, &err), 0);
+	assert_int_equal(part_writer_finish(o.w, &again, &err), 0);
+	writer_free(&o);
+	files_equal(&m.d, "x", "again");
+	assert_memory_equal(part.root.b, again.root.b, sizeof part.root.b);
+	made_free(&m);
+}
+
+/* Whole chunks in one call, more than a block of them; from where they lie, and from where no direct
+ * write could take them. */
+static void test_many_chunks_in_one_call_are_the_same_file(void **state)
+{
+	const uint64_t bytes = 3 * MOVE_BLOCK + MIB / 2;
+	struct native_part part;
+	struct ckpt_err err;
+	struct made m;
+	uint8_t *odd;
+	uint64_t n;
+
+	(void)state;
+	made_make(&m, 1, bytes, false);
+	made_write(&m, "x", &part);
+	odd = malloc(bytes + 1);
+	assert_non_null(odd);
+	memcpy(odd + 1, m.raw, bytes);
+	for (int how = 0; how < 2; how++) {
+		struct opened o;
+
+		writer_make(&m, "again", 2, &io_ops_posix, &o);
+		if (part_write(o.w, 0, how ? odd + 1 : m.raw, bytes, &err) < 0)
+			fail_msg("%s", err.msg);
+		/* Nothing follows. */
+		assert_int_equal(part_write(o.w, bytes, m.raw, 1, &err), -EINVAL);
+		assert_int_equal(part_write(o.w, 4 * MOVE_BLOCK, m.raw, 1, &err), -EINVAL);
+		assert_int_equal(part_writer_finish(o.w, &part, &err), 0);
+		writer_free(&o);
+		files_equal(&m.d, "x", "again");
+	}
+	/* What reaches too far is refused, and what of it was good is in the file: it may go on. */
+	{
+		struct opened o;
+
+		writer_make(&m, "again", 2, &io_ops_posix, &o);
+		assert_int_equal(part_write(o.w, 0, m.raw, 2 * MIB, &err), 0);
+		assert_int_equal(part_write(o.w, 2 * MIB, m.raw + 2 * MIB, bytes, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "are not what follows"));
+		assert_int_equal(part_writer_finish(o.w, &part, &err), 0);
+		writer_free(&o);
+		files_equal(&m.d, "x", "again");
+	}
+	/* Each failing write is told, with and without somebody who asks why. */
+	for (n = 2;; n++) { /* 1: the header */
+		struct io_faults faults;
+		struct opened o;
+		int e;
+
+		io_faults_init(&faults, &io_ops_posix);
+		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, true);
+		writer_make(&m, "again", 2, &faults.ops, &o);
+		e = part_write(o.w, 0, m.raw, bytes, NULL);
+		if (!e)
+			e = part_writer_finish(o.w, &part, NULL);
+		assert_int_equal(e, io_faults_hit(&faults) ? -ENOSPC : 0);
+		if (e) {
+			struct part_writer *more;
+			struct part_state s;
+
+			assert_int_equal(part_io_drain(o.io, &err), -ENOSPC);
+			assert_non_null(strstr(err.msg, "cannot write"));
+			assert_int_equal(part_writer_save(o.w, &s, &err), -ENOSPC);
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, NULL, &more, &err),
+				-ENOSPC);
+			assert_null(more);
+		}
+		writer_free(&o);
+		if (!e)
+			break;
+	}
+	assert_int_equal(n - 1, 1 + 4 + 1); /* data in blocks, and what surrounds them */
+	free(odd);
+	made_free(&m);
+}
+
+/* A description of more than a buffer: it is written in steps, each of which may fail. */
+static void test_a_long_description_is_written_or_told(void **state)
+{
+	struct native_part part;
+	struct made m;
+	struct stat st;
+	uint64_t n;
+	int fd;
+
+	(void)state;
+	made_make(&m, 20000, 1, false);
+	made_write(&m, "x", &part);
+	fd = openat(m.d.fd, "x", O_RDONLY);
+	assert_int_equal(fstat(fd, &st), 0);
+	close(fd);
+	assert_true((uint64_t)st.st_size > m.t.place[0].bytes + 3 * PART_BUFFER / 2);
+	for (n = 1;; n++) {
+		struct io_faults faults;
+		struct ckpt_err err = { 0 };
+		int e;
+
+		io_faults_init(&faults, &io_ops_posix);
+		io_faults_fail(&faults, IO_ON_WRITE, n, -EIO, false);
+		fd = made_file(&m, "again");
+		e = move_write_part(&(struct move_write){ .ops = &faults.ops, .engine = IO_INLINE },
+				    fd, m.raw, &m.t, &alone, 0, &part, &err);
+		close(fd);
+		if (!io_faults_hit(&faults)) {
+			assert_int_equal(e, 0);
+			break;
+		}
+		assert_int_equal(e, -EIO);
+		assert_non_null(strstr(err.msg, "cannot write"));
+	}
+	assert_true(n > 1 + 2 + 2); /* header, data, description in steps */
+	files_equal(&m.d, "x", "again");
+	made_free(&m);
+}
+
+/* No table of ours has one, but a part may: nothing of it is in the file. */
+static void test_a_part_with_a_hole_is_written_without_it(void **state)
+{
+	const struct native_lineage line = { .parent_step = UINT64_MAX, .tool = "test" };
+	struct native_part part = { .name = "w0000-0-0.part" };
+	struct move_verified v;
+	struct checkpoint *c;
+	struct move_files f;
+	struct ckpt_err err;
+	struct opened o;
+	struct made m;
+	uint8_t id[16];
+	uint64_t len;
+	void *bytes;
+	int fd;
+
+	(void)state;
+	made_make(&m, 2, MIB, true);
+	m.t.piece[1].off += MIB;
+	m.t.place[0].bytes += MIB;
+	made_write(&m, part.name, &part);
+	snprintf(part.name, sizeof part.name, "w0000-0-0.part");
+	if (native_manifest(&alone, &part, 1, &line, &bytes, &len, id, &err) < 0)
+		fail_msg("%s", err.msg);
+	fd = made_file(&m, "MANIFEST");
+	assert_int_equal(io_pwrite_all(&io_ops_posix, fd, bytes, len, 0), 0);
+	close(fd);
+	free(bytes);
+	c = disk_open(&m.d);
+	assert_int_equal(c->file[0].nchunk, 3);
+	assert_int_equal(c->file[0].chunk[1].raw_len, 0);
+	assert_int_equal(move_open(&io_ops_posix, m.d.fd, c, false, IO_INLINE, &f, &err), 0);
+	assert_int_equal(
+		move_verify_some(&f, &(struct move_subset){ 0 }, NULL, NULL, NULL, NULL, &v, &err),
+		0);
+	assert_int_equal(v.bytes, 2 * MIB);
+	assert_int_equal(v.chunks, 2);
+	move_close(&f);
+	move_close(&f); /* twice is fine */
+	checkpoint_free(c);
+	/* In one call or more it is the same, and the hole is none of the bytes. */
+	writer_make(&m, "again", 2, &io_ops_posix, &o);
+	assert_int_equal(part_write(o.w, 0, m.raw, MIB, &err), 0);
+	assert_int_equal(part_write(o.w, MIB, m.raw + MIB, MIB, &err), -EINVAL);
+	assert_int_equal(part_write(o.w, 2 * MIB, m.raw + 2 * MIB, MIB, &err), 0);
+	assert_int_equal(part_writer_finish(o.w, &part, &err), 0);
+	writer_free(&o);
+	files_equal(&m.d, "w0000-0-0.part", "again");
+	made_free(&m);
+}
+
+static void test_a_piece_whose_elements_cannot_be_summed_is_refused(void **state)
+{
+	static const int64_t stride[1] = { 1 };
+	struct part_writer *w;
+	struct ckpt_err err;
+	struct opened o;
+	struct made m;
+
+	(void)state;
+	made_make(&m, 3, 100, false);
+	writer_make(&m, "x", 3, &io_ops_posix, &o);
+	m.t.piece[1].stride = stride;
+	assert_int_equal(part_writer_open(o.io, o.fd, &m.t, &alone, 0, NULL, &w, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "piece 1 of rank 0 is not row-major"));
+	m.t.piece[1].stride = NULL;
+	for (uint32_t i = 0; i < 3; i++)
+		m.t.tensor[i].elem_bytes = 3; /* 128 bytes before the second */
+	assert_int_equal(part_writer_open(o.io, o.fd, &m.t, &alone, 0, NULL, &w, &err), -EINVAL);
+	writer_free(&o);
+	made_free(&m);
+}
+
+/* --- errors at other moments --- */
+
+static int stop(void *arg, uint64_t bytes)
+{
+	*(uint64_t *)arg += bytes;
+	return 1;
+}
+
+/* Less than what is asked about on the way: it is asked at the end, and all the same. */
+static void test_also_a_small_part_is_given_up_where_its_owner_says(void **state)
+{
+	struct native_part part;
+	struct ckpt_err err;
+	uint64_t told = 0;
+	struct made m;
+	int fd;
+
+	(void)state;
+	made_make(&m, 2, 5000, false);
+	fd = made_file(&m, "x");
+	assert_int_equal(move_write_part(&(struct move_write){ .ops = &io_ops_posix,
+							       .engine = IO_INLINE,
+							       .tick = stop,
+							       .arg = &told },
+					 fd, m.raw, &m.t, &alone, 0, &part, &err),
+			 -ECANCELED);
+	assert_non_null(strstr(err.msg, "given up"));
+	assert_true(told >= 10000);
+	close(fd);
+	made_free(&m);
+}
+
+static int tap_count(void *ctx, const struct tap_span *s)
+{
+	(void)s;
+	++*(uint32_t *)ctx;
+	return 0;
+}
+
+static int tap_fail(void *ctx, const struct tap_span *s)
+{
+	(void)ctx;
+	return s->off >= 2 * MIB ? -EDOM : 0;
+}
+
+/* The third chunk's tap fails, but the first one's write had failed before. */
+static void test_of_two_errors_the_first_is_told(void **state)
+{
+	for (int fails = 0; fails < 2; fails++) {
+		uint32_t seen = 0;
+		const struct move_tap tap[2] = { { .span = tap_fail },
+						 { .span = tap_count, .ctx = &seen } };
+		struct io_faults faults;
+		struct part_io *io;
+		struct part_writer *w;
+		struct ckpt_err err;
+		struct made m;
+		int fd, e = 0;
+
+		(void)state;
+		made_make(&m, 3, 5, true);
+		fd = made_file(&m, "x");
+		io_faults_init(&faults, &io_ops_posix);
+		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
+		assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &faults.ops,
+								      .engine = IO_INLINE,
+								      .nbuffer = 2,
+								      .tap = tap,
+								      .ntap = 2 },
+					      &io, &err),
+				 0);
+		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
+		for (uint32_t i = 0; i < 3 && !e; i++)
+			e = part_write(w, i * MIB, m.raw + i * MIB, 5, &err);
+		assert_int_equal(e, fails ? -ENOSPC : -EDOM);
+		assert_non_null(strstr(err.msg, fails ? "cannot write" : "on the way failed"));
+		assert_int_equal(seen, 2); /* what came behind the failing one was not asked */
+		part_writer_close(w);
+		part_io_close(io);
+		close(fd);
+		made_free(&m);
+	}
+}
+
+static void test_a_state_that_cannot_be_saved_or_read_is_told(void **state)
+{
+	struct native_part part;
+	struct part_state s, bad;
+	struct part_writer *w;
+	struct ckpt_err err;
+	struct io_faults faults;
+	struct opened o;
+	struct made m;
+	uint32_t hit = 0;
+
+	(void)state;
+	made_make(&m, 2, MIB + 5000, false);
+	for (uint64_t n = 1; n < 20; n++) {
+		int e;
+
+		io_faults_init(&faults, &io_ops_posix);
+		writer_make(&m, "x", 3, &faults.ops, &o);
+		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, false);
+		assert_int_equal(part_write(o.w, 0, m.raw, MIB + 100, &err), 0);
+		e = part_writer_save(o.w, &s, &err);
+		assert_int_equal(e, io_faults_hit(&faults) ? -ENOSPC : 0);
+		hit += e != 0;
+		if (!e) {
+			/* Reading it again fails, and is not taken for another file. */
+			io_faults_fail(&faults, IO_ON_READ, 1, -EIO, false);
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), -EIO);
+			assert_non_null(strstr(err.msg, "chunk 1 is not there any more"));
+			io_faults_fail(&faults, IO_ON_READ, 100, -EIO, false);
+			/* Bytes of a chunk behind the last; no bytes of a chunk that has them all. */
+			bad = s;
+			bad.nchunk = 3;
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &bad, &w, &err),
+				-EBADMSG);
+			assert_non_null(strstr(err.msg, "of another part"));
+			bad.nchunk = 2;
+			bad.fill = (uint32_t)(m.t.place[0].bytes - 2 * MIB);
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &bad, &w, &err),
+				-EBADMSG);
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			part_writer_close(w);
+			/* Of all bytes, with nothing left but to finish it. */
+			assert_int_equal(part_write(o.w, MIB + 100, m.raw + MIB + 100,
+						    m.t.place[0].bytes - MIB - 100, &err),
+					 0);
+			assert_int_equal(part_writer_save(o.w, &s, &err), 0);
+			assert_int_equal(s.nchunk, 3);
+			assert_int_equal(s.fill, 0);
+			assert_int_equal(
+				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			assert_int_equal(part_writer_finish(w, &part, &err), 0);
+			part_writer_close(w);
+		}
+		writer_free(&o);
+		if (!e)
+			break;
+	}
+	assert_true(hit >= 2); /* the whole chunk, and the begun one */
+	made_free(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -385,6 +849,14 @@ int main(void)
 		cmocka_unit_test(test_a_state_that_the_file_does_not_hold_is_EBADMSG),
 		cmocka_unit_test(test_bytes_out_of_order_or_left_out_are_refused),
 		cmocka_unit_test(test_every_failing_write_is_told),
+		cmocka_unit_test(test_more_writes_than_the_queue_holds_are_one_file),
+		cmocka_unit_test(test_many_chunks_in_one_call_are_the_same_file),
+		cmocka_unit_test(test_a_long_description_is_written_or_told),
+		cmocka_unit_test(test_a_part_with_a_hole_is_written_without_it),
+		cmocka_unit_test(test_a_piece_whose_elements_cannot_be_summed_is_refused),
+		cmocka_unit_test(test_also_a_small_part_is_given_up_where_its_owner_says),
+		cmocka_unit_test(test_of_two_errors_the_first_is_told),
+		cmocka_unit_test(test_a_state_that_cannot_be_saved_or_read_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1059,6 +1059,12 @@ static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **st
 	one_big(&src, CKPT_U8, 2, true);
 	one_big(&dst, CKPT_U8, 2, false);
 	src.tensor[0].place[1].reduce = CKPT_AVG;
+	src.tensor[src.n++] = src.tensor[0];
+	snprintf(src.tensor[1].name, sizeof src.tensor[1].name, "x");
+	src.tensor[1].dtype = CKPT_F32; /* and what could be is not begun, either */
+	dst.tensor[dst.n++] = dst.tensor[0];
+	dst.tensor[1] = src.tensor[1];
+	dst.tensor[1].nplace = 1;
 	model_job(&src, &from);
 	model_job(&dst, &to);
 	for (uint32_t w = 0; w < WAYS; w++) {
@@ -1074,6 +1080,41 @@ static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **st
 	model_job_free(&from);
 	model_job_free(&to);
 	disk_free(&d);
+}
+
+static void a_place_without_memory_is_refused_before_a_byte_is_written(void **state)
+{
+	struct model src, dst;
+	struct job from, to;
+	struct table staged;
+	struct ckpt_err err;
+	struct plan p;
+	void *none[DISK_RANKS_MAX] = { NULL };
+
+	(void)state;
+	one_big(&src, CKPT_F32, 2, true);
+	one_big(&dst, CKPT_F32, 2, false);
+	model_job(&src, &from);
+	model_job(&dst, &to);
+	model_stage(&from);
+	model_staged(&from, &staged);
+	assert_int_equal(plan_make(&staged, &to.all, NULL, &p, NULL, &err), 0);
+	assert_non_null(p.reduced);
+	for (uint32_t r = 0; r < from.world; r++) {
+		const void *base[DISK_RANKS_MAX];
+		uint64_t n;
+
+		for (uint32_t i = 0; i < from.world; i++)
+			base[i] = i == r ? NULL : from.raw[i];
+		assert_int_equal(move_copy(&p, base, to.base, NULL, NULL), -EINVAL);
+		assert_int_equal(*(uint8_t *)rank_elements(&to.rank[0], 0, &n), 0xee);
+	}
+	assert_int_equal(move_copy(&p, (const void *const *)from.raw, none, NULL, NULL), -EINVAL);
+	assert_int_equal(move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL), 0);
+	plan_free(&p);
+	table_free(&staged);
+	model_job_free(&from);
+	model_job_free(&to);
 }
 
 /* --- casts --- */
@@ -1133,6 +1174,7 @@ int main(void)
 		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
 		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
 		cmocka_unit_test(what_cannot_be_reduced_is_refused_before_a_byte_is_written),
+		cmocka_unit_test(a_place_without_memory_is_refused_before_a_byte_is_written),
 		cmocka_unit_test(other_types_come_only_where_they_are_asked_for),
 	};
 

@@ -6,6 +6,7 @@
 #include "tests/unit/test_move_disk.h"
 #include "tests/lib/deny_syscall.h"
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 
 #define SEED UINT64_C(0x77)
@@ -234,6 +235,73 @@ static void test_it_ends_where_the_caller_says(void **state)
 	rig_free(&r);
 }
 
+/* The reader is two windows ahead, and waits, when the caller ends it. */
+static struct {
+	struct io_ops ops;
+	_Atomic uint64_t reads;
+	uint64_t two;  /* reads of two windows */
+	uint64_t good; /* the others fail */
+} ahead;
+
+static int64_t ahead_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t off)
+{
+	int64_t n = io_ops_posix.pread(ctx, fd, buf, len, off);
+
+	return ahead.reads++ >= ahead.good ? -EIO : n;
+}
+
+static int refuse_when_ahead(void *arg, const struct window *w, const uint8_t *buf)
+{
+	(void)arg;
+	(void)w;
+	(void)buf;
+	while (ahead.reads < ahead.two)
+		sched_yield();
+	/* What it does with the last of them, it does without a system call: almost always it has by
+	 * now. */
+	for (uint32_t i = 0; i < 3000; i++)
+		sched_yield();
+	return 77;
+}
+
+static void test_a_reader_that_waits_ends_with_its_caller(void **state)
+{
+	struct ckpt_err err = { 0 };
+	struct windows *ws;
+	struct window w;
+	struct rig r;
+	uint8_t *buf = malloc(move_window_bytes(LEAST));
+
+	(void)state;
+	assert_non_null(buf);
+	rig_make(&r, MANY);
+	ahead.good = UINT64_MAX;
+	ahead.ops = io_ops_posix;
+	ahead.ops.pread = ahead_pread;
+	r.f.ops = &ahead.ops;
+	r.f.engine = IO_INLINE;
+	r.f.buffer_bytes = LEAST / 4;
+	assert_int_equal(windows_open(&r.dst, move_window_bytes(LEAST), &ws, &err), 0);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(windows_next(ws, &w, &err), 1);
+		assert_int_equal(move_window(&r.f, &w, buf, NULL, NULL, &err), 0);
+		window_free(&w);
+	}
+	windows_close(ws);
+	ahead.two = ahead.reads;
+	for (int i = 0; i < 10; i++) {
+		ahead.reads = 0;
+		/* Every other time the last of them fails: what the caller says counts. */
+		ahead.good = i % 2 ? ahead.two - 1 : UINT64_MAX;
+		assert_int_equal(move_windows(&r.f, &r.dst, LEAST, 0, refuse_when_ahead, NULL, NULL,
+					      NULL, &err),
+				 77);
+		assert_in_range(ahead.reads, ahead.two, 2 * ahead.two);
+	}
+	free(buf);
+	rig_free(&r);
+}
+
 static void test_skipped_windows_are_passed_by(void **state)
 {
 	struct ckpt_err err;
@@ -272,10 +340,15 @@ static void test_damage_in_a_chunk_is_EBADMSG_and_never_delivered(void **state)
 		assert_int_equal(pwrite(fd, &b, 1, (off_t)at), 1);
 		assert_int_equal(rig_run(&r, &err), -EBADMSG);
 		assert_non_null(strstr(err.msg, x->name));
+		assert_int_equal(rig_run(&r, NULL), -EBADMSG);
 		b ^= 1;
 		assert_int_equal(pwrite(fd, &b, 1, (off_t)at), 1);
 		close(fd);
 	}
+	/* Buffers that are smaller still only read more often. */
+	r.f.buffer_bytes = 1 << 20;
+	assert_int_equal(rig_run(&r, &err), 0);
+	r.f.buffer_bytes = UINT64_MAX / 2;
 	assert_int_equal(rig_run(&r, &err), 0);
 	rig_free(&r);
 }
@@ -324,6 +397,45 @@ static void test_too_little_memory_is_refused_with_the_least(void **state)
 	rig_free(&r);
 }
 
+/* Also among windows that are passed by. */
+static void test_an_element_in_more_places_than_fit_a_window_is_refused(void **state)
+{
+	uint64_t one = 1, zero = 0, n = move_window_bytes(LEAST) / 16 + 1;
+	struct table_tensor x = { .component = "m",
+				  .name = "w",
+				  .of = "",
+				  .dtype = CKPT_C128,
+				  .layout = TABLE_NONE,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = &one };
+	struct table_place place = { .name = "p", .bytes = n * 16 };
+	struct table_piece p = { .tensor = 0 };
+	struct table t = { 0 };
+	struct arena a = { 0 };
+	struct ckpt_err err = { 0 };
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
+	assert_int_equal(table_add_place(&t, &place, NULL, &err), 0);
+	assert_int_equal(indexset_box(1, &zero, &one, &a, &p.set), 0);
+	for (; p.off < place.bytes; p.off += 16)
+		assert_int_equal(table_add_piece(&t, &p, &err), 0);
+	assert_int_equal(table_seal(&t, &err), 0);
+	rig_make(&r, SOME);
+	for (uint64_t skip = 0; skip < 2; skip++) {
+		err.msg[0] = 0;
+		assert_int_equal(move_windows(&r.f, &t, LEAST, skip, take, &r.s, tick, &r.s, &err),
+				 -E2BIG);
+		assert_non_null(strstr(err.msg, "m/w: one element for all its places"));
+		assert_int_equal(r.s.windows, 0);
+	}
+	rig_free(&r);
+	table_free(&t);
+	arena_free(&a);
+}
+
 static int without_threads(void *arg)
 {
 	struct rig *r = arg;
@@ -338,7 +450,20 @@ static int without_threads(void *arg)
 		if (memcmp(r->s.place[p->place] + p->off, r->j.raw[p->place] + p->off, p->len))
 			return 2;
 	}
-	return r->s.ticked == r->s.cut_bytes ? 0 : 3;
+	if (r->s.ticked != r->s.cut_bytes)
+		return 3;
+	/* What the caller says, and what the file says, is what ends it. */
+	r->s.windows = 0;
+	r->s.fail_at = 1;
+	r->s.fail_with = 77;
+	if (move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, &err) != 77)
+		return 4;
+	r->s.windows = 0;
+	r->s.fail_at = 0;
+	((struct chunk *)(uintptr_t)r->c->file[0].chunk)->stored_crc ^= 1;
+	if (move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, &err) != -EBADMSG)
+		return 5;
+	return 0;
 }
 
 static void test_without_threads_it_is_only_slower(void **state)
@@ -392,10 +517,12 @@ int main(void)
 		cmocka_unit_test(test_windows_give_every_element_of_every_place),
 		cmocka_unit_test(test_many_windows_pass_through_little_memory),
 		cmocka_unit_test(test_it_ends_where_the_caller_says),
+		cmocka_unit_test(test_a_reader_that_waits_ends_with_its_caller),
 		cmocka_unit_test(test_skipped_windows_are_passed_by),
 		cmocka_unit_test(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered),
 		cmocka_unit_test(test_what_the_source_lacks_is_said),
 		cmocka_unit_test(test_too_little_memory_is_refused_with_the_least),
+		cmocka_unit_test(test_an_element_in_more_places_than_fit_a_window_is_refused),
 		cmocka_unit_test(test_without_threads_it_is_only_slower),
 		cmocka_unit_test(test_one_window_is_read_alone),
 	};

@@ -63,6 +63,7 @@ static void fingerprints_of_pieces_and_of_their_cuts_add_up(void **state)
 						bytes + at * t->tensor[p->tensor].elem_bytes);
 				}
 				assert_int_equal(sum, want);
+				assert_int_equal(piece_fingerprint(t, p, 1, 1, bytes), 0);
 			}
 		}
 		job_free(&j);

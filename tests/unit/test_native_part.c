@@ -205,6 +205,7 @@ static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(
 	assert_non_null(strstr(err.msg, "m/short"));
 	assert_int_equal(native_part_table(&t, 1, &part, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "m/twice"));
+	assert_int_equal(native_part_table(&t, 1, &part, NULL, NULL), -EINVAL);
 	table_free(&t);
 	declare(&t, &m);
 	for (uint32_t x = 0; x < 5; x++)
@@ -223,6 +224,231 @@ static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(
 	table_free(&t);
 	ckpt_errlist_free(&l);
 	arena_free(&a);
+}
+
+/* What all ranks know of the raw space without looking at what they hold. */
+static void the_raw_order_is_that_of_the_pieces(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
+		uint32_t order[64], seen = 0;
+		uint64_t end = 0;
+		struct sample s;
+		struct table t;
+
+		assert_int_equal(sample_make(meshes[i], 0, 1, 1, &s), 0);
+		assert_true(s.decl.ntensor <= ARRAY_LEN(order));
+		assert_int_equal(native_raw_order(&s.decl, order), 0);
+		assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
+		for (uint32_t k = 0; k < s.decl.ntensor; k++) {
+			const struct table_tensor *x = &s.decl.tensor[order[k]];
+			uint32_t mine = table_find(&t, x->component, x->name, x->rank);
+
+			for (uint32_t h = 0; h < k; h++)
+				assert_int_not_equal(order[h], order[k]);
+			for (uint32_t p = 0; p < t.npiece; p++) {
+				if (t.piece[p].tensor != mine)
+					continue;
+				assert_true(t.piece[p].off >= end);
+				end = t.piece[p].off + t.piece[p].len;
+				seen++;
+			}
+		}
+		assert_int_equal(seen, t.npiece);
+		table_free(&t);
+		sample_free(&s);
+	}
+}
+
+static void add_blob(struct table *t, uint32_t owner)
+{
+	uint64_t bytes = 8, zero = 0;
+	struct table_tensor x = { .component = "blob",
+				  .name = "rng",
+				  .of = "",
+				  .dtype = CKPT_U8,
+				  .flags = TENSOR_BLOB,
+				  .layout = TABLE_NONE,
+				  .rank = owner,
+				  .ndim = 1,
+				  .shape = &bytes };
+	struct table_piece p = { .off = (uint64_t)owner * 64 };
+	struct arena a = { 0 };
+
+	assert_int_equal(table_add_tensor(t, &x, &p.tensor, NULL), 0);
+	assert_int_equal(indexset_box(1, &zero, &bytes, &a, &p.set), 0);
+	assert_int_equal(table_add_piece(t, &p, NULL), 0);
+	arena_free(&a);
+}
+
+/* Six ranks' blobs, converted to a mesh of two: none is lost, and none written twice. */
+static void blobs_of_ranks_that_are_no_more_have_an_owner_each(void **state)
+{
+	struct table_place place = { .name = "memory", .bytes = 4096 };
+	struct arena a = { 0 };
+	struct mesh m;
+
+	(void)state;
+	assert_int_equal(mesh_parse("fsdp=2", &a, &m, NULL), 0);
+	for (int meshes_n = 0; meshes_n < 2; meshes_n++) {
+		struct table t = { 0 }, part;
+
+		assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
+		if (meshes_n)
+			assert_int_equal(table_add_mesh(&t, &m, NULL, NULL), 0);
+		for (uint32_t r = 0; r < 6; r++)
+			add_blob(&t, r);
+		assert_int_equal(table_seal(&t, NULL), 0);
+		for (uint32_t r = 0; r < 2; r++) {
+			assert_int_equal(native_part_table(&t, r, &part, NULL, NULL), 0);
+			for (uint32_t i = 0; i < 6; i++)
+				assert_int_equal(table_find(&part, "blob", "rng", i) != TABLE_NONE,
+						 meshes_n ? i % 2 == r : i == r);
+			assert_int_equal(part.npiece, meshes_n ? 3 : 1);
+			table_free(&part);
+		}
+		table_free(&t);
+	}
+	arena_free(&a);
+}
+
+/* One tensor after the other of so many bytes, in the memory of rank 0 of one. */
+static int part_of_sizes(const uint64_t *size, uint32_t n, struct table *ret, struct ckpt_err *err)
+{
+	struct table_place place = { .name = "memory", .bytes = INT64_MAX };
+	struct table t = { 0 };
+	uint64_t zero = 0, at = 0;
+	struct arena a = { 0 };
+	int r;
+
+	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		char name[16];
+		struct table_tensor x = { .component = "m",
+					  .name = name,
+					  .of = "",
+					  .dtype = CKPT_U8,
+					  .layout = TABLE_NONE,
+					  .rank = TABLE_NONE,
+					  .ndim = 1,
+					  .shape = &size[i] };
+		struct table_piece p = { .tensor = i, .off = at };
+
+		snprintf(name, sizeof name, "t%u", i);
+		at += size[i];
+		assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
+		assert_int_equal(indexset_box(1, &zero, &size[i], &a, &p.set), 0);
+		assert_int_equal(table_add_piece(&t, &p, NULL), 0);
+	}
+	assert_int_equal(table_seal(&t, NULL), 0);
+	r = native_part_table(&t, 0, ret, NULL, err);
+	table_free(&t);
+	arena_free(&a);
+	return r;
+}
+
+static void big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte(void **state)
+{
+	static const uint64_t some[] = { 100, NATIVE_BIG, NATIVE_BIG - 1, NATIVE_BIG + 1 };
+	uint64_t most[2] = { NATIVE_PART_BYTES_MAX - 2 * MIB, 2 * MIB };
+	struct ckpt_err err;
+	struct table t;
+
+	(void)state;
+	assert_int_equal(part_of_sizes(some, 4, &t, &err), 0);
+	assert_int_equal(t.piece[1].off, MIB);
+	assert_int_equal(t.piece[2].off, 9 * MIB);
+	assert_int_equal(t.piece[3].off, 17 * MIB);
+	table_free(&t);
+	assert_int_equal(part_of_sizes(most, 2, &t, &err), 0);
+	assert_int_equal(t.place[0].bytes, NATIVE_PART_BYTES_MAX);
+	table_free(&t);
+	most[1]++;
+	assert_int_equal(part_of_sizes(most, 2, &t, &err), -EFBIG);
+	assert_non_null(strstr(err.msg, "rank 0 owns more than 1099511627776 bytes"));
+	most[0] = NATIVE_PART_BYTES_MAX + 1;
+	assert_int_equal(part_of_sizes(most, 1, &t, &err), -EFBIG);
+	most[0] = INT64_MAX; /* and no sum overflows */
+	assert_int_equal(part_of_sizes(most, 1, &t, &err), -EFBIG);
+}
+
+/* Of a share that no index list can say: the tensor is named, and that it is not memory. */
+static void a_share_in_too_many_runs_is_refused(void **state)
+{
+	static const uint32_t factor[4] = { 1064, 28392957, 18, 12629421 };
+	struct ckpt_placement p[4] = { 0 };
+	struct layout l = { .nplace = 4, .place = p };
+	struct table_place place = { .name = "memory", .bytes = INT64_MAX };
+	uint64_t n = UINT64_C(35571474423275738);
+	struct table_tensor x = { .component = "m",
+				  .name = "comb",
+				  .of = "",
+				  .dtype = CKPT_U8,
+				  .rank = TABLE_NONE,
+				  .ndim = 1,
+				  .shape = &n };
+	struct table t = { 0 }, part;
+	struct arena a = { 0 };
+	struct ckpt_err err;
+	struct mesh m;
+
+	(void)state;
+	assert_int_equal(mesh_parse("a=4,b=9,c=8,d=2", &a, &m, NULL), 0);
+	for (uint16_t d = 0; d < 4; d++)
+		p[d] = (struct ckpt_placement){ .how = CKPT_SHARD,
+						.mesh_dim = d,
+						.split_factor = factor[d] };
+	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
+	assert_int_equal(table_add_mesh(&t, &m, NULL, NULL), 0);
+	assert_int_equal(table_add_layout(&t, &l, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
+	assert_int_equal(table_seal(&t, NULL), 0);
+	/* coordinate 2, 6, 5, 0 */
+	assert_int_equal(native_part_table(&t, ((2 * 9 + 6) * 8 + 5) * 2, &part, NULL, &err),
+			 -E2BIG);
+	assert_string_equal(err.msg,
+			    "m/comb: its share cannot be computed: it falls into too many runs");
+	table_free(&t);
+	arena_free(&a);
+}
+
+/* Of tables that native_part_table never makes, but a file may have. */
+static void a_raw_space_in_which_chunks_make_no_sense_has_none(void **state)
+{
+	uint64_t n, data_end;
+	struct chunk *chunk;
+	struct ckpt_err err;
+	struct sample s;
+	struct table t;
+
+	(void)state;
+	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
+	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
+	t.place[0].bytes = NATIVE_PART_BYTES_MAX + 1;
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, "a raw space of 1099511627777 bytes"));
+	t.place[0].bytes = UINT64_MAX;
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	table_free(&t);
+	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
+	t.piece[1].off = t.piece[0].off + 1;
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, "overlap at byte"));
+	/* The first piece of the next dtype, which starts a chunk, in the last chunk of the one
+	 * before. */
+	table_free(&t);
+	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
+	for (uint32_t i = 0; i < t.npiece; i++)
+		if (t.tensor[t.piece[i].tensor].elem_bytes !=
+			    t.tensor[t.piece[0].tensor].elem_bytes &&
+		    t.piece[i].off % MIB == 0) {
+			t.piece[i].off -= 64;
+			break;
+		}
+	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, " has elements of "));
+	table_free(&t);
+	sample_free(&s);
 }
 
 static void a_part_is_not_written_with_chunks_that_lie_elsewhere(void **state)
@@ -405,6 +631,11 @@ int main(void)
 		cmocka_unit_test(the_raw_space_keeps_its_rules_and_is_the_same_every_time),
 		cmocka_unit_test(
 			a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name),
+		cmocka_unit_test(the_raw_order_is_that_of_the_pieces),
+		cmocka_unit_test(blobs_of_ranks_that_are_no_more_have_an_owner_each),
+		cmocka_unit_test(big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte),
+		cmocka_unit_test(a_share_in_too_many_runs_is_refused),
+		cmocka_unit_test(a_raw_space_in_which_chunks_make_no_sense_has_none),
 		cmocka_unit_test(a_part_is_not_written_with_chunks_that_lie_elsewhere),
 		cmocka_unit_test(
 			a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything),

@@ -5,71 +5,8 @@
  * that could lead elsewhere, each table that has another shape. And files that cannot be read, at
  * every single read. All of it is refused, and what is only unreadable is not called damaged.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/unit/test_native_rig.h"
 #include "formats/native/native_impl.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
-static struct memdir good, bad;
-
-static int setup(void **state)
-{
-	static const struct ckpt_note note[2] = { { "loss", 1.5 }, { "lr", 0.1 } };
-	const struct memdir_opts o = { .mesh = "fsdp=2",
-				       .job = "demo",
-				       .seed = 5,
-				       .scale = 1,
-				       .step = 12,
-				       .generation = 3,
-				       .seq = 7,
-				       .note = note,
-				       .nnote = 2 };
-
-	(void)state;
-	memdir_checkpoint(&good, &o);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	memdir_clear(&good);
-	memdir_clear(&bad);
-	return 0;
-}
-
-static void afresh(void)
-{
-	memdir_clear(&bad);
-	for (uint32_t i = 0; i < good.n; i++)
-		(void)memdir_add(&bad, good.file[i].name, good.file[i].bytes, good.file[i].len);
-}
-
-static struct memdir_file *manifest(void)
-{
-	return memdir_find(&bad, NATIVE_MANIFEST);
-}
-
-static struct memdir_file *part(uint32_t rank)
-{
-	char name[40];
-
-	snprintf(name, sizeof name, "w%04u-00000005-000.part", rank);
-	return memdir_find(&bad, name);
-}
-
-static struct ck_sect *row(struct memdir_file *f, uint32_t kind)
-{
-	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-
-	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		if (le32_get(t->sect[i].kind) == kind)
-			return &t->sect[i];
-	fail_msg("no section of kind %u", kind);
-	return NULL;
-}
 
 /* A section of so many records, of what is there and of zeros behind it. */
 static void resize(struct memdir_file *f, uint32_t kind, uint32_t rec_bytes, uint64_t count)
@@ -194,6 +131,28 @@ static void numbers_that_contradict_each_other_are_refused(void **state)
 	h = (struct ck_head *)part(0)->bytes;
 	h->align_log2++;
 	refused(part(0), "chunk size");
+	head_of_file(part(0))->chunk_log2++;
+	refused(part(0), "chunk size");
+	((struct ck_chunk *)memdir_section(part(0), CK_CHUNKS))->base = le32_of(0);
+	refused(part(0), "an unused field is in use");
+	p = memdir_section(manifest(), CK_PARTS);
+	p[1].raw_bytes = le64_of(NATIVE_PART_BYTES_MAX + 1);
+	refused(manifest(), "a raw space of 1099511627777 bytes");
+	p = memdir_section(manifest(), CK_PARTS);
+	p[1].raw_bytes = le64_of(UINT64_MAX);
+	refused(manifest(), "a raw space of");
+	head_of_file(part(1))->world = le32_of(3);
+	refused(part(1), "number of ranks is not what MANIFEST says");
+	/* An older writer did not say how many ranks there are: that is no contradiction. */
+	head_of_file(part(1))->world = le32_of(0);
+	memdir_sign(&bad, part(1));
+	{
+		struct source_dir dir = memdir_source(&bad);
+		struct ckpt_err err;
+
+		assert_int_equal(open_it(&dir, &err), 0);
+	}
+	afresh();
 	/* Of another checkpoint, head and tail, and signed as if it were this one's. */
 	h = (struct ck_head *)part(0)->bytes;
 	t = (struct ck_tail *)(part(0)->bytes + part(0)->len - CONTAINER_BLOCK);
@@ -227,54 +186,31 @@ static void names_of_parts_that_lead_elsewhere_are_refused(void **state)
 		memcpy(s, name[i], strlen(name[i]) + 1);
 		refused(manifest(), "impossible name");
 	}
+	{
+		/* Longer than any; and with what else is in the file behind it, which is no name. */
+		char key[NATIVE_NAME_MAX + 2];
+		const struct ckpt_note note = { key, 1 };
+		const struct memdir_opts o = {
+			.mesh = "fsdp=1", .job = "demo", .seed = 5, .note = &note, .nnote = 1
+		};
+		struct memdir_opts with = o;
+		struct ck_note *n;
+
+		memset(key, 'k', sizeof key - 1);
+		key[sizeof key - 1] = 0;
+		with.scale = 1;
+		memdir_clear(&bad);
+		memdir_checkpoint(&bad, &with);
+		n = memdir_section(manifest(), CK_NOTES);
+		((struct ck_part *)memdir_section(manifest(), CK_PARTS))->name = n->key;
+		refused(manifest(), "impossible name");
+	}
 	assert_true(native_name_ok("w0000-00000005-000.part"));
 	assert_true(native_name_ok("123456789012345678901234567890123456789"));
 	assert_false(native_name_ok("1234567890123456789012345678901234567890"));
 }
 
 /* --- reading that fails --- */
-
-static struct {
-	uint64_t n; /* reads, openings and listings until one fails */
-	int error;
-	bool did;
-} failing;
-
-static bool fails(void)
-{
-	if (failing.n-- != 0)
-		return false;
-	failing.did = true;
-	return true;
-}
-
-static struct source inner[64];
-static uint32_t ninner;
-
-static int failing_read(void *ctx, void *buf, uint64_t len, uint64_t off)
-{
-	const struct source *s = ctx;
-
-	return fails() ? failing.error : s->read(s->ctx, buf, len, off);
-}
-
-static int failing_open(void *ctx, const char *name, struct source *ret)
-{
-	struct source_dir dir = memdir_source(ctx);
-	struct source *s = &inner[ninner++ % ARRAY_LEN(inner)];
-	int r = fails() ? failing.error : dir.open(dir.ctx, name, s);
-
-	if (r == 0)
-		*ret = (struct source){ .ctx = s, .bytes = s->bytes, .read = failing_read };
-	return r;
-}
-
-static int failing_list(void *ctx, int (*each)(void *arg, const char *name, int is_file), void *arg)
-{
-	struct source_dir dir = memdir_source(ctx);
-
-	return fails() ? failing.error : dir.list(dir.ctx, each, arg);
-}
 
 static int choose_second(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
@@ -285,46 +221,262 @@ static int choose_second(void *arg, const struct checkpoint *k, bool *needed, st
 	return 0;
 }
 
+static int act_open(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
+{
+	return format_native.open(dir, ret, NULL, NULL, err);
+}
+
+/* What was unreadable is lost to whoever looks for damage. */
+static int act_open_partial(const struct source_dir *dir, struct checkpoint **ret,
+			    struct ckpt_err *err)
+{
+	int r = format_native.open_partial(dir, ret, NULL, NULL, err);
+
+	if (r == -ENOMEM)
+		assert_null(*ret);
+	else if (r < 0 && *ret)
+		assert_true((*ret)->nfile == 2 && (*ret)->table.nplace == 2 &&
+			    (!(*ret)->partial || (*ret)->file[0].lost || (*ret)->file[1].lost));
+	return r;
+}
+
+static int act_open_some(const struct source_dir *dir, struct checkpoint **ret,
+			 struct ckpt_err *err)
+{
+	return format_native.open_some(dir, choose_second, NULL, ret, err);
+}
+
+static int act_summary(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
+{
+	struct source s;
+	int r = dir->open(dir->ctx, NATIVE_MANIFEST, &s);
+
+	*ret = NULL;
+	if (r < 0)
+		return ckpt_error_errno(err, -r, "cannot be opened");
+	r = native_summary(&s, ret, err);
+	s.close(s.ctx);
+	return r;
+}
+
+static int act_probe(const struct source_dir *dir, struct checkpoint **ret, struct ckpt_err *err)
+{
+	int r = format_native.probe(dir);
+
+	*ret = NULL;
+	return r == 1 ? 0 : ckpt_error_errno(err, -r, "no format");
+}
+
 static void what_cannot_be_read_is_not_called_damaged(void **state)
 {
-	static const int error[] = { -EIO, -EACCES, -ENOMEM };
-	const struct source_dir dir = { .ctx = &bad, .open = failing_open, .list = failing_list };
+	static const int error[] = { -EIO, -EACCES, -ENOMEM, -4095 };
+	static const struct {
+		int (*act)(const struct source_dir *dir, struct checkpoint **ret,
+			   struct ckpt_err *err);
+		uint64_t calls;
+	} of[] = { { act_open, 8 },
+		   { act_open_partial, 8 },
+		   { act_open_some, 5 },
+		   { act_summary, 3 },
+		   { act_probe, 0 } };
 
 	(void)state;
 	afresh();
 	for (size_t e = 0; e < ARRAY_LEN(error); e++)
-		for (int some = 0; some < 2; some++)
+		for (size_t i = 0; i < ARRAY_LEN(of); i++)
 			for (uint64_t n = 0;; n++) {
+				struct source_dir dir = failing_source(&bad, n, error[e]);
 				struct checkpoint *c = NULL;
 				struct ckpt_err err = { 0 };
-				int r;
+				int r = of[i].act(&dir, &c, &err);
+				bool sees = of[i].act == act_open_partial;
 
-				failing.n = n;
-				failing.error = error[e];
-				failing.did = false;
-				r = some ? format_native.open_some(&dir, choose_second, NULL, &c,
-								   &err)
-					 : format_native.open(&dir, &c, NULL, NULL, &err);
+				assert_int_equal(failing.open, 0);
+				assert_true(sees || (r < 0) == !c || of[i].act == act_probe);
 				checkpoint_free(c);
 				if (!failing.did) {
 					assert_int_equal(r, 0);
-					assert_true(n > (some ? 5 : 8));
+					assert_true(n > of[i].calls);
 					break;
 				}
 				if (r != error[e])
 					fail_msg("call %llu failed with %d, opening with %d: %s",
 						 (unsigned long long)n, error[e], r, err.msg);
+				if (error[e] == -4095)
+					assert_non_null(strstr(err.msg, "error"));
 			}
-	/* Damage beside it is what is told. */
-	part(0)->bytes[5000] ^= 1;
-	part(0)->bytes[part(0)->len - 1] ^= 1;
-	part(1)->error = -EIO;
-	{
-		struct source_dir plain = memdir_source(&bad);
-		struct ckpt_err err;
+}
 
-		assert_int_equal(open_it(&plain, &err), -EBADMSG);
+/* In whatever order they are met; and what is told first is told first. */
+static void damage_is_told_where_something_else_could_not_be_read(void **state)
+{
+	enum { UNREADABLE, MALFORMED, DAMAGED };
+	static const struct {
+		int what[2], want;
+	} is[] = {
+		{ { UNREADABLE, MALFORMED }, -EPROTO },	 { { UNREADABLE, DAMAGED }, -EBADMSG },
+		{ { MALFORMED, UNREADABLE }, -EPROTO },	 { { DAMAGED, UNREADABLE }, -EBADMSG },
+		{ { MALFORMED, DAMAGED }, -EPROTO },	 { { DAMAGED, MALFORMED }, -EBADMSG },
+		{ { UNREADABLE, UNREADABLE }, -EACCES },
+	};
+	struct source_dir dir = memdir_source(&bad);
+	struct ckpt_err err;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
+		afresh();
+		for (uint32_t r = 0; r < 2; r++)
+			switch (is[i].what[r]) {
+			case UNREADABLE:
+				part(r)->error = -EACCES;
+				break;
+			case MALFORMED:
+				((struct ck_tensor *)memdir_section(part(r), CK_TENSORS))->fp =
+					le64_of(1);
+				memdir_sign(&bad, part(r));
+				break;
+			default:
+				part(r)->bytes[part(r)->len - 1] ^= 1;
+				break;
+			}
+		if (open_it(&dir, &err) != is[i].want)
+			fail_msg("%zu: %d: %s", i, err.code, err.msg);
+		assert_non_null(strstr(err.msg, part(0)->name));
+		assert_non_null(strstr(err.msg, part(1)->name));
 	}
+	afresh();
+}
+
+static void whoever_looks_for_damage_gets_what_is_whole(void **state)
+{
+	struct source_dir dir = memdir_source(&bad);
+	struct checkpoint *c;
+	struct ckpt_err err;
+
+	(void)state;
+	afresh();
+	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), 0);
+	assert_false(c->partial);
+	checkpoint_free(c);
+	part(0)->bytes[part(0)->len - 1] ^= 1;
+	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EBADMSG);
+	assert_non_null(c);
+	assert_true(c->partial && c->table.sealed && c->file[0].lost && !c->file[1].lost);
+	assert_int_equal(c->nfile, 2);
+	assert_int_equal(c->table.nplace, 2);
+	assert_true(c->table.npiece > 0);
+	for (uint32_t i = 0; i < c->table.npiece; i++)
+		assert_int_equal(c->table.piece[i].rank, 1);
+	checkpoint_free(c);
+	/* Whole parts and a stranger among them: nothing is lost, and it is refused all the same. */
+	afresh();
+	(void)memdir_add(&bad, "core", "x", 1);
+	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EBADMSG);
+	assert_non_null(c);
+	assert_false(c->partial);
+	checkpoint_free(c);
+	/* Without MANIFEST nobody knows what should be there. */
+	memdir_remove(&bad, NATIVE_MANIFEST);
+	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EUCLEAN);
+	assert_null(c);
+	afresh();
+	((struct ck_part *)memdir_section(manifest(), CK_PARTS))->kind = le32_of(1);
+	memdir_sign(&bad, manifest());
+	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), -EPROTO);
+	assert_null(c);
+	afresh();
+}
+
+/* --- files that are too short, too long, or have nothing in them --- */
+
+static void summary_refused(int code, const char *words)
+{
+	struct source m = memdir_open(&bad, NATIVE_MANIFEST);
+	struct checkpoint *c;
+	struct ckpt_err err = { 0 };
+	int r = native_summary(&m, &c, &err);
+
+	assert_null(c);
+	if (r != code || !strstr(err.msg, words))
+		fail_msg("%d, should be %d with \"%s\": %s", r, code, words, err.msg);
+}
+
+static void a_manifest_that_is_damaged_where_a_summary_looks_has_none(void **state)
+{
+	struct source_dir dir = memdir_source(&bad);
+	struct ckpt_err err;
+	struct ck_sect *s;
+
+	(void)state;
+	for (uint64_t len = 0; len < 2 * CONTAINER_BLOCK; len = len * 3 + 1) {
+		char words[64];
+
+		afresh();
+		manifest()->len = len;
+		snprintf(words, sizeof words, "it ends after %llu bytes, before header and trailer",
+			 (unsigned long long)len);
+		summary_refused(-EBADMSG, words);
+		assert_int_equal(open_it(&dir, &err), -EBADMSG);
+		assert_non_null(strstr(err.msg, words));
+	}
+	afresh();
+	s = row(manifest(), CK_LINEAGE);
+	manifest()->bytes[le64_get(s->off) + 1] ^= 1;
+	summary_refused(-EBADMSG, "MANIFEST: section of kind 20");
+	/* Of tensors it knows nothing. */
+	afresh();
+	s = row(manifest(), CK_TENSORS);
+	manifest()->bytes[le64_get(s->off) + 1] ^= 1;
+	{
+		struct source m = memdir_open(&bad, NATIVE_MANIFEST);
+		struct checkpoint *c;
+
+		assert_int_equal(native_summary(&m, &c, &err), 0);
+		checkpoint_free(c);
+	}
+	afresh();
+}
+
+static int huge_open(void *ctx, const char *name, struct source *ret)
+{
+	assert_string_equal(name, NATIVE_MANIFEST);
+	*ret = *(struct source *)ctx;
+	return 0;
+}
+
+static void sections_that_no_memory_holds_are_refused_unread(void **state)
+{
+	struct huge h;
+	struct source src;
+	struct source_dir dir = { .ctx = &src, .open = huge_open };
+	struct checkpoint *c;
+	struct ckpt_err err;
+
+	(void)state;
+	afresh();
+	src = huge_of(manifest(), CK_STRINGS, 1, NATIVE_META_BYTES_MAX + 1, &h);
+	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), -EPROTO);
+	assert_null(c);
+	assert_non_null(strstr(err.msg, "bytes of sections; at most 1073741824 are possible"));
+	assert_int_equal(native_summary(&src, &c, &err), -EPROTO);
+	assert_null(c);
+	assert_non_null(strstr(err.msg, "more than 1073741824 bytes of sections"));
+}
+
+static void a_manifest_without_sections_is_refused(void **state)
+{
+	struct container_info info;
+	struct container_map m;
+	struct ck_tail t;
+
+	(void)state;
+	afresh();
+	assert_int_equal(container_head_check(manifest()->bytes, 0, &info, NULL), 0);
+	container_map_start(&m, info.uuid, CONTAINER_BLOCK);
+	container_tail_build(&t, &m);
+	memcpy(manifest()->bytes + CONTAINER_BLOCK, &t, sizeof t);
+	manifest()->len = 2 * CONTAINER_BLOCK;
+	refused(manifest(), "STRINGS");
 }
 
 static void a_directory_is_known_by_names(void **state)
@@ -359,6 +511,9 @@ static void a_directory_is_known_by_names(void **state)
 	assert_int_equal(open_it(&dir, &err), -EBADMSG);
 	afresh();
 	memdir_add(&bad, NATIVE_MANIFEST ".damaged-0123abcg", "x", 1);
+	assert_int_equal(open_it(&dir, &err), -EBADMSG);
+	afresh();
+	memdir_add(&bad, NATIVE_MANIFEST ".damaged-0123abcd.bak", "x", 1);
 	assert_int_equal(open_it(&dir, &err), -EBADMSG);
 	afresh();
 }
@@ -441,63 +596,18 @@ static void nonsense_is_not_written(void **state)
 	sample_free(&s);
 }
 
-static int rebuild(struct ckpt_err *err)
-{
-	const struct native_lineage line = { .seq = 9, .parent_step = UINT64_MAX, .tool = "test" };
-	struct source_dir dir = memdir_source(&bad);
-	cleanup_free void *bytes = NULL;
-	uint8_t id[16];
-	uint64_t len;
-
-	*err = (struct ckpt_err){ 0 };
-	return native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, err);
-}
-
-static void world_set(uint32_t rank, uint32_t world)
-{
-	struct memdir_file *f = part(rank);
-
-	((struct ck_head *)f->bytes)->world = le32_of(world);
-	memdir_sign(&bad, f);
-}
-
-/* Ranks of a pipeline declare a mesh of their own stage: it does not say how many others there were. */
-static void a_manifest_is_made_again_of_all_parts_or_not_at_all(void **state)
-{
-	static const struct {
-		uint32_t world[2];
-		const char *words;
-	} wrong[] = {
-		{ { 4, 4 }, "2 of 4 parts are missing" },
-		{ { 4, 2 }, "its number of ranks is not that of the other parts" },
-		{ { 0, 0 }, "do not say how many there were" },
-		{ { 1, 1 }, "2 parts, and 1 ranks" },
-	};
-	struct ckpt_err err;
-
-	(void)state;
-	afresh();
-	assert_int_equal(rebuild(&err), 0);
-	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
-		for (uint32_t r = 0; r < 2; r++)
-			world_set(r, wrong[i].world[r]);
-		assert_int_equal(rebuild(&err), -EBADMSG);
-		if (!strstr(err.msg, wrong[i].words))
-			fail_msg("%s", err.msg);
-	}
-	afresh();
-	world_set(1, 3);
-	refused(part(1), "number of ranks is not what MANIFEST says");
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(records_of_another_size_or_number_are_refused),
 		cmocka_unit_test(numbers_that_contradict_each_other_are_refused),
 		cmocka_unit_test(names_of_parts_that_lead_elsewhere_are_refused),
-		cmocka_unit_test(a_manifest_is_made_again_of_all_parts_or_not_at_all),
 		cmocka_unit_test(what_cannot_be_read_is_not_called_damaged),
+		cmocka_unit_test(damage_is_told_where_something_else_could_not_be_read),
+		cmocka_unit_test(whoever_looks_for_damage_gets_what_is_whole),
+		cmocka_unit_test(a_manifest_that_is_damaged_where_a_summary_looks_has_none),
+		cmocka_unit_test(sections_that_no_memory_holds_are_refused_unread),
+		cmocka_unit_test(a_manifest_without_sections_is_refused),
 		cmocka_unit_test(a_directory_is_known_by_names),
 		cmocka_unit_test(nonsense_is_not_written),
 	};

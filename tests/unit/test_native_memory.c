@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_native_memory.c - there is no memory. Each thing that formats/native does is done again and
+ * again, its first, second, third, ... allocation failing, once or with all after it, until it is done
+ * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
+ * under AddressSanitizer it also leaks nothing.
+ */
+#include "tests/lib/no_memory.h"
+#include "tests/lib/each_arena.h"
+#include "tests/lib/sample.c"
+#include "tests/lib/memdir.c"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define TRIES_MAX 20000
+#define WORLD 3
+
+static struct memdir dir;
+static struct sample rank0;
+static const struct ckpt_note note[2] = { { "loss", 1.5 }, { "lr", 0.1 } };
+static const struct memdir_opts opts = { .mesh = "fsdp=3",
+					 .job = "demo",
+					 .seed = 5,
+					 .scale = 1,
+					 .step = 12,
+					 .generation = 3,
+					 .seq = 7,
+					 .note = note,
+					 .nnote = 2 };
+
+static int setup(void **state)
+{
+	(void)state;
+	memdir_checkpoint(&dir, &opts);
+	return sample_make(opts.mesh, 0, opts.seed, opts.scale, &rank0);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	memdir_clear(&dir);
+	sample_free(&rank0);
+	return 0;
+}
+
+/* Do it with failing allocations until none fails. err NULL: nobody asks why. */
+static void without_memory(const char *what, int (*act)(void *arg, struct ckpt_err *err), void *arg)
+{
+	for (int way = 0; way < 3; way++) {
+		uint32_t n = 0, refused = 0;
+
+		for (;; n++) {
+			struct ckpt_err err = { 0 };
+			uint64_t failed;
+			int r;
+
+			assert_true(n < TRIES_MAX);
+			no_memory_from(n, way > 0);
+			r = act(arg, way < 2 ? &err : NULL);
+			failed = no_memory_end();
+			if (r != 0 && (!failed || r != -ENOMEM))
+				fail_msg("%s, allocation %u fails: %d, %s", what, n, r, err.msg);
+			if (r != 0 && way < 2 && (err.code != r || !strstr(err.msg, "memory")))
+				fail_msg("%s, allocation %u fails: %d, but it says %d: %s", what, n,
+					 r, err.code, err.msg);
+			refused += r != 0;
+			if (!failed)
+				break;
+		}
+		printf("# %s: %u allocations, refused %u times\n", what, n, refused);
+		assert_true(refused > 0);
+	}
+}
+
+/* --- reading --- */
+
+static int act_open(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct checkpoint *c;
+	int r = format_native.open(&d, &c, NULL, arg, err);
+
+	assert_int_equal(r < 0, c == NULL);
+	if (c)
+		assert_int_equal(c->nfile, WORLD);
+	checkpoint_free(c);
+	return r;
+}
+
+/* What is not known for want of memory is nothing to look for damage in. */
+static int act_open_partial(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct checkpoint *c;
+	int r = format_native.open_partial(&d, &c, NULL, arg, err);
+
+	assert_int_equal(r < 0, c == NULL);
+	checkpoint_free(c);
+	return r;
+}
+
+static void count_fault(void *arg, const struct format_fault *f)
+{
+	assert_true(*f->text);
+	++*(uint32_t *)arg;
+}
+
+/* A part is missing: also without memory that is not forgotten, unless all is given up. */
+static int act_open_torn(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(arg);
+	struct checkpoint *c;
+	uint32_t n = 0;
+	int r = format_native.open_partial(&d, &c, count_fault, &n, err);
+
+	assert_int_equal(r == -ENOMEM, c == NULL);
+	assert_true(r < 0);
+	if (c) {
+		assert_true(n > 0);
+		assert_true(c->partial && c->table.sealed);
+		assert_int_equal(c->nfile, WORLD);
+		assert_int_equal(c->table.nplace, WORLD);
+		assert_true(c->file[1].lost);
+	}
+	checkpoint_free(c);
+	return r == -ENOMEM ? r : 0;
+}
+
+static int choose_one(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+{
+	(void)arg;
+	(void)k;
+	(void)err;
+	needed[1] = true;
+	return 0;
+}
+
+static int act_open_some(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct checkpoint *c;
+	int r = format_native.open_some(&d, choose_one, arg, &c, err);
+
+	assert_int_equal(r < 0, c == NULL);
+	if (c)
+		assert_true(c->some && c->file[0].unread && !c->file[1].unread);
+	checkpoint_free(c);
+	return r;
+}
+
+static int act_summary(void *arg, struct ckpt_err *err)
+{
+	struct source s = memdir_open(&dir, NATIVE_MANIFEST);
+	struct checkpoint *c;
+	int r = native_summary(&s, &c, err);
+
+	(void)arg;
+	assert_int_equal(r < 0, c == NULL);
+	if (c)
+		assert_int_equal(c->nnote, 2);
+	checkpoint_free(c);
+	return r;
+}
+
+static void a_checkpoint_is_opened_or_there_is_no_memory(void **state)
+{
+	(void)state;
+	without_memory("open", act_open, NULL);
+	without_memory("open_partial", act_open_partial, NULL);
+	without_memory("open_some", act_open_some, NULL);
+	without_memory("summary", act_summary, NULL);
+}
+
+static void what_is_missing_is_told_or_there_is_no_memory(void **state)
+{
+	struct memdir torn = { .n = 0 };
+
+	(void)state;
+	for (uint32_t i = 0; i < dir.n; i++)
+		if (strncmp(dir.file[i].name, "w0001", 5) != 0)
+			(void)memdir_add(&torn, dir.file[i].name, dir.file[i].bytes,
+					 dir.file[i].len);
+	without_memory("open_torn", act_open_torn, &torn);
+	memdir_clear(&torn);
+}
+
+/* --- writing --- */
+
+static int act_part_table(void *arg, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -EINVAL };
+	struct table t = { 0 };
+	int r = native_part_table(&rank0.decl, 0, &t, arg ? &list : NULL, err);
+
+	if (r == 0)
+		assert_true(t.npiece > 5 && !list.n);
+	ckpt_errlist_free(&list);
+	table_free(&t);
+	return r;
+}
+
+static int act_raw_order(void *arg, struct ckpt_err *err)
+{
+	int r = native_raw_order(&rank0.decl, arg);
+
+	return r ? ckpt_error(err, r, "out of memory") : 0;
+}
+
+struct writing {
+	struct native_info info;
+	struct native_lineage line;
+	struct table t[WORLD];
+	struct native_part part[WORLD];
+	struct table all;
+	struct chunk *chunk; /* of rank 0 */
+	uint64_t nchunk, data_end;
+	void *want; /* the MANIFEST */
+	uint64_t want_len;
+};
+
+static int act_part_chunks(void *arg, struct ckpt_err *err)
+{
+	struct writing *w = arg;
+	struct chunk *chunk = NULL;
+	uint64_t n, end;
+	int r = native_part_chunks(&w->t[0], &chunk, &n, &end, err);
+
+	if (r == 0) {
+		assert_int_equal(n, w->nchunk);
+		assert_int_equal(end, w->data_end);
+	} else {
+		assert_null(chunk);
+	}
+	free(chunk);
+	return r;
+}
+
+static int act_part_tail(void *arg, struct ckpt_err *err)
+{
+	struct writing *w = arg;
+	struct hash128 root;
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_part_tail(&w->info, 0, &w->t[0], w->chunk, w->nchunk, w->data_end, &bytes,
+				 &len, &root, err);
+
+	assert_int_equal(r < 0, bytes == NULL);
+	free(bytes);
+	return r;
+}
+
+static int manifest_is(const struct writing *w, int r, void *bytes, uint64_t len)
+{
+	assert_int_equal(r < 0, bytes == NULL);
+	if (r == 0) {
+		assert_int_equal(len, w->want_len);
+		assert_memory_equal(bytes, w->want, len);
+	}
+	free(bytes);
+	return r;
+}
+
+static int act_manifest(void *arg, struct ckpt_err *err)
+{
+	struct writing *w = arg;
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_manifest(&w->info, w->part, WORLD, &w->line, &bytes, &len, id, err);
+
+	return manifest_is(w, r, bytes, len);
+}
+
+static int act_manifest_united(void *arg, struct ckpt_err *err)
+{
+	struct writing *w = arg;
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_manifest_united(&w->info, w->part, WORLD, &w->all, &w->line, &bytes, &len,
+				       id, err);
+
+	return manifest_is(w, r, bytes, len);
+}
+
+static int act_manifest_declared(void *arg, struct ckpt_err *err)
+{
+	struct writing *w = arg;
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_manifest_declared(&w->info, &w->all, w->part, WORLD, &w->line, &bytes, &len,
+					 id, err);
+
+	return manifest_is(w, r, bytes, len);
+}
+
+static int act_rebuild(void *arg, struct ckpt_err *err)
+{
+	struct source_dir d = memdir_source(&dir);
+	struct writing *w = arg;
+	uint8_t id[16];
+	void *bytes = NULL;
+	uint64_t len;
+	int r = native_rebuild(&d, "demo", opts.step, &w->line, &bytes, &len, id, err);
+
+	if (r == 0) {
+		const struct memdir_file *f = memdir_find(&dir, NATIVE_MANIFEST);
+
+		assert_int_equal(len, f->len);
+		assert_memory_equal(bytes, f->bytes, len);
+	}
+	free(bytes);
+	return r;
+}
+
+static void a_part_and_a_manifest_are_made_or_there_is_no_memory(void **state)
+{
+	struct native_info info = {
+		.job = "demo", .step = 12, .generation = 3, .world = WORLD, .wall_ns = 1
+	};
+	struct writing w = { .info = info,
+			     .line = { .seq = 7,
+				       .parent_step = 11,
+				       .tool = "memdir 1",
+				       .nnote = 2,
+				       .note = note } };
+	uint32_t *order = malloc((rank0.decl.ntensor + 1) * sizeof *order);
+	uint8_t id[16];
+
+	(void)state;
+	assert_non_null(order);
+	without_memory("part_table", act_part_table, NULL);
+	without_memory("part_table with a list", act_part_table, order);
+	without_memory("raw_order", act_raw_order, order);
+	free(order);
+	for (uint32_t r = 0; r < WORLD; r++) {
+		uint8_t *file;
+
+		memdir_part(&opts, &info, r, &w.part[r], &w.t[r], &file);
+		free(file);
+		assert_int_equal(
+			table_merge(&w.all, &w.t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL), 0);
+	}
+	assert_int_equal(table_seal(&w.all, NULL), 0);
+	assert_int_equal(native_part_chunks(&w.t[0], &w.chunk, &w.nchunk, &w.data_end, NULL), 0);
+	without_memory("part_chunks", act_part_chunks, &w);
+	without_memory("part_tail", act_part_tail, &w);
+	assert_int_equal(
+		native_manifest(&w.info, w.part, WORLD, &w.line, &w.want, &w.want_len, id, NULL),
+		0);
+	without_memory("manifest", act_manifest, &w);
+	without_memory("manifest_united", act_manifest_united, &w);
+	without_memory("manifest_declared", act_manifest_declared, &w);
+	without_memory("rebuild", act_rebuild, &w);
+	free(w.want);
+	free(w.chunk);
+	table_free(&w.all);
+	for (uint32_t r = 0; r < WORLD; r++)
+		table_free(&w.t[r]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_checkpoint_is_opened_or_there_is_no_memory),
+		cmocka_unit_test(what_is_missing_is_told_or_there_is_no_memory),
+		cmocka_unit_test(a_part_and_a_manifest_are_made_or_there_is_no_memory),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
