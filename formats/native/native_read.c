@@ -63,14 +63,14 @@ static void faults_of_list(struct reader *rd, int code, const char *kind, const 
 	uint64_t n_told = 0;
 
 	for (; line && *line; line = next, n_told++) {
-		const char *colon = strstr(line, ": ");
+		const char *colon;
 		char tensor[200];
 
-		assert(colon);
 		next = line + strcspn(line, "\n");
 		if (*next)
 			*next++ = 0;
-		snprintf(tensor, sizeof tensor, "%.*s", (int)(colon - line), line);
+		colon = strstr(line, ": ");
+		snprintf(tensor, sizeof tensor, "%.*s", (int)(colon ? colon - line : 0), line);
 		fault(rd, code, kind, file, tensor, 0, 0, "%s", line);
 	}
 	if (n_told < l->n)

@@ -265,16 +265,15 @@ static void union_check(struct manifest *m)
 }
 
 /* One more string behind those of the table; 0, which is "", without memory for it: asked at the
- * end. A million tensors of three names of a KiB, and the parts of a million ranks, are below 4 GiB. */
+ * end. */
 static le32 string_add(struct manifest *m, const char *s)
 {
 	size_t n = strlen(s) + 1;
 	uint64_t at = m->nstring;
 	char *p = m->string ? realloc(m->string, at + n) : NULL;
 
-	assert(at + n <= UINT32_MAX);
-	if (!p) {
-		free(m->string);
+	if (!p || at + n > UINT32_MAX) {
+		free(p ? p : m->string);
 		m->string = NULL;
 		return le32_of(0);
 	}

@@ -81,6 +81,7 @@ check "a daemon listens" daemon_start
 check "a job that resumes from a daemon with few descriptors resumes, or is told of them" starved_all
 check "every step is whole" all_whole
 kill -KILL "$daemon"
+wait "$daemon" 2>/dev/null || true
 
 # ---- a trainer: what it shares are files to the kernel, and one beyond the limit would end it by a signal ----
 small_files() {
@@ -93,6 +94,7 @@ small_files() {
 check "a daemon listens again" daemon_start
 check "a trainer under a file size limit is told, not killed" small_files
 kill -KILL "$daemon"
+wait "$daemon" 2>/dev/null || true
 
 # ---- the command ----
 under() { # LIMIT COMMAND...: sets status; prints what it said
