@@ -206,10 +206,10 @@ static inline void made_part(struct memdir *d, const struct native_info *info, u
 {
 	struct chunk *chunk;
 	struct ck_head head;
-	uint64_t n, data_end, len;
+	uint64_t n, data_end, len = 0;
 	struct ckpt_err err;
 	uint8_t *file;
-	void *tail;
+	void *tail = NULL;
 
 	*ret = (struct native_part){ .rank = rank, .raw_bytes = t->place[0].bytes, .table = t };
 	snprintf(ret->name, sizeof ret->name, "w%04u-00000005-000.part", rank);
