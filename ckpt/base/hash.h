@@ -48,8 +48,8 @@ struct hash128 hash128(const void *p, size_t bytes);
 uint32_t crc32c(uint32_t crc, const void *p, size_t bytes);
 
 /*
- * hash128 and crc32c of the same bytes, given piece by piece, at the cost of little more than one of them
- * where they come from memory.
+ * hash128 and crc32c of the same bytes, given piece by piece: both see a page before the next one, and
+ * memory is asked for the pages to come.
  */
 #define HASH128_STATE 576 /* bytes of XXH3's state */
 struct chunk_sums {
