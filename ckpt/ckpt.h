@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt.h - checkpoint a sharded training job through the ckptd daemon. ABI 1.
+ * ckpt.h - checkpoint a sharded training job through the ckptd daemon. ABI 2.
  *
  * This header is the whole interface of libckpt and is meant to be enough to integrate it. A
  * trainer does this, on every rank:
@@ -35,8 +35,12 @@
  * and the checkpoint is visible. A *torn* snapshot was given up by a guard; a *skipped* one found
  * no free slot. Torn and skipped snapshots are counted and never written.
  *
- * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default.
- * Bytes are bytes, times are nanoseconds.
+ * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. Of a
+ * struct that the library reads, a .size smaller than in ABI 2 is -EINVAL; flags that this version does
+ * not know, and bytes behind the fields that it knows which are not zero, are -EOPNOTSUPP. Of a struct
+ * that the library fills, at most .size bytes are written. Elements of arrays (ckpt_placement,
+ * ckpt_local, ckpt_note, ckpt_step) have no .size and never grow.
+ * Bytes are bytes, times are nanoseconds. A NULL handle is -EINVAL in every call.
  *
  * Results: 0 done; > 0 an outcome (enum ckpt_outcome); < 0 a negative errno. The vocabulary:
  *	-EINVAL        the call or declaration is malformed, or ranks disagree
@@ -74,7 +78,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CKPT_ABI 1
+#define CKPT_ABI 2
 #define CKPT_VERSION "0.1.0"
 #define CKPT_LATEST UINT64_MAX /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
@@ -94,6 +98,10 @@ enum ckpt_outcome {
 	CKPT_SKIPPED = 1,
 	CKPT_TORN = 2,	   /* the guard gave the copy up so that training need not wait: go on */
 	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: go on */
+	/* this step was taken, but what should have been written could not be: the disk is full, the
+	 * store was moved, ... ckpt_why has the sentence. Returned once for each change of it: go on,
+	 * and tell somebody */
+	CKPT_FAILING = 4,
 };
 
 enum ckpt_state { CKPT_STAGED = 1, CKPT_PERSISTED, CKPT_COMMITTED };
@@ -184,7 +192,13 @@ enum { CKPT_REQUIRE = 1, CKPT_AUTOSTART = 2, CKPT_USE_ENV = 4 };
 /* ckpt_mark.flags; without one, persist_every decides */
 enum { CKPT_PERSIST = 1, CKPT_STAGE_ONLY = 2, CKPT_NO_EMA = 4, CKPT_FINAL = 8 };
 /* ckpt_want.flags */
-enum { CKPT_LENIENT = 1, CKPT_FROM_DISK = 2, CKPT_DRY_RUN = 4, CKPT_FROM_MEMORY = 8 };
+enum {
+	CKPT_LENIENT = 1,
+	CKPT_FROM_DISK = 2,
+	CKPT_DRY_RUN = 4,
+	CKPT_FROM_MEMORY = 8,
+	CKPT_EXACT = 16, /* with CKPT_LATEST: the newest step or an error, never an older one */
+};
 
 struct ckpt_opts {
 	uint32_t size;
@@ -218,6 +232,14 @@ struct ckpt_opts {
 	/* level as syslog's, 3 error .. 7 debug; from any thread; NULL: silent */
 	void (*log)(void *ctx, int level, const char *line);
 	void *log_ctx;
+	/* How carefully ckpt_guard looks for a state that was changed after ckpt_snapshot. 0: 32 words
+	 * are noted at each mark, and before the guard lets go they and 16 pages of memory are compared
+	 * with the copy (at most 20 us, whatever the size of the state). n: besides, at each n-th mark
+	 * 512 words are noted and all pages are compared, which reads the state twice. UINT32_MAX:
+	 * nothing is compared. */
+	uint32_t check;
+	uint32_t pad;
+	uint64_t wait_ns; /* how long ckpt_attach may take; 0: 20 s */
 };
 
 struct ckpt_placement {
@@ -286,7 +308,7 @@ struct ckpt_step {
 struct ckpt_want {
 	uint32_t size;
 	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: skip
-	 * memory. FROM_MEMORY: skip disk. DRY_RUN: check only */
+	 * memory. FROM_MEMORY: skip disk. DRY_RUN: check only. EXACT: never an older step */
 	uint32_t flags;
 	uint64_t step;	      /* or CKPT_LATEST. 0 is a step like any other */
 	const char *only;     /* restore this component only; NULL: all */
@@ -294,11 +316,16 @@ struct ckpt_want {
 };
 
 struct ckpt_got {
+	uint32_t size;
+	uint32_t where; /* 1 memory, 2 disk */
 	uint64_t step;
-	uint32_t where;	      /* 1 memory, 2 disk */
 	uint32_t world_saved; /* ranks of the job that wrote it */
-	uint32_t ntensor, nmissing;
-	char id[40]; /* of the checkpoint; empty from memory */
+	/* tensors that were filled; declared and not in the checkpoint (CKPT_LENIENT); in the
+	 * checkpoint and not declared */
+	uint32_t ntensor, nmissing, nunused;
+	uint32_t npassed, pad; /* newer steps that were passed over, for they are damaged */
+	char id[40];	       /* of the checkpoint; empty from memory */
+	char passed[512]; /* which steps were passed over and why, a line each, cut to what fits */
 };
 
 struct ckpt_stats {
@@ -392,6 +419,18 @@ int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */
+
+/* Starting over beside committed steps is meant: ckpt_snapshot no longer returns -EUCLEAN. One rank's
+ * call counts for the whole launch. What is there is set aside by the first commit, not removed. */
+int ckpt_fresh(ckpt *c);
+
+/* [any] Why the newest snapshot was skipped or torn, or why nothing is written now: the negative errno
+ * and the sentence. 0: there is nothing to tell. */
+int ckpt_why(ckpt *c, struct ckpt_err *err);
+
+/* sizeof of a structure of this header ("ckpt_opts") as the library knows it, for bindings; 0: there
+ * is none of that name. */
+uint32_t ckpt_sizeof(const char *structure);
 
 /* Leave. drain_ns 0: at once, the daemon finishes what is staged; else wait so long for the newest
  * step to be committed. Frees the handle always. */

@@ -394,7 +394,8 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		c->last_step = r.step + 1;
 	}
 	if (ret) {
-		*ret = (struct ckpt_got){ .step = r.step,
+		*ret = (struct ckpt_got){ .size = sizeof *ret,
+					  .step = r.step,
 					  .where = r.where,
 					  .world_saved = r.world_saved,
 					  .ntensor = r.ntensor,

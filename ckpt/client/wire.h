@@ -24,6 +24,10 @@
  *   DRAIN                              -> DRAINED, when all is written or has failed
  *   FORGET                             -> FORGOTTEN                                 | REFUSE
  *
+ * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head, int32_t
+ * code, text up to head.bytes}. Whoever gets a message with the right magic and another abi answers
+ * REFUSE with -EPROTO and ends the session; a client takes a REFUSE of any abi.
+ *
  * Segments are created by the client (so that memory exists without a daemon and outlives it),
  * slots by the daemon; both ends keep the descriptors of both, so that either may die. A memfd is
  * accepted only with F_SEAL_SHRINK|F_SEAL_GROW set, a declaration with F_SEAL_WRITE too.
@@ -38,9 +42,9 @@
 #include "ckpt/ckpt.h"
 
 #define WIRE_MAGIC 0x64706b63u
-#define WIRE_ABI 1
+#define WIRE_ABI 2
 #define WIRE_BYTES_MAX 8192u
-#define WIRE_FDS_MAX 4
+#define WIRE_FDS_MAX 8
 #define WIRE_TEXT_MAX 4092
 #define WIRE_SLOTS_MAX 4
 #define WIRE_SEGMENTS_MAX 4096 /* per rank: one mapping each */
@@ -233,6 +237,15 @@ struct wire_report_head {
 	uint32_t draining, cut;		    /* cut: there is more than the limits allow */
 	char version[64];
 };
+/* Why a step was skipped. */
+enum wire_skip {
+	WIRE_SKIP_FULL,	    /* every slot holds a step that is being written, or the newest one */
+	WIRE_SKIP_UNREADY,  /* slots or declarations are not ready */
+	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
+	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
+	WIRE_SKIP_DRAINING, /* ckptd is stopping */
+	WIRE_SKIPS = 8,
+};
 enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
 struct wire_report_job {
 	uint64_t id;
@@ -257,6 +270,14 @@ struct wire_report_job {
 	uint32_t trigger_waits;		    /* the newest order is not fulfilled */
 	uint32_t next_mib; /* that the next step needs on disk, at most; 0: not known */
 	char error[512];   /* the newest; "": none */
+	/* steps that were skipped, by enum wire_skip; their sum is skipped */
+	uint64_t skipped_by[WIRE_SKIPS];
+	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it was */
+	uint64_t failing_wall_ns;
+	/* for how long the device below the store has not ended what it was asked; 0: it does */
+	uint64_t stuck_ns;
+	char failing[512]; /* "": nothing fails */
+	char device[64];   /* below the store: "/dev/nvme0n1p2 (ext4)"; "": not known */
 };
 enum wire_rank_state { WIRE_ABSENT, WIRE_ATTACHED, WIRE_DIED, WIRE_DETACHED };
 struct wire_report_rank {
