@@ -446,11 +446,11 @@ static void the_text_has_a_matrix_of_old_and_new_ranks(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3"), 0);
-	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that new ranks"));
+	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that each new rank"));
 	p = copy;
 	for (size_t i = 0; i < 8; i++)
 		line[i] = strsep(&p, "\n");
-	assert_says(line[0], "(across)");
+	assert_says(line[0], "(column)");
 	assert_string_equal(line[1], "         0    1    2   total");
 	assert_int_equal(strtol(line[2], NULL, 10), 0);
 	assert_int_equal(strtol(line[5], NULL, 10), 3);
