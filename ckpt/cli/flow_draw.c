@@ -75,7 +75,7 @@ static char *blocks_print(const struct flow *f, char buf[static LINE_BYTES])
 	*buf = 0;
 	if (f->from_block > 1 || f->to_block > 1)
 		snprintf(buf, LINE_BYTES,
-			 "a row is %s old rank%s, a column %s new one%s, named by the first",
+			 "a row is %s old rank%s and a column %s new rank%s, named by the first",
 			 human_count(f->from_block, row), f->from_block > 1 ? "s" : "",
 			 human_count(f->to_block, col), f->to_block > 1 ? "s" : "");
 	return buf;
