@@ -121,7 +121,7 @@ install_all() { # BUILD OUT
 	put 644 "$out/completion/ckptctl" "$BASHCOMPDIR/ckptctl"
 	put 644 "$out/completion/_ckptctl" "$ZSHCOMPDIR/_ckptctl"
 	put 644 "$out/completion/ckptctl.fish" "$FISHCOMPDIR/ckptctl.fish"
-	for file in README.md LICENSE docs/*.md; do
+	for file in README.md LICENSE docs/*.md docs/*.svg; do
 		put 644 "$file" "$DOCDIR/${file##*/}"
 	done
 	record "file $DOCDIR/installed"

@@ -150,8 +150,7 @@ static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
 	c->arg = argv + at + rest;
 	c->narg = (uint32_t)(argc - at - rest);
 	if (c->narg > c->verb->narg_max && !c->value[OPT_HELP])
-		return ckpt_error(err, -EINVAL,
-				  "ckptctl %s does not know what to do with \"%.200s\"",
+		return ckpt_error(err, -EINVAL, "ckptctl %s does not take the argument \"%.200s\"",
 				  c->verb->name, c->arg[c->verb->narg_max]);
 	return 0;
 }

@@ -16,6 +16,7 @@
 #include "ckpt/table/codec.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/target.h"
+#include <assert.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -122,12 +123,9 @@ static int prepare(struct conversion *c, struct ckpt_err *err)
 {
 	const struct checkpoint *src = c->o.src;
 	uint32_t world = target_world(c->o.target);
-	char need[HUMAN_BYTES];
 	int rc;
 
-	if (c->o.mem_limit < CONVERSION_MEM_MIN)
-		return ckpt_error(err, -EINVAL, "%s of memory are too few: at least %u MiB",
-				  human_bytes(c->o.mem_limit, need), CONVERSION_MEM_MIN >> 20);
+	assert(c->o.mem_limit >= CONVERSION_MEM_MIN);
 	c->facts.world = world;
 	c->facts.batch = batch_size(c);
 	c->part = calloc(world, sizeof *c->part);
@@ -266,10 +264,11 @@ static int journal_check(struct conversion *c, struct ckpt_err *err)
 		ckpt_errlist_add(&l, "with more memory, %s, and this run has %s: --mem-limit %llu",
 				 human_bytes(j->mem_limit, was), human_bytes(c->j.mem_limit, is),
 				 (unsigned long long)j->mem_limit);
-	rc = ckpt_errlist_end(&l, err,
-			      "%s holds another conversion, begun and not finished; run that one "
-			      "again, or remove the directory. It is",
-			      c->dir.path);
+	rc = ckpt_errlist_end(
+		&l, err,
+		"%s holds another conversion, which is not finished; run that one again, or "
+		"remove the directory. It is",
+		c->dir.path);
 	ckpt_errlist_free(&l);
 	return rc;
 }
@@ -292,7 +291,7 @@ static int parts_check(struct conversion *c, struct ckpt_err *err)
 		rc = ops->size(ops->ctx, fd, &bytes);
 		(void)ops->close(ops->ctx, fd);
 		if (rc)
-			return ckpt_error_errno(err, -rc, "%s/%s cannot be looked at", c->dir.path,
+			return ckpt_error_errno(err, -rc, "%s/%s cannot be examined", c->dir.path,
 						c->part[i].name);
 		if (p->state == JOURNAL_DONE && bytes != p->file_bytes)
 			return ckpt_error(err, -EBADMSG, "%s/%s has changed", c->dir.path,
@@ -319,7 +318,7 @@ static int journal_take(struct conversion *c, struct ckpt_err *err)
 	if (rc == -ENOENT || rc == -EBADMSG)
 		return 0;
 	if (rc)
-		return ckpt_error_errno(err, -rc, "what is in %s cannot be read", c->dir.path);
+		return ckpt_error_errno(err, -rc, "the contents of %s cannot be read", c->dir.path);
 	c->j.mem_limit = r->mem_limit;
 	c->o.mem_limit = r->mem_limit;
 	c->j.batch = c->facts.batch = r->batch;
@@ -388,8 +387,8 @@ static int is_whole(struct conversion *c, struct ckpt_err *err)
 	if (memcmp(info.uuid, c->info.uuid, sizeof info.uuid) != 0)
 		return ckpt_error(
 			err, -EINVAL,
-			"%s holds another conversion, complete but for its name; run that "
-			"one again, or remove the directory",
+			"%s holds another conversion, which is complete but not renamed yet; run "
+			"that one again, or remove the directory",
 			c->dir.path);
 	rc = whole_check(c, err);
 	return rc == -EBADMSG || rc == -EPROTO ? 0 : rc ? rc : 1;
@@ -407,10 +406,10 @@ static int space_check(struct conversion *c, struct ckpt_err *err)
 	if (fstatvfs(c->dir.fd, &fs) || ckpt_mul(fs.f_bavail, fs.f_frsize, &avail) ||
 	    bytes <= avail)
 		return 0;
-	return ckpt_error(err, -ENOSPC,
-			  "the destination takes up to %s, and %s are free there: nothing was "
-			  "written",
-			  human_bytes(bytes, need), human_bytes(avail, room));
+	return ckpt_error(
+		err, -ENOSPC,
+		"the destination needs up to %s, but only %s are free there: nothing was written",
+		human_bytes(bytes, need), human_bytes(avail, room));
 }
 
 /* Every part gets its file and its room. */
@@ -577,11 +576,11 @@ static int batch_open(struct conversion *c, struct ckpt_err *err)
 		rc = part_writer_open(c->io, c->fd[i], &c->table[i], &c->info, r,
 				      p->state == JOURNAL_OPEN ? &p->at : NULL, &c->writer[i], err);
 		if (rc == -EBADMSG)
-			rc = ckpt_error(
-				err, -EIO,
-				"%s/%s is not what an earlier run had synced, and was given "
-				"up: run the same command again, from the beginning",
-				c->dir.path, c->part[r].name);
+			rc = ckpt_error(err, -EIO,
+					"%s/%s differs from what an earlier run synced, and was "
+					"discarded: run the same command again; it starts from the "
+					"beginning",
+					c->dir.path, c->part[r].name);
 		else
 			rc = part_failed(c, rc, err);
 		c->write_failed |= rc < 0;

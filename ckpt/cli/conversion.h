@@ -25,7 +25,7 @@ struct conversion_opts {
 	int src_fd;		    /* its directory */
 	const struct table *target; /* of target_make; its tensors have the source's numbers */
 	const char *dst;
-	uint64_t mem_limit;  /* for data: windows and buffers */
+	uint64_t mem_limit;  /* for data: windows and buffers; at least CONVERSION_MEM_MIN */
 	uint64_t journal_ns; /* at least so long between two journals; 0: after every window */
 };
 

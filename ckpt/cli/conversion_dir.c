@@ -83,25 +83,25 @@ static int dst_check(const struct partial *p, const char *dst, const struct stat
 	struct stat st;
 
 	if (fstatat(p->parent_fd, p->base, &st, AT_SYMLINK_NOFOLLOW))
-		return errno == ENOENT
-			       ? 0
-			       : ckpt_error_errno(err, errno, "%s cannot be looked at", dst);
+		return errno == ENOENT ? 0
+				       : ckpt_error_errno(err, errno, "%s cannot be examined", dst);
 	if (same_inode(&st, src))
 		return ckpt_error(
 			err, -EINVAL,
 			"%s is the checkpoint itself: give a path that does not exist yet", dst);
 	return ckpt_error(
 		err, -EINVAL,
-		"%s exists already and is left as it is: give a path that does not exist yet", dst);
+		"%s exists already and was not changed: give a path that does not exist yet", dst);
 }
 
 static int lock_failed(struct partial *p, int error, struct ckpt_err *err)
 {
 	if (error != EWOULDBLOCK)
-		return ckpt_error_errno(err, error,
-					"%s cannot be locked, so that two runs would not see each "
-					"other; give a place on another file system",
-					p->path);
+		return ckpt_error_errno(
+			err, error,
+			"%s cannot be locked, so two runs could not exclude each other; give a "
+			"place on another file system",
+			p->path);
 	/* Whoever was quicker has it now, also where we made it. */
 	p->made = false;
 	return ckpt_error(err, -EBUSY,
@@ -159,7 +159,7 @@ int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t
 	if (p->parent_fd < 0)
 		return ckpt_error_errno(err, errno, "%s cannot be made in %s", dst, d.parent);
 	if (fstat(src_fd, &src))
-		return ckpt_error_errno(err, errno, "the source cannot be looked at");
+		return ckpt_error_errno(err, errno, "the source cannot be examined");
 	rc = destination_check(ops, dst, p->parent_fd, src_fd, err);
 	if (rc)
 		return rc;
@@ -173,7 +173,9 @@ int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t
 		rc = lock_try(p, err);
 		if (rc == 1)
 			rc = i < RACES_MAX ? 0
-					   : ckpt_error(err, -EBUSY, "%s comes and goes", p->path);
+					   : ckpt_error(err, -EBUSY,
+							"%s appears and disappears again and again",
+							p->path);
 	}
 	/* Whoever had the lock before may have finished. */
 	if (!rc)
@@ -182,10 +184,9 @@ int partial_open(const struct io_ops *ops, const char *dst, int src_fd, uint64_t
 		return rc;
 	rc = ops->list(ops->ctx, p->fd, check_entry, foreign);
 	if (rc > 0)
-		return ckpt_error(
-			err, -EINVAL,
-			"%s holds %s, which is not of a conversion: look at it, and remove %s",
-			p->path, foreign, p->path);
+		return ckpt_error(err, -EINVAL,
+				  "%s holds %s, which no conversion made: check it, then remove %s",
+				  p->path, foreign, p->path);
 	return rc ? ckpt_error_errno(err, -rc, "%s cannot be listed", p->path) : 0;
 }
 
@@ -301,10 +302,11 @@ int partial_publish(struct partial *p, struct ckpt_err *err)
 	int rc = ops->rename(ops->ctx, p->parent_fd, p->name, p->base);
 
 	if (rc == -EEXIST)
-		return ckpt_error(err, -EINVAL,
-				  "somebody made %s meanwhile; what was converted is complete and "
-				  "stays in %s",
-				  p->base, p->path);
+		return ckpt_error(
+			err, -EINVAL,
+			"another program made %s meanwhile; the converted checkpoint is complete "
+			"and stays in %s",
+			p->base, p->path);
 	if (rc)
 		return ckpt_error_errno(err, -rc, "%s cannot be renamed to %s", p->path, p->base);
 	rc = MUTANT(CONVERTED_NAME_NOT_SYNCED) ? 0 : ops->sync(ops->ctx, p->parent_fd);

@@ -29,10 +29,10 @@ int destination_split(const char *path, struct destination *ret, struct ckpt_err
 	memcpy(ret->base, path + base, n - base);
 	ret->base[n - base] = 0;
 	if (base == n || !strcmp(ret->base, ".") || !strcmp(ret->base, ".."))
-		return ckpt_error(
-			err, -EINVAL,
-			"%.200s is no name of a new directory: give the one that is to be made",
-			path);
+		return ckpt_error(err, -EINVAL,
+				  "%.200s is not the name of a new directory: give the path of the "
+				  "directory to make",
+				  path);
 	while (base > 1 && path[base - 1] == '/')
 		base--;
 	memcpy(ret->parent, path, base);
@@ -87,15 +87,18 @@ int destination_check(const struct io_ops *ops, const char *path, int dir_fd, in
 	struct stat src;
 
 	if (fstat(src_fd, &src))
-		return ckpt_error_errno(err, errno, "the source cannot be looked at");
+		return ckpt_error_errno(err, errno, "the source cannot be examined");
 	if (is_inside(dir_fd, &src))
 		return ckpt_error(
 			err, -EINVAL,
-			"%.1000s lies in the checkpoint itself: nothing is ever added to one",
+			"%.1000s is inside the checkpoint itself: no file is ever added to a "
+			"checkpoint",
 			path);
 	if (is_checkpoint(ops, dir_fd))
 		return ckpt_error(
 			err, -EINVAL,
-			"%.1000s lies in another checkpoint: nothing is ever added to one", path);
+			"%.1000s is inside another checkpoint: no file is ever added to a "
+			"checkpoint",
+			path);
 	return 0;
 }

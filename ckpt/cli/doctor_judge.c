@@ -75,15 +75,15 @@ static bool directory(struct judge *j)
 	char next[600];
 
 	if (f->dir_rc) {
-		const char *what = f->dir_rc == -EACCES || f->dir_rc == -EPERM
-					   ? "is not writable for this user"
-				   : f->dir_rc == -EROFS   ? "is mounted read-only"
-				   : f->dir_rc == -ENOTDIR ? "is not a directory"
-				   : f->dir_rc == -ENOENT
-					   ? "does not exist, nor the one it would be in"
-				   : f->dir_rc == -ENOSPC || f->dir_rc == -EDQUOT
-					   ? "has not one block of free space"
-					   : NULL;
+		const char *what =
+			f->dir_rc == -EACCES || f->dir_rc == -EPERM
+				? "is not writable for this user"
+			: f->dir_rc == -EROFS	? "is mounted read-only"
+			: f->dir_rc == -ENOTDIR ? "is not a directory"
+			: f->dir_rc == -ENOENT	? "does not exist, and its parent directory does "
+						  "not exist either"
+			: f->dir_rc == -ENOSPC || f->dir_rc == -EDQUOT ? "has no free space"
+								       : NULL;
 
 		text(next, sizeof next, "make it for user %u (mkdir -p, chown), or name another",
 		     f->uid);
@@ -98,8 +98,7 @@ static bool directory(struct judge *j)
 	if (f->missing)
 		say(j, "directory", DOCTOR_WARN,
 		    "check the spelling; a trainer that attaches creates it",
-		    "%.250s does not exist; %.250s, where it would be, is writable", f->path,
-		    f->parent);
+		    "%.250s does not exist; its parent %.250s is writable", f->path, f->parent);
 	else
 		say(j, "directory", DOCTOR_OK, NULL, "%.500s, writable", f->path);
 	return true;
@@ -108,8 +107,8 @@ static bool directory(struct judge *j)
 static void file_system(struct judge *j)
 {
 	static const char net[] =
-		"errors may come late, at fsync; a step is durable when the server says so: verify "
-		"--data after a restart of the server";
+		"errors may appear late, at fsync; a step is durable when the server has made it "
+		"durable: run verify --data after a restart of the server";
 	static const struct {
 		uint32_t magic;
 		enum doctor_level level;
@@ -120,18 +119,17 @@ static void file_system(struct judge *j)
 		{ 0xfe534d42, DOCTOR_WARN, "smb", "over the network", net },
 		{ 0x01021997, DOCTOR_WARN, "9p", "over the network, or of a virtual machine's host",
 		  net },
-		{ 0x65735546, DOCTOR_WARN, "fuse", "a program serves it",
-		  "durable is what that program makes of fsync: ask its manual" },
+		{ 0x65735546, DOCTOR_WARN, "fuse", "served by a program",
+		  "that program decides what fsync does: see its manual" },
 		{ 0x4d44, DOCTOR_WARN, "vfat", "no owners, no locks of its own, a weak rename",
 		  "name a directory on ext4 or xfs" },
 		{ 0x2011bab0, DOCTOR_WARN, "exfat", "no owners, no journal",
 		  "name a directory on ext4 or xfs" },
 		{ 0x9123683e, DOCTOR_OK, "btrfs",
-		  "copies on write: room that was reserved may still be refused",
+		  "copy on write: a write into reserved space may still fail",
 		  "keep some free; chattr +C on the empty directory makes direct I/O direct" },
 		{ 0x2fc12fc1, DOCTOR_OK, "zfs",
-		  "copies on write: room that was reserved may still be refused",
-		  "keep some free" },
+		  "copy on write: a write into reserved space may still fail", "keep some free" },
 		{ 0x0bd00bd0, DOCTOR_OK, "lustre", "parallel, over the network",
 		  "stripe the directory before the first step: lfs setstripe -c -1 -S 8M DIR" },
 		{ 0x47504653, DOCTOR_OK, "gpfs", "parallel, over the network", NULL },
@@ -148,13 +146,13 @@ static void file_system(struct judge *j)
 	}
 	if (!strcmp(f->probe.fs_type, "overlay")) {
 		say(j, "file system", DOCTOR_WARN,
-		    "mount a volume there: what is in a container's own layer goes with it",
+		    "mount a volume there: a container's own layer is deleted with the container",
 		    "overlay: a container's own layer");
 		return;
 	}
 	if (f->soft) {
 		say(j, "file system", DOCTOR_WARN,
-		    "mount it hard: mounted soft, a slow server is a failed step",
+		    "mount it hard: if it is mounted soft, a slow server makes steps fail",
 		    "%s: over the network, mounted soft", f->probe.fs_type);
 		return;
 	}
@@ -179,19 +177,19 @@ static void disk(struct judge *j)
 
 	if (f->nobarrier && (back || !*f->write_cache))
 		say(j, "disk", back ? DOCTOR_FAIL : DOCTOR_WARN,
-		    "mount -o remount,barrier=1; else the newest steps go with the power, though they "
-		    "were called committed",
+		    "mount -o remount,barrier=1; otherwise a power loss can lose the newest "
+		    "committed steps",
 		    "%s%s, mounted with nobarrier: fsync does not flush it", f->disk,
 		    back ? " has a volatile write cache" : "");
 	else if (back)
 		say(j, "disk", DOCTOR_OK, NULL,
-		    "%s has a volatile write cache, which fsync flushes; one that only says so "
-		    "cannot be seen from here",
+		    "%s has a volatile write cache, which fsync flushes; doctor cannot detect a "
+		    "disk that ignores flushes",
 		    f->disk);
 	else if (*f->write_cache)
 		say(j, "disk", DOCTOR_OK, NULL,
-		    "%s says that its cache survives the power (%s); a virtual one's host cannot be "
-		    "seen from here",
+		    "%s reports that its cache survives a power loss (%s); doctor cannot check "
+		    "the host of a virtual disk",
 		    f->disk, f->write_cache);
 }
 
@@ -202,22 +200,23 @@ static void reserving_and_locks(struct judge *j)
 	if (f->fallocate_rc == -EOPNOTSUPP)
 		say(j, "fallocate", DOCTOR_WARN,
 		    "keep room for two steps; ext4, xfs or NFS 4.2 can reserve it",
-		    "not here: a full disk is noticed in the middle of a step");
+		    "not here: a full disk is detected only in the middle of a step");
 	else if (f->fallocate_rc)
-		say(j, "fallocate", DOCTOR_FAIL, "look into dmesg, df and quota",
+		say(j, "fallocate", DOCTOR_FAIL, "check dmesg, df and quota",
 		    "room for one block could not be reserved: %s", strerror(-f->fallocate_rc));
 	else
 		say(j, "fallocate", DOCTOR_OK, NULL,
 		    "a step's room is reserved before its first byte");
 	if (f->lock_rc == -EOPNOTSUPP)
 		say(j, "locks", DOCTOR_WARN,
-		    "mount it with locks (Lustre: -o flock); or remove old steps by hand, with nobody reading",
-		    "none here: who reads a step cannot be seen, so no step is ever pruned");
+		    "mount it with locks (Lustre: -o flock); or remove old steps by hand while "
+		    "no program reads them",
+		    "none here: ckptd cannot see whether a step is being read, so it never prunes");
 	else if (f->lock_rc)
 		say(j, "locks", DOCTOR_FAIL, "mount it with locks, or without (nolock)",
 		    "a lock could not be taken: %s", strerror(-f->lock_rc));
 	else
-		say(j, "locks", DOCTOR_OK, NULL, "work: a step that is read is not removed");
+		say(j, "locks", DOCTOR_OK, NULL, "work: a step that is being read is not removed");
 }
 
 static void writing(struct judge *j)
@@ -233,16 +232,17 @@ static void writing(struct judge *j)
 		    "refused: writes pass the page cache, which costs a copy and memory");
 
 	if (f->sync_rc)
-		say(j, "sync", DOCTOR_FAIL, "look into dmesg; do not use this file system",
+		say(j, "sync", DOCTOR_FAIL, "check dmesg; do not use this file system",
 		    "a file could not be made durable: %s", strerror(-f->sync_rc));
 	else if (f->sync_ns < SYNC_FAST_NS && !f->probe.volatile_fs)
 		say(j, "sync", DOCTOR_WARN,
 		    "make sure that the disk, or the host of this machine, does not ignore flushes "
 		    "(cache mode unsafe, nobarrier)",
-		    "a file is durable in %.3f ms: too fast to be true", ms);
+		    "a file was durable after %.3f ms: too fast for a real flush", ms);
 	else if (f->sync_ns > SYNC_SLOW_NS)
 		say(j, "sync", DOCTOR_WARN,
-		    "a commit takes several of them: see who else writes, or name a faster directory",
+		    "a commit needs several of these: find out what else writes to the disk, or "
+		    "name a faster directory",
 		    "it takes %.0f ms to make a small file durable", ms);
 	else
 		say(j, "sync", DOCTOR_OK, NULL, "a small file is %s in %.3g ms",
@@ -252,14 +252,14 @@ static void writing(struct judge *j)
 
 	if (f->rename_rc > 0)
 		say(j, "rename", DOCTOR_FAIL, "name a directory on another file system",
-		    "renaming replaces what is there, though it was told not to: two launches could "
-		    "overwrite each other's steps");
+		    "a rename replaces an existing directory despite RENAME_NOREPLACE: two "
+		    "launches could overwrite each other's steps");
 	else if (f->rename_rc)
 		say(j, "rename", DOCTOR_FAIL,
 		    "name a directory on another file system: steps are committed by a rename",
 		    "a file cannot be renamed: %s", strerror(-f->rename_rc));
 	else
-		say(j, "rename", DOCTOR_OK, NULL, "never replaces what is there");
+		say(j, "rename", DOCTOR_OK, NULL, "never replaces an existing file or directory");
 }
 
 static void space(struct judge *j)
@@ -269,23 +269,26 @@ static void space(struct judge *j)
 	char next[200];
 
 	if (!job)
-		say(j, "space", DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
+		say(j, "space", DOCTOR_OK, "--job-size=BYTES checks whether that is enough",
 		    "%s free of %s", size(f->free_bytes), size(f->total_bytes));
 	else if (f->free_bytes < job)
 		say(j, "space", DOCTOR_FAIL,
 		    text(next, sizeof next,
-			 "free %s, or name a larger one: a step is kept until the next is whole",
+			 "free %s, or name a larger one: a step is kept until the next one is "
+			 "complete",
 			 size(need - f->free_bytes)),
 		    "%s free: no room for one step of %s", size(f->free_bytes), size(job));
 	else if (f->free_bytes < need)
 		say(j, "space", DOCTOR_WARN,
-		    text(next, sizeof next, "free %s more: a step is kept until the next is whole",
+		    text(next, sizeof next,
+			 "free %s more: a step is kept until the next one is complete",
 			 size(need - f->free_bytes)),
 		    "%s free: room for one step of %s only", size(f->free_bytes), size(job));
 	else
 		say(j, "space", DOCTOR_OK,
 		    f->free_bytes / job < STEPS_MANY
-			    ? "steps stay until they are pruned: ckptd --keep-last 3, or ckptctl prune"
+			    ? "steps stay until they are pruned: ckptd --keep-last 3, or ckptctl "
+			      "prune"
 			    : NULL,
 		    "%s free of %s: room for %llu steps of %s", size(f->free_bytes),
 		    size(f->total_bytes), (unsigned long long)(f->free_bytes / job), size(job));
@@ -310,8 +313,8 @@ static void kernel(struct judge *j)
 	else if (f->pidfd_rc)
 		say(j, "kernel", DOCTOR_WARN,
 		    "use a kernel of 5.3 or later, or allow it in the sandbox",
-		    "%s: no pidfd_open (%s): the death of a trainer whose socket lives on in a child is "
-		    "noticed late",
+		    "%s: no pidfd_open (%s): if a child process keeps the socket of a dead "
+		    "trainer open, ckptd detects the death late",
 		    f->kernel, strerror(-f->pidfd_rc));
 	else
 		say(j, "kernel", DOCTOR_OK, NULL, "%s: memfd, SO_PEERCRED and pidfd work",
@@ -321,14 +324,15 @@ static void kernel(struct judge *j)
 		say(j, "io_uring", DOCTOR_OK, NULL, "%s", f->uring_why);
 	else
 		say(j, "io_uring", DOCTOR_WARN,
-		    "nothing, if the speed is enough: threads do the work. Else: a seccomp profile that "
-		    "allows io_uring_setup, sysctl kernel.io_uring_disabled=0, or a kernel of 5.11 or later",
+		    "nothing, if the speed is enough: threads do the work. Otherwise: a seccomp "
+		    "profile that allows io_uring_setup, sysctl kernel.io_uring_disabled=0, or a "
+		    "kernel of 5.11 or later",
 		    "%s", f->uring_why);
 
 	if (f->memlock < 8 * MIB && f->kernel_major &&
 	    (f->kernel_major < 5 || (f->kernel_major == 5 && f->kernel_minor < 12)))
 		say(j, "memlock", DOCTOR_WARN, "ulimit -l unlimited, or LimitMEMLOCK=infinity",
-		    "%s may be locked: this kernel takes io_uring's queues from it",
+		    "%s may be locked: on this kernel io_uring's queues count against it",
 		    size(f->memlock));
 	else
 		say(j, "memlock", DOCTOR_OK, NULL, "%s: ckptd locks no memory", size(f->memlock));
@@ -358,14 +362,15 @@ static void memory_against(struct judge *j, const char *check, uint64_t all, uin
 	uint64_t job = j->f->job_bytes, need = copies(job);
 
 	if (!job)
-		say(j, check, DOCTOR_OK, "--job-size=BYTES tells whether that is enough",
+		say(j, check, DOCTOR_OK, "--job-size=BYTES checks whether that is enough",
 		    "%s available of %s%s", size(available), size(all), of);
 	else if (need > all)
 		say(j, check, DOCTOR_FAIL, next, "%s%s: two copies of a job of %s need %s",
 		    size(all), of, size(job), size(need));
 	else if (need > available)
 		say(j, check, DOCTOR_WARN,
-		    "stop what uses it, if that is not the job itself; trainers need theirs besides",
+		    "stop what uses it, if that is not the job itself; trainers need theirs "
+		    "besides",
 		    "%s available of %s%s: two copies of a job of %s need %s", size(available),
 		    size(all), of, size(job), size(need));
 	else
@@ -418,7 +423,7 @@ static void memory(struct judge *j)
 			       "sysctl vm.overcommit_memory=0, or a larger vm.overcommit_ratio");
 	if (swapped > f->swap_total / 4 && swapped > GIB)
 		say(j, "swap", DOCTOR_WARN,
-		    "see who needs it (ckptd's own copies are not locked): swapoff -a",
+		    "find out what uses it (ckptd's own copies are not locked): swapoff -a",
 		    "%s of %s in use: copies may be swapped out, and snapshots wait for the disk",
 		    size(swapped), size(f->swap_total));
 	else
@@ -431,7 +436,8 @@ static void memory(struct judge *j)
 	else
 		say(j, "huge pages", DOCTOR_OK,
 		    deny || (never && !collapse)
-			    ? "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled: copies "
+			    ? "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled: "
+			      "copies "
 			      "on huge pages cost less CPU to make and to write"
 			    : NULL,
 		    "%s reserved, none needed; transparent ones for copies: %s%s",
@@ -439,7 +445,7 @@ static void memory(struct judge *j)
 		    never && collapse ? ", but this kernel makes them where ckptd asks" : "");
 	say(j, "/dev/shm", DOCTOR_OK,
 	    f->shm_bytes < SHM_MIN
-		    ? "ckptd does not mind; where NCCL or data loaders do: docker --shm-size"
+		    ? "ckptd does not use it; if NCCL or data loaders need more: docker --shm-size"
 		    : NULL,
 	    "%s, not used: copies are in memfds", size(f->shm_bytes));
 }
@@ -490,10 +496,12 @@ static void daemon_there(struct judge *j)
 	else if (f->kills_user_processes)
 		say(j, "session", DOCTOR_WARN,
 		    "loginctl enable-linger, and run ckptd as a service (systemd-run --user)",
-		    "KillUserProcesses=yes: at the logout ckptd is killed, and what is only staged is lost");
+		    "KillUserProcesses=yes: at the logout ckptd is killed, and what is only "
+		    "staged is lost");
 	else if (!strncmp(f->socket, "/run/user/", 10))
 		say(j, "session", DOCTOR_WARN, "loginctl enable-linger, or a socket elsewhere",
-		    "%s goes away at the last logout: ckptd lives on, but nobody reaches it",
+		    "%s is removed at the last logout: ckptd keeps running, but no program can "
+		    "reach it",
 		    f->socket);
 	else
 		say(j, "session", DOCTOR_OK, NULL, "ckptd outlives the login");
@@ -510,8 +518,8 @@ static void clock_(struct judge *j)
 		    (unsigned long long)(f->now_ns / NS_PER_S));
 	else if (!f->dir_rc && skew > SKEW_NS)
 		say(j, "clock", DOCTOR_WARN,
-		    "let both follow NTP: ages of steps would be told wrongly",
-		    "the file server's differs from ours by %.1f s",
+		    "synchronize both by NTP: otherwise the ages of steps are wrong",
+		    "the file server's clock differs from this machine's by %.1f s",
 		    (double)skew / (double)NS_PER_S);
 	else
 		say(j, "clock", DOCTOR_OK, NULL, "plausible");
@@ -524,7 +532,8 @@ static void launchers(struct judge *j)
 
 	if (f->torchrun && !f->torchrun_patient)
 		say(j, "torchrun", DOCTOR_WARN,
-		    "what is staged, ckptd finishes; for a final snapshot: torchrun --shutdown-timeout 120",
+		    "ckptd still writes what is staged; to leave time for a final snapshot: "
+		    "torchrun --shutdown-timeout 120",
 		    "kills workers 30 s after SIGTERM");
 	else if (f->torchrun)
 		say(j, "torchrun", DOCTOR_OK, NULL, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT is set");
@@ -532,13 +541,15 @@ static void launchers(struct judge *j)
 		return;
 	if (f->slurm_end_s > now_s)
 		say(j, "slurm", DOCTOR_WARN,
-		    "start ckptd outside of the job's steps, or let the batch script end with ckptctl drain; "
+		    "start ckptd outside of the job's steps, or let the batch script end with "
+		    "ckptctl drain; "
 		    "#SBATCH --signal=B:USR1@180 warns it",
 		    "the job ends in %llu min, and a ckptd that it started ends with it",
 		    (unsigned long long)((f->slurm_end_s - now_s) / 60));
 	else
 		say(j, "slurm", DOCTOR_WARN,
-		    "start ckptd outside of the job's steps, or let the batch script end with ckptctl drain; "
+		    "start ckptd outside of the job's steps, or let the batch script end with "
+		    "ckptctl drain; "
 		    "#SBATCH --signal=B:USR1@180 warns it",
 		    "a ckptd that the job started ends with it, KillWait (30 s) after SIGTERM");
 }

@@ -75,7 +75,7 @@ static char *blocks_print(const struct flow *f, char buf[static LINE_BYTES])
 	*buf = 0;
 	if (f->from_block > 1 || f->to_block > 1)
 		snprintf(buf, LINE_BYTES,
-			 "a row is %s old rank%s, a column %s new one%s, named by the first",
+			 "a row is %s old rank%s and a column %s new rank%s, named by the first",
 			 human_count(f->from_block, row), f->from_block > 1 ? "s" : "",
 			 human_count(f->to_block, col), f->to_block > 1 ? "s" : "");
 	return buf;
@@ -194,7 +194,7 @@ int flow_print(const struct flow *f, FILE *out, const struct screen *s)
 	t.left = (int)MAX(digits((g.nrow - 1) * g.from_block), 5u);
 	t.shades = (uint32_t)t.left + g.ncol * CELL_BYTES + 8 > width;
 	fputs("  ", out);
-	screen_wrap(out, "bytes that new ranks (across) take of what old ranks (down) wrote", width,
+	screen_wrap(out, "bytes that each new rank (column) needs from each old rank (row)", width,
 		    2, 2);
 	if (*blocks_print(&g, line)) {
 		fputs("  ", out);
@@ -285,8 +285,8 @@ static void draw_totals(const struct picture *p)
 			svg_text(p->out, x + p->cell / 2, below + h + SVG_LINE - 3, SVG_MIDDLE,
 				 SVG_TEXT, "%s", bytes_print(flow_col(f, j), b));
 	}
-	svg_text(p->out, right, p->y - 6, SVG_START, SVG_FAINT, "old ranks give");
-	svg_text(p->out, right, below + 12, SVG_START, SVG_FAINT, "new ranks take,");
+	svg_text(p->out, right, p->y - 6, SVG_START, SVG_FAINT, "needed from old ranks");
+	svg_text(p->out, right, below + 12, SVG_START, SVG_FAINT, "needed by new ranks,");
 	svg_text(p->out, right, below + 12 + SVG_LINE, SVG_START, SVG_FAINT, "at most %s,",
 		 human_bytes(col, b));
 	svg_text(p->out, right, below + 12 + 2 * SVG_LINE, SVG_START, SVG_FAINT, "%s in all",
@@ -342,7 +342,7 @@ static void draw(struct picture *p, const char *title, const char *const *line)
 		svg_text(p->out, MARGIN, y += SVG_LINE, SVG_START, SVG_TEXT, "%.*s",
 			 fit(*line, SVG_CHAR, &width), *line);
 	svg_text(p->out, MARGIN, y += SVG_LINE, SVG_START, SVG_FAINT,
-		 "bytes that new ranks (across) take of what old ranks (down) wrote");
+		 "bytes that each new rank (column) needs from each old rank (row)");
 	if (*blocks)
 		svg_text(p->out, MARGIN, y + SVG_LINE, SVG_START, SVG_FAINT, "%s", blocks);
 	draw_names(p);

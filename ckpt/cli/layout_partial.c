@@ -190,7 +190,8 @@ static int read_local(const struct work *w, uint32_t place, uint64_t n)
 			place, (unsigned long long)n);
 	for (uint64_t i = 0; i < n; i++)
 		if (!encode(w->q->dtype, json_array_get(list, i), w->local + i * w->bytes))
-			return ckpt_error(w->err, -EINVAL, "\"locals\"[%u][%llu] is no %s", place,
+			return ckpt_error(w->err, -EINVAL,
+					  "\"locals\"[%u][%llu] is not a value of type %s", place,
 					  (unsigned long long)i, dtype_name(w->q->dtype));
 	return 0;
 }

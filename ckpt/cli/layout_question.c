@@ -47,10 +47,11 @@ static bool take_number(const char **at, const char *end, int64_t *ret)
 
 static int bad_placement(const char *text, const char *end, struct ckpt_err *err)
 {
-	return ckpt_error(err, -EINVAL,
-			  "\"%.*s\" is no placement; write S(DIM), _S(DIM, FACTOR), R, or P(OP) "
-			  "with sum, avg, min, max or product",
-			  (int)MIN(end - text, 80), text);
+	return ckpt_error(
+		err, -EINVAL,
+		"\"%.*s\" is not a placement; write S(DIM), _S(DIM, FACTOR), R, or P(OP) with "
+		"sum, avg, min, max or product",
+		(int)MIN(end - text, 80), text);
 }
 
 static int take_reduction(const char **at, const char *end, struct ckpt_placement *p)
@@ -163,7 +164,7 @@ static int read_numbers(const json_t *o, const char *key, json_int_t least, uint
 		const json_t *x = json_array_get(v, i);
 
 		if (!json_is_integer(x))
-			return ckpt_error(err, -EINVAL, "\"%s\"[%zu] is no integer", key, i);
+			return ckpt_error(err, -EINVAL, "\"%s\"[%zu] is not an integer", key, i);
 		if (json_integer_value(x) < least)
 			return ckpt_error(err, -EINVAL,
 					  "\"%s\"[%zu] is %lld; at least %d is needed", key, i,
@@ -224,7 +225,7 @@ static int read_placements(const struct question *q, const char *key, uint32_t n
 		const json_t *x = json_array_get(v, d);
 
 		if (!json_is_string(x))
-			return ckpt_error(err, -EINVAL, "\"%s\"[%u] is no string", key, d);
+			return ckpt_error(err, -EINVAL, "\"%s\"[%u] is not a string", key, d);
 		rc = read_placement(json_string_value(x), json_string_length(x), q, ndim, d, s,
 				    err);
 		if (rc)
@@ -256,7 +257,7 @@ static int sort_ranks(struct question *q, struct arena *a, struct ckpt_err *err)
 	qsort_r(place, n, sizeof *place, place_compare, (void *)q->rank);
 	for (i = 1; i < n; i++)
 		if (q->rank[place[i - 1]] == q->rank[place[i]])
-			return ckpt_error(err, -EINVAL, "rank %llu stands twice in \"ranks\"",
+			return ckpt_error(err, -EINVAL, "rank %llu appears twice in \"ranks\"",
 					  (unsigned long long)q->rank[place[i]]);
 	q->ascending = place;
 	return 0;
@@ -320,7 +321,7 @@ static int read_order_entry(struct question *q, const json_t *entry, json_int_t 
 					  (long long)m, (long long)json_integer_value(dim));
 		if (*seen >> m & 1)
 			return ckpt_error(err, -EINVAL,
-					  "\"order\": mesh dimension %lld stands twice",
+					  "\"order\": mesh dimension %lld appears twice",
 					  (long long)m);
 		*seen |= 1u << m;
 		q->place[q->layout.nplace++] = *p;
@@ -367,7 +368,7 @@ static int mode_of(const char *word, enum mode *ret, struct ckpt_err *err)
 			return 0;
 		}
 	return ckpt_error(err, -EINVAL,
-			  "a mode is literal, order, flat or unflatten_pad, and not \"%.40s\"",
+			  "a mode is literal, order, flat or unflatten_pad, not \"%.40s\"",
 			  word ? word : "");
 }
 
@@ -380,9 +381,9 @@ static int settle(struct question *q, const json_t *order, enum mode mode, struc
 	if (mode == MODE_FLAT && q->src.strided)
 		return ckpt_error(err, -EINVAL, "mode flat makes one cut, so it takes no _S");
 	if (mode == MODE_ORDER && order)
-		return ckpt_error(err, -EINVAL,
-				  "in mode order the split factors say the order: \"order\" beside "
-				  "them says it twice");
+		return ckpt_error(
+			err, -EINVAL,
+			"in mode order the split factors give the order: leave out \"order\"");
 	if (mode == MODE_ORDER) {
 		rc = layout_order_of(&q->mesh, q->src.place, q->place, err);
 		q->layout.nplace = q->mesh.ndim;
@@ -484,9 +485,9 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 	*ret = (struct question){ 0 };
 	ret->json = json_loadb(text, len, 0, &why);
 	if (!ret->json)
-		return ckpt_error(err, -EINVAL, "no JSON, at byte %d: %s", why.position, why.text);
+		return ckpt_error(err, -EINVAL, "not JSON, at byte %d: %s", why.position, why.text);
 	if (!json_is_object(ret->json))
-		return ckpt_error(err, -EINVAL, "a question is an object: {..}");
+		return ckpt_error(err, -EINVAL, "a question must be a JSON object: {..}");
 	if (field(ret->json, "strided"))
 		ret->kind = ASK_ORDER;
 	else if (field(ret->json, "locals") && field(ret->json, "src") && field(ret->json, "dst"))
@@ -496,7 +497,7 @@ int question_parse(const char *text, size_t len, struct arena *a, struct questio
 	else
 		return ckpt_error(
 			err, -EINVAL,
-			"it asks nothing: \"placements\" asks for the elements of each "
+			"the question asks nothing: \"placements\" asks for the elements of each "
 			"rank, \"strided\" for a shard order, \"locals\" with \"src\" and "
 			"\"dst\" for a redistribution");
 	rc = read_fields(ret, a, err);
@@ -536,25 +537,28 @@ static int shape_of_words(struct question *q, const char *text, struct ckpt_err 
 			return ckpt_error(err, -EINVAL, "a tensor has at most %d dimensions",
 					  CKPT_DIMS_MAX);
 		if (!take_size(&at, &n))
-			return ckpt_error(err, -EINVAL,
-					  "shape \"%.80s\", character %zu: a size must stand here "
-					  "(write sizes, as in 4096,1024; [] is a scalar)",
-					  text, (size_t)(from - text) + 1);
+			return ckpt_error(
+				err, -EINVAL,
+				"shape \"%.80s\", character %zu: expected a size (write sizes, "
+				"as in 4096,1024; [] is a scalar)",
+				text, (size_t)(from - text) + 1);
 		q->shape[q->ndim++] = n;
 		at = skip(at, " ");
 		if (*at == ',')
 			at = skip(at + 1, " ");
 		else if (*at && *at != ']')
-			return ckpt_error(err, -EINVAL,
-					  "shape \"%.80s\", character %zu: a comma or the end must "
-					  "follow here",
-					  text, (size_t)(at - text) + 1);
+			return ckpt_error(
+				err, -EINVAL,
+				"shape \"%.80s\", character %zu: expected a comma or the end", text,
+				(size_t)(at - text) + 1);
 	}
 	if (bracket && *at++ != ']')
 		return ckpt_error(err, -EINVAL, "shape \"%.80s\": its bracket is not closed", text);
 	if (*skip(at, " "))
-		return ckpt_error(err, -EINVAL, "shape \"%.80s\", character %zu: this is too much",
-				  text, (size_t)(at - text) + 1);
+		return ckpt_error(
+			err, -EINVAL,
+			"shape \"%.80s\", character %zu: unexpected characters after the shape",
+			text, (size_t)(at - text) + 1);
 	return check_shape(q, err);
 }
 

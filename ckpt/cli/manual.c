@@ -26,21 +26,21 @@ const struct manual_exit manual_exits[] = {
 	{ CLI_NO_SPACE, "no space or memory" },
 	{ CLI_NO_DAEMON, "no daemon" },
 	{ CLI_TIMEOUT, "timed out" },
-	{ CLI_TEMPORARY, "failed for the moment: try again" },
+	{ CLI_TEMPORARY, "temporary failure: try again" },
 	{ CLI_INTERRUPTED, "interrupted (Ctrl-C)" },
 	{ CLI_TERMINATED, "terminated (SIGTERM)" },
 	{ 0, NULL },
 };
 
 const struct manual_variable manual_variables[] = {
-	{ "CKPTD_STORE", "the store or job directory, where -C is not given", OPT_NONE },
-	{ "CKPTD_SOCKET", "the daemon's socket, where -S is not given", OPT_SOCKET },
-	{ "NO_COLOR", "when set and not empty: no colour", OPT_NONE },
+	{ "CKPTD_STORE", "the store or job directory, if -C is not given", OPT_NONE },
+	{ "CKPTD_SOCKET", "the daemon's socket, if -S is not given", OPT_SOCKET },
+	{ "NO_COLOR", "if set and not empty: no colour", OPT_NONE },
 	{ "TERM", "dumb: no colour", OPT_NONE },
-	{ "COLUMNS", "the width of the terminal, where it should be another", OPT_NONE },
+	{ "COLUMNS", "the width to use instead of the terminal's", OPT_NONE },
 	{ "LC_ALL, LC_CTYPE, LANG",
-	  "the first that is set: characters beyond ASCII are printed to a terminal when it names "
-	  "UTF-8",
+	  "the first that is set counts: if it names UTF-8, output to a terminal may have "
+	  "characters beyond ASCII",
 	  OPT_NONE },
 	{ NULL, NULL, OPT_NONE },
 };
@@ -323,22 +323,22 @@ static void page_of_program(FILE *f)
 
 	title(f, "ckptctl");
 	section(f, "NAME");
-	fputs("ckptctl \\- look after the checkpoints of sharded training jobs\n", f);
+	fputs("ckptctl \\- manage the checkpoints of sharded training jobs\n", f);
 	section(f, "SYNOPSIS");
 	fputs("\\fBckptctl\\fR ", f);
 	synopsis(f, "[VERB] [OPTION...] [ARGUMENT...]");
 	section(f, "DESCRIPTION");
-	roff_words(
-		f,
-		"Lists, inspects, checks, compares, converts and restores the checkpoints that "
-		"ckptd wrote, and asks the daemon what it is doing. Verbs that read checkpoints "
-		"need no daemon.\n"
-		"A checkpoint is called latest, latest~1 (the one before it), step:12000, or by "
-		"the path of its directory. A store holds jobs, a job holds steps; where a store "
-		"has several jobs, name the directory of one.\n"
-		"Without a verb the state of the daemon is told, where there is one, else what to do "
-		"first. Data go to standard output; errors, hints and progress to standard error. "
-		"An error says what, where, why, and the next command.");
+	roff_words(f,
+		   "Lists, inspects, checks, compares, converts and restores the checkpoints that "
+		   "ckptd wrote, and shows what the daemon is doing. Verbs that read checkpoints "
+		   "need no daemon.\n"
+		   "A checkpoint is called latest, latest~1 (the one before it), step:12000, or by "
+		   "the path of its directory. A store holds jobs, a job holds steps. If a store "
+		   "has several jobs, name the directory of one.\n"
+		   "Without a verb, ckptctl prints the state of the daemon if one runs, and "
+		   "otherwise what to do first. Data goes to standard output; errors, hints and "
+		   "progress go to standard error. An error says what, where, why, and the next "
+		   "command.");
 	section(f, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
 		item(f, 'B', (*v)->name);

@@ -887,7 +887,7 @@ static void copies_say(const struct map_facts *f, struct text *t)
 		text_add(t, "elements are held by %llu to %llu ranks",
 			 (unsigned long long)f->copies_min, (unsigned long long)f->copies_max);
 	else
-		text_add(t, "some elements are held by nobody, others by up to %llu rank%s",
+		text_add(t, "some elements are held by no rank, others by up to %llu rank%s",
 			 (unsigned long long)f->copies_max, f->copies_max == 1 ? "" : "s");
 }
 

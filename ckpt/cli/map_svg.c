@@ -147,7 +147,7 @@ static void tip(const struct picture *p, uint32_t i, uint32_t j, uint32_t n, con
 	range(&p->m->down, row, down, sizeof down);
 	range(&p->m->across, col, across, sizeof across);
 	snprintf(buf, bytes, "%s%s%s%s%s%s",
-		 n ? map_ranks(n, rank, ranks, sizeof ranks) : "held by nobody", "; ",
+		 n ? map_ranks(n, rank, ranks, sizeof ranks) : "held by no rank", "; ",
 		 p->m->facts.down < 0 ? "" : down, p->m->facts.down < 0 ? "" : "; ", across,
 		 row->many || col->many ? "; several blocks, drawn as one" : "");
 }
@@ -252,7 +252,7 @@ static void legend(const struct picture *p, double y)
 			 "too many blocks to draw them all: neighbours are drawn as one");
 	else if (!p->scaled && f->numel)
 		svg_text(p->f, MARGIN, y, SVG_START, SVG_FAINT,
-			 "not to scale: what is left out goes on like what is drawn");
+			 "not to scale: the omitted part continues the pattern that is drawn");
 }
 
 /* What is too long loses its middle: the end of a name says more than its beginning. */

@@ -452,7 +452,7 @@ static void say_abbreviations(const struct drawing *d)
 		say(d, line);
 	}
 	if (nobody)
-		say(d, "-: held by nobody");
+		say(d, "-: held by no rank");
 }
 
 static int legend(const struct drawing *d)

@@ -64,7 +64,7 @@ int marked_home(const struct io_ops *ops, const struct store_ref *ref, struct ma
 	ret->s.job_fd = fd;
 	rc = is_home(ops, fd, ret->step.dir, ref->step_fd);
 	if (rc < 0)
-		rc = ckpt_error_errno(err, -rc, "cannot look into %.300s", ret->dir);
+		rc = ckpt_error_errno(err, -rc, "cannot read %.300s", ret->dir);
 	if (rc <= 0)
 		marked_close(ret);
 	return rc < 0 ? rc : !rc;
@@ -124,8 +124,8 @@ int marked_get(struct cli *c, const char *name, struct store_ref *ref, struct ma
 	if (rc < 0)
 		return subject_tell(c, rc, &err, name);
 	ckpt_error(&err, -EINVAL,
-		   "%.300s lies in no store: what is said about a checkpoint is kept in its job's "
-		   "directory, beside it",
+		   "%.300s is not in a store: the marks of a checkpoint are kept in the directory "
+		   "of its job",
 		   ref->path);
 	return cli_fail(c, -EINVAL, &err, "ckptctl %s -C STORE step:N", c->verb->name);
 }
@@ -140,8 +140,9 @@ int marked_owner(int job_fd, const char *path, struct ckpt_err *err)
 	pw = getpwuid(st.st_uid);
 	return ckpt_error(
 		err, -EPERM,
-		"%.300s belongs to %s (user %u): what root writes there they could not read", path,
-		pw ? pw->pw_name : "another", (unsigned)st.st_uid);
+		"%.300s belongs to %s (user %u), and that user could not read files that root "
+		"writes there",
+		path, pw ? pw->pw_name : "another", (unsigned)st.st_uid);
 }
 
 int marked_tell(struct cli *c, int rc, const struct ckpt_err *err)
@@ -243,7 +244,7 @@ int marked_until(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckp
 
 	if (date_parse(text, ret_ns)) {
 		if (*ret_ns <= now_ns)
-			return ckpt_error(err, -EINVAL, "--until=%.60s is over already", text);
+			return ckpt_error(err, -EINVAL, "--until=%.60s is in the past", text);
 		return 0;
 	}
 	/* Weeks are seven days; without a unit it could mean anything. */
@@ -259,8 +260,8 @@ int marked_until(const char *text, uint64_t now_ns, uint64_t *ret_ns, struct ckp
 	}
 	return ckpt_error(
 		err, -EINVAL,
-		"--until=%.60s: it can be a time from now on (90m, 6h, 7d, 2w) or a moment "
-		"(2026-11-22T18:00:00Z)",
+		"--until=%.60s is not a time: give a duration from now (90m, 6h, 7d, 2w) or a "
+		"date (2026-11-22T18:00:00Z)",
 		text);
 }
 

@@ -15,10 +15,10 @@
 
 static int taken(const struct newfile *f, struct ckpt_err *err)
 {
-	return ckpt_error(err, -EBUSY,
-			  "%.3000s exists%s and is left alone: give another name, "
-			  "or move it away",
-			  f->path, f->ours ? ", was not made by ckptctl," : "");
+	return ckpt_error(
+		err, -EBUSY,
+		"%.3000s exists%s and was not changed: give another name, or move it away", f->path,
+		f->ours ? ", was not made by ckptctl," : "");
 }
 
 /* Does anything stand in the way? */
@@ -66,7 +66,7 @@ int newfile_open_over(const struct io_ops *ops, const char *path, const char *ou
 	*f = (struct newfile){ .ops = ops, .ours = ours, .dir = -1, .fd = -1 };
 	if (strlen(path) >= sizeof f->path || !*name || strlen(name) > NAME_LONGEST ||
 	    !strcmp(name, ".") || !strcmp(name, ".."))
-		return ckpt_error(err, -EINVAL, "%.200s is no name of a file", path);
+		return ckpt_error(err, -EINVAL, "%.200s is not the name of a file", path);
 	strcpy(f->path, path);
 	f->name = f->path + (name - path);
 	snprintf(parent, sizeof parent, "%.*s", slash ? (int)MAX(slash - path, 1) : 1,

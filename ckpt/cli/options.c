@@ -19,10 +19,10 @@ const struct cli_option cli_options[] = {
 	  ARG_DIR },
 	{ OPT_JSON, 0, "json", NULL, NULL, "print JSON (docs/JSON.md); errors are JSON on stderr",
 	  true, ARG_NONE },
-	{ OPT_ASCII, 0, "ascii", NULL, NULL, "print no character beyond ASCII", true, ARG_NONE },
+	{ OPT_ASCII, 0, "ascii", NULL, NULL, "print only ASCII characters", true, ARG_NONE },
 	{ OPT_COLOR, 0, "color", "WHEN", "auto|always|never",
 	  "colour: auto (on a terminal, unless NO_COLOR is set), always, never", true, ARG_NONE },
-	{ OPT_HELP, 'h', "help", NULL, NULL, "this help; behind a verb, the verb's", true,
+	{ OPT_HELP, 'h', "help", NULL, NULL, "this help; after a verb, the help of the verb", true,
 	  ARG_NONE },
 	{ OPT_VERSION, 0, "version", NULL, NULL, "print the version", true, ARG_NONE },
 	{ OPT_QUIET, 'q', "quiet", NULL, NULL, "no progress and no hints on stderr", true,
@@ -122,7 +122,7 @@ static int option_unknown(const struct cli_verb *verb, const char *word, struct 
 			return verb ? ckpt_error(err, -EINVAL, "%s is not an option of ckptctl %s",
 						 word, verb->name)
 				    : ckpt_error(err, -EINVAL,
-						 "%s belongs behind a verb: ckptctl VERB %s", word,
+						 "%s must follow a verb: ckptctl VERB %s", word,
 						 word);
 		if (d < best && verb_takes(verb, o) && strlen(name) > NEAR_MAX) {
 			best = d;
@@ -139,7 +139,8 @@ static int option_take(struct cli *c, const struct cli_option *o, const char *ar
 		       struct ckpt_err *err)
 {
 	if (o->choice && !choice_has(o->choice, arg))
-		return ckpt_error(err, -EINVAL, "--%s=%s: it can be %s", o->name, arg, o->choice);
+		return ckpt_error(err, -EINVAL, "--%s=%s is not valid: choose from %s", o->name,
+				  arg, o->choice);
 	if (o->arg && !*arg)
 		return ckpt_error(err, -EINVAL, "--%s needs a %s that is not empty", o->name,
 				  o->arg);

@@ -254,7 +254,7 @@ static void say_new_dims(struct cli *c, const struct remesh *m)
 				    !has_dim(&m->target, old))
 					near = old;
 			}
-		cli_hint(c, "%s is new to this checkpoint: tensors replicate over it%s%s%s",
+		cli_hint(c, "%s is new to this checkpoint: tensors are replicated over it%s%s%s",
 			 to->name[i], near ? "; did you mean " : "", near ? near : "",
 			 near ? "?" : "");
 	}
@@ -279,7 +279,7 @@ static void tell_people(struct cli *c, const struct remesh *m)
 	}
 	n++;
 	qsort(group, n, sizeof *group, group_compare);
-	cli_hint(c, "On %s, %s of %s tensors are placed otherwise than they were saved:",
+	cli_hint(c, "On %s, %s of %s tensors are placed differently than they were saved:",
 		 mesh_print(m->target.mesh, mesh, sizeof mesh), human_count(m->nnote, count),
 		 human_count(m->target.ntensor, all));
 	for (uint32_t i = 0; i < n && i < GROUPS_SAID; i++)

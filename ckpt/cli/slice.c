@@ -77,7 +77,7 @@ static int scan_item(struct scan *s, uint32_t d, struct slice *ret)
 	blanks(s);
 	if (*s->at != ':') {
 		if (!has_from)
-			return refuse(s, "here a range like 0:4, a \":\" or an index is expected");
+			return refuse(s, "expected a range like 0:4, a \":\" or an index");
 		if (from >= 0 ? (uint64_t)from >= extent : (uint64_t)-from > extent) {
 			s->at = begin;
 			return refuse(s, "index %lld is outside of dimension %u, which has %llu",
@@ -123,7 +123,7 @@ static int scan_all(struct scan *s, struct slice *ret, uint32_t *ret_n)
 		blanks(s);
 	} while (*s->at == ',');
 	if (*s->at)
-		return refuse(s, "here a \",\" or the end is expected");
+		return refuse(s, "expected a \",\" or the end");
 	*ret_n = n;
 	return 0;
 }

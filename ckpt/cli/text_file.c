@@ -28,10 +28,10 @@ int text_file_read(const char *path, const char *what, const char *form, struct 
 		return rc == -ENOENT || rc == -ENOTDIR || rc == -EISDIR ? -EINVAL : rc;
 	}
 	if (used > FILE_MAX)
-		return ckpt_error(err, -EINVAL, "%s is larger than 4 MiB: it is no %s (%s)", path,
-				  what, form);
+		return ckpt_error(err, -EINVAL, "%s is larger than 4 MiB: it is not a %s (%s)",
+				  path, what, form);
 	if (memchr(text, 0, used))
-		return ckpt_error(err, -EINVAL, "%s is no text file; write %s", path, form);
+		return ckpt_error(err, -EINVAL, "%s is not a text file; write %s", path, form);
 	text[used] = 0;
 	*ret = text;
 	return 0;

@@ -67,7 +67,8 @@ static int rank_parse(const char *s, uint32_t *ret, struct ckpt_err *err)
 	unsigned long n = strtoul(s, &end, 10);
 
 	if (*s < '0' || *s > '9' || *end || n >= TABLE_NONE)
-		return ckpt_error(err, -EINVAL, "--rank %.100s: it is a number from 0", s);
+		return ckpt_error(err, -EINVAL,
+				  "--rank %.100s is not a rank: ranks are numbers from 0", s);
 	*ret = (uint32_t)n;
 	return 0;
 }
@@ -136,10 +137,11 @@ static int choose(struct cat *k, const char *word, const char *rank)
 		if (strcmp(t->tensor[id[i]].component, k->x->component))
 			return ambiguous(t, id, n, word, &k->err);
 	if (rank && k->x->rank == TABLE_NONE)
-		return ckpt_error(&k->err, -EINVAL,
-				  "%.200s/%.200s is one tensor of all ranks, no per-rank blob: "
-				  "leave --rank out",
-				  k->x->component, k->x->name);
+		return ckpt_error(
+			&k->err, -EINVAL,
+			"%.200s/%.200s is one tensor of all ranks, not a blob of each rank: "
+			"leave --rank out",
+			k->x->component, k->x->name);
 	if (n == 1 && !rank)
 		return 0;
 	for (uint32_t i = 0; i < n; i++)
@@ -151,12 +153,14 @@ static int choose(struct cat *k, const char *word, const char *rank)
 	next_is(k, "ckptctl cat %s %s/%s --rank %u", k->s.ref.path, k->x->component, k->x->name,
 		k->x->rank);
 	if (!rank)
-		return ckpt_error(&k->err, -EINVAL,
-				  "%.200s/%.200s is a blob of each rank: say whose by --rank; "
-				  "there are ranks %s",
-				  k->x->component, k->x->name, list);
-	return ckpt_error(&k->err, -ENOENT, "%.200s/%.200s of rank %u: there are ranks %s",
-			  k->x->component, k->x->name, want, list);
+		return ckpt_error(
+			&k->err, -EINVAL,
+			"%.200s/%.200s is a blob that each rank has: choose a rank with --rank; "
+			"the ranks are %s",
+			k->x->component, k->x->name, list);
+	return ckpt_error(&k->err, -ENOENT,
+			  "there is no %.200s/%.200s of rank %u: the ranks are %s", k->x->component,
+			  k->x->name, want, list);
 }
 
 /* --- reading --- */
@@ -470,9 +474,10 @@ static int decide(struct cat *k)
 			&k->err, -EINVAL,
 			"--npy writes the array: with --stats or --json it needs -o FILE");
 	if (k->mode == CAT_BYTES && !file && c->out_screen.terminal)
-		return ckpt_error(&k->err, -EINVAL,
-				  "the bytes of a .npy file are nothing for a terminal: give "
-				  "-o FILE, or redirect them");
+		return ckpt_error(
+			&k->err, -EINVAL,
+			"a .npy file is binary and cannot go to a terminal: give -o FILE, or "
+			"redirect the output");
 	return 0;
 }
 
@@ -570,7 +575,7 @@ static int run(struct cli *c)
 
 	if (c->narg < 2)
 		return cli_fail(
-			c, ckpt_error(&k.err, -EINVAL, "cat takes a checkpoint and a tensor of it"),
+			c, ckpt_error(&k.err, -EINVAL, "cat needs a checkpoint and a tensor in it"),
 			&k.err, "ckptctl cat latest TENSOR; ckptctl show %s --tensors '*'",
 			c->narg ? c->arg[0] : "latest");
 	rc = decide(&k);
@@ -587,18 +592,18 @@ const struct cli_verb verb_cat = {
 	.help = "the elements of a tensor: bytes, .npy, statistics",
 	.synopsis = (const char *const[]){ "CKPT TENSOR [--slice=RANGES] [--npy] [-o FILE]",
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
-	.about =
-		"Puts the elements of one tensor together, whatever ranks wrote them, and checks them "
-		"against their checksums on the way. To a pipe or a file go its bytes, row-major and "
-		"little-endian; a terminal gets a few values. TENSOR is a name or component/name.\n"
-		"RANGES is one range for each dimension, as in numpy: 0:4,:,-1. The step is 1; "
-		"dimensions left out are taken whole.\n"
-		"FILE must not exist, and appears when it is complete; a name that ends in .npy means "
-		"--npy. numpy has no BF16 and no F8: they are written as uint16 and uint8, to be viewed "
-		"as ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn.\n"
-		"--stats: min, max, mean and standard deviation are of the finite values; "
-		"complex numbers count by their absolute value. With --json nothing but metadata, and "
-		"statistics, are printed, never values.",
+	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
+		 "against their checksums. A pipe or a file gets the bytes, row-major and "
+		 "little-endian; a terminal gets a few values. TENSOR is a name or "
+		 "component/name.\n"
+		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "
+		 "always 1; omitted dimensions are taken in full.\n"
+		 "FILE must not exist; it appears when it is complete. If its name ends in .npy, "
+		 "--npy is implied. numpy has no BF16 and no F8: cat writes them as uint16 and "
+		 "uint8, to be viewed as ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn.\n"
+		 "--stats computes min, max, mean and standard deviation of the finite values; "
+		 "complex numbers count by their absolute value. With --json, cat prints metadata "
+		 "and statistics, never values.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl cat latest model/norm.weight --stats", "is there a NaN in it?" },
@@ -611,15 +616,15 @@ const struct cli_verb verb_cat = {
 		(const struct cli_verb_option[]){
 			{ OPT_SLICE, "only these: 0:4,:,-1" },
 			{ OPT_STATS, "count, min, max, mean, deviation, zeros, NaN, Inf" },
-			{ OPT_NPY, "with numpy's header in front of the bytes" },
+			{ OPT_NPY, "write numpy's header before the bytes" },
 			{ OPT_OUTPUT, "write a new file instead of stdout" },
-			{ OPT_RANK, "whose, of a blob that each rank has" },
+			{ OPT_RANK, "the rank whose blob to print, if each rank has one" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0; 2 several tensors are meant, or the slice does not fit; 4 it is damaged; 5 not "
-		"committed; 10 there is no such store, checkpoint or tensor; 11 FILE exists; 12 it "
-		"cannot be read; 13 the disk is full.",
+	.exits = "0; 2 several tensors have this name, or the slice does not fit; 4 the "
+		 "checkpoint is damaged; 5 it is not committed; 10 there is no such store, "
+		 "checkpoint or tensor; 11 FILE exists; 12 it cannot be read; 13 the disk is "
+		 "full.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TENSOR, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

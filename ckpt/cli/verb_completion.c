@@ -39,7 +39,7 @@ static int run(struct cli *c)
 	}
 	if (!script || c->narg > 1) {
 		if (!shell)
-			ckpt_error(&err, -EINVAL, "which shell: bash, zsh or fish?");
+			ckpt_error(&err, -EINVAL, "name a shell: bash, zsh or fish");
 		else if (!script)
 			ckpt_error(
 				&err, -EINVAL,
@@ -64,14 +64,13 @@ const struct cli_verb verb_completion = {
 	.name = "completion",
 	.help = "a script for your shell that completes command lines",
 	.synopsis = (const char *const[]){ "bash|zsh|fish", NULL },
-	.about =
-		"Prints a script for a shell. It completes verbs, options and their arguments, and "
-		"the steps, jobs and tensors of the store that the command line means. make install "
-		"puts it where shells look.",
+	.about = "Prints a script that makes a shell complete verbs, options and their arguments, "
+		 "and the steps, jobs and tensors of the store on the command line. make install "
+		 "puts the scripts into the directories that shells read.",
 	.example =
 		(const struct cli_example[]){
 			{ "source <(ckptctl completion bash)", "now, in this bash" },
-			{ "source <(ckptctl completion zsh)", "in .zshrc, behind compinit" },
+			{ "source <(ckptctl completion zsh)", "in .zshrc, after compinit" },
 			{ "ckptctl completion fish | source", "in config.fish" },
 			{ NULL, NULL },
 		},

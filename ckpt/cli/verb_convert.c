@@ -79,7 +79,8 @@ static int fail_parent(struct converting *x, const struct ckpt_err *err)
 
 	if (destination_split(x->c->arg[1], &d, NULL))
 		return cli_fail(x->c, -ENOENT, err, NULL);
-	return cli_fail(x->c, -ENOENT, err, "mkdir -p %s, then this again", d.parent);
+	return cli_fail(x->c, -ENOENT, err, "mkdir -p %s, then run the same command again",
+			d.parent);
 }
 
 /* Tell what went wrong, and what to do. Returns the exit code. */
@@ -92,16 +93,17 @@ static int fail(struct converting *x, int rc, const struct ckpt_err *err)
 		return cli_fail(
 			x->c, rc,
 			&(struct ckpt_err){ .msg = "interrupted; the destination does not exist" },
-			f && f->kept ? "the same command again goes on where this one stopped; or "
-				       "give up: rm -r %s"
+			f && f->kept ? "run the same command again: it continues where this one "
+				       "stopped. To give up: rm -r %s"
 				     : NULL,
 			f ? f->partial : "");
 	if (rc == -ENOSPC || rc == -EDQUOT)
-		return cli_fail(x->c, rc, &told,
-				f && f->kept ? "free space and run the same command again: it goes "
-					       "on from where it was; or give up: rm -r %s"
-					     : "free space there, or give another DST",
-				f ? f->partial : "");
+		return cli_fail(
+			x->c, rc, &told,
+			f && f->kept ? "free space, then run the same command again: it continues "
+				       "where this one stopped. To give up: rm -r %s"
+				     : "free space there, or give another DST",
+			f ? f->partial : "");
 	if (rc == -EBADMSG || rc == -EPROTO)
 		return cli_fail(x->c, -EBADMSG, &told,
 				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
@@ -109,14 +111,15 @@ static int fail(struct converting *x, int rc, const struct ckpt_err *err)
 				x->s.ref.path);
 	if (f && f->kept && rc == -EINVAL)
 		return cli_fail(x->c, rc, &told,
-				"move it away and run the same command again, which has only to "
-				"give the name; or give up: rm -r %s",
+				"move it away, then run the same command again: only the rename is "
+				"missing. To give up: rm -r %s",
 				f->partial);
 	if (f && f->kept)
-		return cli_fail(x->c, rc, &told,
-				"the same command again goes on where this one stopped; or give "
-				"up: rm -r %s",
-				f->partial);
+		return cli_fail(
+			x->c, rc, &told,
+			"run the same command again: it continues where this one stopped. To "
+			"give up: rm -r %s",
+			f->partial);
 	if (rc == -ENOENT && !f)
 		return fail_parent(x, &told);
 	return cli_fail(x->c, rc, &told, NULL);
@@ -128,13 +131,12 @@ static void say_resumed(struct converting *x)
 	char done[HUMAN_BYTES], all[HUMAN_BYTES];
 
 	if (f->resumed)
-		cli_hint(x->c, "Going on with an earlier run: %s of %s are done (%s).",
+		cli_hint(x->c, "Continuing an earlier run: %s of %s are done (%s).",
 			 human_bytes(f->before, done), human_bytes(f->bytes, all), f->partial);
 	else if (f->restarted)
-		cli_hint(
-			x->c,
-			"An earlier run has left nothing that can be used: from the beginning (%s).",
-			f->partial);
+		cli_hint(x->c,
+			 "Nothing of an earlier run can be used: starting from the beginning (%s).",
+			 f->partial);
 }
 
 /* Per-rank blobs belong to ranks of the old mesh: who has them now? */
@@ -148,8 +150,8 @@ static void say_blobs(struct converting *x)
 			old = MAX(old, t->tensor[i].rank + 1);
 	if (old > world)
 		cli_hint(x->c,
-			 "%u ranks had blobs of their own, this mesh has %u: they are all kept, "
-			 "rank %u's with rank %u, and so on.",
+			 "%u ranks had blobs of their own, this mesh has %u ranks. All blobs are "
+			 "kept: those of rank %u go into the part of rank %u, and so on.",
 			 old, world, world, 0u);
 }
 
@@ -197,11 +199,18 @@ static int begin(struct converting *x)
 
 	x->mem_limit = MEM_LIMIT;
 	if (limit && human_parse_bytes(limit, &x->mem_limit))
+		return cli_fail(
+			c,
+			ckpt_error(
+				&err, -EINVAL,
+				"--mem-limit=%s is not a size: write 512M, 2G or a number of bytes",
+				limit),
+			&err, NULL);
+	if (limit && x->mem_limit < CONVERSION_MEM_MIN)
 		return cli_fail(c,
 				ckpt_error(&err, -EINVAL,
-					   "--mem-limit=%s is no size: write 512M, 2G or a number "
-					   "of bytes",
-					   limit),
+					   "--mem-limit %s is too small; the minimum is %uM", limit,
+					   CONVERSION_MEM_MIN >> 20),
 				&err, NULL);
 	code = subject_get(c, c->arg[0], &x->s);
 	if (!code)
@@ -233,21 +242,20 @@ const struct cli_verb verb_convert = {
 	.synopsis =
 		(const char *const[]){ "SRC DST --mesh=SPEC [--layout=FILE] [--mem-limit=BYTES]",
 				       NULL },
-	.about =
-		"Makes DST, the directory of a checkpoint with the same tensors on another mesh: one "
-		"part per rank of it, each with what that rank owns. No daemon is needed. The step, "
-		"job, notes, times and lineage are those of SRC; so are all values, every byte of "
-		"which is checked on the way, and every tensor's fingerprint is compared at the end. "
-		"Pending reductions (Partial) are carried out: DST holds the results. "
-		"Blobs of ranks that the new mesh does not have are kept.\n"
-		"SRC is latest, latest~1, step:12000, or a path. DST must not exist, the directory "
-		"around it must; every verb takes it like SRC. How tensors are cut on the new mesh: "
-		"ckptctl plan -h.\n"
-		"SRC passes through bounded memory; where that is too little for all parts at once, "
-		"some are written after the others. DST appears when it is complete and on the "
-		"disk. Until then all is collected in .DST.ckptctl-partial beside it: after Ctrl-C, "
-		"a kill or a full disk the same command goes on from there, and nothing else has "
-		"changed. To give up, remove that directory.",
+	.about = "Makes the directory DST, a checkpoint with the same tensors on another mesh. "
+		 "DST has one part for each rank of the mesh, with what that rank owns. No daemon "
+		 "is needed. Step, job, notes, times, lineage and all values are those of SRC. "
+		 "convert checks every byte that it reads, and at the end it compares every "
+		 "tensor's fingerprint. It carries out pending reductions (Partial): DST holds "
+		 "the results. It keeps the blobs of ranks that the new mesh does not have.\n"
+		 "SRC is latest, latest~1, step:12000, or a path. DST must not exist; its parent "
+		 "directory must. Every verb accepts DST as it accepts SRC. ckptctl plan -h "
+		 "explains how tensors are cut on the new mesh.\n"
+		 "Memory is bounded: if it is too small for all parts at once, convert writes "
+		 "some of them after the others. DST appears when it is complete and on disk. "
+		 "Until then convert collects everything in .DST.ckptctl-partial beside it. After "
+		 "Ctrl-C, a kill or a full disk, the same command continues from there, and "
+		 "nothing else has changed. To give up, remove that directory.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },
@@ -264,13 +272,12 @@ const struct cli_verb verb_convert = {
 			  "memory for data, as in 512M (default: 1G; at least 40M)" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, lies in a "
-		"checkpoint, or has a store's name of another step, "
-		"or an earlier run of another conversion to DST was not finished; 4 SRC is damaged; "
-		"5 it is not committed; 10 there is no such checkpoint, or no directory around DST; "
-		"11 another convert to DST is running; 12 no permission; 13 no space; 130, 143 "
-		"interrupted: run it again.",
+	.exits = "0; 2 the mesh, the layout file or --mem-limit is wrong, DST exists, is inside a "
+		 "checkpoint, or has the name that a store gives to another step, or another "
+		 "conversion to DST was not finished; 4 SRC is damaged; 5 SRC is not committed; "
+		 "10 there is no such checkpoint, or DST has no parent directory; 11 another "
+		 "convert to DST is running; 12 no permission; 13 no space; 130, 143 interrupted: "
+		 "run it again.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

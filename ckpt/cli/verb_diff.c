@@ -27,11 +27,11 @@ static const struct {
 	[ONLY_B] = { "only_in_b", "is only in B", "are only in B" },
 	[SHAPE] = { "shape", "has another shape", "have another shape" },
 	[DTYPE] = { "dtype", "has another dtype", "have another dtype" },
-	[OPERANDS] = { "operands", "is stored in other operands of a pending reduction",
-		       "are stored in other operands of a pending reduction" },
+	[OPERANDS] = { "operands", "has other operands of a pending reduction",
+		       "have other operands of a pending reduction" },
 	[CONTENTS] = { "contents", "has other contents", "have other contents" },
-	[LAYOUT] = { "layout", "is laid out otherwise", "are laid out otherwise" },
-	[ROLE] = { "role", "is declared as something else", "are declared as something else" },
+	[LAYOUT] = { "layout", "has another layout", "have another layout" },
+	[ROLE] = { "role", "is declared differently", "are declared differently" },
 };
 
 struct item {
@@ -594,18 +594,18 @@ static void say_different(struct diff *d)
 						len ? ", " : "", human_count(d->count[k], n),
 						words(d, k));
 	if (d->layouts && d->mesh_differs)
-		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe mesh is another",
+		len += (size_t)snprintf(line + len, sizeof line - len, "%sthe meshes differ",
 					len ? ", " : "");
 	if (d->layouts && d->parts_differ)
-		snprintf(line + len, sizeof line - len, "%sthe number of parts is another",
+		snprintf(line + len, sizeof line - len, "%sthe numbers of parts differ",
 			 len ? ", " : "");
 	cli_mark(d->c, STYLE_WARN, "different", 2, ": %s; %s %s in both", line,
 		 human_count(d->nboth, n),
 		 d->nboth == 1 ? "tensor or blob is" : "tensors and blobs are");
 	if (lone_blobs(d))
 		cli_say(d->c, STYLE_DIM,
-			"A rank's blob that only one of them has is a difference: it is that "
-			"rank's own data, whatever the mesh.");
+			"If only one checkpoint has a rank's blob, that is a difference: it is "
+			"that rank's own data on any mesh.");
 }
 
 static void say_result(struct diff *d)
@@ -628,13 +628,14 @@ static void say_result(struct diff *d)
 		cli_say(d->c, STYLE_DIM, "%s %s: no difference without --layouts.",
 			human_count(d->count[LAYOUT], n), words(d, LAYOUT));
 	if (same)
-		cli_hint(d->c, "No data was read: the fingerprints are in the metadata; ckptctl "
-			       "verify --data proves them.");
+		cli_hint(d->c,
+			 "No data was read: the fingerprints are in the metadata; ckptctl verify "
+			 "--data checks them.");
 	else if (!d->values && d->count[OPERANDS])
-		cli_hint(d->c, "Whether what comes of the operands is the same cannot be seen from "
-			       "fingerprints: --values reduces them and compares.");
+		cli_hint(d->c, "Fingerprints do not show whether the operands reduce to the same "
+			       "values: --values reduces and compares them.");
 	else if (!d->values && (d->count[CONTENTS] || d->count[DTYPE]))
-		cli_hint(d->c, "--values reads those tensors and says how far apart they are.");
+		cli_hint(d->c, "--values reads those tensors and prints how far apart they are.");
 }
 
 static void tell(struct diff *d)
@@ -723,28 +724,29 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_diff = {
 	.name = "diff",
-	.help = "do two checkpoints hold the same?",
+	.help = "compare two checkpoints",
 	.synopsis = (const char *const[]){ "A B [--tensors=GLOB] [--layouts] [--values]", NULL },
-	.about =
-		"Compares the names, shapes, dtypes and contents of all tensors and blobs. Contents "
-		"are compared by the fingerprints in the metadata, which do not depend on how a tensor "
-		"was cut: no data is read, it takes no time, and verify --data proves them. Another "
-		"mesh, layout, number of parts, step or job is shown but is no difference; --layouts "
-		"makes the first three of them differences, and what a tensor was declared as.\n"
-		"--values reads the tensors whose contents or dtypes differ: how many elements, how "
-		"far apart, the first one, and NaNs. 0.0 and -0.0 differ in bits and so in contents, "
-		"but their values are equal; NaN equals NaN.\n"
-		"Pending reductions are compared by their operands. One that the other has reduced, "
-		"or in other operands, is a difference of its own: --values reduces both and says "
-		"whether what comes of them is the same.\n"
-		"A and B may be of different stores.",
+	.about = "Compares the names, shapes, dtypes and contents of all tensors and blobs. It "
+		 "compares contents by the fingerprints in the metadata. A fingerprint does not "
+		 "depend on how a tensor was cut, so diff reads no data and takes little time; "
+		 "verify --data checks the fingerprints. Another mesh, layout, number of parts, "
+		 "step or job is shown but is no difference. With --layouts the first three of "
+		 "them are differences, and so is another declaration of a tensor.\n"
+		 "--values reads the tensors whose contents or dtypes differ and prints how many "
+		 "elements differ, how far apart they are, the first one, and NaNs. 0.0 and -0.0 "
+		 "differ in bits and so in contents, but their values are equal; NaN equals "
+		 "NaN.\n"
+		 "Pending reductions are compared by their operands. If A has operands and B has "
+		 "the reduced tensor or other operands, that is a difference of its own: --values "
+		 "reduces both and compares the results.\n"
+		 "A and B may be in different stores.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl diff latest~1 latest --tensors 'model/*'",
-			  "what has training changed?" },
+			  "what did training change?" },
 			{ "ckptctl diff step:90 /mnt/copy/step-90", "is the copy the same?" },
 			{ "ckptctl diff latest converted --values",
-			  "and if not, how far off is it?" },
+			  "and if not, how far apart are they?" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -754,9 +756,8 @@ const struct cli_verb verb_diff = {
 			{ OPT_VALUES, "read what differs: how many elements, how far apart" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0 equal; 6 different; 4 one is damaged; 5 not committed; 10 there is no such store, "
-		"checkpoint or tensor; 12 it cannot be read.",
+	.exits = "0 equal; 6 different; 4 one is damaged; 5 one is not committed; 10 there is no "
+		 "such store, checkpoint or tensor; 12 it cannot be read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

@@ -88,16 +88,17 @@ static int run(struct cli *c)
 	output_put(c->o, &col_warnings, cell_of(CELL_NUMBER, d.n[DOCTOR_WARN]));
 	output_put(c->o, &col_failures, cell_of(CELL_NUMBER, d.n[DOCTOR_FAIL]));
 	if (f->job_guessed)
-		cli_say(c, STYLE_DIM, "A job of %s, as the newest step here; another: --job-size.",
+		cli_say(c, STYLE_DIM,
+			"A job of %s, as the newest step here; for another size: --job-size.",
 			human_bytes(f->job_bytes, job));
 	if (d.n[DOCTOR_FAIL])
-		cli_say(c, STYLE_BAD, "%u of %u checks failed: ckptd will not be well here.",
+		cli_say(c, STYLE_BAD, "%u of %u checks failed: ckptd would not work properly here.",
 			d.n[DOCTOR_FAIL], d.n[DOCTOR_OK] + d.n[DOCTOR_WARN] + d.n[DOCTOR_FAIL]);
 	else if (d.n[DOCTOR_WARN])
-		cli_say(c, STYLE_WARN, "ckptd works here; %u thing%s to look at.", d.n[DOCTOR_WARN],
+		cli_say(c, STYLE_WARN, "ckptd works here, with %u warning%s.", d.n[DOCTOR_WARN],
 			d.n[DOCTOR_WARN] == 1 ? "" : "s");
 	else
-		cli_say(c, STYLE_GOOD, "All is well.");
+		cli_say(c, STYLE_GOOD, "ckptd works here.");
 	c->o->ops->end(c->o);
 	free(f);
 	return d.n[DOCTOR_FAIL] ? CLI_FAILED : d.n[DOCTOR_WARN] ? CLI_WARNINGS : CLI_OK;
@@ -105,14 +106,14 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_doctor = {
 	.name = "doctor",
-	.help = "will ckptd be well on this machine, with this directory?",
+	.help = "check this machine and a directory for ckptd",
 	.synopsis = (const char *const[]){ "[--job-size=BYTES] [DIR]", NULL },
-	.about =
-		"Looks at what ckptd needs: the directory DIR (a store, or the one to become it; the "
-		"default store where none is named), its file system and its space; the kernel, "
-		"io_uring and limits; memory for two copies of the job; the daemon and what may end it. "
-		"A line each says what was found, and what to do where something should be done. "
-		"Some small scratch files are made in DIR, synced and removed.",
+	.about = "Checks what ckptd needs: the directory DIR (a store, or a directory that will "
+		 "become one; without DIR, the default store), its file system and its space; the "
+		 "kernel, io_uring and limits; memory for two copies of the job; the daemon and "
+		 "what may end it. Each line shows what doctor found and, if something should be "
+		 "changed, what to do. doctor makes some small scratch files in DIR, syncs them "
+		 "and removes them.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl doctor /ckpt", "is this a good place?" },
@@ -123,14 +124,13 @@ const struct cli_verb verb_doctor = {
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_JOB_SIZE,
-			  "the bytes of one checkpoint (1.2T, 149G); the default is what the "
-			  "newest step in DIR has" },
+			  "the bytes of one checkpoint (1.2T, 149G); the default is the size of "
+			  "the newest step in DIR" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0 all is well; 1 something must be done first; 2 the command line is wrong; 3 it works, "
-		"with warnings.",
+	.exits = "0 ckptd works here; 1 something must be changed first; 2 the command line is "
+		 "wrong; 3 it works, with warnings.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -73,17 +73,16 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_forget = {
 	.name = "forget",
-	.help = "give back the memory of a job that is over",
+	.help = "free the memory of a job that has ended",
 	.synopsis = (const char *const[]){ "JOB", "--all JOB", NULL },
-	.about =
-		"After a job has ended the daemon keeps its newest step in memory, so that a restart "
-		"is quick: until a new launch has a newer one, or ten minutes after it was "
-		"committed. This gives the memory back now. What is on disk stays. A step that is "
-		"not on disk is given up only with --all.",
+	.about = "After a job has ended, the daemon keeps its newest step in memory so that a "
+		 "restart is quick: until a new launch has a newer one, or until ten minutes "
+		 "after the step was committed. forget frees this memory now. It changes nothing "
+		 "on disk. It discards a step that is not on disk only with --all.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl forget demo", "only what is committed" },
-			{ "ckptctl forget --all demo", "also what never came to disk" },
+			{ "ckptctl forget demo", "only committed steps" },
+			{ "ckptctl forget --all demo", "also steps that are not on disk" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -92,9 +91,10 @@ const struct cli_verb verb_forget = {
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0; 2 no job was named, or several are called so; 10 the daemon has no such job; "
-		 "11 ranks are attached, a step is being written, or one is not on disk; 12 the "
-		 "daemon is another user's; 14 no daemon; 15 it does not answer.",
+	.exits = "0; 2 no job was named, or several jobs have this name; 10 the daemon has no "
+		 "such job; 11 ranks are attached, a step is being written, or one is not on "
+		 "disk; 12 the daemon belongs to another user; 14 no daemon; 15 it does not "
+		 "answer.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

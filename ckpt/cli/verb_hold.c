@@ -33,7 +33,7 @@ static void told(struct cli *c, const struct marked *m, const struct store_ref *
 		m->s.job, name, line);
 	output_end(c->o);
 	if (m->step.state == STORE_QUARANTINED)
-		cli_hint(c, "it is quarantined: ckptctl repair %s looks at it again", ref->path);
+		cli_hint(c, "it is quarantined: ckptctl repair %s checks it again", ref->path);
 }
 
 static int run(struct cli *c)
@@ -74,13 +74,12 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_hold = {
 	.name = "hold",
-	.help = "keep a checkpoint, whatever is pruned",
+	.help = "keep a checkpoint: a held step is not pruned",
 	.synopsis = (const char *const[]){ "CKPT [--by=NAME] [--until=TIME] [--why=TEXT]", NULL },
-	.about = "A held step is not pruned, neither by ckptctl prune nor by ckptd, while somebody "
-		 "needs it: until it is released or the time is over. Several may hold it, each by "
-		 "a name of its own; who holds it again by the same name changes the time. CKPT is "
-		 "latest, latest~1, step:12000, tag:NAME, or the path of a step directory in a "
-		 "store.",
+	.about = "Neither ckptctl prune nor ckptd removes a held step, until it is released or "
+		 "the time is over. A step may have several holds, each with its own name. If you "
+		 "hold it again with the same name, the time changes. CKPT is latest, latest~1, "
+		 "step:12000, tag:NAME, or the path of a step directory in a store.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl hold step:12000 --by=eval-17 --until=6h",
@@ -91,17 +90,17 @@ const struct cli_verb verb_hold = {
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_BY, "who holds it (default: you, on this machine); letters, digits, "
-				  "dots, dashes" },
+			{ OPT_BY,
+			  "name of the hold (default: you, on this machine); letters, digits, "
+			  "dots, dashes" },
 			{ OPT_UNTIL, "how long: 90m, 6h, 7d, 2w, or 2026-11-22T18:00:00Z (default: "
 				     "until it is released)" },
-			{ OPT_WHY, "a line for those who find it held" },
+			{ OPT_WHY, "the reason, one line" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0 it is held; 2 NAME or TIME is none, or the checkpoint lies in no store; 5 it is "
-		"not committed; 10 there is no such store or checkpoint, or it is being removed; 12 "
-		"the store cannot be written, or is another user's.",
+	.exits = "0 it is held; 2 NAME or TIME is not valid, or the checkpoint is not in a store; "
+		 "5 it is not committed; 10 there is no such store or checkpoint, or it is being "
+		 "removed; 12 the store cannot be written, or belongs to another user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -77,9 +77,10 @@ static int check_options(const struct cli *c, struct ckpt_err *err)
 		     c->value[OPT_MODE];
 
 	if (c->value[OPT_BATCH] && (words || c->value[OPT_SVG]))
-		return ckpt_error(err, -EINVAL,
-				  "--batch takes its questions from FILE or stdin: it goes with "
-				  "--summary alone");
+		return ckpt_error(
+			err, -EINVAL,
+			"--batch reads its questions from FILE or stdin: the only other option "
+			"that it takes is --summary");
 	if (c->value[OPT_SUMMARY] && c->value[OPT_SVG])
 		return ckpt_error(err, -EINVAL, "--summary draws nothing: leave out --svg");
 	if (c->value[OPT_BATCH])
@@ -90,9 +91,9 @@ static int check_options(const struct cli *c, struct ckpt_err *err)
 			"QUESTION has its own shape, mesh, placements and mode: leave out "
 			"these options");
 	if (!c->narg && (!c->value[OPT_SHAPE] || !c->value[OPT_MESH] || !c->value[OPT_PLACEMENTS]))
-		return ckpt_error(err, -EINVAL,
-				  "--shape, --mesh and --placements are needed, or a QUESTION, or "
-				  "--batch");
+		return ckpt_error(
+			err, -EINVAL,
+			"give --shape, --mesh and --placements, or a QUESTION, or --batch");
 	return 0;
 }
 
@@ -107,10 +108,11 @@ static int make_map(struct job *j, struct ckpt_err *err)
 	struct map_in *in = arena_array(&j->arena, nrank, sizeof *in);
 
 	if (nrank > DRAWN_MAX)
-		return ckpt_error(err, -E2BIG,
-				  "%u ranks are too many to be drawn, %u at most; --summary counts "
-				  "what they hold",
-				  nrank, DRAWN_MAX);
+		return ckpt_error(
+			err, -E2BIG,
+			"%u ranks are too many to draw, the maximum is %u; --summary counts what "
+			"they hold",
+			nrank, DRAWN_MAX);
 	if (!set || !dim || !in)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < nrank; i++, dim += q->ndim) {
@@ -245,7 +247,8 @@ static void say_counts(struct job *j)
 		snprintf(line + strlen(line), sizeof line - strlen(line), "; %s of %s hold nothing",
 			 human_count(s->empty, a), human_count(j->q.mesh.nrank, b));
 	output_put(o, &f_rank_text, cell_text(line));
-	snprintf(line, sizeof line, "%s over all ranks and dimensions, told by %s progression%s",
+	snprintf(line, sizeof line,
+		 "%s over all ranks and dimensions, described by %s progression%s",
 		 human_count(s->runs, a), human_count(s->progressions, b),
 		 s->progressions == 1 ? "" : "s");
 	output_put(o, &f_runs_text, cell_text(line));
@@ -412,31 +415,32 @@ const struct cli_verb verb_layout = {
 			"--shape=SHAPE --mesh=SPEC --placements=TEXT [--mode=MODE] [--svg=FILE]",
 			"--shape=SHAPE --mesh=SPEC --placements=TEXT --summary",
 			"QUESTION [--svg=FILE | --summary]", "--batch [--summary] [FILE]", NULL },
-	.about =
-		"Draws a layout: no checkpoint is needed. SHAPE is 4096,1024, or [] of a scalar; "
-		"SPEC names mesh dimensions and their sizes, the last one running fastest over the "
-		"ranks 0, 1, 2, ...\n"
-		"TEXT says what each mesh dimension does, in their order, as PyTorch's DTensor "
-		"prints it: S(DIM), _S(DIM, FACTOR), R, P(OP). Or it names them, and stands in the "
-		"order in which they cut: Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, "
-		"Only(COORDINATE)@mesh, Partial(OP)@mesh, Replicate@mesh.\n"
-		"QUESTION is the same as JSON, with an order and ranks of its own: "
-		"{\"shape\": [7, 5], \"mesh\": [3, 2], \"placements\": [\"S(0)\", \"S(0)\"], "
-		"\"order\": [[0, [1, 0]]], \"ranks\": [0, 2, 4, 1, 3, 5], \"mode\": "
-		"\"literal\"}.\n"
-		"--batch answers one such line after the other, from FILE or stdin: for each an "
-		"array with an object a rank, in ascending rank: its coordinate \"coord\", and "
-		"\"runs\", the runs [start, stop) of each dimension. A line with \"strided\" in place "
-		"of \"placements\" asks which order its split factors say: {\"decoded\": [[0, [1, "
-		"0]]]}, or null. One with \"dtype\", \"src\" and \"dst\" (placements) and "
-		"\"locals\" (the values of each rank) asks what ranks have when pending reductions "
-		"are carried out: {\"result\": .., \"result_shapes\": ..}. What must be refused is "
-		"answered {\"error\": \"why\"}, and the next line follows.",
+	.about = "Draws a layout; it needs no checkpoint. SHAPE is 4096,1024, or [] for a scalar. "
+		 "SPEC names mesh dimensions and their sizes; the last one varies fastest over "
+		 "the ranks 0, 1, 2, ...\n"
+		 "TEXT has a placement for each mesh dimension, in the order of the mesh, as "
+		 "PyTorch's DTensor prints them: S(DIM), _S(DIM, FACTOR), R, P(OP). Or it names "
+		 "the mesh dimensions, in the order in which they cut: Shard(DIM)@mesh, "
+		 "StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, Partial(OP)@mesh, "
+		 "Replicate@mesh.\n"
+		 "QUESTION is the same as JSON, with an order and ranks of its own: {\"shape\": "
+		 "[7, 5], \"mesh\": [3, 2], \"placements\": [\"S(0)\", \"S(0)\"], \"order\": [[0, "
+		 "[1, 0]]], \"ranks\": [0, 2, 4, 1, 3, 5], \"mode\": \"literal\"}.\n"
+		 "--batch answers such lines from FILE or stdin. Each answer is an array with one "
+		 "object for each rank, in ascending order: its coordinate \"coord\", and "
+		 "\"runs\", the runs [start, stop) of each dimension. A line with \"strided\" in "
+		 "place of \"placements\" asks which order its split factors mean: {\"decoded\": "
+		 "[[0, [1, 0]]]}, or null. One with \"dtype\", \"src\" and \"dst\" (placements) "
+		 "and \"locals\" (the values of each rank) asks for the values of each rank after "
+		 "pending reductions are carried out: {\"result\": .., \"result_shapes\": ..}. If "
+		 "a question is refused, its answer is {\"error\": \"why\"}, and the next line "
+		 "follows.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl layout --shape 7,5 --mesh dp=3,tp=2 --placements 'S(0), S(1)'",
 			  "blocks of a matrix" },
-			{ "ckptctl layout --shape 7 --mesh x=3,y=2 --placements 'Shard(0)@y,Shard(0)@x'",
+			{ "ckptctl layout --shape 7 --mesh x=3,y=2 --placements "
+			  "'Shard(0)@y,Shard(0)@x'",
 			  "y cuts first: so does TP under FSDP2" },
 			{ "ckptctl layout --batch --summary questions.jsonl",
 			  "counts, line by line" },
@@ -446,21 +450,22 @@ const struct cli_verb verb_layout = {
 		(const struct cli_verb_option[]){
 			{ OPT_SHAPE, "sizes of the tensor's dimensions" },
 			{ OPT_MESH, "the mesh: names and sizes, as in dp=2,fsdp=4" },
-			{ OPT_PLACEMENTS, "what each mesh dimension does" },
+			{ OPT_PLACEMENTS, "what each mesh dimension does to the tensor" },
 			{ OPT_MODE,
-			  "how they cut: literal, one after the other (the default); order, the "
-			  "factors of _S say in which order and nothing else; flat, all that cut a "
-			  "dimension at once; unflatten_pad, _S as rows padded to one length" },
+			  "how placements cut: literal, one after the other (the default); "
+			  "order, the factors of _S give the order and nothing else; flat, all "
+			  "placements of a dimension at once; unflatten_pad, _S pads rows to one "
+			  "length" },
 			{ OPT_SUMMARY, "count what ranks hold, and list no runs" },
 			{ OPT_SVG,
-			  "the drawing as a picture too; replaces no file but such a picture" },
+			  "also draw into this file; an existing file is replaced only if it is "
+			  "such a picture" },
 			{ OPT_BATCH, "answer questions, one JSON object a line" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0, also where lines of a batch were answered with errors; 1 the answer would be "
-		"too large; 2 the question is wrong; 10 there is no such FILE; 11 the picture's FILE "
-		"exists and is something else; 12 it cannot be written.",
+	.exits = "0, also if answers of a batch are errors; 1 the answer would be too large; 2 "
+		 "the question is wrong; 10 there is no such FILE; 11 the picture's FILE exists "
+		 "and is something else; 12 it cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_FILE, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

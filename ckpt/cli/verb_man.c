@@ -96,7 +96,7 @@ static int run(struct cli *c)
 	else
 		cli_help(c);
 	cli_hint(c,
-		 "There is no man(1) here that could show the page: this was -h. The page itself: "
+		 "man(1) cannot show the page here, so this was the text of -h. To get the page: "
 		 "ckptctl man%s%s >FILE",
 		 verb ? " " : "", verb ? verb->name : "");
 	return CLI_OK;
@@ -106,9 +106,9 @@ const struct cli_verb verb_man = {
 	.name = "man",
 	.help = "the manual page of the command, or of a verb",
 	.synopsis = (const char *const[]){ "[VERB]", NULL },
-	.about = "Shows the page with man(1) on a terminal, and prints its source elsewhere. The "
-		 "pages are part of the program: they need not be installed. What they say is what "
-		 "-h says, at more length.",
+	.about = "On a terminal, man shows the page with man(1); otherwise it prints the source "
+		 "of the page. The pages are part of the program and need no installation. They "
+		 "have the text of -h with more detail.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl man verify", "all about one verb" },

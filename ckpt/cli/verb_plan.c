@@ -422,29 +422,29 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_plan = {
 	.name = "plan",
-	.help = "what loading a checkpoint onto another mesh would cost",
+	.help = "the cost of loading a checkpoint onto another mesh",
 	.synopsis =
 		(const char *const[]){ "[CKPT] --mesh=SPEC [--layout=FILE] [--svg=FILE]", NULL },
-	.about =
-		"Says for every rank of a mesh how many bytes it would hold, and how many it would "
-		"have to read for them: a chunk is read whole, because it is checked whole, so a rank "
-		"that wants a few columns of a matrix reads more than it keeps. One host that loads "
-		"all ranks reads each chunk once, in few large reads. Only metadata is read, and no "
-		"checkpoint is written.\n"
-		"The matrix says how many bytes each rank of the mesh (across) takes of what each rank "
-		"that saved (down) wrote; where there are many, neighbours stand together. --svg "
-		"puts it into a picture for a bug report.\n"
-		"Placements follow the names of mesh dimensions: one that both meshes have keeps "
-		"cutting what it cut, whatever its new size is; over one that is new to the "
-		"checkpoint all tensors replicate; one that is gone cuts no more. Shards may be "
-		"uneven or empty. Where several dimensions would cut one dimension of a tensor that "
-		"has too few elements for them, the largest cuts alone. Tensors that come out cut "
-		"otherwise than they were saved are listed, with the reason.\n"
-		"--layout overrides that: each line of FILE is a glob over component/name, or the "
-		"name, and placements in the order in which they apply: Shard(DIM)@mesh, "
-		"StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, Replicate@mesh. The first "
-		"line that matches counts; '#' begins a comment. CKPT is latest (the default), "
-		"latest~1, step:12000, or a path.",
+	.about = "Prints for every rank of a mesh how many bytes it would hold, and how many it "
+		 "would have to read for them. A rank reads every chunk in full, because it "
+		 "checks it in full; so a rank that needs a few columns of a matrix reads more "
+		 "than it holds. One host that loads all ranks reads each chunk once, in few "
+		 "large reads. plan reads only metadata and writes no checkpoint.\n"
+		 "The matrix shows how many bytes each new rank (column) needs from each old rank "
+		 "(row), which saved them. If there are many ranks, a cell stands for several "
+		 "neighbours. --svg also draws the matrix, for a bug report.\n"
+		 "Placements follow the names of mesh dimensions. If both meshes have a "
+		 "dimension, it cuts what it cut before, whatever its new size is. If a dimension "
+		 "is new, all tensors are replicated over it. If the new mesh does not have a "
+		 "dimension, that dimension cuts nothing any more. Shards may be uneven or empty. "
+		 "If several mesh dimensions would cut one dimension of a tensor that has too few "
+		 "elements for them, only the largest cuts it. plan lists the tensors whose cuts "
+		 "change, with the reason.\n"
+		 "--layout overrides these rules. Each line of FILE is a name, or a glob over "
+		 "component/name, and placements in the order in which they apply: "
+		 "Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
+		 "Replicate@mesh. The first line that matches counts; '#' begins a comment. CKPT "
+		 "is latest (the default), latest~1, step:12000, or a path.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },
@@ -452,18 +452,20 @@ const struct cli_verb verb_plan = {
 			  "every rank and tensor, for a program" },
 			{ "ckptctl plan --mesh tp=4 --layout tp.txt", "cut by rules of your own" },
 			{ "ckptctl plan --mesh fsdp=6 --svg flow.svg",
-			  "a picture of who takes what from whom" },
+			  "draw which rank needs whose bytes" },
 			{ NULL, NULL },
 		},
-	.option = (const struct cli_verb_option[]){ REMESH_OPTIONS,
-						    { OPT_SVG,
-						      "also draw who takes how much from whom, "
-						      "into this file" },
-						    { OPT_NONE, NULL } },
-	.exits =
-		"0; 2 the mesh or the layout file is wrong; 4 its metadata is damaged; 5 it is not "
-		"committed; 7 it lacks what the mesh would want; 10 there is no such store or "
-		"checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be read.",
+	.option =
+		(const struct cli_verb_option[]){
+			REMESH_OPTIONS,
+			{ OPT_SVG,
+			  "also draw the matrix into this file; an existing file is replaced "
+			  "only if it is such a picture" },
+			{ OPT_NONE, NULL } },
+	.exits = "0; 2 the mesh or the layout file is wrong; 4 its metadata is damaged; 5 it is "
+		 "not committed; 7 it lacks what the mesh needs; 10 there is no such store or "
+		 "checkpoint; 11 the picture's FILE exists and is something else; 12 it cannot be "
+		 "read.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

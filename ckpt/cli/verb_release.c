@@ -37,12 +37,11 @@ static int nobody(struct cli *c, const struct marked *m, const struct store_ref 
 	char who[600];
 
 	if (!holders(m, who, sizeof who))
-		return cli_fail(c,
-				ckpt_error(&err, -ENOENT, "step %llu of %s is held by nobody", step,
-					   m->s.job),
-				&err, "ckptctl ls %s shows who holds what", m->dir);
-	ckpt_error(&err, -ENOENT, "step %llu of %s is not held by %.64s, but by %s", step, m->s.job,
-		   by, who);
+		return cli_fail(
+			c, ckpt_error(&err, -ENOENT, "step %llu of %s has no hold", step, m->s.job),
+			&err, "ckptctl ls %s shows the holds", m->dir);
+	ckpt_error(&err, -ENOENT, "step %llu of %s has no hold %.64s; it is held by %s", step,
+		   m->s.job, by, who);
 	return cli_fail(c, -ENOENT, &err, "ckptctl release %s --by=NAME, or --all", ref->path);
 }
 
@@ -79,7 +78,9 @@ static int run(struct cli *c)
 		rc = ckpt_error(&err, -EINVAL,
 				"ckptctl release needs the checkpoint: latest, step:N");
 	else if (by && c->value[OPT_ALL])
-		rc = ckpt_error(&err, -EINVAL, "--by releases one hold, --all every one: give one");
+		rc = ckpt_error(
+			&err, -EINVAL,
+			"--by releases one hold, --all releases all holds: give one of them");
 	if (!by)
 		by = own;
 	if (!rc)
@@ -103,25 +104,24 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_release = {
 	.name = "release",
-	.help = "give up a hold: the checkpoint may be pruned",
+	.help = "release a hold: the checkpoint may be pruned again",
 	.synopsis = (const char *const[]){ "CKPT [--by=NAME | --all]", NULL },
-	.about = "The opposite of ckptctl hold. Nothing is removed by it: the next prune looks at "
-		 "the step as at any other.",
+	.about = "The opposite of ckptctl hold. release removes no step: the next prune treats "
+		 "the step like any other.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl release step:12000 --by=eval-17", "one hold" },
-			{ "ckptctl release step:12000 --all", "whoever holds it" },
+			{ "ckptctl release step:12000 --all", "all its holds" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_BY, "the name that it is held by (default: you, on this machine)" },
-			{ OPT_ALL, "all holds, whoever made them" },
+			{ OPT_BY, "name of the hold (default: you, on this machine)" },
+			{ OPT_ALL, "all holds of the step" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0 it is released; 2 NAME is none, or the checkpoint lies in no store; 10 there is "
-		"no such store, checkpoint or hold; 12 the store cannot be written.",
+	.exits = "0 it is released; 2 NAME is not valid, or the checkpoint is not in a store; 10 "
+		 "there is no such store, checkpoint or hold; 12 the store cannot be written.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

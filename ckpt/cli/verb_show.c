@@ -489,11 +489,12 @@ static int check_options(const struct cli *c, struct ckpt_err *err)
 		return ckpt_error(err, -EINVAL,
 				  "TENSOR names one tensor, --tensors many: give one of them");
 	if (word + tensors + files + map > 1)
-		return ckpt_error(err, -EINVAL,
-				  "TENSOR, --tensors, --files and --map each show something else: "
-				  "give one of them");
+		return ckpt_error(
+			err, -EINVAL,
+			"TENSOR, --tensors, --files and --map show different things: give one of "
+			"them");
 	if (c->value[OPT_SVG] && !map)
-		return ckpt_error(err, -EINVAL, "--svg draws what --map TENSOR names");
+		return ckpt_error(err, -EINVAL, "--svg draws a map: give --map TENSOR too");
 	return 0;
 }
 
@@ -523,11 +524,9 @@ static int map_ambiguous(const struct checkpoint *k, const char *word, const uin
 	char list[1024] = "", full[NAME_BYTES];
 
 	if (x->rank != TABLE_NONE)
-		return ckpt_error(
-			err, -EINVAL,
-			"%.200s is no tensor that is shared: each of %u ranks holds its own, "
-			"whole",
-			word, n);
+		return ckpt_error(err, -EINVAL,
+				  "%.200s is not shared by ranks: each of %u ranks holds its own",
+				  word, n);
 	for (uint32_t i = 0; i < n && strlen(list) < sizeof list - 300; i++)
 		snprintf(list + strlen(list), 300, "%s%.250s", i ? ", " : "",
 			 table_tensor_print(&k->table.tensor[id[i]], full, sizeof full));
@@ -576,18 +575,17 @@ const struct cli_verb verb_show = {
 	.synopsis =
 		(const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR",
 				       "[CKPT] --files", "[CKPT] --map=TENSOR [--svg=FILE]", NULL },
-	.about =
-		"CKPT is latest (the default), latest~1, step:12000, tag:best, or the path of a step "
-		"directory, which may be copied or renamed. TENSOR is a name or "
-		"component/name; for one tensor the table says which rank wrote which elements "
-		"of it, and where they lie. --files accounts for every byte of every file. --map "
-		"draws which rank holds which elements, as the layout declares it, to the "
-		"actual cuts. Only metadata is read.",
+	.about = "CKPT is latest (the default), latest~1, step:12000, tag:best, or the path of a "
+		 "step directory, also of a copied or renamed one. TENSOR is a name or "
+		 "component/name; for one tensor, the table lists which rank wrote which elements "
+		 "of it, and where they are. --files accounts for every byte of every file. --map "
+		 "draws which rank holds which elements, by its declared layout, with the exact "
+		 "cuts. show reads only metadata.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl show", "the newest one" },
 			{ "ckptctl show step:90 --tensors='*.wq.*'", "some of its tensors" },
-			{ "ckptctl show latest optim/w.master", "who holds which rows" },
+			{ "ckptctl show latest optim/w.master", "which rank holds which rows" },
 			{ "ckptctl show latest --map=optim/w.master --svg=w.svg", "drawn, and as "
 										  "a picture" },
 			{ NULL, NULL },
@@ -597,9 +595,10 @@ const struct cli_verb verb_show = {
 			{ OPT_TENSORS, "list the tensors whose name, or component/name, matches; "
 				       "* matches anything" },
 			{ OPT_FILES, "every file: its rank, its size, and what the bytes are for" },
-			{ OPT_MAP, "draw who holds which elements of this tensor" },
-			{ OPT_SVG, "with --map: the same as a picture; replaces no file but such a "
-				   "picture" },
+			{ OPT_MAP, "draw which rank holds which elements of this tensor" },
+			{ OPT_SVG,
+			  "with --map: also draw into this file; an existing file is replaced "
+			  "only if it is such a picture" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0; 4 its metadata is damaged; 5 it is not committed; 10 there is no such store, "

@@ -385,7 +385,7 @@ static int put_rank_lines(struct output *o, const struct stats *s, const struct 
 		   r->held_known ? cell_of(CELL_BYTES, r->replicated) : cell_none());
 	if (r->held_known)
 		snprintf(text, sizeof text,
-			 "%s, of it %s (%.1f %%) copies on other ranks, stored once",
+			 "%s, of which %s (%.1f %%) are copies on other ranks, stored once",
 			 human_bytes(r->held, a), human_bytes(r->replicated, b),
 			 percent(r->replicated, r->held));
 	else
@@ -522,7 +522,7 @@ static void put_twin_lines(struct output *o, const struct stats *s, const struct
 		snprintf(text, sizeof text, "no two tensors have equal contents");
 	output_put(o, &f_equal, cell_text(text));
 	if (w->zero_tensors)
-		snprintf(text, sizeof text, "%s tensor%s of zeros alone, %s",
+		snprintf(text, sizeof text, "%s tensor%s with zeros only, %s",
 			 human_count(w->zero_tensors, a), w->zero_tensors == 1 ? "" : "s",
 			 human_bytes(w->zero_bytes, b));
 	else
@@ -592,7 +592,7 @@ static int put_overhead(struct output *o, const struct stats *s)
 	output_put(o, &f_stored, cell_of(CELL_BYTES, all));
 	output_put(o, &f_padding, cell_of(CELL_BYTES, padding));
 	output_put(o, &f_metadata, cell_of(CELL_BYTES, metadata));
-	snprintf(text, sizeof text, "%s, of it padding %s (%.1f %%), metadata %s (%.1f %%)",
+	snprintf(text, sizeof text, "%s, of which padding %s (%.1f %%), metadata %s (%.1f %%)",
 		 human_bytes(all, b[0]), human_bytes(padding, b[1]), percent(padding, all),
 		 human_bytes(metadata, b[2]), percent(metadata, all));
 	output_put(o, &f_files, cell_text(text));
@@ -659,8 +659,8 @@ static int parse_depth(const char *word, uint32_t *ret, struct ckpt_err *err)
 	n = strtoul(word, &end, 10);
 	if (*word < '0' || *word > '9' || *end || n > MODULE_DEPTH_MAX)
 		return ckpt_error(err, -EINVAL,
-				  "--depth=%.40s: it is how many parts of a name count, 0 to %d",
-				  word, MODULE_DEPTH_MAX);
+				  "--depth=%.40s is not a number of name parts, 0 to %d", word,
+				  MODULE_DEPTH_MAX);
 	*ret = (uint32_t)n;
 	return 0;
 }
@@ -715,19 +715,19 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_stats = {
 	.name = "stats",
-	.help = "where the bytes of a checkpoint are, and which are there twice",
+	.help = "the bytes of a checkpoint by module and rank; duplicates",
 	.synopsis = (const char *const[]){ "[CKPT] [--depth=N] [--tensors=GLOB]", NULL },
-	.about = "Sums up the tensors by module (their names' parts; layers and experts that "
-		 "differ in numbers alone are one row), component, role, element type and rank. "
-		 "\"written\" is what a rank stored; \"held\" what the layouts say it had in "
-		 "memory, copies included. Tensors of one shape and type with the same "
-		 "fingerprint have equal contents: tied weights, or something that was saved "
-		 "twice. Only metadata is read.",
+	.about = "Sums up the tensors by module (the parts of their names; layers and experts "
+		 "whose names differ only in numbers share a row), component, role, element type "
+		 "and rank. \"written\" is what a rank stored; \"held\" is what it had in memory "
+		 "according to the layouts, copies included. If tensors of one shape and type "
+		 "have the same fingerprint, their contents are equal: tied weights, or something "
+		 "that was saved twice. stats reads only metadata.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl stats", "the newest one" },
 			{ "ckptctl stats step:90 --depth=2", "two parts of each name" },
-			{ "ckptctl stats --tensors='optim/*'", "of the optimizer alone" },
+			{ "ckptctl stats --tensors='optim/*'", "of the optimizer only" },
 			{ NULL, NULL },
 		},
 	.option =

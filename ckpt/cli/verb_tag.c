@@ -27,10 +27,11 @@ static void told(struct cli *c, const char *path, const char *job, uint64_t step
 	output_put(o, &col_deleted, cell_of(CELL_FLAG, deleted));
 	output_put(o, &col_moved, cell_unless(CELL_NUMBER, from, UINT64_MAX));
 	if (deleted)
-		cli_say(c, STYLE_PLAIN, "step %llu of %s is not tagged %s any more", n, job, tag);
+		cli_say(c, STYLE_PLAIN, "step %llu of %s is no longer tagged %s", n, job, tag);
 	else if (from != UINT64_MAX)
-		cli_say(c, STYLE_PLAIN, "step %llu of %s is tagged %s; before, step %llu was", n,
-			job, tag, (unsigned long long)from);
+		cli_say(c, STYLE_PLAIN,
+			"step %llu of %s is tagged %s; step %llu had the tag before", n, job, tag,
+			(unsigned long long)from);
 	else
 		cli_say(c, STYLE_PLAIN, "step %llu of %s is tagged %s", n, job, tag);
 	output_end(o);
@@ -144,7 +145,7 @@ static int delete_in(struct cli *c, const struct search *f, int job_fd)
 			best = &mark[i];
 	}
 	if (!rc && !best)
-		rc = ckpt_error(&err, -ENOENT, "job %s: no step is tagged %.64s any more", s.job,
+		rc = ckpt_error(&err, -ENOENT, "job %s: no step is tagged %.64s any longer", s.job,
 				f->tag);
 	if (rc)
 		return marked_tell(c, rc, &err);
@@ -188,7 +189,7 @@ static int run(struct cli *c)
 	if (c->value[OPT_DELETE] && c->narg < 2)
 		return delete (c);
 	if (c->value[OPT_DELETE])
-		ckpt_error(&err, -EINVAL, "--delete=NAME takes a store or job at most");
+		ckpt_error(&err, -EINVAL, "--delete=NAME takes at most one PATH, a store or a job");
 	else if (c->narg < 2)
 		ckpt_error(&err, -EINVAL, "ckptctl tag needs a checkpoint and a name for it");
 	else
@@ -198,11 +199,12 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_tag = {
 	.name = "tag",
-	.help = "give a checkpoint a name, which also keeps it",
+	.help = "give a checkpoint a name; a tagged step is not pruned",
 	.synopsis = (const char *const[]){ "CKPT NAME", "--delete=NAME [PATH]", NULL },
-	.about = "A tagged step is found as tag:NAME, and is not pruned. In a job a tag is at one "
-		 "step: setting it elsewhere moves it there. PATH is the job's directory or its "
-		 "store (default: -C). Deleting a tag removes no step.",
+	.about = "A tagged step is called tag:NAME. Neither ckptctl prune nor ckptd removes it. "
+		 "In a job, one step has a tag: if you give the tag to another step, it moves "
+		 "there. PATH is the job's directory or its store (default: -C). Deleting a tag "
+		 "removes no step.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl tag step:12000 best", "name it" },
@@ -212,13 +214,13 @@ const struct cli_verb verb_tag = {
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_DELETE, "take this tag away from the step that has it" },
+			{ OPT_DELETE, "remove this tag from the step that has it" },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0; 2 NAME is none, several jobs have it, or the checkpoint lies in no store; 5 it "
-		"is not committed; 10 there is no such store, checkpoint or tag, or it is being "
-		"removed; 12 the store cannot be written, or is another user's.",
+	.exits = "0; 2 NAME is not valid, several jobs have it, or the checkpoint is not in a "
+		 "store; 5 it is not committed; 10 there is no such store, checkpoint or tag, or "
+		 "it is being removed; 12 the store cannot be written, or belongs to another "
+		 "user.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_TAG, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

@@ -85,7 +85,7 @@ static int look(struct trigger *t, struct ckpt_err *err)
 				  failed->step, t->name, failed->text);
 	if (!j || (!waits && !j->trigger_waits))
 		return ckpt_error(err, -EUCLEAN,
-				  "the ranks of %s left before they marked another whole step",
+				  "the ranks of %s left before all of them marked another step",
 				  t->name);
 	return 0;
 }
@@ -96,11 +96,13 @@ static int wait_for(struct trigger *t, struct ckpt_err *err)
 
 	while ((rc = look(t, err)) == 0) {
 		if (cli_stopped())
-			return ckpt_error(err, -ECANCELED, "interrupted; the order stands");
+			return ckpt_error(err, -ECANCELED,
+					  "interrupted; ckptd will still write the next step");
 		if (t->until && now_ns() >= t->until)
 			return ckpt_error(
 				err, -ETIMEDOUT,
-				"the next step of %s is not committed yet; the order stands",
+				"the next step of %s is not committed yet; ckptd will still "
+				"write it",
 				t->name);
 		control_pause(LOOK_NS);
 	}
@@ -160,35 +162,34 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_trigger = {
 	.name = "trigger",
-	.help = "have the next step that a job marks written to the store",
+	.help = "write the next step that a job marks to the store",
 	.synopsis =
 		(const char *const[]){ "[--job JOB] [--final]", "--wait [--timeout TIME]", NULL },
-	.about =
-		"The next step that the job marks is written although persist_every would skip it. "
-		"The trainer is not interrupted: it marks steps when it does. With --final the "
-		"trainer waits for a free slot rather than skip that step. If the step comes to "
-		"nothing because a rank went on too early, the order goes to the one after it.",
+	.about = "ckptd writes the next step that the job marks, even if persist_every would skip "
+		 "it. The trainer is not interrupted: it marks steps when it is ready. With "
+		 "--final the trainer waits for a free slot instead of skipping that step. If the "
+		 "step is torn because a rank continued too early, ckptd writes the one after it.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl trigger", "the only job: its next step" },
 			{ "ckptctl trigger --job demo --wait --timeout 10m",
-			  "and come back when it is committed" },
+			  "and wait until it is committed" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_JOB,
 			  "the job, as NAME or STORE/NAME; needed when there are several" },
-			{ OPT_FINAL, "the trainer waits for a slot rather than skip the step" },
-			{ OPT_WAIT, "come back when the step is committed" },
+			{ OPT_FINAL, "the trainer waits for a slot instead of skipping the step" },
+			{ OPT_WAIT, "wait until the step is committed" },
 			{ OPT_TIMEOUT, "wait no longer than this (30s, 5m); implies --wait" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits =
-		"0 ordered, or with --wait committed; 2 the command is wrong, or there are several jobs; 5 "
-		"the step was not written; 10 no such job, or no rank of it is attached; 12 the daemon is "
-		"another user's; 14 no daemon; 15 timed out, or the daemon does not answer.",
+	.exits = "0 requested, or with --wait committed; 2 the command is wrong, or there are "
+		 "several jobs; 5 the step was not written; 10 no such job, or no rank of it is "
+		 "attached; 12 the daemon belongs to another user; 14 no daemon; 15 timed out, or "
+		 "the daemon does not answer.",
 	.narg_max = 0,
 	.run = run,
 };

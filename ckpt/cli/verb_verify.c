@@ -208,8 +208,9 @@ static int part_parse(const char *word, struct part *ret, struct ckpt_err *err)
 	if (rc)
 		return ckpt_error(
 			err, rc,
-			"--data-subset=%.60s: it can be 5%% or 200G (so much, picked at "
-			"random; 5%%@7 picks the same again), or 1/7 (the first of seven)",
+			"--data-subset=%.60s is not valid: give 5%% or 200G (that much, chosen "
+			"at random; 5%%@7 chooses the same again), or 1/7 (the first of seven "
+			"parts)",
 			word);
 	if (ret->subset.how == SUBSET_RANDOM)
 		snprintf(ret->text, sizeof ret->text, "%.*s@%llu", (int)strcspn(word, "@"), word,
@@ -370,15 +371,15 @@ static void say_one(const struct one *x, int rc)
 		say_fault(v, &v->fault[i]);
 	if (!x->s.ckpt && v->data)
 		cli_say(c, STYLE_DIM,
-			"  Its data were not read: only its tables say what they should be.");
+			"  Its data was not read: without its tables it cannot be checked.");
 	else if (v->data && x->s.ckpt->partial)
-		cli_say(c, STYLE_DIM, "  Only the files without such faults had their data read.");
+		cli_say(c, STYLE_DIM, "  Data was read only from the files without such faults.");
 	if (x->nfault > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
 			(unsigned long long)(x->nfault - FAULTS_SAID));
 	if (x->mark == MARKED_BAD)
 		cli_say(c, STYLE_PLAIN,
-			"  It is quarantined: latest passes it over, and prune relies on another.");
+			"  It is quarantined: latest skips it, and prune does not rely on it.");
 	cli_mark(c, STYLE_STRONG, "  next:", 8,
 		 " use another checkpoint (ckptctl ls); keep this one if it has no copy");
 }
@@ -421,7 +422,7 @@ static void interrupted(struct verify *v)
 {
 	struct ckpt_err err;
 
-	ckpt_error(&err, -ECANCELED, "interrupted before all that was asked for was checked");
+	ckpt_error(&err, -ECANCELED, "interrupted before everything was checked");
 	v->code = cli_worse(v->code, cli_fail(v->c, -ECANCELED, &err, NULL));
 }
 
@@ -468,7 +469,7 @@ static void keep_mark(struct one *x, int rc)
 	}
 	r = marked_find(v->c->ops, &x->s.ref, &m, &err);
 	if (r < 0)
-		cli_hint(v->c, "what was found is not kept: %s", err.msg);
+		cli_hint(v->c, "the result is not kept: %s", err.msg);
 	if (!r)
 		set_mark(x, rc, &m.s, &m.step);
 	if (!r)
@@ -632,7 +633,7 @@ static void summary(struct verify *v)
 		cli_say(v->c, STYLE_DIM, "%u checkpoint%s good, %s read", n, n == 1 ? "" : "s",
 			size);
 	if (v->ngood && !v->data && !v->nfaulty)
-		cli_hint(v->c, "--data reads and checks every byte of the data too");
+		cli_hint(v->c, "--data also reads and checks every byte of the data");
 }
 
 static int run(struct cli *c)
@@ -649,10 +650,12 @@ static int run(struct cli *c)
 		return cli_fail(c, -EINVAL, &err, "ckptctl verify -h");
 	for (uint32_t i = 0; i < c->narg; i++)
 		if (!*c->arg[i])
-			return cli_fail(c,
-					ckpt_error(&err, -EINVAL,
-						   "a CKPT is empty: a variable that is not set?"),
-					&err, "ckptctl verify -h");
+			return cli_fail(
+				c,
+				ckpt_error(
+					&err, -EINVAL,
+					"a CKPT argument is empty: is a shell variable not set?"),
+				&err, "ckptctl verify -h");
 
 	if (c->value[OPT_ALL] && c->narg > 1)
 		return cli_fail(c,
@@ -661,7 +664,8 @@ static int run(struct cli *c)
 				&err, "ckptctl verify -h");
 	if (c->value[OPT_ALL] && subject_is_checkpoint(c, c->narg ? c->arg[0] : c->where))
 		return cli_fail(c,
-				ckpt_error(&err, -EINVAL, "--all takes a store, %s is a checkpoint",
+				ckpt_error(&err, -EINVAL,
+					   "--all takes a store or a job, but %s is a checkpoint",
 					   c->narg ? c->arg[0] : c->where),
 				&err, "ckptctl verify PATH, without --all");
 	output_line(c->o, "ckptd.verify/1", "summary");
@@ -696,27 +700,27 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_verify = {
 	.name = "verify",
-	.help = "are checkpoints still what was committed?",
+	.help = "check that checkpoints are still what was committed",
 	.synopsis = (const char *const[]){ "[--data | --data-subset=PART] [CKPT...]",
 					   "[--data | --data-subset=PART] --all [PATH]", NULL },
-	.about = "Checks that a checkpoint is whole: its files, their sizes, headers, tables and "
-		 "hashes, and that every element of every tensor is there exactly "
-		 "once. With --data it also reads every byte and checks it against its checksums, "
-		 "with --data-subset some: 5% or 200G, picked at random from every file (the "
-		 "sample's number is printed: 5%@123 picks the same again), or 1/7, the first of "
-		 "seven parts that are everything together. "
-		 "CKPT is latest (the default), latest~1, step:12000, tag:best, or the "
-		 "path of a step directory, which may be copied or renamed. Steps being collected "
-		 "or set aside are no faults.\n"
-		 "What --data finds is kept with a step in a store: that it is verified, which is "
-		 "what ckptctl prune asks for before it removes anything older; or that it is "
-		 "damaged, and then it is quarantined, and latest passes it over.",
+	.about = "Checks that a checkpoint is complete: its files, their sizes, headers, tables "
+		 "and hashes, and that every element of every tensor is stored exactly once. With "
+		 "--data it also reads every byte and checks it against its checksums. With "
+		 "--data-subset it reads some of them: 5% or 200G, chosen at random from every "
+		 "file (verify prints the number of the sample: 5%@123 chooses the same again), "
+		 "or 1/7, the first of seven parts that together are everything. CKPT is latest "
+		 "(the default), latest~1, step:12000, tag:best, or the path of a step directory, "
+		 "also of a copied or renamed one. Unfinished steps and steps that were set aside "
+		 "are no faults.\n"
+		 "In a store, verify keeps the result of --data with the step. If the step is "
+		 "good, it is marked as verified: ckptctl prune needs that before it removes "
+		 "older steps. If it is damaged, it is quarantined, and latest skips it.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl verify", "the newest checkpoint's structure" },
 			{ "ckptctl verify --data step:12000", "every byte of one" },
 			{ "ckptctl verify --data --all runs/",
-			  "every byte of all: from cron, say" },
+			  "every byte of all steps, for example from cron" },
 			{ "ckptctl verify --data-subset=$(date +%u)/7 --all runs/",
 			  "the same, a seventh each day" },
 			{ NULL, NULL },
@@ -726,12 +730,12 @@ const struct cli_verb verb_verify = {
 			{ OPT_DATA, "read and check every byte" },
 			{ OPT_DATA_SUBSET, "read and check a part of the bytes: 5%, 200G or 1/7" },
 			{ OPT_ALL, "every committed step of PATH, a store or a job's directory" },
-			{ OPT_NO_MARK, "with --data: only look; keep nothing of what was found" },
+			{ OPT_NO_MARK, "with --data: keep no result in the store" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 all good (--all: also when there is none yet); 4 one is damaged; 5 not "
-		 "committed; 10 there is no such store or checkpoint; "
-		 "12 it cannot be read; 130 interrupted.",
+	.exits = "0 all are good (--all: also if there is none yet); 4 one is damaged; 5 one is "
+		 "not committed; 10 there is no such store or checkpoint; 12 it cannot be read; "
+		 "130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
 	.run = run,

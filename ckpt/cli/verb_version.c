@@ -37,10 +37,10 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_version = {
 	.name = "version",
-	.help = "what this program is, and which formats it reads",
+	.help = "the version of this program, and the formats that it reads",
 	.synopsis = (const char *const[]){ "", NULL },
-	.about = "Prints the version, the version of the client interface, and the formats of "
-		 "checkpoints that can be read.",
+	.about = "Prints the version, the version of the client interface, and the checkpoint "
+		 "formats that this program reads.",
 	.example = (const struct cli_example[]){ { "ckptctl version --json", "for a bug report" },
 						 { NULL, NULL } },
 	.exits = "0",

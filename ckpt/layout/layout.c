@@ -40,10 +40,11 @@ static int check_partial(const struct mesh *m, const struct ckpt_placement *p, u
 			 struct ckpt_err *err)
 {
 	if (p->reduce > CKPT_PRODUCT)
-		return ckpt_error(err, -EINVAL,
-				  "placement %u (mesh dimension \"%s\"): %u is no reduction (enum "
-				  "ckpt_reduce)",
-				  i, m->name[p->mesh_dim], p->reduce);
+		return ckpt_error(
+			err, -EINVAL,
+			"placement %u (mesh dimension \"%s\"): %u is not a reduction (enum "
+			"ckpt_reduce)",
+			i, m->name[p->mesh_dim], p->reduce);
 	if (p->flags & ~CKPT_KEEP_PARTIAL)
 		return ckpt_error(err, -EINVAL,
 				  "placement %u (mesh dimension \"%s\"): its flags must be 0 or "
@@ -57,7 +58,7 @@ static int check_placement(const struct mesh *m, const struct ckpt_placement *p,
 {
 	if (p->how > CKPT_PARTIAL)
 		return ckpt_error(err, -EINVAL,
-				  "placement %u: %u is no kind of placement (enum ckpt_how)", i,
+				  "placement %u: %u is not a kind of placement (enum ckpt_how)", i,
 				  p->how);
 	if (p->mesh_dim >= m->ndim)
 		return ckpt_error(err, -EINVAL,
@@ -108,9 +109,9 @@ static int check_reductions(const struct mesh *m, const struct layout *l, struct
 		if (first && !reduce_together(first->reduce, p->reduce))
 			return ckpt_error(
 				err, -EINVAL,
-				"placement %u (mesh dimension \"%s\"): a pending %s, but "
-				"one by %s over \"%s\" stands before it; a tensor has one "
-				"kind (or sum and avg): reduce one of them first",
+				"placement %u (mesh dimension \"%s\"): a pending %s, but one by "
+				"%s over \"%s\" comes before it; a tensor has one kind (or sum "
+				"and avg): reduce one of them first",
 				i, m->name[p->mesh_dim], reduce_name(p->reduce),
 				reduce_name(first->reduce), m->name[first->mesh_dim]);
 		first = first ? first : p;

@@ -147,19 +147,18 @@ static int spec_name(struct spec *s, struct ckpt_err *err)
 		return spec_error(s, err, "there are more than 16 dimensions; leave some out");
 	if (n == 0)
 		return spec_error(s, err,
-				  "the name of a dimension must stand here, made of A-Z a-z 0-9 . "
-				  "_ -");
+				  "expected the name of a dimension, made of A-Z a-z 0-9 . _ -");
 	if (n > LAYOUT_NAME_MAX)
 		return spec_error(s, err, "this name is longer than 64 bytes; shorten it");
 	for (uint32_t i = 0; i < s->ndim; i++)
 		if (s->name_bytes[i] == n && memcmp(s->name[i], s->at, n) == 0)
-			return spec_error(
-				s, err, "this name is there already; give each dimension its own");
+			return spec_error(s, err,
+					  "this name appears twice; give each dimension its own");
 	s->name[s->ndim] = s->at;
 	s->name_bytes[s->ndim] = n;
 	s->at += n;
 	if (*s->at != '=')
-		return spec_error(s, err, "'=' and the size of the dimension must stand here");
+		return spec_error(s, err, "expected '=' and the size of the dimension");
 	s->at++;
 	return 0;
 }
@@ -172,7 +171,7 @@ static int spec_size(struct spec *s, struct ckpt_err *err)
 	while (*p >= '0' && *p <= '9' && size <= LAYOUT_RANKS_MAX)
 		size = size * 10 + (uint64_t)(*p++ - '0');
 	if (p == s->at)
-		return spec_error(s, err, "a size must stand here, a number of at least 1");
+		return spec_error(s, err, "expected a size, a number of at least 1");
 	if (size == 0)
 		return spec_error(s, err, "a size must be at least 1");
 	if (size > LAYOUT_RANKS_MAX || s->places * size > LAYOUT_RANKS_MAX)
@@ -221,7 +220,7 @@ int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct 
 		if (*s.at == '\0')
 			break;
 		if (*s.at != ',')
-			return spec_error(&s, err, "after the size a comma or the end must follow");
+			return spec_error(&s, err, "expected a comma or the end after the size");
 		s.at++;
 	}
 	e = spec_mesh(&s, a, ret_mesh);

@@ -52,7 +52,7 @@ static int read_number(struct reading *r, uint32_t *ret, struct ckpt_err *err)
 	for (p = r->at; *p >= '0' && *p <= '9' && n <= UINT32_MAX; p++)
 		n = n * 10 + (uint64_t)(*p - '0');
 	if (p == r->at)
-		return text_error(r, err, "a number must stand here, 0 or above");
+		return text_error(r, err, "expected a number, 0 or above");
 	if (n > UINT32_MAX)
 		return text_error(r, err, "this number is too large");
 	r->at = p;
@@ -72,7 +72,8 @@ static int read_tensor_dim(struct reading *r, struct ckpt_placement *p, struct c
 	if (e < 0)
 		return e;
 	if (n >= CKPT_DIMS_MAX)
-		return text_error(r, err, "in front of this: tensor dimensions go from 0 to 15");
+		return text_error(r, err,
+				  "before this character: tensor dimensions go from 0 to 15");
 	p->tensor_dim = (uint16_t)n;
 	return 0;
 }
@@ -86,12 +87,12 @@ static int read_reduction(struct reading *r, struct ckpt_placement *p, struct ck
 	while (i < ARRAY_LEN(name) && !take(r, name[i]))
 		i++;
 	if (i == ARRAY_LEN(name))
-		return text_error(r, err, "sum, avg, min, max or product must stand here");
+		return text_error(r, err, "expected sum, avg, min, max or product");
 	p->how = CKPT_PARTIAL;
 	p->reduce = i;
 	if (take(r, ",")) {
 		if (!take(r, "keep"))
-			return text_error(r, err, "after this comma \"keep\" must stand");
+			return text_error(r, err, "expected \"keep\" after this comma");
 		p->flags = CKPT_KEEP_PARTIAL;
 	}
 	return 0;
@@ -112,28 +113,29 @@ static int read_how(struct reading *r, struct ckpt_placement *p, struct ckpt_err
 		p->how = CKPT_SHARD;
 		e = read_tensor_dim(r, p, err);
 		if (!e && !take(r, ","))
-			return text_error(r, err, "a comma and the split factor must stand here");
+			return text_error(r, err, "expected a comma and the split factor");
 		if (!e)
 			e = read_number(r, &p->split_factor, err);
 		if (!e && !p->split_factor)
-			return text_error(r, err,
-					  "in front of this: a split factor must be at least 1");
+			return text_error(
+				r, err, "before this character: a split factor must be at least 1");
 	} else if (take(r, "Only(")) {
 		p->how = CKPT_ONLY;
 		e = read_number(r, &p->split_factor, err);
 	} else if (take(r, "Partial")) {
 		if (!take(r, "("))
-			return text_error(r, err,
-					  "'(' and the reduction, sum, avg, min, max or product, "
-					  "must stand here");
+			return text_error(
+				r, err,
+				"expected '(' and the reduction, sum, avg, min, max or product,");
 		e = read_reduction(r, p, err);
 	} else {
-		return text_error(r, err,
-				  "Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
-				  "Partial(OPERATION) or Replicate must stand here");
+		return text_error(
+			r, err,
+			"expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
+			"Partial(OPERATION) or Replicate");
 	}
 	if (!e && !take(r, ")"))
-		return text_error(r, err, "a closing parenthesis must stand here");
+		return text_error(r, err, "expected a closing parenthesis");
 	return e;
 }
 
@@ -156,7 +158,7 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 	name = r->at;
 	n = name_bytes(name);
 	if (!n)
-		return text_error(r, err, "the name of a mesh dimension must stand here");
+		return text_error(r, err, "expected the name of a mesh dimension");
 	for (uint32_t d = 0; d < r->mesh->ndim; d++) {
 		if (strlen(r->mesh->name[d]) != n || memcmp(r->mesh->name[d], name, n) != 0)
 			continue;
@@ -165,8 +167,8 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 			if (r->place[i].mesh_dim == d)
 				return text_error(
 					r, err,
-					"this mesh dimension is there already; it can do one "
-					"thing to a tensor");
+					"this mesh dimension appears twice; it can do one thing "
+					"to a tensor");
 		if (r->mode == CKPT_FLAT && p->how == CKPT_SHARD && p->split_factor > 1)
 			return text_error(r, err, "in mode flat nothing is strided");
 		if (p->how == CKPT_ONLY && p->split_factor >= r->mesh->dim[d])
@@ -195,7 +197,7 @@ static int read_placement(struct reading *r, struct ckpt_err *err)
 	if (e < 0)
 		return e;
 	if (!take(r, "@"))
-		return text_error(r, err, "'@' and the name of a mesh dimension must stand here");
+		return text_error(r, err, "expected '@' and the name of a mesh dimension");
 	e = read_mesh_dim(r, &p, err);
 	if (e < 0)
 		return e;
@@ -226,7 +228,7 @@ static int read_list(struct reading *r, struct ckpt_err *err)
 		if (e < 0 || !*r->at)
 			return e;
 		if (*r->at != ',')
-			return text_error(r, err, "a comma or the end must follow here");
+			return text_error(r, err, "expected a comma or the end");
 		r->at++;
 	}
 }

@@ -267,8 +267,8 @@ int move_windows(const struct move_files *f, const struct table *dst, uint64_t m
 
 	if (!p.buf_bytes)
 		return ckpt_error(err, -EINVAL,
-				  "%llu bytes of memory are too few to read a checkpoint in "
-				  "windows: %u MiB are the least",
+				  "a memory limit of %llu bytes is too small to read a checkpoint "
+				  "in windows; the minimum is %u MiB",
 				  (unsigned long long)mem_limit, LIMIT_MIN >> 20);
 	p.f.buffer_bytes = read_bytes(mem_limit);
 	if (f->buffer_bytes)

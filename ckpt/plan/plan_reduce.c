@@ -126,7 +126,7 @@ static const char *why_not(const struct ckpt_placement *from, const struct ckpt_
 	if (partial && from->reduce != to->reduce)
 		return "a pending reduction does not become another one";
 	if (!partial && (!from || from->how != CKPT_SHARD))
-		return "only a shard becomes an operand of a sum, what is whole does not";
+		return "only a shard becomes an operand of a sum; a complete tensor does not";
 	if (!partial && from->split_factor > 1)
 		return "a strided shard does not become an operand";
 	if (!partial && to->reduce != CKPT_SUM)
@@ -238,10 +238,11 @@ static int coord_find(struct reducing *r, const struct group *g, struct rank_map
 	int e = rank_map_coord(map, map->t->layout[layout].mesh, p->rank, ret_coord);
 
 	if (!e)
-		ckpt_errlist_add(r->list,
-				 "%s: the piece in %s is of rank %u, which is not in the mesh of "
-				 "the tensor: whose operand it is is not known",
-				 g->label, map->t->place[p->place].name, p->rank);
+		ckpt_errlist_add(
+			r->list,
+			"%s: the piece in %s is of rank %u, which is not in the mesh of the "
+			"tensor: so it is not known whose operand it is",
+			g->label, map->t->place[p->place].name, p->rank);
 	return e;
 }
 
@@ -712,7 +713,7 @@ const struct plan_sum *plan_sum_of(const struct plan *p, const struct window_cut
 static int window_error(struct ckpt_err *err, int e)
 {
 	return ckpt_error(err, e,
-			  e == -EPROTO ? "an operand that was there is there no more"
+			  e == -EPROTO ? "an operand is missing that was there before"
 				       : "out of memory for operands, or they are too interleaved");
 }
 

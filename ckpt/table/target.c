@@ -255,8 +255,8 @@ static void carry(struct making *k, const struct table_tensor *x, struct cut *re
 			continue;
 		if (to[p->mesh_dim] == NONE) {
 			say(k,
-			    p->how == CKPT_ONLY ? "%s is gone: on all ranks"
-						: "%s is gone: it cuts no more",
+			    p->how == CKPT_ONLY ? "%s is not in the new mesh: on all ranks"
+						: "%s is not in the new mesh: it no longer cuts",
 			    old->name[p->mesh_dim]);
 			continue;
 		}
@@ -431,7 +431,7 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 		last = &k->last[x.layout];
 		carry(k, &x, &c);
 	} else {
-		say(k, "it has no placements: whole on every rank");
+		say(k, "it has no placements: complete on every rank");
 	}
 	tell = tell || x.layout == TABLE_NONE || !same_cuts(k, &x, &c);
 	if (!is_layout(k->dst, *last, &c)) {
@@ -485,10 +485,11 @@ static int parse_rules(struct making *k, const struct target_rule *rule, uint32_
 		if (rc)
 			ckpt_errlist_add(list, "%s: %s", rule[i].where, why.msg);
 		else if (layout_is_partial(&k->rule[i].layout))
-			ckpt_errlist_add(list,
-					 "%s: what is stored does not become a pending reduction; "
-					 "write Replicate or Shard instead of Partial",
-					 rule[i].where);
+			ckpt_errlist_add(
+				list,
+				"%s: a stored tensor cannot become a pending reduction; write "
+				"Replicate or Shard instead of Partial",
+				rule[i].where);
 	}
 	k->nrule = nrule;
 	return 0;

@@ -80,7 +80,7 @@ static int set_name(struct making *k, const char *name, const struct table_tenso
 	}
 	at = name + n + (name[n] == '/');
 	if (!*at)
-		return refuse(k, "\"%.200s\" has no name behind its component", name);
+		return refuse(k, "\"%.200s\" has no name after its component", name);
 	if (n > CKPT_NAME_MAX || strlen(at) > CKPT_NAME_MAX)
 		return refuse(k, "\"%.60s..\": a component or name is longer than %d bytes", name,
 			      CKPT_NAME_MAX);
@@ -507,9 +507,9 @@ static int joins(struct making *k, const struct item *a, const struct item *b, u
 	table_tensor_print(&a->x, x, sizeof x);
 	table_tensor_print(&b->x, y, sizeof y);
 	if (a->x.dtype != b->x.dtype)
-		return refuse(k, "%s and %s have other dtypes", x, y);
+		return refuse(k, "%s and %s have different dtypes", x, y);
 	if (a->x.role != b->x.role || a->x.cls != b->x.cls)
-		return refuse(k, "%s and %s have another role or class", x, y);
+		return refuse(k, "%s and %s have different roles or classes", x, y);
 	for (uint32_t i = 0; fits && i < a->x.ndim; i++)
 		fits = a->x.shape[i] == b->x.shape[i] || (i == d && !stack);
 	if (!fits)
@@ -618,7 +618,7 @@ static bool ends(int rc)
 
 static int taken_twice(struct making *k, const struct item *y)
 {
-	return refuse(k, "a tensor called %s is there already", LABEL(y));
+	return refuse(k, "there is already a tensor called %s", LABEL(y));
 }
 
 /* Names of parameters before and after. */
@@ -944,9 +944,9 @@ static int follow(struct making *k)
 	}
 	if (!rc && !k->hit)
 		(void)refuse(k,
-			     k->hit_blob ? "\"%.200s\" matches blobs only, which can but be "
-					   "renamed"
-					 : "no tensor matches \"%.200s\"",
+			     k->hit_blob
+				     ? "\"%.200s\" matches blobs only, which can only be renamed"
+				     : "no tensor matches \"%.200s\"",
 			     k->rule->src[0]);
 	return rc || k->list->n ? rc : add_more(k);
 }

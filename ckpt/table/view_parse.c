@@ -263,8 +263,7 @@ static int check_template(struct line *l, const char *s, uint32_t stars, bool *r
 			end = star_ref(p, &star);
 			if (!end)
 				return refuse(l, p,
-					      "here {1}, {2}, .. is expected; write \\{ for "
-					      "the character");
+					      "expected {1}, {2}, ..; write \\{ for the character");
 			if (star >= stars)
 				return refuse(l, p, "{%u}, but the first name has %u '*'", star + 1,
 					      stars);
@@ -293,7 +292,7 @@ static int read_numbers(struct line *l, struct view_rule *x, const char *example
 
 		if (!is_digit(*p))
 			return refuse(l, *word(l) ? p : place(l),
-				      "a number is expected; write %s, without blanks", example);
+				      "expected a number; write %s, without blanks", example);
 		for (; is_digit(*p); p++)
 			if (ckpt_mul(n, 10, &n) || ckpt_add(n, (uint64_t)(*p - '0'), &n) ||
 			    n > INT64_MAX)
@@ -302,7 +301,7 @@ static int read_numbers(struct line *l, struct view_rule *x, const char *example
 		if (!*p)
 			break;
 		if (*p != ',')
-			return refuse(l, p, "here a ',' or a blank is expected; write %s", example);
+			return refuse(l, p, "expected a ',' or a blank; write %s", example);
 	}
 	l->at++;
 	x->number = number;
@@ -317,7 +316,7 @@ static int read_dim(struct line *l, struct view_rule *x)
 	long n;
 
 	if (!is_word(l, "dim"))
-		return refuse(l, place(l), "here \"dim\" is expected: %s", verbs[x->verb].form);
+		return refuse(l, place(l), "expected \"dim\": %s", verbs[x->verb].form);
 	l->at++;
 	p = word(l);
 	n = strtol(p, &end, 10);
@@ -337,8 +336,7 @@ static int check_dims(struct line *l, const struct view_rule *x, const char *at)
 
 	for (uint32_t i = 0; i < x->n; i++) {
 		if (x->n > CKPT_DIMS_MAX || x->number[i] >= x->n || seen >> x->number[i] & 1)
-			return refuse(l, at,
-				      "each dimension stands there once: write 1,0 or 0,2,1");
+			return refuse(l, at, "each dimension may appear once: write 1,0 or 0,2,1");
 		seen |= 1u << x->number[i];
 	}
 	return 0;
@@ -359,8 +357,7 @@ static int read_options(struct line *l, struct view_rule *x)
 
 	if (!rc && x->verb == VIEW_TRANSPOSE) {
 		if (!is_word(l, "dims"))
-			return refuse(l, place(l), "here \"dims\" is expected: %s",
-				      verbs[x->verb].form);
+			return refuse(l, place(l), "expected \"dims\": %s", verbs[x->verb].form);
 		l->at++;
 		at = place(l);
 		rc = read_numbers(l, x, "dims 1,0");
@@ -388,7 +385,7 @@ static int read_sources(struct line *l, struct view_rule *x, uint32_t *ret_stars
 
 	x->src = (const char *const *)&l->word[l->at];
 	if (ends_names(l))
-		return refuse(l, place(l), "whose name? write %s", verbs[x->verb].form);
+		return refuse(l, place(l), "a name is missing; write %s", verbs[x->verb].form);
 	rc = check_pattern(l, word(l), ret_stars, &x->src_numbers);
 	for (l->at++, x->nsrc = 1; !rc && !ends_names(l); l->at++, x->nsrc++) {
 		if (verbs[x->verb].one_src)
@@ -396,8 +393,8 @@ static int read_sources(struct line *l, struct view_rule *x, uint32_t *ret_stars
 				      verbs[x->verb].name, verbs[x->verb].form);
 		if (x->src_numbers)
 			return refuse(l, place(l),
-				      "a name with '#' stands alone: it means all "
-				      "parts; write ' dim' behind it");
+				      "a name with '#' must be the only name, because it means all "
+				      "parts; write ' dim' after it");
 		rc = check_template(l, word(l), *ret_stars, &number);
 		if (!rc && number)
 			return refuse(l, place(l),
@@ -419,11 +416,11 @@ static int read_results(struct line *l, struct view_rule *x, uint32_t stars)
 	if (l->at == l->nword && x->verb == VIEW_TRANSPOSE)
 		return 0;
 	if (!is_word(l, "->"))
-		return refuse(l, place(l), "here \"->\" is expected: %s", verbs[x->verb].form);
+		return refuse(l, place(l), "expected \"->\": %s", verbs[x->verb].form);
 	l->at++;
 	x->dst = (const char *const *)&l->word[l->at];
 	if (l->at == l->nword)
-		return refuse(l, place(l), "a new name is expected behind \"->\"");
+		return refuse(l, place(l), "expected a new name after \"->\"");
 	for (; !rc && l->at < l->nword; l->at++, x->ndst++) {
 		if (x->ndst && !parts)
 			return refuse(l, place(l), "%s makes one tensor; take this word away",
@@ -435,14 +432,15 @@ static int read_results(struct line *l, struct view_rule *x, uint32_t stars)
 				      "write \\# for the character");
 		if (!rc && ((number && x->ndst) || (x->dst_numbers && x->ndst)))
 			return refuse(l, place(l),
-				      "a name with '#' stands alone: it means all "
+				      "a name with '#' must be the only name, because it means all "
 				      "parts");
 		x->dst_numbers = x->dst_numbers || number;
 	}
 	if (rc || x->verb != VIEW_SPLIT)
 		return rc;
 	if (x->dst_numbers && !x->n)
-		return refuse(l, x->dst[0], "how many parts? write sizes before \"->\"");
+		return refuse(l, x->dst[0],
+			      "the number of parts is missing; write sizes before \"->\"");
 	if (!x->dst_numbers && x->n && x->n != x->ndst)
 		return refuse(l, x->dst[0], "%u sizes, but %u names; write one for each", x->n,
 			      x->ndst);
@@ -457,10 +455,11 @@ static int read_rule(struct line *l, struct view_rule *x)
 	for (; verb < ARRAY_LEN(verbs) && strcmp(word(l), verbs[verb].name) != 0; verb++)
 		;
 	if (verb == ARRAY_LEN(verbs))
-		return refuse(l, place(l),
-			      "\"%.40s\" is no rule; write rename, transpose, split, "
-			      "concat, stack or unstack",
-			      word(l));
+		return refuse(
+			l, place(l),
+			"\"%.40s\" is not a rule; write rename, transpose, split, concat, stack "
+			"or unstack",
+			word(l));
 	*x = (struct view_rule){ .verb = (enum view_verb)verb, .where = l->where };
 	l->at++;
 	rc = read_sources(l, x, &stars);

@@ -194,7 +194,7 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	h = hash128(block, sizeof block);
 	if (root && memcmp(h.b, root, sizeof h.b) != 0 && !MUTANT(PART_ROOT_IGNORED)) {
 		fault(rd, -EBADMSG, "mismatch", file, "", tail_at, CONTAINER_BLOCK,
-		      "it is whole, but not the file that MANIFEST names: it was exchanged or "
+		      "it is complete, but not the file that MANIFEST names: it was replaced or "
 		      "written again");
 		return 1;
 	}

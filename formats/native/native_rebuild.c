@@ -32,7 +32,7 @@ static int load_blocks(const struct source *src, struct loaded *l, struct ckpt_e
 	int r;
 
 	if (src->bytes < 2 * CONTAINER_BLOCK || src->bytes % CONTAINER_BLOCK)
-		return ckpt_error(err, -EBADMSG, "its %llu bytes are not a whole file",
+		return ckpt_error(err, -EBADMSG, "its %llu bytes are not a complete file",
 				  (unsigned long long)src->bytes);
 	r = src->read(src->ctx, block, sizeof block, 0);
 	if (!r)

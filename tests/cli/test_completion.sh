@@ -77,7 +77,7 @@ fish_completes() { # LINE
 }
 if command -v fish >/dev/null; then
 	is "fish: a verb" "verify version " fish_completes "$c ver"
-	check "fish: with what it does" grep -q 'committed?' <(fish --no-config -c 'ckptctl completion fish | source; complete -C "ckptctl ver"')
+	check "fish: with what it does" grep -q 'what was committed' <(fish --no-config -c 'ckptctl completion fish | source; complete -C "ckptctl ver"')
 	is "fish: an option of the verb" "--all " fish_completes "$c verify --al"
 	is "fish: an argument of an option" "--color=always " fish_completes "$c ls --color=al"
 	is "fish: steps and directories together" "step:12 step:10 steps/ " fish_completes "$c -C $store/a verify st"

@@ -76,7 +76,7 @@ show() { # LINES ARGUMENT...
 # Trains until the losses show that step $kill_after + 1 is under way, and kills all of it.
 train_and_kill() { # NAME [PID: killed at the same time]
 	local name=$1 i=0 line=
-	say "$name" "Train on fsdp=4, a snapshot every $every steps; SIGKILL to the whole job in the middle of step $((kill_after + 1))."
+	say "$name" "Train on fsdp=4 with a snapshot every $every steps. Kill the whole job with SIGKILL in the middle of step $((kill_after + 1))."
 	# shellcheck disable=SC2046 # options are words
 	train "$name" fsdp=4 $(snapshots "$name") >"$demo/$name.out" 2>&1 &
 	job=$!
@@ -118,10 +118,13 @@ value() { # NAME KEY
 	sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$demo/$1.stats" | tail -n 1
 }
 
-# Of an array of nanoseconds: the value at PERCENT of the sorted samples; nothing when there is none.
+samples() { # NAME KEY: of an array of nanoseconds, sorted, a line each
+	sed -n "s/.*\"$2\":\[\([^]]*\)\].*/\1/p" "$demo/$1.stats" | tail -n 1 | tr ',' '\n' | sort -n | grep . || true
+}
+
+# The value at PERCENT of the sorted samples; nothing if there is none.
 quantile() { # NAME KEY PERCENT
-	sed -n "s/.*\"$2\":\[\([^]]*\)\].*/\1/p" "$demo/$1.stats" | tail -n 1 | tr ',' '\n' | sort -n |
-		awk -v p="$3" 'NF { v[++n] = $1 } END { if (n) { i = int((n * p + 99) / 100); print v[i < 1 ? 1 : i] } }'
+	samples "$1" "$2" | awk -v p="$3" '{ v[++n] = $1 } END { if (n) { i = int((n * p + 99) / 100); print v[i < 1 ? 1 : i] } }'
 }
 
 human() { # NANOSECONDS
@@ -133,14 +136,18 @@ row() {
 	[ "$1" = IDENTICAL ] && paint=$green
 	[ "$1" = DIFFERENT ] && paint=$red
 	shift
-	printf "%-9s %-11s %-15s %6s  %10s  $paint%-9s$plain  %7s %7s %8s  %7s %9s %9s\n" "$@"
+	printf "%-9s %-11s %-15s %8s  %6s  %10s  $paint%-9s$plain  %7s %7s %8s  %7s %9s %9s\n" "$@"
+}
+
+mib() { # KEY: of demo-a's statistics
+	awk -v b="$(value demo-a "$1")" 'BEGIN { printf "%.1f MiB", b / 1048576 }'
 }
 
 result() { # NAME MESH
 	local mark=DIFFERENT word=DIFFERENT from median
 	if identical "$1"; then mark=IDENTICAL word=identical; else end=1; fi
 	from=$(value "$1" resumed_step) median=$(quantile "$1" stall_ns 50)
-	row $mark "$1" "$2" "$(value "$1" resumed_from), step $from" "$((from + 1))-$steps" "$(value "$1" loss)" $word \
+	row $mark "$1" "$2" "$(value "$1" resumed_from), step $from" "$(human "$(value "$1" restore_ns)")" "$((from + 1))-$steps" "$(value "$1" loss)" $word \
 		"$(human "$median")" "$(human "$(quantile "$1" stall_ns 99)")" \
 		"$(awk -v a="${median:-0}" -v b="$(value "$1" memcpy_ns)" 'BEGIN { if (a > 0 && b > 0) printf "%.1f %%", 100 * a / b; else print "-" }')" \
 		"$(human "$(quantile "$1" staged_ns 50)")" "$(human "$(quantile "$1" persisted_ns 50)")" "$(human "$(quantile "$1" committed_ns 50)")"
@@ -148,40 +155,44 @@ result() { # NAME MESH
 
 rm -rf $demo && mkdir -p $demo
 begin=$SECONDS
-say 'ckptd' "A byte-level language model, trained on the text of licenses, by 4 processes on $(nproc) cores."
-say '' "Three jobs are killed and resumed: by the memory of ckptd, on another mesh, and from disk."
+say 'ckptd' "4 processes on $(nproc) cores train a byte-level language model on the texts of licenses."
+say '' "Three jobs are killed and resumed: from the memory of ckptd, on another mesh, and from disk."
 echo
-say 'ref' "Train $steps steps without interruption and without ckptd: every later loss must be one of these, bit for bit."
+say 'ref' "Train $steps steps without interruption and without ckptd. Every loss of the other jobs must equal the loss of this run, bit for bit."
 train reference fsdp=4 --no-checkpoint >$demo/reference.out 2>&1 || die "$(cat $demo/reference.out)"
 echo "         $dim$(sed -n 's/^trainer: //p' $demo/reference.out | tail -n 1)$plain"
 echo
 start_daemon
 
 train_and_kill demo-a
-inspect demo-a "What is in the store at this moment; ckptd, which outlived the job, still writes what was staged:"
-resume demo-a fsdp=4 memory "Resume on fsdp=4 from the memory of ckptd: the newest staged step; train to step $steps."
+inspect demo-a "The store at this moment. ckptd outlived the job and still writes the staged steps:"
+resume demo-a fsdp=4 memory "Resume on fsdp=4 from the memory of ckptd, at the newest staged step. Train to step $steps."
 
 train_and_kill demo-b
-inspect demo-b "What is in the store at this moment:"
-resume demo-b fsdp=3 memory "Resume on fsdp=3: 3 processes take from memory what 4 had put there."
+inspect demo-b "The store at this moment:"
+resume demo-b fsdp=3 memory "Resume on fsdp=3: 3 processes load from memory what 4 processes staged."
 
 train_and_kill demo-c "$daemon"
 daemon=''
-say '' "SIGKILL to ckptd at the same time: what was in memory is gone. Start another."
+say '' "Kill ckptd at the same time: the snapshots in its memory are lost. Start another ckptd."
 start_daemon
-inspect demo-c "What is in the store, and stays: committed steps only."
-resume demo-c dp=2,fsdp=2 disk "Resume on dp=2,fsdp=2 from the files: two replicas of two shards."
+inspect demo-c "The store at this moment: it has only committed steps."
+resume demo-c dp=2,fsdp=2 disk "Resume on dp=2,fsdp=2 from disk: two replicas of two shards."
 
-row '' '' '' 'RESUMED' '' 'FINAL' 'LOSSES,' 'STALL' 'STALL' 'OF A' 'TIME TO' '' '' | sed 's/ *$//'
-row '' 'JOB' 'MESH' 'FROM' 'STEPS' 'LOSS' 'ALL STEPS' 'MEDIAN' 'P99' 'MEMCPY' 'STAGED' 'PERSISTED' 'COMMITTED'
+row '' '' '' 'RESUMED' 'RESTORE' '' 'FINAL' 'LOSSES,' 'STALL' 'STALL' 'OF A' 'TIME TO' '' '' | sed 's/ *$//'
+row '' 'JOB' 'MESH' 'FROM' 'TOOK' 'STEPS' 'LOSS' 'ALL STEPS' 'MEDIAN' 'P99' 'MEMCPY' 'STAGED' 'PERSISTED' 'COMMITTED'
 result demo-a fsdp=4
 result demo-b fsdp=3
 result demo-c dp=2,fsdp=2
 echo
-echo "Losses: all $steps steps, before the kill and after it, against the uninterrupted run."
-echo "Stall: what rank 0 spent in ckpt_snapshot and ckpt_guard for one snapshot ($(($(value demo-a staged) - 1)) of them in demo-a), and its median as a"
-echo "share of one memcpy of the rank's $(awk -v b="$(value demo-a state_bytes)" 'BEGIN { printf "%.1f MiB", b / 1048576 }'). Here trainers and ckptd compete for $(nproc) cores; make bench measures without that."
-echo "$((SECONDS - begin)) s. Look around: $build/ckptctl ls $store"
+cat <<END
+Losses: the job's loss of every step, before the kill and after it, equals that of the uninterrupted run.
+Restore: what ckpt_restore took on the slowest rank. It loads and checks $(mib job_state_bytes).
+Stall: what rank 0 spent in ckpt_snapshot and ckpt_guard for one snapshot ($(samples demo-a stall_ns | wc -l) of them in demo-a), and the median as a share
+of one memcpy of the rank's $(mib state_bytes). Of so few samples the 99th percentile is the longest. The trainers and ckptd
+share $(nproc) cores: during $(value demo-a stall_preempted) of these stalls the kernel gave rank 0's core to another thread. make bench measures one trainer alone.
+$((SECONDS - begin)) s. To look at the store: $build/ckptctl ls $store
+END
 if [ -n "$end" ]; then
 	echo "${red}A loss differs from the uninterrupted run: see $demo/*.losses$plain"
 	exit 1

@@ -145,7 +145,7 @@ check "without flock a daemon does not start, and says that it cannot lock" \
 check "without memfd a trainer says that there is no shared memory" \
 	refuses memfd 'shared memory' build/trainer --mesh fsdp=2 --params 60K --root "$tmp/store" --job a --socket "$tmp/s" --steps 1
 mkdir -p "$tmp/store"
-check "without memfd the doctor says that ckptd will not be well here" \
+check "without memfd the doctor says that ckptd would not work properly here" \
 	refuses memfd 'memfd_create' build/ckptctl doctor -S "$tmp/s" "$tmp/store"
 
 while read -r features programs; do

@@ -5,7 +5,7 @@
 #   tests/tour/tour.sh             TAP, one test a command (called by tests/e2e/test_tour.sh)
 #   tests/tour/tour.sh --write     put what the commands print into the document
 # What differs from run to run (times, rates, ids, process numbers) is compared as a word for it; behind a line
-# <!-- not compared --> commands only must print something.
+# <!-- not compared --> commands only must print something. Then the commands of README's ```sh block are run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -118,10 +118,34 @@ while IFS= read -r line <&3; do
 	[[ $line != '<!-- not compared -->' ]] || free=1
 	[ -z "$write" ] || printf '%s\n' "$line" >>"$tmp/new.md"
 done 3<"$doc"
+# The picture that README shows is the one that the document's command draws.
 if [ -n "$write" ]; then
+	cp "$tmp/plan.svg" "$root/docs/demo-plan.svg"
 	cp "$tmp/new.md" "$doc"
 	echo "$n commands, written to docs/TOUR.md"
 	exit 0
 fi
+n=$((n + 1))
+if cmp "$tmp/plan.svg" "$root/docs/demo-plan.svg" >"$tmp/diff" 2>&1; then
+	echo "ok $n - docs/demo-plan.svg is the picture of the demo's plan"
+else
+	echo "not ok $n - docs/demo-plan.svg is the picture of the demo's plan"
+	sed 's/^/# /' "$tmp/diff"
+	failed=$((failed + 1))
+fi
+# The commands that README shows work as they stand there, on this store. A difference (6) and a warning (3) are answers.
+while IFS= read -r line <&3; do
+	n=$((n + 1)) code=0
+	eval "$line" >"$tmp/got" 2>&1 3>&- || code=$?
+	if [[ $code == 0 || $line == *' diff '* && $code == 6 || $line == *' doctor '* && $code == 3 ]]; then
+		echo "ok $n - README: ${line%%  *}"
+	else
+		echo "not ok $n - README: ${line%%  *}"
+		echo "# exit $code"
+		sed 's/^/# /' "$tmp/got"
+		failed=$((failed + 1))
+	fi
+done 3< <(awk '/^```sh$/ { on = 1; next } /^```$/ { on = 0 } on && NF' "$root/README.md")
+
 echo "1..$n"
 [ "$failed" -eq 0 ] && [ "$n" -gt 0 ]

@@ -46,6 +46,7 @@ struct rank {
 	struct train_cursor cursor;
 	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
 	struct ckpt_got got; /* got.where 0: nothing restored */
+	uint64_t restore_ns; /* of the ckpt_restore that returned 0, of the slowest rank */
 	int losses;	     /* descriptor, or -1 */
 	double loss;
 	int last_error;	 /* of ckpt_snapshot: said once, not at every step */
@@ -430,6 +431,16 @@ static int common_result(struct rank *k, int r, const struct ckpt_err *e)
 	ranks_fail(k->ranks, exit_code_of(r), "%s", e->msg);
 }
 
+static uint64_t slowest(struct rank *k, uint64_t ns)
+{
+	const int64_t *all = ranks_share(k->ranks, (int64_t)ns);
+	int64_t most = 0;
+
+	for (uint32_t i = 0; i < k->ranks->world; i++)
+		most = all[i] > most ? all[i] : most;
+	return (uint64_t)most;
+}
+
 /* Fills the state from a checkpoint. 1: it did; 0: there is nothing and --resume allows that. */
 static int restore(struct rank *k)
 {
@@ -448,9 +459,15 @@ static int restore(struct rank *k)
 	if (how == RESUME_NONE)
 		return 0;
 	for (;;) {
-		r = common_result(k, ckpt_restore(k->ckpt, &want, &k->got, &e), &e);
-		if (r == 0)
+		uint64_t begin = now_ns(), ns;
+
+		r = ckpt_restore(k->ckpt, &want, &k->got, &e);
+		ns = now_ns() - begin;
+		r = common_result(k, r, &e);
+		if (r == 0) {
+			k->restore_ns = slowest(k, ns);
 			return 1;
+		}
 		if (r == -EBADMSG && how != RESUME_STEP && ++damaged < RESTORE_TRIES) {
 			if (k->ranks->me == 0)
 				fprintf(stderr, "trainer: %s; trying an older step\n", e.msg);
@@ -487,9 +504,10 @@ static uint64_t start(struct rank *k)
 		       " bytes of text\n",
 		       k->args->mesh, k->ranks->world, k->shape->params, k->corpus->bytes);
 		if (k->got.where)
-			printf("trainer: resumed from %s, step %" PRIu64 ", written by %u ranks\n",
+			printf("trainer: resumed from %s, step %" PRIu64
+			       ", written by %u ranks, in %.1f ms\n",
 			       k->got.where == 1 ? "memory" : "disk", k->got.step,
-			       k->got.world_saved);
+			       k->got.world_saved, (double)k->restore_ns * 1e-6);
 		else
 			printf("trainer: starts at step 0\n");
 		fflush(stdout);
@@ -566,20 +584,22 @@ static void optimizer(struct rank *k, uint64_t step)
 
 static void guard(struct rank *k)
 {
-	uint64_t t = now_ns();
+	uint64_t preempted = preempted_times(), t = now_ns();
 	int r = ckpt_guard(k->ckpt, NULL);
+	uint64_t ns = now_ns() - t;
 
-	train_stats_guard(&k->stats, r, now_ns() - t);
+	train_stats_guard(&k->stats, r, ns, preempted_times() - preempted);
 }
 
 static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
 {
 	struct ckpt_note note = { .key = "loss", .value = k->loss };
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = flags, .note = &note, .nnote = 1 };
-	uint64_t t = now_ns();
+	uint64_t preempted = preempted_times(), t = now_ns();
 	int r = ckpt_snapshot(k->ckpt, step, &mark);
+	uint64_t ns = now_ns() - t;
 
-	train_stats_snapshot(&k->stats, r, now_ns() - t);
+	train_stats_snapshot(&k->stats, r, ns, preempted_times() - preempted);
 	return r;
 }
 
@@ -682,21 +702,22 @@ static void finish(struct rank *k, uint64_t step)
 
 static void write_stats(struct rank *k, uint64_t steps_run, double seconds)
 {
-	char head[512];
+	char head[640];
 	uint64_t bits;
 	int r;
 
 	memcpy(&bits, &k->loss, sizeof bits);
 	snprintf(head, sizeof head,
 		 "{\"schema\":\"trainer.stats/1\",\"mesh\":\"%s\",\"world\":%u,\"params\":%" PRIu64
-		 ",\"resumed_from\":\"%s\",\"resumed_step\":%" PRIu64 ",\"steps\":%" PRIu64
-		 ",\"last_step\":%" PRIu64 ",\"loss\":%.6f,\"loss_bits\":\"%016" PRIx64
-		 "\",\"seconds\":%.6f,",
+		 ",\"resumed_from\":\"%s\",\"resumed_step\":%" PRIu64 ",\"restore_ns\":%" PRIu64
+		 ",\"steps\":%" PRIu64 ",\"last_step\":%" PRIu64
+		 ",\"loss\":%.6f,\"loss_bits\":\"%016" PRIx64 "\",\"seconds\":%.6f,",
 		 k->args->mesh, k->ranks->world, k->shape->params,
 		 k->got.where == 1 ? "memory"
 		 : k->got.where	   ? "disk"
 				   : "none",
-		 k->got.step, steps_run, k->got.step + steps_run, k->loss, bits, seconds);
+		 k->got.step, k->restore_ns, steps_run, k->got.step + steps_run, k->loss, bits,
+		 seconds);
 	r = train_stats_write(&k->stats, k->args->print_stats, head);
 	if (r < 0)
 		fprintf(stderr,

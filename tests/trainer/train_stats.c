@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +24,13 @@ uint64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+uint64_t preempted_times(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_THREAD, &u) == 0 ? (uint64_t)u.ru_nivcsw : 0;
 }
 
 /* A sample that finds no room is left out. */
@@ -60,17 +68,20 @@ void train_stats_memcpy(struct train_stats *s, const void *state, uint64_t bytes
 	free(copy);
 }
 
-void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns)
+void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns, uint64_t preempted)
 {
 	s->asked++;
 	s->copying = result == 0;
 	s->snapshot_ns = ns;
+	s->preempted = preempted > 0;
 }
 
-void train_stats_guard(struct train_stats *s, int result, uint64_t ns)
+void train_stats_guard(struct train_stats *s, int result, uint64_t ns, uint64_t preempted)
 {
-	if (s->on && s->copying && result == 0)
+	if (s->on && s->copying && result == 0) {
 		samples_add(&s->stall, s->snapshot_ns + ns);
+		s->stall_preempted += s->preempted || preempted > 0;
+	}
 	s->copying = false;
 }
 
@@ -116,6 +127,7 @@ static void write_object(FILE *f, const struct train_stats *s, const char *head)
 		",\"copy_ns\":%" PRIu64 ",\"unguarded\":%" PRIu64 ",\"reattached\":%" PRIu64,
 		k->stall_ns_sum, k->stall_ns_max, k->copy_bytes, k->copy_ns, k->unguarded,
 		k->reattached);
+	fprintf(f, ",\"stall_preempted\":%" PRIu64, s->stall_preempted);
 	write_samples(f, "stall_ns", &s->stall);
 	write_samples(f, "staged_ns", &s->staged);
 	write_samples(f, "persisted_ns", &s->persisted);

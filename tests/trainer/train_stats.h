@@ -7,10 +7,13 @@
  * intention, is no sample. The line that train_stats_write appends is the schema
  * "trainer.stats/1":
  *
+ *	restore_ns                  what ckpt_restore took on the slowest rank; 0: nothing restored
  *	steps, snapshots_asked      steps run; snapshots asked for, the final one included
  *	state_bytes, memcpy_ns      this rank's state, and the best single-thread copy of it
  *	job_state_bytes             of all ranks together
  *	stall_ns                    [ns, one per sample]
+ *	stall_preempted             samples during which the kernel gave the rank's core to another
+ *	                            thread (getrusage's ru_nivcsw)
  *	staged_ns, persisted_ns,    [ns, one per step that got there, from its first mark; a step
  *	committed_ns                that was overtaken between two looks is left out]
  *	counts                      struct ckpt_stats
@@ -31,18 +34,20 @@ struct train_stats {
 	bool on;
 	bool copying;	      /* a snapshot returned 0 and its guard has not been called */
 	uint64_t snapshot_ns; /* spent in that snapshot */
-	uint64_t asked, state_bytes, job_state_bytes, memcpy_ns;
+	bool preempted;	      /* in that snapshot */
+	uint64_t asked, state_bytes, job_state_bytes, memcpy_ns, stall_preempted;
 	struct samples stall, staged, persisted, committed;
 	struct ckpt_stats last;
 };
 
-uint64_t now_ns(void); /* CLOCK_MONOTONIC */
+uint64_t now_ns(void);		/* CLOCK_MONOTONIC */
+uint64_t preempted_times(void); /* how often the kernel took this thread's core away so far */
 
 /* Time the copy of this rank's state: the best of 5. */
 void train_stats_memcpy(struct train_stats *s, const void *state, uint64_t bytes);
 
-void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns);
-void train_stats_guard(struct train_stats *s, int result, uint64_t ns);
+void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns, uint64_t preempted);
+void train_stats_guard(struct train_stats *s, int result, uint64_t ns, uint64_t preempted);
 
 /* Look at the library's counters; called once per step, outside of what is timed. */
 void train_stats_look(struct train_stats *s, ckpt *c);

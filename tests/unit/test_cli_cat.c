@@ -187,7 +187,7 @@ static void a_slice_that_does_not_fit_says_where_and_what_the_shape_is(void **st
 		{ "0:4:2", "character 4", "no step" },
 		{ "a", "character 1", "expected" },
 		{ "1,,2", "character 3", "expected" },
-		{ "0:4 5", "character 5", "the end is expected" },
+		{ "0:4 5", "character 5", "the end" },
 		{ "0,0,0,0", "character 7", "one item more" },
 		{ "-", "character 1", "must follow the sign" },
 		{ "0:+", "character 3", "must follow the sign" },
@@ -528,9 +528,9 @@ static void a_blob_of_each_rank_wants_a_rank(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("cat", checkpoint(0), "blob/rng"), 2);
-	assert_says(got.err, "--rank; there are ranks 0-3");
+	assert_says(got.err, "choose a rank with --rank; the ranks are 0-3");
 	assert_int_equal(RUN("cat", checkpoint(0), "rng", "--rank", "9"), 10);
-	assert_says(got.err, "there are ranks 0-3");
+	assert_says(got.err, "the ranks are 0-3");
 	assert_int_equal(RUN("cat", checkpoint(0), "rng", "--rank", "x"), 2);
 	assert_int_equal(RUN("cat", checkpoint(0), "model/embed.weight", "--rank", "0"), 2);
 	assert_says(got.err, "leave --rank out");

@@ -728,7 +728,7 @@ static void test_another_conversion_is_not_continued(void **state)
 		fail_msg("%s", got.err);
 	assert_true(exists(partial_of(dst)));
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
-	assert_says(got.err, "Going on with an earlier run");
+	assert_says(got.err, "Continuing an earlier run");
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 	remove_tree(dst);
 	/* More memory was promised than is given now. */
@@ -1053,11 +1053,11 @@ static void test_what_cannot_be_done_is_refused_and_nothing_is_touched(void **st
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=0"), 2);
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much"), 2);
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M"), 2);
-	assert_says(got.err, "at least 40 MiB");
+	assert_says(got.err, "--mem-limit 1M is too small; the minimum is 40M");
 	assert_int_equal(RUN("convert", src, src, "--mesh", "fsdp=2"), 2);
 	assert_says(got.err, "the checkpoint itself");
 	assert_int_equal(RUN("convert", src, path_of("%s/sub", src), "--mesh", "fsdp=2"), 2);
-	assert_says(got.err, "lies in the checkpoint");
+	assert_says(got.err, "is inside the checkpoint");
 	assert_int_equal(RUN("convert", src, work, "--mesh", "fsdp=2"), 2);
 	assert_says(got.err, "exists already");
 	assert_int_equal(RUN("convert", src, path_of("%s/no/dst", top), "--mesh", "fsdp=2"), 10);
@@ -1208,11 +1208,11 @@ static void test_nothing_is_made_in_another_checkpoint(void **state)
 	make_source(src, "fsdp=2", 0, 5);
 	make_source(other, "fsdp=2", 0, 6);
 	assert_int_equal(RUN("convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
-	assert_says(got.err, "lies in another checkpoint");
+	assert_says(got.err, "is inside another checkpoint");
 	assert_int_equal(RUN("restore", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
-	assert_says(got.err, "lies in another checkpoint");
+	assert_says(got.err, "is inside another checkpoint");
 	assert_int_equal(RUN("restore", src, other, "--mesh", "fsdp=3", "--rank", "0"), 2);
-	assert_says(got.err, "lies in another checkpoint");
+	assert_says(got.err, "is inside another checkpoint");
 	assert_int_equal(RUN("verify", "--data", other), 0);
 	remove_tree(src);
 	remove_tree(other);

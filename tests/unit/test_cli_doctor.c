@@ -139,10 +139,10 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("disk", DOCTOR_WARN, "does not flush", f.nobarrier = true; *f.write_cache = 0);
 	CASE("disk", DOCTOR_OK, "survives", f.nobarrier = true;
 	     strcpy(f.write_cache, "write through"));
-	CASE("disk", DOCTOR_OK, "cannot be seen", f.sync_ns = 3 * NS_PER_MS);
+	CASE("disk", DOCTOR_OK, "cannot detect", f.sync_ns = 3 * NS_PER_MS);
 	CASE("fallocate", DOCTOR_WARN, "in the middle", f.fallocate_rc = -EOPNOTSUPP);
 	CASE("fallocate", DOCTOR_FAIL, "No space", f.fallocate_rc = -ENOSPC);
-	CASE("locks", DOCTOR_WARN, "ever pruned", f.lock_rc = -EOPNOTSUPP);
+	CASE("locks", DOCTOR_WARN, "never prunes", f.lock_rc = -EOPNOTSUPP);
 	CASE("locks", DOCTOR_FAIL, "Input/output", f.lock_rc = -EIO);
 	CASE("out of memory", DOCTOR_WARN, "along", f.cgroup_oom_group = true);
 	CASE("out of memory", DOCTOR_WARN, "200", f.oom_adj = 200);

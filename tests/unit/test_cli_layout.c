@@ -217,18 +217,19 @@ static void a_line_that_is_too_long_is_refused_and_the_next_is_answered(void **s
 	memcpy(text + 9 * MIB, next, sizeof next);
 	assert_string_equal(
 		batch(text, 9 * MIB + sizeof next - 1, false),
-		"{\"error\":\"no JSON, at byte 9437184: '[' or '{' expected near end of "
-		"file\"}\n{\"decoded\":[[0,[0]]]}\n");
+		"{\"error\":\"not JSON, at byte 9437184: '[' or '{' expected near end of "
+		"file\"}\n"
+		"{\"decoded\":[[0,[0]]]}\n");
 	free(text);
 }
 
 static void questions_that_must_be_refused_say_why(void **state)
 {
 	static const char *const bad[][2] = {
-		{ "{}", "it asks nothing" },
+		{ "{}", "the question asks nothing" },
 		{ "{\"placements\":[\"R\"],\"mesh\":[2]}", "\\\"shape\\\" must be an array" },
 		{ "{\"placements\":[\"R\"],\"shape\":[2]}", "\\\"mesh\\\" must be an array" },
-		{ "{\"shape\":[1.5],\"mesh\":[2],\"placements\":[\"R\"]}", "no integer" },
+		{ "{\"shape\":[1.5],\"mesh\":[2],\"placements\":[\"R\"]}", "not an integer" },
 		{ "{\"shape\":[-1],\"mesh\":[2],\"placements\":[\"R\"]}", "is -1" },
 		{ "{\"shape\":[4294967296,4294967296],\"mesh\":[2],\"placements\":[\"R\"]}",
 		  "more than 9223372036854775807 elements" },
@@ -242,7 +243,7 @@ static void questions_that_must_be_refused_say_why(void **state)
 		  "more than 1048576 ranks" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\",\"R\"]}",
 		  "2 placements, but the mesh has 1" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[5]}", "is no string" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[5]}", "is not a string" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(1)\"]}",
 		  "no dimension 1: the tensor has 1, so they are -1 to 0" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(-2, 1)\"]}",
@@ -252,11 +253,14 @@ static void questions_that_must_be_refused_say_why(void **state)
 		  "split factor of 0" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0, -3)\"]}",
 		  "split factor of -3" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0)\"]}", "is no placement" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0, 2)\"]}", "is no placement" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0) \"]}", "is no placement" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"P(xor)\"]}", "is no placement" },
-		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"Shard(0)\"]}", "is no placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"_S(0)\"]}", "is not a placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0, 2)\"]}",
+		  "is not a placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0) \"]}", "is not a placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"P(xor)\"]}",
+		  "is not a placement" },
+		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"Shard(0)\"]}",
+		  "is not a placement" },
 		{ "{\"shape\":[2],\"mesh\":[2,2],\"placements\":[\"P(max)\",\"P(sum)\"]}", "" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"ranks\":[1]}",
 		  "has 1 elements, but the mesh 2" },
@@ -264,7 +268,7 @@ static void questions_that_must_be_refused_say_why(void **state)
 		  "at most 2" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"R\"],\"ranks\":[1,-1]}", "is -1" },
 		{ "{\"shape\":[2],\"mesh\":[3],\"placements\":[\"R\"],\"ranks\":[7,1,7]}",
-		  "rank 7 stands twice" },
+		  "rank 7 appears twice" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":\"nested\"}",
 		  "not \\\"nested\\\"" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":7}",
@@ -277,7 +281,7 @@ static void questions_that_must_be_refused_say_why(void **state)
 		  "" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"mode\":\"order\","
 		  "\"order\":[[0,[0]]]}",
-		  "says it twice" },
+		  "leave out \\\"order\\\"" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[]}",
 		  "leaves out mesh dimension 0" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":{}}",
@@ -289,7 +293,7 @@ static void questions_that_must_be_refused_say_why(void **state)
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[[0,[1]]]}",
 		  "no mesh dimension 1" },
 		{ "{\"shape\":[2],\"mesh\":[2],\"placements\":[\"S(0)\"],\"order\":[[0,[0,0]]]}",
-		  "stands twice" },
+		  "appears twice" },
 		{ "{\"shape\":[2,2],\"mesh\":[2,2],\"placements\":[\"S(0)\",\"S(1)\"],\"order\":"
 		  "[[1,[1]],[0,[0]]]}",
 		  "must ascend" },
@@ -319,9 +323,9 @@ static void questions_that_must_be_refused_say_why(void **state)
 static void a_factor_that_cuts_all_there_is_may_be_any_number(void **state)
 {
 	(void)state;
-	assert_string_equal(
-		ask("{\"shape\":[3],\"mesh\":[2],\"placements\":[\"_S(0, 99999999999999999999)\"]}"),
-		"[{\"coord\":[0],\"runs\":[[[0,3]]]},{\"coord\":[1],\"runs\":[[]]}]\n");
+	assert_string_equal(ask("{\"shape\":[3],\"mesh\":[2],\"placements\":[\"_S(0, "
+				"99999999999999999999)\"]}"),
+			    "[{\"coord\":[0],\"runs\":[[[0,3]]]},{\"coord\":[1],\"runs\":[[]]}]\n");
 	assert_string_equal(ask("{\"mesh\":[2],\"strided\":[\"_S(0, 5000000000)\"]}"),
 			    "{\"decoded\":null}\n");
 }
@@ -413,11 +417,11 @@ static void locals_that_do_not_fit_are_refused(void **state)
 		{ "int8", "{}", "each of 2 ranks" },
 		{ "int8", "[[1,2],[1]]", "\\\"locals\\\"[1] must be" },
 		{ "int8", "[[1,2],7]", "\\\"locals\\\"[1] must be" },
-		{ "int8", "[[1,2],[1,128]]", "\\\"locals\\\"[1][1] is no I8" },
-		{ "uint8", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is no U8" },
-		{ "uint64", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is no U64" },
-		{ "int32", "[[1,2],[1,2.5]]", "is no I32" },
-		{ "float32", "[[1,2],[1,\"2\"]]", "is no F32" },
+		{ "int8", "[[1,2],[1,128]]", "\\\"locals\\\"[1][1] is not a value of type I8" },
+		{ "uint8", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is not a value of type U8" },
+		{ "uint64", "[[1,2],[1,-1]]", "\\\"locals\\\"[1][1] is not a value of type U64" },
+		{ "int32", "[[1,2],[1,2.5]]", "is not a value of type I32" },
+		{ "float32", "[[1,2],[1,\"2\"]]", "is not a value of type F32" },
 		{ "float32", "[[1,2],[1,3]]", "differs from what a replica" },
 		{ "bool", "[[1,2],[1,3]]", "dtype" },
 		{ "float8_e4m3fn", "[[1,2],[1,3]]", "dtype" },
@@ -573,7 +577,8 @@ static void a_summary_counts_what_could_not_be_listed(void **state)
 			 0);
 	assert_says(got.out, "ranks hold  640,000,000 elements, 1 times the tensor\n");
 	assert_says(got.out, "one rank    holds 10,000,000 elements\n");
-	assert_says(got.out, "64,000,064 over all ranks and dimensions, told by 128 progressions");
+	assert_says(got.out,
+		    "64,000,064 over all ranks and dimensions, described by 128 progressions");
 	assert_silent(got.out, "RANK");
 	assert_int_equal(RUN("layout", "--summary", "--shape", "3", "--mesh", "dp=2,fsdp=4",
 			     "--placements", "R,S(0)"),
@@ -614,10 +619,11 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 {
 	static const char *const words[][5] = {
 		/* shape, mesh, placements, mode, why */
-		{ "7,x", "dp=2", "S(0)", "literal", "character 3: a size must stand here" },
-		{ "7;5", "dp=2", "S(0)", "literal", "character 2: a comma or the end" },
-		{ "[7]5", "dp=2", "S(0)", "literal", "character 4: this is too much" },
-		{ "-7", "dp=2", "S(0)", "literal", "character 1: a size" },
+		{ "7,x", "dp=2", "S(0)", "literal", "character 3: expected a size" },
+		{ "7;5", "dp=2", "S(0)", "literal", "character 2: expected a comma or the end" },
+		{ "[7]5", "dp=2", "S(0)", "literal",
+		  "character 4: unexpected characters after the shape" },
+		{ "-7", "dp=2", "S(0)", "literal", "character 1: expected a size" },
 		{ "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "dp=2", "S(0)", "literal", "at most 16" },
 		{ "[7", "dp=2", "S(0)", "literal", "its bracket is not closed" },
 		{ "[", "dp=2", "R", "literal", "its bracket is not closed" },
@@ -627,7 +633,7 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 		{ "7", "dp", "S(0)", "literal", "mesh" },
 		{ "7", "dp=2", "S(0),R", "literal", "2 placements for the 1 dimensions" },
 		{ "7", "dp=2", "S(1)", "literal", "no dimension 1" },
-		{ "7", "dp=2", "Shard(0)", "literal", "is no placement" },
+		{ "7", "dp=2", "Shard(0)", "literal", "is not a placement" },
 		{ "7", "dp=2", "Shard(0)@tp", "literal", "no dimension \"tp\"" },
 		{ "7", "dp=2", "Shard(0)@dp", "order", "stand in the order in which they cut" },
 		{ "7", "dp=2", "_S(0, 3)", "order", "" },
@@ -637,13 +643,13 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("layout"), 2);
-	assert_says(got.err, "--shape, --mesh and --placements are needed");
+	assert_says(got.err, "give --shape, --mesh and --placements");
 	assert_int_equal(RUN("layout", "--shape", "7"), 2);
-	assert_says(got.err, "--shape, --mesh and --placements are needed");
+	assert_says(got.err, "give --shape, --mesh and --placements");
 	assert_int_equal(RUN("layout", "{\"mesh\":[2],\"strided\":[\"R\"]}"), 2);
 	assert_says(got.err, "--batch answers the other kinds");
 	assert_int_equal(RUN("layout", "nonsense"), 2);
-	assert_says(got.err, "no JSON");
+	assert_says(got.err, "not JSON");
 	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
 		assert_int_equal(RUN("layout", "--shape", words[i][0], "--mesh", words[i][1],
 				     "--placements", words[i][2], "--mode", words[i][3]),
@@ -667,7 +673,7 @@ static void what_cannot_be_drawn_can_be_counted(void **state)
 	assert_int_equal(
 		RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements", "S(0)"),
 		1);
-	assert_says(got.err, "too many to be drawn");
+	assert_says(got.err, "too many to draw");
 	assert_int_equal(RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements",
 			     "S(0)", "--summary"),
 			 0);

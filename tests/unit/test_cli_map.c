@@ -383,10 +383,11 @@ static void borders_are_where_holders_change_and_gaps_and_overlaps_are_told(void
 				  "   |      r1       |      r2       |       -       |\n"
 				  "   |               |               |               |\n"
 				  " 4 +---------------+---------------+---------------+\n"
-				  "  -: held by nobody\n");
-	assert_string_equal(map_sentence(m, 1, line, sizeof line),
-			    "some elements are held by nobody, others by up to 2 ranks, in 4 "
-			    "blocks of 6 B to 18 B");
+				  "  -: held by no rank\n");
+	assert_string_equal(
+		map_sentence(m, 1, line, sizeof line),
+		"some elements are held by no rank, others by up to 2 ranks, in 4 blocks of 6 B "
+		"to 18 B");
 	map_free(m);
 	arena_free(&a);
 }

@@ -96,7 +96,7 @@ static void release_gives_up_one_hold_or_all(void **state)
 	(void)state;
 	assert_int_equal(RUN("release", "-C", job), 2);
 	assert_int_equal(RUN("release", "-C", job, "latest"), 10);
-	assert_says(got.err, "held by nobody");
+	assert_says(got.err, "has no hold");
 	assert_int_equal(RUN("hold", "-C", job, "latest"), 0);
 	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=a.b_c-1"), 0);
 	assert_int_equal(RUN("release", "-C", job, "latest", "--by=nobody"), 10);
@@ -188,7 +188,7 @@ static void steps_that_are_not_there_are_ten_and_copies_have_no_marks(void **sta
 	assert_says(got.err, "-C");
 	copy_step(step_path(job, 30), copy);
 	assert_int_equal(RUN("hold", copy), 2);
-	assert_says(got.err, "no store");
+	assert_says(got.err, "not in a store");
 	assert_int_equal(RUN("tag", copy, "x"), 2);
 	assert_int_equal(RUN("release", copy, "--all"), 2);
 	/* A copy with the name of a step, in the name of a store, but no store. */

@@ -446,11 +446,11 @@ static void the_text_has_a_matrix_of_old_and_new_ranks(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3"), 0);
-	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that new ranks"));
+	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that each new rank"));
 	p = copy;
 	for (size_t i = 0; i < 8; i++)
 		line[i] = strsep(&p, "\n");
-	assert_says(line[0], "(across)");
+	assert_says(line[0], "(column)");
 	assert_string_equal(line[1], "         0    1    2   total");
 	assert_int_equal(strtol(line[2], NULL, 10), 0);
 	assert_int_equal(strtol(line[5], NULL, 10), 3);
@@ -467,10 +467,10 @@ static void many_ranks_are_drawn_in_blocks_and_shades(void **state)
 	assert_says(got.out, "## to ");
 	assert_says(got.out, "  13  14  15   total\n");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=60"), 0);
-	assert_says(got.out, "a row is 1 old rank, a column 4 new ones, named by the first");
+	assert_says(got.out, "a row is 1 old rank and a column 4 new ranks, named by the first");
 	assert_says(got.out, " 52  56   total\n");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=9000"), 0);
-	assert_says(got.out, "a column 600 new ones");
+	assert_says(got.out, "a column 600 new ranks");
 	assert_says(got.out, "\n        0    1200    2400");
 	assert_says(got.out, "\n          600    1800");
 }
@@ -548,10 +548,10 @@ static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(
 
 	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=4"), 0);
-	assert_silent(got.err, "placed otherwise");
+	assert_silent(got.err, "placed differently");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4"), 0);
-	assert_says(got.err, "placed otherwise");
-	assert_says(got.err, "fsdp is gone: it cuts no more");
+	assert_says(got.err, "placed differently");
+	assert_says(got.err, "fsdp is not in the new mesh: it no longer cuts");
 	assert_says(got.err, "dp is new to this checkpoint");
 	assert_silent(got.out, "is gone");
 	assert_int_equal(RUN("-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4"), 0);
@@ -561,7 +561,7 @@ static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(
 	j = json_out("ckptd.plan/1");
 	notes = member(j, "changes", JSON_ARRAY);
 	assert_true(json_array_size(notes) > 3);
-	assert_says(string(json_array_get(notes, 0), "text"), "fsdp is gone");
+	assert_says(string(json_array_get(notes, 0), "text"), "fsdp is not in the new mesh");
 	assert_says(string(json_array_get(notes, 0), "tensor"), "/");
 	json_decref(j);
 }
@@ -632,7 +632,7 @@ static void a_layout_file_that_cannot_be_read_is_the_commands_fault(void **state
 	assert_int_equal(fclose(f), 0);
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
 			 CLI_USAGE);
-	assert_says(got.err, "no text file");
+	assert_says(got.err, "not a text file");
 	assert_int_equal(
 		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", "/dev/zero"),
 		CLI_USAGE);

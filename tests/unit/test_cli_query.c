@@ -198,7 +198,7 @@ static void a_long_value_goes_on_below_itself(void **state)
 	(void)state;
 	a_terminal(true, "xterm");
 	text = strip(TERMINAL("stats", "-C", alpha()));
-	assert_says(text, "copies on other ranks, stored\n             once");
+	assert_says(text, "are copies on other ranks,\n             stored once");
 	free(text);
 	no_terminal();
 	RUN("stats", "-C", alpha());
@@ -416,7 +416,7 @@ static void what_was_interrupted_says_so(void **state)
 	cli_stop_signal = SIGINT;
 	assert_int_equal(RUN("verify", "--data", "-C", alpha()), 130);
 	cli_stops = cli_stop_signal = 0;
-	assert_says(got.err, "interrupted before all that was asked for was checked");
+	assert_says(got.err, "interrupted before everything was checked");
 	assert_silent(got.err, "given up by its caller");
 }
 

@@ -540,14 +540,14 @@ static void nothing_is_written_into_the_checkpoint(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "lies in the checkpoint itself");
+	assert_says(got.err, "is inside the checkpoint itself");
 	assert_int_equal(RUN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "lies in the checkpoint itself");
+	assert_says(got.err, "is inside the checkpoint itself");
 	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
 	assert_int_equal(RUN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
 			     "fsdp=3"),
 			 CLI_USAGE);
-	assert_says(got.err, "lies in the checkpoint itself");
+	assert_says(got.err, "is inside the checkpoint itself");
 	unlink(path_of("%s/link", top));
 	assert_int_equal(entries(in), n);
 }
@@ -959,7 +959,7 @@ static void a_view_that_is_wrong_is_told_and_nothing_is_made(void **state)
 			     view_file("\nrename model/a -> b c\nrenam\n")),
 			 CLI_USAGE);
 	assert_says(got.err, "view.txt:2: character 21: rename makes one tensor");
-	assert_says(got.err, "view.txt:3: character 1: \"renam\" is no rule");
+	assert_says(got.err, "view.txt:3: character 1: \"renam\" is not a rule");
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
 			     view_file("rename model/nothing.* -> b\n")),
 			 CLI_USAGE);

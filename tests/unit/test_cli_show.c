@@ -244,7 +244,7 @@ static void a_picture_is_whole_and_replaces_only_pictures(void **state)
 		assert_int_equal(RUN("show", "--map=head.bias",
 				     path_of("--svg=%s/%s", dir, name[i]), "-C", alpha()),
 				 11);
-		assert_says(got.err, "left alone");
+		assert_says(got.err, "was not changed");
 		assert_string_equal(got.out, "");
 	}
 	kept = slurp(path_of("%s/notes", dir));

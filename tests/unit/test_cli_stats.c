@@ -252,7 +252,7 @@ static void equal_contents_are_found_and_zeros_told_apart(void **state)
 	json_decref(j);
 	assert_int_equal(RUN("stats", "-C", root), 0);
 	assert_says(got.out, "2 groups of tensors with equal contents: 3.52 KiB");
-	assert_says(got.out, "2 tensors of zeros alone, 2.34 KiB");
+	assert_says(got.out, "2 tensors with zeros only, 2.34 KiB");
 	assert_says(got.out, "model/embed, model/head, 1 more");
 }
 

@@ -316,7 +316,7 @@ static void texts_of_modes_and_reductions_say_what_is_wrong_and_where(void **sta
 		uint32_t at;
 		const char *what;
 	} bad[] = {
-		{ "flat:", 6, "must stand here" },
+		{ "flat:", 6, "expected" },
 		{ "flat Shard(0)@dp", 1, "Shard(DIM)" },
 		{ "flat: StridedShard(0, 2)@dp", 26, "nothing is strided" },
 		{ "flat: flat: Shard(0)@dp", 7, "Shard(DIM)" },

@@ -967,8 +967,8 @@ static void only_what_torch_takes_becomes_an_operand(void **state)
 	becomes(&max, 4, &sum, "dp", 4, "a pending reduction does not become another one");
 	becomes(&sum, 4, &sum, "dp", 2, "by a mesh dimension of the same size only");
 	becomes(&sum, 4, &sum, "other", 4, "the mesh of the checkpoint has no other");
-	becomes(&whole, 4, &sum, "dp", 4, "what is whole does not");
-	becomes(&only, 4, &sum, "dp", 4, "what is whole does not");
+	becomes(&whole, 4, &sum, "dp", 4, "a complete tensor does not");
+	becomes(&only, 4, &sum, "dp", 4, "a complete tensor does not");
 	becomes(&strided, 4, &sum, "dp", 4, "a strided shard does not become an operand");
 	becomes(&shard, 4, &max, "dp", 4, "operand of a sum, and of nothing else");
 	becomes(&shard, 4, &sum, "dp", 2, "by a mesh dimension of the same size only");

@@ -185,11 +185,11 @@ static void a_part_whose_metadata_are_damaged_is_named(void **state)
 	(void)state;
 	afresh();
 	part(1)->len--;
-	refused(-EBADMSG, W1, "bytes are not a whole file");
+	refused(-EBADMSG, W1, "bytes are not a complete file");
 	part(1)->len = CONTAINER_BLOCK;
-	refused(-EBADMSG, W1, "its 4096 bytes are not a whole file");
+	refused(-EBADMSG, W1, "its 4096 bytes are not a complete file");
 	part(1)->len = 0;
-	refused(-EBADMSG, W1, "its 0 bytes are not a whole file");
+	refused(-EBADMSG, W1, "its 0 bytes are not a complete file");
 	part(1)->len -= CONTAINER_BLOCK;
 	refused(-EBADMSG, W1, "trailer at offset");
 	part(1)->bytes[100] ^= 1;

@@ -167,8 +167,9 @@ static void new_names_replicate_and_names_that_are_gone_unshard(void **state)
 	becomes("fsdp=4", SHAPE(8), "Shard(0)@fsdp", "dp=2,fsdp=2", "Shard(0)@fsdp, Replicate@dp",
 		NULL);
 	becomes("fsdp=4,tp=2", SHAPE(8, 8), "Shard(0)@fsdp, Shard(1)@tp", "fsdp=2", "Shard(0)@fsdp",
-		"tp is gone");
-	becomes("fsdp=4", SHAPE(8), "Shard(0)@fsdp", "x=2", "Replicate@x", "fsdp is gone");
+		"tp is not in the new mesh");
+	becomes("fsdp=4", SHAPE(8), "Shard(0)@fsdp", "x=2", "Replicate@x",
+		"fsdp is not in the new mesh");
 	/* What only replicated is not missed. */
 	becomes("dp=4,fsdp=2", SHAPE(8), "Shard(0)@fsdp", "fsdp=2", "Shard(0)@fsdp", NULL);
 }
@@ -226,7 +227,8 @@ static void a_stage_goes_to_the_same_part_of_the_pipeline(void **state)
 	becomes("pp=4", SHAPE(3), "Only(3)@pp", "pp=2", "Only(1)@pp", "Only(3)@pp becomes Only(1)");
 	becomes("pp=4", SHAPE(3), "Only(1)@pp", "pp=2", "Only(0)@pp", "becomes");
 	becomes("pp=2", SHAPE(3), "Only(1)@pp", "pp=5", "Only(2)@pp", "becomes");
-	becomes("pp=2,dp=2", SHAPE(3), "Only(1)@pp", "dp=2", "Replicate@dp", "pp is gone");
+	becomes("pp=2,dp=2", SHAPE(3), "Only(1)@pp", "dp=2", "Replicate@dp",
+		"pp is not in the new mesh");
 	becomes("pp=2", 0, NULL, "Only(1)@pp", "pp=2,fsdp=3", "Only(1)@pp, Replicate@fsdp", NULL);
 }
 
@@ -239,7 +241,7 @@ static void a_strided_shards_factor_follows_the_shards_inside_it(void **state)
 	becomes("dp=2,tp=2", SHAPE(64), "StridedShard(0, 2)@dp, Shard(0)@tp", "dp=8,tp=2",
 		"StridedShard(0, 2)@dp, Shard(0)@tp", NULL);
 	becomes("dp=2,tp=2", SHAPE(64), "StridedShard(0, 2)@dp, Shard(0)@tp", "dp=2", "Shard(0)@dp",
-		"tp is gone");
+		"tp is not in the new mesh");
 	/* Application order 2,1,0 and 1,2,0 on (4,3,2): only the right ones count. */
 	becomes("a=4,b=3,c=2", SHAPE(999), "StridedShard(0, 6)@a, StridedShard(0, 2)@b, Shard(0)@c",
 		"a=2,b=5,c=7", "StridedShard(0, 35)@a, StridedShard(0, 7)@b, Shard(0)@c",
@@ -250,7 +252,7 @@ static void a_strided_shards_factor_follows_the_shards_inside_it(void **state)
 		"a=2,b=5,c=7", "StridedShard(0, 5)@a, Shard(0)@b, Shard(0)@c", "becomes");
 	/* Those that are gone leave the others what they were to each other. */
 	becomes("x=2,dp=2,tp=2", SHAPE(999), "Shard(0)@x, StridedShard(0, 2)@dp, Shard(0)@tp",
-		"dp=2,tp=4", "StridedShard(0, 4)@dp, Shard(0)@tp", "x is gone");
+		"dp=2,tp=4", "StridedShard(0, 4)@dp, Shard(0)@tp", "x is not in the new mesh");
 	/* Where it cuts alone there is none inside it. */
 	becomes("dp=2,tp=2", SHAPE(5), "StridedShard(0, 2)@dp, Shard(0)@tp", "dp=4,tp=2",
 		"Shard(0)@dp, Replicate@tp", "dp cuts alone");
@@ -951,7 +953,7 @@ static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void
 		uint32_t at;
 		const char *what;
 	} bad[] = {
-		{ "", 1, "must stand here" },
+		{ "", 1, "expected" },
 		{ "shard(0)@dp", 1, "Shard(DIM)" },
 		{ "Shard(0)", 9, "'@'" },
 		{ "Shard(0)@", 10, "name of a mesh dimension" },
@@ -962,13 +964,13 @@ static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void
 		{ "Shard(99999999999)@dp", 7, "too large" },
 		{ "StridedShard(0)@dp", 15, "split factor" },
 		{ "StridedShard(0, 0)@dp", 18, "at least 1" },
-		{ "Shard(0)@dp,", 13, "must stand here" },
+		{ "Shard(0)@dp,", 13, "expected" },
 		{ "Shard(0)@dp Shard(0)@tp", 13, "comma" },
-		{ "Shard(0)@dp, Shard(1)@dp", 23, "already" },
+		{ "Shard(0)@dp, Shard(1)@dp", 23, "appears twice" },
 		{ "Partial@dp", 8, "reduc" },
 		{ "Only(3)@dp", 9, "0 to 2" },
 		{ "Shard(0)@pp", 10, "dp=3,tp=2 has no dimension \"pp\"" },
-		{ "Replicate@dp,, ", 14, "must stand here" },
+		{ "Replicate@dp,, ", 14, "expected" },
 	};
 	struct arena a = { 0 };
 	struct mesh m;

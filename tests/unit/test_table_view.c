@@ -469,14 +469,15 @@ static void reads_not(const char *text, const char *why)
 static void a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write(void **state)
 {
 	(void)state;
-	reads_not("\n  renam a -> b", "v.txt:2: character 3: \"renam\" is no rule; write rename");
-	reads_not("rename", "v.txt:1: character 7: whose name? write rename NAME -> NEW");
+	reads_not("\n  renam a -> b",
+		  "v.txt:2: character 3: \"renam\" is not a rule; write rename");
+	reads_not("rename", "v.txt:1: character 7: a name is missing; write rename NAME -> NEW");
 	reads_not("rename a b -> c", "character 10: rename takes one name");
-	reads_not("rename a", "character 9: here \"->\" is expected");
-	reads_not("rename a ->", "character 12: a new name is expected");
+	reads_not("rename a", "character 9: expected \"->\"");
+	reads_not("rename a ->", "character 12: expected a new name");
 	reads_not("rename a -> b c", "character 15: rename makes one tensor");
 	reads_not("rename a.* -> b.{2}", "character 17: {2}, but the first name has 1 '*'");
-	reads_not("rename a.* -> b.{x}", "character 17: here {1}, {2}, .. is expected");
+	reads_not("rename a.* -> b.{x}", "character 17: expected {1}, {2}, ..");
 	reads_not("rename a.* -> b.*", "character 17: only the first name is a pattern");
 	reads_not("rename a.# -> b", "character 8: '#' is for the parts of concat and stack");
 	reads_not("rename a{1} -> b", "character 9: {1} has nothing before it");
@@ -484,13 +485,13 @@ static void a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_w
 	reads_not("rename a\\", "character 9: nothing follows the backslash");
 	reads_not("rename ***************** -> b", "more than 16 '*'");
 	reads_not("transpose a 1,0", "transpose takes one name");
-	reads_not("transpose a -> b", "here \"dims\" is expected");
-	reads_not("transpose a dims 1,,0", "character 20: a number is expected; write dims 1,0");
-	reads_not("transpose a dims", "character 17: a number is expected");
-	reads_not("transpose a dims 1,0 2", "here \"->\" is expected");
-	reads_not("transpose a dims 1,1", "each dimension stands there once");
-	reads_not("transpose a dims 1,2", "each dimension stands there once");
-	reads_not("split a -> b c", "character 9: here \"dim\" is expected: split NAME dim 0");
+	reads_not("transpose a -> b", "expected \"dims\"");
+	reads_not("transpose a dims 1,,0", "character 20: expected a number; write dims 1,0");
+	reads_not("transpose a dims", "character 17: expected a number");
+	reads_not("transpose a dims 1,0 2", "expected \"->\"");
+	reads_not("transpose a dims 1,1", "each dimension may appear once");
+	reads_not("transpose a dims 1,2", "each dimension may appear once");
+	reads_not("split a -> b c", "character 9: expected \"dim\": split NAME dim 0");
 	reads_not("split a dim x -> b c", "character 13: which dimension? write 0");
 	reads_not("split a dim -17 -> b", "which dimension?");
 	reads_not("split a dim", "character 12: which dimension?");
@@ -498,9 +499,9 @@ static void a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_w
 	reads_not("split a dim 0 sizes 1,2 -> b", "2 sizes, but 1 names");
 	reads_not("split a dim 0 sizes 1,0 -> b c", "size 2 of these is 0");
 	reads_not("split a dim 0 sizes 99999999999999999999 -> b", "no tensor is so large");
-	reads_not("split a dim 0 -> b.#", "how many parts? write sizes");
-	reads_not("split a dim 0 sizes 1,2 -> b.# c", "a name with '#' stands alone");
-	reads_not("concat a.# b dim 0 -> c", "character 12: a name with '#' stands alone");
+	reads_not("split a dim 0 -> b.#", "the number of parts is missing; write sizes");
+	reads_not("split a dim 0 sizes 1,2 -> b.# c", "a name with '#' must be the only name");
+	reads_not("concat a.# b dim 0 -> c", "character 12: a name with '#' must be the only name");
 	reads_not("concat a b.# dim 0 -> c", "a '#' among several names");
 	reads_not("concat a.#.# dim 0 -> c", "a second '#'");
 	reads_not("renam a\nrename b\n", "v.txt:2: character 9");
@@ -557,24 +558,24 @@ static void a_rule_that_cannot_be_followed_names_every_tensor_and_why(void **sta
 
 	(void)state;
 	follows_not(g, n, "# x\nrename m/x* -> m/y", "v.txt:2: no tensor matches \"m/x*\"");
-	follows_not(g, n, "rename m/a -> m/b", "v.txt:1: a tensor called m/b is there already");
-	follows_not(g, n, "rename m/? -> m/one", "a tensor called m/one is there already");
-	follows_not(g, n, "rename m/a -> m/", "\"m/\" has no name behind its component");
+	follows_not(g, n, "rename m/a -> m/b", "v.txt:1: there is already a tensor called m/b");
+	follows_not(g, n, "rename m/? -> m/one", "there is already a tensor called m/one");
+	follows_not(g, n, "rename m/a -> m/", "\"m/\" has no name after its component");
 	follows_not(g, n, "transpose m/? dims 1,0", "m/c has 1 dimensions, the rule has 2");
 	follows_not(g, n, "split m/? dim 1 sizes 2,2 -> m/x m/y",
 		    "m/b has 3 indices in dim 1, the sizes are 4 together");
 	follows_not(g, n, "split m/? dim 1 sizes 2,2 -> m/x m/y",
 		    "m/c has 1 dimensions, and so no dim 1");
 	follows_not(g, n, "split m/b dim 1 -> m/x m/y", "3 indices in dim 1 are not 2 equal parts");
-	follows_not(g, n, "split m/a dim 1 -> m/b m/y", "a tensor called m/b is there already");
+	follows_not(g, n, "split m/a dim 1 -> m/b m/y", "there is already a tensor called m/b");
 	follows_not(g, n, "split m/rng dim 0 -> m/x m/y", "matches blobs only");
 	follows_not(g, n, "unstack m/a dim 1 -> m/x m/y",
 		    "has 4 indices in dim 1, but there are 2");
 	follows_not(g, n, "unstack m/z dim 1 -> m/x.#", "1 to 65536 parts are possible");
 	follows_not(g, n, "concat m/a m/b dim 0 -> m/x", "m/a and m/b have shapes that do not fit");
 	follows_not(g, n, "stack m/a m/b dim 0 -> m/x", "m/a and m/b have shapes that do not fit");
-	follows_not(g, n, "concat m/a m/b m/d dim 0 -> m/x", "m/a and m/d have other dtypes");
-	follows_not(g, n, "concat m/a m/moment dim 0 -> m/x", "another role or class");
+	follows_not(g, n, "concat m/a m/b m/d dim 0 -> m/x", "m/a and m/d have different dtypes");
+	follows_not(g, n, "concat m/a m/moment dim 0 -> m/x", "different roles or classes");
 	follows_not(g, n, "concat m/a m/p dim 0 -> m/x", "have pending reductions");
 	follows_not(g, n, "concat m/a m/q m/r dim 0 -> m/x", "there is no tensor m/r");
 	follows_not(g, n, "concat m/a m/a dim 0 -> m/x", "m/a is a part twice");
