@@ -266,6 +266,9 @@ static int document(struct repair *p)
 		case -EROFS:
 			code = cli_worse(code, CLI_PERMISSION);
 			break;
+		case -EPROTONOSUPPORT:
+			code = cli_worse(code, CLI_NEWER);
+			break;
 		default:
 			code = cli_worse(code, CLI_CORRUPT);
 			break;
