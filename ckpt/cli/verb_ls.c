@@ -295,9 +295,9 @@ static void summary(struct ls *l, const char *where)
 			 l->misplaced, l->misplaced == 1 ? " is" : "s are");
 	if (l->newer)
 		cli_hint(l->c,
-			 "%u step%s that a newer version wrote not listed: latest stops there; use "
-			 "that version's ckptctl",
-			 l->newer, l->newer == 1 ? " is" : "s are");
+			 "%u step%s written by a newer version and not listed: latest stops there; "
+			 "use that version's ckptctl",
+			 l->newer, l->newer == 1 ? " was" : "s were");
 	if (l->damaged)
 		cli_hint(l->c,
 			 "%u damaged step%s not listed: ckptctl ls --all says what is wrong, "

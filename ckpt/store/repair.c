@@ -538,9 +538,8 @@ static int steps_repair(struct repairing *x)
 			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
 			     "it was written by a newer version, which can look at it: %.200s",
 			     st->why);
-		else if (st->state == STORE_MISPLACED && st->said.step == st->step &&
-			 strcmp(st->said.job, x->home) == 0)
-			misplaced_tell(x, st); /* its MANIFEST and parts agree: it is the parent */
+		else if (st->state == STORE_MISPLACED && st->said.step == st->step)
+			misplaced_tell(x, st);
 		else if (st->state == STORE_DAMAGED || st->state == STORE_MISPLACED)
 			r = rebuild(x, st);
 		else if ((bad = quarantine_of(x, st)))

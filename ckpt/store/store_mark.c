@@ -605,13 +605,14 @@ static uint32_t files_of(const struct mark_files *f, const struct store_mark *m,
 	return n;
 }
 
-/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned. */
+/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned; a MANIFEST of
+ * another number does not tell. */
 static int step_check(const struct store *s, const struct store_step *st)
 {
 	struct store_step now;
 	int r = store_step_look(s, st->dir, &now);
 
-	if (r || !store_step_has_id(st) || !store_step_has_id(&now))
+	if (r || !store_step_has_id(st) || !store_step_has_id(&now) || now.said.step != now.step)
 		return r;
 	return memcmp(st->id, now.id, sizeof now.id) == 0 ? 0 : -ENOENT;
 }
