@@ -58,6 +58,7 @@
  *	-EMEDIUMTYPE   the checkpoint does not fit what is declared; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
  *	-EUCLEAN       a step directory is incomplete
+ *	-EPROTONOSUPPORT  a newer version wrote the step: nothing is damaged, use that version
  *	-ENOSPC        no space in the store
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written

@@ -225,8 +225,10 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		if (!MUTANT(SEQ_NOT_RAISED))
 			ret->seq = MAX(ret->seq, step[i].seq + 1);
-		unknown += step[i].state == STORE_DAMAGED;
-		unread += step[i].state == STORE_DAMAGED && store_step_unread(&step[i]);
+		unknown += step[i].state == STORE_DAMAGED || step[i].state == STORE_MISPLACED ||
+			   step[i].state == STORE_NEWER;
+		unread += step[i].state == STORE_NEWER ||
+			  (step[i].state == STORE_DAMAGED && store_step_unread(&step[i]));
 		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
 			continue;
 		p->there_already |= step[i].step == p->info.step;

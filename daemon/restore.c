@@ -5,6 +5,7 @@
 // everything is checked before the first byte is written; a failure is every rank's failure. A
 // round is one ckpt_restore of every rank; ranks count them alike.
 #include "daemon/state.h"
+#include "ckpt/base/mutant.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -108,7 +109,8 @@ static bool bad_on_disk(const struct restore *x, uint64_t step)
 	return false;
 }
 
-/* The newest that is good; what is newer and is not is told. */
+/* The newest that is good; what is newer and is not is told. What a newer version wrote is the last
+ * word: nobody knows whether it is older. */
 static const struct store_step *newest_good(struct restore *x, const struct store_step *step,
 					    uint32_t n)
 {
@@ -116,14 +118,33 @@ static const struct store_step *newest_good(struct restore *x, const struct stor
 	for (uint32_t i = 0; i < n; i++) {
 		if (step[i].state == STORE_COMMITTED && !bad_on_disk(x, step[i].step))
 			return &step[i];
+		if (step[i].state == STORE_NEWER && !MUTANT(NEWER_PASSED_OVER))
+			return &step[i];
 		if (x->passed[0] || step[i].state == STORE_COMMITTED)
 			continue;
 		x->passed_step = step[i].step;
 		snprintf(x->passed, sizeof x->passed, "step %" PRIu64 " is passed over: %s%s",
-			 step[i].step, step[i].state == STORE_QUARANTINED ? "quarantined: " : "",
+			 step[i].step,
+			 step[i].state == STORE_QUARANTINED ? "quarantined: "
+			 : step[i].state == STORE_MISPLACED ? "misplaced: "
+							    : "",
 			 step[i].why);
 	}
 	return NULL;
+}
+
+/* The job's directory, as people call it. */
+static const char *job_path(const struct store *s, char *buf, size_t bytes)
+{
+	char link[64], root[400];
+	ssize_t n;
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", s->root_fd);
+	n = readlink(link, root, sizeof root);
+	if (n <= 0 || (size_t)n == sizeof root)
+		n = 0;
+	snprintf(buf, bytes, "%.*s%s%s", (int)n, root, n ? "/" : "", s->job);
+	return buf;
 }
 
 static int choose(struct restore *x)
@@ -131,6 +152,8 @@ static int choose(struct restore *x)
 	bool latest = x->want.step == CKPT_LATEST, disk = !(x->want.flags & CKPT_FROM_MEMORY);
 	struct store_step *step = NULL;
 	const struct store_step *best = NULL;
+	char where[512];
+	bool newer;
 	uint32_t n = 0;
 	int rc = 0;
 
@@ -146,8 +169,9 @@ static int choose(struct restore *x)
 	for (uint32_t i = 0; i < n && rc == 0 && !latest && !best; i++)
 		if (step[i].step == x->want.step)
 			best = &step[i];
-	if (x->mem_known &&
-	    (!best || x->mem_generation > best->generation || x->mem_step >= best->step)) {
+	newer = best && best->state == STORE_NEWER; /* of its launch nothing is known */
+	if (x->mem_known && (!best || (x->mem_generation > best->generation && !newer) ||
+			     x->mem_step >= best->step)) {
 		x->pin.none = false;
 		x->pin.step = x->mem_step;
 		x->pin.where = 1;
@@ -155,13 +179,15 @@ static int choose(struct restore *x)
 		for (uint32_t i = 0; i < n && x->pin_fd < 0; i++) /* held where it is there, too */
 			if (step[i].state == STORE_COMMITTED && step[i].step == x->mem_step)
 				(void)store_step_open(x->store, step[i].dir, &x->pin_fd, &x->err);
-	} else if (best) {
+	} else if (best && (rc = store_step_refuse(best, job_path(x->store, where, sizeof where),
+						   &x->err)) == 0) {
 		x->pin.none = false;
 		x->pin.step = best->step;
 		x->pin.where = 2;
 		snprintf(x->pin.dir, sizeof x->pin.dir, "%s", best->dir);
+		memcpy(x->pin.id, best->id, sizeof x->pin.id);
 		rc = store_step_open(x->store, best->dir, &x->pin_fd, &x->err);
-	} else if (rc == 0 && latest && n > 0) {
+	} else if (rc == 0 && !best && latest && n > 0) {
 		/* Steps that cannot be read now, on a disk that fails or is not all there, are no
 		 * reason to start at step 0 over them; and who asks again gets no older one. */
 		rc = ckpt_error(
@@ -524,6 +550,8 @@ static int fill_from_disk(struct restore *x)
 		return rc;
 	rc = format_native.open(&dir, &saved, NULL, NULL, &x->err);
 	x->damaged = stays_damaged(rc);
+	if (rc == 0)
+		rc = store_step_same(x->pin.dir, x->pin.id, saved, &x->err);
 	if (rc == 0)
 		rc = move_open(ops, fd, saved, true, x->d->opts.engine, &from.files, &x->err);
 	if (rc == 0) {

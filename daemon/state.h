@@ -256,6 +256,7 @@ struct launch {
 		uint64_t step, seq; /* seq: the highest on disk then */
 		uint32_t where;	    /* 1: memory, 2: disk */
 		char dir[STORE_DIR_MAX];
+		uint8_t id[16]; /* of the step in it */
 	} pin[ROUNDS_MAX];
 	/* The step on disk that it chose, held against removal until a step of its own is committed:
 	 * until then it is where the job goes back to. -1: none */

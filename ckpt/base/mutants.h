@@ -31,7 +31,13 @@
 	X(ASIDE_OLDEST_FIRST, store, "what is set aside is so from the newest back") \
 	X(CLOSE_ERROR_IGNORED, store, "a part whose close failed is given up") \
 	X(SWEPT_IN_PLACE, store, "what a claim sweeps is nobody's before it is taken apart") \
-	X(OTHER_STEP_ACCEPTED, store, "a MANIFEST of another step is damage") \
+	X(OTHER_STEP_ACCEPTED, store, "a MANIFEST of another step is misplaced") \
+	X(FOREIGN_JOB_ACCEPTED, store, "a step of another job is misplaced") \
+	X(OTHER_PARENT_ACCEPTED, store, "a step that continues another parent is misplaced") \
+	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
+	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
+	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
+	X(NEWER_PASSED_OVER, store, "latest stops at a step that a newer version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
 	X(SWEPT_OUR_OWN, store, "a claim leaves alone what its own process has begun") \

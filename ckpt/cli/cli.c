@@ -29,6 +29,7 @@ static const struct {
 	{ -ECANCELED, CLI_INTERRUPTED }, { -EINVAL, CLI_USAGE },
 	{ -EAGAIN, CLI_TEMPORARY },	 { -ENOTUNIQ, CLI_USAGE },
 	{ -ENAMETOOLONG, CLI_USAGE },	 { -EROFS, CLI_PERMISSION },
+	{ -EPROTONOSUPPORT, CLI_NEWER },
 };
 
 int cli_exit(int rc)

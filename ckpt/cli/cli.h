@@ -173,10 +173,10 @@ struct cli_verb {
 	int (*run)(struct cli *c); /* returns an exit code; begins and ends the document */
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
-extern const struct cli_verb verb_cat, verb_completion, verb_convert, verb_diff, verb_doctor,
-	verb_drain, verb_forget, verb_hold, verb_layout, verb_ls, verb_man, verb_plan, verb_prune,
-	verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status, verb_tag,
-	verb_trigger, verb_verify, verb_version, verb_wait;
+extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
+	verb_doctor, verb_drain, verb_forget, verb_hold, verb_layout, verb_ls, verb_man, verb_plan,
+	verb_prune, verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status,
+	verb_tag, verb_trigger, verb_verify, verb_version, verb_wait;
 const struct cli_verb *cli_verb_find(const char *name);
 
 /* What a verb gets. */

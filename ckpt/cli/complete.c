@@ -186,6 +186,10 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 		snprintf(what, sizeof what, "DAMAGED");
 	else if (e->state == STORE_QUARANTINED)
 		snprintf(what, sizeof what, "QUARANTINED");
+	else if (e->state == STORE_MISPLACED)
+		snprintf(what, sizeof what, "MISPLACED");
+	else if (e->state == STORE_NEWER)
+		snprintf(what, sizeof what, "of a NEWER version");
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
@@ -217,7 +221,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		bool sound = step[i].state == STORE_COMMITTED;
 
 		offer_step(s, job, &step[i], sound && !any);
-		any |= sound;
+		any |= sound || step[i].state == STORE_NEWER; /* latest stops there */
 	}
 	return 0;
 }

@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/full_check.h"
 #include "ckpt/base/error.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/move/move.h"
@@ -76,6 +77,9 @@ int full_check(struct cli *c, int step_fd, const char *path, struct full_checked
 		*ret = (struct full_checked){ .bytes = bytes, .nfault = x.ndamage + x.nunread };
 	if (rc == -ECANCELED)
 		return ckpt_error(err, rc, "interrupted while %.300s was checked", path);
+	/* What this version cannot judge is not damaged. */
+	if (rc == -EPROTONOSUPPORT && !MUTANT(NEWER_QUARANTINED))
+		return ckpt_error(err, rc, "%s", e.msg);
 	if (x.ndamage)
 		return ckpt_error(err, -EBADMSG, "%s", x.first[0]);
 	if (x.nunread && (!rc || rc == -EBADMSG || rc == -EIO))

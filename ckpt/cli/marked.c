@@ -278,6 +278,10 @@ const char *marked_state(enum store_state state)
 		return "damaged";
 	case STORE_QUARANTINED:
 		return "quarantined";
+	case STORE_MISPLACED:
+		return "misplaced";
+	case STORE_NEWER:
+		return "newer";
 	}
 	return "?";
 }
@@ -306,7 +310,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct line *l, const char
 void marked_print(const struct store_step *st, const struct store_mark *mark, uint32_t n,
 		  uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes)
 {
-	static const enum store_mark_kind order[] = { MARK_BAD, MARK_TAG, MARK_HOLD,
+	static const enum store_mark_kind order[] = { MARK_BAD, MARK_TAG, MARK_HOLD, MARK_ADOPTED,
 						      MARK_VERIFIED };
 	struct line l = { buf, bytes, 0 };
 	bool bad = false;
@@ -320,7 +324,7 @@ void marked_print(const struct store_step *st, const struct store_mark *mark, ui
 			const struct store_mark *m = &mark[i];
 
 			if (m->kind != order[k] || !store_mark_is(m, st) ||
-			    (m->unread && m->kind == MARK_VERIFIED))
+			    (m->unread && (m->kind == MARK_VERIFIED || m->kind == MARK_ADOPTED)))
 				continue;
 			snprintf(name, sizeof name, "%s", m->name);
 			if (name_max && strlen(name) > name_max)
@@ -345,6 +349,9 @@ void marked_print(const struct store_step *st, const struct store_mark *mark, ui
 				else
 					say(&l, "held by %s", name);
 				break;
+			case MARK_ADOPTED:
+				say(&l, "adopted");
+				break;
 			case MARK_VERIFIED:
 				/* Once, before the damage came or was seen. */
 				if (!bad)
@@ -368,8 +375,9 @@ void marked_put(struct output *o, const struct store_step *st, const struct stor
 				   by = { "by", NULL, false, FIT_WHOLE },
 				   why = { "why", NULL, false, FIT_WHOLE },
 				   verified = { "verified", NULL, false, FIT_WHOLE },
-				   bad = { "bad", NULL, false, FIT_WHOLE };
-	const struct store_mark *good = NULL, *broken = NULL;
+				   bad = { "bad", NULL, false, FIT_WHOLE },
+				   adopted = { "adopted", NULL, false, FIT_WHOLE };
+	const struct store_mark *good = NULL, *broken = NULL, *here = NULL;
 
 	output_list(o, "holds", NULL, 0);
 	for (uint32_t i = 0; i < n; i++) {
@@ -379,6 +387,8 @@ void marked_put(struct output *o, const struct store_step *st, const struct stor
 			good = &mark[i];
 		if (mark[i].kind == MARK_BAD)
 			broken = &mark[i];
+		if (mark[i].kind == MARK_ADOPTED && !mark[i].unread)
+			here = &mark[i];
 		if (mark[i].kind != MARK_HOLD || !store_mark_counts(&mark[i], now_ns))
 			continue;
 		output_row(o);
@@ -405,4 +415,5 @@ void marked_put(struct output *o, const struct store_step *st, const struct stor
 	output_put(o, &bad,
 		   broken ? cell_text(*broken->why ? broken->why : "no reason was given")
 			  : cell_none());
+	output_put(o, &adopted, here ? time_cell(here->made_ns) : cell_none());
 }

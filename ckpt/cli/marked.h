@@ -55,7 +55,7 @@ const char *marked_state(enum store_state state);
  * longer names name_max characters are printed; 0: all, and why it is quarantined. */
 void marked_print(const struct store_step *st, const struct store_mark *mark, uint32_t n,
 		  uint64_t now_ns, bool latest, uint32_t name_max, char *buf, size_t bytes);
-/* The same for programs: the members holds, tags, verified and bad of the open object. */
+/* The same for programs: the members holds, tags, verified, bad and adopted of the open object. */
 void marked_put(struct output *o, const struct store_step *st, const struct store_mark *mark,
 		uint32_t n, uint64_t now_ns);
 #endif

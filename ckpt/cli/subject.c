@@ -64,9 +64,11 @@ int subject_damage(int rc)
 
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err)
 {
+	int rc;
+
 	s->format = cli_formats[0];
 	for (uint32_t i = 0; cli_formats[i]; i++) {
-		int rc = cli_formats[i]->probe(&s->dir);
+		rc = cli_formats[i]->probe(&s->dir);
 
 		if (rc == -EACCES || rc == -EPERM)
 			return ckpt_error_errno(err, -rc, "%s cannot be read", s->ref.path);
@@ -76,11 +78,14 @@ int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ck
 		}
 	}
 	if (s->choose && s->format->open_some)
-		return subject_damage(
-			s->format->open_some(&s->dir, s->choose, s->choose_arg, &s->ckpt, err));
-	return subject_damage((s->partial && s->format->open_partial
-				       ? s->format->open_partial
-				       : s->format->open)(&s->dir, &s->ckpt, fault, arg, err));
+		rc = s->format->open_some(&s->dir, s->choose, s->choose_arg, &s->ckpt, err);
+	else
+		rc = (s->partial && s->format->open_partial
+			      ? s->format->open_partial
+			      : s->format->open)(&s->dir, &s->ckpt, fault, arg, err);
+	if (rc)
+		return subject_damage(rc);
+	return s->ref.dir[0] ? store_step_same(s->ref.dir, s->ref.id, s->ckpt, err) : 0;
 }
 
 bool subject_brief(const struct subject *s, struct subject_brief *ret)
@@ -152,6 +157,13 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 		return cli_fail(c, rc, err, CLI_NEXT_USER);
 	case -EINVAL:
 		return cli_fail(c, rc, err, "ckptctl %s -h", c->verb->name);
+	case -EPROTONOSUPPORT:
+		return cli_fail(
+			c, rc, err,
+			"run the ckptctl of the version that wrote it; ckptctl ls lists the "
+			"steps that this one reads");
+	case -ESTALE:
+		return cli_fail(c, rc, err, "run it again");
 	default:
 		return cli_fail(c, rc, err, NULL);
 	}

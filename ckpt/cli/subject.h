@@ -40,6 +40,7 @@ int subject_take(struct subject *s, const struct io_ops *ops, int step_fd, const
  * knows is read as the first one, which then says what is wrong with it: subject_find has seen that
  * it is a checkpoint, and a damaged one must not look like a stranger. -EBADMSG for whatever is
  * wrong with the checkpoint; other errors are the reader's: -EACCES, -ENOMEM, -EPROTONOSUPPORT, ...
+ * -ESTALE: what was found by a step's name is another checkpoint by now.
  */
 int subject_open(struct subject *s, format_fault_fn *fault, void *arg, struct ckpt_err *err);
 /* The same sorting of errors for what fails later. */

@@ -26,7 +26,7 @@ struct ls {
 	struct cli *c;
 	struct ls_job *job;
 	uint32_t njob, cap;
-	uint32_t listed, damaged, quarantined; /* committed; left out */
+	uint32_t listed, damaged, quarantined, misplaced, newer; /* committed; left out */
 	uint64_t bytes, now_ns;
 	int code;
 };
@@ -81,6 +81,8 @@ static enum cell_style state_style(enum store_state state)
 		return STYLE_DIM;
 	case STORE_DAMAGED:
 	case STORE_QUARANTINED:
+	case STORE_MISPLACED:
+	case STORE_NEWER:
 		return STYLE_BAD;
 	}
 	return STYLE_PLAIN;
@@ -114,15 +116,19 @@ static void keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
+	bool newer = false; /* where latest stops */
 
 	j->latest = UINT32_MAX;
 	for (uint32_t i = 0; i < j->n; i++) {
 		bool sound = step[i].state == STORE_COMMITTED, all = l->c->value[OPT_ALL];
 
-		if (sound && j->latest == UINT32_MAX)
+		newer |= step[i].state == STORE_NEWER;
+		if (sound && !newer && j->latest == UINT32_MAX)
 			j->latest = kept;
 		l->damaged += !all && step[i].state == STORE_DAMAGED;
 		l->quarantined += !all && step[i].state == STORE_QUARANTINED;
+		l->misplaced += !all && step[i].state == STORE_MISPLACED;
+		l->newer += !all && step[i].state == STORE_NEWER;
 		if (sound || all)
 			step[kept++] = step[i];
 	}
@@ -135,6 +141,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	struct store s = { .ops = l->c->ops, .root_fd = -1, .job_fd = job_fd };
 	struct ls_job j = { 0 };
 	struct ckpt_err err = { 0 };
+	char home[CKPT_JOB_MAX + 1];
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
@@ -150,6 +157,11 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		ckpt_error_prefix(&err, rc, "holds, tags and other marks of %s are not shown", job);
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
 	}
+	if (!store_home(&s, home, NULL) && strcmp(home, job))
+		cli_hint(l->c,
+			 "%s holds the steps of job %s: it was renamed or copied; ckptctl adopt %s "
+			 "makes it job %s's",
+			 abs_path, home, abs_path, job);
 	keep(l, &j);
 	rc = job_add(l, &j, job, abs_path);
 	if (rc) {
@@ -261,7 +273,7 @@ static void summary(struct ls *l, const char *where)
 
 	if (!l->njob)
 		cli_say(l->c, STYLE_PLAIN, "No job has written to %s yet.", where);
-	else if (!l->listed && l->damaged + l->quarantined)
+	else if (!l->listed && l->damaged + l->quarantined + l->misplaced + l->newer)
 		cli_say(l->c, STYLE_PLAIN, "No checkpoint in %s can be used.", where);
 	else if (!l->listed)
 		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
@@ -276,6 +288,16 @@ static void summary(struct ls *l, const char *where)
 			 "%u quarantined step%s not listed: ckptctl ls --all says why, ckptctl "
 			 "repair looks again",
 			 l->quarantined, l->quarantined == 1 ? " is" : "s are");
+	if (l->misplaced)
+		cli_hint(l->c,
+			 "%u misplaced step%s not listed: ckptctl ls --all says of which step or "
+			 "job, ckptctl adopt makes one this job's",
+			 l->misplaced, l->misplaced == 1 ? " is" : "s are");
+	if (l->newer)
+		cli_hint(l->c,
+			 "%u step%s written by a newer version and not listed: latest stops there; "
+			 "use that version's ckptctl",
+			 l->newer, l->newer == 1 ? " was" : "s were");
 	if (l->damaged)
 		cli_hint(l->c,
 			 "%u damaged step%s not listed: ckptctl ls --all says what is wrong, "
@@ -351,7 +373,8 @@ const struct cli_verb verb_ls = {
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_ALL,
-			  "also steps being collected, set aside, damaged, or quarantined" },
+			  "also steps being collected, set aside, damaged, quarantined, misplaced, "
+			  "or written by a newer version" },
 			{ OPT_NONE, NULL },
 		},
 	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "

@@ -565,7 +565,10 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		if (!r)
 			r = subject_take(&x.s, v->c->ops, fd, path, &err);
 		if (!r) {
-			verify_one(&x, step[i].state == STORE_DAMAGED ? step[i].why : "");
+			verify_one(&x, step[i].state == STORE_DAMAGED ||
+						       step[i].state == STORE_MISPLACED
+					       ? step[i].why
+					       : "");
 			continue;
 		}
 		v->nother++;

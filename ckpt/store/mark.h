@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mark.h - what people and programs say about a committed step: it is held, tagged, verified, bad.
+ * mark.h - what people and programs say about a committed step: it is held, tagged, verified, bad,
+ * adopted.
  *
  * A mark is one small file in JOB/.ckptd/:
  *
  *	KIND-%012u-%016x[-NAME][~%08x]
  *
- * with KIND hold, tag, verified or bad; the step's number; the first 8 bytes of the checkpoint's id in
+ * with KIND hold, tag, verified, bad or adopted; the step's number; the first 8 bytes of the checkpoint's id in
  * hex (0: the MANIFEST could not be read when it was set); NAME for hold and tag only; and a random
  * number where the same mark was set again while the old one stood. Lines "key=value", each ended by
  * a newline, at most 4 KiB: made= (RFC 3339 UTC, required), by= (user@host), until= (RFC 3339 UTC,
@@ -14,11 +15,12 @@
  *
  * A mark belongs to one checkpoint: a later one of the same step has another id and none of its
  * marks. Where a step's MANIFEST cannot be read its id is not known: then every hold, tag and bad mark
- * of its number counts, and no verified one. A hold or tag that was set then counts for the step of that
+ * of its number counts, and no verified or adopted one. A hold or tag that was set then counts for the step of that
  * number also when it can be read again.
  * A mark whose content cannot be read (torn, damaged): hold, tag and bad count all the same, without
- * an end; verified does not. An expired hold counts as none (store_mark_counts). The bad mark is the
- * quarantine: store_scan gives such a step the state STORE_QUARANTINED.
+ * an end; verified and adopted do not. An expired hold counts as none (store_mark_counts). The bad mark
+ * is the quarantine: store_scan gives such a step the state STORE_QUARANTINED. The adopted mark says that
+ * a step which says that it is another job's, or continues another step, is here on purpose: store.h.
  *
  * Setting: the file is created O_EXCL, written, synced, and .ckptd synced; only then older files of
  * the same mark (for a tag: of the same name on any step) are removed. Whoever sees two takes, of tags,
@@ -34,14 +36,14 @@
 #define STORE_MARK_BYTES_MAX 4096 /* of a file */
 #define STORE_MARK_NAME_MAX 64	  /* [A-Za-z0-9._-], no leading dot */
 
-enum store_mark_kind { MARK_HOLD, MARK_TAG, MARK_VERIFIED, MARK_BAD };
+enum store_mark_kind { MARK_HOLD, MARK_TAG, MARK_VERIFIED, MARK_BAD, MARK_ADOPTED };
 
 struct store_mark {
 	enum store_mark_kind kind;
 	bool unread; /* its content could not be read: times are 0, texts empty */
 	uint64_t step;
 	uint8_t id8[8];
-	char name[STORE_MARK_NAME_MAX + 1]; /* "" for verified and bad */
+	char name[STORE_MARK_NAME_MAX + 1]; /* "" for the others */
 	uint64_t made_ns, until_ns;	    /* since 1970; until 0: for ever */
 	char by[96], why[200];
 };

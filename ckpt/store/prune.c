@@ -238,7 +238,8 @@ __attribute__((format(printf, 3, 4))) static void keep(struct pruning *p, uint32
 
 static bool is_bad(const struct store_step *st, const struct store_mark *mark, uint32_t n)
 {
-	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED)
+	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED ||
+	    st->state == STORE_NEWER || st->code == -EUCLEAN)
 		return false;
 	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st))
 		return true;

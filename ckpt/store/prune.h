@@ -18,6 +18,7 @@
  *	a step without a newer committed one (a higher seq) that is kept and verified: the newest committed
  *	  one is verified first, by its mark or now by the caller; it stays locked and is looked at again
  *	  before each removal: it is there, and not found damaged
+ *	a step that is misplaced, or that a newer version wrote
  *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
  *	  MANIFEST nor a part), or that belongs to another user
  *

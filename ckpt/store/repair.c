@@ -19,6 +19,7 @@ struct repairing {
 	struct store_step *step; /* newest first, kept up to date by what is repaired */
 	struct store_mark *mark;
 	uint32_t n, nmark;
+	char home[CKPT_JOB_MAX + 1]; /* the job that the directory belongs to */
 };
 
 __attribute__((format(printf, 7, 8))) static void tell(struct repairing *x, enum repair_act act,
@@ -237,6 +238,13 @@ static int overlay_check(const struct source_dir *under, const void *bytes, uint
 	return r;
 }
 
+/* It may need a place in the line, below those that have one. */
+static bool is_lost(const struct store_step *st)
+{
+	return st->state == STORE_DAMAGED || st->state == STORE_MISPLACED ||
+	       st->state == STORE_NEWER;
+}
+
 /*
  * The place in the line: right before the next newer step; or, where there is none, after all that
  * ever were, with room for the damaged ones below it.
@@ -247,7 +255,7 @@ static int lineage_find(const struct repairing *x, const struct store_step *st,
 	const struct store_step *below = NULL;
 	uint64_t above = UINT64_MAX, highest = 0, room = 0;
 
-	*ret = (struct native_lineage){ .parent_step = UINT64_MAX, .tool = "ckptctl repair" };
+	*ret = (struct native_lineage){ .parent_step = UINT64_MAX, .tool = STORE_REPAIR_TOOL };
 	for (uint32_t i = 0; i < x->n; i++) {
 		const struct store_step *k = &x->step[i];
 
@@ -260,7 +268,7 @@ static int lineage_find(const struct repairing *x, const struct store_step *st,
 			below = k;
 	}
 	for (uint32_t i = 0; i < x->n; i++)
-		room += x->step[i].state == STORE_DAMAGED && x->step[i].step < st->step &&
+		room += is_lost(&x->step[i]) && x->step[i].step < st->step &&
 			(!below || x->step[i].step > below->step);
 	if (above == UINT64_MAX) {
 		if (ckpt_add(highest, room + 1, &ret->seq) || ret->seq == UINT64_MAX)
@@ -427,7 +435,7 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	r = store_source_dir(x->s->ops, fd, &dir);
 	if (r)
 		return ckpt_error(err, r, "no memory to read it");
-	r = native_rebuild(&dir, x->s->job, st->step, &line, &bytes, &len, id, err);
+	r = native_rebuild(&dir, x->home, st->step, &line, &bytes, &len, id, err);
 	if (!r)
 		r = overlay_check(&dir, bytes, len, err);
 	store_source_dir_close(&dir);
@@ -452,18 +460,46 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	return 0;
 }
 
+static void misplaced_tell(struct repairing *x, const struct store_step *st)
+{
+	char dir[STORE_DIR_MAX];
+
+	store_name_step(st->said.step, dir);
+	if (st->said.step != st->step)
+		tell(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
+		     "misplaced: %.180s; call it %s in the directory of job %s", st->why, dir,
+		     st->said.job);
+	else
+		tell(x, REPAIR_LEFT, -EBADMSG, st->dir, st->step, st->bytes,
+		     "misplaced: %.190s; move it where it belongs, or, if it is here on purpose: "
+		     "ckptctl adopt",
+		     st->why);
+}
+
 static int rebuild(struct repairing *x, struct store_step *st)
 {
+	const struct store_step was = *st;
 	struct ckpt_err why = { .msg = "" };
 	int fd, r = store_step_open(x->s, st->dir, &fd, &why);
 
+	/* What a MANIFEST says that is another step's is nothing about this one. */
+	if (st->state == STORE_MISPLACED)
+		*st = (struct store_step){ .step = st->step,
+					   .bytes = st->bytes,
+					   .parent_step = UINT64_MAX,
+					   .format = st->format,
+					   .state = STORE_DAMAGED };
+	memcpy(st->dir, was.dir, sizeof st->dir);
 	if (!r) {
 		r = rebuild_locked(x, st, fd, &why);
 		(void)x->s->ops->close(x->s->ops->ctx, fd);
 	}
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
 		return ckpt_error(x->err, r, "%s", why.msg);
-	if (r)
+	if (r && was.state == STORE_MISPLACED && st->state == STORE_DAMAGED) {
+		*st = was;
+		misplaced_tell(x, st);
+	} else if (r)
 		tell(x, REPAIR_LEFT, r, st->dir, st->step, st->bytes, "%.380s", why.msg);
 	else
 		tell(x, REPAIR_REBUILT, 0, st->dir, st->step, st->bytes, "%s",
@@ -481,8 +517,10 @@ static int steps_repair(struct repairing *x)
 {
 	const struct store_mark *bad;
 	bool found = false;
-	int r = store_scan(x->s, true, &x->step, &x->n, x->err);
+	int r = store_home(x->s, x->home, x->err);
 
+	if (!r)
+		r = store_scan(x->s, true, &x->step, &x->n, x->err);
 	if (!r)
 		r = store_marks(x->s, &x->mark, &x->nmark, x->err);
 	for (uint32_t i = 0; !r && i < x->n; i++) {
@@ -496,7 +534,13 @@ static int steps_repair(struct repairing *x)
 			     "%.200s: it may be whole, so repair it when it can be read; if it "
 			     "never can, move it away first",
 			     st->why);
-		else if (st->state == STORE_DAMAGED)
+		else if (st->state == STORE_NEWER)
+			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+			     "it was written by a newer version, which can look at it: %.200s",
+			     st->why);
+		else if (st->state == STORE_MISPLACED && st->said.step == st->step)
+			misplaced_tell(x, st);
+		else if (st->state == STORE_DAMAGED || st->state == STORE_MISPLACED)
 			r = rebuild(x, st);
 		else if ((bad = quarantine_of(x, st)))
 			r = release(x, st, bad);

@@ -13,6 +13,10 @@
  *    pass over. What the old one said besides (notes) is lost, and the checkpoint's id is a new one;
  *    hold and tag marks move to it. A MANIFEST that cannot be read now may be whole, and stays.
  *
+ * 4. A misplaced step stays as it is, and so does what a newer version wrote: the first is moved or adopted by
+ *    who knows why it is there. One whose MANIFEST is that of another step while its parts are this one's
+ *    is mended like 3.
+ *
  * Nothing that was committed is removed. Steps are locked (shared) while they are worked on. A crash at
  * any point leaves what can be repaired again.
  */

@@ -199,7 +199,8 @@ struct deciding {
 static bool is_damaged(const struct store_step *st)
 {
 	return st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
-	       (st->state == STORE_SET_ASIDE && !store_step_has_id(st));
+	       st->state == STORE_MISPLACED || st->state == STORE_NEWER ||
+	       (st->state == STORE_SET_ASIDE && (st->code || !store_step_has_id(st)));
 }
 
 static bool note_value(const struct store_step *st, const char *key, double *ret)
@@ -396,7 +397,11 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 	marks_tell(d, st, &t);
 	if (!d->bad[i])
 		rules_tell(d, i, &t);
-	if (d->bad[i])
+	if (d->bad[i] && st->code == -EUCLEAN)
+		text_add(&t, ", misplaced: %s", st->why);
+	else if (d->bad[i] && st->code == -EPROTONOSUPPORT)
+		text_add(&t, ", written by a newer version");
+	else if (d->bad[i])
 		text_add(&t, st->state == STORE_DAMAGED || !store_step_has_id(st)
 				     ? ", damaged: see ckptctl repair"
 				     : ", quarantined: see ckptctl repair");

@@ -16,7 +16,8 @@
  * steps, committed or set aside, are newer or better; it takes no place of a committed one there. So a
  * job that went back, or began anew, by mistake does not lose what it had with its next commit.
  * Damaged and quarantined steps take no place either and are kept: repair mends or releases them, and
- * store_prune removes them only when asked (prune.h: bad). Collecting directories are the claim's and
+ * store_prune removes them only when asked (prune.h: bad). Steps that are misplaced, or that a newer
+ * version wrote, are kept in any case: their bytes may be right. Collecting directories are the claim's and
  * repair's.
  *
  * That a newer step must be committed and verified before any is removed, and that none is removed

@@ -164,9 +164,15 @@ static int open_made(struct store *s, struct ckpt_err *err)
 	s->job_fd = ops->open(ops->ctx, s->root_fd, s->job, O_RDONLY | O_DIRECTORY, 0);
 	if (s->job_fd < 0)
 		return store_fail(err, s->job_fd, "cannot open the directory of job %s", s->job);
+	r = store_home_check(s, err);
+	if (r)
+		return r;
 	r = ops->mkdir(ops->ctx, s->job_fd, STORE_CLAIMS, 0700);
 	if (r && r != -EEXIST)
 		return store_fail(err, r, "job %s: cannot make " STORE_CLAIMS, s->job);
+	r = store_home_take(s, err);
+	if (r)
+		return r;
 	if (MUTANT(NEW_JOB_NOT_SYNCED))
 		return 0;
 	r = store_sync(ops, s->job_fd);
@@ -512,8 +518,11 @@ int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_genera
 		struct ckpt_err *err)
 {
 	struct store_claimed c = { 0 };
-	int r = 1;
+	int r = s->root_fd >= 0 ? store_home_check(s, err) : 0;
 
+	if (r)
+		return r;
+	r = 1;
 	for (uint32_t i = 0; r > 0 && i < STORE_TRIES_MAX; i++)
 		r = claim_once(s, want, again, &c, err);
 	if (r > 0)

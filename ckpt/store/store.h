@@ -10,6 +10,7 @@
  *	        /.trash-%08x/                          being deleted
  *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
  *	        /.ckptd/gen-%08u.%u                    the n-th time that claim was taken over, n = 1, 2, ...
+ *	        /.ckptd/job-NAME                       empty; the directory belongs to the job of this name
  *	        /.ckptd/KIND-%012u-...                 what is said about a step: held, tagged, ... (mark.h)
  *
  * Life: open -> claim -> older collecting directories are trashed -> scan -> begin -> parts (create,
@@ -52,9 +53,10 @@ struct store {
 int store_job_check(const char *job, struct ckpt_err *err);
 
 /*
- * root_fd is duplicated. create: make ROOT/JOB and .ckptd, and sync both and ROOT, also where they
- * existed: another process may have died before it did. ROOT's own name is the caller's to sync.
- * Without create a missing job is -ENOENT.
+ * root_fd is duplicated. create: make ROOT/JOB, .ckptd and job-NAME, and sync them and ROOT, also where
+ * they existed: another process may have died before it did. ROOT's own name is the caller's to sync.
+ * Without create a missing job is -ENOENT. With it, a directory that belongs to another job (store_home)
+ * is -EINVAL, and nothing in it is changed.
  */
 int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
 	       struct store **ret, struct ckpt_err *err);
@@ -70,6 +72,8 @@ void store_close(struct store *s);
  * dead process's kernel threads: the next claim gets them); and the job directory is synced, so that
  * what a scan finds from now on stays. Claims of older generations go: fencing needs the highest only.
  * When that fails the claim stands and can be asked for again.
+ * -EINVAL: the directory belongs to another job by now (store_home): it was adopted. A store made by
+ * hand (root_fd -1) claims it whatever its name.
  */
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
@@ -85,9 +89,13 @@ enum store_state {
 	STORE_COMMITTED,
 	STORE_COLLECTING, /* step, generation and bytes only */
 	STORE_SET_ASIDE,
-	STORE_DAMAGED, /* step-N whose MANIFEST cannot be read or is another step's */
+	STORE_DAMAGED, /* step-N whose MANIFEST cannot be read */
 	/* committed, MANIFEST is right, and somebody has found damage: it has a bad mark (mark.h) */
 	STORE_QUARANTINED,
+	/* step-N whose MANIFEST is right and says that it is another checkpoint (store_identity): the
+	 * bytes are right, the place is wrong */
+	STORE_MISPLACED,
+	STORE_NEWER, /* step-N whose MANIFEST a newer version has written: nothing is known of it */
 };
 
 struct store_step {
@@ -98,8 +106,15 @@ struct store_step {
 	char mesh[128];		 /* "fsdp=4"; several meshes: the first of those with most ranks */
 	const char *format;
 	enum store_state state;
-	int code;      /* 0, or the -errno with which its MANIFEST was looked at */
-	char why[200]; /* DAMAGED, QUARANTINED: what is wrong; SET_ASIDE: "" or the same */
+	int code; /* 0, or the -errno with which its MANIFEST was looked at; -EUCLEAN: misplaced */
+	char why[200]; /* DAMAGED, QUARANTINED, MISPLACED, NEWER: what is wrong; SET_ASIDE: "" or the same */
+	struct store_said { /* by its MANIFEST; all zero where that cannot be read */
+		uint64_t step;
+		char job[CKPT_JOB_MAX + 1];
+		uint8_t parent_id[16]; /* zero: none */
+		bool rebuilt;	       /* ckptctl repair made its MANIFEST, and so its id, anew */
+	} said;
+	bool adopted; /* it has an adopted mark (mark.h) */
 	/* loss, lr, ...: they live and die with the array that store_scan gave */
 	uint32_t nnote;
 	const struct ckpt_note *note;
@@ -107,20 +122,67 @@ struct store_step {
 
 /*
  * All step directories, newest first (seq, then step); collecting and set aside too when all. A
- * damaged step, whose seq is unknown (0), stands before the newest committed step with a lower number:
- * where it was. So the first COMMITTED entry is "latest". The next seq to commit is 1 + the highest of
- * a scan with all. *ret is malloc'ed, one block. Foreign entries are ignored.
+ * damaged, misplaced or newer step, whose seq in this line is unknown (0), stands before the newest
+ * committed step with a lower number: where it was. So the first COMMITTED entry is "latest", unless a
+ * NEWER one stands before it: then nobody knows which one is. An adopted step has the seq of another
+ * line: where that does not fit between its neighbours by number it gets that of the one below. The next
+ * seq to commit is 1 + the highest of a scan with all. *ret is malloc'ed, one block. Foreign entries are
+ * ignored.
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
-/* A DAMAGED step, or one set aside, of which nothing is known but that it could not be read (a disk
- * that fails, a mount that is away, permission, a newer version's format): it may be whole. */
+/* A DAMAGED or NEWER step, or one set aside, of which nothing is known but that it could not be read (a
+ * disk that fails, a mount that is away, permission, a newer version's format): it may be whole. */
 bool store_step_unread(const struct store_step *st);
 /*
  * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is
  * locked against removal (prune.h): close it after the last byte. -ENOENT: gone, or being removed.
  */
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err);
+
+/* --- is it the checkpoint that was asked for? (store_identity.c) --- */
+
+/*
+ * Compared are
+ *	the step that MANIFEST says		with the number in the name of the directory
+ *	the job that MANIFEST says		with home: the job that the job's directory belongs to
+ *	the parent's id that MANIFEST says	with the id of the step of that number in the job's directory
+ * An adopted step is compared by its number only. The parent is compared where it can be: parent is the
+ * step of that number, committed (there, its MANIFEST readable, not quarantined, not misplaced itself),
+ * of a lower number than st, neither adopted nor with a MANIFEST that ckptctl repair made (its id is
+ * new), and MANIFEST of st has a parent's id. parent NULL: not compared. Of a step that was set aside the
+ * parent is not compared: it belongs to another line.
+ * 0, or -EUCLEAN, and why says what it is.
+ */
+int store_identity(const struct store_step *st, const char *home, const struct store_step *parent,
+		   char why[200]);
+
+/*
+ * The job that a job's directory belongs to, whatever the directory is called: the one of .ckptd/job-NAME,
+ * which store_open with create makes. Where there are several (two directories were copied into one) that
+ * of the directory's name, s->job, else the first by name. Where there is none: s->job. So a directory
+ * that was renamed or copied with its .ckptd still belongs to its job.
+ */
+int store_home(const struct store *s, char ret[CKPT_JOB_MAX + 1], struct ckpt_err *err);
+/* From now on, durably, it belongs to s->job. Its steps do not change: see MARK_ADOPTED. */
+int store_home_take(const struct store *s, struct ckpt_err *err);
+
+/*
+ * One step as store_scan gives it, without the cost of the others: of the parent its number, job and
+ * marks are compared, not again its own parent; notes are left out. -ENOENT, -EINVAL: no step's name.
+ */
+int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,
+		     struct ckpt_err *err);
+
+/* May a step be used by its name? 0, or the sentence that says which directory it is, what it says that
+ * it is, and what to do: -EBADMSG where it is misplaced, -EPROTONOSUPPORT where a newer version wrote it.
+ * What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
+ * called for people. */
+int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err);
+/* Is what was opened by this entry's name the checkpoint with this id, which was chosen by it? -ESTALE:
+ * another directory was put in its place. An id of zeros, of what could not be read, is none. */
+int store_step_same(const char *dir, const uint8_t id[16], const struct checkpoint *c,
+		    struct ckpt_err *err);
 
 /* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
 struct store_txn;
@@ -173,16 +235,21 @@ struct store_ref {
 	/* the step directory, locked against removal (store_step_open); the caller closes it */
 	int step_fd;
 	char path[4096]; /* absolute */
-	/* "", or which newer steps "latest" has passed over and why: to be told */
+	/* "", or which newer steps "latest" has passed over and why, or that what lies at a path is not
+	 * what its place says: to be told */
 	char note[512];
+	char dir[STORE_DIR_MAX]; /* found by a step's name: its entry; "" by path */
+	uint8_t id[16];		 /* of it then, for store_step_same */
 };
 
 /*
  * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u", "tag:NAME" (mark.h) below where
  * (NULL: "."; a store with one job, or a job directory), or a path to a step directory: what has a '/'
  * or names an existing directory. A path may lead to any directory that holds MANIFEST, copied, renamed,
- * set aside. latest passes damaged and quarantined steps over (note); other names resolve to them, and
- * their reader says what is wrong. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
+ * set aside. latest passes damaged, misplaced and quarantined steps over (note), and stops at one that a
+ * newer version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and quarantined ones, and their
+ * reader says what is wrong; a misplaced step has no name: -EBADMSG (store_step_refuse). By path it is
+ * opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
  * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
  */
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,

@@ -313,8 +313,7 @@ static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *e
 
 static bool is_listed(const struct store_step *st)
 {
-	return st->state == STORE_COMMITTED || st->state == STORE_DAMAGED ||
-	       st->state == STORE_QUARANTINED;
+	return st->state != STORE_COLLECTING && st->state != STORE_SET_ASIDE;
 }
 
 static uint64_t distance(uint64_t a, uint64_t b)
@@ -391,6 +390,25 @@ static int step_unknown(const struct store_step *step, uint32_t n, uint64_t want
 		want, abs, near[0] ? "nearest: " : "nothing is committed there yet", near, abs);
 }
 
+/* Why nothing can be started from it, in a word. */
+static const char *passed_word(enum store_state state)
+{
+	switch (state) {
+	case STORE_MISPLACED:
+		return "misplaced";
+	case STORE_NEWER:
+		return "written by a newer version";
+	case STORE_QUARANTINED:
+		return "quarantined";
+	case STORE_DAMAGED:
+	case STORE_COMMITTED:
+	case STORE_COLLECTING:
+	case STORE_SET_ASIDE:
+		break;
+	}
+	return "damaged";
+}
+
 /* Which listed steps before the one at `end` are nothing to start from. */
 static void passed_print(const struct store_step *step, uint32_t end, char *buf, size_t bytes)
 {
@@ -401,13 +419,13 @@ static void passed_print(const struct store_step *step, uint32_t end, char *buf,
 	for (uint32_t i = 0; i < end; i++) {
 		if (!is_listed(&step[i]) || step[i].state == STORE_COMMITTED)
 			continue;
-		if (npassed++ == 0)
+		if (npassed++ == 0) /* verify refuses a misplaced one, and says what can be done */
 			used = snprintf(buf, bytes,
-					"step %" PRIu64 " is passed over: %s: %.200s; ckptctl "
-					"repair step:%" PRIu64,
-					step[i].step,
-					step[i].state == STORE_DAMAGED ? "damaged" : "quarantined",
-					step[i].why, step[i].step);
+					"step %" PRIu64 " is passed over: %s: %.200s; ckptctl %s "
+					"step:%" PRIu64,
+					step[i].step, passed_word(step[i].state), step[i].why,
+					step[i].state == STORE_MISPLACED ? "verify" : "repair",
+					step[i].step);
 	}
 	assert((size_t)used < bytes);
 	if (npassed > 1)
@@ -456,9 +474,10 @@ static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *ta
 			  ntag > NEAREST_MAX ? ", ..." : "");
 }
 
-/* The entry's name, or NULL with the error in *ret_r. */
-static const char *step_choose(const struct store_step *step, uint32_t n, const struct wanted *want,
-			       const char *abs, char note[512], int *ret_r, struct ckpt_err *err)
+/* NULL with the error in *ret_r. */
+static const struct store_step *step_choose(const struct store_step *step, uint32_t n,
+					    const struct wanted *want, const char *abs,
+					    char note[512], int *ret_r, struct ckpt_err *err)
 {
 	uint64_t nsound = 0;
 
@@ -468,16 +487,20 @@ static const char *step_choose(const struct store_step *step, uint32_t n, const 
 			    : step[i].state == STORE_COMMITTED && nsound++ == want->back) {
 			if (want->by == BY_AGE)
 				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
-			return step[i].dir;
+			return &step[i];
 		}
+		if (want->by == BY_AGE && step[i].state == STORE_NEWER &&
+		    !MUTANT(NEWER_PASSED_OVER))
+			return &step[i]; /* and is refused */
 	}
 	*ret_r = want->by == BY_STEP ? step_unknown(step, n, want->step, abs, err)
 				     : latest_unknown(step, n, want->back, abs, err);
 	return NULL;
 }
 
-static const char *tag_choose(const struct store *s, const struct store_step *step, uint32_t n,
-			      const char *tag, const char *abs, int *ret_r, struct ckpt_err *err)
+static const struct store_step *tag_choose(const struct store *s, const struct store_step *step,
+					   uint32_t n, const char *tag, const char *abs, int *ret_r,
+					   struct ckpt_err *err)
 {
 	cleanup_free struct store_mark *mark = NULL;
 	uint32_t nmark;
@@ -488,7 +511,7 @@ static const char *tag_choose(const struct store *s, const struct store_step *st
 	for (uint32_t k = 0; k < nmark; k++)
 		for (uint32_t i = 0; strcmp(mark[k].name, tag) == 0 && i < n; i++)
 			if (store_mark_is(&mark[k], &step[i]))
-				return step[i].dir;
+				return &step[i];
 	*ret_r = tag_unknown(mark, nmark, tag, abs, err);
 	return NULL;
 }
@@ -498,7 +521,7 @@ static int resolve_once(const struct store *s, const struct wanted *want, const 
 			struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_free struct store_step *step = NULL;
-	const char *dir;
+	const struct store_step *st;
 	uint32_t n;
 	int r;
 
@@ -506,14 +529,18 @@ static int resolve_once(const struct store *s, const struct wanted *want, const 
 	r = store_scan(s, true, &step, &n, err);
 	if (r)
 		return r;
-	dir = want->by == BY_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
-				 : step_choose(step, n, want, abs, ret->note, &r, err);
-	if (!dir)
+	st = want->by == BY_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
+				: step_choose(step, n, want, abs, ret->note, &r, err);
+	if (!st)
 		return r;
-	r = path_join(ret->path, sizeof ret->path, abs, dir, err);
+	r = store_step_refuse(st, abs, err);
+	if (!r)
+		r = path_join(ret->path, sizeof ret->path, abs, st->dir, err);
 	if (r)
 		return r;
-	r = store_step_open(s, dir, &ret->step_fd, err);
+	memcpy(ret->dir, st->dir, sizeof ret->dir);
+	memcpy(ret->id, st->id, sizeof ret->id);
+	r = store_step_open(s, st->dir, &ret->step_fd, err);
 	return r == -ENOENT ? -ESTALE : r;
 }
 
@@ -579,6 +606,40 @@ static int path_lock(const struct io_ops *ops, const char *abs, int fd, struct c
 	return r ? store_fail(err, r, "cannot lock %.300s for reading", abs) : 0;
 }
 
+/* What lies at a path is what was asked for; but is it what its place says? The name of a step says its
+ * number; a directory that ckptd or ckptctl has written to says the rest. */
+static void path_judge(const struct io_ops *ops, const char *abs, struct store_ref *ret)
+{
+	struct store s = { .ops = ops, .root_fd = -1, .job_fd = -1 };
+	cleanup_close int job_fd = -1;
+	struct store_step st;
+	char job[PATH_MAX];
+	int claims, r;
+
+	(void)snprintf(job, sizeof job, "%.*s/.", (int)(path_base(abs) - abs) - 1, abs);
+	job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (job_fd < 0)
+		return;
+	job[strlen(job) - 2] = 0;
+	s.job_fd = job_fd;
+	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(job[0] ? job : "/"));
+	claims = ops->open(ops->ctx, job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY, 0);
+	if (claims >= 0) {
+		(void)ops->close(ops->ctx, claims);
+		r = store_step_judge(&s, path_base(abs), &st, NULL);
+		r = r ? 0 : st.code;
+	} else {
+		r = store_step_look(&s, path_base(abs), &st);
+		r = r || !store_step_has_id(&st) ? 0
+						 : store_identity(&st, st.said.job, NULL, st.why);
+	}
+	if (r == -EUCLEAN)
+		(void)snprintf(
+			ret->note, sizeof ret->note,
+			"%.250s: it is read all the same, and stays without a name in its job",
+			st.why);
+}
+
 static int resolve_path(const struct io_ops *ops, const char *path, struct store_ref *ret,
 			struct ckpt_err *err)
 {
@@ -618,6 +679,8 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 	if (r)
 		return r;
 	memcpy(ret->path, abs, sizeof abs);
+	if (x.kind == STORE_STEP || x.kind == STORE_OLD)
+		path_judge(ops, abs, ret);
 	ret->step_fd = TAKE_FD(fd);
 	return 0;
 }
@@ -629,9 +692,7 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 	struct stat st;
 	int r;
 
-	ret->step_fd = -1;
-	ret->path[0] = 0;
-	ret->note[0] = 0;
+	*ret = (struct store_ref){ .step_fd = -1 };
 	if (strchr(name, '/'))
 		return resolve_path(ops, name, ret, err);
 	r = wanted_parse(name, &want, err);

@@ -14,6 +14,7 @@
 
 #define STORE_MANIFEST "MANIFEST"
 #define STORE_CLAIMS ".ckptd"
+#define STORE_REPAIR_TOOL "ckptctl repair" /* whose MANIFEST has a new id (repair.h) */
 #define STORE_TRIES_MAX 16 /* fresh names that turn out taken: random ones never do */
 #define STORE_SWEEP_MAX 8  /* times trash is emptied before it is left to the next claim */
 #define STORE_ENTRIES_MAX (1u << 20) /* of a job directory; more is somebody's mistake */
@@ -86,6 +87,13 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
+/* The format's own text of 16 bytes. */
+void store_id_of(const char *hex, uint8_t ret[16]);
+
+/* --- whose directory (store_identity.c) --- */
+
+/* -EINVAL: it belongs to another job than s->job. */
+int store_home_check(const struct store *s, struct ckpt_err *err);
 
 /* --- marks (store_mark.c) --- */
 

@@ -17,7 +17,8 @@
 #define PATH_BYTES (MARK_FILE_MAX + sizeof STORE_CLAIMS)
 
 static const char *const words[] = {
-	[MARK_HOLD] = "hold", [MARK_TAG] = "tag", [MARK_VERIFIED] = "verified", [MARK_BAD] = "bad"
+	[MARK_HOLD] = "hold", [MARK_TAG] = "tag",	  [MARK_VERIFIED] = "verified",
+	[MARK_BAD] = "bad",   [MARK_ADOPTED] = "adopted",
 };
 
 const char *store_mark_word(enum store_mark_kind kind)
@@ -28,6 +29,12 @@ const char *store_mark_word(enum store_mark_kind kind)
 static bool is_named(enum store_mark_kind kind)
 {
 	return kind == MARK_HOLD || kind == MARK_TAG;
+}
+
+/* It is of one checkpoint, whose id must be known, and says nothing where it cannot be read. */
+static bool is_exact(enum store_mark_kind kind)
+{
+	return kind == MARK_VERIFIED || kind == MARK_ADOPTED;
 }
 
 int store_mark_name_check(const char *name, struct ckpt_err *err)
@@ -459,7 +466,7 @@ int store_marks_of(const struct store *s, uint32_t kinds, struct store_mark **re
 	for (uint32_t i = 0; i < f.n; i++) {
 		const struct store_mark *x = &f.at[i].m;
 
-		if (x->kind == MARK_VERIFIED && x->unread && !MUTANT(MARK_UNREAD_TRUSTED))
+		if (is_exact(x->kind) && x->unread && !MUTANT(MARK_UNREAD_TRUSTED))
 			continue;
 		if (n == 0 || by_mark(&m[n - 1], x) != 0)
 			m[n++] = *x;
@@ -481,7 +488,7 @@ bool store_mark_is(const struct store_mark *m, const struct store_step *st)
 	if (m->step != st->step || st->state == STORE_COLLECTING)
 		return false;
 	if (!store_step_has_id(st))
-		return m->kind != MARK_VERIFIED;
+		return !is_exact(m->kind);
 	/* set while the MANIFEST could not be read: rather keep one too many than lose what was held */
 	if ((m->kind == MARK_HOLD || m->kind == MARK_TAG) &&
 	    memcmp(m->id8, (const uint8_t[sizeof m->id8]){ 0 }, sizeof m->id8) == 0)
@@ -598,13 +605,14 @@ static uint32_t files_of(const struct mark_files *f, const struct store_mark *m,
 	return n;
 }
 
-/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned. */
+/* Is the step that was scanned what the name leads to? Who cannot tell marks what was scanned; a MANIFEST of
+ * another number does not tell. */
 static int step_check(const struct store *s, const struct store_step *st)
 {
 	struct store_step now;
 	int r = store_step_look(s, st->dir, &now);
 
-	if (r || !store_step_has_id(st) || !store_step_has_id(&now))
+	if (r || !store_step_has_id(st) || !store_step_has_id(&now) || now.said.step != now.step)
 		return r;
 	return memcmp(st->id, now.id, sizeof now.id) == 0 ? 0 : -ENOENT;
 }

@@ -2,8 +2,8 @@
 /*
  * store_scan.c - what a job directory holds, and the sources through which formats read it. Called by
  * the daemon, by ckptctl, and by commit when a job goes back.
- * Invariant: a step is COMMITTED only if its MANIFEST can be read and is that step's, and nobody has
- * said that it is bad.
+ * Invariant: a step is COMMITTED only if its MANIFEST can be read and says that it is this job's step of
+ * this number (store_identity), and nobody has said that it is bad.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -160,14 +160,13 @@ int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret)
 	return 0;
 }
 
-/* The format's own text of 16 bytes. */
-static void step_id(const char *hex, uint8_t id[16])
+void store_id_of(const char *hex, uint8_t ret[16])
 {
 	assert(strlen(hex) == 32);
 	for (uint32_t i = 0; i < 32; i++) {
 		uint8_t digit = (uint8_t)(hex[i] <= '9' ? hex[i] - '0' : (hex[i] | 32) - 'a' + 10);
 
-		id[i / 2] = (uint8_t)(id[i / 2] << 4 | digit);
+		ret[i / 2] = (uint8_t)(ret[i / 2] << 4 | digit);
 	}
 }
 
@@ -221,7 +220,12 @@ static void step_take(struct store_step *st, const struct checkpoint *c)
 	st->parent_step = c->parent_step;
 	st->world = c->world;
 	st->format = c->format->name;
-	step_id(c->id, st->id);
+	store_id_of(c->id, st->id);
+	st->said.step = c->step;
+	(void)snprintf(st->said.job, sizeof st->said.job, "%s", c->job);
+	if (c->parent_id[0])
+		store_id_of(c->parent_id, st->said.parent_id);
+	st->said.rebuilt = strcmp(c->tool, STORE_REPAIR_TOOL) == 0;
 	step_notes(st, c);
 }
 
@@ -267,17 +271,9 @@ static int step_manifest(const struct store *s, struct store_step *st)
 		step_why(st, err.msg);
 		return r;
 	}
-	if (c->step == st->step || MUTANT(OTHER_STEP_ACCEPTED))
-		step_take(st, c);
-	else
-		r = -EBADMSG;
-	if (r)
-		(void)snprintf(st->why, sizeof st->why,
-			       "its MANIFEST is that of step %" PRIu64
-			       ": the directory was renamed or swapped",
-			       c->step);
+	step_take(st, c);
 	checkpoint_free(c);
-	return r;
+	return 0;
 }
 
 /* 0; 1: it has gone meanwhile; -errno: cannot go on. */
@@ -313,7 +309,7 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 	}
 	st->code = damage;
 	if (st->state == STORE_COMMITTED && !MUTANT(TORN_LISTED))
-		st->state = STORE_DAMAGED;
+		st->state = damage == -EPROTONOSUPPORT ? STORE_NEWER : STORE_DAMAGED;
 	return 0;
 }
 
@@ -324,6 +320,48 @@ bool store_step_unread(const struct store_step *st)
 	       st->code != -ELOOP && st->code != -ENODATA;
 }
 
+/* --- what it is compared with --- */
+
+/* The job that a directory belongs to, and what somebody has said of its steps. */
+struct home {
+	char job[CKPT_JOB_MAX + 1];
+	struct store_mark *mark;
+	uint32_t nmark;
+};
+
+static int home_read(const struct store *s, struct home *ret, struct ckpt_err *err)
+{
+	int r = store_home(s, ret->job, err);
+
+	if (!r)
+		r = store_marks_of(s, 1u << MARK_BAD | 1u << MARK_ADOPTED, &ret->mark, &ret->nmark,
+				   err);
+	/* Who may read the steps but not what is said of them is no one to be stopped by it. */
+	return r == -EACCES || r == -EPERM ? 0 : r;
+}
+
+static void misplace(struct store_step *st)
+{
+	st->code = -EUCLEAN;
+	if (st->state == STORE_COMMITTED)
+		st->state = STORE_MISPLACED;
+}
+
+/* By number and job. What could not be read has said nothing. */
+static void judge(struct store_step *st, const struct home *h)
+{
+	if (store_step_has_id(st) && store_identity(st, h->job, NULL, st->why))
+		misplace(st);
+}
+
+/* By parent, which is judged. */
+static void judge_parent(struct store_step *st, const struct home *h,
+			 const struct store_step *parent)
+{
+	if (st->state == STORE_COMMITTED && store_identity(st, h->job, parent, st->why))
+		misplace(st);
+}
+
 /* --- all steps --- */
 
 static int by_step(const void *a, const void *b)
@@ -331,6 +369,22 @@ static int by_step(const void *a, const void *b)
 	const struct store_step *x = a, *y = b;
 
 	return (x->step > y->step) - (x->step < y->step);
+}
+
+/* Of steps by number: the first with this one or a higher one. */
+static uint32_t step_first(const struct store_step *step, uint32_t n, uint64_t number)
+{
+	uint32_t from = 0, to = n;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (step[mid].step < number)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
 }
 
 static int by_age(const void *a, const void *b) /* newest first */
@@ -343,50 +397,101 @@ static int by_age(const void *a, const void *b) /* newest first */
 	return later ? later : strcmp(y->dir, x->dir);
 }
 
-/* Collecting: newer than all. Damaged: as old as the newest committed step with a lower number, and
- * by_age puts the higher number of the two first. */
+static bool is_of_line(const struct store_step *st)
+{
+	return st->state == STORE_COMMITTED || st->state == STORE_QUARANTINED;
+}
+
+/* It stands where its number puts it. */
+static bool is_lost(const struct store_step *st)
+{
+	return st->state == STORE_DAMAGED || st->state == STORE_MISPLACED ||
+	       st->state == STORE_NEWER;
+}
+
+/* Adopted steps say the seq of another line: one that does not fit between its neighbours by number,
+ * which are in the order of their seq, is that of the one below. */
+static void adopted_fit(struct store_step *step, uint32_t n)
+{
+	uint64_t above = UINT64_MAX, below = 0;
+
+	for (uint32_t i = n; i-- > 0;)
+		if (is_of_line(&step[i]) && !step[i].adopted)
+			above = MIN(above, step[i].seq);
+		else if (is_of_line(&step[i]) && step[i].seq >= above)
+			step[i].seq = 0;
+	for (uint32_t i = 0; i < n; i++)
+		if (is_of_line(&step[i])) {
+			if (step[i].adopted && step[i].seq <= below)
+				step[i].seq = below;
+			below = MAX(below, step[i].seq);
+		}
+}
+
+/* Steps by number. Collecting: newer than all. Lost: as old as the newest committed step with a lower
+ * number, and by_age puts the higher number of the two first. */
 static void sort_by_age(struct store_step *step, uint32_t n)
 {
 	uint64_t below = 0;
 
-	qsort(step, n, sizeof *step, by_step);
+	adopted_fit(step, n);
 	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].state == STORE_COMMITTED)
+		if (is_of_line(&step[i]))
 			below = MAX(below, step[i].seq);
-		else if (step[i].state == STORE_DAMAGED)
+		else if (is_lost(&step[i]))
 			step[i].seq = below;
 		else if (step[i].state == STORE_COLLECTING)
 			step[i].seq = UINT64_MAX;
 	}
 	qsort(step, n, sizeof *step, by_age);
 	for (uint32_t i = 0; i < n; i++)
-		if (step[i].state == STORE_DAMAGED || step[i].state == STORE_COLLECTING)
+		if (is_lost(&step[i]) || step[i].state == STORE_COLLECTING)
 			step[i].seq = 0;
 }
 
 /* --- the whole --- */
 
-/* What somebody has found to be damaged is no longer a checkpoint to start from. */
-static int quarantine(const struct store *s, struct store_step *step, uint32_t n,
-		      struct ckpt_err *err)
+static void adopt(struct store_step *st, const struct store_mark *m)
 {
-	cleanup_free struct store_mark *mark = NULL;
-	uint32_t nmark;
-	int r = store_marks_of(s, 1u << MARK_BAD, &mark, &nmark, err);
+	st->adopted |= m->kind == MARK_ADOPTED && store_mark_is(m, st);
+}
 
-	/* Who may read the steps but not what is said of them is no one to be stopped by it. */
-	if (r == -EACCES || r == -EPERM)
-		return 0;
-	for (uint32_t k = 0; k < nmark; k++) {
-		for (uint32_t i = 0; i < n; i++) {
-			if (step[i].state != STORE_COMMITTED ||
-			    !store_mark_is(&mark[k], &step[i]) || MUTANT(QUARANTINE_IGNORED))
-				continue;
-			step[i].state = STORE_QUARANTINED;
-			step_why(&step[i], mark[k].why[0] ? mark[k].why : "it was found damaged");
-		}
+/* What somebody has found to be damaged is no longer a checkpoint to start from. */
+static void quarantine(struct store_step *st, const struct store_mark *m)
+{
+	if (m->kind != MARK_BAD || st->state != STORE_COMMITTED || !store_mark_is(m, st) ||
+	    MUTANT(QUARANTINE_IGNORED))
+		return;
+	st->state = STORE_QUARANTINED;
+	step_why(st, m->why[0] ? m->why : "it was found damaged");
+}
+
+/* For each mark the steps of its number: they are ordered by it. */
+static void marks_apply(struct store_step *step, uint32_t n, const struct home *h,
+			void (*apply)(struct store_step *st, const struct store_mark *m))
+{
+	for (uint32_t k = 0; k < h->nmark; k++)
+		for (uint32_t i = step_first(step, n, h->mark[k].step);
+		     i < n && step[i].step == h->mark[k].step; i++)
+			apply(&step[i], &h->mark[k]);
+}
+
+/* Is each of them what its name and place say? Lowest number first: a parent is judged before its
+ * children. */
+static void judge_all(struct store_step *step, uint32_t n, const struct home *h)
+{
+	qsort(step, n, sizeof *step, by_step);
+	marks_apply(step, n, h, adopt);
+	for (uint32_t i = 0; i < n; i++)
+		judge(&step[i], h);
+	marks_apply(step, n, h, quarantine);
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t number = step[i].parent_step;
+
+		for (uint32_t k = step_first(step, n, number); k < n && step[k].step == number; k++)
+			if (step[k].state == STORE_COMMITTED)
+				judge_parent(&step[i], h, &step[k]);
 	}
-	return r;
 }
 
 /* Array and notes in one block, so that one free is enough. The array is freed. */
@@ -423,6 +528,7 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct store_step *step = NULL;
+	struct home home = { .nmark = 0 };
 	uint32_t nfound, n = 0;
 	int r;
 
@@ -442,11 +548,11 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 		if (r < 0)
 			r = store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
 	}
+	if (r >= 0)
+		r = home_read(s, &home, err);
 	if (r >= 0) {
+		judge_all(step, n, &home);
 		sort_by_age(step, n);
-		r = quarantine(s, step, n, err);
-	}
-	if (r >= 0) {
 		*ret = pack(step, n);
 		r = *ret ? 0
 			 : ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
@@ -454,6 +560,7 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	}
 	*ret_n = r < 0 ? 0 : n;
 	notes_free(step, n);
+	free(home.mark);
 	return r;
 }
 
@@ -472,6 +579,43 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 		ret->nnote = 0;
 	}
 	return r > 0 ? -ENOENT : r;
+}
+
+/* The step that st continues, as far as it can be known without the line: UINT64_MAX: there is none. */
+static void parent_look(const struct store *s, const struct store_step *st, const struct home *h,
+			struct store_step *ret)
+{
+	char dir[STORE_DIR_MAX];
+
+	store_name_step(st->parent_step, dir);
+	if (st->parent_step == UINT64_MAX || store_step_look(s, dir, ret) < 0) {
+		*ret = (struct store_step){ .step = UINT64_MAX, .state = STORE_DAMAGED };
+		return;
+	}
+	marks_apply(ret, 1, h, adopt);
+	judge(ret, h);
+	marks_apply(ret, 1, h, quarantine);
+}
+
+int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,
+		     struct ckpt_err *err)
+{
+	struct home home = { .nmark = 0 };
+	struct store_step parent;
+	int r = store_step_look(s, dir, ret);
+
+	if (r)
+		return store_fail(err, r, "job %s: cannot look at %s", s->job, dir);
+	r = home_read(s, &home, err);
+	if (!r) {
+		marks_apply(ret, 1, &home, adopt);
+		judge(ret, &home);
+		marks_apply(ret, 1, &home, quarantine);
+		parent_look(s, ret, &home, &parent);
+		judge_parent(ret, &home, &parent);
+	}
+	free(home.mark);
+	return r;
 }
 
 int store_step_open(const struct store *s, const char *dir, int *ret_fd, struct ckpt_err *err)

@@ -695,7 +695,7 @@ static void exit_codes_say_what_the_caller_should_do(void **state)
 		{ -ECONNREFUSED, 14 },
 		{ -ETIMEDOUT, 15 },
 		{ -EIO, 1 },
-		{ -EPROTONOSUPPORT, 1 },
+		{ -EPROTONOSUPPORT, 8 },
 	};
 
 	(void)state;

@@ -423,7 +423,7 @@ static void what_was_interrupted_says_so(void **state)
 static void jobs_that_may_not_be_read_are_not_passed_over(void **state)
 {
 	const char *store = path_of("%s/shared store", top);
-	const char *mine = path_of("%s/mine", store), *theirs = path_of("%s/theirs", store);
+	const char *mine = path_of("%s/beta", store), *theirs = path_of("%s/theirs", store);
 	const char *step = path_of("%s/step-000000000025", mine);
 	bool root = !geteuid();
 	int code[7];
@@ -463,7 +463,7 @@ static void jobs_that_may_not_be_read_are_not_passed_over(void **state)
 	if (root)
 		assert_int_equal(seteuid(65534), 0);
 	code[3] = RUN("ls", store);
-	assert_says(got.err, "cannot open mine and 1 more");
+	assert_says(got.err, "cannot open beta and 1 more");
 	code[4] = RUN("verify", "--all", "--json", store);
 	assert_json_error(12);
 	code[5] = RUN("show", "-C", store);

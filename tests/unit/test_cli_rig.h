@@ -112,6 +112,19 @@ struct how {
 	bool leave; /* do not commit: it stays collecting */
 };
 
+/* Of the committed step of that number; zeros: there is none. */
+static void parent_id(const struct store *s, uint64_t step, uint8_t ret[16])
+{
+	struct store_step *all;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, false, &all, &n, NULL), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (all[i].step == step && all[i].state == STORE_COMMITTED)
+			memcpy(ret, all[i].id, 16);
+	free(all);
+}
+
 static void make_step(const char *root, const struct how *h)
 {
 	const struct ckpt_note note[] = { { "loss", 2.5 }, { "lr", 3e-4 } };
@@ -142,6 +155,7 @@ static void make_step(const char *root, const struct how *h)
 	sample_free(&first);
 	assert_int_equal(store_open(&io_ops_posix, root_fd, h->job, true, &s, &err), 0);
 	assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
+	parent_id(s, h->parent, lineage.parent_id);
 	assert_int_equal(store_begin(s, h->step, &x, &err), 0);
 	for (uint32_t r = 0; r < info.world; r++)
 		write_part(x, h->mesh, r, &info, &table[r], &part[r]);

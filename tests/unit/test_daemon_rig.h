@@ -761,9 +761,10 @@ static inline const char *on_disk(void)
 		if (step[i].state != STORE_COLLECTING)
 			len += (uint32_t)snprintf(text + len, sizeof text - len, "%s%s%" PRIu64,
 						  len ? " " : "",
-						  step[i].state == STORE_SET_ASIDE ? "~"
-						  : step[i].state == STORE_DAMAGED ? "!"
-										   : "",
+						  step[i].state == STORE_SET_ASIDE   ? "~"
+						  : step[i].state == STORE_DAMAGED   ? "!"
+						  : step[i].state == STORE_MISPLACED ? "?"
+										     : "",
 						  step[i].step);
 	free(step);
 	(void)close(s.job_fd);

@@ -177,6 +177,7 @@ static void a_claim_that_was_deleted_is_lost(void **state)
 	(void)claimed(s, 0, false);
 	assert_int_equal(unlinkat(s->job_fd, ".ckptd/gen-00000001", 0), 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	assert_int_equal(unlinkat(s->job_fd, ".ckptd/job-" CRASH_JOB, 0), 0);
 	assert_int_equal(unlinkat(s->job_fd, ".ckptd", AT_REMOVEDIR), 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
 	assert_non_null(strstr(err.msg, "is gone from .ckptd"));

@@ -131,11 +131,12 @@ static void assert_rows(const char *want)
 		fail_msg("rows:\n%swanted:\n%s", rows, want);
 }
 
-/* "50 40 a30 d20": committed, set aside, damaged, quarantined (q), newest first; all sound ones whole. */
+/* "50 40 a30 d20": committed, set aside, damaged, quarantined (q), misplaced (m), of a newer version (n),
+ * newest first; all sound ones whole. */
 static void listed(const struct io_ops *ops, int job_fd, char text[200])
 {
 	struct store at = { .ops = ops, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
-	static const char letter[] = { 0, 'c', 'a', 'd', 'q' };
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n' };
 	cleanup_free struct store_step *st = NULL;
 	char why[CRASH_WHY];
 	uint32_t n;
@@ -429,13 +430,17 @@ static void what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired(vo
 
 	(void)state;
 	make_newer("step-000000000020");
-	assert_listed("50 40 30 d20 10");
+	assert_listed("50 40 30 n20 10");
 	o.bad = true;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 0);
+	assert_non_null(strstr(rows, "20 keep written by a newer version"));
+	(void)prune(&last2);
+	assert_listed("50 40 n20");
 	assert_int_equal(store_repair(s, &r, &repaired, &err), 0);
 	assert_int_equal(repaired.rebuilt, 0);
-	assert_listed("50 40 30 d20 10");
+	assert_int_equal(repaired.left, 1);
+	assert_listed("50 40 n20");
 }
 
 static void a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed(void **state)

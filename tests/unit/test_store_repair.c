@@ -118,7 +118,7 @@ static struct repair_result repair(void)
 
 static void listed(char text[200])
 {
-	static const char letter[] = { 0, 'c', 'a', 'd', 'q' };
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n' };
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n;
 	size_t used = 0;

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_adopt.c - ckptctl adopt: a step of another job, or a job's directory that was renamed or copied,
+ * is this job's on purpose.
+ * Invariant: no byte of a step changes. A directory gets another job only after every step in it that can
+ * be adopted was.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/ask.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
+#include "ckpt/cli/subject.h"
+#include <fcntl.h>
+#include <limits.h>
+
+struct row {
+	struct store_step step;
+	bool adopt;
+	char text[400]; /* why it is left */
+};
+
+struct adopt {
+	struct cli *c;
+	struct store s; /* by hand: the job's directory */
+	char dir[PATH_MAX];
+	char home[CKPT_JOB_MAX + 1]; /* the job that the directory belongs to */
+	bool whole;		     /* the directory is adopted, with its steps */
+	bool shown;		     /* the table, before the question */
+	struct row *row;
+	uint32_t nrow, nadopt;
+};
+
+/* --- what there is to adopt --- */
+
+static int row_add(struct adopt *a, const struct store_step *st, bool adopt, const char *why)
+{
+	struct row *p = reallocarray(a->row, a->nrow + 1, sizeof *p);
+
+	if (!p)
+		return -ENOMEM;
+	a->row = p;
+	p += a->nrow++;
+	*p = (struct row){ .step = *st, .adopt = adopt };
+	p->step.note = NULL;
+	p->step.nnote = 0;
+	snprintf(p->text, sizeof p->text, "%s", why);
+	a->nadopt += adopt;
+	return 0;
+}
+
+/* One step of a directory that is to belong to `job`. */
+static int step_look(struct adopt *a, const struct store_step *st, const char *job)
+{
+	char why[400];
+
+	if (st->state == STORE_COLLECTING)
+		return 0;
+	if (!st->said.job[0]) {
+		snprintf(why, sizeof why, "it cannot be read: %s", st->why);
+		return row_add(a, st, false, why);
+	}
+	if (st->said.step != st->step) {
+		snprintf(why, sizeof why, "%s: call it step-%012llu", st->why,
+			 (unsigned long long)st->said.step);
+		return row_add(a, st, false, why);
+	}
+	if (st->adopted || (st->code != -EUCLEAN && !strcmp(st->said.job, job)))
+		return 0;
+	return row_add(a, st, true, "");
+}
+
+static int job_look(struct adopt *a, struct ckpt_err *err)
+{
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+	int rc = store_scan(&a->s, true, &step, &n, err);
+
+	for (uint32_t i = 0; !rc && i < n; i++)
+		rc = step_look(a, &step[i], a->s.job);
+	return rc;
+}
+
+static int one_look(struct adopt *a, const char *entry, struct ckpt_err *err)
+{
+	struct store_step st;
+	int rc = store_step_judge(&a->s, entry, &st, err);
+
+	if (!rc && st.state == STORE_NEWER)
+		return store_step_refuse(&st, a->dir, err);
+	if (!rc && !st.said.job[0])
+		return ckpt_error(err, -EBADMSG, "%.300s/%s is damaged: %s", a->dir, entry, st.why);
+	if (!rc && st.said.step != st.step)
+		return store_step_refuse(&st, a->dir, err);
+	return rc ? rc : step_look(a, &st, a->home);
+}
+
+/* --- doing it --- */
+
+static int carry_out(struct adopt *a, struct ckpt_err *err)
+{
+	char why[160];
+	int rc = marked_owner(a->s.job_fd, a->dir, err);
+
+	for (uint32_t i = 0; !rc && i < a->nrow; i++) {
+		const struct store_step *st = &a->row[i].step;
+
+		if (!a->row[i].adopt)
+			continue;
+		if (cli_stopped())
+			return ckpt_error(err, -ECANCELED,
+					  "interrupted: %u of %u are adopted; run it again", i,
+					  a->nadopt);
+		snprintf(why, sizeof why, "step %llu of job %s", (unsigned long long)st->step,
+			 st->said.job);
+		rc = store_mark_set(&a->s, st, MARK_ADOPTED, NULL, 0, why, err);
+	}
+	if (!rc && a->whole)
+		rc = store_home_take(&a->s, err);
+	return rc;
+}
+
+/* --- telling --- */
+
+static void table(struct adopt *a)
+{
+	static const struct column col[] = {
+		{ "step", "STEP", true, FIT_WHOLE },	{ "from_job", "OF JOB", false, FIT_LAST },
+		{ "bytes", "SIZE", true, FIT_WHOLE },	{ "action", "ACTION", false, FIT_WHOLE },
+		{ "text", "WHY NOT", false, FIT_WRAP }, { "path", NULL, false, FIT_WHOLE },
+	};
+	struct output *o = a->c->o;
+	char path[PATH_MAX + STORE_DIR_MAX];
+
+	output_list(o, "items", a->shown ? NULL : col, ARRAY_LEN(col));
+	for (uint32_t i = 0; i < a->nrow; i++) {
+		const struct row *r = &a->row[i];
+
+		snprintf(path, sizeof path, "%s/%s", a->dir, r->step.dir);
+		output_row(o);
+		output_put(o, &col[5], cell_text(path));
+		output_put(o, &col[0], cell_of(CELL_NUMBER, r->step.step));
+		output_put(o, &col[1], cell_word(r->step.said.job));
+		output_put(o, &col[2], cell_of(CELL_BYTES, r->step.bytes));
+		output_put(o, &col[3],
+			   cell_styled(cell_text(r->adopt ? "adopt" : "leave"),
+				       r->adopt ? STYLE_GOOD : STYLE_WARN));
+		output_put(o, &col[4], cell_word(r->text));
+		output_close(o);
+	}
+	output_close(o);
+}
+
+static bool is_moved(const struct adopt *a)
+{
+	return a->whole && strcmp(a->home, a->s.job) != 0;
+}
+
+/* "2 steps", "the directory of job j and 2 steps" */
+static void what_print(const struct adopt *a, char *buf, size_t bytes)
+{
+	char dir[CKPT_JOB_MAX + 32] = "";
+
+	if (is_moved(a))
+		snprintf(dir, sizeof dir, "the directory of job %s%s", a->home,
+			 a->nadopt ? " and " : "");
+	if (a->nadopt)
+		snprintf(buf, bytes, "%s%u step%s", dir, a->nadopt, a->nadopt == 1 ? "" : "s");
+	else
+		snprintf(buf, bytes, "%s", dir);
+}
+
+static int document(struct adopt *a, bool dry)
+{
+	static const struct column col_dry = { "dry_run", NULL, false, FIT_WHOLE },
+				   col_path = { "path", NULL, false, FIT_WHOLE },
+				   col_job = { "job", NULL, false, FIT_WHOLE },
+				   col_from = { "directory_from", NULL, false, FIT_WHOLE },
+				   col_adopted = { "adopted_count", NULL, false, FIT_WHOLE },
+				   col_left = { "left_count", NULL, false, FIT_WHOLE };
+	const char *job = a->whole ? a->s.job : a->home;
+	struct output *o = a->c->o;
+	uint32_t nleft = a->nrow - a->nadopt;
+	char what[CKPT_JOB_MAX + 64];
+
+	if (!a->shown)
+		output_begin(o, "ckptd.adopt/1");
+	output_put(o, &col_dry, cell_of(CELL_FLAG, dry));
+	output_put(o, &col_path, cell_text(a->dir));
+	output_put(o, &col_job, cell_text(job));
+	output_put(o, &col_from, is_moved(a) ? cell_text(a->home) : cell_none());
+	table(a);
+	output_put(o, &col_adopted, cell_of(CELL_COUNT, a->nadopt));
+	output_put(o, &col_left, cell_of(CELL_COUNT, nleft));
+	what_print(a, what, sizeof what);
+	if (!a->nadopt && !is_moved(a))
+		cli_say(a->c, STYLE_DIM,
+			"nothing to adopt: all that can be read is job %s's already", job);
+	else if (dry)
+		cli_say(a->c, STYLE_DIM, "%s would be job %s's (dry run; nothing changed)", what,
+			job);
+	else
+		cli_say(a->c, STYLE_PLAIN, "%s: job %s's from now on", what, job);
+	output_end(o);
+	return nleft ? CLI_WARNINGS : CLI_OK;
+}
+
+static int tell(struct cli *c, int rc, const struct ckpt_err *err)
+{
+	if (rc == -ENOENT || rc == -ENOTDIR)
+		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
+	if (rc == -EBADMSG)
+		return cli_fail(c, rc, err, "ckptctl repair -n says what can be mended");
+	if (rc == -EPROTONOSUPPORT)
+		return cli_fail(c, rc, err, "run the ckptctl of the version that wrote it");
+	return marked_tell(c, rc, err);
+}
+
+/* --- where it is --- */
+
+struct jobs {
+	char first[PATH_MAX];
+	uint32_t n;
+};
+
+static int job_note(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct jobs *j = arg;
+
+	(void)job;
+	(void)job_fd;
+	if (!j->n++)
+		snprintf(j->first, sizeof j->first, "%s", abs_path);
+	return 0;
+}
+
+/* A checkpoint that lies in no job's directory. */
+static int outside(struct cli *c, const char *abs, struct ckpt_err *err)
+{
+	struct subject s = { .ref.step_fd = -1 };
+	struct subject_brief brief;
+	char name[64] = "step-N";
+	int fd = open(abs, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0 && !subject_take(&s, c->ops, fd, abs, NULL)) {
+		s.format = cli_formats[0];
+		if (subject_brief(&s, &brief))
+			snprintf(name, sizeof name, "step-%012llu", (unsigned long long)brief.step);
+	}
+	subject_close(&s);
+	ckpt_error(
+		err, -EINVAL,
+		"%.300s is a checkpoint, but not a step in the directory of a job: copy it there "
+		"first",
+		abs);
+	return cli_fail(c, -EINVAL, err, "cp -a %s STORE/JOB/%s && ckptctl adopt STORE/JOB/%s", abs,
+			name, name);
+}
+
+/* The job's directory, opened; its name becomes the job that is meant. -EINVAL: no job is called so. */
+static int dir_open(struct adopt *a, const char *abs, size_t len, struct ckpt_err *err)
+{
+	const char *base;
+	int rc;
+
+	snprintf(a->dir, sizeof a->dir, "%.*s", (int)len, abs);
+	base = strrchr(a->dir, '/');
+	rc = base ? store_job_check(base + 1, err) : -EINVAL;
+	if (rc)
+		return rc;
+	snprintf(a->s.job, sizeof a->s.job, "%s", base + 1);
+	a->s.job_fd = open(a->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (a->s.job_fd < 0)
+		return ckpt_error_errno(err, errno, "cannot open %.300s", a->dir);
+	return store_home(&a->s, a->home, err);
+}
+
+/* Fills a; an exit code, which is told. */
+static int find(struct adopt *a, struct ckpt_err *err)
+{
+	struct cli *c = a->c;
+	struct jobs jobs = { .n = 0 };
+	char abs[PATH_MAX];
+	const char *base;
+	struct store_step st;
+	struct store probe = { .ops = c->ops, .root_fd = -1, .job_fd = -1 };
+	bool is_step;
+	int rc;
+
+	if (!realpath(c->arg[0], abs))
+		return tell(c, ckpt_error_errno(err, errno, "cannot open %.300s", c->arg[0]), err);
+	base = strrchr(abs, '/') + 1;
+	is_step = store_step_judge(&probe, base, &st, NULL) != -EINVAL;
+	if (is_step || subject_is_checkpoint(c, abs)) {
+		if (!is_step ||
+		    dir_open(a, abs, (size_t)(base - abs) - (base - abs > 1), err) == -EINVAL)
+			return outside(c, abs, err);
+		rc = a->s.job_fd < 0 ? err->code : one_look(a, base, err);
+		return rc ? tell(c, rc, err) : CLI_OK;
+	}
+	a->whole = true;
+	rc = store_jobs(c->ops, abs, job_note, &jobs, err);
+	if (!rc && !jobs.n)
+		rc = ckpt_error(err, -ENOENT, "%.300s holds neither a step nor the steps of a job",
+				abs);
+	else if (!rc && strcmp(jobs.first, abs))
+		rc = ckpt_error(
+			err, -EINVAL,
+			"%.200s is a store with %u jobs: give the directory of one, as %.200s", abs,
+			jobs.n, jobs.first);
+	if (!rc)
+		rc = dir_open(a, abs, strlen(abs), err);
+	if (!rc)
+		rc = job_look(a, err);
+	return rc ? tell(c, rc, err) : CLI_OK;
+}
+
+/* --- the verb --- */
+
+/* 0: go on; 1: it is not wanted, and that is said; -errno. */
+static int agree(struct adopt *a, struct ckpt_err *err)
+{
+	const char *job = a->whole ? a->s.job : a->home;
+	char what[CKPT_JOB_MAX + 64];
+
+	what_print(a, what, sizeof what);
+	if (!ask_can(a->c))
+		return ckpt_error(err, -EINVAL,
+				  "%s would be job %s's, and nobody can be asked here: nothing was "
+				  "changed; --yes does it, -n shows it",
+				  what, job);
+	output_begin(a->c->o, "ckptd.adopt/1"); /* of text: there is no JSON here */
+	table(a);
+	a->shown = true;
+	if (ask(a->c, "Make %s job %s's?", what, job))
+		return 0;
+	if (cli_stopped())
+		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
+	cli_say(a->c, STYLE_DIM, "nothing changed");
+	return 1;
+}
+
+static int adopt(struct adopt *a)
+{
+	struct ckpt_err err = { 0 };
+	bool dry = a->c->value[OPT_DRY_RUN];
+	int rc = 0, code = find(a, &err);
+
+	if (code)
+		return code;
+	if ((a->nadopt || is_moved(a)) && !dry) {
+		if (!a->c->value[OPT_YES])
+			rc = agree(a, &err);
+		if (rc > 0)
+			return CLI_OK;
+		if (!rc)
+			rc = carry_out(a, &err);
+	}
+	return rc ? tell(a->c, rc, &err) : document(a, dry);
+}
+
+static int run(struct cli *c)
+{
+	struct adopt a = { .c = c, .s = { .ops = c->ops, .root_fd = -1, .job_fd = -1 } };
+	struct ckpt_err err = { 0 };
+	int code;
+
+	if (!c->narg || !*c->arg[0])
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL,
+					   "ckptctl adopt needs the path of a step or of a job's "
+					   "directory"),
+				&err, "ckptctl adopt -h");
+	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL,
+					   "--dry-run changes nothing, --yes does: give one"),
+				&err, "ckptctl adopt -h");
+	code = adopt(&a);
+	if (a.s.job_fd >= 0)
+		close(a.s.job_fd);
+	free(a.row);
+	return code;
+}
+
+const struct cli_verb verb_adopt = {
+	.name = "adopt",
+	.help = "make another job's step, or a renamed directory, this job's",
+	.synopsis = (const char *const[]){ "[-n | --yes] PATH", NULL },
+	.about =
+		"A step says which job it belongs to, which number it has and which step it "
+		"continues. If its place says something else, the step is misplaced: it may have "
+		"been copied there by mistake, so latest passes it over and verbs refuse it by its "
+		"name. adopt says that it is there on purpose.\n"
+		"If PATH is a step in the directory of a job, adopt makes it a step of that job. "
+		"Copy it there first, under its own number: that never changes.\n"
+		"If PATH is the directory of a job that was renamed or copied, adopt makes it, and "
+		"every step in it, the directory of the job with its new name. Without that, "
+		"ckptctl reads it as the old job's, and ckptd does not write to it.\n"
+		"The steps themselves do not change; a mark beside them says that they are adopted. "
+		"On a terminal adopt shows what it will do and asks; elsewhere it needs --yes.",
+	.example =
+		(const struct cli_example[]){
+			{ "cp -a runs/base/step-000000005000 runs/tune/", "copy a step, then" },
+			{ "ckptctl adopt runs/tune/step-000000005000", "start job tune from it" },
+			{ "mv runs/demo runs/demo2; ckptctl adopt --yes runs/demo2",
+			  "rename a job" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DRY_RUN, "show what would be adopted; change nothing" },
+			{ OPT_YES, "do it without a question" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 it is adopted, or was already; 2 PATH is not in the directory of a job, or nobody "
+		"can be asked and --yes is missing; 3 some steps in the directory could not be "
+		"adopted; 4 the step is damaged, or its name has another number; 8 a newer "
+		"version wrote it; 10 there is no such step or directory; 12 the store cannot be "
+		"written, or is another user's; 130 interrupted.",
+	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

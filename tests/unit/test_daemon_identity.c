@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_identity.c - a restore gives the step that was asked for, or an error: what lies under a step's
+ * name and is another checkpoint is refused before a byte moves, and gets no quarantine mark.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "formats/native/native.h"
+#include "tests/lib/host.c"
+#include <stdatomic.h>
+
+static struct host H;
+static struct io_ops ops;
+static const struct plan_of_job plan_of = { .mesh = "fsdp=1",
+					    .guard = CKPT_FINISH,
+					    .rows = 200,
+					    .shared_only = true };
+
+static const char *dir_of(const char *job, uint64_t step)
+{
+	static char buf[4][256];
+	static uint32_t next;
+	char *p = buf[next++ % ARRAY_LEN(buf)];
+
+	snprintf(p, sizeof *buf, "%s/%s/step-%012" PRIu64, H.store, job, step);
+	return p;
+}
+
+static struct plan_of_job plan(const char *job)
+{
+	struct plan_of_job p = plan_of;
+
+	p.job = job;
+	p.socket = H.socket;
+	p.store = H.store;
+	return p;
+}
+
+static void save(const char *job, const uint64_t *step, uint32_t n)
+{
+	struct plan_of_job p = plan(job);
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+
+	rank_open(&k, &p, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		MUST_BE(rank_step(&k, step[i], CKPT_PERSIST), 0);
+		MUST_OK(ckpt_wait(k.c, step[i], CKPT_COMMITTED, 30 * SEC, &err), &err);
+		MUST_BE(ckpt_guard(k.c, NULL), 0);
+	}
+	rank_close(&k, 0);
+}
+
+/* Restores from disk into a fresh rank. -errno: no byte of it was touched. */
+static int restore(const char *job, uint64_t step, uint64_t *ret_step, struct ckpt_err *err)
+{
+	struct plan_of_job p = plan(job);
+	struct rank k = { 0 };
+	struct ckpt_got got = { 0 };
+	int rc;
+
+	rank_open(&k, &p, 0);
+	rank_clear(&k);
+	rc = rank_restore(&k, step, CKPT_FROM_DISK, &got, err);
+	if (rc == 0)
+		assert_true(rank_check(&k, got.step));
+	else
+		assert_true(rank_check_clear(&k));
+	*ret_step = got.step;
+	rank_close(&k, 0);
+	return rc;
+}
+
+static void copy_dir(const char *from, const char *to)
+{
+	char command[900];
+
+	snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
+	assert_int_equal(system(command), 0);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	ops = io_ops_posix;
+	host_start(&H, IO_THREADS, &ops);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+static void a_step_whose_directory_holds_another_one_is_not_restored(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint64_t got;
+
+	(void)state;
+	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	copy_dir(dir_of("run", 12), dir_of("run", 8));
+	assert_int_equal(restore("run", 8, &got, &err), -EBADMSG);
+	assert_non_null(strstr(err.msg, dir_of("run", 8)));
+	assert_non_null(strstr(err.msg, "is not step 8: its MANIFEST is that of step 12"));
+	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
+	assert_int_equal(got, 12);
+	copy_dir(dir_of("run", 12), dir_of("run", 20)); /* and as the newest */
+	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
+	assert_int_equal(got, 12);
+	assert_int_equal(restore("run", 20, &got, &err), -EBADMSG);
+	assert_int_equal(host_count(&H, "run", STORE_MISPLACED), 2);
+	assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
+	/* Nothing is committed over it unseen: it is set aside. */
+	save("run", (const uint64_t[]){ 20 }, 1);
+	assert_int_equal(host_count(&H, "run", STORE_COMMITTED), 1);
+	assert_int_equal(host_count(&H, "run", STORE_SET_ASIDE), 3);
+}
+
+static void another_jobs_step_is_not_restored(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint64_t got;
+
+	(void)state;
+	save("base", (const uint64_t[]){ 50 }, 1);
+	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	copy_dir(dir_of("base", 50), dir_of("run", 50));
+	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
+	assert_int_equal(got, 12);
+	assert_int_equal(restore("run", 50, &got, &err), -EBADMSG);
+	assert_non_null(strstr(err.msg, "step of job base"));
+	assert_non_null(strstr(err.msg, "ckptctl adopt"));
+}
+
+static void a_directory_of_another_job_is_not_attached_to(void **state)
+{
+	struct plan_of_job p;
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	uint64_t got;
+	char from[256], to[256];
+
+	(void)state;
+	save("run", (const uint64_t[]){ 8 }, 1);
+	snprintf(from, sizeof from, "%s/run", H.store);
+	snprintf(to, sizeof to, "%s/other", H.store);
+	copy_dir(from, to);
+	p = plan("other");
+	assert_int_equal(rank_attach(&k, &p, 0, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "belongs to job run"));
+	assert_non_null(strstr(err.msg, "ckptctl adopt"));
+	rank_free(&k);
+	assert_int_equal(restore("run", 8, &got, &err), 0);
+}
+
+static void make_newer(const char *dir)
+{
+	cleanup_free struct ck_head *head = malloc(sizeof *head);
+	struct hash128 self;
+	char path[300];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/MANIFEST", dir);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_int_equal(pread(fd, head, sizeof *head, 0), sizeof *head);
+	head->incompat = le64_of(1);
+	self = hash128(head, offsetof(struct ck_head, self));
+	memcpy(head->self, self.b, sizeof head->self);
+	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);
+	close(fd);
+}
+
+static void latest_stops_at_a_step_that_a_newer_version_wrote(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint64_t got;
+
+	(void)state;
+	save("run", (const uint64_t[]){ 8, 12, 20 }, 3);
+	make_newer(dir_of("run", 20));
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(restore("run", CKPT_LATEST, &got, &err), -EPROTONOSUPPORT);
+		assert_non_null(strstr(err.msg, "was written by a newer version"));
+	}
+	assert_int_equal(restore("run", 20, &got, &err), -EPROTONOSUPPORT);
+	assert_int_equal(host_count(&H, "run", STORE_NEWER), 1);
+	assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
+	assert_int_equal(restore("run", 12, &got, &err), 0);
+}
+
+/* At the n-th time that the daemon opens this directory two change places. */
+static struct {
+	atomic_int left;
+	char a[256], b[256];
+} swap;
+
+static void exchange(void)
+{
+	assert_int_equal(renameat2(AT_FDCWD, swap.a, AT_FDCWD, swap.b, RENAME_EXCHANGE), 0);
+}
+
+static int swapping_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	if (strcmp(name, strrchr(swap.a, '/') + 1) == 0 && atomic_fetch_sub(&swap.left, 1) == 1)
+		exchange();
+	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+static void a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step(void **state)
+{
+	struct ckpt_err err = { 0 };
+	uint32_t nrefused = 0;
+	bool swapped = true;
+	uint64_t got;
+
+	(void)state;
+	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	host_stop(&H);
+	snprintf(swap.a, sizeof swap.a, "%s", dir_of("run", 12));
+	snprintf(swap.b, sizeof swap.b, "%s", dir_of("run", 8));
+	ops.open = swapping_open;
+	for (int n = 1; swapped; n++) {
+		int rc;
+
+		atomic_store(&swap.left, 0);
+		host_start(&H, IO_THREADS, &ops);
+		atomic_store(&swap.left, n);
+		rc = restore("run", 12, &got, &err); /* and checks what came */
+		swapped = atomic_exchange(&swap.left, 0) <= 0;
+		host_stop(&H);
+		if (rc == 0)
+			assert_int_equal(got, 12);
+		else
+			assert_int_equal(rc, -EBADMSG);
+		nrefused += rc != 0;
+		if (swapped)
+			exchange();
+		assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
+		assert_int_equal(host_count(&H, "run", STORE_COMMITTED), 2);
+	}
+	assert_true(nrefused > 0);
+	ops.open = io_ops_posix.open;
+	host_start(&H, IO_THREADS, &ops);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_step_whose_directory_holds_another_one_is_not_restored),
+		T(another_jobs_step_is_not_restored),
+		T(a_directory_of_another_job_is_not_attached_to),
+		T(latest_stops_at_a_step_that_a_newer_version_wrote),
+		T(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step),
+	};
+
+	return cmocka_run_group_tests_name("daemon_identity", tests, NULL, NULL);
+}
