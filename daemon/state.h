@@ -142,7 +142,8 @@ struct session {
 struct garbage {
 	uint64_t said_ns;
 	uint32_t untold;
-	pid_t pid; /* the newest */
+	pid_t pid;    /* the newest */
+	uint16_t abi; /* its, if it has one; 0 */
 };
 void session_accept(struct daemon *d);
 void session_readable(struct session *s);

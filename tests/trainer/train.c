@@ -448,6 +448,7 @@ static int restore(struct rank *k)
 	if (how == RESUME_NONE)
 		return 0;
 	for (;;) {
+		k->got.size = sizeof k->got;
 		r = common_result(k, ckpt_restore(k->ckpt, &want, &k->got, &e), &e);
 		if (r == 0)
 			return 1;
