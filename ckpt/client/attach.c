@@ -510,7 +510,7 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			return 0;
 		}
 		if ((rc != -EBUSY && rc != -ECONNRESET && !(rc == -ECONNREFUSED && spawned)) ||
-		    now_ns() >= until)
+		    client_until(AGAIN_NS) >= until)
 			return rc;
 		usleep(AGAIN_NS / 1000);
 		rc = 0;
