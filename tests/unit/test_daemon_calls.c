@@ -52,7 +52,7 @@ static struct ckpt_got got = { .size = sizeof got };
 static struct ckpt_stats stats = { .size = sizeof stats };
 static struct ckpt_step steps[4];
 static struct ckpt_err err_;
-static uint32_t mesh_id, tensor_id;
+static uint32_t mesh_id, tensor_id, moves;
 static uint64_t sum;
 static void *memory_new;
 static char buffer[16];
@@ -83,13 +83,21 @@ CALL(do_tensor_add)
 {
 	int rc = ckpt_tensor_add(c, p[0], p[1], p[2]);
 
-	if (rc == 0) /* so that the next one is not declared twice */
-		tensor.name = strcmp(tensor.name, "t") ? "t" : "u", MUST(p[1] == NULL || ckpt_tensor_drop(c, tensor_id) == 0);
+	if (rc == 0) /* the next one is not declared twice */
+		tensor.name = strcmp(tensor.name, "t") ? "t" : "u";
+	if (rc == 0 && p[1])
+		MUST(ckpt_tensor_drop(c, tensor_id) == 0);
 	return rc;
 }
 CALL(do_tensor_move)
 {
-	return ckpt_tensor_move(c, 0, p[0], 1, p[1]);
+	struct ckpt_tensor t = tensor;
+	uint32_t id = 0;
+
+	t.name = "moves";
+	if (c && ckpt_tensor_add(c, &t, &id, NULL) == 0)
+		moves = id;
+	return ckpt_tensor_move(c, moves, p[0], 1, p[1]);
 }
 CALL(do_tensor_drop)
 {
