@@ -25,10 +25,11 @@
 #define REATTACH_MIN_NS (100 * NS_PER_MS)
 #define REATTACH_MAX_NS (5 * NS_PER_S)
 #ifndef REATTACH_OTHER_NS /* a test is less patient */
-#define REATTACH_OTHER_NS (60 * NS_PER_S) /* a daemon of another protocol does not change by itself */
+#define REATTACH_OTHER_NS \
+	(60 * NS_PER_S) /* a daemon of another protocol does not change by itself */
 #endif
-#define ATTACH_BUSY_NS (3 * NS_PER_S)	  /* an older process of this rank may still be dying */
-#define RPC_NS (60 * NS_PER_S) /* a daemon that does not answer for so long is given up */
+#define ATTACH_BUSY_NS (3 * NS_PER_S) /* an older process of this rank may still be dying */
+#define RPC_NS (60 * NS_PER_S)	      /* a daemon that does not answer for so long is given up */
 /* the same for connecting, and the default of ckpt_opts.wait_ns: claiming a job on a slow file system
  * takes its time */
 #define HELLO_NS (20 * NS_PER_S)
@@ -124,8 +125,8 @@ struct ckpt {
 	struct ckpt_err refusal; /* (mem) for this reason */
 
 	_Atomic(struct link *) link;
-	_Atomic uint32_t state;	  /* enum link_state */
-	_Atomic uint32_t epoch;	  /* sealed; 0: none */
+	_Atomic uint32_t state;	   /* enum link_state */
+	_Atomic uint32_t epoch;	   /* sealed; 0: none */
 	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
 	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
 
@@ -157,6 +158,8 @@ struct ckpt {
 	uint64_t asked_step;
 	uint32_t attempt;
 	struct link *asked_link;
+	_Atomic uint64_t
+		jumped_to;	/* 1 + the newest step that was marked, if that was too far; 0 */
 	struct link *snap_link; /* of the newest snapshot */
 	uint32_t since_persist;
 	uint64_t last_mark_ns, mean_interval_ns;
@@ -193,6 +196,8 @@ void helper_stop(ckpt *c);
 void helper_wake(ckpt *c);
 /* give up the copy of private memory that is under way, if any, and wait for its end */
 void fill_quiesce(ckpt *c);
+/* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and why */
+int why_jump(const ckpt *c, struct ckpt_err *err);
 void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
 int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err); /* (mem) */
 /* A daemon may still write into our memory, for an answer that we no longer wait for: what is there

@@ -91,6 +91,27 @@ static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigge
 										: 0;
 }
 
+/* What why_jump says. */
+static void jump_note(ckpt *c, int rc, uint64_t step)
+{
+	if (rc == -ERANGE)
+		atomic_store_explicit(&c->jumped_to, step + 1, memory_order_relaxed);
+	else if (atomic_load_explicit(&c->jumped_to, memory_order_relaxed))
+		atomic_store_explicit(&c->jumped_to, 0, memory_order_relaxed);
+}
+
+int why_jump(const ckpt *c, struct ckpt_err *err)
+{
+	uint64_t to = atomic_load_explicit(&c->jumped_to, memory_order_relaxed);
+
+	return to ? ckpt_error(err, -EINVAL,
+			       "step %" PRIu64
+			       " is 2^35 or more beyond the step that was marked before "
+			       "it: mark steps that grow by less, or start a new launch",
+			       to - 1)
+		  : 0;
+}
+
 /* A final step is worth waiting for a slot; so is one of which an operator said so. */
 static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_mark *m,
 		      struct ticket *ret)
@@ -168,6 +189,9 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	rc = ticket_get(c, l, step, m, &t);
 	if (rc == -ECONNRESET)
 		return CKPT_DETACHED;
+	jump_note(c, rc, step);
+	if (rc == -ERANGE)
+		return -EINVAL;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
 		c->since_persist++;
 		return CKPT_SKIPPED;
@@ -302,7 +326,8 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 
 	if (rc < 0)
 		return rc;
-	bad = mark ? mark_take(&mine, mark) : 0; /* told; but whatever is returned, it has guarded */
+	bad = mark ? mark_take(&mine, mark)
+		   : 0; /* told; but whatever is returned, it has guarded */
 	l = atomic_load_explicit(&c->link, memory_order_acquire);
 	if (!l)
 		return bad;

@@ -14,7 +14,7 @@
 #include "tests/lib/rank.c"
 
 #include "tests/lib/host.c"
-#include "ckpt/client/abi.h"
+#include "ckpt/client/handle.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -185,7 +185,11 @@ static const struct row {
 	void *good[POINTERS];
 } call[] = {
 	{ "ckpt_attach", do_attach, "EE-", false, { &opts, &handle_new, &err_ } },
-	{ "ckpt_mesh", do_mesh, "EE-E-", true, { GOOD(dim_name), GOOD(dim_size), GOOD(dim_rank), &mesh_id, &err_ } },
+	{ "ckpt_mesh",
+	  do_mesh,
+	  "EE-E-",
+	  true,
+	  { GOOD(dim_name), GOOD(dim_size), GOOD(dim_rank), &mesh_id, &err_ } },
 	{ "ckpt_alloc", do_alloc, "E-", true, { &memory_new, &err_ } },
 	{ "ckpt_tensor_add", do_tensor_add, "E--", true, { &tensor, &tensor_id, &err_ } },
 	{ "ckpt_tensor_move", do_tensor_move, "E-", true, { local, &err_ } },
@@ -379,10 +383,10 @@ static void sized(int64_t (*f)(ckpt *c, void *const *p), const void *good, uint3
 			p[0] = at;
 			err_.msg[0] = 0;
 			rc = f(K.c, p);
-			if (size < least	  ? rc != -EINVAL
-			    : dirty		  ? rc != -EOPNOTSUPP
-			    : f == do_restore	  ? rc != -ENOENT
-						  : rc < 0)
+			if (size < least      ? rc != -EINVAL
+			    : dirty	      ? rc != -EOPNOTSUPP
+			    : f == do_restore ? rc != -ENOENT
+					      : rc < 0)
 				fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size,
 					 bytes, rc, err_.msg);
 		}
@@ -426,8 +430,8 @@ static void filled(int64_t (*f)(ckpt *c, void *const *p), uint32_t which, uint32
 		p[which] = at;
 		rc = f(K.c, p);
 		if (rc != (size < 8 ? -EINVAL : 0))
-			fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size, bytes, rc,
-				 err_.msg);
+			fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size, bytes,
+				 rc, err_.msg);
 		assert_memory_equal(at, &size, sizeof size);
 		for (uint32_t i = sizeof size; i < have; i++)
 			written += at[i] != 0xaa;
@@ -476,6 +480,14 @@ static void bindings_can_ask_for_every_size(void **state)
 	assert_int_equal(ckpt_sizeof(NULL), 0);
 }
 
+/* Attached anew, where this job's earlier steps are none to go on from. */
+static void open_again(const struct plan_of_job *p)
+{
+	rank_open(&K, p, 0);
+	if (ckpt_fresh)
+		MUST_BE(ckpt_fresh(K.c), 0);
+}
+
 /* --- fork --- */
 static void must_commit(uint64_t step)
 {
@@ -521,7 +533,8 @@ static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
 			assert_int_equal(waitpid(pid, &status, 0), pid);
 			assert_int_equal(status, 0);
 		}
-		assert_int_equal(ckpt_guard(K.c, NULL), 0); /* not torn: FINISH, and nobody let go */
+		assert_int_equal(ckpt_guard(K.c, NULL),
+				 0); /* not torn: FINISH, and nobody let go */
 		must_commit(2 * kind + 11);
 		assert_true(host_has(&H, "calls", 2 * kind + 10));
 		if (kind != STAYS)
@@ -531,7 +544,7 @@ static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
 			const struct plan_of_job p = *K.plan;
 
 			rank_close(&K, 0);
-			rank_open(&K, &p, 0);
+			open_again(&p);
 			must_commit(100);
 		}
 		(void)close(hold[1]);
@@ -540,6 +553,75 @@ static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
 		must_commit(101);
 	}
 	(void)close(hold[0]);
+}
+
+/* --- steps --- */
+static void a_step_that_is_too_far_is_refused_and_the_next_one_is_taken(void **state)
+{
+	const uint64_t far = UINT64_C(1) << 35;
+	struct plan_of_job p = *K.plan;
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	must_commit(5);
+	for (int i = 0; i < 2; i++) {
+		MUST_BE(rank_step(&K, 5 + far, 0), -EINVAL);
+		assert_int_equal(why_jump(K.c, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "step 34359738373 is 2^35 or more beyond"));
+		if (ckpt_why) {
+			assert_int_equal(ckpt_why(K.c, &err), -EINVAL);
+			assert_non_null(strstr(err.msg, "2^35"));
+		}
+	}
+	MUST_BE(rank_step(&K, CKPT_LATEST - 2, 0), -EINVAL);
+	must_commit(6);
+	assert_int_equal(why_jump(K.c, &err), 0);
+	must_commit(5 + far);
+	must_commit(4 + 2 * far);
+	must_commit(5 + 2 * far);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* another launch begins wherever it likes */
+	MUST_OK(rank_restore(&K, 5 + 2 * far, 0, &got, &err), &err);
+	must_commit(UINT64_C(1) << 62);
+	must_commit((UINT64_C(1) << 62) + 1);
+}
+
+/* --- STAGED --- */
+static void one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier(void **state)
+{
+	struct plan_of_job p = *K.plan;
+	struct ckpt_err err;
+	struct rank k[2] = { 0 };
+
+	(void)state;
+	p.job = "barrier";
+	p.mesh = "fsdp=2";
+	/* A loop that begins with a guard: the first step, too. */
+	ranks_open(k, 2, &p);
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (uint32_t r = 0; r < 2; r++)
+			MUST_BE(rank_step(&k[r], step, CKPT_STAGE_ONLY), 0);
+		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+	}
+	for (uint32_t r = 0; r < 2; r++)
+		rank_close(&k[r], 0);
+	/* Without one nobody knows yet that the others will guard: each of them waits, or guards. */
+	for (int how = 0; how < 2; how++) {
+		p.job = how ? "guards" : "waits";
+		ranks_open(k, 2, &p);
+		for (uint32_t r = 0; r < 2; r++) {
+			rank_fill(&k[r], 1);
+			MUST_BE(ckpt_snapshot(k[r].c, 1, NULL), 0);
+		}
+		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &err), -ETIMEDOUT);
+		if (how)
+			MUST_BE(ckpt_guard(k[1].c, NULL), 0);
+		else
+			MUST_BE(ckpt_wait(k[1].c, 1, CKPT_STAGED, 30 * SEC, &err), 0);
+		MUST_OK(ckpt_wait(k[0].c, 1, CKPT_STAGED, 30 * SEC, &err), &err);
+		for (uint32_t r = 0; r < 2; r++)
+			rank_close(&k[r], 0);
+	}
 }
 
 #define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -553,6 +635,8 @@ int main(void)
 		WITH(every_pointer_may_be_null_and_nothing_crashes),
 		WITH(structures_that_are_read_may_grow_but_not_shrink),
 		WITH(structures_that_are_filled_are_filled_up_to_their_size),
+		WITH(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken),
+		WITH(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier),
 		WITH(a_child_may_do_what_it_likes_and_the_parent_trains_on),
 	};
 
