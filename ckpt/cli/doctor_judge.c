@@ -399,6 +399,16 @@ static void memory(struct judge *j)
 		    "run ckptd in a cgroup of its own, or set memory.oom.group=0: what is only "
 		    "staged is lost with it",
 		    "memory.oom.group: who is over the limit takes ckptd along");
+	else if (f->daemon_oom_known && f->daemon_oom >= 0 &&
+		 (!f->nrank || f->rank_oom <= f->daemon_oom))
+		say(j, "out of memory", DOCTOR_WARN,
+		    "as a service: OOMScoreAdjust=-500 (root: choom -n -500 -p PID); or start the "
+		    "trainers with choom -n 500: what is only staged is lost with ckptd",
+		    "oom_score_adj of ckptd (process %u) is %d: it is killed as soon as any other",
+		    f->daemon_pid, f->daemon_oom);
+	else if (f->daemon_oom_known)
+		say(j, "out of memory", DOCTOR_OK, NULL,
+		    "others are killed before ckptd (oom_score_adj %d)", f->daemon_oom);
 	else if (f->oom_adj > 0)
 		say(j, "out of memory", DOCTOR_WARN,
 		    "as a service: OOMScoreAdjust=-500; what is only staged is lost with ckptd",
@@ -475,14 +485,25 @@ static void daemon_there(struct judge *j)
 		break;
 	case EPROTO:
 	case EPROTOTYPE:
-		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH",
-		    "what listens on %s is another program, or another version of ckptd",
-		    f->socket);
+		say(j, "daemon", DOCTOR_FAIL,
+		    "give another socket: ckptctl -S PATH; or use one version of everything",
+		    "what listens on %s is another program, or another version of ckptd%s%s",
+		    f->socket, *f->daemon_said ? ": " : "", f->daemon_said);
 		break;
 	default:
 		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH", "%s: %s",
 		    f->socket, strerror(-f->daemon_rc));
 	}
+	if (f->nrank_beside)
+		say(j, "cgroup", DOCTOR_WARN,
+		    "start ckptd outside of the job: systemd-run --user -p OOMScoreAdjust=-500 ckptd, or a "
+		    "container of its own that shares the socket's directory",
+		    "ckptd (process %u) is in the cgroup of %u of %u attached ranks, %s: what ends or "
+		    "limits the job ends ckptd too, and what is only staged is lost",
+		    f->daemon_pid, f->nrank_beside, f->nrank, f->daemon_group);
+	else if (f->nrank)
+		say(j, "cgroup", DOCTOR_OK, NULL,
+		    "none of %u attached ranks shares one with ckptd", f->nrank);
 	if (!f->uid || !f->systemd)
 		return;
 	if (f->lingers)
