@@ -380,7 +380,7 @@ static void memory(struct judge *j)
 	uint64_t swapped = f->swap_total - MIN(f->swap_free, f->swap_total);
 	bool deny = !strcmp(f->shmem_huge, "deny"), never = !strcmp(f->shmem_huge, "never");
 	bool collapse = f->kernel_major > 6 || (f->kernel_major == 6 && f->kernel_minor >= 1);
-	char of[48];
+	char of[48], next[320];
 
 	memory_against(
 		j, "memory", f->mem_total, f->mem_available, "",
@@ -402,8 +402,10 @@ static void memory(struct judge *j)
 	else if (f->daemon_oom_known && f->daemon_oom >= 0 &&
 		 (!f->nrank || f->rank_oom <= f->daemon_oom))
 		say(j, "out of memory", DOCTOR_WARN,
-		    "as a service: OOMScoreAdjust=-500 (root: choom -n -500 -p PID); or start the "
-		    "trainers with choom -n 500: what is only staged is lost with ckptd",
+		    text(next, sizeof next,
+			 "run it as a service with OOMScoreAdjust=-500, or, as root, choom -n -500 -p %u; "
+			 "or start the trainers with choom -n 500: what is only staged is lost with ckptd",
+			 f->daemon_pid),
 		    "oom_score_adj of ckptd (process %u) is %d: it is killed as soon as any other",
 		    f->daemon_pid, f->daemon_oom);
 	else if (f->daemon_oom_known)
