@@ -137,6 +137,9 @@ unit-$(1): $(O)/unit/$(1)
 	$$<
 endef
 $(foreach u,$(UNIT),$(eval $(call unit,$(u))))
+# It compares its table of calls with what the library exports.
+CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
+$(O)/unit/daemon_calls: | $(B)/libckpt.so
 $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).

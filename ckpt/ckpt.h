@@ -38,7 +38,7 @@
  * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. Of a
  * struct that the library reads, a .size smaller than in ABI 2 is -EINVAL; flags that this version does
  * not know, and bytes behind the fields that it knows which are not zero, are -EOPNOTSUPP. Of a struct
- * that the library fills, at most .size bytes are written. Elements of arrays (ckpt_placement,
+ * that the library fills, at most .size bytes are written; less than 8 is -EINVAL. Elements of arrays (ckpt_placement,
  * ckpt_local, ckpt_note, ckpt_step) have no .size and never grow.
  * Bytes are bytes, times are nanoseconds. A NULL handle is -EINVAL in every call.
  *
@@ -52,7 +52,7 @@
  *	-EBUSY         the rank is attached already
  *	-ESTALE        a newer launch of the job took over
  *	-EACCES        the socket or the store belongs to another user
- *	-EPROTO        the peer speaks another protocol version
+ *	-EPROTO        the daemon speaks another protocol version; err names both
  *	-ENOENT        nothing to restore; the step was skipped, torn or never marked
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit what is declared; all mismatches are listed
@@ -62,6 +62,11 @@
  *	-ENOSPC        no space in the store
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
+ * ckpt_attach fails with -EINVAL and -EOPNOTSUPP (the call), -EBUSY and -ESTALE (another process is this
+ * rank, or this job), and where there is no memory for a handle. Every other code, one of the store
+ * directory's own among them, needs CKPT_REQUIRE: without it the attach succeeds detached, the log has
+ * the sentence once, and the library tries again, also to open the directory; with a daemon of another
+ * protocol version once a minute.
  * struct ckpt_err says what, where, why and what to do next, in one or more lines. It is the
  * caller's; NULL is allowed everywhere.
  *
@@ -69,7 +74,10 @@
  * no allocation, at most one system call. The library never prints, exits, throws or installs
  * handlers. It reads the environment only with CKPT_USE_ENV and starts a program only with
  * CKPT_AUTOSTART. One handle is one rank; a process may hold several. After fork() a handle works
- * in the parent only.
+ * in the parent only; memory from ckpt_alloc is shared with the child, as the daemon shares it.
+ *
+ * Time: no call waits longer than its argument says, or than is said at the call, also beside a daemon
+ * that is stopped, full, or wrong. Only the file system of the store can take longer.
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -203,9 +211,11 @@ enum {
 
 struct ckpt_opts {
 	uint32_t size;
-	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd when none listens. USE_ENV: read
-	 * CKPTD_SOCKET, CKPTD_STORE, CKPTD_JOB for what is NULL here, and CKPTD_DISABLE=1 (stay
-	 * detached) */
+	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd when none listens; it leaves after 10
+	 * minutes without a trainer, and it has no retention: every step stays until ckptctl prune, or
+	 * a ckptd that was started with --keep-last or the like, removes it. USE_ENV: read CKPTD_SOCKET,
+	 * CKPTD_STORE, CKPTD_JOB for what is NULL here (CKPTD_SOCKET means the same to ckptd and
+	 * ckptctl), and CKPTD_DISABLE=1 (stay detached) */
 	uint32_t flags;
 	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
@@ -216,7 +226,8 @@ struct ckpt_opts {
 	const char *socket;
 	uint32_t rank, world; /* in this version all ranks of a job run on one host */
 	/* the same on every rank of one launch, growing from launch to launch; 0: the daemon
-	 * counts, and takes ranks with a common parent process for one launch */
+	 * counts, and takes ranks with a common parent process for one launch. Of launches that begin
+	 * at once without a number exactly one survives */
 	uint64_t generation;
 	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
@@ -240,7 +251,7 @@ struct ckpt_opts {
 	 * nothing is compared. */
 	uint32_t check;
 	uint32_t pad;
-	uint64_t wait_ns; /* how long ckpt_attach may take; 0: 20 s */
+	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
 };
 
 struct ckpt_placement {
@@ -341,8 +352,8 @@ struct ckpt_stats {
 };
 
 /* Attach this rank to the daemon. Without one the call succeeds detached and the library keeps
- * trying, unless CKPT_REQUIRE. -ECONNREFUSED, -EBUSY, -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching
- * fences every older launch of the job. *ret_ckpt is NULL on failure. */
+ * trying, unless CKPT_REQUIRE (see the vocabulary). -ECONNREFUSED, -ETIMEDOUT, -EBUSY, -ESTALE, -EACCES,
+ * -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is NULL on failure. */
 int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret_ckpt, struct ckpt_err *err);
 
 /* Declare a mesh: names and sizes of its dimensions, and which rank sits where (row-major; NULL: 0,
@@ -380,8 +391,8 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
 /* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it.
- * Steps must grow from call to call; a step that was skipped or torn may be marked again. 0,
- * CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up
+ * Steps must grow from call to call, by less than 2^35 within a launch, which may begin with any; a step
+ * that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up
  * to 60 s for a slot.
  * A snapshot is written only when it is known that the state was left alone while it was copied: it
  * is FINAL, or ckpt_guard, ckpt_wait for this very step, or ckpt_detach has come after it. One that
@@ -394,10 +405,15 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
 /* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn; -EIO, -ENOSPC,
- * ...: it could not be written, why is in err. Waiting says that the step's state is left alone. */
+ * ...: it could not be written, why is in err. Waiting says that the step's state is left alone.
+ * One rank may wait for CKPT_STAGED while the others stand in a barrier, if each of them has called
+ * ckpt_guard at least once, before its first snapshot or later, and between every two snapshots. Of a
+ * rank that has never called it the daemon does not know that it leaves its state alone: that rank has
+ * to guard, or to wait for the step too, before the barrier. Higher states need that of every rank. */
 int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err);
 
-/* The restorable steps, newest first, at most n of them. Returns their number. */
+/* The restorable steps, newest first, at most n of them. Returns their number. -ETIMEDOUT after
+ * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 
 /* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it.
@@ -405,7 +421,8 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
  * launch: the first caller's choice holds for all. Everything declared is checked before the first
  * byte is written. -ENOENT nothing to restore; -EUCLEAN steps are there and none can be restored now:
  * do not start afresh over them; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming
- * the ranks that did not come; -EBADMSG on every rank when data proves damaged: memory is then
+ * the ranks that did not come, or when no daemon is attached within deadline_ns, when the daemon is silent
+ * for 5 s, or when the step is not read within an hour: memory is then undefined; -EBADMSG on every rank when data proves damaged: memory is then
  * undefined and the step set aside; call again and an older one is agreed on. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
 		 struct ckpt_err *err);
@@ -434,7 +451,8 @@ int ckpt_why(ckpt *c, struct ckpt_err *err);
 uint32_t ckpt_sizeof(const char *structure);
 
 /* Leave. drain_ns 0: at once, the daemon finishes what is staged; else wait so long for the newest
- * step to be committed. Frees the handle always. */
+ * step to be committed. It takes at most a second, and what ckpt_guard takes, besides. Frees the handle
+ * always, except in a child. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);

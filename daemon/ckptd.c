@@ -18,10 +18,12 @@ static struct daemon *running;
 static const char usage[] =
 	"usage: ckptd [options]\n"
 	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it\n"
-	"by its socket.\n"
+	"by its socket. A trainer with CKPT_AUTOSTART that finds none starts one, with\n"
+	"--background --idle-exit 600 and no --keep option: it leaves after ten minutes\n"
+	"without a trainer, and removes no step. For anything else start ckptd yourself.\n"
 	"\n"
-	"  --socket PATH        listen here; default /run/user/UID/ckptd/socket, else\n"
-	"                       /tmp/ckptd-UID/socket\n"
+	"  --socket PATH        listen here; default: CKPTD_SOCKET of the environment, else\n"
+	"                       /run/user/UID/ckptd/socket, else /tmp/ckptd-UID/socket\n"
 	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default:\n"
 	"                       stay\n"
 	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged;\n"
@@ -196,6 +198,8 @@ int main(int argc, char **argv)
 
 	if (options(argc, argv, &o, &to_background) < 0)
 		return 2;
+	if (!o.socket && getenv("CKPTD_SOCKET") && *getenv("CKPTD_SOCKET"))
+		o.socket = getenv("CKPTD_SOCKET");
 	umask(077); /* nobody else's, and not less than ours, whatever the caller's was */
 	if (o.socket && o.socket[0] != '/') { /* the background changes its directory */
 		char cwd[256];

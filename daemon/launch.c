@@ -244,6 +244,52 @@ static void refuse_and_end(struct session *s, int code, const char *text)
 	session_end(s);
 }
 
+/* --- launches that were driven out --- */
+/* Two launches that begin at once and have no numbers: the one whose rank comes last has taken over, and
+ * the ranks of the other that are still on their way must not take over in turn, or both would end. A
+ * launch that the present one fenced before all its ranks had come and gone stays outdated for as long
+ * as a rank of the present one is attached. */
+static bool launch_attended(const struct launch *l)
+{
+	for (uint32_t i = 0; i < l->world; i++)
+		if (l->member[i].session)
+			return true;
+	return false;
+}
+
+static uint32_t outdated_at(const struct job *j, uint64_t token)
+{
+	uint32_t i = 0;
+
+	while (i < j->noutdated && j->outdated[i] != token)
+		i++;
+	return i;
+}
+
+static bool launch_outdated(const struct job *j, const struct wire_hello *h)
+{
+	return !h->generation && h->launch && j->launch && h->launch != j->launch->token &&
+	       outdated_at(j, h->launch) < j->noutdated && launch_attended(j->launch);
+}
+
+/* l takes over from old. */
+static void launch_outdates(struct job *j, const struct launch *l, const struct launch *old)
+{
+	uint32_t at;
+
+	if (!launch_attended(old) && old->nattached >= old->world)
+		j->noutdated = 0; /* it had ended by itself, and so has whatever it fenced */
+	else if (old->token && old->token != l->token) {
+		if (j->noutdated == OUTDATED_MAX) /* the oldest is forgotten */
+			memmove(j->outdated, j->outdated + 1,
+				--j->noutdated * sizeof *j->outdated);
+		j->outdated[j->noutdated++] = old->token;
+	}
+	at = outdated_at(j, l->token);
+	if (at < j->noutdated)
+		j->outdated[at] = j->outdated[--j->noutdated];
+}
+
 struct claim {
 	struct task task;
 	struct session *s; /* busy until the claim is done */
@@ -307,6 +353,7 @@ static void claim_done(struct daemon *d, struct task *t)
 		j->trigger = 0; /* it was for the ranks that were there */
 		j->tally.newest = 0;
 		if (old) {
+			launch_outdates(j, l, old);
 			launch_fence(old, old->generation != l->generation);
 			launch_unref(old);
 		}
@@ -376,7 +423,7 @@ void hello_try(struct session *s)
 		launch_begin(s, j);
 		return;
 	}
-	if (h->generation && h->generation < l->generation) {
+	if ((h->generation && h->generation < l->generation) || launch_outdated(j, h)) {
 		refuse_and_end(s, -ESTALE,
 			       "a newer launch of this job has taken over: stop this one");
 		return;

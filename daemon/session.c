@@ -32,8 +32,14 @@ static uint32_t sessions_count(struct daemon *d)
 			silent = s; /* newest first */
 		}
 	}
-	if (fresh >= d->new_max)
-		session_end(silent);
+	if (fresh >= d->new_max) {
+		struct pollfd said = { .fd = silent->sock, .events = POLLIN };
+
+		if (!silent->busy && poll(&said, 1, 0) > 0 && said.revents & POLLIN)
+			session_readable(silent); /* it has spoken, and was not heard yet */
+		else
+			session_end(silent);
+	}
 	return n;
 }
 
@@ -386,14 +392,18 @@ static void handle(struct session *s, const void *msg, int *fd)
 
 static void garbage_say(struct daemon *d, struct garbage *g, uint64_t now)
 {
+	char which[32] = "another protocol";
+
+	if (g->abi)
+		snprintf(which, sizeof which, "protocol %u, not %u", g->abi, WIRE_ABI);
 	if (g->untold == 1)
-		log_line(&d->opts.log, LOG_WARNING,
-			 "session: process %d speaks another protocol; closed", (int)g->pid);
+		log_line(&d->opts.log, LOG_WARNING, "session: process %d speaks %s; closed",
+			 (int)g->pid, which);
 	else
 		log_line(
 			&d->opts.log, LOG_WARNING,
-			"session: process %d speaks another protocol, the last of %u connections that do; closed",
-			(int)g->pid, g->untold);
+			"session: process %d speaks %s, the last of %u connections that do; closed",
+			(int)g->pid, which, g->untold);
 	g->untold = 0;
 	g->said_ns = now;
 }
@@ -405,13 +415,27 @@ void garbage_tick(struct daemon *d, uint64_t now)
 			garbage_say(d, &d->garbage[i], now);
 }
 
-static void garbage_met(const struct session *s)
+/* abi: 0 where there is none */
+static void garbage_met(const struct session *s, uint16_t abi)
 {
 	struct garbage *g = &s->d->garbage[s->uid != geteuid()];
 
 	g->pid = s->pid;
+	g->abi = abi;
 	g->untold += g->untold < UINT32_MAX;
 	garbage_tick(s->d, now_ns());
+}
+
+static void refuse_other_version(const struct session *s, const struct wire_head *ask)
+{
+	char text[400];
+
+	snprintf(text, sizeof text,
+		 "%s (process %d) speaks protocol %u, process %d protocol %u: use the ckptd, the "
+		 "ckptctl and the library of one version, or start the ckptd of that version on "
+		 "another socket (--socket, CKPTD_SOCKET)",
+		 ckptd_version, (int)getpid(), WIRE_ABI, (int)s->pid, ask->abi);
+	(void)wire_refuse_other(s->sock, ask, text);
 }
 
 void session_readable(struct session *s)
@@ -423,9 +447,12 @@ void session_readable(struct session *s)
 		return;
 	if (n > 0 && wire_request_check(buf, (uint32_t)n, nfd) < 0)
 		n = -EPROTO;
+	if (n == -EPROTONOSUPPORT)
+		refuse_other_version(s, (const struct wire_head *)buf);
 	if (n <= 0) {
 		if (n < 0)
-			garbage_met(s);
+			garbage_met(s,
+				    n == -EPROTONOSUPPORT ? ((struct wire_head *)buf)->abi : 0);
 		wire_close_fds(fd, nfd);
 		session_end(s);
 		return;

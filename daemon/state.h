@@ -142,7 +142,8 @@ struct session {
 struct garbage {
 	uint64_t said_ns;
 	uint32_t untold;
-	pid_t pid; /* the newest */
+	pid_t pid;    /* the newest */
+	uint16_t abi; /* its, if it has one; 0 */
 };
 void session_accept(struct daemon *d);
 void session_readable(struct session *s);
@@ -177,6 +178,7 @@ struct room {
 	uint64_t free_bytes, looked_ns;
 	uint64_t need_bytes; /* of the next step; 0: not known */
 };
+#define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
 	struct daemon *d;
 	uint64_t id;
@@ -191,6 +193,8 @@ struct job {
 	struct store *store;
 	bool claiming;
 	struct launch *launch; /* the newest; NULL before the first */
+	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
+	uint32_t noutdated;
 	struct snap *snaps;    /* of all launches, newest first */
 	struct snap *writing;  /* at most one at a time */
 	uint64_t idle_since;

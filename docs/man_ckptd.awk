@@ -61,6 +61,8 @@ END {
 	}
 	print ".SH SIGNALS\n.TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR"
 	words("Write what is staged, within the time of --drain, and leave. A second one leaves at once: what is committed stays whole.")
+	print ".SH ENVIRONMENT\n.TP\n.B CKPTD_SOCKET"
+	words("The socket where --socket is not given; to ckptctl and, with CKPT_USE_ENV, to the library it means the same.")
 	print ".SH FILES\n.TP\n.I SOCKET"
 	words("Where trainers and ckptctl find the daemon, in a directory of its user alone.")
 	print ".TP\n.I SOCKET.log"

@@ -99,6 +99,7 @@
 	X(COPIED_BLIND, client, "a copy ends by compare-and-swap") \
 	X(MOVE_ANY_SEQ, client, "a copier decides for the snapshot that it copied, for no newer one") \
 	X(TICKET_PER_RANK, client, "all ranks of a step have one ticket") \
+	X(STEPS_WRAP, client, "tickets know which of the steps with their bits they mean") \
 	X(GATE_BLIND, client, "the gate is moved by compare-and-swap") \
 	X(PAST_FORGOTTEN, client, "late ranks find the ticket of their step") \
 	X(UPDATING_NOT_SET, client, "a trainer that changes its state says so") \

@@ -160,8 +160,19 @@ int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, ui
 	if (rc < 0)
 		return rc;
 	rc = wire_recv(k->sock, in, sizeof in, got, &ngot);
+	if (rc == 0 && type == WIRE_CONTROL)
+		return ckpt_error(err, -ECONNRESET,
+				  "ckptd on %s closes the connection without a word: it has just "
+				  "ended, or is of an older version than this ckptctl (protocol %u)",
+				  k->socket, WIRE_ABI);
 	if (rc == 0)
 		return gone(k, err);
+	if (rc == -EPROTONOSUPPORT)
+		return ckpt_error(
+			err, -ECONNRESET,
+			"ckptd on %s speaks protocol %u, this ckptctl protocol %u: use the ckptctl of "
+			"its version",
+			k->socket, head->abi, WIRE_ABI);
 	if (rc > 0 &&
 	    (wire_answer_check(in, (uint32_t)rc, ngot) < 0 || head->seq != k->seq ||
 	     (head->type != WIRE_REFUSE && (head->type != want || (uint32_t)rc != ret_bytes)))) {
@@ -173,9 +184,10 @@ int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, ui
 				  "ckptd on %s speaks another protocol: another version?",
 				  k->socket);
 	if (head->type == WIRE_REFUSE) {
-		const struct wire_refuse *r = (const struct wire_refuse *)in;
+		struct ckpt_err said;
+		int code = wire_refusal(in, (uint32_t)rc, &said);
 
-		return ckpt_error(err, r->code == -EPROTO ? -ECONNRESET : r->code, "%s", r->text);
+		return ckpt_error(err, code == -EPROTO ? -ECONNRESET : code, "%s", said.msg);
 	}
 	memcpy(ret, in, ret_bytes);
 	if (ret_fd)

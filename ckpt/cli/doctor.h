@@ -66,6 +66,14 @@ struct doctor_facts {
 
 	char socket[128];
 	int daemon_rc;
+	char daemon_said[400]; /* why not, in its own words; "": nothing */
+	/* of the daemon that listens: its process, oom_score_adj and cgroup ("": not known, or the
+	 * root of all), its jobs' ranks that are attached, how many of these are in that cgroup, and
+	 * the lowest oom_score_adj of all of them */
+	uint32_t daemon_pid, nrank, nrank_beside;
+	int daemon_oom, rank_oom;
+	bool daemon_oom_known;
+	char daemon_group[256];
 	bool systemd, kills_user_processes;
 	bool lingers;
 	uint64_t now_ns;

@@ -385,7 +385,7 @@ static void memory(struct judge *j)
 	uint64_t swapped = f->swap_total - MIN(f->swap_free, f->swap_total);
 	bool deny = !strcmp(f->shmem_huge, "deny"), never = !strcmp(f->shmem_huge, "never");
 	bool collapse = f->kernel_major > 6 || (f->kernel_major == 6 && f->kernel_minor >= 1);
-	char of[48];
+	char of[48], next[320];
 
 	memory_against(
 		j, "memory", f->mem_total, f->mem_available, "",
@@ -404,6 +404,18 @@ static void memory(struct judge *j)
 		    "run ckptd in a cgroup of its own, or set memory.oom.group=0: what is only "
 		    "staged is lost with it",
 		    "memory.oom.group: who is over the limit takes ckptd along");
+	else if (f->daemon_oom_known && f->daemon_oom >= 0 &&
+		 (!f->nrank || f->rank_oom <= f->daemon_oom))
+		say(j, "out of memory", DOCTOR_WARN,
+		    text(next, sizeof next,
+			 "run it as a service with OOMScoreAdjust=-500, or, as root, choom -n -500 -p %u; "
+			 "or start the trainers with choom -n 500: what is only staged is lost with ckptd",
+			 f->daemon_pid),
+		    "oom_score_adj of ckptd (process %u) is %d: it is killed as soon as any other",
+		    f->daemon_pid, f->daemon_oom);
+	else if (f->daemon_oom_known)
+		say(j, "out of memory", DOCTOR_OK, NULL,
+		    "others are killed before ckptd (oom_score_adj %d)", f->daemon_oom);
 	else if (f->oom_adj > 0)
 		say(j, "out of memory", DOCTOR_WARN,
 		    "as a service: OOMScoreAdjust=-500; what is only staged is lost with ckptd",
@@ -481,14 +493,25 @@ static void daemon_there(struct judge *j)
 		break;
 	case EPROTO:
 	case EPROTOTYPE:
-		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH",
-		    "what listens on %s is another program, or another version of ckptd",
-		    f->socket);
+		say(j, "daemon", DOCTOR_FAIL,
+		    "give another socket: ckptctl -S PATH; or use one version of everything",
+		    "what listens on %s is another program, or another version of ckptd%s%s",
+		    f->socket, *f->daemon_said ? ": " : "", f->daemon_said);
 		break;
 	default:
 		say(j, "daemon", DOCTOR_FAIL, "give another socket: ckptctl -S PATH", "%s: %s",
 		    f->socket, strerror(-f->daemon_rc));
 	}
+	if (f->nrank_beside)
+		say(j, "cgroup", DOCTOR_WARN,
+		    "start ckptd outside of the job: systemd-run --user -p OOMScoreAdjust=-500 ckptd, or a "
+		    "container of its own that shares the socket's directory",
+		    "ckptd (process %u) is in the cgroup of %u of %u attached ranks, %s: what ends or "
+		    "limits the job ends ckptd too, and what is only staged is lost",
+		    f->daemon_pid, f->nrank_beside, f->nrank, f->daemon_group);
+	else if (f->nrank)
+		say(j, "cgroup", DOCTOR_OK, NULL,
+		    "none of %u attached ranks shares one with ckptd", f->nrank);
 	if (!f->uid || !f->systemd)
 		return;
 	if (f->lingers)

@@ -466,36 +466,132 @@ static void look_at_engine(const struct io_ops *ops, struct doctor_facts *f)
 
 /* --- the daemon --- */
 
-/* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
-static int daemon_answers(int s)
+/* One request, one answer of that type. */
+static int daemon_ask(int s, void *ask, uint32_t type, uint32_t bytes, uint32_t seq, uint32_t want,
+		      void *ret, uint32_t ret_bytes, int *ret_fd, struct doctor_facts *f)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
 	struct pollfd p = { .fd = s, .events = POLLIN };
-	struct wire_control hello = { 0 };
-	struct ucred who;
-	socklen_t len = sizeof who;
-	int fd[WIRE_FDS_MAX], nfd, n;
+	struct ckpt_err said;
+	int fd[WIRE_FDS_MAX], nfd = 0, n = wire_send(s, ask, type, bytes, seq, NULL, 0);
 
-	if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
-		return -errno;
-	if (who.uid != geteuid() && geteuid() != 0)
-		return -EACCES;
-	n = wire_send(s, &hello, WIRE_CONTROL, sizeof hello, 1, NULL, 0);
 	if (n < 0)
 		return n;
 	if (poll(&p, 1, CONNECT_S * 1000) <= 0)
 		return -EAGAIN;
 	n = wire_recv(s, in, sizeof in, fd, &nfd);
-	if (n > 0 && wire_answer_check(in, (uint32_t)n, nfd) < 0) {
+	if (n > 0 && head->type == WIRE_REFUSE) {
+		n = wire_refusal(in, (uint32_t)n, &said);
+		snprintf(f->daemon_said, sizeof f->daemon_said, "%.390s", said.msg);
+		return n;
+	}
+	if (n <= 0 || wire_answer_check(in, (uint32_t)n, nfd) < 0 || head->type != want ||
+	    (uint32_t)n != ret_bytes) {
 		wire_close_fds(fd, nfd);
 		return -EPROTO;
 	}
-	/* a refusal is an answer, too */
-	return n <= 0 ? -EPROTO : head->type == WIRE_OK || head->type == WIRE_REFUSE ? 0 : -EPROTO;
+	memcpy(ret, in, ret_bytes);
+	if (ret_fd)
+		*ret_fd = TAKE_FD(fd[0]);
+	wire_close_fds(fd, nfd);
+	return 0;
 }
 
-static void look_at_daemon(const char *socket_path, struct doctor_facts *f)
+/* Does whoever listens there answer as a ckptd of this user? One that is stopped connects, too. */
+static int daemon_answers(int s, struct doctor_facts *f)
+{
+	struct wire_control hello = { 0 };
+	struct wire_ok ok;
+	struct ucred who;
+	socklen_t len = sizeof who;
+	int rc;
+
+	if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+		return -errno;
+	if (who.uid != geteuid() && geteuid() != 0)
+		return -EACCES;
+	f->daemon_pid = (uint32_t)who.pid;
+	rc = daemon_ask(s, &hello, WIRE_CONTROL, sizeof hello, 1, WIRE_OK, &ok, sizeof ok, NULL, f);
+	/* a refusal is an answer, too, if it is of one who understands */
+	return rc < 0 && *f->daemon_said && rc != -EPROTO ? 0 : rc;
+}
+
+/* The group that limits memory: of version 2, or the one of version 1 that has this controller. "": it
+ * is the root, where nothing is limited and nothing ends together, or is not known. In a container its
+ * own group is told as "/": that is no root if it has a limit of its own. */
+static void group_of(const char *root, uint32_t pid, char *ret, size_t bytes)
+{
+	char path[PATH_MAX], line[PATH_MAX];
+	FILE *file;
+
+	*ret = 0;
+	snprintf(path, sizeof path, "%s/proc/%u/cgroup", root, pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof line, file)) {
+		char *controllers = strchr(line, ':');
+		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+		bool unified;
+
+		if (!group)
+			continue;
+		*group++ = 0;
+		group[strcspn(group, "\n")] = 0;
+		unified = !controllers[1];
+		if (!unified && !has_word(controllers + 1, "memory"))
+			continue;
+		snprintf(path, sizeof path, "%s/sys/fs/cgroup/%s", root,
+			 unified ? "memory.max" : "memory/memory.limit_in_bytes");
+		if (strcmp(group, "/") != 0 || (unified && access(path, F_OK) == 0))
+			snprintf(ret, bytes, "%s", group);
+		if (!unified)
+			break; /* of both versions at once, memory is that one's */
+	}
+	if (file)
+		fclose(file);
+}
+
+static bool oom_of(const char *root, uint32_t pid, int *ret)
+{
+	char line[32];
+
+	if (!line_of(root, line, sizeof line, "/proc/%u/oom_score_adj", pid))
+		return false;
+	*ret = (int)strtol(line, NULL, 10);
+	return true;
+}
+
+/* Who dies with whom: the ranks that are attached, beside the daemon. */
+static void look_at_ranks(const char *root, int s, struct doctor_facts *f)
+{
+	struct wire_status ask = { 0 };
+	struct wire_status_is is;
+	struct wire_report r;
+	cleanup_close int fd = -1;
+	char group[sizeof f->daemon_group];
+	void *map;
+	int adj;
+
+	f->daemon_oom_known = oom_of(root, f->daemon_pid, &f->daemon_oom);
+	group_of(root, f->daemon_pid, f->daemon_group, sizeof f->daemon_group);
+	if (daemon_ask(s, &ask, WIRE_STATUS, sizeof ask, 2, WIRE_STATUS_IS, &is, sizeof is, &fd,
+		       f) < 0 ||
+	    wire_map(fd, is.bytes, 1, &map, NULL) < 0)
+		return;
+	if (wire_report_check(map, is.bytes, &r, NULL) == 0)
+		for (uint32_t i = 0; i < r.head->nrank; i++) {
+			if (r.rank[i].state != WIRE_ATTACHED || !r.rank[i].pid)
+				continue;
+			group_of(root, r.rank[i].pid, group, sizeof group);
+			f->nrank_beside += *group && !strcmp(group, f->daemon_group);
+			if (oom_of(root, r.rank[i].pid, &adj))
+				f->rank_oom = f->nrank ? MIN(f->rank_oom, adj) : adj;
+			f->nrank++;
+		}
+	munmap(map, is.bytes);
+}
+
+static void look_at_daemon(const char *root, const char *socket_path, struct doctor_facts *f)
 {
 	const struct timeval patience = { .tv_sec = CONNECT_S };
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -513,7 +609,9 @@ static void look_at_daemon(const char *socket_path, struct doctor_facts *f)
 	}
 	strcpy(a.sun_path, f->socket);
 	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-	f->daemon_rc = connect(s, (struct sockaddr *)&a, sizeof a) ? -errno : daemon_answers(s);
+	f->daemon_rc = connect(s, (struct sockaddr *)&a, sizeof a) ? -errno : daemon_answers(s, f);
+	if (f->daemon_rc == 0)
+		look_at_ranks(root, s, f);
 }
 
 void doctor_look(const struct doctor_ask *ask, struct doctor_facts *f)
@@ -531,7 +629,7 @@ void doctor_look(const struct doctor_ask *ask, struct doctor_facts *f)
 	look_at_memory(root, f);
 	look_at_groups(root, f);
 	look_at_session(root, f);
-	look_at_daemon(ask->socket, f);
+	look_at_daemon(root, ask->socket, f);
 	f->torchrun = getenv("TORCHELASTIC_RUN_ID") != NULL;
 	f->torchrun_patient = getenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") != NULL;
 	f->slurm = getenv("SLURM_JOB_ID") != NULL;

@@ -9,18 +9,22 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #include "ckpt/base/thread.h"
 
 #define PATH_BYTES 4096
+#define CONNECT_LOOK_NS (10 * NS_PER_MS) /* how often a full backlog is tried again */
+#define AUTOSTART_IDLE_S "600"		 /* ckpt.h says so, and README and ckptd(8) */
+#define AGAIN_NS (50 * NS_PER_MS)	 /* from one attempt to attach to the next */
 
 extern char **environ;
 
@@ -45,22 +49,128 @@ bool beat_lost(const struct link *l, uint64_t now)
 }
 
 /* --- requests --- */
+bool rpc_take(ckpt *c, uint64_t until)
+{
+	for (;;) {
+		uint32_t nobody = 0;
+		uint64_t now;
+
+		if (atomic_compare_exchange_strong(&c->rpc, &nobody, 1))
+			return true;
+		now = now_ns();
+		if (now >= until)
+			return false;
+		shared_futex_wait(&c->rpc, 1, MIN(until - now, 100 * NS_PER_MS));
+	}
+}
+
+void rpc_give(ckpt *c)
+{
+	c->on_helper = false;
+	atomic_store(&c->rpc, 0);
+	shared_futex_wake(&c->rpc);
+}
+
+uint64_t client_until(uint64_t ns)
+{
+	uint64_t now = now_ns();
+
+	return now + ns < now ? UINT64_MAX : now + ns;
+}
+
+static void fill_private(ckpt *c);
+
+/* One moment of waiting, for the socket (-1: none) too. The helper is woken, and does its other work. */
+static void wait_a_moment(ckpt *c, int sock, short events, uint64_t ns)
+{
+	struct pollfd p[2] = { { .fd = sock, .events = events },
+			       { .fd = c->on_helper ? c->wake : -1, .events = POLLIN } };
+	uint64_t n;
+
+	if (poll(p, 2, (int)(MIN(ns, NS_PER_S) / NS_PER_MS) + 1) <= 0 || !p[1].revents)
+		return;
+	if (read(c->wake, &n, sizeof n) == sizeof n)
+		fill_private(c);
+}
+
 /* watch: the pages of the daemon that is to answer; NULL before they came. */
 static int wait_readable(ckpt *c, uint64_t until, const struct link *watch)
 {
 	struct pollfd p = { .fd = c->sock, .events = POLLIN };
-	uint64_t now;
 
-	while ((now = now_ns()) < until && !atomic_load(&c->stop) &&
-	       !(watch && beat_lost(watch, now))) {
-		int n = poll(&p, 1, (int)MIN((until - now) / NS_PER_MS + 1, UINT64_C(1000)));
+	for (;;) {
+		uint64_t now = now_ns();
 
-		if (n > 0)
+		if (poll(&p, 1, 0) > 0)
 			return 0;
-		if (n < 0 && errno != EINTR)
-			return -errno;
+		if (now >= until || atomic_load(&c->stop) || (watch && beat_lost(watch, now)))
+			return -ETIMEDOUT;
+		wait_a_moment(c, c->sock, POLLIN, until - now);
 	}
-	return -ETIMEDOUT;
+}
+
+/* The answer to seq; older ones, for which nobody waits any more, are dropped. Its length; -EPIPE: the
+ * daemon has closed; -ECONNRESET, -ETIMEDOUT, -EPROTO, -EPROTONOSUPPORT. */
+static int answer(ckpt *c, uint64_t until, const struct link *watch, uint8_t in[WIRE_BYTES_MAX],
+		  int got[WIRE_FDS_MAX], int *ret_ngot)
+{
+	const struct wire_head *head = (const struct wire_head *)in;
+
+	for (;;) {
+		int failed = 0, rc = wait_readable(c, until, watch);
+		socklen_t len = sizeof failed;
+
+		if (rc < 0)
+			return rc;
+		if (getsockopt(c->sock, SOL_SOCKET, SO_ERROR, &failed, &len) == 0 && failed)
+			return -ECONNRESET;
+		rc = wire_recv(c->sock, in, WIRE_BYTES_MAX, got, ret_ngot);
+		if (rc == -EAGAIN)
+			continue;
+		if (rc <= 0)
+			return rc ? rc : -EPIPE;
+		if (head->seq == c->seq)
+			return rc;
+		wire_close_fds(got, *ret_ngot);
+		if ((int32_t)(head->seq - c->seq) > 0)
+			return -EPROTO;
+	}
+}
+
+/* No answer: the sentence, and whether the connection is of any further use. */
+static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *head,
+		      struct ckpt_err *err)
+{
+	pid_t closer = TAKE(c->closer);
+
+	c->late = rc == -ETIMEDOUT && type == WIRE_STEPS;
+	if (!c->late)
+		shutdown(c->sock, SHUT_RDWR); /* the helper takes it from here */
+	if (rc == -ETIMEDOUT)
+		return ckpt_error(err, rc,
+				  "the daemon on %s (process %d) does not answer: is it stopped?",
+				  c->socket, (int)c->peer);
+	if (rc == -EPROTONOSUPPORT)
+		return ckpt_error(
+			err, -EPROTO,
+			"the daemon on %s (process %d) speaks protocol %u, this library protocol %u: "
+			"start the ckptd that came with this library, on another socket",
+			c->socket, (int)c->peer, head->abi, WIRE_ABI);
+	if (rc == -EPROTO)
+		return ckpt_error(err, rc,
+				  "the daemon on %s (process %d) answers out of turn: another version?",
+				  c->socket, (int)c->peer);
+	if (rc == -EPIPE && type == WIRE_HELLO) {
+		if (closer == c->peer)
+			return ckpt_error(
+				err, -EPROTO,
+				"the daemon on %s (process %d) closes the connection without a word: "
+				"it is of an older version (this library speaks protocol %u); stop it, "
+				"or start the ckptd that came with this library on another socket",
+				c->socket, (int)c->peer, WIRE_ABI);
+		c->closer = c->peer;
+	}
+	return ckpt_error(err, -ECONNRESET, "the daemon on %s went away", c->socket);
 }
 
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
@@ -69,39 +179,38 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
-	int got[WIRE_FDS_MAX], ngot, rc;
+	const struct link *watch = type == WIRE_HELLO ? NULL : atomic_load(&c->link);
+	uint64_t until = client_until(wait_ns);
+	int got[WIRE_FDS_MAX], ngot = 0, rc = 0;
 
+	c->answered = c->sock < 0;
 	if (c->sock < 0)
 		return ckpt_error(err, -ECONNRESET, "not attached to a daemon (%s)", c->socket);
-	rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
+	if (c->late) {
+		rc = answer(c, until, watch, in, got, &ngot);
+		if (rc > 0) {
+			wire_close_fds(got, ngot);
+			c->late = false;
+			rc = 0;
+		}
+	}
 	if (rc == 0)
-		rc = wait_readable(c, now_ns() + wait_ns,
-				   type == WIRE_HELLO ? NULL : atomic_load(&c->link));
+		rc = wire_send(c->sock, msg, type, bytes, ++c->seq, fd, nfd);
 	if (rc == 0)
-		rc = wire_recv(c->sock, in, sizeof in, got, &ngot);
-	if (rc <= 0) {
-		shutdown(c->sock, SHUT_RDWR); /* the helper takes it from here */
-		if (rc == -ETIMEDOUT)
-			return ckpt_error(err, -ETIMEDOUT,
-					  "the daemon on %s does not answer: is it stopped?",
-					  c->socket);
-		return ckpt_error(err, -ECONNRESET, "the daemon on %s went away", c->socket);
-	}
-	if (head->type == WIRE_REFUSE && head->bytes == sizeof(struct wire_refuse) &&
-	    head->seq == c->seq) {
-		const struct wire_refuse *r = (const struct wire_refuse *)in;
-
+		rc = answer(c, until, watch, in, got, &ngot);
+	else if (rc == -EPIPE)
+		rc = -ECONNRESET;
+	if (rc < 0)
+		return unanswered(c, type, rc, head, err);
+	c->answered = true;
+	if (head->type == WIRE_REFUSE)
+		return wire_refusal(in, (uint32_t)rc, err);
+	if (head->type != want || head->bytes != buf_bytes) {
 		wire_close_fds(got, ngot);
-		return ckpt_error(err, r->code < 0 ? r->code : -EPROTO, "%.*s", WIRE_TEXT_MAX - 1,
-				  r->text);
+		c->answered = false;
+		return unanswered(c, type, -EPROTO, head, err);
 	}
-	if (head->type != want || head->bytes != buf_bytes || head->seq != c->seq) {
-		wire_close_fds(got, ngot);
-		shutdown(c->sock, SHUT_RDWR);
-		return ckpt_error(err, -EPROTO,
-				  "the daemon on %s answers out of turn: another version?",
-				  c->socket);
-	}
+	c->closer = 0;
 	memcpy(buf, in, buf_bytes);
 	if (ret_fd)
 		memcpy(ret_fd, got, sizeof got);
@@ -111,35 +220,52 @@ int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, i
 }
 
 /* --- connecting --- */
-static int connect_socket(ckpt *c, struct ckpt_err *err)
+/* A stopped daemon's backlog fills; there is nothing to wait on then. */
+static int connect_by(ckpt *c, int sock, const struct sockaddr_un *a, uint64_t until)
+{
+	while (connect(sock, (const struct sockaddr *)a, sizeof *a) < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		if (now_ns() >= until || atomic_load(&c->stop))
+			return -ETIMEDOUT;
+		wait_a_moment(c, -1, 0, CONNECT_LOOK_NS);
+	}
+	return 0;
+}
+
+static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct ucred who;
 	socklen_t len = sizeof who;
-	/* a stopped daemon's backlog fills */
-	const struct timeval slow = { .tv_sec = (time_t)(HELLO_NS / NS_PER_S) };
-	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = c->socket_default ? wire_socket_path(c->socket, c->flags & CKPT_AUTOSTART, err)
+				   : 0;
 
+	if (rc < 0)
+		return rc;
 	if (sock < 0)
 		return ckpt_error_errno(err, errno, "cannot make a socket");
-	if (strlen(c->socket) >= sizeof a.sun_path)
-		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
-				  c->socket, sizeof a.sun_path - 1);
-	strcpy(a.sun_path, c->socket);
-	setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &slow, sizeof slow);
-	if (connect(sock, (struct sockaddr *)&a, sizeof a) < 0) {
-		if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
-			return ckpt_error(
-				err, -ECONNREFUSED,
-				"no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART",
-				c->socket);
-		if (errno == EACCES || errno == EPERM)
-			return ckpt_error(
-				err, -EACCES,
-				"the socket %s belongs to another user: give a socket of your own",
-				c->socket);
-		return ckpt_error_errno(err, errno, "cannot connect to %s", c->socket);
-	}
+	memcpy(a.sun_path, c->socket, sizeof a.sun_path);
+	rc = connect_by(c, sock, &a, until);
+	if (rc == -ENOENT || rc == -ECONNREFUSED || rc == -ENOTDIR)
+		return ckpt_error(err, -ECONNREFUSED,
+				  "no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART",
+				  c->socket);
+	if (rc == -EACCES || rc == -EPERM)
+		return ckpt_error(err, -EACCES,
+				  "the socket %s belongs to another user: give a socket of your own",
+				  c->socket);
+	if (rc == -ETIMEDOUT)
+		return ckpt_error(err, rc,
+				  "the daemon on %s takes no more connections: is it stopped?",
+				  c->socket);
+	if (rc == -EPROTOTYPE)
+		return ckpt_error(err, -EPROTO,
+				  "%s is another program's socket, not a ckptd's: give another one",
+				  c->socket);
+	if (rc < 0)
+		return ckpt_error_errno(err, -rc, "cannot connect to %s", c->socket);
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 ||
 	    (who.uid != geteuid() && geteuid() != 0))
 		return ckpt_error(
@@ -147,6 +273,29 @@ static int connect_socket(ckpt *c, struct ckpt_err *err)
 			"the daemon on %s belongs to user %u, not to you: give a socket of your own",
 			c->socket, (unsigned)who.uid);
 	c->sock = TAKE_FD(sock);
+	c->peer = who.pid;
+	c->late = false;
+	return 0;
+}
+
+/* The client's own descriptor, which a daemon gets with HELLO. Before a rank was ever attached it is
+ * opened at each try, by name: where it could not be, or is mounted by now. */
+static int store_open_dir(ckpt *c, struct ckpt_err *err)
+{
+	cleanup_close int fd = -1;
+
+	if (c->store_fd >= 0 && atomic_load(&c->link))
+		return 0;
+	if (mkdir(c->store, 0700) < 0 && errno != EEXIST)
+		return ckpt_error_errno(err, errno, "cannot make the store %s", c->store);
+	fd = open(c->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return ckpt_error_errno(err, errno, "cannot open the store %s", c->store);
+	if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+		return ckpt_error_errno(err, errno, "cannot write into the store %s", c->store);
+	if (c->store_fd >= 0)
+		(void)close(c->store_fd);
+	c->store_fd = TAKE_FD(fd);
 	return 0;
 }
 
@@ -172,16 +321,29 @@ static uint64_t launch_token(void)
 	return (uint64_t)getppid() << 40 ^ start ^ 1;
 }
 
+static bool pages_ours(const ckpt *c, const struct shared_rank *rank, const struct shared_job *job)
+{
+	return rank->magic == SHARED_MAGIC && rank->rank == c->rank && job->magic == SHARED_MAGIC &&
+	       job->world == c->world && job->nslot == c->nslot;
+}
+
 static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 {
 	struct link *l = calloc(1, sizeof *l);
-	void *rank, *job;
-	int rc = l ? wire_map(fd[0], sizeof *l->rank, 0, &rank, err)
-		   : ckpt_error(err, -ENOMEM, "no memory to attach");
+	void *rank = NULL, *job = NULL;
+	int rc = l ? wire_bell_check(fd[2], err) : ckpt_error(err, -ENOMEM, "no memory to attach");
 
-	if (rc == 0 && (rc = wire_map(fd[1], sizeof *l->job, 0, &job, err)) < 0)
-		munmap(rank, sizeof *l->rank);
+	if (rc == 0)
+		rc = wire_map(fd[0], sizeof *l->rank, 0, &rank, err);
+	if (rc == 0)
+		rc = wire_map(fd[1], sizeof *l->job, 0, &job, err);
+	if (rc == 0 && !pages_ours(c, rank, job))
+		rc = ckpt_error(err, -EPROTO, "the daemon's pages are not those of this rank");
 	if (rc < 0) {
+		if (rank)
+			munmap(rank, sizeof *l->rank);
+		if (job)
+			munmap(job, sizeof *l->job);
 		free(l);
 		return rc;
 	}
@@ -193,7 +355,7 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	return 0;
 }
 
-static int hello(ckpt *c, bool again, struct ckpt_err *err)
+static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 {
 	struct wire_hello h = { .flags = again ? WIRE_REATTACH : 0,
 				.rank = c->rank,
@@ -204,26 +366,34 @@ static int hello(ckpt *c, bool again, struct ckpt_err *err)
 				.memory_max = c->memory_max,
 				.base = c->base };
 	struct wire_welcome w;
+	uint64_t now = now_ns();
 	int fd[WIRE_FDS_MAX], rc;
 
 	snprintf(h.job, sizeof h.job, "%s", c->job);
 	rc = rpc_call(c, &h, WIRE_HELLO, sizeof h, &c->store_fd, 1, WIRE_WELCOME, &w, sizeof w, fd,
-		      HELLO_NS, err);
+		      until - MIN(until, now), err);
 	if (rc < 0)
 		return rc;
 	rc = fd[2] >= 0 ? map_link(c, fd, err)
 			: ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
+	if (rc < 0)
+		(void)ckpt_error_prefix(err, rc, "the daemon on %s (process %d)", c->socket,
+					(int)c->peer);
 	wire_close_fds(fd, WIRE_FDS_MAX);
 	if (rc == 0)
 		c->generation = w.generation;
 	return rc;
 }
 
-static void drop_socket(ckpt *c)
+void drop_socket(ckpt *c)
 {
-	if (c->sock >= 0)
+	if (c->sock >= 0) {
+		shutdown(c->sock, SHUT_RDWR); /* a child may hold it, too, and nobody waits for it */
 		(void)close(TAKE_FD(c->sock));
+	}
+	c->late = false;
 	c->nseg_sent = 0;
+	atomic_store(&c->declared, 0);
 }
 
 /* --- starting a daemon --- */
@@ -252,11 +422,29 @@ static void daemon_path(char *path, size_t bytes)
 	snprintf(path, bytes, "ckptd");
 }
 
-static int spawn_daemon(ckpt *c, struct ckpt_err *err)
+/* Its end, or -ETIMEDOUT with its end forced. */
+static int wait_spawned(ckpt *c, pid_t pid, uint64_t until, int *ret_status)
+{
+	for (;;) {
+		pid_t ended = waitpid(pid, ret_status, WNOHANG);
+
+		if (ended == pid || (ended < 0 && errno != EINTR))
+			return 0;
+		if (now_ns() >= until || atomic_load(&c->stop))
+			break;
+		wait_a_moment(c, -1, 0, CONNECT_LOOK_NS);
+	}
+	(void)kill(pid, SIGKILL);
+	for (int i = 0; i < 100 && waitpid(pid, ret_status, WNOHANG) == 0; i++)
+		usleep(CONNECT_LOOK_NS / 1000);
+	return -ETIMEDOUT;
+}
+
+static int spawn_daemon(ckpt *c, uint64_t until, struct ckpt_err *err)
 {
 	char path[PATH_BYTES], background[] = "--background", idle[] = "--idle-exit",
-			       sixty[] = "60", sock[] = "--socket", *socket = strdup(c->socket);
-	char *argv[] = { path, background, idle, sixty, sock, socket, NULL };
+			       seconds[] = AUTOSTART_IDLE_S, sock[] = "--socket";
+	char *argv[] = { path, background, idle, seconds, sock, c->socket, NULL };
 	posix_spawnattr_t attr;
 	sigset_t none;
 	pid_t pid;
@@ -267,16 +455,16 @@ static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 	posix_spawnattr_init(&attr);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 	posix_spawnattr_setsigmask(&attr, &none);
-	rc = socket ? posix_spawnp(&pid, path, NULL, &attr, argv, environ) : ENOMEM;
+	rc = posix_spawnp(&pid, path, NULL, &attr, argv, environ);
 	posix_spawnattr_destroy(&attr);
-	free(socket);
 	if (rc)
 		return ckpt_error(
 			err, -ECONNREFUSED,
 			"cannot start %s: %s; put ckptd beside the program, beside libckpt.so or into PATH, or start it by hand",
 			path, strerror(rc));
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (wait_spawned(c, pid, until, &status) < 0)
+		return ckpt_error(err, -ETIMEDOUT, "%s --socket %s does not get to listening", path,
+				  c->socket);
 	/* 11: another rank was faster, whose daemon will listen in a moment. */
 	if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 11)
 		return ckpt_error(err, WEXITSTATUS(status) == 12 ? -EACCES : -ECONNREFUSED,
@@ -285,30 +473,36 @@ static int spawn_daemon(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
+/* One attempt: connected, welcomed; or nothing is left of it. */
+static int connect_once(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
+{
+	int rc = connect_socket(c, until, err);
+
+	if (rc == 0)
+		rc = hello(c, again, until, err);
+	if (rc < 0)
+		drop_socket(c);
+	return rc;
+}
+
 int connect_first(ckpt *c, struct ckpt_err *err)
 {
-	uint64_t start = now_ns(), until = start + ATTACH_BUSY_NS;
+	const uint64_t last = client_until(c->wait_ns);
+	uint64_t until = MIN(last, client_until(ATTACH_BUSY_NS));
 	bool spawned = false;
-	int rc;
+	int rc = store_open_dir(c, err);
 
-	for (;;) {
-		rc = connect_socket(c, err);
-		if (rc == 0) {
-			rc = hello(c, false, err);
-			if (rc < 0)
-				drop_socket(c);
-			if (rc == -ECONNRESET && now_ns() - start < ATTACH_MAX_NS) {
-				/* the daemon died meanwhile: the next one may be started */
-				spawned = false;
-				until = now_ns() + ATTACH_BUSY_NS;
-			}
+	while (rc == 0) {
+		rc = connect_once(c, false, last, err);
+		if (rc == -ECONNRESET) {
+			/* the daemon died meanwhile: the next one may be started */
+			spawned = false;
+			until = MIN(last, client_until(ATTACH_BUSY_NS));
 		}
 		if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART && !spawned) {
 			spawned = true;
-			rc = spawn_daemon(c, err);
-			if (rc < 0)
-				return rc;
-			until = now_ns() + ATTACH_BUSY_NS;
+			rc = spawn_daemon(c, last, err);
+			until = MIN(last, client_until(ATTACH_BUSY_NS));
 			continue;
 		}
 		if (rc == 0) {
@@ -316,41 +510,63 @@ int connect_first(ckpt *c, struct ckpt_err *err)
 			return 0;
 		}
 		if ((rc != -EBUSY && rc != -ECONNRESET && !(rc == -ECONNREFUSED && spawned)) ||
-		    now_ns() > until)
+		    client_until(AGAIN_NS) >= until)
 			return rc;
-		usleep(50000);
-	}
-}
-
-/* --- declarations and memory --- */
-int send_segments(ckpt *c, struct ckpt_err *err)
-{
-	int rc = 0;
-
-	for (; c->nseg_sent < c->nseg && rc == 0; c->nseg_sent++) {
-		struct wire_segment m = { .id = c->nseg_sent, .bytes = c->seg[c->nseg_sent].bytes };
-		struct wire_ok ok;
-
-		rc = rpc_call(c, &m, WIRE_SEGMENT, sizeof m, &c->seg[c->nseg_sent].fd, 1, WIRE_OK,
-			      &ok, sizeof ok, NULL, RPC_NS, err);
-		if (rc < 0)
-			break;
+		usleep(AGAIN_NS / 1000);
+		rc = 0;
 	}
 	return rc;
 }
 
-int send_declaration(ckpt *c, struct ckpt_err *err)
+/* --- declarations and memory --- */
+static int send_segments(ckpt *c, struct ckpt_err *err)
 {
-	struct wire_declare m = { .epoch = atomic_load(&c->epoch), .bytes = c->decl_bytes };
+	for (;; c->nseg_sent++) {
+		struct wire_segment m = { .id = c->nseg_sent };
+		struct wire_ok ok;
+		int fd = -1, rc;
+
+		pthread_mutex_lock(&c->mem);
+		if (c->nseg_sent < c->nseg) {
+			m.bytes = c->seg[c->nseg_sent].bytes;
+			fd = c->seg[c->nseg_sent].fd;
+		}
+		pthread_mutex_unlock(&c->mem);
+		if (fd < 0)
+			return 0;
+		rc = rpc_call(c, &m, WIRE_SEGMENT, sizeof m, &fd, 1, WIRE_OK, &ok, sizeof ok, NULL,
+			      RPC_NS, err);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+static int send_declaration(ckpt *c, struct ckpt_err *err)
+{
+	struct wire_declare m = { 0 };
 	struct wire_sealed sealed;
 	cleanup_close int fd = -1;
-	int got[WIRE_FDS_MAX],
-		rc = wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err);
+	int got[WIRE_FDS_MAX], rc;
 
+	pthread_mutex_lock(&c->mem);
+	m.epoch = atomic_load(&c->epoch);
+	m.bytes = c->decl_bytes;
+	rc = c->decl ? wire_memfd_of("ckpt-declaration", c->decl, c->decl_bytes, &fd, err) : 0;
+	pthread_mutex_unlock(&c->mem);
 	if (rc < 0)
 		return rc;
+	if (fd < 0) { /* it was refused, and the trainer has yet to correct it */
+		atomic_store(&c->declared, m.epoch);
+		return 0;
+	}
 	rc = rpc_call(c, &m, WIRE_DECLARE, sizeof m, &fd, 1, WIRE_SEALED, &sealed, sizeof sealed,
 		      got, RPC_NS, err);
+	if (rc < 0 && c->answered && c->accepted != m.epoch) {
+		pthread_mutex_lock(&c->mem);
+		c->refused_epoch = m.epoch;
+		c->refusal = *err;
+		pthread_mutex_unlock(&c->mem);
+	}
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
@@ -358,7 +574,35 @@ int send_declaration(ckpt *c, struct ckpt_err *err)
 			(void)close(c->slot[i].fd);
 		c->slot[i] = (struct slot){ got[i], got[i] >= 0 ? sealed.slot_bytes : 0 };
 	}
+	c->accepted = m.epoch;
+	atomic_store(&c->declared, m.epoch);
 	return 0;
+}
+
+static bool to_declare(ckpt *c)
+{
+	uint32_t epoch = atomic_load(&c->epoch);
+	bool refused;
+
+	if (atomic_load(&c->declared) == epoch)
+		return false;
+	pthread_mutex_lock(&c->mem);
+	refused = c->refused_epoch == epoch;
+	pthread_mutex_unlock(&c->mem);
+	return !refused;
+}
+
+/* Declared anew while that was under way: once more. */
+static int declare_all(ckpt *c, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	while (rc == 0 && to_declare(c)) {
+		rc = send_segments(c, err);
+		if (rc == 0)
+			rc = send_declaration(c, err);
+	}
+	return rc;
 }
 
 /* What the slots hold as far as this rank knows, from the pages of the connection that ended. */
@@ -408,19 +652,26 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 }
 
 /* --- the helper --- */
+static void helper_takes_rpc(ckpt *c)
+{
+	(void)rpc_take(c, UINT64_MAX);
+	c->on_helper = true;
+}
+
 static void link_lost(ckpt *c)
 {
 	struct link *l = atomic_load(&c->link);
 	bool fenced = l && atomic_load(&l->job->fenced);
 
-	pthread_mutex_lock(&c->rpc);
+	helper_takes_rpc(c);
 	atomic_store(&c->state, fenced ? LINK_FENCED : LINK_DOWN);
 	if (l) {
 		shared_tear(l->rank);
 		remember_slots(c, l);
 	}
 	drop_socket(c);
-	pthread_mutex_unlock(&c->rpc);
+	c->said = 0;
+	rpc_give(c);
 	client_changed(c);
 	log_line(
 		&c->log, LOG_WARNING,
@@ -431,30 +682,29 @@ static void link_lost(ckpt *c)
 
 static int attach_again(ckpt *c, struct ckpt_err *err)
 {
-	int rc = connect_socket(c, err);
+	const uint64_t until = client_until(HELLO_NS);
+	int rc = store_open_dir(c, err);
 
-	if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART && (rc = spawn_daemon(c, err)) == 0)
-		rc = connect_socket(c, err);
-	if (rc == 0)
-		rc = hello(c, c->generation != 0, err);
+	if (rc < 0)
+		return rc;
+	rc = connect_once(c, c->generation != 0, until, err);
+	if (rc == -ECONNREFUSED && c->flags & CKPT_AUTOSTART &&
+	    (rc = spawn_daemon(c, until, err)) == 0)
+		rc = connect_once(c, c->generation != 0, until, err);
 	if (rc == -ESTALE && !c->generation_given && !atomic_load(&c->snapped) &&
 	    !atomic_load(&c->restored)) {
 		/* The daemon died while the ranks were attaching, and one that had not yet begun
 		 * anew with the next. This rank has done nothing that could be stale: it begins
 		 * anew too. */
-		drop_socket(c);
 		c->generation = 0;
-		rc = connect_socket(c, err);
-		if (rc == 0)
-			rc = hello(c, false, err);
+		rc = connect_once(c, false, until, err);
 	}
 	if (rc == 0)
 		rc = send_segments(c, err);
-	if (rc == 0 && c->decl) {
+	if (rc == 0 && atomic_load(&c->epoch))
 		rc = adopt_slots(c, err);
-		if (rc == 0)
-			rc = send_declaration(c, err);
-	}
+	if (rc == 0)
+		rc = declare_all(c, err);
 	if (rc < 0) {
 		drop_socket(c);
 		return rc;
@@ -464,29 +714,56 @@ static int attach_again(ckpt *c, struct ckpt_err *err)
 	return 0;
 }
 
+static uint64_t backoff_after(int rc, uint64_t was_ns)
+{
+	return rc == -EPROTO ? REATTACH_OTHER_NS
+	       : rc == 0     ? REATTACH_MIN_NS
+			     : MIN(was_ns * 2, REATTACH_MAX_NS);
+}
+
 static void try_again(ckpt *c, uint64_t *backoff_ns)
 {
 	struct ckpt_err err = { 0 };
+	bool news;
 	int rc;
 
-	pthread_mutex_lock(&c->rpc);
+	helper_takes_rpc(c);
 	rc = attach_again(c, &err);
-	pthread_mutex_unlock(&c->rpc);
-	if (rc == 0) {
-		*backoff_ns = REATTACH_MIN_NS;
-		client_changed(c);
-		log_line(&c->log, LOG_NOTICE, "client: rank %u of job %s attached again", c->rank,
-			 c->job);
+	if (atomic_load(&c->stop)) {
+		rpc_give(c);
 		return;
 	}
-	if (rc == -ESTALE) {
+	news = rc != c->said;
+	c->said = rc;
+	rpc_give(c);
+	*backoff_ns = backoff_after(rc, *backoff_ns);
+	if (rc == -ESTALE)
 		atomic_store(&c->state, LINK_FENCED);
-		client_changed(c);
-	}
-	if (*backoff_ns == REATTACH_MIN_NS || rc == -ESTALE)
+	client_changed(c); /* also when it failed: a declaration may have been refused */
+	if (rc == 0)
+		log_line(&c->log, LOG_NOTICE, "client: rank %u of job %s attached again", c->rank,
+			 c->job);
+	else if (news)
 		log_line(&c->log, LOG_WARNING, "client: rank %u of job %s: %s", c->rank, c->job,
 			 err.msg);
-	*backoff_ns = MIN(*backoff_ns * 2, REATTACH_MAX_NS);
+}
+
+/* What ckpt_seal has encoded. */
+static void declare_again(ckpt *c)
+{
+	struct ckpt_err err = { 0 };
+	bool news;
+	int rc;
+
+	helper_takes_rpc(c);
+	rc = declare_all(c, &err);
+	news = rc < 0 && rc != c->said;
+	c->said = rc;
+	rpc_give(c);
+	client_changed(c);
+	if (news)
+		log_line(&c->log, LOG_WARNING, "client: rank %u of job %s: %s", c->rank, c->job,
+			 err.msg);
 }
 
 static void fill_private(ckpt *c)
@@ -526,7 +803,7 @@ void fill_quiesce(ckpt *c)
 static void *helper_run(void *arg)
 {
 	ckpt *c = arg;
-	uint64_t backoff = REATTACH_MIN_NS;
+	uint64_t backoff = backoff_after(c->said, REATTACH_MIN_NS / 2);
 
 	while (!atomic_load(&c->stop)) {
 		bool up = atomic_load(&c->state) == LINK_UP;
@@ -547,6 +824,8 @@ static void *helper_run(void *arg)
 		fill_private(c);
 		if (up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
 			link_lost(c);
+		else if (up && to_declare(c))
+			declare_again(c);
 		else if (!up && atomic_load(&c->state) == LINK_DOWN && rc == 0)
 			try_again(c, &backoff);
 	}

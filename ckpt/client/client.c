@@ -6,6 +6,7 @@
 #include "ckpt/base/hash.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,7 +21,16 @@
 
 int client_alive(const ckpt *c)
 {
-	return *(volatile const uint32_t *)c->alive ? 0 : -ECHILD;
+	return !c ? -EINVAL : *(volatile const uint32_t *)c->alive ? 0 : -ECHILD;
+}
+
+int client_check(const ckpt *c, struct ckpt_err *err)
+{
+	int rc = client_alive(c);
+
+	if (rc == -EINVAL)
+		return ckpt_error(err, rc, "the handle is NULL: ckpt_attach failed, or was not called");
+	return rc < 0 ? ckpt_error(err, rc, "the handle belongs to the parent process") : 0;
 }
 
 const char *ckpt_version(void)
@@ -58,8 +68,8 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 	if (o->guard > CKPT_FINISH)
 		return ckpt_error(err, -EINVAL, "guard policy %u is unknown; see enum ckpt_policy",
 				  o->guard);
-	if (o->flags & ~(uint32_t)(CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV))
-		return ckpt_error(err, -EINVAL, "ckpt_opts.flags 0x%x: unknown bits", o->flags);
+	if (o->pad)
+		return ckpt_error(err, -EOPNOTSUPP, "ckpt_opts.pad must be 0");
 	if (o->device)
 		return ckpt_error(
 			err, -EOPNOTSUPP,
@@ -67,15 +77,30 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 	return 0;
 }
 
-static int store_dir_open(ckpt *c, struct ckpt_err *err)
+/* The process may change its directory before the library tries again. */
+static char *absolute(const char *path)
 {
-	if (mkdir(c->store, 0700) < 0 && errno != EEXIST)
-		return ckpt_error_errno(err, errno, "cannot make the store %s", c->store);
-	c->store_fd = open(c->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (c->store_fd < 0)
-		return ckpt_error_errno(err, errno, "cannot open the store %s", c->store);
-	if (faccessat(c->store_fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
-		return ckpt_error_errno(err, errno, "cannot write into the store %s", c->store);
+	cleanup_free char *cwd = path[0] == '/' ? NULL : getcwd(NULL, 0);
+	char *ret = NULL;
+
+	if (!cwd)
+		return strdup(path);
+	return asprintf(&ret, "%s/%s", cwd, path) < 0 ? NULL : ret;
+}
+
+static int socket_take(ckpt *c, const char *given, struct ckpt_err *err)
+{
+	cleanup_free char *whole = given ? absolute(given) : NULL;
+
+	c->socket_default = !given;
+	if (!given)
+		return 0;
+	if (whole && strlen(whole) < sizeof c->socket)
+		given = whole;
+	if (strlen(given) >= sizeof c->socket)
+		return ckpt_error(err, -EINVAL, "the socket path %s is longer than %zu bytes",
+				  given, sizeof c->socket - 1);
+	strcpy(c->socket, given);
 	return 0;
 }
 
@@ -83,22 +108,19 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 {
 	const char *job = from_env(o, o->job, "CKPTD_JOB"),
 		   *store = from_env(o, o->store, "CKPTD_STORE");
-	const char *socket = from_env(o, o->socket, "CKPTD_SOCKET");
-	char path[108];
 	int rc = options_check(o, job, store, err);
 
-	if (rc == 0 && !socket)
-		rc = wire_socket_path(path, o->flags & CKPT_AUTOSTART, err);
+	if (rc == 0)
+		rc = socket_take(c, from_env(o, o->socket, "CKPTD_SOCKET"), err);
 	if (rc < 0)
 		return rc;
 	c->job = strdup(job);
-	c->store = strdup(store);
-	c->socket = strdup(socket ? socket : path);
+	c->store = absolute(store);
 	c->alive = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (c->alive == MAP_FAILED)
 		c->alive = NULL;
 	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (!c->job || !c->store || !c->socket || !c->alive || c->wake < 0)
+	if (!c->job || !c->store || !c->alive || c->wake < 0)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
 	madvise(c->alive, 4096, MADV_WIPEONFORK);
 	*c->alive = 1;
@@ -114,15 +136,15 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->memory_max = o->memory_max;
 	c->agree = o->agree;
 	c->agree_ctx = o->agree_ctx;
+	c->wait_ns = o->wait_ns ? o->wait_ns : HELLO_NS;
 	c->log = (struct log){ o->log, o->log_ctx, LOG_DEBUG };
-	return store_dir_open(c, err);
+	return 0;
 }
 
 static void handle_free(ckpt *c)
 {
 	helper_stop(c);
-	if (c->sock >= 0)
-		(void)close(c->sock);
+	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;
 		munmap(l->rank, sizeof *l->rank);
@@ -153,41 +175,53 @@ static void handle_free(ckpt *c)
 	free(c->decl);
 	free(c->job);
 	free(c->store);
-	free(c->socket);
-	pthread_mutex_destroy(&c->rpc);
+	pthread_mutex_destroy(&c->mem);
 	free(c);
+}
+
+/* Without CKPT_REQUIRE a rank trains on whatever keeps it from its daemon, but for a mistake of its own,
+ * and where somebody else is this rank or this job by now. */
+static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
+{
+	if (rc == 0 || c->flags & CKPT_REQUIRE || rc == -EINVAL || rc == -EBUSY || rc == -ESTALE)
+		return rc;
+	c->said = rc;
+	log_line(&c->log, LOG_WARNING,
+		 "client: rank %u of job %s trains without a daemon, and tries again: %s", c->rank,
+		 c->job, err->msg);
+	return 0;
 }
 
 int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 {
-	struct ckpt_opts o = { 0 };
+	struct ckpt_err mine, *why = err ? err : &mine;
+	struct ckpt_opts o;
 	ckpt *c;
 	bool disabled;
 	int rc;
 
-	if (ret)
-		*ret = NULL;
-	if (!opts || !ret || opts->size < 2 * sizeof(uint32_t))
-		return ckpt_error(
-			err, -EINVAL,
-			"ckpt_opts.size must be sizeof(struct ckpt_opts), and ret_ckpt given");
-	memcpy(&o, opts, MIN((size_t)opts->size, sizeof o));
+	if (!ret)
+		return ckpt_error(err, -EINVAL, "ckpt_attach: ret_ckpt is NULL");
+	*ret = NULL;
+	rc = abi_take(ABI_OPTS, &o, opts, err);
+	if (rc == 0)
+		rc = abi_flags("ckpt_opts.flags", o.flags,
+			       CKPT_REQUIRE | CKPT_AUTOSTART | CKPT_USE_ENV, err);
+	if (rc < 0)
+		return rc;
 	c = calloc(1, sizeof *c);
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
-	pthread_mutex_init(&c->rpc, NULL);
+	pthread_mutex_init(&c->mem, NULL);
 	c->sock = c->store_fd = c->wake = -1;
 	c->shadow = UINT32_MAX;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 		c->held[i].step = UINT64_MAX;
-	rc = handle_init(c, &o, err);
+	rc = handle_init(c, &o, why);
 	disabled = o.flags & CKPT_USE_ENV && getenv("CKPTD_DISABLE") &&
 		   strcmp(getenv("CKPTD_DISABLE"), "1") == 0;
 	if (rc == 0 && !disabled) {
-		rc = connect_first(c, err);
-		if ((rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -EAGAIN) &&
-		    !(o.flags & CKPT_REQUIRE))
-			rc = 0;
+		rc = attach_outcome(c, connect_first(c, why), why);
 		if (rc == 0)
 			rc = helper_start(c, err);
 	}
@@ -202,104 +236,127 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret, struct ckpt_err *err)
 {
 	uint32_t seg;
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
+		return rc;
 	if (!bytes || bytes > INT64_MAX / 2 || !ret)
 		return ckpt_error(err, -EINVAL, "%" PRIu64 " bytes cannot be allocated", bytes);
 	fill_quiesce(c);
-	pthread_mutex_lock(&c->rpc);
+	pthread_mutex_lock(&c->mem);
 	rc = segment_new(c, bytes, &seg, err);
 	if (rc == 0)
 		*ret = c->seg[seg].base;
-	pthread_mutex_unlock(&c->rpc);
+	pthread_mutex_unlock(&c->mem);
 	return rc;
 }
 
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err)
 {
-	(void)c, (void)name, (void)spec;
-	return ckpt_error(err, -EOPNOTSUPP, "averages of the weights come in a later version");
+	int rc = client_check(c, err);
+
+	(void)name, (void)spec;
+	return rc < 0 ? rc
+		      : ckpt_error(err, -EOPNOTSUPP,
+				   "averages of the weights come in a later version");
 }
 
 /* --- seal --- */
-static int seal_send(ckpt *c, struct ckpt_err *err)
+/* Encoded here, handed over by the helper: however long the daemon takes, only as long as the caller
+ * says is it waited for. */
+static int seal_begin(ckpt *c, struct ckpt_err *err)
 {
 	int rc;
 
-	pthread_mutex_lock(&c->rpc);
+	pthread_mutex_lock(&c->mem);
 	rc = declare_encode(c, err);
 	if (rc == 0) {
 		atomic_fetch_add(&c->epoch, 1);
 		for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
 			atomic_store(&c->held[i].step, UINT64_MAX);
+		c->refused_epoch = 0;
 		c->dirty = false;
 		c->sealed_once = true;
-		if (atomic_load(&c->state) == LINK_UP) {
-			rc = send_segments(c, err);
-			if (rc == 0)
-				rc = send_declaration(c, err);
-			if (rc < 0 && rc != -ECONNRESET && rc != -ETIMEDOUT) {
-				atomic_fetch_sub(&c->epoch, 1);
-				c->dirty = true;
-				c->decl_bytes = 0;
-				free(TAKE(c->decl));
-			} else {
-				/* the daemon went away: the helper hands the declaration to the
-				 * next one */
-				rc = 0;
-			}
-		}
 	}
-	pthread_mutex_unlock(&c->rpc);
+	pthread_mutex_unlock(&c->mem);
+	if (rc == 0)
+		helper_wake(c);
 	return rc;
 }
 
-/* Asked again, a seal that is not ready goes on waiting; any other one begins a new epoch. */
-static int seal_unready(ckpt *c)
+/* Has the daemon refused what was declared? Then that epoch is the next one's again, as it is on ranks
+ * whose declaration was good. */
+static int seal_refused(ckpt *c, struct ckpt_err *err)
 {
-	c->redeclare = false;
-	return CKPT_SKIPPED;
+	uint32_t epoch = atomic_load(&c->epoch);
+	int rc = 0;
+
+	pthread_mutex_lock(&c->mem);
+	if (epoch && c->refused_epoch == epoch) {
+		rc = ckpt_error(err, c->refusal.code, "%s", c->refusal.msg);
+		atomic_store(&c->epoch, epoch - 1);
+		c->refused_epoch = 0;
+		c->dirty = true;
+		c->decl_bytes = 0;
+		free(TAKE(c->decl));
+	}
+	pthread_mutex_unlock(&c->mem);
+	return rc;
+}
+
+/* 0: ready; 1: not yet */
+static int seal_state(ckpt *c, const struct link *l, struct ckpt_err *err)
+{
+	uint32_t epoch = atomic_load(&c->epoch), refused;
+	int rc = seal_refused(c, err);
+
+	if (rc < 0)
+		return rc;
+	if (atomic_load(&c->state) == LINK_FENCED)
+		return ckpt_error(err, -ESTALE,
+				  "a newer launch of job %s has taken over: stop this one", c->job);
+	if (!l || atomic_load(&c->declared) != epoch)
+		return 1;
+	refused = atomic_load(&l->job->refused);
+	if (refused)
+		return ckpt_error(err, -(int)refused, "%.*s", (int)sizeof l->job->trouble - 1,
+				  l->job->trouble);
+	return atomic_load(&l->job->ready_epoch) == epoch ? 0 : 1;
 }
 
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 {
-	uint64_t start = now_ns(), now = start;
-	int rc = client_alive(c);
+	uint64_t until, now;
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
+		return rc;
+	until = client_until(wait_ns);
 	fill_quiesce(c);
 	if (c->dirty || !c->sealed_once || c->redeclare)
-		rc = seal_send(c, err);
+		rc = seal_begin(c, err);
 	c->redeclare = true;
 	if (rc < 0)
 		return rc;
 	for (;;) {
 		struct link *l = atomic_load(&c->link);
 		uint32_t changed = atomic_load(&c->changed),
-			 seen = l ? atomic_load(&l->job->event) : 0, refused;
+			 seen = l ? atomic_load(&l->job->event) : 0;
 
-		if (atomic_load(&c->state) == LINK_FENCED)
-			return ckpt_error(err, -ESTALE,
-					  "a newer launch of job %s has taken over: stop this one",
-					  c->job);
-		refused = l ? atomic_load(&l->job->refused) : 0;
-		if (refused)
-			return ckpt_error(err, -(int)refused, "%.*s",
-					  (int)sizeof l->job->trouble - 1, l->job->trouble);
-		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch))
-			return 0;
-		if (now - start >= wait_ns)
-			return seal_unready(c);
-		if (l)
-			shared_futex_wait(&l->job->event, seen,
-					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
-		else
-			shared_futex_wait(&c->changed, changed,
-					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
+		rc = seal_state(c, l, err);
+		if (rc <= 0)
+			return rc;
 		now = now_ns();
+		if (now >= until || !c->helper_runs) {
+			/* Asked again, a seal that is not ready goes on waiting; any other one
+			 * begins a new epoch. */
+			c->redeclare = false;
+			return CKPT_SKIPPED;
+		}
+		if (l && atomic_load(&c->declared) == atomic_load(&c->epoch))
+			shared_futex_wait(&l->job->event, seen, MIN(until - now, 100 * NS_PER_MS));
+		else
+			shared_futex_wait(&c->changed, changed, MIN(until - now, 100 * NS_PER_MS));
 	}
 }
 
@@ -311,15 +368,27 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 				  .epoch = atomic_load(&c->epoch),
 				  .step = w->step,
 				  .deadline_ns = w->deadline_ns };
-	/* reading a large checkpoint takes its time */
-	uint64_t wait_ns = (w->deadline_ns ? w->deadline_ns : RPC_NS) + 3600 * NS_PER_S;
+	uint64_t others_ns = w->deadline_ns ? w->deadline_ns : RPC_NS,
+		 wait_ns = others_ns + RESTORE_MAX_NS < others_ns ? UINT64_MAX
+								  : others_ns + RESTORE_MAX_NS;
 	int fd[WIRE_FDS_MAX], rc;
 	void *blobs;
 
 	snprintf(m.only, sizeof m.only, "%s", w->only ? w->only : "");
-	pthread_mutex_lock(&c->rpc);
+	if (!rpc_take(c, client_until(others_ns)))
+		return ckpt_error(err, -ETIMEDOUT,
+				  "no daemon is attached: the one on %s does not answer", c->socket);
 	rc = rpc_call(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, WIRE_RESTORED, r, sizeof *r, fd,
 		      wait_ns, err);
+	if (rc < 0 && !c->answered) {
+		struct ckpt_err why;
+
+		if (segments_renew(c, &why) < 0)
+			rc = ckpt_error(err, why.code,
+					"the daemon on %s was to restore and did not answer, and may "
+					"still write into this process's memory: end it (%.300s)",
+					c->socket, why.msg);
+	}
 	if (rc == 0) {
 		rc = fd[0] >= 0 ? wire_map(fd[0], r->blob_bytes, 0, &blobs, err)
 				: ckpt_error(err, -EPROTO, "the daemon's answer lacks the blobs");
@@ -335,7 +404,7 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 			 * know */
 			c->base = r->step + 1;
 	}
-	pthread_mutex_unlock(&c->rpc);
+	rpc_give(c);
 	return rc;
 }
 
@@ -361,23 +430,25 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 {
 	struct ckpt_want w = { 0 };
 	struct wire_restored r = { 0 };
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
-	if (!want || want->size < 2 * sizeof(uint32_t))
-		return ckpt_error(err, -EINVAL, "ckpt_want.size must be sizeof(struct ckpt_want)");
-	memcpy(&w, want, MIN((size_t)want->size, sizeof w));
-	if (w.flags &
-		    ~(uint32_t)(CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY) ||
-	    (w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) ||
-	    (w.only && strlen(w.only) > CKPT_NAME_MAX))
-		rc = ckpt_error(
-			err, -EINVAL,
-			"ckpt_want: unknown flags, or both FROM_DISK and FROM_MEMORY, or .only too long");
-	else if (!c->sealed_once || c->dirty)
+		return rc;
+	rc = abi_take(ABI_WANT, &w, want, err);
+	if (rc == 0)
+		rc = abi_flags("ckpt_want.flags", w.flags,
+			       CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY |
+				       CKPT_EXACT,
+			       err);
+	if (rc == 0 && ret)
+		rc = abi_room(ABI_GOT, ret, err);
+	if (rc == 0 && ((w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) ||
+			(w.only && strnlen(w.only, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX)))
+		rc = ckpt_error(err, -EINVAL,
+				"ckpt_want: both FROM_DISK and FROM_MEMORY, or .only too long");
+	if (rc == 0 && (!c->sealed_once || c->dirty))
 		rc = ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
-	else if (c->snapped)
+	if (rc == 0 && c->snapped)
 		rc = ckpt_error(err, -EALREADY,
 				"ckpt_restore comes before the first ckpt_snapshot");
 	if (rc == 0) {
@@ -394,13 +465,14 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 		c->last_step = r.step + 1;
 	}
 	if (ret) {
-		*ret = (struct ckpt_got){ .size = sizeof *ret,
-					  .step = r.step,
-					  .where = r.where,
-					  .world_saved = r.world_saved,
-					  .ntensor = r.ntensor,
-					  .nmissing = r.nmissing };
-		memcpy(ret->id, r.id, sizeof ret->id - 1);
+		struct ckpt_got got = { .step = r.step,
+					.where = r.where,
+					.world_saved = r.world_saved,
+					.ntensor = r.ntensor,
+					.nmissing = r.nmissing };
+
+		memcpy(got.id, r.id, sizeof got.id - 1);
+		abi_give(ABI_GOT, ret, &got);
 	}
 	return 0;
 }
@@ -408,12 +480,13 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,
 		   uint64_t *ret_len)
 {
-	const uint8_t *base = c->blobs;
+	int rc = client_alive(c);
+	const uint8_t *base = rc == 0 ? c->blobs : NULL;
 	uint64_t n;
 
-	if (client_alive(c) < 0)
-		return -ECHILD;
-	if (!base || !name || c->blobs_bytes < sizeof n)
+	if (rc < 0 || !name)
+		return rc < 0 ? rc : -EINVAL;
+	if (!base || c->blobs_bytes < sizeof n)
 		return -ENOENT;
 	memcpy(&n, base, sizeof n);
 	for (uint64_t i = 0; i < n && i < (c->blobs_bytes - 8) / sizeof(struct wire_blob); i++) {
@@ -440,19 +513,26 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret, uint32_t n)
 {
 	struct wire_steps m = { 0 };
 	struct wire_steps_are are;
+	uint64_t until, now;
 	int rc = client_alive(c);
 
 	if (rc < 0)
 		return rc;
-	pthread_mutex_lock(&c->rpc);
+	if (n && !ret)
+		return -EINVAL;
+	until = client_until(c->wait_ns);
+	if (!rpc_take(c, until))
+		return -ETIMEDOUT;
+	now = now_ns();
 	rc = rpc_call(c, &m, WIRE_STEPS, sizeof m, NULL, 0, WIRE_STEPS_ARE, &are, sizeof are, NULL,
-		      RPC_NS, NULL);
-	pthread_mutex_unlock(&c->rpc);
+		      until - MIN(until, now), NULL);
+	rpc_give(c);
 	if (rc < 0)
 		return rc;
 	n = MIN(n, are.n);
 	n = MIN(n, (uint32_t)WIRE_STEPS_MAX);
-	memcpy(ret, are.step, n * sizeof *ret);
+	if (n)
+		memcpy(ret, are.step, n * sizeof *ret);
 	return (int)n;
 }
 
@@ -493,12 +573,12 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 {
-	const struct declared *d = id < c->ntensor ? &c->tensor[id] : NULL;
+	int rc = client_alive(c);
+	const struct declared *d = rc == 0 && id < c->ntensor ? &c->tensor[id] : NULL;
 	struct layout l;
 	struct indexset owned;
 	struct arena a = { 0 };
 	uint32_t coord[CKPT_DIMS_MAX];
-	int rc = client_alive(c);
 
 	if (rc < 0 || !d || d->dropped || !ret_local)
 		return rc < 0 ? rc : -EINVAL;
@@ -536,12 +616,10 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 /* --- detach --- */
 int ckpt_detach(ckpt *c, uint64_t drain_ns)
 {
-	int rc = 0;
+	int rc = client_alive(c);
 
-	if (!c)
-		return 0;
-	if (client_alive(c) < 0)
-		return -ECHILD;
+	if (rc < 0)
+		return rc;
 	if (drain_ns && c->snapped)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */

@@ -7,6 +7,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/pages.h"
 #include "ckpt/base/util.h"
+#include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
 #include "ckpt/table/codec.h"
 #include <inttypes.h>
@@ -43,6 +44,44 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 	return 0;
 }
 
+/* The new pages come over the old ones in one step. A daemon that lives keeps the old ones mapped. */
+static int segment_renew(struct seg *s, struct ckpt_err *err)
+{
+	cleanup_close int fd = -1;
+	void *p;
+	int rc = wire_memfd("ckpt-segment", s->bytes, &fd, err);
+
+	if (rc == 0 && (rc = pages_map(fd, s->bytes, PROT_READ | PROT_WRITE, &p)) < 0)
+		ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory", s->bytes);
+	if (rc < 0)
+		return rc;
+	memcpy(p, s->base, s->bytes);
+	if (mremap(p, s->bytes, s->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s->base) != s->base) {
+		rc = ckpt_error_errno(err, errno, "cannot exchange %" PRIu64 " bytes of memory",
+				      s->bytes);
+		munmap(p, s->bytes);
+		return rc;
+	}
+	(void)close(s->fd);
+	s->fd = TAKE_FD(fd);
+	return 0;
+}
+
+int segments_renew(ckpt *c, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < c->nseg && rc == 0; i++) {
+		struct seg s = c->seg[i];
+
+		rc = segment_renew(&s, err);
+		pthread_mutex_lock(&c->mem);
+		c->seg[i] = s;
+		pthread_mutex_unlock(&c->mem);
+	}
+	return rc;
+}
+
 static bool segment_find(const ckpt *c, const void *ptr, uint64_t span, uint32_t *ret_seg,
 			 uint64_t *ret_off)
 {
@@ -65,10 +104,10 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 {
 	struct mesh m = { .ndim = ndim, .name = name, .dim = dim, .nrank = 1, .rank = rank };
 	cleanup_free uint32_t *iota = NULL;
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
+		return rc;
 	if (ndim > CKPT_DIMS_MAX || (ndim && (!name || !dim)) || !ret_mesh)
 		return ckpt_error(err, -EINVAL,
 				  "a mesh has at most %d dimensions, each with a name and a size",
@@ -270,14 +309,13 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err)
 {
 	struct ckpt_tensor mine = { 0 };
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
-	if (!t || t->size < 2 * sizeof(uint32_t))
-		return ckpt_error(err, -EINVAL,
-				  "ckpt_tensor.size must be sizeof(struct ckpt_tensor)");
-	memcpy(&mine, t, MIN((size_t)t->size, sizeof mine));
+		return rc;
+	rc = abi_take(ABI_TENSOR, &mine, t, err);
+	if (rc < 0)
+		return rc;
 	fill_quiesce(c);
 	rc = tensor_check(c, &mine, err);
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++)
@@ -313,10 +351,15 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 		     struct ckpt_err *err)
 {
 	struct part_of *p;
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
-	if (rc < 0 || id >= c->ntensor || c->tensor[id].dropped || (nlocal && !local))
-		return ckpt_error(err, rc < 0 ? rc : -EINVAL, "there is no tensor %u", id);
+	if (rc < 0)
+		return rc;
+	if (id >= c->ntensor || c->tensor[id].dropped)
+		return ckpt_error(err, -EINVAL, "there is no tensor %u", id);
+	if (nlocal && !local)
+		return ckpt_error(err, -EINVAL, "%s/%s: nlocal without its array",
+				  c->tensor[id].t.component, c->tensor[id].t.name);
 	fill_quiesce(c);
 	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &p, err);
 	if (rc < 0)
@@ -345,15 +388,12 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 		  uint64_t cap, struct ckpt_err *err)
 {
 	struct blob *all;
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc == 0)
 		rc = name_check("blob name", name, false, err);
 	if (rc < 0)
-		return ckpt_error(
-			err, rc,
-			"the handle belongs to the parent process, or a blob name is not 1 to %d bytes long",
-			CKPT_NAME_MAX);
+		return rc;
 	if (!ptr || !len || !cap || cap > GIB)
 		return ckpt_error(
 			err, -EINVAL,

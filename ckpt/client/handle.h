@@ -2,10 +2,13 @@
 /*
  * handle.h - what a ckpt handle holds; the files of this room share it.
  *
- * Two threads use a handle: the trainer's, and the helper, which watches the daemon, attaches again
- * after its death and copies private memory. `rpc` serialises requests and protects what is marked
- * (rpc). The pages of a connection are reached through `link`, an atomic pointer that is replaced
- * on re-attaching and never freed before detach, so that a snapshot in progress needs no lock.
+ * Two threads use a handle: the trainer's, and the helper, which watches the daemon, declares,
+ * attaches again after its death and copies private memory. `rpc` serialises requests and protects
+ * what is marked (rpc); who has it may wait for the daemon for long, so the trainer's thread takes it
+ * with a deadline, and the helper goes on copying while it waits. `mem` protects what is marked (mem),
+ * which the trainer's thread alone changes; it is held for a moment only. The pages of a connection
+ * are reached through `link`, an atomic pointer that is replaced on re-attaching and never freed before
+ * detach, so that a snapshot in progress needs no lock.
  */
 #ifndef CKPT_CLIENT_HANDLE_H
 #define CKPT_CLIENT_HANDLE_H
@@ -21,11 +24,16 @@
 #define BLOB_HEAD 64u
 #define REATTACH_MIN_NS (100 * NS_PER_MS)
 #define REATTACH_MAX_NS (5 * NS_PER_S)
+#ifndef REATTACH_OTHER_NS /* a test is less patient */
+#define REATTACH_OTHER_NS \
+	(60 * NS_PER_S) /* a daemon of another protocol does not change by itself */
+#endif
 #define ATTACH_BUSY_NS (3 * NS_PER_S) /* an older process of this rank may still be dying */
-#define ATTACH_MAX_NS (30 * NS_PER_S) /* daemons that die one after the other while we attach */
 #define RPC_NS (60 * NS_PER_S)	      /* a daemon that does not answer for so long is given up */
-/* the same for connecting: claiming a job on a slow file system takes its time */
+/* the same for connecting, and the default of ckpt_opts.wait_ns: claiming a job on a slow file system
+ * takes its time */
 #define HELLO_NS (20 * NS_PER_S)
+#define RESTORE_MAX_NS (3600 * NS_PER_S) /* reading a large checkpoint takes its time */
 #define FINISH_MAX_NS (60 * NS_PER_S)
 
 enum link_state { LINK_DOWN, LINK_UP, LINK_FENCED };
@@ -72,20 +80,28 @@ struct blob {
 };
 
 struct ckpt {
-	char *job, *store, *socket;
+	char *job, *store;
+	char socket[108];    /* "": the user's default, not found yet */
+	bool socket_default; /* (rpc) it is looked for at each try */
 	uint32_t rank, world, flags, nslot, persist_every, guard;
 	uint64_t generation, guard_ns, memory_max;
 	bool generation_given; /* by the caller, not counted by the daemon */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	struct log log;
-	int store_fd;
-	uint32_t *alive; /* a page that fork empties */
+	uint64_t wait_ns; /* for ckpt_attach and ckpt_steps */
+	uint32_t *alive;  /* a page that fork empties */
 
-	pthread_mutex_t rpc;
-	int sock;      /* (rpc) -1: none */
-	uint32_t seq;  /* (rpc) */
-	uint64_t base; /* (rpc) 1 + restored step */
+	_Atomic uint32_t rpc; /* futex: 1: taken */
+	int store_fd;	      /* (rpc) -1: not opened yet */
+	int sock;	      /* (rpc) -1: none */
+	uint32_t seq;	      /* (rpc) */
+	bool late;	      /* (rpc) the answer to seq is still to come, and nobody wants it */
+	bool answered;	      /* (rpc) the newest request was, be it by a refusal */
+	bool on_helper;	      /* (rpc) the helper asks: it looks after its other work meanwhile */
+	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
+	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
+	uint64_t base;	      /* (rpc) 1 + restored step */
 	struct slot {
 		int fd;
 		uint64_t bytes;
@@ -97,15 +113,22 @@ struct ckpt {
 		uint64_t mark_ns;
 		uint32_t epoch, flags;
 	} held[WIRE_SLOTS_MAX];
+	uint32_t nseg_sent; /* (rpc) */
+	uint32_t accepted;  /* (rpc) the newest epoch that a daemon took */
+
+	pthread_mutex_t mem;
 	void *decl;
-	uint64_t decl_bytes; /* (rpc) the sealed declaration, encoded */
+	uint64_t decl_bytes; /* (mem) the sealed declaration, encoded, of epoch */
 	struct seg *seg;
-	uint32_t nseg, nseg_sent; /* (rpc) */
+	uint32_t nseg;		 /* (mem) */
+	uint32_t refused_epoch;	 /* (mem) the daemon has refused this one, */
+	struct ckpt_err refusal; /* (mem) for this reason */
 
 	_Atomic(struct link *) link;
-	_Atomic uint32_t state;	  /* enum link_state */
-	_Atomic uint32_t epoch;	  /* sealed; 0: none */
-	_Atomic uint32_t changed; /* futex: link or state changed */
+	_Atomic uint32_t state;	   /* enum link_state */
+	_Atomic uint32_t epoch;	   /* sealed; 0: none */
+	_Atomic uint32_t declared; /* the epoch that the daemon of `link` has taken; 0: none */
+	_Atomic uint32_t changed;  /* futex: link, state or declared changed */
 
 	pthread_t helper;
 	bool helper_runs;
@@ -135,6 +158,8 @@ struct ckpt {
 	uint64_t asked_step;
 	uint32_t attempt;
 	struct link *asked_link;
+	_Atomic uint64_t
+		jumped_to;	/* 1 + the newest step that was marked, if that was too far; 0 */
 	struct link *snap_link; /* of the newest snapshot */
 	uint32_t since_persist;
 	uint64_t last_mark_ns, mean_interval_ns;
@@ -149,25 +174,39 @@ struct ckpt {
 		stall_log2_ns[40];
 };
 
-int client_alive(const ckpt *c); /* 0, -ECHILD */
+int client_alive(const ckpt *c); /* 0; -EINVAL: there is none; -ECHILD */
+/* The same, with the sentence. */
+int client_check(const ckpt *c, struct ckpt_err *err);
+/* Take rpc; false: not by that moment (CLOCK_MONOTONIC). */
+bool rpc_take(ckpt *c, uint64_t until);
+void rpc_give(ckpt *c);
+/* CLOCK_MONOTONIC so long from now; never before now */
+uint64_t client_until(uint64_t ns);
 /* One request and its answer, under rpc. want: the answer's type; buf holds it. fd: received
- * descriptors (may be NULL when none are expected). */
+ * descriptors (may be NULL when none are expected). -ETIMEDOUT: no answer came in time; STEPS leaves
+ * the connection as it is, and its answer is dropped when it comes; else the connection is ended, and
+ * so it is after -ECONNRESET and -EPROTO. Other errors are the daemon's own. */
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
 	     uint32_t want, void *buf, uint32_t buf_bytes, int *ret_fd, uint64_t wait_ns,
 	     struct ckpt_err *err);
 int connect_first(ckpt *c, struct ckpt_err *err);
-int send_segments(ckpt *c, struct ckpt_err *err);    /* (rpc) */
-int send_declaration(ckpt *c, struct ckpt_err *err); /* (rpc) */
+void drop_socket(ckpt *c); /* (rpc) */
 int helper_start(ckpt *c, struct ckpt_err *err);
 void helper_stop(ckpt *c);
 void helper_wake(ckpt *c);
 /* give up the copy of private memory that is under way, if any, and wait for its end */
 void fill_quiesce(ckpt *c);
+/* Was the newest snapshot refused for its step is too far from the one before? 0, or -EINVAL and why */
+int why_jump(const ckpt *c, struct ckpt_err *err);
 void client_changed(ckpt *c); /* wake whoever waits in ckpt_wait or a guard */
-int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err);
+int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err); /* (mem) */
+/* A daemon may still write into our memory, for an answer that we no longer wait for: what is there
+ * goes into new segments, at the same addresses. */
+int segments_renew(ckpt *c, struct ckpt_err *err);
 bool beat_lost(const struct link *l, uint64_t now);
 
-int declare_encode(ckpt *c, struct ckpt_err *err); /* table of all declarations -> c->decl */
+/* table of all declarations -> c->decl (mem) */
+int declare_encode(ckpt *c, struct ckpt_err *err);
 /* Ends early when fill_quiesce asks for it. */
 /* private memory -> shadow: by_value the volatile ones, else the others */
 void shadow_fill(ckpt *c, bool by_value);

@@ -4,6 +4,7 @@
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless
 // the copy is late or the mark is FINAL.
 #include "ckpt/base/util.h"
+#include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -59,7 +60,6 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	struct shared_outcome o;
 
 	if (step >= CKPT_LATEST - 1 ||
-	    (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
 	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) ||
 	    (m && (m->stream || m->groups || m->nnote > SHARED_NOTES)))
 		return -EINVAL;
@@ -89,6 +89,27 @@ static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigge
 		return 0;
 	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST
 										: 0;
+}
+
+/* What why_jump says. */
+static void jump_note(ckpt *c, int rc, uint64_t step)
+{
+	if (rc == -ERANGE)
+		atomic_store_explicit(&c->jumped_to, step + 1, memory_order_relaxed);
+	else if (atomic_load_explicit(&c->jumped_to, memory_order_relaxed))
+		atomic_store_explicit(&c->jumped_to, 0, memory_order_relaxed);
+}
+
+int why_jump(const ckpt *c, struct ckpt_err *err)
+{
+	uint64_t to = atomic_load_explicit(&c->jumped_to, memory_order_relaxed);
+
+	return to ? ckpt_error(err, -EINVAL,
+			       "step %" PRIu64
+			       " is 2^35 or more beyond the step that was marked before "
+			       "it: mark steps that grow by less, or start a new launch",
+			       to - 1)
+		  : 0;
 }
 
 /* A final step is worth waiting for a slot; so is one of which an operator said so. */
@@ -163,11 +184,14 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
-	if (c->dirty || !c->sealed_once)
+	if (c->dirty || !c->sealed_once || atomic_load(&c->declared) != atomic_load(&c->epoch))
 		return CKPT_SKIPPED;
 	rc = ticket_get(c, l, step, m, &t);
 	if (rc == -ECONNRESET)
 		return CKPT_DETACHED;
+	jump_note(c, rc, step);
+	if (rc == -ERANGE)
+		return -EINVAL;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
 		c->since_persist++;
 		return CKPT_SKIPPED;
@@ -205,21 +229,26 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	return rc;
 }
 
+static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
+{
+	int rc = abi_take(ABI_MARK, ret, mark, NULL);
+
+	if (rc == 0)
+		rc = abi_flags("ckpt_mark.flags", ret->flags,
+			       CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL, NULL);
+	return rc == 0 && ret->nnote && !ret->note ? -EINVAL : rc;
+}
+
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 {
-	struct ckpt_mark mine = { 0 };
+	struct ckpt_mark mine;
 	uint64_t now;
 	int rc = client_alive(c);
 
+	if (rc == 0 && mark)
+		rc = mark_take(&mine, mark);
 	if (rc < 0)
 		return rc;
-	if (mark) {
-		if (mark->size < 2 * sizeof(uint32_t))
-			return -EINVAL;
-		memcpy(&mine, mark, MIN((size_t)mark->size, sizeof mine));
-		if (mine.nnote && !mine.note)
-			return -EINVAL;
-	}
 	now = now_ns();
 	rc = snapshot(c, step, mark ? &mine : NULL, now);
 	if (rc == 0)
@@ -290,20 +319,22 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 {
+	struct ckpt_mark mine;
 	struct link *l;
 	uint64_t start;
-	int rc = client_alive(c);
+	int rc = client_alive(c), bad;
 
-	(void)mark;
 	if (rc < 0)
 		return rc;
+	bad = mark ? mark_take(&mine, mark)
+		   : 0; /* told; but whatever is returned, it has guarded */
 	l = atomic_load_explicit(&c->link, memory_order_acquire);
 	if (!l)
-		return 0;
+		return bad;
 	start = now_ns();
 	rc = guard(c, l, start);
 	stalled(c, start, false);
-	return rc;
+	return bad ? bad : rc;
 }
 
 /* --- watching --- */
@@ -383,10 +414,10 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 {
 	uint64_t start = now_ns(), until = start + wait_ns < start ? UINT64_MAX : start + wait_ns,
 		 now = start;
-	int rc = client_alive(c);
+	int rc = client_check(c, err);
 
 	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
+		return rc;
 	if (state < CKPT_STAGED || state > CKPT_COMMITTED)
 		return ckpt_error(err, -EINVAL,
 				  "wait for CKPT_STAGED, CKPT_PERSISTED or CKPT_COMMITTED");
@@ -417,13 +448,18 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 {
-	struct ckpt_stats s = { .size = sizeof s };
-	struct link *l = atomic_load(&c->link);
+	struct ckpt_stats s = { 0 };
 	struct shared_outcome o;
-	uint32_t size = ret->size;
+	struct link *l;
+	int rc = client_alive(c);
 
-	if (size < 2 * sizeof(uint32_t))
-		return -EINVAL;
+	if (rc == 0 && !ret)
+		rc = -EINVAL;
+	if (rc == 0)
+		rc = abi_room(ABI_STATS, ret, NULL);
+	if (rc < 0)
+		return rc;
+	l = atomic_load(&c->link);
 	s.taken = atomic_load(&c->taken);
 	s.skipped = atomic_load(&c->skipped);
 	s.torn = atomic_load(&c->torn);
@@ -457,7 +493,6 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		else
 			s.committed_ns = o.committed_ns;
 	}
-	memcpy(ret, &s, MIN((size_t)size, sizeof s));
-	ret->size = size;
+	abi_give(ABI_STATS, ret, &s);
 	return 0;
 }

@@ -65,6 +65,41 @@ static bool tag_older(uint64_t a, uint64_t b)
 	return (int64_t)((a - b) << 24) < 0;
 }
 
+/* A step of which 36 bits are known, less than 2^35 from another one. */
+static uint64_t step_near(uint64_t near, uint64_t bits)
+{
+	return near + (uint64_t)((int64_t)((bits - near) << 28) >> 28);
+}
+
+/* The whole step of the newest ticket, or before the first one what the first rank asked for. False: the
+ * gate has moved on. `ticketed` is never beyond the newest ticket, and whoever replaces a ticket brings
+ * it up to that one first: so it is at most one ticket behind, which is less than 2^35 steps. */
+static bool gate_step(struct shared_job *job, uint64_t g, uint64_t asked, uint64_t *ret)
+{
+	uint64_t known = 0;
+
+	if (atomic_compare_exchange_strong_explicit(&job->ticketed, &known, asked + 1,
+						    memory_order_acq_rel, memory_order_acquire))
+		known = asked + 1;
+	POINT();
+	if (atomic_load_explicit(&job->gate, memory_order_acquire) >> 8 != g >> 8)
+		return false;
+	*ret = gate_ticket(g).seq ? step_near(known - 1, shared_ticket_step(gate_ticket(g)))
+				  : known - 1;
+	return true;
+}
+
+static void gate_step_keep(struct shared_job *job, uint64_t step)
+{
+	uint64_t known = atomic_load_explicit(&job->ticketed, memory_order_relaxed);
+
+	while (known < step + 1 && !MUTANT(STEPS_WRAP))
+		if (atomic_compare_exchange_weak_explicit(&job->ticketed, &known, step + 1,
+							  memory_order_acq_rel,
+							  memory_order_relaxed))
+			return;
+}
+
 static uint32_t gate_free(uint64_t g)
 {
 	return (uint32_t)(g >> 4 & 15);
@@ -109,7 +144,7 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 		  bool may_wait, struct ticket *ret)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
-	uint64_t tag = tag_of(step, MIN(attempt, (1u << ATTEMPT_BITS) - 1));
+	uint64_t tag = tag_of(step, MIN(attempt, (1u << ATTEMPT_BITS) - 1)), at;
 
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
@@ -121,12 +156,20 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 				    .seq = (newest.seq + 1) & SEQ_MASK,
 				    .slot = SHARED_SKIP };
 
-		if (newest.seq && newest.tag == tag && !MUTANT(TICKET_PER_RANK)) {
+		if (!gate_step(job, g, step, &at)) {
+			g = atomic_load_explicit(&job->gate, memory_order_acquire);
+			continue;
+		}
+		if (step > at ? step - at >= SHARED_JUMP_MAX
+			      : !newest.seq && at - step >= SHARED_JUMP_MAX)
+			return -ERANGE;
+		if (newest.seq && step == at && newest.tag == tag && !MUTANT(TICKET_PER_RANK)) {
 			*ret = newest;
 			return 0;
 		}
-		if (newest.seq && tag_older(tag, newest.tag))
-			return past_find(job, g, tag, ret) ? 0 : -ESTALE;
+		if (newest.seq && (step < at || (step == at && tag_older(tag, newest.tag))))
+			return at - step < SHARED_JUMP_MAX && past_find(job, g, tag, ret) ? 0
+											  : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
 		if (from) {
@@ -136,6 +179,8 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 			return -EAGAIN;
 		}
 		past_keep(job, g);
+		if (newest.seq)
+			gate_step_keep(job, at);
 		if (from) {
 			free_mask &= ~(1u << t.slot);
 			steal_mask &= ~(1u << t.slot);
@@ -375,6 +420,8 @@ void shared_update(struct shared_rank *r)
 	if (marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks) {
 		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
+	} else if (!marks) {
+		atomic_store_explicit(&r->guards, 1, memory_order_release);
 	}
 	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that
 	 * finds this client dead and updating still 0 may take the memory as it is. */

@@ -34,7 +34,9 @@
  * once and between every two of its snapshots so far. Closed is enough to be staged, so that slots
  * go round quickly; to be committed it must be guarded, or its rank dead or detached. A snapshot
  * that is followed by another without a guard between is dropped, whatever it has become, and
- * counted.
+ * counted. That a rank guards at all is seen when it does so for the first time, be it before its first
+ * snapshot: a trainer whose loop begins with a guard has its first step staged like any other, without
+ * a guard after it.
  */
 #ifndef CKPT_CLIENT_SHARED_H
 #define CKPT_CLIENT_SHARED_H
@@ -50,6 +52,8 @@
 /* a daemon silent for so long counts as gone */
 #define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
 #define SHARED_SKIP 0xf /* ticket.slot */
+/* From one ticket to the next steps grow by less than this: a ticket knows 36 bits of its step. */
+#define SHARED_JUMP_MAX (UINT64_C(1) << 35)
 
 enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
 enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
@@ -77,7 +81,8 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint32_t waiting; /* a guard waits on wake */
 	/* snapshots so far; record of the n-th (1, 2, ...) is snap[n % SHARED_SNAPS] */
 	_Atomic uint64_t marks;
-	_Atomic uint64_t guards;	 /* guards so far that followed a snapshot */
+	/* guards so far that followed a snapshot; 1 after one before the first snapshot */
+	_Atomic uint64_t guards;
 	_Atomic uint64_t guarded_mark;	 /* marks at the newest guard */
 	_Atomic uint64_t unguarded;	 /* snapshots that no guard followed before the next one */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
@@ -124,7 +129,10 @@ struct shared_job {
 	_Atomic uint32_t refused;
 	/* futex: daemon adds 1 whenever something below or above changes */
 	_Atomic uint32_t event;
-	_Atomic uint64_t gate;		    /* both */
+	_Atomic uint64_t gate; /* both */
+	/* clients: 1 + the step, whole, of the newest ticket or of the one before it; before the first
+	 * one of whichever rank asked for it first; 0: none has */
+	_Atomic uint64_t ticketed;
 	_Atomic uint64_t past[SHARED_PAST]; /* clients */
 	_Atomic uint64_t newest[5];	    /* [enum ckpt_state]: 1 + newest step there; daemon */
 	_Atomic uint64_t count[8];	    /* [enum outcome_state]; daemon */
@@ -145,7 +153,8 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
- * -ESTALE when the step is older than what is remembered. want: ticket flags; PERSIST and FINAL may
+ * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond the
+ * newest one. want: ticket flags; PERSIST and FINAL may
  * take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
  * often this rank has marked this very step before; a step that was skipped or torn is marked again
  * by all ranks alike, and that is another ticket. */

@@ -26,8 +26,8 @@ void wire_close_fds(int *fd, int nfd)
 			(void)close(TAKE_FD(fd[i]));
 }
 
-int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd,
-	      int nfd)
+static int send_as(int sock, void *msg, uint16_t abi, uint32_t type, uint32_t bytes, uint32_t seq,
+		   const int *fd, int nfd)
 {
 	struct wire_head *head = msg;
 	union {
@@ -39,7 +39,7 @@ int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, 
 
 	assert(nfd <= WIRE_FDS_MAX && bytes <= WIRE_BYTES_MAX);
 	*head = (struct wire_head){ .magic = WIRE_MAGIC,
-				    .abi = WIRE_ABI,
+				    .abi = abi,
 				    .type = (uint16_t)type,
 				    .bytes = bytes,
 				    .seq = seq };
@@ -64,6 +64,36 @@ int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, 
 		if (errno != EINTR)
 			return -errno;
 	}
+}
+
+int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, const int *fd,
+	      int nfd)
+{
+	return send_as(sock, msg, WIRE_ABI, type, bytes, seq, fd, nfd);
+}
+
+int wire_refuse_other(int sock, const struct wire_head *ask, const char *text)
+{
+	struct wire_refuse r = { .code = -EPROTO };
+
+	snprintf(r.text, sizeof r.text, "%s", text);
+	return send_as(sock, &r, ask->abi, WIRE_REFUSE, sizeof r, ask->seq, NULL, 0);
+}
+
+static bool is_refusal(const void *msg, size_t bytes)
+{
+	const struct wire_head *head = msg;
+
+	return bytes >= offsetof(struct wire_refuse, text) && head->type == WIRE_REFUSE;
+}
+
+int wire_refusal(const void *msg, uint32_t bytes, struct ckpt_err *err)
+{
+	const struct wire_refuse *r = msg;
+	size_t most = bytes - offsetof(struct wire_refuse, text);
+
+	return ckpt_error(err, r->code < 0 && r->code > -4096 ? r->code : -EPROTO, "%.*s",
+			  (int)strnlen(r->text, most), r->text);
 }
 
 static int take_fds(struct msghdr *m, int *ret_fd, int *ret_nfd)
@@ -118,9 +148,17 @@ int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd)
 	rc = take_fds(&m, ret_fd, ret_nfd);
 	if (rc == 0 && n == 0)
 		return 0;
-	if (rc == 0 && ((size_t)n < sizeof *head || head->magic != WIRE_MAGIC ||
-			head->abi != WIRE_ABI || head->bytes != (uint64_t)n))
+	if ((size_t)n < sizeof *head || head->magic != WIRE_MAGIC) {
 		rc = -EPROTO;
+	} else if (is_refusal(buf, (size_t)n)) {
+		wire_close_fds(ret_fd, *ret_nfd);
+		*ret_nfd = 0;
+		return (int)n;
+	} else if (head->abi != WIRE_ABI) {
+		rc = -EPROTONOSUPPORT;
+	} else if (head->bytes != (uint64_t)n) {
+		rc = -EPROTO;
+	}
 	if (rc < 0) {
 		wire_close_fds(ret_fd, *ret_nfd);
 		*ret_nfd = 0;
@@ -174,7 +212,6 @@ int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
 		uint32_t bytes;
 		int nfd;
 	} want[] = {
-		[WIRE_REFUSE] = { sizeof(struct wire_refuse), 0 },
 		[WIRE_OK] = { sizeof(struct wire_ok), 0 },
 		[WIRE_STATUS_IS] = { sizeof(struct wire_status_is), 1 },
 		[WIRE_TRIGGERED] = { sizeof(struct wire_triggered), 0 },
@@ -182,14 +219,11 @@ int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
 		[WIRE_FORGOTTEN] = { sizeof(struct wire_forgotten), 0 },
 	};
 
+	if (is_refusal(msg, bytes))
+		return nfd ? -EPROTO : 0;
 	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) || !want[head->type].bytes ||
 	    want[head->type].bytes != bytes || want[head->type].nfd != nfd)
 		return -EPROTO;
-	if (head->type == WIRE_REFUSE) {
-		const struct wire_refuse *r = msg;
-
-		return r->code < 0 && terminated(r->text, sizeof r->text) ? 0 : -EPROTO;
-	}
 	if (head->type == WIRE_DRAINED) {
 		const struct wire_drained *d = msg;
 
@@ -249,6 +283,26 @@ int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, st
 		    (i && ret->step[i].job < ret->step[i - 1].job))
 			return ckpt_error(err, -EPROTO,
 					  "step %u of the daemon's report is nonsense", i);
+	return 0;
+}
+
+int wire_bell_check(int fd, struct ckpt_err *err)
+{
+	char path[64], what[64] = "";
+	int flags = fcntl(fd, F_GETFL);
+	struct stat st;
+	ssize_t n;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	n = readlink(path, what, sizeof what - 1);
+	/* Without /proc: of what has no type in its mode, none raises a signal or waits when it is
+	 * non-blocking. */
+	if (flags < 0 || !(flags & O_NONBLOCK) || (flags & O_ACCMODE) != O_RDWR ||
+	    fstat(fd, &st) < 0 || (st.st_mode & S_IFMT) ||
+	    (n > 0 && strcmp(what, "anon_inode:[eventfd]") != 0))
+		return ckpt_error(
+			err, -EPROTO,
+			"the doorbell that came is no eventfd, or one that makes its writer wait");
 	return 0;
 }
 

@@ -24,9 +24,11 @@
  *   DRAIN                              -> DRAINED, when all is written or has failed
  *   FORGET                             -> FORGOTTEN                                 | REFUSE
  *
- * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head, int32_t
- * code, text up to head.bytes}. Whoever gets a message with the right magic and another abi answers
- * REFUSE with -EPROTO and ends the session; a client takes a REFUSE of any abi.
+ * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of type
+ * 33, int32_t code, text up to head.bytes}. Whoever gets a message with the right magic and another abi
+ * answers REFUSE with -EPROTO, in that abi, and ends the session, but never answers a REFUSE; a client
+ * takes a REFUSE of any abi and any length. ABI 1 closed the connection without a word: a daemon that
+ * reads a HELLO and closes twice is taken for one.
  *
  * Segments are created by the client (so that memory exists without a daemon and outlives it),
  * slots by the daemon; both ends keep the descriptors of both, so that either may die. A memfd is
@@ -99,7 +101,7 @@ struct wire_welcome {
 	uint64_t generation;
 	uint32_t nslot, pad;
 };
-/* code: negative errno */
+/* code: negative errno. What comes may have a shorter or longer text: wire_refusal reads it. */
 struct wire_refuse {
 	struct wire_head head;
 	int32_t code;
@@ -328,10 +330,17 @@ int wire_send(int sock, void *msg, uint32_t type, uint32_t bytes, uint32_t seq, 
 /*
  * Receive one message of at most `bytes` into buf (a union of what may come). Descriptors are
  * CLOEXEC, in ret_fd[WIRE_FDS_MAX], unused ones -1. Returns its length after checking magic, abi
- * and head.bytes; 0 at end of file; -EAGAIN; -EPROTO with everything closed.
+ * and head.bytes; 0 at end of file; -EAGAIN; -EPROTO with everything closed; -EPROTONOSUPPORT, the same,
+ * when only the abi is another: its head is in buf. A REFUSE comes whatever its abi and length, cut to
+ * `bytes` and without descriptors.
  */
 int wire_recv(int sock, void *buf, uint32_t bytes, int *ret_fd, int *ret_nfd);
 void wire_close_fds(int *fd, int nfd);
+
+/* Answer a message of another abi: REFUSE -EPROTO with this text, in the asker's abi. */
+int wire_refuse_other(int sock, const struct wire_head *ask, const char *text);
+/* What a REFUSE of any abi says, `bytes` long: its code (-EPROTO where that is none) and text. */
+int wire_refusal(const void *msg, uint32_t bytes, struct ckpt_err *err);
 
 /* Does a request have exactly the size and number of descriptors of its type? 0 or -EPROTO. Pure:
  * fuzzed. */
@@ -339,6 +348,8 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd);
 /* The same of the answers that a control connection gets. */
 int wire_answer_check(const void *msg, uint32_t bytes, int nfd);
 
+/* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
+int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
  * read_only, WRITE) sealed and exactly `bytes` long. */
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);

@@ -282,7 +282,7 @@ static void *restore_rank(void *arg)
 	struct team *t = m->team;
 	struct job_rank *r = &t->rank[m->rank];
 	struct ckpt_want want = { .size = sizeof want, .flags = CKPT_FROM_DISK, .step = t->step };
-	struct ckpt_got got = { 0 };
+	struct ckpt_got got = { .size = sizeof got };
 	struct ckpt_err e = { 0 };
 
 	job_open(t->opts, m->rank, r);

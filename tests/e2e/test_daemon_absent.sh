@@ -52,7 +52,16 @@ check "and in a session of its own" [ "$(field "$pid" 6)" -ne "$(field "$job" 6)
 job_kill
 sleep_less() { kill -0 "$pid"; }
 check "it outlives the job that started it" sleep_less
+idle() { tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q -- '--idle-exit 600 '; }
+check "for ten minutes, as ckpt.h says" idle
 check "a later job finds the same one" exits 0 "$trainer" --mesh fsdp=1 --steps 3 --params 20K --root "$store" \
 	--job b --socket "$socket"
 check "and starts none" [ "$(daemons)" = "$pid" ]
+
+# CKPTD_SOCKET means the same to daemon, command and library.
+other=$tmp/named
+check "a daemon listens where CKPTD_SOCKET says" exits 0 env CKPTD_SOCKET="$other" "$ckptd" --background
+check "and there the command finds it" exits 0 env CKPTD_SOCKET="$other" "$ckptctl" status
+check "but what --socket says counts more" exits 11 env CKPTD_SOCKET="$tmp/elsewhere" "$ckptd" --socket "$other" --background
+kill -KILL "$(sed -n 's/.*, pid \([0-9]*\), listens.*/\1/p' "$other.log")"
 tap_end

@@ -92,6 +92,14 @@ static void report_edited(const uint8_t *data, size_t size)
 	free(p);
 }
 
+static void refusal(const void *msg, uint32_t bytes)
+{
+	struct ckpt_err err;
+	int code = wire_refusal(msg, bytes, &err);
+
+	assert(code < 0 && code == err.code && strlen(err.msg) < sizeof err.msg);
+}
+
 static void answer(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_head *head = msg;
@@ -100,8 +108,7 @@ static void answer(const void *msg, uint32_t bytes, int nfd)
 		return;
 	assert(nfd == (head->type == WIRE_STATUS_IS));
 	if (head->type == WIRE_REFUSE)
-		assert(strlen(((const struct wire_refuse *)msg)->text) < WIRE_TEXT_MAX &&
-		       ((const struct wire_refuse *)msg)->code < 0);
+		refusal(msg, bytes);
 	if (head->type == WIRE_DRAINED)
 		assert(strlen(((const struct wire_drained *)msg)->text) < 2048 &&
 		       ((const struct wire_drained *)msg)->code <= 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_wire.c - arbitrary bytes, with any number of descriptors, as a message: what wire_recv lets
- * through has a whole head that tells the truth, what wire_request_check lets through is safe to be
- * read as its type, and no descriptor is lost.
+ * through has a whole head that tells the truth, or is a refusal, which may be of any version and
+ * length; what wire_request_check lets through is safe to be read as its type; no descriptor is lost.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/client/wire.h"
@@ -73,7 +73,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock) == 0);
 	send_raw(sock[0], data + 1, size - 1, sent);
 	n = wire_recv(sock[1], buf, sizeof buf, fd, &nfd);
-	if (n > 0) {
+	if (n > 0 && ((const struct wire_head *)buf)->type == WIRE_REFUSE) {
+		struct ckpt_err err;
+		int code = wire_refusal(buf, (uint32_t)n, &err);
+
+		assert((size_t)n == MIN(size - 1, sizeof buf) && nfd == 0 && n >= 20);
+		assert(code < 0 && code == err.code && strlen(err.msg) < sizeof err.msg);
+	} else if (n > 0) {
 		const struct wire_head *head = (const struct wire_head *)buf;
 
 		assert((size_t)n == size - 1 && head->bytes == size - 1 && nfd == sent &&
@@ -82,7 +88,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		request(buf, (uint32_t)n, nfd);
 		wire_close_fds(fd, nfd);
 	} else {
-		assert(n == -EPROTO || size == 1);
+		assert(n == -EPROTO || size == 1 ||
+		       (n == -EPROTONOSUPPORT && ((struct wire_head *)buf)->magic == WIRE_MAGIC &&
+			((struct wire_head *)buf)->abi != WIRE_ABI));
 		wire_close_fds(
 			fd, nfd); /* an empty message may carry descriptors; else there are none */
 	}

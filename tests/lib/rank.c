@@ -443,6 +443,8 @@ int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got 
 {
 	struct ckpt_want w = { .size = sizeof w, .flags = flags, .step = step };
 
+	if (ret)
+		ret->size = sizeof *ret;
 	return ckpt_restore(k->c, &w, ret, err);
 }
 

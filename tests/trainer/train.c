@@ -461,6 +461,7 @@ static int restore(struct rank *k)
 	for (;;) {
 		uint64_t begin = now_ns(), ns;
 
+		k->got.size = sizeof k->got;
 		r = ckpt_restore(k->ckpt, &want, &k->got, &e);
 		ns = now_ns() - begin;
 		r = common_result(k, r, &e);

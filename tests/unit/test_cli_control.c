@@ -27,6 +27,9 @@ enum manner {
 	LONGER,	   /* than its memfd */
 	NONSENSE,  /* counts that are not those of the report */
 	WRONG_JOB, /* a rank of a job that is not there */
+	OLDER,	   /* of ABI 1: closes when it has read CONTROL */
+	NEWER,	   /* refuses in the words of a newer version */
+	NEWER_OK,  /* answers as one */
 	MANNERS,
 };
 
@@ -61,6 +64,24 @@ static void answer(int sock, const struct wire_head *ask)
 	uint32_t seq = ask->seq + (fake.manner == SEQUENCE);
 	int fd;
 
+	if (fake.manner == NEWER) {
+		struct {
+			struct wire_head head;
+			int32_t code;
+			char text[64];
+		} r = { { WIRE_MAGIC, 3, WIRE_REFUSE, 16 + 4 + 24, seq },
+			-EPROTO,
+			"ckptd 9 speaks protocol 3, and what follows is not its text" };
+
+		assert_int_equal(send(sock, &r, r.head.bytes, MSG_NOSIGNAL), r.head.bytes);
+		return;
+	}
+	if (fake.manner == NEWER_OK) {
+		struct wire_head head = { WIRE_MAGIC, 3, WIRE_OK, sizeof head, seq };
+
+		assert_int_equal(send(sock, &head, sizeof head, MSG_NOSIGNAL), sizeof head);
+		return;
+	}
 	if (fake.manner == BUSY) {
 		struct wire_refuse r = { .code = -EAGAIN, .text = "too many" };
 
@@ -93,7 +114,7 @@ static void serve(int sock)
 			continue;
 		if (wire_recv(sock, in, sizeof in, fd, &nfd) <= 0)
 			break;
-		if (fake.manner == LEAVES && head->type != WIRE_CONTROL)
+		if ((fake.manner == LEAVES && head->type != WIRE_CONTROL) || fake.manner == OLDER)
 			break;
 		if (fake.manner != SILENT)
 			answer(sock, head);
@@ -204,6 +225,9 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 		[LONGER] = "bytes long",
 		[NONSENSE] = "shape",
 		[WRONG_JOB] = "nonsense",
+		[OLDER] = "of an older version",
+		[NEWER] = "ckptd 9 speaks protocol ",
+		[NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
 	};
 
 	(void)state;

@@ -147,6 +147,20 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	CASE("out of memory", DOCTOR_WARN, "along", f.cgroup_oom_group = true);
 	CASE("out of memory", DOCTOR_WARN, "200", f.oom_adj = 200);
 	CASE("out of memory", DOCTOR_OK, "-500", f.oom_adj = -500);
+	CASE("out of memory", DOCTOR_WARN, "oom_score_adj of ckptd (process 77) is 0",
+	     f.daemon_oom_known = true;
+	     f.daemon_pid = 77);
+	CASE("out of memory", DOCTOR_WARN, "is 200", f.daemon_oom_known = true; f.daemon_oom = 200;
+	     f.nrank = 4);
+	CASE("out of memory", DOCTOR_OK, "before ckptd", f.daemon_oom_known = true;
+	     f.daemon_oom = -500);
+	CASE("out of memory", DOCTOR_OK, "before ckptd", f.daemon_oom_known = true; f.nrank = 4;
+	     f.rank_oom = 500);
+	CASE("cgroup", DOCTOR_OK, "none of 4", f.nrank = 4);
+	CASE("cgroup", DOCTOR_WARN, "of 3 of 4 attached ranks, /job", f.nrank = 4;
+	     f.nrank_beside = 3; strcpy(f.daemon_group, "/job"));
+	CASE("daemon", DOCTOR_FAIL, "version of ckptd: it speaks 3", f.daemon_rc = -EPROTO;
+	     strcpy(f.daemon_said, "it speaks 3"));
 	CASE("address space", DOCTOR_FAIL, "298 GiB", f.as = 200 * GIB);
 	CASE("address space", DOCTOR_OK, "298 GiB", f.as = TIB);
 	CASE("overcommit", DOCTOR_FAIL, "overcommit_memory=2", f.commit_strict = true;
@@ -554,6 +568,29 @@ struct listener {
 	pthread_t thread;
 };
 
+/* Two ranks that are attached and one that is not, of processes 4242, 4243 and 4244. */
+static void report_say(int sock)
+{
+	static struct {
+		struct wire_report_head head;
+		struct wire_report_job job;
+		struct wire_report_rank rank[3];
+	} r;
+	struct wire_status_is is = { .bytes = sizeof r };
+	int fd;
+
+	r.head = (struct wire_report_head){ .magic = WIRE_MAGIC, .njob = 1, .nrank = 3 };
+	r.job = (struct wire_report_job){ .id = 1, .world = 3, .attached = 2 };
+	for (uint32_t i = 0; i < 3; i++)
+		r.rank[i] =
+			(struct wire_report_rank){ .rank = i,
+						   .pid = 4242 + i,
+						   .state = i < 2 ? WIRE_ATTACHED : WIRE_DIED };
+	assert_int_equal(wire_memfd_of("report", &r, sizeof r, &fd, NULL), 0);
+	(void)wire_send(sock, &is, WIRE_STATUS_IS, sizeof is, 2, &fd, 1);
+	(void)close(fd);
+}
+
 static void *listen_run(void *arg)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
@@ -570,9 +607,64 @@ static void *listen_run(void *arg)
 		sock = accept(l->fd, NULL, NULL);
 		if (wire_recv(sock, in, sizeof in, fd, &nfd) > 0)
 			(void)wire_send(sock, &ok, WIRE_OK, sizeof ok, 1, NULL, 0);
+		if (wire_recv(sock, in, sizeof in, fd, &nfd) > 0)
+			report_say(sock);
 		(void)close(sock);
 	}
 	return NULL;
+}
+
+static void who_dies_with_whom_is_known_from_the_ranks_that_are_attached(void **state)
+{
+	char root[PATH_MAX], own[64];
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct listener l = { .fd = socket(AF_UNIX, SOCK_SEQPACKET, 0) };
+	struct doctor_facts f;
+	struct doctor_ask ask = { .ops = &io_ops_posix, .path = work, .root = root };
+
+	(void)state;
+	snprintf(a.sun_path, sizeof a.sun_path, "%s/beside", top);
+	ask.socket = a.sun_path;
+	assert_int_equal(bind(l.fd, (struct sockaddr *)&a, sizeof a), 0);
+	assert_int_equal(listen(l.fd, 5), 0);
+	assert_int_equal(pthread_create(&l.thread, NULL, listen_run, &l), 0);
+	snprintf(root, sizeof root, "%s/ranks", top);
+	doctor_look(&ask, &f);
+	assert_int_equal(f.daemon_rc, 0);
+	assert_true(f.daemon_pid == (uint32_t)getpid() && f.nrank == 2 && !f.nrank_beside);
+	assert_false(f.daemon_oom_known);
+
+	snprintf(own, sizeof own, "/proc/%d/oom_score_adj", (int)getpid());
+	file_put(root, own, "-7\n");
+	file_put(root, "/proc/4242/oom_score_adj", "500\n");
+	file_put(root, "/proc/4243/oom_score_adj", "100\n");
+	snprintf(own, sizeof own, "/proc/%d/cgroup", (int)getpid());
+	file_put(root, own, "0::/slurm/job7\n");
+	file_put(root, "/proc/4242/cgroup", "0::/slurm/job7\n");
+	file_put(root, "/proc/4243/cgroup", "0::/slurm/job7/rank1\n");
+	file_put(root, "/proc/4244/cgroup", "0::/slurm/job7\n"); /* dead */
+	doctor_look(&ask, &f);
+	assert_true(f.daemon_oom_known && f.daemon_oom == -7 && f.rank_oom == 100);
+	assert_true(f.nrank == 2 && f.nrank_beside == 1);
+	assert_string_equal(f.daemon_group, "/slurm/job7");
+	/* Of version 1 the one that has memory. */
+	file_put(root, own, "5:cpu:/x\n4:memory:/m\n0::/\n");
+	file_put(root, "/proc/4242/cgroup", "5:cpu:/x\n4:memory:/other\n0::/\n");
+	file_put(root, "/proc/4243/cgroup", "5:cpu:/y\n4:cpuset,memory:/m\n0::/\n");
+	doctor_look(&ask, &f);
+	assert_int_equal(f.nrank_beside, 1);
+	/* The root of all limits nobody; the root of a container is a group like any other. */
+	file_put(root, own, "0::/\n");
+	file_put(root, "/proc/4242/cgroup", "0::/\n");
+	file_put(root, "/proc/4243/cgroup", "0::/\n");
+	doctor_look(&ask, &f);
+	assert_int_equal(f.nrank_beside, 0);
+	file_put(root, "/sys/fs/cgroup/memory.max", "1073741824\n");
+	doctor_look(&ask, &f);
+	assert_int_equal(f.nrank_beside, 2);
+	l.over = true;
+	pthread_join(l.thread, NULL);
+	(void)close(l.fd);
 }
 
 static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **state)
@@ -654,6 +746,7 @@ int main(void)
 		cmocka_unit_test(how_memory_is_given_out_is_read),
 		cmocka_unit_test(the_disk_and_its_mount_are_found_by_the_device),
 		cmocka_unit_test(sessions_that_end_are_known_by_their_files),
+		cmocka_unit_test(who_dies_with_whom_is_known_from_the_ranks_that_are_attached),
 		cmocka_unit_test(the_verb_says_the_same_in_text_and_json_and_its_exit_code),
 	};
 

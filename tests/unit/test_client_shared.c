@@ -994,6 +994,112 @@ static void a_step_below_the_newest_that_has_no_ticket_is_stale(void **state)
 	free(j);
 }
 
+/* Of a ticket's step 36 bits are in the gate; which step they mean is known all the same. */
+static void steps_may_jump_by_less_than_2_to_the_35(void **state)
+{
+	static const uint64_t first[] = { 0,
+					  1,
+					  SHARED_JUMP_MAX,
+					  UINT64_C(1) << 40,
+					  INT64_MAX,
+					  UINT64_MAX - 7 * SHARED_JUMP_MAX };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(first); i++) {
+		struct shared_job *j = job_new(2);
+		uint64_t step = first[i], mine = first[i];
+		struct ticket t, again;
+
+		assert_int_equal(shared_ticket(j, step, 0, 0, false, &t), 0);
+		for (uint32_t n = 0; n < 100 && step < UINT64_MAX - 2 * SHARED_JUMP_MAX; n++) {
+			uint64_t jump = n % 3 == 0   ? SHARED_JUMP_MAX - 1
+					: n % 3 == 1 ? 1
+						     : 1 + chance(UINT32_MAX) * UINT64_C(7);
+			uint64_t was = atomic_load(&j->gate);
+
+			assert_int_equal(shared_ticket(j, step + SHARED_JUMP_MAX, 0, 0, false, &t),
+					 -ERANGE);
+			assert_int_equal(shared_ticket(j, UINT64_MAX - 2, 0, 0, false, &t),
+					 -ERANGE);
+			/* a rank that is behind, however far */
+			if (step - mine >= SHARED_JUMP_MAX)
+				assert_int_equal(shared_ticket(j, mine, 0, 0, false, &t), -ESTALE);
+			if (step >= 3 * SHARED_JUMP_MAX)
+				assert_int_equal(shared_ticket(j, step - 2 * SHARED_JUMP_MAX, 0, 0,
+							       false, &t),
+						 -ESTALE); /* the same bits, another step */
+			assert_true(atomic_load(&j->gate) == was);
+			step += jump;
+			assert_int_equal(shared_ticket(j, step, 0, 0, false, &t), 0);
+			assert_true(shared_ticket_step(t) == (step & ((UINT64_C(1) << 36) - 1)));
+			assert_int_equal(shared_ticket(j, step, 0, 0, false, &again), 0);
+			assert_true(same(t, again));
+		}
+		free(j);
+	}
+}
+
+#define JUMPERS 3
+static struct jumper {
+	struct shared_job *job;
+	pthread_t thread;
+	uint64_t seed, step[200];
+	uint16_t seq[200];
+	uint32_t n;
+} jumper[JUMPERS];
+
+static void *jump(void *arg)
+{
+	struct jumper *k = arg;
+	uint64_t step = 1;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(k->step); i++) {
+		struct ticket t;
+		int rc = shared_ticket(k->job, step, 0, 0, false, &t);
+
+		if (rc == 0) {
+			k->step[k->n] = step;
+			k->seq[k->n++] = t.seq;
+		}
+		k->seed = k->seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+		/* refused for its jump: the others are not so far yet */
+		step = rc == -ERANGE ? step - SHARED_JUMP_MAX / 2
+				     : step + 1 + (k->seed >> 20) % (SHARED_JUMP_MAX / 2);
+	}
+	return NULL;
+}
+
+static void ranks_that_jump_past_each_other_get_tickets_whose_steps_grow(void **state)
+{
+	(void)state;
+	for (uint64_t round = 0; round < 50; round++) {
+		struct shared_job *j = job_new(2);
+		uint64_t at[1024] = { 0 }, newest = 0;
+
+		for (uint32_t i = 0; i < JUMPERS; i++) {
+			jumper[i] = (struct jumper){ .job = j, .seed = round * 97 + i };
+			assert_int_equal(pthread_create(&jumper[i].thread, NULL, jump, &jumper[i]),
+					 0);
+		}
+		for (uint32_t i = 0; i < JUMPERS; i++)
+			pthread_join(jumper[i].thread, NULL);
+		for (uint32_t i = 0; i < JUMPERS; i++)
+			for (uint32_t n = 0; n < jumper[i].n; n++) {
+				uint64_t *a = &at[jumper[i].seq[n]];
+
+				assert_true(*a == 0 || *a == jumper[i].step[n]);
+				*a = jumper[i].step[n];
+			}
+		for (uint32_t seq = 0; seq < ARRAY_LEN(at); seq++)
+			if (at[seq]) {
+				assert_true(at[seq] > newest);
+				newest = at[seq];
+			}
+		assert_true(newest > 4 * SHARED_JUMP_MAX);
+		free(j);
+	}
+}
+
 static void a_late_copier_does_not_decide_for_a_newer_snapshot(void **state)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
@@ -1219,6 +1325,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_late_rank_finds_its_ticket_among_the_last_nine),
 		cmocka_unit_test(a_step_below_the_newest_that_has_no_ticket_is_stale),
+		cmocka_unit_test(steps_may_jump_by_less_than_2_to_the_35),
+		cmocka_unit_test(ranks_that_jump_past_each_other_get_tickets_whose_steps_grow),
 		cmocka_unit_test(a_late_copier_does_not_decide_for_a_newer_snapshot),
 		cmocka_unit_test(a_record_is_read_whole_or_not_at_all),
 		cmocka_unit_test(numbers_wrap_without_a_seam),

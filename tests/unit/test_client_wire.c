@@ -7,9 +7,11 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include "ckpt/base/util.h"
 #include "ckpt/client/wire.h"
 
@@ -124,7 +126,8 @@ static void messages_and_descriptors_arrive(void **state)
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
 		assert_int_equal(
-			wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77, (int[]){ 0, 1, 2, 0 }, n),
+			wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
+				  (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n),
 			0);
 		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
 		memcpy(&got, buf, sizeof got);
@@ -185,7 +188,8 @@ static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **s
 		memset(buf, 0, sizeof buf);
 		memcpy(buf, &bad, sizeof bad);
 		send_raw(sock[0], buf, len, n);
-		assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd), -EPROTO);
+		assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd),
+				 how / 2 == 1 ? -EPROTONOSUPPORT : -EPROTO);
 		assert_int_equal(nfd, 0);
 		assert_int_equal(fds_open(), before);
 	}
@@ -199,6 +203,89 @@ static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **s
 	assert_int_equal(wire_recv(sock[1], in, sizeof in, fd, &nfd), sizeof good);
 	(void)close(sock[0]);
 	(void)close(sock[1]);
+}
+
+/* What every version understands of every other one. */
+static void a_refusal_is_read_whatever_its_version_and_length(void **state)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	static struct {
+		struct wire_head head;
+		int32_t code;
+		char text[2 * WIRE_BYTES_MAX];
+	} r;
+	static const size_t text[] = { 0, 1, 40, WIRE_TEXT_MAX, WIRE_TEXT_MAX + 9, WIRE_BYTES_MAX,
+				       sizeof r.text };
+	struct ckpt_err err;
+	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
+
+	(void)state;
+	pair(sock);
+	before = fds_open();
+	memset(r.text, 'x', sizeof r.text);
+	for (uint16_t abi = 0; abi < 5; abi++)
+		for (size_t i = 0; i < ARRAY_LEN(text); i++)
+			for (int nfds = 0; nfds <= 20; nfds += 10) {
+				size_t bytes = offsetof(struct wire_refuse, text) + text[i];
+				int n;
+
+				r.head = (struct wire_head){ .magic = WIRE_MAGIC,
+							     .abi = abi,
+							     .type = WIRE_REFUSE,
+							     .bytes = (uint32_t)bytes,
+							     .seq = 7 };
+				r.code = i == 2 ? 4096 : i == 3 ? INT32_MIN : -EAGAIN;
+				send_raw(sock[0], &r, bytes, nfds);
+				n = wire_recv(sock[1], in, sizeof in, fd, &nfd);
+				assert_int_equal(n, MIN(bytes, sizeof in));
+				assert_int_equal(nfd, 0);
+				assert_int_equal(wire_answer_check(in, (uint32_t)n, 0), 0);
+				assert_int_equal(wire_refusal(in, (uint32_t)n, &err),
+						 i == 2 || i == 3 ? -EPROTO : -EAGAIN);
+				assert_int_equal(strspn(err.msg, "x"),
+						 MIN(text[i], sizeof err.msg - 4));
+				assert_int_equal(fds_open(), before);
+			}
+	/* And is written so that the asker's version reads it: ABI 1 took only its own. */
+	r.head.abi = 1;
+	assert_int_equal(wire_refuse_other(sock[0], &r.head, "both"), 0);
+	assert_int_equal(recv(sock[1], in, sizeof in, 0), sizeof(struct wire_refuse));
+	memcpy(&r, in, sizeof(struct wire_refuse));
+	assert_true(r.head.magic == WIRE_MAGIC && r.head.abi == 1 && r.head.type == 33 &&
+		    r.head.bytes == sizeof(struct wire_refuse) && r.head.seq == 7 &&
+		    r.code == -EPROTO);
+	assert_string_equal(r.text, "both");
+	(void)close(sock[0]);
+	(void)close(sock[1]);
+}
+
+static void a_doorbell_is_an_eventfd_that_makes_nobody_wait(void **state)
+{
+	struct ckpt_err err;
+	int pair_[2], good = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	int bad[] = { eventfd(0, EFD_CLOEXEC),
+		      timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC),
+		      memfd_create("bell", MFD_CLOEXEC),
+		      open("/dev/null", O_RDWR | O_NONBLOCK | O_CLOEXEC),
+		      open("/", O_RDONLY | O_NONBLOCK | O_CLOEXEC),
+		      -1,
+		      -1,
+		      -1,
+		      -1 };
+
+	(void)state;
+	assert_int_equal(pipe2(pair_, O_NONBLOCK | O_CLOEXEC), 0);
+	bad[5] = pair_[0];
+	bad[6] = pair_[1];
+	pair(&bad[7]);
+	assert_int_equal(wire_bell_check(good, &err), 0);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		assert_true(bad[i] >= 0);
+		assert_int_equal(wire_bell_check(bad[i], &err), -EPROTO);
+		(void)close(bad[i]);
+	}
+	assert_int_equal(wire_bell_check(-1, &err), -EPROTO);
+	(void)close(good);
 }
 
 static void memory_of_a_peer_is_mapped_only_when_it_cannot_shrink(void **state)
@@ -263,6 +350,8 @@ int main(void)
 		cmocka_unit_test(strings_in_requests_end),
 		cmocka_unit_test(messages_and_descriptors_arrive),
 		cmocka_unit_test(what_is_not_a_message_is_refused_and_its_descriptors_closed),
+		cmocka_unit_test(a_refusal_is_read_whatever_its_version_and_length),
+		cmocka_unit_test(a_doorbell_is_an_eventfd_that_makes_nobody_wait),
 		cmocka_unit_test(memory_of_a_peer_is_mapped_only_when_it_cannot_shrink),
 		cmocka_unit_test(the_default_socket_is_in_a_directory_of_this_user_alone),
 	};

@@ -237,7 +237,11 @@ static void a_restore_ends_when_the_daemon_is_stopped(void **state)
 	stop(d);
 	assert_int_equal(restore(&r, CKPT_LATEST, 0), -ETIMEDOUT);
 	assert_true(r.last.ns < STOPPED_NS);
+	/* It reads the request when it goes on, and must not write into what is the trainer's again. */
+	fill(&r, 1, 7);
 	go_on(d);
+	assert_soon(stats(&r)->reattached == 1);
+	assert_false(within(NS_PER_S / 4, !holds(&r, WEIGHTS, 7) || !holds(&r, MOMENTS, 7)));
 	assert_soon(restore(&r, CKPT_LATEST, 0) == 0);
 	assert_true(holds(&r, WEIGHTS, 1) && holds(&r, MOMENTS, 1));
 	daemon_leave(d);

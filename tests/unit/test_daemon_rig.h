@@ -492,6 +492,7 @@ static int life_order(struct life *l, const struct order *o, struct answer *a, s
 	case WAIT:
 		return ckpt_wait(l->c, o->step, o->state, o->ns, e);
 	case RESTORE:
+		a->got.size = sizeof a->got;
 		return ckpt_restore(l->c, &want, &a->got, e);
 	case STEPS:
 		return ckpt_steps(l->c, a->step, ARRAY_LEN(a->step));

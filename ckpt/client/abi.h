@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * abi.h - how structures of ckpt.h come in and go out, whichever version of the header the caller was
+ * compiled with. This header is its specification; every call that takes such a structure uses it.
+ *
+ * Fields are only ever appended. The library reads what the caller has, takes zero for what the caller
+ * does not have, and refuses what it does not know itself; it writes no more than the caller has room
+ * for.
+ */
+#ifndef CKPT_CLIENT_ABI_H
+#define CKPT_CLIENT_ABI_H
+#include "ckpt/ckpt.h"
+#include <stddef.h>
+
+enum abi_struct { ABI_OPTS, ABI_TENSOR, ABI_MARK, ABI_WANT, ABI_GOT, ABI_STATS };
+
+/* Copy a structure that the library reads; from begins with its .size. -EINVAL: from is NULL, or shorter
+ * than in ABI 2. -EOPNOTSUPP: it is longer than ours, and not zero there. */
+int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err *err);
+/* May *to, which begins with its .size, be written? 0; -EINVAL: it has no room for .size and the word
+ * behind it. Asked before anything is done. */
+int abi_room(enum abi_struct which, const void *to, struct ckpt_err *err);
+/* Write at most .size bytes of *from to *to; .size stays as it is. */
+void abi_give(enum abi_struct which, void *to, const void *from);
+/* Flags that this version does not know: -EOPNOTSUPP. field: "ckpt_opts.flags" */
+int abi_flags(const char *field, uint32_t flags, uint32_t known, struct ckpt_err *err);
+#endif

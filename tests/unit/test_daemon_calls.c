@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_calls.c - every function of ckpt.h, as its exported symbols list them, with a NULL handle,
+ * with each of its pointers NULL, with every size of its structures, and in a child of the process that
+ * has the handle: the result is the one that ckpt.h tells, and never a byte beyond .size is touched.
+ *
+ * A new call is a line in `call`; without it the first test fails.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "ckpt/client/handle.h"
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define POINTERS 6
+
+/* Not in every state of the tree: what is not there yet is not called. */
+extern __typeof__(ckpt_fresh) ckpt_fresh __attribute__((weak));
+extern __typeof__(ckpt_why) ckpt_why __attribute__((weak));
+
+static struct host H;
+static struct rank K;
+static uint64_t step_now = 100;
+
+/* --- good arguments --- */
+static const char *const dim_name[] = { "x" };
+static const uint32_t dim_size[] = { 1 }, dim_rank[] = { 0 };
+static const uint64_t shape[] = { 4 };
+static const struct ckpt_placement place[] = { { .how = CKPT_REPLICATE } };
+static uint64_t memory[4], length = 8, got_length;
+static struct ckpt_local local[] = { { .ptr = memory } };
+static struct ckpt_tensor tensor = { .size = sizeof tensor,
+				     .dtype = CKPT_U64,
+				     .component = "new",
+				     .name = "t",
+				     .ndim = 1,
+				     .nplace = 1,
+				     .nlocal = 1,
+				     .shape = shape,
+				     .place = place,
+				     .local = local };
+static struct ckpt_opts opts = { .size = sizeof opts, .job = "calls", .world = 1 };
+static struct ckpt_mark mark = { .size = sizeof mark };
+static struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
+static struct ckpt_got got = { .size = sizeof got };
+static struct ckpt_stats stats = { .size = sizeof stats };
+static struct ckpt_step steps[4];
+static struct ckpt_err err_;
+static uint32_t mesh_id, tensor_id, moves;
+static uint64_t sum;
+static void *memory_new;
+static char buffer[16];
+static ckpt *handle_new;
+
+/* --- the calls --- */
+#define A(i, type) ((type)(uintptr_t)p[i])
+#define CALL(f) static int64_t f(ckpt *c, void *const *p)
+
+CALL(do_attach)
+{
+	int rc = ckpt_attach(p[0], A(1, ckpt **), p[2]);
+
+	(void)c;
+	if (rc == 0)
+		MUST(ckpt_detach(TAKE(handle_new), 0) == 0);
+	return rc;
+}
+CALL(do_mesh)
+{
+	return ckpt_mesh(c, 1, A(0, const char *const *), p[1], p[2], p[3], p[4]);
+}
+CALL(do_alloc)
+{
+	return ckpt_alloc(c, 4096, A(0, void **), p[1]);
+}
+CALL(do_tensor_add)
+{
+	int rc = ckpt_tensor_add(c, p[0], p[1], p[2]);
+
+	if (rc == 0) /* the next one is not declared twice */
+		tensor.name = strcmp(tensor.name, "t") ? "t" : "u";
+	if (rc == 0 && p[1])
+		MUST(ckpt_tensor_drop(c, tensor_id) == 0);
+	return rc;
+}
+CALL(do_tensor_move)
+{
+	struct ckpt_tensor t = tensor;
+	uint32_t id = 0;
+
+	t.name = "moves";
+	if (c && ckpt_tensor_add(c, &t, &id, NULL) == 0)
+		moves = id;
+	return ckpt_tensor_move(c, moves, p[0], 1, p[1]);
+}
+CALL(do_tensor_drop)
+{
+	(void)p;
+	return ckpt_tensor_drop(c, 1u << 20);
+}
+CALL(do_blob_add)
+{
+	return ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]);
+}
+CALL(do_average)
+{
+	return ckpt_average(c, p[0], p[1], p[2]);
+}
+CALL(do_seal)
+{
+	return ckpt_seal(c, 0, p[0]);
+}
+CALL(do_snapshot)
+{
+	return ckpt_snapshot(c, ++step_now, p[0]);
+}
+CALL(do_guard)
+{
+	return ckpt_guard(c, p[0]);
+}
+CALL(do_wait)
+{
+	return ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]);
+}
+CALL(do_steps)
+{
+	return ckpt_steps(c, p[0], 4);
+}
+CALL(do_restore)
+{
+	return ckpt_restore(c, p[0], p[1], p[2]);
+}
+CALL(do_blob_read)
+{
+	return ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]);
+}
+CALL(do_fingerprint)
+{
+	return ckpt_fingerprint(c, 0, p[0]);
+}
+CALL(do_stats)
+{
+	return ckpt_stats(c, p[0]);
+}
+CALL(do_fresh)
+{
+	(void)p;
+	return ckpt_fresh(c);
+}
+CALL(do_why)
+{
+	return ckpt_why(c, p[0]);
+}
+CALL(do_sizeof)
+{
+	(void)c;
+	return ckpt_sizeof(p[0]);
+}
+CALL(do_detach)
+{
+	(void)p;
+	return ckpt_detach(c, 0);
+}
+CALL(do_version)
+{
+	(void)c, (void)p;
+	return ckpt_version() ? 0 : -1;
+}
+
+#define GOOD(x) (void *)(uintptr_t)(x)
+
+/* null: of each pointer, what NULL makes of the call: E -EINVAL; any other: it is allowed. handle: it
+ * takes one. */
+static const struct row {
+	const char *name;
+	int64_t (*call)(ckpt *c, void *const *p);
+	const char *null;
+	bool handle;
+	void *good[POINTERS];
+} call[] = {
+	{ "ckpt_attach", do_attach, "EE-", false, { &opts, &handle_new, &err_ } },
+	{ "ckpt_mesh",
+	  do_mesh,
+	  "EE-E-",
+	  true,
+	  { GOOD(dim_name), GOOD(dim_size), GOOD(dim_rank), &mesh_id, &err_ } },
+	{ "ckpt_alloc", do_alloc, "E-", true, { &memory_new, &err_ } },
+	{ "ckpt_tensor_add", do_tensor_add, "E--", true, { &tensor, &tensor_id, &err_ } },
+	{ "ckpt_tensor_move", do_tensor_move, "E-", true, { local, &err_ } },
+	{ "ckpt_tensor_drop", do_tensor_drop, "", true, { NULL } },
+	{ "ckpt_blob_add", do_blob_add, "EEE-", true, { GOOD("a blob"), memory, &length, &err_ } },
+	{ "ckpt_average", do_average, "---", true, { GOOD("fast"), GOOD("0.9"), &err_ } },
+	{ "ckpt_seal", do_seal, "-", true, { &err_ } },
+	{ "ckpt_snapshot", do_snapshot, "-", true, { &mark } },
+	{ "ckpt_guard", do_guard, "-", true, { &mark } },
+	{ "ckpt_wait", do_wait, "-", true, { &err_ } },
+	{ "ckpt_steps", do_steps, "E", true, { steps } },
+	{ "ckpt_restore", do_restore, "E--", true, { &want, &got, &err_ } },
+	{ "ckpt_blob_read", do_blob_read, "E--", true, { GOOD("a blob"), buffer, &got_length } },
+	{ "ckpt_fingerprint", do_fingerprint, "E", true, { &sum } },
+	{ "ckpt_stats", do_stats, "E", true, { &stats } },
+	{ "ckpt_fresh", do_fresh, "", true, { NULL } },
+	{ "ckpt_why", do_why, "-", true, { &err_ } },
+	{ "ckpt_sizeof", do_sizeof, "-", false, { GOOD("ckpt_opts") } },
+	{ "ckpt_detach", do_detach, "", true, { NULL } },
+	{ "ckpt_version", do_version, "", false, { NULL } },
+};
+
+static bool there(const struct row *r)
+{
+	return !(r->call == do_fresh && !ckpt_fresh) && !(r->call == do_why && !ckpt_why);
+}
+
+/* --- the rig --- */
+static int setup(void **state)
+{
+	static struct plan_of_job p;
+
+	(void)state;
+	host_make(&H);
+	opts.store = H.store;
+	opts.socket = "/nonexistent/socket"; /* of the handles that come and go */
+	p = (struct plan_of_job){ .socket = H.socket,
+				  .store = H.store,
+				  .job = "calls",
+				  .mesh = "fsdp=1",
+				  .guard = CKPT_FINISH };
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&K, &p, 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (K.c)
+		rank_close(&K, 0);
+	host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+/* --- the tests --- */
+static void the_table_has_every_exported_call(void **state)
+{
+	FILE *f = popen("nm -D --defined-only " LIBCKPT, "re");
+	bool exported[ARRAY_LEN(call)] = { false };
+	char line[256], name[128];
+
+	(void)state;
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f)) {
+		size_t i = 0;
+
+		if (sscanf(line, "%*s %*c %127[^@\n]", name) != 1 || strncmp(name, "ckpt_", 5) != 0)
+			continue;
+		while (i < ARRAY_LEN(call) && strcmp(call[i].name, name) != 0)
+			i++;
+		if (i == ARRAY_LEN(call))
+			fail_msg("%s is exported and not tested", name);
+		exported[i] = true;
+	}
+	assert_int_equal(pclose(f), 0);
+	for (size_t i = 0; i < ARRAY_LEN(call); i++)
+		if (exported[i] != there(&call[i]))
+			fail_msg("%s is not exported", call[i].name);
+}
+
+static void a_handle_that_is_null_is_a_mistake_of_every_call(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
+		void *none[POINTERS] = { NULL };
+
+		if (!call[i].handle || !there(&call[i]))
+			continue;
+		if (call[i].call(NULL, call[i].good) != -EINVAL ||
+		    call[i].call(NULL, none) != -EINVAL)
+			fail_msg("%s", call[i].name);
+	}
+	assert_non_null(strstr(err_.msg, "NULL"));
+}
+
+static void every_pointer_may_be_null_and_nothing_crashes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(call); i++)
+		for (size_t k = 0; k < strlen(call[i].null) && there(&call[i]); k++) {
+			void *p[POINTERS];
+			int64_t rc;
+
+			memcpy(p, call[i].good, sizeof p);
+			p[k] = NULL;
+			rc = call[i].call(K.c, p);
+			if (call[i].null[k] == 'E' ? rc != -EINVAL : rc == -EINVAL)
+				fail_msg("%s without pointer %zu: %" PRId64, call[i].name, k, rc);
+		}
+	/* Inside of structures and arrays. */
+	{
+		struct ckpt_tensor t = tensor;
+		struct ckpt_mark m = mark;
+		struct ckpt_note note = { NULL, 1 };
+		const char *no_name[] = { NULL };
+		struct ckpt_opts o = opts;
+
+		t.name = NULL;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		t = tensor;
+		t.component = NULL;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		t = tensor;
+		t.shape = NULL;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		t = tensor;
+		t.place = NULL;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		t = tensor;
+		t.local = NULL;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		m.nnote = 1;
+		assert_int_equal(ckpt_snapshot(K.c, ++step_now, &m), -EINVAL);
+		assert_int_equal(ckpt_guard(K.c, &m), -EINVAL);
+		m.note = &note; /* a name is not needed */
+		assert_true(ckpt_snapshot(K.c, ++step_now, &m) >= 0);
+		assert_true(ckpt_guard(K.c, NULL) >= 0);
+		assert_int_equal(ckpt_mesh(K.c, 1, no_name, dim_size, NULL, &mesh_id, NULL),
+				 -EINVAL);
+		o.job = NULL;
+		assert_int_equal(ckpt_attach(&o, &handle_new, NULL), -EINVAL);
+		o = opts;
+		o.store = NULL;
+		assert_int_equal(ckpt_attach(&o, &handle_new, NULL), -EINVAL);
+		assert_null(handle_new);
+	}
+}
+
+/* So many bytes that end where the memory ends. */
+static uint8_t *edge(uint32_t bytes)
+{
+	static uint8_t *pages;
+
+	if (!pages) {
+		pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			     0);
+		MUST(pages != MAP_FAILED && mprotect(pages + 4096, 4096, PROT_NONE) == 0);
+	}
+	return pages + 4096 - bytes;
+}
+
+static const struct row *row_of(int64_t (*f)(ckpt *c, void *const *p))
+{
+	size_t i = 0;
+
+	while (call[i].call != f)
+		i++;
+	return &call[i];
+}
+
+static void sized(int64_t (*f)(ckpt *c, void *const *p), const void *good, uint32_t bytes,
+		  uint32_t least)
+{
+	const struct row *r = row_of(f);
+
+	for (uint32_t size = 0; size <= 2 * bytes; size++)
+		for (int dirty = 0; dirty <= (size > bytes); dirty++) {
+			uint32_t have = MAX(size, (uint32_t)sizeof size);
+			uint8_t *at = edge(have);
+			void *p[POINTERS];
+			int64_t rc;
+
+			memset(at, 0, have);
+			memcpy(at, good, MIN(have, bytes));
+			memcpy(at, &size, sizeof size);
+			if (dirty)
+				at[bytes + (size - bytes) / 2] = 1;
+			memcpy(p, r->good, sizeof p);
+			p[0] = at;
+			err_.msg[0] = 0;
+			rc = f(K.c, p);
+			if (size < least      ? rc != -EINVAL
+			    : dirty	      ? rc != -EOPNOTSUPP
+			    : f == do_restore ? rc != -ENOENT
+					      : rc < 0)
+				fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size,
+					 bytes, rc, err_.msg);
+		}
+}
+
+static void structures_that_are_read_may_grow_but_not_shrink(void **state)
+{
+	(void)state;
+	sized(do_attach, &opts, sizeof opts, 128);
+	sized(do_restore, &want, sizeof want, 32);
+	sized(do_tensor_add, &tensor, sizeof tensor, 88);
+	sized(do_snapshot, &mark, sizeof mark, 40);
+	sized(do_guard, &mark, sizeof mark, 40);
+	/* Flags of a later version. */
+	opts.flags = want.flags = mark.flags = 1u << 30;
+	assert_int_equal(do_attach(K.c, row_of(do_attach)->good), -EOPNOTSUPP);
+	assert_int_equal(do_restore(K.c, row_of(do_restore)->good), -EOPNOTSUPP);
+	assert_int_equal(do_snapshot(K.c, row_of(do_snapshot)->good), -EOPNOTSUPP);
+	assert_int_equal(do_guard(K.c, row_of(do_guard)->good), -EOPNOTSUPP);
+	opts.flags = want.flags = mark.flags = 0;
+	opts.pad = 1;
+	assert_int_equal(do_attach(K.c, row_of(do_attach)->good), -EOPNOTSUPP);
+	opts.pad = 0;
+}
+
+static void filled(int64_t (*f)(ckpt *c, void *const *p), uint32_t which, uint32_t bytes,
+		   uint32_t stride)
+{
+	const struct row *r = row_of(f);
+
+	for (uint32_t size = 0; size <= 2 * bytes; size += size < 16 ? 1 : stride) {
+		uint32_t have = MAX(size, (uint32_t)sizeof size);
+		uint8_t *at = edge(have);
+		void *p[POINTERS];
+		uint32_t written = 0;
+		int64_t rc;
+
+		memset(at, 0xaa, have);
+		memcpy(at, &size, sizeof size);
+		memcpy(p, r->good, sizeof p);
+		p[which] = at;
+		rc = f(K.c, p);
+		if (rc != (size < 8 ? -EINVAL : 0))
+			fail_msg("%s with .size %u of %u: %" PRId64 ", %s", r->name, size, bytes,
+				 rc, err_.msg);
+		assert_memory_equal(at, &size, sizeof size);
+		for (uint32_t i = sizeof size; i < have; i++)
+			written += at[i] != 0xaa;
+		if (size < 8)
+			assert_int_equal(written, 0);
+		else
+			assert_true(written >= MIN(size, bytes) / 2 && written <= MIN(size, bytes));
+		for (uint32_t i = bytes; i < have; i++)
+			assert_int_equal(at[i], 0xaa);
+	}
+}
+
+static void structures_that_are_filled_are_filled_up_to_their_size(void **state)
+{
+	struct plan_of_job p = *K.plan;
+	struct ckpt_err err;
+
+	(void)state;
+	filled(do_stats, 0, sizeof stats, 1);
+	MUST_BE(rank_step(&K, 1, CKPT_FINAL), 0);
+	MUST_OK(ckpt_wait(K.c, 1, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0);
+	filled(do_restore, 1, sizeof got, 97);
+	rank_close(&K, 0);
+	K.c = NULL;
+}
+
+static void bindings_can_ask_for_every_size(void **state)
+{
+	(void)state;
+#define SIZE(s) assert_int_equal(ckpt_sizeof(#s), sizeof(struct s))
+	SIZE(ckpt_err);
+	SIZE(ckpt_opts);
+	SIZE(ckpt_placement);
+	SIZE(ckpt_local);
+	SIZE(ckpt_tensor);
+	SIZE(ckpt_note);
+	SIZE(ckpt_mark);
+	SIZE(ckpt_step);
+	SIZE(ckpt_want);
+	SIZE(ckpt_got);
+	SIZE(ckpt_stats);
+	assert_int_equal(ckpt_sizeof("ckpt"), 0);
+	assert_int_equal(ckpt_sizeof(""), 0);
+	assert_int_equal(ckpt_sizeof(NULL), 0);
+}
+
+/* Attached anew, where this job's earlier steps are none to go on from. */
+static void open_again(const struct plan_of_job *p)
+{
+	rank_open(&K, p, 0);
+	if (ckpt_fresh)
+		MUST_BE(ckpt_fresh(K.c), 0);
+}
+
+/* --- fork --- */
+static void must_commit(uint64_t step)
+{
+	struct ckpt_err err;
+	int rc;
+
+	while ((rc = rank_step(&K, step, CKPT_PERSIST)) == CKPT_SKIPPED)
+		usleep(2000);
+	MUST_BE(rc, 0);
+	MUST_OK(ckpt_wait(K.c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+}
+
+static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
+{
+	enum { LEAVES, CALLS, DETACHES, STAYS, KINDS } kind;
+	int status, hold[2];
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
+	must_commit(1);
+	for (kind = LEAVES; kind < KINDS; kind++) {
+		pid_t pid;
+
+		MUST_BE(rank_step(&K, 2 * kind + 10, CKPT_PERSIST), 0); /* its copy is under way */
+		pid = fork();
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			int bad = 0;
+
+			(void)close(hold[1]);
+			for (size_t i = 0; i < ARRAY_LEN(call) && kind == CALLS; i++)
+				if (call[i].handle && there(&call[i]))
+					bad += call[i].call(K.c, call[i].good) != -ECHILD;
+			if (kind == DETACHES)
+				bad += ckpt_detach(K.c, SEC) != -ECHILD ||
+				       ckpt_detach(K.c, 0) != -ECHILD;
+			if (kind == STAYS && read(hold[0], &byte, 1) < 0)
+				bad++;
+			_exit(bad);
+		}
+		if (kind != STAYS) {
+			assert_int_equal(waitpid(pid, &status, 0), pid);
+			assert_int_equal(status, 0);
+		}
+		assert_int_equal(ckpt_guard(K.c, NULL),
+				 0); /* not torn: FINISH, and nobody let go */
+		must_commit(2 * kind + 11);
+		assert_true(host_has(&H, "calls", 2 * kind + 10));
+		if (kind != STAYS)
+			continue;
+		/* The child has the socket, too: that keeps nobody from leaving and coming back. */
+		{
+			const struct plan_of_job p = *K.plan;
+
+			rank_close(&K, 0);
+			open_again(&p);
+			must_commit(100);
+		}
+		(void)close(hold[1]);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+		must_commit(101);
+	}
+	(void)close(hold[0]);
+}
+
+/* --- steps --- */
+static void a_step_that_is_too_far_is_refused_and_the_next_one_is_taken(void **state)
+{
+	const uint64_t far = UINT64_C(1) << 35;
+	struct plan_of_job p = *K.plan;
+	struct ckpt_err err = { 0 };
+
+	(void)state;
+	must_commit(5);
+	for (int i = 0; i < 2; i++) {
+		MUST_BE(rank_step(&K, 5 + far, 0), -EINVAL);
+		assert_int_equal(why_jump(K.c, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "step 34359738373 is 2^35 or more beyond"));
+		if (ckpt_why) {
+			assert_int_equal(ckpt_why(K.c, &err), -EINVAL);
+			assert_non_null(strstr(err.msg, "2^35"));
+		}
+	}
+	MUST_BE(rank_step(&K, CKPT_LATEST - 2, 0), -EINVAL);
+	must_commit(6);
+	assert_int_equal(why_jump(K.c, &err), 0);
+	must_commit(5 + far);
+	must_commit(4 + 2 * far);
+	must_commit(5 + 2 * far);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* another launch begins wherever it likes */
+	MUST_OK(rank_restore(&K, 5 + 2 * far, 0, &got, &err), &err);
+	must_commit(UINT64_C(1) << 62);
+	must_commit((UINT64_C(1) << 62) + 1);
+}
+
+/* --- STAGED --- */
+static void one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier(void **state)
+{
+	struct plan_of_job p = *K.plan;
+	struct ckpt_err err;
+	struct rank k[2] = { 0 };
+
+	(void)state;
+	p.job = "barrier";
+	p.mesh = "fsdp=2";
+	/* A loop that begins with a guard: the first step, too. */
+	ranks_open(k, 2, &p);
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (uint32_t r = 0; r < 2; r++)
+			MUST_BE(rank_step(&k[r], step, CKPT_STAGE_ONLY), 0);
+		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+	}
+	for (uint32_t r = 0; r < 2; r++)
+		rank_close(&k[r], 0);
+	/* Without one nobody knows yet that the others will guard: each of them waits, or guards. */
+	for (int how = 0; how < 2; how++) {
+		p.job = how ? "guards" : "waits";
+		ranks_open(k, 2, &p);
+		for (uint32_t r = 0; r < 2; r++) {
+			rank_fill(&k[r], 1);
+			MUST_BE(ckpt_snapshot(k[r].c, 1, NULL), 0);
+		}
+		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &err), -ETIMEDOUT);
+		if (how)
+			MUST_BE(ckpt_guard(k[1].c, NULL), 0);
+		else
+			MUST_BE(ckpt_wait(k[1].c, 1, CKPT_STAGED, 30 * SEC, &err), 0);
+		MUST_OK(ckpt_wait(k[0].c, 1, CKPT_STAGED, 30 * SEC, &err), &err);
+		for (uint32_t r = 0; r < 2; r++)
+			rank_close(&k[r], 0);
+	}
+}
+
+#define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_table_has_every_exported_call),
+		cmocka_unit_test(bindings_can_ask_for_every_size),
+		WITH(a_handle_that_is_null_is_a_mistake_of_every_call),
+		WITH(every_pointer_may_be_null_and_nothing_crashes),
+		WITH(structures_that_are_read_may_grow_but_not_shrink),
+		WITH(structures_that_are_filled_are_filled_up_to_their_size),
+		WITH(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken),
+		WITH(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier),
+		WITH(a_child_may_do_what_it_likes_and_the_parent_trains_on),
+	};
+
+	cmocka_set_test_filter(getenv("CKPT_TEST_ONLY"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_launches.c - launches of one job that begin at once, none of which has a number: in which
+ * order ever their ranks come, one of them gets all its ranks and is left alone, and every rank of the
+ * others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its token.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/draw.h"
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "ckpt/client/shared.h"
+#include "tests/lib/asker.h"
+
+#define LAUNCHES_MAX 3
+#define RANKS_MAX 3
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FEWER(n) ((n) / 4)
+#else
+#define FEWER(n) (n)
+#endif
+
+static struct host H;
+static int store = -1;
+static uint32_t jobs;
+static uint64_t rng;
+
+/* Nothing here outlives the power, and a claim is three of them. */
+static int no_sync(void *ctx, int fd)
+{
+	(void)ctx, (void)fd;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	static struct io_ops ops;
+
+	(void)state;
+	ops = io_ops_posix;
+	ops.sync = no_sync;
+	host_make(&H);
+	MUST(mkdir(H.store, 0700) == 0);
+	store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	host_start(&H, IO_THREADS, &ops);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	host_stop(&H);
+	(void)close(store);
+	host_free(&H);
+	return 0;
+}
+
+/* --- ranks by hand --- */
+struct comer {
+	int sock;
+	bool answered, welcome;
+	int code;
+	uint64_t generation;
+};
+
+static void come(struct comer *k, const char *job, uint64_t token, uint32_t rank, uint32_t world,
+		 uint64_t generation)
+{
+	struct wire_hello h = { .rank = rank,
+				.world = world,
+				.nslot = 2,
+				.launch = token,
+				.generation = generation };
+
+	*k = (struct comer){ .sock = ask_connect(H.socket) };
+	snprintf(h.job, sizeof h.job, "%s", job);
+	MUST(wire_send(k->sock, &h, WIRE_HELLO, sizeof h, 1, &store, 1) == 0);
+}
+
+static void learn(struct comer *k)
+{
+	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+	const struct wire_head *head = (const struct wire_head *)in;
+	struct pollfd p = { .fd = k->sock, .events = POLLIN };
+	int fd[WIRE_FDS_MAX], nfd, n;
+
+	if (k->answered)
+		return;
+	MUST(poll(&p, 1, 20000) == 1);
+	n = wire_recv(k->sock, in, sizeof in, fd, &nfd);
+	k->answered = true;
+	if (n > 0 && head->type == WIRE_WELCOME) {
+		k->welcome = true;
+		k->generation = ((struct wire_welcome *)in)->generation;
+	} else if (n > 0 && head->type == WIRE_REFUSE) {
+		k->code = ((struct wire_refuse *)in)->code;
+	}
+	wire_close_fds(fd, nfd);
+}
+
+/* Was it sent away after it had been welcomed? */
+static bool left_alone(const struct comer *k)
+{
+	struct pollfd p = { .fd = k->sock, .events = POLLIN };
+
+	return k->welcome && poll(&p, 1, 0) == 0;
+}
+
+static const char *new_job(void)
+{
+	static char name[32];
+
+	snprintf(name, sizeof name, "job-%u", jobs++);
+	return name;
+}
+
+/* order[i]: whose next rank comes i-th. */
+static void one_survives(const uint8_t *order, uint32_t launches, uint32_t ranks, bool wait)
+{
+	struct comer k[LAUNCHES_MAX][RANKS_MAX] = { 0 };
+	const char *job = new_job();
+	uint32_t next[LAUNCHES_MAX] = { 0 }, survivors = 0;
+	char said[64] = "";
+
+	for (uint32_t i = 0; i < launches * ranks; i++) {
+		uint32_t l = order[i], r = next[l]++;
+
+		come(&k[l][r], job, 1000 + l, r, ranks, 0);
+		if (wait)
+			learn(&k[l][r]);
+		said[i] = (char)('A' + l);
+	}
+	for (uint32_t l = 0; l < launches; l++)
+		for (uint32_t r = 0; r < ranks; r++)
+			learn(&k[l][r]);
+	for (uint32_t l = 0; l < launches; l++) {
+		uint32_t alone = 0;
+
+		for (uint32_t r = 0; r < ranks; r++) {
+			alone += left_alone(&k[l][r]);
+			if (!k[l][r].welcome && k[l][r].code != -ESTALE)
+				fail_msg("%s: rank %u of %c: %d", said, r, 'A' + l, k[l][r].code);
+		}
+		if (alone && alone < ranks)
+			fail_msg("%s: %u of %u ranks of %c are attached", said, alone, ranks,
+				 'A' + l);
+		survivors += alone == ranks;
+	}
+	if (survivors != 1)
+		fail_msg("%s: %u launches survive", said, survivors);
+	for (uint32_t l = 0; l < launches; l++)
+		for (uint32_t r = 0; r < ranks; r++)
+			(void)close(k[l][r].sock);
+}
+
+/* Every order, by putting the next rank of each launch in turn. */
+static uint32_t each_order(uint8_t *order, uint32_t n, uint32_t *left, uint32_t launches,
+			   uint32_t ranks)
+{
+	uint32_t tried = 0;
+
+	if (n == launches * ranks) {
+		one_survives(order, launches, ranks, true);
+		return 1;
+	}
+	for (uint32_t l = 0; l < launches; l++)
+		if (left[l]) {
+			left[l]--;
+			order[n] = (uint8_t)l;
+			tried += each_order(order, n + 1, left, launches, ranks);
+			left[l]++;
+		}
+	return tried;
+}
+
+static void of_launches_that_begin_at_once_exactly_one_survives(void **state)
+{
+	uint8_t order[LAUNCHES_MAX * RANKS_MAX];
+
+	(void)state;
+	assert_int_equal(each_order(order, 0, (uint32_t[]){ 2, 2 }, 2, 2), 6);
+	assert_int_equal(each_order(order, 0, (uint32_t[]){ 3, 3 }, 2, 3), 20);
+	assert_int_equal(each_order(order, 0, (uint32_t[]){ 2, 2, 2 }, 3, 2), 90);
+}
+
+/* Nobody waits for an answer: claims are under way when others come. */
+static void also_when_they_come_all_together(void **state)
+{
+	(void)state;
+	rng = draw_seed(__func__);
+	for (uint32_t i = 0; i < FEWER(200); i++) {
+		uint32_t launches = 2 + (uint32_t)(draw(&rng) % 2), ranks = 2, n = 0;
+		uint8_t order[LAUNCHES_MAX * RANKS_MAX];
+
+		for (uint32_t l = 0; l < launches; l++)
+			for (uint32_t r = 0; r < ranks; r++)
+				order[n++] = (uint8_t)l;
+		for (uint32_t k = n - 1; k > 0; k--) {
+			uint32_t other = (uint32_t)(draw(&rng) % (k + 1));
+			uint8_t was = order[k];
+
+			order[k] = order[other];
+			order[other] = was;
+		}
+		one_survives(order, launches, ranks, false);
+	}
+}
+
+static void close_all(struct comer *k, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		(void)close(k[i].sock);
+}
+
+/* It is for those who compete: a launch that ended is nobody's rival, and a number decides by itself. */
+static void who_comes_when_the_other_has_ended_takes_over(void **state)
+{
+	const char *job = new_job();
+	struct comer a[2], b[2], again;
+
+	(void)state;
+	come(&a[0], job, 1, 0, 2, 0);
+	learn(&a[0]);
+	come(&b[0], job, 2, 0, 2, 0);
+	learn(&b[0]);
+	assert_true(a[0].welcome && b[0].welcome);
+	come(&a[1], job, 1, 1, 2, 0);
+	learn(&a[1]);
+	assert_int_equal(a[1].code, -ESTALE);
+	/* A number is higher or not; tokens do not matter. */
+	come(&again, job, 1, 0, 2, b[0].generation + 1);
+	learn(&again);
+	assert_true(again.welcome);
+	(void)close(again.sock);
+	close_all(a, 2);
+	close_all(b, 1);
+	/* B ends: A may come again, and then is the one. */
+	job = new_job();
+	come(&a[0], job, 1, 0, 1, 0);
+	learn(&a[0]);
+	come(&b[0], job, 2, 0, 1, 0);
+	learn(&b[0]);
+	come(&a[1], job, 1, 0, 1, 0);
+	learn(&a[1]);
+	assert_int_equal(a[1].code, -ESTALE);
+	(void)close(b[0].sock);
+	ask_until(((void)close(a[1].sock), come(&a[1], job, 1, 0, 1, 0), learn(&a[1]),
+		   a[1].welcome || a[1].code != -ESTALE));
+	assert_true(a[1].welcome);
+	close_all(a, 2);
+}
+
+#define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		WITH(of_launches_that_begin_at_once_exactly_one_survives),
+		WITH(also_when_they_come_all_together),
+		WITH(who_comes_when_the_other_has_ended_takes_over),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
