@@ -169,16 +169,24 @@ static void offer_jobs(struct complete *x)
 	free(j.job);
 }
 
+/* How steps are named: "step:30", as a bare number, or behind "JOB@" where jobs are several. */
 struct steps {
 	struct complete *x;
-	uint32_t njob;
-	bool number; /* as bare numbers, of the only job; else "step:N", or paths where jobs are several */
+	const char *before; /* of the one job: "", "step:"; of several: NULL */
 };
+
+/* A word behind what says which job is meant. */
+static void offer_address(struct steps *s, const char *job, const char *word, const char *what)
+{
+	char text[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16];
+
+	snprintf(text, sizeof text, "%s%s%s", s->before ? "" : job, s->before ? "" : "@", word);
+	offer(s->x, text, what);
+}
 
 static void offer_step(struct steps *s, const char *job, const struct store_step *e, bool latest)
 {
-	char word[PATH_MAX], what[256], size[HUMAN_BYTES], age[HUMAN_BYTES];
-	const char *where = s->x->where;
+	char word[32], what[256], size[HUMAN_BYTES], age[HUMAN_BYTES];
 
 	human_bytes(e->bytes, size);
 	human_age(e->wall_ns, wall_ns(), age);
@@ -189,16 +197,9 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
-	if (s->number)
-		snprintf(word, sizeof word, "%llu", (unsigned long long)e->step);
-	else if (s->njob == 1)
-		snprintf(word, sizeof word, "step:%llu", (unsigned long long)e->step);
-	else
-		snprintf(word, sizeof word, "%s%s%.80s/%.80s", strcmp(where, ".") ? where : "",
-			 !strcmp(where, ".") || (*where && where[strlen(where) - 1] == '/') ? ""
-											    : "/",
-			 job, e->dir);
-	offer(s->x, word, what);
+	snprintf(word, sizeof word, "%s%llu", s->before ? s->before : "",
+		 (unsigned long long)e->step);
+	offer_address(s, job, word, what);
 }
 
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -213,6 +214,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL))
 		return 0;
+	offer_address(s, job, "latest", "the newest step");
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
 		bool sound = step[i].state == STORE_COMMITTED;
 
@@ -228,6 +230,7 @@ struct names {
 	struct complete *x;
 	enum store_mark_kind kind;
 	const char *before; /* what stands in front of the name: "tag:" */
+	bool job;	    /* and in front of that "JOB@" */
 };
 
 static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -235,7 +238,7 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	const struct names *s = arg;
 	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
 	cleanup_free struct store_mark *mark = NULL;
-	char word[STORE_MARK_NAME_MAX + 8], what[CKPT_JOB_MAX + 64];
+	char word[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 
@@ -246,7 +249,8 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
 		if (mark[i].kind != s->kind || !store_mark_counts(&mark[i], now))
 			continue;
-		snprintf(word, sizeof word, "%s%s", s->before, mark[i].name);
+		snprintf(word, sizeof word, "%s%s%s%s", s->job ? job : "", s->job ? "@" : "",
+			 s->before, mark[i].name);
 		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)mark[i].step,
 			 job);
 		offer(s->x, word, what);
@@ -254,9 +258,9 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	return 0;
 }
 
-static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before)
+static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before, bool job)
 {
-	struct names s = { x, kind, before };
+	struct names s = { x, kind, before, job };
 
 	store_jobs(x->ops, x->where, names_of, &s, NULL);
 }
@@ -270,17 +274,43 @@ static int count_job(void *arg, const char *job, int job_fd, const char *abs_pat
 	return 0;
 }
 
+static void offer_steps_below(struct complete *x, bool number)
+{
+	struct steps s = { .x = x, .before = number ? "" : "step:" };
+	uint32_t njob = 0;
+
+	if (store_jobs(x->ops, x->where, count_job, &njob, NULL) || !njob)
+		return;
+	if (njob > 1 || strchr(x->cur, '@'))
+		s.before = NULL;
+	store_jobs(x->ops, x->where, each_job, &s, NULL);
+	offer_names(x, MARK_TAG, "tag:", !s.before);
+}
+
+/* The addresses of checkpoint (ckpt/store/address.h), but paths: the shell knows those. */
 static void offer_steps(struct complete *x, bool number)
 {
-	struct steps s = { .x = x, .number = number };
+	const char *cur = x->cur, *at = strrchr(cur, '@'), *where = x->where;
+	cleanup_free char *path = NULL, *before = NULL;
 
-	if (store_jobs(x->ops, x->where, count_job, &s.njob, NULL) || !s.njob)
+	number |= *cur >= '0' && *cur <= '9';
+	if (!at || !memchr(cur, '/', (size_t)(at - cur)) || x->before_len) {
+		offer_steps_below(x, number);
 		return;
-	if (s.njob == 1 || number)
-		offer(x, "latest", "the newest step");
-	store_jobs(x->ops, x->where, each_job, &s, NULL);
-	if (s.njob == 1 && !number)
-		offer_names(x, MARK_TAG, "tag:");
+	}
+	path = strndup(cur, (size_t)(at - cur));
+	before = strndup(cur, (size_t)(at - cur) + 1);
+	if (!path || !before)
+		return;
+	x->where = path;
+	x->before = before;
+	x->before_len = strlen(before);
+	x->cur = at + 1;
+	offer_steps_below(x, true);
+	x->where = where;
+	x->before = "";
+	x->before_len = 0;
+	x->cur = cur;
 }
 
 static void offer_tensors(struct complete *x)
@@ -346,10 +376,10 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 		offer_choices(x, complete_shells);
 		break;
 	case ARG_TAG:
-		offer_names(x, MARK_TAG, "");
+		offer_names(x, MARK_TAG, "", false);
 		break;
 	case ARG_HOLD:
-		offer_names(x, MARK_HOLD, "");
+		offer_names(x, MARK_HOLD, "", false);
 		break;
 	}
 }

@@ -178,9 +178,9 @@ struct store_ref {
 };
 
 /*
- * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u", "tag:NAME" (mark.h) below where
- * (NULL: "."; a store with one job, or a job directory), or a path to a step directory: what has a '/'
- * or names an existing directory. A path may lead to any directory that holds MANIFEST, copied, renamed,
+ * The checkpoint that name means (address.h): below where (NULL: "."; a store with one job, or a job
+ * directory) unless the name says which job, or is a path. A path may lead to any directory that holds
+ * MANIFEST, copied, renamed,
  * set aside. latest passes damaged and quarantined steps over (note); other names resolve to them, and
  * their reader says what is wrong. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
  * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.

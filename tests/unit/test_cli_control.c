@@ -190,6 +190,13 @@ static struct wire_report_rank *report_ranks(void)
 	return (struct wire_report_rank *)((struct wire_report_job *)(h + 1) + h->njob);
 }
 
+static struct wire_report_step *report_steps(void)
+{
+	const struct wire_report_head *h = (const struct wire_report_head *)fake.report;
+
+	return (struct wire_report_step *)(report_ranks() + h->nrank);
+}
+
 /* --- tests --- */
 static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 {
@@ -383,6 +390,80 @@ static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
 	fake_stop();
 }
 
+static void a_wait_in_vain_says_how_far_the_job_is(void **state)
+{
+	struct wire_report_job *j;
+
+	(void)state;
+	j = report_make(1, 1);
+	j->newest = 211;
+	j->last_committed = 201;
+	report_steps()[0].step = 210;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("wait", "300", "-S", fake.path, "--timeout", "1s"), 15);
+	assert_says(got.err, "timed out after 1 s; the job is at step 210, its newest staged step "
+			     "is 210, its newest committed 200; step 300 of job0 is not committed "
+			     "yet");
+	j->newest = j->last_committed = 0;
+	((struct wire_report_head *)fake.report)->nstep = 0;
+	fake.bytes = wire_report_bytes(1, 1, 0);
+	assert_int_equal(RUN("wait", "latest", "-S", fake.path, "--timeout", "50ms", "--json"), 15);
+	assert_json_error(15);
+	assert_says(got.err, "timed out after 50.0 ms; job job0 has no step yet");
+	fake_stop();
+	/* without a daemon, by what the store has */
+	assert_int_equal(RUN("wait", "300", "-C", path_of("%s/alpha", work), "--timeout", "50ms"),
+			 15);
+	assert_says(got.err, "timed out after 50.0 ms; the newest committed step is 30; step 300");
+}
+
+static void a_wait_takes_every_address_of_a_step(void **state)
+{
+	static const char *const same[] = {
+		"30",		"step:30",	  "step-000000000030", "alpha@30",
+		"alpha@latest", "alpha@tag:best", "alpha@latest~0"
+	};
+	const char *store = path_of("%s/runs", top);
+
+	(void)state;
+	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "30", "best"), 0);
+	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "20", "good"), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(same); i++)
+		if (RUN("wait", same[i], "-C", i < 3 ? path_of("%s/alpha", work) : work) ||
+		    !strstr(got.out, "Step 30 of alpha is committed."))
+			fail_msg("%s: %s%s", same[i], got.out, got.err);
+	assert_int_equal(RUN("wait", path_of("%s/alpha/step-000000000020", work)), 0);
+	assert_says(got.out, "Step 20 of alpha is committed.");
+	assert_int_equal(RUN("wait", path_of("%s/alpha@latest~1", work)), 0);
+	assert_says(got.out, "Step 20 of alpha is committed.");
+	assert_int_equal(RUN("wait", "tag:good", "--job", "alpha", "-C", work, "--json"), 0);
+	json_decref(json_out("ckptd.wait/1"));
+	assert_int_equal(RUN("wait", "tag:none", "--job", "alpha", "-C", work), 10);
+	assert_says(got.err, "there is no tag none");
+	assert_int_equal(RUN("wait", "alpha@tag:none", "-C", work, "--timeout", "20ms"), 10);
+	assert_int_equal(RUN("wait", "alpha@30", "--job", "beta", "-C", work), 2);
+	assert_says(got.err, "says which job: leave --job beta out");
+	assert_int_equal(RUN("wait", "soon", "-C", work), 2);
+	assert_says(got.err, "is no step: give a number, latest, tag:NAME");
+	assert_int_equal(RUN("wait", "./soon", "-C", work), 2);
+	assert_int_equal(RUN("wait", "18446744073709551615", "-C", work), 2);
+	assert_int_equal(RUN("wait", "@30", "-C", work), 2);
+	/* and of the daemon's jobs */
+	report_make(3, 1);
+	fake_start(RIGHT);
+	assert_int_equal(RUN("wait", "job1@5", "--state=staged", "-S", fake.path), 0);
+	assert_says(got.out, "Step 5 of job1 is staged.");
+	assert_int_equal(
+		RUN("wait", path_of("%s/job2@latest", store), "--state=staged", "-S", fake.path),
+		0);
+	assert_says(got.out, "Step 5 of job2 is staged.");
+	assert_int_equal(RUN("wait", path_of("%s/job2/step-000000000005", store), "--state=staged",
+			     "-S", fake.path),
+			 0);
+	assert_says(got.out, "Step 5 of job2 is staged.");
+	fake_stop();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -395,6 +476,8 @@ int main(void)
 		cmocka_unit_test(the_longest_stall_is_no_shorter_than_the_last),
 		cmocka_unit_test(what_a_daemon_says_cannot_move_a_terminals_cursor),
 		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
+		cmocka_unit_test(a_wait_in_vain_says_how_far_the_job_is),
+		cmocka_unit_test(a_wait_takes_every_address_of_a_step),
 	};
 
 	return cmocka_run_group_tests(tests, make_all, drop_all);
