@@ -240,7 +240,7 @@ const struct cli_verb verb_convert = {
 		"which is checked on the way, and every tensor's fingerprint is compared at the end. "
 		"Pending reductions (Partial) are carried out: DST holds the results. "
 		"Blobs of ranks that the new mesh does not have are kept.\n"
-		"SRC is latest, latest~1, step:12000, or a path. DST must not exist, the directory "
+		"SRC is latest, latest~1, 12000, JOB@latest, or a path. DST must not exist, the directory "
 		"around it must; every verb takes it like SRC. How tensors are cut on the new mesh: "
 		"ckptctl plan -h.\n"
 		"SRC passes through bounded memory; where that is too little for all parts at once, "

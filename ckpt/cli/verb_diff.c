@@ -723,6 +723,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_diff = {
 	.name = "diff",
+	.synonyms = (const char *const[]){ "compare", NULL },
 	.help = "do two checkpoints hold the same?",
 	.synopsis = (const char *const[]){ "A B [--tensors=GLOB] [--layouts] [--values]", NULL },
 	.about =

@@ -332,6 +332,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_ls = {
 	.name = "ls",
+	.synonyms = (const char *const[]){ "list", NULL },
 	.help = "the checkpoints of a store or job, newest first",
 	.synopsis = (const char *const[]){ "[PATH]", "--all [PATH]", NULL },
 	.about = "PATH is a store (the directory that jobs write to) or the directory of one job "

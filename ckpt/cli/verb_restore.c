@@ -547,6 +547,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_restore = {
 	.name = "restore",
+	.synonyms = (const char *const[]){ "export", NULL },
 	.help = "write safetensors files, one per rank of a mesh",
 	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
 					   "[--layout=FILE] [--mem-limit=BYTES]",
@@ -559,7 +560,7 @@ const struct cli_verb verb_restore = {
 		 "rank R also carries those of R + world, R + 2 world, ..., as "
 		 "component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
 		 "How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
-		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
+		 "12000, JOB@latest, or a path. DIR is made, or must be empty; with --rank it may hold "
 		 "other ranks' files, and only the parts that have something of that rank are "
 		 "opened.\n"
 		 "With --view tensors are first renamed, split, joined and transposed, by the "

@@ -549,6 +549,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_status = {
 	.name = "status",
+	.synonyms = (const char *const[]){ "jobs", NULL },
 	.help = "what the daemon does: jobs, steps in flight, stall, memory",
 	.synopsis = (const char *const[]){ "[-w]", NULL },
 	.about =

@@ -696,6 +696,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_verify = {
 	.name = "verify",
+	.synonyms = (const char *const[]){ "check", "validate", NULL },
 	.help = "are checkpoints still what was committed?",
 	.synopsis = (const char *const[]){ "[--data | --data-subset=PART] [CKPT...]",
 					   "[--data | --data-subset=PART] --all [PATH]", NULL },

@@ -100,7 +100,7 @@ objects_agree() {
 }
 fits() { ! awk 'length > 140 { print FILENAME ":" FNR ": " length " columns" }' "$doc" | grep .; }
 all_verbs() {
-	"$ckptctl" -h | awk '/^VERBS/ { on = 1; next } on && !NF { exit } on { print $1 }' >"$tmp/all_verbs"
+	"$ckptctl" -h | awk '/^VERBS/ { on = 1; next } on && !NF { exit } on && /^  [^ ]/ { print $1 }' >"$tmp/all_verbs"
 	[ -s "$tmp/all_verbs" ] && ! sort -u "$tmp/verbs" | comm -13 - <(sort "$tmp/all_verbs") | sed 's/^/not run here: /' | grep .
 }
 has_schema() { # every verb has a heading
@@ -296,6 +296,8 @@ check "doctor" on_any_machine doctor --job-size=1M "$tmp"
 check "doctor of a store" on_any_machine doctor "$store"
 check "doctor of nothing" on_any_machine doctor "$tmp/none"
 check "completion" json 0 completion bash
+check "help" json 0 help
+check "help of a verb" json 0 help ls
 check "man" json 0 man
 check "man of a verb" json 0 man ls
 check "version" json 0 version
