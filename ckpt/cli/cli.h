@@ -162,9 +162,9 @@ struct cli_example {
 struct cli_verb {
 	const char *name;
 	const char *const *synonyms; /* other words for it, all lower case; NULL ends; NULL: none */
-	const char *help;		      /* one line, without a full stop */
-	const char *const *synopsis;	      /* what follows the name; NULL ends */
-	const char *about;		      /* paragraphs, separated by '\n' */
+	const char *help;	     /* one line, without a full stop */
+	const char *const *synopsis; /* what follows the name; NULL ends */
+	const char *about;	     /* paragraphs, separated by '\n' */
 	const struct cli_example *example;    /* ends with a NULL command */
 	const struct cli_verb_option *option; /* of its own; ends with OPT_NONE; NULL: none */
 	const char *exits;		      /* its exit codes in words */
@@ -175,9 +175,9 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_cat, verb_completion, verb_convert, verb_diff, verb_doctor,
-	verb_drain, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man, verb_plan, verb_prune,
-	verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status, verb_tag,
-	verb_trigger, verb_verify, verb_version, verb_wait;
+	verb_drain, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man, verb_plan,
+	verb_prune, verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status,
+	verb_tag, verb_trigger, verb_verify, verb_version, verb_wait;
 /* By its name or by another word for it; NULL. */
 const struct cli_verb *cli_verb_find(const char *word);
 /* -EINVAL: there is no such verb; the sentence has the nearest one. */
@@ -187,7 +187,7 @@ int cli_verb_unknown(const char *word, struct ckpt_err *err);
 struct cli {
 	const struct io_ops *ops;
 	const struct cli_verb *verb;
-	const char *word; /* what was typed for it: its name, or another word */
+	const char *word;	      /* what was typed for it: its name, or another word */
 	const char *value[OPT_COUNT]; /* the argument; "" for an option without; NULL: not given */
 	/* All that were given, in the order of the command line: of some, several count. */
 	struct {

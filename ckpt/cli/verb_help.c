@@ -52,9 +52,10 @@ const struct cli_verb verb_help = {
 	.name = "help",
 	.help = "what -h says: every verb, or all about one",
 	.synopsis = (const char *const[]){ "[VERB]", NULL },
-	.about = "Without VERB it lists every verb, the options that all verbs take, and the exit "
-		 "codes. With VERB it prints examples, options and exit codes of this one. VERB may "
-		 "also be another word for a verb, such as check for verify.",
+	.about =
+		"Without VERB it lists every verb, the options that all verbs take, and the exit "
+		"codes. With VERB it prints examples, options and exit codes of this one. VERB may "
+		"also be another word for a verb, such as check for verify.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl help", "every verb" },
