@@ -118,6 +118,10 @@ enum cli_option_id {
 	OPT_DELETE,
 	OPT_ABANDONED,
 	OPT_NO_MARK,
+	OPT_KEEP_GOING,
+	OPT_FROM_MEMORY,
+	OPT_SORT,
+	OPT_FIRST,
 	OPT_COUNT,
 };
 
@@ -134,6 +138,7 @@ enum cli_arg {
 	ARG_SHELL,
 	ARG_TAG,  /* a tag that a step has */
 	ARG_HOLD, /* a name that a step is held by */
+	ARG_SORT, /* what ls sorts by */
 };
 
 struct cli_option {
@@ -209,6 +214,9 @@ struct cli {
  * -EINVAL with the sentence. */
 int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv,
 		      struct ckpt_err *err);
+
+/* Is it an option of this verb, or of all? verb NULL: of all. */
+bool cli_verb_takes(const struct cli_verb *verb, const struct cli_option *o);
 
 /* "ckptctl", "ckptctl -h" and "ckptctl VERB -h". */
 void cli_help_first(struct cli *c);

@@ -265,6 +265,30 @@ static void offer_names(struct complete *x, enum store_mark_kind kind, const cha
 	store_jobs(x->ops, x->where, names_of, &s, NULL);
 }
 
+/* What ls sorts by: of notes those that the newest step of each job has. */
+static int notes_of(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct complete *x = arg;
+	struct store store = { .ops = x->ops, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+
+	(void)abs_path;
+	snprintf(store.job, sizeof store.job, "%s", job);
+	if (store_scan(&store, false, &step, &n, NULL) == 0 && n)
+		for (uint32_t i = 0; i < step[0].nnote; i++)
+			offer(x, step[0].note[i].key, "a note");
+	return 0;
+}
+
+static void offer_sorts(struct complete *x)
+{
+	offer(x, "step", "the highest first");
+	offer(x, "age", "the newest first");
+	offer(x, "size", "the largest first");
+	store_jobs(x->ops, x->where, notes_of, x, NULL);
+}
+
 static int count_job(void *arg, const char *job, int job_fd, const char *abs_path)
 {
 	(void)job;
@@ -381,6 +405,9 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 	case ARG_HOLD:
 		offer_names(x, MARK_HOLD, "", false);
 		break;
+	case ARG_SORT:
+		offer_sorts(x);
+		break;
 	}
 }
 
@@ -397,7 +424,8 @@ static enum cli_arg kind_of(const struct cli_verb *verb, uint32_t n)
 }
 
 /* The option that word is, and where its argument begins inside word; NULL: is the next word. */
-static const struct cli_option *option_in(const char *word, const char **ret_arg)
+static const struct cli_option *option_in(const struct complete *x, const char *word,
+					  const char **ret_arg)
 {
 	*ret_arg = NULL;
 	for (uint32_t i = 0; i < cli_option_count; i++) {
@@ -409,7 +437,8 @@ static const struct cli_option *option_in(const char *word, const char **ret_arg
 			*ret_arg = word[2 + n] ? word + 3 + n : NULL;
 			return o;
 		}
-		if (o->letter && word[0] == '-' && word[1] == o->letter) {
+		if (o->letter && word[0] == '-' && word[1] == o->letter &&
+		    cli_verb_takes(x->verb, o)) {
 			*ret_arg = word[2] ? word + 2 : NULL;
 			return o;
 		}
@@ -448,7 +477,7 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 		} else if (!only_args && !strcmp(word[i], "--")) {
 			only_args = true;
 		} else if (!only_args && word[i][0] == '-' && word[i][1]) {
-			o = option_in(word[i], &value);
+			o = option_in(x, word[i], &value);
 			if (o && o->arg && !value)
 				pending = o;
 		} else if (!x->verb) {
@@ -472,7 +501,7 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 	if (pending) {
 		offer_argument(x, pending);
 	} else if (!only_args && x->cur[0] == '-') {
-		const struct cli_option *o = option_in(x->cur, &arg);
+		const struct cli_option *o = option_in(x, x->cur, &arg);
 
 		if (o && o->arg && arg && x->cur[1] == '-') {
 			x->before = x->cur;
