@@ -316,18 +316,28 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 			  known ? "; it has " : "", all);
 }
 
+uint64_t control_wall(const struct wire_report *r, uint64_t ns)
+{
+	uint64_t ago = elapsed_ns(ns, r->head->now_ns);
+
+	return ns && ago < r->head->wall_ns ? r->head->wall_ns - ago : 0;
+}
+
+bool control_is_staged(const struct wire_report_step *s)
+{
+	return (s->flags & WIRE_HELD) && (s->state == WIRE_STAGED || s->state == WIRE_QUEUED ||
+					  s->state == WIRE_WRITING || s->state == WIRE_PERSISTED ||
+					  s->state == WIRE_COMMITTED || s->state == WIRE_FAILED);
+}
+
 const struct wire_report_step *control_staged(const struct wire_report *r, uint32_t job)
 {
 	const struct wire_report_step *best = NULL;
 
 	for (uint32_t i = 0; i < r->head->nstep; i++) {
 		const struct wire_report_step *s = &r->step[i];
-		bool staged = (s->flags & WIRE_HELD) &&
-			      (s->state == WIRE_STAGED || s->state == WIRE_QUEUED ||
-			       s->state == WIRE_WRITING || s->state == WIRE_PERSISTED ||
-			       s->state == WIRE_COMMITTED || s->state == WIRE_FAILED);
 
-		if (s->job == job && staged && (!best || s->mark_ns > best->mark_ns))
+		if (s->job == job && control_is_staged(s) && (!best || s->mark_ns > best->mark_ns))
 			best = s;
 	}
 	return best;

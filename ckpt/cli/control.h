@@ -47,6 +47,10 @@ int control_fail(const struct control *k, int rc, const struct ckpt_err *err);
  * -ENOENT (10), -ENOTUNIQ (2): the sentence lists what there is. */
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err);
+/* A moment of CLOCK_MONOTONIC of the report as time of day; 0: never. */
+uint64_t control_wall(const struct wire_report *r, uint64_t ns);
+/* Would the step be there if the trainer died now? */
+bool control_is_staged(const struct wire_report_step *s);
 /* Of a job of the report the step that stays in memory if its trainer dies now, the newest mark of those
  * that are staged; NULL: none. */
 const struct wire_report_step *control_staged(const struct wire_report *r, uint32_t job);

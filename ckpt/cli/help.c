@@ -46,10 +46,10 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 	pair(c, left, manual_option_help(o, help, words, sizeof words), LEFT + 2);
 }
 
-/* "ls (list)"; returns buf. */
+/* What a verb is for, and other words for it: "... (check, validate)". Returns buf. */
 static const char *verb_words(const struct cli_verb *v, char *buf, size_t bytes)
 {
-	size_t n = (size_t)snprintf(buf, bytes, "%s", v->name);
+	size_t n = (size_t)snprintf(buf, bytes, "%s", v->help);
 
 	for (const char *const *s = v->synonyms; s && *s && n < bytes; s++)
 		n += (size_t)snprintf(buf + n, bytes - n, "%s%s%s", s == v->synonyms ? " (" : ", ",
@@ -118,12 +118,12 @@ static void exit_columns(struct cli *c)
 
 void cli_help(struct cli *c)
 {
-	char words[80];
+	char words[160];
 
 	fputs("ckptctl VERB [OPTION...] [ARGUMENT...]\n", c->out);
 	head(c, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		pair(c, verb_words(*v, words, sizeof words), (*v)->help, LEFT + 2);
+		pair(c, (*v)->name, verb_words(*v, words, sizeof words), 14);
 	head(c, "OPTIONS");
 	global_options(c);
 	head(c, "EXIT STATUS");

@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/control.h"
 #include "tests/unit/test_cli_rig.h"
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -464,6 +465,153 @@ static void a_wait_takes_every_address_of_a_step(void **state)
 	fake_stop();
 }
 
+/* --- ls --- */
+/* The steps of the list, "30 20 10", by their column or in JSON. */
+static const char *steps_listed(void)
+{
+	static char buf[1024];
+	json_t *j = json_out("ckptd.ls/1");
+	const json_t *list = member(j, "checkpoints", JSON_ARRAY);
+	size_t n = 0;
+
+	*buf = 0;
+	for (size_t i = 0; i < json_array_size(list); i++)
+		n += (size_t)snprintf(buf + n, sizeof buf - n, "%s%" PRIu64, n ? " " : "",
+				      number(json_array_get(list, i), "step"));
+	json_decref(j);
+	return buf;
+}
+
+static void ls_shows_what_the_daemon_holds_in_memory(void **state)
+{
+	const char *alpha = path_of("%s/alpha", work);
+	struct wire_report_job *j;
+	struct wire_report_step *s;
+	const json_t *list;
+	json_t *doc;
+
+	(void)state;
+	j = report_make(2, 2);
+	strcpy(j->name, "alpha");
+	snprintf(j->store, sizeof j->store, "%s/work", top);
+	s = report_steps();
+	/* the first is in the store, too; the second of another job is not listed */
+	s[0] = (struct wire_report_step){ .step = 30,
+					  .generation = 1,
+					  .state = WIRE_COMMITTED,
+					  .flags = WIRE_HELD,
+					  .mark_ns = 90 * NS_PER_S,
+					  .total = 7 * MIB };
+	fake_start(RIGHT);
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_says(got.out, "in memory too");
+	assert_silent(got.out, "STATE");
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.ls/1");
+	list = member(doc, "checkpoints", JSON_ARRAY);
+	assert_int_equal(json_array_size(list), 3);
+	member(json_array_get(list, 0), "in_memory", JSON_TRUE);
+	member(json_array_get(list, 1), "in_memory", JSON_FALSE);
+	assert_true(json_real_value(member(member(json_array_get(list, 0), "notes", JSON_OBJECT),
+					   "loss", JSON_REAL)) == 2.5);
+	json_decref(doc);
+	/* one that is only there comes first */
+	s[0].step = 33;
+	s[0].state = WIRE_STAGED;
+	assert_int_equal(RUN("ls", work, "-S", fake.path), 0);
+	assert_says(got.out, "STATE");
+	assert_says(got.out, "staged");
+	assert_says(got.out, "only in memory");
+	assert_says(got.out, "7.00 MiB");
+	assert_says(got.out, "4 checkpoints of 2 jobs"); /* of the store */
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.ls/1");
+	list = json_array_get(member(doc, "checkpoints", JSON_ARRAY), 0);
+	assert_int_equal(number(list, "step"), 33);
+	assert_string_equal(string(list, "state"), "staged");
+	assert_int_equal(number(list, "bytes"), 7 * MIB);
+	assert_int_equal(number(list, "world_size"), 2);
+	member(list, "path", JSON_NULL);
+	member(list, "id", JSON_NULL);
+	member(list, "in_memory", JSON_TRUE);
+	json_decref(doc);
+	/* an older one where it belongs, what is being copied nowhere */
+	s[0].step = 25;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	assert_string_equal(steps_listed(), "30 25 20 10");
+	s[0].state = WIRE_FAILED;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_says(got.out, "only in memory: it could");
+	s[0].state = WIRE_MARKED;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	assert_string_equal(steps_listed(), "30 20 10");
+	fake_stop();
+	/* and nothing is said of a daemon that is silent, wrong, or not there */
+	for (enum manner m = SILENT; m < MANNERS; m++) {
+		fake_start(m);
+		assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+		assert_string_equal(got.err, "");
+		fake_stop();
+		m = m == SILENT ? OTHER : MANNERS;
+	}
+}
+
+static void ls_sorts_by_what_it_is_given_and_stops_where_it_is_told(void **state)
+{
+	const char *store = path_of("%s/sorted", top), *alpha = path_of("%s/alpha", work);
+	static const struct {
+		const char *key, *steps;
+	} sorts[] = {
+		{ "step", "40 30 20 10" }, { "-step", "10 20 30 40" }, { "age", "40 30 20 10" },
+		{ "-age", "10 20 30 40" }, { "loss", "20 40 10 30" },  { "-loss", "30 10 40 20" },
+		{ "lr", "40 30 20 10" },   { "size", "40 30 20 10" },
+	};
+	static const double losses[] = { 3, 1, 4.5, 2 };
+
+	(void)state;
+	assert_int_equal(mkdir(store, 0700), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(losses); i++) {
+		uint64_t step = 10 * (i + 1), before = i ? step - 10 : UINT64_MAX;
+
+		rig_loss = losses[i];
+		make_step(store,
+			  &(struct how){ "one", "fsdp=1", step, i + 1, before, before, false });
+	}
+	rig_loss = 2.5;
+	for (uint32_t i = 0; i < ARRAY_LEN(sorts); i++) {
+		assert_int_equal(RUN("ls", "--json", "--sort", sorts[i].key, store), 0);
+		assert_string_equal(steps_listed(), sorts[i].steps);
+	}
+	assert_int_equal(RUN("ls", "--json", "--sort", "loss", "-n", "2", store), 0);
+	assert_string_equal(steps_listed(), "20 40");
+	assert_int_equal(RUN("ls", "--json", "--count=1", store), 0);
+	assert_string_equal(steps_listed(), "40");
+	assert_int_equal(RUN("ls", "--json", "-n", "99999999999999999999999", store), 0);
+	assert_string_equal(steps_listed(), "40 30 20 10");
+	assert_int_equal(RUN("ls", "--sort", "loss", "-n1", store), 0);
+	assert_says(got.out, "LOSS");
+	assert_says(got.out, "... and 3 more, without -n");
+	assert_says(got.out, "4 checkpoints of one");
+	assert_int_equal(RUN("ls", "--sort", "lr", store), 0);
+	assert_says(got.out, "lr");
+	assert_int_equal(RUN("ls", "--sort", "lss", store), 2);
+	assert_says(got.err,
+		    "no checkpoint here has such a note; there is step, age, size, loss, lr");
+	assert_int_equal(RUN("ls", "--sort", "lss", store, "--json"), 2);
+	assert_json_error(2);
+	assert_string_equal(got.out, "");
+	assert_int_equal(RUN("ls", "-n", "0", alpha), 2);
+	assert_int_equal(RUN("ls", "-n", "x", alpha), 2);
+	assert_int_equal(RUN("ls", "-n", "", alpha), 2);
+	assert_int_equal(RUN("ls", "-n"), 2);
+	/* -n of other verbs is what it was */
+	assert_int_equal(RUN("prune", "-n", "--keep-last=1", alpha), 0);
+	assert_int_equal(RUN("show", "-n", "1", alpha), 2);
+	assert_string_equal(
+		(RUN("completion", "complete", "--", "ls", "-C", store, "--sort", "l"), got.out),
+		"loss\ta note\nlr\ta note\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -478,6 +626,8 @@ int main(void)
 		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
 		cmocka_unit_test(a_wait_in_vain_says_how_far_the_job_is),
 		cmocka_unit_test(a_wait_takes_every_address_of_a_step),
+		cmocka_unit_test(ls_shows_what_the_daemon_holds_in_memory),
+		cmocka_unit_test(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, make_all, drop_all);
