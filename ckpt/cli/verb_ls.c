@@ -68,6 +68,7 @@ enum {
 	COL_FORMAT,
 	COL_WHY,
 	COL_IN_MEMORY,
+	COL_ON_DISK,
 	COL_COUNT,
 };
 
@@ -90,6 +91,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_FORMAT] = { "format", NULL, false, FIT_WHOLE },
 	[COL_WHY] = { "why", NULL, false, FIT_WHOLE },
 	[COL_IN_MEMORY] = { "in_memory", NULL, false, FIT_WHOLE },
+	[COL_ON_DISK] = { "on_disk", NULL, false, FIT_WHOLE },
 };
 
 static enum cell_style state_style(enum store_state state)
@@ -235,6 +237,8 @@ static void row_memory(struct ls *l, struct ls_job *j, const struct wire_report_
 			j->row[i].memory = m;
 			return;
 		}
+	if (l->c->o->machine)
+		return; /* programs have a list of their own: put_memory */
 	while (at < j->nrow && !is_newer(m, j->row[at].step))
 		at++;
 	*room = (struct store_step){ .step = m->step,
@@ -518,6 +522,42 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_close(o);
 }
 
+/* For programs: what is in memory, newest mark first. "checkpoints" has what is on disk alone. */
+static void put_memory(struct ls *l)
+{
+	const struct wire_report *r = &l->k.report;
+	struct output *o = l->c->o;
+
+	output_list(o, "memory", NULL, 0);
+	for (uint32_t i = 0; i < l->njob && o->machine; i++) {
+		const struct ls_job *j = &l->job[i];
+		uint32_t job = served_as(l, j);
+
+		for (uint32_t k = 0; job != UINT32_MAX && k < r->head->nstep; k++) {
+			const struct wire_report_step *m = &r->step[k];
+			uint64_t wall = control_wall(r, m->mark_ns);
+			bool on_disk = false;
+
+			if (m->job != job || !control_is_staged(m))
+				continue;
+			for (uint32_t x = 0; x < j->nrow; x++)
+				on_disk |= j->row[x].memory == m;
+			output_row(o);
+			output_put(o, &columns[COL_JOB], cell_text(j->job));
+			output_put(o, &columns[COL_STEP], cell_of(CELL_NUMBER, m->step));
+			output_put(o, &columns[COL_GENERATION],
+				   cell_unless(CELL_NUMBER, m->generation, 0));
+			output_put(o, &columns[COL_WORLD], cell_of(CELL_COUNT, r->job[job].world));
+			output_put(o, &columns[COL_BYTES], cell_of(CELL_BYTES, m->total));
+			output_put(o, &columns[COL_AGE], cell_of(CELL_AGE, wall));
+			output_put(o, &columns[COL_CREATED_NS], cell_unless(CELL_NUMBER, wall, 0));
+			output_put(o, &columns[COL_ON_DISK], cell_of(CELL_FLAG, on_disk));
+			output_close(o);
+		}
+	}
+	output_close(o);
+}
+
 static void list(struct ls *l)
 {
 	struct column col[COL_COUNT];
@@ -625,6 +665,7 @@ static int run(struct cli *c)
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
 		list(&l);
+		put_memory(&l);
 		reasons(&l);
 		summary(&l, where);
 		output_end(c->o);

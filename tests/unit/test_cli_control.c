@@ -28,6 +28,8 @@ enum manner {
 	LONGER,	   /* than its memfd */
 	NONSENSE,  /* counts that are not those of the report */
 	WRONG_JOB, /* a rank of a job that is not there */
+	UNENDED,   /* a text without its zero */
+	UNENDED_TOO,
 	MANNERS,
 };
 
@@ -212,13 +214,20 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 		[LONGER] = "bytes long",
 		[NONSENSE] = "shape",
 		[WRONG_JOB] = "nonsense",
+		[UNENDED] = "nonsense",
+		[UNENDED_TOO] = "nonsense",
 	};
 
 	(void)state;
 	for (enum manner m = RIGHT; m < MANNERS; m++) {
+		struct wire_report_job *j = report_make(1, 2);
+
 		if (!says[m])
 			continue;
-		report_make(1, 2);
+		if (m == UNENDED)
+			memset(j->failing, 'x', sizeof j->failing);
+		if (m == UNENDED_TOO)
+			memset(j->device, 'x', sizeof j->device);
 		if (m == NONSENSE)
 			((struct wire_report_head *)fake.report)->nrank = 1;
 		if (m == WRONG_JOB)
@@ -465,6 +474,137 @@ static void a_wait_takes_every_address_of_a_step(void **state)
 	fake_stop();
 }
 
+/* --- status --- */
+/* A job that trains: step 210 in memory 2 s ago, 200 on disk 41 s ago, a mark every half second. */
+static struct wire_report_job *report_training(void)
+{
+	struct wire_report_head *h = (struct wire_report_head *)fake.report;
+	struct wire_report_job *j = report_make(1, 2);
+	struct wire_report_step *s = report_steps();
+
+	h->nstep = 5;
+	fake.bytes = wire_report_bytes(1, 2, 5);
+	for (uint32_t i = 0; i < 5; i++)
+		s[i] = (struct wire_report_step){ .step = 212 - 2 * i,
+						  .generation = 1,
+						  .state = WIRE_COMMITTED,
+						  .mark_ns = 100 * NS_PER_S - NS_PER_S -
+							     i * NS_PER_S / 2 };
+	s[0].state = WIRE_SKIPPED;
+	s[1].mark_ns = 98 * NS_PER_S;
+	s[1].state = WIRE_STAGED;
+	s[1].flags = WIRE_HELD;
+	for (uint32_t i = 2; i < 5; i++)
+		s[i].mark_ns = 98 * NS_PER_S - (i - 1) * NS_PER_S / 2;
+	report_ranks()[1].marks = 100;
+	report_ranks()[1].measured_ns = 50 * NS_PER_S;
+	*j = (struct wire_report_job){ .id = 1,
+				       .name = "demo",
+				       .store = "/runs",
+				       .generation = 1,
+				       .launch = WIRE_READY,
+				       .world = 2,
+				       .attached = 2,
+				       .nslot = 2,
+				       .newest = 213,
+				       .taken = 88,
+				       .skipped = 12,
+				       .skipped_by = { [WIRE_SKIP_FULL] = 9, [WIRE_SKIP_LATE] = 2 },
+				       .last_committed = 201,
+				       .last_committed_wall_ns = WALL_NS - 41 * NS_PER_S,
+				       .last_commit_ns = NS_PER_S };
+	return j;
+}
+
+static void status_answers_what_there_is_if_it_dies_now(void **state)
+{
+	struct wire_report_job *j = report_training();
+	const json_t *job;
+	json_t *doc;
+
+	(void)state;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "step 212, 1s ago; ");
+	assert_says(got.out, "3.2 steps/s, a snapshot every 500 ms");
+	assert_says(got.out, "memory holds step 210 (2s ago), disk step 200 (41s ago)");
+	assert_says(got.out, "12 of 100 snapshots, 12 %");
+	assert_says(got.out, "9: every slot was in use");
+	assert_says(got.out, "2: a rank came late");
+	assert_says(got.out, "1: for another reason");
+	assert_silent(got.out, "failing");
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "memory_step"), 210);
+	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "disk_step"), 200);
+	assert_true(json_number_value(json_object_get(member(job, "if_it_dies", JSON_OBJECT),
+						      "disk_age_s")) == 41);
+	assert_true(json_number_value(json_object_get(job, "newest_age_s")) == 1);
+	/* from step 204 to 212 in 2.5 s; 100 marks in 50 s */
+	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
+						      "steps_per_s")) == 8 / 2.5);
+	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
+						      "snapshots_per_s")) == 2);
+	assert_true(json_number_value(
+			    json_object_get(member(job, "skipped", JSON_OBJECT), "share")) == 0.12);
+	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "full"), 9);
+	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "otherwise"), 1);
+	member(member(job, "failing", JSON_OBJECT), "text", JSON_NULL);
+	member(member(job, "device", JSON_OBJECT), "stuck_s", JSON_NULL);
+	json_decref(doc);
+	/* nothing is known yet */
+	((struct wire_report_head *)fake.report)->nstep = 0;
+	fake.bytes = wire_report_bytes(1, 2, 0);
+	j->last_committed = 0;
+	j->skipped_by[WIRE_SKIP_FULL] = 99; /* more than there are */
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "memory holds no step, disk none since ckptd began");
+	assert_says(got.out, "step 212; a snapshot every 500 ms\n");
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	member(member(job, "rate", JSON_OBJECT), "steps_per_s", JSON_NULL);
+	member(member(job, "if_it_dies", JSON_OBJECT), "memory_step", JSON_NULL);
+	member(job, "newest_age_s", JSON_NULL);
+	json_decref(doc);
+	fake_stop();
+}
+
+static void what_fails_or_hangs_is_three(void **state)
+{
+	struct wire_report_job *j = report_training();
+	const json_t *job;
+	json_t *doc;
+
+	(void)state;
+	fake_start(RIGHT);
+	strcpy(j->failing, "step 208 could not be written: No space left on device");
+	strcpy(j->device, "/dev/nvme0n1p2 (ext4)");
+	j->failing_wall_ns = WALL_NS - 180 * NS_PER_S;
+	assert_int_equal(RUN("status", "-S", fake.path), 3);
+	assert_says(got.out, "since 3m 0s: step 208 could not be written: No space left");
+	assert_silent(got.out, "disk hangs");
+	j->failing[0] = 0;
+	j->failing_wall_ns = 0;
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	j->stuck_ns = 41 * NS_PER_S;
+	assert_int_equal(RUN("status", "-S", fake.path), 3);
+	assert_says(got.out, "/dev/nvme0n1p2 (ext4) has not answered for 41.0 s");
+	for (const char *line = got.out; *line; line = strchr(line, '\n') + 1)
+		assert_true(strcspn(line, "\n") < 200);
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 3);
+	assert_string_equal(got.err, "");
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	assert_string_equal(string(member(job, "device", JSON_OBJECT), "name"),
+			    "/dev/nvme0n1p2 (ext4)");
+	assert_true(json_number_value(
+			    json_object_get(member(job, "device", JSON_OBJECT), "stuck_s")) == 41);
+	json_decref(doc);
+	fake_stop();
+}
+
 /* --- ls --- */
 /* The steps of the list, "30 20 10", by their column or in JSON. */
 static const char *steps_listed(void)
@@ -512,6 +652,7 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	assert_int_equal(json_array_size(list), 3);
 	member(json_array_get(list, 0), "in_memory", JSON_TRUE);
 	member(json_array_get(list, 1), "in_memory", JSON_FALSE);
+	member(json_array_get(member(doc, "memory", JSON_ARRAY), 0), "on_disk", JSON_TRUE);
 	assert_true(json_real_value(member(member(json_array_get(list, 0), "notes", JSON_OBJECT),
 					   "loss", JSON_REAL)) == 2.5);
 	json_decref(doc);
@@ -524,27 +665,30 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	assert_says(got.out, "only in memory");
 	assert_says(got.out, "7.00 MiB");
 	assert_says(got.out, "4 checkpoints of 2 jobs"); /* of the store */
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	assert_true(strstr(got.out, "33 ") < strstr(got.out, "30 "));
+	/* for programs in a list of its own: the first of checkpoints can be loaded from disk */
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json", "-n", "1"), 0);
+	assert_string_equal(steps_listed(), "30");
 	doc = json_out("ckptd.ls/1");
-	list = json_array_get(member(doc, "checkpoints", JSON_ARRAY), 0);
+	assert_int_equal(json_array_size(member(doc, "memory", JSON_ARRAY)), 1);
+	list = json_array_get(member(doc, "memory", JSON_ARRAY), 0);
 	assert_int_equal(number(list, "step"), 33);
-	assert_string_equal(string(list, "state"), "staged");
 	assert_int_equal(number(list, "bytes"), 7 * MIB);
 	assert_int_equal(number(list, "world_size"), 2);
-	member(list, "path", JSON_NULL);
-	member(list, "id", JSON_NULL);
-	member(list, "in_memory", JSON_TRUE);
+	assert_int_equal(number(list, "created_ns"), WALL_NS - 10 * NS_PER_S);
+	member(list, "on_disk", JSON_FALSE);
 	json_decref(doc);
 	/* an older one where it belongs, what is being copied nowhere */
 	s[0].step = 25;
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
-	assert_string_equal(steps_listed(), "30 25 20 10");
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_true(strstr(got.out, "\n  30 ") < strstr(got.out, "\n  25 "));
+	assert_true(strstr(got.out, "\n  25 ") < strstr(got.out, "\n  20 "));
 	s[0].state = WIRE_FAILED;
 	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
 	assert_says(got.out, "only in memory: it could");
 	s[0].state = WIRE_MARKED;
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
-	assert_string_equal(steps_listed(), "30 20 10");
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_silent(got.out, "\n  25 ");
 	fake_stop();
 	/* and nothing is said of a daemon that is silent, wrong, or not there */
 	for (enum manner m = SILENT; m < MANNERS; m++) {
@@ -626,6 +770,8 @@ int main(void)
 		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
 		cmocka_unit_test(a_wait_in_vain_says_how_far_the_job_is),
 		cmocka_unit_test(a_wait_takes_every_address_of_a_step),
+		cmocka_unit_test(status_answers_what_there_is_if_it_dies_now),
+		cmocka_unit_test(what_fails_or_hangs_is_three),
 		cmocka_unit_test(ls_shows_what_the_daemon_holds_in_memory),
 		cmocka_unit_test(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told),
 	};
