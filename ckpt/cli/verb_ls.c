@@ -238,7 +238,7 @@ static void row_memory(struct ls *l, struct ls_job *j, const struct wire_report_
 			return;
 		}
 	if (l->c->o->machine)
-		return; /* programs have a list of their own: put_memory */
+		return; /* programs have a list of their own: put_staged */
 	while (at < j->nrow && !is_newer(m, j->row[at].step))
 		at++;
 	*room = (struct store_step){ .step = m->step,
@@ -523,12 +523,12 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 }
 
 /* For programs: what is in memory, newest mark first. "checkpoints" has what is on disk alone. */
-static void put_memory(struct ls *l)
+static void put_staged(struct ls *l)
 {
 	const struct wire_report *r = &l->k.report;
 	struct output *o = l->c->o;
 
-	output_list(o, "memory", NULL, 0);
+	output_list(o, "staged", NULL, 0);
 	for (uint32_t i = 0; i < l->njob && o->machine; i++) {
 		const struct ls_job *j = &l->job[i];
 		uint32_t job = served_as(l, j);
@@ -665,7 +665,7 @@ static int run(struct cli *c)
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
 		list(&l);
-		put_memory(&l);
+		put_staged(&l);
 		reasons(&l);
 		summary(&l, where);
 		output_end(c->o);

@@ -652,7 +652,7 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	assert_int_equal(json_array_size(list), 3);
 	member(json_array_get(list, 0), "in_memory", JSON_TRUE);
 	member(json_array_get(list, 1), "in_memory", JSON_FALSE);
-	member(json_array_get(member(doc, "memory", JSON_ARRAY), 0), "on_disk", JSON_TRUE);
+	member(json_array_get(member(doc, "staged", JSON_ARRAY), 0), "on_disk", JSON_TRUE);
 	assert_true(json_real_value(member(member(json_array_get(list, 0), "notes", JSON_OBJECT),
 					   "loss", JSON_REAL)) == 2.5);
 	json_decref(doc);
@@ -670,8 +670,8 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json", "-n", "1"), 0);
 	assert_string_equal(steps_listed(), "30");
 	doc = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(member(doc, "memory", JSON_ARRAY)), 1);
-	list = json_array_get(member(doc, "memory", JSON_ARRAY), 0);
+	assert_int_equal(json_array_size(member(doc, "staged", JSON_ARRAY)), 1);
+	list = json_array_get(member(doc, "staged", JSON_ARRAY), 0);
 	assert_int_equal(number(list, "step"), 33);
 	assert_int_equal(number(list, "bytes"), 7 * MIB);
 	assert_int_equal(number(list, "world_size"), 2);
