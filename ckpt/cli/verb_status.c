@@ -493,8 +493,8 @@ static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
 	if (j->attached && p.snapshots > 0)
 		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
 			 human_span((uint64_t)MIN(1e9 / p.snapshots, 1e18), span));
-	label(c, "now", STYLE_PLAIN, "step %llu%s%s", (unsigned long long)j->newest - 1, when,
-	      rate);
+	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
+	      (unsigned long long)j->newest - 1, when, rate);
 }
 
 /* The question that everything here is for. */
@@ -516,8 +516,8 @@ static void text_if_it_dies(struct cli *c, const struct wire_report *r, uint32_t
 			 ago(j->last_committed_wall_ns, r->head->wall_ns, b));
 	else
 		snprintf(disk, sizeof disk, "disk none since ckptd began");
-	label(c, "if it dies now", s || j->last_committed ? STYLE_STRONG : STYLE_WARN, "%s, %s",
-	      memory, disk);
+	label(c, j->attached ? "if it dies now" : "what is left",
+	      s || j->last_committed ? STYLE_STRONG : STYLE_WARN, "%s, %s", memory, disk);
 }
 
 #define SKIPS_MANY 0.1 /* of the snapshots: worth a second look */
