@@ -86,6 +86,25 @@ static void put_rank(struct wire_report_rank *to, uint32_t job, const struct mem
 	to->measured_ns = since ? elapsed_ns(since, now) : 0;
 }
 
+/* A rank's slot that holds the step; NULL: none any more. */
+static const struct slotmem *slot_of(const struct job *j, const struct snap *s, uint32_t r)
+{
+	const struct launch *l = j->launch;
+
+	if (s->rank[r].mem)
+		return s->rank[r].mem;
+	return s->launch == l && s->slot < l->nslot ? l->member[r].slot[s->slot] : NULL;
+}
+
+static uint64_t snap_bytes(const struct job *j, const struct snap *s)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t r = 0; r < s->world; r++)
+		bytes += slot_of(j, s, r) ? slot_of(j, s, r)->bytes : 0;
+	return bytes;
+}
+
 static void put_memory(const struct job *j, struct wire_report_job *to)
 {
 	const struct launch *l = j->launch;
@@ -209,7 +228,7 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 	if (s->dropped)
 		return;
 	to->flags = WIRE_HELD;
-	to->total = s->total;
+	to->total = s->total ? s->total : snap_bytes(j, s);
 	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), s->total);
 	switch (s->phase) {
 	case PHASE_COLLECTING:

@@ -7,10 +7,8 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
-#include "ckpt/cli/human.h"
 #include <stdarg.h>
 
-#define NEAR_MAX 2
 #define LINE_BYTES 8192
 
 volatile sig_atomic_t cli_stops, cli_stop_signal, cli_asked;
@@ -116,25 +114,6 @@ static bool wants_json(int argc, char **argv)
 	return false;
 }
 
-static int verb_unknown(const char *word, struct ckpt_err *err)
-{
-	const struct cli_verb *near = NULL;
-	uint32_t best = NEAR_MAX + 1;
-
-	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
-		uint32_t d = human_distance(word, (*v)->name, NEAR_MAX);
-
-		if (d < best && d < strlen((*v)->name)) {
-			best = d;
-			near = *v;
-		}
-	}
-	if (near)
-		return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"; did you mean %s?",
-				  word, near->name);
-	return ckpt_error(err, -EINVAL, "there is no verb \"%.80s\"", word);
-}
-
 /* Fills c->verb (NULL: none was given), options and arguments. */
 static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
 {
@@ -144,7 +123,8 @@ static int parse(struct cli *c, int argc, char **argv, struct ckpt_err *err)
 		return at < 0 ? at : 0;
 	c->verb = cli_verb_find(argv[at]);
 	if (!c->verb)
-		return verb_unknown(argv[at], err);
+		return cli_verb_unknown(argv[at], err);
+	c->word = argv[at];
 	rest = cli_options_parse(c, c->verb, argc - at, argv + at, err);
 	if (rest < 0)
 		return rest;
@@ -200,7 +180,11 @@ static int dispatch(struct cli *c)
 			cli_help(c);
 		return CLI_OK;
 	}
-	return c->verb ? c->verb->run(c) : alone(c);
+	if (!c->verb)
+		return alone(c);
+	if (strcmp(c->word, c->verb->name) && c->err_screen.terminal)
+		cli_hint(c, "%s is another word for ckptctl %s", c->word, c->verb->name);
+	return c->verb->run(c);
 }
 
 /* What was printed must have arrived. */

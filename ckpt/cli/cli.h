@@ -118,6 +118,10 @@ enum cli_option_id {
 	OPT_DELETE,
 	OPT_ABANDONED,
 	OPT_NO_MARK,
+	OPT_KEEP_GOING,
+	OPT_FROM_MEMORY,
+	OPT_SORT,
+	OPT_FIRST,
 	OPT_COUNT,
 };
 
@@ -134,6 +138,7 @@ enum cli_arg {
 	ARG_SHELL,
 	ARG_TAG,  /* a tag that a step has */
 	ARG_HOLD, /* a name that a step is held by */
+	ARG_SORT, /* what ls sorts by */
 };
 
 struct cli_option {
@@ -161,9 +166,10 @@ struct cli_example {
 };
 struct cli_verb {
 	const char *name;
-	const char *help;		      /* one line, without a full stop */
-	const char *const *synopsis;	      /* what follows the name; NULL ends */
-	const char *about;		      /* paragraphs, separated by '\n' */
+	const char *const *synonyms; /* other words for it, all lower case; NULL ends; NULL: none */
+	const char *help;	     /* one line, without a full stop */
+	const char *const *synopsis; /* what follows the name; NULL ends */
+	const char *about;	     /* paragraphs, separated by '\n' */
 	const struct cli_example *example;    /* ends with a NULL command */
 	const struct cli_verb_option *option; /* of its own; ends with OPT_NONE; NULL: none */
 	const char *exits;		      /* its exit codes in words */
@@ -174,15 +180,19 @@ struct cli_verb {
 };
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
-	verb_doctor, verb_drain, verb_forget, verb_hold, verb_layout, verb_ls, verb_man, verb_plan,
-	verb_prune, verb_release, verb_repair, verb_restore, verb_show, verb_stats, verb_status,
-	verb_tag, verb_trigger, verb_verify, verb_version, verb_wait;
-const struct cli_verb *cli_verb_find(const char *name);
+	verb_doctor, verb_drain, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man,
+	verb_plan, verb_prune, verb_release, verb_repair, verb_restore, verb_show, verb_stats,
+	verb_status, verb_tag, verb_trigger, verb_verify, verb_version, verb_wait;
+/* By its name or by another word for it; NULL. */
+const struct cli_verb *cli_verb_find(const char *word);
+/* -EINVAL: there is no such verb; the sentence has the nearest one. */
+int cli_verb_unknown(const char *word, struct ckpt_err *err);
 
 /* What a verb gets. */
 struct cli {
 	const struct io_ops *ops;
 	const struct cli_verb *verb;
+	const char *word;	      /* what was typed for it: its name, or another word */
 	const char *value[OPT_COUNT]; /* the argument; "" for an option without; NULL: not given */
 	/* All that were given, in the order of the command line: of some, several count. */
 	struct {
@@ -204,6 +214,9 @@ struct cli {
  * -EINVAL with the sentence. */
 int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char **argv,
 		      struct ckpt_err *err);
+
+/* Is it an option of this verb, or of all? verb NULL: of all. */
+bool cli_verb_takes(const struct cli_verb *verb, const struct cli_option *o);
 
 /* "ckptctl", "ckptctl -h" and "ckptctl VERB -h". */
 void cli_help_first(struct cli *c);

@@ -169,16 +169,24 @@ static void offer_jobs(struct complete *x)
 	free(j.job);
 }
 
+/* How steps are named: "step:30", as a bare number, or behind "JOB@" where jobs are several. */
 struct steps {
 	struct complete *x;
-	uint32_t njob;
-	bool number; /* as bare numbers, of the only job; else "step:N", or paths where jobs are several */
+	const char *before; /* of the one job: "", "step:"; of several: NULL */
 };
+
+/* A word behind what says which job is meant. */
+static void offer_address(struct steps *s, const char *job, const char *word, const char *what)
+{
+	char text[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16];
+
+	snprintf(text, sizeof text, "%s%s%s", s->before ? "" : job, s->before ? "" : "@", word);
+	offer(s->x, text, what);
+}
 
 static void offer_step(struct steps *s, const char *job, const struct store_step *e, bool latest)
 {
-	char word[PATH_MAX], what[256], size[HUMAN_BYTES], age[HUMAN_BYTES];
-	const char *where = s->x->where;
+	char word[32], what[256], size[HUMAN_BYTES], age[HUMAN_BYTES];
 
 	human_bytes(e->bytes, size);
 	human_age(e->wall_ns, wall_ns(), age);
@@ -193,16 +201,9 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
-	if (s->number)
-		snprintf(word, sizeof word, "%llu", (unsigned long long)e->step);
-	else if (s->njob == 1)
-		snprintf(word, sizeof word, "step:%llu", (unsigned long long)e->step);
-	else
-		snprintf(word, sizeof word, "%s%s%.80s/%.80s", strcmp(where, ".") ? where : "",
-			 !strcmp(where, ".") || (*where && where[strlen(where) - 1] == '/') ? ""
-											    : "/",
-			 job, e->dir);
-	offer(s->x, word, what);
+	snprintf(word, sizeof word, "%s%llu", s->before ? s->before : "",
+		 (unsigned long long)e->step);
+	offer_address(s, job, word, what);
 }
 
 static int each_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -217,6 +218,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	snprintf(store.job, sizeof store.job, "%s", job);
 	if (store_scan(&store, false, &step, &n, NULL))
 		return 0;
+	offer_address(s, job, "latest", "the newest step");
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
 		bool sound = step[i].state == STORE_COMMITTED;
 
@@ -232,6 +234,7 @@ struct names {
 	struct complete *x;
 	enum store_mark_kind kind;
 	const char *before; /* what stands in front of the name: "tag:" */
+	bool job;	    /* and in front of that "JOB@" */
 };
 
 static int names_of(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -239,7 +242,7 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	const struct names *s = arg;
 	struct store store = { .ops = s->x->ops, .root_fd = -1, .job_fd = job_fd };
 	cleanup_free struct store_mark *mark = NULL;
-	char word[STORE_MARK_NAME_MAX + 8], what[CKPT_JOB_MAX + 64];
+	char word[CKPT_JOB_MAX + STORE_MARK_NAME_MAX + 16], what[CKPT_JOB_MAX + 64];
 	uint64_t now = wall_ns();
 	uint32_t n = 0;
 
@@ -250,7 +253,8 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	for (uint32_t i = 0; i < n && s->x->said < COMPLETE_MAX; i++) {
 		if (mark[i].kind != s->kind || !store_mark_counts(&mark[i], now))
 			continue;
-		snprintf(word, sizeof word, "%s%s", s->before, mark[i].name);
+		snprintf(word, sizeof word, "%s%s%s%s", s->job ? job : "", s->job ? "@" : "",
+			 s->before, mark[i].name);
 		snprintf(what, sizeof what, "step %llu of %s", (unsigned long long)mark[i].step,
 			 job);
 		offer(s->x, word, what);
@@ -258,11 +262,35 @@ static int names_of(void *arg, const char *job, int job_fd, const char *abs_path
 	return 0;
 }
 
-static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before)
+static void offer_names(struct complete *x, enum store_mark_kind kind, const char *before, bool job)
 {
-	struct names s = { x, kind, before };
+	struct names s = { x, kind, before, job };
 
 	store_jobs(x->ops, x->where, names_of, &s, NULL);
+}
+
+/* What ls sorts by: of notes those that the newest step of each job has. */
+static int notes_of(void *arg, const char *job, int job_fd, const char *abs_path)
+{
+	struct complete *x = arg;
+	struct store store = { .ops = x->ops, .root_fd = -1, .job_fd = job_fd };
+	cleanup_free struct store_step *step = NULL;
+	uint32_t n = 0;
+
+	(void)abs_path;
+	snprintf(store.job, sizeof store.job, "%s", job);
+	if (store_scan(&store, false, &step, &n, NULL) == 0 && n)
+		for (uint32_t i = 0; i < step[0].nnote; i++)
+			offer(x, step[0].note[i].key, "a note");
+	return 0;
+}
+
+static void offer_sorts(struct complete *x)
+{
+	offer(x, "step", "the highest first");
+	offer(x, "age", "the newest first");
+	offer(x, "size", "the largest first");
+	store_jobs(x->ops, x->where, notes_of, x, NULL);
 }
 
 static int count_job(void *arg, const char *job, int job_fd, const char *abs_path)
@@ -274,17 +302,43 @@ static int count_job(void *arg, const char *job, int job_fd, const char *abs_pat
 	return 0;
 }
 
+static void offer_steps_below(struct complete *x, bool number)
+{
+	struct steps s = { .x = x, .before = number ? "" : "step:" };
+	uint32_t njob = 0;
+
+	if (store_jobs(x->ops, x->where, count_job, &njob, NULL) || !njob)
+		return;
+	if (njob > 1 || strchr(x->cur, '@'))
+		s.before = NULL;
+	store_jobs(x->ops, x->where, each_job, &s, NULL);
+	offer_names(x, MARK_TAG, "tag:", !s.before);
+}
+
+/* The addresses of checkpoint (ckpt/store/address.h), but paths: the shell knows those. */
 static void offer_steps(struct complete *x, bool number)
 {
-	struct steps s = { .x = x, .number = number };
+	const char *cur = x->cur, *at = strrchr(cur, '@'), *where = x->where;
+	cleanup_free char *path = NULL, *before = NULL;
 
-	if (store_jobs(x->ops, x->where, count_job, &s.njob, NULL) || !s.njob)
+	number |= *cur >= '0' && *cur <= '9';
+	if (!at || !memchr(cur, '/', (size_t)(at - cur)) || x->before_len) {
+		offer_steps_below(x, number);
 		return;
-	if (s.njob == 1 || number)
-		offer(x, "latest", "the newest step");
-	store_jobs(x->ops, x->where, each_job, &s, NULL);
-	if (s.njob == 1 && !number)
-		offer_names(x, MARK_TAG, "tag:");
+	}
+	path = strndup(cur, (size_t)(at - cur));
+	before = strndup(cur, (size_t)(at - cur) + 1);
+	if (!path || !before)
+		return;
+	x->where = path;
+	x->before = before;
+	x->before_len = strlen(before);
+	x->cur = at + 1;
+	offer_steps_below(x, true);
+	x->where = where;
+	x->before = "";
+	x->before_len = 0;
+	x->cur = cur;
 }
 
 static void offer_tensors(struct complete *x)
@@ -350,10 +404,13 @@ static void offer_kind(struct complete *x, enum cli_arg kind)
 		offer_choices(x, complete_shells);
 		break;
 	case ARG_TAG:
-		offer_names(x, MARK_TAG, "");
+		offer_names(x, MARK_TAG, "", false);
 		break;
 	case ARG_HOLD:
-		offer_names(x, MARK_HOLD, "");
+		offer_names(x, MARK_HOLD, "", false);
+		break;
+	case ARG_SORT:
+		offer_sorts(x);
 		break;
 	}
 }
@@ -371,7 +428,8 @@ static enum cli_arg kind_of(const struct cli_verb *verb, uint32_t n)
 }
 
 /* The option that word is, and where its argument begins inside word; NULL: is the next word. */
-static const struct cli_option *option_in(const char *word, const char **ret_arg)
+static const struct cli_option *option_in(const struct complete *x, const char *word,
+					  const char **ret_arg)
 {
 	*ret_arg = NULL;
 	for (uint32_t i = 0; i < cli_option_count; i++) {
@@ -383,7 +441,8 @@ static const struct cli_option *option_in(const char *word, const char **ret_arg
 			*ret_arg = word[2 + n] ? word + 3 + n : NULL;
 			return o;
 		}
-		if (o->letter && word[0] == '-' && word[1] == o->letter) {
+		if (o->letter && word[0] == '-' && word[1] == o->letter &&
+		    cli_verb_takes(x->verb, o)) {
 			*ret_arg = word[2] ? word + 2 : NULL;
 			return o;
 		}
@@ -422,7 +481,7 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 		} else if (!only_args && !strcmp(word[i], "--")) {
 			only_args = true;
 		} else if (!only_args && word[i][0] == '-' && word[i][1]) {
-			o = option_in(word[i], &value);
+			o = option_in(x, word[i], &value);
 			if (o && o->arg && !value)
 				pending = o;
 		} else if (!x->verb) {
@@ -446,7 +505,7 @@ void complete_words(FILE *f, const struct io_ops *ops, const char *where, uint32
 	if (pending) {
 		offer_argument(x, pending);
 	} else if (!only_args && x->cur[0] == '-') {
-		const struct cli_option *o = option_in(x->cur, &arg);
+		const struct cli_option *o = option_in(x, x->cur, &arg);
 
 		if (o && o->arg && arg && x->cur[1] == '-') {
 			x->before = x->cur;

@@ -9,7 +9,7 @@
 
 const char complete_shells[] = "bash|zsh|fish";
 
-/* Readline takes '=' and ':' for ends of words; a line is cut into words again here. What it has
+/* Readline takes '=', ':' and '@' for ends of words; a line is cut into words again here. What it has
  * of such a word before the last of them is not to be repeated in the reply. */
 static const char bash[] =
 	"# bash completion of ckptctl. Made by: ckptctl completion bash\n"
@@ -26,7 +26,7 @@ static const char bash[] =
 	"_ckptctl() {\n"
 	"	local prog=ckptctl line=${COMP_LINE:0:COMP_POINT} words=() word say cut= paths=() i\n"
 	"	local quote= head rest\n"
-	"	local breaks=${COMP_WORDBREAKS//[^:=]/}\n"
+	"	local breaks=${COMP_WORDBREAKS//[^:=@]/}\n"
 	"	[[ -z $(type -P -- \"$1\") ]] || prog=$1\n"
 	"	for ((i = 0; i <= COMP_CWORD; i++)); do\n"
 	"		word=${line#\"${line%%[![:blank:]]*}\"}\n"

@@ -276,7 +276,8 @@ static bool meant(const struct wire_report_job *j, const char *name)
 	char path[JOB_PATH];
 
 	job_path(j, path, sizeof path);
-	return !name || !strcmp(name, j->name) || !strcmp(name, path);
+	return !name || !strcmp(name, j->name) || !strcmp(name, path) ||
+	       (name[0] == '/' && !strcmp(name, j->store));
 }
 
 /* How many are meant, and the last of them. where NULL: wherever they are. */
@@ -298,8 +299,14 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 {
 	const struct wire_report *r = &k->report;
 	const char *only = k->c->value[OPT_STORE];
-	char all[2048] = "", path[JOB_PATH];
-	uint32_t n = jobs_meant(k, name, only, ret_index), known = 0;
+	char all[2048] = "", path[JOB_PATH], real[PATH_MAX];
+	uint32_t n, known = 0;
+
+	if (name && strchr(name, '/')) { /* it says by itself where the job is */
+		name = realpath(name, real) ? real : name;
+		only = NULL;
+	}
+	n = jobs_meant(k, name, only, ret_index);
 
 	if (n == 1 || (n && !only && jobs_meant(k, name, k->c->where, ret_index) == 1))
 		return 0;
@@ -319,6 +326,33 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 	return ckpt_error(err, -ENOENT, "ckptd on %s has no job%s%s%s%s%s%s", k->socket,
 			  name ? " " : "", name ? name : "", only ? " in " : "", only ? only : "",
 			  known ? "; it has " : "", all);
+}
+
+uint64_t control_wall(const struct wire_report *r, uint64_t ns)
+{
+	uint64_t ago = elapsed_ns(ns, r->head->now_ns);
+
+	return ns && ago < r->head->wall_ns ? r->head->wall_ns - ago : 0;
+}
+
+bool control_is_staged(const struct wire_report_step *s)
+{
+	return (s->flags & WIRE_HELD) && (s->state == WIRE_STAGED || s->state == WIRE_QUEUED ||
+					  s->state == WIRE_WRITING || s->state == WIRE_PERSISTED ||
+					  s->state == WIRE_COMMITTED || s->state == WIRE_FAILED);
+}
+
+const struct wire_report_step *control_staged(const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_step *best = NULL;
+
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+
+		if (s->job == job && control_is_staged(s) && (!best || s->mark_ns > best->mark_ns))
+			best = s;
+	}
+	return best;
 }
 
 /* --- time --- */

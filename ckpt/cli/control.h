@@ -41,11 +41,19 @@ int control_report(struct control *k, struct ckpt_err *err);
 /* Tell a failure of control_open or control_call, and how to start a daemon. Returns the exit code. */
 int control_fail(const struct control *k, int rc, const struct ckpt_err *err);
 
-/* The job in the report that name means (NULL: the only one; else NAME or STORE/NAME), below -C where
+/* The job in the report that name means (NULL: the only one; else NAME, a path STORE/NAME, or the path of
+ * a store), below -C where
  * that was given. Where several are meant: the one below CKPTD_STORE or the current directory.
  * -ENOENT (10), -ENOTUNIQ (2): the sentence lists what there is. */
 int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		struct ckpt_err *err);
+/* A moment of CLOCK_MONOTONIC of the report as time of day; 0: never. */
+uint64_t control_wall(const struct wire_report *r, uint64_t ns);
+/* Would the step be there if the trainer died now? */
+bool control_is_staged(const struct wire_report_step *s);
+/* Of a job of the report the step that stays in memory if its trainer dies now, the newest mark of those
+ * that are staged; NULL: none. */
+const struct wire_report_step *control_staged(const struct wire_report *r, uint32_t job);
 /* The argument of --timeout as a moment of CLOCK_MONOTONIC; 0: not given. -EINVAL. */
 int control_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err);
 /* Wait a moment, or until the process is asked to stop. */

@@ -46,6 +46,17 @@ static void option_line(struct cli *c, const struct cli_option *o, const char *h
 	pair(c, left, manual_option_help(o, help, words, sizeof words), LEFT + 2);
 }
 
+/* What a verb is for, and other words for it: "... (check, validate)". Returns buf. */
+static const char *verb_words(const struct cli_verb *v, char *buf, size_t bytes)
+{
+	size_t n = (size_t)snprintf(buf, bytes, "%s", v->help);
+
+	for (const char *const *s = v->synonyms; s && *s && n < bytes; s++)
+		n += (size_t)snprintf(buf + n, bytes - n, "%s%s%s", s == v->synonyms ? " (" : ", ",
+				      *s, s[1] ? "" : ")");
+	return buf;
+}
+
 static void global_options(struct cli *c)
 {
 	for (uint32_t i = 0; i < cli_option_count; i++)
@@ -78,10 +89,11 @@ void cli_help_first(struct cli *c)
 	      "runs/ being the store that your job writes to:\n\n",
 	      c->out);
 	examples(c, steps);
-	fputs("\nA checkpoint is called latest, latest~1 (the one before it), step:12000, or by\n"
-	      "the path of its directory. CKPTD_STORE=runs/ spares you -C runs/.\n\n"
-	      "  ckptctl -h          every verb, every option\n"
-	      "  ckptctl VERB -h     one verb, with examples\n",
+	fputs("\nA checkpoint is called latest, latest~1 (the one before it), 12000 (a step),\n"
+	      "JOB@latest, or by the path of its directory; a directory called 12000 is\n"
+	      "./12000. CKPTD_STORE=runs/ spares you -C runs/.\n\n"
+	      "  ckptctl help        every verb, every option\n"
+	      "  ckptctl help VERB   one verb, with examples\n",
 	      c->out);
 }
 
@@ -106,10 +118,12 @@ static void exit_columns(struct cli *c)
 
 void cli_help(struct cli *c)
 {
+	char words[160];
+
 	fputs("ckptctl VERB [OPTION...] [ARGUMENT...]\n", c->out);
 	head(c, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		pair(c, (*v)->name, (*v)->help, 14);
+		pair(c, (*v)->name, verb_words(*v, words, sizeof words), 14);
 	head(c, "OPTIONS");
 	global_options(c);
 	head(c, "EXIT STATUS");
@@ -136,6 +150,11 @@ void cli_help_verb(struct cli *c, const struct cli_verb *verb)
 	head(c, "WHAT IT DOES");
 	fputs("  ", c->out);
 	screen_wrap(c->out, verb->about, WIDTH, 2, 2);
+	if (verb->synonyms) {
+		fputs("  Other words for it: ", c->out);
+		for (const char *const *s = verb->synonyms; *s; s++)
+			fprintf(c->out, "%s%s", *s, s[1] ? ", " : ".\n");
+	}
 	head(c, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
 		if (manual_tells(v))

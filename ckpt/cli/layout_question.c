@@ -19,50 +19,16 @@ static const char *const mesh_name[CKPT_DIMS_MAX] = { "m0",  "m1",  "m2",  "m3",
 						      "m12", "m13", "m14", "m15" };
 static const char *const reduce_name[] = { "sum", "avg", "min", "max", "product" };
 
-/* --- one placement: S(d), _S(d, f), R, P(op) --- */
-
-static bool take(const char **at, const char *end, const char *word)
-{
-	size_t n = strlen(word);
-
-	if ((size_t)(end - *at) < n || memcmp(*at, word, n) != 0)
-		return false;
-	*at += n;
-	return true;
-}
-
-/* A whole number; what does not fit is as large as can be. */
-static bool take_number(const char **at, const char *end, int64_t *ret)
-{
-	bool negative = take(at, end, "-");
-	const char *from = *at;
-	int64_t n = 0;
-
-	for (; *at < end && **at >= '0' && **at <= '9'; ++*at)
-		if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, **at - '0', &n))
-			n = INT64_MAX;
-	*ret = negative ? -n : n;
-	return *at > from;
-}
+/* --- one placement --- */
 
 static int bad_placement(const char *text, const char *end, struct ckpt_err *err)
 {
 	return ckpt_error(
 		err, -EINVAL,
-		"\"%.*s\" is not a placement; write S(DIM), _S(DIM, FACTOR), R, or P(OP) with "
-		"sum, avg, min, max or product",
+		"\"%.*s\" is not a placement; write Shard(DIM), _StridedShard(DIM, FACTOR), "
+		"Replicate(), Partial(OP) with sum, avg, min, max or product, or S(DIM), "
+		"_S(DIM, FACTOR), R, P(OP)",
 		(int)MIN(end - text, 80), text);
-}
-
-static int take_reduction(const char **at, const char *end, struct ckpt_placement *p)
-{
-	for (uint32_t i = 0; i < ARRAY_LEN(reduce_name); i++)
-		if (take(at, end, reduce_name[i])) {
-			p->how = CKPT_PARTIAL;
-			p->reduce = (uint8_t)i;
-			return take(at, end, ")");
-		}
-	return 0;
 }
 
 /* The split factor. One above 32 bits cuts as every factor does that is no smaller than the
@@ -106,35 +72,23 @@ static int settle_dim(int64_t d, uint32_t ndim, struct ckpt_placement *p, struct
 static int read_placement(const char *text, size_t len, const struct question *q, uint32_t ndim,
 			  uint32_t mesh_dim, struct question_side *s, struct ckpt_err *err)
 {
-	const char *at = text, *end = text + len;
 	struct ckpt_placement *p = &s->place[mesh_dim];
-	int64_t d, f = 0;
-	bool strided;
+	const char *at = text, *end = text + len;
+	struct placement_text t;
 	int rc;
 
-	*p = (struct ckpt_placement){ .how = CKPT_REPLICATE, .mesh_dim = (uint16_t)mesh_dim };
-	if (take(&at, end, "R"))
-		return at == end ? 0 : bad_placement(text, end, err);
-	if (take(&at, end, "P("))
-		return take_reduction(&at, end, p) && at == end ? 0 : bad_placement(text, end, err);
-	strided = take(&at, end, "_");
-	if (!take(&at, end, "S(") || !take_number(&at, end, &d))
+	if (placement_read(&at, &t) || at != end || t.how == CKPT_ONLY || t.keep)
 		return bad_placement(text, end, err);
-	if (strided) {
-		if (!take(&at, end, ","))
-			return bad_placement(text, end, err);
-		while (take(&at, end, " "))
-			;
-		if (!take_number(&at, end, &f))
-			return bad_placement(text, end, err);
-	}
-	if (!take(&at, end, ")") || at != end)
-		return bad_placement(text, end, err);
-	p->how = CKPT_SHARD;
-	rc = settle_dim(d, ndim, p, err);
-	if (!rc && strided) {
+	*p = (struct ckpt_placement){ .how = t.how,
+				      .reduce = t.reduce,
+				      .mesh_dim = (uint16_t)mesh_dim };
+	if (t.how != CKPT_SHARD)
+		return 0;
+	rc = settle_dim(t.dim, ndim, p, err);
+	if (!rc && t.strided) {
 		s->strided |= 1u << mesh_dim;
-		rc = settle_factor(f, ndim == DIM_UNKNOWN ? 0 : q->shape[p->tensor_dim], p, err);
+		rc = settle_factor(t.factor, ndim == DIM_UNKNOWN ? 0 : q->shape[p->tensor_dim], p,
+				   err);
 	}
 	return rc;
 }
@@ -562,25 +516,45 @@ static int shape_of_words(struct question *q, const char *text, struct ckpt_err 
 	return check_shape(q, err);
 }
 
+/* Bytes of a placement: up to the comma behind it, or to what closes the list. */
+static size_t placement_bytes(const char *at, char close)
+{
+	uint32_t depth = 0;
+	size_t len = 0;
+
+	for (; at[len] && (depth || (at[len] != ',' && at[len] != close)); len++)
+		depth += (uint32_t)(at[len] == '(') - (uint32_t)(at[len] == ')' && depth);
+	while (len && at[len - 1] == ' ')
+		len--;
+	return len;
+}
+
 /* torch's notation, one for each mesh dimension. */
 static int placements_of_words(struct question *q, const char *text, struct ckpt_err *err)
 {
+	const char *at = skip(text, " ");
+	char close = (char)(*at == '[' ? ']' : *at == '(' ? ')' : 0);
 	uint32_t n = 0;
 	int rc = 0;
 
-	for (const char *at = skip(text, " ["), *end; *at && !rc; at = end) {
-		size_t len = 0;
-		uint32_t depth = 0;
+	at = close ? skip(at + 1, " ") : at;
+	while (*at && *at != close && !rc) {
+		size_t len = placement_bytes(at, close);
 
-		for (; at[len] && (depth || !strchr(",]", at[len])); len++)
-			depth += (uint32_t)(at[len] == '(') - (uint32_t)(at[len] == ')' && depth);
-		end = skip(at + len, " ,]");
-		while (len && at[len - 1] == ' ')
-			len--;
 		if (n < q->mesh.ndim)
 			rc = read_placement(at, len, q, q->ndim, n, &q->src, err);
 		n++;
+		at = skip(at + len, " ");
+		if (*at == ',')
+			at = skip(at + 1, " ");
 	}
+	if (!rc && close && *at++ != close)
+		return ckpt_error(err, -EINVAL, "placements \"%.80s\": the bracket is not closed",
+				  text);
+	if (!rc && *skip(at, " "))
+		return ckpt_error(err, -EINVAL,
+				  "placements \"%.80s\", character %zu: this is too much", text,
+				  (size_t)(skip(at, " ") - text) + 1);
 	if (!rc && n != q->mesh.ndim)
 		rc = ckpt_error(err, -EINVAL,
 				"%u placements for the %u dimensions of the mesh: one for each is "
@@ -614,10 +588,16 @@ static int layout_of_words(struct question *q, const char *text, enum mode mode,
 	return layout_check(&q->mesh, &q->layout, q->ndim, err);
 }
 
+/* "Replicate", of the whole mesh. */
+static bool is_all_replicated(const char *text)
+{
+	text = skip(text, " ");
+	return !strncmp(text, "Replicate", 9) && !*skip(text + 9, " ()");
+}
+
 int question_of_words(const char *shape, const char *mesh, const char *placements, const char *word,
 		      struct arena *a, struct question *ret, struct ckpt_err *err)
 {
-	const char *first = skip(placements, " ");
 	enum mode mode = MODE_LITERAL;
 	int rc;
 
@@ -629,7 +609,7 @@ int question_of_words(const char *shape, const char *mesh, const char *placement
 		rc = mode_of(word, &mode, err);
 	if (rc)
 		return rc;
-	if (strchr(placements, '@') || !strncmp(first, "Replicate", 9))
+	if (strchr(placements, '@') || is_all_replicated(placements))
 		return layout_of_words(ret, placements, mode, a, err);
 	rc = placements_of_words(ret, placements, err);
 	return rc ? rc : settle(ret, NULL, mode, err);

@@ -302,6 +302,13 @@ static void page_of_verb(FILE *f, const struct cli_verb *verb)
 	}
 	section(f, "DESCRIPTION");
 	roff_words(f, verb->about);
+	if (verb->synonyms) {
+		fputs(".PP\nOther words for it: ", f);
+		for (const char *const *s = verb->synonyms; *s; s++) {
+			styled(f, 'B', *s, strlen(*s));
+			fputs(s[1] ? ", " : ".\n", f);
+		}
+	}
 	section(f, "OPTIONS");
 	for (const struct cli_verb_option *v = verb->option; v && v->id != OPT_NONE; v++)
 		if (manual_tells(v))
@@ -333,9 +340,11 @@ static void page_of_program(FILE *f)
 		   "Lists, inspects, checks, compares, converts and restores the checkpoints that "
 		   "ckptd wrote, and shows what the daemon is doing. Verbs that read checkpoints "
 		   "need no daemon.\n"
-		   "A checkpoint is called latest, latest~1 (the one before it), step:12000, or by "
-		   "the path of its directory. A store holds jobs, a job holds steps. If a store "
-		   "has several jobs, name the directory of one.\n"
+		   "A checkpoint is called latest, latest~1 (the one before it), 12000 or step:12000, "
+		   "tag:NAME, or by the path of its directory. A number is a step: a directory "
+		   "called 12000 is ./12000. A store holds jobs, a job holds steps. If a store has "
+		   "several jobs, name one: JOB@latest, JOB@12000, or, for a job at another path, "
+		   "runs/JOB@latest.\n"
 		   "Without a verb, ckptctl prints the state of the daemon if one runs, and "
 		   "otherwise what to do first. Data goes to standard output; errors, hints and "
 		   "progress go to standard error. An error says what, where, why, and the next "

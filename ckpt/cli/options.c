@@ -73,6 +73,10 @@ const struct cli_option cli_options[] = {
 	{ OPT_DELETE, 0, "delete", "NAME", NULL, NULL, false, ARG_TAG },
 	{ OPT_ABANDONED, 0, "abandoned", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_NO_MARK, 0, "no-mark", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_KEEP_GOING, 0, "keep-going", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_FROM_MEMORY, 0, "from-memory", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_SORT, 0, "sort", "KEY", NULL, NULL, false, ARG_SORT },
+	{ OPT_FIRST, 'n', "count", "COUNT", NULL, NULL, false, ARG_NONE },
 };
 const uint32_t cli_option_count = ARRAY_LEN(cli_options);
 
@@ -84,7 +88,7 @@ static const struct cli_option *option_of(enum cli_option_id id)
 	return NULL;
 }
 
-static bool verb_takes(const struct cli_verb *verb, const struct cli_option *o)
+bool cli_verb_takes(const struct cli_verb *verb, const struct cli_option *o)
 {
 	if (o->global)
 		return true;
@@ -118,13 +122,13 @@ static int option_unknown(const struct cli_verb *verb, const char *word, struct 
 		const struct cli_option *o = &cli_options[i];
 		uint32_t d = human_distance(name, o->name, NEAR_MAX);
 
-		if (!d && !verb_takes(verb, o))
+		if (!d && !cli_verb_takes(verb, o))
 			return verb ? ckpt_error(err, -EINVAL, "%s is not an option of ckptctl %s",
 						 word, verb->name)
 				    : ckpt_error(err, -EINVAL,
 						 "%s must follow a verb: ckptctl VERB %s", word,
 						 word);
-		if (d < best && verb_takes(verb, o) && strlen(name) > NEAR_MAX) {
+		if (d < best && cli_verb_takes(verb, o) && strlen(name) > NEAR_MAX) {
 			best = d;
 			near = o;
 		}
@@ -168,7 +172,7 @@ int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char
 	for (uint32_t i = 0; i < cli_option_count; i++) {
 		const struct cli_option *o = &cli_options[i];
 
-		if (!verb_takes(verb, o))
+		if (!cli_verb_takes(verb, o))
 			continue;
 		longs[nl++] = (struct option){ o->name, o->arg ? required_argument : no_argument,
 					       NULL, LONG_BASE + (int)o->id };
@@ -186,7 +190,8 @@ int cli_options_parse(struct cli *c, const struct cli_verb *verb, int argc, char
 
 		for (uint32_t i = 0; i < cli_option_count; i++)
 			if (val == LONG_BASE + (int)cli_options[i].id ||
-			    (cli_options[i].letter && val == cli_options[i].letter))
+			    (cli_options[i].letter && val == cli_options[i].letter &&
+			     cli_verb_takes(verb, &cli_options[i])))
 				o = &cli_options[i];
 		if (o) {
 			rc = option_take(c, o, optarg, err);

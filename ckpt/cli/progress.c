@@ -2,23 +2,24 @@
 /*
  * progress.c - when to say how far a movement is; the output says how. Called by verbs that read or
  * write much.
- * Invariant: a bar is drawn at most ten times a second; lines for people are at most ten, unless the
- * total is unknown or they were asked for.
+ * Invariant: a bar is drawn at most ten times a second; a line for people comes once a minute, unless
+ * it was asked for.
  */
 #include "ckpt/cli/progress.h"
 #include "ckpt/base/util.h"
 #include <stdarg.h>
 
-#define BAR_NS (100 * NS_PER_MS)   /* between two looks of the bar */
-#define JSON_NS NS_PER_S	   /* between two lines for programs */
-#define PATIENCE_NS (2 * NS_PER_S) /* what is done within it needs no lines for people */
-#define UNKNOWN_NS (30 * NS_PER_S) /* between two lines where there is no total */
+#define BAR_NS (100 * NS_PER_MS) /* between two looks of the bar */
+#define JSON_NS NS_PER_S	 /* between two lines for programs */
+#define LINE_NS (60 * NS_PER_S)	 /* between two lines for people: a log is read, not watched */
+
+uint64_t (*progress_clock)(void) = now_ns;
 
 void progress_begin(struct progress *p, struct cli *c, uint64_t total, const char *fmt, ...)
 {
 	va_list ap;
 
-	*p = (struct progress){ .c = c, .begin_ns = now_ns(), .total = total };
+	*p = (struct progress){ .c = c, .begin_ns = progress_clock(), .total = total };
 	p->shown_ns = p->begin_ns;
 	cli_asked = 0;
 	va_start(ap, fmt);
@@ -67,15 +68,13 @@ static bool due(const struct progress *p, uint64_t now)
 {
 	if (p->c->json)
 		return tenths(p) > p->tenths || now - p->shown_ns >= JSON_NS;
-	if (!p->total)
-		return now - p->shown_ns >= UNKNOWN_NS;
-	return tenths(p) > p->tenths && now - p->begin_ns >= PATIENCE_NS;
+	return now - p->shown_ns >= LINE_NS;
 }
 
 int progress_tick(void *arg, uint64_t done)
 {
 	struct progress *p = arg;
-	uint64_t now = now_ns();
+	uint64_t now = progress_clock();
 	bool bar = !p->c->json && p->c->err_screen.terminal && !p->c->err_screen.dumb;
 
 	p->done += done;
@@ -94,5 +93,5 @@ double progress_end(struct progress *p)
 {
 	if (p->drawn)
 		p->c->o->ops->progress(p->c->o, NULL);
-	return rate(p, now_ns());
+	return rate(p, progress_clock());
 }

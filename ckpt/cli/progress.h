@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.h - how far a long movement is, through the output: for people on stderr a bar with rate
- * and time left on a terminal, which leaves nothing behind, and elsewhere (and where TERM is dumb),
- * once it has taken two seconds, a line every 10 %; for programs a line on stdout at most once a
+ * and time left on a terminal, which leaves nothing behind, and elsewhere (a pipe, a file, TERM=dumb) a
+ * line a minute; for programs a line on stdout at most once a
  * second, and whenever another 10 % are done:
  *
  *	{"schema": "ckptd.VERB/1", "type": "progress", "percent_done": 50.0, "bytes_done": 5,
@@ -24,6 +24,9 @@ struct progress {
 	uint32_t tenths; /* of the total that were done when it was last shown */
 	bool drawn;	 /* there may be a bar to wipe */
 };
+
+/* What time it is: now_ns, or the clock of a test. */
+extern uint64_t (*progress_clock)(void);
 
 /* total: bytes; 0: unknown. With --quiet nothing is said unasked; interrupts are still heard. */
 void progress_begin(struct progress *p, struct cli *c, uint64_t total, const char *fmt, ...)

@@ -47,6 +47,7 @@ void remesh_free(struct remesh *m);
 	{                                                                                          \
 		OPT_LAYOUT,                                                                        \
 			"a file of placements that differ, one \"GLOB PLACEMENTS\" a line, as in " \
-			"\"model/embed.* Shard(1)@fsdp\""                                          \
+			"\"model/embed.* Shard(1)@fsdp\", or as PyTorch prints them, "             \
+			"\"model/embed.* (Replicate(), Shard(dim=1))\""                            \
 	}
 #endif

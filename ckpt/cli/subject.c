@@ -7,6 +7,7 @@
 #include "ckpt/cli/subject.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/store/address.h"
 #include <fcntl.h>
 #include <fnmatch.h>
 
@@ -110,9 +111,13 @@ bool subject_brief(const struct subject *s, struct subject_brief *ret)
 /* Where nothing was found: where to look. */
 static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
 {
-	size_t digits = strspn(name, "0123456789");
+	struct address a;
+	bool path = address_parse(name, &a, NULL) || a.kind == ADDRESS_PATH;
 
-	if (strchr(name, '/') || !access(name, F_OK))
+	if (strchr(a.job, '/'))
+		return cli_fail(c, rc, err, "check the path in front of the @: ckptctl ls %s",
+				a.job);
+	if (path && (strchr(name, '/') || !access(name, F_OK)))
 		return cli_fail(c, rc, err,
 				"check the path; ckptctl ls STORE lists a store's checkpoints");
 	if (access(c->where, F_OK))
@@ -120,9 +125,6 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 	if (subject_is_checkpoint(c, c->where))
 		return cli_fail(c, rc, err, "ckptctl %s %s: it is a checkpoint itself",
 				c->verb->name, c->where);
-	if (digits && !name[digits])
-		return cli_fail(c, rc, err, "ckptctl %s step:%s, if you mean the step",
-				c->verb->name, name);
 	return cli_fail(c, rc, err, "ckptctl ls %s", c->where);
 }
 
@@ -141,8 +143,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 	case -ENOTDIR:
 		return tell_missing(c, rc, err, name);
 	case -ENOTUNIQ:
-		return cli_fail(c, rc, err, "ckptctl %s -C PATH, or CKPTD_STORE=PATH",
-				c->verb->name);
+		return cli_fail(c, rc, err, "ckptctl %s JOB@%s", c->verb->name, name);
 	case -EUCLEAN:
 		if (!strncmp(name, "latest", 6))
 			return cli_fail(

@@ -248,7 +248,7 @@ const struct cli_verb verb_convert = {
 		 "convert checks every byte that it reads, and at the end it compares every "
 		 "tensor's fingerprint. It carries out pending reductions (Partial): DST holds "
 		 "the results. It keeps the blobs of ranks that the new mesh does not have.\n"
-		 "SRC is latest, latest~1, step:12000, or a path. DST must not exist; its parent "
+		 "SRC is latest, latest~1, 12000, JOB@latest, or a path. DST must not exist; its parent "
 		 "directory must. Every verb accepts DST as it accepts SRC. ckptctl plan -h "
 		 "explains how tensors are cut on the new mesh.\n"
 		 "Memory is bounded: if it is too small for all parts at once, convert writes "

@@ -725,6 +725,7 @@ static int run(struct cli *c)
 const struct cli_verb verb_diff = {
 	.name = "diff",
 	.help = "compare two checkpoints",
+	.synonyms = (const char *const[]){ "compare", NULL },
 	.synopsis = (const char *const[]){ "A B [--tensors=GLOB] [--layouts] [--values]", NULL },
 	.about = "Compares the names, shapes, dtypes and contents of all tensors and blobs. It "
 		 "compares contents by the fingerprints in the metadata. A fingerprint does not "

@@ -1,25 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first. Reads one small file per step.
- * Invariant: the order inside a job is the store's (lineage), whatever the clocks said; jobs are
- * merged by the time of their newest step.
+ * verb_ls.c - ckptctl ls: the checkpoints of a store, newest first, and what the daemon holds of its
+ * jobs in memory. Reads one small file per step.
+ * Invariant: the order inside a job is the store's (lineage), whatever the clocks said, unless --sort asks
+ * for another; jobs are merged by the time of their newest step. The daemon's absence or silence is no
+ * error, and costs a second at most.
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
-#include "ckpt/cli/cli.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/subject.h"
 
 #define NOTE_NAME 18 /* characters of a name that a table of 80 columns has room for */
 
+/* A line of the list: a step of the store, or one that is only in memory. */
+struct ls_row {
+	const struct ls_job *job;
+	const struct store_step *step;
+	const struct wire_report_step *memory; /* NULL: it is not in memory */
+	bool on_disk;
+	uint32_t number; /* in the order without --sort */
+};
+
 struct ls_job {
 	char job[CKPT_JOB_MAX + 1];
 	char *path;
 	struct store_step *step;
 	struct store_mark *mark;
-	uint32_t n, nmark, at;
-	uint32_t latest; /* "latest" among step[]; UINT32_MAX: there is none */
+	uint32_t n, nmark, at, nrow;
+	struct ls_row *row;
+	struct store_step *staged; /* [..] for the steps that are only in memory */
+	uint32_t latest;	   /* "latest" among step[]; UINT32_MAX: there is none */
 };
 
 struct ls {
@@ -29,6 +42,11 @@ struct ls {
 	uint32_t listed, damaged, quarantined, misplaced, newer; /* committed; left out */
 	uint64_t bytes, now_ns;
 	int code;
+	struct control k;   /* with a report while a daemon answers */
+	struct ls_row *row; /* of all jobs, as they are listed */
+	uint32_t nrow, nshown;
+	bool any_memory;  /* a step is in memory and not in the store */
+	const char *note; /* the note that has a column; NULL: none */
 };
 
 enum {
@@ -39,6 +57,7 @@ enum {
 	COL_BYTES,
 	COL_MESH,
 	COL_WORLD,
+	COL_VALUE,
 	COL_PARENT,
 	COL_NOTE,
 	COL_PATH,
@@ -48,6 +67,8 @@ enum {
 	COL_ID,
 	COL_FORMAT,
 	COL_WHY,
+	COL_IN_MEMORY,
+	COL_ON_DISK,
 	COL_COUNT,
 };
 
@@ -59,6 +80,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
 	[COL_MESH] = { "mesh", "MESH", false, FIT_LAST },
 	[COL_WORLD] = { "world_size", "RANKS", true, FIT_WHOLE },
+	[COL_VALUE] = { NULL, NULL, true, FIT_DROP }, /* head: the note that is shown */
 	[COL_PARENT] = { "parent", "PARENT", true, FIT_DROP },
 	[COL_NOTE] = { NULL, "NOTE", false, FIT_WRAP },
 	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
@@ -68,6 +90,8 @@ static const struct column columns[COL_COUNT] = {
 	[COL_ID] = { "id", NULL, false, FIT_WHOLE },
 	[COL_FORMAT] = { "format", NULL, false, FIT_WHOLE },
 	[COL_WHY] = { "why", NULL, false, FIT_WHOLE },
+	[COL_IN_MEMORY] = { "in_memory", NULL, false, FIT_WHOLE },
+	[COL_ON_DISK] = { "on_disk", NULL, false, FIT_WHOLE },
 };
 
 static enum cell_style state_style(enum store_state state)
@@ -171,6 +195,100 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	return rc;
 }
 
+/* --- what is in memory --- */
+
+/* Silence is no error: without a daemon there is nothing in memory, and a stopped one is not waited for. */
+static void ask_daemon(struct ls *l)
+{
+	if (!l->njob || control_open(&l->k, l->c, 1, NULL))
+		return;
+	if (control_report(&l->k, NULL))
+		control_close(&l->k);
+}
+
+/* The report's job that writes to this directory; UINT32_MAX: none. */
+static uint32_t served_as(const struct ls *l, const struct ls_job *j)
+{
+	const struct wire_report *r = &l->k.report;
+	char path[sizeof r->job->store + sizeof r->job->name + 1];
+
+	for (uint32_t i = 0; r->head && i < r->head->njob; i++) {
+		snprintf(path, sizeof path, "%s/%s", r->job[i].store, r->job[i].name);
+		if (r->job[i].store[0] && !strcmp(path, j->path))
+			return i;
+	}
+	return UINT32_MAX;
+}
+
+static bool is_same(const struct ls_row *x, const struct wire_report_step *m)
+{
+	return x->on_disk && x->step->step == m->step && x->step->generation == m->generation;
+}
+
+/* Is the step of the line that is in memory newer than this one? */
+static bool is_newer(const struct wire_report_step *m, const struct store_step *x)
+{
+	return m->generation != x->generation ? m->generation > x->generation : m->step > x->step;
+}
+
+static void row_insert(struct ls_job *j, uint32_t at, const struct ls_row *x)
+{
+	memmove(&j->row[at + 1], &j->row[at], (j->nrow - at) * sizeof *j->row);
+	j->row[at] = *x;
+	j->nrow++;
+}
+
+/* A step that is in memory: with the store's, or a row of its own before those it is newer than. */
+static void row_memory(struct ls *l, struct ls_job *j, const struct wire_report_step *m,
+		       uint32_t world, struct store_step *room)
+{
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < j->nrow; i++)
+		if (is_same(&j->row[i], m)) {
+			j->row[i].memory = m;
+			return;
+		}
+	if (l->c->o->machine)
+		return; /* programs have a list of their own: put_staged */
+	while (at < j->nrow && !is_newer(m, j->row[at].step))
+		at++;
+	*room = (struct store_step){ .step = m->step,
+				     .generation = m->generation,
+				     .wall_ns = control_wall(&l->k.report, m->mark_ns),
+				     .bytes = m->total,
+				     .world = world,
+				     .parent_step = UINT64_MAX,
+				     .state = STORE_COLLECTING };
+	row_insert(j, at, &(struct ls_row){ .job = j, .step = room, .memory = m });
+	l->any_memory = true;
+}
+
+static int job_rows(struct ls *l, struct ls_job *j)
+{
+	const struct wire_report *r = &l->k.report;
+	uint32_t job = served_as(l, j), n = 0;
+
+	for (uint32_t i = 0; job != UINT32_MAX && i < r->head->nstep; i++)
+		n += r->step[i].job == job && control_is_staged(&r->step[i]);
+	j->row = calloc((size_t)j->n + n + 1, sizeof *j->row);
+	j->staged = calloc((size_t)n + 1, sizeof *j->staged);
+	if (!j->row || !j->staged)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < j->n; i++) {
+		j->row[j->nrow++] =
+			(struct ls_row){ .job = j, .step = &j->step[i], .on_disk = true };
+		l->listed += j->step[i].state == STORE_COMMITTED;
+		l->bytes += j->step[i].state == STORE_COMMITTED ? j->step[i].bytes : 0;
+	}
+	for (uint32_t i = 0; n && i < r->head->nstep; i++)
+		if (r->step[i].job == job && control_is_staged(&r->step[i]))
+			row_memory(l, j, &r->step[i], r->job[job].world, &j->staged[--n]);
+	return 0;
+}
+
+/* --- in which order --- */
+
 /* The job whose next step is the newest; what is being collected has no time yet, and is newer
  * than all. */
 static struct ls_job *newest(struct ls *l)
@@ -182,9 +300,9 @@ static struct ls_job *newest(struct ls *l)
 		struct ls_job *j = &l->job[i];
 		uint64_t w;
 
-		if (j->at == j->n)
+		if (j->at == j->nrow)
 			continue;
-		w = j->step[j->at].wall_ns ? j->step[j->at].wall_ns : UINT64_MAX;
+		w = j->row[j->at].step->wall_ns ? j->row[j->at].step->wall_ns : UINT64_MAX;
 		if (!best || w > when) {
 			best = j;
 			when = w;
@@ -193,62 +311,286 @@ static struct ls_job *newest(struct ls *l)
 	return best;
 }
 
-static void step_put(struct ls *l, const struct ls_job *j, const struct store_step *x,
-		     const struct column *col)
+static int rows_make(struct ls *l)
 {
+	uint32_t n = 0;
+	struct ls_job *j;
+
+	for (uint32_t i = 0; i < l->njob; i++) {
+		if (job_rows(l, &l->job[i]))
+			return -ENOMEM;
+		n += l->job[i].nrow;
+	}
+	l->row = calloc((size_t)n + 1, sizeof *l->row);
+	if (!l->row)
+		return -ENOMEM;
+	while ((j = newest(l))) {
+		l->row[l->nrow] = j->row[j->at++];
+		l->row[l->nrow].number = l->nrow;
+		l->nrow++;
+	}
+	l->nshown = l->nrow;
+	return 0;
+}
+
+static const struct ckpt_note *note_of(const struct store_step *x, const char *key)
+{
+	for (uint32_t i = 0; i < x->nnote; i++)
+		if (!strcmp(x->note[i].key, key))
+			return &x->note[i];
+	return NULL;
+}
+
+static bool any_note(const struct ls *l, const char *key)
+{
+	for (uint32_t i = 0; i < l->nrow; i++)
+		if (note_of(l->row[i].step, key))
+			return true;
+	return false;
+}
+
+enum sort_by { SORT_STEP, SORT_AGE, SORT_SIZE, SORT_NOTE };
+struct sorting {
+	enum sort_by by;
+	bool back; /* from the other end */
+	const char *note;
+};
+
+/* What is sorted by; false: the row has none of it, and stands last. */
+static bool sort_value(const struct sorting *s, const struct ls_row *x, double *ret)
+{
+	const struct ckpt_note *note;
+
+	switch (s->by) {
+	case SORT_STEP:
+		*ret = -(double)x->step->step;
+		return true;
+	case SORT_AGE:
+		*ret = -(double)x->step->wall_ns;
+		return x->step->wall_ns != 0;
+	case SORT_SIZE:
+		*ret = -(double)x->step->bytes;
+		return true;
+	case SORT_NOTE:
+		note = note_of(x->step, s->note);
+		*ret = note ? note->value : 0;
+		return note && note->value == note->value; /* a NaN is no number to be sorted by */
+	}
+	return false;
+}
+
+static int row_compare(const void *va, const void *vb, void *arg)
+{
+	const struct ls_row *a = va, *b = vb;
+	const struct sorting *s = arg;
+	double x = 0, y = 0;
+	bool has_x = sort_value(s, a, &x), has_y = sort_value(s, b, &y);
+
+	if (has_x != has_y)
+		return has_x ? -1 : 1;
+	if (has_x && x != y)
+		return (x < y) != s->back ? -1 : 1;
+	return (a->number > b->number) - (a->number < b->number);
+}
+
+/* "step, age, size, loss, lr": what these rows can be sorted by. */
+static void say_keys(const struct ls *l, char *buf, size_t bytes)
+{
+	size_t n = (size_t)snprintf(buf, bytes, "step, age, size");
+
+	for (uint32_t i = 0; i < l->nrow; i++)
+		for (uint32_t k = 0; k < l->row[i].step->nnote; k++) {
+			const char *key = l->row[i].step->note[k].key;
+			bool said = false;
+
+			for (uint32_t before = 0; before < i && !said; before++)
+				said = note_of(l->row[before].step, key);
+			if (!said && n < bytes)
+				n += (size_t)snprintf(buf + n, bytes - n, ", %.60s", key);
+		}
+}
+
+static int sort_rows(struct ls *l, struct ckpt_err *err)
+{
+	static const char *const fixed[] = { "step", "age", "size" };
+	const char *key = l->c->value[OPT_SORT];
+	struct sorting s = { .by = SORT_NOTE };
+	char keys[512];
+
+	if (!key)
+		return 0;
+	s.back = *key == '-';
+	s.note = key + s.back;
+	for (uint32_t i = 0; i < ARRAY_LEN(fixed); i++)
+		if (!strcmp(s.note, fixed[i]))
+			s.by = (enum sort_by)i;
+	if (s.by == SORT_NOTE && l->nrow && !any_note(l, s.note)) {
+		say_keys(l, keys, sizeof keys);
+		return ckpt_error(err, -EINVAL,
+				  "--sort %.60s: no checkpoint here has such a note; there is %s",
+				  key, keys);
+	}
+	if (s.by == SORT_NOTE && l->nrow)
+		l->note = s.note;
+	qsort_r(l->row, l->nrow, sizeof *l->row, row_compare, &s);
+	return 0;
+}
+
+static int take_count(struct ls *l, struct ckpt_err *err)
+{
+	const char *s = l->c->value[OPT_FIRST];
+	unsigned long n;
+	char *end;
+
+	if (!s)
+		return 0;
+	errno = 0;
+	n = strtoul(s, &end, 10);
+	if (*s < '0' || *s > '9' || *end || !n)
+		return ckpt_error(err, -EINVAL, "-n %.60s is no count: write a number from 1 on",
+				  s);
+	if (!errno && n < l->nrow)
+		l->nshown = (uint32_t)n;
+	return 0;
+}
+
+/* --- the list --- */
+
+static void put_notes(struct output *o, const struct store_step *x)
+{
+	output_object(o, "notes");
+	for (uint32_t i = 0; i < x->nnote; i++)
+		output_put(o, &(struct column){ x->note[i].key, NULL, false, FIT_WHOLE },
+			   cell_real(x->note[i].value));
+	output_close(o);
+}
+
+/* What stands about the row under NOTE. */
+static void note_print(const struct ls *l, const struct ls_row *row, char *buf, size_t bytes)
+{
+	const struct ls_job *j = row->job;
+	const char *more = NULL;
+	size_t n;
+
+	*buf = 0;
+	if (row->on_disk)
+		marked_print(row->step, j->mark, j->nmark, l->now_ns,
+			     j->latest < j->n && row->step == &j->step[j->latest], NOTE_NAME, buf,
+			     bytes);
+	if (!row->memory)
+		return;
+	if (row->on_disk)
+		more = "in memory too";
+	else if (row->memory->state == WIRE_FAILED)
+		more = "only in memory: it could not be written";
+	else if (row->memory->state == WIRE_STAGED)
+		more = "only in memory";
+	else
+		more = "in memory, on its way to the disk";
+	n = strlen(buf);
+	snprintf(buf + n, bytes - n, "%s%s", n ? ", " : "", more);
+}
+
+static void step_put(struct ls *l, const struct ls_row *row, const struct column *col)
+{
+	const struct ls_job *j = row->job;
+	const struct store_step *x = row->step;
+	const struct ckpt_note *value = l->note ? note_of(x, l->note) : NULL;
 	struct output *o = l->c->o;
 	bool known = x->state == STORE_COMMITTED || x->state == STORE_QUARANTINED ||
-		     (x->state == STORE_SET_ASIDE && !x->why[0]);
+		     (x->state == STORE_SET_ASIDE && !x->why[0]),
+	     there = known || !row->on_disk; /* in memory: what the daemon knows of it */
 	char path[4096 + STORE_DIR_MAX], note[1024];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
 	output_row(o);
-	output_put(o, &col[COL_PATH], cell_text(path));
+	output_put(o, &col[COL_PATH], row->on_disk ? cell_text(path) : cell_none());
 	output_put(o, &col[COL_JOB], cell_text(j->job));
 	output_put(o, &col[COL_STEP], cell_styled(cell_of(CELL_NUMBER, x->step), STYLE_STRONG));
 	output_put(o, &col[COL_STATE],
-		   cell_styled(cell_text(marked_state(x->state)), state_style(x->state)));
+		   row->on_disk
+			   ? cell_styled(cell_text(marked_state(x->state)), state_style(x->state))
+			   : cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
 	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
 	output_put(o, &col[COL_PARENT],
 		   known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
-	output_put(o, &col[COL_WORLD], known ? cell_of(CELL_COUNT, x->world) : cell_none());
+	output_put(o, &col[COL_WORLD], there ? cell_of(CELL_COUNT, x->world) : cell_none());
 	output_put(o, &col[COL_MESH], known ? cell_text(x->mesh) : cell_none());
 	output_put(o, &col[COL_FORMAT], x->format ? cell_text(x->format) : cell_none());
-	output_put(o, &col[COL_AGE], known ? cell_of(CELL_AGE, x->wall_ns) : cell_none());
+	output_put(o, &col[COL_AGE], there ? cell_of(CELL_AGE, x->wall_ns) : cell_none());
 	output_put(o, &col[COL_CREATED_NS], cell_unless(CELL_NUMBER, x->wall_ns, 0));
 	output_put(o, &col[COL_GENERATION], cell_unless(CELL_NUMBER, x->generation, 0));
 	output_put(o, &col[COL_ID], known ? cell_id(x->id) : cell_none());
-	marked_print(x, j->mark, j->nmark, l->now_ns, j->latest < j->n && x == &j->step[j->latest],
-		     NOTE_NAME, note, sizeof note);
+	output_put(o, &col[COL_VALUE], value ? cell_real(value->value) : cell_none());
+	note_print(l, row, note, sizeof note);
 	output_put(o, &col[COL_NOTE], cell_text(note));
-	if (o->machine)
-		marked_put(o, x, j->mark, j->nmark, l->now_ns);
+	if (o->machine) {
+		marked_put(o, x, j->mark, row->on_disk ? j->nmark : 0, l->now_ns);
+		put_notes(o, x);
+	}
+	output_put(o, &col[COL_IN_MEMORY], cell_of(CELL_FLAG, row->memory != NULL));
 	output_put(o, &col[COL_WHY], x->why[0] ? cell_text(x->why) : cell_none());
 	output_close(o);
-	if (x->state == STORE_COMMITTED) {
-		l->listed++;
-		l->bytes += x->bytes;
+}
+
+/* For programs: what is in memory, newest mark first. "checkpoints" has what is on disk alone. */
+static void put_staged(struct ls *l)
+{
+	const struct wire_report *r = &l->k.report;
+	struct output *o = l->c->o;
+
+	output_list(o, "staged", NULL, 0);
+	for (uint32_t i = 0; i < l->njob && o->machine; i++) {
+		const struct ls_job *j = &l->job[i];
+		uint32_t job = served_as(l, j);
+
+		for (uint32_t k = 0; job != UINT32_MAX && k < r->head->nstep; k++) {
+			const struct wire_report_step *m = &r->step[k];
+			uint64_t wall = control_wall(r, m->mark_ns);
+			bool on_disk = false;
+
+			if (m->job != job || !control_is_staged(m))
+				continue;
+			for (uint32_t x = 0; x < j->nrow; x++)
+				on_disk |= j->row[x].memory == m;
+			output_row(o);
+			output_put(o, &columns[COL_JOB], cell_text(j->job));
+			output_put(o, &columns[COL_STEP], cell_of(CELL_NUMBER, m->step));
+			output_put(o, &columns[COL_GENERATION],
+				   cell_unless(CELL_NUMBER, m->generation, 0));
+			output_put(o, &columns[COL_WORLD], cell_of(CELL_COUNT, r->job[job].world));
+			output_put(o, &columns[COL_BYTES], cell_of(CELL_BYTES, m->total));
+			output_put(o, &columns[COL_AGE], cell_of(CELL_AGE, wall));
+			output_put(o, &columns[COL_CREATED_NS], cell_unless(CELL_NUMBER, wall, 0));
+			output_put(o, &columns[COL_ON_DISK], cell_of(CELL_FLAG, on_disk));
+			output_close(o);
+		}
 	}
+	output_close(o);
 }
 
 static void list(struct ls *l)
 {
 	struct column col[COL_COUNT];
-	struct ls_job *j;
 
 	memcpy(col, columns, sizeof col);
 	if (l->njob < 2)
 		col[COL_JOB].head = NULL;
-	if (!l->c->value[OPT_ALL])
+	if (!l->c->value[OPT_ALL] && !l->any_memory)
 		col[COL_STATE].head = NULL;
+	if (l->note)
+		col[COL_VALUE].fit = FIT_WHOLE;
+	else if (any_note(l, "loss"))
+		l->note = "loss";
+	if (l->note)
+		col[COL_VALUE].head = strcmp(l->note, "loss") ? l->note : "LOSS";
 	output_list(l->c->o, "checkpoints", col, COL_COUNT);
-	while ((j = newest(l))) {
-		const struct store_step *x = &j->step[j->at++];
-
-		step_put(l, j, x, col);
-	}
+	for (uint32_t i = 0; i < l->nshown; i++)
+		step_put(l, &l->row[i], col);
 	output_close(l->c->o);
+	if (l->nshown < l->nrow)
+		cli_say(l->c, STYLE_DIM, "... and %u more, without -n", l->nrow - l->nshown);
 }
 
 /* What is wrong with the damaged steps that were listed. */
@@ -308,7 +650,7 @@ static void summary(struct ls *l, const char *where)
 static int run(struct cli *c)
 {
 	const char *where = c->narg ? c->arg[0] : c->where;
-	struct ls l = { .c = c, .now_ns = wall_ns() };
+	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
 	int rc, closed = 0;
 
@@ -335,37 +677,58 @@ static int run(struct cli *c)
 			: rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER
 							: NULL);
 	if (!rc) {
+		ask_daemon(&l);
+		rc = rows_make(&l);
+		rc = rc ? ckpt_error(&err, rc, "no memory for the list") : sort_rows(&l, &err);
+		rc = rc ? rc : take_count(&l, &err);
+		if (rc)
+			l.code = cli_fail(c, rc, &err, "ckptctl ls -h");
+	}
+	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
 		list(&l);
+		put_staged(&l);
 		reasons(&l);
 		summary(&l, where);
 		output_end(c->o);
 		if (closed)
 			cli_hint(c, "not listed: %s", err.msg);
 	}
+	control_close(&l.k);
 	for (uint32_t i = 0; i < l.njob; i++) {
+		free(l.job[i].row);
+		free(l.job[i].staged);
 		free(l.job[i].path);
 		free(l.job[i].step);
 		free(l.job[i].mark);
 	}
 	free(l.job);
+	free(l.row);
 	return l.code;
 }
 
 const struct cli_verb verb_ls = {
 	.name = "ls",
+	.synonyms = (const char *const[]){ "list", NULL },
 	.help = "the checkpoints of a store or job, newest first",
-	.synopsis = (const char *const[]){ "[PATH]", "--all [PATH]", NULL },
-	.about = "PATH is a store (the directory that jobs write to) or the directory of one job "
-		 "in it. Committed steps are listed: those that are whole, "
-		 "durable, and can be restored. PARENT is the step that the job had resumed from "
-		 "or committed before. NOTE says which one latest is, who holds it and for how "
-		 "long, its tags, and whether every byte of it was checked since it was written.",
+	.synopsis = (const char *const[]){ "[--all] [--sort KEY] [-n COUNT] [PATH]", NULL },
+	.about =
+		"PATH is a store (the directory that jobs write to) or the directory of one job "
+		"in it. Committed steps are listed: those that are whole, "
+		"durable, and can be restored. PARENT is the step that the job had resumed from "
+		"or committed before. NOTE says which one latest is, who holds it and for how "
+		"long, its tags, and whether every byte of it was checked since it was written. LOSS is "
+		"the note of this name that the job gave with the step.\n"
+		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "
+		"outlives the trainer, and ckptctl restore --from-memory reads it.\n"
+		"KEY is step (the highest first), age (the newest), size (the largest), or any note "
+		"(the smallest first); -KEY is the other way round. A step without the note is last.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ls runs/", "all jobs of the store runs/" },
 			{ "ckptctl ls runs/demo --all",
 			  "also unfinished, set aside, damaged, quarantined" },
+			{ "ckptctl ls --sort loss -n 3", "the three with the smallest loss" },
 			{ "ckptctl ls --json | jq .checkpoints[0].step",
 			  "the newest step, for a script" },
 			{ NULL, NULL },
@@ -375,10 +738,14 @@ const struct cli_verb verb_ls = {
 			{ OPT_ALL,
 			  "also steps being collected, set aside, damaged, quarantined, misplaced, "
 			  "or written by a newer version" },
+			{ OPT_SORT, "sort by step, age, size, or a note such as loss" },
+			{ OPT_FIRST, "list the first COUNT only" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 also when there is none yet; 2 PATH is a checkpoint; 10 PATH does not exist; "
-		 "12 it cannot be read, or none of the jobs in it can.",
+	.exits =
+		"0 also when there is none yet; 2 PATH is a checkpoint, or no checkpoint has the note KEY; 10 PATH does not exist; "
+		"12 it cannot be read, or none of the jobs in it can.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -444,7 +444,7 @@ const struct cli_verb verb_plan = {
 		 "component/name, and placements in the order in which they apply: "
 		 "Shard(DIM)@mesh, StridedShard(DIM, FACTOR)@mesh, Only(COORDINATE)@mesh, "
 		 "Replicate@mesh. The first line that matches counts; '#' begins a comment. CKPT "
-		 "is latest (the default), latest~1, step:12000, or a path.",
+		 "is latest (the default), latest~1, 12000, JOB@latest, or a path.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl plan --mesh fsdp=6", "the newest one on six ranks" },

@@ -13,6 +13,7 @@
 #include "ckpt/cli/remesh.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/view_file.h"
+#include "ckpt/move/damage.h"
 #include "ckpt/move/move.h"
 #include "ckpt/plan/reshard.h"
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #define MEM_LIMIT GIB  /* without --mem-limit */
 #define FILES_SAID 16u /* more are summed up for people */
 #define FREE_SPARE MIB /* of directory entries and the like */
+#define AGAIN (-1)     /* in place of an exit code: nothing was told, look at what is damaged */
 
 struct restore {
 	struct cli *c;
@@ -41,6 +43,11 @@ struct restore {
 	bool made;
 	uint64_t begin_ns;
 	double speed;
+	/* --keep-going */
+	bool keep_going, scanned; /* scanned: every byte was looked at */
+	struct damage damage;
+	uint32_t nleft;
+	bool *left; /* [ntensor] that are damaged, and left out */
 };
 
 /* --- the directory --- */
@@ -195,6 +202,30 @@ static void put_files(struct restore *r)
 	output_close(o);
 }
 
+static void put_left(struct restore *r)
+{
+	static const struct column left[] = {
+		{ "tensor", "left out", false, FIT_LAST },
+		{ "why", "why", false, FIT_WRAP },
+	};
+	const struct table *t = &r->s.ckpt->table;
+	struct output *o = r->c->o;
+	char name[2 * CKPT_NAME_MAX + 64], why[600];
+
+	output_list(o, "left_out", left, ARRAY_LEN(left));
+	for (uint32_t i = 0; r->left && i < t->ntensor; i++) {
+		if (!r->left[i])
+			continue;
+		(void)damage_of(&r->damage, t, i, why, sizeof why);
+		output_row(o);
+		output_put(o, &left[0],
+			   cell_text(table_tensor_print(&t->tensor[i], name, sizeof name)));
+		output_put(o, &left[1], cell_text(why));
+		output_close(o);
+	}
+	output_close(o);
+}
+
 /* Per-rank blobs belong to ranks of the old mesh: who has them now? */
 static void say_blobs(struct restore *r)
 {
@@ -249,6 +280,7 @@ static void put_result(struct restore *r)
 	output_put(o, &view, cell_word(r->c->value[OPT_VIEW]));
 	output_put(o, &destination, cell_text(r->path));
 	put_files(r);
+	put_left(r);
 	output_put(o, &bytes, cell_of(CELL_BYTES, r->files.bytes));
 	output_put(o, &took,
 		   cell_real((double)elapsed_ns(r->begin_ns, now_ns()) / (double)NS_PER_S));
@@ -265,7 +297,7 @@ static void put_result(struct restore *r)
 
 /* --- the work --- */
 
-/* 0, or the exit code: it has been told. */
+/* 0, or the exit code: it has been told; or AGAIN. */
 static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *err)
 {
 	if (rc == -ECANCELED)
@@ -274,6 +306,9 @@ static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *er
 				NULL);
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return cli_fail(r->c, rc, err, "free space there, or give another DIR");
+	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG &&
+	    r->keep_going && !r->scanned)
+		return AGAIN;
 	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG)
 		return cli_fail(r->c, -EBADMSG, err,
 				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
@@ -333,8 +368,11 @@ static int write_all(struct restore *r)
 		return sync_parent(r);
 	if (r->dir_fd >= 0)
 		rank_files_drop(&r->files, r->dir_fd);
-	if (r->made)
+	if (r->made) {
 		(void)ops->unlink(ops->ctx, r->parent_fd, r->d.base, true);
+		(void)close(TAKE_FD(r->dir_fd));
+		r->made = false;
+	}
 	return code;
 }
 
@@ -351,19 +389,14 @@ static void misfit(struct restore *r, const char *reasons)
 	r->c->o->ops->error(r->c->o, CLI_MISFIT, text ? text : reasons, next);
 }
 
-/* What can be refused before anything is written. */
-static int prepare(struct restore *r)
+/* Which files there will be. */
+static int files_make(struct restore *r)
 {
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 	struct ckpt_err err = { 0 };
-	int rc = directory_find(r, &err);
+	int rc;
 
-	if (rc)
-		return cli_fail(r->c, rc, &err,
-				rc == -EBUSY	? "if none is running: rm %s/.rank-*.tmp-*"
-				: rc == -ENOENT ? "mkdir -p %s, then this again"
-						: NULL,
-				rc == -ENOENT ? r->d.parent : r->path);
+	rank_files_free(&r->files);
 	rc = rank_files_make(r->c->ops, r->s.ckpt, &r->to.target, r->first, r->n, &r->files, &list,
 			     &err);
 	if (rc == -EMEDIUMTYPE && list.text) {
@@ -375,6 +408,21 @@ static int prepare(struct restore *r)
 	if (!rc)
 		rc = check_space(r, &err);
 	return rc ? fail(r, rc, true, &err) : CLI_OK;
+}
+
+/* What can be refused before anything is written. */
+static int prepare(struct restore *r)
+{
+	struct ckpt_err err = { 0 };
+	int rc = directory_find(r, &err);
+
+	if (rc)
+		return cli_fail(r->c, rc, &err,
+				rc == -EBUSY	? "if none is running: rm %s/.rank-*.tmp-*"
+				: rc == -ENOENT ? "mkdir -p %s, then this again"
+						: NULL,
+				rc == -ENOENT ? r->d.parent : r->path);
+	return files_make(r);
 }
 
 /* Which ranks. */
@@ -466,6 +514,91 @@ static int is_enough(struct restore *r, bool *ret, struct ckpt_err *err)
 	return *ret ? rc : 0;
 }
 
+/* --- what is damaged is left out --- */
+
+/* As subject_get, of what is damaged too. */
+static int subject_get_damaged(struct restore *r)
+{
+	struct cli *c = r->c;
+	struct ckpt_err err = { 0 };
+	int rc = subject_find(&r->s, c->ops, c->where, c->arg[0], &err);
+
+	if (rc)
+		return subject_tell(c, rc, &err, c->arg[0]);
+	subject_note(c, &r->s.ref);
+	r->s.partial = true;
+	rc = subject_open(&r->s, damage_fault, &r->damage, &err);
+	if (rc == -EBADMSG && r->s.ckpt)
+		rc = damage_settle(&r->damage, r->s.ckpt, &err);
+	if (rc == -EBADMSG)
+		return cli_fail(c, rc, &err,
+				"ckptctl verify %s lists every fault: without its MANIFEST nothing "
+				"can be restored",
+				r->s.ref.path);
+	return rc ? subject_tell(c, rc, &err, c->arg[0]) : CLI_OK;
+}
+
+/* Tensors that are not whole are not on the new mesh either: as if there had been none. */
+static int leave_out(struct restore *r)
+{
+	struct table *to = &r->to.target;
+	struct ckpt_err err = { 0 };
+	uint32_t nkept = 0;
+	char why[600];
+
+	free(r->left);
+	r->nleft = 0;
+	r->left = calloc((size_t)to->ntensor + 1, sizeof *r->left);
+	if (!r->left)
+		return cli_fail(r->c, ckpt_error(&err, -ENOMEM, "no memory for the tensors' list"),
+				&err, NULL);
+	for (uint32_t i = 0; i < to->ntensor; i++) {
+		r->left[i] = damage_of(&r->damage, &r->s.ckpt->table, i, why, sizeof why);
+		if (r->left[i])
+			to->tensor[i].cls = CKPT_SINK;
+		r->nleft += r->left[i];
+		nkept += to->tensor[i].cls != CKPT_SINK && to->tensor[i].numel;
+	}
+	if (!r->nleft || nkept)
+		return CLI_OK;
+	ckpt_error(&err, -EBADMSG, "each of the %u tensors is damaged: nothing can be restored",
+		   r->nleft);
+	return cli_fail(r->c, -EBADMSG, &err, "ckptctl verify --data %s lists every fault",
+			r->s.ref.path);
+}
+
+/* Read every byte, so that nothing that is damaged is written. */
+static int find_damage(struct restore *r)
+{
+	const struct checkpoint *k = r->view.whole ? r->view.whole : r->s.ckpt;
+	struct cli *c = r->c;
+	struct move_files files;
+	struct move_verified size;
+	struct progress progress;
+	struct ckpt_err err = { 0 };
+	uint64_t bytes;
+	int rc;
+
+	r->scanned = true;
+	if (!r->one)
+		cli_hint(c, "The checkpoint is damaged: all of it is read to find what is not.");
+	move_subset_size(k, &(struct move_subset){ 0 }, &size);
+	rc = move_open(c->ops, r->s.ref.step_fd, k, true, IO_AUTO, &files, &err);
+	if (rc)
+		return fail(r, rc, false, &err);
+	progress_begin(&progress, c, size.bytes, "step %llu", (unsigned long long)k->step);
+	rc = move_verify(&files, progress_tick, &progress, damage_fault, &r->damage, &bytes, &err);
+	progress_end(&progress);
+	move_close(&files);
+	if (rc && rc != -EBADMSG && rc != -EIO)
+		return fail(r, rc, false, &err);
+	rc = damage_settle(&r->damage, k, &err);
+	if (rc)
+		return fail(r, rc, false, &err);
+	rc = leave_out(r);
+	return rc ? rc : files_make(r);
+}
+
 /* Open the checkpoint, and its tensors on the mesh. */
 static int subject_get_mesh(struct restore *r)
 {
@@ -475,7 +608,7 @@ static int subject_get_mesh(struct restore *r)
 	int code, rc;
 
 	/* What a view is made of is not known before all pieces are. */
-	if (c->value[OPT_RANK] && c->value[OPT_MESH] && !c->value[OPT_VIEW]) {
+	if (c->value[OPT_RANK] && c->value[OPT_MESH] && !c->value[OPT_VIEW] && !r->keep_going) {
 		code = subject_get_some(c, c->arg[0], choose_parts, r, &r->s);
 		if (code)
 			return code < 0 ? r->refused : code;
@@ -489,10 +622,12 @@ static int subject_get_mesh(struct restore *r)
 		remesh_free(&r->to);
 		subject_close(&r->s);
 	}
-	code = subject_get(c, c->arg[0], &r->s);
+	code = r->keep_going ? subject_get_damaged(r) : subject_get(c, c->arg[0], &r->s);
 	if (!code)
 		code = view_file_begin(c, &r->s, &r->view);
-	return code ? code : take_mesh(r, &r->s);
+	if (!code)
+		code = take_mesh(r, &r->s);
+	return code || !r->keep_going ? code : leave_out(r);
 }
 
 static int restore(struct restore *r)
@@ -507,13 +642,21 @@ static int restore(struct restore *r)
 		return code;
 	output_line(c->o, "ckptd.restore/1", "summary");
 	remesh_tell(c, &r->to);
-	code = write_all(r);
+	/* Each rank's own run must leave out the same. */
+	code = r->keep_going && r->one ? AGAIN : write_all(r);
+	if (code == AGAIN)
+		code = find_damage(r);
+	if (!code && r->scanned)
+		code = write_all(r);
 	if (code)
 		return code;
 	put_result(r);
 	output_end(c->o);
 	say_blobs(r);
-	return CLI_OK;
+	if (r->nleft)
+		cli_hint(c, "%u of %u tensors are damaged and were left out.", r->nleft,
+			 r->to.target.ntensor);
+	return r->nleft ? CLI_WARNINGS : CLI_OK;
 }
 
 static int run(struct cli *c)
@@ -533,8 +676,11 @@ static int run(struct cli *c)
 	if (take_mem_limit(&r, &err))
 		return cli_fail(c, -EINVAL, &err, NULL);
 	r.path = c->arg[1];
+	r.keep_going = c->value[OPT_KEEP_GOING] != NULL;
 	code = restore(&r);
 	rank_files_free(&r.files);
+	damage_free(&r.damage);
+	free(r.left);
 	remesh_free(&r.to);
 	view_file_end(&r.s, &r.view);
 	subject_close(&r.s);
@@ -547,37 +693,45 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_restore = {
 	.name = "restore",
+	.synonyms = (const char *const[]){ "export", NULL },
 	.help = "write safetensors files, one per rank of a mesh",
 	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
-					   "[--layout=FILE] [--mem-limit=BYTES]",
+					   "[--layout=FILE] [--mem-limit=BYTES] [--keep-going]",
 					   NULL },
-	.about = "Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
-		 "DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
-		 "loads. Keys are component/name, each tensor is the rank's local shard (also an "
-		 "empty one, with a 0 in its shape), blobs are U8. Blobs of no rank are in every "
-		 "file. Blobs of a rank are in that rank's file; where the mesh has fewer ranks, "
-		 "rank R also carries those of R + world, R + 2 world, ..., as "
-		 "component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
-		 "How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
-		 "step:12000, or a path. DIR is made, or must be empty; with --rank it may hold "
-		 "other ranks' files, and only the parts that have something of that rank are "
-		 "opened.\n"
-		 "With --view tensors are first renamed, split, joined and transposed, by the "
-		 "rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", \"split "
-		 "model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
-		 "\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
-		 "1,0\" (docs/LAYOUTS.md has all of it). What is cut or joined along a sharded "
-		 "dimension is whole on every rank, unless --layout says otherwise. "
-		 "All parts are opened for it.\n"
-		 "Every byte is checked on the way. The data pass through bounded memory. "
-		 "The files appear when all of them are complete and on the disk; after an error "
-		 "or Ctrl-C DIR is as it was.",
+	.about =
+		"Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
+		"DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
+		"loads. Keys are component/name, each tensor is the rank's local shard (also an "
+		"empty one, with a 0 in its shape), blobs are U8. Blobs of no rank are in every "
+		"file. Blobs of a rank are in that rank's file; where the mesh has fewer ranks, "
+		"rank R also carries those of R + world, R + 2 world, ..., as "
+		"component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
+		"How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
+		"12000, JOB@latest, or a path. DIR is made, or must be empty; with --rank it may hold "
+		"other ranks' files, and only the parts that have something of that rank are "
+		"opened.\n"
+		"With --view tensors are first renamed, split, joined and transposed, by the "
+		"rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", \"split "
+		"model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
+		"\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
+		"1,0\" (docs/LAYOUTS.md has all of it). What is cut or joined along a sharded "
+		"dimension is whole on every rank, unless --layout says otherwise. "
+		"All parts are opened for it.\n"
+		"Every byte is checked on the way. The data pass through bounded memory. "
+		"The files appear when all of them are complete and on the disk; after an error "
+		"or Ctrl-C DIR is as it was.\n"
+		"With --keep-going the tensors that are damaged are left out of the files, and "
+		"listed; the exit code is 3 then. What is written is undamaged. Where the "
+		"damage lies in the data, everything is read to find it; so it is with --rank, so "
+		"that every rank leaves out the same.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl restore latest out --mesh fsdp=3", "all ranks of fsdp=3" },
 			{ "ckptctl restore step:90 out --mesh fsdp=1", "everything in one file" },
 			{ "ckptctl restore latest out --mesh fsdp=1 --view names.txt",
 			  "the same under other names" },
+			{ "ckptctl restore 90 out --mesh fsdp=1 --keep-going",
+			  "what is left of a damaged one" },
 			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
 			  "one rank's, on its own host" },
 			{ NULL, NULL },
@@ -588,11 +742,12 @@ const struct cli_verb verb_restore = {
 			VIEW_OPTION,
 			{ OPT_RANK, "only this rank's file" },
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
+			{ OPT_KEEP_GOING, "leave out and list the tensors that are damaged" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
 		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
-		"lies in a checkpoint; 4 the checkpoint is damaged; 5 it is not committed; 7 "
+		"lies in a checkpoint; 3 damaged tensors were left out (--keep-going); 4 the checkpoint is damaged; 5 it is not committed; 7 "
 		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },

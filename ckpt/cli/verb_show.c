@@ -571,6 +571,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_show = {
 	.name = "show",
+	.synonyms = (const char *const[]){ "info", "inspect", NULL },
 	.help = "what is in a checkpoint, or in one of its tensors",
 	.synopsis =
 		(const char *const[]){ "[CKPT]", "[CKPT] --tensors=GLOB", "CKPT TENSOR",

@@ -59,12 +59,95 @@ static double seconds(uint64_t ns)
 	return (double)ns / (double)NS_PER_S;
 }
 
-/* CLOCK_MONOTONIC of the report as time of day. */
-static uint64_t wall_of(const struct wire_report_head *h, uint64_t ns)
-{
-	uint64_t ago = ns <= h->now_ns ? h->now_ns - ns : 0;
+/* --- what is derived from the report --- */
 
-	return ns && ago < h->wall_ns ? h->wall_ns - ago : 0;
+static const char *const skip_name[WIRE_SKIPS] = {
+	[WIRE_SKIP_FULL] = "full",	   [WIRE_SKIP_UNREADY] = "unready",
+	[WIRE_SKIP_LATE] = "late",	   [WIRE_SKIP_COPYING] = "copying",
+	[WIRE_SKIP_DRAINING] = "draining",
+};
+static const char *const skip_why[WIRE_SKIPS] = {
+	[WIRE_SKIP_FULL] = "every slot was in use",
+	[WIRE_SKIP_UNREADY] = "slots were not ready",
+	[WIRE_SKIP_LATE] = "a rank came late",
+	[WIRE_SKIP_COPYING] = "the copy before was under way",
+	[WIRE_SKIP_DRAINING] = "ckptd was stopping",
+};
+
+/* Reasons that a newer ckptd knows, and those that an older one does not tell. */
+static uint64_t skipped_otherwise(const struct wire_report_job *j)
+{
+	uint64_t told = 0;
+
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++) {
+		uint64_t left = j->skipped - told;
+
+		told += skip_name[i] ? MIN(j->skipped_by[i], left) : 0;
+	}
+	return j->skipped - told;
+}
+
+/* Of the steps that were marked. */
+static double skipped_share(const struct wire_report_job *j)
+{
+	double all = (double)j->taken + (double)j->skipped;
+
+	return all > 0 ? (double)j->skipped / all : 0;
+}
+
+/* How fast the job is: its steps by the newest marks of its launch that the report has; its snapshots by
+ * all marks since a rank attached, for steps that were only held in memory are not in the report. */
+struct pace_of_job {
+	double steps, snapshots; /* per second; 0: not known */
+	uint64_t mark_ns;	 /* of the newest; 0: not known */
+};
+
+static struct pace_of_job job_pace(const struct wire_report *r, uint32_t job)
+{
+	const struct wire_report_step *first = NULL, *last = NULL;
+	struct pace_of_job p = { 0 };
+	double s;
+
+	for (uint32_t i = 0; i < r->head->nrank; i++) {
+		const struct wire_report_rank *k = &r->rank[i];
+
+		if (k->job == job && k->measured_ns && k->marks > 1)
+			p.snapshots = MAX(p.snapshots, (double)k->marks / seconds(k->measured_ns));
+	}
+	for (uint32_t i = 0; i < r->head->nstep; i++) {
+		const struct wire_report_step *x = &r->step[i];
+
+		if (x->job != job || x->generation != r->job[job].generation || !x->mark_ns)
+			continue;
+		last = !last || x->mark_ns > last->mark_ns ? x : last;
+		first = !first || x->mark_ns < first->mark_ns ? x : first;
+	}
+	if (!last)
+		return p;
+	p.mark_ns = last->mark_ns;
+	s = seconds(last->mark_ns - first->mark_ns);
+	if (s > 0 && last->step > first->step)
+		p.steps = (double)(last->step - first->step) / s;
+	return p;
+}
+
+/* Something that a person must look at: the exit code is 3. */
+static bool is_stuck(const struct wire_report_job *j)
+{
+	return j->stuck_ns > 0;
+}
+
+static bool is_failing(const struct wire_report_job *j)
+{
+	return j->failing[0] || j->failing_wall_ns;
+}
+
+static bool any_trouble(const struct wire_report *r)
+{
+	for (uint32_t i = 0; i < r->head->njob; i++)
+		if (is_stuck(&r->job[i]) || is_failing(&r->job[i]))
+			return true;
+	return false;
 }
 
 /* --- for programs --- */
@@ -128,7 +211,7 @@ static void json_steps(struct output *o, const struct wire_report *r, uint32_t j
 		put_n(o, "generation", s->generation);
 		put(o, "in_memory", cell_of(CELL_FLAG, (s->flags & WIRE_HELD) != 0));
 		put(o, "to_write", cell_of(CELL_FLAG, (s->flags & WIRE_TO_WRITE) != 0));
-		put(o, "marked", cell_of(CELL_TIME, wall_of(r->head, s->mark_ns)));
+		put(o, "marked", cell_of(CELL_TIME, control_wall(r, s->mark_ns)));
 		put_span(o, "staged_s", s->staged_ns, s->staged_ns);
 		put_span(o, "persisted_s", s->persisted_ns, s->persisted_ns);
 		put_span(o, "committed_s", s->committed_ns, s->committed_ns);
@@ -151,10 +234,45 @@ static bool fits(const struct wire_report_job *j)
 	return j->free_mib - 1 >= j->next_mib;
 }
 
+/* What there is if the trainer, or the host, dies now. */
+static void json_if_it_dies(struct output *o, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	const struct wire_report_step *s = control_staged(r, i);
+
+	output_object(o, "if_it_dies");
+	put(o, "memory_step", s ? cell_of(CELL_NUMBER, s->step) : cell_none());
+	put_span(o, "memory_age_s", s ? elapsed_ns(s->mark_ns, r->head->now_ns) : 0, s);
+	put_step(o, "disk_step", j->last_committed);
+	put_span(o, "disk_age_s", elapsed_ns(j->last_committed_wall_ns, r->head->wall_ns),
+		 j->last_committed);
+	output_close(o);
+}
+
+static void json_trouble(struct output *o, const struct wire_report_job *j)
+{
+	output_object(o, "skipped");
+	put(o, "share", cell_real(skipped_share(j)));
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
+		if (skip_name[i])
+			put_n(o, skip_name[i], j->skipped_by[i]);
+	put_n(o, "otherwise", skipped_otherwise(j));
+	output_close(o);
+	output_object(o, "failing");
+	put(o, "text", cell_word(j->failing));
+	put(o, "since", cell_of(CELL_TIME, j->failing_wall_ns));
+	output_close(o);
+	output_object(o, "device");
+	put(o, "name", cell_word(j->device));
+	put_span(o, "stuck_s", j->stuck_ns, is_stuck(j));
+	output_close(o);
+}
+
 static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
 	struct stall stall = job_stall(r, i);
+	struct pace_of_job pace = job_pace(r, i);
 
 	output_row(o);
 	put(o, "job", cell_text(j->name));
@@ -166,7 +284,13 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	put_n(o, "died_count", j->lost);
 	put_n(o, "slot_count", j->nslot);
 	put_step(o, "newest_step", j->newest);
+	put_span(o, "newest_age_s", elapsed_ns(pace.mark_ns, r->head->now_ns), pace.mark_ns);
 	put(o, "trigger_waits", cell_of(CELL_FLAG, j->trigger_waits));
+	json_if_it_dies(o, r, i);
+	output_object(o, "rate");
+	put(o, "steps_per_s", pace.steps > 0 ? cell_real(pace.steps) : cell_none());
+	put(o, "snapshots_per_s", pace.snapshots > 0 ? cell_real(pace.snapshots) : cell_none());
+	output_close(o);
 	output_object(o, "counts");
 	put_n(o, "taken", j->taken);
 	put_n(o, "skipped", j->skipped);
@@ -176,6 +300,7 @@ static void json_job(struct output *o, const struct wire_report *r, uint32_t i)
 	put_n(o, "committed", j->committed);
 	put_n(o, "failed", j->failed);
 	output_close(o);
+	json_trouble(o, j);
 	output_object(o, "last_committed");
 	put_step(o, "step", j->last_committed);
 	put(o, "at", cell_of(CELL_TIME, j->last_committed_wall_ns));
@@ -349,11 +474,97 @@ static void text_error(struct cli *c, const struct wire_report *r, const struct 
 		 ago(j->error_wall_ns, r->head->wall_ns, when), step, j->error);
 }
 
+/* "step 212, 0.4 s ago, 2.1 steps/s" */
+static void text_now(struct cli *c, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	struct pace_of_job p = job_pace(r, i);
+	char when[HUMAN_BYTES] = "", rate[96] = "", span[HUMAN_BYTES];
+	size_t n = 0;
+
+	if (!j->newest)
+		return;
+	if (p.mark_ns) {
+		strcpy(when, ", ");
+		ago(control_wall(r, p.mark_ns), r->head->wall_ns, when + 2);
+	}
+	if (j->attached && p.steps > 0)
+		n = (size_t)snprintf(rate, sizeof rate, "; %.3g steps/s", p.steps);
+	if (j->attached && p.snapshots > 0)
+		snprintf(rate + n, sizeof rate - n, "%s a snapshot every %s", n ? "," : ";",
+			 human_span((uint64_t)MIN(1e9 / p.snapshots, 1e18), span));
+	label(c, j->attached ? "now" : "last step", STYLE_PLAIN, "step %llu%s%s",
+	      (unsigned long long)j->newest - 1, when, rate);
+}
+
+/* The question that everything here is for. */
+static void text_if_it_dies(struct cli *c, const struct wire_report *r, uint32_t i)
+{
+	const struct wire_report_job *j = &r->job[i];
+	const struct wire_report_step *s = control_staged(r, i);
+	char a[HUMAN_BYTES], b[HUMAN_BYTES], memory[96], disk[96];
+
+	if (s)
+		snprintf(memory, sizeof memory, "memory holds step %llu (%s)",
+			 (unsigned long long)s->step,
+			 ago(control_wall(r, s->mark_ns), r->head->wall_ns, a));
+	else
+		snprintf(memory, sizeof memory, "memory holds no step");
+	if (j->last_committed)
+		snprintf(disk, sizeof disk, "disk step %llu (%s)",
+			 (unsigned long long)j->last_committed - 1,
+			 ago(j->last_committed_wall_ns, r->head->wall_ns, b));
+	else
+		snprintf(disk, sizeof disk, "disk none since ckptd began");
+	label(c, j->attached ? "if it dies now" : "what is left",
+	      s || j->last_committed ? STYLE_STRONG : STYLE_WARN, "%s, %s", memory, disk);
+}
+
+#define SKIPS_MANY 0.1 /* of the snapshots: worth a second look */
+
+static void text_skipped(struct cli *c, const struct wire_report_job *j)
+{
+	enum cell_style style = skipped_share(j) >= SKIPS_MANY ? STYLE_WARN : STYLE_PLAIN;
+	const char *head = "skipped";
+	char n[HUMAN_BYTES], all[HUMAN_BYTES];
+	uint64_t otherwise = skipped_otherwise(j);
+
+	if (!j->skipped)
+		return;
+	label(c, head, style, "%s of %s snapshots, %.2g %%", human_count(j->skipped, n),
+	      human_count(j->taken + j->skipped, all), 100 * skipped_share(j));
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
+		if (skip_why[i] && j->skipped_by[i])
+			label(c, "", style, "%s: %s", human_count(j->skipped_by[i], n),
+			      skip_why[i]);
+	if (otherwise && otherwise < j->skipped)
+		label(c, "", style, "%s: for another reason", human_count(otherwise, n));
+}
+
+static void text_trouble(struct cli *c, const struct wire_report *r,
+			 const struct wire_report_job *j)
+{
+	char since[HUMAN_BYTES] = "", span[HUMAN_BYTES];
+
+	if (is_stuck(j))
+		cli_mark(c, STYLE_BAD, "  disk hangs      ", 18,
+			 "%s has not answered for %s; what is written waits for it",
+			 j->device[0] ? j->device : "the device below the store",
+			 human_span(j->stuck_ns, span));
+	if (!is_failing(j))
+		return;
+	if (j->failing_wall_ns)
+		snprintf(since, sizeof since, "since %s: ",
+			 human_span(elapsed_ns(j->failing_wall_ns, r->head->wall_ns), span));
+	cli_mark(c, STYLE_BAD, "  failing         ", 18, "%s%s", since,
+		 j->failing[0] ? j->failing : "steps cannot be written");
+}
+
 static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 {
 	const struct wire_report_job *j = &r->job[i];
 	struct stall stall = job_stall(r, i);
-	char a[HUMAN_BYTES], b[HUMAN_BYTES], d[HUMAN_BYTES];
+	char a[HUMAN_BYTES], b[HUMAN_BYTES], d[HUMAN_BYTES], e[HUMAN_BYTES], took[96] = "";
 
 	cli_say(c, STYLE_PLAIN, "%s", "");
 	cli_mark(c, STYLE_STRONG, j->name, 2, "%s%s", j->store[0] ? " in " : "", j->store);
@@ -362,13 +573,9 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 		text_error(c, r, j);
 		return; /* nothing was done yet */
 	}
-	if (j->last_committed)
-		label(c, "last committed", STYLE_GOOD, "step %llu, %s, took %s",
-		      (unsigned long long)j->last_committed - 1,
-		      ago(j->last_committed_wall_ns, r->head->wall_ns, a),
-		      human_span(j->last_commit_ns, b));
-	else
-		label(c, "last committed", STYLE_DIM, "none since ckptd began");
+	text_now(c, r, i);
+	text_if_it_dies(c, r, i);
+	text_trouble(c, r, j);
 	text_flight(c, r, i);
 	if (j->trigger_waits)
 		label(c, "ordered", STYLE_WARN, "the next step that is marked is written");
@@ -382,10 +589,13 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 		label(c, "disk", fits(j) ? STYLE_PLAIN : STYLE_BAD, "%s free, the next step %s %s",
 		      human_bytes((uint64_t)(j->free_mib - 1) * MIB, a),
 		      fits(j) ? "takes" : "needs", human_bytes((uint64_t)j->next_mib * MIB, b));
-	label(c, "steps", STYLE_PLAIN, "%s taken, %s skipped, %s torn", human_count(j->taken, a),
-	      human_count(j->skipped, b), human_count(j->torn, d));
-	label(c, "", STYLE_PLAIN, "%s staged, %s committed, %s failed", human_count(j->staged, a),
-	      human_count(j->committed, b), human_count(j->failed, d));
+	label(c, "snapshots", STYLE_PLAIN, "%s taken, %s skipped, %s torn",
+	      human_count(j->taken, a), human_count(j->skipped, b), human_count(j->torn, d));
+	if (j->last_committed)
+		snprintf(took, sizeof took, ", the last in %s", human_span(j->last_commit_ns, e));
+	label(c, "", STYLE_PLAIN, "%s staged, %s failed, %s committed%s", human_count(j->staged, a),
+	      human_count(j->failed, b), human_count(j->committed, d), took);
+	text_skipped(c, j);
 	text_error(c, r, j);
 }
 
@@ -543,19 +753,24 @@ static int run(struct cli *c)
 		code = watch(c, &k);
 	else
 		frame(c, &k, NULL);
+	if (!code && !c->value[OPT_WATCH] && any_trouble(&k.report))
+		code = CLI_WARNINGS;
 	control_close(&k);
 	return code;
 }
 
 const struct cli_verb verb_status = {
 	.name = "status",
-	.help = "what the daemon does: jobs, steps in flight, stall, memory",
+	.synonyms = (const char *const[]){ "jobs", NULL },
+	.help = "what there is if a job dies now, and what the daemon does",
 	.synopsis = (const char *const[]){ "[-w]", NULL },
 	.about =
-		"One screen: every job that the daemon of this user and host serves, its ranks, the "
-		"last committed step, what is being written and how fast, how long the trainer "
-		"was kept, and the newest error. -w shows it every second until Ctrl-C. --json "
-		"tells every rank and the newest 64 steps too.",
+		"What there is if a job dies now: of every job that the daemon of this user and host "
+		"serves, the step that it is at, the newest step in memory, which outlives the "
+		"trainer, and the newest on disk, which outlives the host, with their ages. Besides: "
+		"its ranks, how fast it goes, what is being written, how long the trainer was kept, "
+		"how many snapshots were skipped and why, what fails, and a disk that hangs. -w shows "
+		"it every second until Ctrl-C. --json has every rank and the newest 64 steps too.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl status", "now" },
@@ -571,7 +786,7 @@ const struct cli_verb verb_status = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also when Ctrl-C ends -w); 12 the daemon is another user's; 14 no daemon listens "
+		"0 (also when Ctrl-C ends -w); 3 steps of a job cannot be written, or a disk hangs; 12 the daemon is another user's; 14 no daemon listens "
 		"on the socket; 15 it does not answer.",
 	.narg_max = 0,
 	.run = run,

@@ -704,6 +704,7 @@ static int run(struct cli *c)
 const struct cli_verb verb_verify = {
 	.name = "verify",
 	.help = "check that checkpoints are still what was committed",
+	.synonyms = (const char *const[]){ "check", "validate", NULL },
 	.synopsis = (const char *const[]){ "[--data | --data-subset=PART] [CKPT...]",
 					   "[--data | --data-subset=PART] --all [PATH]", NULL },
 	.about = "Checks that a checkpoint is complete: its files, their sizes, headers, tables "

@@ -8,8 +8,8 @@
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/store/address.h"
 #include "ckpt/store/store.h"
-#include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
 
@@ -28,6 +28,12 @@ struct waiting {
 	const char *state;
 	uint32_t want; /* enum wire_step_state: STAGED, PERSISTED, COMMITTED */
 	uint64_t step, began_ns, until;
+	const char *name;     /* of the job, or STORE/NAME; NULL: not said */
+	char named[PATH_MAX]; /* the same out of the address */
+	char in_store
+		[PATH_MAX]; /* what only the store knows: a tag, latest~2; "": the step is known */
+	/* 1 + step, as the daemon's last answer had them; 0: none, or no answer */
+	uint64_t at, staged, committed;
 	char job[CKPT_JOB_MAX + 8]; /* "": not known yet */
 	char dir[PATH_MAX];	    /* the job's directory; "": not known yet */
 	char known[PATH_MAX];	    /* the same from the daemon, for which it is the job's name */
@@ -36,21 +42,55 @@ struct waiting {
 };
 
 /* --- what is asked --- */
-static int step_parse(const char *s, uint64_t *ret, struct ckpt_err *err)
+/* A path to a step's directory: of a step that may still have to come. */
+static int path_split(struct waiting *w, const char *path, struct address *a, struct ckpt_err *err)
 {
-	char *end;
+	char dir[PATH_MAX];
+	size_t n = strlen(path);
+	const char *base;
 
-	if (!strcmp(s, "latest")) {
-		*ret = LATEST;
-		return 0;
-	}
-	if (!strncmp(s, "step:", 5))
-		s += 5;
-	errno = 0;
-	*ret = strtoull(s, &end, 10);
-	if (!isdigit((unsigned char)*s) || *end || errno || *ret >= LATEST - 1)
-		return ckpt_error(err, -EINVAL, "\"%.60s\" is no step: give a number, or latest",
-				  s);
+	while (n && path[n - 1] == '/')
+		n--;
+	if (n >= sizeof dir)
+		return ckpt_error(err, -ENAMETOOLONG, "the path %.60s... is too long", path);
+	memcpy(dir, path, n);
+	dir[n] = 0;
+	base = strrchr(dir, '/');
+	if (!base || strncmp(base + 1, "step-", 5) || address_parse(base + 1, a, NULL) ||
+	    a->kind != ADDRESS_STEP)
+		return ckpt_error(err, -EINVAL,
+				  "\"%.200s\" is no step: give a number, latest, tag:NAME, one of "
+				  "these behind JOB@, or a step's directory",
+				  path);
+	snprintf(w->named, sizeof w->named, "%.*s", (int)MAX(base - dir, 1), dir);
+	if (!strchr(w->named, '/'))
+		snprintf(w->named, sizeof w->named, "%.*s/.", (int)(base - dir), dir);
+	return 0;
+}
+
+static int take_address(struct waiting *w, const char *text, struct ckpt_err *err)
+{
+	const char *job = w->c->value[OPT_JOB];
+	struct address a;
+	int rc = address_parse(text, &a, err);
+
+	if (rc)
+		return rc;
+	memcpy(w->named, a.job, sizeof w->named);
+	if (a.kind == ADDRESS_PATH)
+		rc = path_split(w, text, &a, err);
+	if (rc)
+		return rc;
+	if (job && w->named[0])
+		return ckpt_error(err, -EINVAL, "\"%.80s\" says which job: leave --job %.80s out",
+				  text, job);
+	w->name = w->named[0] ? w->named : job;
+	w->step = a.kind == ADDRESS_STEP ? a.n : LATEST;
+	if (w->step == LATEST && a.kind == ADDRESS_STEP)
+		return ckpt_error(err, -EINVAL, "no step has the number %.60s", a.what);
+	if (a.kind == ADDRESS_TAG || (a.kind == ADDRESS_LATEST && a.n))
+		snprintf(w->in_store, sizeof w->in_store, "%s%s%s", job && !w->named[0] ? job : "",
+			 job && !w->named[0] ? "@" : "", text);
 	return 0;
 }
 
@@ -63,7 +103,7 @@ static int arguments(struct waiting *w, struct ckpt_err *err)
 		       { "persisted", WIRE_PERSISTED },
 		       { "staged", WIRE_STAGED } };
 	const char *state = w->c->value[OPT_STATE];
-	int rc = w->c->narg ? step_parse(w->c->arg[0], &w->step, err)
+	int rc = w->c->narg ? take_address(w, w->c->arg[0], err)
 			    : ckpt_error(err, -EINVAL,
 					 "ckptctl wait needs a step: a number, or latest");
 
@@ -101,7 +141,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *path)
 /* The job in the store where the command stands. */
 static int store_job(struct waiting *w, struct ckpt_err *err)
 {
-	const char *name = w->c->value[OPT_JOB], *where = w->c->where;
+	const char *name = w->name, *where = w->c->where;
 	struct jobs j = { .name = name };
 	int rc;
 
@@ -142,21 +182,42 @@ static int in_store(const struct waiting *w)
 	return 1;
 }
 
+/* The step and the job of what was found; the descriptor is closed. */
+static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err *err)
+{
+	struct address a;
+	char *slash = strrchr(ref->path, '/'), *job;
+
+	(void)close(TAKE_FD(ref->step_fd));
+	if (address_parse(slash + 1, &a, NULL) || a.kind != ADDRESS_STEP)
+		return ckpt_error(err, -ENOENT, "%s is no step of a job", ref->path);
+	w->step = a.n;
+	*slash = 0;
+	job = strrchr(ref->path, '/');
+	snprintf(w->job, sizeof w->job, "%.*s", CKPT_JOB_MAX, job ? job + 1 : "");
+	return 0;
+}
+
 /* "latest" of the store as a number. */
 static int store_latest(struct waiting *w, struct ckpt_err *err)
 {
 	struct store_ref ref = { .step_fd = -1 };
-	const char *name;
 	int rc = store_resolve(w->c->ops, w->dir, "latest", &ref, err);
 
-	if (rc < 0)
-		return rc;
-	(void)close(ref.step_fd);
-	name = strrchr(ref.path, '/');
-	name = name ? name + 1 : ref.path;
-	if (strncmp(name, "step-", 5) != 0)
-		return ckpt_error(err, -ENOENT, "%s has no committed step", w->dir);
-	w->step = strtoull(name + 5, NULL, 10);
+	return rc < 0 ? rc : take_found(w, &ref, err);
+}
+
+/* What is tagged, and what stands before the newest, is in the store or nowhere. */
+static int look_named(struct waiting *w, struct ckpt_err *err)
+{
+	struct store_ref ref = { .step_fd = -1 };
+	int rc = store_resolve(w->c->ops, w->c->where, w->in_store, &ref, err);
+
+	if (rc == 0)
+		rc = take_found(w, &ref, err);
+	if (rc != -ENOENT || !w->until)
+		return rc < 0 ? rc : 1;
+	w->missing = *err;
 	return 0;
 }
 
@@ -263,6 +324,17 @@ static int daemon_latest(struct waiting *w, uint32_t job, struct ckpt_err *err)
 				     w->state);
 }
 
+/* How far the job is, for whoever waits in vain. */
+static void remember(struct waiting *w, uint32_t job)
+{
+	const struct wire_report *r = &w->k.report;
+	const struct wire_report_step *s = control_staged(r, job);
+
+	w->at = r->job[job].newest;
+	w->staged = s ? s->step + 1 : 0;
+	w->committed = r->job[job].last_committed;
+}
+
 /* A look through the daemon. 1, 0, -EUCLEAN as judge; -ENOENT: it does not know the job (or, if it
  * does, no step of it). The connection is for this look only: those are few. */
 static int look_daemon(struct waiting *w, struct ckpt_err *err)
@@ -275,12 +347,13 @@ static int look_daemon(struct waiting *w, struct ckpt_err *err)
 	if (rc == 0)
 		rc = control_report(&w->k, err);
 	if (rc == 0)
-		rc = control_job(&w->k, w->known[0] ? w->known : w->c->value[OPT_JOB], &job, err);
+		rc = control_job(&w->k, w->known[0] ? w->known : w->name, &job, err);
 	if (rc < 0)
 		return rc;
 	w->served = true;
 	j = &w->k.report.job[job];
 	memcpy(w->job, j->name, sizeof w->job);
+	remember(w, job);
 	if (j->store[0]) {
 		snprintf(w->known, sizeof w->known, "%s/%s", j->store, j->name);
 		memcpy(w->dir, w->known, sizeof w->dir);
@@ -335,10 +408,13 @@ static int look_without(struct waiting *w, int why, struct ckpt_err *err)
 
 static int look(struct waiting *w, struct ckpt_err *err)
 {
-	int rc = look_daemon(w, err);
+	int rc;
 
-	control_close(&w->k);
 	w->missing.code = 0;
+	if (w->in_store[0])
+		return look_named(w, err);
+	rc = look_daemon(w, err);
+	control_close(&w->k);
 	if (rc == -EAGAIN) { /* too many commands are connected: come again */
 		w->missing = *err;
 		return 0;
@@ -349,17 +425,49 @@ static int look(struct waiting *w, struct ckpt_err *err)
 	return rc;
 }
 
-static int time_over(const struct waiting *w, struct ckpt_err *err)
+/* "; the job is at step 210, its newest staged step is 210, its newest committed 200" */
+static void say_position(struct waiting *w, char *buf, size_t bytes)
 {
+	uint64_t step = w->step;
+	struct ckpt_err err;
+	size_t n = 0;
+
+	if (!w->committed && w->dir[0] && store_latest(w, &err) == 0)
+		w->committed = w->step + 1;
+	w->step = step;
+	*buf = 0;
+	if (w->at)
+		n += (size_t)snprintf(buf, bytes, "; the job is at step %" PRIu64, w->at - 1);
+	if (w->staged)
+		n += (size_t)snprintf(buf + n, bytes - n, ", its newest staged step is %" PRIu64,
+				      w->staged - 1);
+	if (w->committed)
+		snprintf(buf + n, bytes - n, "%s newest committed %s%" PRIu64,
+			 w->at || w->staged ? ", its" : "; the", w->staged ? "" : "step is ",
+			 w->committed - 1);
+}
+
+static int time_over(struct waiting *w, struct ckpt_err *err)
+{
+	uint64_t ns = w->until - w->began_ns;
+	char span[HUMAN_BYTES], position[256];
+
 	if (w->missing.code) {
 		*err = w->missing;
 		return w->missing.code;
 	}
+	if (ns < 120 * NS_PER_S && ns >= NS_PER_S && ns % NS_PER_S < NS_PER_MS)
+		snprintf(span, sizeof span, "%" PRIu64 " s", ns / NS_PER_S);
+	else
+		human_span(ns, span);
+	say_position(w, position, sizeof position);
 	if (w->step == LATEST)
-		return ckpt_error(err, -ETIMEDOUT, "job %s has no step yet that will be %s", w->job,
-				  w->state);
-	return ckpt_error(err, -ETIMEDOUT, "step %" PRIu64 " of %s is not %s yet", w->step, w->job,
-			  w->state);
+		return ckpt_error(err, -ETIMEDOUT,
+				  "timed out after %s%s; job %s has no step yet that will be %s",
+				  span, position, w->job, w->state);
+	return ckpt_error(err, -ETIMEDOUT,
+			  "timed out after %s%s; step %" PRIu64 " of %s is not %s yet", span,
+			  position, w->step, w->job, w->state);
 }
 
 static int wait_for(struct waiting *w, struct ckpt_err *err)
@@ -423,22 +531,22 @@ static int run(struct cli *c)
 const struct cli_verb verb_wait = {
 	.name = "wait",
 	.help = "wait until a step is staged, persisted or committed",
-	.synopsis = (const char *const[]){ "STEP|latest [--state STATE] [--timeout TIME]", NULL },
+	.synopsis = (const char *const[]){ "CKPT [--state STATE] [--timeout TIME]", NULL },
 	.about =
 		"Comes back when the step has reached the state: staged (copied out of the trainer's "
 		"hands), persisted (its parts are durable) or committed (it can be restored), which "
-		"is the default. latest is the newest step that is on its way there, or there, when "
+		"is the default. CKPT is a step's number, latest, or one of these behind JOB@. latest is the newest step that is on its way there, or there, when "
 		"the command begins. "
 		"It ends at once with 5 when the step can no more come there: skipped, torn, failed, "
 		"replaced in memory by a newer one, or (without --timeout) not reached before the last "
 		"rank left. Without a daemon, committed is looked for in "
 		"the store (-C), until --timeout. With --timeout it also waits for a job that has not "
-		"attached yet, and for its first step.",
+		"attached yet, and for its first step; when the time is over it says how far the job is.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl wait latest --timeout 5m", "before a node is given back" },
 			{ "ckptctl wait 12000 --state staged", "the trainer may go on by then" },
-			{ "ckptctl wait latest --job demo --timeout 10m",
+			{ "ckptctl wait demo@latest --timeout 10m",
 			  "right behind the start of the job" },
 			{ NULL, NULL },
 		},

@@ -246,7 +246,8 @@ uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep)
 static bool report_job_good(const struct wire_report_job *j)
 {
 	return terminated(j->name, sizeof j->name) && terminated(j->store, sizeof j->store) &&
-	       terminated(j->error, sizeof j->error) && j->launch <= WIRE_ENDED &&
+	       terminated(j->error, sizeof j->error) && terminated(j->failing, sizeof j->failing) &&
+	       terminated(j->device, sizeof j->device) && j->launch <= WIRE_ENDED &&
 	       j->attached <= j->world && j->used <= j->held;
 }
 

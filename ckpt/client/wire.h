@@ -308,7 +308,8 @@ struct wire_report_step {
 	int32_t code; /* TORN, FAILED: negative errno */
 	uint64_t step, generation, trigger;
 	uint64_t mark_ns, staged_ns, persisted_ns, committed_ns; /* the last three since mark_ns */
-	uint64_t written, total, writing_ns;			 /* bytes; for how long */
+	/* bytes; for how long. total: of its files once it is being written, before of its slots */
+	uint64_t written, total, writing_ns;
 	char text[192];						 /* TORN, FAILED: why */
 };
 struct wire_report {

@@ -115,12 +115,35 @@ int mesh_parse(const char *spec, struct arena *a, struct mesh *ret_mesh, struct 
 char *mesh_print(const struct mesh *m, char *buf, size_t bytes);
 
 /*
+ * One placement as text, in the house's and in PyTorch's spellings:
+ *	Shard(0)  Shard(dim=0)  S(0)
+ *	StridedShard(0, 2)  _StridedShard(dim=0, split_factor=2)  _StridedShard(0, sf=2)  _S(0, 2)
+ *	Replicate  Replicate()  R
+ *	Partial()  Partial(sum)  Partial("avg")  Partial(reduce_op='max')  P(min)  Partial(sum, keep)
+ *	Only(1)
+ */
+struct placement_text {
+	uint8_t how, reduce; /* of struct ckpt_placement */
+	bool keep, strided;
+	int64_t dim,
+		factor; /* as written; what does not fit is as large as can be. ONLY: dim is the
+			      * coordinate */
+	const char *dim_at, *factor_at; /* where these stand */
+};
+/* *at moves behind it. NULL; else what must stand there, in words, and *at is at the character that is
+ * wrong. */
+const char *placement_read(const char **at, struct placement_text *ret);
+
+/*
  * "Shard(0)@fsdp, StridedShard(1, 2)@dp, Only(1)@pp, Replicate@tp" of this mesh (mesh id 0), in the
  * order of application; "Replicate" alone is all of it. A pending reduction is "Partial(sum)@tp"
  * (avg, min, max, product), with CKPT_KEEP_PARTIAL "Partial(sum, keep)@tp"; a mode other than
  * CKPT_CHUNK stands before all: "flat: Shard(0)@x, Shard(0)@y", "unflatten_pad: ..". What
- * table_layout_print prints is read back as the same; "_StridedShard" is read too. -EINVAL names
- * the character (from 1) and what to write there; -ENOMEM.
+ * table_layout_print prints is read back as the same.
+ * As PyTorch prints them, without @ and in any of its spellings, there is one for each mesh dimension, in
+ * the order of the mesh, which is then the order of application: "(Shard(dim=0), Replicate())",
+ * "[_StridedShard(0, sf=2), Shard(0)]". -EINVAL names the character (from 1) and what to write there;
+ * -ENOMEM.
  */
 int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct layout *ret_layout,
 		 struct ckpt_err *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * placements.c - placements from the text that a person writes. Called for layout files. What
+ * placements.c - placements from the text that a person writes. Called for layout files and questions. What
  * table_layout_print says is read back as the same layout; whatever is read passes layout_check for
  * a tensor that has the dimensions it names.
  */
@@ -15,6 +15,7 @@ struct reading {
 	const char *text, *at;
 	const struct mesh *mesh;
 	uint32_t n, mode;
+	bool in_order; /* without names of mesh dimensions */
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 };
 
@@ -22,120 +23,198 @@ static int text_error(const struct reading *r, struct ckpt_err *err, const char 
 {
 	return ckpt_error(err, -EINVAL,
 			  "\"%.120s\", character %zu: %s (write placements as in \"Shard(0)@fsdp, "
-			  "Replicate@dp\")",
+			  "Replicate@dp\", or as PyTorch prints them)",
 			  r->text, (size_t)(r->at - r->text) + 1, what);
 }
 
-static void skip_blanks(struct reading *r)
+/* --- one placement --- */
+
+static const char *behind_blanks(const char *p)
 {
-	while (*r->at == ' ' || *r->at == '\t')
-		r->at++;
+	while (*p == ' ' || *p == '\t')
+		p++;
+	return p;
 }
 
-static bool take(struct reading *r, const char *word)
+static bool take(const char **at, const char *word)
 {
+	const char *p = behind_blanks(*at);
 	size_t n = strlen(word);
 
-	skip_blanks(r);
-	if (strncmp(r->at, word, n) != 0)
+	if (strncmp(p, word, n) != 0)
 		return false;
-	r->at += n;
+	*at = p + n;
 	return true;
 }
 
-static int read_number(struct reading *r, uint32_t *ret, struct ckpt_err *err)
+/* "dim=", in front of an argument. */
+static bool take_key(const char **at, const char *key)
 {
-	const char *p;
-	uint64_t n = 0;
+	const char *p = *at;
 
-	skip_blanks(r);
-	for (p = r->at; *p >= '0' && *p <= '9' && n <= UINT32_MAX; p++)
-		n = n * 10 + (uint64_t)(*p - '0');
-	if (p == r->at)
-		return text_error(r, err, "expected a number, 0 or above");
-	if (n > UINT32_MAX)
-		return text_error(r, err, "this number is too large");
-	r->at = p;
-	*ret = (uint32_t)n;
-	return 0;
+	if (!take(&p, key) || !take(&p, "="))
+		return false;
+	*at = p;
+	return true;
 }
 
-static int read_tensor_dim(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
+static const char *read_integer(const char **at, int64_t *ret, const char **ret_at)
 {
-	uint32_t n = 0;
-	int e;
+	const char *p = behind_blanks(*at);
+	bool negative = *p == '-';
+	int64_t n = 0;
 
-	skip_blanks(r);
-	if (*r->at == '-')
-		return text_error(r, err, "tensor dimensions are counted from 0, from the left");
-	e = read_number(r, &n, err);
-	if (e < 0)
-		return e;
-	if (n >= CKPT_DIMS_MAX)
-		return text_error(r, err,
-				  "before this character: tensor dimensions go from 0 to 15");
-	p->tensor_dim = (uint16_t)n;
-	return 0;
+	*at = *ret_at = p;
+	p += negative;
+	if (*p < '0' || *p > '9')
+		return "expected a number, 0 or above";
+	for (; *p >= '0' && *p <= '9'; p++)
+		if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, *p - '0', &n))
+			n = INT64_MAX;
+	*ret = negative ? -n : n;
+	*at = p;
+	return NULL;
 }
 
-/* "sum" or "sum, keep" */
-static int read_reduction(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
+/* "sum", "'sum'", "reduce_op=sum", "sum, keep"; nothing is sum, as in PyTorch. */
+static const char *read_reduction(const char **at, struct placement_text *ret)
 {
 	static const char *const name[] = { "sum", "avg", "min", "max", "product" };
+	const char *quote, *empty = *at;
 	uint8_t i = 0;
 
-	while (i < ARRAY_LEN(name) && !take(r, name[i]))
+	if (take(&empty, ")"))
+		return NULL;
+	(void)take_key(at, "reduce_op");
+	quote = take(at, "'") ? "'" : take(at, "\"") ? "\"" : NULL;
+	while (i < ARRAY_LEN(name) && !take(at, name[i]))
 		i++;
+	*at = behind_blanks(*at);
 	if (i == ARRAY_LEN(name))
-		return text_error(r, err, "expected sum, avg, min, max or product");
-	p->how = CKPT_PARTIAL;
-	p->reduce = i;
-	if (take(r, ",")) {
-		if (!take(r, "keep"))
-			return text_error(r, err, "expected \"keep\" after this comma");
-		p->flags = CKPT_KEEP_PARTIAL;
+		return "expected sum, avg, min, max or product";
+	if (quote && !take(at, quote))
+		return "the quotation mark must be closed here";
+	ret->reduce = i;
+	if (take(at, ",")) {
+		ret->keep = take(at, "keep");
+		*at = behind_blanks(*at);
+		if (!ret->keep)
+			return "expected \"keep\" after this comma";
 	}
-	return 0;
+	return NULL;
 }
 
-/* "Shard(0)", "StridedShard(0, 2)", "Only(1)", "Partial(sum)", "Replicate". */
+static const char *read_factor(const char **at, struct placement_text *ret)
+{
+	if (!take(at, ",")) {
+		*at = behind_blanks(*at);
+		return "expected a comma and the split factor";
+	}
+	(void)(take_key(at, "split_factor") || take_key(at, "sf"));
+	return read_integer(at, &ret->factor, &ret->factor_at);
+}
+
+const char *placement_read(const char **at, struct placement_text *ret)
+{
+	const char *want = NULL;
+
+	*ret = (struct placement_text){ .how = CKPT_REPLICATE };
+	*at = behind_blanks(*at);
+	if (take(at, "Replicate")) {
+		if (!take(at, "("))
+			return NULL;
+	} else if (take(at, "StridedShard(") || take(at, "_StridedShard(") || take(at, "_S(")) {
+		ret->how = CKPT_SHARD;
+		ret->strided = true;
+		(void)take_key(at, "dim");
+		want = read_integer(at, &ret->dim, &ret->dim_at);
+		want = want ? want : read_factor(at, ret);
+	} else if (take(at, "Shard(") || take(at, "S(")) {
+		ret->how = CKPT_SHARD;
+		(void)take_key(at, "dim");
+		want = read_integer(at, &ret->dim, &ret->dim_at);
+	} else if (take(at, "Only(")) {
+		ret->how = CKPT_ONLY;
+		want = read_integer(at, &ret->dim, &ret->dim_at);
+	} else if (take(at, "Partial(") || take(at, "P(")) {
+		ret->how = CKPT_PARTIAL;
+		want = read_reduction(at, ret);
+	} else if (take(at, "R")) {
+		return NULL;
+	} else if (take(at, "Partial")) {
+		*at = behind_blanks(*at);
+		return "expected '(' and the reduction, sum, avg, min, max or product,";
+	} else {
+		return "expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
+		       "Partial(OPERATION) or Replicate";
+	}
+	if (!want && !take(at, ")")) {
+		*at = behind_blanks(*at);
+		want = "expected a closing parenthesis";
+	}
+	return want;
+}
+
+/* --- a list of them --- */
+
+static void skip_blanks(struct reading *r)
+{
+	r->at = behind_blanks(r->at);
+}
+
+static int settle_number(struct reading *r, int64_t n, const char *at, uint32_t max,
+			 const char *too_large, struct ckpt_err *err)
+{
+	const char *here = r->at;
+	const char *what = *at == '-'	    ? "expected a number, 0 or above"
+			   : n > UINT32_MAX ? "this number is too large"
+					    : NULL;
+
+	if (!what && n <= max)
+		return 0;
+	r->at = at;
+	if (!what) {
+		r->at += strspn(at, "0123456789");
+		what = too_large;
+	}
+	(void)text_error(r, err, what);
+	r->at = here;
+	return -EINVAL;
+}
+
 static int read_how(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
 {
+	struct placement_text t;
+	const char *want = placement_read(&r->at, &t);
 	int e = 0;
 
-	*p = (struct ckpt_placement){ .how = CKPT_REPLICATE };
-	if (take(r, "Replicate"))
-		return 0;
-	if (take(r, "Shard(")) {
-		p->how = CKPT_SHARD;
-		e = read_tensor_dim(r, p, err);
-	} else if (take(r, "StridedShard(") || take(r, "_StridedShard(")) {
-		p->how = CKPT_SHARD;
-		e = read_tensor_dim(r, p, err);
-		if (!e && !take(r, ","))
-			return text_error(r, err, "expected a comma and the split factor");
-		if (!e)
-			e = read_number(r, &p->split_factor, err);
-		if (!e && !p->split_factor)
-			return text_error(
-				r, err, "before this character: a split factor must be at least 1");
-	} else if (take(r, "Only(")) {
-		p->how = CKPT_ONLY;
-		e = read_number(r, &p->split_factor, err);
-	} else if (take(r, "Partial")) {
-		if (!take(r, "("))
-			return text_error(
-				r, err,
-				"expected '(' and the reduction, sum, avg, min, max or product,");
-		e = read_reduction(r, p, err);
-	} else {
-		return text_error(
-			r, err,
-			"expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
-			"Partial(OPERATION) or Replicate");
+	if (want)
+		return text_error(r, err, want);
+	*p = (struct ckpt_placement){ .how = t.how,
+				      .reduce = t.reduce,
+				      .flags = t.keep ? CKPT_KEEP_PARTIAL : 0 };
+	if (t.how == CKPT_SHARD && t.dim < 0) {
+		r->at = t.dim_at;
+		return text_error(r, err, "tensor dimensions are counted from 0, from the left");
 	}
-	if (!e && !take(r, ")"))
-		return text_error(r, err, "expected a closing parenthesis");
+	if (t.how == CKPT_SHARD) {
+		e = settle_number(r, t.dim, t.dim_at, CKPT_DIMS_MAX - 1,
+				  "before this character: tensor dimensions go from 0 to 15", err);
+		p->tensor_dim = (uint16_t)t.dim;
+	}
+	if (!e && t.how == CKPT_ONLY) {
+		e = settle_number(r, t.dim, t.dim_at, UINT32_MAX, "", err);
+		p->split_factor = (uint32_t)t.dim;
+	}
+	if (!e && t.strided) {
+		e = settle_number(r, t.factor, t.factor_at, UINT32_MAX, "", err);
+		p->split_factor = (uint32_t)t.factor;
+		if (!e && !t.factor) {
+			r->at = t.factor_at + strspn(t.factor_at, "0");
+			e = text_error(r, err,
+				       "before this character: a split factor must be at least 1");
+		}
+	}
 	return e;
 }
 
@@ -143,9 +222,33 @@ static size_t name_bytes(const char *s)
 {
 	size_t n = 0;
 
-	while (s[n] && !strchr(" \t,", s[n]))
+	while (s[n] && !strchr(" \t,)]", s[n]))
 		n++;
 	return n;
+}
+
+/* The placement does this to mesh dimension d. */
+static int settle_mesh_dim(struct reading *r, struct ckpt_placement *p, uint32_t d,
+			   struct ckpt_err *err)
+{
+	char mesh[MESH_TEXT];
+
+	p->mesh_dim = (uint16_t)d;
+	for (uint32_t i = 0; i < r->n; i++)
+		if (r->place[i].mesh_dim == d)
+			return text_error(r, err,
+					  "this mesh dimension is there already; it can do one "
+					  "thing to a tensor");
+	if (r->mode == CKPT_FLAT && p->how == CKPT_SHARD && p->split_factor > 1)
+		return text_error(r, err, "in mode flat nothing is strided");
+	if (p->how == CKPT_ONLY && p->split_factor >= r->mesh->dim[d])
+		return ckpt_error(err, -EINVAL,
+				  "\"%.120s\", character %zu: Only(%u)@%s is not in the mesh %s: "
+				  "its coordinates go from 0 to %u",
+				  r->text, (size_t)(r->at - r->text) + 1, p->split_factor,
+				  r->mesh->name[d], mesh_print(r->mesh, mesh, sizeof mesh),
+				  r->mesh->dim[d] - 1);
+	return 0;
 }
 
 static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckpt_err *err)
@@ -153,6 +256,7 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 	char mesh[MESH_TEXT];
 	const char *name;
 	size_t n;
+	int e;
 
 	skip_blanks(r);
 	name = r->at;
@@ -162,25 +266,10 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 	for (uint32_t d = 0; d < r->mesh->ndim; d++) {
 		if (strlen(r->mesh->name[d]) != n || memcmp(r->mesh->name[d], name, n) != 0)
 			continue;
-		p->mesh_dim = (uint16_t)d;
-		for (uint32_t i = 0; i < r->n; i++)
-			if (r->place[i].mesh_dim == d)
-				return text_error(
-					r, err,
-					"this mesh dimension appears twice; it can do one thing "
-					"to a tensor");
-		if (r->mode == CKPT_FLAT && p->how == CKPT_SHARD && p->split_factor > 1)
-			return text_error(r, err, "in mode flat nothing is strided");
-		if (p->how == CKPT_ONLY && p->split_factor >= r->mesh->dim[d])
-			return ckpt_error(
-				err, -EINVAL,
-				"\"%.120s\", character %zu: Only(%u)@%s is not in the mesh %s: "
-				"its coordinates go from 0 to %u",
-				r->text, (size_t)(r->at - r->text) + 1, p->split_factor,
-				r->mesh->name[d], mesh_print(r->mesh, mesh, sizeof mesh),
-				r->mesh->dim[d] - 1);
-		r->at += n;
-		return 0;
+		e = settle_mesh_dim(r, p, d, err);
+		if (!e)
+			r->at += n;
+		return e;
 	}
 	return ckpt_error(err, -EINVAL,
 			  "\"%.120s\", character %zu: the mesh %s has no dimension \"%.*s\"; name "
@@ -189,16 +278,32 @@ static int read_mesh_dim(struct reading *r, struct ckpt_placement *p, struct ckp
 			  mesh_print(r->mesh, mesh, sizeof mesh), (int)MIN(n, (size_t)80), name);
 }
 
+/* Without @NAME placements belong to the mesh dimensions one after the other: then all of them do. */
 static int read_placement(struct reading *r, struct ckpt_err *err)
 {
 	struct ckpt_placement p;
+	bool first = !r->n;
 	int e = read_how(r, &p, err);
 
 	if (e < 0)
 		return e;
-	if (!take(r, "@"))
+	if (take(&r->at, "@")) {
+		if (!first && r->in_order)
+			return text_error(
+				r, err,
+				"before this character: the placements before it have no @ and "
+				"no name");
+		e = read_mesh_dim(r, &p, err);
+	} else if (!first && !r->in_order) {
+		skip_blanks(r);
 		return text_error(r, err, "expected '@' and the name of a mesh dimension");
-	e = read_mesh_dim(r, &p, err);
+	} else {
+		r->in_order = true;
+		e = r->n < r->mesh->ndim
+			    ? settle_mesh_dim(r, &p, r->n, err)
+			    : text_error(r, err,
+					 "before this character: the mesh has fewer dimensions");
+	}
 	if (e < 0)
 		return e;
 	r->place[r->n++] = p; /* no more than the mesh has dimensions: each comes once */
@@ -206,30 +311,57 @@ static int read_placement(struct reading *r, struct ckpt_err *err)
 	return 0;
 }
 
+static int check_end(struct reading *r, struct ckpt_err *err)
+{
+	char mesh[MESH_TEXT];
+
+	skip_blanks(r);
+	if (*r->at)
+		return text_error(r, err, "the end must follow here");
+	if (r->in_order && r->n != r->mesh->ndim)
+		return ckpt_error(
+			err, -EINVAL,
+			"\"%.120s\", character %zu: %u of the %u dimensions of the mesh %s "
+			"have a placement here; give one for each, in their order, or say "
+			"whose each is, as in \"Shard(0)@%s\"",
+			r->text, (size_t)(r->at - r->text) + 1, r->n, r->mesh->ndim,
+			mesh_print(r->mesh, mesh, sizeof mesh), r->mesh->name[0]);
+	return 0;
+}
+
 static int read_list(struct reading *r, struct ckpt_err *err)
 {
-	const char *start;
+	const char *start, *close;
 	int e;
 
-	if (take(r, "flat:"))
+	if (take(&r->at, "flat:"))
 		r->mode = CKPT_FLAT;
-	else if (take(r, "unflatten_pad:"))
+	else if (take(&r->at, "unflatten_pad:"))
 		r->mode = CKPT_UNFLATTEN_PAD;
 	start = r->at;
 	/* Of a mesh, "Replicate" is all that there is to say. */
-	if (take(r, "Replicate")) {
+	if (take(&r->at, "Replicate")) {
+		if (take(&r->at, "("))
+			(void)take(&r->at, ")");
 		skip_blanks(r);
 		if (!*r->at)
 			return 0;
 		r->at = start;
 	}
+	close = take(&r->at, "(") ? ")" : take(&r->at, "[") ? "]" : NULL; /* Python's */
 	for (;;) {
 		e = read_placement(r, err);
-		if (e < 0 || !*r->at)
-			return e;
+		if (e < 0 || (!close && !*r->at))
+			return e < 0 ? e : check_end(r, err);
+		if (close && take(&r->at, close))
+			return check_end(r, err);
 		if (*r->at != ',')
-			return text_error(r, err, "expected a comma or the end");
+			return text_error(r, err,
+					  close ? "a comma or the closing bracket must follow here"
+						: "a comma or the end must follow here");
 		r->at++;
+		if (close && take(&r->at, close)) /* "(Shard(0),)" */
+			return check_end(r, err);
 	}
 }
 

@@ -243,13 +243,12 @@ struct store_ref {
 };
 
 /*
- * "latest", "latest~N" (N-th before it), "step:N" or "step-%012u", "tag:NAME" (mark.h) below where
- * (NULL: "."; a store with one job, or a job directory), or a path to a step directory: what has a '/'
- * or names an existing directory. A path may lead to any directory that holds MANIFEST, copied, renamed,
- * set aside. latest passes damaged, misplaced and quarantined steps over (note), and stops at one that a
- * newer version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and quarantined ones, and their
- * reader says what is wrong; a misplaced step has no name: -EBADMSG (store_step_refuse). By path it is
- * opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
+ * The checkpoint that name means (address.h): below where (NULL: "."; a store with one job, or a job
+ * directory) unless the name says which job, or is a path. A path may lead to any directory that holds
+ * MANIFEST, copied, renamed, set aside. latest passes damaged, misplaced and quarantined steps over (note),
+ * and stops at one that a newer version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and
+ * quarantined ones, and their reader says what is wrong; a misplaced step has no name: -EBADMSG
+ * (store_step_refuse). By path it is opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
  * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
  */
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
 
 #define NEAREST_MAX 4	/* steps that are offered instead of one that does not exist */
@@ -220,8 +221,9 @@ int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_er
 	return r ? r : closed_say(&jobs, abs, err);
 }
 
-/* The one job of where. abs becomes its path, *fd its descriptor. */
-static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struct ckpt_err *err)
+/* The one job of where; what: is wanted of it. abs becomes its path, *fd its descriptor. */
+static int job_only(const struct io_ops *ops, int *fd, const char *what, char abs[PATH_MAX],
+		    struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -ENOTUNIQ };
 	char job_path[PATH_MAX];
@@ -255,8 +257,8 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 			abs);
 	} else {
 		for (uint32_t i = 0; i < jobs.n; i++)
-			ckpt_errlist_add(&list, "-C %s/%s", strcmp(abs, "/") == 0 ? "" : abs,
-					 jobs.name[i]);
+			ckpt_errlist_add(&list, "%s@%.80s, or -C %s/%s", jobs.name[i], what,
+					 strcmp(abs, "/") == 0 ? "" : abs, jobs.name[i]);
 		r = ckpt_errlist_end(&list, err, "%.100s holds %" PRIu32 " jobs; choose one", abs,
 				     jobs.n);
 		ckpt_errlist_free(&list);
@@ -265,51 +267,63 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 	return r;
 }
 
-/* --- steps of a job --- */
+#define JOBS_SAID 8u /* jobs that are offered instead of one that does not exist */
 
-struct wanted {
-	enum wanted_by { BY_AGE, BY_STEP, BY_TAG } by;
-	uint64_t step, back; /* BY_STEP: the number; BY_AGE: how many before the latest */
-	const char *tag;
-};
-
-static bool parse_number(const char *text, uint64_t *ret)
+static int job_unknown(const struct io_ops *ops, const char *job, int fd, const char *abs,
+		       struct ckpt_err *err)
 {
-	return store_take_decimal(&text, ret) && !*text;
+	char list[JOBS_SAID * (sizeof(job_name) + 2)] = "";
+	struct jobs jobs;
+	int r = jobs_find(ops, fd, abs, &jobs, err), used = 0;
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < MIN(jobs.n, JOBS_SAID); i++)
+		used += snprintf(list + used, sizeof list - (size_t)used, "%s%s", i ? ", " : "",
+				 jobs.name[i]);
+	r = ckpt_error(err, -ENOENT, "there is no job %s in %.200s; it has %s%s", job, abs,
+		       jobs.n ? list : "none", jobs.n > JOBS_SAID ? ", ..." : "");
+	free(jobs.name);
+	return r;
 }
 
-/* 1: a short name; 0: something else; -EINVAL: meant as one. */
-static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *err)
+/* The same for a job that was named: of a store, or the job's own directory. */
+static int job_named(const struct io_ops *ops, const char *job, int *fd, char abs[PATH_MAX],
+		     struct ckpt_err *err)
 {
-	struct store_name x;
+	char job_path[PATH_MAX];
+	int r = is_job(ops, *fd), job_fd;
 
-	*ret = (struct wanted){ 0 };
-	if (strcmp(name, "latest") == 0)
-		return 1;
-	store_name_parse(name, &x);
-	if (x.kind == STORE_STEP) {
-		*ret = (struct wanted){ .by = BY_STEP, .step = x.step };
-		return 1;
-	}
-	if (strncmp(name, "tag:", 4) == 0) {
-		*ret = (struct wanted){ .by = BY_TAG, .tag = name + 4 };
-		return store_mark_name_check(ret->tag, err) ? -EINVAL : 1;
-	}
-	if (strncmp(name, "latest~", 7) == 0) {
-		if (parse_number(name + 7, &ret->back))
-			return 1;
-	} else if (strncmp(name, "step:", 5) == 0) {
-		ret->by = BY_STEP;
-		if (parse_number(name + 5, &ret->step))
-			return 1;
-	} else {
+	if (r < 0)
+		return store_fail(err, r, "cannot list %.200s", abs);
+	if (r && strcmp(path_base(abs), job) == 0)
 		return 0;
+	if (r)
+		return ckpt_error(err, -ENOENT,
+				  "there is no job %s in %.200s: that is the directory of job %s; "
+				  "give the store with -C PATH",
+				  job, abs, path_base(abs));
+	r = path_join(job_path, sizeof job_path, abs, job, err);
+	if (r)
+		return r;
+	job_fd = ops->open(ops->ctx, *fd, job, O_RDONLY | O_DIRECTORY, 0);
+	if (job_fd == -ENOENT || job_fd == -ENOTDIR || job_fd == -ELOOP)
+		return job_unknown(ops, job, *fd, abs, err);
+	if (job_fd < 0)
+		return store_fail(err, job_fd, "cannot open job %s in %.200s", job, abs);
+	r = is_job(ops, job_fd);
+	if (r <= 0) {
+		(void)ops->close(ops->ctx, job_fd);
+		return r ? store_fail(err, r, "cannot list %.200s", job_path)
+			 : job_unknown(ops, job, *fd, abs, err);
 	}
-	return ckpt_error(err, -EINVAL,
-			  "\"%.80s\" needs a number of at most 64 bits after its sign, as in "
-			  "latest~1 or step:1000",
-			  name);
+	(void)ops->close(ops->ctx, *fd);
+	*fd = job_fd;
+	memcpy(abs, job_path, sizeof job_path);
+	return 0;
 }
+
+/* --- steps of a job --- */
 
 static bool is_listed(const struct store_step *st)
 {
@@ -476,25 +490,25 @@ static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *ta
 
 /* NULL with the error in *ret_r. */
 static const struct store_step *step_choose(const struct store_step *step, uint32_t n,
-					    const struct wanted *want, const char *abs,
+					    const struct address *want, const char *abs,
 					    char note[512], int *ret_r, struct ckpt_err *err)
 {
 	uint64_t nsound = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (want->by == BY_STEP
-			    ? is_listed(&step[i]) && step[i].step == want->step
-			    : step[i].state == STORE_COMMITTED && nsound++ == want->back) {
-			if (want->by == BY_AGE)
+		if (want->kind == ADDRESS_STEP
+			    ? is_listed(&step[i]) && step[i].step == want->n
+			    : step[i].state == STORE_COMMITTED && nsound++ == want->n) {
+			if (want->kind == ADDRESS_LATEST)
 				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
 			return &step[i];
 		}
-		if (want->by == BY_AGE && step[i].state == STORE_NEWER &&
+		if (want->kind == ADDRESS_LATEST && step[i].state == STORE_NEWER &&
 		    !MUTANT(NEWER_PASSED_OVER))
 			return &step[i]; /* and is refused */
 	}
-	*ret_r = want->by == BY_STEP ? step_unknown(step, n, want->step, abs, err)
-				     : latest_unknown(step, n, want->back, abs, err);
+	*ret_r = want->kind == ADDRESS_STEP ? step_unknown(step, n, want->n, abs, err)
+					    : latest_unknown(step, n, want->n, abs, err);
 	return NULL;
 }
 
@@ -517,7 +531,7 @@ static const struct store_step *tag_choose(const struct store *s, const struct s
 }
 
 /* -ESTALE: what was chosen has gone since, or is being removed: look again. */
-static int resolve_once(const struct store *s, const struct wanted *want, const char *abs,
+static int resolve_once(const struct store *s, const struct address *want, const char *abs,
 			struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_free struct store_step *step = NULL;
@@ -529,8 +543,8 @@ static int resolve_once(const struct store *s, const struct wanted *want, const 
 	r = store_scan(s, true, &step, &n, err);
 	if (r)
 		return r;
-	st = want->by == BY_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
-				: step_choose(step, n, want, abs, ret->note, &r, err);
+	st = want->kind == ADDRESS_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
+				       : step_choose(step, n, want, abs, ret->note, &r, err);
 	if (!st)
 		return r;
 	r = store_step_refuse(st, abs, err);
@@ -544,7 +558,7 @@ static int resolve_once(const struct store *s, const struct wanted *want, const 
 	return r == -ENOENT ? -ESTALE : r;
 }
 
-static int resolve_short(const struct io_ops *ops, const char *where, const struct wanted *want,
+static int resolve_short(const struct io_ops *ops, const char *where, const struct address *want,
 			 struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
@@ -552,9 +566,11 @@ static int resolve_short(const struct io_ops *ops, const char *where, const stru
 	struct store s = { .ops = ops, .root_fd = -1 };
 	int r;
 
-	r = path_open(where, abs, &fd, err);
+	r = path_open(strchr(want->job, '/') ? want->job : where, abs, &fd, err);
 	if (!r)
-		r = job_only(ops, &fd, abs, err);
+		r = want->job[0] && !strchr(want->job, '/')
+			    ? job_named(ops, want->job, &fd, abs, err)
+			    : job_only(ops, &fd, want->what, abs, err);
 	if (r)
 		return r;
 	s.job_fd = fd;
@@ -685,26 +701,67 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 	return 0;
 }
 
+static bool is_directory(const char *name)
+{
+	struct stat st;
+
+	return stat(name, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A number is a step, and the directory of this name is not what was asked for: that is said. */
+static int beside_directory(const char *name, int r, struct store_ref *ret, struct ckpt_err *err)
+{
+	struct ckpt_err why;
+
+	if (r == 0 && !ret->note[0])
+		(void)snprintf(ret->note, sizeof ret->note,
+			       "%.40s is step %.40s; the directory of this name here is ./%.40s",
+			       name, name, name);
+	if (r != -ENOENT || !err)
+		return r;
+	why = *err;
+	return ckpt_error(err, r, "%s; the directory of this name here is ./%.40s", why.msg, name);
+}
+
+/* A word that is nothing else may be a directory. */
+static int resolve_word(const struct io_ops *ops, const char *where, const char *word,
+			struct store_ref *ret, struct ckpt_err *err)
+{
+	cleanup_close int fd = -1;
+	char abs[PATH_MAX], hint[CKPT_JOB_MAX + 64] = "";
+	int job = -1;
+
+	if (is_directory(word))
+		return resolve_path(ops, word, ret, err);
+	if (store_job_check(word, NULL) == 0 && path_open(where, abs, &fd, NULL) == 0)
+		job = ops->open(ops->ctx, fd, word, O_RDONLY | O_DIRECTORY, 0);
+	if (job >= 0) {
+		if (is_job(ops, job) > 0)
+			(void)snprintf(hint, sizeof hint, "; the newest of job %s is %s@latest",
+				       word, word);
+		(void)ops->close(ops->ctx, job);
+	}
+	return ckpt_error(
+		err, -ENOENT,
+		"there is no checkpoint \"%.200s\": it is none of latest, latest~N, N or "
+		"step:N, tag:NAME, or one of these behind JOB@, and there is no directory "
+		"./%.200s%s",
+		word, word, hint);
+}
+
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		  struct store_ref *ret, struct ckpt_err *err)
 {
-	struct wanted want;
-	struct stat st;
+	struct address want;
 	int r;
 
 	*ret = (struct store_ref){ .step_fd = -1 };
-	if (strchr(name, '/'))
-		return resolve_path(ops, name, ret, err);
-	r = wanted_parse(name, &want, err);
-	if (r < 0)
-		return r;
+	r = address_parse(name, &want, err);
 	if (r)
-		return resolve_short(ops, where, &want, ret, err);
-	if (stat(name, &st) == 0 && S_ISDIR(st.st_mode))
-		return resolve_path(ops, name, ret, err);
-	return ckpt_error(
-		err, -ENOENT,
-		"there is no checkpoint \"%.200s\": give latest, latest~N, step:N, tag:NAME, or "
-		"the path of a step directory",
-		name);
+		return r;
+	if (want.kind == ADDRESS_PATH)
+		return strchr(name, '/') ? resolve_path(ops, name, ret, err)
+					 : resolve_word(ops, where, name, ret, err);
+	r = resolve_short(ops, where, &want, ret, err);
+	return want.bare && is_directory(name) ? beside_directory(name, r, ret, err) : r;
 }

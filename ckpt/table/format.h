@@ -92,7 +92,7 @@ struct format {
 	/*
 	 * The same, for whoever looks for damage: where what all files share could be read, *ret is
 	 * set although the result is an error. Then it may be `partial`: good for move_verify, which
-	 * passes lost files by, and for nothing else.
+	 * passes lost files by, and for tensors that damage_of (move/damage.h) says are complete.
 	 */
 	int (*open_partial)(const struct source_dir *dir, struct checkpoint **ret,
 			    format_fault_fn *fault, void *arg, struct ckpt_err *err);

@@ -33,11 +33,11 @@ is() {
 
 # --- bash: the function, called as readline calls it ---
 
-# The words of a line as readline cuts it, '=' and ':' being words too; prints the replies, blanks between them.
+# The words of a line as readline cuts it, '=', ':' and '@' being words too; prints the replies, blanks between them.
 bash_completes() { # WORD...: joined they are the line, blanks included
 	bash --norc -c '
 		source <(ckptctl completion bash) || exit 1
-		COMP_LINE= COMP_WORDS=()
+		COMP_LINE= COMP_WORDS=() COMP_WORDBREAKS=${BREAKS-$COMP_WORDBREAKS}
 		for word; do
 			COMP_LINE+=$word
 			[[ $word == " " ]] || COMP_WORDS+=("$word")
@@ -49,6 +49,9 @@ bash_completes() { # WORD...: joined they are the line, blanks included
 		echo "${COMPREPLY[*]}"
 	' bash "$@"
 }
+without_at() {
+	BREAKS=' =:' bash_completes "$@"
+}
 c=ckptctl
 is "bash: a verb" "verify version" bash_completes $c ' ' ver
 is "bash: an option of the verb" "--all" bash_completes $c ' ' verify ' ' --al
@@ -59,12 +62,14 @@ is "bash: steps and directories together" "step:12 step:10 steps/" bash_complete
 is "bash: directories alone are the shell's" "(files) $store/a" bash_completes $c ' ' ls ' ' "$store/"
 is "bash: and behind --store=" "(files) $store/a" bash_completes $c ' ' ls ' ' --store = "$store/"
 is "bash: a tensor" "optim/kind.weight.master" bash_completes $c ' ' show ' ' "$store/a/step-000000000012" ' ' optim/kind.weight.m
-is "bash: of a path with blanks, the blanks are quoted" "my\\ \\\$runs/a/step-000000000012" \
-	bash_completes $c ' ' -C ' ' 'my\ \$runs' ' ' verify ' ' 'my\ \$runs/a/step-000000000012'
-is "bash: in quotes they are as they are" 'my $runs/a/step-000000000012' \
-	bash_completes $c ' ' -C ' ' "'my \$runs'" ' ' verify ' ' "'my \$runs/a/step-000000000012"
-is "bash: in double quotes only what these do not hold is quoted" 'my \$runs/a/step-000000000012' \
-	bash_completes $c ' ' -C ' ' "'my \$runs'" ' ' verify ' ' '"my \$runs/a/step-000000000012'
+is "bash: a step of a job, behind the @ that is a word too" "12" bash_completes $c ' ' -C ' ' "$store" ' ' verify ' ' a @ 12
+is "bash: and of a job at a path with blanks" "12" bash_completes $c ' ' verify ' ' 'my\ \$runs/a' @ 12
+is "bash: where @ is no end of a word, the blanks are quoted" "my\\ \\\$runs/a@12" \
+	without_at $c ' ' verify ' ' 'my\ \$runs/a@12'
+is "bash: in quotes they are as they are" 'my $runs/a@12' \
+	bash_completes $c ' ' verify ' ' "'my \$runs/a@12"
+is "bash: in double quotes only what these do not hold is quoted" 'my \$runs/a@12' \
+	bash_completes $c ' ' verify ' ' '"my \$runs/a@12'
 is "bash: a job, which the daemon knows" "a" bash_completes $c ' ' forget ' ' -S ' ' "$socket" ' '
 is "bash: nothing, without a word, where nothing can be" "" bash_completes $c ' ' nonsense ' '
 is "bash: what is on the line is never run" "" bash_completes $c ' ' -C ' ' '$(touch' ' ' "$tmp/ran)" ' ' verify ' ' x

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_names.c - names that come from directories and from people: entries of a job directory and of
- * its claims, job names, part names. What is taken for ours is one component, is printed as it was
+ * its claims, job names, part names, addresses of checkpoints. What is taken for ours is one component, is printed as it was
  * read, and leads nowhere else.
  */
+#include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
 #include "formats/native/native_impl.h"
 
@@ -54,6 +55,33 @@ static void job(const char *s)
 		assert((unsigned char)*p > ' ' && (unsigned char)*p < 127);
 }
 
+/* What is in front of the '@' and what is behind it are the text, and the same step is meant when the
+ * parts are put together again. */
+static void address(const char *s)
+{
+	struct ckpt_err err = { 0 };
+	struct address a, again;
+	size_t n;
+
+	if (address_parse(s, &a, &err) < 0) {
+		assert(err.code && err.msg[0]);
+		return;
+	}
+	n = strlen(a.job);
+	if (a.kind == ADDRESS_PATH) {
+		assert(a.what == s && !n);
+		return;
+	}
+	assert(!strncmp(s, a.job, n) && a.what == s + n + (n > 0) && (!n || s[n] == '@'));
+	assert(!strchr(a.what, '/') && !(a.bare && n));
+	if (a.kind == ADDRESS_TAG)
+		one_component(a.tag);
+	if (n && !strchr(a.job, '/'))
+		assert(store_job_check(a.job, NULL) == 0);
+	assert(address_parse(a.what, &again, NULL) == 0);
+	assert(again.kind == a.kind && again.n == a.n && again.tag == a.tag && !again.job[0]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char *s = malloc(size + 1);
@@ -64,6 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	s[size] = 0;
 	entry(s);
 	job(s);
+	address(s);
 	if (native_name_ok(s)) {
 		one_component(s);
 		assert(s[0] != '.' && strlen(s) <= NATIVE_NAME_MAX &&

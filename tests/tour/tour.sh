@@ -74,6 +74,8 @@ plain() {
 		-e 's/^([Ss]tep) [0-9]+ of live/\1 N of live/' \
 		-e 's/\b[0-9]+ (taken|skipped|torn|staged|committed|in flight)\b/N \1/g' \
 		-e 's/[0-9]+(\.[0-9]+)? [TGM]iB (free|available|of)/SPACE/g' \
+		-e 's/^ +TIME +step [0-9]+/TIME step N/' -e 's/[0-9.e+]+ steps\/s/RATE/' -e 's/(memory holds|disk) step [0-9]+/\1 step N/g' \
+		-e 's/(is at step|staged step is|newest committed) [0-9]+/\1 N/g' -e 's/ [0-9]+\.[0-9]{3,}( |$)/ NUMBER\1/' \
 		-e 's/[ \t]+/ /g' -e 's/^ //' -e 's/ $//' "$1"
 }
 

@@ -98,30 +98,41 @@ static void steps_are_those_of_the_store_on_the_line_newest_first(void **state)
 			    "latest :dir ");
 }
 
-static void of_several_jobs_the_steps_are_offered_as_paths(void **state)
+static void of_several_jobs_the_steps_are_offered_behind_their_job(void **state)
 {
 	(void)state;
-	OFFERED("verify", "-C", work, "");
-	assert_says(got.out, path_of("%s/alpha/step-000000000030\t", work));
-	assert_says(got.out, path_of("%s/beta/step-000000000025\t", work));
-	assert_silent(got.out, "latest\t");
+	assert_string_equal(words(OFFERED("verify", "-C", work, "")),
+			    "alpha@latest alpha@30 alpha@20 alpha@10 beta@latest beta@25 :dir ");
+	assert_string_equal(words(OFFERED("wait", "-C", work, "beta@2")), "beta@25 ");
+	/* and of one job, if it is named all the same */
+	assert_string_equal(words(OFFERED("verify", "-C", alpha(), "alpha@l")),
+			    "alpha@latest :dir ");
+	assert_string_equal(words(OFFERED("verify", "-C", alpha(), "3")), "30 :dir ");
+	assert_string_equal(words(OFFERED("wait", "-C", alpha(), "")), "latest 30 20 10 ");
+}
+
+static void the_steps_of_a_job_at_a_path_are_offered_behind_the_path(void **state)
+{
+	const char *path = path_of("%s@2", alpha());
+
+	(void)state;
+	assert_string_equal(words(OFFERED("verify", path)), path_of("%s@20 :dir ", alpha()));
+	assert_string_equal(words(OFFERED("verify", path_of("%s/none@", top))), ":dir ");
 }
 
 static void what_is_offered_names_what_it_says(void **state)
 {
+	const char *const where[] = { work, alpha() };
 	char *line, *save, *all;
 
 	(void)state;
-	all = strdup(words(OFFERED("verify", "-C", work, "")));
-	for (line = strtok_r(all, " ", &save); line; line = strtok_r(NULL, " ", &save))
-		if (*line != ':')
-			assert_int_equal(RUN("verify", line), 0);
-	free(all);
-	all = strdup(words(OFFERED("verify", "-C", alpha(), "")));
-	for (line = strtok_r(all, " ", &save); line; line = strtok_r(NULL, " ", &save))
-		if (*line != ':')
-			assert_int_equal(RUN("verify", "-C", alpha(), line), 0);
-	free(all);
+	for (uint32_t i = 0; i < ARRAY_LEN(where); i++) {
+		all = strdup(words(OFFERED("verify", "-C", where[i], "")));
+		for (line = strtok_r(all, " ", &save); line; line = strtok_r(NULL, " ", &save))
+			if (*line != ':')
+				assert_int_equal(RUN("verify", "-C", where[i], line), 0);
+		free(all);
+	}
 }
 
 static void tensors_are_those_of_the_checkpoint_on_the_line(void **state)
@@ -222,7 +233,8 @@ int main(void)
 		cmocka_unit_test(options_are_those_of_the_verb_and_hidden_words_are_none),
 		cmocka_unit_test(arguments_that_an_option_can_have_are_offered_in_both_spellings),
 		cmocka_unit_test(steps_are_those_of_the_store_on_the_line_newest_first),
-		cmocka_unit_test(of_several_jobs_the_steps_are_offered_as_paths),
+		cmocka_unit_test(of_several_jobs_the_steps_are_offered_behind_their_job),
+		cmocka_unit_test(the_steps_of_a_job_at_a_path_are_offered_behind_the_path),
 		cmocka_unit_test(what_is_offered_names_what_it_says),
 		cmocka_unit_test(tensors_are_those_of_the_checkpoint_on_the_line),
 		cmocka_unit_test(jobs_are_those_of_the_store_where_no_daemon_runs),

@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/control.h"
 #include "tests/unit/test_cli_rig.h"
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,6 +31,8 @@ enum manner {
 	OLDER,	   /* of ABI 1: closes when it has read CONTROL */
 	NEWER,	   /* refuses in the words of a newer version */
 	NEWER_OK,  /* answers as one */
+	UNENDED,   /* a text without its zero */
+	UNENDED_TOO,
 	MANNERS,
 };
 
@@ -211,6 +214,13 @@ static struct wire_report_rank *report_ranks(void)
 	return (struct wire_report_rank *)((struct wire_report_job *)(h + 1) + h->njob);
 }
 
+static struct wire_report_step *report_steps(void)
+{
+	const struct wire_report_head *h = (const struct wire_report_head *)fake.report;
+
+	return (struct wire_report_step *)(report_ranks() + h->nrank);
+}
+
 /* --- tests --- */
 static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 {
@@ -228,13 +238,20 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 		[OLDER] = "of an older version",
 		[NEWER] = "ckptd 9 speaks protocol ",
 		[NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
+		[UNENDED] = "nonsense",
+		[UNENDED_TOO] = "nonsense",
 	};
 
 	(void)state;
 	for (enum manner m = RIGHT; m < MANNERS; m++) {
+		struct wire_report_job *j = report_make(1, 2);
+
 		if (!says[m])
 			continue;
-		report_make(1, 2);
+		if (m == UNENDED)
+			memset(j->failing, 'x', sizeof j->failing);
+		if (m == UNENDED_TOO)
+			memset(j->device, 'x', sizeof j->device);
 		if (m == NONSENSE)
 			((struct wire_report_head *)fake.report)->nrank = 1;
 		if (m == WRONG_JOB)
@@ -407,6 +424,362 @@ static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
 	fake_stop();
 }
 
+static void a_wait_in_vain_says_how_far_the_job_is(void **state)
+{
+	struct wire_report_job *j;
+
+	(void)state;
+	j = report_make(1, 1);
+	j->newest = 211;
+	j->last_committed = 201;
+	report_steps()[0].step = 210;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("wait", "300", "-S", fake.path, "--timeout", "1s"), 15);
+	assert_says(got.err, "timed out after 1 s; the job is at step 210, its newest staged step "
+			     "is 210, its newest committed 200; step 300 of job0 is not committed "
+			     "yet");
+	j->newest = j->last_committed = 0;
+	((struct wire_report_head *)fake.report)->nstep = 0;
+	fake.bytes = wire_report_bytes(1, 1, 0);
+	assert_int_equal(RUN("wait", "latest", "-S", fake.path, "--timeout", "50ms", "--json"), 15);
+	assert_json_error(15);
+	assert_says(got.err, "timed out after 50.0 ms; job job0 has no step yet");
+	fake_stop();
+	/* without a daemon, by what the store has */
+	assert_int_equal(RUN("wait", "300", "-C", path_of("%s/alpha", work), "--timeout", "50ms"),
+			 15);
+	assert_says(got.err, "timed out after 50.0 ms; the newest committed step is 30; step 300");
+}
+
+static void a_wait_takes_every_address_of_a_step(void **state)
+{
+	static const char *const same[] = {
+		"30",		"step:30",	  "step-000000000030", "alpha@30",
+		"alpha@latest", "alpha@tag:best", "alpha@latest~0"
+	};
+	const char *store = path_of("%s/runs", top);
+
+	(void)state;
+	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "30", "best"), 0);
+	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "20", "good"), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(same); i++)
+		if (RUN("wait", same[i], "-C", i < 3 ? path_of("%s/alpha", work) : work) ||
+		    !strstr(got.out, "Step 30 of alpha is committed."))
+			fail_msg("%s: %s%s", same[i], got.out, got.err);
+	assert_int_equal(RUN("wait", path_of("%s/alpha/step-000000000020", work)), 0);
+	assert_says(got.out, "Step 20 of alpha is committed.");
+	assert_int_equal(RUN("wait", path_of("%s/alpha@latest~1", work)), 0);
+	assert_says(got.out, "Step 20 of alpha is committed.");
+	assert_int_equal(RUN("wait", "tag:good", "--job", "alpha", "-C", work, "--json"), 0);
+	json_decref(json_out("ckptd.wait/1"));
+	assert_int_equal(RUN("wait", "tag:none", "--job", "alpha", "-C", work), 10);
+	assert_says(got.err, "there is no tag none");
+	assert_int_equal(RUN("wait", "alpha@tag:none", "-C", work, "--timeout", "20ms"), 10);
+	assert_int_equal(RUN("wait", "alpha@30", "--job", "beta", "-C", work), 2);
+	assert_says(got.err, "says which job: leave --job beta out");
+	assert_int_equal(RUN("wait", "soon", "-C", work), 2);
+	assert_says(got.err, "is no step: give a number, latest, tag:NAME");
+	assert_int_equal(RUN("wait", "./soon", "-C", work), 2);
+	assert_int_equal(RUN("wait", "18446744073709551615", "-C", work), 2);
+	assert_int_equal(RUN("wait", "@30", "-C", work), 2);
+	/* and of the daemon's jobs */
+	report_make(3, 1);
+	fake_start(RIGHT);
+	assert_int_equal(RUN("wait", "job1@5", "--state=staged", "-S", fake.path), 0);
+	assert_says(got.out, "Step 5 of job1 is staged.");
+	assert_int_equal(
+		RUN("wait", path_of("%s/job2@latest", store), "--state=staged", "-S", fake.path),
+		0);
+	assert_says(got.out, "Step 5 of job2 is staged.");
+	assert_int_equal(RUN("wait", path_of("%s/job2/step-000000000005", store), "--state=staged",
+			     "-S", fake.path),
+			 0);
+	assert_says(got.out, "Step 5 of job2 is staged.");
+	fake_stop();
+}
+
+/* --- status --- */
+/* A job that trains: step 210 in memory 2 s ago, 200 on disk 41 s ago, a mark every half second. */
+static struct wire_report_job *report_training(void)
+{
+	struct wire_report_head *h = (struct wire_report_head *)fake.report;
+	struct wire_report_job *j = report_make(1, 2);
+	struct wire_report_step *s = report_steps();
+
+	h->nstep = 5;
+	fake.bytes = wire_report_bytes(1, 2, 5);
+	for (uint32_t i = 0; i < 5; i++)
+		s[i] = (struct wire_report_step){ .step = 212 - 2 * i,
+						  .generation = 1,
+						  .state = WIRE_COMMITTED,
+						  .mark_ns = 100 * NS_PER_S - NS_PER_S -
+							     i * NS_PER_S / 2 };
+	s[0].state = WIRE_SKIPPED;
+	s[1].mark_ns = 98 * NS_PER_S;
+	s[1].state = WIRE_STAGED;
+	s[1].flags = WIRE_HELD;
+	for (uint32_t i = 2; i < 5; i++)
+		s[i].mark_ns = 98 * NS_PER_S - (i - 1) * NS_PER_S / 2;
+	report_ranks()[1].marks = 100;
+	report_ranks()[1].measured_ns = 50 * NS_PER_S;
+	*j = (struct wire_report_job){ .id = 1,
+				       .name = "demo",
+				       .store = "/runs",
+				       .generation = 1,
+				       .launch = WIRE_READY,
+				       .world = 2,
+				       .attached = 2,
+				       .nslot = 2,
+				       .newest = 213,
+				       .taken = 88,
+				       .skipped = 12,
+				       .skipped_by = { [WIRE_SKIP_FULL] = 9, [WIRE_SKIP_LATE] = 2 },
+				       .last_committed = 201,
+				       .last_committed_wall_ns = WALL_NS - 41 * NS_PER_S,
+				       .last_commit_ns = NS_PER_S };
+	return j;
+}
+
+static void status_answers_what_there_is_if_it_dies_now(void **state)
+{
+	struct wire_report_job *j = report_training();
+	const json_t *job;
+	json_t *doc;
+
+	(void)state;
+	fake_start(RIGHT);
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "step 212, 1s ago; ");
+	assert_says(got.out, "3.2 steps/s, a snapshot every 500 ms");
+	assert_says(got.out, "memory holds step 210 (2s ago), disk step 200 (41s ago)");
+	assert_says(got.out, "12 of 100 snapshots, 12 %");
+	assert_says(got.out, "9: every slot was in use");
+	assert_says(got.out, "2: a rank came late");
+	assert_says(got.out, "1: for another reason");
+	assert_silent(got.out, "failing");
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "memory_step"), 210);
+	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "disk_step"), 200);
+	assert_true(json_number_value(json_object_get(member(job, "if_it_dies", JSON_OBJECT),
+						      "disk_age_s")) == 41);
+	assert_true(json_number_value(json_object_get(job, "newest_age_s")) == 1);
+	/* from step 204 to 212 in 2.5 s; 100 marks in 50 s */
+	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
+						      "steps_per_s")) == 8 / 2.5);
+	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
+						      "snapshots_per_s")) == 2);
+	assert_true(json_number_value(
+			    json_object_get(member(job, "skipped", JSON_OBJECT), "share")) == 0.12);
+	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "full"), 9);
+	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "otherwise"), 1);
+	member(member(job, "failing", JSON_OBJECT), "text", JSON_NULL);
+	member(member(job, "device", JSON_OBJECT), "stuck_s", JSON_NULL);
+	json_decref(doc);
+	/* nothing is known yet */
+	((struct wire_report_head *)fake.report)->nstep = 0;
+	fake.bytes = wire_report_bytes(1, 2, 0);
+	j->last_committed = 0;
+	j->skipped_by[WIRE_SKIP_FULL] = 99; /* more than there are */
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	assert_says(got.out, "memory holds no step, disk none since ckptd began");
+	assert_says(got.out, "step 212; a snapshot every 500 ms\n");
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	member(member(job, "rate", JSON_OBJECT), "steps_per_s", JSON_NULL);
+	member(member(job, "if_it_dies", JSON_OBJECT), "memory_step", JSON_NULL);
+	member(job, "newest_age_s", JSON_NULL);
+	json_decref(doc);
+	fake_stop();
+}
+
+static void what_fails_or_hangs_is_three(void **state)
+{
+	struct wire_report_job *j = report_training();
+	const json_t *job;
+	json_t *doc;
+
+	(void)state;
+	fake_start(RIGHT);
+	strcpy(j->failing, "step 208 could not be written: No space left on device");
+	strcpy(j->device, "/dev/nvme0n1p2 (ext4)");
+	j->failing_wall_ns = WALL_NS - 180 * NS_PER_S;
+	assert_int_equal(RUN("status", "-S", fake.path), 3);
+	assert_says(got.out, "since 3m 0s: step 208 could not be written: No space left");
+	assert_silent(got.out, "disk hangs");
+	j->failing[0] = 0;
+	j->failing_wall_ns = 0;
+	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	j->stuck_ns = 41 * NS_PER_S;
+	assert_int_equal(RUN("status", "-S", fake.path), 3);
+	assert_says(got.out, "/dev/nvme0n1p2 (ext4) has not answered for 41.0 s");
+	for (const char *line = got.out; *line; line = strchr(line, '\n') + 1)
+		assert_true(strcspn(line, "\n") < 200);
+	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 3);
+	assert_string_equal(got.err, "");
+	doc = json_out("ckptd.status/1");
+	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
+	assert_string_equal(string(member(job, "device", JSON_OBJECT), "name"),
+			    "/dev/nvme0n1p2 (ext4)");
+	assert_true(json_number_value(
+			    json_object_get(member(job, "device", JSON_OBJECT), "stuck_s")) == 41);
+	json_decref(doc);
+	fake_stop();
+}
+
+/* --- ls --- */
+/* The steps of the list, "30 20 10", by their column or in JSON. */
+static const char *steps_listed(void)
+{
+	static char buf[1024];
+	json_t *j = json_out("ckptd.ls/1");
+	const json_t *list = member(j, "checkpoints", JSON_ARRAY);
+	size_t n = 0;
+
+	*buf = 0;
+	for (size_t i = 0; i < json_array_size(list); i++)
+		n += (size_t)snprintf(buf + n, sizeof buf - n, "%s%" PRIu64, n ? " " : "",
+				      number(json_array_get(list, i), "step"));
+	json_decref(j);
+	return buf;
+}
+
+static void ls_shows_what_the_daemon_holds_in_memory(void **state)
+{
+	const char *alpha = path_of("%s/alpha", work);
+	struct wire_report_job *j;
+	struct wire_report_step *s;
+	const json_t *list;
+	json_t *doc;
+
+	(void)state;
+	j = report_make(2, 2);
+	strcpy(j->name, "alpha");
+	snprintf(j->store, sizeof j->store, "%s/work", top);
+	s = report_steps();
+	/* the first is in the store, too; the second of another job is not listed */
+	s[0] = (struct wire_report_step){ .step = 30,
+					  .generation = 1,
+					  .state = WIRE_COMMITTED,
+					  .flags = WIRE_HELD,
+					  .mark_ns = 90 * NS_PER_S,
+					  .total = 7 * MIB };
+	fake_start(RIGHT);
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_says(got.out, "in memory too");
+	assert_silent(got.out, "STATE");
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
+	doc = json_out("ckptd.ls/1");
+	list = member(doc, "checkpoints", JSON_ARRAY);
+	assert_int_equal(json_array_size(list), 3);
+	member(json_array_get(list, 0), "in_memory", JSON_TRUE);
+	member(json_array_get(list, 1), "in_memory", JSON_FALSE);
+	member(json_array_get(member(doc, "staged", JSON_ARRAY), 0), "on_disk", JSON_TRUE);
+	assert_true(json_real_value(member(member(json_array_get(list, 0), "notes", JSON_OBJECT),
+					   "loss", JSON_REAL)) == 2.5);
+	json_decref(doc);
+	/* one that is only there comes first */
+	s[0].step = 33;
+	s[0].state = WIRE_STAGED;
+	assert_int_equal(RUN("ls", work, "-S", fake.path), 0);
+	assert_says(got.out, "STATE");
+	assert_says(got.out, "staged");
+	assert_says(got.out, "only in memory");
+	assert_says(got.out, "7.00 MiB");
+	assert_says(got.out, "4 checkpoints of 2 jobs"); /* of the store */
+	assert_true(strstr(got.out, "33 ") < strstr(got.out, "30 "));
+	/* for programs in a list of its own: the first of checkpoints can be loaded from disk */
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json", "-n", "1"), 0);
+	assert_string_equal(steps_listed(), "30");
+	doc = json_out("ckptd.ls/1");
+	assert_int_equal(json_array_size(member(doc, "staged", JSON_ARRAY)), 1);
+	list = json_array_get(member(doc, "staged", JSON_ARRAY), 0);
+	assert_int_equal(number(list, "step"), 33);
+	assert_int_equal(number(list, "bytes"), 7 * MIB);
+	assert_int_equal(number(list, "world_size"), 2);
+	assert_int_equal(number(list, "created_ns"), WALL_NS - 10 * NS_PER_S);
+	member(list, "on_disk", JSON_FALSE);
+	json_decref(doc);
+	/* an older one where it belongs, what is being copied nowhere */
+	s[0].step = 25;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_true(strstr(got.out, "\n  30 ") < strstr(got.out, "\n  25 "));
+	assert_true(strstr(got.out, "\n  25 ") < strstr(got.out, "\n  20 "));
+	s[0].state = WIRE_FAILED;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_says(got.out, "only in memory: it could");
+	s[0].state = WIRE_MARKED;
+	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	assert_silent(got.out, "\n  25 ");
+	fake_stop();
+	/* and nothing is said of a daemon that is silent, wrong, or not there */
+	for (enum manner m = SILENT; m < MANNERS; m++) {
+		fake_start(m);
+		assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+		assert_string_equal(got.err, "");
+		fake_stop();
+		m = m == SILENT ? OTHER : MANNERS;
+	}
+}
+
+static void ls_sorts_by_what_it_is_given_and_stops_where_it_is_told(void **state)
+{
+	const char *store = path_of("%s/sorted", top), *alpha = path_of("%s/alpha", work);
+	static const struct {
+		const char *key, *steps;
+	} sorts[] = {
+		{ "step", "40 30 20 10" }, { "-step", "10 20 30 40" }, { "age", "40 30 20 10" },
+		{ "-age", "10 20 30 40" }, { "loss", "20 40 10 30" },  { "-loss", "30 10 40 20" },
+		{ "lr", "40 30 20 10" },   { "size", "40 30 20 10" },
+	};
+	static const double losses[] = { 3, 1, 4.5, 2 };
+
+	(void)state;
+	assert_int_equal(mkdir(store, 0700), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(losses); i++) {
+		uint64_t step = 10 * (i + 1), before = i ? step - 10 : UINT64_MAX;
+
+		rig_loss = losses[i];
+		make_step(store,
+			  &(struct how){ "one", "fsdp=1", step, i + 1, before, before, false });
+	}
+	rig_loss = 2.5;
+	for (uint32_t i = 0; i < ARRAY_LEN(sorts); i++) {
+		assert_int_equal(RUN("ls", "--json", "--sort", sorts[i].key, store), 0);
+		assert_string_equal(steps_listed(), sorts[i].steps);
+	}
+	assert_int_equal(RUN("ls", "--json", "--sort", "loss", "-n", "2", store), 0);
+	assert_string_equal(steps_listed(), "20 40");
+	assert_int_equal(RUN("ls", "--json", "--count=1", store), 0);
+	assert_string_equal(steps_listed(), "40");
+	assert_int_equal(RUN("ls", "--json", "-n", "99999999999999999999999", store), 0);
+	assert_string_equal(steps_listed(), "40 30 20 10");
+	assert_int_equal(RUN("ls", "--sort", "loss", "-n1", store), 0);
+	assert_says(got.out, "LOSS");
+	assert_says(got.out, "... and 3 more, without -n");
+	assert_says(got.out, "4 checkpoints of one");
+	assert_int_equal(RUN("ls", "--sort", "lr", store), 0);
+	assert_says(got.out, "lr");
+	assert_int_equal(RUN("ls", "--sort", "lss", store), 2);
+	assert_says(got.err,
+		    "no checkpoint here has such a note; there is step, age, size, loss, lr");
+	assert_int_equal(RUN("ls", "--sort", "lss", store, "--json"), 2);
+	assert_json_error(2);
+	assert_string_equal(got.out, "");
+	assert_int_equal(RUN("ls", "-n", "0", alpha), 2);
+	assert_int_equal(RUN("ls", "-n", "x", alpha), 2);
+	assert_int_equal(RUN("ls", "-n", "", alpha), 2);
+	assert_int_equal(RUN("ls", "-n"), 2);
+	/* -n of other verbs is what it was */
+	assert_int_equal(RUN("prune", "-n", "--keep-last=1", alpha), 0);
+	assert_int_equal(RUN("show", "-n", "1", alpha), 2);
+	assert_string_equal(
+		(RUN("completion", "complete", "--", "ls", "-C", store, "--sort", "l"), got.out),
+		"loss\ta note\nlr\ta note\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -419,6 +792,12 @@ int main(void)
 		cmocka_unit_test(the_longest_stall_is_no_shorter_than_the_last),
 		cmocka_unit_test(what_a_daemon_says_cannot_move_a_terminals_cursor),
 		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
+		cmocka_unit_test(a_wait_in_vain_says_how_far_the_job_is),
+		cmocka_unit_test(a_wait_takes_every_address_of_a_step),
+		cmocka_unit_test(status_answers_what_there_is_if_it_dies_now),
+		cmocka_unit_test(what_fails_or_hangs_is_three),
+		cmocka_unit_test(ls_shows_what_the_daemon_holds_in_memory),
+		cmocka_unit_test(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, make_all, drop_all);

@@ -252,6 +252,111 @@ static void man_prints_a_page_and_wraps_it_into_json(void **state)
 	free(page);
 }
 
+/* The first candidate for the end of a verb's line. */
+static const char *words_offered(const char *verb, const char *word)
+{
+	RUN("completion", "complete", "--", verb, word);
+	got.out[strcspn(got.out, "\t\n")] = 0;
+	return got.out;
+}
+
+/* stderr is a terminal: its text. */
+static char *talk_of(const char *a, const char *b)
+{
+	static char text[4096];
+	char *argv[] = { (char *)"ckptctl", (char *)a, (char *)b, NULL }, *data = NULL;
+	int ends[2];
+	size_t len;
+	ssize_t n;
+	FILE *talk, *out = open_memstream(&data, &len);
+
+	assert_int_equal(openpty(&ends[0], &ends[1], NULL, NULL, NULL), 0);
+	talk = fdopen(ends[1], "w");
+	got.code = cli_run(b ? 3 : 2, argv, out, talk);
+	fflush(talk);
+	fcntl(ends[0], F_SETFL, O_NONBLOCK);
+	n = read(ends[0], text, sizeof text - 1);
+	text[n > 0 ? n : 0] = 0;
+	fclose(talk);
+	fclose(out);
+	free(data);
+	close(ends[0]);
+	return text;
+}
+
+static void another_word_leads_to_its_verb(void **state)
+{
+	uint32_t n = 0;
+
+	(void)state;
+	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
+		for (const char *const *s = (*v)->synonyms; s && *s; s++, n++) {
+			struct said x = say(*v);
+
+			for (const struct cli_verb *const *w = cli_verbs; *w; w++)
+				assert_string_not_equal((*w)->name, *s); /* a verb comes first */
+			assert_ptr_equal(cli_verb_find(*s), *v);
+			assert_says(x.page, "Other words for it: ");
+			assert_says(x.page, *s);
+			assert_says(x.help, *s);
+			RUN("help");
+			assert_says(got.out, *s);
+			assert_int_equal(RUN(*s, "-h"), 0);
+			assert_string_equal(got.out, x.help);
+			said_free(&x);
+		}
+	assert_true(n >= 5);
+	assert_int_equal(RUN("list", "-C", work), 0);
+	assert_says(got.out, "alpha");
+	assert_string_equal(got.err, "");
+	assert_int_equal(RUN("check", "-C", work, "alpha@30"), 0);
+	assert_int_equal(RUN("check", "-C", work, "alpha@31"), 10);
+	assert_int_equal(RUN("list", "--no-such"), 2);
+	assert_says(got.err, "next: ckptctl ls -h");
+	assert_says(talk_of("list", work), "list is another word for ckptctl ls");
+	assert_int_equal(got.code, 0);
+	assert_string_equal(talk_of("ls", work), "");
+	/* and what is near one of them is suggested as the verb */
+	assert_int_equal(RUN("chekc"), 2);
+	assert_says(got.err, "there is no verb \"chekc\"; did you mean verify?");
+	assert_string_equal(words_offered("check", "--data-"), "--data-subset");
+}
+
+static void help_is_what_h_says(void **state)
+{
+	char *all, *one;
+	json_t *j;
+
+	(void)state;
+	RUN("-h");
+	all = strdup(got.out);
+	RUN("verify", "-h");
+	one = strdup(got.out);
+	assert_int_equal(RUN("help"), 0);
+	assert_string_equal(got.out, all);
+	assert_int_equal(RUN("help", "verify"), 0);
+	assert_string_equal(got.out, one);
+	assert_int_equal(RUN("help", "check"), 0);
+	assert_string_equal(got.out, one);
+	assert_int_equal(RUN("help", "check", "--json", "--color=always"), 0);
+	j = json_out("ckptd.help/1");
+	assert_string_equal(string(j, "verb"), "verify");
+	assert_string_equal(string(j, "text"), one);
+	json_decref(j);
+	assert_int_equal(RUN("help", "--json"), 0);
+	j = json_out("ckptd.help/1");
+	member(j, "verb", JSON_NULL);
+	assert_string_equal(string(j, "text"), all);
+	json_decref(j);
+	assert_int_equal(RUN("help", "lsit"), 2);
+	assert_says(got.err, "did you mean ls?");
+	assert_int_equal(RUN("help", "lsit", "--json"), 2);
+	assert_json_error(2);
+	assert_int_equal(RUN("help", "ls", "show"), 2);
+	free(all);
+	free(one);
+}
+
 static void on_a_terminal_without_man_the_help_comes_instead(void **state)
 {
 	char *argv[] = { (char *)"ckptctl", (char *)"man", (char *)"verify", NULL }, *err = NULL,
@@ -291,6 +396,8 @@ int main(void)
 		cmocka_unit_test(the_arguments_that_an_option_can_have_are_told),
 		cmocka_unit_test(what_a_table_holds_is_text_in_a_page_and_never_a_request),
 		cmocka_unit_test(man_prints_a_page_and_wraps_it_into_json),
+		cmocka_unit_test(another_word_leads_to_its_verb),
+		cmocka_unit_test(help_is_what_h_says),
 		cmocka_unit_test(on_a_terminal_without_man_the_help_comes_instead),
 	};
 

@@ -600,6 +600,197 @@ static void a_damaged_source_leaves_nothing(void **state)
 	remove_tree(bad);
 }
 
+/* --- what is left of a damaged checkpoint --- */
+
+/* Part number n of the step, by name. */
+static char *part_path(const char *step, uint32_t n)
+{
+	static char best[8][PATH_MAX];
+	struct dirent **e;
+	int all = scandir(step, &e, NULL, alphasort);
+	char *ret = best[n];
+
+	*ret = 0;
+	for (int i = 0; i < all; i++) {
+		if (strstr(e[i]->d_name, ".part") && !n--)
+			snprintf(ret, PATH_MAX, "%s/%s", step, e[i]->d_name);
+		free(e[i]);
+	}
+	free(e);
+	assert_true(*ret);
+	return ret;
+}
+
+static void flip(const char *path, int64_t off)
+{
+	int fd = open(path, O_RDWR);
+	uint8_t b;
+
+	assert_true(fd >= 0);
+	if (off < 0)
+		off += lseek(fd, 0, SEEK_END);
+	assert_int_equal(pread(fd, &b, 1, off), 1);
+	b ^= 4;
+	assert_int_equal(pwrite(fd, &b, 1, off), 1);
+	close(fd);
+}
+
+static bool is_left_out(const json_t *j, const char *key)
+{
+	const json_t *left = member(j, "left_out", JSON_ARRAY);
+	size_t n = strcspn(key, "");
+	const char *rank = strstr(key, "/rank-");
+
+	if (rank)
+		n = (size_t)(rank - key);
+	for (size_t i = 0; i < json_array_size(left); i++) {
+		const char *name = string(json_array_get(left, i), "tensor");
+
+		assert_true(strlen(string(json_array_get(left, i), "why")) > 10);
+		if (!strncmp(name, key, n) && (!name[n] || !strncmp(name + n, " of rank", 8)))
+			return true;
+	}
+	return false;
+}
+
+/* Every tensor of the file that was made of the sound step is in the other with the same bytes, or is
+ * listed as left out; and the other has no more. Returns how many are left out. */
+static uint32_t what_is_there_is_right(const char *sound, const char *kept, const json_t *j)
+{
+	struct strict_file x, y;
+	char why[200];
+	uint32_t nleft = 0;
+
+	if (!strict_load(sound, &x, why) || !strict_load(kept, &y, why))
+		fail_msg("%s: %s", kept, why);
+	for (uint32_t i = 0; i < x.ntensor; i++) {
+		const struct strict_tensor *a = &x.tensor[i], *b = strict_find(&y, a->name);
+
+		if (!b && !is_left_out(j, a->name))
+			fail_msg("%s is missing and not listed", a->name);
+		nleft += !b;
+		if (b && (a->end - a->begin != b->end - b->begin ||
+			  memcmp(x.bytes + x.data + a->begin, y.bytes + y.data + b->begin,
+				 a->end - a->begin) != 0))
+			fail_msg("%s is other than it was", a->name);
+	}
+	assert_int_equal(y.ntensor, x.ntensor - nleft);
+	strict_free(&x);
+	strict_free(&y);
+	return nleft;
+}
+
+/* Returns how many tensors were left out of all files. */
+static uint32_t keep_going(const char *bad, const char *sound, const char *view)
+{
+	uint32_t n = 0;
+	json_t *j;
+
+	if (view)
+		RUN("restore", bad, out, "--mesh", "fsdp=3", "--json", "--view", view);
+	else
+		RUN("restore", bad, out, "--mesh", "fsdp=3", "--json");
+	assert_int_equal(got.code, CLI_CORRUPT);
+	assert_false(exists(out));
+	if (view)
+		RUN("restore", bad, out, "--mesh", "fsdp=3", "--json", "--keep-going", "--view",
+		    view);
+	else
+		RUN("restore", bad, out, "--mesh", "fsdp=3", "--json", "--keep-going");
+	if (got.code != CLI_WARNINGS)
+		fail_msg("%d: %s", got.code, got.err);
+	assert_string_equal(got.err, "");
+	j = json_out("ckptd.restore/1");
+	assert_true(json_array_size(member(j, "left_out", JSON_ARRAY)) > 0);
+	for (uint32_t r = 0; r < 3; r++)
+		n += what_is_there_is_right(file_of(sound, r), file_of(out, r), j);
+	json_decref(j);
+	assert_int_equal(entries(out), 3);
+	remove_tree(out);
+	return n;
+}
+
+static void what_is_damaged_is_left_out_and_the_rest_is_right(void **state)
+{
+	char bad[PATH_MAX], sound[PATH_MAX], view[PATH_MAX], viewed[PATH_MAX], all[PATH_MAX];
+	FILE *f;
+	uint32_t n;
+	json_t *j;
+
+	(void)state;
+	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
+	snprintf(sound, sizeof sound, "%s", path_of("%s/sound", top));
+	snprintf(view, sizeof view, "%s", path_of("%s/view", top));
+	snprintf(viewed, sizeof viewed, "%s", path_of("%s/viewed", top));
+	snprintf(all, sizeof all, "%s", path_of("%s/all", top));
+	f = fopen(view, "w");
+	fputs("rename model/* -> seen/{1}\n", f);
+	fclose(f);
+	assert_int_equal(RUN("restore", in, sound, "--mesh", "fsdp=3"), 0);
+	assert_int_equal(RUN("restore", in, viewed, "--mesh", "fsdp=3", "--view", view), 0);
+	/* nothing is damaged, nothing is left out */
+	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--keep-going", "--json"), 0);
+	j = json_out("ckptd.restore/1");
+	assert_int_equal(json_array_size(member(j, "left_out", JSON_ARRAY)), 0);
+	json_decref(j);
+	for (uint32_t r = 0; r < 3; r++)
+		assert_true(same_file(file_of(sound, r), file_of(out, r)));
+	remove_tree(out);
+	/* a byte of the data, one of the sections behind them, a file that is missing */
+	for (uint32_t how = 0; how < 3; how++) {
+		copy_step(in, bad);
+		if (how == 2)
+			assert_int_equal(unlink(part_path(bad, 1)), 0);
+		else
+			flip(part_path(bad, how), how ? -5000 : 300000);
+		n = keep_going(bad, sound, NULL);
+		assert_true(n >= 1);
+		assert_int_equal(keep_going(bad, viewed, view), n);
+		/* one rank, and for people */
+		assert_int_equal(
+			RUN("restore", bad, out, "--mesh", "fsdp=3", "--rank", "1", "--keep-going"),
+			CLI_WARNINGS);
+		assert_says(got.out, "left out");
+		assert_says(got.out, how == 0	? "the CRC-32C of its bytes is wrong"
+				     : how == 1 ? "elements are missing"
+						: "is missing");
+		assert_says(got.err, "tensors are damaged and were left out");
+		assert_int_equal(entries(out), 1);
+		RUN("restore", bad, all, "--mesh", "fsdp=3", "--keep-going");
+		assert_true(same_file(file_of(out, 1), file_of(all, 1)));
+		remove_tree(all);
+		remove_tree(out);
+		remove_tree(bad);
+	}
+	remove_tree(sound);
+	remove_tree(viewed);
+}
+
+static void of_a_checkpoint_of_which_nothing_is_left_nothing_is_written(void **state)
+{
+	char bad[PATH_MAX];
+
+	(void)state;
+	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
+	copy_step(in, bad);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(unlink(part_path(bad, 0)), 0);
+	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
+	assert_says(got.err, "nothing can be restored");
+	assert_false(exists(out));
+	remove_tree(bad);
+	copy_step(in, bad);
+	flip(path_of("%s/MANIFEST", bad), 5000);
+	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
+	assert_says(got.err, "without its MANIFEST nothing can be restored");
+	assert_false(exists(out));
+	remove_tree(bad);
+	assert_int_equal(
+		RUN("restore", path_of("%s/none", top), out, "--mesh", "fsdp=3", "--keep-going"),
+		CLI_MISSING);
+	assert_int_equal(RUN("restore", in, out, "--keep-going"), CLI_USAGE);
+}
+
 /* The verb alone, with a table of system calls. */
 static int run_ops(const struct io_ops *ops, const char *mesh)
 {
@@ -994,6 +1185,8 @@ int main(void)
 		cmocka_unit_test(nothing_is_written_into_the_checkpoint),
 		cmocka_unit_test(all_that_the_format_lacks_is_listed),
 		cmocka_unit_test(a_damaged_source_leaves_nothing),
+		cmocka_unit_test(what_is_damaged_is_left_out_and_the_rest_is_right),
+		cmocka_unit_test(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written),
 		cmocka_unit_test(whichever_call_fails_nothing_is_left),
 		cmocka_unit_test(of_two_that_make_the_directory_one_is_told_that_it_lost),
 		cmocka_unit_test(a_full_disk_is_13_and_leaves_nothing),

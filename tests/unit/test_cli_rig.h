@@ -69,6 +69,9 @@ static void (*declare)(struct table *decl);
 /* Where it is set, the parts say what it makes of their tables; what they hold stays. */
 static void (*lie)(struct table *part);
 
+/* The note of the steps that are made. */
+static double rig_loss = 2.5;
+
 /* What rank r of the mesh owns, as a part of the transaction. The table stays for the manifest. */
 static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 		       const struct native_info *info, struct table *t, struct native_part *ret)
@@ -127,7 +130,7 @@ static void parent_id(const struct store *s, uint64_t step, uint8_t ret[16])
 
 static void make_step(const char *root, const struct how *h)
 {
-	const struct ckpt_note note[] = { { "loss", 2.5 }, { "lr", 3e-4 } };
+	const struct ckpt_note note[] = { { "loss", rig_loss }, { "lr", 3e-4 } };
 	struct native_lineage lineage = { .seq = h->seq,
 					  .parent_step = h->parent,
 					  .tool = "ckptd 0.1.0",

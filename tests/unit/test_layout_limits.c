@@ -322,7 +322,7 @@ static void texts_of_modes_and_reductions_say_what_is_wrong_and_where(void **sta
 		{ "flat: flat: Shard(0)@dp", 7, "Shard(DIM)" },
 		{ "Shard(0)@dp, flat: Shard(0)@tp", 14, "Shard(DIM)" },
 		{ "Partial(sum@dp", 12, "parenthesis" },
-		{ "Partial()@dp", 9, "sum, avg, min, max or product" },
+		{ "Partial(,)@dp", 9, "sum, avg, min, max or product" },
 		{ "Partial(prod)@dp", 9, "sum, avg, min, max or product" },
 		{ "Partial(sum,)@dp", 13, "keep" },
 		{ "Partial(sum, kept)@dp", 14, "keep" },

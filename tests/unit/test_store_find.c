@@ -118,6 +118,58 @@ static void short_names_are_found_below_a_store_and_below_a_job(void **state)
 	}
 }
 
+static void one_address_names_a_step_from_everywhere(void **state)
+{
+	char job[8192];
+
+	(void)state;
+	(void)snprintf(job, sizeof job, "%s@20", at("demo"));
+	assert_found(root, "20", "demo/step-000000000020");
+	assert_found(root, "demo@20", "demo/step-000000000020");
+	assert_found(root, "demo@step:20", "demo/step-000000000020");
+	assert_found(root, "demo@step-000000000020", "demo/step-000000000020");
+	assert_found(root, "demo@latest~1", "demo/step-000000000020");
+	assert_found(at("demo"), "demo@latest", "demo/step-000000000025");
+	assert_found("/", job, "demo/step-000000000020");
+	(void)snprintf(job, sizeof job, "%s@latest", root); /* a store with one job */
+	assert_found("/", job, "demo/step-000000000025");
+	assert_refused(-ENOENT, root, "21", "10, 20 and 25");
+	assert_refused(-EINVAL, root, "99999999999999999999999", "number");
+	assert_refused(-ENOENT, root, "none@20", "no job none in");
+	assert_refused(-ENOENT, root, "none@20", "it has demo");
+	assert_refused(-ENOENT, at("demo"), "none@20", "the directory of job demo");
+	assert_refused(-ENOENT, root, "demo", "the newest of job demo is demo@latest");
+	assert_refused(-ENOENT, root, "demo@newest", "it is none of latest, latest~N, N or step:N");
+	assert_refused(-EINVAL, root, "@20", "no job in front of its @");
+	assert_refused(-EINVAL, root, "b\303\274d@20", "is not allowed");
+	assert_refused(-EINVAL, root, "demo@step:x", "number");
+	assert_refused(-EINVAL, root, "demo@tag:.x", ".x");
+	(void)snprintf(job, sizeof job, "%s@20", at("missing"));
+	assert_refused(-ENOENT, root, job, "missing");
+	/* what has a '/' behind its '@' is a path */
+	assert_refused(-ENOENT, root, "demo@20/.", "cannot open demo@20/.");
+}
+
+static void a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there(void **state)
+{
+	char cwd[PATH_MAX];
+	struct store_ref ref;
+
+	(void)state;
+	assert_non_null(getcwd(cwd, sizeof cwd));
+	assert_int_equal(chdir(root), 0);
+	assert_int_equal(mkdirat(place.fd, "20", 0700), 0);
+	assert_int_equal(mkdirat(place.fd, "21", 0700), 0);
+	assert_int_equal(resolve("demo", "20", &ref), 0);
+	assert_string_equal(ref.path, at("demo/step-000000000020"));
+	assert_non_null(strstr(ref.note, "20 is step 20; the directory of this name here is ./20"));
+	(void)close(ref.step_fd);
+	assert_found("demo", "step:20", "demo/step-000000000020");
+	assert_refused(-ENOENT, "demo", "21", "the directory of this name here is ./21");
+	assert_refused(-ENOENT, "demo", "./20", "it has no MANIFEST");
+	assert_int_equal(chdir(cwd), 0);
+}
+
 static void an_unknown_step_is_refused_with_its_neighbours(void **state)
 {
 	(void)state;
@@ -923,6 +975,8 @@ static const struct asked asked[] = {
 	{ "empty", "latest", false },  { "", "demo/step-000000000010", true },
 	{ "", "model", true },	       { "", "torn", true },
 	{ "", "empty", true },	       { "", "demo", true },
+	{ "", "demo@20", false },      { "", "none@20", false },
+	{ "demo", "20", false },       { "", "demo@latest", true },
 };
 
 static void places_make(void)
@@ -1034,6 +1088,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(short_names_are_found_below_a_store_and_below_a_job),
+		T(one_address_names_a_step_from_everywhere),
+		T(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there),
 		T(an_unknown_step_is_refused_with_its_neighbours),
 		T(the_nearest_steps_are_offered_in_order),
 		T(a_malformed_name_is_refused),

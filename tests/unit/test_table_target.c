@@ -946,6 +946,58 @@ static void everything_that_is_wrong_with_rules_is_said_at_once(void **state)
 	table_free(&t);
 }
 
+static void placements_are_read_as_pytorch_writes_them(void **state)
+{
+	static const struct {
+		const char *torch, *ours;
+	} same[] = {
+		{ "(Shard(dim=0), Replicate())", "Shard(0)@dp, Replicate@tp" },
+		{ "[Shard(0), Shard(1)]", "Shard(0)@dp, Shard(1)@tp" },
+		{ "S(0), R", "Shard(0)@dp, Replicate@tp" },
+		{ "(_StridedShard(dim=0, split_factor=2), Shard(dim=0),)",
+		  "StridedShard(0, 2)@dp, Shard(0)@tp" },
+		{ "[_StridedShard(0, sf=2), Shard(0)]", "StridedShard(0, 2)@dp, Shard(0)@tp" },
+		{ "_S(0, 3),R", "StridedShard(0, 3)@dp, Replicate@tp" },
+		{ "Partial(), Replicate()", "Partial(sum)@dp, Replicate@tp" },
+		{ "Replicate(), Partial(sum)", "Partial(sum)@tp, Replicate@dp" },
+		{ "Partial(\"avg\"), P(sum)", "Partial(avg)@dp, Partial(sum)@tp" },
+		{ "(Partial(reduce_op='max'), R)", "Partial(max)@dp, Replicate@tp" },
+		{ "flat: (Shard(0), Shard(0))", "flat: Shard(0)@dp, Shard(0)@tp" },
+		{ "Shard(dim = 0)@tp", "Shard(0)@tp, Replicate@dp" },
+		{ "(Shard(0)@tp, Replicate()@dp)", "Shard(0)@tp, Replicate@dp" },
+		{ "Replicate()", "Replicate@dp, Replicate@tp" },
+		{ "Only(1), Replicate()", "Only(1)@dp, Replicate@tp" },
+	};
+	struct arena a = { 0 };
+	struct mesh m;
+
+	(void)state;
+	assert_int_equal(mesh_parse("dp=3,tp=2", &a, &m, NULL), 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(same); i++) {
+		struct ckpt_err err = { 0 };
+		struct layout l, ours;
+
+		if (layout_parse(same[i].torch, &m, &a, &l, &err) ||
+		    layout_parse(same[i].ours, &m, &a, &ours, &err))
+			fail_msg("%s: %s", same[i].torch, err.msg);
+		assert_int_equal(l.mode, ours.mode);
+		for (uint32_t d = 0; d < 2; d++) { /* what replicates need not be said */
+			struct ckpt_placement p = { .mesh_dim = (uint16_t)d }, q = p;
+
+			for (uint32_t k = 0; k < l.nplace; k++)
+				if (l.place[k].mesh_dim == d)
+					p = l.place[k];
+			for (uint32_t k = 0; k < ours.nplace; k++)
+				if (ours.place[k].mesh_dim == d)
+					q = ours.place[k];
+			assert_memory_equal(&p, &q, sizeof p);
+		}
+		if (l.nplace == 2 && l.place[0].how == CKPT_SHARD && l.place[1].how == CKPT_SHARD)
+			assert_memory_equal(l.place, ours.place, 2 * sizeof *l.place);
+	}
+	arena_free(&a);
+}
+
 static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void **state)
 {
 	static const struct {
@@ -955,7 +1007,20 @@ static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void
 	} bad[] = {
 		{ "", 1, "expected" },
 		{ "shard(0)@dp", 1, "Shard(DIM)" },
-		{ "Shard(0)", 9, "'@'" },
+		{ "Shard(0)", 9, "1 of the 2 dimensions of the mesh dp=3,tp=2 have a placement" },
+		{ "Shard(0)@dp, Shard(1)", 22, "'@'" },
+		{ "Shard(0), Shard(1)@tp", 20, "have no @" },
+		{ "Shard(0), Shard(1), Replicate()", 32, "fewer dimensions" },
+		{ "(Shard(0), Shard(1)", 20, "closing bracket" },
+		{ "(Shard(0), Shard(1)]", 20, "closing bracket" },
+		{ "[Shard(0), Shard(1)] x", 22, "the end" },
+		{ "Shard(dims=0), Replicate()", 7, "a number" },
+		{ "Shard(dim=-1), Replicate()", 11, "counted from 0" },
+		{ "_StridedShard(0, sf=0), R", 22, "at least 1" },
+		{ "_StridedShard(0, 4294967296), R", 18, "too large" },
+		{ "Partial('sum), R", 13, "quotation mark" },
+		{ "Partial(band), R", 9, "sum, avg" },
+		{ "Replicate(0), R", 11, "parenthesis" },
 		{ "Shard(0)@", 10, "name of a mesh dimension" },
 		{ "Shard()@dp", 7, "a number" },
 		{ "Shard(-1)@dp", 7, "counted from 0" },
@@ -1054,6 +1119,7 @@ int main(void)
 		cmocka_unit_test(what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told),
 		cmocka_unit_test(a_rule_that_says_what_is_so_anyway_is_no_news),
 		cmocka_unit_test(everything_that_is_wrong_with_rules_is_said_at_once),
+		cmocka_unit_test(placements_are_read_as_pytorch_writes_them),
 		cmocka_unit_test(placements_that_cannot_be_read_say_where_and_what_belongs_there),
 		cmocka_unit_test(what_is_printed_of_a_layout_is_read_back_as_the_same),
 		cmocka_unit_test(blanks_and_the_underscore_of_torch_are_read_too),
