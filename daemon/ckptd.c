@@ -22,7 +22,7 @@ static const char usage[] =
 	"--background --idle-exit 600 and no --keep option: it leaves after ten minutes\n"
 	"without a trainer, and removes no step. For anything else start ckptd yourself.\n"
 	"\n"
-	"  --socket PATH        listen here; default: CKPTD_SOCKET of the environment, else\n"
+	"  --socket PATH        listen here; default: $CKPTD_SOCKET, else\n"
 	"                       /run/user/UID/ckptd/socket, else /tmp/ckptd-UID/socket\n"
 	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default:\n"
 	"                       stay\n"

@@ -281,8 +281,7 @@ static void launch_outdates(struct job *j, const struct launch *l, const struct 
 		j->noutdated = 0; /* it had ended by itself, and so has whatever it fenced */
 	else if (old->token && old->token != l->token) {
 		if (j->noutdated == OUTDATED_MAX) /* the oldest is forgotten */
-			memmove(j->outdated, j->outdated + 1,
-				--j->noutdated * sizeof *j->outdated);
+			memmove(j->outdated, j->outdated + 1, --j->noutdated * sizeof *j->outdated);
 		j->outdated[j->noutdated++] = old->token;
 	}
 	at = outdated_at(j, l->token);

@@ -451,8 +451,7 @@ void session_readable(struct session *s)
 		refuse_other_version(s, (const struct wire_head *)buf);
 	if (n <= 0) {
 		if (n < 0)
-			garbage_met(s,
-				    n == -EPROTONOSUPPORT ? ((struct wire_head *)buf)->abi : 0);
+			garbage_met(s, n == -EPROTONOSUPPORT ? ((struct wire_head *)buf)->abi : 0);
 		wire_close_fds(fd, nfd);
 		session_end(s);
 		return;

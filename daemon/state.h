@@ -192,11 +192,11 @@ struct job {
 	char name[CKPT_JOB_MAX + 8];
 	struct store *store;
 	bool claiming;
-	struct launch *launch; /* the newest; NULL before the first */
+	struct launch *launch;		 /* the newest; NULL before the first */
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
 	uint32_t noutdated;
-	struct snap *snaps;    /* of all launches, newest first */
-	struct snap *writing;  /* at most one at a time */
+	struct snap *snaps;   /* of all launches, newest first */
+	struct snap *writing; /* at most one at a time */
 	uint64_t idle_since;
 	/* found damaged: restore passes them by, there and nowhere else */
 	struct bad {

@@ -161,10 +161,11 @@ int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, ui
 		return rc;
 	rc = wire_recv(k->sock, in, sizeof in, got, &ngot);
 	if (rc == 0 && type == WIRE_CONTROL)
-		return ckpt_error(err, -ECONNRESET,
-				  "ckptd on %s closes the connection without a word: it has just "
-				  "ended, or is of an older version than this ckptctl (protocol %u)",
-				  k->socket, WIRE_ABI);
+		return ckpt_error(
+			err, -ECONNRESET,
+			"ckptd on %s closes the connection without a word: it has just "
+			"ended, or is of an older version than this ckptctl (protocol %u)",
+			k->socket, WIRE_ABI);
 	if (rc == 0)
 		return gone(k, err);
 	if (rc == -EPROTONOSUPPORT)

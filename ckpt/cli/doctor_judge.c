@@ -510,8 +510,8 @@ static void daemon_there(struct judge *j)
 		    "limits the job ends ckptd too, and what is only staged is lost",
 		    f->daemon_pid, f->nrank_beside, f->nrank, f->daemon_group);
 	else if (f->nrank)
-		say(j, "cgroup", DOCTOR_OK, NULL,
-		    "none of %u attached ranks shares one with ckptd", f->nrank);
+		say(j, "cgroup", DOCTOR_OK, NULL, "none of %u attached ranks shares one with ckptd",
+		    f->nrank);
 	if (!f->uid || !f->systemd)
 		return;
 	if (f->lingers)

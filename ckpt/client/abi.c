@@ -28,8 +28,10 @@ static const struct {
 	const char *name;
 	uint32_t bytes;
 } others[] = {
-	{ "ckpt_err", sizeof(struct ckpt_err) },     { "ckpt_placement", sizeof(struct ckpt_placement) },
-	{ "ckpt_local", sizeof(struct ckpt_local) }, { "ckpt_note", sizeof(struct ckpt_note) },
+	{ "ckpt_err", sizeof(struct ckpt_err) },
+	{ "ckpt_placement", sizeof(struct ckpt_placement) },
+	{ "ckpt_local", sizeof(struct ckpt_local) },
+	{ "ckpt_note", sizeof(struct ckpt_note) },
 	{ "ckpt_step", sizeof(struct ckpt_step) },
 };
 
@@ -59,10 +61,11 @@ int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err 
 		return too_small(which, from, err);
 	for (uint32_t i = ours; i < size; i++)
 		if (byte[i])
-			return ckpt_error(err, -EOPNOTSUPP,
-					  "%s has fields behind byte %u that this library (%s) does not "
-					  "know: leave them zero, or use a newer one",
-					  known[which].name, ours, CKPT_VERSION);
+			return ckpt_error(
+				err, -EOPNOTSUPP,
+				"%s has fields behind byte %u that this library (%s) does not "
+				"know: leave them zero, or use a newer one",
+				known[which].name, ours, CKPT_VERSION);
 	memset(to, 0, ours);
 	memcpy(to, from, MIN(ours, size));
 	return 0;

@@ -157,9 +157,10 @@ static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *he
 			"start the ckptd that came with this library, on another socket",
 			c->socket, (int)c->peer, head->abi, WIRE_ABI);
 	if (rc == -EPROTO)
-		return ckpt_error(err, rc,
-				  "the daemon on %s (process %d) answers out of turn: another version?",
-				  c->socket, (int)c->peer);
+		return ckpt_error(
+			err, rc,
+			"the daemon on %s (process %d) answers out of turn: another version?",
+			c->socket, (int)c->peer);
 	if (rc == -EPIPE && type == WIRE_HELLO) {
 		if (closer == c->peer)
 			return ckpt_error(
@@ -239,8 +240,8 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 	struct ucred who;
 	socklen_t len = sizeof who;
 	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int rc = c->socket_default ? wire_socket_path(c->socket, c->flags & CKPT_AUTOSTART, err)
-				   : 0;
+	int rc =
+		c->socket_default ? wire_socket_path(c->socket, c->flags & CKPT_AUTOSTART, err) : 0;
 
 	if (rc < 0)
 		return rc;
@@ -253,9 +254,10 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 				  "no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART",
 				  c->socket);
 	if (rc == -EACCES || rc == -EPERM)
-		return ckpt_error(err, -EACCES,
-				  "the socket %s belongs to another user: give a socket of your own",
-				  c->socket);
+		return ckpt_error(
+			err, -EACCES,
+			"the socket %s belongs to another user: give a socket of your own",
+			c->socket);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(err, rc,
 				  "the daemon on %s takes no more connections: is it stopped?",
@@ -388,7 +390,8 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 void drop_socket(ckpt *c)
 {
 	if (c->sock >= 0) {
-		shutdown(c->sock, SHUT_RDWR); /* a child may hold it, too, and nobody waits for it */
+		shutdown(c->sock,
+			 SHUT_RDWR); /* a child may hold it, too, and nobody waits for it */
 		(void)close(TAKE_FD(c->sock));
 	}
 	c->late = false;

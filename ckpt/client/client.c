@@ -29,7 +29,8 @@ int client_check(const ckpt *c, struct ckpt_err *err)
 	int rc = client_alive(c);
 
 	if (rc == -EINVAL)
-		return ckpt_error(err, rc, "the handle is NULL: ckpt_attach failed, or was not called");
+		return ckpt_error(err, rc,
+				  "the handle is NULL: ckpt_attach failed, or was not called");
 	return rc < 0 ? ckpt_error(err, rc, "the handle belongs to the parent process") : 0;
 }
 
@@ -377,17 +378,19 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 	snprintf(m.only, sizeof m.only, "%s", w->only ? w->only : "");
 	if (!rpc_take(c, client_until(others_ns)))
 		return ckpt_error(err, -ETIMEDOUT,
-				  "no daemon is attached: the one on %s does not answer", c->socket);
+				  "no daemon is attached: the one on %s does not answer",
+				  c->socket);
 	rc = rpc_call(c, &m, WIRE_RESTORE, sizeof m, NULL, 0, WIRE_RESTORED, r, sizeof *r, fd,
 		      wait_ns, err);
 	if (rc < 0 && !c->answered) {
 		struct ckpt_err why;
 
 		if (segments_renew(c, &why) < 0)
-			rc = ckpt_error(err, why.code,
-					"the daemon on %s was to restore and did not answer, and may "
-					"still write into this process's memory: end it (%.300s)",
-					c->socket, why.msg);
+			rc = ckpt_error(
+				err, why.code,
+				"the daemon on %s was to restore and did not answer, and may "
+				"still write into this process's memory: end it (%.300s)",
+				c->socket, why.msg);
 	}
 	if (rc == 0) {
 		rc = fd[0] >= 0 ? wire_map(fd[0], r->blob_bytes, 0, &blobs, err)

@@ -52,7 +52,8 @@ static int segment_renew(struct seg *s, struct ckpt_err *err)
 	int rc = wire_memfd("ckpt-segment", s->bytes, &fd, err);
 
 	if (rc == 0 && (rc = pages_map(fd, s->bytes, PROT_READ | PROT_WRITE, &p)) < 0)
-		ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory", s->bytes);
+		ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
+				 s->bytes);
 	if (rc < 0)
 		return rc;
 	memcpy(p, s->base, s->bytes);

@@ -38,11 +38,9 @@ static int send_as(int sock, void *msg, uint16_t abi, uint32_t type, uint32_t by
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
 	assert(nfd <= WIRE_FDS_MAX && bytes <= WIRE_BYTES_MAX);
-	*head = (struct wire_head){ .magic = WIRE_MAGIC,
-				    .abi = abi,
-				    .type = (uint16_t)type,
-				    .bytes = bytes,
-				    .seq = seq };
+	*head = (struct wire_head){
+		.magic = WIRE_MAGIC, .abi = abi, .type = (uint16_t)type, .bytes = bytes, .seq = seq
+	};
 	if (nfd) {
 		struct cmsghdr *c;
 

@@ -582,10 +582,9 @@ static void report_say(int sock)
 	r.head = (struct wire_report_head){ .magic = WIRE_MAGIC, .njob = 1, .nrank = 3 };
 	r.job = (struct wire_report_job){ .id = 1, .world = 3, .attached = 2 };
 	for (uint32_t i = 0; i < 3; i++)
-		r.rank[i] =
-			(struct wire_report_rank){ .rank = i,
-						   .pid = 4242 + i,
-						   .state = i < 2 ? WIRE_ATTACHED : WIRE_DIED };
+		r.rank[i] = (struct wire_report_rank){ .rank = i,
+						       .pid = 4242 + i,
+						       .state = i < 2 ? WIRE_ATTACHED : WIRE_DIED };
 	assert_int_equal(wire_memfd_of("report", &r, sizeof r, &fd, NULL), 0);
 	(void)wire_send(sock, &is, WIRE_STATUS_IS, sizeof is, 2, &fd, 1);
 	(void)close(fd);

@@ -210,9 +210,9 @@ static void *fake_run(void *arg)
 		if (poll(p, n, 10) <= 0)
 			continue;
 		for (nfds_t i = 1; i < n; i++)
-			if (p[i].revents && (atomic_load(&fake.manner) == SILENT
-						     ? p[i].revents & POLLHUP
-						     : !serve(p[i].fd))) {
+			if (p[i].revents &&
+			    (atomic_load(&fake.manner) == SILENT ? p[i].revents & POLLHUP
+								 : !serve(p[i].fd))) {
 				(void)close(p[i].fd);
 				p[i--] = p[--n];
 			}
@@ -296,14 +296,14 @@ static int teardown(void **state)
 /* --- the library --- */
 static uint64_t took; /* by the newest call of in_time */
 
-#define in_time(ns, call)                                                               \
-	({                                                                              \
-		uint64_t began_ = now_ns();                                             \
-		__typeof__(call) rc_ = (call);                                          \
-		took = now_ns() - began_;                                               \
-		if (took > (ns) + SLACK_NS)                                             \
+#define in_time(ns, call)                                                                   \
+	({                                                                                  \
+		uint64_t began_ = now_ns();                                                 \
+		__typeof__(call) rc_ = (call);                                              \
+		took = now_ns() - began_;                                                   \
+		if (took > (ns) + SLACK_NS)                                                 \
 			fail_msg("%s took %.1f s", #call, (double)took / (double)NS_PER_S); \
-		rc_;                                                                    \
+		rc_;                                                                        \
 	})
 
 static int attach(ckpt **c, uint32_t flags, uint64_t wait_ns, struct ckpt_err *err)
@@ -334,18 +334,12 @@ static void a_daemon_of_another_kind_is_refused_at_once_or_trained_without(void 
 		enum manner manner;
 		const char *says;
 	} wrong[] = {
-		{ CLOSES, "without a word" },
-		{ REFUSES, "protocol 3" },
-		{ REFUSES_LONG, "protocol 3" },
-		{ ANSWERS_AS_OTHER, "protocol 9" },
-		{ OUT_OF_TURN, "out of turn" },
-		{ BELL_NONE, "incomplete" },
-		{ BELL_PIPE, "doorbell" },
-		{ BELL_SOCKET, "doorbell" },
-		{ BELL_BLOCKS, "doorbell" },
-		{ PAGE_SHORT, "bytes long" },
-		{ PAGE_UNSEALED, "seals" },
-		{ PAGE_FILE, "seals" },
+		{ CLOSES, "without a word" },	{ REFUSES, "protocol 3" },
+		{ REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
+		{ OUT_OF_TURN, "out of turn" }, { BELL_NONE, "incomplete" },
+		{ BELL_PIPE, "doorbell" },	{ BELL_SOCKET, "doorbell" },
+		{ BELL_BLOCKS, "doorbell" },	{ PAGE_SHORT, "bytes long" },
+		{ PAGE_UNSEALED, "seals" },	{ PAGE_FILE, "seals" },
 		{ PAGE_OTHERS, "pages" },
 	};
 	struct ckpt_err err;
@@ -527,7 +521,8 @@ static void a_store_that_cannot_be_opened_is_opened_later(void **state)
 	(void)state;
 	fake_start(MUTE);
 	snprintf(file, sizeof file, "%s", fake.store);
-	(void)close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)); /* where the directory is to be */
+	(void)close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC,
+			 0600)); /* where the directory is to be */
 	assert_int_equal(attach(&c, CKPT_REQUIRE, 0, &err), -ENOTDIR);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, fake.store));

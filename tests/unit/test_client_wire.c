@@ -125,10 +125,9 @@ static void messages_and_descriptors_arrive(void **state)
 	(void)state;
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
-		assert_int_equal(
-			wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
-				  (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n),
-			0);
+		assert_int_equal(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
+					   (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n),
+				 0);
 		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
 		memcpy(&got, buf, sizeof got);
 		assert_true(got.head.type == WIRE_SEALED && got.head.seq == 77 && got.epoch == 3 &&
@@ -214,8 +213,9 @@ static void a_refusal_is_read_whatever_its_version_and_length(void **state)
 		int32_t code;
 		char text[2 * WIRE_BYTES_MAX];
 	} r;
-	static const size_t text[] = { 0, 1, 40, WIRE_TEXT_MAX, WIRE_TEXT_MAX + 9, WIRE_BYTES_MAX,
-				       sizeof r.text };
+	static const size_t text[] = {
+		0, 1, 40, WIRE_TEXT_MAX, WIRE_TEXT_MAX + 9, WIRE_BYTES_MAX, sizeof r.text
+	};
 	struct ckpt_err err;
 	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
 

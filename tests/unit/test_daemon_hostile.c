@@ -475,6 +475,49 @@ static void descriptors_that_nobody_asked_for_are_closed(void **state)
 	ask_close(&a);
 }
 
+/* A newer or older library: it gets a sentence that it can read, and nothing else happens. */
+static void other_versions_are_refused_in_words_and_refusals_are_not_answered(void **state)
+{
+	static const uint16_t abi[] = { 0, 1, 3, UINT16_MAX };
+	static const uint32_t bytes[] = { 16, 40, 8192, 20000 };
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	for (size_t i = 0; i < ARRAY_LEN(abi) * ARRAY_LEN(bytes) * 2; i++) {
+		static uint8_t msg[20000];
+		_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
+		const struct wire_refuse *r = (const struct wire_refuse *)in;
+		bool refusal = i & 1;
+		struct wire_head head = { .magic = WIRE_MAGIC,
+					  .abi = abi[i / 2 % ARRAY_LEN(abi)],
+					  .type = refusal ? WIRE_REFUSE : WIRE_HELLO,
+					  .bytes = bytes[i / 2 / ARRAY_LEN(abi)],
+					  .seq = 77 };
+		int sock = ask_connect(H.socket);
+		struct pollfd p = { .fd = sock, .events = POLLIN };
+		char mine[40], theirs[40];
+
+		if (refusal)
+			head.bytes = MAX(head.bytes, 20u);
+		memcpy(msg, &head, sizeof head);
+		MUST(send(sock, msg, head.bytes, MSG_NOSIGNAL) == (ssize_t)head.bytes);
+		MUST(poll(&p, 1, 20000) == 1);
+		if (!refusal) {
+			assert_int_equal(recv(sock, in, sizeof in, 0), sizeof *r);
+			assert_true(r->head.magic == WIRE_MAGIC && r->head.abi == head.abi &&
+				    r->head.type == WIRE_REFUSE && r->head.seq == 77 &&
+				    r->head.bytes == sizeof *r && r->code == -EPROTO);
+			snprintf(mine, sizeof mine, "protocol %u,", WIRE_ABI);
+			snprintf(theirs, sizeof theirs, "protocol %u:", head.abi);
+			assert_non_null(strstr(r->text, mine));
+			assert_non_null(strstr(r->text, theirs));
+			MUST(poll(&p, 1, 20000) == 1);
+		}
+		assert_int_equal(recv(sock, in, sizeof in, 0), 0); /* and the session is over */
+		(void)close(sock);
+	}
+}
+
 static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
 {
 	struct plan_of_job p = sane();
@@ -635,6 +678,7 @@ int main(void)
 		IN_A_HOST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself),
 		IN_A_HOST(lengths_of_blobs_that_change_all_the_time_are_read_once),
 		IN_A_HOST(descriptors_that_nobody_asked_for_are_closed),
+		IN_A_HOST(other_versions_are_refused_in_words_and_refusals_are_not_answered),
 		IN_A_HOST(more_jobs_and_ranks_than_a_report_can_tell_are_refused),
 		IN_A_HOST(more_segments_than_a_process_can_map_are_refused),
 		IN_A_HOST(a_declaration_beyond_all_measure_is_refused_unread),

@@ -71,11 +71,9 @@ struct comer {
 static void come(struct comer *k, const char *job, uint64_t token, uint32_t rank, uint32_t world,
 		 uint64_t generation)
 {
-	struct wire_hello h = { .rank = rank,
-				.world = world,
-				.nslot = 2,
-				.launch = token,
-				.generation = generation };
+	struct wire_hello h = {
+		.rank = rank, .world = world, .nslot = 2, .launch = token, .generation = generation
+	};
 
 	*k = (struct comer){ .sock = ask_connect(H.socket) };
 	snprintf(h.job, sizeof h.job, "%s", job);
