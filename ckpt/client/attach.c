@@ -202,7 +202,9 @@ static int hello(ckpt *c, bool again, struct ckpt_err *err)
 				.generation = c->generation,
 				.launch = launch_token(),
 				.memory_max = c->memory_max,
-				.base = c->base };
+				.base = c->base,
+				.dev = again ? c->dev : 0,
+				.ino = again ? c->ino : 0 };
 	struct wire_welcome w;
 	int fd[WIRE_FDS_MAX], rc;
 
@@ -214,8 +216,11 @@ static int hello(ckpt *c, bool again, struct ckpt_err *err)
 	rc = fd[2] >= 0 ? map_link(c, fd, err)
 			: ckpt_error(err, -EPROTO, "the daemon's welcome is incomplete");
 	wire_close_fds(fd, WIRE_FDS_MAX);
-	if (rc == 0)
+	if (rc == 0) {
 		c->generation = w.generation;
+		c->dev = w.dev;
+		c->ino = w.ino;
+	}
 	return rc;
 }
 

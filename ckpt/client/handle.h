@@ -86,6 +86,7 @@ struct ckpt {
 	int sock;      /* (rpc) -1: none */
 	uint32_t seq;  /* (rpc) */
 	uint64_t base; /* (rpc) 1 + restored step */
+	uint64_t dev, ino; /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
 		uint64_t bytes;

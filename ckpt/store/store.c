@@ -341,6 +341,15 @@ int store_claim_highest(const struct store *s, struct store_claimed *ret, struct
 	return 0;
 }
 
+int store_claimed(const struct store *s, uint64_t *ret_generation, struct ckpt_err *err)
+{
+	struct store_claimed top;
+	int r = store_claim_highest(s, &top, err);
+
+	*ret_generation = top.generation;
+	return r;
+}
+
 static struct store_claimed claim_mine(struct store *s)
 {
 	struct store_claimed c;

@@ -85,6 +85,9 @@ void store_close(struct store *s);
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
 
+/* The highest launch that has claimed the job; 0: none has. */
+int store_claimed(const struct store *s, uint64_t *ret_generation, struct ckpt_err *err);
+
 /*
  * After a claim and before a scan that is to find the whole line: wait, some seconds at most, for who
  * checked his claim before this one was made and is setting steps aside. He brings them back, or has
