@@ -824,17 +824,30 @@ void job_flush(struct job *j, uint64_t drain)
 	job_settle(j);
 }
 
+/* Whose steps a rescue takes, for lines of two directories are not mixed: those of an older launch whose
+ * own directory they could not be written to, else the newest launch's. */
+static const struct place *rescue_place(const struct job *j)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->launch->place != j->launch->place && !s->committed && !s->rescued &&
+		    s == newest_staged(j, s->launch->place))
+			return s->launch->place;
+	return j->launch->place;
+}
+
 uint32_t job_rescue(struct job *j)
 {
+	const struct place *p;
 	uint32_t n = 0;
 
-	if (j->launch)
-		launch_ring(j->launch);
+	if (!j->launch)
+		return 0;
+	launch_ring(j->launch);
+	p = rescue_place(j);
 	for (struct snap *s = j->snaps; s; s = s->next) {
-		/* also one that is on disk: its directory may have been removed since */
-		bool newest = s == newest_staged(j, s->launch->place);
-
-		if (s->dropped || (s->phase == PHASE_STAGED && !(newest && unsteal(s))))
+		/* the newest also if it is on disk: its directory may have been removed since */
+		if (s->launch->place != p || s->dropped ||
+		    (s->phase == PHASE_STAGED && !(s == newest_staged(j, p) && unsteal(s))))
 			continue;
 		s->rescue = true;
 		n++;

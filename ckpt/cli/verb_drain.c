@@ -116,7 +116,7 @@ const struct cli_verb verb_drain = {
 		"With --to the steps go to the directory JOB in DIR and not to the job's own: this "
 		"rescues what is staged when the job's directory was moved or removed, or its disk is "
 		"full or does not answer. In DIR nothing is set aside or removed: if it has the step, "
-		"or a newer one, the drain fails with 11.",
+		"or a newer one, the drain fails.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl drain --timeout 4m", "in a preStop hook or an epilog" },
