@@ -200,13 +200,13 @@ void rescue_written(struct snap *s, int rc, const char *text)
 		s->rescued = true;
 		s->committed_at = now_ns();
 		log_line(&j->d->opts.log, LOG_NOTICE,
-			 "rescue: job %s step %" PRIu64 " committed in another directory", j->name,
-			 s->step);
+			 "rescue: step %" PRIu64 " of job %s is in another directory now", s->step,
+			 j->name);
 	} else {
 		log_line(&j->d->opts.log, LOG_ERROR,
-			 "rescue: job %s step %" PRIu64
-			 " could not be written to another directory: %s",
-			 j->name, s->step, text);
+			 "rescue: step %" PRIu64
+			 " of job %s could not be written to another directory: %s",
+			 s->step, j->name, text);
 	}
 	rescue_over(s, rc, text);
 	job_settle(j);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 static const struct column col_job = { "job", "job", false, FIT_LAST };
-static const struct column col_to = { "to", "to", false, FIT_LAST };
+static const struct column col_to = { "directory", "to", false, FIT_LAST };
 static const struct column col_written = { "written_count", "written", false, FIT_WHOLE };
 static const struct column col_failed = { "failed_count", "failed", false, FIT_WHOLE };
 
@@ -64,11 +64,14 @@ static int drain(struct drain *d, struct ckpt_err *err)
 
 static void tell(const struct drain *d)
 {
+	const char *to = d->c->value[OPT_TO];
+	bool json = d->c->value[OPT_JSON]; /* where objects of one kind have the same keys */
+
 	output_begin(d->c->o, "ckptd.drain/1");
-	if (d->job[0])
-		output_put(d->c->o, &col_job, cell_text(d->job));
-	if (d->c->value[OPT_TO])
-		output_put(d->c->o, &col_to, cell_text(d->c->value[OPT_TO]));
+	if (json || d->job[0])
+		output_put(d->c->o, &col_job, d->job[0] ? cell_text(d->job) : cell_none());
+	if (json || to)
+		output_put(d->c->o, &col_to, to ? cell_text(to) : cell_none());
 	output_put(d->c->o, &col_written, cell_of(CELL_NUMBER, d->got.written));
 	output_put(d->c->o, &col_failed, cell_of(CELL_NUMBER, d->got.failed));
 	output_end(d->c->o);
