@@ -264,8 +264,8 @@ resumed_from() { # sets from: the step, or nothing
 # ---- the directory ----
 
 away='' # where the job's directory is; '': in its place
-names_in() { # DIRECTORY: steps, those set aside, claims; what was begun is the daemon's to clear away
-	(cd "$1" && ls -A . .ckptd | grep -v '^\.\(tmp\|trash\)-')
+names_in() { # DIRECTORY: all but what was begun, which is the daemon's to clear away
+	(cd "$1" && find . -mindepth 1 -maxdepth 2 ! -path './.tmp-*' ! -path './.trash-*' | sort)
 }
 
 take_away() { # moved | empty | link | swapped; sets away, had
