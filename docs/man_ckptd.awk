@@ -62,7 +62,7 @@ END {
 	print ".SH SIGNALS\n.TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR"
 	words("Write what is staged, within the time of --drain, and leave. A second one leaves at once: what is committed stays whole.")
 	print ".SH FILES\n.TP\n.I SOCKET"
-	words("Where trainers and ckptctl find the daemon, in a directory of its user alone.")
+	words("Where trainers and ckptctl find the daemon, in a directory of its user alone. If a cleaner of temporary files removes it, or the lock SOCKET.lock beside it, ckptd makes it again at once.")
 	print ".TP\n.I SOCKET.log"
 	words("What it says when it runs in the background.")
 	print ".SH SEE ALSO\n.BR ckptctl (1),\n.BR ckpt (3)"
