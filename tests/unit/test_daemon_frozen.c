@@ -13,6 +13,7 @@
 
 #include "tests/lib/host.c"
 #include "tests/lib/asker.h"
+#include <dirent.h>
 #include <stdatomic.h>
 
 #define DISKS 3
@@ -119,12 +120,15 @@ static int f_space(void *c, int fd, struct io_space *ret)
 	return io_ops_posix.space(c, fd, ret);
 }
 
-/* The kernel's word, which waits for no disk: each of them has a number of its own. */
+/* The kernel's word, which waits for no disk: each of them has a number of its own, and so has each job's
+ * directory whose name is a number. */
 static int f_stat(void *c, int fd, struct io_stat *ret)
 {
 	int rc = io_ops_posix.stat(c, fd, ret);
+	char path[256] = "/";
 
-	ret->dev += 1000 * (1 + disk_of(fd));
+	(void)io_ops_posix.path(NULL, fd, path, sizeof path);
+	ret->dev += 1000 * (1 + disk_of(fd)) + strtoull(strrchr(path, '/') + 1, NULL, 10);
 	return rc;
 }
 
@@ -308,6 +312,55 @@ static void what_is_staged_for_a_frozen_disk_is_rescued_to_another(void **state)
 	ask_close(&a);
 }
 
+static uint32_t threads(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	uint32_t n = 0;
+
+	MUST(d);
+	while (readdir(d))
+		n++;
+	(void)closedir(d);
+	return n;
+}
+
+#define MANY 36 /* more than get threads of their own */
+
+static void devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads(void **state)
+{
+	static struct plan_of_job plans[MANY];
+	static struct rank ranks[MANY];
+	static char name[MANY][8];
+	struct wire_forgotten f;
+	struct asker a;
+	uint32_t before;
+
+	(void)state;
+	ask_open(&a, H.socket);
+	before = threads();
+	for (uint32_t i = 0; i < MANY; i++) {
+		snprintf(name[i], sizeof name[i], "%u", 1 + i);
+		plans[i] = plan(name[i], 0);
+		ranks[i] = (struct rank){ 0 };
+		rank_open(&ranks[i], &plans[i], 0);
+		step_to(&ranks[i], 1, CKPT_COMMITTED);
+	}
+	/* at most 7 a device, of 32, the shared one and that of the root; one of each rank */
+	assert_in_range(threads(), before + MANY, before + MANY + 34 * 7);
+	for (uint32_t i = 0; i < MANY; i++) {
+		struct wire_forget m = { 0 };
+
+		step_to(&ranks[i], 2, CKPT_COMMITTED);
+		rank_close(&ranks[i], 0);
+		ask_until(ask_job(&a, name[i])->attached == 0);
+		m.job = ask_job(&a, name[i])->id;
+		ask_until(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f) == WIRE_FORGOTTEN);
+		ask_until(!ask_job(&a, name[i]));
+	}
+	assert_int_equal(threads(), before);
+	ask_close(&a);
+}
+
 #define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
 
 int main(void)
@@ -315,6 +368,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		with_host(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status),
 		with_host(what_is_staged_for_a_frozen_disk_is_rescued_to_another),
+		with_host(devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads),
 	};
 
 	return cmocka_run_group_tests_name("daemon_frozen", tests, NULL, NULL);
