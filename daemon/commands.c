@@ -132,6 +132,19 @@ static uint32_t mib_of(uint64_t bytes)
 	return (uint32_t)MIN(bytes / MIB, (uint64_t)UINT32_MAX - 1);
 }
 
+/* What fails, and the device that hangs: below what is being written, else below the newest claim. */
+static void put_trouble(const struct job *j, struct wire_report_job *to)
+{
+	const struct device *v = j->writing ? j->writing->launch->place->device : j->device;
+
+	to->failing_wall_ns = j->failing.wall_ns;
+	snprintf(to->failing, sizeof to->failing, "%s", j->failing.text);
+	if (!v)
+		return;
+	to->stuck_ns = device_stuck_ns(v, now_ns());
+	snprintf(to->device, sizeof to->device, "%s", v->name);
+}
+
 static void put_job(const struct job *j, struct wire_report_job *to)
 {
 	static const uint32_t state[] = { [LAUNCH_FORMING] = WIRE_FORMING,
@@ -139,8 +152,6 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 					  [LAUNCH_ENDED] = WIRE_ENDED };
 	const struct tally *t = &j->tally;
 	const struct launch *l = j->launch;
-	char link[64];
-	ssize_t n = -1;
 
 	*to = (struct wire_report_job){
 		.id = j->id,
@@ -162,12 +173,10 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	};
 	snprintf(to->name, sizeof to->name, "%s", j->name);
 	snprintf(to->error, sizeof to->error, "%s", t->error);
-	if (j->store) {
-		snprintf(link, sizeof link, "/proc/self/fd/%d", j->store->root_fd);
-		n = readlink(link, to->store, sizeof to->store);
-	}
-	/* what fills the buffer may be cut */
-	to->store[n > 0 && (size_t)n < sizeof to->store ? n : 0] = 0;
+	if (!j->place ||
+	    io_path(j->d->opts.ops, j->place->store->root_fd, to->store, sizeof to->store) < 0)
+		to->store[0] = 0;
+	put_trouble(j, to);
 	to->launch = j->claiming ? WIRE_FORMING : WIRE_NO_LAUNCH;
 	if (l) {
 		to->generation = l->generation;
@@ -387,11 +396,15 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 	}
 }
 
-static void on_drain(struct session *s)
+static void on_drain(struct session *s, const struct wire_drain *m, int *fd)
 {
 	struct daemon *d = s->d;
+	struct job *only = m->job ? job_find(s, m->job) : NULL;
+	struct ckpt_err err = { 0 };
 	uint64_t number;
 
+	if (m->job && !only)
+		return;
 	if (!s->draining)
 		s->draining = calloc(1, sizeof *s->draining);
 	if (!s->draining) {
@@ -399,42 +412,58 @@ static void on_drain(struct session *s)
 		return;
 	}
 	number = ++d->drains;
+	if (m->flags & WIRE_TO && rescue_start(only, TAKE_FD(fd[0]), number, &err) < 0) {
+		session_refuse(s, err.code, err.msg);
+		return;
+	}
 	*s->draining = (struct draining){ .number = number, .seq = s->seq };
 	d->ndraining++;
-	for (struct job *j = d->jobs; j; j = j->next)
-		job_flush(j, number);
+	for (struct job *j = d->jobs; j && !(m->flags & WIRE_TO); j = j->next)
+		if (!only || j == only)
+			job_flush(j, number);
 	control_look(d);
+}
+
+static void draining_add(struct draining *x, const struct snap *s, int rc, const char *text)
+{
+	size_t len = strlen(x->text);
+
+	if (rc == 0) {
+		x->written++;
+		return;
+	}
+	x->failed++;
+	x->code = x->code ? x->code : rc;
+	snprintf(x->text + len, sizeof x->text - len, "%sjob %s step %" PRIu64 ": %s",
+		 len ? "\n" : "", s->job->name, s->step, text);
 }
 
 void control_over(struct snap *s, int rc, const char *text)
 {
 	uint64_t number = TAKE(s->drain);
 
-	for (struct session *c = s->job->d->sessions; c && number; c = c->next) {
-		struct draining *x = c->draining;
-		size_t len;
+	for (struct session *c = s->job->d->sessions; c && number; c = c->next)
+		if (c->draining && c->draining->number >= number)
+			draining_add(c->draining, s, rc, text);
+}
 
-		if (!x || x->number < number)
-			continue;
-		if (rc == 0) {
-			x->written++;
-			continue;
-		}
-		x->failed++;
-		x->code = x->code ? x->code : rc;
-		len = strlen(x->text);
-		snprintf(x->text + len, sizeof x->text - len, "%sjob %s step %" PRIu64 ": %s",
-			 len ? "\n" : "", s->job->name, s->step, text);
-	}
+void control_rescued(struct snap *s, uint64_t number, int rc, const char *text)
+{
+	for (struct session *c = s->job->d->sessions; c; c = c->next)
+		if (c->draining && c->draining->number == number)
+			draining_add(c->draining, s, rc, text);
 }
 
 /* Is a step under way that a DRAIN of this number or an older one waits for? */
 static bool still_draining(const struct daemon *d, uint64_t number)
 {
-	for (const struct job *j = d->jobs; j; j = j->next)
+	for (const struct job *j = d->jobs; j; j = j->next) {
+		if (rescue_has(j, number))
+			return true;
 		for (const struct snap *s = j->snaps; s; s = s->next)
 			if (s->drain && s->drain <= number)
 				return true;
+	}
 	return false;
 }
 
@@ -472,7 +501,8 @@ static bool forget_refused(const struct job *j, bool all, char *text, size_t byt
 				 j->name, s->tasks ? "copied" : "written");
 			return true;
 		}
-		if (!s->committed && !s->dropped && s->phase != PHASE_COLLECTING && !all) {
+		if (!s->committed && !s->rescued && !s->dropped && s->phase != PHASE_COLLECTING &&
+		    !all) {
 			snprintf(text, bytes,
 				 "step %" PRIu64 " of job %s is in memory and not on disk%s",
 				 s->step, j->name,
@@ -501,7 +531,8 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 	for (struct snap *x = j->snaps, *next; x; x = next) {
 		next = x->next;
 		w.steps++;
-		w.lost += !x->committed && !x->dropped && x->phase != PHASE_COLLECTING;
+		w.lost +=
+			!x->committed && !x->rescued && !x->dropped && x->phase != PHASE_COLLECTING;
 		snap_release(x);
 	}
 	log_line(&s->d->opts.log, LOG_NOTICE,
@@ -531,7 +562,7 @@ static void on_control(struct session *s)
 	}
 }
 
-void control_request(struct session *s, const void *msg)
+void control_request(struct session *s, const void *msg, int *fd)
 {
 	enum wire_type type = (enum wire_type)((const struct wire_head *)msg)->type;
 
@@ -556,7 +587,7 @@ void control_request(struct session *s, const void *msg)
 	if (type == WIRE_TRIGGER)
 		on_trigger(s, msg);
 	else if (type == WIRE_DRAIN)
-		on_drain(s);
+		on_drain(s, msg, fd);
 	else
 		on_forget(s, msg);
 }

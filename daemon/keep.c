@@ -78,7 +78,10 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 	struct store_step *step = NULL;
 	struct ckpt_err err = { 0 };
 	uint32_t n = 0;
-	int rc = store_scan(s, false, &step, &n, &err);
+	int rc = store_here(s, &err);
+
+	if (rc == 0)
+		rc = store_scan(s, false, &step, &n, &err);
 
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		if (strcmp(step[i].dir, dir) != 0 || step[i].state != STORE_COMMITTED ||
@@ -111,6 +114,7 @@ static int verify_tick(void *arg, uint64_t done)
 	const struct pruning *x = arg;
 
 	(void)done;
+	worker_sign(worker_me());
 	return atomic_load_explicit(&x->d->stops, memory_order_relaxed) > x->stops_max;
 }
 
@@ -190,7 +194,8 @@ static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_
 
 struct prune {
 	struct task task;
-	struct job *job; /* keeping: not freed */
+	struct job *job;     /* keeping: not freed */
+	struct place *place; /* reference */
 	struct prune_result got;
 	int rc;
 	struct ckpt_err err;
@@ -203,7 +208,7 @@ static void prune_run(struct task *t)
 	if (atomic_load(&x->job->d->stops))
 		x->rc = ckpt_error(&x->err, -ECANCELED, "ckptd stops");
 	else
-		x->rc = prune(x->job->d, x->job->store, 0, 0, &x->got, &x->err);
+		x->rc = prune(x->job->d, x->place->store, 0, 0, &x->got, &x->err);
 }
 
 static void prune_done(struct daemon *d, struct task *t)
@@ -240,6 +245,7 @@ static void prune_done(struct daemon *d, struct task *t)
 			"%u could not be removed%s",
 			j->name, x->got.removed, human(x->got.freed, buf), x->got.kept, x->got.busy,
 			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
+	place_unref(x->place);
 	free(x);
 	if (j->prune_again) {
 		j->prune_again = false;
@@ -253,10 +259,12 @@ static void prune_start(struct job *j)
 
 	if (!x)
 		return; /* the next commit asks again */
-	*x = (struct prune){ .task = { prune_run, prune_done, NULL }, .job = j };
+	*x = (struct prune){ .task = { prune_run, prune_done, NULL },
+			     .job = j,
+			     .place = place_ref(j->place) };
 	j->keeping++;
 	j->pruning = true;
-	daemon_task(j->d, &j->d->keep, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task);
 }
 
 void keep_after(struct job *j)
@@ -338,7 +346,8 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 
 struct look {
 	struct task task;
-	struct job *job; /* looking: not freed */
+	struct job *job;     /* looking: not freed */
+	struct place *place; /* reference */
 	struct io_space space;
 	int rc;
 };
@@ -348,7 +357,7 @@ static void look_run(struct task *t)
 	struct look *x = (struct look *)t;
 	const struct io_ops *ops = x->job->d->opts.ops;
 
-	x->rc = ops->space(ops->ctx, x->job->store->job_fd, &x->space);
+	x->rc = ops->space(ops->ctx, x->place->store->job_fd, &x->space);
 }
 
 static void look_done(struct daemon *d, struct task *t)
@@ -360,6 +369,7 @@ static void look_done(struct daemon *d, struct task *t)
 	x->job->keeping--;
 	x->job->room.known = known;
 	x->job->room.free_bytes = known ? x->space.free_bytes : 0;
+	place_unref(x->place);
 	free(x);
 }
 
@@ -370,16 +380,18 @@ static void look_start(struct job *j, uint64_t now)
 	j->room.looked_ns = now;
 	if (!x)
 		return;
-	*x = (struct look){ .task = { look_run, look_done, NULL }, .job = j };
+	*x = (struct look){ .task = { look_run, look_done, NULL },
+			    .job = j,
+			    .place = place_ref(j->place) };
 	j->keeping++;
-	daemon_task(j->d, &j->d->keep, &x->task);
+	device_task(x->place->device, LANE_KEEP, &x->task);
 }
 
 void keep_tick(struct job *j, uint64_t now)
 {
 	if (j->launch && j->launch->state == LAUNCH_ENDED && job_idle(j))
 		launch_let_go(j->launch); /* nothing of it will be committed any more */
-	if (j->store && !j->keeping && !j->d->drain_until && j->launch &&
+	if (j->place && !j->keeping && !j->d->drain_until && j->launch &&
 	    j->launch->state != LAUNCH_ENDED &&
 	    (!j->room.looked_ns || elapsed_ns(j->room.looked_ns, now) > LOOK_NS))
 		look_start(j, now);

@@ -17,16 +17,16 @@
 static struct job *job_of(struct session *s, struct ckpt_err *err)
 {
 	struct daemon *d = s->d;
-	struct stat st;
+	uint64_t dev, ino;
 	struct job *j;
+	int rc = dir_look(s->root_fd, &dev, &ino);
 
-	if (fstat(s->root_fd, &st) < 0) {
-		ckpt_error_errno(err, errno, "cannot look at the store");
+	if (rc < 0) {
+		ckpt_error_errno(err, -rc, "cannot look at the store");
 		return NULL;
 	}
 	for (j = d->jobs; j; j = j->next)
-		if (j->dev == st.st_dev && j->ino == st.st_ino &&
-		    strcmp(j->name, s->hello.job) == 0)
+		if (j->dev == dev && j->ino == ino && strcmp(j->name, s->hello.job) == 0)
 			return j;
 	j = calloc(1, sizeof *j);
 	if (!j) {
@@ -35,8 +35,8 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 	}
 	j->d = d;
 	j->id = ++d->jobs_seen;
-	j->dev = st.st_dev;
-	j->ino = st.st_ino;
+	j->dev = dev;
+	j->ino = ino;
 	snprintf(j->name, sizeof j->name, "%s", s->hello.job);
 	j->next = d->jobs;
 	d->jobs = j;
@@ -56,9 +56,11 @@ void job_free(struct job *j)
 		j->snaps->dropped = true;
 		snap_release(j->snaps);
 	}
+	rescue_free(j);
 	if (j->launch)
 		launch_unref(j->launch);
-	store_close(j->store);
+	place_unref(j->place);
+	device_unref(j->device);
 	free(j);
 }
 
@@ -128,6 +130,7 @@ void launch_unref(struct launch *l)
 		daemon_unwatch(l->job->d, l->bell);
 		(void)close(l->bell);
 	}
+	place_unref(l->place);
 	free(l);
 }
 
@@ -151,6 +154,7 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 	if (!l)
 		return ckpt_error(err, -ENOMEM, "no memory for a launch");
 	*l = (struct launch){ .job = j,
+			      .place = place_ref(j->place),
 			      .refs = 1,
 			      .generation = generation,
 			      .token = h->launch,
@@ -208,7 +212,10 @@ void launch_fence(struct launch *l, bool for_good)
 static void welcome(struct session *s, struct launch *l)
 {
 	struct member *m = &l->member[s->hello.rank];
-	struct wire_welcome w = { .generation = l->generation, .nslot = l->nslot };
+	struct wire_welcome w = { .generation = l->generation,
+				  .dev = l->place->dev,
+				  .ino = l->place->ino,
+				  .nslot = l->nslot };
 	struct ckpt_err err = { 0 };
 	void *page;
 
@@ -293,24 +300,73 @@ struct claim {
 	struct task task;
 	struct session *s; /* busy until the claim is done */
 	struct job *job;
-	struct store *store; /* opened here when the job had none */
+	struct place *place; /* the job's so far: a reference; NULL */
+	struct store *store; /* that is claimed: the place's, or opened here */
+	bool opened, tried;  /* tried: it may have been claimed, whatever came of it */
 	int root_fd;
 	bool again;
+	uint64_t dev, ino; /* again: the directory that the launch belongs to; ino 0: not known */
+	uint64_t ended;	   /* the launch of this number is over, and is not begun again there */
 	uint64_t generation, base;
 	int step_fd; /* of base */
 	int rc;
 	struct ckpt_err err;
 };
 
+/* A launch that comes back belongs to one directory, which has its claim: an inode's number alone may have
+ * been given away again since. */
+static int claim_same(struct claim *c)
+{
+	struct io_stat now = { 0 };
+	uint64_t top;
+	int rc = store_claimed(c->store, &top, &c->err);
+
+	if (rc < 0 || MUTANT(DIRECTORY_REMEMBERED))
+		return rc;
+	if (io_stat(c->store->ops, c->store->job_fd, &now) < 0)
+		return 0;
+	if (now.dev != c->dev || now.ino != c->ino || top < c->generation)
+		rc = -ENOENT;
+	return rc;
+}
+
+/* The directory that the job's name leads to now: the one that is open, or another one. */
+static int claim_open(struct claim *c)
+{
+	bool back = c->again && c->ino;
+	int rc = 0;
+
+	if (c->place && store_here(c->place->store, NULL) == 0) {
+		c->store = c->place->store;
+	} else {
+		rc = store_open(c->job->d->opts.ops, c->root_fd, c->job->name, !back, &c->store,
+				&c->err);
+		c->opened = rc == 0;
+	}
+	if (rc == 0 && back)
+		rc = claim_same(c);
+	if (back && (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP))
+		return ckpt_error(
+			&c->err, -EIO,
+			"the directory of job %s was moved or replaced: its name does not lead to the "
+			"one that launch %" PRIu64
+			" writes to, which trains on detached; move it back, "
+			"or start the job again, which writes to what is there then",
+			c->job->name, c->generation);
+	if (rc == 0 && !c->opened && c->ended && c->ended == c->generation)
+		return ckpt_error(
+			&c->err, -ESTALE,
+			"a rank of this launch is gone: start all ranks again with a higher generation");
+	return rc;
+}
+
 static void claim_run(struct task *t)
 {
 	struct claim *c = (struct claim *)t;
-	bool first = !c->store; /* of this job in this daemon */
 	struct ckpt_err none;
 
-	c->rc = c->store ? 0
-			 : store_open(c->job->d->opts.ops, c->root_fd, c->job->name, true,
-				      &c->store, &c->err);
+	c->rc = claim_open(c);
+	c->tried = c->rc == 0;
 	if (c->rc == 0)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
 	if (c->rc == 0)
@@ -322,8 +378,34 @@ static void claim_run(struct task *t)
 		snprintf(dir, sizeof dir, "step-%012" PRIu64, c->base - 1);
 		(void)store_step_open(c->store, dir, &c->step_fd, &none);
 	}
-	if (c->rc == 0 && first)
+	if (c->rc == 0 && c->opened)
 		keep_describe(c->job->d, c->store);
+}
+
+/* What was opened is the job's place from now on; its older launches keep theirs. */
+static void claim_place(struct claim *c)
+{
+	struct job *j = c->job;
+	struct place *p;
+
+	place_unref(TAKE(c->place));
+	if (!c->opened)
+		return;
+	if (!c->tried) {
+		store_close(c->store);
+		return;
+	}
+	p = place_new(j->d, c->store);
+	if (!p) {
+		c->rc = ckpt_error(&c->err, -ENOMEM, "no memory for a launch");
+		return;
+	}
+	place_unref(j->place);
+	j->place = p;
+	device_unref(j->device);
+	j->device = p->device;
+	j->device->refs++;
+	j->room = (struct room){ 0 };
 }
 
 static void claim_done(struct daemon *d, struct task *t)
@@ -334,8 +416,7 @@ static void claim_done(struct daemon *d, struct task *t)
 	struct launch *l = NULL;
 
 	j->claiming = false;
-	if (!j->store) /* once: other threads look at it */
-		j->store = c->store;
+	claim_place(c);
 	if (c->rc == 0)
 		c->rc = launch_new(j, &s->hello, c->generation, &l, &c->err);
 	if (c->rc == 0) {
@@ -343,7 +424,7 @@ static void claim_done(struct daemon *d, struct task *t)
 
 		l->step_fd = TAKE_FD(c->step_fd);
 		l->again = c->again;
-		if (old && old->generation == l->generation) {
+		if (old && old->generation == l->generation && old->place == l->place) {
 			atomic_store(&l->line, atomic_load(&old->line));
 			atomic_store(&l->seq, atomic_load(&old->seq));
 		}
@@ -351,9 +432,11 @@ static void claim_done(struct daemon *d, struct task *t)
 		j->nbad = 0;
 		j->trigger = 0; /* it was for the ranks that were there */
 		j->tally.newest = 0;
+		job_failing(j, 0, NULL);
 		if (old) {
 			launch_outdates(j, l, old);
-			launch_fence(old, old->generation != l->generation);
+			launch_fence(old,
+				     old->generation != l->generation || old->place != l->place);
 			launch_unref(old);
 		}
 		if (!s->closed)
@@ -361,7 +444,8 @@ static void claim_done(struct daemon *d, struct task *t)
 		else
 			l->nlost++;
 	} else {
-		job_error(j, 0, c->err.msg);
+		if (c->rc != -ESTALE || !j->launch || j->launch->state == LAUNCH_ENDED)
+			job_error(j, 0, c->err.msg);
 		if (!s->closed) {
 			session_refuse(s, c->rc, c->err.msg);
 			s->closed = true;
@@ -382,23 +466,38 @@ static void launch_begin(struct session *s, struct job *j)
 {
 	struct claim *c = calloc(1, sizeof *c);
 
-	if (!c) {
+	if (!j->device)
+		j->device = device_get(s->d, s->root_fd);
+	if (!c || !j->device) {
+		free(c);
 		refuse_and_end(s, -ENOMEM, "no memory");
 		return;
 	}
 	*c = (struct claim){ .task = { claim_run, claim_done, NULL },
 			     .s = s,
 			     .job = j,
-			     .store = j->store,
+			     .place = j->place ? place_ref(j->place) : NULL,
 			     .root_fd = s->root_fd,
 			     .again = s->hello.flags & WIRE_REATTACH,
+			     .dev = s->hello.dev,
+			     .ino = s->hello.ino,
+			     .ended = j->launch && !(s->hello.flags & WIRE_REATTACH)
+					      ? j->launch->generation
+					      : 0,
 			     .base = s->hello.base,
 			     .step_fd = -1,
 			     .generation = s->hello.generation };
 	j->claiming = true;
 	s->busy = true;
 	daemon_unwatch(s->d, s->sock);
-	daemon_task(s->d, &s->d->work, &c->task);
+	device_task(j->device, LANE_ASK, &c->task);
+}
+
+/* Does it come back to a directory, and is that another one than the newest launch's? */
+static bool is_of_another_place(const struct wire_hello *h, const struct launch *l)
+{
+	return h->flags & WIRE_REATTACH && h->ino &&
+	       (h->dev != l->place->dev || h->ino != l->place->ino);
 }
 
 void hello_try(struct session *s)
@@ -407,7 +506,7 @@ void hello_try(struct session *s)
 	struct ckpt_err err = { 0 };
 	struct job *j = job_of(s, &err);
 	struct launch *l;
-	bool same;
+	bool same, elsewhere;
 
 	if (atomic_load(&s->d->stops) >= 1000)
 		return;
@@ -422,15 +521,26 @@ void hello_try(struct session *s)
 		launch_begin(s, j);
 		return;
 	}
-	if ((h->generation && h->generation < l->generation) || launch_outdated(j, h)) {
+	elsewhere = is_of_another_place(h, l);
+	if (elsewhere && l->state != LAUNCH_ENDED) {
+		refuse_and_end(
+			s, -EIO,
+			"the directory of the job was moved or replaced: a launch writes to the "
+			"one that its name leads to now, and this one trains on detached");
+		return;
+	}
+	if (launch_outdated(j, h) || (h->generation && h->generation < l->generation &&
+				      h->flags & WIRE_REATTACH && !elsewhere)) {
 		refuse_and_end(s, -ESTALE,
 			       "a newer launch of this job has taken over: stop this one");
 		return;
 	}
 	same = h->generation ? h->generation == l->generation : h->launch && h->launch == l->token;
-	if (!same || (l->nlost && (!h->generation || h->flags & WIRE_REATTACH))) {
+	if (!same || elsewhere || (l->nlost && (!h->generation || h->flags & WIRE_REATTACH)) ||
+	    (l->state == LAUNCH_ENDED && !(h->flags & WIRE_REATTACH))) {
 		/* A live rank that lost its connection begins the launch anew, and the others, sent
-		 * away, come after it. */
+		 * away, come after it. Whether a number is too low or was there already is for the
+		 * directory to say that the job's name leads to now. */
 		launch_begin(s, j);
 	} else if (l->nlost || l->state == LAUNCH_ENDED) {
 		refuse_and_end(

@@ -6,18 +6,13 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "daemon/state.h"
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 
 /* Connections that have said nothing yet, each two descriptors; of few descriptors a quarter. */
 #define NEW_MAX 1024u
@@ -40,14 +35,29 @@ static void task_back(struct daemon *d, struct task *t)
 		return; /* the counter is full: the owner is awake anyway */
 }
 
-static void *worker(void *arg)
+static _Thread_local struct worker *me;
+
+struct worker *worker_me(void)
 {
-	struct pool *p = arg;
+	return me;
+}
+
+void worker_sign(struct worker *w)
+{
+	if (w)
+		atomic_store_explicit(&w->sign_ns, now_ns(), memory_order_relaxed);
+}
+
+static void *worker_run(void *arg)
+{
 	struct task *t;
 
-	while ((t = queue_pop(&p->queue))) {
+	me = arg;
+	while ((t = queue_pop(&me->pool->queue))) {
+		worker_sign(me);
 		t->run(t);
-		task_back(p->d, t);
+		atomic_store(&me->sign_ns, 0);
+		task_back(me->pool->d, t);
 	}
 	return NULL;
 }
@@ -61,26 +71,30 @@ void daemon_task(struct daemon *d, struct pool *p, struct task *t)
 	}
 }
 
-static int pool_start(struct daemon *d, struct pool *p, const char *name, uint32_t n)
+int pool_start(struct daemon *d, struct pool *p, const char *name, uint32_t n)
 {
 	int rc = queue_init(&p->queue, QUEUE_MAX);
 
 	p->d = d;
-	for (p->nthread = 0; rc == 0 && p->nthread < n; p->nthread++) {
-		rc = thread_start(&p->thread[p->nthread], name, true, worker, p);
+	for (p->nworker = 0; rc == 0 && p->nworker < n; p->nworker++) {
+		struct worker *w = &p->worker[p->nworker];
+
+		w->pool = p;
+		rc = thread_start(&w->thread, name, true, worker_run, w);
 		if (rc < 0)
 			break;
 	}
 	return rc;
 }
 
-static void pool_stop(struct pool *p)
+void pool_stop(struct pool *p)
 {
 	if (!p->queue.item)
 		return;
 	queue_close(&p->queue);
-	for (uint32_t i = 0; i < p->nthread; i++)
-		pthread_join(p->thread[i], NULL);
+	for (uint32_t i = 0; i < p->nworker; i++)
+		pthread_join(p->worker[i].thread, NULL);
+	p->nworker = 0;
 	queue_destroy(&p->queue);
 }
 
@@ -124,87 +138,6 @@ static void *watch_tag(void *p, uintptr_t tag)
 	return (void *)((uintptr_t)p | tag);
 }
 
-/* --- the socket --- */
-/* Whatever program it is. */
-static bool somebody_listens(const char *path)
-{
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	cleanup_close int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof a) == 0 ||
-			     errno == EAGAIN || errno == EPROTOTYPE);
-}
-
-static int take_lock(struct daemon *d, struct ckpt_err *err)
-{
-	char path[128];
-	uint64_t until = now_ns() + 2 * NS_PER_S;
-
-	snprintf(path, sizeof path, "%s.lock", d->socket);
-	d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (d->lock_fd < 0)
-		return ckpt_error_errno(err, errno, "cannot open the lock %s", path);
-	/* A killed daemon's lock can outlive it for as long as its last writes are under way. */
-	while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK && errno != EINTR)
-			return ckpt_error_errno(err, errno, "cannot lock %s", path);
-		if (somebody_listens(d->socket) || now_ns() > until)
-			return ckpt_error(
-				err, -EADDRINUSE,
-				"another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
-				d->socket);
-		usleep(20000);
-	}
-	return 0;
-}
-
-/* What a killed daemon left is taken away; nobody else's file, and no other program's socket. */
-static int make_room(const struct daemon *d, struct ckpt_err *err)
-{
-	uint64_t until = now_ns() + 2 * NS_PER_S;
-	struct stat st;
-
-	if (lstat(d->socket, &st) < 0)
-		return 0; /* bind says what is wrong with the path */
-	if (!S_ISSOCK(st.st_mode))
-		return ckpt_error(err, -EINVAL,
-				  "%s is there, and is no socket: give ckptd another --socket",
-				  d->socket);
-	/* The lock is ours; a daemon that is being killed may listen a moment longer. */
-	while (somebody_listens(d->socket)) {
-		if (now_ns() > until)
-			return ckpt_error(
-				err, -EADDRINUSE,
-				"another program listens on %s: give ckptd another --socket",
-				d->socket);
-		usleep(20000);
-	}
-	(void)unlink(d->socket);
-	return 0;
-}
-
-static int listen_on(struct daemon *d, struct ckpt_err *err)
-{
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	mode_t old;
-	int rc = make_room(d, err);
-
-	if (rc < 0)
-		return rc;
-	memcpy(a.sun_path, d->socket, sizeof a.sun_path);
-	d->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (d->listen_fd < 0)
-		return ckpt_error_errno(err, errno, "cannot make a socket");
-	old = umask(0177);
-	rc = bind(d->listen_fd, (struct sockaddr *)&a, sizeof a) < 0 ||
-			     listen(d->listen_fd, 512) < 0
-		     ? -errno
-		     : 0;
-	umask(old);
-	return rc < 0 ? ckpt_error_errno(err, -rc, "cannot listen on %s", d->socket) : 0;
-}
-
 static int clock_start(struct daemon *d)
 {
 	const struct itimerspec every = { .it_interval.tv_nsec = (long)BEAT_NS / 5,
@@ -243,9 +176,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 	else
 		rc = wire_socket_path(d->socket, 1, err);
 	if (rc == 0)
-		rc = take_lock(d, err);
-	if (rc == 0)
-		rc = listen_on(d, err);
+		rc = door_open(d, err);
 	if (rc == 0) {
 		d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 		d->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -257,10 +188,6 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 		if (rc == 0)
 			rc = pool_start(d, &d->work, "ckptd-work", COPY_THREADS_MAX);
 		if (rc == 0)
-			rc = pool_start(d, &d->io, "ckptd-io", 2);
-		if (rc == 0)
-			rc = pool_start(d, &d->keep, "ckptd-keep", 1);
-		if (rc == 0)
 			rc = reaper_start(&d->reaper);
 		if (rc < 0)
 			ckpt_error_errno(err, -rc, "cannot start the daemon's threads");
@@ -269,7 +196,7 @@ int daemon_open(const struct daemon_opts *opts, struct daemon **ret, struct ckpt
 		daemon_close(d);
 		return rc;
 	}
-	daemon_watch(d, d->listen_fd, watch_tag(&d->listen_fd, WATCH_SELF), EPOLLIN);
+	door_watch(d);
 	daemon_watch(d, d->timer_fd, watch_tag(&d->timer_fd, WATCH_SELF), EPOLLIN);
 	daemon_watch(d, d->done_fd, watch_tag(&d->done_fd, WATCH_SELF), EPOLLIN);
 	daemon_watch(d, d->stop_fd, watch_tag(&d->stop_fd, WATCH_SELF), EPOLLIN);
@@ -308,10 +235,8 @@ static void tick(struct daemon *d)
 
 	if (read(d->timer_fd, &n, sizeof n) < 0)
 		return;
-	if (d->deaf && !d->drain_until) {
-		d->deaf = false;
-		daemon_watch(d, d->listen_fd, watch_tag(&d->listen_fd, WATCH_SELF), EPOLLIN);
-	}
+	if (!d->drain_until)
+		door_tick(d);
 	garbage_tick(d, now);
 	for (struct session *s = d->sessions, *next; s; s = next) {
 		next = s->next;
@@ -428,8 +353,9 @@ void daemon_close(struct daemon *d)
 	atomic_fetch_add(&d->stops, 1000); /* results that come in now start nothing new */
 	pool_stop(&d->copy);
 	pool_stop(&d->work);
-	pool_stop(&d->io);
-	pool_stop(&d->keep);
+	for (struct device *v = d->devices; v; v = v->next)
+		for (enum lane i = 0; i < LANES; i++)
+			pool_stop(&v->lane[i]);
 	while (d->running && d->done_fd >= 0) {
 		tasks_done(d);
 		if (!d->done_first)
@@ -445,11 +371,7 @@ void daemon_close(struct daemon *d)
 	reaper_stop(&d->reaper);
 	if (d->report_fd >= 0)
 		(void)close(d->report_fd);
-	if (d->listen_fd >= 0) {
-		(void)close(d->listen_fd);
-		if (!d->killed)
-			(void)unlink(d->socket);
-	}
+	door_close(d);
 	for (int *fd = &d->lock_fd; fd <= &d->stop_fd; fd++)
 		if (fd != &d->listen_fd && *fd >= 0)
 			(void)close(*fd);

@@ -23,8 +23,13 @@ struct part_file {
 
 struct persist {
 	struct task task;
-	struct snap *snap; /* WRITING: not freed, not changed meanwhile */
-	struct store *store;
+	struct snap *snap;   /* WRITING, or with a task more: not freed, not changed meanwhile */
+	struct place *place; /* reference */
+	struct store *store; /* the place's */
+	bool rescue;	     /* to a directory that is not its launch's */
+	bool away;	     /* it failed, and the place is not where its name leads */
+	struct worker *worker;
+	_Atomic uint64_t *written, rescued; /* bytes: the snap's, or these */
 	struct daemon *d;
 	struct native_info info;
 	uint64_t base; /* of the launch */
@@ -51,7 +56,8 @@ static int persist_tick(void *arg, uint64_t done)
 	struct persist *p = x->p;
 
 	x->done += done;
-	atomic_fetch_add_explicit(&p->snap->written, done, memory_order_relaxed);
+	worker_sign(p->worker);
+	atomic_fetch_add_explicit(p->written, done, memory_order_relaxed);
 	return atomic_load_explicit(&p->d->stops, memory_order_relaxed) > 1 ||
 	       atomic_load_explicit(&p->failed, memory_order_relaxed);
 }
@@ -88,7 +94,7 @@ static int part_try(struct persist *p, uint32_t r, struct ckpt_err *err)
 		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, err);
 	}
 	if (rc < 0)
-		atomic_fetch_sub_explicit(&p->snap->written, x.done, memory_order_relaxed);
+		atomic_fetch_sub_explicit(p->written, x.done, memory_order_relaxed);
 	return rc;
 }
 
@@ -164,6 +170,7 @@ static void parts_run(struct task *t)
 	uint32_t want = writers_wanted(p), n = 0;
 	pthread_t writer[WRITERS_MAX];
 
+	p->worker = worker_me();
 	atomic_store(&p->next, 0u);
 	atomic_store(&p->failed, 0);
 	p->rc = store_begin(p->store, p->info.step, &p->txn, &p->err);
@@ -184,9 +191,21 @@ static void parts_run(struct task *t)
 		store_abort(TAKE(p->txn));
 }
 
+/* Whatever call it was that failed: where the directory was moved or replaced, that is why. */
+static void blame_place(struct persist *p)
+{
+	struct ckpt_err err = { 0 };
+
+	if (p->rc >= 0 || store_here(p->store, &err) != -EIO)
+		return;
+	p->away = true;
+	p->rc = err.code;
+	p->err = err;
+}
+
 /* Room first: no disk is filled to learn that a step does not fit. What the file system does not
  * tell, quotas among it, is learned when the space is reserved. */
-static void write_run(struct task *t)
+static void room_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 	uint64_t need = KEEP_SPARE;
@@ -201,9 +220,20 @@ static void write_run(struct task *t)
 		for (uint32_t r = 0; r < p->world; r++)
 			table_free(&p->table[r]);
 		p->err = (struct ckpt_err){ 0 };
-		atomic_store_explicit(&p->snap->written, 0, memory_order_relaxed);
+		atomic_store_explicit(p->written, 0, memory_order_relaxed);
 		parts_run(t);
 	}
+}
+
+static void write_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	if (p->rescue) /* there nothing is removed to make room */
+		parts_run(t);
+	else
+		room_run(t);
+	blame_place(p);
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
@@ -259,15 +289,49 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	return rc;
 }
 
-static void commit_run(struct task *t)
+/* Elsewhere it continues what is there: nothing is set aside, and what is not older is in its way. */
+static int rescue_lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
 {
-	struct persist *p = (struct persist *)t;
+	struct store_step *step = NULL;
+	uint32_t n = 0, unknown = 0;
+	int rc = store_scan(p->store, true, &step, &n, &p->err);
+
+	*ret = (struct native_lineage){ .seq = 1,
+					.parent_step = UINT64_MAX,
+					.tool = ckptd_version };
+	*ret_rewind = UINT64_MAX;
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		ret->seq = MAX(ret->seq, step[i].seq + 1);
+		unknown += step[i].state == STORE_DAMAGED;
+		if (step[i].state == STORE_COLLECTING || step[i].state == STORE_SET_ASIDE)
+			continue;
+		if (step[i].step >= p->info.step)
+			rc = ckpt_error(&p->err, -EEXIST,
+					"job %s: step %" PRIu64
+					" is there already, and step %" PRIu64
+					" is not newer: choose another directory",
+					p->info.job, step[i].step, p->info.step);
+		if (*ret_rewind == UINT64_MAX || step[i].step > *ret_rewind)
+			*ret_rewind = step[i].step;
+		if (step[i].state == STORE_COMMITTED &&
+		    (ret->parent_step == UINT64_MAX || step[i].step > ret->parent_step)) {
+			ret->parent_step = step[i].step;
+			memcpy(ret->parent_id, step[i].id, sizeof ret->parent_id);
+		}
+	}
+	ret->seq += unknown; /* as in lineage */
+	free(step);
+	return rc;
+}
+
+static void commit_step(struct persist *p)
+{
 	struct native_lineage line;
 	cleanup_free void *bytes = NULL;
 	uint64_t len, rewind;
 	uint8_t id[16];
 
-	p->rc = lineage(p, &line, &rewind);
+	p->rc = p->rescue ? rescue_lineage(p, &line, &rewind) : lineage(p, &line, &rewind);
 	if (p->rc == 0 && p->there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
@@ -283,10 +347,18 @@ static void commit_run(struct task *t)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
 	else
 		store_abort(TAKE(p->txn));
-	if (p->rc == 0) {
+	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		atomic_store(&p->snap->launch->seq, line.seq);
 	}
+}
+
+static void commit_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	commit_step(p);
+	blame_place(p);
 }
 
 static void persist_end(struct persist *p)
@@ -296,6 +368,7 @@ static void persist_end(struct persist *p)
 	free(p->table);
 	free(p->part);
 	free(p->file);
+	place_unref(p->place);
 	free(p);
 }
 
@@ -312,15 +385,16 @@ static void commit_done(struct daemon *d, struct task *t)
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 	struct job *j = s->job;
-	bool committed = p->rc == 0;
+	bool committed = p->rc == 0, kept = committed && p->place == j->place;
 
 	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;
+	p->place->away |= p->away;
 	if (committed)
 		launch_let_go(s->launch);
 	snap_written(s, p->rc, p->err.msg);
 	persist_end(p);
-	if (committed)
+	if (kept)
 		keep_after(j);
 }
 
@@ -333,7 +407,7 @@ void persist_resume(struct snap *s)
 		return;
 	s->parked = NULL;
 	p->task = (struct task){ guarded > 0 ? commit_run : abort_run, commit_done, NULL };
-	daemon_task(p->d, &p->d->io, &p->task);
+	device_task(p->place->device, LANE_WRITE, &p->task);
 }
 
 static void parts_done(struct daemon *d, struct task *t)
@@ -347,6 +421,7 @@ static void parts_done(struct daemon *d, struct task *t)
 	}
 	if (p->rc < 0) {
 		s->job->room.looked_ns = 0; /* what status says of it is old */
+		p->place->away |= p->away;
 		snap_written(s, p->rc, p->err.msg);
 		persist_end(p);
 		return;
@@ -366,36 +441,27 @@ void persist_drop(struct snap *s)
 	s->phase = PHASE_STAGED;
 }
 
-void persist_start(struct snap *s)
+static struct persist *persist_new(struct snap *s, struct place *place)
 {
 	struct persist *p = calloc(1, sizeof *p);
 
-	if (p) {
-		p->table = calloc(s->world, sizeof *p->table);
-		p->part = calloc(s->world, sizeof *p->part);
-		p->file = calloc(s->world, sizeof *p->file);
-	}
-	if (!p || !p->table || !p->part || !p->file) {
-		if (p) {
-			free(p->table);
-			free(p->part);
-			free(p->file);
-		}
-		free(p);
-		snap_written(s, -ENOMEM, "no memory to write the step");
-		return;
-	}
-	p->task = (struct task){ write_run, parts_done, NULL };
-	s->write_ns = now_ns();
-	s->total = 0;
-	for (uint32_t r = 0; r < s->world; r++)
-		s->total += s->rank[r].decl->part.place[0].bytes;
-	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
+	if (!p)
+		return NULL;
 	p->snap = s;
-	p->store = s->job->store;
+	p->place = place_ref(place);
+	p->store = place->store;
 	p->d = s->job->d;
 	p->base = s->launch->base;
 	p->world = s->world;
+	p->written = &s->written;
+	p->table = calloc(s->world, sizeof *p->table);
+	p->part = calloc(s->world, sizeof *p->part);
+	p->file = calloc(s->world, sizeof *p->file);
+	if (!p->table || !p->part || !p->file) {
+		p->world = 0;
+		persist_end(p);
+		return NULL;
+	}
 	p->info = (struct native_info){ .job = s->job->name,
 					.step = s->step,
 					.generation = s->launch->generation,
@@ -403,5 +469,56 @@ void persist_start(struct snap *s)
 					.world = s->world };
 	if (getrandom(p->info.uuid, sizeof p->info.uuid, 0) != sizeof p->info.uuid)
 		memcpy(p->info.uuid, &p->info.wall_ns, sizeof p->info.wall_ns);
-	daemon_task(p->d, &p->d->io, &p->task);
+	return p;
+}
+
+void persist_start(struct snap *s)
+{
+	struct persist *p = persist_new(s, s->launch->place);
+
+	if (!p) {
+		snap_written(s, -ENOMEM, "no memory to write the step");
+		return;
+	}
+	s->write_ns = now_ns();
+	s->total = 0;
+	for (uint32_t r = 0; r < s->world; r++)
+		s->total += s->rank[r].decl->part.place[0].bytes;
+	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
+	p->task = (struct task){ write_run, parts_done, NULL };
+	device_task(p->place->device, LANE_WRITE, &p->task);
+}
+
+/* --- to another place: at once, for only what is guarded is rescued --- */
+static void rescue_run(struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	write_run(t);
+	if (p->rc == 0)
+		commit_run(t);
+}
+
+static void rescue_done(struct daemon *d, struct task *t)
+{
+	struct persist *p = (struct persist *)t;
+
+	(void)d;
+	rescue_written(p->snap, p->rc, p->err.msg);
+	persist_end(p);
+}
+
+void persist_rescue(struct snap *s, struct place *to)
+{
+	struct persist *p = persist_new(s, to);
+
+	if (!p) {
+		rescue_written(s, -ENOMEM, "no memory to write the step");
+		return;
+	}
+	p->rescue = true;
+	p->written = &p->rescued;
+	p->info.generation = to->store->generation;
+	p->task = (struct task){ rescue_run, rescue_done, NULL };
+	device_task(to->device, LANE_WRITE, &p->task);
 }

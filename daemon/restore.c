@@ -226,15 +226,17 @@ static void choose_run(struct task *t)
 	gone_since(x);
 }
 
-static struct snap *memory_candidate(const struct job *j, const struct wire_restore *want)
+/* Of the launch's own directory: what was staged for another one is another store's. */
+static struct snap *memory_candidate(const struct launch *l, const struct wire_restore *want)
 {
+	const struct job *j = l->job;
 	struct snap *best = NULL;
 
 	if (want->flags & CKPT_FROM_DISK)
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase != PHASE_COLLECTING && !s->dropped && !s->stealable &&
-		    !job_bad(j, s->step, 1) &&
+		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
+		    !s->stealable && !job_bad(j, s->step, 1) &&
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;
@@ -275,7 +277,7 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 			       .d = l->job->d,
 			       .want = *want,
 			       .round = round,
-			       .store = l->job->store,
+			       .store = l->place->store,
 			       .nbad = l->job->nbad,
 			       .pin_fd = -1,
 			       .blob_fd = -1 };
@@ -294,7 +296,7 @@ static bool job_writes(const struct job *j)
 
 static void choose_start(struct launch *l, const struct wire_restore *want, uint32_t round)
 {
-	struct snap *mem = memory_candidate(l->job, want);
+	struct snap *mem = memory_candidate(l, want);
 	struct restore *x;
 
 	/* What is being written counts as written: a restore from disk that came a moment too early
@@ -313,7 +315,7 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 		x->mem_generation = mem->launch->generation;
 	}
 	l->restoring = true;
-	daemon_task(x->d, &x->d->work, &x->task);
+	device_task(l->place->device, LANE_ASK, &x->task);
 }
 
 /* --- moving --- */
@@ -478,10 +480,18 @@ struct from_files {
 	bool damaged;
 };
 
+static int files_tick(void *arg, uint64_t done)
+{
+	(void)arg;
+	(void)done;
+	worker_sign(worker_me());
+	return 0;
+}
+
 static int move_from_files(void *arg, const struct plan *p, void *const *base, struct ckpt_err *err)
 {
 	struct from_files *f = arg;
-	int rc = move_read(p, &f->files, base, NULL, NULL, err);
+	int rc = move_read(p, &f->files, base, files_tick, NULL, err);
 
 	f->damaged |= stays_damaged(rc);
 	return rc;
@@ -609,10 +619,11 @@ static void fill_done(struct daemon *d, struct task *t)
 	restore_free(x);
 }
 
-static struct snap *snap_of_step(const struct job *j, uint64_t step)
+static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 {
-	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase != PHASE_COLLECTING && !s->dropped && s->step == step)
+	for (struct snap *s = l->job->snaps; s; s = s->next)
+		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
+		    s->step == step)
 			return s;
 	return NULL;
 }
@@ -620,7 +631,7 @@ static struct snap *snap_of_step(const struct job *j, uint64_t step)
 static void fill_start(struct launch *l, uint32_t round)
 {
 	struct pin *pin = &l->pin[round % ROUNDS_MAX];
-	struct snap *s = pin->where == 1 ? snap_of_step(l->job, pin->step) : NULL;
+	struct snap *s = pin->where == 1 ? snap_of_step(l, pin->step) : NULL;
 	struct restore *x;
 
 	if (pin->where == 1 && !s) {
@@ -649,7 +660,10 @@ static void fill_start(struct launch *l, uint32_t round)
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
-	daemon_task(x->d, &x->d->work, &x->task);
+	if (x->pin.where == 1)
+		daemon_task(x->d, &x->d->work, &x->task);
+	else
+		device_task(l->place->device, LANE_ASK, &x->task);
 }
 
 /* --- the round --- */
@@ -820,11 +834,12 @@ void restore_steps(struct session *s)
 	}
 	x->task = (struct task){ steps_run, steps_done, NULL };
 	x->s = s;
-	x->store = s->launch->job->store;
+	x->store = s->launch->place->store;
 	for (struct snap *k = s->launch->job->snaps; k && x->are.n < WIRE_STEPS_MAX; k = k->next) {
 		uint64_t bytes = 0;
 
-		if (k->phase == PHASE_COLLECTING || k->dropped)
+		if (k->launch->place != s->launch->place || k->phase == PHASE_COLLECTING ||
+		    k->dropped)
 			continue;
 		for (uint32_t r = 0; r < k->world; r++)
 			bytes += k->rank[r].decl->copy.bytes;
@@ -832,5 +847,5 @@ void restore_steps(struct session *s)
 	}
 	s->busy = true;
 	daemon_unwatch(s->d, s->sock);
-	daemon_task(s->d, &s->d->work, &x->task);
+	device_task(s->launch->place->device, LANE_ASK, &x->task);
 }

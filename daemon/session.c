@@ -201,13 +201,12 @@ void session_refuse(struct session *s, int code, const char *text)
 
 /* Is there room for one more job, or one more launch of a known one? What a report can tell is the
  * limit: each job and each rank costs memory before anything is checked that costs its sender. */
-static bool room_for(const struct daemon *d, const struct wire_hello *m, const struct stat *root)
+static bool room_for(const struct daemon *d, const struct wire_hello *m, uint64_t dev, uint64_t ino)
 {
 	uint64_t njob = 0, nrank = 0;
 
 	for (const struct job *j = d->jobs; j; j = j->next) {
-		bool mine = j->dev == root->st_dev && j->ino == root->st_ino &&
-			    !strcmp(j->name, m->job);
+		bool mine = j->dev == dev && j->ino == ino && !strcmp(j->name, m->job);
 
 		if (mine && j->launch)
 			return true;
@@ -219,12 +218,12 @@ static bool room_for(const struct daemon *d, const struct wire_hello *m, const s
 
 static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 {
-	struct stat st;
+	uint64_t dev, ino;
 	struct ckpt_err err;
 
 	if (s->state != SESSION_NEW) {
 		session_refuse(s, -EPROTO, "attached already");
-	} else if (fstat(fd[0], &st) < 0 || !S_ISDIR(st.st_mode)) {
+	} else if (dir_look(fd[0], &dev, &ino) < 0) {
 		session_refuse(s, -ENOTDIR,
 			       "the store that came with the request is not a directory");
 	} else if (m->world == 0 || m->world > WIRE_WORLD_MAX || m->rank >= m->world) {
@@ -235,7 +234,7 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 		session_refuse(s, err.code, err.msg);
 	} else if (s->d->drain_until) {
 		session_refuse(s, -ECONNREFUSED, "ckptd is stopping");
-	} else if (!room_for(s->d, m, &st)) {
+	} else if (!room_for(s->d, m, dev, ino)) {
 		session_refuse(
 			s, -EAGAIN,
 			"ckptd has 1024 jobs or 32768 ranks already: end some, or start another ckptd for this store");
@@ -336,7 +335,7 @@ static void handle(struct session *s, const void *msg, int *fd)
 
 	s->seq = ((const struct wire_head *)msg)->seq;
 	if (type >= WIRE_CONTROL && type <= WIRE_FORGET) {
-		control_request(s, msg);
+		control_request(s, msg, fd);
 		return;
 	}
 	if (type != WIRE_HELLO && type != WIRE_BYE && s->state != SESSION_ATTACHED) {

@@ -52,6 +52,7 @@ static void snap_unlink(struct snap *s)
 	*at = s->next;
 	if (s->drain)
 		control_over(s, -ECANCELED, "it was given up");
+	rescue_lost(s, -ECANCELED, "it was given up");
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -81,6 +82,19 @@ void job_error(struct job *j, uint64_t step, const char *text)
 	j->tally.error_wall_ns = wall_ns();
 	j->tally.error_step = step;
 	snprintf(j->tally.error, sizeof j->tally.error, "%s", text);
+}
+
+void job_failing(struct job *j, int code, const char *text)
+{
+	struct failing *f = &j->failing;
+
+	if (code == 0) {
+		*f = (struct failing){ 0 };
+		return;
+	}
+	f->code = code;
+	f->wall_ns = f->wall_ns ? f->wall_ns : wall_ns();
+	snprintf(f->text, sizeof f->text, "%s", text);
 }
 
 static void tally_add(struct snap *s, enum outcome_state outcome, const char *text)
@@ -173,10 +187,18 @@ static bool gate_open(const struct launch *l)
 	       l == l->job->launch;
 }
 
+/* What a rescue reads stays until that ends: job_settle comes again. */
 void snap_release(struct snap *s)
 {
 	struct launch *l = s->launch;
-	bool stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
+	bool stolen;
+
+	if (s->tasks && s->phase != PHASE_COLLECTING) {
+		s->phase = PHASE_STAGED;
+		s->dropped = true;
+		return;
+	}
+	stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
 
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
 	if (!stolen && s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
@@ -195,6 +217,7 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 	s->dropped = true;
 	if (s->drain)
 		control_over(s, code, text);
+	rescue_lost(s, code, text);
 	if (outcome == OUTCOME_TORN)
 		trigger_again(s);
 	if (s->step_known) {
@@ -584,12 +607,15 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	snap_staged(s);
 }
 
-static struct snap *newest_staged(const struct job *j)
+/* Of a place; NULL: of the newest launch's. */
+static struct snap *newest_staged(const struct job *j, const struct place *p)
 {
 	struct snap *best = NULL;
 
+	p = p || !j->launch ? p : j->launch->place;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase != PHASE_COLLECTING && (!best || s->staged_at > best->staged_at))
+		if (s->launch->place == p && s->phase != PHASE_COLLECTING && !s->dropped &&
+		    (!best || s->staged_at > best->staged_at))
 			best = s;
 	return best;
 }
@@ -631,8 +657,9 @@ static void steal_update(struct snap *newest)
 {
 	struct job *j = newest->job;
 
-	if (newest->phase != PHASE_STAGED || newest->stealable || newest->launch != j->launch ||
-	    newest->epoch != j->launch->epoch || !gate_open(j->launch) || !job_writes(j))
+	if (newest->phase != PHASE_STAGED || newest->stealable || newest->tasks || newest->rescue ||
+	    newest->launch != j->launch || newest->epoch != j->launch->epoch ||
+	    !gate_open(j->launch) || !job_writes(j))
 		return;
 	newest->stealable = true;
 	shared_gate_give(newest->launch->page, newest->slot, true);
@@ -662,9 +689,24 @@ static void tell_staged(struct snap *s)
 	snap_tell(s, OUTCOME_STAGED, 0, NULL);
 }
 
+/* Need a staged step be held no longer? Each place has its newest one: what was staged for another
+ * directory does not replace it. */
+static bool is_superseded(const struct snap *s, uint64_t now)
+{
+	const struct job *j = s->job;
+	bool kept = s->committed || s->rescued;
+
+	if (s->rescue || s->tasks)
+		return false;
+	if (s->dropped || s != newest_staged(j, s->launch->place))
+		return true;
+	return kept && s->launch->state == LAUNCH_ENDED &&
+	       elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS;
+}
+
 void job_settle(struct job *j)
 {
-	struct snap *newest = newest_staged(j);
+	struct snap *newest = newest_staged(j, NULL);
 	uint64_t now = now_ns();
 
 	if (atomic_load(&j->d->stops) >= 1000)
@@ -676,13 +718,12 @@ void job_settle(struct job *j)
 		return;
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
-		if (s->phase == PHASE_STAGED &&
-		    (s != newest || (s->launch->state == LAUNCH_ENDED && s->committed &&
-				     elapsed_ns(s->committed_at, now) > KEEP_COMMITTED_NS)))
+		if (s->phase == PHASE_STAGED && is_superseded(s, now))
 			snap_release(s);
 	}
+	rescue_next(j);
 	write_next(j);
-	newest = newest_staged(j);
+	newest = newest_staged(j, NULL);
 	if (newest)
 		steal_update(newest);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
@@ -702,6 +743,9 @@ void snap_written(struct snap *s, int rc, const char *text)
 	} else if (rc == 0) {
 		s->committed = true;
 		s->committed_at = now_ns();
+		s->launch->place->away = false;
+		if (s->launch == j->launch)
+			job_failing(j, 0, NULL);
 		control_over(s, 0, NULL);
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		log_line(&j->d->opts.log, LOG_NOTICE,
@@ -714,6 +758,8 @@ void snap_written(struct snap *s, int rc, const char *text)
 		log_line(&j->d->opts.log, LOG_ERROR,
 			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
 			 text);
+		if (s->launch == j->launch)
+			job_failing(j, rc, text);
 		control_over(s, rc, text);
 	}
 	job_settle(j);
@@ -742,26 +788,33 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 	}
 }
 
-/* What is staged and newest is to be written, whatever its marks said. */
-static void queue_newest(struct job *j, const struct launch *of)
+/* What is staged and newest is to be written, whatever its marks said: of this launch or place, or of
+ * every place. */
+static void queue_newest(struct job *j, const struct launch *of, const struct place *in)
 {
-	struct snap *s = newest_staged(j);
-
-	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed &&
-	    unsteal(s))
-		s->phase = PHASE_QUEUED;
+	for (struct snap *s = j->snaps; s; s = s->next)
+		if ((!of || s->launch == of) && (!in || s->launch->place == in) &&
+		    s->phase == PHASE_STAGED && !s->committed &&
+		    s == newest_staged(j, s->launch->place) && unsteal(s))
+			s->phase = PHASE_QUEUED;
 }
 
 void snap_salvage(struct launch *l)
 {
-	queue_newest(l->job, l);
+	queue_newest(l->job, l, NULL);
+}
+
+void job_write_again(struct job *j, struct place *p)
+{
+	queue_newest(j, NULL, p);
+	job_settle(j);
 }
 
 void job_flush(struct job *j, uint64_t drain)
 {
 	if (j->launch)
 		launch_ring(j->launch);
-	queue_newest(j, NULL);
+	queue_newest(j, NULL, NULL);
 	for (struct snap *s = j->snaps; s; s = s->next) {
 		if (s->phase == PHASE_COLLECTING && !s->dropped)
 			s->flags |= TICKET_PERSIST;
@@ -769,6 +822,37 @@ void job_flush(struct job *j, uint64_t drain)
 			s->drain = drain;
 	}
 	job_settle(j);
+}
+
+/* Whose steps a rescue takes, for lines of two directories are not mixed: those of an older launch whose
+ * own directory they could not be written to, else the newest launch's. */
+static const struct place *rescue_place(const struct job *j)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->launch->place != j->launch->place && !s->committed && !s->rescued &&
+		    s == newest_staged(j, s->launch->place))
+			return s->launch->place;
+	return j->launch->place;
+}
+
+uint32_t job_rescue(struct job *j)
+{
+	const struct place *p;
+	uint32_t n = 0;
+
+	if (!j->launch)
+		return 0;
+	launch_ring(j->launch);
+	p = rescue_place(j);
+	for (struct snap *s = j->snaps; s; s = s->next) {
+		/* the newest also if it is on disk: its directory may have been removed since */
+		if (s->launch->place != p || s->dropped ||
+		    (s->phase == PHASE_STAGED && !(s == newest_staged(j, p) && unsteal(s))))
+			continue;
+		s->rescue = true;
+		n++;
+	}
+	return n;
 }
 
 void job_drain(struct job *j)
@@ -779,7 +863,7 @@ void job_drain(struct job *j)
 		shared_event(j->launch->page);
 		launch_ring(j->launch);
 	}
-	queue_newest(j, NULL);
+	queue_newest(j, NULL, NULL);
 	job_settle(j);
 }
 
@@ -787,5 +871,6 @@ void job_tick(struct job *j, uint64_t now)
 {
 	if (j->launch)
 		launch_tick(j->launch, now);
+	place_tick(j, now);
 	job_settle(j);
 }

@@ -37,12 +37,66 @@ struct task {
 	void (*done)(struct daemon *d, struct task *t); /* owner; frees the task */
 	struct task *next;
 };
+struct worker {
+	struct pool *pool;
+	pthread_t thread;
+	_Atomic uint64_t sign_ns; /* when its task began, or last got on; 0: it has none */
+};
 struct pool {
 	struct queue queue;
-	pthread_t thread[COPY_THREADS_MAX];
-	uint32_t nthread;
+	struct worker worker[COPY_THREADS_MAX];
+	uint32_t nworker;
 	struct daemon *d;
 };
+int pool_start(struct daemon *d, struct pool *p, const char *name, uint32_t n);
+void pool_stop(struct pool *p);
+/* The calling thread's, of a task or of a thread that works for one; NULL: it is the owner's. */
+struct worker *worker_me(void);
+/* The task gets on: bytes were written, read or checked. NULL is fine. */
+void worker_sign(struct worker *w);
+
+/* --- devices: where a task may hang that touches a store. Each device has threads of its own, so that a
+ * disk that is frozen, or a server that is away, holds up the tasks of its own jobs only --- */
+#define DEVICES_MAX 32u /* of 7 threads each; what comes beyond them shares one */
+/* KEEP: what takes long and nobody waits for; in WRITE it would be in the way of a step, in ASK of a
+ * rank that attaches or restores. */
+enum lane { LANE_WRITE, LANE_ASK, LANE_KEEP, LANES };
+struct device {
+	struct daemon *d;
+	uint64_t dev; /* st_dev */
+	uint32_t refs;
+	char name[64];		 /* "/dev/nvme0n1p2 (ext4)"; "": not known */
+	struct pool lane[LANES]; /* threads start with the first task */
+	struct device *next;
+};
+/* Of the directory that is open as fd: a reference. NULL: no memory. It touches no file system. */
+struct device *device_get(struct daemon *d, int fd);
+void device_unref(struct device *v); /* the last one ends its threads; NULL is fine */
+void device_task(struct device *v, enum lane lane, struct task *t);
+/* for how long its slowest task has not got on; 0: less than a second */
+uint64_t device_stuck_ns(const struct device *v, uint64_t now);
+/* Device and inode of an open directory, without asking the device. -ENOTDIR, ... */
+int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino);
+
+/* --- places: a directory that launches write to. A job's name may lead to another one later: that is
+ * another place, and what belongs to a launch stays with the launch's --- */
+struct place {
+	struct daemon *d;
+	uint32_t refs; /* launches, jobs, tasks */
+	struct store *store;
+	struct device *device;
+	uint64_t dev, ino; /* 0: not known */
+	bool away;	   /* a write has found that its name does not lead to it */
+	bool looking;
+	uint64_t looked_ns; /* whether it is back */
+};
+/* Takes the store. NULL: no memory, and the store is closed. */
+struct place *place_new(struct daemon *d, struct store *s);
+struct place *place_ref(struct place *p);
+void place_unref(struct place *p); /* NULL is fine */
+struct job;
+/* The places of what is staged that are away: is one back? Then its newest staged step is written. */
+void place_tick(struct job *j, uint64_t now);
 
 /* --- memory --- */
 /* Undoing a mapping of many GiB takes seconds, in which the owner's heart would not beat: a thread
@@ -182,6 +236,12 @@ struct room {
 struct job {
 	struct daemon *d;
 	uint64_t id;
+	/* What should have been written could not be: code 0: nothing fails. job_failing's. */
+	struct failing {
+		int code;
+		uint64_t wall_ns; /* since when */
+		char text[512];
+	} failing;
 	struct tally tally;
 	struct past past[PAST_MAX], skipped[PAST_MAX]; /* rings */
 	uint32_t npast, nskipped;		       /* so far */
@@ -190,7 +250,9 @@ struct job {
 		trigger_last; /* ticket flags of the one that waits (0: none), of the newest */
 	uint64_t dev, ino;
 	char name[CKPT_JOB_MAX + 8];
-	struct store *store;
+	struct place *place;   /* that of the newest claim; NULL before the first */
+	struct device *device; /* of that, or of the root while the first is made; NULL: none was */
+	struct rescue *rescue; /* a DRAIN to another directory; NULL: there is none */
 	bool claiming;
 	struct launch *launch;		 /* the newest; NULL before the first */
 	uint64_t outdated[OUTDATED_MAX]; /* tokens of launches that were fenced, newest last */
@@ -243,6 +305,7 @@ enum launch_state { LAUNCH_FORMING, LAUNCH_READY, LAUNCH_ENDED };
 #define ROUNDS_MAX 64
 struct launch {
 	struct job *job;
+	struct place *place; /* where it commits, as long as it lives */
 	uint32_t refs;
 	uint64_t generation, token, base; /* base: 1 + step that it restored; 0: none */
 	_Atomic uint64_t line; /* 1 + the newest step that it committed; 0: none. The io threads' */
@@ -288,8 +351,10 @@ struct snap {
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
-	/* copy tasks in flight: the slot is not given back before they end */
+	/* copies and a rescue in flight: the slot is not given back before they end */
 	uint32_t tasks;
+	/* rescue: it is to be written to another directory, or is. rescued: it is there */
+	bool rescue, rescued;
 	/* its parts are durable; to be committed once every rank is seen to guard */
 	struct persist *parked;
 	uint64_t trigger;	  /* the order that it fulfils; 0: none */
@@ -329,6 +394,13 @@ void job_error(struct job *j, uint64_t step, const char *text);
 /* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
  * too. */
 void job_flush(struct job *j, uint64_t drain);
+/* The same to another directory (rescue.c). How many steps. */
+uint32_t job_rescue(struct job *j);
+/* The newest staged step of a place is written again. */
+void job_write_again(struct job *j, struct place *p);
+/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL): what status and
+ * the ranks are told. */
+void job_failing(struct job *j, int code, const char *text);
 /* the next mark is to be written */
 void job_trigger(struct job *j, uint32_t ticket_flags);
 /* torn, failed or dropped */
@@ -347,6 +419,8 @@ void snap_written(struct snap *s, int rc, const char *text);
 int snap_guarded(const struct snap *s);
 
 void persist_start(struct snap *s);
+/* Write it to another place, beside all that happens to it: rescue_written. */
+void persist_rescue(struct snap *s, struct place *to);
 void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */
 /* is it time to commit what is parked, or to give it up? */
 void persist_resume(struct snap *s);
@@ -357,12 +431,21 @@ void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
 
+/* --- rescue: DRAIN with WIRE_TO --- */
+/* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
+int rescue_start(struct job *j, int dir_fd, uint64_t number, struct ckpt_err *err);
+void rescue_next(struct job *j);
+void rescue_written(struct snap *s, int rc, const char *text);
+void rescue_lost(struct snap *s, int rc, const char *text); /* it comes to nothing, unwritten */
+void rescue_free(struct job *j);
+bool rescue_has(const struct job *j, uint64_t number);
+
 /* --- keeping --- */
 #define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */
 /* Of what kind the store is, to the log. Worker. */
 void keep_describe(struct daemon *d, const struct store *s);
 void keep_tick(struct job *j, uint64_t now);
-/* A step was committed: what the policy does not keep is removed. */
+/* A step was committed in the job's place: what the policy does not keep is removed. */
 void keep_after(struct job *j);
 /* Is there room for so many bytes? If not it is made by the policy, if there is one; else -ENOSPC and
  * the sentence. Nothing is written. Worker. */
@@ -376,29 +459,38 @@ void keep_quarantine(const struct store *s, const char *dir, const char *why, ch
 		     size_t said_bytes);
 
 /* --- control --- */
-void control_request(struct session *s, const void *msg);
+void control_request(struct session *s, const void *msg, int *fd); /* may take fd[0] */
 void control_tick(struct session *s, uint64_t now);
 void control_gone(struct session *s);
 /* a snap is committed (rc 0), or never will be: it is about to be freed or has failed */
 void control_over(struct snap *s, int rc, const char *text);
+/* the same of a rescue, for the DRAIN of this number */
+void control_rescued(struct snap *s, uint64_t number, int rc, const char *text);
 /* answer the DRAINs whose steps are all over */
 void control_look(struct daemon *d);
 /* ranks that are attached or want to be; control connections do not keep a daemon */
 bool daemon_attended(const struct daemon *d);
+
+/* --- the door (door.c): the socket and the lock that says whose it is --- */
+int door_open(struct daemon *d, struct ckpt_err *err);
+void door_watch(struct daemon *d); /* who knocks is heard */
+void door_tick(struct daemon *d);
+void door_close(struct daemon *d);
 
 /* --- the whole --- */
 struct daemon {
 	struct daemon_opts opts;
 	char socket[108];
 	int lock_fd, listen_fd, epoll_fd, timer_fd, done_fd, stop_fd;
+	uint64_t socket_dev, socket_ino; /* of the file that the listening socket made */
+	bool shut_out; /* the socket's place is another's now, or cannot be made again: that was said */
 	_Atomic uint32_t stops;
 	bool killed;		   /* daemon_kill: leave without a trace of order */
 	pthread_mutex_t done_lock; /* protects done_first, done_last */
 	struct task *done_first, *done_last;
-	uint32_t running; /* tasks handed out and not back */
-	/* keep: one thread, for what takes long and nobody waits for; in io it would be in the way of
-	 * a step, in work of a restore */
-	struct pool copy, work, io, keep;
+	uint32_t running;	/* tasks handed out and not back */
+	struct pool copy, work; /* memory only: what touches a store runs on its device's threads */
+	struct device *devices;
 	struct reaper reaper;
 	struct session *sessions;
 	struct job *jobs;

@@ -64,7 +64,7 @@ END {
 	print ".SH ENVIRONMENT\n.TP\n.B CKPTD_SOCKET"
 	words("The socket where --socket is not given; to ckptctl and, with CKPT_USE_ENV, to the library it means the same.")
 	print ".SH FILES\n.TP\n.I SOCKET"
-	words("Where trainers and ckptctl find the daemon, in a directory of its user alone.")
+	words("Where trainers and ckptctl find the daemon, in a directory of its user alone. If a cleaner of temporary files removes it, or the lock SOCKET.lock beside it, ckptd makes it again at once.")
 	print ".TP\n.I SOCKET.log"
 	words("What it says when it runs in the background.")
 	print ".SH SEE ALSO\n.BR ckptctl (1),\n.BR ckpt (3)"

@@ -44,6 +44,7 @@
 	X(CLAIM_LOOKED_ONCE, store, "a claim stands when it is the highest after it was made") \
 	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
 	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \
+	X(DIRECTORY_REMEMBERED, store, "a directory is looked up by its name before it is written to") \
 	/* --- marks, removal, repair --- */ \
 	X(MARK_NOT_SYNCED, store, "a mark is synced before it counts") \
 	X(MARK_NAME_NOT_SYNCED, store, "the directory around a mark is synced before it counts") \

@@ -98,6 +98,7 @@ enum cli_option_id {
 	OPT_TIMEOUT,
 	OPT_FINAL,
 	OPT_WAIT,
+	OPT_TO,
 	OPT_JOB_SIZE,
 	OPT_SHAPE,
 	OPT_PLACEMENTS,

@@ -149,11 +149,17 @@ static int gone(const struct control *k, struct ckpt_err *err)
 int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
 		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err)
 {
+	return control_give(k, msg, type, bytes, -1, want, ret, ret_bytes, ret_fd, until, err);
+}
+
+int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, int fd, uint32_t want,
+		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err)
+{
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	const struct wire_head *head = (const struct wire_head *)in;
 	int got[WIRE_FDS_MAX], ngot = 0, rc;
 
-	rc = wire_send(k->sock, msg, type, bytes, ++k->seq, NULL, 0);
+	rc = wire_send(k->sock, msg, type, bytes, ++k->seq, &fd, fd >= 0);
 	if (rc < 0)
 		return gone(k, err);
 	rc = wait_answer(k, until, err);

@@ -36,6 +36,9 @@ uint64_t control_soon(const struct control *k);
  * more. Other errors are the daemon's own words. */
 int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
 		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err);
+/* The same with a descriptor that goes along; -1: none does. */
+int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, int fd, uint32_t want,
+		 void *ret, uint32_t ret_bytes, int *ret_fd, uint64_t until, struct ckpt_err *err);
 /* What the daemon knows now, checked, in k->report until the next call or control_close. */
 int control_report(struct control *k, struct ckpt_err *err);
 /* Tell a failure of control_open or control_call, and how to start a daemon. Returns the exit code. */

@@ -53,6 +53,7 @@ const struct cli_option cli_options[] = {
 	{ OPT_TIMEOUT, 0, "timeout", "TIME", NULL, NULL, false, ARG_NONE },
 	{ OPT_FINAL, 0, "final", NULL, NULL, NULL, false, ARG_NONE },
 	{ OPT_WAIT, 0, "wait", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_TO, 0, "to", "DIR", NULL, NULL, false, ARG_FILE },
 	{ OPT_JOB_SIZE, 0, "job-size", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_SHAPE, 0, "shape", "SHAPE", NULL, NULL, false, ARG_NONE },
 	{ OPT_PLACEMENTS, 0, "placements", "TEXT", NULL, NULL, false, ARG_NONE },

@@ -3,75 +3,141 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
+#include <fcntl.h>
+#include <sys/stat.h>
 
+static const struct column col_job = { "job", "job", false, FIT_LAST };
+static const struct column col_to = { "directory", "to", false, FIT_LAST };
 static const struct column col_written = { "written_count", "written", false, FIT_WHOLE };
 static const struct column col_failed = { "failed_count", "failed", false, FIT_WHOLE };
 
+struct drain {
+	struct cli *c;
+	struct control k;
+	uint64_t until;
+	char job[CKPT_JOB_MAX + 8]; /* "": all */
+	struct wire_drained got;
+};
+
+/* The job that is meant, and the directory, which is made where it is missing. */
+static int order(struct drain *d, struct wire_drain *ask, int *ret_fd, struct ckpt_err *err)
+{
+	const char *to = d->c->value[OPT_TO], *job = d->c->narg ? d->c->arg[0] : NULL;
+	uint32_t i;
+	int rc = 0;
+
+	if (job || to) {
+		rc = control_report(&d->k, err);
+		if (rc == 0)
+			rc = control_job(&d->k, job, &i, err);
+		if (rc < 0)
+			return rc;
+		ask->job = d->k.report.job[i].id;
+		snprintf(d->job, sizeof d->job, "%s", d->k.report.job[i].name);
+	}
+	if (!to)
+		return 0;
+	ask->flags = WIRE_TO;
+	if (mkdir(to, 0700) < 0 && errno != EEXIST)
+		return ckpt_error_errno(err, errno, "cannot make %s", to);
+	*ret_fd = open(to, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return *ret_fd < 0 ? ckpt_error_errno(err, errno, "cannot open %s", to) : 0;
+}
+
 /* The DRAIN's answer comes when all is over: a failure of the connection before that says nothing
  * about the steps. */
-static int drain(struct control *k, uint64_t until, struct wire_drained *ret, struct ckpt_err *err)
+static int drain(struct drain *d, struct ckpt_err *err)
 {
 	struct wire_drain ask = { 0 };
-	int rc = control_call(k, &ask, WIRE_DRAIN, sizeof ask, WIRE_DRAINED, ret, sizeof *ret, NULL,
-			      until, err);
+	cleanup_close int fd = -1;
+	int rc = order(d, &ask, &fd, err);
 
+	if (rc < 0)
+		return rc;
+	rc = control_give(&d->k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &d->got,
+			  sizeof d->got, NULL, d->until, err);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(err, rc,
 				  "not all that was staged is written yet: ckptd goes on with it");
 	return rc;
 }
 
+static void tell(const struct drain *d)
+{
+	const char *to = d->c->value[OPT_TO];
+	bool json = d->c->value[OPT_JSON]; /* where objects of one kind have the same keys */
+
+	output_begin(d->c->o, "ckptd.drain/1");
+	if (json || d->job[0])
+		output_put(d->c->o, &col_job, d->job[0] ? cell_text(d->job) : cell_none());
+	if (json || to)
+		output_put(d->c->o, &col_to, to ? cell_text(to) : cell_none());
+	output_put(d->c->o, &col_written, cell_of(CELL_NUMBER, d->got.written));
+	output_put(d->c->o, &col_failed, cell_of(CELL_NUMBER, d->got.failed));
+	output_end(d->c->o);
+}
+
 static int run(struct cli *c)
 {
-	struct control k = { .c = c, .sock = -1 };
+	struct drain d = { .c = c, .k = { .c = c, .sock = -1 } };
 	struct ckpt_err err = { 0 };
-	struct wire_drained got;
-	uint64_t until;
-	int rc = control_until(c, &until, &err), code;
+	int rc = control_until(c, &d.until, &err), code;
 
 	if (rc < 0)
 		return cli_fail(c, rc, &err, "ckptctl drain --timeout 4m");
-	rc = control_open(&k, c, until, &err);
+	rc = control_open(&d.k, c, d.until, &err);
 	if (rc == 0)
-		rc = drain(&k, until, &got, &err);
+		rc = drain(&d, &err);
 	if (rc < 0) {
-		code = rc == -ETIMEDOUT ? cli_fail(c, rc, &err, "ckptctl status")
-					: control_fail(&k, rc, &err);
-		control_close(&k);
+		if (rc == -ETIMEDOUT)
+			code = cli_fail(c, rc, &err, "ckptctl status");
+		else if (rc == -EBUSY)
+			code = cli_fail(c, rc, &err, "ckptctl drain again, when that one is over");
+		else
+			code = control_fail(&d.k, rc, &err);
+		control_close(&d.k);
 		return code;
 	}
-	control_close(&k);
-	output_begin(c->o, "ckptd.drain/1");
-	output_put(c->o, &col_written, cell_of(CELL_NUMBER, got.written));
-	output_put(c->o, &col_failed, cell_of(CELL_NUMBER, got.failed));
-	output_end(c->o);
-	if (!got.failed)
+	control_close(&d.k);
+	tell(&d);
+	if (!d.got.failed)
 		return CLI_OK;
-	ckpt_error(&err, got.code, "%s", got.text);
-	return cli_fail(c, got.code, &err, "ckptctl status; what failed stays in memory");
+	ckpt_error(&err, d.got.code, "%s", d.got.text);
+	return cli_fail(c, d.got.code, &err, "ckptctl status; what failed stays in memory");
 }
 
 const struct cli_verb verb_drain = {
 	.name = "drain",
 	.help = "have everything that is staged written, and wait for it",
-	.synopsis = (const char *const[]){ "[--timeout TIME]", NULL },
+	.synopsis = (const char *const[]){ "[JOB] [--timeout TIME]", "[JOB] --to DIR", NULL },
 	.about =
-		"The newest staged step of every job, and what was marked already, is written now, "
-		"whatever persist_every says. The daemon goes on serving. For scripts that run "
-		"before a machine is taken away. A step whose trainer has not called ckpt_guard yet "
-		"is committed after it has.",
-	.example = (const struct cli_example[]){ { "ckptctl drain --timeout 4m",
-						   "in a preStop hook or an epilog" },
-						 { NULL, NULL } },
+		"The daemon writes the newest staged step of JOB (of every job without one), and what "
+		"was marked already, whatever persist_every says. A step that could not be written "
+		"before is written again. The daemon goes on serving. For scripts that run before a "
+		"machine is taken away. A step whose trainer has not called ckpt_guard yet is "
+		"committed after it has. "
+		"With --to the steps go to the directory JOB in DIR and not to the job's own: this "
+		"rescues what is staged when the job's directory was moved or removed, or its disk is "
+		"full or does not answer. In DIR nothing is set aside or removed: if it has the step, "
+		"or a newer one, the drain fails.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl drain --timeout 4m", "in a preStop hook or an epilog" },
+			{ "ckptctl drain demo --to /mnt/spare", "to /mnt/spare/demo" },
+			{ NULL, NULL } },
 	.option =
 		(const struct cli_verb_option[]){
+			{ OPT_TO, "write to DIR/JOB instead; DIR is made if it is missing" },
 			{ OPT_TIMEOUT,
 			  "give up waiting after this time (30s, 5m); default: never" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 all is on disk; 1, 12, 13 or another by what failed; 14 no daemon, or it went "
-		 "away; 15 timed out, the daemon goes on.",
-	.narg_max = 0,
+	.exits =
+		"0 all is on disk; 1, 12, 13 or another by what failed; 2 the command is wrong, or "
+		"there are several jobs; 10 no such job; 14 no daemon, or it went away; 15 timed "
+		"out, the daemon goes on.",
+	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
+	.narg_max = 1,
 	.run = run,
 };

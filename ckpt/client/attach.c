@@ -366,7 +366,9 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 				.generation = c->generation,
 				.launch = launch_token(),
 				.memory_max = c->memory_max,
-				.base = c->base };
+				.base = c->base,
+				.dev = again ? c->dev : 0,
+				.ino = again ? c->ino : 0 };
 	struct wire_welcome w;
 	uint64_t now = now_ns();
 	int fd[WIRE_FDS_MAX], rc;
@@ -382,8 +384,11 @@ static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 		(void)ckpt_error_prefix(err, rc, "the daemon on %s (process %d)", c->socket,
 					(int)c->peer);
 	wire_close_fds(fd, WIRE_FDS_MAX);
-	if (rc == 0)
+	if (rc == 0) {
 		c->generation = w.generation;
+		c->dev = w.dev;
+		c->ino = w.ino;
+	}
 	return rc;
 }
 

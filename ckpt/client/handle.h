@@ -102,6 +102,7 @@ struct ckpt {
 	pid_t peer, closer;   /* (rpc) the daemon; which one closed at our last HELLO; 0: none */
 	int said;	      /* (rpc) the newest error of attaching that the log has; 0: none */
 	uint64_t base;	      /* (rpc) 1 + restored step */
+	uint64_t dev, ino;    /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
 		uint64_t bytes;

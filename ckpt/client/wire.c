@@ -187,12 +187,21 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 		[WIRE_CONTROL] = { sizeof(struct wire_control), 0 },
 		[WIRE_STATUS] = { sizeof(struct wire_status), 0 },
 		[WIRE_TRIGGER] = { sizeof(struct wire_trigger), 0 },
-		[WIRE_DRAIN] = { sizeof(struct wire_drain), 0 },
+		[WIRE_DRAIN] = { sizeof(struct wire_drain), 0 }, /* WIRE_TO: 1 */
 		[WIRE_FORGET] = { sizeof(struct wire_forget), 0 },
 	};
 
 	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) ||
-	    want[head->type].bytes != bytes || want[head->type].nfd != nfd)
+	    want[head->type].bytes != bytes)
+		return -EPROTO;
+	if (head->type == WIRE_DRAIN) {
+		const struct wire_drain *d = msg;
+
+		return d->flags <= WIRE_TO && nfd == (int)d->flags && !d->pad && (d->job || !nfd)
+			       ? 0
+			       : -EPROTO;
+	}
+	if (want[head->type].nfd != nfd)
 		return -EPROTO;
 	if (head->type == WIRE_HELLO &&
 	    !terminated(((const struct wire_hello *)msg)->job, sizeof((struct wire_hello *)0)->job))

@@ -21,7 +21,7 @@
  *   CONTROL                            -> OK                                        | REFUSE
  *   STATUS                             -> STATUS_IS + memfd (struct wire_report)
  *   TRIGGER                            -> TRIGGERED                                 | REFUSE
- *   DRAIN                              -> DRAINED, when all is written or has failed
+ *   DRAIN [+ directory]                -> DRAINED, when all is written or has failed | REFUSE
  *   FORGET                             -> FORGOTTEN                                 | REFUSE
  *
  * Two things are the same in every version, for ever: struct wire_head, and REFUSE = {wire_head of type
@@ -38,6 +38,10 @@
  * that it had, offers its segments again, offers (ADOPT) each slot of which it knows what it holds,
  * and declares. A step that every rank offers as copied, in the same slot, with the same epoch, is
  * staged again.
+ *
+ * A launch belongs to one directory. WELCOME says which one that is, HELLO with WIRE_REATTACH brings it
+ * back, and where the job's name in the store leads to another one now (it was moved, removed or replaced)
+ * the daemon refuses with -EIO and the sentence: the rank trains on detached and asks again later.
  */
 #ifndef CKPT_CLIENT_WIRE_H
 #define CKPT_CLIENT_WIRE_H
@@ -93,12 +97,14 @@ struct wire_hello {
 	/* the same for all ranks of one launch: parent process and its start time; 0 unknown */
 	uint64_t launch;
 	uint64_t memory_max;
-	uint64_t base; /* 1 + the step that this launch restored; 0: none (yet) */
+	uint64_t base;	   /* 1 + the step that this launch restored; 0: none (yet) */
+	uint64_t dev, ino; /* WIRE_REATTACH: as WELCOME said; else 0 */
 	char job[CKPT_JOB_MAX + 8];
 };
 struct wire_welcome {
 	struct wire_head head;
 	uint64_t generation;
+	uint64_t dev, ino; /* the directory of the job that the launch writes to; 0: not known */
 	uint32_t nslot, pad;
 };
 /* code: negative errno. What comes may have a shorter or longer text: wire_refusal reads it. */
@@ -198,10 +204,16 @@ struct wire_triggered {
 	struct wire_head head;
 	uint64_t number, after;
 };
-/* Everything that is staged, or marked already, is written. */
+/* The newest staged step of the job (0: of every job), and what is marked already, is written. Also a step that could not be written before is. With WIRE_TO, of one job only, the message
+ * brings a directory, and the steps are committed in DIR/JOB, claimed there as by a launch, continuing
+ * what is there; nothing is set aside or removed there, and for the job's own store nothing has changed.
+ * -ENOENT: no such job. -EINVAL: DIR/JOB is a directory that a launch writes to. -EBUSY: another order
+ * for this job with WIRE_TO is not over. -EEXIST, as failed: DIR/JOB has this step, or a newer one. */
+enum { WIRE_TO = 1 }; /* drain.flags */
 struct wire_drain {
 	struct wire_head head;
-	uint64_t pad;
+	uint32_t flags, pad;
+	uint64_t job;
 };
 struct wire_drained {
 	struct wire_head head;
@@ -276,7 +288,8 @@ struct wire_report_job {
 	uint64_t skipped_by[WIRE_SKIPS];
 	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it was */
 	uint64_t failing_wall_ns;
-	/* for how long the device below the store has not ended what it was asked; 0: it does */
+	/* for how long a task on the device below the store has shown no progress: no bytes written, read
+	 * or checked, no end; 0: less than a second, or there is none */
 	uint64_t stuck_ns;
 	char failing[512]; /* "": nothing fails */
 	char device[64];   /* below the store: "/dev/nvme0n1p2 (ext4)"; "": not known */

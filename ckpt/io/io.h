@@ -58,8 +58,13 @@ struct io_ops {
 	/* Advisory, of an open file or directory, until its last descriptor is closed; a second call
 	 * changes it. -EAGAIN: somebody else's is in the way; -EOPNOTSUPP: no locks here */
 	int (*lock)(void *ctx, int fd, bool exclusive);
-	/* NULL: cannot be known (io_stat). Of an open file or directory */
+	/* NULL: cannot be known (io_stat). Of an open file or directory, as the kernel knows it: it asks
+	 * no device and no server */
 	int (*stat)(void *ctx, int fd, struct io_stat *ret);
+	/* Both NULL: cannot be known (io_path, io_find). The absolute path by which this process reaches
+	 * an open directory; and which directory such a path leads to now, links followed */
+	int (*path)(void *ctx, int fd, char *ret, uint64_t bytes);
+	int (*find)(void *ctx, const char *path, struct io_stat *ret);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
 	 * where tests kill, cut the power and count */
 	void (*point)(void *ctx, const char *name);
@@ -69,6 +74,16 @@ extern const struct io_ops io_ops_posix;
 static inline int io_stat(const struct io_ops *ops, int fd, struct io_stat *ret)
 {
 	return ops->stat ? ops->stat(ops->ctx, fd, ret) : -EOPNOTSUPP;
+}
+
+static inline int io_path(const struct io_ops *ops, int fd, char *ret, uint64_t bytes)
+{
+	return ops->path ? ops->path(ops->ctx, fd, ret, bytes) : -EOPNOTSUPP;
+}
+
+static inline int io_find(const struct io_ops *ops, const char *path, struct io_stat *ret)
+{
+	return ops->find ? ops->find(ops->ctx, path, ret) : -EOPNOTSUPP;
 }
 
 static inline void io_point(const struct io_ops *ops, const char *name)

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
@@ -355,13 +356,38 @@ static int sys_lock(void *ctx, int fd, bool exclusive)
 
 static int sys_stat(void *ctx, int fd, struct io_stat *ret)
 {
-	struct stat st;
+	struct statx st;
 
 	(void)ctx;
-	if (fstat(fd, &st))
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_UID, &st))
 		return -errno;
-	*ret = (struct io_stat){ .dev = st.st_dev, .ino = st.st_ino, .uid = st.st_uid };
+	*ret = (struct io_stat){ .dev = makedev(st.stx_dev_major, st.stx_dev_minor),
+				 .ino = st.stx_ino,
+				 .uid = st.stx_uid };
 	return 0;
+}
+
+static int sys_path(void *ctx, int fd, char *ret, uint64_t bytes)
+{
+	char link[64];
+	ssize_t n;
+
+	(void)ctx;
+	(void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	n = readlink(link, ret, (size_t)bytes);
+	if (n < 0)
+		return -errno;
+	if ((uint64_t)n >= bytes) /* what fills the buffer may be cut */
+		return -ENAMETOOLONG;
+	ret[n] = '\0';
+	return 0;
+}
+
+static int sys_find(void *ctx, const char *path, struct io_stat *ret)
+{
+	cleanup_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : sys_stat(ctx, fd, ret);
 }
 
 const struct io_ops io_ops_posix = {
@@ -381,4 +407,6 @@ const struct io_ops io_ops_posix = {
 	.space = sys_space,
 	.lock = sys_lock,
 	.stat = sys_stat,
+	.path = sys_path,
+	.find = sys_find,
 };

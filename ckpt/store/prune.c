@@ -102,8 +102,11 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 			 char trash[STORE_DIR_MAX], struct ckpt_err *err)
 {
 	const struct io_ops *ops = s->ops;
-	int r = store_hold_check(s, k->step->dir, k->fd);
+	int r = store_here(s, err);
 
+	if (r)
+		return r;
+	r = store_hold_check(s, k->step->dir, k->fd);
 	if (r && r != -ENOENT && r != -ESTALE && !MUTANT(KEEPER_UNCHECKED))
 		return store_fail(err, r, "cannot look at %s, which is to stay instead",
 				  k->step->dir);
@@ -450,7 +453,9 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	int r = 0;
 
 	*ret = (struct prune_result){ .newest = UINT64_MAX };
-	if (!o->dry) {
+	if (!o->dry)
+		r = store_here(s, err);
+	if (!r && !o->dry) {
 		r = store_trash_sweep(s, false);
 		if (r)
 			r = store_fail(err, r, "job %s: cannot sweep its trash", s->job);

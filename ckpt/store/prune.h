@@ -22,6 +22,8 @@
  *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
  *	  MANIFEST nor a part), or that belongs to another user
  *
+ * Nothing is removed from a directory to which its name no longer leads (store_here): looked up at the
+ * beginning and before each removal.
  * Nothing is removed while a job that goes back sets steps aside and commits (store_commit): between
  * the two the newest step may be one that a policy would not keep.
  * Works with and without a claim, beside a running daemon and beside a second prune.

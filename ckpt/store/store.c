@@ -8,6 +8,7 @@
 #include "ckpt/store/store.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -195,6 +196,71 @@ static int open_existing(struct store *s, struct ckpt_err *err)
 	return 0;
 }
 
+/* The path is kept where it leads back to the root: behind a mount of another namespace, or a name
+ * that is too long, nothing can be known. */
+static void root_remember(struct store *s)
+{
+	char path[PATH_MAX];
+	struct io_stat held, found;
+
+	if (io_path(s->ops, s->root_fd, path, sizeof path) == 0 &&
+	    io_stat(s->ops, s->root_fd, &held) == 0 && io_find(s->ops, path, &found) == 0 &&
+	    held.dev == found.dev && held.ino == found.ino)
+		s->root = strdup(path);
+}
+
+/* What a name leads to instead of the directory that is held. */
+static int not_here(const struct store *s, const char *what, const char *name, int r,
+		    struct ckpt_err *err)
+{
+	const char *now = r == -ENOENT	 ? "nothing"
+			  : r == -ELOOP	 ? "a symbolic link"
+			  : r == -ESTALE ? "another directory"
+					 : "what is no directory";
+
+	return ckpt_error(
+		err, -EIO,
+		"the directory of job %s was moved or replaced: the name of %s, %s, leads to "
+		"%s now, so nothing more is written there; move it back, or start the job "
+		"again, which writes to what is there then; ckptctl drain %s --to DIR writes "
+		"what is staged to another place",
+		s->job, what, name, now, s->job);
+}
+
+static bool leads_elsewhere(int r)
+{
+	return r == -ENOENT || r == -ELOOP || r == -ENOTDIR || r == -ESTALE;
+}
+
+int store_here(const struct store *s, struct ckpt_err *err)
+{
+	const struct io_ops *ops = s->ops;
+	struct io_stat held, found;
+	int fd, r = 0;
+
+	if (!s->by_name || MUTANT(DIRECTORY_REMEMBERED))
+		return 0;
+	if (s->root && io_stat(ops, s->root_fd, &held) == 0) {
+		r = io_find(ops, s->root, &found);
+		if (!r && (held.dev != found.dev || held.ino != found.ino))
+			r = -ESTALE;
+	}
+	if (r && r != -EOPNOTSUPP)
+		return leads_elsewhere(r) ? not_here(s, "its store", s->root, r, err)
+					  : store_fail(err, r, "job %s: cannot find the store %s",
+						       s->job, s->root);
+	fd = ops->open(ops->ctx, s->root_fd, s->job, O_RDONLY | O_DIRECTORY, 0);
+	r = fd < 0 ? fd : store_same_check(ops, fd, s->job_fd);
+	if (fd >= 0)
+		(void)ops->close(ops->ctx, fd);
+	if (r)
+		return leads_elsewhere(r)
+			       ? not_here(s, "the job", s->job, r, err)
+			       : store_fail(err, r, "cannot look up the directory of job %s",
+					    s->job);
+	return 0;
+}
+
 int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
 	       struct store **ret, struct ckpt_err *err)
 {
@@ -219,6 +285,10 @@ int store_open(const struct io_ops *ops, int root_fd, const char *job, bool crea
 		r = store_nonce(&s->nonce, err);
 	if (!r)
 		r = create ? open_made(s, err) : open_existing(s, err);
+	if (!r) {
+		s->by_name = true;
+		root_remember(s);
+	}
 	if (r) {
 		store_close(s);
 		return r;
@@ -237,6 +307,7 @@ void store_close(struct store *s)
 	if (s->root_fd >= 0)
 		(void)s->ops->close(s->ops->ctx, s->root_fd);
 	(void)pthread_mutex_destroy(&s->lock);
+	free(s->root);
 	free(s);
 }
 
@@ -276,6 +347,15 @@ int store_claim_highest(const struct store *s, struct store_claimed *ret, struct
 	return 0;
 }
 
+int store_claimed(const struct store *s, uint64_t *ret_generation, struct ckpt_err *err)
+{
+	struct store_claimed top;
+	int r = store_claim_highest(s, &top, err);
+
+	*ret_generation = top.generation;
+	return r;
+}
+
 static struct store_claimed claim_mine(struct store *s)
 {
 	struct store_claimed c;
@@ -291,6 +371,9 @@ int store_claim_check(struct store *s, struct ckpt_err *err)
 	struct store_claimed top, mine = claim_mine(s);
 	int r;
 
+	r = store_here(s, err);
+	if (r)
+		return r;
 	if (MUTANT(CLAIM_NOT_CHECKED))
 		return 0;
 	r = store_claim_highest(s, &top, err);
@@ -518,8 +601,10 @@ int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_genera
 		struct ckpt_err *err)
 {
 	struct store_claimed c = { 0 };
-	int r = s->root_fd >= 0 ? store_home_check(s, err) : 0;
+	int r = store_here(s, err);
 
+	if (!r && s->root_fd >= 0)
+		r = store_home_check(s, err);
 	if (r)
 		return r;
 	r = 1;

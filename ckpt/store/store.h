@@ -42,6 +42,8 @@ struct store {
 	int root_fd, job_fd;
 	char job[CKPT_JOB_MAX + 1];
 	uint32_t nonce; /* random: this opener's */
+	bool by_name;	/* of store_open: store_here can find it again */
+	char *root;	/* the path that led to root_fd then; NULL: cannot be known */
 
 	pthread_mutex_t lock;	 /* protects all below */
 	uint64_t generation;	 /* claimed; 0: none (readers) */
@@ -60,6 +62,15 @@ int store_job_check(const char *job, struct ckpt_err *err);
  */
 int store_open(const struct io_ops *ops, int root_fd, const char *job, bool create,
 	       struct store **ret, struct ckpt_err *err);
+/*
+ * A directory is looked up, not remembered: do ROOT's path and then ROOT/JOB, no link followed, still
+ * lead to the directory that is open here? 0: yes, or it cannot be known (a store made by hand; no stat;
+ * a root whose path this process does not see). -EIO, the sentence names the job: it was moved, removed
+ * or replaced, and nothing may be written to it, set aside in it or removed from it. Another errno: the
+ * name could not be looked up. Asked before each claim, each transaction, each rename of a commit and
+ * each removal of a step (prune.h). Any thread.
+ */
+int store_here(const struct store *s, struct ckpt_err *err);
 /* Every transaction must have ended. NULL is fine. */
 void store_close(struct store *s);
 
@@ -77,6 +88,9 @@ void store_close(struct store *s);
  */
 int store_claim(struct store *s, uint64_t want, bool again, uint64_t *ret_generation,
 		struct ckpt_err *err);
+
+/* The highest launch that has claimed the job; 0: none has. */
+int store_claimed(const struct store *s, uint64_t *ret_generation, struct ckpt_err *err);
 
 /*
  * After a claim and before a scan that is to find the whole line: wait, some seconds at most, for who
@@ -187,7 +201,7 @@ int store_step_same(const char *dir, const uint8_t id[16], const struct checkpoi
 /* --- writing. Threads: parts of one transaction may be made by several at a time. --- */
 struct store_txn;
 
-/* -ESTALE: another launch has claimed the job. -EINVAL: nothing was claimed through s, or the step is
+/* -ESTALE: another launch has claimed the job. -EIO: store_here. -EINVAL: nothing was claimed through s, or the step is
  * UINT64_MAX. */
 int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct ckpt_err *err);
 
@@ -213,7 +227,7 @@ void store_part_drop(struct store_txn *x, const char *name, int fd);
  * for the next claim, and the steps that were set aside are back where they were; with one exception,
  * -EIO whose text says "may or may not be visible": the rename was done but is perhaps not durable,
  * and nothing was touched since.
- * -ESTALE: the claim is lost. -EEXIST: step-N exists and belongs to the line that is continued.
+ * -ESTALE: the claim is lost. -EIO: store_here. -EEXIST: step-N exists and belongs to the line that is continued.
  * -EINVAL: the step is not above rewind, or a part is neither finished nor dropped. -ENOSPC.
  */
 int store_commit(struct store_txn *x, const void *manifest, uint64_t bytes, uint64_t rewind,

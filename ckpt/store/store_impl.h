@@ -116,7 +116,8 @@ struct store_claimed {
 bool store_claimed_parse(const char *entry, struct store_claimed *ret);
 /* The highest claim on disk; {0, 0} where nobody has claimed. */
 int store_claim_highest(const struct store *s, struct store_claimed *ret, struct ckpt_err *err);
-/* 0 while what s has claimed is the highest claim on disk; -ESTALE. */
+/* 0 while s is where its name leads (store_here) and what it has claimed is the highest claim on disk;
+ * -ESTALE. */
 int store_claim_check(struct store *s, struct ckpt_err *err);
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */

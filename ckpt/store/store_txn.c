@@ -416,8 +416,10 @@ static int commit_rename(struct store_txn *x, bool *ret_unknown, struct ckpt_err
 {
 	const struct io_ops *ops = x->s->ops;
 	char dir[STORE_DIR_MAX];
-	int r;
+	int r = store_here(x->s, err);
 
+	if (r)
+		return r;
 	store_name_step(x->step, dir);
 	r = ops->rename(ops->ctx, x->s->job_fd, x->dir, dir);
 	if (r == -EEXIST)

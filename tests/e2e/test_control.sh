@@ -80,6 +80,12 @@ triggered=$(newest)
 check "and wait finds" ctl_says 0 "Step $triggered of a is committed" wait "$triggered"
 check "drain writes what is staged" ctl_says 0 "written" drain --timeout 20s
 check "which is newer" committed_after "$triggered"
+check "drain of one job names it" ctl_says 0 "job      a" drain a --timeout 20s
+check "of a job that nobody knows: 10, with those that there are" ctl_says 10 "has no job nix; it has $store/a" drain nix
+check "drain --to writes to another directory, which it makes" ctl_says 0 "$tmp/spare" drain a --to "$tmp/spare" --timeout 20s
+check "where it is a store like any other" ctl_says 0 "latest" ls "$tmp/spare"
+check "the job's own store is refused: 2" ctl_says 2 "a launch of this ckptd writes to the directory a below it" drain --to "$store"
+check "and what is no directory: 10" ctl_says 10 "cannot open" drain a --to "$tmp/spare/a/.ckptd/gen-00000001"
 check "the job's memory is in use: 11" ctl_says 11 "attached" forget --all a
 check "a job that is not there: 10, with those that are" ctl_says 10 "$store/a" forget nix
 check "forget needs a name" ctl_says 2 "needs the job's name" forget
@@ -120,6 +126,19 @@ check "or -C" ctl_says 0 "is committed" trigger --wait --timeout 20s -C "$store"
 check "two jobs fit 80 columns" ctl_says 0 "$tmp/other" status
 check "as they are" narrow "$tmp/out"
 other_end
+
+# --- the job's directory is moved ---
+check "its directory is moved away in mid-training" mv "$store/a" "$store/a.kept"
+check "then drain says so" ctl_says 1 "the directory of job a was moved or replaced" drain "$store/a" --timeout 20s
+check "and how to rescue what is staged" ctl_says 1 "ckptctl drain a --to DIR" drain "$store/a" --timeout 20s
+check "which does" ctl_says 0 "failed   0" drain "$store/a" --to "$tmp/rescue" --timeout 20s
+check "to the last byte" ctl_says 0 "ok" verify --data "$tmp/rescue/a/step-$(printf %012d "$("$ckptctl" ls --json "$tmp/rescue" |
+	grep -o '"step":[0-9]*' | head -1 | cut -d: -f2)")"
+kept=$(ls "$store/a.kept")
+check "nothing is put in its place" test ! -e "$store/a"
+check "it comes back" mv "$store/a.kept" "$store/a"
+came_back() { [ "$(ls "$store/a")" != "$kept" ]; }
+check "and is gone on with, whatever persist_every says" within came_back
 
 # --- the daemon is stopped, or goes away ---
 pause() {

@@ -129,6 +129,7 @@ check "wait for what is committed" json 0 wait latest --timeout 20s
 check "wait for a state" json 0 wait latest --state=persisted --timeout 20s
 check "wait in vain" json 15 wait 99998 --timeout 200ms
 check "drain" json 0 drain --timeout 20s
+check "drain to another directory" json 0 drain a --to "$tmp/spare" --timeout 20s
 check "status with steps" json 0 status
 on_any_machine() { # VERB ARGUMENT...: 0, 3 with warnings, 1 where it fails
 	json 0 "$@" || json 3 "$@" || json 1 "$@"

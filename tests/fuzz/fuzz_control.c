@@ -32,6 +32,8 @@ static void report_read(const void *p, uint64_t bytes)
 		ENDS(j->name);
 		ENDS(j->store);
 		ENDS(j->error);
+		ENDS(j->failing);
+		ENDS(j->device);
 		assert(j->launch <= WIRE_ENDED && j->attached <= j->world && j->used <= j->held);
 	}
 	for (uint32_t i = 0; i < r.head->nrank; i++)
@@ -63,6 +65,8 @@ static void *report_good(uint64_t *ret_bytes)
 		memset(j[i].name, 'n', sizeof j->name - 1);
 		memset(j[i].store, 's', sizeof j->store - 1);
 		memset(j[i].error, 'e', sizeof j->error - 1);
+		memset(j[i].failing, 'f', sizeof j->failing - 1);
+		memset(j[i].device, 'd', sizeof j->device - 1);
 		j[i].world = j[i].attached = 2;
 		j[i].launch = WIRE_ENDED;
 	}
@@ -118,9 +122,12 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 {
 	const struct wire_head *head = msg;
 
-	if (wire_request_check(msg, bytes, nfd) == 0 && head->type >= WIRE_CONTROL)
-		assert(head->type <= WIRE_FORGET && nfd == 0 &&
+	if (wire_request_check(msg, bytes, nfd) == 0 && head->type >= WIRE_CONTROL) {
+		bool to = head->type == WIRE_DRAIN && ((const struct wire_drain *)msg)->flags;
+
+		assert(head->type <= WIRE_FORGET && nfd == to &&
 		       bytes <= sizeof(struct wire_forget));
+	}
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

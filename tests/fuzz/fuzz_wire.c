@@ -18,7 +18,11 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 	if (wire_request_check(msg, bytes, nfd) < 0)
 		return;
 	assert(head->type >= WIRE_HELLO && head->type <= WIRE_FORGET);
-	assert(nfd == (head->type <= WIRE_DECLARE ? 1 : 0));
+	assert(nfd ==
+	       (head->type <= WIRE_DECLARE || (head->type == WIRE_DRAIN &&
+					       ((const struct wire_drain *)msg)->flags == WIRE_TO)
+			? 1
+			: 0));
 	if (head->type == WIRE_HELLO)
 		assert(strlen(((const struct wire_hello *)msg)->job) < CKPT_JOB_MAX + 8);
 	if (head->type == WIRE_RESTORE)

@@ -704,6 +704,23 @@ static int faults_stat(void *ctx, int fd, struct io_stat *ret)
 	return io_stat(f->under, fd, ret);
 }
 
+static int faults_path(void *ctx, int fd, char *ret, uint64_t bytes)
+{
+	struct io_faults *f = ctx;
+
+	return io_path(f->under, fd, ret, bytes);
+}
+
+static int faults_find(void *ctx, const char *path, struct io_stat *ret)
+{
+	struct io_faults *f = ctx;
+	int rc;
+
+	if (fault_gate(f, IO_ON_OPEN, &rc) != CALL_PASS)
+		return rc;
+	return io_find(f->under, path, ret);
+}
+
 static void faults_point(void *ctx, const char *name)
 {
 	struct io_faults *f = ctx;
@@ -734,6 +751,8 @@ void io_faults_init(struct io_faults *f, const struct io_ops *under)
 			.space = faults_space,
 			.lock = faults_lock,
 			.stat = faults_stat,
+			.path = faults_path,
+			.find = faults_find,
 			.point = faults_point,
 		},
 		.under = under,

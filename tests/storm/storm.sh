@@ -3,12 +3,16 @@
 # storm.sh SEED KILLS [--daemon | --stop] - SIGKILLs at random instants against a training job that is resumed
 # each time, on another mesh; with --daemon the daemon is among the victims; with --stop, too, and before it
 # dies whoever it is (the daemon, a rank, all ranks) stands still for a while (SIGSTOP), goes on or does not.
+# Between kills and in mid-training the job's directory is moved away, swapped with another one, replaced by an
+# empty one or by a link, and comes back; or it is removed, and what the daemon has staged is rescued elsewhere.
 # Prints TAP. After each kill:
 #
 #   every step that ckptctl ls lists verifies, to the last byte;
 #   no step that was once listed, or that a daemon called committed, is missing, but where the job went back
 #   to an older step by --resume step:N and committed again;
-#   with --resume latest the job goes on from no older step than the newest one listed.
+#   with --resume latest the job goes on from no older step than the newest one listed;
+#   a directory that was taken away is as it was, whoever was writing, and so is an empty one in its place;
+#   a job that is given another directory goes on from the newest step in that one.
 #
 # At the end the job runs to its last step, and every line of losses that any of the runs wrote is, bit for
 # bit, that of a run that nobody disturbed. On failure the store, the logs and the seed are kept and named.
@@ -257,6 +261,107 @@ resumed_from() { # sets from: the step, or nothing
 	from=$(sed -n 's/^trainer: resumed from [a-z]*, step \([0-9]*\),.*/\1/p' "$tmp/out")
 }
 
+# ---- the directory ----
+
+away='' # where the job's directory is; '': in its place
+names_in() { # DIRECTORY: all but what was begun, which is the daemon's to clear away
+	(cd "$1" && find . -mindepth 1 -maxdepth 2 ! -path './.tmp-*' ! -path './.trash-*' | sort)
+}
+
+take_away() { # moved | empty | link | swapped; sets away, had
+	[ -d "$store/$job" ] || return 1
+	mv "$store/$job" "$tmp/away" || return 1
+	away=$tmp/away
+	case $1 in
+	empty) mkdir "$store/$job" ;;
+	link) ln -s "$tmp/away" "$store/$job" ;;
+	swapped) mv "$tmp/other" "$store/$job" ;;
+	esac
+	had=$(names_in "$away")
+}
+
+# Adds to why; 0 when nothing was written to what was away.
+bring_back() { # moved | empty | link | swapped
+	local bad=0
+	[ -n "$away" ] || return 0
+	if [ "$(names_in "$away")" != "$had" ]; then
+		why+="the directory that was away ($1) had $had and has $(names_in "$away")"$'\n'
+		bad=1
+	fi
+	case $1 in
+	moved) [ ! -e "$store/$job" ] || { why+="a launch that lives made another directory"$'\n' && bad=1; } ;;
+	empty) rmdir "$store/$job" || { why+="written to another directory: $(ls -A "$store/$job")"$'\n' && bad=1; } ;;
+	link) rm "$store/$job" ;;
+	swapped) rm -rf "${store:?}/$job" ;;
+	esac
+	mv "$away" "$store/$job"
+	away=''
+	return $bad
+}
+
+trains() { # bounded: it has some losses more than now, so its ranks are attached
+	local lines i
+	lines=$(wc -l <"$losses")
+	for ((i = 0; i < wait_s * 50; i++)); do
+		kill -0 "$trainer" 2>/dev/null || return 1
+		[ "$(wc -l <"$losses")" -le $((lines + 8)) ] || return 0
+		nap 20
+	done
+	return 1
+}
+
+settled() { # the daemon, if one lives, has written what it has
+	"$build/ckptctl" drain -q -S "$socket" --timeout "${wait_s}s" >/dev/null 2>&1
+}
+
+# Another directory has the job's name for one launch: a copy, of which the last step is missing.
+visit() {
+	local there kept step
+	settled
+	hear
+	listed | sort -n >"$tmp/listed"
+	[ "$(wc -l <"$tmp/listed")" -gt 1 ] || return 0
+	rm -rf "$tmp/other"
+	cp -a "$store/$job" "$tmp/other"
+	rm -rf "$tmp/other/step-$(printf %012d "$(tail -1 "$tmp/listed" | cut -d' ' -f1)")"
+	there=$(tail -2 "$tmp/listed" | head -1 | cut -d' ' -f1)
+	take_away swapped || return 0
+	launch latest 1000000
+	trains
+	kill_job
+	resumed_from
+	settled
+	kept=${!said[*]}
+	hear # what was committed there is not the job's
+	said=()
+	for step in $kept; do
+		said[$step]=1
+	done
+	bring_back swapped || return 1
+	[ "${from:-}" = "$there" ] && return
+	why+="in another directory it went on from ${from:-nothing}, and $there is the newest there"$'\n'
+	return 1
+}
+
+# It is removed for good: the job begins anew, and what the daemon has in memory is rescued.
+removed() {
+	local rc=0
+	[ -d "$store/$job" ] || return 0
+	mv "$store/$job" "$tmp/gone"
+	rm -rf "$tmp/rescue"
+	"$build/ckptctl" drain "$job" --to "$tmp/rescue" -q -S "$socket" --timeout "${wait_s}s" >"$tmp/drain" 2>&1 || rc=$?
+	case $rc in
+	0) [ -z "$(ls -A "$tmp/rescue")" ] || "$build/ckptctl" verify --data --all "$tmp/rescue" >>"$tmp/drain" 2>&1 || rc=99 ;;
+	10 | 14) rc=0 ;; # no daemon lives, or a new one, which has nothing
+	esac
+	[ "$rc" -eq 0 ] || why+="what was staged was not rescued ($rc): $(cat "$tmp/drain")"$'\n'
+	hear
+	rm -rf "$tmp/gone"
+	seen=() said=() doomed=() fated=()
+	newest='' floor=''
+	return $rc
+}
+
 # ---- the storm ----
 
 echo "# storm: seed $seed, $kills kills $victims"
@@ -274,6 +379,12 @@ while [ "$n" -lt "$kills" ]; do
 	why=''
 	good=0
 	rewound=0
+	misplaced=''
+	case $((n % 8)) in # each of them also in a short storm
+	2 | 5) pick moved empty link && misplaced=$picked ;;
+	3) visit || good=1 ;;
+	4) removed || good=1 ;;
+	esac
 	if one_in 8 && [ ${#seen[@]} -gt 1 ]; then
 		pick "${!seen[@]}"
 		[ -n "${doomed[$picked]:-}${fated[$picked]:-}" ] || resume=step:$picked
@@ -287,6 +398,13 @@ while [ "$n" -lt "$kills" ]; do
 	least=$floor
 	launch "$resume" 1000000
 	nap $((RANDOM % 400 + 20))
+	if [ -n "$misplaced" ] && trains && take_away "$misplaced"; then
+		nap $((RANDOM % 300 + 20))
+		if one_in 2; then # else it is away when the kill comes
+			bring_back "$misplaced" || good=1
+			trains
+		fi
+	fi
 	if [ "$victims" = --stop ]; then
 		standstill $((RANDOM % 4 + 1))
 	elif one_in 2; then
@@ -303,6 +421,8 @@ while [ "$n" -lt "$kills" ]; do
 		how="the daemon alone"
 		kill_daemon
 		kill -CONT -- "-$trainer" # of a standstill
+		nap $((RANDOM % 300)) # a daemon that is new may find it away
+		bring_back "$misplaced" || good=1
 		goes_on || good=1
 		kill -KILL -- "-$trainer" 2>/dev/null
 		collect
@@ -323,6 +443,7 @@ while [ "$n" -lt "$kills" ]; do
 	esac
 	daemons
 	[ "$victims" != --stop ] || [ ${#daemon_pids[@]} -eq 0 ] || kill -CONT "${daemon_pids[@]}"
+	bring_back "$misplaced" || good=1
 	resumed_from
 	if [ "$status" -ne 137 ]; then
 		why+="the job was not killed but ended with $status: $(tail -5 "$tmp/err")"$'\n'
@@ -336,7 +457,7 @@ while [ "$n" -lt "$kills" ]; do
 	inspect || good=1
 	cp "$tmp/err" "$tmp/err.$n"
 	cp "$tmp/out" "$tmp/out.$n"
-	tap "$good" "kill $n: $mesh, resume $resume${from:+ (step $from)}, $how: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
+	tap "$good" "kill $n: $mesh, resume $resume${from:+ (step $from)}, $how${misplaced:+, directory $misplaced}: ${#seen[@]} steps listed, all verify$([ "$rewound" -eq 0 ] || echo ', later ones set aside')"
 	[ "$failures" -eq 0 ] || break
 done
 

@@ -60,6 +60,25 @@ static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
 }
 
+static void a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job(void **state)
+{
+	(void)state;
+	for (uint32_t flags = 0; flags < 5; flags++)
+		for (uint64_t job = 0; job < 2; job++)
+			for (uint32_t pad = 0; pad < 2; pad++)
+				for (int nfd = 0; nfd <= WIRE_FDS_MAX; nfd++) {
+					struct wire_drain m = { .head.type = WIRE_DRAIN,
+								.flags = flags,
+								.pad = pad,
+								.job = job };
+					bool good = !pad && ((flags == 0 && nfd == 0) ||
+							     (flags == WIRE_TO && nfd == 1 && job));
+
+					assert_int_equal(wire_request_check(&m, sizeof m, nfd),
+							 good ? 0 : -EPROTO);
+				}
+}
+
 static void strings_in_requests_end(void **state)
 {
 	struct wire_hello h = { .head.type = WIRE_HELLO };
@@ -347,6 +366,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_request_passes_with_its_size_and_descriptors_and_no_others),
+		cmocka_unit_test(a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job),
 		cmocka_unit_test(strings_in_requests_end),
 		cmocka_unit_test(messages_and_descriptors_arrive),
 		cmocka_unit_test(what_is_not_a_message_is_refused_and_its_descriptors_closed),

@@ -640,6 +640,125 @@ static void a_socket_is_made_in_nobody_elses_place(void **state)
 	daemon_close(d);
 }
 
+/* Does a ckptd answer there? Of none that listens a connection is refused. */
+static bool answers(const char *path)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	struct wire_control c = { 0 };
+	struct asker a = { .sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) };
+	bool yes;
+
+	snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+	yes = connect(a.sock, (struct sockaddr *)&to, sizeof to) == 0 &&
+	      ask(&a, &c, WIRE_CONTROL, sizeof c, NULL, 0) == WIRE_OK;
+	(void)close(a.sock);
+	return yes;
+}
+
+static void what_a_cleaner_removes_of_the_socket_is_there_again(void **state)
+{
+	struct daemon_opts o = { .socket = H.socket };
+	struct ckpt_err err = { 0 };
+	char lock[128], dir[96], kept[128];
+	struct stat before, now;
+	struct daemon *d;
+	struct rank k = { 0 };
+	struct plan_of_job p;
+
+	(void)state;
+	snprintf(dir, sizeof dir, "%.80s/run", H.dir);
+	snprintf(H.socket, sizeof H.socket, "%.90s/s", dir);
+	snprintf(lock, sizeof lock, "%.100s.lock", H.socket);
+	snprintf(kept, sizeof kept, "%.90s.kept", dir);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	host_start(&H, IO_THREADS, NULL);
+	p = plan("kept", "fsdp=1", 1);
+	rank_open(&k, &p, 0);
+	for (int what = 1; what < 8; what++) { /* the socket, its lock, their directory */
+		assert_int_equal(stat(lock, &before), 0);
+		if (what & 1)
+			assert_int_equal(unlink(H.socket), 0);
+		if (what & 2)
+			assert_int_equal(unlink(lock), 0);
+		if (what & 4) {
+			assert_int_equal(rename(dir, kept), 0);
+			(void)nftw(kept, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+		}
+		ask_until(stat(lock, &now) == 0 && answers(H.socket));
+		/* and it is this one's: nobody else gets it */
+		ask_until(daemon_open(&o, &d, &err) == -EADDRINUSE);
+		assert_int_equal(stat(H.socket, &now), 0);
+		assert_int_equal(now.st_mode & 07777, 0600);
+		step_held(&k, (uint64_t)what);
+	}
+	rank_close(&k, 0);
+}
+
+static _Atomic uint32_t said_shut_out;
+
+static void hear_shut_out(void *ctx, int level, const char *line)
+{
+	(void)ctx;
+	(void)level;
+	if (strstr(line, "cannot be made again now") && strstr(line, "another ckptd serves"))
+		atomic_fetch_add(&said_shut_out, 1);
+}
+
+static void host_listen(struct host *h)
+{
+	struct daemon_opts o = { .socket = H.socket, .log = { hear_shut_out, NULL, LOG_WARNING } };
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(daemon_open(&o, &h->d, &err), &err);
+	assert_int_equal(pthread_create(&h->thread, NULL, host_run, h), 0);
+}
+
+/* A cleaner, and one that starts before the next tick of who was there. */
+static void other_takes_over(struct host *other)
+{
+	struct daemon_opts o = { .socket = H.socket };
+	struct ckpt_err err = { 0 };
+	char lock[128];
+
+	snprintf(lock, sizeof lock, "%.100s.lock", H.socket);
+	*other = H;
+	other->d = NULL;
+	for (int i = 0; !other->d; i++) {
+		rank_must(i < 100, "the second one is there first", __FILE__, __LINE__, "");
+		(void)unlink(H.socket);
+		(void)unlink(lock);
+		(void)daemon_open(&o, &other->d, &err);
+	}
+	assert_int_equal(pthread_create(&other->thread, NULL, host_run, other), 0);
+}
+
+static void a_socket_that_is_another_ckptd_s_now_is_left_to_it(void **state)
+{
+	struct host other;
+	struct stat its, now;
+
+	(void)state;
+	atomic_store(&said_shut_out, 0);
+	host_listen(&H);
+	for (uint32_t round = 1; round <= 2; round++) {
+		other_takes_over(&other);
+		assert_int_equal(stat(H.socket, &its), 0);
+		ask_until(atomic_load(&said_shut_out) == round); /* once, however often it tries */
+		assert_true(answers(H.socket));
+		assert_int_equal(stat(H.socket, &now), 0);
+		assert_true(now.st_ino == its.st_ino && now.st_dev == its.st_dev);
+		if (round == 2)
+			break;
+		host_stop(&other);
+		ask_until(answers(H.socket)); /* the first one is there again */
+	}
+	host_stop(&H); /* and leaves what is not its own */
+	assert_int_equal(stat(H.socket, &now), 0);
+	assert_true(now.st_ino == its.st_ino && answers(H.socket));
+	assert_int_equal(atomic_load(&said_shut_out), 2);
+	host_stop(&other);
+}
+
 /* The store answers when the gate opens: making a directory waits. */
 static struct {
 	struct io_ops ops;
@@ -728,6 +847,8 @@ int main(void)
 		with_host(many_connections_and_one_that_never_reads_hurt_no_trainer),
 		with_host(a_silent_crowd_takes_no_descriptors_from_those_who_save),
 		with_host(a_socket_is_made_in_nobody_elses_place),
+		with_host(what_a_cleaner_removes_of_the_socket_is_there_again),
+		with_host(a_socket_that_is_another_ckptd_s_now_is_left_to_it),
 		with_host(a_launch_is_forming_from_its_first_rank_on),
 		with_host(who_only_looks_does_not_keep_an_idle_daemon),
 	};

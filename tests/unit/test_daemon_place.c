@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_place.c - the job's directory is moved, removed or replaced, between launches and in mid-training,
+ * while ckptd lives and while it is dead: nothing is written to, set aside in or removed from what was taken
+ * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
+ * daemon's log.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/host.c"
+#include "tests/lib/asker.h"
+#include <dirent.h>
+#include <inttypes.h>
+
+static struct host H;
+static char job_dir[160], kept_dir[160], root_kept[160], to_dir[160];
+
+enum way {
+	MOVED,
+	MADE_ANEW,
+	SWAPPED, /* with another job's directory that has steps */
+	REMOVED,
+	LINKED,
+	A_FILE,
+	ROOT_MOVED,
+	ROOT_MADE_ANEW,
+	WAYS,
+};
+static const char *const way_name[WAYS] = {
+	"moved",  "made anew", "swapped",    "removed",
+	"linked", "a file",    "root moved", "root made anew",
+};
+
+static int setup(void **state)
+{
+	(void)state;
+	host_make(&H);
+	snprintf(job_dir, sizeof job_dir, "%s/j", H.store);
+	snprintf(kept_dir, sizeof kept_dir, "%s/kept", H.store);
+	snprintf(root_kept, sizeof root_kept, "%s.kept", H.store);
+	snprintf(to_dir, sizeof to_dir, "%s/to", H.dir);
+	MUST(mkdir(to_dir, 0700) == 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+/* As ckptd --keep-last 2. */
+static void serve(void)
+{
+	struct daemon_opts o = { .socket = H.socket,
+				 .engine = IO_THREADS,
+				 .copy_threads = 2,
+				 .policy = { .keep_last = 2 } };
+	struct ckpt_err err;
+
+	if (getenv("CKPT_TEST_LOG"))
+		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
+	MUST_OK(daemon_open(&o, &H.d, &err), &err);
+	MUST(pthread_create(&H.thread, NULL, host_run, &H) == 0);
+}
+
+static struct plan_of_job plan(uint32_t persist_every)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = "j",
+				     .mesh = "fsdp=1",
+				     .guard = CKPT_FINISH,
+				     .shared_only = true,
+				     .persist_every = persist_every };
+}
+
+static void remove_tree(const char *path)
+{
+	MUST(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+static void put_file(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	MUST(fd >= 0);
+	(void)close(fd);
+}
+
+static void take_away(enum way way)
+{
+	if (way == REMOVED)
+		remove_tree(job_dir);
+	else if (way < ROOT_MOVED)
+		MUST(rename(job_dir, kept_dir) == 0);
+	else
+		MUST(rename(H.store, root_kept) == 0);
+	if (way == MADE_ANEW)
+		MUST(mkdir(job_dir, 0700) == 0);
+	else if (way == LINKED)
+		MUST(symlink("kept", job_dir) == 0);
+	else if (way == A_FILE)
+		put_file(job_dir);
+	else if (way == ROOT_MADE_ANEW)
+		MUST(mkdir(H.store, 0700) == 0);
+}
+
+static void bring_back(enum way way)
+{
+	if (way == LINKED || way == A_FILE)
+		MUST(unlink(job_dir) == 0);
+	else if (way < ROOT_MOVED && access(job_dir, F_OK) == 0)
+		remove_tree(job_dir);
+	else if (way >= ROOT_MOVED && access(H.store, F_OK) == 0)
+		remove_tree(H.store);
+	MUST(rename(way < ROOT_MOVED ? kept_dir : root_kept,
+		    way < ROOT_MOVED ? job_dir : H.store) == 0);
+}
+
+/* Every name below a directory, in order: what is in it is as it was, or not. */
+static void names_of(const char *dir, char *ret, size_t bytes)
+{
+	struct dirent **name;
+	int n = scandir(dir, &name, NULL, alphasort);
+
+	for (int i = 0; i < n; i++) {
+		char path[512];
+		size_t len = strlen(ret);
+
+		if (name[i]->d_name[0] != '.' || name[i]->d_name[1] > '.') {
+			snprintf(ret + len, bytes - len, "%s ", name[i]->d_name);
+			snprintf(path, sizeof path, "%.200s/%.200s", dir, name[i]->d_name);
+			if (name[i]->d_type == DT_DIR)
+				names_of(path, ret, bytes);
+		}
+		free(name[i]);
+	}
+	if (n >= 0)
+		free(name);
+}
+
+static char before[8192], after[8192];
+
+static const char *archive_of(enum way way)
+{
+	static char path[200];
+
+	if (way < ROOT_MOVED)
+		return kept_dir;
+	snprintf(path, sizeof path, "%s/j", root_kept);
+	return path;
+}
+
+static const char *names_in(const char *dir, char *ret, size_t bytes)
+{
+	ret[0] = 0;
+	names_of(dir, ret, bytes);
+	return ret;
+}
+
+static void note_archive(enum way way)
+{
+	assert_non_null(strstr(names_in(archive_of(way), before, sizeof before), "step-"));
+}
+
+static void assert_archive_untouched(enum way way)
+{
+	if (strcmp(before, names_in(archive_of(way), after, sizeof after)) != 0)
+		fail_msg("%s: the archive was %s, and is %s", way_name[way], before, after);
+}
+
+static void must_wait(struct rank *k, uint64_t step, int state)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
+}
+
+static void step_held(struct rank *k, uint64_t step, uint32_t flags)
+{
+	MUST_BE(rank_step(k, step, flags), 0);
+	must_wait(k, step, CKPT_STAGED);
+	(void)ckpt_guard(k->c, NULL);
+}
+
+static void step_written(struct rank *k, uint64_t step)
+{
+	step_held(k, step, CKPT_PERSIST);
+	must_wait(k, step, CKPT_COMMITTED);
+}
+
+/* The policy has done its work: two steps are left. */
+static void settle(uint64_t newest)
+{
+	struct asker a;
+
+	ask_open(&a, H.socket);
+	ask_until(host_count(&H, "j", STORE_COMMITTED) == 2 && host_has(&H, "j", newest) &&
+		  !strstr(names_in(job_dir, after, sizeof after), ".trash"));
+	ask_close(&a);
+}
+
+static struct plan_of_job P;
+
+static void open_rank(struct rank *k)
+{
+	*k = (struct rank){ 0 };
+	rank_open(k, &P, 0);
+}
+
+static int restored(struct rank *k, uint64_t *ret)
+{
+	struct ckpt_got got = { 0 };
+	struct ckpt_err err = { 0 };
+	int rc = rank_restore(k, CKPT_LATEST, 0, &got, &err);
+
+	*ret = got.step;
+	return rc;
+}
+
+/* --- between launches --- */
+static void the_next_launch_belongs_to_what_the_name_leads_to(void **state)
+{
+	for (enum way way = 0; way < WAYS; way++) {
+		struct ckpt_err err = { 0 };
+		struct rank k;
+		uint64_t step;
+
+		serve();
+		P = plan(1000);
+		open_rank(&k);
+		for (uint64_t i = 1; i <= 3; i++)
+			step_written(&k, i);
+		settle(3);
+		rank_close(&k, 0);
+		take_away(way);
+		if (way == SWAPPED) {
+			char path[200];
+
+			snprintf(path, sizeof path, "%s/other", H.store);
+			P.job = "other";
+			open_rank(&k);
+			step_written(&k, 100);
+			rank_close(&k, 0);
+			MUST(rename(path, job_dir) == 0);
+			P.job = "j";
+		}
+		if (way != REMOVED)
+			note_archive(way);
+		k = (struct rank){ 0 };
+		if (way == LINKED || way == A_FILE) {
+			assert_true(rank_attach(&k, &P, 0, &err) < 0);
+			assert_non_null(strstr(err.msg, "job j"));
+			rank_free(&k);
+		} else {
+			open_rank(&k);
+			/* what is staged in memory is the other directory's */
+			assert_int_equal(restored(&k, &step), way == SWAPPED ? 0 : -ENOENT);
+			assert_true(way != SWAPPED || step == 100);
+			for (uint64_t i = 1; i <= 3; i++)
+				step_written(&k, 100 + i);
+			settle(103);
+			rank_close(&k, 0);
+			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
+		}
+		if (way != REMOVED) {
+			assert_archive_untouched(way);
+			bring_back(way);
+			open_rank(&k);
+			assert_int_equal(restored(&k, &step), 0);
+			assert_int_equal(step, 3);
+			step_written(&k, 4);
+			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
+			rank_close(&k, 0);
+		}
+		(void)teardown(state);
+		(void)setup(state);
+	}
+}
+
+static void a_number_that_was_there_begins_anew_in_another_directory_alone(void **state)
+{
+	struct ckpt_err err = { 0 };
+	struct rank k;
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	P.generation = 7;
+	open_rank(&k);
+	step_written(&k, 1);
+	rank_close(&k, 0);
+	for (P.generation = 6; P.generation <= 7; P.generation++) {
+		k = (struct rank){ 0 };
+		assert_int_equal(rank_attach(&k, &P, 0, &err), -ESTALE);
+		assert_non_null(strstr(err.msg, "higher"));
+		rank_free(&k);
+	}
+	P.generation = 6;
+	take_away(REMOVED);
+	open_rank(&k);
+	step_written(&k, 2);
+	assert_true(host_has(&H, "j", 2));
+	rank_close(&k, 0);
+}
+
+/* --- in mid-training --- */
+static void a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with(void **state)
+{
+	for (enum way way = 0; way < WAYS; way++) {
+		const struct wire_report_job *j;
+		struct ckpt_err err = { 0 };
+		struct asker a;
+		struct rank k;
+		uint64_t step;
+
+		if (way == SWAPPED || way == REMOVED)
+			continue;
+		serve();
+		P = plan(1000);
+		ask_open(&a, H.socket);
+		open_rank(&k);
+		for (uint64_t i = 1; i <= 3; i++)
+			step_written(&k, i);
+		settle(3);
+		take_away(way);
+		note_archive(way);
+		for (uint64_t i = 4; i <= 6; i++) {
+			step_held(&k, i, CKPT_PERSIST);
+			assert_int_equal(ckpt_wait(k.c, i, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+			assert_non_null(
+				strstr(err.msg, "the directory of job j was moved or replaced"));
+		}
+		ask_until((j = ask_job(&a, "j"))->failing_wall_ns);
+		assert_non_null(strstr(j->failing, "was moved or replaced"));
+		assert_true(j->attached == 1 && j->failed >= 3);
+		step_held(&k, 7, 0); /* which persist_every does not ask for */
+		assert_archive_untouched(way);
+		if (way == MADE_ANEW || way == ROOT_MADE_ANEW)
+			assert_int_equal(rmdir(way == MADE_ANEW ? job_dir : H.store), 0);
+		if (way == ROOT_MADE_ANEW)
+			MUST(mkdir(H.store, 0700) == 0);
+		bring_back(way);
+		ask_until(host_has(&H, "j", 7));
+		ask_until(!(j = ask_job(&a, "j"))->failing_wall_ns && !j->failing[0]);
+		step_written(&k, 8);
+		assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
+		rank_close(&k, 0);
+		ask_close(&a);
+		open_rank(&k);
+		assert_int_equal(restored(&k, &step), 0);
+		assert_true(step == 8 && rank_check(&k, 8));
+		rank_close(&k, 0);
+		(void)teardown(state);
+		(void)setup(state);
+	}
+}
+
+static uint32_t drain_to(struct asker *a, const char *job, const char *dir,
+			 struct wire_drained *ret)
+{
+	struct wire_drain m = { .flags = WIRE_TO, .job = ask_job(a, job)->id };
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	uint32_t type;
+
+	MUST(fd >= 0);
+	MUST(wire_send(a->sock, &m, WIRE_DRAIN, sizeof m, ++a->seq, &fd, 1) == 0);
+	type = ask_answer(a, ret, sizeof *ret, NULL);
+	(void)close(fd);
+	return type;
+}
+
+/* A host's view of what was drained elsewhere. */
+static struct host elsewhere(void)
+{
+	struct host h = H;
+
+	snprintf(h.store, sizeof h.store, "%.107s", to_dir);
+	return h;
+}
+
+static void what_is_staged_outlives_its_directory_and_is_rescued_to_another(void **state)
+{
+	struct wire_drained d = { 0 };
+	struct ckpt_err err = { 0 };
+	struct rank k, next;
+	struct asker a;
+	struct host e;
+	uint64_t step;
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	ask_open(&a, H.socket);
+	open_rank(&k);
+	step_written(&k, 1);
+	take_away(REMOVED);
+	step_held(&k, 2, CKPT_PERSIST);
+	assert_int_equal(ckpt_wait(k.c, 2, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+	rank_close(&k, 0); /* what is staged is tried once more, in vain */
+	ask_until(ask_job(&a, "j")->failed == 2 && ask_job(&a, "j")->attached == 0);
+	/* the next launch begins anew, and does not replace it */
+	open_rank(&next);
+	assert_int_equal(restored(&next, &step), -ENOENT);
+	step_written(&next, 1);
+	step_written(&next, 2);
+	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_true(d.failed == 0 && d.written == 1);
+	e = elsewhere();
+	assert_true(host_has(&e, "j", 2));
+	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
+	assert_int_equal(host_committed(&H, "j", &step, 1), 2);
+	rank_close(&next, 0);
+	/* it is whole: a job that is given that directory goes on from it */
+	P.store = to_dir;
+	open_rank(&k);
+	assert_int_equal(restored(&k, &step), 0);
+	assert_true(step == 2 && rank_check(&k, 2));
+	step_written(&k, 3);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away(void **state)
+{
+	struct wire_drained d = { 0 };
+	struct host e = elsewhere();
+	struct asker a;
+	struct rank k;
+	char path[200];
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	ask_open(&a, H.socket);
+	open_rank(&k);
+	snprintf(path, sizeof path, "%s/j", to_dir);
+	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED); /* nothing is staged */
+	assert_true(d.written == 0 && d.failed == 0 && access(path, F_OK) < 0);
+	for (uint64_t i = 10; i <= 30; i += 10) {
+		step_held(&k, i, 0);
+		assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+		assert_true(d.written == 1 && d.failed == 0);
+		assert_true(host_has(&e, "j", i) && !host_has(&H, "j", i));
+	}
+	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
+	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
+	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_true(d.written == 0 && d.failed == 1 && d.code == -EEXIST);
+	assert_non_null(strstr(d.text, "step 30 is there already"));
+	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
+	/* the job's own store: the launch would lose its claim */
+	assert_int_equal(drain_to(&a, "j", H.store, &d), WIRE_DRAINED);
+	assert_true(d.failed == 1 && d.code == -EINVAL);
+	step_written(&k, 40);
+	/* its line has only what it committed itself */
+	assert_int_equal(host_count(&H, "j", STORE_COMMITTED), 1);
+	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again(void **state)
+{
+	struct plan_of_job other = plan(1000);
+	struct wire_drain m = { 0 };
+	struct wire_drained d = { 0 };
+	struct rank k, l = { 0 };
+	struct asker a;
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	other.job = "other";
+	ask_open(&a, H.socket);
+	open_rank(&k);
+	rank_open(&l, &other, 0);
+	step_held(&k, 1, 0);
+	step_held(&l, 1, 0);
+	m.job = ask_job(&a, "other")->id;
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_true(d.written == 1 && d.failed == 0);
+	assert_true(host_has(&H, "other", 1) && !host_has(&H, "j", 1));
+	take_away(MOVED);
+	m.job = ask_job(&a, "j")->id;
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_true(d.failed == 1 && d.code == -EIO);
+	assert_non_null(strstr(d.text, "drain j --to DIR"));
+	bring_back(MOVED);
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_true(d.failed == 0 && host_has(&H, "j", 1));
+	m.job = 99;
+	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -ENOENT);
+	rank_close(&k, 0);
+	rank_close(&l, 0);
+	ask_close(&a);
+}
+
+/* --- while no daemon lives --- */
+static void one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits(void **state)
+{
+	for (enum way way = 0; way <= WAYS; way++) {
+		char claims[200], hidden[200];
+		struct asker a;
+		struct rank k;
+		uint64_t step = 3;
+
+		if (way == SWAPPED || way == REMOVED)
+			continue;
+		serve();
+		P = plan(1000);
+		open_rank(&k);
+		step_written(&k, 1);
+		step_held(&k, 2, 0);
+		host_kill(&H);
+		/* or the directory's number was given away again: the launch's claim is not in it */
+		snprintf(claims, sizeof claims, "%s/.ckptd", job_dir);
+		snprintf(hidden, sizeof hidden, "%s/hidden", H.dir);
+		if (way == WAYS)
+			MUST(rename(claims, hidden) == 0);
+		else
+			take_away(way);
+		if (way < WAYS)
+			note_archive(way);
+		serve();
+		ask_open(&a, H.socket);
+		/* Of a root that was made anew the daemon is not told: the rank brings the old one. */
+		if (way < ROOT_MOVED || way == WAYS) {
+			ask_until(ask_job(&a, "j") &&
+				  strstr(ask_job(&a, "j")->error, "moved or replaced"));
+			assert_int_equal(rank_step(&k, step, CKPT_PERSIST), CKPT_DETACHED);
+			(void)ckpt_guard(k.c, NULL);
+			if (way < WAYS)
+				assert_archive_untouched(way);
+			if (way == MADE_ANEW)
+				assert_int_equal(rmdir(job_dir), 0); /* nothing was put there */
+		}
+		if (way == WAYS) {
+			if (access(claims, F_OK) == 0)
+				remove_tree(claims);
+			MUST(rename(hidden, claims) == 0);
+		} else {
+			bring_back(way);
+		}
+		ask_until(ask_job(&a, "j") && ask_job(&a, "j")->launch == WIRE_READY);
+		ask_until(rank_step(&k, ++step, CKPT_PERSIST) == 0);
+		(void)ckpt_guard(k.c, NULL);
+		must_wait(&k, step, CKPT_COMMITTED);
+		assert_true(host_has(&H, "j", 1) && host_has(&H, "j", step));
+		assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
+		rank_close(&k, 0);
+		ask_close(&a);
+		(void)teardown(state);
+		(void)setup(state);
+	}
+}
+
+#define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		with_host(the_next_launch_belongs_to_what_the_name_leads_to),
+		with_host(a_number_that_was_there_begins_anew_in_another_directory_alone),
+		with_host(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with),
+		with_host(what_is_staged_outlives_its_directory_and_is_rescued_to_another),
+		with_host(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away),
+		with_host(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again),
+		with_host(
+			one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits),
+	};
+
+	return cmocka_run_group_tests_name("daemon_place", tests, NULL, NULL);
+}
