@@ -244,15 +244,16 @@ static void the_next_launch_belongs_to_what_the_name_leads_to(void **state)
 		rank_close(&k, 0);
 		take_away(way);
 		if (way == SWAPPED) {
-			char path[200];
+			char spare[160], path[200];
 
-			snprintf(path, sizeof path, "%s/other", H.store);
-			P.job = "other";
+			snprintf(spare, sizeof spare, "%s/spare", H.store);
+			snprintf(path, sizeof path, "%s/j", spare);
+			P.store = spare;
 			open_rank(&k);
 			step_written(&k, 100);
 			rank_close(&k, 0);
-			MUST(rename(path, job_dir) == 0);
-			P.job = "j";
+			MUST(rename(path, job_dir) == 0 && rmdir(spare) == 0);
+			P.store = H.store;
 		}
 		if (way != REMOVED)
 			note_archive(way);
