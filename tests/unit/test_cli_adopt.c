@@ -60,8 +60,7 @@ static const char *state_of(const char *store, uint64_t step)
 	word[0] = 0;
 	for (size_t i = 0; i < json_array_size(all); i++)
 		if (number(json_array_get(all, i), "step") == step)
-			snprintf(word, sizeof word, "%s",
-				 string(json_array_get(all, i), "state"));
+			snprintf(word, sizeof word, "%s", string(json_array_get(all, i), "state"));
 	json_decref(j);
 	return word;
 }
@@ -69,8 +68,9 @@ static const char *state_of(const char *store, uint64_t step)
 /* Every verb that reads a checkpoint by its name refuses it with this exit code and this sentence. */
 static void assert_refused(const char *store, const char *name, int code, const char *what)
 {
-	static const char *const verbs[] = { "verify", "show", "stats", "plan", "convert", "restore",
-					     "cat",    "hold", "tag",	"release", "diff" };
+	static const char *const verbs[] = { "verify",	"show",	   "stats", "plan",
+					     "convert", "restore", "cat",   "hold",
+					     "tag",	"release", "diff" };
 	const char *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
@@ -277,8 +277,7 @@ static void a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed(voi
 	/* And job run begins anew beside it; a copy is not its own either. */
 	make_step(store, &(struct how){ "run", "fsdp=2", 5, 1, UINT64_MAX, UINT64_MAX, false });
 	assert_string_equal(state_of(path_of("%s/run", store), 5), "committed");
-	make_step(store,
-		  &(struct how){ "run.keep", "fsdp=2", 40, 4, 30, 30, false });
+	make_step(store, &(struct how){ "run.keep", "fsdp=2", 40, 4, 30, 30, false });
 	assert_string_equal(state_of(keep, 40), "committed");
 	assert_string_equal(state_of(keep, 30), "committed");
 	free(keep);
@@ -461,7 +460,8 @@ int main(void)
 		cmocka_unit_test(adopted_steps_stand_where_their_numbers_say),
 		cmocka_unit_test(a_step_in_a_directory_that_no_job_has_is_refused_too),
 		cmocka_unit_test(a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed),
-		cmocka_unit_test(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since),
+		cmocka_unit_test(
+			who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since),
 		cmocka_unit_test(a_step_whose_parent_was_replaced_is_misplaced),
 		cmocka_unit_test(a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused),
 		cmocka_unit_test(a_manifest_that_was_exchanged_alone_is_made_anew),

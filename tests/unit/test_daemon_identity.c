@@ -16,10 +16,9 @@
 
 static struct host H;
 static struct io_ops ops;
-static const struct plan_of_job plan_of = { .mesh = "fsdp=1",
-					    .guard = CKPT_FINISH,
-					    .rows = 200,
-					    .shared_only = true };
+static const struct plan_of_job plan_of = {
+	.mesh = "fsdp=1", .guard = CKPT_FINISH, .rows = 200, .shared_only = true
+};
 
 static const char *dir_of(const char *job, uint64_t step)
 {

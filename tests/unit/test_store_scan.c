@@ -340,7 +340,8 @@ static void damage_make(uint32_t kind)
 	(void)close(fd);
 }
 
-static void a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place(void **state)
+static void
+a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place(void **state)
 {
 	(void)state;
 	for (uint32_t kind = 0; kind < 8; kind++) {
