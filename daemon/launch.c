@@ -632,7 +632,7 @@ static void maybe_ready(struct launch *l)
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
-			shared_gate_give(l->page, i, false);
+			shared_gate_give(l->page, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);

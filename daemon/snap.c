@@ -176,11 +176,10 @@ static bool gate_open(const struct launch *l)
 void snap_release(struct snap *s)
 {
 	struct launch *l = s->launch;
-	bool stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
 
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
-	if (!stolen && s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
-		shared_gate_give(l->page, s->slot, false);
+	if (s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
+		shared_gate_give(l->page, s->slot);
 		shared_event(l->page);
 	}
 	snap_unlink(s);
@@ -336,18 +335,13 @@ static void ring_tickets(struct launch *l)
 {
 	struct ticket t[SHARED_PAST + 1];
 	struct snap *s;
-	uint32_t free_mask, steal_mask,
-		n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
+	uint32_t free_mask, n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct snap *old = t[i].slot < l->nslot ? snap_in_slot(l, t[i].slot) : NULL;
-
 		if (t[i].slot == SHARED_SKIP)
 			ticket_skipped(l, t[i]);
-		if (t[i].slot >= l->nslot || (old && !old->stealable))
+		if (t[i].slot >= l->nslot || snap_in_slot(l, t[i].slot))
 			continue; /* a skip; or nonsense that a client wrote into the page */
-		if (old)
-			snap_unlink(old);
 		s = snap_new(l, t[i]);
 		if (s)
 			trigger_take(s);
@@ -358,15 +352,9 @@ static void ring_tickets(struct launch *l)
 					snap_release(k);
 			}
 	}
-	for (uint32_t i = 0; n && i < l->nslot; i++) { /* what a void ticket took */
-		s = snap_in_slot(l, i);
-		if ((free_mask | steal_mask) >> i & 1)
-			continue;
-		if (s)
-			s->stealable = false;
-		else if (gate_open(l))
-			shared_gate_give(l->page, i, false);
-	}
+	for (uint32_t i = 0; n && i < l->nslot; i++) /* what a void ticket took */
+		if (!(free_mask >> i & 1) && !snap_in_slot(l, i) && gate_open(l))
+			shared_gate_give(l->page, i);
 }
 
 static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t r)
@@ -594,48 +582,10 @@ static struct snap *newest_staged(const struct job *j)
 	return best;
 }
 
-static bool job_writes(const struct job *j)
-{
-	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING)
-			return true;
-	return false;
-}
-
-/* A snap that is about to be used for more than being held must not be taken away. False: it has
- * been already; the next look at the gate unlinks it. */
-static bool unsteal(struct snap *s)
-{
-	if (!s->stealable)
-		return true;
-	if (!shared_gate_take(s->launch->page, s->slot, true))
-		return false;
-	s->stealable = false;
-	return true;
-}
-
 void gate_close(struct launch *l)
 {
-	for (uint32_t i = 0; i < l->nslot; i++) {
-		struct snap *s = snap_in_slot(l, i);
-
-		shared_gate_take(l->page, i, false);
-		if (s)
-			(void)unsteal(s);
-	}
-}
-
-/* The newest staged one may be taken for a step that is to be written, as long as another one,
- * which is being written, stays whole. */
-static void steal_update(struct snap *newest)
-{
-	struct job *j = newest->job;
-
-	if (newest->phase != PHASE_STAGED || newest->stealable || newest->launch != j->launch ||
-	    newest->epoch != j->launch->epoch || !gate_open(j->launch) || !job_writes(j))
-		return;
-	newest->stealable = true;
-	shared_gate_give(newest->launch->page, newest->slot, true);
+	for (uint32_t i = 0; i < l->nslot; i++)
+		shared_gate_take(l->page, i);
 }
 
 static void write_next(struct job *j)
@@ -671,9 +621,6 @@ void job_settle(struct job *j)
 		return;
 	if (j->writing && j->writing->parked)
 		persist_resume(j->writing);
-	if (newest && !job_writes(j) && !unsteal(newest))
-		/* it is gone, so the others are not released: the next look at the gate shows it */
-		return;
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED &&
@@ -682,9 +629,6 @@ void job_settle(struct job *j)
 			snap_release(s);
 	}
 	write_next(j);
-	newest = newest_staged(j);
-	if (newest)
-		steal_update(newest);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
 		tell_staged(s);
 }
@@ -747,8 +691,7 @@ static void queue_newest(struct job *j, const struct launch *of)
 {
 	struct snap *s = newest_staged(j);
 
-	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed &&
-	    unsteal(s))
+	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed)
 		s->phase = PHASE_QUEUED;
 }
 

@@ -278,7 +278,7 @@ struct snap {
 	struct launch *launch; /* reference */
 	struct job *job;
 	uint64_t step;
-	bool step_known, dropped, stealable, committed;
+	bool step_known, dropped, committed;
 	bool told; /* that it is staged */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
@@ -329,7 +329,7 @@ void job_trigger(struct job *j, uint32_t ticket_flags);
 /* torn, failed or dropped */
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text);
 void snap_release(struct snap *s);
-/* no further tickets: what is free or may be stolen is taken out of the gate */
+/* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */

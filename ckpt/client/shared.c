@@ -20,7 +20,7 @@ static void (*shared_point)(void);
 #define POINT() ((void)0)
 #endif
 
-/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | steal 4. seq 0: no ticket yet. */
+/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | zero 4. seq 0: no ticket yet. */
 #define SEQ_BITS 11
 #define SEQ_MASK ((1u << SEQ_BITS) - 1)
 #define TAG_MASK ((UINT64_C(1) << 40) - 1)
@@ -38,10 +38,10 @@ static struct ticket gate_ticket(uint64_t g)
 	};
 }
 
-static uint64_t gate_word(struct ticket t, uint32_t free_mask, uint32_t steal_mask)
+static uint64_t gate_word(struct ticket t, uint32_t free_mask)
 {
 	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 |
-	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4 | steal_mask;
+	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4;
 }
 
 int shared_seq_cmp(uint16_t a, uint16_t b)
@@ -68,11 +68,6 @@ static bool tag_older(uint64_t a, uint64_t b)
 static uint32_t gate_free(uint64_t g)
 {
 	return (uint32_t)(g >> 4 & 15);
-}
-
-static uint32_t gate_steal(uint64_t g)
-{
-	return (uint32_t)(g & 15);
 }
 
 /* Before the gate moves on from ticket g, g goes to past; a racer that is late must not overwrite a
@@ -113,10 +108,7 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
-		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
-		uint32_t from = free_mask			? free_mask
-				: want || MUTANT(STEAL_FOR_ALL) ? steal_mask
-								: 0;
+		uint32_t free_mask = gate_free(g);
 		struct ticket t = { .tag = tag,
 				    .seq = (newest.seq + 1) & SEQ_MASK,
 				    .slot = SHARED_SKIP };
@@ -129,54 +121,47 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 			return past_find(job, g, tag, ret) ? 0 : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
-		if (from) {
-			t.slot = (uint8_t)__builtin_ctz(from);
+		if (free_mask) {
+			t.slot = (uint8_t)__builtin_ctz(free_mask);
 			t.flags = (uint8_t)want;
+			free_mask &= free_mask - 1;
 		} else if (may_wait) {
 			return -EAGAIN;
 		}
 		past_keep(job, g);
-		if (from) {
-			free_mask &= ~(1u << t.slot);
-			steal_mask &= ~(1u << t.slot);
-		}
 		POINT();
 		if (MUTANT(GATE_BLIND)) {
-			atomic_store(&job->gate, gate_word(t, free_mask, steal_mask));
+			atomic_store(&job->gate, gate_word(t, free_mask));
 			*ret = t;
 			return 0;
 		}
-		if (atomic_compare_exchange_weak_explicit(
-			    &job->gate, &g, gate_word(t, free_mask, steal_mask),
-			    memory_order_acq_rel, memory_order_acquire)) {
+		if (atomic_compare_exchange_weak_explicit(&job->gate, &g, gate_word(t, free_mask),
+							  memory_order_acq_rel,
+							  memory_order_acquire)) {
 			*ret = t;
 			return 0;
 		}
 	}
 }
 
-void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal)
+void shared_gate_give(struct shared_job *job, uint32_t slot)
 {
-	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + (steal ? 0 : 4)),
-				 memory_order_acq_rel);
+	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + 4), memory_order_acq_rel);
 }
 
-bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal)
+void shared_gate_take(struct shared_job *job, uint32_t slot)
 {
-	uint64_t bit = UINT64_C(1) << (slot + (steal ? 0 : 4));
-
-	return atomic_fetch_and_explicit(&job->gate, ~bit, memory_order_acq_rel) & bit;
+	atomic_fetch_and_explicit(&job->gate, ~(UINT64_C(1) << (slot + 4)), memory_order_acq_rel);
 }
 
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
-			  uint32_t *ret_free, uint32_t *ret_steal)
+			  uint32_t *ret_free)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
 	struct ticket newest = gate_ticket(g), t[SHARED_PAST + 1];
 	uint32_t n = 0;
 
 	*ret_free = gate_free(g);
-	*ret_steal = gate_steal(g);
 	if (newest.seq == *seen)
 		return 0;
 	t[n++] = newest;

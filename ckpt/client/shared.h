@@ -7,7 +7,8 @@
  * the free slots, so that the decision "step k goes into slot s, or is skipped" is made once per
  * host, by whichever rank comes first, and obeyed by all others. Older tickets are kept in past[8];
  * a rank that comes later than that, or with a step below the newest ticket's, skips. Tickets'
- * steps only grow.
+ * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that is
+ * staged stays until a newer one is staged, whatever a mark wants.
  *
  * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence
  * number, so a late compare-and-swap on a reused record fails.
@@ -145,8 +146,8 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
- * -ESTALE when the step is older than what is remembered. want: ticket flags; PERSIST and FINAL may
- * take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
+ * -ESTALE when the step is older than what is remembered. want: ticket flags. may_wait: instead of
+ * writing SKIP return -EAGAIN. attempt: how
  * often this rank has marked this very step before; a step that was skipped or torn is marked again
  * by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
@@ -175,18 +176,17 @@ bool shared_stable(struct shared_rank *r);
 void shared_update(struct shared_rank *r);
 
 /* --- daemon --- */
-/* A slot's free and steal bits are set by the daemon alone and cleared by whoever takes the slot;
- * the daemon sets them again only after it has dealt with the ticket that took it. take: true when
- * the bit was still there. */
-void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal);
-bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal);
+/* A slot's free bit is set by the daemon alone and cleared by whoever takes the slot; the daemon
+ * sets it again only after it has dealt with the ticket that took it. */
+void shared_gate_give(struct shared_job *job, uint32_t slot);
+void shared_gate_take(struct shared_job *job, uint32_t slot);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
- * SHARED_PAST + 1, and the two masks as they were at the newest. *seen becomes the newest. A ticket
+ * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
  * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
- * snapshots are torn, and the slot it took is in no mask and in nobody's hand: it is to be given
+ * snapshots are torn, and the slot it took is neither free nor in anybody's hand: it is to be given
  * again. */
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
-			  uint32_t *ret_free, uint32_t *ret_steal);
+			  uint32_t *ret_free);
 /* See GUARDS above. mark: the number of the snapshot, 1, 2, ... guarded: 1 yes, 0 not yet, -1 never
  * will be: to be dropped. */
 int shared_snap_guarded(const struct shared_rank *r, uint64_t mark,

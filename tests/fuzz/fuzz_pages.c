@@ -24,22 +24,22 @@ static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)
 static void gate(struct shared_job *job, uint16_t seen)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask, n;
+	uint32_t free_mask, n;
 	uint16_t was = seen;
 
-	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
-	assert(n <= SHARED_PAST + 1 && free_mask < 16 && steal_mask < 16);
+	n = shared_gate_look(job, &seen, t, &free_mask);
+	assert(n <= SHARED_PAST + 1 && free_mask < 16);
 	assert(n || seen == was);
 	for (uint32_t i = 0; i < n; i++) {
 		assert(t[i].slot == SHARED_SKIP || t[i].slot < 7);
 		(void)shared_ticket_step(t[i]);
 		assert(shared_seq_cmp(t[i].seq, t[i].seq) == 0);
 	}
-	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
+	n = shared_gate_look(job, &seen, t, &free_mask);
 	assert(n == 0); /* nothing new without a change: no loop without an end */
 	for (uint32_t i = 0; i < 4; i++) {
-		shared_gate_give(job, i, i & 1);
-		(void)shared_gate_take(job, i, i & 1);
+		shared_gate_give(job, i);
+		shared_gate_take(job, i);
 	}
 }
 

@@ -46,14 +46,13 @@ enum rule {
 	RELEASE_BEFORE_STAGED,
 	GIVE_WHILE_COPYING,
 	STAGE_OPEN,
-	STEAL_THE_LAST,
 	VOID_NOT_GIVEN,
 	COPY_ONCE_TORN,
 	RULES_END
 };
 
 struct snap {
-	bool used, dropped, stealable, known;
+	bool used, dropped, known;
 	uint16_t seq;
 	uint32_t slot, flags, tasks, write_left;
 	uint64_t step;
@@ -99,7 +98,7 @@ static struct world {
 	uint64_t marks_seen[WORLD_MAX], clock;
 	uint16_t ticket_seen;
 	bool ever_staged, death_seen[WORLD_MAX];
-	uint32_t nstaged, ntorn, nstolen, nvoid;
+	uint32_t nstaged, ntorn, nvoid;
 } W;
 
 static void wrong(const char *what)
@@ -422,13 +421,10 @@ static uint32_t intact(const struct snap *but)
 
 static void release(struct snap *s)
 {
-	bool stolen = s->stealable && !shared_gate_take(W.job, s->slot, true);
-
-	if (s->phase != COLLECTING && !stolen && !W.unguarded_percent)
+	if (s->phase != COLLECTING && !W.unguarded_percent)
 		image_check(s, "a staged image was written over");
 	s->used = false;
-	if (!stolen)
-		shared_gate_give(W.job, s->slot, false);
+	shared_gate_give(W.job, s->slot);
 }
 
 static void drop(struct snap *s)
@@ -446,28 +442,16 @@ static void drop(struct snap *s)
 static void tickets_look(void)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask,
-		n = shared_gate_look(W.job, &W.ticket_seen, t, &free_mask, &steal_mask);
+	uint32_t free_mask, n = shared_gate_look(W.job, &W.ticket_seen, t, &free_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct snap *s = t[i].slot < W.nslot ? in_slot(t[i].slot) : NULL;
+		struct snap *s;
 
 		if (t[i].slot >= W.nslot)
 			continue;
-		if (s) {
-			if (!s->stealable) {
-				wrong("a slot is in two undecided tickets");
-				return;
-			}
-			if (!t[i].flags)
-				wrong("a stage-only snapshot stole a slot");
-			if (!W.unguarded_percent)
-				image_check(s,
-					    "a staged image was written over before it was stolen");
-			s->used = false;
-			W.nstolen++;
-			if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
-				wrong("no staged image is left");
+		if (in_slot(t[i].slot)) {
+			wrong("a slot is in two undecided tickets");
+			return;
 		}
 		for (s = W.snap; s->used; s++)
 			;
@@ -480,16 +464,10 @@ static void tickets_look(void)
 					release(o);
 	}
 	for (uint32_t i = 0; n && i < W.nslot && W.broken != VOID_NOT_GIVEN; i++) {
-		struct snap *s = in_slot(i);
-
-		if ((free_mask | steal_mask) >> i & 1)
+		if (free_mask >> i & 1 || in_slot(i))
 			continue;
-		if (s) {
-			s->stealable = false;
-		} else {
-			shared_gate_give(W.job, i, false);
-			W.nvoid++;
-		}
+		shared_gate_give(W.job, i);
+		W.nvoid++;
 	}
 }
 
@@ -607,14 +585,6 @@ static struct snap *newest_staged(void)
 	return best;
 }
 
-static bool writes(void)
-{
-	for (struct snap *s = W.snap; s < W.snap + 64; s++)
-		if (s->used && s->phase == WRITING)
-			return true;
-	return false;
-}
-
 static void write_look(struct snap *s)
 {
 	int ok = W.broken == COMMIT_UNGUARDED ? 1 : guarded(s);
@@ -636,20 +606,9 @@ static void settle(void)
 {
 	struct snap *newest = newest_staged();
 
-	if (newest && !writes() && newest->stealable) {
-		if (!shared_gate_take(W.job, newest->slot, true))
-			return; /* it is gone: the next look at the gate will show it */
-		newest->stealable = false;
-	}
 	for (struct snap *s = W.snap; s < W.snap + 64; s++)
 		if (s->used && s != newest && s->phase == STAGED)
 			release(s);
-	newest = newest_staged();
-	if (newest && newest->phase == STAGED && !newest->stealable &&
-	    (writes() || W.broken == STEAL_THE_LAST)) {
-		newest->stealable = true;
-		shared_gate_give(W.job, newest->slot, true);
-	}
 	if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
 		wrong("no staged image is left");
 }
@@ -754,7 +713,7 @@ static void *thread(void *arg)
 
 static void run_end_check(void)
 {
-	uint32_t free_mask, steal_mask;
+	uint32_t free_mask;
 	struct ticket t[SHARED_PAST + 1];
 	uint16_t seen = 0;
 	bool all_live = true;
@@ -767,7 +726,7 @@ static void run_end_check(void)
 		for (uint32_t r = 0; r < W.world; r++)
 			if (atomic_load(&W.staged[step]) && atomic_load(&W.told_torn[r][step]))
 				wrong("a guard said torn, and the step was staged");
-	shared_gate_look(W.job, &seen, t, &free_mask, &steal_mask);
+	shared_gate_look(W.job, &seen, t, &free_mask);
 	for (uint32_t i = 0; i < W.nslot; i++)
 		if (!in_slot(i) && !(free_mask >> i & 1))
 			wrong("a slot is lost");
@@ -783,7 +742,7 @@ static void run_start(void)
 		W.rank[r] = calloc(1, sizeof *W.rank[r]);
 	pthread_mutex_init(&W.lock, NULL);
 	for (uint32_t i = 0; i < W.nslot; i++)
-		shared_gate_give(W.job, i, false);
+		shared_gate_give(W.job, i);
 	nactor = W.world + 1 + COPIERS;
 	shared_point = point;
 }
@@ -835,7 +794,7 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 
 static void no_schedule_breaks_a_promise(void **state)
 {
-	uint32_t staged = 0, torn = 0, stolen = 0, lost = 0;
+	uint32_t staged = 0, torn = 0, lost = 0;
 	uint64_t first = now_ns();
 	const uint64_t n = 300;
 
@@ -854,12 +813,11 @@ static void no_schedule_breaks_a_promise(void **state)
 			fail_msg("seed %llu: %s", (unsigned long long)seed, what);
 		staged += W.nstaged;
 		torn += W.ntorn;
-		stolen += W.nstolen;
 		lost += W.nvoid;
 	}
-	print_message("seeds from %llu: %u staged, %u torn, %u stolen, %u void\n",
-		      (unsigned long long)first, staged, torn, stolen, lost);
-	assert_true(staged > 300 && torn > 100 && stolen > 0 && lost > 0);
+	print_message("seeds from %llu: %u staged, %u torn, %u void\n", (unsigned long long)first,
+		      staged, torn, lost);
+	assert_true(staged > 300 && torn > 100 && lost > 0);
 }
 
 static void seen(enum rule broken, const char *name)
@@ -889,7 +847,6 @@ static void every_rule_of_the_daemon_is_missed_when_it_is_gone(void **state)
 	SEEN(RELEASE_BEFORE_STAGED);
 	SEEN(GIVE_WHILE_COPYING);
 	SEEN(STAGE_OPEN);
-	SEEN(STEAL_THE_LAST);
 	SEEN(VOID_NOT_GIVEN);
 	SEEN(COPY_ONCE_TORN);
 #undef SEEN
@@ -943,7 +900,7 @@ static struct shared_job *job_new(uint32_t nslot)
 	struct shared_job *j = calloc(1, sizeof *j);
 
 	for (uint32_t i = 0; i < nslot; i++)
-		shared_gate_give(j, i, false);
+		shared_gate_give(j, i);
 	return j;
 }
 
@@ -1053,7 +1010,7 @@ static void numbers_wrap_without_a_seam(void **state)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t[SHARED_PAST + 1], mine, again;
-	uint32_t free_mask, steal_mask;
+	uint32_t free_mask;
 	uint16_t looked = 0, last = 0;
 
 	(void)state;
@@ -1069,20 +1026,20 @@ static void numbers_wrap_without_a_seam(void **state)
 		assert_true(same(mine, again));
 		if (step % 3)
 			continue;
-		n = shared_gate_look(j, &looked, t, &free_mask, &steal_mask);
+		n = shared_gate_look(j, &looked, t, &free_mask);
 		assert_true(n >= 1 && n <= 9 && t[n - 1].seq == mine.seq);
 		for (uint32_t i = 1; i < n; i++)
 			assert_true(shared_seq_cmp(t[i].seq, t[i - 1].seq) > 0);
 		assert_true(n == 3 || step < (UINT64_C(1) << 36) - 2990);
 		for (uint32_t i = 0; i < n; i++)
 			if (t[i].slot < 2)
-				shared_gate_give(j, t[i].slot, false);
-		assert_int_equal(shared_gate_look(j, &looked, t, &free_mask, &steal_mask), 0);
+				shared_gate_give(j, t[i].slot);
+		assert_int_equal(shared_gate_look(j, &looked, t, &free_mask), 0);
 	}
 	free(j);
 }
 
-static void a_final_mark_waits_and_may_steal_and_others_do_not(void **state)
+static void a_final_mark_waits_for_a_slot_and_others_skip(void **state)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t;
@@ -1091,13 +1048,10 @@ static void a_final_mark_waits_and_may_steal_and_others_do_not(void **state)
 	assert_int_equal(shared_ticket(j, 1, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 2, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), -EAGAIN);
-	shared_gate_give(j, 1, true);
-	assert_int_equal(shared_ticket(j, 3, 0, 0, true, &t),
-			 -EAGAIN); /* what is not to be written may not steal */
+	shared_gate_give(j, 1);
 	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), 0);
 	assert_int_equal(t.slot, 1);
 	assert_int_equal(t.flags, TICKET_PERSIST | TICKET_FINAL);
-	assert_false(shared_gate_take(j, 1, true));
 	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, false, &t), 0);
 	assert_int_equal(t.slot, SHARED_SKIP);
 	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, true, &t),
@@ -1222,7 +1176,7 @@ int main(void)
 		cmocka_unit_test(a_late_copier_does_not_decide_for_a_newer_snapshot),
 		cmocka_unit_test(a_record_is_read_whole_or_not_at_all),
 		cmocka_unit_test(numbers_wrap_without_a_seam),
-		cmocka_unit_test(a_final_mark_waits_and_may_steal_and_others_do_not),
+		cmocka_unit_test(a_final_mark_waits_for_a_slot_and_others_skip),
 		cmocka_unit_test(a_snapshot_counts_when_its_rank_is_known_to_guard),
 		cmocka_unit_test(outcomes_are_kept_for_the_last_64_steps),
 		cmocka_unit_test(an_outcome_is_read_whole_or_not_at_all),
