@@ -134,6 +134,8 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
 	tally_add(s, outcome, text);
+	if (outcome == OUTCOME_STAGED)
+		code = s->phase != PHASE_STAGED;
 	shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
 }
 
@@ -326,7 +328,6 @@ static void ticket_skipped(struct launch *l, struct ticket t)
 	struct past *p = past_of(j->skipped, &j->nskipped, step, l->generation);
 
 	p->state = WIRE_SKIPPED;
-	j->tally.skipped++;
 	if (l == j->launch)
 		j->tally.newest = MAX(j->tally.newest, step + 1);
 }
@@ -638,8 +639,8 @@ void snap_written(struct snap *s, int rc, const char *text)
 	struct job *j = s->job;
 
 	j->writing = NULL;
-	s->phase = PHASE_STAGED;
 	tell_staged(s);
+	s->phase = PHASE_STAGED;
 	if (rc < 0 && snap_guarded(s) < 0) {
 		snap_unguarded(s);
 		snap_release(s);
@@ -691,8 +692,11 @@ static void queue_newest(struct job *j, const struct launch *of)
 {
 	struct snap *s = newest_staged(j);
 
-	if (s && (!of || s->launch == of) && s->phase == PHASE_STAGED && !s->committed)
-		s->phase = PHASE_QUEUED;
+	if (!s || (of && s->launch != of) || s->phase != PHASE_STAGED || s->committed)
+		return;
+	s->phase = PHASE_QUEUED;
+	if (s->told)
+		shared_outcome_to_write(s->launch->page, s->step);
 }
 
 void snap_salvage(struct launch *l)

@@ -165,7 +165,8 @@ struct past {
 	char text[192];
 };
 struct tally {
-	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
+	uint64_t skipped_by[WIRE_SKIPS]; /* of launches that another one has replaced */
+	uint64_t taken, torn, staged, persisted, committed, failed;
 	uint64_t last_committed, last_committed_wall_ns, last_commit_ns; /* as wire_report_job */
 	uint64_t newest;
 	uint64_t error_wall_ns, error_step;
@@ -264,6 +265,7 @@ struct launch {
 	int page_fd, bell;
 	struct member *member; /* [world] */
 	uint16_t ticket_seen;
+	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
 };
 
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
@@ -309,6 +311,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void launch_let_go(struct launch *l); /* of step_fd */
+/* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
+void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);
 bool job_idle(const struct job *j); /* nothing to write, nobody attached */
 /* release what need not be kept, give free slots back, start what is due */

@@ -188,6 +188,7 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	l->rank = rank;
 	l->job = job;
 	l->bell = TAKE_FD(fd[2]);
+	skips_carry(c, l);
 	l->older = atomic_load(&c->link);
 	atomic_store(&c->link, l);
 	return 0;
@@ -545,6 +546,7 @@ static void *helper_run(void *arg)
 		if (atomic_load(&c->stop))
 			break;
 		fill_private(c);
+		skips_log(c);
 		if (up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
 			link_lost(c);
 		else if (!up && atomic_load(&c->state) == LINK_DOWN && rc == 0)

@@ -77,7 +77,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 		       : -EINVAL;
 }
 
-static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigger)
+static uint32_t wanted(const struct ckpt_mark *m, uint32_t trigger, bool due)
 {
 	uint32_t flags = m ? m->flags : 0;
 
@@ -87,8 +87,7 @@ static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigge
 		return TICKET_PERSIST;
 	if (flags & CKPT_STAGE_ONLY)
 		return 0;
-	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST
-										: 0;
+	return flags & CKPT_PERSIST || due ? TICKET_PERSIST : 0;
 }
 
 /* A final step is worth waiting for a slot; so is one of which an operator said so. */
@@ -96,7 +95,7 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		      struct ticket *ret)
 {
 	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
-		 want = wanted(c, m, trigger), waits = (want | trigger) & TICKET_FINAL;
+		 want = wanted(m, trigger, due_now(c, l)), waits = (want | trigger) & TICKET_FINAL;
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
 	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
@@ -138,7 +137,22 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	shared_snap_write(s, &r);
 }
 
-static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now)
+/* Why a mark got no ticket, or no slot. */
+static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
+{
+	if (rc < 0)
+		return rc == -ECONNRESET ? WIRE_SKIP_DETACHED : WIRE_SKIP_LATE;
+	if (atomic_load_explicit(&l->job->draining, memory_order_relaxed))
+		return WIRE_SKIP_DRAINING;
+	return atomic_load_explicit(&l->job->ready_epoch, memory_order_relaxed) ==
+			       atomic_load_explicit(&c->epoch, memory_order_relaxed)
+		       ? WIRE_SKIP_FULL
+		       : WIRE_SKIP_UNREADY;
+}
+
+/* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
+static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
+		    enum wire_skip *ret_why)
 {
 	struct link *l = link_up(c, now);
 	const uint64_t one = 1;
@@ -151,6 +165,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		return rc;
 	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
 		return -ESTALE;
+	*ret_why = WIRE_SKIP_DETACHED;
+	due_mark(c, step);
 	if (!l)
 		return CKPT_DETACHED;
 	if (atomic_load_explicit(&l->job->fenced, memory_order_relaxed))
@@ -163,16 +179,19 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
-	if (c->dirty || !c->sealed_once)
-		return CKPT_SKIPPED;
-	rc = ticket_get(c, l, step, m, &t);
-	if (rc == -ECONNRESET)
-		return CKPT_DETACHED;
-	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
-		c->since_persist++;
+	if (c->dirty || !c->sealed_once) {
+		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
 	}
-	c->since_persist = t.flags & TICKET_PERSIST ? 0 : c->since_persist + 1;
+	rc = ticket_get(c, l, step, m, &t);
+	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
+		*ret_why = skip_reason(c, l, rc);
+		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
+	}
+	if (t.flags & TICKET_PERSIST)
+		due_asked(c, l, step);
+	if (m && m->flags & CKPT_STAGE_ONLY)
+		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
 	c->last_step = step + 1;
 	c->snapped = true;
 	c->snap_link = l;
@@ -189,6 +208,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	}
 	if (rc < 0 || busy) {
 		shared_snap_publish(l->rank, s, SNAP_TORN);
+		*ret_why = WIRE_SKIP_COPYING;
 		rc = busy ? CKPT_SKIPPED : rc;
 	} else if (c->private_memory) {
 		shared_snap_publish(l->rank, s, SNAP_FILLING);
@@ -200,14 +220,17 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	} else {
 		shared_snap_publish(l->rank, s, SNAP_COPYING);
 	}
-	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN)
+	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN) {
+		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
+	}
 	return rc;
 }
 
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 {
 	struct ckpt_mark mine = { 0 };
+	enum wire_skip why = WIRE_SKIP_DETACHED;
 	uint64_t now;
 	int rc = client_alive(c);
 
@@ -221,11 +244,14 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 			return -EINVAL;
 	}
 	now = now_ns();
-	rc = snapshot(c, step, mark ? &mine : NULL, now);
-	if (rc == 0)
-		add(&c->taken, 1);
-	else if (rc > 0)
-		add(&c->skipped, 1);
+	rc = snapshot(c, step, mark ? &mine : NULL, now, &why);
+	if (rc >= 0) {
+		bool skipped = rc == CKPT_SKIPPED || rc == CKPT_DETACHED;
+
+		add(&c->taken, !skipped);
+		skips_count(c, atomic_load_explicit(&c->link, memory_order_acquire),
+			    skipped ? (int)why : -1);
+	}
 	stalled(c, now, true);
 	return rc;
 }
@@ -342,6 +368,22 @@ static bool hopeful(const ckpt *c, uint64_t step)
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
 }
 
+/* Nobody has ordered that it is written. Who leaves last, or stops the daemon, does. */
+static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
+{
+	if (c->persist_every == 1 || atomic_load(&c->due.stage_only) == step + 1)
+		return ckpt_error(err, -ENOENT,
+				  "step %" PRIu64
+				  " is staged and will not be written: it was marked "
+				  "with CKPT_STAGE_ONLY",
+				  step);
+	return ckpt_error(err, -ENOENT,
+			  "step %" PRIu64
+			  " is staged and will not be written: persist_every is %u, "
+			  "and it was not marked with CKPT_PERSIST",
+			  step, c->persist_every);
+}
+
 static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
 {
 	/* before the outcome is looked for, or it could come in between */
@@ -373,7 +415,9 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 	case OUTCOME_PERSISTED:
 		return state <= CKPT_PERSISTED ? 0 : 1;
 	case OUTCOME_STAGED:
-		return state <= CKPT_STAGED ? 0 : 1;
+		if (state <= CKPT_STAGED)
+			return 0;
+		return o.code ? 1 : never_written(c, step, err);
 	default:
 		return 1;
 	}
@@ -425,7 +469,8 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 	if (size < 2 * sizeof(uint32_t))
 		return -EINVAL;
 	s.taken = atomic_load(&c->taken);
-	s.skipped = atomic_load(&c->skipped);
+	for (size_t i = 0; i < ARRAY_LEN(c->skipped); i++)
+		s.skipped += atomic_load(&c->skipped[i]);
 	s.torn = atomic_load(&c->torn);
 	s.stall_ns_sum = atomic_load(&c->stall_ns_sum);
 	s.stall_ns_max = atomic_load(&c->stall_ns_max);

@@ -435,6 +435,24 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_stat
 	shared_event(job);
 }
 
+void shared_outcome_to_write(struct shared_job *job, uint64_t step)
+{
+	struct shared_outcome *o = outcome_of(job, step);
+	const int32_t code = 1;
+	uint64_t word;
+
+	if (!o || o->state != OUTCOME_STAGED)
+		return;
+	_Static_assert(offsetof(struct shared_outcome, code) ==
+			       offsetof(struct shared_outcome, state) + sizeof o->state,
+		       "state and code are one word");
+	memcpy(&word, &o->state, sizeof word);
+	memcpy((uint8_t *)&word + sizeof o->state, &code, sizeof code);
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
+	words_store(&o->state, &word, sizeof word);
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
+}
+
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret)
 {
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
@@ -456,6 +474,26 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 		}
 	}
 	return false;
+}
+
+enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step)
+{
+	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
+
+	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
+		const struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
+		uint32_t ver = atomic_load_explicit(&o->ver, memory_order_acquire);
+		uint64_t is[2];
+
+		words_load(is, &o->step, sizeof is);
+		if (is[0] != step || (uint32_t)is[1] == OUTCOME_NONE)
+			continue;
+		/* it is being changed: the next look finds what it has become */
+		return ver & 1 || atomic_load_explicit(&o->ver, memory_order_relaxed) != ver
+			       ? OUTCOME_NONE
+			       : (enum outcome_state)(uint32_t)is[1];
+	}
+	return OUTCOME_NONE;
 }
 
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)

@@ -48,6 +48,7 @@
 #define SHARED_PAST 8
 #define SHARED_OUTCOMES 64
 #define SHARED_NOTES 16
+#define SHARED_SKIPS 8 /* as WIRE_SKIPS */
 /* a daemon silent for so long counts as gone */
 #define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
 #define SHARED_SKIP 0xf /* ticket.slot */
@@ -87,6 +88,12 @@ struct shared_rank { /* written by the client unless said otherwise */
 	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
 	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
 	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
+	/* by enum wire_skip: snapshots that were skipped since the handle was attached, also by way
+	 * of an earlier daemon */
+	_Atomic uint64_t skipped[SHARED_SKIPS];
+	/* 1 + the commonest reason: of the newest 32 snapshots more than half were skipped, and not
+	 * yet three quarters taken since; 0: not so */
+	_Atomic uint32_t skipping, zero;
 	struct shared_snap snap[SHARED_SNAPS];
 };
 
@@ -104,7 +111,8 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	uint32_t pad;
 	uint64_t step;
 	uint32_t state;
-	int32_t code;					/* FAILED, TORN: negative errno */
+	/* FAILED, TORN: negative errno. STAGED: 1 it is to be written, 0 nobody will write it */
+	int32_t code;
 	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
 	char text[512];					/* FAILED, TORN: why */
 };
@@ -199,11 +207,15 @@ bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t s
 void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
 void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
 			const uint64_t phase_ns[3], const char *text);
+/* A step that is told to be staged is to be written after all. */
+void shared_outcome_to_write(struct shared_job *job, uint64_t step);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
 
 /* --- both --- */
 /* The newest outcome of a step; false: none known. */
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret);
+/* Its state alone, for the snapshot path; OUTCOME_NONE: none known. */
+enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step);
 /* Futexes on shared words. Wait returns 0 when woken or changed, -ETIMEDOUT, -EINTR. */
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns);
 void shared_futex_wake(const _Atomic uint32_t *word);

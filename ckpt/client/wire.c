@@ -201,6 +201,24 @@ int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
 	return 0;
 }
 
+const char *wire_skip_text(uint32_t reason)
+{
+	static const char *const text[WIRE_SKIPS] = {
+		[WIRE_SKIP_FULL] = "every slot holds a step that is being written, or the newest "
+				   "one: raise persist_every or slots, or use a faster store",
+		[WIRE_SKIP_UNREADY] =
+			"the slots are not in memory yet, or ckpt_seal was not called "
+			"by all ranks after the newest declaration",
+		[WIRE_SKIP_LATE] = "this rank marks steps for which the other ranks no longer wait",
+		[WIRE_SKIP_COPYING] = "the library was still copying private memory of the step "
+				      "before: use ckpt_alloc, or call ckpt_guard",
+		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
+		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
+	};
+
+	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is not known";
+}
+
 /* --- the report --- */
 uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep)
 {

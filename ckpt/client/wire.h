@@ -244,8 +244,11 @@ enum wire_skip {
 	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
 	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
+	WIRE_SKIP_DETACHED, /* no daemon was attached */
 	WIRE_SKIPS = 8,
 };
+/* What that means and what to do, as the end of a sentence. */
+const char *wire_skip_text(uint32_t reason);
 enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
 struct wire_report_job {
 	uint64_t id;
@@ -270,7 +273,9 @@ struct wire_report_job {
 	uint32_t trigger_waits;		    /* the newest order is not fulfilled */
 	uint32_t next_mib; /* that the next step needs on disk, at most; 0: not known */
 	char error[512];   /* the newest; "": none */
-	/* steps that were skipped, by enum wire_skip; their sum is skipped */
+	/* snapshots that were skipped, by enum wire_skip; their sum is skipped. Each rank's library counts
+	 * them: these are of the rank that has the most, of each launch since the daemon began, and of the
+	 * present one since it was attached */
 	uint64_t skipped_by[WIRE_SKIPS];
 	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it was */
 	uint64_t failing_wall_ns;
