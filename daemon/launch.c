@@ -517,18 +517,21 @@ static void declare_done(struct daemon *d, struct task *t)
 	} else if (!s->closed) {
 		struct wire_sealed w = { .epoch = c->epoch,
 					 .nslot = l->nslot,
-					 .slot_bytes = c->decl->raw_bytes };
-		int fd[WIRE_SLOTS_MAX];
+					 .slot_bytes = c->decl->raw_bytes,
+					 .nrow = c->decl->nrow };
+		int fd[WIRE_SLOTS_MAX + 1], nfd = (int)l->nslot;
 
 		for (uint32_t i = 0; i < l->nslot; i++)
 			fd[i] = m->slot[i]->fd;
+		if (w.nrow)
+			fd[nfd++] = c->decl->rows_fd;
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
 		atomic_store(&l->page->refused, 0); /* a new declaration, a new judgement */
 		unready(l);
 		l->state = LAUNCH_FORMING;
-		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, (int)l->nslot);
+		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, nfd);
 		touch_start(l, m);
 		cover_start(l);
 	}

@@ -136,7 +136,8 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 	tally_add(s, outcome, text);
 	if (outcome == OUTCOME_STAGED)
 		code = s->phase != PHASE_STAGED;
-	shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
+	shared_outcome_set(s->launch->page, s->step, s->ticket_seq, outcome, code, s->phase_ns,
+			   text);
 }
 
 /* --- an operator's order to write the next step --- */
@@ -200,7 +201,10 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 		trigger_again(s);
 	if (s->step_known) {
 		snap_tell(s, outcome, code, text);
-		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO,
+		log_line(&d->opts.log,
+			 outcome == OUTCOME_FAILED ? LOG_ERROR
+			 : s->changed		   ? LOG_WARNING
+						   : LOG_INFO,
 			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
 			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
@@ -223,6 +227,7 @@ struct copy {
 	struct shared_rank *page;
 	struct shared_snap *rec;
 	uint64_t mark, ns;
+	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
 	int rc;
 };
 
@@ -238,11 +243,18 @@ static int copy_tick(void *arg, uint64_t done)
 static void copy_run(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
+	struct shared_canary canary;
 	uint64_t start = now_ns();
 	void *to = c->mem->base;
 
 	c->rc = copy_tick(c, 0) ? -ECANCELED
 				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
+	if (c->rc == 0 && shared_canary_read(c->rec, c->mark, &canary) == 0)
+		c->changed_at = shared_canary_compare(&canary, to, c->decl->raw_bytes);
+	if (c->changed_at != UINT64_MAX) {
+		c->rc = -ESTALE;
+		shared_why_set(c->rec, c->mark, c->changed_at);
+	}
 	if (c->rc == 0) {
 		if (!shared_snap_copied(c->page, c->rec, c->mark))
 			c->rc = -ECANCELED;
@@ -253,6 +265,18 @@ static void copy_run(struct task *t)
 }
 
 static void snap_check(struct snap *s);
+
+/* Found by the copier, or by the guard. Once for a snap: of the first rank. */
+static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool known, uint64_t at)
+{
+	char name[1100] = "its state";
+
+	s->changed = s->unfit = true;
+	if (known && d)
+		decl_name_at(d, at, name, sizeof name);
+	snprintf(s->why, sizeof s->why,
+		 "rank %u changed %s after ckpt_snapshot and before ckpt_guard", r, name);
+}
 
 static void copy_done(struct daemon *d, struct task *t)
 {
@@ -268,6 +292,11 @@ static void copy_done(struct daemon *d, struct task *t)
 		r->copy = COPY_DONE;
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
+	} else if (c->changed_at != UINT64_MAX) {
+		r->copy = COPY_TORN;
+		if (!s->dropped)
+			snap_changed(s, c->r, c->decl, true, c->changed_at);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 	} else {
 		r->copy = COPY_TORN;
 		snprintf(text, sizeof text, "rank %u's guard gave the copy up", c->r);
@@ -307,7 +336,8 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 			    .mem = slotmem_ref(r->mem),
 			    .page = m->page,
 			    .rec = rec,
-			    .mark = mark };
+			    .mark = mark,
+			    .changed_at = UINT64_MAX };
 	s->tasks++;
 	daemon_task(s->job->d, &s->job->d->copy, &c->task);
 }
@@ -422,15 +452,43 @@ static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 	const struct shared_rank *page = s->launch->member[r].page;
 
 	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
-	return k->mark == 0 ? 1 : shared_snap_guarded(page, k->mark, &rec);
+	if (k->mark == 0) /* taken over: its guard knows nothing of this page's marks */
+		return atomic_load_explicit(&page->changed_step, memory_order_acquire) ==
+				       s->step + 1
+			       ? -1
+			       : 1;
+	return shared_snap_guarded(page, k->mark, &rec);
 }
 
-int snap_guarded(const struct snap *s)
+/* Why rank r's copy is not to be used. */
+static void snap_unfit(struct snap *s, uint32_t r)
+{
+	const struct snap_rank *k = &s->rank[r];
+	const struct shared_rank *page = s->launch->member[r].page;
+	uint64_t at = 0;
+	bool known;
+
+	if (s->unfit)
+		return;
+	s->unfit = true;
+	known = k->mark && shared_why_get(&page->snap[k->mark % SHARED_SNAPS], k->mark, &at);
+	if (k->mark == 0 || shared_snap_changed(page, k->mark))
+		snap_changed(s, r, k->decl, known, at);
+	else
+		snprintf(s->why, sizeof s->why,
+			 "rank %u marked its next step without ckpt_guard after this one: what was "
+			 "copied may be torn",
+			 r);
+}
+
+int snap_guarded(struct snap *s)
 {
 	int all = 1;
 
 	if (MUTANT(UNGUARDED_COMMITTED))
 		return 1;
+	if (s->unfit)
+		return -1;
 	for (uint32_t r = 0; r < s->world; r++) {
 		const struct member *m = &s->launch->member[r];
 		bool closed;
@@ -440,17 +498,17 @@ int snap_guarded(const struct snap *s)
 		 * wait for guards. */
 		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
 			all = 0;
-		if (guarded < 0)
+		if (guarded < 0) {
+			snap_unfit(s, r);
 			return -1;
+		}
 	}
 	return all;
 }
 
-static void snap_unguarded(struct snap *s)
+static void snap_give_up(struct snap *s)
 {
-	snap_fail(
-		s, OUTCOME_TORN, -ENOENT,
-		"a rank marked its next step without ckpt_guard after this one: what was copied may be torn");
+	snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 }
 
 /* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
@@ -466,7 +524,8 @@ static void snap_check(struct snap *s)
 		char text[160];
 
 		if (s->rank[r].mark && rank_guarded(s, r, &closed) < 0) {
-			snap_unguarded(s);
+			snap_unfit(s, r);
+			snap_give_up(s);
 		} else if (s->rank[r].copy != COPY_DONE) {
 			whole = whole && MUTANT(STAGED_BEFORE_ALL) && r > 0;
 		} else if (!closed && !MUTANT(STAGED_UNTRUSTED)) {
@@ -492,6 +551,16 @@ void launch_ring(struct launch *l)
 		return;
 	l->refs++; /* the last snap that is released may hold the last reference */
 	ring_tickets(l);
+	for (struct snap *s = l->job->snaps, *next; s;
+	     s = next) { /* before the same step once more */
+		next = s->next;
+		/* of one that is being written it is remembered */
+		if (s->launch == l && s->phase != PHASE_COLLECTING && !s->committed &&
+		    snap_guarded(s) < 0 && s->phase != PHASE_WRITING) {
+			snap_give_up(s);
+			snap_release(s);
+		}
+	}
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
 		uint64_t marks =
@@ -504,17 +573,9 @@ void launch_ring(struct launch *l)
 	}
 	for (struct snap *s = l->job->snaps, *next; s; s = next) {
 		next = s->next;
-		if (s->launch != l)
+		if (s->launch != l || s->phase != PHASE_COLLECTING)
 			continue;
-		if (s->phase == PHASE_STAGED || s->phase == PHASE_QUEUED) {
-			if (!s->committed && snap_guarded(s) < 0) {
-				snap_unguarded(s);
-				snap_release(s);
-			}
-			continue;
-		}
-		for (uint32_t r = 0; s->phase == PHASE_COLLECTING && r < s->world && !s->dropped;
-		     r++) {
+		for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
 			char text[96];
 
 			if (s->rank[r].copy != COPY_NONE)
@@ -642,7 +703,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 	tell_staged(s);
 	s->phase = PHASE_STAGED;
 	if (rc < 0 && snap_guarded(s) < 0) {
-		snap_unguarded(s);
+		snap_give_up(s);
 		snap_release(s);
 	} else if (rc == 0) {
 		s->committed = true;

@@ -78,6 +78,8 @@ struct decl {
 	struct table part;  /* its raw space */
 	struct plan copy;   /* table -> part */
 	uint64_t raw_bytes;
+	int rows_fd; /* of copy, for the library: client/wire.h; -1 none */
+	uint32_t nrow;
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] references held */
 	const void **base;    /* [nseg] */
@@ -98,6 +100,10 @@ int slotmem_touch(struct slotmem *s); /* worker */
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+/* What the byte of the slot belongs to: "model/w". Returns buf. */
+char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
+/* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
+int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* The part table with by-value blobs cut to the length that the slot holds; places[0] is the
  * slot. */
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
@@ -281,7 +287,9 @@ struct snap {
 	struct job *job;
 	uint64_t step;
 	bool step_known, dropped, committed;
-	bool told; /* that it is staged */
+	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
+	bool told;	     /* that it is staged */
+	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
@@ -342,8 +350,9 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead);
 void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have */
-int snap_guarded(const struct snap *s);
+/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have, and from
+ * then on */
+int snap_guarded(struct snap *s);
 
 void persist_start(struct snap *s);
 void persist_drop(struct snap *s); /* the daemon leaves: what is parked is given up */

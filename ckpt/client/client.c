@@ -115,12 +115,14 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->agree = o->agree;
 	c->agree_ctx = o->agree_ctx;
 	c->log = (struct log){ o->log, o->log_ctx, LOG_DEBUG };
+	c->canary.check = o->check;
 	return store_dir_open(c, err);
 }
 
 static void handle_free(ckpt *c)
 {
 	helper_stop(c);
+	canary_destroy(&c->canary);
 	if (c->sock >= 0)
 		(void)close(c->sock);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
@@ -176,6 +178,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
 	pthread_mutex_init(&c->rpc, NULL);
+	(void)canary_init(&c->canary, 0);
 	c->sock = c->store_fd = c->wake = -1;
 	c->shadow = UINT32_MAX;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
@@ -229,6 +232,7 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 	int rc;
 
 	pthread_mutex_lock(&c->rpc);
+	canary_undeclare(c);
 	rc = declare_encode(c, err);
 	if (rc == 0) {
 		atomic_fetch_add(&c->epoch, 1);
@@ -289,8 +293,10 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 		if (refused)
 			return ckpt_error(err, -(int)refused, "%.*s",
 					  (int)sizeof l->job->trouble - 1, l->job->trouble);
-		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch))
+		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch)) {
+			canary_seal(c);
 			return 0;
+		}
 		if (now - start >= wait_ns)
 			return seal_unready(c);
 		if (l)
@@ -544,6 +550,7 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		return -ECHILD;
 	if (drain_ns && c->snapped)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
+	canary_off(&c->canary);	   /* its memory may have been given back */
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */
 	fill_quiesce(c);
 	helper_stop(c);

@@ -28,13 +28,28 @@ static bool torn_here(const struct link *l, uint64_t step)
 	return s && s->rec.step == step && shared_snap_state(s, NULL) == SNAP_TORN;
 }
 
+/* The same of one whose guard has found that it was changed: staged or not. */
+static bool changed_here(const struct link *l, uint64_t step)
+{
+	const struct shared_snap *s = shared_snap_newest(l->rank);
+	uint64_t mark;
+
+	if (!s || s->rec.step != step)
+		return false;
+	(void)shared_snap_state(s, &mark);
+	return shared_snap_changed(l->rank, mark);
+}
+
 /* The fate of a step. It is lost where a later daemon has taken over all that it will, and not it. */
 static enum outcome_state fate(const ckpt *c, const struct link *l, const struct due_step *x)
 {
-	enum outcome_state is = shared_outcome_state(l->job, x->step - 1);
+	uint16_t seq = 0;
+	enum outcome_state is = shared_outcome_state(l->job, x->step - 1, &seq);
 	bool settled = atomic_load_explicit(&l->job->ready_epoch, memory_order_acquire) ==
 		       atomic_load_explicit(&c->epoch, memory_order_relaxed);
 
+	if (l == x->link && seq != x->ticket_seq)
+		return OUTCOME_NONE; /* of an earlier attempt at the same step */
 	return is == OUTCOME_NONE && l != x->link && settled ? OUTCOME_TORN : is;
 }
 
@@ -59,6 +74,9 @@ static void settle_asked(ckpt *c, struct link *l)
 		d->paid = d->asked.marks;
 		d->again = 0;
 		d->staged = d->asked;
+		if (d->staged.link != l)
+			d->staged.ticket_seq = 0;
+		d->staged.link = l;
 		d->asked.step = 0;
 		break;
 	case OUTCOME_TORN:
@@ -78,7 +96,9 @@ static void settle_staged(ckpt *c, struct link *l)
 		return;
 	case OUTCOME_STAGED:
 	case OUTCOME_PERSISTED:
-		d->staged.link = l; /* a later daemon has taken it over */
+		if (d->staged.link != l) /* a later daemon has taken it over */
+			d->staged.ticket_seq = 0;
+		d->staged.link = l;
 		return;
 	case OUTCOME_COMMITTED:
 		d->distance = 0;
@@ -105,8 +125,13 @@ bool due_now(ckpt *c, struct link *l)
 	struct due *d = &c->due;
 	uint64_t seen = outcomes(l);
 
-	if (d->asked.step && d->asked.link == l && torn_here(l, d->asked.step - 1))
+	if (d->asked.step && d->asked.link == l &&
+	    (torn_here(l, d->asked.step - 1) || changed_here(l, d->asked.step - 1)))
 		d->asked.step = 0;
+	if (d->staged.step && d->staged.link == l && changed_here(l, d->staged.step - 1)) {
+		d->staged.step = 0;
+		owe(d, 1);
+	}
 	if (seen != d->seen || (d->asked.step && d->asked.link != l) ||
 	    (d->staged.step && d->staged.link != l)) {
 		if (d->asked.step)
@@ -120,9 +145,9 @@ bool due_now(ckpt *c, struct link *l)
 	return (d->again && d->marks >= d->again) || d->marks - d->paid >= c->persist_every;
 }
 
-void due_asked(ckpt *c, struct link *l, uint64_t step)
+void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq)
 {
 	struct due *d = &c->due;
 
-	d->asked = (struct due_step){ .step = step + 1, .marks = d->marks, .link = l };
+	d->asked = (struct due_step){ step + 1, d->marks, l, ticket_seq };
 }

@@ -11,6 +11,7 @@
 #define CKPT_CLIENT_HANDLE_H
 #include "ckpt/ckpt.h"
 #include "ckpt/base/log.h"
+#include "ckpt/client/canary.h"
 #include "ckpt/client/shared.h"
 #include "ckpt/client/wire.h"
 #include "ckpt/table/table.h"
@@ -81,6 +82,7 @@ struct due {
 	struct due_step {
 		uint64_t step, marks; /* 1 + step, 0: none; marks then */
 		struct link *link;
+		uint16_t ticket_seq;
 	} asked,
 		staged; /* has a ticket to be written; was staged, to be watched until it is written */
 	uint64_t seen;		     /* outcomes of the link when they were looked at */
@@ -164,6 +166,7 @@ struct ckpt {
 	struct link *snap_link; /* of the newest snapshot */
 	struct due due;
 	struct skips skips;
+	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
 	uint64_t torn_reported;			/* mark whose tearing guard has told */
@@ -198,7 +201,7 @@ void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or 
 /* Is the step that is marked now to be written by persist_every? */
 bool due_now(ckpt *c, struct link *l);
 /* Its ticket has a slot and says that it is to be written. */
-void due_asked(ckpt *c, struct link *l, uint64_t step);
+void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
 
 /* A snapshot was taken (why < 0), or skipped for that reason. l: may be NULL. */
 void skips_count(ckpt *c, struct link *l, int why);

@@ -57,6 +57,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	uint32_t flags = m ? m->flags : 0;
 	struct shared_snap *newest = l ? shared_snap_newest(l->rank) : NULL;
 	struct shared_outcome o;
+	uint64_t mark;
 
 	if (step >= CKPT_LATEST - 1 ||
 	    (flags & ~(uint32_t)(CKPT_PERSIST | CKPT_STAGE_ONLY | CKPT_NO_EMA | CKPT_FINAL)) ||
@@ -69,9 +70,10 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	 * rank. */
 	if (step + 1 != c->last_step || (c->restored && step == c->restored_step))
 		return -EINVAL;
-	if (!newest || newest->rec.step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
+	if (!newest || newest->rec.step != step || shared_snap_state(newest, &mark) == SNAP_TORN ||
+	    shared_snap_changed(l->rank, mark))
 		return 0;
-	return shared_outcome_get(l->job, step, &o) &&
+	return shared_outcome_get(l->job, step, &o) && o.ticket_seq == newest->rec.ticket_seq &&
 			       (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED)
 		       ? 0
 		       : -EINVAL;
@@ -158,7 +160,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	const uint64_t one = 1;
 	struct shared_snap *s;
 	struct ticket t;
-	bool busy;
+	bool busy, low;
+	uint32_t n;
 	int rc = mark_check(c, l, step, m);
 
 	if (rc < 0)
@@ -189,7 +192,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
 	}
 	if (t.flags & TICKET_PERSIST)
-		due_asked(c, l, step);
+		due_asked(c, l, step, t.seq);
 	if (m && m->flags & CKPT_STAGE_ONLY)
 		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
 	c->last_step = step + 1;
@@ -198,6 +201,10 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
+	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
+	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
+			&low);
+	shared_canary_write(s, c->canary.note, n);
 	if (t.flags & TICKET_FINAL)
 		fill_quiesce(c); /* of a snapshot that no guard followed */
 	busy = c->private_memory && atomic_load(&c->filling);
@@ -208,6 +215,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	}
 	if (rc < 0 || busy) {
 		shared_snap_publish(l->rank, s, SNAP_TORN);
+		canary_off(&c->canary);
 		*ret_why = WIRE_SKIP_COPYING;
 		rc = busy ? CKPT_SKIPPED : rc;
 	} else if (c->private_memory) {
@@ -220,6 +228,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	} else {
 		shared_snap_publish(l->rank, s, SNAP_COPYING);
 	}
+	if (low && !atomic_exchange(&c->canary.wanted, 1))
+		helper_wake(c);
 	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN) {
 		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
@@ -289,10 +299,46 @@ static void guard_wait(ckpt *c, struct link *l, const struct shared_snap *s, uin
 	atomic_store_explicit(&l->rank->waiting, 0, memory_order_relaxed);
 }
 
+/* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up, or
+ * that is committed already, nothing depends on it. */
+static bool guard_compare(ckpt *c)
+{
+	struct link *l = c->snap_link;
+	struct shared_snap *s = l ? shared_snap_newest(l->rank) : NULL;
+	uint64_t mark, at;
+
+	if (!s || shared_snap_state(s, &mark) != SNAP_COPIED ||
+	    atomic_load_explicit(&l->job->newest[CKPT_COMMITTED], memory_order_relaxed) ==
+		    s->rec.step + 1)
+		canary_off(&c->canary);
+	at = canary_guard(&c->canary);
+	if (at == CANARY_SAME)
+		return false;
+	shared_why_set(s, mark, at);
+	canary_found(c, s->rec.step, at);
+	return true;
+}
+
+/* After the page was told: a daemon that takes over has the word of the handle, or of its own page. */
+static void guard_changed(ckpt *c)
+{
+	const struct shared_snap *s = shared_snap_newest(c->snap_link->rank);
+	const uint64_t one = 1;
+	struct link *now;
+
+	atomic_store(&c->canary.changed_step, s->rec.step + 1);
+	now = atomic_load(&c->link);
+	if (now != c->snap_link)
+		atomic_store(&now->rank->changed_step, s->rec.step + 1);
+	if (write(now->bell, &one, sizeof one) < 0)
+		return; /* full: it is awake */
+}
+
 static int guard(ckpt *c, struct link *l, uint64_t start)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
-	uint64_t mark;
+	uint64_t mark, at;
+	bool changed;
 	int rc = 0;
 
 	if (s && unfinished(s))
@@ -305,12 +351,21 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 		c->torn_reported = mark;
 		add(&c->torn, 1);
 		rc = CKPT_TORN;
+		if (shared_why_get(s, mark, &at)) /* by the daemon's copier */
+			canary_found(c, s->rec.step, at);
+	}
+	changed = guard_compare(c);
+	if (changed) {
+		add(&c->torn, 1);
+		rc = CKPT_TORN;
 	}
 	/* Private memory is read by our own helper: the copy was given up, but it must be seen to
 	 * have stopped. */
 	if (rc && c->private_memory)
 		fill_quiesce(c);
-	shared_update(l->rank);
+	shared_update(l->rank, changed && l == c->snap_link);
+	if (changed)
+		guard_changed(c);
 	return rc;
 }
 
@@ -333,6 +388,28 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 }
 
 /* --- watching --- */
+/* Is it of an earlier attempt at the step, which this rank has marked once more since? Or was it staged
+ * before a guard found that it is not to be used? */
+static bool outdated(const struct link *l, const struct shared_outcome *o)
+{
+	uint64_t newest = 0;
+	bool is = false;
+
+	for (uint32_t i = 0; i < SHARED_SNAPS; i++) {
+		struct shared_record r;
+		enum snap_state state;
+		uint64_t mark;
+
+		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) < 0 ||
+		    r.step != o->step || mark < newest)
+			continue;
+		newest = mark;
+		is = (o->ticket_seq && r.ticket_seq != o->ticket_seq) ||
+		     (o->state < OUTCOME_COMMITTED && shared_snap_changed(l->rank, mark));
+	}
+	return is;
+}
+
 /* What is known of a step: on the present pages, or on those of a daemon that is gone (there only
  * what is final). */
 static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
@@ -341,7 +418,7 @@ static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *re
 
 	for (struct link *l = now; l; l = l->older)
 		if (shared_outcome_get(l->job, step, ret) &&
-		    (l == now || ret->state == OUTCOME_COMMITTED))
+		    (l == now ? !outdated(l, ret) : ret->state == OUTCOME_COMMITTED))
 			return true;
 	return false;
 }

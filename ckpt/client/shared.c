@@ -212,6 +212,10 @@ static void words_load(void *to, const void *from, size_t bytes)
 #define RECORD_HEAD offsetof(struct shared_record, note)
 _Static_assert(RECORD_HEAD % 8 == 0 && sizeof(struct shared_note) % 8 == 0, "records are words");
 #define OUTCOME_HEAD offsetof(struct shared_outcome, step)
+_Static_assert(offsetof(struct shared_outcome, state) == 16 &&
+		       offsetof(struct shared_outcome, ticket_seq) == 18 &&
+		       offsetof(struct shared_outcome, code) == 20,
+	       "state, ticket and code are one word");
 _Static_assert(OUTCOME_HEAD == 8 && sizeof(struct shared_outcome) % 8 == 0, "outcomes are words");
 
 struct shared_snap *shared_snap_next(struct shared_rank *r)
@@ -221,6 +225,7 @@ struct shared_snap *shared_snap_next(struct shared_rank *r)
 
 	/* A copier of four snapshots ago, if any, loses its swap from here on. */
 	atomic_store_explicit(&s->word, n << 8 | SNAP_FREE, memory_order_release);
+	atomic_store_explicit(&s->why, 0, memory_order_release);
 	return s;
 }
 
@@ -249,6 +254,56 @@ int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_s
 	if (MUTANT(READ_UNCHECKED))
 		return 0;
 	return now >> 8 != w >> 8 || *ret_state == SNAP_FREE ? -EAGAIN : 0;
+}
+
+void shared_canary_write(struct shared_snap *s, const struct shared_canary_word *at, uint32_t n)
+{
+	const struct {
+		uint32_t n, zero;
+	} head = { n, 0 };
+
+	words_store(&s->canary, &head, sizeof head);
+	words_store(s->canary.at, at, n * sizeof *at);
+}
+
+int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret)
+{
+	if (atomic_load_explicit(&s->word, memory_order_acquire) >> 8 != seq)
+		return -EAGAIN;
+	words_load(ret, &s->canary, offsetof(struct shared_canary, at));
+	ret->n = MIN(ret->n, (uint32_t)SHARED_CANARY_MAX);
+	words_load(ret->at, s->canary.at, ret->n * sizeof ret->at[0]);
+	return atomic_load_explicit(&s->word, memory_order_relaxed) >> 8 != seq ? -EAGAIN : 0;
+}
+
+uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < x->n && !MUTANT(CANARY_IGNORED); i++) {
+		uint64_t off = SHARED_CANARY_OFF(x->at[i].off), is = 0;
+		uint32_t len = SHARED_CANARY_LEN(x->at[i].off);
+
+		if (len > sizeof is || off > bytes || len > bytes - off)
+			continue; /* a client that writes nonsense harms nobody else */
+		memcpy(&is, (const uint8_t *)slot + off, len);
+		if (is != x->at[i].word)
+			return off;
+	}
+	return UINT64_MAX;
+}
+
+#define WHY_OFF ((UINT64_C(1) << 48) - 1)
+
+void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off)
+{
+	atomic_store_explicit(&s->why, seq << 48 | ((off + 1) & WHY_OFF), memory_order_release);
+}
+
+bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off)
+{
+	uint64_t why = atomic_load_explicit(&s->why, memory_order_acquire);
+
+	*ret_off = (why & WHY_OFF) - 1;
+	return why & WHY_OFF && why >> 48 == (seq & 0xffff);
 }
 
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state)
@@ -353,19 +408,35 @@ bool shared_stable(struct shared_rank *r)
 	return unguarded;
 }
 
-void shared_update(struct shared_rank *r)
+static void changed_store(struct shared_rank *r, uint64_t mark)
+{
+	atomic_store_explicit(&r->changed[mark % SHARED_CHANGED], mark, memory_order_release);
+}
+
+void shared_update(struct shared_rank *r, bool changed)
 {
 	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
 
 	if (marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks) {
+		if (changed && !MUTANT(CHANGED_LATE))
+			changed_store(r, marks);
 		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
+		POINT();
+		if (changed && MUTANT(CHANGED_LATE))
+			changed_store(r, marks);
 	}
 	/* Sequentially consistent, so that no later store of the trainer passes it: a daemon that
 	 * finds this client dead and updating still 0 may take the memory as it is. */
 	if (!MUTANT(UPDATING_NOT_SET))
 		atomic_store_explicit(&r->updating, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool shared_snap_changed(const struct shared_rank *r, uint64_t mark)
+{
+	return atomic_load_explicit(&r->changed[mark % SHARED_CHANGED], memory_order_acquire) ==
+	       mark;
 }
 
 int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec)
@@ -375,7 +446,8 @@ int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct
 	uint64_t waited = atomic_load_explicit(&r->waited_step, memory_order_acquire);
 
 	POINT();
-	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded)
+	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded ||
+	    shared_snap_changed(r, mark))
 		return -1;
 	return rec->flags & TICKET_FINAL || guarded >= mark || waited == rec->step + 1;
 }
@@ -408,11 +480,13 @@ static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 	return NULL;
 }
 
-void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
-			const uint64_t phase_ns[3], const char *text)
+void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			enum outcome_state state, int code, const uint64_t phase_ns[3],
+			const char *text)
 {
-	struct shared_outcome *o = outcome_of(job, step),
-			      to = { .step = step, .state = state, .code = code };
+	struct shared_outcome *o = outcome_of(job, step), to = {
+		.step = step, .state = (uint16_t)state, .ticket_seq = ticket_seq, .code = code
+	};
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
 	bool fresh = !o;
 
@@ -443,11 +517,8 @@ void shared_outcome_to_write(struct shared_job *job, uint64_t step)
 
 	if (!o || o->state != OUTCOME_STAGED)
 		return;
-	_Static_assert(offsetof(struct shared_outcome, code) ==
-			       offsetof(struct shared_outcome, state) + sizeof o->state,
-		       "state and code are one word");
 	memcpy(&word, &o->state, sizeof word);
-	memcpy((uint8_t *)&word + sizeof o->state, &code, sizeof code);
+	memcpy((uint8_t *)&word + sizeof word - sizeof code, &code, sizeof code);
 	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
 	words_store(&o->state, &word, sizeof word);
 	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
@@ -476,7 +547,8 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 	return false;
 }
 
-enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step)
+enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step,
+					uint16_t *ret_ticket_seq)
 {
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
 
@@ -486,12 +558,13 @@ enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t s
 		uint64_t is[2];
 
 		words_load(is, &o->step, sizeof is);
-		if (is[0] != step || (uint32_t)is[1] == OUTCOME_NONE)
+		if (is[0] != step || (uint16_t)is[1] == OUTCOME_NONE)
 			continue;
+		*ret_ticket_seq = (uint16_t)(is[1] >> 16);
 		/* it is being changed: the next look finds what it has become */
 		return ver & 1 || atomic_load_explicit(&o->ver, memory_order_relaxed) != ver
 			       ? OUTCOME_NONE
-			       : (enum outcome_state)(uint32_t)is[1];
+			       : (enum outcome_state)(uint16_t)is[1];
 	}
 	return OUTCOME_NONE;
 }

@@ -71,8 +71,8 @@ static void outcomes(struct shared_job *job, uint64_t step)
 
 	(void)shared_outcome_get(job, step, &o);
 	/* The trainer may have left the version odd: then nobody reads it, and nothing hangs. */
-	shared_outcome_set(job, step, OUTCOME_STAGED, 0, phase, "x");
-	shared_outcome_set(job, step, OUTCOME_FAILED, -EIO, NULL, "because");
+	shared_outcome_set(job, step, 1, OUTCOME_STAGED, 0, phase, "x");
+	shared_outcome_set(job, step, 2, OUTCOME_FAILED, -EIO, NULL, "because");
 	if (shared_outcome_get(job, step, &o))
 		assert(memchr(o.text, 0, sizeof o.text) || job->next_outcome > 2);
 	shared_event(job);

@@ -1109,8 +1109,8 @@ static void outcomes_are_kept_for_the_last_64_steps(void **state)
 
 	(void)state;
 	for (uint64_t step = 0; step < 100; step++) {
-		shared_outcome_set(j, step, OUTCOME_COPYING, 0, NULL, NULL);
-		shared_outcome_set(j, step, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
+		shared_outcome_set(j, step, 7, OUTCOME_COPYING, 0, NULL, NULL);
+		shared_outcome_set(j, step, 7, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
 				   step % 2 ? 0 : -ENOENT, phase, "because");
 	}
 	for (uint64_t step = 0; step < 101; step++) {
@@ -1136,7 +1136,7 @@ static void *outcomes_write(void *arg)
 	for (uint64_t step = 1; step <= 20000; step++) {
 		const uint64_t phase[3] = { step, step, step };
 
-		shared_outcome_set(j, step / 2, OUTCOME_STAGED, (int)step, phase,
+		shared_outcome_set(j, step / 2, 0, OUTCOME_STAGED, (int)step, phase,
 				   step % 2 ? "odd" : "even");
 	}
 	return NULL;

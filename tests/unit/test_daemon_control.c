@@ -13,6 +13,7 @@
 
 #include "tests/lib/host.c"
 #include "tests/lib/asker.h"
+#include "tests/lib/said.h"
 #include "ckpt/client/shared.h"
 #include <inttypes.h>
 #include <signal.h>
@@ -54,13 +55,6 @@ static void must_wait(struct rank *k, uint64_t step, int state)
 	struct ckpt_err err = { 0 };
 
 	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
-/* Marked, as soon as a slot is free. */
-static void must_step_until(struct rank *k, uint64_t step)
-{
-	while (rank_step(k, step, 0) == CKPT_SKIPPED)
-		sched_yield();
 }
 
 /* Marked and staged, and guarded. */
@@ -191,35 +185,7 @@ static void a_write_under_way_is_seen_and_a_skip_too(void **state)
 }
 
 /* --- what was skipped --- */
-static struct said {	      /* by a log */
-	pthread_mutex_t lock; /* protects the text */
-	char text[1 << 14];
-	size_t len;
-} library_said = { .lock = PTHREAD_MUTEX_INITIALIZER },
-  daemon_said = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static void say(void *ctx, int level, const char *line)
-{
-	struct said *s = ctx;
-
-	(void)level;
-	pthread_mutex_lock(&s->lock);
-	s->len += (size_t)snprintf(s->text + s->len, sizeof s->text - s->len, "%s\n", line);
-	s->len = MIN(s->len, sizeof s->text - 1);
-	pthread_mutex_unlock(&s->lock);
-}
-
-/* How often it was said. */
-static uint32_t times(struct said *s, const char *what)
-{
-	uint32_t n = 0;
-
-	pthread_mutex_lock(&s->lock);
-	for (const char *p = s->text; (p = strstr(p, what)); p++)
-		n++;
-	pthread_mutex_unlock(&s->lock);
-	return n;
-}
+static struct said library_said, daemon_said;
 
 static uint64_t skipped(const struct rank *k)
 {
@@ -251,9 +217,9 @@ static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **sta
 	struct gate g;
 
 	(void)state;
-	p.log = say;
+	p.log = said_line;
 	p.log_ctx = &library_said;
-	H.log = (struct log){ say, &daemon_said, LOG_INFO };
+	H.log = (struct log){ said_line, &daemon_said, LOG_INFO };
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -264,27 +230,28 @@ static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **sta
 	step_held(&k, 2);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
-	assert_int_equal(times(&library_said, "more than half"), 0);
+	assert_int_equal(said_times(&library_said, "more than half"), 0);
 	for (uint32_t i = 16; i < 40; i++)
 		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
 	ask_until(skipped_alike(&a, &k, 40, 0, 0));
-	ask_until(times(&library_said, "every slot holds a step") == 1);
-	ask_until(times(&daemon_said, "every slot holds a step") == 1);
+	ask_until(said_times(&library_said, "every slot holds a step") == 1);
+	ask_until(said_times(&daemon_said, "every slot holds a step") == 1);
 
 	assert_int_equal(ckpt_tensor_drop(k.c, k.t[rank_tensor_find(&k, "tiny")].id), 0);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
 	ask_until(skipped_alike(&a, &k, 40, 5, 0));
 	gate_set(&g, false);
+	must_wait(&k, 2, CKPT_COMMITTED);
 	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
 	for (uint32_t i = 0; i < 32; i++) {
-		must_step_until(&k, ++step);
+		MUST_BE(rank_step(&k, ++step, 0), 0);
 		must_wait(&k, step, CKPT_COMMITTED);
 	}
-	ask_until(times(&library_said, "taken again") == 1);
-	ask_until(times(&daemon_said, "taken again") == 1);
-	assert_int_equal(times(&library_said, "more than half"), 1);
-	assert_int_equal(times(&daemon_said, "more than half"), 1);
+	ask_until(said_times(&library_said, "taken again") == 1);
+	ask_until(said_times(&daemon_said, "taken again") == 1);
+	assert_int_equal(said_times(&library_said, "more than half"), 1);
+	assert_int_equal(said_times(&daemon_said, "more than half"), 1);
 	ask_close(&a);
 
 	/* Without a daemon they are counted too, and the next one hears of all. */
