@@ -1125,6 +1125,19 @@ static void a_snapshot_counts_when_its_rank_is_known_to_guard(void **state)
 	free(r);
 }
 
+static const struct shared_record *guarding; /* what the guard is about */
+
+/* The daemon looks while the guard is amid its stores. */
+static void look_at_guard(void)
+{
+	const uint64_t n = guarding->step;
+
+	shared_point = NULL;
+	if (shared_snap_guarded(overtaken, n, guarding) == 1)
+		assert_true(n % 3);
+	shared_point = look_at_guard;
+}
+
 static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void **state)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
@@ -1132,6 +1145,8 @@ static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void
 	uint64_t off;
 
 	(void)state;
+	overtaken = r;
+	guarding = &rec;
 	for (uint64_t n = 1; n <= SHARED_CHANGED; n++) {
 		struct shared_snap *s;
 
@@ -1145,7 +1160,9 @@ static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void
 			shared_why_set(s, n, n);
 		assert_int_equal(shared_why_get(s, n, &off), n % 3 == 0);
 		assert_false(shared_why_get(s, n + 1, &off));
+		shared_point = look_at_guard;
 		shared_update(r, n % 3 == 0);
+		shared_point = NULL;
 		shared_update(r, false); /* a second guard takes nothing back */
 	}
 	for (uint64_t n = 1; n <= SHARED_CHANGED; n++) {
