@@ -233,7 +233,9 @@ struct ckpt_opts {
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	uint32_t slots;		/* host copies per rank, 2..4; 0: 2 */
-	uint32_t persist_every; /* every n-th snapshot is written to the store; 0: 1 */
+	/* every n-th snapshot is written to the store; 0: 1. If that one is skipped or torn, the next
+	 * one is written in its place; if it cannot be written, one is after 1, 2, 4, ... n more */
+	uint32_t persist_every;
 	uint32_t device;	/* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
 	uint32_t guard;		/* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
@@ -404,8 +406,9 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
  * whatever it returns, change freely. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
-/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn; -EIO, -ENOSPC,
- * ...: it could not be written, why is in err. Waiting says that the step's state is left alone.
+/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn, or it is staged
+ * and nobody will write it; -EIO, -ENOSPC, ...: it could not be written, why is in err. Waiting says
+ * that the step's state is left alone.
  * One rank may wait for CKPT_STAGED while the others stand in a barrier, if each of them has called
  * ckpt_guard at least once, before its first snapshot or later, and between every two snapshots. Of a
  * rank that has never called it the daemon does not know that it leaves its state alone: that rank has

@@ -156,7 +156,6 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	*to = (struct wire_report_job){
 		.id = j->id,
 		.taken = t->taken,
-		.skipped = t->skipped,
 		.torn = t->torn,
 		.staged = t->staged,
 		.persisted = t->persisted,
@@ -189,6 +188,10 @@ static void put_job(const struct job *j, struct wire_report_job *to)
 	}
 	to->free_mib = j->room.known ? 1 + mib_of(j->room.free_bytes) : 0;
 	to->next_mib = mib_of(align_up(j->room.need_bytes, MIB));
+	memcpy(to->skipped_by, t->skipped_by, sizeof to->skipped_by);
+	launch_skips(l, to->skipped_by);
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
+		to->skipped += to->skipped_by[i];
 	put_memory(j, to);
 }
 

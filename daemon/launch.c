@@ -433,6 +433,8 @@ static void claim_done(struct daemon *d, struct task *t)
 		j->trigger = 0; /* it was for the ranks that were there */
 		j->tally.newest = 0;
 		job_failing(j, 0, NULL);
+		if (old && old->generation != l->generation) /* else its ranks bring it along */
+			launch_skips(old, j->tally.skipped_by);
 		if (old) {
 			launch_outdates(j, l, old);
 			launch_fence(old,
@@ -671,18 +673,21 @@ static void declare_done(struct daemon *d, struct task *t)
 	} else if (!s->closed) {
 		struct wire_sealed w = { .epoch = c->epoch,
 					 .nslot = l->nslot,
-					 .slot_bytes = c->decl->raw_bytes };
-		int fd[WIRE_SLOTS_MAX];
+					 .slot_bytes = c->decl->raw_bytes,
+					 .nrow = c->decl->nrow };
+		int fd[WIRE_SLOTS_MAX + 1], nfd = (int)l->nslot;
 
 		for (uint32_t i = 0; i < l->nslot; i++)
 			fd[i] = m->slot[i]->fd;
+		if (w.nrow)
+			fd[nfd++] = c->decl->rows_fd;
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
 		atomic_store(&l->page->refused, 0); /* a new declaration, a new judgement */
 		unready(l);
 		l->state = LAUNCH_FORMING;
-		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, (int)l->nslot);
+		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, nfd);
 		touch_start(l, m);
 		cover_start(l);
 	}
@@ -788,7 +793,7 @@ static void maybe_ready(struct launch *l)
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
-			shared_gate_give(l->page, i, false);
+			shared_gate_give(l->page, i);
 	job_settle(l->job); /* what was taken over is told before the launch is ready */
 	atomic_store(&l->page->ready_epoch, epoch);
 	shared_event(l->page);
@@ -1019,6 +1024,49 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	job_settle(l->job);
 }
 
+void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS])
+{
+	uint64_t most[WIRE_SKIPS] = { 0 }, most_sum = 0;
+
+	for (uint32_t r = 0; l && r < l->world; r++) {
+		const struct shared_rank *p = l->member[r].page;
+		uint64_t of[WIRE_SKIPS], sum = 0;
+
+		for (uint32_t i = 0; p && i < WIRE_SKIPS; i++)
+			sum += of[i] = atomic_load_explicit(&p->skipped[i], memory_order_relaxed);
+		if (sum <= most_sum)
+			continue;
+		memcpy(most, of, sizeof most);
+		most_sum = sum;
+	}
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
+		ret[i] += most[i];
+}
+
+static void skipping_log(struct launch *l)
+{
+	const struct log *log = &l->job->d->opts.log;
+	uint32_t now = 0, rank = 0;
+
+	for (uint32_t r = 0; r < l->world && !now; r++) {
+		const struct member *m = &l->member[r];
+
+		now = m->session ? atomic_load_explicit(&m->page->skipping, memory_order_relaxed)
+				 : 0;
+		rank = r;
+	}
+	if (!now != !l->skipping && now)
+		log_line(
+			log, LOG_WARNING,
+			"launch: job %s: of the newest 32 snapshots of rank %u more than half were "
+			"skipped: %s",
+			l->job->name, rank, wire_skip_text(now - 1));
+	else if (!now != !l->skipping)
+		log_line(log, LOG_NOTICE, "launch: job %s: snapshots are taken again",
+			 l->job->name);
+	l->skipping = now;
+}
+
 void launch_tick(struct launch *l, uint64_t now)
 {
 	atomic_store(&l->page->beat_ns, now);
@@ -1026,5 +1074,6 @@ void launch_tick(struct launch *l, uint64_t now)
 		if (l->member[r].touch_again_ns && now > l->member[r].touch_again_ns)
 			touch_start(l, &l->member[r]);
 	launch_ring(l);
+	skipping_log(l);
 	restore_tick(l, now);
 }

@@ -7,6 +7,7 @@
 #include "daemon/state.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 static bool drop(_Atomic uint32_t *refs)
@@ -170,7 +171,31 @@ void decl_unref(struct decl *d)
 		segment_unref(d->seg[i]);
 	free(d->seg);
 	free(d->base);
+	if (d->rows_fd >= 0)
+		(void)close(d->rows_fd);
 	free(d);
+}
+
+static int decl_rows(struct decl *d, struct ckpt_err *err)
+{
+	cleanup_free struct wire_row *row = NULL;
+	int rc = rows_make(&d->copy, &row, &d->nrow);
+
+	if (rc == 0 && d->nrow)
+		return wire_memfd_of("ckptd-rows", row, d->nrow * sizeof *row, &d->rows_fd, err);
+	return rc < 0 ? ckpt_error(err, rc, "no memory for a declaration") : 0;
+}
+
+char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes)
+{
+	for (uint32_t i = 0; i < d->part.npiece; i++) {
+		const struct table_piece *p = &d->part.piece[i];
+
+		if (off >= p->off && off - p->off < p->len)
+			return table_tensor_print(&d->part.tensor[p->tensor], buf, bytes);
+	}
+	snprintf(buf, bytes, "its state");
+	return buf;
 }
 
 static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struct ckpt_err *err)
@@ -227,6 +252,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	if (rc < 0)
 		return rc;
 	d->refs = 1;
+	d->rows_fd = -1;
 	d->epoch = epoch;
 	d->rank = rank;
 	rc = decl_decode(bytes, len, &d->table, err);
@@ -243,6 +269,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 
 		rc = plan_make(&d->table, &d->part, &opts, &d->copy, &list, err);
 	}
+	if (rc == 0)
+		rc = decl_rows(d, err);
 	if (list.n)
 		rc = ckpt_errlist_end(&list, err,
 				      "the declaration of rank %u does not hold together", rank);

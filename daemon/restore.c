@@ -236,7 +236,7 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
 		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
-		    !s->stealable && !job_bad(j, s->step, 1) &&
+		    !job_bad(j, s->step, 1) &&
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;

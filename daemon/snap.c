@@ -148,7 +148,10 @@ void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char 
 	p->code = code;
 	snprintf(p->text, sizeof p->text, "%s", text ? text : "");
 	tally_add(s, outcome, text);
-	shared_outcome_set(s->launch->page, s->step, outcome, code, s->phase_ns, text);
+	if (outcome == OUTCOME_STAGED)
+		code = s->phase != PHASE_STAGED;
+	shared_outcome_set(s->launch->page, s->step, s->ticket_seq, outcome, code, s->phase_ns,
+			   text);
 }
 
 /* --- an operator's order to write the next step --- */
@@ -191,18 +194,15 @@ static bool gate_open(const struct launch *l)
 void snap_release(struct snap *s)
 {
 	struct launch *l = s->launch;
-	bool stolen;
 
 	if (s->tasks && s->phase != PHASE_COLLECTING) {
 		s->phase = PHASE_STAGED;
 		s->dropped = true;
 		return;
 	}
-	stolen = s->stealable && !shared_gate_take(l->page, s->slot, true);
-
 	assert(s->tasks == 0 && s->phase != PHASE_WRITING);
-	if (!stolen && s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
-		shared_gate_give(l->page, s->slot, false);
+	if (s->epoch == l->epoch && gate_open(l) && !MUTANT(SLOT_NOT_GIVEN)) {
+		shared_gate_give(l->page, s->slot);
 		shared_event(l->page);
 	}
 	snap_unlink(s);
@@ -222,7 +222,10 @@ void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char 
 		trigger_again(s);
 	if (s->step_known) {
 		snap_tell(s, outcome, code, text);
-		log_line(&d->opts.log, outcome == OUTCOME_FAILED ? LOG_ERROR : LOG_INFO,
+		log_line(&d->opts.log,
+			 outcome == OUTCOME_FAILED ? LOG_ERROR
+			 : s->changed		   ? LOG_WARNING
+						   : LOG_INFO,
 			 "snap: job %s step %" PRIu64 " %s: %s", s->job->name, s->step,
 			 outcome == OUTCOME_FAILED ? "failed" : "torn", text);
 	}
@@ -245,6 +248,7 @@ struct copy {
 	struct shared_rank *page;
 	struct shared_snap *rec;
 	uint64_t mark, ns;
+	uint64_t changed_at; /* of the slot: not as it was at the mark; UINT64_MAX */
 	int rc;
 };
 
@@ -260,11 +264,18 @@ static int copy_tick(void *arg, uint64_t done)
 static void copy_run(struct task *t)
 {
 	struct copy *c = (struct copy *)t;
+	struct shared_canary canary;
 	uint64_t start = now_ns();
 	void *to = c->mem->base;
 
 	c->rc = copy_tick(c, 0) ? -ECANCELED
 				: move_copy(&c->decl->copy, c->decl->base, &to, copy_tick, c);
+	if (c->rc == 0 && shared_canary_read(c->rec, c->mark, &canary) == 0)
+		c->changed_at = shared_canary_compare(&canary, to, c->decl->raw_bytes);
+	if (c->changed_at != UINT64_MAX) {
+		c->rc = -ESTALE;
+		shared_why_set(c->rec, c->mark, c->changed_at);
+	}
 	if (c->rc == 0) {
 		if (!shared_snap_copied(c->page, c->rec, c->mark))
 			c->rc = -ECANCELED;
@@ -275,6 +286,18 @@ static void copy_run(struct task *t)
 }
 
 static void snap_check(struct snap *s);
+
+/* Found by the copier, or by the guard. Once for a snap: of the first rank. */
+static void snap_changed(struct snap *s, uint32_t r, const struct decl *d, bool known, uint64_t at)
+{
+	char name[1100] = "its state";
+
+	s->changed = s->unfit = true;
+	if (known && d)
+		decl_name_at(d, at, name, sizeof name);
+	snprintf(s->why, sizeof s->why,
+		 "rank %u changed %s after ckpt_snapshot and before ckpt_guard", r, name);
+}
 
 static void copy_done(struct daemon *d, struct task *t)
 {
@@ -290,6 +313,11 @@ static void copy_done(struct daemon *d, struct task *t)
 		r->copy = COPY_DONE;
 		atomic_fetch_add(&c->page->copy_bytes, c->decl->copy.bytes);
 		atomic_fetch_add(&c->page->copy_ns, c->ns);
+	} else if (c->changed_at != UINT64_MAX) {
+		r->copy = COPY_TORN;
+		if (!s->dropped)
+			snap_changed(s, c->r, c->decl, true, c->changed_at);
+		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 	} else {
 		r->copy = COPY_TORN;
 		snprintf(text, sizeof text, "rank %u's guard gave the copy up", c->r);
@@ -329,7 +357,8 @@ static void copy_start(struct snap *s, struct member *m, struct shared_snap *rec
 			    .mem = slotmem_ref(r->mem),
 			    .page = m->page,
 			    .rec = rec,
-			    .mark = mark };
+			    .mark = mark,
+			    .changed_at = UINT64_MAX };
 	s->tasks++;
 	daemon_task(s->job->d, &s->job->d->copy, &c->task);
 }
@@ -350,7 +379,6 @@ static void ticket_skipped(struct launch *l, struct ticket t)
 	struct past *p = past_of(j->skipped, &j->nskipped, step, l->generation);
 
 	p->state = WIRE_SKIPPED;
-	j->tally.skipped++;
 	if (l == j->launch)
 		j->tally.newest = MAX(j->tally.newest, step + 1);
 }
@@ -359,18 +387,13 @@ static void ring_tickets(struct launch *l)
 {
 	struct ticket t[SHARED_PAST + 1];
 	struct snap *s;
-	uint32_t free_mask, steal_mask,
-		n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask, &steal_mask);
+	uint32_t free_mask, n = shared_gate_look(l->page, &l->ticket_seen, t, &free_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct snap *old = t[i].slot < l->nslot ? snap_in_slot(l, t[i].slot) : NULL;
-
 		if (t[i].slot == SHARED_SKIP)
 			ticket_skipped(l, t[i]);
-		if (t[i].slot >= l->nslot || (old && !old->stealable))
+		if (t[i].slot >= l->nslot || snap_in_slot(l, t[i].slot))
 			continue; /* a skip; or nonsense that a client wrote into the page */
-		if (old)
-			snap_unlink(old);
 		s = snap_new(l, t[i]);
 		if (s)
 			trigger_take(s);
@@ -381,15 +404,9 @@ static void ring_tickets(struct launch *l)
 					snap_release(k);
 			}
 	}
-	for (uint32_t i = 0; n && i < l->nslot; i++) { /* what a void ticket took */
-		s = snap_in_slot(l, i);
-		if ((free_mask | steal_mask) >> i & 1)
-			continue;
-		if (s)
-			s->stealable = false;
-		else if (gate_open(l))
-			shared_gate_give(l->page, i, false);
-	}
+	for (uint32_t i = 0; n && i < l->nslot; i++) /* what a void ticket took */
+		if (!(free_mask >> i & 1) && !snap_in_slot(l, i) && gate_open(l))
+			shared_gate_give(l->page, i);
 }
 
 static void snap_learn(struct snap *s, const struct shared_record *rec, uint32_t r)
@@ -456,15 +473,43 @@ static int rank_guarded(const struct snap *s, uint32_t r, bool *ret_closed)
 	const struct shared_rank *page = s->launch->member[r].page;
 
 	*ret_closed = k->mark == 0 || shared_snap_closed(page, k->mark, &rec);
-	return k->mark == 0 ? 1 : shared_snap_guarded(page, k->mark, &rec);
+	if (k->mark == 0) /* taken over: its guard knows nothing of this page's marks */
+		return atomic_load_explicit(&page->changed_step, memory_order_acquire) ==
+				       s->step + 1
+			       ? -1
+			       : 1;
+	return shared_snap_guarded(page, k->mark, &rec);
 }
 
-int snap_guarded(const struct snap *s)
+/* Why rank r's copy is not to be used. */
+static void snap_unfit(struct snap *s, uint32_t r)
+{
+	const struct snap_rank *k = &s->rank[r];
+	const struct shared_rank *page = s->launch->member[r].page;
+	uint64_t at = 0;
+	bool known;
+
+	if (s->unfit)
+		return;
+	s->unfit = true;
+	known = k->mark && shared_why_get(&page->snap[k->mark % SHARED_SNAPS], k->mark, &at);
+	if (k->mark == 0 || shared_snap_changed(page, k->mark))
+		snap_changed(s, r, k->decl, known, at);
+	else
+		snprintf(s->why, sizeof s->why,
+			 "rank %u marked its next step without ckpt_guard after this one: what was "
+			 "copied may be torn",
+			 r);
+}
+
+int snap_guarded(struct snap *s)
 {
 	int all = 1;
 
 	if (MUTANT(UNGUARDED_COMMITTED))
 		return 1;
+	if (s->unfit)
+		return -1;
 	for (uint32_t r = 0; r < s->world; r++) {
 		const struct member *m = &s->launch->member[r];
 		bool closed;
@@ -474,17 +519,17 @@ int snap_guarded(const struct snap *s)
 		 * wait for guards. */
 		if (guarded == 0 && !m->lost && !m->left && !s->job->d->drain_until)
 			all = 0;
-		if (guarded < 0)
+		if (guarded < 0) {
+			snap_unfit(s, r);
 			return -1;
+		}
 	}
 	return all;
 }
 
-static void snap_unguarded(struct snap *s)
+static void snap_give_up(struct snap *s)
 {
-	snap_fail(
-		s, OUTCOME_TORN, -ENOENT,
-		"a rank marked its next step without ckpt_guard after this one: what was copied may be torn");
+	snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 }
 
 /* Is every rank's copy whole and trusted? Then it is staged. May free s, and no other snap. */
@@ -500,7 +545,8 @@ static void snap_check(struct snap *s)
 		char text[160];
 
 		if (s->rank[r].mark && rank_guarded(s, r, &closed) < 0) {
-			snap_unguarded(s);
+			snap_unfit(s, r);
+			snap_give_up(s);
 		} else if (s->rank[r].copy != COPY_DONE) {
 			whole = whole && MUTANT(STAGED_BEFORE_ALL) && r > 0;
 		} else if (!closed && !MUTANT(STAGED_UNTRUSTED)) {
@@ -526,6 +572,16 @@ void launch_ring(struct launch *l)
 		return;
 	l->refs++; /* the last snap that is released may hold the last reference */
 	ring_tickets(l);
+	for (struct snap *s = l->job->snaps, *next; s;
+	     s = next) { /* before the same step once more */
+		next = s->next;
+		/* of one that is being written it is remembered */
+		if (s->launch == l && s->phase != PHASE_COLLECTING && !s->committed &&
+		    snap_guarded(s) < 0 && s->phase != PHASE_WRITING) {
+			snap_give_up(s);
+			snap_release(s);
+		}
+	}
 	for (uint32_t r = 0; r < l->world; r++) {
 		struct member *m = &l->member[r];
 		uint64_t marks =
@@ -538,17 +594,9 @@ void launch_ring(struct launch *l)
 	}
 	for (struct snap *s = l->job->snaps, *next; s; s = next) {
 		next = s->next;
-		if (s->launch != l)
+		if (s->launch != l || s->phase != PHASE_COLLECTING)
 			continue;
-		if (s->phase == PHASE_STAGED || s->phase == PHASE_QUEUED) {
-			if (!s->committed && snap_guarded(s) < 0) {
-				snap_unguarded(s);
-				snap_release(s);
-			}
-			continue;
-		}
-		for (uint32_t r = 0; s->phase == PHASE_COLLECTING && r < s->world && !s->dropped;
-		     r++) {
+		for (uint32_t r = 0; r < s->world && !s->dropped; r++) {
 			char text[96];
 
 			if (s->rank[r].copy != COPY_NONE)
@@ -620,49 +668,10 @@ static struct snap *newest_staged(const struct job *j, const struct place *p)
 	return best;
 }
 
-static bool job_writes(const struct job *j)
-{
-	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase == PHASE_QUEUED || s->phase == PHASE_WRITING)
-			return true;
-	return false;
-}
-
-/* A snap that is about to be used for more than being held must not be taken away. False: it has
- * been already; the next look at the gate unlinks it. */
-static bool unsteal(struct snap *s)
-{
-	if (!s->stealable)
-		return true;
-	if (!shared_gate_take(s->launch->page, s->slot, true))
-		return false;
-	s->stealable = false;
-	return true;
-}
-
 void gate_close(struct launch *l)
 {
-	for (uint32_t i = 0; i < l->nslot; i++) {
-		struct snap *s = snap_in_slot(l, i);
-
-		shared_gate_take(l->page, i, false);
-		if (s)
-			(void)unsteal(s);
-	}
-}
-
-/* The newest staged one may be taken for a step that is to be written, as long as another one,
- * which is being written, stays whole. */
-static void steal_update(struct snap *newest)
-{
-	struct job *j = newest->job;
-
-	if (newest->phase != PHASE_STAGED || newest->stealable || newest->tasks || newest->rescue ||
-	    newest->launch != j->launch || newest->epoch != j->launch->epoch ||
-	    !gate_open(j->launch) || !job_writes(j))
-		return;
-	newest->stealable = true;
-	shared_gate_give(newest->launch->page, newest->slot, true);
+	for (uint32_t i = 0; i < l->nslot; i++)
+		shared_gate_take(l->page, i);
 }
 
 static void write_next(struct job *j)
@@ -706,16 +715,12 @@ static bool is_superseded(const struct snap *s, uint64_t now)
 
 void job_settle(struct job *j)
 {
-	struct snap *newest = newest_staged(j, NULL);
 	uint64_t now = now_ns();
 
 	if (atomic_load(&j->d->stops) >= 1000)
 		return;
 	if (j->writing && j->writing->parked)
 		persist_resume(j->writing);
-	if (newest && !job_writes(j) && !unsteal(newest))
-		/* it is gone, so the others are not released: the next look at the gate shows it */
-		return;
 	for (struct snap *s = j->snaps, *next; s; s = next) {
 		next = s->next;
 		if (s->phase == PHASE_STAGED && is_superseded(s, now))
@@ -723,9 +728,6 @@ void job_settle(struct job *j)
 	}
 	rescue_next(j);
 	write_next(j);
-	newest = newest_staged(j, NULL);
-	if (newest)
-		steal_update(newest);
 	for (struct snap *s = j->snaps; s; s = s->next) /* now that the next mark finds a slot */
 		tell_staged(s);
 }
@@ -735,10 +737,10 @@ void snap_written(struct snap *s, int rc, const char *text)
 	struct job *j = s->job;
 
 	j->writing = NULL;
-	s->phase = PHASE_STAGED;
 	tell_staged(s);
+	s->phase = PHASE_STAGED;
 	if (rc < 0 && snap_guarded(s) < 0) {
-		snap_unguarded(s);
+		snap_give_up(s);
 		snap_release(s);
 	} else if (rc == 0) {
 		s->committed = true;
@@ -795,8 +797,11 @@ static void queue_newest(struct job *j, const struct launch *of, const struct pl
 	for (struct snap *s = j->snaps; s; s = s->next)
 		if ((!of || s->launch == of) && (!in || s->launch->place == in) &&
 		    s->phase == PHASE_STAGED && !s->committed &&
-		    s == newest_staged(j, s->launch->place) && unsteal(s))
+		    s == newest_staged(j, s->launch->place)) {
 			s->phase = PHASE_QUEUED;
+			if (s->told)
+				shared_outcome_to_write(s->launch->page, s->step);
+		}
 }
 
 void snap_salvage(struct launch *l)
@@ -847,7 +852,7 @@ uint32_t job_rescue(struct job *j)
 	for (struct snap *s = j->snaps; s; s = s->next) {
 		/* the newest also if it is on disk: its directory may have been removed since */
 		if (s->launch->place != p || s->dropped ||
-		    (s->phase == PHASE_STAGED && !(s == newest_staged(j, p) && unsteal(s))))
+		    (s->phase == PHASE_STAGED && s != newest_staged(j, p)))
 			continue;
 		s->rescue = true;
 		n++;

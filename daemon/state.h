@@ -132,6 +132,8 @@ struct decl {
 	struct table part;  /* its raw space */
 	struct plan copy;   /* table -> part */
 	uint64_t raw_bytes;
+	int rows_fd; /* of copy, for the library: client/wire.h; -1 none */
+	uint32_t nrow;
 	uint32_t nseg;
 	struct segment **seg; /* [nseg] references held */
 	const void **base;    /* [nseg] */
@@ -152,6 +154,10 @@ int slotmem_touch(struct slotmem *s); /* worker */
  * where there is none. Worker. */
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err);
+/* What the byte of the slot belongs to: "model/w". Returns buf. */
+char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
+/* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
+int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
 /* The part table with by-value blobs cut to the length that the slot holds; places[0] is the
  * slot. */
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
@@ -220,7 +226,8 @@ struct past {
 	char text[192];
 };
 struct tally {
-	uint64_t taken, skipped, torn, staged, persisted, committed, failed;
+	uint64_t skipped_by[WIRE_SKIPS]; /* of launches that another one has replaced */
+	uint64_t taken, torn, staged, persisted, committed, failed;
 	uint64_t last_committed, last_committed_wall_ns, last_commit_ns; /* as wire_report_job */
 	uint64_t newest;
 	uint64_t error_wall_ns, error_step;
@@ -332,6 +339,7 @@ struct launch {
 	int page_fd, bell;
 	struct member *member; /* [world] */
 	uint16_t ticket_seen;
+	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
 };
 
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
@@ -346,8 +354,10 @@ struct snap {
 	struct launch *launch; /* reference */
 	struct job *job;
 	uint64_t step;
-	bool step_known, dropped, stealable, committed;
-	bool told; /* that it is staged */
+	bool step_known, dropped, committed;
+	bool changed, unfit; /* never to be written: its state was changed; or it was not guarded */
+	bool told;	     /* that it is staged */
+	char why[1280];	     /* unfit */
 	uint16_t ticket_seq;
 	uint32_t slot, flags, epoch, world;
 	enum snap_phase phase;
@@ -379,6 +389,8 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead);
 void launch_fence(struct launch *l, bool for_good);
 void launch_unref(struct launch *l);
 void launch_let_go(struct launch *l); /* of step_fd */
+/* By enum wire_skip: of the rank that has skipped the most, NULL launch: zeros. Added to ret. */
+void launch_skips(const struct launch *l, uint64_t ret[WIRE_SKIPS]);
 void job_tick(struct job *j, uint64_t now);
 bool job_idle(const struct job *j); /* nothing to write, nobody attached */
 /* release what need not be kept, give free slots back, start what is due */
@@ -406,7 +418,7 @@ void job_trigger(struct job *j, uint32_t ticket_flags);
 /* torn, failed or dropped */
 void snap_fail(struct snap *s, enum outcome_state outcome, int code, const char *text);
 void snap_release(struct snap *s);
-/* no further tickets: what is free or may be stolen is taken out of the gate */
+/* no further tickets: what is free is taken out of the gate */
 void gate_close(struct launch *l);
 void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, uint64_t mark_ns);
 struct snap *snap_in_slot(const struct launch *l, uint32_t slot); /* of the present epoch; NULL */
@@ -415,8 +427,9 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead);
 void snap_salvage(struct launch *l);
 void snap_written(struct snap *s, int rc, const char *text);
 
-/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have */
-int snap_guarded(const struct snap *s);
+/* 1: no rank's memory changed while it was copied; 0: too early to say; -1: one's may have, and from
+ * then on */
+int snap_guarded(struct snap *s);
 
 void persist_start(struct snap *s);
 /* Write it to another place, beside all that happens to it: rescue_written. */

@@ -106,9 +106,10 @@
 	X(UPDATING_NOT_SET, client, "a trainer that changes its state says so") \
 	X(UPDATING_NOT_CLEARED, client, "a snapshot says that the state is stable") \
 	X(UNGUARDED_TRUSTED, client, "a rank that marks without a guard is known") \
-	X(STEAL_FOR_ALL, client, "only what is to be written may take a staged snapshot's slot") \
 	X(WAKE_FORGOTTEN, client, "a guard that waits for a copy is woken") \
 	X(READ_UNCHECKED, client, "a record is read whole or not at all") \
+	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot before a step is staged") \
+	X(CHANGED_LATE, client, "a guard says that the state was changed before it says that it was there") \
 	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \

@@ -352,6 +352,7 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	l->rank = rank;
 	l->job = job;
 	l->bell = TAKE_FD(fd[2]);
+	skips_carry(c, l);
 	l->older = atomic_load(&c->link);
 	atomic_store(&c->link, l);
 	return 0;
@@ -577,6 +578,17 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	if (rc < 0)
 		return rc;
+	if (sealed.nslot > WIRE_SLOTS_MAX || (got[sealed.nslot] < 0) != !sealed.nrow ||
+	    (sealed.nslot && got[sealed.nslot - 1] < 0)) {
+		wire_close_fds(got, WIRE_FDS_MAX);
+		return ckpt_error(err, -EPROTO, "the daemon's slots are incomplete");
+	}
+	pthread_mutex_lock(&c->mem);
+	if (atomic_load(&c->epoch) == m.epoch) /* else it is declared anew meanwhile */
+		canary_sealed(c, &sealed, got);
+	pthread_mutex_unlock(&c->mem);
+	if (sealed.nrow)
+		(void)close(TAKE_FD(got[sealed.nslot]));
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {
 		if (c->slot[i].bytes)
 			(void)close(c->slot[i].fd);
@@ -639,6 +651,16 @@ static void remember_slots(ckpt *c, const struct link *l)
 	}
 }
 
+/* UINT64_MAX: nothing. A guard that found a change either is seen here, or sees the new page, which it
+ * then says it to: it stores this word before it looks for the page, and the page is there before this
+ * word is looked at. */
+static uint64_t held_step(const ckpt *c, uint32_t slot)
+{
+	uint64_t step = atomic_load(&c->held[slot].step);
+
+	return atomic_load(&c->canary.changed_step) == step + 1 ? UINT64_MAX : step;
+}
+
 static int adopt_slots(ckpt *c, struct ckpt_err *err)
 {
 	int rc = 0;
@@ -648,7 +670,7 @@ static int adopt_slots(ckpt *c, struct ckpt_err *err)
 					.epoch = c->held[i].epoch,
 					.flags = c->held[i].flags,
 					.bytes = c->slot[i].bytes,
-					.step = atomic_load(&c->held[i].step),
+					.step = held_step(c, i),
 					.mark_ns = c->held[i].mark_ns };
 		struct wire_ok ok;
 
@@ -830,6 +852,8 @@ static void *helper_run(void *arg)
 		if (atomic_load(&c->stop))
 			break;
 		fill_private(c);
+		canary_help(c);
+		skips_log(c);
 		if (up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
 			link_lost(c);
 		else if (up && to_declare(c))

@@ -139,12 +139,14 @@ static int handle_init(ckpt *c, const struct ckpt_opts *o, struct ckpt_err *err)
 	c->agree_ctx = o->agree_ctx;
 	c->wait_ns = o->wait_ns ? o->wait_ns : HELLO_NS;
 	c->log = (struct log){ o->log, o->log_ctx, LOG_DEBUG };
+	c->canary.check = o->check;
 	return 0;
 }
 
 static void handle_free(ckpt *c)
 {
 	helper_stop(c);
+	canary_destroy(&c->canary);
 	drop_socket(c);
 	for (struct link *l = atomic_load(&c->link), *older; l; l = older) {
 		older = l->older;
@@ -214,6 +216,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
 	pthread_mutex_init(&c->mem, NULL);
+	(void)canary_init(&c->canary, 0);
 	c->sock = c->store_fd = c->wake = -1;
 	c->shadow = UINT32_MAX;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
@@ -270,6 +273,7 @@ static int seal_begin(ckpt *c, struct ckpt_err *err)
 	int rc;
 
 	pthread_mutex_lock(&c->mem);
+	canary_undeclare(c);
 	rc = declare_encode(c, err);
 	if (rc == 0) {
 		atomic_fetch_add(&c->epoch, 1);
@@ -345,6 +349,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 			 seen = l ? atomic_load(&l->job->event) : 0;
 
 		rc = seal_state(c, l, err);
+		if (rc == 0)
+			canary_seal(c);
 		if (rc <= 0)
 			return rc;
 		now = now_ns();
@@ -625,6 +631,7 @@ int ckpt_detach(ckpt *c, uint64_t drain_ns)
 		return rc;
 	if (drain_ns && c->snapped)
 		rc = ckpt_wait(c, c->last_step - 1, CKPT_COMMITTED, drain_ns, NULL);
+	canary_off(&c->canary);	   /* its memory may have been given back */
 	(void)ckpt_guard(c, NULL); /* from here on the state may change */
 	fill_quiesce(c);
 	helper_stop(c);

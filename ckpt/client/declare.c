@@ -362,6 +362,7 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 		return ckpt_error(err, -EINVAL, "%s/%s: nlocal without its array",
 				  c->tensor[id].t.component, c->tensor[id].t.name);
 	fill_quiesce(c);
+	canary_off(&c->canary);
 	rc = locals_take(c, &c->tensor[id].t, &c->tensor[id].share, local, nlocal, &p, err);
 	if (rc < 0)
 		return rc;
@@ -380,6 +381,7 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	if (id >= c->ntensor || c->tensor[id].dropped)
 		return -EINVAL;
 	fill_quiesce(c);
+	canary_off(&c->canary);
 	c->tensor[id].dropped = true;
 	c->dirty = true;
 	return 0;
@@ -676,6 +678,37 @@ static int table_of_memory(ckpt *c, struct table *t, struct ckpt_err *err)
 	return rc == 0 ? table_seal(t, err) : rc;
 }
 
+/* What canary.c needs of the declarations, which change while the helper draws. In the order in which
+ * shadow_lay_out and add_tensors go. */
+static int sources_make(ckpt *c, struct ckpt_err *err)
+{
+	struct canary_sources *s = calloc(1, sizeof *s);
+	uint32_t nlocal = 1;
+
+	for (uint32_t i = 0; i < c->ntensor; i++)
+		nlocal += c->tensor[i].nlocal;
+	c->canary.sources = s;
+	if (s) {
+		s->private = calloc(nlocal, sizeof *s->private);
+		s->name = calloc(c->ntensor + 1, sizeof *s->name);
+	}
+	if (!s || !s->private || !s->name)
+		return ckpt_error(err, -ENOMEM, "no memory for the declarations");
+	for (uint32_t i = 0; i < c->ntensor; i++) {
+		const struct declared *t = &c->tensor[i];
+
+		if (t->dropped)
+			continue;
+		s->name[s->nname++] = (struct canary_name){ t->t.component, t->t.name };
+		for (uint32_t k = 0; k < t->nlocal; k++)
+			if (t->local[k].shadow && t->local[k].bytes)
+				s->private[s->nprivate++] =
+					(struct canary_private){ t->local[k].off, &t->local[k],
+								 dtype_bytes(t->t.dtype) };
+	}
+	return 0;
+}
+
 int declare_encode(ckpt *c, struct ckpt_err *err)
 {
 	struct container_info info = { .kind = CONTAINER_DECLARATION,
@@ -689,6 +722,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	void *bytes;
 	int rc = shadow_lay_out(c, err);
 
+	if (rc == 0)
+		rc = sources_make(c, err);
 	if (rc == 0)
 		rc = table_of_memory(c, &t, err);
 	if (rc == 0)

@@ -14,6 +14,7 @@
 #define CKPT_CLIENT_HANDLE_H
 #include "ckpt/ckpt.h"
 #include "ckpt/base/log.h"
+#include "ckpt/client/canary.h"
 #include "ckpt/client/shared.h"
 #include "ckpt/client/wire.h"
 #include "ckpt/table/table.h"
@@ -77,6 +78,33 @@ struct blob {
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;
+};
+
+/* When the next mark is to be written: due.c's. */
+struct due {
+	uint64_t marks;	   /* snapshots so far, each step once */
+	uint64_t newest;   /* 1 + step of the newest of them */
+	uint64_t paid;	   /* marks at the newest one that was staged to be written */
+	uint64_t again;	   /* one is owed from so many marks on; 0: none */
+	uint32_t distance; /* in marks, between attempts to write; 0: the last one succeeded */
+	struct due_step {
+		uint64_t step, marks; /* 1 + step, 0: none; marks then */
+		struct link *link;
+		uint16_t ticket_seq;
+	} asked,
+		staged; /* has a ticket to be written; was staged, to be watched until it is written */
+	uint64_t seen;		     /* outcomes of the link when they were looked at */
+	_Atomic uint64_t stage_only; /* 1 + the newest step that was marked so */
+};
+
+/* The newest snapshots: skips.c's. */
+#define SKIPS_WINDOW 32u
+struct skips {
+	uint64_t n;
+	uint8_t why[SKIPS_WINDOW]; /* 1 + enum wire_skip; 0: taken */
+	struct link *link;	   /* whose page has all counters */
+	_Atomic uint32_t now;	   /* as shared_rank.skipping */
+	uint32_t said;		   /* helper: of which the log knows */
 };
 
 struct ckpt {
@@ -162,7 +190,9 @@ struct ckpt {
 	_Atomic uint64_t
 		jumped_to;	/* 1 + the newest step that was marked, if that was too far; 0 */
 	struct link *snap_link; /* of the newest snapshot */
-	uint32_t since_persist;
+	struct due due;
+	struct skips skips;
+	struct canary canary;
 	uint64_t last_mark_ns, mean_interval_ns;
 	uint64_t stall_ns_last, measured_since; /* for the rank page */
 	uint64_t torn_reported;			/* mark whose tearing guard has told */
@@ -171,8 +201,8 @@ struct ckpt {
 	uint64_t restored_step;
 
 	/* counters, written by the trainer's thread, read by ckpt_stats from any */
-	_Atomic uint64_t taken, skipped, torn, stall_ns_sum, stall_ns_max, unguarded, reattached,
-		stall_log2_ns[40];
+	_Atomic uint64_t taken, skipped[WIRE_SKIPS], torn, stall_ns_sum, stall_ns_max, unguarded,
+		reattached, stall_log2_ns[40];
 };
 
 int client_alive(const ckpt *c); /* 0; -EINVAL: there is none; -ECHILD */
@@ -205,6 +235,18 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
  * goes into new segments, at the same addresses. */
 int segments_renew(ckpt *c, struct ckpt_err *err);
 bool beat_lost(const struct link *l, uint64_t now);
+
+void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or without */
+/* Is the step that is marked now to be written by persist_every? */
+bool due_now(ckpt *c, struct link *l);
+/* Its ticket has a slot and says that it is to be written. */
+void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq);
+
+/* A snapshot was taken (why < 0), or skipped for that reason. l: may be NULL. */
+void skips_count(ckpt *c, struct link *l, int why);
+/* The counters go along to a new daemon's page, before the trainer sees it. */
+void skips_carry(ckpt *c, struct link *l);
+void skips_log(ckpt *c); /* helper: once for each change */
 
 /* table of all declarations -> c->decl (mem) */
 int declare_encode(ckpt *c, struct ckpt_err *err);

@@ -58,6 +58,7 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	uint32_t flags = m ? m->flags : 0;
 	struct shared_snap *newest = l ? shared_snap_newest(l->rank) : NULL;
 	struct shared_outcome o;
+	uint64_t mark;
 
 	if (step >= CKPT_LATEST - 1 ||
 	    (flags & CKPT_STAGE_ONLY && flags & (CKPT_PERSIST | CKPT_FINAL)) ||
@@ -69,15 +70,16 @@ static int mark_check(const ckpt *c, struct link *l, uint64_t step, const struct
 	 * rank. */
 	if (step + 1 != c->last_step || (c->restored && step == c->restored_step))
 		return -EINVAL;
-	if (!newest || newest->rec.step != step || shared_snap_state(newest, NULL) == SNAP_TORN)
+	if (!newest || newest->rec.step != step || shared_snap_state(newest, &mark) == SNAP_TORN ||
+	    shared_snap_changed(l->rank, mark))
 		return 0;
-	return shared_outcome_get(l->job, step, &o) &&
+	return shared_outcome_get(l->job, step, &o) && o.ticket_seq == newest->rec.ticket_seq &&
 			       (o.state == OUTCOME_TORN || o.state == OUTCOME_FAILED)
 		       ? 0
 		       : -EINVAL;
 }
 
-static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigger)
+static uint32_t wanted(const struct ckpt_mark *m, uint32_t trigger, bool due)
 {
 	uint32_t flags = m ? m->flags : 0;
 
@@ -87,8 +89,7 @@ static uint32_t wanted(const ckpt *c, const struct ckpt_mark *m, uint32_t trigge
 		return TICKET_PERSIST;
 	if (flags & CKPT_STAGE_ONLY)
 		return 0;
-	return flags & CKPT_PERSIST || c->since_persist + 1 >= c->persist_every ? TICKET_PERSIST
-										: 0;
+	return flags & CKPT_PERSIST || due ? TICKET_PERSIST : 0;
 }
 
 /* What why_jump says. */
@@ -117,7 +118,7 @@ static int ticket_get(ckpt *c, struct link *l, uint64_t step, const struct ckpt_
 		      struct ticket *ret)
 {
 	uint32_t trigger = atomic_load_explicit(&l->job->trigger, memory_order_relaxed),
-		 want = wanted(c, m, trigger), waits = (want | trigger) & TICKET_FINAL;
+		 want = wanted(m, trigger, due_now(c, l)), waits = (want | trigger) & TICKET_FINAL;
 	uint64_t until = now_ns() + FINISH_MAX_NS;
 
 	c->attempt = l == c->asked_link && step + 1 == c->asked_step ? c->attempt + 1 : 0;
@@ -159,19 +160,37 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	shared_snap_write(s, &r);
 }
 
-static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now)
+/* Why a mark got no ticket, or no slot. */
+static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
+{
+	if (rc < 0)
+		return rc == -ECONNRESET ? WIRE_SKIP_DETACHED : WIRE_SKIP_LATE;
+	if (atomic_load_explicit(&l->job->draining, memory_order_relaxed))
+		return WIRE_SKIP_DRAINING;
+	return atomic_load_explicit(&l->job->ready_epoch, memory_order_relaxed) ==
+			       atomic_load_explicit(&c->epoch, memory_order_relaxed)
+		       ? WIRE_SKIP_FULL
+		       : WIRE_SKIP_UNREADY;
+}
+
+/* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
+static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
+		    enum wire_skip *ret_why)
 {
 	struct link *l = link_up(c, now);
 	const uint64_t one = 1;
 	struct shared_snap *s;
 	struct ticket t;
-	bool busy;
+	bool busy, low;
+	uint32_t n;
 	int rc = mark_check(c, l, step, m);
 
 	if (rc < 0)
 		return rc;
 	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
 		return -ESTALE;
+	*ret_why = WIRE_SKIP_DETACHED;
+	due_mark(c, step);
 	if (!l)
 		return CKPT_DETACHED;
 	if (atomic_load_explicit(&l->job->fenced, memory_order_relaxed))
@@ -184,25 +203,33 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->last_mark_ns = now;
 	if (shared_stable(l->rank))
 		add(&c->unguarded, 1);
-	if (c->dirty || !c->sealed_once || atomic_load(&c->declared) != atomic_load(&c->epoch))
+	if (c->dirty || !c->sealed_once || atomic_load(&c->declared) != atomic_load(&c->epoch)) {
+		*ret_why = WIRE_SKIP_UNREADY;
 		return CKPT_SKIPPED;
+	}
 	rc = ticket_get(c, l, step, m, &t);
-	if (rc == -ECONNRESET)
-		return CKPT_DETACHED;
-	jump_note(c, rc, step);
+	if (rc != -ECONNRESET)
+		jump_note(c, rc, step);
 	if (rc == -ERANGE)
 		return -EINVAL;
 	if (rc < 0 || t.slot >= c->nslot) { /* SHARED_SKIP, or nonsense in the page */
-		c->since_persist++;
-		return CKPT_SKIPPED;
+		*ret_why = skip_reason(c, l, rc);
+		return rc == -ECONNRESET ? CKPT_DETACHED : CKPT_SKIPPED;
 	}
-	c->since_persist = t.flags & TICKET_PERSIST ? 0 : c->since_persist + 1;
+	if (t.flags & TICKET_PERSIST)
+		due_asked(c, l, step, t.seq);
+	if (m && m->flags & CKPT_STAGE_ONLY)
+		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
 	c->last_step = step + 1;
 	c->snapped = true;
 	c->snap_link = l;
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
+	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
+	n = canary_mark(&c->canary, atomic_load_explicit(&c->epoch, memory_order_relaxed), t.slot,
+			&low);
+	shared_canary_write(s, c->canary.note, n);
 	if (t.flags & TICKET_FINAL)
 		fill_quiesce(c); /* of a snapshot that no guard followed */
 	busy = c->private_memory && atomic_load(&c->filling);
@@ -213,6 +240,8 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	}
 	if (rc < 0 || busy) {
 		shared_snap_publish(l->rank, s, SNAP_TORN);
+		canary_off(&c->canary);
+		*ret_why = WIRE_SKIP_COPYING;
 		rc = busy ? CKPT_SKIPPED : rc;
 	} else if (c->private_memory) {
 		shared_snap_publish(l->rank, s, SNAP_FILLING);
@@ -224,8 +253,12 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	} else {
 		shared_snap_publish(l->rank, s, SNAP_COPYING);
 	}
-	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN)
+	if (low && !atomic_exchange(&c->canary.wanted, 1))
+		helper_wake(c);
+	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN) {
+		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
+	}
 	return rc;
 }
 
@@ -242,6 +275,7 @@ static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 {
 	struct ckpt_mark mine;
+	enum wire_skip why = WIRE_SKIP_DETACHED;
 	uint64_t now;
 	int rc = client_alive(c);
 
@@ -250,11 +284,14 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 	if (rc < 0)
 		return rc;
 	now = now_ns();
-	rc = snapshot(c, step, mark ? &mine : NULL, now);
-	if (rc == 0)
-		add(&c->taken, 1);
-	else if (rc > 0)
-		add(&c->skipped, 1);
+	rc = snapshot(c, step, mark ? &mine : NULL, now, &why);
+	if (rc >= 0) {
+		bool skipped = rc == CKPT_SKIPPED || rc == CKPT_DETACHED;
+
+		add(&c->taken, !skipped);
+		skips_count(c, atomic_load_explicit(&c->link, memory_order_acquire),
+			    skipped ? (int)why : -1);
+	}
 	stalled(c, now, true);
 	return rc;
 }
@@ -292,10 +329,46 @@ static void guard_wait(ckpt *c, struct link *l, const struct shared_snap *s, uin
 	atomic_store_explicit(&l->rank->waiting, 0, memory_order_relaxed);
 }
 
+/* Was the state of the newest snapshot changed, though its copy went on? Of one that was given up, or
+ * that is committed already, nothing depends on it. */
+static bool guard_compare(ckpt *c)
+{
+	struct link *l = c->snap_link;
+	struct shared_snap *s = l ? shared_snap_newest(l->rank) : NULL;
+	uint64_t mark, at;
+
+	if (!s || shared_snap_state(s, &mark) != SNAP_COPIED ||
+	    atomic_load_explicit(&l->job->newest[CKPT_COMMITTED], memory_order_relaxed) ==
+		    s->rec.step + 1)
+		canary_off(&c->canary);
+	at = canary_guard(&c->canary);
+	if (at == CANARY_SAME)
+		return false;
+	shared_why_set(s, mark, at);
+	canary_found(c, s->rec.step, at);
+	return true;
+}
+
+/* After the page was told: a daemon that takes over has the word of the handle, or of its own page. */
+static void guard_changed(ckpt *c)
+{
+	const struct shared_snap *s = shared_snap_newest(c->snap_link->rank);
+	const uint64_t one = 1;
+	struct link *now;
+
+	atomic_store(&c->canary.changed_step, s->rec.step + 1);
+	now = atomic_load(&c->link);
+	if (now != c->snap_link)
+		atomic_store(&now->rank->changed_step, s->rec.step + 1);
+	if (write(now->bell, &one, sizeof one) < 0)
+		return; /* full: it is awake */
+}
+
 static int guard(ckpt *c, struct link *l, uint64_t start)
 {
 	struct shared_snap *s = shared_snap_newest(l->rank);
-	uint64_t mark;
+	uint64_t mark, at;
+	bool changed;
 	int rc = 0;
 
 	if (s && unfinished(s))
@@ -308,12 +381,21 @@ static int guard(ckpt *c, struct link *l, uint64_t start)
 		c->torn_reported = mark;
 		add(&c->torn, 1);
 		rc = CKPT_TORN;
+		if (shared_why_get(s, mark, &at)) /* by the daemon's copier */
+			canary_found(c, s->rec.step, at);
+	}
+	changed = guard_compare(c);
+	if (changed) {
+		add(&c->torn, 1);
+		rc = CKPT_TORN;
 	}
 	/* Private memory is read by our own helper: the copy was given up, but it must be seen to
 	 * have stopped. */
 	if (rc && c->private_memory)
 		fill_quiesce(c);
-	shared_update(l->rank);
+	shared_update(l->rank, changed && l == c->snap_link);
+	if (changed)
+		guard_changed(c);
 	return rc;
 }
 
@@ -338,6 +420,28 @@ int ckpt_guard(ckpt *c, const struct ckpt_mark *mark)
 }
 
 /* --- watching --- */
+/* Is it of an earlier attempt at the step, which this rank has marked once more since? Or was it staged
+ * before a guard found that it is not to be used? */
+static bool outdated(const struct link *l, const struct shared_outcome *o)
+{
+	uint64_t newest = 0;
+	bool is = false;
+
+	for (uint32_t i = 0; i < SHARED_SNAPS; i++) {
+		struct shared_record r;
+		enum snap_state state;
+		uint64_t mark;
+
+		if (shared_snap_read(&l->rank->snap[i], &mark, &state, &r) < 0 ||
+		    r.step != o->step || mark < newest)
+			continue;
+		newest = mark;
+		is = (o->ticket_seq && r.ticket_seq != o->ticket_seq) ||
+		     (o->state < OUTCOME_COMMITTED && shared_snap_changed(l->rank, mark));
+	}
+	return is;
+}
+
 /* What is known of a step: on the present pages, or on those of a daemon that is gone (there only
  * what is final). */
 static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *ret)
@@ -346,7 +450,7 @@ static bool outcome_find(const ckpt *c, uint64_t step, struct shared_outcome *re
 
 	for (struct link *l = now; l; l = l->older)
 		if (shared_outcome_get(l->job, step, ret) &&
-		    (l == now || ret->state == OUTCOME_COMMITTED))
+		    (l == now ? !outdated(l, ret) : ret->state == OUTCOME_COMMITTED))
 			return true;
 	return false;
 }
@@ -371,6 +475,22 @@ static bool hopeful(const ckpt *c, uint64_t step)
 			return true;
 	}
 	return settling && l && (l->older || atomic_load(&c->state) == LINK_DOWN);
+}
+
+/* Nobody has ordered that it is written. Who leaves last, or stops the daemon, does. */
+static int never_written(const ckpt *c, uint64_t step, struct ckpt_err *err)
+{
+	if (c->persist_every == 1 || atomic_load(&c->due.stage_only) == step + 1)
+		return ckpt_error(err, -ENOENT,
+				  "step %" PRIu64
+				  " is staged and will not be written: it was marked "
+				  "with CKPT_STAGE_ONLY",
+				  step);
+	return ckpt_error(err, -ENOENT,
+			  "step %" PRIu64
+			  " is staged and will not be written: persist_every is %u, "
+			  "and it was not marked with CKPT_PERSIST",
+			  step, c->persist_every);
 }
 
 static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err)
@@ -404,7 +524,9 @@ static int reached(const ckpt *c, uint64_t step, int state, struct ckpt_err *err
 	case OUTCOME_PERSISTED:
 		return state <= CKPT_PERSISTED ? 0 : 1;
 	case OUTCOME_STAGED:
-		return state <= CKPT_STAGED ? 0 : 1;
+		if (state <= CKPT_STAGED)
+			return 0;
+		return o.code ? 1 : never_written(c, step, err);
 	default:
 		return 1;
 	}
@@ -461,7 +583,8 @@ int ckpt_stats(ckpt *c, struct ckpt_stats *ret)
 		return rc;
 	l = atomic_load(&c->link);
 	s.taken = atomic_load(&c->taken);
-	s.skipped = atomic_load(&c->skipped);
+	for (size_t i = 0; i < ARRAY_LEN(c->skipped); i++)
+		s.skipped += atomic_load(&c->skipped[i]);
 	s.torn = atomic_load(&c->torn);
 	s.stall_ns_sum = atomic_load(&c->stall_ns_sum);
 	s.stall_ns_max = atomic_load(&c->stall_ns_max);

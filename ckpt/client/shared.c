@@ -20,7 +20,7 @@ static void (*shared_point)(void);
 #define POINT() ((void)0)
 #endif
 
-/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | steal 4. seq 0: no ticket yet. */
+/* The gate: tag 40 | seq 11 | slot 3 | flags 2 | free 4 | zero 4. seq 0: no ticket yet. */
 #define SEQ_BITS 11
 #define SEQ_MASK ((1u << SEQ_BITS) - 1)
 #define TAG_MASK ((UINT64_C(1) << 40) - 1)
@@ -38,10 +38,10 @@ static struct ticket gate_ticket(uint64_t g)
 	};
 }
 
-static uint64_t gate_word(struct ticket t, uint32_t free_mask, uint32_t steal_mask)
+static uint64_t gate_word(struct ticket t, uint32_t free_mask)
 {
 	return t.tag << 24 | (uint64_t)t.seq << 13 | (uint64_t)(t.slot & 7u) << 10 |
-	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4 | steal_mask;
+	       (uint64_t)t.flags << 8 | (uint64_t)free_mask << 4;
 }
 
 int shared_seq_cmp(uint16_t a, uint16_t b)
@@ -105,11 +105,6 @@ static uint32_t gate_free(uint64_t g)
 	return (uint32_t)(g >> 4 & 15);
 }
 
-static uint32_t gate_steal(uint64_t g)
-{
-	return (uint32_t)(g & 15);
-}
-
 /* Before the gate moves on from ticket g, g goes to past; a racer that is late must not overwrite a
  * newer one. */
 static void past_keep(struct shared_job *job, uint64_t g)
@@ -148,10 +143,7 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 
 	for (;;) {
 		struct ticket newest = gate_ticket(g);
-		uint32_t free_mask = gate_free(g), steal_mask = gate_steal(g);
-		uint32_t from = free_mask			? free_mask
-				: want || MUTANT(STEAL_FOR_ALL) ? steal_mask
-								: 0;
+		uint32_t free_mask = gate_free(g);
 		struct ticket t = { .tag = tag,
 				    .seq = (newest.seq + 1) & SEQ_MASK,
 				    .slot = SHARED_SKIP };
@@ -172,56 +164,49 @@ int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint3
 											  : -ESTALE;
 		if (t.seq == 0)
 			t.seq = 1;
-		if (from) {
-			t.slot = (uint8_t)__builtin_ctz(from);
+		if (free_mask) {
+			t.slot = (uint8_t)__builtin_ctz(free_mask);
 			t.flags = (uint8_t)want;
+			free_mask &= free_mask - 1;
 		} else if (may_wait) {
 			return -EAGAIN;
 		}
 		past_keep(job, g);
 		if (newest.seq)
 			gate_step_keep(job, at);
-		if (from) {
-			free_mask &= ~(1u << t.slot);
-			steal_mask &= ~(1u << t.slot);
-		}
 		POINT();
 		if (MUTANT(GATE_BLIND)) {
-			atomic_store(&job->gate, gate_word(t, free_mask, steal_mask));
+			atomic_store(&job->gate, gate_word(t, free_mask));
 			*ret = t;
 			return 0;
 		}
-		if (atomic_compare_exchange_weak_explicit(
-			    &job->gate, &g, gate_word(t, free_mask, steal_mask),
-			    memory_order_acq_rel, memory_order_acquire)) {
+		if (atomic_compare_exchange_weak_explicit(&job->gate, &g, gate_word(t, free_mask),
+							  memory_order_acq_rel,
+							  memory_order_acquire)) {
 			*ret = t;
 			return 0;
 		}
 	}
 }
 
-void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal)
+void shared_gate_give(struct shared_job *job, uint32_t slot)
 {
-	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + (steal ? 0 : 4)),
-				 memory_order_acq_rel);
+	atomic_fetch_or_explicit(&job->gate, UINT64_C(1) << (slot + 4), memory_order_acq_rel);
 }
 
-bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal)
+void shared_gate_take(struct shared_job *job, uint32_t slot)
 {
-	uint64_t bit = UINT64_C(1) << (slot + (steal ? 0 : 4));
-
-	return atomic_fetch_and_explicit(&job->gate, ~bit, memory_order_acq_rel) & bit;
+	atomic_fetch_and_explicit(&job->gate, ~(UINT64_C(1) << (slot + 4)), memory_order_acq_rel);
 }
 
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
-			  uint32_t *ret_free, uint32_t *ret_steal)
+			  uint32_t *ret_free)
 {
 	uint64_t g = atomic_load_explicit(&job->gate, memory_order_acquire);
 	struct ticket newest = gate_ticket(g), t[SHARED_PAST + 1];
 	uint32_t n = 0;
 
 	*ret_free = gate_free(g);
-	*ret_steal = gate_steal(g);
 	if (newest.seq == *seen)
 		return 0;
 	t[n++] = newest;
@@ -272,6 +257,10 @@ static void words_load(void *to, const void *from, size_t bytes)
 #define RECORD_HEAD offsetof(struct shared_record, note)
 _Static_assert(RECORD_HEAD % 8 == 0 && sizeof(struct shared_note) % 8 == 0, "records are words");
 #define OUTCOME_HEAD offsetof(struct shared_outcome, step)
+_Static_assert(offsetof(struct shared_outcome, state) == 16 &&
+		       offsetof(struct shared_outcome, ticket_seq) == 18 &&
+		       offsetof(struct shared_outcome, code) == 20,
+	       "state, ticket and code are one word");
 _Static_assert(OUTCOME_HEAD == 8 && sizeof(struct shared_outcome) % 8 == 0, "outcomes are words");
 
 struct shared_snap *shared_snap_next(struct shared_rank *r)
@@ -281,6 +270,7 @@ struct shared_snap *shared_snap_next(struct shared_rank *r)
 
 	/* A copier of four snapshots ago, if any, loses its swap from here on. */
 	atomic_store_explicit(&s->word, n << 8 | SNAP_FREE, memory_order_release);
+	atomic_store_explicit(&s->why, 0, memory_order_release);
 	return s;
 }
 
@@ -309,6 +299,56 @@ int shared_snap_read(const struct shared_snap *s, uint64_t *ret_seq, enum snap_s
 	if (MUTANT(READ_UNCHECKED))
 		return 0;
 	return now >> 8 != w >> 8 || *ret_state == SNAP_FREE ? -EAGAIN : 0;
+}
+
+void shared_canary_write(struct shared_snap *s, const struct shared_canary_word *at, uint32_t n)
+{
+	const struct {
+		uint32_t n, zero;
+	} head = { n, 0 };
+
+	words_store(&s->canary, &head, sizeof head);
+	words_store(s->canary.at, at, n * sizeof *at);
+}
+
+int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret)
+{
+	if (atomic_load_explicit(&s->word, memory_order_acquire) >> 8 != seq)
+		return -EAGAIN;
+	words_load(ret, &s->canary, offsetof(struct shared_canary, at));
+	ret->n = MIN(ret->n, (uint32_t)SHARED_CANARY_MAX);
+	words_load(ret->at, s->canary.at, ret->n * sizeof ret->at[0]);
+	return atomic_load_explicit(&s->word, memory_order_relaxed) >> 8 != seq ? -EAGAIN : 0;
+}
+
+uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < x->n && !MUTANT(CANARY_IGNORED); i++) {
+		uint64_t off = SHARED_CANARY_OFF(x->at[i].off), is = 0;
+		uint32_t len = SHARED_CANARY_LEN(x->at[i].off);
+
+		if (len > sizeof is || off > bytes || len > bytes - off)
+			continue; /* a client that writes nonsense harms nobody else */
+		memcpy(&is, (const uint8_t *)slot + off, len);
+		if (is != x->at[i].word)
+			return off;
+	}
+	return UINT64_MAX;
+}
+
+#define WHY_OFF ((UINT64_C(1) << 48) - 1)
+
+void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off)
+{
+	atomic_store_explicit(&s->why, seq << 48 | ((off + 1) & WHY_OFF), memory_order_release);
+}
+
+bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off)
+{
+	uint64_t why = atomic_load_explicit(&s->why, memory_order_acquire);
+
+	*ret_off = (why & WHY_OFF) - 1;
+	return why & WHY_OFF && why >> 48 == (seq & 0xffff);
 }
 
 void shared_snap_publish(struct shared_rank *r, struct shared_snap *s, enum snap_state state)
@@ -413,13 +453,23 @@ bool shared_stable(struct shared_rank *r)
 	return unguarded;
 }
 
-void shared_update(struct shared_rank *r)
+static void changed_store(struct shared_rank *r, uint64_t mark)
+{
+	atomic_store_explicit(&r->changed[mark % SHARED_CHANGED], mark, memory_order_release);
+}
+
+void shared_update(struct shared_rank *r, bool changed)
 {
 	uint64_t marks = atomic_load_explicit(&r->marks, memory_order_relaxed);
 
 	if (marks && atomic_load_explicit(&r->guarded_mark, memory_order_relaxed) != marks) {
+		if (changed && !MUTANT(CHANGED_LATE))
+			changed_store(r, marks);
 		atomic_store_explicit(&r->guarded_mark, marks, memory_order_release);
 		atomic_fetch_add_explicit(&r->guards, 1, memory_order_release);
+		POINT();
+		if (changed && MUTANT(CHANGED_LATE))
+			changed_store(r, marks);
 	} else if (!marks) {
 		atomic_store_explicit(&r->guards, 1, memory_order_release);
 	}
@@ -430,6 +480,12 @@ void shared_update(struct shared_rank *r)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
+bool shared_snap_changed(const struct shared_rank *r, uint64_t mark)
+{
+	return atomic_load_explicit(&r->changed[mark % SHARED_CHANGED], memory_order_acquire) ==
+	       mark;
+}
+
 int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct shared_record *rec)
 {
 	/* In this order: a guard after a snapshot that lacked one comes after that was counted. */
@@ -437,7 +493,8 @@ int shared_snap_guarded(const struct shared_rank *r, uint64_t mark, const struct
 	uint64_t waited = atomic_load_explicit(&r->waited_step, memory_order_acquire);
 
 	POINT();
-	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded)
+	if (atomic_load_explicit(&r->unguarded, memory_order_acquire) != rec->unguarded ||
+	    shared_snap_changed(r, mark))
 		return -1;
 	return rec->flags & TICKET_FINAL || guarded >= mark || waited == rec->step + 1;
 }
@@ -470,11 +527,13 @@ static struct shared_outcome *outcome_of(struct shared_job *job, uint64_t step)
 	return NULL;
 }
 
-void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
-			const uint64_t phase_ns[3], const char *text)
+void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			enum outcome_state state, int code, const uint64_t phase_ns[3],
+			const char *text)
 {
-	struct shared_outcome *o = outcome_of(job, step),
-			      to = { .step = step, .state = state, .code = code };
+	struct shared_outcome *o = outcome_of(job, step), to = {
+		.step = step, .state = (uint16_t)state, .ticket_seq = ticket_seq, .code = code
+	};
 	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_relaxed);
 	bool fresh = !o;
 
@@ -495,6 +554,21 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_stat
 		    atomic_load_explicit(&job->newest[s], memory_order_relaxed) < step + 1)
 			atomic_store_explicit(&job->newest[s], step + 1, memory_order_release);
 	shared_event(job);
+}
+
+void shared_outcome_to_write(struct shared_job *job, uint64_t step)
+{
+	struct shared_outcome *o = outcome_of(job, step);
+	const int32_t code = 1;
+	uint64_t word;
+
+	if (!o || o->state != OUTCOME_STAGED)
+		return;
+	memcpy(&word, &o->state, sizeof word);
+	memcpy((uint8_t *)&word + sizeof word - sizeof code, &code, sizeof code);
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_acq_rel);
+	words_store(&o->state, &word, sizeof word);
+	atomic_fetch_add_explicit(&o->ver, 1, memory_order_release);
 }
 
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret)
@@ -518,6 +592,28 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 		}
 	}
 	return false;
+}
+
+enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step,
+					uint16_t *ret_ticket_seq)
+{
+	uint32_t next = atomic_load_explicit(&job->next_outcome, memory_order_acquire);
+
+	for (uint32_t i = 1; i <= MIN(next, (uint32_t)SHARED_OUTCOMES); i++) {
+		const struct shared_outcome *o = &job->outcome[(next - i) % SHARED_OUTCOMES];
+		uint32_t ver = atomic_load_explicit(&o->ver, memory_order_acquire);
+		uint64_t is[2];
+
+		words_load(is, &o->step, sizeof is);
+		if (is[0] != step || (uint16_t)is[1] == OUTCOME_NONE)
+			continue;
+		*ret_ticket_seq = (uint16_t)(is[1] >> 16);
+		/* it is being changed: the next look finds what it has become */
+		return ver & 1 || atomic_load_explicit(&o->ver, memory_order_relaxed) != ver
+			       ? OUTCOME_NONE
+			       : (enum outcome_state)(uint16_t)is[1];
+	}
+	return OUTCOME_NONE;
 }
 
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)

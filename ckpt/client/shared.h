@@ -7,7 +7,8 @@
  * the free slots, so that the decision "step k goes into slot s, or is skipped" is made once per
  * host, by whichever rank comes first, and obeyed by all others. Older tickets are kept in past[8];
  * a rank that comes later than that, or with a step below the newest ticket's, skips. Tickets'
- * steps only grow.
+ * steps only grow. A mark that finds no free slot is skipped, or waits if it is FINAL: a step that is
+ * staged stays until a newer one is staged, whatever a mark wants.
  *
  * SNAP (rank page): what this rank has in its newest snapshots; the state word carries a sequence
  * number, so a late compare-and-swap on a reused record fails.
@@ -37,6 +38,22 @@
  * counted. That a rank guards at all is seen when it does so for the first time, be it before its first
  * snapshot: a trainer whose loop begins with a guard has its first step staged like any other, without
  * a guard after it.
+ *
+ * CANARY, CHANGED: a trainer that changes its state between ckpt_snapshot and ckpt_guard is found, with
+ * a probability. At the mark the client notes some words of its memory in the record, before it is
+ * published. The copier compares them with the slot before it swaps COPYING for COPIED; where one
+ * differs it writes `why` and swaps for TORN instead. After COPIED, and before it lets the trainer go,
+ * the guard reads the same words from memory again and compares other places of memory with the slot
+ * (canary.h); where one differs the snapshot is *changed*: shared_snap_guarded says -1, so it is dropped,
+ * staged or not.
+ *
+ * Why no change that a guard has found is missed. The guard stores changed[n], by release, before
+ * guarded_mark, by release; whoever reads guarded_mark >= n, by acquire, then reads changed[n] as the
+ * guard left it. A step is committed when all its ranks are guarded (or left, or died: then there is no
+ * guard to find anything), so nothing that was found after the copy is committed. An entry of changed[]
+ * stands for SHARED_CHANGED more snapshots; every one of them takes a slot, slots are given by the daemon
+ * alone, and it looks at changed[] of all that it holds whenever it looks at the marks, which is before
+ * it gives slots: so it looks before more than WIRE_SLOTS_MAX new ones can have been marked.
  */
 #ifndef CKPT_CLIENT_SHARED_H
 #define CKPT_CLIENT_SHARED_H
@@ -49,6 +66,9 @@
 #define SHARED_PAST 8
 #define SHARED_OUTCOMES 64
 #define SHARED_NOTES 16
+#define SHARED_SKIPS 8 /* as WIRE_SKIPS */
+#define SHARED_CHANGED 64
+#define SHARED_CANARY_MAX 512
 /* a daemon silent for so long counts as gone */
 #define SHARED_BEAT_DEAD_NS UINT64_C(5000000000)
 #define SHARED_SKIP 0xf /* ticket.slot */
@@ -69,9 +89,23 @@ struct shared_record { /* what a rank says of a snapshot */
 	uint64_t unguarded; /* that this rank had counted when it marked this one */
 	struct shared_note note[SHARED_NOTES];
 };
+/* A stretch of 1 to 8 bytes as it was at the mark. off: in the slot, and its length in the top byte. */
+struct shared_canary_word {
+	uint64_t off, word;
+};
+#define SHARED_CANARY_LEN(off) ((uint32_t)((off) >> 56))
+#define SHARED_CANARY_OFF(off) ((off) & ((UINT64_C(1) << 56) - 1))
+struct shared_canary {
+	uint32_t n, zero;
+	struct shared_canary_word at[SHARED_CANARY_MAX];
+};
 struct shared_snap {
-	_Atomic uint64_t word;	  /* seq << 8 | enum snap_state */
-	struct shared_record rec; /* by shared_snap_write and shared_snap_read only */
+	_Atomic uint64_t word; /* seq << 8 | enum snap_state */
+	/* 0, or the place in the slot at which the state was found to be changed: (seq & 0xffff) << 48 |
+	 * 1 + offset. For messages: what counts is TORN, and changed[] */
+	_Atomic uint64_t why;
+	struct shared_record rec;    /* by shared_snap_write and shared_snap_read only */
+	struct shared_canary canary; /* by shared_canary_write and shared_canary_read only */
 };
 
 struct shared_rank { /* written by the client unless said otherwise */
@@ -87,10 +121,20 @@ struct shared_rank { /* written by the client unless said otherwise */
 	_Atomic uint64_t unguarded;	 /* snapshots that no guard followed before the next one */
 	_Atomic uint64_t unguarded_mark; /* the newest such */
 	_Atomic uint64_t waited_step;	 /* 1 + step of the newest ckpt_wait */
+	/* [n % SHARED_CHANGED] is n: snapshot n was found to be changed before its guard */
+	_Atomic uint64_t changed[SHARED_CHANGED];
+	/* 1 + step: the same of a snapshot that was marked in the page of an earlier daemon */
+	_Atomic uint64_t changed_step;
 	_Atomic uint64_t copy_bytes, copy_ns; /* daemon */
 	/* how long ckpt_snapshot and ckpt_guard kept the trainer: in all, at most, since the newest
 	 * mark; and since when that is measured (CLOCK_MONOTONIC) */
 	_Atomic uint64_t stall_sum_ns, stall_max_ns, stall_last_ns, stall_since_ns;
+	/* by enum wire_skip: snapshots that were skipped since the handle was attached, also by way
+	 * of an earlier daemon */
+	_Atomic uint64_t skipped[SHARED_SKIPS];
+	/* 1 + the commonest reason: of the newest 32 snapshots more than half were skipped, and not
+	 * yet three quarters taken since; 0: not so */
+	_Atomic uint32_t skipping, zero;
 	struct shared_snap snap[SHARED_SNAPS];
 };
 
@@ -107,8 +151,12 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	_Atomic uint32_t ver;
 	uint32_t pad;
 	uint64_t step;
-	uint32_t state;
-	int32_t code;					/* FAILED, TORN: negative errno */
+	uint16_t state;
+	/* of its ticket, so that a step that is marked once more is not taken for what became of it
+	 * before; 0: taken over from an earlier daemon */
+	uint16_t ticket_seq;
+	/* FAILED, TORN: negative errno. STAGED: 1 it is to be written, 0 nobody will write it */
+	int32_t code;
 	uint64_t staged_ns, persisted_ns, committed_ns; /* since the first mark */
 	char text[512];					/* FAILED, TORN: why */
 };
@@ -154,8 +202,7 @@ int shared_seq_cmp(uint16_t a, uint16_t b);
 /* --- clients --- */
 /* The host's decision for a step: taken now or found. 0 with *ret (slot may be SHARED_SKIP);
  * -ESTALE when the step is older than what is remembered; -ERANGE when it is 2^35 or more beyond the
- * newest one. want: ticket flags; PERSIST and FINAL may
- * take a slot from the steal mask. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
+ * newest one. want: ticket flags. may_wait: instead of writing SKIP return -EAGAIN. attempt: how
  * often this rank has marked this very step before; a step that was skipped or torn is marked again
  * by all ranks alike, and that is another ticket. */
 int shared_ticket(struct shared_job *job, uint64_t step, uint32_t attempt, uint32_t want,
@@ -180,39 +227,54 @@ bool shared_tear(struct shared_rank *r);
 /* What a snapshot does first: tear an unfinished older one, count it if no guard followed it, say
  * that the state is stable. True: the older one is now counted as unguarded. */
 bool shared_stable(struct shared_rank *r);
-/* What a guard does last: say that the state may change. */
-void shared_update(struct shared_rank *r);
+/* What a guard does last: say that the state may change, and whether it had been changed before. */
+void shared_update(struct shared_rank *r, bool changed);
+/* The words of the record of shared_snap_next, before it is published. */
+void shared_canary_write(struct shared_snap *s, const struct shared_canary_word *at, uint32_t n);
 
 /* --- daemon --- */
-/* A slot's free and steal bits are set by the daemon alone and cleared by whoever takes the slot;
- * the daemon sets them again only after it has dealt with the ticket that took it. take: true when
- * the bit was still there. */
-void shared_gate_give(struct shared_job *job, uint32_t slot, bool steal);
-bool shared_gate_take(struct shared_job *job, uint32_t slot, bool steal);
+/* A slot's free bit is set by the daemon alone and cleared by whoever takes the slot; the daemon
+ * sets it again only after it has dealt with the ticket that took it. */
+void shared_gate_give(struct shared_job *job, uint32_t slot);
+void shared_gate_take(struct shared_job *job, uint32_t slot);
 /* One look at the gate: the tickets since *seen (0: all that are remembered), oldest first, at most
- * SHARED_PAST + 1, and the two masks as they were at the newest. *seen becomes the newest. A ticket
+ * SHARED_PAST + 1, and the free slots as they were at the newest. *seen becomes the newest. A ticket
  * that was forgotten before anybody looked is void: no copier ever hears of it, its ranks'
- * snapshots are torn, and the slot it took is in no mask and in nobody's hand: it is to be given
+ * snapshots are torn, and the slot it took is neither free nor in anybody's hand: it is to be given
  * again. */
 uint32_t shared_gate_look(const struct shared_job *job, uint16_t *seen, struct ticket *ret_ticket,
-			  uint32_t *ret_free, uint32_t *ret_steal);
+			  uint32_t *ret_free);
 /* See GUARDS above. mark: the number of the snapshot, 1, 2, ... guarded: 1 yes, 0 not yet, -1 never
  * will be: to be dropped. */
 int shared_snap_guarded(const struct shared_rank *r, uint64_t mark,
 			const struct shared_record *rec);
 bool shared_snap_closed(const struct shared_rank *r, uint64_t mark,
 			const struct shared_record *rec);
+bool shared_snap_changed(const struct shared_rank *r, uint64_t mark);
 /* Copier: COPYING -> COPIED and wake the guard. False: it was torn. */
 bool shared_snap_copied(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
+/* The words of snapshot seq, whole: 0. -EAGAIN: its record was taken for another one. */
+int shared_canary_read(const struct shared_snap *s, uint64_t seq, struct shared_canary *ret);
+/* The offset of the first word that these bytes hold otherwise; UINT64_MAX: there is none. */
+uint64_t shared_canary_compare(const struct shared_canary *x, const void *slot, uint64_t bytes);
 /* The daemon gives a copy up, too: COPYING -> TORN and wake the guard. */
 void shared_snap_drop(struct shared_rank *r, struct shared_snap *s, uint64_t seq);
-void shared_outcome_set(struct shared_job *job, uint64_t step, enum outcome_state state, int code,
-			const uint64_t phase_ns[3], const char *text);
+void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_seq,
+			enum outcome_state state, int code, const uint64_t phase_ns[3],
+			const char *text);
+/* A step that is told to be staged is to be written after all. */
+void shared_outcome_to_write(struct shared_job *job, uint64_t step);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
 
 /* --- both --- */
+/* At which offset of the slot snapshot seq was found to be changed, before its state says so. */
+void shared_why_set(struct shared_snap *s, uint64_t seq, uint64_t off);
+bool shared_why_get(const struct shared_snap *s, uint64_t seq, uint64_t *ret_off);
 /* The newest outcome of a step; false: none known. */
 bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shared_outcome *ret);
+/* Its state alone, for the snapshot path; OUTCOME_NONE: none known. */
+enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step,
+					uint16_t *ret_ticket_seq);
 /* Futexes on shared words. Wait returns 0 when woken or changed, -ETIMEDOUT, -EINTR. */
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns);
 void shared_futex_wake(const _Atomic uint32_t *word);

@@ -242,6 +242,45 @@ int wire_answer_check(const void *msg, uint32_t bytes, int nfd)
 	return 0;
 }
 
+static bool inside(uint64_t at, const struct wire_row *r, uint64_t pitch, uint64_t bytes)
+{
+	uint64_t more, end;
+
+	return ckpt_mul(r->rows - 1, pitch, &more) == 0 && ckpt_add(at, more, &end) == 0 &&
+	       ckpt_add(end, r->width, &end) == 0 && end <= bytes;
+}
+
+int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
+		   uint64_t slot_bytes)
+{
+	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
+
+	return r->rows && r->width && segment < nsegment && r->zero == 0 &&
+			       inside(WIRE_ROW_OFF(r->src), r, r->src_pitch,
+				      segment_bytes[segment]) &&
+			       inside(r->dst, r, r->dst_pitch, slot_bytes)
+		       ? 0
+		       : -EPROTO;
+}
+
+const char *wire_skip_text(uint32_t reason)
+{
+	static const char *const text[WIRE_SKIPS] = {
+		[WIRE_SKIP_FULL] = "every slot holds a step that is being written, or the newest "
+				   "one: raise persist_every or slots, or use a faster store",
+		[WIRE_SKIP_UNREADY] =
+			"the slots are not in memory yet, or ckpt_seal was not called "
+			"by all ranks after the newest declaration",
+		[WIRE_SKIP_LATE] = "this rank marks steps for which the other ranks no longer wait",
+		[WIRE_SKIP_COPYING] = "the library was still copying private memory of the step "
+				      "before: use ckpt_alloc, or call ckpt_guard",
+		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
+		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
+	};
+
+	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is not known";
+}
+
 /* --- the report --- */
 uint64_t wire_report_bytes(uint32_t njob, uint32_t nrank, uint32_t nstep)
 {
@@ -314,10 +353,10 @@ int wire_bell_check(int fd, struct ckpt_err *err)
 	return 0;
 }
 
-int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err)
+static int map_sealed(int fd, uint64_t bytes, int want, int prot, void **ret_ptr,
+		      struct ckpt_err *err)
 {
-	int seals = fcntl(fd, F_GET_SEALS),
-	    want = F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0);
+	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
 	void *p;
 	int rc;
@@ -330,12 +369,23 @@ int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_
 		return ckpt_error(err, -EPROTO,
 				  "a memfd is not %" PRIu64 " bytes long as its message says",
 				  bytes);
-	rc = pages_map(fd, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, &p);
+	rc = pages_map(fd, bytes, prot, &p);
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot map %" PRIu64 " bytes of shared memory",
 					bytes);
 	*ret_ptr = p;
 	return 0;
+}
+
+int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err)
+{
+	return map_sealed(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW | (read_only ? F_SEAL_WRITE : 0),
+			  read_only ? PROT_READ : PROT_READ | PROT_WRITE, ret_ptr, err);
+}
+
+int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err)
+{
+	return map_sealed(fd, bytes, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ, ret_ptr, err);
 }
 
 /* To the kernel a memfd is a file, and one beyond the file size limit ends the process by SIGXFSZ:

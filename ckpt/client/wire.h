@@ -10,7 +10,7 @@
  *   HELLO + store directory            -> WELCOME + rank page, job page, doorbell   | REFUSE
  *   SEGMENT + memfd                    -> OK                                        | REFUSE
  *   ADOPT + memfd                      -> OK                                        | REFUSE
- *   DECLARE + memfd                    -> SEALED + one memfd per slot               | REFUSE
+ *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
  *   RESTORE                            -> RESTORED + memfd of blobs                 | REFUSE
  *   STEPS                              -> STEPS_ARE                                 | REFUSE
  *   BYE                                -> OK
@@ -139,11 +139,37 @@ struct wire_declare {
 	uint32_t epoch, pad;
 	uint64_t bytes;
 };
+/* The last memfd, where nrow is not 0: nrow x wire_row, sealed against writing too. */
 struct wire_sealed {
 	struct wire_head head;
 	uint32_t epoch, nslot;
 	uint64_t slot_bytes;
+	uint32_t nrow, pad;
 };
+
+/*
+ * What is copied from where to where: `rows` times `width` bytes, which are contiguous on both sides,
+ * from src on, which goes on by src_pitch, to the byte dst of the slot, which goes on by dst_pitch.
+ * Together they are all that this rank has to save, each byte once. Where that would be more than
+ * WIRE_ROWS_MAX (tensors in memory of many short strides), it is a random part of them, by number.
+ */
+#define WIRE_ROWS_MAX (1u << 20) /* 64 MiB */
+enum {
+	/* 1: kept for rows that the library itself copies */
+	WIRE_ROW_CONST = 2,
+	WIRE_ROW_DERIVED = 4,
+	WIRE_ROW_VALUE = 8, /* VOLATILE, or a blob: copied by value inside ckpt_snapshot */
+};
+struct wire_row {
+	uint32_t tensor, flags; /* tensor: its number in the declaration */
+	uint64_t src;		/* segment << 48 | offset in it */
+	uint64_t dst, width, rows, src_pitch, dst_pitch, zero;
+};
+#define WIRE_ROW_SEGMENT(src) ((uint32_t)((src) >> 48))
+#define WIRE_ROW_OFF(src) ((src) & ((UINT64_C(1) << 48) - 1))
+/* Does it stay inside its segment (of so many bytes, each) and the slot? Pure: fuzzed. */
+int wire_row_check(const struct wire_row *r, const uint64_t *segment_bytes, uint32_t nsegment,
+		   uint64_t slot_bytes);
 
 struct wire_restore {
 	struct wire_head head;
@@ -258,8 +284,11 @@ enum wire_skip {
 	WIRE_SKIP_LATE,	    /* the rank came after a newer step's mark */
 	WIRE_SKIP_COPYING,  /* the library still copied private memory of the step before */
 	WIRE_SKIP_DRAINING, /* ckptd is stopping */
+	WIRE_SKIP_DETACHED, /* no daemon was attached */
 	WIRE_SKIPS = 8,
 };
+/* What that means and what to do, as the end of a sentence. */
+const char *wire_skip_text(uint32_t reason);
 enum wire_launch_state { WIRE_NO_LAUNCH, WIRE_FORMING, WIRE_READY, WIRE_ENDED };
 struct wire_report_job {
 	uint64_t id;
@@ -284,7 +313,9 @@ struct wire_report_job {
 	uint32_t trigger_waits;		    /* the newest order is not fulfilled */
 	uint32_t next_mib; /* that the next step needs on disk, at most; 0: not known */
 	char error[512];   /* the newest; "": none */
-	/* steps that were skipped, by enum wire_skip; their sum is skipped */
+	/* snapshots that were skipped, by enum wire_skip; their sum is skipped. Each rank's library counts
+	 * them: these are of the rank that has the most, of each launch since the daemon began, and of the
+	 * present one since it was attached */
 	uint64_t skipped_by[WIRE_SKIPS];
 	/* What should have been written could not be, since when and why: as CKPT_FAILING; 0: it was */
 	uint64_t failing_wall_ns;
@@ -365,7 +396,9 @@ int wire_answer_check(const void *msg, uint32_t bytes, int nfd);
 /* Is this an eventfd that never blocks who writes to it, and sends no signal? 0 or -EPROTO. */
 int wire_bell_check(int fd, struct ckpt_err *err);
 /* Map a peer's memfd after checking that it is a regular memfd with SHRINK|GROW (and, for
- * read_only, WRITE) sealed and exactly `bytes` long. */
+ * read_only, WRITE) sealed and exactly `bytes` long. wire_look maps it for reading, though others may
+ * write to it. */
+int wire_look(int fd, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 int wire_map(int fd, uint64_t bytes, int read_only, void **ret_ptr, struct ckpt_err *err);
 /* A new memfd of `bytes`, fallocated (not touched), sealed SHRINK|GROW|SEAL. */
 int wire_memfd(const char *name, uint64_t bytes, int *ret_fd, struct ckpt_err *err);

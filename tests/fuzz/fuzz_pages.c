@@ -24,22 +24,22 @@ static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)
 static void gate(struct shared_job *job, uint16_t seen)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask, n;
+	uint32_t free_mask, n;
 	uint16_t was = seen;
 
-	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
-	assert(n <= SHARED_PAST + 1 && free_mask < 16 && steal_mask < 16);
+	n = shared_gate_look(job, &seen, t, &free_mask);
+	assert(n <= SHARED_PAST + 1 && free_mask < 16);
 	assert(n || seen == was);
 	for (uint32_t i = 0; i < n; i++) {
 		assert(t[i].slot == SHARED_SKIP || t[i].slot < 7);
 		(void)shared_ticket_step(t[i]);
 		assert(shared_seq_cmp(t[i].seq, t[i].seq) == 0);
 	}
-	n = shared_gate_look(job, &seen, t, &free_mask, &steal_mask);
+	n = shared_gate_look(job, &seen, t, &free_mask);
 	assert(n == 0); /* nothing new without a change: no loop without an end */
 	for (uint32_t i = 0; i < 4; i++) {
-		shared_gate_give(job, i, i & 1);
-		(void)shared_gate_take(job, i, i & 1);
+		shared_gate_give(job, i);
+		shared_gate_take(job, i);
 	}
 }
 
@@ -71,8 +71,8 @@ static void outcomes(struct shared_job *job, uint64_t step)
 
 	(void)shared_outcome_get(job, step, &o);
 	/* The trainer may have left the version odd: then nobody reads it, and nothing hangs. */
-	shared_outcome_set(job, step, OUTCOME_STAGED, 0, phase, "x");
-	shared_outcome_set(job, step, OUTCOME_FAILED, -EIO, NULL, "because");
+	shared_outcome_set(job, step, 1, OUTCOME_STAGED, 0, phase, "x");
+	shared_outcome_set(job, step, 2, OUTCOME_FAILED, -EIO, NULL, "because");
 	if (shared_outcome_get(job, step, &o))
 		assert(memchr(o.text, 0, sizeof o.text) || job->next_outcome > 2);
 	shared_event(job);

@@ -48,6 +48,7 @@ void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops)
 	};
 	struct ckpt_err err;
 
+	o.log = h->log;
 	if (getenv("CKPT_TEST_LOG"))
 		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
 	MUST_OK(daemon_open(&o, &h->d, &err), &err);

@@ -109,6 +109,9 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, stru
 				.guard = p->guard,
 				.guard_ns = p->guard_ns,
 				.memory_max = p->memory_max,
+				.check = p->check,
+				.log = p->log,
+				.log_ctx = p->log_ctx,
 				.agree = p->agree,
 				.agree_ctx = k };
 	rc = ckpt_attach(&o, &k->c, err);

@@ -32,8 +32,11 @@ struct plan_of_job {
 		*mesh; /* mesh as mesh_parse takes it; its size is the world */
 	uint64_t generation, guard_ns, memory_max, rows; /* rows: of the large tensors; 0: 64 */
 	uint32_t flags, slots, persist_every, guard; /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
-	bool shared_only;			     /* nothing in private memory */
-	bool extra;				     /* one tensor more */
+	uint32_t check;
+	void (*log)(void *ctx, int level, const char *line); /* of every rank */
+	void *log_ctx;
+	bool shared_only; /* nothing in private memory */
+	bool extra;	  /* one tensor more */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 };
 

@@ -46,14 +46,13 @@ enum rule {
 	RELEASE_BEFORE_STAGED,
 	GIVE_WHILE_COPYING,
 	STAGE_OPEN,
-	STEAL_THE_LAST,
 	VOID_NOT_GIVEN,
 	COPY_ONCE_TORN,
 	RULES_END
 };
 
 struct snap {
-	bool used, dropped, stealable, known;
+	bool used, dropped, known;
 	uint16_t seq;
 	uint32_t slot, flags, tasks, write_left;
 	uint64_t step;
@@ -77,7 +76,7 @@ struct task {
 
 static struct world {
 	/* the plan of the run */
-	uint32_t world, nslot, nstep, persist_percent, unguarded_percent, deaths;
+	uint32_t world, nslot, nstep, persist_percent, unguarded_percent, changed_percent, deaths;
 	int policy; /* 0 never, 1 bounded, 2 finish, 3 mixed */
 	bool in_step, plain, threads;
 	enum rule broken;
@@ -86,8 +85,8 @@ static struct world {
 	struct shared_rank *rank[WORLD_MAX];
 	uint64_t buf[WORLD_MAX][WORDS], slot[WORLD_MAX][SLOTS_MAX][WORDS];
 	_Atomic uint64_t ticket[STEPS_MAX + 2]; /* seq, slot, flags of the step + 1; 0 none */
-	_Atomic uint8_t told_torn[WORLD_MAX][STEPS_MAX + 2], staged[STEPS_MAX + 2],
-		committed[STEPS_MAX + 2];
+	_Atomic uint8_t told_torn[WORLD_MAX][STEPS_MAX + 2], told_changed[WORLD_MAX][STEPS_MAX + 2],
+		staged[STEPS_MAX + 2], committed[STEPS_MAX + 2];
 	_Atomic uint64_t at_step[WORLD_MAX];
 	_Atomic bool dead[WORLD_MAX], over[WORLD_MAX], daemon_over;
 	pthread_mutex_t lock; /* protects the queue */
@@ -99,7 +98,7 @@ static struct world {
 	uint64_t marks_seen[WORLD_MAX], clock;
 	uint16_t ticket_seen;
 	bool ever_staged, death_seen[WORLD_MAX];
-	uint32_t nstaged, ntorn, nstolen, nvoid;
+	uint32_t nstaged, ntorn, nvoid, nchanged;
 } W;
 
 static void wrong(const char *what)
@@ -194,8 +193,8 @@ static bool unfinished(const struct shared_snap *s)
 	return state == SNAP_FILLING || state == SNAP_COPYING;
 }
 
-/* As in client/mark.c. */
-static void guard(uint32_t r)
+/* As in client/mark.c. early: this rank has changed its state already, and the guard finds it. */
+static void guard(uint32_t r, bool early)
 {
 	struct shared_rank *me = W.rank[r];
 	struct shared_snap *s = shared_snap_newest(me);
@@ -203,6 +202,8 @@ static void guard(uint32_t r)
 		 budget = policy == 2 ? UINT32_MAX : policy * chance(60);
 	uint64_t seq;
 
+	/* what is changed behind its guard concerns nobody */
+	early &= s && atomic_load(&me->guarded_mark) != atomic_load(&me->marks);
 	while (s && unfinished(s) && budget-- && !atomic_load(&W.wrong)) {
 		uint32_t seen;
 
@@ -227,14 +228,16 @@ static void guard(uint32_t r)
 	shared_tear(me);
 	if (s && shared_snap_state(s, &seq) == SNAP_TORN)
 		atomic_store(&W.told_torn[r][s->rec.step], 1);
-	shared_update(me);
+	else if (early)
+		atomic_store(&W.told_changed[r][s->rec.step], 1);
+	shared_update(me, early && shared_snap_state(s, &seq) == SNAP_COPIED);
 	if (!atomic_load(&me->updating))
 		wrong("a trainer may change its state while the page says that it does not");
 }
 
-static void train(uint32_t r, uint64_t step)
+static void train(uint32_t r, uint64_t step, uint32_t words)
 {
-	for (uint32_t i = 0; i < WORDS; i++) {
+	for (uint32_t i = 0; i < words; i++) {
 		put(&W.buf[r][i], step);
 		for (uint32_t n = i % 4 == 3 ? 1 + chance(4) : 0; n; n--)
 			point();
@@ -308,9 +311,13 @@ static void trainer(uint32_t r)
 	uint64_t dies_at = !COROUTINES || r >= W.deaths ? UINT64_MAX : chance(W.nstep * 40);
 
 	for (uint64_t step = 1; step <= W.nstep && !atomic_load(&W.wrong); step++) {
+		bool early = W.changed_percent && chance(100) < W.changed_percent;
+
+		if (early)
+			train(r, step, 1 + chance(WORDS));
 		if (chance(100) >= W.unguarded_percent)
-			guard(r);
-		train(r, step);
+			guard(r, early);
+		train(r, step, WORDS);
 		if (dies_at <
 		    step * 40) { /* somewhere in here: before its mark, after it, or while training on */
 			uint32_t where = (uint32_t)(dies_at % 40);
@@ -320,7 +327,7 @@ static void trainer(uint32_t r)
 			for (uint32_t i = 0; i < where; i++)
 				point();
 			if (where > 30) {
-				guard(r);
+				guard(r, false);
 				put(&W.buf[r][0], step + 1);
 			}
 			atomic_store(&W.dead[r], true);
@@ -403,6 +410,12 @@ static void image_check(const struct snap *s, const char *what)
 				wrong(what);
 }
 
+/* Nobody forgets a guard or changes anything before it. */
+static bool careful(void)
+{
+	return !W.unguarded_percent && !W.changed_percent;
+}
+
 static struct snap *in_slot(uint32_t slot)
 {
 	for (struct snap *s = W.snap; s < W.snap + 64; s++)
@@ -422,13 +435,10 @@ static uint32_t intact(const struct snap *but)
 
 static void release(struct snap *s)
 {
-	bool stolen = s->stealable && !shared_gate_take(W.job, s->slot, true);
-
-	if (s->phase != COLLECTING && !stolen && !W.unguarded_percent)
+	if (s->phase != COLLECTING && careful())
 		image_check(s, "a staged image was written over");
 	s->used = false;
-	if (!stolen)
-		shared_gate_give(W.job, s->slot, false);
+	shared_gate_give(W.job, s->slot);
 }
 
 static void drop(struct snap *s)
@@ -446,28 +456,16 @@ static void drop(struct snap *s)
 static void tickets_look(void)
 {
 	struct ticket t[SHARED_PAST + 1];
-	uint32_t free_mask, steal_mask,
-		n = shared_gate_look(W.job, &W.ticket_seen, t, &free_mask, &steal_mask);
+	uint32_t free_mask, n = shared_gate_look(W.job, &W.ticket_seen, t, &free_mask);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct snap *s = t[i].slot < W.nslot ? in_slot(t[i].slot) : NULL;
+		struct snap *s;
 
 		if (t[i].slot >= W.nslot)
 			continue;
-		if (s) {
-			if (!s->stealable) {
-				wrong("a slot is in two undecided tickets");
-				return;
-			}
-			if (!t[i].flags)
-				wrong("a stage-only snapshot stole a slot");
-			if (!W.unguarded_percent)
-				image_check(s,
-					    "a staged image was written over before it was stolen");
-			s->used = false;
-			W.nstolen++;
-			if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
-				wrong("no staged image is left");
+		if (in_slot(t[i].slot)) {
+			wrong("a slot is in two undecided tickets");
+			return;
 		}
 		for (s = W.snap; s->used; s++)
 			;
@@ -480,16 +478,10 @@ static void tickets_look(void)
 					release(o);
 	}
 	for (uint32_t i = 0; n && i < W.nslot && W.broken != VOID_NOT_GIVEN; i++) {
-		struct snap *s = in_slot(i);
-
-		if ((free_mask | steal_mask) >> i & 1)
+		if (free_mask >> i & 1 || in_slot(i))
 			continue;
-		if (s) {
-			s->stealable = false;
-		} else {
-			shared_gate_give(W.job, i, false);
-			W.nvoid++;
-		}
+		shared_gate_give(W.job, i);
+		W.nvoid++;
 	}
 }
 
@@ -581,7 +573,7 @@ static void snap_look(struct snap *s)
 	}
 	if (!whole)
 		return;
-	if (!W.unguarded_percent)
+	if (careful())
 		image_check(s, "a staged image holds more than one step");
 	for (uint32_t r = 0; r < W.world; r++)
 		if (W.world && atomic_load(&W.rank[r]->guards) == 0 &&
@@ -607,14 +599,6 @@ static struct snap *newest_staged(void)
 	return best;
 }
 
-static bool writes(void)
-{
-	for (struct snap *s = W.snap; s < W.snap + 64; s++)
-		if (s->used && s->phase == WRITING)
-			return true;
-	return false;
-}
-
 static void write_look(struct snap *s)
 {
 	int ok = W.broken == COMMIT_UNGUARDED ? 1 : guarded(s);
@@ -636,21 +620,10 @@ static void settle(void)
 {
 	struct snap *newest = newest_staged();
 
-	if (newest && !writes() && newest->stealable) {
-		if (!shared_gate_take(W.job, newest->slot, true))
-			return; /* it is gone: the next look at the gate will show it */
-		newest->stealable = false;
-	}
 	for (struct snap *s = W.snap; s < W.snap + 64; s++)
 		if (s->used && s != newest && s->phase == STAGED)
 			release(s);
-	newest = newest_staged();
-	if (newest && newest->phase == STAGED && !newest->stealable &&
-	    (writes() || W.broken == STEAL_THE_LAST)) {
-		newest->stealable = true;
-		shared_gate_give(W.job, newest->slot, true);
-	}
-	if (W.ever_staged && intact(NULL) == 0 && !W.unguarded_percent)
+	if (W.ever_staged && intact(NULL) == 0 && careful())
 		wrong("no staged image is left");
 }
 
@@ -754,7 +727,7 @@ static void *thread(void *arg)
 
 static void run_end_check(void)
 {
-	uint32_t free_mask, steal_mask;
+	uint32_t free_mask;
 	struct ticket t[SHARED_PAST + 1];
 	uint16_t seen = 0;
 	bool all_live = true;
@@ -767,7 +740,14 @@ static void run_end_check(void)
 		for (uint32_t r = 0; r < W.world; r++)
 			if (atomic_load(&W.staged[step]) && atomic_load(&W.told_torn[r][step]))
 				wrong("a guard said torn, and the step was staged");
-	shared_gate_look(W.job, &seen, t, &free_mask, &steal_mask);
+	for (uint64_t step = 1; step <= W.nstep; step++)
+		for (uint32_t r = 0; r < W.world; r++) {
+			W.nchanged += atomic_load(&W.told_changed[r][step]);
+			if (atomic_load(&W.committed[step]) &&
+			    atomic_load(&W.told_changed[r][step]))
+				wrong("a guard said changed, and the step was committed");
+		}
+	shared_gate_look(W.job, &seen, t, &free_mask);
 	for (uint32_t i = 0; i < W.nslot; i++)
 		if (!in_slot(i) && !(free_mask >> i & 1))
 			wrong("a slot is lost");
@@ -783,7 +763,7 @@ static void run_start(void)
 		W.rank[r] = calloc(1, sizeof *W.rank[r]);
 	pthread_mutex_init(&W.lock, NULL);
 	for (uint32_t i = 0; i < W.nslot; i++)
-		shared_gate_give(W.job, i, false);
+		shared_gate_give(W.job, i);
 	nactor = W.world + 1 + COPIERS;
 	shared_point = point;
 }
@@ -815,6 +795,8 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 	/* A rank that omits the guard for the first time and dies in that very update cannot be told
 	 * from one that guards: nothing of it is ever seen. */
 	W.deaths = chance(4) == 0 && !W.unguarded_percent ? chance(W.world + 1) : 0;
+	W.changed_percent = !W.unguarded_percent && chance(4) == 0 ? 1 + chance(40) : 0;
+	W.deaths = W.changed_percent ? 0 : W.deaths;
 	W.policy = (int)chance(4);
 	W.in_step = chance(4) != 0;
 	run_start();
@@ -835,9 +817,9 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 
 static void no_schedule_breaks_a_promise(void **state)
 {
-	uint32_t staged = 0, torn = 0, stolen = 0, lost = 0;
+	uint32_t staged = 0, torn = 0, lost = 0, changed = 0;
 	uint64_t first = now_ns();
-	const uint64_t n = 300;
+	const uint64_t n = 600;
 
 	(void)state;
 #ifdef CKPT_MUTANTS
@@ -854,12 +836,12 @@ static void no_schedule_breaks_a_promise(void **state)
 			fail_msg("seed %llu: %s", (unsigned long long)seed, what);
 		staged += W.nstaged;
 		torn += W.ntorn;
-		stolen += W.nstolen;
 		lost += W.nvoid;
+		changed += W.nchanged;
 	}
-	print_message("seeds from %llu: %u staged, %u torn, %u stolen, %u void\n",
-		      (unsigned long long)first, staged, torn, stolen, lost);
-	assert_true(staged > 300 && torn > 100 && stolen > 0 && lost > 0);
+	print_message("seeds from %llu: %u staged, %u torn, %u void, %u changed\n",
+		      (unsigned long long)first, staged, torn, lost, changed);
+	assert_true(staged > 600 && torn > 200 && lost > 0 && changed > 20);
 }
 
 static void seen(enum rule broken, const char *name)
@@ -889,7 +871,6 @@ static void every_rule_of_the_daemon_is_missed_when_it_is_gone(void **state)
 	SEEN(RELEASE_BEFORE_STAGED);
 	SEEN(GIVE_WHILE_COPYING);
 	SEEN(STAGE_OPEN);
-	SEEN(STEAL_THE_LAST);
 	SEEN(VOID_NOT_GIVEN);
 	SEEN(COPY_ONCE_TORN);
 #undef SEEN
@@ -943,7 +924,7 @@ static struct shared_job *job_new(uint32_t nslot)
 	struct shared_job *j = calloc(1, sizeof *j);
 
 	for (uint32_t i = 0; i < nslot; i++)
-		shared_gate_give(j, i, false);
+		shared_gate_give(j, i);
 	return j;
 }
 
@@ -1159,7 +1140,7 @@ static void numbers_wrap_without_a_seam(void **state)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t[SHARED_PAST + 1], mine, again;
-	uint32_t free_mask, steal_mask;
+	uint32_t free_mask;
 	uint16_t looked = 0, last = 0;
 
 	(void)state;
@@ -1175,20 +1156,20 @@ static void numbers_wrap_without_a_seam(void **state)
 		assert_true(same(mine, again));
 		if (step % 3)
 			continue;
-		n = shared_gate_look(j, &looked, t, &free_mask, &steal_mask);
+		n = shared_gate_look(j, &looked, t, &free_mask);
 		assert_true(n >= 1 && n <= 9 && t[n - 1].seq == mine.seq);
 		for (uint32_t i = 1; i < n; i++)
 			assert_true(shared_seq_cmp(t[i].seq, t[i - 1].seq) > 0);
 		assert_true(n == 3 || step < (UINT64_C(1) << 36) - 2990);
 		for (uint32_t i = 0; i < n; i++)
 			if (t[i].slot < 2)
-				shared_gate_give(j, t[i].slot, false);
-		assert_int_equal(shared_gate_look(j, &looked, t, &free_mask, &steal_mask), 0);
+				shared_gate_give(j, t[i].slot);
+		assert_int_equal(shared_gate_look(j, &looked, t, &free_mask), 0);
 	}
 	free(j);
 }
 
-static void a_final_mark_waits_and_may_steal_and_others_do_not(void **state)
+static void a_final_mark_waits_for_a_slot_and_others_skip(void **state)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t;
@@ -1197,13 +1178,10 @@ static void a_final_mark_waits_and_may_steal_and_others_do_not(void **state)
 	assert_int_equal(shared_ticket(j, 1, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 2, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), -EAGAIN);
-	shared_gate_give(j, 1, true);
-	assert_int_equal(shared_ticket(j, 3, 0, 0, true, &t),
-			 -EAGAIN); /* what is not to be written may not steal */
+	shared_gate_give(j, 1);
 	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), 0);
 	assert_int_equal(t.slot, 1);
 	assert_int_equal(t.flags, TICKET_PERSIST | TICKET_FINAL);
-	assert_false(shared_gate_take(j, 1, true));
 	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, false, &t), 0);
 	assert_int_equal(t.slot, SHARED_SKIP);
 	assert_int_equal(shared_ticket(j, 4, 0, TICKET_FINAL, true, &t),
@@ -1239,7 +1217,7 @@ static void a_snapshot_counts_when_its_rank_is_known_to_guard(void **state)
 		assert_int_equal(shared_snap_guarded(r, n, &final), 1);
 		if (n == 3)
 			continue;
-		shared_update(r);
+		shared_update(r, false);
 		assert_int_equal(shared_snap_closed(r, n, &rec[n]), true);
 		assert_int_equal(shared_snap_guarded(r, n, &rec[n]), 1);
 	}
@@ -1253,6 +1231,84 @@ static void a_snapshot_counts_when_its_rank_is_known_to_guard(void **state)
 	free(r);
 }
 
+static const struct shared_record *guarding; /* what the guard is about */
+
+/* The daemon looks while the guard is amid its stores. */
+static void look_at_guard(void)
+{
+	const uint64_t n = guarding->step;
+
+	shared_point = NULL;
+	if (shared_snap_guarded(overtaken, n, guarding) == 1)
+		assert_true(n % 3);
+	shared_point = look_at_guard;
+}
+
+static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void **state)
+{
+	struct shared_rank *r = calloc(1, sizeof *r);
+	struct shared_record rec = { 0 };
+	uint64_t off;
+
+	(void)state;
+	overtaken = r;
+	guarding = &rec;
+	for (uint64_t n = 1; n <= SHARED_CHANGED; n++) {
+		struct shared_snap *s;
+
+		shared_stable(r);
+		rec.step = n;
+		s = shared_snap_next(r);
+		shared_snap_write(s, &rec);
+		shared_snap_publish(r, s, SNAP_COPYING);
+		assert_true(shared_snap_copied(r, s, n));
+		if (n % 3 == 0)
+			shared_why_set(s, n, n);
+		assert_int_equal(shared_why_get(s, n, &off), n % 3 == 0);
+		assert_false(shared_why_get(s, n + 1, &off));
+		shared_point = look_at_guard;
+		shared_update(r, n % 3 == 0);
+		shared_point = NULL;
+		shared_update(r, false); /* a second guard takes nothing back */
+	}
+	for (uint64_t n = 1; n <= SHARED_CHANGED; n++) {
+		rec.step = n;
+		assert_int_equal(shared_snap_guarded(r, n, &rec), n % 3 ? 1 : -1);
+		assert_int_equal(shared_snap_closed(r, n, &rec), n % 3 != 0);
+		rec.flags = TICKET_FINAL;
+		assert_int_equal(shared_snap_guarded(r, n, &rec), n % 3 ? 1 : -1);
+		rec.flags = 0;
+	}
+	free(r);
+}
+
+static void words_are_read_whole_compared_and_kept_inside_of_the_slot(void **state)
+{
+	struct shared_rank *r = calloc(1, sizeof *r);
+	static struct shared_canary got;
+	static const uint8_t slot[32] = { [8] = 1, 2, 3, [30] = 9, 9 };
+	struct shared_canary_word at[SHARED_CANARY_MAX] = {
+		{ 8 | UINT64_C(3) << 56, 0x030201 },
+		{ 30 | UINT64_C(2) << 56, 0x0909 },
+		{ 31 | UINT64_C(2) << 56, 1 }, /* behind the end: nonsense is passed by */
+		{ UINT64_C(1) << 55 | UINT64_C(8) << 56, 1 },
+		{ UINT64_C(9) << 56, 1 },
+	};
+	struct shared_snap *s = shared_snap_next(r);
+
+	(void)state;
+	shared_canary_write(s, at, 5);
+	shared_snap_publish(r, s, SNAP_COPYING);
+	assert_int_equal(shared_canary_read(s, 1, &got), 0);
+	assert_true(got.n == 5 && shared_canary_compare(&got, slot, 32) == UINT64_MAX);
+	assert_int_equal(shared_canary_read(s, 2, &got), -EAGAIN);
+	at[1].word++;
+	shared_canary_write(s, at, SHARED_CANARY_MAX);
+	assert_int_equal(shared_canary_read(s, 1, &got), 0);
+	assert_true(got.n == SHARED_CANARY_MAX && shared_canary_compare(&got, slot, 32) == 30);
+	free(r);
+}
+
 static void outcomes_are_kept_for_the_last_64_steps(void **state)
 {
 	struct shared_job *j = calloc(1, sizeof *j);
@@ -1261,8 +1317,8 @@ static void outcomes_are_kept_for_the_last_64_steps(void **state)
 
 	(void)state;
 	for (uint64_t step = 0; step < 100; step++) {
-		shared_outcome_set(j, step, OUTCOME_COPYING, 0, NULL, NULL);
-		shared_outcome_set(j, step, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
+		shared_outcome_set(j, step, 7, OUTCOME_COPYING, 0, NULL, NULL);
+		shared_outcome_set(j, step, 7, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
 				   step % 2 ? 0 : -ENOENT, phase, "because");
 	}
 	for (uint64_t step = 0; step < 101; step++) {
@@ -1288,7 +1344,7 @@ static void *outcomes_write(void *arg)
 	for (uint64_t step = 1; step <= 20000; step++) {
 		const uint64_t phase[3] = { step, step, step };
 
-		shared_outcome_set(j, step / 2, OUTCOME_STAGED, (int)step, phase,
+		shared_outcome_set(j, step / 2, 0, OUTCOME_STAGED, (int)step, phase,
 				   step % 2 ? "odd" : "even");
 	}
 	return NULL;
@@ -1330,8 +1386,10 @@ int main(void)
 		cmocka_unit_test(a_late_copier_does_not_decide_for_a_newer_snapshot),
 		cmocka_unit_test(a_record_is_read_whole_or_not_at_all),
 		cmocka_unit_test(numbers_wrap_without_a_seam),
-		cmocka_unit_test(a_final_mark_waits_and_may_steal_and_others_do_not),
+		cmocka_unit_test(a_final_mark_waits_for_a_slot_and_others_skip),
 		cmocka_unit_test(a_snapshot_counts_when_its_rank_is_known_to_guard),
+		cmocka_unit_test(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other),
+		cmocka_unit_test(words_are_read_whole_compared_and_kept_inside_of_the_slot),
 		cmocka_unit_test(outcomes_are_kept_for_the_last_64_steps),
 		cmocka_unit_test(an_outcome_is_read_whole_or_not_at_all),
 		cmocka_unit_test(no_schedule_breaks_a_promise),

@@ -13,6 +13,7 @@
 
 #include "tests/lib/host.c"
 #include "tests/lib/asker.h"
+#include "tests/lib/said.h"
 #include "ckpt/client/shared.h"
 #include <inttypes.h>
 #include <signal.h>
@@ -169,7 +170,7 @@ static void a_write_under_way_is_seen_and_a_skip_too(void **state)
 	gate_await(&g);
 	step_held(&k, 2);
 	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
-	ask_until(ask_job(&a, "slow")->skipped == 1);
+	ask_until(ask_job(&a, "slow")->skipped == 1 && ask_step(&a, 3)); /* also by the daemon */
 	s = ask_step(&a, 1);
 	assert_true(s && s->state == WIRE_WRITING && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
 	assert_true(s->total > 0 && s->written < s->total && s->writing_ns > 0);
@@ -181,6 +182,96 @@ static void a_write_under_way_is_seen_and_a_skip_too(void **state)
 	must_wait(&k, 2, CKPT_COMMITTED);
 	rank_close(&k, 0);
 	ask_close(&a);
+}
+
+/* --- what was skipped --- */
+static struct said library_said, daemon_said;
+
+static uint64_t skipped(const struct rank *k)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+
+	MUST_BE(ckpt_stats(k->c, &s), 0);
+	return s.skipped;
+}
+
+static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, uint64_t unready,
+			  uint64_t detached)
+{
+	const struct wire_report_job *j = ask_job(a, "skips");
+
+	return j && j->skipped == full + unready + detached && skipped(k) == j->skipped &&
+	       j->skipped_by[WIRE_SKIP_FULL] == full &&
+	       j->skipped_by[WIRE_SKIP_UNREADY] == unready &&
+	       j->skipped_by[WIRE_SKIP_DETACHED] == detached;
+}
+
+static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **state)
+{
+	struct plan_of_job p = plan("skips", "fsdp=1", 1);
+	struct ckpt_stats now = { .size = sizeof now };
+	struct ckpt_err err = { 0 };
+	uint64_t step = 2, detached = 0, marked;
+	struct rank k = { 0 };
+	struct asker a;
+	struct gate g;
+
+	(void)state;
+	p.log = said_line;
+	p.log_ctx = &library_said;
+	H.log = (struct log){ said_line, &daemon_said, LOG_INFO };
+	gate_make(&g);
+	host_start(&H, IO_THREADS, &g.ops);
+	rank_open(&k, &p, 0);
+	ask_open(&a, H.socket);
+	gate_set(&g, true);
+	step_held(&k, 1);
+	gate_await(&g);
+	step_held(&k, 2);
+	for (uint32_t i = 0; i < 16; i++)
+		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
+	assert_int_equal(said_times(&library_said, "more than half"), 0);
+	for (uint32_t i = 16; i < 40; i++)
+		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &k, 40, 0, 0));
+	ask_until(said_times(&library_said, "every slot holds a step") == 1);
+	ask_until(said_times(&daemon_said, "every slot holds a step") == 1);
+
+	assert_int_equal(ckpt_tensor_drop(k.c, k.t[rank_tensor_find(&k, "tiny")].id), 0);
+	for (uint32_t i = 0; i < 5; i++)
+		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &k, 40, 5, 0));
+	gate_set(&g, false);
+	must_wait(&k, 2, CKPT_COMMITTED);
+	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+	for (uint32_t i = 0; i < 32; i++) {
+		MUST_BE(rank_step(&k, ++step, 0), 0);
+		must_wait(&k, step, CKPT_COMMITTED);
+	}
+	ask_until(said_times(&library_said, "taken again") == 1);
+	ask_until(said_times(&daemon_said, "taken again") == 1);
+	assert_int_equal(said_times(&library_said, "more than half"), 1);
+	assert_int_equal(said_times(&daemon_said, "more than half"), 1);
+	ask_close(&a);
+
+	/* Without a daemon they are counted too, and the next one hears of all. */
+	marked = skipped(&k);
+	host_kill(&H);
+	while (rank_step(&k, ++step, 0) != CKPT_DETACHED)
+		sched_yield();
+	detached = 1;
+	for (; detached < 20; detached++)
+		assert_int_equal(rank_step(&k, ++step, 0), CKPT_DETACHED);
+	assert_true(skipped(&k) >= marked + 20);
+	host_start(&H, IO_THREADS, NULL);
+	ask_open(&a, H.socket);
+	while (ckpt_stats(k.c, &now) == 0 && !now.reattached)
+		sched_yield();
+	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&k));
+	assert_true(ask_job(&a, "skips")->skipped_by[WIRE_SKIP_DETACHED] >= 20);
+	rank_close(&k, 0);
+	ask_close(&a);
+	H.log = (struct log){ 0 };
 }
 
 static void who_asks_all_the_time_gets_the_same_report(void **state)
@@ -834,6 +925,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		with_host(status_tells_jobs_ranks_steps_and_counters),
 		with_host(a_write_under_way_is_seen_and_a_skip_too),
+		with_host(status_says_what_the_libraries_skipped_and_both_logs_warn),
 		with_host(who_asks_all_the_time_gets_the_same_report),
 		with_host(a_trigger_makes_the_next_step_one_that_is_written),
 		with_host(a_final_trigger_waits_for_a_slot),

@@ -288,7 +288,7 @@ struct answer {
 
 /* What a rank is; zero means the usual. */
 struct rank_opts {
-	uint32_t rank, world, flags, guard, slots, persist_every;
+	uint32_t rank, world, flags, guard, slots, persist_every, check;
 	uint64_t generation, guard_ns;
 	uint32_t words;	     /* that a rank holds of each tensor; 0: 4096 */
 	bool private_memory; /* not from ckpt_alloc */
@@ -359,6 +359,7 @@ static int life_attach(struct life *l, struct ckpt_err *e)
 		.agree_ctx = l,
 		.slots = l->o.slots,
 		.persist_every = l->o.persist_every,
+		.check = l->o.check,
 		.guard = l->o.guard,
 		.guard_ns = l->o.guard_ns,
 		.log = getenv("CKPT_TEST_LOG") ? log_of_rank : NULL,

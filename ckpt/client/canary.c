@@ -1,0 +1,627 @@
+// SPDX-License-Identifier: Apache-2.0
+// canary.c - see canary.h. Called by mark.c, by the helper, and by those who seal.
+// Invariant: nothing is read outside of what a row names, and of private memory nothing outside of its
+// local's box; what a trainer that keeps to the rules has is never said to be changed.
+#include "ckpt/client/canary.h"
+#include "ckpt/base/util.h"
+#include "ckpt/client/handle.h"
+#include <inttypes.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/uio.h>
+
+/* Of private memory that is read at once: more than the words and pages of one guard. */
+#define SCRATCH_PLACES (CANARY_WORDS_ALL + CANARY_PAGES)
+#define SCRATCH_BYTES MIB
+_Static_assert(CANARY_WORDS_ALL * 8 + CANARY_PAGES * CANARY_PAGE <= SCRATCH_BYTES, "it holds them");
+
+/* --- the map --- */
+int canary_init(struct canary *x, uint32_t check)
+{
+	*x = (struct canary){ .check = check, .scratch_fd = -1 };
+	return -pthread_mutex_init(&x->draw, NULL);
+}
+
+static void sources_free(struct canary_sources *s)
+{
+	if (!s)
+		return;
+	free(s->private);
+	free(s->name);
+	free(s);
+}
+
+void canary_destroy(struct canary *x)
+{
+	canary_replace(x, NULL);
+	sources_free(TAKE(x->sources));
+	if (x->scratch)
+		munmap(x->scratch, SCRATCH_BYTES);
+	if (x->scratch_fd >= 0)
+		(void)close(x->scratch_fd);
+	pthread_mutex_destroy(&x->draw);
+}
+
+void canary_map_free(struct canary_map *m)
+{
+	if (!m)
+		return;
+	for (uint32_t i = 0; m->mapped && i < m->nslot; i++)
+		if (m->slot[i])
+			munmap((void *)(uintptr_t)m->slot[i], m->slot_bytes);
+	if (m->mapped && m->row)
+		munmap((void *)(uintptr_t)m->row, m->nrow * sizeof *m->row);
+	free(m->segment);
+	free(m->live);
+	free(m->upto);
+	free(m);
+}
+
+int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
+		    struct canary_map **ret)
+{
+	struct canary_map *m = malloc(sizeof *m);
+	uint32_t n = parts->nrow ? parts->nrow : 1;
+	uint64_t bytes = 0;
+	int rc = 0;
+
+	if (!m)
+		return -ENOMEM;
+	*m = *parts;
+	m->mapped = false;
+	m->live = calloc(n, sizeof *m->live);
+	m->upto = calloc(n, sizeof *m->upto);
+	m->segment = calloc(parts->nsegment ? parts->nsegment : 1, sizeof(uint8_t *));
+	if (!m->live || !m->upto || !m->segment)
+		rc = -ENOMEM;
+	for (uint32_t i = 0; i < parts->nsegment && rc == 0; i++)
+		m->segment[i] = parts->segment[i];
+	for (uint32_t i = 0; i < m->nrow && rc == 0; i++) {
+		const struct wire_row *r = &m->row[i];
+
+		rc = wire_row_check(r, segment_bytes, m->nsegment, m->slot_bytes);
+		if (rc < 0 || r->flags & (WIRE_ROW_CONST | WIRE_ROW_VALUE))
+			continue;
+		bytes += r->width * r->rows;
+		m->live[m->nlive] = i;
+		m->upto[m->nlive++] = bytes;
+	}
+	if (rc < 0) {
+		canary_map_free(m);
+		return rc;
+	}
+	*ret = m;
+	return 0;
+}
+
+void canary_replace(struct canary *x, struct canary_map *m)
+{
+	struct canary_map *old;
+
+	pthread_mutex_lock(&x->draw);
+	if (m)
+		m->serial = ++x->serials;
+	old = atomic_exchange(&x->map, m);
+	while (old && atomic_load(&x->busy))
+		sched_yield();
+	pthread_mutex_unlock(&x->draw);
+	canary_map_free(old);
+}
+
+const struct canary_name *canary_name_at(const struct canary_map *m, uint64_t off)
+{
+	for (uint32_t i = 0; m && i < m->nrow; i++) {
+		const struct wire_row *r = &m->row[i];
+		uint64_t in = off - r->dst, line = r->rows > 1 ? r->dst_pitch : r->width;
+
+		if (off >= r->dst && in < (r->rows - 1) * line + r->width && in % line < r->width)
+			return r->tensor < m->sources->nname ? &m->sources->name[r->tensor] : NULL;
+	}
+	return NULL;
+}
+
+/* --- drawing --- */
+static uint64_t draw_random(struct canary_map *m)
+{
+	uint64_t z = m->rng += UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+/* A byte of the k-th of n equal parts of all that can change. */
+static uint64_t draw_byte(struct canary_map *m, uint32_t k, uint32_t n)
+{
+	__uint128_t part = ((__uint128_t)k << 64 | draw_random(m)) / n;
+
+	return (uint64_t)(part * m->upto[m->nlive - 1] >> 64);
+}
+
+/* Element number e of a box of private memory, row-major; *ret_more: so many follow it in memory too. */
+static const uint8_t *private_at(const struct part_of *p, uint32_t elem, uint64_t e,
+				 uint64_t *ret_more)
+{
+	uint64_t off = 0;
+
+	*ret_more = 0;
+	for (uint32_t d = p->ndim; d-- > 0; e /= p->extent[d]) {
+		uint64_t i = e % p->extent[d];
+
+		if (d + 1 == p->ndim && p->stride[d] == 1)
+			*ret_more = p->extent[d] - i - 1;
+		off += i * (uint64_t)p->stride[d];
+	}
+	return (const uint8_t *)p->ptr + off * elem;
+}
+
+/* What the shadow holds at this offset comes from there. */
+static bool private_find(const struct canary_sources *s, uint64_t off, struct canary_place *ret)
+{
+	uint32_t low = 0, high = s ? s->nprivate : 0;
+	const struct canary_private *x;
+	uint64_t in, more, run;
+
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (s->private[mid].off <= off)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low == 0)
+		return false;
+	x = &s->private[low - 1];
+	in = off - x->off;
+	if (in >= x->part->bytes)
+		return false;
+	if (x->part->dense) {
+		ret->src = (const uint8_t *)x->part->ptr + in;
+		run = x->part->bytes - in;
+	} else {
+		ret->src = private_at(x->part, x->elem, in / x->elem, &more) + in % x->elem;
+		run = more * x->elem + x->elem - in % x->elem;
+	}
+	ret->len = (uint32_t)MIN(run, (uint64_t)ret->len);
+	ret->own = true;
+	return true;
+}
+
+/* So many bytes of a row from this one of a line on, or as many as are contiguous. */
+static bool place_at(const struct canary_map *m, const struct wire_row *r, uint64_t line,
+		     uint64_t in, uint64_t len, struct canary_place *ret)
+{
+	uint32_t segment = WIRE_ROW_SEGMENT(r->src);
+	uint64_t off = WIRE_ROW_OFF(r->src) + line * r->src_pitch + in;
+
+	*ret = (struct canary_place){ .src = m->segment[segment] + off,
+				      .dst = r->dst + line * r->dst_pitch + in,
+				      .len = (uint32_t)MIN(len, r->width - in) };
+	return segment != m->shadow || private_find(m->sources, off, ret);
+}
+
+/* A stretch of up to `unit` bytes around that byte. */
+static bool place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
+		       struct canary_place *ret)
+{
+	const struct wire_row *r;
+	uint32_t low = 0, high = m->nlive;
+	uint64_t line, in, from;
+
+	while (low + 1 < high) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (m->upto[mid - 1] <= byte)
+			low = mid;
+		else
+			high = mid;
+	}
+	r = &m->row[m->live[low]];
+	byte -= low ? m->upto[low - 1] : 0;
+	line = byte / r->width;
+	in = byte % r->width;
+	from = in - in % unit;
+	/* In private memory a stretch may end before the byte that was drawn: then it begins there. */
+	return place_at(m, r, line, from, unit, ret) &&
+	       (from + ret->len > in || place_at(m, r, line, in, unit, ret));
+}
+
+static void place_touch(const struct canary_map *m, const struct canary_place *p)
+{
+	for (uint32_t i = 0; i < m->nslot; i++) {
+		(void)*(const volatile uint8_t *)(m->slot[i] + p->dst);
+		(void)*(const volatile uint8_t *)(m->slot[i] + p->dst + p->len - 1);
+	}
+}
+
+static uint32_t ring_ahead(const struct canary_ring *r)
+{
+	return atomic_load_explicit(&r->made, memory_order_acquire) -
+	       atomic_load_explicit(&r->used, memory_order_acquire);
+}
+
+void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages)
+{
+	struct canary_place p;
+
+	if (!m->nlive)
+		return;
+	words = MIN(words, CANARY_AHEAD);
+	pages = MIN(pages, CANARY_AHEAD);
+	while (ring_ahead(&m->word) < words || ring_ahead(&m->page) < pages) {
+		bool word = ring_ahead(&m->word) < words;
+		struct canary_ring *r = word ? &m->word : &m->page;
+		uint32_t made = atomic_load_explicit(&r->made, memory_order_relaxed);
+
+		if (word && !place_draw(m, draw_byte(m, m->words++ % CANARY_WORDS, CANARY_WORDS),
+					sizeof(uint64_t), &p))
+			return; /* a row in the shadow that is nobody's: nothing is looked for */
+		if (!word && !place_draw(m, draw_byte(m, m->pages++ % CANARY_PAGES, CANARY_PAGES),
+					 CANARY_PAGE, &p))
+			return;
+		if (!word)
+			place_touch(m, &p);
+		r->at[made % CANARY_RING] = p;
+		atomic_store_explicit(&r->made, made + 1, memory_order_release);
+	}
+}
+
+/* --- the trainer's thread --- */
+static struct canary_map *map_enter(struct canary *x)
+{
+	atomic_store(&x->busy, 1);
+	return atomic_load(&x->map);
+}
+
+static void map_leave(struct canary *x)
+{
+	atomic_store_explicit(&x->busy, 0, memory_order_release);
+}
+
+/* The next places of a ring, at most CANARY_WORDS_ALL; or the newest, used or not. The helper leaves so
+ * many used ones alone. */
+static uint32_t ring_take(struct canary_ring *r, uint32_t n, struct canary_place *ret)
+{
+	uint32_t from = atomic_load_explicit(&r->used, memory_order_relaxed),
+		 made = atomic_load_explicit(&r->made, memory_order_acquire);
+
+	n = MIN(n, made);
+	if (made - from < n)
+		from = made - n;
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i] = r->at[(from + i) % CANARY_RING];
+		__builtin_prefetch(ret[i].src);
+	}
+	atomic_store_explicit(&r->used, from + n, memory_order_release);
+	return n;
+}
+
+static uint64_t word_read(const uint8_t *from, uint32_t len)
+{
+	uint64_t w = 0;
+
+	if (len == sizeof w)
+		memcpy(&w, from, sizeof w);
+	else
+		memcpy(&w, from, len);
+	return w;
+}
+
+uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low)
+{
+	struct canary_map *m;
+
+	*ret_low = false;
+	x->armed = false;
+	if (x->check == UINT32_MAX)
+		return 0;
+	m = map_enter(x);
+	x->all = x->check && ++x->taken % x->check == 0;
+	x->n = 0;
+	if (m && m->epoch == epoch && slot < m->nslot) {
+		x->n = ring_take(&m->word, x->all ? CANARY_WORDS_ALL : CANARY_WORDS, x->word);
+		x->slot = slot;
+		x->serial = m->serial;
+		x->armed = m->nlive;
+		*ret_low = m->nlive && ring_ahead(&m->word) < CANARY_WORDS_ALL;
+	}
+	map_leave(x);
+	for (uint32_t i = 0; i < x->n; i++)
+		x->note[i] = (struct shared_canary_word){
+			.off = x->word[i].dst | (uint64_t)x->word[i].len << 56,
+			.word = word_read(x->word[i].src, x->word[i].len),
+		};
+	return x->n;
+}
+
+void canary_off(struct canary *x)
+{
+	x->armed = false;
+}
+
+/* Private memory, gathered by one system call; what it is compared with comes with it. */
+struct gather {
+	struct canary *x;
+	const uint8_t *slot; /* NULL: words alone */
+	uint32_t n;
+	uint64_t bytes;
+	struct iovec iov[SCRATCH_PLACES];
+	struct {
+		uint64_t dst, word;
+		bool is_word;
+	} what[SCRATCH_PLACES];
+};
+
+/* The offset in the slot of the first that differs. What is not there any more does. */
+static uint64_t gather_compare(struct gather *g)
+{
+	const uint8_t *at = g->x->scratch;
+	uint32_t n = TAKE(g->n);
+	ssize_t got;
+
+	g->bytes = 0;
+	if (n == 0)
+		return CANARY_SAME;
+	got = pwritev(g->x->scratch_fd, g->iov, (int)n, 0);
+	if (got < 0 && errno != EFAULT)
+		return CANARY_SAME; /* no memory for it: nothing is known */
+	for (uint32_t i = 0; i < n; at += g->iov[i++].iov_len) {
+		size_t len = g->iov[i].iov_len;
+
+		if (at + len > g->x->scratch + MAX(got, 0))
+			return g->what[i].dst;
+		if (g->what[i].is_word ? word_read(at, (uint32_t)len) != g->what[i].word
+				       : memcmp(at, g->slot + g->what[i].dst, len) != 0)
+			return g->what[i].dst;
+	}
+	return CANARY_SAME;
+}
+
+static uint64_t gather_add(struct gather *g, const struct canary_place *p, const uint64_t *word)
+{
+	uint64_t found = CANARY_SAME;
+
+	if (g->n == SCRATCH_PLACES || g->bytes + p->len > SCRATCH_BYTES)
+		found = gather_compare(g);
+	g->iov[g->n] = (struct iovec){ (void *)(uintptr_t)p->src, p->len };
+	g->what[g->n].dst = p->dst;
+	g->what[g->n].word = word ? *word : 0;
+	g->what[g->n++].is_word = word;
+	g->bytes += p->len;
+	return found;
+}
+
+static uint64_t words_compare(struct gather *g)
+{
+	struct canary *x = g->x;
+	uint64_t found = CANARY_SAME;
+
+	for (uint32_t i = 0; i < x->n; i++)
+		__builtin_prefetch(x->word[i].src);
+	for (uint32_t i = 0; i < x->n && found == CANARY_SAME; i++) {
+		const struct canary_place *p = &x->word[i];
+
+		if (p->own && x->scratch)
+			found = gather_add(g, p, &x->note[i].word);
+		else if (!p->own && word_read(p->src, p->len) != x->note[i].word)
+			found = p->dst;
+	}
+	return found;
+}
+
+static uint64_t place_compare(struct gather *g, const struct canary_place *p)
+{
+	if (p->own)
+		return g->x->scratch ? gather_add(g, p, NULL) : CANARY_SAME;
+	return memcmp(p->src, g->slot + p->dst, p->len) ? p->dst : CANARY_SAME;
+}
+
+static uint64_t pages_compare(struct gather *g, struct canary_map *m)
+{
+	struct canary_place page[CANARY_PAGES];
+	uint32_t n = ring_take(&m->page, CANARY_PAGES, page);
+	uint64_t found = CANARY_SAME;
+
+	for (uint32_t i = 0; i < n && found == CANARY_SAME; i++)
+		found = place_compare(g, &page[i]);
+	return found;
+}
+
+static uint64_t all_compare(struct gather *g, const struct canary_map *m)
+{
+	uint64_t found = CANARY_SAME;
+
+	for (uint32_t i = 0; i < m->nlive; i++) {
+		const struct wire_row *r = &m->row[m->live[i]];
+		struct canary_place p;
+
+		for (uint64_t line = 0; line < r->rows; line++)
+			for (uint64_t in = 0; in < r->width; in += p.len) {
+				if (!place_at(m, r, line, in, SCRATCH_BYTES, &p))
+					return CANARY_SAME;
+				found = place_compare(g, &p);
+				if (found != CANARY_SAME)
+					return found;
+			}
+	}
+	return found;
+}
+
+uint64_t canary_guard(struct canary *x)
+{
+	struct gather g;
+	struct canary_map *m;
+	uint64_t found;
+
+	if (!x->armed)
+		return CANARY_SAME;
+	x->armed = false;
+	g.x = x;
+	g.n = 0;
+	g.bytes = 0;
+	found = words_compare(&g);
+	m = map_enter(x);
+	if (found == CANARY_SAME && m && m->serial == x->serial) {
+		g.slot = m->slot[x->slot];
+		found = x->all ? all_compare(&g, m) : pages_compare(&g, m);
+	}
+	if (found == CANARY_SAME)
+		found = gather_compare(&g);
+	map_leave(x);
+	return found;
+}
+
+/* --- of a handle --- */
+void canary_undeclare(struct ckpt *c)
+{
+	canary_off(&c->canary);
+	canary_replace(&c->canary, NULL);
+	sources_free(TAKE(c->canary.sources));
+}
+
+static int scratch_make(struct canary *x, struct ckpt_err *err)
+{
+	void *p;
+	int fd, rc;
+
+	if (x->scratch)
+		return 0;
+	rc = wire_memfd("ckpt-scratch", SCRATCH_BYTES, &fd, err);
+	if (rc == 0 && (rc = wire_map(fd, SCRATCH_BYTES, 0, &p, err)) < 0)
+		(void)close(fd);
+	if (rc < 0)
+		return rc;
+	x->scratch_fd = fd;
+	x->scratch = p;
+	return 0;
+}
+
+static int slots_look(const struct wire_sealed *m, const int *fd, struct canary_map *ret,
+		      struct ckpt_err *err)
+{
+	void *p;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < m->nslot && rc == 0; i++, ret->nslot += rc == 0) {
+		rc = wire_look(fd[i], m->slot_bytes, &p, err);
+		if (rc == 0)
+			ret->slot[i] = p;
+	}
+	if (rc == 0)
+		rc = wire_map(fd[m->nslot], m->nrow * sizeof(struct wire_row), 1, &p, err);
+	if (rc == 0)
+		ret->row = p;
+	return rc;
+}
+
+static int map_of(struct ckpt *c, const struct wire_sealed *m, const int *fd,
+		  struct canary_map **ret, struct ckpt_err *err)
+{
+	struct canary_map parts = { .epoch = m->epoch,
+				    .nrow = m->nrow,
+				    .nsegment = c->nseg,
+				    .shadow = c->shadow,
+				    .slot_bytes = m->slot_bytes,
+				    .sources = c->canary.sources };
+	cleanup_free uint8_t **base = calloc(c->nseg + 1, sizeof(uint8_t *));
+	cleanup_free uint64_t *bytes = calloc(c->nseg + 1, sizeof *bytes);
+	int rc = base && bytes ? slots_look(m, fd, &parts, err) : -ENOMEM;
+
+	if (getrandom(&parts.rng, sizeof parts.rng, GRND_NONBLOCK) < 0)
+		parts.rng = now_ns();
+	for (uint32_t i = 0; i < c->nseg && rc == 0; i++) {
+		base[i] = c->seg[i].base;
+		bytes[i] = c->seg[i].bytes;
+	}
+	parts.segment = base;
+	if (rc == 0 && parts.sources->nprivate)
+		rc = scratch_make(&c->canary, err);
+	if (rc == 0)
+		rc = canary_map_make(&parts, bytes, ret);
+	if (rc == 0) {
+		(*ret)->mapped = true;
+		return 0;
+	}
+	for (uint32_t i = 0; i < parts.nslot; i++)
+		munmap((void *)(uintptr_t)parts.slot[i], m->slot_bytes);
+	if (parts.row)
+		munmap((void *)(uintptr_t)parts.row, m->nrow * sizeof *parts.row);
+	return rc;
+}
+
+void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd)
+{
+	struct canary_map *map = NULL;
+	struct ckpt_err err = { 0 };
+	int rc = 0;
+
+	if (m->nrow && c->canary.sources && c->canary.check != UINT32_MAX)
+		rc = map_of(c, m, fd, &map, &err);
+	canary_replace(&c->canary, map);
+	if (rc < 0)
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: rank %u of job %s: a state that is changed before ckpt_guard will not be "
+			"found: %s",
+			c->rank, c->job, err.msg[0] ? err.msg : strerror(-rc));
+}
+
+static void places_draw(struct ckpt *c, uint32_t words, uint32_t pages)
+{
+	struct canary *x = &c->canary;
+	const struct link *l = atomic_load(&c->link);
+	struct canary_map *m;
+
+	if (!l)
+		return;
+	pthread_mutex_lock(&x->draw);
+	m = atomic_load(&x->map);
+	/* Not before the daemon has the slots in memory: a touch would make small pages of them. */
+	if (m && atomic_load(&l->job->ready_epoch) == m->epoch)
+		canary_draw(m, words, pages);
+	pthread_mutex_unlock(&x->draw);
+}
+
+void canary_seal(struct ckpt *c)
+{
+	bool some = c->canary.check && c->canary.check != UINT32_MAX;
+
+	places_draw(c, some ? CANARY_WORDS_ALL : 2 * CANARY_WORDS, 2 * CANARY_PAGES);
+	helper_wake(c);
+}
+
+void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
+{
+	atomic_store_explicit(&c->canary.found_at, at, memory_order_relaxed);
+	atomic_store_explicit(&c->canary.found_step, step + 1, memory_order_release);
+	helper_wake(c);
+}
+
+static void found_log(struct ckpt *c)
+{
+	struct canary *x = &c->canary;
+	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire);
+	const struct canary_name *name;
+
+	if (!step)
+		return;
+	pthread_mutex_lock(&x->draw);
+	name = canary_name_at(atomic_load(&x->map),
+			      atomic_load_explicit(&x->found_at, memory_order_relaxed));
+	log_line(
+		&c->log, LOG_WARNING,
+		"client: rank %u of job %s changed %s%s%s after ckpt_snapshot and before ckpt_guard: step "
+		"%" PRIu64 " is torn; call ckpt_guard before anything is modified",
+		c->rank, c->job, name ? name->component : "its state", name ? "/" : "",
+		name ? name->name : "", step - 1);
+	pthread_mutex_unlock(&x->draw);
+}
+
+void canary_help(struct ckpt *c)
+{
+	places_draw(c, CANARY_AHEAD, CANARY_AHEAD);
+	atomic_store(&c->canary.wanted, 0);
+	found_log(c);
+}

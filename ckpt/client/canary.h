@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * canary.h - finds a state that is changed between ckpt_snapshot and ckpt_guard, when the daemon's copy
+ * of it may still be under way. What is found is dropped (shared.h, CHANGED).
+ *
+ * At the mark CANARY_WORDS words are read at random places and noted. The daemon compares them with the
+ * slot when its copy has ended: so a change is found that the copy has seen. The guard then reads the
+ * same words from memory again, and compares CANARY_PAGES other places, of up to CANARY_PAGE bytes each,
+ * between memory and slot: so one is found that the copy has not seen. opts.check = n: at each n-th mark
+ * there are CANARY_WORDS_ALL words, and the guard compares everything.
+ *
+ * Places are drawn among all that this rank saves and that can change (not CONST, VOLATILE, blobs; SINKs
+ * are not saved), every byte with the same probability, but one in each CANARY_WORDS-th of it: the
+ * product of the probabilities to miss a change is greatest when the change is spread evenly (the
+ * arithmetic mean is not below the geometric one). So a change of the fraction f is missed by n words
+ * with at most (1 - f)^n: 2^-32 of a half, 0.72 of 1 %, and 0.006 of 1 % by CANARY_WORDS_ALL. Half a
+ * state that is changed in a regular pattern is no exception, for the place inside of a part is random.
+ *
+ * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is used
+ * once, but where the helper has not come by: then the newest are used again. Snapshot and guard take places, read and compare: no lock, no allocation; a system call where
+ * memory is not from ckpt_alloc (the guard reads it through pwritev, for its owner may have unmapped it by
+ * mistake, and a trainer is not ended by ours), and one in 32 marks if the helper has not come by.
+ *
+ * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper canary_help. The map is
+ * replaced under `draw`, which the trainer never takes: it says `busy` instead, before it looks at the
+ * map, and who replaces it takes it away first and then waits until nobody is busy. Both are sequentially
+ * consistent, so one of them sees the other.
+ */
+#ifndef CKPT_CLIENT_CANARY_H
+#define CKPT_CLIENT_CANARY_H
+#include "ckpt/client/shared.h"
+#include "ckpt/client/wire.h"
+#include <pthread.h>
+
+#define CANARY_WORDS 32u
+#define CANARY_WORDS_ALL 512u /* SHARED_CANARY_MAX */
+#define CANARY_PAGES 16u
+#define CANARY_PAGE 4096u
+#define CANARY_RING 2048u /* places, used and ahead */
+#define CANARY_AHEAD (CANARY_RING - CANARY_WORDS_ALL)
+
+struct part_of;
+
+/* Bytes that are contiguous in memory and in the slot. */
+struct canary_place {
+	const uint8_t *src;
+	uint64_t dst;
+	uint32_t len;
+	bool own; /* memory that is not the library's: it may be unmapped */
+};
+/* One thread makes, one uses; both count on. */
+struct canary_ring {
+	_Atomic uint32_t made, used;
+	struct canary_place at[CANARY_RING];
+};
+
+/* Where private memory lies, and what tensors are called: of one declaration. */
+struct canary_sources {
+	uint32_t nprivate, nname;
+	struct canary_private {
+		uint64_t off; /* in the shadow; ascending */
+		const struct part_of *part;
+		uint32_t elem;
+	} * private;
+	struct canary_name {
+		const char *component, *name; /* of the handle's arena */
+	} * name;
+};
+
+/* What there is to look at, from one SEALED until the next. */
+struct canary_map {
+	uint64_t serial;
+	uint32_t epoch, nslot, nrow, nsegment, shadow; /* shadow: a segment, or UINT32_MAX */
+	const uint8_t *slot[WIRE_SLOTS_MAX];
+	uint64_t slot_bytes;
+	const struct wire_row *row;
+	uint8_t **segment; /* [nsegment] */
+	const struct canary_sources *sources;
+	bool mapped;		    /* slots and rows are unmapped with it */
+	uint32_t nlive, *live;	    /* rows that can change */
+	uint64_t *upto;		    /* [nlive] bytes of them up to the end of this one */
+	uint64_t rng, words, pages; /* words, pages: drawn so far */
+	struct canary_ring word, page;
+};
+
+struct canary {
+	uint32_t check; /* as ckpt_opts.check */
+	int scratch_fd; /* -1: none. Private memory is written there to be read */
+	uint8_t *scratch;
+	_Atomic uint32_t busy, wanted; /* wanted: the helper has been woken for more places */
+	_Atomic(struct canary_map *) map;
+	pthread_mutex_t draw;
+	uint64_t serials;		/* (draw) */
+	struct canary_sources *sources; /* the newest declaration's */
+
+	/* the trainer's: the newest mark */
+	bool armed, all;
+	uint32_t slot, n;
+	uint64_t serial, taken;
+	struct canary_place word[CANARY_WORDS_ALL];
+	struct shared_canary_word note[CANARY_WORDS_ALL];
+
+	/* 1 + step of the newest mark that was found to be changed; 0 from the next mark on */
+	_Atomic uint64_t changed_step;
+	/* for the helper's log: 1 + step of what was found last; where */
+	_Atomic uint64_t found_step, found_at;
+};
+
+#define CANARY_SAME UINT64_MAX
+
+int canary_init(struct canary *x, uint32_t check);
+void canary_destroy(struct canary *x);
+
+/* A map of these rows, slots and segments: 0, or -EPROTO (a row leaves them), -ENOMEM. Pointers are the
+ * caller's, who fills epoch, nslot, slot, slot_bytes, row, nrow, nsegment, segment, shadow, sources. */
+int canary_map_make(const struct canary_map *parts, const uint64_t *segment_bytes,
+		    struct canary_map **ret);
+void canary_map_free(struct canary_map *m);
+/* From now on this map, or none. Any thread but one that is busy; waits for the trainer. */
+void canary_replace(struct canary *x, struct canary_map *m);
+/* Draw so many places ahead at least (at most what the rings hold); touch what is read of the slots.
+ * Under draw. */
+void canary_draw(struct canary_map *m, uint32_t words, uint32_t pages);
+/* The name of what lies at this offset of the slot; NULL: not known. */
+const struct canary_name *canary_name_at(const struct canary_map *m, uint64_t off);
+
+/* At a mark: the words that are noted, x->note[0..n). 0: there is no map, or nothing can change. True in
+ * *ret_low: the helper should draw more. */
+uint32_t canary_mark(struct canary *x, uint32_t epoch, uint32_t slot, bool *ret_low);
+/* Nothing is compared at the next guard: what was noted need no longer be there. */
+void canary_off(struct canary *x);
+/* At the guard, after the copy has ended: CANARY_SAME, or the offset in the slot of something that was
+ * changed. Once for each mark. */
+uint64_t canary_guard(struct canary *x);
+
+/* --- of a handle --- */
+struct ckpt;
+/* New declarations are coming (mem): what the map needs of the old ones goes. */
+void canary_undeclare(struct ckpt *c);
+/* SEALED of the present declarations came with these descriptors (rpc, mem): a new map. Without memory for it nothing is looked for. */
+void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd);
+/* ckpt_seal is done: the first mark has places, before the helper has come by. */
+void canary_seal(struct ckpt *c);
+/* The helper: draw, log. */
+void canary_help(struct ckpt *c);
+/* The guard, or the daemon's copier, has found a change: for the log. */
+void canary_found(struct ckpt *c, uint64_t step, uint64_t at);
+#endif

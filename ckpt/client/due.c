@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// due.c - persist_every: which marks are to be written. Called by ckpt_snapshot.
+// Invariant: a mark that was to be written counts when its step is staged, not before; what was
+// skipped, torn or lost is made up for by the very next mark, what could not be written after 1, 2, 4
+// ... marks, so that a full disk is not written at each step.
+//
+// Ranks need not agree: the rank that marks a step first takes the ticket, its flags hold for all, and
+// every rank notes here what the ticket says. So the ranks' counts differ by the marks that an outcome
+// takes to be seen, and never drift apart.
+#include "ckpt/base/util.h"
+#include "ckpt/client/handle.h"
+
+/* All that became of steps, so that outcomes are searched only when there is a new one. */
+static uint64_t outcomes(const struct link *l)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = OUTCOME_STAGED; i <= OUTCOME_FAILED; i++)
+		n += atomic_load_explicit(&l->job->count[i], memory_order_relaxed);
+	return n;
+}
+
+/* This rank's own guard, or its next mark, may have torn it: the daemon need not have told yet. */
+static bool torn_here(const struct link *l, uint64_t step)
+{
+	const struct shared_snap *s = shared_snap_newest(l->rank);
+
+	return s && s->rec.step == step && shared_snap_state(s, NULL) == SNAP_TORN;
+}
+
+/* The same of one whose guard has found that it was changed: staged or not. */
+static bool changed_here(const struct link *l, uint64_t step)
+{
+	const struct shared_snap *s = shared_snap_newest(l->rank);
+	uint64_t mark;
+
+	if (!s || s->rec.step != step)
+		return false;
+	(void)shared_snap_state(s, &mark);
+	return shared_snap_changed(l->rank, mark);
+}
+
+/* The fate of a step. It is lost where a later daemon has taken over all that it will, and not it. */
+static enum outcome_state fate(const ckpt *c, const struct link *l, const struct due_step *x)
+{
+	uint16_t seq = 0;
+	enum outcome_state is = shared_outcome_state(l->job, x->step - 1, &seq);
+	bool settled = atomic_load_explicit(&l->job->ready_epoch, memory_order_acquire) ==
+		       atomic_load_explicit(&c->epoch, memory_order_relaxed);
+
+	if (l == x->link && seq != x->ticket_seq)
+		return OUTCOME_NONE; /* of an earlier attempt at the same step */
+	return is == OUTCOME_NONE && l != x->link && settled ? OUTCOME_TORN : is;
+}
+
+static void owe(struct due *d, uint32_t distance)
+{
+	d->distance = distance;
+	d->again = d->marks + distance - 1; /* the present mark is the first after it */
+}
+
+static void settle_asked(ckpt *c, struct link *l)
+{
+	struct due *d = &c->due;
+
+	switch (fate(c, l, &d->asked)) {
+	case OUTCOME_NONE:
+	case OUTCOME_COPYING:
+		break;
+	case OUTCOME_STAGED:
+	case OUTCOME_PERSISTED:
+	case OUTCOME_COMMITTED:
+	case OUTCOME_FAILED:
+		d->paid = d->asked.marks;
+		d->again = 0;
+		d->staged = d->asked;
+		if (d->staged.link != l)
+			d->staged.ticket_seq = 0;
+		d->staged.link = l;
+		d->asked.step = 0;
+		break;
+	case OUTCOME_TORN:
+		d->asked.step = 0;
+		break;
+	}
+}
+
+static void settle_staged(ckpt *c, struct link *l)
+{
+	struct due *d = &c->due;
+	uint32_t longer = MAX(2 * d->distance, 1u);
+
+	switch (fate(c, l, &d->staged)) {
+	case OUTCOME_NONE:
+	case OUTCOME_COPYING:
+		return;
+	case OUTCOME_STAGED:
+	case OUTCOME_PERSISTED:
+		if (d->staged.link != l) /* a later daemon has taken it over */
+			d->staged.ticket_seq = 0;
+		d->staged.link = l;
+		return;
+	case OUTCOME_COMMITTED:
+		d->distance = 0;
+		break;
+	case OUTCOME_TORN: /* found to be changed, or not guarded */
+		owe(d, 1);
+		break;
+	case OUTCOME_FAILED:
+		owe(d, MIN(longer, c->persist_every));
+		break;
+	}
+	d->staged.step = 0;
+}
+
+void due_mark(ckpt *c, uint64_t step)
+{
+	if (step + 1 != c->due.newest) /* else the same once more */
+		c->due.marks++;
+	c->due.newest = step + 1;
+}
+
+bool due_now(ckpt *c, struct link *l)
+{
+	struct due *d = &c->due;
+	uint64_t seen = outcomes(l);
+
+	if (d->asked.step && d->asked.link == l &&
+	    (torn_here(l, d->asked.step - 1) || changed_here(l, d->asked.step - 1)))
+		d->asked.step = 0;
+	if (d->staged.step && d->staged.link == l && changed_here(l, d->staged.step - 1)) {
+		d->staged.step = 0;
+		owe(d, 1);
+	}
+	if (seen != d->seen || (d->asked.step && d->asked.link != l) ||
+	    (d->staged.step && d->staged.link != l)) {
+		if (d->asked.step)
+			settle_asked(c, l);
+		if (d->staged.step)
+			settle_staged(c, l);
+	}
+	d->seen = seen;
+	if (d->asked.step) /* that one pays it, or will be found to be torn */
+		return d->marks - d->asked.marks >= c->persist_every;
+	return (d->again && d->marks >= d->again) || d->marks - d->paid >= c->persist_every;
+}
+
+void due_asked(ckpt *c, struct link *l, uint64_t step, uint16_t ticket_seq)
+{
+	struct due *d = &c->due;
+
+	d->asked = (struct due_step){ step + 1, d->marks, l, ticket_seq };
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// skips.c - how many snapshots were skipped, and why: counted here, by each rank, for ckpt_stats, for
+// the daemon's status, and for the two logs. Called by ckpt_snapshot and the helper.
+// Invariant: what the page of a rank says is what ckpt_stats says.
+#include "ckpt/base/util.h"
+#include "ckpt/client/handle.h"
+
+_Static_assert(WIRE_SKIPS == SHARED_SKIPS, "the page has a counter for each reason");
+
+static uint64_t count(const ckpt *c, uint32_t why)
+{
+	return atomic_load_explicit(&c->skipped[why], memory_order_relaxed);
+}
+
+void skips_carry(ckpt *c, struct link *l)
+{
+	for (uint32_t i = 0; i < WIRE_SKIPS; i++)
+		atomic_store_explicit(&l->rank->skipped[i], count(c, i), memory_order_relaxed);
+	atomic_store_explicit(&l->rank->skipping,
+			      atomic_load_explicit(&c->skips.now, memory_order_relaxed),
+			      memory_order_relaxed);
+}
+
+/* More than half of the window: skipping. At most a quarter: no more. */
+static uint32_t skipping(const struct skips *s, uint32_t was)
+{
+	uint32_t n[WIRE_SKIPS + 1] = { 0 }, most = 1, skipped;
+
+	for (uint32_t i = 0; i < SKIPS_WINDOW; i++)
+		n[s->why[i]]++;
+	skipped = SKIPS_WINDOW - n[0];
+	for (uint32_t i = 2; i <= WIRE_SKIPS; i++)
+		if (n[i] > n[most])
+			most = i;
+	if (skipped <= SKIPS_WINDOW / 4)
+		return 0;
+	return was || skipped <= SKIPS_WINDOW / 2 ? was : most;
+}
+
+void skips_count(ckpt *c, struct link *l, int why)
+{
+	struct skips *s = &c->skips;
+	uint8_t *at = &s->why[s->n++ % SKIPS_WINDOW], is = (uint8_t)(why + 1);
+	uint32_t was = atomic_load_explicit(&s->now, memory_order_relaxed), now = was;
+
+	if (why >= 0)
+		atomic_fetch_add_explicit(&c->skipped[why], 1, memory_order_relaxed);
+	if (*at != is) {
+		*at = is;
+		now = skipping(s, was);
+		atomic_store_explicit(&s->now, now, memory_order_relaxed);
+	}
+	if (!l)
+		return;
+	/* A new daemon's page was filled in by the helper, while this thread went on counting. */
+	if (l != s->link)
+		skips_carry(c, l);
+	s->link = l;
+	if (why >= 0)
+		atomic_store_explicit(&l->rank->skipped[why], count(c, (uint32_t)why),
+				      memory_order_relaxed);
+	if (now != was)
+		atomic_store_explicit(&l->rank->skipping, now, memory_order_relaxed);
+}
+
+void skips_log(ckpt *c)
+{
+	uint32_t now = atomic_load_explicit(&c->skips.now, memory_order_relaxed);
+
+	if (now == c->skips.said)
+		return;
+	c->skips.said = now;
+	if (now)
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: rank %u of job %s: of the newest %u snapshots more than half were "
+			"skipped: %s",
+			c->rank, c->job, SKIPS_WINDOW, wire_skip_text(now - 1));
+	else
+		log_line(&c->log, LOG_NOTICE,
+			 "client: rank %u of job %s: snapshots are taken again", c->rank, c->job);
+}

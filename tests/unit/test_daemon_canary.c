@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon_canary.c - a state that is changed between ckpt_snapshot and ckpt_guard, with all kinds of
+ * memory: with opts.check = 1 each element of each tensor is looked at, and what is left alone is never
+ * said to be changed. The library and the daemon are in one process.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "tests/lib/rank.c"
+
+#include "tests/lib/draw.h"
+#include "tests/lib/host.c"
+#include "tests/lib/said.h"
+#include <sched.h>
+#include <sys/mman.h>
+
+static struct host H;
+static uint64_t seed;
+
+static struct plan_of_job plan(const char *job, const char *mesh, uint32_t check)
+{
+	return (struct plan_of_job){ .socket = H.socket,
+				     .store = H.store,
+				     .job = job,
+				     .mesh = mesh,
+				     .guard = CKPT_FINISH,
+				     .check = check };
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	seed = draw_seed("daemon_canary");
+	host_make(&H);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	H.log = (struct log){ 0 };
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+static void must_wait(struct rank *k, uint64_t step, int state)
+{
+	struct ckpt_err err = { 0 };
+
+	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
+}
+
+static void must_step(struct rank *k, uint64_t step, uint32_t flags)
+{
+	MUST_BE(rank_step(k, step, flags), 0);
+}
+
+static uint64_t torn(const struct rank *k)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+
+	MUST_BE(ckpt_stats(k->c, &s), 0);
+	return s.torn;
+}
+
+static void calm_script(struct rank *k)
+{
+	rank_open(k, k->plan, k->rank);
+	for (uint64_t step = 1; step <= 10; step++) {
+		must_step(k, step, step % 4 ? CKPT_STAGE_ONLY : CKPT_PERSIST);
+		must_wait(k, step, step % 4 ? CKPT_STAGED : CKPT_COMMITTED);
+		MUST_BE(ckpt_guard(k->c, NULL), 0);
+		rank_meet(k);
+	}
+	MUST_BE(torn(k), 0);
+	rank_close(k, 0);
+}
+
+static void what_is_left_alone_is_never_said_to_be_changed(void **state)
+{
+	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "fsdp=2,tp=2", "dp=2,fsdp=2" };
+	static const uint32_t check[] = { 0, 1, UINT32_MAX };
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
+		for (uint32_t c = 0; c < ARRAY_LEN(check); c++) {
+			char job[16];
+			struct plan_of_job p = plan(job, mesh[i], check[c]);
+
+			snprintf(job, sizeof job, "calm%u%u", i, c);
+			team(&p, calm_script, NULL);
+		}
+}
+
+/* The address of an element of a tensor, drawn. */
+struct drawn {
+	uint64_t left;
+	uint8_t *p;
+};
+
+static bool draw_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
+{
+	struct drawn *d = arg;
+
+	(void)t, (void)g;
+	d->p = p;
+	return d->left-- != 0;
+}
+
+static uint8_t *any_byte(const struct rank_tensor *t)
+{
+	uint64_t n = t->nlocal ? 1 : 0;
+	struct drawn d = { 0 };
+
+	for (uint32_t i = 0; i < t->ndim; i++)
+		n *= t->n[i];
+	if (n == 0)
+		return NULL;
+	d.left = draw_below(&seed, n);
+	tensor_each(t, draw_one, &d);
+	return d.p + draw_below(&seed, t->elem);
+}
+
+/* Marked, and staged: so the copy has passed all of it. */
+static int change(struct rank *k, uint64_t step, uint8_t *at)
+{
+	int rc;
+
+	must_step(k, step, CKPT_STAGE_ONLY);
+	must_wait(k, step, CKPT_STAGED);
+	*at ^= 0x10;
+	rc = ckpt_guard(k->c, NULL);
+	*at ^= 0x10;
+	return rc;
+}
+
+static void any_element_of_any_tensor_is_missed_by_a_check_of_all(void **state)
+{
+	struct plan_of_job p = plan("any", "fsdp=1", 1);
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	uint64_t step = 0, found = 0;
+	char name[160];
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	for (uint32_t i = 0; i < k.ntensor; i++) {
+		const struct rank_spec *s = &rank_specs[k.t[i].spec];
+
+		for (uint32_t n = 0; n < 6; n++) {
+			uint8_t *at = any_byte(&k.t[i]);
+
+			if (!at)
+				continue;
+			if (s->cls != CKPT_STABLE) {
+				MUST_BE(change(&k, ++step, at), 0);
+				continue;
+			}
+			MUST_BE(change(&k, ++step, at), CKPT_TORN);
+			MUST_BE(torn(&k), ++found);
+			while (ckpt_wait(k.c, step, CKPT_STAGED, SEC, &err) != -ENOENT)
+				sched_yield();
+			snprintf(name, sizeof name,
+				 "rank 0 changed %s/%s after ckpt_snapshot and before ckpt_guard",
+				 s->component, s->name);
+			rank_must(strstr(err.msg, name) != NULL, name, __FILE__, __LINE__, err.msg);
+		}
+	}
+	MUST(found > 50);
+	must_step(&k, ++step, CKPT_FINAL); /* and nothing stays behind */
+	must_wait(&k, step, CKPT_COMMITTED);
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	rank_close(&k, 0);
+	MUST(host_has(&H, "any", step));
+	MUST_BE(host_committed(&H, "any", NULL, 0), 1);
+}
+
+static void both_logs_name_what_was_changed(void **state)
+{
+	static struct said library, daemon;
+	struct plan_of_job p = plan("logs", "fsdp=1", 1);
+	struct rank k = { 0 };
+	uint8_t *at;
+
+	(void)state;
+	p.log = said_line;
+	p.log_ctx = &library;
+	H.log = (struct log){ said_line, &daemon, LOG_INFO };
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	at = any_byte(&k.t[rank_tensor_find(&k, "uneven")]);
+	MUST_BE(change(&k, 1, at), CKPT_TORN);
+	said_await(&library, "changed model/uneven after ckpt_snapshot and before ckpt_guard");
+	said_await(&daemon, "rank 0 changed model/uneven after ckpt_snapshot");
+	MUST_BE(ckpt_guard(k.c, NULL), 0); /* told once */
+	rank_close(&k, 0);
+	MUST_BE(said_times(&library, "changed model"), 1);
+	MUST_BE(said_times(&daemon, "changed model"), 1);
+}
+
+static void a_step_that_was_changed_can_be_marked_again_at_once(void **state)
+{
+	struct plan_of_job p = plan("again", "fsdp=1", 1);
+	struct rank k = { 0 };
+	uint64_t got[4];
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	for (uint64_t step = 1; step <= 8; step++) {
+		MUST_BE(change(&k, step, any_byte(&k.t[rank_tensor_find(&k, "w.master")])),
+			CKPT_TORN);
+		must_step(&k, step, CKPT_PERSIST);
+		must_wait(&k, step, CKPT_COMMITTED);
+		MUST_BE(ckpt_guard(k.c, NULL), 0);
+	}
+	rank_close(&k, 0);
+	MUST_BE(host_committed(&H, "again", got, 4), 8);
+}
+
+/* --- memory that is not there any more --- */
+static void private_memory_may_be_unmapped_before_the_guard(void **state)
+{
+	struct plan_of_job p = plan("unmapped", "fsdp=1", 0);
+	const uint64_t words = 1 << 16;
+	const struct ckpt_placement shard = { .how = CKPT_SHARD };
+	struct ckpt_err err = { 0 };
+	uint8_t *mem[2];
+
+	(void)state;
+	host_start(&H, IO_THREADS, NULL);
+	for (int state_of = CKPT_STAGED; state_of <= CKPT_COMMITTED;
+	     state_of += CKPT_COMMITTED - CKPT_STAGED) {
+		struct rank k = { 0 };
+
+		MUST_OK(rank_attach(&k, &p, 0, &err), &err);
+		for (uint32_t i = 0; i < 2; i++) {
+			struct ckpt_local at = { 0 };
+			struct ckpt_tensor t = { .size = sizeof t,
+						 .dtype = CKPT_U64,
+						 .component = "model",
+						 .name = i ? "b" : "a",
+						 .ndim = 1,
+						 .mesh = k.mesh_id,
+						 .nplace = 1,
+						 .nlocal = 1,
+						 .shape = &words,
+						 .place = &shard,
+						 .local = &at };
+
+			mem[i] = mmap(NULL, words * 8, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			MUST(mem[i] != MAP_FAILED);
+			memset(mem[i], (int)i + 1, words * 8);
+			at.ptr = mem[i];
+			MUST_OK(ckpt_tensor_add(k.c, &t, NULL, &err), &err);
+		}
+		MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+		MUST_BE(ckpt_snapshot(k.c, 1, NULL), 0);
+		must_wait(&k, 1, state_of);
+		MUST_BE(munmap(mem[1], words * 8), 0);
+		/* what is on disk needs no memory any more */
+		MUST_BE(ckpt_guard(k.c, NULL), state_of == CKPT_STAGED ? CKPT_TORN : 0);
+		MUST_BE(munmap(mem[0], words * 8), 0);
+		rank_close(&k, 0);
+		p.job = "unmapped2";
+	}
+	MUST_BE(host_committed(&H, "unmapped2", NULL, 0), 1);
+}
+
+#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_left_alone_is_never_said_to_be_changed),
+		TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all),
+		TEST(both_logs_name_what_was_changed),
+		TEST(a_step_that_was_changed_can_be_marked_again_at_once),
+		TEST(private_memory_may_be_unmapped_before_the_guard),
+	};
+
+	return cmocka_run_group_tests_name("daemon_canary", tests, NULL, NULL);
+}
