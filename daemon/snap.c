@@ -83,6 +83,15 @@ void job_error(struct job *j, uint64_t step, const char *text)
 	snprintf(j->tally.error, sizeof j->tally.error, "%s", text);
 }
 
+void job_failing(struct job *j, int code, const char *text)
+{
+	bool other = code != j->failing;
+
+	j->failing = code;
+	if (j->launch && (other || code) && !MUTANT(FAILING_UNSAID))
+		shared_text_set(&j->launch->page->failing, code, code ? text : "", other);
+}
+
 static void tally_add(struct snap *s, enum outcome_state outcome, const char *text)
 {
 	struct tally *t = &s->job->tally;
@@ -703,6 +712,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 		s->committed = true;
 		s->committed_at = now_ns();
 		control_over(s, 0, NULL);
+		job_failing(j, 0, NULL);
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
 		log_line(&j->d->opts.log, LOG_NOTICE,
 			 "snap: job %s step %" PRIu64
@@ -710,6 +720,8 @@ void snap_written(struct snap *s, int rc, const char *text)
 			 j->name, s->step, (double)s->phase_ns[0] / 1e6,
 			 (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
 	} else {
+		if (rc != -ECANCELED)		  /* the daemon leaves: the next one writes it */
+			job_failing(j, rc, text); /* before whoever waits for the step goes on */
 		snap_tell(s, OUTCOME_FAILED, rc, text);
 		log_line(&j->d->opts.log, LOG_ERROR,
 			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,

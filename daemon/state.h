@@ -194,12 +194,14 @@ struct job {
 	struct snap *snaps;    /* of all launches, newest first */
 	struct snap *writing;  /* at most one at a time */
 	uint64_t idle_since;
-	/* found damaged: restore passes them by, there and nowhere else */
+	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
-		uint64_t step;
-		uint32_t where; /* as in struct pin */
-	} bad[16];
+		uint64_t step, generation; /* generation: of one in memory */
+		uint32_t where;		   /* as in struct pin */
+		char why[200];
+	} * bad;
 	uint32_t nbad;
+	int failing; /* what its newest write came to: 0 or the negative errno */
 	struct room room;
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
 	/* again: a step was committed since the one that runs began */
@@ -256,7 +258,19 @@ struct launch {
 		uint64_t step, seq; /* seq: the highest on disk then */
 		uint32_t where;	    /* 1: memory, 2: disk */
 		char dir[STORE_DIR_MAX];
+		uint32_t npassed; /* newer ones, which were passed over */
+		char passed[512]; /* as ckpt_got */
 	} pin[ROUNDS_MAX];
+	/* A round that goes back over damaged steps: how many it has tried, how many of them had been
+	 * removed; what is on disk; the wanted tensors that a tried step may have been written into. */
+	struct retreat {
+		uint32_t tried, removed, nstep, nbegun;
+		struct store_step *step;
+		bool *begun;
+	} retreat;
+	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
+	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
+	char waits_said[SHARED_TEXT];
 	/* The step on disk that it chose, held against removal until a step of its own is committed:
 	 * until then it is where the job goes back to. -1: none */
 	int step_fd;
@@ -319,6 +333,8 @@ bool job_forgotten(struct job *j, uint64_t now);
 void job_free(struct job *j);
 /* What the ranks, and later whoever asks, are told of a step. */
 void snap_tell(struct snap *s, enum outcome_state outcome, int code, const char *text);
+/* What should have been written could not be (code < 0), or was again (0): for CKPT_FAILING. */
+void job_failing(struct job *j, int code, const char *text);
 /* the newest trouble of the job; step: 1 + step, 0: of none */
 void job_error(struct job *j, uint64_t step, const char *text);
 /* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
@@ -351,6 +367,15 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What retreat holds: the round is over. */
+void restore_free_retreat(struct launch *l);
+/* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
+ * (START_CLEAR), or a rank says so (START_FRESH). */
+void launch_start(struct launch *l, enum shared_start start);
+
+/* --- waiting for ranks (waits.c) --- */
+/* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
+void waits_tick(struct launch *l, uint64_t now);
 
 /* --- keeping --- */
 #define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */

@@ -155,6 +155,7 @@ static void handle_free(ckpt *c)
 	free(c->store);
 	free(c->socket);
 	pthread_mutex_destroy(&c->rpc);
+	pthread_mutex_destroy(&c->why_lock);
 	free(c);
 }
 
@@ -176,6 +177,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
 	pthread_mutex_init(&c->rpc, NULL);
+	pthread_mutex_init(&c->why_lock, NULL);
 	c->sock = c->store_fd = c->wake = -1;
 	c->shadow = UINT32_MAX;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
@@ -257,25 +259,30 @@ static int seal_send(ckpt *c, struct ckpt_err *err)
 }
 
 /* Asked again, a seal that is not ready goes on waiting; any other one begins a new epoch. */
-static int seal_unready(ckpt *c)
+static int seal_unready(ckpt *c, const struct link *l, struct ckpt_err *err)
 {
+	char text[SHARED_TEXT];
+
 	c->redeclare = false;
+	if (!l || atomic_load(&c->state) != LINK_UP)
+		(void)ckpt_error(
+			err, -ETIMEDOUT,
+			"job %s: no daemon listens on %s: snapshots are skipped until one does",
+			c->job, c->socket);
+	else if (shared_text_get(&l->job->waits, text))
+		(void)ckpt_error(err, -ETIMEDOUT, "job %s: %s", c->job, text);
+	else
+		(void)ckpt_error(
+			err, -ETIMEDOUT,
+			"job %s: not every rank has called ckpt_seal, or the slots are not in memory yet",
+			c->job);
 	return CKPT_SKIPPED;
 }
 
-int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
+static int seal_wait(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 {
 	uint64_t start = now_ns(), now = start;
-	int rc = client_alive(c);
 
-	if (rc < 0)
-		return ckpt_error(err, rc, "the handle belongs to the parent process");
-	fill_quiesce(c);
-	if (c->dirty || !c->sealed_once || c->redeclare)
-		rc = seal_send(c, err);
-	c->redeclare = true;
-	if (rc < 0)
-		return rc;
 	for (;;) {
 		struct link *l = atomic_load(&c->link);
 		uint32_t changed = atomic_load(&c->changed),
@@ -292,7 +299,7 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 		if (l && atomic_load(&l->job->ready_epoch) == atomic_load(&c->epoch))
 			return 0;
 		if (now - start >= wait_ns)
-			return seal_unready(c);
+			return seal_unready(c, l, err);
 		if (l)
 			shared_futex_wait(&l->job->event, seen,
 					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
@@ -301,6 +308,24 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 					  MIN(wait_ns - (now - start), 100 * NS_PER_MS));
 		now = now_ns();
 	}
+}
+
+int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
+{
+	int rc = client_alive(c);
+
+	if (rc < 0)
+		return ckpt_error(err, rc, "the handle belongs to the parent process");
+	fill_quiesce(c);
+	if (c->dirty || !c->sealed_once || c->redeclare)
+		rc = seal_send(c, err);
+	c->redeclare = true;
+	if (rc < 0)
+		return rc;
+	atomic_store(&c->waits, true);
+	rc = seal_wait(c, wait_ns, err);
+	atomic_store(&c->waits, false);
+	return rc;
 }
 
 /* --- restore --- */
@@ -357,10 +382,53 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 	return rc;
 }
 
+static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err *err)
+{
+	const uint32_t known =
+		CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY | CKPT_EXACT;
+
+	if (w->flags & ~known || (w->flags & CKPT_FROM_DISK && w->flags & CKPT_FROM_MEMORY) ||
+	    (w->only && strlen(w->only) > CKPT_NAME_MAX))
+		return ckpt_error(
+			err, -EINVAL,
+			"ckpt_want: unknown flags, or both FROM_DISK and FROM_MEMORY, or .only too long");
+	if (!c->sealed_once || c->dirty)
+		return ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
+	if (c->snapped)
+		return ckpt_error(err, -EALREADY,
+				  "ckpt_restore comes before the first ckpt_snapshot");
+	return 0;
+}
+
+/* May ckpt_snapshot begin after this? That nothing was found decides it only for who asked for
+ * everything. */
+static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct ckpt_err *why)
+{
+	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));
+
+	if (w->flags & CKPT_DRY_RUN || c->snapped || (rc == -ENOENT && !all))
+		return;
+	pthread_mutex_lock(&c->why_lock);
+	snprintf(c->unrestored_why, sizeof c->unrestored_why, "%.*s", SHARED_TEXT - 1, why->msg);
+	pthread_mutex_unlock(&c->why_lock);
+	atomic_store(&c->unrestored, rc != 0 && rc != -ENOENT);
+	atomic_store(&c->unclean_said, false);
+}
+
+/* One line of the log each. */
+static void passed_say(ckpt *c, const struct wire_restored *r)
+{
+	for (const char *p = r->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+			 "client: job %s: step %" PRIu64 " is restored; passed over: %.*s", c->job,
+			 r->step, (int)strcspn(p, "\n"), p);
+}
+
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, struct ckpt_err *err)
 {
 	struct ckpt_want w = { 0 };
 	struct wire_restored r = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc = client_alive(c);
 
 	if (rc < 0)
@@ -368,25 +436,22 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 	if (!want || want->size < 2 * sizeof(uint32_t))
 		return ckpt_error(err, -EINVAL, "ckpt_want.size must be sizeof(struct ckpt_want)");
 	memcpy(&w, want, MIN((size_t)want->size, sizeof w));
-	if (w.flags &
-		    ~(uint32_t)(CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY) ||
-	    (w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) ||
-	    (w.only && strlen(w.only) > CKPT_NAME_MAX))
-		rc = ckpt_error(
-			err, -EINVAL,
-			"ckpt_want: unknown flags, or both FROM_DISK and FROM_MEMORY, or .only too long");
-	else if (!c->sealed_once || c->dirty)
-		rc = ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
-	else if (c->snapped)
-		rc = ckpt_error(err, -EALREADY,
-				"ckpt_restore comes before the first ckpt_snapshot");
+	rc = want_check(c, &w, &why);
 	if (rc == 0) {
 		shadow_prepare(c);
-		rc = restore_call(c, &w, &r, err);
+		atomic_store(&c->waits, true);
+		rc = restore_call(c, &w, &r, &why);
+		atomic_store(&c->waits, false);
 	}
-	rc = agree_on(c, rc, r.step, err);
-	if (rc < 0)
+	rc = agree_on(c, rc, r.step, &why);
+	start_judge(c, &w, rc, &why);
+	if (rc < 0) {
+		if (err)
+			*err = why;
 		return rc;
+	}
+	r.passed[sizeof r.passed - 1] = 0;
+	passed_say(c, &r);
 	if (!(w.flags & CKPT_DRY_RUN)) {
 		shadow_drain(c);
 		c->restored = true;
@@ -399,10 +464,36 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 					  .where = r.where,
 					  .world_saved = r.world_saved,
 					  .ntensor = r.ntensor,
-					  .nmissing = r.nmissing };
+					  .nmissing = r.nmissing,
+					  .nunused = r.nunused,
+					  .npassed = r.npassed };
 		memcpy(ret->id, r.id, sizeof ret->id - 1);
+		memcpy(ret->passed, r.passed, sizeof ret->passed);
 	}
 	return 0;
+}
+
+/* --- starting over --- */
+int ckpt_fresh(ckpt *c)
+{
+	int rc = c ? client_alive(c) : -EINVAL;
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&c->rpc);
+	/* before the request: should the daemon die meanwhile, the next one must know */
+	atomic_store(&c->fresh, true);
+	if (atomic_load(&c->state) == LINK_FENCED) {
+		rc = -ESTALE;
+	} else if (atomic_load(&c->state) == LINK_UP) {
+		struct wire_fresh m = { 0 };
+		struct wire_ok ok;
+
+		(void)rpc_call(c, &m, WIRE_FRESH, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
+			       RPC_NS, NULL);
+	}
+	pthread_mutex_unlock(&c->rpc);
+	return rc;
 }
 
 int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,

@@ -112,8 +112,7 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 	const struct wire_head *head = msg;
 
 	if (wire_request_check(msg, bytes, nfd) == 0 && head->type >= WIRE_CONTROL)
-		assert(head->type <= WIRE_FORGET && nfd == 0 &&
-		       bytes <= sizeof(struct wire_forget));
+		assert(head->type <= WIRE_FRESH && nfd == 0 && bytes <= sizeof(struct wire_forget));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -17,7 +17,7 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 
 	if (wire_request_check(msg, bytes, nfd) < 0)
 		return;
-	assert(head->type >= WIRE_HELLO && head->type <= WIRE_FORGET);
+	assert(head->type >= WIRE_HELLO && head->type <= WIRE_FRESH);
 	assert(nfd == (head->type <= WIRE_DECLARE ? 1 : 0));
 	if (head->type == WIRE_HELLO)
 		assert(strlen(((const struct wire_hello *)msg)->job) < CKPT_JOB_MAX + 8);

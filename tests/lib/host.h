@@ -13,6 +13,7 @@ struct host {
 	char dir[96], socket[108], store[108];
 	struct daemon *d;
 	pthread_t thread;
+	struct log log; /* of the daemons that are started from now on */
 };
 void host_make(struct host *h);
 void host_free(struct host *h); /* the daemon must be gone */

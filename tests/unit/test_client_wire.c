@@ -29,6 +29,7 @@ static const struct {
 	{ WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
 	{ WIRE_DRAIN, sizeof(struct wire_drain), 0 },
 	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
+	{ WIRE_FRESH, sizeof(struct wire_fresh), 0 },
 };
 
 static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **state)
@@ -52,7 +53,7 @@ static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **
 						 good ? 0 : -EPROTO);
 				passed += good;
 			}
-		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_FORGET);
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_FRESH);
 	}
 	head->type = UINT16_MAX;
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
@@ -123,9 +124,9 @@ static void messages_and_descriptors_arrive(void **state)
 	(void)state;
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
-		assert_int_equal(
-			wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77, (int[]){ 0, 1, 2, 0 }, n),
-			0);
+		assert_int_equal(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
+					   (int[WIRE_FDS_MAX]){ 0, 1, 2 }, n),
+				 0);
 		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
 		memcpy(&got, buf, sizeof got);
 		assert_true(got.head.type == WIRE_SEALED && got.head.seq == 77 && got.epoch == 3 &&
