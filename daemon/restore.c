@@ -340,6 +340,21 @@ static void passed_log(const struct launch *l, const struct pin *pin)
 			 l->job->name, (int)strcspn(p, "\n"), p);
 }
 
+/* An error that comes after a try says what the try has left. */
+static void say_tried(struct restore *x)
+{
+	char why[sizeof x->err.msg];
+
+	if (x->rc == 0 || !x->retreat.tried)
+		return;
+	snprintf(why, sizeof why, "%s", x->err.msg);
+	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
+			 x->want.flags & CKPT_DRY_RUN
+				 ? "newer steps"
+				 : "memory is undefined, since newer steps were tried, which",
+			 x->pin.passed);
+}
+
 static void choose_done(struct daemon *d, struct task *t)
 {
 	struct restore *x = (struct restore *)t;
@@ -356,6 +371,8 @@ static void choose_done(struct daemon *d, struct task *t)
 			 (int)MIN(strcspn(x->pin.passed, "\n"), (size_t)200), x->pin.passed);
 		job_error(l->job, 0, first);
 	}
+	if (x->rc != -EBADMSG) /* which says it already */
+		say_tried(x);
 	if (again && x->rc == 0)
 		l->retreat = retreat_take(&x->retreat);
 	if (x->rc < 0)
@@ -768,21 +785,6 @@ static bool goes_back(struct launch *l, struct restore *x, bool remembered)
 	for (uint32_t r = 0; r < l->world; r++)
 		l->member[r].asked_ns = now_ns();
 	return true;
-}
-
-/* An error that comes after a try says what the try has left. */
-static void say_tried(struct restore *x)
-{
-	char why[sizeof x->err.msg];
-
-	if (x->rc == 0 || !x->retreat.tried)
-		return;
-	snprintf(why, sizeof why, "%s", x->err.msg);
-	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
-			 x->want.flags & CKPT_DRY_RUN
-				 ? "newer steps"
-				 : "memory is undefined, since newer steps were tried, which",
-			 x->pin.passed);
 }
 
 static void fill_done(struct daemon *d, struct task *t)

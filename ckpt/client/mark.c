@@ -178,11 +178,14 @@ static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
 		       : WIRE_SKIP_UNREADY;
 }
 
-/* The step was taken. Has it become known since that what should be written cannot be? */
-static int failing(struct link *l)
+static uint32_t failing_changes(const struct link *l)
 {
-	uint32_t changes = atomic_load_explicit(&l->job->failing.changes, memory_order_acquire);
+	return atomic_load_explicit(&l->job->failing.changes, memory_order_acquire);
+}
 
+/* The step was taken. Had it become known by then that what should be written cannot be? */
+static int failing(struct link *l, uint32_t changes)
+{
 	if (changes == l->failing_seen)
 		return 0;
 	l->failing_seen = changes;
@@ -195,6 +198,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	const uint64_t one = 1;
 	struct shared_snap *s;
 	struct ticket t;
+	uint32_t changes;
 	bool busy;
 	int rc = mark_check(c, l, step, m);
 
@@ -230,6 +234,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->snapped = true;
 	c->snap_link = l;
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
+	changes = failing_changes(l);			 /* by steps before this one */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
 	if (t.flags & TICKET_FINAL)
@@ -255,7 +260,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	}
 	if (write(l->bell, &one, sizeof one) < 0 && errno != EAGAIN)
 		return CKPT_DETACHED;
-	return rc == 0 ? failing(l) : rc;
+	return rc == 0 ? failing(l, changes) : rc;
 }
 
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
