@@ -6,8 +6,8 @@
  * trainer does this, on every rank:
  *
  *	struct ckpt_opts o = { .size = sizeof o, .flags = CKPT_AUTOSTART, .job = "demo",
- *		.store = "ckpts/", .rank = me, .world = n };
- *	ckpt_attach(&o, &c, &e);
+ *		.store = "ckpts/", .rank = me, .world = n, .log = to_stderr };
+ *	ckpt_attach(&o, &c, &e);		// each call: if it is not 0, print e.msg and exit
  *	ckpt_mesh(c, 1, (const char *const[]){ "fsdp" }, &n, NULL, &mesh, &e);
  *	ckpt_alloc(c, bytes, &w, &e);		// memory that the daemon reads in place
  *	struct ckpt_placement s0 = { .how = CKPT_SHARD, .mesh_dim = 0, .tensor_dim = 0 };
@@ -19,15 +19,19 @@
  *	ckpt_blob_add(c, "cursor", 0, &step, &len8, 8, &e);
  *	ckpt_seal(c, 30 * SEC, &e);
  *	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
- *	if (ckpt_restore(c, &want, &got, &e) == 0)
- *		step = got.step;
+ *	struct ckpt_got got = { .size = sizeof got };
+ *	rc = ckpt_restore(c, &want, &got, &e);	// goes back over damaged steps by itself
+ *	if (rc < 0 && rc != -ENOENT)
+ *		exit_with(e.msg);		// only -ENOENT means: there is nothing, start at 0
+ *	step = got.step;
  *	while (step < last) {
  *		forward_backward();
  *		ckpt_guard(c, NULL);		// waits only if the last copy is late
  *		optimizer_step();
- *		ckpt_snapshot(c, ++step, NULL);	// microseconds; the copy runs meanwhile
+ *		if (ckpt_snapshot(c, ++step, NULL) < 0) // microseconds; the copy runs meanwhile
+ *			exit_with(ckpt_why(c, &e) < 0 ? e.msg : "");
  *	}
- *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);
+ *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);	// the error, if it was not written
  *	ckpt_detach(c, 0);
  *
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
@@ -57,8 +61,8 @@
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit what is declared; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
- *	-EUCLEAN       a step directory is incomplete
  *	-EPROTONOSUPPORT  a newer version wrote the step: nothing is damaged, use that version
+ *	-EUCLEAN       there are steps, and none can be restored; or nobody asked for one (ckpt_snapshot)
  *	-ENOSPC        no space in the store
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
@@ -232,12 +236,12 @@ struct ckpt_opts {
 	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	uint32_t slots;		/* host copies per rank, 2..4; 0: 2 */
+	uint32_t slots; /* host copies per rank, 2..4; 0: 2 */
 	/* every n-th snapshot is written to the store; 0: 1. If that one is skipped or torn, the next
 	 * one is written in its place; if it cannot be written, one is after 1, 2, 4, ... n more */
 	uint32_t persist_every;
-	uint32_t device;	/* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
-	uint32_t guard;		/* enum ckpt_policy */
+	uint32_t device; /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
+	uint32_t guard;	 /* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
 	uint64_t guard_ns;
 	/* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal
@@ -387,15 +391,19 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 
 /* Hand the declarations to the daemon and wait up to wait_ns until every rank has done so and the
  * slots are in memory. 0: ready. CKPT_SKIPPED: not yet; training may start, snapshots skip until it
- * is, and a further call goes on waiting. -EINVAL: this declaration contradicts another rank's (all
+ * is, and a further call goes on waiting; err names the ranks that are missing (after 5 s opts.log
+ * does so too). -EINVAL: this declaration contradicts another rank's (all
  * contradictions are listed), or together the ranks leave elements uncovered: correct it and seal
- * again. Whenever one rank seals again, all ranks do: that is a new epoch. */
+ * again. -ECONNRESET: a rank is gone: start all of them again. Whenever one rank seals again, all ranks do: that is a new epoch. */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
 /* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it.
- * Steps must grow from call to call, by less than 2^35 within a launch, which may begin with any; a step
- * that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED; -EINVAL (step, flags), -ESTALE, -ECHILD. With CKPT_FINAL it waits up
- * to 60 s for a slot.
+ * Steps must grow from call to call, by less than 2^35 within a launch, which may begin with any; a
+ * step that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED, CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With
+ * CKPT_FINAL it waits up to 60 s for a slot.
+ * -EUCLEAN: the newest ckpt_restore failed otherwise than with -ENOENT, or the job has steps, on disk or
+ * staged, and no rank has asked for one. Nothing is taken, for a first commit would set them aside. It
+ * ends when a restore succeeds, or with ckpt_fresh; a launch that has snapshotted is not asked again.
  * A snapshot is written only when it is known that the state was left alone while it was copied: it
  * is FINAL, or ckpt_guard, ckpt_wait for this very step, or ckpt_detach has come after it. One that
  * is followed by the next without a guard between is counted as unguarded and never written.
@@ -422,11 +430,16 @@ int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 /* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it.
  * After ckpt_seal, before the first snapshot; collective over all ranks. One step for the whole
  * launch: the first caller's choice holds for all. Everything declared is checked before the first
- * byte is written. -ENOENT nothing to restore; -EUCLEAN steps are there and none can be restored now:
- * do not start afresh over them; -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming
- * the ranks that did not come, or when no daemon is attached within deadline_ns, when the daemon is silent
- * for 5 s, or when the step is not read within an hour: memory is then undefined; -EBADMSG on every rank when data proves damaged: memory is then
- * undefined and the step set aside; call again and an older one is agreed on. */
+ * byte is written. With CKPT_LATEST a step that proves damaged is quarantined, and the next older one is
+ * restored in the same call, on all ranks: got.passed and the logs say what was passed over and why.
+ * CKPT_EXACT takes no older one.
+ * -ENOENT: there is nothing to restore; of CKPT_LATEST it means that training may start at 0. After every
+ * other error ckpt_snapshot returns -EUCLEAN. -EUCLEAN: there are steps, and none can be restored now (with
+ * EXACT: not the newest). -EBADMSG: the same, and memory is undefined, since a damaged step was
+ * tried; with LENIENT also where a tensor that should stay as it is may have been written from one.
+ * -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming the ranks that did not come (after 5 s opts.log
+ * does so too), or when no daemon is attached within deadline_ns, when the daemon is silent for 5 s, or
+ * when the step is not read within an hour: memory is then undefined. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
 		 struct ckpt_err *err);
 
@@ -442,11 +455,13 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */
 
 /* Starting over beside committed steps is meant: ckpt_snapshot no longer returns -EUCLEAN. One rank's
- * call counts for the whole launch. What is there is set aside by the first commit, not removed. */
+ * call counts for the whole launch. What is there is set aside by the first commit, not removed. 0,
+ * -ESTALE, -ECHILD; -ETIMEDOUT: the daemon did not answer within ckpt_opts.wait_ns, so the other ranks do
+ * not know yet: call again. */
 int ckpt_fresh(ckpt *c);
 
-/* [any] Why the newest snapshot was skipped or torn, or why nothing is written now: the negative errno
- * and the sentence. 0: there is nothing to tell. */
+/* [any] Why the newest ckpt_snapshot took nothing, or was torn since, or why what was taken cannot be
+ * written: the negative errno and the sentence. 0: nothing of that. */
 int ckpt_why(ckpt *c, struct ckpt_err *err);
 
 /* sizeof of a structure of this header ("ckpt_opts") as the library knows it, for bindings; 0: there

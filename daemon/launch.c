@@ -61,15 +61,8 @@ void job_free(struct job *j)
 		launch_unref(j->launch);
 	place_unref(j->place);
 	device_unref(j->device);
+	free(j->bad);
 	free(j);
-}
-
-bool job_bad(const struct job *j, uint64_t step, uint32_t where)
-{
-	for (uint32_t i = 0; i < j->nbad; i++)
-		if (j->bad[i].step == step && j->bad[i].where == where)
-			return true;
-	return false;
 }
 
 bool job_idle(const struct job *j)
@@ -105,6 +98,7 @@ void launch_unref(struct launch *l)
 	if (--l->refs)
 		return;
 	launch_let_go(l);
+	restore_free_retreat(l);
 	for (uint32_t i = 0; i < l->world; i++) {
 		struct member *m = &l->member[i];
 
@@ -193,6 +187,16 @@ static void unready(struct launch *l)
 	shared_event(l->page);
 }
 
+/* What ckpt_seal returns; 0: it goes on waiting. Without all of its ranks a launch comes to nothing. */
+static void judge(struct launch *l, int code, const char *text)
+{
+	if (atomic_load(&l->page->refused) == ECONNRESET)
+		return;
+	if (code)
+		snprintf(l->page->trouble, sizeof l->page->trouble, "%s", text);
+	atomic_store(&l->page->refused, (uint32_t)-code);
+}
+
 void launch_fence(struct launch *l, bool for_good)
 {
 	atomic_store(&l->page->fenced, for_good);
@@ -209,6 +213,21 @@ void launch_fence(struct launch *l, bool for_good)
 }
 
 /* --- joining --- */
+void launch_start(struct launch *l, enum shared_start start)
+{
+	if (atomic_load(&l->page->start) != START_FRESH)
+		atomic_store(&l->page->start, start);
+}
+
+/* For the launch's own directory. */
+static bool job_stages(const struct job *j, const struct launch *l)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped)
+			return true;
+	return false;
+}
+
 static void welcome(struct session *s, struct launch *l)
 {
 	struct member *m = &l->member[s->hello.rank];
@@ -234,6 +253,10 @@ static void welcome(struct session *s, struct launch *l)
 	l->nattached++;
 	if (s->hello.base > l->base)
 		l->base = s->hello.base;
+	if (s->hello.flags & WIRE_AFRESH)
+		launch_start(l, START_FRESH);
+	else if (s->hello.flags & WIRE_ASKED)
+		launch_start(l, START_CLEAR);
 	l->refs++;
 	s->launch = l;
 	s->member = m;
@@ -304,9 +327,9 @@ struct claim {
 	struct store *store; /* that is claimed: the place's, or opened here */
 	bool opened, tried;  /* tried: it may have been claimed, whatever came of it */
 	int root_fd;
-	bool again;
 	uint64_t dev, ino; /* again: the directory that the launch belongs to; ino 0: not known */
 	uint64_t ended;	   /* the launch of this number is over, and is not begun again there */
+	bool again, there; /* there: it has steps on disk */
 	uint64_t generation, base;
 	int step_fd; /* of base */
 	int rc;
@@ -371,6 +394,8 @@ static void claim_run(struct task *t)
 		c->rc = store_claim(c->store, c->generation, c->again, &c->generation, &c->err);
 	if (c->rc == 0)
 		c->rc = store_claim_wait(c->store, &c->err);
+	if (c->rc == 0)
+		c->there = store_has_steps(c->store);
 	if (c->rc == 0 && c->base) {
 		char dir[STORE_DIR_MAX];
 
@@ -428,11 +453,13 @@ static void claim_done(struct daemon *d, struct task *t)
 			atomic_store(&l->line, atomic_load(&old->line));
 			atomic_store(&l->seq, atomic_load(&old->seq));
 		}
+		if (c->there || job_stages(j, l))
+			launch_start(l, START_UNASKED);
 		j->launch = l;
 		j->nbad = 0;
-		j->trigger = 0; /* it was for the ranks that were there */
+		j->failing = (struct failing){ 0 }; /* it has not tried */
+		j->trigger = 0;			    /* it was for the ranks that were there */
 		j->tally.newest = 0;
-		job_failing(j, 0, NULL);
 		if (old && old->generation != l->generation) /* else its ranks bring it along */
 			launch_skips(old, j->tally.skipped_by);
 		if (old) {
@@ -684,9 +711,10 @@ static void declare_done(struct daemon *d, struct task *t)
 		decl_unref(m->decl);
 		m->decl = TAKE(c->decl);
 		m->touched = false;
-		atomic_store(&l->page->refused, 0); /* a new declaration, a new judgement */
+		judge(l, 0, NULL); /* a new declaration, a new judgement */
 		unready(l);
 		l->state = LAUNCH_FORMING;
+		l->forming_ns = l->forming_ns ? l->forming_ns : now_ns();
 		session_reply(s, &w, WIRE_SEALED, sizeof w, fd, nfd);
 		touch_start(l, m);
 		cover_start(l);
@@ -790,6 +818,7 @@ static void maybe_ready(struct launch *l)
 			return;
 	l->epoch = epoch;
 	l->state = LAUNCH_READY;
+	l->forming_ns = 0;
 	adopt_staged(l);
 	for (uint32_t i = 0; i < l->nslot; i++)
 		if (!snap_in_slot(l, i) && !l->job->d->drain_until)
@@ -935,13 +964,12 @@ static void cover_done(struct daemon *d, struct task *t)
 	if (!all_declared(l, &epoch) || epoch != c->epoch) {
 		cover_start(l);
 	} else if (c->rc < 0) {
-		snprintf(l->page->trouble, sizeof l->page->trouble, "%s", c->err.msg);
-		atomic_store(&l->page->refused, (uint32_t)-c->rc);
+		judge(l, c->rc, c->err.msg);
 		shared_event(l->page);
 		job_error(l->job, 0, c->err.msg);
 		log_line(&d->opts.log, LOG_WARNING, "launch: job %s: %s", l->job->name, c->err.msg);
 	} else {
-		atomic_store(&l->page->refused, 0);
+		judge(l, 0, NULL);
 		l->covered_epoch = epoch;
 		if (l == l->job->launch)
 			l->job->room.need_bytes = c->need + KEEP_SPARE;
@@ -1002,10 +1030,14 @@ static void members_release(struct launch *l)
 void launch_member_gone(struct launch *l, struct member *m, bool dead)
 {
 	uint32_t attached = 0;
+	char text[128];
 
 	l->nlost++;
 	m->lost = dead;
 	m->left = !dead;
+	snprintf(text, sizeof text, "rank %u %s: start all ranks of the job again", m->rank,
+		 dead ? "is gone" : "has detached");
+	judge(l, -ECONNRESET, text);
 	unready(l);
 	launch_ring(l);
 	snap_member_gone(l, m, dead);
@@ -1076,4 +1108,5 @@ void launch_tick(struct launch *l, uint64_t now)
 	launch_ring(l);
 	skipping_log(l);
 	restore_tick(l, now);
+	waits_tick(l, now);
 }

@@ -3,7 +3,9 @@
 // launch; choosing and moving run in the work pool.
 // Invariants: the first caller's choice is pinned for the round, also the choice "nothing";
 // everything is checked before the first byte is written; a failure is every rank's failure. A
-// round is one ckpt_restore of every rank; ranks count them alike.
+// round is one ckpt_restore of every rank; ranks count them alike. A choice of CKPT_LATEST that
+// proves damaged is given up for the next older one within the round, while all ranks wait; what
+// was passed over goes into the answer.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
 #include <fcntl.h>
@@ -25,12 +27,11 @@ struct restore {
 	struct store *store;
 	bool mem_known;
 	uint64_t mem_step, mem_generation;
-	struct bad bad[ARRAY_LEN(((struct job *)0)->bad)];
+	struct bad *bad; /* [nbad] */
 	uint32_t nbad;
 	struct pin pin;
-	int pin_fd;	      /* of the step's directory: nobody removes it meanwhile; -1: none */
-	uint64_t passed_step; /* newer than the one chosen, and damaged; passed "": none is */
-	char passed[256];
+	int pin_fd;		/* of the step's directory: nobody removes it meanwhile; -1: none */
+	struct retreat retreat; /* the launch's, while it is chosen or moved */
 	/* moving */
 	uint32_t nsrc, ndst;
 	struct snap_rank *src; /* [nsrc] references: the staged slots */
@@ -39,10 +40,31 @@ struct restore {
 	int blob_fd;
 	bool gone;	  /* what was chosen: not damaged, and not there */
 	bool damaged;	  /* files of a step on disk, and so for the next reader too */
+	bool overwritten; /* LENIENT would leave alone what a damaged step was written into */
 	char marked[256]; /* what became of the mark that says so */
 	int rc;
 	struct ckpt_err err;
 };
+
+static void retreat_free(struct retreat *r)
+{
+	free(r->step);
+	free(r->begun);
+	*r = (struct retreat){ 0 };
+}
+
+static struct retreat retreat_take(struct retreat *r)
+{
+	struct retreat taken = *r;
+
+	*r = (struct retreat){ 0 };
+	return taken;
+}
+
+void restore_free_retreat(struct launch *l)
+{
+	retreat_free(&l->retreat);
+}
 
 static void restore_free(struct restore *x)
 {
@@ -58,6 +80,8 @@ static void restore_free(struct restore *x)
 		(void)close(x->blob_fd);
 	if (x->pin_fd >= 0)
 		(void)close(x->pin_fd);
+	retreat_free(&x->retreat);
+	free(x->bad);
 	launch_unref(x->l);
 	free(x);
 }
@@ -98,39 +122,134 @@ static void refuse_asked(struct launch *l, uint32_t round, int code, const char 
 
 	snprintf(x.err.msg, sizeof x.err.msg, "%s", text);
 	answer_all(l, &x, false);
+	restore_free_retreat(l);
 }
 
 /* --- choosing --- */
-static bool bad_on_disk(const struct restore *x, uint64_t step)
+static const struct bad *bad_at(const struct bad *bad, uint32_t n, uint64_t step, uint32_t where)
 {
-	for (uint32_t i = 0; i < x->nbad; i++)
-		if (x->bad[i].step == step && x->bad[i].where == 2)
-			return true;
-	return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (bad[i].step == step && bad[i].where == where)
+			return &bad[i];
+	return NULL;
 }
 
-/* The newest that is good; what is newer and is not is told. What a newer version wrote is the last
- * word: nobody knows whether it is older. */
-static const struct store_step *newest_good(struct restore *x, const struct store_step *step,
-					    uint32_t n)
+bool job_bad(const struct job *j, uint64_t step, uint32_t where)
 {
-	x->passed[0] = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		if (step[i].state == STORE_COMMITTED && !bad_on_disk(x, step[i].step))
-			return &step[i];
-		if (step[i].state == STORE_NEWER && !MUTANT(NEWER_PASSED_OVER))
-			return &step[i];
-		if (x->passed[0] || step[i].state == STORE_COMMITTED)
+	return bad_at(j->bad, j->nbad, step, where) != NULL;
+}
+
+/* Remembers it. False: there is no memory to. */
+static bool job_bad_add(struct job *j, const struct restore *x)
+{
+	struct bad *p;
+
+	if (job_bad(j, x->pin.step, x->pin.where))
+		return true;
+	p = reallocarray(j->bad, j->nbad + 1, sizeof *p);
+	if (!p)
+		return false;
+	j->bad = p;
+	p = &j->bad[j->nbad++];
+	*p = (struct bad){ .step = x->pin.step,
+			   .generation = x->mem_generation,
+			   .where = x->pin.where };
+	snprintf(p->why, sizeof p->why, "%.*s", (int)sizeof p->why - 1, x->err.msg);
+	for (char *c = p->why; *c; c++)
+		*c = *c == '\n' ? ' ' : *c;
+	return true;
+}
+
+static bool is_good(const struct restore *x, const struct store_step *s)
+{
+	return s->state == STORE_COMMITTED && !bad_at(x->bad, x->nbad, s->step, 2);
+}
+
+/* What a newer version wrote: nobody knows whether an older step is older. */
+static bool is_last_word(const struct store_step *s)
+{
+	return s->state == STORE_NEWER && !MUTANT(NEWER_PASSED_OVER);
+}
+
+/* Launches come one after the other; steps count within them. */
+static bool is_newer(uint64_t generation, uint64_t step, uint64_t than_generation,
+		     uint64_t than_step)
+{
+	return generation != than_generation ? generation > than_generation : step > than_step;
+}
+
+/* A line of what the choice passes over. */
+static void passed_add(struct pin *pin, uint64_t step, const char *place, const char *what,
+		       const char *why)
+{
+	size_t used = strlen(pin->passed);
+
+	if (used + 32 < sizeof pin->passed)
+		snprintf(pin->passed + used, sizeof pin->passed - used,
+			 "%sstep %" PRIu64 "%s: %s%s", used ? "\n" : "", step, place, what, why);
+}
+
+/* Everything newer than the choice, newest first: [n] is on disk, best of it was chosen, or what is in
+ * memory, or nothing. */
+static void passed_list(struct restore *x, const struct store_step *step, uint32_t n,
+			const struct store_step *best, bool memory)
+{
+	for (uint32_t i = 0; i < x->nbad; i++) {
+		const struct bad *b = &x->bad[i];
+		bool older =
+			memory ? !is_newer(b->generation, b->step, x->mem_generation, x->mem_step)
+			       : best && !is_newer(b->generation, b->step, best->generation,
+						   best->step);
+
+		if (b->where != 1 || older)
 			continue;
-		x->passed_step = step[i].step;
-		snprintf(x->passed, sizeof x->passed, "step %" PRIu64 " is passed over: %s%s",
-			 step[i].step,
-			 step[i].state == STORE_QUARANTINED ? "quarantined: "
-			 : step[i].state == STORE_MISPLACED ? "misplaced: "
-							    : "",
-			 step[i].why);
+		x->pin.npassed++;
+		passed_add(&x->pin, b->step, " in memory", "", b->why);
 	}
-	return NULL;
+	for (uint32_t i = 0; i < n && &step[i] != best; i++) {
+		const struct store_step *s = &step[i];
+		const struct bad *b = bad_at(x->bad, x->nbad, s->step, 2);
+		/* what cannot be read, or is another one's, does not say its launch */
+		uint64_t generation = s->state == STORE_DAMAGED || s->state == STORE_MISPLACED
+					      ? x->mem_generation
+					      : s->generation;
+
+		if (is_good(x, s) ||
+		    (memory && !is_newer(generation, s->step, x->mem_generation, x->mem_step)))
+			continue;
+		x->pin.npassed += !bad_at(x->bad, x->nbad, s->step, 1);
+		passed_add(&x->pin, s->step, "",
+			   b				   ? ""
+			   : s->state == STORE_QUARANTINED ? "quarantined: "
+			   : s->state == STORE_MISPLACED   ? "misplaced: "
+							   : "",
+			   b ? b->why : s->why);
+	}
+}
+
+/* What is on disk: once for the whole retreat, unless it has changed. */
+static int choices(struct restore *x, struct store_step **ret, uint32_t *ret_n)
+{
+	int rc = 0;
+
+	if (!x->retreat.step)
+		rc = store_scan(x->store, false, &x->retreat.step, &x->retreat.nstep, &x->err);
+	*ret = x->retreat.step;
+	*ret_n = rc == 0 ? x->retreat.nstep : 0;
+	return rc;
+}
+
+/* Steps that cannot be read now, on a disk that fails or is not all there, are no reason to start at
+ * step 0 over them. */
+static int none_can_be(struct restore *x)
+{
+	bool written = x->retreat.tried && !(x->want.flags & CKPT_DRY_RUN);
+
+	return ckpt_error(&x->err, x->retreat.tried ? -EBADMSG : -EUCLEAN,
+			  "job %s has steps, and none of them can be restored now%s; look with "
+			  "ckptctl ls and ckptctl verify --data --all, then resume again%s%s",
+			  x->store->job, written ? " (memory is undefined)" : "",
+			  x->pin.passed[0] ? ":\n" : "", x->pin.passed);
 }
 
 /* The job's directory, as people call it. */
@@ -149,7 +268,7 @@ static const char *job_path(const struct store *s, char *buf, size_t bytes)
 
 static int choose(struct restore *x)
 {
-	bool latest = x->want.step == CKPT_LATEST, disk = !(x->want.flags & CKPT_FROM_MEMORY);
+	bool latest = x->want.step == CKPT_LATEST, memory;
 	struct store_step *step = NULL;
 	const struct store_step *best = NULL;
 	char where[512];
@@ -160,22 +279,32 @@ static int choose(struct restore *x)
 	x->pin = (struct pin){
 		.set = true, .none = true, .want_step = x->want.step, .want_flags = x->want.flags
 	};
-	if (disk)
-		rc = store_scan(x->store, false, &step, &n, &x->err);
-	for (uint32_t i = 0; i < n && rc == 0; i++)
+	if (!(x->want.flags & CKPT_FROM_MEMORY))
+		rc = choices(x, &step, &n);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < n; i++)
 		x->pin.seq = MAX(x->pin.seq, step[i].seq);
-	if (rc == 0 && latest)
-		best = newest_good(x, step, n);
-	for (uint32_t i = 0; i < n && rc == 0 && !latest && !best; i++)
-		if (step[i].step == x->want.step)
+	for (uint32_t i = 0; i < n && !best; i++)
+		if (latest ? is_good(x, &step[i]) || is_last_word(&step[i])
+			   : step[i].step == x->want.step)
 			best = &step[i];
 	newer = best && best->state == STORE_NEWER; /* of its launch nothing is known */
-	if (x->mem_known && (!best || (x->mem_generation > best->generation && !newer) ||
-			     x->mem_step >= best->step)) {
+	memory = x->mem_known && (!best || (newer ? x->mem_step >= best->step
+						  : !is_newer(best->generation, best->step,
+							      x->mem_generation, x->mem_step)));
+	if (latest)
+		passed_list(x, step, n, best, memory);
+	if (latest && x->want.flags & CKPT_EXACT && x->pin.npassed)
+		return ckpt_error(
+			&x->err, -EUCLEAN,
+			"job %s: CKPT_EXACT asks for the newest step and no older one, and "
+			"it cannot be restored:\n%s",
+			x->store->job, x->pin.passed);
+	if (memory) {
 		x->pin.none = false;
 		x->pin.step = x->mem_step;
 		x->pin.where = 1;
-		x->passed[0] = 0;
 		for (uint32_t i = 0; i < n && x->pin_fd < 0; i++) /* held where it is there, too */
 			if (step[i].state == STORE_COMMITTED && step[i].step == x->mem_step)
 				(void)store_step_open(x->store, step[i].dir, &x->pin_fd, &x->err);
@@ -187,16 +316,9 @@ static int choose(struct restore *x)
 		snprintf(x->pin.dir, sizeof x->pin.dir, "%s", best->dir);
 		memcpy(x->pin.id, best->id, sizeof x->pin.id);
 		rc = store_step_open(x->store, best->dir, &x->pin_fd, &x->err);
-	} else if (rc == 0 && !best && latest && n > 0) {
-		/* Steps that cannot be read now, on a disk that fails or is not all there, are no
-		 * reason to start at step 0 over them; and who asks again gets no older one. */
-		rc = ckpt_error(
-			&x->err, -EUCLEAN,
-			"job %s has steps on disk, and none of them can be restored now: %s; look "
-			"with ckptctl ls and ckptctl verify --data --all, then resume again",
-			x->store->job, x->passed[0] ? x->passed : "all are damaged");
+	} else if (!best && latest && (x->pin.npassed || x->retreat.tried)) {
+		rc = none_can_be(x);
 	}
-	free(step);
 	return rc;
 }
 
@@ -220,6 +342,8 @@ static void choose_run(struct task *t)
 	uint32_t tries = 0;
 
 	do {
+		if (tries)
+			free(TAKE(x->retreat.step));
 		x->rc = choose(x);
 	} while ((x->rc == -ENOENT || x->rc == -ESTALE || x->rc == -EAGAIN) &&
 		 ++tries < CHOICES_MAX);
@@ -243,18 +367,50 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	return best;
 }
 
+static void passed_log(const struct launch *l, const struct pin *pin)
+{
+	for (const char *p = pin->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&l->job->d->opts.log, LOG_WARNING, "restore: job %s: passed over: %.*s",
+			 l->job->name, (int)strcspn(p, "\n"), p);
+}
+
+/* An error that comes after a try says what the try has left. */
+static void say_tried(struct restore *x)
+{
+	char why[sizeof x->err.msg];
+
+	if (x->rc == 0 || !x->retreat.tried)
+		return;
+	snprintf(why, sizeof why, "%s", x->err.msg);
+	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
+			 x->want.flags & CKPT_DRY_RUN
+				 ? "newer steps"
+				 : "memory is undefined, since newer steps were tried, which",
+			 x->pin.passed);
+}
+
 static void choose_done(struct daemon *d, struct task *t)
 {
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
+	bool again = x->retreat.tried > 0;
 
+	(void)d;
 	l->restoring = false;
-	if (x->rc == 0 && x->passed[0]) {
-		log_line(&d->opts.log, LOG_WARNING, "restore: job %s: %s", l->job->name, x->passed);
-		job_error(l->job, x->passed_step + 1, x->passed);
+	if (x->pin.npassed && !again) {
+		char first[256];
+
+		passed_log(l, &x->pin);
+		snprintf(first, sizeof first, "passed over: %.*s",
+			 (int)MIN(strcspn(x->pin.passed, "\n"), (size_t)200), x->pin.passed);
+		job_error(l->job, 0, first);
 	}
+	if (x->rc != -EBADMSG) /* which says it already */
+		say_tried(x);
+	if (again && x->rc == 0)
+		l->retreat = retreat_take(&x->retreat);
 	if (x->rc < 0)
-		answer_all(l, x, false);
+		answer_all(l, x, again);
 	else
 		l->pin[x->round % ROUNDS_MAX] = x->pin;
 	if (x->rc == 0 && x->pin_fd >= 0) {
@@ -270,18 +426,21 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 				   uint32_t round)
 {
 	struct restore *x = calloc(1, sizeof *x);
+	struct job *j = l->job;
 
-	if (!x)
+	if (!x || !(x->bad = calloc(j->nbad + 1, sizeof *x->bad))) {
+		free(x);
 		return NULL;
-	*x = (struct restore){ .l = l,
-			       .d = l->job->d,
-			       .want = *want,
-			       .round = round,
-			       .store = l->place->store,
-			       .nbad = l->job->nbad,
-			       .pin_fd = -1,
-			       .blob_fd = -1 };
-	memcpy(x->bad, l->job->bad, sizeof x->bad);
+	}
+	memcpy(x->bad, j->bad, j->nbad * sizeof *x->bad);
+	x->l = l;
+	x->d = j->d;
+	x->want = *want;
+	x->round = round;
+	x->store = l->place->store;
+	x->nbad = j->nbad;
+	x->pin_fd = x->blob_fd = -1;
+	x->retreat = retreat_take(&l->retreat);
 	l->refs++;
 	return x;
 }
@@ -321,7 +480,7 @@ static void choose_start(struct launch *l, const struct wire_restore *want, uint
 /* --- moving --- */
 static int merge_memory(struct restore *x, struct table *ret, void **base)
 {
-	struct ckpt_errlist list = { .code = -EINVAL };
+	struct ckpt_errlist list = { .code = -EBADMSG };
 	int rc = 0;
 
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
@@ -497,6 +656,63 @@ static int move_from_files(void *arg, const struct plan *p, void *const *base, s
 	return rc;
 }
 
+static bool is_asked(const struct restore *x, const struct table_tensor *t)
+{
+	return !(t->flags & TENSOR_BLOB) &&
+	       (!x->want.only[0] || strcmp(x->want.only, t->component) == 0);
+}
+
+static bool has(const struct table *t, const struct table_tensor *x)
+{
+	return table_find(t, x->component, x->name, x->rank) != TABLE_NONE;
+}
+
+static uint32_t count_unused(const struct restore *x, const struct table *src,
+			     const struct table *dst)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < src->ntensor; i++)
+		n += is_asked(x, &src->tensor[i]) && !has(dst, &src->tensor[i]);
+	return n;
+}
+
+/* LENIENT leaves alone what a step lacks; but what a damaged one may have been written into is not as it
+ * was. The ranks wait, so dst is the same table at every try. */
+static int check_left_alone(struct restore *x, const struct table *src, const struct table *dst)
+{
+	struct ckpt_errlist list = { .code = -EBADMSG };
+	char name[160];
+	int rc;
+
+	for (uint32_t i = 0; i < x->retreat.nbegun && i < dst->ntensor; i++)
+		if (x->retreat.begun[i] && !has(src, &dst->tensor[i]))
+			ckpt_errlist_add(&list, "%s",
+					 table_tensor_print(&dst->tensor[i], name, sizeof name));
+	x->overwritten = list.n > 0;
+	rc = ckpt_errlist_end(
+		&list, &x->err,
+		"step %" PRIu64 " lacks tensors that a newer and damaged step may have been "
+		"written into, so that they cannot stay as they are: set them anew, and "
+		"restore step %" PRIu64,
+		x->pin.step, x->pin.step);
+	ckpt_errlist_free(&list);
+	return rc;
+}
+
+/* From here on they may be written. */
+static int note_begun(struct restore *x, const struct table *src, const struct table *dst)
+{
+	struct retreat *r = &x->retreat;
+
+	if (!r->begun && !(r->begun = calloc(dst->ntensor + 1, sizeof *r->begun)))
+		return ckpt_error(&x->err, -ENOMEM, "no memory to restore");
+	r->nbegun = dst->ntensor;
+	for (uint32_t i = 0; i < dst->ntensor; i++)
+		r->begun[i] |= is_asked(x, &dst->tensor[i]) && has(src, &dst->tensor[i]);
+	return 0;
+}
+
 /* Check everything, then move everything. */
 static int fill(struct restore *x, const struct table *src, mover *move, void *arg)
 {
@@ -505,6 +721,7 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 	struct plan_opts opts = { .only = x->want.only[0] ? x->want.only : NULL,
 				  .lenient = x->want.flags & CKPT_LENIENT };
+	bool writes = !(x->want.flags & CKPT_DRY_RUN);
 	void **base = NULL;
 	int rc = merge_wanted(x, &dst, &base);
 
@@ -519,7 +736,12 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 		rc = move_check(&plan, &x->err);
 	x->got.ntensor = plan.ntensor;
 	x->got.nmissing = plan.nmissing;
-	if (rc == 0 && !(x->want.flags & CKPT_DRY_RUN))
+	x->got.nunused = rc == 0 ? count_unused(x, src, &dst) : 0;
+	if (rc == 0 && opts.lenient && writes)
+		rc = check_left_alone(x, src, &dst);
+	if (rc == 0 && opts.lenient && writes)
+		rc = note_begun(x, src, &dst);
+	if (rc == 0 && writes)
 		rc = move(arg, &plan, base, &x->err);
 	if (rc == 0)
 		rc = blobs_get(x, src, move, arg);
@@ -584,9 +806,29 @@ static void fill_run(struct task *t)
 
 	x->got.step = x->pin.step;
 	x->got.where = x->pin.where;
+	if (!MUTANT(PASSED_UNSAID)) {
+		x->got.npassed = x->pin.npassed;
+		memcpy(x->got.passed, x->pin.passed, sizeof x->got.passed);
+	}
 	x->rc = x->pin.where == 1 ? fill_from_memory(x) : fill_from_disk(x);
 	x->gone = x->rc == -ENOENT || x->rc == -ESTALE;
 	gone_since(x);
+}
+
+/* To the next older step, while all ranks wait. */
+static bool goes_back(struct launch *l, struct restore *x, bool remembered)
+{
+	if (x->want.step != CKPT_LATEST || x->want.flags & CKPT_EXACT || x->overwritten ||
+	    !(x->gone ? ++x->retreat.removed < CHOICES_MAX : remembered))
+		return false;
+	x->retreat.tried++;
+	if (x->gone)
+		free(TAKE(x->retreat.step));
+	l->retreat = retreat_take(&x->retreat);
+	l->pin[x->round % ROUNDS_MAX].set = false;
+	for (uint32_t r = 0; r < l->world; r++)
+		l->member[r].asked_ns = now_ns();
+	return true;
 }
 
 static void fill_done(struct daemon *d, struct task *t)
@@ -594,12 +836,14 @@ static void fill_done(struct daemon *d, struct task *t)
 	struct restore *x = (struct restore *)t;
 	struct launch *l = x->l;
 	struct job *j = l->job;
+	bool remembered = false;
 
 	l->restoring = false;
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
 			l->base = x->pin.step + 1;
 			atomic_store(&l->seq, MAX(x->pin.seq, atomic_load(&l->seq)));
+			launch_start(l, START_CLEAR);
 		}
 		log_line(&d->opts.log, LOG_NOTICE,
 			 "restore: job %s generation %" PRIu64 " from %s, step %" PRIu64, j->name,
@@ -612,9 +856,14 @@ static void fill_done(struct daemon *d, struct task *t)
 		x->rc = -EBADMSG;
 		job_error(j, x->pin.step + 1, x->err.msg);
 		launch_let_go(l); /* whoever repairs it needs it alone */
-		if (!x->gone && j->nbad < ARRAY_LEN(j->bad))
-			j->bad[j->nbad++] = (struct bad){ x->pin.step, x->pin.where };
+		remembered = !x->gone && !x->overwritten && job_bad_add(j, x);
+		if (goes_back(l, x, remembered)) {
+			restore_try(l);
+			restore_free(x);
+			return;
+		}
 	}
+	say_tried(x);
 	answer_all(l, x, true);
 	restore_free(x);
 }
@@ -654,6 +903,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	}
 	x->task = (struct task){ fill_run, fill_done, NULL };
 	x->pin = *pin;
+	x->mem_generation = s ? s->launch->generation : 0;
 	for (uint32_t r = 0; s && r < s->world; r++)
 		x->src[x->nsrc++] = (struct snap_rank){ .decl = decl_ref(s->rank[r].decl),
 							.mem = slotmem_ref(s->rank[r].mem) };
@@ -721,6 +971,9 @@ void restore_try(struct launch *l)
 			first->want.flags & CKPT_FROM_MEMORY ? " in memory"
 			: first->want.flags & CKPT_FROM_DISK ? " on disk"
 							     : "");
+		if (first->want.step == CKPT_LATEST &&
+		    !(first->want.flags & (CKPT_FROM_MEMORY | CKPT_FROM_DISK | CKPT_DRY_RUN)))
+			launch_start(l, START_CLEAR);
 		answer_all(l, &x, true);
 		return;
 	}
@@ -735,6 +988,14 @@ void restore_try(struct launch *l)
 		fill_start(l, round);
 }
 
+static bool missing(const struct launch *l)
+{
+	for (uint32_t r = 0; r < l->world; r++)
+		if (!l->member[r].asked)
+			return true;
+	return false;
+}
+
 void restore_tick(struct launch *l, uint64_t now)
 {
 	char text[512];
@@ -746,10 +1007,10 @@ void restore_tick(struct launch *l, uint64_t now)
 
 		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
-		n = snprintf(text, sizeof text,
-			     "waited %.1f s for other ranks to call ckpt_restore; missing:",
-			     (double)wait / 1e9);
-		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 16; k++)
+		n = snprintf(text, sizeof text, "waited %.1f s for %s", (double)wait / 1e9,
+			     missing(l) ? "other ranks to call ckpt_restore; missing:"
+					: "the step that is being written; call again");
+		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 32; k++)
 			if (!l->member[k].asked)
 				n += snprintf(text + n, sizeof text - (size_t)n, " rank %u%s", k,
 					      l->member[k].decl ? "" : " (never sealed)");

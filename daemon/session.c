@@ -366,6 +366,11 @@ static void handle(struct session *s, const void *msg, int *fd)
 	case WIRE_STEPS:
 		restore_steps(s);
 		break;
+	case WIRE_FRESH:
+		if (!MUTANT(FRESH_FORGOTTEN))
+			launch_start(s->launch, START_FRESH);
+		session_ok(s);
+		break;
 	case WIRE_BYE:
 		s->said_bye = true;
 		session_ok(s);

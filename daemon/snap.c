@@ -87,7 +87,10 @@ void job_error(struct job *j, uint64_t step, const char *text)
 void job_failing(struct job *j, int code, const char *text)
 {
 	struct failing *f = &j->failing;
+	bool other = code != f->code;
 
+	if (j->launch && (other || code) && !MUTANT(FAILING_UNSAID))
+		shared_text_set(&j->launch->page->failing, code, code ? text : "", other);
 	if (code == 0) {
 		*f = (struct failing){ 0 };
 		return;
@@ -756,12 +759,14 @@ void snap_written(struct snap *s, int rc, const char *text)
 			 j->name, s->step, (double)s->phase_ns[0] / 1e6,
 			 (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
 	} else {
+		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits for
+		 * the step goes on. */
+		if (rc != -ECANCELED && s->launch == j->launch)
+			job_failing(j, rc, text);
 		snap_tell(s, OUTCOME_FAILED, rc, text);
 		log_line(&j->d->opts.log, LOG_ERROR,
 			 "snap: job %s step %" PRIu64 " could not be written: %s", j->name, s->step,
 			 text);
-		if (s->launch == j->launch)
-			job_failing(j, rc, text);
 		control_over(s, rc, text);
 	}
 	job_settle(j);

@@ -267,11 +267,12 @@ struct job {
 	struct snap *snaps;   /* of all launches, newest first */
 	struct snap *writing; /* at most one at a time */
 	uint64_t idle_since;
-	/* found damaged: restore passes them by, there and nowhere else */
+	/* found damaged since the newest claim: restore passes them over, there and nowhere else */
 	struct bad {
-		uint64_t step;
-		uint32_t where; /* as in struct pin */
-	} bad[16];
+		uint64_t step, generation; /* generation: of one in memory */
+		uint32_t where;		   /* as in struct pin */
+		char why[200];
+	} * bad;
 	uint32_t nbad;
 	struct room room;
 	uint32_t keeping; /* tasks of keep.c: the job is not freed */
@@ -330,8 +331,20 @@ struct launch {
 		uint64_t step, seq; /* seq: the highest on disk then */
 		uint32_t where;	    /* 1: memory, 2: disk */
 		char dir[STORE_DIR_MAX];
-		uint8_t id[16]; /* of the step in it */
+		uint8_t id[16];	  /* of the step in it */
+		uint32_t npassed; /* newer ones, which were passed over */
+		char passed[512]; /* as ckpt_got */
 	} pin[ROUNDS_MAX];
+	/* A round that goes back over damaged steps: how many it has tried, how many of them had been
+	 * removed; what is on disk; the wanted tensors that a tried step may have been written into. */
+	struct retreat {
+		uint32_t tried, removed, nstep, nbegun;
+		struct store_step *step;
+		bool *begun;
+	} retreat;
+	uint64_t forming_ns; /* since when a rank waits for the others to seal; 0: none does */
+	uint64_t waits_ns;   /* when waits_said was logged; 0: not in this wait */
+	char waits_said[SHARED_TEXT];
 	/* The step on disk that it chose, held against removal until a step of its own is committed:
 	 * until then it is where the job goes back to. -1: none */
 	int step_fd;
@@ -443,6 +456,15 @@ void restore_try(struct launch *l);
 void restore_tick(struct launch *l, uint64_t now);
 void restore_steps(struct session *s);
 bool job_bad(const struct job *j, uint64_t step, uint32_t where);
+/* What retreat holds: the round is over. */
+void restore_free_retreat(struct launch *l);
+/* A launch that may begin without being asked whether that is meant: it has restored, there is nothing
+ * (START_CLEAR), or a rank says so (START_FRESH). */
+void launch_start(struct launch *l, enum shared_start start);
+
+/* --- waiting for ranks (waits.c) --- */
+/* Who waits for whom, since some seconds: to the log, and for the libraries to the job page. */
+void waits_tick(struct launch *l, uint64_t now);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
 /* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */

@@ -126,6 +126,10 @@
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
 	X(SEQ_NOT_RAISED, daemon, "a step is newer than all that were there") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
+	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
+	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \
+	X(PASSED_UNSAID, daemon, "a restore says which newer steps it passed over") \
+	X(FAILING_UNSAID, daemon, "a trainer learns that nothing can be written") \
 	/* --- conversion --- */ \
 	X(CONVERTED_NOT_COMPARED, cli, "what was converted is compared with its source") \
 	X(JOURNAL_PARTS_TRUSTED, cli, "parts that a journal names are looked at before they are used") \

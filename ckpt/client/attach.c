@@ -358,9 +358,22 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	return 0;
 }
 
+/* What the daemon before knew of the launch and the next one cannot know. */
+static uint32_t start_known(const ckpt *c, bool again)
+{
+	struct link *l = atomic_load(&c->link);
+	uint32_t start = l ? atomic_load(&l->job->start) : START_UNASKED, flags = 0;
+
+	if (atomic_load(&c->fresh) || (again && start == START_FRESH))
+		flags |= WIRE_AFRESH;
+	if (again && (start == START_CLEAR || atomic_load(&c->snapped)))
+		flags |= WIRE_ASKED;
+	return flags;
+}
+
 static int hello(ckpt *c, bool again, uint64_t until, struct ckpt_err *err)
 {
-	struct wire_hello h = { .flags = again ? WIRE_REATTACH : 0,
+	struct wire_hello h = { .flags = (again ? WIRE_REATTACH : 0) | start_known(c, again),
 				.rank = c->rank,
 				.world = c->world,
 				.nslot = c->nslot,
@@ -796,6 +809,41 @@ static void declare_again(ckpt *c)
 			 err.msg);
 }
 
+/* What is not the trainer's thread to say. */
+static void say_what_is_new(ckpt *c)
+{
+	struct link *l = atomic_load(&c->link);
+	char text[SHARED_TEXT];
+	uint32_t n;
+
+	if (atomic_exchange(&c->unclean_say, false)) {
+		struct ckpt_err err = { 0 };
+
+		(void)ckpt_why(c, &err);
+		log_line(&c->log, LOG_ERROR, "client: rank %u of job %s: %s", c->rank, c->job,
+			 err.msg);
+	}
+	if (!l)
+		return;
+	n = atomic_load(&l->job->waits.changes);
+	if (n != l->waits_said && atomic_load(&c->waits)) {
+		l->waits_said = n;
+		if (shared_text_get(&l->job->waits, text))
+			log_line(&c->log, LOG_WARNING, "client: job %s: %s", c->job, text);
+	}
+	n = atomic_load(&l->job->failing.changes);
+	if (n == l->failing_said)
+		return;
+	l->failing_said = n;
+	if (shared_text_get(&l->job->failing, text))
+		log_line(&c->log, c->rank == 0 ? LOG_ERROR : LOG_INFO,
+			 "client: job %s: checkpoints cannot be written, training goes on: %s",
+			 c->job, text);
+	else
+		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+			 "client: job %s: checkpoints are written again", c->job);
+}
+
 static void fill_private(ckpt *c)
 {
 	struct shared_snap *s = atomic_exchange(&c->fill, NULL);
@@ -854,6 +902,7 @@ static void *helper_run(void *arg)
 		fill_private(c);
 		canary_help(c);
 		skips_log(c);
+		say_what_is_new(c);
 		if (up && p[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
 			link_lost(c);
 		else if (up && to_declare(c))

@@ -179,6 +179,7 @@ static void handle_free(ckpt *c)
 	free(c->job);
 	free(c->store);
 	pthread_mutex_destroy(&c->mem);
+	pthread_mutex_destroy(&c->why_lock);
 	free(c);
 }
 
@@ -217,6 +218,7 @@ int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret, struct ckpt_err *err)
 		return ckpt_error(err, -ENOMEM, "no memory for a handle");
 	pthread_mutex_init(&c->mem, NULL);
 	(void)canary_init(&c->canary, 0);
+	pthread_mutex_init(&c->why_lock, NULL);
 	c->sock = c->store_fd = c->wake = -1;
 	c->shadow = UINT32_MAX;
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++)
@@ -329,20 +331,32 @@ static int seal_state(ckpt *c, const struct link *l, struct ckpt_err *err)
 	return atomic_load(&l->job->ready_epoch) == epoch ? 0 : 1;
 }
 
-int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
+/* Asked again, a seal that is not ready goes on waiting; any other one begins a new epoch. */
+static int seal_unready(ckpt *c, const struct link *l, struct ckpt_err *err)
 {
-	uint64_t until, now;
-	int rc = client_check(c, err);
+	char text[SHARED_TEXT];
 
-	if (rc < 0)
-		return rc;
-	until = client_until(wait_ns);
-	fill_quiesce(c);
-	if (c->dirty || !c->sealed_once || c->redeclare)
-		rc = seal_begin(c, err);
-	c->redeclare = true;
-	if (rc < 0)
-		return rc;
+	c->redeclare = false;
+	if (!l || atomic_load(&c->state) != LINK_UP)
+		(void)ckpt_error(
+			err, -ETIMEDOUT,
+			"job %s: no daemon listens on %s: snapshots are skipped until one does",
+			c->job, c->socket);
+	else if (shared_text_get(&l->job->waits, text))
+		(void)ckpt_error(err, -ETIMEDOUT, "job %s: %s", c->job, text);
+	else
+		(void)ckpt_error(
+			err, -ETIMEDOUT,
+			"job %s: not every rank has called ckpt_seal, or the slots are not in memory yet",
+			c->job);
+	return CKPT_SKIPPED;
+}
+
+static int seal_wait(ckpt *c, uint64_t until, struct ckpt_err *err)
+{
+	uint64_t now;
+	int rc;
+
 	for (;;) {
 		struct link *l = atomic_load(&c->link);
 		uint32_t changed = atomic_load(&c->changed),
@@ -354,17 +368,33 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
 		if (rc <= 0)
 			return rc;
 		now = now_ns();
-		if (now >= until || !c->helper_runs) {
-			/* Asked again, a seal that is not ready goes on waiting; any other one
-			 * begins a new epoch. */
-			c->redeclare = false;
-			return CKPT_SKIPPED;
-		}
+		if (now >= until || !c->helper_runs)
+			return seal_unready(c, l, err);
 		if (l && atomic_load(&c->declared) == atomic_load(&c->epoch))
 			shared_futex_wait(&l->job->event, seen, MIN(until - now, 100 * NS_PER_MS));
 		else
 			shared_futex_wait(&c->changed, changed, MIN(until - now, 100 * NS_PER_MS));
 	}
+}
+
+int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err)
+{
+	int rc = client_check(c, err);
+	uint64_t until;
+
+	if (rc < 0)
+		return rc;
+	until = client_until(wait_ns);
+	fill_quiesce(c);
+	if (c->dirty || !c->sealed_once || c->redeclare)
+		rc = seal_begin(c, err);
+	c->redeclare = true;
+	if (rc < 0)
+		return rc;
+	atomic_store(&c->waits, true);
+	rc = seal_wait(c, until, err);
+	atomic_store(&c->waits, false);
+	return rc;
 }
 
 /* --- restore --- */
@@ -435,38 +465,79 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 	return rc;
 }
 
+static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err *err)
+{
+	int rc = abi_flags(
+		"ckpt_want.flags", w->flags,
+		CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY | CKPT_EXACT, err);
+
+	if (rc < 0)
+		return rc;
+	if ((w->flags & CKPT_FROM_DISK && w->flags & CKPT_FROM_MEMORY) ||
+	    (w->only && strnlen(w->only, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX))
+		return ckpt_error(err, -EINVAL,
+				  "ckpt_want: both FROM_DISK and FROM_MEMORY, or .only too long");
+	if (!c->sealed_once || c->dirty)
+		return ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
+	if (c->snapped)
+		return ckpt_error(err, -EALREADY,
+				  "ckpt_restore comes before the first ckpt_snapshot");
+	return 0;
+}
+
+/* May ckpt_snapshot begin after this? That nothing was found decides it only for who asked for
+ * everything. */
+static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct ckpt_err *why)
+{
+	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));
+
+	if (w->flags & CKPT_DRY_RUN || c->snapped || (rc == -ENOENT && !all))
+		return;
+	pthread_mutex_lock(&c->why_lock);
+	snprintf(c->unrestored_why, sizeof c->unrestored_why, "%.*s", SHARED_TEXT - 1, why->msg);
+	pthread_mutex_unlock(&c->why_lock);
+	atomic_store(&c->unrestored, rc != 0 && rc != -ENOENT);
+	atomic_store(&c->unclean_said, false);
+}
+
+/* One line of the log each. */
+static void passed_say(ckpt *c, const struct wire_restored *r)
+{
+	for (const char *p = r->passed; *p; p += strcspn(p, "\n"), p += *p == '\n')
+		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
+			 "client: job %s: step %" PRIu64 " is restored; passed over: %.*s", c->job,
+			 r->step, (int)strcspn(p, "\n"), p);
+}
+
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, struct ckpt_err *err)
 {
 	struct ckpt_want w = { 0 };
 	struct wire_restored r = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc = client_check(c, err);
 
 	if (rc < 0)
 		return rc;
-	rc = abi_take(ABI_WANT, &w, want, err);
-	if (rc == 0)
-		rc = abi_flags("ckpt_want.flags", w.flags,
-			       CKPT_LENIENT | CKPT_FROM_DISK | CKPT_DRY_RUN | CKPT_FROM_MEMORY |
-				       CKPT_EXACT,
-			       err);
+	rc = abi_take(ABI_WANT, &w, want, &why);
 	if (rc == 0 && ret)
-		rc = abi_room(ABI_GOT, ret, err);
-	if (rc == 0 && ((w.flags & CKPT_FROM_DISK && w.flags & CKPT_FROM_MEMORY) ||
-			(w.only && strnlen(w.only, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX)))
-		rc = ckpt_error(err, -EINVAL,
-				"ckpt_want: both FROM_DISK and FROM_MEMORY, or .only too long");
-	if (rc == 0 && (!c->sealed_once || c->dirty))
-		rc = ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
-	if (rc == 0 && c->snapped)
-		rc = ckpt_error(err, -EALREADY,
-				"ckpt_restore comes before the first ckpt_snapshot");
+		rc = abi_room(ABI_GOT, ret, &why);
+	if (rc == 0)
+		rc = want_check(c, &w, &why);
 	if (rc == 0) {
 		shadow_prepare(c);
-		rc = restore_call(c, &w, &r, err);
+		atomic_store(&c->waits, true);
+		rc = restore_call(c, &w, &r, &why);
+		atomic_store(&c->waits, false);
 	}
-	rc = agree_on(c, rc, r.step, err);
-	if (rc < 0)
+	rc = agree_on(c, rc, r.step, &why);
+	start_judge(c, &w, rc, &why);
+	if (rc < 0) {
+		if (err)
+			*err = why;
 		return rc;
+	}
+	r.passed[sizeof r.passed - 1] = 0;
+	passed_say(c, &r);
 	if (!(w.flags & CKPT_DRY_RUN)) {
 		shadow_drain(c);
 		c->restored = true;
@@ -478,12 +549,41 @@ int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret, st
 					.where = r.where,
 					.world_saved = r.world_saved,
 					.ntensor = r.ntensor,
-					.nmissing = r.nmissing };
+					.nmissing = r.nmissing,
+					.nunused = r.nunused,
+					.npassed = r.npassed };
 
 		memcpy(got.id, r.id, sizeof got.id - 1);
+		memcpy(got.passed, r.passed, sizeof got.passed);
 		abi_give(ABI_GOT, ret, &got);
 	}
 	return 0;
+}
+
+/* --- starting over --- */
+int ckpt_fresh(ckpt *c)
+{
+	int rc = client_check(c, NULL);
+
+	if (rc < 0)
+		return rc;
+	/* before the request: should the daemon die meanwhile, the next one must know */
+	atomic_store(&c->fresh, true);
+	if (!rpc_take(c, client_until(c->wait_ns)))
+		return -ETIMEDOUT;
+	if (atomic_load(&c->state) == LINK_FENCED) {
+		rc = -ESTALE;
+	} else if (atomic_load(&c->state) == LINK_UP) {
+		struct wire_fresh m = { 0 };
+		struct wire_ok ok;
+
+		rc = rpc_call(c, &m, WIRE_FRESH, sizeof m, NULL, 0, WIRE_OK, &ok, sizeof ok, NULL,
+			      c->wait_ns, NULL);
+		if (rc == -ECONNRESET) /* the next daemon hears it */
+			rc = 0;
+	}
+	rpc_give(c);
+	return rc;
 }
 
 int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,

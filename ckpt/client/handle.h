@@ -43,6 +43,8 @@ struct link {
 	struct shared_job *job;
 	struct shared_rank *rank;
 	int bell;
+	uint32_t failing_seen;		   /* changes that ckpt_snapshot has returned */
+	uint32_t failing_said, waits_said; /* the helper's: changes that it has logged */
 	struct link *older;
 };
 
@@ -181,8 +183,18 @@ struct ckpt {
 	/* the next ckpt_seal declares anew, changed or not: so all ranks come to one epoch */
 	bool redeclare;
 	_Atomic bool snapped, restored; /* written here, read by the helper */
-	uint32_t shadow;		/* segment of copies; UINT32_MAX none */
-	uint64_t last_step;		/* 1 + newest that got a slot */
+	_Atomic bool fresh;		/* ckpt_fresh was called here */
+	_Atomic bool unrestored;	/* the newest ckpt_restore failed; why_lock has why */
+	_Atomic bool waits;		/* in ckpt_seal or ckpt_restore */
+	/* ckpt_snapshot has returned -EUCLEAN: the helper is to log why; it has */
+	_Atomic bool unclean_say, unclean_said;
+	/* the newest ckpt_snapshot: its result, and of CKPT_SKIPPED 1 + enum wire_skip */
+	_Atomic int32_t marked;
+	_Atomic uint32_t skipped_why;
+	pthread_mutex_t why_lock; /* protects: */
+	char unrestored_why[SHARED_TEXT];
+	uint32_t shadow;    /* segment of copies; UINT32_MAX none */
+	uint64_t last_step; /* 1 + newest that got a slot */
 	/* 1 + newest for which a ticket was asked through asked_link, and how often before */
 	uint64_t asked_step;
 	uint32_t attempt;
@@ -235,6 +247,8 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
  * goes into new segments, at the same addresses. */
 int segments_renew(ckpt *c, struct ckpt_err *err);
 bool beat_lost(const struct link *l, uint64_t now);
+/* Has it to be known first that starting over is meant? Two loads. l: NULL without a daemon. */
+bool client_unclean(const ckpt *c, const struct link *l);
 
 void due_mark(ckpt *c, uint64_t step); /* first, at each mark, with a daemon or without */
 /* Is the step that is marked now to be written by persist_every? */

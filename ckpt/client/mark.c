@@ -3,6 +3,7 @@
 // them: ckpt_wait, ckpt_stats.
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless
 // the copy is late or the mark is FINAL.
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
@@ -160,6 +161,27 @@ static void record_write(const ckpt *c, struct shared_snap *s, uint64_t step, ui
 	shared_snap_write(s, &r);
 }
 
+bool client_unclean(const ckpt *c, const struct link *l)
+{
+	uint32_t start =
+		l ? atomic_load_explicit(&l->job->start, memory_order_acquire) : START_CLEAR;
+
+	if (start != START_UNASKED && !atomic_load_explicit(&c->unrestored, memory_order_relaxed))
+		return false;
+	return start != START_FRESH && !atomic_load_explicit(&c->fresh, memory_order_relaxed) &&
+	       !MUTANT(START_UNCHECKED);
+}
+
+/* The log has it once; its line is the helper's to write. */
+static int unclean(ckpt *c)
+{
+	if (!atomic_exchange(&c->unclean_said, true)) {
+		atomic_store(&c->unclean_say, true);
+		helper_wake(c);
+	}
+	return -EUCLEAN;
+}
+
 /* Why a mark got no ticket, or no slot. */
 static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
 {
@@ -173,6 +195,20 @@ static enum wire_skip skip_reason(const ckpt *c, const struct link *l, int rc)
 		       : WIRE_SKIP_UNREADY;
 }
 
+static uint32_t failing_changes(const struct link *l)
+{
+	return atomic_load_explicit(&l->job->failing.changes, memory_order_acquire);
+}
+
+/* The step was taken. Had it become known by then that what should be written cannot be? */
+static int failing(struct link *l, uint32_t changes)
+{
+	if (changes == l->failing_seen)
+		return 0;
+	l->failing_seen = changes;
+	return atomic_load_explicit(&l->job->failing.code, memory_order_acquire) ? CKPT_FAILING : 0;
+}
+
 /* ret_why: for CKPT_SKIPPED and CKPT_DETACHED. */
 static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t now,
 		    enum wire_skip *ret_why)
@@ -182,13 +218,15 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	struct shared_snap *s;
 	struct ticket t;
 	bool busy, low;
-	uint32_t n;
+	uint32_t n, changes;
 	int rc = mark_check(c, l, step, m);
 
 	if (rc < 0)
 		return rc;
 	if (atomic_load_explicit(&c->state, memory_order_acquire) == LINK_FENCED)
 		return -ESTALE;
+	if (client_unclean(c, l))
+		return unclean(c);
 	*ret_why = WIRE_SKIP_DETACHED;
 	due_mark(c, step);
 	if (!l)
@@ -224,6 +262,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	c->snapped = true;
 	c->snap_link = l;
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */
+	changes = failing_changes(l);			 /* by steps before this one */
 	s = shared_snap_next(l->rank);
 	record_write(c, s, step, now, &t, m);
 	atomic_store_explicit(&c->canary.changed_step, 0, memory_order_relaxed);
@@ -259,7 +298,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 		*ret_why = WIRE_SKIP_DETACHED;
 		return CKPT_DETACHED;
 	}
-	return rc;
+	return rc == 0 ? failing(l, changes) : rc;
 }
 
 static int mark_take(struct ckpt_mark *ret, const struct ckpt_mark *mark)
@@ -285,6 +324,9 @@ int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark)
 		return rc;
 	now = now_ns();
 	rc = snapshot(c, step, mark ? &mine : NULL, now, &why);
+	atomic_store_explicit(&c->marked, rc, memory_order_relaxed);
+	atomic_store_explicit(&c->skipped_why, rc == CKPT_SKIPPED ? 1 + (uint32_t)why : 0,
+			      memory_order_relaxed);
 	if (rc >= 0) {
 		bool skipped = rc == CKPT_SKIPPED || rc == CKPT_DETACHED;
 
@@ -566,6 +608,126 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 			shared_futex_wait(&c->changed, changed, MIN(until - now, 10 * LOOK_NS));
 		now = now_ns();
 	}
+}
+
+/* --- why --- */
+static const char *skip_print(uint32_t why)
+{
+	static const char *const text[] = {
+		[WIRE_SKIP_FULL] =
+			"no slot is free: each holds a step that is being written, or the "
+			"newest one; more ckpt_opts.slots or a larger persist_every help",
+		[WIRE_SKIP_UNREADY] =
+			"the declarations are not sealed by all ranks, or the slots are "
+			"not in memory yet",
+		[WIRE_SKIP_LATE] = "another rank had marked a newer step by then",
+		[WIRE_SKIP_COPYING] =
+			"the library was still copying private memory of the step before; "
+			"memory from ckpt_alloc needs no such copy",
+		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
+	};
+
+	return why < ARRAY_LEN(text) && text[why] ? text[why] : "there is no slot for it";
+}
+
+static int why_unclean(ckpt *c, struct ckpt_err *err)
+{
+	char why[SHARED_TEXT];
+
+	if (!atomic_load(&c->unrestored))
+		return ckpt_error(
+			err, -EUCLEAN,
+			"job %s has steps, and no rank has asked for one: ckpt_snapshot takes nothing, "
+			"since a first commit would set them aside; call ckpt_restore before the first "
+			"ckpt_snapshot, or ckpt_fresh if starting over is meant",
+			c->job);
+	pthread_mutex_lock(&c->why_lock);
+	memcpy(why, c->unrestored_why, sizeof why);
+	pthread_mutex_unlock(&c->why_lock);
+	return ckpt_error(
+		err, -EUCLEAN,
+		"ckpt_restore failed, and ckpt_snapshot takes nothing until it succeeds; call "
+		"ckpt_fresh if starting over is meant; it failed with: %s",
+		why);
+}
+
+static int why_torn(const struct link *l, struct ckpt_err *err)
+{
+	struct shared_snap *s = l ? shared_snap_newest(l->rank) : NULL;
+	struct shared_record r;
+	struct shared_outcome o;
+	enum snap_state state;
+	uint64_t mark;
+	bool known;
+
+	if (!s || shared_snap_read(s, &mark, &state, &r) < 0)
+		return 0;
+	known = shared_outcome_get(l->job, r.step, &o) && o.state == OUTCOME_TORN;
+	if (!known && state != SNAP_TORN)
+		return 0;
+	return ckpt_error(err, -ENOENT, "step %" PRIu64 " is torn: %.*s", r.step,
+			  (int)sizeof o.text - 1,
+			  known ? o.text : "ckpt_guard gave the copy up, since it was late");
+}
+
+/* Of the newest snapshot alone. */
+static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
+{
+	char text[SHARED_TEXT];
+	uint32_t why;
+	bool known;
+
+	switch (atomic_load(&c->marked)) {
+	case CKPT_SKIPPED:
+		why = atomic_load(&c->skipped_why) - 1;
+		known = why == WIRE_SKIP_UNREADY && l && shared_text_get(&l->job->waits, text);
+		return ckpt_error(err, -ENOENT, "job %s: the step was skipped: %s", c->job,
+				  known ? text : skip_print(why));
+	case CKPT_DETACHED:
+		return ckpt_error(
+			err, -ECONNREFUSED,
+			"job %s: no daemon is attached (%s): nothing is copied until one is",
+			c->job, c->socket);
+	case -ESTALE:
+		return ckpt_error(err, -ESTALE,
+				  "a newer launch of job %s has taken over: stop this one", c->job);
+	case -EINVAL:
+		if (why_jump(c, err) < 0)
+			return -EINVAL;
+		return ckpt_error(
+			err, -EINVAL,
+			"job %s: ckpt_snapshot refused its arguments: steps must grow, flags must be known, "
+			"a blob must not be longer than its cap",
+			c->job);
+	case 0:
+	case CKPT_FAILING:
+		return why_torn(l, err);
+	default:
+		return 0;
+	}
+}
+
+int ckpt_why(ckpt *c, struct ckpt_err *err)
+{
+	struct ckpt_err mark = { 0 };
+	char text[SHARED_TEXT];
+	struct link *l;
+	int rc = client_check(c, err), fails;
+
+	if (rc < 0)
+		return rc;
+	l = atomic_load(&c->link);
+	if (client_unclean(c, link_up(c, now_ns())))
+		return why_unclean(c, err);
+	rc = why_marked(c, l, &mark);
+	fails = l ? shared_text_get(&l->job->failing, text) : 0;
+	if (rc && fails)
+		return ckpt_error(err, rc, "%s\n%s", mark.msg, text);
+	if (rc || fails)
+		return ckpt_error(err, rc ? rc : fails, "%s", rc ? mark.msg : text);
+	if (err)
+		*err = (struct ckpt_err){ 0 };
+	return 0;
 }
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret)

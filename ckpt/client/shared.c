@@ -616,6 +616,40 @@ enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t s
 	return OUTCOME_NONE;
 }
 
+_Static_assert(offsetof(struct shared_text, text) % 8 == 0 && SHARED_TEXT % 8 == 0,
+	       "sentences are words");
+
+void shared_text_set(struct shared_text *t, int code, const char *text, bool again)
+{
+	char to[SHARED_TEXT] = "";
+
+	snprintf(to, sizeof to, "%s", text ? text : "");
+	atomic_fetch_add_explicit(&t->ver, 1, memory_order_acq_rel);
+	words_store(t->text, to, sizeof to);
+	atomic_store_explicit(&t->code, code, memory_order_release);
+	atomic_fetch_add_explicit(&t->ver, 1, memory_order_release);
+	if (again)
+		atomic_fetch_add_explicit(&t->changes, 1, memory_order_release);
+}
+
+int shared_text_get(const struct shared_text *t, char ret[SHARED_TEXT])
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		uint32_t ver = atomic_load_explicit(&t->ver, memory_order_acquire);
+		int code;
+
+		if (ver & 1)
+			continue;
+		words_load(ret, t->text, SHARED_TEXT);
+		ret[SHARED_TEXT - 1] = 0;
+		code = atomic_load_explicit(&t->code, memory_order_acquire);
+		if (atomic_load_explicit(&t->ver, memory_order_relaxed) == ver)
+			return code;
+	}
+	ret[0] = 0; /* its writer was killed in the middle of it */
+	return 0;
+}
+
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
 	struct timespec t = { .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };

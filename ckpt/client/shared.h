@@ -75,6 +75,14 @@
 /* From one ticket to the next steps grow by less than this: a ticket knows 36 bits of its step. */
 #define SHARED_JUMP_MAX (UINT64_C(1) << 35)
 
+/*
+ * START (job page): may this launch take snapshots at all? A first commit sets aside what it does not
+ * continue, so it must be known that this is meant. UNASKED: there are steps, on disk or staged, and no
+ * rank has asked for them; the daemon says so at the claim, and takes it back when a restore has
+ * succeeded or has found nothing. FRESH: a rank has called ckpt_fresh; this is never taken back.
+ */
+enum shared_start { START_CLEAR, START_UNASKED, START_FRESH };
+
 enum snap_state { SNAP_FREE, SNAP_FILLING, SNAP_COPYING, SNAP_COPIED, SNAP_TORN };
 enum { TICKET_PERSIST = 1, TICKET_FINAL = 2 }; /* ticket.flags */
 
@@ -161,6 +169,17 @@ struct shared_outcome { /* daemon; read under ver: even and unchanged */
 	char text[512];					/* FAILED, TORN: why */
 };
 
+#define SHARED_TEXT 512
+/* A sentence, written by the daemon alone; read by shared_text_get. */
+struct shared_text {
+	_Atomic uint32_t ver; /* odd while it is being written */
+	/* grows when the sentence is to be said anew: it is of another kind than before */
+	_Atomic uint32_t changes;
+	_Atomic int32_t code; /* negative errno; 0: there is nothing to say */
+	uint32_t pad;
+	char text[SHARED_TEXT];
+};
+
 struct shared_job {
 	uint32_t magic, world, nslot;
 	/* daemon: ticket flags that the next mark is to have, whatever persist_every says. PERSIST:
@@ -171,6 +190,7 @@ struct shared_job {
 	_Atomic uint64_t beat_ns;  /* daemon: CLOCK_MONOTONIC, twice a second */
 	_Atomic uint32_t fenced;   /* daemon: 1: a newer launch took over */
 	_Atomic uint32_t draining; /* daemon: 1: stopping, tickets skip */
+	_Atomic uint32_t start;	   /* daemon: enum shared_start */
 	/* daemon: the slots of this epoch are in memory and may be used; 0 none */
 	_Atomic uint32_t ready_epoch;
 	/* daemon: the ranks' declarations do not fit together; why is in trouble */
@@ -187,6 +207,9 @@ struct shared_job {
 	_Atomic uint32_t next_outcome;
 	struct shared_outcome outcome[SHARED_OUTCOMES];
 	char trouble[4096]; /* written before refused */
+	/* daemon: why what should have been written could not be; which ranks the others wait for in
+	 * ckpt_seal or ckpt_restore (changes: they have waited for some seconds) */
+	struct shared_text failing, waits;
 };
 
 struct ticket {
@@ -265,6 +288,8 @@ void shared_outcome_set(struct shared_job *job, uint64_t step, uint16_t ticket_s
 /* A step that is told to be staged is to be written after all. */
 void shared_outcome_to_write(struct shared_job *job, uint64_t step);
 void shared_event(struct shared_job *job); /* add 1 to event and wake all */
+/* code 0: there is no sentence any more. again: it is to be said anew. */
+void shared_text_set(struct shared_text *t, int code, const char *text, bool again);
 
 /* --- both --- */
 /* At which offset of the slot snapshot seq was found to be changed, before its state says so. */
@@ -275,6 +300,8 @@ bool shared_outcome_get(const struct shared_job *job, uint64_t step, struct shar
 /* Its state alone, for the snapshot path; OUTCOME_NONE: none known. */
 enum outcome_state shared_outcome_state(const struct shared_job *job, uint64_t step,
 					uint16_t *ret_ticket_seq);
+/* The code, and the sentence; 0 and "": there is none. */
+int shared_text_get(const struct shared_text *t, char ret[SHARED_TEXT]);
 /* Futexes on shared words. Wait returns 0 when woken or changed, -ETIMEDOUT, -EINTR. */
 int shared_futex_wait(const _Atomic uint32_t *word, uint32_t seen, uint64_t ns);
 void shared_futex_wake(const _Atomic uint32_t *word);

@@ -189,6 +189,7 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 		[WIRE_TRIGGER] = { sizeof(struct wire_trigger), 0 },
 		[WIRE_DRAIN] = { sizeof(struct wire_drain), 0 }, /* WIRE_TO: 1 */
 		[WIRE_FORGET] = { sizeof(struct wire_forget), 0 },
+		[WIRE_FRESH] = { sizeof(struct wire_fresh), 0 },
 	};
 
 	if (bytes < sizeof *head || head->type >= ARRAY_LEN(want) ||

@@ -13,6 +13,7 @@
  *   DECLARE + memfd                    -> SEALED + one memfd per slot, rows         | REFUSE
  *   RESTORE                            -> RESTORED + memfd of blobs                 | REFUSE
  *   STEPS                              -> STEPS_ARE                                 | REFUSE
+ *   FRESH                              -> OK
  *   BYE                                -> OK
  *
  * Who only wants to look and to give orders (ckptctl) begins with CONTROL instead of HELLO; jobs are
@@ -70,6 +71,7 @@ enum wire_type {
 	WIRE_TRIGGER,
 	WIRE_DRAIN,
 	WIRE_FORGET,
+	WIRE_FRESH,
 	WIRE_WELCOME = 32,
 	WIRE_REFUSE,
 	WIRE_OK,
@@ -89,7 +91,9 @@ struct wire_head {
 	uint32_t bytes, seq;
 };
 
-enum { WIRE_REATTACH = 1 }; /* hello.flags */
+/* hello.flags. ASKED: this launch has restored, or there was nothing to restore. AFRESH: a
+ * rank of it has called ckpt_fresh. */
+enum { WIRE_REATTACH = 1, WIRE_ASKED = 2, WIRE_AFRESH = 4 };
 struct wire_hello {
 	struct wire_head head;
 	uint32_t flags, rank, world, nslot;
@@ -180,8 +184,9 @@ struct wire_restore {
 struct wire_restored {
 	struct wire_head head;
 	uint64_t step, blob_bytes;
-	uint32_t where, world_saved, ntensor, nmissing;
+	uint32_t where, world_saved, ntensor, nmissing, nunused, npassed;
 	char id[40];
+	char passed[512]; /* as ckpt_got */
 };
 /* The blob memfd: uint64_t n, then n x wire_blob, then names (zero-terminated) and bytes, at
  * offsets from the start. */
@@ -199,6 +204,10 @@ struct wire_steps_are {
 	struct ckpt_step step[WIRE_STEPS_MAX];
 };
 struct wire_bye {
+	struct wire_head head;
+	uint64_t pad;
+};
+struct wire_fresh {
 	struct wire_head head;
 	uint64_t pad;
 };
@@ -354,7 +363,7 @@ struct wire_report_step {
 	uint64_t mark_ns, staged_ns, persisted_ns, committed_ns; /* the last three since mark_ns */
 	/* bytes; for how long. total: of its files once it is being written, before of its slots */
 	uint64_t written, total, writing_ns;
-	char text[192];						 /* TORN, FAILED: why */
+	char text[192]; /* TORN, FAILED: why */
 };
 struct wire_report {
 	const struct wire_report_head *head;

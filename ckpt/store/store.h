@@ -145,6 +145,9 @@ struct store_step {
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
+/* Does the job have steps that are not set aside, of whatever state? One listing. True where it cannot be
+ * known. */
+bool store_has_steps(const struct store *s);
 /* A DAMAGED or NEWER step, or one set aside, of which nothing is known but that it could not be read (a
  * disk that fails, a mount that is away, permission, a newer version's format): it may be whole. */
 bool store_step_unread(const struct store_step *st);

@@ -564,6 +564,14 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	return r;
 }
 
+bool store_has_steps(const struct store *s)
+{
+	cleanup_free struct store_name *found = NULL;
+	uint32_t n;
+
+	return store_list(s->ops, s->job_fd, STORE_STEP, &found, &n) || n > 0;
+}
+
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret)
 {
 	struct store_name name;

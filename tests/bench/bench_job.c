@@ -207,6 +207,7 @@ void job_open(const struct job_opts *o, uint32_t rank, struct job_rank *ret)
 	if (!ret->tensor)
 		die("no memory for %u tensors", ret->ntensor);
 	if (ckpt_attach(&opts, &ret->c, &e) < 0 ||
+	    ckpt_fresh(ret->c) < 0 || /* what an earlier run left is not gone on from */
 	    ckpt_mesh(ret->c, 1, name, &o->world, NULL, &p.mesh, &e) < 0)
 		die("%s", e.msg);
 	lay_out(&p, o, rank);

@@ -74,6 +74,7 @@ scenario() { # FILESYSTEM
 	check "$fs: a job whose last step does not fit ends with 13" job_ends 13
 	check "$fs: it has trained to the end" [ "$(lines "$tmp/losses")" -eq 200 ]
 	check "$fs: it has said that a step could not be written" says "could not be written" "$tmp/job.err"
+	check "$fs: by what ckpt_snapshot returned, once" [ "$(grep -c "a snapshot could not be written" "$tmp/job.err")" -eq 1 ]
 	check "$fs: and why" said_full "$tmp/job.err"
 	fitted=$(newest)
 	check "$fs: the steps that fitted are there" [ "$fitted" -gt 0 ]

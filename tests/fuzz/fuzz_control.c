@@ -125,7 +125,7 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 	if (wire_request_check(msg, bytes, nfd) == 0 && head->type >= WIRE_CONTROL) {
 		bool to = head->type == WIRE_DRAIN && ((const struct wire_drain *)msg)->flags;
 
-		assert(head->type <= WIRE_FORGET && nfd == to &&
+		assert(head->type <= WIRE_FRESH && nfd == to &&
 		       bytes <= sizeof(struct wire_forget));
 	}
 }

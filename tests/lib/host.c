@@ -44,7 +44,7 @@ static void *host_run(void *arg)
 void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops)
 {
 	struct daemon_opts o = {
-		.socket = h->socket, .engine = engine, .ops = ops, .copy_threads = 2
+		.socket = h->socket, .engine = engine, .ops = ops, .copy_threads = 2, .log = h->log
 	};
 	struct ckpt_err err;
 

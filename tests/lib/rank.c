@@ -110,11 +110,13 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, stru
 				.guard_ns = p->guard_ns,
 				.memory_max = p->memory_max,
 				.check = p->check,
-				.log = p->log,
-				.log_ctx = p->log_ctx,
 				.agree = p->agree,
-				.agree_ctx = k };
+				.agree_ctx = k,
+				.log = p->log,
+				.log_ctx = p->log_ctx ? p->log_ctx : k };
 	rc = ckpt_attach(&o, &k->c, err);
+	if (rc == 0 && p->fresh)
+		MUST(ckpt_fresh(k->c) == 0);
 	if (rc == 0)
 		rc = ckpt_mesh(k->c, k->mesh.ndim, k->mesh.name, k->mesh.dim, k->mesh.rank,
 			       &k->mesh_id, err);

@@ -33,10 +33,12 @@ struct plan_of_job {
 	uint64_t generation, guard_ns, memory_max, rows; /* rows: of the large tensors; 0: 64 */
 	uint32_t flags, slots, persist_every, guard; /* as in ckpt_opts; flags 0: CKPT_REQUIRE */
 	uint32_t check;
-	void (*log)(void *ctx, int level, const char *line); /* of every rank */
+	void (*log)(void *ctx, int level,
+		    const char *line); /* of every rank; log_ctx NULL: the rank */
 	void *log_ctx;
 	bool shared_only; /* nothing in private memory */
 	bool extra;	  /* one tensor more */
+	bool fresh;	  /* rank_attach says that starting over is meant, whatever the store has */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 };
 
@@ -83,6 +85,11 @@ bool rank_check_clear(struct rank *k);
 bool rank_check_blobs(struct rank *k, uint64_t step, uint32_t world_saved);
 
 /* One step of training: guard, update, snapshot. The result of ckpt_snapshot. */
+#define rank_took(rc)                                \
+	({                                           \
+		int took_ = (rc);                    \
+		took_ == 0 || took_ == CKPT_FAILING; \
+	})
 int rank_step(struct rank *k, uint64_t step, uint32_t mark_flags);
 int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret,
 		 struct ckpt_err *err);

@@ -26,7 +26,6 @@
 #define READY_WAIT (120 * SEC) /* the same with --wait-ready */
 #define FINAL_WAIT (120 * SEC) /* for the last step to be committed */
 #define FINAL_SLICE (2 * SEC)  /* between two looks at how the other ranks fare */
-#define RESTORE_TRIES 8	       /* damaged steps that are passed over for older ones */
 #define RETRY_MS 50
 #define RNG_WORDS 4
 #define ALIGN 64
@@ -49,8 +48,7 @@ struct rank {
 	uint64_t restore_ns; /* of the ckpt_restore that returned 0, of the slowest rank */
 	int losses;	     /* descriptor, or -1 */
 	double loss;
-	int last_error;	 /* of ckpt_snapshot: said once, not at every step */
-	uint64_t failed; /* writes that failed, of which the user knows */
+	int last_error; /* of ckpt_snapshot: said once, not at every step */
 	struct train_stats stats;
 };
 
@@ -454,10 +452,15 @@ static int restore(struct rank *k)
 	};
 	uint64_t deadline = now_ns() + SEAL_WAIT;
 	struct ckpt_err e = { 0 };
-	int damaged = 0, r;
+	int r;
 
-	if (how == RESUME_NONE)
+	if (how == RESUME_NONE) {
+		r = ckpt_fresh(k->ckpt); /* whatever the store has */
+		if (r < 0)
+			ranks_fail(k->ranks, exit_code_of(r), "cannot start over: %s",
+				   strerror(-r));
 		return 0;
+	}
 	for (;;) {
 		uint64_t begin = now_ns(), ns;
 
@@ -467,25 +470,16 @@ static int restore(struct rank *k)
 		r = common_result(k, r, &e);
 		if (r == 0) {
 			k->restore_ns = slowest(k, ns);
-			return 1;
-		}
-		if (r == -EBADMSG && how != RESUME_STEP && ++damaged < RESTORE_TRIES) {
-			if (k->ranks->me == 0)
-				fprintf(stderr, "trainer: %s; trying an older step\n", e.msg);
-			continue;
+			return 1; /* the library has said what it passed over */
 		}
 		if (gone(r) && left_until(deadline) > 0) {
 			nap(RETRY_MS * MS);
 			seal(k);
 			continue;
 		}
-		if (r == -ENOENT && how == RESUME_LATEST && !damaged)
+		if (r == -ENOENT && how == RESUME_LATEST)
 			return 0;
-		/* Damage that left nothing older is damage, not an empty store. */
-		ranks_fail(k->ranks,
-			   (r == -ENOENT || r == -EUCLEAN) && damaged ? EXIT_DAMAGED
-								      : exit_code_of(r),
-			   "%s", e.msg);
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 	}
 }
 
@@ -607,34 +601,25 @@ static int snapshot(struct rank *k, uint64_t step, uint32_t flags)
 /* A checkpoint that fails while training is reported, and training goes on. */
 static void report(struct rank *k, uint64_t step, int r)
 {
-	struct ckpt_stats s = { .size = sizeof s };
 	struct ckpt_err e = { 0 };
 
 	if (k->ranks->me != 0)
 		return;
-	if ((r < 0 || r == CKPT_DETACHED) && r != k->last_error)
+	if (r == CKPT_FAILING && ckpt_why(k->ckpt, &e) < 0)
+		fprintf(stderr,
+			"trainer: job %s: a snapshot could not be written: %s; training goes on\n",
+			k->args->job, e.msg);
+	if ((r < 0 || r == CKPT_DETACHED) && r != k->last_error) {
+		(void)ckpt_why(k->ckpt, &e);
 		fprintf(stderr,
 			"trainer: step %" PRIu64 " of job %s has no snapshot: %s; training "
 			"goes on\n",
 			step, k->args->job,
-			r < 0 ? strerror(-r) : "ckptd is gone, the library keeps looking for it");
-	k->last_error = r;
-	if (ckpt_stats(k->ckpt, &s) < 0 || s.failed <= k->failed)
-		return;
-	fprintf(stderr,
-		"trainer: job %s: a snapshot could not be written (%" PRIu64 " so far); "
-		"training goes on\n",
-		k->args->job, s.failed);
-	/* The newest of the last marked steps that tells why. */
-	for (uint64_t i = 0, at = step - step % k->args->snapshot_every; i < 8 && at > 0; i++) {
-		r = ckpt_wait(k->ckpt, at, CKPT_COMMITTED, 0, &e);
-		if (r < 0 && r != -ENOENT && r != -ETIMEDOUT) {
-			fprintf(stderr, "trainer: %s\n", e.msg);
-			break;
-		}
-		at -= k->args->snapshot_every < at ? k->args->snapshot_every : at;
+			e.msg[0] ? e.msg
+			: r < 0	 ? strerror(-r)
+				 : "ckptd is gone, the library keeps looking for it");
 	}
-	k->failed = s.failed;
+	k->last_error = r;
 }
 
 /*
@@ -651,15 +636,22 @@ static void finish(struct rank *k, uint64_t step)
 	for (int round = 0;; round++) {
 		int mine = UNDER_WAY, r = mark ? snapshot(k, step, CKPT_FINAL) : 0;
 
+		if (r == CKPT_FAILING) {
+			report(k, step, r);
+			r = 0; /* it was taken; whether it can be written is waited for */
+		}
 		/* A repeated mark may find that this rank's first one still counts: -EINVAL. */
 		if (r > 0 || gone(r)) {
 			mine = LOST;
 		} else if (r < 0 && !(r == -EINVAL && round > 0)) {
+			struct ckpt_err why = { 0 };
+
 			mine = r;
+			(void)ckpt_why(k->ckpt, &why);
 			snprintf(e.msg, sizeof e.msg,
 				 "step %" PRIu64 " of job %s, the last, has no "
-				 "snapshot: %s; run again with --resume latest",
-				 step, k->args->job, strerror(-r));
+				 "snapshot: %.3000s; run again with --resume latest",
+				 step, k->args->job, why.msg[0] ? why.msg : strerror(-r));
 		} else {
 			uint64_t slice = left_until(deadline) < FINAL_SLICE ? left_until(deadline)
 									    : FINAL_SLICE;

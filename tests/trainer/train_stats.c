@@ -71,7 +71,7 @@ void train_stats_memcpy(struct train_stats *s, const void *state, uint64_t bytes
 void train_stats_snapshot(struct train_stats *s, int result, uint64_t ns, uint64_t preempted)
 {
 	s->asked++;
-	s->copying = result == 0;
+	s->copying = result == 0 || result == CKPT_FAILING;
 	s->snapshot_ns = ns;
 	s->preempted = preempted > 0;
 }

@@ -438,6 +438,8 @@ static void no_call_outlives_its_time_beside(enum manner manner)
 	assert_int_equal(in_time(0, ckpt_seal(c, 0, &err)), CKPT_SKIPPED);
 	assert_int_equal(in_time(SHORT_NS, ckpt_restore(c, &want, NULL, &err)), -ETIMEDOUT);
 	assert_int_equal(in_time(SHORT_NS, ckpt_steps(c, step, 4)), -ETIMEDOUT);
+	assert_int_equal(in_time(0, ckpt_snapshot(c, 1, NULL)), -EUCLEAN);
+	assert_int_equal(in_time(SHORT_NS, ckpt_fresh(c)), -ETIMEDOUT);
 	assert_int_equal(in_time(0, ckpt_snapshot(c, 1, NULL)), CKPT_DETACHED);
 	assert_int_equal(in_time(0, ckpt_guard(c, NULL)), 0);
 	assert_int_equal(in_time(0, ckpt_wait(c, 1, CKPT_STAGED, 0, &err)), -ECONNRESET);

@@ -31,6 +31,7 @@ static const struct {
 	{ WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
 	{ WIRE_DRAIN, sizeof(struct wire_drain), 0 },
 	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
+	{ WIRE_FRESH, sizeof(struct wire_fresh), 0 },
 };
 
 static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **state)
@@ -54,7 +55,7 @@ static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **
 						 good ? 0 : -EPROTO);
 				passed += good;
 			}
-		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_FORGET);
+		assert_int_equal(passed, type >= WIRE_HELLO && type <= WIRE_FRESH);
 	}
 	head->type = UINT16_MAX;
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);

@@ -93,6 +93,7 @@ static void life_save(struct life *l, struct rank *k, uint64_t step)
 	do
 		rc = rank_step(k, step, CKPT_PERSIST);
 	while (rc == CKPT_SKIPPED && now_ns() < until && usleep(1000) == 0);
+	rc = rank_took(rc) ? 0 : rc; /* also if the step before could not be written */
 	if (!told(l, "snapshot", rc, &(struct ckpt_err){ .msg = "a step is refused" }))
 		return;
 	if (!told(l, "a save", ckpt_wait(k->c, step, CKPT_COMMITTED, BOUND, &err), &err))
@@ -111,8 +112,10 @@ static void life_restore(struct life *l, struct rank *k, bool must)
 
 	rank_clear(k);
 	rc = rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err);
-	if (rc == -ENOENT && !l->newest)
-		return; /* and it said so: there is nothing */
+	if (rc == -ENOENT && !l->newest) { /* nothing on disk; what was only staged is given up */
+		MUST(ckpt_fresh(k->c) == 0);
+		return;
+	}
 	if (rc && must)
 		LIFE_FAIL(l, "step %" PRIu64 " was acknowledged and cannot be restored: %d, %s",
 			  l->newest, rc, err.msg);

@@ -543,6 +543,7 @@ static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
 	/* Who is there already is not turned away. */
 	a_step_is_committed(&k, 1);
 	rank_close(&k, 0);
+	p.fresh = true;
 	rank_open(&k, &p, 0);
 	a_step_is_committed(&k, 2);
 	rank_close(&k, 0);

@@ -260,7 +260,7 @@ static void a_request_that_is_under_way_when_its_launch_ends_harms_nobody(void *
 		atomic_store(&faults->hold, 1);
 		ask(&old, (struct order){ .verb = STEPS });
 		assert_soon(atomic_load(&faults->held));
-		ranks_start(&new, 1, (struct rank_opts){ .own_parent = true });
+		ranks_start(&new, 1, (struct rank_opts){ .own_parent = true, .fresh = true });
 		atomic_store(&faults->hold, 0);
 		(void)hear(&old);
 		assert_soon(snap(&old, 1, 0) == -ESTALE);

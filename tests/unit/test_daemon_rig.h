@@ -266,6 +266,8 @@ enum verb {
 	RESTORE,
 	STEPS,
 	STATS,
+	FRESH,
+	WHY,
 	USE_AFTER_FORK,
 	DETACH,
 };
@@ -294,6 +296,7 @@ struct rank_opts {
 	bool private_memory; /* not from ckpt_alloc */
 	bool only_weights;   /* DECLARE leaves the moments to DECLARE_REST */
 	bool own_parent;     /* a launch of its own */
+	bool fresh;	     /* ranks_start: starting over is meant, whatever the store has */
 	bool agree;	     /* has an agreement, which waits until the rank has attached again */
 	uid_t uid;
 };
@@ -451,7 +454,8 @@ static int life_fork(struct life *l)
 			   ckpt_alloc(l->c, 4096, &p, NULL) == -ECHILD &&
 			   ckpt_mesh(l->c, 1, (const char *const[]){ "x" }, &dim, NULL, &id,
 				     NULL) == -ECHILD &&
-			   ckpt_seal(l->c, 0, NULL) == -ECHILD &&
+			   ckpt_seal(l->c, 0, NULL) == -ECHILD && ckpt_fresh(l->c) == -ECHILD &&
+			   ckpt_why(l->c, NULL) == -ECHILD &&
 			   ckpt_restore(l->c, &want, NULL, NULL) == -ECHILD &&
 			   ckpt_fingerprint(l->c, 0, &sum) == -ECHILD &&
 			   ckpt_detach(l->c, 0) == -ECHILD;
@@ -500,6 +504,10 @@ static int life_order(struct life *l, const struct order *o, struct answer *a, s
 	case STATS:
 		a->stats.size = sizeof a->stats;
 		return ckpt_stats(l->c, &a->stats);
+	case FRESH:
+		return ckpt_fresh(l->c);
+	case WHY:
+		return ckpt_why(l->c, e);
 	case USE_AFTER_FORK:
 		return life_fork(l);
 	case DETACH:
@@ -628,6 +636,8 @@ static inline void ranks_start(struct rank *r, uint32_t n, struct rank_opts o)
 		rank_start(&r[i], o);
 		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
 		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
+		if (o.fresh && i == 0) /* one rank's word counts for all */
+			good(&r[i], tell(&r[i], (struct order){ .verb = FRESH }));
 	}
 	good(&r[0], seal(r, n));
 }
