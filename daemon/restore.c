@@ -432,7 +432,8 @@ static struct restore *restore_new(struct launch *l, const struct wire_restore *
 		free(x);
 		return NULL;
 	}
-	memcpy(x->bad, j->bad, j->nbad * sizeof *x->bad);
+	if (j->nbad)
+		memcpy(x->bad, j->bad, j->nbad * sizeof *x->bad);
 	x->l = l;
 	x->d = j->d;
 	x->want = *want;

@@ -33,12 +33,14 @@ launch() { # N: so many ranks, children of one process
 	cat "$tmp"/out.*
 	return $status
 }
-refused() { # N SENTENCE: every rank ends with 1, and with the sentence
+# Every rank ends with an error and has said something; one of them, the sentence: once it has ended, the others may hear of nothing but that.
+refused() { # N SENTENCE
 	local i
-	launch "$1" >/dev/null && return 1
+	launch "$1" >"$tmp/said" && return 1
 	for ((i = 0; i < $1; i++)); do
-		says "$2" "$tmp/out.$i" || return 1
+		[ -s "$tmp/out.$i" ] || return 1
 	done
+	says "$2" "$tmp/said"
 }
 starts_at() { # STEP, of the last launch's rank 0
 	says "rank 0 starts at step $1 with $1" "$tmp/out.0"
