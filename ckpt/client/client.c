@@ -341,7 +341,7 @@ static int seal_unready(ckpt *c, const struct link *l, struct ckpt_err *err)
 		(void)ckpt_error(
 			err, -ETIMEDOUT,
 			"job %s: no daemon listens on %s: snapshots are skipped until one does",
-			c->job, c->socket);
+			c->job, c->socket[0] ? c->socket : "the default socket");
 	else if (shared_text_get(&l->job->waits, text))
 		(void)ckpt_error(err, -ETIMEDOUT, "job %s: %s", c->job, text);
 	else
