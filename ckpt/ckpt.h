@@ -39,6 +39,16 @@
  * and the checkpoint is visible. A *torn* snapshot was given up by a guard; a *skipped* one found
  * no free slot. Torn and skipped snapshots are counted and never written.
  *
+ * State that is changed after ckpt_snapshot and before ckpt_guard is looked for, because a copy of it may
+ * hold old and new values. The library notes 32 words at each mark. The daemon compares them with its
+ * copy; ckpt_guard compares them with memory, and 16 pages of memory with the copy. If something differs,
+ * ckpt_guard returns CKPT_TORN, both logs name the tensor, and the step is dropped, also if it is staged.
+ * A change of at least half of a rank's state is missed in fewer than one of a million steps, a change of
+ * one tensor of 1 % of it in two of three; with ckpt_opts.check = n every n-th step is compared as a
+ * whole, which misses such a tensor in fewer than one of a hundred. Not looked at: CKPT_CONST,
+ * CKPT_VOLATILE, CKPT_SINK, blobs, and elements that another rank saves. What is changed after the copy
+ * and changed back before the guard is not seen, and does no harm.
+ *
  * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. Of a
  * struct that the library reads, a .size smaller than in ABI 2 is -EINVAL; flags that this version does
  * not know, and bytes behind the fields that it knows which are not zero, are -EOPNOTSUPP. Of a struct
@@ -410,8 +420,8 @@ int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
  * Memory that is not from ckpt_alloc costs a second system call and is copied twice. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
-/* [fast] unless the copy is late. Call it before the state is changed again; when it returns,
- * whatever it returns, change freely. 0 or CKPT_TORN. */
+/* [fast] unless the copy is late, or ckpt_opts.check asks for all. Call it before the state is changed
+ * again, or its memory unmapped; when it returns, whatever it returns, change freely. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
 /* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn, or it is staged

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// canary.c - see canary.h. Called by mark.c, by the helper, and by those who seal.
+// canary.c - see canary.h: places, drawing, comparing. Called by mark.c and canary_link.c.
 // Invariant: nothing is read outside of what a row names, and of private memory nothing outside of its
 // local's box; what a trainer that keeps to the rules has is never said to be changed.
 #include "ckpt/client/canary.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
-#include <inttypes.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/uio.h>
 
-/* Of private memory that is read at once: more than the words and pages of one guard. */
-#define SCRATCH_PLACES (CANARY_WORDS_ALL + CANARY_PAGES)
-#define SCRATCH_BYTES MIB
-_Static_assert(CANARY_WORDS_ALL * 8 + CANARY_PAGES * CANARY_PAGE <= SCRATCH_BYTES, "it holds them");
+#define CANARY_PROBES (CANARY_WORDS_ALL / 2) /* places of private memory that are read at once */
+_Static_assert(2 * CANARY_PROBES <= CANARY_SCRATCH, "their bytes fit");
+_Static_assert(CANARY_WORDS_ALL == SHARED_CANARY_MAX, "the record has room for all words");
 
 /* --- the map --- */
 int canary_init(struct canary *x, uint32_t check)
@@ -23,7 +20,7 @@ int canary_init(struct canary *x, uint32_t check)
 	return -pthread_mutex_init(&x->draw, NULL);
 }
 
-static void sources_free(struct canary_sources *s)
+void canary_sources_free(struct canary_sources *s)
 {
 	if (!s)
 		return;
@@ -35,9 +32,7 @@ static void sources_free(struct canary_sources *s)
 void canary_destroy(struct canary *x)
 {
 	canary_replace(x, NULL);
-	sources_free(TAKE(x->sources));
-	if (x->scratch)
-		munmap(x->scratch, SCRATCH_BYTES);
+	canary_sources_free(TAKE(x->sources));
 	if (x->scratch_fd >= 0)
 		(void)close(x->scratch_fd);
 	pthread_mutex_destroy(&x->draw);
@@ -202,6 +197,19 @@ static bool place_at(const struct canary_map *m, const struct wire_row *r, uint6
 	return segment != m->shadow || private_find(m->sources, off, ret);
 }
 
+/* Of private memory what lies in one page with that byte, which is at that address: so that one look
+ * shows that it is there. */
+static void page_align(const struct canary_map *m, const struct wire_row *r, uint64_t line,
+		       uint64_t in, uintptr_t at, struct canary_place *ret)
+{
+	uint64_t back = MIN(in, at % CANARY_PAGE);
+	struct canary_place p;
+
+	if (place_at(m, r, line, in - back, CANARY_PAGE - (at - back) % CANARY_PAGE, &p) &&
+	    p.len > back)
+		*ret = p;
+}
+
 /* A stretch of up to `unit` bytes around that byte. */
 static bool place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
 		       struct canary_place *ret)
@@ -224,8 +232,12 @@ static bool place_draw(const struct canary_map *m, uint64_t byte, uint64_t unit,
 	in = byte % r->width;
 	from = in - in % unit;
 	/* In private memory a stretch may end before the byte that was drawn: then it begins there. */
-	return place_at(m, r, line, from, unit, ret) &&
-	       (from + ret->len > in || place_at(m, r, line, in, unit, ret));
+	if (!place_at(m, r, line, from, unit, ret) ||
+	    (from + ret->len <= in && !place_at(m, r, line, from = in, unit, ret)))
+		return false;
+	if (ret->own && unit == CANARY_PAGE)
+		page_align(m, r, line, in, (uintptr_t)ret->src + (in - from), ret);
+	return true;
 }
 
 static void place_touch(const struct canary_map *m, const struct canary_place *p)
@@ -341,55 +353,65 @@ void canary_off(struct canary *x)
 	x->armed = false;
 }
 
-/* Private memory, gathered by one system call; what it is compared with comes with it. */
+/* Private memory: before it is read, a system call shows that it is there. */
 struct gather {
 	struct canary *x;
-	const uint8_t *slot; /* NULL: words alone */
-	uint32_t n;
-	uint64_t bytes;
-	struct iovec iov[SCRATCH_PLACES];
-	struct {
-		uint64_t dst, word;
-		bool is_word;
-	} what[SCRATCH_PLACES];
+	const uint8_t *slot;
+	uint32_t n, nprobe;
+	struct iovec probe[2 * CANARY_PROBES]; /* a byte of each page */
+	uint32_t of[2 * CANARY_PROBES];	       /* which of the places it is in */
+	struct canary_place at[CANARY_PROBES];
+	const uint64_t *word[CANARY_PROBES]; /* what it was; NULL: as in the slot */
 };
+
+static bool differs(const struct gather *g, const struct canary_place *p, const uint64_t *word)
+{
+	return word ? word_read(p->src, p->len) != *word
+		    : memcmp(p->src, g->slot + p->dst, p->len) != 0;
+}
 
 /* The offset in the slot of the first that differs. What is not there any more does. */
 static uint64_t gather_compare(struct gather *g)
 {
-	const uint8_t *at = g->x->scratch;
-	uint32_t n = TAKE(g->n);
+	uint32_t n = TAKE(g->n), nprobe = TAKE(g->nprobe);
 	ssize_t got;
 
-	g->bytes = 0;
 	if (n == 0)
 		return CANARY_SAME;
-	got = pwritev(g->x->scratch_fd, g->iov, (int)n, 0);
+	got = pwritev(g->x->scratch_fd, g->probe, (int)nprobe, 0);
 	if (got < 0 && errno != EFAULT)
 		return CANARY_SAME; /* no memory for it: nothing is known */
-	for (uint32_t i = 0; i < n; at += g->iov[i++].iov_len) {
-		size_t len = g->iov[i].iov_len;
-
-		if (at + len > g->x->scratch + MAX(got, 0))
-			return g->what[i].dst;
-		if (g->what[i].is_word ? word_read(at, (uint32_t)len) != g->what[i].word
-				       : memcmp(at, g->slot + g->what[i].dst, len) != 0)
-			return g->what[i].dst;
-	}
+	if (MAX(got, 0) < nprobe)
+		return g->at[g->of[MAX(got, 0)]].dst;
+	for (uint32_t i = 0; i < n; i++)
+		if (differs(g, &g->at[i], g->word[i]))
+			return g->at[i].dst;
 	return CANARY_SAME;
 }
 
-static uint64_t gather_add(struct gather *g, const struct canary_place *p, const uint64_t *word)
+static void probe_add(struct gather *g, const uint8_t *byte)
 {
+	g->of[g->nprobe] = g->n;
+	g->probe[g->nprobe++] = (struct iovec){ (void *)(uintptr_t)byte, 1 };
+}
+
+/* p: at most a page. */
+static uint64_t place_compare(struct gather *g, const struct canary_place *p, const uint64_t *word)
+{
+	const uint8_t *last = p->src + p->len - 1;
 	uint64_t found = CANARY_SAME;
 
-	if (g->n == SCRATCH_PLACES || g->bytes + p->len > SCRATCH_BYTES)
+	if (!p->own)
+		return differs(g, p, word) ? p->dst : CANARY_SAME;
+	if (g->x->scratch_fd < 0)
+		return CANARY_SAME;
+	if (g->n == CANARY_PROBES)
 		found = gather_compare(g);
-	g->iov[g->n] = (struct iovec){ (void *)(uintptr_t)p->src, p->len };
-	g->what[g->n].dst = p->dst;
-	g->what[g->n].word = word ? *word : 0;
-	g->what[g->n++].is_word = word;
-	g->bytes += p->len;
+	probe_add(g, p->src);
+	if (((uintptr_t)last ^ (uintptr_t)p->src) / CANARY_PAGE)
+		probe_add(g, last);
+	g->word[g->n] = word;
+	g->at[g->n++] = *p;
 	return found;
 }
 
@@ -400,22 +422,9 @@ static uint64_t words_compare(struct gather *g)
 
 	for (uint32_t i = 0; i < x->n; i++)
 		__builtin_prefetch(x->word[i].src);
-	for (uint32_t i = 0; i < x->n && found == CANARY_SAME; i++) {
-		const struct canary_place *p = &x->word[i];
-
-		if (p->own && x->scratch)
-			found = gather_add(g, p, &x->note[i].word);
-		else if (!p->own && word_read(p->src, p->len) != x->note[i].word)
-			found = p->dst;
-	}
+	for (uint32_t i = 0; i < x->n && found == CANARY_SAME; i++)
+		found = place_compare(g, &x->word[i], &x->note[i].word);
 	return found;
-}
-
-static uint64_t place_compare(struct gather *g, const struct canary_place *p)
-{
-	if (p->own)
-		return g->x->scratch ? gather_add(g, p, NULL) : CANARY_SAME;
-	return memcmp(p->src, g->slot + p->dst, p->len) ? p->dst : CANARY_SAME;
 }
 
 static uint64_t pages_compare(struct gather *g, struct canary_map *m)
@@ -425,7 +434,7 @@ static uint64_t pages_compare(struct gather *g, struct canary_map *m)
 	uint64_t found = CANARY_SAME;
 
 	for (uint32_t i = 0; i < n && found == CANARY_SAME; i++)
-		found = place_compare(g, &page[i]);
+		found = place_compare(g, &page[i], NULL);
 	return found;
 }
 
@@ -439,9 +448,9 @@ static uint64_t all_compare(struct gather *g, const struct canary_map *m)
 
 		for (uint64_t line = 0; line < r->rows; line++)
 			for (uint64_t in = 0; in < r->width; in += p.len) {
-				if (!place_at(m, r, line, in, SCRATCH_BYTES, &p))
+				if (!place_at(m, r, line, in, CANARY_PAGE, &p))
 					return CANARY_SAME;
-				found = place_compare(g, &p);
+				found = place_compare(g, &p, NULL);
 				if (found != CANARY_SAME)
 					return found;
 			}
@@ -459,8 +468,7 @@ uint64_t canary_guard(struct canary *x)
 		return CANARY_SAME;
 	x->armed = false;
 	g.x = x;
-	g.n = 0;
-	g.bytes = 0;
+	g.n = g.nprobe = 0;
 	found = words_compare(&g);
 	m = map_enter(x);
 	if (found == CANARY_SAME && m && m->serial == x->serial) {
@@ -471,157 +479,4 @@ uint64_t canary_guard(struct canary *x)
 		found = gather_compare(&g);
 	map_leave(x);
 	return found;
-}
-
-/* --- of a handle --- */
-void canary_undeclare(struct ckpt *c)
-{
-	canary_off(&c->canary);
-	canary_replace(&c->canary, NULL);
-	sources_free(TAKE(c->canary.sources));
-}
-
-static int scratch_make(struct canary *x, struct ckpt_err *err)
-{
-	void *p;
-	int fd, rc;
-
-	if (x->scratch)
-		return 0;
-	rc = wire_memfd("ckpt-scratch", SCRATCH_BYTES, &fd, err);
-	if (rc == 0 && (rc = wire_map(fd, SCRATCH_BYTES, 0, &p, err)) < 0)
-		(void)close(fd);
-	if (rc < 0)
-		return rc;
-	x->scratch_fd = fd;
-	x->scratch = p;
-	return 0;
-}
-
-static int slots_look(const struct wire_sealed *m, const int *fd, struct canary_map *ret,
-		      struct ckpt_err *err)
-{
-	void *p;
-	int rc = 0;
-
-	for (uint32_t i = 0; i < m->nslot && rc == 0; i++, ret->nslot += rc == 0) {
-		rc = wire_look(fd[i], m->slot_bytes, &p, err);
-		if (rc == 0)
-			ret->slot[i] = p;
-	}
-	if (rc == 0)
-		rc = wire_map(fd[m->nslot], m->nrow * sizeof(struct wire_row), 1, &p, err);
-	if (rc == 0)
-		ret->row = p;
-	return rc;
-}
-
-static int map_of(struct ckpt *c, const struct wire_sealed *m, const int *fd,
-		  struct canary_map **ret, struct ckpt_err *err)
-{
-	struct canary_map parts = { .epoch = m->epoch,
-				    .nrow = m->nrow,
-				    .nsegment = c->nseg,
-				    .shadow = c->shadow,
-				    .slot_bytes = m->slot_bytes,
-				    .sources = c->canary.sources };
-	cleanup_free uint8_t **base = calloc(c->nseg + 1, sizeof(uint8_t *));
-	cleanup_free uint64_t *bytes = calloc(c->nseg + 1, sizeof *bytes);
-	int rc = base && bytes ? slots_look(m, fd, &parts, err) : -ENOMEM;
-
-	if (getrandom(&parts.rng, sizeof parts.rng, GRND_NONBLOCK) < 0)
-		parts.rng = now_ns();
-	for (uint32_t i = 0; i < c->nseg && rc == 0; i++) {
-		base[i] = c->seg[i].base;
-		bytes[i] = c->seg[i].bytes;
-	}
-	parts.segment = base;
-	if (rc == 0 && parts.sources->nprivate)
-		rc = scratch_make(&c->canary, err);
-	if (rc == 0)
-		rc = canary_map_make(&parts, bytes, ret);
-	if (rc == 0) {
-		(*ret)->mapped = true;
-		return 0;
-	}
-	for (uint32_t i = 0; i < parts.nslot; i++)
-		munmap((void *)(uintptr_t)parts.slot[i], m->slot_bytes);
-	if (parts.row)
-		munmap((void *)(uintptr_t)parts.row, m->nrow * sizeof *parts.row);
-	return rc;
-}
-
-void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd)
-{
-	struct canary_map *map = NULL;
-	struct ckpt_err err = { 0 };
-	int rc = 0;
-
-	if (m->nrow && c->canary.sources && c->canary.check != UINT32_MAX)
-		rc = map_of(c, m, fd, &map, &err);
-	canary_replace(&c->canary, map);
-	if (rc < 0)
-		log_line(
-			&c->log, LOG_WARNING,
-			"client: rank %u of job %s: a state that is changed before ckpt_guard will not be "
-			"found: %s",
-			c->rank, c->job, err.msg[0] ? err.msg : strerror(-rc));
-}
-
-static void places_draw(struct ckpt *c, uint32_t words, uint32_t pages)
-{
-	struct canary *x = &c->canary;
-	const struct link *l = atomic_load(&c->link);
-	struct canary_map *m;
-
-	if (!l)
-		return;
-	pthread_mutex_lock(&x->draw);
-	m = atomic_load(&x->map);
-	/* Not before the daemon has the slots in memory: a touch would make small pages of them. */
-	if (m && atomic_load(&l->job->ready_epoch) == m->epoch)
-		canary_draw(m, words, pages);
-	pthread_mutex_unlock(&x->draw);
-}
-
-void canary_seal(struct ckpt *c)
-{
-	bool some = c->canary.check && c->canary.check != UINT32_MAX;
-
-	places_draw(c, some ? CANARY_WORDS_ALL : 2 * CANARY_WORDS, 2 * CANARY_PAGES);
-	helper_wake(c);
-}
-
-void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
-{
-	atomic_store_explicit(&c->canary.found_at, at, memory_order_relaxed);
-	atomic_store_explicit(&c->canary.found_step, step + 1, memory_order_release);
-	helper_wake(c);
-}
-
-static void found_log(struct ckpt *c)
-{
-	struct canary *x = &c->canary;
-	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire);
-	const struct canary_name *name;
-
-	if (!step)
-		return;
-	pthread_mutex_lock(&x->draw);
-	name = canary_name_at(atomic_load(&x->map),
-			      atomic_load_explicit(&x->found_at, memory_order_relaxed));
-	log_line(
-		&c->log, LOG_WARNING,
-		"client: rank %u of job %s changed %s%s%s after ckpt_snapshot and before ckpt_guard: step "
-		"%" PRIu64 " is torn; call ckpt_guard before anything is modified",
-		c->rank, c->job, name ? name->component : "its state", name ? "/" : "",
-		name ? name->name : "", step - 1);
-	pthread_mutex_unlock(&x->draw);
-}
-
-void canary_help(struct ckpt *c)
-{
-	places_draw(c, CANARY_AHEAD, CANARY_AHEAD);
-	atomic_store(&c->canary.wanted, 0);
-	found_log(c);
 }

@@ -39,6 +39,8 @@
 #define CANARY_RING 2048u /* places, used and ahead */
 #define CANARY_AHEAD (CANARY_RING - CANARY_WORDS_ALL)
 
+#define CANARY_SCRATCH CANARY_PAGE
+
 struct part_of;
 
 /* Bytes that are contiguous in memory and in the slot. */
@@ -85,8 +87,7 @@ struct canary_map {
 
 struct canary {
 	uint32_t check; /* as ckpt_opts.check */
-	int scratch_fd; /* -1: none. Private memory is written there to be read */
-	uint8_t *scratch;
+	int scratch_fd; /* -1: none. Bytes of private memory are written there, to see that it is there */
 	_Atomic uint32_t busy, wanted; /* wanted: the helper has been woken for more places */
 	_Atomic(struct canary_map *) map;
 	pthread_mutex_t draw;
@@ -108,6 +109,7 @@ struct canary {
 
 #define CANARY_SAME UINT64_MAX
 
+void canary_sources_free(struct canary_sources *s);
 int canary_init(struct canary *x, uint32_t check);
 void canary_destroy(struct canary *x);
 
@@ -133,7 +135,7 @@ void canary_off(struct canary *x);
  * changed. Once for each mark. */
 uint64_t canary_guard(struct canary *x);
 
-/* --- of a handle --- */
+/* --- of a handle: canary_link.c --- */
 struct ckpt;
 /* New declarations are coming (mem): what the map needs of the old ones goes. */
 void canary_undeclare(struct ckpt *c);

@@ -8,6 +8,7 @@
  *	restore SOCKET STORE BYTES WORLD STEP PID one restore from disk; what it cost the daemon PID
  *	steps SOCKET STORE COUNT              so many steps of a small job
  *	hash BYTES                            the sums that a save makes
+ *	canary HOW BYTES ROUNDS               looking for a change, HOW: shared or own memory (bench_canary.h)
  *	write HOW DIR BYTES TENSORS           one part file by the rooms alone (bench_write.h)
  *	many DIR TENSORS RANKS STEPS BYTES    a store with so much in it, without a daemon (tests/lib/many.h)
  *	plan WHAT [MODEL]                     what planning costs at scale (bench_plan.h)
@@ -16,6 +17,7 @@
  * Prints lines "NAME NUMBER"; times are nanoseconds. Everything is pre-touched; nothing is timed
  * with the page faults of a first touch in it.
  */
+#include "bench_canary.h"
 #include "bench_job.h"
 #include "bench_plan.h"
 #include "bench_write.h"
@@ -435,6 +437,8 @@ int main(int argc, char **argv)
 		return 0;
 	} else if (argc > 2 && !strcmp(argv[1], "timed")) {
 		return timed(argv + 2);
+	} else if (verb_is("canary", argc, argv, 3)) {
+		bench_canary(number(argv[3]), (uint32_t)number(argv[4]), !strcmp(argv[2], "own"));
 	} else if (verb_is("hash", argc, argv, 1)) {
 		hash(number(argv[2]));
 	} else {

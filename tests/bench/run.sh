@@ -33,6 +33,14 @@ n=$(count stall_stall)
 row stall "0.005" lower "$(calc "$(median stall_stall) / 1e3")" "$(calc "$best_ns / 1e3")" us "$n"
 row stall_p99 null lower "$(calc "$(quantile stall_stall 0.99) / 1e3")" "$(calc "$best_ns / 1e3")" us "$n"
 row staged_share 0.99 higher "$(median stall_staged)" "$(median stall_asked)" steps "$snapshots"
+for how in shared own; do
+	build/ckptbench canary $how "$bytes" 1000 >"$tmp/canary.out"
+	samples "canary_$how" <"$tmp/canary.out"
+done
+us() { calc "$(median "$1") / 1e3"; }
+row mark_canary 5 lower "$(us canary_shared_mark)" 1 us 1000
+row guard_pages 20 lower "$(us canary_shared_guard)" 1 us 1000
+row guard_pages_own 20 lower "$(us canary_own_guard)" 1 us 1000
 row interval null higher "$(calc "$(median stall_interval) / 1e6")" "$(calc "$best_ns / 1e6")" ms "$snapshots"
 row snapshot_copy 0.9 higher "$(calc "$(median stall_daemon_copy_bytes) / $(median stall_daemon_copy)")" \
 	"$(calc "$state / $best_ns")" GB/s "$n"

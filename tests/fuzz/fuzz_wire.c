@@ -29,6 +29,23 @@ static void request(const void *msg, uint32_t bytes, int nfd)
 		assert(strlen(((const struct wire_restore *)msg)->only) < CKPT_NAME_MAX + 8);
 }
 
+/* A row that passes names bytes inside of a segment and of the slot, whatever it says of lines. */
+static void rows(const uint8_t *data, size_t size)
+{
+	const uint64_t segment[2] = { 4096, UINT64_C(1) << 40 };
+	struct wire_row r;
+
+	for (; size >= sizeof r; data += sizeof r, size -= sizeof r) {
+		memcpy(&r, data, sizeof r);
+		if (wire_row_check(&r, segment, 2, 1 << 20) < 0)
+			continue;
+		assert(WIRE_ROW_SEGMENT(r.src) < 2 && r.width && r.rows);
+		assert(r.width <= 1 << 20 && r.dst <= (1 << 20) - r.width);
+		assert(r.rows == 1 || r.dst_pitch <= ((1 << 20) - r.width - r.dst) / (r.rows - 1));
+		assert(WIRE_ROW_OFF(r.src) + r.width <= segment[WIRE_ROW_SEGMENT(r.src)]);
+	}
+}
+
 static void send_raw(int sock, const void *bytes, size_t n, int nfd)
 {
 	union {
@@ -71,6 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint32_t free_fd = next_fd();
 	int sock[2], fd[WIRE_FDS_MAX], nfd, n, sent;
 
+	rows(data, size);
 	if (size == 0 || size - 1 > WIRE_BYTES_MAX + 64)
 		return 0;
 	sent = data[0] % 17;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// canary_link.c - a handle's canary: what the daemon sends of the copy becomes a map, the helper draws and
+// logs. Called by those who seal, by mark.c and the helper.
+// Invariant: without memory for it nothing is looked for, and nothing else changes.
+#include "ckpt/base/util.h"
+#include "ckpt/client/handle.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+void canary_undeclare(struct ckpt *c)
+{
+	canary_off(&c->canary);
+	canary_replace(&c->canary, NULL);
+	canary_sources_free(TAKE(c->canary.sources));
+}
+
+static int scratch_make(struct canary *x, struct ckpt_err *err)
+{
+	return x->scratch_fd >= 0 ? 0
+				  : wire_memfd("ckpt-scratch", CANARY_SCRATCH, &x->scratch_fd, err);
+}
+
+static int slots_look(const struct wire_sealed *m, const int *fd, struct canary_map *ret,
+		      struct ckpt_err *err)
+{
+	void *p;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < m->nslot && rc == 0; i++, ret->nslot += rc == 0) {
+		rc = wire_look(fd[i], m->slot_bytes, &p, err);
+		if (rc == 0)
+			ret->slot[i] = p;
+	}
+	if (rc == 0)
+		rc = wire_map(fd[m->nslot], m->nrow * sizeof(struct wire_row), 1, &p, err);
+	if (rc == 0)
+		ret->row = p;
+	return rc;
+}
+
+static int map_of(struct ckpt *c, const struct wire_sealed *m, const int *fd,
+		  struct canary_map **ret, struct ckpt_err *err)
+{
+	struct canary_map parts = { .epoch = m->epoch,
+				    .nrow = m->nrow,
+				    .nsegment = c->nseg,
+				    .shadow = c->shadow,
+				    .slot_bytes = m->slot_bytes,
+				    .sources = c->canary.sources };
+	cleanup_free uint8_t **base = calloc(c->nseg + 1, sizeof(uint8_t *));
+	cleanup_free uint64_t *bytes = calloc(c->nseg + 1, sizeof *bytes);
+	int rc = base && bytes ? slots_look(m, fd, &parts, err) : -ENOMEM;
+
+	if (getrandom(&parts.rng, sizeof parts.rng, GRND_NONBLOCK) < 0)
+		parts.rng = now_ns();
+	for (uint32_t i = 0; i < c->nseg && rc == 0; i++) {
+		base[i] = c->seg[i].base;
+		bytes[i] = c->seg[i].bytes;
+	}
+	parts.segment = base;
+	if (rc == 0 && parts.sources->nprivate)
+		rc = scratch_make(&c->canary, err);
+	if (rc == 0)
+		rc = canary_map_make(&parts, bytes, ret);
+	if (rc == 0) {
+		(*ret)->mapped = true;
+		return 0;
+	}
+	for (uint32_t i = 0; i < parts.nslot; i++)
+		munmap((void *)(uintptr_t)parts.slot[i], m->slot_bytes);
+	if (parts.row)
+		munmap((void *)(uintptr_t)parts.row, m->nrow * sizeof *parts.row);
+	return rc;
+}
+
+void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd)
+{
+	struct canary_map *map = NULL;
+	struct ckpt_err err = { 0 };
+	int rc = 0;
+
+	if (m->nrow && c->canary.sources && c->canary.check != UINT32_MAX)
+		rc = map_of(c, m, fd, &map, &err);
+	canary_replace(&c->canary, map);
+	if (rc < 0)
+		log_line(
+			&c->log, LOG_WARNING,
+			"client: rank %u of job %s: a state that is changed before ckpt_guard will not be "
+			"found: %s",
+			c->rank, c->job, err.msg[0] ? err.msg : strerror(-rc));
+}
+
+static void places_draw(struct ckpt *c, uint32_t words, uint32_t pages)
+{
+	struct canary *x = &c->canary;
+	const struct link *l = atomic_load(&c->link);
+	struct canary_map *m;
+
+	if (!l)
+		return;
+	pthread_mutex_lock(&x->draw);
+	m = atomic_load(&x->map);
+	/* Not before the daemon has the slots in memory: a touch would make small pages of them. */
+	if (m && atomic_load(&l->job->ready_epoch) == m->epoch)
+		canary_draw(m, words, pages);
+	pthread_mutex_unlock(&x->draw);
+}
+
+void canary_seal(struct ckpt *c)
+{
+	bool some = c->canary.check && c->canary.check != UINT32_MAX;
+
+	places_draw(c, some ? CANARY_WORDS_ALL : 2 * CANARY_WORDS, 2 * CANARY_PAGES);
+	helper_wake(c);
+}
+
+void canary_found(struct ckpt *c, uint64_t step, uint64_t at)
+{
+	atomic_store_explicit(&c->canary.found_at, at, memory_order_relaxed);
+	atomic_store_explicit(&c->canary.found_step, step + 1, memory_order_release);
+	helper_wake(c);
+}
+
+static void found_log(struct ckpt *c)
+{
+	struct canary *x = &c->canary;
+	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire);
+	const struct canary_name *name;
+
+	if (!step)
+		return;
+	pthread_mutex_lock(&x->draw);
+	name = canary_name_at(atomic_load(&x->map),
+			      atomic_load_explicit(&x->found_at, memory_order_relaxed));
+	log_line(
+		&c->log, LOG_WARNING,
+		"client: rank %u of job %s changed %s%s%s after ckpt_snapshot and before ckpt_guard: step "
+		"%" PRIu64 " is torn; call ckpt_guard before anything is modified",
+		c->rank, c->job, name ? name->component : "its state", name ? "/" : "",
+		name ? name->name : "", step - 1);
+	pthread_mutex_unlock(&x->draw);
+}
+
+void canary_help(struct ckpt *c)
+{
+	places_draw(c, CANARY_AHEAD, CANARY_AHEAD);
+	atomic_store(&c->canary.wanted, 0);
+	found_log(c);
+}
