@@ -27,14 +27,18 @@ static const struct {
 int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino)
 {
 	struct statx st;
+	struct stat plain; /* where statx is missing or forbidden */
 
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &st) < 0)
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &st) == 0) {
+		*ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
+		*ret_ino = st.stx_ino;
+		return S_ISDIR(st.stx_mode) ? 0 : -ENOTDIR;
+	}
+	if (fstat(fd, &plain) < 0)
 		return -errno;
-	if (!S_ISDIR(st.stx_mode))
-		return -ENOTDIR;
-	*ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
-	*ret_ino = st.stx_ino;
-	return 0;
+	*ret_dev = plain.st_dev;
+	*ret_ino = plain.st_ino;
+	return S_ISDIR(plain.st_mode) ? 0 : -ENOTDIR;
 }
 
 /* One line of mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw". */
