@@ -83,9 +83,9 @@ struct ckpt {
 	uint32_t *alive; /* a page that fork empties */
 
 	pthread_mutex_t rpc;
-	int sock;      /* (rpc) -1: none */
-	uint32_t seq;  /* (rpc) */
-	uint64_t base; /* (rpc) 1 + restored step */
+	int sock;	   /* (rpc) -1: none */
+	uint32_t seq;	   /* (rpc) */
+	uint64_t base;	   /* (rpc) 1 + restored step */
 	uint64_t dev, ino; /* (rpc) of the job's directory, as the daemon's welcome said */
 	struct slot {
 		int fd;
