@@ -27,24 +27,31 @@ static const struct {
 int dir_look(int fd, uint64_t *ret_dev, uint64_t *ret_ino)
 {
 	struct statx st;
+	struct stat plain; /* where statx is missing or forbidden */
 
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &st) < 0)
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &st) == 0) {
+		*ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
+		*ret_ino = st.stx_ino;
+		return S_ISDIR(st.stx_mode) ? 0 : -ENOTDIR;
+	}
+	if (fstat(fd, &plain) < 0)
 		return -errno;
-	if (!S_ISDIR(st.stx_mode))
-		return -ENOTDIR;
-	*ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
-	*ret_ino = st.stx_ino;
-	return 0;
+	*ret_dev = plain.st_dev;
+	*ret_ino = plain.st_ino;
+	return S_ISDIR(plain.st_mode) ? 0 : -ENOTDIR;
 }
 
-/* One line of mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw". */
-static bool mount_is(const char *line, uint64_t id, char *ret, size_t bytes)
+/* One line of mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw". id: of the mount;
+ * 0 where the kernel does not say: the first of the device. */
+static bool mount_is(const char *line, uint64_t id, uint64_t dev, char *ret, size_t bytes)
 {
 	const char *rest = strstr(line, " - ");
 	char type[32], source[256];
 	uint64_t mine;
+	uint32_t major, minor;
 
-	if (sscanf(line, "%" SCNu64, &mine) != 1 || mine != id || !rest ||
+	if (sscanf(line, "%" SCNu64 " %*u %u:%u", &mine, &major, &minor) != 3 || !rest ||
+	    (id ? mine != id : makedev(major, minor) != dev) ||
 	    sscanf(rest, " - %31s %255s", type, source) != 2)
 		return false;
 	snprintf(ret, bytes, "%.*s (%s)", (int)(bytes - strlen(type) - 4), source, type);
@@ -55,16 +62,17 @@ static bool mount_is(const char *line, uint64_t id, char *ret, size_t bytes)
 static void device_name(int fd, char *ret, size_t bytes)
 {
 	cleanup_free char *line = NULL;
-	struct statx st;
+	struct statx st = { 0 };
+	uint64_t dev, ino;
 	size_t room = 0;
 	FILE *f;
 
 	ret[0] = 0;
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 ||
-	    !(st.stx_mask & STATX_MNT_ID) || !(f = fopen("/proc/self/mountinfo", "re")))
+	if (dir_look(fd, &dev, &ino) < 0 || !(f = fopen("/proc/self/mountinfo", "re")))
 		return;
+	(void)statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st);
 	while (getline(&line, &room, f) > 0)
-		if (mount_is(line, st.stx_mnt_id, ret, bytes))
+		if (mount_is(line, st.stx_mask & STATX_MNT_ID ? st.stx_mnt_id : 0, dev, ret, bytes))
 			break;
 	(void)fclose(f);
 }
