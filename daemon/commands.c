@@ -415,7 +415,8 @@ static void on_drain(struct session *s, const struct wire_drain *m, int *fd)
 		return;
 	}
 	number = ++d->drains;
-	if (m->flags & WIRE_TO && rescue_start(only, TAKE_FD(fd[0]), number, &err) < 0) {
+	if (m->flags & WIRE_TO &&
+	    rescue_start(only, TAKE_FD(fd[0]), number, m->flags & WIRE_COPY, &err) < 0) {
 		session_refuse(s, err.code, err.msg);
 		return;
 	}

@@ -10,6 +10,7 @@ struct rescue {
 	struct task task;
 	struct job *job; /* keeping, while the directory is claimed */
 	uint64_t number; /* of the DRAIN */
+	bool copy;	 /* WIRE_COPY: what is written there is not kept */
 	struct device *device;
 	int dir_fd;
 	struct io_stat *held; /* [nheld] directories that launches write to: not this one */
@@ -126,7 +127,7 @@ static int held_list(struct rescue *x)
 	return 0;
 }
 
-int rescue_start(struct job *j, int dir_fd, uint64_t number, struct ckpt_err *err)
+int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct ckpt_err *err)
 {
 	uint64_t dev, ino;
 	struct rescue *x;
@@ -147,13 +148,14 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, struct ckpt_err *er
 	}
 	x->job = j;
 	x->number = number;
+	x->copy = copy;
 	x->dir_fd = dir_fd;
 	j->rescue = x;
 	if (!(x->device = device_get(j->d, dir_fd)) || held_list(x) < 0) {
 		rescue_free(j);
 		return ckpt_error(err, -ENOMEM, "no memory for a drain");
 	}
-	if (!job_rescue(j)) {
+	if (!job_rescue(j, copy)) {
 		rescue_free(j); /* nothing is staged: no directory is made either */
 		return 0;
 	}
@@ -197,8 +199,10 @@ void rescue_written(struct snap *s, int rc, const char *text)
 	j->rescue->writing = NULL;
 	s->tasks--;
 	if (rc == 0) {
-		s->rescued = true;
-		s->committed_at = now_ns();
+		if (!j->rescue->copy) {
+			s->rescued = true;
+			s->committed_at = now_ns();
+		}
 		log_line(&j->d->opts.log, LOG_NOTICE,
 			 "rescue: step %" PRIu64 " of job %s is in another directory now", s->step,
 			 j->name);

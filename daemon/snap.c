@@ -845,19 +845,25 @@ static const struct place *rescue_place(const struct job *j)
 	return j->launch->place;
 }
 
-uint32_t job_rescue(struct job *j)
+uint32_t job_rescue(struct job *j, bool copy)
 {
 	const struct place *p;
+	struct snap *newest;
 	uint32_t n = 0;
 
 	if (!j->launch)
 		return 0;
 	launch_ring(j->launch);
-	p = rescue_place(j);
+	p = copy ? j->launch->place : rescue_place(j);
+	newest = newest_staged(j, p);
+	if (copy && newest) {
+		newest->rescue = true;
+		return 1;
+	}
 	for (struct snap *s = j->snaps; s; s = s->next) {
 		/* the newest also if it is on disk: its directory may have been removed since */
 		if (s->launch->place != p || s->dropped ||
-		    (s->phase == PHASE_STAGED && s != newest_staged(j, p)))
+		    (s->phase == PHASE_STAGED && s != newest))
 			continue;
 		s->rescue = true;
 		n++;

@@ -419,8 +419,9 @@ void job_error(struct job *j, uint64_t step, const char *text);
 /* What is staged and newest is to be written, whatever its marks said; what was marked is to be,
  * too. */
 void job_flush(struct job *j, uint64_t drain);
-/* The same to another directory (rescue.c). How many steps. */
-uint32_t job_rescue(struct job *j);
+/* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone, or, where there
+ * is none, what is marked. How many steps. */
+uint32_t job_rescue(struct job *j, bool copy);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
 /* The newest launch's steps cannot be written now (code, text), or can again (0, NULL): what status and
@@ -468,7 +469,7 @@ void waits_tick(struct launch *l, uint64_t now);
 
 /* --- rescue: DRAIN with WIRE_TO --- */
 /* What is wanted of the job goes to DIR/JOB; number: of the DRAIN. Takes dir_fd. */
-int rescue_start(struct job *j, int dir_fd, uint64_t number, struct ckpt_err *err);
+int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct ckpt_err *err);
 void rescue_next(struct job *j);
 void rescue_written(struct snap *s, int rc, const char *text);
 void rescue_lost(struct snap *s, int rc, const char *text); /* it comes to nothing, unwritten */

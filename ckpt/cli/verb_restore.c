@@ -5,9 +5,10 @@
  * Invariant: the directory holds what it held before, or that and all files that were asked for.
  */
 #include "ckpt/base/util.h"
-#include "ckpt/cli/cli.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/destination.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/cli/memory_step.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/remesh.h"
@@ -28,6 +29,8 @@
 
 struct restore {
 	struct cli *c;
+	const char *name; /* of the checkpoint: the first argument, or the path of memory's step */
+	struct memory_step memory;
 	struct subject s;
 	struct view_file view;
 	struct remesh to;
@@ -261,6 +264,7 @@ static void say_blobs(struct restore *r)
 static void put_result(struct restore *r)
 {
 	static const struct column path = { "path", NULL, false, FIT_WHOLE },
+				   from_memory = { "from_memory", NULL, false, FIT_WHOLE },
 				   job = { "job", NULL, false, FIT_WHOLE },
 				   step = { "step", NULL, false, FIT_WHOLE },
 				   view = { "view_file", NULL, false, FIT_WHOLE },
@@ -271,9 +275,11 @@ static void put_result(struct restore *r)
 	const struct checkpoint *k = r->s.ckpt;
 	struct output *o = r->c->o;
 	char text[512], size[HUMAN_BYTES], count[HUMAN_BYTES];
+	const char *from = r->memory.dir[0] ? " from memory" : "";
 
 	mesh_print(r->to.target.mesh, text, sizeof text);
-	output_put(o, &path, cell_text(r->s.ref.path));
+	output_put(o, &path, r->memory.dir[0] ? cell_none() : cell_text(r->s.ref.path));
+	output_put(o, &from_memory, cell_of(CELL_FLAG, r->memory.dir[0] != 0));
 	output_put(o, &job, cell_word(k->job));
 	output_put(o, &step, cell_of(CELL_NUMBER, k->step));
 	remesh_put(r->c, &r->to);
@@ -287,12 +293,13 @@ static void put_result(struct restore *r)
 	output_put(o, &speed, cell_of(CELL_NUMBER, (uint64_t)r->speed));
 	human_bytes(r->files.bytes, size);
 	if (r->one)
-		cli_say(r->c, STYLE_PLAIN, "Wrote %s/%s, %s: step %llu, rank %u of %s.", r->path,
-			r->files.file[0].name, size, (unsigned long long)k->step, r->first, text);
+		cli_say(r->c, STYLE_PLAIN, "Wrote %s/%s, %s: step %llu%s, rank %u of %s.", r->path,
+			r->files.file[0].name, size, (unsigned long long)k->step, from, r->first,
+			text);
 	else
-		cli_say(r->c, STYLE_PLAIN, "Wrote %s file%s to %s, %s: step %llu on %s.",
+		cli_say(r->c, STYLE_PLAIN, "Wrote %s file%s to %s, %s: step %llu%s on %s.",
 			human_count(r->n, count), r->n == 1 ? "" : "s", r->path, size,
-			(unsigned long long)k->step, text);
+			(unsigned long long)k->step, from, text);
 }
 
 /* --- the work --- */
@@ -521,10 +528,10 @@ static int subject_get_damaged(struct restore *r)
 {
 	struct cli *c = r->c;
 	struct ckpt_err err = { 0 };
-	int rc = subject_find(&r->s, c->ops, c->where, c->arg[0], &err);
+	int rc = subject_find(&r->s, c->ops, c->where, r->name, &err);
 
 	if (rc)
-		return subject_tell(c, rc, &err, c->arg[0]);
+		return subject_tell(c, rc, &err, r->name);
 	subject_note(c, &r->s.ref);
 	r->s.partial = true;
 	rc = subject_open(&r->s, damage_fault, &r->damage, &err);
@@ -535,7 +542,7 @@ static int subject_get_damaged(struct restore *r)
 				"ckptctl verify %s lists every fault: without its MANIFEST nothing "
 				"can be restored",
 				r->s.ref.path);
-	return rc ? subject_tell(c, rc, &err, c->arg[0]) : CLI_OK;
+	return rc ? subject_tell(c, rc, &err, r->name) : CLI_OK;
 }
 
 /* Tensors that are not whole are not on the new mesh either: as if there had been none. */
@@ -609,7 +616,7 @@ static int subject_get_mesh(struct restore *r)
 
 	/* What a view is made of is not known before all pieces are. */
 	if (c->value[OPT_RANK] && c->value[OPT_MESH] && !c->value[OPT_VIEW] && !r->keep_going) {
-		code = subject_get_some(c, c->arg[0], choose_parts, r, &r->s);
+		code = subject_get_some(c, r->name, choose_parts, r, &r->s);
 		if (code)
 			return code < 0 ? r->refused : code;
 		if (!r->s.ckpt->some)
@@ -622,7 +629,7 @@ static int subject_get_mesh(struct restore *r)
 		remesh_free(&r->to);
 		subject_close(&r->s);
 	}
-	code = r->keep_going ? subject_get_damaged(r) : subject_get(c, c->arg[0], &r->s);
+	code = r->keep_going ? subject_get_damaged(r) : subject_get(c, r->name, &r->s);
 	if (!code)
 		code = view_file_begin(c, &r->s, &r->view);
 	if (!code)
@@ -659,6 +666,27 @@ static int restore(struct restore *r)
 	return r->nleft ? CLI_WARNINGS : CLI_OK;
 }
 
+/* Have the daemon write it beside DIR first. What can be refused is, before it does. */
+static int take_memory(struct restore *r)
+{
+	struct cli *c = r->c;
+	struct ckpt_err err = { 0 };
+	struct destination d;
+	int rc, code;
+
+	if (!c->value[OPT_MESH])
+		return cli_fail(
+			c, ckpt_error(&err, -EINVAL, "--mesh is missing: which mesh to load onto?"),
+			&err, "ckptctl restore %s %s --from-memory --mesh fsdp=4", c->arg[0],
+			r->path);
+	rc = destination_split(r->path, &d, &err);
+	if (rc)
+		return cli_fail(c, rc, &err, NULL);
+	code = memory_step_get(c, c->arg[0], d.parent, &r->memory);
+	r->name = r->memory.path;
+	return code;
+}
+
 static int run(struct cli *c)
 {
 	struct restore r = {
@@ -676,8 +704,11 @@ static int run(struct cli *c)
 	if (take_mem_limit(&r, &err))
 		return cli_fail(c, -EINVAL, &err, NULL);
 	r.path = c->arg[1];
+	r.name = c->arg[0];
+	code = c->value[OPT_FROM_MEMORY] ? take_memory(&r) : CLI_OK;
 	r.keep_going = c->value[OPT_KEEP_GOING] != NULL;
-	code = restore(&r);
+	if (!code)
+		code = restore(&r);
 	rank_files_free(&r.files);
 	damage_free(&r.damage);
 	free(r.left);
@@ -688,6 +719,7 @@ static int run(struct cli *c)
 		close(r.dir_fd);
 	if (r.parent_fd >= 0)
 		close(r.parent_fd);
+	memory_step_drop(&r.memory);
 	return code;
 }
 
@@ -695,9 +727,11 @@ const struct cli_verb verb_restore = {
 	.name = "restore",
 	.synonyms = (const char *const[]){ "export", NULL },
 	.help = "write safetensors files, one per rank of a mesh",
-	.synopsis = (const char *const[]){ "CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
-					   "[--layout=FILE] [--mem-limit=BYTES] [--keep-going]",
-					   NULL },
+	.synopsis =
+		(const char *const[]){
+			"CKPT DIR --mesh=SPEC [--rank=R] [--view=FILE] "
+			"[--layout=FILE] [--mem-limit=BYTES] [--keep-going] [--from-memory]",
+			NULL },
 	.about =
 		"Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
 		"DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
@@ -732,6 +766,8 @@ const struct cli_verb verb_restore = {
 			  "the same under other names" },
 			{ "ckptctl restore 90 out --mesh fsdp=1 --keep-going",
 			  "what is left of a damaged one" },
+			{ "ckptctl restore demo@latest out --mesh fsdp=1 --from-memory",
+			  "what the daemon holds of job demo" },
 			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
 			  "one rank's, on its own host" },
 			{ NULL, NULL },
@@ -742,14 +778,18 @@ const struct cli_verb verb_restore = {
 			VIEW_OPTION,
 			{ OPT_RANK, "only this rank's file" },
 			{ OPT_MEM_LIMIT, "memory for data, as in 512M (default: 1G)" },
+			{ OPT_FROM_MEMORY, "of the newest staged step, which a ckptd here holds" },
+			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_KEEP_GOING, "leave out and list the tensors that are damaged" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
 		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
 		"lies in a checkpoint; 3 damaged tensors were left out (--keep-going); 4 the checkpoint is damaged; 5 it is not committed; 7 "
-		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint; 11 another restore "
-		"writes to DIR; 12 no permission; 13 no space; 130, 143 interrupted.",
+		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint, or none in "
+		"memory; 11 another restore "
+		"writes to DIR; 12 no permission; 13 no space; 14 no daemon (--from-memory); 15 it does not "
+		"answer; 130, 143 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_DIR, ARG_NONE },
 	.narg_max = 2,
 	.run = run,

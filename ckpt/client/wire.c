@@ -198,7 +198,9 @@ int wire_request_check(const void *msg, uint32_t bytes, int nfd)
 	if (head->type == WIRE_DRAIN) {
 		const struct wire_drain *d = msg;
 
-		return d->flags <= WIRE_TO && nfd == (int)d->flags && !d->pad && (d->job || !nfd)
+		return d->flags <= (WIRE_TO | WIRE_COPY) && d->flags != WIRE_COPY &&
+				       nfd == (int)(d->flags & WIRE_TO) && !d->pad &&
+				       (d->job || !nfd)
 			       ? 0
 			       : -EPROTO;
 	}

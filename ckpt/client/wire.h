@@ -239,12 +239,16 @@ struct wire_triggered {
 	struct wire_head head;
 	uint64_t number, after;
 };
-/* The newest staged step of the job (0: of every job), and what is marked already, is written. Also a step that could not be written before is. With WIRE_TO, of one job only, the message
- * brings a directory, and the steps are committed in DIR/JOB, claimed there as by a launch, continuing
+/* The newest staged step of the job (0: of every job), and what is marked already, is written. Also a step
+ * that could not be written before is. With WIRE_TO, of one job only, the message brings a directory, and the steps are committed in DIR/JOB, claimed there as by a launch, continuing
  * what is there; nothing is set aside or removed there, and for the job's own store nothing has changed.
  * -ENOENT: no such job. -EINVAL: DIR/JOB is a directory that a launch writes to. -EBUSY: another order
  * for this job with WIRE_TO is not over. -EEXIST, as failed: DIR/JOB has this step, or a newer one. */
-enum { WIRE_TO = 1 }; /* drain.flags */
+enum {
+	WIRE_TO = 1,
+	/* with WIRE_TO: only the newest staged step, for now; it is not counted as kept there */
+	WIRE_COPY = 2,
+}; /* drain.flags */
 struct wire_drain {
 	struct wire_head head;
 	uint32_t flags, pad;

@@ -93,7 +93,7 @@ static const char *read_reduction(const char **at, struct placement_text *ret)
 	if (i == ARRAY_LEN(name))
 		return "expected sum, avg, min, max or product";
 	if (quote && !take(at, quote))
-		return "the quotation mark must be closed here";
+		return "expected the closing quotation mark";
 	ret->reduce = i;
 	if (take(at, ",")) {
 		ret->keep = take(at, "keep");
@@ -143,7 +143,7 @@ const char *placement_read(const char **at, struct placement_text *ret)
 		return NULL;
 	} else if (take(at, "Partial")) {
 		*at = behind_blanks(*at);
-		return "expected '(' and the reduction, sum, avg, min, max or product,";
+		return "expected '(' and the reduction, sum, avg, min, max or product";
 	} else {
 		return "expected Shard(DIM), StridedShard(DIM, FACTOR), Only(COORDINATE), "
 		       "Partial(OPERATION) or Replicate";
@@ -237,7 +237,7 @@ static int settle_mesh_dim(struct reading *r, struct ckpt_placement *p, uint32_t
 	for (uint32_t i = 0; i < r->n; i++)
 		if (r->place[i].mesh_dim == d)
 			return text_error(r, err,
-					  "this mesh dimension is there already; it can do one "
+					  "this mesh dimension appears twice; it can do one "
 					  "thing to a tensor");
 	if (r->mode == CKPT_FLAT && p->how == CKPT_SHARD && p->split_factor > 1)
 		return text_error(r, err, "in mode flat nothing is strided");
@@ -317,7 +317,7 @@ static int check_end(struct reading *r, struct ckpt_err *err)
 
 	skip_blanks(r);
 	if (*r->at)
-		return text_error(r, err, "the end must follow here");
+		return text_error(r, err, "expected the end");
 	if (r->in_order && r->n != r->mesh->ndim)
 		return ckpt_error(
 			err, -EINVAL,
@@ -357,8 +357,8 @@ static int read_list(struct reading *r, struct ckpt_err *err)
 			return check_end(r, err);
 		if (*r->at != ',')
 			return text_error(r, err,
-					  close ? "a comma or the closing bracket must follow here"
-						: "a comma or the end must follow here");
+					  close ? "expected a comma or the closing bracket"
+						: "expected a comma or the end");
 		r->at++;
 		if (close && take(&r->at, close)) /* "(Shard(0),)" */
 			return check_end(r, err);

@@ -72,6 +72,21 @@ check "a job that nobody knows is 10 at once, with those that there are" ctl_say
 	wait latest --job b
 check "and 10 when the time is over" ctl_says 10 "has no job b; it has $store/a" wait 5 --job b --timeout 200ms
 check "-C is where the job must be" ctl_says 10 "has no job in $tmp/nowhere" trigger -C "$tmp/nowhere"
+# What is staged, without waiting for the disk: under no name but DIR's does anything stay.
+restored() { # CODE WORD DIR ARGUMENT...
+	local code=$1 word=$2 dir=$3
+	shift 3
+	ctl_says "$code" "$word" restore "$@" "$dir" --mesh fsdp=3 --from-memory || return 1
+	! find "$tmp" -name '.ckptd-memory-*' | grep .
+}
+check "a staged step is restored from memory" restored 0 "from memory on fsdp=3" "$tmp/kept" latest
+check "under the name of its job, one rank alone" restored 0 "from memory, rank 1 of fsdp=3" "$tmp/one" a@latest --rank 1
+check "of the same size as any" [ "$(stat -c %s "$tmp/one/rank-00001.safetensors")" -eq "$(stat -c %s "$tmp/kept/rank-00001.safetensors")" ]
+check "and nothing is on disk of it" ctl_says 0 "No committed checkpoint" ls "$store"
+check "a step that is not in memory: 10, with those that are" restored 10 "is not in memory; ckptd holds" "$tmp/none" 99998
+check "a tag names nothing in memory: 2" restored 2 "names no step in memory" "$tmp/none" tag:best
+check "a job that is not there: 10" restored 10 "has no job nix" "$tmp/none" nix@latest
+check "and no directory was made" [ ! -e "$tmp/none" ]
 check "trigger says after which step" ctl_says 0 "after step" trigger
 check "and the step is committed" within field_above committed 0
 check "trigger --wait comes back when its step is committed" ctl_says 0 "is committed" trigger --final --wait --timeout 20s
@@ -145,6 +160,15 @@ pause() {
 	kill -STOP "$daemon"
 }
 check "the daemon is stopped" pause
+interrupted_restore() {
+	local pid
+	"$ckptctl" restore latest "$tmp/none" --mesh fsdp=1 --from-memory >"$tmp/out" 2>"$tmp/err" &
+	pid=$!
+	kill -INT "$pid"
+	! wait "$pid" || return 1
+	! find "$tmp" -name '.ckptd-memory-*' | grep .
+}
+check "a restore from memory that is interrupted leaves nothing" interrupted_restore
 check "then a wait ends with 15 in its time" ctl_says 15 "does not answer" wait 99998 --job a --timeout 100ms
 timed() { # MS COMMAND...: no longer than that
 	local began=${EPOCHREALTIME//[.,]/} limit=$1
@@ -180,8 +204,27 @@ check "a wait without a time ends with 14 when the daemon dies" gone_without_tim
 check "the job is attached again" within field_is attached_count 2
 
 # --- the job is over ---
+last_of_memory() { "$ckptctl" status --json | grep -o '"memory_step":[0-9][0-9]*' | head -1 | grep -o '[0-9]*$'; }
+check "a step of it is in memory again" within last_of_memory
 job_kill
 check "the daemon sees the ranks go" within ctl_says 0 "0 of 2 attached, ended" status
+same_as_disk() { # the newest staged step, from memory and then from disk
+	local step
+	step=$(last_of_memory)
+	restored 0 "step $step from memory" "$tmp/last" "$step" || return 1
+	"$ckptctl" drain --timeout 20s >/dev/null || return 1
+	ctl_says 0 "step $step on" restore "$step" "$tmp/disk" --mesh fsdp=3 -C "$store" || return 1
+	cmp_files
+}
+# But for the id, which a step has when it is committed, the files are the same.
+cmp_files() {
+	local r
+	for r in 0 1 2; do
+		cmp <(sed 's/"checkpoint":"[0-9a-f]*"//' "$tmp/last/rank-0000$r.safetensors") \
+			<(sed 's/"checkpoint":"[0-9a-f]*"//' "$tmp/disk/rank-0000$r.safetensors") || return 1
+	done
+}
+check "what memory holds of a job that is over is what is on disk later" same_as_disk
 check "wait latest waits for what the daemon writes on its own" ctl_says 0 "is committed" wait latest --timeout 20s \
 	--job "$store/a"
 check "memory of a job that is over is given back" within ctl_says 0 "memory" forget "$store/a"

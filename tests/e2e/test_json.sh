@@ -121,6 +121,8 @@ check "a job trains" within field_above attached_count 1
 check "and has steps" within field_above newest_step 3
 check "status" json 0 status
 check "ls with steps in memory" json 0 ls "$store"
+check "restore --from-memory" json 0 restore latest "$tmp/memory" --mesh fsdp=1 --from-memory
+check "restore of what is not in memory" json 10 restore 99998 "$tmp/none" --mesh fsdp=1 --from-memory
 check "trigger" json 0 trigger
 check "trigger of a job that is not there" json 10 trigger --job=nobody
 check "trigger --wait" json 0 trigger --final --wait --timeout 20s
@@ -151,7 +153,7 @@ rm -r "$store/a"
 has_error() { "$ckptctl" status --json | grep -q '"error":{"text":"'; }
 cannot_write() { "$ckptctl" trigger && within has_error; }
 check "a step cannot be written" cannot_write
-check "status with an error" json 0 status
+check "status with an error" json 3 status
 rm -rf "$store/a"
 mv "$tmp/kept" "$store/a"
 job_kill

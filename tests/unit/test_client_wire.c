@@ -73,7 +73,9 @@ static void a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job(voi
 								.pad = pad,
 								.job = job };
 					bool good = !pad && ((flags == 0 && nfd == 0) ||
-							     (flags == WIRE_TO && nfd == 1 && job));
+							     ((flags == WIRE_TO ||
+							       flags == (WIRE_TO | WIRE_COPY)) &&
+							      nfd == 1 && job));
 
 					assert_int_equal(wire_request_check(&m, sizeof m, nfd),
 							 good ? 0 : -EPROTO);

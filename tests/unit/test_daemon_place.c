@@ -368,10 +368,10 @@ static void a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with(
 	}
 }
 
-static uint32_t drain_to(struct asker *a, const char *job, const char *dir,
+static uint32_t drain_as(struct asker *a, uint32_t flags, const char *job, const char *dir,
 			 struct wire_drained *ret)
 {
-	struct wire_drain m = { .flags = WIRE_TO, .job = ask_job(a, job)->id };
+	struct wire_drain m = { .flags = flags, .job = ask_job(a, job)->id };
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	uint32_t type;
 
@@ -380,6 +380,12 @@ static uint32_t drain_to(struct asker *a, const char *job, const char *dir,
 	type = ask_answer(a, ret, sizeof *ret, NULL);
 	(void)close(fd);
 	return type;
+}
+
+static uint32_t drain_to(struct asker *a, const char *job, const char *dir,
+			 struct wire_drained *ret)
+{
+	return drain_as(a, WIRE_TO, job, dir, ret);
 }
 
 /* A host's view of what was drained elsewhere. */
@@ -430,6 +436,42 @@ static void what_is_staged_outlives_its_directory_and_is_rescued_to_another(void
 	assert_true(step == 2 && rank_check(&k, 2));
 	step_written(&k, 3);
 	rank_close(&k, 0);
+	ask_close(&a);
+}
+
+static void a_copy_of_what_is_staged_is_not_counted_as_kept(void **state)
+{
+	struct wire_forget m = { 0 };
+	struct wire_forgotten f = { 0 };
+	struct wire_drained d = { 0 };
+	struct host e = elsewhere();
+	struct asker a;
+	struct rank k;
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	ask_open(&a, H.socket);
+	open_rank(&k);
+	step_written(&k, 1);
+	take_away(REMOVED);
+	step_held(&k, 2, 0);
+	rank_close(&k, 0); /* it cannot be written */
+	ask_until(ask_job(&a, "j")->attached == 0 && ask_job(&a, "j")->failed == 1);
+	assert_int_equal(drain_as(&a, WIRE_TO | WIRE_COPY, "j", to_dir, &d), WIRE_DRAINED);
+	assert_true(d.failed == 0 && d.written == 1);
+	assert_true(host_has(&e, "j", 2));
+	m.job = ask_job(&a, "j")->id;
+	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
+	assert_int_equal(a.refused.code, -EBUSY);
+	assert_non_null(strstr(a.refused.text, "not on disk"));
+	/* it can be had again, and be rescued for good */
+	remove_tree(to_dir);
+	MUST(mkdir(to_dir, 0700) == 0);
+	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_true(d.failed == 0 && d.written == 1);
+	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
+	assert_int_equal(f.lost, 0);
 	ask_close(&a);
 }
 
@@ -576,6 +618,7 @@ int main(void)
 		with_host(a_number_that_was_there_begins_anew_in_another_directory_alone),
 		with_host(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with),
 		with_host(what_is_staged_outlives_its_directory_and_is_rescued_to_another),
+		with_host(a_copy_of_what_is_staged_is_not_counted_as_kept),
 		with_host(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away),
 		with_host(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again),
 		with_host(
