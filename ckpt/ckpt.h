@@ -230,12 +230,12 @@ struct ckpt_opts {
 	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
-	uint32_t slots;		/* host copies per rank, 2..4; 0: 2 */
+	uint32_t slots; /* host copies per rank, 2..4; 0: 2 */
 	/* every n-th snapshot is written to the store; 0: 1. If that one is skipped or torn, the next
 	 * one is written in its place; if it cannot be written, one is after 1, 2, 4, ... n more */
 	uint32_t persist_every;
-	uint32_t device;	/* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
-	uint32_t guard;		/* enum ckpt_policy */
+	uint32_t device; /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
+	uint32_t guard;	 /* enum ckpt_policy */
 	/* CKPT_BOUNDED; 0: the larger of 2 ms and 0.5 % of the mean time between snapshots */
 	uint64_t guard_ns;
 	/* bytes that all slots of this rank may take; 0: no limit. Exceeding it fails ckpt_seal

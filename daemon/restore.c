@@ -207,8 +207,7 @@ static struct snap *memory_candidate(const struct job *j, const struct wire_rest
 	if (want->flags & CKPT_FROM_DISK)
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->phase != PHASE_COLLECTING && !s->dropped &&
-		    !job_bad(j, s->step, 1) &&
+		if (s->phase != PHASE_COLLECTING && !s->dropped && !job_bad(j, s->step, 1) &&
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;
