@@ -17,14 +17,16 @@
  * state that is changed in a regular pattern is no exception, for the place inside of a part is random.
  *
  * The helper draws ahead, into rings, and touches what the guard will read of the slots. A place is used
- * once, but where the helper has not come by: then the newest are used again. Snapshot and guard take places, read and compare: no lock, no allocation; a system call where
- * memory is not from ckpt_alloc (the guard reads it through pwritev, for its owner may have unmapped it by
- * mistake, and a trainer is not ended by ours), and one in 32 marks if the helper has not come by.
+ * once; where the helper has not come by in time, the newest are used again. Snapshot and guard take
+ * places, read and compare: no lock, no allocation. A snapshot wakes the helper, by a system call, when
+ * the ring runs low, which is after 32 marks at the earliest. A guard makes one system call where memory is
+ * not from ckpt_alloc: it writes one byte of each page that it will read to a scratch file. If the owner
+ * has unmapped that page by mistake, the call says so, and the trainer does not crash.
  *
- * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper canary_help. The map is
- * replaced under `draw`, which the trainer never takes: it says `busy` instead, before it looks at the
- * map, and who replaces it takes it away first and then waits until nobody is busy. Both are sequentially
- * consistent, so one of them sees the other.
+ * Threads: the trainer's calls canary_mark, canary_guard, canary_off, canary_seal; the helper calls
+ * canary_help. The map is replaced under `draw`, which a mark and a guard never take: they set `busy`,
+ * then load the map; whoever replaces it takes it away, then waits until nobody is busy. Both pairs are
+ * sequentially consistent, so one side sees the other.
  */
 #ifndef CKPT_CLIENT_CANARY_H
 #define CKPT_CLIENT_CANARY_H

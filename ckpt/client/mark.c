@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
+<<<<<<< HEAD
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless
 // the copy is late or the mark is FINAL.
 #include "ckpt/base/mutant.h"
+=======
+// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
+// is late, the mark is FINAL, memory is private, places run out (canary.h), or a change was found.
+>>>>>>> snapshot
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
@@ -611,25 +616,6 @@ int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_e
 }
 
 /* --- why --- */
-static const char *skip_print(uint32_t why)
-{
-	static const char *const text[] = {
-		[WIRE_SKIP_FULL] =
-			"no slot is free: each holds a step that is being written, or the "
-			"newest one; more ckpt_opts.slots or a larger persist_every help",
-		[WIRE_SKIP_UNREADY] =
-			"the declarations are not sealed by all ranks, or the slots are "
-			"not in memory yet",
-		[WIRE_SKIP_LATE] = "another rank had marked a newer step by then",
-		[WIRE_SKIP_COPYING] =
-			"the library was still copying private memory of the step before; "
-			"memory from ckpt_alloc needs no such copy",
-		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
-	};
-
-	return why < ARRAY_LEN(text) && text[why] ? text[why] : "there is no slot for it";
-}
-
 static int why_unclean(ckpt *c, struct ckpt_err *err)
 {
 	char why[SHARED_TEXT];
@@ -682,7 +668,7 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 		why = atomic_load(&c->skipped_why) - 1;
 		known = why == WIRE_SKIP_UNREADY && l && shared_text_get(&l->job->waits, text);
 		return ckpt_error(err, -ENOENT, "job %s: the step was skipped: %s", c->job,
-				  known ? text : skip_print(why));
+				  known ? text : wire_skip_text(why));
 	case CKPT_DETACHED:
 		return ckpt_error(
 			err, -ECONNREFUSED,
