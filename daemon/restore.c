@@ -359,12 +359,8 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	if (want->flags & CKPT_FROM_DISK)
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
-<<<<<<< HEAD
 		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
 		    !job_bad(j, s->step, 1) &&
-=======
-		if (s->phase != PHASE_COLLECTING && !s->dropped && !job_bad(j, s->step, 1) &&
->>>>>>> snapshot
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // mark.c - the two calls of the training loop, ckpt_snapshot and ckpt_guard, and what watches
 // them: ckpt_wait, ckpt_stats.
-<<<<<<< HEAD
-// Invariant: neither call takes a lock, allocates, or makes more than one system call, unless
-// the copy is late or the mark is FINAL.
-#include "ckpt/base/mutant.h"
-=======
 // Invariant: neither call takes a lock, allocates, or makes more than one system call, unless the copy
 // is late, the mark is FINAL, memory is private, places run out (canary.h), or a change was found.
->>>>>>> snapshot
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
