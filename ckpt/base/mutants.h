@@ -50,7 +50,10 @@
 	X(HELD_PRUNED, store, "a policy keeps what somebody holds") \
 	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \
-	X(STRANGERS_REMOVED, store, "what holds files of others is not removed") \
+	X(STRANGERS_REMOVED, store, "files of others in a step that is removed stay") \
+	X(SET_ASIDE_EARLY, store, "what was set aside stays for its time, whatever the policy") \
+	X(LAST_STEP_REMOVED, store, "the last complete step is not removed by name") \
+	X(REWIND_NEWEST_FIRST, store, "a rewind brings steps back from the oldest on") \
 	X(KEEPER_UNCHECKED, store, "the step that a removal relies on is there") \
 	X(REMOVED_BEFORE_SYNC, store, "a step's name is gone for good before its first file") \
 	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \

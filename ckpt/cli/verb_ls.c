@@ -138,7 +138,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
-	rc = store_scan(&s, l->c->value[OPT_ALL] != NULL, &j.step, &j.n, &err);
+	rc = store_scan_parts(&s, l->c->value[OPT_ALL] != NULL, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));

@@ -5,8 +5,10 @@
  *
  *	ROOT/JOB/step-%012u/MANIFEST, w....part        committed: visible if and only if complete
  *	        /.tmp-%012u-g%08u-%08x/                collecting: step, generation, nonce
- *	        /.old-%012u-s%u/                       set aside: the job went back to an older step and
- *	                                               committed again. Where the name is taken: -%08x more
+ *	        /.old-%012u-s%u-t%u/                   set aside: step, seq, and when, in seconds since 1970:
+ *	                                               the job went back to an older step and committed again.
+ *	                                               Where the name is taken: -%08x more. Older programs
+ *	                                               wrote no -t
  *	        /.trash-%08x/                          being deleted
  *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
  *	        /.ckptd/gen-%08u.%u                    the n-th time that claim was taken over, n = 1, 2, ...
@@ -19,7 +21,8 @@
  *
  * What a reader sees, whatever died at whatever moment: the old steps, or the old steps and the new
  * one. Only a commit that goes back has states in between: the old line without its newest step,
- * without its two newest, ..., down to the step that was gone back to.
+ * without its two newest, ..., down to the step that was gone back to. So has a rewind (rewind.h), and then
+ * the new line from its oldest step on.
  *
  * Everything beneath the job directory goes through struct io_ops. No symbolic link is followed.
  * Directories are 0700, files 0600.
@@ -32,7 +35,7 @@
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
-#define STORE_DIR_MAX 64 /* bytes of an entry of the job directory, with its zero */
+#define STORE_DIR_MAX 80 /* bytes of an entry of the job directory, with its zero */
 
 /* A reader may make one by hand: { .ops, .job_fd, .job } and zeros is enough for store_scan and
  * store_step_open. */
@@ -92,10 +95,11 @@ enum store_state {
 
 struct store_step {
 	uint64_t step, seq, generation, wall_ns, bytes, parent_step; /* UINT64_MAX: none */
+	uint64_t aside_ns; /* SET_ASIDE: when; 0: cannot be known */
 	uint32_t world;
-	uint8_t id[16];
-	char dir[STORE_DIR_MAX]; /* entry name in the job directory */
-	char mesh[128];		 /* "fsdp=4"; several meshes: the first of those with most ranks */
+	uint8_t id[16], parent_id[16]; /* parent_id: zero where there is none */
+	char dir[STORE_DIR_MAX];       /* entry name in the job directory */
+	char mesh[128]; /* "fsdp=4"; several meshes: the first of those with most ranks */
 	const char *format;
 	enum store_state state;
 	int code;      /* 0, or the -errno with which its MANIFEST was looked at */
@@ -113,6 +117,10 @@ struct store_step {
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
+/* The same with a stat for every part: a step that lacks one, or has one of another length than MANIFEST says, is
+ * DAMAGED (one set aside stays that), with code -EBADMSG and `why`; seq and id are known then. */
+int store_scan_parts(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+		     struct ckpt_err *err);
 /* A DAMAGED step, or one set aside, of which nothing is known but that it could not be read (a disk
  * that fails, a mount that is away, permission, a newer version's format): it may be whole. */
 bool store_step_unread(const struct store_step *st);

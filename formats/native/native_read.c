@@ -1207,7 +1207,23 @@ const struct format format_native = {
 	.open_some = open_some,
 };
 
+static int parts_each(const struct manifest *m, native_part_fn *each, void *arg)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < m->npart; i++)
+		r = each(arg, string_at(m, m->part[i].name, NATIVE_NAME_MAX),
+			 le64_get(m->part[i].file_bytes));
+	return r;
+}
+
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err)
+{
+	return native_summary_parts(manifest, NULL, NULL, ret, err);
+}
+
+int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
+			 struct checkpoint **ret, struct ckpt_err *err)
 {
 	struct checkpoint *c = calloc(1, sizeof *c);
 	struct reader rd = { .list = { 0 } };
@@ -1229,6 +1245,8 @@ int native_summary(const struct source *manifest, struct checkpoint **ret, struc
 	if (!r)
 		r = facts_read(&m);
 	r = outcome(&rd, r, err);
+	if (!r && each)
+		(void)parts_each(&m, each, arg);
 	envelope_free(&m.env);
 	ckpt_errlist_free(&rd.list);
 	if (r < 0)

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 #include "ckpt/store/repair.h"
+#include "ckpt/store/rewind.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
 #include "tests/lib/no_memory.h"
@@ -277,6 +278,14 @@ static void what_a_dead_launch_left_goes_or_it_is_said_why_not(void **state)
 
 /* --- quarantine --- */
 
+static void aside_break(uint64_t step, uint64_t seq)
+{
+	char path[STORE_DIR_MAX + 10];
+
+	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, step, seq));
+	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+}
+
 static void what_was_set_aside_is_released_where_it_is(void **state)
 {
 	cleanup_free struct store_step *st = NULL;
@@ -292,7 +301,7 @@ static void what_was_set_aside_is_released_where_it_is(void **state)
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
 	assert_int_equal(repair_of(&io_ops_posix, NULL, true, false, 0).released, 2);
 	assert_non_null(strstr(rows, "released if it is whole: it was found damaged"));
-	assert_int_equal(repair_of(&io_ops_posix, ".old-000000000030-s3", false, false, 0).released,
+	assert_int_equal(repair_of(&io_ops_posix, crash_aside(s, 30, 3), false, false, 0).released,
 			 1);
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
 	assert_int_equal(marks(MARK_BAD, 30), 0);
@@ -301,7 +310,7 @@ static void what_was_set_aside_is_released_where_it_is(void **state)
 	assert_listed("26-5 25-4 a30-3 20-2 10-1");
 	/* Of whose checkpoint nothing is known, nothing is released. */
 	mark(30, MARK_BAD, NULL);
-	assert_int_equal(unlinkat(s->job_fd, ".old-000000000030-s3/MANIFEST", 0), 0);
+	aside_break(30, 3);
 	assert_int_equal(repair().released, 0);
 	(void)repair_of(&io_ops_posix, ".tmp-000000000030-g00000001-00000000", false, false,
 			-EINVAL);
@@ -692,8 +701,12 @@ static void point(void *arg, const char *name)
 static void every_point_is_reached_by_a_life_of_the_store(void **state)
 {
 	static const struct retain_policy p = { .keep_last = 1 };
-	struct prune_opts o = { .policy = &p, .verify = verify, .now_ns = wall_ns() };
+	struct prune_opts o = {
+		.policy = &p, .set_aside = true, .verify = verify, .now_ns = wall_ns()
+	};
 	struct repair_opts ro = { .verify = verify };
+	struct rewind_opts w = { .dir = NULL };
+	struct rewind_result wr;
 	struct repair_result rr;
 	struct prune_result pr;
 	struct io_faults f;
@@ -721,7 +734,9 @@ static void every_point_is_reached_by_a_life_of_the_store(void **state)
 	mark(10, MARK_HOLD, "me");
 	assert_int_equal(store_repair(mine, &ro, &rr, &err), 0);
 	assert_int_equal(rr.rebuilt, 1);
-	assert_int_equal(store_prune(mine, &o, &pr, &err), 0);
+	w.dir = crash_aside(s, 30, 3);
+	assert_int_equal(store_rewind(mine, &w, &wr, &err), 0);
+	assert_int_equal(store_prune(mine, &o, &pr, &err), 0); /* 15, which is set aside, and 20 */
 	assert_int_equal(pr.removed, 2);
 	store_close(mine);
 	store_abort(dead);
