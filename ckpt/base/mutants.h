@@ -77,7 +77,7 @@
 	X(PART_ROOT_IGNORED, native, "a part is the very file that MANIFEST names") \
 	X(PART_IDENTITY_IGNORED, native, "a part's header is of this checkpoint") \
 	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
-	X(STRANGERS_IGNORED, native, "nothing else is in a checkpoint's directory") \
+	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \

@@ -85,10 +85,11 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 	return r;
 }
 
-/* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. */
+/* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. All else
+ * there is foreign, and is never removed. */
 static bool is_ours(const char *name, unsigned char d_type)
 {
-	return (d_type == DT_REG || d_type == DT_UNKNOWN) && store_name_content(name);
+	return (d_type == DT_REG || d_type == DT_UNKNOWN) && native_entry(name) != NATIVE_FOREIGN;
 }
 
 static int foreign_add(void *arg, const char *name, unsigned char d_type)

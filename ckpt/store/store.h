@@ -196,6 +196,11 @@ struct store_ref {
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		  struct store_ref *ret, struct ckpt_err *err);
 
+/* The same, and "step:N" is also the one step of that number that was set aside, where the line has none; so is
+ * the entry of one, ".old-...". -ENOTUNIQ: several were, all listed. */
+int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
+			struct store_ref *ret, struct ckpt_err *err);
+
 /*
  * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else
  * its subdirectories that are; none is no error. job_fd is closed after each(); each != 0 ends it and
@@ -207,4 +212,7 @@ int store_jobs(const struct io_ops *ops, const char *path,
 /* store_jobs passes over directories that this user may not open: -EACCES with their names where there
  * are any, else 0 or what store_jobs returns. */
 int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err);
+/* Where store_jobs found none: 0, an empty directory, which may become a store; -ENOENT: it is none, and the
+ * sentence has the stores that were found below it (a bounded search, some levels down). */
+int store_none(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 #endif

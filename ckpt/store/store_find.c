@@ -69,8 +69,7 @@ static int job_mark(void *arg, const char *name, unsigned char d_type)
 	return (x.kind & (STORE_STEP | STORE_OLD | STORE_TMP)) != 0;
 }
 
-/* 1 yes, 0 no, -errno. */
-static int is_job(const struct io_ops *ops, int fd)
+int store_is_job(const struct io_ops *ops, int fd)
 {
 	return ops->list(ops->ctx, fd, job_mark, NULL);
 }
@@ -124,7 +123,7 @@ static int jobs_entry(void *arg, const char *name, unsigned char d_type)
 		return 0; /* not for this user, gone since, or a link */
 	if (fd < 0)
 		return fd; /* what cannot be seen must not look as if it were not there */
-	r = is_job(j->ops, fd);
+	r = store_is_job(j->ops, fd);
 	(void)j->ops->close(j->ops->ctx, fd);
 	return r > 0 ? jobs_add(j, name) : r;
 }
@@ -162,7 +161,7 @@ int store_jobs(const struct io_ops *ops, const char *path,
 	r = path_open(path, abs, &fd, err);
 	if (r)
 		return r;
-	r = is_job(ops, fd);
+	r = store_is_job(ops, fd);
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
 	if (r)
@@ -210,7 +209,7 @@ int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_er
 
 	if (r)
 		return r;
-	r = is_job(ops, fd);
+	r = store_is_job(ops, fd);
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
 	if (r)
@@ -226,7 +225,7 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 	struct ckpt_errlist list = { .code = -ENOTUNIQ };
 	char job_path[PATH_MAX];
 	struct jobs jobs;
-	int r = is_job(ops, *fd), job_fd;
+	int r = store_is_job(ops, *fd), job_fd;
 
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
@@ -268,9 +267,11 @@ static int job_only(const struct io_ops *ops, int *fd, char abs[PATH_MAX], struc
 /* --- steps of a job --- */
 
 struct wanted {
-	enum wanted_by { BY_AGE, BY_STEP, BY_TAG } by;
+	enum wanted_by { BY_AGE, BY_STEP, BY_TAG, BY_ENTRY } by;
 	uint64_t step, back; /* BY_STEP: the number; BY_AGE: how many before the latest */
 	const char *tag;
+	const char *entry; /* .old-...: with `aside` only */
+	bool aside;	   /* a step that was set aside will do, where no other has the number */
 };
 
 static bool parse_number(const char *text, uint64_t *ret)
@@ -283,16 +284,23 @@ static int wanted_parse(const char *name, struct wanted *ret, struct ckpt_err *e
 {
 	struct store_name x;
 
-	*ret = (struct wanted){ 0 };
+	*ret = (struct wanted){ .aside = ret->aside };
 	if (strcmp(name, "latest") == 0)
 		return 1;
 	store_name_parse(name, &x);
 	if (x.kind == STORE_STEP) {
-		*ret = (struct wanted){ .by = BY_STEP, .step = x.step };
+		ret->by = BY_STEP;
+		ret->step = x.step;
+		return 1;
+	}
+	if (x.kind == STORE_OLD && ret->aside) {
+		ret->by = BY_ENTRY;
+		ret->entry = name;
 		return 1;
 	}
 	if (strncmp(name, "tag:", 4) == 0) {
-		*ret = (struct wanted){ .by = BY_TAG, .tag = name + 4 };
+		ret->by = BY_TAG;
+		ret->tag = name + 4;
 		return store_mark_name_check(ret->tag, err) ? -EINVAL : 1;
 	}
 	if (strncmp(name, "latest~", 7) == 0) {
@@ -456,6 +464,30 @@ static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *ta
 			  ntag > NEAREST_MAX ? ", ..." : "");
 }
 
+/* The one step with this number that was set aside; NULL: none, or with the error in *ret_r several. */
+static const char *aside_choose(const struct store_step *step, uint32_t n, uint64_t want,
+				int *ret_r, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -ENOTUNIQ };
+	const char *dir = NULL;
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state != STORE_SET_ASIDE || step[i].step != want)
+			continue;
+		dir = step[i].dir;
+		found++;
+		ckpt_errlist_add(&list, "%s", dir);
+	}
+	if (found > 1)
+		*ret_r = ckpt_errlist_end(&list, err,
+					  "%" PRIu32 " steps %" PRIu64
+					  " were set aside; name one by its entry",
+					  found, want);
+	ckpt_errlist_free(&list);
+	return found == 1 ? dir : NULL;
+}
+
 /* The entry's name, or NULL with the error in *ret_r. */
 static const char *step_choose(const struct store_step *step, uint32_t n, const struct wanted *want,
 			       const char *abs, char note[512], int *ret_r, struct ckpt_err *err)
@@ -463,7 +495,8 @@ static const char *step_choose(const struct store_step *step, uint32_t n, const 
 	uint64_t nsound = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (want->by == BY_STEP
+		if (want->by == BY_ENTRY ? strcmp(step[i].dir, want->entry) == 0
+		    : want->by == BY_STEP
 			    ? is_listed(&step[i]) && step[i].step == want->step
 			    : step[i].state == STORE_COMMITTED && nsound++ == want->back) {
 			if (want->by == BY_AGE)
@@ -471,8 +504,16 @@ static const char *step_choose(const struct store_step *step, uint32_t n, const 
 			return step[i].dir;
 		}
 	}
-	*ret_r = want->by == BY_STEP ? step_unknown(step, n, want->step, abs, err)
-				     : latest_unknown(step, n, want->back, abs, err);
+	if (want->by == BY_STEP && want->aside) {
+		const char *dir = aside_choose(step, n, want->step, ret_r, err);
+
+		if (dir || *ret_r)
+			return dir;
+	}
+	*ret_r = want->by == BY_STEP  ? step_unknown(step, n, want->step, abs, err)
+		 : want->by == BY_AGE ? latest_unknown(step, n, want->back, abs, err)
+				      : ckpt_error(err, -ENOENT, "there is no %.80s in %.200s",
+						   want->entry, abs);
 	return NULL;
 }
 
@@ -599,7 +640,7 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 						      : "being deleted");
 	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
 	if (x.kind != STORE_STEP && is_missing(ops, fd, STORE_MANIFEST)) {
-		r = is_job(ops, fd);
+		r = store_is_job(ops, fd);
 		if (r > 0)
 			return ckpt_error(
 				err, -ENOENT,
@@ -622,10 +663,10 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 	return 0;
 }
 
-int store_resolve(const struct io_ops *ops, const char *where, const char *name,
-		  struct store_ref *ret, struct ckpt_err *err)
+static int resolve(const struct io_ops *ops, const char *where, const char *name, bool aside,
+		   struct store_ref *ret, struct ckpt_err *err)
 {
-	struct wanted want;
+	struct wanted want = { .aside = aside };
 	struct stat st;
 	int r;
 
@@ -646,4 +687,16 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		"there is no checkpoint \"%.200s\": give latest, latest~N, step:N, tag:NAME, or "
 		"the path of a step directory",
 		name);
+}
+
+int store_resolve(const struct io_ops *ops, const char *where, const char *name,
+		  struct store_ref *ret, struct ckpt_err *err)
+{
+	return resolve(ops, where, name, false, ret, err);
+}
+
+int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
+			struct store_ref *ret, struct ckpt_err *err)
+{
+	return resolve(ops, where, name, true, ret, err);
 }

@@ -46,14 +46,14 @@ void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret
 void store_name_old(uint64_t step, uint64_t seq, uint64_t aside_s, char ret[STORE_DIR_MAX]);
 void store_name_old_again(uint64_t step, uint64_t seq, uint64_t aside_s, uint32_t nonce,
 			  char ret[STORE_DIR_MAX]);
-/* Does the store call a file in a step's directory so? A part, MANIFEST, or what is to become or was one.
- * Everything else there is foreign: it is never removed. */
-bool store_name_content(const char *name);
 void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX]);
 
 /* The directories of these kinds (or-ed) in a job directory, in no order. *ret is malloc'ed. */
 int store_list(const struct io_ops *ops, int job_fd, uint32_t kinds, struct store_name **ret,
 	       uint32_t *ret_n);
+
+/* Is it a job's directory? 1 yes, 0 no, -errno. (store_find.c) */
+int store_is_job(const struct io_ops *ops, int fd);
 
 struct store_txn {
 	struct store *s;
@@ -130,7 +130,7 @@ int store_foreign_look(const struct store *s, const char *dir, struct store_fore
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
-/* Remove what the store made in it (store_name_content), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
+/* Remove what the store made in it (native_entry), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
  * somebody has locked is being removed by him, or comes back by his hand: it stays. */
 void store_trash_remove(const struct store *s, const char *trash);
 /* The same by who has it locked as fd. */

@@ -145,33 +145,6 @@ static bool name_read(const char *p, struct store_name *ret)
 	return ret->kind != STORE_FOREIGN;
 }
 
-/* n digits of these, or more where any. */
-static bool take_digits(const char **p, const char *digits, size_t n, bool any)
-{
-	size_t have = strspn(*p, digits);
-
-	if (have < n || (have > n && !any))
-		return false;
-	*p += have;
-	return true;
-}
-
-bool store_name_content(const char *name)
-{
-	static const char dec[] = "0123456789", hex[] = "0123456789abcdef";
-
-	if (store_take_text(&name, "w"))
-		return take_digits(&name, dec, 4, true) && store_take_text(&name, "-") &&
-		       take_digits(&name, hex, 8, false) && store_take_text(&name, "-") &&
-		       take_digits(&name, dec, 3, true) && strcmp(name, ".part") == 0;
-	if (!store_take_text(&name, STORE_MANIFEST))
-		return false;
-	if (!*name)
-		return true;
-	return (store_take_text(&name, ".damaged-") || store_take_text(&name, ".")) &&
-	       take_digits(&name, hex, 8, false) && !*name;
-}
-
 void store_name_parse(const char *entry, struct store_name *ret)
 {
 	*ret = (struct store_name){ .kind = STORE_FOREIGN };
