@@ -204,6 +204,8 @@ static void write_run(struct task *t)
 		atomic_store_explicit(&p->snap->written, 0, memory_order_relaxed);
 		parts_run(t);
 	}
+	if (p->rc == -ENOSPC)
+		keep_advise(p->store, &p->err);
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */

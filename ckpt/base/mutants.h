@@ -51,6 +51,7 @@
 	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \
 	X(STRANGERS_REMOVED, store, "files of others in a step that is removed stay") \
+	X(ROOM_FROM_THE_LINE, daemon, "room is made from what was set aside, before any step of the line goes") \
 	X(SET_ASIDE_EARLY, store, "what was set aside stays for its time, whatever the policy") \
 	X(LAST_STEP_REMOVED, store, "the last complete step is not removed by name") \
 	X(REWIND_NEWEST_FIRST, store, "a rewind brings steps back from the oldest on") \

@@ -277,9 +277,9 @@ static void row_ask(struct pruning *p, uint32_t i)
 	}
 	p->row[i].remove = true;
 	(void)snprintf(p->row[i].reason, sizeof p->row[i].reason, "%.150s",
-		       !bad	    ? "set aside"
-		       : st->why[0] ? st->why
-				    : "quarantined");
+		       is_aside(p, st) ? p->o->free_bytes ? "set aside, to make room" : "set aside"
+		       : st->why[0]    ? st->why
+				       : "quarantined");
 }
 
 /* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
