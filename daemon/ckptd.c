@@ -35,10 +35,11 @@ static const char usage[] =
 	"  --keep-within TIME   keep steps younger than TIME: 90m, 36h, 7d, 2w\n"
 	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the\n"
 	"                       highest, KEY:min:3 three; of up to four notes\n"
-	"  --set-aside-for TIME keep steps that were set aside, because the job went back\n"
-	"                       to an older one, for TIME whatever the options above say,\n"
-	"                       so that ckptctl rewind can bring them back; default 7d.\n"
-	"                       Where a step would not fit they go first, the oldest first\n"
+	"  --set-aside-for TIME keep steps that were set aside, because the job went\n"
+	"                       back to an older one, for TIME, whatever the options\n"
+	"                       above say, so that ckptctl rewind can bring them back;\n"
+	"                       default 7d. If a step would not fit, ckptd removes them\n"
+	"                       first, the oldest first\n"
 	"  --background         return when it listens; log to SOCKET.log\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
@@ -69,13 +70,20 @@ static int seconds(const char *s, uint64_t *ret_ns)
 static int options(int argc, char **argv, struct daemon_opts *o, bool *background)
 {
 	static const struct option known[] = {
-		{ "socket", 1, NULL, 's' },	{ "idle-exit", 1, NULL, 'i' },
-		{ "drain", 1, NULL, 'd' },	{ "engine", 1, NULL, 'e' },
-		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },
-		{ "verbose", 0, NULL, 'v' },	{ "version", 0, NULL, 'V' },
-		{ "help", 0, NULL, 'h' },	{ "keep-last", 1, NULL, 'k' },
-		{ "keep-every", 1, NULL, 'k' }, { "keep-within", 1, NULL, 'k' },
-		{ "keep-best", 1, NULL, 'k' },	{ "set-aside-for", 1, NULL, 'k' },
+		{ "socket", 1, NULL, 's' },
+		{ "idle-exit", 1, NULL, 'i' },
+		{ "drain", 1, NULL, 'd' },
+		{ "engine", 1, NULL, 'e' },
+		{ "background", 0, NULL, 'b' },
+		{ "quiet", 0, NULL, 'q' },
+		{ "verbose", 0, NULL, 'v' },
+		{ "version", 0, NULL, 'V' },
+		{ "help", 0, NULL, 'h' },
+		{ "keep-last", 1, NULL, 'k' },
+		{ "keep-every", 1, NULL, 'k' },
+		{ "keep-within", 1, NULL, 'k' },
+		{ "keep-best", 1, NULL, 'k' },
+		{ "set-aside-for", 1, NULL, 'k' },
 		{ 0 },
 	};
 	struct ckpt_err err = { 0 };

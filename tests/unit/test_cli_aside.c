@@ -131,13 +131,15 @@ static void rewind_makes_a_step_the_newest_of_its_line(void **state)
 	assert_int_equal(number(json_array_get(json_object_get(j, "moves"), 2), "step"), 40);
 	json_decref(j);
 	assert_string_equal(steps_of(job), "25 20 10 ");
-	assert_int_equal(at_terminal(&text, "n\n", "rewind", "-C", job, "step:40", NOBODY, NULL), 0);
+	assert_int_equal(at_terminal(&text, "n\n", "rewind", "-C", job, "step:40", NOBODY, NULL),
+			 0);
 	assert_says(text, "Make step 40 the newest of job run? [y/N]");
 	assert_says(text, "nothing changed");
 	fits_80(text);
 	free(text);
 	assert_string_equal(steps_of(job), "25 20 10 ");
-	assert_int_equal(at_terminal(&text, "y\n", "rewind", "-C", job, "step:40", NOBODY, NULL), 0);
+	assert_int_equal(at_terminal(&text, "y\n", "rewind", "-C", job, "step:40", NOBODY, NULL),
+			 0);
 	assert_says(text, "step 40 is the newest of job run now: 1 set aside, 2 brought back");
 	free(text);
 	assert_string_equal(steps_of(job), "40 30 20 10 ");
@@ -147,8 +149,8 @@ static void rewind_makes_a_step_the_newest_of_its_line(void **state)
 	/* By its path, and by its entry; a step of the line too. */
 	assert_int_equal(RUN("rewind", "--yes", aside_of(job, 25), NOBODY), 0);
 	assert_string_equal(steps_of(job), "25 20 10 ");
-	assert_int_equal(RUN("rewind", "--yes", "-C", job, strrchr(aside_of(job, 30), '/') + 1, NOBODY),
-			 0);
+	assert_int_equal(
+		RUN("rewind", "--yes", "-C", job, strrchr(aside_of(job, 30), '/') + 1, NOBODY), 0);
 	assert_string_equal(steps_of(job), "30 20 10 ");
 	assert_int_equal(RUN("rewind", "--yes", "-C", job, "latest~1", NOBODY, "--json"), 0);
 	j = json_out("ckptd.rewind/1");
@@ -157,7 +159,8 @@ static void rewind_makes_a_step_the_newest_of_its_line(void **state)
 	json_decref(j);
 	assert_string_equal(steps_of(job), "20 10 ");
 	/* The next step goes on from there. */
-	make_step(path_of("%s/rewound", top), &(struct how){ "run", "fsdp=2", 22, 6, 20, 20, false });
+	make_step(path_of("%s/rewound", top),
+		  &(struct how){ "run", "fsdp=2", 22, 6, 20, 20, false });
 	assert_string_equal(steps_of(job), "22 20 10 ");
 }
 
@@ -180,8 +183,10 @@ static void rewind_refuses_what_is_damaged_and_what_is_in_no_store(void **state)
 	assert_int_equal(RUN("rm", "--yes", copy), 2);
 	assert_false(access(copy, F_OK));
 	/* Two of that number: the path says which. */
-	make_step(path_of("%s/refused", top), &(struct how){ "run", "fsdp=2", 30, 6, 20, 20, false });
-	make_step(path_of("%s/refused", top), &(struct how){ "run", "fsdp=2", 26, 7, 20, 20, false });
+	make_step(path_of("%s/refused", top),
+		  &(struct how){ "run", "fsdp=2", 30, 6, 20, 20, false });
+	make_step(path_of("%s/refused", top),
+		  &(struct how){ "run", "fsdp=2", 26, 7, 20, 20, false });
 	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:30", NOBODY), 2);
 	assert_says(got.err, ".old-000000000030-s6-t");
 	assert_says(got.err, ".old-000000000030-s3-t");
