@@ -37,6 +37,11 @@ static const char usage[] =
 	"  --keep-within TIME   keep steps younger than TIME: 90m, 36h, 7d, 2w\n"
 	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the\n"
 	"                       highest, KEY:min:3 three; of up to four notes\n"
+	"  --set-aside-for TIME keep steps that were set aside, because the job went\n"
+	"                       back to an older one, for TIME, whatever the options\n"
+	"                       above say, so that ckptctl rewind can bring them back;\n"
+	"                       default 7d. If a step would not fit, ckptd removes them\n"
+	"                       first, the oldest first\n"
 	"  --background         return when it listens; log to SOCKET.log\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
@@ -67,13 +72,21 @@ static int seconds(const char *s, uint64_t *ret_ns)
 static int options(int argc, char **argv, struct daemon_opts *o, bool *background)
 {
 	static const struct option known[] = {
-		{ "socket", 1, NULL, 's' },	{ "idle-exit", 1, NULL, 'i' },
-		{ "drain", 1, NULL, 'd' },	{ "engine", 1, NULL, 'e' },
-		{ "background", 0, NULL, 'b' }, { "quiet", 0, NULL, 'q' },
-		{ "verbose", 0, NULL, 'v' },	{ "version", 0, NULL, 'V' },
-		{ "help", 0, NULL, 'h' },	{ "keep-last", 1, NULL, 'k' },
-		{ "keep-every", 1, NULL, 'k' }, { "keep-within", 1, NULL, 'k' },
-		{ "keep-best", 1, NULL, 'k' },	{ 0 },
+		{ "socket", 1, NULL, 's' },
+		{ "idle-exit", 1, NULL, 'i' },
+		{ "drain", 1, NULL, 'd' },
+		{ "engine", 1, NULL, 'e' },
+		{ "background", 0, NULL, 'b' },
+		{ "quiet", 0, NULL, 'q' },
+		{ "verbose", 0, NULL, 'v' },
+		{ "version", 0, NULL, 'V' },
+		{ "help", 0, NULL, 'h' },
+		{ "keep-last", 1, NULL, 'k' },
+		{ "keep-every", 1, NULL, 'k' },
+		{ "keep-within", 1, NULL, 'k' },
+		{ "keep-best", 1, NULL, 'k' },
+		{ "set-aside-for", 1, NULL, 'k' },
+		{ 0 },
 	};
 	struct ckpt_err err = { 0 };
 	int c, at = 0, rc = 0;
@@ -230,8 +243,12 @@ int main(int argc, char **argv)
 		log_line(&o.log, LOG_NOTICE, "ckptd: %s, pid %d, listens on %s", ckptd_version,
 			 (int)getpid(), daemon_socket(running));
 		retain_print(&o.policy, policy, sizeof policy);
-		if (*policy)
+		if (retain_is_policy(&o.policy))
 			log_line(&o.log, LOG_NOTICE, "ckptd: removes what is not kept by %s",
+				 policy);
+		else if (*policy)
+			log_line(&o.log, LOG_WARNING,
+				 "ckptd: %s does nothing without --keep-...: no step is removed",
 				 policy);
 	}
 	if (ready >= 0) {

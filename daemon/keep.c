@@ -185,6 +185,7 @@ static int prune(struct daemon *d, struct store *s, uint64_t free_bytes, uint32_
 	const struct prune_opts o = { .policy = &d->opts.policy,
 				      .now_ns = steady_wall_ns(),
 				      .free_bytes = free_bytes,
+				      .set_aside = free_bytes != 0 && !MUTANT(ROOM_FROM_THE_LINE),
 				      .verify = verify_step,
 				      .row = removed,
 				      .arg = &x };
@@ -278,6 +279,27 @@ void keep_after(struct job *j)
 }
 
 /* --- room --- */
+/* Bytes of the steps that were set aside and that somebody could remove. */
+static uint64_t set_aside_bytes(struct store *s)
+{
+	const struct prune_opts o = { .set_aside = true, .dry = true, .now_ns = steady_wall_ns() };
+	struct prune_result got = { 0 };
+
+	return store_prune(s, &o, &got, NULL) < 0 ? 0 : got.freed;
+}
+
+void keep_advise(struct store *s, struct ckpt_err *err)
+{
+	uint64_t bytes = set_aside_bytes(s);
+	size_t used = strlen(err->msg);
+	char h[32];
+
+	if (bytes && used < sizeof err->msg)
+		snprintf(err->msg + used, sizeof err->msg - used,
+			 "; %s are set aside, ckptctl prune --set-aside removes them",
+			 human(bytes, h));
+}
+
 /* What the mildest --keep-last that makes room would free: for the sentence. */
 static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 {
@@ -339,9 +361,11 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 			break;
 	}
 	advise(s, bytes - now.free_bytes, advice, sizeof advice);
-	return ckpt_error(err, -ENOSPC,
-			  "step %" PRIu64 " needs %s, %s are free: No space left on device; %s",
-			  step, human(bytes, need), human(now.free_bytes, have), advice);
+	ckpt_error(err, -ENOSPC,
+		   "step %" PRIu64 " needs %s, %s are free: No space left on device; %s", step,
+		   human(bytes, need), human(now.free_bytes, have), advice);
+	keep_advise(s, err);
+	return -ENOSPC;
 }
 
 struct look {

@@ -223,6 +223,8 @@ static void room_run(struct task *t)
 		atomic_store_explicit(p->written, 0, memory_order_relaxed);
 		parts_run(t);
 	}
+	if (p->rc == -ENOSPC)
+		keep_advise(p->store, &p->err);
 }
 
 static void write_run(struct task *t)

@@ -487,7 +487,10 @@ void keep_after(struct job *j);
  * the sentence. Nothing is written. Worker. */
 int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	      struct ckpt_err *err);
-/* Remove by the policy until so many bytes are freed. Returns how many were. Worker. */
+/* To the sentence of a step that does not fit: how much was set aside, and what removes it. Worker. */
+void keep_advise(struct store *s, struct ckpt_err *err);
+/* Where there is a policy, and once the newest step has been read back: remove what was set aside, the oldest first,
+ * then what the policy does not keep, until so many bytes are freed. Returns how many were. Worker. */
 uint64_t keep_free(struct daemon *d, struct store *s, uint64_t bytes);
 /* A step whose files are damaged is marked so, for all that come later. said: what became of it, to
  * be appended to the sentence. Worker. */

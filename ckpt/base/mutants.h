@@ -57,7 +57,12 @@
 	X(HELD_PRUNED, store, "a policy keeps what somebody holds") \
 	X(HELD_MEANWHILE_REMOVED, store, "a step that was held meanwhile is not removed") \
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \
-	X(STRANGERS_REMOVED, store, "what holds files of others is not removed") \
+	X(MISPLACED_REMOVED, store, "what is misplaced, or a newer version wrote, is not removed") \
+	X(STRANGERS_REMOVED, store, "files of others in a step that is removed stay") \
+	X(ROOM_FROM_THE_LINE, daemon, "room is made from what was set aside, before any step of the line goes") \
+	X(SET_ASIDE_EARLY, store, "what was set aside stays for its time, whatever the policy") \
+	X(LAST_STEP_REMOVED, store, "the last complete step is not removed by name") \
+	X(REWIND_NEWEST_FIRST, store, "a rewind brings steps back from the oldest on") \
 	X(KEEPER_UNCHECKED, store, "the step that a removal relies on is there") \
 	X(REMOVED_BEFORE_SYNC, store, "a step's name is gone for good before its first file") \
 	X(PRUNED_UNVERIFIED, store, "older steps go when a newer one was verified") \
@@ -81,7 +86,7 @@
 	X(PART_ROOT_IGNORED, native, "a part is the very file that MANIFEST names") \
 	X(PART_IDENTITY_IGNORED, native, "a part's header is of this checkpoint") \
 	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
-	X(STRANGERS_IGNORED, native, "nothing else is in a checkpoint's directory") \
+	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \

@@ -49,7 +49,7 @@ int cli_worse(int a, int b)
 	for (uint32_t i = 0; i < ARRAY_LEN(order); i++)
 		if (a == order[i] || b == order[i])
 			return order[i];
-	return a ? a : b;
+	return a && (a != CLI_WARNINGS || !b) ? a : b;
 }
 
 int cli_fail(struct cli *c, int rc, const struct ckpt_err *err, const char *next, ...)

@@ -113,6 +113,8 @@ enum cli_option_id {
 	OPT_KEEP_BEST,
 	OPT_FREE,
 	OPT_BAD,
+	OPT_SET_ASIDE,
+	OPT_SET_ASIDE_FOR,
 	OPT_BY,
 	OPT_UNTIL,
 	OPT_WHY,
@@ -182,8 +184,9 @@ struct cli_verb {
 extern const struct cli_verb *const cli_verbs[]; /* in the order of -h; NULL ends */
 extern const struct cli_verb verb_adopt, verb_cat, verb_completion, verb_convert, verb_diff,
 	verb_doctor, verb_drain, verb_forget, verb_help, verb_hold, verb_layout, verb_ls, verb_man,
-	verb_plan, verb_prune, verb_release, verb_repair, verb_restore, verb_show, verb_stats,
-	verb_status, verb_tag, verb_trigger, verb_verify, verb_version, verb_wait;
+	verb_plan, verb_prune, verb_release, verb_repair, verb_restore, verb_rewind, verb_rm,
+	verb_show, verb_stats, verb_status, verb_tag, verb_trigger, verb_verify, verb_version,
+	verb_wait;
 /* By its name or by another word for it; NULL. */
 const struct cli_verb *cli_verb_find(const char *word);
 /* -EINVAL: there is no such verb; the sentence has the nearest one. */
@@ -237,7 +240,7 @@ void cli_say(struct cli *c, enum cell_style style, const char *fmt, ...)
 void cli_mark(struct cli *c, enum cell_style style, const char *mark, uint32_t indent,
 	      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Of two exit codes the one that matters more: corruption before everything, then permission,
- * the rest as it came first. */
+/* Of two exit codes the one that matters more: corruption before everything, then permission, then the
+ * rest as it came first, and warnings last. */
 int cli_worse(int a, int b);
 #endif

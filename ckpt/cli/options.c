@@ -68,6 +68,8 @@ const struct cli_option cli_options[] = {
 	{ OPT_KEEP_BEST, 0, "keep-best", "NOTE", NULL, NULL, false, ARG_NONE },
 	{ OPT_FREE, 0, "free", "BYTES", NULL, NULL, false, ARG_NONE },
 	{ OPT_BAD, 0, "bad", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_SET_ASIDE, 0, "set-aside", NULL, NULL, NULL, false, ARG_NONE },
+	{ OPT_SET_ASIDE_FOR, 0, "set-aside-for", "TIME", NULL, NULL, false, ARG_NONE },
 	{ OPT_BY, 0, "by", "NAME", NULL, NULL, false, ARG_HOLD },
 	{ OPT_UNTIL, 0, "until", "TIME", NULL, NULL, false, ARG_NONE },
 	{ OPT_WHY, 0, "why", "TEXT", NULL, NULL, false, ARG_NONE },

@@ -33,13 +33,19 @@ struct ls_job {
 	struct ls_row *row;
 	struct store_step *staged; /* [..] for the steps that are only in memory */
 	uint32_t latest;	   /* "latest" among step[]; UINT32_MAX: there is none */
+	/* what was set aside: how much, and which of it can be gone back to */
+	uint32_t naside;
+	uint64_t aside_bytes;
+	struct store_step aside; /* dir "": none can */
+	bool aside_alone;	 /* no other step has its number */
 };
 
 struct ls {
 	struct cli *c;
 	struct ls_job *job;
 	uint32_t njob, cap;
-	uint32_t listed, damaged, quarantined, misplaced, newer; /* committed; left out */
+	uint32_t listed; /* that are committed */
+	uint32_t damaged, quarantined, misplaced, newer;
 	uint64_t bytes, now_ns;
 	int code;
 	struct control k;   /* with a report while a daemon answers */
@@ -60,6 +66,7 @@ enum {
 	COL_VALUE,
 	COL_PARENT,
 	COL_NOTE,
+	COL_ASIDE_AT,
 	COL_PATH,
 	COL_SEQ,
 	COL_CREATED_NS,
@@ -83,6 +90,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_VALUE] = { NULL, NULL, true, FIT_DROP }, /* head: the note that is shown */
 	[COL_PARENT] = { "parent", "PARENT", true, FIT_DROP },
 	[COL_NOTE] = { NULL, "NOTE", false, FIT_WRAP },
+	[COL_ASIDE_AT] = { "aside_at", NULL, false, FIT_WHOLE },
 	[COL_PATH] = { "path", NULL, false, FIT_WHOLE },
 	[COL_SEQ] = { "seq", NULL, false, FIT_WHOLE },
 	[COL_CREATED_NS] = { "created_ns", NULL, false, FIT_WHOLE },
@@ -135,25 +143,54 @@ static int job_add(struct ls *l, const struct ls_job *add, const char *job, cons
 	return 0;
 }
 
-/* Without --all only what is committed is kept; damaged and quarantined steps are counted. */
+static bool is_bad(const struct ls_job *j, const struct store_step *st)
+{
+	for (uint32_t i = 0; i < j->nmark; i++)
+		if (j->mark[i].kind == MARK_BAD && store_mark_is(&j->mark[i], st))
+			return true;
+	return false;
+}
+
+/* The highest of those that were set aside and can be loaded, the newest of equal ones. */
+static void aside_find(struct ls_job *j)
+{
+	uint32_t same = 0;
+
+	for (uint32_t i = 0; i < j->n; i++) {
+		const struct store_step *st = &j->step[i];
+
+		if (st->state != STORE_SET_ASIDE)
+			continue;
+		j->naside++;
+		j->aside_bytes += st->bytes;
+		if (!st->code && !is_bad(j, st) && (!j->aside.dir[0] || st->step > j->aside.step))
+			j->aside = *st;
+	}
+	for (uint32_t i = 0; i < j->n; i++)
+		same += j->step[i].state != STORE_COLLECTING && j->step[i].step == j->aside.step;
+	j->aside_alone = same == 1;
+}
+
+/* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
 static void keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
 	bool newer = false; /* where latest stops */
 
+	aside_find(j);
 	j->latest = UINT32_MAX;
 	for (uint32_t i = 0; i < j->n; i++) {
-		bool sound = step[i].state == STORE_COMMITTED, all = l->c->value[OPT_ALL];
+		bool aside = step[i].state == STORE_SET_ASIDE || step[i].state == STORE_COLLECTING;
 
 		newer |= step[i].state == STORE_NEWER;
-		if (sound && !newer && j->latest == UINT32_MAX)
+		if (step[i].state == STORE_COMMITTED && !newer && j->latest == UINT32_MAX)
 			j->latest = kept;
-		l->damaged += !all && step[i].state == STORE_DAMAGED;
-		l->quarantined += !all && step[i].state == STORE_QUARANTINED;
-		l->misplaced += !all && step[i].state == STORE_MISPLACED;
-		l->newer += !all && step[i].state == STORE_NEWER;
-		if (sound || all)
+		l->damaged += step[i].state == STORE_DAMAGED;
+		l->quarantined += step[i].state == STORE_QUARANTINED;
+		l->misplaced += step[i].state == STORE_MISPLACED;
+		l->newer += step[i].state == STORE_NEWER;
+		if (!aside || l->c->value[OPT_ALL])
 			step[kept++] = step[i];
 	}
 	j->n = kept;
@@ -169,7 +206,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
-	rc = store_scan(&s, l->c->value[OPT_ALL] != NULL, &j.step, &j.n, &err);
+	rc = store_scan_parts(&s, true, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
@@ -497,8 +534,8 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	const struct store_step *x = row->step;
 	const struct ckpt_note *value = l->note ? note_of(x, l->note) : NULL;
 	struct output *o = l->c->o;
-	bool known = x->state == STORE_COMMITTED || x->state == STORE_QUARANTINED ||
-		     (x->state == STORE_SET_ASIDE && !x->why[0]),
+	/* its MANIFEST was read, and is its own */
+	bool known = row->on_disk && x->world != 0 && x->code != -EUCLEAN,
 	     there = known || !row->on_disk; /* in memory: what the daemon knows of it */
 	char path[4096 + STORE_DIR_MAX], note[1024];
 
@@ -519,6 +556,8 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	output_put(o, &col[COL_MESH], known ? cell_text(x->mesh) : cell_none());
 	output_put(o, &col[COL_FORMAT], x->format ? cell_text(x->format) : cell_none());
 	output_put(o, &col[COL_AGE], there ? cell_of(CELL_AGE, x->wall_ns) : cell_none());
+	output_put(o, &col[COL_ASIDE_AT],
+		   x->aside_ns ? cell_of(CELL_TIME, x->aside_ns) : cell_none());
 	output_put(o, &col[COL_CREATED_NS], cell_unless(CELL_NUMBER, x->wall_ns, 0));
 	output_put(o, &col[COL_GENERATION], cell_unless(CELL_NUMBER, x->generation, 0));
 	output_put(o, &col[COL_ID], known ? cell_id(x->id) : cell_none());
@@ -570,6 +609,11 @@ static void put_staged(struct ls *l)
 	output_close(o);
 }
 
+static bool any_unusable(const struct ls *l)
+{
+	return l->damaged || l->quarantined || l->misplaced || l->newer;
+}
+
 static void list(struct ls *l)
 {
 	struct column col[COL_COUNT];
@@ -577,7 +621,7 @@ static void list(struct ls *l)
 	memcpy(col, columns, sizeof col);
 	if (l->njob < 2)
 		col[COL_JOB].head = NULL;
-	if (!l->c->value[OPT_ALL] && !l->any_memory)
+	if (!l->c->value[OPT_ALL] && !l->any_memory && !any_unusable(l))
 		col[COL_STATE].head = NULL;
 	if (l->note)
 		col[COL_VALUE].fit = FIT_WHOLE;
@@ -609,13 +653,78 @@ static void reasons(struct ls *l)
 		}
 }
 
+/* "4 steps up to 200 were set aside at 2026-11-21 12:37; to go back: ckptctl rewind step:200" */
+static void aside_say(struct ls *l, const struct ls_job *j)
+{
+	const struct store_step *st = &j->aside;
+	const char *where = l->c->narg ? l->c->arg[0] : l->c->value[OPT_STORE];
+	char of[CKPT_JOB_MAX + 8] = "", at[HUMAN_BYTES] = "", name[STORE_DIR_MAX + 8],
+			       in[4200] = "";
+
+	if (!j->naside)
+		return;
+	if (l->njob > 1)
+		snprintf(of, sizeof of, " of %s", j->job);
+	if (!st->dir[0]) {
+		cli_say(l->c, STYLE_PLAIN,
+			"%u step%s%s %s set aside, and none of them can be loaded; ckptctl ls --all "
+			"lists them",
+			j->naside, j->naside == 1 ? "" : "s", of, j->naside == 1 ? "was" : "were");
+		return;
+	}
+	if (l->njob > 1 || where)
+		snprintf(in, sizeof in, " -C %s", l->njob > 1 ? j->path : where);
+	if (j->aside_alone)
+		snprintf(name, sizeof name, "step:%llu", (unsigned long long)st->step);
+	else
+		snprintf(name, sizeof name, "%s", st->dir);
+	if (st->aside_ns)
+		human_time(st->aside_ns, at);
+	cli_say(l->c, STYLE_PLAIN,
+		"%u step%s up to %llu%s %s set aside%s%s; to go back: ckptctl rewind %s%s",
+		j->naside, j->naside == 1 ? "" : "s", (unsigned long long)st->step, of,
+		j->naside == 1 ? "was" : "were", *at ? " at " : "", at, name, in);
+}
+
+/* The same for programs. */
+static void asides(struct ls *l)
+{
+	static const struct column job = { "job", NULL, false, FIT_WHOLE },
+				   count = { "step_count", NULL, false, FIT_WHOLE },
+				   bytes = { "bytes", NULL, false, FIT_WHOLE },
+				   up_to = { "up_to", NULL, false, FIT_WHOLE },
+				   path = { "path", NULL, false, FIT_WHOLE };
+	struct output *o = l->c->o;
+
+	output_list(o, "set_aside", NULL, 0);
+	for (uint32_t i = 0; i < l->njob; i++) {
+		const struct ls_job *j = &l->job[i];
+		char at[4096 + STORE_DIR_MAX];
+
+		if (!j->naside)
+			continue;
+		snprintf(at, sizeof at, "%s/%s", j->path, j->aside.dir);
+		output_row(o);
+		output_put(o, &job, cell_text(j->job));
+		output_put(o, &count, cell_of(CELL_NUMBER, j->naside));
+		output_put(o, &bytes, cell_of(CELL_BYTES, j->aside_bytes));
+		output_put(o, &up_to,
+			   j->aside.dir[0] ? cell_of(CELL_NUMBER, j->aside.step) : cell_none());
+		output_put(o, &path, j->aside.dir[0] ? cell_text(at) : cell_none());
+		output_put(o, &columns[COL_ASIDE_AT],
+			   j->aside.aside_ns ? cell_of(CELL_TIME, j->aside.aside_ns) : cell_none());
+		output_close(o);
+	}
+	output_close(o);
+}
+
 static void summary(struct ls *l, const char *where)
 {
 	char bytes[HUMAN_BYTES];
 
 	if (!l->njob)
 		cli_say(l->c, STYLE_PLAIN, "No job has written to %s yet.", where);
-	else if (!l->listed && l->damaged + l->quarantined + l->misplaced + l->newer)
+	else if (!l->listed && any_unusable(l))
 		cli_say(l->c, STYLE_PLAIN, "No checkpoint in %s can be used.", where);
 	else if (!l->listed)
 		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
@@ -625,26 +734,27 @@ static void summary(struct ls *l, const char *where)
 	else
 		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed,
 			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes));
+	for (uint32_t i = 0; i < l->njob; i++)
+		aside_say(l, &l->job[i]);
 	if (l->quarantined)
 		cli_hint(l->c,
-			 "%u quarantined step%s not listed: ckptctl ls --all says why, ckptctl "
-			 "repair looks again",
-			 l->quarantined, l->quarantined == 1 ? " is" : "s are");
+			 "latest passes over %u quarantined step%s; ckptctl repair checks %s again",
+			 l->quarantined, l->quarantined == 1 ? "" : "s",
+			 l->quarantined == 1 ? "it" : "them");
 	if (l->misplaced)
-		cli_hint(l->c,
-			 "%u misplaced step%s not listed: ckptctl ls --all says of which step or "
-			 "job, ckptctl adopt makes one this job's",
-			 l->misplaced, l->misplaced == 1 ? " is" : "s are");
+		cli_hint(l->c, "latest passes over %u misplaced step%s; ckptctl adopt makes %s",
+			 l->misplaced, l->misplaced == 1 ? "" : "s",
+			 l->misplaced == 1 ? "it this job's" : "one this job's");
 	if (l->newer)
 		cli_hint(l->c,
-			 "%u step%s written by a newer version and not listed: latest stops there; "
-			 "use that version's ckptctl",
-			 l->newer, l->newer == 1 ? " was" : "s were");
+			 "a newer version wrote %u step%s: latest stops there; use that version's "
+			 "ckptctl",
+			 l->newer, l->newer == 1 ? "" : "s");
 	if (l->damaged)
 		cli_hint(l->c,
-			 "%u damaged step%s not listed: ckptctl ls --all says what is wrong, "
-			 "ckptctl repair -n what can be mended",
-			 l->damaged, l->damaged == 1 ? " is" : "s are");
+			 "%u damaged step%s cannot be loaded; ckptctl repair -n says what can be "
+			 "mended",
+			 l->damaged, l->damaged == 1 ? "" : "s");
 }
 
 static int run(struct cli *c)
@@ -652,7 +762,7 @@ static int run(struct cli *c)
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
-	int rc, closed = 0;
+	int rc, closed = 0, none = 0;
 
 	if (!*where)
 		return cli_fail(
@@ -666,12 +776,15 @@ static int run(struct cli *c)
 		closed = store_jobs_closed(c->ops, where, &err);
 	if (closed && !l.njob)
 		rc = closed;
+	else if (!rc && !l.njob)
+		rc = none = store_none(c->ops, where, &err);
 	if (rc == -EINVAL)
 		l.code = cli_fail(c, rc, &err, "ckptctl show %s", where);
 	else if (rc)
 		l.code = cli_fail(
 			c, rc, &err,
-			rc == -ENOENT
+			none ? "ckptctl ls STORE"
+			: rc == -ENOENT
 				? "check the path; a job makes its store with its first checkpoint"
 			: rc == -ENOTDIR		? "ckptctl ls DIRECTORY"
 			: rc == -EACCES || rc == -EPERM ? CLI_NEXT_USER
@@ -688,6 +801,7 @@ static int run(struct cli *c)
 		output_begin(c->o, "ckptd.ls/1");
 		list(&l);
 		put_staged(&l);
+		asides(&l);
 		reasons(&l);
 		summary(&l, where);
 		output_end(c->o);
@@ -714,8 +828,12 @@ const struct cli_verb verb_ls = {
 	.synopsis = (const char *const[]){ "[--all] [--sort KEY] [-n COUNT] [PATH]", NULL },
 	.about =
 		"PATH is a store (the directory that jobs write to) or the directory of one job "
-		"in it. Committed steps are listed: those that are whole, "
-		"durable, and can be restored. PARENT is the step that the job had resumed from "
+		"in it. The steps of the job's line are listed. If one of them cannot be loaded, STATE "
+		"says so: a damaged step lacks a part, or has one of another length, or its MANIFEST "
+		"is damaged; somebody found damage in a quarantined one; a misplaced one is another "
+		"step or another job's; a newer one was written by a newer version. All others are "
+		"committed. ls does not read the data: ckptctl verify --data does. PARENT is the step "
+		"that the job had resumed from "
 		"or committed before. NOTE says which one latest is, who holds it and for how "
 		"long, its tags, and whether every byte of it was checked since it was written. LOSS is "
 		"the note of this name that the job gave with the step.\n"
@@ -726,25 +844,22 @@ const struct cli_verb verb_ls = {
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl ls runs/", "all jobs of the store runs/" },
-			{ "ckptctl ls runs/demo --all",
-			  "also unfinished, set aside, damaged, quarantined" },
+			{ "ckptctl ls runs/demo --all", "also unfinished and set aside" },
 			{ "ckptctl ls --sort loss -n 3", "the three with the smallest loss" },
-			{ "ckptctl ls --json | jq .checkpoints[0].step",
-			  "the newest step, for a script" },
+			{ "ckptctl show --json | jq .step", "the newest step, for a script" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_ALL,
-			  "also steps being collected, set aside, damaged, quarantined, misplaced, "
-			  "or written by a newer version" },
+			{ OPT_ALL, "also steps that are being collected or were set aside" },
 			{ OPT_SORT, "sort by step, age, size, or a note such as loss" },
 			{ OPT_FIRST, "list the first COUNT only" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 also when there is none yet; 2 PATH is a checkpoint, or no checkpoint has the note KEY; 10 PATH does not exist; "
+		"0 also when there is none yet, or some cannot be loaded; 2 PATH is a checkpoint, or no "
+		"checkpoint has the note KEY; 10 PATH does not exist, or is no store; "
 		"12 it cannot be read, or none of the jobs in it can.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,

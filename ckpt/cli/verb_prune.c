@@ -27,7 +27,7 @@ struct prune {
 	struct cli *c;
 	struct retain_policy policy;
 	uint64_t free_bytes;
-	bool bad, dry, answered; /* answered: somebody was asked, and said no */
+	bool bad, set_aside, dry, answered; /* answered: somebody was asked, and said no */
 
 	/* of one run over all jobs */
 	struct row *row;
@@ -172,6 +172,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	struct store s = { .ops = p->c->ops, .root_fd = -1, .job_fd = job_fd };
 	struct prune_opts o = { .policy = retain_is_policy(&p->policy) ? &p->policy : NULL,
 				.bad = p->bad,
+				.set_aside = p->set_aside,
 				.dry = p->dry,
 				.now_ns = wall_ns(),
 				.verify = on_verify,
@@ -222,7 +223,9 @@ static int all_jobs(struct prune *p, const char *where, struct ckpt_err *err)
 
 	rows_free(p);
 	rc = store_jobs(p->c->ops, where, each_job, p, err);
-	return rc ? rc : store_jobs_closed(p->c->ops, where, err);
+	if (!rc)
+		rc = store_jobs_closed(p->c->ops, where, err);
+	return rc || p->njob ? rc : store_none(p->c->ops, where, err);
 }
 
 /* --- telling --- */
@@ -344,7 +347,8 @@ static int options(struct cli *c, struct prune *p, struct ckpt_err *err)
 		const char *name;
 	} keep[] = { { OPT_KEEP_LAST, "keep-last" },
 		     { OPT_KEEP_EVERY, "keep-every" },
-		     { OPT_KEEP_WITHIN, "keep-within" } };
+		     { OPT_KEEP_WITHIN, "keep-within" },
+		     { OPT_SET_ASIDE_FOR, "set-aside-for" } };
 	int rc = 0;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(keep) && !rc; i++)
@@ -360,15 +364,21 @@ static int options(struct cli *c, struct prune *p, struct ckpt_err *err)
 	if (!rc && c->value[OPT_DRY_RUN] && c->value[OPT_YES])
 		rc = ckpt_error(err, -EINVAL, "--dry-run removes nothing, --yes does: give one");
 	p->bad = c->value[OPT_BAD] != NULL;
-	if (!rc && !retain_is_policy(&p->policy) && !p->free_bytes && !p->bad)
+	p->set_aside = c->value[OPT_SET_ASIDE] != NULL;
+	if (!rc && !retain_is_policy(&p->policy) && !p->free_bytes && !p->bad && !p->set_aside)
 		rc = ckpt_error(
 			err, -EINVAL,
 			"what shall be kept? give --keep-last, --keep-every, --keep-within or "
-			"--keep-best, or --free (the oldest go), or --bad");
+			"--keep-best, or --free (the oldest go), --set-aside or --bad");
+	if (!rc && p->set_aside && c->value[OPT_SET_ASIDE_FOR])
+		rc = ckpt_error(
+			err, -EINVAL,
+			"--set-aside removes all that was set aside, --set-aside-for keeps it "
+			"for a time: give one");
 	if (!rc && c->narg && !*c->arg[0])
 		rc = ckpt_error(err, -EINVAL, "PATH is empty: a variable that is not set?");
 	/* So much, the oldest first: then all but the newest may go. */
-	if (!rc && p->free_bytes && !retain_is_policy(&p->policy))
+	if (!rc && p->free_bytes && !retain_is_policy(&p->policy) && !p->set_aside)
 		p->policy.keep_last = 1;
 	return rc;
 }
@@ -464,14 +474,20 @@ const struct cli_verb verb_prune = {
 	.help = "remove the checkpoints that a policy does not keep",
 	.synopsis = (const char *const[]){ "[-n | --yes] --keep-last=N... [PATH]",
 					   "[-n | --yes] --free=BYTES [PATH]",
+					   "[-n | --yes] --set-aside [PATH]",
 					   "[-n | --yes] --bad [PATH]", NULL },
 	.about =
 		"PATH is a store or the directory of one job in it; of a store every job is pruned "
 		"for itself. A step is kept by any of the rules given. Whatever they say, the "
 		"newest committed step stays, and so does what is held (ckptctl hold), tagged, or "
-		"being read; what is damaged or quarantined stays without --bad. Before anything goes, every byte of the newest is read and checked, "
-		"unless that was done before; is it damaged, it is quarantined and the one before "
-		"is asked. With --free the oldest go, among those that no rule keeps (without "
+		"being read; what is damaged or quarantined stays without --bad. Steps that were set "
+		"aside, because the job went back to an older one, stay for --set-aside-for whatever the "
+		"rules say, so that ckptctl rewind can bring them back; the time counts up to the newest "
+		"committed step at most. --set-aside removes them now. Of a step "
+		"that goes, the files that ckptd made are removed; what else lies in it stays, in a "
+		".trash-... directory that ckptctl repair lists. Before anything goes, every byte of the "
+		"newest step is read and checked, unless that was done before; if it is damaged, it is "
+		"quarantined and the next older step is checked. With --free the oldest go, among those that no rule keeps (without "
 		"rules: all but the newest), until so much was freed. On a terminal it shows what it "
 		"will do and asks; elsewhere it needs --yes. ckptd does the same by itself, given "
 		"the same rules.",
@@ -482,6 +498,8 @@ const struct cli_verb verb_prune = {
 			{ "ckptctl prune --yes --keep-within=7d --keep-best=loss:min:3 runs/demo",
 			  "from cron" },
 			{ "ckptctl prune --free=2T", "the oldest, as many as it takes" },
+			{ "ckptctl prune --set-aside runs/demo",
+			  "what was left behind when the job went back" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -497,14 +515,18 @@ const struct cli_verb verb_prune = {
 					 "accuracy:max, loss:min:3 (three); of up to four notes" },
 			{ OPT_FREE, "stop when so much was freed: 500G, 2T" },
 			{ OPT_BAD, "remove damaged and quarantined steps too" },
+			{ OPT_SET_ASIDE, "remove the steps that were set aside, at once" },
+			{ OPT_SET_ASIDE_FOR,
+			  "keep what was set aside for so long, whatever the rules "
+			  "say (default 7d): 90m, 36h, 7d, 2w" },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 done, or nothing to do; 1 nothing that should go could be removed (a file in it is "
-		"not ckptd's, the file system has no locks); 2 no rule was "
+		"0 done, or nothing to do; 1 nothing that should go could be removed (the file system "
+		"has no locks); 2 no rule was "
 		"given, or nobody can be asked and --yes is missing; 3 some of it was kept because "
 		"it is being read or could not be removed; 4 the newest was found damaged, and is "
-		"quarantined; 10 PATH does not exist; 11 all that should go is being read; 12 the "
+		"quarantined; 10 PATH does not exist, or is no store; 11 all that should go is being read; 12 the "
 		"store cannot be written; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,

@@ -145,7 +145,9 @@ static int look(struct repair *p, const struct place *at, struct ckpt_err *err)
 		return each_job(p, at->m.s.job, at->m.s.job_fd, at->m.dir);
 	}
 	rc = store_jobs(p->c->ops, at->path, each_job, p, err);
-	return rc ? rc : store_jobs_closed(p->c->ops, at->path, err);
+	if (!rc)
+		rc = store_jobs_closed(p->c->ops, at->path, err);
+	return rc || p->njob ? rc : store_none(p->c->ops, at->path, err);
 }
 
 /* --- telling --- */
@@ -268,6 +270,9 @@ static int document(struct repair *p)
 			break;
 		case -EPROTONOSUPPORT:
 			code = cli_worse(code, CLI_NEWER);
+			break;
+		case -ENOTEMPTY: /* what others have put there */
+			code = cli_worse(code, CLI_WARNINGS);
 			break;
 		default:
 			code = cli_worse(code, CLI_CORRUPT);
@@ -399,8 +404,9 @@ const struct cli_verb verb_repair = {
 					   NULL },
 	.about =
 		"PATH is a store or the directory of one job in it (default: -C). What older "
-		"launches left unfinished is removed. A quarantined step is read in full: is it "
-		"whole, it counts again. A step whose MANIFEST is lost or damaged, but whose parts "
+		"launches left unfinished is removed, but for files that ckptd did not make: they stay, "
+		"and the .trash-... directory around them is listed. A quarantined step is read in full: if "
+		"it is complete, it counts again. A step whose MANIFEST is lost or damaged, but whose parts "
 		"are all there, gets a new one, and is read in full before that counts; its notes "
 		"are lost, and a damaged one stays beside it. Nothing that was committed is removed: what cannot be "
 		"repaired stays as it is (ckptctl prune --bad removes it), and so does what is misplaced (ckptctl adopt) or written by a newer version. On a terminal it shows "
@@ -423,7 +429,8 @@ const struct cli_verb verb_repair = {
 		},
 	.exits =
 		"0 nothing is left to repair; 2 nobody can be asked and --yes is missing, or the "
-		"checkpoint lies in no store; 4 something cannot be repaired; 8 a newer version wrote it; 10 there is no such "
+		"checkpoint lies in no store; 3 files that ckptd did not make are left in trash; 4 something "
+		"cannot be repaired; 8 a newer version wrote it; 10 there is no such "
 		"store or checkpoint; 11 a step is in use; 12 the store cannot be written; 130 "
 		"interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },

@@ -78,6 +78,7 @@ enum {
 	COL_PIECES,
 	COL_PIECES_CHECKED,
 	COL_NFAULT,
+	COL_NFOREIGN,
 	COL_MARK,
 	COL_COUNT
 };
@@ -96,6 +97,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
 	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
 	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
+	[COL_NFOREIGN] = { "foreign_count", NULL, false, FIT_WHOLE },
 	[COL_MARK] = { "mark", NULL, false, FIT_WHOLE },
 };
 
@@ -334,17 +336,42 @@ static void say_fault(struct verify *v, const struct fault *f)
 		cli_mark(v->c, STYLE_WARN, mark, 4, "  %s", f->text);
 }
 
+/* Entries that are none of the checkpoint's. */
+static uint32_t foreign_count(const struct one *x)
+{
+	return x->s.ckpt ? x->s.ckpt->nforeign : 0;
+}
+
+/* "1 foreign file ignored: .nfs0001"; "" where there is none. */
+static void foreign_print(const struct one *x, char *buf, size_t bytes)
+{
+	uint32_t n = foreign_count(x), shown = MIN(n, (uint32_t)CHECKPOINT_FOREIGN);
+	size_t used;
+
+	buf[0] = 0;
+	if (!n)
+		return;
+	used = (size_t)snprintf(buf, bytes, "%u foreign file%s ignored: ", n, n == 1 ? "" : "s");
+	for (uint32_t i = 0; i < shown && used < bytes; i++)
+		used += (size_t)snprintf(buf + used, bytes - used, "%s%.60s", i ? ", " : "",
+					 x->s.ckpt->foreign[i]);
+	if (n > shown && used < bytes)
+		snprintf(buf + used, bytes - used, ", ...");
+}
+
 static void say_one(const struct one *x, int rc)
 {
 	struct verify *v = x->v;
 	struct cli *c = v->c;
 	char size[HUMAN_BYTES] = "", speed[HUMAN_BYTES] = "", name[CKPT_JOB_MAX + 64];
+	char foreign[CHECKPOINT_FOREIGN * 62 + 64];
 
 	if (x->has_step)
 		snprintf(name, sizeof name, "step %llu%s%s", (unsigned long long)x->step,
 			 x->job[0] ? " of " : "", x->job);
 	else
 		snprintf(name, sizeof name, "checkpoint");
+	foreign_print(x, foreign, sizeof foreign);
 	if (x->has_bytes)
 		human_bytes(x->bytes, size);
 	if (v->data && c->out_screen.terminal && x->speed > 0)
@@ -357,8 +384,8 @@ static void say_one(const struct one *x, int rc)
 				 100 * share(x->got.bytes, x->got.all_bytes));
 		else if (v->data)
 			strcpy(what, "every byte checked");
-		cli_mark(c, STYLE_GOOD, "ok", 8, "      %-24s  %10s  %s%s", name, size, what,
-			 speed);
+		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
+			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
 		if (x->mark == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);
@@ -369,6 +396,8 @@ static void say_one(const struct one *x, int rc)
 	cli_say(c, STYLE_DIM, "  %s", x->s.ref.path);
 	for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 		say_fault(v, &v->fault[i]);
+	if (*foreign)
+		cli_say(c, STYLE_DIM, "  %s", foreign);
 	if (!x->s.ckpt && v->data)
 		cli_say(c, STYLE_DIM,
 			"  Its data was not read: without its tables it cannot be checked.");
@@ -386,6 +415,7 @@ static void say_one(const struct one *x, int rc)
 
 static void put_one(const struct one *x, int rc)
 {
+	static const struct column file = { "file", NULL, false, FIT_WHOLE };
 	struct output *o = x->v->c->o;
 
 	output_row(o);
@@ -411,6 +441,15 @@ static void put_one(const struct one *x, int rc)
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_pieces) : cell_none());
 	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.pieces));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
+	output_put(o, &columns[COL_NFOREIGN],
+		   x->s.ckpt ? cell_of(CELL_NUMBER, x->s.ckpt->nforeign) : cell_none());
+	output_list(o, "foreign", NULL, 0);
+	for (uint32_t i = 0; i < MIN(foreign_count(x), (uint32_t)CHECKPOINT_FOREIGN); i++) {
+		output_row(o);
+		output_put(o, &file, cell_text(x->s.ckpt->foreign[i]));
+		output_close(o);
+	}
+	output_close(o);
 	output_put(o, &columns[COL_MARK],
 		   x->mark == MARKED_GOOD  ? cell_text("verified")
 		   : x->mark == MARKED_BAD ? cell_text("bad")
@@ -501,7 +540,7 @@ static void verify_one(struct one *x, const char *why)
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
 	if (!rc || rc == -EBADMSG) {
-		v->code = cli_worse(v->code, cli_exit(rc));
+		v->code = cli_worse(v->code, rc || !foreign_count(x) ? cli_exit(rc) : CLI_WARNINGS);
 		keep_mark(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);
@@ -715,7 +754,8 @@ const struct cli_verb verb_verify = {
 		 "or 1/7, the first of seven parts that together are everything. CKPT is latest "
 		 "(the default), latest~1, step:12000, tag:best, or the path of a step directory, "
 		 "also of a copied or renamed one. Unfinished steps and steps that were set aside "
-		 "are no faults.\n"
+		 "are no faults. A foreign file in a step's directory (.nfs0001, an editor's "
+		 "backup, a directory, a link) is ignored, and is a warning.\n"
 		 "In a store, verify keeps the result of --data with the step. If the step is "
 		 "good, it is marked as verified: ckptctl prune needs that before it removes "
 		 "older steps. If it is damaged, it is quarantined, and latest skips it.",
@@ -737,9 +777,10 @@ const struct cli_verb verb_verify = {
 			{ OPT_NO_MARK, "with --data: keep no result in the store" },
 			{ OPT_NONE, NULL },
 		},
-	.exits = "0 all are good (--all: also if there is none yet); 4 one is damaged; 5 one is "
-		 "not committed; 10 there is no such store or checkpoint; 12 it cannot be read; "
-		 "130 interrupted.",
+	.exits =
+		"0 all are good (--all: also if there is none yet); 3 all are good, and foreign files "
+		"were ignored; 4 one is damaged; 5 one is not committed; 10 there is no such store or "
+		"checkpoint; 12 it cannot be read; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
 	.narg_max = UINT32_MAX,
 	.run = run,

@@ -77,7 +77,7 @@ static int take_address(struct waiting *w, const char *text, struct ckpt_err *er
 	if (rc)
 		return rc;
 	memcpy(w->named, a.job, sizeof w->named);
-	if (a.kind == ADDRESS_PATH)
+	if (a.kind == ADDRESS_PATH || a.kind == ADDRESS_ENTRY)
 		rc = path_split(w, text, &a, err);
 	if (rc)
 		return rc;

@@ -26,6 +26,9 @@ struct io_space {
 struct io_stat {
 	uint64_t dev, ino; /* the same for the same file, while it is open */
 	uint32_t uid;	   /* its owner */
+	/* When it or its name last changed (a rename is a change), since 1970 by the file system's clock; 0: it
+	 * does not say */
+	uint64_t changed_ns;
 };
 
 /* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
@@ -65,6 +68,8 @@ struct io_ops {
 	 * an open directory; and which directory such a path leads to now, links followed */
 	int (*path)(void *ctx, int fd, char *ret, uint64_t bytes);
 	int (*find)(void *ctx, const char *path, struct io_stat *ret);
+	/* NULL: what open and size say (io_size_at). Of one entry of dirfd, which is not opened */
+	int (*size_at)(void *ctx, int dirfd, const char *name, uint64_t *ret_bytes);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
 	 * where tests kill, cut the power and count */
 	void (*point)(void *ctx, const char *name);
@@ -85,6 +90,10 @@ static inline int io_find(const struct io_ops *ops, const char *path, struct io_
 {
 	return ops->find ? ops->find(ops->ctx, path, ret) : -EOPNOTSUPP;
 }
+
+/* The length of a regular file by its name, a single component. -ENOENT; -EISDIR, -EINVAL, -ELOOP for what is
+ * none; ... */
+int io_size_at(const struct io_ops *ops, int dirfd, const char *name, uint64_t *ret_bytes);
 
 static inline void io_point(const struct io_ops *ops, const char *name)
 {

@@ -362,6 +362,24 @@ static int stat_plain(int fd, struct io_stat *ret)
 	if (fstat(fd, &st))
 		return -errno;
 	*ret = (struct io_stat){ .dev = st.st_dev, .ino = st.st_ino, .uid = st.st_uid };
+	if (st.st_ctim.tv_sec > 0 &&
+	    (uint64_t)st.st_ctim.tv_sec < UINT64_MAX / NS_PER_S) /* a damaged inode says anything */
+		ret->changed_ns = (uint64_t)st.st_ctim.tv_sec * NS_PER_S;
+	return 0;
+}
+
+static int sys_size_at(void *ctx, int dirfd, const char *name, uint64_t *ret_bytes)
+{
+	struct stat st;
+
+	(void)ctx;
+	if (!*name || strchr(name, '/'))
+		return -EINVAL;
+	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW))
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return S_ISDIR(st.st_mode) ? -EISDIR : S_ISLNK(st.st_mode) ? -ELOOP : -EINVAL;
+	*ret_bytes = (uint64_t)st.st_size;
 	return 0;
 }
 
@@ -420,4 +438,5 @@ const struct io_ops io_ops_posix = {
 	.stat = sys_stat,
 	.path = sys_path,
 	.find = sys_find,
+	.size_at = sys_size_at,
 };

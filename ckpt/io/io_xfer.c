@@ -152,6 +152,20 @@ static int64_t whole(const struct io_ops *ops, struct io_req *r)
 	return r->res;
 }
 
+int io_size_at(const struct io_ops *ops, int dirfd, const char *name, uint64_t *ret_bytes)
+{
+	int r, fd;
+
+	if (ops->size_at)
+		return ops->size_at(ops->ctx, dirfd, name, ret_bytes);
+	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return fd;
+	r = ops->size(ops->ctx, fd, ret_bytes);
+	(void)ops->close(ops->ctx, fd);
+	return r;
+}
+
 int io_pread_all(const struct io_ops *ops, int fd, void *buf, uint64_t len, uint64_t off)
 {
 	struct io_req r = { .fd = fd, .buf = buf, .len = len, .off = off };

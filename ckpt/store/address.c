@@ -30,6 +30,10 @@ static int step_parse(const char *text, struct address *ret, struct ckpt_err *er
 		ret->n = x.step;
 		return 1;
 	}
+	if (x.kind == STORE_OLD) {
+		ret->kind = ADDRESS_ENTRY;
+		return 1;
+	}
 	if (strcmp(text, "latest") == 0) {
 		ret->kind = ADDRESS_LATEST;
 		return 1;

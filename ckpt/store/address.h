@@ -5,6 +5,7 @@
  *	latest, latest~2	the newest committed step, the second before it
  *	30, step:30		step 30; so is step-000000000030, the name of its directory
  *	tag:best		the step that has this tag
+ *	.old-000000000030-s3	the step that was set aside under this name
  *	JOB@latest, JOB@30	each of them of this job in the store
  *	runs/demo@30		the same of a job, or of a store with one job, at a path
  *	./30, runs/demo/step-000000000030
@@ -19,7 +20,7 @@
 #include <stdbool.h>
 #include "ckpt/ckpt.h"
 
-enum address_kind { ADDRESS_PATH, ADDRESS_LATEST, ADDRESS_STEP, ADDRESS_TAG };
+enum address_kind { ADDRESS_PATH, ADDRESS_LATEST, ADDRESS_STEP, ADDRESS_ENTRY, ADDRESS_TAG };
 
 struct address {
 	enum address_kind kind;

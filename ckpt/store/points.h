@@ -31,6 +31,8 @@
 	X(COMMIT_CLAIM_CHECKED, "commit-claim-checked", "the claim is still the highest")    \
 	X(ASIDE_RENAMED, "aside-renamed", "a newer step is set aside")                       \
 	X(ASIDE_SYNCED, "aside-synced", "and durably so")                                    \
+	X(BACK_RENAMED, "back-renamed", "a step that was set aside is in the line again")    \
+	X(BACK_SYNCED, "back-synced", "and durably so")                                      \
 	X(COMMIT_RENAMED, "commit-renamed", "step-N is visible")                             \
 	X(COMMIT_SYNCED, "commit-synced", "step-N is committed")                             \
 	X(UNDO_TRASHED, "undo-trashed", "a collecting directory is given up")                \

@@ -5,7 +5,6 @@
  * committed step that was verified is there, and the rename that took its name away is durable.
  */
 #include "ckpt/store/prune.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -16,34 +15,15 @@
 
 /* What is gone for good while it stays: the step that a removal relies on, locked. */
 struct keeper {
-	const struct store_step *step;
-	int fd; /* -1: none */
+	const struct store_step *step; /* NULL: none, nothing complete is removed */
+	int fd;			       /* -1: none */
 	uint64_t now_ns;
 };
 
-struct entries {
-	char foreign[80]; /* the first one that is not the store's; "" none */
-};
-
-static int entries_look(void *arg, const char *name, unsigned char d_type)
+/* It is this user's, or root does it for the job's owner. */
+static int remove_check_owner(const struct store *s, const struct store_step *st, int fd,
+			      struct ckpt_err *err)
 {
-	struct entries *e = arg;
-	size_t n = strlen(name);
-	bool manifest = strncmp(name, STORE_MANIFEST, sizeof STORE_MANIFEST - 1) == 0 &&
-			strchr(".", name[sizeof STORE_MANIFEST - 1]);
-	bool part = name[0] == 'w' && n > 5 && strcmp(name + n - 5, ".part") == 0;
-
-	if ((d_type == DT_REG && (manifest || part)) || MUTANT(STRANGERS_REMOVED))
-		return 0;
-	(void)snprintf(e->foreign, sizeof e->foreign, "%.*s", (int)sizeof e->foreign - 1, name);
-	return 1;
-}
-
-/* All in it is the store's, and it is this user's, or root does for the job's owner. */
-static int remove_check_content(const struct store *s, const struct store_step *st, int fd,
-				struct ckpt_err *err)
-{
-	struct entries e = { .foreign = "" };
 	struct io_stat dir, job;
 	int r = io_stat(s->ops, fd, &dir);
 
@@ -53,15 +33,7 @@ static int remove_check_content(const struct store *s, const struct store_step *
 		return ckpt_error(err, -EPERM,
 				  "%s belongs to user %" PRIu32 ": it is theirs to remove", st->dir,
 				  dir.uid);
-	if (r && r != -EOPNOTSUPP)
-		return store_fail(err, r, "cannot look at %s", st->dir);
-	r = s->ops->list(s->ops->ctx, fd, entries_look, &e);
-	if (r < 0)
-		return store_fail(err, r, "cannot list %s", st->dir);
-	if (r)
-		return ckpt_error(err, -ENOTEMPTY,
-				  "it holds what no checkpoint has: %s; move that away", e.foreign);
-	return 0;
+	return r && r != -EOPNOTSUPP ? store_fail(err, r, "cannot look at %s", st->dir) : 0;
 }
 
 /* Under the lock: it is still the checkpoint that was judged, nobody has held or tagged it, and nobody
@@ -83,7 +55,7 @@ static int remove_check_marks(const struct store *s, const struct store_step *st
 				    : store_fail(err, r, "cannot look at %s", st->dir);
 	r = store_marks_of(s, 1u << MARK_HOLD | 1u << MARK_TAG | 1u << MARK_BAD, &mark, &n, err);
 	for (uint32_t i = 0; !r && i < n; i++) {
-		if (mark[i].kind == MARK_BAD && store_mark_is(&mark[i], k->step))
+		if (mark[i].kind == MARK_BAD && k->step && store_mark_is(&mark[i], k->step))
 			r = ckpt_error(err, -EBUSY,
 				       "step %" PRIu64
 				       ", which was to stay instead, was found damaged",
@@ -106,7 +78,7 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 
 	if (r)
 		return r;
-	r = store_hold_check(s, k->step->dir, k->fd);
+	r = k->step ? store_hold_check(s, k->step->dir, k->fd) : 0;
 	if (r && r != -ENOENT && r != -ESTALE && !MUTANT(KEEPER_UNCHECKED))
 		return store_fail(err, r, "cannot look at %s, which is to stay instead",
 				  k->step->dir);
@@ -129,13 +101,14 @@ static int remove_rename(const struct store *s, const struct store_step *st, con
 }
 
 static int remove_locked(const struct store *s, const struct store_step *st, const struct keeper *k,
-			 int fd, struct ckpt_err *err)
+			 int fd, char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
 {
+	struct store_foreign foreign;
 	char trash[STORE_DIR_MAX];
 	int r, line;
 
 	io_point(s->ops, POINT_REMOVE_LOCKED);
-	r = remove_check_content(s, st, fd, err);
+	r = remove_check_owner(s, st, fd, err);
 	if (r)
 		return r;
 	r = store_line_lock(s, false, false, &line);
@@ -153,15 +126,18 @@ static int remove_locked(const struct store *s, const struct store_step *st, con
 	store_trash_empty(s, trash, fd);
 	io_point(s->ops, POINT_REMOVE_DONE);
 	store_marks_forget(s, st->step, st->id);
+	if (store_foreign_look(s, trash, &foreign) == 0 && foreign.n)
+		memcpy(ret_left, trash, sizeof trash);
 	return 0;
 }
 
 /* -EAGAIN: being read. -EBUSY: the line or the keeper has changed: decide again. */
 static int remove_step(const struct store *s, const struct store_step *st, const struct keeper *k,
-		       struct ckpt_err *err)
+		       char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
 {
 	int fd, r = store_hold(s, st->dir, true, &fd);
 
+	ret_left[0] = 0;
 	if (r == -EAGAIN)
 		return ckpt_error(err, r, "it is being read");
 	if (r == -EOPNOTSUPP)
@@ -172,7 +148,7 @@ static int remove_step(const struct store *s, const struct store_step *st, const
 		return ckpt_error(err, -ENOENT, "it has gone, or is another one now");
 	if (r)
 		return store_fail(err, r, "cannot open %s", st->dir);
-	r = remove_locked(s, st, k, fd, err);
+	r = remove_locked(s, st, k, fd, ret_left, err);
 	(void)s->ops->close(s->ops->ctx, fd);
 	return r;
 }
@@ -241,8 +217,7 @@ __attribute__((format(printf, 3, 4))) static void keep(struct pruning *p, uint32
 
 static bool is_bad(const struct store_step *st, const struct store_mark *mark, uint32_t n)
 {
-	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED ||
-	    st->state == STORE_NEWER || st->code == -EUCLEAN)
+	if (st->state == STORE_COLLECTING || st->state == STORE_COMMITTED)
 		return false;
 	if (st->state != STORE_SET_ASIDE || !store_step_has_id(st))
 		return true;
@@ -285,7 +260,38 @@ static int look(struct pruning *p)
 				   p->s->job, p->n);
 }
 
-/* By policy, then what `bad` adds, then what may not be. *ret: how many are to go. */
+/* It may be whole, and is another job's or another version's to remove. */
+static bool is_out_of_place(const struct store_step *st)
+{
+	return (store_step_misplaced(st) || store_step_newer(st)) && !MUTANT(MISPLACED_REMOVED);
+}
+
+/* Does it go because all that was set aside does? */
+static bool is_aside(const struct pruning *p, const struct store_step *st)
+{
+	return p->o->set_aside && st->state == STORE_SET_ASIDE;
+}
+
+/* What is to go because it was asked for. */
+static void row_ask(struct pruning *p, uint32_t i)
+{
+	const struct store_step *st = &p->step[i];
+	bool bad = p->o->bad && is_bad(st, p->mark, p->nmark);
+
+	if ((!bad && !is_aside(p, st)) || is_kept_by_mark(p, st) || is_out_of_place(st))
+		return; /* and the policy has said why it stays */
+	if (store_step_unread(st)) {
+		keep(p, i, "it cannot be read now: %.120s", st->why);
+		return;
+	}
+	p->row[i].remove = true;
+	(void)snprintf(p->row[i].reason, sizeof p->row[i].reason, "%.150s",
+		       is_aside(p, st) ? p->o->free_bytes ? "set aside, to make room" : "set aside"
+		       : st->why[0]    ? st->why
+				       : "quarantined");
+}
+
+/* By policy, then what was asked for besides, then what may not be. *ret: how many are to go. */
 static int decide(struct pruning *p, uint32_t *ret)
 {
 	int r = retain_decide(p->o->policy, p->step, p->n, p->mark, p->nmark, p->o->now_ns, p->row);
@@ -295,20 +301,12 @@ static int decide(struct pruning *p, uint32_t *ret)
 		return ckpt_error(p->err, r, "job %s: no memory to judge its steps", p->s->job);
 	p->newest = newest_committed(p->step, p->n);
 	for (uint32_t i = 0; i < p->n; i++) {
-		if (p->o->bad && is_bad(&p->step[i], p->mark, p->nmark) &&
-		    !is_kept_by_mark(p, &p->step[i])) {
-			if (store_step_unread(&p->step[i])) {
-				keep(p, i, "it cannot be read now: %.120s", p->step[i].why);
-				continue;
-			}
-			p->row[i].remove = true;
-			(void)snprintf(p->row[i].reason, sizeof p->row[i].reason, "%.150s",
-				       p->step[i].why[0] ? p->step[i].why : "quarantined");
-		}
+		row_ask(p, i);
 		if (!p->row[i].remove)
 			continue;
 		if (!MUTANT(PRUNED_NEWEST) &&
-		    (p->newest == p->n || !is_older(p->step, i, p->newest)))
+		    (p->newest == p->n ||
+		     (!is_older(p->step, i, p->newest) && !is_aside(p, &p->step[i]))))
 			keep(p, i, "no newer step is committed");
 		else
 			++*ret;
@@ -388,11 +386,16 @@ static void row_remove(struct pruning *p, uint32_t i)
 {
 	const struct store_step *st = &p->step[i];
 	struct ckpt_err why = { .msg = "" };
-	int r = p->o->dry ? 0 : remove_step(p->s, st, &p->keeper, &why);
+	char left[STORE_DIR_MAX] = "";
+	size_t used = strlen(p->row[i].reason);
+	int r = p->o->dry ? 0 : remove_step(p->s, st, &p->keeper, left, &why);
 
 	if (!r) {
 		p->ret->removed++;
 		p->ret->freed += st->bytes;
+		if (left[0])
+			(void)snprintf(p->row[i].reason + used, sizeof p->row[i].reason - used,
+				       "; what is not ckptd's stays in %s", left);
 		return;
 	}
 	p->ret->busy += r == -EAGAIN;
@@ -404,11 +407,11 @@ static void row_remove(struct pruning *p, uint32_t i)
 		keep_all(p, why.msg);
 }
 
-/* Oldest first. */
-static void remove_all(struct pruning *p)
+/* Oldest first. aside: those that were set aside and go for that, or the others. */
+static void remove_some(struct pruning *p, bool aside)
 {
 	for (uint32_t i = p->n; i-- > 0;) {
-		if (!p->row[i].remove)
+		if (!p->row[i].remove || is_aside(p, &p->step[i]) != aside)
 			continue;
 		if (p->o->free_bytes && p->ret->freed >= p->o->free_bytes)
 			keep(p, i, "enough is free without it");
@@ -434,7 +437,8 @@ static int prune(struct pruning *p)
 	}
 	if (r)
 		return r;
-	remove_all(p);
+	remove_some(p, true);
+	remove_some(p, false);
 	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
 	for (uint32_t i = 0; i < p->n; i++) {
 		p->ret->kept += !p->row[i].remove && p->step[i].state != STORE_COLLECTING;
@@ -466,5 +470,117 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	free(p.row);
 	free(p.mark);
 	free(p.step);
+	return r;
+}
+
+/* --- one that somebody names --- */
+
+struct removing {
+	struct store_step *step;
+	struct store_mark *mark;
+	uint32_t n, nmark, at;
+	struct keeper keeper;
+};
+
+/* The newest committed step but this one; n: none. */
+static uint32_t another_committed(const struct removing *x)
+{
+	uint32_t i = 0;
+
+	while (i < x->n && (i == x->at || x->step[i].state != STORE_COMMITTED))
+		i++;
+	return i;
+}
+
+static int remove_judge(const struct store *s, struct removing *x, uint64_t now_ns,
+			struct ckpt_err *err)
+{
+	const struct store_step *st = &x->step[x->at];
+	uint32_t other = another_committed(x);
+	int r;
+
+	if (st->state == STORE_COLLECTING)
+		return ckpt_error(err, -EBUSY,
+				  "%s is being written, or its writer died: ckptctl repair removes "
+				  "what dead writers left",
+				  st->dir);
+	r = store_step_refuse_in(s, st, err);
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < x->nmark; i++)
+		if ((x->mark[i].kind == MARK_HOLD || x->mark[i].kind == MARK_TAG) &&
+		    store_mark_is(&x->mark[i], st) && store_mark_counts(&x->mark[i], now_ns))
+			return ckpt_error(err, -EBUSY, "step %" PRIu64 " is %s %s", st->step,
+					  x->mark[i].kind == MARK_TAG ? "tagged" : "held by",
+					  x->mark[i].name);
+	if (other == x->n && st->state == STORE_COMMITTED && !MUTANT(LAST_STEP_REMOVED))
+		return ckpt_error(err, -EBUSY,
+				  "step %" PRIu64
+				  " is the last complete step of job %s: without it "
+				  "the job starts from nothing",
+				  st->step, s->job);
+	x->keeper.step = other < x->n ? &x->step[other] : NULL;
+	return 0;
+}
+
+/* Is somebody reading it now? */
+static int remove_could(const struct store *s, const struct store_step *st, struct ckpt_err *err)
+{
+	int fd, r = store_hold(s, st->dir, true, &fd);
+
+	if (!r)
+		(void)s->ops->close(s->ops->ctx, fd);
+	return r == -EAGAIN ? ckpt_error(err, r, "it is being read")
+	       : r	    ? store_fail(err, r, "cannot open %s", st->dir)
+			    : 0;
+}
+
+static int remove_found(struct store *s, struct removing *x, bool dry, uint64_t now_ns,
+			char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
+{
+	const struct store_step *k;
+	int r = remove_judge(s, x, now_ns, err);
+
+	if (!r && dry)
+		return remove_could(s, &x->step[x->at], err);
+	if (r)
+		return r;
+	r = store_trash_sweep(s, false);
+	if (r)
+		return store_fail(err, r, "job %s: cannot sweep its trash", s->job);
+	k = x->keeper.step;
+	r = k ? store_hold(s, k->dir, false, &x->keeper.fd) : 0;
+	if (r == -ENOENT || r == -ESTALE || r == -EAGAIN)
+		return ckpt_error(err, -EBUSY,
+				  "step %" PRIu64 ", which is to stay instead, is being removed",
+				  k->step);
+	if (r)
+		return store_fail(err, r, "job %s: cannot open %s", s->job, k->dir);
+	return remove_step(s, &x->step[x->at], &x->keeper, ret_left, err);
+}
+
+int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
+		 struct store_step *ret, char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
+{
+	struct removing x = { .keeper = { .fd = -1, .now_ns = now_ns } };
+	int r = store_scan(s, true, &x.step, &x.n, err);
+
+	ret_left[0] = 0;
+	if (!r)
+		r = store_marks(s, &x.mark, &x.nmark, err);
+	while (!r && x.at < x.n && strcmp(x.step[x.at].dir, dir) != 0)
+		x.at++;
+	if (!r && x.at == x.n)
+		r = ckpt_error(err, -ENOENT, "job %s: there is no %s", s->job, dir);
+	if (!r && ret) {
+		*ret = x.step[x.at];
+		ret->note = NULL; /* it goes with the scan */
+		ret->nnote = 0;
+	}
+	if (!r)
+		r = remove_found(s, &x, dry, now_ns, ret_left, err);
+	keeper_release(s, &x.keeper);
+	free(x.mark);
+	free(x.step);
 	return r;
 }

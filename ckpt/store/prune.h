@@ -4,8 +4,9 @@
  * out, and by ckptctl prune.
  *
  * Removal of a step: lock its directory for nobody else, look again that the name leads to it and that
- * nobody has held or tagged it since, rename it to .trash-%08x, sync the job directory, unlink what is
- * in it, remove its marks. So a crash at any point leaves the step whole or trash, which the next
+ * nobody has held or tagged it since, rename it to .trash-%08x, sync the job directory, unlink what the
+ * store made in it, remove its marks. What else is in it (.nfs0001, an editor's backup, a directory, a
+ * link) stays where it is, in .trash-%08x, which repair lists. So a crash at any point leaves the step whole or trash, which the next
  * claim or prune sweeps; and a power loss brings no step back with files missing, for they go only
  * after the rename is durable.
  *
@@ -17,10 +18,11 @@
  *	  never other bytes
  *	a step without a newer committed one (a higher seq) that is kept and verified: the newest committed
  *	  one is verified first, by its mark or now by the caller; it stays locked and is looked at again
- *	  before each removal: it is there, and not found damaged
- *	a step that is misplaced, or that a newer version wrote
- *	a directory that holds what the store did not make (a sub-directory, a link, a file that is neither
- *	  MANIFEST nor a part), or that belongs to another user
+ *	  before each removal: it is there, and not found damaged. For a step that was set aside, when it is
+ *	  asked for (set_aside, store_remove), any committed one will do
+ *	a step that is misplaced, or that a newer version wrote, in the line or set aside
+ *	a directory that belongs to another user
+ *	any file that the store did not make
  *
  * Nothing is removed from a directory to which its name no longer leads (store_here): looked up at the
  * beginning and before each removal.
@@ -43,6 +45,9 @@ typedef int store_verify_fn(void *arg, const struct store_step *st, int step_fd,
 struct prune_opts {
 	const struct retain_policy *policy; /* NULL: none */
 	bool bad; /* remove damaged and quarantined steps too, where they are neither held nor tagged */
+	/* Remove the steps that were set aside, whatever the policy says of them and before all others: but those
+	 * that are held or tagged, and those that could not be read */
+	bool set_aside;
 	bool dry;	 /* decide and tell, change nothing, verify nothing */
 	uint64_t now_ns; /* wall_ns() */
 	uint64_t
@@ -72,4 +77,14 @@ struct prune_result {
  */
 int store_prune(struct store *s, const struct prune_opts *o, struct prune_result *ret,
 		struct ckpt_err *err);
+
+/*
+ * Remove the step in this entry of the job directory: committed, set aside, damaged or quarantined. -EBUSY: it is
+ * the last complete step of the line, held, tagged, or the line is being changed; -EAGAIN: it is being read;
+ * -EOPNOTSUPP: no locks here; -EPERM: another user's; -ENOENT. dry: only say whether it would be.
+ * ret (may be NULL): the step as it was; ret_left: "", or the .trash-%08x where files stay that the store
+ * did not make.
+ */
+int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
+		 struct store_step *ret, char ret_left[STORE_DIR_MAX], struct ckpt_err *err);
 #endif

@@ -58,6 +58,7 @@ static bool is_damage(int r)
 struct leftover {
 	struct store_name name;
 	uint64_t bytes;
+	struct store_foreign foreign; /* what others have put into it */
 	bool goes;
 	char now[STORE_DIR_MAX]; /* what it is called by now */
 };
@@ -72,13 +73,21 @@ static void leftover_tell(struct repairing *x, const struct leftover *l)
 		     "launch %" PRIu64 " is the newest: it may be writing this now; --abandoned "
 		     "removes it, and ends that launch's commits",
 		     l->name.generation);
+	else if (l->foreign.n && (x->o->dry || there != -ENOENT))
+		tell(x, REPAIR_LEFT, -ENOTEMPTY, l->name.dir, step, l->bytes,
+		     "%s, and %" PRIu32
+		     " %s in it that ckptd did not make: %.200s%s; move %s away, or "
+		     "remove the directory yourself",
+		     l->name.kind == STORE_TRASH ? "it was being deleted" : "its launch is over",
+		     l->foreign.n, l->foreign.n == 1 ? "file is" : "files are", l->foreign.first,
+		     l->foreign.n > 1 ? ", ..." : "", l->foreign.n == 1 ? "it" : "them");
 	else if (there == -ENOENT)
 		tell(x, REPAIR_REMOVED, 0, l->name.dir, step, l->bytes, "%s",
 		     l->name.kind == STORE_TRASH ? "was being deleted"
 						 : "its launch is over, it was never committed");
 	else
-		tell(x, REPAIR_LEFT, there ? there : -ENOTEMPTY, l->name.dir, step, l->bytes,
-		     "it cannot be removed whole: it is in use, or holds what is not ckptd's");
+		tell(x, REPAIR_LEFT, there ? there : -EBUSY, l->name.dir, step, l->bytes,
+		     "it cannot be removed: it is in use");
 }
 
 static int leftovers_remove(struct repairing *x, struct leftover *l, uint32_t n)
@@ -123,6 +132,7 @@ static int leftovers(struct repairing *x)
 			    found[i].generation < top.generation + MUTANT(LIVE_LAUNCH_REPAIRED);
 		memcpy(l[i].now, found[i].dir, sizeof l[i].now);
 		(void)store_bytes_of(x->s, found[i].dir, &l[i].bytes);
+		(void)store_foreign_look(x->s, found[i].dir, &l[i].foreign);
 	}
 	if (!x->o->dry)
 		r = leftovers_remove(x, l, n);

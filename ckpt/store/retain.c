@@ -109,6 +109,15 @@ int retain_parse(struct retain_policy *p, const char *option, const char *value,
 		p->keep_within_ns = n;
 		return 0;
 	}
+	if (strcmp(option, "set-aside-for") == 0) {
+		if (!within_parse(value, &n))
+			return ckpt_error(err, -EINVAL,
+					  "set-aside-for %.80s: give a time with its unit, as "
+					  "90m, 36h, 7d or 2w",
+					  value);
+		p->set_aside_for_ns = n;
+		return 0;
+	}
 	if (strcmp(option, "keep-best") == 0) {
 		if (!best_parse(value, &best))
 			return ckpt_error(err, -EINVAL,
@@ -118,7 +127,8 @@ int retain_parse(struct retain_policy *p, const char *option, const char *value,
 		return best_add(p, &best, err);
 	}
 	return ckpt_error(err, -EINVAL,
-			  "%.80s is no rule: give keep-last, keep-every, keep-within or keep-best",
+			  "%.80s is no rule: give keep-last, keep-every, keep-within, keep-best or "
+			  "set-aside-for",
 			  option);
 }
 
@@ -174,6 +184,10 @@ void retain_print(const struct retain_policy *p, char *buf, size_t bytes)
 	for (uint32_t i = 0; i < p->nbest; i++)
 		text_add(&t, " --keep-best %s:%s:%" PRIu32, p->best[i].key,
 			 p->best[i].max ? "max" : "min", p->best[i].n);
+	if (p->set_aside_for_ns) {
+		within_print(p->set_aside_for_ns, within);
+		text_add(&t, " --set-aside-for %s", within);
+	}
 	if (t.used)
 		memmove(buf, buf + 1, strlen(buf));
 }
@@ -356,6 +370,21 @@ static bool is_young(const struct deciding *d, const struct store_step *st)
 	return st->wall_ns >= d->ages_from || d->ages_from - st->wall_ns < d->p->keep_within_ns;
 }
 
+/* Whatever the policy is: somebody may want to go back to it. */
+static void aside_tell(const struct deciding *d, const struct store_step *st, struct text *t)
+{
+	uint64_t stays = d->p->set_aside_for_ns ? d->p->set_aside_for_ns : RETAIN_SET_ASIDE_NS;
+	uint64_t age = st->aside_ns ? elapsed_ns(st->aside_ns, d->ages_from) : 0;
+	char how_long[32], left[32];
+
+	if (st->state != STORE_SET_ASIDE || !retain_is_policy(d->p) || age >= stays ||
+	    MUTANT(SET_ASIDE_EARLY))
+		return;
+	within_print(stays, how_long);
+	left_print(stays - age, left);
+	text_add(t, ", set aside: stays for %s (%s left)", how_long, left);
+}
+
 static void rules_tell(struct deciding *d, uint32_t i, struct text *t)
 {
 	const struct store_step *st = &d->step[i];
@@ -395,6 +424,7 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 		return;
 	}
 	marks_tell(d, st, &t);
+	aside_tell(d, st, &t);
 	if (!d->bad[i])
 		rules_tell(d, i, &t);
 	if (d->bad[i] && st->code == -EUCLEAN)

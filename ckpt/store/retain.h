@@ -12,9 +12,11 @@
  *		the future of now is young, and no committed step is older than one before it in the line
  *	best	fewer than n committed steps have a better note of that key; of equal ones the newer is
  *		better; a step without the note, or whose note is not a number, is none of them
- * A step that was set aside is kept by hold, tag and within, and by last and best when fewer than n
- * steps, committed or set aside, are newer or better; it takes no place of a committed one there. So a
- * job that went back, or began anew, by mistake does not lose what it had with its next commit.
+ * A step that was set aside is kept for set_aside_for_ns since then, whatever the policy says (ages count as
+ * above; one that does not say when is set aside at this moment). After that it is kept by hold, tag and
+ * within, and by last and best when fewer than n steps, committed or set aside, are newer or better; it
+ * takes no place of a committed one there. So a job that went back, or began anew, by mistake can go back
+ * (ckptctl rewind) for as long.
  * Damaged and quarantined steps take no place either and are kept: repair mends or releases them, and
  * store_prune removes them only when asked (prune.h: bad). Steps that are misplaced, or that a newer
  * version wrote, are kept in any case: their bytes may be right. Collecting directories are the claim's and
@@ -29,11 +31,14 @@
 
 #define RETAIN_BEST_MAX 4
 #define RETAIN_KEY_MAX 64
+#define RETAIN_SET_ASIDE_NS \
+	(7 * 86400 * NS_PER_S) /* long enough for somebody to come back from a week away */
 
 struct retain_policy { /* all zero: none */
 	uint32_t keep_last;
 	uint32_t nbest;
 	uint64_t keep_every, keep_within_ns;
+	uint64_t set_aside_for_ns; /* 0: RETAIN_SET_ASIDE_NS. No policy by itself */
 	struct retain_best {
 		char key[RETAIN_KEY_MAX + 1];
 		bool max; /* the largest is best */
@@ -43,8 +48,8 @@ struct retain_policy { /* all zero: none */
 
 /*
  * option: keep-last N, keep-every N, keep-within TIME (90s, 90m, 36h, 7d, 2w), keep-best
- * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it). -EINVAL says what
- * is wrong and p is unchanged.
+ * KEY[:min|:max[:N]] (min and 1 when left out; up to 4 keys, one again replaces it), set-aside-for TIME.
+ * -EINVAL says what is wrong and p is unchanged.
  */
 int retain_parse(struct retain_policy *p, const char *option, const char *value,
 		 struct ckpt_err *err);

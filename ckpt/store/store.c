@@ -6,6 +6,7 @@
  * it scans, every collecting directory that the other could still commit.
  */
 #include "ckpt/store/store.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -85,6 +86,35 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 	return r;
 }
 
+/* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. All else
+ * there is foreign, and is never removed. */
+static bool is_ours(const char *name, unsigned char d_type)
+{
+	return (d_type == DT_REG || d_type == DT_UNKNOWN) && native_entry(name) != NATIVE_FOREIGN;
+}
+
+static int foreign_add(void *arg, const char *name, unsigned char d_type)
+{
+	struct store_foreign *f = arg;
+
+	if (!is_ours(name, d_type) && f->n++ == 0)
+		(void)snprintf(f->first, sizeof f->first, "%.*s", (int)sizeof f->first - 1, name);
+	return 0;
+}
+
+int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret)
+{
+	const struct io_ops *ops = s->ops;
+	int r, fd = ops->open(ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+
+	*ret = (struct store_foreign){ .n = 0 };
+	if (fd < 0)
+		return fd;
+	r = ops->list(ops->ctx, fd, foreign_add, ret);
+	(void)ops->close(ops->ctx, fd);
+	return r;
+}
+
 struct emptying {
 	const struct io_ops *ops;
 	int fd;
@@ -95,13 +125,14 @@ static int emptying_unlink(void *arg, const char *name, unsigned char d_type)
 {
 	struct emptying *e = arg;
 
-	(void)d_type;
+	if (!is_ours(name, d_type) && !MUTANT(STRANGERS_REMOVED))
+		return 0;
 	e->removed += e->ops->unlink(e->ops->ctx, e->fd, name, false) == 0;
 	io_point(e->ops, POINT_SWEEP_UNLINKED);
 	return 0;
 }
 
-/* Flat: a directory in trash was put there by somebody else and stays. */
+/* What somebody else put there stays, and the directory with it. */
 void store_trash_empty(const struct store *s, const char *trash, int fd)
 {
 	const struct io_ops *ops = s->ops;

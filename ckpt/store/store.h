@@ -5,8 +5,10 @@
  *
  *	ROOT/JOB/step-%012u/MANIFEST, w....part        committed: visible if and only if complete
  *	        /.tmp-%012u-g%08u-%08x/                collecting: step, generation, nonce
- *	        /.old-%012u-s%u/                       set aside: the job went back to an older step and
- *	                                               committed again. Where the name is taken: -%08x more
+ *	        /.old-%012u-s%u-t%u/                   set aside: step, seq, and when, in seconds since 1970:
+ *	                                               the job went back to an older step and committed again.
+ *	                                               Where the name is taken: -%08x more. Older programs
+ *	                                               wrote no -t
  *	        /.trash-%08x/                          being deleted
  *	        /.ckptd/gen-%08u                       claim of a launch, O_EXCL; holds the claimer's nonce
  *	        /.ckptd/gen-%08u.%u                    the n-th time that claim was taken over, n = 1, 2, ...
@@ -20,7 +22,8 @@
  *
  * What a reader sees, whatever died at whatever moment: the old steps, or the old steps and the new
  * one. Only a commit that goes back has states in between: the old line without its newest step,
- * without its two newest, ..., down to the step that was gone back to.
+ * without its two newest, ..., down to the step that was gone back to. So has a rewind (rewind.h), and then
+ * the new line from its oldest step on.
  *
  * Everything beneath the job directory goes through struct io_ops. No symbolic link is followed.
  * Directories are 0700, files 0600.
@@ -33,7 +36,7 @@
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
-#define STORE_DIR_MAX 64 /* bytes of an entry of the job directory, with its zero */
+#define STORE_DIR_MAX 80 /* bytes of an entry of the job directory, with its zero */
 
 /* A reader may make one by hand: { .ops, .job_fd, .job } and zeros is enough for store_scan and
  * store_step_open. */
@@ -114,6 +117,7 @@ enum store_state {
 
 struct store_step {
 	uint64_t step, seq, generation, wall_ns, bytes, parent_step; /* UINT64_MAX: none */
+	uint64_t aside_ns; /* SET_ASIDE: when; 0: cannot be known */
 	uint32_t world;
 	uint8_t id[16];
 	char dir[STORE_DIR_MAX]; /* entry name in the job directory */
@@ -145,6 +149,11 @@ struct store_step {
  */
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err);
+/* The same with a stat for every part: a step that lacks one, or has one of another length than MANIFEST says, is
+ * DAMAGED (one set aside stays that), with code -EBADMSG and `why`, unless it is misplaced or quarantined; it
+ * stands where it would, and its seq and id are known. */
+int store_scan_parts(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+		     struct ckpt_err *err);
 /* Does the job have steps that are not set aside, of whatever state? One listing. True where it cannot be
  * known. */
 bool store_has_steps(const struct store *s);
@@ -191,9 +200,9 @@ int store_home_take(const struct store *s, struct ckpt_err *err);
 int store_step_judge(const struct store *s, const char *dir, struct store_step *ret,
 		     struct ckpt_err *err);
 
-/* May a step be used by its name? 0, or the sentence that says which directory it is, what it says that
- * it is, and what to do: -EBADMSG where it is misplaced, -EPROTONOSUPPORT where a newer version wrote it.
- * What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
+/* May a step of the line, or one that was set aside, be used by its name? 0, or the sentence that says which
+ * directory it is, what it says that it is, and what to do: -EBADMSG where it is misplaced, -EPROTONOSUPPORT
+ * where a newer version wrote it. What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
  * called for people. */
 int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err);
 /* Is what was opened by this entry's name the checkpoint with this id, which was chosen by it? -ESTALE:
@@ -271,6 +280,11 @@ struct store_ref {
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		  struct store_ref *ret, struct ckpt_err *err);
 
+/* The same, and "step:N" is also the one step of that number that was set aside, where the line has none.
+ * -ENOTUNIQ: several were, all listed. */
+int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
+			struct store_ref *ret, struct ckpt_err *err);
+
 /*
  * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else
  * its subdirectories that are; none is no error. job_fd is closed after each(); each != 0 ends it and
@@ -282,4 +296,7 @@ int store_jobs(const struct io_ops *ops, const char *path,
 /* store_jobs passes over directories that this user may not open: -EACCES with their names where there
  * are any, else 0 or what store_jobs returns. */
 int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_err *err);
+/* Where store_jobs found none: 0, an empty directory, which may become a store; -ENOENT: it is none, and the
+ * sentence has the stores that were found below it (a bounded search, some levels down). */
+int store_none(const struct io_ops *ops, const char *path, struct ckpt_err *err);
 #endif

@@ -70,8 +70,7 @@ static int job_mark(void *arg, const char *name, unsigned char d_type)
 	return (x.kind & (STORE_STEP | STORE_OLD | STORE_TMP)) != 0;
 }
 
-/* 1 yes, 0 no, -errno. */
-static int is_job(const struct io_ops *ops, int fd)
+int store_is_job(const struct io_ops *ops, int fd)
 {
 	return ops->list(ops->ctx, fd, job_mark, NULL);
 }
@@ -125,7 +124,7 @@ static int jobs_entry(void *arg, const char *name, unsigned char d_type)
 		return 0; /* not for this user, gone since, or a link */
 	if (fd < 0)
 		return fd; /* what cannot be seen must not look as if it were not there */
-	r = is_job(j->ops, fd);
+	r = store_is_job(j->ops, fd);
 	(void)j->ops->close(j->ops->ctx, fd);
 	return r > 0 ? jobs_add(j, name) : r;
 }
@@ -163,7 +162,7 @@ int store_jobs(const struct io_ops *ops, const char *path,
 	r = path_open(path, abs, &fd, err);
 	if (r)
 		return r;
-	r = is_job(ops, fd);
+	r = store_is_job(ops, fd);
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
 	if (r)
@@ -211,7 +210,7 @@ int store_jobs_closed(const struct io_ops *ops, const char *path, struct ckpt_er
 
 	if (r)
 		return r;
-	r = is_job(ops, fd);
+	r = store_is_job(ops, fd);
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
 	if (r)
@@ -228,7 +227,7 @@ static int job_only(const struct io_ops *ops, int *fd, const char *what, char ab
 	struct ckpt_errlist list = { .code = -ENOTUNIQ };
 	char job_path[PATH_MAX];
 	struct jobs jobs;
-	int r = is_job(ops, *fd), job_fd;
+	int r = store_is_job(ops, *fd), job_fd;
 
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
@@ -292,7 +291,7 @@ static int job_named(const struct io_ops *ops, const char *job, int *fd, char ab
 		     struct ckpt_err *err)
 {
 	char job_path[PATH_MAX];
-	int r = is_job(ops, *fd), job_fd;
+	int r = store_is_job(ops, *fd), job_fd;
 
 	if (r < 0)
 		return store_fail(err, r, "cannot list %.200s", abs);
@@ -311,7 +310,7 @@ static int job_named(const struct io_ops *ops, const char *job, int *fd, char ab
 		return job_unknown(ops, job, *fd, abs, err);
 	if (job_fd < 0)
 		return store_fail(err, job_fd, "cannot open job %s in %.200s", job, abs);
-	r = is_job(ops, job_fd);
+	r = store_is_job(ops, job_fd);
 	if (r <= 0) {
 		(void)ops->close(ops->ctx, job_fd);
 		return r ? store_fail(err, r, "cannot list %.200s", job_path)
@@ -488,17 +487,48 @@ static int tag_unknown(const struct store_mark *mark, uint32_t n, const char *ta
 			  ntag > NEAREST_MAX ? ", ..." : "");
 }
 
-/* NULL with the error in *ret_r. */
+/* The one step with this number that was set aside; NULL: none, or with the error in *ret_r several. */
+static const struct store_step *aside_choose(const struct store_step *step, uint32_t n,
+					     uint64_t want, int *ret_r, struct ckpt_err *err)
+{
+	struct ckpt_errlist list = { .code = -ENOTUNIQ };
+	const struct store_step *st = NULL;
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (step[i].state != STORE_SET_ASIDE || step[i].step != want)
+			continue;
+		st = &step[i];
+		found++;
+		ckpt_errlist_add(&list, "%s", st->dir);
+	}
+	if (found > 1)
+		*ret_r = ckpt_errlist_end(&list, err,
+					  "%" PRIu32 " steps %" PRIu64
+					  " were set aside; name one by its entry",
+					  found, want);
+	ckpt_errlist_free(&list);
+	return found == 1 ? st : NULL;
+}
+
+static bool is_wanted(const struct store_step *st, const struct address *want, uint64_t *sound)
+{
+	if (want->kind == ADDRESS_STEP)
+		return is_listed(st) && st->step == want->n;
+	if (want->kind == ADDRESS_ENTRY)
+		return strcmp(st->dir, want->what) == 0;
+	return st->state == STORE_COMMITTED && (*sound)++ == want->n;
+}
+
+/* NULL with the error in *ret_r. aside: a step that was set aside will do, where no other has the number. */
 static const struct store_step *step_choose(const struct store_step *step, uint32_t n,
-					    const struct address *want, const char *abs,
+					    const struct address *want, bool aside, const char *abs,
 					    char note[512], int *ret_r, struct ckpt_err *err)
 {
 	uint64_t nsound = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (want->kind == ADDRESS_STEP
-			    ? is_listed(&step[i]) && step[i].step == want->n
-			    : step[i].state == STORE_COMMITTED && nsound++ == want->n) {
+		if (is_wanted(&step[i], want, &nsound)) {
 			if (want->kind == ADDRESS_LATEST)
 				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
 			return &step[i];
@@ -507,8 +537,16 @@ static const struct store_step *step_choose(const struct store_step *step, uint3
 		    !MUTANT(NEWER_PASSED_OVER))
 			return &step[i]; /* and is refused */
 	}
+	if (want->kind == ADDRESS_STEP && aside) {
+		const struct store_step *st = aside_choose(step, n, want->n, ret_r, err);
+
+		if (st || *ret_r)
+			return st;
+	}
 	*ret_r = want->kind == ADDRESS_STEP ? step_unknown(step, n, want->n, abs, err)
-					    : latest_unknown(step, n, want->n, abs, err);
+		 : want->kind == ADDRESS_ENTRY
+			 ? ckpt_error(err, -ENOENT, "there is no %.80s in %.200s", want->what, abs)
+			 : latest_unknown(step, n, want->n, abs, err);
 	return NULL;
 }
 
@@ -531,8 +569,8 @@ static const struct store_step *tag_choose(const struct store *s, const struct s
 }
 
 /* -ESTALE: what was chosen has gone since, or is being removed: look again. */
-static int resolve_once(const struct store *s, const struct address *want, const char *abs,
-			struct store_ref *ret, struct ckpt_err *err)
+static int resolve_once(const struct store *s, const struct address *want, bool aside,
+			const char *abs, struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_free struct store_step *step = NULL;
 	const struct store_step *st;
@@ -544,7 +582,7 @@ static int resolve_once(const struct store *s, const struct address *want, const
 	if (r)
 		return r;
 	st = want->kind == ADDRESS_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
-				       : step_choose(step, n, want, abs, ret->note, &r, err);
+				       : step_choose(step, n, want, aside, abs, ret->note, &r, err);
 	if (!st)
 		return r;
 	r = store_step_refuse(st, abs, err);
@@ -559,7 +597,7 @@ static int resolve_once(const struct store *s, const struct address *want, const
 }
 
 static int resolve_short(const struct io_ops *ops, const char *where, const struct address *want,
-			 struct store_ref *ret, struct ckpt_err *err)
+			 bool aside, struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX];
@@ -577,7 +615,7 @@ static int resolve_short(const struct io_ops *ops, const char *where, const stru
 	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(abs));
 	r = -ESTALE;
 	for (uint32_t i = 0; r == -ESTALE && i < STORE_TRIES_MAX; i++)
-		r = resolve_once(&s, want, abs, ret, err);
+		r = resolve_once(&s, want, aside, abs, ret, err);
 	if (r == -ESTALE && err)
 		err->code = -ENOENT;
 	return r == -ESTALE ? -ENOENT : r;
@@ -676,7 +714,7 @@ static int resolve_path(const struct io_ops *ops, const char *path, struct store
 						      : "being deleted");
 	/* Without its MANIFEST a step-N is a damaged checkpoint, and its reader says so. */
 	if (x.kind != STORE_STEP && is_missing(ops, fd, STORE_MANIFEST)) {
-		r = is_job(ops, fd);
+		r = store_is_job(ops, fd);
 		if (r > 0)
 			return ckpt_error(
 				err, -ENOENT,
@@ -736,7 +774,7 @@ static int resolve_word(const struct io_ops *ops, const char *where, const char 
 	if (store_job_check(word, NULL) == 0 && path_open(where, abs, &fd, NULL) == 0)
 		job = ops->open(ops->ctx, fd, word, O_RDONLY | O_DIRECTORY, 0);
 	if (job >= 0) {
-		if (is_job(ops, job) > 0)
+		if (store_is_job(ops, job) > 0)
 			(void)snprintf(hint, sizeof hint, "; the newest of job %s is %s@latest",
 				       word, word);
 		(void)ops->close(ops->ctx, job);
@@ -749,8 +787,8 @@ static int resolve_word(const struct io_ops *ops, const char *where, const char 
 		word, word, hint);
 }
 
-int store_resolve(const struct io_ops *ops, const char *where, const char *name,
-		  struct store_ref *ret, struct ckpt_err *err)
+static int resolve(const struct io_ops *ops, const char *where, const char *name, bool aside,
+		   struct store_ref *ret, struct ckpt_err *err)
 {
 	struct address want;
 	int r;
@@ -762,6 +800,18 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 	if (want.kind == ADDRESS_PATH)
 		return strchr(name, '/') ? resolve_path(ops, name, ret, err)
 					 : resolve_word(ops, where, name, ret, err);
-	r = resolve_short(ops, where, &want, ret, err);
+	r = resolve_short(ops, where, &want, aside, ret, err);
 	return want.bare && is_directory(name) ? beside_directory(name, r, ret, err) : r;
+}
+
+int store_resolve(const struct io_ops *ops, const char *where, const char *name,
+		  struct store_ref *ret, struct ckpt_err *err)
+{
+	return resolve(ops, where, name, false, ret, err);
+}
+
+int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
+			struct store_ref *ret, struct ckpt_err *err)
+{
+	return resolve(ops, where, name, true, ret, err);
 }

@@ -7,6 +7,7 @@
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
 
@@ -65,16 +66,28 @@ int store_identity(const struct store_step *st, const char *home, const struct s
 	return -EUCLEAN;
 }
 
+bool store_step_misplaced(const struct store_step *st)
+{
+	return st->state == STORE_MISPLACED ||
+	       (st->state == STORE_SET_ASIDE && st->code == -EUCLEAN && store_step_has_id(st));
+}
+
+bool store_step_newer(const struct store_step *st)
+{
+	return st->state == STORE_NEWER ||
+	       (st->state == STORE_SET_ASIDE && st->code == -EPROTONOSUPPORT);
+}
+
 int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err)
 {
 	char home[STORE_DIR_MAX];
 
-	if (st->state == STORE_NEWER)
+	if (store_step_newer(st))
 		return ckpt_error(err, -EPROTONOSUPPORT,
 				  "%.300s/%s was written by a newer version: use that version, or "
 				  "name an older step: %.200s",
 				  where, st->dir, st->why);
-	if (st->state != STORE_MISPLACED)
+	if (!store_step_misplaced(st))
 		return 0;
 	store_name_step(st->said.step, home);
 	if (st->said.step != st->step)
@@ -88,6 +101,15 @@ int store_step_refuse(const struct store_step *st, const char *where, struct ckp
 		" of this job: %.200s; move it back where it belongs, or, if it is here on "
 		"purpose: ckptctl adopt %.300s/%s",
 		where, st->dir, st->step, st->why, where, st->dir);
+}
+
+int store_step_refuse_in(const struct store *s, const struct store_step *st, struct ckpt_err *err)
+{
+	char where[PATH_MAX];
+
+	if (io_path(s->ops, s->job_fd, where, sizeof where))
+		(void)snprintf(where, sizeof where, "%s", s->job);
+	return store_step_refuse(st, where, err);
 }
 
 int store_step_same(const char *dir, const uint8_t id[16], const struct checkpoint *c,

@@ -30,6 +30,7 @@ enum store_kind {
 struct store_name {
 	enum store_kind kind;
 	uint64_t step, generation, seq; /* where the kind has them */
+	uint64_t aside_s;		/* OLD */
 	uint32_t nonce;			/* TMP, TRASH */
 	char dir[STORE_DIR_MAX];
 };
@@ -40,13 +41,20 @@ bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
 void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
-void store_name_old(uint64_t step, uint64_t seq, char ret[STORE_DIR_MAX]);
-void store_name_old_again(uint64_t step, uint64_t seq, uint32_t nonce, char ret[STORE_DIR_MAX]);
+/* aside_s: when it was set aside, seconds since 1970; UNKNOWN: a program that did not say it did that. */
+#define STORE_ASIDE_UNKNOWN UINT64_MAX
+#define STORE_ASIDE_MAX (UINT64_MAX / NS_PER_S)
+void store_name_old(uint64_t step, uint64_t seq, uint64_t aside_s, char ret[STORE_DIR_MAX]);
+void store_name_old_again(uint64_t step, uint64_t seq, uint64_t aside_s, uint32_t nonce,
+			  char ret[STORE_DIR_MAX]);
 void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX]);
 
 /* The directories of these kinds (or-ed) in a job directory, in no order. *ret is malloc'ed. */
 int store_list(const struct io_ops *ops, int job_fd, uint32_t kinds, struct store_name **ret,
 	       uint32_t *ret_n);
+
+/* Is it a job's directory? 1 yes, 0 no, -errno. (store_find.c) */
+int store_is_job(const struct io_ops *ops, int fd);
 
 struct store_txn {
 	struct store *s;
@@ -78,6 +86,8 @@ int store_hold_check(const struct store *s, const char *dir, int fd);
  * for who removes one, who does not wait. *ret_fd -1: no locks here, which is no error for exclusive.
  */
 int store_line_lock(const struct store *s, bool exclusive, bool wait, int *ret_fd);
+/* Under it: from its name to this one, or to another one where it is taken, which is returned. */
+int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX]);
 
 /* --- one step (store_scan.c) --- */
 
@@ -92,6 +102,11 @@ void store_id_of(const char *hex, uint8_t ret[16]);
 
 /* --- whose directory (store_identity.c) --- */
 
+/* In the line or set aside. */
+bool store_step_misplaced(const struct store_step *st);
+bool store_step_newer(const struct store_step *st);
+/* store_step_refuse; where: as this process reaches the job's directory, as far as it can be known. */
+int store_step_refuse_in(const struct store *s, const struct store_step *st, struct ckpt_err *err);
 /* -EINVAL: it belongs to another job than s->job. */
 int store_home_check(const struct store *s, struct ckpt_err *err);
 
@@ -120,9 +135,16 @@ int store_claim_highest(const struct store *s, struct store_claimed *ret, struct
  * -ESTALE. */
 int store_claim_check(struct store *s, struct ckpt_err *err);
 
+/* What is in a step's directory, or in trash, that the store did not make. */
+struct store_foreign {
+	uint32_t n;
+	char first[256]; /* its name; "" none */
+};
+int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret);
+
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */
 int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR_MAX]);
-/* Remove as much as goes, when the name is durable (store_trash_sweep) or was never committed. What
+/* Remove what the store made in it (native_entry), and it when nothing else is there, when the name is durable (store_trash_sweep) or was never committed. What
  * somebody has locked is being removed by him, or comes back by his hand: it stays. */
 void store_trash_remove(const struct store *s, const char *trash);
 /* The same by who has it locked as fd. */

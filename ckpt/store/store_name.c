@@ -91,15 +91,23 @@ void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret
 		       generation, nonce);
 }
 
-void store_name_old(uint64_t step, uint64_t seq, char ret[STORE_DIR_MAX])
+void store_name_old(uint64_t step, uint64_t seq, uint64_t aside_s, char ret[STORE_DIR_MAX])
 {
-	(void)snprintf(ret, STORE_DIR_MAX, ".old-%012" PRIu64 "-s%" PRIu64, step, seq);
+	int n = snprintf(ret, STORE_DIR_MAX, ".old-%012" PRIu64 "-s%" PRIu64, step, seq);
+
+	if (aside_s != STORE_ASIDE_UNKNOWN)
+		n += snprintf(ret + n, STORE_DIR_MAX - (size_t)n, "-t%" PRIu64, aside_s);
+	assert(n < STORE_DIR_MAX);
 }
 
-void store_name_old_again(uint64_t step, uint64_t seq, uint32_t nonce, char ret[STORE_DIR_MAX])
+void store_name_old_again(uint64_t step, uint64_t seq, uint64_t aside_s, uint32_t nonce,
+			  char ret[STORE_DIR_MAX])
 {
-	(void)snprintf(ret, STORE_DIR_MAX, ".old-%012" PRIu64 "-s%" PRIu64 "-%08" PRIx32, step, seq,
-		       nonce);
+	size_t n;
+
+	store_name_old(step, seq, aside_s, ret);
+	n = strlen(ret);
+	(void)snprintf(ret + n, STORE_DIR_MAX - n, "-%08" PRIx32, nonce);
 }
 
 void store_name_trash(uint32_t nonce, char ret[STORE_DIR_MAX])
@@ -121,10 +129,15 @@ static bool name_read(const char *p, struct store_name *ret)
 	} else if (store_take_text(&p, ".old-") && store_take_decimal(&p, &ret->step) &&
 		   store_take_text(&p, "-s") && store_take_decimal(&p, &ret->seq)) {
 		ret->kind = STORE_OLD;
+		ret->aside_s = STORE_ASIDE_UNKNOWN;
+		if (store_take_text(&p, "-t") &&
+		    (!store_take_decimal(&p, &ret->aside_s) || ret->aside_s > STORE_ASIDE_MAX))
+			return false;
 		if (store_take_text(&p, "-") && store_take_hex(&p, &ret->nonce))
-			store_name_old_again(ret->step, ret->seq, ret->nonce, ret->dir);
+			store_name_old_again(ret->step, ret->seq, ret->aside_s, ret->nonce,
+					     ret->dir);
 		else
-			store_name_old(ret->step, ret->seq, ret->dir);
+			store_name_old(ret->step, ret->seq, ret->aside_s, ret->dir);
 	} else if (store_take_text(&p, ".trash-") && store_take_hex(&p, &ret->nonce)) {
 		ret->kind = STORE_TRASH;
 		store_name_trash(ret->nonce, ret->dir);

@@ -244,8 +244,32 @@ static void step_why(struct store_step *st, const char *msg)
 			*p = ' ';
 }
 
-/* Reads MANIFEST into st. Negative: st->why says what is wrong with it. */
-static int step_manifest(const struct store *s, struct store_step *st)
+/* Are its parts there, and as long as they must be? */
+struct parts_check {
+	const struct store *s;
+	int fd;	       /* of the step's directory */
+	char why[200]; /* the first fault; "": none */
+};
+
+static int parts_look(void *arg, const char *name, uint64_t file_bytes)
+{
+	struct parts_check *x = arg;
+	uint64_t bytes = 0;
+	int r = io_size_at(x->s->ops, x->fd, name, &bytes);
+
+	if (r == -ENOENT)
+		(void)snprintf(x->why, sizeof x->why, "part %s is missing", name);
+	else if (r == -EISDIR || r == -EINVAL || r == -ELOOP)
+		(void)snprintf(x->why, sizeof x->why, "part %s is not a regular file", name);
+	else if (!r && bytes != file_bytes)
+		(void)snprintf(x->why, sizeof x->why,
+			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name, bytes,
+			       file_bytes);
+	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
+}
+
+/* Reads MANIFEST into st. Negative: st->why says what is wrong with it. parts: NULL, or looked at too. */
+static int step_manifest(const struct store *s, struct store_step *st, struct parts_check *parts)
 {
 	struct checkpoint *c = NULL;
 	struct ckpt_err err = { 0 };
@@ -265,7 +289,13 @@ static int step_manifest(const struct store *s, struct store_step *st)
 		step_why(st, err.msg);
 		return r;
 	}
-	r = native_summary(&src, &c, &err);
+	if (parts)
+		parts->fd =
+			s->ops->open(s->ops->ctx, s->job_fd, st->dir, O_RDONLY | O_DIRECTORY, 0);
+	r = native_summary_parts(&src, parts && parts->fd >= 0 ? parts_look : NULL, parts, &c,
+				 &err);
+	if (parts && parts->fd >= 0)
+		(void)s->ops->close(s->ops->ctx, parts->fd);
 	src.close(src.ctx);
 	if (r) {
 		step_why(st, err.msg);
@@ -276,9 +306,31 @@ static int step_manifest(const struct store *s, struct store_step *st)
 	return 0;
 }
 
-/* 0; 1: it has gone meanwhile; -errno: cannot go on. */
-static int step_read(const struct store *s, const struct store_name *name, struct store_step *st)
+/* When a step was set aside: as its name says, else as the directory does, whose name was changed then. Never
+ * before it was written, by a clock that was wrong. */
+static uint64_t step_aside_ns(const struct store *s, const struct store_name *name,
+			      uint64_t wall_ns)
 {
+	struct io_stat x = { 0 };
+	int fd;
+
+	if (name->aside_s != STORE_ASIDE_UNKNOWN)
+		return MAX(name->aside_s * NS_PER_S, wall_ns);
+	fd = s->ops->open(s->ops->ctx, s->job_fd, name->dir, O_RDONLY | O_DIRECTORY, 0);
+	if (fd < 0)
+		return 0;
+	if (io_stat(s->ops, fd, &x))
+		x.changed_ns = 0;
+	(void)s->ops->close(s->ops->ctx, fd);
+	return x.changed_ns ? MAX(x.changed_ns, wall_ns) : 0;
+}
+
+/* 0; 1: it has gone meanwhile; -errno: cannot go on. */
+static int step_read(const struct store *s, const struct store_name *name, bool parts,
+		     struct store_step *st)
+{
+	struct parts_check check = { .s = s };
+	uint64_t there;
 	bool missing;
 	int r, damage = 0;
 
@@ -296,7 +348,15 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 	st->state = name->kind == STORE_OLD ? STORE_SET_ASIDE : STORE_COMMITTED;
 	/* Twice: between the two looks one step may have been set aside and another one committed. */
 	for (uint32_t i = 0; i < (MUTANT(LOOKED_ONCE) ? 1 : 2); i++) {
-		r = step_manifest(s, st);
+		r = step_manifest(s, st, parts ? &check : NULL);
+		if (!r && name->kind == STORE_OLD)
+			st->aside_ns = step_aside_ns(s, name, st->wall_ns);
+		if (!r && check.why[0] && store_bytes_of(s, st->dir, &there) == -ENOENT)
+			return 1;	  /* being removed: its name went first */
+		if (!r && check.why[0]) { /* its state: parts_apply */
+			st->code = -EBADMSG;
+			step_why(st, check.why);
+		}
 		if (!r || is_shortage(r))
 			return r;
 		missing = r == -ENOENT;
@@ -308,6 +368,8 @@ static int step_read(const struct store *s, const struct store_name *name, struc
 			break;
 	}
 	st->code = damage;
+	if (name->kind == STORE_OLD)
+		st->aside_ns = step_aside_ns(s, name, 0);
 	if (st->state == STORE_COMMITTED && !MUTANT(TORN_LISTED))
 		st->state = damage == -EPROTONOSUPPORT ? STORE_NEWER : STORE_DAMAGED;
 	return 0;
@@ -466,6 +528,15 @@ static void quarantine(struct store_step *st, const struct store_mark *m)
 	step_why(st, m->why[0] ? m->why : "it was found damaged");
 }
 
+/* MANIFEST is right, what it names is not all there, and nothing else is known against it. Of a step that
+ * stands where it would if all were. */
+static void parts_apply(struct store_step *step, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (step[i].state == STORE_COMMITTED && step[i].code)
+			step[i].state = STORE_DAMAGED;
+}
+
 /* For each mark the steps of its number: they are ordered by it. */
 static void marks_apply(struct store_step *step, uint32_t n, const struct home *h,
 			void (*apply)(struct store_step *st, const struct store_mark *m))
@@ -523,8 +594,8 @@ static struct store_step *pack(struct store_step *step, uint32_t n)
 	return ret;
 }
 
-int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
-	       struct ckpt_err *err)
+static int scan(const struct store *s, bool all, bool parts, struct store_step **ret,
+		uint32_t *ret_n, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct store_step *step = NULL;
@@ -543,7 +614,7 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 		return ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
 				  s->job, nfound);
 	for (uint32_t i = 0; r >= 0 && i < nfound; i++) {
-		r = step_read(s, &found[i], &step[n]);
+		r = step_read(s, &found[i], parts, &step[n]);
 		n += r == 0;
 		if (r < 0)
 			r = store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
@@ -553,6 +624,8 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	if (r >= 0) {
 		judge_all(step, n, &home);
 		sort_by_age(step, n);
+		if (parts)
+			parts_apply(step, n);
 		*ret = pack(step, n);
 		r = *ret ? 0
 			 : ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
@@ -562,6 +635,18 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	notes_free(step, n);
 	free(home.mark);
 	return r;
+}
+
+int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+	       struct ckpt_err *err)
+{
+	return scan(s, all, false, ret, ret_n, err);
+}
+
+int store_scan_parts(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
+		     struct ckpt_err *err)
+{
+	return scan(s, all, true, ret, ret_n, err);
 }
 
 bool store_has_steps(const struct store *s)
@@ -580,7 +665,7 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 	store_name_parse(dir, &name);
 	if (!(name.kind & (STORE_STEP | STORE_OLD)))
 		return -EINVAL;
-	r = step_read(s, &name, ret);
+	r = step_read(s, &name, false, ret);
 	if (r == 0) {
 		notes_free(ret, 1);
 		ret->note = NULL;

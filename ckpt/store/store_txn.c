@@ -345,28 +345,28 @@ static int aside_find(struct store_txn *x, uint64_t rewind, struct aside *a, str
 		if (rewind != UINT64_MAX && st->step <= rewind)
 			continue;
 		memcpy(m->from, st->dir, sizeof m->from);
-		store_name_old(st->step, st->seq, m->to);
+		store_name_old(st->step, st->seq, wall_ns() / NS_PER_S, m->to);
 		a->n++;
 	}
 	return 0;
 }
 
 /* The name is taken where a crash between setting aside and committing let a seq be given twice. */
-static int aside_rename(struct store *s, struct aside_name *m)
+int store_aside_rename(const struct store *s, const char *from, char to[STORE_DIR_MAX])
 {
 	const struct io_ops *ops = s->ops;
 	struct store_name x;
-	int r = ops->rename(ops->ctx, s->job_fd, m->from, m->to);
+	int r = ops->rename(ops->ctx, s->job_fd, from, to);
 
-	store_name_parse(m->to, &x);
+	store_name_parse(to, &x);
 	for (uint32_t i = 0; r == -EEXIST && i < STORE_TRIES_MAX; i++) {
 		uint32_t nonce;
 
 		r = store_nonce(&nonce, NULL);
 		if (r)
 			return r;
-		store_name_old_again(x.step, x.seq, nonce, m->to);
-		r = ops->rename(ops->ctx, s->job_fd, m->from, m->to);
+		store_name_old_again(x.step, x.seq, x.aside_s, nonce, to);
+		r = ops->rename(ops->ctx, s->job_fd, from, to);
 	}
 	return r;
 }
@@ -381,7 +381,7 @@ static int aside_all(struct store_txn *x, struct aside *a, struct ckpt_err *err)
 		r = store_claim_check(x->s, err);
 		if (r)
 			return r;
-		r = aside_rename(x->s, m);
+		r = store_aside_rename(x->s, m->from, m->to);
 		if (r)
 			return store_fail(err, r, JOB_STEP ": cannot set %s aside", JOB_STEP_OF(x),
 					  m->from);

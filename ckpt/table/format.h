@@ -38,6 +38,8 @@ struct format_file {
 	bool unread; /* open_some did not read its metadata: it has no pieces and chunks here */
 };
 
+#define CHECKPOINT_FOREIGN 8 /* names that somebody reads; of more the number will do */
+
 /* All that it points to lives in the table's arena. */
 struct checkpoint {
 	const struct format *format;
@@ -55,12 +57,17 @@ struct checkpoint {
 		double value;
 	} * note;
 	uint64_t stored_bytes; /* of all files, metadata included */
-	bool partial;	       /* some files are lost, and their pieces with them: open_partial */
-	bool some;	       /* some files are unread, and their pieces are missing: open_some */
+	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many, and the names of
+	 * the first CHECKPOINT_FOREIGN. Not known where `some`, and of a summary */
+	uint32_t nforeign;
+	const char *foreign[CHECKPOINT_FOREIGN];
+	bool partial; /* some files are lost, and their pieces with them: open_partial */
+	bool some;    /* some files are unread, and their pieces are missing: open_some */
 };
 
 /*
- * What verify found. kind: "checksum", "truncated", "missing", "unexpected", "padding",
+ * What verify found. kind: "checksum", "truncated", "missing", "unexpected" (more bytes than there should be, or
+ * no regular file), "padding",
  * "malformed", "mismatch", "coverage", "unreadable" (the device or the permissions, not the bytes).
  * file "" and offset 0 where it does not apply; tensor "" likewise.
  */

@@ -2,7 +2,7 @@
 /*
  * native.h - our own format, v0. docs/FORMAT.md is its specification to the byte.
  *
- * A step directory holds MANIFEST and parts, nothing else. A part is what one rank owns; its raw
+ * A step directory holds MANIFEST and parts; what else lies there is ignored. A part is what one rank owns; its raw
  * space is the memory of the rank's staged slot, so that raw chunks go to disk straight from there.
  * This room only translates: who writes the bytes is move, who names and commits the files is
  * store.
@@ -155,8 +155,8 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 			   struct ckpt_err *err);
 
 /*
- * A MANIFEST from the parts of a directory whose own is missing or damaged: every *.part is read, but
- * for its data, and checked; entries that are no part, MANIFEST or MANIFEST.* are -EBADMSG. Each part
+ * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
+ * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each part
  * says how many there were: all must be there.
  * What MANIFEST alone knew (lineage, notes) is the caller's. Whoever makes it visible opens the
  * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
@@ -166,6 +166,11 @@ int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
 		   uint8_t *ret_id, struct ckpt_err *err);
 
 /* --- reading --- */
+
+/* What a file in a step's directory is by its name: MANIFEST; what is to become one, or was one (MANIFEST.%08x,
+ * MANIFEST.damaged-%08x); a part (w%04u-%08x-%03u.part); or nobody here made it. */
+enum native_entry { NATIVE_FOREIGN, NATIVE_IS_MANIFEST, NATIVE_SPENT, NATIVE_PART };
+enum native_entry native_entry(const char *name);
 
 /*
  * Its open gives file i = part i = place i of the table, one part per rank, in the order of ranks;
@@ -180,4 +185,9 @@ extern const struct format format_native;
  * are decoded. table is empty but for meshes; nfile 0.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
+/* The same; and when all is right, each is told the name of every part and how long it must be, in the order of
+ * the ranks, until it returns something else than 0. */
+typedef int native_part_fn(void *arg, const char *name, uint64_t file_bytes);
+int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
+			 struct checkpoint **ret, struct ckpt_err *err);
 #endif

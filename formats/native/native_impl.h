@@ -16,7 +16,4 @@ int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret
 
 /* May a part be called so? A single component that needs no quoting anywhere, and not MANIFEST. */
 bool native_name_ok(const char *name);
-
-/* MANIFEST.damaged-%08x: what repair put aside. */
-bool native_is_spent(const char *name);
 #endif

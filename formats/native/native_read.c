@@ -952,25 +952,71 @@ static int names_sort(struct opening *o)
 	return 0;
 }
 
-bool native_is_spent(const char *name)
+/* n of these digits, or more where any. */
+static bool take_digits(const char **p, const char *digits, size_t n, bool any)
 {
-	static const char front[] = NATIVE_MANIFEST ".damaged-";
-	size_t n = sizeof front - 1;
+	size_t have = strspn(*p, digits);
 
-	return !strncmp(name, front, n) && strspn(name + n, "0123456789abcdef") == 8 &&
-	       !name[n + 8];
+	if (have < n || (have > n && !any))
+		return false;
+	*p += have;
+	return true;
 }
 
+static bool take_text(const char **p, const char *text)
+{
+	size_t n = strlen(text);
+
+	if (strncmp(*p, text, n) != 0)
+		return false;
+	*p += n;
+	return true;
+}
+
+enum native_entry native_entry(const char *name)
+{
+	static const char dec[] = "0123456789", hexa[] = "0123456789abcdef";
+
+	if (take_text(&name, "w"))
+		return take_digits(&name, dec, 4, true) && take_text(&name, "-") &&
+				       take_digits(&name, hexa, 8, false) &&
+				       take_text(&name, "-") && take_digits(&name, dec, 3, true) &&
+				       !strcmp(name, ".part")
+			       ? NATIVE_PART
+			       : NATIVE_FOREIGN;
+	if (!take_text(&name, NATIVE_MANIFEST))
+		return NATIVE_FOREIGN;
+	if (!*name)
+		return NATIVE_IS_MANIFEST;
+	return (take_text(&name, ".damaged-") || take_text(&name, ".")) &&
+			       take_digits(&name, hexa, 8, false) && !*name
+		       ? NATIVE_SPENT
+		       : NATIVE_FOREIGN;
+}
+
+static int foreign_add(struct checkpoint *c, const char *name)
+{
+	const char *copy;
+
+	if (c->nforeign++ >= CHECKPOINT_FOREIGN)
+		return 0;
+	copy = arena_str(&c->table.arena, name);
+	c->foreign[c->nforeign - 1] = copy;
+	return copy ? 0 : -ENOMEM;
+}
+
+/* What nobody here made is no damage: an editor's backup, what a file server keeps, a lost+found. */
 static int entry_check(void *arg, const char *name, int is_file)
 {
 	struct opening *o = arg;
-	bool known = !strcmp(name, NATIVE_MANIFEST) || native_is_spent(name) ||
+	bool known = !strcmp(name, NATIVE_MANIFEST) || native_entry(name) == NATIVE_SPENT ||
 		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 
-	if (!known && !MUTANT(STRANGERS_IGNORED))
-		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0,
-		      "it does not belong to this checkpoint: move it away");
-	else if (!is_file)
+	if (!known && MUTANT(FOREIGN_IS_DAMAGE))
+		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it does not belong here");
+	if (!known)
+		return foreign_add(o->m.c, name);
+	if (!is_file)
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it is not a regular file");
 	return 0;
 }
@@ -1207,7 +1253,23 @@ const struct format format_native = {
 	.open_some = open_some,
 };
 
+static int parts_each(const struct manifest *m, native_part_fn *each, void *arg)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < m->npart; i++)
+		r = each(arg, string_at(m, m->part[i].name, NATIVE_NAME_MAX),
+			 le64_get(m->part[i].file_bytes));
+	return r;
+}
+
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err)
+{
+	return native_summary_parts(manifest, NULL, NULL, ret, err);
+}
+
+int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
+			 struct checkpoint **ret, struct ckpt_err *err)
 {
 	struct checkpoint *c = calloc(1, sizeof *c);
 	struct reader rd = { .list = { 0 } };
@@ -1229,6 +1291,8 @@ int native_summary(const struct source *manifest, struct checkpoint **ret, struc
 	if (!r)
 		r = facts_read(&m);
 	r = outcome(&rd, r, err);
+	if (!r && each)
+		(void)parts_each(&m, each, arg);
 	envelope_free(&m.env);
 	ckpt_errlist_free(&rd.list);
 	if (r < 0)

@@ -156,21 +156,6 @@ static int parts_grow(struct rebuilding *b)
 	return 0;
 }
 
-/* MANIFEST, or MANIFEST.*: what was to become one, or was one. */
-static bool is_manifest(const char *name)
-{
-	size_t n = strlen(NATIVE_MANIFEST);
-
-	return !strncmp(name, NATIVE_MANIFEST, n) && (!name[n] || name[n] == '.');
-}
-
-static bool is_part(const char *name)
-{
-	size_t n = strlen(name);
-
-	return native_name_ok(name) && n > 5 && !strcmp(name + n - 5, ".part");
-}
-
 static int entry_add(void *arg, const char *name, int is_file)
 {
 	struct rebuilding *b = arg;
@@ -178,12 +163,8 @@ static int entry_add(void *arg, const char *name, int is_file)
 	struct source src = { 0 };
 	int r;
 
-	if (!is_part(name))
-		return is_manifest(name)
-			       ? 0
-			       : ckpt_error(b->err, -EBADMSG,
-					    "%.80s does not belong to a checkpoint: move it away",
-					    name);
+	if (native_entry(name) != NATIVE_PART)
+		return 0;
 	if (!is_file)
 		return ckpt_error(b->err, -EBADMSG, "%.80s is not a regular file", name);
 	if (b->npart == NATIVE_WORLD_MAX)

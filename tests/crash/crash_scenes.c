@@ -12,6 +12,7 @@
  */
 #include "ckpt/store/points.h"
 #include "ckpt/store/repair.h"
+#include "ckpt/store/rewind.h"
 
 #define SCENE_HOLD "eval"
 #define SCENE_TAG "best"
@@ -176,6 +177,75 @@ static int repaired_check(const struct io_ops *ops, int root_fd, const struct st
 	return r;
 }
 
+/* Of 10, 20, 30 and 15 those that are listed: the line of 15, what is left of it, the line of 30 so far. */
+static int rewound_look(const struct store *s, const struct story *y, uint32_t *ret,
+			char why[CRASH_WHY])
+{
+	struct judgement j;
+
+	if (story_look(s, y, &j, why))
+		return 1;
+	*ret = 0;
+	for (uint32_t i = 0; i < y->n; i++) {
+		if (!j.listed[i] && !j.aside[i])
+			return FAIL("step %" PRIu64 " is lost", y->step[i].step);
+		*ret |= (uint32_t)j.listed[i] << i;
+	}
+	return *ret == 0x9 || *ret == 0x1 || *ret == 0x3 || *ret == 0x7
+		       ? 0
+		       : FAIL("no beginning of a line is listed: %" PRIx32, *ret);
+}
+
+/* The entry of step 30, wherever it is. */
+static int rewind_again(struct store *s, const struct story *y, struct rewind_result *ret,
+			struct ckpt_err *err)
+{
+	cleanup_free struct store_step *st = NULL;
+	const struct store_step *at;
+	uint32_t n;
+	int r = store_scan(s, true, &st, &n, err);
+
+	if (r)
+		return r;
+	at = scan_find(st, n, STORE_COMMITTED, 30, y->step[2].seq);
+	if (!at)
+		at = scan_find(st, n, STORE_SET_ASIDE, 30, y->step[2].seq);
+	return at ? store_rewind(s, &(struct rewind_opts){ .dir = at->dir }, ret, err) : -ENOENT;
+}
+
+/* What was promised; then the same command again ends what was begun, and once more moves nothing. */
+static int rewound_check(const struct io_ops *ops, int root_fd, const struct story *y, char *why)
+{
+	struct rewind_result result;
+	struct ckpt_err err = { 0 };
+	uint64_t generation;
+	struct store *s;
+	uint32_t line;
+	int r;
+
+	if (store_open(ops, root_fd, CRASH_JOB, true, &s, &err))
+		return FAIL("the job is gone: %.300s", err.msg);
+	r = rewound_look(s, y, &line, why);
+	if (!r && y->gone[3] != SAID_MAYBE && line != (y->gone[3] == SAID_YES ? 0x7u : 0x9u))
+		r = FAIL("%" PRIx32 " is listed, and that was not said", line);
+	for (uint32_t i = 0; !r && i < 2; i++) {
+		if (store_claim(s, 0, false, &generation, &err) ||
+		    rewind_again(s, y, &result, &err))
+			r = FAIL("again: %.300s", err.msg);
+		if (!r && i && result.naside + result.nback)
+			r = FAIL("the third time %" PRIu32 " steps moved",
+				 result.naside + result.nback);
+		if (!r)
+			r = rewound_look(s, y, &line, why);
+		if (!r && line != 0x7)
+			r = FAIL("%" PRIx32 " is listed at the end", line);
+	}
+	if (!r)
+		r = ops->list(ops->ctx, s->job_fd, leftover, why);
+	store_close(s);
+	return r;
+}
+
 static int saved_check(const struct io_ops *ops, int root_fd, const struct story *y, char *why)
 {
 	return story_restart(ops, root_fd, y, true, why);
@@ -332,6 +402,36 @@ static void live_kept(struct io_faults *f, int root_fd, struct power *w)
 	store_close(s);
 }
 
+/* The job went back to 10 and wrote 15: 20 and 30 are set aside. */
+static int base_back(int root_fd, struct power *w)
+{
+	struct ckpt_err err = { 0 };
+	int r = story_base(root_fd, &w->y, 3, w->why);
+
+	return r ? r : story_save(&io_ops_posix, root_fd, &w->y, true, &err);
+}
+
+static void live_rewound(struct io_faults *f, int root_fd, struct power *w)
+{
+	struct rewind_result result;
+	struct ckpt_err err = { 0 };
+	uint64_t generation;
+	struct store *s;
+
+	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+		return;
+	if (store_claim(s, 0, false, &generation, &err) == 0) {
+		w->y.gone[3] = SAID_MAYBE;
+		power_promise(f, w);
+		if (rewind_again(s, &w->y, &result, &err) == 0) {
+			w->y.gone[3] = SAID_YES;
+			power_promise(f, w);
+			w->done = true;
+		}
+	}
+	store_close(s);
+}
+
 /* 30 is held, and its MANIFEST is gone, or has a wrong byte. */
 static int base_broken(int root_fd, struct power *w, bool gone)
 {
@@ -395,6 +495,7 @@ static const struct scene scenes[] = {
 	{ "a step", base_one, live_save, saved_check, 0 },
 	{ "going back", base_three, live_back, saved_check, 0 },
 	{ "going back, undone", base_three, live_undone, saved_check, 8 },
+	{ "rewinding", base_back, live_rewound, rewound_check, 8 },
 	{ "sweeping", base_dead, live_save, saved_check, 8 },
 	{ "marks and pruning", base_three, live_kept, kept_check, 16 },
 	{ "repair", base_torn_manifest, live_repaired, repaired_check, 16 },

@@ -197,8 +197,27 @@ static int parts_write(struct store *s, struct store_txn *x, struct native_info 
 	return r;
 }
 
-int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
-		struct crash_step *ret, struct ckpt_err *err)
+/* The newest committed step up to `rewind`, past whatever the test does to calls. */
+static void parent_look(const struct store *s, uint64_t rewind, struct native_lineage *ret)
+{
+	const struct store by_hand = { .ops = &io_ops_posix, .root_fd = -1, .job_fd = s->job_fd };
+	cleanup_free struct store_step *st = NULL;
+	struct ckpt_err err;
+	uint32_t n = 0;
+
+	if (rewind == UINT64_MAX || store_scan(&by_hand, false, &st, &n, &err))
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		if (st[i].state != STORE_COMMITTED || st[i].step > rewind)
+			continue;
+		ret->parent_step = st[i].step;
+		memcpy(ret->parent_id, st[i].id, sizeof ret->parent_id);
+		return;
+	}
+}
+
+static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
+		       struct store_txn **ret_txn, struct crash_step *ret, struct ckpt_err *err)
 {
 	struct native_info info = { .job = CRASH_JOB,
 				    .step = step,
@@ -214,6 +233,7 @@ int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn *
 	void *bytes;
 	int r;
 
+	parent_look(s, rewind, &line);
 	*ret = (struct crash_step){ .step = step, .seq = seq, .generation = s->generation };
 	memcpy(info.uuid, &step, sizeof step);
 	memcpy(info.uuid + 8, &seq, sizeof seq);
@@ -235,6 +255,12 @@ int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn *
 	return r;
 }
 
+int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn **ret_txn,
+		struct crash_step *ret, struct ckpt_err *err)
+{
+	return begin_after(s, step, seq, UINT64_MAX, ret_txn, ret, err);
+}
+
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
 		 struct ckpt_err *err)
 {
@@ -247,12 +273,29 @@ int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 	       struct crash_step *ret, struct ckpt_err *err)
 {
 	struct store_txn *x;
-	int r = crash_begin(s, step, seq, &x, ret, err);
+	int r = begin_after(s, step, seq, rewind, &x, ret, err);
 
 	return r ? r : crash_commit(x, ret, rewind, err);
 }
 
 /* --- looking --- */
+
+const char *crash_aside(const struct store *s, uint64_t step, uint64_t seq)
+{
+	static char dir[STORE_DIR_MAX];
+	char front[STORE_DIR_MAX];
+	cleanup_free struct store_step *st = NULL;
+	struct ckpt_err err;
+	uint32_t n = 0;
+
+	dir[0] = 0;
+	(void)snprintf(front, sizeof front, ".old-%012" PRIu64 "-s%" PRIu64 "-t", step, seq);
+	(void)store_scan(s, true, &st, &n, &err);
+	for (uint32_t i = 0; i < n; i++)
+		if (strncmp(st[i].dir, front, strlen(front)) == 0)
+			memcpy(dir, st[i].dir, sizeof dir);
+	return dir;
+}
 
 static int entry_count(void *arg, const char *name, unsigned char d_type)
 {

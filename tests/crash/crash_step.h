@@ -39,9 +39,12 @@ int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn *
 		struct crash_step *ret, struct ckpt_err *err);
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
 		 struct ckpt_err *err);
-/* Both. Free *ret whatever the result. */
+/* Both; its parent is the newest committed step up to rewind. Free *ret whatever the result. */
 int crash_save(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 	       struct crash_step *ret, struct ckpt_err *err);
+
+/* The entry of a step that was set aside; "" where there is none. Until the next call. */
+const char *crash_aside(const struct store *s, uint64_t step, uint64_t seq);
 
 /* Does the directory hold exactly what was written, and does the format open it? */
 bool crash_step_same(const struct store *s, const char *dir, const struct crash_step *want,

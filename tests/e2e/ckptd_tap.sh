@@ -93,7 +93,7 @@ lines() { # FILE: how many, 0 when it is not there
 
 # The newest committed step, or -1.
 newest() {
-	"$ckptctl" ls --json "$store" 2>/dev/null | grep -o '"step":[0-9]*' | head -1 | grep -o '[0-9]*' || echo -1
+	"$ckptctl" ls --json "$store" 2>/dev/null | grep -o '"step":[0-9]*,"state":"committed"' | head -1 | grep -o '[0-9]*' || echo -1
 }
 
 committed_after() { # STEP

@@ -110,7 +110,19 @@ damage "an empty part" empty_part
 damage "a missing part" lose_part
 damage "a missing MANIFEST" lose_manifest
 damage "a part of another step" other_step
-damage "a file too many" more_file
+cp -a "$tmp/good" "$store"
+more_file
+check "a file too many is a warning" exits 3 "$ckptctl" verify --data "$(step_dir 16)"
+daemon_start --quiet
+resumes_from_newest() {
+	resume 0 --mesh fsdp=3 --steps 20 --params 60K --resume latest && says "resumed from disk, step 16" "$tmp/r.out"
+}
+check "and no obstacle to a job" resumes_from_newest
+check "nor to restore" exits 0 "$ckptctl" restore "$(step_dir 16)" "$tmp/restored" --mesh fsdp=1
+check "nor is the step quarantined" exits 3 "$ckptctl" verify --data --all "$store"
+kill -TERM "$daemon"
+wait "$daemon" || true
+rm -rf "$store"
 
 # Nothing older left: damage is not an empty store.
 cp -a "$tmp/good" "$store"

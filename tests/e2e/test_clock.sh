@@ -119,8 +119,15 @@ if ! "$ckptd" --help | grep -q -- --keep-within; then
 fi
 rm -rf "$store" "$tmp/losses"
 check "a daemon that keeps the steps of an hour listens" daemon_start --keep-within 1h
-job_start --mesh fsdp=2 --steps 1000000 --step-ms 4 --snapshot-every 4
-check "a job commits steps" within committed_after 20
+job_start --mesh fsdp=2 --steps 24 --step-ms 4 --snapshot-every 4
+check "a job commits steps" job_ends 0
+job_start --mesh fsdp=2 --steps 1000000 --step-ms 4 --snapshot-every 4 --resume "step:$(numbers | tail -1)"
+asides() { find "$store/a" -maxdepth 1 -name '.old-*' | sort; }
+went_back() { [ -n "$(asides)" ]; }
+check "goes back to the first one, and sets the others aside" within went_back
+check "and commits steps" within committed_after 20
+asides >"$tmp/asides"
+asides_kept() { cmp "$tmp/asides" <(asides); }
 numbers >"$tmp/kept"
 all_kept() { # every step of $tmp/kept is listed
 	local gone
@@ -137,6 +144,7 @@ for off in $((10 * year)) back 0 $((2 * hour)) $((20 * year)) 0; do
 	fi
 	check "with a clock off by $off the job commits steps" within committed_more
 	check "and none of all its steps is removed" all_kept
+	check "nor of those that were set aside" asides_kept
 	numbers >"$tmp/kept"
 done
 job_kill
@@ -149,5 +157,6 @@ numbers >"$tmp/kept"
 jump $((10 * year))
 check "ten years later prune is asked to keep what is younger than an hour" "$ckptctl" prune --yes --keep-within 1h "$store"
 check "nothing was older when the job stopped, and all is there" all_kept
+check "what was set aside is too" asides_kept
 check "every step is whole" all_whole
 tap_end

@@ -171,6 +171,11 @@ older=$(step_dir "$("$ckptctl" ls --json "$store" | grep -o '"step":[0-9]*' | se
 "$trainer" --mesh fsdp=1 --params 20K --steps 4 --snapshot-every 4 --root "$tmp/other" --job b --socket "$socket" \
 	--wait-ready >/dev/null 2>&1
 other=$tmp/other/b/step-000000000004
+# It goes on, and back.
+for how in "8 latest" "6 step:4"; do
+	"$trainer" --mesh fsdp=1 --params 20K --steps "${how% *}" --snapshot-every 4 --root "$tmp/other" --job b --socket "$socket" \
+		--wait-ready --resume "${how#* }" >/dev/null 2>&1
+done
 # Two tensors that are equal, which no trained model has.
 cat >"$tmp/twins.c" <<'END'
 #include <ckpt.h>
@@ -221,6 +226,17 @@ tensor=$("$ckptctl" show --json "$dir" | grep -o '"component":"model","name":"[^
 check "a tensor to look at" [ -n "$tensor" ]
 check "ls" json 0 ls "$store"
 check "ls --all" json 0 ls --all "$store"
+check "ls --all with what was set aside" json 0 ls --all "$tmp/other"
+check "prune -n --set-aside" json 0 prune -n --set-aside "$tmp/other"
+check "rewind -n" json 0 rewind -n -C "$tmp/other" step:8
+check "rewind" json 0 rewind --yes -C "$tmp/other" step:8
+check "rm -n" json 0 rm -n -C "$tmp/other" step:6
+touch "$(dirname "$other")/step-000000000008/.nfs0001"
+check "verify with a foreign file" json 3 verify -C "$tmp/other"
+check "rm" json 0 rm --yes -C "$tmp/other" step:8
+check "rm of the last one" json 11 rm --yes -C "$tmp/other" step:4
+check "repair with trash that is not ckptd's" json 3 repair -n "$tmp/other"
+check "ls of no store" json 10 ls "$tmp"
 mkdir "$tmp/hurt"
 cp -r "$tmp/broken" "$tmp/hurt/step-000000000001"
 truncate -s -1 "$tmp/hurt/step-000000000001/MANIFEST"

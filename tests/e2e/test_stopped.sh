@@ -80,7 +80,7 @@ b_committed() { listed b 300; }
 setsid "$trainer" --params "$params" --root "$store" --job c --socket "$socket" --mesh fsdp=2 --steps 1000000 --step-ms 2 --snapshot-every 1 \
 	>"$tmp/c.out" 2>"$tmp/c.err" &
 job=$! # which tidy_up ends
-c_newest() { "$ckptctl" ls --json "$store/c" 2>/dev/null | grep -o '"step":[0-9]*' | head -1 | grep -o '[0-9]*' || echo 0; }
+c_newest() { "$ckptctl" ls --json "$store/c" 2>/dev/null | grep -o '"step":[0-9]*,"state":"committed"' | head -1 | grep -o '[0-9]*' || echo 0; }
 c_beyond() { [ "$(c_newest)" -gt "$1" ]; }
 check "another job commits steps, very often" within c_beyond 0
 read -ra ranks <"/proc/$job/task/$job/children" || true

@@ -68,9 +68,9 @@ static const char *state_of(const char *store, uint64_t step)
 /* Every verb that reads a checkpoint by its name refuses it with this exit code and this sentence. */
 static void assert_refused(const char *store, const char *name, int code, const char *what)
 {
-	static const char *const verbs[] = { "verify",	"show",	   "stats", "plan",
-					     "convert", "restore", "cat",   "hold",
-					     "tag",	"release", "diff" };
+	static const char *const verbs[] = { "verify",	"show", "stats", "plan", "convert",
+					     "restore", "cat",	"hold",	 "tag",	 "release",
+					     "diff",	"rm",	"rewind" };
 	const char *out = path_of("%s/never", top);
 
 	for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
@@ -84,6 +84,8 @@ static void assert_refused(const char *store, const char *name, int code, const 
 			RUN(v, "-C", store, name, "w");
 		else if (!strcmp(v, "tag"))
 			RUN(v, "-C", store, name, "x");
+		else if (!strcmp(v, "rm") || !strcmp(v, "rewind"))
+			RUN(v, "--yes", "-C", store, name);
 		else if (!strcmp(v, "diff"))
 			RUN(v, "-C", store, name, name);
 		else
@@ -133,7 +135,8 @@ static void a_misplaced_newest_step_is_passed_over_with_the_reason(void **state)
 	assert_says(got.out, "step 20");
 	assert_says(got.err, "step 30 is passed over: misplaced: its MANIFEST is that of step 10");
 	assert_int_equal(RUN("ls", store), 0);
-	assert_says(got.err, "1 misplaced step is not listed");
+	assert_says(got.out, "misplaced");
+	assert_says(got.err, "latest passes over 1 misplaced step; ckptctl adopt");
 	/* It comes back where it belongs. */
 	remove_tree(step_of(store, "run", 10));
 	assert_int_equal(rename(step_of(store, "run", 30), step_of(store, "run", 10)), 0);
@@ -295,6 +298,9 @@ static void who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since
 	assert_int_equal(store_open(&io_ops_posix, fd, "run", true, &s, &err), 0);
 	assert_int_equal(rename(path_of("%s/run", store), path_of("%s/other", store)), 0);
 	assert_int_equal(RUN("adopt", "--yes", path_of("%s/other", store)), 0);
+	assert_int_equal(store_claim(s, 0, false, &generation, &err), -EIO);
+	assert_says(err.msg, "was moved or replaced");
+	assert_int_equal(rename(path_of("%s/other", store), path_of("%s/run", store)), 0);
 	assert_int_equal(store_claim(s, 0, false, &generation, &err), -EINVAL);
 	assert_says(err.msg, "belongs to job other");
 	store_close(s);
@@ -409,7 +415,8 @@ static void latest_stops_at_what_a_newer_version_wrote(void **state)
 	assert_int_equal(RUN("verify", "-C", store, "step:20"), 0);
 	assert_int_equal(RUN("verify", "--data", "--all", "-C", store), 8);
 	assert_int_equal(RUN("ls", store), 0);
-	assert_says(got.err, "1 step was written by a newer version and not listed");
+	assert_says(got.out, "newer");
+	assert_says(got.err, "a newer version wrote 1 step: latest stops there");
 	assert_silent(got.out, "latest");
 	assert_int_equal(RUN("prune", "--yes", "--bad", "--keep-last=1", store), 0);
 	assert_int_equal(access(step_of(store, "run", 30), F_OK), 0);
@@ -418,6 +425,67 @@ static void latest_stops_at_what_a_newer_version_wrote(void **state)
 	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 30)), 8);
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	assert_string_equal(state_of(store, 30), "newer");
+}
+
+/* By its path a step may be looked at; it is not removed and not made the newest of a line, nor does a policy
+ * remove it. */
+static void assert_stays(const char *store, const char *dir, int code, const char *what)
+{
+	const char *path = path_of("%s/run/%s", store, dir);
+
+	assert_int_equal(RUN("rm", "--yes", path), code);
+	assert_says(got.err, what);
+	assert_int_equal(RUN("rm", "-n", path), code);
+	assert_int_equal(RUN("rewind", "--yes", path), code);
+	assert_says(got.err, what);
+	assert_int_equal(RUN("rm", "--yes", "-C", store, dir), code);
+	assert_int_equal(RUN("rewind", "--yes", "-C", store, dir), code);
+	assert_says(got.err, what);
+	assert_int_equal(RUN("prune", "--yes", "--set-aside", "--keep-last=1", store), 0);
+	RUN("prune", "--yes", "--bad", store);
+	assert_int_equal(access(path, F_OK), 0);
+}
+
+static void what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to(void **state)
+{
+	static const char other[] = ".old-000000000030-s3", newer[] = ".old-000000000020-s2";
+	const char *store = line(place("stays"), "run", 4);
+
+	(void)state;
+	make_step(store, &(struct how){ "run", "fsdp=2", 50, 5, 40, 40, false });
+	exchange(step_of(store, "run", 30), step_of(store, "run", 40));
+	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 20)));
+	assert_stays(store, "step-000000000030", 4, "is not step 30");
+	assert_stays(store, "step-000000000020", 8, "newer version");
+	assert_string_equal(state_of(store, 50), "committed");
+	assert_int_equal(rename(step_of(store, "run", 30), path_of("%s/run/%s", store, other)), 0);
+	assert_int_equal(rename(step_of(store, "run", 20), path_of("%s/run/%s", store, newer)), 0);
+	assert_stays(store, other, 4, "is not step 30");
+	assert_stays(store, newer, 8, "newer version");
+	/* A number that the line has not is that of the one that was set aside. */
+	assert_int_equal(RUN("rm", "--yes", "-C", store, "step:30"), 4);
+	assert_int_equal(RUN("rewind", "--yes", "-C", store, "step:20"), 8);
+	assert_string_equal(state_of(store, 50), "committed");
+}
+
+/* What it lacks is said of the step that it is; it is another one. */
+static void a_misplaced_step_that_lacks_a_part_is_misplaced(void **state)
+{
+	const char *store = line(place("lacks"), "run", 3), *part = NULL;
+	DIR *d;
+
+	(void)state;
+	exchange(step_of(store, "run", 20), step_of(store, "run", 10));
+	for (uint64_t step = 20; step <= 30; step += 10) {
+		d = opendir(step_of(store, "run", step));
+		for (struct dirent *e; (e = readdir(d));)
+			if (e->d_name[0] == 'w')
+				part = path_of("%s/%s", step_of(store, "run", step), e->d_name);
+		closedir(d);
+		assert_int_equal(unlink(part), 0);
+	}
+	assert_string_equal(state_of(store, 20), "misplaced");
+	assert_string_equal(state_of(store, 30), "damaged");
 }
 
 static void a_newer_step_below_the_newest_stops_nothing(void **state)
@@ -467,6 +535,8 @@ int main(void)
 		cmocka_unit_test(a_manifest_that_was_exchanged_alone_is_made_anew),
 		cmocka_unit_test(what_lies_in_no_job_cannot_be_adopted),
 		cmocka_unit_test(latest_stops_at_what_a_newer_version_wrote),
+		cmocka_unit_test(what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to),
+		cmocka_unit_test(a_misplaced_step_that_lacks_a_part_is_misplaced),
 		cmocka_unit_test(a_newer_step_below_the_newest_stops_nothing),
 		cmocka_unit_test(a_newer_part_is_no_damage),
 	};

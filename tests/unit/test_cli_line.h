@@ -55,11 +55,13 @@ static const char *steps_of(const char *job)
 	buf[0] = 0;
 	assert_int_equal(RUN("ls", job, "--json"), 0);
 	j = json_out("ckptd.ls/1");
-	for (size_t i = 0; i < json_array_size(json_object_get(j, "checkpoints")); i++)
-		n += (size_t)snprintf(
-			buf + n, sizeof buf - n, "%llu ",
-			(unsigned long long)number(
-				json_array_get(json_object_get(j, "checkpoints"), i), "step"));
+	for (size_t i = 0; i < json_array_size(json_object_get(j, "checkpoints")); i++) {
+		const json_t *x = json_array_get(json_object_get(j, "checkpoints"), i);
+
+		if (!strcmp(string(x, "state"), "committed"))
+			n += (size_t)snprintf(buf + n, sizeof buf - n, "%llu ",
+					      (unsigned long long)number(x, "step"));
+	}
 	json_decref(j);
 	return buf;
 }

@@ -340,9 +340,11 @@ static void bad_removes_nothing_that_may_be_whole(void **state)
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 0), 0);
 	hurt(path_of("%s/MANIFEST", step_path(job, 10)), 8);
 	RUN("prune", "--yes", "--bad", job);
-	assert_int_equal(got.code, 3); /* a directory is not the store's own */
-	assert_true(there(job, 20) && there(job, 40));
-	assert_false(there(job, 30) || there(job, 10));
+	assert_int_equal(got.code, 0);
+	assert_says(got.out,
+		    "what is not ckptd's stays in .trash-"); /* a directory is not its own */
+	assert_true(there(job, 40));
+	assert_false(there(job, 30) || there(job, 20) || there(job, 10));
 }
 
 static void a_store_is_pruned_job_by_job(void **state)
@@ -382,7 +384,7 @@ static void free_takes_the_oldest_until_it_is_enough(void **state)
 	assert_string_equal(steps_of(job), "50 ");
 }
 
-static void what_is_not_the_stores_own_stays(void **state)
+static void what_is_not_the_stores_own_stays_and_is_listed(void **state)
 {
 	const char *job = line(place("foreign"), "run", 3);
 	json_t *j;
@@ -392,11 +394,22 @@ static void what_is_not_the_stores_own_stays(void **state)
 	assert_int_equal(symlink("/", path_of("%s/w-link.part", step_path(job, 20))), 0);
 	make_step(place("foreign"), &(struct how){ "run", "fsdp=2", 35, 0, 0, 0, true });
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
-	j = pruned(1);
-	assert_int_equal(number(j, "failed_count"), 2);
-	assert_int_equal(number(j, "removed_count"), 0);
+	j = pruned(0);
+	assert_int_equal(number(j, "failed_count"), 0);
+	assert_int_equal(number(j, "removed_count"), 2);
+	assert_says(reason(j, 10), "what is not ckptd's stays in .trash-");
 	json_decref(j);
-	assert_true(there(job, 10) && there(job, 20) && there(job, 30));
+	assert_true(!there(job, 10) && !there(job, 20) && there(job, 30));
+	/* Both directories are listed, and stay. */
+	for (uint32_t i = 0; i < 2; i++) {
+		RUN("repair", i ? "--yes" : "-n", job, "--json");
+		assert_int_equal(got.code, 3);
+		j = json_out("ckptd.repair/1");
+		assert_int_equal(number(j, "left_count"), 3); /* and what is being written */
+		json_decref(j);
+	}
+	assert_int_equal(RUN("repair", "-n", job), 3);
+	assert_says(got.out, "1 file is in it that ckptd did not make: notes");
 	assert_int_equal(RUN("ls", "--all", job), 0);
 	assert_says(got.out, "collecting");
 }
@@ -585,7 +598,7 @@ int main(void)
 		cmocka_unit_test(bad_removes_nothing_that_may_be_whole),
 		cmocka_unit_test(a_store_is_pruned_job_by_job),
 		cmocka_unit_test(free_takes_the_oldest_until_it_is_enough),
-		cmocka_unit_test(what_is_not_the_stores_own_stays),
+		cmocka_unit_test(what_is_not_the_stores_own_stays_and_is_listed),
 		cmocka_unit_test(an_interrupt_before_anything_went_loses_nothing),
 		cmocka_unit_test(a_check_says_good_damaged_or_that_nobody_knows),
 		cmocka_unit_test(another_user_removes_nothing),

@@ -135,7 +135,7 @@ static void the_store_comes_from_the_argument_the_option_or_the_environment(void
 	free(want);
 }
 
-static void what_is_unfinished_set_aside_or_damaged_appears_with_all_only(void **state)
+static void what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always(void **state)
 {
 	const char *root = path_of("%s/line", top);
 	uint32_t seen[4] = { 0 };
@@ -156,14 +156,20 @@ static void what_is_unfinished_set_aside_or_damaged_appears_with_all_only(void *
 
 	assert_int_equal(truncate(path_of("%s/run/step-000000000004/MANIFEST", root), 100), 0);
 	assert_int_equal(RUN("ls", root), 0);
-	assert_silent(got.out, "STATE");
+	assert_says(got.out, "STATE");
+	assert_says(got.out, "   4  damaged ");
+	assert_says(got.out, "   3  committed ");
+	assert_says(got.out, "step 4 of run: ");
 	assert_says(got.err, "1 damaged");
 	assert_says(got.out, "2 checkpoints of run");
-	assert_silent(got.out, "   4 ");
+	assert_silent(got.out, "collecting");
+	assert_silent(got.out, "set-aside");
 	assert_says(got.out, "latest"); /* passes the damaged one over */
 	assert_int_equal(RUN("ls", root, "--json"), 0);
 	j = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 2);
+	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 3);
+	assert_string_equal(string(json_array_get(json_object_get(j, "checkpoints"), 0), "state"),
+			    "damaged");
 	json_decref(j);
 	assert_int_equal(RUN("ls", root, "--all"), 0);
 	assert_says(got.out, "set-aside");
@@ -712,6 +718,59 @@ static void part_becomes_a_link(const char *p)
 	assert_int_equal(symlink(away, at), 0);
 }
 
+/* An entry that is none of the checkpoint's is a warning of verify, and nothing to anybody else. */
+static void a_foreign_file_is_a_warning_and_no_obstacle(void **state)
+{
+	const char *root = path_of("%s/foreign", top), *job = path_of("%s/alpha", root);
+	char step[PATH_MAX], out[PATH_MAX];
+	json_t *j, *x;
+
+	(void)state;
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_int_equal(mkdir(job, 0700), 0);
+	assert_int_equal(mkdir(path_of("%s/.ckptd", job), 0700), 0);
+	snprintf(step, sizeof step, "%s/step-000000000020", job);
+	copy_step(path_of("%s/alpha/step-000000000020", work), step);
+	copy_file(part_name(step, 0), path_of("%s/.nfs0001", step));
+	for (uint32_t data = 0; data < 2; data++) {
+		assert_int_equal(RUN("verify", data ? "--data" : "--no-mark", step), 3);
+		assert_says(got.out, "ok (1 foreign file ignored: .nfs0001)");
+		assert_says(got.out, "1 checkpoint good");
+	}
+	assert_int_equal(RUN("verify", "--data", "--all", root), 3);
+	assert_int_equal(RUN("verify", "-C", root, "step:20", "step:77"), 10);
+	add_file(step);
+	add_part(step);
+	assert_int_equal(mkdir(path_of("%s/lost+found", step), 0700), 0);
+	assert_int_equal(symlink("/", path_of("%s/root", step)), 0);
+	assert_int_equal(RUN("verify", "--data", step, "--json"), 3);
+	j = json_out("ckptd.verify/1");
+	x = json_array_get(json_object_get(j, "checkpoints"), 0);
+	assert_true(json_is_true(json_object_get(x, "ok")));
+	assert_int_equal(number(x, "fault_count"), 0);
+	assert_int_equal(number(x, "foreign_count"), 5);
+	assert_int_equal(json_array_size(member(x, "foreign", JSON_ARRAY)), 5);
+	string(json_array_get(json_object_get(x, "foreign"), 0), "file");
+	assert_string_equal(string(x, "mark"), "verified");
+	json_decref(j);
+	/* Nobody minds: it is not quarantined, and is read like any other. */
+	assert_int_equal(RUN("ls", root), 0);
+	assert_silent(got.out, "STATE");
+	assert_says(got.out, "latest, verified");
+	snprintf(out, sizeof out, "%s/out", top);
+	assert_int_equal(RUN("show", "-C", job), 0);
+	assert_int_equal(RUN("stats", "-C", job), 0);
+	assert_int_equal(RUN("diff", "--values", step, path_of("%s/alpha/step-000000000020", work)),
+			 0);
+	assert_int_equal(RUN("convert", step, out, "--mesh", "fsdp=1"), 0);
+	remove_tree(out);
+	assert_int_equal(RUN("cat", "-C", job, "latest", "model/embed.weight", "--stats"), 0);
+	/* Damage is damage all the same. */
+	flip_data_first(step);
+	assert_int_equal(RUN("verify", "--data", step), 4);
+	remove_tree(root);
+}
+
 #define D(inflict, kind, data_only)                \
 	{                                          \
 #inflict, kind, inflict, data_only \
@@ -737,8 +796,6 @@ static const struct damage damages[] = {
 	D(lengthen_part, NULL, false),
 	D(remove_part, "missing", false),
 	D(remove_manifest, "missing", false),
-	D(add_file, "unexpected", false),
-	D(add_part, "unexpected", false),
 	D(rename_part, "missing", false),
 	D(swap_parts, NULL, false),
 	D(part_of_another_step, NULL, false),
@@ -1126,7 +1183,8 @@ int main(void)
 		cmocka_unit_test(ls_lists_what_is_committed_newest_first),
 		cmocka_unit_test(ls_as_text_is_a_table_with_jobs_where_there_are_several),
 		cmocka_unit_test(the_store_comes_from_the_argument_the_option_or_the_environment),
-		cmocka_unit_test(what_is_unfinished_set_aside_or_damaged_appears_with_all_only),
+		cmocka_unit_test(
+			what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always),
 		cmocka_unit_test(a_checkpoint_in_place_of_a_store_is_told_apart),
 		cmocka_unit_test(show_tells_a_program_everything),
 		cmocka_unit_test(show_tells_a_person_the_summary),
@@ -1137,6 +1195,7 @@ int main(void)
 		cmocka_unit_test(tensors_are_listed_by_a_glob),
 		cmocka_unit_test(a_tensor_that_does_not_exist_brings_its_neighbours),
 		cmocka_unit_test(a_good_checkpoint_is_called_good_and_all_of_it_was_read),
+		cmocka_unit_test(a_foreign_file_is_a_warning_and_no_obstacle),
 		cmocka_unit_test(every_kind_of_damage_is_found_and_hides_no_other),
 		cmocka_unit_test(a_step_under_the_number_of_another_is_found_by_all),
 		cmocka_unit_test(what_may_not_be_read_is_twelve),

@@ -646,6 +646,100 @@ static void room_is_made_by_the_policy(void **state)
 	rank_close(&k, 0);
 }
 
+/* 1 to 5, back to 3, and 6: 4 and 5 are set aside. */
+static void go_back(struct plan_of_job *p)
+{
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+	struct ckpt_got got;
+
+	start(0, 0);
+	rank_open(&k, p, 0);
+	save_some(&k, 1, 5);
+	rank_close(&k, 0);
+	rank_open(&k, p, 0);
+	MUST_OK(rank_restore(&k, 3, CKPT_FROM_DISK, &got, &err), &err);
+	save(&k, 6);
+	rank_close(&k, 0);
+	host_stop(&H);
+	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 2);
+}
+
+static void what_was_set_aside_stays_and_goes_first_where_there_is_no_room(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	p.rows = 20000; /* some 10 MiB */
+	go_back(&p);
+	start(1, 0);
+	forget_said();
+	go_on(&k, &p);
+	save(&k, 7);
+	assert_disk("7");
+	assert_true(soon(times_said("keep: job job: 4 steps removed") == 1));
+	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 2);
+	/* one removal makes room for a step */
+	forget_said();
+	atomic_store(&disk.free_bytes, 4 << 20);
+	atomic_store(&disk.per_removal, ROOMY);
+	save(&k, 8);
+	assert_int_equal(times_said("step 4 (set aside) removed: set aside, to make room"), 1);
+	assert_disk("8");
+	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 1);
+	rank_close(&k, 0);
+}
+
+static void for_room_no_step_of_the_line_goes_before_those_that_were_set_aside(void **state)
+{
+	struct plan_of_job p = plan();
+	struct rank k = { 0 };
+
+	(void)state;
+	p.rows = 20000; /* some 10 MiB */
+	go_back(&p);
+	start(0, 7); /* keeps none of them but the newest */
+	forget_said();
+	atomic_store(&disk.free_bytes, 4 << 20);
+	atomic_store(&disk.per_removal, ROOMY);
+	go_on(&k, &p);
+	save(&k, 7);
+	assert_int_equal(times_said("step 4 (set aside) removed: set aside, to make room"), 1);
+	assert_disk("7");
+	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 1);
+	rank_close(&k, 0);
+}
+
+static void without_a_policy_nothing_makes_room_and_the_sentence_names_what_could(void **state)
+{
+	struct plan_of_job p = plan();
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+
+	(void)state;
+	go_back(&p);
+	start(0, 0);
+	forget_said();
+	go_on(&k, &p);
+	atomic_store(&disk.free_bytes, 0);
+	MUST_BE(rank_step(&k, 7, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_wait(k.c, 7, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
+	assert_non_null(strstr(err.msg, " are set aside, ckptctl prune --set-aside removes them"));
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	/* a quota, which space() does not tell */
+	atomic_store(&disk.free_bytes, ROOMY);
+	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -EDQUOT, false);
+	MUST_BE(rank_step(&k, 8, CKPT_PERSIST), 0);
+	assert_int_equal(ckpt_wait(k.c, 8, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
+	assert_non_null(strstr(err.msg, " are set aside, ckptctl prune --set-aside removes them"));
+	MUST_BE(ckpt_guard(k.c, NULL), 0);
+	assert_true(disk_is("6 3 2 1"));
+	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 2);
+	assert_int_equal(times_said(" removed: "), 0);
+	rank_close(&k, 0);
+}
+
 /* Some file systems give the space of removed files back in the background. */
 static void what_was_removed_and_is_not_free_yet_fails_no_step(void **state)
 {
@@ -1009,6 +1103,9 @@ int main(void)
 		QUICK(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer),
 		TEST(what_does_not_fit_is_known_before_the_first_byte),
 		TEST(room_is_made_by_the_policy),
+		TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room),
+		TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside),
+		TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could),
 		TEST(what_the_reservation_refuses_is_not_begun),
 		TEST(short_of_descriptors_half_of_them_stay_free),
 		TEST(what_was_removed_and_is_not_free_yet_fails_no_step),

@@ -274,6 +274,8 @@ static void what_vanishes_while_a_claim_sweeps_is_no_error(void **state)
 	store_close(b);
 }
 
+#define PART "w0000-0000000b-000.part"
+
 static void what_the_store_did_not_name_stays(void **state)
 {
 	static const char *const dirs[] = {
@@ -310,17 +312,54 @@ static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **
 					    ".tmp-000000000010-g00000001-0000000b",
 					    ".tmp-000000000010-g00000000-0000000c" };
 	struct store *s = opened(&io_ops_posix);
-	char path[STORE_DIR_MAX + 8];
+	char path[STORE_DIR_MAX + sizeof PART];
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
 		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
-		(void)snprintf(path, sizeof path, "%s/file", dirs[i]);
+		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
 		put_file(s->job_fd, path);
 	}
 	(void)claimed(s, 0, false);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
 		assert_false(exists(s, dirs[i]));
+	store_close(s);
+}
+
+static void what_is_in_trash_and_not_the_store_s_stays(void **state)
+{
+	static const char *const dirs[] = { ".trash-0000000a",
+					    ".tmp-000000000010-g00000001-0000000b" };
+	static const char *const foreign[] = { ".nfs0001", "MANIFEST.bak", "weights.part" };
+	struct store *s = opened(&io_ops_posix);
+	cleanup_free struct store_name *trash = NULL;
+	char path[STORE_DIR_MAX + sizeof PART];
+	uint32_t n;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
+		put_file(s->job_fd, path);
+		for (size_t k = 0; k < ARRAY_LEN(foreign); k++) {
+			(void)snprintf(path, sizeof path, "%s/%s", dirs[i], foreign[k]);
+			put_file(s->job_fd, path);
+		}
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		(void)claimed(s, 0, false);
+	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_TRASH | STORE_TMP, &trash, &n),
+			 0);
+	assert_int_equal(n, 2);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_int_equal(trash[i].kind, STORE_TRASH);
+		(void)snprintf(path, sizeof path, "%s/" PART, trash[i].dir);
+		assert_false(exists(s, path));
+		for (size_t k = 0; k < ARRAY_LEN(foreign); k++) {
+			(void)snprintf(path, sizeof path, "%s/%s", trash[i].dir, foreign[k]);
+			assert_true(exists(s, path));
+		}
+	}
 	store_close(s);
 }
 
@@ -334,7 +373,7 @@ static void where_there_are_no_locks_a_claim_sweeps_all_the_same(void **state)
 	s = opened(&f.ops);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
 	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
-	put_file(s->job_fd, ".trash-0000000a/file");
+	put_file(s->job_fd, ".trash-0000000a/" PART);
 	(void)claimed(s, 0, false);
 	assert_true(io_faults_hit(&f));
 	assert_false(exists(s, ".trash-0000000a"));
@@ -357,7 +396,7 @@ static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
 
 	if (!is_dir && born_left > 0) {
 		born_left--;
-		put_file(dirfd, "reborn");
+		put_file(dirfd, PART);
 	}
 	return r;
 }
@@ -371,7 +410,7 @@ static void a_directory_that_is_not_empty_may_be_called_either_way(void **state)
 	ops.unlink = unlink_reborn;
 	s = opened(&ops);
 	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
-	put_file(s->job_fd, ".trash-0000000a/file");
+	put_file(s->job_fd, ".trash-0000000a/" PART);
 	born_left = 1;
 	(void)claimed(s, 0, false);
 	assert_false(exists(s, ".trash-0000000a"));
@@ -496,7 +535,7 @@ static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
 
 	if (!is_dir && ghost_left > 0) {
 		ghost_left--;
-		(void)snprintf(born, sizeof born, "ghost-%" PRIu32, ghost_left);
+		(void)snprintf(born, sizeof born, "w%04" PRIu32 "-0000000a-000.part", ghost_left);
 		put_file(ghost_dir, born);
 	}
 	return r;
@@ -514,7 +553,7 @@ static void trash_in_which_files_still_appear_is_left_to_a_later_claim(void **st
 		assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
 		ghost_dir =
 			openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		put_file(ghost_dir, "first");
+		put_file(ghost_dir, PART);
 		ghost_left = ghosts;
 		for (uint32_t i = 0; i < 5; i++)
 			(void)claimed(s, 0, false);
@@ -525,7 +564,7 @@ static void trash_in_which_files_still_appear_is_left_to_a_later_claim(void **st
 	ghost_left = UINT32_MAX; /* for ever: the claim ends all the same */
 	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
 	ghost_dir = openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	put_file(ghost_dir, "first");
+	put_file(ghost_dir, PART);
 	(void)claimed(s, 0, false);
 	assert_true(exists(s, ".trash-0000000a"));
 	(void)close(ghost_dir);
@@ -605,6 +644,7 @@ int main(void)
 		T(what_the_store_did_not_name_stays),
 		T(trash_and_dead_collecting_directories_go_with_the_next_claim),
 		T(trash_in_which_files_still_appear_is_left_to_a_later_claim),
+		T(what_is_in_trash_and_not_the_store_s_stays),
 		T(where_there_are_no_locks_a_claim_sweeps_all_the_same),
 		T(a_directory_that_is_not_empty_may_be_called_either_way),
 		T(without_random_bytes_nothing_is_named_and_nothing_is_lost),

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <cmocka.h>
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
@@ -43,6 +44,15 @@ static int teardown(void **state)
 static int save(uint64_t step, uint64_t seq, uint64_t rewind)
 {
 	return crash_save(s, step, seq, rewind, &saved[nsaved++], &err);
+}
+
+/* The names of what is set aside say when that was. */
+int clock_gettime(clockid_t id, struct timespec *ret)
+{
+	if (id != CLOCK_REALTIME)
+		return (int)syscall(SYS_clock_gettime, id, ret);
+	*ret = (struct timespec){ .tv_sec = 1800000000 };
+	return 0;
 }
 
 static bool exists(const char *name)
@@ -109,11 +119,11 @@ static void going_back_sets_aside_and_loses_no_step(void **state)
 	assert_int_equal(save(30, 3, 20), 0);
 	assert_int_equal(save(20, 4, 10), 0); /* the same number again */
 	assert_is("step-000000000010", 0);
-	assert_is(".old-000000000020-s2", 1);
-	assert_is(".old-000000000030-s3", 2);
+	assert_is(".old-000000000020-s2-t1800000000", 1);
+	assert_is(".old-000000000030-s3-t1800000000", 2);
 	assert_is("step-000000000020", 3);
 	assert_int_equal(save(15, 5, 10), 0);
-	assert_is(".old-000000000020-s4", 3);
+	assert_is(".old-000000000020-s4-t1800000000", 3);
 	assert_is("step-000000000015", 4);
 	assert_entries(5);
 }
@@ -129,7 +139,7 @@ static void a_name_that_is_taken_aside_is_not_taken_again(void **state)
 	assert_int_equal(save(15, 3, 10), 0);
 	assert_int_equal(save(20, 2, 15), 0); /* as after a crash in the middle of going back */
 	assert_int_equal(save(16, 5, 15), 0);
-	assert_is(".old-000000000020-s2", 1);
+	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_OLD, &name, &n), 0);
 	assert_int_equal(n, 2);
 	assert_is(name[strlen(name[0].dir) < strlen(name[1].dir)].dir, 3);
@@ -159,12 +169,12 @@ static void assert_line_is_as_it_was(void)
 	assert_is("step-000000000010", 0);
 	assert_is("step-000000000015", 2);
 	assert_is("step-000000000020", 3);
-	assert_is(".old-000000000020-s2", 1);
+	assert_is(".old-000000000020-s2-t1800000000", 1);
 }
 
 static void a_step_for_which_no_name_is_free_is_not_set_aside(void **state)
 {
-	static const char taken[] = ".old-000000000020-s2-00000000";
+	static const char taken[] = ".old-000000000020-s2-t1800000000-00000000";
 
 	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
@@ -189,11 +199,11 @@ static void a_run_that_continues_nothing_sets_every_step_aside(void **state)
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(5, 3, UINT64_MAX), 0);
-	assert_is(".old-000000000010-s1", 0);
-	assert_is(".old-000000000020-s2", 1);
+	assert_is(".old-000000000010-s1-t1800000000", 0);
+	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_is("step-000000000005", 2);
 	assert_int_equal(save(5, 4, UINT64_MAX), 0);
-	assert_is(".old-000000000005-s3", 2);
+	assert_is(".old-000000000005-s3-t1800000000", 2);
 	assert_is("step-000000000005", 3);
 }
 
@@ -232,7 +242,7 @@ static void a_damaged_step_is_set_aside_like_any_other(void **state)
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
 	assert_int_equal(save(20, 3, 10), 0);
-	assert_true(exists(".old-000000000020-s0"));
+	assert_true(exists(".old-000000000020-s0-t1800000000"));
 	assert_is("step-000000000020", 2);
 }
 
@@ -582,7 +592,7 @@ static void a_rename_that_was_done_and_denied_is_not_undone(void **state)
 	assert_non_null(strstr(err.msg, "may or may not be visible"));
 	s->ops = &io_ops_posix;
 	assert_is("step-000000000015", 2);
-	assert_is(".old-000000000020-s2", 1);
+	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_entries(3);
 }
 

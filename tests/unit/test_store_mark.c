@@ -409,11 +409,11 @@ static void a_tag_is_a_name_also_of_a_step_that_was_set_aside(void **state)
 	set(20, MARK_TAG, "best", 0, NULL);
 	assert_resolves("tag:best", "step-000000000020", NULL);
 	save(15, 4, 10);
-	assert_resolves("tag:best", ".old-000000000020-s2", NULL);
+	assert_resolves("tag:best", crash_aside(s, 20, 2), NULL);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:none", &ref, &err), -ENOENT);
 	assert_non_null(strstr(err.msg, "best"));
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:", &ref, &err), -EINVAL);
-	assert_int_equal(io_tree_remove(s->job_fd, ".old-000000000020-s2"), 0);
+	assert_int_equal(io_tree_remove(s->job_fd, crash_aside(s, 20, 2)), 0);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:best", &ref, &err), -ENOENT);
 	assert_non_null(strstr(err.msg, "gone"));
 }

@@ -16,13 +16,20 @@ static const struct {
 	enum store_kind kind;
 	uint64_t step, generation, seq;
 	uint32_t nonce;
+	uint64_t aside_s;
 } good[] = {
-	{ "step-000000000010", STORE_STEP, 10, 0, 0, 0 },
-	{ "step-18446744073709551615", STORE_STEP, UINT64_MAX, 0, 0, 0 },
-	{ ".tmp-000000000010-g00000003-0123abcd", STORE_TMP, 10, 3, 0, 0x0123abcd },
-	{ ".old-000000000010-s7", STORE_OLD, 10, 0, 7, 0 },
-	{ ".old-000000000010-s7-0123abcd", STORE_OLD, 10, 0, 7, 0x0123abcd },
-	{ ".trash-0123abcd", STORE_TRASH, 0, 0, 0, 0x0123abcd },
+	{ "step-000000000010", STORE_STEP, 10, 0, 0, 0, 0 },
+	{ "step-18446744073709551615", STORE_STEP, UINT64_MAX, 0, 0, 0, 0 },
+	{ ".tmp-000000000010-g00000003-0123abcd", STORE_TMP, 10, 3, 0, 0x0123abcd, 0 },
+	{ ".old-000000000010-s7", STORE_OLD, 10, 0, 7, 0, STORE_ASIDE_UNKNOWN },
+	{ ".old-000000000010-s7-0123abcd", STORE_OLD, 10, 0, 7, 0x0123abcd, STORE_ASIDE_UNKNOWN },
+	{ ".old-000000000010-s7-t0", STORE_OLD, 10, 0, 7, 0, 0 },
+	{ ".old-000000000010-s7-t1800000000", STORE_OLD, 10, 0, 7, 0, 1800000000 },
+	{ ".old-000000000010-s7-t1800000000-0123abcd", STORE_OLD, 10, 0, 7, 0x0123abcd,
+	  1800000000 },
+	{ ".old-18446744073709551615-s18446744073709551615-t18446744073-0123abcd", STORE_OLD,
+	  UINT64_MAX, 0, UINT64_MAX, 0x0123abcd, STORE_ASIDE_MAX },
+	{ ".trash-0123abcd", STORE_TRASH, 0, 0, 0, 0x0123abcd, 0 },
 };
 
 static void an_entry_of_ours_is_read_with_its_numbers(void **state)
@@ -36,6 +43,7 @@ static void an_entry_of_ours_is_read_with_its_numbers(void **state)
 		assert_string_equal(x.dir, good[i].name);
 		assert_true(x.step == good[i].step && x.generation == good[i].generation);
 		assert_true(x.seq == good[i].seq && x.nonce == good[i].nonce);
+		assert_true(x.aside_s == good[i].aside_s);
 	}
 }
 
@@ -90,6 +98,13 @@ static void an_entry_that_we_would_not_print_is_foreign(void **state)
 		".old-000000000010-s07",
 		".old-000000000010-s7-",
 		".old-000000000010-s7-0123",
+		".old-000000000010-s7-t",
+		".old-000000000010-s7-t01",
+		".old-000000000010-s7-tx",
+		".old-000000000010-s7-t-1",
+		".old-000000000010-s7-t18446744074", /* more nanoseconds than fit */
+		".old-000000000010-s7-t1800000000-",
+		".old-000000000010-s7-0123abcd-t1800000000",
 		".trash-",
 		".trash-0123abc",
 		".trash-0123abcd0",
@@ -118,6 +133,43 @@ static void an_entry_is_ours_only_if_we_would_print_it_as_it_is(void **state)
 			}
 		}
 	}
+}
+
+static void what_the_store_puts_into_a_step_is_known_by_its_name(void **state)
+{
+	static const char *const ours[] = { "MANIFEST", "MANIFEST.0123abcd",
+					    "MANIFEST.damaged-0123abcd", "w0000-0123abcd-000.part",
+					    "w12345-0123abcd-1000.part" };
+	static const char *const not_ours[] = {
+		"",
+		"MANIFESTO",
+		"MANIFEST~",
+		"MANIFEST.",
+		"MANIFEST.bak",
+		"MANIFEST.0123abcde",
+		"MANIFEST.0123abc",
+		"MANIFEST.0123abcd.part",
+		"MANIFEST.damaged-",
+		"MANIFEST.damaged-0123ABCD",
+		"w.part",
+		"w0000-0123abcd-000.part~",
+		".w0000-0123abcd-000.part.swp",
+		"w000-0123abcd-000.part",
+		"w0000-0123abc-000.part",
+		"w0000-0123abcde-000.part",
+		"w0000-0123abcd-00.part",
+		"w0000-0123abcd-000",
+		"weights.part",
+		".nfs0001",
+		"lost+found",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(ours); i++)
+		assert_int_not_equal(native_entry(ours[i]), NATIVE_FOREIGN);
+	for (size_t i = 0; i < ARRAY_LEN(not_ours); i++)
+		if (native_entry(not_ours[i]) != NATIVE_FOREIGN)
+			fail_msg("%s is taken for one of ours", not_ours[i]);
 }
 
 static void a_claim_is_ours_only_if_we_would_print_it(void **state)
@@ -265,6 +317,7 @@ int main(void)
 		cmocka_unit_test(an_entry_of_ours_is_read_with_its_numbers),
 		cmocka_unit_test(an_entry_that_we_would_not_print_is_foreign),
 		cmocka_unit_test(an_entry_is_ours_only_if_we_would_print_it_as_it_is),
+		cmocka_unit_test(what_the_store_puts_into_a_step_is_known_by_its_name),
 		cmocka_unit_test(a_claim_is_ours_only_if_we_would_print_it),
 		cmocka_unit_test(a_job_is_not_called_as_a_step_is_and_not_without_a_name),
 		cmocka_unit_test(

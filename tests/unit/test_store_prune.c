@@ -114,6 +114,8 @@ static struct prune_opts keep_last(const struct retain_policy *p)
 }
 
 static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_last = 2 };
+/* Steps here are written in nanoseconds that follow each other. */
+static const struct retain_policy last2_at_once = { .keep_last = 2, .set_aside_for_ns = 1 };
 
 static struct prune_result prune(const struct retain_policy *p)
 {
@@ -359,6 +361,7 @@ static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rule
 	struct crash_step c = { 0 };
 	struct prune_result ret;
 	struct store_txn *x;
+	char path[STORE_DIR_MAX + 10];
 
 	(void)state;
 	mark(50, MARK_BAD, NULL);
@@ -366,7 +369,8 @@ static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rule
 	mark(20, MARK_TAG, "kept");
 	mark(10, MARK_TAG, "first");
 	save(25, 20);
-	assert_int_equal(unlinkat(s->job_fd, ".old-000000000040-s4/MANIFEST", 0), 0);
+	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, 40, 4));
+	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
 	assert_int_equal(crash_begin(s, 60, 7, &x, &c, &err), 0);
 	assert_listed("c60 25 a50 a40 a30 q20 10");
 	o.bad = true;
@@ -443,16 +447,109 @@ static void what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired(vo
 	assert_listed("50 40 n20");
 }
 
+/* They were set aside when they were written. */
+static void asides_age(void)
+{
+	cleanup_free struct store_name *name = NULL;
+	char to[STORE_DIR_MAX];
+	uint32_t n;
+
+	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_OLD, &name, &n), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		store_name_old(name[i].step, name[i].seq, 1, to);
+		if (strcmp(name[i].dir, to) != 0)
+			assert_int_equal(renameat(s->job_fd, name[i].dir, s->job_fd, to), 0);
+	}
+}
+
 static void a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed(void **state)
 {
 	(void)state;
 	save(35, 30);
 	assert_listed("35 a50 a40 30 20 10");
 	(void)prune(&last2);
+	assert_listed("35 a50 a40 30"); /* for seven days */
+	asides_age();
+	(void)prune(&last2_at_once);
 	assert_listed("35 a50 30");
 	save(45, 35);
 	(void)prune(&last2);
+	assert_listed("45 35 a50");
+	asides_age();
+	(void)prune(&last2_at_once);
 	assert_listed("45 35");
+}
+
+static struct prune_result prune_aside(const struct retain_policy *p, uint64_t free_bytes)
+{
+	struct prune_opts o = keep_last(p);
+	struct prune_result ret;
+
+	o.set_aside = true;
+	o.free_bytes = free_bytes;
+	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
+static void what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else(void **state)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	(void)state;
+	save(25, 20);
+	mark(40, MARK_HOLD, "me");
+	mark(50, MARK_BAD, NULL);
+	assert_listed("25 a50 a40 a30 20 10");
+	assert_int_equal(prune_aside(NULL, 0).removed, 2);
+	assert_int_equal(nverified, 1);
+	assert_rows("25 keep newest committed\n50 remove set aside\n40 keep held by me\n"
+		    "30 remove set aside\n20 keep no policy\n10 keep no policy\n");
+	assert_listed("25 a40 20 10");
+	/* Nothing complete would be left. */
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	assert_int_equal(store_mark_clear(s, &st[1], MARK_HOLD, NULL, NULL, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].state == STORE_COMMITTED)
+			mark(st[i].step, MARK_BAD, NULL);
+	assert_int_equal(prune_aside(NULL, 0).removed, 0);
+	assert_listed("q25 a40 q20 q10");
+}
+
+/* Where room is made: first what was set aside, from the oldest on, and then what the policy does not keep. */
+static void for_room_what_was_set_aside_goes_before_anything_else(void **state)
+{
+	(void)state;
+	save(25, 20);
+	assert_int_equal(prune_aside(&last1, 1).removed, 1);
+	assert_listed("25 a50 a40 20 10");
+	assert_int_equal(prune_aside(&last1, 1).removed, 1);
+	assert_int_equal(prune_aside(&last1, 1).removed, 1);
+	assert_listed("25 20 10");
+	assert_int_equal(prune_aside(&last1, 1).removed, 1);
+	assert_listed("25 20");
+}
+
+/* After a rewind they have a higher seq than what is committed. */
+static void what_was_set_aside_goes_also_when_it_is_newer(void **state)
+{
+	(void)state;
+	assert_int_equal(
+		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5-t1"), 0);
+	assert_int_equal(prune(&last1).removed, 3);
+	assert_listed("a50 40");
+	assert_int_equal(prune_aside(NULL, 0).removed, 1);
+	assert_listed("40");
+}
+
+static void what_could_not_be_read_stays_when_what_was_set_aside_goes(void **state)
+{
+	(void)state;
+	save(25, 20);
+	make_newer(crash_aside(s, 40, 4));
+	assert_int_equal(prune_aside(NULL, 0).removed, 2);
+	assert_listed("25 a40 20 10");
 }
 
 /* As a crash between setting aside and committing leaves it. */
@@ -504,51 +601,133 @@ static void where_there_are_no_locks_nothing_goes(void **state)
 	assert_listed("50 40 30 20 10");
 }
 
-static void what_the_store_did_not_make_stays_with_its_step(void **state)
+/* What is in the one directory of trash. */
+static const char *in_trash(void)
 {
+	static char dir[STORE_DIR_MAX];
+	cleanup_free struct store_name *name = NULL;
+	uint32_t n;
+
+	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_TRASH, &name, &n), 0);
+	assert_int_equal(n, 1);
+	memcpy(dir, name[0].dir, sizeof dir);
+	return dir;
+}
+
+static int entries_count(void *arg, const char *name, unsigned char d_type)
+{
+	(void)name;
+	(void)d_type;
+	++*(uint32_t *)arg;
+	return 0;
+}
+
+/* Our files go, the others stay, and so does the directory, as trash that nobody takes for a step. */
+static void what_the_store_did_not_make_stays(void **state)
+{
+	static const char *const foreign[] = { ".nfs0001", "notes.txt", "MANIFEST~", "weights.part",
+					       "MANIFEST.bak" };
+	char path[STORE_DIR_MAX + 40];
 	struct prune_result ret;
+	uint32_t n = 0;
 	int fd;
 
 	(void)state;
 	assert_int_equal(mkdirat(place.fd, "precious", 0700), 0);
 	fd = openat(place.fd, "precious/w0.part", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	(void)close(fd);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
-	assert_int_equal(
-		symlinkat("../../precious/w0.part", s->job_fd, "step-000000000020/w9.part"), 0);
-	fd = openat(s->job_fd, "step-000000000030/notes.txt", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
-	ret = prune(&last1);
-	assert_int_equal(ret.removed, 1);
-	assert_int_equal(ret.failed, 3);
-	assert_non_null(strstr(rows, "notes.txt"));
-	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
-	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/w9.part", 0), 0);
-	assert_int_equal(prune(&last1).removed, 1);
-}
-
-static void names_that_are_nearly_the_store_s_are_not(void **state)
-{
-	static const char *const name[] = { "MANIFESTO", "w",	    "w.par",
-					    "wrong.txt", "v0.part", ".part" };
-	char path[80];
-
-	(void)state;
-	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
-		int fd;
-
-		(void)snprintf(path, sizeof path, "step-000000000010/%s", name[i]);
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000030/lost+found", 0700), 0);
+	assert_int_equal(mkdirat(s->job_fd, "step-000000000030/w0009-0000000a-000.part", 0700), 0);
+	assert_int_equal(symlinkat("../../precious/w0.part", s->job_fd,
+				   "step-000000000030/w0008-0000000a-000.part"),
+			 0);
+	for (uint32_t i = 0; i < ARRAY_LEN(foreign); i++) {
+		(void)snprintf(path, sizeof path, "step-000000000030/%s", foreign[i]);
 		fd = openat(s->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 		(void)close(fd);
-		assert_int_equal(prune(&last1).failed, 1);
-		assert_non_null(strstr(rows, name[i]));
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
-		assert_listed("50 10");
 	}
-	(void)close(openat(s->job_fd, "step-000000000010/MANIFEST.damaged-0000000a",
-			   O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-	assert_int_equal(prune(&last1).removed, 1); /* as a repair leaves it */
+	(void)close(openat(s->job_fd, "step-000000000030/MANIFEST.damaged-0000000a",
+			   O_WRONLY | O_CREAT | O_CLOEXEC, 0600)); /* as a repair leaves it */
+	mark(30, MARK_VERIFIED, NULL);
+	ret = prune(&last1);
+	assert_int_equal(ret.removed, 4);
+	assert_int_equal(ret.failed, 0);
+	assert_listed("50");
+	(void)snprintf(path, sizeof path, "no rule matches; what is not ckptd's stays in %s\n",
+		       in_trash());
+	assert_non_null(strstr(rows, path));
+	for (uint32_t again = 0; again < 2; again++) {
+		fd = openat(s->job_fd, in_trash(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		n = 0;
+		assert_int_equal(io_ops_posix.list(NULL, fd, entries_count, &n), 0);
+		assert_int_equal(n, ARRAY_LEN(foreign) + 3);
+		(void)close(fd);
+		(void)prune(&last1); /* sweeps */
+	}
+	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
+	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* the mark of 30 is gone */
+}
+
+/* --- one by its name --- */
+
+static int remove_one(const char *dir, bool dry)
+{
+	struct store_step st;
+	char left[STORE_DIR_MAX];
+
+	err.msg[0] = 0;
+	return store_remove(s, dir, dry, wall_ns(), &st, left, &err);
+}
+
+static void a_step_is_removed_by_its_name_and_never_the_last_complete_one(void **state)
+{
+	char left[STORE_DIR_MAX];
+	struct store_step st;
+	int fd;
+
+	(void)state;
+	save(35, 30); /* 40 and 50 are set aside */
+	mark(20, MARK_BAD, NULL);
+	mark(10, MARK_HOLD, "me");
+	assert_listed("35 a50 a40 30 q20 10");
+	assert_int_equal(remove_one("step-000000000010", false), -EBUSY);
+	assert_non_null(strstr(err.msg, "held by me"));
+	assert_int_equal(remove_one("step-000000000011", false), -ENOENT);
+	assert_int_equal(store_step_open(s, "step-000000000030", &fd, &err), 0);
+	assert_int_equal(remove_one("step-000000000030", true), -EAGAIN);
+	assert_int_equal(remove_one("step-000000000030", false), -EAGAIN);
+	(void)close(fd);
+	assert_int_equal(remove_one("step-000000000030", true), 0);
+	assert_listed("35 a50 a40 30 q20 10");
+	assert_int_equal(store_remove(s, crash_aside(s, 40, 4), false, wall_ns(), &st, left, &err),
+			 0);
+	assert_int_equal(st.step, 40);
+	assert_string_equal(left, "");
+	assert_int_equal(remove_one("step-000000000020", false), 0);
+	assert_int_equal(remove_one("step-000000000035", false), 0); /* an older one is left */
+	assert_listed("a50 30 10");
+	mark(10, MARK_BAD, NULL);
+	assert_int_equal(remove_one("step-000000000030", false), -EBUSY);
+	assert_non_null(strstr(err.msg, "last complete step"));
+	assert_int_equal(remove_one(crash_aside(s, 50, 5), false), 0);
+	assert_listed("30 q10");
+	assert_int_equal(leftovers("."), 0);
+}
+
+static void a_step_that_another_removal_relies_on_is_not_removed(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	char left[STORE_DIR_MAX];
+	struct store at = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	int fd;
+
+	(void)state;
+	/* somebody removes 50, which is what this one would rely on */
+	assert_int_equal(store_hold(s, "step-000000000050", true, &fd), 0);
+	assert_int_equal(store_remove(&at, "step-000000000010", false, wall_ns(), NULL, left, &err),
+			 -EBUSY);
+	(void)close(fd);
+	assert_listed("50 40 30 20 10");
 }
 
 static void who_is_not_root_removes_what_is_his_own(void **state)
@@ -1250,8 +1429,14 @@ int main(void)
 		T(what_is_newer_than_the_newest_committed_step_stays),
 		T(what_is_being_read_stays),
 		T(where_there_are_no_locks_nothing_goes),
-		T(what_the_store_did_not_make_stays_with_its_step),
-		T(names_that_are_nearly_the_store_s_are_not),
+		T(what_the_store_did_not_make_stays),
+		T(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else),
+		T(for_room_what_was_set_aside_goes_before_anything_else),
+		T(what_was_set_aside_goes_also_when_it_is_newer),
+		T(what_could_not_be_read_stays_when_what_was_set_aside_goes),
+		T(a_step_is_removed_by_its_name_and_never_the_last_complete_one),
+		T(a_step_that_another_removal_relies_on_is_not_removed),
+
 		T(who_is_not_root_removes_what_is_his_own),
 		T(root_removes_what_is_the_job_s_owner_s),
 		T(whose_a_step_is_must_be_known),

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 #include "ckpt/store/repair.h"
+#include "ckpt/store/rewind.h"
 #include "ckpt/store/store_impl.h"
 #include "tests/crash/crash_step.c"
 #include "tests/lib/no_memory.h"
@@ -230,7 +231,7 @@ static int closed_trash(void *ctx, int dirfd, const char *path, int flags, uint3
 						: io_ops_posix.open(ctx, dirfd, path, flags, mode);
 }
 
-static void what_cannot_be_removed_whole_is_said_to_be_left(void **state)
+static void what_ckptd_did_not_make_is_left_and_listed(void **state)
 {
 	struct io_ops ops = io_ops_posix;
 	struct repair_result ret;
@@ -243,10 +244,16 @@ static void what_cannot_be_removed_whole_is_said_to_be_left(void **state)
 		ret = repair_of(i ? &io_ops_posix : &ops, NULL, false, false, 0);
 		assert_int_equal(ret.removed, 0);
 		assert_int_equal(ret.left, 1);
-		assert_non_null(strstr(rows, "left .trash-00000...: it cannot be removed whole"));
+		assert_non_null(strstr(rows, i ? "1 file is in it that ckptd did not make: sub"
+					       : "left .trash-00000...: it cannot be removed"));
 		assert_int_equal(row_rc, i ? -ENOTEMPTY : -EIO);
 	}
+	put_file(".trash-00000001/.nfs0001");
+	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(ret.removed, 0);
+	assert_non_null(strstr(rows, "2 files are in it that ckptd did not make"));
 	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/sub", F_OK, 0), 0);
+	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/.nfs0001", F_OK, 0), 0);
 }
 
 static void what_a_dead_launch_left_goes_or_it_is_said_why_not(void **state)
@@ -277,6 +284,14 @@ static void what_a_dead_launch_left_goes_or_it_is_said_why_not(void **state)
 
 /* --- quarantine --- */
 
+static void aside_break(uint64_t step, uint64_t seq)
+{
+	char path[STORE_DIR_MAX + 10];
+
+	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, step, seq));
+	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+}
+
 static void what_was_set_aside_is_released_where_it_is(void **state)
 {
 	cleanup_free struct store_step *st = NULL;
@@ -292,7 +307,7 @@ static void what_was_set_aside_is_released_where_it_is(void **state)
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
 	assert_int_equal(repair_of(&io_ops_posix, NULL, true, false, 0).released, 2);
 	assert_non_null(strstr(rows, "released if it is whole: it was found damaged"));
-	assert_int_equal(repair_of(&io_ops_posix, ".old-000000000030-s3", false, false, 0).released,
+	assert_int_equal(repair_of(&io_ops_posix, crash_aside(s, 30, 3), false, false, 0).released,
 			 1);
 	assert_listed("26-5 q25-4 a30-3 20-2 10-1");
 	assert_int_equal(marks(MARK_BAD, 30), 0);
@@ -301,7 +316,7 @@ static void what_was_set_aside_is_released_where_it_is(void **state)
 	assert_listed("26-5 25-4 a30-3 20-2 10-1");
 	/* Of whose checkpoint nothing is known, nothing is released. */
 	mark(30, MARK_BAD, NULL);
-	assert_int_equal(unlinkat(s->job_fd, ".old-000000000030-s3/MANIFEST", 0), 0);
+	aside_break(30, 3);
 	assert_int_equal(repair().released, 0);
 	(void)repair_of(&io_ops_posix, ".tmp-000000000030-g00000001-00000000", false, false,
 			-EINVAL);
@@ -440,16 +455,12 @@ static void what_an_earlier_repair_left_goes_and_nothing_else(void **state)
 	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
 		put_file(other[i]);
 	spoil("step-000000000030/MANIFEST", 100);
-	assert_int_equal(repair().left, 1);
-	assert_listed("q30-3 20-2 10-1");
+	assert_int_equal(repair().rebuilt, 1);
+	assert_listed("30-3 20-2 10-1");
 	assert_int_equal(faccessat(s->job_fd, gone, F_OK, 0), -1);
 	assert_int_equal(faccessat(s->job_fd, kept, F_OK, 0), 0);
-	for (uint32_t i = 0; i < ARRAY_LEN(other); i++) {
-		assert_non_null(strstr(rows, other[i] + strlen("step-000000000030/")));
-		assert_int_equal(unlinkat(s->job_fd, other[i], 0), 0);
-	}
-	assert_int_equal(repair().released, 1);
-	assert_listed("30-3 20-2 10-1");
+	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
+		assert_int_equal(faccessat(s->job_fd, other[i], F_OK, 0), 0);
 }
 
 static void all_manifests_may_be_missing(void **state)
@@ -692,8 +703,12 @@ static void point(void *arg, const char *name)
 static void every_point_is_reached_by_a_life_of_the_store(void **state)
 {
 	static const struct retain_policy p = { .keep_last = 1 };
-	struct prune_opts o = { .policy = &p, .verify = verify, .now_ns = wall_ns() };
+	struct prune_opts o = {
+		.policy = &p, .set_aside = true, .verify = verify, .now_ns = wall_ns()
+	};
 	struct repair_opts ro = { .verify = verify };
+	struct rewind_opts w = { .dir = NULL };
+	struct rewind_result wr;
 	struct repair_result rr;
 	struct prune_result pr;
 	struct io_faults f;
@@ -721,7 +736,9 @@ static void every_point_is_reached_by_a_life_of_the_store(void **state)
 	mark(10, MARK_HOLD, "me");
 	assert_int_equal(store_repair(mine, &ro, &rr, &err), 0);
 	assert_int_equal(rr.rebuilt, 1);
-	assert_int_equal(store_prune(mine, &o, &pr, &err), 0);
+	w.dir = crash_aside(s, 30, 3);
+	assert_int_equal(store_rewind(mine, &w, &wr, &err), 0);
+	assert_int_equal(store_prune(mine, &o, &pr, &err), 0); /* 15, which is set aside, and 20 */
 	assert_int_equal(pr.removed, 2);
 	store_close(mine);
 	store_abort(dead);
@@ -736,7 +753,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(what_older_launches_left_goes_and_the_newest_ones_stays),
-		T(what_cannot_be_removed_whole_is_said_to_be_left),
+		T(what_ckptd_did_not_make_is_left_and_listed),
 		T(what_a_dead_launch_left_goes_or_it_is_said_why_not),
 		T(what_was_set_aside_is_released_where_it_is),
 		T(a_quarantined_step_is_released_only_when_it_is_whole),

@@ -26,7 +26,7 @@ static void assert_policy(const char *option, const char *value, const char *pri
 
 	if (retain_parse(&p, option, value, &err))
 		fail_msg("%s", err.msg);
-	assert_true(retain_is_policy(&p));
+	assert_int_equal(retain_is_policy(&p), strcmp(option, "set-aside-for") != 0);
 	retain_print(&p, text, sizeof text);
 	assert_string_equal(text, printed);
 	assert_int_equal(sscanf(text, "--%99s %99s", word[0], word[1]), 2);
@@ -43,6 +43,7 @@ static void an_option_is_read_and_printed(void **state)
 	assert_policy("keep-within", "90m", "--keep-within 90m");
 	assert_policy("keep-within", "7d", "--keep-within 1w");
 	assert_policy("keep-within", "90s", "--keep-within 90s");
+	assert_policy("set-aside-for", "36h", "--set-aside-for 36h");
 	assert_policy("keep-best", "loss", "--keep-best loss:min:1");
 	assert_policy("keep-best", "eval/acc:max", "--keep-best eval/acc:max:1");
 	assert_policy("keep-best", "acc:max:3", "--keep-best acc:max:3");
@@ -65,6 +66,9 @@ static void a_wrong_option_is_refused_and_changes_nothing(void **state)
 		{ "keep-within", "" },
 		{ "keep-within", "99999999999999d" },
 		{ "keep-within", "18446744073709551615w" },
+		{ "set-aside-for", "0s" },
+		{ "set-aside-for", "7" },
+		{ "set-aside-for", "" },
 		{ "keep-best", "" },
 		{ "keep-best", ":max" },
 		{ "keep-best", "a:" },
@@ -251,15 +255,17 @@ static void without_a_policy_nothing_goes(void **state)
 /* A job that began anew, by mistake perhaps, and has committed one step since. */
 static void what_was_set_aside_goes_as_newer_steps_come_and_not_before(void **state)
 {
-	struct retain_policy p = { .keep_last = 3 };
+	struct retain_policy p = { .keep_last = 3, .set_aside_for_ns = HOUR };
 	struct store_step st[6];
 	struct retain_row row[6];
 
 	(void)state;
 	for (uint32_t committed = 1; committed <= 4; committed++) {
 		line(st, 6);
-		for (uint32_t i = committed; i < 6; i++)
+		for (uint32_t i = committed; i < 6; i++) {
 			st[i].state = STORE_SET_ASIDE;
+			st[i].aside_ns = st[i].wall_ns;
+		}
 		assert_int_equal(retain_decide(&p, st, 6, NULL, 0, 100 * HOUR, row), 0);
 		for (uint32_t i = 0; i < 6; i++)
 			assert_int_equal(row[i].remove, i >= 3);
@@ -267,10 +273,55 @@ static void what_was_set_aside_goes_as_newer_steps_come_and_not_before(void **st
 	assert_row(&row[0], false, "last 1/3, newest committed");
 	line(st, 6);
 	st[1].state = STORE_SET_ASIDE; /* takes nobody's place */
+	st[1].aside_ns = 1;
 	assert_int_equal(retain_decide(&p, st, 6, NULL, 0, 100 * HOUR, row), 0);
 	assert_row(&row[1], false, "last 2/3");
 	assert_row(&row[3], false, "last 3/3");
 	assert_row(&row[4], true, "no rule matches");
+}
+
+/* For a week, or as long as was said, whatever the policy; then the policy decides. */
+static void what_was_set_aside_stays_for_its_time(void **state)
+{
+	static const struct {
+		uint64_t stays, age; /* hours; 0: the default */
+		const char *reason;
+	} is[] = {
+		{ 0, 0, "set aside: stays for 1w (7d left)" },
+		{ 0, 1, "set aside: stays for 1w (6d left)" },
+		{ 0, 7 * 24 - 1, "set aside: stays for 1w (60m left)" },
+		{ 0, 7 * 24, NULL },
+		{ 48, 47, "set aside: stays for 2d (60m left)" },
+		{ 48, 48, NULL },
+		{ 10 * 24, 8 * 24, "set aside: stays for 10d (2d left)" },
+		{ 1, 0, "set aside: stays for 1h (60m left)" },
+	};
+	struct retain_policy p = { .keep_last = 1 };
+	struct store_step st[2];
+	struct retain_row row[2];
+	uint64_t now = 10000 * HOUR;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
+		line(st, 2);
+		st[0].wall_ns = now;
+		st[1].state = STORE_SET_ASIDE;
+		st[1].aside_ns = now - is[i].age * HOUR;
+		p.set_aside_for_ns = is[i].stays * HOUR;
+		assert_int_equal(retain_decide(&p, st, 2, NULL, 0, now, row), 0);
+		assert_row(&row[1], !is[i].reason,
+			   is[i].reason ? is[i].reason : "set aside, no rule matches");
+	}
+	/* It does not say when, or will be set aside: it is so at this moment. */
+	for (uint32_t i = 0; i < 2; i++) {
+		st[1].aside_ns = i ? now + 1000 * HOUR : 0;
+		assert_int_equal(retain_decide(&p, st, 2, NULL, 0, now, row), 0);
+		assert_false(row[1].remove);
+	}
+	/* A clock that runs ahead makes nothing old: ages count from the newest step. */
+	st[1].aside_ns = st[0].wall_ns - HOUR / 2;
+	assert_int_equal(retain_decide(&p, st, 2, NULL, 0, now + 100000 * HOUR, row), 0);
+	assert_row(&row[1], false, "set aside: stays for 1h (30m left)");
 }
 
 /* A clock that runs ahead, or was set back, makes nothing old. */
@@ -324,6 +375,7 @@ static void job_make(struct random_job *j)
 		*st = (struct store_step){ .step = 5 * (uint64_t)draw(30),
 					   .seq = STEPS_MAX - i,
 					   .wall_ns = (80 + draw(30)) * HOUR,
+					   .aside_ns = draw(8) ? (60 + draw(60)) * HOUR : 0,
 					   .state = (enum store_state)draw(5) };
 		if (draw(2))
 			st->state = STORE_COMMITTED;
@@ -358,6 +410,7 @@ static void job_make(struct random_job *j)
 	j->p.keep_last = draw(3);
 	j->p.keep_every = draw(2) ? 5 * (uint64_t)(1 + draw(5)) : 0;
 	j->p.keep_within_ns = draw(2) * (uint64_t)draw(12) * HOUR;
+	j->p.set_aside_for_ns = draw(40) * HOUR;
 	j->p.nbest = draw(3);
 	for (uint32_t k = 0; k < j->p.nbest; k++) {
 		(void)snprintf(j->p.best[k].key, sizeof j->p.best[k].key, "%s", key[k]);
@@ -464,6 +517,10 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 		return true;
 	if (says(j, i, MARK_BAD) || (st->state == STORE_SET_ASIDE && no_id(st)))
 		return true;
+	if (st->state == STORE_SET_ASIDE &&
+	    (!st->aside_ns || st->aside_ns >= from ||
+	     from - st->aside_ns < (j->p.set_aside_for_ns ? j->p.set_aside_for_ns : 7 * 24 * HOUR)))
+		return true;
 	if (best || (j->p.keep_within_ns && naive_young(j, i, from)))
 		return true;
 	for (uint32_t k = i; j->p.keep_within_ns && k < j->n; k++)
@@ -514,6 +571,7 @@ int main(void)
 		cmocka_unit_test(of_equal_notes_the_newer_is_the_best),
 		cmocka_unit_test(without_a_policy_nothing_goes),
 		cmocka_unit_test(what_was_set_aside_goes_as_newer_steps_come_and_not_before),
+		cmocka_unit_test(what_was_set_aside_stays_for_its_time),
 		cmocka_unit_test(a_clock_that_jumps_removes_nothing_that_was_young),
 		cmocka_unit_test(the_decisions_are_those_of_the_rules_written_down_again),
 	};

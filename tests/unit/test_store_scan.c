@@ -104,7 +104,7 @@ static void steps_come_newest_first_and_others_only_when_asked_for(void **state)
 	assert_int_equal(step[1].state, STORE_COMMITTED);
 	assert_int_equal(step[2].state, STORE_SET_ASIDE);
 	assert_int_equal(step[2].seq, 3);
-	assert_string_equal(step[2].dir, ".old-000000000030-s3");
+	assert_string_equal(step[2].dir, crash_aside(s, 30, 3));
 	store_abort(x);
 	crash_step_free(&c);
 }
@@ -117,7 +117,7 @@ static void of_equal_places_in_the_line_the_higher_number_comes_first(void **sta
 
 	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(number); i++) {
-		store_name_old(number[i], 7, dir);
+		store_name_old(number[i], 7, STORE_ASIDE_UNKNOWN, dir);
 		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
 	}
 	scan(true);

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verb_rm.c - ckptctl rm: remove one checkpoint of a store.
+ * Invariant: it goes the way of all that is removed (ckpt/store/prune.h), after a yes that was given before or to
+ * the question; the last complete step of a job never does.
+ */
+#include "ckpt/base/error.h"
+#include "ckpt/base/util.h"
+#include "ckpt/cli/ask.h"
+#include "ckpt/cli/cli.h"
+#include "ckpt/cli/human.h"
+#include "ckpt/cli/marked.h"
+#include "ckpt/cli/subject.h"
+#include "ckpt/store/prune.h"
+
+static const struct column col_path = { "path", "path", false, FIT_LAST },
+			   col_job = { "job", NULL, false, FIT_WHOLE },
+			   col_step = { "step", NULL, false, FIT_WHOLE },
+			   col_state = { "state", "state", false, FIT_WHOLE },
+			   col_bytes = { "bytes", "size", false, FIT_WHOLE },
+			   col_dry = { "dry_run", NULL, false, FIT_WHOLE },
+			   col_left = { "trash", NULL, false, FIT_WHOLE };
+
+/* Where files of others stay: all of the path, or "". */
+static void left_print(const struct marked *m, const char *left, char *buf, size_t bytes)
+{
+	snprintf(buf, bytes, "%s%s%s", *left ? m->dir : "", *left ? "/" : "", left);
+}
+
+static void document(struct cli *c, const struct marked *m, const char *path, bool dry,
+		     const char *left)
+{
+	const struct store_step *st = &m->step;
+	char size[HUMAN_BYTES], trash[4200];
+
+	left_print(m, left, trash, sizeof trash);
+	output_begin(c->o, "ckptd.rm/1");
+	output_put(c->o, &col_dry, cell_of(CELL_FLAG, dry));
+	output_put(c->o, &col_job, cell_text(m->s.job));
+	output_put(c->o, &col_step, cell_of(CELL_NUMBER, st->step));
+	output_put(c->o, &col_state, cell_text(marked_state(st->state)));
+	output_put(c->o, &col_path, cell_text(path));
+	output_put(c->o, &col_bytes, cell_of(CELL_BYTES, st->bytes));
+	output_put(c->o, &col_left, cell_word(trash));
+	cli_say(c, STYLE_DIM,
+		dry ? "step %llu would be removed: %s (dry run; nothing removed)"
+		    : "step %llu is removed: %s are free",
+		(unsigned long long)st->step, human_bytes(st->bytes, size));
+	output_end(c->o);
+	if (*trash)
+		cli_hint(c, "files that ckptd did not make stay in %s", trash);
+}
+
+/* 0: go on; 1: it is not wanted; -errno. */
+static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *err)
+{
+	char size[HUMAN_BYTES];
+
+	human_bytes(st->bytes, size);
+	if (c->value[OPT_YES])
+		return 0;
+	if (!ask_can(c))
+		return ckpt_error(
+			err, -EINVAL,
+			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
+			"nothing was removed",
+			(unsigned long long)st->step, marked_state(st->state), size);
+	if (ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
+		marked_state(st->state), size))
+		return 0;
+	if (cli_stopped())
+		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
+	cli_say(c, STYLE_DIM, "nothing removed");
+	return 1;
+}
+
+static int tell(struct cli *c, int rc, const struct ckpt_err *err, const char *name)
+{
+	switch (rc) {
+	case -EINVAL:
+		return cli_fail(c, rc, err, "ckptctl rm -n %s shows it, --yes removes it", name);
+	case -EBUSY:
+		return cli_fail(
+			c, rc, err,
+			"ckptctl ls shows what is held and tagged; ckptctl release, ckptctl "
+			"tag --delete");
+	case -EAGAIN:
+		return cli_fail(c, -EBUSY, err, "run it again when the reader has finished");
+	case -EACCES:
+	case -EPERM:
+	case -EROFS:
+		return cli_fail(c, rc, err, CLI_NEXT_USER);
+	default:
+		return cli_fail(c, rc, err, NULL);
+	}
+}
+
+static int step_remove(struct cli *c, struct marked *m, const char *path, const char *name)
+{
+	bool dry = c->value[OPT_DRY_RUN];
+	char left[STORE_DIR_MAX] = "";
+	struct ckpt_err err = { 0 };
+	int rc = dry ? 0 : marked_owner(m->s.job_fd, m->dir, &err);
+
+	if (rc)
+		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
+	/* What may not be is said before anybody is asked. */
+	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), NULL, left, &err);
+	if (!rc && !dry) {
+		rc = agree(c, &m->step, &err);
+		if (rc > 0)
+			return CLI_OK;
+		if (!rc)
+			rc = store_remove(&m->s, m->step.dir, false, wall_ns(), NULL, left, &err);
+	}
+	if (rc)
+		return tell(c, rc, &err, name);
+	document(c, m, path, dry, left);
+	return CLI_OK;
+}
+
+static int run(struct cli *c)
+{
+	const char *name = c->narg ? c->arg[0] : "";
+	struct ckpt_err err = { 0 };
+	struct store_ref ref;
+	struct marked m;
+	int rc, code;
+
+	if (!*name)
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL, "ckptctl rm needs a checkpoint's name"),
+				&err, "ckptctl ls lists them");
+	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
+		return cli_fail(c,
+				ckpt_error(&err, -EINVAL,
+					   "--dry-run removes nothing, --yes does: give one"),
+				&err, "ckptctl rm -h");
+	rc = store_resolve_aside(c->ops, c->where, name, &ref, &err);
+	if (rc)
+		return subject_tell(c, rc, &err, name);
+	subject_note(c, &ref);
+	rc = marked_find(c->ops, &ref, &m, &err);
+	close(TAKE_FD(ref.step_fd)); /* it was locked for reading */
+	if (rc > 0) {
+		ckpt_error(
+			&err, -EINVAL,
+			"%.300s lies in no store: it is a copy that no job knows, so rm -r removes it",
+			ref.path);
+		return cli_fail(c, -EINVAL, &err, "ckptctl rm -C STORE step:N");
+	}
+	if (rc)
+		return subject_tell(c, rc, &err, name);
+	code = step_remove(c, &m, ref.path, name);
+	marked_close(&m);
+	return code;
+}
+
+const struct cli_verb verb_rm = {
+	.name = "rm",
+	.synonyms = (const char *const[]){ "remove", "delete", NULL },
+	.help = "remove one checkpoint",
+	.synopsis = (const char *const[]){ "[-n | --yes] CKPT", NULL },
+	.about =
+		"CKPT is a step of the job's line, also a damaged or quarantined one, or one that was set "
+		"aside: step:12000, tag:best, its path. The last complete step of a job is not removed, "
+		"nor is one that is held (ckptctl hold), tagged, or being read. The files that ckptd made "
+		"are removed; if other files are in the step's directory, they stay in a .trash-... directory. "
+		"On a terminal it asks; elsewhere it needs --yes.",
+	.example =
+		(const struct cli_example[]){
+			{ "ckptctl rm -n step:12000", "may it be removed, and how much is it?" },
+			{ "ckptctl rm --yes runs/demo/step-000000012000", "by its path" },
+			{ NULL, NULL },
+		},
+	.option =
+		(const struct cli_verb_option[]){
+			{ OPT_DRY_RUN, "say what would be removed; remove nothing" },
+			{ OPT_YES, "remove without a question" },
+			{ OPT_NONE, NULL },
+		},
+	.exits =
+		"0 removed, or the answer was no; 2 nobody can be asked and --yes is missing, or CKPT lies in "
+		"no store; 4 it is misplaced; 5 it is still being written; 8 a newer version wrote it; 10 there is no such store or checkpoint; 11 it is the "
+		"last complete step, held, tagged, or being read; 12 the store cannot be written; 130 "
+		"interrupted.",
+	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
+	.narg_max = 1,
+	.run = run,
+};

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_store_rewind.c - a step becomes the newest of its line again: what moves, what stays, and when nothing
+ * does. Deaths, faults and power losses in between: "rewinding" in tests/crash/crash_scenes.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <cmocka.h>
+#include "ckpt/store/rewind.h"
+#include "ckpt/store/store_impl.h"
+#include "tests/crash/crash_step.c"
+
+/* Whoever waits for the other one, which is the same thread here, waits in vain: let it be short. */
+int nanosleep(const struct timespec *want, struct timespec *left)
+{
+	(void)want;
+	(void)left;
+	return 0;
+}
+
+static struct place place;
+static struct store *s;
+static struct ckpt_err err;
+static uint32_t nsaved;
+static char moved[400];
+
+static void save(uint64_t number, uint64_t rewind)
+{
+	struct crash_step c = { 0 };
+
+	if (crash_save(s, number, ++nsaved, rewind, &c, &err))
+		fail_msg("%s", err.msg);
+	crash_step_free(&c);
+}
+
+/* 10, 20 and 30; back to 10; 15 and 25. */
+static int setup(void **state)
+{
+	uint64_t generation;
+
+	(void)state;
+	memset(&err, 0, sizeof err);
+	nsaved = 0;
+	place_make(&place);
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
+	    store_claim(s, 0, false, &generation, &err))
+		return -1;
+	save(10, UINT64_MAX);
+	save(20, 10);
+	save(30, 20);
+	save(15, 10);
+	save(25, 15);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	store_close(s);
+	place_remove(&place);
+	return 0;
+}
+
+/* "25 15 10 | a30 a20": the line, the newest first, and what is aside. */
+static void assert_line(const char *want)
+{
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q' };
+	cleanup_free struct store_step *st = NULL;
+	char text[200] = "", aside[100] = "";
+	size_t used = 0, nused = 0;
+	uint32_t n;
+
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].state == STORE_SET_ASIDE)
+			nused += (size_t)snprintf(aside + nused, sizeof aside - nused, " %" PRIu64,
+						  st[i].step);
+		else
+			used += (size_t)snprintf(text + used, sizeof text - used, "%s%.*s%" PRIu64,
+						 used ? " " : "", letter[st[i].state] != 0,
+						 &letter[st[i].state], st[i].step);
+	if (nused)
+		(void)snprintf(text + used, sizeof text - used, " |%s", aside);
+	assert_string_equal(text, want);
+}
+
+static void row(void *arg, const struct store_step *st, bool back)
+{
+	size_t used = strlen(moved);
+
+	(void)arg;
+	(void)snprintf(moved + used, sizeof moved - used, "%s%c%" PRIu64, used ? " " : "",
+		       back ? '+' : '-', st->step);
+}
+
+static int rewind_with(const struct io_ops *ops, const char *dir, bool dry)
+{
+	struct rewind_opts o = { .dir = dir, .dry = dry, .row = row };
+	struct rewind_result ret;
+	const struct io_ops *was = s->ops;
+	int r;
+
+	moved[0] = err.msg[0] = 0;
+	s->ops = ops;
+	r = store_rewind(s, &o, &ret, &err);
+	s->ops = was;
+	if (r)
+		assert_true(err.msg[0]);
+	return r;
+}
+
+static int rewind_to(const char *dir)
+{
+	return rewind_with(&io_ops_posix, dir, false);
+}
+
+static const char *aside(uint64_t step, uint64_t seq)
+{
+	return crash_aside(s, step, seq);
+}
+
+static void a_step_that_was_set_aside_is_the_newest_of_its_line_again(void **state)
+{
+	(void)state;
+	assert_line("25 15 10 | 30 20");
+	assert_int_equal(rewind_with(&io_ops_posix, aside(30, 3), true), 0);
+	assert_string_equal(moved, "-25 -15 +20 +30");
+	assert_line("25 15 10 | 30 20");
+	assert_int_equal(rewind_to(aside(30, 3)), 0);
+	assert_string_equal(moved, "-25 -15 +20 +30");
+	assert_line("30 20 10 | 25 15");
+	assert_int_equal(rewind_to("step-000000000030"), 0);
+	assert_string_equal(moved, "");
+	/* and there, and back */
+	assert_int_equal(rewind_to(aside(15, 4)), 0);
+	assert_string_equal(moved, "-30 -20 +15");
+	assert_line("15 10 | 25 30 20");
+	assert_int_equal(rewind_to(aside(20, 2)), 0);
+	assert_line("20 10 | 25 15 30");
+}
+
+static void an_older_step_of_the_line_is_its_newest_when_it_is_asked_for(void **state)
+{
+	(void)state;
+	assert_int_equal(rewind_to("step-000000000010"), 0);
+	assert_string_equal(moved, "-25 -15");
+	assert_line("10 | 25 15 30 20");
+}
+
+static void a_commit_goes_on_from_there(void **state)
+{
+	cleanup_free struct store_step *st = NULL;
+	uint32_t n;
+
+	(void)state;
+	assert_int_equal(rewind_to(aside(30, 3)), 0);
+	save(40, 30);
+	assert_line("40 30 20 10 | 25 15");
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	assert_int_equal(st[0].seq, 6);
+	assert_int_equal(st[0].parent_step, 30);
+	assert_memory_equal(st[0].said.parent_id, st[3].id, sizeof st[3].id);
+	assert_int_equal(st[3].step, 30);
+}
+
+static void what_the_line_has_in_common_stays(void **state)
+{
+	(void)state;
+	save(35, 25);
+	save(32, 25);
+	assert_line("32 25 15 10 | 35 30 20");
+	assert_int_equal(rewind_to(aside(35, 6)), 0);
+	assert_string_equal(moved, "-32 +35");
+	assert_line("35 25 15 10 | 32 30 20");
+}
+
+static void another_run_has_nothing_in_common(void **state)
+{
+	(void)state;
+	save(5, UINT64_MAX);
+	assert_line("5 | 25 15 30 20 10");
+	assert_int_equal(rewind_to(aside(25, 5)), 0);
+	assert_string_equal(moved, "-5 +10 +15 +25");
+	assert_line("25 15 10 | 5 30 20");
+}
+
+/* It was set aside when it was written, as its name says: steps here are of another year. */
+static void aside_early(uint64_t step, uint64_t seq)
+{
+	char to[STORE_DIR_MAX];
+
+	store_name_old(step, seq, 1, to);
+	assert_int_equal(renameat(s->job_fd, aside(step, seq), s->job_fd, to), 0);
+}
+
+/* By a policy, before the job went back. */
+static void where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_place(void **state)
+{
+	(void)state;
+	save(35, 25);
+	save(45, 35);
+	save(12, 10);
+	assert_line("12 10 | 45 35 25 15 30 20");
+	assert_int_equal(io_tree_remove(s->job_fd, aside(35, 6)), 0);
+	assert_int_equal(rewind_to(aside(45, 7)), 0);
+	assert_string_equal(moved, "-12 +15 +25 +45");
+	assert_line("45 25 15 10 | 12 30 20");
+	/* of the line alone: 20 and 30 were set aside before 45 was written */
+	aside_early(20, 2);
+	aside_early(30, 3);
+	assert_int_equal(rewind_to("step-000000000010"), 0);
+	assert_int_equal(io_tree_remove(s->job_fd, aside(25, 5)), 0);
+	assert_int_equal(io_tree_remove(s->job_fd, aside(15, 4)), 0);
+	assert_int_equal(rewind_to(aside(45, 7)), 0);
+	assert_string_equal(moved, "+45");
+	assert_line("45 10 | 12 30 20");
+}
+
+/* Nor what a step went back behind since, whatever the clock says. */
+static void a_step_of_another_line_takes_no_place(void **state)
+{
+	(void)state;
+	save(40, 10);
+	save(26, 10);
+	save(36, 26);
+	save(11, 10);
+	assert_line("11 10 | 36 26 40 25 15 30 20");
+	assert_int_equal(io_tree_remove(s->job_fd, aside(26, 7)), 0);
+	assert_int_equal(rewind_to(aside(36, 8)), 0);
+	assert_string_equal(moved, "-11 +36");
+}
+
+static void a_step_of_the_line_that_cannot_be_read_goes_by_its_number(void **state)
+{
+	(void)state;
+	/* newer than what is in common: set aside like the others */
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
+	assert_line("25 d15 10 | 30 20");
+	assert_int_equal(rewind_to(aside(30, 3)), 0);
+	assert_string_equal(moved, "-25 -15 +20 +30");
+	/* the parent itself: it is what the line goes on from */
+	assert_int_equal(rewind_to("step-000000000020"), 0);
+	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	assert_int_equal(rewind_to(aside(30, 3)), 0);
+	assert_string_equal(moved, "+30");
+	assert_line("30 d20 10 | 25 15");
+}
+
+static void a_damaged_or_unfinished_step_is_refused_and_nothing_moves(void **state)
+{
+	cleanup_free struct store_step *st = NULL;
+	struct crash_step c = { 0 };
+	char path[STORE_DIR_MAX + 10];
+	struct store_txn *x;
+	uint32_t n;
+
+	(void)state;
+	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
+	for (uint32_t i = 0; i < n; i++)
+		if (st[i].step == 30 || st[i].step == 15)
+			assert_int_equal(
+				store_mark_set(s, &st[i], MARK_BAD, NULL, 0, "a bit", &err), 0);
+	(void)snprintf(path, sizeof path, "%s/MANIFEST", aside(20, 2));
+	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+	assert_int_equal(rewind_to(aside(30, 3)), -EBADMSG);
+	assert_non_null(strstr(err.msg, "step 30 is quarantined: a bit"));
+	assert_int_equal(rewind_to("step-000000000015"), -EBADMSG);
+	assert_non_null(strstr(err.msg, "quarantined: a bit"));
+	assert_true(rewind_to(".old-000000000020-s2") == -ENOENT);
+	assert_true(rewind_to(aside(20, 2)) < 0);
+	assert_non_null(strstr(err.msg, "MANIFEST is missing"));
+	assert_int_equal(crash_begin(s, 40, 6, &x, &c, &err), 0);
+	assert_int_equal(rewind_to(x->dir), -EUCLEAN);
+	store_abort(x);
+	crash_step_free(&c);
+	assert_line("25 q15 10 | 30 20");
+}
+
+static const char *fails_below;
+
+static int open_fails(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
+{
+	size_t n = strlen(fails_below);
+
+	return strncmp(name, fails_below, n) == 0 && name[n] == '/'
+		       ? -EIO
+		       : io_ops_posix.open(ctx, dirfd, name, flags, mode);
+}
+
+/* What may be the parent must not be passed over because the disk did not answer. */
+static void what_cannot_be_read_now_is_not_passed_over(void **state)
+{
+	struct io_ops ops = io_ops_posix;
+	char dir[STORE_DIR_MAX];
+
+	(void)state;
+	ops.open = open_fails;
+	(void)snprintf(dir, sizeof dir, "%s", aside(20, 2));
+	fails_below = dir;
+	assert_int_equal(rewind_with(&ops, aside(30, 3), false), -EIO);
+	assert_non_null(strstr(err.msg, "may be what step 30 continues"));
+	assert_line("25 15 10 | 30 20");
+	assert_int_equal(rewind_with(&ops, dir, false), -EIO);
+	assert_line("25 15 10 | 30 20");
+}
+
+static void another_launch_or_a_removal_ends_it(void **state)
+{
+	struct store *other;
+	uint64_t generation;
+	int line;
+
+	(void)state;
+	assert_int_equal(store_line_lock(s, false, false, &line), 0);
+	assert_int_equal(rewind_to(aside(30, 3)), -EBUSY);
+	(void)close(line);
+	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
+	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	store_close(other);
+	assert_int_equal(rewind_to(aside(30, 3)), -ESTALE);
+	assert_line("25 15 10 | 30 20");
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_step_that_was_set_aside_is_the_newest_of_its_line_again),
+		T(an_older_step_of_the_line_is_its_newest_when_it_is_asked_for),
+		T(a_commit_goes_on_from_there),
+		T(what_the_line_has_in_common_stays),
+		T(another_run_has_nothing_in_common),
+		T(where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_place),
+		T(a_step_of_another_line_takes_no_place),
+		T(a_step_of_the_line_that_cannot_be_read_goes_by_its_number),
+		T(a_damaged_or_unfinished_step_is_refused_and_nothing_moves),
+		T(what_cannot_be_read_now_is_not_passed_over),
+		T(another_launch_or_a_removal_ends_it),
+	};
+
+	return cmocka_run_group_tests_name("store_rewind", tests, NULL, NULL);
+}
