@@ -46,6 +46,7 @@ static void save(const char *job, const uint64_t *step, uint32_t n)
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
+	p.fresh = true;
 	rank_open(&k, &p, 0);
 	for (uint32_t i = 0; i < n; i++) {
 		MUST_BE(rank_step(&k, step[i], CKPT_PERSIST), 0);

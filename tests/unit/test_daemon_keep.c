@@ -730,7 +730,7 @@ static void without_a_policy_nothing_makes_room_and_the_sentence_names_what_coul
 	/* a quota, which space() does not tell */
 	atomic_store(&disk.free_bytes, ROOMY);
 	io_faults_fail(&disk.of_others, IO_ON_FALLOCATE, 1, -EDQUOT, false);
-	MUST_BE(rank_step(&k, 8, CKPT_PERSIST), 0);
+	MUST_BE(rank_step(&k, 8, CKPT_PERSIST), CKPT_FAILING);
 	assert_int_equal(ckpt_wait(k.c, 8, CKPT_COMMITTED, PATIENCE_NS, &err), -ENOSPC);
 	assert_non_null(strstr(err.msg, " are set aside, ckptctl prune --set-aside removes them"));
 	MUST_BE(ckpt_guard(k.c, NULL), 0);
