@@ -226,20 +226,20 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 {
 	static const char *const says[MANNERS] = {
 		[RIGHT] = "",
-		[LEAVES] = "went away",
+		[LEAVES] = "closed the connection",
 		[SHORT] = "another version",
 		[OTHER] = "another version",
 		[SEQUENCE] = "another",
 		[NO_MEMFD] = "another version",
 		[UNSEALED] = "seals",
 		[LONGER] = "bytes long",
-		[NONSENSE] = "shape",
-		[WRONG_JOB] = "nonsense",
+		[NONSENSE] = "structure",
+		[WRONG_JOB] = "malformed",
 		[OLDER] = "of an older version",
 		[NEWER] = "ckptd 9 speaks protocol ",
 		[NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
-		[UNENDED] = "nonsense",
-		[UNENDED_TOO] = "nonsense",
+		[UNENDED] = "malformed",
+		[UNENDED_TOO] = "malformed",
 	};
 
 	(void)state;
