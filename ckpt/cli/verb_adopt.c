@@ -387,7 +387,7 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_adopt = {
 	.name = "adopt",
-	.help = "make a step of another job, or a renamed directory, belong to this job",
+	.help = "make a step or a directory of another job belong to this job",
 	.synopsis = (const char *const[]){ "[-n | --yes] PATH", NULL },
 	.about =
 		"Each step records its job, its number and the step that it continues. If it is in "

@@ -765,7 +765,7 @@ static int run(struct cli *c)
 const struct cli_verb verb_status = {
 	.name = "status",
 	.synonyms = (const char *const[]){ "jobs", NULL },
-	.help = "show what a job loses if it dies now, and what the daemon does",
+	.help = "show what survives if a job dies now, and what the daemon does",
 	.synopsis = (const char *const[]){ "[-w]", NULL },
 	.about =
 		"For every job of this user's daemon on this host, status shows the job's current step, "
