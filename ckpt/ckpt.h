@@ -20,9 +20,9 @@
  *	ckpt_seal(c, 30 * SEC, &e);
  *	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
  *	struct ckpt_got got = { .size = sizeof got };
- *	rc = ckpt_restore(c, &want, &got, &e);	// goes back over damaged steps by itself
+ *	rc = ckpt_restore(c, &want, &got, &e);	// skips damaged steps by itself
  *	if (rc < 0 && rc != -ENOENT)
- *		exit_with(e.msg);		// only -ENOENT means: there is nothing, start at 0
+ *		exit_with(e.msg);		// only -ENOENT means: no steps, start at 0
  *	step = got.step;
  *	while (step < last) {
  *		forward_backward();
@@ -31,30 +31,31 @@
  *		if (ckpt_snapshot(c, ++step, NULL) < 0) // microseconds; the copy runs meanwhile
  *			exit_with(ckpt_why(c, &e) < 0 ? e.msg : "");
  *	}
- *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);	// the error, if it was not written
+ *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);	// -EIO, ...: it could not be written
  *	ckpt_detach(c, 0);
  *
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
  * trainer), *persisted* when this host's part is durable, *committed* when every part is durable
- * and the checkpoint is visible. A *torn* snapshot was given up by a guard; a *skipped* one found
- * no free slot. Torn and skipped snapshots are counted and never written.
+ * and the checkpoint is visible. A snapshot is *torn* if a guard ended its copy, and *skipped* if
+ * no slot was free. Torn and skipped snapshots are counted and never written.
  *
- * State that is changed after ckpt_snapshot and before ckpt_guard is looked for, because a copy of it may
- * hold old and new values. The library notes 32 words at each mark. The daemon compares them with its
- * copy; ckpt_guard compares them with memory, and 16 pages of memory with the copy. If something differs,
- * ckpt_guard returns CKPT_TORN, both logs name the tensor, and the step is dropped, also if it is staged.
- * A change of at least half of a rank's state is missed in fewer than one of a million steps, a change of
- * one tensor of 1 % of it in two of three; with ckpt_opts.check = n every n-th step is compared as a
- * whole, which misses such a tensor in fewer than one of a hundred. Not looked at: CKPT_CONST,
- * CKPT_VOLATILE, CKPT_SINK, blobs, and elements that another rank saves. What is changed after the copy
- * and changed back before the guard is not seen, and does no harm.
+ * If the trainer changes the state after ckpt_snapshot and before ckpt_guard, a copy may hold old
+ * and new values. The library and the daemon check for this. At each mark the library notes 32
+ * words. The daemon compares them with its copy. ckpt_guard compares them with memory, and 16 pages
+ * of memory with the copy. If something differs, ckpt_guard returns CKPT_TORN, both logs name the
+ * tensor, and the step is discarded, even if it is staged. The check misses a change of at least
+ * half of a rank's state in fewer than one of a million steps, and a change of one tensor of 1 % of
+ * it in two of three. If ckpt_opts.check is n, every n-th step is compared in full, which misses
+ * such a tensor in fewer than one of a hundred. CKPT_CONST, CKPT_VOLATILE, CKPT_SINK, blobs, and
+ * elements that another rank saves are not checked. A change after the copy that is undone before
+ * the guard is not found, and does no harm.
  *
- * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. Of a
- * struct that the library reads, a .size smaller than in ABI 2 is -EINVAL; flags that this version does
- * not know, and bytes behind the fields that it knows which are not zero, are -EOPNOTSUPP. Of a struct
- * that the library fills, at most .size bytes are written; less than 8 is -EINVAL. Elements of arrays (ckpt_placement,
- * ckpt_local, ckpt_note, ckpt_step) have no .size and never grow.
- * Bytes are bytes, times are nanoseconds. A NULL handle is -EINVAL in every call.
+ * Structs carry .size = sizeof first, fields are only ever appended, and zero means the default. If
+ * the library reads a struct, a .size smaller than in ABI 2 is -EINVAL. If the struct has flags
+ * that this version does not know, or bytes that are not zero after the fields that it knows, that
+ * is -EOPNOTSUPP. If the library fills a struct, it writes at most .size bytes; less than 8 is
+ * -EINVAL. Elements of arrays (ckpt_placement, ckpt_local, ckpt_note, ckpt_step) have no .size and
+ * never grow. Sizes are in bytes, times in nanoseconds. A NULL handle is -EINVAL in every call.
  *
  * Results: 0 done; > 0 an outcome (enum ckpt_outcome); < 0 a negative errno. The vocabulary:
  *	-EINVAL        the call or declaration is malformed, or ranks disagree
@@ -62,36 +63,37 @@
  *	-EALREADY      declared twice, or too late in the life of the handle
  *	-ECHILD        the handle belongs to the parent process
  *	-ECONNREFUSED  no daemon listens
- *	-ECONNRESET    the daemon, or a rank, went away during the call
+ *	-ECONNRESET    the daemon, or a rank, ended during the call
  *	-EBUSY         the rank is attached already
  *	-ESTALE        a newer launch of the job took over
  *	-EACCES        the socket or the store belongs to another user
  *	-EPROTO        the daemon speaks another protocol version; err names both
  *	-ENOENT        nothing to restore; the step was skipped, torn or never marked
  *	-ETIMEDOUT     the time given ran out
- *	-EMEDIUMTYPE   the checkpoint does not fit what is declared; all mismatches are listed
+ *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
- *	-EPROTONOSUPPORT  a newer version wrote the step: nothing is damaged, use that version
- *	-EUCLEAN       there are steps, and none can be restored; or nobody asked for one (ckpt_snapshot)
+ *	-EPROTONOSUPPORT  a newer version wrote the step: it is not damaged, use that version
+ *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
+ *	               ckpt_restore (from ckpt_snapshot)
  *	-ENOSPC        no space in the store
  *	-ENOMEM        no memory here or in the daemon
  *	-EIO           the step could not be written
- * ckpt_attach fails with -EINVAL and -EOPNOTSUPP (the call), -EBUSY and -ESTALE (another process is this
- * rank, or this job), and where there is no memory for a handle. Every other code, one of the store
- * directory's own among them, needs CKPT_REQUIRE: without it the attach succeeds detached, the log has
- * the sentence once, and the library tries again, also to open the directory; with a daemon of another
- * protocol version once a minute.
- * struct ckpt_err says what, where, why and what to do next, in one or more lines. It is the
- * caller's; NULL is allowed everywhere.
+ * ckpt_attach fails with -EINVAL and -EOPNOTSUPP (the call), with -EBUSY and -ESTALE (another
+ * process is this rank, or this job), and if there is no memory for a handle. It fails with another
+ * code, for example of the store directory, only with CKPT_REQUIRE. Without CKPT_REQUIRE the attach
+ * succeeds detached, the log has the sentence once, and the library tries again, also to open the
+ * directory. If the daemon has another protocol version, it tries once a minute.
+ * struct ckpt_err says what, where, why and what to do next, in one or more lines. The caller owns
+ * it; NULL is allowed everywhere.
  *
  * Threads: one thread at a time per handle, except for calls marked [any]. [fast] means: no lock,
  * no allocation, at most one system call. The library never prints, exits, throws or installs
  * handlers. It reads the environment only with CKPT_USE_ENV and starts a program only with
  * CKPT_AUTOSTART. One handle is one rank; a process may hold several. After fork() a handle works
- * in the parent only; memory from ckpt_alloc is shared with the child, as the daemon shares it.
+ * in the parent only; memory from ckpt_alloc is shared with the child, as it is with the daemon.
  *
- * Time: no call waits longer than its argument says, or than is said at the call, also beside a daemon
- * that is stopped, full, or wrong. Only the file system of the store can take longer.
+ * Time: no call waits longer than its argument, or than the time in its comment, even if the daemon
+ * is stopped, full, or wrong. Only the store's file system can take longer.
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -107,23 +109,23 @@ extern "C" {
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
 #define CKPT_DIMS_MAX 16 /* dimensions of a tensor, and of a mesh */
-#define CKPT_JOB_MAX 64	 /* bytes of a job name: [A-Za-z0-9._-], not starting with a dot */
+#define CKPT_JOB_MAX 64	 /* bytes of a job name: [A-Za-z0-9._-], the first one not a dot */
 
 typedef struct ckpt ckpt;
 
 struct ckpt_err {
 	int code;	/* the negative errno that was returned */
-	char msg[4092]; /* zero-terminated; several mismatches come on lines of their own */
+	char msg[4092]; /* zero-terminated; if there are several mismatches, one a line */
 };
 
 enum ckpt_outcome {
-	/* no free slot, or the slots are not ready yet: nothing was copied, go on */
+	/* no free slot, or the slots are not ready yet: nothing was copied; continue */
 	CKPT_SKIPPED = 1,
-	CKPT_TORN = 2,	   /* the guard gave the copy up so that training need not wait: go on */
-	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: go on */
-	/* this step was taken, but what should have been written could not be: the disk is full, the
-	 * store was moved, ... ckpt_why has the sentence. Returned once for each change of it: go on,
-	 * and tell somebody */
+	CKPT_TORN = 2,	   /* the guard ended the copy so that training need not wait: continue */
+	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: continue */
+	/* this step was taken, but the daemon cannot write steps: the disk is full, the store was
+	 * moved, ... ckpt_why has the sentence. Returned once for each change of it: continue, and
+	 * notify a person */
 	CKPT_FAILING = 4,
 };
 
@@ -131,7 +133,7 @@ enum ckpt_state { CKPT_STAGED = 1, CKPT_PERSISTED, CKPT_COMMITTED };
 
 enum ckpt_class {
 	CKPT_STABLE,   /* changes only between ckpt_guard and ckpt_snapshot */
-	CKPT_VOLATILE, /* small, changes at any time: copied by value inside ckpt_snapshot */
+	CKPT_VOLATILE, /* small, may change at any time: copied by value inside ckpt_snapshot */
 	CKPT_CONST,    /* never changes */
 	/* the BF16 rounding of the FP32 master named by .of; stored like STABLE in format v0 */
 	CKPT_DERIVED,
@@ -149,7 +151,7 @@ enum ckpt_role {
 	CKPT_COUNTER,
 };
 
-/* Element types, named as safetensors names them. The numbers are on disk and never change. */
+/* Element types, with the names of safetensors. The numbers are on disk and never change. */
 enum ckpt_dtype {
 	CKPT_BOOL = 1,
 	CKPT_U8,
@@ -180,22 +182,22 @@ enum ckpt_how {
 	/* the tensor lives at one coordinate of this mesh dimension: split_factor is that
 	 * coordinate */
 	CKPT_ONLY,
-	/* a pending reduction over this mesh dimension, by `reduce`: what the coordinates hold are
-	 * operands of one result. Refused with -EOPNOTSUPP (reduce before the snapshot) unless flags
-	 * has CKPT_KEEP_PARTIAL: then stored as it is, and reduced when it is loaded */
+	/* a pending reduction over this mesh dimension, by `reduce`: the coordinates hold operands of
+	 * one result. It is refused with -EOPNOTSUPP (reduce before the snapshot) unless flags has
+	 * CKPT_KEEP_PARTIAL: then the operands are stored, and reduced when they are loaded */
 	CKPT_PARTIAL,
 };
 
-/* ckpt_placement.reduce. Of one tensor all are the same, or SUM and AVG. */
+/* ckpt_placement.reduce. All of one tensor are the same, or SUM and AVG. */
 enum ckpt_reduce { CKPT_SUM, CKPT_AVG, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
 /* ckpt_placement.flags */
 enum { CKPT_KEEP_PARTIAL = 1 };
 
 /* How the SHARDs of one tensor dimension cut it. */
 enum ckpt_mode {
-	CKPT_CHUNK, /* one after the other, each what is left */
-	/* all of them in one cut by the product of their sizes, the first applied counting most
-	 * (JAX); nothing strided */
+	CKPT_CHUNK, /* one after the other; each cuts the result of the one before */
+	/* all of them in one cut by the product of their sizes; the first one applied is the most
+	 * significant (JAX); none may be strided */
 	CKPT_FLAT,
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
@@ -204,9 +206,10 @@ enum ckpt_mode {
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
 enum ckpt_policy {
-	CKPT_BOUNDED, /* at most guard_ns, then the copy is given up (torn) */
+	CKPT_BOUNDED, /* at most guard_ns; then the guard ends the copy (torn) */
 	CKPT_NEVER,   /* not at all */
-	/* until it is copied; ends too when the daemon is gone or silent for 5 s, and after 60 s */
+	/* until it is copied, but at most 60 s; not longer if the daemon has exited, or has been
+	 * silent for 5 s */
 	CKPT_FINISH,
 };
 
@@ -225,30 +228,31 @@ enum {
 
 struct ckpt_opts {
 	uint32_t size;
-	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd when none listens; it leaves after 10
-	 * minutes without a trainer, and it has no retention: every step stays until ckptctl prune, or
-	 * a ckptd that was started with --keep-last or the like, removes it. USE_ENV: read CKPTD_SOCKET,
-	 * CKPTD_STORE, CKPTD_JOB for what is NULL here (CKPTD_SOCKET means the same to ckptd and
+	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd if none listens. That ckptd exits
+	 * after 10 minutes without a trainer, and has no policy: every step stays until ckptctl prune,
+	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
+	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
 	 * ckptctl), and CKPTD_DISABLE=1 (stay detached) */
 	uint32_t flags;
 	const char *job; /* name of the job inside the store */
 	/* directory; created if missing. The client opens it and hands the descriptor to the
 	 * daemon */
 	const char *store;
-	/* NULL: /run/user/UID/ckptd/socket, or /tmp/ckptd-UID/socket where there is no
+	/* NULL: /run/user/UID/ckptd/socket, or /tmp/ckptd-UID/socket if there is no
 	 * /run/user/UID */
 	const char *socket;
 	uint32_t rank, world; /* in this version all ranks of a job run on one host */
-	/* the same on every rank of one launch, growing from launch to launch; 0: the daemon
-	 * counts, and takes ranks with a common parent process for one launch. Of launches that begin
-	 * at once without a number exactly one survives */
+	/* the same on every rank of one launch, and higher than that of the launch before. 0: the
+	 * daemon counts, and treats ranks with a common parent process as one launch. If several
+	 * launches without a number begin at once, exactly one survives */
 	uint64_t generation;
-	/* minimum over all ranks; only ckpt_restore calls it; NULL: all ranks on this host */
+	/* the minimum over all ranks; only ckpt_restore calls it. NULL: all ranks are on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	uint32_t slots; /* host copies per rank, 2..4; 0: 2 */
-	/* every n-th snapshot is written to the store; 0: 1. If that one is skipped or torn, the next
-	 * one is written in its place; if it cannot be written, one is after 1, 2, 4, ... n more */
+	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
+	 * it writes the next one instead. If it cannot write one, it tries again after 1, 2, 4, ... n
+	 * more snapshots */
 	uint32_t persist_every;
 	uint32_t device; /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
 	uint32_t guard;	 /* enum ckpt_policy */
@@ -260,11 +264,11 @@ struct ckpt_opts {
 	/* level as syslog's, 3 error .. 7 debug; from any thread; NULL: silent */
 	void (*log)(void *ctx, int level, const char *line);
 	void *log_ctx;
-	/* How carefully ckpt_guard looks for a state that was changed after ckpt_snapshot. 0: 32 words
-	 * are noted at each mark, and before the guard lets go they and 16 pages of memory are compared
-	 * with the copy (at most 20 us, whatever the size of the state). n: besides, at each n-th mark
-	 * 512 words are noted and all pages are compared, which reads the state twice. UINT32_MAX:
-	 * nothing is compared. */
+	/* How carefully ckpt_guard checks for a state that was changed after ckpt_snapshot. 0: the
+	 * library notes 32 words at each mark; the guard compares them and 16 pages of memory with the
+	 * copy before it returns (at most 20 us, whatever the size of the state). n: also, at each n-th
+	 * mark it notes 512 words and compares all pages, which reads the state twice. UINT32_MAX: it
+	 * compares nothing. */
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
@@ -280,10 +284,10 @@ struct ckpt_placement {
 	uint32_t split_factor;
 };
 
-/* Where this rank keeps (a box of) its elements. */
+/* Where this rank keeps its elements, or a box of them. */
 struct ckpt_local {
-	/* inside ckpt_alloc memory: read in place. Elsewhere: copied there first by a thread of the
-	 * library */
+	/* In ckpt_alloc memory the daemon reads it in place. Other memory is first copied there by a
+	 * thread of the library */
 	void *ptr;
 	const int64_t *stride; /* [ndim] in elements; NULL: row-major over the local extents */
 	const uint64_t *start; /* [ndim] global index of the first element and */
@@ -305,7 +309,7 @@ struct ckpt_tensor {
 	uint32_t mesh; /* from ckpt_mesh */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape; /* [ndim] global */
-	/* [nplace] in order of application: this IS the shard order */
+	/* [nplace] in order of application, which is the shard order */
 	const struct ckpt_placement *place;
 	const struct ckpt_local *local; /* [nlocal]; 0 where this rank's share is empty */
 	uint32_t group;			/* guard group; 0 */
@@ -335,10 +339,10 @@ struct ckpt_step {
 
 struct ckpt_want {
 	uint32_t size;
-	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: skip
-	 * memory. FROM_MEMORY: skip disk. DRY_RUN: check only. EXACT: never an older step */
+	/* LENIENT: declared tensors that the checkpoint lacks stay as they are. FROM_DISK: not from
+	 * memory. FROM_MEMORY: not from disk. DRY_RUN: check only. EXACT: never an older step */
 	uint32_t flags;
-	uint64_t step;	      /* or CKPT_LATEST. 0 is a step like any other */
+	uint64_t step;	      /* or CKPT_LATEST; 0 is a step, not a default */
 	const char *only;     /* restore this component only; NULL: all */
 	uint64_t deadline_ns; /* how long to wait for the other ranks; 0: 60 s */
 };
@@ -348,139 +352,148 @@ struct ckpt_got {
 	uint32_t where; /* 1 memory, 2 disk */
 	uint64_t step;
 	uint32_t world_saved; /* ranks of the job that wrote it */
-	/* tensors that were filled; declared and not in the checkpoint (CKPT_LENIENT); in the
-	 * checkpoint and not declared */
+	/* the numbers of tensors that were filled; that were declared and are not in the checkpoint
+	 * (CKPT_LENIENT); that are in the checkpoint and were not declared */
 	uint32_t ntensor, nmissing, nunused;
-	uint32_t npassed, pad; /* newer steps that were passed over, for they are damaged */
+	uint32_t npassed, pad; /* the number of newer steps that were skipped as damaged */
 	char id[40];	       /* of the checkpoint; empty from memory */
-	char passed[512]; /* which steps were passed over and why, a line each, cut to what fits */
+	char passed[512];      /* which steps were skipped and why, one a line, cut to this size */
 };
 
 struct ckpt_stats {
 	uint32_t size, pad;
 	uint64_t taken, skipped, torn, staged, persisted, committed, failed, last_committed_step;
 	uint64_t stall_ns_sum, stall_ns_max; /* time spent inside ckpt_snapshot and ckpt_guard */
-	uint64_t copy_bytes, copy_ns;	     /* of the daemon, for this rank */
+	uint64_t copy_bytes, copy_ns;	     /* by the daemon, for this rank */
 	uint64_t unguarded, reattached;
 	uint64_t stall_log2_ns[40]; /* [i]: calls that took [2^i, 2^(i+1)) ns */
-	/* of the last step that got there, from its first mark */
+	/* of the last step that reached the state, from its first mark */
 	uint64_t staged_ns, persisted_ns, committed_ns;
 };
 
-/* Attach this rank to the daemon. Without one the call succeeds detached and the library keeps
- * trying, unless CKPT_REQUIRE (see the vocabulary). -ECONNREFUSED, -ETIMEDOUT, -EBUSY, -ESTALE, -EACCES,
- * -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is NULL on failure. */
+/* Attach this rank to the daemon. If there is none, the call succeeds detached and the library
+ * keeps trying, unless CKPT_REQUIRE is set (see the vocabulary). -ECONNREFUSED, -ETIMEDOUT, -EBUSY,
+ * -ESTALE, -EACCES, -EPROTO, -EINVAL. Attaching fences every older launch of the job. *ret_ckpt is
+ * NULL on failure. */
 int ckpt_attach(const struct ckpt_opts *opts, ckpt **ret_ckpt, struct ckpt_err *err);
 
-/* Declare a mesh: names and sizes of its dimensions, and which rank sits where (row-major; NULL: 0,
- * 1, 2, ...). Ranks must be distinct; the mesh may be a part of the world. A rank outside a
- * tensor's mesh holds nothing of it. */
+/* Declare a mesh: the names and sizes of its dimensions, and the rank at each coordinate
+ * (row-major; NULL: 0, 1, 2, ...). Ranks must be distinct; the mesh may be a part of the world. A
+ * rank outside a tensor's mesh holds nothing of it. */
 int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *dim,
 	      const uint32_t *rank, uint32_t *ret_mesh, struct ckpt_err *err);
 
 /* Shared memory, zeroed, 2 MiB-aligned, that the daemon can read: the zero-copy path for host
- * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. Without a daemon it
- * is created locally and offered when one comes. */
+ * tensors. It stays mapped until ckpt_detach, whatever happens to the daemon. If there is no
+ * daemon, the library makes it locally and shares it when it attaches. */
 int ckpt_alloc(ckpt *c, uint64_t bytes, void **ret_ptr, struct ckpt_err *err);
 
-/* Declare a tensor. All arrays are copied; the memory that .local points to is not. add, move and
- * drop after a seal need another ckpt_seal; until then snapshots skip. */
+/* Declare a tensor. The library copies all arrays, but not the memory that .local points to. After
+ * an add, move or drop that follows a seal, call ckpt_seal again; until then snapshots are
+ * skipped. */
 int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, struct ckpt_err *err);
 int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint32_t nlocal,
 		     struct ckpt_err *err);
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
- * per_rank 0: the same on all ranks, rank 0's are kept. ckpt_restore does not write blobs back:
- * read them with ckpt_blob_read. */
+ * per_rank 0: they are the same on all ranks, and rank 0's are stored. ckpt_restore does not write
+ * blobs back: read them with ckpt_blob_read. */
 int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */
 int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *err);
 
-/* Hand the declarations to the daemon and wait up to wait_ns until every rank has done so and the
- * slots are in memory. 0: ready. CKPT_SKIPPED: not yet; training may start, snapshots skip until it
- * is, and a further call goes on waiting; err names the ranks that are missing (after 5 s opts.log
- * does so too). -EINVAL: this declaration contradicts another rank's (all
- * contradictions are listed), or together the ranks leave elements uncovered: correct it and seal
- * again. -ECONNRESET: a rank is gone: start all of them again. Whenever one rank seals again, all ranks do: that is a new epoch. */
+/* Send the declarations to the daemon, and wait up to wait_ns until every rank has done so and the
+ * slots are in memory. 0: ready. CKPT_SKIPPED: not yet. Then training may start, snapshots are
+ * skipped until it is ready, and another call continues to wait; err names the ranks that are
+ * missing (after 5 s opts.log does so too). -EINVAL: this declaration contradicts another rank's
+ * (all contradictions are listed), or no rank holds some of the elements: correct it and seal
+ * again. -ECONNRESET: a rank has ended: start all ranks again. If one rank seals again, all ranks
+ * must: that is a new epoch. */
 int ckpt_seal(ckpt *c, uint64_t wait_ns, struct ckpt_err *err);
 
-/* [fast] The state is complete and stays so until the next ckpt_guard: let the daemon copy it.
- * Steps must grow from call to call, by less than 2^35 within a launch, which may begin with any; a
- * step that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED, CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With
- * CKPT_FINAL it waits up to 60 s for a slot.
- * -EUCLEAN: the newest ckpt_restore failed otherwise than with -ENOENT, or the job has steps, on disk or
- * staged, and no rank has asked for one. Nothing is taken, for a first commit would set them aside. It
- * ends when a restore succeeds, or with ckpt_fresh; a launch that has snapshotted is not asked again.
- * A snapshot is written only when it is known that the state was left alone while it was copied: it
- * is FINAL, or ckpt_guard, ckpt_wait for this very step, or ckpt_detach has come after it. One that
- * is followed by the next without a guard between is counted as unguarded and never written.
+/* [fast] The state is consistent and stays so until the next ckpt_guard: the daemon may copy it.
+ * Steps must grow from call to call, by less than 2^35 within a launch; the first may be any
+ * number, and a step that was skipped or torn may be marked again. 0, CKPT_SKIPPED, CKPT_DETACHED,
+ * CKPT_FAILING; -EINVAL (step, flags), -ESTALE, -ECHILD, -EUCLEAN. With CKPT_FINAL it waits up to
+ * 60 s for a slot.
+ * -EUCLEAN: the newest ckpt_restore failed with another error than -ENOENT; or the job has steps,
+ * on disk or staged, and no rank has called ckpt_restore. No snapshot is taken, because the first
+ * commit would set these steps aside. This ends when a restore succeeds, or with ckpt_fresh; after
+ * the first snapshot of a launch it does not begin again.
+ * The daemon writes a snapshot only when it knows that the trainer did not change the state during
+ * the copy: the snapshot is FINAL, or ckpt_guard, ckpt_wait for this same step, or ckpt_detach has
+ * followed it. If another snapshot follows without a guard in between, the first is counted as
+ * unguarded and never written.
  * Memory that is not from ckpt_alloc costs a second system call and is copied twice. */
 int ckpt_snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *mark);
 
-/* [fast] unless the copy is late, or ckpt_opts.check asks for all. Call it before the state is changed
- * again, or its memory unmapped; when it returns, whatever it returns, change freely. 0 or CKPT_TORN. */
+/* [fast] unless the copy is late, or ckpt_opts.check asks for a full comparison. Call it before you
+ * modify the state or unmap its memory. When it has returned, with any result, you may modify the
+ * state. 0 or CKPT_TORN. */
 int ckpt_guard(ckpt *c, const struct ckpt_mark *mark);
 
-/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: skipped or torn, or it is staged
- * and nobody will write it; -EIO, -ENOSPC, ...: it could not be written, why is in err. Waiting says
- * that the step's state is left alone.
- * One rank may wait for CKPT_STAGED while the others stand in a barrier, if each of them has called
- * ckpt_guard at least once, before its first snapshot or later, and between every two snapshots. Of a
- * rank that has never called it the daemon does not know that it leaves its state alone: that rank has
- * to guard, or to wait for the step too, before the barrier. Higher states need that of every rank. */
+/* [any] Wait until a step has reached a state. -ETIMEDOUT; -ENOENT: it was skipped or torn, or is
+ * staged and will not be written; -EIO, -ENOSPC, ...: it could not be written, err says why. The
+ * daemon takes the call as a promise that this rank does not modify the step's state meanwhile.
+ * One rank may wait for CKPT_STAGED while the others wait in a barrier, if each of them has called
+ * ckpt_guard at least once, before its first snapshot or later, and between every two snapshots. If
+ * a rank has never called ckpt_guard, the daemon cannot know that it does not modify its state: it
+ * must call ckpt_guard, or wait for the step too, before the barrier. For higher states every rank
+ * must do so. */
 int ckpt_wait(ckpt *c, uint64_t step, int state, uint64_t wait_ns, struct ckpt_err *err);
 
 /* The restorable steps, newest first, at most n of them. Returns their number. -ETIMEDOUT after
  * ckpt_opts.wait_ns; -ECONNRESET: no daemon is attached. */
 int ckpt_steps(ckpt *c, struct ckpt_step *ret_steps, uint32_t n);
 
-/* Fill every declared tensor from a checkpoint, under the present mesh, whatever mesh wrote it.
- * After ckpt_seal, before the first snapshot; collective over all ranks. One step for the whole
- * launch: the first caller's choice holds for all. Everything declared is checked before the first
- * byte is written. With CKPT_LATEST a step that proves damaged is quarantined, and the next older one is
- * restored in the same call, on all ranks: got.passed and the logs say what was passed over and why.
- * CKPT_EXACT takes no older one.
- * -ENOENT: there is nothing to restore; of CKPT_LATEST it means that training may start at 0. After every
- * other error ckpt_snapshot returns -EUCLEAN. -EUCLEAN: there are steps, and none can be restored now (with
- * EXACT: not the newest). -EBADMSG: the same, and memory is undefined, since a damaged step was
- * tried; with LENIENT also where a tensor that should stay as it is may have been written from one.
- * -EMEDIUMTYPE with all mismatches; -ETIMEDOUT naming the ranks that did not come (after 5 s opts.log
- * does so too), or when no daemon is attached within deadline_ns, when the daemon is silent for 5 s, or
- * when the step is not read within an hour: memory is then undefined. */
+/* Fill every declared tensor from a checkpoint, on the present mesh, whatever mesh wrote it. Call
+ * it on all ranks, after ckpt_seal and before the first snapshot. All ranks restore the same step:
+ * the first caller's choice holds for the launch. All declarations are checked before the first
+ * byte is written. With CKPT_LATEST, if a step is damaged, it is quarantined and the next older one
+ * is restored in the same call, on all ranks; got.passed and the logs name each skipped step with
+ * its reason. With CKPT_EXACT no older one is restored.
+ * -ENOENT: there is nothing to restore; with CKPT_LATEST training may start at step 0. After every
+ * other error ckpt_snapshot returns -EUCLEAN. -EUCLEAN: there are steps, and none can be restored
+ * now (with EXACT: the newest cannot). -EBADMSG: the same, and memory is undefined, because a
+ * damaged step was tried; with LENIENT also if a tensor that should stay as it is may have been
+ * written from a damaged step. -EMEDIUMTYPE with all mismatches. -ETIMEDOUT: some ranks did not
+ * call (err names them, and after 5 s opts.log does so too), or no daemon was attached within
+ * deadline_ns, or the daemon was silent for 5 s, or the step was not read within an hour; in the
+ * last two cases memory is undefined. */
 int ckpt_restore(ckpt *c, const struct ckpt_want *want, struct ckpt_got *ret_got,
 		 struct ckpt_err *err);
 
 /* After ckpt_restore: a blob of the restored step, of any rank of the job that wrote it (0 for a
- * blob that is not per rank). Copies at most cap bytes and tells the full length. -ENOENT. */
+ * blob that is not per rank). It copies at most cap bytes and returns the full length. -ENOENT. */
 int ckpt_blob_read(ckpt *c, const char *name, uint32_t old_rank, void *buf, uint64_t cap,
 		   uint64_t *ret_len);
 
-/* Sum over the elements that this rank owns; the sum over all ranks is the fingerprint that ckptctl
- * show prints. */
+/* The sum over the elements that this rank owns. The sum over all ranks is the fingerprint that
+ * ckptctl show prints. */
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local);
 
 int ckpt_stats(ckpt *c, struct ckpt_stats *ret_stats); /* [any] */
 
-/* Starting over beside committed steps is meant: ckpt_snapshot no longer returns -EUCLEAN. One rank's
- * call counts for the whole launch. What is there is set aside by the first commit, not removed. 0,
- * -ESTALE, -ECHILD; -ETIMEDOUT: the daemon did not answer within ckpt_opts.wait_ns, so the other ranks do
- * not know yet: call again. */
+/* Start over although the job has committed steps: ckpt_snapshot no longer returns -EUCLEAN. One
+ * rank's call is enough for the launch. The first commit sets the existing steps aside and removes
+ * none. 0, -ESTALE, -ECHILD; -ETIMEDOUT: the daemon did not answer within ckpt_opts.wait_ns, so the
+ * other ranks still get -EUCLEAN: call again. */
 int ckpt_fresh(ckpt *c);
 
-/* [any] Why the newest ckpt_snapshot took nothing, or was torn since, or why what was taken cannot be
- * written: the negative errno and the sentence. 0: nothing of that. */
+/* [any] Why the newest ckpt_snapshot took nothing or was torn later, or why the daemon cannot write
+ * the steps that were taken: the negative errno and the sentence. 0: none of these is so. */
 int ckpt_why(ckpt *c, struct ckpt_err *err);
 
-/* sizeof of a structure of this header ("ckpt_opts") as the library knows it, for bindings; 0: there
- * is none of that name. */
+/* For bindings: the library's sizeof of a structure of this header ("ckpt_opts"). 0: there is no
+ * structure of that name. */
 uint32_t ckpt_sizeof(const char *structure);
 
-/* Leave. drain_ns 0: at once, the daemon finishes what is staged; else wait so long for the newest
- * step to be committed. It takes at most a second, and what ckpt_guard takes, besides. Frees the handle
- * always, except in a child. */
+/* Detach this rank. drain_ns 0: return at once; the daemon writes the staged steps. Otherwise wait
+ * at most drain_ns until the newest step is committed. In addition it takes at most a second, and
+ * the time of ckpt_guard. It always frees the handle, except in a child process. */
 int ckpt_detach(ckpt *c, uint64_t drain_ns);
 
 const char *ckpt_version(void);

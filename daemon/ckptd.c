@@ -18,36 +18,40 @@ static struct daemon *running;
 static const char usage[] =
 	"usage: ckptd [options]\n"
 	"The checkpoint daemon: one per user and host. Trainers that use libckpt find it\n"
-	"by its socket. A trainer with CKPT_AUTOSTART that finds none starts one, with\n"
-	"--background --idle-exit 600 and no --keep option: it leaves after ten minutes\n"
-	"without a trainer, and removes no step. For anything else start ckptd yourself.\n"
+	"by its socket. If a trainer with CKPT_AUTOSTART finds no ckptd, it starts one\n"
+	"with --background --idle-exit 600 and no --keep option: that ckptd exits after\n"
+	"ten minutes without a trainer, and removes no step. If you need other options,\n"
+	"start ckptd yourself.\n"
 	"\n"
-	"  --socket PATH        listen here; default: $CKPTD_SOCKET, else\n"
-	"                       /run/user/UID/ckptd/socket, else /tmp/ckptd-UID/socket\n"
-	"  --idle-exit SECONDS  leave when nobody has been attached for so long; default:\n"
-	"                       stay\n"
-	"  --drain SECONDS      on SIGTERM, take at most so long to write what is staged;\n"
-	"                       default 300\n"
+	"  --socket PATH        listen on PATH; default: $CKPTD_SOCKET, or, if it is not\n"
+	"                       set, /run/user/UID/ckptd/socket or /tmp/ckptd-UID/socket\n"
+	"  --idle-exit SECONDS  exit after SECONDS without a trainer; default: never\n"
+	"  --drain SECONDS      after SIGTERM, the longest time for writing the staged\n"
+	"                       steps; default 300\n"
 	"  --engine NAME        auto (default), uring or threads\n"
-	"  --keep-last N        after each commit, and where a step would not fit, remove\n"
-	"                       the steps of a job that none of these options keeps; the\n"
-	"                       newest, held, tagged and damaged ones stay, and what is\n"
-	"                       being read. Default: all stay\n"
+	"  --keep-last N        keep the newest N steps. With a --keep option, ckptd\n"
+	"                       removes the steps that no --keep option keeps: after\n"
+	"                       each commit, and if a step does not fit. It never\n"
+	"                       removes the newest step, nor one that is held, tagged,\n"
+	"                       damaged or being read. Without a --keep option it\n"
+	"                       removes no step\n"
 	"  --keep-every N       keep steps that are multiples of N\n"
 	"  --keep-within TIME   keep steps younger than TIME: 90m, 36h, 7d, 2w\n"
-	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max the\n"
-	"                       highest, KEY:min:3 three; of up to four notes\n"
+	"  --keep-best KEY      keep the step with the lowest note KEY; KEY:max keeps\n"
+	"                       the one with the highest, KEY:min:3 the three lowest;\n"
+	"                       for up to four notes\n"
 	"  --set-aside-for TIME keep steps that were set aside, because the job went\n"
 	"                       back to an older one, for TIME, whatever the options\n"
 	"                       above say, so that ckptctl rewind can bring them back;\n"
-	"                       default 7d. If a step would not fit, ckptd removes them\n"
+	"                       default 7d. If a step does not fit, ckptd removes them\n"
 	"                       first, the oldest first\n"
-	"  --background         return when it listens; log to SOCKET.log\n"
+	"  --background         run in the background: the command returns when ckptd\n"
+	"                       listens, and ckptd logs to SOCKET.log\n"
 	"  --quiet, --verbose   log warnings only; log everything\n"
 	"  --version, --help\n"
 	"\n"
-	"Exit: 0 stopped, 2 usage, 11 another ckptd serves the socket, 12 the socket is\n"
-	"not this user's, 13 no space, 1 else.\n";
+	"Exit: 0 stopped, 2 usage, 11 another ckptd serves the socket, 12 the socket\n"
+	"belongs to another user, 13 no space, 1 another error.\n";
 
 static void on_signal(int sig)
 {
@@ -62,7 +66,7 @@ static int seconds(const char *s, uint64_t *ret_ns)
 	double x = strtod(s, &end);
 
 	if (end == s || *end || !(x >= 0) || x > 1e9) {
-		fprintf(stderr, "ckptd: '%s' is no number of seconds\n", s);
+		fprintf(stderr, "ckptd: '%s' is not a number of seconds\n", s);
 		return -EINVAL;
 	}
 	*ret_ns = (uint64_t)(x * 1e9);
@@ -138,7 +142,7 @@ static int options(int argc, char **argv, struct daemon_opts *o, bool *backgroun
 		}
 	}
 	if (rc == 0 && optind < argc) {
-		fprintf(stderr, "ckptd: what is '%s'?\n", argv[optind]);
+		fprintf(stderr, "ckptd: unexpected argument '%s'\n", argv[optind]);
 		rc = -EINVAL;
 	}
 	if (rc < 0)
@@ -244,7 +248,7 @@ int main(int argc, char **argv)
 			 (int)getpid(), daemon_socket(running));
 		retain_print(&o.policy, policy, sizeof policy);
 		if (retain_is_policy(&o.policy))
-			log_line(&o.log, LOG_NOTICE, "ckptd: removes what is not kept by %s",
+			log_line(&o.log, LOG_NOTICE, "ckptd: removes the steps that are not kept by %s",
 				 policy);
 		else if (*policy)
 			log_line(&o.log, LOG_WARNING,

@@ -356,7 +356,7 @@ static struct job *job_find(struct session *s, uint64_t id)
 	for (struct job *j = s->d->jobs; j; j = j->next)
 		if (j->id == id)
 			return j;
-	session_refuse(s, -ENOENT, "there is no such job any more");
+	session_refuse(s, -ENOENT, "ckptd no longer has this job");
 	return NULL;
 }
 
@@ -377,10 +377,10 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 	if (!j)
 		return;
 	if (s->d->drain_until) {
-		session_refuse(s, -EBUSY, "ckptd is stopping: no step is taken any more");
+		session_refuse(s, -EBUSY, "ckptd is stopping: it takes no more steps");
 	} else if (!job_live(j)) {
-		snprintf(text, sizeof text, "no rank of job %s is attached: nobody marks a step",
-			 j->name);
+		snprintf(text, sizeof text,
+			 "no rank of job %s is attached: no process marks a step", j->name);
 		session_refuse(s, -ENOENT, text);
 	} else {
 		bool first;
@@ -393,8 +393,8 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 		job_trigger(j, TICKET_PERSIST | (m->flags & WIRE_FINAL ? TICKET_FINAL : 0));
 		if (first) /* who orders all the time does not fill the log */
 			log_line(&s->d->opts.log, LOG_NOTICE,
-				 "control: job %s: process %d wants the next step written", j->name,
-				 (int)s->pid);
+				 "control: job %s: process %d orders that the next step is written",
+				 j->name, (int)s->pid);
 		session_reply(s, &w, WIRE_TRIGGERED, sizeof w, NULL, 0);
 	}
 }
@@ -540,7 +540,7 @@ static void on_forget(struct session *s, const struct wire_forget *m)
 		snap_release(x);
 	}
 	log_line(&s->d->opts.log, LOG_NOTICE,
-		 "control: job %s forgotten for process %d: %" PRIu64
+		 "control: job %s forgotten, as process %d ordered: %" PRIu64
 		 " MiB, %u steps, %u not on disk",
 		 j->name, (int)s->pid, w.bytes / MIB, w.steps, w.lost);
 	if ((!j->launch || j->launch->refs == 1) && !j->keeping)
@@ -554,7 +554,9 @@ static void on_control(struct session *s)
 	if (s->state != SESSION_NEW) {
 		session_refuse(s, -EPROTO, "attached already");
 	} else if (s->d->ncontrol >= CONTROLS_MAX) {
-		session_refuse(s, -EAGAIN, "64 commands are connected to ckptd already: try again");
+		session_refuse(
+			s, -EAGAIN,
+			"64 commands are connected to ckptd, which is its maximum: try again");
 		session_end(s);
 	} else {
 		s->state = SESSION_CONTROL;
@@ -579,7 +581,7 @@ void control_request(struct session *s, const void *msg, int *fd)
 		return;
 	}
 	if (s->draining && s->draining->number) {
-		session_refuse(s, -EPROTO, "the drain before is not answered yet");
+		session_refuse(s, -EPROTO, "the drain before has not ended yet");
 		return;
 	}
 	s->asked_ns = now_ns();

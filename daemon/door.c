@@ -36,7 +36,7 @@ static int another_serves(const struct daemon *d, struct ckpt_err *err)
 {
 	return ckpt_error(
 		err, -EADDRINUSE,
-		"another ckptd serves %s: use it, stop it (SIGTERM), or give this one another --socket",
+		"another ckptd serves %s: use it, stop it (SIGTERM), or start this one with another --socket",
 		d->socket);
 }
 
@@ -71,15 +71,16 @@ static int make_room(const struct daemon *d, uint64_t wait_ns, struct ckpt_err *
 	if (lstat(d->socket, &st) < 0)
 		return 0; /* bind says what is wrong with the path */
 	if (!S_ISSOCK(st.st_mode))
-		return ckpt_error(err, -EINVAL,
-				  "%s is there, and is no socket: give ckptd another --socket",
-				  d->socket);
+		return ckpt_error(
+			err, -EINVAL,
+			"%s exists and is not a socket: start ckptd with another --socket",
+			d->socket);
 	/* The lock is ours; a daemon that is being killed may listen a moment longer. */
 	while (somebody_listens(d->socket)) {
 		if (now_ns() >= until)
 			return ckpt_error(
 				err, -EADDRINUSE,
-				"another program listens on %s: give ckptd another --socket",
+				"another program listens on %s: start ckptd with another --socket",
 				d->socket);
 		usleep(20000);
 	}
@@ -206,14 +207,14 @@ void door_tick(struct daemon *d)
 		return;
 	if (make_again(d, locked, bound, &err) == 0) {
 		log_line(&d->opts.log, LOG_NOTICE,
-			 "ckptd: %s%s had been removed or replaced, and is there again", d->socket,
+			 "ckptd: %s%s had been removed or replaced; ckptd made it again", d->socket,
 			 bound ? ".lock" : "");
 		d->shut_out = false;
 	} else if (!d->shut_out) {
 		log_line(
 			&d->opts.log, LOG_WARNING,
-			"ckptd: the socket or its lock was removed and cannot be made again now: %s; who is "
-			"attached is served, and it is tried again all the time",
+			"ckptd: the socket or its lock was removed and cannot be made again now: %s; ckptd "
+			"serves the attached ranks, and keeps trying",
 			err.msg);
 		d->shut_out = true;
 	}

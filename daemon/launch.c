@@ -22,7 +22,7 @@ static struct job *job_of(struct session *s, struct ckpt_err *err)
 	int rc = dir_look(s->root_fd, &dev, &ino);
 
 	if (rc < 0) {
-		ckpt_error_errno(err, -rc, "cannot look at the store");
+		ckpt_error_errno(err, -rc, "cannot read the store");
 		return NULL;
 	}
 	for (j = d->jobs; j; j = j->next)
@@ -372,14 +372,14 @@ static int claim_open(struct claim *c)
 		return ckpt_error(
 			&c->err, -EIO,
 			"the directory of job %s was moved or replaced: its name does not lead to the "
-			"one that launch %" PRIu64
-			" writes to, which trains on detached; move it back, "
-			"or start the job again, which writes to what is there then",
+			"directory that launch %" PRIu64
+			" writes to; the launch trains on detached; move the directory back, "
+			"or start the job again: it then writes to the directory of that name",
 			c->job->name, c->generation);
 	if (rc == 0 && !c->opened && c->ended && c->ended == c->generation)
 		return ckpt_error(
 			&c->err, -ESTALE,
-			"a rank of this launch is gone: start all ranks again with a higher generation");
+			"a rank of this launch has ended: start all ranks again with a higher generation");
 	return rc;
 }
 
@@ -554,8 +554,8 @@ void hello_try(struct session *s)
 	if (elsewhere && l->state != LAUNCH_ENDED) {
 		refuse_and_end(
 			s, -EIO,
-			"the directory of the job was moved or replaced: a launch writes to the "
-			"one that its name leads to now, and this one trains on detached");
+			"the directory of the job was moved or replaced: another launch writes to the "
+			"directory of that name now, and this launch trains on detached");
 		return;
 	}
 	if (launch_outdated(j, h) || (h->generation && h->generation < l->generation &&
@@ -574,13 +574,13 @@ void hello_try(struct session *s)
 	} else if (l->nlost || l->state == LAUNCH_ENDED) {
 		refuse_and_end(
 			s, -ESTALE,
-			"a rank of this launch is gone: start all ranks again with a higher generation");
+			"a rank of this launch has ended: start all ranks again with a higher generation");
 	} else if (h->world != l->world || h->nslot != l->nslot) {
 		char text[160];
 
 		snprintf(
 			text, sizeof text,
-			"rank %u says world %u and %u slots, other ranks of the launch say %u and %u",
+			"rank %u has world %u and %u slots, other ranks of the launch have %u and %u",
 			h->rank, h->world, h->nslot, l->world, l->nslot);
 		refuse_and_end(s, -EINVAL, text);
 	} else if (l->member[h->rank].attached) {
@@ -654,7 +654,7 @@ static int give_slots(struct launch *l, struct member *m, struct decl *decl, str
 	if (m->session->hello.memory_max && all > m->session->hello.memory_max)
 		return ckpt_error(err, -ENOMEM,
 				  "%u slots of rank %u need %" PRIu64
-				  " bytes, memory_max allows %" PRIu64,
+				  " bytes, but memory_max allows %" PRIu64,
 				  l->nslot, m->rank, all, m->session->hello.memory_max);
 	for (uint32_t i = 0; i < l->nslot && rc == 0; i++) {
 		struct adopt *a = &m->adopt[i];
@@ -732,11 +732,13 @@ void launch_declare(struct session *s, const struct wire_declare *m, int fd)
 	struct ckpt_err err = { 0 };
 
 	if (!c || m->epoch == 0 || wire_map(fd, m->bytes, 1, &c->bytes, &err) < 0) {
-		session_refuse(s,
-			       err.code ? err.code
-			       : c	? -EPROTO
-					: -ENOMEM,
-			       err.code ? err.msg : "a declaration cannot be taken");
+		session_refuse(
+			s,
+			err.code ? err.code
+			: c	 ? -EPROTO
+				 : -ENOMEM,
+			err.code ? err.msg
+				 : "the declaration is malformed, or ckptd has no memory for it");
 		free(c);
 		return;
 	}
@@ -882,13 +884,14 @@ static void touch_done(struct daemon *d, struct task *t)
 	if (c->rc < 0) {
 		char text[160];
 
-		snprintf(text, sizeof text,
-			 "rank %u: no memory for its slots (%s); snapshots skip until there is",
-			 c->m->rank, strerror(-c->rc));
+		snprintf(
+			text, sizeof text,
+			"rank %u: no memory for its slots (%s); snapshots are skipped until there is",
+			c->m->rank, strerror(-c->rc));
 		job_error(l->job, 0, text);
 		log_line(
 			&d->opts.log, LOG_WARNING,
-			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots skip until there is",
+			"launch: job %s, rank %u: no memory for its slots yet (%s); snapshots are skipped until there is",
 			l->job->name, c->m->rank, strerror(-c->rc));
 		for (struct snap *s = l->job->snaps, *next; s; s = next) {
 			next = s->next;
@@ -949,7 +952,7 @@ static void cover_run(struct task *t)
 		table_cover(&all, &list);
 	if (list.n)
 		c->rc = ckpt_errlist_end(&list, &c->err,
-					 "what the ranks declare does not make whole tensors");
+					 "the ranks do not declare complete tensors");
 	ckpt_errlist_free(&list);
 	table_free(&all);
 }
@@ -1036,7 +1039,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	m->lost = dead;
 	m->left = !dead;
 	snprintf(text, sizeof text, "rank %u %s: start all ranks of the job again", m->rank,
-		 dead ? "is gone" : "has detached");
+		 dead ? "has ended" : "has detached");
 	judge(l, -ECONNRESET, text);
 	unready(l);
 	launch_ring(l);
@@ -1044,7 +1047,7 @@ void launch_member_gone(struct launch *l, struct member *m, bool dead)
 	for (uint32_t r = 0; r < l->world; r++)
 		attached += l->member[r].session != NULL;
 	log_line(&l->job->d->opts.log, LOG_INFO, "launch: job %s: rank %u %s, %u of %u left",
-		 l->job->name, m->rank, dead ? "is gone" : "detached", attached, l->world);
+		 l->job->name, m->rank, dead ? "has ended" : "detached", attached, l->world);
 	restore_try(l);
 	if (attached == 0) {
 		l->state = LAUNCH_ENDED;
@@ -1090,7 +1093,7 @@ static void skipping_log(struct launch *l)
 	if (!now != !l->skipping && now)
 		log_line(
 			log, LOG_WARNING,
-			"launch: job %s: of the newest 32 snapshots of rank %u more than half were "
+			"launch: job %s: more than half of the newest 32 snapshots of rank %u were "
 			"skipped: %s",
 			l->job->name, rank, wire_skip_text(now - 1));
 	else if (!now != !l->skipping)

@@ -268,8 +268,9 @@ static bool drained(struct daemon *d)
 
 static void begin_drain(struct daemon *d)
 {
-	log_line(&d->opts.log, LOG_NOTICE,
-		 "ckptd: stopping; writing what is staged first (a second signal leaves at once)");
+	log_line(
+		&d->opts.log, LOG_NOTICE,
+		"ckptd: stopping; it writes the staged steps first (after a second signal it exits at once)");
 	d->drain_until = now_ns() + d->opts.drain_ns;
 	daemon_unwatch(d, d->listen_fd);
 	for (struct job *j = d->jobs; j; j = j->next)
@@ -337,7 +338,7 @@ int daemon_run(struct daemon *d)
 				break;
 		} else if (d->opts.idle_exit_ns && !daemon_attended(d) &&
 			   now_ns() - d->idle_since > d->opts.idle_exit_ns) {
-			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, leaving",
+			log_line(&d->opts.log, LOG_NOTICE, "ckptd: idle for %" PRIu64 " s, exits",
 				 d->opts.idle_exit_ns / NS_PER_S);
 			break;
 		}

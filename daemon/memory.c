@@ -234,7 +234,7 @@ static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg
 		if (i >= nseg || !seg[i] || seg[i]->bytes < p->bytes)
 			return ckpt_error(err, -EPROTO,
 					  "rank %u declares segment %u of %" PRIu64
-					  " bytes, which it has not sent",
+					  " bytes, but has not sent it",
 					  d->rank, i, p->bytes);
 		d->seg[i] = segment_ref(seg[i]);
 		d->base[i] = seg[i]->base;
@@ -272,8 +272,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	if (rc == 0)
 		rc = decl_rows(d, err);
 	if (list.n)
-		rc = ckpt_errlist_end(&list, err,
-				      "the declaration of rank %u does not hold together", rank);
+		rc = ckpt_errlist_end(&list, err, "the declaration of rank %u is inconsistent",
+				      rank);
 	ckpt_errlist_free(&list);
 	if (rc < 0) {
 		decl_unref(d);

@@ -275,8 +275,10 @@ static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_
 	if (rc == 0 && rewind == UINT64_MAX && unread && p->snap->launch->again)
 		rc = ckpt_error(
 			&p->err, -EIO,
-			"job %s, step %" PRIu64 ": %" PRIu32 " of its steps on disk cannot be "
-			"read now, so what it continues is not known; ckptctl ls --all says why",
+			"job %s, step %" PRIu64 ": %" PRIu32
+			" of the job's steps on disk cannot be "
+			"read now, so ckptd does not know which step this one continues; ckptctl ls "
+			"--all shows why",
 			p->info.job, p->info.step, unread);
 	for (uint32_t i = 0; i < n && rc == 0 && rewind != UINT64_MAX; i++)
 		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind &&
@@ -309,8 +311,7 @@ static int rescue_lineage(struct persist *p, struct native_lineage *ret, uint64_
 			continue;
 		if (step[i].step >= p->info.step)
 			rc = ckpt_error(&p->err, -EEXIST,
-					"job %s: step %" PRIu64
-					" is there already, and step %" PRIu64
+					"job %s: step %" PRIu64 " exists already, and step %" PRIu64
 					" is not newer: choose another directory",
 					p->info.job, step[i].step, p->info.step);
 		if (*ret_rewind == UINT64_MAX || step[i].step > *ret_rewind)
@@ -379,7 +380,7 @@ static void abort_run(struct task *t)
 	struct persist *p = (struct persist *)t;
 
 	store_abort(TAKE(p->txn));
-	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was given up before its commit");
+	p->rc = ckpt_error(&p->err, -ECANCELED, "the step was discarded before its commit");
 }
 
 static void commit_done(struct daemon *d, struct task *t)

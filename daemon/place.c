@@ -213,9 +213,10 @@ static void look_back_done(struct daemon *d, struct task *t)
 	p->looked_ns = now_ns();
 	if (x->rc == 0 && p->away) {
 		p->away = false;
-		log_line(&d->opts.log, LOG_NOTICE,
-			 "place: the directory of job %s is back: what is staged is written again",
-			 x->job->name);
+		log_line(
+			&d->opts.log, LOG_NOTICE,
+			"place: the directory of job %s is back: ckptd writes the staged step again",
+			x->job->name);
 		job_write_again(x->job, p);
 	}
 	place_unref(p);

@@ -69,7 +69,7 @@ static int rescue_claim(struct rescue *x)
 				rc = ckpt_error(
 					&x->err, -EINVAL,
 					"a launch of this ckptd writes to the directory %s below it: "
-					"give another directory, or drain without one",
+					"give another directory, or omit --to",
 					x->job->name);
 	if (rc == 0)
 		rc = store_claim(x->store, 0, false, &generation, &x->err);
@@ -134,12 +134,12 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct c
 
 	if (j->rescue || dir_look(dir_fd, &dev, &ino) < 0) {
 		(void)close(dir_fd);
-		return j->rescue ? ckpt_error(
-					   err, -EBUSY,
-					   "another drain of job %s to a directory is not over yet",
-					   j->name)
-				 : ckpt_error(err, -ENOTDIR,
-					      "what came with the request is no directory");
+		return j->rescue
+			       ? ckpt_error(
+					 err, -EBUSY,
+					 "another drain of job %s to a directory has not ended yet",
+					 j->name)
+			       : ckpt_error(err, -ENOTDIR, "the request has no directory");
 	}
 	x = calloc(1, sizeof *x);
 	if (!x) {

@@ -245,11 +245,12 @@ static int none_can_be(struct restore *x)
 {
 	bool written = x->retreat.tried && !(x->want.flags & CKPT_DRY_RUN);
 
-	return ckpt_error(&x->err, x->retreat.tried ? -EBADMSG : -EUCLEAN,
-			  "job %s has steps, and none of them can be restored now%s; look with "
-			  "ckptctl ls and ckptctl verify --data --all, then resume again%s%s",
-			  x->store->job, written ? " (memory is undefined)" : "",
-			  x->pin.passed[0] ? ":\n" : "", x->pin.passed);
+	return ckpt_error(
+		&x->err, x->retreat.tried ? -EBADMSG : -EUCLEAN,
+		"job %s has steps, and none of them can be restored now%s; check them with "
+		"ckptctl ls and ckptctl verify --data --all, then resume again%s%s",
+		x->store->job, written ? " (memory is undefined)" : "",
+		x->pin.passed[0] ? ":\n" : "", x->pin.passed);
 }
 
 /* The job's directory, as people call it. */
@@ -331,8 +332,8 @@ static void gone_since(struct restore *x)
 	if (x->rc != -ENOENT && x->rc != -ESTALE && x->rc != -EAGAIN)
 		return;
 	snprintf(why, sizeof why, "%.390s", x->err.msg);
-	x->rc = ckpt_error(&x->err, -EBADMSG, "what was to be restored has gone: %s; call again",
-			   why);
+	x->rc = ckpt_error(&x->err, -EBADMSG,
+			   "the step to restore was removed: %s; call ckpt_restore again", why);
 }
 
 /* What was chosen may be removed or set aside before it is held: then another one is. */
@@ -385,7 +386,7 @@ static void say_tried(struct restore *x)
 	(void)ckpt_error(&x->err, x->rc, "%.3000s\n%s were passed over:\n%s", why,
 			 x->want.flags & CKPT_DRY_RUN
 				 ? "newer steps"
-				 : "memory is undefined, since newer steps were tried, which",
+				 : "memory is undefined, because newer steps were tried, which",
 			 x->pin.passed);
 }
 
@@ -497,7 +498,7 @@ static int merge_memory(struct restore *x, struct table *ret, void **base)
 	if (rc == 0)
 		rc = table_seal(ret, &x->err);
 	if (list.n)
-		rc = ckpt_errlist_end(&list, &x->err, "the staged step does not hold together");
+		rc = ckpt_errlist_end(&list, &x->err, "the staged step is inconsistent");
 	ckpt_errlist_free(&list);
 	return rc;
 }
@@ -691,12 +692,12 @@ static int check_left_alone(struct restore *x, const struct table *src, const st
 			ckpt_errlist_add(&list, "%s",
 					 table_tensor_print(&dst->tensor[i], name, sizeof name));
 	x->overwritten = list.n > 0;
-	rc = ckpt_errlist_end(
-		&list, &x->err,
-		"step %" PRIu64 " lacks tensors that a newer and damaged step may have been "
-		"written into, so that they cannot stay as they are: set them anew, and "
-		"restore step %" PRIu64,
-		x->pin.step, x->pin.step);
+	rc = ckpt_errlist_end(&list, &x->err,
+			      "step %" PRIu64
+			      " lacks tensors that may now hold data of a newer, damaged "
+			      "step, so they cannot stay as they are: set their values again, and "
+			      "restore step %" PRIu64,
+			      x->pin.step, x->pin.step);
 	ckpt_errlist_free(&list);
 	return rc;
 }
@@ -730,7 +731,7 @@ static int fill(struct restore *x, const struct table *src, mover *move, void *a
 		rc = plan_make(src, &dst, &opts, &plan, &list, &x->err);
 		if (list.n)
 			rc = ckpt_errlist_end(&list, &x->err,
-					      "step %" PRIu64 " does not fit what is declared",
+					      "step %" PRIu64 " does not fit the declarations",
 					      x->pin.step);
 	}
 	if (rc == 0)
@@ -948,7 +949,7 @@ void restore_try(struct launch *l)
 	round = first->round;
 	if (l->nlost) {
 		refuse_asked(l, round, -ECONNRESET,
-			     "a rank of this launch is gone: start all ranks again");
+			     "a rank of this launch has ended: start all ranks again");
 		return;
 	}
 	pin = &l->pin[round % ROUNDS_MAX];
@@ -966,8 +967,8 @@ void restore_try(struct launch *l)
 		snprintf(
 			x.err.msg, sizeof x.err.msg,
 			first->want.step == CKPT_LATEST
-				? "job %s has nothing to restore%s: start fresh, or look with ckptctl ls"
-				: "job %s does not have the step asked for%s: see ckptctl ls",
+				? "job %s has nothing to restore%s: start at step 0, or check with ckptctl ls"
+				: "job %s does not have this step%s: see ckptctl ls",
 			l->job->name,
 			first->want.flags & CKPT_FROM_MEMORY ? " in memory"
 			: first->want.flags & CKPT_FROM_DISK ? " on disk"
@@ -1009,8 +1010,9 @@ void restore_tick(struct launch *l, uint64_t now)
 		if (!m->asked || l->restoring || elapsed_ns(m->asked_ns, now) <= wait)
 			continue;
 		n = snprintf(text, sizeof text, "waited %.1f s for %s", (double)wait / 1e9,
-			     missing(l) ? "other ranks to call ckpt_restore; missing:"
-					: "the step that is being written; call again");
+			     missing(l)
+				     ? "other ranks to call ckpt_restore; missing:"
+				     : "the step that is being written; call ckpt_restore again");
 		for (uint32_t k = 0; k < l->world && (size_t)n < sizeof text - 32; k++)
 			if (!l->member[k].asked)
 				n += snprintf(text + n, sizeof text - (size_t)n, " rank %u%s", k,
@@ -1027,11 +1029,13 @@ void restore_ask(struct session *s, const struct wire_restore *m)
 
 	if (!me->decl || me->asked) {
 		session_refuse(s, -EPROTO,
-			       me->asked ? "a restore is under way" : "ckpt_seal comes first");
+			       me->asked ? "another restore is running" : "call ckpt_seal first");
 		return;
 	}
 	if (me->round >= ROUNDS_MAX) {
-		session_refuse(s, -E2BIG, "restored 64 times in one launch");
+		session_refuse(
+			s, -E2BIG,
+			"this launch has called ckpt_restore 64 times, which is the maximum");
 		return;
 	}
 	me->asked = true;

@@ -224,8 +224,7 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 	if (s->state != SESSION_NEW) {
 		session_refuse(s, -EPROTO, "attached already");
 	} else if (dir_look(fd[0], &dev, &ino) < 0) {
-		session_refuse(s, -ENOTDIR,
-			       "the store that came with the request is not a directory");
+		session_refuse(s, -ENOTDIR, "the store of the request is not a directory");
 	} else if (m->world == 0 || m->world > WIRE_WORLD_MAX || m->rank >= m->world) {
 		session_refuse(s, -EINVAL, "rank must be below world, and world at most 4096");
 	} else if (m->nslot < 2 || m->nslot > WIRE_SLOTS_MAX) {
@@ -237,7 +236,7 @@ static void on_hello(struct session *s, const struct wire_hello *m, int *fd)
 	} else if (!room_for(s->d, m, dev, ino)) {
 		session_refuse(
 			s, -EAGAIN,
-			"ckptd has 1024 jobs or 32768 ranks already: end some, or start another ckptd for this store");
+			"ckptd has 1024 jobs or 32768 ranks, which is its maximum: end some, or start another ckptd for this store");
 	} else {
 		s->hello = *m;
 		s->root_fd = TAKE_FD(fd[0]);
@@ -271,13 +270,13 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 	void *base;
 
 	if (m->id >= WIRE_SEGMENTS_MAX) {
-		session_refuse(s, -E2BIG, "more than 4096 segments: allocate larger ones");
+		session_refuse(s, -E2BIG, "more than 4096 segments: allocate larger segments");
 		return;
 	}
 	if (!segments_fit(s->d, r, m->id)) {
 		session_refuse(
 			s, -E2BIG,
-			"ckptd maps 49152 segments of all ranks already: allocate larger ones");
+			"ckptd maps 49152 segments of all ranks, which is its maximum: allocate larger segments");
 		return;
 	}
 	if (wire_map(fd, m->bytes, 0, &base, &err) < 0) {
@@ -304,7 +303,7 @@ static void on_segment(struct session *s, const struct wire_segment *m, int fd)
 	}
 	munmap(base, m->bytes);
 	session_refuse(s, m->id < r->nseg && r->seg[m->id] ? -EALREADY : -ENOMEM,
-		       "the segment cannot be taken: sent twice, or no memory");
+		       "the segment was sent twice, or ckptd has no memory for it");
 }
 
 static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
@@ -313,7 +312,8 @@ static void on_adopt(struct session *s, const struct wire_adopt *m, int *fd)
 	struct adopt *a;
 
 	if (m->slot >= s->launch->nslot || s->member->decl) {
-		session_refuse(s, -EPROTO, "no such slot, or too late");
+		session_refuse(s, -EPROTO,
+			       "there is no such slot, or it comes after the declaration");
 		return;
 	}
 	a = &s->member->adopt[m->slot];
@@ -355,8 +355,9 @@ static void handle(struct session *s, const void *msg, int *fd)
 	case WIRE_DECLARE:
 		/* What no part could hold is not even hashed: others wait for the same threads. */
 		if (((const struct wire_declare *)msg)->bytes > NATIVE_META_BYTES_MAX)
-			session_refuse(s, -EFBIG,
-				       "a declaration of more than 1 GiB: declare fewer tensors");
+			session_refuse(
+				s, -EFBIG,
+				"the declaration is larger than 1 GiB: declare fewer tensors");
 		else
 			launch_declare(s, msg, fd[0]);
 		break;
@@ -401,12 +402,13 @@ static void garbage_say(struct daemon *d, struct garbage *g, uint64_t now)
 	if (g->abi)
 		snprintf(which, sizeof which, "protocol %u, not %u", g->abi, WIRE_ABI);
 	if (g->untold == 1)
-		log_line(&d->opts.log, LOG_WARNING, "session: process %d speaks %s; closed",
-			 (int)g->pid, which);
+		log_line(&d->opts.log, LOG_WARNING,
+			 "session: process %d speaks %s; ckptd closed its connection", (int)g->pid,
+			 which);
 	else
 		log_line(
 			&d->opts.log, LOG_WARNING,
-			"session: process %d speaks %s, the last of %u connections that do; closed",
+			"session: process %d speaks %s; it is the last of %u such connections, which ckptd closed",
 			(int)g->pid, which, g->untold);
 	g->untold = 0;
 	g->said_ns = now;

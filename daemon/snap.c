@@ -51,8 +51,8 @@ static void snap_unlink(struct snap *s)
 		at = &(*at)->next;
 	*at = s->next;
 	if (s->drain)
-		control_over(s, -ECANCELED, "it was given up");
-	rescue_lost(s, -ECANCELED, "it was given up");
+		control_over(s, -ECANCELED, "the step was discarded");
+	rescue_lost(s, -ECANCELED, "the step was discarded");
 	for (uint32_t r = 0; r < s->world; r++) {
 		decl_unref(s->rank[r].decl);
 		slotmem_unref(s->rank[r].mem);
@@ -323,10 +323,9 @@ static void copy_done(struct daemon *d, struct task *t)
 		snap_fail(s, OUTCOME_TORN, -ENOENT, s->why);
 	} else {
 		r->copy = COPY_TORN;
-		snprintf(text, sizeof text, "rank %u's guard gave the copy up", c->r);
+		snprintf(text, sizeof text, "rank %u's guard ended the copy", c->r);
 		snap_fail(s, OUTCOME_TORN, -ENOENT,
-			  s->launch->member[c->r].lost ? "a rank died while its copy was under way"
-						       : text);
+			  s->launch->member[c->r].lost ? "a rank died during its copy" : text);
 	}
 	decl_unref(c->decl);
 	slotmem_unref(c->mem);
@@ -459,7 +458,7 @@ static bool ring_mark(struct launch *l, struct member *m, uint64_t mark)
 		char text[128];
 
 		s->rank[m->rank].copy = COPY_TORN;
-		snprintf(text, sizeof text, "rank %u's guard gave the copy up", m->rank);
+		snprintf(text, sizeof text, "rank %u's guard ended the copy", m->rank);
 		snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 	}
 	return true;
@@ -500,8 +499,8 @@ static void snap_unfit(struct snap *s, uint32_t r)
 		snap_changed(s, r, k->decl, known, at);
 	else
 		snprintf(s->why, sizeof s->why,
-			 "rank %u marked its next step without ckpt_guard after this one: what was "
-			 "copied may be torn",
+			 "rank %u marked its next step without ckpt_guard after this one: the copy "
+			 "may be torn",
 			 r);
 }
 
@@ -556,7 +555,8 @@ static void snap_check(struct snap *s)
 			whole = false;
 			if (m->lost || m->left) {
 				snprintf(text, sizeof text,
-					 "rank %u left before it was seen to call ckpt_guard", r);
+					 "rank %u ended or detached, and had not called ckpt_guard",
+					 r);
 				snap_fail(s, OUTCOME_TORN, -ENOENT, text);
 			}
 		}
@@ -789,7 +789,7 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 		if (s->launch == l && s->phase == PHASE_COLLECTING) {
 			if (s->rank[m->rank].copy == COPY_NONE)
 				snap_fail(s, OUTCOME_TORN, -ENOENT,
-					  "a rank left before it marked this step");
+					  "a rank ended or detached before it marked this step");
 			snap_check(s);
 		}
 	}

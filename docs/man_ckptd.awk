@@ -60,12 +60,12 @@ END {
 		words(piece[i])
 	}
 	print ".SH SIGNALS\n.TP\n\\fBSIGTERM\\fR, \\fBSIGINT\\fR"
-	words("Write what is staged, within the time of --drain, and leave. A second one leaves at once: what is committed stays whole.")
+	words("ckptd writes the staged steps, within the time of --drain, and exits. After a second signal it exits at once; committed steps stay complete.")
 	print ".SH ENVIRONMENT\n.TP\n.B CKPTD_SOCKET"
-	words("The socket where --socket is not given; to ckptctl and, with CKPT_USE_ENV, to the library it means the same.")
+	words("The socket, if --socket is not given. It means the same to ckptctl and, with CKPT_USE_ENV, to the library.")
 	print ".SH FILES\n.TP\n.I SOCKET"
-	words("Where trainers and ckptctl find the daemon, in a directory of its user alone. If a cleaner of temporary files removes it, or the lock SOCKET.lock beside it, ckptd makes it again at once.")
+	words("Trainers and ckptctl find the daemon here, in a directory that only its user can open. If a program that cleans temporary files removes the socket, or its lock SOCKET.lock, ckptd makes it again at once.")
 	print ".TP\n.I SOCKET.log"
-	words("What it says when it runs in the background.")
+	words("The log of a ckptd that runs in the background.")
 	print ".SH SEE ALSO\n.BR ckptctl (1),\n.BR ckpt (3)"
 }

@@ -55,7 +55,7 @@ static int not_connected(const struct control *k, int why, struct ckpt_err *err)
 				  k->socket);
 	case ECONNREFUSED: /* of a file that is no socket too */
 		if (stat(k->socket, &st) == 0 && !S_ISSOCK(st.st_mode))
-			return ckpt_error(err, -EINVAL, "%s is no socket", k->socket);
+			return ckpt_error(err, -EINVAL, "%s is not a socket", k->socket);
 		/* fallthrough */
 	case ENOENT:
 	case ENOTDIR:
@@ -143,7 +143,7 @@ static int wait_answer(const struct control *k, uint64_t until, struct ckpt_err 
 
 static int gone(const struct control *k, struct ckpt_err *err)
 {
-	return ckpt_error(err, -ECONNRESET, "ckptd on %s went away", k->socket);
+	return ckpt_error(err, -ECONNRESET, "ckptd on %s closed the connection", k->socket);
 }
 
 int control_call(struct control *k, void *msg, uint32_t type, uint32_t bytes, uint32_t want,
@@ -169,8 +169,8 @@ int control_give(struct control *k, void *msg, uint32_t type, uint32_t bytes, in
 	if (rc == 0 && type == WIRE_CONTROL)
 		return ckpt_error(
 			err, -ECONNRESET,
-			"ckptd on %s closes the connection without a word: it has just "
-			"ended, or is of an older version than this ckptctl (protocol %u)",
+			"ckptd on %s closed the connection without an answer: it has just "
+			"exited, or is of an older version than this ckptctl (protocol %u)",
 			k->socket, WIRE_ABI);
 	if (rc == 0)
 		return gone(k, err);
@@ -244,7 +244,8 @@ int control_fail(const struct control *k, int rc, const struct ckpt_err *err)
 		return cli_fail(k->c, rc, err, "ckptctl status lists the jobs");
 	case -EINVAL:
 	case -EACCES:
-		return cli_fail(k->c, rc, err, "ckptctl %s -S PATH, of a ckptd of yours", verb);
+		return cli_fail(k->c, rc, err,
+				"ckptctl %s -S PATH, with the socket of your own ckptd", verb);
 	case -EAGAIN:
 		return cli_fail(k->c, rc, err, "ckptctl %s again, in a moment", verb);
 	default:
@@ -326,7 +327,7 @@ int control_job(const struct control *k, const char *name, uint32_t *ret_index,
 		snprintf(all + len, sizeof all - len, "%s%s", known++ ? ", " : "", path);
 	}
 	if (n)
-		return ckpt_error(err, -ENOTUNIQ, "%s; say which one with --job: %s",
+		return ckpt_error(err, -ENOTUNIQ, "%s; give one with --job: %s",
 				  name ? "several stores have a job of this name"
 				       : "ckptd has several jobs",
 				  all);
@@ -372,8 +373,8 @@ int control_until(struct cli *c, uint64_t *ret_until, struct ckpt_err *err)
 	if (!s)
 		return 0;
 	if (human_parse_time(s, &ns) < 0)
-		return ckpt_error(err, -EINVAL, "--timeout %.60s is no time; write 30s, 5m, or 2h",
-				  s);
+		return ckpt_error(err, -EINVAL,
+				  "--timeout %.60s is not a time; write 30s, 5m, or 2h", s);
 	*ret_until = now > UINT64_MAX - ns ? UINT64_MAX : now + ns;
 	return 0;
 }

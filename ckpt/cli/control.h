@@ -10,7 +10,7 @@
 
 #define CONTROL_ANSWER_NS (5 * NS_PER_S) /* what a daemon that lives may take to answer at once */
 #define CONTROL_LAST_NS NS_PER_S /* and one who has no time left waits no longer than this */
-#define CONTROL_SOCKET_HELP "the daemon's socket (default: $CKPTD_SOCKET, else this user's)"
+#define CONTROL_SOCKET_HELP "the daemon's socket (default: $CKPTD_SOCKET, or this user's)"
 
 struct control {
 	struct cli *c;

@@ -79,19 +79,19 @@ static void examples(struct cli *c, const struct cli_example *e)
 void cli_help_first(struct cli *c)
 {
 	static const struct cli_example steps[] = {
-		{ "ckptctl ls runs/", "what there is, newest first" },
-		{ "ckptctl show latest -C runs/", "what is in the newest one" },
+		{ "ckptctl ls runs/", "list the checkpoints, newest first" },
+		{ "ckptctl show latest -C runs/", "show what is in the newest one" },
 		{ "ckptctl verify --data latest -C runs/", "read every byte of it and check it" },
 		{ NULL, NULL },
 	};
 
-	fputs("ckptctl looks after the checkpoints of sharded training jobs. To begin with,\n"
-	      "runs/ being the store that your job writes to:\n\n",
+	fputs("ckptctl manages the checkpoints of sharded training jobs. If your job writes\n"
+	      "to the store runs/, begin with:\n\n",
 	      c->out);
 	examples(c, steps);
 	fputs("\nA checkpoint is called latest, latest~1 (the one before it), 12000 (a step),\n"
 	      "JOB@latest, or by the path of its directory; a directory called 12000 is\n"
-	      "./12000. CKPTD_STORE=runs/ spares you -C runs/.\n\n"
+	      "./12000. If you set CKPTD_STORE=runs/, you can omit -C runs/.\n\n"
 	      "  ckptctl help        every verb, every option\n"
 	      "  ckptctl help VERB   one verb, with examples\n",
 	      c->out);
@@ -131,7 +131,7 @@ void cli_help(struct cli *c)
 	head(c, "ENVIRONMENT");
 	for (const struct manual_variable *v = manual_variables; v->name; v++)
 		pair(c, v->name, v->words, LEFT + 2);
-	fputs("\nckptctl VERB -h tells more of one verb, with examples; ckptctl man VERB, all.\n",
+	fputs("\nckptctl VERB -h describes one verb, with examples; ckptctl man VERB prints all.\n",
 	      c->out);
 }
 

@@ -445,8 +445,8 @@ int rank_files_publish(struct rank_files *f, int dir_fd, struct ckpt_err *err)
 		rc = f->ops->rename(f->ops->ctx, dir_fd, file->temp, file->name);
 		if (rc == -EEXIST)
 			return ckpt_error(err, -EBUSY,
-					  "%s has come into being meanwhile: somebody else writes "
-					  "to this directory",
+					  "another process made %s meanwhile: it writes to this "
+					  "directory too",
 					  file->name);
 		if (rc)
 			return file_error(err, rc, file, "given its name");

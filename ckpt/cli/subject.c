@@ -115,15 +115,14 @@ static int tell_missing(struct cli *c, int rc, const struct ckpt_err *err, const
 	bool path = address_parse(name, &a, NULL) || a.kind == ADDRESS_PATH;
 
 	if (strchr(a.job, '/'))
-		return cli_fail(c, rc, err, "check the path in front of the @: ckptctl ls %s",
-				a.job);
+		return cli_fail(c, rc, err, "check the path before the @: ckptctl ls %s", a.job);
 	if (path && (strchr(name, '/') || !access(name, F_OK)))
 		return cli_fail(c, rc, err,
 				"check the path; ckptctl ls STORE lists a store's checkpoints");
 	if (access(c->where, F_OK))
 		return cli_fail(c, rc, err, "check -C PATH and CKPTD_STORE");
 	if (subject_is_checkpoint(c, c->where))
-		return cli_fail(c, rc, err, "ckptctl %s %s: it is a checkpoint itself",
+		return cli_fail(c, rc, err, "ckptctl %s %s: this directory is itself a checkpoint",
 				c->verb->name, c->where);
 	return cli_fail(c, rc, err, "ckptctl ls %s", c->where);
 }
@@ -148,10 +147,10 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 		if (!strncmp(name, "latest", 6))
 			return cli_fail(
 				c, rc, err,
-				"ckptctl ls --all %s says what is wrong; ckptctl repair %s, "
-				"what can be done",
+				"ckptctl ls --all %s shows what is wrong; ckptctl repair -n %s "
+				"shows what can be repaired",
 				c->where, c->where);
-		return cli_fail(c, rc, err, "wait for it, or take latest: ckptctl %s latest",
+		return cli_fail(c, rc, err, "wait for it, or use latest: ckptctl %s latest",
 				c->verb->name);
 	case -EACCES:
 	case -EPERM:
@@ -162,7 +161,7 @@ int subject_tell(struct cli *c, int rc, const struct ckpt_err *err, const char *
 		return cli_fail(
 			c, rc, err,
 			"run the ckptctl of the version that wrote it; ckptctl ls lists the "
-			"steps that this one reads");
+			"steps that this version can read");
 	case -ESTALE:
 		return cli_fail(c, rc, err, "run it again");
 	default:
@@ -192,8 +191,8 @@ int subject_get_some(struct cli *c, const char *name, format_choose_fn *choose, 
 	if (rc == -EBADMSG)
 		return cli_fail(
 			c, rc, &err,
-			"ckptctl verify %s lists every fault; ckptctl repair -n, what can be "
-			"mended; ckptctl ls, the other checkpoints",
+			"ckptctl verify %s lists every fault; ckptctl repair -n shows what can "
+			"be repaired; ckptctl ls lists the other checkpoints",
 			s->ref.path);
 	return rc ? subject_tell(c, rc, &err, name) : CLI_OK;
 }

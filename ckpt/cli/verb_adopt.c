@@ -61,7 +61,7 @@ static int step_look(struct adopt *a, const struct store_step *st, const char *j
 		return row_add(a, st, false, why);
 	}
 	if (st->said.step != st->step) {
-		snprintf(why, sizeof why, "%s: call it step-%012llu", st->why,
+		snprintf(why, sizeof why, "%s: rename it to step-%012llu", st->why,
 			 (unsigned long long)st->said.step);
 		return row_add(a, st, false, why);
 	}
@@ -195,12 +195,13 @@ static int document(struct adopt *a, bool dry)
 	what_print(a, what, sizeof what);
 	if (!a->nadopt && !is_moved(a))
 		cli_say(a->c, STYLE_DIM,
-			"nothing to adopt: all that can be read is job %s's already", job);
-	else if (dry)
-		cli_say(a->c, STYLE_DIM, "%s would be job %s's (dry run; nothing changed)", what,
+			"nothing to adopt: every step that can be read already belongs to job %s",
 			job);
+	else if (dry)
+		cli_say(a->c, STYLE_DIM, "%s would belong to job %s (dry run; nothing changed)",
+			what, job);
 	else
-		cli_say(a->c, STYLE_PLAIN, "%s: job %s's from now on", what, job);
+		cli_say(a->c, STYLE_PLAIN, "job %s adopted %s", job, what);
 	output_end(o);
 	return nleft ? CLI_WARNINGS : CLI_OK;
 }
@@ -210,7 +211,7 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err)
 	if (rc == -ENOENT || rc == -ENOTDIR)
 		return cli_fail(c, rc, err, "check the path; ckptctl ls STORE");
 	if (rc == -EBADMSG)
-		return cli_fail(c, rc, err, "ckptctl repair -n says what can be mended");
+		return cli_fail(c, rc, err, "ckptctl repair -n shows what can be repaired");
 	if (rc == -EPROTONOSUPPORT)
 		return cli_fail(c, rc, err, "run the ckptctl of the version that wrote it");
 	return marked_tell(c, rc, err);
@@ -306,8 +307,8 @@ static int find(struct adopt *a, struct ckpt_err *err)
 	else if (!rc && strcmp(jobs.first, abs))
 		rc = ckpt_error(
 			err, -EINVAL,
-			"%.200s is a store with %u jobs: give the directory of one, as %.200s", abs,
-			jobs.n, jobs.first);
+			"%.200s is a store with %u jobs: give the directory of one, such as %.200s",
+			abs, jobs.n, jobs.first);
 	if (!rc)
 		rc = dir_open(a, abs, strlen(abs), err);
 	if (!rc)
@@ -325,14 +326,15 @@ static int agree(struct adopt *a, struct ckpt_err *err)
 
 	what_print(a, what, sizeof what);
 	if (!ask_can(a->c))
-		return ckpt_error(err, -EINVAL,
-				  "%s would be job %s's, and nobody can be asked here: nothing was "
-				  "changed; --yes does it, -n shows it",
-				  what, job);
+		return ckpt_error(
+			err, -EINVAL,
+			"%s would belong to job %s, but ckptctl cannot ask here: nothing was "
+			"changed; --yes does it, -n shows it",
+			what, job);
 	output_begin(a->c->o, "ckptd.adopt/1"); /* of text: there is no JSON here */
 	table(a);
 	a->shown = true;
-	if (ask(a->c, "Make %s job %s's?", what, job))
+	if (ask(a->c, "Make %s belong to job %s?", what, job))
 		return 0;
 	if (cli_stopped())
 		return ckpt_error(err, -ECANCELED, "interrupted: nothing was changed");
@@ -374,7 +376,7 @@ static int run(struct cli *c)
 	if (c->value[OPT_DRY_RUN] && c->value[OPT_YES])
 		return cli_fail(c,
 				ckpt_error(&err, -EINVAL,
-					   "--dry-run changes nothing, --yes does: give one"),
+					   "--dry-run and --yes exclude each other: give one"),
 				&err, "ckptctl adopt -h");
 	code = adopt(&a);
 	if (a.s.job_fd >= 0)
@@ -385,19 +387,19 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_adopt = {
 	.name = "adopt",
-	.help = "make another job's step, or a renamed directory, this job's",
+	.help = "make a step or a directory of another job belong to this job",
 	.synopsis = (const char *const[]){ "[-n | --yes] PATH", NULL },
 	.about =
-		"A step says which job it belongs to, which number it has and which step it "
-		"continues. If its place says something else, the step is misplaced: it may have "
-		"been copied there by mistake, so latest passes it over and verbs refuse it by its "
-		"name. adopt says that it is there on purpose.\n"
+		"Each step records its job, its number and the step that it continues. If it is in "
+		"another job's directory, or has another number, the step is misplaced: it may have "
+		"been copied there by mistake, so latest skips it and verbs refuse its name. adopt "
+		"records that it is there on purpose.\n"
 		"If PATH is a step in the directory of a job, adopt makes it a step of that job. "
 		"Copy it there first, under its own number: that never changes.\n"
 		"If PATH is the directory of a job that was renamed or copied, adopt makes it, and "
-		"every step in it, the directory of the job with its new name. Without that, "
-		"ckptctl reads it as the old job's, and ckptd does not write to it.\n"
-		"The steps themselves do not change; a mark beside them says that they are adopted. "
+		"every step in it, belong to the job with the new name. Before that, ckptctl reads it "
+		"as the old job's directory, and ckptd does not write to it.\n"
+		"The steps themselves do not change; adopt writes a mark beside each of them. "
 		"On a terminal adopt shows what it will do and asks; elsewhere it needs --yes.",
 	.example =
 		(const struct cli_example[]){
@@ -414,11 +416,11 @@ const struct cli_verb verb_adopt = {
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 it is adopted, or was already; 2 PATH is not in the directory of a job, or nobody "
-		"can be asked and --yes is missing; 3 some steps in the directory could not be "
+		"0 it is adopted, or was already; 2 PATH is not in the directory of a job, or --yes is "
+		"missing and ckptctl cannot ask; 3 some steps in the directory could not be "
 		"adopted; 4 the step is damaged, or its name has another number; 8 a newer "
 		"version wrote it; 10 there is no such step or directory; 12 the store cannot be "
-		"written, or is another user's; 130 interrupted.",
+		"written, or belongs to another user; 130 interrupted.",
 	.args = (const enum cli_arg[]){ ARG_DIR, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -57,8 +57,9 @@ static int drain(struct drain *d, struct ckpt_err *err)
 	rc = control_give(&d->k, &ask, WIRE_DRAIN, sizeof ask, fd, WIRE_DRAINED, &d->got,
 			  sizeof d->got, NULL, d->until, err);
 	if (rc == -ETIMEDOUT)
-		return ckpt_error(err, rc,
-				  "not all that was staged is written yet: ckptd goes on with it");
+		return ckpt_error(
+			err, rc,
+			"not every staged step is written yet: ckptd continues to write them");
 	return rc;
 }
 
@@ -92,7 +93,8 @@ static int run(struct cli *c)
 		if (rc == -ETIMEDOUT)
 			code = cli_fail(c, rc, &err, "ckptctl status");
 		else if (rc == -EBUSY)
-			code = cli_fail(c, rc, &err, "ckptctl drain again, when that one is over");
+			code = cli_fail(c, rc, &err,
+					"ckptctl drain again, when the other drain has ended");
 		else
 			code = control_fail(&d.k, rc, &err);
 		control_close(&d.k);
@@ -103,23 +105,24 @@ static int run(struct cli *c)
 	if (!d.got.failed)
 		return CLI_OK;
 	ckpt_error(&err, d.got.code, "%s", d.got.text);
-	return cli_fail(c, d.got.code, &err, "ckptctl status; what failed stays in memory");
+	return cli_fail(c, d.got.code, &err,
+			"ckptctl status; the steps that could not be written stay in memory");
 }
 
 const struct cli_verb verb_drain = {
 	.name = "drain",
-	.help = "have everything that is staged written, and wait for it",
+	.help = "make the daemon write all staged steps, and wait until it has",
 	.synopsis = (const char *const[]){ "[JOB] [--timeout TIME]", "[JOB] --to DIR", NULL },
 	.about =
-		"The daemon writes the newest staged step of JOB (of every job without one), and what "
-		"was marked already, whatever persist_every says. A step that could not be written "
-		"before is written again. The daemon goes on serving. For scripts that run before a "
-		"machine is taken away. A step whose trainer has not called ckpt_guard yet is "
-		"committed after it has. "
-		"With --to the steps go to the directory JOB in DIR and not to the job's own: this "
-		"rescues what is staged when the job's directory was moved or removed, or its disk is "
-		"full or does not answer. In DIR nothing is set aside or removed: if it has the step, "
-		"or a newer one, the drain fails.",
+		"The daemon writes the newest staged step of JOB, or of every job if JOB is not given, "
+		"and the steps that were already marked, whatever persist_every is. It tries again to "
+		"write a step that it could not write before. The daemon does not stop. Use this in "
+		"scripts that run before a machine is taken away. If the trainer has not called "
+		"ckpt_guard yet for a step, the step is committed after it has. "
+		"With --to the daemon writes the steps to the directory JOB in DIR and not to the "
+		"job's own directory. This rescues the staged steps if the job's directory was moved "
+		"or removed, or if its disk is full or does not answer. In DIR the daemon sets no step "
+		"aside and removes none: if DIR has the step, or a newer one, the drain fails.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl drain --timeout 4m", "in a preStop hook or an epilog" },
@@ -128,15 +131,14 @@ const struct cli_verb verb_drain = {
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_TO, "write to DIR/JOB instead; DIR is made if it is missing" },
-			{ OPT_TIMEOUT,
-			  "give up waiting after this time (30s, 5m); default: never" },
+			{ OPT_TIMEOUT, "stop waiting after this time (30s, 5m); default: never" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 all is on disk; 1, 12, 13 or another by what failed; 2 the command is wrong, or "
-		"there are several jobs; 10 no such job; 14 no daemon, or it went away; 15 timed "
-		"out, the daemon goes on.",
+		"0 all steps are on disk; 1, 12, 13 or another code: a step could not be written; 2 "
+		"the command is wrong, or there are several jobs; 10 there is no such job; 14 there is "
+		"no daemon, or it exited; 15 timed out, and the daemon continues to write.",
 	.args = (const enum cli_arg[]){ ARG_JOB, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

@@ -50,16 +50,16 @@ static int run(struct cli *c)
 
 const struct cli_verb verb_help = {
 	.name = "help",
-	.help = "what -h says: every verb, or all about one",
+	.help = "print the help of all verbs, or of one",
 	.synopsis = (const char *const[]){ "[VERB]", NULL },
 	.about =
 		"Without VERB it lists every verb, the options that all verbs take, and the exit "
-		"codes. With VERB it prints examples, options and exit codes of this one. VERB may "
+		"codes. With VERB it prints the examples, options and exit codes of that verb. VERB may "
 		"also be another word for a verb, such as check for verify.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl help", "every verb" },
-			{ "ckptctl help verify", "all about one, with examples" },
+			{ "ckptctl help", "list every verb" },
+			{ "ckptctl help verify", "describe one verb, with examples" },
 			{ NULL, NULL },
 		},
 	.exits = "0; 2 there is no such verb.",

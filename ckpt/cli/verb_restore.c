@@ -98,7 +98,7 @@ static int check_absent(struct restore *r, struct ckpt_err *err)
 
 	rank_file_name(r->first, name);
 	if (fstatat(r->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-		return ckpt_error(err, -EINVAL, "%s has a %s already, which is left as it is",
+		return ckpt_error(err, -EINVAL, "%s already has a %s, which was not changed",
 				  r->path, name);
 	return errno == ENOENT ? 0 : ckpt_error_errno(err, errno, "%s cannot be read", r->path);
 }
@@ -147,8 +147,8 @@ static int directory_make(struct restore *r, struct ckpt_err *err)
 	rc = ops->mkdir(ops->ctx, r->parent_fd, r->d.base, 0777);
 	/* Of several runs with --rank one makes it. */
 	if (rc == -EEXIST && !r->one)
-		return ckpt_error(err, -EBUSY, "somebody made %s meanwhile: it is left as it is",
-				  r->path);
+		return ckpt_error(err, -EBUSY,
+				  "another process made %s meanwhile: it was not changed", r->path);
 	if (rc && rc != -EEXIST)
 		return ckpt_error_errno(err, -rc, "%s cannot be made", r->path);
 	r->made = !rc;
@@ -249,7 +249,7 @@ static void say_blobs(struct restore *r)
 		const struct table_tensor *x = &t->tensor[example];
 
 		cli_hint(r->c,
-			 "%u ranks had blobs of their own, this mesh has %u: rank %u also carries "
+			 "%u ranks had blobs of their own, and this mesh has %u: rank %u also has "
 			 "rank %u's, as %s%s%s/rank-%05u%s.",
 			 old, world, x->rank % world, x->rank, x->component,
 			 *x->component ? "/" : "", x->name, x->rank,
@@ -257,7 +257,7 @@ static void say_blobs(struct restore *r)
 	}
 	if (old && last >= old)
 		cli_hint(r->c,
-			 "%u ranks had blobs of their own: the ranks from %u on have none of them.",
+			 "%u ranks had blobs of their own: ranks %u and above have none of these.",
 			 old, MAX(old, r->first));
 }
 
@@ -312,15 +312,16 @@ static int fail(struct restore *r, int rc, bool write, const struct ckpt_err *er
 				&(struct ckpt_err){ .msg = "interrupted; nothing was written" },
 				NULL);
 	if (rc == -ENOSPC || rc == -EDQUOT)
-		return cli_fail(r->c, rc, err, "free space there, or give another DIR");
+		return cli_fail(r->c, rc, err, "free space there, or use another DIR");
 	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG &&
 	    r->keep_going && !r->scanned)
 		return AGAIN;
 	if (!write && rc != -EINVAL && rc != -EMEDIUMTYPE && subject_damage(rc) == -EBADMSG)
-		return cli_fail(r->c, -EBADMSG, err,
-				"ckptctl verify --data %s lists every fault; ckptctl ls, the other "
-				"checkpoints",
-				r->s.ref.path);
+		return cli_fail(
+			r->c, -EBADMSG, err,
+			"ckptctl verify --data %s lists every fault; ckptctl ls lists the other "
+			"checkpoints",
+			r->s.ref.path);
 	return cli_fail(r->c, rc, err, NULL);
 }
 
@@ -426,7 +427,7 @@ static int prepare(struct restore *r)
 	if (rc)
 		return cli_fail(r->c, rc, &err,
 				rc == -EBUSY	? "if none is running: rm %s/.rank-*.tmp-*"
-				: rc == -ENOENT ? "mkdir -p %s, then this again"
+				: rc == -ENOENT ? "mkdir -p %s, and run this again"
 						: NULL,
 				rc == -ENOENT ? r->d.parent : r->path);
 	return files_make(r);
@@ -449,7 +450,7 @@ static int take_ranks(struct restore *r, struct ckpt_err *err)
 	errno = 0;
 	rank = strtoul(s, &end, 10);
 	if (*s < '0' || *s > '9' || *end)
-		return ckpt_error(err, -EINVAL, "--rank=%s is no number", s);
+		return ckpt_error(err, -EINVAL, "--rank=%s is not a number", s);
 	if (errno || rank >= world)
 		return ckpt_error(err, -EINVAL, "--rank=%s: the mesh %s has the ranks 0 to %u", s,
 				  r->c->value[OPT_MESH], world - 1);
@@ -463,9 +464,9 @@ static int take_mem_limit(struct restore *r, struct ckpt_err *err)
 
 	r->mem_limit = MEM_LIMIT;
 	if (s && human_parse_bytes(s, &r->mem_limit))
-		return ckpt_error(err, -EINVAL,
-				  "--mem-limit=%s is no size: write 512M, 2G or a number of bytes",
-				  s);
+		return ckpt_error(
+			err, -EINVAL,
+			"--mem-limit=%s is not a size: write 512M, 2G or a number of bytes", s);
 	return 0;
 }
 
@@ -539,7 +540,7 @@ static int subject_get_damaged(struct restore *r)
 		rc = damage_settle(&r->damage, r->s.ckpt, &err);
 	if (rc == -EBADMSG)
 		return cli_fail(c, rc, &err,
-				"ckptctl verify %s lists every fault: without its MANIFEST nothing "
+				"ckptctl verify %s lists every fault; without its MANIFEST nothing "
 				"can be restored",
 				r->s.ref.path);
 	return rc ? subject_tell(c, rc, &err, r->name) : CLI_OK;
@@ -588,7 +589,9 @@ static int find_damage(struct restore *r)
 
 	r->scanned = true;
 	if (!r->one)
-		cli_hint(c, "The checkpoint is damaged: all of it is read to find what is not.");
+		cli_hint(
+			c,
+			"The checkpoint is damaged: ckptctl reads it in full to find the undamaged tensors.");
 	move_subset_size(k, &(struct move_subset){ 0 }, &size);
 	rc = move_open(c->ops, r->s.ref.step_fd, k, true, IO_AUTO, &files, &err);
 	if (rc)
@@ -733,31 +736,31 @@ const struct cli_verb verb_restore = {
 			"[--layout=FILE] [--mem-limit=BYTES] [--keep-going] [--from-memory]",
 			NULL },
 	.about =
-		"Writes what each rank of a mesh would hold to DIR/rank-00000.safetensors, "
-		"DIR/rank-00001.safetensors, ...: files that anything that reads safetensors "
-		"loads. Keys are component/name, each tensor is the rank's local shard (also an "
-		"empty one, with a 0 in its shape), blobs are U8. Blobs of no rank are in every "
-		"file. Blobs of a rank are in that rank's file; where the mesh has fewer ranks, "
-		"rank R also carries those of R + world, R + 2 world, ..., as "
-		"component/name/rank-00007. The files' metadata say job, step, mesh and rank.\n"
-		"How tensors are cut on the new mesh: ckptctl plan -h. CKPT is latest, latest~1, "
-		"12000, JOB@latest, or a path. DIR is made, or must be empty; with --rank it may hold "
-		"other ranks' files, and only the parts that have something of that rank are "
-		"opened.\n"
-		"With --view tensors are first renamed, split, joined and transposed, by the "
+		"restore writes the data of each rank of a mesh to DIR/rank-00000.safetensors, "
+		"DIR/rank-00001.safetensors, .... Every program that reads safetensors can load these "
+		"files. Keys are component/name, each tensor is the rank's local shard (also an "
+		"empty one, with a 0 in its shape), blobs are U8. Blobs that belong to no rank are in "
+		"every file. Blobs of a rank are in that rank's file; if the mesh has fewer ranks, "
+		"rank R also has those of R + world, R + 2 world, ..., as "
+		"component/name/rank-00007. The files' metadata has job, step, mesh and rank.\n"
+		"ckptctl plan -h describes how tensors are cut on the new mesh. CKPT is latest, "
+		"latest~1, 12000, JOB@latest, or a path. If DIR does not exist, restore makes it; "
+		"otherwise it must be empty. With --rank DIR may have other ranks' files, and restore "
+		"opens only the parts that have data of that rank.\n"
+		"With --view restore first renames, splits, joins and transposes tensors, by the "
 		"rules of a file: \"rename model/layers.*.wq -> blk.{1}.q\", \"split "
 		"model/l.*.qkv dim 0 sizes 4096,1024,1024 -> l.{1}.q l.{1}.k l.{1}.v\", "
 		"\"stack model/experts.#.up dim 0 -> experts.up\", \"transpose model/w dims "
-		"1,0\" (docs/LAYOUTS.md has all of it). What is cut or joined along a sharded "
-		"dimension is whole on every rank, unless --layout says otherwise. "
-		"All parts are opened for it.\n"
-		"Every byte is checked on the way. The data pass through bounded memory. "
+		"1,0\" (docs/LAYOUTS.md describes all rules). A tensor that is cut or joined along "
+		"a sharded dimension is complete on every rank, unless --layout places it otherwise. "
+		"With --view restore opens all parts.\n"
+		"restore checks every byte that it reads, and uses a bounded amount of memory. "
 		"The files appear when all of them are complete and on the disk; after an error "
 		"or Ctrl-C DIR is as it was.\n"
-		"With --keep-going the tensors that are damaged are left out of the files, and "
-		"listed; the exit code is 3 then. What is written is undamaged. Where the "
-		"damage lies in the data, everything is read to find it; so it is with --rank, so "
-		"that every rank leaves out the same.",
+		"With --keep-going restore leaves damaged tensors out of the files, lists them, and "
+		"exits with 3. The files have no damaged data. If the damage is in the data, restore "
+		"reads the checkpoint in full to find it; with --rank it always does, so that every "
+		"rank leaves out the same tensors.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl restore latest out --mesh fsdp=3", "all ranks of fsdp=3" },
@@ -765,11 +768,11 @@ const struct cli_verb verb_restore = {
 			{ "ckptctl restore latest out --mesh fsdp=1 --view names.txt",
 			  "the same under other names" },
 			{ "ckptctl restore 90 out --mesh fsdp=1 --keep-going",
-			  "what is left of a damaged one" },
+			  "the undamaged tensors of a damaged step" },
 			{ "ckptctl restore demo@latest out --mesh fsdp=1 --from-memory",
-			  "what the daemon holds of job demo" },
+			  "the newest step of job demo in the memory of ckptd" },
 			{ "ckptctl restore latest out --mesh dp=2,fsdp=8 --rank 5",
-			  "one rank's, on its own host" },
+			  "one rank's file, on its own host" },
 			{ NULL, NULL },
 		},
 	.option =
@@ -785,7 +788,7 @@ const struct cli_verb verb_restore = {
 		},
 	.exits =
 		"0; 2 the mesh, the layout or view file or --rank is wrong, DIR is not empty or "
-		"lies in a checkpoint; 3 damaged tensors were left out (--keep-going); 4 the checkpoint is damaged; 5 it is not committed; 7 "
+		"is in a checkpoint; 3 damaged tensors were left out (--keep-going); 4 the checkpoint is damaged; 5 it is not committed; 7 "
 		"safetensors cannot hold a tensor; 10 there is no such store or checkpoint, or none in "
 		"memory; 11 another restore "
 		"writes to DIR; 12 no permission; 13 no space; 14 no daemon (--from-memory); 15 it does not "

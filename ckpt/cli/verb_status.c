@@ -70,7 +70,7 @@ static const char *const skip_why[WIRE_SKIPS] = {
 	[WIRE_SKIP_FULL] = "every slot was in use",
 	[WIRE_SKIP_UNREADY] = "slots were not ready",
 	[WIRE_SKIP_LATE] = "a rank came late",
-	[WIRE_SKIP_COPYING] = "the copy before was under way",
+	[WIRE_SKIP_COPYING] = "the copy before had not ended",
 	[WIRE_SKIP_DRAINING] = "ckptd was stopping",
 };
 
@@ -434,9 +434,10 @@ static void text_ranks(struct cli *c, const struct wire_report *r, uint32_t job)
 	if (!j->world) {
 		label(c, "ranks", STYLE_WARN, "%s",
 		      j->launch == WIRE_FORMING
-			      ? "attaching; the store is asked for the launch's number"
-		      : j->error[0] ? "none: the launch could not begin"
-				    : "none: the launch could not begin, the trainer says why");
+			      ? "attaching; ckptd reads the launch's number from the store"
+		      : j->error[0]
+			      ? "none: the launch could not begin"
+			      : "none: the launch could not begin; the trainer's log says why");
 		return;
 	}
 	label(c, "ranks", style, "%u of %u attached, %s, generation %llu", j->attached, j->world,
@@ -548,7 +549,7 @@ static void text_trouble(struct cli *c, const struct wire_report *r,
 
 	if (is_stuck(j))
 		cli_mark(c, STYLE_BAD, "  disk hangs      ", 18,
-			 "%s has not answered for %s; what is written waits for it",
+			 "%s has not answered for %s; the steps that are being written wait for it",
 			 j->device[0] ? j->device : "the device below the store",
 			 human_span(j->stuck_ns, span));
 	if (!is_failing(j))
@@ -578,7 +579,8 @@ static void text_job(struct cli *c, const struct wire_report *r, uint32_t i)
 	text_trouble(c, r, j);
 	text_flight(c, r, i);
 	if (j->trigger_waits)
-		label(c, "ordered", STYLE_WARN, "the next step that is marked is written");
+		label(c, "ordered", STYLE_WARN,
+		      "the daemon will write the next step that is marked");
 	if (stall.measured && j->attached)
 		label(c, "trainer stall", STYLE_PLAIN, "%s last, %s at most, %.2g %% of the time",
 		      human_span(stall.last, a), human_span(stall.max, b), 100 * share(&stall));
@@ -611,13 +613,14 @@ static void text(struct cli *c, const struct wire_report *r, const char *host, c
 	human_span(r->head->now_ns - MIN(r->head->began_ns, r->head->now_ns), up);
 	cli_mark(c, r->head->draining ? STYLE_WARN : STYLE_GOOD, dot, 2,
 		 " %s on %s, pid %u, up %s%s", r->head->version, host, r->head->pid, up,
-		 r->head->draining ? ", stopping: writes what is staged" : "");
+		 r->head->draining ? ", stopping: it writes the staged steps" : "");
 	for (uint32_t i = 0; i < r->head->njob; i++)
 		text_job(c, r, i);
 	if (!r->head->njob)
 		cli_say(c, STYLE_DIM, "  No job has attached yet.");
 	if (r->head->cut)
-		cli_say(c, STYLE_WARN, "There is more than fits into a report.");
+		cli_say(c, STYLE_WARN,
+			"The report is cut: ckptd has more jobs, ranks or steps than fit into it.");
 }
 
 /* why: there is no report. */
@@ -762,18 +765,19 @@ static int run(struct cli *c)
 const struct cli_verb verb_status = {
 	.name = "status",
 	.synonyms = (const char *const[]){ "jobs", NULL },
-	.help = "what there is if a job dies now, and what the daemon does",
+	.help = "show what survives if a job dies now, and what the daemon does",
 	.synopsis = (const char *const[]){ "[-w]", NULL },
 	.about =
-		"What there is if a job dies now: of every job that the daemon of this user and host "
-		"serves, the step that it is at, the newest step in memory, which outlives the "
-		"trainer, and the newest on disk, which outlives the host, with their ages. Besides: "
-		"its ranks, how fast it goes, what is being written, how long the trainer was kept, "
-		"how many snapshots were skipped and why, what fails, and a disk that hangs. -w shows "
-		"it every second until Ctrl-C. --json has every rank and the newest 64 steps too.",
+		"For every job of this user's daemon on this host, status shows the job's current step, "
+		"the newest step in memory, which survives the trainer, and the newest step on disk, "
+		"which survives the host, with their ages: this is what you have if the job dies now. "
+		"It also shows the job's ranks, its speed, the step that is being written, how long "
+		"ckptd held the trainer, how many snapshots were skipped and why, errors, and a disk "
+		"that hangs. -w shows it every second until Ctrl-C. --json also has every rank and "
+		"the newest 64 steps.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl status", "now" },
+			{ "ckptctl status", "show it now" },
 			{ "ckptctl status -w", "every second, until Ctrl-C" },
 			{ "ckptctl status --json -w | jq .jobs[0].steps[0]",
 			  "a line of JSON a second" },
@@ -781,13 +785,14 @@ const struct cli_verb verb_status = {
 		},
 	.option =
 		(const struct cli_verb_option[]){
-			{ OPT_WATCH, "show it again every second, until Ctrl-C" },
+			{ OPT_WATCH, "show it every second, until Ctrl-C" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 (also when Ctrl-C ends -w); 3 steps of a job cannot be written, or a disk hangs; 12 the daemon is another user's; 14 no daemon listens "
-		"on the socket; 15 it does not answer.",
+		"0 (also if Ctrl-C ends -w); 3 the daemon cannot write the steps of a job, or a disk "
+		"hangs; 12 the daemon belongs to another user; 14 no daemon listens on the socket; 15 "
+		"it does not answer.",
 	.narg_max = 0,
 	.run = run,
 };

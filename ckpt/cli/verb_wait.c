@@ -58,10 +58,11 @@ static int path_split(struct waiting *w, const char *path, struct address *a, st
 	base = strrchr(dir, '/');
 	if (!base || strncmp(base + 1, "step-", 5) || address_parse(base + 1, a, NULL) ||
 	    a->kind != ADDRESS_STEP)
-		return ckpt_error(err, -EINVAL,
-				  "\"%.200s\" is no step: give a number, latest, tag:NAME, one of "
-				  "these behind JOB@, or a step's directory",
-				  path);
+		return ckpt_error(
+			err, -EINVAL,
+			"\"%.200s\" is not a step: give a number, latest, tag:NAME, one of "
+			"these after JOB@, or a step's directory",
+			path);
 	snprintf(w->named, sizeof w->named, "%.*s", (int)MAX(base - dir, 1), dir);
 	if (!strchr(w->named, '/'))
 		snprintf(w->named, sizeof w->named, "%.*s/.", (int)(base - dir), dir);
@@ -82,7 +83,7 @@ static int take_address(struct waiting *w, const char *text, struct ckpt_err *er
 	if (rc)
 		return rc;
 	if (job && w->named[0])
-		return ckpt_error(err, -EINVAL, "\"%.80s\" says which job: leave --job %.80s out",
+		return ckpt_error(err, -EINVAL, "\"%.80s\" already names the job: omit --job %.80s",
 				  text, job);
 	w->name = w->named[0] ? w->named : job;
 	w->step = a.kind == ADDRESS_STEP ? a.n : LATEST;
@@ -158,9 +159,8 @@ static int store_job(struct waiting *w, struct ckpt_err *err)
 		return ckpt_error(err, -ENOENT, "there is no job %s in %s; there is %s", j.name,
 				  where, j.list);
 	if (j.n > 1)
-		return ckpt_error(err, -ENOTUNIQ,
-				  "%s has several jobs; say which one with --job: %s", where,
-				  j.list);
+		return ckpt_error(err, -ENOTUNIQ, "%s has several jobs; give one with --job: %s",
+				  where, j.list);
 	memcpy(w->job, j.job, sizeof w->job);
 	memcpy(w->dir, j.dir, sizeof w->dir);
 	return 0;
@@ -190,7 +190,7 @@ static int take_found(struct waiting *w, struct store_ref *ref, struct ckpt_err 
 
 	(void)close(TAKE_FD(ref->step_fd));
 	if (address_parse(slash + 1, &a, NULL) || a.kind != ADDRESS_STEP)
-		return ckpt_error(err, -ENOENT, "%s is no step of a job", ref->path);
+		return ckpt_error(err, -ENOENT, "%s is not a step of a job", ref->path);
 	w->step = a.n;
 	*slash = 0;
 	job = strrchr(ref->path, '/');
@@ -284,8 +284,8 @@ static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
 				  "step %" PRIu64 " of %s was skipped: every slot was in use",
 				  w->step, j->name);
 	if (s && s->state == WIRE_TORN)
-		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s came to nothing: %s",
-				  w->step, j->name, s->text);
+		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s is torn: %s", w->step,
+				  j->name, s->text);
 	if (s && s->state == WIRE_FAILED)
 		return ckpt_error(err, -EUCLEAN, "step %" PRIu64 " of %s could not be written: %s",
 				  w->step, j->name, s->text);
@@ -293,7 +293,7 @@ static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
 		return ckpt_error(
 			err, -EUCLEAN,
 			"step %" PRIu64
-			" of %s was only held in memory, and a newer one took its place: persist_every did not ask for it",
+			" of %s was only in memory, and a newer one has replaced it: persist_every does not select it",
 			w->step, j->name);
 	if (!s && j->newest > w->step + 1)
 		return ckpt_error(err, -EUCLEAN,
@@ -303,8 +303,8 @@ static int judge(const struct waiting *w, uint32_t job, struct ckpt_err *err)
 	/* Another launch may come to it; whoever waits for that says how long. */
 	if (!w->until && j->launch == WIRE_ENDED && !s)
 		return ckpt_error(err, -EUCLEAN,
-				  "no rank of %s is attached any more, and it did not come to step "
-				  "%" PRIu64 " (with --timeout its restart is waited for)",
+				  "no rank of %s is attached any more, and it did not reach step "
+				  "%" PRIu64 " (with --timeout, ckptctl waits for its restart)",
 				  j->name, w->step);
 	return 0;
 }
@@ -519,7 +519,7 @@ static int run(struct cli *c)
 	if (rc > 0)
 		tell(&w);
 	else if (rc == -EUCLEAN || rc == -ENOENT)
-		code = cli_fail(c, rc, &err, "ckptctl ls --all shows what there is");
+		code = cli_fail(c, rc, &err, "ckptctl ls --all lists all steps");
 	else if (rc == -ETIMEDOUT)
 		code = cli_fail(c, rc, &err, "ckptctl status");
 	else
@@ -533,37 +533,40 @@ const struct cli_verb verb_wait = {
 	.help = "wait until a step is staged, persisted or committed",
 	.synopsis = (const char *const[]){ "CKPT [--state STATE] [--timeout TIME]", NULL },
 	.about =
-		"Comes back when the step has reached the state: staged (copied out of the trainer's "
-		"hands), persisted (its parts are durable) or committed (it can be restored), which "
-		"is the default. CKPT is a step's number, latest, or one of these behind JOB@. latest is the newest step that is on its way there, or there, when "
-		"the command begins. "
-		"It ends at once with 5 when the step can no more come there: skipped, torn, failed, "
-		"replaced in memory by a newer one, or (without --timeout) not reached before the last "
-		"rank left. Without a daemon, committed is looked for in "
-		"the store (-C), until --timeout. With --timeout it also waits for a job that has not "
-		"attached yet, and for its first step; when the time is over it says how far the job is.",
+		"wait returns when the step has reached the state: staged (ckptd has a copy in memory), "
+		"persisted (its parts are durable) or committed (it can be restored; this is the "
+		"default). CKPT is a step's number, latest, tag:NAME, one of these after JOB@, or a "
+		"step's directory. latest is the newest step that has reached the state, or can still "
+		"reach it, when the command begins.\n"
+		"If the step cannot reach the state any more, wait ends at once with 5: the step was "
+		"skipped, torn or could not be written, a newer one replaced it in memory, or (without "
+		"--timeout) the job did not reach it before its last rank ended.\n"
+		"If there is no daemon, wait checks the store (-C) for a committed step, until "
+		"--timeout. With --timeout it also waits for a job that has not attached yet, and for "
+		"its first step. If the time is over, it reports the job's current step.",
 	.example =
 		(const struct cli_example[]){
-			{ "ckptctl wait latest --timeout 5m", "before a node is given back" },
-			{ "ckptctl wait 12000 --state staged", "the trainer may go on by then" },
+			{ "ckptctl wait latest --timeout 5m", "before you give a node back" },
+			{ "ckptctl wait 12000 --state staged",
+			  "from then on the trainer may continue" },
 			{ "ckptctl wait demo@latest --timeout 10m",
-			  "right behind the start of the job" },
+			  "right after the start of the job" },
 			{ NULL, NULL },
 		},
 	.option =
 		(const struct cli_verb_option[]){
 			{ OPT_STATE, "staged, persisted or committed (the default)" },
-			{ OPT_TIMEOUT, "give up after this time (30s, 5m, 2h); default: never" },
-			{ OPT_JOB,
-			  "the job, as NAME or STORE/NAME; needed when there are several" },
+			{ OPT_TIMEOUT,
+			  "stop waiting after this time (30s, 5m, 2h); default: never" },
+			{ OPT_JOB, "the job, as NAME or STORE/NAME; needed if there are several" },
 			{ OPT_SOCKET, CONTROL_SOCKET_HELP },
 			{ OPT_NONE, NULL },
 		},
 	.exits =
-		"0 the step is there; 2 the command is wrong, or there are several jobs; 5 it can never "
-		"come there; 10 no such job or store, in all the time that there was; 12 the daemon is "
-		"another user's; 14 no daemon, and the store does not have it; 15 timed out, or the daemon "
-		"does not answer.",
+		"0 the step has reached the state; 2 the command is wrong, or there are several jobs; 5 "
+		"it can never reach it; 10 there is no such job or store, or there was none until the "
+		"time was over; 12 the daemon belongs to another user; 14 there is no daemon, and the "
+		"store does not have the step; 15 timed out, or the daemon does not answer.",
 	.args = (const enum cli_arg[]){ ARG_STEP, ARG_NONE },
 	.narg_max = 1,
 	.run = run,

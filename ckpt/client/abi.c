@@ -55,7 +55,8 @@ int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err 
 	const uint8_t *byte = from;
 
 	if (!from)
-		return ckpt_error(err, -EINVAL, "there is no struct %s", known[which].name);
+		return ckpt_error(err, -EINVAL, "the pointer to struct %s is NULL",
+				  known[which].name);
 	size = size_of(from);
 	if (size < known[which].least || size > SIZE_MAX_SANE)
 		return too_small(which, from, err);
@@ -63,8 +64,8 @@ int abi_take(enum abi_struct which, void *to, const void *from, struct ckpt_err 
 		if (byte[i])
 			return ckpt_error(
 				err, -EOPNOTSUPP,
-				"%s has fields behind byte %u that this library (%s) does not "
-				"know: leave them zero, or use a newer one",
+				"%s has fields after byte %u that this library (%s) does not "
+				"know: set them to zero, or use a newer library",
 				known[which].name, ours, CKPT_VERSION);
 	memset(to, 0, ours);
 	memcpy(to, from, MIN(ours, size));

@@ -159,19 +159,19 @@ static int unanswered(ckpt *c, uint32_t type, int rc, const struct wire_head *he
 	if (rc == -EPROTO)
 		return ckpt_error(
 			err, rc,
-			"the daemon on %s (process %d) answers out of turn: another version?",
+			"the daemon on %s (process %d) sent an unexpected answer: is it another version?",
 			c->socket, (int)c->peer);
 	if (rc == -EPIPE && type == WIRE_HELLO) {
 		if (closer == c->peer)
 			return ckpt_error(
 				err, -EPROTO,
-				"the daemon on %s (process %d) closes the connection without a word: "
-				"it is of an older version (this library speaks protocol %u); stop it, "
+				"the daemon on %s (process %d) closes the connection without an answer: "
+				"it has an older version (this library speaks protocol %u); stop it, "
 				"or start the ckptd that came with this library on another socket",
 				c->socket, (int)c->peer, WIRE_ABI);
 		c->closer = c->peer;
 	}
-	return ckpt_error(err, -ECONNRESET, "the daemon on %s went away", c->socket);
+	return ckpt_error(err, -ECONNRESET, "the daemon on %s closed the connection", c->socket);
 }
 
 int rpc_call(ckpt *c, void *msg, uint32_t type, uint32_t bytes, const int *fd, int nfd,
@@ -254,17 +254,16 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 				  "no daemon listens on %s: start ckptd, or set CKPT_AUTOSTART",
 				  c->socket);
 	if (rc == -EACCES || rc == -EPERM)
-		return ckpt_error(
-			err, -EACCES,
-			"the socket %s belongs to another user: give a socket of your own",
-			c->socket);
+		return ckpt_error(err, -EACCES,
+				  "the socket %s belongs to another user: use a socket of your own",
+				  c->socket);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(err, rc,
-				  "the daemon on %s takes no more connections: is it stopped?",
+				  "the daemon on %s accepts no more connections: is it stopped?",
 				  c->socket);
 	if (rc == -EPROTOTYPE)
 		return ckpt_error(err, -EPROTO,
-				  "%s is another program's socket, not a ckptd's: give another one",
+				  "%s is another program's socket, not a ckptd's: use another one",
 				  c->socket);
 	if (rc < 0)
 		return ckpt_error_errno(err, -rc, "cannot connect to %s", c->socket);
@@ -272,7 +271,7 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 	    (who.uid != geteuid() && geteuid() != 0))
 		return ckpt_error(
 			err, -EACCES,
-			"the daemon on %s belongs to user %u, not to you: give a socket of your own",
+			"the daemon on %s belongs to user %u, not to you: use a socket of your own",
 			c->socket, (unsigned)who.uid);
 	c->sock = TAKE_FD(sock);
 	c->peer = who.pid;
@@ -340,7 +339,7 @@ static int map_link(ckpt *c, int *fd, struct ckpt_err *err)
 	if (rc == 0)
 		rc = wire_map(fd[1], sizeof *l->job, 0, &job, err);
 	if (rc == 0 && !pages_ours(c, rank, job))
-		rc = ckpt_error(err, -EPROTO, "the daemon's pages are not those of this rank");
+		rc = ckpt_error(err, -EPROTO, "the daemon sent the pages of another rank");
 	if (rc < 0) {
 		if (rank)
 			munmap(rank, sizeof *l->rank);
@@ -482,11 +481,12 @@ static int spawn_daemon(ckpt *c, uint64_t until, struct ckpt_err *err)
 	if (rc)
 		return ckpt_error(
 			err, -ECONNREFUSED,
-			"cannot start %s: %s; put ckptd beside the program, beside libckpt.so or into PATH, or start it by hand",
+			"cannot start %s: %s; put ckptd into the directory of the program or of "
+			"libckpt.so, or into PATH, or start it yourself",
 			path, strerror(rc));
 	if (wait_spawned(c, pid, until, &status) < 0)
-		return ckpt_error(err, -ETIMEDOUT, "%s --socket %s does not get to listening", path,
-				  c->socket);
+		return ckpt_error(err, -ETIMEDOUT, "%s --socket %s did not begin to listen in time",
+				  path, c->socket);
 	/* 11: another rank was faster, whose daemon will listen in a moment. */
 	if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 11)
 		return ckpt_error(err, WEXITSTATUS(status) == 12 ? -EACCES : -ECONNREFUSED,
@@ -716,11 +716,11 @@ static void link_lost(ckpt *c)
 	c->said = 0;
 	rpc_give(c);
 	client_changed(c);
-	log_line(
-		&c->log, LOG_WARNING,
-		fenced ? "client: rank %u of job %s: a newer launch took over; snapshots stop"
-		       : "client: rank %u of job %s: the daemon is gone; training goes on, attaching again",
-		c->rank, c->job);
+	log_line(&c->log, LOG_WARNING,
+		 fenced ? "client: rank %u of job %s: a newer launch has taken over; snapshots stop"
+			: "client: rank %u of job %s: the daemon has exited; training continues, "
+			  "and the library tries to attach again",
+		 c->rank, c->job);
 }
 
 static int attach_again(ckpt *c, struct ckpt_err *err)
@@ -836,12 +836,13 @@ static void say_what_is_new(ckpt *c)
 		return;
 	l->failing_said = n;
 	if (shared_text_get(&l->job->failing, text))
-		log_line(&c->log, c->rank == 0 ? LOG_ERROR : LOG_INFO,
-			 "client: job %s: checkpoints cannot be written, training goes on: %s",
-			 c->job, text);
+		log_line(
+			&c->log, c->rank == 0 ? LOG_ERROR : LOG_INFO,
+			"client: job %s: the daemon cannot write checkpoints; training continues: %s",
+			c->job, text);
 	else
 		log_line(&c->log, c->rank == 0 ? LOG_WARNING : LOG_INFO,
-			 "client: job %s: checkpoints are written again", c->job);
+			 "client: job %s: the daemon writes checkpoints again", c->job);
 }
 
 static void fill_private(ckpt *c)

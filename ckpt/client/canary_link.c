@@ -87,8 +87,8 @@ void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd)
 	if (rc < 0)
 		log_line(
 			&c->log, LOG_WARNING,
-			"client: rank %u of job %s: a state that is changed before ckpt_guard will not be "
-			"found: %s",
+			"client: rank %u of job %s: the library cannot check whether the state is changed "
+			"before ckpt_guard: %s",
 			c->rank, c->job, err.msg[0] ? err.msg : strerror(-rc));
 }
 
@@ -137,7 +137,7 @@ static void found_log(struct ckpt *c)
 	log_line(
 		&c->log, LOG_WARNING,
 		"client: rank %u of job %s changed %s%s%s after ckpt_snapshot and before ckpt_guard: step "
-		"%" PRIu64 " is torn; call ckpt_guard before anything is modified",
+		"%" PRIu64 " is torn; call ckpt_guard before you modify the state",
 		c->rank, c->job, name ? name->component : "its state", name ? "/" : "",
 		name ? name->name : "", step - 1);
 	pthread_mutex_unlock(&x->draw);

@@ -57,15 +57,17 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 		    strlen(job))
 		return ckpt_error(
 			err, -EINVAL,
-			"the job name '%s' must be 1 to %d of [A-Za-z0-9._-] and not start with a dot",
+			"the job name '%s' must have 1 to %d characters of [A-Za-z0-9._-] and not start with a dot",
 			job, CKPT_JOB_MAX);
 	if (!o->world || o->rank >= o->world || o->world > WIRE_WORLD_MAX)
 		return ckpt_error(
 			err, -EINVAL,
-			"rank %u of a world of %u: rank must be below world, world at most %u",
+			"rank is %u and world is %u: rank must be below world, and world at most %u",
 			o->rank, o->world, WIRE_WORLD_MAX);
 	if (o->slots == 1 || o->slots > WIRE_SLOTS_MAX)
-		return ckpt_error(err, -EINVAL, "%u slots: 2 to %d", o->slots, WIRE_SLOTS_MAX);
+		return ckpt_error(err, -EINVAL,
+				  "slots is %u: it must be 2 to %d, or 0 for the default", o->slots,
+				  WIRE_SLOTS_MAX);
 	if (o->guard > CKPT_FINISH)
 		return ckpt_error(err, -EINVAL, "guard policy %u is unknown; see enum ckpt_policy",
 				  o->guard);
@@ -74,7 +76,7 @@ static int options_check(const struct ckpt_opts *o, const char *job, const char 
 	if (o->device)
 		return ckpt_error(
 			err, -EOPNOTSUPP,
-			"CUDA devices come in a later version: give device 0 and host memory");
+			"this version does not support CUDA devices: use device 0 and host memory");
 	return 0;
 }
 
@@ -191,8 +193,8 @@ static int attach_outcome(ckpt *c, int rc, struct ckpt_err *err)
 		return rc;
 	c->said = rc;
 	log_line(&c->log, LOG_WARNING,
-		 "client: rank %u of job %s trains without a daemon, and tries again: %s", c->rank,
-		 c->job, err->msg);
+		 "client: rank %u of job %s trains without a daemon; the library tries again: %s",
+		 c->rank, c->job, err->msg);
 	return 0;
 }
 
@@ -264,7 +266,7 @@ int ckpt_average(ckpt *c, const char *name, const char *spec, struct ckpt_err *e
 	(void)name, (void)spec;
 	return rc < 0 ? rc
 		      : ckpt_error(err, -EOPNOTSUPP,
-				   "averages of the weights come in a later version");
+				   "this version does not support averages of the weights");
 }
 
 /* --- seal --- */
@@ -340,7 +342,7 @@ static int seal_unready(ckpt *c, const struct link *l, struct ckpt_err *err)
 	if (!l || atomic_load(&c->state) != LINK_UP)
 		(void)ckpt_error(
 			err, -ETIMEDOUT,
-			"job %s: no daemon listens on %s: snapshots are skipped until one does",
+			"job %s: no daemon listens on %s: snapshots are skipped until one listens",
 			c->job, c->socket[0] ? c->socket : "the default socket");
 	else if (shared_text_get(&l->job->waits, text))
 		(void)ckpt_error(err, -ETIMEDOUT, "job %s: %s", c->job, text);
@@ -424,8 +426,8 @@ static int restore_call(ckpt *c, const struct ckpt_want *w, struct wire_restored
 		if (segments_renew(c, &why) < 0)
 			rc = ckpt_error(
 				err, why.code,
-				"the daemon on %s was to restore and did not answer, and may "
-				"still write into this process's memory: end it (%.300s)",
+				"the daemon on %s did not answer a restore, and may still write to "
+				"this process's memory: end this process (%.300s)",
 				c->socket, why.msg);
 	}
 	if (rc == 0) {
@@ -456,11 +458,11 @@ static int agree_on(ckpt *c, int rc, uint64_t step, struct ckpt_err *err)
 		return rc;
 	if (c->agree(c->agree_ctx, mine, &all) != 0)
 		return ckpt_error(err, -ECONNRESET,
-				  "the job's own agreement failed: start all ranks again");
+				  "ckpt_opts.agree failed: start all ranks again");
 	if (rc == 0 && all != mine)
 		return ckpt_error(err, -EBADMSG,
 				  "another rank could not restore step %" PRIu64
-				  ": memory is undefined, call again",
+				  ": memory is undefined; call ckpt_restore again",
 				  step);
 	return rc;
 }
@@ -475,13 +477,14 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 		return rc;
 	if ((w->flags & CKPT_FROM_DISK && w->flags & CKPT_FROM_MEMORY) ||
 	    (w->only && strnlen(w->only, CKPT_NAME_MAX + 1) > CKPT_NAME_MAX))
-		return ckpt_error(err, -EINVAL,
-				  "ckpt_want: both FROM_DISK and FROM_MEMORY, or .only too long");
+		return ckpt_error(
+			err, -EINVAL,
+			"ckpt_want has both FROM_DISK and FROM_MEMORY, or .only is too long");
 	if (!c->sealed_once || c->dirty)
-		return ckpt_error(err, -EINVAL, "ckpt_seal comes before ckpt_restore");
+		return ckpt_error(err, -EINVAL, "call ckpt_seal before ckpt_restore");
 	if (c->snapped)
 		return ckpt_error(err, -EALREADY,
-				  "ckpt_restore comes before the first ckpt_snapshot");
+				  "call ckpt_restore before the first ckpt_snapshot");
 	return 0;
 }
 

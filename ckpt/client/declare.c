@@ -28,7 +28,7 @@ int segment_new(ckpt *c, uint64_t bytes, uint32_t *ret_seg, struct ckpt_err *err
 	c->seg = seg;
 	if (c->nseg >= WIRE_SEGMENTS_MAX)
 		return ckpt_error(err, -E2BIG,
-				  "more than %u ckpt_alloc calls: allocate larger ones",
+				  "more than %u ckpt_alloc calls: allocate larger segments",
 				  WIRE_SEGMENTS_MAX);
 	rc = wire_memfd("ckpt-segment", whole, &fd, err);
 	if (rc < 0)
@@ -118,8 +118,8 @@ int ckpt_mesh(ckpt *c, uint32_t ndim, const char *const *name, const uint32_t *d
 		    m.nrank > LAYOUT_RANKS_MAX || !name[i])
 			return ckpt_error(
 				err, -EINVAL,
-				"mesh dimension %u: no name, or more than %u ranks in all", i,
-				LAYOUT_RANKS_MAX);
+				"mesh dimension %u has no name, or the mesh has more than %u ranks",
+				i, LAYOUT_RANKS_MAX);
 	if (!rank) {
 		iota = calloc(m.nrank ? m.nrank : 1, sizeof *iota);
 		if (!iota)
@@ -178,16 +178,17 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 	};
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
-				  "%s/%s: a local needs both start and extent, or neither",
+				  "%s/%s: a ckpt_local needs both start and extent, or neither",
 				  t->component, t->name);
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		ret->start[d] = l->start ? l->start[d] : 0;
 		ret->extent[d] = l->extent ? l->extent[d] : share->dim[d].total;
 		if (l->start &&
 		    (l->start[d] > t->shape[d] || l->extent[d] > t->shape[d] - l->start[d]))
-			return ckpt_error(err, -EINVAL,
-					  "%s/%s: the local box leaves the tensor in dimension %u",
-					  t->component, t->name, d);
+			return ckpt_error(
+				err, -EINVAL,
+				"%s/%s: the local box is outside the tensor in dimension %u",
+				t->component, t->name, d);
 		numel *= ret->extent[d];
 	}
 	for (uint32_t d = t->ndim; d-- > 0;) {
@@ -204,8 +205,8 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 				  t->component, t->name);
 	if (numel && !l->ptr)
 		return ckpt_error(err, -EINVAL,
-				  "%s/%s: %" PRIu64
-				  " elements here, but no memory is given (ptr is NULL)",
+				  "%s/%s: the box has %" PRIu64
+				  " elements, but no memory (ptr is NULL)",
 				  t->component, t->name, numel);
 	ret->shadow =
 		t->cls == CKPT_VOLATILE || !segment_find(c, l->ptr, span, &ret->seg, &ret->off);
@@ -248,20 +249,23 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 		return ckpt_error(err, -EINVAL, "%s/%s: class %u or role %u is unknown",
 				  t->component, t->name, t->cls, t->role);
 	if (t->ndim > CKPT_DIMS_MAX || (t->ndim && !t->shape))
-		return ckpt_error(err, -EINVAL, "%s/%s: %u dimensions; at most %d, with a shape",
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: ndim is %u: it must be at most %d, and shape must be set",
 				  t->component, t->name, t->ndim, CKPT_DIMS_MAX);
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
-		return ckpt_error(err, -EINVAL, "%s/%s: more than 2^63-1 elements", t->component,
+		return ckpt_error(err, -EINVAL, "%s/%s has more than 2^63-1 elements", t->component,
 				  t->name);
 	if (t->mesh >= c->meshes.nmesh)
 		return ckpt_error(err, -EINVAL, "%s/%s: mesh %u was not declared with ckpt_mesh",
 				  t->component, t->name, t->mesh);
 	if ((t->nplace && !t->place) || (t->nlocal && !t->local) || t->nplace > CKPT_DIMS_MAX)
-		return ckpt_error(err, -EINVAL, "%s/%s: nplace or nlocal without its array",
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: nplace or nlocal has no array, or nplace is too large",
 				  t->component, t->name);
 	if (t->group)
-		return ckpt_error(err, -EOPNOTSUPP, "%s/%s: guard groups come in a later version",
-				  t->component, t->name);
+		return ckpt_error(err, -EOPNOTSUPP,
+				  "%s/%s: this version does not support guard groups", t->component,
+				  t->name);
 	return 0;
 }
 
@@ -324,7 +328,7 @@ int ckpt_tensor_add(ckpt *c, const struct ckpt_tensor *t, uint32_t *ret_id, stru
 		    strcmp(c->tensor[i].t.component, mine.component) == 0)
 			rc = ckpt_error(
 				err, -EALREADY,
-				"%s/%s is declared twice: drop the first, or name them apart",
+				"%s/%s is declared twice: drop the first, or use another name",
 				mine.component, mine.name);
 	if (rc == 0 && c->ntensor == c->cap_tensor) {
 		uint32_t cap = c->cap_tensor ? c->cap_tensor * 2 : 64;
@@ -359,7 +363,7 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 	if (id >= c->ntensor || c->tensor[id].dropped)
 		return ckpt_error(err, -EINVAL, "there is no tensor %u", id);
 	if (nlocal && !local)
-		return ckpt_error(err, -EINVAL, "%s/%s: nlocal without its array",
+		return ckpt_error(err, -EINVAL, "%s/%s: nlocal has no array",
 				  c->tensor[id].t.component, c->tensor[id].t.name);
 	fill_quiesce(c);
 	canary_off(&c->canary);
@@ -400,7 +404,7 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 	if (!ptr || !len || !cap || cap > GIB)
 		return ckpt_error(
 			err, -EINVAL,
-			"blob %s: give its memory, where its length stands, and a cap of 1 byte to 1 GiB",
+			"blob %s: ptr and len must not be NULL, and cap must be 1 byte to 1 GiB",
 			name);
 	for (uint32_t i = 0; i < c->nblob; i++)
 		if (strcmp(c->blob[i].name, name) == 0)

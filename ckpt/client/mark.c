@@ -108,8 +108,8 @@ int why_jump(const ckpt *c, struct ckpt_err *err)
 
 	return to ? ckpt_error(err, -EINVAL,
 			       "step %" PRIu64
-			       " is 2^35 or more beyond the step that was marked before "
-			       "it: mark steps that grow by less, or start a new launch",
+			       " is 2^35 or more above the step that was marked before "
+			       "it: use smaller increments, or start a new launch",
 			       to - 1)
 		  : 0;
 }
@@ -618,9 +618,9 @@ static int why_unclean(ckpt *c, struct ckpt_err *err)
 	if (!atomic_load(&c->unrestored))
 		return ckpt_error(
 			err, -EUCLEAN,
-			"job %s has steps, and no rank has asked for one: ckpt_snapshot takes nothing, "
-			"since a first commit would set them aside; call ckpt_restore before the first "
-			"ckpt_snapshot, or ckpt_fresh if starting over is meant",
+			"job %s has steps, and no rank has called ckpt_restore: ckpt_snapshot takes "
+			"nothing, because the first commit would set them aside; call ckpt_restore "
+			"before the first ckpt_snapshot, or ckpt_fresh to start over",
 			c->job);
 	pthread_mutex_lock(&c->why_lock);
 	memcpy(why, c->unrestored_why, sizeof why);
@@ -628,7 +628,7 @@ static int why_unclean(ckpt *c, struct ckpt_err *err)
 	return ckpt_error(
 		err, -EUCLEAN,
 		"ckpt_restore failed, and ckpt_snapshot takes nothing until it succeeds; call "
-		"ckpt_fresh if starting over is meant; it failed with: %s",
+		"ckpt_fresh to start over; it failed with: %s",
 		why);
 }
 
@@ -648,7 +648,7 @@ static int why_torn(const struct link *l, struct ckpt_err *err)
 		return 0;
 	return ckpt_error(err, -ENOENT, "step %" PRIu64 " is torn: %.*s", r.step,
 			  (int)sizeof o.text - 1,
-			  known ? o.text : "ckpt_guard gave the copy up, since it was late");
+			  known ? o.text : "ckpt_guard ended the copy, because it was late");
 }
 
 /* Of the newest snapshot alone. */
@@ -667,7 +667,7 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 	case CKPT_DETACHED:
 		return ckpt_error(
 			err, -ECONNREFUSED,
-			"job %s: no daemon is attached (%s): nothing is copied until one is",
+			"job %s: no daemon is attached (%s): nothing is copied until one is attached",
 			c->job, c->socket);
 	case -ESTALE:
 		return ckpt_error(err, -ESTALE,
@@ -678,7 +678,7 @@ static int why_marked(ckpt *c, const struct link *l, struct ckpt_err *err)
 		return ckpt_error(
 			err, -EINVAL,
 			"job %s: ckpt_snapshot refused its arguments: steps must grow, flags must be known, "
-			"a blob must not be longer than its cap",
+			"and a blob must not be longer than its cap",
 			c->job);
 	case 0:
 	case CKPT_FAILING:

@@ -73,7 +73,7 @@ void skips_log(ckpt *c)
 	if (now)
 		log_line(
 			&c->log, LOG_WARNING,
-			"client: rank %u of job %s: of the newest %u snapshots more than half were "
+			"client: rank %u of job %s: more than half of the newest %u snapshots were "
 			"skipped: %s",
 			c->rank, c->job, SKIPS_WINDOW, wire_skip_text(now - 1));
 	else

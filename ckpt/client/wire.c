@@ -272,16 +272,17 @@ const char *wire_skip_text(uint32_t reason)
 		[WIRE_SKIP_FULL] = "every slot holds a step that is being written, or the newest "
 				   "one: raise persist_every or slots, or use a faster store",
 		[WIRE_SKIP_UNREADY] =
-			"the slots are not in memory yet, or ckpt_seal was not called "
-			"by all ranks after the newest declaration",
+			"the slots are not in memory yet, or not every rank has called "
+			"ckpt_seal after the newest declaration",
 		[WIRE_SKIP_LATE] = "this rank marks steps for which the other ranks no longer wait",
-		[WIRE_SKIP_COPYING] = "the library was still copying private memory of the step "
-				      "before: use ckpt_alloc, or call ckpt_guard",
+		[WIRE_SKIP_COPYING] =
+			"the library was still copying the private memory of the step "
+			"before: use ckpt_alloc, or call ckpt_guard",
 		[WIRE_SKIP_DRAINING] = "ckptd is stopping",
 		[WIRE_SKIP_DETACHED] = "no ckptd is attached: start one",
 	};
 
-	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is not known";
+	return reason < WIRE_SKIPS && text[reason] ? text[reason] : "the reason is unknown";
 }
 
 /* --- the report --- */
@@ -314,25 +315,25 @@ int wire_report_check(const void *p, uint64_t bytes, struct wire_report *ret, st
 	    h->nrank > WIRE_REPORT_RANKS_MAX || h->nstep > WIRE_REPORT_STEPS_MAX ||
 	    wire_report_bytes(h->njob, h->nrank, h->nstep) != bytes ||
 	    !terminated(h->version, sizeof h->version))
-		return ckpt_error(err, -EPROTO, "the daemon's report has another shape");
+		return ckpt_error(err, -EPROTO, "the daemon's report has an unknown structure");
 	ret->head = h;
 	ret->job = (const struct wire_report_job *)(h + 1);
 	ret->rank = (const struct wire_report_rank *)(ret->job + h->njob);
 	ret->step = (const struct wire_report_step *)(ret->rank + h->nrank);
 	for (uint32_t i = 0; i < h->njob; i++)
 		if (!report_job_good(&ret->job[i]))
-			return ckpt_error(err, -EPROTO, "job %u of the daemon's report is nonsense",
-					  i);
+			return ckpt_error(err, -EPROTO,
+					  "job %u of the daemon's report is malformed", i);
 	for (uint32_t i = 0; i < h->nrank; i++)
 		if (ret->rank[i].job >= h->njob || ret->rank[i].state > WIRE_DETACHED ||
 		    (i && ret->rank[i].job < ret->rank[i - 1].job))
 			return ckpt_error(err, -EPROTO,
-					  "rank %u of the daemon's report is nonsense", i);
+					  "rank %u of the daemon's report is malformed", i);
 	for (uint32_t i = 0; i < h->nstep; i++)
 		if (ret->step[i].job >= h->njob || !report_step_good(&ret->step[i]) ||
 		    (i && ret->step[i].job < ret->step[i - 1].job))
 			return ckpt_error(err, -EPROTO,
-					  "step %u of the daemon's report is nonsense", i);
+					  "step %u of the daemon's report is malformed", i);
 	return 0;
 }
 
@@ -352,7 +353,7 @@ int wire_bell_check(int fd, struct ckpt_err *err)
 	    (n > 0 && strcmp(what, "anon_inode:[eventfd]") != 0))
 		return ckpt_error(
 			err, -EPROTO,
-			"the doorbell that came is no eventfd, or one that makes its writer wait");
+			"the doorbell that was received is not an eventfd, or it can block its writer");
 	return 0;
 }
 
@@ -365,12 +366,14 @@ static int map_sealed(int fd, uint64_t bytes, int want, int prot, void **ret_ptr
 	int rc;
 
 	if ((seals < 0 || (seals & want) != want) && !MUTANT(SEALS_UNCHECKED))
-		return ckpt_error(err, -EPROTO,
-				  "a memfd came without the seals that keep it from shrinking");
+		return ckpt_error(
+			err, -EPROTO,
+			"a memfd was received without the seals that keep it from shrinking");
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 0 ||
 	    (uint64_t)st.st_size != bytes || bytes == 0)
 		return ckpt_error(err, -EPROTO,
-				  "a memfd is not %" PRIu64 " bytes long as its message says",
+				  "a memfd is not %" PRIu64
+				  " bytes long, although its message says so",
 				  bytes);
 	rc = pages_map(fd, bytes, prot, &p);
 	if (rc < 0)
@@ -400,12 +403,13 @@ static int memfd_open(const char *name, uint64_t bytes, struct ckpt_err *err)
 
 	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
 		return ckpt_error(err, -EFBIG,
-				  "%" PRIu64 " bytes of shared memory are more than this process's "
-				  "limit of %" PRIu64 " for a file: raise it (ulimit -f unlimited)",
+				  "%" PRIu64
+				  " bytes of shared memory are more than this process's file "
+				  "size limit of %" PRIu64 ": raise it (ulimit -f unlimited)",
 				  bytes, (uint64_t)limit.rlim_cur);
 	if (bytes > INT64_MAX)
-		return ckpt_error(err, -EFBIG, "%" PRIu64 " bytes of shared memory cannot be",
-				  bytes);
+		return ckpt_error(err, -EFBIG,
+				  "%" PRIu64 " bytes of shared memory are not possible", bytes);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	return fd < 0 ? ckpt_error_errno(err, errno, "cannot create shared memory") : fd;
 }
@@ -466,7 +470,7 @@ int wire_socket_path(char *buf, int make, struct ckpt_err *err)
 	    (!S_ISDIR(st.st_mode) || st.st_uid != uid || (st.st_mode & 077)))
 		return ckpt_error(
 			err, -EACCES,
-			"%s is not a directory of this user alone (mode 0700): remove it, or give another socket",
+			"%s is not a directory that only this user can open (mode 0700): remove it, or use another socket",
 			dir);
 	snprintf(buf, max, "%s/socket", dir);
 	return 0;

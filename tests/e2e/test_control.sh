@@ -47,7 +47,7 @@ check "without a daemon status ends with 14 and says how to start one" ctl_says 
 check "so does trigger" ctl_says 14 "no ckptd listens on $socket" trigger
 check "so does drain" ctl_says 14 "no ckptd listens on" drain
 check "so does forget" ctl_says 14 "no ckptd listens on" forget a
-check "and ckptctl alone says what to do first" ctl_says 0 "To begin with" --
+check "and ckptctl alone says what to do first" ctl_says 0 "begin with:" --
 check "as an error with --json" ctl_says 2 "no verb was given" --json
 check "wait where nothing was ever written ends with 10" ctl_says 10 "$store" wait latest -C "$store"
 
@@ -66,8 +66,8 @@ check "status -w prints JSON Lines until it is interrupted, and ends with 0" wat
 check "a step that is only staged is waited for" ctl_says 0 "staged" wait latest --state staged
 check "one that was replaced in memory can never be committed: 5" ctl_says 5 "was" wait 2 --timeout 20s
 check "one that is far away is waited for, and then 15" ctl_says 15 "not committed yet" wait 99998 --timeout 200ms
-check "a step that is none is a wrong command" ctl_says 2 "is no step" wait soon
-check "and so is a time that is none" ctl_says 2 "is no time" wait latest --timeout soon
+check "a step that is none is a wrong command" ctl_says 2 "is not a step" wait soon
+check "and so is a time that is none" ctl_says 2 "is not a time" wait latest --timeout soon
 check "a job that nobody knows is 10 at once, with those that there are" ctl_says 10 "has no job b; it has $store/a" \
 	wait latest --job b
 check "and 10 when the time is over" ctl_says 10 "has no job b; it has $store/a" wait 5 --job b --timeout 200ms

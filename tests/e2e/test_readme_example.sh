@@ -149,7 +149,7 @@ awk '!/rc < 0 && rc != -ENOENT/ { print; next } { getline } ' "$tmp/example.c" |
 good_store
 program=forgetful
 check "a program that does not restore compiles" compile "$tmp/forgetful.c"
-check "and is not allowed to begin beside the steps" refused 1 "no rank has asked"
+check "and is not allowed to begin beside the steps" refused 1 "no rank has called ckpt_restore"
 check "which are untouched" untouched
 program=example
 

@@ -161,9 +161,9 @@ static void another_jobs_step_is_none_of_this_job_until_it_is_adopted(void **sta
 	assert_says(got.err, "step of job base");
 	/* A look and a refusal change nothing. */
 	assert_int_equal(RUN("adopt", "-n", step_of(store, "run", 40)), 0);
-	assert_says(got.out, "1 step would be job run's");
+	assert_says(got.out, "1 step would belong to job run");
 	assert_int_equal(RUN("adopt", step_of(store, "run", 40)), 2);
-	assert_says(got.err, "nobody can be asked");
+	assert_says(got.err, "ckptctl cannot ask here");
 	assert_string_equal(state_of(store, 40), "misplaced");
 	assert_int_equal(RUN("adopt", "--yes", "--json", step_of(store, "run", 40)), 0);
 	j = json_out("ckptd.adopt/1");
@@ -184,7 +184,7 @@ static void another_jobs_step_is_none_of_this_job_until_it_is_adopted(void **sta
 	assert_says(got.out, "nothing to adopt");
 	/* The step that lies under another number is left. */
 	assert_int_equal(RUN("adopt", "--yes", path_of("%s/run", store)), 3);
-	assert_says(got.out, "call it step-000000000030");
+	assert_says(got.out, "rename it to step-000000000030");
 	assert_string_equal(state_of(store, 15), "misplaced");
 	/* It goes like any other one. */
 	assert_int_equal(RUN("adopt", "--yes", path_of("%s/run", store), "--json"), 3);
@@ -271,7 +271,7 @@ static void a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed(voi
 	/* A damaged step is left, and does not stop the others. */
 	assert_int_equal(truncate(path_of("%s/step-000000000010/MANIFEST", keep), 100), 0);
 	assert_int_equal(RUN("adopt", "--yes", keep), 3);
-	assert_says(got.out, "the directory of job run and 2 steps: job run.keep's from now on");
+	assert_says(got.out, "job run.keep adopted the directory of job run and 2 steps");
 	assert_int_equal(open_store(store, "run.keep", &err), 0);
 	assert_int_equal(RUN("ls", keep), 0);
 	assert_silent(got.err, "renamed");

@@ -226,20 +226,20 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 {
 	static const char *const says[MANNERS] = {
 		[RIGHT] = "",
-		[LEAVES] = "went away",
+		[LEAVES] = "closed the connection",
 		[SHORT] = "another version",
 		[OTHER] = "another version",
 		[SEQUENCE] = "another",
 		[NO_MEMFD] = "another version",
 		[UNSEALED] = "seals",
 		[LONGER] = "bytes long",
-		[NONSENSE] = "shape",
-		[WRONG_JOB] = "nonsense",
+		[NONSENSE] = "structure",
+		[WRONG_JOB] = "malformed",
 		[OLDER] = "of an older version",
 		[NEWER] = "ckptd 9 speaks protocol ",
 		[NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
-		[UNENDED] = "nonsense",
-		[UNENDED_TOO] = "nonsense",
+		[UNENDED] = "malformed",
+		[UNENDED_TOO] = "malformed",
 	};
 
 	(void)state;
@@ -303,7 +303,7 @@ static void what_cannot_be_a_daemons_socket_is_a_wrong_command(void **state)
 	(void)state;
 	(void)close(open(file, O_CREAT | O_WRONLY, 0600));
 	assert_int_equal(RUN("status", "-S", file), 2);
-	assert_says(got.err, "is no socket");
+	assert_says(got.err, "is not a socket");
 	assert_silent(got.err, "ckptd --background"); /* which would not be well there */
 	assert_int_equal(RUN("status", "-S", long_path), 2);
 	assert_says(got.err, "longer than 107 bytes");
@@ -324,7 +324,7 @@ static void alone_it_is_status_or_what_is_wrong_or_what_to_do_first(void **state
 
 	(void)state;
 	assert_int_equal(RUN("-q"), 0);
-	assert_says(got.out, "To begin with");
+	assert_says(got.out, "begin with:");
 	report_make(1, 2);
 	fake_start(RIGHT);
 	setenv("CKPTD_SOCKET", fake.path, 1);
@@ -406,7 +406,7 @@ static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
 	report_make(3, 1);
 	fake_start(RIGHT);
 	assert_int_equal(RUN("trigger", "-S", fake.path), 2);
-	assert_says(got.err, "say which one with --job");
+	assert_says(got.err, "give one with --job");
 	assert_says(got.err, "next: ckptctl status");
 	assert_int_equal(RUN("forget", "job1", "-S", fake.path, "-C", "/nonexistent"), 10);
 	assert_says(got.err, "has no job job1 in /nonexistent");
@@ -476,9 +476,9 @@ static void a_wait_takes_every_address_of_a_step(void **state)
 	assert_says(got.err, "there is no tag none");
 	assert_int_equal(RUN("wait", "alpha@tag:none", "-C", work, "--timeout", "20ms"), 10);
 	assert_int_equal(RUN("wait", "alpha@30", "--job", "beta", "-C", work), 2);
-	assert_says(got.err, "says which job: leave --job beta out");
+	assert_says(got.err, "already names the job: omit --job beta");
 	assert_int_equal(RUN("wait", "soon", "-C", work), 2);
-	assert_says(got.err, "is no step: give a number, latest, tag:NAME");
+	assert_says(got.err, "is not a step: give a number, latest, tag:NAME");
 	assert_int_equal(RUN("wait", "./soon", "-C", work), 2);
 	assert_int_equal(RUN("wait", "18446744073709551615", "-C", work), 2);
 	assert_int_equal(RUN("wait", "@30", "-C", work), 2);

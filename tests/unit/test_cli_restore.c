@@ -327,7 +327,7 @@ static void blobs_go_to_their_ranks_and_the_rest_are_carried(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
-	assert_says(got.err, "rank 0 also carries rank 3's, as blob/rng/rank-00003");
+	assert_says(got.err, "rank 0 also has rank 3's, as blob/rng/rank-00003");
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
 	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
@@ -340,7 +340,7 @@ static void blobs_go_to_their_ranks_and_the_rest_are_carried(void **state)
 	strict_free(&f);
 	remove_tree(out);
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=6"), 0);
-	assert_says(got.err, "the ranks from 4 on have none");
+	assert_says(got.err, "ranks 4 and above have none");
 	assert_true(strict_load(file_of(out, 5), &f, why));
 	assert_null(strict_find(&f, "blob/rng"));
 	strict_free(&f);
@@ -387,7 +387,7 @@ static void rank_writes_one_file_beside_what_is_there(void **state)
 	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "has a rank-00000.safetensors already");
+	assert_says(got.err, "already has a rank-00000.safetensors");
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(entries(out), 2);
 	remove_tree(out);

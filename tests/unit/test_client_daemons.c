@@ -334,9 +334,9 @@ static void a_daemon_of_another_kind_is_refused_at_once_or_trained_without(void 
 		enum manner manner;
 		const char *says;
 	} wrong[] = {
-		{ CLOSES, "without a word" },	{ REFUSES, "protocol 3" },
+		{ CLOSES, "without an answer" },	{ REFUSES, "protocol 3" },
 		{ REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
-		{ OUT_OF_TURN, "out of turn" }, { BELL_NONE, "incomplete" },
+		{ OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "incomplete" },
 		{ BELL_PIPE, "doorbell" },	{ BELL_SOCKET, "doorbell" },
 		{ BELL_BLOCKS, "doorbell" },	{ PAGE_SHORT, "bytes long" },
 		{ PAGE_UNSEALED, "seals" },	{ PAGE_FILE, "seals" },

@@ -713,7 +713,7 @@ static void a_socket_is_made_in_nobody_elses_place(void **state)
 	assert_int_equal(write(fd, "x", 1), 1);
 	(void)close(fd);
 	assert_int_equal(daemon_open(&o, &d, &err), -EINVAL);
-	assert_non_null(strstr(err.msg, "is no socket"));
+	assert_non_null(strstr(err.msg, "is not a socket"));
 	fd = open(H.socket, O_RDONLY | O_CLOEXEC);
 	assert_int_equal(read(fd, &byte, 1), 1);
 	(void)close(fd);

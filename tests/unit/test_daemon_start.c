@@ -339,8 +339,8 @@ static void no_step_is_marked_beside_steps_that_nobody_asked_for(void **state)
 	start_again();
 	rank_open(&k, &p, 0);
 	must_refuse(&k);
-	assert_non_null(strstr((ckpt_why(k.c, &err), err.msg), "no rank has asked"));
-	assert_true(soon(times(LIBRARY, "no rank has asked") == 1));
+	assert_non_null(strstr((ckpt_why(k.c, &err), err.msg), "no rank has called ckpt_restore"));
+	assert_true(soon(times(LIBRARY, "no rank has called ckpt_restore") == 1));
 	must_refuse(&k);
 	/* what decides nothing */
 	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_DRY_RUN, &got, &err), &err);
@@ -349,7 +349,7 @@ static void no_step_is_marked_beside_steps_that_nobody_asked_for(void **state)
 	must_refuse(&k);
 	assert_int_equal(rank_restore(&k, 7, 0, &got, &err), -ENOENT);
 	must_refuse(&k);
-	assert_int_equal(times(LIBRARY, "no rank has asked"), 1); /* once */
+	assert_int_equal(times(LIBRARY, "no rank has called ckpt_restore"), 1); /* once */
 	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
 	save(&k, 3);
 	assert_int_equal(ckpt_why(k.c, &err), 0);
@@ -566,12 +566,12 @@ static void what_cannot_be_written_is_logged_by_the_library_too(void **state)
 		MUST_BE(ckpt_guard(k.c, NULL), 0);
 		MUST_BE(ckpt_why(k.c, &err), step < 4 ? -ENOSPC : -EROFS);
 		assert_true(
-			soon(times(LIBRARY, "checkpoints cannot be written") == 1 + (step > 3)));
+			soon(times(LIBRARY, "the daemon cannot write checkpoints") == 1 + (step > 3)));
 	}
 	io_faults_count(&f, IO_ON_ANY);
 	save(&k, 6);
 	MUST_BE(ckpt_why(k.c, &err), 0);
-	assert_true(soon(times(LIBRARY, "checkpoints are written again") == 1));
+	assert_true(soon(times(LIBRARY, "the daemon writes checkpoints again") == 1));
 	rank_close(&k, 0);
 }
 
