@@ -129,6 +129,13 @@ uninstall:
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
 unit_room = $(firstword $(subst _, ,$(1)))
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
+# `make test` runs every unit with ASan and UBSan. Without a sanitizer it runs those whose draws sanitizers scale down, that look at times
+# or at real I/O, or that test_without.sh runs again; with TSan those where several threads meet. `make torture RIGS=variants` runs the rest.
+PLAIN    := $(filter base_hash base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
+	move_write move_rot move_layouts move_window table_view client_canary client_shared daemon_faults daemon_hostile daemon_inprocess \
+	cli_faults cli_restore native_read,$(UNIT))
+RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
+	move_layouts,$(THREADED))
 define unit
 $(O)/unit/$(1): $(O)/tests/unit/test_$(1).o $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)
@@ -160,18 +167,20 @@ $(FUZZ:%=fuzz-%): fuzz-%: build/.deps-tidy
 MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 units: $(UNIT:%=$(O)/unit/%)
+units-plain: $(PLAIN:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
+units-racing: $(RACING:%=$(O)/unit/%)
 fuzzers: $(FUZZ:%=$(O)/fuzz/%)
 objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
 test: build/.deps-test
-	$(MAKEJ) all units
+	$(MAKEJ) all units-plain
 	$(MAKEJ) V=asan units fuzzers
-	$(MAKEJ) V=tsan units-threaded
+	$(MAKEJ) V=tsan units-racing
 	$(MAKEJ) V=mutant mutant-rigs MUTANTS=FAST
-	@tests/run.sh $(UNIT:%=unit:%) $(UNIT:%=asan:%) $(THREADED:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
+	@tests/run.sh $(PLAIN:%=unit:%) $(UNIT:%=asan:%) $(RACING:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
 
 demo: build/.deps-build
 	$(MAKEJ) all
@@ -215,6 +224,6 @@ help:
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-threaded fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-plain units-threaded units-racing fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -6,5 +6,6 @@ RIGS     ?=
 .PHONY: torture
 torture: build/.deps-test
 	$(MAKEJ) all units rigs
+	$(MAKEJ) V=tsan units-threaded
 	@tests/torture/torture.sh $(SEED) $(SECONDS) $(RIGS)
 #: make torture       other seeds, a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power'

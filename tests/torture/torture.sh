@@ -4,7 +4,7 @@
 # which has built the programs. SECONDS (600) is about how long each open-ended rig goes on (power cuts,
 # storms, all fuzzers together, other seeds for all tests that draw); the others end when there is nothing left to try. A line for each rig, its
 # log in build/torture/; the last line is always "N passed, N failed, N skipped". Exit status 1 when anything
-# failed. RIGs: seeds states store-faults daemon-faults command-faults mutants without power storm fuzz.
+# failed. RIGs: variants seeds states store-faults daemon-faults command-faults mutants without power storm fuzz.
 #
 # STATES (1000000) different states of the disk at least; JOBS (all processors) processes look at them.
 set -u
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.." || exit 1
 seed=$1 seconds=$2
 shift 2
 rigs=("$@")
-[ $# -gt 0 ] || rigs=(seeds states store-faults daemon-faults command-faults mutants without power storm fuzz)
+[ $# -gt 0 ] || rigs=(variants seeds states store-faults daemon-faults command-faults mutants without power storm fuzz)
 states=${STATES:-1000000}
 jobs=${JOBS:-$(nproc)}
 unit=build/obj/release/unit
@@ -93,6 +93,24 @@ seeds() {
 	echo "1..$n"
 }
 
+# Every unit test without a sanitizer, and every threaded one with TSan: `make test` runs a choice of both. TAP.
+variants() {
+	local program n=0
+	for program in build/obj/release/unit/* build/obj/tsan/unit/*; do
+		[ -x "$program" ] || continue
+		n=$((n + 1))
+		mkdir "$tmp/v" || return
+		if TMPDIR=$tmp/v timeout -k 5 600 "$program" >"$tmp/variants.log" 2>&1; then
+			echo "ok $n - $program"
+		else
+			echo "not ok $n - $program"
+			tail -n 5 "$tmp/variants.log"
+		fi
+		rm -rf "$tmp/v"
+	done
+	echo "1..$n"
+}
+
 program() { # NAME: one case of its own when it is not there
 	[ -x "$unit/$1" ] && return
 	echo "not ok 1 - $unit/$1 is not built: make units"
@@ -105,6 +123,7 @@ run_unit() { # NAME
 echo "torture: seed $seed, $seconds s for each open-ended rig"
 for r in "${rigs[@]}"; do
 	case $r in
+	variants) rig variants '^1\.\.' variants ;;
 	seeds) rig seeds '^#' seeds ;;
 	# In memory, or the machine's disk would be what is tortured: no TMPDIR.
 	states) CRASH_STATES=$states CRASH_JOBS=$jobs rig states 'distinct states' env -u TMPDIR "$unit/store_crash" ;;
