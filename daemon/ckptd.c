@@ -248,8 +248,8 @@ int main(int argc, char **argv)
 			 (int)getpid(), daemon_socket(running));
 		retain_print(&o.policy, policy, sizeof policy);
 		if (retain_is_policy(&o.policy))
-			log_line(&o.log, LOG_NOTICE, "ckptd: removes the steps that are not kept by %s",
-				 policy);
+			log_line(&o.log, LOG_NOTICE,
+				 "ckptd: removes the steps that are not kept by %s", policy);
 		else if (*policy)
 			log_line(&o.log, LOG_WARNING,
 				 "ckptd: %s does nothing without --keep-...: no step is removed",

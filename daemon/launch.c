@@ -223,7 +223,8 @@ void launch_start(struct launch *l, enum shared_start start)
 static bool job_stages(const struct job *j, const struct launch *l)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped)
+		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped)
 			return true;
 	return false;
 }
@@ -433,6 +434,22 @@ static void claim_place(struct claim *c)
 	j->room = (struct room){ 0 };
 }
 
+/* What memory holds for another directory than the launch's is restored by nobody: it is said how it is
+ * kept. */
+static void elsewhere_say(const struct job *j, const struct launch *l)
+{
+	for (const struct snap *s = j->snaps; s; s = s->next)
+		if (!place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && !s->rescued)
+			log_line(
+				&j->d->opts.log, LOG_WARNING,
+				"launch: job %s: memory holds step %" PRIu64
+				", which was staged for another directory than the one that the job's "
+				"name leads to now: this launch does not restore it; ckptctl drain %s "
+				"--to DIR writes it, before this launch takes its first snapshot",
+				j->name, s->step, j->name);
+}
+
 static void claim_done(struct daemon *d, struct task *t)
 {
 	struct claim *c = (struct claim *)t;
@@ -453,6 +470,7 @@ static void claim_done(struct daemon *d, struct task *t)
 			atomic_store(&l->line, atomic_load(&old->line));
 			atomic_store(&l->seq, atomic_load(&old->seq));
 		}
+		elsewhere_say(j, l);
 		if (c->there || job_stages(j, l))
 			launch_start(l, START_UNASKED);
 		j->launch = l;

@@ -388,7 +388,7 @@ static void commit_done(struct daemon *d, struct task *t)
 	struct persist *p = (struct persist *)t;
 	struct snap *s = p->snap;
 	struct job *j = s->job;
-	bool committed = p->rc == 0, kept = committed && p->place == j->place;
+	bool committed = p->rc == 0, kept = committed && place_same(p->place, j->place);
 
 	(void)d;
 	s->phase_ns[2] = now_ns() - s->mark_ns;

@@ -94,6 +94,8 @@ static void claim_done(struct daemon *d, struct task *t)
 	j->keeping--;
 	if (x->rc == 0 && !(x->place = place_new(d, TAKE(x->store))))
 		x->rc = ckpt_error(&x->err, -ENOMEM, "no memory for another directory");
+	/* Not before: as long as the other directory hangs, it holds no slot of the trainer's. */
+	(void)job_rescue(j, x->copy, true);
 	for (struct snap *s = j->snaps; s && x->rc < 0; s = s->next)
 		if (s->rescue)
 			rescue_over(s, x->rc, x->err.msg);
@@ -155,7 +157,7 @@ int rescue_start(struct job *j, int dir_fd, uint64_t number, bool copy, struct c
 		rescue_free(j);
 		return ckpt_error(err, -ENOMEM, "no memory for a drain");
 	}
-	if (!job_rescue(j, copy)) {
+	if (!job_rescue(j, copy, false)) {
 		rescue_free(j); /* nothing is staged: no directory is made either */
 		return 0;
 	}

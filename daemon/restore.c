@@ -360,8 +360,8 @@ static struct snap *memory_candidate(const struct launch *l, const struct wire_r
 	if (want->flags & CKPT_FROM_DISK)
 		return NULL;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
-		    !job_bad(j, s->step, 1) &&
+		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && !job_bad(j, s->step, 1) &&
 		    (want->step == CKPT_LATEST || want->step == s->step) &&
 		    (!best || s->staged_at > best->staged_at))
 			best = s;
@@ -873,8 +873,8 @@ static void fill_done(struct daemon *d, struct task *t)
 static struct snap *snap_of_step(const struct launch *l, uint64_t step)
 {
 	for (struct snap *s = l->job->snaps; s; s = s->next)
-		if (s->launch->place == l->place && s->phase != PHASE_COLLECTING && !s->dropped &&
-		    s->step == step)
+		if (place_same(s->launch->place, l->place) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && s->step == step)
 			return s;
 	return NULL;
 }
@@ -1104,8 +1104,8 @@ void restore_steps(struct session *s)
 	for (struct snap *k = s->launch->job->snaps; k && x->are.n < WIRE_STEPS_MAX; k = k->next) {
 		uint64_t bytes = 0;
 
-		if (k->launch->place != s->launch->place || k->phase == PHASE_COLLECTING ||
-		    k->dropped)
+		if (!place_same(k->launch->place, s->launch->place) ||
+		    k->phase == PHASE_COLLECTING || k->dropped)
 			continue;
 		for (uint32_t r = 0; r < k->world; r++)
 			bytes += k->rank[r].decl->copy.bytes;

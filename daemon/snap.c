@@ -665,8 +665,8 @@ static struct snap *newest_staged(const struct job *j, const struct place *p)
 
 	p = p || !j->launch ? p : j->launch->place;
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if (s->launch->place == p && s->phase != PHASE_COLLECTING && !s->dropped &&
-		    (!best || s->staged_at > best->staged_at))
+		if (place_same(s->launch->place, p) && s->phase != PHASE_COLLECTING &&
+		    !s->dropped && (!best || s->staged_at > best->staged_at))
 			best = s;
 	return best;
 }
@@ -800,7 +800,7 @@ void snap_member_gone(struct launch *l, struct member *m, bool dead)
 static void queue_newest(struct job *j, const struct launch *of, const struct place *in)
 {
 	for (struct snap *s = j->snaps; s; s = s->next)
-		if ((!of || s->launch == of) && (!in || s->launch->place == in) &&
+		if ((!of || s->launch == of) && (!in || place_same(s->launch->place, in)) &&
 		    s->phase == PHASE_STAGED && !s->committed &&
 		    s == newest_staged(j, s->launch->place)) {
 			s->phase = PHASE_QUEUED;
@@ -839,13 +839,13 @@ void job_flush(struct job *j, uint64_t drain)
 static const struct place *rescue_place(const struct job *j)
 {
 	for (const struct snap *s = j->snaps; s; s = s->next)
-		if (s->launch->place != j->launch->place && !s->committed && !s->rescued &&
-		    s == newest_staged(j, s->launch->place))
+		if (!place_same(s->launch->place, j->launch->place) && !s->committed &&
+		    !s->rescued && s == newest_staged(j, s->launch->place))
 			return s->launch->place;
 	return j->launch->place;
 }
 
-uint32_t job_rescue(struct job *j, bool copy)
+uint32_t job_rescue(struct job *j, bool copy, bool take)
 {
 	const struct place *p;
 	struct snap *newest;
@@ -857,15 +857,15 @@ uint32_t job_rescue(struct job *j, bool copy)
 	p = copy ? j->launch->place : rescue_place(j);
 	newest = newest_staged(j, p);
 	if (copy && newest) {
-		newest->rescue = true;
+		newest->rescue |= take;
 		return 1;
 	}
 	for (struct snap *s = j->snaps; s; s = s->next) {
 		/* the newest also if it is on disk: its directory may have been removed since */
-		if (s->launch->place != p || s->dropped ||
+		if (!place_same(s->launch->place, p) || s->dropped ||
 		    (s->phase == PHASE_STAGED && s != newest))
 			continue;
-		s->rescue = true;
+		s->rescue |= take;
 		n++;
 	}
 	return n;

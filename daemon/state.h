@@ -93,6 +93,11 @@ struct place {
 /* Takes the store. NULL: no memory, and the store is closed. */
 struct place *place_new(struct daemon *d, struct store *s);
 struct place *place_ref(struct place *p);
+/* Do both hold the same directory? As long as both do, its inode's number is nobody else's. */
+static inline bool place_same(const struct place *a, const struct place *b)
+{
+	return a == b || (a && b && a->ino && a->ino == b->ino && a->dev == b->dev);
+}
 void place_unref(struct place *p); /* NULL is fine */
 struct job;
 /* The places of what is staged that are away: is one back? Then its newest staged step is written. */
@@ -421,7 +426,7 @@ void job_error(struct job *j, uint64_t step, const char *text);
 void job_flush(struct job *j, uint64_t drain);
 /* The same to another directory (rescue.c); copy: the newest staged one of the newest launch alone, or, where there
  * is none, what is marked. How many steps. */
-uint32_t job_rescue(struct job *j, bool copy);
+uint32_t job_rescue(struct job *j, bool copy, bool take);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
 /* The newest launch's steps cannot be written now (code, text), or can again (0, NULL): what status and

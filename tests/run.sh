@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh - runs test programs, two at a time, and counts their cases. Called by `make test`, which has built
+# run.sh - runs test programs, some at a time, and counts their cases. Called by `make test`, which has built
 # them; `make test TESTS='unit:io_queue script:tests/e2e/test_x.sh'` for some. Arguments:
 #
 #   unit:NAME asan:NAME tsan:NAME   tests/unit/test_NAME.c in that variant
@@ -11,10 +11,11 @@
 # program that dies, runs out of time or runs fewer cases than it announced is a failed case of its own.
 # Every program has a TMPDIR to itself; what it leaves running that names this directory is killed.
 # The last line is always "N passed, N failed, N skipped". Exit status 1 when anything failed.
-# TEST_SECONDS (120) limits each program, TEST_JOBS (2) how many run at once.
+# TEST_SECONDS (120) limits each program, TEST_JOBS (one more than there are
+# processors, for some tests wait) how many run at once.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-jobs=${TEST_JOBS:-2}
+jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 limit=${TEST_SECONDS:-120}
 logs=$PWD/build/test
 # shellcheck disable=SC2086 # words

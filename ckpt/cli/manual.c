@@ -336,19 +336,20 @@ static void page_of_program(FILE *f)
 	fputs("\\fBckptctl\\fR ", f);
 	synopsis(f, "[VERB] [OPTION...] [ARGUMENT...]");
 	section(f, "DESCRIPTION");
-	roff_words(f,
-		   "Lists, inspects, checks, compares, converts and restores the checkpoints that "
-		   "ckptd wrote, and shows what the daemon is doing. Verbs that read checkpoints "
-		   "need no daemon.\n"
-		   "A checkpoint is called latest, latest~1 (the one before it), 12000 or step:12000, "
-		   "tag:NAME, or by the path of its directory. A number is a step: a directory "
-		   "called 12000 is ./12000. A store holds jobs, a job holds steps. If a store has "
-		   "several jobs, name one: JOB@latest, JOB@12000, or, for a job at another path, "
-		   "runs/JOB@latest.\n"
-		   "Without a verb, ckptctl prints the state of the daemon if one runs, and "
-		   "otherwise what to do first. Data goes to standard output; errors, hints and "
-		   "progress go to standard error. An error says what, where, why, and the next "
-		   "command.");
+	roff_words(
+		f,
+		"Lists, inspects, checks, compares, converts and restores the checkpoints that "
+		"ckptd wrote, and shows what the daemon is doing. Verbs that read checkpoints "
+		"need no daemon.\n"
+		"A checkpoint is called latest, latest~1 (the one before it), 12000 or step:12000, "
+		"tag:NAME, or by the path of its directory. A number is a step: a directory "
+		"called 12000 is ./12000. A store holds jobs, a job holds steps. If a store has "
+		"several jobs, name one: JOB@latest, JOB@12000, or, for a job at another path, "
+		"runs/JOB@latest.\n"
+		"Without a verb, ckptctl prints the state of the daemon if one runs, and "
+		"otherwise what to do first. Data goes to standard output; errors, hints and "
+		"progress go to standard error. An error says what, where, why, and the next "
+		"command.");
 	section(f, "VERBS");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
 		item(f, 'B', (*v)->name);

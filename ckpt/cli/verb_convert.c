@@ -242,20 +242,21 @@ const struct cli_verb verb_convert = {
 	.synopsis =
 		(const char *const[]){ "SRC DST --mesh=SPEC [--layout=FILE] [--mem-limit=BYTES]",
 				       NULL },
-	.about = "Makes the directory DST, a checkpoint with the same tensors on another mesh. "
-		 "DST has one part for each rank of the mesh, with what that rank owns. No daemon "
-		 "is needed. Step, job, notes, times, lineage and all values are those of SRC. "
-		 "convert checks every byte that it reads, and at the end it compares every "
-		 "tensor's fingerprint. It carries out pending reductions (Partial): DST holds "
-		 "the results. It keeps the blobs of ranks that the new mesh does not have.\n"
-		 "SRC is latest, latest~1, 12000, JOB@latest, or a path. DST must not exist; its parent "
-		 "directory must. Every verb accepts DST as it accepts SRC. ckptctl plan -h "
-		 "explains how tensors are cut on the new mesh.\n"
-		 "Memory is bounded: if it is too small for all parts at once, convert writes "
-		 "some of them after the others. DST appears when it is complete and on disk. "
-		 "Until then convert collects everything in .DST.ckptctl-partial beside it. After "
-		 "Ctrl-C, a kill or a full disk, the same command continues from there, and "
-		 "nothing else has changed. To give up, remove that directory.",
+	.about =
+		"Makes the directory DST, a checkpoint with the same tensors on another mesh. "
+		"DST has one part for each rank of the mesh, with what that rank owns. No daemon "
+		"is needed. Step, job, notes, times, lineage and all values are those of SRC. "
+		"convert checks every byte that it reads, and at the end it compares every "
+		"tensor's fingerprint. It carries out pending reductions (Partial): DST holds "
+		"the results. It keeps the blobs of ranks that the new mesh does not have.\n"
+		"SRC is latest, latest~1, 12000, JOB@latest, or a path. DST must not exist; its parent "
+		"directory must. Every verb accepts DST as it accepts SRC. ckptctl plan -h "
+		"explains how tensors are cut on the new mesh.\n"
+		"Memory is bounded: if it is too small for all parts at once, convert writes "
+		"some of them after the others. DST appears when it is complete and on disk. "
+		"Until then convert collects everything in .DST.ckptctl-partial beside it. After "
+		"Ctrl-C, a kill or a full disk, the same command continues from there, and "
+		"nothing else has changed. To give up, remove that directory.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl convert latest /data/on3 --mesh fsdp=3", "for three ranks" },

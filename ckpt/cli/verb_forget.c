@@ -4,13 +4,44 @@
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
+#include "ckpt/store/store.h"
 
 static const struct column col_job = { "job", "forgotten", false, FIT_LAST };
 static const struct column col_bytes = { "freed_bytes", "memory", false, FIT_WHOLE };
 static const struct column col_steps = { "step_count", "steps", false, FIT_WHOLE };
 static const struct column col_lost = { "lost_step_count", "not on disk", false, FIT_WHOLE };
 
-static int forget(struct control *k, uint32_t *ret_job, struct wire_forgotten *ret,
+/* Of the steps that the daemon has seen on disk and holds: is one no longer there? The daemon looks at no
+ * directory for an order. -EBUSY with the sentence. */
+static int held_alone(const struct control *k, uint32_t job, struct ckpt_err *err)
+{
+	const struct wire_report *r = &k->report;
+	char where[sizeof r->job->store + sizeof r->job->name + 2], name[32];
+
+	snprintf(where, sizeof where, "%s/%s", r->job[job].store, r->job[job].name);
+	for (uint32_t i = 0; *r->job[job].store && i < r->head->nstep; i++) {
+		const struct wire_report_step *s = &r->step[i];
+		struct store_ref ref;
+		struct ckpt_err why;
+		int rc;
+
+		if (s->job != job || !(s->flags & WIRE_HELD) || s->state != WIRE_COMMITTED)
+			continue;
+		snprintf(name, sizeof name, "step:%llu", (unsigned long long)s->step);
+		rc = store_resolve(k->c->ops, where, name, &ref, &why);
+		if (ref.step_fd >= 0)
+			close(TAKE_FD(ref.step_fd));
+		if (rc)
+			return ckpt_error(
+				err, -EBUSY,
+				"step %llu of job %s was committed, and ckptctl does not find "
+				"it on disk now: memory may have its only copy (%.300s)",
+				(unsigned long long)s->step, r->job[job].name, why.msg);
+	}
+	return 0;
+}
+
+static int forget(struct control *k, uint32_t *ret_job, bool *ret_alone, struct wire_forgotten *ret,
 		  struct ckpt_err *err)
 {
 	struct wire_forget ask = { .flags = k->c->value[OPT_ALL] ? WIRE_ALL : 0 };
@@ -18,6 +49,9 @@ static int forget(struct control *k, uint32_t *ret_job, struct wire_forgotten *r
 
 	if (rc == 0)
 		rc = control_job(k, k->c->arg[0], ret_job, err);
+	if (rc == 0 && !k->c->value[OPT_ALL])
+		rc = held_alone(k, *ret_job, err);
+	*ret_alone = rc == -EBUSY;
 	if (rc < 0)
 		return rc;
 	ask.job = k->report.job[*ret_job].id;
@@ -42,6 +76,7 @@ static int run(struct cli *c)
 	struct control k = { .c = c, .sock = -1 };
 	struct ckpt_err err = { 0 };
 	struct wire_forgotten got;
+	bool alone = false;
 	uint32_t job = 0;
 	int rc, code = CLI_OK;
 
@@ -50,11 +85,13 @@ static int run(struct cli *c)
 				&err, "ckptctl status lists the jobs");
 	rc = control_open(&k, c, 0, &err);
 	if (rc == 0)
-		rc = forget(&k, &job, &got, &err);
-	if (rc == -EBUSY && would_lose(&k, job)) {
-		code = cli_fail(c, rc, &err,
-				"ckptctl drain writes it; ckptctl forget --all %s gives it up",
-				c->arg[0]);
+		rc = forget(&k, &job, &alone, &got, &err);
+	if (rc == -EBUSY && (alone || would_lose(&k, job))) {
+		code = cli_fail(
+			c, rc, &err,
+			"ckptctl drain %s --to DIR writes it; ckptctl forget --all %s gives "
+			"it up",
+			c->arg[0], c->arg[0]);
 	} else if (rc == -EBUSY) {
 		code = cli_fail(c, rc, &err, "ckptctl status -w shows when that is over");
 	} else if (rc < 0) {
@@ -75,10 +112,12 @@ const struct cli_verb verb_forget = {
 	.name = "forget",
 	.help = "free the memory of a job that has ended",
 	.synopsis = (const char *const[]){ "JOB", "--all JOB", NULL },
-	.about = "After a job has ended, the daemon keeps its newest step in memory so that a "
-		 "restart is quick: until a new launch has a newer one, or until ten minutes "
-		 "after the step was committed. forget frees this memory now. It changes nothing "
-		 "on disk. It discards a step that is not on disk only with --all.",
+	.about =
+		"After a job has ended, the daemon keeps its newest step in memory so that a "
+		"restart is quick: until a new launch has a newer one, or until ten minutes "
+		"after the step was committed. forget frees this memory now. It changes nothing "
+		"on disk. Before it asks the daemon, it looks whether the committed steps are still "
+		"on disk. It discards a step that is not on disk only with --all.",
 	.example =
 		(const struct cli_example[]){
 			{ "ckptctl forget demo", "only committed steps" },

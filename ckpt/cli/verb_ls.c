@@ -742,9 +742,11 @@ static void summary(struct ls *l, const char *where)
 			 l->quarantined, l->quarantined == 1 ? "" : "s",
 			 l->quarantined == 1 ? "it" : "them");
 	if (l->misplaced)
-		cli_hint(l->c, "latest passes over %u misplaced step%s; ckptctl adopt makes %s",
-			 l->misplaced, l->misplaced == 1 ? "" : "s",
-			 l->misplaced == 1 ? "it this job's" : "one this job's");
+		cli_hint(
+			l->c,
+			"latest passes over %u misplaced step%s: move each to the job and the step that "
+			"it belongs to, or, if it has the right number, ckptctl adopt makes it this job's",
+			l->misplaced, l->misplaced == 1 ? "" : "s");
 	if (l->newer)
 		cli_hint(l->c,
 			 "a newer version wrote %u step%s: latest stops there; use that version's "
@@ -828,15 +830,15 @@ const struct cli_verb verb_ls = {
 	.synopsis = (const char *const[]){ "[--all] [--sort KEY] [-n COUNT] [PATH]", NULL },
 	.about =
 		"PATH is a store (the directory that jobs write to) or the directory of one job "
-		"in it. The steps of the job's line are listed. If one of them cannot be loaded, STATE "
-		"says so: a damaged step lacks a part, or has one of another length, or its MANIFEST "
-		"is damaged; somebody found damage in a quarantined one; a misplaced one is another "
-		"step or another job's; a newer one was written by a newer version. All others are "
-		"committed. ls does not read the data: ckptctl verify --data does. PARENT is the step "
-		"that the job had resumed from "
-		"or committed before. NOTE says which one latest is, who holds it and for how "
-		"long, its tags, and whether every byte of it was checked since it was written. LOSS is "
-		"the note of this name that the job gave with the step.\n"
+		"in it. The steps of the job's line are listed. STATE is committed, or it says why a "
+		"step cannot be loaded. damaged: a part is missing or has another length, or the "
+		"header or the end of MANIFEST is damaged. quarantined: a check found damage. "
+		"misplaced: it belongs to another job or has another number. newer: a newer version "
+		"wrote it. ls does not read the data, nor all of MANIFEST: ckptctl verify does, and "
+		"with --data it reads every byte. PARENT is the step that the job had resumed from or "
+		"committed before. NOTE says which step latest is, the names of its holds and for how "
+		"long they last, its tags, and whether every byte of it was checked since it was "
+		"written. LOSS is the note of this name that the job gave with the step.\n"
 		"If a daemon answers, the steps that it holds in memory are listed too: a staged step "
 		"outlives the trainer, and ckptctl restore --from-memory reads it.\n"
 		"KEY is step (the highest first), age (the newest), size (the largest), or any note "

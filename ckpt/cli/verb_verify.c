@@ -569,6 +569,9 @@ static void verify_name(struct verify *v, const char *name)
 	if (!rc) {
 		subject_note(v->c, &x.s.ref);
 		verify_one(&x, "");
+		/* what lies at this path is another step or another job's */
+		if (strchr(name, '/') && x.s.ref.note[0])
+			v->code = cli_worse(v->code, CLI_WARNINGS);
 		return;
 	}
 	subject_close(&x.s);

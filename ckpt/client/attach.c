@@ -567,8 +567,9 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 {
 	struct wire_declare m = { 0 };
 	struct wire_sealed sealed;
+	struct ckpt_err why = { 0 };
 	cleanup_close int fd = -1;
-	int got[WIRE_FDS_MAX], rc;
+	int got[WIRE_FDS_MAX], rc, unseen = 0;
 
 	pthread_mutex_lock(&c->mem);
 	m.epoch = atomic_load(&c->epoch);
@@ -598,8 +599,13 @@ static int send_declaration(ckpt *c, struct ckpt_err *err)
 	}
 	pthread_mutex_lock(&c->mem);
 	if (atomic_load(&c->epoch) == m.epoch) /* else it is declared anew meanwhile */
-		canary_sealed(c, &sealed, got);
+		unseen = canary_sealed(c, &sealed, got, &why);
 	pthread_mutex_unlock(&c->mem);
+	if (unseen < 0) /* the log is the trainer's code: no lock that it could want is held */
+		log_line(&c->log, LOG_WARNING,
+			 "client: rank %u of job %s: the library cannot check whether the state is "
+			 "changed before ckpt_guard: %s",
+			 c->rank, c->job, why.msg);
 	if (sealed.nrow)
 		(void)close(TAKE_FD(got[sealed.nslot]));
 	for (uint32_t i = 0; i < WIRE_SLOTS_MAX; i++) {

@@ -142,7 +142,7 @@ struct ckpt;
 /* New declarations are coming (mem): what the map needs of the old ones goes. */
 void canary_undeclare(struct ckpt *c);
 /* SEALED of the present declarations came with these descriptors (rpc, mem): a new map. Without memory for it nothing is looked for. */
-void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd);
+int canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd, struct ckpt_err *err);
 /* ckpt_seal is done: the first mark has places, before the helper has come by. */
 void canary_seal(struct ckpt *c);
 /* The helper: draw, log. */

@@ -75,21 +75,15 @@ static int map_of(struct ckpt *c, const struct wire_sealed *m, const int *fd,
 	return rc;
 }
 
-void canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd)
+int canary_sealed(struct ckpt *c, const struct wire_sealed *m, const int *fd, struct ckpt_err *err)
 {
 	struct canary_map *map = NULL;
-	struct ckpt_err err = { 0 };
 	int rc = 0;
 
 	if (m->nrow && c->canary.sources && c->canary.check != UINT32_MAX)
-		rc = map_of(c, m, fd, &map, &err);
+		rc = map_of(c, m, fd, &map, err);
 	canary_replace(&c->canary, map);
-	if (rc < 0)
-		log_line(
-			&c->log, LOG_WARNING,
-			"client: rank %u of job %s: the library cannot check whether the state is changed "
-			"before ckpt_guard: %s",
-			c->rank, c->job, err.msg[0] ? err.msg : strerror(-rc));
+	return rc < 0 && !err->msg[0] ? ckpt_error_errno(err, -rc, "no map of the slots") : rc;
 }
 
 static void places_draw(struct ckpt *c, uint32_t words, uint32_t pages)
@@ -128,19 +122,22 @@ static void found_log(struct ckpt *c)
 	struct canary *x = &c->canary;
 	uint64_t step = atomic_exchange_explicit(&x->found_step, 0, memory_order_acquire);
 	const struct canary_name *name;
+	char what[256] = "its state";
 
 	if (!step)
 		return;
+	/* The log is the trainer's code: no lock is held around it. */
 	pthread_mutex_lock(&x->draw);
 	name = canary_name_at(atomic_load(&x->map),
 			      atomic_load_explicit(&x->found_at, memory_order_relaxed));
+	if (name)
+		snprintf(what, sizeof what, "%.100s/%.150s", name->component, name->name);
+	pthread_mutex_unlock(&x->draw);
 	log_line(
 		&c->log, LOG_WARNING,
-		"client: rank %u of job %s changed %s%s%s after ckpt_snapshot and before ckpt_guard: step "
+		"client: rank %u of job %s changed %s after ckpt_snapshot and before ckpt_guard: step "
 		"%" PRIu64 " is torn; call ckpt_guard before you modify the state",
-		c->rank, c->job, name ? name->component : "its state", name ? "/" : "",
-		name ? name->name : "", step - 1);
-	pthread_mutex_unlock(&x->draw);
+		c->rank, c->job, what, step - 1);
 }
 
 void canary_help(struct ckpt *c)

@@ -259,6 +259,7 @@ static int snapshot(ckpt *c, uint64_t step, const struct ckpt_mark *m, uint64_t 
 	if (m && m->flags & CKPT_STAGE_ONLY)
 		atomic_store_explicit(&c->due.stage_only, step + 1, memory_order_relaxed);
 	c->last_step = step + 1;
+	c->redeclare = true; /* what was sealed is ready: another ckpt_seal is another epoch */
 	c->snapped = true;
 	c->snap_link = l;
 	atomic_store(&c->held[t.slot].step, UINT64_MAX); /* from here on the slot may change */

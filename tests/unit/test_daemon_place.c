@@ -501,7 +501,7 @@ static void a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_awa
 	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
 	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -EEXIST);
-	assert_non_null(strstr(d.text, "step 30 is there already"));
+	assert_non_null(strstr(d.text, "step 30 exists already"));
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	/* the job's own store: the launch would lose its claim */
 	assert_int_equal(drain_to(&a, "j", H.store, &d), WIRE_DRAINED);
