@@ -227,6 +227,13 @@ cmp_files() {
 check "what memory holds of a job that is over is what is on disk later" same_as_disk
 check "wait latest waits for what the daemon writes on its own" ctl_says 0 "is committed" wait latest --timeout 20s \
 	--job "$store/a"
+not_alone() { # its directory was moved away since: what memory has may be the only copy
+	local status=0
+	mv "$store/a" "$store/away" || return 1
+	ctl_says 11 "may have its only copy" forget "$store/a" || status=1
+	mv "$store/away" "$store/a" && return $status
+}
+check "memory is not given back without --all where the step is no longer on disk: 11" not_alone
 check "memory of a job that is over is given back" within ctl_says 0 "memory" forget "$store/a"
 check "and the job is gone" ctl_says 10 "has no job" forget "$store/a"
 stop_daemon() {
