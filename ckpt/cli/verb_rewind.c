@@ -229,6 +229,8 @@ static void document(struct rewind *x, bool shown)
 			x->dry ? "would give up" : "gave up", x->nstaged,
 			x->nstaged == 1 ? "" : "s");
 	output_end(o);
+	if (x->nmove && !x->dry)
+		cli_hint(x->c, "ckptctl verify --data step:%llu reads every byte of it", n);
 }
 
 /* --- agreeing --- */
@@ -312,6 +314,12 @@ static int step_rewind(struct rewind *x)
 	rc = daemon_find(x, &err);
 	if (rc && rc != -EBUSY && rc != -ENOMEM)
 		return control_fail(&x->control, rc, &err);
+	if (!rc && x->control.sock < 0) /* and another socket's daemon may serve it */
+		cli_hint(
+			c,
+			"no ckptd listens on %s, so ckptctl cannot know whether job %s runs: a job "
+			"that runs commits nothing after a rewind",
+			x->control.socket, x->m.s.job);
 	if (!rc)
 		rc = rewind_store(x, true, &err);
 	if (!rc && !x->dry && (x->nmove || x->held)) {
@@ -405,7 +413,9 @@ const struct cli_verb verb_rewind = {
 		"so). This makes one of them the newest step again: the steps of the present line that it does "
 		"not descend from are set aside, and it comes back with the steps that it descends from. STEP is "
 		"step:12000 or its path; a step of the present line can be given too. Nothing is removed, and "
-		"after a crash the same command goes on. A running job is not rewound: end it first. The command "
+		"after a crash the same command continues. End the job first: if ranks of it are attached to the "
+		"ckptd on the socket, rewind refuses; without a ckptd there it cannot know. rewind does not read "
+		"the step's data: ckptctl verify --data does. The command "
 		"takes a launch number, so that no older launch of the job can commit any more, and makes ckptd "
 		"give up what it has in memory of the job; if a step of that is not on disk, it needs --yes. On a "
 		"terminal it shows what it will do and asks; elsewhere it needs --yes.",
@@ -424,7 +434,7 @@ const struct cli_verb verb_rewind = {
 		},
 	.exits =
 		"0 done, or nothing to do; 2 nobody can be asked and --yes is missing, or several steps of "
-		"that number were set aside; 4 the step is damaged, quarantined or misplaced; 5 it is still being written; "
+		"that number were set aside; 4 the step's metadata is damaged, or it is quarantined or misplaced; 5 it is still being written; "
 		"8 a newer version wrote it, or one that it may continue; 10 there is no such store or step; 11 ranks of the job are attached, a step in memory is not on "
 		"disk, or the line is being changed; 12 the store cannot be written, or the daemon is another "
 		"user's; 15 the daemon does not answer; 130 interrupted.",

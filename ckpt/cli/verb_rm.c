@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/control.h"
 #include "ckpt/cli/ask.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
@@ -95,6 +96,30 @@ static int tell(struct cli *c, int rc, const struct ckpt_err *err, const char *n
 	}
 }
 
+/* A restart takes the newest step from the memory of ckptd: what was removed would come back. */
+static void memory_say(struct cli *c, const struct marked *m)
+{
+	struct control k = { .c = c, .sock = -1 };
+	struct ckpt_err err;
+	bool held = false;
+
+	if (control_open(&k, c, 0, &err) == 0 && control_report(&k, &err) == 0)
+		for (uint32_t i = 0; i < k.report.head->nstep; i++) {
+			const struct wire_report_step *s = &k.report.step[i];
+
+			held |= s->flags & WIRE_HELD && s->step == m->step.step &&
+				strcmp(k.report.job[s->job].name, m->s.job) == 0;
+		}
+	control_close(&k);
+	if (held)
+		cli_hint(
+			c,
+			"ckptd on %s still holds step %llu of a job %s in memory, and a restart "
+			"takes it from there: ckptctl forget --all %s gives it up, once the job has "
+			"ended",
+			k.socket, (unsigned long long)m->step.step, m->s.job, m->s.job);
+}
+
 static int step_remove(struct cli *c, struct marked *m, const char *path, const char *name)
 {
 	bool dry = c->value[OPT_DRY_RUN];
@@ -116,6 +141,8 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 	if (rc)
 		return tell(c, rc, &err, name);
 	document(c, m, path, dry, left);
+	if (m->step.state != STORE_SET_ASIDE)
+		memory_say(c, m);
 	return CLI_OK;
 }
 
