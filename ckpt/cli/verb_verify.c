@@ -567,10 +567,12 @@ static void verify_name(struct verify *v, const char *name)
 	int rc = subject_find(&x.s, v->c->ops, v->c->where, name, &err);
 
 	if (!rc) {
+		/* what lies at this path is another step or another job's */
+		bool misplaced = strchr(name, '/') && x.s.ref.note[0];
+
 		subject_note(v->c, &x.s.ref);
 		verify_one(&x, "");
-		/* what lies at this path is another step or another job's */
-		if (strchr(name, '/') && x.s.ref.note[0])
+		if (misplaced)
 			v->code = cli_worse(v->code, CLI_WARNINGS);
 		return;
 	}

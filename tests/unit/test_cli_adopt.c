@@ -112,7 +112,7 @@ static void another_steps_bytes_under_a_steps_name_are_refused_by_name(void **st
 	assert_says(got.out, "its MANIFEST is that of step 20");
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	/* By its path it is read, with a warning. */
-	assert_int_equal(RUN("verify", "--data", step_of(store, "run", 10)), 0);
+	assert_int_equal(RUN("verify", "--data", step_of(store, "run", 10)), 3);
 	assert_says(got.err, "its MANIFEST is that of step 20");
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	/* No adopting makes a number another one. */
@@ -136,7 +136,7 @@ static void a_misplaced_newest_step_is_passed_over_with_the_reason(void **state)
 	assert_says(got.err, "step 30 is passed over: misplaced: its MANIFEST is that of step 10");
 	assert_int_equal(RUN("ls", store), 0);
 	assert_says(got.out, "misplaced");
-	assert_says(got.err, "latest passes over 1 misplaced step; ckptctl adopt");
+	assert_says(got.err, "latest passes over 1 misplaced step: move each to the job and the step");
 	/* It comes back where it belongs. */
 	remove_tree(step_of(store, "run", 10));
 	assert_int_equal(rename(step_of(store, "run", 30), step_of(store, "run", 10)), 0);
