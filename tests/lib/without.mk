@@ -4,5 +4,5 @@ WITHOUT  := build/without
 $(WITHOUT): build/obj/release/tests/lib/without.o
 	$(Q)$(CC) $(LDFLAGS) -o $@ $<
 ifeq ($(V),release)
-units: $(WITHOUT)
+units units-plain: $(WITHOUT)
 endif

@@ -5,7 +5,7 @@ SEED     ?= $(shell date +%s)
 CYCLES   ?= 50
 .PHONY: power rigs
 rigs: $(POWER_RIGS)
-units: $(if $(filter release,$(V)),$(POWER_RIGS))
+units units-plain: $(if $(filter release,$(V)),$(POWER_RIGS))
 build/rig/power_off: build/obj/release/tests/power/power_off.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $<
