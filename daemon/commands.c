@@ -377,7 +377,7 @@ static void on_trigger(struct session *s, const struct wire_trigger *m)
 	if (!j)
 		return;
 	if (s->d->drain_until) {
-		session_refuse(s, -EBUSY, "ckptd is stopping: it takes no more steps");
+		session_refuse(s, -EBUSY, "ckptd is stopping and does not accept new steps");
 	} else if (!job_live(j)) {
 		snprintf(text, sizeof text,
 			 "no rank of job %s is attached: no process marks a step", j->name);

@@ -246,7 +246,7 @@ struct wire_triggered {
  * for this job with WIRE_TO is not over. -EEXIST, as failed: DIR/JOB has this step, or a newer one. */
 enum {
 	WIRE_TO = 1,
-	/* with WIRE_TO: only the newest staged step, for now; it is not counted as kept there */
+	/* with WIRE_TO: only the newest staged step. That copy is not counted as kept */
 	WIRE_COPY = 2,
 }; /* drain.flags */
 struct wire_drain {

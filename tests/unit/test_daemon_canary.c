@@ -205,6 +205,51 @@ static void both_logs_name_what_was_changed(void **state)
 	MUST_BE(said_times(&daemon, "changed model"), 1);
 }
 
+/* A log like that of a binding: its line needs a lock that the training thread may hold. */
+struct locked_log {
+	pthread_mutex_t lock;
+	_Atomic bool called;
+};
+
+static void locked_line(void *ctx, int level, const char *line)
+{
+	struct locked_log *l = ctx;
+
+	(void)level;
+	if (!strstr(line, "changed model"))
+		return;
+	atomic_store(&l->called, true);
+	pthread_mutex_lock(&l->lock);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static void a_log_that_waits_for_the_trainer_does_not_keep_it(void **state)
+{
+	static struct locked_log l = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct plan_of_job p = plan("locked", "fsdp=1", 1);
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+
+	(void)state;
+	p.log = locked_line;
+	p.log_ctx = &l;
+	host_start(&H, IO_THREADS, NULL);
+	rank_open(&k, &p, 0);
+	pthread_mutex_lock(&l.lock);
+	MUST_BE(change(&k, 1, any_byte(&k.t[rank_tensor_find(&k, "uneven")])), CKPT_TORN);
+	while (!atomic_load(&l.called))
+		sched_yield();
+	alarm(60); /* what hangs ends this program */
+	/* The helper, which declares, is in the log. */
+	MUST_BE(ckpt_seal(k.c, SEC / 4, &err), CKPT_SKIPPED);
+	pthread_mutex_unlock(&l.lock);
+	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+	alarm(0);
+	must_step(&k, 2, CKPT_PERSIST);
+	must_wait(&k, 2, CKPT_COMMITTED);
+	rank_close(&k, 0);
+}
+
 static void a_step_that_was_changed_can_be_marked_again_at_once(void **state)
 {
 	struct plan_of_job p = plan("again", "fsdp=1", 1);
@@ -283,6 +328,7 @@ int main(void)
 		TEST(what_is_left_alone_is_never_said_to_be_changed),
 		TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all),
 		TEST(both_logs_name_what_was_changed),
+		TEST(a_log_that_waits_for_the_trainer_does_not_keep_it),
 		TEST(a_step_that_was_changed_can_be_marked_again_at_once),
 		TEST(private_memory_may_be_unmapped_before_the_guard),
 	};

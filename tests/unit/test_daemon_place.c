@@ -290,6 +290,31 @@ static void the_next_launch_belongs_to_what_the_name_leads_to(void **state)
 	}
 }
 
+static void what_was_staged_for_a_directory_is_restored_when_it_is_back(void **state)
+{
+	struct rank k;
+	uint64_t step;
+
+	(void)state;
+	serve();
+	P = plan(1000);
+	open_rank(&k);
+	step_written(&k, 1);
+	step_held(&k, 7, 0);
+	take_away(MOVED);
+	rank_close(&k, 0);
+	open_rank(&k); /* into a new directory: nothing of that is its own */
+	assert_int_equal(restored(&k, &step), -ENOENT);
+	step_written(&k, 100);
+	rank_close(&k, 0);
+	bring_back(MOVED);
+	open_rank(&k); /* before ckptd has looked, or after: from memory, or from disk */
+	assert_int_equal(restored(&k, &step), 0);
+	assert_int_equal(step, 7);
+	step_written(&k, 8);
+	rank_close(&k, 0);
+}
+
 static void a_number_that_was_there_begins_anew_in_another_directory_alone(void **state)
 {
 	struct ckpt_err err = { 0 };
@@ -615,6 +640,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		with_host(the_next_launch_belongs_to_what_the_name_leads_to),
+		with_host(what_was_staged_for_a_directory_is_restored_when_it_is_back),
 		with_host(a_number_that_was_there_begins_anew_in_another_directory_alone),
 		with_host(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with),
 		with_host(what_is_staged_outlives_its_directory_and_is_rescued_to_another),
