@@ -259,7 +259,7 @@ static int connect_socket(ckpt *c, uint64_t until, struct ckpt_err *err)
 				  c->socket);
 	if (rc == -ETIMEDOUT)
 		return ckpt_error(err, rc,
-				  "the daemon on %s does not accept connections: is its process stopped?",
+				  "the daemon on %s does not accept connections: is it stopped?",
 				  c->socket);
 	if (rc == -EPROTOTYPE)
 		return ckpt_error(err, -EPROTO,
