@@ -125,9 +125,42 @@ install: all $(B)/share/.made
 uninstall:
 	$(Q)$(foreach d,$(INSTALL_DIRS),$(d)='$($(d))') docs/install.sh uninstall
 
-# tests/unit/test_ROOM_subject.c (or test_ROOM.c) links what ROOM may use, and cmocka. The daemon's tests link the client too.
+# tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
+# that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
+APART    := cli_faults client_daemons client_shared daemon_release move_memory native_memory store_crash store_faults
 unit_room = $(firstword $(subst _, ,$(1)))
+UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
+# What several tests use, and their main.
+TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) tests/crash/crash_step.c)
+# Linked with tests/lib/libc.c, which takes the place of functions of the C library.
+OWN_LIBC := store native_memory move_memory
+$(O)/tests.a: $(TEST_LIB)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $(TEST_LIB)
+$(TEST_LIB): | build/.deps-test
+define unit
+UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(if $(filter $(1),$(OWN_LIBC)),$(O)/tests/lib/libc.o)
+$(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(ARCH.$(call unit_room,$(1)))
+	@mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(UNIT_OBJ.$(1)) $(O)/tests.a $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
+unit-$(1): $(O)/unit/$(1)
+	$$< $$(CASE)
+endef
+define subject
+$(O)/unit/$(1): $(O)/unit/$(call unit_room,$(1))
+	$$(Q)ln -sf $$(<F) $$@
+unit-$(1): $(O)/unit/$(1)
+	$$< $$(CASE)
+endef
+$(foreach r,$(UNIT_ROOMS),$(eval $(call unit,$(r),$(filter-out $(APART),$(filter $(r)_%,$(UNIT))))))
+$(foreach u,$(APART),$(eval $(call unit,$(u),$(u))))
+$(foreach u,$(filter-out $(APART),$(UNIT)),$(eval $(call subject,$(u))))
+# It compares its table of calls with what the library exports.
+CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
+$(O)/unit/daemon: | $(B)/libckpt.so
+$(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
+
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
 # `make test` runs every unit with ASan and UBSan. Without a sanitizer it runs those whose draws sanitizers scale down, that look at times
 # or at real I/O, or that test_without.sh runs again; with TSan those where several threads meet. `make torture RIGS=variants` runs the rest.
@@ -136,27 +169,15 @@ PLAIN    := $(filter base_hash base_thread io_% store_crash store_faults store_p
 	cli_faults cli_restore native_read,$(UNIT))
 RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
-define unit
-$(O)/unit/$(1): $(O)/tests/unit/test_$(1).o $(ARCH.$(call unit_room,$(1)))
-	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$< $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
-unit-$(1): $(O)/unit/$(1)
-	$$<
-endef
-$(foreach u,$(UNIT),$(eval $(call unit,$(u))))
-# It compares its table of calls with what the library exports.
-CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
-$(O)/unit/daemon_calls: | $(B)/libckpt.so
-$(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
 # tests/fuzz/fuzz_X.c: in `make test` with a driver of our own, in `make fuzz-X` with libFuzzer (ARGS= goes to it).
 FUZZ     := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_ROOMS := cli daemon $(USES.cli)
 FUZZ_MAIN = $(if $(filter fuzz,$(V)),,$(O)/tests/fuzz/driver.o)
-$(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(FUZZ_ROOMS:%=$(O)/%.a)
+$(FUZZ:%=$(O)/fuzz/%): $(O)/fuzz/%: $(O)/tests/fuzz/fuzz_%.o $(FUZZ_MAIN) $(O)/tests.a $(FUZZ_ROOMS:%=$(O)/%.a)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(if $(filter fuzz,$(V)),-fsanitize=fuzzer) -o $@ $(filter %.o,$^) \
-		-Wl,--start-group $(FUZZ_ROOMS:%=$(O)/%.a) -Wl,--end-group $(sort $(foreach r,$(FUZZ_ROOMS),$(LIBS.$(r)))) -lm
+		-Wl,--start-group $(O)/tests.a $(FUZZ_ROOMS:%=$(O)/%.a) -Wl,--end-group $(sort $(foreach r,$(FUZZ_ROOMS),$(LIBS.$(r)))) -lm
 .SECONDARY: $(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o)
 $(FUZZ:%=fuzz-%): fuzz-%: build/.deps-tidy
 	$(MAKEJ) V=fuzz build/obj/fuzz/fuzz/$*
@@ -171,7 +192,7 @@ units-plain: $(PLAIN:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
 units-racing: $(RACING:%=$(O)/unit/%)
 fuzzers: $(FUZZ:%=$(O)/fuzz/%)
-objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
+objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(O)/tests/lib/libc.o $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))

@@ -58,8 +58,8 @@ trap 'exit 130' INT TERM
 command_of() { # TEST: sets cmd
 	local name=${1#*:}
 	case $1 in
-	unit:*) cmd=("build/obj/release/unit/$name") ;;
-	asan:* | tsan:*) cmd=("build/obj/${1%%:*}/unit/$name") ;;
+	unit:*) cmd=("build/obj/release/unit/$name" -j1) ;;
+	asan:* | tsan:*) cmd=("build/obj/${1%%:*}/unit/$name" -j1) ;;
 	fuzz:*)
 		cmd=("build/obj/asan/fuzz/$name")
 		[ ! -d "tests/fuzz/corpus/$name" ] || cmd+=("tests/fuzz/corpus/$name")

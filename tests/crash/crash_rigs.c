@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/syscall.h>
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
 
 static uint64_t crash_seed = 1, crash_nrun;
 

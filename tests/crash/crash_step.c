@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "ckpt/base/util.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
@@ -297,7 +297,7 @@ const char *crash_aside(const struct store *s, uint64_t step, uint64_t seq)
 	return dir;
 }
 
-static int entry_count(void *arg, const char *name, unsigned char d_type)
+int entry_count(void *arg, const char *name, unsigned char d_type)
 {
 	uint32_t *n = arg;
 

@@ -68,7 +68,7 @@ rigs='*_crash|*_faults|*_mutants|*_power|*_states'
 all() {
 	local feature programs program scripts="script:test_readme_example script:test_daemon_trouble script:test_disk_full"
 	{
-		echo "$everything $(cd "$unit" && echo *) $scripts"
+		echo "$everything $(cd "$unit" && echo *_*) $scripts"
 		for feature in $("$without" --list | cut -f1); do
 			echo "$feature $(cd "$unit" && echo io_* store_*) daemon_inprocess daemon_control cli_restore cli_convert $scripts"
 		done

@@ -7,8 +7,8 @@
  * out between buffers of exactly the sizes that were said, so that a byte beyond is seen; and the
  * lengths of blobs, which the trainer may change at any time, are whatever the input says.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
 #include "daemon/state.h"
 #include "tests/fuzz/edits.h"
 

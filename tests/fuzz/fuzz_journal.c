@@ -5,8 +5,8 @@
  * What is accepted holds together: every sum and fingerprint that it counts is there to be read, and
  * what is written of it again is the same.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
 #include "ckpt/cli/conversion_journal.h"
 #include "tests/fuzz/edits.h"
 

@@ -4,7 +4,7 @@
  * memory of its exact size. What is accepted must hold together: it is covered, found, printed,
  * merged, and comes back from another round.
  */
-#include "tests/lib/sample.c"
+#include "tests/lib/sample.h"
 #include "ckpt/table/codec.h"
 #include "tests/fuzz/edits.h"
 

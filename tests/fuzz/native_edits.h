@@ -6,8 +6,8 @@
  */
 #ifndef TESTS_NATIVE_EDITS_H
 #define TESTS_NATIVE_EDITS_H
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
 #include "tests/fuzz/edits.h"
 
 static struct memdir dir;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * each_arena.h - ckpt/base/arena.h as a test has it: each allocation is a malloc of its own. So
- * no_memory.h makes each one fail, not only those that find no room in a block; and
+ * libc.h makes each one fail, not only those that find no room in a block; and
  * AddressSanitizer sees what reaches beyond one. Include it into one file of a test program; it takes
  * the place of arena.c.
  */

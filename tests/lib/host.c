@@ -4,7 +4,6 @@
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -19,21 +18,13 @@ void host_make(struct host *h)
 	snprintf(h->store, sizeof h->store, "%.90s/store", h->dir);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-	(void)st;
-	(void)type;
-	(void)f;
-	return remove(path);
-}
-
 void host_free(struct host *h)
 {
 	MUST(!h->d);
-	(void)nftw(h->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	MUST(io_tree_remove(AT_FDCWD, h->dir) == 0);
 }
 
-static void *host_run(void *arg)
+void *host_run(void *arg)
 {
 	struct host *h = arg;
 
@@ -55,7 +46,7 @@ void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops)
 	MUST(pthread_create(&h->thread, NULL, host_run, h) == 0);
 }
 
-static void host_end(struct host *h)
+void host_end(struct host *h)
 {
 	pthread_join(h->thread, NULL);
 	daemon_close(TAKE(h->d));
@@ -74,7 +65,7 @@ void host_kill(struct host *h)
 }
 
 /* --- stores --- */
-static int job_fd(const struct host *h, const char *job)
+int host_job_fd(const struct host *h, const char *job)
 {
 	char path[256];
 
@@ -82,9 +73,9 @@ static int job_fd(const struct host *h, const char *job)
 	return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-static uint32_t scan(const struct host *h, const char *job, struct store_step **ret)
+uint32_t host_scan(const struct host *h, const char *job, struct store_step **ret)
 {
-	struct store s = { .ops = &io_ops_posix, .job_fd = job_fd(h, job) };
+	struct store s = { .ops = &io_ops_posix, .job_fd = host_job_fd(h, job) };
 	struct ckpt_err err;
 	uint32_t n = 0;
 
@@ -106,7 +97,7 @@ static void fault_print(void *arg, const struct format_fault *f)
 
 static int step_fd(const struct host *h, const char *job, const char *dir)
 {
-	int fd = job_fd(h, job), step = openat(fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = host_job_fd(h, job), step = openat(fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	(void)close(fd);
 	MUST(step >= 0);
@@ -125,7 +116,7 @@ static struct checkpoint *open_dir(int fd)
 	return c;
 }
 
-static void verify(const struct host *h, const char *job, const char *dir)
+void host_verify(const struct host *h, const char *job, const char *dir)
 {
 	cleanup_close int fd = step_fd(h, job, dir);
 	struct checkpoint *c = open_dir(fd);
@@ -142,12 +133,12 @@ static void verify(const struct host *h, const char *job, const char *dir)
 uint32_t host_committed(const struct host *h, const char *job, uint64_t *ret, uint32_t n)
 {
 	struct store_step *step;
-	uint32_t all = scan(h, job, &step), k = 0;
+	uint32_t all = host_scan(h, job, &step), k = 0;
 
 	for (uint32_t i = 0; i < all; i++) {
 		if (step[i].state != STORE_COMMITTED)
 			continue;
-		verify(h, job, step[i].dir);
+		host_verify(h, job, step[i].dir);
 		if (k < n)
 			ret[k] = step[i].step;
 		k++;
@@ -159,7 +150,7 @@ uint32_t host_committed(const struct host *h, const char *job, uint64_t *ret, ui
 uint32_t host_count(const struct host *h, const char *job, enum store_state state)
 {
 	struct store_step *step;
-	uint32_t all = scan(h, job, &step), k = 0;
+	uint32_t all = host_scan(h, job, &step), k = 0;
 
 	for (uint32_t i = 0; i < all; i++)
 		k += step[i].state == state;
@@ -170,7 +161,7 @@ uint32_t host_count(const struct host *h, const char *job, enum store_state stat
 static bool step_dir(const struct host *h, const char *job, uint64_t which, char *ret)
 {
 	struct store_step *step;
-	uint32_t all = scan(h, job, &step);
+	uint32_t all = host_scan(h, job, &step);
 	bool found = false;
 
 	for (uint32_t i = 0; i < all && !found; i++)

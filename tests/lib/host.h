@@ -7,7 +7,13 @@
 #define TESTS_HOST_H
 #include "ckpt/base/log.h"
 #include "ckpt/store/store.h"
+#include "ckpt/move/move.h"
 #include "daemon/daemon.h"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/rank.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <pthread.h>
 
 struct host {
@@ -43,4 +49,12 @@ struct gate {
 void gate_make(struct gate *g);
 void gate_set(struct gate *g, bool closed);
 void gate_await(struct gate *g); /* until somebody waits at it */
+
+/* What host_start's thread runs, and its end. */
+void *host_run(void *host);
+void host_end(struct host *h);
+int host_job_fd(const struct host *h, const char *job);
+uint32_t host_scan(const struct host *h, const char *job, struct store_step **ret);
+/* Every byte of a committed step is good. */
+void host_verify(const struct host *h, const char *job, const char *dir);
 #endif

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include "ckpt/base/util.h"
-#include "tests/lib/memfs.c"
+#include "tests/lib/memfs.h"
 
 #define CRASH_SECTOR 512
 #define REC_NONE UINT32_MAX
@@ -781,9 +781,6 @@ struct crash_choice {
 };
 
 /* Hashes that were seen; 0 marks a free slot. */
-struct crash_set {
-	uint64_t *slot, n, room; /* room: a power of two */
-};
 
 static bool crash_set_put(uint64_t *slot, uint64_t room, uint64_t h)
 {
@@ -798,7 +795,7 @@ static bool crash_set_put(uint64_t *slot, uint64_t room, uint64_t h)
 }
 
 /* Is it new? */
-static bool crash_set_add(struct crash_set *c, uint64_t h)
+bool crash_set_add(struct crash_set *c, uint64_t h)
 {
 	struct crash_set old = *c;
 	bool fresh;
@@ -893,7 +890,7 @@ struct crash_walk {
 	int rc;
 };
 
-static uint64_t crash_random(uint64_t *state) /* splitmix64 */
+uint64_t crash_random(uint64_t *state) /* splitmix64 */
 {
 	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
 

@@ -19,6 +19,11 @@
 #define CKPT_TESTS_LIB_IO_FAULTS_H
 #include <pthread.h>
 #include "ckpt/io/io.h"
+#include "tests/lib/memfs.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
 
 /* Classes of calls, to be or-ed. */
 enum {
@@ -141,4 +146,11 @@ int io_crash_states(const struct io_record *r, const struct io_crash_opts *o,
 
 /* rm -rf dirfd/name (links are removed, not followed); 0 also when there is none. */
 int io_tree_remove(int dirfd, const char *name);
+
+/* A set of hashes, and random numbers: for what looks at states by itself. */
+struct crash_set {
+	uint64_t *slot, n, room; /* room: a power of two */
+};
+bool crash_set_add(struct crash_set *c, uint64_t h); /* false: it was there */
+uint64_t crash_random(uint64_t *state);
 #endif

@@ -18,13 +18,13 @@ static void *memfs_grow(void *p, uint64_t n, size_t size)
 	return p;
 }
 
-static uint64_t memfs_mix(uint64_t h, uint64_t v)
+uint64_t memfs_mix(uint64_t h, uint64_t v)
 {
 	h = (h ^ v) * UINT64_C(0x9e3779b97f4a7c15);
 	return h ^ (h >> 29);
 }
 
-static uint64_t memfs_hash_bytes(const void *p, uint64_t len)
+uint64_t memfs_hash_bytes(const void *p, uint64_t len)
 {
 	const uint8_t *b = p;
 	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ len, word;

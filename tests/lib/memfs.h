@@ -58,4 +58,7 @@ int memfs_open_root(struct memfs *fs);
 uint32_t memfs_open_fds(const struct memfs *fs);
 /* Of every name with its bytes or its directory, in whatever order they were made. */
 uint64_t memfs_hash(struct memfs *fs);
+/* A hash for the states of a disk: one more value, some bytes. */
+uint64_t memfs_mix(uint64_t h, uint64_t v);
+uint64_t memfs_hash_bytes(const void *p, uint64_t len);
 #endif

@@ -26,16 +26,7 @@ void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int 
 	abort();
 }
 
-enum rank_memory { OF_LIBRARY, OWN, WITH_GAPS, TWO_BOXES };
-
-static const struct rank_spec {
-	const char *component, *name, *of;
-	uint32_t dtype, role, cls;
-	enum rank_memory memory;
-	uint32_t ndim;
-	uint64_t shape[3]; /* 0 in front: the plan's rows */
-	int cut; /* 1: dimension 0 and 1; 0: replicated; 2: strided; 3: dimension 0 twice (tp, then fsdp) */
-} rank_specs[] = {
+const struct rank_spec rank_specs[RANK_SPECS] = {
 	{ "optim",
 	  "w.master",
 	  "w",
@@ -162,7 +153,7 @@ static uint64_t *expand(struct arena *a, const struct indices *x)
 	return at;
 }
 
-static int tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
+int rank_tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 {
 	const struct rank_spec *s = &rank_specs[spec];
 	struct rank_tensor *t = &k->t[k->ntensor];
@@ -234,11 +225,11 @@ static int tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 
 int rank_declare(struct rank *k, struct ckpt_err *err)
 {
-	uint32_t n = (uint32_t)ARRAY_LEN(rank_specs) - !k->plan->extra;
+	uint32_t n = (uint32_t)RANK_SPECS - !k->plan->extra;
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = tensor_declare(k, i, err);
+		rc = rank_tensor_declare(k, i, err);
 	if (rc == 0)
 		rc = ckpt_blob_add(k->c, "cursor", 0, k->blob[0], &k->blob_len[0], RANK_BLOB_MAX,
 				   err);
@@ -296,9 +287,9 @@ int rank_tensor_find(const struct rank *k, const char *name)
 
 /* --- values --- */
 /* Each local element: its address and global index. False from each ends it. */
-static bool
-tensor_each(const struct rank_tensor *t,
-	    bool (*each)(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg), void *arg)
+bool rank_each(const struct rank_tensor *t,
+	       bool (*each)(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg),
+	       void *arg)
 {
 	uint64_t i[3] = { 0 }, n[3] = { 1, 1, 1 };
 
@@ -338,7 +329,7 @@ uint64_t rank_bytes(const struct rank *k)
 	return sum;
 }
 
-static bool fill_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
+bool rank_fill_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
 {
 	value_of(t->spec, g, *(const uint64_t *)arg, t->elem, p);
 	return true;
@@ -354,7 +345,7 @@ static void blob_of(uint32_t which, uint32_t rank, uint64_t step, uint8_t *ret, 
 void rank_fill(struct rank *k, uint64_t step)
 {
 	for (uint32_t i = 0; i < k->ntensor; i++)
-		tensor_each(&k->t[i], fill_one, &step);
+		rank_each(&k->t[i], rank_fill_one, &step);
 	blob_of(0, 0, step, k->blob[0], &k->blob_len[0]);
 	blob_of(1, k->rank, step, k->blob[1], &k->blob_len[1]);
 }
@@ -370,10 +361,10 @@ static bool clear_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void 
 void rank_clear(struct rank *k)
 {
 	for (uint32_t i = 0; i < k->ntensor; i++)
-		tensor_each(&k->t[i], clear_one, NULL);
+		rank_each(&k->t[i], clear_one, NULL);
 }
 
-static bool check_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
+bool rank_check_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg)
 {
 	uint64_t step = *(const uint64_t *)arg;
 	uint8_t want[16], clear[16];
@@ -400,7 +391,7 @@ bool rank_check(struct rank *k, uint64_t step)
 	bool ok = true;
 
 	for (uint32_t i = 0; i < k->ntensor; i++)
-		ok &= tensor_each(&k->t[i], check_one, &step);
+		ok &= rank_each(&k->t[i], rank_check_one, &step);
 	if (!ok)
 		fprintf(stderr, "# (rank %u of %s)\n", k->rank, k->plan->mesh);
 	return ok;

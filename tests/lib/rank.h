@@ -97,4 +97,25 @@ void rank_meet(struct rank *k);
 
 /* Run script in one thread a rank; each opens what it needs. */
 void team(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg);
+
+enum rank_memory { OF_LIBRARY, OWN, WITH_GAPS, TWO_BOXES };
+
+struct rank_spec {
+	const char *component, *name, *of;
+	uint32_t dtype, role, cls;
+	enum rank_memory memory;
+	uint32_t ndim;
+	uint64_t shape[3]; /* 0 in front: the plan's rows */
+	int cut; /* 1: dimension 0 and 1; 0: replicated; 2: strided; 3: dimension 0 twice (tp, then fsdp) */
+};
+#define RANK_SPECS 14
+extern const struct rank_spec rank_specs[RANK_SPECS];
+
+/* Each local element: its address and global index. False from each ends it. */
+bool rank_each(const struct rank_tensor *t,
+	       bool (*each)(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *arg),
+	       void *arg);
+bool rank_fill_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *step);
+bool rank_check_one(const struct rank_tensor *t, uint8_t *p, uint64_t g, void *step);
+int rank_tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err);
 #endif

@@ -9,28 +9,7 @@
 #include "ckpt/base/util.h"
 #include <stdio.h>
 
-#define SAMPLE_CLEAR 0xa5
-#define SAMPLE_SCALE_MAX 4096
-
-enum sample_cut {
-	CUT_NONE,   /* replicated everywhere */
-	CUT_ROWS,   /* fsdp: dimension 0 */
-	CUT_MATRIX, /* fsdp: dimension 0; tp: dimension 1 */
-	CUT_TWICE,  /* tp, then fsdp: dimension 0 */
-	CUT_COMB,   /* fsdp: dimension 0, split factor 3 */
-};
-
-struct sample_spec {
-	const char *component, *name, *of;
-	uint32_t role, cls, dtype;
-	enum sample_cut cut;
-	int layer; /* the pipeline stage that has it; -1: all */
-	uint32_t ndim;
-	uint64_t shape[3];
-	uint64_t grow; /* shape[0] += grow * scale */
-};
-
-static const struct sample_spec sample_specs[] = {
+const struct sample_spec sample_specs[SAMPLE_TENSORS] = {
 	{ "model",
 	  "embed.weight",
 	  "",
@@ -191,7 +170,7 @@ static const struct sample_spec sample_specs[] = {
 	{ "optim", "step", "", CKPT_COUNTER, CKPT_STABLE, CKPT_I64, CUT_NONE, -1, 0, { 0 }, 0 },
 };
 
-static uint64_t sample_mix(uint64_t z)
+uint64_t sample_mix(uint64_t z)
 {
 	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
@@ -236,8 +215,7 @@ void sample_element(const struct sample *s, uint32_t tensor, uint64_t g, uint64_
 	sample_truth(s->seed, &s->decl.tensor[tensor], g, step, ret_bytes);
 }
 
-/* Every index of a list, spelled out. */
-static uint64_t *sample_indices(const struct indices *d)
+uint64_t *sample_indices(const struct indices *d)
 {
 	uint64_t *list = malloc((d->total + 1) * sizeof *list), n = 0;
 
@@ -406,7 +384,7 @@ static int sample_declare(struct sample *s, const struct mesh *m, uint64_t scale
 	r = table_add_place(&s->decl, &place, NULL, err);
 	if (!r)
 		r = table_add_mesh(&s->decl, m, &mesh, err);
-	for (size_t i = 0; !r && i < ARRAY_LEN(sample_specs); i++)
+	for (size_t i = 0; !r && i < SAMPLE_TENSORS; i++)
 		r = sample_tensor(&s->decl, m, mesh, &sample_specs[i], scale, s->rank, &at, a, err);
 	if (!r)
 		r = sample_blob(&s->decl, "cursor", TABLE_NONE, 24, s->rank, &at, a, err);

@@ -53,4 +53,31 @@ void sample_clear(struct sample *s); /* mem becomes a byte pattern that is no st
  * bytes between pieces still clear? why: the first difference. */
 bool sample_check(const struct sample *s, uint64_t step, char *why, size_t why_bytes);
 bool sample_check_blobs(const struct sample *s, uint64_t step, char *why, size_t why_bytes);
+#define SAMPLE_CLEAR 0xa5
+#define SAMPLE_SCALE_MAX 4096
+
+enum sample_cut {
+	CUT_NONE,   /* replicated everywhere */
+	CUT_ROWS,   /* fsdp: dimension 0 */
+	CUT_MATRIX, /* fsdp: dimension 0; tp: dimension 1 */
+	CUT_TWICE,  /* tp, then fsdp: dimension 0 */
+	CUT_COMB,   /* fsdp: dimension 0, split factor 3 */
+};
+
+struct sample_spec {
+	const char *component, *name, *of;
+	uint32_t role, cls, dtype;
+	enum sample_cut cut;
+	int layer; /* the pipeline stage that has it; -1: all */
+	uint32_t ndim;
+	uint64_t shape[3];
+	uint64_t grow; /* shape[0] += grow * scale */
+};
+
+#define SAMPLE_TENSORS 18
+extern const struct sample_spec sample_specs[SAMPLE_TENSORS];
+
+uint64_t sample_mix(uint64_t z);
+/* Every index of a list, spelled out; to be freed. */
+uint64_t *sample_indices(const struct indices *d);
 #endif

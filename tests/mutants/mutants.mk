@@ -6,8 +6,6 @@ mutants:
 	@tests/mutants/run.sh $(MUTANTS)
 # What run.sh is about to run.
 ifeq ($(V),mutant)
-$(UNIT:%=$(O)/unit/%): LDFLAGS += $(O)/tests/mutants/filter.o
-$(UNIT:%=$(O)/unit/%): $(O)/tests/mutants/filter.o
 mutant-rigs: $(shell tests/mutants/run.sh --programs '$(MUTANTS)' $(B) $(O))
 endif
 #: make mutants       every planted mistake, and the test that finds it; MUTANTS='NAME NAME' for some, FAST for the quick ones

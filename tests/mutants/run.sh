@@ -56,7 +56,7 @@ fi
 tap=0
 [ "${1:-}" != --tap ] || { tap=1 && shift; }
 [ $# -gt 0 ] || set -- ALL
-unset MAKEFLAGS MAKELEVEL CKPT_MUTANT CKPT_TEST_FILTER
+unset MAKEFLAGS MAKELEVEL CKPT_MUTANT
 make -s --no-print-directory "-j$(nproc)" V=mutant mutant-rigs "MUTANTS=$*" >&2 || { echo "Bail out! the mistakes do not build"; exit 1; }
 
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/mXXX") || exit 1 # short: sockets lie in it
@@ -91,13 +91,14 @@ hold() { # NAME TEST
 	local name=${2#*:} cmd dir log pid status=0 begun now why='' result=holds cases
 	dir=$(mktemp -d "$tmp/XXX") log=$(mktemp "$logs/XXXXXX")
 	case $2 in
-	unit:store_*) rmdir "$dir"; dir=$(mktemp -d "$memory/XXX"); cmd=("$(program_of "$2")") ;;
-	unit:*) cmd=("$(program_of "$2")") ;;
+	unit:*) cmd=("$(program_of "$2")" -j1) ;;
 	*) cmd=(bash "${name%%@*}") ;;
 	esac
+	case $2 in
+	unit:store_*) rmdir "$dir" && dir=$(mktemp -d "$memory/XXX") ;;
+	esac
 	case $name in
-	*@*) export CKPT_TEST_FILTER=${name#*@} ;;
-	*) unset CKPT_TEST_FILTER ;;
+	*@*) cmd+=("${name#*@}") ;;
 	esac
 	begun=${EPOCHREALTIME//[.,]/}
 	chmod 711 "$dir"

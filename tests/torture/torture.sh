@@ -23,7 +23,7 @@ chmod 711 "$tmp" # tests that run as another user come through
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 export TMPDIR=$tmp CMOCKA_MESSAGE_OUTPUT=TAP SEED=$seed
-unset MAKEFLAGS MAKELEVEL CKPT_MUTANT CKPT_TEST_FILTER
+unset MAKEFLAGS MAKELEVEL CKPT_MUTANT
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 
@@ -96,7 +96,7 @@ seeds() {
 # Every unit test without a sanitizer, and every threaded one with TSan: `make test` runs a choice of both. TAP.
 variants() {
 	local program n=0
-	for program in build/obj/release/unit/* build/obj/tsan/unit/*; do
+	for program in build/obj/release/unit/*_* build/obj/tsan/unit/*_*; do
 		[ -x "$program" ] || continue
 		n=$((n + 1))
 		mkdir "$tmp/v" || return

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_base_arena.c - memory that is freed all at once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "ckpt/base/arena.h"
-#include "ckpt/base/util.h"
+#include "tests/lib/unit.h"
 
 static uint64_t seed = 20240607;
 
@@ -31,14 +26,13 @@ static void heap_soil(void)
 		free(p[i]);
 }
 
-static void pieces_are_aligned_zeroed_and_keep_apart(void **state)
+TEST(pieces_are_aligned_zeroed_and_keep_apart)
 {
 	enum { N = 3000 };
 	struct arena a = { 0 };
 	static uint8_t *p[N];
 	static size_t len[N];
 
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	heap_soil();
 	for (int i = 0; i < N; i++) {
@@ -58,23 +52,21 @@ static void pieces_are_aligned_zeroed_and_keep_apart(void **state)
 	arena_free(&a);
 }
 
-static void a_big_piece_leaves_the_rest_of_the_newest_block_in_use(void **state)
+TEST(a_big_piece_leaves_the_rest_of_the_newest_block_in_use)
 {
 	struct arena a = { 0 };
 	uint8_t *x = arena_alloc(&a, 16), *y;
 
-	(void)state;
 	assert_non_null(arena_alloc(&a, 20 * MIB));
 	y = arena_alloc(&a, 16);
 	assert_ptr_equal(y, x + 16);
 	arena_free(&a);
 }
 
-static void sizes_that_overflow_are_refused(void **state)
+TEST(sizes_that_overflow_are_refused)
 {
 	struct arena a = { 0 };
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_null(arena_array(&a, SIZE_MAX / 4 + 1, 4));
 		assert_null(arena_alloc(&a, SIZE_MAX));
@@ -85,12 +77,11 @@ static void sizes_that_overflow_are_refused(void **state)
 	arena_free(&a);
 }
 
-static void total_bytes_counts_every_block_and_free_starts_over(void **state)
+TEST(total_bytes_counts_every_block_and_free_starts_over)
 {
 	struct arena a = { 0 };
 	char *s;
 
-	(void)state;
 	for (int i = 0; i < 100; i++)
 		arena_alloc(&a, 100000);
 	assert_true(a.total_bytes >= 10000000 && a.total_bytes < 30000000);
@@ -104,16 +95,4 @@ static void total_bytes_counts_every_block_and_free_starts_over(void **state)
 	assert_ptr_not_equal(arena_alloc(&a, 0), arena_alloc(&a, 0));
 	arena_free(&a);
 	arena_free(&a);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pieces_are_aligned_zeroed_and_keep_apart),
-		cmocka_unit_test(a_big_piece_leaves_the_rest_of_the_newest_block_in_use),
-		cmocka_unit_test(sizes_that_overflow_are_refused),
-		cmocka_unit_test(total_bytes_counts_every_block_and_free_starts_over),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

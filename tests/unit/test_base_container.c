@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_base_container.c - the envelope of all files: what is written is read, nothing else is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "ckpt/base/container.h"
+#include "tests/lib/unit.h"
 
 #define BLOCK CONTAINER_BLOCK
 
@@ -89,7 +85,7 @@ static void assert_says(const struct ckpt_err *e, const char *what)
 		fail_msg("\"%s\" does not say \"%s\"", e->msg, what);
 }
 
-static void what_was_encoded_is_decoded(void **state)
+TEST(what_was_encoded_is_decoded)
 {
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct container_info want = sample_info(CONTAINER_MANIFEST);
@@ -98,7 +94,6 @@ static void what_was_encoded_is_decoded(void **state)
 	const void *p;
 	uint64_t n;
 
-	(void)state;
 	assert_int_equal((uintptr_t)f.b % BLOCK, 0);
 	assert_true(f.len == BLOCK * 6);
 	assert_int_equal(container_decode(f.b, f.len, CONTAINER_MANIFEST, &v, NULL), 0);
@@ -137,12 +132,11 @@ static void what_was_encoded_is_decoded(void **state)
 }
 
 /* The bytes on disk, pinned: who changes them changes the format. */
-static void the_layout_on_disk_is_the_documented_one(void **state)
+TEST(the_layout_on_disk_is_the_documented_one)
 {
 	struct file f = sample(CONTAINER_MANIFEST);
 	const uint8_t *t = f.b + f.len - BLOCK;
 
-	(void)state;
 	assert_memory_equal(f.b, "\211CKPTD\r\n\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0",
 			    32);
 	assert_memory_equal(f.b + 32,
@@ -160,12 +154,11 @@ static void the_layout_on_disk_is_the_documented_one(void **state)
 	free(f.b);
 }
 
-static void every_flipped_byte_is_found(void **state)
+TEST(every_flipped_byte_is_found)
 {
 	struct file f = sample(CONTAINER_DECLARATION);
 	struct container_view v;
 
-	(void)state;
 	for (uint64_t i = 0; i < f.len; i++) {
 		uint8_t flip = (uint8_t)(1 << i % 8);
 
@@ -181,12 +174,11 @@ static void every_flipped_byte_is_found(void **state)
 	free(f.b);
 }
 
-static void every_truncated_or_lengthened_file_is_found(void **state)
+TEST(every_truncated_or_lengthened_file_is_found)
 {
 	struct file f = sample(CONTAINER_MANIFEST), cut;
 	struct ckpt_err e;
 
-	(void)state;
 	for (uint64_t len = 0; len < f.len; len++) {
 		cut = (struct file){ f.b, len };
 		assert_int_equal(decode(cut, CONTAINER_MANIFEST, &e), -EBADMSG);
@@ -215,12 +207,11 @@ static void every_truncated_or_lengthened_file_is_found(void **state)
 	free(f.b);
 }
 
-static void messages_name_the_offset_and_the_reason(void **state)
+TEST(messages_name_the_offset_and_the_reason)
 {
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct ckpt_err e;
 
-	(void)state;
 	f.b[f.len - 100] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
 	assert_string_equal(e.msg, "trailer at offset 20480: its checksum is wrong: "
@@ -249,13 +240,12 @@ static void messages_name_the_offset_and_the_reason(void **state)
 	free(f.b);
 }
 
-static void newer_versions_are_refused_and_tolerable_ones_are_read(void **state)
+TEST(newer_versions_are_refused_and_tolerable_ones_are_read)
 {
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct ck_head *h = (struct ck_head *)f.b;
 	struct ckpt_err e;
 
-	(void)state;
 	h->minor = le16_of(77);
 	h->ro_compat = le64_of(UINT64_MAX);
 	h->compat = le64_of(UINT64_MAX);
@@ -283,7 +273,7 @@ static void newer_versions_are_refused_and_tolerable_ones_are_read(void **state)
 	free(f.b);
 }
 
-static void unused_bytes_of_the_blocks_must_be_zero(void **state)
+TEST(unused_bytes_of_the_blocks_must_be_zero)
 {
 	static const struct {
 		bool tail;
@@ -301,7 +291,6 @@ static void unused_bytes_of_the_blocks_must_be_zero(void **state)
 	};
 	struct ckpt_err e;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
 		struct file f = sample(CONTAINER_MANIFEST);
 		uint8_t *block = at[i].tail ? f.b + f.len - BLOCK : f.b;
@@ -314,13 +303,12 @@ static void unused_bytes_of_the_blocks_must_be_zero(void **state)
 	}
 }
 
-static void a_header_of_unknown_kind_is_refused(void **state)
+TEST(a_header_of_unknown_kind_is_refused)
 {
 	static const uint32_t kind[] = { 0, 5, UINT32_MAX };
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct ckpt_err e;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(kind); i++) {
 		((struct ck_head *)f.b)->kind = le32_of(kind[i]);
 		reseal(f.b);
@@ -330,12 +318,11 @@ static void a_header_of_unknown_kind_is_refused(void **state)
 	free(f.b);
 }
 
-static void header_and_trailer_of_different_files_do_not_match(void **state)
+TEST(header_and_trailer_of_different_files_do_not_match)
 {
 	struct file f = sample(CONTAINER_MANIFEST);
 	struct ckpt_err e;
 
-	(void)state;
 	((struct ck_head *)f.b)->uuid[15] ^= 1;
 	reseal(f.b);
 	assert_int_equal(decode(f, CONTAINER_MANIFEST, &e), -EBADMSG);
@@ -343,7 +330,7 @@ static void header_and_trailer_of_different_files_do_not_match(void **state)
 	free(f.b);
 }
 
-static void hostile_section_tables_are_refused(void **state)
+TEST(hostile_section_tables_are_refused)
 {
 	const uint64_t tail_at = 5 * BLOCK;
 	static const uint64_t two63 = UINT64_C(1) << 63, top = UINT64_MAX - BLOCK + 1;
@@ -391,7 +378,6 @@ static void hostile_section_tables_are_refused(void **state)
 		{ 0, "file_bytes", 0, "lost or added" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
 		struct file f = sample(CONTAINER_PART);
 		struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
@@ -423,7 +409,7 @@ static void hostile_section_tables_are_refused(void **state)
 	}
 }
 
-static void only_a_part_has_data(void **state)
+TEST(only_a_part_has_data)
 {
 	struct container_info info = sample_info(CONTAINER_PART);
 	struct container_bytes b = { .kind = 7, .rec_bytes = 8, .p = rec, .len = sizeof rec };
@@ -433,7 +419,6 @@ static void only_a_part_has_data(void **state)
 	struct container_map m;
 	struct ckpt_err e;
 
-	(void)state;
 	assert_non_null(f.b);
 	container_map_start(&m, info.uuid, 2 * BLOCK + 100);
 	assert_true(m.file_bytes == 4 * BLOCK);
@@ -460,13 +445,12 @@ static void only_a_part_has_data(void **state)
 	free(f.b);
 }
 
-static void a_gap_of_zeros_before_a_section_may_be_larger_than_needed(void **state)
+TEST(a_gap_of_zeros_before_a_section_may_be_larger_than_needed)
 {
 	struct file f = sample(CONTAINER_PART);
 	struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
 	struct ckpt_err e;
 
-	(void)state;
 	/* Row 3 (the last, one page) is dropped: its page becomes padding and has to be zero. */
 	memset(&tail->sect[3], 0, sizeof tail->sect[3]);
 	tail->nsect = le32_of(3);
@@ -478,7 +462,7 @@ static void a_gap_of_zeros_before_a_section_may_be_larger_than_needed(void **sta
 	free(f.b);
 }
 
-static void none_and_sixty_four_sections_fit(void **state)
+TEST(none_and_sixty_four_sections_fit)
 {
 	struct container_info info = sample_info(CONTAINER_MANIFEST);
 	struct container_bytes s[CONTAINER_SECT_MAX];
@@ -486,7 +470,6 @@ static void none_and_sixty_four_sections_fit(void **state)
 	uint64_t len;
 	void *bytes;
 
-	(void)state;
 	assert_int_equal(container_encode(&info, NULL, 0, &bytes, &len, NULL), 0);
 	assert_true(len == 2 * BLOCK);
 	assert_int_equal(container_decode(bytes, len, 0, &v, NULL), 0);
@@ -498,25 +481,4 @@ static void none_and_sixty_four_sections_fit(void **state)
 	for (uint32_t i = 0; i < CONTAINER_SECT_MAX; i++)
 		assert_true(container_view_get(&v, 1000 - i).len == i % 3);
 	free(bytes);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_was_encoded_is_decoded),
-		cmocka_unit_test(the_layout_on_disk_is_the_documented_one),
-		cmocka_unit_test(every_flipped_byte_is_found),
-		cmocka_unit_test(every_truncated_or_lengthened_file_is_found),
-		cmocka_unit_test(messages_name_the_offset_and_the_reason),
-		cmocka_unit_test(newer_versions_are_refused_and_tolerable_ones_are_read),
-		cmocka_unit_test(unused_bytes_of_the_blocks_must_be_zero),
-		cmocka_unit_test(a_header_of_unknown_kind_is_refused),
-		cmocka_unit_test(header_and_trailer_of_different_files_do_not_match),
-		cmocka_unit_test(hostile_section_tables_are_refused),
-		cmocka_unit_test(only_a_part_has_data),
-		cmocka_unit_test(a_gap_of_zeros_before_a_section_may_be_larger_than_needed),
-		cmocka_unit_test(none_and_sixty_four_sections_fit),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,33 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_base_error.c - errors, lists of mismatches, log lines, element types and the small words. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/log.h"
-#include "ckpt/base/util.h"
+#include "tests/lib/unit.h"
 
-static void an_error_keeps_its_code_and_its_sentence(void **state)
+TEST(an_error_keeps_its_code_and_its_sentence)
 {
 	struct ckpt_err e;
 
-	(void)state;
 	assert_int_equal(ckpt_error(&e, -EBUSY, "rank %d is taken", 3), -EBUSY);
 	assert_int_equal(e.code, -EBUSY);
 	assert_string_equal(e.msg, "rank 3 is taken");
 	assert_int_equal(ckpt_error(NULL, -EBUSY, "rank %d", 3), -EBUSY);
 }
 
-static void a_sentence_that_does_not_fit_ends_in_dots(void **state)
+TEST(a_sentence_that_does_not_fit_ends_in_dots)
 {
 	struct ckpt_err e;
 	char s[2 * sizeof e.msg];
 
-	(void)state;
 	memset(s, 'x', sizeof s - 1);
 	s[sizeof s - 1] = 0;
 	ckpt_error(&e, -EINVAL, "%s", s);
@@ -43,11 +35,10 @@ static void a_sentence_that_does_not_fit_ends_in_dots(void **state)
 	assert_string_equal(e.msg + sizeof e.msg - 5, "x...");
 }
 
-static void a_system_error_ends_in_its_description(void **state)
+TEST(a_system_error_ends_in_its_description)
 {
 	struct ckpt_err e;
 
-	(void)state;
 	assert_int_equal(ckpt_error_errno(&e, ENOSPC, "write %s", "a.part"), -ENOSPC);
 	assert_string_equal(e.msg, "write a.part: No space left on device");
 	assert_int_equal(ckpt_error_errno(&e, 123456, "x"), -123456);
@@ -55,11 +46,10 @@ static void a_system_error_ends_in_its_description(void **state)
 	assert_int_equal(ckpt_error_errno(NULL, ENOSPC, "x"), -ENOSPC);
 }
 
-static void a_prefix_goes_in_front_and_the_code_stays(void **state)
+TEST(a_prefix_goes_in_front_and_the_code_stays)
 {
 	struct ckpt_err e;
 
-	(void)state;
 	ckpt_error(&e, -EBADMSG, "its checksum is wrong");
 	assert_int_equal(ckpt_error_prefix(&e, -EIO, "trailer of %s", "x"), -EBADMSG);
 	assert_int_equal(e.code, -EBADMSG);
@@ -69,25 +59,23 @@ static void a_prefix_goes_in_front_and_the_code_stays(void **state)
 	assert_string_equal(e.msg, "trailer of x: its checksum is wrong again");
 }
 
-static void an_empty_list_is_no_error(void **state)
+TEST(an_empty_list_is_no_error)
 {
 	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	struct ckpt_err e = { .code = 7 };
 
-	(void)state;
 	assert_int_equal(ckpt_errlist_end(&l, &e, "x"), 0);
 	assert_int_equal(e.code, 7);
 	ckpt_errlist_free(&l);
 }
 
-static void a_list_shows_all_lines_that_fit_and_counts_the_rest(void **state)
+TEST(a_list_shows_all_lines_that_fit_and_counts_the_rest)
 {
 	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	struct ckpt_err e;
 	uint64_t shown = 0;
 	unsigned long long more;
 
-	(void)state;
 	ckpt_errlist_add(&l, "a: %s", "one\nline");
 	ckpt_errlist_add(&l, "b");
 	assert_int_equal(ckpt_errlist_end(&l, &e, "step %d does not fit", 5), -EMEDIUMTYPE);
@@ -108,13 +96,12 @@ static void a_list_shows_all_lines_that_fit_and_counts_the_rest(void **state)
 	ckpt_errlist_free(&l);
 }
 
-static void a_line_longer_than_the_list_is_only_counted(void **state)
+TEST(a_line_longer_than_the_list_is_only_counted)
 {
 	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	static char s[CKPT_ERRLIST_BYTES + 10];
 	struct ckpt_err e;
 
-	(void)state;
 	memset(s, 'x', sizeof s - 1);
 	ckpt_errlist_add(&l, "first");
 	ckpt_errlist_add(&l, "%s", s);
@@ -143,13 +130,12 @@ static void keep_line(void *ctx, int level, const char *line)
 	snprintf(last_line, sizeof last_line, "%s", line);
 }
 
-static void a_log_line_is_one_line_of_at_most_a_kibibyte(void **state)
+TEST(a_log_line_is_one_line_of_at_most_a_kibibyte)
 {
 	int n = 0;
 	struct log l = { .sink = keep_line, .ctx = &n, .level_max = LOG_INFO };
 	char s[2000];
 
-	(void)state;
 	log_line(&l, LOG_INFO, "io: wrote name=%s", "a\nb\x1b[31m");
 	assert_int_equal(n, 1);
 	assert_int_equal(last_level, LOG_INFO);
@@ -165,13 +151,12 @@ static void a_log_line_is_one_line_of_at_most_a_kibibyte(void **state)
 	assert_int_equal(n, 2);
 }
 
-static void standard_error_gets_time_level_and_line_in_one_write(void **state)
+TEST(standard_error_gets_time_level_and_line_in_one_write)
 {
 	int p[2], keep = dup(STDERR_FILENO);
 	char got[3000], s[2000];
 	ssize_t n;
 
-	(void)state;
 	assert_int_equal(pipe(p), 0);
 	dup2(p[1], STDERR_FILENO);
 	log_to_stderr(NULL, LOG_WARNING, "store: slow disk ms=7");
@@ -193,9 +178,8 @@ static void standard_error_gets_time_level_and_line_in_one_write(void **state)
 	close(p[1]);
 }
 
-static void every_element_type_has_a_size_and_finds_its_name(void **state)
+TEST(every_element_type_has_a_size_and_finds_its_name)
 {
-	(void)state;
 	for (uint32_t d = CKPT_BOOL; d <= CKPT_C128; d++) {
 		assert_true(dtype_bytes(d) >= 1 && dtype_bytes(d) <= 16);
 		assert_int_equal(dtype_of_name(dtype_name(d)), d);
@@ -216,12 +200,11 @@ static void every_element_type_has_a_size_and_finds_its_name(void **state)
 	assert_string_equal(class_name(CKPT_SINK + 1), "?");
 }
 
-static void little_endian_integers_survive_a_round_trip(void **state)
+TEST(little_endian_integers_survive_a_round_trip)
 {
 	le64 v = le64_of(UINT64_C(0x0102030405060708));
 	uint64_t x;
 
-	(void)state;
 	assert_memory_equal(v.b, "\x08\x07\x06\x05\x04\x03\x02\x01", 8);
 	assert_true(le64_get(v) == UINT64_C(0x0102030405060708));
 	assert_true(le32_get(le32_of(0xfffefdfc)) == 0xfffefdfc);
@@ -233,23 +216,4 @@ static void little_endian_integers_survive_a_round_trip(void **state)
 	assert_true(align_up(4097, 4096) == 8192 && align_up(4096, 4096) == 4096);
 	assert_true(div_up(9, 4) == 3 && div_up(8, 4) == 2 &&
 		    div_up(UINT64_MAX, 2) == UINT64_C(1) << 63);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_error_keeps_its_code_and_its_sentence),
-		cmocka_unit_test(a_sentence_that_does_not_fit_ends_in_dots),
-		cmocka_unit_test(a_system_error_ends_in_its_description),
-		cmocka_unit_test(a_prefix_goes_in_front_and_the_code_stays),
-		cmocka_unit_test(an_empty_list_is_no_error),
-		cmocka_unit_test(a_list_shows_all_lines_that_fit_and_counts_the_rest),
-		cmocka_unit_test(a_line_longer_than_the_list_is_only_counted),
-		cmocka_unit_test(a_log_line_is_one_line_of_at_most_a_kibibyte),
-		cmocka_unit_test(standard_error_gets_time_level_and_line_in_one_write),
-		cmocka_unit_test(every_element_type_has_a_size_and_finds_its_name),
-		cmocka_unit_test(little_endian_integers_survive_a_round_trip),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

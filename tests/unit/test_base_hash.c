@@ -3,15 +3,9 @@
  * test_base_hash.c - the three sums and the bulk copy. The hash128 vectors come from python-xxhash
  * 4.1.0 (library 0.8.4), the fingerprint's from a separate program in Python.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
-#include "ckpt/base/util.h"
+#include "tests/lib/unit.h"
 
 static const char *const isas[] = { "scalar", "avx2", "avx512" };
 static uint64_t seed = 20240607;
@@ -43,7 +37,7 @@ static uint8_t *noise(size_t n)
 	return p;
 }
 
-static void hash128_equals_xxh3_128_on_known_vectors(void **state)
+TEST(hash128_equals_xxh3_128_on_known_vectors)
 {
 	static const struct {
 		size_t n;
@@ -72,7 +66,6 @@ static void hash128_equals_xxh3_128_on_known_vectors(void **state)
 		{ 1048576, "e0a39e5834cb096ef55a2447d999a0f8" },
 	};
 
-	(void)state;
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
 		if (hash_force_isa(isas[s]) < 0)
 			continue;
@@ -90,7 +83,7 @@ static void hash128_equals_xxh3_128_on_known_vectors(void **state)
 	hash_force_isa(NULL);
 }
 
-static void fingerprint_equals_its_specification_on_known_vectors(void **state)
+TEST(fingerprint_equals_its_specification_on_known_vectors)
 {
 	static const struct {
 		uint32_t elem_bytes;
@@ -128,7 +121,6 @@ static void fingerprint_equals_its_specification_on_known_vectors(void **state)
 		{ 16, 3000, UINT64_C(1099511627853), UINT64_C(0xb33415ca6950d6b0) },
 	};
 
-	(void)state;
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
 		if (hash_force_isa(isas[s]) < 0)
 			continue;
@@ -145,9 +137,8 @@ static void fingerprint_equals_its_specification_on_known_vectors(void **state)
 	hash_force_isa(NULL);
 }
 
-static void all_instruction_sets_give_the_same_bits(void **state)
+TEST(all_instruction_sets_give_the_same_bits)
 {
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	assert_int_equal(hash_force_isa("scalar"), 0);
 	for (int round = 0; round < 1500; round++) {
@@ -177,9 +168,8 @@ static void all_instruction_sets_give_the_same_bits(void **state)
 	hash_force_isa(NULL);
 }
 
-static void both_sums_in_one_pass_are_those_of_two_however_it_is_cut(void **state)
+TEST(both_sums_in_one_pass_are_those_of_two_however_it_is_cut)
 {
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int round = 0; round < 300; round++) {
 		size_t n = rnd() % (round % 8 ? 20000 : 200000), skew = rnd() % 65, len;
@@ -203,9 +193,8 @@ static void both_sums_in_one_pass_are_those_of_two_however_it_is_cut(void **stat
 	hash_force_isa(NULL);
 }
 
-static void the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole(void **state)
+TEST(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole)
 {
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int round = 0; round < 300; round++) {
 		uint32_t w = 1u << rnd() % 5;
@@ -223,12 +212,11 @@ static void the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole(void **st
 	}
 }
 
-static void the_fingerprint_sees_bits_places_and_blocks(void **state)
+TEST(the_fingerprint_sees_bits_places_and_blocks)
 {
 	enum { N = 9000 };
 	uint8_t *p = noise((size_t)N * 16), *q = noise((size_t)N * 16);
 
-	(void)state;
 	for (uint32_t w = 1; w <= 16; w *= 2) {
 		uint64_t fp = fingerprint(p, N, w, 0);
 
@@ -253,9 +241,8 @@ static void the_fingerprint_sees_bits_places_and_blocks(void **state)
 	free(q);
 }
 
-static void only_known_instruction_sets_can_be_forced(void **state)
+TEST(only_known_instruction_sets_can_be_forced)
 {
-	(void)state;
 	assert_int_equal(hash_force_isa("mmx"), -EOPNOTSUPP);
 	assert_int_equal(hash_force_isa(""), -EOPNOTSUPP);
 	assert_int_equal(hash_force_isa("scalar"), 0);
@@ -266,11 +253,10 @@ static void only_known_instruction_sets_can_be_forced(void **state)
 	hash_force_isa(NULL);
 }
 
-static void crc32c_equals_the_iscsi_vectors(void **state)
+TEST(crc32c_equals_the_iscsi_vectors)
 {
 	uint8_t b[32];
 
-	(void)state;
 	assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283);
 	assert_int_equal(crc32c(0, "", 0), 0);
 	memset(b, 0, sizeof b); /* RFC 3720, B.4 */
@@ -285,9 +271,8 @@ static void crc32c_equals_the_iscsi_vectors(void **state)
 	assert_int_equal(crc32c(0, b, sizeof b), 0x113fdb5c);
 }
 
-static void crc32c_of_the_pieces_chains_to_that_of_the_whole(void **state)
+TEST(crc32c_of_the_pieces_chains_to_that_of_the_whole)
 {
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int round = 0; round < 300; round++) {
 		size_t n = rnd() % 5000, cut = n ? rnd() % n : 0;
@@ -305,7 +290,7 @@ static void crc32c_of_the_pieces_chains_to_that_of_the_whole(void **state)
 	}
 }
 
-static void copy_stream_copies_every_byte_and_no_other(void **state)
+TEST(copy_stream_copies_every_byte_and_no_other)
 {
 	static const size_t around[] = { 0,
 					 1,
@@ -318,7 +303,6 @@ static void copy_stream_copies_every_byte_and_no_other(void **state)
 	const size_t margin = 256, cap = 4 * COPY_STREAM_MIN;
 	uint8_t *src = noise(cap + margin), *dst = malloc(cap + 2 * margin);
 
-	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	assert_non_null(dst);
 	for (size_t round = 0; round < 80; round++) {
@@ -335,22 +319,4 @@ static void copy_stream_copies_every_byte_and_no_other(void **state)
 	}
 	free(src);
 	free(dst);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hash128_equals_xxh3_128_on_known_vectors),
-		cmocka_unit_test(fingerprint_equals_its_specification_on_known_vectors),
-		cmocka_unit_test(all_instruction_sets_give_the_same_bits),
-		cmocka_unit_test(both_sums_in_one_pass_are_those_of_two_however_it_is_cut),
-		cmocka_unit_test(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole),
-		cmocka_unit_test(the_fingerprint_sees_bits_places_and_blocks),
-		cmocka_unit_test(only_known_instruction_sets_can_be_forced),
-		cmocka_unit_test(crc32c_equals_the_iscsi_vectors),
-		cmocka_unit_test(crc32c_of_the_pieces_chains_to_that_of_the_whole),
-		cmocka_unit_test(copy_stream_copies_every_byte_and_no_other),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

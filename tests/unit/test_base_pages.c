@@ -3,16 +3,10 @@
  * test_base_pages.c - large memory: on the bounds that huge pages need, shared where it says so, and
  * with its contents when it is made resident.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #include "ckpt/base/pages.h"
-#include "ckpt/base/util.h"
+#include "tests/lib/unit.h"
 
 static bool resident(uint8_t *p, uint64_t bytes)
 {
@@ -27,11 +21,10 @@ static bool resident(uint8_t *p, uint64_t bytes)
 	return true;
 }
 
-static void what_is_populated_keeps_its_contents_and_is_in_memory(void **state)
+TEST(what_is_populated_keeps_its_contents_and_is_in_memory)
 {
 	const uint64_t sizes[] = { 1, 4096, PAGES_HUGE - 1, PAGES_HUGE, 3 * PAGES_HUGE + 4096 };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		int fd = memfd_create("pages", MFD_CLOEXEC);
 		uint8_t *p, *other, want = 1;
@@ -63,12 +56,11 @@ static void what_is_populated_keeps_its_contents_and_is_in_memory(void **state)
 }
 
 /* Memory that the kernel cannot give, here for want of a file under it: an error of who uses it, later. */
-static void what_cannot_be_had_is_no_death(void **state)
+TEST(what_cannot_be_had_is_no_death)
 {
 	int fd = memfd_create("pages", MFD_CLOEXEC);
 	void *map;
 
-	(void)state;
 	assert_int_equal(ftruncate(fd, (off_t)PAGES_HUGE), 0);
 	assert_int_equal(pages_map(fd, 3 * PAGES_HUGE, PROT_READ | PROT_WRITE, &map), 0);
 	assert_int_equal(pages_populate(map, 3 * PAGES_HUGE), 0);
@@ -77,11 +69,10 @@ static void what_cannot_be_had_is_no_death(void **state)
 	close(fd);
 }
 
-static void new_memory_is_zero_and_on_a_bound(void **state)
+TEST(new_memory_is_zero_and_on_a_bound)
 {
 	uint8_t *p = pages_new(PAGES_HUGE + 1);
 
-	(void)state;
 	assert_non_null(p);
 	assert_int_equal((uintptr_t)p % PAGES_HUGE, 0);
 	for (uint64_t i = 0; i < 2 * PAGES_HUGE; i += 4096)
@@ -91,27 +82,14 @@ static void new_memory_is_zero_and_on_a_bound(void **state)
 	pages_free(NULL, 5);
 }
 
-static void sizes_that_cannot_be_are_refused(void **state)
+TEST(sizes_that_cannot_be_are_refused)
 {
 	void *p;
 
-	(void)state;
 	assert_null(pages_new(0));
 	assert_null(pages_new(UINT64_MAX));
 	assert_null(pages_new((uint64_t)1 << 60));
 	assert_int_equal(pages_map(-1, 0, PROT_READ, &p), -EINVAL);
 	assert_int_equal(pages_map(-1, UINT64_MAX, PROT_READ, &p), -EINVAL);
 	assert_int_equal(pages_map(-1, 4 * PAGES_HUGE, PROT_READ, &p), -EBADF);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_populated_keeps_its_contents_and_is_in_memory),
-		cmocka_unit_test(what_cannot_be_had_is_no_death),
-		cmocka_unit_test(new_memory_is_zero_and_on_a_bound),
-		cmocka_unit_test(sizes_that_cannot_be_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_base_thread.c - starting threads, and the queue between them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include "ckpt/base/thread.h"
-#include "ckpt/base/util.h"
+#include "tests/lib/unit.h"
 
 struct seen {
 	char name[16];
@@ -27,14 +22,13 @@ static void *look_around(void *arg)
 	return s;
 }
 
-static void a_thread_has_its_name_its_policy_and_no_signals(void **state)
+TEST(a_thread_has_its_name_its_policy_and_no_signals)
 {
 	sigset_t before, after;
 	struct seen s[2];
 	void *ret;
 	pthread_t t;
 
-	(void)state;
 	pthread_sigmask(SIG_SETMASK, NULL, &before);
 	for (int batch = 0; batch < 2; batch++) {
 		assert_int_equal(thread_start(&t, "fifteen-letters", batch, look_around, &s[batch]),
@@ -51,12 +45,11 @@ static void a_thread_has_its_name_its_policy_and_no_signals(void **state)
 	assert_int_equal(sigismember(&after, SIGUSR1), 0);
 }
 
-static void a_queue_is_bounded_and_keeps_its_order(void **state)
+TEST(a_queue_is_bounded_and_keeps_its_order)
 {
 	int item[10];
 	struct queue q;
 
-	(void)state;
 	assert_int_equal(queue_init(&q, 3), 0);
 	assert_null(queue_try_pop(&q));
 	for (int round = 0; round < 5; round++) {
@@ -71,12 +64,11 @@ static void a_queue_is_bounded_and_keeps_its_order(void **state)
 	queue_destroy(&q);
 }
 
-static void a_closed_queue_gives_out_what_it_holds_and_takes_nothing(void **state)
+TEST(a_closed_queue_gives_out_what_it_holds_and_takes_nothing)
 {
 	int item;
 	struct queue q;
 
-	(void)state;
 	assert_int_equal(queue_init(&q, 2), 0);
 	assert_true(queue_push(&q, &item));
 	queue_close(&q);
@@ -121,14 +113,13 @@ static void *consume(void *arg)
 	return NULL;
 }
 
-static void every_item_arrives_once_among_many_threads(void **state)
+TEST(every_item_arrives_once_among_many_threads)
 {
 	static struct traffic t;
 	struct producer p[PRODUCERS];
 	pthread_t prod[PRODUCERS], cons[CONSUMERS];
 	void *ret;
 
-	(void)state;
 	assert_int_equal(queue_init(&t.q, 7), 0);
 	for (size_t i = 0; i < CONSUMERS; i++)
 		assert_int_equal(thread_start(&cons[i], "consumer", false, consume, &t), 0);
@@ -159,11 +150,10 @@ static void *push_one(void *arg)
 }
 
 /* Close must let a thread go that waits already, and one that comes later: both orders occur. */
-static void close_lets_waiting_threads_go(void **state)
+TEST(close_lets_waiting_threads_go)
 {
 	void *a, *b;
 
-	(void)state;
 	for (int i = 0; i < 200; i++) {
 		struct queue empty, full;
 		pthread_t t[2];
@@ -184,17 +174,4 @@ static void close_lets_waiting_threads_go(void **state)
 		queue_destroy(&empty);
 		queue_destroy(&full);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_thread_has_its_name_its_policy_and_no_signals),
-		cmocka_unit_test(a_queue_is_bounded_and_keeps_its_order),
-		cmocka_unit_test(a_closed_queue_gives_out_what_it_holds_and_takes_nothing),
-		cmocka_unit_test(every_item_arrives_once_among_many_threads),
-		cmocka_unit_test(close_lets_waiting_threads_go),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

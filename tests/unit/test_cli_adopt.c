@@ -97,11 +97,10 @@ static void assert_refused(const char *store, const char *name, int code, const 
 	}
 }
 
-static void another_steps_bytes_under_a_steps_name_are_refused_by_name(void **state)
+TEST(another_steps_bytes_under_a_steps_name_are_refused_by_name)
 {
 	const char *store = line(place("swapped"), "run", 3);
 
-	(void)state;
 	exchange(step_of(store, "run", 10), step_of(store, "run", 20));
 	assert_string_equal(state_of(store, 10), "misplaced");
 	assert_string_equal(state_of(store, 20), "committed");
@@ -125,31 +124,30 @@ static void another_steps_bytes_under_a_steps_name_are_refused_by_name(void **st
 	assert_says(got.out, "misplaced");
 }
 
-static void a_misplaced_newest_step_is_passed_over_with_the_reason(void **state)
+TEST(a_misplaced_newest_step_is_passed_over_with_the_reason)
 {
 	const char *store = line(place("newest"), "run", 3);
 
-	(void)state;
 	exchange(step_of(store, "run", 30), step_of(store, "run", 10));
 	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
 	assert_says(got.out, "step 20");
 	assert_says(got.err, "step 30 is passed over: misplaced: its MANIFEST is that of step 10");
 	assert_int_equal(RUN("ls", store), 0);
 	assert_says(got.out, "misplaced");
-	assert_says(got.err, "latest passes over 1 misplaced step: move each to the job and the step");
+	assert_says(got.err,
+		    "latest passes over 1 misplaced step: move each to the job and the step");
 	/* It comes back where it belongs. */
 	remove_tree(step_of(store, "run", 10));
 	assert_int_equal(rename(step_of(store, "run", 30), step_of(store, "run", 10)), 0);
 	assert_string_equal(state_of(store, 10), "committed");
 }
 
-static void another_jobs_step_is_none_of_this_job_until_it_is_adopted(void **state)
+TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 {
 	const char *store = line(place("foreign"), "run", 2);
 	const char *base = line(place("base"), "base", 4);
 	json_t *j;
 
-	(void)state;
 	copy_step(step_of(base, "base", 40), step_of(store, "run", 40));
 	copy_step(step_of(base, "base", 30), step_of(store, "run", 15));
 	assert_string_equal(state_of(store, 40), "misplaced");
@@ -195,14 +193,13 @@ static void another_jobs_step_is_none_of_this_job_until_it_is_adopted(void **sta
 }
 
 /* By their seq, the adopted ones would be the newest. */
-static void adopted_steps_stand_where_their_numbers_say(void **state)
+TEST(adopted_steps_stand_where_their_numbers_say)
 {
 	static const uint64_t want[] = { 30, 25, 20, 10 };
 	const char *store = line(place("order"), "run", 3), *other = place("far");
 	const json_t *all;
 	json_t *j;
 
-	(void)state;
 	make_step(other, &(struct how){ "far", "fsdp=2", 25, 1000, UINT64_MAX, UINT64_MAX, false });
 	copy_step(step_of(other, "far", 25), step_of(store, "run", 25));
 	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 25)), 0);
@@ -218,12 +215,11 @@ static void adopted_steps_stand_where_their_numbers_say(void **state)
 	json_decref(j);
 }
 
-static void a_step_in_a_directory_that_no_job_has_is_refused_too(void **state)
+TEST(a_step_in_a_directory_that_no_job_has_is_refused_too)
 {
 	const char *store = place("empty"), *base = line(place("base2"), "base", 1);
 	char *no = strdup(path_of("%s/tune", store));
 
-	(void)state;
 	assert_int_equal(mkdir(no, 0700), 0);
 	copy_step(step_of(base, "base", 10), step_of(store, "tune", 10));
 	assert_int_equal(RUN("verify", "-C", no, "step:10"), 4);
@@ -245,14 +241,13 @@ static int open_store(const char *root, const char *job, struct ckpt_err *err)
 	return rc;
 }
 
-static void a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed(void **state)
+TEST(a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed)
 {
 	const char *store = line(place("renamed"), "run", 3);
 	char *keep = strdup(path_of("%s/run.keep", store));
 	struct ckpt_err err = { 0 };
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(rename(path_of("%s/run", store), keep), 0);
 	assert_string_equal(state_of(keep, 30), "committed");
 	assert_int_equal(RUN("ls", keep), 0);
@@ -286,7 +281,7 @@ static void a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed(voi
 	free(keep);
 }
 
-static void who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since(void **state)
+TEST(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since)
 {
 	const char *store = line(place("since"), "run", 1);
 	int fd = open(store, O_RDONLY | O_DIRECTORY);
@@ -294,7 +289,6 @@ static void who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since
 	struct store *s;
 	uint64_t generation;
 
-	(void)state;
 	assert_int_equal(store_open(&io_ops_posix, fd, "run", true, &s, &err), 0);
 	assert_int_equal(rename(path_of("%s/run", store), path_of("%s/other", store)), 0);
 	assert_int_equal(RUN("adopt", "--yes", path_of("%s/other", store)), 0);
@@ -308,12 +302,11 @@ static void who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since
 }
 
 /* Both of this job: the one of another line has another id. */
-static void a_step_whose_parent_was_replaced_is_misplaced(void **state)
+TEST(a_step_whose_parent_was_replaced_is_misplaced)
 {
 	const char *store = line(place("parent"), "run", 4);
 	const char *other = line(place("parent2"), "run", 1);
 
-	(void)state;
 	make_step(other, &(struct how){ "run", "fsdp=1", 20, 2, UINT64_MAX, 10, false });
 	exchange(step_of(store, "run", 20), step_of(other, "run", 20));
 	assert_string_equal(state_of(store, 30), "misplaced");
@@ -333,11 +326,10 @@ static void a_step_whose_parent_was_replaced_is_misplaced(void **state)
 	assert_string_equal(state_of(store, 30), "committed");
 }
 
-static void a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused(void **state)
+TEST(a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused)
 {
 	const char *store = line(place("rebuilt"), "run", 3);
 
-	(void)state;
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_of(store, "run", 20))), 0);
 	assert_int_equal(RUN("repair", "--yes", store), 0);
 	assert_string_equal(state_of(store, 20), "committed");
@@ -347,12 +339,11 @@ static void a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused(void *
 }
 
 /* The parts prove whose they are. */
-static void a_manifest_that_was_exchanged_alone_is_made_anew(void **state)
+TEST(a_manifest_that_was_exchanged_alone_is_made_anew)
 {
 	const char *store = line(place("manifest"), "run", 3);
 	const char *to = path_of("%s/MANIFEST", step_of(store, "run", 20));
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", store, "step:20", "--by=me"), 0);
 	assert_int_equal(unlink(to), 0);
 	copy_file(path_of("%s/MANIFEST", step_of(store, "run", 10)), to);
@@ -363,12 +354,11 @@ static void a_manifest_that_was_exchanged_alone_is_made_anew(void **state)
 	assert_int_equal(RUN("verify", "--data", "-C", store, "step:20"), 0);
 }
 
-static void what_lies_in_no_job_cannot_be_adopted(void **state)
+TEST(what_lies_in_no_job_cannot_be_adopted)
 {
 	const char *store = line(place("outside"), "run", 1);
 	const char *alone = path_of("%s/alone", top);
 
-	(void)state;
 	copy_step(step_of(store, "run", 10), alone);
 	assert_int_equal(RUN("adopt", "--yes", alone), 2);
 	assert_says(got.err, "cp -a");
@@ -401,11 +391,10 @@ static void make_newer(const char *path)
 	close(fd);
 }
 
-static void latest_stops_at_what_a_newer_version_wrote(void **state)
+TEST(latest_stops_at_what_a_newer_version_wrote)
 {
 	const char *store = line(place("newer"), "run", 3);
 
-	(void)state;
 	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 30)));
 	assert_string_equal(state_of(store, 30), "newer");
 	assert_refused(store, "latest", 8, "was written by a newer version");
@@ -446,12 +435,11 @@ static void assert_stays(const char *store, const char *dir, int code, const cha
 	assert_int_equal(access(path, F_OK), 0);
 }
 
-static void what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to(void **state)
+TEST(what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to)
 {
 	static const char other[] = ".old-000000000030-s3", newer[] = ".old-000000000020-s2";
 	const char *store = line(place("stays"), "run", 4);
 
-	(void)state;
 	make_step(store, &(struct how){ "run", "fsdp=2", 50, 5, 40, 40, false });
 	exchange(step_of(store, "run", 30), step_of(store, "run", 40));
 	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 20)));
@@ -469,12 +457,11 @@ static void what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to(void 
 }
 
 /* What it lacks is said of the step that it is; it is another one. */
-static void a_misplaced_step_that_lacks_a_part_is_misplaced(void **state)
+TEST(a_misplaced_step_that_lacks_a_part_is_misplaced)
 {
 	const char *store = line(place("lacks"), "run", 3), *part = NULL;
 	DIR *d;
 
-	(void)state;
 	exchange(step_of(store, "run", 20), step_of(store, "run", 10));
 	for (uint64_t step = 20; step <= 30; step += 10) {
 		d = opendir(step_of(store, "run", step));
@@ -488,24 +475,22 @@ static void a_misplaced_step_that_lacks_a_part_is_misplaced(void **state)
 	assert_string_equal(state_of(store, 30), "damaged");
 }
 
-static void a_newer_step_below_the_newest_stops_nothing(void **state)
+TEST(a_newer_step_below_the_newest_stops_nothing)
 {
 	const char *store = line(place("below"), "run", 3);
 
-	(void)state;
 	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 20)));
 	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
 	assert_says(got.out, "step 30");
 }
 
 /* MANIFEST is of this version: the parts are not. */
-static void a_newer_part_is_no_damage(void **state)
+TEST(a_newer_part_is_no_damage)
 {
 	const char *store = line(place("part"), "run", 2);
 	char file[300] = "";
 	DIR *d = opendir(step_of(store, "run", 20));
 
-	(void)state;
 	for (struct dirent *e; (e = readdir(d));)
 		if (e->d_name[0] == 'w')
 			snprintf(file, sizeof file, "%s", e->d_name);
@@ -519,27 +504,4 @@ static void a_newer_part_is_no_damage(void **state)
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(another_steps_bytes_under_a_steps_name_are_refused_by_name),
-		cmocka_unit_test(a_misplaced_newest_step_is_passed_over_with_the_reason),
-		cmocka_unit_test(another_jobs_step_is_none_of_this_job_until_it_is_adopted),
-		cmocka_unit_test(adopted_steps_stand_where_their_numbers_say),
-		cmocka_unit_test(a_step_in_a_directory_that_no_job_has_is_refused_too),
-		cmocka_unit_test(a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed),
-		cmocka_unit_test(
-			who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since),
-		cmocka_unit_test(a_step_whose_parent_was_replaced_is_misplaced),
-		cmocka_unit_test(a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused),
-		cmocka_unit_test(a_manifest_that_was_exchanged_alone_is_made_anew),
-		cmocka_unit_test(what_lies_in_no_job_cannot_be_adopted),
-		cmocka_unit_test(latest_stops_at_what_a_newer_version_wrote),
-		cmocka_unit_test(what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to),
-		cmocka_unit_test(a_misplaced_step_that_lacks_a_part_is_misplaced),
-		cmocka_unit_test(a_newer_step_below_the_newest_stops_nothing),
-		cmocka_unit_test(a_newer_part_is_no_damage),
-	};
-
-	return cmocka_run_group_tests_name("cli_adopt", tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

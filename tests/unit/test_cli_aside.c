@@ -35,12 +35,11 @@ static json_t *document(const char *schema, int code)
 	return json_out(schema);
 }
 
-static void ls_ends_with_what_was_set_aside_and_how_to_go_back(void **state)
+TEST(ls_ends_with_what_was_set_aside_and_how_to_go_back)
 {
 	const char *job = gone_back("ls"), *root = path_of("%s/ls", top);
 	json_t *j, *x;
 
-	(void)state;
 	assert_int_equal(RUN("ls", job), 0);
 	assert_says(got.out, "2 steps up to 40 were set aside at 20");
 	assert_says(got.out, path_of("; to go back: ckptctl rewind step:40 -C %s\n", job));
@@ -77,12 +76,11 @@ static void ls_ends_with_what_was_set_aside_and_how_to_go_back(void **state)
 	assert_says(got.out, "ckptctl rewind .old-000000000040-s4-t");
 }
 
-static void what_was_set_aside_stays_until_somebody_says_otherwise(void **state)
+TEST(what_was_set_aside_stays_until_somebody_says_otherwise)
 {
 	const char *job = gone_back("stays");
 	json_t *j;
 
-	(void)state;
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	j = document("ckptd.prune/1", 0);
 	assert_int_equal(number(j, "removed_count"), 2);
@@ -108,13 +106,12 @@ static void what_was_set_aside_stays_until_somebody_says_otherwise(void **state)
 	assert_says(got.out, "1 step up to 30 was set aside");
 }
 
-static void rewind_makes_a_step_the_newest_of_its_line(void **state)
+TEST(rewind_makes_a_step_the_newest_of_its_line)
 {
 	const char *job = gone_back("rewound");
 	char *text;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("rewind"), 2);
 	assert_int_equal(RUN("rewind", "-n", "--yes", "-C", job, "step:40"), 2);
 	assert_int_equal(RUN("rewind", "-C", job, "step:41", NOBODY), 10);
@@ -164,12 +161,11 @@ static void rewind_makes_a_step_the_newest_of_its_line(void **state)
 	assert_string_equal(steps_of(job), "22 20 10 ");
 }
 
-static void rewind_refuses_what_is_damaged_and_what_is_in_no_store(void **state)
+TEST(rewind_refuses_what_is_damaged_and_what_is_in_no_store)
 {
 	const char *job = gone_back("refused");
 	char copy[PATH_MAX];
 
-	(void)state;
 	assert_int_equal(unlink(a_part(aside_of(job, 40))), 0);
 	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:40", NOBODY), 4);
 	hurt(a_part(aside_of(job, 30)), 8192);
@@ -192,14 +188,13 @@ static void rewind_refuses_what_is_damaged_and_what_is_in_no_store(void **state)
 	assert_says(got.err, ".old-000000000030-s3-t");
 }
 
-static void rm_removes_one_and_never_the_last(void **state)
+TEST(rm_removes_one_and_never_the_last)
 {
 	const char *job = gone_back("rm");
 	char *text;
 	json_t *j;
 	int fd;
 
-	(void)state;
 	assert_int_equal(RUN("rm"), 2);
 	assert_int_equal(RUN("rm", "-C", job, "step:11"), 10);
 	assert_int_equal(RUN("rm", "-n", "--yes", "-C", job, "step:10"), 2);
@@ -257,12 +252,11 @@ static void rm_removes_one_and_never_the_last(void **state)
 	assert_string_equal(steps_of(job), "20 ");
 }
 
-static void ls_marks_what_cannot_be_loaded(void **state)
+TEST(ls_marks_what_cannot_be_loaded)
 {
 	const char *job = line(place("marks"), "run", 5);
 	json_t *j, *x;
 
-	(void)state;
 	assert_int_equal(RUN("ls", job), 0);
 	assert_silent(got.out, "STATE");
 	assert_int_equal(unlink(a_part(step_path(job, 50))), 0);
@@ -288,14 +282,13 @@ static void ls_marks_what_cannot_be_loaded(void **state)
 	json_decref(j);
 }
 
-static void a_directory_that_is_no_store_is_ten_with_the_stores_below_it(void **state)
+TEST(a_directory_that_is_no_store_is_ten_with_the_stores_below_it)
 {
 	static const char *const verb[][3] = { { "ls", NULL },
 					       { "prune", "--keep-last=1" },
 					       { "repair", "-n" } };
 	const char *home = place("home"), *empty = place("empty"), *full = place("full");
 
-	(void)state;
 	assert_int_equal(mkdir(home, 0700), 0);
 	assert_int_equal(mkdir(empty, 0700), 0);
 	assert_int_equal(mkdir(full, 0700), 0);
@@ -320,17 +313,4 @@ static void a_directory_that_is_no_store_is_ten_with_the_stores_below_it(void **
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(ls_ends_with_what_was_set_aside_and_how_to_go_back),
-		cmocka_unit_test(what_was_set_aside_stays_until_somebody_says_otherwise),
-		cmocka_unit_test(rewind_makes_a_step_the_newest_of_its_line),
-		cmocka_unit_test(rewind_refuses_what_is_damaged_and_what_is_in_no_store),
-		cmocka_unit_test(rm_removes_one_and_never_the_last),
-		cmocka_unit_test(ls_marks_what_cannot_be_loaded),
-		cmocka_unit_test(a_directory_that_is_no_store_is_ten_with_the_stores_below_it),
-	};
-
-	return cmocka_run_group_tests_name("cli_aside", tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

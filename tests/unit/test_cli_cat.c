@@ -61,11 +61,10 @@ static void assert_truth(const struct table_tensor *x, const char *text, uint64_
 	free(want);
 }
 
-static void every_tensor_leaves_as_its_true_bytes_whatever_the_mesh(void **state)
+TEST(every_tensor_leaves_as_its_true_bytes_whatever_the_mesh)
 {
 	struct sample s;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
 	for (int c = 0; c < 2; c++)
 		for (uint32_t i = 0; i < s.decl.ntensor; i++) {
@@ -113,12 +112,11 @@ static void random_slice(const struct table_tensor *x, char *buf, size_t bytes)
 	}
 }
 
-static void a_slice_is_what_stands_there(void **state)
+TEST(a_slice_is_what_stands_there)
 {
 	struct sample s;
 	char text[256];
 
-	(void)state;
 	random_state = 20240611;
 	print_message("seed %llu\n", (unsigned long long)random_state);
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
@@ -139,7 +137,7 @@ static void a_slice_is_what_stands_there(void **state)
 
 /* --- slices --- */
 
-static void a_slice_means_what_it_means_to_numpy(void **state)
+TEST(a_slice_means_what_it_means_to_numpy)
 {
 	static const struct {
 		const char *text;
@@ -159,7 +157,6 @@ static void a_slice_means_what_it_means_to_numpy(void **state)
 	struct slice s;
 	char buf[200];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		assert_int_equal(slice_parse(cases[i].text, 3, shape, &s, &err), 0);
 		for (int d = 0; d < 3; d++) {
@@ -176,7 +173,7 @@ static void a_slice_means_what_it_means_to_numpy(void **state)
 	assert_int_equal(s.numel, 1);
 }
 
-static void a_slice_that_does_not_fit_says_where_and_what_the_shape_is(void **state)
+TEST(a_slice_that_does_not_fit_says_where_and_what_the_shape_is)
 {
 	static const struct {
 		const char *text, *where, *why;
@@ -197,7 +194,6 @@ static void a_slice_that_does_not_fit_says_where_and_what_the_shape_is(void **st
 	struct ckpt_err err;
 	struct slice s;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		assert_int_equal(slice_parse(cases[i].text, 3, shape, &s, &err), -EINVAL);
 		assert_says(err.msg, cases[i].where);
@@ -224,7 +220,7 @@ static double real_of(uint32_t dtype, uint64_t bits)
 	return x;
 }
 
-static void every_dtype_means_its_numbers(void **state)
+TEST(every_dtype_means_its_numbers)
 {
 	static const struct {
 		uint32_t dtype;
@@ -259,7 +255,6 @@ static void every_dtype_means_its_numbers(void **state)
 		{ CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
 		if (real_of(cases[i].dtype, cases[i].bits) != cases[i].x)
 			fail_msg("%s %llx is %g", dtype_name(cases[i].dtype),
@@ -272,7 +267,7 @@ static void every_dtype_means_its_numbers(void **state)
 }
 
 /* All bit patterns of the small floats against the definition, in other words than element.c's. */
-static void small_floats_follow_their_definition(void **state)
+TEST(small_floats_follow_their_definition)
 {
 	static const struct {
 		uint32_t dtype;
@@ -282,7 +277,6 @@ static void small_floats_follow_their_definition(void **state)
 		      { CKPT_F16, 5, 10, 15 },
 		      { CKPT_BF16, 8, 7, 127 } };
 
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		int nm = kinds[k].nmantissa, ne = kinds[k].nexponent;
 
@@ -305,14 +299,13 @@ static void small_floats_follow_their_definition(void **state)
 }
 
 /* What is printed is nearer to its element than to any other, and no digit too long. */
-static void an_element_as_text_is_that_element(void **state)
+TEST(an_element_as_text_is_that_element)
 {
 	static const uint32_t dtypes[] = { CKPT_F8_E4M3, CKPT_F8_E5M2, CKPT_F8_E8M0, CKPT_F16,
 					   CKPT_BF16 };
 	char buf[ELEMENT_BYTES];
 	uint8_t p[16];
 
-	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(dtypes); k++) {
 		uint32_t n = dtype_bytes(dtypes[k]) == 1 ? 256 : 65536;
 
@@ -356,7 +349,7 @@ static void an_element_as_text_is_that_element(void **state)
 
 /* --- .npy --- */
 
-static void a_npy_file_is_the_header_of_numpy_and_the_bytes(void **state)
+TEST(a_npy_file_is_the_header_of_numpy_and_the_bytes)
 {
 	const char *file = path_of("%s/a.npy", top);
 	struct sample s;
@@ -364,7 +357,6 @@ static void a_npy_file_is_the_header_of_numpy_and_the_bytes(void **state)
 	char *text;
 	FILE *f;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
 	RUN("cat", checkpoint(0), "model/stats.sum", "--npy");
 	assert_int_equal(got.code, 0);
@@ -395,7 +387,7 @@ static void a_npy_file_is_the_header_of_numpy_and_the_bytes(void **state)
 	sample_free(&s);
 }
 
-static void every_dtype_has_a_npy_header_of_64_bytes_each(void **state)
+TEST(every_dtype_has_a_npy_header_of_64_bytes_each)
 {
 	const uint64_t shape[CKPT_DIMS_MAX] = { UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
 						UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
@@ -403,7 +395,6 @@ static void every_dtype_has_a_npy_header_of_64_bytes_each(void **state)
 						UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
 	uint8_t head[NPY_HEADER_MAX];
 
-	(void)state;
 	for (uint32_t t = CKPT_BOOL; t <= CKPT_C128; t++)
 		for (uint32_t d = 0; d <= CKPT_DIMS_MAX; d++) {
 			uint32_t n = npy_header(t, d, shape, head);
@@ -441,13 +432,12 @@ static uint32_t entries(const char *dir)
 	return n;
 }
 
-static void a_file_that_exists_is_left_alone(void **state)
+TEST(a_file_that_exists_is_left_alone)
 {
 	const char *dir = path_of("%s/there", top), *file = path_of("%s/x", dir);
 	char buf[8] = "";
 	int fd;
 
-	(void)state;
 	assert_int_equal(mkdir(dir, 0700), 0);
 	fd = open(file, O_WRONLY | O_CREAT, 0600);
 	assert_int_equal(write(fd, "mine", 4), 4);
@@ -497,12 +487,11 @@ static const char *damaged_copy(const char *name)
 	return to;
 }
 
-static void damaged_data_makes_no_file_and_exit_4(void **state)
+TEST(damaged_data_makes_no_file_and_exit_4)
 {
 	const char *dir = path_of("%s/out", top), *bad = damaged_copy("damaged");
 	int before;
 
-	(void)state;
 	assert_int_equal(mkdir(dir, 0700), 0);
 	before = (int)entries(dir);
 	assert_int_equal(RUN("cat", bad, "model/embed.weight", "-o", path_of("%s/x.npy", dir)), 4);
@@ -524,9 +513,8 @@ static void damaged_data_makes_no_file_and_exit_4(void **state)
 
 /* --- which tensor --- */
 
-static void a_blob_of_each_rank_wants_a_rank(void **state)
+TEST(a_blob_of_each_rank_wants_a_rank)
 {
-	(void)state;
 	assert_int_equal(RUN("cat", checkpoint(0), "blob/rng"), 2);
 	assert_says(got.err, "choose a rank with --rank; the ranks are 0-3");
 	assert_int_equal(RUN("cat", checkpoint(0), "rng", "--rank", "9"), 10);
@@ -542,9 +530,8 @@ static void a_blob_of_each_rank_wants_a_rank(void **state)
 	json_decref(j);
 }
 
-static void a_name_of_two_tensors_lists_them(void **state)
+TEST(a_name_of_two_tensors_lists_them)
 {
-	(void)state;
 	assert_int_equal(RUN("cat", made, "w"), 2);
 	assert_says(got.err, "model/w");
 	assert_says(got.err, "optim/w");
@@ -639,11 +626,10 @@ static json_t *last_line(const char *schema)
 	return json_out(schema);
 }
 
-static void statistics_are_what_one_by_one_gives(void **state)
+TEST(statistics_are_what_one_by_one_gives)
 {
 	struct sample s;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
 	for (uint32_t i = 0; i < s.decl.ntensor; i++) {
 		const struct table_tensor *x = &s.decl.tensor[i];
@@ -666,11 +652,10 @@ static void statistics_are_what_one_by_one_gives(void **state)
 	sample_free(&s);
 }
 
-static void tally_is_right_for_every_dtype(void **state)
+TEST(tally_is_right_for_every_dtype)
 {
 	uint8_t *p = malloc(16 * 5000);
 
-	(void)state;
 	random_state = 99;
 	for (uint32_t i = 0; i < 16 * 5000; i++)
 		p[i] = (uint8_t)rnd(256);
@@ -695,12 +680,11 @@ static void tally_is_right_for_every_dtype(void **state)
 	free(p);
 }
 
-static void what_is_no_number_is_counted_and_left_out(void **state)
+TEST(what_is_no_number_is_counted_and_left_out)
 {
 	json_t *j;
 	const json_t *s;
 
-	(void)state;
 	assert_int_equal(RUN("cat", made, "model/odd", "--stats", "--json"), 0);
 	j = last_line("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
@@ -728,12 +712,11 @@ static void what_is_no_number_is_counted_and_left_out(void **state)
 	json_decref(j);
 }
 
-static void nothing_and_a_single_value_pass_through_everything(void **state)
+TEST(nothing_and_a_single_value_pass_through_everything)
 {
 	json_t *j;
 	uint64_t v;
 
-	(void)state;
 	assert_int_equal(RUN("cat", checkpoint(0), "model/nothing"), 0);
 	assert_int_equal(got.out_len, 0);
 	assert_int_equal(RUN("cat", checkpoint(0), "model/nothing", "--npy"), 0);
@@ -781,11 +764,10 @@ static int on_terminal(char **ret, const char *a, const char *b, const char *c)
 	return code;
 }
 
-static void a_terminal_gets_a_few_values_and_never_bytes(void **state)
+TEST(a_terminal_gets_a_few_values_and_never_bytes)
 {
 	char *text;
 
-	(void)state;
 	assert_int_equal(on_terminal(&text, "model/w", NULL, NULL), 0);
 	assert_says(text, "[[0, 1, 2],\r\n [3, 4, 5]]");
 	assert_says(text, "model/w");
@@ -806,14 +788,13 @@ static void a_terminal_gets_a_few_values_and_never_bytes(void **state)
 	free(text);
 }
 
-static void a_preview_of_any_shape_is_small(void **state)
+TEST(a_preview_of_any_shape_is_small)
 {
 	struct preview p;
 	uint64_t shape[CKPT_DIMS_MAX];
 	struct arena a = { 0 };
 	struct indices x;
 
-	(void)state;
 	random_state = 3;
 	for (int i = 0; i < 300; i++) {
 		uint32_t ndim = (uint32_t)rnd(CKPT_DIMS_MAX + 1);
@@ -836,7 +817,7 @@ static void a_preview_of_any_shape_is_small(void **state)
 	arena_free(&a);
 }
 
-static void a_reader_that_goes_away_ends_it_without_a_word(void **state)
+TEST(a_reader_that_goes_away_ends_it_without_a_word)
 {
 	char *argv[] = { (char *)"ckptctl", (char *)"cat", (char *)checkpoint(0),
 			 (char *)"model/embed.weight" };
@@ -845,7 +826,6 @@ static void a_reader_that_goes_away_ends_it_without_a_word(void **state)
 	FILE *out, *err = open_memstream(&err_text, &err_len);
 	int fd[2];
 
-	(void)state;
 	assert_int_equal(pipe(fd), 0);
 	close(fd[0]);
 	signal(SIGPIPE, SIG_IGN);
@@ -858,11 +838,10 @@ static void a_reader_that_goes_away_ends_it_without_a_word(void **state)
 	free(err_text);
 }
 
-static void a_program_gets_metadata_and_no_values(void **state)
+TEST(a_program_gets_metadata_and_no_values)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("cat", made, "model/w", "--slice", "1,:", "--json"), 0);
 	j = json_out("ckptd.cat/1");
 	assert_string_equal(string(j, "component"), "model");
@@ -918,31 +897,4 @@ static int make_more(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_tensor_leaves_as_its_true_bytes_whatever_the_mesh),
-		cmocka_unit_test(a_slice_is_what_stands_there),
-		cmocka_unit_test(a_slice_means_what_it_means_to_numpy),
-		cmocka_unit_test(a_slice_that_does_not_fit_says_where_and_what_the_shape_is),
-		cmocka_unit_test(every_dtype_means_its_numbers),
-		cmocka_unit_test(small_floats_follow_their_definition),
-		cmocka_unit_test(an_element_as_text_is_that_element),
-		cmocka_unit_test(a_npy_file_is_the_header_of_numpy_and_the_bytes),
-		cmocka_unit_test(every_dtype_has_a_npy_header_of_64_bytes_each),
-		cmocka_unit_test(a_file_that_exists_is_left_alone),
-		cmocka_unit_test(damaged_data_makes_no_file_and_exit_4),
-		cmocka_unit_test(a_blob_of_each_rank_wants_a_rank),
-		cmocka_unit_test(a_name_of_two_tensors_lists_them),
-		cmocka_unit_test(statistics_are_what_one_by_one_gives),
-		cmocka_unit_test(tally_is_right_for_every_dtype),
-		cmocka_unit_test(what_is_no_number_is_counted_and_left_out),
-		cmocka_unit_test(nothing_and_a_single_value_pass_through_everything),
-		cmocka_unit_test(a_terminal_gets_a_few_values_and_never_bytes),
-		cmocka_unit_test(a_preview_of_any_shape_is_small),
-		cmocka_unit_test(a_reader_that_goes_away_ends_it_without_a_word),
-		cmocka_unit_test(a_program_gets_metadata_and_no_values),
-	};
-
-	return cmocka_run_group_tests_name("cat", tests, make_more, drop_all);
-}
+UNIT(.group_setup = make_more, .group_teardown = drop_all);

@@ -46,9 +46,8 @@ static const char *alpha(void)
 	return path_of("%s/alpha", work);
 }
 
-static void verbs_are_offered_first_and_after_global_options(void **state)
+TEST(verbs_are_offered_first_and_after_global_options)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("sho")), "show ");
 	assert_string_equal(words(OFFERED("ver")), "verify version ");
 	assert_string_equal(words(OFFERED("--json", "-C", work, "sho")), "show ");
@@ -58,9 +57,8 @@ static void verbs_are_offered_first_and_after_global_options(void **state)
 	assert_string_equal(words(OFFERED("nonsense")), "");
 }
 
-static void options_are_those_of_the_verb_and_hidden_words_are_none(void **state)
+TEST(options_are_those_of_the_verb_and_hidden_words_are_none)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("verify", "--al")), "--all ");
 	assert_string_equal(words(OFFERED("version", "--al")), "");
 	assert_says(OFFERED("ls", "-"), "\n-C\t");
@@ -70,9 +68,8 @@ static void options_are_those_of_the_verb_and_hidden_words_are_none(void **state
 	assert_string_equal(words(OFFERED("ls", "--", "-")), ":dir ");
 }
 
-static void arguments_that_an_option_can_have_are_offered_in_both_spellings(void **state)
+TEST(arguments_that_an_option_can_have_are_offered_in_both_spellings)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("ls", "--color", "a")), "auto always ");
 	assert_string_equal(words(OFFERED("ls", "--color=al")), "--color=always ");
 	assert_string_equal(words(OFFERED("--color", "never", "sho")), "show ");
@@ -80,9 +77,8 @@ static void arguments_that_an_option_can_have_are_offered_in_both_spellings(void
 	assert_string_equal(words(OFFERED("ls", "--store=")), ":dir ");
 }
 
-static void steps_are_those_of_the_store_on_the_line_newest_first(void **state)
+TEST(steps_are_those_of_the_store_on_the_line_newest_first)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("verify", "-C", alpha(), "")),
 			    "latest step:30 step:20 step:10 :dir ");
 	assert_says(got.out, ", the latest\n");
@@ -98,9 +94,8 @@ static void steps_are_those_of_the_store_on_the_line_newest_first(void **state)
 			    "latest :dir ");
 }
 
-static void of_several_jobs_the_steps_are_offered_behind_their_job(void **state)
+TEST(of_several_jobs_the_steps_are_offered_behind_their_job)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("verify", "-C", work, "")),
 			    "alpha@latest alpha@30 alpha@20 alpha@10 beta@latest beta@25 :dir ");
 	assert_string_equal(words(OFFERED("wait", "-C", work, "beta@2")), "beta@25 ");
@@ -111,21 +106,19 @@ static void of_several_jobs_the_steps_are_offered_behind_their_job(void **state)
 	assert_string_equal(words(OFFERED("wait", "-C", alpha(), "")), "latest 30 20 10 ");
 }
 
-static void the_steps_of_a_job_at_a_path_are_offered_behind_the_path(void **state)
+TEST(the_steps_of_a_job_at_a_path_are_offered_behind_the_path)
 {
 	const char *path = path_of("%s@2", alpha());
 
-	(void)state;
 	assert_string_equal(words(OFFERED("verify", path)), path_of("%s@20 :dir ", alpha()));
 	assert_string_equal(words(OFFERED("verify", path_of("%s/none@", top))), ":dir ");
 }
 
-static void what_is_offered_names_what_it_says(void **state)
+TEST(what_is_offered_names_what_it_says)
 {
 	const char *const where[] = { work, alpha() };
 	char *line, *save, *all;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(where); i++) {
 		all = strdup(words(OFFERED("verify", "-C", where[i], "")));
 		for (line = strtok_r(all, " ", &save); line; line = strtok_r(NULL, " ", &save))
@@ -135,12 +128,11 @@ static void what_is_offered_names_what_it_says(void **state)
 	}
 }
 
-static void tensors_are_those_of_the_checkpoint_on_the_line(void **state)
+TEST(tensors_are_those_of_the_checkpoint_on_the_line)
 {
 	const char *step = path_of("%s/beta/step-000000000025", work);
 	char *all, first[256];
 
-	(void)state;
 	all = strdup(words(OFFERED("show", step, "")));
 	snprintf(first, sizeof first, "%.*s", (int)strcspn(all, " "), all);
 	assert_non_null(strchr(first, '/'));
@@ -161,9 +153,8 @@ static void tensors_are_those_of_the_checkpoint_on_the_line(void **state)
 	assert_string_equal(words(OFFERED("show", step, "x", "")), "");
 }
 
-static void jobs_are_those_of_the_store_where_no_daemon_runs(void **state)
+TEST(jobs_are_those_of_the_store_where_no_daemon_runs)
 {
-	(void)state;
 	assert_string_equal(words(OFFERED("forget", "-S", "/nonexistent/s", "-C", work, "")),
 			    "alpha beta ");
 	assert_string_equal(words(OFFERED("-C", work, "forget", "-S", "/nonexistent/s", "b")),
@@ -173,11 +164,10 @@ static void jobs_are_those_of_the_store_where_no_daemon_runs(void **state)
 		"--job=alpha ");
 }
 
-static void every_error_is_silence(void **state)
+TEST(every_error_is_silence)
 {
 	const char *none = path_of("%s/none", top);
 
-	(void)state;
 	assert_string_equal(words(OFFERED("show", "-C", none, "")), ":dir ");
 	assert_string_equal(words(OFFERED("show", "-C", none, "latest", "")), "");
 	assert_string_equal(words(OFFERED("show", "-C", alpha(), "step:11", "")), "");
@@ -188,12 +178,11 @@ static void every_error_is_silence(void **state)
 	assert_string_equal(got.out, "");
 }
 
-static void no_more_is_offered_than_a_person_reads(void **state)
+TEST(no_more_is_offered_than_a_person_reads)
 {
 	char *many = strdup(path_of("%s/many", top));
 	uint32_t lines = 0;
 
-	(void)state;
 	assert_int_equal(mkdir(many, 0700), 0);
 	for (uint32_t i = 0; i < COMPLETE_MAX + 100; i++)
 		assert_int_equal(mkdir(path_of("%s/step-%012u", many, i), 0700), 0);
@@ -204,12 +193,11 @@ static void no_more_is_offered_than_a_person_reads(void **state)
 	free(many);
 }
 
-static void the_scripts_are_printed_and_wrapped_into_json(void **state)
+TEST(the_scripts_are_printed_and_wrapped_into_json)
 {
 	static const char *const shells[] = { "bash", "zsh", "fish" };
 	json_t *j;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(shells); i++) {
 		assert_int_equal(RUN("completion", shells[i]), 0);
 		assert_string_equal(got.out, complete_script(shells[i]));
@@ -226,22 +214,4 @@ static void the_scripts_are_printed_and_wrapped_into_json(void **state)
 	assert_int_equal(RUN("completion", "bash", "zsh"), 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(verbs_are_offered_first_and_after_global_options),
-		cmocka_unit_test(options_are_those_of_the_verb_and_hidden_words_are_none),
-		cmocka_unit_test(arguments_that_an_option_can_have_are_offered_in_both_spellings),
-		cmocka_unit_test(steps_are_those_of_the_store_on_the_line_newest_first),
-		cmocka_unit_test(of_several_jobs_the_steps_are_offered_behind_their_job),
-		cmocka_unit_test(the_steps_of_a_job_at_a_path_are_offered_behind_the_path),
-		cmocka_unit_test(what_is_offered_names_what_it_says),
-		cmocka_unit_test(tensors_are_those_of_the_checkpoint_on_the_line),
-		cmocka_unit_test(jobs_are_those_of_the_store_where_no_daemon_runs),
-		cmocka_unit_test(every_error_is_silence),
-		cmocka_unit_test(no_more_is_offered_than_a_person_reads),
-		cmocka_unit_test(the_scripts_are_printed_and_wrapped_into_json),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

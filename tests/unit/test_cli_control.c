@@ -222,7 +222,7 @@ static struct wire_report_step *report_steps(void)
 }
 
 /* --- tests --- */
-static void a_daemon_that_is_none_is_said_to_be_none(void **state)
+TEST(a_daemon_that_is_none_is_said_to_be_none)
 {
 	static const char *const says[MANNERS] = {
 		[RIGHT] = "",
@@ -242,7 +242,6 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 		[UNENDED_TOO] = "malformed",
 	};
 
-	(void)state;
 	for (enum manner m = RIGHT; m < MANNERS; m++) {
 		struct wire_report_job *j = report_make(1, 2);
 
@@ -267,9 +266,8 @@ static void a_daemon_that_is_none_is_said_to_be_none(void **state)
 	}
 }
 
-static void one_who_is_busy_is_another_time_s(void **state)
+TEST(one_who_is_busy_is_another_time_s)
 {
-	(void)state;
 	report_make(1, 1);
 	fake_start(BUSY);
 	assert_int_equal(RUN("status", "-S", fake.path), 75);
@@ -280,11 +278,10 @@ static void one_who_is_busy_is_another_time_s(void **state)
 	fake_stop();
 }
 
-static void a_silent_one_keeps_nobody_beyond_his_time(void **state)
+TEST(a_silent_one_keeps_nobody_beyond_his_time)
 {
 	uint64_t began = now_ns();
 
-	(void)state;
 	fake_start(SILENT);
 	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "50ms"), 15);
 	assert_says(got.err, "does not answer");
@@ -294,13 +291,12 @@ static void a_silent_one_keeps_nobody_beyond_his_time(void **state)
 	fake_stop();
 }
 
-static void what_cannot_be_a_daemons_socket_is_a_wrong_command(void **state)
+TEST(what_cannot_be_a_daemons_socket_is_a_wrong_command)
 {
 	const char *file = path_of("%s/file", top), *long_path = path_of("/%0120d", 7);
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	(void)state;
 	(void)close(open(file, O_CREAT | O_WRONLY, 0600));
 	assert_int_equal(RUN("status", "-S", file), 2);
 	assert_says(got.err, "is not a socket");
@@ -318,11 +314,10 @@ static void what_cannot_be_a_daemons_socket_is_a_wrong_command(void **state)
 	assert_says(got.err, "next: ckptd --background --socket ");
 }
 
-static void alone_it_is_status_or_what_is_wrong_or_what_to_do_first(void **state)
+TEST(alone_it_is_status_or_what_is_wrong_or_what_to_do_first)
 {
 	const char *nobody = path_of("%s", getenv("CKPTD_SOCKET"));
 
-	(void)state;
 	assert_int_equal(RUN("-q"), 0);
 	assert_says(got.out, "begin with:");
 	report_make(1, 2);
@@ -342,11 +337,10 @@ static void alone_it_is_status_or_what_is_wrong_or_what_to_do_first(void **state
 	setenv("CKPTD_SOCKET", nobody, 1);
 }
 
-static void a_launch_that_is_not_there_yet_is_told_in_words(void **state)
+TEST(a_launch_that_is_not_there_yet_is_told_in_words)
 {
 	struct wire_report_job *j;
 
-	(void)state;
 	j = report_make(1, 0);
 	*j = (struct wire_report_job){ .id = 1, .name = "young", .launch = WIRE_FORMING };
 	((struct wire_report_head *)fake.report)->nstep = 0;
@@ -364,11 +358,10 @@ static void a_launch_that_is_not_there_yet_is_told_in_words(void **state)
 	fake_stop();
 }
 
-static void the_longest_stall_is_no_shorter_than_the_last(void **state)
+TEST(the_longest_stall_is_no_shorter_than_the_last)
 {
 	struct wire_report_rank *k;
 
-	(void)state;
 	report_make(1, 2);
 	k = report_ranks();
 	k[0].measured_ns = k[1].measured_ns = NS_PER_S;
@@ -380,11 +373,10 @@ static void the_longest_stall_is_no_shorter_than_the_last(void **state)
 	fake_stop();
 }
 
-static void what_a_daemon_says_cannot_move_a_terminals_cursor(void **state)
+TEST(what_a_daemon_says_cannot_move_a_terminals_cursor)
 {
 	struct wire_report_job *j;
 
-	(void)state;
 	j = report_make(1, 1);
 	strcpy(j->store, "/runs/\033[2J\nx");
 	strcpy(j->error, "step 3: \033]0;title\007 disk\nfull");
@@ -396,11 +388,10 @@ static void what_a_daemon_says_cannot_move_a_terminals_cursor(void **state)
 	fake_stop();
 }
 
-static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
+TEST(the_directory_tells_which_of_several_jobs_is_meant)
 {
 	const char *here = path_of("%s/runs", top), *job = path_of("%s/runs/job1", top);
 
-	(void)state;
 	assert_int_equal(mkdir(here, 0700), 0);
 	assert_int_equal(mkdir(job, 0700), 0);
 	report_make(3, 1);
@@ -424,11 +415,10 @@ static void the_directory_tells_which_of_several_jobs_is_meant(void **state)
 	fake_stop();
 }
 
-static void a_wait_in_vain_says_how_far_the_job_is(void **state)
+TEST(a_wait_in_vain_says_how_far_the_job_is)
 {
 	struct wire_report_job *j;
 
-	(void)state;
 	j = report_make(1, 1);
 	j->newest = 211;
 	j->last_committed = 201;
@@ -451,7 +441,7 @@ static void a_wait_in_vain_says_how_far_the_job_is(void **state)
 	assert_says(got.err, "timed out after 50.0 ms; the newest committed step is 30; step 300");
 }
 
-static void a_wait_takes_every_address_of_a_step(void **state)
+TEST(a_wait_takes_every_address_of_a_step)
 {
 	static const char *const same[] = {
 		"30",		"step:30",	  "step-000000000030", "alpha@30",
@@ -459,7 +449,6 @@ static void a_wait_takes_every_address_of_a_step(void **state)
 	};
 	const char *store = path_of("%s/runs", top);
 
-	(void)state;
 	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "30", "best"), 0);
 	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "20", "good"), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(same); i++)
@@ -540,13 +529,12 @@ static struct wire_report_job *report_training(void)
 	return j;
 }
 
-static void status_answers_what_there_is_if_it_dies_now(void **state)
+TEST(status_answers_what_there_is_if_it_dies_now)
 {
 	struct wire_report_job *j = report_training();
 	const json_t *job;
 	json_t *doc;
 
-	(void)state;
 	fake_start(RIGHT);
 	assert_int_equal(RUN("status", "-S", fake.path), 0);
 	assert_says(got.out, "step 212, 1s ago; ");
@@ -595,13 +583,12 @@ static void status_answers_what_there_is_if_it_dies_now(void **state)
 	fake_stop();
 }
 
-static void what_fails_or_hangs_is_three(void **state)
+TEST(what_fails_or_hangs_is_three)
 {
 	struct wire_report_job *j = report_training();
 	const json_t *job;
 	json_t *doc;
 
-	(void)state;
 	fake_start(RIGHT);
 	strcpy(j->failing, "step 208 could not be written: No space left on device");
 	strcpy(j->device, "/dev/nvme0n1p2 (ext4)");
@@ -646,7 +633,7 @@ static const char *steps_listed(void)
 	return buf;
 }
 
-static void ls_shows_what_the_daemon_holds_in_memory(void **state)
+TEST(ls_shows_what_the_daemon_holds_in_memory)
 {
 	const char *alpha = path_of("%s/alpha", work);
 	struct wire_report_job *j;
@@ -654,7 +641,6 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	const json_t *list;
 	json_t *doc;
 
-	(void)state;
 	j = report_make(2, 2);
 	strcpy(j->name, "alpha");
 	snprintf(j->store, sizeof j->store, "%s/work", top);
@@ -724,7 +710,7 @@ static void ls_shows_what_the_daemon_holds_in_memory(void **state)
 	}
 }
 
-static void ls_sorts_by_what_it_is_given_and_stops_where_it_is_told(void **state)
+TEST(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told)
 {
 	const char *store = path_of("%s/sorted", top), *alpha = path_of("%s/alpha", work);
 	static const struct {
@@ -736,7 +722,6 @@ static void ls_sorts_by_what_it_is_given_and_stops_where_it_is_told(void **state
 	};
 	static const double losses[] = { 3, 1, 4.5, 2 };
 
-	(void)state;
 	assert_int_equal(mkdir(store, 0700), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(losses); i++) {
 		uint64_t step = 10 * (i + 1), before = i ? step - 10 : UINT64_MAX;
@@ -780,25 +765,4 @@ static void ls_sorts_by_what_it_is_given_and_stops_where_it_is_told(void **state
 		"loss\ta note\nlr\ta note\n");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_daemon_that_is_none_is_said_to_be_none),
-		cmocka_unit_test(one_who_is_busy_is_another_time_s),
-		cmocka_unit_test(a_silent_one_keeps_nobody_beyond_his_time),
-		cmocka_unit_test(what_cannot_be_a_daemons_socket_is_a_wrong_command),
-		cmocka_unit_test(alone_it_is_status_or_what_is_wrong_or_what_to_do_first),
-		cmocka_unit_test(a_launch_that_is_not_there_yet_is_told_in_words),
-		cmocka_unit_test(the_longest_stall_is_no_shorter_than_the_last),
-		cmocka_unit_test(what_a_daemon_says_cannot_move_a_terminals_cursor),
-		cmocka_unit_test(the_directory_tells_which_of_several_jobs_is_meant),
-		cmocka_unit_test(a_wait_in_vain_says_how_far_the_job_is),
-		cmocka_unit_test(a_wait_takes_every_address_of_a_step),
-		cmocka_unit_test(status_answers_what_there_is_if_it_dies_now),
-		cmocka_unit_test(what_fails_or_hangs_is_three),
-		cmocka_unit_test(ls_shows_what_the_daemon_holds_in_memory),
-		cmocka_unit_test(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

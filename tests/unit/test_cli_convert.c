@@ -8,7 +8,7 @@
 #include "ckpt/cli/conversion.h"
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/table/target.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 #include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -382,7 +382,7 @@ static void assert_equal_files(const char *a, const char *b)
 
 /* --- what comes out --- */
 
-static void test_every_tensor_and_blob_arrives_on_every_mesh(void **state)
+TEST(test_every_tensor_and_blob_arrives_on_every_mesh)
 {
 	static const struct {
 		const char *from, *to;
@@ -396,7 +396,6 @@ static void test_every_tensor_and_blob_arrives_on_every_mesh(void **state)
 		{ "fsdp=8", "tp=4,fsdp=2", 8 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
 		const char *src = path_of("%s/src%zu", top, i), *dst = path_of("%s/dst%zu", top, i),
 			   *back = path_of("%s/back%zu", top, i);
@@ -417,14 +416,13 @@ static void test_every_tensor_and_blob_arrives_on_every_mesh(void **state)
 	}
 }
 
-static void test_the_same_conversion_gives_the_same_bytes(void **state)
+TEST(test_the_same_conversion_gives_the_same_bytes)
 {
 	const char *src = hold("src"), *a = hold("a"), *b = hold("b");
 	struct conversion_facts f;
 	struct ckpt_err err;
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=2,tp=2", 10, 5);
 	engine_make(&e, src, a, "fsdp=3");
 	assert_int_equal(engine_run(&e, &f, &err), 0);
@@ -445,12 +443,11 @@ static void test_the_same_conversion_gives_the_same_bytes(void **state)
 	remove_tree(b);
 }
 
-static void test_a_converted_checkpoint_is_one_like_any_other(void **state)
+TEST(test_a_converted_checkpoint_is_one_like_any_other)
 {
 	const char *dst = path_of("%s/step-000000000030", top);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "--json", "convert", "latest", dst,
 			     "--mesh", "fsdp=3"),
 			 0);
@@ -481,7 +478,7 @@ static void test_a_converted_checkpoint_is_one_like_any_other(void **state)
 
 /* --- interruptions --- */
 
-static void test_it_goes_on_where_it_was_interrupted(void **state)
+TEST(test_it_goes_on_where_it_was_interrupted)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -489,7 +486,6 @@ static void test_it_goes_on_where_it_was_interrupted(void **state)
 	struct engine e;
 	uint64_t before = 0, runs = 0, resumed = 0;
 
-	(void)state;
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=2,tp=2");
 	assert_int_equal(engine_run(&e, &f, &err), 0);
@@ -517,14 +513,13 @@ static void test_it_goes_on_where_it_was_interrupted(void **state)
 	remove_tree(whole);
 }
 
-static void test_an_interrupt_counts_before_the_first_byte_too(void **state)
+TEST(test_an_interrupt_counts_before_the_first_byte_too)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct conversion *c;
 	struct ckpt_err err;
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	cli_stops = 1;
@@ -552,14 +547,13 @@ static void interrupt(struct engine *e)
 	e->stop_at = 0;
 }
 
-static void test_torn_journals_are_not_believed(void **state)
+TEST(test_torn_journals_are_not_believed)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
 	struct ckpt_err err = { 0 };
 	struct engine e;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=3");
@@ -614,7 +608,7 @@ static void test_torn_journals_are_not_believed(void **state)
 	remove_tree(whole);
 }
 
-static void test_a_part_that_lost_what_was_synced_is_given_up(void **state)
+TEST(test_a_part_that_lost_what_was_synced_is_given_up)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct ckpt_err err = { 0 };
@@ -622,7 +616,6 @@ static void test_a_part_that_lost_what_was_synced_is_given_up(void **state)
 	DIR *d;
 	int rc;
 
-	(void)state;
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	interrupt(&e);
@@ -681,14 +674,13 @@ static void fingerprint_change(const char *journal)
 	close(fd);
 }
 
-static void test_what_has_other_fingerprints_than_its_source_is_never_published(void **state)
+TEST(test_what_has_other_fingerprints_than_its_source_is_never_published)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct conversion_facts f;
 	struct ckpt_err err = { 0 };
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	interrupt(&e);
@@ -704,14 +696,13 @@ static void test_what_has_other_fingerprints_than_its_source_is_never_published(
 	remove_tree(dst);
 }
 
-static void test_another_conversion_is_not_continued(void **state)
+TEST(test_another_conversion_is_not_continued)
 {
 	const char *src = hold("src"), *other = hold("other"), *dst = hold("dst"),
 		   *rules = hold("rules");
 	struct engine e;
 	FILE *f;
 
-	(void)state;
 	make_source(src, "fsdp=4", 10, 5);
 	make_source(other, "fsdp=4", 1, 6);
 	engine_make(&e, src, dst, "fsdp=3");
@@ -760,12 +751,11 @@ static void test_another_conversion_is_not_continued(void **state)
 	remove_tree(dst);
 }
 
-static void test_only_one_run_writes_to_a_destination(void **state)
+TEST(test_only_one_run_writes_to_a_destination)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	int fd;
 
-	(void)state;
 	make_source(src, "fsdp=4", 1, 5);
 	assert_int_equal(mkdir(partial_of(dst), 0700), 0);
 	fd = open(partial_of(dst), O_RDONLY | O_DIRECTORY);
@@ -779,7 +769,7 @@ static void test_only_one_run_writes_to_a_destination(void **state)
 	remove_tree(dst);
 }
 
-static void test_a_killed_run_is_continued(void **state)
+TEST(test_a_killed_run_is_continued)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -787,7 +777,6 @@ static void test_a_killed_run_is_continued(void **state)
 	struct engine e;
 	uint64_t took, killed = 0, resumed = 0;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=3");
@@ -839,7 +828,7 @@ static void test_a_killed_run_is_continued(void **state)
 
 /* --- disks that fail --- */
 
-static void test_a_full_disk_leaves_what_was_done(void **state)
+TEST(test_a_full_disk_leaves_what_was_done)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -848,7 +837,6 @@ static void test_a_full_disk_leaves_what_was_done(void **state)
 	struct engine e;
 	uint64_t n, step, kept = 0, dropped = 0;
 
-	(void)state;
 	make_source(src, "fsdp=4", 10, 5);
 	engine_make(&e, src, whole, "fsdp=3");
 	assert_int_equal(engine_run(&e, &f, &err), 0);
@@ -886,7 +874,7 @@ static void test_a_full_disk_leaves_what_was_done(void **state)
 	remove_tree(whole);
 }
 
-static void test_no_room_is_told_before_anything_is_written(void **state)
+TEST(test_no_room_is_told_before_anything_is_written)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct conversion_facts f;
@@ -894,7 +882,6 @@ static void test_no_room_is_told_before_anything_is_written(void **state)
 	struct io_faults faults;
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=4", 1, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	io_faults_init(&faults, &io_ops_posix);
@@ -911,7 +898,7 @@ static void test_no_room_is_told_before_anything_is_written(void **state)
 	remove_tree(dst);
 }
 
-static void test_any_failing_call_leaves_the_destination_away_or_whole(void **state)
+TEST(test_any_failing_call_leaves_the_destination_away_or_whole)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -920,7 +907,6 @@ static void test_any_failing_call_leaves_the_destination_away_or_whole(void **st
 	struct engine e;
 	uint64_t n;
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	engine_make(&e, src, whole, "fsdp=5");
 	assert_int_equal(engine_run(&e, &f, &err), 0);
@@ -995,7 +981,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	return 0;
 }
 
-static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
+TEST(test_after_a_power_loss_it_is_whole_or_continued)
 {
 	const char *src = hold("src"), *root = hold("root"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -1008,7 +994,6 @@ static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
 	uint64_t states = 0;
 	int fd;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	how.seed = rng;
 	make_source(src, "fsdp=2", 0, 5);
@@ -1040,12 +1025,11 @@ static void test_after_a_power_loss_it_is_whole_or_continued(void **state)
 
 /* --- refusals --- */
 
-static void test_what_cannot_be_done_is_refused_and_nothing_is_touched(void **state)
+TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	char *long_name = calloc(1, 400);
 
-	(void)state;
 	make_source(src, "fsdp=2", 1, 5);
 	memset(long_name, 'x', 300);
 	assert_int_equal(RUN("convert", src), 2);
@@ -1075,14 +1059,13 @@ static void test_what_cannot_be_done_is_refused_and_nothing_is_touched(void **st
 	remove_tree(src);
 }
 
-static void test_a_damaged_source_gives_nothing(void **state)
+TEST(test_a_damaged_source_gives_nothing)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	const char *part = path_of("%s/w0001-00c0ffee-000.part", src);
 	uint8_t b;
 	int fd;
 
-	(void)state;
 	make_source(src, "fsdp=2", 10, 5);
 	fd = open(part, O_RDWR);
 	assert_int_equal(pread(fd, &b, 1, 20 << 20), 1);
@@ -1103,7 +1086,7 @@ static void test_a_damaged_source_gives_nothing(void **state)
 
 /* --- the parts' tables --- */
 
-static void test_many_parts_tell_their_tensors_once(void **state)
+TEST(test_many_parts_tell_their_tensors_once)
 {
 	const char *src = hold("src");
 	struct ckpt_err err = { 0 };
@@ -1111,7 +1094,6 @@ static void test_many_parts_tell_their_tensors_once(void **state)
 	struct engine e;
 	uint64_t pieces = 0;
 
-	(void)state;
 	make_source(src, "fsdp=4", 1, 5);
 	engine_make(&e, src, hold("dst"), "fsdp=3000");
 	if (parts_make(&e.target, &p, &err))
@@ -1146,11 +1128,10 @@ static void test_many_parts_tell_their_tensors_once(void **state)
 	remove_tree(src);
 }
 
-static void test_more_ranks_than_a_checkpoint_has_are_refused_at_once(void **state)
+TEST(test_more_ranks_than_a_checkpoint_has_are_refused_at_once)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=1048577"), 2);
 	assert_says(got.err, "1048576");
@@ -1177,14 +1158,13 @@ static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
 	return 0;
 }
 
-static void test_who_loses_the_lock_takes_nothing_away(void **state)
+TEST(test_who_loses_the_lock_takes_nothing_away)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct conversion_facts f;
 	struct ckpt_err err;
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	racing = io_ops_posix;
@@ -1200,11 +1180,10 @@ static void test_who_loses_the_lock_takes_nothing_away(void **state)
 	remove_tree(dst);
 }
 
-static void test_nothing_is_made_in_another_checkpoint(void **state)
+TEST(test_nothing_is_made_in_another_checkpoint)
 {
 	const char *src = hold("src"), *other = hold("other");
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	make_source(other, "fsdp=2", 0, 6);
 	assert_int_equal(RUN("convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
@@ -1218,11 +1197,10 @@ static void test_nothing_is_made_in_another_checkpoint(void **state)
 	remove_tree(other);
 }
 
-static void test_a_store_is_given_no_step_of_another_number(void **state)
+TEST(test_a_store_is_given_no_step_of_another_number)
 {
 	const char *src = hold("src"), *dst = path_of("%s/step-000000000077", top);
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 2);
 	assert_says(got.err, "its step 77, and this is step 5");
@@ -1236,11 +1214,10 @@ static void test_a_store_is_given_no_step_of_another_number(void **state)
 	remove_tree(src);
 }
 
-static void test_a_missing_parent_is_to_be_made(void **state)
+TEST(test_a_missing_parent_is_to_be_made)
 {
 	const char *src = hold("src");
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	assert_int_equal(RUN("convert", src, path_of("%s/no/such/dst", top), "--mesh", "fsdp=3"),
 			 10);
@@ -1251,14 +1228,13 @@ static void test_a_missing_parent_is_to_be_made(void **state)
 	remove_tree(src);
 }
 
-static void test_what_did_nothing_is_no_obstacle(void **state)
+TEST(test_what_did_nothing_is_no_obstacle)
 {
 	const char *src = hold("src"), *dst = hold("dst");
 	struct conversion *c;
 	struct ckpt_err err;
 	struct engine e;
 
-	(void)state;
 	make_source(src, "fsdp=2", 0, 5);
 	engine_make(&e, src, dst, "fsdp=3");
 	/* As after a kill before the first journal that tells of bytes. */
@@ -1281,7 +1257,7 @@ static void files_limit(rlim_t n)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
 }
 
-static void test_few_descriptors_make_batches_with_the_same_bytes(void **state)
+TEST(test_few_descriptors_make_batches_with_the_same_bytes)
 {
 	const char *src = hold("src"), *dst = hold("dst"), *whole = hold("whole");
 	struct conversion_facts f;
@@ -1290,7 +1266,6 @@ static void test_few_descriptors_make_batches_with_the_same_bytes(void **state)
 	struct engine e;
 	int rc;
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	make_source(src, "fsdp=4", 20, 5);
 	engine_make(&e, src, whole, "fsdp=100");
@@ -1348,40 +1323,4 @@ static int clean(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(test_every_tensor_and_blob_arrives_on_every_mesh, clean),
-		cmocka_unit_test_setup(test_the_same_conversion_gives_the_same_bytes, clean),
-		cmocka_unit_test_setup(test_a_converted_checkpoint_is_one_like_any_other, clean),
-		cmocka_unit_test_setup(test_it_goes_on_where_it_was_interrupted, clean),
-		cmocka_unit_test_setup(test_an_interrupt_counts_before_the_first_byte_too, clean),
-		cmocka_unit_test_setup(test_torn_journals_are_not_believed, clean),
-		cmocka_unit_test_setup(test_a_part_that_lost_what_was_synced_is_given_up, clean),
-		cmocka_unit_test_setup(
-			test_what_has_other_fingerprints_than_its_source_is_never_published, clean),
-		cmocka_unit_test_setup(test_another_conversion_is_not_continued, clean),
-		cmocka_unit_test_setup(test_only_one_run_writes_to_a_destination, clean),
-		cmocka_unit_test_setup(test_a_killed_run_is_continued, clean),
-		cmocka_unit_test_setup(test_a_full_disk_leaves_what_was_done, clean),
-		cmocka_unit_test_setup(test_no_room_is_told_before_anything_is_written, clean),
-		cmocka_unit_test_setup(test_any_failing_call_leaves_the_destination_away_or_whole,
-				       clean),
-		cmocka_unit_test_setup(test_after_a_power_loss_it_is_whole_or_continued, clean),
-		cmocka_unit_test_setup(test_what_cannot_be_done_is_refused_and_nothing_is_touched,
-				       clean),
-		cmocka_unit_test_setup(test_a_damaged_source_gives_nothing, clean),
-		cmocka_unit_test_setup(test_many_parts_tell_their_tensors_once, clean),
-		cmocka_unit_test_setup(test_more_ranks_than_a_checkpoint_has_are_refused_at_once,
-				       clean),
-		cmocka_unit_test_setup(test_who_loses_the_lock_takes_nothing_away, clean),
-		cmocka_unit_test_setup(test_nothing_is_made_in_another_checkpoint, clean),
-		cmocka_unit_test_setup(test_a_store_is_given_no_step_of_another_number, clean),
-		cmocka_unit_test_setup(test_a_missing_parent_is_to_be_made, clean),
-		cmocka_unit_test_setup(test_what_did_nothing_is_no_obstacle, clean),
-		cmocka_unit_test_setup(test_few_descriptors_make_batches_with_the_same_bytes,
-				       clean),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.setup = clean, .group_setup = make_all, .group_teardown = drop_all);

@@ -66,11 +66,10 @@ static uint64_t count(const json_t *j, const char *kind)
 	return number(member(j, "counts", JSON_OBJECT), kind);
 }
 
-static void the_same_is_equal_and_says_what_was_compared(void **state)
+TEST(the_same_is_equal_and_says_what_was_compared)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 10)), 0);
 	assert_says(got.out, "equal: 23 tensors and blobs");
 	assert_says(got.out, "names, shapes, dtypes and fingerprints");
@@ -85,12 +84,11 @@ static void the_same_is_equal_and_says_what_was_compared(void **state)
 	json_decref(j);
 }
 
-static void another_mesh_is_no_difference_unless_layouts(void **state)
+TEST(another_mesh_is_no_difference_unless_layouts)
 {
 	const char *a = sample_path("alpha", 10), *b = sample_path("gamma", 10);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", a, b), 0);
 	assert_says(got.out, "dp=2,fsdp=2");
 	assert_says(got.out, "have another layout: no difference without --layouts");
@@ -109,13 +107,12 @@ static void another_mesh_is_no_difference_unless_layouts(void **state)
 	json_decref(j);
 }
 
-static void the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference(void **state)
+TEST(the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference)
 {
 	const char *a = sample_path("alpha", 10), *b = sample_path("delta", 10);
 	const json_t *x;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", a, b), 6);
 	assert_says(got.out, "2 are only in A");
 	assert_says(got.out, "blob/rng of rank 3");
@@ -131,11 +128,10 @@ static void the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference(void **sta
 	assert_int_equal(RUN("diff", a, b, "--tensors", "model/*", "--layouts"), 6);
 }
 
-static void another_step_differs_in_what_changed_and_in_nothing_else(void **state)
+TEST(another_step_differs_in_what_changed_and_in_nothing_else)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--json"),
 			 6);
 	j = json_out("ckptd.diff/1");
@@ -154,7 +150,7 @@ static void another_step_differs_in_what_changed_and_in_nothing_else(void **stat
 	assert_says(got.err, "neither in A nor in B");
 }
 
-static void all_differences_come_at_once(void **state)
+TEST(all_differences_come_at_once)
 {
 	static const uint8_t z[256];
 	static const uint8_t one[4] = { 1 };
@@ -180,7 +176,6 @@ static void all_differences_come_at_once(void **state)
 	const json_t *x;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", a, b), 6);
 	assert_says(got.out, "m/gone");
 	assert_says(got.out, "m/new");
@@ -207,7 +202,7 @@ static void all_differences_come_at_once(void **state)
 	json_decref(j);
 }
 
-static void thousands_are_counted_and_a_few_are_shown(void **state)
+TEST(thousands_are_counted_and_a_few_are_shown)
 {
 	static const uint8_t zero[1], one[1] = { 1 };
 	struct made *m = calloc(3000, sizeof *m);
@@ -215,7 +210,6 @@ static void thousands_are_counted_and_a_few_are_shown(void **state)
 	uint32_t lines = 0;
 	json_t *j;
 
-	(void)state;
 	for (uint32_t i = 0; i < 3000; i++) {
 		char *name = malloc(24);
 
@@ -257,12 +251,11 @@ static const json_t *values_of(const json_t *j, const char *name)
 	return NULL;
 }
 
-static void values_are_what_one_by_one_gives(void **state)
+TEST(values_are_what_one_by_one_gives)
 {
 	struct sample s;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
 	/* Two meshes, two steps: the first in four rows, the second replicated and in two. */
 	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("beta", 25), "--values",
@@ -310,7 +303,7 @@ static void values_are_what_one_by_one_gives(void **state)
 	sample_free(&s);
 }
 
-static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
+TEST(zeros_of_two_signs_differ_in_bits_and_not_in_value)
 {
 	static const float plus[] = { 1, 0, 2, NAN }, minus[] = { 1, -0.0f, 2, NAN },
 			   more[] = { NAN, INFINITY, 2.5f, 7 };
@@ -329,7 +322,6 @@ static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
 	const json_t *v;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
 	j = last_line();
 	v = values_of(j, "z");
@@ -358,7 +350,7 @@ static void zeros_of_two_signs_differ_in_bits_and_not_in_value(void **state)
 	assert_says(got.out, "1/1");
 }
 
-static void another_dtype_is_compared_by_value(void **state)
+TEST(another_dtype_is_compared_by_value)
 {
 	static uint16_t half[3000];
 	static float full[3000];
@@ -375,7 +367,6 @@ static void another_dtype_is_compared_by_value(void **state)
 	const json_t *v;
 	json_t *j;
 
-	(void)state;
 	for (uint32_t i = 0; i < 3000; i++) {
 		half[i] = (uint16_t)(0x3f80 + i % 128);
 		full[i] = 1 + (float)(i % 128) / 128;
@@ -405,7 +396,7 @@ static void another_dtype_is_compared_by_value(void **state)
 }
 
 /* compare_add in any stretches, with sets that are no boxes, against one by one. */
-static void the_first_difference_is_the_lowest_index_in_any_order(void **state)
+TEST(the_first_difference_is_the_lowest_index_in_any_order)
 {
 	const uint64_t shape[] = { 40, 50 };
 	const struct run odd = { .start = 1, .len = 1, .stride = 2, .count = 25 },
@@ -416,7 +407,6 @@ static void the_first_difference_is_the_lowest_index_in_any_order(void **state)
 	uint8_t a[1000] = { 0 }, b[2][1000] = { 0 };
 	struct compare x;
 
-	(void)state;
 	b[0][25 * 30 + 3] = 1; /* [30, 7] */
 	b[0][25 * 30 + 2] = 1; /* [30, 5] */
 	b[1][25 * 30 + 2] = 9; /* [30, 4] */
@@ -434,9 +424,8 @@ static void the_first_difference_is_the_lowest_index_in_any_order(void **state)
 
 /* --- what goes wrong --- */
 
-static void both_failures_are_told(void **state)
+TEST(both_failures_are_told)
 {
-	(void)state;
 	assert_int_equal(RUN("diff", path_of("%s/no", top), path_of("%s/nope", top)), 10);
 	assert_says(got.err, "/no");
 	assert_says(got.err, "/nope");
@@ -445,7 +434,7 @@ static void both_failures_are_told(void **state)
 	assert_int_equal(RUN("diff", "latest~1", "latest", "--json", "-C", work), 2);
 }
 
-static void damaged_data_is_found_by_values_only_and_names_its_checkpoint(void **state)
+TEST(damaged_data_is_found_by_values_only_and_names_its_checkpoint)
 {
 	const char *bad = path_of("%s/bad", top), *part = NULL;
 	struct dirent *e;
@@ -454,7 +443,6 @@ static void damaged_data_is_found_by_values_only_and_names_its_checkpoint(void *
 	DIR *d;
 	int fd;
 
-	(void)state;
 	copy_step(sample_path("alpha", 20), bad);
 	d = opendir(bad);
 	while (!part && (e = readdir(d)))
@@ -498,22 +486,4 @@ static int make_more(void **state)
 	return mkdir(root, 0700);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_same_is_equal_and_says_what_was_compared),
-		cmocka_unit_test(another_mesh_is_no_difference_unless_layouts),
-		cmocka_unit_test(the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference),
-		cmocka_unit_test(another_step_differs_in_what_changed_and_in_nothing_else),
-		cmocka_unit_test(all_differences_come_at_once),
-		cmocka_unit_test(thousands_are_counted_and_a_few_are_shown),
-		cmocka_unit_test(values_are_what_one_by_one_gives),
-		cmocka_unit_test(zeros_of_two_signs_differ_in_bits_and_not_in_value),
-		cmocka_unit_test(another_dtype_is_compared_by_value),
-		cmocka_unit_test(the_first_difference_is_the_lowest_index_in_any_order),
-		cmocka_unit_test(both_failures_are_told),
-		cmocka_unit_test(damaged_data_is_found_by_values_only_and_names_its_checkpoint),
-	};
-
-	return cmocka_run_group_tests_name("diff", tests, make_more, drop_all);
-}
+UNIT(.group_setup = make_more, .group_teardown = drop_all);

@@ -75,11 +75,10 @@ static struct doctor_facts healthy(void)
 	return f;
 }
 
-static void a_healthy_machine_has_nothing_but_good_findings(void **state)
+TEST(a_healthy_machine_has_nothing_but_good_findings)
 {
 	struct doctor_facts f = healthy();
 
-	(void)state;
 	assert_non_null(judged(&f, "space"));
 	assert_true(nfinding > 15);
 	for (uint32_t i = 0; i < nfinding; i++)
@@ -107,9 +106,8 @@ static void a_healthy_machine_has_nothing_but_good_findings(void **state)
 					 findings[i_].found);                                    \
 	} while (0)
 
-static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state)
+TEST(each_thing_that_is_missing_turns_its_check_and_no_other)
 {
-	(void)state;
 	CASE("directory", DOCTOR_FAIL, "not writable", f.dir_rc = -EACCES);
 	CASE("directory", DOCTOR_FAIL, "read-only", f.dir_rc = -EROFS);
 	CASE("directory", DOCTOR_FAIL, "does not exist", f.dir_rc = -ENOENT);
@@ -214,11 +212,10 @@ static void each_thing_that_is_missing_turns_its_check_and_no_other(void **state
 	     f.slurm_end_s = f.now_ns / NS_PER_S + 600);
 }
 
-static void what_could_be_better_is_told_though_all_is_well(void **state)
+TEST(what_could_be_better_is_told_though_all_is_well)
 {
 	struct doctor_facts f = healthy();
 
-	(void)state;
 	assert_string_equal(judged(&f, "space")->next, ""); /* room for 123 steps */
 	assert_string_equal(judged(&f, "huge pages")->next, "");
 	f.free_bytes = 5 * f.job_bytes;
@@ -237,11 +234,10 @@ static void what_could_be_better_is_told_though_all_is_well(void **state)
 	assert_null(judged(&f, "overcommit"));
 }
 
-static void without_a_job_size_nothing_is_held_against_it(void **state)
+TEST(without_a_job_size_nothing_is_held_against_it)
 {
 	struct doctor_facts f = healthy();
 
-	(void)state;
 	f.job_bytes = 0;
 	f.free_bytes = f.mem_available = MIB;
 	assert_int_equal(judged(&f, "space")->level, DOCTOR_OK);
@@ -252,11 +248,10 @@ static void without_a_job_size_nothing_is_held_against_it(void **state)
 	assert_int_equal(judged(&f, "memory")->level, DOCTOR_FAIL);
 }
 
-static void hints_for_launchers_come_only_where_their_variables_are_set(void **state)
+TEST(hints_for_launchers_come_only_where_their_variables_are_set)
 {
 	struct doctor_facts f = healthy();
 
-	(void)state;
 	assert_null(judged(&f, "torchrun"));
 	assert_null(judged(&f, "slurm"));
 	f.uid = 0;
@@ -277,13 +272,12 @@ static uint32_t entries(const char *path)
 	return n;
 }
 
-static void looking_leaves_nothing_in_the_directory(void **state)
+TEST(looking_leaves_nothing_in_the_directory)
 {
 	char dir[PATH_MAX];
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir, .socket = "/nonexistent/s" };
 
-	(void)state;
 	snprintf(dir, sizeof dir, "%s/store", top);
 	assert_int_equal(mkdir(dir, 0700), 0);
 	doctor_look(&ask, &f);
@@ -300,13 +294,12 @@ static void looking_leaves_nothing_in_the_directory(void **state)
 	assert_false(f.missing);
 }
 
-static void a_directory_that_is_not_there_is_looked_at_through_its_parent(void **state)
+TEST(a_directory_that_is_not_there_is_looked_at_through_its_parent)
 {
 	char dir[PATH_MAX];
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir };
 
-	(void)state;
 	snprintf(dir, sizeof dir, "%s/later/", top);
 	doctor_look(&ask, &f);
 	assert_true(f.missing);
@@ -322,12 +315,11 @@ static void a_directory_that_is_not_there_is_looked_at_through_its_parent(void *
 	assert_int_equal(f.dir_rc, -ENOTDIR);
 }
 
-static void the_newest_step_tells_the_size_of_the_job(void **state)
+TEST(the_newest_step_tells_the_size_of_the_job)
 {
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = work };
 
-	(void)state;
 	doctor_look(&ask, &f);
 	assert_true(f.job_guessed);
 	assert_true(f.job_bytes > MIB);
@@ -374,13 +366,12 @@ static int bad_open(void *ctx, int dirfd, const char *name, int flags, uint32_t 
 	return -EROFS;
 }
 
-static void a_file_system_that_breaks_the_rules_is_found_and_left_clean(void **state)
+TEST(a_file_system_that_breaks_the_rules_is_found_and_left_clean)
 {
 	char dir[PATH_MAX];
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &bad, .path = dir };
 
-	(void)state;
 	snprintf(dir, sizeof dir, "%s/broken", top);
 	assert_int_equal(mkdir(dir, 0700), 0);
 	bad = io_ops_posix;
@@ -429,12 +420,11 @@ static void made_up(const char *root, struct doctor_facts *f)
 	doctor_look(&ask, f);
 }
 
-static void limits_of_memory_are_read_from_cgroups_of_both_versions(void **state)
+TEST(limits_of_memory_are_read_from_cgroups_of_both_versions)
 {
 	char root[PATH_MAX];
 	struct doctor_facts f;
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/v2", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	made_up(root, &f);
@@ -478,12 +468,11 @@ static void limits_of_memory_are_read_from_cgroups_of_both_versions(void **state
 	assert_int_equal(f.cgroup, 0);
 }
 
-static void how_memory_is_given_out_is_read(void **state)
+TEST(how_memory_is_given_out_is_read)
 {
 	char root[PATH_MAX];
 	struct doctor_facts f;
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/given", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	made_up(root, &f);
@@ -508,13 +497,12 @@ static void how_memory_is_given_out_is_read(void **state)
 	assert_string_equal(f.shmem_huge, "");
 }
 
-static void the_disk_and_its_mount_are_found_by_the_device(void **state)
+TEST(the_disk_and_its_mount_are_found_by_the_device)
 {
 	char root[PATH_MAX], path[PATH_MAX], line[256];
 	struct doctor_facts f;
 	struct stat st;
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/mounted", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(stat(work, &st), 0);
@@ -540,12 +528,11 @@ static void the_disk_and_its_mount_are_found_by_the_device(void **state)
 	assert_true(f.nobarrier && f.soft);
 }
 
-static void sessions_that_end_are_known_by_their_files(void **state)
+TEST(sessions_that_end_are_known_by_their_files)
 {
 	char root[PATH_MAX];
 	struct doctor_facts f;
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/login", top);
 	file_put(root, "/run/systemd/system/x", "");
 	file_put(root, "/etc/systemd/logind.conf",
@@ -613,7 +600,7 @@ static void *listen_run(void *arg)
 	return NULL;
 }
 
-static void who_dies_with_whom_is_known_from_the_ranks_that_are_attached(void **state)
+TEST(who_dies_with_whom_is_known_from_the_ranks_that_are_attached)
 {
 	char root[PATH_MAX], own[64];
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -621,7 +608,6 @@ static void who_dies_with_whom_is_known_from_the_ranks_that_are_attached(void **
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = work, .root = root };
 
-	(void)state;
 	snprintf(a.sun_path, sizeof a.sun_path, "%s/beside", top);
 	ask.socket = a.sun_path;
 	assert_int_equal(bind(l.fd, (struct sockaddr *)&a, sizeof a), 0);
@@ -666,7 +652,7 @@ static void who_dies_with_whom_is_known_from_the_ranks_that_are_attached(void **
 	(void)close(l.fd);
 }
 
-static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **state)
+TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 {
 	char dir[PATH_MAX], *s;
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -676,7 +662,6 @@ static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **sta
 	json_t *j, *x;
 	size_t i;
 
-	(void)state;
 	snprintf(a.sun_path, sizeof a.sun_path, "%s/sock", top);
 	assert_int_equal(bind(l.fd, (struct sockaddr *)&a, sizeof a), 0);
 	assert_int_equal(listen(l.fd, 5), 0);
@@ -729,25 +714,4 @@ static void the_verb_says_the_same_in_text_and_json_and_its_exit_code(void **sta
 	assert_int_equal(RUN("doctor", dir, dir), 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_healthy_machine_has_nothing_but_good_findings),
-		cmocka_unit_test(each_thing_that_is_missing_turns_its_check_and_no_other),
-		cmocka_unit_test(what_could_be_better_is_told_though_all_is_well),
-		cmocka_unit_test(without_a_job_size_nothing_is_held_against_it),
-		cmocka_unit_test(hints_for_launchers_come_only_where_their_variables_are_set),
-		cmocka_unit_test(looking_leaves_nothing_in_the_directory),
-		cmocka_unit_test(a_directory_that_is_not_there_is_looked_at_through_its_parent),
-		cmocka_unit_test(the_newest_step_tells_the_size_of_the_job),
-		cmocka_unit_test(a_file_system_that_breaks_the_rules_is_found_and_left_clean),
-		cmocka_unit_test(limits_of_memory_are_read_from_cgroups_of_both_versions),
-		cmocka_unit_test(how_memory_is_given_out_is_read),
-		cmocka_unit_test(the_disk_and_its_mount_are_found_by_the_device),
-		cmocka_unit_test(sessions_that_end_are_known_by_their_files),
-		cmocka_unit_test(who_dies_with_whom_is_known_from_the_ranks_that_are_attached),
-		cmocka_unit_test(the_verb_says_the_same_in_text_and_json_and_its_exit_code),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

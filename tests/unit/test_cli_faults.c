@@ -10,7 +10,7 @@
  * FAULT_STEP-th of the others.
  */
 #include "tests/unit/test_cli_rig.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 
 /* The command's own table of system calls is the test's. */
 static const struct io_ops *command_ops = &io_ops_posix;
@@ -370,14 +370,14 @@ static int make_place(void **state)
 	return r ? r : mkdir(at, 0700);
 }
 
-int main(void)
+static const struct CMUnitTest *cases(void)
 {
-	struct CMUnitTest tests[ARRAY_LEN(command)];
+	static struct CMUnitTest tests[ARRAY_LEN(command) + 1];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(command); i++)
 		tests[i] = (struct CMUnitTest){ .name = command[i].name,
 						.test_func = command_survives,
 						.initial_state = (void *)&command[i] };
-	return _cmocka_run_group_tests("cli_faults", tests, ARRAY_LEN(command), make_place,
-				       drop_all);
+	return tests;
 }
+UNIT(.cases = cases, .group_setup = make_place, .group_teardown = drop_all);

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_human.c - bytes and times that people type, and how long something took. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include "ckpt/base/util.h"
 #include "ckpt/cli/human.h"
+#include "tests/lib/unit.h"
 
 struct typed {
 	const char *s;
@@ -15,7 +9,7 @@ struct typed {
 	uint64_t n;
 };
 
-static void bytes_are_typed_with_or_without_a_unit(void **state)
+TEST(bytes_are_typed_with_or_without_a_unit)
 {
 	static const struct typed t[] = {
 		{ "0", 0, 0 },
@@ -44,7 +38,6 @@ static void bytes_are_typed_with_or_without_a_unit(void **state)
 		{ "1 ", -EINVAL, 0 },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
 		uint64_t n = 0;
 
@@ -53,7 +46,7 @@ static void bytes_are_typed_with_or_without_a_unit(void **state)
 	}
 }
 
-static void times_are_typed_with_or_without_a_unit(void **state)
+TEST(times_are_typed_with_or_without_a_unit)
 {
 	static const struct typed t[] = {
 		{ "0", 0, 0 },
@@ -76,7 +69,6 @@ static void times_are_typed_with_or_without_a_unit(void **state)
 		{ "soon", -EINVAL, 0 },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
 		uint64_t n = 0;
 
@@ -85,7 +77,7 @@ static void times_are_typed_with_or_without_a_unit(void **state)
 	}
 }
 
-static void spans_are_told_in_two_numbers_at_most(void **state)
+TEST(spans_are_told_in_two_numbers_at_most)
 {
 	static const struct {
 		uint64_t ns;
@@ -105,18 +97,6 @@ static void spans_are_told_in_two_numbers_at_most(void **state)
 	};
 	char buf[HUMAN_BYTES];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
 		assert_string_equal(human_span(t[i].ns, buf), t[i].s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bytes_are_typed_with_or_without_a_unit),
-		cmocka_unit_test(times_are_typed_with_or_without_a_unit),
-		cmocka_unit_test(spans_are_told_in_two_numbers_at_most),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

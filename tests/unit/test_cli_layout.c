@@ -95,11 +95,10 @@ static bool same(const json_t *question, const json_t *answer)
 	       json_equal(json_object_get(question, "decoded"), json_object_get(answer, "decoded"));
 }
 
-static void every_vector_is_answered_as_pytorch_answered_it(void **state)
+TEST(every_vector_is_answered_as_pytorch_answered_it)
 {
 	static char line[1 << 20];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
 		const char *path = path_of("tests/vectors/layout/%s.jsonl", vectors[i]), *at;
 		FILE *f = fopen(path, "r");
@@ -125,12 +124,11 @@ static void every_vector_is_answered_as_pytorch_answered_it(void **state)
 	}
 }
 
-static void counts_are_those_of_the_runs_that_are_listed(void **state)
+TEST(counts_are_those_of_the_runs_that_are_listed)
 {
 	const char *path = "tests/vectors/layout/strided.jsonl", *listed, *counted;
 	char *copy;
 
-	(void)state;
 	assert_int_equal(RUN("layout", "--batch", path), 0);
 	listed = copy = TAKE(got.out);
 	assert_int_equal(RUN("layout", "--batch", "--summary", path), 0);
@@ -169,7 +167,7 @@ static void counts_are_those_of_the_runs_that_are_listed(void **state)
 	free(copy);
 }
 
-static void every_line_has_one_answer_whatever_it_is(void **state)
+TEST(every_line_has_one_answer_whatever_it_is)
 {
 	static const char lines[] = "\n"
 				    "no JSON at \xff all \"\\\n"
@@ -180,7 +178,6 @@ static void every_line_has_one_answer_whatever_it_is(void **state)
 	static const char want[] = "eedeen";
 	const char *at = batch(lines, sizeof lines - 1, false);
 
-	(void)state;
 	for (size_t i = 0; want[i]; i++) {
 		json_t *a = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
 
@@ -198,13 +195,12 @@ static void every_line_has_one_answer_whatever_it_is(void **state)
 	assert_string_equal(batch("", 0, false), "");
 }
 
-static void a_line_that_is_too_long_is_refused_and_the_next_is_answered(void **state)
+TEST(a_line_that_is_too_long_is_refused_and_the_next_is_answered)
 {
 	static const char next[] = "\n{\"mesh\":[2],\"strided\":[\"S(0)\"]}\n";
 	size_t len = BATCH_LINE_MAX + ((size_t)5 << 20);
 	char *text = malloc(len + sizeof next);
 
-	(void)state;
 	assert_non_null(text);
 	memset(text, ' ', len);
 	memcpy(text + len, next, sizeof next);
@@ -223,7 +219,7 @@ static void a_line_that_is_too_long_is_refused_and_the_next_is_answered(void **s
 	free(text);
 }
 
-static void questions_that_must_be_refused_say_why(void **state)
+TEST(questions_that_must_be_refused_say_why)
 {
 	static const char *const bad[][2] = {
 		{ "{}", "the question asks nothing" },
@@ -321,14 +317,12 @@ static void questions_that_must_be_refused_say_why(void **state)
 		  "more than 65536 progressions" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_refused(bad[i][0], bad[i][1]);
 }
 
-static void a_factor_that_cuts_all_there_is_may_be_any_number(void **state)
+TEST(a_factor_that_cuts_all_there_is_may_be_any_number)
 {
-	(void)state;
 	assert_string_equal(ask("{\"shape\":[3],\"mesh\":[2],\"placements\":[\"_S(0, "
 				"99999999999999999999)\"]}"),
 			    "[{\"coord\":[0],\"runs\":[[[0,3]]]},{\"coord\":[1],\"runs\":[[]]}]\n");
@@ -336,9 +330,8 @@ static void a_factor_that_cuts_all_there_is_may_be_any_number(void **state)
 			    "{\"decoded\":null}\n");
 }
 
-static void fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order(void **state)
+TEST(fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order)
 {
-	(void)state;
 	assert_string_equal(ask("{\"strided\":null,\"order\":null,\"ranks\":null,\"mode\":null,"
 				"\"shape\":[1],\"mesh\":[1],\"placements\":[\"S(0)\"],\"x\":1}"),
 			    "[{\"coord\":[0],\"runs\":[[[0,1]]]}]\n");
@@ -353,9 +346,8 @@ static void fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order(vo
 
 /* --- pending reductions --- */
 
-static void partials_are_reduced_kept_and_made_of_shards(void **state)
+TEST(partials_are_reduced_kept_and_made_of_shards)
 {
-	(void)state;
 	/* bf16: added as floats, rounded once. 256 + 1 + 1 = 258. */
 	assert_string_equal(
 		ask("{\"shape\":[1],\"mesh\":[3],\"dtype\":\"bfloat16\",\"src\":[\"P(sum)\"],"
@@ -392,7 +384,7 @@ static void partials_are_reduced_kept_and_made_of_shards(void **state)
 		"{\"result\":[[-128],[-128]],\"result_shapes\":[[1],[1]]}\n");
 }
 
-static void redistributions_that_pytorch_refuses_are_refused(void **state)
+TEST(redistributions_that_pytorch_refuses_are_refused)
 {
 	static const char *const bad[][3] = {
 		{ "[\"R\"]", "[\"P(sum)\"]", "R cannot become P(sum)" },
@@ -405,7 +397,6 @@ static void redistributions_that_pytorch_refuses_are_refused(void **state)
 		{ "[\"P(sum)\",\"R\"]", "[\"R\"]", "2 placements" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_refused(path_of("{\"shape\":[2],\"mesh\":[2],\"dtype\":\"int32\","
 				       "\"locals\":[[1,2],[1,2]],\"src\":%s,\"dst\":%s}",
@@ -416,7 +407,7 @@ static void redistributions_that_pytorch_refuses_are_refused(void **state)
 		       "src");
 }
 
-static void locals_that_do_not_fit_are_refused(void **state)
+TEST(locals_that_do_not_fit_are_refused)
 {
 	static const char *const bad[][3] = {
 		{ "int8", "[[1,2]]", "each of 2 ranks" },
@@ -433,7 +424,6 @@ static void locals_that_do_not_fit_are_refused(void **state)
 		{ "float8_e4m3fn", "[[1,2],[1,3]]", "dtype" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_refused(path_of("{\"shape\":[2],\"mesh\":[2],\"dtype\":\"%s\",\"locals\":%s,"
 				       "\"src\":[\"R\"],\"dst\":[\"S(0)\"]}",
@@ -446,9 +436,8 @@ static void locals_that_do_not_fit_are_refused(void **state)
 
 /* --- one question, for people --- */
 
-static void a_matrix_is_drawn_with_its_blocks(void **state)
+TEST(a_matrix_is_drawn_with_its_blocks)
 {
-	(void)state;
 	assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
 			     "S(0), S(-1)"),
 			 0);
@@ -474,9 +463,8 @@ static void a_matrix_is_drawn_with_its_blocks(void **state)
 	assert_string_equal(got.err, "");
 }
 
-static void a_question_brings_its_own_ranks_and_its_operands_are_named(void **state)
+TEST(a_question_brings_its_own_ranks_and_its_operands_are_named)
 {
-	(void)state;
 	assert_int_equal(RUN("layout", "{\"shape\":[16],\"mesh\":[2,2],\"placements\":"
 				       "[\"_S(0, 2)\",\"P(sum)\"],\"ranks\":[7,3,5,1]}"),
 			 0);
@@ -486,9 +474,8 @@ static void a_question_brings_its_own_ranks_and_its_operands_are_named(void **st
 			     "operands\n");
 }
 
-static void scalars_and_meshes_of_one_are_drawn(void **state)
+TEST(scalars_and_meshes_of_one_are_drawn)
 {
-	(void)state;
 	assert_int_equal(RUN("layout", "--shape", "[]", "--mesh", "dp=2", "--placements", "R"), 0);
 	assert_says(got.out, "r0,r1");
 	assert_says(got.out, "held by 2 ranks, in 1 block of 1 element\n");
@@ -518,7 +505,7 @@ static char *ranks_of(const char *placements, const char *mode)
 	return text;
 }
 
-static void a_layout_is_the_same_in_all_the_ways_to_say_it(void **state)
+TEST(a_layout_is_the_same_in_all_the_ways_to_say_it)
 {
 	static const char *const same_ways[][4] = {
 		{ "Shard(0)@tp, Shard(0)@dp", NULL, "_S(0, 2),S(0)", "order" },
@@ -535,7 +522,6 @@ static void a_layout_is_the_same_in_all_the_ways_to_say_it(void **state)
 		{ "Replicate", NULL, "R,R", NULL },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(same_ways); i++) {
 		char *x = ranks_of(same_ways[i][0], same_ways[i][1]);
 		char *y = ranks_of(same_ways[i][2], same_ways[i][3]);
@@ -546,12 +532,11 @@ static void a_layout_is_the_same_in_all_the_ways_to_say_it(void **state)
 	}
 }
 
-static void json_has_every_rank_with_its_index_set(void **state)
+TEST(json_has_every_rank_with_its_index_set)
 {
 	json_t *j;
 	const json_t *rank;
 
-	(void)state;
 	RUN("layout", "--json", "--shape", "13,4", "--mesh", "dp=3,tp=2", "--placements",
 	    "Shard(0)@tp, Shard(0)@dp");
 	j = json_out("ckptd.layout/1");
@@ -580,9 +565,8 @@ static void json_has_every_rank_with_its_index_set(void **state)
 	json_decref(j);
 }
 
-static void a_summary_counts_what_could_not_be_listed(void **state)
+TEST(a_summary_counts_what_could_not_be_listed)
 {
-	(void)state;
 	assert_int_equal(RUN("layout", "--summary", "--shape", "64000000,10", "--mesh", "fsdp=64",
 			     "--placements", "_S(0, 1000000)"),
 			 0);
@@ -599,13 +583,12 @@ static void a_summary_counts_what_could_not_be_listed(void **state)
 	assert_says(got.out, "   5  dp=1,fsdp=1         1     1             1\n");
 }
 
-static void the_picture_replaces_nothing_but_a_picture(void **state)
+TEST(the_picture_replaces_nothing_but_a_picture)
 {
 	const char *svg = path_of("%s/w.svg", top), *other = path_of("%s/precious", top);
 	char buf[600] = "", *head = buf;
 	FILE *f;
 
-	(void)state;
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2",
 				     "--placements", "S(0),S(1)", "--svg", svg),
@@ -626,7 +609,7 @@ static void the_picture_replaces_nothing_but_a_picture(void **state)
 	assert_says(got.err, "next: choose another FILE");
 }
 
-static void wrong_words_are_refused_with_what_to_write(void **state)
+TEST(wrong_words_are_refused_with_what_to_write)
 {
 	static const char *const words[][5] = {
 		/* shape, mesh, placements, mode, why */
@@ -655,7 +638,6 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 		{ "7", "dp=2", "S(0)", "nested", "--mode=nested" },
 	};
 
-	(void)state;
 	assert_int_equal(RUN("layout"), 2);
 	assert_says(got.err, "give --shape, --mesh and --placements");
 	assert_int_equal(RUN("layout", "--shape", "7"), 2);
@@ -681,9 +663,8 @@ static void wrong_words_are_refused_with_what_to_write(void **state)
 	assert_says(got.err, "questions cannot be read");
 }
 
-static void what_cannot_be_drawn_can_be_counted(void **state)
+TEST(what_cannot_be_drawn_can_be_counted)
 {
-	(void)state;
 	assert_int_equal(
 		RUN("layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements", "S(0)"),
 		1);
@@ -702,29 +683,4 @@ static void what_cannot_be_drawn_can_be_counted(void **state)
 	assert_says(got.out, "9,223,372,036,854,775,807");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_vector_is_answered_as_pytorch_answered_it),
-		cmocka_unit_test(counts_are_those_of_the_runs_that_are_listed),
-		cmocka_unit_test(every_line_has_one_answer_whatever_it_is),
-		cmocka_unit_test(a_line_that_is_too_long_is_refused_and_the_next_is_answered),
-		cmocka_unit_test(questions_that_must_be_refused_say_why),
-		cmocka_unit_test(a_factor_that_cuts_all_there_is_may_be_any_number),
-		cmocka_unit_test(fields_that_are_null_are_not_there_and_the_kind_goes_by_its_order),
-		cmocka_unit_test(partials_are_reduced_kept_and_made_of_shards),
-		cmocka_unit_test(redistributions_that_pytorch_refuses_are_refused),
-		cmocka_unit_test(locals_that_do_not_fit_are_refused),
-		cmocka_unit_test(a_matrix_is_drawn_with_its_blocks),
-		cmocka_unit_test(a_question_brings_its_own_ranks_and_its_operands_are_named),
-		cmocka_unit_test(scalars_and_meshes_of_one_are_drawn),
-		cmocka_unit_test(a_layout_is_the_same_in_all_the_ways_to_say_it),
-		cmocka_unit_test(json_has_every_rank_with_its_index_set),
-		cmocka_unit_test(a_summary_counts_what_could_not_be_listed),
-		cmocka_unit_test(the_picture_replaces_nothing_but_a_picture),
-		cmocka_unit_test(wrong_words_are_refused_with_what_to_write),
-		cmocka_unit_test(what_cannot_be_drawn_can_be_counted),
-	};
-
-	return cmocka_run_group_tests(tests, setup, drop_all);
-}
+UNIT(.group_setup = setup, .group_teardown = drop_all);

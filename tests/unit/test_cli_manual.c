@@ -105,11 +105,10 @@ static void assert_tells(const char *text, const char *words)
 	free(all);
 }
 
-static void every_option_of_every_verb_is_in_its_page_its_help_and_its_completion(void **state)
+TEST(every_option_of_every_verb_is_in_its_page_its_help_and_its_completion)
 {
 	uint32_t n = 0;
 
-	(void)state;
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
 		struct said s = say(*v);
 
@@ -154,12 +153,11 @@ static void every_option_of_every_verb_is_in_its_page_its_help_and_its_completio
 	assert_true(n > 30);
 }
 
-static void every_verb_is_in_the_page_the_help_and_the_completion_of_the_command(void **state)
+TEST(every_verb_is_in_the_page_the_help_and_the_completion_of_the_command)
 {
 	struct said s = say(NULL);
 	char word[80];
 
-	(void)state;
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
 		snprintf(word, sizeof word, "ckptctl-%s (1)", (*v)->name);
 		assert_says(s.page, word);
@@ -177,11 +175,10 @@ static void every_verb_is_in_the_page_the_help_and_the_completion_of_the_command
 	said_free(&s);
 }
 
-static void the_arguments_that_an_option_can_have_are_told(void **state)
+TEST(the_arguments_that_an_option_can_have_are_told)
 {
 	char buf[256];
 
-	(void)state;
 	assert_string_equal(
 		manual_option_help(manual_option(OPT_STATE), "how far", buf, sizeof buf),
 		"how far: staged, persisted or committed");
@@ -201,13 +198,12 @@ static const struct cli_verb odd = {
 	.exits = "0; 4 one, or two; both; 10 none.",
 };
 
-static void what_a_table_holds_is_text_in_a_page_and_never_a_request(void **state)
+TEST(what_a_table_holds_is_text_in_a_page_and_never_a_request)
 {
 	static const char *const requests[] = { ".TH", ".SH", ".SS", ".PP",
 						".TP", ".BR", ".br", ".\\\"" };
 	char *page = page_of(&odd), *text;
 
-	(void)state;
 	for (const char *line = page; *line; line = strchr(line, '\n') + 1) {
 		bool known = false;
 
@@ -226,12 +222,11 @@ static void what_a_table_holds_is_text_in_a_page_and_never_a_request(void **stat
 	free(page);
 }
 
-static void man_prints_a_page_and_wraps_it_into_json(void **state)
+TEST(man_prints_a_page_and_wraps_it_into_json)
 {
 	char *page = page_of(&verb_ls);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("man", "ls"), 0);
 	assert_string_equal(got.out, page);
 	assert_int_equal(RUN("man", "ls", "--json"), 0);
@@ -284,11 +279,10 @@ static char *talk_of(const char *a, const char *b)
 	return text;
 }
 
-static void another_word_leads_to_its_verb(void **state)
+TEST(another_word_leads_to_its_verb)
 {
 	uint32_t n = 0;
 
-	(void)state;
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
 		for (const char *const *s = (*v)->synonyms; s && *s; s++, n++) {
 			struct said x = say(*v);
@@ -322,12 +316,11 @@ static void another_word_leads_to_its_verb(void **state)
 	assert_string_equal(words_offered("check", "--data-"), "--data-subset");
 }
 
-static void help_is_what_h_says(void **state)
+TEST(help_is_what_h_says)
 {
 	char *all, *one;
 	json_t *j;
 
-	(void)state;
 	RUN("-h");
 	all = strdup(got.out);
 	RUN("verify", "-h");
@@ -357,7 +350,7 @@ static void help_is_what_h_says(void **state)
 	free(one);
 }
 
-static void on_a_terminal_without_man_the_help_comes_instead(void **state)
+TEST(on_a_terminal_without_man_the_help_comes_instead)
 {
 	char *argv[] = { (char *)"ckptctl", (char *)"man", (char *)"verify", NULL }, *err = NULL,
 	     text[8192] = "", *path = strdup(getenv("PATH"));
@@ -365,7 +358,6 @@ static void on_a_terminal_without_man_the_help_comes_instead(void **state)
 	size_t n = 0, err_len;
 	FILE *out, *talk;
 
-	(void)state;
 	assert_int_equal(openpty(&ends[0], &ends[1], NULL, NULL, NULL), 0);
 	out = fdopen(ends[1], "w");
 	talk = open_memstream(&err, &err_len);
@@ -386,20 +378,4 @@ static void on_a_terminal_without_man_the_help_comes_instead(void **state)
 	free(path);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(
-			every_option_of_every_verb_is_in_its_page_its_help_and_its_completion),
-		cmocka_unit_test(
-			every_verb_is_in_the_page_the_help_and_the_completion_of_the_command),
-		cmocka_unit_test(the_arguments_that_an_option_can_have_are_told),
-		cmocka_unit_test(what_a_table_holds_is_text_in_a_page_and_never_a_request),
-		cmocka_unit_test(man_prints_a_page_and_wraps_it_into_json),
-		cmocka_unit_test(another_word_leads_to_its_verb),
-		cmocka_unit_test(help_is_what_h_says),
-		cmocka_unit_test(on_a_terminal_without_man_the_help_comes_instead),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

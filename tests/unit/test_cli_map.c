@@ -4,15 +4,9 @@
  * element-by-element look says. The input is made of meshes and placements; there is no checkpoint
  * here.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "ckpt/cli/map_impl.h"
 #include "ckpt/cli/svg.h"
+#include "tests/lib/unit.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -113,9 +107,8 @@ static void expect(const char *mesh, const uint64_t *shape, const struct cut *cu
 	rig_free(&r);
 }
 
-static void a_matrix_cut_in_both_dimensions_is_drawn_as_its_blocks(void **state)
+TEST(a_matrix_cut_in_both_dimensions_is_drawn_as_its_blocks)
 {
-	(void)state;
 	expect("fsdp=2,tp=2", SHAPE(1024, 512), CUTS({ 0, 0, 0 }, { 1, 1, 0 }),
 	       "every element is held once, in 4 blocks of 512 KiB",
 	       "      0            256        512\n"
@@ -130,11 +123,10 @@ static void a_matrix_cut_in_both_dimensions_is_drawn_as_its_blocks(void **state)
 	       " 1024 +------------+------------+\n");
 }
 
-static void unicode_boxes_are_the_same_drawing(void **state)
+TEST(unicode_boxes_are_the_same_drawing)
 {
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, "fsdp=2,tp=2", SHAPE(8, 4), CUTS({ 0, 0, 0 }, { 1, 1, 0 }));
 	expect_on(&boxes, &r,
 		  "   0            2            4\n"
@@ -150,7 +142,7 @@ static void unicode_boxes_are_the_same_drawing(void **state)
 	rig_free(&r);
 }
 
-static void colours_only_come_in_addition(void **state)
+TEST(colours_only_come_in_addition)
 {
 	struct screen s = narrow;
 	struct rig r;
@@ -158,7 +150,6 @@ static void colours_only_come_in_addition(void **state)
 	cleanup_free char *colour = NULL;
 	char *to;
 
-	(void)state;
 	rig_make(&r, "fsdp=2,tp=2", SHAPE(8, 4), CUTS({ 0, 0, 0 }, { 1, 1, 0 }));
 	plain = print(r.m, &s);
 	s.colour = true;
@@ -176,9 +167,8 @@ static void colours_only_come_in_addition(void **state)
 	rig_free(&r);
 }
 
-static void uneven_and_empty_shares_are_seen(void **state)
+TEST(uneven_and_empty_shares_are_seen)
 {
-	(void)state;
 	expect("fsdp=4", SHAPE(5), CUTS({ 0, 0, 0 }),
 	       "every element is held once, in 3 blocks of 4 B to 8 B",
 	       " 0                     2                     4          5\n"
@@ -195,9 +185,8 @@ static void uneven_and_empty_shares_are_seen(void **state)
 	       "  r3-r7: empty\n");
 }
 
-static void replicas_share_a_block(void **state)
+TEST(replicas_share_a_block)
 {
-	(void)state;
 	expect("dp=2,fsdp=2", SHAPE(100), CUTS({ 1, 0, 0 }),
 	       "every element is held by 2 ranks, in 2 blocks of 200 B",
 	       " 0                           50                        100\n"
@@ -212,7 +201,7 @@ static void replicas_share_a_block(void **state)
 	       " +---------------------------+---------------------------+\n");
 }
 
-static void long_lists_of_ranks_are_abbreviated_and_told_below(void **state)
+TEST(long_lists_of_ranks_are_abbreviated_and_told_below)
 {
 	/* r0,r1 and r4,r5 and so on: no progression */
 	expect("a=4,b=2,c=2", SHAPE(4), CUTS({ 1, 0, 0 }),
@@ -226,9 +215,8 @@ static void long_lists_of_ranks_are_abbreviated_and_told_below(void **state)
 	(void)state;
 }
 
-static void a_tensor_that_is_not_cut_is_one_box(void **state)
+TEST(a_tensor_that_is_not_cut_is_one_box)
 {
-	(void)state;
 	expect("dp=2", SCALAR, WHOLE, "every element is held by 2 ranks, in 1 block of 4 B",
 	       " +--------------------------------------------------------+\n"
 	       " |                         r0,r1                          |\n"
@@ -243,9 +231,8 @@ static void a_tensor_that_is_not_cut_is_one_box(void **state)
 	expect("dp=2", SHAPE(0, 8), CUTS({ 0, 0, 0 }), "it has no elements", "");
 }
 
-static void strided_shares_are_drawn_by_their_true_runs(void **state)
+TEST(strided_shares_are_drawn_by_their_true_runs)
 {
-	(void)state;
 	expect("fsdp=2", SHAPE(8), CUTS({ 0, 0, 2 }),
 	       "every element is held once, in 2 blocks of 16 B",
 	       " 0             2             4             6             8\n"
@@ -254,9 +241,8 @@ static void strided_shares_are_drawn_by_their_true_runs(void **state)
 	       " +-------------+-------------+-------------+-------------+\n");
 }
 
-static void runs_that_do_not_fit_become_a_pattern(void **state)
+TEST(runs_that_do_not_fit_become_a_pattern)
 {
-	(void)state;
 	expect("fsdp=2", SHAPE(4000), CUTS({ 0, 0, 1000 }),
 	       "every element is held once, in 2 blocks of 7.81 KiB",
 	       " 0  2  4  6  8  10 12 14 16 18 20 22 24 26 28 30     4000\n"
@@ -268,12 +254,11 @@ static void runs_that_do_not_fit_become_a_pattern(void **state)
 	       "  r1: 2 of every 4 from 2 on, 1,000 times\n");
 }
 
-static void millions_of_runs_are_not_looked_at_one_by_one(void **state)
+TEST(millions_of_runs_are_not_looked_at_one_by_one)
 {
 	struct rig r;
 	cleanup_free char *text = NULL;
 
-	(void)state;
 	alarm(60); /* milliseconds; one by one, hours */
 	rig_make(&r, "fsdp=4", SHAPE(UINT64_C(40000000000)), CUTS({ 0, 0, 1000000000 }));
 	text = print(r.m, &narrow);
@@ -284,9 +269,8 @@ static void millions_of_runs_are_not_looked_at_one_by_one(void **state)
 	rig_free(&r);
 }
 
-static void rows_beyond_ten_stand_close_and_beyond_twenty_are_counted(void **state)
+TEST(rows_beyond_ten_stand_close_and_beyond_twenty_are_counted)
 {
-	(void)state;
 	expect("fsdp=64,tp=2", SHAPE(6400, 16), CUTS({ 0, 0, 0 }, { 1, 1, 0 }),
 	       "every element is held once, in 128 blocks of 3.12 KiB",
 	       "           0              8             16\n"
@@ -315,12 +299,11 @@ static void rows_beyond_ten_stand_close_and_beyond_twenty_are_counted(void **sta
 	       "  down 1700:6200: 45 of 64 stretches are not drawn\n");
 }
 
-static void of_many_dimensions_those_that_are_cut_are_drawn(void **state)
+TEST(of_many_dimensions_those_that_are_cut_are_drawn)
 {
 	struct rig r;
 	char line[200];
 
-	(void)state;
 	rig_make(&r, "fsdp=2,tp=2", SHAPE(8, 5, 4), CUTS({ 0, 0, 0 }, { 1, 2, 0 }));
 	assert_string_equal(map_axes(r.m, line, sizeof line),
 			    "down: dimension 0, across: dimension 2; whole: 1");
@@ -354,7 +337,7 @@ static void box(struct arena *a, uint64_t r0, uint64_t r1, uint64_t c0, uint64_t
 		0);
 }
 
-static void borders_are_where_holders_change_and_gaps_and_overlaps_are_told(void **state)
+TEST(borders_are_where_holders_change_and_gaps_and_overlaps_are_told)
 {
 	static const uint64_t shape[] = { 4, 9 };
 	struct arena a = { 0 };
@@ -364,7 +347,6 @@ static void borders_are_where_holders_change_and_gaps_and_overlaps_are_told(void
 	char line[200];
 	cleanup_free char *text = NULL;
 
-	(void)state;
 	box(&a, 0, 2, 0, 9, &set[0]);
 	box(&a, 2, 4, 0, 3, &set[1]);
 	box(&a, 2, 4, 3, 6, &set[2]);
@@ -392,7 +374,7 @@ static void borders_are_where_holders_change_and_gaps_and_overlaps_are_told(void
 	arena_free(&a);
 }
 
-static void a_share_beside_others_is_one_box_with_one_label(void **state)
+TEST(a_share_beside_others_is_one_box_with_one_label)
 {
 	static const uint64_t shape[] = { 4, 6 };
 	struct arena a = { 0 };
@@ -401,7 +383,6 @@ static void a_share_beside_others_is_one_box_with_one_label(void **state)
 	struct map *m;
 	cleanup_free char *text = NULL;
 
-	(void)state;
 	box(&a, 0, 4, 0, 3, &set[0]);
 	box(&a, 0, 2, 3, 6, &set[1]);
 	box(&a, 2, 4, 3, 6, &set[2]);
@@ -523,12 +504,11 @@ static void check_width(const struct map *m)
 	assert_in_range(lines, 1, MAP_LINES + 40);
 }
 
-static void every_cell_of_random_layouts_is_true_and_every_drawing_fits(void **state)
+TEST(every_cell_of_random_layouts_is_true_and_every_drawing_fits)
 {
 	static const char *const meshes[] = { "a=4,b=2", "a=3,b=5", "a=2,b=2,c=3", "a=7",
 					      "a=16,b=2" };
 
-	(void)state;
 	rng = SEED;
 	printf("seed %d\n", SEED);
 	for (int i = 0; i < 300; i++) {
@@ -553,11 +533,10 @@ static void every_cell_of_random_layouts_is_true_and_every_drawing_fits(void **s
 	}
 }
 
-static void a_picture_of_thousands_of_ranks_has_some_thousand_rectangles(void **state)
+TEST(a_picture_of_thousands_of_ranks_has_some_thousand_rectangles)
 {
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, "fsdp=2048", SHAPE(8192), CUTS({ 0, 0, 0 }));
 	check_picture(r.m);
 	rig_free(&r);
@@ -575,7 +554,7 @@ static void a_picture_of_thousands_of_ranks_has_some_thousand_rectangles(void **
 	rig_free(&r);
 }
 
-static void ranks_are_listed_shortly(void **state)
+TEST(ranks_are_listed_shortly)
 {
 	static const struct {
 		uint32_t n, rank[8];
@@ -592,49 +571,21 @@ static void ranks_are_listed_shortly(void **state)
 	};
 	char buf[64];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(list); i++)
 		assert_string_equal(map_ranks(list[i].n, list[i].rank, buf, sizeof buf),
 				    list[i].want);
 	assert_string_equal(map_ranks(6, list[7].rank, buf, 8), "r0-r2..");
 }
 
-static void sets_of_other_dimensions_are_refused(void **state)
+TEST(sets_of_other_dimensions_are_refused)
 {
 	struct arena a = { 0 };
 	struct indexset set;
 	struct map_in in = { 0, &set };
 	struct map *m;
 
-	(void)state;
 	box(&a, 0, 1, 0, 1, &set);
 	assert_int_equal(map_make(1, (uint64_t[]){ 4 }, &in, 1, &m), -EINVAL);
 	assert_null(m);
 	arena_free(&a);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_matrix_cut_in_both_dimensions_is_drawn_as_its_blocks),
-		cmocka_unit_test(unicode_boxes_are_the_same_drawing),
-		cmocka_unit_test(colours_only_come_in_addition),
-		cmocka_unit_test(uneven_and_empty_shares_are_seen),
-		cmocka_unit_test(replicas_share_a_block),
-		cmocka_unit_test(long_lists_of_ranks_are_abbreviated_and_told_below),
-		cmocka_unit_test(a_tensor_that_is_not_cut_is_one_box),
-		cmocka_unit_test(strided_shares_are_drawn_by_their_true_runs),
-		cmocka_unit_test(runs_that_do_not_fit_become_a_pattern),
-		cmocka_unit_test(millions_of_runs_are_not_looked_at_one_by_one),
-		cmocka_unit_test(rows_beyond_ten_stand_close_and_beyond_twenty_are_counted),
-		cmocka_unit_test(of_many_dimensions_those_that_are_cut_are_drawn),
-		cmocka_unit_test(borders_are_where_holders_change_and_gaps_and_overlaps_are_told),
-		cmocka_unit_test(a_share_beside_others_is_one_box_with_one_label),
-		cmocka_unit_test(every_cell_of_random_layouts_is_true_and_every_drawing_fits),
-		cmocka_unit_test(a_picture_of_thousands_of_ranks_has_some_thousand_rectangles),
-		cmocka_unit_test(ranks_are_listed_shortly),
-		cmocka_unit_test(sets_of_other_dimensions_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,12 +40,11 @@ int posix_fadvise(int fd, off_t off, off_t len, int advice)
 
 /* --- hold and release --- */
 
-static void a_hold_is_kept_with_who_how_long_and_why(void **state)
+TEST(a_hold_is_kept_with_who_how_long_and_why)
 {
 	const char *job = line(place("hold"), "run", 2);
 	json_t *j, *x;
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval-17", "--until", "6h", "--why",
 			     "an evaluation"),
 			 0);
@@ -88,12 +87,11 @@ static void a_hold_is_kept_with_who_how_long_and_why(void **state)
 	json_decref(j);
 }
 
-static void release_gives_up_one_hold_or_all(void **state)
+TEST(release_gives_up_one_hold_or_all)
 {
 	const char *job = line(place("release"), "run", 2);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("release", "-C", job), 2);
 	assert_int_equal(RUN("release", "-C", job, "latest"), 10);
 	assert_says(got.err, "has no hold");
@@ -115,7 +113,7 @@ static void release_gives_up_one_hold_or_all(void **state)
 	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 10);
 }
 
-static void names_and_times_that_are_none_are_usage_errors(void **state)
+TEST(names_and_times_that_are_none_are_usage_errors)
 {
 	static const char *const name[] = { "",	    ".x",   "a b",	"a/b",
 					    "../x", "a\nb", "\303\244", "a~1" };
@@ -146,7 +144,6 @@ static void names_and_times_that_are_none_are_usage_errors(void **state)
 	char longest[STORE_MARK_NAME_MAX + 2];
 	json_t *j;
 
-	(void)state;
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
 	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
@@ -174,12 +171,11 @@ static void names_and_times_that_are_none_are_usage_errors(void **state)
 	assert_int_equal(RUN("release", "-C", job, "latest", "--by=t"), 0);
 }
 
-static void steps_that_are_not_there_are_ten_and_copies_have_no_marks(void **state)
+TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
 {
 	const char *job = path_of("%s/alpha", work), *copy = path_of("%s/copied", top);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "step:11"), 10);
 	assert_int_equal(RUN("release", "-C", job, "step:11"), 10);
 	assert_int_equal(RUN("tag", "-C", job, "step:11", "x"), 10);
@@ -209,14 +205,13 @@ static void steps_that_are_not_there_are_ten_and_copies_have_no_marks(void **sta
 	assert_int_equal(access(path_of("%s/notes/.ckptd", top), F_OK), -1);
 }
 
-static void a_step_that_was_renamed_meanwhile_is_not_taken_for_another(void **state)
+TEST(a_step_that_was_renamed_meanwhile_is_not_taken_for_another)
 {
 	const char *job = path_of("%s/alpha", work);
 	struct store_ref ref = { .step_fd = reading(job, 10) };
 	struct marked m;
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	snprintf(ref.path, sizeof ref.path, "%s", step_path(job, 20));
 	assert_int_equal(marked_find(&io_ops_posix, &ref, &m, &err), 1);
 	assert_int_equal(marked_home(&io_ops_posix, &ref, &m, &err), 1);
@@ -233,12 +228,11 @@ static void a_step_that_was_renamed_meanwhile_is_not_taken_for_another(void **st
 	close(ref.step_fd);
 }
 
-static void a_step_that_is_being_removed_gets_no_mark(void **state)
+TEST(a_step_that_is_being_removed_gets_no_mark)
 {
 	const char *job = line(place("going"), "run", 2);
 	int fd = open(step_path(job, 10), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	assert_int_equal(RUN("hold", "-C", job, "step:10"), 10);
@@ -251,12 +245,11 @@ static void a_step_that_is_being_removed_gets_no_mark(void **state)
 
 /* --- tag --- */
 
-static void a_tag_finds_its_step_moves_and_goes(void **state)
+TEST(a_tag_finds_its_step_moves_and_goes)
 {
 	const char *root = place("tag"), *job = line(root, "run", 3);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("tag", "-C", job), 2);
 	assert_int_equal(RUN("tag", "-C", job, "latest"), 2);
 	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
@@ -294,12 +287,11 @@ static void a_tag_finds_its_step_moves_and_goes(void **state)
 	assert_int_equal(RUN("tag", "--delete=again", path_of("%s/none", top)), 10);
 }
 
-static void a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named(void **state)
+TEST(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named)
 {
 	const char *root = place("two"), *a = line(root, "a", 1), *b = line(root, "b", 1);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("tag", step_path(a, 10), "best"), 0);
 	assert_int_equal(RUN("tag", step_path(b, 10), "best"), 0);
 	assert_int_equal(RUN("tag", "--delete=best", root), 2);
@@ -314,12 +306,11 @@ static void a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named(void **
 
 /* --- verify --- */
 
-static void verify_of_every_byte_is_kept_and_less_is_not(void **state)
+TEST(verify_of_every_byte_is_kept_and_less_is_not)
 {
 	const char *job = line(place("checked"), "run", 2);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("verify", "-C", job), 0);
 	member(listed(job, 20, &j), "verified", JSON_NULL);
 	json_decref(j);
@@ -344,13 +335,12 @@ static void verify_of_every_byte_is_kept_and_less_is_not(void **state)
 }
 
 /* Bytes are right when the disk has them, metadata included. */
-static void verify_of_every_byte_does_not_believe_the_page_cache(void **state)
+TEST(verify_of_every_byte_does_not_believe_the_page_cache)
 {
 	const char *job = line(place("fresh"), "run", 1);
 	const char *all = forgotten;
 	char part[64];
 
-	(void)state;
 	(void)snprintf(part, sizeof part, "%.63s", strrchr(a_part(step_path(job, 10)), '/') + 1);
 	forgotten[0] = 0;
 	assert_int_equal(RUN("verify", "-C", job), 0);
@@ -367,13 +357,11 @@ static void verify_of_every_byte_does_not_believe_the_page_cache(void **state)
 	assert_says(all, part);
 }
 
-static void
-damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void **state)
+TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over)
 {
 	const char *job = line(place("damage"), "run", 3);
 	json_t *j, *x;
 
-	(void)state;
 	hurt(a_part(step_path(job, 30)), 8192);
 	assert_int_equal(RUN("verify", "--data", "--no-mark", "-C", job), 4);
 	assert_silent(got.out, "quarantined");
@@ -425,11 +413,10 @@ damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over(void
 	json_decref(j);
 }
 
-static void where_all_are_damaged_latest_is_five_and_says_what_to_do(void **state)
+TEST(where_all_are_damaged_latest_is_five_and_says_what_to_do)
 {
 	const char *job = line(place("alldamaged"), "run", 2);
 
-	(void)state;
 	hurt(a_part(step_path(job, 10)), 8192);
 	hurt(a_part(step_path(job, 20)), 8192);
 	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
@@ -446,13 +433,12 @@ static void where_all_are_damaged_latest_is_five_and_says_what_to_do(void **stat
 
 /* --- a store that is not ours to write --- */
 
-static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void **state)
+TEST(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve)
 {
 	const char *job = line(place("closed"), "run", 1);
 	const char *marks = path_of("%s/.ckptd", job);
 	json_t *j;
 
-	(void)state;
 	if (geteuid() == 0) {
 		print_message("skipped: root writes everywhere; the next test is its other half\n");
 		skip();
@@ -477,12 +463,11 @@ static void where_nothing_can_be_written_verify_says_so_and_hold_is_twelve(void 
 	json_decref(j);
 }
 
-static void another_user_who_may_only_read_checks_and_marks_nothing(void **state)
+TEST(another_user_who_may_only_read_checks_and_marks_nothing)
 {
 	const char *root = place("others"), *job = line(root, "run", 1);
 	json_t *j;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("skipped: only root can become another user\n");
 		skip();
@@ -534,7 +519,7 @@ static void put_file(const char *path, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-static void files_that_are_no_marks_or_torn_ones_break_no_verb(void **state)
+TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 {
 	const char *job = line(place("hostile"), "run", 2);
 	const char *marks = path_of("%s/.ckptd", job);
@@ -543,7 +528,6 @@ static void files_that_are_no_marks_or_torn_ones_break_no_verb(void **state)
 	DIR *d;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=torn"), 0);
 	assert_int_equal(RUN("tag", "-C", job, "latest", "torn"), 0);
 	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
@@ -586,11 +570,10 @@ static void files_that_are_no_marks_or_torn_ones_break_no_verb(void **state)
 	assert_silent(got.out, "torn");
 }
 
-static void a_directory_of_marks_that_leads_elsewhere_is_not_followed(void **state)
+TEST(a_directory_of_marks_that_leads_elsewhere_is_not_followed)
 {
 	const char *job = line(place("led"), "run", 1), *out = place("outside");
 
-	(void)state;
 	assert_int_equal(mkdir(out, 0700), 0);
 	assert_int_equal(rename(path_of("%s/.ckptd", job), path_of("%s/away", job)), 0);
 	assert_int_equal(symlink(out, path_of("%s/.ckptd", job)), 0);
@@ -603,14 +586,13 @@ static void a_directory_of_marks_that_leads_elsewhere_is_not_followed(void **sta
 	assert_true(there(job, 10));
 }
 
-static void a_hold_that_is_over_is_none(void **state)
+TEST(a_hold_that_is_over_is_none)
 {
 	const char *job = line(place("over"), "run", 1);
 	char name[PATH_MAX] = "";
 	DIR *d;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=late", "--until=1h"), 0);
 	d = opendir(path_of("%s/.ckptd", job));
 	for (struct dirent *e; (e = readdir(d));)
@@ -626,13 +608,12 @@ static void a_hold_that_is_over_is_none(void **state)
 
 /* --- looks --- */
 
-static void everything_said_at_once_fits_80_columns(void **state)
+TEST(everything_said_at_once_fits_80_columns)
 {
 	const char *root = place("narrow");
 	const char *job = line(root, "a-job-with-a-long-name", 2);
 	char *text;
 
-	(void)state;
 	assert_int_equal(
 		RUN("hold", "-C", job, "latest", "--by=evaluation-17-on-gpu-0007", "--until=300h"),
 		0);
@@ -667,11 +648,10 @@ static void everything_said_at_once_fits_80_columns(void **state)
 	free(text);
 }
 
-static void names_are_completed(void **state)
+TEST(names_are_completed)
 {
 	const char *job = line(place("complete"), "run", 2);
 
-	(void)state;
 	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
 	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval"), 0);
 	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "show", "tag:"), 0);
@@ -693,30 +673,4 @@ static void names_are_completed(void **state)
 	assert_says(got.out, "--keep-best\t");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_hold_is_kept_with_who_how_long_and_why),
-		cmocka_unit_test(release_gives_up_one_hold_or_all),
-		cmocka_unit_test(names_and_times_that_are_none_are_usage_errors),
-		cmocka_unit_test(steps_that_are_not_there_are_ten_and_copies_have_no_marks),
-		cmocka_unit_test(a_step_that_was_renamed_meanwhile_is_not_taken_for_another),
-		cmocka_unit_test(a_step_that_is_being_removed_gets_no_mark),
-		cmocka_unit_test(a_tag_finds_its_step_moves_and_goes),
-		cmocka_unit_test(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named),
-		cmocka_unit_test(verify_of_every_byte_is_kept_and_less_is_not),
-		cmocka_unit_test(verify_of_every_byte_does_not_believe_the_page_cache),
-		cmocka_unit_test(
-			damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over),
-		cmocka_unit_test(where_all_are_damaged_latest_is_five_and_says_what_to_do),
-		cmocka_unit_test(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve),
-		cmocka_unit_test(another_user_who_may_only_read_checks_and_marks_nothing),
-		cmocka_unit_test(files_that_are_no_marks_or_torn_ones_break_no_verb),
-		cmocka_unit_test(a_directory_of_marks_that_leads_elsewhere_is_not_followed),
-		cmocka_unit_test(a_hold_that_is_over_is_none),
-		cmocka_unit_test(everything_said_at_once_fits_80_columns),
-		cmocka_unit_test(names_are_completed),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

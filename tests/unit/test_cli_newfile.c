@@ -3,15 +3,9 @@
  * test_cli_newfile.c - a file that the command has said it wrote is there after a power loss, with all its
  * bytes; and there is never half of one under its name.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include "ckpt/cli/newfile.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 #define BYTES 9000
 
@@ -42,7 +36,7 @@ static int looked_at(void *arg, int dirfd, const struct io_crash *at)
 	return r || bytes != BYTES;
 }
 
-static void a_file_that_was_written_survives_a_power_loss_whole(void **state)
+TEST(a_file_that_was_written_survives_a_power_loss_whole)
 {
 	const struct io_crash_opts o = { .seed = 1, .nrandom = 8, .ntear = 4, .memory = true };
 	uint8_t bytes[BYTES];
@@ -53,7 +47,6 @@ static void a_file_that_was_written_survives_a_power_loss_whole(void **state)
 	uint64_t states;
 	int root;
 
-	(void)state;
 	for (uint32_t i = 0; i < BYTES; i++)
 		bytes[i] = byte_at(i);
 	(void)snprintf(dir, sizeof dir, "%.200s/newfile-XXXXXX",
@@ -74,13 +67,4 @@ static void a_file_that_was_written_survives_a_power_loss_whole(void **state)
 	io_record_free(f.record);
 	(void)close(root);
 	assert_int_equal(io_tree_remove(AT_FDCWD, dir), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_file_that_was_written_survives_a_power_loss_whole),
-	};
-
-	return cmocka_run_group_tests_name("cli_newfile", tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_output.c - numbers as people read them, text fitted to a screen, and one document as
  * text and as JSON. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <jansson.h>
-#include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/grid.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/progress.h"
+#include "tests/lib/unit.h"
 
 /* Collects what is printed. */
 struct page {
@@ -37,7 +33,7 @@ static void page_close(struct page *p)
 	free(p->text);
 }
 
-static void sizes_have_three_digits_and_a_unit(void **state)
+TEST(sizes_have_three_digits_and_a_unit)
 {
 	static const struct {
 		uint64_t n;
@@ -59,16 +55,14 @@ static void sizes_have_three_digits_and_a_unit(void **state)
 	};
 	char buf[HUMAN_BYTES];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
 		assert_string_equal(human_bytes(want[i].n, buf), want[i].text);
 }
 
-static void counts_are_grouped_by_thousands(void **state)
+TEST(counts_are_grouped_by_thousands)
 {
 	char buf[HUMAN_BYTES];
 
-	(void)state;
 	assert_string_equal(human_count(0, buf), "0");
 	assert_string_equal(human_count(999, buf), "999");
 	assert_string_equal(human_count(1000, buf), "1,000");
@@ -76,7 +70,7 @@ static void counts_are_grouped_by_thousands(void **state)
 	assert_string_equal(human_count(UINT64_MAX, buf), "18,446,744,073,709,551,615");
 }
 
-static void ages_take_the_largest_unit_that_fits_twice(void **state)
+TEST(ages_take_the_largest_unit_that_fits_twice)
 {
 	static const struct {
 		uint64_t s;
@@ -92,7 +86,6 @@ static void ages_take_the_largest_unit_that_fits_twice(void **state)
 	uint64_t now = 2000000000 * NS_PER_S;
 	char buf[HUMAN_BYTES];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
 		assert_string_equal(human_age(now - want[i].s * NS_PER_S, now, buf), want[i].text);
 	assert_string_equal(human_age(now + NS_PER_S, now, buf), "now");
@@ -101,7 +94,7 @@ static void ages_take_the_largest_unit_that_fits_twice(void **state)
 			    "2023-11-14T22:13:20Z");
 }
 
-static void a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon(void **state)
+TEST(a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon)
 {
 	const struct run rows = { 0, 2, 4, 2 }, many = { 1, 1, 3, 1000000 }, all = { 0, 9, 9, 1 };
 	const struct indices dim[] = {
@@ -111,7 +104,6 @@ static void a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon(void **sta
 	const uint64_t shape[] = { 8, 9, 4000000, 5 };
 	char buf[256], little[12];
 
-	(void)state;
 	assert_string_equal(human_set(&set, shape, buf, sizeof buf),
 			    "[0:2 4:6, :, 1:2 4:5 7:8 .. 2999998:2999999 (1000000 runs), none]");
 	assert_string_equal(human_set(&set, NULL, little, sizeof little), "[0:2 4:6,..");
@@ -119,9 +111,8 @@ static void a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon(void **sta
 	assert_string_equal(human_shape(0, NULL, buf, sizeof buf), "[]");
 }
 
-static void names_one_slip_apart_are_near(void **state)
+TEST(names_one_slip_apart_are_near)
 {
-	(void)state;
 	assert_int_equal(human_distance("verify", "verify", 2), 0);
 	assert_int_equal(human_distance("verfiy", "verify", 2), 1);
 	assert_int_equal(human_distance("vrify", "verify", 2), 1);
@@ -129,11 +120,10 @@ static void names_one_slip_apart_are_near(void **state)
 	assert_int_equal(human_distance("", "ab", 2), 2);
 }
 
-static void what_a_terminal_would_obey_is_made_visible(void **state)
+TEST(what_a_terminal_would_obey_is_made_visible)
 {
 	char buf[64];
 
-	(void)state;
 	assert_string_equal(screen_clean("a\033[31mb\x7f\r\n", buf, sizeof buf), "a?[31mb???");
 	assert_string_equal(screen_clean("gr\xc3\xbc\xc3\x9f", buf, sizeof buf),
 			    "gr\xc3\xbc\xc3\x9f");
@@ -148,11 +138,10 @@ static void what_a_terminal_would_obey_is_made_visible(void **state)
 	assert_int_equal(screen_columns("gr\xc3\xbc\xc3\x9f"), 4);
 }
 
-static void words_are_broken_at_the_width_and_lines_indented(void **state)
+TEST(words_are_broken_at_the_width_and_lines_indented)
 {
 	struct page p;
 
-	(void)state;
 	page_open(&p);
 	screen_wrap(p.f, "one two  three\nfour averyveryverylongword x", 12, 0, 2);
 	assert_string_equal(page_read(&p),
@@ -164,7 +153,7 @@ static void words_are_broken_at_the_width_and_lines_indented(void **state)
 	page_close(&p);
 }
 
-static void what_may_be_left_out_goes_from_the_right(void **state)
+TEST(what_may_be_left_out_goes_from_the_right)
 {
 	static const struct column col[] = { { "a", "A", false, FIT_WHOLE },
 					     { "b", "B", false, FIT_DROP },
@@ -174,7 +163,6 @@ static void what_may_be_left_out_goes_from_the_right(void **state)
 	static const uint32_t width[] = { 22, 21, 13 };
 	struct grid *g = grid_new(col, 3);
 
-	(void)state;
 	assert_int_equal(grid_row(g), 0);
 	assert_int_equal(grid_cell(g, 0, "abcdef", STYLE_PLAIN), 0);
 	assert_int_equal(grid_cell(g, 1, "123456", STYLE_PLAIN), 0);
@@ -236,12 +224,11 @@ static void cli_drop(struct cli *c, struct page *out, struct page *err)
 	page_close(err);
 }
 
-static void progress_on_a_terminal_is_a_bar_that_is_wiped(void **state)
+TEST(progress_on_a_terminal_is_a_bar_that_is_wiped)
 {
 	struct page out, err;
 	struct cli *c = some_cli(&out, &err, true, false);
 
-	(void)state;
 	movement(c, 1000, 1, NS_PER_S, 500);
 	assert_non_null(strstr(page_read(&err), "\rstep 12  ##########..........  50 %  500 B"));
 	assert_null(strchr(err.text, '\n'));
@@ -249,9 +236,8 @@ static void progress_on_a_terminal_is_a_bar_that_is_wiped(void **state)
 	cli_drop(c, &out, &err);
 }
 
-static void a_bar_is_never_wider_than_the_terminal_and_is_wiped_by_an_error(void **state)
+TEST(a_bar_is_never_wider_than_the_terminal_and_is_wiped_by_an_error)
 {
-	(void)state;
 	for (uint32_t width = 40; width < 100; width++) {
 		struct page out, err;
 		struct cli *c = some_cli(&out, &err, true, false);
@@ -282,12 +268,11 @@ static uint32_t lines_of(const char *text)
 	return n;
 }
 
-static void progress_elsewhere_is_a_line_a_minute(void **state)
+TEST(progress_elsewhere_is_a_line_a_minute)
 {
 	struct page out, err;
 	struct cli *c = some_cli(&out, &err, false, false);
 
-	(void)state;
 	movement(c, 1000, 100, 599 * NS_PER_MS, 10); /* all of it within a minute */
 	assert_string_equal(page_read(&err), "");
 	movement(c, 1000, 100, 3 * NS_PER_S, 10); /* 300 s */
@@ -300,7 +285,7 @@ static void progress_elsewhere_is_a_line_a_minute(void **state)
 	cli_drop(c, &out, &err);
 }
 
-static void quiet_is_quiet_but_answers_when_it_is_asked(void **state)
+TEST(quiet_is_quiet_but_answers_when_it_is_asked)
 {
 	for (int how = 0; how < 4; how++) {
 		struct page out, err;
@@ -331,14 +316,13 @@ static void quiet_is_quiet_but_answers_when_it_is_asked(void **state)
 	}
 }
 
-static void progress_for_programs_is_lines_before_the_summary(void **state)
+TEST(progress_for_programs_is_lines_before_the_summary)
 {
 	static const struct column n = { "n", NULL, false, FIT_WHOLE };
 	struct page out, err;
 	struct cli *c = some_cli(&out, &err, false, true);
 	uint32_t lines = 0;
 
-	(void)state;
 	output_line(c->o, "ckptd.test/1", "summary");
 	output_list(c->o, "rows", NULL, 0);
 	output_row(c->o);
@@ -379,12 +363,11 @@ static void progress_for_programs_is_lines_before_the_summary(void **state)
 	cli_drop(c, &out, &err);
 }
 
-static void a_document_has_no_progress_in_it(void **state)
+TEST(a_document_has_no_progress_in_it)
 {
 	struct page out, err;
 	struct cli *c = some_cli(&out, &err, false, true);
 
-	(void)state;
 	movement(c, 1000, 10, 0, 100);
 	output_begin(c->o, "ckptd.test/1");
 	movement(c, 1000, 10, 0, 100);
@@ -409,9 +392,8 @@ static void rows(struct output *o, uint32_t n)
 	}
 }
 
-static void a_document_that_is_given_up_parses_or_is_not_there(void **state)
+TEST(a_document_that_is_given_up_parses_or_is_not_there)
 {
-	(void)state;
 	for (int how = 0; how < 16; how++) {
 		bool big = how & 1, line = how & 2, failed = how & 4, pretty = how & 8;
 		struct page out, err;
@@ -448,12 +430,11 @@ static void a_document_that_is_given_up_parses_or_is_not_there(void **state)
 	}
 }
 
-static void a_large_document_is_printed_as_it_comes(void **state)
+TEST(a_large_document_is_printed_as_it_comes)
 {
 	struct page out, err;
 	struct output *o;
 
-	(void)state;
 	page_open(&out);
 	page_open(&err);
 	o = output_json_new(out.f, err.f, false);
@@ -469,12 +450,11 @@ static void a_large_document_is_printed_as_it_comes(void **state)
 	page_close(&err);
 }
 
-static void lines_follow_each_other_and_are_never_broken(void **state)
+TEST(lines_follow_each_other_and_are_never_broken)
 {
 	struct page out, err;
 	struct output *o;
 
-	(void)state;
 	page_open(&out);
 	page_open(&err);
 	o = output_json_new(out.f, err.f, true);
@@ -517,13 +497,12 @@ static const struct column some_columns[] = { { "a", "TENSOR", false, FIT_LAST }
 					      { "c", "NEVER", false, FIT_WHOLE },
 					      { "d", "FP", false, FIT_FIRST } };
 
-static void columns_line_up_and_empty_ones_are_left_out(void **state)
+TEST(columns_line_up_and_empty_ones_are_left_out)
 {
 	struct screen s = { 0 };
 	struct grid *g = some_grid(some_columns);
 	struct page p;
 
-	(void)state;
 	page_open(&p);
 	grid_print(g, p.f, &s, 1, true);
 	assert_string_equal(page_read(&p),
@@ -534,13 +513,12 @@ static void columns_line_up_and_empty_ones_are_left_out(void **state)
 	grid_free(g);
 }
 
-static void a_narrow_screen_shortens_the_dispensable_first(void **state)
+TEST(a_narrow_screen_shortens_the_dispensable_first)
 {
 	struct screen s = { .width = 50 }, uni = { .width = 40, .unicode = true };
 	struct grid *g = some_grid(some_columns);
 	struct page p;
 
-	(void)state;
 	page_open(&p);
 	grid_print(g, p.f, &s, 0, false);
 	assert_string_equal(page_read(&p), "model/layer..tention.wq.weight     12  012..abcdef\n"
@@ -614,13 +592,12 @@ static void document(struct output *o)
 	o->ops->end(o);
 }
 
-static void a_document_as_text_shows_what_has_a_head(void **state)
+TEST(a_document_as_text_shows_what_has_a_head)
 {
 	struct screen s = { 0 };
 	struct page out, err;
 	struct output *o;
 
-	(void)state;
 	page_open(&out);
 	page_open(&err);
 	o = output_text_new(out.f, &s, err.f, &s);
@@ -644,13 +621,12 @@ static void a_document_as_text_shows_what_has_a_head(void **state)
 	page_close(&err);
 }
 
-static void a_document_as_json_holds_what_has_a_key(void **state)
+TEST(a_document_as_json_holds_what_has_a_key)
 {
 	struct page out, err;
 	struct output *o;
 	json_t *j, *row;
 
-	(void)state;
 	page_open(&out);
 	page_open(&err);
 	o = output_json_new(out.f, err.f, false);
@@ -689,7 +665,7 @@ static void a_document_as_json_holds_what_has_a_key(void **state)
 	page_close(&err);
 }
 
-static void exit_codes_say_what_the_caller_should_do(void **state)
+TEST(exit_codes_say_what_the_caller_should_do)
 {
 	static const struct {
 		int rc, code;
@@ -716,7 +692,6 @@ static void exit_codes_say_what_the_caller_should_do(void **state)
 		{ -EPROTONOSUPPORT, 8 },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
 		assert_int_equal(cli_exit(want[i].rc), want[i].code);
 	assert_int_equal(cli_worse(10, 4), 4);
@@ -724,34 +699,4 @@ static void exit_codes_say_what_the_caller_should_do(void **state)
 	assert_int_equal(cli_worse(0, 5), 5);
 	assert_int_equal(cli_worse(5, 10), 5);
 	assert_int_equal(cli_worse(0, 0), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sizes_have_three_digits_and_a_unit),
-		cmocka_unit_test(counts_are_grouped_by_thousands),
-		cmocka_unit_test(ages_take_the_largest_unit_that_fits_twice),
-		cmocka_unit_test(a_set_is_told_by_its_runs_and_a_full_dimension_by_a_colon),
-		cmocka_unit_test(names_one_slip_apart_are_near),
-		cmocka_unit_test(what_a_terminal_would_obey_is_made_visible),
-		cmocka_unit_test(words_are_broken_at_the_width_and_lines_indented),
-		cmocka_unit_test(columns_line_up_and_empty_ones_are_left_out),
-		cmocka_unit_test(what_may_be_left_out_goes_from_the_right),
-		cmocka_unit_test(progress_on_a_terminal_is_a_bar_that_is_wiped),
-		cmocka_unit_test(a_bar_is_never_wider_than_the_terminal_and_is_wiped_by_an_error),
-		cmocka_unit_test(progress_elsewhere_is_a_line_a_minute),
-		cmocka_unit_test(quiet_is_quiet_but_answers_when_it_is_asked),
-		cmocka_unit_test(progress_for_programs_is_lines_before_the_summary),
-		cmocka_unit_test(a_document_has_no_progress_in_it),
-		cmocka_unit_test(a_document_that_is_given_up_parses_or_is_not_there),
-		cmocka_unit_test(a_large_document_is_printed_as_it_comes),
-		cmocka_unit_test(lines_follow_each_other_and_are_never_broken),
-		cmocka_unit_test(a_narrow_screen_shortens_the_dispensable_first),
-		cmocka_unit_test(a_document_as_text_shows_what_has_a_head),
-		cmocka_unit_test(a_document_as_json_holds_what_has_a_key),
-		cmocka_unit_test(exit_codes_say_what_the_caller_should_do),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,11 +92,10 @@ static uint32_t count_pending(void)
 	return n;
 }
 
-static void it_is_shown_and_every_operand_is_verified(void **state)
+TEST(it_is_shown_and_every_operand_is_verified)
 {
 	uint64_t copies[2];
 
-	(void)state;
 	assert_int_equal(RUN("show", pending), 0);
 	assert_int_equal(RUN("show", pending, "--tensors", "*", "--json"), 0);
 	assert_says(got.out, "Partial(max, keep)@dp");
@@ -118,12 +117,11 @@ static void it_is_shown_and_every_operand_is_verified(void **state)
 	assert_true(copies[0] < copies[1]);
 }
 
-static void what_is_converted_holds_what_comes_of_the_operands(void **state)
+TEST(what_is_converted_holds_what_comes_of_the_operands)
 {
 	const char *dst[] = { "fsdp=3", "dp=2,fsdp=2", "dp=1" };
 	json_t *j;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(dst); i++) {
 		const char *to = path_of("%s/converted-%u", top, i);
 
@@ -157,13 +155,12 @@ static uint64_t data_of(const char *path, uint8_t *ret, uint64_t cap)
 	return (uint64_t)n;
 }
 
-static void what_is_restored_and_printed_is_what_comes_of_the_operands(void **state)
+TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 {
 	const uint64_t cap = 64 << 20;
 	uint8_t *a = malloc(cap), *b = malloc(cap);
 	uint8_t printed[12];
 
-	(void)state;
 	assert_true(a && b);
 	assert_int_equal(RUN("restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3"), 0);
 	assert_int_equal(RUN("restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3"), 0);
@@ -186,7 +183,7 @@ static void what_is_restored_and_printed_is_what_comes_of_the_operands(void **st
 }
 
 /* Of one rank only some parts are opened: all operands of what it holds, or it is refused. */
-static void one_rank_gets_all_operands_or_nothing(void **state)
+TEST(one_rank_gets_all_operands_or_nothing)
 {
 	const uint64_t cap = 64 << 20;
 	uint8_t *a = malloc(cap), *b = malloc(cap);
@@ -194,7 +191,6 @@ static void one_rank_gets_all_operands_or_nothing(void **state)
 	uint32_t good = 0, bad = 0;
 	DIR *d;
 
-	(void)state;
 	assert_true(a && b);
 	assert_int_equal(RUN("restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2"), 0);
 	d = opendir(pending);
@@ -244,12 +240,11 @@ static void one_rank_gets_all_operands_or_nothing(void **state)
 	free(b);
 }
 
-static void diff_tells_operands_from_what_comes_of_them(void **state)
+TEST(diff_tells_operands_from_what_comes_of_them)
 {
 	uint32_t n = count_pending();
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("diff", pending, pending), 0);
 	assert_int_equal(RUN("diff", pending, plain), 6);
 	assert_says(got.out, "have other operands of a pending reduction");
@@ -268,11 +263,10 @@ static void diff_tells_operands_from_what_comes_of_them(void **state)
 	json_decref(j);
 }
 
-static void plan_counts_all_operands_as_read_and_what_is_held_once(void **state)
+TEST(plan_counts_all_operands_as_read_and_what_is_held_once)
 {
 	uint64_t held[2], read[2];
 
-	(void)state;
 	for (uint32_t i = 0; i < 2; i++) {
 		json_t *j;
 
@@ -286,12 +280,11 @@ static void plan_counts_all_operands_as_read_and_what_is_held_once(void **state)
 	assert_true(read[0] > read[1] * 5 / 4);
 }
 
-static void an_operand_whose_part_is_lost_is_missed(void **state)
+TEST(an_operand_whose_part_is_lost_is_missed)
 {
 	const char *copy = path_of("%s/lost", top);
 	DIR *d;
 
-	(void)state;
 	copy_step(pending, copy);
 	d = opendir(copy);
 	assert_non_null(d);
@@ -304,12 +297,11 @@ static void an_operand_whose_part_is_lost_is_missed(void **state)
 	assert_int_not_equal(access(path_of("%s/rc/rank-00000.safetensors", top), F_OK), 0);
 }
 
-static void a_rule_makes_no_pending_reduction(void **state)
+TEST(a_rule_makes_no_pending_reduction)
 {
 	const char *rules = path_of("%s/rules.txt", top);
 	FILE *f = fopen(rules, "w");
 
-	(void)state;
 	assert_non_null(f);
 	fputs("*  Partial(sum)@fsdp\n", f);
 	fclose(f);
@@ -317,18 +309,4 @@ static void a_rule_makes_no_pending_reduction(void **state)
 	assert_says(got.err, "cannot become a pending reduction");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(it_is_shown_and_every_operand_is_verified),
-		cmocka_unit_test(what_is_converted_holds_what_comes_of_the_operands),
-		cmocka_unit_test(what_is_restored_and_printed_is_what_comes_of_the_operands),
-		cmocka_unit_test(one_rank_gets_all_operands_or_nothing),
-		cmocka_unit_test(diff_tells_operands_from_what_comes_of_them),
-		cmocka_unit_test(plan_counts_all_operands_as_read_and_what_is_held_once),
-		cmocka_unit_test(an_operand_whose_part_is_lost_is_missed),
-		cmocka_unit_test(a_rule_makes_no_pending_reduction),
-	};
-
-	return cmocka_run_group_tests(tests, make_pending, drop_all);
-}
+UNIT(.group_setup = make_pending, .group_teardown = drop_all);

@@ -286,9 +286,8 @@ static void check_cost(const char *where, const char *mesh, uint32_t chunk_log2,
 	subject_close(&s);
 }
 
-static void the_figures_are_those_of_counting_every_element(void **state)
+TEST(the_figures_are_those_of_counting_every_element)
 {
-	(void)state;
 	check_cost(alpha, "fsdp=4", 0, 0);
 	check_cost(alpha, "fsdp=3", 0, 0);
 	check_cost(alpha, "fsdp=1", 0, 0);
@@ -297,30 +296,27 @@ static void the_figures_are_those_of_counting_every_element(void **state)
 	check_cost(beta, "x=2", 0, 0);
 }
 
-static void chunks_that_rows_step_over_are_not_read(void **state)
+TEST(chunks_that_rows_step_over_are_not_read)
 {
-	(void)state;
 	check_cost(alpha, "fsdp=3", 6, UINT32_MAX);
 	check_cost(alpha, "fsdp=5", 9, 2);
 	check_cost(beta, "tp=3,fsdp=2", 8, 0);
 }
 
-static void ranks_that_are_planned_apart_add_up(void **state)
+TEST(ranks_that_are_planned_apart_add_up)
 {
-	(void)state;
 	/* More than are planned at once, most of them with nothing of most tensors. */
 	check_cost(beta, "fsdp=70", 0, 0);
 }
 
 /* --- the document --- */
 
-static void a_program_gets_every_rank_and_every_figure(void **state)
+TEST(a_program_gets_every_rank_and_every_figure)
 {
 	json_t *j;
 	const json_t *rank;
 	uint64_t held = 0, read = 0, most = 0;
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json"), 0);
 	j = json_out("ckptd.plan/1");
 	assert_string_equal(string(j, "mesh"), "fsdp=3");
@@ -353,11 +349,10 @@ static void a_program_gets_every_rank_and_every_figure(void **state)
 	json_decref(j);
 }
 
-static void many_ranks_are_told_as_three_rows_and_given_whole_to_programs(void **state)
+TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=40"), 0);
 	assert_says(got.out, "least");
 	assert_says(got.out, "median");
@@ -370,12 +365,11 @@ static void many_ranks_are_told_as_three_rows_and_given_whole_to_programs(void *
 	assert_silent(got.out, "median");
 }
 
-static void the_text_fits_80_columns(void **state)
+TEST(the_text_fits_80_columns)
 {
 	static const char *const mesh[] = { "dp=2,fsdp=2,tp=3", "fsdp=1", "fsdp=16", "fsdp=31",
 					    "fsdp=9000" };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", mesh[i]), 0);
 		for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
@@ -390,13 +384,12 @@ static void the_text_fits_80_columns(void **state)
 /* --- from rank to rank --- */
 
 /* All that new ranks take is all that they hold, pair by pair. */
-static void a_program_gets_the_bytes_between_each_two_ranks(void **state)
+TEST(a_program_gets_the_bytes_between_each_two_ranks)
 {
 	uint64_t takes[6] = { 0 };
 	const json_t *flow, *cells, *ranks;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json"), 0);
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
@@ -418,13 +411,12 @@ static void a_program_gets_the_bytes_between_each_two_ranks(void **state)
 	json_decref(j);
 }
 
-static void more_pairs_than_65536_are_given_in_blocks(void **state)
+TEST(more_pairs_than_65536_are_given_in_blocks)
 {
 	const json_t *flow, *cells;
 	uint64_t sum = 0;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json"), 0);
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
@@ -440,11 +432,10 @@ static void more_pairs_than_65536_are_given_in_blocks(void **state)
 }
 
 /* The matrix of the text: rows of numbers behind its head. */
-static void the_text_has_a_matrix_of_old_and_new_ranks(void **state)
+TEST(the_text_has_a_matrix_of_old_and_new_ranks)
 {
 	char copy[8192], *p, *line[8] = { 0 };
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3"), 0);
 	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that each new rank"));
 	p = copy;
@@ -459,9 +450,8 @@ static void the_text_has_a_matrix_of_old_and_new_ranks(void **state)
 	assert_silent(got.out, "named by the first");
 }
 
-static void many_ranks_are_drawn_in_blocks_and_shades(void **state)
+TEST(many_ranks_are_drawn_in_blocks_and_shades)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16"), 0);
 	assert_silent(got.out, "named by the first");
 	assert_says(got.out, "## to ");
@@ -475,14 +465,13 @@ static void many_ranks_are_drawn_in_blocks_and_shades(void **state)
 	assert_says(got.out, "\n          600    1800");
 }
 
-static void a_picture_is_written_and_nothing_of_others_replaced(void **state)
+TEST(a_picture_is_written_and_nothing_of_others_replaced)
 {
 	const char *svg = path_of("%s/flow.svg", top), *other = path_of("%s/precious", top);
 	char text[32768] = "", *head = text;
 	json_t *j;
 	FILE *f;
 
-	(void)state;
 	for (int i = 0; i < 2; i++) { /* ours is replaced */
 		assert_int_equal(
 			RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", svg), 0);
@@ -512,9 +501,8 @@ static void a_picture_is_written_and_nothing_of_others_replaced(void **state)
 
 /* --- --mesh --- */
 
-static void without_a_mesh_the_checkpoints_own_is_the_example(void **state)
+TEST(without_a_mesh_the_checkpoints_own_is_the_example)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", beta, "plan", "latest"), CLI_USAGE);
 	assert_says(got.err, "--mesh is missing");
 	assert_says(got.err, "saved on dp=2,fsdp=2");
@@ -524,9 +512,8 @@ static void without_a_mesh_the_checkpoints_own_is_the_example(void **state)
 	assert_json_error(CLI_USAGE);
 }
 
-static void a_mesh_that_cannot_be_read_says_where(void **state)
+TEST(a_mesh_that_cannot_be_read_says_where)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp"), CLI_USAGE);
 	assert_says(got.err, "character 10");
 	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=0"), CLI_USAGE);
@@ -534,19 +521,17 @@ static void a_mesh_that_cannot_be_read_says_where(void **state)
 	assert_string_equal(got.out, "");
 }
 
-static void a_checkpoint_that_is_not_there_is_missing(void **state)
+TEST(a_checkpoint_that_is_not_there_is_missing)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "step:11", "--mesh", "dp=1"), CLI_MISSING);
 	assert_int_equal(RUN("-C", work, "plan", "latest", "--mesh", "dp=1"), CLI_USAGE);
 }
 
-static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(void **state)
+TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
 {
 	json_t *j;
 	const json_t *notes;
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=4"), 0);
 	assert_silent(got.err, "placed differently");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4"), 0);
@@ -566,21 +551,19 @@ static void what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one(
 	json_decref(j);
 }
 
-static void a_slip_in_a_name_is_suspected(void **state)
+TEST(a_slip_in_a_name_is_suspected)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fdsp=4"), 0);
 	assert_says(got.err, "did you mean fsdp?");
 }
 
 /* --- --layout --- */
 
-static void rules_are_read_from_a_file(void **state)
+TEST(rules_are_read_from_a_file)
 {
 	const char *path = path_of("%s/rules.txt", top);
 	json_t *j;
 
-	(void)state;
 	write_file(path, "# of our own\n\n  model/*\tReplicate@fsdp   # every rank has it\r\n"
 			 "*.nothing#special  Replicate\n");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
@@ -599,11 +582,10 @@ static void rules_are_read_from_a_file(void **state)
 	json_decref(j);
 }
 
-static void everything_wrong_in_a_layout_file_is_said_at_once(void **state)
+TEST(everything_wrong_in_a_layout_file_is_said_at_once)
 {
 	const char *path = path_of("%s/bad.txt", top);
 
-	(void)state;
 	write_file(path, "model/*\n*  Shard(0)@dp\nx y z\n# Shard\n   \nzzz* Replicate\n");
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
 			 CLI_USAGE);
@@ -615,12 +597,11 @@ static void everything_wrong_in_a_layout_file_is_said_at_once(void **state)
 	assert_string_equal(got.out, "");
 }
 
-static void a_layout_file_that_cannot_be_read_is_the_commands_fault(void **state)
+TEST(a_layout_file_that_cannot_be_read_is_the_commands_fault)
 {
 	const char *path = path_of("%s/odd", top);
 	FILE *f = fopen(path, "w");
 
-	(void)state;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
 			     path_of("%s/none", top)),
 			 CLI_USAGE);
@@ -641,7 +622,7 @@ static void a_layout_file_that_cannot_be_read_is_the_commands_fault(void **state
 
 /* --- what cannot be --- */
 
-static void a_checkpoint_that_lacks_elements_does_not_fit(void **state)
+TEST(a_checkpoint_that_lacks_elements_does_not_fit)
 {
 	struct subject s = { 0 };
 	struct checkpoint k;
@@ -650,7 +631,6 @@ static void a_checkpoint_that_lacks_elements_does_not_fit(void **state)
 	struct ckpt_err err = { 0 };
 	uint32_t left = 0;
 
-	(void)state;
 	assert_int_equal(subject_find(&s, &io_ops_posix, alpha, "latest", &err), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, &err), 0);
 	k = *s.ckpt;
@@ -681,9 +661,8 @@ static void a_checkpoint_that_lacks_elements_does_not_fit(void **state)
 	subject_close(&s);
 }
 
-static void an_interrupt_ends_it(void **state)
+TEST(an_interrupt_ends_it)
 {
-	(void)state;
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
 	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=200"), CLI_INTERRUPTED);
@@ -692,32 +671,4 @@ static void an_interrupt_ends_it(void **state)
 	assert_string_equal(got.out, "");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_figures_are_those_of_counting_every_element),
-		cmocka_unit_test(chunks_that_rows_step_over_are_not_read),
-		cmocka_unit_test(ranks_that_are_planned_apart_add_up),
-		cmocka_unit_test(a_program_gets_every_rank_and_every_figure),
-		cmocka_unit_test(many_ranks_are_told_as_three_rows_and_given_whole_to_programs),
-		cmocka_unit_test(the_text_fits_80_columns),
-		cmocka_unit_test(a_program_gets_the_bytes_between_each_two_ranks),
-		cmocka_unit_test(more_pairs_than_65536_are_given_in_blocks),
-		cmocka_unit_test(the_text_has_a_matrix_of_old_and_new_ranks),
-		cmocka_unit_test(many_ranks_are_drawn_in_blocks_and_shades),
-		cmocka_unit_test(a_picture_is_written_and_nothing_of_others_replaced),
-		cmocka_unit_test(without_a_mesh_the_checkpoints_own_is_the_example),
-		cmocka_unit_test(a_mesh_that_cannot_be_read_says_where),
-		cmocka_unit_test(a_checkpoint_that_is_not_there_is_missing),
-		cmocka_unit_test(
-			what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one),
-		cmocka_unit_test(a_slip_in_a_name_is_suspected),
-		cmocka_unit_test(rules_are_read_from_a_file),
-		cmocka_unit_test(everything_wrong_in_a_layout_file_is_said_at_once),
-		cmocka_unit_test(a_layout_file_that_cannot_be_read_is_the_commands_fault),
-		cmocka_unit_test(a_checkpoint_that_lacks_elements_does_not_fit),
-		cmocka_unit_test(an_interrupt_ends_it),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -26,7 +26,7 @@ static const char *reason(json_t *j, uint64_t step)
 
 /* --- the command line --- */
 
-static void without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes(void **state)
+TEST(without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes)
 {
 	static const char *const wrong[] = { "--keep-last=0x",
 					     "--keep-last=-1",
@@ -43,7 +43,6 @@ static void without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes(void *
 					     "--keep-last=99999999999999999999" };
 	const char *job = line(place("usage"), "run", 2);
 
-	(void)state;
 	assert_int_equal(RUN("prune", job), 2);
 	assert_says(got.err, "--keep-last");
 	assert_int_equal(RUN("prune", job, "--yes"), 2);
@@ -63,12 +62,11 @@ static void without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes(void *
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
-static void an_empty_store_has_nothing_to_remove(void **state)
+TEST(an_empty_store_has_nothing_to_remove)
 {
 	const char *root = place("nothing");
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(RUN("prune", "--keep-last=1", root), 0);
 	assert_says(got.out, "nothing to remove");
@@ -80,12 +78,11 @@ static void an_empty_store_has_nothing_to_remove(void **state)
 
 /* --- deciding --- */
 
-static void a_dry_run_says_all_and_changes_nothing(void **state)
+TEST(a_dry_run_says_all_and_changes_nothing)
 {
 	const char *job = line(place("dry"), "run", 5);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "step:30", "--by=eval"), 0);
 	assert_int_equal(RUN("tag", "-C", job, "step:10", "first"), 0);
 	assert_int_equal(RUN("prune", "-n", "--keep-last", "2", job), 0);
@@ -120,12 +117,11 @@ static void a_dry_run_says_all_and_changes_nothing(void **state)
 	json_decref(j);
 }
 
-static void rules_add_up_and_a_rule_may_come_again(void **state)
+TEST(rules_add_up_and_a_rule_may_come_again)
 {
 	const char *job = line(place("rules"), "run", 5);
 	json_t *j;
 
-	(void)state;
 	RUN("prune", "-n", "--keep-last=1", "--keep-every=20", job, "--json");
 	j = pruned(0);
 	assert_string_equal(decision(j, 40), "keep");
@@ -153,11 +149,10 @@ static void rules_add_up_and_a_rule_may_come_again(void **state)
 
 /* --- removing --- */
 
-static void where_nobody_can_be_asked_nothing_goes_without_yes(void **state)
+TEST(where_nobody_can_be_asked_nothing_goes_without_yes)
 {
 	const char *job = line(place("unasked"), "run", 3);
 
-	(void)state;
 	assert_int_equal(RUN("prune", "--keep-last=1", job), 2);
 	assert_says(got.err, "2 steps");
 	assert_says(got.err, "nothing was removed");
@@ -171,12 +166,11 @@ static void where_nobody_can_be_asked_nothing_goes_without_yes(void **state)
 	assert_says(got.out, "nothing to remove");
 }
 
-static void with_yes_the_newest_is_checked_and_the_others_go(void **state)
+TEST(with_yes_the_newest_is_checked_and_the_others_go)
 {
 	const char *job = line(place("yes"), "run", 4);
 	json_t *j;
 
-	(void)state;
 	RUN("prune", "--yes", "--keep-last=2", job, "--json");
 	j = pruned(0);
 	assert_true(json_is_false(json_object_get(j, "dry_run")));
@@ -199,11 +193,10 @@ static void with_yes_the_newest_is_checked_and_the_others_go(void **state)
 	assert_string_equal(steps_of(job), "40 ");
 }
 
-static void what_is_held_or_tagged_goes_only_when_released(void **state)
+TEST(what_is_held_or_tagged_goes_only_when_released)
 {
 	const char *job = line(place("kept_steps"), "run", 3);
 
-	(void)state;
 	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=a"), 0);
 	assert_int_equal(
 		RUN("hold", "-C", job, "step:10", "--by=b", "--until=2099-01-01T00:00:00Z"), 0);
@@ -219,13 +212,12 @@ static void what_is_held_or_tagged_goes_only_when_released(void **state)
 	assert_string_equal(steps_of(job), "30 ");
 }
 
-static void what_is_being_read_stays_and_the_code_says_so(void **state)
+TEST(what_is_being_read_stays_and_the_code_says_so)
 {
 	const char *job = line(place("reading"), "run", 3);
 	int ten = reading(job, 10);
 	json_t *j;
 
-	(void)state;
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	j = pruned(3);
 	assert_int_equal(number(j, "removed_count"), 1);
@@ -244,12 +236,11 @@ static void what_is_being_read_stays_and_the_code_says_so(void **state)
 	assert_string_equal(steps_of(job), "30 ");
 }
 
-static void a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked(void **state)
+TEST(a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked)
 {
 	const char *job = line(place("damaged"), "run", 4);
 	json_t *j;
 
-	(void)state;
 	hurt(a_part(step_path(job, 40)), 8192);
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	assert_json_error(4);
@@ -272,11 +263,10 @@ static void a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked(
 	assert_string_equal(steps_of(job), "50 30 ");
 }
 
-static void where_every_step_is_damaged_nothing_goes(void **state)
+TEST(where_every_step_is_damaged_nothing_goes)
 {
 	const char *job = line(place("allbad"), "run", 3);
 
-	(void)state;
 	for (uint64_t i = 10; i <= 30; i += 10)
 		hurt(a_part(step_path(job, i)), 8192);
 	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 4);
@@ -287,12 +277,11 @@ static void where_every_step_is_damaged_nothing_goes(void **state)
 		assert_true(there(job, i));
 }
 
-static void bad_is_also_a_step_without_its_manifest(void **state)
+TEST(bad_is_also_a_step_without_its_manifest)
 {
 	const char *job = line(place("nomanifest"), "run", 3);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
 	assert_true(there(job, 20));
@@ -308,12 +297,11 @@ static void bad_is_also_a_step_without_its_manifest(void **state)
 	assert_true(there(job, 30));
 }
 
-static void bad_removes_nothing_that_may_be_whole(void **state)
+TEST(bad_removes_nothing_that_may_be_whole)
 {
 	const char *job = line(place("maybe"), "run", 4);
 	json_t *j;
 
-	(void)state;
 	/* Whole, under another's name. */
 	assert_int_equal(rename(step_path(job, 20), step_path(job, 21)), 0);
 	assert_int_equal(RUN("prune", "--yes", "--bad", "--keep-last=1", job, "--json"), 0);
@@ -347,12 +335,11 @@ static void bad_removes_nothing_that_may_be_whole(void **state)
 	assert_false(there(job, 30) || there(job, 20) || there(job, 10));
 }
 
-static void a_store_is_pruned_job_by_job(void **state)
+TEST(a_store_is_pruned_job_by_job)
 {
 	const char *root = place("jobs"), *a = line(root, "a", 3), *b = line(root, "b", 2);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("prune", "-n", "--keep-last=1", root), 0);
 	assert_says(got.out, "JOB");
 	RUN("prune", "--yes", "--keep-last=1", "-C", root, "--json");
@@ -364,12 +351,11 @@ static void a_store_is_pruned_job_by_job(void **state)
 	assert_string_equal(steps_of(b), "20 ");
 }
 
-static void free_takes_the_oldest_until_it_is_enough(void **state)
+TEST(free_takes_the_oldest_until_it_is_enough)
 {
 	const char *job = line(place("free"), "run", 5);
 	json_t *j;
 
-	(void)state;
 	RUN("prune", "--yes", "--free=6M", job, "--json");
 	j = pruned(0);
 	assert_int_equal(number(j, "removed_count"), 2);
@@ -384,12 +370,11 @@ static void free_takes_the_oldest_until_it_is_enough(void **state)
 	assert_string_equal(steps_of(job), "50 ");
 }
 
-static void what_is_not_the_stores_own_stays_and_is_listed(void **state)
+TEST(what_is_not_the_stores_own_stays_and_is_listed)
 {
 	const char *job = line(place("foreign"), "run", 3);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(path_of("%s/notes", step_path(job, 10)), 0700), 0);
 	assert_int_equal(symlink("/", path_of("%s/w-link.part", step_path(job, 20))), 0);
 	make_step(place("foreign"), &(struct how){ "run", "fsdp=2", 35, 0, 0, 0, true });
@@ -414,11 +399,10 @@ static void what_is_not_the_stores_own_stays_and_is_listed(void **state)
 	assert_says(got.out, "collecting");
 }
 
-static void an_interrupt_before_anything_went_loses_nothing(void **state)
+TEST(an_interrupt_before_anything_went_loses_nothing)
 {
 	const char *job = line(place("stop"), "run", 3);
 
-	(void)state;
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
 	RUN("prune", "--yes", "--keep-last=1", job);
@@ -449,14 +433,13 @@ static int checked(const char *step, struct full_checked *ret, struct ckpt_err *
 	return rc;
 }
 
-static void a_check_says_good_damaged_or_that_nobody_knows(void **state)
+TEST(a_check_says_good_damaged_or_that_nobody_knows)
 {
 	const char *job = line(place("full"), "run", 2), *step = step_path(job, 20);
 	struct full_checked n;
 	struct ckpt_err err;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(checked(step, &n, &err), 0);
 	assert_int_equal(n.bytes, number(listed(job, 20, &j), "bytes"));
 	json_decref(j);
@@ -488,11 +471,10 @@ static void a_check_says_good_damaged_or_that_nobody_knows(void **state)
 	assert_int_equal(checked(step, &n, &err), -EBADMSG);
 }
 
-static void another_user_removes_nothing(void **state)
+TEST(another_user_removes_nothing)
 {
 	const char *root = place("others"), *job = line(root, "run", 3);
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("skipped: only root can become another user\n");
 		skip();
@@ -509,11 +491,10 @@ static void another_user_removes_nothing(void **state)
 	assert_string_equal(steps_of(job), "30 20 10 ");
 }
 
-static void what_cannot_be_written_is_twelve_and_said(void **state)
+TEST(what_cannot_be_written_is_twelve_and_said)
 {
 	const char *root = place("closed"), *job = line(root, "run", 3);
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("skipped: only root can become another user\n");
 		skip();
@@ -536,13 +517,12 @@ static void what_cannot_be_written_is_twelve_and_said(void **state)
 
 /* --- asking --- */
 
-static void a_person_is_asked_and_only_yes_is_yes(void **state)
+TEST(a_person_is_asked_and_only_yes_is_yes)
 {
 	static const char *const no[] = { "\n", "n\n", "N\n", "no\n", "\004", "x\n", " y\n" };
 	const char *job = line(place("asked"), "run", 3);
 	char *text;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(no); i++) {
 		assert_int_equal(at_terminal(&text, no[i], "prune", "--keep-last=1", job, NULL), 0);
 		assert_says(text, "Remove 2 steps, ");
@@ -565,13 +545,12 @@ static void a_person_is_asked_and_only_yes_is_yes(void **state)
 	free(text);
 }
 
-static void what_is_read_while_a_person_thinks_stays(void **state)
+TEST(what_is_read_while_a_person_thinks_stays)
 {
 	const char *job = line(place("thinks"), "run", 3);
 	int fd = reading(job, 20);
 	char *text;
 
-	(void)state;
 	assert_int_equal(at_terminal(&text, "y\n", "prune", "--keep-last=1", job, NULL), 3);
 	assert_says(text, "read");
 	fits_80(text);
@@ -580,32 +559,4 @@ static void what_is_read_while_a_person_thinks_stays(void **state)
 	assert_string_equal(steps_of(job), "30 20 ");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes),
-		cmocka_unit_test(an_empty_store_has_nothing_to_remove),
-		cmocka_unit_test(a_dry_run_says_all_and_changes_nothing),
-		cmocka_unit_test(rules_add_up_and_a_rule_may_come_again),
-		cmocka_unit_test(where_nobody_can_be_asked_nothing_goes_without_yes),
-		cmocka_unit_test(with_yes_the_newest_is_checked_and_the_others_go),
-		cmocka_unit_test(what_is_held_or_tagged_goes_only_when_released),
-		cmocka_unit_test(what_is_being_read_stays_and_the_code_says_so),
-		cmocka_unit_test(
-			a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked),
-		cmocka_unit_test(where_every_step_is_damaged_nothing_goes),
-		cmocka_unit_test(bad_is_also_a_step_without_its_manifest),
-		cmocka_unit_test(bad_removes_nothing_that_may_be_whole),
-		cmocka_unit_test(a_store_is_pruned_job_by_job),
-		cmocka_unit_test(free_takes_the_oldest_until_it_is_enough),
-		cmocka_unit_test(what_is_not_the_stores_own_stays_and_is_listed),
-		cmocka_unit_test(an_interrupt_before_anything_went_loses_nothing),
-		cmocka_unit_test(a_check_says_good_damaged_or_that_nobody_knows),
-		cmocka_unit_test(another_user_removes_nothing),
-		cmocka_unit_test(what_cannot_be_written_is_twelve_and_said),
-		cmocka_unit_test(a_person_is_asked_and_only_yes_is_yes),
-		cmocka_unit_test(what_is_read_while_a_person_thinks_stays),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -7,7 +7,7 @@
 #include "ckpt/cli/newfile.h"
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/svg.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 #include <signal.h>
 
 #define LONG_NAME 200
@@ -160,7 +160,7 @@ static void no_terminal(void)
 	unsetenv("LC_ALL");
 }
 
-static void every_screen_fits_eighty_columns(void **state)
+TEST(every_screen_fits_eighty_columns)
 {
 	const char *a = path_of("%s/step-000000000030", alpha());
 	const char *b = path_of("%s/beta/step-000000000025", work);
@@ -180,7 +180,6 @@ static void every_screen_fits_eighty_columns(void **state)
 		{ "cat", a, "spectrum" },
 	};
 
-	(void)state;
 	a_terminal(true, "xterm");
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
 		char *text = TERMINAL(lines[i][0], lines[i][1], lines[i][2], lines[i][3]);
@@ -191,11 +190,10 @@ static void every_screen_fits_eighty_columns(void **state)
 	no_terminal();
 }
 
-static void a_long_value_goes_on_below_itself(void **state)
+TEST(a_long_value_goes_on_below_itself)
 {
 	char *text;
 
-	(void)state;
 	a_terminal(true, "xterm");
 	text = strip(TERMINAL("stats", "-C", alpha()));
 	assert_says(text, "are copies on other ranks,\n             stored once");
@@ -205,11 +203,10 @@ static void a_long_value_goes_on_below_itself(void **state)
 	assert_says(got.out, "copies on other ranks, stored once\n");
 }
 
-static void wide_characters_take_two_columns(void **state)
+TEST(wide_characters_take_two_columns)
 {
 	char *text, *wide, *plain;
 
-	(void)state;
 	assert_int_equal(screen_columns("\xe6\x97\xa5x\xf0\x9f\x98\x80"), 5);
 	assert_int_equal(screen_columns("e\xcc\x81"), 1);
 	assert_int_equal(screen_prefix("\xe6\x97\xa5\xe6\x9c\xac", 3), 3);
@@ -227,13 +224,12 @@ static void wide_characters_take_two_columns(void **state)
 	no_terminal();
 }
 
-static void no_name_is_obeyed_by_a_terminal(void **state)
+TEST(no_name_is_obeyed_by_a_terminal)
 {
 	static const char *const verb[][2] = { { "show", "--tensors=*" },
 					       { "stats", "--depth=3" },
 					       { "show", "--color=never" } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(verb); i++) {
 		assert_int_equal(RUN(verb[i][0], verb[i][1], made_path(made, "made", 1)), 0);
 		assert_silent(got.out, "\033");
@@ -250,13 +246,12 @@ static void assert_ascii(const char *text)
 			fail_msg("beyond ASCII: %.40s", text);
 }
 
-static void ascii_means_names_too(void **state)
+TEST(ascii_means_names_too)
 {
 	const char *path = made_path(made, "made", 1);
 	char *text;
 	json_t *j;
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(RUN(i == 2 ? "stats" : "show", path,
 				     i == 1 ? "\xe6\x97\xa5\xe6\x9c\xac.wide" : "--ascii",
@@ -288,14 +283,13 @@ static void ascii_means_names_too(void **state)
 	assert_says(got.out, "model/\xe6\x97\xa5\xe6\x9c\xac.wide");
 }
 
-static void a_dumb_terminal_has_lines_and_no_bar(void **state)
+TEST(a_dumb_terminal_has_lines_and_no_bar)
 {
 	char *text = NULL;
 	size_t len;
 	struct cli c = { .err = open_memstream(&text, &len) };
 	struct progress p;
 
-	(void)state;
 	a_terminal(true, "dumb");
 	screen_probe(c.err, NULL, false, &c.err_screen);
 	assert_true(c.err_screen.dumb);
@@ -318,9 +312,8 @@ static void a_dumb_terminal_has_lines_and_no_bar(void **state)
 
 /* --- help --- */
 
-static void what_a_long_example_is_for_stands_below_it(void **state)
+TEST(what_a_long_example_is_for_stands_below_it)
 {
-	(void)state;
 	assert_int_equal(RUN("cat", "-h"), 0);
 	assert_says(
 		got.out,
@@ -331,9 +324,8 @@ static void what_a_long_example_is_for_stands_below_it(void **state)
 
 /* --- errors --- */
 
-static void a_slip_brings_each_near_name_once_and_no_far_one(void **state)
+TEST(a_slip_brings_each_near_name_once_and_no_far_one)
 {
-	(void)state;
 	assert_int_equal(RUN("cat", "latest", "rgn", "-C", alpha()), 10);
 	assert_says(got.err, "near it: blob/rng\n");
 	assert_int_equal(RUN("cat", "latest", "fused", "-C", alpha()), 10);
@@ -345,7 +337,7 @@ static void a_slip_brings_each_near_name_once_and_no_far_one(void **state)
 	assert_silent(got.err, "norm.weight");
 }
 
-static void every_error_says_the_next_command(void **state)
+TEST(every_error_says_the_next_command)
 {
 	const char *none = path_of("%s/nothing here", top), *file = path_of("%s/a file", top);
 	const char *step = path_of("%s/step-000000000030", alpha());
@@ -385,7 +377,6 @@ static void every_error_says_the_next_command(void **state)
 		  "choose another FILE" },
 	};
 
-	(void)state;
 	spill(file, "mine");
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		const char *const *w = cases[i].word;
@@ -399,9 +390,8 @@ static void every_error_says_the_next_command(void **state)
 	}
 }
 
-static void one_is_not_told_as_many(void **state)
+TEST(one_is_not_told_as_many)
 {
-	(void)state;
 	assert_int_equal(RUN("stats", "--tensors=optim/step", "-C", alpha()), 0);
 	assert_says(got.out, "held       per rank 8 B\n");
 	assert_int_equal(RUN("diff", "latest~1", "latest", "--tensors=head.bias", "-C", alpha()),
@@ -411,9 +401,8 @@ static void one_is_not_told_as_many(void **state)
 	assert_says(got.out, "equal: 1 tensor or blob, 12 B, has the same");
 }
 
-static void what_was_interrupted_says_so(void **state)
+TEST(what_was_interrupted_says_so)
 {
-	(void)state;
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
 	assert_int_equal(RUN("verify", "--data", "-C", alpha()), 130);
@@ -422,7 +411,7 @@ static void what_was_interrupted_says_so(void **state)
 	assert_silent(got.err, "given up by its caller");
 }
 
-static void jobs_that_may_not_be_read_are_not_passed_over(void **state)
+TEST(jobs_that_may_not_be_read_are_not_passed_over)
 {
 	const char *store = path_of("%s/shared store", top);
 	const char *mine = path_of("%s/beta", store), *theirs = path_of("%s/theirs", store);
@@ -430,7 +419,6 @@ static void jobs_that_may_not_be_read_are_not_passed_over(void **state)
 	bool root = !geteuid();
 	int code[7];
 
-	(void)state;
 	assert_int_equal(mkdir(store, 0755), 0);
 	assert_int_equal(mkdir(mine, 0755), 0);
 	assert_int_equal(mkdir(theirs, 0700), 0);
@@ -481,12 +469,11 @@ static void jobs_that_may_not_be_read_are_not_passed_over(void **state)
 
 /* --- pictures and files --- */
 
-static void the_title_of_a_picture_fits_it(void **state)
+TEST(the_title_of_a_picture_fits_it)
 {
 	const char *file = path_of("%s/long.svg", top);
 	char *svg, *title, *end;
 
-	(void)state;
 	assert_int_equal(RUN("show", made_path(made, "made", 1), path_of("--map=%s", long_name),
 			     path_of("--svg=%s", file)),
 			 0);
@@ -505,14 +492,13 @@ static void the_title_of_a_picture_fits_it(void **state)
 	free(svg);
 }
 
-static void a_file_of_ours_gives_way_and_no_other(void **state)
+TEST(a_file_of_ours_gives_way_and_no_other)
 {
 	const char *dir = path_of("%s/files", top), *file = path_of("%s/f", dir);
 	struct ckpt_err err = { 0 };
 	struct newfile f;
 	char *text;
 
-	(void)state;
 	assert_int_equal(mkdir(dir, 0700), 0);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(newfile_open_over(&io_ops_posix, file, "ours", &f, &err), 0);
@@ -570,13 +556,12 @@ static int run_ops(const struct io_ops *ops, const struct cli_verb *verb, enum c
 	return code;
 }
 
-static void whichever_call_fails_a_file_is_whole_or_as_it_was(void **state)
+TEST(whichever_call_fails_a_file_is_whole_or_as_it_was)
 {
 	static const uint32_t call[] = { IO_ON_CREATE, IO_ON_WRITE, IO_ON_SYNC, IO_ON_RENAME };
 	const char *dir = path_of("%s/faults", top), *file = path_of("%s/f.svg", dir);
 	struct io_faults f;
 
-	(void)state;
 	assert_int_equal(mkdir(dir, 0700), 0);
 	io_faults_init(&f, &io_ops_posix);
 	for (size_t i = 0; i < 2 * ARRAY_LEN(call); i++) {
@@ -614,7 +599,7 @@ static void whichever_call_fails_a_file_is_whole_or_as_it_was(void **state)
 
 /* --- stats --- */
 
-static void modules_beyond_a_screen_are_counted(void **state)
+TEST(modules_beyond_a_screen_are_counted)
 {
 	static struct made m[60];
 	static float x[4];
@@ -622,7 +607,6 @@ static void modules_beyond_a_screen_are_counted(void **state)
 	const char *store = path_of("%s/flat", top);
 	json_t *j;
 
-	(void)state;
 	for (uint32_t i = 0; i < 60; i++) {
 		snprintf(name[i], sizeof name[i], "w%02u", i);
 		m[i] = (struct made){ "model", name[i], CKPT_F32, 1, { 4 }, x, 0 };
@@ -642,26 +626,4 @@ static void modules_beyond_a_screen_are_counted(void **state)
 	json_decref(j);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_screen_fits_eighty_columns),
-		cmocka_unit_test(a_long_value_goes_on_below_itself),
-		cmocka_unit_test(wide_characters_take_two_columns),
-		cmocka_unit_test(no_name_is_obeyed_by_a_terminal),
-		cmocka_unit_test(ascii_means_names_too),
-		cmocka_unit_test(a_dumb_terminal_has_lines_and_no_bar),
-		cmocka_unit_test(what_a_long_example_is_for_stands_below_it),
-		cmocka_unit_test(a_slip_brings_each_near_name_once_and_no_far_one),
-		cmocka_unit_test(every_error_says_the_next_command),
-		cmocka_unit_test(what_was_interrupted_says_so),
-		cmocka_unit_test(one_is_not_told_as_many),
-		cmocka_unit_test(jobs_that_may_not_be_read_are_not_passed_over),
-		cmocka_unit_test(the_title_of_a_picture_fits_it),
-		cmocka_unit_test(a_file_of_ours_gives_way_and_no_other),
-		cmocka_unit_test(whichever_call_fails_a_file_is_whole_or_as_it_was),
-		cmocka_unit_test(modules_beyond_a_screen_are_counted),
-	};
-
-	return cmocka_run_group_tests(tests, make_rig, drop_all);
-}
+UNIT(.group_setup = make_rig, .group_teardown = drop_all);

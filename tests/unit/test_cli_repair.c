@@ -22,12 +22,11 @@ static const char *text_of(json_t *j, uint64_t step)
 	return string(of_step(json_object_get(j, "items"), step), "text");
 }
 
-static void where_all_is_well_there_is_nothing_to_repair(void **state)
+TEST(where_all_is_well_there_is_nothing_to_repair)
 {
 	const char *root = place("well"), *job = line(root, "run", 2);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("repair", job), 0);
 	assert_says(got.out, "nothing to repair");
 	assert_int_equal(RUN("repair", "-n", root), 0);
@@ -48,12 +47,11 @@ static void where_all_is_well_there_is_nothing_to_repair(void **state)
 	assert_says(got.err, "no store");
 }
 
-static void a_quarantined_step_that_is_whole_counts_again(void **state)
+TEST(a_quarantined_step_that_is_whole_counts_again)
 {
 	const char *job = line(place("released"), "run", 3);
 	json_t *j;
 
-	(void)state;
 	hurt(a_part(step_path(job, 30)), 8192);
 	hurt(a_part(step_path(job, 20)), 8192);
 	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
@@ -86,12 +84,11 @@ static void a_quarantined_step_that_is_whole_counts_again(void **state)
 	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
 }
 
-static void a_lost_or_damaged_manifest_is_built_anew(void **state)
+TEST(a_lost_or_damaged_manifest_is_built_anew)
 {
 	const char *job = line(place("rebuilt"), "run", 3);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("tag", "-C", job, "step:20", "mine"), 0);
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
@@ -123,12 +120,11 @@ static void a_lost_or_damaged_manifest_is_built_anew(void **state)
 	assert_says(got.out, "nothing to repair");
 }
 
-static void a_step_that_misses_a_part_is_left_and_said(void **state)
+TEST(a_step_that_misses_a_part_is_left_and_said)
 {
 	const char *job = line(place("lost"), "run", 2);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(unlink(a_part(step_path(job, 20))), 0);
 	RUN("repair", "--yes", job, "--json");
@@ -140,12 +136,11 @@ static void a_step_that_misses_a_part_is_left_and_said(void **state)
 	assert_says(got.out, "leave");
 }
 
-static void what_a_launch_left_unfinished_goes_when_it_is_over(void **state)
+TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
 {
 	const char *root = place("left"), *job = line(root, "run", 2);
 	json_t *j;
 
-	(void)state;
 	make_step(root, &(struct how){ "run", "fsdp=2", 25, 0, 0, 0, true });
 	/* The newest launch's: it may be alive. */
 	RUN("repair", "--yes", job, "--json");
@@ -165,12 +160,11 @@ static void what_a_launch_left_unfinished_goes_when_it_is_over(void **state)
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
-static void a_person_is_asked(void **state)
+TEST(a_person_is_asked)
 {
 	const char *job = line(place("asked"), "run", 2);
 	char *text;
 
-	(void)state;
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(at_terminal(&text, "n\n", "repair", job, NULL), 0);
 	assert_says(text, "[y/N]");
@@ -184,11 +178,10 @@ static void a_person_is_asked(void **state)
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
-static void another_user_repairs_nothing(void **state)
+TEST(another_user_repairs_nothing)
 {
 	const char *root = place("others"), *job = line(root, "run", 2);
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("skipped: only root can become another user\n");
 		skip();
@@ -203,11 +196,10 @@ static void another_user_repairs_nothing(void **state)
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
-static void root_leaves_nothing_in_anothers_job_that_they_could_not_read(void **state)
+TEST(root_leaves_nothing_in_anothers_job_that_they_could_not_read)
 {
 	const char *root = place("theirs"), *job = line(root, "run", 3);
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("skipped: only root can become another user\n");
 		skip();
@@ -236,18 +228,4 @@ static void root_leaves_nothing_in_anothers_job_that_they_could_not_read(void **
 	assert_int_equal(RUN("release", "-C", job, "step:20", "--by=me"), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(where_all_is_well_there_is_nothing_to_repair),
-		cmocka_unit_test(a_quarantined_step_that_is_whole_counts_again),
-		cmocka_unit_test(a_lost_or_damaged_manifest_is_built_anew),
-		cmocka_unit_test(a_step_that_misses_a_part_is_left_and_said),
-		cmocka_unit_test(what_a_launch_left_unfinished_goes_when_it_is_over),
-		cmocka_unit_test(a_person_is_asked),
-		cmocka_unit_test(another_user_repairs_nothing),
-		cmocka_unit_test(root_leaves_nothing_in_anothers_job_that_they_could_not_read),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

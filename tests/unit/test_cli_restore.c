@@ -9,8 +9,8 @@
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/target.h"
-#include "tests/lib/io_faults.c"
-#include "tests/lib/strict_safetensors.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/strict_safetensors.h"
 
 /* plain is a store like work, whose tensors safetensors can hold: a job per mesh, step 7. */
 static const char *const sources[] = { "fsdp=4", "fsdp=2,tp=2", "pp=2,fsdp=2", "dp=2,fsdp=2" };
@@ -213,14 +213,13 @@ static uint32_t check_files(const char *dir, size_t source, const char *mesh)
 	return empty;
 }
 
-static void every_rank_of_every_mesh_gets_its_elements(void **state)
+TEST(every_rank_of_every_mesh_gets_its_elements)
 {
 	static const char *const meshes[] = { "fsdp=1",	     "fsdp=3",	    "fsdp=4", "fsdp=7",
 					      "fsdp=40",     "dp=2,fsdp=3", "tp=2",   "fsdp=3,tp=2",
 					      "pp=2,fsdp=2", "pp=3,tp=2",   "new=2" };
 	uint32_t empty = 0;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(sources); i++)
 		for (size_t m = 0; m < ARRAY_LEN(meshes); m++) {
 			/* All of them from the first, each from one or two of the others. */
@@ -236,7 +235,7 @@ static void every_rank_of_every_mesh_gets_its_elements(void **state)
 }
 
 /* Without target.h: on a mesh that the sample knows the files are the memory of its ranks. */
-static void files_are_the_memory_of_ranks_of_such_a_mesh(void **state)
+TEST(files_are_the_memory_of_ranks_of_such_a_mesh)
 {
 	static const struct {
 		size_t source;
@@ -244,7 +243,6 @@ static void files_are_the_memory_of_ranks_of_such_a_mesh(void **state)
 	} how[] = { { 0, "fsdp=3" },	  { 0, "fsdp=8" },	{ 1, "fsdp=2,tp=2" },
 		    { 1, "fsdp=4,tp=2" }, { 2, "pp=2,fsdp=1" }, { 3, "dp=1,fsdp=5" } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(how); i++) {
 		struct sample s;
 		uint32_t world = 1;
@@ -276,13 +274,12 @@ static void files_are_the_memory_of_ranks_of_such_a_mesh(void **state)
 	}
 }
 
-static void the_same_files_come_out_of_little_memory(void **state)
+TEST(the_same_files_come_out_of_little_memory)
 {
 	const char *big = path_of("%s/big", top), *little = path_of("%s/little", top);
 	uint64_t limit = 1 << 20;
 	char text[32];
 
-	(void)state;
 	while (!move_window_bytes(limit) && limit < GIB)
 		limit += 1 << 18;
 	print_message("the least --mem-limit: %llu, windows of %llu bytes\n",
@@ -300,12 +297,11 @@ static void the_same_files_come_out_of_little_memory(void **state)
 	assert_false(exists(big));
 }
 
-static void few_descriptors_make_batches_with_the_same_files(void **state)
+TEST(few_descriptors_make_batches_with_the_same_files)
 {
 	const char *all = path_of("%s/all", top), *few = path_of("%s/few", top);
 	struct rlimit was, low;
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=11"), 0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	low = was;
@@ -320,12 +316,11 @@ static void few_descriptors_make_batches_with_the_same_files(void **state)
 	remove_tree(few);
 }
 
-static void blobs_go_to_their_ranks_and_the_rest_are_carried(void **state)
+TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 {
 	struct strict_file f;
 	char why[200];
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
 	assert_says(got.err, "rank 0 also has rank 3's, as blob/rng/rank-00003");
 	assert_true(strict_load(file_of(out, 0), &f, why));
@@ -347,13 +342,12 @@ static void blobs_go_to_their_ranks_and_the_rest_are_carried(void **state)
 	remove_tree(out);
 }
 
-static void a_stage_of_a_pipeline_has_its_own_tensors_only(void **state)
+TEST(a_stage_of_a_pipeline_has_its_own_tensors_only)
 {
 	struct strict_file f[2];
 	char why[200];
 	uint32_t both = 0, only[2] = { 0 };
 
-	(void)state;
 	assert_int_equal(RUN("restore", step_of(2), out, "--mesh", "pp=2,fsdp=1"), 0);
 	for (uint32_t r = 0; r < 2; r++)
 		assert_true(strict_load(file_of(out, r), &f[r], why));
@@ -374,11 +368,10 @@ static void a_stage_of_a_pipeline_has_its_own_tensors_only(void **state)
 
 /* --- one rank --- */
 
-static void rank_writes_one_file_beside_what_is_there(void **state)
+TEST(rank_writes_one_file_beside_what_is_there)
 {
 	const char *all = path_of("%s/all", top);
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=3"), 0);
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "2"), 0);
 	assert_int_equal(entries(out), 1);
@@ -396,7 +389,7 @@ static void rank_writes_one_file_beside_what_is_there(void **state)
 
 /* --- what is refused --- */
 
-static void of_one_rank_only_the_parts_that_it_needs_are_opened(void **state)
+TEST(of_one_rank_only_the_parts_that_it_needs_are_opened)
 {
 	cleanup_free char *all = strdup(path_of("%s/all", top)); /* path_of forgets */
 	cleanup_free char *from = strdup(path_of("%s/cut/step-%012d", plain, STEP));
@@ -406,7 +399,6 @@ static void of_one_rank_only_the_parts_that_it_needs_are_opened(void **state)
 	char rank[8];
 	DIR *d;
 
-	(void)state;
 	declare = declare_cut;
 	make_step(plain, &(struct how){ "cut", mesh, STEP, 1, UINT64_MAX, UINT64_MAX, false });
 	declare = NULL;
@@ -458,13 +450,12 @@ static void lie_about_layouts(struct table *t)
 		}
 }
 
-static void where_layouts_do_not_help_all_parts_are_opened(void **state)
+TEST(where_layouts_do_not_help_all_parts_are_opened)
 {
 	cleanup_free char *all = strdup(path_of("%s/all", top));
 	cleanup_free char *from = strdup(path_of("%s/lies/step-%012d", plain, STEP));
 	char rank[8];
 
-	(void)state;
 	declare = declare_plain;
 	lie = lie_about_layouts;
 	make_step(plain, &(struct how){ "lies", "fsdp=4", STEP, 1, UINT64_MAX, UINT64_MAX, false });
@@ -481,9 +472,8 @@ static void where_layouts_do_not_help_all_parts_are_opened(void **state)
 	remove_tree(path_of("%s/lies", plain));
 }
 
-static void wrong_commands_say_what_to_write(void **state)
+TEST(wrong_commands_say_what_to_write)
 {
-	(void)state;
 	assert_int_equal(RUN("restore", in), CLI_USAGE);
 	assert_says(got.err, "ckptctl restore latest DIR --mesh");
 	assert_int_equal(RUN("restore", in, out), CLI_USAGE);
@@ -508,12 +498,11 @@ static void wrong_commands_say_what_to_write(void **state)
 	assert_false(exists(out));
 }
 
-static void what_exists_is_left_alone(void **state)
+TEST(what_exists_is_left_alone)
 {
 	const char *other = path_of("%s/out/mine", top);
 	FILE *f;
 
-	(void)state;
 	assert_int_equal(mkdir(out, 0700), 0);
 	f = fopen(other, "w");
 	fputs("mine", f);
@@ -534,11 +523,10 @@ static void what_exists_is_left_alone(void **state)
 	remove_tree(out);
 }
 
-static void nothing_is_written_into_the_checkpoint(void **state)
+TEST(nothing_is_written_into_the_checkpoint)
 {
 	uint32_t n = entries(in);
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
 	assert_says(got.err, "is inside the checkpoint itself");
 	assert_int_equal(RUN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"), CLI_USAGE);
@@ -552,9 +540,8 @@ static void nothing_is_written_into_the_checkpoint(void **state)
 	assert_int_equal(entries(in), n);
 }
 
-static void all_that_the_format_lacks_is_listed(void **state)
+TEST(all_that_the_format_lacks_is_listed)
 {
-	(void)state;
 	assert_int_equal(
 		RUN("restore", "latest", out, "--mesh", "fsdp=3", "-C", path_of("%s/alpha", work)),
 		CLI_MISFIT);
@@ -568,13 +555,12 @@ static void all_that_the_format_lacks_is_listed(void **state)
 
 /* --- what goes wrong on the way --- */
 
-static void a_damaged_source_leaves_nothing(void **state)
+TEST(a_damaged_source_leaves_nothing)
 {
 	const char *bad = path_of("%s/bad", top);
 	DIR *d;
 	bool hit = false;
 
-	(void)state;
 	copy_step(in, bad);
 	d = opendir(bad);
 	for (struct dirent *e; (e = readdir(d));)
@@ -710,14 +696,13 @@ static uint32_t keep_going(const char *bad, const char *sound, const char *view)
 	return n;
 }
 
-static void what_is_damaged_is_left_out_and_the_rest_is_right(void **state)
+TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 {
 	char bad[PATH_MAX], sound[PATH_MAX], view[PATH_MAX], viewed[PATH_MAX], all[PATH_MAX];
 	FILE *f;
 	uint32_t n;
 	json_t *j;
 
-	(void)state;
 	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
 	snprintf(sound, sizeof sound, "%s", path_of("%s/sound", top));
 	snprintf(view, sizeof view, "%s", path_of("%s/view", top));
@@ -766,11 +751,10 @@ static void what_is_damaged_is_left_out_and_the_rest_is_right(void **state)
 	remove_tree(viewed);
 }
 
-static void of_a_checkpoint_of_which_nothing_is_left_nothing_is_written(void **state)
+TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 {
 	char bad[PATH_MAX];
 
-	(void)state;
 	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
 	copy_step(in, bad);
 	for (uint32_t i = 0; i < 4; i++)
@@ -816,7 +800,7 @@ static int run_ops(const struct io_ops *ops, const char *mesh)
 	return code;
 }
 
-static void whichever_call_fails_nothing_is_left(void **state)
+TEST(whichever_call_fails_nothing_is_left)
 {
 	static const struct {
 		uint32_t on, stride;
@@ -825,7 +809,6 @@ static void whichever_call_fails_nothing_is_left(void **state)
 		     { IO_ON_OPEN, 1 },	  { IO_ON_READ, 5 },   { IO_ON_LIST, 1 } };
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
 		uint64_t failed = 0;
@@ -871,9 +854,8 @@ static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
 	return io_ops_posix.mkdir(ctx, dirfd, path, mode);
 }
 
-static void of_two_that_make_the_directory_one_is_told_that_it_lost(void **state)
+TEST(of_two_that_make_the_directory_one_is_told_that_it_lost)
 {
-	(void)state;
 	racing = io_ops_posix;
 	racing.mkdir = mkdir_and_lose;
 	assert_int_equal(run_ops(&racing, "fsdp=3"), CLI_LOCKED);
@@ -883,11 +865,10 @@ static void of_two_that_make_the_directory_one_is_told_that_it_lost(void **state
 	remove_tree(out);
 }
 
-static void a_full_disk_is_13_and_leaves_nothing(void **state)
+TEST(a_full_disk_is_13_and_leaves_nothing)
 {
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	for (uint64_t n = 1; n < 60; n += 13) {
 		io_faults_fail(&f, IO_ON_WRITE, n, -ENOSPC, true);
@@ -904,11 +885,10 @@ static void a_full_disk_is_13_and_leaves_nothing(void **state)
 	remove_tree(out);
 }
 
-static void files_and_both_directories_are_synced(void **state)
+TEST(files_and_both_directories_are_synced)
 {
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_count(&f, IO_ON_SYNC);
 	assert_int_equal(run_ops(&f.ops, "fsdp=3"), 0);
@@ -939,9 +919,8 @@ static int64_t stop_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 	return io_ops_posix.pwrite(io_ops_posix.ctx, fd, buf, len, off);
 }
 
-static void after_ctrl_c_nothing_is_left(void **state)
+TEST(after_ctrl_c_nothing_is_left)
 {
-	(void)state;
 	stopper.ops = io_ops_posix;
 	stopper.ops.pwrite = stop_pwrite;
 	for (uint64_t n = 1; n < 1000; n += 31) {
@@ -967,13 +946,12 @@ static void after_ctrl_c_nothing_is_left(void **state)
 
 /* --- what it prints --- */
 
-static void json_ends_with_a_summary(void **state)
+TEST(json_ends_with_a_summary)
 {
 	const char *line;
 	uint64_t sum = 0;
 	json_t *j, *files;
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--json"), 0);
 	assert_string_equal(got.err, "");
 	got.out[got.out_len - 1] = 0;
@@ -1013,9 +991,8 @@ static void json_ends_with_a_summary(void **state)
 	remove_tree(out);
 }
 
-static void people_read_what_was_written(void **state)
+TEST(people_read_what_was_written)
 {
-	(void)state;
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
 	assert_says(got.out, "rank-00002.safetensors");
 	assert_says(got.out, "Wrote 3 files to ");
@@ -1079,7 +1056,7 @@ static uint64_t last_twelve_of_17(uint64_t g)
 	return g / 12 * 17 + 5 + g % 12;
 }
 
-static void through_a_view_tensors_have_other_names_and_shapes(void **state)
+TEST(through_a_view_tensors_have_other_names_and_shapes)
 {
 	const char *view =
 		view_file("# as the other framework calls them\n"
@@ -1094,7 +1071,6 @@ static void through_a_view_tensors_have_other_names_and_shapes(void **state)
 	uint64_t n, m;
 	char why[200];
 
-	(void)state;
 	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
 	if (RUN("restore", step_of(1), out, "--mesh", "fsdp=1", "--view", view))
@@ -1141,11 +1117,10 @@ static void through_a_view_tensors_have_other_names_and_shapes(void **state)
 	subject_close(&s);
 }
 
-static void a_view_that_is_wrong_is_told_and_nothing_is_made(void **state)
+TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
 			     view_file("\nrename model/a -> b c\nrenam\n")),
 			 CLI_USAGE);
@@ -1168,35 +1143,4 @@ static void a_view_that_is_wrong_is_told_and_nothing_is_made(void **state)
 	remove_tree(out);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_rank_of_every_mesh_gets_its_elements),
-		cmocka_unit_test(files_are_the_memory_of_ranks_of_such_a_mesh),
-		cmocka_unit_test(the_same_files_come_out_of_little_memory),
-		cmocka_unit_test(few_descriptors_make_batches_with_the_same_files),
-		cmocka_unit_test(blobs_go_to_their_ranks_and_the_rest_are_carried),
-		cmocka_unit_test(a_stage_of_a_pipeline_has_its_own_tensors_only),
-		cmocka_unit_test(rank_writes_one_file_beside_what_is_there),
-		cmocka_unit_test(of_one_rank_only_the_parts_that_it_needs_are_opened),
-		cmocka_unit_test(where_layouts_do_not_help_all_parts_are_opened),
-		cmocka_unit_test(wrong_commands_say_what_to_write),
-		cmocka_unit_test(what_exists_is_left_alone),
-		cmocka_unit_test(nothing_is_written_into_the_checkpoint),
-		cmocka_unit_test(all_that_the_format_lacks_is_listed),
-		cmocka_unit_test(a_damaged_source_leaves_nothing),
-		cmocka_unit_test(what_is_damaged_is_left_out_and_the_rest_is_right),
-		cmocka_unit_test(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written),
-		cmocka_unit_test(whichever_call_fails_nothing_is_left),
-		cmocka_unit_test(of_two_that_make_the_directory_one_is_told_that_it_lost),
-		cmocka_unit_test(a_full_disk_is_13_and_leaves_nothing),
-		cmocka_unit_test(files_and_both_directories_are_synced),
-		cmocka_unit_test(after_ctrl_c_nothing_is_left),
-		cmocka_unit_test(json_ends_with_a_summary),
-		cmocka_unit_test(people_read_what_was_written),
-		cmocka_unit_test(through_a_view_tensors_have_other_names_and_shapes),
-		cmocka_unit_test(a_view_that_is_wrong_is_told_and_nothing_is_made),
-	};
-
-	return cmocka_run_group_tests(tests, make_plain, drop_all);
-}
+UNIT(.group_setup = make_plain, .group_teardown = drop_all);

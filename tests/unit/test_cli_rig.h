@@ -11,21 +11,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include <jansson.h>
 #include <pty.h>
 #include "ckpt/base/dtype.h"
-#include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/move/move.h"
 #include "ckpt/store/store.h"
-#include "tests/lib/sample.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/unit.h"
 
 #define SEED 7
 #define RANKS_MAX 8

@@ -47,14 +47,13 @@ static size_t entries(const char *dir)
 
 /* --- files --- */
 
-static void every_byte_of_every_file_is_accounted_for(void **state)
+TEST(every_byte_of_every_file_is_accounted_for)
 {
 	const char *path = path_of("%s/alpha/step-000000000030", work);
 	uint64_t sum[4] = { 0 }, pieces = 0;
 	const json_t *list, *total;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("show", "--files", "--json", "-C", alpha()), 0);
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(j, "path"), path);
@@ -100,9 +99,8 @@ static void every_byte_of_every_file_is_accounted_for(void **state)
 	json_decref(j);
 }
 
-static void files_are_a_table_for_people(void **state)
+TEST(files_are_a_table_for_people)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "--files", "-C", alpha()), 0);
 	assert_says(got.out, "files of step 30 of alpha");
 	assert_says(got.out, "PADDING");
@@ -150,9 +148,8 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 	json_decref(j);
 }
 
-static void a_map_names_every_rank_and_every_element_once(void **state)
+TEST(a_map_names_every_rank_and_every_element_once)
 {
-	(void)state;
 	check_map("alpha", "embed.weight", 4, true);
 	check_map("alpha", "layers.3.fused", 4, true);
 	check_map("alpha", "head.bias", 4, true);
@@ -161,9 +158,8 @@ static void a_map_names_every_rank_and_every_element_once(void **state)
 	check_map("beta", "embed.weight", 4, true);
 }
 
-static void a_map_is_drawn_with_its_facts_below(void **state)
+TEST(a_map_is_drawn_with_its_facts_below)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha()), 0);
 	assert_says(got.out, "model/head.bias in step 30 of alpha\n");
 	assert_says(got.out, "layout  Shard(0)@fsdp\n");
@@ -187,9 +183,8 @@ static void a_map_is_drawn_with_its_facts_below(void **state)
 	assert_says(got.out, "\033[30;48;5;");
 }
 
-static void a_map_of_what_cannot_be_drawn_says_why(void **state)
+TEST(a_map_of_what_cannot_be_drawn_says_why)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "--map", "head.bia", "-C", alpha()), 10);
 	assert_says(got.err, "model/head.bias");
 	assert_int_equal(RUN("show", "--map", "blob/rng", "-C", alpha()), 2);
@@ -205,7 +200,7 @@ static void a_map_of_what_cannot_be_drawn_says_why(void **state)
 
 /* --- pictures --- */
 
-static void a_picture_is_whole_and_replaces_only_pictures(void **state)
+TEST(a_picture_is_whole_and_replaces_only_pictures)
 {
 	const char *dir = path_of("%s/pictures", top), *file = path_of("%s/a.svg", dir);
 	cleanup_free char *first = NULL;
@@ -213,7 +208,6 @@ static void a_picture_is_whole_and_replaces_only_pictures(void **state)
 	cleanup_free char *kept = NULL;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(dir, 0700), 0);
 	assert_int_equal(
 		RUN("show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha()), 0);
@@ -257,16 +251,4 @@ static void a_picture_is_whole_and_replaces_only_pictures(void **state)
 			 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_byte_of_every_file_is_accounted_for),
-		cmocka_unit_test(files_are_a_table_for_people),
-		cmocka_unit_test(a_map_names_every_rank_and_every_element_once),
-		cmocka_unit_test(a_map_is_drawn_with_its_facts_below),
-		cmocka_unit_test(a_map_of_what_cannot_be_drawn_says_why),
-		cmocka_unit_test(a_picture_is_whole_and_replaces_only_pictures),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

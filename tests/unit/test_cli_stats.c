@@ -23,13 +23,12 @@ static uint64_t sum_of(const json_t *j, const char *list, const char *key)
 	return sum;
 }
 
-static void every_sum_is_the_whole(void **state)
+TEST(every_sum_is_the_whole)
 {
 	static const char *const by[] = { "modules", "components", "roles", "dtypes" };
 	uint64_t tensors, bytes, stored;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("show", "-C", alpha(), "--json"), 0);
 	j = json_out("ckptd.show/1");
 	tensors = number(j, "tensor_count");
@@ -64,12 +63,11 @@ static void every_sum_is_the_whole(void **state)
 	}
 }
 
-static void replicas_are_counted_by_the_layouts(void **state)
+TEST(replicas_are_counted_by_the_layouts)
 {
 	uint64_t replicated, held;
 	json_t *j;
 
-	(void)state;
 	/* dp=2,fsdp=2: one copy more of all that fsdp cuts */
 	assert_int_equal(
 		RUN("stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*"),
@@ -88,9 +86,8 @@ static void replicas_are_counted_by_the_layouts(void **state)
 	json_decref(j);
 }
 
-static void people_get_tables(void **state)
+TEST(people_get_tables)
 {
-	(void)state;
 	assert_int_equal(RUN("stats", "-C", alpha()), 0);
 	assert_says(got.out, "step 30 of alpha\n");
 	assert_says(got.out, "MODULE");
@@ -104,9 +101,8 @@ static void people_get_tables(void **state)
 	assert_string_equal(got.err, "");
 }
 
-static void bad_questions_are_told(void **state)
+TEST(bad_questions_are_told)
 {
-	(void)state;
 	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=x"), 2);
 	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=-1"), 2);
 	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=17"), 2);
@@ -221,7 +217,7 @@ static void make_store(const char *root, const struct made *x, uint32_t n)
 	table_free(&decl);
 }
 
-static void equal_contents_are_found_and_zeros_told_apart(void **state)
+TEST(equal_contents_are_found_and_zeros_told_apart)
 {
 	static const struct made made[] = { { "embed", 1, 1 },	  { "head", 1, 1 },
 					    { "again", 1, 1 },	  { "other", 2, 1 },
@@ -232,7 +228,6 @@ static void equal_contents_are_found_and_zeros_told_apart(void **state)
 	const json_t *equal, *names;
 	json_t *j;
 
-	(void)state;
 	make_store(root, made, ARRAY_LEN(made));
 	assert_int_equal(RUN("stats", "-C", root, "--json"), 0);
 	j = json_out("ckptd.stats/1");
@@ -299,14 +294,13 @@ static void expect_tree(const char *const *name, uint32_t n, uint32_t depth, con
 	table_free(&t);
 }
 
-static void modules_that_differ_in_numbers_alone_are_one_row(void **state)
+TEST(modules_that_differ_in_numbers_alone_are_one_row)
 {
 	static const char *const name[] = { "embed.weight",	 "layers.0.q.weight",
 					    "layers.1.q.weight", "layers.2.q.weight",
 					    "layers.0.k.weight", "layers.2.k.weight",
 					    "layers.7.k.weight" };
 
-	(void)state;
 	expect_tree(name, ARRAY_LEN(name), 0, "model 7\n");
 	expect_tree(name, ARRAY_LEN(name), 1, "model/layers 6\nmodel/embed 1\n");
 	expect_tree(name, ARRAY_LEN(name), 2, "model/layers.{0..7: 4} 6\nmodel/embed.weight 1\n");
@@ -318,13 +312,12 @@ static void modules_that_differ_in_numbers_alone_are_one_row(void **state)
 	expect_tree(name, 2, 2, "model/embed.weight 1\nmodel/layers.0 1\n");
 }
 
-static void strange_names_stay_names(void **state)
+TEST(strange_names_stay_names)
 {
 	static const char *const name[] = { "a..b",   "a.",	"a.007.x",
 					    "a.08.x", "a.\1.x", "a.12345678901.x",
 					    "\1",     "1",	"2" };
 
-	(void)state;
 	expect_tree(name, ARRAY_LEN(name), 3,
 		    "model/{1..2} 2\nmodel/? 1\nmodel/a 1\nmodel/a..b 1\nmodel/a.007.x 1\n"
 		    "model/a.08.x 1\nmodel/a.12345678901.x 1\nmodel/a.?.x 1\n");
@@ -332,17 +325,4 @@ static void strange_names_stay_names(void **state)
 		    "model/1.2.3.4.5.6.7.8 1\nmodel/1.2.3.4.5.6.7.9 1\n");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_sum_is_the_whole),
-		cmocka_unit_test(replicas_are_counted_by_the_layouts),
-		cmocka_unit_test(people_get_tables),
-		cmocka_unit_test(bad_questions_are_told),
-		cmocka_unit_test(equal_contents_are_found_and_zeros_told_apart),
-		cmocka_unit_test(modules_that_differ_in_numbers_alone_are_one_row),
-		cmocka_unit_test(strange_names_stay_names),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -8,12 +8,11 @@
 
 /* --- stores without anything --- */
 
-static void an_empty_store_is_no_failure_but_holds_no_checkpoint(void **state)
+TEST(an_empty_store_is_no_failure_but_holds_no_checkpoint)
 {
 	const char *empty = path_of("%s/empty", top);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(empty, 0700), 0);
 	assert_int_equal(RUN("ls", empty), 0);
 	assert_says(got.out, "yet");
@@ -34,11 +33,10 @@ static void an_empty_store_is_no_failure_but_holds_no_checkpoint(void **state)
 	assert_string_equal(got.out, "");
 }
 
-static void a_path_that_does_not_exist_is_ten_everywhere(void **state)
+TEST(a_path_that_does_not_exist_is_ten_everywhere)
 {
 	const char *none = path_of("%s/none", top);
 
-	(void)state;
 	assert_int_equal(RUN("ls", none), 10);
 	assert_says(got.err, "none");
 	assert_int_equal(RUN("ls", "-C", none), 10);
@@ -57,12 +55,11 @@ static void a_path_that_does_not_exist_is_ten_everywhere(void **state)
 
 /* --- ls --- */
 
-static void ls_lists_what_is_committed_newest_first(void **state)
+TEST(ls_lists_what_is_committed_newest_first)
 {
 	static const uint64_t steps[] = { 30, 25, 20, 10 };
 	json_t *j, *list;
 
-	(void)state;
 	assert_int_equal(RUN("ls", work, "--json"), 0);
 	j = json_out("ckptd.ls/1");
 	list = json_object_get(j, "checkpoints");
@@ -91,9 +88,8 @@ static void ls_lists_what_is_committed_newest_first(void **state)
 	json_decref(j);
 }
 
-static void ls_as_text_is_a_table_with_jobs_where_there_are_several(void **state)
+TEST(ls_as_text_is_a_table_with_jobs_where_there_are_several)
 {
-	(void)state;
 	assert_int_equal(RUN("ls", work), 0);
 	assert_says(got.out, "JOB");
 	assert_says(got.out, "beta");
@@ -106,11 +102,10 @@ static void ls_as_text_is_a_table_with_jobs_where_there_are_several(void **state
 	assert_string_equal(got.err, "");
 }
 
-static void the_store_comes_from_the_argument_the_option_or_the_environment(void **state)
+TEST(the_store_comes_from_the_argument_the_option_or_the_environment)
 {
 	char cwd[PATH_MAX], *want;
 
-	(void)state;
 	assert_int_equal(RUN("ls", work, "--json"), 0);
 	want = strdup(got.out);
 	assert_int_equal(RUN("ls", "--json", "-C", work), 0);
@@ -135,13 +130,12 @@ static void the_store_comes_from_the_argument_the_option_or_the_environment(void
 	free(want);
 }
 
-static void what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always(void **state)
+TEST(what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always)
 {
 	const char *root = path_of("%s/line", top);
 	uint32_t seen[4] = { 0 };
 	json_t *j, *list;
 
-	(void)state;
 	assert_int_equal(mkdir(root, 0700), 0);
 	make_step(root, &(struct how){ "run", "fsdp=2", 1, 1, UINT64_MAX, UINT64_MAX, false });
 	make_step(root, &(struct how){ "run", "fsdp=2", 2, 2, 1, 1, false });
@@ -221,9 +215,8 @@ static void what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_alw
 	}
 }
 
-static void a_checkpoint_in_place_of_a_store_is_told_apart(void **state)
+TEST(a_checkpoint_in_place_of_a_store_is_told_apart)
 {
-	(void)state;
 	assert_int_equal(RUN("ls", path_of("%s/beta/step-000000000025", work)), 2);
 	assert_says(got.err, "ckptctl show");
 	assert_int_equal(RUN("verify", "--all", path_of("%s/beta/step-000000000025", work)), 2);
@@ -310,13 +303,12 @@ static void check_pieces(const json_t *x, const char *path, uint64_t step)
 	assert_int_equal(bytes, number(x, "bytes"));
 }
 
-static void show_tells_a_program_everything(void **state)
+TEST(show_tells_a_program_everything)
 {
 	const char *path = path_of("%s/alpha/step-000000000030", work);
 	json_t *j, *list;
 	uint64_t bytes = 0, elements;
 
-	(void)state;
 	assert_int_equal(RUN("show", "--json", "-C", path_of("%s/alpha", work)), 0);
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(j, "path"), path);
@@ -366,9 +358,8 @@ static void show_tells_a_program_everything(void **state)
 	json_decref(j);
 }
 
-static void show_tells_a_person_the_summary(void **state)
+TEST(show_tells_a_person_the_summary)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "step:20"), 0);
 	assert_says(got.out, "step 20 of alpha\n");
 	assert_says(got.out, path_of("path     %s/alpha/step-000000000020\n", work));
@@ -382,7 +373,7 @@ static void show_tells_a_person_the_summary(void **state)
 	assert_string_equal(got.err, "");
 }
 
-static void a_checkpoint_has_many_names(void **state)
+TEST(a_checkpoint_has_many_names)
 {
 	static const struct {
 		const char *name;
@@ -393,7 +384,6 @@ static void a_checkpoint_has_many_names(void **state)
 		      { "step:20", 20 },
 		      { "step-000000000010", 10 } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		json_t *j;
 
@@ -409,9 +399,8 @@ static void a_checkpoint_has_many_names(void **state)
 	assert_int_equal(RUN("show", "-C", path_of("%s/alpha", work), "latest~x"), 2);
 }
 
-static void several_jobs_are_listed_when_one_must_be_named(void **state)
+TEST(several_jobs_are_listed_when_one_must_be_named)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "-C", work), 2);
 	assert_says(got.err, "alpha");
 	assert_says(got.err, "beta");
@@ -419,11 +408,10 @@ static void several_jobs_are_listed_when_one_must_be_named(void **state)
 	assert_json_error(2);
 }
 
-static void a_copied_and_renamed_step_needs_no_store(void **state)
+TEST(a_copied_and_renamed_step_needs_no_store)
 {
 	const char *copy = path_of("%s/some copy", top);
 
-	(void)state;
 	copy_step(path_of("%s/alpha/step-000000000020", work), copy);
 	assert_int_equal(RUN("show", copy), 0);
 	assert_says(got.out, "step 20 of alpha");
@@ -431,11 +419,10 @@ static void a_copied_and_renamed_step_needs_no_store(void **state)
 	remove_tree(copy);
 }
 
-static void one_tensor_is_shown_with_the_rows_of_its_ranks(void **state)
+TEST(one_tensor_is_shown_with_the_rows_of_its_ranks)
 {
 	json_t *j, *list;
 
-	(void)state;
 	assert_int_equal(
 		RUN("-C", path_of("%s/alpha", work), "show", "latest", "optim/embed.weight.master"),
 		0);
@@ -460,11 +447,10 @@ static void one_tensor_is_shown_with_the_rows_of_its_ranks(void **state)
 	assert_says(got.out, "blob/rng of rank 3");
 }
 
-static void tensors_are_listed_by_a_glob(void **state)
+TEST(tensors_are_listed_by_a_glob)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "--tensors=model/layers.*"),
 			 0);
 	assert_says(got.out, "TENSOR");
@@ -482,9 +468,8 @@ static void tensors_are_listed_by_a_glob(void **state)
 		RUN("-C", path_of("%s/alpha", work), "show", "latest", "mask", "--tensors=*"), 2);
 }
 
-static void a_tensor_that_does_not_exist_brings_its_neighbours(void **state)
+TEST(a_tensor_that_does_not_exist_brings_its_neighbours)
 {
-	(void)state;
 	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest", "layers.0.wk"), 10);
 	assert_says(got.err, "model/layers.0.wq");
 	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "show", "latest", "model/rope.tabel",
@@ -496,12 +481,11 @@ static void a_tensor_that_does_not_exist_brings_its_neighbours(void **state)
 
 /* --- verify --- */
 
-static void a_good_checkpoint_is_called_good_and_all_of_it_was_read(void **state)
+TEST(a_good_checkpoint_is_called_good_and_all_of_it_was_read)
 {
 	json_t *j;
 	uint64_t structure;
 
-	(void)state;
 	assert_int_equal(RUN("verify", "-C", path_of("%s/alpha", work)), 0);
 	assert_says(got.out, "step 30 of alpha");
 	assert_says(got.out, "ok");
@@ -719,13 +703,12 @@ static void part_becomes_a_link(const char *p)
 }
 
 /* An entry that is none of the checkpoint's is a warning of verify, and nothing to anybody else. */
-static void a_foreign_file_is_a_warning_and_no_obstacle(void **state)
+TEST(a_foreign_file_is_a_warning_and_no_obstacle)
 {
 	const char *root = path_of("%s/foreign", top), *job = path_of("%s/alpha", root);
 	char step[PATH_MAX], out[PATH_MAX];
 	json_t *j, *x;
 
-	(void)state;
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(mkdir(job, 0700), 0);
 	assert_int_equal(mkdir(path_of("%s/.ckptd", job), 0700), 0);
@@ -838,11 +821,10 @@ static void check_damage(const struct damage *d, const char *path, uint64_t step
 		fail_msg("%s: show gives %d: %s", d->name, got.code, got.err);
 }
 
-static void every_kind_of_damage_is_found_and_hides_no_other(void **state)
+TEST(every_kind_of_damage_is_found_and_hides_no_other)
 {
 	char root[PATH_MAX], step20[PATH_MAX + 32];
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/hurt", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(mkdir(path_of("%s/alpha", root), 0700), 0);
@@ -882,12 +864,11 @@ static void every_kind_of_damage_is_found_and_hides_no_other(void **state)
 	assert_int_equal(RUN("verify", "-C", root, "step:77", "step:10"), 10);
 }
 
-static void a_step_under_the_number_of_another_is_found_by_all(void **state)
+TEST(a_step_under_the_number_of_another_is_found_by_all)
 {
 	const char *root = path_of("%s/misnamed", top);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(mkdir(path_of("%s/alpha", root), 0700), 0);
 	copy_step(path_of("%s/alpha/step-000000000030", work),
@@ -908,12 +889,11 @@ static void become(uid_t uid)
 		assert_int_equal(seteuid(uid), 0);
 }
 
-static void what_may_not_be_read_is_twelve(void **state)
+TEST(what_may_not_be_read_is_twelve)
 {
 	char root[PATH_MAX], copy[PATH_MAX];
 	int code[6];
 
-	(void)state;
 	snprintf(root, sizeof root, "%s/closed", top);
 	snprintf(copy, sizeof copy, "%s/half closed", top);
 	assert_int_equal(mkdir(root, 0000), 0);
@@ -938,9 +918,8 @@ static void what_may_not_be_read_is_twelve(void **state)
 	assert_says(got.err, ".part");
 }
 
-static void a_directory_of_strangers_is_no_checkpoint(void **state)
+TEST(a_directory_of_strangers_is_no_checkpoint)
 {
-	(void)state;
 	assert_int_equal(RUN("show", "/etc"), 10);
 	assert_int_equal(RUN("verify", "/etc"), 10);
 	assert_int_equal(RUN("verify", path_of("%s/alpha", work)), 10);
@@ -950,7 +929,7 @@ static void a_directory_of_strangers_is_no_checkpoint(void **state)
 
 /* --- the frame --- */
 
-static void a_wrong_command_line_is_two_and_says_what_to_do(void **state)
+TEST(a_wrong_command_line_is_two_and_says_what_to_do)
 {
 	static const char *const lines[][6] = {
 		{ "lss" },
@@ -969,7 +948,6 @@ static void a_wrong_command_line_is_two_and_says_what_to_do(void **state)
 		{ "show", "--tensors" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
 		char *argv[8] = { (char *)"ckptctl" };
 		int argc = 1;
@@ -1007,11 +985,10 @@ static void assert_narrow(const char *text, uint32_t width)
 	}
 }
 
-static void help_fits_eighty_columns_and_names_every_option(void **state)
+TEST(help_fits_eighty_columns_and_names_every_option)
 {
 	char *only_name[] = { (char *)"ckptctl" };
 
-	(void)state;
 	run_argv(1, only_name);
 	assert_int_equal(got.code, 0);
 	assert_narrow(got.out, 80);
@@ -1036,11 +1013,10 @@ static void help_fits_eighty_columns_and_names_every_option(void **state)
 	}
 }
 
-static void version_says_itself(void **state)
+TEST(version_says_itself)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("version"), 0);
 	assert_says(got.out, "ckptctl " CLI_VERSION);
 	assert_int_equal(RUN("--version"), 0);
@@ -1053,9 +1029,8 @@ static void version_says_itself(void **state)
 	json_decref(j);
 }
 
-static void colour_and_other_alphabets_are_for_terminals_only(void **state)
+TEST(colour_and_other_alphabets_are_for_terminals_only)
 {
-	(void)state;
 	assert_int_equal(RUN("ls", work), 0);
 	assert_silent(got.out, "\033");
 	for (const char *c = got.out; *c; c++)
@@ -1109,7 +1084,7 @@ static void strip(char *s)
 	*to = 0;
 }
 
-static void on_a_terminal_tables_are_coloured_and_eighty_wide(void **state)
+TEST(on_a_terminal_tables_are_coloured_and_eighty_wide)
 {
 	const char *alpha = path_of("%s/alpha", work);
 	const char *const lines[][8] = {
@@ -1120,7 +1095,6 @@ static void on_a_terminal_tables_are_coloured_and_eighty_wide(void **state)
 		{ "verify", "--all", work },
 	};
 
-	(void)state;
 	setenv("TERM", "xterm", 1);
 	setenv("LC_ALL", "C.UTF-8", 1);
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
@@ -1161,12 +1135,11 @@ static void on_a_terminal_tables_are_coloured_and_eighty_wide(void **state)
 	unsetenv("LC_ALL");
 }
 
-static void output_that_cannot_be_written_is_a_failure(void **state)
+TEST(output_that_cannot_be_written_is_a_failure)
 {
 	char *argv[] = { (char *)"ckptctl", (char *)"-h" };
 	FILE *full = fopen("/dev/full", "w"), *err = fopen("/dev/null", "w");
 
-	(void)state;
 	if (!full) {
 		print_message("SKIP: there is no /dev/full here, which refuses every byte\n");
 		skip();
@@ -1176,38 +1149,4 @@ static void output_that_cannot_be_written_is_a_failure(void **state)
 	fclose(err);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_empty_store_is_no_failure_but_holds_no_checkpoint),
-		cmocka_unit_test(a_path_that_does_not_exist_is_ten_everywhere),
-		cmocka_unit_test(ls_lists_what_is_committed_newest_first),
-		cmocka_unit_test(ls_as_text_is_a_table_with_jobs_where_there_are_several),
-		cmocka_unit_test(the_store_comes_from_the_argument_the_option_or_the_environment),
-		cmocka_unit_test(
-			what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always),
-		cmocka_unit_test(a_checkpoint_in_place_of_a_store_is_told_apart),
-		cmocka_unit_test(show_tells_a_program_everything),
-		cmocka_unit_test(show_tells_a_person_the_summary),
-		cmocka_unit_test(a_checkpoint_has_many_names),
-		cmocka_unit_test(several_jobs_are_listed_when_one_must_be_named),
-		cmocka_unit_test(a_copied_and_renamed_step_needs_no_store),
-		cmocka_unit_test(one_tensor_is_shown_with_the_rows_of_its_ranks),
-		cmocka_unit_test(tensors_are_listed_by_a_glob),
-		cmocka_unit_test(a_tensor_that_does_not_exist_brings_its_neighbours),
-		cmocka_unit_test(a_good_checkpoint_is_called_good_and_all_of_it_was_read),
-		cmocka_unit_test(a_foreign_file_is_a_warning_and_no_obstacle),
-		cmocka_unit_test(every_kind_of_damage_is_found_and_hides_no_other),
-		cmocka_unit_test(a_step_under_the_number_of_another_is_found_by_all),
-		cmocka_unit_test(what_may_not_be_read_is_twelve),
-		cmocka_unit_test(a_directory_of_strangers_is_no_checkpoint),
-		cmocka_unit_test(a_wrong_command_line_is_two_and_says_what_to_do),
-		cmocka_unit_test(help_fits_eighty_columns_and_names_every_option),
-		cmocka_unit_test(version_says_itself),
-		cmocka_unit_test(colour_and_other_alphabets_are_for_terminals_only),
-		cmocka_unit_test(on_a_terminal_tables_are_coloured_and_eighty_wide),
-		cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -65,11 +65,10 @@ static bool has_fault(const json_t *j, const char *kind, const char *path)
 	return false;
 }
 
-static void some_of_the_data_is_never_called_all_of_it(void **state)
+TEST(some_of_the_data_is_never_called_all_of_it)
 {
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("verify", "-C", work, "--data-subset=5%@7", "beta/step-000000000025"),
 			 10); /* no path */
 	assert_int_equal(
@@ -105,13 +104,12 @@ static void some_of_the_data_is_never_called_all_of_it(void **state)
 	json_decref(j);
 }
 
-static void a_sample_without_a_number_prints_one_that_picks_it_again(void **state)
+TEST(a_sample_without_a_number_prints_one_that_picks_it_again)
 {
 	char sample[64];
 	uint64_t bytes;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(RUN("verify", "--json", "--data-subset=1M",
 			     path_of("%s/beta/step-000000000025", work)),
 			 0);
@@ -128,13 +126,12 @@ static void a_sample_without_a_number_prints_one_that_picks_it_again(void **stat
 	json_decref(j);
 }
 
-static void one_of_the_sevenths_finds_a_flipped_byte(void **state)
+TEST(one_of_the_sevenths_finds_a_flipped_byte)
 {
 	const char *dir = copy_made("sevenths");
 	uint32_t found = 0;
 	uint64_t bytes = 0, all = 0;
 
-	(void)state;
 	flip(part_of(dir, 2), 5000);
 	for (uint32_t k = 1; k <= 7; k++) {
 		const char *part = path_of("--data-subset=%u/7", k);
@@ -152,7 +149,7 @@ static void one_of_the_sevenths_finds_a_flipped_byte(void **state)
 	assert_int_equal(bytes, all);
 }
 
-static void parts_that_are_none_are_usage_errors(void **state)
+TEST(parts_that_are_none_are_usage_errors)
 {
 	static const char *const bad[] = { "0%",    "101%", "%",	"5%@",	"5%@x",	 "0/7",
 					   "8/7",   "1/0",  "1/",	"/7",	"1/7@3", "x",
@@ -162,7 +159,6 @@ static void parts_that_are_none_are_usage_errors(void **state)
 		"5%", "0.5%", "100%", "1/1", "7/7", "1K", "200G", "2G@9"
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		if (RUN("verify", "-C", path_of("%s/beta", work),
 			path_of("--data-subset=%s", bad[i])) != 2)
@@ -202,12 +198,11 @@ static int verify_as_user(const char *dir, const char *closed, bool data)
 	return code;
 }
 
-static void damage_in_one_part_is_told_beside_another_that_cannot_be_read(void **state)
+TEST(damage_in_one_part_is_told_beside_another_that_cannot_be_read)
 {
 	const char *dir = copy_made("hidden"), *closed = part_of(dir, 0), *spoilt = part_of(dir, 1);
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(verify_as_user(dir, closed, false), 12);
 	assert_int_equal(verify_as_user(dir, closed, true), 12);
 	/* In its data: only reading them finds it. */
@@ -228,12 +223,11 @@ static void damage_in_one_part_is_told_beside_another_that_cannot_be_read(void *
 	json_decref(j);
 }
 
-static void the_data_of_the_other_parts_are_read_where_one_is_damaged(void **state)
+TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 {
 	const char *dir = copy_made("others"), *broken = part_of(dir, 0), *other = part_of(dir, 3);
 	json_t *j;
 
-	(void)state;
 	flip_tail(broken);
 	flip(other, 4096);
 	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
@@ -256,11 +250,10 @@ static void the_data_of_the_other_parts_are_read_where_one_is_damaged(void **sta
 	json_decref(j);
 }
 
-static void lines_are_progress_and_then_one_summary(void **state)
+TEST(lines_are_progress_and_then_one_summary)
 {
 	uint32_t lines = 0;
 
-	(void)state;
 	assert_int_equal(RUN("verify", "--json", "--data", "--all", work), 0);
 	for (const char *s = got.out, *end; *s; s = end + 1, lines++) {
 		json_t *j = json_loads(s, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, NULL);
@@ -281,9 +274,8 @@ static void lines_are_progress_and_then_one_summary(void **state)
 	assert_ptr_equal(strchr(got.out, '\n') + 1, got.out + got.out_len);
 }
 
-static void an_interrupted_verify_says_so_and_calls_nothing_good(void **state)
+TEST(an_interrupted_verify_says_so_and_calls_nothing_good)
 {
-	(void)state;
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
 	assert_int_equal(RUN("verify", "--data", path_of("%s/beta/step-000000000025", work)), 130);
@@ -295,7 +287,7 @@ static void an_interrupted_verify_says_so_and_calls_nothing_good(void **state)
 	cli_stops = cli_stop_signal = 0;
 }
 
-static void a_step_set_aside_damaged_is_not_shown_as_known(void **state)
+TEST(a_step_set_aside_damaged_is_not_shown_as_known)
 {
 	const char *store = path_of("%s/aside", top), *job = path_of("%s/alpha", store);
 	static const struct how steps[] = {
@@ -309,7 +301,6 @@ static void a_step_set_aside_damaged_is_not_shown_as_known(void **state)
 	DIR *d;
 	json_t *j;
 
-	(void)state;
 	assert_int_equal(mkdir(store, 0700), 0);
 	for (size_t i = 0; i < ARRAY_LEN(steps); i++)
 		make_step(store, &steps[i]);
@@ -342,19 +333,4 @@ static void a_step_set_aside_damaged_is_not_shown_as_known(void **state)
 	assert_says(got.out, "step 20 of alpha: ");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(some_of_the_data_is_never_called_all_of_it),
-		cmocka_unit_test(a_sample_without_a_number_prints_one_that_picks_it_again),
-		cmocka_unit_test(one_of_the_sevenths_finds_a_flipped_byte),
-		cmocka_unit_test(parts_that_are_none_are_usage_errors),
-		cmocka_unit_test(damage_in_one_part_is_told_beside_another_that_cannot_be_read),
-		cmocka_unit_test(the_data_of_the_other_parts_are_read_where_one_is_damaged),
-		cmocka_unit_test(lines_are_progress_and_then_one_summary),
-		cmocka_unit_test(an_interrupted_verify_says_so_and_calls_nothing_good),
-		cmocka_unit_test(a_step_set_aside_damaged_is_not_shown_as_known),
-	};
-
-	return cmocka_run_group_tests(tests, make_all, drop_all);
-}
+UNIT(.group_setup = make_all, .group_teardown = drop_all);

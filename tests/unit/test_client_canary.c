@@ -4,15 +4,9 @@
  * reads; what it makes of rows that lie. A trial draws places for one snapshot, changes memory before or
  * behind a copier, and looks whether the comparison of the daemon or that of the guard finds it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include "ckpt/base/util.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/draw.h"
+#include "tests/lib/unit.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define TRIALS 20000u /* of each way to change; what is counted here is not what they look for */
@@ -114,9 +108,8 @@ static bool changes(uint32_t how, const struct canary_place *p)
 
 /* The words of a mark: are all of them outside of the change? They are compared with what was changed, in
  * the slot or in memory, by equality; so that is what it comes down to. */
-static void a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million(void **state)
+TEST(a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million)
 {
-	(void)state;
 	for (uint32_t how = 0; how < 5; how++) {
 		uint32_t missed = 0, least = 32;
 
@@ -139,9 +132,8 @@ static void a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million(
 }
 
 /* Through all of it, a few thousand times: mark, change before, behind or amid the copy, compare. */
-static void it_is_found_wherever_the_copier_was(void **state)
+TEST(it_is_found_wherever_the_copier_was)
 {
-	(void)state;
 	for (uint32_t i = 0; i < 3000; i++) {
 		uint32_t how = i % 5, n;
 		bool found, low;
@@ -193,21 +185,19 @@ static void tensors(uint32_t trials, double ret_found[2])
 		      ret_found[1]);
 }
 
-static void a_change_of_one_tensor_of_one_percent_is_found_in_a_quarter(void **state)
+TEST(a_change_of_one_tensor_of_one_percent_is_found_in_a_quarter)
 {
 	double found[2];
 
-	(void)state;
 	tensors(20000, found); /* 0.28 +- 0.0032: 0.25 is nine of these away */
 	assert_true(found[0] >= 0.25 && found[0] < 0.4);
 	assert_true(found[1] >= 0.25);
 }
 
-static void and_in_99_of_100_where_all_is_compared(void **state)
+TEST(and_in_99_of_100_where_all_is_compared)
 {
 	double found[2];
 
-	(void)state;
 	X.check = 1;
 	tensors(20000, found);
 	X.check = 0;
@@ -215,11 +205,10 @@ static void and_in_99_of_100_where_all_is_compared(void **state)
 	assert_true(found[1] == 1.0);
 }
 
-static void every_nth_mark_notes_more(void **state)
+TEST(every_nth_mark_notes_more)
 {
 	uint32_t many = 0;
 
-	(void)state;
 	X.check = 3;
 	X.taken = 0;
 	for (uint32_t i = 1; i <= 12; i++) {
@@ -241,14 +230,13 @@ static void every_nth_mark_notes_more(void **state)
 }
 
 /* Every word of the state with the same probability: of 156 expected hits no word is six standard deviations away. */
-static void places_are_drawn_evenly_and_used_once(void **state)
+TEST(places_are_drawn_evenly_and_used_once)
 {
 	static uint32_t hit[WORDS], used[2];
 	const double mean = (double)DRAWS / WORDS;
 	uint64_t last = UINT64_MAX;
 	bool low;
 
-	(void)state;
 	for (uint32_t i = 0; i < DRAWS / CANARY_WORDS; i++) {
 		canary_draw(M, CANARY_WORDS, 0);
 		used[0] = atomic_load(&M->word.used);
@@ -276,7 +264,7 @@ static void places_are_drawn_evenly_and_used_once(void **state)
 /* --- where it reads --- */
 /* A private local of 3 x 5 x 7 elements of 2 bytes with gaps everywhere: what lies in the gaps is not
  * there for ASan, and differs all the time. */
-static void private_memory_is_read_inside_of_its_box_alone(void **state)
+TEST(private_memory_is_read_inside_of_its_box_alone)
 {
 	enum { A = 3, B = 5, C = 7 };
 	static struct canary_private private[2];
@@ -301,7 +289,6 @@ static void private_memory_is_read_inside_of_its_box_alone(void **state)
 	static const int64_t strides[2][3] = { { 200, 30, 3 }, { 80, 10, 1 } };
 	bool low;
 
-	(void)state;
 	parts.slot[0] = image;
 	for (uint32_t i = 0; i < 2; i++) {
 		uint64_t span = (uint64_t)((A - 1) * strides[i][0] + (B - 1) * strides[i][1] +
@@ -369,7 +356,7 @@ static void private_memory_is_read_inside_of_its_box_alone(void **state)
 }
 
 /* Rows of few bytes, of many lines, of what cannot change. */
-static void words_end_where_their_row_does(void **state)
+TEST(words_end_where_their_row_does)
 {
 	static struct canary_sources none;
 	uint8_t *from = calloc(1, 64), *to = calloc(1, 64), *base[1] = { from };
@@ -395,7 +382,6 @@ static void words_end_where_their_row_does(void **state)
 	struct canary_map *m;
 	bool low;
 
-	(void)state;
 	parts.slot[0] = to;
 	for (uint32_t i = 0; i < 64; i++)
 		from[i] = (uint8_t)(i * 5);
@@ -433,7 +419,7 @@ static void words_end_where_their_row_does(void **state)
 	free(to);
 }
 
-static void rows_that_leave_their_memory_are_refused(void **state)
+TEST(rows_that_leave_their_memory_are_refused)
 {
 	const struct wire_row good = { .src = UINT64_C(1) << 48 | 100,
 				       .dst = 60,
@@ -443,7 +429,6 @@ static void rows_that_leave_their_memory_are_refused(void **state)
 				       .dst_pitch = 20 };
 	const uint64_t bytes[2] = { 10, 150 };
 
-	(void)state;
 	assert_int_equal(wire_row_check(&good, bytes, 2, 150), 0);
 	for (uint32_t i = 0; i < 12; i++) {
 		struct wire_row r = good;
@@ -462,20 +447,4 @@ static void rows_that_leave_their_memory_are_refused(void **state)
 	assert_int_equal(wire_row_check(&good, bytes, 2, 149), -EPROTO);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(
-			a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million),
-		cmocka_unit_test(it_is_found_wherever_the_copier_was),
-		cmocka_unit_test(a_change_of_one_tensor_of_one_percent_is_found_in_a_quarter),
-		cmocka_unit_test(and_in_99_of_100_where_all_is_compared),
-		cmocka_unit_test(every_nth_mark_notes_more),
-		cmocka_unit_test(places_are_drawn_evenly_and_used_once),
-		cmocka_unit_test(private_memory_is_read_inside_of_its_box_alone),
-		cmocka_unit_test(words_end_where_their_row_does),
-		cmocka_unit_test(rows_that_leave_their_memory_are_refused),
-	};
-
-	return cmocka_run_group_tests_name("client_canary", tests, setup, teardown);
-}
+UNIT(.group_setup = setup, .group_teardown = teardown);

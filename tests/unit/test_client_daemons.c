@@ -6,11 +6,7 @@
  */
 #define REATTACH_OTHER_NS (NS_PER_S * 3 / 2)
 #include "ckpt/client/attach.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/lib/unit.h"
 #include <ftw.h>
 
 #define SLACK_NS (2 * NS_PER_S)	   /* of a machine that has other work */
@@ -328,24 +324,29 @@ static int blob_add(ckpt *c)
 	return ckpt_blob_add(c, "b", 0, &value, &len, 8, &err);
 }
 
-static void a_daemon_of_another_kind_is_refused_at_once_or_trained_without(void **state)
+TEST(a_daemon_of_another_kind_is_refused_at_once_or_trained_without)
 {
 	static const struct {
 		enum manner manner;
 		const char *says;
 	} wrong[] = {
-		{ CLOSES, "without an answer" },	{ REFUSES, "protocol 3" },
-		{ REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
-		{ OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "incomplete" },
-		{ BELL_PIPE, "doorbell" },	{ BELL_SOCKET, "doorbell" },
-		{ BELL_BLOCKS, "doorbell" },	{ PAGE_SHORT, "bytes long" },
-		{ PAGE_UNSEALED, "seals" },	{ PAGE_FILE, "seals" },
+		{ CLOSES, "without an answer" },
+		{ REFUSES, "protocol 3" },
+		{ REFUSES_LONG, "protocol 3" },
+		{ ANSWERS_AS_OTHER, "protocol 9" },
+		{ OUT_OF_TURN, "unexpected answer" },
+		{ BELL_NONE, "incomplete" },
+		{ BELL_PIPE, "doorbell" },
+		{ BELL_SOCKET, "doorbell" },
+		{ BELL_BLOCKS, "doorbell" },
+		{ PAGE_SHORT, "bytes long" },
+		{ PAGE_UNSEALED, "seals" },
+		{ PAGE_FILE, "seals" },
 		{ PAGE_OTHERS, "pages" },
 	};
 	struct ckpt_err err;
 	ckpt *c;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
 		uint32_t tried = wrong[i].manner == CLOSES ? 2 : 1, lines;
 
@@ -379,13 +380,12 @@ static bool within(uint64_t ns, _Atomic uint32_t *word, uint32_t at_least)
 	return atomic_load(word) >= at_least;
 }
 
-static void it_is_tried_again_now_and_then_and_the_log_has_one_line(void **state)
+TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 {
 	struct ckpt_err err;
 	uint64_t began;
 	ckpt *c;
 
-	(void)state;
 	fake_start(REFUSES);
 	assert_int_equal(attach(&c, 0, 0, &err), 0);
 	began = now_ns();
@@ -403,12 +403,11 @@ static void it_is_tried_again_now_and_then_and_the_log_has_one_line(void **state
 }
 
 /* A daemon that dies is no other version. */
-static void one_that_dies_twice_has_died_twice(void **state)
+TEST(one_that_dies_twice_has_died_twice)
 {
 	struct ckpt_err err;
 	ckpt *c;
 
-	(void)state;
 	fake_start(DIES);
 	assert_int_equal(in_time(NS_PER_S, attach(&c, CKPT_REQUIRE, NS_PER_S, &err)), -ECONNRESET);
 	assert_true(atomic_load(&fake.hellos) > 2);
@@ -447,15 +446,14 @@ static void no_call_outlives_its_time_beside(enum manner manner)
 	fake_stop();
 }
 
-static void no_call_outlives_its_time_beside_a_daemon_that_is_silent_or_full(void **state)
+TEST(no_call_outlives_its_time_beside_a_daemon_that_is_silent_or_full)
 {
-	(void)state;
 	no_call_outlives_its_time_beside(SILENT);
 	no_call_outlives_its_time_beside(FULL);
 }
 
 /* Attached, and then nothing. */
-static void nor_beside_one_that_falls_silent(void **state)
+TEST(nor_beside_one_that_falls_silent)
 {
 	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
 	struct ckpt_step step[4];
@@ -464,7 +462,6 @@ static void nor_beside_one_that_falls_silent(void **state)
 	void *p;
 	ckpt *c;
 
-	(void)state;
 	atomic_store(&fake.steps_hold, 2);
 	fake_start(MUTE);
 	assert_int_equal(attach(&c, CKPT_REQUIRE, SHORT_NS, &err), 0);
@@ -490,14 +487,13 @@ static void nor_beside_one_that_falls_silent(void **state)
 	assert_int_equal(in_time(NS_PER_S, ckpt_detach(c, 0)), 0);
 }
 
-static void a_late_answer_is_not_the_next_ones(void **state)
+TEST(a_late_answer_is_not_the_next_ones)
 {
 	struct ckpt_step step[4] = { { 0 } };
 	struct ckpt_err err;
 	uint64_t first;
 	ckpt *c;
 
-	(void)state;
 	fake_start(MUTE);
 	assert_int_equal(attach(&c, CKPT_REQUIRE, SHORT_NS, &err), 0);
 	assert_int_equal(ckpt_steps(c, step, 4), 1);
@@ -514,13 +510,12 @@ static void a_late_answer_is_not_the_next_ones(void **state)
 }
 
 /* --- the store --- */
-static void a_store_that_cannot_be_opened_is_opened_later(void **state)
+TEST(a_store_that_cannot_be_opened_is_opened_later)
 {
 	char file[160];
 	struct ckpt_err err;
 	ckpt *c;
 
-	(void)state;
 	fake_start(MUTE);
 	snprintf(file, sizeof file, "%s", fake.store);
 	(void)close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC,
@@ -539,13 +534,12 @@ static void a_store_that_cannot_be_opened_is_opened_later(void **state)
 	assert_int_equal(in_time(NS_PER_S, ckpt_detach(c, 0)), 0);
 }
 
-static void what_needs_require_and_what_does_not(void **state)
+TEST(what_needs_require_and_what_does_not)
 {
 	struct ckpt_opts o = { .size = sizeof o, .job = "j", .world = 1, .log = hear };
 	struct ckpt_err err;
 	ckpt *c;
 
-	(void)state;
 	o.store = fake.store;
 	o.socket = fake.socket;
 	o.flags = CKPT_REQUIRE;
@@ -575,21 +569,4 @@ static void what_needs_require_and_what_does_not(void **state)
 	assert_int_equal(ckpt_attach(&o, &c, &err), -EOPNOTSUPP);
 }
 
-#define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		WITH(a_daemon_of_another_kind_is_refused_at_once_or_trained_without),
-		WITH(it_is_tried_again_now_and_then_and_the_log_has_one_line),
-		WITH(one_that_dies_twice_has_died_twice),
-		WITH(no_call_outlives_its_time_beside_a_daemon_that_is_silent_or_full),
-		WITH(nor_beside_one_that_falls_silent),
-		WITH(a_late_answer_is_not_the_next_ones),
-		WITH(a_store_that_cannot_be_opened_is_opened_later),
-		WITH(what_needs_require_and_what_does_not),
-	};
-
-	cmocka_set_test_filter(getenv("CKPT_TEST_ONLY"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -11,17 +11,12 @@
  * must then find something wrong; those of shared.c are mistakes of ckpt/base/mutants.h, for which seeds
  * begin at 1.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <ucontext.h>
 #define SHARED_POINTS
 #include "ckpt/client/shared.c"
+#include "tests/lib/unit.h"
 
 #ifdef __SANITIZE_THREAD__
 #define COROUTINES 0
@@ -815,13 +810,12 @@ static const char *run_seed(uint64_t seed, enum rule broken)
 	return atomic_load(&W.wrong);
 }
 
-static void no_schedule_breaks_a_promise(void **state)
+TEST(no_schedule_breaks_a_promise)
 {
 	uint32_t staged = 0, torn = 0, lost = 0, changed = 0;
 	uint64_t first = now_ns();
 	const uint64_t n = 600;
 
-	(void)state;
 #ifdef CKPT_MUTANTS
 	first = 1;
 #endif
@@ -858,9 +852,8 @@ static void seen(enum rule broken, const char *name)
 	fail_msg("nothing was wrong without %s", name);
 }
 
-static void every_rule_of_the_daemon_is_missed_when_it_is_gone(void **state)
+TEST(every_rule_of_the_daemon_is_missed_when_it_is_gone)
 {
-	(void)state;
 	if (!COROUTINES) {
 		print_message("skipped: ThreadSanitizer does not follow coroutines\n");
 		skip();
@@ -904,16 +897,14 @@ static void threads_run(uint32_t world, uint32_t nstep, int policy, bool plain, 
 }
 
 /* Trainers that wait for their copies touch their memory with plain loads and stores, as the copiers do. */
-static void threads_that_wait_are_ordered_by_the_protocol_alone(void **state)
+TEST(threads_that_wait_are_ordered_by_the_protocol_alone)
 {
-	(void)state;
 	threads_run(3, 300, 2, true, true);
 }
 
 /* Copies that are given up are read while the trainer writes: their bytes are thrown away. */
-static void threads_that_do_not_wait_stage_only_whole_images(void **state)
+TEST(threads_that_do_not_wait_stage_only_whole_images)
 {
-	(void)state;
 	threads_run(4, STEPS_MAX, 3, false, true);
 	threads_run(2, STEPS_MAX, 3, false, false);
 }
@@ -933,13 +924,12 @@ static bool same(struct ticket a, struct ticket b)
 	return a.tag == b.tag && a.seq == b.seq && a.slot == b.slot && a.flags == b.flags;
 }
 
-static void a_late_rank_finds_its_ticket_among_the_last_nine(void **state)
+TEST(a_late_rank_finds_its_ticket_among_the_last_nine)
 {
 	struct shared_job *j = job_new(4);
 	struct ticket first[32], t;
 	uint32_t found = 0;
 
-	(void)state;
 	for (uint64_t step = 1; step <= 20; step++) {
 		assert_int_equal(shared_ticket(j, step, 0, 0, false, &first[step]), 0);
 		assert_int_equal(first[step].slot, step <= 4 ? step - 1 : SHARED_SKIP);
@@ -959,12 +949,11 @@ static void a_late_rank_finds_its_ticket_among_the_last_nine(void **state)
 	free(j);
 }
 
-static void a_step_below_the_newest_that_has_no_ticket_is_stale(void **state)
+TEST(a_step_below_the_newest_that_has_no_ticket_is_stale)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t;
 
-	(void)state;
 	assert_int_equal(shared_ticket(j, 10, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 9, 0, 0, false, &t), -ESTALE);
 	assert_int_equal(shared_ticket(j, 10, 1, 0, false, &t),
@@ -976,7 +965,7 @@ static void a_step_below_the_newest_that_has_no_ticket_is_stale(void **state)
 }
 
 /* Of a ticket's step 36 bits are in the gate; which step they mean is known all the same. */
-static void steps_may_jump_by_less_than_2_to_the_35(void **state)
+TEST(steps_may_jump_by_less_than_2_to_the_35)
 {
 	static const uint64_t first[] = { 0,
 					  1,
@@ -985,7 +974,6 @@ static void steps_may_jump_by_less_than_2_to_the_35(void **state)
 					  INT64_MAX,
 					  UINT64_MAX - 7 * SHARED_JUMP_MAX };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(first); i++) {
 		struct shared_job *j = job_new(2);
 		uint64_t step = first[i], mine = first[i];
@@ -1050,9 +1038,8 @@ static void *jump(void *arg)
 	return NULL;
 }
 
-static void ranks_that_jump_past_each_other_get_tickets_whose_steps_grow(void **state)
+TEST(ranks_that_jump_past_each_other_get_tickets_whose_steps_grow)
 {
-	(void)state;
 	for (uint64_t round = 0; round < 50; round++) {
 		struct shared_job *j = job_new(2);
 		uint64_t at[1024] = { 0 }, newest = 0;
@@ -1081,14 +1068,13 @@ static void ranks_that_jump_past_each_other_get_tickets_whose_steps_grow(void **
 	}
 }
 
-static void a_late_copier_does_not_decide_for_a_newer_snapshot(void **state)
+TEST(a_late_copier_does_not_decide_for_a_newer_snapshot)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
 	struct shared_record rec = { .step = 1 }, got;
 	enum snap_state is;
 	uint64_t seq;
 
-	(void)state;
 	for (uint64_t n = 1; n <= 5; n++) {
 		shared_stable(r); /* tears the copy of the one before */
 		rec.step = n;
@@ -1119,13 +1105,12 @@ static void overtake(void)
 	}
 }
 
-static void a_record_is_read_whole_or_not_at_all(void **state)
+TEST(a_record_is_read_whole_or_not_at_all)
 {
 	struct shared_record rec = { .step = 1, .mark_ns = 1 };
 	enum snap_state is;
 	uint64_t seq;
 
-	(void)state;
 	overtaken = calloc(1, sizeof *overtaken);
 	shared_snap_write(shared_snap_next(overtaken), &rec);
 	shared_snap_publish(overtaken, &overtaken->snap[1], SNAP_COPYING);
@@ -1136,14 +1121,13 @@ static void a_record_is_read_whole_or_not_at_all(void **state)
 	free(overtaken);
 }
 
-static void numbers_wrap_without_a_seam(void **state)
+TEST(numbers_wrap_without_a_seam)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t[SHARED_PAST + 1], mine, again;
 	uint32_t free_mask;
 	uint16_t looked = 0, last = 0;
 
-	(void)state;
 	for (uint64_t step = (UINT64_C(1) << 36) - 3000; step < (UINT64_C(1) << 36) + 3000;
 	     step++) {
 		uint32_t n;
@@ -1169,12 +1153,11 @@ static void numbers_wrap_without_a_seam(void **state)
 	free(j);
 }
 
-static void a_final_mark_waits_for_a_slot_and_others_skip(void **state)
+TEST(a_final_mark_waits_for_a_slot_and_others_skip)
 {
 	struct shared_job *j = job_new(2);
 	struct ticket t;
 
-	(void)state;
 	assert_int_equal(shared_ticket(j, 1, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 2, 0, 0, false, &t), 0);
 	assert_int_equal(shared_ticket(j, 3, 0, TICKET_PERSIST | TICKET_FINAL, true, &t), -EAGAIN);
@@ -1190,12 +1173,11 @@ static void a_final_mark_waits_for_a_slot_and_others_skip(void **state)
 	free(j);
 }
 
-static void a_snapshot_counts_when_its_rank_is_known_to_guard(void **state)
+TEST(a_snapshot_counts_when_its_rank_is_known_to_guard)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
 	struct shared_record rec[5] = { { 0 } };
 
-	(void)state;
 	for (uint64_t n = 1; n <= 4; n++) {
 		struct shared_snap *s;
 		struct shared_record final;
@@ -1244,13 +1226,12 @@ static void look_at_guard(void)
 	shared_point = look_at_guard;
 }
 
-static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void **state)
+TEST(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
 	struct shared_record rec = { 0 };
 	uint64_t off;
 
-	(void)state;
 	overtaken = r;
 	guarding = &rec;
 	for (uint64_t n = 1; n <= SHARED_CHANGED; n++) {
@@ -1282,7 +1263,7 @@ static void a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other(void
 	free(r);
 }
 
-static void words_are_read_whole_compared_and_kept_inside_of_the_slot(void **state)
+TEST(words_are_read_whole_compared_and_kept_inside_of_the_slot)
 {
 	struct shared_rank *r = calloc(1, sizeof *r);
 	static struct shared_canary got;
@@ -1296,7 +1277,6 @@ static void words_are_read_whole_compared_and_kept_inside_of_the_slot(void **sta
 	};
 	struct shared_snap *s = shared_snap_next(r);
 
-	(void)state;
 	shared_canary_write(s, at, 5);
 	shared_snap_publish(r, s, SNAP_COPYING);
 	assert_int_equal(shared_canary_read(s, 1, &got), 0);
@@ -1309,13 +1289,12 @@ static void words_are_read_whole_compared_and_kept_inside_of_the_slot(void **sta
 	free(r);
 }
 
-static void outcomes_are_kept_for_the_last_64_steps(void **state)
+TEST(outcomes_are_kept_for_the_last_64_steps)
 {
 	struct shared_job *j = calloc(1, sizeof *j);
 	const uint64_t phase[3] = { 1, 2, 3 };
 	struct shared_outcome o;
 
-	(void)state;
 	for (uint64_t step = 0; step < 100; step++) {
 		shared_outcome_set(j, step, 7, OUTCOME_COPYING, 0, NULL, NULL);
 		shared_outcome_set(j, step, 7, step % 2 ? OUTCOME_COMMITTED : OUTCOME_TORN,
@@ -1350,14 +1329,13 @@ static void *outcomes_write(void *arg)
 	return NULL;
 }
 
-static void an_outcome_is_read_whole_or_not_at_all(void **state)
+TEST(an_outcome_is_read_whole_or_not_at_all)
 {
 	struct shared_job *j = calloc(1, sizeof *j);
 	struct shared_outcome o;
 	uint32_t found = 0;
 	pthread_t t;
 
-	(void)state;
 	assert_int_equal(pthread_create(&t, NULL, outcomes_write, j), 0);
 	for (uint64_t newest = 0; newest < 10000;) {
 		uint64_t now = atomic_load(&j->newest[CKPT_STAGED]);
@@ -1376,30 +1354,11 @@ static void an_outcome_is_read_whole_or_not_at_all(void **state)
 	free(j);
 }
 
-int main(void)
+static int stacks_free(void **state)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_late_rank_finds_its_ticket_among_the_last_nine),
-		cmocka_unit_test(a_step_below_the_newest_that_has_no_ticket_is_stale),
-		cmocka_unit_test(steps_may_jump_by_less_than_2_to_the_35),
-		cmocka_unit_test(ranks_that_jump_past_each_other_get_tickets_whose_steps_grow),
-		cmocka_unit_test(a_late_copier_does_not_decide_for_a_newer_snapshot),
-		cmocka_unit_test(a_record_is_read_whole_or_not_at_all),
-		cmocka_unit_test(numbers_wrap_without_a_seam),
-		cmocka_unit_test(a_final_mark_waits_for_a_slot_and_others_skip),
-		cmocka_unit_test(a_snapshot_counts_when_its_rank_is_known_to_guard),
-		cmocka_unit_test(a_snapshot_that_its_guard_finds_changed_is_dropped_and_no_other),
-		cmocka_unit_test(words_are_read_whole_compared_and_kept_inside_of_the_slot),
-		cmocka_unit_test(outcomes_are_kept_for_the_last_64_steps),
-		cmocka_unit_test(an_outcome_is_read_whole_or_not_at_all),
-		cmocka_unit_test(no_schedule_breaks_a_promise),
-		cmocka_unit_test(every_rule_of_the_daemon_is_missed_when_it_is_gone),
-		cmocka_unit_test(threads_that_wait_are_ordered_by_the_protocol_alone),
-		cmocka_unit_test(threads_that_do_not_wait_stage_only_whole_images),
-	};
-	int failed = cmocka_run_group_tests(tests, NULL, NULL);
-
+	(void)state;
 	for (uint32_t i = 0; i < ACTORS_MAX; i++)
-		free(actor[i].stack);
-	return failed;
+		free(TAKE(actor[i].stack));
+	return 0;
 }
+UNIT(.teardown = stacks_free);

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_client_wire.c - messages, their descriptors, and shared memory that comes from a peer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include "ckpt/base/util.h"
 #include "ckpt/client/wire.h"
+#include "tests/lib/unit.h"
 
 static const struct {
 	uint32_t type, bytes;
@@ -34,12 +28,11 @@ static const struct {
 	{ WIRE_FRESH, sizeof(struct wire_fresh), 0 },
 };
 
-static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **state)
+TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX] = { 0 };
 	struct wire_head *head = (struct wire_head *)buf;
 
-	(void)state;
 	for (uint32_t type = 0; type < 70; type++) {
 		uint32_t passed = 0;
 
@@ -61,9 +54,8 @@ static void a_request_passes_with_its_size_and_descriptors_and_no_others(void **
 	assert_int_equal(wire_request_check(buf, sizeof(struct wire_bye), 0), -EPROTO);
 }
 
-static void a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job(void **state)
+TEST(a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job)
 {
-	(void)state;
 	for (uint32_t flags = 0; flags < 5; flags++)
 		for (uint64_t job = 0; job < 2; job++)
 			for (uint32_t pad = 0; pad < 2; pad++)
@@ -82,12 +74,11 @@ static void a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job(voi
 				}
 }
 
-static void strings_in_requests_end(void **state)
+TEST(strings_in_requests_end)
 {
 	struct wire_hello h = { .head.type = WIRE_HELLO };
 	struct wire_restore r = { .head.type = WIRE_RESTORE };
 
-	(void)state;
 	memset(h.job, 'x', sizeof h.job - 1);
 	memset(r.only, 'x', sizeof r.only - 1);
 	assert_int_equal(wire_request_check(&h, sizeof h, 1), 0);
@@ -138,13 +129,12 @@ static void send_raw(int sock, const void *bytes, size_t len, int nfd)
 	assert_int_equal(sendmsg(sock, &m, MSG_NOSIGNAL), len);
 }
 
-static void messages_and_descriptors_arrive(void **state)
+TEST(messages_and_descriptors_arrive)
 {
 	struct wire_sealed m = { .epoch = 3, .nslot = 4, .slot_bytes = 5 }, got;
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
 	int sock[2], fd[WIRE_FDS_MAX], nfd, before = fds_open();
 
-	(void)state;
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
 		assert_int_equal(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
@@ -171,7 +161,7 @@ static void messages_and_descriptors_arrive(void **state)
 	assert_int_equal(fds_open(), before);
 }
 
-static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **state)
+TEST(what_is_not_a_message_is_refused_and_its_descriptors_closed)
 {
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX + 64], in[WIRE_BYTES_MAX];
 	struct wire_bye good = { .head = { .magic = WIRE_MAGIC,
@@ -180,7 +170,6 @@ static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **s
 					   .bytes = sizeof good } };
 	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
 
-	(void)state;
 	pair(sock);
 	before = fds_open();
 	for (int how = 0; how < 10; how++) {
@@ -227,7 +216,7 @@ static void what_is_not_a_message_is_refused_and_its_descriptors_closed(void **s
 }
 
 /* What every version understands of every other one. */
-static void a_refusal_is_read_whatever_its_version_and_length(void **state)
+TEST(a_refusal_is_read_whatever_its_version_and_length)
 {
 	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
 	static struct {
@@ -241,7 +230,6 @@ static void a_refusal_is_read_whatever_its_version_and_length(void **state)
 	struct ckpt_err err;
 	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
 
-	(void)state;
 	pair(sock);
 	before = fds_open();
 	memset(r.text, 'x', sizeof r.text);
@@ -281,7 +269,7 @@ static void a_refusal_is_read_whatever_its_version_and_length(void **state)
 	(void)close(sock[1]);
 }
 
-static void a_doorbell_is_an_eventfd_that_makes_nobody_wait(void **state)
+TEST(a_doorbell_is_an_eventfd_that_makes_nobody_wait)
 {
 	struct ckpt_err err;
 	int pair_[2], good = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -295,7 +283,6 @@ static void a_doorbell_is_an_eventfd_that_makes_nobody_wait(void **state)
 		      -1,
 		      -1 };
 
-	(void)state;
 	assert_int_equal(pipe2(pair_, O_NONBLOCK | O_CLOEXEC), 0);
 	bad[5] = pair_[0];
 	bad[6] = pair_[1];
@@ -310,14 +297,13 @@ static void a_doorbell_is_an_eventfd_that_makes_nobody_wait(void **state)
 	(void)close(good);
 }
 
-static void memory_of_a_peer_is_mapped_only_when_it_cannot_shrink(void **state)
+TEST(memory_of_a_peer_is_mapped_only_when_it_cannot_shrink)
 {
 	struct ckpt_err err = { 0 };
 	void *p;
 	int fd, plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING), file;
 	char path[] = "/tmp/ckpt-wire-XXXXXX";
 
-	(void)state;
 	assert_int_equal(wire_memfd("good", 8192, &fd, &err), 0);
 	assert_int_equal(wire_map(fd, 4096, 0, &p, &err), -EPROTO);
 	assert_int_equal(wire_map(fd, 8193, 0, &p, &err), -EPROTO);
@@ -351,33 +337,15 @@ static void memory_of_a_peer_is_mapped_only_when_it_cannot_shrink(void **state)
 	(void)close(fd);
 }
 
-static void the_default_socket_is_in_a_directory_of_this_user_alone(void **state)
+TEST(the_default_socket_is_in_a_directory_of_this_user_alone)
 {
 	char path[108], dir[108];
 	struct ckpt_err err = { 0 };
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(wire_socket_path(path, 1, &err), 0);
 	snprintf(dir, sizeof dir, "%s", path);
 	*strrchr(dir, '/') = 0;
 	assert_int_equal(stat(dir, &st), 0);
 	assert_true(st.st_uid == geteuid() && (st.st_mode & 0777) == 0700);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_request_passes_with_its_size_and_descriptors_and_no_others),
-		cmocka_unit_test(a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job),
-		cmocka_unit_test(strings_in_requests_end),
-		cmocka_unit_test(messages_and_descriptors_arrive),
-		cmocka_unit_test(what_is_not_a_message_is_refused_and_its_descriptors_closed),
-		cmocka_unit_test(a_refusal_is_read_whatever_its_version_and_length),
-		cmocka_unit_test(a_doorbell_is_an_eventfd_that_makes_nobody_wait),
-		cmocka_unit_test(memory_of_a_peer_is_mapped_only_when_it_cannot_shrink),
-		cmocka_unit_test(the_default_socket_is_in_a_directory_of_this_user_alone),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,12 @@
  */
 #include "tests/unit/test_daemon_rig.h"
 
-static void what_one_rank_alone_brings_along_is_no_step(void **state)
+TEST(what_one_rank_alone_brings_along_is_no_step)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* The first rank's copy of step 2 is whole; the second rank has not come so far. */
@@ -32,11 +31,4 @@ static void what_one_rank_alone_brings_along_is_no_step(void **state)
 	assert_string_equal(on_disk(), "1 3");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		rig(what_one_rank_alone_brings_along_is_no_step),
-	};
-
-	return cmocka_run_group_tests_name("daemon_adopt", tests, NULL, NULL);
-}
+UNIT(.setup = rig_setup, .teardown = rig_teardown);

@@ -6,15 +6,11 @@
  *
  * A new call is a line in `call`; without it the first test fails.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "ckpt/client/handle.h"
+#include "tests/lib/unit.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -247,13 +243,12 @@ static int teardown(void **state)
 }
 
 /* --- the tests --- */
-static void the_table_has_every_exported_call(void **state)
+TEST_WITH(the_table_has_every_exported_call, NULL, NULL)
 {
 	FILE *f = popen("nm -D --defined-only " LIBCKPT, "re");
 	bool exported[ARRAY_LEN(call)] = { false };
 	char line[256], name[128];
 
-	(void)state;
 	assert_non_null(f);
 	while (fgets(line, sizeof line, f)) {
 		size_t i = 0;
@@ -272,9 +267,8 @@ static void the_table_has_every_exported_call(void **state)
 			fail_msg("%s is not exported", call[i].name);
 }
 
-static void a_handle_that_is_null_is_a_mistake_of_every_call(void **state)
+TEST(a_handle_that_is_null_is_a_mistake_of_every_call)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
 		void *none[POINTERS] = { NULL };
 
@@ -287,9 +281,8 @@ static void a_handle_that_is_null_is_a_mistake_of_every_call(void **state)
 	assert_non_null(strstr(err_.msg, "NULL"));
 }
 
-static void every_pointer_may_be_null_and_nothing_crashes(void **state)
+TEST(every_pointer_may_be_null_and_nothing_crashes)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(call); i++)
 		for (size_t k = 0; k < strlen(call[i].null) && there(&call[i]); k++) {
 			void *p[POINTERS];
@@ -392,9 +385,8 @@ static void sized(int64_t (*f)(ckpt *c, void *const *p), const void *good, uint3
 		}
 }
 
-static void structures_that_are_read_may_grow_but_not_shrink(void **state)
+TEST(structures_that_are_read_may_grow_but_not_shrink)
 {
-	(void)state;
 	sized(do_attach, &opts, sizeof opts, 128);
 	sized(do_restore, &want, sizeof want, 32);
 	/* or ckpt_snapshot takes a launch for one whose restore has failed */
@@ -446,12 +438,11 @@ static void filled(int64_t (*f)(ckpt *c, void *const *p), uint32_t which, uint32
 	}
 }
 
-static void structures_that_are_filled_are_filled_up_to_their_size(void **state)
+TEST(structures_that_are_filled_are_filled_up_to_their_size)
 {
 	struct plan_of_job p = *K.plan;
 	struct ckpt_err err;
 
-	(void)state;
 	filled(do_stats, 0, sizeof stats, 1);
 	MUST_BE(rank_step(&K, 1, CKPT_FINAL), 0);
 	MUST_OK(ckpt_wait(K.c, 1, CKPT_COMMITTED, 30 * SEC, &err), &err);
@@ -462,9 +453,8 @@ static void structures_that_are_filled_are_filled_up_to_their_size(void **state)
 	K.c = NULL;
 }
 
-static void bindings_can_ask_for_every_size(void **state)
+TEST_WITH(bindings_can_ask_for_every_size, NULL, NULL)
 {
-	(void)state;
 #define SIZE(s) assert_int_equal(ckpt_sizeof(#s), sizeof(struct s))
 	SIZE(ckpt_err);
 	SIZE(ckpt_opts);
@@ -502,13 +492,12 @@ static void must_commit(uint64_t step)
 	MUST_OK(ckpt_wait(K.c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
 }
 
-static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
+TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
 {
 	enum { LEAVES, CALLS, DETACHES, STAYS, KINDS } kind;
 	int status, hold[2];
 	char byte;
 
-	(void)state;
 	assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
 	must_commit(1);
 	for (kind = LEAVES; kind < KINDS; kind++) {
@@ -558,13 +547,12 @@ static void a_child_may_do_what_it_likes_and_the_parent_trains_on(void **state)
 }
 
 /* --- steps --- */
-static void a_step_that_is_too_far_is_refused_and_the_next_one_is_taken(void **state)
+TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 {
 	const uint64_t far = UINT64_C(1) << 35;
 	struct plan_of_job p = *K.plan;
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	must_commit(5);
 	for (int i = 0; i < 2; i++) {
 		MUST_BE(rank_step(&K, 5 + far, 0), -EINVAL);
@@ -587,13 +575,12 @@ static void a_step_that_is_too_far_is_refused_and_the_next_one_is_taken(void **s
 }
 
 /* --- STAGED --- */
-static void one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier(void **state)
+TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 {
 	struct plan_of_job p = *K.plan;
 	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
-	(void)state;
 	p.job = "barrier";
 	p.mesh = "fsdp=2";
 	/* A loop that begins with a guard: the first step, too. */
@@ -625,13 +612,12 @@ static void one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier(voi
 }
 
 /* --- seals --- */
-static void a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others(void **state)
+TEST(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others)
 {
 	struct plan_of_job p = *K.plan;
 	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
-	(void)state;
 	p.job = "seals";
 	p.mesh = "fsdp=2";
 	ranks_open(k, 2, &p);
@@ -652,23 +638,4 @@ static void a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_
 		rank_close(&k[r], 0);
 }
 
-#define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_table_has_every_exported_call),
-		cmocka_unit_test(bindings_can_ask_for_every_size),
-		WITH(a_handle_that_is_null_is_a_mistake_of_every_call),
-		WITH(every_pointer_may_be_null_and_nothing_crashes),
-		WITH(structures_that_are_read_may_grow_but_not_shrink),
-		WITH(structures_that_are_filled_are_filled_up_to_their_size),
-		WITH(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken),
-		WITH(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier),
-		WITH(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others),
-		WITH(a_child_may_do_what_it_likes_and_the_parent_trains_on),
-	};
-
-	cmocka_set_test_filter(getenv("CKPT_TEST_ONLY"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -4,16 +4,12 @@
  * memory: with opts.check = 1 each element of each tensor is looked at, and what is left alone is never
  * said to be changed. The library and the daemon are in one process.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
 #include "tests/lib/draw.h"
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/said.h"
+#include "tests/lib/unit.h"
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -81,12 +77,11 @@ static void calm_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void what_is_left_alone_is_never_said_to_be_changed(void **state)
+TEST(what_is_left_alone_is_never_said_to_be_changed)
 {
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "fsdp=2,tp=2", "dp=2,fsdp=2" };
 	static const uint32_t check[] = { 0, 1, UINT32_MAX };
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
 		for (uint32_t c = 0; c < ARRAY_LEN(check); c++) {
@@ -123,7 +118,7 @@ static uint8_t *any_byte(const struct rank_tensor *t)
 	if (n == 0)
 		return NULL;
 	d.left = draw_below(&seed, n);
-	tensor_each(t, draw_one, &d);
+	rank_each(t, draw_one, &d);
 	return d.p + draw_below(&seed, t->elem);
 }
 
@@ -140,7 +135,7 @@ static int change(struct rank *k, uint64_t step, uint8_t *at)
 	return rc;
 }
 
-static void any_element_of_any_tensor_is_missed_by_a_check_of_all(void **state)
+TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all)
 {
 	struct plan_of_job p = plan("any", "fsdp=1", 1);
 	struct ckpt_err err = { 0 };
@@ -148,7 +143,6 @@ static void any_element_of_any_tensor_is_missed_by_a_check_of_all(void **state)
 	uint64_t step = 0, found = 0;
 	char name[160];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	for (uint32_t i = 0; i < k.ntensor; i++) {
@@ -182,14 +176,13 @@ static void any_element_of_any_tensor_is_missed_by_a_check_of_all(void **state)
 	MUST_BE(host_committed(&H, "any", NULL, 0), 1);
 }
 
-static void both_logs_name_what_was_changed(void **state)
+TEST(both_logs_name_what_was_changed)
 {
 	static struct said library, daemon;
 	struct plan_of_job p = plan("logs", "fsdp=1", 1);
 	struct rank k = { 0 };
 	uint8_t *at;
 
-	(void)state;
 	p.log = said_line;
 	p.log_ctx = &library;
 	H.log = (struct log){ said_line, &daemon, LOG_INFO };
@@ -223,14 +216,13 @@ static void locked_line(void *ctx, int level, const char *line)
 	pthread_mutex_unlock(&l->lock);
 }
 
-static void a_log_that_waits_for_the_trainer_does_not_keep_it(void **state)
+TEST(a_log_that_waits_for_the_trainer_does_not_keep_it)
 {
 	static struct locked_log l = { .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct plan_of_job p = plan("locked", "fsdp=1", 1);
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	p.log = locked_line;
 	p.log_ctx = &l;
 	host_start(&H, IO_THREADS, NULL);
@@ -250,13 +242,12 @@ static void a_log_that_waits_for_the_trainer_does_not_keep_it(void **state)
 	rank_close(&k, 0);
 }
 
-static void a_step_that_was_changed_can_be_marked_again_at_once(void **state)
+TEST(a_step_that_was_changed_can_be_marked_again_at_once)
 {
 	struct plan_of_job p = plan("again", "fsdp=1", 1);
 	struct rank k = { 0 };
 	uint64_t got[4];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	for (uint64_t step = 1; step <= 8; step++) {
@@ -271,7 +262,7 @@ static void a_step_that_was_changed_can_be_marked_again_at_once(void **state)
 }
 
 /* --- memory that is not there any more --- */
-static void private_memory_may_be_unmapped_before_the_guard(void **state)
+TEST(private_memory_may_be_unmapped_before_the_guard)
 {
 	struct plan_of_job p = plan("unmapped", "fsdp=1", 0);
 	const uint64_t words = 1 << 16;
@@ -279,7 +270,6 @@ static void private_memory_may_be_unmapped_before_the_guard(void **state)
 	struct ckpt_err err = { 0 };
 	uint8_t *mem[2];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	for (int state_of = CKPT_STAGED; state_of <= CKPT_COMMITTED;
 	     state_of += CKPT_COMMITTED - CKPT_STAGED) {
@@ -320,18 +310,4 @@ static void private_memory_may_be_unmapped_before_the_guard(void **state)
 	MUST_BE(host_committed(&H, "unmapped2", NULL, 0), 1);
 }
 
-#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(what_is_left_alone_is_never_said_to_be_changed),
-		TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all),
-		TEST(both_logs_name_what_was_changed),
-		TEST(a_log_that_waits_for_the_trainer_does_not_keep_it),
-		TEST(a_step_that_was_changed_can_be_marked_again_at_once),
-		TEST(private_memory_may_be_unmapped_before_the_guard),
-	};
-
-	return cmocka_run_group_tests_name("daemon_canary", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

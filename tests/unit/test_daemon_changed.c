@@ -66,31 +66,27 @@ static void whoever_changes_is_found(struct rank_opts o, uint32_t n)
 	assert_string_equal(on_disk(), disk);
 }
 
-static void a_change_is_found_before_and_after_the_copier_passed(void **state)
+TEST(a_change_is_found_before_and_after_the_copier_passed)
 {
-	(void)state;
 	whoever_changes_is_found((struct rank_opts){ 0 }, 1);
 }
 
-static void in_private_memory_too(void **state)
+TEST(in_private_memory_too)
 {
-	(void)state;
 	whoever_changes_is_found((struct rank_opts){ .private_memory = true }, 1);
 }
 
-static void one_rank_of_two_is_named_to_both(void **state)
+TEST(one_rank_of_two_is_named_to_both)
 {
-	(void)state;
 	whoever_changes_is_found((struct rank_opts){ .check = 1 }, 2);
 }
 
-static void who_wants_no_comparison_gets_none(void **state)
+TEST(who_wants_no_comparison_gets_none)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .check = UINT32_MAX };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	assert_int_equal(mark_all(&r, 1, 1, 0), 0);
 	fill(&r, 1, 2);
@@ -100,7 +96,7 @@ static void who_wants_no_comparison_gets_none(void **state)
 }
 
 /* It is staged, and the daemon dies before the guard has found it. */
-static void a_changed_step_is_not_taken_over(void **state)
+TEST(a_changed_step_is_not_taken_over)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
@@ -108,7 +104,6 @@ static void a_changed_step_is_not_taken_over(void **state)
 	char disk[32];
 	uint64_t next;
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
 	assert_int_equal(mark_all(r, 2, 2, 0), 0);
@@ -140,13 +135,12 @@ static void a_changed_step_is_not_taken_over(void **state)
 }
 
 /* Its persist_every is paid by the next step. */
-static void a_changed_step_is_made_up_for(void **state)
+TEST(a_changed_step_is_made_up_for)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10 };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	for (uint64_t step = 1; step < 10; step++)
 		train(&r, 1, step, 0, CKPT_STAGED);
@@ -160,16 +154,4 @@ static void a_changed_step_is_made_up_for(void **state)
 	assert_string_equal(on_disk(), "11");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		rig(a_change_is_found_before_and_after_the_copier_passed),
-		rig(in_private_memory_too),
-		rig(one_rank_of_two_is_named_to_both),
-		rig(who_wants_no_comparison_gets_none),
-		rig(a_changed_step_is_not_taken_over),
-		rig(a_changed_step_is_made_up_for),
-	};
-
-	return cmocka_run_group_tests_name("daemon_changed", tests, NULL, NULL);
-}
+UNIT(.setup = rig_setup, .teardown = rig_teardown);

@@ -4,18 +4,13 @@
  * TRIGGER, DRAIN and FORGET do, and that nobody who asks can hurt who trains. CKPT_TEST_LOG=1 shows
  * the daemon's log.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
 #include "tests/lib/said.h"
 #include "ckpt/client/shared.h"
-#include <inttypes.h>
+#include "tests/lib/unit.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
@@ -134,13 +129,12 @@ static void status_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void status_tells_jobs_ranks_steps_and_counters(void **state)
+TEST(status_tells_jobs_ranks_steps_and_counters)
 {
 	struct plan_of_job p = plan("demo", "fsdp=2", 3);
 	const struct wire_report_job *j;
 	struct asker a;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	ask_open(&a, H.socket);
 	assert_int_equal(ask_status(&a)->head->njob, 0);
@@ -152,7 +146,7 @@ static void status_tells_jobs_ranks_steps_and_counters(void **state)
 	ask_close(&a);
 }
 
-static void a_write_under_way_is_seen_and_a_skip_too(void **state)
+TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
 	struct plan_of_job p = plan("slow", "fsdp=1", 1);
 	const struct wire_report_step *s;
@@ -160,7 +154,6 @@ static void a_write_under_way_is_seen_and_a_skip_too(void **state)
 	struct asker a;
 	struct gate g;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -206,7 +199,7 @@ static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, 
 	       j->skipped_by[WIRE_SKIP_DETACHED] == detached;
 }
 
-static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **state)
+TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
 	struct plan_of_job p = plan("skips", "fsdp=1", 1);
 	struct ckpt_stats now = { .size = sizeof now };
@@ -216,7 +209,6 @@ static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **sta
 	struct asker a;
 	struct gate g;
 
-	(void)state;
 	p.log = said_line;
 	p.log_ctx = &library_said;
 	H.log = (struct log){ said_line, &daemon_said, LOG_INFO };
@@ -274,12 +266,11 @@ static void status_says_what_the_libraries_skipped_and_both_logs_warn(void **sta
 	H.log = (struct log){ 0 };
 }
 
-static void who_asks_all_the_time_gets_the_same_report(void **state)
+TEST(who_asks_all_the_time_gets_the_same_report)
 {
 	struct asker a, b;
 	uint32_t same = 0;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
@@ -294,14 +285,13 @@ static void who_asks_all_the_time_gets_the_same_report(void **state)
 }
 
 /* --- trigger --- */
-static void a_trigger_makes_the_next_step_one_that_is_written(void **state)
+TEST(a_trigger_makes_the_next_step_one_that_is_written)
 {
 	struct plan_of_job p = plan("rare", "fsdp=1", 1000);
 	struct wire_triggered t = { 0 };
 	struct rank k = { 0 };
 	struct asker a;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	ask_open(&a, H.socket);
@@ -337,7 +327,7 @@ static void *open_soon(void *arg)
 	return NULL;
 }
 
-static void a_final_trigger_waits_for_a_slot(void **state)
+TEST(a_final_trigger_waits_for_a_slot)
 {
 	struct plan_of_job p = plan("full", "fsdp=1", 1);
 	struct wire_triggered t;
@@ -346,7 +336,6 @@ static void a_final_trigger_waits_for_a_slot(void **state)
 	struct gate g;
 	pthread_t thread;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -369,14 +358,13 @@ static void a_final_trigger_waits_for_a_slot(void **state)
 	ask_close(&a);
 }
 
-static void a_torn_step_passes_its_order_on(void **state)
+TEST(a_torn_step_passes_its_order_on)
 {
 	struct plan_of_job p = plan("torn", "fsdp=1", 1000);
 	struct wire_triggered t;
 	struct rank k = { 0 };
 	struct asker a;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	ask_open(&a, H.socket);
@@ -398,14 +386,13 @@ static void a_torn_step_passes_its_order_on(void **state)
 	ask_close(&a);
 }
 
-static void nobody_to_trigger_is_said(void **state)
+TEST(nobody_to_trigger_is_said)
 {
 	struct plan_of_job p = plan("gone", "fsdp=1", 1000);
 	struct wire_triggered t;
 	struct rank k = { 0 };
 	struct asker a;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	ask_open(&a, H.socket);
 	assert_int_equal(trigger(&a, 1, 0, &t), WIRE_REFUSE);
@@ -423,7 +410,7 @@ static void nobody_to_trigger_is_said(void **state)
 }
 
 /* --- drain --- */
-static void a_drain_is_answered_when_all_is_on_disk_and_holds_nobody(void **state)
+TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 {
 	struct plan_of_job p = plan("drain", "fsdp=1", 1000);
 	struct wire_drain m = { 0 };
@@ -433,7 +420,6 @@ static void a_drain_is_answered_when_all_is_on_disk_and_holds_nobody(void **stat
 	struct pollfd poll_a;
 	struct gate g;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -463,7 +449,7 @@ static void a_drain_is_answered_when_all_is_on_disk_and_holds_nobody(void **stat
 	ask_close(&b);
 }
 
-static void one_who_waits_for_a_drain_may_leave_or_ask_too_much(void **state)
+TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 {
 	struct plan_of_job p = plan("leave", "fsdp=1", 1000);
 	struct wire_drain m = { 0 };
@@ -472,7 +458,6 @@ static void one_who_waits_for_a_drain_may_leave_or_ask_too_much(void **state)
 	struct asker a, b;
 	struct gate g;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -499,7 +484,7 @@ static int64_t full_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 	return atomic_load(&full) ? -ENOSPC : io_ops_posix.pwrite(ctx, fd, buf, len, off);
 }
 
-static void what_could_not_be_drained_is_said_kept_and_given_up_only_by_force(void **state)
+TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 {
 	struct plan_of_job p = plan("full", "fsdp=1", 1000);
 	const struct wire_report_job *j;
@@ -510,7 +495,6 @@ static void what_could_not_be_drained_is_said_kept_and_given_up_only_by_force(vo
 	struct rank k = { 0 };
 	struct asker a;
 
-	(void)state;
 	ops.pwrite = full_pwrite;
 	atomic_store(&full, 1);
 	host_start(&H, IO_THREADS, &ops);
@@ -540,7 +524,7 @@ static void what_could_not_be_drained_is_said_kept_and_given_up_only_by_force(vo
 }
 
 /* --- forget --- */
-static void what_is_on_disk_is_forgotten_at_once(void **state)
+TEST(what_is_on_disk_is_forgotten_at_once)
 {
 	struct plan_of_job p = plan("old", "fsdp=1", 1);
 	struct wire_forgotten f = { 0 };
@@ -550,7 +534,6 @@ static void what_is_on_disk_is_forgotten_at_once(void **state)
 	struct asker a;
 	uint64_t id;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	ask_open(&a, H.socket);
 	assert_int_equal(forget(&a, 1, 0, &f), WIRE_REFUSE);
@@ -578,7 +561,7 @@ static void what_is_on_disk_is_forgotten_at_once(void **state)
 }
 
 /* --- those who mean no good --- */
-static void requests_out_of_place_are_refused_or_end_the_connection(void **state)
+TEST(requests_out_of_place_are_refused_or_end_the_connection)
 {
 	struct wire_status s = { 0 };
 	struct wire_control c = { 0 };
@@ -586,7 +569,6 @@ static void requests_out_of_place_are_refused_or_end_the_connection(void **state
 	struct asker a = { 0 };
 	int fd;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	a.sock = ask_connect(H.socket);
 	assert_int_equal(ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), WIRE_REFUSE);
@@ -606,7 +588,7 @@ static void requests_out_of_place_are_refused_or_end_the_connection(void **state
 	ask_close(&a);
 }
 
-static void many_connections_and_one_that_never_reads_hurt_no_trainer(void **state)
+TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 {
 	struct plan_of_job p = plan("calm", "fsdp=1", 1);
 	struct wire_control c = { 0 };
@@ -615,7 +597,6 @@ static void many_connections_and_one_that_never_reads_hurt_no_trainer(void **sta
 	struct asker a[64], more = { 0 };
 	uint32_t n = 0;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	for (uint32_t i = 0; i < 64; i++)
@@ -667,7 +648,7 @@ static pid_t silent_crowd(const char *path, uint32_t n)
 	}
 }
 
-static void a_silent_crowd_takes_no_descriptors_from_those_who_save(void **state)
+TEST(a_silent_crowd_takes_no_descriptors_from_those_who_save)
 {
 	const struct rlimit few = { .rlim_cur = 160, .rlim_max = 0 };
 	struct plan_of_job p = plan("calm", "fsdp=1", 1);
@@ -676,7 +657,6 @@ static void a_silent_crowd_takes_no_descriptors_from_those_who_save(void **state
 	struct asker a;
 	pid_t crowd;
 
-	(void)state;
 	MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
 	now.rlim_max = before.rlim_max;
 	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
@@ -699,7 +679,7 @@ static void a_silent_crowd_takes_no_descriptors_from_those_who_save(void **state
 	MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
-static void a_socket_is_made_in_nobody_elses_place(void **state)
+TEST(a_socket_is_made_in_nobody_elses_place)
 {
 	struct daemon_opts o = { .socket = H.socket };
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -708,7 +688,6 @@ static void a_socket_is_made_in_nobody_elses_place(void **state)
 	char byte;
 	int fd;
 
-	(void)state;
 	fd = open(H.socket, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	assert_int_equal(write(fd, "x", 1), 1);
 	(void)close(fd);
@@ -746,7 +725,7 @@ static bool answers(const char *path)
 	return yes;
 }
 
-static void what_a_cleaner_removes_of_the_socket_is_there_again(void **state)
+TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 {
 	struct daemon_opts o = { .socket = H.socket };
 	struct ckpt_err err = { 0 };
@@ -756,7 +735,6 @@ static void what_a_cleaner_removes_of_the_socket_is_there_again(void **state)
 	struct rank k = { 0 };
 	struct plan_of_job p;
 
-	(void)state;
 	snprintf(dir, sizeof dir, "%.80s/run", H.dir);
 	snprintf(H.socket, sizeof H.socket, "%.90s/s", dir);
 	snprintf(lock, sizeof lock, "%.100s.lock", H.socket);
@@ -773,7 +751,7 @@ static void what_a_cleaner_removes_of_the_socket_is_there_again(void **state)
 			assert_int_equal(unlink(lock), 0);
 		if (what & 4) {
 			assert_int_equal(rename(dir, kept), 0);
-			(void)nftw(kept, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+			(void)io_tree_remove(AT_FDCWD, kept);
 		}
 		ask_until(stat(lock, &now) == 0 && answers(H.socket));
 		/* and it is this one's: nobody else gets it */
@@ -823,12 +801,11 @@ static void other_takes_over(struct host *other)
 	assert_int_equal(pthread_create(&other->thread, NULL, host_run, other), 0);
 }
 
-static void a_socket_that_is_another_ckptd_s_now_is_left_to_it(void **state)
+TEST(a_socket_that_is_another_ckptd_s_now_is_left_to_it)
 {
 	struct host other;
 	struct stat its, now;
 
-	(void)state;
 	atomic_store(&said_shut_out, 0);
 	host_listen(&H);
 	for (uint32_t round = 1; round <= 2; round++) {
@@ -871,7 +848,7 @@ static void *rank_begins(void *arg)
 	return NULL;
 }
 
-static void a_launch_is_forming_from_its_first_rank_on(void **state)
+TEST(a_launch_is_forming_from_its_first_rank_on)
 {
 	struct plan_of_job p = plan("young", "fsdp=1", 1);
 	struct rank k = { .plan = &p };
@@ -879,7 +856,6 @@ static void a_launch_is_forming_from_its_first_rank_on(void **state)
 	pthread_t thread;
 	struct asker a;
 
-	(void)state;
 	slow.ops = io_ops_posix;
 	slow.ops.mkdir = slow_mkdir;
 	slow.open = false;
@@ -901,7 +877,7 @@ static void *run_daemon(void *arg)
 	return NULL;
 }
 
-static void who_only_looks_does_not_keep_an_idle_daemon(void **state)
+TEST(who_only_looks_does_not_keep_an_idle_daemon)
 {
 	struct daemon_opts o = { .socket = H.socket, .idle_exit_ns = NS_PER_S / 5 };
 	struct ckpt_err err;
@@ -909,7 +885,6 @@ static void who_only_looks_does_not_keep_an_idle_daemon(void **state)
 	struct asker a;
 	pthread_t thread;
 
-	(void)state;
 	MUST_OK(daemon_open(&o, &d, &err), &err);
 	assert_int_equal(pthread_create(&thread, NULL, run_daemon, d), 0);
 	ask_open(&a, H.socket);
@@ -918,32 +893,4 @@ static void who_only_looks_does_not_keep_an_idle_daemon(void **state)
 	ask_close(&a);
 }
 
-#define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		with_host(status_tells_jobs_ranks_steps_and_counters),
-		with_host(a_write_under_way_is_seen_and_a_skip_too),
-		with_host(status_says_what_the_libraries_skipped_and_both_logs_warn),
-		with_host(who_asks_all_the_time_gets_the_same_report),
-		with_host(a_trigger_makes_the_next_step_one_that_is_written),
-		with_host(a_final_trigger_waits_for_a_slot),
-		with_host(a_torn_step_passes_its_order_on),
-		with_host(nobody_to_trigger_is_said),
-		with_host(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody),
-		with_host(one_who_waits_for_a_drain_may_leave_or_ask_too_much),
-		with_host(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force),
-		with_host(what_is_on_disk_is_forgotten_at_once),
-		with_host(requests_out_of_place_are_refused_or_end_the_connection),
-		with_host(many_connections_and_one_that_never_reads_hurt_no_trainer),
-		with_host(a_silent_crowd_takes_no_descriptors_from_those_who_save),
-		with_host(a_socket_is_made_in_nobody_elses_place),
-		with_host(what_a_cleaner_removes_of_the_socket_is_there_again),
-		with_host(a_socket_that_is_another_ckptd_s_now_is_left_to_it),
-		with_host(a_launch_is_forming_from_its_first_rank_on),
-		with_host(who_only_looks_does_not_keep_an_idle_daemon),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -6,13 +6,12 @@
  */
 #include "tests/unit/test_daemon_rig.h"
 
-static void a_copy_is_finished_when_its_rank_is_killed_before_it_may_change(void **state)
+TEST(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	stop(d);
@@ -28,13 +27,12 @@ static void a_copy_is_finished_when_its_rank_is_killed_before_it_may_change(void
 	daemon_leave(d);
 }
 
-static void a_step_of_a_killed_job_is_staged_and_salvaged_to_disk(void **state)
+TEST(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
 	stop(d);
@@ -48,13 +46,12 @@ static void a_step_of_a_killed_job_is_staged_and_salvaged_to_disk(void **state)
 	daemon_leave(d);
 }
 
-static void a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed(void **state)
+TEST(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed)
 {
 	const struct rank_opts o = { .guard = CKPT_NEVER };
 	pid_t d = daemon_start();
 	struct rank r[2], next;
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	stop(d);
@@ -74,13 +71,12 @@ static void a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed(v
 	assert_string_equal(on_disk(), "1");
 }
 
-static void a_step_that_a_rank_did_not_live_to_mark_is_dropped(void **state)
+TEST(a_step_that_a_rank_did_not_live_to_mark_is_dropped)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	fill(r, 2, 2);
@@ -95,13 +91,12 @@ static void a_step_that_a_rank_did_not_live_to_mark_is_dropped(void **state)
 	assert_string_equal(on_disk(), "1");
 }
 
-static void the_newest_staged_step_is_committed_when_all_ranks_die(void **state)
+TEST(the_newest_staged_step_is_committed_when_all_ranks_die)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
 	struct rank r[3];
 
-	(void)state;
 	ranks_start(r, 3, o);
 	for (uint64_t step = 1; step <= 5; step++)
 		train(r, 3, step, 0, CKPT_STAGED);
@@ -113,14 +108,13 @@ static void the_newest_staged_step_is_committed_when_all_ranks_die(void **state)
 	daemon_leave(d);
 }
 
-static void training_goes_on_without_the_daemon_and_the_next_one_takes_over(void **state)
+TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 	uint64_t step = 4;
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Staged and written, and not committed: no guard was seen after it. */
@@ -149,13 +143,12 @@ static void training_goes_on_without_the_daemon_and_the_next_one_takes_over(void
 	daemon_leave(d);
 }
 
-static void a_staged_step_outlives_two_daemons_in_a_row(void **state)
+TEST(a_staged_step_outlives_two_daemons_in_a_row)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	for (uint64_t step = 1; step <= 2; step++)
 		train(r, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
@@ -172,14 +165,13 @@ static void a_staged_step_outlives_two_daemons_in_a_row(void **state)
 	daemon_leave(d);
 }
 
-static void a_stopped_daemon_holds_nobody_and_goes_on_when_continued(void **state)
+TEST(a_stopped_daemon_holds_nobody_and_goes_on_when_continued)
 {
 	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 	uint64_t step;
 
-	(void)state;
 	rank_start(&r[0], o);
 	rank_start(&r[1], (struct rank_opts){ .rank = 1,
 					      .world = 2,
@@ -210,13 +202,12 @@ static void a_stopped_daemon_holds_nobody_and_goes_on_when_continued(void **stat
 	daemon_leave(d);
 }
 
-static void a_newer_launch_fences_the_older_one(void **state)
+TEST(a_newer_launch_fences_the_older_one)
 {
 	pid_t d = daemon_start();
 	struct rank old[2], new, given, late;
 	uint64_t step = 3;
 
-	(void)state;
 	/* One parent: one launch. */
 	ranks_start(old, 2, (struct rank_opts){ .guard = CKPT_FINISH });
 	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
@@ -244,13 +235,12 @@ static void a_newer_launch_fences_the_older_one(void **state)
 	daemon_leave(d);
 }
 
-static void the_socket_of_another_user_is_refused(void **state)
+TEST(the_socket_of_another_user_is_refused)
 {
 	const struct rank_opts o = { .uid = NOBODY };
 	struct rank r;
 	pid_t d;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("needs root, to be somebody else\n");
 		skip();
@@ -269,14 +259,13 @@ static void the_socket_of_another_user_is_refused(void **state)
 	daemon_leave(d);
 }
 
-static void the_daemon_turns_other_users_away(void **state)
+TEST(the_daemon_turns_other_users_away)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct pollfd p = { .events = POLLIN };
 	char byte;
 	pid_t d, pid;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("needs root, to be somebody else\n");
 		skip();
@@ -298,13 +287,12 @@ static void the_daemon_turns_other_users_away(void **state)
 	daemon_leave(d);
 }
 
-static void sigterm_drains_and_a_second_daemon_is_refused(void **state)
+TEST(sigterm_drains_and_a_second_daemon_is_refused)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start(), second;
 	struct rank r[2];
 
-	(void)state;
 	assert_int_equal(daemon_try(&second), -EADDRINUSE);
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
@@ -320,13 +308,12 @@ static void sigterm_drains_and_a_second_daemon_is_refused(void **state)
 	daemon_leave(d);
 }
 
-static void a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on(void **state)
+TEST(a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
@@ -340,23 +327,4 @@ static void a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on(void **
 	assert_string_equal(on_disk(), "1 2 3");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		rig(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change),
-		rig(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk),
-		rig(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed),
-		rig(a_step_that_a_rank_did_not_live_to_mark_is_dropped),
-		rig(the_newest_staged_step_is_committed_when_all_ranks_die),
-		rig(training_goes_on_without_the_daemon_and_the_next_one_takes_over),
-		rig(a_staged_step_outlives_two_daemons_in_a_row),
-		rig(a_stopped_daemon_holds_nobody_and_goes_on_when_continued),
-		rig(a_newer_launch_fences_the_older_one),
-		rig(the_socket_of_another_user_is_refused),
-		rig(the_daemon_turns_other_users_away),
-		rig(sigterm_drains_and_a_second_daemon_is_refused),
-		rig(a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on),
-	};
-
-	return cmocka_run_group_tests_name("daemon_deaths", tests, NULL, NULL);
-}
+UNIT(.setup = rig_setup, .teardown = rig_teardown);

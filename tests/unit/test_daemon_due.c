@@ -12,13 +12,12 @@ static void train_staged(struct rank *r, uint32_t n, uint64_t from, uint64_t to)
 		train(r, n, step, 0, CKPT_STAGED);
 }
 
-static void a_torn_step_that_was_to_be_written_costs_one_step(void **state)
+TEST(a_torn_step_that_was_to_be_written_costs_one_step)
 {
 	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 500, .words = 64 };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train_staged(r, 2, 1, 499);
 	stop(d); /* so that the copy cannot end */
@@ -35,13 +34,12 @@ static void a_torn_step_that_was_to_be_written_costs_one_step(void **state)
 	daemon_leave(d);
 }
 
-static void one_that_another_rank_tore_costs_one_step_too(void **state)
+TEST(one_that_another_rank_tore_costs_one_step_too)
 {
 	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 50, .words = 64 };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train_staged(r, 2, 1, 49);
 	stop(d);
@@ -57,13 +55,12 @@ static void one_that_another_rank_tore_costs_one_step_too(void **state)
 	daemon_leave(d);
 }
 
-static void one_that_was_skipped_costs_one_step(void **state)
+TEST(one_that_was_skipped_costs_one_step)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	train_staged(&r, 1, 1, 8);
 	stop(d); /* no slot comes back */
@@ -79,13 +76,12 @@ static void one_that_was_skipped_costs_one_step(void **state)
 }
 
 /* What is marked by hand is not made up for: its caller was told. It is not counted twice either. */
-static void a_step_that_was_marked_by_hand_pays_when_it_is_staged(void **state)
+TEST(a_step_that_was_marked_by_hand_pays_when_it_is_staged)
 {
 	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	train_staged(&r, 1, 1, 3);
 	train(&r, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
@@ -101,7 +97,7 @@ static void a_step_that_was_marked_by_hand_pays_when_it_is_staged(void **state)
 	daemon_leave(d);
 }
 
-static void what_could_not_be_written_is_tried_again_after_1_2_4_marks(void **state)
+TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 {
 	static const uint64_t tried[] = { 8, 9, 11, 15, 23, 31, 39 };
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 8, .words = 64 };
@@ -109,7 +105,6 @@ static void what_could_not_be_written_is_tried_again_after_1_2_4_marks(void **st
 	struct rank r;
 	uint32_t n = 0;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	atomic_store(&faults->no_space, 1);
 	for (uint64_t step = 1; step <= 40; step++) {
@@ -135,13 +130,12 @@ static void what_could_not_be_written_is_tried_again_after_1_2_4_marks(void **st
 }
 
 /* Staged to be written, and lost with its daemon: neither written nor brought along. */
-static void what_a_daemon_took_with_it_is_owed(void **state)
+TEST(what_a_daemon_took_with_it_is_owed)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train_staged(r, 2, 1, 9);
 	/* rank 1 has not come so far, so no next daemon stages it */
@@ -157,13 +151,12 @@ static void what_a_daemon_took_with_it_is_owed(void **state)
 	daemon_leave(d);
 }
 
-static void who_waits_for_a_step_that_nobody_will_write_hears_so_at_once(void **state)
+TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	for (int state_of = CKPT_PERSISTED; state_of <= CKPT_COMMITTED; state_of++) {
 		uint64_t step = (uint64_t)state_of * 2;
@@ -195,17 +188,4 @@ static void who_waits_for_a_step_that_nobody_will_write_hears_so_at_once(void **
 	rank_kill(&r);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		rig(a_torn_step_that_was_to_be_written_costs_one_step),
-		rig(one_that_another_rank_tore_costs_one_step_too),
-		rig(one_that_was_skipped_costs_one_step),
-		rig(a_step_that_was_marked_by_hand_pays_when_it_is_staged),
-		rig(what_could_not_be_written_is_tried_again_after_1_2_4_marks),
-		rig(what_a_daemon_took_with_it_is_owed),
-		rig(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once),
-	};
-
-	return cmocka_run_group_tests_name("daemon_due", tests, NULL, NULL);
-}
+UNIT(.setup = rig_setup, .teardown = rig_teardown);

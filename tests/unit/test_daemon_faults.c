@@ -7,17 +7,12 @@
  *
  * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/host.h"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 #include <dirent.h>
-#include <inttypes.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STEP 67
@@ -237,16 +232,17 @@ static int teardown(void **state)
 	return 0;
 }
 
-int main(void)
+static const struct CMUnitTest *cases(void)
 {
-	struct CMUnitTest tests[32];
+	static struct CMUnitTest tests[32];
 
-	assert(io_fault_kinds_n <= ARRAY_LEN(tests));
+	assert(io_fault_kinds_n < ARRAY_LEN(tests));
 	for (uint32_t i = 0; i < io_fault_kinds_n; i++)
 		tests[i] = (struct CMUnitTest){ .name = io_fault_kinds[i].name,
 						.test_func = every_call_of_the_daemon_may_fail,
 						.setup_func = setup,
 						.teardown_func = teardown,
 						.initial_state = (void *)&io_fault_kinds[i] };
-	return _cmocka_run_group_tests("daemon_faults", tests, io_fault_kinds_n, NULL, NULL);
+	return tests;
 }
+UNIT(.cases = cases);

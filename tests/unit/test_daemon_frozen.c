@@ -4,15 +4,11 @@
  * about as if nothing was, and status says which disk it is. Every call for a frozen disk waits in the table of
  * system calls until the test thaws it; which disk a descriptor is on is read from its path.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/unit.h"
 #include <dirent.h>
 #include <stdatomic.h>
 
@@ -221,7 +217,7 @@ static void *opens(void *arg)
 	return NULL;
 }
 
-static void two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status(void **state)
+TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 {
 	const struct wire_report_job *j;
 	struct wire_drain drain = { 0 };
@@ -234,7 +230,6 @@ static void two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_st
 	pthread_t thread;
 	struct asker a;
 
-	(void)state;
 	for (uint32_t disk = 0; disk < 2; disk++)
 		for (uint32_t i = 0; i < ON_A; i++)
 			open_job(disk, i);
@@ -284,7 +279,7 @@ static void two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_st
 	ask_close(&a);
 }
 
-static void what_is_staged_for_a_frozen_disk_is_rescued_to_another(void **state)
+TEST(what_is_staged_for_a_frozen_disk_is_rescued_to_another)
 {
 	struct wire_drain m = { .flags = WIRE_TO };
 	struct wire_drained d = { 0 };
@@ -292,7 +287,6 @@ static void what_is_staged_for_a_frozen_disk_is_rescued_to_another(void **state)
 	struct asker a;
 	int fd;
 
-	(void)state;
 	open_job(0, 0);
 	ask_open(&a, H.socket);
 	freeze(0, true);
@@ -326,7 +320,7 @@ static uint32_t threads(void)
 
 #define MANY 36 /* more than get threads of their own */
 
-static void devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads(void **state)
+TEST(devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads)
 {
 	static struct plan_of_job plans[MANY];
 	static struct rank ranks[MANY];
@@ -335,7 +329,6 @@ static void devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads(voi
 	struct asker a;
 	uint32_t before;
 
-	(void)state;
 	ask_open(&a, H.socket);
 	before = threads();
 	for (uint32_t i = 0; i < MANY; i++) {
@@ -361,15 +354,4 @@ static void devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads(voi
 	ask_close(&a);
 }
 
-#define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		with_host(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status),
-		with_host(what_is_staged_for_a_frozen_disk_is_rescued_to_another),
-		with_host(devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads),
-	};
-
-	return cmocka_run_group_tests_name("daemon_frozen", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

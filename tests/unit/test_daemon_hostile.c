@@ -9,20 +9,15 @@
  * Messages that are malformed are in test_daemon_inprocess.c and test_daemon_control.c, parsers in
  * tests/fuzz.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "tests/lib/draw.h"
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "ckpt/base/container.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/unit.h"
 #include <dirent.h>
-#include <inttypes.h>
 
 /* Under a sanitizer, which costs ten times as much, fewer. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -323,7 +318,7 @@ static void a_step_is_committed(struct rank *k, uint64_t step)
 	must_wait(k, step, CKPT_COMMITTED);
 }
 
-static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **state)
+TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 {
 	struct plan_of_job p = sane();
 	struct rank k = { 0 };
@@ -331,7 +326,6 @@ static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **st
 	uint64_t step = 1;
 	uint32_t launches = 0, committed = 0;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
@@ -377,13 +371,12 @@ static void whatever_a_trainer_writes_into_its_pages_hurts_only_itself(void **st
 
 /* Who writes into its slots while they are written to the disk has a checkpoint that does not verify,
  * and nobody else has. But never does the daemon trust a length that changes under its eyes. */
-static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state)
+TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 {
 	struct evil e;
 	uint64_t step = 1;
 	uint32_t n = 0;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	evil_open(&e, "evil");
@@ -429,7 +422,7 @@ static void lengths_of_blobs_that_change_all_the_time_are_read_once(void **state
 
 /* --- floods --- */
 
-static void descriptors_that_nobody_asked_for_are_closed(void **state)
+TEST(descriptors_that_nobody_asked_for_are_closed)
 {
 	struct msghdr m = { 0 };
 	struct wire_status s = { .head = { .magic = WIRE_MAGIC,
@@ -445,7 +438,6 @@ static void descriptors_that_nobody_asked_for_are_closed(void **state)
 	struct asker a;
 	uint32_t before, n = 0;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	ask_open(&a, H.socket);
 	(void)ask_status(&a);
@@ -476,12 +468,11 @@ static void descriptors_that_nobody_asked_for_are_closed(void **state)
 }
 
 /* A newer or older library: it gets a sentence that it can read, and nothing else happens. */
-static void other_versions_are_refused_in_words_and_refusals_are_not_answered(void **state)
+TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 {
 	static const uint16_t abi[] = { 0, 1, 3, UINT16_MAX };
 	static const uint32_t bytes[] = { 16, 40, 8192, 20000 };
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	for (size_t i = 0; i < ARRAY_LEN(abi) * ARRAY_LEN(bytes) * 2; i++) {
 		static uint8_t msg[20000];
@@ -518,7 +509,7 @@ static void other_versions_are_refused_in_words_and_refusals_are_not_answered(vo
 	}
 }
 
-static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
+TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 {
 	struct plan_of_job p = sane();
 	struct rank k = { 0 };
@@ -526,7 +517,6 @@ static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
 	uint32_t type = WIRE_WELCOME, n = 0;
 	char job[64];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	/* Launches of 4096 ranks, of which one comes: eight are as many ranks as may be. */
@@ -549,14 +539,13 @@ static void more_jobs_and_ranks_than_a_report_can_tell_are_refused(void **state)
 	rank_close(&k, 0);
 }
 
-static void a_declaration_beyond_all_measure_is_refused_unread(void **state)
+TEST(a_declaration_beyond_all_measure_is_refused_unread)
 {
 	struct wire_declare decl = { .epoch = 1, .bytes = (UINT64_C(1) << 30) + 4096 };
 	struct ckpt_err err = { 0 };
 	struct evil e;
 	int fd;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	MUST_BE(evil_hello(&e, "evil", 1), WIRE_WELCOME);
 	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
@@ -573,7 +562,7 @@ static void a_declaration_beyond_all_measure_is_refused_unread(void **state)
 	evil_close(&e);
 }
 
-static void more_segments_than_a_process_can_map_are_refused(void **state)
+TEST(more_segments_than_a_process_can_map_are_refused)
 {
 	const uint32_t fit = 49152 / WIRE_SEGMENTS_MAX;
 	struct evil e[13];
@@ -582,7 +571,6 @@ static void more_segments_than_a_process_can_map_are_refused(void **state)
 	bool refused = false;
 	int fd;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
 	for (uint32_t r = 0; r < ARRAY_LEN(e); r++) {
@@ -627,13 +615,12 @@ static void more_segments_than_a_process_can_map_are_refused(void **state)
 
 /* --- memory --- */
 
-static void memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages(void **state)
+TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 {
 	struct wire_segment seg = { .id = 1, .bytes = SEGMENT_BYTES };
 	struct evil e;
 	int fd;
 
-	(void)state;
 	rng = draw_seed(__func__);
 	host_start(&H, IO_THREADS, NULL);
 	evil_open(&e, "evil");
@@ -671,20 +658,4 @@ static void memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages(voi
 	host_stop(&H);
 }
 
-#define IN_A_HOST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		IN_A_HOST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself),
-		IN_A_HOST(lengths_of_blobs_that_change_all_the_time_are_read_once),
-		IN_A_HOST(descriptors_that_nobody_asked_for_are_closed),
-		IN_A_HOST(other_versions_are_refused_in_words_and_refusals_are_not_answered),
-		IN_A_HOST(more_jobs_and_ranks_than_a_report_can_tell_are_refused),
-		IN_A_HOST(more_segments_than_a_process_can_map_are_refused),
-		IN_A_HOST(a_declaration_beyond_all_measure_is_refused_unread),
-		IN_A_HOST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

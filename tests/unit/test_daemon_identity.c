@@ -3,15 +3,11 @@
  * test_daemon_identity.c - a restore gives the step that was asked for, or an error: what lies under a step's
  * name and is another checkpoint is refused before a byte moves, and gets no quarantine mark.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
 #include "formats/native/native.h"
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
+#include "tests/lib/unit.h"
 #include <stdatomic.h>
 
 static struct host H;
@@ -101,12 +97,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void a_step_whose_directory_holds_another_one_is_not_restored(void **state)
+TEST(a_step_whose_directory_holds_another_one_is_not_restored)
 {
 	struct ckpt_err err = { 0 };
 	uint64_t got;
 
-	(void)state;
 	save("run", (const uint64_t[]){ 8, 12 }, 2);
 	copy_dir(dir_of("run", 12), dir_of("run", 8));
 	assert_int_equal(restore("run", 8, &got, &err), -EBADMSG);
@@ -126,12 +121,11 @@ static void a_step_whose_directory_holds_another_one_is_not_restored(void **stat
 	assert_int_equal(host_count(&H, "run", STORE_SET_ASIDE), 3);
 }
 
-static void another_jobs_step_is_not_restored(void **state)
+TEST(another_jobs_step_is_not_restored)
 {
 	struct ckpt_err err = { 0 };
 	uint64_t got;
 
-	(void)state;
 	save("base", (const uint64_t[]){ 50 }, 1);
 	save("run", (const uint64_t[]){ 8, 12 }, 2);
 	copy_dir(dir_of("base", 50), dir_of("run", 50));
@@ -142,7 +136,7 @@ static void another_jobs_step_is_not_restored(void **state)
 	assert_non_null(strstr(err.msg, "ckptctl adopt"));
 }
 
-static void a_directory_of_another_job_is_not_attached_to(void **state)
+TEST(a_directory_of_another_job_is_not_attached_to)
 {
 	struct plan_of_job p;
 	struct ckpt_err err = { 0 };
@@ -150,7 +144,6 @@ static void a_directory_of_another_job_is_not_attached_to(void **state)
 	uint64_t got;
 	char from[256], to[256];
 
-	(void)state;
 	save("run", (const uint64_t[]){ 8 }, 1);
 	snprintf(from, sizeof from, "%s/run", H.store);
 	snprintf(to, sizeof to, "%s/other", H.store);
@@ -180,12 +173,11 @@ static void make_newer(const char *dir)
 	close(fd);
 }
 
-static void latest_stops_at_a_step_that_a_newer_version_wrote(void **state)
+TEST(latest_stops_at_a_step_that_a_newer_version_wrote)
 {
 	struct ckpt_err err = { 0 };
 	uint64_t got;
 
-	(void)state;
 	save("run", (const uint64_t[]){ 8, 12, 20 }, 3);
 	make_newer(dir_of("run", 20));
 	for (uint32_t i = 0; i < 2; i++) {
@@ -216,14 +208,13 @@ static int swapping_open(void *ctx, int dirfd, const char *name, int flags, uint
 	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
-static void a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step(void **state)
+TEST(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step)
 {
 	struct ckpt_err err = { 0 };
 	uint32_t nrefused = 0;
 	bool swapped = true;
 	uint64_t got;
 
-	(void)state;
 	save("run", (const uint64_t[]){ 8, 12 }, 2);
 	host_stop(&H);
 	snprintf(swap.a, sizeof swap.a, "%s", dir_of("run", 12));
@@ -254,15 +245,5 @@ static void a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step(voi
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(a_step_whose_directory_holds_another_one_is_not_restored),
-		T(another_jobs_step_is_not_restored),
-		T(a_directory_of_another_job_is_not_attached_to),
-		T(latest_stops_at_a_step_that_a_newer_version_wrote),
-		T(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step),
-	};
 
-	return cmocka_run_group_tests_name("daemon_identity", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -4,17 +4,12 @@
  * promises, from attach to a restore on another mesh, and what happens when something is full,
  * damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/host.h"
+#include "tests/lib/io_faults.h"
 #include "ckpt/client/wire.h"
-#include <inttypes.h>
+#include "tests/lib/unit.h"
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -101,7 +96,7 @@ static void resume_from_nine(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk(void **state)
+TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
 {
 	static const char *const meshes[] = { "fsdp=4", "fsdp=3", "dp=2,fsdp=2", "fsdp=1",
 					      "fsdp=2,tp=2" };
@@ -109,7 +104,6 @@ static void what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk(vo
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
 	uint64_t steps[16];
 
-	(void)state;
 	for (uint32_t e = 0; e < 2; e++) {
 		host_start(&H, engines[e], NULL);
 		for (uint32_t i = 0; i < ARRAY_LEN(meshes); i += 1 + e) {
@@ -169,12 +163,11 @@ static void policy_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void every_third_is_written_and_a_mark_can_say_otherwise(void **state)
+TEST(every_third_is_written_and_a_mark_can_say_otherwise)
 {
 	struct plan_of_job p = plan("policy", "fsdp=2");
 	struct checkpoint *c;
 
-	(void)state;
 	p.persist_every = 3;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, policy_script, NULL);
@@ -198,7 +191,7 @@ static void *open_soon(void *arg)
 	return NULL;
 }
 
-static void full_slots_skip_and_a_final_mark_waits(void **state)
+TEST(full_slots_skip_and_a_final_mark_waits)
 {
 	struct plan_of_job p = plan("slots", "fsdp=1");
 	struct ckpt_stats st = { .size = sizeof st };
@@ -208,7 +201,6 @@ static void full_slots_skip_and_a_final_mark_waits(void **state)
 	struct gate g;
 	pthread_t t;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_AUTO, &g.ops);
 	rank_open(&k, &p, 0);
@@ -244,14 +236,13 @@ static bool in_memory(struct rank *k, uint64_t step)
 }
 
 /* A guard can tear what is only marked: so what was confirmed as staged is not given up for it. */
-static void a_staged_step_stays_until_a_newer_one_is_staged(void **state)
+TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 {
 	struct plan_of_job p = plan("stays", "fsdp=1");
 	uint64_t step[8];
 	struct rank k = { 0 };
 	struct gate g;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -316,11 +307,10 @@ static void torn_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void a_copy_that_a_guard_gave_up_is_never_written(void **state)
+TEST(a_copy_that_a_guard_gave_up_is_never_written)
 {
 	struct plan_of_job p = plan("torn", "fsdp=2");
 
-	(void)state;
 	p.guard = CKPT_NEVER;
 	p.rows = 20000;
 	host_start(&H, IO_THREADS, NULL);
@@ -333,14 +323,13 @@ static void a_copy_that_a_guard_gave_up_is_never_written(void **state)
 	}
 }
 
-static void who_does_not_guard_is_not_written(void **state)
+TEST(who_does_not_guard_is_not_written)
 {
 	struct plan_of_job p = plan("unguarded", "fsdp=1");
 	struct ckpt_stats st = { .size = sizeof st };
 	struct ckpt_err err;
 	struct rank k = { 0 };
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	for (uint64_t step = 1; step <= 5; step++) { /* never a guard */
@@ -380,7 +369,7 @@ static void who_does_not_guard_is_not_written(void **state)
 	host_committed(&H, "unguarded", NULL, 0);
 }
 
-static void steps_grow_and_flags_are_known(void **state)
+TEST(steps_grow_and_flags_are_known)
 {
 	struct plan_of_job p = plan("marks", "fsdp=1");
 	struct ckpt_mark m = { .size = sizeof m };
@@ -389,7 +378,6 @@ static void steps_grow_and_flags_are_known(void **state)
 	struct ckpt_err err;
 	struct rank k = { 0 };
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0, &got, &err), -ENOENT);
@@ -433,7 +421,7 @@ static void epochs_script(struct rank *k)
 	must_step(k, 1, 0);
 	must_wait(k, 1, CKPT_COMMITTED);
 	/* One more. */
-	MUST_OK(tensor_declare(k, (uint32_t)ARRAY_LEN(rank_specs) - 1, &err), &err);
+	MUST_OK(rank_tensor_declare(k, (uint32_t)ARRAY_LEN(rank_specs) - 1, &err), &err);
 	MUST_BE(rank_step(k, 2, 0), CKPT_SKIPPED);
 	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
 	must_step(k, 3, 0);
@@ -477,8 +465,8 @@ static void epochs_script(struct rank *k)
 		MUST_BE(got.step, step);
 		MUST_BE(got.nmissing, step == 5);
 		if (step == 5)
-			tensor_each(&k->t[i], fill_one,
-				    &step); /* left as it was; all others must be right */
+			rank_each(&k->t[i], rank_fill_one,
+				  &step); /* left as it was; all others must be right */
 		MUST(rank_check(k, step));
 		rank_meet(k);
 		rank_close(k, 0);
@@ -486,11 +474,10 @@ static void epochs_script(struct rank *k)
 	}
 }
 
-static void declarations_change_between_snapshots(void **state)
+TEST(declarations_change_between_snapshots)
 {
 	struct plan_of_job p = plan("epochs", "fsdp=2");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, epochs_script, NULL);
 	host_committed(&H, "epochs", NULL, 0);
@@ -554,11 +541,10 @@ static void disagree_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void ranks_that_disagree_hear_everything_at_once(void **state)
+TEST(ranks_that_disagree_hear_everything_at_once)
 {
 	struct plan_of_job p = plan("disagree", "fsdp=2");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, disagree_script, NULL);
 }
@@ -584,22 +570,20 @@ static void uncovered_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void elements_that_nobody_declares_are_told_to_all(void **state)
+TEST(elements_that_nobody_declares_are_told_to_all)
 {
 	struct plan_of_job p = plan("gap", "fsdp=3");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, uncovered_script, NULL);
 }
 
-static void what_does_not_fit_into_memory_max_is_not_sealed(void **state)
+TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 {
 	struct plan_of_job p = plan("max", "fsdp=1");
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	p.memory_max = 4096;
 	host_start(&H, IO_THREADS, NULL);
 	MUST_OK(rank_attach(&k, &p, 0, &err), &err);
@@ -642,17 +626,16 @@ static void misfit_script(struct rank *k)
 	for (uint32_t i = 0; i < k->ntensor; i++) {
 		uint64_t step = strcmp(rank_specs[k->t[i].spec].component, "optim") == 0 ? 9 : 77;
 
-		MUST(tensor_each(&k->t[i], check_one, &step));
+		MUST(rank_each(&k->t[i], rank_check_one, &step));
 	}
 	rank_meet(k);
 	rank_close(k, 0);
 }
 
-static void everything_is_checked_before_the_first_byte_is_written(void **state)
+TEST(everything_is_checked_before_the_first_byte_is_written)
 {
 	struct plan_of_job p = plan("misfit", "fsdp=2");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, misfit_script, NULL);
 }
@@ -687,11 +670,10 @@ static void tardy_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void a_rank_that_never_seals_is_named_to_the_others(void **state)
+TEST(a_rank_that_never_seals_is_named_to_the_others)
 {
 	struct plan_of_job p = plan("tardy", "fsdp=3");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, train_to_nine, NULL);
 	team(&p, tardy_script, NULL);
@@ -747,11 +729,10 @@ static void damaged_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void an_older_step_is_given_to_all_ranks_instead_of_a_damaged_one(void **state)
+TEST(an_older_step_is_given_to_all_ranks_instead_of_a_damaged_one)
 {
 	struct plan_of_job p = plan("damaged", "fsdp=3");
 
-	(void)state;
 	host_start(&H, IO_AUTO, NULL);
 	team(&p, two_steps, NULL);
 	host_damage(&H, "damaged", 2);
@@ -810,11 +791,10 @@ static void pinned_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void the_first_callers_choice_holds_for_all(void **state)
+TEST(the_first_callers_choice_holds_for_all)
 {
 	struct plan_of_job p = plan("pinned", "fsdp=2");
 
-	(void)state;
 	listed.ops = io_ops_posix;
 	listed.ops.list = counting_list;
 	host_start(&H, IO_THREADS, &listed.ops);
@@ -848,13 +828,12 @@ static void four_steps(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void who_goes_back_and_commits_sets_the_abandoned_steps_aside(void **state)
+TEST(who_goes_back_and_commits_sets_the_abandoned_steps_aside)
 {
 	struct plan_of_job p = plan("rewind", "fsdp=2");
 	struct checkpoint *c;
 	uint64_t step[8];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, four_steps, NULL);
 	team(&p, rewind_script, NULL);
@@ -890,11 +869,10 @@ static void steps_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void the_restorable_steps_are_told_newest_first(void **state)
+TEST(the_restorable_steps_are_told_newest_first)
 {
 	struct plan_of_job p = plan("steps", "fsdp=2");
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	team(&p, steps_script, NULL);
 }
@@ -917,12 +895,11 @@ static void fingerprint_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void fingerprints_of_the_ranks_add_up_to_the_stored_ones(void **state)
+TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 {
 	static const char *const meshes[] = { "fsdp=3", "dp=2,fsdp=2", "fsdp=2,tp=2", "dp=3" };
 	uint64_t first[RANK_TENSORS];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	for (uint32_t m = 0; m < ARRAY_LEN(meshes); m++) {
 		char job[8];
@@ -948,7 +925,7 @@ static void fingerprints_of_the_ranks_add_up_to_the_stored_ones(void **state)
 }
 
 /* --- when the disk fails --- */
-static void a_full_disk_fails_the_step_and_training_goes_on(void **state)
+TEST(a_full_disk_fails_the_step_and_training_goes_on)
 {
 	struct plan_of_job p = plan("full", "fsdp=1");
 	struct ckpt_stats st = { .size = sizeof st };
@@ -957,7 +934,6 @@ static void a_full_disk_fails_the_step_and_training_goes_on(void **state)
 	struct io_faults f;
 	uint64_t step[8];
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, IO_THREADS, &f.ops);
 	rank_open(&k, &p, 0);
@@ -985,7 +961,7 @@ static void a_full_disk_fails_the_step_and_training_goes_on(void **state)
 	assert_true(step[0] == 5 && step[1] == 1);
 }
 
-static void every_sync_may_fail_once_and_nothing_is_lost(void **state)
+TEST(every_sync_may_fail_once_and_nothing_is_lost)
 {
 	struct plan_of_job p = plan("sync", "fsdp=2");
 	struct ckpt_err err = { 0 };
@@ -994,7 +970,6 @@ static void every_sync_may_fail_once_and_nothing_is_lost(void **state)
 	uint32_t failed = 0, n;
 	uint64_t step = 1;
 
-	(void)state;
 	p.mesh = "dp=2";
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, IO_THREADS, &f.ops);
@@ -1031,14 +1006,13 @@ static void every_sync_may_fail_once_and_nothing_is_lost(void **state)
 }
 
 /* --- launches --- */
-static void a_newer_launch_fences_the_older(void **state)
+TEST(a_newer_launch_fences_the_older)
 {
 	struct plan_of_job p = plan("fence", "fsdp=1");
 	struct rank old = { 0 }, new = { 0 }, late = { 0 };
 	struct ckpt_err err = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	p.generation = 5;
 	rank_open(&old, &p, 0);
@@ -1076,13 +1050,12 @@ static void *team_of_nine(void *arg)
 	return NULL;
 }
 
-static void jobs_do_not_meet(void **state)
+TEST(jobs_do_not_meet)
 {
 	struct plan_of_job p[3] = { plan("one", "fsdp=2"), plan("two", "fsdp=3"),
 				    plan("three", "dp=2") };
 	pthread_t t[3];
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pthread_create(&t[i], NULL, team_of_nine, &p[i]), 0);
@@ -1092,14 +1065,13 @@ static void jobs_do_not_meet(void **state)
 		assert_true(host_has(&H, p[i].job, 9));
 }
 
-static void a_handle_is_dead_in_a_child(void **state)
+TEST(a_handle_is_dead_in_a_child)
 {
 	struct plan_of_job p = plan("child", "fsdp=1");
 	struct rank k = { 0 };
 	int status;
 	pid_t pid;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	must_step(&k, 1, CKPT_STAGE_ONLY);
@@ -1172,7 +1144,7 @@ static int memfd_of(const void *bytes, size_t n, int seals)
 	return fd;
 }
 
-static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
+TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 {
 	static const struct {
 		struct wire_hello h;
@@ -1204,7 +1176,6 @@ static void nonsense_is_refused_with_a_reason_and_hurts_nobody(void **state)
 	char text[WIRE_TEXT_MAX] = "";
 	int32_t code = 0;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	rank_open(&k, &p, 0);
 	store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -1304,7 +1275,7 @@ static void *stop_host(void *arg)
 	return NULL;
 }
 
-static void a_stopped_daemon_writes_what_is_staged_first(void **state)
+TEST(a_stopped_daemon_writes_what_is_staged_first)
 {
 	struct plan_of_job p = plan("drain", "fsdp=1");
 	struct rank k = { 0 };
@@ -1312,7 +1283,6 @@ static void a_stopped_daemon_writes_what_is_staged_first(void **state)
 	pthread_t t;
 	int rc;
 
-	(void)state;
 	gate_make(&g);
 	host_start(&H, IO_THREADS, &g.ops);
 	rank_open(&k, &p, 0);
@@ -1398,13 +1368,12 @@ static void adopt_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void the_next_daemon_takes_over_what_was_staged(void **state)
+TEST(the_next_daemon_takes_over_what_was_staged)
 {
 	struct plan_of_job p = plan("adopt", "fsdp=3");
 	struct io_faults f;
 	uint64_t step[8];
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, IO_THREADS, &f.ops);
 	team(&p, adopt_script, &f);
@@ -1413,13 +1382,12 @@ static void the_next_daemon_takes_over_what_was_staged(void **state)
 	assert_int_equal(step[2], 1);
 }
 
-static void who_attaches_without_a_daemon_is_found_by_it_later(void **state)
+TEST(who_attaches_without_a_daemon_is_found_by_it_later)
 {
 	struct plan_of_job p = plan("later", "fsdp=1");
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	assert_int_equal(rank_attach(&k, &p, 0, &err), -ECONNREFUSED);
 	assert_null(k.c);
 	rank_free(&k);
@@ -1436,13 +1404,12 @@ static void who_attaches_without_a_daemon_is_found_by_it_later(void **state)
 	assert_true(host_has(&H, "later", 2));
 }
 
-static void one_socket_has_one_daemon(void **state)
+TEST(one_socket_has_one_daemon)
 {
 	struct daemon_opts o = { .socket = H.socket };
 	struct ckpt_err err;
 	struct daemon *d;
 
-	(void)state;
 	host_start(&H, IO_THREADS, NULL);
 	o.socket = H.socket;
 	assert_int_equal(daemon_open(&o, &d, &err), -EADDRINUSE);
@@ -1450,41 +1417,4 @@ static void one_socket_has_one_daemon(void **state)
 	assert_null(d);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-		TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk),
-		TEST(every_third_is_written_and_a_mark_can_say_otherwise),
-		TEST(full_slots_skip_and_a_final_mark_waits),
-		TEST(a_staged_step_stays_until_a_newer_one_is_staged),
-		TEST(a_copy_that_a_guard_gave_up_is_never_written),
-		TEST(who_does_not_guard_is_not_written),
-		TEST(steps_grow_and_flags_are_known),
-		TEST(declarations_change_between_snapshots),
-		TEST(ranks_that_disagree_hear_everything_at_once),
-		TEST(elements_that_nobody_declares_are_told_to_all),
-		TEST(what_does_not_fit_into_memory_max_is_not_sealed),
-		TEST(everything_is_checked_before_the_first_byte_is_written),
-		TEST(a_rank_that_never_seals_is_named_to_the_others),
-		TEST(an_older_step_is_given_to_all_ranks_instead_of_a_damaged_one),
-		TEST(the_first_callers_choice_holds_for_all),
-		TEST(who_goes_back_and_commits_sets_the_abandoned_steps_aside),
-		TEST(the_restorable_steps_are_told_newest_first),
-		TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones),
-		TEST(a_full_disk_fails_the_step_and_training_goes_on),
-		TEST(every_sync_may_fail_once_and_nothing_is_lost),
-		TEST(a_newer_launch_fences_the_older),
-		TEST(jobs_do_not_meet),
-		TEST(a_handle_is_dead_in_a_child),
-		TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody),
-		TEST(a_stopped_daemon_writes_what_is_staged_first),
-		TEST(the_next_daemon_takes_over_what_was_staged),
-		TEST(who_attaches_without_a_daemon_is_found_by_it_later),
-		TEST(one_socket_has_one_daemon),
-	};
-
-	if (getenv("CKPT_TEST_ONLY"))
-		cmocka_set_test_filter(getenv("CKPT_TEST_ONLY"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

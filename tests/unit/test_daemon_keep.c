@@ -4,18 +4,13 @@
  * full or will be, damage that is remembered. The library and the daemon in one process.
  * CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 #include "ckpt/store/prune.h"
-#include <inttypes.h>
+#include "tests/lib/unit.h"
 #include <stdatomic.h>
 
 #define PATIENCE_NS (30 * SEC)
@@ -361,7 +356,7 @@ static bool disk_is(const char *want)
 static bool names_are(const char *want)
 {
 	struct store_step *step;
-	uint32_t n = scan(&H, "job", &step);
+	uint32_t n = host_scan(&H, "job", &step);
 	char text[256] = "";
 	size_t len = 0;
 
@@ -383,7 +378,7 @@ static bool names_are(const char *want)
 /* Of a job by hand, as other programs open it. */
 static struct store by_hand(void)
 {
-	struct store s = { .ops = &io_ops_posix, .job_fd = job_fd(&H, "job"), .job = "job" };
+	struct store s = { .ops = &io_ops_posix, .job_fd = host_job_fd(&H, "job"), .job = "job" };
 
 	MUST(s.job_fd >= 0);
 	return s;
@@ -393,7 +388,7 @@ static void say_of(uint64_t step, enum store_mark_kind kind, const char *name)
 {
 	struct store s = by_hand();
 	struct store_step *all;
-	uint32_t n = scan(&H, "job", &all), i = 0;
+	uint32_t n = host_scan(&H, "job", &all), i = 0;
 	struct ckpt_err err = { 0 };
 
 	while (i < n && all[i].step != step)
@@ -408,7 +403,7 @@ static void unsay(uint64_t step, enum store_mark_kind kind)
 {
 	struct store s = by_hand();
 	struct store_step *all;
-	uint32_t n = scan(&H, "job", &all), i = 0, gone = 0;
+	uint32_t n = host_scan(&H, "job", &all), i = 0, gone = 0;
 	struct ckpt_err err = { 0 };
 
 	while (i < n && all[i].step != step)
@@ -421,12 +416,11 @@ static void unsay(uint64_t step, enum store_mark_kind kind)
 }
 
 /* --- the policy --- */
-static void after_commits_the_policy_keeps_what_it_says_and_tells_why(void **state)
+TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(2, 5);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 12);
@@ -437,12 +431,11 @@ static void after_commits_the_policy_keeps_what_it_says_and_tells_why(void **sta
 	rank_close(&k, 0);
 }
 
-static void without_a_policy_nothing_is_removed(void **state)
+TEST(without_a_policy_nothing_is_removed)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 6);
@@ -452,7 +445,7 @@ static void without_a_policy_nothing_is_removed(void **state)
 	assert_int_equal(times_said("keep: "), 0);
 }
 
-static void what_is_held_tagged_or_being_read_stays(void **state)
+TEST(what_is_held_tagged_or_being_read_stays)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
@@ -460,7 +453,6 @@ static void what_is_held_tagged_or_being_read_stays(void **state)
 	struct ckpt_err err;
 	int reader = -1;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 4);
@@ -484,12 +476,11 @@ static void what_is_held_tagged_or_being_read_stays(void **state)
 	rank_close(&k, 0);
 }
 
-static void commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough(void **state)
+TEST(commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(1, 0);
 	rank_open(&k, &p, 0);
 	save(&k, 1);
@@ -504,12 +495,11 @@ static void commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough(void 
 	rank_close(&k, 0);
 }
 
-static void a_daemon_that_stops_removes_nothing_more(void **state)
+TEST(a_daemon_that_stops_removes_nothing_more)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(1, 0);
 	rank_open(&k, &p, 0);
 	atomic_store(&disk.hold, true);
@@ -542,7 +532,7 @@ static uint64_t save_and_fail(struct rank *k, uint64_t step, uint64_t nth, int e
 	return calls;
 }
 
-static void whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer(void **state)
+TEST_WITH(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer, setup_quick, teardown)
 {
 	static const int err[] = { -EIO, -ENOSPC, -EROFS, -ENOMEM };
 	struct plan_of_job p = plan();
@@ -550,7 +540,6 @@ static void whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer(void **s
 	uint64_t step = 3, calls;
 	char newest[32];
 
-	(void)state;
 	start(1, 0);
 	rank_open(&k, &p, 0);
 	save(&k, 1);
@@ -569,7 +558,7 @@ static void whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer(void **s
 }
 
 /* --- room --- */
-static void what_does_not_fit_is_known_before_the_first_byte(void **state)
+TEST(what_does_not_fit_is_known_before_the_first_byte)
 {
 	const struct wire_report_job *j;
 	struct plan_of_job p = plan();
@@ -579,7 +568,6 @@ static void what_does_not_fit_is_known_before_the_first_byte(void **state)
 	struct asker a;
 	uint64_t writes;
 
-	(void)state;
 	p.rows = 20000; /* some 10 MiB */
 	start(0, 0);
 	rank_open(&k, &p, 0);
@@ -613,12 +601,11 @@ static void what_does_not_fit_is_known_before_the_first_byte(void **state)
 	rank_close(&k, 0);
 }
 
-static void room_is_made_by_the_policy(void **state)
+TEST(room_is_made_by_the_policy)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 5);
@@ -665,12 +652,11 @@ static void go_back(struct plan_of_job *p)
 	assert_int_equal(host_count(&H, "job", STORE_SET_ASIDE), 2);
 }
 
-static void what_was_set_aside_stays_and_goes_first_where_there_is_no_room(void **state)
+TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	p.rows = 20000; /* some 10 MiB */
 	go_back(&p);
 	start(1, 0);
@@ -691,12 +677,11 @@ static void what_was_set_aside_stays_and_goes_first_where_there_is_no_room(void 
 	rank_close(&k, 0);
 }
 
-static void for_room_no_step_of_the_line_goes_before_those_that_were_set_aside(void **state)
+TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	p.rows = 20000; /* some 10 MiB */
 	go_back(&p);
 	start(0, 7); /* keeps none of them but the newest */
@@ -711,13 +696,12 @@ static void for_room_no_step_of_the_line_goes_before_those_that_were_set_aside(v
 	rank_close(&k, 0);
 }
 
-static void without_a_policy_nothing_makes_room_and_the_sentence_names_what_could(void **state)
+TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	go_back(&p);
 	start(0, 0);
 	forget_said();
@@ -741,12 +725,11 @@ static void without_a_policy_nothing_makes_room_and_the_sentence_names_what_coul
 }
 
 /* Some file systems give the space of removed files back in the background. */
-static void what_was_removed_and_is_not_free_yet_fails_no_step(void **state)
+TEST(what_was_removed_and_is_not_free_yet_fails_no_step)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	p.rows = 20000; /* some 10 MiB */
 	start(0, 0);
 	rank_open(&k, &p, 0);
@@ -776,13 +759,12 @@ static int save_two(struct rank *k, uint64_t step)
 	return rc;
 }
 
-static void what_the_reservation_refuses_is_not_begun(void **state)
+TEST(what_the_reservation_refuses_is_not_begun)
 {
 	struct plan_of_job p = plan();
 	struct rank k[2] = { { 0 } };
 	uint64_t writes, step = 1;
 
-	(void)state;
 	p.mesh = "fsdp=2";
 	start(0, 0);
 	ranks_open(k, 2, &p);
@@ -804,14 +786,13 @@ static void what_the_reservation_refuses_is_not_begun(void **state)
 }
 
 /* A step of many ranks does not take the last descriptor from who attaches or restores meanwhile. */
-static void short_of_descriptors_half_of_them_stay_free(void **state)
+TEST(short_of_descriptors_half_of_them_stay_free)
 {
 	enum { N = 24, FEW = 20 };
 	static struct rank k[N];
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	p.mesh = "fsdp=24";
 	start(0, 0);
 	ranks_open(k, N, &p);
@@ -827,14 +808,13 @@ static void short_of_descriptors_half_of_them_stay_free(void **state)
 		rank_close(&k[r], 0);
 }
 
-static void where_a_job_goes_back_to_is_not_removed_before_it_commits(void **state)
+TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 5);
@@ -855,14 +835,13 @@ static void where_a_job_goes_back_to_is_not_removed_before_it_commits(void **sta
 }
 
 /* --- damage --- */
-static void damage_is_remembered_by_the_next_daemon(void **state)
+TEST(damage_is_remembered_by_the_next_daemon)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 2);
@@ -890,14 +869,13 @@ static void damage_is_remembered_by_the_next_daemon(void **state)
 }
 
 /* "Call again and an older one is agreed on" would be said for ever. */
-static void where_nothing_can_be_restored_asking_again_is_no_use(void **state)
+TEST(where_nothing_can_be_restored_asking_again_is_no_use)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save(&k, 1);
@@ -915,14 +893,13 @@ static void where_nothing_can_be_restored_asking_again_is_no_use(void **state)
 
 /* Set aside or removed between the choice and the reading, by another launch: who is told -ENOENT starts
  * at step 0, and its first commit sets all others aside. */
-static void what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing(void **state)
+TEST(what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 2);
@@ -942,14 +919,13 @@ static void what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing(voi
 	rank_close(&k, 0);
 }
 
-static void what_is_damaged_on_disk_is_good_in_memory(void **state)
+TEST(what_is_damaged_on_disk_is_good_in_memory)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 2);
@@ -964,14 +940,13 @@ static void what_is_damaged_on_disk_is_good_in_memory(void **state)
 	rank_close(&k, 0);
 }
 
-static void damage_that_cannot_be_marked_is_said_and_an_older_step_is_given(void **state)
+TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 	struct ckpt_got got;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 2);
@@ -988,7 +963,7 @@ static void damage_that_cannot_be_marked_is_said_and_an_older_step_is_given(void
 	rank_close(&k, 0);
 }
 
-static void a_device_that_cannot_read_is_no_damage_for_ever(void **state)
+TEST(a_device_that_cannot_read_is_no_damage_for_ever)
 {
 	struct plan_of_job p = plan();
 	struct ckpt_err err = { 0 };
@@ -997,7 +972,6 @@ static void a_device_that_cannot_read_is_no_damage_for_ever(void **state)
 	uint32_t failed = 0;
 	bool hit = true;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 2);
@@ -1021,12 +995,11 @@ static void a_device_that_cannot_read_is_no_damage_for_ever(void **state)
 	assert_true(failed > 2);
 }
 
-static void a_damaged_newest_step_keeps_the_older_ones(void **state)
+TEST(a_damaged_newest_step_keeps_the_older_ones)
 {
 	struct plan_of_job p = plan();
 	struct rank k = { 0 };
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	save_some(&k, 1, 3);
@@ -1046,7 +1019,7 @@ static void a_damaged_newest_step_keeps_the_older_ones(void **state)
 }
 
 /* --- what it says --- */
-static void a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little(void **state)
+TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little)
 {
 	const struct wire_report_job *j;
 	struct plan_of_job p = plan();
@@ -1055,7 +1028,6 @@ static void a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little(v
 	struct asker a;
 	uint64_t began;
 
-	(void)state;
 	start(0, 0);
 	rank_open(&k, &p, 0);
 	assert_int_equal(times_said("store: job job: threads ("), 1);
@@ -1090,35 +1062,4 @@ static void a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little(v
 	ask_close(&a);
 }
 
-#define QUICK(x) cmocka_unit_test_setup_teardown(x, setup_quick, teardown)
-#define TEST(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why),
-		TEST(without_a_policy_nothing_is_removed),
-		TEST(what_is_held_tagged_or_being_read_stays),
-		TEST(commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough),
-		TEST(a_daemon_that_stops_removes_nothing_more),
-		QUICK(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer),
-		TEST(what_does_not_fit_is_known_before_the_first_byte),
-		TEST(room_is_made_by_the_policy),
-		TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room),
-		TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside),
-		TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could),
-		TEST(what_the_reservation_refuses_is_not_begun),
-		TEST(short_of_descriptors_half_of_them_stay_free),
-		TEST(what_was_removed_and_is_not_free_yet_fails_no_step),
-		TEST(where_nothing_can_be_restored_asking_again_is_no_use),
-		TEST(what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing),
-		TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits),
-		TEST(damage_is_remembered_by_the_next_daemon),
-		TEST(what_is_damaged_on_disk_is_good_in_memory),
-		TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given),
-		TEST(a_device_that_cannot_read_is_no_damage_for_ever),
-		TEST(a_damaged_newest_step_keeps_the_older_ones),
-		TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

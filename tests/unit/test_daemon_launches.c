@@ -4,17 +4,13 @@
  * order ever their ranks come, one of them gets all its ranks and is left alone, and every rank of the
  * others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its token.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "tests/lib/draw.h"
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/unit.h"
 
 #define LAUNCHES_MAX 3
 #define RANKS_MAX 3
@@ -176,20 +172,18 @@ static uint32_t each_order(uint8_t *order, uint32_t n, uint32_t *left, uint32_t 
 	return tried;
 }
 
-static void of_launches_that_begin_at_once_exactly_one_survives(void **state)
+TEST(of_launches_that_begin_at_once_exactly_one_survives)
 {
 	uint8_t order[LAUNCHES_MAX * RANKS_MAX];
 
-	(void)state;
 	assert_int_equal(each_order(order, 0, (uint32_t[]){ 2, 2 }, 2, 2), 6);
 	assert_int_equal(each_order(order, 0, (uint32_t[]){ 3, 3 }, 2, 3), 20);
 	assert_int_equal(each_order(order, 0, (uint32_t[]){ 2, 2, 2 }, 3, 2), 90);
 }
 
 /* Nobody waits for an answer: claims are under way when others come. */
-static void also_when_they_come_all_together(void **state)
+TEST(also_when_they_come_all_together)
 {
-	(void)state;
 	rng = draw_seed(__func__);
 	for (uint32_t i = 0; i < FEWER(200); i++) {
 		uint32_t launches = 2 + (uint32_t)(draw(&rng) % 2), ranks = 2, n = 0;
@@ -216,12 +210,11 @@ static void close_all(struct comer *k, uint32_t n)
 }
 
 /* It is for those who compete: a launch that ended is nobody's rival, and a number decides by itself. */
-static void who_comes_when_the_other_has_ended_takes_over(void **state)
+TEST(who_comes_when_the_other_has_ended_takes_over)
 {
 	const char *job = new_job();
 	struct comer a[2], b[2], again;
 
-	(void)state;
 	come(&a[0], job, 1, 0, 2, 0);
 	learn(&a[0]);
 	come(&b[0], job, 2, 0, 2, 0);
@@ -253,15 +246,4 @@ static void who_comes_when_the_other_has_ended_takes_over(void **state)
 	close_all(a, 2);
 }
 
-#define WITH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		WITH(of_launches_that_begin_at_once_exactly_one_survives),
-		WITH(also_when_they_come_all_together),
-		WITH(who_comes_when_the_other_has_ended_takes_over),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -3,15 +3,11 @@
  * test_daemon_layouts.c - every kind of layout from ckpt.h through the daemon into every other one,
  * on another mesh, from memory and from disk: each element comes back where it belongs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/host.h"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 #include <sys/mman.h>
 
 #define ROWS 7
@@ -177,13 +173,12 @@ static struct plan_of_job plan(const char *mesh)
 				     .guard = CKPT_FINISH };
 }
 
-static void every_layout_is_loaded_as_any_other_on_any_mesh(void **state)
+TEST(every_layout_is_loaded_as_any_other_on_any_mesh)
 {
 	static const char *const meshes[] = { "x=3,y=1", "x=2,y=2" };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
 	struct plan_of_job p = plan("x=2,y=2");
 
-	(void)state;
 	host_start(&H, IO_AUTO, NULL);
 	team(&p, save_nine, NULL);
 	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
@@ -195,12 +190,4 @@ static void every_layout_is_loaded_as_any_other_on_any_mesh(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(every_layout_is_loaded_as_any_other_on_any_mesh,
-						setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -3,14 +3,10 @@
  * test_daemon_line.c - the line of steps that a launch commits: each is newer than those before it, and none
  * is set aside because it could not be read for a moment.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
+#include "tests/lib/unit.h"
 #include <poll.h>
 #include <stdatomic.h>
 
@@ -80,8 +76,7 @@ static void begin(struct rank *k, struct plan_of_job *p)
 	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
 }
 
-static void
-what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(void **state)
+TEST(what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows)
 {
 	struct plan_of_job p = { .job = "line",
 				 .mesh = "fsdp=1",
@@ -94,7 +89,6 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	uint32_t aside;
 	struct rank k;
 
-	(void)state;
 	host_make(&H);
 	p.socket = H.socket;
 	p.store = H.store;
@@ -155,11 +149,11 @@ what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows(v
 	assert_true(seq_of(80) > last);
 	rank_close(&k, 0);
 	host_stop(&H);
-	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	(void)io_tree_remove(AT_FDCWD, H.dir);
 }
 
 /* It has none of its own there, so there is nothing to wait for. */
-static void a_launch_that_begins_anew_commits_beside_what_cannot_be_read(void **state)
+TEST(a_launch_that_begins_anew_commits_beside_what_cannot_be_read)
 {
 	struct plan_of_job p = { .job = "line",
 				 .mesh = "fsdp=1",
@@ -168,7 +162,6 @@ static void a_launch_that_begins_anew_commits_beside_what_cannot_be_read(void **
 				 .shared_only = true };
 	struct rank k;
 
-	(void)state;
 	host_make(&H);
 	p.socket = H.socket;
 	p.store = H.store;
@@ -188,16 +181,5 @@ static void a_launch_that_begins_anew_commits_beside_what_cannot_be_read(void **
 	assert_true(host_has(&H, "line", 20) && host_has(&H, "line", 30));
 	rank_close(&k, 0);
 	host_stop(&H);
-	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_launch_that_begins_anew_commits_beside_what_cannot_be_read),
-		cmocka_unit_test(
-			what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows),
-	};
-
-	return cmocka_run_group_tests_name("daemon_line", tests, NULL, NULL);
+	(void)io_tree_remove(AT_FDCWD, H.dir);
 }

@@ -4,15 +4,11 @@
  * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced when
  * they are loaded, or given back as they were.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/host.h"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 #include <sys/mman.h>
 
 #define ROWS 7 /* fsdp does not divide it */
@@ -236,13 +232,12 @@ static struct plan_of_job plan(const char *job, const char *mesh)
 	};
 }
 
-static void what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was(void **state)
+TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 {
 	static const enum io_engine engines[] = { IO_THREADS, IO_AUTO };
 	static const char *const meshes[] = { "fsdp=3", "dp=1", "fsdp=1,dp=3", "dp=2,fsdp=2" };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
 
-	(void)state;
 	for (uint32_t e = 0; e < ARRAY_LEN(engines); e++) {
 		const char *job = e ? "auto" : "threads";
 		struct plan_of_job p = plan(job, "dp=2,fsdp=2");
@@ -281,11 +276,10 @@ static void refused_without_consent(struct rank *k)
 	held_free(&h);
 }
 
-static void a_pending_reduction_is_saved_with_consent_only(void **state)
+TEST(a_pending_reduction_is_saved_with_consent_only)
 {
 	struct plan_of_job p = plan("consent", "dp=2,fsdp=1");
 
-	(void)state;
 	host_start(&H, IO_AUTO, NULL);
 	team(&p, refused_without_consent, NULL);
 }
@@ -314,27 +308,13 @@ static void load_as_others(struct rank *k)
 	held_free(&h);
 }
 
-static void what_torch_refuses_is_refused_with_every_reason(void **state)
+TEST(what_torch_refuses_is_refused_with_every_reason)
 {
 	struct plan_of_job p = plan("others", "dp=2,fsdp=2");
 
-	(void)state;
 	host_start(&H, IO_AUTO, NULL);
 	team(&p, save_nine, NULL);
 	team(&p, load_as_others, NULL);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(
-			what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was, setup,
-			teardown),
-		cmocka_unit_test_setup_teardown(a_pending_reduction_is_saved_with_consent_only,
-						setup, teardown),
-		cmocka_unit_test_setup_teardown(what_torch_refuses_is_refused_with_every_reason,
-						setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

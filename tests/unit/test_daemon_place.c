@@ -5,17 +5,12 @@
  * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
  * daemon's log.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/unit.h"
 #include <dirent.h>
-#include <inttypes.h>
 
 static struct host H;
 static char job_dir[160], kept_dir[160], root_kept[160], to_dir[160];
@@ -85,7 +80,7 @@ static struct plan_of_job plan(uint32_t persist_every)
 
 static void remove_tree(const char *path)
 {
-	MUST(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+	MUST(io_tree_remove(AT_FDCWD, path) == 0);
 }
 
 static void put_file(const char *path)
@@ -230,7 +225,7 @@ static int restored(struct rank *k, uint64_t *ret)
 }
 
 /* --- between launches --- */
-static void the_next_launch_belongs_to_what_the_name_leads_to(void **state)
+TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 {
 	for (enum way way = 0; way < WAYS; way++) {
 		struct ckpt_err err = { 0 };
@@ -290,12 +285,11 @@ static void the_next_launch_belongs_to_what_the_name_leads_to(void **state)
 	}
 }
 
-static void what_was_staged_for_a_directory_is_restored_when_it_is_back(void **state)
+TEST(what_was_staged_for_a_directory_is_restored_when_it_is_back)
 {
 	struct rank k;
 	uint64_t step;
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	open_rank(&k);
@@ -315,12 +309,11 @@ static void what_was_staged_for_a_directory_is_restored_when_it_is_back(void **s
 	rank_close(&k, 0);
 }
 
-static void a_number_that_was_there_begins_anew_in_another_directory_alone(void **state)
+TEST(a_number_that_was_there_begins_anew_in_another_directory_alone)
 {
 	struct ckpt_err err = { 0 };
 	struct rank k;
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	P.generation = 7;
@@ -342,7 +335,7 @@ static void a_number_that_was_there_begins_anew_in_another_directory_alone(void 
 }
 
 /* --- in mid-training --- */
-static void a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with(void **state)
+TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 {
 	for (enum way way = 0; way < WAYS; way++) {
 		const struct wire_report_job *j;
@@ -422,7 +415,7 @@ static struct host elsewhere(void)
 	return h;
 }
 
-static void what_is_staged_outlives_its_directory_and_is_rescued_to_another(void **state)
+TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 {
 	struct wire_drained d = { 0 };
 	struct ckpt_err err = { 0 };
@@ -431,7 +424,6 @@ static void what_is_staged_outlives_its_directory_and_is_rescued_to_another(void
 	struct host e;
 	uint64_t step;
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	ask_open(&a, H.socket);
@@ -464,7 +456,7 @@ static void what_is_staged_outlives_its_directory_and_is_rescued_to_another(void
 	ask_close(&a);
 }
 
-static void a_copy_of_what_is_staged_is_not_counted_as_kept(void **state)
+TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 {
 	struct wire_forget m = { 0 };
 	struct wire_forgotten f = { 0 };
@@ -473,7 +465,6 @@ static void a_copy_of_what_is_staged_is_not_counted_as_kept(void **state)
 	struct asker a;
 	struct rank k;
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	ask_open(&a, H.socket);
@@ -500,7 +491,7 @@ static void a_copy_of_what_is_staged_is_not_counted_as_kept(void **state)
 	ask_close(&a);
 }
 
-static void a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away(void **state)
+TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 {
 	struct wire_drained d = { 0 };
 	struct host e = elsewhere();
@@ -508,7 +499,6 @@ static void a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_awa
 	struct rank k;
 	char path[200];
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	ask_open(&a, H.socket);
@@ -538,7 +528,7 @@ static void a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_awa
 	ask_close(&a);
 }
 
-static void a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again(void **state)
+TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
 {
 	struct plan_of_job other = plan(1000);
 	struct wire_drain m = { 0 };
@@ -546,7 +536,6 @@ static void a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_ag
 	struct rank k, l = { 0 };
 	struct asker a;
 
-	(void)state;
 	serve();
 	P = plan(1000);
 	other.job = "other";
@@ -576,7 +565,7 @@ static void a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_ag
 }
 
 /* --- while no daemon lives --- */
-static void one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits(void **state)
+TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 {
 	for (enum way way = 0; way <= WAYS; way++) {
 		char claims[200], hidden[200];
@@ -634,22 +623,4 @@ static void one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or
 	}
 }
 
-#define with_host(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		with_host(the_next_launch_belongs_to_what_the_name_leads_to),
-		with_host(what_was_staged_for_a_directory_is_restored_when_it_is_back),
-		with_host(a_number_that_was_there_begins_anew_in_another_directory_alone),
-		with_host(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with),
-		with_host(what_is_staged_outlives_its_directory_and_is_rescued_to_another),
-		with_host(a_copy_of_what_is_staged_is_not_counted_as_kept),
-		with_host(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away),
-		with_host(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again),
-		with_host(
-			one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits),
-	};
-
-	return cmocka_run_group_tests_name("daemon_place", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

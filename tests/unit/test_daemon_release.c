@@ -4,11 +4,7 @@
  * takes seconds, in which the daemon's heart must beat. The daemon's memory.c is included here with a
  * low limit and an munmap that can be held.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/lib/unit.h"
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -44,9 +40,9 @@ static int seen_munmap(void *p, size_t bytes)
 #include "daemon/memory.c"
 #undef munmap
 
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
 
 static void seen_begin(pthread_t watched)
@@ -83,11 +79,10 @@ static struct slotmem *slot(struct reaper *r, uint64_t bytes)
 	return s;
 }
 
-static void large_memory_is_given_back_by_another_thread_small_by_its_owner(void **state)
+TEST(large_memory_is_given_back_by_another_thread_small_by_its_owner)
 {
 	struct reaper r = { 0 };
 
-	(void)state;
 	assert_int_equal(reaper_start(&r), 0);
 	seen_begin(pthread_self());
 	slotmem_unref(slot(&r, LARGE / 2));
@@ -110,12 +105,11 @@ static void *gate_open(void *arg)
 	return NULL;
 }
 
-static void what_is_left_at_the_end_is_given_back_too(void **state)
+TEST(what_is_left_at_the_end_is_given_back_too)
 {
 	struct reaper r = { 0 };
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(reaper_start(&r), 0);
 	seen_begin(pthread_self());
 	seen_gate(1);
@@ -128,24 +122,22 @@ static void what_is_left_at_the_end_is_given_back_too(void **state)
 	assert_int_equal(seen.bytes, 20u * LARGE);
 }
 
-static void without_a_thread_the_owner_does_it(void **state)
+TEST(without_a_thread_the_owner_does_it)
 {
 	struct reaper never = { 0 };
 
-	(void)state;
 	seen_begin(pthread_self());
 	slotmem_unref(slot(&never, LARGE));
 	slotmem_unref(slot(NULL, LARGE));
 	assert_int_equal(seen.by_watched, 2);
 }
 
-static void more_than_one_stretch_is_given_back_whole(void **state)
+TEST(more_than_one_stretch_is_given_back_whole)
 {
 	void *p = mmap(NULL, 2 * RELEASE_STEP + LARGE, PROT_NONE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	struct segment *s = calloc(1, sizeof *s);
 
-	(void)state;
 	assert_true(p != MAP_FAILED && s);
 	*s = (struct segment){ .refs = 1, .base = p, .bytes = 2 * RELEASE_STEP + LARGE };
 	seen_begin(pthread_self());
@@ -156,7 +148,7 @@ static void more_than_one_stretch_is_given_back_whole(void **state)
 	assert_int_equal(msync((uint8_t *)p + 2 * RELEASE_STEP + LARGE - 4096, 4096, MS_ASYNC), -1);
 }
 
-static void a_daemon_that_gives_back_much_still_answers(void **state)
+TEST(a_daemon_that_gives_back_much_still_answers)
 {
 	struct plan_of_job p = {
 		.store = NULL, .job = "large", .mesh = "fsdp=1", .guard = CKPT_FINISH
@@ -168,7 +160,6 @@ static void a_daemon_that_gives_back_much_still_answers(void **state)
 	struct asker a;
 	struct host h;
 
-	(void)state;
 	host_make(&h);
 	p.socket = h.socket;
 	p.store = h.store;
@@ -195,17 +186,4 @@ static void a_daemon_that_gives_back_much_still_answers(void **state)
 	assert_true(seen.by_others >= 2);
 	assert_true(seen.bytes >= 2u * LARGE);
 	host_free(&h);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(large_memory_is_given_back_by_another_thread_small_by_its_owner),
-		cmocka_unit_test(what_is_left_at_the_end_is_given_back_too),
-		cmocka_unit_test(without_a_thread_the_owner_does_it),
-		cmocka_unit_test(more_than_one_stretch_is_given_back_whole),
-		cmocka_unit_test(a_daemon_that_gives_back_much_still_answers),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

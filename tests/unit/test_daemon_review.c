@@ -10,13 +10,12 @@
 #define STOPPED_NS (7 * NS_PER_S)
 
 /* --- memory of the trainer --- */
-static void memory_that_a_restore_is_not_asked_for_stays(void **state)
+TEST(memory_that_a_restore_is_not_asked_for_stays)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH, .private_memory = true };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	rank_leave(&r);
@@ -36,12 +35,11 @@ static void memory_that_a_restore_is_not_asked_for_stays(void **state)
 	daemon_leave(d);
 }
 
-static void memory_that_the_checkpoint_lacks_stays_when_lenient(void **state)
+TEST(memory_that_the_checkpoint_lacks_stays_when_lenient)
 {
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH, .only_weights = true });
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	rank_leave(&r);
@@ -60,13 +58,12 @@ static void memory_that_the_checkpoint_lacks_stays_when_lenient(void **state)
 }
 
 /* --- one daemon after the other --- */
-static void slots_that_are_taken_over_keep_the_order_of_their_steps(void **state)
+TEST(slots_that_are_taken_over_keep_the_order_of_their_steps)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	/* Slot 0 has step 3, slot 1 has step 2. */
 	for (uint64_t step = 1; step <= 3; step++)
@@ -82,13 +79,12 @@ static void slots_that_are_taken_over_keep_the_order_of_their_steps(void **state
 	daemon_leave(d);
 }
 
-static void a_daemon_that_not_all_ranks_met_takes_no_step_with_it(void **state)
+TEST(a_daemon_that_not_all_ranks_met_takes_no_step_with_it)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
@@ -108,13 +104,12 @@ static void a_daemon_that_not_all_ranks_met_takes_no_step_with_it(void **state)
 	daemon_leave(d);
 }
 
-static void a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside(void **state)
+TEST(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	for (uint64_t step = 1; step <= 3; step++)
 		train(&r, 1, step, CKPT_PERSIST, CKPT_COMMITTED);
@@ -137,14 +132,13 @@ static void a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside(vo
 }
 
 /* --- guards --- */
-static void a_step_that_no_guard_followed_is_never_committed(void **state)
+TEST(a_step_that_no_guard_followed_is_never_committed)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	const struct order later = { .verb = WAIT, .step = 1000, .state = CKPT_COMMITTED };
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, o);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Trusted so far, so it is staged and written; to wait for a later step is no guard. */
@@ -165,12 +159,11 @@ static void a_step_that_no_guard_followed_is_never_committed(void **state)
 }
 
 /* --- restores and seals that failed once --- */
-static void a_restore_that_came_to_nothing_does_not_choose_for_the_next(void **state)
+TEST(a_restore_that_came_to_nothing_does_not_choose_for_the_next)
 {
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, (struct rank_opts){ .guard = CKPT_FINISH });
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(r, 2, 2, CKPT_PERSIST, CKPT_COMMITTED);
@@ -194,13 +187,12 @@ static void a_restore_that_came_to_nothing_does_not_choose_for_the_next(void **s
 	daemon_leave(d);
 }
 
-static void a_seal_that_was_refused_can_be_corrected(void **state)
+TEST(a_seal_that_was_refused_can_be_corrected)
 {
 	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	rank_start(&r[0], o);
 	rank_start(&r[1],
 		   (struct rank_opts){
@@ -224,12 +216,11 @@ static void a_seal_that_was_refused_can_be_corrected(void **state)
 	daemon_leave(d);
 }
 
-static void a_restore_ends_when_the_daemon_is_stopped(void **state)
+TEST(a_restore_ends_when_the_daemon_is_stopped)
 {
 	pid_t d = daemon_start();
 	struct rank r;
 
-	(void)state;
 	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH });
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	rank_leave(&r);
@@ -248,12 +239,11 @@ static void a_restore_ends_when_the_daemon_is_stopped(void **state)
 }
 
 /* --- the daemon's own life --- */
-static void a_request_that_is_under_way_when_its_launch_ends_harms_nobody(void **state)
+TEST(a_request_that_is_under_way_when_its_launch_ends_harms_nobody)
 {
 	pid_t d = daemon_start();
 	struct rank old, new;
 
-	(void)state;
 	for (int again = 0; again < 2; again++) {
 		ranks_start(&old, 1, (struct rank_opts){ .own_parent = true });
 		atomic_store(&faults->held, 0);
@@ -271,13 +261,12 @@ static void a_request_that_is_under_way_when_its_launch_ends_harms_nobody(void *
 	daemon_leave(d);
 }
 
-static void a_daemon_leaves_in_order_with_a_step_that_it_cannot_write(void **state)
+TEST(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write)
 {
 	const struct rank_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
 	struct rank r[2];
 
-	(void)state;
 	ranks_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	atomic_store(&faults->no_space, 1);
@@ -337,7 +326,7 @@ static int background(const char *path)
 	return read(say[0], &rc, sizeof rc) == sizeof rc && rc == 0 ? 0 : 1;
 }
 
-static void a_rank_starts_another_daemon_when_the_one_it_started_dies(void **state)
+TEST(a_rank_starts_another_daemon_when_the_one_it_started_dies)
 {
 	char self[4096], path[128], name[128], *was = getenv("PATH");
 	pid_t started[3];
@@ -346,7 +335,6 @@ static void a_rank_starts_another_daemon_when_the_one_it_started_dies(void **sta
 	cleanup_free char *before = strdup(was ? was : "");
 	cleanup_close int log = -1;
 
-	(void)state;
 	assert_true(n > 0 && before);
 	self[n] = 0;
 	(void)snprintf(path, sizeof path, "%s/ckptd", at.dir);
@@ -376,24 +364,11 @@ static void a_rank_starts_another_daemon_when_the_one_it_started_dies(void **sta
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
-int main(int argc, char **argv)
+static void as_ckptd(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		rig(memory_that_a_restore_is_not_asked_for_stays),
-		rig(memory_that_the_checkpoint_lacks_stays_when_lenient),
-		rig(slots_that_are_taken_over_keep_the_order_of_their_steps),
-		rig(a_daemon_that_not_all_ranks_met_takes_no_step_with_it),
-		rig(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside),
-		rig(a_step_that_no_guard_followed_is_never_committed),
-		rig(a_restore_that_came_to_nothing_does_not_choose_for_the_next),
-		rig(a_seal_that_was_refused_can_be_corrected),
-		rig(a_restore_ends_when_the_daemon_is_stopped),
-		rig(a_request_that_is_under_way_when_its_launch_ends_harms_nobody),
-		rig(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write),
-		rig(a_rank_starts_another_daemon_when_the_one_it_started_dies),
-	};
-
 	if (argc == 6 && strcmp(argv[1], "--background") == 0)
-		return background(argv[5]);
-	return cmocka_run_group_tests_name("daemon_review", tests, NULL, NULL);
+		exit(background(argv[5]));
 }
+void (*unit_played)(int argc, char **argv) = as_ckptd;
+
+UNIT(.setup = rig_setup, .teardown = rig_teardown);

@@ -9,17 +9,10 @@
  */
 #ifndef CKPT_TEST_DAEMON_RIG_H
 #define CKPT_TEST_DAEMON_RIG_H
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -28,7 +21,8 @@
 #include <sys/wait.h>
 #include "ckpt/store/store.h"
 #include "daemon/daemon.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 #define JOB "job"
 #define NOBODY 65534

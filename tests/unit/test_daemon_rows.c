@@ -3,13 +3,9 @@
  * test_daemon_rows.c - the rows of a copy (daemon/rows.c): carried out they are the copy, byte for byte and
  * each byte once; they are few where memory is regular; of too many a random part is kept.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "daemon/state.h"
 #include "tests/lib/draw.h"
+#include "tests/lib/unit.h"
 
 static uint64_t seed;
 
@@ -97,7 +93,7 @@ static uint32_t rows_of(const struct table *from, const struct table *to, uint64
 	return n;
 }
 
-static void rows_carried_out_are_the_copy(void **state)
+TEST(rows_carried_out_are_the_copy)
 {
 	static const struct {
 		uint32_t ndim, nrow;
@@ -115,7 +111,6 @@ static void rows_carried_out_are_the_copy(void **state)
 		{ 2, 1, { 1, 1 }, { 1, 1 } },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct table from, to;
 
@@ -127,13 +122,12 @@ static void rows_carried_out_are_the_copy(void **state)
 	}
 }
 
-static void rows_of_scattered_indices_too(void **state)
+TEST(rows_of_scattered_indices_too)
 {
 	static const uint64_t shape[] = { 60, 5 };
 	static const struct run part[] = { { 0, 2, 6, 10 }, { 2, 4, 6, 10 } };
 	struct table from, to;
 
-	(void)state;
 	table_of(&from, 2, shape, NULL, part, 2);
 	table_of(&to, 2, shape, NULL, NULL, 0);
 	assert_int_equal(rows_of(&from, &to, 65536), 20);
@@ -141,14 +135,13 @@ static void rows_of_scattered_indices_too(void **state)
 	table_free(&to);
 }
 
-static void of_too_many_rows_a_random_part_is_kept(void **state)
+TEST(of_too_many_rows_a_random_part_is_kept)
 {
 	static const uint64_t shape[] = { 2400000 };
 	static const struct run part[] = { { 0, 1, 2, 1200000 }, { 1, 1, 2, 1200000 } };
 	struct table from, to;
 	uint32_t n;
 
-	(void)state;
 	table_of(&from, 1, shape, NULL, part, 2);
 	table_of(&to, 1, shape, NULL, NULL, 0);
 	n = rows_of(&from, &to, 64 * MIB);
@@ -157,14 +150,10 @@ static void of_too_many_rows_a_random_part_is_kept(void **state)
 	table_free(&to);
 }
 
-int main(void)
+static int setup(void **state)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(rows_carried_out_are_the_copy),
-		cmocka_unit_test(rows_of_scattered_indices_too),
-		cmocka_unit_test(of_too_many_rows_a_random_part_is_kept),
-	};
-
+	(void)state;
 	seed = draw_seed("daemon_rows");
-	return cmocka_run_group_tests_name("daemon_rows", tests, NULL, NULL);
+	return 0;
 }
+UNIT(.setup = setup);

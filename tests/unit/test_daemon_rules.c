@@ -3,14 +3,10 @@
  * test_daemon_rules.c - the rules of daemon/snap.c in one scenario of two ranks, which names the rule
  * that was not kept. Each is a mistake of ckpt/base/mutants.h, and is then missed here.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
+#include "tests/lib/host.h"
+#include "tests/lib/unit.h"
 #include <sched.h>
 
 static struct host H;
@@ -119,7 +115,7 @@ static const char *scenario(void)
 	return host_has(&H, "rules", held) ? "an unguarded step was committed" : NULL;
 }
 
-static void every_rule_of_a_snapshot_is_kept(void **state)
+TEST(every_rule_of_a_snapshot_is_kept)
 {
 	struct plan_of_job p = { .job = "rules",
 				 .mesh = "fsdp=2",
@@ -128,7 +124,6 @@ static void every_rule_of_a_snapshot_is_kept(void **state)
 				 .shared_only = true };
 	const char *what;
 
-	(void)state;
 	host_make(&H);
 	p.socket = H.socket;
 	p.store = H.store;
@@ -140,15 +135,6 @@ static void every_rule_of_a_snapshot_is_kept(void **state)
 	for (uint32_t r = 0; r < 2; r++)
 		rank_close(&K[r], 0);
 	host_stop(&H);
-	(void)nftw(H.dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	(void)io_tree_remove(AT_FDCWD, H.dir);
 	assert_null(what);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_rule_of_a_snapshot_is_kept),
-	};
-
-	return cmocka_run_group_tests_name("daemon_rules", tests, NULL, NULL);
 }

@@ -4,15 +4,11 @@
  * launch from starting over beside steps that nobody asked for, which ranks are waited for; and what a
  * trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include "tests/lib/rank.c"
+#include "tests/lib/rank.h"
 
-#include "tests/lib/host.c"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/host.h"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 #include <stdatomic.h>
 
 #define PATIENCE (20 * SEC)
@@ -176,11 +172,10 @@ static void goes_back_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void one_restore_goes_back_over_all_damaged_steps_on_all_ranks(void **state)
+TEST(one_restore_goes_back_over_all_damaged_steps_on_all_ranks)
 {
 	struct plan_of_job p = plan("fsdp=3");
 
-	(void)state;
 	start();
 	team(&p, save_all, NULL);
 	start_again();
@@ -196,14 +191,13 @@ static void one_restore_goes_back_over_all_damaged_steps_on_all_ranks(void **sta
 	assert_true(host_has(&H, JOB, 5) && host_has(&H, JOB, 2) && host_has(&H, JOB, 1));
 }
 
-static void who_asks_for_exactly_this_gets_no_older_one(void **state)
+TEST(who_asks_for_exactly_this_gets_no_older_one)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct ckpt_got got = { .size = sizeof got };
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	saved(&p, 1, 3);
 	start_again();
@@ -226,14 +220,13 @@ static void who_asks_for_exactly_this_gets_no_older_one(void **state)
 	rank_close(&k, 0);
 }
 
-static void where_all_are_damaged_every_one_is_named(void **state)
+TEST(where_all_are_damaged_every_one_is_named)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct ckpt_got got = { .size = sizeof got };
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	saved(&p, 1, 3);
 	start_again();
@@ -254,7 +247,7 @@ static void where_all_are_damaged_every_one_is_named(void **state)
 
 /* An older launch's step, left in the memory of its daemon, is not newer than what another daemon's
  * launch has committed since. */
-static void a_later_launch_is_newer_whatever_its_steps(void **state)
+TEST(a_later_launch_is_newer_whatever_its_steps)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct host other = H;
@@ -262,7 +255,6 @@ static void a_later_launch_is_newer_whatever_its_steps(void **state)
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	rank_open(&k, &p, 0);
 	save(&k, 1);
@@ -287,7 +279,7 @@ static void a_later_launch_is_newer_whatever_its_steps(void **state)
 }
 
 /* --- tensors that a step lacks --- */
-static void what_a_damaged_step_was_written_into_does_not_stay_as_it_was(void **state)
+TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 {
 	struct plan_of_job small = plan("fsdp=1"), large = plan("fsdp=1");
 	struct ckpt_got got = { .size = sizeof got };
@@ -296,7 +288,6 @@ static void what_a_damaged_step_was_written_into_does_not_stay_as_it_was(void **
 	uint64_t untouched = 77;
 	int extra;
 
-	(void)state;
 	large.extra = true;
 	start();
 	saved(&small, 1, 1);
@@ -321,19 +312,18 @@ static void what_a_damaged_step_was_written_into_does_not_stay_as_it_was(void **
 	MUST_OK(rank_restore(&k, CKPT_LATEST, CKPT_LENIENT, &got, &err), &err);
 	assert_true(got.step == 1 && got.nmissing == 1 && got.npassed == 1);
 	extra = rank_tensor_find(&k, "extra");
-	assert_true(tensor_each(&k.t[extra], check_one, &untouched));
+	assert_true(rank_each(&k.t[extra], rank_check_one, &untouched));
 	rank_close(&k, 0);
 }
 
 /* --- starting over --- */
-static void no_step_is_marked_beside_steps_that_nobody_asked_for(void **state)
+TEST(no_step_is_marked_beside_steps_that_nobody_asked_for)
 {
 	struct plan_of_job p = plan("fsdp=1"), other = plan("fsdp=1");
 	struct ckpt_got got = { .size = sizeof got };
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	saved(&p, 1, 2); /* an empty store asks nobody */
 	start_again();
@@ -389,11 +379,10 @@ static void fresh_script(struct rank *k)
 	rank_close(k, 0);
 }
 
-static void one_rank_that_means_to_start_over_speaks_for_all(void **state)
+TEST(one_rank_that_means_to_start_over_speaks_for_all)
 {
 	struct plan_of_job p = plan("fsdp=2");
 
-	(void)state;
 	start();
 	team(&p, save_all, NULL);
 	start_again();
@@ -410,14 +399,13 @@ static bool reattached(struct rank *k, uint64_t times_)
 }
 
 /* What one daemon knew the next one must. */
-static void a_launch_whose_daemon_dies_is_not_asked_again(void **state)
+TEST(a_launch_whose_daemon_dies_is_not_asked_again)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct ckpt_got got = { .size = sizeof got };
 	struct ckpt_err err = { 0 };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	saved(&p, 1, 1);
 	for (int how = 0; how < 3; how++) {
@@ -446,14 +434,13 @@ static void a_launch_whose_daemon_dies_is_not_asked_again(void **state)
 	}
 }
 
-static void who_was_detached_at_first_is_asked_when_a_daemon_comes(void **state)
+TEST(who_was_detached_at_first_is_asked_when_a_daemon_comes)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct ckpt_err err = { 0 };
 	struct ckpt_got got = { .size = sizeof got };
 	struct rank k = { 0 };
 
-	(void)state;
 	start();
 	saved(&p, 1, 2);
 	p.flags = CKPT_USE_ENV; /* not REQUIRE */
@@ -520,13 +507,12 @@ static void *late_job(void *arg)
 	return NULL;
 }
 
-static void who_waits_for_a_rank_hears_which_one_after_5_s(void **state)
+TEST(who_waits_for_a_rank_hears_which_one_after_5_s)
 {
 	struct plan_of_job p[2] = { plan("fsdp=3"), plan("fsdp=3") }, one = plan("fsdp=1");
 	uint64_t began;
 	pthread_t t[2];
 
-	(void)state;
 	start();
 	p[0].job = "seals";
 	p[1].job = one.job = "asks";
@@ -543,14 +529,13 @@ static void who_waits_for_a_rank_hears_which_one_after_5_s(void **state)
 }
 
 /* --- when nothing can be written --- */
-static void what_cannot_be_written_is_logged_by_the_library_too(void **state)
+TEST(what_cannot_be_written_is_logged_by_the_library_too)
 {
 	struct plan_of_job p = plan("fsdp=1");
 	struct ckpt_err err = { 0 };
 	static struct io_faults f; /* until the daemon is closed, in teardown */
 	struct rank k = { 0 };
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, IO_THREADS, &f.ops);
 	rank_open(&k, &p, 0);
@@ -565,8 +550,8 @@ static void what_cannot_be_written_is_logged_by_the_library_too(void **state)
 		MUST(ckpt_wait(k.c, step, CKPT_COMMITTED, PATIENCE, &err) < 0);
 		MUST_BE(ckpt_guard(k.c, NULL), 0);
 		MUST_BE(ckpt_why(k.c, &err), step < 4 ? -ENOSPC : -EROFS);
-		assert_true(
-			soon(times(LIBRARY, "the daemon cannot write checkpoints") == 1 + (step > 3)));
+		assert_true(soon(times(LIBRARY, "the daemon cannot write checkpoints") ==
+				 1 + (step > 3)));
 	}
 	io_faults_count(&f, IO_ON_ANY);
 	save(&k, 6);
@@ -575,22 +560,4 @@ static void what_cannot_be_written_is_logged_by_the_library_too(void **state)
 	rank_close(&k, 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-#define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-		T(one_restore_goes_back_over_all_damaged_steps_on_all_ranks),
-		T(who_asks_for_exactly_this_gets_no_older_one),
-		T(where_all_are_damaged_every_one_is_named),
-		T(a_later_launch_is_newer_whatever_its_steps),
-		T(what_a_damaged_step_was_written_into_does_not_stay_as_it_was),
-		T(no_step_is_marked_beside_steps_that_nobody_asked_for),
-		T(one_rank_that_means_to_start_over_speaks_for_all),
-		T(a_launch_whose_daemon_dies_is_not_asked_again),
-		T(who_was_detached_at_first_is_asked_when_a_daemon_comes),
-		T(who_waits_for_a_rank_hears_which_one_after_5_s),
-		T(what_cannot_be_written_is_logged_by_the_library_too),
-	};
-
-	return cmocka_run_group_tests_name("daemon_start", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -5,13 +5,9 @@
  * found.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "tests/lib/draw.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 #define PART_BYTES 3000 /* six sectors, the last one part */
 #define TOY_STEPS 2
@@ -243,27 +239,24 @@ static int crash_run(enum mistake mistake, bool base, uint64_t fail_sync, uint64
 	return rc;
 }
 
-static void the_right_protocol_survives_every_crash_state(void **state)
+TEST(the_right_protocol_survives_every_crash_state)
 {
 	uint64_t states;
 
-	(void)state;
 	assert_int_equal(crash_run(NO_MISTAKE, false, 0, &states), 0);
 	assert_true(states > 150);
 	assert_int_equal(crash_run(NO_MISTAKE, true, 0, &states), 0);
 	assert_true(states > 80);
 }
 
-static void the_right_protocol_survives_a_failed_sync_anywhere(void **state)
+TEST(the_right_protocol_survives_a_failed_sync_anywhere)
 {
-	(void)state;
 	for (uint64_t n = 1; n <= 4; n++)
 		assert_int_equal(crash_run(NO_MISTAKE, true, n, NULL), 0);
 }
 
-static void each_classical_mistake_is_found(void **state)
+TEST(each_classical_mistake_is_found)
 {
-	(void)state;
 	for (enum mistake m = NO_MISTAKE + 1; m < MISTAKES; m++) {
 		print_message("mistake %d\n", (int)m);
 		assert_int_equal(crash_run(m, false, m == SYNC_RETRIED ? 1 : 0, NULL), 1);
@@ -271,13 +264,12 @@ static void each_classical_mistake_is_found(void **state)
 }
 
 /* Every call fails once, and once for ever: the commit says so, and what was there before stays. */
-static void a_failing_call_fails_the_commit_and_harms_nothing_older(void **state)
+TEST(a_failing_call_fails_the_commit_and_harms_nothing_older)
 {
 	const uint32_t on[] = { IO_ON_OPEN,  IO_ON_WRITE, IO_ON_SYNC,	  IO_ON_RENAME,
 				IO_ON_MKDIR, IO_ON_CLOSE, IO_ON_TRUNCATE, IO_ON_FALLOCATE };
 	uint64_t hits = 0;
 
-	(void)state;
 	for (size_t i = 0; i < 2 * ARRAY_LEN(on); i++) {
 		for (uint64_t n = 1;; n++) {
 			struct io_faults f;
@@ -304,11 +296,10 @@ static void a_failing_call_fails_the_commit_and_harms_nothing_older(void **state
 	assert_true(hits > 20);
 }
 
-static void dead_at_any_call_nothing_torn_is_visible(void **state)
+TEST(dead_at_any_call_nothing_torn_is_visible)
 {
 	uint64_t n;
 
-	(void)state;
 	for (n = 1;; n++) {
 		struct io_faults f;
 		struct toy t = { .ops = &f.ops };
@@ -336,13 +327,12 @@ static void dead_at_any_call_nothing_torn_is_visible(void **state)
 	assert_int_equal(n, 15);
 }
 
-static void a_short_write_is_really_short(void **state)
+TEST(a_short_write_is_really_short)
 {
 	struct io_faults f;
 	uint8_t buf[10000] = { 1 };
 	int root = live_fresh(), fd;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	fd = f.ops.open(f.ops.ctx, root, "f", O_RDWR | O_CREAT, 0600);
 	io_faults_short(&f, 2);
@@ -422,11 +412,10 @@ static struct listing listing_run(void)
 	return l;
 }
 
-static void a_rename_may_come_before_the_data_and_a_name_not_at_all(void **state)
+TEST(a_rename_may_come_before_the_data_and_a_name_not_at_all)
 {
 	struct listing l = listing_run();
 
-	(void)state;
 	assert_true(listed(&l, ""));		 /* nothing */
 	assert_true(listed(&l, "old=0:00 "));	 /* the first name, no data */
 	assert_true(listed(&l, "old=1024:11 ")); /* as if all had been in order */
@@ -444,7 +433,7 @@ static int last_mark_each(void *arg, int root, const struct io_crash *at)
 	return at->mark == 7 ? listing_each(arg, root, at) : 0;
 }
 
-static void what_is_synced_stays(void **state)
+TEST(what_is_synced_stays)
 {
 	struct io_faults f;
 	struct io_crash_opts o = { .seed = 2, .nrandom = 50 };
@@ -452,7 +441,6 @@ static void what_is_synced_stays(void **state)
 	uint8_t buf[1024];
 	int root = live_fresh(), fd;
 
-	(void)state;
 	memset(buf, 1, sizeof(buf));
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(root);
@@ -503,7 +491,7 @@ static int lost_each(void *arg, int root, const struct io_crash *at)
 	return 0;
 }
 
-static void a_sync_does_not_cover_a_write_in_flight(void **state)
+TEST(a_sync_does_not_cover_a_write_in_flight)
 {
 	struct io_ops under = io_ops_posix;
 	struct io_faults f;
@@ -512,7 +500,6 @@ static void a_sync_does_not_cover_a_write_in_flight(void **state)
 	bool lost = false;
 	int root = live_fresh();
 
-	(void)state;
 	under.ctx = &s;
 	under.pwrite = slow_pwrite;
 	io_faults_init(&f, &under);
@@ -544,14 +531,13 @@ static int links_each(void *arg, int root, const struct io_crash *at)
 	return 0;
 }
 
-static void links_and_what_was_there_before_are_in_the_model(void **state)
+TEST(links_and_what_was_there_before_are_in_the_model)
 {
 	struct io_faults f;
 	struct io_crash_opts o = { .seed = 4, .nrandom = 4 };
 	uint32_t checked = 0;
 	int root = live_fresh(), fd;
 
-	(void)state;
 	assert_int_equal(mkdirat(root, "sub", 0700), 0);
 	fd = openat(root, "sub/one", O_WRONLY | O_CREAT, 0600);
 	assert_int_equal(write(fd, "hello", 5), 5);
@@ -632,7 +618,7 @@ static int trees_each(void *arg, int root, const struct io_crash *at)
 	return 0;
 }
 
-static void states_in_memory_are_those_on_the_disk(void **state)
+TEST(states_in_memory_are_those_on_the_disk)
 {
 	struct io_crash_opts o = { .seed = draw_seed(__func__), .nrandom = 8, .ntear = 3 };
 	struct trees t[2] = { { .sum = 0 } };
@@ -641,7 +627,6 @@ static void states_in_memory_are_those_on_the_disk(void **state)
 	uint64_t walked;
 	int root = live_fresh();
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	assert_int_equal(toy_commit(&toy, root, 1), 0);
 	toy.record = f.record = io_record_new(root);
@@ -765,31 +750,12 @@ static void pair_round(uint64_t seed)
 	(void)close(root);
 }
 
-static void a_file_system_in_memory_answers_as_a_real_one(void **state)
+TEST(a_file_system_in_memory_answers_as_a_real_one)
 {
 	uint64_t seed = draw_seed(__func__);
 
-	(void)state;
 	for (uint64_t i = 0; i < 40; i++)
 		pair_round(seed + i);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_right_protocol_survives_every_crash_state),
-		cmocka_unit_test(the_right_protocol_survives_a_failed_sync_anywhere),
-		cmocka_unit_test(each_classical_mistake_is_found),
-		cmocka_unit_test(a_failing_call_fails_the_commit_and_harms_nothing_older),
-		cmocka_unit_test(dead_at_any_call_nothing_torn_is_visible),
-		cmocka_unit_test(a_short_write_is_really_short),
-		cmocka_unit_test(a_rename_may_come_before_the_data_and_a_name_not_at_all),
-		cmocka_unit_test(what_is_synced_stays),
-		cmocka_unit_test(a_sync_does_not_cover_a_write_in_flight),
-		cmocka_unit_test(links_and_what_was_there_before_are_in_the_model),
-		cmocka_unit_test(states_in_memory_are_those_on_the_disk),
-		cmocka_unit_test(a_file_system_in_memory_answers_as_a_real_one),
-	};
-
-	return cmocka_run_group_tests(tests, dir_open, dir_close);
-}
+UNIT(.group_setup = dir_open, .group_teardown = dir_close);

@@ -5,17 +5,13 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "tests/lib/deny_syscall.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 #define OPS (&io_ops_posix)
 
@@ -157,37 +153,37 @@ static void denied(unsigned nr, int eno, int (*body)(void *arg), void *arg)
 	assert_int_equal(rc, 0);
 }
 
-static void a_name_never_leaves_its_directory_and_no_link_is_followed(void **state)
+TEST(a_name_never_leaves_its_directory_and_no_link_is_followed)
 {
 	assert_int_equal(paths_check(&((struct room *)*state)->dirfd), 0);
 }
 
-static void without_openat2_names_are_as_safe(void **state)
+TEST(without_openat2_names_are_as_safe)
 {
 	denied(SYS_openat2, ENOSYS, paths_check, &((struct room *)*state)->dirfd);
 }
 
-static void with_openat2_forbidden_names_are_as_safe(void **state)
+TEST(with_openat2_forbidden_names_are_as_safe)
 {
 	denied(SYS_openat2, EPERM, paths_check, &((struct room *)*state)->dirfd);
 }
 
-static void a_rename_never_replaces(void **state)
+TEST(a_rename_never_replaces)
 {
 	assert_int_equal(rename_check(&((struct room *)*state)->dirfd), 0);
 }
 
-static void without_renameat2_flags_a_rename_never_replaces(void **state)
+TEST(without_renameat2_flags_a_rename_never_replaces)
 {
 	denied(SYS_renameat2, EINVAL, rename_check, &((struct room *)*state)->dirfd);
 }
 
-static void without_renameat2_a_rename_never_replaces(void **state)
+TEST(without_renameat2_a_rename_never_replaces)
 {
 	denied(SYS_renameat2, ENOSYS, rename_check, &((struct room *)*state)->dirfd);
 }
 
-static void a_new_descriptor_is_close_on_exec(void **state)
+TEST(a_new_descriptor_is_close_on_exec)
 {
 	struct room *m = *state;
 	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
@@ -198,7 +194,7 @@ static void a_new_descriptor_is_close_on_exec(void **state)
 	assert_int_equal(OPS->close(NULL, fd), -EBADF);
 }
 
-static void size_is_of_regular_files_only(void **state)
+TEST(size_is_of_regular_files_only)
 {
 	struct room *m = *state;
 	uint64_t bytes = 0;
@@ -242,7 +238,7 @@ static int tally_each(void *arg, const char *name, unsigned char d_type)
 	return t->n == t->stop_at ? 77 : 0;
 }
 
-static void list_gives_every_name_once_and_stops_when_told(void **state)
+TEST(list_gives_every_name_once_and_stops_when_told)
 {
 	struct room *m = *state;
 	struct tally t = { .n = 0 }, again = { .n = 0 }, stop = { .stop_at = 3 };
@@ -312,7 +308,7 @@ static struct io_ops stutter_ops(struct stutter *s)
 	return ops;
 }
 
-static void short_and_interrupted_transfers_are_continued(void **state)
+TEST(short_and_interrupted_transfers_are_continued)
 {
 	struct room *m = *state;
 	struct stutter s = { .most = 7, .interrupts = 3, .left = 3, .eno = EINTR };
@@ -336,7 +332,7 @@ static void short_and_interrupted_transfers_are_continued(void **state)
 	(void)close(fd);
 }
 
-static void an_endless_interruption_ends(void **state)
+TEST(an_endless_interruption_ends)
 {
 	struct room *m = *state;
 	struct stutter s = {
@@ -350,7 +346,7 @@ static void an_endless_interruption_ends(void **state)
 	(void)close(fd);
 }
 
-static void a_write_that_brings_nothing_twice_is_no_space(void **state)
+TEST(a_write_that_brings_nothing_twice_is_no_space)
 {
 	struct room *m = *state;
 	struct stutter s = { .most = 0 };
@@ -368,7 +364,7 @@ static void a_write_that_brings_nothing_twice_is_no_space(void **state)
  * Direct transfers cut at 512 bytes: continued from the request's own alignment, so the part block
  * moves twice.
  */
-static void a_short_direct_transfer_continues_at_an_aligned_offset(void **state)
+TEST(a_short_direct_transfer_continues_at_an_aligned_offset)
 {
 	struct room *m = *state;
 	struct stutter s = { .most = 4096 * 3 + 512 };
@@ -407,7 +403,7 @@ static int no_fallocate_body(void *arg)
 	return 0;
 }
 
-static void without_fallocate_that_is_said_in_one_way(void **state)
+TEST(without_fallocate_that_is_said_in_one_way)
 {
 	denied(SYS_fallocate, EOPNOTSUPP, no_fallocate_body, &((struct room *)*state)->dirfd);
 	denied(SYS_fallocate, ENOSYS, no_fallocate_body, &((struct room *)*state)->dirfd);
@@ -423,12 +419,12 @@ static int full_disk_body(void *arg)
 	return 0;
 }
 
-static void a_full_disk_is_no_missing_fallocate(void **state)
+TEST(a_full_disk_is_no_missing_fallocate)
 {
 	denied(SYS_fallocate, ENOSPC, full_disk_body, &((struct room *)*state)->dirfd);
 }
 
-static void space_is_that_of_the_file_system_and_free_for_this_user(void **state)
+TEST(space_is_that_of_the_file_system_and_free_for_this_user)
 {
 	struct room *m = *state;
 	struct io_space s = { 0 }, of_file = { 0 };
@@ -449,7 +445,7 @@ static void space_is_that_of_the_file_system_and_free_for_this_user(void **state
 }
 
 /* Each open is a locker of its own, as two processes are. */
-static void a_lock_is_shared_or_alone_until_the_descriptor_goes(void **state)
+TEST(a_lock_is_shared_or_alone_until_the_descriptor_goes)
 {
 	struct room *m = *state;
 	const int flags[] = { O_RDONLY | O_DIRECTORY, O_RDONLY };
@@ -498,7 +494,7 @@ static int interrupted_lock_body(void *arg)
 	return 0;
 }
 
-static void where_there_are_no_locks_that_is_said_in_one_way(void **state)
+TEST(where_there_are_no_locks_that_is_said_in_one_way)
 {
 	struct room *m = *state;
 	int path_only = openat(m->dirfd, ".", O_PATH | O_CLOEXEC);
@@ -524,12 +520,11 @@ static void hear(void *ctx, const char *name)
 	(void)snprintf(h->last, sizeof h->last, "%s", name);
 }
 
-static void a_point_is_told_to_who_listens_and_to_nobody_else(void **state)
+TEST_WITH(a_point_is_told_to_who_listens_and_to_nobody_else, NULL, NULL)
 {
 	struct heard h = { .n = 0 };
 	struct io_ops ops = io_ops_posix;
 
-	(void)state;
 	assert_null(OPS->point);
 	io_point(OPS, "nobody");
 	ops.ctx = &h;
@@ -540,30 +535,4 @@ static void a_point_is_told_to_who_listens_and_to_nobody_else(void **state)
 	assert_string_equal(h.last, "second");
 }
 
-int main(void)
-{
-#define ROOM(t) cmocka_unit_test_setup_teardown(t, room_open, room_close)
-	const struct CMUnitTest tests[] = {
-		ROOM(a_name_never_leaves_its_directory_and_no_link_is_followed),
-		ROOM(without_openat2_names_are_as_safe),
-		ROOM(with_openat2_forbidden_names_are_as_safe),
-		ROOM(a_rename_never_replaces),
-		ROOM(without_renameat2_flags_a_rename_never_replaces),
-		ROOM(without_renameat2_a_rename_never_replaces),
-		ROOM(a_new_descriptor_is_close_on_exec),
-		ROOM(size_is_of_regular_files_only),
-		ROOM(list_gives_every_name_once_and_stops_when_told),
-		ROOM(short_and_interrupted_transfers_are_continued),
-		ROOM(an_endless_interruption_ends),
-		ROOM(a_write_that_brings_nothing_twice_is_no_space),
-		ROOM(a_short_direct_transfer_continues_at_an_aligned_offset),
-		ROOM(without_fallocate_that_is_said_in_one_way),
-		ROOM(a_full_disk_is_no_missing_fallocate),
-		ROOM(space_is_that_of_the_file_system_and_free_for_this_user),
-		ROOM(a_lock_is_shared_or_alone_until_the_descriptor_goes),
-		ROOM(where_there_are_no_locks_that_is_said_in_one_way),
-		cmocka_unit_test(a_point_is_told_to_who_listens_and_to_nobody_else),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = room_open, .teardown = room_close);

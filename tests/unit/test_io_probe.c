@@ -4,13 +4,9 @@
  * behind.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/statfs.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 static int dir_make(const char *in, char path[256])
 {
@@ -45,7 +41,7 @@ static int tmp_make(char path[256])
 	return fd;
 }
 
-static void the_temporary_directory_is_probed_and_left_clean(void **state)
+TEST(the_temporary_directory_is_probed_and_left_clean)
 {
 	char path[256];
 	int fd = tmp_make(path);
@@ -53,7 +49,6 @@ static void the_temporary_directory_is_probed_and_left_clean(void **state)
 	struct ckpt_err err;
 	struct statfs fs;
 
-	(void)state;
 	assert_int_equal(io_probe(&io_ops_posix, fd, &p, &err), 0);
 	print_message("%s: %s direct=%d align=%u volatile=%d\n", path, p.fs_type, p.direct, p.align,
 		      p.volatile_fs);
@@ -67,14 +62,13 @@ static void the_temporary_directory_is_probed_and_left_clean(void **state)
 	dir_done(fd, path);
 }
 
-static void a_file_system_in_memory_is_called_volatile(void **state)
+TEST(a_file_system_in_memory_is_called_volatile)
 {
 	char path[256];
 	int fd = dir_make("/dev/shm", path);
 	struct io_probe p;
 	struct statfs fs;
 
-	(void)state;
 	if (fd < 0 || fstatfs(fd, &fs) || fs.f_type != 0x01021994) {
 		print_message("skipped: /dev/shm is no tmpfs that can be written\n");
 		skip();
@@ -118,9 +112,8 @@ static int64_t refuser_pwrite(void *ctx, int fd, const void *buf, uint64_t len, 
 	return io_ops_posix.pwrite(NULL, fd, buf, len, off);
 }
 
-static void where_o_direct_is_refused_the_store_is_buffered(void **state)
+TEST(where_o_direct_is_refused_the_store_is_buffered)
 {
-	(void)state;
 	for (enum refusal how = AT_OPEN; how <= AT_WRITE; how++) {
 		struct refuser r = { .how = how };
 		struct io_ops ops = io_ops_posix;
@@ -149,14 +142,13 @@ static int reserving_fallocate(void *ctx, int fd, uint64_t len)
 	return reserving;
 }
 
-static void whether_room_can_be_reserved_is_told(void **state)
+TEST(whether_room_can_be_reserved_is_told)
 {
 	struct io_ops ops = io_ops_posix;
 	struct io_probe p;
 	char path[256];
 	int fd = tmp_make(path);
 
-	(void)state;
 	ops.fallocate = reserving_fallocate;
 	for (int i = 0; i < 4; i++) {
 		struct refuser r = { .how = AT_OPEN };
@@ -181,7 +173,7 @@ static int64_t wrong_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t 
 	return n;
 }
 
-static void a_file_system_that_reads_back_other_bytes_is_an_error(void **state)
+TEST(a_file_system_that_reads_back_other_bytes_is_an_error)
 {
 	struct io_ops ops = io_ops_posix;
 	struct ckpt_err err;
@@ -189,13 +181,12 @@ static void a_file_system_that_reads_back_other_bytes_is_an_error(void **state)
 	char path[256];
 	int fd = tmp_make(path);
 
-	(void)state;
 	ops.pread = wrong_pread;
 	assert_int_equal(io_probe(&ops, fd, &p, &err), -EIO);
 	dir_done(fd, path);
 }
 
-static void every_failing_call_is_reported_and_leaves_no_file(void **state)
+TEST(every_failing_call_is_reported_and_leaves_no_file)
 {
 	const int errnos[] = { -EIO, -ENOSPC, -EACCES };
 	struct io_faults f;
@@ -204,7 +195,6 @@ static void every_failing_call_is_reported_and_leaves_no_file(void **state)
 	char path[256];
 	int fd = tmp_make(path);
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	for (size_t e = 0; e < ARRAY_LEN(errnos); e++) {
 		for (uint64_t n = 1;; n++) {
@@ -223,18 +213,4 @@ static void every_failing_call_is_reported_and_leaves_no_file(void **state)
 		}
 	}
 	dir_done(fd, path);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_temporary_directory_is_probed_and_left_clean),
-		cmocka_unit_test(a_file_system_in_memory_is_called_volatile),
-		cmocka_unit_test(where_o_direct_is_refused_the_store_is_buffered),
-		cmocka_unit_test(whether_room_can_be_reserved_is_told),
-		cmocka_unit_test(a_file_system_that_reads_back_other_bytes_is_an_error),
-		cmocka_unit_test(every_failing_call_is_reported_and_leaves_no_file),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,21 +4,17 @@
  * depth and the kind of file; and every rung of the ladder from io_uring down to threads, forced.
  */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "ckpt/io/io_window.h"
 #include "tests/lib/deny_syscall.h"
 #include "tests/lib/draw.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
+#include "tests/lib/unit.h"
 
 #define BLOCK 4096
 #define FILE_BLOCKS 512 /* 2 MiB */
@@ -189,11 +185,10 @@ static void round_trip(enum io_engine engine, bool direct, uint32_t depth, uint6
 	io_queue_close(r.q);
 }
 
-static void what_is_written_is_read_whatever_the_engine_and_depth(void **state)
+TEST(what_is_written_is_read_whatever_the_engine_and_depth)
 {
 	uint64_t seed = draw_seed("round trips");
 
-	(void)state;
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
 		for (uint32_t depth = 1; depth <= DEPTH_MAX; depth++) {
 			round_trip(engines[e], false, depth, seed + depth);
@@ -202,13 +197,12 @@ static void what_is_written_is_read_whatever_the_engine_and_depth(void **state)
 	}
 }
 
-static void depth_requests_fit_and_no_more(void **state)
+TEST(depth_requests_fit_and_no_more)
 {
 	struct io_req req[3] = { 0 };
 	uint8_t *buf = pages(BLOCK);
 	int fd = scratch(false);
 
-	(void)state;
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
 		struct io_queue *q = queue_or_skip(engines[e], 2);
 
@@ -229,12 +223,11 @@ static void depth_requests_fit_and_no_more(void **state)
 	(void)close(fd);
 }
 
-static void a_queue_without_a_depth_is_refused_with_a_sentence(void **state)
+TEST(a_queue_without_a_depth_is_refused_with_a_sentence)
 {
 	struct io_queue *q;
 	struct ckpt_err err;
 
-	(void)state;
 	assert_int_equal(io_queue_open(&io_ops_posix, IO_AUTO, 0, &q, &err), -EINVAL);
 	assert_null(q);
 	assert_non_null(strstr(err.msg, "depth of 0"));
@@ -282,9 +275,8 @@ static void end_check(struct io_queue *q, bool direct)
 		(void)close(fd);
 }
 
-static void a_read_gets_what_there_is_before_the_end_of_the_file(void **state)
+TEST(a_read_gets_what_there_is_before_the_end_of_the_file)
 {
-	(void)state;
 	each_engine(end_check, 4);
 }
 
@@ -332,9 +324,8 @@ static void bad_check(struct io_queue *q, bool direct)
 	free(buf);
 }
 
-static void a_bad_request_fails_alone(void **state)
+TEST(a_bad_request_fails_alone)
 {
-	(void)state;
 	each_engine(bad_check, 3);
 }
 
@@ -368,9 +359,8 @@ static int limit_body(void *arg)
 	return 0;
 }
 
-static void a_write_beyond_the_limit_is_short_then_an_error(void **state)
+TEST(a_write_beyond_the_limit_is_short_then_an_error)
 {
-	(void)state;
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
 		enum io_engine engine = engines[e];
 		struct io_queue *q = queue_or_skip(engine, 1);
@@ -384,13 +374,12 @@ static void a_write_beyond_the_limit_is_short_then_an_error(void **state)
 }
 
 /* Short and interrupted transfers inside the engines that go through the table. */
-static void engines_through_the_table_meet_its_faults(void **state)
+TEST(engines_through_the_table_meet_its_faults)
 {
 	const enum io_engine through[] = { IO_THREADS, IO_INLINE };
 	uint8_t *buf = pages(16 * BLOCK), *got = pages(16 * BLOCK);
 	struct io_faults f;
 
-	(void)state;
 	memset(buf, 9, 16 * BLOCK);
 	for (size_t e = 0; e < ARRAY_LEN(through); e++) {
 		int fd = scratch(false);
@@ -417,14 +406,13 @@ static void engines_through_the_table_meet_its_faults(void **state)
 	free(got);
 }
 
-static void a_replaced_table_is_never_bypassed(void **state)
+TEST(a_replaced_table_is_never_bypassed)
 {
 	struct io_faults f;
 	struct io_queue *q;
 	struct ckpt_err err;
 	struct io_ops half = io_ops_posix;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	half.pread = f.ops.pread;
 	assert_int_equal(io_queue_open(&half, IO_URING, 2, &q, NULL), -EINVAL);
@@ -490,13 +478,12 @@ static void pieces_move(struct io_queue *q, int fd, uint8_t *buf, bool write, in
 	assert_int_equal(n, PIECES);
 }
 
-static void refused_direct_transfers_are_done_buffered(void **state)
+TEST(refused_direct_transfers_are_done_buffered)
 {
 	const enum io_engine through[] = { IO_THREADS, IO_INLINE };
 	const int eno[] = { EINVAL, EOPNOTSUPP };
 	uint8_t *buf = pages(PIECES * BLOCK), *got = pages(PIECES * BLOCK);
 
-	(void)state;
 	for (uint32_t i = 0; i < PIECES * BLOCK; i++)
 		buf[i] = (uint8_t)(i / BLOCK + i % 251);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -567,7 +554,7 @@ static int64_t large_write(struct io_queue *q, int fd, uint8_t *block, uint64_t 
 	return bad;
 }
 
-static void large_buffered_writes_do_not_stay_in_the_page_cache(void **state)
+TEST(large_buffered_writes_do_not_stay_in_the_page_cache)
 {
 	int probe = scratch(false);
 	bool can = sync_file_range(probe, 0, 0, SYNC_FILE_RANGE_WRITE) == 0 &&
@@ -575,7 +562,6 @@ static void large_buffered_writes_do_not_stay_in_the_page_cache(void **state)
 	uint8_t *block = pages(MIB);
 	struct statfs fs;
 
-	(void)state;
 	(void)close(probe);
 	if (!can) {
 		print_message("skipped: no sync_file_range or posix_fadvise here\n");
@@ -650,13 +636,12 @@ static void windows_with(int eno, unsigned mask, int64_t expect)
 }
 
 /* The kernel tells it once: swallowed here, the fsync that follows would say that all is well. */
-static void an_error_that_a_window_meets_is_the_error_of_a_write(void **state)
+TEST(an_error_that_a_window_meets_is_the_error_of_a_write)
 {
 	const int any[] = { EIO, ENOSPC, EPERM, EINVAL, EOPNOTSUPP };
 	int probe = scratch(false);
 	bool has = sync_file_range(probe, 0, 0, SYNC_FILE_RANGE_WRITE) == 0;
 
-	(void)state;
 	(void)close(probe);
 	windows_with(EIO, 0, -EIO);
 	windows_with(ENOSPC, 0, -ENOSPC);
@@ -664,9 +649,8 @@ static void an_error_that_a_window_meets_is_the_error_of_a_write(void **state)
 		windows_with(any[i], SYNC_FILE_RANGE_WAIT_AFTER, -any[i]);
 }
 
-static void without_sync_file_range_buffered_writes_work(void **state)
+TEST(without_sync_file_range_buffered_writes_work)
 {
-	(void)state;
 	windows_with(ENOSYS, 0, 0);
 	windows_with(EPERM, 0, 0);
 }
@@ -708,14 +692,13 @@ static int forbidden_body(void *arg)
 	return 0;
 }
 
-static void without_io_uring_threads_do_the_work_and_say_why(void **state)
+TEST(without_io_uring_threads_do_the_work_and_say_why)
 {
 	struct rung rungs[] = { { EPERM, "seccomp" },
 				{ ENOSYS, "has no io_uring" },
 				{ ENOMEM, "ulimit -l" },
 				{ EMFILE, "ulimit -n" } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(rungs); i++) {
 		int rc = deny_run(SYS_io_uring_setup, rungs[i].eno, forbidden_body, &rungs[i]);
 
@@ -740,11 +723,10 @@ static int no_register_body(void *arg)
 	return 0;
 }
 
-static void a_ring_that_cannot_be_asked_what_it_can_is_not_used(void **state)
+TEST(a_ring_that_cannot_be_asked_what_it_can_is_not_used)
 {
 	struct io_queue *q = queue_or_skip(IO_URING, 1);
 
-	(void)state;
 	if (!q)
 		skip();
 	print_message("%s\n", io_queue_why(q));
@@ -766,37 +748,13 @@ static int overrun_body(void *arg)
 	return 0;
 }
 
-static void a_buffer_that_is_not_ours_is_found_before_the_kernel_fills_it(void **state)
+TEST(a_buffer_that_is_not_ours_is_found_before_the_kernel_fills_it)
 {
 	int fd = scratch(false);
 
-	(void)state;
 	assert_int_equal(deny_run(SYS_swapon, EPERM, overrun_body, &fd), 119); /* it did not exit */
 	(void)close(fd);
 }
 #endif
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_written_is_read_whatever_the_engine_and_depth),
-		cmocka_unit_test(depth_requests_fit_and_no_more),
-		cmocka_unit_test(a_queue_without_a_depth_is_refused_with_a_sentence),
-		cmocka_unit_test(a_read_gets_what_there_is_before_the_end_of_the_file),
-		cmocka_unit_test(a_bad_request_fails_alone),
-		cmocka_unit_test(a_write_beyond_the_limit_is_short_then_an_error),
-		cmocka_unit_test(engines_through_the_table_meet_its_faults),
-		cmocka_unit_test(refused_direct_transfers_are_done_buffered),
-		cmocka_unit_test(large_buffered_writes_do_not_stay_in_the_page_cache),
-		cmocka_unit_test(an_error_that_a_window_meets_is_the_error_of_a_write),
-		cmocka_unit_test(without_sync_file_range_buffered_writes_work),
-		cmocka_unit_test(a_replaced_table_is_never_bypassed),
-		cmocka_unit_test(without_io_uring_threads_do_the_work_and_say_why),
-		cmocka_unit_test(a_ring_that_cannot_be_asked_what_it_can_is_not_used),
-#if defined(__SANITIZE_ADDRESS__)
-		cmocka_unit_test(a_buffer_that_is_not_ours_is_found_before_the_kernel_fills_it),
-#endif
-	};
-
-	return cmocka_run_group_tests(tests, dir_open, dir_close);
-}
+UNIT(.group_setup = dir_open, .group_teardown = dir_close);

@@ -4,15 +4,10 @@
  * can be given here, also those that a ring brings and no table can force.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
-#include <unistd.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "ckpt/io/io_xfer.h"
+#include "tests/lib/unit.h"
 
 #define BLOCK 4096u
 
@@ -61,11 +56,10 @@ static void asks(struct io_xfer *x, uint64_t from, uint64_t len)
 	assert_int_equal(s.len, len);
 }
 
-static void a_refusal_of_o_direct_is_asked_again_without_it_and_once(void **state)
+TEST(a_refusal_of_o_direct_is_asked_again_without_it_and_once)
 {
 	const int eno[] = { EINVAL, EOPNOTSUPP };
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		int fd = direct_or_skip();
 		struct io_req r = request(fd, i / 2, 8);
@@ -98,7 +92,7 @@ static uint32_t cached(int fd)
 }
 
 /* What is there after an fsync that failed is not what the disk has. */
-static void a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_had(void **state)
+TEST(a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_had)
 {
 	int fd = direct_or_skip(), through;
 	struct io_req r = request(fd, false, 8);
@@ -106,7 +100,6 @@ static void a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_h
 	struct statfs fs;
 	char path[64];
 
-	(void)state;
 	assert_int_equal(fstatfs(fd, &fs), 0);
 	if (fs.f_type == 0x01021994 || fs.f_type == 0x858458f6 ||
 	    posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL)) {
@@ -128,14 +121,13 @@ static void a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_h
 	(void)close(fd);
 }
 
-static void other_errors_and_mistakes_leave_o_direct_alone(void **state)
+TEST(other_errors_and_mistakes_leave_o_direct_alone)
 {
 	const int eno[] = { EIO, ENOSPC, EDQUOT, ENOMEM, EBADF, EFAULT, EFBIG };
 	int fd = direct_or_skip();
 	struct io_xfer x;
 	struct io_req r;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(eno); i++) {
 		r = request(fd, true, 8);
 		assert_true(io_xfer_begin(&x, &r));
@@ -159,13 +151,12 @@ static void other_errors_and_mistakes_leave_o_direct_alone(void **state)
 
 /* Another thread's transfer of the same file was refused: this one was asked from an aligned offset
  * below what it had, and must not count the bytes in between twice. */
-static void what_others_do_to_the_descriptor_does_not_change_the_count(void **state)
+TEST(what_others_do_to_the_descriptor_does_not_change_the_count)
 {
 	int fd = direct_or_skip();
 	struct io_req r = request(fd, true, 8);
 	struct io_xfer x;
 
-	(void)state;
 	assert_true(io_xfer_begin(&x, &r));
 	asks(&x, 0, 8 * BLOCK);
 	assert_false(io_xfer_took(&x, 2 * BLOCK + 512));
@@ -182,13 +173,12 @@ static void what_others_do_to_the_descriptor_does_not_change_the_count(void **st
 	(void)close(fd);
 }
 
-static void interruptions_are_counted_in_a_row_and_end(void **state)
+TEST(interruptions_are_counted_in_a_row_and_end)
 {
 	int fd = nameless(0);
 	struct io_req r = request(fd, true, 8);
 	struct io_xfer x;
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_true(io_xfer_begin(&x, &r));
 	for (uint32_t block = 0; block < 7; block++) {
@@ -209,13 +199,12 @@ static void interruptions_are_counted_in_a_row_and_end(void **state)
 	(void)close(fd);
 }
 
-static void nothing_written_is_asked_once_more_then_no_space(void **state)
+TEST(nothing_written_is_asked_once_more_then_no_space)
 {
 	int fd = nameless(0);
 	struct io_req r = request(fd, true, 2);
 	struct io_xfer x;
 
-	(void)state;
 	assert_true(io_xfer_begin(&x, &r));
 	asks(&x, 0, 2 * BLOCK);
 	assert_false(io_xfer_took(&x, 0));
@@ -229,13 +218,12 @@ static void nothing_written_is_asked_once_more_then_no_space(void **state)
 	(void)close(fd);
 }
 
-static void a_request_of_many_gigabytes_is_asked_in_parts(void **state)
+TEST(a_request_of_many_gigabytes_is_asked_in_parts)
 {
 	int fd = nameless(0);
 	struct io_req r = { .fd = fd, .write = true, .buf = mem, .len = 3 * GIB + 5 };
 	struct io_xfer x;
 
-	(void)state;
 	assert_true(io_xfer_begin(&x, &r));
 	for (uint64_t i = 0; i < 3; i++) {
 		asks(&x, i * GIB, GIB);
@@ -264,18 +252,4 @@ static int mem_free(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_refusal_of_o_direct_is_asked_again_without_it_and_once),
-		cmocka_unit_test(
-			a_reader_that_is_refused_o_direct_does_not_get_what_the_page_cache_had),
-		cmocka_unit_test(other_errors_and_mistakes_leave_o_direct_alone),
-		cmocka_unit_test(what_others_do_to_the_descriptor_does_not_change_the_count),
-		cmocka_unit_test(interruptions_are_counted_in_a_row_and_end),
-		cmocka_unit_test(nothing_written_is_asked_once_more_then_no_space),
-		cmocka_unit_test(a_request_of_many_gigabytes_is_asked_in_parts),
-	};
-
-	return cmocka_run_group_tests(tests, mem_make, mem_free);
-}
+UNIT(.group_setup = mem_make, .group_teardown = mem_free);

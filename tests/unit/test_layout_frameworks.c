@@ -83,7 +83,7 @@ static void expect_examples(const struct example *x, size_t n)
 		expect_example(&x[i]);
 }
 
-static void fsdp2_and_hsdp_cut_rows_as_torch_chunk_does(void **state)
+TEST(fsdp2_and_hsdp_cut_rows_as_torch_chunk_does)
 {
 	static const struct example x[] = {
 		{ "fsdp=4",
@@ -107,12 +107,11 @@ static void fsdp2_and_hsdp_cut_rows_as_torch_chunk_does(void **state)
 		{ "fsdp=2", "Replicate", 0, { 0 }, { "it", "it" }, NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
 /* Rank r sits at (dp, tp) = (r / 2, r % 2). Torch prints [_StridedShard(0, 2), Shard(0)]. */
-static void fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide(void **state)
+TEST(fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide)
 {
 	static const struct example held = { "dp=3,tp=2",
 					     "Shard(0)@tp, Shard(0)@dp",
@@ -126,13 +125,12 @@ static void fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divi
 		{ 7 },	     { "0-2", "4-5", "2-4", "5-6", "6-7", "-" }, NULL
 	};
 
-	(void)state;
 	expect_example(&held);
 	expect_example(&recorded);
 }
 
 /* The placements that torch prints are read as the order that they say. */
-static void the_split_factors_of_fsdp2_are_read_as_an_order(void **state)
+TEST(the_split_factors_of_fsdp2_are_read_as_an_order)
 {
 	static const struct {
 		const char *mesh, *torch, *order;
@@ -147,7 +145,6 @@ static void the_split_factors_of_fsdp2_are_read_as_an_order(void **state)
 		{ "dp=2,tp=2", "Shard(1)@dp, Shard(0)@tp", "Shard(0)@tp, Shard(1)@dp" },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct ckpt_placement order[CKPT_DIMS_MAX];
 		struct arena a = { 0 };
@@ -166,7 +163,7 @@ static void the_split_factors_of_fsdp2_are_read_as_an_order(void **state)
 	}
 }
 
-static void strided_shards_read_literally_are_several_pieces(void **state)
+TEST(strided_shards_read_literally_are_several_pieces)
 {
 	static const struct example x[] = {
 		{ "tp=2", "StridedShard(0, 2)@tp", 1, { 8 }, { "0-2,4-6", "2-4,6-8" }, NULL },
@@ -187,12 +184,11 @@ static void strided_shards_read_literally_are_several_pieces(void **state)
 		  NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
 /* torchtitan: eight ranks are (fsdp=4, tp=2) for the dense weights and (efsdp=2, ep=4) for these. */
-static void experts_have_a_mesh_of_their_own(void **state)
+TEST(experts_have_a_mesh_of_their_own)
 {
 	static const struct example x[] = {
 		{ "fsdp=4,tp=2",
@@ -220,11 +216,10 @@ static void experts_have_a_mesh_of_their_own(void **state)
 		  NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
-static void a_pipeline_stage_holds_its_tensors_only(void **state)
+TEST(a_pipeline_stage_holds_its_tensors_only)
 {
 	static const struct example x[] = {
 		{ "pp=2,fsdp=2",
@@ -237,12 +232,11 @@ static void a_pipeline_stage_holds_its_tensors_only(void **state)
 		{ "pp=2,tp=2", "Only(0)@pp", 0, { 0 }, { "it", "it", "-", "-" }, NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
 /* Of an uneven dimension the flat cut differs from nested ones; order counts in both. */
-static void jax_axes_of_one_dimension_make_one_cut(void **state)
+TEST(jax_axes_of_one_dimension_make_one_cut)
 {
 	static const struct example x[] = {
 		{ "x=2,y=3",
@@ -272,12 +266,11 @@ static void jax_axes_of_one_dimension_make_one_cut(void **state)
 		  NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
 /* Two hosts of two ranks. */
-static void torchrec_tables_are_cut_in_each_of_its_ways(void **state)
+TEST(torchrec_tables_are_cut_in_each_of_its_ways)
 {
 	static const uint32_t second_host[] = { 2, 3 }, reversed[] = { 3, 2, 1, 0 };
 	static const struct example x[] = {
@@ -334,11 +327,10 @@ static void torchrec_tables_are_cut_in_each_of_its_ways(void **state)
 		{ "rank=2", "Replicate", 2, { 5, 4 }, { "0-5 x 0-4", "0-5 x 0-4" }, NULL },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
-static void ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number(void **state)
+TEST(ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number)
 {
 	static const uint32_t swapped[] = { 1, 0 }, some[] = { 5, 3, 9, 0 };
 	static const struct example x[] = {
@@ -351,11 +343,10 @@ static void ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number(v
 		  some },
 	};
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 }
 
-static void every_holder_of_a_pending_reduction_has_its_operand(void **state)
+TEST(every_holder_of_a_pending_reduction_has_its_operand)
 {
 	static const struct example x[] = {
 		{ "dp=2,tp=2",
@@ -369,7 +360,6 @@ static void every_holder_of_a_pending_reduction_has_its_operand(void **state)
 	struct mesh m;
 	struct layout l;
 
-	(void)state;
 	expect_examples(x, ARRAY_LEN(x));
 	assert_int_equal(mesh_parse(x[0].mesh, &a, &m, NULL), 0);
 	assert_int_equal(layout_parse(x[0].layout, &m, &a, &l, NULL), 0);
@@ -406,7 +396,7 @@ static void expect_interval(const struct indexset *x, uint64_t from, uint64_t to
 }
 
 /* ZeRO: w [4, 5] and b [3] flattened into one buffer of 23, cut in chunks of 8 for three ranks. */
-static void zero_intervals_are_a_few_boxes_of_each_tensor(void **state)
+TEST(zero_intervals_are_a_few_boxes_of_each_tensor)
 {
 	static const char *const w[3][6] = {
 		{ "0-1 x 0-5", "1-2 x 0-3" },
@@ -418,7 +408,6 @@ static void zero_intervals_are_a_few_boxes_of_each_tensor(void **state)
 	struct arena a = { 0 };
 	struct indexset x, y;
 
-	(void)state;
 	assert_int_equal(indexset_box(2, origin, shape_w, &a, &x), 0);
 	assert_int_equal(indexset_box(1, origin, shape_b, &a, &y), 0);
 	for (uint64_t r = 0; r < 3; r++) {
@@ -431,7 +420,7 @@ static void zero_intervals_are_a_few_boxes_of_each_tensor(void **state)
 }
 
 /* Megatron's distributed optimizer, Paddle's flattened_range: what tp left, flattened and cut. */
-static void an_interval_of_a_flattened_shard_is_in_global_indices(void **state)
+TEST(an_interval_of_a_flattened_shard_is_in_global_indices)
 {
 	static const char *const want[2][6] = {
 		{ "0-1 x 2-4 x 0-2", "1-2 x 2-3 x 0-2", NULL },
@@ -446,7 +435,6 @@ static void an_interval_of_a_flattened_shard_is_in_global_indices(void **state)
 	struct layout l;
 	struct indexset x;
 
-	(void)state;
 	assert_int_equal(mesh_parse("tp=2", &a, &m, NULL), 0);
 	assert_int_equal(layout_parse("Shard(1)@tp", &m, &a, &l, NULL), 0);
 	assert_int_equal(layout_share(&m, &l, 3, shape, &one, &a, &x), 0);
@@ -461,7 +449,7 @@ static void an_interval_of_a_flattened_shard_is_in_global_indices(void **state)
 }
 
 /* The most there can be: two ends in every dimension, and what lies between. */
-static void an_interval_has_at_most_two_boxes_a_dimension_less_one(void **state)
+TEST(an_interval_has_at_most_two_boxes_a_dimension_less_one)
 {
 	static const uint64_t origin[4] = { 0 }, shape[] = { 3, 3, 3, 3 };
 	static const char *const want[] = { "0-1 x 0-1 x 0-1 x 1-3", "0-1 x 0-1 x 1-3 x 0-3",
@@ -471,7 +459,6 @@ static void an_interval_has_at_most_two_boxes_a_dimension_less_one(void **state)
 	struct arena a = { 0 };
 	struct indexset x;
 
-	(void)state;
 	assert_int_equal(indexset_box(4, origin, shape, &a, &x), 0);
 	expect_interval(&x, 1, 80, want);
 	expect_interval(&x, 0, 81, (const char *const[]){ "0-3 x 0-3 x 0-3 x 0-3", NULL });
@@ -526,13 +513,12 @@ static void page_row(char *mesh, char *shape, char *layout, char *held)
 	expect_example(&x);
 }
 
-static void the_examples_of_the_page_are_true(void **state)
+TEST(the_examples_of_the_page_are_true)
 {
 	char here[] = __FILE__, path[512], line[2048], cell[6][CELL_MAX];
 	uint32_t rows = 0;
 	FILE *f;
 
-	(void)state;
 	*strrchr(here, '/') = '\0';
 	snprintf(path, sizeof path, "%s/../../docs/LAYOUTS.md", here);
 	f = fopen(path, "re");
@@ -549,28 +535,4 @@ static void the_examples_of_the_page_are_true(void **state)
 	fclose(f);
 	printf("%u examples\n", rows);
 	assert_int_equal(rows, 27);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fsdp2_and_hsdp_cut_rows_as_torch_chunk_does),
-		cmocka_unit_test(
-			fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide),
-		cmocka_unit_test(the_split_factors_of_fsdp2_are_read_as_an_order),
-		cmocka_unit_test(strided_shards_read_literally_are_several_pieces),
-		cmocka_unit_test(experts_have_a_mesh_of_their_own),
-		cmocka_unit_test(a_pipeline_stage_holds_its_tensors_only),
-		cmocka_unit_test(jax_axes_of_one_dimension_make_one_cut),
-		cmocka_unit_test(torchrec_tables_are_cut_in_each_of_its_ways),
-		cmocka_unit_test(
-			ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number),
-		cmocka_unit_test(every_holder_of_a_pending_reduction_has_its_operand),
-		cmocka_unit_test(zero_intervals_are_a_few_boxes_of_each_tensor),
-		cmocka_unit_test(an_interval_of_a_flattened_shard_is_in_global_indices),
-		cmocka_unit_test(the_examples_of_the_page_are_true),
-		cmocka_unit_test(an_interval_has_at_most_two_boxes_a_dimension_less_one),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

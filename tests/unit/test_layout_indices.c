@@ -121,11 +121,10 @@ static void expect_stretches(const struct indices *x, const struct naive *nx,
 	assert_false(indices_next(x, y, &c, &s));
 }
 
-static void slices_are_the_elements_between_two_numbers(void **state)
+TEST(slices_are_the_elements_between_two_numbers)
 {
 	static struct naive x, want;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct arena a = { 0 };
@@ -144,11 +143,10 @@ static void slices_are_the_elements_between_two_numbers(void **state)
 	}
 }
 
-static void cuts_of_lists_are_torch_chunks_of_their_elements(void **state)
+TEST(cuts_of_lists_are_torch_chunks_of_their_elements)
 {
 	static struct naive x, want;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct arena a = { 0 };
@@ -171,12 +169,11 @@ static void cuts_of_lists_are_torch_chunks_of_their_elements(void **state)
 	}
 }
 
-static void chunks_of_a_cut_are_disjoint_and_together_the_list(void **state)
+TEST(chunks_of_a_cut_are_disjoint_and_together_the_list)
 {
 	static struct naive x;
 	static uint8_t seen[NAIVE_MAX];
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES / 3; n++) {
 		struct arena a = { 0 };
@@ -202,11 +199,10 @@ static void chunks_of_a_cut_are_disjoint_and_together_the_list(void **state)
 	}
 }
 
-static void intersections_and_stretches_are_the_common_indices(void **state)
+TEST(intersections_and_stretches_are_the_common_indices)
 {
 	static struct naive x, y, want;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct arena a = { 0 };
@@ -226,12 +222,11 @@ static void intersections_and_stretches_are_the_common_indices(void **state)
 }
 
 /* Two progressions whose strides have nothing in common meet rarely: where the search is hard. */
-static void sparse_progressions_meet_where_they_should(void **state)
+TEST(sparse_progressions_meet_where_they_should)
 {
 	static struct naive x, y, want;
 	struct naive *const both[2] = { &x, &y };
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct run run[2];
@@ -262,11 +257,10 @@ static void sparse_progressions_meet_where_they_should(void **state)
 	}
 }
 
-static void lists_are_equal_when_their_indices_are_however_they_are_grouped(void **state)
+TEST(lists_are_equal_when_their_indices_are_however_they_are_grouped)
 {
 	static struct naive x, y;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct arena a = { 0 };
@@ -304,12 +298,11 @@ static void cut_of_range(uint64_t n, uint32_t k, uint32_t r, uint32_t f, struct 
 	assert_int_equal(indices_check(ret, n, NULL), 0);
 }
 
-static void a_strided_cut_of_a_range_is_at_most_three_records(void **state)
+TEST(a_strided_cut_of_a_range_is_at_most_three_records)
 {
 	static const uint64_t size[] = { 7, 1000000, TERA, TERA + 12345, INT64_MAX };
 	static const uint32_t factor[] = { 1, 2, 3, 1000000, 999983, UINT32_MAX };
 
-	(void)state;
 	for (uint32_t s = 0; s < ARRAY_LEN(size); s++)
 		for (uint32_t f = 0; f < ARRAY_LEN(factor); f++)
 			for (uint32_t k = 1; k < 6; k++) {
@@ -328,7 +321,7 @@ static void a_strided_cut_of_a_range_is_at_most_three_records(void **state)
 			}
 }
 
-static void progressions_without_end_are_cut_sliced_and_intersected_at_once(void **state)
+TEST(progressions_without_end_are_cut_sliced_and_intersected_at_once)
 {
 	struct arena a = { 0 };
 	struct run even = { 0, 1, 2, TERA }, odd = { 1, 1, 2, TERA };
@@ -338,7 +331,6 @@ static void progressions_without_end_are_cut_sliced_and_intersected_at_once(void
 	struct indices_cursor c = { 0 };
 	struct stretch s;
 
-	(void)state;
 	assert_int_equal(indices_intersect(&e, &o, &a, &x), 0);
 	assert_int_equal(x.n, 0);
 	assert_false(indices_next(&e, &o, &c, &s));
@@ -365,7 +357,7 @@ static void progressions_without_end_are_cut_sliced_and_intersected_at_once(void
 }
 
 /* Strides without a common factor: far apart meetings are computed, not walked to. */
-static void one_far_meeting_is_found_at_once(void **state)
+TEST(one_far_meeting_is_found_at_once)
 {
 	const uint64_t p = 4294967291, q = 4294967279; /* primes */
 	struct run a = { 0, 1, p, q + 1 }, b = { 1, 1, q, p + 1 };
@@ -374,7 +366,6 @@ static void one_far_meeting_is_found_at_once(void **state)
 	struct stretch s;
 	struct arena arena = { 0 };
 
-	(void)state;
 	assert_true(indices_next(&x, &y, &c, &s));
 	assert_int_equal(s.len, 1);
 	assert_int_equal(s.index % p, 0);
@@ -388,7 +379,7 @@ static void one_far_meeting_is_found_at_once(void **state)
 	arena_free(&arena);
 }
 
-static void a_list_of_too_many_records_is_refused(void **state)
+TEST(a_list_of_too_many_records_is_refused)
 {
 	struct arena a = { 0 };
 	struct run x_run = { 0, 3, 7, 1000000 }, y_run = { 0, 5, 11, 1000000 };
@@ -396,13 +387,12 @@ static void a_list_of_too_many_records_is_refused(void **state)
 	struct run far = { 0, 1, 1000003, 1u << 30 }, off = { 0, 500000, 1000004, 1u << 30 };
 	struct indices f = { 1, 1u << 30, &far }, g = { 1, 500000ull << 30, &off };
 
-	(void)state;
 	assert_int_equal(indices_intersect(&x, &y, &a, &got), -E2BIG);
 	assert_int_equal(indices_intersect(&f, &g, &a, &got), -E2BIG); /* merges, but walks */
 	arena_free(&a);
 }
 
-static void outside_lists_that_break_a_rule_are_refused(void **state)
+TEST(outside_lists_that_break_a_rule_are_refused)
 {
 	static const struct {
 		struct run run[2];
@@ -429,7 +419,6 @@ static void outside_lists_that_break_a_rule_are_refused(void **state)
 	struct run one = { 0, 1, 1, 1 };
 	struct indices many = { LAYOUT_RUNS_MAX + 1, 1, &one }, none = { 0 };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct indices x = { bad[i].n, bad[i].total, bad[i].run };
 
@@ -442,13 +431,12 @@ static void outside_lists_that_break_a_rule_are_refused(void **state)
 	assert_int_equal(indices_check(&none, 0, &err), 0);
 }
 
-static void boxes_and_shapes_above_the_limit_are_refused(void **state)
+TEST(boxes_and_shapes_above_the_limit_are_refused)
 {
 	struct arena a = { 0 };
 	struct indexset s, t, both;
 	uint64_t n;
 
-	(void)state;
 	assert_int_equal(shape_numel(2, (uint64_t[]){ 1ull << 32, 1ull << 31 }, &n), -EOVERFLOW);
 	assert_int_equal(shape_numel(2, (uint64_t[]){ 1ull << 32, 1ull << 32 }, &n), -EOVERFLOW);
 	assert_int_equal(shape_numel(2, (uint64_t[]){ 0, 1ull << 63 }, &n), -EOVERFLOW);
@@ -476,24 +464,4 @@ static void boxes_and_shapes_above_the_limit_are_refused(void **state)
 	assert_int_equal(indexset_box(2, (uint64_t[]){ 0, 0 }, (uint64_t[]){ 5, 0 }, &a, &t), 0);
 	assert_true(indexset_equal(&both, &t)); /* empty is empty */
 	arena_free(&a);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(slices_are_the_elements_between_two_numbers),
-		cmocka_unit_test(cuts_of_lists_are_torch_chunks_of_their_elements),
-		cmocka_unit_test(chunks_of_a_cut_are_disjoint_and_together_the_list),
-		cmocka_unit_test(intersections_and_stretches_are_the_common_indices),
-		cmocka_unit_test(sparse_progressions_meet_where_they_should),
-		cmocka_unit_test(lists_are_equal_when_their_indices_are_however_they_are_grouped),
-		cmocka_unit_test(a_strided_cut_of_a_range_is_at_most_three_records),
-		cmocka_unit_test(progressions_without_end_are_cut_sliced_and_intersected_at_once),
-		cmocka_unit_test(one_far_meeting_is_found_at_once),
-		cmocka_unit_test(a_list_of_too_many_records_is_refused),
-		cmocka_unit_test(outside_lists_that_break_a_rule_are_refused),
-		cmocka_unit_test(boxes_and_shapes_above_the_limit_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static void must_parse(const char *spec, const char *text, struct arena *a, stru
 		fail_msg("%s", err.msg);
 }
 
-static void a_mesh_of_a_million_ranks_is_the_largest(void **state)
+TEST(a_mesh_of_a_million_ranks_is_the_largest)
 {
 	struct arena a = { 0 };
 	struct mesh m;
@@ -24,7 +24,6 @@ static void a_mesh_of_a_million_ranks_is_the_largest(void **state)
 	uint64_t total = 0;
 	uint32_t *rank;
 
-	(void)state;
 	must_parse("pp=16,fsdp=8192,tp=8", "Shard(0)@tp, Shard(0)@fsdp, Only(3)@pp", &a, &m, &l);
 	assert_int_equal(m.nrank, LAYOUT_RANKS_MAX);
 	assert_int_equal(mesh_check(&m, NULL), 0);
@@ -50,7 +49,7 @@ static void a_mesh_of_a_million_ranks_is_the_largest(void **state)
 	arena_free(&a);
 }
 
-static void a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records(void **state)
+TEST(a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records)
 {
 	static const char *const text[] = {
 		"StridedShard(0, 1000000)@a, Shard(0)@b",
@@ -60,7 +59,6 @@ static void a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records(voi
 	};
 	const uint64_t shape[] = { UINT64_C(1000000007) };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(text); i++) {
 		struct arena a = { 0 };
 		struct mesh m;
@@ -86,7 +84,7 @@ static void a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records(voi
 }
 
 /* Strides that fit nowhere: found by trying many, kept because they take longest. */
-static void a_list_of_too_many_progressions_is_refused_in_bounded_memory(void **state)
+TEST(a_list_of_too_many_progressions_is_refused_in_bounded_memory)
 {
 	static const struct {
 		uint64_t n;
@@ -112,7 +110,6 @@ static void a_list_of_too_many_progressions_is_refused_in_bounded_memory(void **
 	static const char *const name[] = { "a", "b", "c", "d", "e" };
 	static const uint32_t rank[8 * 9 * 8 * 4 * 7];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct ckpt_placement p[5] = { 0 };
 		struct mesh m = { x[i].ndim, name, x[i].dim, ARRAY_LEN(rank), rank };
@@ -130,7 +127,7 @@ static void a_list_of_too_many_progressions_is_refused_in_bounded_memory(void **
 	}
 }
 
-static void sizes_that_overflow_are_refused_and_empty_ones_are_not(void **state)
+TEST(sizes_that_overflow_are_refused_and_empty_ones_are_not)
 {
 	static const struct {
 		uint32_t ndim;
@@ -150,7 +147,6 @@ static void sizes_that_overflow_are_refused_and_empty_ones_are_not(void **state)
 					    "unflatten_pad: StridedShard(0, 4294967295)@a",
 					    "flat: Shard(0)@a" };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++)
 		for (uint32_t k = 0; k < ARRAY_LEN(text); k++) {
 			struct arena a = { 0 };
@@ -176,7 +172,7 @@ static void sizes_that_overflow_are_refused_and_empty_ones_are_not(void **state)
 }
 
 /* The three of torch's own tests, and more. */
-static void split_factors_that_say_no_order_are_refused_and_literally_still_a_layout(void **state)
+TEST(split_factors_that_say_no_order_are_refused_and_literally_still_a_layout)
 {
 	static const struct {
 		const char *mesh, *text;
@@ -190,7 +186,6 @@ static void split_factors_that_say_no_order_are_refused_and_literally_still_a_la
 		{ "a=2", "StridedShard(0, 2)@a" },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct ckpt_placement order[CKPT_DIMS_MAX];
 		struct ckpt_err err = { 0 };
@@ -206,7 +201,7 @@ static void split_factors_that_say_no_order_are_refused_and_literally_still_a_la
 	}
 }
 
-static void placements_that_are_no_order_are_refused_by_the_conversions(void **state)
+TEST(placements_that_are_no_order_are_refused_by_the_conversions)
 {
 	static const char *const name[] = { "a", "b" };
 	static const uint32_t dim[] = { 2, 3 }, rank[6] = { 0 };
@@ -230,7 +225,6 @@ static void placements_that_are_no_order_are_refused_by_the_conversions(void **s
 	struct ckpt_placement out[3];
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		err.msg[0] = 0;
 		assert_int_equal(layout_order_of(&m, x[i], out, &err), -EINVAL);
@@ -247,7 +241,7 @@ static void placements_that_are_no_order_are_refused_by_the_conversions(void **s
 }
 
 /* Like mesh texts: an answer that checks, or a sentence that says where. */
-static void random_layout_texts_are_layouts_or_errors(void **state)
+TEST(random_layout_texts_are_layouts_or_errors)
 {
 	static const char *const part[] = {
 		"Shard(",
@@ -283,7 +277,6 @@ static void random_layout_texts_are_layouts_or_errors(void **state)
 	struct mesh m;
 	uint32_t good = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	assert_int_equal(mesh_parse("pp=2,dp=3,tp=4", &base, &m, NULL), 0);
 	for (uint32_t n = 0; n < 50000; n++) {
@@ -309,7 +302,7 @@ static void random_layout_texts_are_layouts_or_errors(void **state)
 	assert_true(good > 100);
 }
 
-static void texts_of_modes_and_reductions_say_what_is_wrong_and_where(void **state)
+TEST(texts_of_modes_and_reductions_say_what_is_wrong_and_where)
 {
 	static const struct {
 		const char *text;
@@ -334,7 +327,6 @@ static void texts_of_modes_and_reductions_say_what_is_wrong_and_where(void **sta
 	struct layout l;
 	char at[32];
 
-	(void)state;
 	assert_int_equal(mesh_parse("dp=3,tp=2", &a, &m, NULL), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(layout_parse(bad[i].text, &m, &a, &l, &err), -EINVAL);
@@ -356,21 +348,4 @@ static void texts_of_modes_and_reductions_say_what_is_wrong_and_where(void **sta
 	assert_int_equal(l.mode, CKPT_UNFLATTEN_PAD);
 	assert_int_equal(l.nplace, 0);
 	arena_free(&a);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_mesh_of_a_million_ranks_is_the_largest),
-		cmocka_unit_test(a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records),
-		cmocka_unit_test(a_list_of_too_many_progressions_is_refused_in_bounded_memory),
-		cmocka_unit_test(sizes_that_overflow_are_refused_and_empty_ones_are_not),
-		cmocka_unit_test(
-			split_factors_that_say_no_order_are_refused_and_literally_still_a_layout),
-		cmocka_unit_test(placements_that_are_no_order_are_refused_by_the_conversions),
-		cmocka_unit_test(random_layout_texts_are_layouts_or_errors),
-		cmocka_unit_test(texts_of_modes_and_reductions_say_what_is_wrong_and_where),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

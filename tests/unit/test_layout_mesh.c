@@ -10,13 +10,12 @@ static void expect_refused(int got, int code, const struct ckpt_err *err, const 
 		fail_msg("\"%s\" should say \"%s\"", err->msg, text);
 }
 
-static void the_text_form_of_a_mesh_is_read_and_printed(void **state)
+TEST(the_text_form_of_a_mesh_is_read_and_printed)
 {
 	static const char *const good[] = { "fsdp=4", "dp=2,fsdp=2", "a=1,b=1,c=1", "A-b_c.9=16",
 					    "x=1048576" };
 	char buf[64];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
@@ -30,7 +29,7 @@ static void the_text_form_of_a_mesh_is_read_and_printed(void **state)
 	}
 }
 
-static void a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy(void **state)
+TEST(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy)
 {
 	static const struct {
 		const char *spec, *says;
@@ -59,7 +58,6 @@ static void a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy(void **st
 	struct arena a = { 0 };
 	struct mesh m;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct ckpt_err err = { 0 };
 		int e = mesh_parse(bad[i].spec, &a, &m, &err);
@@ -71,13 +69,12 @@ static void a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy(void **st
 	arena_free(&a);
 }
 
-static void a_mesh_is_cut_where_the_buffer_ends(void **state)
+TEST(a_mesh_is_cut_where_the_buffer_ends)
 {
 	struct arena a = { 0 };
 	struct mesh m;
 	char buf[32];
 
-	(void)state;
 	assert_int_equal(mesh_parse("dp=2,fsdp=16", &a, &m, NULL), 0);
 	for (size_t n = 1; n < sizeof buf; n++) {
 		memset(buf, 'x', sizeof buf);
@@ -89,7 +86,7 @@ static void a_mesh_is_cut_where_the_buffer_ends(void **state)
 	arena_free(&a);
 }
 
-static void a_mesh_that_breaks_a_rule_is_refused(void **state)
+TEST(a_mesh_that_breaks_a_rule_is_refused)
 {
 	static const char *const name[] = { "dp", "tp" }, *const twice[] = { "dp", "dp" };
 	static const char *const odd[] = { "dp", "t p" }, *const none[] = { "dp", "" };
@@ -117,7 +114,6 @@ static void a_mesh_that_breaks_a_rule_is_refused(void **state)
 	uint32_t coord[2];
 	struct mesh ok = { 2, name, dim, 6, rank }, point = { .nrank = 1, .rank = rank };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		err = (struct ckpt_err){ 0 };
 		int e = mesh_check(&bad[i].m, &err);
@@ -133,7 +129,7 @@ static void a_mesh_that_breaks_a_rule_is_refused(void **state)
 	assert_false(mesh_coord(&point, 0, coord));
 }
 
-static void a_layout_that_breaks_a_rule_is_refused(void **state)
+TEST(a_layout_that_breaks_a_rule_is_refused)
 {
 	static const char *const name[] = { "dp", "tp" };
 	const uint32_t dim[] = { 2, 3 }, rank[] = { 0, 1, 2, 3, 4, 5 };
@@ -206,7 +202,6 @@ static void a_layout_that_breaks_a_rule_is_refused(void **state)
 		{ { { 0 } }, 0, 0, 17, -EINVAL, "17 dimensions" },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct layout l = { 0, bad[i].mode, bad[i].nplace, bad[i].place };
 		struct ckpt_err err = { 0 };
@@ -225,7 +220,7 @@ static void a_layout_that_breaks_a_rule_is_refused(void **state)
 	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
 }
 
-static void a_pending_reduction_is_a_layout_but_is_saved_with_consent_only(void **state)
+TEST(a_pending_reduction_is_a_layout_but_is_saved_with_consent_only)
 {
 	static const char *const name[] = { "dp", "tp" };
 	const uint32_t dim[] = { 2, 3 }, rank[] = { 0, 1, 2, 3, 4, 5 };
@@ -237,7 +232,6 @@ static void a_pending_reduction_is_a_layout_but_is_saved_with_consent_only(void 
 	struct layout l = { .nplace = 2, .place = p };
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	assert_int_equal(layout_check(&m, &l, 0, NULL), 0);
 	assert_true(layout_is_partial(&l));
 	expect_refused(layout_check_saved(&m, &l, &err), -EOPNOTSUPP, &err,
@@ -251,12 +245,11 @@ static void a_pending_reduction_is_a_layout_but_is_saved_with_consent_only(void 
 }
 
 /* Whatever stands in the text, the answer is a mesh that checks or a sentence. */
-static void random_mesh_texts_are_meshes_or_errors(void **state)
+TEST(random_mesh_texts_are_meshes_or_errors)
 {
 	static const char part[] = "ab=12,0=,._-A9 \x80";
 	uint32_t good = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < 100000; n++) {
 		char spec[24], back[64];
@@ -283,19 +276,4 @@ static void random_mesh_texts_are_meshes_or_errors(void **state)
 	}
 	printf("%u of 100000 were meshes\n", good);
 	assert_true(good > 100);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_text_form_of_a_mesh_is_read_and_printed),
-		cmocka_unit_test(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy),
-		cmocka_unit_test(a_mesh_is_cut_where_the_buffer_ends),
-		cmocka_unit_test(a_mesh_that_breaks_a_rule_is_refused),
-		cmocka_unit_test(a_layout_that_breaks_a_rule_is_refused),
-		cmocka_unit_test(a_pending_reduction_is_a_layout_but_is_saved_with_consent_only),
-		cmocka_unit_test(random_mesh_texts_are_meshes_or_errors),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

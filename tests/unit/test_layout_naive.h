@@ -5,16 +5,9 @@
  */
 #ifndef CKPT_TEST_LAYOUT_NAIVE_H
 #define CKPT_TEST_LAYOUT_NAIVE_H
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include "ckpt/base/util.h"
 #include "ckpt/layout/layout.h"
 #include "tests/lib/draw.h"
+#include "tests/lib/unit.h"
 
 #define NAIVE_MAX 4096
 

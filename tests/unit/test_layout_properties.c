@@ -360,54 +360,46 @@ static bool intervals_are_their_elements(const struct layout_case *c, char *why)
 
 /* --- tests --- */
 
-static void every_share_is_what_the_oracle_says(void **state)
+TEST(every_share_is_what_the_oracle_says)
 {
-	(void)state;
 	cases_hold(__func__, share_is_the_oracles, 1, 60000);
 }
 
-static void shares_are_disjoint_and_cover_the_tensor_times_its_replicas(void **state)
+TEST(shares_are_disjoint_and_cover_the_tensor_times_its_replicas)
 {
-	(void)state;
 	cases_hold(__func__, shares_cover, 1, 40000);
 }
 
-static void every_element_has_one_owner_among_its_replicas(void **state)
+TEST(every_element_has_one_owner_among_its_replicas)
 {
-	(void)state;
 	cases_hold(__func__, owned_parts_cover_once, 1, 40000);
 }
 
-static void what_owners_write_under_one_layout_fills_any_other(void **state)
+TEST(what_owners_write_under_one_layout_fills_any_other)
 {
-	(void)state;
 	cases_hold(__func__, resharding_there_and_back_is_direct, 2, 10000);
 }
 
-static void shard_order_comes_back_from_split_factors(void **state)
+TEST(shard_order_comes_back_from_split_factors)
 {
-	(void)state;
 	cases_hold(__func__, order_survives_strided, 1, 20000);
 }
 
-static void split_factors_come_back_from_shard_order(void **state)
+TEST(split_factors_come_back_from_shard_order)
 {
-	(void)state;
 	cases_hold(__func__, decoded_order_has_these_factors, 1, 40000);
 }
 
-static void where_sizes_divide_both_readings_of_split_factors_are_one(void **state)
+TEST(where_sizes_divide_both_readings_of_split_factors_are_one)
 {
-	(void)state;
 	divided = 0;
 	cases_hold(__func__, both_readings_agree_where_sizes_divide, 1, 60000);
 	printf("%u dimensions were cut more than once and divide\n", divided);
 	assert_true(divided > 1000);
 }
 
-static void an_interval_of_a_flattened_share_is_a_few_boxes(void **state)
+TEST(an_interval_of_a_flattened_share_is_a_few_boxes)
 {
-	(void)state;
 	cases_hold(__func__, intervals_are_their_elements, 1, 40000);
 }
 
@@ -431,12 +423,11 @@ static void random_model(struct layout_case *t)
 }
 
 /* Whatever else a rank knows, and in whichever order it asks: each tensor has its owners. */
-static void ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows(void **state)
+TEST(ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows)
 {
 	static struct layout_case t[TENSORS];
 	static uint32_t owned[TENSORS][CASE_NUMEL], element[CASE_NUMEL];
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < 2000; n++) {
 		random_model(t);
@@ -481,11 +472,10 @@ static void ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows(
 }
 
 /* Up to 10^12 indices a dimension and any factor: counts and disjointness need no list. */
-static void cuts_of_very_long_dimensions_are_disjoint_and_complete(void **state)
+TEST(cuts_of_very_long_dimensions_are_disjoint_and_complete)
 {
 	uint32_t refused = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < 3000; n++) {
 		uint32_t k[2] = { 1 + naive_below(9), 1 + naive_below(9) };
@@ -545,13 +535,12 @@ static bool no_wide_strides(const struct layout_case *c, char *why)
 	return true;
 }
 
-static void a_broken_case_shrinks_to_a_minimal_one(void **state)
+TEST(a_broken_case_shrinks_to_a_minimal_one)
 {
 	static struct layout_case c;
 	char why[CASE_WHY], text[1024];
 	uint32_t broken = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < 2000; n++) {
 		random_case(&c, 1);
@@ -565,24 +554,4 @@ static void a_broken_case_shrinks_to_a_minimal_one(void **state)
 		assert_string_equal(why, "placement 0");
 	}
 	assert_true(broken > 100);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_share_is_what_the_oracle_says),
-		cmocka_unit_test(shares_are_disjoint_and_cover_the_tensor_times_its_replicas),
-		cmocka_unit_test(every_element_has_one_owner_among_its_replicas),
-		cmocka_unit_test(what_owners_write_under_one_layout_fills_any_other),
-		cmocka_unit_test(shard_order_comes_back_from_split_factors),
-		cmocka_unit_test(split_factors_come_back_from_shard_order),
-		cmocka_unit_test(where_sizes_divide_both_readings_of_split_factors_are_one),
-		cmocka_unit_test(an_interval_of_a_flattened_share_is_a_few_boxes),
-		cmocka_unit_test(
-			ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows),
-		cmocka_unit_test(cuts_of_very_long_dimensions_are_disjoint_and_complete),
-		cmocka_unit_test(a_broken_case_shrinks_to_a_minimal_one),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,13 +160,12 @@ static void coordinate_of(const struct mesh *m, uint32_t place, uint32_t *coord)
 		coord[d] = place % m->dim[d];
 }
 
-static void shares_are_right_and_owned_parts_cover_every_element_once(void **state)
+TEST(shares_are_right_and_owned_parts_cover_every_element_once)
 {
 	static struct random_case c;
 	static uint32_t held[NUMEL_MAX], owned[NUMEL_MAX]; /* there may be 256 replicas */
 	uint64_t replicated = 0, partly = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct arena a = { 0 };
@@ -212,7 +211,7 @@ static void shares_are_right_and_owned_parts_cover_every_element_once(void **sta
 	assert_true(replicated > CASES / 10 && partly > CASES / 10);
 }
 
-static void small_replicas_are_spread_over_the_ranks(void **state)
+TEST(small_replicas_are_spread_over_the_ranks)
 {
 	const uint32_t size = 8, rank[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const char *const dp = "dp";
@@ -221,7 +220,6 @@ static void small_replicas_are_spread_over_the_ranks(void **state)
 	uint32_t owner[8] = { 0 };
 	struct arena a = { 0 };
 
-	(void)state;
 	for (uint32_t i = 0; i < 4000; i++) {
 		char name[64];
 		struct indexset x;
@@ -240,7 +238,7 @@ static void small_replicas_are_spread_over_the_ranks(void **state)
 	arena_free(&a);
 }
 
-static void the_size_where_replicas_begin_to_share_the_work_is_exact(void **state)
+TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
 {
 	const uint32_t size = 2, rank[2] = { 0, 1 }, coord[2] = { 0, 1 };
 	const char *const dp = "dp";
@@ -249,7 +247,6 @@ static void the_size_where_replicas_begin_to_share_the_work_is_exact(void **stat
 	struct arena a = { 0 };
 	struct indexset x, y;
 
-	(void)state;
 	/* 2 MiB - 4 bytes: whole; 2 MiB: in halves, along the first dimension with two indices */
 	for (uint32_t i = 0; i < 2; i++) {
 		const uint64_t small[] = { 524287 }, large[] = { 1, 524288 };
@@ -287,7 +284,7 @@ static void the_size_where_replicas_begin_to_share_the_work_is_exact(void **stat
 	arena_free(&a);
 }
 
-static void a_shape_above_the_limit_is_refused(void **state)
+TEST(a_shape_above_the_limit_is_refused)
 {
 	const struct mesh m = { .nrank = 1, .rank = (uint32_t[]){ 0 } };
 	const struct layout l = { 0 };
@@ -295,13 +292,12 @@ static void a_shape_above_the_limit_is_refused(void **state)
 	struct arena a = { 0 };
 	struct indexset x;
 
-	(void)state;
 	assert_int_equal(layout_share(&m, &l, 2, shape, NULL, &a, &x), -EOVERFLOW);
 	assert_int_equal(layout_owned(&m, &l, 2, shape, NULL, 1, "", "w", &a, &x), -EOVERFLOW);
 	arena_free(&a);
 }
 
-static void a_million_pieces_on_every_rank_are_a_few_records(void **state)
+TEST(a_million_pieces_on_every_rank_are_a_few_records)
 {
 	const uint32_t dim[] = { 4, 2 }, rank[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const char *const name[] = { "dp", "tp" };
@@ -315,7 +311,6 @@ static void a_million_pieces_on_every_rank_are_a_few_records(void **state)
 	struct arena a = { 0 };
 	uint64_t total = 0;
 
-	(void)state;
 	for (uint32_t r = 0; r < 8; r++) {
 		uint32_t coord[2];
 		struct indexset x;
@@ -329,17 +324,4 @@ static void a_million_pieces_on_every_rank_are_a_few_records(void **state)
 	assert_int_equal(total, shape[0]);
 	assert_true(a.total_bytes < 1 << 20);
 	arena_free(&a);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shares_are_right_and_owned_parts_cover_every_element_once),
-		cmocka_unit_test(small_replicas_are_spread_over_the_ranks),
-		cmocka_unit_test(the_size_where_replicas_begin_to_share_the_work_is_exact),
-		cmocka_unit_test(a_shape_above_the_limit_is_refused),
-		cmocka_unit_test(a_million_pieces_on_every_rank_are_a_few_records),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

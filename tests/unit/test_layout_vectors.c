@@ -213,51 +213,43 @@ static void run_vectors(const char *name, uint32_t at_least)
 	run_mode(name, CKPT_CHUNK, at_least);
 }
 
-static void torch_and_layout_share_agree_on_plain_shards(void **state)
+TEST(torch_and_layout_share_agree_on_plain_shards)
 {
-	(void)state;
 	run_vectors("literal", 420);
 }
 
-static void torch_and_layout_share_agree_on_strided_shards(void **state)
+TEST(torch_and_layout_share_agree_on_strided_shards)
 {
-	(void)state;
 	run_vectors("strided", 380);
 }
 
-static void torch_and_layout_share_agree_on_explicit_orders(void **state)
+TEST(torch_and_layout_share_agree_on_explicit_orders)
 {
-	(void)state;
 	run_vectors("order", 300);
 }
 
-static void torch_and_layout_share_agree_on_permuted_and_partial_meshes(void **state)
+TEST(torch_and_layout_share_agree_on_permuted_and_partial_meshes)
 {
-	(void)state;
 	run_vectors("ranks", 160);
 }
 
-static void torch_and_layout_share_agree_on_large_shapes(void **state)
+TEST(torch_and_layout_share_agree_on_large_shapes)
 {
-	(void)state;
 	run_vectors("large", 100);
 }
 
-static void torch_and_layout_share_agree_on_fsdp(void **state)
+TEST(torch_and_layout_share_agree_on_fsdp)
 {
-	(void)state;
 	run_vectors("fsdp", 300);
 }
 
-static void flat_cuts_are_one_cut_by_all_mesh_dimensions(void **state)
+TEST(flat_cuts_are_one_cut_by_all_mesh_dimensions)
 {
-	(void)state;
 	run_mode("flat", CKPT_FLAT, 172);
 }
 
-static void padded_unflattening_cuts_columns(void **state)
+TEST(padded_unflattening_cuts_columns)
 {
-	(void)state;
 	run_mode("unflatten_pad", CKPT_UNFLATTEN_PAD, 68);
 }
 
@@ -335,7 +327,7 @@ static void expect_strided(const struct vector *v)
 				 strided[i].split_factor, v->place[i].split_factor);
 }
 
-static void split_factors_and_shard_order_are_converted_as_torch_does(void **state)
+TEST(split_factors_and_shard_order_are_converted_as_torch_does)
 {
 	static struct vector v;
 	cleanup_free char *line = NULL;
@@ -343,7 +335,6 @@ static void split_factors_and_shard_order_are_converted_as_torch_does(void **sta
 	uint32_t n = 0, both = 0;
 	FILE *f = open_vectors("strided_order");
 
-	(void)state;
 	for (; getline(&line, &cap, f) > 0; n++) {
 		read_strided(&v, line);
 		expect_decoded(&v);
@@ -357,13 +348,12 @@ static void split_factors_and_shard_order_are_converted_as_torch_does(void **sta
 	assert_true(n == 200 && both > 50);
 }
 
-static void what_torch_refuses_is_refused(void **state)
+TEST(what_torch_refuses_is_refused)
 {
-	(void)state;
 	run_vectors("errors", 50);
 }
 
-static void ownership_is_what_the_rule_says(void **state)
+TEST(ownership_is_what_the_rule_says)
 {
 	static struct vector v;
 	cleanup_free char *line = NULL;
@@ -371,7 +361,6 @@ static void ownership_is_what_the_rule_says(void **state)
 	uint32_t n = 0;
 	FILE *f = open_vectors("owned");
 
-	(void)state;
 	for (; getline(&line, &cap, f) > 0; n++) {
 		struct arena a = { 0 };
 		struct indexset set;
@@ -395,23 +384,4 @@ static void ownership_is_what_the_rule_says(void **state)
 	fclose(f);
 	printf("owned: %u cases\n", n);
 	assert_true(n >= 560);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(torch_and_layout_share_agree_on_plain_shards),
-		cmocka_unit_test(torch_and_layout_share_agree_on_strided_shards),
-		cmocka_unit_test(torch_and_layout_share_agree_on_explicit_orders),
-		cmocka_unit_test(torch_and_layout_share_agree_on_permuted_and_partial_meshes),
-		cmocka_unit_test(torch_and_layout_share_agree_on_large_shapes),
-		cmocka_unit_test(torch_and_layout_share_agree_on_fsdp),
-		cmocka_unit_test(flat_cuts_are_one_cut_by_all_mesh_dimensions),
-		cmocka_unit_test(padded_unflattening_cuts_columns),
-		cmocka_unit_test(split_factors_and_shard_order_are_converted_as_torch_does),
-		cmocka_unit_test(what_torch_refuses_is_refused),
-		cmocka_unit_test(ownership_is_what_the_rule_says),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_move_cast.c - one floating-point type as another: exact where it can be, else the nearest. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include <math.h>
 #include "ckpt/base/dtype.h"
-#include "ckpt/base/util.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/move/cast.h"
+#include "tests/lib/unit.h"
 
 #define SEED 20261121
 
@@ -47,11 +41,10 @@ static uint16_t narrowed(uint32_t from, const void *x, uint32_t to)
 	return h;
 }
 
-static void all_numbers_of_16_bits_are_exact_and_come_back(void **state)
+TEST(all_numbers_of_16_bits_are_exact_and_come_back)
 {
 	static const uint32_t types[] = { CKPT_F16, CKPT_BF16 };
 
-	(void)state;
 	for (uint32_t t = 0; t < 2; t++)
 		for (uint32_t h = 0; h < 65536; h++) {
 			double want = value_of(types[t], (uint16_t)h), wide;
@@ -113,11 +106,10 @@ static double hard_number(uint32_t dtype)
 	return rng() % 2 ? mid : -mid;
 }
 
-static void what_does_not_fit_is_rounded_once_to_nearest_even(void **state)
+TEST(what_does_not_fit_is_rounded_once_to_nearest_even)
 {
 	static const uint32_t types[] = { CKPT_F16, CKPT_BF16 };
 
-	(void)state;
 	print_message("seed %d\n", SEED);
 	for (uint32_t i = 0; i < 400000; i++) {
 		uint32_t t = types[i % 2];
@@ -131,7 +123,7 @@ static void what_does_not_fit_is_rounded_once_to_nearest_even(void **state)
 	}
 }
 
-static void the_ends_of_the_ranges_are_right(void **state)
+TEST(the_ends_of_the_ranges_are_right)
 {
 	static const struct {
 		double d;
@@ -151,18 +143,16 @@ static void the_ends_of_the_ranges_are_right(void **state)
 		{ INFINITY, 0x7c00, 0x7f80 },
 	};
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		assert_int_equal(narrowed(CKPT_F64, &x[i].d, CKPT_F16), x[i].f16);
 		assert_int_equal(narrowed(CKPT_F64, &x[i].d, CKPT_BF16), x[i].bf16);
 	}
 }
 
-static void rows_of_any_length_and_alignment_are_cast(void **state)
+TEST(rows_of_any_length_and_alignment_are_cast)
 {
 	uint8_t from[8 * 700 + 1], to[8 * 700 + 1];
 
-	(void)state;
 	for (uint32_t n = 0; n < 700; n += 37) {
 		for (uint32_t i = 0; i < n; i++)
 			memcpy(from + 1 + 8 * i, &(double){ (double)i }, 8);
@@ -179,16 +169,4 @@ static void rows_of_any_length_and_alignment_are_cast(void **state)
 	}
 	assert_true(cast_known(CKPT_F32, CKPT_BF16) && cast_known(CKPT_F16, CKPT_F64));
 	assert_false(cast_known(CKPT_F32, CKPT_I32) || cast_known(CKPT_F8_E4M3, CKPT_F32));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_numbers_of_16_bits_are_exact_and_come_back),
-		cmocka_unit_test(what_does_not_fit_is_rounded_once_to_nearest_even),
-		cmocka_unit_test(the_ends_of_the_ranges_are_right),
-		cmocka_unit_test(rows_of_any_length_and_alignment_are_cast),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,11 +41,10 @@ static void want_row(const struct plan_row *r)
 				src[r->src_off + i * r->src_stride + b];
 }
 
-static void random_rows_are_copied_whole_in_parts_and_through_windows(void **state)
+TEST(random_rows_are_copied_whole_in_parts_and_through_windows)
 {
 	uint64_t rng = draw_seed(__func__);
 
-	(void)state;
 	for (uint32_t i = 0; i < sizeof src; i++)
 		src[i] = (uint8_t)draw(&rng);
 	for (uint32_t k = 0; k < CASES; k++) {
@@ -111,7 +110,7 @@ static int on_tick(void *arg, uint64_t done)
 	return x->n == x->stop;
 }
 
-static void a_channels_last_tensor_becomes_row_major_and_back(void **state)
+TEST(a_channels_last_tensor_becomes_row_major_and_back)
 {
 	const uint64_t shape[] = { 5, 7, 11, 13 };
 	const int64_t last[] = { 7 * 11 * 13, 1, 7 * 13, 7 };
@@ -123,7 +122,6 @@ static void a_channels_last_tensor_becomes_row_major_and_back(void **state)
 	struct ckpt_err e;
 	struct plan p;
 
-	(void)state;
 	one_tensor(&x, CKPT_F32, 4, shape, last);
 	one_tensor(&y, CKPT_F32, 4, shape, NULL);
 	for (uint32_t i = 0; i < n; i++)
@@ -151,7 +149,7 @@ static void a_channels_last_tensor_becomes_row_major_and_back(void **state)
 	free(plain);
 }
 
-static void the_owner_is_asked_inside_a_long_row_and_can_end_it(void **state)
+TEST(the_owner_is_asked_inside_a_long_row_and_can_end_it)
 {
 	const uint64_t shape[] = { 5 * MOVE_BLOCK + 1000 };
 	const int64_t two[] = { 2 };
@@ -163,7 +161,6 @@ static void the_owner_is_asked_inside_a_long_row_and_can_end_it(void **state)
 	struct ckpt_err e;
 	struct plan p;
 
-	(void)state;
 	for (uint64_t i = 0; i < 2 * shape[0]; i++)
 		from[i] = (uint8_t)(i * 7 + (i >> 12));
 	memset(to, 0xee, 2 * shape[0]);
@@ -202,7 +199,7 @@ static void the_owner_is_asked_inside_a_long_row_and_can_end_it(void **state)
 	free(to);
 }
 
-static void a_place_without_memory_is_refused_before_anything_is_written(void **state)
+TEST(a_place_without_memory_is_refused_before_anything_is_written)
 {
 	const void *src_base[2];
 	void *dst_base[2];
@@ -211,7 +208,6 @@ static void a_place_without_memory_is_refused_before_anything_is_written(void **
 	struct plan p;
 	uint8_t *copy;
 
-	(void)state;
 	job_make(&a, "fsdp=2", 3, 1);
 	copy = malloc(a.rank[0].mem_bytes);
 	assert_int_equal(plan_make(&a.all, &a.all, NULL, &p, NULL, &e), 0);
@@ -227,16 +223,4 @@ static void a_place_without_memory_is_refused_before_anything_is_written(void **
 	plan_free(&p);
 	job_free(&a);
 	free(copy);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_rows_are_copied_whole_in_parts_and_through_windows),
-		cmocka_unit_test(a_channels_last_tensor_becomes_row_major_and_back),
-		cmocka_unit_test(the_owner_is_asked_inside_a_long_row_and_can_end_it),
-		cmocka_unit_test(a_place_without_memory_is_refused_before_anything_is_written),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,14 +165,13 @@ static void verify_must_find(struct scene *s, uint32_t file, uint64_t off)
 	flip(s, file, off, mask);
 }
 
-static void a_good_checkpoint_has_no_faults_and_all_its_data_is_read(void **state)
+TEST(a_good_checkpoint_has_no_faults_and_all_its_data_is_read)
 {
 	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS, IO_URING };
 	uint64_t bytes, want = 0;
 	struct scene s;
 	struct faults x;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->nfile; i++)
 		want += s.c->file[i].data_end - s.c->file[i].data_off;
@@ -183,12 +182,11 @@ static void a_good_checkpoint_has_no_faults_and_all_its_data_is_read(void **stat
 	scene_free(&s);
 }
 
-static void verify_finds_every_flipped_byte_of_data_and_padding(void **state)
+TEST(verify_finds_every_flipped_byte_of_data_and_padding)
 {
 	uint32_t padding = 0;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->nfile; i++) {
 		const struct format_file *f = &s.c->file[i];
@@ -217,12 +215,11 @@ static void verify_finds_every_flipped_byte_of_data_and_padding(void **state)
 	scene_free(&s);
 }
 
-static void verify_goes_on_after_faults(void **state)
+TEST(verify_goes_on_after_faults)
 {
 	struct scene s;
 	struct faults x;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < 2; i++) {
 		flip(&s, i, big_chunk(&s, i, 0), 4);
@@ -239,14 +236,13 @@ static void verify_goes_on_after_faults(void **state)
 }
 
 /* Sums that are right for bytes that are not those that the table was made from. */
-static void verify_compares_fingerprints(void **state)
+TEST(verify_compares_fingerprints)
 {
 	struct scene s;
 	struct faults x;
 	char label[200];
 	uint32_t n;
 
-	(void)state;
 	scene_make(&s, __func__);
 	n = s.c->table.npiece / 2;
 	s.c->table.piece[n].fp ^= 1;
@@ -259,11 +255,10 @@ static void verify_compares_fingerprints(void **state)
 	scene_free(&s);
 }
 
-static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state)
+TEST(restore_refuses_damage_and_names_file_offset_and_tensor)
 {
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t n = 0; n < FEWER(60); n++) {
 		uint32_t file = (uint32_t)(draw(&s.rng) % s.c->nfile);
@@ -296,7 +291,7 @@ static void restore_refuses_damage_and_names_file_offset_and_tensor(void **state
 	scene_free(&s);
 }
 
-static void a_file_cut_short_is_damage(void **state)
+TEST(a_file_cut_short_is_damage)
 {
 	struct ckpt_err err = { 0 };
 	uint64_t bytes, at;
@@ -304,7 +299,6 @@ static void a_file_cut_short_is_damage(void **state)
 	struct faults x;
 	int fd;
 
-	(void)state;
 	scene_make(&s, __func__);
 	at = big_chunk(&s, 1, 1);
 	fd = openat(s.d.fd, s.c->file[1].name, O_RDWR | O_CLOEXEC);
@@ -337,7 +331,7 @@ static int64_t bad_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t of
 						  : io_ops_posix.pread(NULL, fd, buf, len, off);
 }
 
-static void what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify(void **state)
+TEST(what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify)
 {
 	struct bad_disk bad = { .ops = io_ops_posix };
 	const struct disk_how how = { .ops = &bad.ops, .engine = IO_THREADS };
@@ -346,7 +340,6 @@ static void what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify(voi
 	struct scene s;
 	struct faults x;
 
-	(void)state;
 	bad.ops.ctx = &bad;
 	bad.ops.pread = bad_pread;
 	scene_make(&s, __func__);
@@ -368,13 +361,12 @@ static void what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify(voi
 
 /* --- maps that lie, and no map --- */
 
-static void a_chunk_map_that_contradicts_the_pieces_is_refused(void **state)
+TEST(a_chunk_map_that_contradicts_the_pieces_is_refused)
 {
 	struct ckpt_err err = { 0 };
 	struct scene s;
 	struct chunk *c;
 
-	(void)state;
 	scene_make(&s, __func__);
 	c = (struct chunk *)&s.c->file[0].chunk[0];
 	c->stored_crc ^= 1; /* each of the two sums is looked at */
@@ -397,13 +389,12 @@ static void a_chunk_map_that_contradicts_the_pieces_is_refused(void **state)
 }
 
 /* The same maps, as verify reads them: it goes by the map and not by the pieces. */
-static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
+TEST(a_chunk_map_that_cannot_be_is_refused_by_verify)
 {
 	struct scene s;
 	struct chunk *c, *last, good, good_last;
 	struct faults x;
 
-	(void)state;
 	scene_make(&s, __func__);
 	c = (struct chunk *)&s.c->file[0].chunk[1];
 	last = (struct chunk *)&s.c->file[0].chunk[s.c->file[0].nchunk - 1];
@@ -449,7 +440,7 @@ static void a_chunk_map_that_cannot_be_is_refused_by_verify(void **state)
 	scene_free(&s);
 }
 
-static void what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves(void **state)
+TEST(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves)
 {
 	struct ckpt_err err = { 0 };
 	void *base[DISK_RANKS_MAX];
@@ -460,7 +451,6 @@ static void what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves(void *
 	uint64_t bytes;
 	int fd;
 
-	(void)state;
 	scene_make(&s, __func__);
 	assert_int_equal(plan_make(&s.c->table, &s.to.all, NULL, &p, NULL, &err), 0);
 	assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, false, IO_INLINE, &f, &err), 0);
@@ -498,7 +488,7 @@ static void what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves(void *
 }
 
 /* As foreign formats have them: bytes at odd offsets, elements across every bound, no sums. */
-static void files_without_chunks_are_read_as_they_are(void **state)
+TEST(files_without_chunks_are_read_as_they_are)
 {
 	const uint64_t shape[] = { 700, 900 }, start[] = { 0, 0 }, bytes = 700 * 900 * 4 + 13;
 	const uint64_t few[] = { 3, 900 };
@@ -524,7 +514,6 @@ static void files_without_chunks_are_read_as_they_are(void **state)
 	struct plan p;
 	int fd;
 
-	(void)state;
 	disk_make(&d);
 	assert_int_equal(table_add_tensor(&c.table, &x, NULL, &err), 0);
 	assert_int_equal(table_add_place(&c.table,
@@ -580,23 +569,4 @@ static void files_without_chunks_are_read_as_they_are(void **state)
 	free(have);
 	free(mem);
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_good_checkpoint_has_no_faults_and_all_its_data_is_read),
-		cmocka_unit_test(verify_finds_every_flipped_byte_of_data_and_padding),
-		cmocka_unit_test(verify_goes_on_after_faults),
-		cmocka_unit_test(verify_compares_fingerprints),
-		cmocka_unit_test(restore_refuses_damage_and_names_file_offset_and_tensor),
-		cmocka_unit_test(a_file_cut_short_is_damage),
-		cmocka_unit_test(what_cannot_be_read_is_an_error_of_restore_and_a_fault_of_verify),
-		cmocka_unit_test(a_chunk_map_that_contradicts_the_pieces_is_refused),
-		cmocka_unit_test(a_chunk_map_that_cannot_be_is_refused_by_verify),
-		cmocka_unit_test(what_is_not_open_or_has_no_memory_is_said_before_a_byte_moves),
-		cmocka_unit_test(files_without_chunks_are_read_as_they_are),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

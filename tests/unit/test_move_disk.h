@@ -6,17 +6,13 @@
  */
 #ifndef CKPT_TEST_MOVE_DISK_H
 #define CKPT_TEST_MOVE_DISK_H
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "ckpt/move/move.h"
 #include "tests/lib/draw.h"
-#include "tests/lib/sample.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/unit.h"
 
 #define DISK_RANKS_MAX 32
 

@@ -13,13 +13,12 @@ static uint8_t got[2 * sizeof x.raw];
 /* --- chunks --- */
 
 /* In the file's reverse order, or far apart: each is read for itself, and into its place. */
-static void chunks_lie_anywhere_in_a_file(void **state)
+TEST(chunks_lie_anywhere_in_a_file)
 {
 	enum { N = 150 };
 	uint64_t off[N];
 	struct ckpt_err err;
 
-	(void)state;
 	for (int how = 0; how < 2; how++) {
 		for (uint32_t i = 0; i < N; i++)
 			off[i] = how ? FORGED_BYTES * (N - i) : (1 + i) * (64 * MIB);
@@ -46,13 +45,12 @@ static void chunks_lie_anywhere_in_a_file(void **state)
 	}
 }
 
-static void a_piece_over_a_hole_is_not_taken_for_whole(void **state)
+TEST(a_piece_over_a_hole_is_not_taken_for_whole)
 {
 	static const uint64_t off[4] = { 2 * FORGED_BYTES, 0, 3 * FORGED_BYTES, 0 };
 	struct move_verified v;
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 4, off);
 	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -73,12 +71,11 @@ static void a_piece_over_a_hole_is_not_taken_for_whole(void **state)
 	forged_free(&x);
 }
 
-static void a_chunk_too_large_to_be_held_is_refused_unread(void **state)
+TEST(a_chunk_too_large_to_be_held_is_refused_unread)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 1, off);
 	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -127,13 +124,12 @@ static void overlapping_begin(void)
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
 }
 
-static void pieces_may_lie_over_each_other_and_between_elements(void **state)
+TEST(pieces_may_lie_over_each_other_and_between_elements)
 {
 	struct told t = { .n = 0 };
 	struct move_verified v;
 	struct ckpt_err err;
 
-	(void)state;
 	overlapping_begin();
 	assert_int_equal(forged_read(&x, IO_INLINE, got, &err), 0);
 	assert_memory_equal(got, x.raw, 4 * FORGED_BYTES);
@@ -191,7 +187,7 @@ static void pieces_may_lie_over_each_other_and_between_elements(void **state)
 }
 
 /* Before the first chunk, between chunks and behind the last. */
-static void what_no_chunk_has_must_be_zero_and_there(void **state)
+TEST(what_no_chunk_has_must_be_zero_and_there)
 {
 	static const uint64_t off[3] = { 20 * MIB, 20 * MIB + 2 * FORGED_BYTES, 60 * MIB };
 	static const uint64_t bad[] = { FORGED_BYTES, 20 * MIB - 1, 20 * MIB + FORGED_BYTES,
@@ -199,7 +195,6 @@ static void what_no_chunk_has_must_be_zero_and_there(void **state)
 	struct move_verified v;
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 3, off);
 	x.file.data_end = 60 * MIB + 3 * FORGED_BYTES;
 	x.bytes = x.file.file_bytes = x.file.data_end + FORGED_BYTES;
@@ -233,7 +228,7 @@ static void what_no_chunk_has_must_be_zero_and_there(void **state)
 	forged_free(&x);
 }
 
-static void what_cannot_be_read_is_told_by_its_errno_or_without(void **state)
+TEST(what_cannot_be_read_is_told_by_its_errno_or_without)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 	static const struct {
@@ -243,7 +238,6 @@ static void what_cannot_be_read_is_told_by_its_errno_or_without(void **state)
 		   { -4095, "cannot be read: unknown error" } };
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 1, off);
 	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -264,13 +258,12 @@ static void what_cannot_be_read_is_told_by_its_errno_or_without(void **state)
 
 /* --- what is asked for --- */
 
-static void a_file_without_chunks_is_read_as_it_is(void **state)
+TEST(a_file_without_chunks_is_read_as_it_is)
 {
 	const struct move_subset some = { .how = SUBSET_RANDOM, .bytes = FORGED_BYTES, .seed = 3 };
 	struct move_verified v, size;
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 200, NULL);
 	forged_hold(&x, "w", CKPT_F32, 4, 50000, 8);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -292,14 +285,13 @@ static void a_file_without_chunks_is_read_as_it_is(void **state)
 	forged_free(&x);
 }
 
-static void of_nothing_a_part_is_nothing(void **state)
+TEST(of_nothing_a_part_is_nothing)
 {
 	static const uint64_t off[2] = { 0, 0 };
 	struct move_subset s = { .k = 1, .n = 2, .bytes = 100 };
 	struct move_verified v, size;
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 2, off);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
 	for (int how = SUBSET_ALL; how <= SUBSET_RANDOM; how++) {
@@ -321,12 +313,11 @@ static void of_nothing_a_part_is_nothing(void **state)
 }
 
 /* A part that was not opened has no pieces: whoever names one all the same is told. */
-static void a_file_that_is_not_open_is_not_read(void **state)
+TEST(a_file_that_is_not_open_is_not_read)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 1, off);
 	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -340,7 +331,7 @@ static void a_file_that_is_not_open_is_not_read(void **state)
 }
 
 /* Files that refuse direct I/O are read without it; every other refusal is told. */
-static void a_file_is_opened_directly_where_that_is_possible(void **state)
+TEST(a_file_is_opened_directly_where_that_is_possible)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 	static const struct {
@@ -354,7 +345,6 @@ static void a_file_is_opened_directly_where_that_is_possible(void **state)
 	struct move_files f;
 	struct ckpt_err err;
 
-	(void)state;
 	forged_begin(&x, 1, off);
 	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -370,22 +360,4 @@ static void a_file_is_opened_directly_where_that_is_possible(void **state)
 		assert_int_equal(x.nopens, 0);
 	}
 	forged_free(&x);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(chunks_lie_anywhere_in_a_file),
-		cmocka_unit_test(a_piece_over_a_hole_is_not_taken_for_whole),
-		cmocka_unit_test(a_chunk_too_large_to_be_held_is_refused_unread),
-		cmocka_unit_test(pieces_may_lie_over_each_other_and_between_elements),
-		cmocka_unit_test(what_no_chunk_has_must_be_zero_and_there),
-		cmocka_unit_test(what_cannot_be_read_is_told_by_its_errno_or_without),
-		cmocka_unit_test(a_file_without_chunks_is_read_as_it_is),
-		cmocka_unit_test(of_nothing_a_part_is_nothing),
-		cmocka_unit_test(a_file_that_is_not_open_is_not_read),
-		cmocka_unit_test(a_file_is_opened_directly_where_that_is_possible),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

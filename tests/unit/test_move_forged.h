@@ -6,14 +6,10 @@
  */
 #ifndef CKPT_TEST_MOVE_FORGED_H
 #define CKPT_TEST_MOVE_FORGED_H
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/move.h"
+#include "tests/lib/unit.h"
 
 #define FORGED_CHUNKS_MAX 256
 #define FORGED_LOG2 12

@@ -274,9 +274,8 @@ static bool there_and_back(const struct layout_case *given, char *why)
 	return good;
 }
 
-static void from_any_layout_to_any_other_and_back_nothing_changes(void **state)
+TEST(from_any_layout_to_any_other_and_back_nothing_changes)
 {
-	(void)state;
 	moved = 0;
 	cases_hold(__func__, there_and_back, 2, FEWER(10000));
 	printf("%" PRIu64 " bytes moved\n", moved);
@@ -304,9 +303,8 @@ static bool direct(const struct layout_case *given, char *why)
 	return good;
 }
 
-static void from_memory_to_memory_nothing_changes(void **state)
+TEST(from_memory_to_memory_nothing_changes)
 {
-	(void)state;
 	cases_hold(__func__, direct, 2, FEWER(10000));
 }
 
@@ -363,9 +361,8 @@ static bool lost(const struct layout_case *given, char *why)
 	return good;
 }
 
-static void an_element_that_no_part_has_is_never_planned(void **state)
+TEST(an_element_that_no_part_has_is_never_planned)
 {
-	(void)state;
 	cases_hold(__func__, lost, 2, FEWER(6000));
 }
 
@@ -458,20 +455,7 @@ static bool parts_cover_once(const struct layout_case *given, char *why)
 	return good;
 }
 
-static void parts_cover_every_tensor_once_whatever_their_ranks_know(void **state)
+TEST(parts_cover_every_tensor_once_whatever_their_ranks_know)
 {
-	(void)state;
 	cases_hold(__func__, parts_cover_once, 2, FEWER(4000));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(from_any_layout_to_any_other_and_back_nothing_changes),
-		cmocka_unit_test(from_memory_to_memory_nothing_changes),
-		cmocka_unit_test(parts_cover_every_tensor_once_whatever_their_ranks_know),
-		cmocka_unit_test(an_element_that_no_part_has_is_never_planned),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,18 +5,14 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
-#include "tests/lib/no_memory.h"
+#include "tests/lib/libc.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/each_pages.h"
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include "ckpt/move/move.h"
+#include "tests/lib/unit.h"
 #include "tests/unit/test_move_partial.h"
 #include "tests/unit/test_move_forged.h"
-#include "tests/lib/memdir.c"
+#include "tests/lib/memdir.h"
 #include "tests/lib/memdir_io.h"
 
 #define TRIES_MAX 20000
@@ -95,7 +91,7 @@ static int act_write_part(void *arg, struct ckpt_err *err)
 			       0, &w->part, err);
 }
 
-static void a_part_is_written_or_there_is_no_memory(void **state)
+TEST(a_part_is_written_or_there_is_no_memory)
 {
 	struct writing w = {
 		.info = { .uuid = { 1 }, .job = "demo", .step = 3, .generation = 1, .world = 1 }
@@ -103,7 +99,6 @@ static void a_part_is_written_or_there_is_no_memory(void **state)
 	struct sample one;
 	uint8_t *room;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=1", 0, opts.seed, opts.scale, &one), 0);
 	assert_int_equal(native_part_table(&one.decl, 0, &w.t, NULL, NULL), 0);
 	w.raw = aligned_alloc(4096, align_up(w.t.place[0].bytes, 4096));
@@ -237,13 +232,12 @@ static int act_windows_refused(void *arg, struct ckpt_err *err)
 	return r == 77 ? 0 : r;
 }
 
-static void bytes_are_moved_or_there_is_no_memory(void **state)
+TEST(bytes_are_moved_or_there_is_no_memory)
 {
 	struct source_dir d = memdir_source(&dir);
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	(void)state;
 	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
 	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
 		fail_msg("%s", err.msg);
@@ -301,13 +295,12 @@ static int act_windows_damaged(void *arg, struct ckpt_err *err)
 	return r == -EBADMSG ? 0 : r;
 }
 
-static void damage_is_told_or_there_is_no_memory(void **state)
+TEST(damage_is_told_or_there_is_no_memory)
 {
 	struct source_dir d = memdir_source(&dir);
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	(void)state;
 	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
 	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
 		fail_msg("%s", err.msg);
@@ -325,12 +318,11 @@ static void damage_is_told_or_there_is_no_memory(void **state)
 }
 
 /* Bytes that no chunk has are read as well, wherever they are. */
-static void gaps_are_looked_at_or_there_is_no_memory(void **state)
+TEST(gaps_are_looked_at_or_there_is_no_memory)
 {
 	static const uint64_t off[3] = { 20 * MIB, 50 * MIB, 50 * MIB + FORGED_BYTES };
 	static struct forged x;
 
-	(void)state;
 	forged_begin(&x, 3, off);
 	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -424,7 +416,7 @@ static void sums_model(struct model *m, bool pending, bool cast)
 	}
 }
 
-static void sums_are_made_or_there_is_no_memory(void **state)
+TEST(sums_are_made_or_there_is_no_memory)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	const struct plan_opts casts = { .casts = true };
@@ -432,7 +424,6 @@ static void sums_are_made_or_there_is_no_memory(void **state)
 	struct model src, dst;
 	struct ckpt_err err;
 
-	(void)state;
 	for (int cast = 0; cast < 2; cast++) {
 		disk_make(&x.d);
 		sums_model(&src, true, false);
@@ -469,15 +460,4 @@ static void sums_are_made_or_there_is_no_memory(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_part_is_written_or_there_is_no_memory),
-		cmocka_unit_test(bytes_are_moved_or_there_is_no_memory),
-		cmocka_unit_test(damage_is_told_or_there_is_no_memory),
-		cmocka_unit_test(gaps_are_looked_at_or_there_is_no_memory),
-		cmocka_unit_test(sums_are_made_or_there_is_no_memory),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+UNIT(.group_setup = setup, .group_teardown = teardown);

@@ -66,12 +66,11 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 	disk_clear(d);
 }
 
-static void what_any_mesh_saved_any_mesh_restores_from_files(void **state)
+TEST(what_any_mesh_saved_any_mesh_restores_from_files)
 {
 	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(16); i++)
 		one_mesh_to_another(&rng, &d, meshes[draw(&rng) % ARRAY_LEN(meshes)],
@@ -79,11 +78,10 @@ static void what_any_mesh_saved_any_mesh_restores_from_files(void **state)
 	disk_free(&d);
 }
 
-static void what_any_mesh_staged_any_mesh_restores_from_memory(void **state)
+TEST(what_any_mesh_staged_any_mesh_restores_from_memory)
 {
 	uint64_t rng = draw_seed(__func__);
 
-	(void)state;
 	for (uint32_t i = 0; i < FEWER(12); i++) {
 		const char *from = meshes[draw(&rng) % ARRAY_LEN(meshes)],
 			   *to = meshes[draw(&rng) % ARRAY_LEN(meshes)];
@@ -131,7 +129,7 @@ static uint32_t reads_of(const struct reads *r, int fd, uint64_t off)
 	return n;
 }
 
-static void every_needed_chunk_is_read_once_and_the_others_are_not(void **state)
+TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 {
 	struct reads *r = calloc(1, sizeof *r);
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
@@ -143,7 +141,6 @@ static void every_needed_chunk_is_read_once_and_the_others_are_not(void **state)
 	struct plan p;
 	struct disk d;
 
-	(void)state;
 	r->ops = io_ops_posix;
 	r->ops.ctx = r;
 	r->ops.pread = counting_pread;
@@ -221,7 +218,7 @@ static int64_t no_direct_pread(void *ctx, int fd, void *buf, uint64_t len, uint6
 					     : io_ops_posix.pread(NULL, fd, buf, len, off);
 }
 
-static void where_direct_io_is_refused_files_are_read_through_the_cache(void **state)
+TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 {
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__);
@@ -230,7 +227,6 @@ static void where_direct_io_is_refused_files_are_read_through_the_cache(void **s
 	struct disk d;
 	struct job a;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&a, "fsdp=2", seed, 1);
 	job_stage(&a, 5, 0);
@@ -277,7 +273,7 @@ static int64_t rotten_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t
 	return fcntl(fd, F_GETFL) & O_DIRECT ? -EIO : io_ops_posix.pread(NULL, fd, buf, len, off);
 }
 
-static void what_is_asked_for_directly_is_never_what_the_page_cache_still_has(void **state)
+TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 {
 	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__), before = 0, read;
@@ -289,7 +285,6 @@ static void what_is_asked_for_directly_is_never_what_the_page_cache_still_has(vo
 	struct disk d;
 	struct job a;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&a, "fsdp=2", seed, 1);
 	job_stage(&a, 5, 0);
@@ -316,17 +311,4 @@ static void what_is_asked_for_directly_is_never_what_the_page_cache_still_has(vo
 	checkpoint_free(c);
 	job_free(&a);
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_any_mesh_saved_any_mesh_restores_from_files),
-		cmocka_unit_test(what_any_mesh_staged_any_mesh_restores_from_memory),
-		cmocka_unit_test(every_needed_chunk_is_read_once_and_the_others_are_not),
-		cmocka_unit_test(where_direct_io_is_refused_files_are_read_through_the_cache),
-		cmocka_unit_test(what_is_asked_for_directly_is_never_what_the_page_cache_still_has),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,9 @@
  * test_move_padding.c - what no chunk stores is zero in the file, also where the buffer that it was written
  * from has held other bytes before.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
-#include "ckpt/base/util.h"
 #include "ckpt/move/part_writer.h"
+#include "tests/lib/unit.h"
 
 #define CHUNKS 12 /* of two buffers, in turn */
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
@@ -101,18 +94,8 @@ static void written(bool halves)
 	(void)close(fd);
 }
 
-static void padding_is_zero_in_buffers_that_are_used_again(void **state)
+TEST(padding_is_zero_in_buffers_that_are_used_again)
 {
-	(void)state;
 	written(false);
 	written(true);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(padding_is_zero_in_buffers_that_are_used_again),
-	};
-
-	return cmocka_run_group_tests_name("move_padding", tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/part_writer.h"
-#include "tests/lib/io_faults.c"
+#include "tests/lib/io_faults.h"
 
 #define SEED UINT64_C(0x91)
 
@@ -154,12 +154,11 @@ static const char *part_name(uint32_t rank)
 	return name;
 }
 
-static void test_parts_in_any_cuts_are_the_same_files(void **state)
+TEST(test_parts_in_any_cuts_are_the_same_files)
 {
 	static const char *const meshes[] = { "fsdp=3", "fsdp=2,tp=2", "pp=2,fsdp=2" };
 	uint64_t seed = draw_seed(__func__);
 
-	(void)state;
 	for (size_t m = 0; m < ARRAY_LEN(meshes); m++) {
 		struct disk d;
 		struct job j;
@@ -187,7 +186,7 @@ static void test_parts_in_any_cuts_are_the_same_files(void **state)
 
 /* All ranks at once, left after every few cuts and continued by writers that know only what was
  * saved. */
-static void test_a_part_is_continued_where_it_was_left(void **state)
+TEST(test_a_part_is_continued_where_it_was_left)
 {
 	uint64_t seed = draw_seed(__func__), rounds = 0;
 	struct native_info info = disk_info;
@@ -195,7 +194,6 @@ static void test_a_part_is_continued_where_it_was_left(void **state)
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=3", SEED, 1);
 	job_stage(&j, 5, 0);
@@ -256,7 +254,7 @@ static void test_a_part_is_continued_where_it_was_left(void **state)
 	disk_free(&d);
 }
 
-static void test_a_state_that_the_file_does_not_hold_is_EBADMSG(void **state)
+TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 {
 	struct native_info info = disk_info;
 	struct part_state s, bad;
@@ -269,7 +267,6 @@ static void test_a_state_that_the_file_does_not_hold_is_EBADMSG(void **state)
 	uint8_t b;
 	int fd;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
@@ -306,7 +303,7 @@ static void test_a_state_that_the_file_does_not_hold_is_EBADMSG(void **state)
 	disk_free(&d);
 }
 
-static void test_bytes_out_of_order_or_left_out_are_refused(void **state)
+TEST(test_bytes_out_of_order_or_left_out_are_refused)
 {
 	struct native_info info = disk_info;
 	struct native_part part;
@@ -317,7 +314,6 @@ static void test_bytes_out_of_order_or_left_out_are_refused(void **state)
 	struct job j;
 	int fd;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
@@ -340,14 +336,13 @@ static void test_bytes_out_of_order_or_left_out_are_refused(void **state)
 	disk_free(&d);
 }
 
-static void test_every_failing_write_is_told(void **state)
+TEST(test_every_failing_write_is_told)
 {
 	struct native_info info = disk_info;
 	uint64_t n;
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
@@ -481,7 +476,7 @@ static void writer_free(struct opened *o)
 }
 
 /* More writes than may be under way, and none of them large: the queue is emptied on the way. */
-static void test_more_writes_than_the_queue_holds_are_one_file(void **state)
+TEST(test_more_writes_than_the_queue_holds_are_one_file)
 {
 	enum { N = 2 * PART_DEPTH };
 	struct native_part part, again;
@@ -489,7 +484,6 @@ static void test_more_writes_than_the_queue_holds_are_one_file(void **state)
 	struct opened o;
 	struct made m;
 
-	(void)state;
 	made_make(&m, N, 5, true);
 	made_write(&m, "x", &part);
 	writer_make(&m, "again", N + 1, &io_ops_posix, &o);
@@ -506,7 +500,7 @@ static void test_more_writes_than_the_queue_holds_are_one_file(void **state)
 
 /* Whole chunks in one call, more than a block of them; from where they lie, and from where no direct
  * write could take them. */
-static void test_many_chunks_in_one_call_are_the_same_file(void **state)
+TEST(test_many_chunks_in_one_call_are_the_same_file)
 {
 	const uint64_t bytes = 3 * MOVE_BLOCK + MIB / 2;
 	struct native_part part;
@@ -515,7 +509,6 @@ static void test_many_chunks_in_one_call_are_the_same_file(void **state)
 	uint8_t *odd;
 	uint64_t n;
 
-	(void)state;
 	made_make(&m, 1, bytes, false);
 	made_write(&m, "x", &part);
 	odd = malloc(bytes + 1);
@@ -581,7 +574,7 @@ static void test_many_chunks_in_one_call_are_the_same_file(void **state)
 }
 
 /* A description of more than a buffer: it is written in steps, each of which may fail. */
-static void test_a_long_description_is_written_or_told(void **state)
+TEST(test_a_long_description_is_written_or_told)
 {
 	struct native_part part;
 	struct made m;
@@ -589,7 +582,6 @@ static void test_a_long_description_is_written_or_told(void **state)
 	uint64_t n;
 	int fd;
 
-	(void)state;
 	made_make(&m, 20000, 1, false);
 	made_write(&m, "x", &part);
 	fd = openat(m.d.fd, "x", O_RDONLY);
@@ -620,7 +612,7 @@ static void test_a_long_description_is_written_or_told(void **state)
 }
 
 /* No table of ours has one, but a part may: nothing of it is in the file. */
-static void test_a_part_with_a_hole_is_written_without_it(void **state)
+TEST(test_a_part_with_a_hole_is_written_without_it)
 {
 	const struct native_lineage line = { .parent_step = UINT64_MAX, .tool = "test" };
 	struct native_part part = { .name = "w0000-0-0.part" };
@@ -635,7 +627,6 @@ static void test_a_part_with_a_hole_is_written_without_it(void **state)
 	void *bytes;
 	int fd;
 
-	(void)state;
 	made_make(&m, 2, MIB, true);
 	m.t.piece[1].off += MIB;
 	m.t.place[0].bytes += MIB;
@@ -670,7 +661,7 @@ static void test_a_part_with_a_hole_is_written_without_it(void **state)
 	made_free(&m);
 }
 
-static void test_a_piece_whose_elements_cannot_be_summed_is_refused(void **state)
+TEST(test_a_piece_whose_elements_cannot_be_summed_is_refused)
 {
 	static const int64_t stride[1] = { 1 };
 	struct part_writer *w;
@@ -678,7 +669,6 @@ static void test_a_piece_whose_elements_cannot_be_summed_is_refused(void **state
 	struct opened o;
 	struct made m;
 
-	(void)state;
 	made_make(&m, 3, 100, false);
 	writer_make(&m, "x", 3, &io_ops_posix, &o);
 	m.t.piece[1].stride = stride;
@@ -701,7 +691,7 @@ static int stop(void *arg, uint64_t bytes)
 }
 
 /* Less than what is asked about on the way: it is asked at the end, and all the same. */
-static void test_also_a_small_part_is_given_up_where_its_owner_says(void **state)
+TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 {
 	struct native_part part;
 	struct ckpt_err err;
@@ -709,7 +699,6 @@ static void test_also_a_small_part_is_given_up_where_its_owner_says(void **state
 	struct made m;
 	int fd;
 
-	(void)state;
 	made_make(&m, 2, 5000, false);
 	fd = made_file(&m, "x");
 	assert_int_equal(move_write_part(&(struct move_write){ .ops = &io_ops_posix,
@@ -738,7 +727,7 @@ static int tap_fail(void *ctx, const struct tap_span *s)
 }
 
 /* The third chunk's tap fails, but the first one's write had failed before. */
-static void test_of_two_errors_the_first_is_told(void **state)
+TEST(test_of_two_errors_the_first_is_told)
 {
 	for (int fails = 0; fails < 2; fails++) {
 		uint32_t seen = 0;
@@ -776,7 +765,7 @@ static void test_of_two_errors_the_first_is_told(void **state)
 	}
 }
 
-static void test_a_state_that_cannot_be_saved_or_read_is_told(void **state)
+TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 {
 	struct native_part part;
 	struct part_state s, bad;
@@ -787,7 +776,6 @@ static void test_a_state_that_cannot_be_saved_or_read_is_told(void **state)
 	struct made m;
 	uint32_t hit = 0;
 
-	(void)state;
 	made_make(&m, 2, MIB + 5000, false);
 	for (uint64_t n = 1; n < 20; n++) {
 		int e;
@@ -839,25 +827,4 @@ static void test_a_state_that_cannot_be_saved_or_read_is_told(void **state)
 	}
 	assert_true(hit >= 2); /* the whole chunk, and the begun one */
 	made_free(&m);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_parts_in_any_cuts_are_the_same_files),
-		cmocka_unit_test(test_a_part_is_continued_where_it_was_left),
-		cmocka_unit_test(test_a_state_that_the_file_does_not_hold_is_EBADMSG),
-		cmocka_unit_test(test_bytes_out_of_order_or_left_out_are_refused),
-		cmocka_unit_test(test_every_failing_write_is_told),
-		cmocka_unit_test(test_more_writes_than_the_queue_holds_are_one_file),
-		cmocka_unit_test(test_many_chunks_in_one_call_are_the_same_file),
-		cmocka_unit_test(test_a_long_description_is_written_or_told),
-		cmocka_unit_test(test_a_part_with_a_hole_is_written_without_it),
-		cmocka_unit_test(test_a_piece_whose_elements_cannot_be_summed_is_refused),
-		cmocka_unit_test(test_also_a_small_part_is_given_up_where_its_owner_says),
-		cmocka_unit_test(test_of_two_errors_the_first_is_told),
-		cmocka_unit_test(test_a_state_that_cannot_be_saved_or_read_is_told),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,7 +236,7 @@ static void one_vector(char *line, struct disk *d, uint32_t *refused)
 	model_job_free(&to);
 }
 
-static void what_is_loaded_is_what_torch_makes_of_it(void **state)
+TEST(what_is_loaded_is_what_torch_makes_of_it)
 {
 	char path[PATH_MAX], here[] = __FILE__;
 	cleanup_free char *line = NULL;
@@ -245,7 +245,6 @@ static void what_is_loaded_is_what_torch_makes_of_it(void **state)
 	struct disk d;
 	FILE *f;
 
-	(void)state;
 	*strrchr(here, '/') = '\0';
 	snprintf(path, sizeof path, "%s/../vectors/partial/partial.txt", here);
 	f = fopen(path, "r");
@@ -438,12 +437,11 @@ static void expect_truth(struct model *src, struct model *dst, struct job *to, c
 		}
 }
 
-static void any_mesh_gets_the_sum_that_any_mesh_left_pending(void **state)
+TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 {
 	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(150); i++) {
 		struct model src, dst;
@@ -468,12 +466,11 @@ static void any_mesh_gets_the_sum_that_any_mesh_left_pending(void **state)
 	disk_free(&d);
 }
 
-static void what_is_declared_as_it_was_saved_comes_back_as_it_was(void **state)
+TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 {
 	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(60); i++) {
 		struct model m;
@@ -554,7 +551,7 @@ static void floats_expect(const struct job *from, const struct job *to)
 	}
 }
 
-static void operands_are_added_in_their_order_whatever_the_windows_and_engines(void **state)
+TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 {
 	static const uint64_t buffers[] = { 0, 1 << 20, 8 << 20 };
 	uint64_t rng = draw_seed(__func__);
@@ -562,7 +559,6 @@ static void operands_are_added_in_their_order_whatever_the_windows_and_engines(v
 	struct job from, to;
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	one_big(&src, CKPT_F32, 1501, true); /* 6 MB, many windows of the smaller buffers */
 	one_big(&dst, CKPT_F32, 1501, false);
@@ -608,7 +604,7 @@ static struct table without_rank(const struct job *j, uint32_t rank)
 	return t;
 }
 
-static void an_operand_that_is_missing_is_named(void **state)
+TEST(an_operand_that_is_missing_is_named)
 {
 	struct ckpt_errlist list = { 0 };
 	struct ckpt_err err = { 0 };
@@ -617,7 +613,6 @@ static void an_operand_that_is_missing_is_named(void **state)
 	struct table t;
 	struct plan p;
 
-	(void)state;
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
 	model_job(&src, &from);
@@ -658,7 +653,7 @@ static void an_operand_that_is_missing_is_named(void **state)
 }
 
 /* A piece is of a rank, and only the mesh knows whose operand that makes it. */
-static void a_piece_of_no_rank_of_the_mesh_is_told(void **state)
+TEST(a_piece_of_no_rank_of_the_mesh_is_told)
 {
 	struct ckpt_errlist list = { 0 };
 	struct ckpt_err err = { 0 };
@@ -667,7 +662,6 @@ static void a_piece_of_no_rank_of_the_mesh_is_told(void **state)
 	struct table t;
 	struct plan p;
 
-	(void)state;
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
 	model_job(&src, &from);
@@ -760,12 +754,11 @@ static void tally_end(const struct tally *c, const struct model *m, bool *ret_on
 }
 
 /* Element by element, operand by operand, counted. */
-static void exactly_what_is_there_once_is_covered_and_what_is_there_is_planned(void **state)
+TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 {
 	uint64_t rng = draw_seed(__func__);
 	uint32_t covered = 0, planned = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < FEWER(400); i++) {
 		struct tally *c = malloc(sizeof *c);
 		struct ckpt_errlist list = { 0 };
@@ -818,7 +811,7 @@ static void exactly_what_is_there_once_is_covered_and_what_is_there_is_planned(v
 }
 
 /* Of a mesh that claims many ranks and a checkpoint of one part: the work is that of the pieces. */
-static void operands_that_nobody_has_cost_nothing(void **state)
+TEST(operands_that_nobody_has_cost_nothing)
 {
 	uint32_t dim = 1 << 16, *rank = calloc(dim, sizeof *rank);
 	const struct mesh m = { 1, dim_names, &dim, dim, rank };
@@ -831,7 +824,6 @@ static void operands_that_nobody_has_cost_nothing(void **state)
 	uint64_t one = 1, began;
 	struct plan plan;
 
-	(void)state;
 	assert_non_null(rank);
 	for (uint32_t r = 0; r < dim; r++)
 		rank[r] = r;
@@ -874,7 +866,7 @@ static void operands_that_nobody_has_cost_nothing(void **state)
 }
 
 /* Sums of one tensor have names of their own meanwhile, which tensors may have, too. */
-static void tensors_may_be_called_anything(void **state)
+TEST(tensors_may_be_called_anything)
 {
 	static const char *const name[] = { "a#3", "a", "a#1", "a#5" };
 	struct model src, dst;
@@ -882,7 +874,6 @@ static void tensors_may_be_called_anything(void **state)
 	struct route r = { .way = LIVE };
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	model_mesh(&src, 2, (const char *const[]){ "dp", "tp" }, (uint32_t[]){ 2, 2 });
 	model_mesh(&dst, 1, (const char *const[]){ "dp" }, (uint32_t[]){ 2 });
 	src.n = dst.n = ARRAY_LEN(name);
@@ -948,7 +939,7 @@ static void becomes(const struct ckpt_placement *from, uint32_t from_size,
 	model_job_free(&b);
 }
 
-static void only_what_torch_takes_becomes_an_operand(void **state)
+TEST(only_what_torch_takes_becomes_an_operand)
 {
 	static const struct ckpt_placement shard = { .how = CKPT_SHARD },
 					   strided = { .how = CKPT_SHARD, .split_factor = 2 },
@@ -958,7 +949,6 @@ static void only_what_torch_takes_becomes_an_operand(void **state)
 					   avg = { .how = CKPT_PARTIAL, .reduce = 1, .flags = 1 },
 					   max = { .how = CKPT_PARTIAL, .reduce = 3, .flags = 1 };
 
-	(void)state;
 	becomes(&sum, 4, &sum, "dp", 4, NULL);
 	becomes(&sum, 4, &shard, "dp", 3, NULL);
 	becomes(&sum, 4, &strided, "other", 2, NULL);
@@ -975,7 +965,7 @@ static void only_what_torch_takes_becomes_an_operand(void **state)
 }
 
 /* Sets that have their ends and sizes in common are not the same. */
-static void pieces_of_any_sets_get_their_own_elements(void **state)
+TEST(pieces_of_any_sets_get_their_own_elements)
 {
 	static const struct run runs[2][3] = { { { 0, 2, 2, 1 }, { 4, 1, 1, 1 }, { 7, 1, 1, 1 } },
 					       { { 0, 1, 1, 1 }, { 3, 1, 1, 1 }, { 6, 2, 2, 1 } } };
@@ -991,7 +981,6 @@ static void pieces_of_any_sets_get_their_own_elements(void **state)
 	struct job from;
 	struct plan p;
 
-	(void)state;
 	model_mesh(&src, 1, (const char *const[]){ "dp" }, &four);
 	src.n = 1;
 	src.tensor[0] = (struct held){
@@ -1023,7 +1012,7 @@ static void pieces_of_any_sets_get_their_own_elements(void **state)
 	model_job_free(&from);
 }
 
-static void an_operand_that_is_there_twice_is_named(void **state)
+TEST(an_operand_that_is_there_twice_is_named)
 {
 	struct ckpt_errlist list = { 0 };
 	struct ckpt_err err = { 0 };
@@ -1031,7 +1020,6 @@ static void an_operand_that_is_there_twice_is_named(void **state)
 	struct model src;
 	struct job from;
 
-	(void)state;
 	one_big(&src, CKPT_F32, 3, true);
 	model_job(&src, &from);
 	model_stage(&from);
@@ -1048,13 +1036,12 @@ static void an_operand_that_is_there_twice_is_named(void **state)
 	model_job_free(&from);
 }
 
-static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **state)
+TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 {
 	struct model src, dst;
 	struct job from, to;
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	one_big(&src, CKPT_U8, 2, true);
 	one_big(&dst, CKPT_U8, 2, false);
@@ -1082,7 +1069,7 @@ static void what_cannot_be_reduced_is_refused_before_a_byte_is_written(void **st
 	disk_free(&d);
 }
 
-static void a_place_without_memory_is_refused_before_a_byte_is_written(void **state)
+TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 {
 	struct model src, dst;
 	struct job from, to;
@@ -1091,7 +1078,6 @@ static void a_place_without_memory_is_refused_before_a_byte_is_written(void **st
 	struct plan p;
 	void *none[DISK_RANKS_MAX] = { NULL };
 
-	(void)state;
 	one_big(&src, CKPT_F32, 2, true);
 	one_big(&dst, CKPT_F32, 2, false);
 	model_job(&src, &from);
@@ -1119,12 +1105,11 @@ static void a_place_without_memory_is_refused_before_a_byte_is_written(void **st
 
 /* --- casts --- */
 
-static void other_types_come_only_where_they_are_asked_for(void **state)
+TEST(other_types_come_only_where_they_are_asked_for)
 {
 	uint64_t rng = draw_seed(__func__);
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(40); i++) {
 		static const uint32_t types[] = { CKPT_BF16, CKPT_F32, CKPT_F64 };
@@ -1154,29 +1139,4 @@ static void other_types_come_only_where_they_are_asked_for(void **state)
 		model_job_free(&to);
 	}
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_loaded_is_what_torch_makes_of_it),
-		cmocka_unit_test(any_mesh_gets_the_sum_that_any_mesh_left_pending),
-		cmocka_unit_test(what_is_declared_as_it_was_saved_comes_back_as_it_was),
-		cmocka_unit_test(
-			operands_are_added_in_their_order_whatever_the_windows_and_engines),
-		cmocka_unit_test(an_operand_that_is_missing_is_named),
-		cmocka_unit_test(an_operand_that_is_there_twice_is_named),
-		cmocka_unit_test(a_piece_of_no_rank_of_the_mesh_is_told),
-		cmocka_unit_test(
-			exactly_what_is_there_once_is_covered_and_what_is_there_is_planned),
-		cmocka_unit_test(tensors_may_be_called_anything),
-		cmocka_unit_test(operands_that_nobody_has_cost_nothing),
-		cmocka_unit_test(only_what_torch_takes_becomes_an_operand),
-		cmocka_unit_test(pieces_of_any_sets_get_their_own_elements),
-		cmocka_unit_test(what_cannot_be_reduced_is_refused_before_a_byte_is_written),
-		cmocka_unit_test(a_place_without_memory_is_refused_before_a_byte_is_written),
-		cmocka_unit_test(other_types_come_only_where_they_are_asked_for),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_move_reduce.c - pending reductions: every dtype and operation, rounding, NaN, wrapping. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include <math.h>
 #include "ckpt/base/dtype.h"
-#include "ckpt/base/util.h"
 #include "ckpt/move/reduce.h"
+#include "tests/lib/unit.h"
 
 #define SEED 20261121
 #define N 700 /* more than two blocks of the 16-bit kernels, and no multiple of one */
@@ -44,7 +38,7 @@ static void reduce(const struct reduction *r, const void *x, uint32_t count, uin
 	free(acc);
 }
 
-static void what_has_no_meaning_is_refused_with_a_sentence(void **state)
+TEST(what_has_no_meaning_is_refused_with_a_sentence)
 {
 	static const struct reduction bad[] = {
 		{ CKPT_AVG, CKPT_I32, 1 },
@@ -62,7 +56,6 @@ static void what_has_no_meaning_is_refused_with_a_sentence(void **state)
 		{ CKPT_PRODUCT + 1, CKPT_F32, 1 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct ckpt_err err = { 0 };
 
@@ -101,14 +94,13 @@ static uint64_t integer_combine(uint32_t op, uint32_t dtype, uint64_t a, uint64_
 	}
 }
 
-static void integers_wrap_around_and_know_their_sign(void **state)
+TEST(integers_wrap_around_and_know_their_sign)
 {
 	static const uint32_t dtype[] = { CKPT_U8,  CKPT_I8,  CKPT_U16, CKPT_I16,
 					  CKPT_U32, CKPT_I32, CKPT_U64, CKPT_I64 };
 	static const uint32_t op[] = { CKPT_SUM, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
 	static uint64_t x[3 * N], out[N];
 
-	(void)state;
 	rng_state = SEED;
 	for (size_t i = 0; i < ARRAY_LEN(x); i++)
 		x[i] = rng();
@@ -131,14 +123,13 @@ static void integers_wrap_around_and_know_their_sign(void **state)
 		}
 }
 
-static void sums_and_averages_of_reals_go_in_the_order_given(void **state)
+TEST(sums_and_averages_of_reals_go_in_the_order_given)
 {
 	const float f[] = { 1e8f, 1, -1e8f };
 	const double d[] = { 1e16, 1, -1e16 };
 	float fout;
 	double dout;
 
-	(void)state;
 	reduce(&(struct reduction){ CKPT_SUM, CKPT_F32, 1 }, f, 3, 1, &fout);
 	assert_true(fout == 0);
 	reduce(&(struct reduction){ CKPT_SUM, CKPT_F64, 1 }, d, 3, 1, &dout);
@@ -154,14 +145,13 @@ static void sums_and_averages_of_reals_go_in_the_order_given(void **state)
 	assert_true(fout == -3);
 }
 
-static void complex_numbers_are_added_multiplied_and_averaged(void **state)
+TEST(complex_numbers_are_added_multiplied_and_averaged)
 {
 	const float f[] = { 1, 2, 3, -4 };
 	const double d[] = { 1, 2, 3, -4, 0, 1, 0, 1 };
 	float fout[2];
 	double dout[4];
 
-	(void)state;
 	reduce(&(struct reduction){ CKPT_SUM, CKPT_C64, 2 }, f, 2, 1, fout);
 	assert_true(fout[0] == 2 && fout[1] == -1);
 	reduce(&(struct reduction){ CKPT_PRODUCT, CKPT_C64, 1 }, f, 2, 1, fout);
@@ -173,11 +163,10 @@ static void complex_numbers_are_added_multiplied_and_averaged(void **state)
 	assert_true(dout[0] == 0.5 && dout[1] == 1.5 && dout[2] == 1.5 && dout[3] == -1.5);
 }
 
-static void a_nan_among_the_operands_stays_one(void **state)
+TEST(a_nan_among_the_operands_stays_one)
 {
 	static const uint32_t op[] = { CKPT_SUM, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
 
-	(void)state;
 	for (size_t o = 0; o < ARRAY_LEN(op); o++)
 		for (uint32_t at = 0; at < 3; at++) {
 			double d[3] = { 3, -1, 2 }, dout;
@@ -274,20 +263,18 @@ static void rounding(uint32_t dtype, double (*value)(uint16_t), uint16_t inf)
 	}
 }
 
-static void sixteen_bits_are_rounded_to_nearest_even(void **state)
+TEST(sixteen_bits_are_rounded_to_nearest_even)
 {
-	(void)state;
 	rng_state = SEED;
 	rounding(CKPT_F16, f16_value, 0x7c00);
 	rounding(CKPT_BF16, bf16_value, 0x7f80);
 }
 
-static void every_value_of_sixteen_bits_comes_back_as_it_was(void **state)
+TEST(every_value_of_sixteen_bits_comes_back_as_it_was)
 {
 	static const uint32_t dtype[] = { CKPT_F16, CKPT_BF16 };
 	static uint16_t x[65536], out[65536];
 
-	(void)state;
 	for (uint32_t i = 0; i < 65536; i++)
 		x[i] = (uint16_t)i;
 	for (size_t d = 0; d < ARRAY_LEN(dtype); d++) {
@@ -302,13 +289,12 @@ static void every_value_of_sixteen_bits_comes_back_as_it_was(void **state)
 	}
 }
 
-static void sums_of_sixteen_bits_are_rounded_once(void **state)
+TEST(sums_of_sixteen_bits_are_rounded_once)
 {
 	/* 256 + 1 + 1 in BF16: each addition by itself would leave 256. 2048 + 1 + 1 in F16. */
 	const uint16_t b[] = { 0x4380, 0x3f80, 0x3f80 }, h[] = { 0x6800, 0x3c00, 0x3c00 };
 	uint16_t out;
 
-	(void)state;
 	reduce(&(struct reduction){ CKPT_SUM, CKPT_BF16, 1 }, b, 3, 1, &out);
 	assert_int_equal(out, 0x4381);
 	reduce(&(struct reduction){ CKPT_SUM, CKPT_F16, 1 }, h, 3, 1, &out);
@@ -319,12 +305,11 @@ static void sums_of_sixteen_bits_are_rounded_once(void **state)
 	assert_int_equal(out, 0x7bff);
 }
 
-static void elements_may_lie_at_any_alignment(void **state)
+TEST(elements_may_lie_at_any_alignment)
 {
 	static const uint32_t dtype[] = { CKPT_BF16, CKPT_I32, CKPT_F32, CKPT_F64, CKPT_C128 };
 	uint8_t x[33], acc[33], out[33];
 
-	(void)state;
 	for (size_t d = 0; d < ARRAY_LEN(dtype); d++) {
 		struct reduction r = { CKPT_SUM, dtype[d], 1 };
 
@@ -334,22 +319,4 @@ static void elements_may_lie_at_any_alignment(void **state)
 		reduction_end(&r, acc + 1, out + 1, 2);
 		assert_memory_equal(out + 1, x + 1, 2 * dtype_bytes(dtype[d]));
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_has_no_meaning_is_refused_with_a_sentence),
-		cmocka_unit_test(integers_wrap_around_and_know_their_sign),
-		cmocka_unit_test(sums_and_averages_of_reals_go_in_the_order_given),
-		cmocka_unit_test(complex_numbers_are_added_multiplied_and_averaged),
-		cmocka_unit_test(a_nan_among_the_operands_stays_one),
-		cmocka_unit_test(sixteen_bits_are_rounded_to_nearest_even),
-		cmocka_unit_test(every_value_of_sixteen_bits_comes_back_as_it_was),
-		cmocka_unit_test(sums_of_sixteen_bits_are_rounded_once),
-		cmocka_unit_test(elements_may_lie_at_any_alignment),
-	};
-
-	print_message("seed %d\n", SEED);
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,16 +13,12 @@
  *
  * All in memory, so that every region can have its turn.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include "ckpt/move/move.h"
 #include "tests/lib/draw.h"
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
 #include "tests/lib/memdir_io.h"
+#include "tests/lib/unit.h"
 
 #define PATTERN 0xa5
 /* Under a sanitizer, which costs ten times as much, every so-manieth region. */
@@ -428,31 +424,28 @@ static void each_region(struct scene *s, void (*change)(struct scene *, const st
 	}
 }
 
-static void any_flipped_bit_of_any_region_is_found_and_kept_out(void **state)
+TEST(any_flipped_bit_of_any_region_is_found_and_kept_out)
 {
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	each_region(&s, flips);
 	scene_free(&s);
 }
 
-static void any_region_zeroed_or_overwritten_is_found_and_kept_out(void **state)
+TEST(any_region_zeroed_or_overwritten_is_found_and_kept_out)
 {
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	each_region(&s, zeroes);
 	scene_free(&s);
 }
 
-static void a_file_cut_at_or_inside_any_region_is_found_and_kept_out(void **state)
+TEST(a_file_cut_at_or_inside_any_region_is_found_and_kept_out)
 {
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	each_region(&s, cuts);
 	scene_free(&s);
@@ -476,12 +469,11 @@ static void good_again(struct scene *s, const struct region *r)
 	memcpy(s->bad.file[r->file].bytes + r->off, s->good.file[r->file].bytes + r->off, r->len);
 }
 
-static void regions_exchanged_within_and_between_files_and_steps_are_found(void **state)
+TEST(regions_exchanged_within_and_between_files_and_steps_are_found)
 {
 	uint32_t within = 0, between = 0, steps = 0, seen = 0;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.nregion; i++)
 		for (uint32_t k = i + 1; k < s.nregion; k++) {
@@ -542,13 +534,12 @@ static void file_must(struct scene *s, const char *name, const char *what)
 		assert_true(is_all(s->memory[i], PATTERN, s->c->file[i].raw_bytes));
 }
 
-static void whole_files_of_another_rank_step_launch_or_job_are_found(void **state)
+TEST(whole_files_of_another_rank_step_launch_or_job_are_found)
 {
 	struct scene s;
 	struct memdir *other[3];
 	static const char *const what[] = { "another step", "another launch", "another job" };
 
-	(void)state;
 	scene_make(&s, __func__);
 	other[0] = &s.step;
 	other[1] = &s.launch;
@@ -591,12 +582,11 @@ static void whole_files_of_another_rank_step_launch_or_job_are_found(void **stat
 
 /* --- what must be seen to be quiet, and to fail --- */
 
-static void an_undamaged_checkpoint_has_no_faults_and_restores(void **state)
+TEST(an_undamaged_checkpoint_has_no_faults_and_restores)
 {
 	struct look k = { .file = "" };
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	look(&s, &k, true);
 	assert_int_equal(k.n, 0);
@@ -608,12 +598,11 @@ static void an_undamaged_checkpoint_has_no_faults_and_restores(void **state)
 
 /* The negative control: without the reading of data this rig sees no damage in data, and sees bytes
  * that are not the checkpoint's when they are let through. */
-static void a_reader_of_metadata_alone_is_caught_by_this_rig(void **state)
+TEST(a_reader_of_metadata_alone_is_caught_by_this_rig)
 {
 	uint32_t missed = 0;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.nregion; i++) {
 		const struct region *r = &s.region[i];
@@ -628,19 +617,4 @@ static void a_reader_of_metadata_alone_is_caught_by_this_rig(void **state)
 	}
 	assert_true(missed > 10);
 	scene_free(&s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_undamaged_checkpoint_has_no_faults_and_restores),
-		cmocka_unit_test(a_reader_of_metadata_alone_is_caught_by_this_rig),
-		cmocka_unit_test(any_flipped_bit_of_any_region_is_found_and_kept_out),
-		cmocka_unit_test(any_region_zeroed_or_overwritten_is_found_and_kept_out),
-		cmocka_unit_test(a_file_cut_at_or_inside_any_region_is_found_and_kept_out),
-		cmocka_unit_test(regions_exchanged_within_and_between_files_and_steps_are_found),
-		cmocka_unit_test(whole_files_of_another_rank_step_launch_or_job_are_found),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

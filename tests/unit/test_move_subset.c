@@ -80,7 +80,7 @@ static void flip(struct scene *s, uint32_t file, uint64_t off)
 	close(fd);
 }
 
-static void all_is_every_byte_and_every_piece(void **state)
+TEST(all_is_every_byte_and_every_piece)
 {
 	struct move_subset all = { 0 };
 	struct move_verified got;
@@ -88,7 +88,6 @@ static void all_is_every_byte_and_every_piece(void **state)
 	struct seen seen;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->nfile; i++)
 		bytes += s.c->file[i].data_end - s.c->file[i].data_off;
@@ -101,12 +100,11 @@ static void all_is_every_byte_and_every_piece(void **state)
 	scene_free(&s);
 }
 
-static void the_n_parts_are_every_byte_once_and_find_every_flipped_one(void **state)
+TEST(the_n_parts_are_every_byte_once_and_find_every_flipped_one)
 {
 	static const uint32_t parts[] = { 1, 2, 3, 7, 1000 };
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < ARRAY_LEN(parts); i++) {
 		uint64_t bytes = 0, chunks = 0;
@@ -150,7 +148,7 @@ static void the_n_parts_are_every_byte_once_and_find_every_flipped_one(void **st
 	scene_free(&s);
 }
 
-static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **state)
+TEST(a_random_part_is_its_seeds_and_asks_every_file_for_its_share)
 {
 	struct move_subset x = { .how = SUBSET_RANDOM, .seed = 12345 }, y;
 	struct move_verified all, a, b;
@@ -158,7 +156,6 @@ static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **
 	struct seen seen;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	move_subset_size(s.c, &(struct move_subset){ 0 }, &all);
 	for (uint32_t percent = 0; percent <= 120; percent += 20) {
@@ -209,12 +206,11 @@ static void a_random_part_is_its_seeds_and_asks_every_file_for_its_share(void **
 	scene_free(&s);
 }
 
-static void fingerprints_are_compared_only_where_every_byte_was_asked_for(void **state)
+TEST(fingerprints_are_compared_only_where_every_byte_was_asked_for)
 {
 	uint32_t whole = 0, never = 0;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	for (uint32_t i = 0; i < s.c->table.npiece; i++)
 		s.c->table.piece[i].fp ^= 1; /* all are wrong: each that is compared is told */
@@ -242,7 +238,7 @@ static void fingerprints_are_compared_only_where_every_byte_was_asked_for(void *
 	scene_free(&s);
 }
 
-static void a_lost_file_is_passed_by_and_the_others_are_read(void **state)
+TEST(a_lost_file_is_passed_by_and_the_others_are_read)
 {
 	struct move_subset all = { 0 };
 	struct move_verified got;
@@ -250,7 +246,6 @@ static void a_lost_file_is_passed_by_and_the_others_are_read(void **state)
 	struct seen seen;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	s.c->file[1].lost = true;
 	for (uint32_t i = 0; i < s.c->nfile; i++)
@@ -268,13 +263,12 @@ static void a_lost_file_is_passed_by_and_the_others_are_read(void **state)
 	scene_free(&s);
 }
 
-static void a_pipe_in_place_of_a_part_is_no_file_and_nobody_waits_for_it(void **state)
+TEST(a_pipe_in_place_of_a_part_is_no_file_and_nobody_waits_for_it)
 {
 	struct ckpt_err err = { 0 };
 	struct move_files f;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	assert_int_equal(unlinkat(s.d.fd, s.c->file[1].name, 0), 0);
 	assert_int_equal(mkfifoat(s.d.fd, s.c->file[1].name, 0600), 0);
@@ -292,7 +286,7 @@ static void a_pipe_in_place_of_a_part_is_no_file_and_nobody_waits_for_it(void **
 #define RUNS 65536u
 #define ROWS 64u
 
-static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(void **state)
+TEST(a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions)
 {
 	static struct run cols[RUNS], rows[ROWS];
 	const struct indices dim[] = { { ROWS, ROWS, rows }, { RUNS, RUNS, cols } };
@@ -304,7 +298,6 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	uint64_t n = p.len, rng = draw_seed(__func__), want = 0;
 	uint8_t *bytes = malloc(n);
 
-	(void)state;
 	assert_non_null(bytes);
 	for (uint32_t i = 0; i < RUNS; i++)
 		cols[i] = (struct run){ 3 * (uint64_t)i + (i * i) % 2, 1, 1, 1 };
@@ -329,12 +322,11 @@ static void a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions(voi
 	free(bytes);
 }
 
-static void the_first_piece_of_a_range_is_the_same_however_it_is_looked_for(void **state)
+TEST(the_first_piece_of_a_range_is_the_same_however_it_is_looked_for)
 {
 	struct place_pieces pieces;
 	struct scene s;
 
-	(void)state;
 	scene_make(&s, __func__);
 	assert_int_equal(place_pieces_make(&s.c->table, &pieces), 0);
 	for (uint32_t i = 0; i < 2000; i++) {
@@ -348,20 +340,4 @@ static void the_first_piece_of_a_range_is_the_same_however_it_is_looked_for(void
 	}
 	place_pieces_free(&pieces);
 	scene_free(&s);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_is_every_byte_and_every_piece),
-		cmocka_unit_test(the_n_parts_are_every_byte_once_and_find_every_flipped_one),
-		cmocka_unit_test(a_random_part_is_its_seeds_and_asks_every_file_for_its_share),
-		cmocka_unit_test(fingerprints_are_compared_only_where_every_byte_was_asked_for),
-		cmocka_unit_test(a_lost_file_is_passed_by_and_the_others_are_read),
-		cmocka_unit_test(a_pipe_in_place_of_a_part_is_no_file_and_nobody_waits_for_it),
-		cmocka_unit_test(a_fingerprint_costs_its_rows_not_its_rows_times_its_progressions),
-		cmocka_unit_test(the_first_piece_of_a_range_is_the_same_however_it_is_looked_for),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

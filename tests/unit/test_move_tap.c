@@ -53,12 +53,11 @@ static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct
 	return e;
 }
 
-static void every_tap_sees_every_byte_of_every_chunk_once_and_in_order(void **state)
+TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 {
 	uint64_t seed = draw_seed(__func__);
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (uint64_t scale = 1; scale < 6; scale += 2) {
 		struct job j;
@@ -96,13 +95,12 @@ static void every_tap_sees_every_byte_of_every_chunk_once_and_in_order(void **st
 	disk_free(&d);
 }
 
-static void a_tap_that_fails_ends_the_part_with_its_error(void **state)
+TEST(a_tap_that_fails_ends_the_part_with_its_error)
 {
 	uint64_t seed = draw_seed(__func__), n;
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, 3);
 	job_stage(&j, 4, 0);
@@ -204,7 +202,7 @@ static void padding_check(int fd, const struct table *t)
 	free(chunk);
 }
 
-static void tensors_of_any_size_are_written_in_blocks(void **state)
+TEST(tensors_of_any_size_are_written_in_blocks)
 {
 	static const uint64_t sizes[][4] = { { 4, 100, 4096, 68 },
 					     { 65536, 65536, 65540, 61440 },
@@ -214,7 +212,6 @@ static void tensors_of_any_size_are_written_in_blocks(void **state)
 	struct native_info info = disk_info;
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct counted c = { .ops = io_ops_posix };
@@ -251,15 +248,4 @@ static void tensors_of_any_size_are_written_in_blocks(void **state)
 		table_free(&t);
 	}
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_tap_sees_every_byte_of_every_chunk_once_and_in_order),
-		cmocka_unit_test(a_tap_that_fails_ends_the_part_with_its_error),
-		cmocka_unit_test(tensors_of_any_size_are_written_in_blocks),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,9 +79,8 @@ static void check_moved(const struct world *w, const struct table *dst, uint8_t 
 	}
 }
 
-static void whatever_the_view_any_mesh_gets_its_elements_also_of_other_types(void **state)
+TEST(whatever_the_view_any_mesh_gets_its_elements_also_of_other_types)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < CASES; k++) {
 		struct plan_opts opts = { .casts = k % 2 };
@@ -115,7 +114,7 @@ static void whatever_the_view_any_mesh_gets_its_elements_also_of_other_types(voi
 
 /* --- pending reductions --- */
 
-static void operands_are_turned_and_cut_before_they_are_reduced(void **state)
+TEST(operands_are_turned_and_cut_before_they_are_reduced)
 {
 	const uint64_t shape[] = { 3, 4 };
 	float operand[2][12], got[2][6];
@@ -135,7 +134,6 @@ static void operands_are_turned_and_cut_before_they_are_reduced(void **state)
 	struct mesh m;
 	struct plan p;
 
-	(void)state;
 	assert_int_equal(mesh_parse("tp=2", &a, &m, &err), 0);
 	assert_int_equal(table_add_mesh(&t, &m, NULL, &err), 0);
 	assert_int_equal(layout_parse("Partial(sum, keep)@tp", &m, &a, &l, &err), 0);
@@ -242,7 +240,7 @@ static void damage(struct disk *d, const char *name)
 	close(fd);
 }
 
-static void files_are_read_through_a_view_and_damage_is_found(void **state)
+TEST(files_are_read_through_a_view_and_damage_is_found)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO };
 	uint64_t rng = draw_seed(__func__), seed = draw(&rng);
@@ -254,7 +252,6 @@ static void files_are_read_through_a_view_and_damage_is_found(void **state)
 	uint8_t *mem;
 	char first[64];
 
-	(void)state;
 	disk_make(&d);
 	job_make(&job, "fsdp=2,tp=2", seed, 1);
 	job_stage(&job, STEP, 0);
@@ -289,15 +286,4 @@ static void files_are_read_through_a_view_and_damage_is_found(void **state)
 	checkpoint_free(c);
 	job_free(&job);
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(whatever_the_view_any_mesh_gets_its_elements_also_of_other_types),
-		cmocka_unit_test(operands_are_turned_and_cut_before_they_are_reduced),
-		cmocka_unit_test(files_are_read_through_a_view_and_damage_is_found),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

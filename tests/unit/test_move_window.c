@@ -136,7 +136,7 @@ static void stream(const char *from, const char *to, uint64_t scale, uint64_t li
 	disk_free(&d);
 }
 
-static void test_windows_give_every_element_of_every_place(void **state)
+TEST(test_windows_give_every_element_of_every_place)
 {
 	static const char *const pairs[][2] = { { "fsdp=4", "fsdp=3" },
 						{ "dp=2,fsdp=2", "fsdp=3" },
@@ -144,7 +144,6 @@ static void test_windows_give_every_element_of_every_place(void **state)
 						{ "pp=2,fsdp=2", "fsdp=2,tp=2" },
 						{ "fsdp=4", "fsdp=1" } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(pairs); i += EVERY == 1 ? 1 : 3) {
 		stream(pairs[i][0], pairs[i][1], 1, LEAST, &threads);
 		stream(pairs[i][0], pairs[i][1], 1, UINT64_C(1) << 30,
@@ -152,9 +151,8 @@ static void test_windows_give_every_element_of_every_place(void **state)
 	}
 }
 
-static void test_many_windows_pass_through_little_memory(void **state)
+TEST(test_many_windows_pass_through_little_memory)
 {
-	(void)state;
 	stream("fsdp=4", "fsdp=2,tp=2", FEWER(12), LEAST, &threads);
 	stream("fsdp=2,tp=2", "fsdp=3", FEWER(12), 20u << 20,
 	       &(struct disk_how){ &io_ops_posix, IO_AUTO, true });
@@ -206,13 +204,12 @@ static int rig_run(struct rig *r, struct ckpt_err *err)
 	return move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, err);
 }
 
-static void test_it_ends_where_the_caller_says(void **state)
+TEST(test_it_ends_where_the_caller_says)
 {
 	struct ckpt_err err = { 0 };
 	uint64_t n;
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, MANY);
 	n = windows_count(&r.dst, move_window_bytes(LEAST));
 	assert_in_range(n, 4, 100);
@@ -264,7 +261,7 @@ static int refuse_when_ahead(void *arg, const struct window *w, const uint8_t *b
 	return 77;
 }
 
-static void test_a_reader_that_waits_ends_with_its_caller(void **state)
+TEST(test_a_reader_that_waits_ends_with_its_caller)
 {
 	struct ckpt_err err = { 0 };
 	struct windows *ws;
@@ -272,7 +269,6 @@ static void test_a_reader_that_waits_ends_with_its_caller(void **state)
 	struct rig r;
 	uint8_t *buf = malloc(move_window_bytes(LEAST));
 
-	(void)state;
 	assert_non_null(buf);
 	rig_make(&r, MANY);
 	ahead.good = UINT64_MAX;
@@ -302,13 +298,12 @@ static void test_a_reader_that_waits_ends_with_its_caller(void **state)
 	rig_free(&r);
 }
 
-static void test_skipped_windows_are_passed_by(void **state)
+TEST(test_skipped_windows_are_passed_by)
 {
 	struct ckpt_err err;
 	struct rig r;
 	uint64_t n;
 
-	(void)state;
 	rig_make(&r, MANY);
 	n = windows_count(&r.dst, move_window_bytes(LEAST));
 	for (uint64_t skip = 0; skip <= n + 1; skip += EVERY == 1 ? 3 : n) {
@@ -322,12 +317,11 @@ static void test_skipped_windows_are_passed_by(void **state)
 	rig_free(&r);
 }
 
-static void test_damage_in_a_chunk_is_EBADMSG_and_never_delivered(void **state)
+TEST(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered)
 {
 	struct ckpt_err err = { 0 };
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, SOME);
 	for (uint32_t i = 0; i < r.c->nfile; i++) {
 		const struct format_file *x = &r.c->file[i];
@@ -353,7 +347,7 @@ static void test_damage_in_a_chunk_is_EBADMSG_and_never_delivered(void **state)
 	rig_free(&r);
 }
 
-static void test_what_the_source_lacks_is_said(void **state)
+TEST(test_what_the_source_lacks_is_said)
 {
 	struct table_tensor x = { .component = "no",
 				  .name = "where",
@@ -365,7 +359,6 @@ static void test_what_the_source_lacks_is_said(void **state)
 	struct ckpt_err err = { 0 };
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, SOME);
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
 	assert_int_equal(
@@ -381,12 +374,11 @@ static void test_what_the_source_lacks_is_said(void **state)
 	rig_free(&r);
 }
 
-static void test_too_little_memory_is_refused_with_the_least(void **state)
+TEST(test_too_little_memory_is_refused_with_the_least)
 {
 	struct ckpt_err err = { 0 };
 	struct rig r;
 
-	(void)state;
 	rig_make(&r, SOME);
 	assert_int_equal(move_window_bytes(LEAST - 1), 0);
 	assert_int_equal(move_windows(&r.f, &r.dst, LEAST - 1, 0, take, &r.s, tick, &r.s, &err),
@@ -398,7 +390,7 @@ static void test_too_little_memory_is_refused_with_the_least(void **state)
 }
 
 /* Also among windows that are passed by. */
-static void test_an_element_in_more_places_than_fit_a_window_is_refused(void **state)
+TEST(test_an_element_in_more_places_than_fit_a_window_is_refused)
 {
 	uint64_t one = 1, zero = 0, n = move_window_bytes(LEAST) / 16 + 1;
 	struct table_tensor x = { .component = "m",
@@ -416,7 +408,6 @@ static void test_an_element_in_more_places_than_fit_a_window_is_refused(void **s
 	struct ckpt_err err = { 0 };
 	struct rig r;
 
-	(void)state;
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
 	assert_int_equal(table_add_place(&t, &place, NULL, &err), 0);
 	assert_int_equal(indexset_box(1, &zero, &one, &a, &p.set), 0);
@@ -466,12 +457,11 @@ static int without_threads(void *arg)
 	return 0;
 }
 
-static void test_without_threads_it_is_only_slower(void **state)
+TEST(test_without_threads_it_is_only_slower)
 {
 	struct rig r;
 	int code;
 
-	(void)state;
 #if defined(__SANITIZE_THREAD__)
 	print_message("skipped: ThreadSanitizer ends a program that cannot start threads\n");
 	skip();
@@ -487,7 +477,7 @@ static void test_without_threads_it_is_only_slower(void **state)
 	rig_free(&r);
 }
 
-static void test_one_window_is_read_alone(void **state)
+TEST(test_one_window_is_read_alone)
 {
 	struct windows *ws;
 	struct window w;
@@ -495,7 +485,6 @@ static void test_one_window_is_read_alone(void **state)
 	struct rig r;
 	uint8_t *buf;
 
-	(void)state;
 	rig_make(&r, MANY);
 	assert_int_equal(windows_open(&r.dst, 5u << 20, &ws, &err), 0);
 	assert_int_equal(windows_skip(ws, 2, &err), 0);
@@ -509,23 +498,4 @@ static void test_one_window_is_read_alone(void **state)
 	window_free(&w);
 	windows_close(ws);
 	rig_free(&r);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_windows_give_every_element_of_every_place),
-		cmocka_unit_test(test_many_windows_pass_through_little_memory),
-		cmocka_unit_test(test_it_ends_where_the_caller_says),
-		cmocka_unit_test(test_a_reader_that_waits_ends_with_its_caller),
-		cmocka_unit_test(test_skipped_windows_are_passed_by),
-		cmocka_unit_test(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered),
-		cmocka_unit_test(test_what_the_source_lacks_is_said),
-		cmocka_unit_test(test_too_little_memory_is_refused_with_the_least),
-		cmocka_unit_test(test_an_element_in_more_places_than_fit_a_window_is_refused),
-		cmocka_unit_test(test_without_threads_it_is_only_slower),
-		cmocka_unit_test(test_one_window_is_read_alone),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,12 +34,11 @@ static uint64_t naive_fingerprint(const struct table_tensor *x, const struct tab
 	return sum;
 }
 
-static void fingerprints_of_pieces_and_of_their_cuts_add_up(void **state)
+TEST(fingerprints_of_pieces_and_of_their_cuts_add_up)
 {
 	static const char *const mesh[] = { "fsdp=3", "tp=2,fsdp=2", "pp=2,tp=3", "fsdp=5" };
 	uint64_t rng = draw_seed(__func__);
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		struct job j;
 
@@ -114,7 +113,7 @@ static int part_file(struct disk *d, struct job *j, uint32_t rank, const struct 
 	return e;
 }
 
-static void the_file_holds_the_pieces_their_sums_and_otherwise_zeros(void **state)
+TEST(the_file_holds_the_pieces_their_sums_and_otherwise_zeros)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
 	uint64_t seed = draw_seed(__func__), nchunk, data_end, at = 4096;
@@ -125,7 +124,6 @@ static void the_file_holds_the_pieces_their_sums_and_otherwise_zeros(void **stat
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2,tp=2", seed, 3);
 	job_stage(&j, 4, 0xcc); /* gaps between pieces are not zero in memory */
@@ -161,7 +159,7 @@ static void the_file_holds_the_pieces_their_sums_and_otherwise_zeros(void **stat
 	disk_free(&d);
 }
 
-static void every_engine_writes_the_same_file(void **state)
+TEST(every_engine_writes_the_same_file)
 {
 	static const enum io_engine engine[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
 	uint64_t seed = draw_seed(__func__);
@@ -171,7 +169,6 @@ static void every_engine_writes_the_same_file(void **state)
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, 4);
 	job_stage(&j, 4, 0x11);
@@ -214,7 +211,7 @@ static int64_t bad_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint
 	return b->cut ? io_ops_posix.pwrite(NULL, fd, buf, align_up(len / 2, 512), off) : -ENOSPC;
 }
 
-static void a_write_that_fails_is_reported_and_a_short_one_is_continued(void **state)
+TEST(a_write_that_fails_is_reported_and_a_short_one_is_continued)
 {
 	uint64_t seed = draw_seed(__func__);
 	struct bad_disk bad = { .ops = io_ops_posix };
@@ -226,7 +223,6 @@ static void a_write_that_fails_is_reported_and_a_short_one_is_continued(void **s
 	struct disk d;
 	struct job j;
 
-	(void)state;
 	bad.ops.ctx = &bad;
 	bad.ops.pwrite = bad_pwrite;
 	disk_make(&d);
@@ -273,7 +269,7 @@ static int on_tick(void *arg, uint64_t done)
 	return ++x->n == x->stop;
 }
 
-static void the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it(void **state)
+TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO };
 	uint64_t seed = draw_seed(__func__), chunks = 0, nchunk, data_end, bytes;
@@ -287,7 +283,6 @@ static void the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_e
 	struct job j;
 	struct plan p;
 
-	(void)state;
 	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, 9);
 	job_stage(&j, 4, 0);
@@ -329,7 +324,7 @@ static void the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_e
 }
 
 /* A disk that has room for a part must not be refused because of room that nobody needs. */
-static void the_room_that_is_asked_for_is_enough_and_hardly_more(void **state)
+TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 {
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "tp=2,fsdp=2" };
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
@@ -338,7 +333,6 @@ static void the_room_that_is_asked_for_is_enough_and_hardly_more(void **state)
 	struct ckpt_err err;
 	struct disk d;
 
-	(void)state;
 	disk_make(&d);
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		struct job j;
@@ -356,19 +350,4 @@ static void the_room_that_is_asked_for_is_enough_and_hardly_more(void **state)
 		job_free(&j);
 	}
 	disk_free(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(fingerprints_of_pieces_and_of_their_cuts_add_up),
-		cmocka_unit_test(the_file_holds_the_pieces_their_sums_and_otherwise_zeros),
-		cmocka_unit_test(every_engine_writes_the_same_file),
-		cmocka_unit_test(the_room_that_is_asked_for_is_enough_and_hardly_more),
-		cmocka_unit_test(a_write_that_fails_is_reported_and_a_short_one_is_continued),
-		cmocka_unit_test(
-			the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,13 +4,11 @@
  * of the code, and its worked example is what the code writes. CKPT_FORMAT_UPDATE=1 writes the
  * example anew. Runs in the root of the repository, as make does.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
 #include "ckpt/base/dtype.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/lib/unit.h"
 #include <ctype.h>
-#include <cmocka.h>
 
 #define DOC "docs/FORMAT.md"
 #define FILE_MAX (1 << 20)
@@ -104,9 +102,8 @@ static void check_record(const char *name, size_t bytes, const struct field *fie
 		check_record(#s, sizeof(struct s), field_, ARRAY_LEN(field_)); \
 	} while (0)
 
-static void every_record_has_the_offsets_that_are_written_down(void **state)
+TEST(every_record_has_the_offsets_that_are_written_down)
 {
-	(void)state;
 	RECORD(ck_head, F(ck_head, magic), F(ck_head, major), F(ck_head, minor), F(ck_head, kind),
 	       F(ck_head, incompat), F(ck_head, ro_compat), F(ck_head, compat), F(ck_head, uuid),
 	       F(ck_head, job), F(ck_head, step), F(ck_head, generation), F(ck_head, wall_ns),
@@ -148,12 +145,11 @@ static void every_record_has_the_offsets_that_are_written_down(void **state)
 	RECORD(ck_note, F(ck_note, key), F(ck_note, zero), F(ck_note, value));
 }
 
-static void every_number_has_the_meaning_that_is_written_down(void **state)
+TEST(every_number_has_the_meaning_that_is_written_down)
 {
 	char cell[4][64];
 	uint32_t n;
 
-	(void)state;
 	for (n = 0; row("#### dtype", n, cell); n++) {
 		uint32_t number = (uint32_t)strtoul(cell[0], NULL, 10);
 
@@ -174,7 +170,7 @@ static void every_number_has_the_meaning_that_is_written_down(void **state)
 	assert_int_equal(n, CKPT_SINK + 1);
 }
 
-static void every_section_has_the_number_and_record_that_is_written_down(void **state)
+TEST(every_section_has_the_number_and_record_that_is_written_down)
 {
 	static const struct {
 		uint32_t kind;
@@ -199,7 +195,6 @@ static void every_section_has_the_number_and_record_that_is_written_down(void **
 	};
 	char cell[4][64];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
 		assert_true(row("## Sections", i, cell));
 		assert_int_equal(strtoul(cell[0], NULL, 10), want[i].kind);
@@ -240,9 +235,8 @@ static void check_rule(const char *header, const char *from, const char *to)
 		fail_msg("%s does not repeat what %s says from \"%s\" on", DOC, header, from);
 }
 
-static void the_rules_are_those_of_the_headers_word_for_word(void **state)
+TEST(the_rules_are_those_of_the_headers_word_for_word)
 {
-	(void)state;
 	check_rule("ckpt/layout/layout.h", "Replicas.  Take", "* Results as layout_share's");
 	check_rule("ckpt/base/hash.h", "fingerprint of elements with", "* With FINGERPRINT_SEED_K");
 	check_rule("ckpt/base/hash.h", "K[i] = (splitmix64", "* It is additive");
@@ -467,7 +461,7 @@ static void update(const char *mark, const struct text *t)
 	assert_int_equal(fclose(f), 0);
 }
 
-static void the_worked_example_is_what_is_written(void **state)
+TEST(the_worked_example_is_what_is_written)
 {
 	static struct text t;
 	struct memdir d = { .n = 0 };
@@ -475,7 +469,6 @@ static void the_worked_example_is_what_is_written(void **state)
 	struct checkpoint *c;
 	struct ckpt_err err;
 
-	(void)state;
 	tiny_checkpoint(&d);
 	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), 0);
 	checkpoint_free(c);
@@ -497,15 +490,4 @@ static void the_worked_example_is_what_is_written(void **state)
 	memdir_clear(&d);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_record_has_the_offsets_that_are_written_down),
-		cmocka_unit_test(every_number_has_the_meaning_that_is_written_down),
-		cmocka_unit_test(every_section_has_the_number_and_record_that_is_written_down),
-		cmocka_unit_test(the_rules_are_those_of_the_headers_word_for_word),
-		cmocka_unit_test(the_worked_example_is_what_is_written),
-	};
-
-	return cmocka_run_group_tests(tests, load, NULL);
-}
+UNIT(.group_setup = load);

@@ -5,13 +5,11 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
-#include "tests/lib/no_memory.h"
+#include "tests/lib/libc.h"
 #include "tests/lib/each_arena.h"
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
+#include "tests/lib/unit.h"
 
 #define TRIES_MAX 20000
 #define WORLD 3
@@ -163,20 +161,18 @@ static int act_summary(void *arg, struct ckpt_err *err)
 	return r;
 }
 
-static void a_checkpoint_is_opened_or_there_is_no_memory(void **state)
+TEST(a_checkpoint_is_opened_or_there_is_no_memory)
 {
-	(void)state;
 	without_memory("open", act_open, NULL);
 	without_memory("open_partial", act_open_partial, NULL);
 	without_memory("open_some", act_open_some, NULL);
 	without_memory("summary", act_summary, NULL);
 }
 
-static void what_is_missing_is_told_or_there_is_no_memory(void **state)
+TEST(what_is_missing_is_told_or_there_is_no_memory)
 {
 	struct memdir torn = { .n = 0 };
 
-	(void)state;
 	for (uint32_t i = 0; i < dir.n; i++)
 		if (strncmp(dir.file[i].name, "w0001", 5) != 0)
 			(void)memdir_add(&torn, dir.file[i].name, dir.file[i].bytes,
@@ -315,7 +311,7 @@ static int act_rebuild(void *arg, struct ckpt_err *err)
 	return r;
 }
 
-static void a_part_and_a_manifest_are_made_or_there_is_no_memory(void **state)
+TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 {
 	struct native_info info = {
 		.job = "demo", .step = 12, .generation = 3, .world = WORLD, .wall_ns = 1
@@ -329,7 +325,6 @@ static void a_part_and_a_manifest_are_made_or_there_is_no_memory(void **state)
 	uint32_t *order = malloc((rank0.decl.ntensor + 1) * sizeof *order);
 	uint8_t id[16];
 
-	(void)state;
 	assert_non_null(order);
 	without_memory("part_table", act_part_table, NULL);
 	without_memory("part_table with a list", act_part_table, order);
@@ -361,13 +356,4 @@ static void a_part_and_a_manifest_are_made_or_there_is_no_memory(void **state)
 		table_free(&w.t[r]);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_checkpoint_is_opened_or_there_is_no_memory),
-		cmocka_unit_test(what_is_missing_is_told_or_there_is_no_memory),
-		cmocka_unit_test(a_part_and_a_manifest_are_made_or_there_is_no_memory),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+UNIT(.group_setup = setup, .group_teardown = teardown);

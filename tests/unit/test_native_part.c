@@ -2,11 +2,9 @@
 /*
  * test_native_part.c - the raw space of a rank, its chunks, and what may become a MANIFEST.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
+#include "tests/lib/unit.h"
 
 static const char *const meshes[] = { "fsdp=1", "fsdp=3",	    "dp=2,fsdp=2",
 				      "dp=5",	"pp=2,tp=2,fsdp=2", "tp=3" };
@@ -22,9 +20,8 @@ static uint32_t world_of(const char *mesh)
 	return n;
 }
 
-static void the_parts_of_all_ranks_hold_every_element_once(void **state)
+TEST(the_parts_of_all_ranks_hold_every_element_once)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
 		struct ckpt_errlist l = { .code = -EINVAL };
 		struct table all = { 0 };
@@ -107,9 +104,8 @@ static void check_raw_space(const struct table *t, uint32_t rank)
 	free(chunk);
 }
 
-static void the_raw_space_keeps_its_rules_and_is_the_same_every_time(void **state)
+TEST(the_raw_space_keeps_its_rules_and_is_the_same_every_time)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
 		for (uint32_t r = 0; r < world_of(meshes[i]); r++) {
 			struct table t, u;
@@ -180,7 +176,7 @@ static void declare(struct table *t, const struct mesh *m)
 	add(t, "twice", CKPT_STABLE, 0, shape);
 }
 
-static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(void **state)
+TEST(a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name)
 {
 	struct ckpt_errlist l = { .code = -EINVAL };
 	struct arena a = { 0 };
@@ -188,7 +184,6 @@ static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(
 	struct table t, part;
 	struct mesh m;
 
-	(void)state;
 	assert_int_equal(mesh_parse("fsdp=2", &a, &m, NULL), 0);
 	declare(&t, &m);
 	hold(&t, 0, 4, 1); /* in two boxes: allowed */
@@ -227,9 +222,8 @@ static void a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name(
 }
 
 /* What all ranks know of the raw space without looking at what they hold. */
-static void the_raw_order_is_that_of_the_pieces(void **state)
+TEST(the_raw_order_is_that_of_the_pieces)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
 		uint32_t order[64], seen = 0;
 		uint64_t end = 0;
@@ -282,13 +276,12 @@ static void add_blob(struct table *t, uint32_t owner)
 }
 
 /* Six ranks' blobs, converted to a mesh of two: none is lost, and none written twice. */
-static void blobs_of_ranks_that_are_no_more_have_an_owner_each(void **state)
+TEST(blobs_of_ranks_that_are_no_more_have_an_owner_each)
 {
 	struct table_place place = { .name = "memory", .bytes = 4096 };
 	struct arena a = { 0 };
 	struct mesh m;
 
-	(void)state;
 	assert_int_equal(mesh_parse("fsdp=2", &a, &m, NULL), 0);
 	for (int meshes_n = 0; meshes_n < 2; meshes_n++) {
 		struct table t = { 0 }, part;
@@ -347,14 +340,13 @@ static int part_of_sizes(const uint64_t *size, uint32_t n, struct table *ret, st
 	return r;
 }
 
-static void big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte(void **state)
+TEST(big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte)
 {
 	static const uint64_t some[] = { 100, NATIVE_BIG, NATIVE_BIG - 1, NATIVE_BIG + 1 };
 	uint64_t most[2] = { NATIVE_PART_BYTES_MAX - 2 * MIB, 2 * MIB };
 	struct ckpt_err err;
 	struct table t;
 
-	(void)state;
 	assert_int_equal(part_of_sizes(some, 4, &t, &err), 0);
 	assert_int_equal(t.piece[1].off, MIB);
 	assert_int_equal(t.piece[2].off, 9 * MIB);
@@ -373,7 +365,7 @@ static void big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte(void **
 }
 
 /* Of a share that no index list can say: the tensor is named, and that it is not memory. */
-static void a_share_in_too_many_runs_is_refused(void **state)
+TEST(a_share_in_too_many_runs_is_refused)
 {
 	static const uint32_t factor[4] = { 1064, 28392957, 18, 12629421 };
 	struct ckpt_placement p[4] = { 0 };
@@ -392,7 +384,6 @@ static void a_share_in_too_many_runs_is_refused(void **state)
 	struct ckpt_err err;
 	struct mesh m;
 
-	(void)state;
 	assert_int_equal(mesh_parse("a=4,b=9,c=8,d=2", &a, &m, NULL), 0);
 	for (uint16_t d = 0; d < 4; d++)
 		p[d] = (struct ckpt_placement){ .how = CKPT_SHARD,
@@ -413,7 +404,7 @@ static void a_share_in_too_many_runs_is_refused(void **state)
 }
 
 /* Of tables that native_part_table never makes, but a file may have. */
-static void a_raw_space_in_which_chunks_make_no_sense_has_none(void **state)
+TEST(a_raw_space_in_which_chunks_make_no_sense_has_none)
 {
 	uint64_t n, data_end;
 	struct chunk *chunk;
@@ -421,7 +412,6 @@ static void a_raw_space_in_which_chunks_make_no_sense_has_none(void **state)
 	struct sample s;
 	struct table t;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
 	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
 	t.place[0].bytes = NATIVE_PART_BYTES_MAX + 1;
@@ -451,7 +441,7 @@ static void a_raw_space_in_which_chunks_make_no_sense_has_none(void **state)
 	sample_free(&s);
 }
 
-static void a_part_is_not_written_with_chunks_that_lie_elsewhere(void **state)
+TEST(a_part_is_not_written_with_chunks_that_lie_elsewhere)
 {
 	struct native_info info = { .job = "j", .world = 1 };
 	uint64_t n, data_end, len;
@@ -462,7 +452,6 @@ static void a_part_is_not_written_with_chunks_that_lie_elsewhere(void **state)
 	struct table t;
 	void *bytes;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=1", 0, 1, 1, &s), 0);
 	assert_int_equal(native_part_table(&s.decl, 0, &t, NULL, NULL), 0);
 	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, NULL), 0);
@@ -551,11 +540,10 @@ static void refused(const struct job *j, const char *why)
 		fail_msg("said \"%s\", should say \"%s\"", err.msg, why);
 }
 
-static void a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything(void **state)
+TEST(a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything)
 {
 	struct job j;
 
-	(void)state;
 	job_make(&j);
 	j.n = 2;
 	refused(&j, "no part holds what rank 2 owns");
@@ -598,7 +586,7 @@ static void a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything(
 	job_free(&j);
 }
 
-static void a_manifest_does_not_depend_on_the_order_of_its_parts(void **state)
+TEST(a_manifest_does_not_depend_on_the_order_of_its_parts)
 {
 	struct ckpt_err err;
 	uint8_t id[16], again_id[16];
@@ -606,7 +594,6 @@ static void a_manifest_does_not_depend_on_the_order_of_its_parts(void **state)
 	uint64_t len, again_len;
 	struct job j;
 
-	(void)state;
 	job_make(&j);
 	assert_int_equal(native_manifest(&j.info, j.part, j.n, &j.line, &bytes, &len, id, &err), 0);
 	assert_memory_equal((uint8_t *)bytes + len - 16, id, 16);
@@ -622,25 +609,4 @@ static void a_manifest_does_not_depend_on_the_order_of_its_parts(void **state)
 	free(again);
 	free(bytes);
 	job_free(&j);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_parts_of_all_ranks_hold_every_element_once),
-		cmocka_unit_test(the_raw_space_keeps_its_rules_and_is_the_same_every_time),
-		cmocka_unit_test(
-			a_declaration_that_lacks_some_of_its_share_is_refused_by_every_name),
-		cmocka_unit_test(the_raw_order_is_that_of_the_pieces),
-		cmocka_unit_test(blobs_of_ranks_that_are_no_more_have_an_owner_each),
-		cmocka_unit_test(big_pieces_start_on_chunks_and_a_part_has_at_most_a_tebibyte),
-		cmocka_unit_test(a_share_in_too_many_runs_is_refused),
-		cmocka_unit_test(a_raw_space_in_which_chunks_make_no_sense_has_none),
-		cmocka_unit_test(a_part_is_not_written_with_chunks_that_lie_elsewhere),
-		cmocka_unit_test(
-			a_manifest_is_made_only_of_all_ranks_that_agree_and_hold_everything),
-		cmocka_unit_test(a_manifest_does_not_depend_on_the_order_of_its_parts),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

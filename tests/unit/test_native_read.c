@@ -4,11 +4,9 @@
  * and no change of any byte of metadata, no file that is missing, cut, exchanged or too many goes
  * unseen.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
+#include "tests/lib/unit.h"
 
 /* Under a sanitizer, which costs ten times as much, not every byte but every ninth. */
 #ifdef __SANITIZE_ADDRESS__
@@ -123,13 +121,12 @@ static void check_contents(struct memdir *d, const struct checkpoint *c,
 	}
 }
 
-static void what_is_written_is_read_back_on_every_mesh(void **state)
+TEST(what_is_written_is_read_back_on_every_mesh)
 {
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3",		  "dp=2,fsdp=2",
 					    "dp=3",   "pp=2,tp=2,fsdp=2", "tp=5" };
 	uint64_t sum[ARRAY_LEN(sample_specs)];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		struct memdir_opts o = plain;
 		struct memdir d = { .n = 0 };
@@ -182,7 +179,7 @@ static void what_is_written_is_read_back_on_every_mesh(void **state)
 	}
 }
 
-static void the_summary_says_what_the_whole_says(void **state)
+TEST(the_summary_says_what_the_whole_says)
 {
 	struct ckpt_note note[2] = { { "loss", 2.25 }, { "lr", 3e-4 } };
 	struct memdir_opts o = plain;
@@ -192,7 +189,6 @@ static void the_summary_says_what_the_whole_says(void **state)
 	struct ckpt_err err;
 	char a[64], b[64];
 
-	(void)state;
 	o.note = note;
 	o.nnote = 2;
 	o.mesh = "dp=2,fsdp=2";
@@ -234,12 +230,11 @@ static void the_summary_says_what_the_whole_says(void **state)
 	memdir_clear(&d);
 }
 
-static void probe_knows_a_checkpoint_a_torn_one_and_a_stranger(void **state)
+TEST(probe_knows_a_checkpoint_a_torn_one_and_a_stranger)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
 
-	(void)state;
 	assert_int_equal(format_native.probe(&dir), 0);
 	memdir_add(&d, "model.safetensors", "x", 1);
 	assert_int_equal(format_native.probe(&dir), 0);
@@ -253,14 +248,13 @@ static void probe_knows_a_checkpoint_a_torn_one_and_a_stranger(void **state)
 
 /* --- damage --- */
 
-static void every_changed_byte_of_metadata_is_a_fault(void **state)
+TEST(every_changed_byte_of_metadata_is_a_fault)
 {
 	struct memdir_opts o = plain;
 	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
 	uint64_t tried = 0;
 
-	(void)state;
 	o.mesh = "fsdp=1";
 	memdir_checkpoint(&d, &o);
 	c = must_open(&d);
@@ -299,7 +293,7 @@ static void every_changed_byte_of_metadata_is_a_fault(void **state)
 }
 
 /* Files, directories and links of others: all that is read is what MANIFEST names. */
-static void foreign_entries_are_counted_and_are_no_faults(void **state)
+TEST(foreign_entries_are_counted_and_are_no_faults)
 {
 	static const char *const name[] = {
 		".nfs0001",
@@ -315,7 +309,6 @@ static void foreign_entries_are_counted_and_are_no_faults(void **state)
 	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	c = must_open(&d);
 	assert_int_equal(c->nforeign, 0);
@@ -333,7 +326,7 @@ static void foreign_entries_are_counted_and_are_no_faults(void **state)
 	memdir_clear(&d);
 }
 
-static void missing_cut_and_longer_files_are_faults(void **state)
+TEST(missing_cut_and_longer_files_are_faults)
 {
 	struct memdir d = { .n = 0 };
 	struct memdir_file *f;
@@ -341,7 +334,6 @@ static void missing_cut_and_longer_files_are_faults(void **state)
 	uint8_t *bytes;
 	uint64_t len;
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	f = &d.file[1];
 	snprintf(name, sizeof name, "%s", f->name);
@@ -401,13 +393,12 @@ static void file_exchange(struct memdir_file *a, const struct memdir_file *b)
 	a->len = b->len;
 }
 
-static void exchanged_parts_and_parts_of_another_step_or_job_are_faults(void **state)
+TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 {
 	struct memdir_opts o = plain;
 	struct memdir d = { .n = 0 }, other = { .n = 0 };
 	struct memdir_file *f, keep;
 
-	(void)state;
 	o.mesh = "dp=2"; /* ranks 0 and 1 could be exchanged without a change of size? their blobs
 			    differ: no */
 	memdir_checkpoint(&d, &o);
@@ -484,12 +475,11 @@ static void exchanged_parts_and_parts_of_another_step_or_job_are_faults(void **s
 		memdir_sign(&d, file__);                                                       \
 	} while (0)
 
-static void newer_versions_and_unknown_features_are_refused_in_clear_words(void **state)
+TEST(newer_versions_and_unknown_features_are_refused_in_clear_words)
 {
 	struct memdir_opts o = plain;
 	struct memdir d = { .n = 0 };
 
-	(void)state;
 	o.mesh = "fsdp=1";
 	memdir_checkpoint(&d, &o);
 	for (uint32_t i = 0; i < d.n; i++) {
@@ -526,13 +516,12 @@ static void newer_versions_and_unknown_features_are_refused_in_clear_words(void 
 	memdir_clear(&d);
 }
 
-static void wrong_numbers_under_right_checksums_are_refused(void **state)
+TEST(wrong_numbers_under_right_checksums_are_refused)
 {
 	struct memdir_opts o = plain;
 	struct memdir d = { .n = 0 };
 	struct memdir_file *m, *p;
 
-	(void)state;
 	o.mesh = "fsdp=1";
 	memdir_checkpoint(&d, &o);
 	m = memdir_find(&d, NATIVE_MANIFEST);
@@ -600,7 +589,7 @@ static void wrong_numbers_under_right_checksums_are_refused(void **state)
 	memdir_clear(&d);
 }
 
-static void a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor(void **state)
+TEST(a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor)
 {
 	struct memdir d = { .n = 0 };
 	struct memdir_file *p;
@@ -608,7 +597,6 @@ static void a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor
 	struct ckpt_err err;
 	struct found x;
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	p = &d.file[1];
 
@@ -628,7 +616,7 @@ static void a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor
 	memdir_clear(&d);
 }
 
-static void all_damage_is_told_and_not_only_the_first(void **state)
+TEST(all_damage_is_told_and_not_only_the_first)
 {
 	struct memdir_opts o = plain;
 	struct memdir d = { .n = 0 };
@@ -637,7 +625,6 @@ static void all_damage_is_told_and_not_only_the_first(void **state)
 	struct found x;
 	uint64_t end;
 
-	(void)state;
 	o.mesh = "fsdp=4";
 	memdir_checkpoint(&d, &o);
 	c = must_open(&d);
@@ -654,24 +641,4 @@ static void all_damage_is_told_and_not_only_the_first(void **state)
 	assert_non_null(strstr(err.msg, "header at offset 0"));
 	assert_non_null(strstr(err.msg, "trailer at offset"));
 	memdir_clear(&d);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_written_is_read_back_on_every_mesh),
-		cmocka_unit_test(the_summary_says_what_the_whole_says),
-		cmocka_unit_test(probe_knows_a_checkpoint_a_torn_one_and_a_stranger),
-		cmocka_unit_test(every_changed_byte_of_metadata_is_a_fault),
-		cmocka_unit_test(missing_cut_and_longer_files_are_faults),
-		cmocka_unit_test(foreign_entries_are_counted_and_are_no_faults),
-		cmocka_unit_test(exchanged_parts_and_parts_of_another_step_or_job_are_faults),
-		cmocka_unit_test(newer_versions_and_unknown_features_are_refused_in_clear_words),
-		cmocka_unit_test(wrong_numbers_under_right_checksums_are_refused),
-		cmocka_unit_test(
-			a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor),
-		cmocka_unit_test(all_damage_is_told_and_not_only_the_first),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

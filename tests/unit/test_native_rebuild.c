@@ -49,7 +49,7 @@ static void world_set(uint32_t rank, uint32_t world)
 }
 
 /* Ranks of a pipeline declare a mesh of their own stage: it does not say how many others there were. */
-static void a_manifest_is_made_again_of_all_parts_or_not_at_all(void **state)
+TEST(a_manifest_is_made_again_of_all_parts_or_not_at_all)
 {
 	static const struct {
 		uint32_t world[2];
@@ -62,7 +62,6 @@ static void a_manifest_is_made_again_of_all_parts_or_not_at_all(void **state)
 	};
 	struct ckpt_err err;
 
-	(void)state;
 	afresh();
 	assert_int_equal(rebuild(&err), 0);
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -77,7 +76,7 @@ static void a_manifest_is_made_again_of_all_parts_or_not_at_all(void **state)
 }
 
 /* More than there was room for at first; its lineage aside it is what had been there. */
-static void a_manifest_of_many_parts_is_made_again_as_it_was(void **state)
+TEST(a_manifest_of_many_parts_is_made_again_as_it_was)
 {
 	const struct memdir_opts o = {
 		.mesh = "fsdp=35", .job = "demo", .seed = 5, .scale = 1, .step = 12, .seq = 7
@@ -91,7 +90,6 @@ static void a_manifest_of_many_parts_is_made_again_as_it_was(void **state)
 	uint64_t len;
 	void *bytes;
 
-	(void)state;
 	memdir_checkpoint(&d, &o);
 	was = memdir_find(&d, NATIVE_MANIFEST);
 	if (native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err))
@@ -103,7 +101,7 @@ static void a_manifest_of_many_parts_is_made_again_as_it_was(void **state)
 	memdir_clear(&d);
 }
 
-static void what_is_no_part_and_no_manifest_is_ignored(void **state)
+TEST(what_is_no_part_and_no_manifest_is_ignored)
 {
 	static const char *const mine[] = { NATIVE_MANIFEST ".0badcafe",
 					    NATIVE_MANIFEST ".damaged-0123abcd" };
@@ -114,7 +112,6 @@ static void what_is_no_part_and_no_manifest_is_ignored(void **state)
 					       "weights.part", ".nfs0001" };
 	struct ckpt_err err;
 
-	(void)state;
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(mine); i++)
 		(void)memdir_add(&bad, mine[i], "x", 1);
@@ -133,14 +130,13 @@ static void what_is_no_part_and_no_manifest_is_ignored(void **state)
 	refused(-EBADMSG, "", "3 parts, and 2 ranks");
 }
 
-static void a_part_of_another_checkpoint_is_named(void **state)
+TEST(a_part_of_another_checkpoint_is_named)
 {
 	static const char *const what[] = { "uuid", "job", "step", "launch" };
 	struct source_dir dir = memdir_source(&bad);
 	struct ckpt_err err;
 	char words[80];
 
-	(void)state;
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(what); i++) {
 		struct ck_head *h = head_of_file(part(1));
@@ -179,11 +175,10 @@ static void a_part_of_another_checkpoint_is_named(void **state)
 	refused(-EINVAL, W1, "rank 0 is in two parts");
 }
 
-static void a_part_whose_metadata_are_damaged_is_named(void **state)
+TEST(a_part_whose_metadata_are_damaged_is_named)
 {
 	struct ck_tail *t;
 
-	(void)state;
 	afresh();
 	part(1)->len--;
 	refused(-EBADMSG, W1, "bytes are not a complete file");
@@ -241,14 +236,13 @@ static int huge_list(void *ctx, int (*each)(void *arg, const char *name, int is_
 	return each(arg, W1, 1);
 }
 
-static void sections_that_no_memory_holds_are_refused_unread(void **state)
+TEST(sections_that_no_memory_holds_are_refused_unread)
 {
 	struct huge h;
 	struct source src;
 	struct source_dir dir = { .ctx = &src, .open = huge_open, .list = huge_list };
 	struct ckpt_err err;
 
-	(void)state;
 	afresh();
 	src = huge_of(part(1), CK_STRINGS, 1, NATIVE_META_BYTES_MAX + 1, &h);
 	assert_int_equal(rebuild_of(&dir, "demo", 12, &err), -EPROTO);
@@ -256,11 +250,10 @@ static void sections_that_no_memory_holds_are_refused_unread(void **state)
 	assert_non_null(strstr(err.msg, "more than 1073741824 bytes of sections"));
 }
 
-static void what_cannot_be_read_is_not_called_damaged(void **state)
+TEST(what_cannot_be_read_is_not_called_damaged)
 {
 	static const int error[] = { -EIO, -EACCES, -ENOMEM };
 
-	(void)state;
 	afresh();
 	for (size_t e = 0; e < ARRAY_LEN(error); e++)
 		for (uint64_t n = 0;; n++) {
@@ -281,17 +274,4 @@ static void what_cannot_be_read_is_not_called_damaged(void **state)
 		}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_manifest_is_made_again_of_all_parts_or_not_at_all),
-		cmocka_unit_test(a_manifest_of_many_parts_is_made_again_as_it_was),
-		cmocka_unit_test(what_is_no_part_and_no_manifest_is_ignored),
-		cmocka_unit_test(a_part_of_another_checkpoint_is_named),
-		cmocka_unit_test(a_part_whose_metadata_are_damaged_is_named),
-		cmocka_unit_test(sections_that_no_memory_holds_are_refused_unread),
-		cmocka_unit_test(what_cannot_be_read_is_not_called_damaged),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+UNIT(.group_setup = setup, .group_teardown = teardown);

@@ -6,11 +6,9 @@
  */
 #ifndef TESTS_UNIT_NATIVE_RIG_H
 #define TESTS_UNIT_NATIVE_RIG_H
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
+#include "tests/lib/unit.h"
 
 /* --- spoilt, and made afresh --- */
 

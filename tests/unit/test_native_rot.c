@@ -47,7 +47,7 @@ static void refused(struct memdir_file *f, const char *words)
 	afresh();
 }
 
-static void records_of_another_size_or_number_are_refused(void **state)
+TEST(records_of_another_size_or_number_are_refused)
 {
 	static const struct {
 		uint32_t kind, rec_bytes, count;
@@ -56,7 +56,6 @@ static void records_of_another_size_or_number_are_refused(void **state)
 	};
 	struct ck_sect *s;
 
-	(void)state;
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(half); i++) {
 		resize(manifest(), half[i].kind, half[i].rec_bytes, half[i].count);
@@ -85,7 +84,7 @@ static void records_of_another_size_or_number_are_refused(void **state)
 	refused(part(1), "chunk");
 }
 
-static void numbers_that_contradict_each_other_are_refused(void **state)
+TEST(numbers_that_contradict_each_other_are_refused)
 {
 	struct ck_lineage *l;
 	struct ck_note *n;
@@ -93,7 +92,6 @@ static void numbers_that_contradict_each_other_are_refused(void **state)
 	struct ck_head *h;
 	struct ck_tail *t;
 
-	(void)state;
 	afresh();
 	l = memdir_section(manifest(), CK_LINEAGE);
 	l->zero[43] = 1;
@@ -161,7 +159,7 @@ static void numbers_that_contradict_each_other_are_refused(void **state)
 	refused(part(0), "uuid");
 }
 
-static void names_of_parts_that_lead_elsewhere_are_refused(void **state)
+TEST(names_of_parts_that_lead_elsewhere_are_refused)
 {
 	static const char *const name[] = { "../../../etc/passwd",
 					    "..",
@@ -174,7 +172,6 @@ static void names_of_parts_that_lead_elsewhere_are_refused(void **state)
 					    "w0000-\n.part",
 					    "w0000-\x80.part" };
 
-	(void)state;
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
 		struct ck_part *p = memdir_section(manifest(), CK_PARTS);
@@ -267,7 +264,7 @@ static int act_probe(const struct source_dir *dir, struct checkpoint **ret, stru
 	return r == 1 ? 0 : ckpt_error_errno(err, -r, "no format");
 }
 
-static void what_cannot_be_read_is_not_called_damaged(void **state)
+TEST(what_cannot_be_read_is_not_called_damaged)
 {
 	static const int error[] = { -EIO, -EACCES, -ENOMEM, -4095 };
 	static const struct {
@@ -280,7 +277,6 @@ static void what_cannot_be_read_is_not_called_damaged(void **state)
 		   { act_summary, 3 },
 		   { act_probe, 0 } };
 
-	(void)state;
 	afresh();
 	for (size_t e = 0; e < ARRAY_LEN(error); e++)
 		for (size_t i = 0; i < ARRAY_LEN(of); i++)
@@ -308,7 +304,7 @@ static void what_cannot_be_read_is_not_called_damaged(void **state)
 }
 
 /* In whatever order they are met; and what is told first is told first. */
-static void damage_is_told_where_something_else_could_not_be_read(void **state)
+TEST(damage_is_told_where_something_else_could_not_be_read)
 {
 	enum { UNREADABLE, MALFORMED, DAMAGED };
 	static const struct {
@@ -322,7 +318,6 @@ static void damage_is_told_where_something_else_could_not_be_read(void **state)
 	struct source_dir dir = memdir_source(&bad);
 	struct ckpt_err err;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		afresh();
 		for (uint32_t r = 0; r < 2; r++)
@@ -347,13 +342,12 @@ static void damage_is_told_where_something_else_could_not_be_read(void **state)
 	afresh();
 }
 
-static void whoever_looks_for_damage_gets_what_is_whole(void **state)
+TEST(whoever_looks_for_damage_gets_what_is_whole)
 {
 	struct source_dir dir = memdir_source(&bad);
 	struct checkpoint *c;
 	struct ckpt_err err;
 
-	(void)state;
 	afresh();
 	assert_int_equal(format_native.open_partial(&dir, &c, NULL, NULL, &err), 0);
 	assert_false(c->partial);
@@ -401,13 +395,12 @@ static void summary_refused(int code, const char *words)
 		fail_msg("%d, should be %d with \"%s\": %s", r, code, words, err.msg);
 }
 
-static void a_manifest_that_is_damaged_where_a_summary_looks_has_none(void **state)
+TEST(a_manifest_that_is_damaged_where_a_summary_looks_has_none)
 {
 	struct source_dir dir = memdir_source(&bad);
 	struct ckpt_err err;
 	struct ck_sect *s;
 
-	(void)state;
 	for (uint64_t len = 0; len < 2 * CONTAINER_BLOCK; len = len * 3 + 1) {
 		char words[64];
 
@@ -444,7 +437,7 @@ static int huge_open(void *ctx, const char *name, struct source *ret)
 	return 0;
 }
 
-static void sections_that_no_memory_holds_are_refused_unread(void **state)
+TEST(sections_that_no_memory_holds_are_refused_unread)
 {
 	struct huge h;
 	struct source src;
@@ -452,7 +445,6 @@ static void sections_that_no_memory_holds_are_refused_unread(void **state)
 	struct checkpoint *c;
 	struct ckpt_err err;
 
-	(void)state;
 	afresh();
 	src = huge_of(manifest(), CK_STRINGS, 1, NATIVE_META_BYTES_MAX + 1, &h);
 	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), -EPROTO);
@@ -463,13 +455,12 @@ static void sections_that_no_memory_holds_are_refused_unread(void **state)
 	assert_non_null(strstr(err.msg, "more than 1073741824 bytes of sections"));
 }
 
-static void a_manifest_without_sections_is_refused(void **state)
+TEST(a_manifest_without_sections_is_refused)
 {
 	struct container_info info;
 	struct container_map m;
 	struct ck_tail t;
 
-	(void)state;
 	afresh();
 	assert_int_equal(container_head_check(manifest()->bytes, 0, &info, NULL), 0);
 	container_map_start(&m, info.uuid, CONTAINER_BLOCK);
@@ -479,7 +470,7 @@ static void a_manifest_without_sections_is_refused(void **state)
 	refused(manifest(), "STRINGS");
 }
 
-static void a_directory_is_known_by_names(void **state)
+TEST(a_directory_is_known_by_names)
 {
 	static const struct {
 		const char *name;
@@ -493,7 +484,6 @@ static void a_directory_is_known_by_names(void **state)
 		   { "wpart", false, 0 } };
 	struct source_dir dir = memdir_source(&bad);
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		memdir_clear(&bad);
 		memdir_add(&bad, is[i].name, "x", 1)->folder = is[i].folder;
@@ -506,7 +496,7 @@ static void a_directory_is_known_by_names(void **state)
 
 /* --- a writer that is given nonsense --- */
 
-static void nonsense_is_not_written(void **state)
+TEST(nonsense_is_not_written)
 {
 	char longer[CKPT_NAME_MAX + 2], job[CKPT_JOB_MAX + 2], tool[NATIVE_TOOL_MAX + 2];
 	struct ckpt_note note = { "loss", 1 };
@@ -522,7 +512,6 @@ static void nonsense_is_not_written(void **state)
 	uint8_t id[16];
 	void *bytes = NULL;
 
-	(void)state;
 	memset(longer, 'x', sizeof longer - 1);
 	longer[sizeof longer - 1] = 0;
 	memcpy(job, longer, sizeof job - 1);
@@ -582,21 +571,4 @@ static void nonsense_is_not_written(void **state)
 	sample_free(&s);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(records_of_another_size_or_number_are_refused),
-		cmocka_unit_test(numbers_that_contradict_each_other_are_refused),
-		cmocka_unit_test(names_of_parts_that_lead_elsewhere_are_refused),
-		cmocka_unit_test(what_cannot_be_read_is_not_called_damaged),
-		cmocka_unit_test(damage_is_told_where_something_else_could_not_be_read),
-		cmocka_unit_test(whoever_looks_for_damage_gets_what_is_whole),
-		cmocka_unit_test(a_manifest_that_is_damaged_where_a_summary_looks_has_none),
-		cmocka_unit_test(sections_that_no_memory_holds_are_refused_unread),
-		cmocka_unit_test(a_manifest_without_sections_is_refused),
-		cmocka_unit_test(a_directory_is_known_by_names),
-		cmocka_unit_test(nonsense_is_not_written),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
-}
+UNIT(.group_setup = setup, .group_teardown = teardown);

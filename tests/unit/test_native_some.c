@@ -3,11 +3,9 @@
  * test_native_some.c - a checkpoint of which some parts are opened: what is chosen is as in the
  * whole, and nothing else is touched.
  */
-#include "tests/lib/sample.c"
-#include "tests/lib/memdir.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/memdir.h"
+#include "tests/lib/unit.h"
 
 static const struct memdir_opts plain = { .mesh = "dp=2,fsdp=3",
 					  .job = "demo",
@@ -32,14 +30,13 @@ static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ck
 	return 0;
 }
 
-static void what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched(void **state)
+TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
 	struct checkpoint *all, *some;
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	assert_int_equal(format_native.open(&dir, &all, NULL, NULL, &err), 0);
 	assert_false(all->some);
@@ -93,7 +90,7 @@ static void what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched(void *
 	memdir_clear(&d);
 }
 
-static void a_chosen_part_that_is_missing_or_damaged_is_an_error(void **state)
+TEST(a_chosen_part_that_is_missing_or_damaged_is_an_error)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
@@ -102,7 +99,6 @@ static void a_chosen_part_that_is_missing_or_damaged_is_an_error(void **state)
 	uint32_t bits = 0;
 	char name[64];
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
 	snprintf(name, sizeof name, "%s", c->file[2].name);
@@ -122,7 +118,7 @@ static void a_chosen_part_that_is_missing_or_damaged_is_an_error(void **state)
 
 /* What the whole is refused for, some of it is, too: else it would depend on the rank that loads
  * which of two pieces it gets. */
-static void pieces_that_overlap_are_refused_where_both_are_opened(void **state)
+TEST(pieces_that_overlap_are_refused_where_both_are_opened)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
@@ -131,7 +127,6 @@ static void pieces_that_overlap_are_refused_where_both_are_opened(void **state)
 	uint32_t bits = 1 << 1;
 	le64 *set;
 
-	(void)state;
 	memdir_checkpoint(&d, &(struct memdir_opts){ .mesh = "fsdp=6",
 						     .job = "demo",
 						     .seed = 5,
@@ -154,7 +149,7 @@ static void pieces_that_overlap_are_refused_where_both_are_opened(void **state)
 }
 
 /* A tensor all of whose pieces were opened is held against MANIFEST's fingerprint. */
-static void fingerprints_must_add_up_where_all_pieces_are_there(void **state)
+TEST(fingerprints_must_add_up_where_all_pieces_are_there)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
@@ -163,7 +158,6 @@ static void fingerprints_must_add_up_where_all_pieces_are_there(void **state)
 	uint32_t bits = 63;
 	struct ck_tensor *x;
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	x = memdir_section(memdir_find(&d, NATIVE_MANIFEST), CK_TENSORS);
 	x->fp = le64_of(le64_get(x->fp) + 1);
@@ -177,7 +171,7 @@ static void fingerprints_must_add_up_where_all_pieces_are_there(void **state)
 	memdir_clear(&d);
 }
 
-static void who_chooses_may_refuse(void **state)
+TEST(who_chooses_may_refuse)
 {
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
@@ -185,7 +179,6 @@ static void who_chooses_may_refuse(void **state)
 	struct ckpt_err err = { 0 };
 	uint32_t bits = 99;
 
-	(void)state;
 	memdir_checkpoint(&d, &plain);
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EXDEV);
 	assert_null(c);
@@ -193,7 +186,7 @@ static void who_chooses_may_refuse(void **state)
 	memdir_clear(&d);
 }
 
-static void a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte(void **state)
+TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
 {
 	struct native_info info = { .job = "demo", .step = 12, .generation = 3, .world = 6 };
 	struct native_lineage lineage = { .seq = 7, .parent_step = UINT64_MAX, .tool = "test" };
@@ -204,7 +197,6 @@ static void a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte(void **s
 	uint64_t len[2];
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	for (uint32_t r = 0; r < 6; r++) {
 		memdir_part(&plain, &info, r, &part[r], &t[r], &bytes[r]);
 		part[r].table = &t[r];
@@ -237,18 +229,4 @@ static void a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte(void **s
 	table_free(&sum);
 	free(file[0]);
 	free(file[1]);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched),
-		cmocka_unit_test(a_chosen_part_that_is_missing_or_damaged_is_an_error),
-		cmocka_unit_test(pieces_that_overlap_are_refused_where_both_are_opened),
-		cmocka_unit_test(fingerprints_must_add_up_where_all_pieces_are_there),
-		cmocka_unit_test(who_chooses_may_refuse),
-		cmocka_unit_test(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

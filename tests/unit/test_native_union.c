@@ -115,13 +115,12 @@ static void refused(struct memdir_file *f, const char *words)
 
 static const struct ckpt_placement shard0 = { .how = CKPT_SHARD, .split_factor = 1 };
 
-static void parts_that_declare_the_same_each_bring_their_pieces(void **state)
+TEST(parts_that_declare_the_same_each_bring_their_pieces)
 {
 	struct made x = { 0 };
 	struct checkpoint *c;
 	struct ck_tensor *t;
 
-	(void)state;
 	tables_make(&x, &shard0);
 	files_make(&x);
 	/* The declarations are the same to the byte, for once. */
@@ -146,7 +145,7 @@ static void parts_that_declare_the_same_each_bring_their_pieces(void **state)
 }
 
 /* No writer of ours leaves one, but a raw space may have it. */
-static void a_hole_has_no_bytes_and_no_checksums(void **state)
+TEST(a_hole_has_no_bytes_and_no_checksums)
 {
 	struct made x = { 0 };
 	struct checkpoint *c;
@@ -157,7 +156,6 @@ static void a_hole_has_no_bytes_and_no_checksums(void **state)
 	uint64_t len;
 	void *bytes;
 
-	(void)state;
 	tables_make(&x, &shard0);
 	assert_int_equal(x.t[1].piece[1].off, MIB); /* a component starts on a chunk */
 	x.t[1].piece[1].off += MIB;
@@ -198,7 +196,7 @@ static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ck
 }
 
 /* Each operand is as large as the tensor: with one of two it is not all there. */
-static void a_pending_reduction_is_all_there_with_all_its_operands(void **state)
+TEST(a_pending_reduction_is_all_there_with_all_its_operands)
 {
 	static const struct ckpt_placement partial = { .how = CKPT_PARTIAL,
 						       .flags = CKPT_KEEP_PARTIAL };
@@ -208,7 +206,6 @@ static void a_pending_reduction_is_all_there_with_all_its_operands(void **state)
 	struct ck_tensor *t;
 	struct ckpt_err err;
 
-	(void)state;
 	tables_make(&x, &partial);
 	files_make(&x);
 	c = opened();
@@ -252,7 +249,7 @@ static void on_fault(void *arg, const struct format_fault *f)
 	x->n++;
 }
 
-static void of_thousands_of_faults_those_that_are_not_told_are_counted(void **state)
+TEST(of_thousands_of_faults_those_that_are_not_told_are_counted)
 {
 	enum { N = 3000 };
 	struct native_info one = info;
@@ -267,7 +264,6 @@ static void of_thousands_of_faults_those_that_are_not_told_are_counted(void **st
 	uint8_t id[16];
 	void *bytes;
 
-	(void)state;
 	for (uint32_t i = 0; i < N; i++) {
 		char name[16];
 		struct table_tensor x = { .component = "model",
@@ -301,7 +297,7 @@ static void of_thousands_of_faults_those_that_are_not_told_are_counted(void **st
 }
 
 /* A model without a mesh, and MANIFEST with nothing but it: its empty sections are read as such. */
-static void a_summary_of_what_has_no_mesh_and_no_notes_is_given(void **state)
+TEST(a_summary_of_what_has_no_mesh_and_no_notes_is_given)
 {
 	struct native_info one = info;
 	struct table_place place = { .name = "rank 0" };
@@ -315,7 +311,6 @@ static void a_summary_of_what_has_no_mesh_and_no_notes_is_given(void **state)
 	uint64_t len;
 	void *bytes;
 
-	(void)state;
 	assert_int_equal(table_add_place(&none, &place, NULL, NULL), 0);
 	assert_int_equal(table_seal(&none, NULL), 0);
 	one.world = 1;
@@ -347,15 +342,4 @@ static int teardown_bad(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(parts_that_declare_the_same_each_bring_their_pieces),
-		cmocka_unit_test(a_hole_has_no_bytes_and_no_checksums),
-		cmocka_unit_test(a_pending_reduction_is_all_there_with_all_its_operands),
-		cmocka_unit_test(of_thousands_of_faults_those_that_are_not_told_are_counted),
-		cmocka_unit_test(a_summary_of_what_has_no_mesh_and_no_notes_is_given),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, teardown_bad);
-}
+UNIT(.group_teardown = teardown_bad);

@@ -108,12 +108,11 @@ static void check_from(const struct plan *p, const struct plan_op *op, const str
 		fail_msg("from %" PRIu64 ": the rows from %u on are missing", off, i);
 }
 
-static void from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it(void **state)
+TEST(from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it)
 {
 	static struct plan_row all[ROWS_MAX];
 	uint32_t checked = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < CASES; k++) {
 		uint64_t shape[4];
@@ -150,13 +149,4 @@ static void from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it(void
 	}
 	printf("%u operations\n", checked);
 	assert_true(checked > CASES / 10);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,9 +36,8 @@ static uint64_t random_wants(struct want *w, struct reads *r)
 	return sum;
 }
 
-static void every_byte_is_in_one_read_and_gaps_are_read_through_by_the_rule(void **state)
+TEST(every_byte_is_in_one_read_and_gaps_are_read_through_by_the_rule)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		/* 1 ns a byte: the gap is what a request costs */
@@ -79,11 +78,10 @@ static void every_byte_is_in_one_read_and_gaps_are_read_through_by_the_rule(void
 	}
 }
 
-static void chunks_are_read_whole_and_once_however_many_need_them(void **state)
+TEST(chunks_are_read_whole_and_once_however_many_need_them)
 {
 	const uint64_t bytes[PLACES] = { BYTES, BYTES + 10, BYTES, BYTES + 33, BYTES };
 
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		struct read_cost cost = { 1, 1, 200 }; /* nothing is read through */
@@ -117,13 +115,12 @@ static void chunks_are_read_whole_and_once_however_many_need_them(void **state)
 	}
 }
 
-static void at_any_time_all_files_have_given_the_same_fraction(void **state)
+TEST(at_any_time_all_files_have_given_the_same_fraction)
 {
 	struct read_cost cost = { 1, 1, 1000 };
 	uint64_t given[3] = { 0 };
 	struct reads r;
 
-	(void)state;
 	for (uint32_t turn = 0; turn < 3; turn++) {
 		reads_begin(&r, &cost, 0);
 		for (uint32_t p = 0; p < 3; p++) {
@@ -178,14 +175,13 @@ static void operands_make(bool partial, struct table *t)
 	arena_free(&a);
 }
 
-static void operands_of_a_reduction_are_read_too(void **state)
+TEST(operands_of_a_reduction_are_read_too)
 {
 	struct table src, dst;
 	struct ckpt_err err;
 	struct plan plan;
 	struct reads r;
 
-	(void)state;
 	operands_make(true, &src);
 	operands_make(false, &dst);
 	if (plan_make(&src, &dst, NULL, &plan, NULL, &err))
@@ -199,16 +195,4 @@ static void operands_of_a_reduction_are_read_too(void **state)
 	plan_free(&plan);
 	table_free(&src);
 	table_free(&dst);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_byte_is_in_one_read_and_gaps_are_read_through_by_the_rule),
-		cmocka_unit_test(chunks_are_read_whole_and_once_however_many_need_them),
-		cmocka_unit_test(at_any_time_all_files_have_given_the_same_fraction),
-		cmocka_unit_test(operands_of_a_reduction_are_read_too),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

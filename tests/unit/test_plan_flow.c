@@ -269,11 +269,10 @@ static void check_cells(const struct flow *f, const uint64_t *want)
 	assert_int_equal(flow_all(f), all);
 }
 
-static void the_matrix_is_what_counting_every_element_gives(void **state)
+TEST(the_matrix_is_what_counting_every_element_gives)
 {
 	uint32_t reduced = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		struct table news;
@@ -340,9 +339,8 @@ static void check_blocks(const struct flow *f, const uint64_t *want)
 	free(sum);
 }
 
-static void blocks_of_ranks_have_the_bytes_of_their_ranks(void **state)
+TEST(blocks_of_ranks_have_the_bytes_of_their_ranks)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < 200; i++) {
 		uint32_t nfrom = 1 + naive_below(i % 4 ? 40 : 700);
@@ -372,11 +370,10 @@ static void blocks_of_ranks_have_the_bytes_of_their_ranks(void **state)
 	}
 }
 
-static void the_cells_are_bounded_and_used(void **state)
+TEST(the_cells_are_bounded_and_used)
 {
 	static const uint32_t n[] = { 1, 2, 16, 255, 256, 257, 1000, 8192, 16384, 1 << 20 };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(n); i++)
 		for (size_t k = 0; k < ARRAY_LEN(n); k++) {
 			struct flow f;
@@ -392,11 +389,10 @@ static void the_cells_are_bounded_and_used(void **state)
 		}
 }
 
-static void blocks_come_out_equal_where_that_is_near(void **state)
+TEST(blocks_come_out_equal_where_that_is_near)
 {
 	struct flow f, g;
 
-	(void)state;
 	assert_int_equal(flow_begin(&f, 40, 17), 0);
 	assert_int_equal(flow_group(&f, 16, 16, &g), 0);
 	assert_int_equal(g.from_block, 4); /* and not 3, which would leave a single one */
@@ -413,16 +409,4 @@ static void blocks_come_out_equal_where_that_is_near(void **state)
 	assert_int_equal(g.to_block, 512);
 	flow_free(&g);
 	flow_free(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_matrix_is_what_counting_every_element_gives),
-		cmocka_unit_test(blocks_of_ranks_have_the_bytes_of_their_ranks),
-		cmocka_unit_test(the_cells_are_bounded_and_used),
-		cmocka_unit_test(blocks_come_out_equal_where_that_is_near),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

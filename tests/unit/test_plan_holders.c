@@ -122,9 +122,8 @@ static void check(struct random_kind *c, const struct indexset *want, enum holde
 	}
 }
 
-static void holders_are_those_that_asking_every_coordinate_finds(void **state)
+TEST(holders_are_those_that_asking_every_coordinate_finds)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		struct random_kind c;
@@ -139,9 +138,8 @@ static void holders_are_those_that_asking_every_coordinate_finds(void **state)
 	}
 }
 
-static void of_each_share_one_replica_is_taken_and_the_turn_says_which(void **state)
+TEST(of_each_share_one_replica_is_taken_and_the_turn_says_which)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < 2000; i++) {
 		struct random_kind c;
@@ -177,7 +175,7 @@ static void of_each_share_one_replica_is_taken_and_the_turn_says_which(void **st
 	}
 }
 
-static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
+TEST(a_factor_of_a_million_costs_what_the_answer_costs)
 {
 	static const char *const name[] = { "a", "b" };
 	uint32_t dim[] = { 64, 512 };
@@ -197,7 +195,6 @@ static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
 	struct arena a = { 0 };
 	uint64_t sum = 0;
 
-	(void)state;
 	alarm(60); /* milliseconds; without arithmetic, hours */
 	assert_non_null(rank);
 	for (uint32_t i = 0; i < m.nrank; i++)
@@ -222,7 +219,7 @@ static void a_factor_of_a_million_costs_what_the_answer_costs(void **state)
 }
 
 /* Layouts come from files. */
-static void cuts_that_would_take_hours_are_refused(void **state)
+TEST(cuts_that_would_take_hours_are_refused)
 {
 	static const char *const name[] = { "a", "b" };
 	uint32_t dim[] = { 1024, 1024 };
@@ -237,7 +234,6 @@ static void cuts_that_would_take_hours_are_refused(void **state)
 	struct holders_kind kind = { &m, &l, 1, 4, shape };
 	uint32_t coord[] = { 3, 4 };
 
-	(void)state;
 	assert_non_null(rank);
 	for (uint32_t mode = 0; mode < 3; mode += 2) {
 		struct ckpt_placement other[] = {
@@ -257,16 +253,4 @@ static void cuts_that_would_take_hours_are_refused(void **state)
 		arena_free(&a);
 	}
 	printf("refused after %" PRIu64 " ms\n", (now_ns() - begin) / NS_PER_MS);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(holders_are_those_that_asking_every_coordinate_finds),
-		cmocka_unit_test(of_each_share_one_replica_is_taken_and_the_turn_says_which),
-		cmocka_unit_test(a_factor_of_a_million_costs_what_the_answer_costs),
-		cmocka_unit_test(cuts_that_would_take_hours_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,8 @@
  * test_plan_make.c - which tensors are matched, what is refused and how it is said, and that
  * planning counts instead of walking where the sets are large.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-#include <unistd.h>
-#include "ckpt/base/util.h"
 #include "ckpt/plan/plan.h"
+#include "tests/lib/unit.h"
 
 static uint32_t add(struct table *t, const char *component, const char *name, uint32_t dtype,
 		    uint32_t ndim, const uint64_t *shape, uint32_t flags, uint32_t rank)
@@ -100,14 +94,13 @@ static void two_tables(struct table *src, struct table *dst)
 	seal(dst);
 }
 
-static void all_mismatches_are_listed_at_once(void **state)
+TEST(all_mismatches_are_listed_at_once)
 {
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_errlist list = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
 
-	(void)state;
 	two_tables(&src, &dst);
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, &list, &e), -EMEDIUMTYPE);
 	assert_int_equal(p.nop, 0);
@@ -129,7 +122,7 @@ static void all_mismatches_are_listed_at_once(void **state)
 	table_free(&dst);
 }
 
-static void lenient_leaves_out_what_is_missing_and_nothing_else(void **state)
+TEST(lenient_leaves_out_what_is_missing_and_nothing_else)
 {
 	const struct plan_opts o = { .only = "model", .lenient = true };
 	struct table src = { 0 }, dst = { 0 };
@@ -137,7 +130,6 @@ static void lenient_leaves_out_what_is_missing_and_nothing_else(void **state)
 	struct ckpt_err e = { 0 };
 	struct plan p;
 
-	(void)state;
 	two_tables(&src, &dst);
 	assert_int_equal(plan_make(&src, &dst, &o, &p, &list, &e), -EMEDIUMTYPE);
 	assert_int_equal(list.n, 2);
@@ -148,7 +140,7 @@ static void lenient_leaves_out_what_is_missing_and_nothing_else(void **state)
 	table_free(&dst);
 }
 
-static void blobs_move_only_when_asked_for_and_0d_tensors_always(void **state)
+TEST(blobs_move_only_when_asked_for_and_0d_tensors_always)
 {
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
@@ -156,7 +148,6 @@ static void blobs_move_only_when_asked_for_and_0d_tensors_always(void **state)
 	struct plan_row r;
 	struct plan p;
 
-	(void)state;
 	place(&src, "a");
 	box(&src, add(&src, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 8, 0, 0);
 	box(&src, add(&src, "blob", "rng", CKPT_U8, 1, s8, TENSOR_BLOB, 3), 100, 0, 8);
@@ -188,7 +179,7 @@ static void blobs_move_only_when_asked_for_and_0d_tensors_always(void **state)
 	table_free(&dst);
 }
 
-static void what_two_sides_hold_whole_is_one_row(void **state)
+TEST(what_two_sides_hold_whole_is_one_row)
 {
 	const uint64_t shape[] = { 16, 6, 4 };
 	const struct run comb = { 1, 2, 4, 4 };
@@ -201,7 +192,6 @@ static void what_two_sides_hold_whole_is_one_row(void **state)
 	struct plan_row r;
 	struct plan p;
 
-	(void)state;
 	place(&src, "a");
 	piece(&src, add(&src, "m", "x", CKPT_F32, 3, shape, 0, TABLE_NONE), 0, 4096, 3, dim);
 	seal(&src);
@@ -220,14 +210,13 @@ static void what_two_sides_hold_whole_is_one_row(void **state)
 }
 
 /* Every rank of a data-parallel job holds the same: the first copy is used, and only that. */
-static void of_equal_replicas_the_first_is_used(void **state)
+TEST(of_equal_replicas_the_first_is_used)
 {
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
 	uint32_t x;
 
-	(void)state;
 	place(&src, "a");
 	x = add(&src, "m", "x", CKPT_F32, 2, s8x4, 0, TABLE_NONE);
 	box(&src, x, 0, 0, 8);
@@ -248,7 +237,7 @@ static void of_equal_replicas_the_first_is_used(void **state)
 
 /* A split factor of a million on 64 ranks, to 48: walked element by element this would take
  * minutes. */
-static void combs_of_a_million_teeth_are_planned_at_once(void **state)
+TEST(combs_of_a_million_teeth_are_planned_at_once)
 {
 	const uint64_t teeth = 1u << 20, shape[] = { teeth * 64 };
 	struct table src = { 0 }, dst = { 0 };
@@ -257,7 +246,6 @@ static void combs_of_a_million_teeth_are_planned_at_once(void **state)
 	struct plan p;
 	uint32_t x;
 
-	(void)state;
 	place(&src, "a");
 	x = add(&src, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE);
 	for (uint64_t i = 0; i < 64; i++) {
@@ -331,14 +319,13 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 }
 
 /* Every pair of 8,192 interleaved pieces would take seconds for each tensor. */
-static void interleaved_pieces_are_told_apart_by_their_declaration(void **state)
+TEST(interleaved_pieces_are_told_apart_by_their_declaration)
 {
 	const uint64_t shape[] = { WOVEN * 2000 };
 	struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
 
-	(void)state;
 	woven(&src, shape, WOVEN, WOVEN - 1);
 	place(&dst, "b");
 	box(&dst, add(&dst, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE), 0, 0, shape[0]);
@@ -354,11 +341,10 @@ static void interleaved_pieces_are_told_apart_by_their_declaration(void **state)
 }
 
 /* One rank has what another has: its own elements are missing, and the others come once. */
-static void a_declaration_that_a_piece_contradicts_is_not_believed(void **state)
+TEST(a_declaration_that_a_piece_contradicts_is_not_believed)
 {
 	const uint64_t shape[] = { 64 * 2000 };
 
-	(void)state;
 	for (uint32_t last = 0; last < 64; last += last < 60 ? 20 : 1) {
 		struct table src = { 0 }, dst = { 0 };
 		struct ckpt_errlist list = { 0 };
@@ -380,20 +366,4 @@ static void a_declaration_that_a_piece_contradicts_is_not_believed(void **state)
 		table_free(&src);
 		table_free(&dst);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_mismatches_are_listed_at_once),
-		cmocka_unit_test(lenient_leaves_out_what_is_missing_and_nothing_else),
-		cmocka_unit_test(blobs_move_only_when_asked_for_and_0d_tensors_always),
-		cmocka_unit_test(what_two_sides_hold_whole_is_one_row),
-		cmocka_unit_test(of_equal_replicas_the_first_is_used),
-		cmocka_unit_test(combs_of_a_million_teeth_are_planned_at_once),
-		cmocka_unit_test(interleaved_pieces_are_told_apart_by_their_declaration),
-		cmocka_unit_test(a_declaration_that_a_piece_contradicts_is_not_believed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,9 +206,8 @@ static void compare_rank(const struct job *j, struct reshard *r, uint32_t place)
 	table_free(&t);
 }
 
-static void a_plan_from_declarations_is_the_one_from_tables_of_all_pieces(void **state)
+TEST(a_plan_from_declarations_is_the_one_from_tables_of_all_pieces)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		struct ckpt_err err = { 0 };
@@ -245,9 +244,8 @@ static int check_owner(void *arg, uint32_t tensor, const struct holder *h)
 	return 0;
 }
 
-static void all_owners_of_a_table_are_its_pieces(void **state)
+TEST(all_owners_of_a_table_are_its_pieces)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (int i = 0; i < CASES; i++) {
 		struct owners o = { 0 };
@@ -304,14 +302,13 @@ static int first_line(void *arg, const struct reshard_op *op)
 	return 1;
 }
 
-static void equal_layouts_and_shapes_are_planned_once(void **state)
+TEST(equal_layouts_and_shapes_are_planned_once)
 {
 	struct table src, dst;
 	struct reshard *r;
 	char line[100];
 	int n = 0;
 
-	(void)state;
 	plain(&src, "fsdp=16", 100, 64);
 	plain(&dst, "fsdp=4", 100, 64);
 	assert_int_equal(table_seal(&src, NULL), 0);
@@ -332,7 +329,7 @@ static void equal_layouts_and_shapes_are_planned_once(void **state)
 	table_free(&dst);
 }
 
-static void all_that_does_not_fit_is_said_at_once(void **state)
+TEST(all_that_does_not_fit_is_said_at_once)
 {
 	struct reshard_opts lenient = { .lenient = true }, other = { .only = "optim" };
 	struct ckpt_err err = { 0 };
@@ -340,7 +337,6 @@ static void all_that_does_not_fit_is_said_at_once(void **state)
 	struct reshard *r;
 	int n = 10;
 
-	(void)state;
 	plain(&src, "fsdp=2", 3, 64);
 	plain(&dst, "fsdp=4", 5, 64);
 	assert_int_equal(table_seal(&src, NULL), 0);
@@ -384,7 +380,7 @@ static int note_op(void *arg, const struct reshard_op *op)
 	return 0;
 }
 
-static void blobs_and_tensors_without_a_layout_come_from_who_has_them(void **state)
+TEST(blobs_and_tensors_without_a_layout_come_from_who_has_them)
 {
 	uint64_t len[] = { 24 };
 	struct table_tensor x = { .component = "",
@@ -401,7 +397,6 @@ static void blobs_and_tensors_without_a_layout_come_from_who_has_them(void **sta
 	uint32_t from[8] = { 0 };
 	bool needed[4] = { 0 }, all = false;
 
-	(void)state;
 	plain(&src, "fsdp=4", 0, 64);
 	plain(&dst, "fsdp=2", 0, 64);
 	for (int s = 0; s < 2; s++) {
@@ -433,17 +428,4 @@ static void blobs_and_tensors_without_a_layout_come_from_who_has_them(void **sta
 	reshard_close(r);
 	table_free(&src);
 	table_free(&dst);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_plan_from_declarations_is_the_one_from_tables_of_all_pieces),
-		cmocka_unit_test(all_owners_of_a_table_are_its_pieces),
-		cmocka_unit_test(equal_layouts_and_shapes_are_planned_once),
-		cmocka_unit_test(all_that_does_not_fit_is_said_at_once),
-		cmocka_unit_test(blobs_and_tensors_without_a_layout_come_from_who_has_them),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

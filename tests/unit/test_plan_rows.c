@@ -407,11 +407,10 @@ static void scene_run(const struct scene *k, const struct plan *p)
 	dst_check(k);
 }
 
-static void random_product_sets_move_every_element_exactly_once(void **state)
+TEST(random_product_sets_move_every_element_exactly_once)
 {
 	uint32_t planned = 0, refused = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t i = 0; i < CASES; i++) {
 		struct scene *k = calloc(1, sizeof *k);
@@ -450,13 +449,4 @@ static void random_product_sets_move_every_element_exactly_once(void **state)
 	}
 	printf("%u planned, %u refused\n", planned, refused);
 	assert_true(planned > CASES / 2 && refused > CASES / 100);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_product_sets_move_every_element_exactly_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

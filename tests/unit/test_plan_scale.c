@@ -5,7 +5,7 @@
  * and answers are computed as often as there are kinds of tensors. (make bench has the times.)
  */
 #include "tests/unit/test_layout_naive.h"
-#include "tests/lib/models.c"
+#include "tests/lib/models.h"
 #include "ckpt/plan/reshard.h"
 
 static void get(enum model which, bool loaded, struct table *ret)
@@ -79,12 +79,11 @@ static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uin
 	table_free(&t);
 }
 
-static void all_owners_of_405b_on_16384_ranks_are_right(void **state)
+TEST(all_owners_of_405b_on_16384_ranks_are_right)
 {
 	uint64_t numel = 0;
 	struct table t;
 
-	(void)state;
 	naive_seed(__func__);
 	get(MODEL_LLAMA405B, false, &t);
 	for (uint32_t i = 0; i < t.ntensor; i++)
@@ -95,9 +94,8 @@ static void all_owners_of_405b_on_16384_ranks_are_right(void **state)
 	check_owners(MODEL_LLAMA405B, 16384, 4548, 3750400);
 }
 
-static void all_owners_of_187000_tensors_on_2048_ranks_are_right(void **state)
+TEST(all_owners_of_187000_tensors_on_2048_ranks_are_right)
 {
-	(void)state;
 	naive_seed(__func__);
 	check_owners(MODEL_MOE, 2048, 186972, 705216);
 }
@@ -158,28 +156,14 @@ static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 	table_free(&dst);
 }
 
-static void one_ranks_plan_of_405b_costs_what_the_rank_holds(void **state)
+TEST(one_ranks_plan_of_405b_costs_what_the_rank_holds)
 {
-	(void)state;
 	naive_seed(__func__);
 	check_rank(MODEL_LLAMA405B, 2 * 4548, 20); /* shards of rows may fall into two */
 }
 
-static void one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds(void **state)
+TEST(one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds)
 {
-	(void)state;
 	naive_seed(__func__);
 	check_rank(MODEL_MOE, 9000, 40);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_owners_of_405b_on_16384_ranks_are_right),
-		cmocka_unit_test(all_owners_of_187000_tensors_on_2048_ranks_are_right),
-		cmocka_unit_test(one_ranks_plan_of_405b_costs_what_the_rank_holds),
-		cmocka_unit_test(one_ranks_plan_of_187000_tensors_costs_what_the_rank_holds),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,10 @@
  * test_plan_window.c - windows hold every byte of a table once, in order, whatever the tensors, the
  * index sets and the limit; compared with a walk over single elements.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include "ckpt/base/util.h"
 #include "ckpt/plan/position.h"
 #include "ckpt/plan/window.h"
 #include "tests/lib/draw.h"
+#include "tests/lib/unit.h"
 
 static uint64_t rng;
 
@@ -218,9 +212,8 @@ static uint64_t walk(const struct table *t, uint64_t limit)
 	return n;
 }
 
-static void test_windows_partition_every_piece(void **state)
+TEST(test_windows_partition_every_piece)
 {
-	(void)state;
 	rng = draw_seed(__func__);
 	for (uint32_t round = 0; round < 60; round++) {
 		struct table t = { 0 };
@@ -261,7 +254,7 @@ static void one(struct table *t, uint32_t dtype, uint32_t ndim, const uint64_t *
 	arena_free(&a);
 }
 
-static void test_pieces_larger_than_a_window_in_any_dimension(void **state)
+TEST(test_pieces_larger_than_a_window_in_any_dimension)
 {
 	static const uint64_t shapes[][3] = { { 100000, 3, 2 },
 					      { 2, 100000, 3 },
@@ -269,7 +262,6 @@ static void test_pieces_larger_than_a_window_in_any_dimension(void **state)
 					      { 60, 70, 80 },
 					      { 1, 1, 500000 } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (uint32_t dim = 0; dim < 3; dim++)
 			for (uint32_t factor = 1; factor < 6; factor += 4) {
@@ -283,18 +275,17 @@ static void test_pieces_larger_than_a_window_in_any_dimension(void **state)
 			}
 }
 
-static void test_large_cuts_lie_as_on_the_pages_of_their_place(void **state)
+TEST(test_large_cuts_lie_as_on_the_pages_of_their_place)
 {
 	const uint64_t shape[] = { 1000, 1000 };
 	struct table t = { 0 };
 
-	(void)state;
 	one(&t, CKPT_F64, 2, shape, 1, 3, 1);
 	assert_in_range(walk(&t, 1 << 20), 8, 9);
 	table_free(&t);
 }
 
-static void test_the_index_space_costs_nothing(void **state)
+TEST(test_the_index_space_costs_nothing)
 {
 	const uint64_t shape[] = { UINT64_C(1) << 61 };
 	struct indices far;
@@ -303,7 +294,6 @@ static void test_the_index_space_costs_nothing(void **state)
 	struct arena a = { 0 };
 	uint64_t end = 0;
 
-	(void)state;
 	places(&t, 1);
 	tensor(&t, 0, CKPT_U8, 1, shape);
 	assert_int_equal(
@@ -315,7 +305,7 @@ static void test_the_index_space_costs_nothing(void **state)
 	table_free(&t);
 }
 
-static void test_two_hundred_thousand_tiny_tensors(void **state)
+TEST(test_two_hundred_thousand_tiny_tensors)
 {
 	const uint64_t shape[] = { 3 };
 	struct table t = { 0 };
@@ -325,7 +315,6 @@ static void test_two_hundred_thousand_tiny_tensors(void **state)
 	struct windows *ws;
 	struct window w;
 
-	(void)state;
 	assert_int_equal(indexset_box(1, &start, shape, &a, &set), 0);
 	places(&t, 2);
 	for (uint32_t i = 0; i < 200000; i++)
@@ -348,7 +337,7 @@ static void test_two_hundred_thousand_tiny_tensors(void **state)
 	table_free(&t);
 }
 
-static void test_what_cannot_be_cut_is_refused(void **state)
+TEST(test_what_cannot_be_cut_is_refused)
 {
 	const uint64_t shape[] = { 4 };
 	const int64_t stride[] = { 2 };
@@ -360,7 +349,6 @@ static void test_what_cannot_be_cut_is_refused(void **state)
 	struct window w;
 	uint64_t start = 0;
 
-	(void)state;
 	assert_int_equal(indexset_box(1, &start, shape, &a, &set), 0);
 	places(&t, 1);
 	tensor(&t, 0, CKPT_F32, 1, shape);
@@ -378,18 +366,4 @@ static void test_what_cannot_be_cut_is_refused(void **state)
 	arena_free(&a);
 	table_free(&t);
 	table_free(&u);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_windows_partition_every_piece),
-		cmocka_unit_test(test_pieces_larger_than_a_window_in_any_dimension),
-		cmocka_unit_test(test_large_cuts_lie_as_on_the_pages_of_their_place),
-		cmocka_unit_test(test_the_index_space_costs_nothing),
-		cmocka_unit_test(test_two_hundred_thousand_tiny_tensors),
-		cmocka_unit_test(test_what_cannot_be_cut_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,10 @@
  * files that the reference library (safetensors 0.8.0) wrote, and against a strict reader.
  * tests/vectors/safetensors holds such files.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include "ckpt/base/dtype.h"
-#include "ckpt/base/util.h"
 #include "formats/safetensors/safetensors.h"
-#include "tests/lib/strict_safetensors.c"
+#include "tests/lib/strict_safetensors.h"
+#include "tests/lib/unit.h"
 
 static struct arena arena;
 static struct safetensors_head head;
@@ -50,7 +45,7 @@ static void assert_refused(int rc, const char *part)
 		fail_msg("\"%s\" is not in: %s", part, err.msg);
 }
 
-static void a_header_is_these_bytes(void **state)
+TEST(a_header_is_these_bytes)
 {
 	const uint64_t a[] = { 2, 3 }, b[] = { 5 }, none[] = { 0, 7 };
 	const struct safetensors_meta meta[] = { { "format", "pt" }, { "step", "12" } };
@@ -61,7 +56,6 @@ static void a_header_is_these_bytes(void **state)
 		{ .name = "n", .dtype = CKPT_I64 },
 	};
 
-	(void)state;
 	assert_int_equal(safetensors_make(x, 4, meta, 2, &arena, &head, NULL, &err), 0);
 	assert_head("{\"__metadata__\":{\"format\":\"pt\",\"step\":\"12\"},"
 		    "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
@@ -76,31 +70,28 @@ static void a_header_is_these_bytes(void **state)
 	assert_int_equal(head.file_bytes, head.len + 37);
 }
 
-static void no_tensors_and_no_metadata_is_a_file_too(void **state)
+TEST(no_tensors_and_no_metadata_is_a_file_too)
 {
-	(void)state;
 	assert_int_equal(safetensors_make(NULL, 0, NULL, 0, &arena, &head, NULL, &err), 0);
 	assert_head("{}      ");
 	assert_int_equal(head.file_bytes, 16);
 }
 
-static void names_are_escaped_as_the_reference_does(void **state)
+TEST(names_are_escaped_as_the_reference_does)
 {
 	struct safetensors_tensor x[] = {
 		{ .name = "q\"\\/\b\f\n\r\t\x01\x1f\x7f\xce\xb2", .dtype = CKPT_U8 },
 	};
 
-	(void)state;
 	assert_int_equal(safetensors_make(x, 1, NULL, 0, &arena, &head, NULL, &err), 0);
 	assert_head("{\"q\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\xce\xb2\":"
 		    "{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}      ");
 }
 
-static void data_begin_on_multiples_of_eight_and_elements_on_their_size(void **state)
+TEST(data_begin_on_multiples_of_eight_and_elements_on_their_size)
 {
 	char name[40];
 
-	(void)state;
 	for (uint32_t n = 1; n < 20; n++) {
 		struct safetensors_tensor x[CKPT_C128] = { 0 };
 		char names[CKPT_C128][8];
@@ -125,11 +116,10 @@ static void data_begin_on_multiples_of_eight_and_elements_on_their_size(void **s
 /* --- files of the reference library --- */
 
 /* What the library wrote, through the strict reader and our writer, is what the library wrote. */
-static void the_same_tensors_give_the_header_that_the_library_wrote(void **state)
+TEST(the_same_tensors_give_the_header_that_the_library_wrote)
 {
 	static const char *const names[] = { "names", "empty", "model_tied", "numpy" };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		struct safetensors_tensor x[64];
 		struct safetensors_meta meta[8];
@@ -162,7 +152,7 @@ static void the_same_tensors_give_the_header_that_the_library_wrote(void **state
 	}
 }
 
-static void dtypes_come_in_the_order_of_the_library(void **state)
+TEST(dtypes_come_in_the_order_of_the_library)
 {
 	struct safetensors_tensor x[64];
 	struct strict_file f, g;
@@ -170,7 +160,6 @@ static void dtypes_come_in_the_order_of_the_library(void **state)
 	uint8_t *file;
 	uint32_t n = 0;
 
-	(void)state;
 	if (!strict_load("tests/vectors/safetensors/dtypes.safetensors", &f, why))
 		fail_msg("%s", why);
 	for (uint32_t i = f.ntensor; i-- > 0;)
@@ -200,7 +189,7 @@ static void dtypes_come_in_the_order_of_the_library(void **state)
 
 /* --- what the format refuses --- */
 
-static void everything_that_does_not_fit_is_listed_at_once(void **state)
+TEST(everything_that_does_not_fit_is_listed_at_once)
 {
 	const uint64_t big[] = { UINT64_C(1) << 62, 4 };
 	const struct safetensors_meta meta[] = { { "k", "v" }, { "k", "w" }, { "bad", "\xff" } };
@@ -218,7 +207,6 @@ static void everything_that_does_not_fit_is_listed_at_once(void **state)
 	};
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 
-	(void)state;
 	assert_refused(safetensors_make(x, ARRAY_LEN(x), meta, 3, &arena, &head, &list, &err),
 		       "tensor model/c: the format has no dtype C128");
 	assert_int_equal(list.n, 9);
@@ -234,7 +222,7 @@ static void everything_that_does_not_fit_is_listed_at_once(void **state)
 	ckpt_errlist_free(&list);
 }
 
-static void only_utf8_is_a_name(void **state)
+TEST(only_utf8_is_a_name)
 {
 	static const char *const bad[] = { "\x80",
 					   "\xc0\x80",
@@ -257,7 +245,6 @@ static void only_utf8_is_a_name(void **state)
 					    "\xf4\x8f\xbf\xbf",
 					    "\x7f" };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct safetensors_tensor x = { .name = bad[i], .dtype = CKPT_U8 };
 
@@ -271,7 +258,7 @@ static void only_utf8_is_a_name(void **state)
 	}
 }
 
-static void sizes_that_overflow_together_are_refused(void **state)
+TEST(sizes_that_overflow_together_are_refused)
 {
 	const uint64_t big[] = { UINT64_C(1) << 62 };
 	struct safetensors_tensor x[] = { { "a", CKPT_U8, 1, big, 0, 0 },
@@ -279,20 +266,18 @@ static void sizes_that_overflow_together_are_refused(void **state)
 					  { "c", CKPT_U8, 1, big, 0, 0 },
 					  { "d", CKPT_U8, 1, big, 0, 0 } };
 
-	(void)state;
 	assert_int_equal(safetensors_make(x, 1, NULL, 0, &arena, &head, NULL, &err), 0);
 	for (uint32_t n = 2; n <= 4; n++)
 		assert_refused(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err),
 			       "do not fit into one file");
 }
 
-static void a_header_above_the_limit_is_refused(void **state)
+TEST(a_header_above_the_limit_is_refused)
 {
 	const uint32_t n = 101, len = 1000000;
 	struct safetensors_tensor *x = calloc(n, sizeof *x);
 	char *text = malloc((size_t)len + 1);
 
-	(void)state;
 	memset(text, 'n', len);
 	text[len] = 0;
 	/* Each name is a tail of one text: all differ. */
@@ -306,7 +291,7 @@ static void a_header_above_the_limit_is_refused(void **state)
 }
 
 /* The reader that the other tests trust refuses what is not right. */
-static void the_strict_reader_refuses_every_wrong_file(void **state)
+TEST(the_strict_reader_refuses_every_wrong_file)
 {
 	static const struct {
 		const char *json;
@@ -341,7 +326,6 @@ static void the_strict_reader_refuses_every_wrong_file(void **state)
 #undef E
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(file); i++) {
 		uint8_t bytes[512] = { 0 };
 		size_t n = strlen(file[i].json);
@@ -358,23 +342,4 @@ static void the_strict_reader_refuses_every_wrong_file(void **state)
 	}
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(a_header_is_these_bytes),
-		T(no_tensors_and_no_metadata_is_a_file_too),
-		T(names_are_escaped_as_the_reference_does),
-		T(data_begin_on_multiples_of_eight_and_elements_on_their_size),
-		T(the_same_tensors_give_the_header_that_the_library_wrote),
-		T(dtypes_come_in_the_order_of_the_library),
-		T(everything_that_does_not_fit_is_listed_at_once),
-		T(only_utf8_is_a_name),
-		T(sizes_that_overflow_together_are_refused),
-		T(a_header_above_the_limit_is_refused),
-		T(the_strict_reader_refuses_every_wrong_file),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_claim.c - job names, opening, claims, takeovers, and what a claim sweeps away. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_random.h"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct ckpt_err err;
@@ -58,13 +55,12 @@ static void put_file(int dirfd, const char *name)
 	(void)close(fd);
 }
 
-static void a_bad_job_name_is_refused_with_the_reason(void **state)
+TEST_WITH(a_bad_job_name_is_refused_with_the_reason, NULL, NULL)
 {
 	static const char *const bad[] = { "",	  ".",	 "..",	     ".hidden", "a/b",
 					   "a b", "a\n", "\xc3\xa4", "a:b",	"../x" };
 	char name[CKPT_JOB_MAX + 2];
 
-	(void)state;
 	memset(name, 'j', sizeof name);
 	name[CKPT_JOB_MAX + 1] = 0;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -78,12 +74,11 @@ static void a_bad_job_name_is_refused_with_the_reason(void **state)
 	assert_int_equal(store_job_check("Run_1.7-b", &err), 0);
 }
 
-static void directories_and_claims_belong_to_their_user_alone(void **state)
+TEST(directories_and_claims_belong_to_their_user_alone)
 {
 	struct store *s = opened(&io_ops_posix);
 	struct stat st;
 
-	(void)state;
 	(void)claimed(s, 0, false);
 	assert_int_equal(fstat(s->job_fd, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0700);
@@ -94,11 +89,10 @@ static void directories_and_claims_belong_to_their_user_alone(void **state)
 	store_close(s);
 }
 
-static void a_job_that_is_missing_or_a_link_is_not_opened(void **state)
+TEST(a_job_that_is_missing_or_a_link_is_not_opened)
 {
 	struct store *s;
 
-	(void)state;
 	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", false, &s, &err), -ENOENT);
 	assert_null(s);
 	assert_int_equal(mkdirat(place.fd, "real", 0700), 0);
@@ -107,11 +101,10 @@ static void a_job_that_is_missing_or_a_link_is_not_opened(void **state)
 	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", true, &s, &err), -ELOOP);
 }
 
-static void each_launch_gets_the_next_number(void **state)
+TEST(each_launch_gets_the_next_number)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 
-	(void)state;
 	assert_int_equal(claimed(a, 0, false), 1);
 	assert_int_equal(claimed(b, 0, false), 2);
 	assert_int_equal(claimed(a, 0, true), 3);
@@ -121,12 +114,11 @@ static void each_launch_gets_the_next_number(void **state)
 	store_close(b);
 }
 
-static void an_older_launch_is_stale_and_an_equal_one_busy(void **state)
+TEST(an_older_launch_is_stale_and_an_equal_one_busy)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	uint64_t generation;
 
-	(void)state;
 	assert_int_equal(claimed(a, 7, false), 7);
 	assert_int_equal(store_claim(b, 6, true, &generation, &err), -ESTALE);
 	assert_int_equal(store_claim(b, 7, false, &generation, &err), -EBUSY);
@@ -136,13 +128,12 @@ static void an_older_launch_is_stale_and_an_equal_one_busy(void **state)
 	store_close(b);
 }
 
-static void a_daemon_whose_launch_was_taken_over_commits_nothing(void **state)
+TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	struct crash_step one = { 0 }, two = { 0 };
 	struct store_txn *x;
 
-	(void)state;
 	(void)claimed(a, 7, false);
 	assert_int_equal(claimed(b, 7, true), 7);
 	assert_int_equal(store_begin(a, 10, &x, &err), -ESTALE);
@@ -157,23 +148,21 @@ static void a_daemon_whose_launch_was_taken_over_commits_nothing(void **state)
 	crash_step_free(&two);
 }
 
-static void without_a_claim_nothing_is_begun(void **state)
+TEST(without_a_claim_nothing_is_begun)
 {
 	struct store *s = opened(&io_ops_posix);
 	struct store_txn *x;
 
-	(void)state;
 	assert_int_equal(store_begin(s, 10, &x, &err), -EINVAL);
 	assert_null(x);
 	store_close(s);
 }
 
-static void a_claim_that_was_deleted_is_lost(void **state)
+TEST(a_claim_that_was_deleted_is_lost)
 {
 	struct store *s = opened(&io_ops_posix);
 	struct store_txn *x;
 
-	(void)state;
 	(void)claimed(s, 0, false);
 	assert_int_equal(unlinkat(s->job_fd, ".ckptd/gen-00000001", 0), 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
@@ -184,12 +173,11 @@ static void a_claim_that_was_deleted_is_lost(void **state)
 	store_close(s);
 }
 
-static void where_the_numbers_of_launches_end_there_is_no_next_one(void **state)
+TEST(where_the_numbers_of_launches_end_there_is_no_next_one)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	uint64_t generation;
 
-	(void)state;
 	assert_int_equal(claimed(a, UINT64_MAX - 1, false), UINT64_MAX - 1);
 	assert_int_equal(store_claim(b, 0, false, &generation, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "launch numbers end"));
@@ -198,12 +186,11 @@ static void where_the_numbers_of_launches_end_there_is_no_next_one(void **state)
 	store_close(b);
 }
 
-static void where_the_numbers_of_takeovers_end_nobody_takes_over(void **state)
+TEST(where_the_numbers_of_takeovers_end_nobody_takes_over)
 {
 	struct store *a = opened(&io_ops_posix);
 	uint64_t generation;
 
-	(void)state;
 	put_file(a->job_fd, ".ckptd/gen-00000007.4294967295");
 	assert_int_equal(store_claim(a, 7, true, &generation, &err), -EBUSY);
 	assert_non_null(strstr(err.msg, "launch 7 is claimed by another daemon"));
@@ -212,13 +199,12 @@ static void where_the_numbers_of_takeovers_end_nobody_takes_over(void **state)
 	store_close(a);
 }
 
-static void a_claim_trashes_what_others_were_collecting_but_not_its_own(void **state)
+TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	struct crash_step dead = { 0 }, live = { 0 };
 	struct store_txn *x, *y;
 
-	(void)state;
 	(void)claimed(a, 0, false);
 	assert_int_equal(crash_begin(a, 10, 1, &x, &dead, &err), 0);
 	(void)claimed(b, 0, false);
@@ -235,13 +221,12 @@ static void a_claim_trashes_what_others_were_collecting_but_not_its_own(void **s
 	crash_step_free(&live);
 }
 
-static void a_claim_of_ones_own_again_spares_all_that_is_begun(void **state)
+TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
 {
 	struct store *s = opened(&io_ops_posix);
 	struct crash_step c[2] = { 0 };
 	struct store_txn *x[2];
 
-	(void)state;
 	(void)claimed(s, 0, false);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(crash_begin(s, 10 * (i + 1), i + 1, &x[i], &c[i], &err), 0);
@@ -253,14 +238,13 @@ static void a_claim_of_ones_own_again_spares_all_that_is_begun(void **state)
 	store_close(s);
 }
 
-static void what_vanishes_while_a_claim_sweeps_is_no_error(void **state)
+TEST(what_vanishes_while_a_claim_sweeps_is_no_error)
 {
 	struct crash_step c = { 0 };
 	struct io_faults f;
 	struct store *a = opened(&io_ops_posix), *b;
 	struct store_txn *x;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	b = opened(&f.ops);
 	(void)claimed(a, 0, false);
@@ -276,7 +260,7 @@ static void what_vanishes_while_a_claim_sweeps_is_no_error(void **state)
 
 #define PART "w0000-0000000b-000.part"
 
-static void what_the_store_did_not_name_stays(void **state)
+TEST(what_the_store_did_not_name_stays)
 {
 	static const char *const dirs[] = {
 		".tmp-foo",
@@ -291,7 +275,6 @@ static void what_the_store_did_not_name_stays(void **state)
 	};
 	struct store *s = opened(&io_ops_posix);
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
 		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
 	put_file(s->job_fd, ".tmp-000000000010-g00000001-0000000b");
@@ -306,7 +289,7 @@ static void what_the_store_did_not_name_stays(void **state)
 	store_close(s);
 }
 
-static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **state)
+TEST(trash_and_dead_collecting_directories_go_with_the_next_claim)
 {
 	static const char *const dirs[] = { ".trash-0000000a",
 					    ".tmp-000000000010-g00000001-0000000b",
@@ -314,7 +297,6 @@ static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **
 	struct store *s = opened(&io_ops_posix);
 	char path[STORE_DIR_MAX + sizeof PART];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
 		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
 		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
@@ -326,7 +308,7 @@ static void trash_and_dead_collecting_directories_go_with_the_next_claim(void **
 	store_close(s);
 }
 
-static void what_is_in_trash_and_not_the_store_s_stays(void **state)
+TEST(what_is_in_trash_and_not_the_store_s_stays)
 {
 	static const char *const dirs[] = { ".trash-0000000a",
 					    ".tmp-000000000010-g00000001-0000000b" };
@@ -336,7 +318,6 @@ static void what_is_in_trash_and_not_the_store_s_stays(void **state)
 	char path[STORE_DIR_MAX + sizeof PART];
 	uint32_t n;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
 		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
 		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
@@ -363,12 +344,11 @@ static void what_is_in_trash_and_not_the_store_s_stays(void **state)
 	store_close(s);
 }
 
-static void where_there_are_no_locks_a_claim_sweeps_all_the_same(void **state)
+TEST(where_there_are_no_locks_a_claim_sweeps_all_the_same)
 {
 	struct io_faults f;
 	struct store *s;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s = opened(&f.ops);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
@@ -401,12 +381,11 @@ static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
 	return r;
 }
 
-static void a_directory_that_is_not_empty_may_be_called_either_way(void **state)
+TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store *s;
 
-	(void)state;
 	ops.unlink = unlink_reborn;
 	s = opened(&ops);
 	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
@@ -419,14 +398,13 @@ static void a_directory_that_is_not_empty_may_be_called_either_way(void **state)
 
 /* --- fresh names --- */
 
-static void without_random_bytes_nothing_is_named_and_nothing_is_lost(void **state)
+TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 {
 	struct crash_step one = { 0 }, two = { 0 };
 	uint64_t generation, nth = 1, failed = 1;
 	struct store *a = opened(&io_ops_posix), *b = NULL;
 	struct store_txn *x;
 
-	(void)state;
 	(void)claimed(a, 0, false);
 	assert_int_equal(crash_save(a, 10, 1, UINT64_MAX, &one, &err), 0);
 	assert_int_equal(crash_begin(a, 20, 2, &x, &two, &err), 0);
@@ -459,14 +437,13 @@ static void without_random_bytes_nothing_is_named_and_nothing_is_lost(void **sta
 	crash_step_free(&two);
 }
 
-static void a_name_that_is_always_taken_ends_after_some_tries(void **state)
+TEST(a_name_that_is_always_taken_ends_after_some_tries)
 {
 	struct crash_step one = { 0 };
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	struct store_txn *x, *y;
 	uint64_t generation;
 
-	(void)state;
 	(void)claimed(a, 0, false);
 	no_random.same = 0;
 	assert_int_equal(crash_begin(a, 10, 1, &x, &one, &err), 0);
@@ -489,7 +466,7 @@ static void a_name_that_is_always_taken_ends_after_some_tries(void **state)
 
 /* --- sentences --- */
 
-static void a_sentence_says_why_and_what_to_do_next(void **state)
+TEST(a_sentence_says_why_and_what_to_do_next)
 {
 	static const struct {
 		int r, code;
@@ -506,7 +483,6 @@ static void a_sentence_says_why_and_what_to_do_next(void **state)
 		     { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
 		     { -4000, -4000, "cannot x: unknown error" } };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
 		assert_int_equal(store_fail(&err, want[i].r, "cannot %s", "x"), want[i].code);
 		if (!strstr(err.msg, want[i].advice) || strncmp(err.msg, "cannot x: ", 10) != 0)
@@ -514,11 +490,10 @@ static void a_sentence_says_why_and_what_to_do_next(void **state)
 	}
 }
 
-static void a_store_that_is_not_opened_leaves_nothing_to_close(void **state)
+TEST(a_store_that_is_not_opened_leaves_nothing_to_close)
 {
 	struct store *s = (struct store *)(uintptr_t)1;
 
-	(void)state;
 	assert_int_equal(store_open(&io_ops_posix, place.fd, "../demo", true, &s, &err), -EINVAL);
 	assert_null(s);
 	store_close(s);
@@ -541,12 +516,11 @@ static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
 	return r;
 }
 
-static void trash_in_which_files_still_appear_is_left_to_a_later_claim(void **state)
+TEST(trash_in_which_files_still_appear_is_left_to_a_later_claim)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store *s;
 
-	(void)state;
 	ops.unlink = ghost_unlink;
 	s = opened(&ops);
 	for (uint32_t ghosts = 0; ghosts < 40; ghosts = ghosts ? 10 * ghosts : 3) {
@@ -571,12 +545,11 @@ static void trash_in_which_files_still_appear_is_left_to_a_later_claim(void **st
 	store_close(s);
 }
 
-static void a_full_disk_does_not_keep_a_launch_from_claiming(void **state)
+TEST(a_full_disk_does_not_keep_a_launch_from_claiming)
 {
 	struct io_faults f;
 	struct store *s;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s = opened(&f.ops);
 	io_faults_fail(&f, IO_ON_WRITE | IO_ON_FALLOCATE, 1, -ENOSPC, true);
@@ -604,13 +577,12 @@ static void *claim_race(void *arg)
 	return arg;
 }
 
-static void claims_at_the_same_time_are_all_different(void **state)
+TEST(claims_at_the_same_time_are_all_different)
 {
 	uint64_t generation[RACERS][RACE_CLAIMS];
 	pthread_t thread[RACERS];
 	void *done;
 
-	(void)state;
 	for (uint32_t i = 0; i < RACERS; i++)
 		assert_int_equal(pthread_create(&thread[i], NULL, claim_race, generation[i]), 0);
 	for (uint32_t i = 0; i < RACERS; i++) {
@@ -623,37 +595,4 @@ static void claims_at_the_same_time_are_all_different(void **state)
 					     generation[k / RACE_CLAIMS][k % RACE_CLAIMS]);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_bad_job_name_is_refused_with_the_reason),
-		T(directories_and_claims_belong_to_their_user_alone),
-		T(a_job_that_is_missing_or_a_link_is_not_opened),
-		T(each_launch_gets_the_next_number),
-		T(an_older_launch_is_stale_and_an_equal_one_busy),
-		T(a_daemon_whose_launch_was_taken_over_commits_nothing),
-		T(without_a_claim_nothing_is_begun),
-		T(a_claim_that_was_deleted_is_lost),
-		T(where_the_numbers_of_launches_end_there_is_no_next_one),
-		T(where_the_numbers_of_takeovers_end_nobody_takes_over),
-		T(a_claim_trashes_what_others_were_collecting_but_not_its_own),
-		T(a_claim_of_ones_own_again_spares_all_that_is_begun),
-		T(what_vanishes_while_a_claim_sweeps_is_no_error),
-		T(what_the_store_did_not_name_stays),
-		T(trash_and_dead_collecting_directories_go_with_the_next_claim),
-		T(trash_in_which_files_still_appear_is_left_to_a_later_claim),
-		T(what_is_in_trash_and_not_the_store_s_stays),
-		T(where_there_are_no_locks_a_claim_sweeps_all_the_same),
-		T(a_directory_that_is_not_empty_may_be_called_either_way),
-		T(without_random_bytes_nothing_is_named_and_nothing_is_lost),
-		T(a_name_that_is_always_taken_ends_after_some_tries),
-		T(a_sentence_says_why_and_what_to_do_next),
-		T(a_store_that_is_not_opened_leaves_nothing_to_close),
-		T(a_full_disk_does_not_keep_a_launch_from_claiming),
-		T(claims_at_the_same_time_are_all_different),
-	};
-
-	return cmocka_run_group_tests_name("store_claim", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_commit.c - parts, commits, lines of steps and going back on them. Crashes: test_store_crash.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_memory.h"
-#include "tests/lib/no_random.h"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct store *s;
@@ -18,11 +14,21 @@ static struct crash_step saved[8];
 static uint32_t nsaved;
 static char why[CRASH_WHY];
 
+/* The names of what is set aside say when that was. */
+static int fixed_time(clockid_t id, struct timespec *ret)
+{
+	if (id != CLOCK_REALTIME)
+		return (int)syscall(SYS_clock_gettime, id, ret);
+	*ret = (struct timespec){ .tv_sec = 1800000000 };
+	return 0;
+}
+
 static int setup(void **state)
 {
 	uint64_t generation;
 
 	(void)state;
+	libc_instead.clock_gettime = fixed_time;
 	memset(&err, 0, sizeof err);
 	nsaved = 0;
 	place_make(&place);
@@ -44,15 +50,6 @@ static int teardown(void **state)
 static int save(uint64_t step, uint64_t seq, uint64_t rewind)
 {
 	return crash_save(s, step, seq, rewind, &saved[nsaved++], &err);
-}
-
-/* The names of what is set aside say when that was. */
-int clock_gettime(clockid_t id, struct timespec *ret)
-{
-	if (id != CLOCK_REALTIME)
-		return (int)syscall(SYS_clock_gettime, id, ret);
-	*ret = (struct timespec){ .tv_sec = 1800000000 };
-	return 0;
 }
 
 static bool exists(const char *name)
@@ -83,12 +80,11 @@ static void assert_entries(uint32_t n)
 	assert_int_equal(have, n);
 }
 
-static void a_committed_step_is_there_and_belongs_to_its_user_alone(void **state)
+TEST(a_committed_step_is_there_and_belongs_to_its_user_alone)
 {
 	struct stat st;
 	char path[STORE_DIR_MAX * 2];
 
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_is("step-000000000010", 0);
 	assert_int_equal(fstatat(s->job_fd, "step-000000000010", &st, 0), 0);
@@ -101,9 +97,8 @@ static void a_committed_step_is_there_and_belongs_to_its_user_alone(void **state
 	assert_entries(1);
 }
 
-static void step_zero_and_the_largest_step_are_steps_like_any_other(void **state)
+TEST(step_zero_and_the_largest_step_are_steps_like_any_other)
 {
-	(void)state;
 	assert_int_equal(save(0, 1, UINT64_MAX), 0);
 	assert_int_equal(save(UINT64_MAX - 1, 2, 0), 0);
 	assert_is("step-000000000000", 0);
@@ -111,9 +106,8 @@ static void step_zero_and_the_largest_step_are_steps_like_any_other(void **state
 	assert_int_equal(save(UINT64_MAX, 3, 10), -EINVAL);
 }
 
-static void going_back_sets_aside_and_loses_no_step(void **state)
+TEST(going_back_sets_aside_and_loses_no_step)
 {
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(30, 3, 20), 0);
@@ -128,12 +122,11 @@ static void going_back_sets_aside_and_loses_no_step(void **state)
 	assert_entries(5);
 }
 
-static void a_name_that_is_taken_aside_is_not_taken_again(void **state)
+TEST(a_name_that_is_taken_aside_is_not_taken_again)
 {
 	struct store_name *name;
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(15, 3, 10), 0);
@@ -172,11 +165,10 @@ static void assert_line_is_as_it_was(void)
 	assert_is(".old-000000000020-s2-t1800000000", 1);
 }
 
-static void a_step_for_which_no_name_is_free_is_not_set_aside(void **state)
+TEST(a_step_for_which_no_name_is_free_is_not_set_aside)
 {
 	static const char taken[] = ".old-000000000020-s2-t1800000000-00000000";
 
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(15, 3, 10), 0);
@@ -193,9 +185,8 @@ static void a_step_for_which_no_name_is_free_is_not_set_aside(void **state)
 	assert_entries(5);
 }
 
-static void a_run_that_continues_nothing_sets_every_step_aside(void **state)
+TEST(a_run_that_continues_nothing_sets_every_step_aside)
 {
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(5, 3, UINT64_MAX), 0);
@@ -207,9 +198,8 @@ static void a_run_that_continues_nothing_sets_every_step_aside(void **state)
 	assert_is("step-000000000005", 3);
 }
 
-static void a_step_of_the_line_is_never_replaced(void **state)
+TEST(a_step_of_the_line_is_never_replaced)
 {
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(save(20, 3, 20), -EEXIST);
@@ -220,11 +210,10 @@ static void a_step_of_the_line_is_never_replaced(void **state)
 	assert_entries(2);
 }
 
-static void what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps(void **state)
+TEST(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps)
 {
 	int fd;
 
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	fd = openat(s->job_fd, "step-000000000015", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -235,9 +224,8 @@ static void what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps(void **stat
 	assert_entries(2);
 }
 
-static void a_damaged_step_is_set_aside_like_any_other(void **state)
+TEST(a_damaged_step_is_set_aside_like_any_other)
 {
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
@@ -246,14 +234,13 @@ static void a_damaged_step_is_set_aside_like_any_other(void **state)
 	assert_is("step-000000000020", 2);
 }
 
-static void a_part_that_is_still_open_forbids_the_commit(void **state)
+TEST(a_part_that_is_still_open_forbids_the_commit)
 {
 	struct store_txn *x;
 	bool direct = false;
 	char name[40];
 	int fd;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
 	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EINVAL);
@@ -261,14 +248,13 @@ static void a_part_that_is_still_open_forbids_the_commit(void **state)
 	assert_entries(0);
 }
 
-static void a_dropped_part_leaves_nothing(void **state)
+TEST(a_dropped_part_leaves_nothing)
 {
 	struct store_txn *x;
 	bool direct = false;
 	char name[40];
 	int fd;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
 	assert_int_equal(store_part_create(x, 9, 8192, &direct, name, &fd, &err), 0);
 	store_part_drop(x, name, fd);
@@ -276,14 +262,13 @@ static void a_dropped_part_leaves_nothing(void **state)
 	assert_is("step-000000000010", 0);
 }
 
-static void what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it(void **state)
+TEST(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it)
 {
 	struct store_txn *x;
 	bool direct = false;
 	char name[40];
 	int fd;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
 	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
 	assert_int_equal(unlinkat(x->fd, name, 0), 0);
@@ -312,7 +297,7 @@ static int mkdir_then_rival(void *ctx, int dirfd, const char *name, uint32_t mod
 	return r;
 }
 
-static void who_is_fenced_is_told_so_at_his_next_call(void **state)
+TEST(who_is_fenced_is_told_so_at_his_next_call)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
@@ -320,7 +305,6 @@ static void who_is_fenced_is_told_so_at_his_next_call(void **state)
 	char name[40];
 	int fd;
 
-	(void)state;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	rival_claims();
 	assert_int_equal(store_part_create(x, 0, 0, &direct, name, &fd, &err), -ESTALE);
@@ -347,12 +331,11 @@ static int mkdir_then_gone(void *ctx, int dirfd, const char *name, uint32_t mode
 	return r;
 }
 
-static void a_directory_that_vanishes_is_told_as_what_it_is(void **state)
+TEST(a_directory_that_vanishes_is_told_as_what_it_is)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 
-	(void)state;
 	ops.mkdir = mkdir_then_gone;
 	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), -ENOENT);
@@ -361,12 +344,11 @@ static void a_directory_that_vanishes_is_told_as_what_it_is(void **state)
 	s->ops = &io_ops_posix;
 }
 
-static void without_memory_a_step_is_not_begun(void **state)
+TEST(without_memory_a_step_is_not_begun)
 {
 	struct store_txn *x;
 	uint64_t nth = 0, failed = 1;
 
-	(void)state;
 	for (; failed; nth++) {
 		int r;
 
@@ -382,11 +364,10 @@ static void without_memory_a_step_is_not_begun(void **state)
 	store_abort(x);
 }
 
-static void an_aborted_step_leaves_nothing(void **state)
+TEST(an_aborted_step_leaves_nothing)
 {
 	struct store_txn *x;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
 	assert_true(exists(x->dir));
 	store_abort(x);
@@ -394,14 +375,13 @@ static void an_aborted_step_leaves_nothing(void **state)
 	assert_entries(0);
 }
 
-static void part_names_are_never_the_same_twice(void **state)
+TEST(part_names_are_never_the_same_twice)
 {
 	char name[40], first[40];
 	bool direct = false;
 	struct store_txn *x[2];
 	int fd;
 
-	(void)state;
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_int_equal(store_begin(s, 10, &x[i], &err), 0);
 		assert_int_equal(store_part_create(x[i], 3, 0, &direct, name, &fd, &err), 0);
@@ -427,7 +407,7 @@ static int direct_refused(void *ctx, int dirfd, const char *name, int flags, uin
 	return -EINVAL;
 }
 
-static void where_o_direct_is_refused_the_part_is_buffered(void **state)
+TEST(where_o_direct_is_refused_the_part_is_buffered)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
@@ -435,7 +415,6 @@ static void where_o_direct_is_refused_the_part_is_buffered(void **state)
 	char name[40];
 	int fd;
 
-	(void)state;
 	ops.open = direct_refused;
 	s->ops = &ops;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
@@ -452,7 +431,7 @@ static int direct_granted(void *ctx, int dirfd, const char *name, int flags, uin
 	return io_ops_posix.open(ctx, dirfd, name, flags & ~O_DIRECT, mode);
 }
 
-static void where_o_direct_is_granted_the_first_name_is_the_part_s(void **state)
+TEST(where_o_direct_is_granted_the_first_name_is_the_part_s)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
@@ -460,7 +439,6 @@ static void where_o_direct_is_granted_the_first_name_is_the_part_s(void **state)
 	char name[40];
 	int fd;
 
-	(void)state;
 	ops.open = direct_granted;
 	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
@@ -477,7 +455,7 @@ static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint3
 	return flags & O_CREAT ? -EINVAL : io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
-static void a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever(void **state)
+TEST(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
@@ -485,7 +463,6 @@ static void a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever(v
 	char name[40];
 	int fd;
 
-	(void)state;
 	ops.open = open_invalid;
 	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
@@ -499,7 +476,7 @@ static void a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever(v
 	s->ops = &io_ops_posix;
 }
 
-static void a_full_disk_is_noticed_before_the_first_byte(void **state)
+TEST(a_full_disk_is_noticed_before_the_first_byte)
 {
 	struct io_faults f;
 	struct store_txn *x;
@@ -507,7 +484,6 @@ static void a_full_disk_is_noticed_before_the_first_byte(void **state)
 	char name[40];
 	int fd;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
@@ -525,7 +501,7 @@ static void a_full_disk_is_noticed_before_the_first_byte(void **state)
 	assert_is("step-000000000010", 0);
 }
 
-static void a_part_whose_sync_failed_is_gone_and_another_takes_its_place(void **state)
+TEST(a_part_whose_sync_failed_is_gone_and_another_takes_its_place)
 {
 	struct io_faults f;
 	struct store_txn *x;
@@ -533,7 +509,6 @@ static void a_part_whose_sync_failed_is_gone_and_another_takes_its_place(void **
 	char dead[40], name[40], path[STORE_DIR_MAX * 2];
 	int fd;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
@@ -555,12 +530,11 @@ static void a_part_whose_sync_failed_is_gone_and_another_takes_its_place(void **
 	s->ops = &io_ops_posix;
 }
 
-static void when_the_last_sync_fails_the_outcome_is_said_to_be_unknown(void **state)
+TEST(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown)
 {
 	struct io_faults f;
 	struct store_txn *x;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
 	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
@@ -579,11 +553,10 @@ static int rename_twice(void *ctx, int dirfd, const char *from, const char *to)
 	return strncmp(to, "step-", 5) == 0 ? io_ops_posix.rename(ctx, dirfd, from, to) : r;
 }
 
-static void a_rename_that_was_done_and_denied_is_not_undone(void **state)
+TEST(a_rename_that_was_done_and_denied_is_not_undone)
 {
 	struct io_ops ops = io_ops_posix;
 
-	(void)state;
 	assert_int_equal(save(10, 1, UINT64_MAX), 0);
 	assert_int_equal(save(20, 2, 10), 0);
 	ops.rename = rename_twice;
@@ -596,36 +569,4 @@ static void a_rename_that_was_done_and_denied_is_not_undone(void **state)
 	assert_entries(3);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(a_committed_step_is_there_and_belongs_to_its_user_alone),
-		T(step_zero_and_the_largest_step_are_steps_like_any_other),
-		T(going_back_sets_aside_and_loses_no_step),
-		T(a_name_that_is_taken_aside_is_not_taken_again),
-		T(a_step_for_which_no_name_is_free_is_not_set_aside),
-		T(a_run_that_continues_nothing_sets_every_step_aside),
-		T(a_step_of_the_line_is_never_replaced),
-		T(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps),
-		T(a_damaged_step_is_set_aside_like_any_other),
-		T(a_part_that_is_still_open_forbids_the_commit),
-		T(a_dropped_part_leaves_nothing),
-		T(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it),
-		T(who_is_fenced_is_told_so_at_his_next_call),
-		T(a_directory_that_vanishes_is_told_as_what_it_is),
-		T(without_memory_a_step_is_not_begun),
-		T(an_aborted_step_leaves_nothing),
-		T(part_names_are_never_the_same_twice),
-		T(where_o_direct_is_refused_the_part_is_buffered),
-		T(where_o_direct_is_granted_the_first_name_is_the_part_s),
-		T(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever),
-		T(a_full_disk_is_noticed_before_the_first_byte),
-		T(a_part_whose_sync_failed_is_gone_and_another_takes_its_place),
-		T(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown),
-		T(a_rename_that_was_done_and_denied_is_not_undone),
-	};
-
-	return cmocka_run_group_tests_name("store_commit", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -5,13 +5,10 @@
  * CRASH_STATES=N (10000): go on with other seeds until so many different states of the disk were looked at,
  * in CRASH_JOBS (1) processes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/wait.h>
-#include <cmocka.h>
 #include "tests/crash/crash_rigs.c"
 #include "tests/lib/draw.h"
+#include "tests/lib/unit.h"
 
 /* ThreadSanitizer has nothing to say about one thread, and takes minutes for it. */
 #if defined(__SANITIZE_THREAD__)
@@ -118,25 +115,36 @@ static void enough_different_states_of_the_disk_were_looked_at(void **state)
 	assert_int_equal(io_crash_set_states(crash_walks.distinct), states);
 }
 
-int main(void)
+static int walks_begin(void **state)
 {
-	struct CMUnitTest tests[16];
-	uint32_t n = 0;
-	int r;
-
+	(void)state;
 	crash_seed_set(draw_seed("crash states"));
 	crash_walks.quiet = true;
 	crash_walks.nrandom = 4;
 	crash_walks.distinct =
 		io_crash_set_new(MAX(4 * number_from("CRASH_STATES", STATES), UINT64_C(1) << 17));
-	assert(crash_rigs_n < ARRAY_LEN(tests));
+	return 0;
+}
+
+static int walks_end(void **state)
+{
+	(void)state;
+	io_crash_set_free(crash_walks.distinct);
+	return 0;
+}
+
+static const struct CMUnitTest *cases(void)
+{
+	static struct CMUnitTest tests[16];
+	uint32_t n = 0;
+
+	assert(crash_rigs_n + 1 < ARRAY_LEN(tests));
 	for (; n < crash_rigs_n; n++)
 		tests[n] = (struct CMUnitTest){ .name = crash_rigs[n].name,
 						.test_func = rig_holds,
 						.initial_state = (void *)&crash_rigs[n] };
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+	tests[n] = (struct CMUnitTest)cmocka_unit_test(
 		enough_different_states_of_the_disk_were_looked_at);
-	r = _cmocka_run_group_tests("store_crash", tests, n, NULL, NULL);
-	io_crash_set_free(crash_walks.distinct);
-	return r;
+	return tests;
 }
+UNIT(.cases = cases, .group_setup = walks_begin, .group_teardown = walks_end);

@@ -7,11 +7,8 @@
  *
  * FAULT_STEP=1 looks at every call (make torture); without it, at some. tests/crash/crash.mk links it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include "tests/crash/crash_rigs.c"
+#include "tests/lib/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STEP 11
@@ -139,11 +136,10 @@ static void every_call_may_fail(void **state)
 }
 
 /* Scenes whose own code allocates nothing, or looks at what it gets. */
-static void every_allocation_of_keeping_house_may_fail(void **state)
+TEST(every_allocation_of_keeping_house_may_fail)
 {
 	uint64_t injections = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
 		if (scenes[i].check == saved_check)
 			continue;
@@ -202,7 +198,7 @@ static int looks(struct store *s, const char *dir, uint64_t *ret_sum)
 	return r;
 }
 
-static void a_look_without_memory_says_so_and_nothing_else(void **state)
+TEST(a_look_without_memory_says_so_and_nothing_else)
 {
 	const char *dir = "step-000000000020";
 	char why[CRASH_WHY];
@@ -215,7 +211,6 @@ static void a_look_without_memory_says_so_and_nothing_else(void **state)
 	uint32_t files, nst;
 	bool hit = true;
 
-	(void)state;
 	place_make(&p);
 	assert_int_equal(story_base(p.fd, &y, 3, why), 0);
 	assert_int_equal(store_open(&io_ops_posix, p.fd, CRASH_JOB, false, &s, &err), 0);
@@ -244,12 +239,11 @@ static void a_look_without_memory_says_so_and_nothing_else(void **state)
 }
 
 /* 15 after 10 where 20 and 30 are: it happens, or nothing does. */
-static void a_commit_without_memory_happens_or_not(void **state)
+TEST(a_commit_without_memory_happens_or_not)
 {
 	bool hit = true;
 	uint64_t n = 0;
 
-	(void)state;
 	while (hit) {
 		char why[CRASH_WHY] = "";
 		struct ckpt_err err = { 0 };
@@ -286,19 +280,14 @@ static void a_commit_without_memory_happens_or_not(void **state)
 	assert_true(n > 5);
 }
 
-int main(void)
+static const struct CMUnitTest *cases(void)
 {
-	struct CMUnitTest tests[ARRAY_LEN(scenes) + 3];
-	uint32_t n = 0;
+	static struct CMUnitTest tests[ARRAY_LEN(scenes) + 1];
 
-	for (; n < ARRAY_LEN(scenes); n++)
-		tests[n] = (struct CMUnitTest){ .name = scenes[n].name,
+	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++)
+		tests[i] = (struct CMUnitTest){ .name = scenes[i].name,
 						.test_func = every_call_may_fail,
-						.initial_state = (void *)&scenes[n] };
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(every_allocation_of_keeping_house_may_fail);
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(a_look_without_memory_says_so_and_nothing_else);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_commit_without_memory_happens_or_not);
-	return _cmocka_run_group_tests("store_faults", tests, n, NULL, NULL);
+						.initial_state = (void *)&scenes[i] };
+	return tests;
 }
+UNIT(.cases = cases);

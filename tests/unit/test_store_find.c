@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_find.c - the names that people type, and the jobs of a path. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <dirent.h>
 #include <limits.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_memory.h"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 /* ROOT/demo has 10, 20, 30 set aside and 25; collecting 40. */
 static struct place place;
@@ -100,11 +97,10 @@ static void assert_refused(int code, const char *where, const char *name, const 
 	print_message("%s\n", err.msg);
 }
 
-static void short_names_are_found_below_a_store_and_below_a_job(void **state)
+TEST(short_names_are_found_below_a_store_and_below_a_job)
 {
 	char job[8192];
 
-	(void)state;
 	(void)snprintf(job, sizeof job, "%s/demo", root);
 	for (uint32_t i = 0; i < 2; i++) {
 		const char *where = i ? job : root;
@@ -118,11 +114,10 @@ static void short_names_are_found_below_a_store_and_below_a_job(void **state)
 	}
 }
 
-static void one_address_names_a_step_from_everywhere(void **state)
+TEST(one_address_names_a_step_from_everywhere)
 {
 	char job[8192];
 
-	(void)state;
 	(void)snprintf(job, sizeof job, "%s@20", at("demo"));
 	assert_found(root, "20", "demo/step-000000000020");
 	assert_found(root, "demo@20", "demo/step-000000000020");
@@ -150,12 +145,11 @@ static void one_address_names_a_step_from_everywhere(void **state)
 	assert_refused(-ENOENT, root, "demo@20/.", "cannot open demo@20/.");
 }
 
-static void a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there(void **state)
+TEST(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there)
 {
 	char cwd[PATH_MAX];
 	struct store_ref ref;
 
-	(void)state;
 	assert_non_null(getcwd(cwd, sizeof cwd));
 	assert_int_equal(chdir(root), 0);
 	assert_int_equal(mkdirat(place.fd, "20", 0700), 0);
@@ -170,21 +164,19 @@ static void a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there(
 	assert_int_equal(chdir(cwd), 0);
 }
 
-static void an_unknown_step_is_refused_with_its_neighbours(void **state)
+TEST(an_unknown_step_is_refused_with_its_neighbours)
 {
-	(void)state;
 	assert_refused(-ENOENT, root, "step:21", "10, 20 and 25");
 	assert_refused(-ENOENT, root, "step:30", ".old-000000000030-s3");
 	assert_refused(-ENOENT, root, "latest~3", "latest~2");
 	assert_refused(-EUCLEAN, root, "step:40", "not committed");
 }
 
-static void the_nearest_steps_are_offered_in_order(void **state)
+TEST(the_nearest_steps_are_offered_in_order)
 {
 	static const uint64_t more[] = { 100, 110, 120, 130, 140 };
 	uint64_t before = 25;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(more); i++) {
 		struct crash_step c = { 0 };
 
@@ -197,9 +189,8 @@ static void the_nearest_steps_are_offered_in_order(void **state)
 	assert_refused(-ENOENT, root, "step:999", "110, 120, 130 and 140");
 }
 
-static void a_malformed_name_is_refused(void **state)
+TEST(a_malformed_name_is_refused)
 {
-	(void)state;
 	assert_refused(-EINVAL, root, "latest~", "number");
 	assert_refused(-EINVAL, root, "latest~x", "number");
 	assert_refused(-EINVAL, root, "step:", "number");
@@ -208,20 +199,18 @@ static void a_malformed_name_is_refused(void **state)
 	assert_refused(-ENOENT, root, "newest", "step:N");
 }
 
-static void a_damaged_step_is_found_so_that_its_reader_can_say_so(void **state)
+TEST(a_damaged_step_is_found_so_that_its_reader_can_say_so)
 {
-	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
 	assert_found(root, "step:25", "demo/step-000000000025");
 	assert_found(root, at("demo/step-000000000025"), "demo/step-000000000025");
 }
 
-static void of_several_jobs_all_are_listed(void **state)
+TEST(of_several_jobs_all_are_listed)
 {
 	struct store *other;
 	uint64_t generation;
 
-	(void)state;
 	assert_int_equal(store_open(&io_ops_posix, place.fd, "other", true, &other, &err), 0);
 	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
 	store_close(other);
@@ -231,19 +220,17 @@ static void of_several_jobs_all_are_listed(void **state)
 	assert_refused(-ENOENT, at("other"), "latest", "nothing is committed");
 }
 
-static void a_place_without_jobs_says_so(void **state)
+TEST(a_place_without_jobs_says_so)
 {
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
 	assert_refused(-ENOENT, at("empty"), "latest", "-C PATH");
 	assert_refused(-ENOENT, at("none"), "latest", "none");
 }
 
-static void a_path_leads_to_any_directory_that_holds_manifest(void **state)
+TEST(a_path_leads_to_any_directory_that_holds_manifest)
 {
 	char aside[STORE_DIR_MAX + 8];
 
-	(void)state;
 	assert_found("/nonexistent", at("demo/step-000000000010"), "demo/step-000000000010");
 	(void)snprintf(aside, sizeof aside, "demo/%s", crash_aside(s, 30, 3));
 	assert_found(NULL, at(aside), aside);
@@ -258,11 +245,10 @@ static void a_path_leads_to_any_directory_that_holds_manifest(void **state)
 	assert_int_equal(chdir("/"), 0);
 }
 
-static void a_path_to_what_is_no_checkpoint_is_refused(void **state)
+TEST(a_path_to_what_is_no_checkpoint_is_refused)
 {
 	char path[8192];
 
-	(void)state;
 	(void)snprintf(path, sizeof path, "%s/demo/%s", root, collecting->dir);
 	assert_refused(-EUCLEAN, NULL, path, "not committed");
 	assert_refused(-ENOENT, NULL, at("demo"), "job's directory");
@@ -286,13 +272,12 @@ static int job_note(void *arg, const char *job, int job_fd, const char *abs_path
 	return strcmp(job, "stop") == 0 ? 7 : 0;
 }
 
-static void the_jobs_of_a_path_come_by_name(void **state)
+TEST(the_jobs_of_a_path_come_by_name)
 {
 	static const char *const more[] = { "zeta", "alpha", "file-dir" };
 	char list[100] = "";
 	int fd;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(more); i++)
 		assert_int_equal(mkdirat(place.fd, more[i], 0700), 0);
 	assert_int_equal(mkdirat(place.fd, "zeta/.ckptd", 0700), 0);
@@ -314,11 +299,10 @@ static void the_jobs_of_a_path_come_by_name(void **state)
 	assert_string_equal(list, "alpha demo stop ");
 }
 
-static void a_path_without_jobs_has_none_and_a_missing_one_is_an_error(void **state)
+TEST(a_path_without_jobs_has_none_and_a_missing_one_is_an_error)
 {
 	char list[100] = "";
 
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
 	assert_int_equal(store_jobs(&io_ops_posix, at("empty"), job_note, list, &err), 0);
 	assert_string_equal(list, "");
@@ -376,13 +360,12 @@ static int list_untyped(void *ctx, int dirfd,
 	return io_ops_posix.list(ctx, dirfd, entry_untyped, &l);
 }
 
-static void jobs_and_steps_are_found_where_entries_have_no_type(void **state)
+TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 {
 	char list[100] = "";
 	struct store_ref ref;
 	int fd;
 
-	(void)state;
 	ops.list = list_untyped;
 	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
 	assert_int_equal(mkdirat(place.fd, "alpha/.old-000000000001-s1", 0700), 0);
@@ -427,12 +410,11 @@ static int path_note(void *arg, const char *job, int job_fd, const char *abs_pat
 	return 0;
 }
 
-static void a_store_may_be_the_root_of_all_directories(void **state)
+TEST(a_store_may_be_the_root_of_all_directories)
 {
 	struct store_ref ref;
 	char path[100];
 
-	(void)state;
 	ops.list = list_beneath;
 	ops.open = open_beneath;
 	assert_int_equal(store_jobs(&ops, "/", path_note, path, &err), 0);
@@ -444,12 +426,11 @@ static void a_store_may_be_the_root_of_all_directories(void **state)
 	assert_refused_by(-ENOTUNIQ, "/", "latest", "-C /demo\n");
 }
 
-static void the_store_is_the_working_directory_where_none_is_given(void **state)
+TEST(the_store_is_the_working_directory_where_none_is_given)
 {
 	struct store_ref ref;
 	int fd;
 
-	(void)state;
 	assert_int_equal(chdir(root), 0);
 	assert_int_equal(resolve_by(NULL, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
@@ -522,12 +503,11 @@ static int list_in_order(void *ctx, int dirfd,
 	return r;
 }
 
-static void jobs_that_this_user_may_not_open_are_passed_over_and_named(void **state)
+TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 {
 	static const int error[] = { -EACCES, -EPERM };
 	char list[100];
 
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
 	assert_int_equal(mkdirat(place.fd, "alpha/.ckptd", 0700), 0);
 	assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
@@ -552,19 +532,17 @@ static void jobs_that_this_user_may_not_open_are_passed_over_and_named(void **st
 	assert_int_equal(store_jobs_closed(&ops, at("none"), &err), -ENOENT);
 }
 
-static void a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job(void **state)
+TEST(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job)
 {
-	(void)state;
 	opens("demo", 1, -EACCES, true);
 	assert_refused_by(-EACCES, root, "latest", "cannot open demo in");
 }
 
-static void a_job_that_goes_while_they_are_listed_is_none(void **state)
+TEST(a_job_that_goes_while_they_are_listed_is_none)
 {
 	static const int gone[] = { -ENOENT, -ENOTDIR, -ELOOP };
 	char list[100];
 
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "zeta", 0700), 0);
 	assert_int_equal(mkdirat(place.fd, "zeta/.ckptd", 0700), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(gone); i++) {
@@ -634,11 +612,10 @@ static int job_count(void *arg, const char *job, int job_fd, const char *abs_pat
 	return 0;
 }
 
-static void more_jobs_than_a_store_may_have_are_refused(void **state)
+TEST(more_jobs_than_a_store_may_have_are_refused)
 {
 	uint32_t seen = 0;
 
-	(void)state;
 	ops.open = open_of_many;
 	ops.close = close_of_many;
 	ops.list = list_of_many;
@@ -681,13 +658,12 @@ static void deep_make(char path[PATH_MAX], size_t bytes)
 	(void)close(fd);
 }
 
-static void a_path_that_is_too_long_is_refused_and_not_cut(void **state)
+TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 {
 	char deep[PATH_MAX], list[100] = "", job[PATH_MAX];
 	struct store_ref ref;
 	int fd;
 
-	(void)state;
 	/* the longest path of a store whose job's is still one */
 	deep_make(deep, PATH_MAX - 1 - sizeof "/demo" + 1);
 	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -718,9 +694,8 @@ static void a_path_that_is_too_long_is_refused_and_not_cut(void **state)
 
 /* --- what people are told --- */
 
-static void a_job_without_steps_says_so_whatever_is_asked_for(void **state)
+TEST(a_job_without_steps_says_so_whatever_is_asked_for)
 {
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "new", 0700), 0);
 	assert_int_equal(mkdirat(place.fd, "new/.ckptd", 0700), 0);
 	assert_refused(-ENOENT, at("new"), "step:7", "nothing is committed there yet");
@@ -729,30 +704,27 @@ static void a_job_without_steps_says_so_whatever_is_asked_for(void **state)
 	assert_refused(-ENOENT, at("new"), "tag:best", "it has none (ckptctl tag sets one)");
 }
 
-static void a_step_is_being_collected_rather_than_set_aside_where_it_is_both(void **state)
+TEST(a_step_is_being_collected_rather_than_set_aside_where_it_is_both)
 {
 	char aside[STORE_DIR_MAX];
 
-	(void)state;
 	store_name_old(40, UINT64_MAX, STORE_ASIDE_UNKNOWN, aside);
 	assert_int_equal(mkdirat(s->job_fd, aside, 0700), 0);
 	assert_refused(-EUCLEAN, root, "step:40", collecting->dir);
 }
 
-static void numbers_of_65_bits_are_refused(void **state)
+TEST(numbers_of_65_bits_are_refused)
 {
-	(void)state;
 	assert_refused(-EINVAL, root, "step:18446744073709551616", "at most 64 bits");
 	assert_refused(-EINVAL, root, "latest~18446744073709551616", "at most 64 bits");
 	assert_refused(-EINVAL, root, "latest~1x", "number");
 	assert_refused(-ENOENT, root, "step:18446744073709551615", "10, 20 and 25");
 }
 
-static void damaged_steps_that_are_passed_over_are_told_with_what_is_there(void **state)
+TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 {
 	struct store_ref ref;
 
-	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
 	assert_int_equal(resolve_by(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
@@ -768,14 +740,13 @@ static void damaged_steps_that_are_passed_over_are_told_with_what_is_there(void 
 	assert_non_null(strstr(ref.note, "(and 1 more; ckptctl ls --all)"));
 }
 
-static void of_many_tags_some_are_offered(void **state)
+TEST(of_many_tags_some_are_offered)
 {
 	static const char *const name[] = { "a", "b", "c", "d", "e" };
 	struct store_step *step;
 	char words[40] = "it has ";
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
 		assert_int_equal(store_mark_set(s, &step[0], MARK_TAG, name[i], 0, NULL, &err), 0);
@@ -789,14 +760,13 @@ static void of_many_tags_some_are_offered(void **state)
 	assert_found(root, "tag:e", "demo/step-000000000025");
 }
 
-static void a_path_to_what_is_being_deleted_is_refused(void **state)
+TEST(a_path_to_what_is_being_deleted_is_refused)
 {
-	(void)state;
 	assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, ".trash-00000001"), 0);
 	assert_refused(-EUCLEAN, NULL, at("demo/.trash-00000001"), "it is being deleted");
 }
 
-static void a_directory_is_a_torn_checkpoint_only_if_it_has_a_part(void **state)
+TEST(a_directory_is_a_torn_checkpoint_only_if_it_has_a_part)
 {
 	static const struct {
 		const char *name;
@@ -807,7 +777,6 @@ static void a_directory_is_a_torn_checkpoint_only_if_it_has_a_part(void **state)
 	};
 	int fd;
 
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "torn", 0700), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(file); i++) {
 		char path[40];
@@ -848,11 +817,10 @@ static void locks(int error, uint32_t nth, void (*meanwhile)(void))
 	ops.lock = lock_made_up;
 }
 
-static void what_latest_leads_to_is_looked_for_again_while_it_is_being_removed(void **state)
+TEST(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed)
 {
 	struct store_ref ref;
 
-	(void)state;
 	locks(-EAGAIN, 3, NULL);
 	assert_int_equal(resolve_by(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
@@ -886,12 +854,11 @@ static int stat_refused(void *ctx, int fd, struct io_stat *ret)
 	return -EIO;
 }
 
-static void a_path_is_read_only_if_it_still_leads_to_what_was_locked(void **state)
+TEST(a_path_is_read_only_if_it_still_leads_to_what_was_locked)
 {
 	struct store_ref ref;
 	int fd;
 
-	(void)state;
 	assert_int_equal(renameat(s->job_fd, "step-000000000010", place.fd, "model"), 0);
 	locks(-EOPNOTSUPP, UINT32_MAX, NULL); /* no locks there: it is read all the same */
 	assert_int_equal(resolve_by(NULL, at("model"), &ref), 0);
@@ -1000,13 +967,12 @@ static void places_make(void)
 }
 
 /* The same answer as without the failure, or that failure, with a sentence and nothing given. */
-static void any_call_may_fail_and_no_answer_is_a_wrong_one(void **state)
+TEST(any_call_may_fail_and_no_answer_is_a_wrong_one)
 {
 	static const int code[] = { -EIO, -EMFILE };
 	uint64_t runs = 0;
 	uint32_t files;
 
-	(void)state;
 	places_make();
 	files = open_files();
 	for (uint32_t i = 0; i < 4 * ARRAY_LEN(asked); i++) {
@@ -1044,12 +1010,11 @@ static void any_call_may_fail_and_no_answer_is_a_wrong_one(void **state)
 	assert_true(runs > 200);
 }
 
-static void without_memory_no_answer_is_a_wrong_one(void **state)
+TEST(without_memory_no_answer_is_a_wrong_one)
 {
 	uint64_t runs = 0;
 	uint32_t files;
 
-	(void)state;
 	places_make();
 	for (uint32_t i = 0; i < 20; i++) { /* more than one piece of memory */
 		char dir[20];
@@ -1085,44 +1050,4 @@ static void without_memory_no_answer_is_a_wrong_one(void **state)
 	assert_true(runs > 100);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(short_names_are_found_below_a_store_and_below_a_job),
-		T(one_address_names_a_step_from_everywhere),
-		T(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there),
-		T(an_unknown_step_is_refused_with_its_neighbours),
-		T(the_nearest_steps_are_offered_in_order),
-		T(a_malformed_name_is_refused),
-		T(a_damaged_step_is_found_so_that_its_reader_can_say_so),
-		T(of_several_jobs_all_are_listed),
-		T(a_place_without_jobs_says_so),
-		T(a_path_leads_to_any_directory_that_holds_manifest),
-		T(a_path_to_what_is_no_checkpoint_is_refused),
-		T(the_jobs_of_a_path_come_by_name),
-		T(a_path_without_jobs_has_none_and_a_missing_one_is_an_error),
-		T(jobs_and_steps_are_found_where_entries_have_no_type),
-		T(a_store_may_be_the_root_of_all_directories),
-		T(the_store_is_the_working_directory_where_none_is_given),
-		T(jobs_that_this_user_may_not_open_are_passed_over_and_named),
-		T(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job),
-		T(a_job_that_goes_while_they_are_listed_is_none),
-		T(more_jobs_than_a_store_may_have_are_refused),
-		T(a_path_that_is_too_long_is_refused_and_not_cut),
-		T(a_job_without_steps_says_so_whatever_is_asked_for),
-		T(a_step_is_being_collected_rather_than_set_aside_where_it_is_both),
-		T(numbers_of_65_bits_are_refused),
-		T(damaged_steps_that_are_passed_over_are_told_with_what_is_there),
-		T(of_many_tags_some_are_offered),
-		T(a_path_to_what_is_being_deleted_is_refused),
-		T(a_directory_is_a_torn_checkpoint_only_if_it_has_a_part),
-		T(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed),
-		T(a_path_is_read_only_if_it_still_leads_to_what_was_locked),
-		T(any_call_may_fail_and_no_answer_is_a_wrong_one),
-		T(without_memory_no_answer_is_a_wrong_one),
-	};
-
-	return cmocka_run_group_tests_name("store_find", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

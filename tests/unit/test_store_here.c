@@ -4,14 +4,11 @@
  * it open claims nothing in it, commits nothing, sets nothing aside and removes nothing, at whatever moment of
  * its work that happened; and when it is back it is the old store.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/prune.h"
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/unit.h"
 
 enum way {
 	JOB_MOVED,
@@ -202,7 +199,7 @@ static void assert_said(int rc)
 		strstr(err.msg, "the directory of job " CRASH_JOB " was moved or replaced"));
 }
 
-static void nothing_is_claimed_or_begun_in_a_directory_that_its_name_does_not_lead_to(void **state)
+TEST(nothing_is_claimed_or_begun_in_a_directory_that_its_name_does_not_lead_to)
 {
 	struct prune_result got;
 	const struct retain_policy last = { .keep_last = 1 };
@@ -246,7 +243,7 @@ static int go_back(enum way way, uint64_t at)
 	return rc;
 }
 
-static void a_commit_and_what_it_sets_aside_stop_at_whatever_moment_the_directory_goes(void **state)
+TEST(a_commit_and_what_it_sets_aside_stop_at_whatever_moment_the_directory_goes)
 {
 	uint64_t points;
 	uint32_t looked = 0;
@@ -278,7 +275,7 @@ static int verify(void *arg, const struct store_step *st, int fd, struct ckpt_er
 	return 0;
 }
 
-static void a_removal_stops_at_whatever_moment_the_directory_goes(void **state)
+TEST(a_removal_stops_at_whatever_moment_the_directory_goes)
 {
 	struct prune_result got;
 	const struct retain_policy last = { .keep_last = 1 };
@@ -303,11 +300,10 @@ static void a_removal_stops_at_whatever_moment_the_directory_goes(void **state)
 		}
 }
 
-static void where_a_root_s_path_is_not_seen_the_job_s_name_still_is(void **state)
+TEST(where_a_root_s_path_is_not_seen_the_job_s_name_still_is)
 {
 	static struct io_ops blind; /* of the store, until it is closed */
 
-	(void)state;
 	store_close(s);
 	blind = f.ops;
 	blind.path = NULL;
@@ -319,16 +315,4 @@ static void where_a_root_s_path_is_not_seen_the_job_s_name_still_is(void **state
 	assert_said(store_here(s, &err));
 }
 
-#define T(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(nothing_is_claimed_or_begun_in_a_directory_that_its_name_does_not_lead_to),
-		T(a_commit_and_what_it_sets_aside_stop_at_whatever_moment_the_directory_goes),
-		T(a_removal_stops_at_whatever_moment_the_directory_goes),
-		T(where_a_root_s_path_is_not_seen_the_job_s_name_still_is),
-	};
-
-	return cmocka_run_group_tests_name("store_here", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -4,14 +4,12 @@
  * cannot be locked or looked at is said, who waits does so for as long as is told and no longer, and
  * what is not given is closed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <dirent.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 #define STEP "step-000000000010"
 
@@ -39,7 +37,7 @@ static struct {
 	int lock;
 } naps;
 
-int nanosleep(const struct timespec *for_, struct timespec *left)
+static int nap(const struct timespec *for_, struct timespec *left)
 {
 	(void)left;
 	assert_true(for_->tv_sec == 0 && for_->tv_nsec > 0);
@@ -51,6 +49,7 @@ int nanosleep(const struct timespec *for_, struct timespec *left)
 static int setup(void **state)
 {
 	(void)state;
+	libc_instead.nanosleep = nap;
 	memset(&err, 0, sizeof err);
 	memset(&naps, 0, sizeof naps);
 	place_make(&place);
@@ -88,12 +87,11 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
 
-static void who_holds_a_step_holds_what_its_name_leads_to(void **state)
+TEST(who_holds_a_step_holds_what_its_name_leads_to)
 {
 	struct stat held, named;
 	int fd;
 
-	(void)state;
 	ops.lock = lock_what_is_swapped;
 	for (uint32_t i = 0; i < 2 * STORE_TRIES_MAX; i++) {
 		int r;
@@ -120,11 +118,10 @@ static void who_holds_a_step_holds_what_its_name_leads_to(void **state)
 	}
 }
 
-static void what_another_holds_is_not_waited_for(void **state)
+TEST(what_another_holds_is_not_waited_for)
 {
 	int fd, other;
 
-	(void)state;
 	assert_int_equal(store_hold(&s, STEP, false, &fd), 0);
 	assert_int_equal(store_hold(&s, STEP, false, &other), 0);
 	(void)close(other);
@@ -152,9 +149,8 @@ static int stat_made_up(void *ctx, int fd, struct io_stat *ret)
 	return 0;
 }
 
-static void two_directories_are_the_same_only_if_device_and_number_are(void **state)
+TEST(two_directories_are_the_same_only_if_device_and_number_are)
 {
-	(void)state;
 	ops.stat = stat_made_up;
 	stat_calls = 0;
 	assert_int_equal(store_hold_check(&s, STEP, place.fd), -ESTALE);
@@ -167,11 +163,10 @@ static void two_directories_are_the_same_only_if_device_and_number_are(void **st
 	assert_int_equal(store_hold_check(&s, "none", place.fd), -ENOENT);
 }
 
-static void a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go(void **state)
+TEST(a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go)
 {
 	int fd;
 
-	(void)state;
 	stat_error = -EIO;
 	for (stat_fails_at = 1; stat_fails_at <= 2; stat_fails_at++) {
 		ops.stat = stat_made_up;
@@ -185,11 +180,10 @@ static void a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go(v
 	stat_fails_at = 0;
 }
 
-static void where_directories_cannot_be_told_apart_they_are_taken_for_the_same(void **state)
+TEST(where_directories_cannot_be_told_apart_they_are_taken_for_the_same)
 {
 	int fd;
 
-	(void)state;
 	ops.stat = NULL;
 	assert_int_equal(store_hold(&s, STEP, true, &fd), 0);
 	assert_int_equal(store_hold_check(&s, STEP, place.fd), 0);
@@ -207,11 +201,10 @@ static int lock_refused(void *ctx, int fd, bool exclusive)
 }
 
 /* Who reads goes on without a lock, who removes does not. */
-static void where_there_are_no_locks_steps_are_read_and_not_removed(void **state)
+TEST(where_there_are_no_locks_steps_are_read_and_not_removed)
 {
 	int fd;
 
-	(void)state;
 	ops.lock = lock_refused;
 	lock_error = -EOPNOTSUPP;
 	assert_int_equal(store_hold(&s, STEP, false, &fd), 0);
@@ -222,12 +215,10 @@ static void where_there_are_no_locks_steps_are_read_and_not_removed(void **state
 
 /* --- the line --- */
 
-static void
-the_line_without_locks_is_no_error_for_who_sets_aside_and_one_for_who_removes(void **state)
+TEST(the_line_without_locks_is_no_error_for_who_sets_aside_and_one_for_who_removes)
 {
 	int fd = 0;
 
-	(void)state;
 	ops.lock = lock_refused;
 	lock_error = -EOPNOTSUPP;
 	assert_int_equal(store_line_lock(&s, true, true, &fd), 0);
@@ -243,11 +234,10 @@ the_line_without_locks_is_no_error_for_who_sets_aside_and_one_for_who_removes(vo
 	assert_int_equal(naps.n, 0);
 }
 
-static void who_removes_does_not_wait_for_the_line(void **state)
+TEST(who_removes_does_not_wait_for_the_line)
 {
 	int line, fd;
 
-	(void)state;
 	assert_int_equal(store_line_lock(&s, true, true, &line), 0);
 	assert_int_equal(store_line_lock(&s, false, false, &fd), -EAGAIN);
 	assert_int_equal(fd, -1);
@@ -255,9 +245,8 @@ static void who_removes_does_not_wait_for_the_line(void **state)
 	(void)close(line);
 }
 
-static void who_has_claimed_waits_until_the_line_is_given_back(void **state)
+TEST(who_has_claimed_waits_until_the_line_is_given_back)
 {
-	(void)state;
 	assert_int_equal(store_line_lock(&s, true, true, &naps.lock), 0);
 	naps.free_at = 100;
 	assert_int_equal(store_claim_wait(&s, &err), 0);
@@ -266,11 +255,10 @@ static void who_has_claimed_waits_until_the_line_is_given_back(void **state)
 	assert_int_equal(naps.n, 100);
 }
 
-static void who_has_claimed_is_told_when_the_line_is_never_given_back(void **state)
+TEST(who_has_claimed_is_told_when_the_line_is_never_given_back)
 {
 	int line;
 
-	(void)state;
 	assert_int_equal(store_line_lock(&s, true, true, &line), 0);
 	assert_int_equal(store_claim_wait(&s, &err), -EBUSY);
 	assert_int_equal(err.code, -EBUSY);
@@ -280,11 +268,10 @@ static void who_has_claimed_is_told_when_the_line_is_never_given_back(void **sta
 	(void)close(line);
 }
 
-static void who_has_claimed_is_told_when_the_line_cannot_be_locked(void **state)
+TEST(who_has_claimed_is_told_when_the_line_cannot_be_locked)
 {
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	s.ops = &f.ops;
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EIO, false);
@@ -296,23 +283,4 @@ static void who_has_claimed_is_told_when_the_line_cannot_be_locked(void **state)
 	assert_non_null(strstr(err.msg, "ulimit"));
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(who_holds_a_step_holds_what_its_name_leads_to),
-		T(what_another_holds_is_not_waited_for),
-		T(two_directories_are_the_same_only_if_device_and_number_are),
-		T(a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go),
-		T(where_directories_cannot_be_told_apart_they_are_taken_for_the_same),
-		T(where_there_are_no_locks_steps_are_read_and_not_removed),
-		T(the_line_without_locks_is_no_error_for_who_sets_aside_and_one_for_who_removes),
-		T(who_removes_does_not_wait_for_the_line),
-		T(who_has_claimed_waits_until_the_line_is_given_back),
-		T(who_has_claimed_is_told_when_the_line_is_never_given_back),
-		T(who_has_claimed_is_told_when_the_line_cannot_be_locked),
-	};
-
-	return cmocka_run_group_tests_name("store_lock", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_mark.c - what is said of a step: set, read, replaced, cleared, in quarantine, after faults and power losses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <pwd.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_memory.h"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct store *s;
@@ -24,7 +21,8 @@ static struct {
 	const char *name;
 } account = { 0, "tester" };
 
-int getpwuid_r(uid_t uid, struct passwd *ret, char *buf, size_t bytes, struct passwd **ret_found)
+static int account_of(uid_t uid, struct passwd *ret, char *buf, size_t bytes,
+		      struct passwd **ret_found)
 {
 	*ret = (struct passwd){ .pw_uid = uid, .pw_name = buf };
 	*ret_found = account.name && !account.error ? ret : NULL;
@@ -61,6 +59,7 @@ static int setup(void **state)
 	uint64_t generation;
 
 	(void)state;
+	libc_instead.getpwuid_r = account_of;
 	memset(&err, 0, sizeof err);
 	account.error = 0;
 	account.name = "tester";
@@ -111,8 +110,6 @@ static uint32_t count(enum store_mark_kind kind, uint64_t number)
 	return found;
 }
 
-static int entry_count(void *arg, const char *name, unsigned char d_type);
-
 static uint32_t files(void)
 {
 	uint32_t found = 0;
@@ -123,11 +120,10 @@ static uint32_t files(void)
 	return found - 2; /* the claim, and whose the directory is */
 }
 
-static void what_was_set_is_read_again(void **state)
+TEST(what_was_set_is_read_again)
 {
 	uint64_t now = wall_ns();
 
-	(void)state;
 	set(20, MARK_HOLD, "eval-17", now + 5 * NS_PER_S, "the paper\nneeds \x01 it: \xc3\xa4");
 	set(20, MARK_TAG, "best", 0, NULL);
 	set(20, MARK_VERIFIED, NULL, 0, NULL);
@@ -150,11 +146,10 @@ static void what_was_set_is_read_again(void **state)
 	assert_false(store_mark_counts(&mark[0], now + 6 * NS_PER_S));
 }
 
-static void a_mark_set_again_says_what_it_says_now(void **state)
+TEST(a_mark_set_again_says_what_it_says_now)
 {
 	uint64_t now = wall_ns();
 
-	(void)state;
 	set(20, MARK_HOLD, "x", now + 900 * NS_PER_S, "first");
 	set(20, MARK_HOLD, "x", now + 60 * NS_PER_S, "second");
 	set(20, MARK_HOLD, "y", 0, NULL);
@@ -164,9 +159,8 @@ static void a_mark_set_again_says_what_it_says_now(void **state)
 	assert_int_equal(files(), 2);
 }
 
-static void a_tag_is_one_of_its_name_in_a_job_and_moves(void **state)
+TEST(a_tag_is_one_of_its_name_in_a_job_and_moves)
 {
-	(void)state;
 	set(20, MARK_TAG, "best", 0, NULL);
 	set(10, MARK_TAG, "other", 0, NULL);
 	set(30, MARK_TAG, "best", 0, NULL);
@@ -177,12 +171,11 @@ static void a_tag_is_one_of_its_name_in_a_job_and_moves(void **state)
 }
 
 /* As a crash between the two leaves it: the newer one counts, and both go with the next. */
-static void of_two_tags_the_newer_counts_and_of_two_holds_the_longer(void **state)
+TEST(of_two_tags_the_newer_counts_and_of_two_holds_the_longer)
 {
 	char from[200], to[220];
 	int fd;
 
-	(void)state;
 	set(20, MARK_TAG, "best", 0, NULL);
 	marks();
 	(void)snprintf(from, sizeof from, STORE_CLAIMS "/tag-000000000020-");
@@ -202,7 +195,7 @@ static void of_two_tags_the_newer_counts_and_of_two_holds_the_longer(void **stat
 	assert_int_equal(count(MARK_TAG, 30), 2);
 }
 
-static void a_name_is_checked(void **state)
+TEST(a_name_is_checked)
 {
 	static const char *const bad[] = {
 		"",
@@ -215,7 +208,6 @@ static void a_name_is_checked(void **state)
 	};
 	const struct store_step *st = of(20, STORE_COMMITTED);
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(store_mark_set(s, st, MARK_TAG, bad[i], 0, NULL, &err), -EINVAL);
 		assert_true(err.msg[0]);
@@ -228,12 +220,11 @@ static void a_name_is_checked(void **state)
 	assert_int_equal(files(), 1);
 }
 
-static void clearing_takes_what_is_named_and_no_more(void **state)
+TEST(clearing_takes_what_is_named_and_no_more)
 {
 	const struct store_step *st = of(20, STORE_COMMITTED);
 	uint32_t gone;
 
-	(void)state;
 	set(20, MARK_HOLD, "a", 0, NULL);
 	set(20, MARK_HOLD, "b", 0, NULL);
 	set(20, MARK_HOLD, "c", 0, NULL);
@@ -250,9 +241,8 @@ static void clearing_takes_what_is_named_and_no_more(void **state)
 	assert_int_equal(count(MARK_HOLD, 30), 1);
 }
 
-static void a_later_checkpoint_of_the_same_number_has_none_of_them(void **state)
+TEST(a_later_checkpoint_of_the_same_number_has_none_of_them)
 {
-	(void)state;
 	set(20, MARK_HOLD, "a", 0, NULL);
 	set(20, MARK_VERIFIED, NULL, 0, NULL);
 	save(20, 4, 10);
@@ -265,11 +255,10 @@ static void a_later_checkpoint_of_the_same_number_has_none_of_them(void **state)
 	}
 }
 
-static void what_has_gone_or_is_another_one_by_now_gets_no_mark(void **state)
+TEST(what_has_gone_or_is_another_one_by_now_gets_no_mark)
 {
 	struct store_step old = *of(20, STORE_COMMITTED), ten = *of(10, STORE_COMMITTED);
 
-	(void)state;
 	save(20, 4, 10);
 	assert_int_equal(store_mark_set(s, &old, MARK_TAG, "x", 0, NULL, &err), -ENOENT);
 	assert_int_equal(renameat(s->job_fd, ten.dir, s->job_fd, "elsewhere"), 0);
@@ -277,11 +266,10 @@ static void what_has_gone_or_is_another_one_by_now_gets_no_mark(void **state)
 	assert_int_equal(files(), 0);
 }
 
-static void what_is_being_removed_gets_no_mark_and_is_not_opened(void **state)
+TEST(what_is_being_removed_gets_no_mark_and_is_not_opened)
 {
 	int fd, other;
 
-	(void)state;
 	assert_int_equal(store_hold(s, "step-000000000020", true, &fd), 0);
 	assert_int_equal(store_mark_set(s, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
 			 -ENOENT);
@@ -305,12 +293,11 @@ static void damage_what(const char *file, const char *text)
 	(void)close(fd);
 }
 
-static void an_unreadable_mark_counts_unless_it_says_that_all_is_well(void **state)
+TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 {
 	char file[4][200];
 	static const char *const name[] = { "hold", "tag", "verified", "bad" };
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		(void)snprintf(file[i], sizeof file[i], STORE_CLAIMS "/%s-000000000020-", name[i]);
 		for (uint32_t k = 0; k < 8; k++)
@@ -331,11 +318,10 @@ static void an_unreadable_mark_counts_unless_it_says_that_all_is_well(void **sta
 	assert_int_equal(of(20, STORE_QUARANTINED)->seq, 2);
 }
 
-static void a_step_whose_manifest_is_damaged_keeps_its_holds(void **state)
+TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 {
 	uint32_t gone;
 
-	(void)state;
 	set(30, MARK_HOLD, "a", 0, NULL);
 	set(30, MARK_VERIFIED, NULL, 0, NULL);
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
@@ -351,11 +337,10 @@ static void a_step_whose_manifest_is_damaged_keeps_its_holds(void **state)
 	assert_int_equal(gone, 2);
 }
 
-static void releasing_a_damaged_step_leaves_the_holds_of_one_set_aside(void **state)
+TEST(releasing_a_damaged_step_leaves_the_holds_of_one_set_aside)
 {
 	uint32_t gone;
 
-	(void)state;
 	set(20, MARK_HOLD, "a", 0, NULL);
 	save(20, 4, 10);
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
@@ -378,12 +363,11 @@ static void assert_resolves(const char *name, const char *dir, const char *note)
 	(void)close(ref.step_fd);
 }
 
-static void latest_passes_over_what_is_quarantined_and_says_so(void **state)
+TEST(latest_passes_over_what_is_quarantined_and_says_so)
 {
 	struct store_ref ref;
 	uint32_t gone;
 
-	(void)state;
 	assert_resolves("latest", "step-000000000030", NULL);
 	set(30, MARK_BAD, NULL, 0, "part w0001 is damaged");
 	scan();
@@ -401,11 +385,10 @@ static void latest_passes_over_what_is_quarantined_and_says_so(void **state)
 	assert_resolves("latest", "step-000000000030", NULL);
 }
 
-static void a_tag_is_a_name_also_of_a_step_that_was_set_aside(void **state)
+TEST(a_tag_is_a_name_also_of_a_step_that_was_set_aside)
 {
 	struct store_ref ref;
 
-	(void)state;
 	set(20, MARK_TAG, "best", 0, NULL);
 	assert_resolves("tag:best", "step-000000000020", NULL);
 	save(15, 4, 10);
@@ -418,9 +401,8 @@ static void a_tag_is_a_name_also_of_a_step_that_was_set_aside(void **state)
 	assert_non_null(strstr(err.msg, "gone"));
 }
 
-static void a_job_without_its_own_directory_of_claims_gets_one(void **state)
+TEST(a_job_without_its_own_directory_of_claims_gets_one)
 {
-	(void)state;
 	assert_int_equal(io_tree_remove(s->job_fd, STORE_CLAIMS), 0);
 	marks();
 	assert_int_equal(nmark, 0);
@@ -431,13 +413,12 @@ static void a_job_without_its_own_directory_of_claims_gets_one(void **state)
 /* --- faults --- */
 
 /* Every call fails once, each kind of step: what was acknowledged is there, what was not is as before or as wanted. */
-static void any_call_may_fail_and_nothing_acknowledged_is_lost(void **state)
+TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 {
 	static const int code[] = { -EIO, -ENOSPC };
 	struct io_faults f;
 	uint64_t now = wall_ns(), runs = 0;
 
-	(void)state;
 	for (uint32_t c = 0; c < ARRAY_LEN(code); c++) {
 		for (uint64_t nth = 1;; nth++, runs++) {
 			struct store broken = { .job_fd = s->job_fd, .root_fd = -1 };
@@ -508,7 +489,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	return r;
 }
 
-static void what_was_acknowledged_survives_the_power(void **state)
+TEST(what_was_acknowledged_survives_the_power)
 {
 	struct io_crash_opts o = { .seed = 7, .nrandom = 8, .ntear = 2, .memory = true };
 	struct store live = { .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
@@ -516,7 +497,6 @@ static void what_was_acknowledged_survives_the_power(void **state)
 	uint64_t states = 0;
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
 	live.ops = &f.ops;
@@ -546,7 +526,7 @@ static int lock_what_has_gone(void *ctx, int fd, bool exclusive)
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
 
-static void a_reader_that_comes_too_late_is_told_so(void **state)
+TEST(a_reader_that_comes_too_late_is_told_so)
 {
 	struct io_ops late = io_ops_posix;
 	struct store reader = {
@@ -554,7 +534,6 @@ static void a_reader_that_comes_too_late_is_told_so(void **state)
 	};
 	int fd;
 
-	(void)state;
 	late.lock = lock_what_has_gone;
 	assert_int_equal(store_step_open(&reader, "step-000000000020", &fd, &err), -ENOENT);
 	assert_int_equal(fd, -1);
@@ -569,7 +548,7 @@ static int parse(const char *file, const char *text, struct store_mark *ret)
 	return store_mark_parse(file, text, strlen(text), ret);
 }
 
-static void the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits(void **state)
+TEST(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits)
 {
 	static const struct {
 		const char *text;
@@ -607,7 +586,6 @@ static void the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits(void **state)
 	};
 	struct store_mark m;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		assert_int_equal(parse(FILE_OF_HOLD, good[i].text, &m), 1);
 		assert_true(m.made_ns == good[i].ns);
@@ -620,7 +598,7 @@ static void the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits(void **state)
 #define MADE "made=2026-11-21T19:30:00Z\n"
 #define UNTIL "until=2026-11-22T19:30:00Z\n"
 
-static void a_mark_says_each_thing_once_and_what_belongs_to_its_kind(void **state)
+TEST(a_mark_says_each_thing_once_and_what_belongs_to_its_kind)
 {
 	static const char *const bad[] = {
 		"",
@@ -640,7 +618,6 @@ static void a_mark_says_each_thing_once_and_what_belongs_to_its_kind(void **stat
 	char text[STORE_MARK_BYTES_MAX + 2], by[200];
 	struct store_mark m;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		if (parse(FILE_OF_HOLD, bad[i], &m) != -EPROTO || !m.unread || m.by[0])
 			fail_msg("taken for a mark: %s", bad[i]);
@@ -664,7 +641,7 @@ static void a_mark_says_each_thing_once_and_what_belongs_to_its_kind(void **stat
 			 -EPROTO);
 }
 
-static void a_file_is_a_mark_only_if_we_would_call_it_so(void **state)
+TEST(a_file_is_a_mark_only_if_we_would_call_it_so)
 {
 	static const char *const foreign[] = {
 		"",
@@ -693,7 +670,6 @@ static void a_file_is_a_mark_only_if_we_would_call_it_so(void **state)
 	struct store_mark m;
 	char file[200];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
 		if (parse(foreign[i], MADE, &m))
 			fail_msg("taken for a mark: %s", foreign[i]);
@@ -745,12 +721,11 @@ static const struct {
 	{ "\xc3\xc3", 2 },     /* no second byte */
 };
 
-static void text_is_printable_utf_8_as_it_is_read_and_as_it_is_set(void **state)
+TEST(text_is_printable_utf_8_as_it_is_read_and_as_it_is_set)
 {
 	char text[200], want[40];
 	struct store_mark m;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(well_formed); i++) {
 		(void)snprintf(text, sizeof text, MADE "why=a%sz\n", well_formed[i]);
 		(void)snprintf(want, sizeof want, "a%sz", well_formed[i]);
@@ -777,11 +752,10 @@ static void text_is_printable_utf_8_as_it_is_read_and_as_it_is_set(void **state)
 	}
 }
 
-static void a_reason_is_one_line_and_cut_between_two_characters(void **state)
+TEST(a_reason_is_one_line_and_cut_between_two_characters)
 {
 	char why[sizeof mark->why + 10];
 
-	(void)state;
 	set(20, MARK_HOLD, "x", 0, "one\ttwo\nthree");
 	marks();
 	assert_string_equal(mark[0].why, "one two three");
@@ -801,11 +775,10 @@ static void a_reason_is_one_line_and_cut_between_two_characters(void **state)
 	}
 }
 
-static void who_has_no_account_is_named_by_his_number(void **state)
+TEST(who_has_no_account_is_named_by_his_number)
 {
 	char want[40];
 
-	(void)state;
 	account.name = "a-rather-long-name-of-an-account-that-a-directory-service-gave-to-somebody";
 	set(20, MARK_HOLD, "x", 0, NULL);
 	marks();
@@ -839,7 +812,7 @@ static void put(const char *kind, const char *rest, const char *text)
 #define TO(hour) "until=2026-11-22T" hour ":00:00Z\n"
 
 /* Each pair in both orders of the files' names. */
-static void of_the_same_mark_twice_one_counts_whatever_the_files_are_called(void **state)
+TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 {
 	static const struct {
 		const char *kind, *rest, *counts, *other;
@@ -853,7 +826,6 @@ static void of_the_same_mark_twice_one_counts_whatever_the_files_are_called(void
 	};
 	char rest[40], text[200];
 
-	(void)state;
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(pair); i++) {
 		const char *kind = pair[i / 2].kind;
 		uint32_t gone;
@@ -879,12 +851,11 @@ static void of_the_same_mark_twice_one_counts_whatever_the_files_are_called(void
 	assert_int_equal(nmark, 1);
 }
 
-static void a_mark_set_again_counts_also_when_the_clock_has_gone_back(void **state)
+TEST(a_mark_set_again_counts_also_when_the_clock_has_gone_back)
 {
 	static const char *const made[] = { "made=2100-01-01T00:00:00Z\n",
 					    "made=2554-07-21T23:34:33.709551615Z\n" };
 
-	(void)state;
 	for (uint32_t i = 0; i < 2; i++) {
 		uint64_t now = wall_ns();
 
@@ -902,11 +873,10 @@ static void a_mark_set_again_counts_also_when_the_clock_has_gone_back(void **sta
 	}
 }
 
-static void more_marks_than_one_page_of_them_are_all_there(void **state)
+TEST(more_marks_than_one_page_of_them_are_all_there)
 {
 	char name[20];
 
-	(void)state;
 	for (uint32_t i = 0; i < 50; i++) {
 		(void)snprintf(name, sizeof name, "h%02u", i);
 		set(i % 2 ? 20 : 30, MARK_HOLD, name, 0, NULL);
@@ -934,8 +904,7 @@ static int open_made_up(void *ctx, int dirfd, const char *name, int flags, uint3
 	return io_ops_posix.open(NULL, dirfd, name, flags, mode);
 }
 
-static void
-a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one(void **state)
+TEST(a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one)
 {
 	static const struct {
 		int error, r;
@@ -945,7 +914,6 @@ a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one(
 	struct io_ops ops = io_ops_posix;
 	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 
-	(void)state;
 	ops.open = open_made_up;
 	set(20, MARK_HOLD, "a", 0, "why a");
 	set(20, MARK_HOLD, "b", 0, "why b");
@@ -974,11 +942,10 @@ a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one(
 	}
 }
 
-static void a_mark_that_is_too_large_counts_and_is_not_read(void **state)
+TEST(a_mark_that_is_too_large_counts_and_is_not_read)
 {
 	static char text[STORE_MARK_BYTES_MAX + 2];
 
-	(void)state;
 	memset(text, 'x', STORE_MARK_BYTES_MAX);
 	memcpy(text, AT("01") "why=x\nlater=", sizeof AT("01") "why=x\nlater=" - 1);
 	text[STORE_MARK_BYTES_MAX - 1] = '\n';
@@ -1003,14 +970,13 @@ static uint32_t open_files(void)
 	return found;
 }
 
-static void marks_without_memory_are_an_error_and_not_fewer_marks(void **state)
+TEST(marks_without_memory_are_an_error_and_not_fewer_marks)
 {
 	uint64_t failed, nth = 0;
 	uint32_t open = open_files();
 	char name[20];
 	int r;
 
-	(void)state;
 	for (uint32_t i = 0; i < 20; i++) {
 		(void)snprintf(name, sizeof name, "h%02u", i);
 		set(20, MARK_HOLD, name, 0, NULL);
@@ -1049,13 +1015,12 @@ static int open_new_refused(void *ctx, int dirfd, const char *name, int flags, u
 }
 
 /* Taken names, or a directory that goes again and again: it ends. */
-static void a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so(void **state)
+TEST(a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so)
 {
 	static const int error[] = { -EEXIST, -ENOENT, -EROFS, -EDQUOT };
 	struct io_ops ops = io_ops_posix;
 	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 
-	(void)state;
 	ops.open = open_new_refused;
 	for (uint32_t i = 0; i < ARRAY_LEN(error); i++) {
 		open_new_fails = error[i];
@@ -1081,12 +1046,11 @@ static int mkdir_made_up(void *ctx, int dirfd, const char *name, uint32_t mode)
 	return r ? r : mkdir_error;
 }
 
-static void where_two_make_the_directory_of_marks_at_once_both_are_content(void **state)
+TEST(where_two_make_the_directory_of_marks_at_once_both_are_content)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 
-	(void)state;
 	ops.mkdir = mkdir_made_up;
 	mkdir_error = -EROFS;
 	assert_int_equal(io_tree_remove(s->job_fd, STORE_CLAIMS), 0);
@@ -1100,11 +1064,10 @@ static void where_two_make_the_directory_of_marks_at_once_both_are_content(void 
 	assert_int_equal(count(MARK_TAG, 20), 1);
 }
 
-static void a_step_that_is_being_collected_gets_no_mark(void **state)
+TEST(a_step_that_is_being_collected_gets_no_mark)
 {
 	struct store_step st = *of(20, STORE_COMMITTED);
 
-	(void)state;
 	st.state = STORE_COLLECTING;
 	assert_int_equal(store_mark_set(s, &st, MARK_HOLD, "x", 0, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "step 20: a hold mark cannot be set like this"));
@@ -1124,12 +1087,11 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
 
-static void a_step_that_is_swapped_again_and_again_gets_no_mark(void **state)
+TEST(a_step_that_is_swapped_again_and_again_gets_no_mark)
 {
 	struct io_ops ops = io_ops_posix;
 	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 
-	(void)state;
 	ops.lock = lock_what_is_swapped;
 	assert_int_equal(
 		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
@@ -1141,13 +1103,12 @@ static void a_step_that_is_swapped_again_and_again_gets_no_mark(void **state)
 /* --- clearing where calls fail --- */
 
 /* Every call fails, once and from there on: what is told done is done, and what is not can be done again. */
-static void clearing_says_done_only_when_they_are_gone(void **state)
+TEST(clearing_says_done_only_when_they_are_gone)
 {
 	static const int code[] = { -EIO, -ENOENT, -EACCES };
 	struct io_faults f;
 	uint64_t runs = 0;
 
-	(void)state;
 	for (uint32_t c = 0; c < 2 * ARRAY_LEN(code); c++) {
 		for (uint64_t nth = 1;; nth++, runs++) {
 			struct store broken = {
@@ -1182,7 +1143,7 @@ static void clearing_says_done_only_when_they_are_gone(void **state)
 	assert_true(runs > 60);
 }
 
-static void a_mark_that_another_has_cleared_at_the_same_time_is_no_error(void **state)
+TEST(a_mark_that_another_has_cleared_at_the_same_time_is_no_error)
 {
 	struct io_faults f;
 	struct store other = {
@@ -1190,7 +1151,6 @@ static void a_mark_that_another_has_cleared_at_the_same_time_is_no_error(void **
 	};
 	uint32_t gone;
 
-	(void)state;
 	for (uint64_t nth = 1; nth <= 3; nth++) {
 		set(20, MARK_HOLD, "a", 0, NULL);
 		set(20, MARK_HOLD, "b", 0, NULL);
@@ -1204,7 +1164,7 @@ static void a_mark_that_another_has_cleared_at_the_same_time_is_no_error(void **
 	}
 }
 
-static void clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing(void **state)
+TEST(clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing)
 {
 	struct io_faults f;
 	struct store broken = {
@@ -1212,7 +1172,6 @@ static void clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothi
 	};
 	uint32_t gone = 77;
 
-	(void)state;
 	set(30, MARK_HOLD, "a", 0, NULL);
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
 	scan();
@@ -1226,49 +1185,4 @@ static void clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothi
 	assert_int_equal(count(MARK_HOLD, 30), 1);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(what_was_set_is_read_again),
-		T(a_mark_set_again_says_what_it_says_now),
-		T(a_tag_is_one_of_its_name_in_a_job_and_moves),
-		T(of_two_tags_the_newer_counts_and_of_two_holds_the_longer),
-		T(a_name_is_checked),
-		T(clearing_takes_what_is_named_and_no_more),
-		T(a_later_checkpoint_of_the_same_number_has_none_of_them),
-		T(what_has_gone_or_is_another_one_by_now_gets_no_mark),
-		T(what_is_being_removed_gets_no_mark_and_is_not_opened),
-		T(an_unreadable_mark_counts_unless_it_says_that_all_is_well),
-		T(a_step_whose_manifest_is_damaged_keeps_its_holds),
-		T(releasing_a_damaged_step_leaves_the_holds_of_one_set_aside),
-		T(latest_passes_over_what_is_quarantined_and_says_so),
-		T(a_tag_is_a_name_also_of_a_step_that_was_set_aside),
-		T(a_job_without_its_own_directory_of_claims_gets_one),
-		T(a_reader_that_comes_too_late_is_told_so),
-		T(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits),
-		T(a_mark_says_each_thing_once_and_what_belongs_to_its_kind),
-		T(a_file_is_a_mark_only_if_we_would_call_it_so),
-		T(text_is_printable_utf_8_as_it_is_read_and_as_it_is_set),
-		T(a_reason_is_one_line_and_cut_between_two_characters),
-		T(who_has_no_account_is_named_by_his_number),
-		T(of_the_same_mark_twice_one_counts_whatever_the_files_are_called),
-		T(a_mark_set_again_counts_also_when_the_clock_has_gone_back),
-		T(more_marks_than_one_page_of_them_are_all_there),
-		T(a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is_one),
-		T(a_mark_that_is_too_large_counts_and_is_not_read),
-		T(marks_without_memory_are_an_error_and_not_fewer_marks),
-		T(a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so),
-		T(where_two_make_the_directory_of_marks_at_once_both_are_content),
-		T(a_step_that_is_being_collected_gets_no_mark),
-		T(a_step_that_is_swapped_again_and_again_gets_no_mark),
-		T(clearing_says_done_only_when_they_are_gone),
-		T(a_mark_that_another_has_cleared_at_the_same_time_is_no_error),
-		T(clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing),
-		T(any_call_may_fail_and_nothing_acknowledged_is_lost),
-		T(what_was_acknowledged_survives_the_power),
-	};
-
-	return cmocka_run_group_tests_name("store_mark", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

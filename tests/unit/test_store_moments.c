@@ -4,15 +4,12 @@
  * in which it has judged and not yet removed; a repair that dies. What happens meanwhile is done at a named point of the
  * protocol (store/points.h), by another who has the job open.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/unit.h"
 
 static const char *const step10 = "step-000000000010", *const step20 = "step-000000000020",
 			 *const step30 = "step-000000000030";
@@ -146,11 +143,10 @@ static struct prune_result pruned(struct store *by)
 	return ret;
 }
 
-static void without_anybody_else_all_but_the_newest_go(void **state)
+TEST(without_anybody_else_all_but_the_newest_go)
 {
 	struct prune_result ret = pruned(s);
 
-	(void)state;
 	assert_true(ret.removed == 2 && ret.kept == 1 && ret.busy == 0 && ret.failed == 0);
 	assert_true(!exists(step10) && !exists(step20) && exists(step30));
 }
@@ -162,11 +158,10 @@ static void hold10(void)
 	assert_int_equal(store_mark_set(other, &st, MARK_HOLD, "eval", 0, NULL, &err), 0);
 }
 
-static void a_step_that_somebody_held_meanwhile_stays(void **state)
+TEST(a_step_that_somebody_held_meanwhile_stays)
 {
 	struct prune_result ret;
 
-	(void)state;
 	at_point = POINT_PRUNE_VERIFIED;
 	meanwhile = hold10;
 	ret = pruned(s);
@@ -193,9 +188,8 @@ static void another10(void)
 	(void)close(root);
 }
 
-static void what_took_the_place_of_a_step_meanwhile_stays(void **state)
+TEST(what_took_the_place_of_a_step_meanwhile_stays)
 {
-	(void)state;
 	at_point = POINT_PRUNE_VERIFIED;
 	meanwhile = another10;
 	assert_int_equal(pruned(s).removed, 1);
@@ -207,9 +201,8 @@ static void take30(void)
 	move(step30, "away");
 }
 
-static void when_the_newest_step_has_gone_meanwhile_nothing_is_removed(void **state)
+TEST(when_the_newest_step_has_gone_meanwhile_nothing_is_removed)
 {
-	(void)state;
 	at_point = POINT_PRUNE_VERIFIED;
 	meanwhile = take30;
 	assert_int_equal(pruned(s).removed, 0);
@@ -225,9 +218,8 @@ static void quarantine30(void)
 }
 
 /* By a restore, for instance, after it was verified and before the older ones are gone. */
-static void when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed(void **state)
+TEST(when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed)
 {
-	(void)state;
 	at_point = POINT_PRUNE_VERIFIED;
 	meanwhile = quarantine30;
 	assert_int_equal(pruned(s).removed, 0);
@@ -242,11 +234,10 @@ static void prune_beside(void)
 }
 
 /* 30 is set aside and 25 is not committed: if it fails, 30 must be there to come back. */
-static void nothing_is_removed_while_a_job_goes_back(void **state)
+TEST(nothing_is_removed_while_a_job_goes_back)
 {
 	struct store_step twenty = found(step20);
 
-	(void)state;
 	assert_int_equal(store_mark_set(other, &twenty, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = prune_beside;
@@ -265,9 +256,8 @@ static void claim_beside(void)
 		fail_msg("%s", err.msg);
 }
 
-static void who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside(void **state)
+TEST(who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside)
 {
-	(void)state;
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = claim_beside;
 	assert_int_equal(crash_save(s, 15, 4, 10, &saved[3], &err), -ESTALE);
@@ -315,9 +305,8 @@ static void next_begins(void)
 }
 
 /* Else it would see, and start from, a line whose newest steps are away for a moment. */
-static void a_launch_that_claims_while_another_sets_aside_finds_all_steps(void **state)
+TEST(a_launch_that_claims_while_another_sets_aside_finds_all_steps)
 {
-	(void)state;
 	memset(&next, 0, sizeof next);
 	next.ops = io_ops_posix;
 	next.ops.lock = n_lock;
@@ -335,11 +324,10 @@ static void trash10(void)
 	move(step10, ".trash-00c0ffee");
 }
 
-static void who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone(void **state)
+TEST(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone)
 {
 	int fd;
 
-	(void)state;
 	s->ops = &meddled;
 	before_lock = trash10;
 	assert_int_equal(store_step_open(s, step10, &fd, &err), -ENOENT);
@@ -373,14 +361,13 @@ static int whole_or_gone(void *arg, int dirfd, const struct io_crash *at)
 	return bad || newest != 1;
 }
 
-static void after_a_power_loss_in_a_removal_a_step_is_whole_or_gone(void **state)
+TEST(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone)
 {
 	const struct io_crash_opts o = {
 		.seed = 1, .nrandom = 6, .ntear = 1, .memory = true, .quiet = true
 	};
 	char why[CRASH_WHY] = "";
 
-	(void)state;
 	record = io_record_new(place.fd);
 	f.record = record;
 	assert_int_equal(pruned(s).removed, 2);
@@ -403,12 +390,11 @@ static void die(void)
 }
 
 /* Its data may be anything: nobody has read them. */
-static void a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint(void **state)
+TEST(a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint)
 {
 	const struct repair_opts o = { .verify = all_right };
 	const char *const point[] = { POINT_REPAIR_RENAMED, POINT_REPAIR_DURABLE };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(point); i++) {
 		struct repair_result ret;
 		char path[100];
@@ -427,22 +413,4 @@ static void a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint(void
 	assert_int_equal(state_of(30), STORE_COMMITTED);
 }
 
-int main(void)
-{
-#define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-	const struct CMUnitTest tests[] = {
-		CASE(without_anybody_else_all_but_the_newest_go),
-		CASE(a_step_that_somebody_held_meanwhile_stays),
-		CASE(what_took_the_place_of_a_step_meanwhile_stays),
-		CASE(when_the_newest_step_has_gone_meanwhile_nothing_is_removed),
-		CASE(when_the_newest_step_is_found_damaged_meanwhile_nothing_is_removed),
-		CASE(nothing_is_removed_while_a_job_goes_back),
-		CASE(who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside),
-		CASE(a_launch_that_claims_while_another_sets_aside_finds_all_steps),
-		CASE(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone),
-		CASE(after_a_power_loss_in_a_removal_a_step_is_whole_or_gone),
-		CASE(a_step_whose_repair_died_before_it_was_checked_is_no_checkpoint),
-	};
-
-	return cmocka_run_group_tests_name("store_moments", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_name.c - which names of directory entries, claims and jobs are ours, and listings of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <dirent.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/lib/no_memory.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct ckpt_err err;
 
@@ -32,9 +28,8 @@ static const struct {
 	{ ".trash-0123abcd", STORE_TRASH, 0, 0, 0, 0x0123abcd, 0 },
 };
 
-static void an_entry_of_ours_is_read_with_its_numbers(void **state)
+TEST(an_entry_of_ours_is_read_with_its_numbers)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct store_name x;
 
@@ -60,7 +55,7 @@ static enum store_kind kind_of(const char *name)
 	return x.kind;
 }
 
-static void an_entry_that_we_would_not_print_is_foreign(void **state)
+TEST(an_entry_that_we_would_not_print_is_foreign)
 {
 	static const char *const bad[] = {
 		"",
@@ -110,18 +105,16 @@ static void an_entry_that_we_would_not_print_is_foreign(void **state)
 		".trash-0123abcd0",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		if (kind_of(bad[i]) != STORE_FOREIGN)
 			fail_msg("%s is taken for one of ours", bad[i]);
 }
 
 /* Cut anywhere, and with any byte put at any place. */
-static void an_entry_is_ours_only_if_we_would_print_it_as_it_is(void **state)
+TEST(an_entry_is_ours_only_if_we_would_print_it_as_it_is)
 {
 	char name[STORE_DIR_MAX];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		size_t n = strlen(good[i].name);
 
@@ -135,7 +128,7 @@ static void an_entry_is_ours_only_if_we_would_print_it_as_it_is(void **state)
 	}
 }
 
-static void what_the_store_puts_into_a_step_is_known_by_its_name(void **state)
+TEST(what_the_store_puts_into_a_step_is_known_by_its_name)
 {
 	static const char *const ours[] = { "MANIFEST", "MANIFEST.0123abcd",
 					    "MANIFEST.damaged-0123abcd", "w0000-0123abcd-000.part",
@@ -164,7 +157,6 @@ static void what_the_store_puts_into_a_step_is_known_by_its_name(void **state)
 		"lost+found",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(ours); i++)
 		assert_int_not_equal(native_entry(ours[i]), NATIVE_FOREIGN);
 	for (size_t i = 0; i < ARRAY_LEN(not_ours); i++)
@@ -172,7 +164,7 @@ static void what_the_store_puts_into_a_step_is_known_by_its_name(void **state)
 			fail_msg("%s is taken for one of ours", not_ours[i]);
 }
 
-static void a_claim_is_ours_only_if_we_would_print_it(void **state)
+TEST(a_claim_is_ours_only_if_we_would_print_it)
 {
 	static const struct {
 		const char *name;
@@ -203,7 +195,6 @@ static void a_claim_is_ours_only_if_we_would_print_it(void **state)
 	};
 	struct store_claimed c;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
 		assert_true(store_claimed_parse(yes[i].name, &c));
 		assert_true(c.generation == yes[i].generation && c.takeover == yes[i].takeover);
@@ -213,9 +204,8 @@ static void a_claim_is_ours_only_if_we_would_print_it(void **state)
 			fail_msg("%s is taken for a claim", no[i]);
 }
 
-static void a_job_is_not_called_as_a_step_is_and_not_without_a_name(void **state)
+TEST(a_job_is_not_called_as_a_step_is_and_not_without_a_name)
 {
-	(void)state;
 	assert_int_equal(store_job_check(NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "no name"));
 	assert_int_equal(store_job_check("step-000000000010", &err), -EINVAL);
@@ -248,7 +238,7 @@ static int list_made_up(void *ctx, int dirfd,
 
 static const struct io_ops made_up = { .list = list_made_up };
 
-static void directories_are_listed_also_where_entries_have_no_type_and_files_are_not(void **state)
+TEST(directories_are_listed_also_where_entries_have_no_type_and_files_are_not)
 {
 	static const struct {
 		unsigned char d_type;
@@ -257,7 +247,6 @@ static void directories_are_listed_also_where_entries_have_no_type_and_files_are
 	struct store_name *name;
 	uint32_t n;
 
-	(void)state;
 	listed.n = 100;
 	for (size_t i = 0; i < ARRAY_LEN(type); i++) {
 		listed.d_type = type[i].d_type;
@@ -272,12 +261,11 @@ static void directories_are_listed_also_where_entries_have_no_type_and_files_are
 	}
 }
 
-static void more_entries_than_a_job_may_have_are_refused_and_none_is_given(void **state)
+TEST(more_entries_than_a_job_may_have_are_refused_and_none_is_given)
 {
 	struct store_name *name;
 	uint32_t n;
 
-	(void)state;
 	listed.d_type = DT_DIR;
 	listed.n = STORE_ENTRIES_MAX;
 	assert_int_equal(store_list(&made_up, -1, STORE_STEP, &name, &n), 0);
@@ -289,14 +277,13 @@ static void more_entries_than_a_job_may_have_are_refused_and_none_is_given(void 
 	assert_int_equal(n, 0);
 }
 
-static void a_listing_without_memory_says_so_and_gives_none(void **state)
+TEST(a_listing_without_memory_says_so_and_gives_none)
 {
 	struct store_name *name;
 	uint64_t failed, nth = 0;
 	uint32_t n;
 	int r;
 
-	(void)state;
 	listed.d_type = DT_DIR;
 	listed.n = 1000;
 	do {
@@ -309,22 +296,4 @@ static void a_listing_without_memory_says_so_and_gives_none(void **state)
 		free(name);
 	} while (failed);
 	assert_true(nth > 4);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_entry_of_ours_is_read_with_its_numbers),
-		cmocka_unit_test(an_entry_that_we_would_not_print_is_foreign),
-		cmocka_unit_test(an_entry_is_ours_only_if_we_would_print_it_as_it_is),
-		cmocka_unit_test(what_the_store_puts_into_a_step_is_known_by_its_name),
-		cmocka_unit_test(a_claim_is_ours_only_if_we_would_print_it),
-		cmocka_unit_test(a_job_is_not_called_as_a_step_is_and_not_without_a_name),
-		cmocka_unit_test(
-			directories_are_listed_also_where_entries_have_no_type_and_files_are_not),
-		cmocka_unit_test(more_entries_than_a_job_may_have_are_refused_and_none_is_given),
-		cmocka_unit_test(a_listing_without_memory_says_so_and_gives_none),
-	};
-
-	return cmocka_run_group_tests_name("store_name", tests, NULL, NULL);
 }

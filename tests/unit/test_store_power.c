@@ -5,17 +5,14 @@
  * again, and is looked at. Needs root, loop devices and mkfs.ext4; skipped, with the reason, without. The disk is mounted in
  * a namespace of the test's own, and is recognised by a mark before its power is cut.
  */
-#include <setjmp.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
-#include <cmocka.h>
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/unit.h"
 
 #define POWER_OFF _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; 2: and do not flush the log */
 #define DISK_MARK "this-disk-may-lose-its-power"
@@ -192,7 +189,7 @@ static int cycle(struct job *j, uint64_t nth)
 	return good ? (alive ? 2 : 0) : 1;
 }
 
-static void after_power_loss_on_ext4_every_acknowledged_step_is_there(void **state)
+TEST(after_power_loss_on_ext4_every_acknowledged_step_is_there)
 {
 	static struct job j;
 	uint64_t begun = now_ns(), nth = 1;
@@ -200,7 +197,6 @@ static void after_power_loss_on_ext4_every_acknowledged_step_is_there(void **sta
 	const char *refused;
 	int r = 0;
 
-	(void)state;
 	place_make(&place);
 	refused = power_refused();
 	if (refused) {
@@ -225,13 +221,4 @@ static void after_power_loss_on_ext4_every_acknowledged_step_is_there(void **sta
 		      cycles, alive, (now_ns() - begun) / NS_PER_MS);
 	assert_true(r == 0 || r == 2);
 	assert_true(cycles > 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(after_power_loss_on_ext4_every_acknowledged_step_is_there),
-	};
-
-	return cmocka_run_group_tests_name("store_power", tests, NULL, NULL);
 }

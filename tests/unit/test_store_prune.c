@@ -1,33 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_prune.c - removal: what goes, what stays and why, and that no crash, fault, reader, hold, commit or second removal in between
  * loses a step or leaves half of one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <cmocka.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/repair.h"
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 #define NSTEP 5 /* 10, 20, ... 50, seq 1 to 5 */
-
-/* Who waits for the other one, which is the same thread here, waits in vain: let it be short. */
-int nanosleep(const struct timespec *want, struct timespec *left)
-{
-	(void)want;
-	(void)left;
-	return 0;
-}
 
 #define NOBODY_ELSE ((uid_t)-1)
 
 /* Who removes. */
 static uid_t pretended = NOBODY_ELSE;
 
-uid_t geteuid(void)
+static uid_t who_removes(void)
 {
 	return pretended != NOBODY_ELSE ? pretended : (uid_t)syscall(SYS_geteuid);
 }
@@ -53,6 +43,8 @@ static int setup(void **state)
 	uint64_t generation;
 
 	(void)state;
+	libc_instead.nanosleep = libc_no_nap;
+	libc_instead.geteuid = who_removes;
 	memset(&err, 0, sizeof err);
 	nsaved = nverified = 0;
 	verdict = 0;
@@ -200,11 +192,10 @@ static void mark(uint64_t number, enum store_mark_kind kind, const char *name)
 
 /* --- what goes and what stays --- */
 
-static void what_no_rule_keeps_goes_and_each_row_says_why(void **state)
+TEST(what_no_rule_keeps_goes_and_each_row_says_why)
 {
 	struct prune_result ret;
 
-	(void)state;
 	mark(10, MARK_TAG, "first");
 	mark(20, MARK_VERIFIED, NULL);
 	ret = prune(&last2);
@@ -225,12 +216,11 @@ static void what_no_rule_keeps_goes_and_each_row_says_why(void **state)
 	assert_listed("50 10");
 }
 
-static void a_dry_run_changes_nothing(void **state)
+TEST(a_dry_run_changes_nothing)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	o.dry = true;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 4);
@@ -247,12 +237,11 @@ static void a_dry_run_changes_nothing(void **state)
 	assert_listed("50 40 30 20 10");
 }
 
-static void without_a_policy_or_a_verified_step_nothing_goes(void **state)
+TEST(without_a_policy_or_a_verified_step_nothing_goes)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	o.policy = NULL;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 0);
@@ -272,12 +261,11 @@ static void without_a_policy_or_a_verified_step_nothing_goes(void **state)
 	assert_listed("50 40 30 20 10");
 }
 
-static void no_more_than_what_is_asked_goes_the_oldest_first(void **state)
+TEST(no_more_than_what_is_asked_goes_the_oldest_first)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	o.free_bytes = 1;
 	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 1);
@@ -288,7 +276,7 @@ static void no_more_than_what_is_asked_goes_the_oldest_first(void **state)
 	assert_listed("50 40");
 }
 
-static void what_verification_finds_damaged_is_quarantined_and_the_next_is_asked(void **state)
+TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 {
 	static const int damage[] = { -EBADMSG, -EPROTO, -EUCLEAN };
 	struct prune_result ret;
@@ -316,13 +304,12 @@ static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint
 	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
-static void what_is_found_damaged_between_two_looks_is_nothing_to_rely_on(void **state)
+TEST(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on)
 {
 	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	marks_looked = 0;
 	mark(50, MARK_VERIFIED, NULL);
 	mark(40, MARK_VERIFIED, NULL);
@@ -333,12 +320,11 @@ static void what_is_found_damaged_between_two_looks_is_nothing_to_rely_on(void *
 	assert_listed("q50 40");
 }
 
-static void damaged_and_quarantined_steps_go_only_when_asked_for_and_older(void **state)
+TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 {
 	struct prune_opts o = keep_last(NULL);
 	struct prune_result ret;
 
-	(void)state;
 	mark(50, MARK_BAD, NULL);
 	mark(30, MARK_BAD, NULL);
 	mark(20, MARK_HOLD, "me");
@@ -355,7 +341,7 @@ static void damaged_and_quarantined_steps_go_only_when_asked_for_and_older(void 
 	assert_non_null(strstr(rows, "50 keep no newer step is committed"));
 }
 
-static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules(void **state)
+TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 {
 	struct prune_opts o = keep_last(NULL);
 	struct crash_step c = { 0 };
@@ -363,7 +349,6 @@ static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rule
 	struct store_txn *x;
 	char path[STORE_DIR_MAX + 10];
 
-	(void)state;
 	mark(50, MARK_BAD, NULL);
 	mark(20, MARK_BAD, NULL);
 	mark(20, MARK_TAG, "kept");
@@ -385,14 +370,13 @@ static void of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rule
 	crash_step_free(&c);
 }
 
-static void a_hold_that_has_expired_keeps_nothing(void **state)
+TEST(a_hold_that_has_expired_keeps_nothing)
 {
 	cleanup_free struct store_step *st = NULL;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	for (uint32_t i = 2; i < 4; i++) /* 30 and 20 */
 		assert_int_equal(store_mark_set(s, &st[i], MARK_HOLD, "me",
@@ -425,14 +409,13 @@ static void make_newer(const char *dir)
 	(void)close(fd);
 }
 
-static void what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired(void **state)
+TEST(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired)
 {
 	const struct repair_opts r = { .verify = verify };
 	struct prune_opts o = keep_last(NULL);
 	struct repair_result repaired;
 	struct prune_result ret;
 
-	(void)state;
 	make_newer("step-000000000020");
 	assert_listed("50 40 30 n20 10");
 	o.bad = true;
@@ -462,9 +445,8 @@ static void asides_age(void)
 	}
 }
 
-static void a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed(void **state)
+TEST(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed)
 {
-	(void)state;
 	save(35, 30);
 	assert_listed("35 a50 a40 30 20 10");
 	(void)prune(&last2);
@@ -492,12 +474,11 @@ static struct prune_result prune_aside(const struct retain_policy *p, uint64_t f
 	return ret;
 }
 
-static void what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else(void **state)
+TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
 {
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n;
 
-	(void)state;
 	save(25, 20);
 	mark(40, MARK_HOLD, "me");
 	mark(50, MARK_BAD, NULL);
@@ -518,9 +499,8 @@ static void what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_e
 }
 
 /* Where room is made: first what was set aside, from the oldest on, and then what the policy does not keep. */
-static void for_room_what_was_set_aside_goes_before_anything_else(void **state)
+TEST(for_room_what_was_set_aside_goes_before_anything_else)
 {
-	(void)state;
 	save(25, 20);
 	assert_int_equal(prune_aside(&last1, 1).removed, 1);
 	assert_listed("25 a50 a40 20 10");
@@ -532,9 +512,8 @@ static void for_room_what_was_set_aside_goes_before_anything_else(void **state)
 }
 
 /* After a rewind they have a higher seq than what is committed. */
-static void what_was_set_aside_goes_also_when_it_is_newer(void **state)
+TEST(what_was_set_aside_goes_also_when_it_is_newer)
 {
-	(void)state;
 	assert_int_equal(
 		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5-t1"), 0);
 	assert_int_equal(prune(&last1).removed, 3);
@@ -543,9 +522,8 @@ static void what_was_set_aside_goes_also_when_it_is_newer(void **state)
 	assert_listed("40");
 }
 
-static void what_could_not_be_read_stays_when_what_was_set_aside_goes(void **state)
+TEST(what_could_not_be_read_stays_when_what_was_set_aside_goes)
 {
-	(void)state;
 	save(25, 20);
 	make_newer(crash_aside(s, 40, 4));
 	assert_int_equal(prune_aside(NULL, 0).removed, 2);
@@ -553,9 +531,8 @@ static void what_could_not_be_read_stays_when_what_was_set_aside_goes(void **sta
 }
 
 /* As a crash between setting aside and committing leaves it. */
-static void what_is_newer_than_the_newest_committed_step_stays(void **state)
+TEST(what_is_newer_than_the_newest_committed_step_stays)
 {
-	(void)state;
 	assert_int_equal(
 		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5"), 0);
 	(void)prune(&last1);
@@ -566,13 +543,12 @@ static void what_is_newer_than_the_newest_committed_step_stays(void **state)
 	assert_listed("a50 a40");
 }
 
-static void what_is_being_read_stays(void **state)
+TEST(what_is_being_read_stays)
 {
 	struct store_ref ref;
 	struct prune_result ret;
 	int fd;
 
-	(void)state;
 	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "step:30", &ref, &err), 0);
 	ret = prune(&last1);
@@ -585,13 +561,12 @@ static void what_is_being_read_stays(void **state)
 	assert_int_equal(prune(&last1).removed, 2);
 }
 
-static void where_there_are_no_locks_nothing_goes(void **state)
+TEST(where_there_are_no_locks_nothing_goes)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	struct io_faults f;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
 	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
@@ -623,7 +598,7 @@ static int entries_count(void *arg, const char *name, unsigned char d_type)
 }
 
 /* Our files go, the others stay, and so does the directory, as trash that nobody takes for a step. */
-static void what_the_store_did_not_make_stays(void **state)
+TEST(what_the_store_did_not_make_stays)
 {
 	static const char *const foreign[] = { ".nfs0001", "notes.txt", "MANIFEST~", "weights.part",
 					       "MANIFEST.bak" };
@@ -632,7 +607,6 @@ static void what_the_store_did_not_make_stays(void **state)
 	uint32_t n = 0;
 	int fd;
 
-	(void)state;
 	assert_int_equal(mkdirat(place.fd, "precious", 0700), 0);
 	fd = openat(place.fd, "precious/w0.part", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	(void)close(fd);
@@ -679,13 +653,12 @@ static int remove_one(const char *dir, bool dry)
 	return store_remove(s, dir, dry, wall_ns(), &st, left, &err);
 }
 
-static void a_step_is_removed_by_its_name_and_never_the_last_complete_one(void **state)
+TEST(a_step_is_removed_by_its_name_and_never_the_last_complete_one)
 {
 	char left[STORE_DIR_MAX];
 	struct store_step st;
 	int fd;
 
-	(void)state;
 	save(35, 30); /* 40 and 50 are set aside */
 	mark(20, MARK_BAD, NULL);
 	mark(10, MARK_HOLD, "me");
@@ -714,14 +687,13 @@ static void a_step_is_removed_by_its_name_and_never_the_last_complete_one(void *
 	assert_int_equal(leftovers("."), 0);
 }
 
-static void a_step_that_another_removal_relies_on_is_not_removed(void **state)
+TEST(a_step_that_another_removal_relies_on_is_not_removed)
 {
 	struct io_ops ops = io_ops_posix;
 	char left[STORE_DIR_MAX];
 	struct store at = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 	int fd;
 
-	(void)state;
 	/* somebody removes 50, which is what this one would rely on */
 	assert_int_equal(store_hold(s, "step-000000000050", true, &fd), 0);
 	assert_int_equal(store_remove(&at, "step-000000000010", false, wall_ns(), NULL, left, &err),
@@ -730,11 +702,10 @@ static void a_step_that_another_removal_relies_on_is_not_removed(void **state)
 	assert_listed("50 40 30 20 10");
 }
 
-static void who_is_not_root_removes_what_is_his_own(void **state)
+TEST(who_is_not_root_removes_what_is_his_own)
 {
 	struct prune_result ret;
 
-	(void)state;
 	pretended = geteuid() + 4711;
 	ret = prune(&last1);
 	pretended = NOBODY_ELSE;
@@ -760,13 +731,12 @@ static int stat_owned(void *ctx, int fd, struct io_stat *ret)
 	return r;
 }
 
-static void root_removes_what_is_the_job_s_owner_s(void **state)
+TEST(root_removes_what_is_the_job_s_owner_s)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct io_ops ops = io_ops_posix;
 	struct prune_result ret;
 
-	(void)state;
 	ops.stat = stat_owned;
 	for (uint32_t own = 0; own < 2; own++) {
 		job_owner = own ? OWNER : OWNER + 1;
@@ -786,7 +756,7 @@ static int stat_fails(void *ctx, int fd, struct io_stat *ret)
 	return ++stat_calls == stat_fails_at ? -EIO : io_ops_posix.stat(ctx, fd, ret);
 }
 
-static void whose_a_step_is_must_be_known(void **state)
+TEST(whose_a_step_is_must_be_known)
 {
 	for (stat_fails_at = 1;; stat_fails_at++) {
 		struct prune_opts o = keep_last(&last2);
@@ -812,24 +782,22 @@ static void whose_a_step_is_must_be_known(void **state)
 	assert_true(stat_fails_at > 6);
 }
 
-static void where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may(void **state)
+TEST(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may)
 {
 	struct prune_opts o = keep_last(&last1);
 	struct io_ops ops = io_ops_posix;
 	struct prune_result ret;
 
-	(void)state;
 	ops.stat = NULL;
 	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.removed, 4);
 	assert_listed("50");
 }
 
-static void another_users_step_is_theirs(void **state)
+TEST(another_users_step_is_theirs)
 {
 	struct prune_result ret;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("SKIP: only root can give a directory away\n");
 		skip();
@@ -908,12 +876,12 @@ static void kept_or_refused(void **state, enum store_mark_kind kind)
 	assert_true(held > 0 && refused > 0);
 }
 
-static void a_hold_at_any_moment_is_kept_or_refused(void **state)
+TEST(a_hold_at_any_moment_is_kept_or_refused)
 {
 	kept_or_refused(state, MARK_HOLD);
 }
 
-static void a_tag_at_any_moment_is_kept_or_refused(void **state)
+TEST(a_tag_at_any_moment_is_kept_or_refused)
 {
 	kept_or_refused(state, MARK_TAG);
 }
@@ -936,7 +904,7 @@ static void act_go_back(void)
 }
 
 /* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
-static void a_step_that_is_committed_meanwhile_stays(void **state)
+TEST(a_step_that_is_committed_meanwhile_stays)
 {
 	static const struct retain_policy p = { .keep_last = 1, .keep_every = 10 };
 	struct prune_opts o = keep_last(&p);
@@ -982,14 +950,13 @@ static void act_exchange(void)
 			 0);
 }
 
-static void what_is_no_longer_what_was_judged_stays(void **state)
+TEST(what_is_no_longer_what_was_judged_stays)
 {
 	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
 	struct prune_opts o = keep_last(&last2);
 	struct prune_result ret;
 	struct io_faults f;
 
-	(void)state;
 	mark(50, MARK_VERIFIED, NULL);
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = meddle;
@@ -1005,14 +972,13 @@ static void act_keeper_goes(void)
 	assert_int_equal(renameat(s->job_fd, "step-000000000050", s->job_fd, "moved"), 0);
 }
 
-static void when_the_step_that_was_to_stay_goes_nothing_more_is_removed(void **state)
+TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_goes };
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	struct io_faults f;
 
-	(void)state;
 	mark(50, MARK_VERIFIED, NULL);
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = meddle;
@@ -1028,14 +994,13 @@ static void act_keeper_exchanged(void)
 	assert_int_equal(mkdirat(s->job_fd, "step-000000000050", 0700), 0);
 }
 
-static void when_another_one_has_its_place_nothing_more_is_removed_either(void **state)
+TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	struct io_faults f;
 
-	(void)state;
 	mark(50, MARK_VERIFIED, NULL);
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = meddle;
@@ -1054,14 +1019,13 @@ static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint
 	return io_ops_posix.open(ctx, dirfd, name, flags, mode);
 }
 
-static void when_the_step_that_is_to_stay_goes_too_early_another_one_stays(void **state)
+TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 {
 	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	struct io_faults f;
 
-	(void)state;
 	late = MARK_TAG;
 	ops.open = open_too_late;
 	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
@@ -1094,13 +1058,12 @@ static int fail_list(void *ctx, int dirfd,
 	return list_fails ? -EIO : io_ops_posix.list(ctx, dirfd, each, arg);
 }
 
-static void when_the_second_look_fails_nothing_is_removed(void **state)
+TEST(when_the_second_look_fails_nothing_is_removed)
 {
 	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	list_fails = false;
 	ops.lock = lock_then_fail;
 	ops.list = fail_list;
@@ -1128,13 +1091,12 @@ static void point_exchange(void *ctx, const char *name)
 	exchanges = exchanges || strcmp(name, POINT_PRUNE_VERIFIED) == 0;
 }
 
-static void what_is_another_one_at_every_look_is_neither_relied_on_nor_removed(void **state)
+TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 {
 	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
-	(void)state;
 	ops.stat = another_each_time;
 	exchanges = true;
 	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
@@ -1169,7 +1131,7 @@ static void act_prune_then_die(void)
 }
 
 /* It is pruned at any moment of a commit that goes back, and the committer dies right there: a step of the line is listed. */
-static void a_prune_amid_a_commit_that_goes_back_leaves_a_step(void **state)
+TEST(a_prune_amid_a_commit_that_goes_back_leaves_a_step)
 {
 	bool acted = true;
 
@@ -1220,7 +1182,7 @@ static void act_claim(void)
 	store_close(other);
 }
 
-static void a_second_prune_or_a_claim_at_any_moment_is_harmless(void **state)
+TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 {
 	for (uint32_t who = 0; who < 2; who++) {
 		bool acted = true;
@@ -1261,7 +1223,7 @@ static void assert_nothing_lost(const char *what, uint64_t nth)
 	assert_int_equal(leftovers("."), 0);
 }
 
-static void any_call_may_fail(void **state)
+TEST(any_call_may_fail)
 {
 	static const struct {
 		uint32_t on;
@@ -1295,7 +1257,7 @@ static void any_call_may_fail(void **state)
 	}
 }
 
-static void it_may_die_at_any_call(void **state)
+TEST(it_may_die_at_any_call)
 {
 	bool hit = true;
 
@@ -1353,14 +1315,13 @@ static int walk(struct io_faults *f, uint64_t *ret_states)
 	return io_crash_states(f->record, &o, after_power_loss, NULL, ret_states);
 }
 
-static void the_power_may_go_at_any_moment(void **state)
+TEST(the_power_may_go_at_any_moment)
 {
 	struct prune_opts o = keep_last(&last2);
 	struct prune_result ret;
 	struct io_faults f;
 	uint64_t states = 0;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
 	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
@@ -1378,7 +1339,7 @@ static void act_die(void)
 }
 
 /* It dies at any of its points, a claim sweeps, and then the power goes. */
-static void a_death_a_sweep_and_then_power_loss(void **state)
+TEST(a_death_a_sweep_and_then_power_loss)
 {
 	bool acted = true;
 
@@ -1410,54 +1371,4 @@ static void a_death_a_sweep_and_then_power_loss(void **state)
 	}
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(what_no_rule_keeps_goes_and_each_row_says_why),
-		T(a_dry_run_changes_nothing),
-		T(without_a_policy_or_a_verified_step_nothing_goes),
-		T(no_more_than_what_is_asked_goes_the_oldest_first),
-		T(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked),
-		T(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on),
-		T(damaged_and_quarantined_steps_go_only_when_asked_for_and_older),
-		T(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules),
-		T(a_hold_that_has_expired_keeps_nothing),
-		T(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired),
-		T(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed),
-		T(what_is_newer_than_the_newest_committed_step_stays),
-		T(what_is_being_read_stays),
-		T(where_there_are_no_locks_nothing_goes),
-		T(what_the_store_did_not_make_stays),
-		T(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else),
-		T(for_room_what_was_set_aside_goes_before_anything_else),
-		T(what_was_set_aside_goes_also_when_it_is_newer),
-		T(what_could_not_be_read_stays_when_what_was_set_aside_goes),
-		T(a_step_is_removed_by_its_name_and_never_the_last_complete_one),
-		T(a_step_that_another_removal_relies_on_is_not_removed),
-
-		T(who_is_not_root_removes_what_is_his_own),
-		T(root_removes_what_is_the_job_s_owner_s),
-		T(whose_a_step_is_must_be_known),
-		T(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may),
-		T(another_users_step_is_theirs),
-		T(a_hold_at_any_moment_is_kept_or_refused),
-		T(a_tag_at_any_moment_is_kept_or_refused),
-		T(a_step_that_is_committed_meanwhile_stays),
-		T(what_is_no_longer_what_was_judged_stays),
-		T(when_the_step_that_was_to_stay_goes_nothing_more_is_removed),
-		T(when_another_one_has_its_place_nothing_more_is_removed_either),
-		T(when_the_step_that_is_to_stay_goes_too_early_another_one_stays),
-		T(when_the_second_look_fails_nothing_is_removed),
-		T(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed),
-		T(a_prune_amid_a_commit_that_goes_back_leaves_a_step),
-		T(a_second_prune_or_a_claim_at_any_moment_is_harmless),
-		T(any_call_may_fail),
-		T(it_may_die_at_any_call),
-		T(the_power_may_go_at_any_moment),
-		T(a_death_a_sweep_and_then_power_loss),
-	};
-
-	return cmocka_run_group_tests_name("store_prune", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and that every named point of the store is
  * reached. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/repair.h"
 #include "ckpt/store/rewind.h"
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_memory.h"
-#include "tests/lib/no_random.h"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct store *s;
@@ -189,7 +185,7 @@ static void spoil(const char *file, off_t at)
 
 /* --- what dead launches left --- */
 
-static void what_older_launches_left_goes_and_the_newest_ones_stays(void **state)
+TEST(what_older_launches_left_goes_and_the_newest_ones_stays)
 {
 	struct repair_result ret;
 	struct crash_step c = { 0 }, d = { 0 };
@@ -197,7 +193,6 @@ static void what_older_launches_left_goes_and_the_newest_ones_stays(void **state
 	struct store *later;
 	uint64_t generation;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 40, 4, &x, &c, &err), 0);
 	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &later, &err), 0);
 	assert_int_equal(renameat(s->job_fd, x->dir, s->job_fd, "hidden"), 0);
@@ -231,12 +226,11 @@ static int closed_trash(void *ctx, int dirfd, const char *path, int flags, uint3
 						: io_ops_posix.open(ctx, dirfd, path, flags, mode);
 }
 
-static void what_ckptd_did_not_make_is_left_and_listed(void **state)
+TEST(what_ckptd_did_not_make_is_left_and_listed)
 {
 	struct io_ops ops = io_ops_posix;
 	struct repair_result ret;
 
-	(void)state;
 	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001", 0700), 0);
 	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001/sub", 0700), 0);
 	ops.open = closed_trash;
@@ -256,12 +250,11 @@ static void what_ckptd_did_not_make_is_left_and_listed(void **state)
 	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/.nfs0001", F_OK, 0), 0);
 }
 
-static void what_a_dead_launch_left_goes_or_it_is_said_why_not(void **state)
+TEST(what_a_dead_launch_left_goes_or_it_is_said_why_not)
 {
 	struct repair_result ret;
 	struct io_faults f;
 
-	(void)state;
 	for (uint32_t i = 0; i < 2; i++) {
 		char dir[STORE_DIR_MAX];
 
@@ -292,12 +285,11 @@ static void aside_break(uint64_t step, uint64_t seq)
 	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
 }
 
-static void what_was_set_aside_is_released_where_it_is(void **state)
+TEST(what_was_set_aside_is_released_where_it_is)
 {
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n;
 
-	(void)state;
 	save(25, 20);
 	save(26, 25);
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
@@ -323,12 +315,11 @@ static void what_was_set_aside_is_released_where_it_is(void **state)
 	assert_non_null(strstr(err.msg, "\".tmp-000000000030"));
 }
 
-static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
+TEST(a_quarantined_step_is_released_only_when_it_is_whole)
 {
 	static const int verdicts[] = { -EBADMSG, -EPROTO, -EUCLEAN, -EIO };
 	struct repair_result ret;
 
-	(void)state;
 	mark(30, MARK_BAD, NULL);
 	assert_listed("q30-3 20-2 10-1");
 	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
@@ -352,9 +343,8 @@ static void a_quarantined_step_is_released_only_when_it_is_whole(void **state)
 	(void)repair_of(&io_ops_posix, "..", false, false, -EINVAL);
 }
 
-static void why_a_step_is_quarantined_is_told_also_when_it_is_set_aside(void **state)
+TEST(why_a_step_is_quarantined_is_told_also_when_it_is_set_aside)
 {
-	(void)state;
 	mark(30, MARK_BAD, NULL);
 	(void)repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_non_null(strstr(rows, "released if it is whole: why"));
@@ -366,7 +356,7 @@ static void why_a_step_is_quarantined_is_told_also_when_it_is_set_aside(void **s
 
 /* --- a new MANIFEST --- */
 
-static void a_manifest_is_made_again_in_its_place(void **state)
+TEST(a_manifest_is_made_again_in_its_place)
 {
 	static const char *const manifest[] = { "step-000000000010/MANIFEST",
 						"step-000000000020/MANIFEST",
@@ -399,9 +389,8 @@ static void move(const char *from, const char *to)
 	assert_int_equal(renameat(s->job_fd, from, s->job_fd, to), 0);
 }
 
-static void where_the_line_has_no_place_left_a_step_stays_as_it_is(void **state)
+TEST(where_the_line_has_no_place_left_a_step_stays_as_it_is)
 {
-	(void)state;
 	/* Between 10 and 20, whose places are next to each other. */
 	move("step-000000000030", "step-000000000015");
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
@@ -415,12 +404,11 @@ static void where_the_line_has_no_place_left_a_step_stays_as_it_is(void **state)
 	assert_listed("20-2 10-1 d5-0");
 }
 
-static void where_the_numbers_of_the_line_end_there_is_no_place_after_it(void **state)
+TEST(where_the_numbers_of_the_line_end_there_is_no_place_after_it)
 {
 	struct crash_step c = { 0 };
 	struct repair_result ret;
 
-	(void)state;
 	assert_int_equal(crash_save(s, 40, UINT64_MAX - 2, 30, &c, &err), 0);
 	crash_step_free(&c);
 	for (uint32_t i = 50; i <= 70; i += 10) {
@@ -442,14 +430,13 @@ static void where_the_numbers_of_the_line_end_there_is_no_place_after_it(void **
 }
 
 /* Which names a repair gave, it knows; what is nobody's keeps the step in quarantine. */
-static void what_an_earlier_repair_left_goes_and_nothing_else(void **state)
+TEST(what_an_earlier_repair_left_goes_and_nothing_else)
 {
 	static const char *const gone = "step-000000000030/MANIFEST.0123abcd";
 	static const char *const kept = "step-000000000030/MANIFEST.damaged-0000000a";
 	static const char *const other[] = { "step-000000000030/MANIFEST.0123abcx",
 					     "step-000000000030/MANIFEST.0123abc" };
 
-	(void)state;
 	put_file(gone);
 	put_file(kept);
 	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
@@ -463,9 +450,8 @@ static void what_an_earlier_repair_left_goes_and_nothing_else(void **state)
 		assert_int_equal(faccessat(s->job_fd, other[i], F_OK, 0), 0);
 }
 
-static void all_manifests_may_be_missing(void **state)
+TEST(all_manifests_may_be_missing)
 {
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		char path[40];
 
@@ -486,12 +472,11 @@ static int unreadable_open(void *ctx, int dirfd, const char *path, int flags, ui
 		       : io_ops_posix.open(ctx, dirfd, path, flags, mode);
 }
 
-static void a_manifest_that_cannot_be_read_now_is_not_made_again(void **state)
+TEST(a_manifest_that_cannot_be_read_now_is_not_made_again)
 {
 	struct io_ops ops = io_ops_posix;
 	struct repair_result ret;
 
-	(void)state;
 	ops.open = unreadable_open;
 	for (uint32_t dry = 0; dry < 2; dry++) {
 		ret = repair_of(&ops, NULL, dry, false, 0);
@@ -504,9 +489,8 @@ static void a_manifest_that_cannot_be_read_now_is_not_made_again(void **state)
 	assert_int_equal(repair().rebuilt, 1);
 }
 
-static void holds_and_tags_stay_with_a_step_that_is_rebuilt(void **state)
+TEST(holds_and_tags_stay_with_a_step_that_is_rebuilt)
 {
-	(void)state;
 	mark(30, MARK_HOLD, "me");
 	mark(30, MARK_TAG, "best");
 	mark(30, MARK_VERIFIED, NULL);
@@ -517,9 +501,8 @@ static void holds_and_tags_stay_with_a_step_that_is_rebuilt(void **state)
 	assert_int_equal(marks(MARK_TAG, 30), 1);
 }
 
-static void the_marks_of_another_step_of_that_number_stay_with_it(void **state)
+TEST(the_marks_of_another_step_of_that_number_stay_with_it)
 {
-	(void)state;
 	mark(30, MARK_HOLD, "first");
 	save(25, 20);
 	save(30, 25);
@@ -532,9 +515,8 @@ static void the_marks_of_another_step_of_that_number_stay_with_it(void **state)
 	assert_int_equal(repair_of(&io_ops_posix, NULL, false, false, 0).left, 0);
 }
 
-static void without_random_bytes_no_manifest_is_made(void **state)
+TEST(without_random_bytes_no_manifest_is_made)
 {
-	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
 	no_random_at(2); /* its opener's, its MANIFEST's */
 	assert_int_equal(repair().left, 1);
@@ -546,7 +528,7 @@ static void without_random_bytes_no_manifest_is_made(void **state)
 }
 
 /* Memory, or descriptors: of this process and of the machine. Nobody takes that for damage. */
-static void a_shortage_leaves_all_as_it_was_or_as_it_is_to_be(void **state)
+TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 {
 	static const int why[] = { -ENOMEM, -EMFILE, -ENFILE };
 
@@ -589,12 +571,11 @@ static void a_shortage_leaves_all_as_it_was_or_as_it_is_to_be(void **state)
 	}
 }
 
-static void what_cannot_be_made_whole_is_left(void **state)
+TEST(what_cannot_be_made_whole_is_left)
 {
 	struct repair_result ret;
 	char part[80];
 
-	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
 	assert_int_equal(renameat(s->job_fd, part, s->job_fd, "part"), 0);
@@ -625,11 +606,10 @@ static void what_cannot_be_made_whole_is_left(void **state)
 	assert_listed("30-3 20-2 10-1");
 }
 
-static void a_damaged_part_is_not_signed_again(void **state)
+TEST(a_damaged_part_is_not_signed_again)
 {
 	char part[80];
 
-	(void)state;
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[0].name);
 	spoil(part, (off_t)saved[2].file[0].len - 100);
@@ -637,7 +617,7 @@ static void a_damaged_part_is_not_signed_again(void **state)
 	assert_listed("d30-0 20-2 10-1");
 }
 
-static void it_may_die_or_fail_at_any_call(void **state)
+TEST(it_may_die_or_fail_at_any_call)
 {
 	for (uint32_t how = 0; how < 2; how++) {
 		bool hit = true;
@@ -700,7 +680,7 @@ static void point(void *arg, const char *name)
 	reached[i]++;
 }
 
-static void every_point_is_reached_by_a_life_of_the_store(void **state)
+TEST(every_point_is_reached_by_a_life_of_the_store)
 {
 	static const struct retain_policy p = { .keep_last = 1 };
 	struct prune_opts o = {
@@ -717,7 +697,6 @@ static void every_point_is_reached_by_a_life_of_the_store(void **state)
 	struct store *mine;
 	uint64_t generation;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = point;
 	assert_int_equal(crash_begin(s, 40, 4, &dead, &c, &err), 0);
@@ -747,32 +726,4 @@ static void every_point_is_reached_by_a_life_of_the_store(void **state)
 			fail_msg("%s is never reached", point_names[i]);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(what_older_launches_left_goes_and_the_newest_ones_stays),
-		T(what_ckptd_did_not_make_is_left_and_listed),
-		T(what_a_dead_launch_left_goes_or_it_is_said_why_not),
-		T(what_was_set_aside_is_released_where_it_is),
-		T(a_quarantined_step_is_released_only_when_it_is_whole),
-		T(why_a_step_is_quarantined_is_told_also_when_it_is_set_aside),
-		T(a_manifest_is_made_again_in_its_place),
-		T(where_the_line_has_no_place_left_a_step_stays_as_it_is),
-		T(where_the_numbers_of_the_line_end_there_is_no_place_after_it),
-		T(what_an_earlier_repair_left_goes_and_nothing_else),
-		T(all_manifests_may_be_missing),
-		T(a_manifest_that_cannot_be_read_now_is_not_made_again),
-		T(holds_and_tags_stay_with_a_step_that_is_rebuilt),
-		T(the_marks_of_another_step_of_that_number_stay_with_it),
-		T(without_random_bytes_no_manifest_is_made),
-		T(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be),
-		T(what_cannot_be_made_whole_is_left),
-		T(a_damaged_part_is_not_signed_again),
-		T(it_may_die_or_fail_at_any_call),
-		T(every_point_is_reached_by_a_life_of_the_store),
-	};
-
-	return cmocka_run_group_tests_name("store_repair", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_retain.c - the policy's options, its reasons, and its decisions against rules written down a second time. */
-#include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include "ckpt/base/error.h"
-#include "ckpt/base/util.h"
 #include "ckpt/store/retain.h"
+#include "tests/lib/unit.h"
 
 #define HOUR (3600 * NS_PER_S)
 #define STEPS_MAX 24
@@ -34,9 +28,8 @@ static void assert_policy(const char *option, const char *value, const char *pri
 	assert_memory_equal(&p, &again, sizeof p);
 }
 
-static void an_option_is_read_and_printed(void **state)
+TEST(an_option_is_read_and_printed)
 {
-	(void)state;
 	assert_policy("keep-last", "3", "--keep-last 3");
 	assert_policy("keep-every", "5000", "--keep-every 5000");
 	assert_policy("keep-within", "36h", "--keep-within 36h");
@@ -49,7 +42,7 @@ static void an_option_is_read_and_printed(void **state)
 	assert_policy("keep-best", "acc:max:3", "--keep-best acc:max:3");
 }
 
-static void a_wrong_option_is_refused_and_changes_nothing(void **state)
+TEST(a_wrong_option_is_refused_and_changes_nothing)
 {
 	static const char *const wrong[][2] = {
 		{ "keep-last", "0" },
@@ -83,7 +76,6 @@ static void a_wrong_option_is_refused_and_changes_nothing(void **state)
 	};
 	struct retain_policy p = { .keep_last = 7 }, was = p;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
 		err.msg[0] = 0;
 		assert_int_equal(retain_parse(&p, wrong[i][0], wrong[i][1], &err), -EINVAL);
@@ -92,12 +84,11 @@ static void a_wrong_option_is_refused_and_changes_nothing(void **state)
 	}
 }
 
-static void a_key_again_replaces_and_a_fifth_is_refused(void **state)
+TEST(a_key_again_replaces_and_a_fifth_is_refused)
 {
 	struct retain_policy p = { 0 };
 	char text[60];
 
-	(void)state;
 	assert_int_equal(retain_parse(&p, "keep-best", "a", &err), 0);
 	assert_int_equal(retain_parse(&p, "keep-best", "b", &err), 0);
 	assert_int_equal(retain_parse(&p, "keep-best", "a:max:2", &err), 0);
@@ -110,12 +101,11 @@ static void a_key_again_replaces_and_a_fifth_is_refused(void **state)
 	assert_int_equal(strlen(text), 18);
 }
 
-static void a_policy_is_cut_to_the_room_that_there_is(void **state)
+TEST(a_policy_is_cut_to_the_room_that_there_is)
 {
 	struct retain_policy none = { 0 }, p = { .keep_last = 3 };
 	char text[60] = "untouched";
 
-	(void)state;
 	retain_print(&p, text, 0);
 	assert_string_equal(text, "untouched");
 	retain_print(&p, text, 1);
@@ -147,7 +137,7 @@ static void assert_row(const struct retain_row *row, bool remove, const char *re
 	assert_int_equal(row->remove, remove);
 }
 
-static void every_row_says_why(void **state)
+TEST(every_row_says_why)
 {
 	static const struct ckpt_note loss[] = { { "loss", 0.5 }, { "loss", 0.25 } };
 	struct retain_policy p = { .keep_last = 2, .keep_every = 3000, .keep_within_ns = 2 * HOUR };
@@ -158,7 +148,6 @@ static void every_row_says_why(void **state)
 	struct retain_row row[9];
 	uint32_t n = line(st, 6); /* 6000 ... 1000 */
 
-	(void)state;
 	memcpy(m[0].id8, st[5].id, 8);
 	memcpy(m[1].id8, st[4].id, 8);
 	memcpy(m[2].id8, st[2].id, 8);
@@ -187,7 +176,7 @@ static void every_row_says_why(void **state)
 	assert_row(&row[8], false, "damaged: see ckptctl repair");
 }
 
-static void how_long_a_hold_lasts_is_told_in_days_hours_or_minutes(void **state)
+TEST(how_long_a_hold_lasts_is_told_in_days_hours_or_minutes)
 {
 	static const struct {
 		uint64_t ns;
@@ -201,7 +190,6 @@ static void how_long_a_hold_lasts_is_told_in_days_hours_or_minutes(void **state)
 	struct store_step st[2];
 	struct retain_row row[2];
 
-	(void)state;
 	line(st, 2);
 	memcpy(m.id8, st[1].id, 8);
 	for (size_t i = 0; i < ARRAY_LEN(left); i++) {
@@ -214,14 +202,13 @@ static void how_long_a_hold_lasts_is_told_in_days_hours_or_minutes(void **state)
 	assert_row(&row[1], true, "no rule matches");
 }
 
-static void of_equal_notes_the_newer_is_the_best(void **state)
+TEST(of_equal_notes_the_newer_is_the_best)
 {
 	static const struct ckpt_note loss = { "loss", 0.5 };
 	struct retain_policy p = { .keep_last = 1 };
 	struct store_step st[4];
 	struct retain_row row[4];
 
-	(void)state;
 	line(st, 4);
 	for (uint32_t i = 1; i < 4; i++) {
 		st[i].nnote = 1;
@@ -234,13 +221,12 @@ static void of_equal_notes_the_newer_is_the_best(void **state)
 	assert_row(&row[3], true, "no rule matches");
 }
 
-static void without_a_policy_nothing_goes(void **state)
+TEST(without_a_policy_nothing_goes)
 {
 	struct retain_policy none = { 0 };
 	struct store_step st[6];
 	struct retain_row row[6];
 
-	(void)state;
 	line(st, 6);
 	st[4].state = STORE_SET_ASIDE;
 	for (uint32_t k = 0; k < 2; k++) {
@@ -253,13 +239,12 @@ static void without_a_policy_nothing_goes(void **state)
 }
 
 /* A job that began anew, by mistake perhaps, and has committed one step since. */
-static void what_was_set_aside_goes_as_newer_steps_come_and_not_before(void **state)
+TEST(what_was_set_aside_goes_as_newer_steps_come_and_not_before)
 {
 	struct retain_policy p = { .keep_last = 3, .set_aside_for_ns = HOUR };
 	struct store_step st[6];
 	struct retain_row row[6];
 
-	(void)state;
 	for (uint32_t committed = 1; committed <= 4; committed++) {
 		line(st, 6);
 		for (uint32_t i = committed; i < 6; i++) {
@@ -281,7 +266,7 @@ static void what_was_set_aside_goes_as_newer_steps_come_and_not_before(void **st
 }
 
 /* For a week, or as long as was said, whatever the policy; then the policy decides. */
-static void what_was_set_aside_stays_for_its_time(void **state)
+TEST(what_was_set_aside_stays_for_its_time)
 {
 	static const struct {
 		uint64_t stays, age; /* hours; 0: the default */
@@ -301,7 +286,6 @@ static void what_was_set_aside_stays_for_its_time(void **state)
 	struct retain_row row[2];
 	uint64_t now = 10000 * HOUR;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		line(st, 2);
 		st[0].wall_ns = now;
@@ -325,7 +309,7 @@ static void what_was_set_aside_stays_for_its_time(void **state)
 }
 
 /* A clock that runs ahead, or was set back, makes nothing old. */
-static void a_clock_that_jumps_removes_nothing_that_was_young(void **state)
+TEST(a_clock_that_jumps_removes_nothing_that_was_young)
 {
 	struct retain_policy p = { .keep_within_ns = 3 * HOUR };
 	static const uint64_t now[] = { 0,	    50 * HOUR,	   98 * HOUR,
@@ -334,7 +318,6 @@ static void a_clock_that_jumps_removes_nothing_that_was_young(void **state)
 	struct store_step st[6];
 	struct retain_row row[6];
 
-	(void)state;
 	line(st, 6);
 	for (size_t k = 0; k < ARRAY_LEN(now); k++) {
 		assert_int_equal(retain_decide(&p, st, 6, NULL, 0, now[k], row), 0);
@@ -533,13 +516,12 @@ static bool naive_keeps(const struct random_job *j, uint32_t i)
 	       (newer < j->p.keep_last || (j->p.keep_every && st->step % j->p.keep_every == 0));
 }
 
-static void the_decisions_are_those_of_the_rules_written_down_again(void **state)
+TEST(the_decisions_are_those_of_the_rules_written_down_again)
 {
 	uint64_t seed = 20261121, removed = 0, kept = 0;
 	struct retain_row row[STEPS_MAX + 1];
 	struct random_job j;
 
-	(void)state;
 	print_message("seed %" PRIu64 "\n", seed);
 	rng = seed;
 	for (uint32_t round = 0; round < 20000; round++) {
@@ -557,24 +539,4 @@ static void the_decisions_are_those_of_the_rules_written_down_again(void **state
 	}
 	print_message("%" PRIu64 " kept, %" PRIu64 " removed\n", kept, removed);
 	assert_true(removed > 10000 && kept > 10000);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_option_is_read_and_printed),
-		cmocka_unit_test(a_wrong_option_is_refused_and_changes_nothing),
-		cmocka_unit_test(a_key_again_replaces_and_a_fifth_is_refused),
-		cmocka_unit_test(a_policy_is_cut_to_the_room_that_there_is),
-		cmocka_unit_test(every_row_says_why),
-		cmocka_unit_test(how_long_a_hold_lasts_is_told_in_days_hours_or_minutes),
-		cmocka_unit_test(of_equal_notes_the_newer_is_the_best),
-		cmocka_unit_test(without_a_policy_nothing_goes),
-		cmocka_unit_test(what_was_set_aside_goes_as_newer_steps_come_and_not_before),
-		cmocka_unit_test(what_was_set_aside_stays_for_its_time),
-		cmocka_unit_test(a_clock_that_jumps_removes_nothing_that_was_young),
-		cmocka_unit_test(the_decisions_are_those_of_the_rules_written_down_again),
-	};
-
-	return cmocka_run_group_tests_name("store_retain", tests, NULL, NULL);
 }

@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_rewind.c - a step becomes the newest of its line again: what moves, what stays, and when nothing
  * does. Deaths, faults and power losses in between: "rewinding" in tests/crash/crash_scenes.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include "ckpt/store/rewind.h"
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-
-/* Whoever waits for the other one, which is the same thread here, waits in vain: let it be short. */
-int nanosleep(const struct timespec *want, struct timespec *left)
-{
-	(void)want;
-	(void)left;
-	return 0;
-}
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct store *s;
@@ -39,6 +28,7 @@ static int setup(void **state)
 	uint64_t generation;
 
 	(void)state;
+	libc_instead.nanosleep = libc_no_nap;
 	memset(&err, 0, sizeof err);
 	nsaved = 0;
 	place_make(&place);
@@ -119,9 +109,8 @@ static const char *aside(uint64_t step, uint64_t seq)
 	return crash_aside(s, step, seq);
 }
 
-static void a_step_that_was_set_aside_is_the_newest_of_its_line_again(void **state)
+TEST(a_step_that_was_set_aside_is_the_newest_of_its_line_again)
 {
-	(void)state;
 	assert_line("25 15 10 | 30 20");
 	assert_int_equal(rewind_with(&io_ops_posix, aside(30, 3), true), 0);
 	assert_string_equal(moved, "-25 -15 +20 +30");
@@ -139,20 +128,18 @@ static void a_step_that_was_set_aside_is_the_newest_of_its_line_again(void **sta
 	assert_line("20 10 | 25 15 30");
 }
 
-static void an_older_step_of_the_line_is_its_newest_when_it_is_asked_for(void **state)
+TEST(an_older_step_of_the_line_is_its_newest_when_it_is_asked_for)
 {
-	(void)state;
 	assert_int_equal(rewind_to("step-000000000010"), 0);
 	assert_string_equal(moved, "-25 -15");
 	assert_line("10 | 25 15 30 20");
 }
 
-static void a_commit_goes_on_from_there(void **state)
+TEST(a_commit_goes_on_from_there)
 {
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(rewind_to(aside(30, 3)), 0);
 	save(40, 30);
 	assert_line("40 30 20 10 | 25 15");
@@ -163,9 +150,8 @@ static void a_commit_goes_on_from_there(void **state)
 	assert_int_equal(st[3].step, 30);
 }
 
-static void what_the_line_has_in_common_stays(void **state)
+TEST(what_the_line_has_in_common_stays)
 {
-	(void)state;
 	save(35, 25);
 	save(32, 25);
 	assert_line("32 25 15 10 | 35 30 20");
@@ -174,9 +160,8 @@ static void what_the_line_has_in_common_stays(void **state)
 	assert_line("35 25 15 10 | 32 30 20");
 }
 
-static void another_run_has_nothing_in_common(void **state)
+TEST(another_run_has_nothing_in_common)
 {
-	(void)state;
 	save(5, UINT64_MAX);
 	assert_line("5 | 25 15 30 20 10");
 	assert_int_equal(rewind_to(aside(25, 5)), 0);
@@ -194,9 +179,8 @@ static void aside_early(uint64_t step, uint64_t seq)
 }
 
 /* By a policy, before the job went back. */
-static void where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_place(void **state)
+TEST(where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_place)
 {
-	(void)state;
 	save(35, 25);
 	save(45, 35);
 	save(12, 10);
@@ -217,9 +201,8 @@ static void where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_pla
 }
 
 /* Nor what a step went back behind since, whatever the clock says. */
-static void a_step_of_another_line_takes_no_place(void **state)
+TEST(a_step_of_another_line_takes_no_place)
 {
-	(void)state;
 	save(40, 10);
 	save(26, 10);
 	save(36, 26);
@@ -230,9 +213,8 @@ static void a_step_of_another_line_takes_no_place(void **state)
 	assert_string_equal(moved, "-11 +36");
 }
 
-static void a_step_of_the_line_that_cannot_be_read_goes_by_its_number(void **state)
+TEST(a_step_of_the_line_that_cannot_be_read_goes_by_its_number)
 {
-	(void)state;
 	/* newer than what is in common: set aside like the others */
 	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
 	assert_line("25 d15 10 | 30 20");
@@ -246,7 +228,7 @@ static void a_step_of_the_line_that_cannot_be_read_goes_by_its_number(void **sta
 	assert_line("30 d20 10 | 25 15");
 }
 
-static void a_damaged_or_unfinished_step_is_refused_and_nothing_moves(void **state)
+TEST(a_damaged_or_unfinished_step_is_refused_and_nothing_moves)
 {
 	cleanup_free struct store_step *st = NULL;
 	struct crash_step c = { 0 };
@@ -254,7 +236,6 @@ static void a_damaged_or_unfinished_step_is_refused_and_nothing_moves(void **sta
 	struct store_txn *x;
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].step == 30 || st[i].step == 15)
@@ -288,12 +269,11 @@ static int open_fails(void *ctx, int dirfd, const char *name, int flags, uint32_
 }
 
 /* What may be the parent must not be passed over because the disk did not answer. */
-static void what_cannot_be_read_now_is_not_passed_over(void **state)
+TEST(what_cannot_be_read_now_is_not_passed_over)
 {
 	struct io_ops ops = io_ops_posix;
 	char dir[STORE_DIR_MAX];
 
-	(void)state;
 	ops.open = open_fails;
 	(void)snprintf(dir, sizeof dir, "%s", aside(20, 2));
 	fails_below = dir;
@@ -304,13 +284,12 @@ static void what_cannot_be_read_now_is_not_passed_over(void **state)
 	assert_line("25 15 10 | 30 20");
 }
 
-static void another_launch_or_a_removal_ends_it(void **state)
+TEST(another_launch_or_a_removal_ends_it)
 {
 	struct store *other;
 	uint64_t generation;
 	int line;
 
-	(void)state;
 	assert_int_equal(store_line_lock(s, false, false, &line), 0);
 	assert_int_equal(rewind_to(aside(30, 3)), -EBUSY);
 	(void)close(line);
@@ -321,23 +300,4 @@ static void another_launch_or_a_removal_ends_it(void **state)
 	assert_line("25 15 10 | 30 20");
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(a_step_that_was_set_aside_is_the_newest_of_its_line_again),
-		T(an_older_step_of_the_line_is_its_newest_when_it_is_asked_for),
-		T(a_commit_goes_on_from_there),
-		T(what_the_line_has_in_common_stays),
-		T(another_run_has_nothing_in_common),
-		T(where_an_ancestor_is_no_longer_there_the_one_before_it_takes_its_place),
-		T(a_step_of_another_line_takes_no_place),
-		T(a_step_of_the_line_that_cannot_be_read_goes_by_its_number),
-		T(a_damaged_or_unfinished_step_is_refused_and_nothing_moves),
-		T(what_cannot_be_read_now_is_not_passed_over),
-		T(another_launch_or_a_removal_ends_it),
-	};
-
-	return cmocka_run_group_tests_name("store_rewind", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

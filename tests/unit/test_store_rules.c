@@ -4,13 +4,10 @@
  * is a planted mistake (ckpt/base/mutants.h) that no run over all calls had found. A system call of the
  * table is replaced, and does in that moment what another process or a bad disk would.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <semaphore.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
+#include "tests/crash/crash_step.h"
+#include "tests/lib/unit.h"
 
 static struct place place;
 static struct ckpt_err err;
@@ -157,12 +154,11 @@ static void rival_claims(void)
 	rival_has = claimed(rival, rival_wants);
 }
 
-static void two_that_claim_in_one_moment_have_different_launches(void **state)
+TEST(two_that_claim_in_one_moment_have_different_launches)
 {
 	struct store *a = opened(&meddled);
 	uint64_t mine;
 
-	(void)state;
 	rival = opened(&io_ops_posix);
 	rival_wants = 0;
 	moment.before_claim = rival_claims;
@@ -174,11 +170,10 @@ static void two_that_claim_in_one_moment_have_different_launches(void **state)
 	store_close(rival);
 }
 
-static void a_claim_that_is_overtaken_while_it_is_made_does_not_stand(void **state)
+TEST(a_claim_that_is_overtaken_while_it_is_made_does_not_stand)
 {
 	struct store *a = opened(&meddled);
 
-	(void)state;
 	rival = opened(&io_ops_posix);
 	rival_wants = 7;
 	moment.before_claim = rival_claims;
@@ -217,9 +212,8 @@ static void owner_ends(void)
 }
 
 /* The owner has looked at the claims and is about to rename; the next launch has begun to sweep. */
-static void what_a_sweep_has_begun_to_remove_is_never_committed(void **state)
+TEST(what_a_sweep_has_begun_to_remove_is_never_committed)
 {
-	(void)state;
 	owner.s = opened(&meddled);
 	rival = opened(&meddled);
 	assert_int_equal(claimed(owner.s, 0), 1);
@@ -250,11 +244,10 @@ static void step_back(void)
 	assert_int_equal(renameat(rival->job_fd, "away", rival->job_fd, "step-000000000010"), 0);
 }
 
-static void a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again(void **state)
+TEST(a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again)
 {
 	struct store *s = opened(&meddled);
 
-	(void)state;
 	rival = s;
 	(void)claimed(s, 0);
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
@@ -266,11 +259,10 @@ static void a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again(void **
 
 /* --- two things that go wrong --- */
 
-static void a_dead_part_that_stays_forbids_the_commit(void **state)
+TEST(a_dead_part_that_stays_forbids_the_commit)
 {
 	struct store *s = opened(&meddled);
 
-	(void)state;
 	(void)claimed(s, 0);
 	moment.part_sync_fails = moment.parts_stay = true;
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), -EIO);
@@ -279,7 +271,7 @@ static void a_dead_part_that_stays_forbids_the_commit(void **state)
 	store_close(s);
 }
 
-static void a_part_whose_close_fails_is_given_up(void **state)
+TEST(a_part_whose_close_fails_is_given_up)
 {
 	struct store *s = opened(&meddled);
 	struct store_txn *x;
@@ -287,7 +279,6 @@ static void a_part_whose_close_fails_is_given_up(void **state)
 	char name[40];
 	int fd;
 
-	(void)state;
 	(void)claimed(s, 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	assert_int_equal(store_part_create(x, 0, 4096, &direct, name, &fd, &err), 0);
@@ -318,7 +309,7 @@ static int first_is_there(void *arg, int dirfd, const struct io_crash *at)
 	return !same;
 }
 
-static void the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories(void **state)
+TEST(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories)
 {
 	const struct io_crash_opts o = {
 		.seed = 1, .nrandom = 4, .ntear = 1, .memory = true, .quiet = true
@@ -327,7 +318,6 @@ static void the_first_step_of_a_new_job_survives_a_power_loss_with_its_directori
 	struct io_faults f;
 	struct store *s;
 
-	(void)state;
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
 	s = opened(&f.ops);
@@ -362,7 +352,7 @@ static int hold_is_there(void *arg, int dirfd, const struct io_crash *at)
 	       strcmp(mark->why, "it is the best") != 0;
 }
 
-static void a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says(void **state)
+TEST(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says)
 {
 	const struct io_crash_opts o = {
 		.seed = 1, .nrandom = 4, .ntear = 4, .memory = true, .quiet = true
@@ -372,7 +362,6 @@ static void a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says
 	struct store *s;
 	uint32_t n;
 
-	(void)state;
 	s = opened(&io_ops_posix);
 	(void)claimed(s, 0);
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
@@ -389,19 +378,4 @@ static void a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says
 	io_record_free(f.record);
 }
 
-int main(void)
-{
-#define CASE(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-	const struct CMUnitTest tests[] = {
-		CASE(two_that_claim_in_one_moment_have_different_launches),
-		CASE(a_claim_that_is_overtaken_while_it_is_made_does_not_stand),
-		CASE(what_a_sweep_has_begun_to_remove_is_never_committed),
-		CASE(a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again),
-		CASE(a_dead_part_that_stays_forbids_the_commit),
-		CASE(a_part_whose_close_fails_is_given_up),
-		CASE(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories),
-		CASE(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says),
-	};
-
-	return cmocka_run_group_tests_name("store_rules", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

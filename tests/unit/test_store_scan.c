@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 #include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.c"
-#include "tests/lib/no_memory.h"
+#include <fcntl.h>
+#include "tests/crash/crash_step.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/unit.h"
 
 /* Files whose bytes were to be the disk's. */
 static uint32_t forgotten;
 
-int posix_fadvise(int fd, off_t at, off_t bytes, int advice)
+static int forget(int fd, off_t at, off_t bytes, int advice)
 {
 	(void)at;
 	(void)bytes;
@@ -32,6 +30,7 @@ static int setup(void **state)
 	uint64_t generation;
 
 	(void)state;
+	libc_instead.posix_fadvise = forget;
 	memset(&err, 0, sizeof err);
 	place_make(&place);
 	return store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
@@ -76,19 +75,17 @@ static void assert_order(const char *want)
 	assert_string_equal(have, want);
 }
 
-static void a_job_without_steps_has_none(void **state)
+TEST(a_job_without_steps_has_none)
 {
-	(void)state;
 	scan(true);
 	assert_int_equal(n, 0);
 }
 
-static void steps_come_newest_first_and_others_only_when_asked_for(void **state)
+TEST(steps_come_newest_first_and_others_only_when_asked_for)
 {
 	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	save(20, 2, 10);
 	save(30, 3, 20);
@@ -110,12 +107,11 @@ static void steps_come_newest_first_and_others_only_when_asked_for(void **state)
 }
 
 /* As a crash leaves them that lets a number of the line be given twice. */
-static void of_equal_places_in_the_line_the_higher_number_comes_first(void **state)
+TEST(of_equal_places_in_the_line_the_higher_number_comes_first)
 {
 	static const uint64_t number[] = { 30, 10, 40, 20 };
 	char dir[STORE_DIR_MAX];
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(number); i++) {
 		store_name_old(number[i], 7, STORE_ASIDE_UNKNOWN, dir);
 		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
@@ -128,7 +124,7 @@ static void of_equal_places_in_the_line_the_higher_number_comes_first(void **sta
 	}
 }
 
-static void a_scan_knows_what_manifest_says(void **state)
+TEST(a_scan_knows_what_manifest_says)
 {
 	static const uint8_t zero[16];
 	struct stat st;
@@ -136,7 +132,6 @@ static void a_scan_knows_what_manifest_says(void **state)
 	struct crash_step c = { 0 };
 	int fd;
 
-	(void)state;
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &c, &err), 0);
 	scan(false);
 	assert_int_equal(n, 1);
@@ -184,7 +179,7 @@ static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table
 	table_free(t);
 }
 
-static void the_mesh_that_is_told_is_the_first_of_the_largest(void **state)
+TEST(the_mesh_that_is_told_is_the_first_of_the_largest)
 {
 	static const struct {
 		const char *mesh[4];
@@ -193,7 +188,6 @@ static void the_mesh_that_is_told_is_the_first_of_the_largest(void **state)
 		     { { "a=2", "b=1" }, "a=2" },
 		     { { NULL }, "" } };
 
-	(void)state;
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
 		struct table t = { 0 };
 		struct arena a = { 0 };
@@ -211,11 +205,10 @@ static void the_mesh_that_is_told_is_the_first_of_the_largest(void **state)
 	}
 }
 
-static void the_notes_of_each_step_come_with_it(void **state)
+TEST(the_notes_of_each_step_come_with_it)
 {
 	static const struct ckpt_note note[] = { { "loss", 0.5 }, { "lr", 0.125 } };
 
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		struct table t = { 0 };
 
@@ -233,14 +226,13 @@ static void the_notes_of_each_step_come_with_it(void **state)
 	assert_null(step[2].note);
 }
 
-static void without_memory_for_its_notes_a_step_has_none(void **state)
+TEST(without_memory_for_its_notes_a_step_has_none)
 {
 	static const struct ckpt_note note[] = { { "loss", 0.5 } };
 	struct table t = { 0 };
 	uint32_t with = 0, without = 0, failed = 1;
 	uint64_t nth = 0;
 
-	(void)state;
 	save_as(1, 1, UINT64_MAX, &t, 1, note);
 	for (; failed; nth++) {
 		int r;
@@ -263,7 +255,7 @@ static void without_memory_for_its_notes_a_step_has_none(void **state)
 	assert_int_equal(without, 1);
 }
 
-static void what_is_not_ours_is_not_listed(void **state)
+TEST(what_is_not_ours_is_not_listed)
 {
 	static const char *const dirs[] = { "step-12",
 					    "step-0000000000012",
@@ -274,7 +266,6 @@ static void what_is_not_ours_is_not_listed(void **state)
 					    "lost+found" };
 	int fd;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
 		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
@@ -285,11 +276,10 @@ static void what_is_not_ours_is_not_listed(void **state)
 	assert_order("10");
 }
 
-static void a_step_is_opened_by_its_own_name_only(void **state)
+TEST(a_step_is_opened_by_its_own_name_only)
 {
 	int fd;
 
-	(void)state;
 	assert_int_equal(store_step_open(s, "..", &fd, &err), -EINVAL);
 	assert_int_equal(store_step_open(s, ".ckptd", &fd, &err), -EINVAL);
 	assert_int_equal(store_step_open(s, "../demo/step-000000000010", &fd, &err), -EINVAL);
@@ -340,10 +330,8 @@ static void damage_make(uint32_t kind)
 	(void)close(fd);
 }
 
-static void
-a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place(void **state)
+TEST(a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place)
 {
-	(void)state;
 	for (uint32_t kind = 0; kind < 8; kind++) {
 		save(10, 1, UINT64_MAX);
 		save(20, 2, 10);
@@ -365,11 +353,10 @@ a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place(voi
 	}
 }
 
-static void a_shortage_of_this_process_is_not_called_damage(void **state)
+TEST(a_shortage_of_this_process_is_not_called_damage)
 {
 	struct io_faults f;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
@@ -395,7 +382,7 @@ static int closed_open(void *ctx, int dirfd, const char *path, int flags, uint32
 		       : io_ops_posix.open(ctx, dirfd, path, flags, mode);
 }
 
-static void what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized(void **state)
+TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 {
 	static const int shortage[] = { -ENOMEM, -EMFILE, -ENFILE };
 	static const char *const path[] = { "step-000000000010/MANIFEST", ".tmp-" };
@@ -403,7 +390,6 @@ static void what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized(void 
 	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
 	ops.open = closed_open;
@@ -429,11 +415,10 @@ static void what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized(void 
 	crash_step_free(&c);
 }
 
-static void who_may_not_read_what_is_said_of_the_steps_may_read_the_steps(void **state)
+TEST(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps)
 {
 	struct io_ops ops = io_ops_posix;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	ops.open = closed_open;
 	s->ops = &ops;
@@ -450,13 +435,12 @@ static void who_may_not_read_what_is_said_of_the_steps_may_read_the_steps(void *
 	s->ops = &io_ops_posix;
 }
 
-static void what_is_known_of_a_manifest_is_not_unread(void **state)
+TEST(what_is_known_of_a_manifest_is_not_unread)
 {
 	static const int known[] = { 0,	      -ENOENT, -EBADMSG, -EPROTO, -EUCLEAN,
 				     -EINVAL, -EISDIR, -ELOOP,	 -ENODATA };
 	static const int unread[] = { -EIO, -EACCES, -ESTALE, -EPROTONOSUPPORT };
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(known); i++)
 		assert_false(store_step_unread(&(struct store_step){ .code = known[i] }));
 	for (size_t i = 0; i < ARRAY_LEN(unread); i++)
@@ -471,13 +455,12 @@ static int huge_size(void *ctx, int fd, uint64_t *ret_bytes)
 	return r;
 }
 
-static void sizes_that_no_disk_has_are_not_added_up_to_less(void **state)
+TEST(sizes_that_no_disk_has_are_not_added_up_to_less)
 {
 	struct io_ops ops = io_ops_posix;
 	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	(void)state;
 	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
 	ops.size = huge_size;
 	s->ops = &ops;
@@ -497,12 +480,11 @@ static int another_each_time(void *ctx, int fd, struct io_stat *ret)
 	return r;
 }
 
-static void a_step_that_is_another_one_at_every_look_is_not_opened(void **state)
+TEST(a_step_that_is_another_one_at_every_look_is_not_opened)
 {
 	struct io_ops ops = io_ops_posix;
 	int fd;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	ops.stat = another_each_time;
 	s->ops = &ops;
@@ -512,11 +494,10 @@ static void a_step_that_is_another_one_at_every_look_is_not_opened(void **state)
 	s->ops = &io_ops_posix;
 }
 
-static void only_a_step_is_looked_at_as_one(void **state)
+TEST(only_a_step_is_looked_at_as_one)
 {
 	struct store_step st;
 
-	(void)state;
 	assert_int_equal(mkdirat(s->job_fd, "other", 0700), 0);
 	assert_int_equal(store_step_look(s, "other", &st), -EINVAL);
 	assert_int_equal(store_step_look(s, ".tmp-000000000010-g00000001-0000000b", &st), -EINVAL);
@@ -556,7 +537,7 @@ static int count_files(void *arg, const char *name, int is_file)
 	return 0;
 }
 
-static void where_the_kind_of_an_entry_is_not_told_it_is_found_out(void **state)
+TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 {
 	struct io_ops ops = io_ops_posix;
 	struct crash_step c = { 0 };
@@ -566,7 +547,6 @@ static void where_the_kind_of_an_entry_is_not_told_it_is_found_out(void **state)
 	uint64_t bytes;
 	int fd;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
 	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
@@ -596,14 +576,13 @@ static int refuse_entry(void *arg, const char *name, int is_file)
 	return strcmp(name, "MANIFEST") == 0 ? 40 + is_file : 0;
 }
 
-static void a_source_directory_gives_files_and_nothing_else(void **state)
+TEST(a_source_directory_gives_files_and_nothing_else)
 {
 	struct source_dir d;
 	struct source src;
 	uint8_t head[4096];
 	int fd;
 
-	(void)state;
 	save(10, 1, UINT64_MAX);
 	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
 	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
@@ -634,11 +613,10 @@ static void a_source_directory_gives_files_and_nothing_else(void **state)
 
 #define MANY 1000
 
-static void a_thousand_steps_are_listed_fast(void **state)
+TEST(a_thousand_steps_are_listed_fast)
 {
 	uint64_t best = UINT64_MAX;
 
-	(void)state;
 	for (uint32_t i = 0; i < MANY; i++) {
 		struct crash_step c = { 0 };
 		struct store_txn *x;
@@ -663,32 +641,4 @@ static void a_thousand_steps_are_listed_fast(void **state)
 		    500 * NS_PER_MS); /* 50 is the aim; sanitizers and busy machines are slow */
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		T(a_job_without_steps_has_none),
-		T(steps_come_newest_first_and_others_only_when_asked_for),
-		T(of_equal_places_in_the_line_the_higher_number_comes_first),
-		T(a_scan_knows_what_manifest_says),
-		T(the_mesh_that_is_told_is_the_first_of_the_largest),
-		T(the_notes_of_each_step_come_with_it),
-		T(without_memory_for_its_notes_a_step_has_none),
-		T(what_is_not_ours_is_not_listed),
-		T(a_step_is_opened_by_its_own_name_only),
-		T(a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place),
-		T(a_shortage_of_this_process_is_not_called_damage),
-		T(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized),
-		T(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps),
-		T(what_is_known_of_a_manifest_is_not_unread),
-		T(sizes_that_no_disk_has_are_not_added_up_to_less),
-		T(a_step_that_is_another_one_at_every_look_is_not_opened),
-		T(only_a_step_is_looked_at_as_one),
-		T(where_the_kind_of_an_entry_is_not_told_it_is_found_out),
-		T(a_source_directory_gives_files_and_nothing_else),
-		T(a_thousand_steps_are_listed_fast),
-	};
-
-	return cmocka_run_group_tests_name("store_scan", tests, NULL, NULL);
-}
+UNIT(.setup = setup, .teardown = teardown);

@@ -4,10 +4,8 @@
  * check that every element is in exactly one piece, which is held against counting elements one by
  * one.
  */
-#include "tests/lib/sample.c"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/sample.h"
+#include "tests/lib/unit.h"
 
 static uint64_t seed;
 
@@ -52,13 +50,12 @@ static int add_box(struct table *t, uint32_t x, uint32_t rank, uint64_t off, con
 	return r;
 }
 
-static void a_tensor_is_found_by_its_key_before_and_after_sealing(void **state)
+TEST(a_tensor_is_found_by_its_key_before_and_after_sealing)
 {
 	struct table t = { 0 };
 	uint64_t n = 4;
 	char name[32];
 
-	(void)state;
 	for (uint32_t i = 0; i < 5000; i++) {
 		struct table_tensor x = tensor(name, 1, &n);
 		uint32_t id;
@@ -84,14 +81,13 @@ static void a_tensor_is_found_by_its_key_before_and_after_sealing(void **state)
 	assert_int_equal(table_find(&t, "model", "w", TABLE_NONE), TABLE_NONE);
 }
 
-static void the_key_is_component_name_and_rank_and_not_their_concatenation(void **state)
+TEST(the_key_is_component_name_and_rank_and_not_their_concatenation)
 {
 	struct table t = { 0 };
 	struct ckpt_err err;
 	uint64_t n = 4;
 	struct table_tensor x = tensor("bc", 1, &n);
 
-	(void)state;
 	x.component = "a";
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
 	x.component = "ab";
@@ -111,14 +107,13 @@ static void the_key_is_component_name_and_rank_and_not_their_concatenation(void 
 	table_free(&t);
 }
 
-static void a_malformed_tensor_is_refused_by_name(void **state)
+TEST(a_malformed_tensor_is_refused_by_name)
 {
 	char longest[CKPT_NAME_MAX + 2];
 	uint64_t shape[CKPT_DIMS_MAX + 1], huge[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 };
 	struct table t = { 0 };
 	struct ckpt_err err;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(shape); i++)
 		shape[i] = 1;
 	memset(longest, 'x', sizeof longest - 1);
@@ -181,7 +176,7 @@ static void a_malformed_tensor_is_refused_by_name(void **state)
 	table_free(&t);
 }
 
-static void a_piece_lies_inside_its_tensor_and_its_place(void **state)
+TEST(a_piece_lies_inside_its_tensor_and_its_place)
 {
 	uint64_t shape[2] = { 6, 4 }, start[2] = { 2, 0 }, extent[2] = { 3, 4 };
 	struct table_tensor x = tensor("w", 2, shape);
@@ -191,7 +186,6 @@ static void a_piece_lies_inside_its_tensor_and_its_place(void **state)
 	int64_t stride[2] = { 100, 1 };
 	struct table_piece p = { .off = 0, .stride = stride };
 
-	(void)state;
 	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
 	add_place(&t, "rank 0", 0, 48);
 	assert_int_equal(add_box(&t, 0, 0, 0, start, extent, &err), 0);
@@ -234,12 +228,11 @@ static void a_piece_lies_inside_its_tensor_and_its_place(void **state)
 	table_free(&t);
 }
 
-static void sealing_sorts_pieces_by_tensor_rank_place_and_offset(void **state)
+TEST(sealing_sorts_pieces_by_tensor_rank_place_and_offset)
 {
 	uint64_t shape[1] = { 1000 }, one = 1;
 	struct table t = { 0 };
 
-	(void)state;
 	seed = 11;
 	for (uint32_t i = 0; i < 7; i++) {
 		char name[8];
@@ -281,7 +274,7 @@ static void sealing_sorts_pieces_by_tensor_rank_place_and_offset(void **state)
 	table_free(&t);
 }
 
-static void equal_meshes_and_layouts_are_one(void **state)
+TEST(equal_meshes_and_layouts_are_one)
 {
 	struct table t = { 0 };
 	struct arena a = { 0 };
@@ -291,7 +284,6 @@ static void equal_meshes_and_layouts_are_one(void **state)
 	char buf[200];
 	struct layout l = { .mesh = 0, .nplace = 1, .place = &s0 };
 
-	(void)state;
 	assert_int_equal(mesh_parse("dp=2,fsdp=3", &a, &m, NULL), 0);
 	assert_int_equal(table_add_mesh(&t, &m, &id, NULL), 0);
 	assert_int_equal(id, 0);
@@ -331,13 +323,12 @@ static void equal_meshes_and_layouts_are_one(void **state)
 	table_free(&t);
 }
 
-static void names_are_printed_without_control_characters(void **state)
+TEST(names_are_printed_without_control_characters)
 {
 	uint64_t n = 1;
 	struct table_tensor x = tensor("new\nline\x1b[31m", 1, &n);
 	char buf[64];
 
-	(void)state;
 	assert_string_equal(table_tensor_print(&x, buf, sizeof buf), "model/new\\x0aline\\x1b[31m");
 	assert_string_equal(table_tensor_print(&x, buf, 8), "model/n");
 	x.name = "rng";
@@ -350,7 +341,7 @@ static void names_are_printed_without_control_characters(void **state)
 
 /* --- compare and merge --- */
 
-static void every_difference_of_two_declarations_is_told(void **state)
+TEST(every_difference_of_two_declarations_is_told)
 {
 	uint64_t a[2] = { 4, 3 }, b[2] = { 4, 4 };
 	struct table x = { 0 }, y = { 0 };
@@ -358,7 +349,6 @@ static void every_difference_of_two_declarations_is_told(void **state)
 	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	struct sample s;
 
-	(void)state;
 	assert_int_equal(sample_make("fsdp=2", 0, 1, 1, &s), 0);
 	assert_int_equal(table_add_tensor(&x, &p, NULL, NULL), 0);
 	q.dtype = CKPT_BF16;
@@ -386,15 +376,13 @@ static void every_difference_of_two_declarations_is_told(void **state)
 	table_free(&y);
 }
 
-static void
-uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction(void **state)
+TEST(uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction)
 {
 	struct ckpt_errlist l = { .code = -EINVAL };
 	struct table t = { 0 };
 	struct sample s[4];
 	uint32_t npiece = 0;
 
-	(void)state;
 	for (uint32_t r = 0; r < 4; r++) {
 		uint32_t place;
 
@@ -508,12 +496,11 @@ static void random_pieces(struct table *t, uint32_t ndim, const uint64_t *shape)
 	arena_free(&a);
 }
 
-static void cover_agrees_with_counting_every_element(void **state)
+TEST(cover_agrees_with_counting_every_element)
 {
 	static uint8_t count[CELLS];
 	uint32_t good = 0, bad = 0;
 
-	(void)state;
 	seed = 20240607;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 4000; i++) {
@@ -567,7 +554,7 @@ static void cover_agrees_with_counting_every_element(void **state)
 	assert_true(good > 500 && bad > 300); /* both answers were asked for */
 }
 
-static void cover_leaves_out_sinks_and_asks_for_all_else(void **state)
+TEST(cover_leaves_out_sinks_and_asks_for_all_else)
 {
 	uint64_t shape[2] = { 3, 2 }, none[2] = { 0, 5 };
 	struct ckpt_errlist l = { .code = -EINVAL };
@@ -575,7 +562,6 @@ static void cover_leaves_out_sinks_and_asks_for_all_else(void **state)
 	struct table_tensor sink = tensor("sink", 2, shape), empty = tensor("empty", 2, none),
 			    scalar = tensor("scalar", 0, NULL);
 
-	(void)state;
 	sink.cls = CKPT_SINK;
 	assert_int_equal(table_add_tensor(&t, &sink, NULL, NULL), 0);
 	assert_int_equal(table_add_tensor(&t, &empty, NULL, NULL), 0);
@@ -590,7 +576,7 @@ static void cover_leaves_out_sinks_and_asks_for_all_else(void **state)
 	table_free(&t);
 }
 
-static void cover_of_a_large_grid_costs_little(void **state)
+TEST(cover_of_a_large_grid_costs_little)
 {
 	uint64_t shape[2] = { UINT64_C(1) << 24, UINT64_C(1) << 10 };
 	struct ckpt_errlist l = { .code = -EINVAL };
@@ -598,7 +584,6 @@ static void cover_of_a_large_grid_costs_little(void **state)
 	struct table_tensor x = tensor("w", 2, shape);
 	uint64_t began;
 
-	(void)state;
 	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
 	add_place(&t, "p", 0, INT64_MAX);
 	for (uint32_t i = 0; i < 8192;
@@ -625,13 +610,12 @@ static void cover_of_a_large_grid_costs_little(void **state)
 	table_free(&t);
 }
 
-static void the_sample_is_the_same_model_on_every_mesh(void **state)
+TEST(the_sample_is_the_same_model_on_every_mesh)
 {
 	static const char *const mesh[] = { "fsdp=1",		"fsdp=3", "dp=2,fsdp=2",
 					    "pp=2,tp=2,fsdp=2", "tp=3",	  "fsdp=5,dp=1" };
 	char why[300] = "";
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		struct sample s, first;
 
@@ -656,26 +640,4 @@ static void the_sample_is_the_same_model_on_every_mesh(void **state)
 		sample_free(&s);
 		sample_free(&first);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_tensor_is_found_by_its_key_before_and_after_sealing),
-		cmocka_unit_test(the_key_is_component_name_and_rank_and_not_their_concatenation),
-		cmocka_unit_test(a_malformed_tensor_is_refused_by_name),
-		cmocka_unit_test(a_piece_lies_inside_its_tensor_and_its_place),
-		cmocka_unit_test(sealing_sorts_pieces_by_tensor_rank_place_and_offset),
-		cmocka_unit_test(equal_meshes_and_layouts_are_one),
-		cmocka_unit_test(names_are_printed_without_control_characters),
-		cmocka_unit_test(every_difference_of_two_declarations_is_told),
-		cmocka_unit_test(
-			uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction),
-		cmocka_unit_test(cover_agrees_with_counting_every_element),
-		cmocka_unit_test(cover_leaves_out_sinks_and_asks_for_all_else),
-		cmocka_unit_test(cover_of_a_large_grid_costs_little),
-		cmocka_unit_test(the_sample_is_the_same_model_on_every_mesh),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,12 +4,10 @@
  * equal bytes, and no field can be changed without being either refused or seen in the table that
  * comes out.
  */
-#include "tests/lib/sample.c"
+#include "tests/lib/sample.h"
 #include "ckpt/table/codec.h"
 #include "tests/lib/draw.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "tests/lib/unit.h"
 
 static uint64_t seed;
 
@@ -291,9 +289,8 @@ static void round_trip(const struct table *t)
 	}
 }
 
-static void random_tables_come_back_as_they_were(void **state)
+TEST(random_tables_come_back_as_they_were)
 {
-	(void)state;
 	seed = draw_seed(__func__);
 	for (int i = 0; i < 500; i++) {
 		struct table t;
@@ -304,11 +301,10 @@ static void random_tables_come_back_as_they_were(void **state)
 	}
 }
 
-static void the_sample_comes_back_as_it_was(void **state)
+TEST(the_sample_comes_back_as_it_was)
 {
 	struct sample s;
 
-	(void)state;
 	for (uint32_t r = 0; r < 8; r++) {
 		assert_int_equal(sample_make("pp=2,tp=2,fsdp=2", r, 3, 1, &s), 0);
 		round_trip(&s.decl);
@@ -316,7 +312,7 @@ static void the_sample_comes_back_as_it_was(void **state)
 	}
 }
 
-static void equal_strings_shapes_and_sets_are_stored_once(void **state)
+TEST(equal_strings_shapes_and_sets_are_stored_once)
 {
 	uint64_t shape[2] = { 64, 8 };
 	struct codec_section s[CODEC_SECTIONS_MAX];
@@ -327,7 +323,6 @@ static void equal_strings_shapes_and_sets_are_stored_once(void **state)
 	uint32_t n;
 	uint64_t zero[2] = { 0, 0 };
 
-	(void)state;
 	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
 	assert_int_equal(indexset_box(2, zero, shape, &b, &p.set), 0);
 	for (uint32_t i = 0; i < 100; i++) {
@@ -382,11 +377,10 @@ static void sections_free(struct codec_section *s, uint32_t n)
 		free((void *)s[i].bytes);
 }
 
-static void no_byte_can_change_unseen_or_do_harm(void **state)
+TEST(no_byte_can_change_unseen_or_do_harm)
 {
 	uint64_t refused = 0, seen = 0, unseen = 0;
 
-	(void)state;
 	seed = 77;
 	for (int round = 0; round < 12; round++) {
 		struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
@@ -430,7 +424,7 @@ static void no_byte_can_change_unseen_or_do_harm(void **state)
 	assert_int_equal(unseen, 0);
 }
 
-static void truncated_longer_and_missing_sections_are_refused_or_empty(void **state)
+TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 {
 	struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
 	struct arena a = { 0 };
@@ -438,7 +432,6 @@ static void truncated_longer_and_missing_sections_are_refused_or_empty(void **st
 	struct table u;
 	uint32_t n;
 
-	(void)state;
 	assert_int_equal(sample_make("pp=2,fsdp=2", 1, 3, 1, &x), 0);
 	assert_int_equal(codec_encode(&x.decl, true, &a, s, &n, NULL), 0);
 	assert_int_equal(n, CODEC_SECTIONS_MAX);
@@ -522,12 +515,11 @@ static void refused(struct one *o, const char *why)
 		(field) = was_;                   \
 	} while (0)
 
-static void every_malformed_field_is_refused_with_its_record_and_reason(void **state)
+TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 {
 	struct one o;
 	struct table u;
 
-	(void)state;
 	one_make(&o);
 	struct ck_mesh *mesh = o.bytes[CK_MESHES];
 	struct ck_layout *layout = o.bytes[CK_LAYOUTS];
@@ -600,7 +592,7 @@ static void every_malformed_field_is_refused_with_its_record_and_reason(void **s
 	one_free(&o);
 }
 
-static void a_mesh_of_a_few_bytes_cannot_ask_for_much_memory(void **state)
+TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 {
 	static const char strings[] = "\0a";
 	enum { N = 1000 };
@@ -622,7 +614,6 @@ static void a_mesh_of_a_few_bytes_cannot_ask_for_much_memory(void **state)
 	struct ckpt_err err;
 	struct table u;
 
-	(void)state;
 	for (uint32_t i = 0; i < N; i++) {
 		mesh[i] = (struct ck_mesh){
 			.ndim = le32_of(1),
@@ -635,19 +626,4 @@ static void a_mesh_of_a_few_bytes_cannot_ask_for_much_memory(void **state)
 	}
 	assert_int_equal(codec_decode(s, ARRAY_LEN(s), NULL, 0, &u, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "mesh 16: more than 16777216 ranks"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_tables_come_back_as_they_were),
-		cmocka_unit_test(the_sample_comes_back_as_it_was),
-		cmocka_unit_test(equal_strings_shapes_and_sets_are_stored_once),
-		cmocka_unit_test(no_byte_can_change_unseen_or_do_harm),
-		cmocka_unit_test(truncated_longer_and_missing_sections_are_refused_or_empty),
-		cmocka_unit_test(every_malformed_field_is_refused_with_its_record_and_reason),
-		cmocka_unit_test(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,9 +89,8 @@ static void woven(struct table *t, uint32_t ntensor, uint32_t ranks, bool partia
 }
 
 /* Pair by pair this takes 20 seconds, and of a few tensors more it would be refused. */
-static void interleaved_tensors_of_thousands_of_ranks_are_covered(void **state)
+TEST(interleaved_tensors_of_thousands_of_ranks_are_covered)
 {
-	(void)state;
 	for (uint32_t partial = 0; partial < 2; partial++) {
 		struct ckpt_errlist list = { 0 };
 		struct table t;
@@ -107,9 +106,8 @@ static void interleaved_tensors_of_thousands_of_ranks_are_covered(void **state)
 	}
 }
 
-static void an_overlap_that_a_declaration_does_not_have_is_told(void **state)
+TEST(an_overlap_that_a_declaration_does_not_have_is_told)
 {
-	(void)state;
 	for (uint32_t partial = 0; partial < 2; partial++) {
 		struct ckpt_errlist list = { 0 };
 		struct table t;
@@ -180,19 +178,7 @@ static bool declared(const struct layout_case *c, char *why)
 	return good;
 }
 
-static void what_ranks_own_is_as_declared_and_no_overlap_is(void **state)
+TEST(what_ranks_own_is_as_declared_and_no_overlap_is)
 {
-	(void)state;
 	cases_hold(__func__, declared, 1, 3000);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(interleaved_tensors_of_thousands_of_ranks_are_covered),
-		cmocka_unit_test(an_overlap_that_a_declaration_does_not_have_is_told),
-		cmocka_unit_test(what_ranks_own_is_as_declared_and_no_overlap_is),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include "tests/unit/test_layout_cases.h"
 #include "ckpt/table/target.h"
 
-static void modes_and_reductions_are_printed_as_they_are_read(void **state)
+TEST(modes_and_reductions_are_printed_as_they_are_read)
 {
 	static const struct {
 		const char *read, *printed;
@@ -22,7 +22,6 @@ static void modes_and_reductions_are_printed_as_they_are_read(void **state)
 	struct arena a = { 0 };
 	struct mesh m;
 
-	(void)state;
 	assert_int_equal(mesh_parse("a=2,b=3", &a, &m, NULL), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct table t = { 0 };
@@ -73,9 +72,8 @@ static bool print_reads_back(const struct layout_case *c, char *why)
 	return good;
 }
 
-static void every_layout_that_is_printed_is_read_back_as_the_same(void **state)
+TEST(every_layout_that_is_printed_is_read_back_as_the_same)
 {
-	(void)state;
 	cases_hold(__func__, print_reads_back, 1, 5000);
 }
 
@@ -120,11 +118,10 @@ static void expect_target(const char *layout, const char *mesh, const char *rule
 	arena_free(&a);
 }
 
-static void what_is_cut_flat_or_padded_stays_so_on_another_mesh(void **state)
+TEST(what_is_cut_flat_or_padded_stays_so_on_another_mesh)
 {
 	static const char flat[] = "flat: Shard(0)@y, Shard(0)@x";
 
-	(void)state;
 	expect_target(flat, "x=2,y=3", NULL, flat, 0);
 	expect_target(flat, "x=4,y=2", NULL, flat, 0);
 	expect_target(flat, "x=4", NULL, "flat: Shard(0)@x", 1);
@@ -135,15 +132,4 @@ static void what_is_cut_flat_or_padded_stays_so_on_another_mesh(void **state)
 	expect_target("Shard(0)@y, Shard(0)@x", "x=2,y=3", flat, flat, 1);
 	expect_target(flat, "x=2,y=3", "Shard(0)@y, Shard(0)@x", "Shard(0)@y, Shard(0)@x", 1);
 	expect_target(flat, "x=2,y=3", flat, flat, 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(modes_and_reductions_are_printed_as_they_are_read),
-		cmocka_unit_test(what_is_cut_flat_or_padded_stays_so_on_another_mesh),
-		cmocka_unit_test(every_layout_that_is_printed_is_read_back_as_the_same),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

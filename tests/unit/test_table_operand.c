@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_table_operand.c - which operand a piece holds, and whether all of them are there once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
-#include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
+#include "tests/lib/unit.h"
 
 #define SEED 20261121
 
@@ -112,12 +106,11 @@ static void rows_add(struct made *m, uint32_t rank, uint64_t from, uint64_t to)
 	arena_free(&a);
 }
 
-static void every_operand_must_be_there_exactly_once(void **state)
+TEST(every_operand_must_be_there_exactly_once)
 {
 	uint32_t good = 0, missing = 0, twice = 0;
 	uint64_t shape[2] = { 9, 3 };
 
-	(void)state;
 	rng_state = SEED;
 	print_message("seed %d\n", SEED);
 	for (uint32_t i = 0; i < 20000; i++) {
@@ -159,11 +152,10 @@ static void every_operand_must_be_there_exactly_once(void **state)
 	assert_true(good > 1000 && missing > 1000 && twice > 1000);
 }
 
-static void ranks_are_found_where_they_are_and_nowhere_else(void **state)
+TEST(ranks_are_found_where_they_are_and_nowhere_else)
 {
 	uint64_t shape[2] = { 1, 1 };
 
-	(void)state;
 	rng_state = SEED + 1;
 	for (uint32_t i = 0; i < 200; i++) {
 		struct rank_map map;
@@ -189,13 +181,12 @@ static void ranks_are_found_where_they_are_and_nowhere_else(void **state)
 	}
 }
 
-static void operands_are_called_by_their_coordinates(void **state)
+TEST(operands_are_called_by_their_coordinates)
 {
 	uint32_t dim[3] = { 2, 3, 4 };
 	struct mesh m = { .ndim = 3, .name = names, .dim = dim, .nrank = 24 };
 	char buf[64], little[6];
 
-	(void)state;
 	assert_int_equal(operand_count(&m, 5), 8);
 	assert_string_equal(operand_print(&m, 5, 6, buf, sizeof buf), "dp=1, tp=2");
 	assert_string_equal(operand_print(&m, 7, 23, buf, sizeof buf), "dp=1, cp=2, tp=3");
@@ -205,7 +196,7 @@ static void operands_are_called_by_their_coordinates(void **state)
 }
 
 /* What a few bytes can claim costs little. */
-static void a_million_operands_without_pieces_are_told_in_a_few_lines(void **state)
+TEST(a_million_operands_without_pieces_are_told_in_a_few_lines)
 {
 	uint32_t dim = LAYOUT_RANKS_MAX, *rank = calloc(dim, sizeof *rank);
 	struct mesh m = { .ndim = 1, .name = names, .dim = &dim, .nrank = dim, .rank = rank };
@@ -216,7 +207,6 @@ static void a_million_operands_without_pieces_are_told_in_a_few_lines(void **sta
 	struct table t = { 0 };
 	uint64_t one = 1, began;
 
-	(void)state;
 	assert_non_null(rank);
 	for (uint32_t r = 0; r < dim; r++)
 		rank[r] = r ^ 1;
@@ -250,16 +240,4 @@ static void a_million_operands_without_pieces_are_told_in_a_few_lines(void **sta
 	ckpt_errlist_free(&list);
 	table_free(&t);
 	free(rank);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_operand_must_be_there_exactly_once),
-		cmocka_unit_test(ranks_are_found_where_they_are_and_nowhere_else),
-		cmocka_unit_test(operands_are_called_by_their_coordinates),
-		cmocka_unit_test(a_million_operands_without_pieces_are_told_in_a_few_lines),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

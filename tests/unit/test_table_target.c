@@ -150,9 +150,8 @@ static void becomes(const char *from, uint32_t ndim, const uint64_t *shape, cons
 
 /* --- the rules, one by one --- */
 
-static void a_dimension_that_both_meshes_name_keeps_its_placements(void **state)
+TEST(a_dimension_that_both_meshes_name_keeps_its_placements)
 {
-	(void)state;
 	becomes("fsdp=4", SHAPE(8, 8), "Shard(0)@fsdp", "fsdp=3", "Shard(0)@fsdp", NULL);
 	becomes("dp=2,fsdp=4", SHAPE(8, 8), "Shard(1)@fsdp, Shard(0)@dp", "fsdp=2,dp=5",
 		"Shard(1)@fsdp, Shard(0)@dp", NULL);
@@ -161,9 +160,8 @@ static void a_dimension_that_both_meshes_name_keeps_its_placements(void **state)
 		"Shard(0)@tp, Shard(0)@dp", NULL);
 }
 
-static void new_names_replicate_and_names_that_are_gone_unshard(void **state)
+TEST(new_names_replicate_and_names_that_are_gone_unshard)
 {
-	(void)state;
 	becomes("fsdp=4", SHAPE(8), "Shard(0)@fsdp", "dp=2,fsdp=2", "Shard(0)@fsdp, Replicate@dp",
 		NULL);
 	becomes("fsdp=4,tp=2", SHAPE(8, 8), "Shard(0)@fsdp, Shard(1)@tp", "fsdp=2", "Shard(0)@fsdp",
@@ -174,12 +172,11 @@ static void new_names_replicate_and_names_that_are_gone_unshard(void **state)
 	becomes("dp=4,fsdp=2", SHAPE(8), "Shard(0)@fsdp", "fsdp=2", "Shard(0)@fsdp", NULL);
 }
 
-static void uneven_and_empty_shards_are_taken_as_they_are(void **state)
+TEST(uneven_and_empty_shards_are_taken_as_they_are)
 {
 	struct table t = { 0 }, g, r;
 	const uint64_t want[] = { 2, 2, 1, 0 };
 
-	(void)state;
 	becomes("fsdp=2", SHAPE(5), "Shard(0)@fsdp", "fsdp=4", "Shard(0)@fsdp", NULL);
 	becomes("fsdp=2", SHAPE(0), "Shard(0)@fsdp", "fsdp=4", "Shard(0)@fsdp", NULL);
 	becomes("fsdp=2", SHAPE(1), "Shard(0)@fsdp", "fsdp=64", "Shard(0)@fsdp", NULL);
@@ -198,9 +195,8 @@ static void uneven_and_empty_shards_are_taken_as_they_are(void **state)
 	table_free(&t);
 }
 
-static void of_several_that_are_too_many_for_a_dimension_the_largest_cuts_alone(void **state)
+TEST(of_several_that_are_too_many_for_a_dimension_the_largest_cuts_alone)
 {
-	(void)state;
 	becomes("dp=2,tp=2", SHAPE(8), "Shard(0)@dp, Shard(0)@tp", "dp=2,tp=4",
 		"Shard(0)@dp, Shard(0)@tp", NULL);
 	becomes("dp=2,tp=2", SHAPE(7), "Shard(0)@dp, Shard(0)@tp", "dp=2,tp=4",
@@ -220,9 +216,8 @@ static void of_several_that_are_too_many_for_a_dimension_the_largest_cuts_alone(
 		"Shard(0)@dp, Replicate@tp", "dp cuts alone");
 }
 
-static void a_stage_goes_to_the_same_part_of_the_pipeline(void **state)
+TEST(a_stage_goes_to_the_same_part_of_the_pipeline)
 {
-	(void)state;
 	becomes("pp=4", SHAPE(3), "Only(3)@pp", "pp=4", "Only(3)@pp", NULL);
 	becomes("pp=4", SHAPE(3), "Only(3)@pp", "pp=2", "Only(1)@pp", "Only(3)@pp becomes Only(1)");
 	becomes("pp=4", SHAPE(3), "Only(1)@pp", "pp=2", "Only(0)@pp", "becomes");
@@ -232,9 +227,8 @@ static void a_stage_goes_to_the_same_part_of_the_pipeline(void **state)
 	becomes("pp=2", 0, NULL, "Only(1)@pp", "pp=2,fsdp=3", "Only(1)@pp, Replicate@fsdp", NULL);
 }
 
-static void a_strided_shards_factor_follows_the_shards_inside_it(void **state)
+TEST(a_strided_shards_factor_follows_the_shards_inside_it)
 {
-	(void)state;
 	/* FSDP2 with tensor parallelism: tp first, dp inside. */
 	becomes("dp=2,tp=2", SHAPE(64), "StridedShard(0, 2)@dp, Shard(0)@tp", "dp=2,tp=4",
 		"StridedShard(0, 4)@dp, Shard(0)@tp", "StridedShard(0, 2)@dp becomes");
@@ -265,13 +259,12 @@ static void a_strided_shards_factor_follows_the_shards_inside_it(void **state)
 		NULL);
 }
 
-static void a_tensor_without_placements_is_whole_everywhere_and_is_told(void **state)
+TEST(a_tensor_without_placements_is_whole_everywhere_and_is_told)
 {
-	(void)state;
 	becomes("dp=2", SHAPE(4, 4), NULL, "dp=2", "Replicate@dp", "no placements");
 }
 
-static void names_count_on_every_mesh_of_the_checkpoint(void **state)
+TEST(names_count_on_every_mesh_of_the_checkpoint)
 {
 	struct table t = { 0 }, g;
 	struct layout l = { .mesh = 1,
@@ -284,7 +277,6 @@ static void names_count_on_every_mesh_of_the_checkpoint(void **state)
 				  .ndim = 1,
 				  .shape = (uint64_t[]){ 64 } };
 
-	(void)state;
 	add_mesh(&t, "fsdp=4", 0);
 	add_mesh(&t, "efsdp=2,ep=2", 4);
 	assert_int_equal(table_add_layout(&t, &l, &x.layout, NULL), 0);
@@ -301,11 +293,10 @@ static void names_count_on_every_mesh_of_the_checkpoint(void **state)
 
 /* --- blobs and sinks --- */
 
-static void rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world(void **state)
+TEST(rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world)
 {
 	struct table t = { 0 }, g, r;
 
-	(void)state;
 	add_mesh(&t, "fsdp=5", 0);
 	for (uint32_t i = 0; i < 5; i++)
 		add_blob(&t, "rng", i, 10 + i);
@@ -336,7 +327,7 @@ static void rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world(void **stat
 	table_free(&t);
 }
 
-static void a_sink_has_no_bytes_on_any_rank(void **state)
+TEST(a_sink_has_no_bytes_on_any_rank)
 {
 	struct table t = { 0 }, g, r;
 	struct table_tensor x = { .name = "s",
@@ -347,7 +338,6 @@ static void a_sink_has_no_bytes_on_any_rank(void **state)
 				  .ndim = 1,
 				  .shape = (uint64_t[]){ 4 } };
 
-	(void)state;
 	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
 	seal(&t);
 	make(&t, "dp=2", NULL, 0, &g);
@@ -360,12 +350,11 @@ static void a_sink_has_no_bytes_on_any_rank(void **state)
 	table_free(&t);
 }
 
-static void a_rank_that_is_not_there_is_refused(void **state)
+TEST(a_rank_that_is_not_there_is_refused)
 {
 	struct table t = { 0 }, g, r;
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	seal(&t);
 	make(&t, "dp=2,tp=3", NULL, 0, &g);
 	assert_int_equal(target_rank(&g, 5, &r, NULL), 0);
@@ -788,12 +777,11 @@ static void check_placements(const struct table *t, const struct table *g)
 	}
 }
 
-static void any_checkpoint_on_any_mesh_is_whole_and_what_changed_is_told(void **state)
+TEST(any_checkpoint_on_any_mesh_is_whole_and_what_changed_is_told)
 {
 	struct table g;
 	char spec[64];
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		random_checkpoint(&random_table);
@@ -807,14 +795,13 @@ static void any_checkpoint_on_any_mesh_is_whole_and_what_changed_is_told(void **
 	}
 }
 
-static void of_many_tensors_and_ranks_each_share_is_its_own(void **state)
+TEST(of_many_tensors_and_ranks_each_share_is_its_own)
 {
 	const uint32_t many = 6000, world = 16;
 	const char *const placements[] = { "Shard(0)@a", "Shard(0)@a, Shard(0)@b" };
 	struct table t = { 0 }, g, r;
 	struct arena a = { 0 };
 
-	(void)state;
 	naive_seed(__func__);
 	add_mesh(&t, "a=8,b=2", 0);
 	for (uint32_t i = 0; i < many; i++) {
@@ -846,7 +833,7 @@ static void of_many_tensors_and_ranks_each_share_is_its_own(void **state)
 
 /* --- layout files --- */
 
-static void the_first_rule_that_matches_gives_the_placements(void **state)
+TEST(the_first_rule_that_matches_gives_the_placements)
 {
 	const struct target_rule rule[] = {
 		{ "model/a.*", "Shard(1)@tp", "f:1" },
@@ -855,7 +842,6 @@ static void the_first_rule_that_matches_gives_the_placements(void **state)
 	};
 	struct table t = { 0 }, g;
 
-	(void)state;
 	add_mesh(&t, "fsdp=2", 0);
 	add(&t, "model", "a.w", SHAPE(8, 8), "Shard(0)@fsdp");
 	add(&t, "optim", "a.w", SHAPE(3, 8), "Shard(0)@fsdp");
@@ -875,12 +861,11 @@ static void the_first_rule_that_matches_gives_the_placements(void **state)
 	table_free(&t);
 }
 
-static void what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told(void **state)
+TEST(what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told)
 {
 	const struct target_rule rule = { "*", "Shard(1)@tp, Shard(0)@fsdp", "f:9" };
 	struct table t = { 0 }, g;
 
-	(void)state;
 	add_mesh(&t, "fsdp=2", 0);
 	add(&t, "model", "scalar", 0, NULL, "Replicate@fsdp");
 	add(&t, "model", "bias", SHAPE(8), "Shard(0)@fsdp");
@@ -894,12 +879,11 @@ static void what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told(void **stat
 	table_free(&t);
 }
 
-static void a_rule_that_says_what_is_so_anyway_is_no_news(void **state)
+TEST(a_rule_that_says_what_is_so_anyway_is_no_news)
 {
 	const struct target_rule rule = { "*", "Replicate@dp, Shard(1)@tp, Shard(0)@fsdp", "f:1" };
 	struct table t = { 0 }, g;
 
-	(void)state;
 	add_mesh(&t, "fsdp=2,tp=2", 0);
 	add(&t, "model", "w", SHAPE(8, 8), "Shard(0)@fsdp, Shard(1)@tp");
 	seal(&t);
@@ -909,7 +893,7 @@ static void a_rule_that_says_what_is_so_anyway_is_no_news(void **state)
 	table_free(&t);
 }
 
-static void everything_that_is_wrong_with_rules_is_said_at_once(void **state)
+TEST(everything_that_is_wrong_with_rules_is_said_at_once)
 {
 	const struct target_rule rule[] = {
 		{ "w", "Shard(0)@fdsp", "f:1" },       { "w", "Shrd(0)@fsdp", "f:2" },
@@ -920,7 +904,6 @@ static void everything_that_is_wrong_with_rules_is_said_at_once(void **state)
 	struct table t = { 0 }, g;
 	struct ckpt_err err = { 0 };
 
-	(void)state;
 	add_mesh(&t, "fsdp=2", 0);
 	add(&t, "model", "w", SHAPE(8), "Shard(0)@fsdp");
 	add_blob(&t, "rng", 0, 4);
@@ -946,7 +929,7 @@ static void everything_that_is_wrong_with_rules_is_said_at_once(void **state)
 	table_free(&t);
 }
 
-static void placements_are_read_as_pytorch_writes_them(void **state)
+TEST(placements_are_read_as_pytorch_writes_them)
 {
 	static const struct {
 		const char *torch, *ours;
@@ -971,7 +954,6 @@ static void placements_are_read_as_pytorch_writes_them(void **state)
 	struct arena a = { 0 };
 	struct mesh m;
 
-	(void)state;
 	assert_int_equal(mesh_parse("dp=3,tp=2", &a, &m, NULL), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(same); i++) {
 		struct ckpt_err err = { 0 };
@@ -998,7 +980,7 @@ static void placements_are_read_as_pytorch_writes_them(void **state)
 	arena_free(&a);
 }
 
-static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void **state)
+TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
 {
 	static const struct {
 		const char *text;
@@ -1041,7 +1023,6 @@ static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void
 	struct mesh m;
 	char at[32];
 
-	(void)state;
 	assert_int_equal(mesh_parse("dp=3,tp=2", &a, &m, NULL), 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct ckpt_err err = { 0 };
@@ -1055,9 +1036,8 @@ static void placements_that_cannot_be_read_say_where_and_what_belongs_there(void
 	arena_free(&a);
 }
 
-static void what_is_printed_of_a_layout_is_read_back_as_the_same(void **state)
+TEST(what_is_printed_of_a_layout_is_read_back_as_the_same)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		struct table t = { 0 };
@@ -1082,12 +1062,11 @@ static void what_is_printed_of_a_layout_is_read_back_as_the_same(void **state)
 	}
 }
 
-static void blanks_and_the_underscore_of_torch_are_read_too(void **state)
+TEST(blanks_and_the_underscore_of_torch_are_read_too)
 {
 	struct table t = { 0 };
 	char text[128];
 
-	(void)state;
 	add_mesh(&t, "dp=3,tp=2", 0);
 	add(&t, "", "w", SHAPE(9, 9), "  _StridedShard( 1 ,2 ) @ dp ,\tShard(0)@tp ");
 	assert_string_equal(table_layout_print(&t, 0, text, sizeof text),
@@ -1096,34 +1075,4 @@ static void blanks_and_the_underscore_of_torch_are_read_too(void **state)
 	assert_string_equal(table_layout_print(&t, 1, text, sizeof text),
 			    "Replicate@dp, Replicate@tp");
 	table_free(&t);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_dimension_that_both_meshes_name_keeps_its_placements),
-		cmocka_unit_test(new_names_replicate_and_names_that_are_gone_unshard),
-		cmocka_unit_test(uneven_and_empty_shards_are_taken_as_they_are),
-		cmocka_unit_test(
-			of_several_that_are_too_many_for_a_dimension_the_largest_cuts_alone),
-		cmocka_unit_test(a_stage_goes_to_the_same_part_of_the_pipeline),
-		cmocka_unit_test(a_strided_shards_factor_follows_the_shards_inside_it),
-		cmocka_unit_test(a_tensor_without_placements_is_whole_everywhere_and_is_told),
-		cmocka_unit_test(names_count_on_every_mesh_of_the_checkpoint),
-		cmocka_unit_test(rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world),
-		cmocka_unit_test(a_sink_has_no_bytes_on_any_rank),
-		cmocka_unit_test(a_rank_that_is_not_there_is_refused),
-		cmocka_unit_test(any_checkpoint_on_any_mesh_is_whole_and_what_changed_is_told),
-		cmocka_unit_test(of_many_tensors_and_ranks_each_share_is_its_own),
-		cmocka_unit_test(the_first_rule_that_matches_gives_the_placements),
-		cmocka_unit_test(what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told),
-		cmocka_unit_test(a_rule_that_says_what_is_so_anyway_is_no_news),
-		cmocka_unit_test(everything_that_is_wrong_with_rules_is_said_at_once),
-		cmocka_unit_test(placements_are_read_as_pytorch_writes_them),
-		cmocka_unit_test(placements_that_cannot_be_read_say_where_and_what_belongs_there),
-		cmocka_unit_test(what_is_printed_of_a_layout_is_read_back_as_the_same),
-		cmocka_unit_test(blanks_and_the_underscore_of_torch_are_read_too),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,11 +98,10 @@ static void check_all(const struct world *w, const struct table *t)
 	assert_int_equal(t->ntensor, n);
 }
 
-static void a_view_shows_the_elements_that_a_model_by_coordinates_has(void **state)
+TEST(a_view_shows_the_elements_that_a_model_by_coordinates_has)
 {
 	uint32_t kept = 0, lost = 0, layouts = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < CASES; k++) {
 		struct world *w = world_make();
@@ -123,9 +122,8 @@ static void a_view_shows_the_elements_that_a_model_by_coordinates_has(void **sta
 	assert_true(kept > CASES / 2 && lost > CASES / 2 && layouts > CASES);
 }
 
-static void a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was(void **state)
+TEST(a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was)
 {
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < CASES / 3; k++) {
 		struct world *w = world_make();
@@ -193,11 +191,10 @@ static bool naive_match(const char *p, const char *s, const char *begin)
 	return *s && (*p == '?' || *p == *s) && naive_match(p + 1, s + 1, begin);
 }
 
-static void patterns_match_as_a_recursive_matcher_says_and_stars_fill_the_gaps(void **state)
+TEST(patterns_match_as_a_recursive_matcher_says_and_stars_fill_the_gaps)
 {
 	uint32_t hits = 0;
 
-	(void)state;
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < 10 * CASES; k++) {
 		char p[10] = "", s[12] = "", back[64] = "";
@@ -318,7 +315,7 @@ static void becomes(const struct given *g, uint32_t n, const char *rules, const 
 	table_free(&t);
 }
 
-static void what_still_says_what_the_pieces_are_stays(void **state)
+TEST(what_still_says_what_the_pieces_are_stays)
 {
 	static const struct given g[] = {
 		{ .component = "model",
@@ -336,7 +333,6 @@ static void what_still_says_what_the_pieces_are_stays(void **state)
 		  .shape = { 6, 1 } },
 	};
 
-	(void)state;
 	becomes(g, 2, "",
 		"model/w [6,4] Shard(0)@fsdp, Replicate@tp 100 \n"
 		"optim/w.m [6,1] Shard(0)@fsdp, Partial(sum, keep)@tp 101 w\n");
@@ -361,13 +357,12 @@ static void what_still_says_what_the_pieces_are_stays(void **state)
 		"model/w [4,6] Shard(1)@fsdp, Replicate@tp 0 \n");
 }
 
-static void the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers(void **state)
+TEST(the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers)
 {
 	struct given g[26];
 	char name[26][32];
 	struct table t, y;
 
-	(void)state;
 	for (uint32_t i = 0; i < 26; i++) {
 		snprintf(name[i], sizeof name[i], "l%u.e.%u.up", i % 2, (i / 2 * 5) % 13);
 		g[i] = (struct given){
@@ -390,7 +385,7 @@ static void the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers
 	table_free(&t);
 }
 
-static void names_with_anything_in_them_can_be_said(void **state)
+TEST(names_with_anything_in_them_can_be_said)
 {
 	static const struct given g[] = {
 		{ .component = "", .name = "a b*#{1}\\->" },
@@ -410,7 +405,6 @@ static void names_with_anything_in_them_can_be_said(void **state)
 		  .rank = 2 },
 	};
 
-	(void)state;
 	becomes(g, 5,
 		"rename a\\ b\\*\\#\\{1}\\\\-> -> \\#dim\n"
 		"\t# comments, \n\n rename /x/y -> dim  # and more\n"
@@ -424,7 +418,7 @@ static void names_with_anything_in_them_can_be_said(void **state)
 }
 
 /* The rules of docs/LAYOUTS.md: what begins with four blanks behind "## Views". */
-static void the_rules_in_the_documentation_can_be_read(void **state)
+TEST(the_rules_in_the_documentation_can_be_read)
 {
 	char path[512], line[512], text[TEXT_BYTES] = "";
 	char here[] = __FILE__;
@@ -434,7 +428,6 @@ static void the_rules_in_the_documentation_can_be_read(void **state)
 	struct view v;
 	FILE *f;
 
-	(void)state;
 	*strrchr(here, '/') = '\0';
 	snprintf(path, sizeof path, "%s/../../docs/LAYOUTS.md", here);
 	f = fopen(path, "re");
@@ -466,9 +459,8 @@ static void reads_not(const char *text, const char *why)
 	arena_free(&a);
 }
 
-static void a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write(void **state)
+TEST(a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write)
 {
-	(void)state;
 	reads_not("\n  renam a -> b",
 		  "v.txt:2: character 3: \"renam\" is not a rule; write rename");
 	reads_not("rename", "v.txt:1: character 7: a name is missing; write rename NAME -> NEW");
@@ -526,7 +518,7 @@ static void follows_not(const struct given *g, uint32_t n, const char *text, con
 	arena_free(&a);
 }
 
-static void a_rule_that_cannot_be_followed_names_every_tensor_and_why(void **state)
+TEST(a_rule_that_cannot_be_followed_names_every_tensor_and_why)
 {
 	static const struct given g[] = {
 		{ .component = "m", .name = "a", .ndim = 2, .shape = { 6, 4 } },
@@ -556,7 +548,6 @@ static void a_rule_that_cannot_be_followed_names_every_tensor_and_why(void **sta
 	};
 	const uint32_t n = ARRAY_LEN(g);
 
-	(void)state;
 	follows_not(g, n, "# x\nrename m/x* -> m/y", "v.txt:2: no tensor matches \"m/x*\"");
 	follows_not(g, n, "rename m/a -> m/b", "v.txt:1: there is already a tensor called m/b");
 	follows_not(g, n, "rename m/? -> m/one", "there is already a tensor called m/one");
@@ -586,24 +577,4 @@ static void a_rule_that_cannot_be_followed_names_every_tensor_and_why(void **sta
 		    "rename m/e.2 -> m/e.0\nrename m/e.02 -> m/e.00\n"
 		    "stack m/e.# dim 0 -> m/e",
 		    "v.txt:3: m/e: number 0 of its parts is there twice");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_view_shows_the_elements_that_a_model_by_coordinates_has),
-		cmocka_unit_test(a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was),
-		cmocka_unit_test(
-			patterns_match_as_a_recursive_matcher_says_and_stars_fill_the_gaps),
-		cmocka_unit_test(what_still_says_what_the_pieces_are_stays),
-		cmocka_unit_test(
-			the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers),
-		cmocka_unit_test(names_with_anything_in_them_can_be_said),
-		cmocka_unit_test(the_rules_in_the_documentation_can_be_read),
-		cmocka_unit_test(
-			a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write),
-		cmocka_unit_test(a_rule_that_cannot_be_followed_names_every_tensor_and_why),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }
