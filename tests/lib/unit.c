@@ -111,7 +111,10 @@ static void groups_make(char **pattern, int npattern)
 		for (; more && more->test_func; more++)
 			if (chosen(g->subject, more->name, pattern, npattern))
 				group_add(g, more);
-		ngroup += g->ntest > 0;
+		if (g->ntest)
+			ngroup++;
+		else
+			free((char *)g->subject);
 	}
 	free(at);
 }
