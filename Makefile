@@ -75,7 +75,7 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo test bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo test check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
 endif
@@ -103,6 +103,10 @@ $(B)/libckpt.so: $(ARCH.client) ckpt/client/libckpt.map
 $(B)/trainer: $(TRAINER) $(B)/libckpt.so
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $(TRAINER) -L$(B) -lckpt -Wl,-rpath,'$$ORIGIN' -lm
 comma    := ,
+define newline
+
+
+endef
 # Man pages and completions: made from the programs, so that installing needs nothing but copying.
 $(B)/share/.made: $(B)/ckptctl $(B)/ckptd ckpt/ckpt.h $(wildcard docs/man_*.awk) docs/install.sh
 	$(Q)docs/install.sh pages $(B) $(B)/share
@@ -161,9 +165,10 @@ CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
 $(O)/unit/daemon: | $(B)/libckpt.so
 $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
+# `make test` runs every unit with ASan and UBSan, and those where several threads meet with TSan. It runs those without a sanitizer whose
+# draws sanitizers scale down, that look at times or at real I/O, or that test_without.sh runs again: in the variant V=mutant, with no
+# mistake chosen, because the mistakes need these programs anyway. `make torture RIGS=variants` runs the rest, and all of them with V=release.
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
-# `make test` runs every unit with ASan and UBSan. Without a sanitizer it runs those whose draws sanitizers scale down, that look at times
-# or at real I/O, or that test_without.sh runs again; with TSan those where several threads meet. `make torture RIGS=variants` runs the rest.
 PLAIN    := $(filter base_hash base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
 	move_write move_rot move_layouts move_window table_view client_canary client_shared daemon_faults daemon_hostile daemon_inprocess \
 	cli_faults cli_restore native_read,$(UNIT))
@@ -188,20 +193,33 @@ $(FUZZ:%=fuzz-%): fuzz-%: build/.deps-tidy
 MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 units: $(UNIT:%=$(O)/unit/%)
-units-plain: $(PLAIN:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
-units-racing: $(RACING:%=$(O)/unit/%)
-fuzzers: $(FUZZ:%=$(O)/fuzz/%)
 objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(O)/tests/lib/libc.o $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
+
+# What `make test` runs, in the words of tests/run.sh: all, or TESTS='asan:store_find script:tests/e2e/test_tour.sh'; and what these need.
+TESTS    ?= $(SCRIPTS:%=script:%) $(RACING:%=tsan:%) $(UNIT:%=asan:%) $(PLAIN:%=plain:%) $(FUZZ:%=fuzz:%)
+unexport TESTS
+of = $(patsubst $(1):%,%,$(filter $(1):%,$(TESTS)))
+NEED.release = $(if $(call of,script),all rigs) $(patsubst %,build/obj/release/unit/%,$(call of,unit))
+NEED.asan = $(patsubst %,build/obj/asan/unit/%,$(call of,asan)) $(patsubst %,build/obj/asan/fuzz/%,$(call of,fuzz))
+NEED.tsan = $(patsubst %,build/obj/tsan/unit/%,$(call of,tsan))
+NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh,$(call of,script)),$(PLAIN))) \
+	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
-	$(MAKEJ) all units-plain
-	$(MAKEJ) V=asan units fuzzers
-	$(MAKEJ) V=tsan units-racing
-	$(MAKEJ) V=mutant mutant-rigs MUTANTS=FAST
-	@tests/run.sh $(PLAIN:%=unit:%) $(UNIT:%=asan:%) $(RACING:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
+	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
+	@tests/run.sh $(TESTS)
+
+# All units of a room, or of all rooms, as they are after a change: a tenth of the draws and of the states of a disk.
+CHECKED  = $(filter $(if $(ROOM),$(ROOM)_%,%),$(UNIT))
+SCALE    ?= 10
+check: build/.deps-test
+	$(if $(CHECKED),,$(error ROOM=$(ROOM) has no units; there are: $(UNIT_ROOMS)))
+	$(MAKEJ) -s V=release $(CHECKED:%=build/obj/release/unit/%)
+	@echo "  SCALE=$(SCALE): a $(SCALE)th of the draws and of the states of a disk (make test: all)"
+	@SCALE=$(SCALE) tests/run.sh $(CHECKED:%=unit:%)
 
 demo: build/.deps-build
 	$(MAKEJ) all
@@ -218,7 +236,7 @@ tidy: build/.deps-tidy
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo test torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo test check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -234,17 +252,18 @@ help:
 	@sed -n 's/^#: //p' Makefile tests/*/*.mk
 #: make               build/ckptctl build/ckptd build/libckpt.so build/trainer
 #: make demo          train, kill, resume on other meshes: the whole product in a minute
-#: make test          every test; TESTS='unit:io_queue script:tests/e2e/x.sh' for some (tests/run.sh)
+#: make check         every unit test, quickly: after each change; ROOM=store for those of one room, SCALE=1 for all their draws
+#: make test          every test; TESTS='asan:io_queue script:tests/e2e/test_tour.sh' for some (tests/run.sh)
 #: make bench         what it costs, as ratios against what the machine can do: build/bench.json
 #: make bench-frameworks  the same beside PyTorch, which comes into build/venv (5 GB)
 #: make tidy          clang-format, and gcc and clang with all warnings as errors
 #: make deps          install what all of the above needs (apt; elsewhere it prints what to install)
 #: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
 #: make uninstall     remove exactly what that put there
-#: make unit-NAME     tests/unit/test_NAME.c; V=asan or V=tsan for the sanitizers
+#: make unit-NAME     tests/unit/test_NAME.c, or a room; CASE='a_word*' for some cases; V=asan or V=tsan for the sanitizers
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-plain units-threaded units-racing fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

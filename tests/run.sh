@@ -1,16 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh - runs test programs, some at a time, and counts their cases. Called by `make test`, which has built
-# them; `make test TESTS='unit:io_queue script:tests/e2e/test_x.sh'` for some. Arguments:
+# them; `make test TESTS='asan:io_queue script:tests/e2e/test_x.sh'` for some. Arguments:
 #
-#   unit:NAME asan:NAME tsan:NAME   tests/unit/test_NAME.c in that variant
+#   unit:NAME asan:NAME tsan:NAME   tests/unit/test_NAME.c in that variant (unit: V=release)
+#   plain:NAME                      the same with V=mutant, and no mistake chosen
 #   fuzz:NAME                       tests/fuzz/fuzz_NAME.c over its corpus and mutations of it
 #   script:PATH                     a script that prints TAP
 #
 # A case is a line "ok ..." or "not ok ..." (TAP) at the beginning of a line; "# SKIP why" makes it a skip. A
 # program that dies, runs out of time or runs fewer cases than it announced is a failed case of its own.
-# Every program has a TMPDIR to itself; what it leaves running that names this directory is killed.
-# The last line is always "N passed, N failed, N skipped". Exit status 1 when anything failed.
+# Every program has a TMPDIR to itself. What it leaves running that names this directory is killed, and is a
+# failed case, as is a file that it leaves there.
+# At the end: the slowest ten, what was skipped and why, what failed. The last line is always
+# "N passed, N failed, N skipped". Exit status 1 when anything failed, 2 when another run uses this tree.
 # TEST_SECONDS (120) limits each program, TEST_JOBS (one more than there are
 # processors, for some tests wait) how many run at once.
 set -u
@@ -18,11 +21,21 @@ cd "$(dirname "$0")/.." || exit 1
 jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 limit=${TEST_SECONDS:-120}
 logs=$PWD/build/test
-# shellcheck disable=SC2086 # words
-[ -z "${TESTS:-}" ] || set -- $TESTS
 
-rm -rf "$logs" && mkdir -p "$logs" || exit 1
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-t.XXXXXX") || exit 1 # short: sockets lie in it
+mkdir -p "$logs" || exit 1
+exec 9>build/.test-lock
+flock -n 9 || { echo "tests/run.sh: another run uses $PWD/build/test: wait for its end, or use another clone" >&2; exit 2; }
+# The longest of the last run begin first, or processors are idle at the end.
+mapfile -t order < <([ ! -f build/test-seconds ] || sort -k1,1nr build/test-seconds | awk '{ print $2 }')
+mapfile -t tests < <(printf '%s\n' "$@" | awk 'BEGIN { for (i = 1; i < ARGC; i++) at[ARGV[i]] = i; ARGC = 1 }
+	{ printf "%d %d %s\n", ($0 in at) ? at[$0] : 0, NR, $0 }' "${order[@]}" | sort -k1,1n -k2,2n | cut -d' ' -f3)
+rm -rf "${logs:?}"/*
+root=${TMPDIR:-/tmp}
+if [ ${#root} -gt 40 ]; then
+	echo "  TMPDIR=$root is too long for the names of sockets: the tests work in /tmp"
+	root=/tmp
+fi
+tmp=$(mktemp -d "$root/ckpt-t.XXXXXX") || exit 1
 memory=$tmp
 [ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-t.XXXXXX) || exit 1
 chmod 711 "$tmp" "$memory" # some tests become another user for a while
@@ -59,6 +72,7 @@ command_of() { # TEST: sets cmd
 	local name=${1#*:}
 	case $1 in
 	unit:*) cmd=("build/obj/release/unit/$name" -j1) ;;
+	plain:*) cmd=("build/obj/mutant/unit/$name" -j1) ;;
 	asan:* | tsan:*) cmd=("build/obj/${1%%:*}/unit/$name" -j1) ;;
 	fuzz:*)
 		cmd=("build/obj/asan/fuzz/$name")
@@ -87,7 +101,7 @@ run_one() { # TEST LOG DIR
 }
 
 passed=0 failed=0 skipped=0
-failures=()
+failures=() skips=()
 
 # Counts a finished test and prints its line; the end of its log if it failed.
 report() { # TEST LOG
@@ -109,6 +123,8 @@ report() { # TEST LOG
 		bad=1 say="ended with status $status"
 	elif [ $((ok + bad + skip)) -eq 0 ]; then
 		bad=1 say="ran no case"
+	elif [ -s "$2.left" ] && [ "$bad" -eq 0 ]; then
+		bad=1 say="left something behind"
 	fi
 	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
 	if [ "$bad" -eq 0 ]; then
@@ -122,8 +138,16 @@ report() { # TEST LOG
 		failures+=("$1")
 	fi
 	# A skip without a reason of its own is explained by the line that the test printed before it.
-	[ "$skip" -eq 0 ] || awk '/^(ok|not ok).*# *(SKIP|skip)/ { print "       skipped: " $0 (($0 ~ /SKIP [^ ]+ .*|skip [^ ]+ .*/ || before == "") ? "" : "  (" before ")"); before = ""; next }
-		{ before = ($0 ~ /^(ok|not ok|1\.\.)/) ? "" : $0 }' "$2" | cut -c1-200
+	[ "$skip" -eq 0 ] || mapfile -t -O "${#skips[@]}" skips < <(awk -v name="$1" '
+		/^(ok|not ok).*# *(SKIP|skip)/ {
+			sub(/^(not )?ok [0-9]* *-* */, "")
+			sub(/^# *SKIP */, "")
+			sub(/# *(SKIP|skip)/, ":")
+			print name ": " $0 (before == "" ? "" : "  (" before ")")
+			before = ""
+			next
+		}
+		{ before = ($0 ~ /^(ok|not ok|1\.\.)/) ? "" : $0 }' "$2" | cut -c1-200)
 	[ ! -s "$2.left" ] || sed 's/^/       /' "$2.left" | cut -c1-200
 	sed -n 's/^#| /       /p' "$2" # a table that belongs into the report
 }
@@ -137,7 +161,7 @@ collect() { # waits for one of the running
 	report "${running[$pid]%% *}" "${running[$pid]#* }"
 	unset "running[$pid]"
 }
-for t in "$@"; do
+for t in "${tests[@]}"; do
 	[ "${#running[@]}" -lt "$jobs" ] || collect
 	n=$((n + 1))
 	log=$logs/$(printf '%s' "$t" | tr -c 'A-Za-z0-9_.' '-').log
@@ -146,7 +170,7 @@ for t in "$@"; do
 	*:store_*) dir=$memory/$n ;;
 	*) dir=$tmp/$n ;;
 	esac
-	run_one "$t" "$log" "$dir" &
+	run_one "$t" "$log" "$dir" 9>&- &
 	running[$!]="$t $log"
 	set +m
 done
@@ -154,6 +178,17 @@ while [ "${#running[@]}" -gt 0 ]; do
 	collect
 done
 
+awk '{ print $1, $4 }' "$logs/seconds" >"$logs/now" 2>/dev/null
+# Remembered for the next run's order, also of those that did not run this time.
+cat "$logs/now" build/test-seconds 2>/dev/null | awk '!seen[$2]++' >"$logs/all" && mv "$logs/all" build/test-seconds
+if [ "$n" -gt 10 ]; then
+	echo "  slowest:"
+	sort -k1,1nr "$logs/now" | head -10 | awk '{ printf "    %5.1f s  %s\n", $1, $2 }'
+fi
+if [ "${#skips[@]}" -gt 0 ]; then
+	echo "  skipped:"
+	printf '    %s\n' "${skips[@]}"
+fi
 echo "  $n test programs in $((SECONDS - begin)) s; logs in build/test/"
 [ "${#failures[@]}" -eq 0 ] || printf '  failed: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -13,7 +13,7 @@ set -u
 . "$(dirname "$0")/trainer_tap.sh"
 cd "$root" || exit 1
 without=build/without
-unit=${UNITS:-build/obj/release/unit}
+unit=${UNITS:-build/obj/mutant/unit}
 limit_s=${ALL:+300}
 limit_s=${limit_s:-60}
 # On the disk the same programs run in `make test` as they are.

@@ -3,6 +3,3 @@
 WITHOUT  := build/without
 $(WITHOUT): build/obj/release/tests/lib/without.o
 	$(Q)$(CC) $(LDFLAGS) -o $@ $<
-ifeq ($(V),release)
-units units-plain: $(WITHOUT)
-endif

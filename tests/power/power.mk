@@ -4,8 +4,7 @@ POWER_RIGS := build/rig/power_off build/rig/nosync.so build/rig/clock_shim.so
 SEED     ?= $(shell date +%s)
 CYCLES   ?= 50
 .PHONY: power rigs
-rigs: $(POWER_RIGS)
-units units-plain: $(if $(filter release,$(V)),$(POWER_RIGS))
+rigs: $(POWER_RIGS) $(WITHOUT)
 build/rig/power_off: build/obj/release/tests/power/power_off.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $<

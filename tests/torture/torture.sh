@@ -132,7 +132,7 @@ for r in "${rigs[@]}"; do
 	command-faults) FAULT_STEP=1 rig command-faults 'injections' run_unit cli_faults ;;
 	# Sockets lie in its directories, whose names must be short: no TMPDIR here either.
 	mutants) MUTANT_JOBS=$jobs rig mutants 'mistakes' env -u TMPDIR tests/mutants/run.sh --tap ALL ;;
-	without) ALL=1 rig without '^#' tests/e2e/test_without.sh ;;
+	without) UNITS=$unit ALL=1 rig without '^#' tests/e2e/test_without.sh ;;
 	power) rig power '^#' tests/power/power.sh "$seed" $((seconds / 20 + 1)) ext4 xfs ;;
 	storm)
 		rig storm '^#' tests/storm/storm.sh "$seed" $((seconds / 12 + 1))
