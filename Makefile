@@ -202,6 +202,8 @@ SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/
 # What `make test` runs, in the words of tests/run.sh: all, or TESTS='asan:store_find script:tests/e2e/test_tour.sh'; and what these need.
 TESTS    ?= $(SCRIPTS:%=script:%) $(RACING:%=tsan:%) $(UNIT:%=asan:%) $(PLAIN:%=plain:%) $(FUZZ:%=fuzz:%)
 unexport TESTS
+# As many at once as make was told; otherwise tests/run.sh decides.
+JOBS = $(patsubst -j%,TEST_JOBS=%,$(filter-out -j,$(filter -j%,$(MAKEFLAGS))))
 of = $(patsubst $(1):%,%,$(filter $(1):%,$(TESTS)))
 NEED.release = $(if $(call of,script),all rigs) $(patsubst %,build/obj/release/unit/%,$(call of,unit))
 NEED.asan = $(patsubst %,build/obj/asan/unit/%,$(call of,asan)) $(patsubst %,build/obj/asan/fuzz/%,$(call of,fuzz))
@@ -210,7 +212,7 @@ NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filte
 	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
 	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
-	@tests/run.sh $(TESTS)
+	@$(JOBS) tests/run.sh $(TESTS)
 
 # All units of a room, or of all rooms, as they are after a change: a tenth of the draws and of the states of a disk.
 CHECKED  = $(filter $(if $(ROOM),$(ROOM)_%,%),$(UNIT))
@@ -219,7 +221,7 @@ check: build/.deps-test
 	$(if $(CHECKED),,$(error ROOM=$(ROOM) has no units; there are: $(UNIT_ROOMS)))
 	$(MAKEJ) -s V=release $(CHECKED:%=build/obj/release/unit/%)
 	@echo "  SCALE=$(SCALE): a $(SCALE)th of the draws and of the states of a disk (make test: all)"
-	@SCALE=$(SCALE) tests/run.sh $(CHECKED:%=unit:%)
+	@$(JOBS) SCALE=$(SCALE) tests/run.sh $(CHECKED:%=unit:%)
 
 demo: build/.deps-build
 	$(MAKEJ) all

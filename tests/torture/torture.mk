@@ -4,8 +4,8 @@ SEED     ?= $(shell date +%s)
 SECONDS  ?= 600
 RIGS     ?=
 .PHONY: torture
-torture: build/.deps-test
-	$(MAKEJ) all units rigs
-	$(MAKEJ) V=tsan units-threaded
+torture: $(if $(filter list,$(RIGS)),,build/.deps-test)
+	$(if $(filter list,$(RIGS)),,$(MAKEJ) all units rigs)
+	$(if $(filter list,$(RIGS)),,$(MAKEJ) V=tsan units-threaded)
 	@tests/torture/torture.sh $(SEED) $(SECONDS) $(RIGS)
-#: make torture       other seeds, a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power'
+#: make torture       other seeds, a million crash states, full fault matrices, all mutants, power cuts, storms, fuzzers; SEED= SECONDS= RIGS='states power', RIGS=list
