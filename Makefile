@@ -10,6 +10,8 @@ endif
 O        := build/obj/$(V)
 B        := $(if $(filter release,$(V)),build,build/$(V))
 Q        := @
+# A compiler cache, where one is installed; CACHE= for none.
+CACHE    ?= $(if $(filter coverage,$(V)),,$(shell command -v ccache))
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Werror
 OPT.release := -O2 -g -D_FORTIFY_SOURCE=2
 OPT.clang := $(OPT.release)
@@ -84,7 +86,7 @@ $(O)/flags $(ROOMS:%=$(O)/%.list): ;
 $(O)/%.o: %.c $(O)/flags | build/.deps-build
 	@mkdir -p $(@D)
 	@echo "  CC $(if $(filter-out release,$(V)),$(V) )$<"
-	$(Q)$(CC) $(CFLAGS) $(CFLAGS.$(basename $(notdir $<))) -c -o $@ $<
+	$(Q)$(CACHE) $(CC) $(CFLAGS) $(CFLAGS.$(basename $(notdir $<))) -c -o $@ $<
 CFLAGS.hash_avx2 := -mavx2
 CFLAGS.hash_avx512 := -mavx2 -mavx512f -mavx512vl -mavx512bw -mavx512dq
 
