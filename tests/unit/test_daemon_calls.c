@@ -6,8 +6,6 @@
  *
  * A new call is a line in `call`; without it the first test fails.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/unit.h"
@@ -20,7 +18,6 @@
 extern __typeof__(ckpt_fresh) ckpt_fresh __attribute__((weak));
 extern __typeof__(ckpt_why) ckpt_why __attribute__((weak));
 
-static struct host H;
 static struct rank K;
 static uint64_t step_now = 100;
 
@@ -227,7 +224,7 @@ static int setup(void **state)
 				  .job = "calls",
 				  .mesh = "fsdp=1",
 				  .guard = CKPT_FINISH };
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	rank_open(&K, &p, 0);
 	return 0;
 }
@@ -441,11 +438,9 @@ static void filled(int64_t (*f)(ckpt *c, void *const *p), uint32_t which, uint32
 TEST(structures_that_are_filled_are_filled_up_to_their_size)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 
 	filled(do_stats, 0, sizeof stats, 1);
-	MUST_BE(rank_step(&K, 1, CKPT_FINAL), 0);
-	MUST_OK(ckpt_wait(K.c, 1, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
 	rank_close(&K, 0);
 	rank_open(&K, &p, 0);
 	filled(do_restore, 1, sizeof got, 97);
@@ -483,13 +478,12 @@ static void open_again(const struct plan_of_job *p)
 /* --- fork --- */
 static void must_commit(uint64_t step)
 {
-	struct ckpt_err err;
 	int rc;
 
 	while ((rc = rank_step(&K, step, CKPT_PERSIST)) == CKPT_SKIPPED)
 		usleep(2000);
 	MUST_BE(rc, 0);
-	MUST_OK(ckpt_wait(K.c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_wait(&K, step, CKPT_COMMITTED);
 }
 
 TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
@@ -503,7 +497,7 @@ TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
 	for (kind = LEAVES; kind < KINDS; kind++) {
 		pid_t pid;
 
-		MUST_BE(rank_step(&K, 2 * kind + 10, CKPT_PERSIST), 0); /* its copy is under way */
+		must_step(&K, 2 * kind + 10, CKPT_PERSIST); /* its copy is under way */
 		pid = fork();
 		assert_true(pid >= 0);
 		if (pid == 0) {
@@ -558,7 +552,7 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 		MUST_BE(rank_step(&K, 5 + far, 0), -EINVAL);
 		assert_int_equal(why_jump(K.c, &err), -EINVAL);
 		assert_non_null(strstr(err.msg, "step 34359738373 is 2^35 or more above"));
-		assert_int_equal(ckpt_why(K.c, &err), -EINVAL);
+		assert_int_equal(rank_why(&K), -EINVAL);
 		assert_non_null(strstr(err.msg, "2^35"));
 	}
 	MUST_BE(rank_step(&K, CKPT_LATEST - 2, 0), -EINVAL);
@@ -569,7 +563,7 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 	must_commit(5 + 2 * far);
 	rank_close(&K, 0);
 	rank_open(&K, &p, 0); /* another launch begins wherever it likes */
-	MUST_OK(rank_restore(&K, 5 + 2 * far, 0, &got, &err), &err);
+	must_restore(&K, 5 + 2 * far, 0);
 	must_commit(UINT64_C(1) << 62);
 	must_commit((UINT64_C(1) << 62) + 1);
 }
@@ -578,7 +572,6 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
 	p.job = "barrier";
@@ -587,11 +580,10 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 	ranks_open(k, 2, &p);
 	for (uint64_t step = 1; step <= 3; step++) {
 		for (uint32_t r = 0; r < 2; r++)
-			MUST_BE(rank_step(&k[r], step, CKPT_STAGE_ONLY), 0);
-		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+			must_step(&k[r], step, CKPT_STAGE_ONLY);
+		must_wait(&k[0], step, CKPT_STAGED);
 	}
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&k[r], 0);
+	ranks_close(k, 2);
 	/* Without one nobody knows yet that the others will guard: each of them waits, or guards. */
 	for (int how = 0; how < 2; how++) {
 		p.job = how ? "guards" : "waits";
@@ -600,14 +592,13 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 			rank_fill(&k[r], 1);
 			MUST_BE(ckpt_snapshot(k[r].c, 1, NULL), 0);
 		}
-		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &err), -ETIMEDOUT);
+		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &k[0].err), -ETIMEDOUT);
 		if (how)
-			MUST_BE(ckpt_guard(k[1].c, NULL), 0);
+			must_guard(&k[1]);
 		else
-			MUST_BE(ckpt_wait(k[1].c, 1, CKPT_STAGED, 30 * SEC, &err), 0);
-		MUST_OK(ckpt_wait(k[0].c, 1, CKPT_STAGED, 30 * SEC, &err), &err);
-		for (uint32_t r = 0; r < 2; r++)
-			rank_close(&k[r], 0);
+			MUST_BE(rank_wait(&k[1], 1, CKPT_STAGED), 0);
+		must_wait(&k[0], 1, CKPT_STAGED);
+		ranks_close(k, 2);
 	}
 }
 
@@ -615,7 +606,6 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 TEST(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
 	p.job = "seals";
@@ -625,17 +615,16 @@ TEST(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others)
 		uint64_t end = now_ns() + 30 * SEC;
 		int rc;
 
-		MUST_BE(ckpt_seal(k[0].c, 0, &err), CKPT_SKIPPED); /* rank 1 has not come yet */
-		MUST_OK(ckpt_seal(k[1].c, 30 * SEC, &err), &err);
+		MUST_BE(rank_seal(&k[0], 0), CKPT_SKIPPED); /* rank 1 has not come yet */
+		must_seal(&k[1]);
 		do /* rank 0 trains on and does not call ckpt_seal again */
 			rc = rank_step(&k[0], ++step, CKPT_STAGE_ONLY);
 		while (rc == CKPT_SKIPPED && now_ns() < end);
 		assert_int_equal(rc, 0);
-		MUST_BE(rank_step(&k[1], step, CKPT_STAGE_ONLY), 0);
-		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+		must_step(&k[1], step, CKPT_STAGE_ONLY);
+		must_wait(&k[0], step, CKPT_STAGED);
 	}
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&k[r], 0);
+	ranks_close(k, 2);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

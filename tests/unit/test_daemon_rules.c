@@ -3,20 +3,16 @@
  * test_daemon_rules.c - the rules of daemon/snap.c in one scenario of two ranks, which names the rule
  * that was not kept. Each is a mistake of ckpt/base/mutants.h, and is then missed here.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <sched.h>
 
-static struct host H;
 static struct rank K[2];
 
 static int wait_staged(uint32_t r, uint64_t step, uint64_t ns)
 {
-	struct ckpt_err err;
 
-	return ckpt_wait(K[r].c, step, CKPT_STAGED, ns, &err);
+	return ckpt_wait(K[r].c, step, CKPT_STAGED, ns, &K[r].err);
 }
 
 /* Both ranks mark a step, waiting for a slot if need be; false when there is none for seconds. */
@@ -35,17 +31,6 @@ static void both_guard(void)
 {
 	(void)ckpt_guard(K[0].c, NULL);
 	(void)ckpt_guard(K[1].c, NULL);
-}
-
-static bool in_memory(uint64_t step)
-{
-	struct ckpt_step s[16];
-	int n = ckpt_steps(K[1].c, s, 16);
-
-	for (int i = 0; i < n; i++)
-		if (s[i].step == step && s[i].where & 1)
-			return true;
-	return false;
 }
 
 static bool on_disk_within(uint64_t step, uint64_t ns)
@@ -69,7 +54,7 @@ static const char *scenario(void)
 			return "the first mark was not taken";
 	}
 	for (until = now_ns() + SEC / 5; now_ns() < until; sched_yield())
-		if (in_memory(step))
+		if (in_memory(&K[1], step))
 			return "a step was staged of ranks that were never seen to guard";
 	both_guard(); /* the copy has ended by now */
 	if (!both_mark(&step, CKPT_STAGE_ONLY))
@@ -83,7 +68,7 @@ static const char *scenario(void)
 		return "a slot was not given back";
 	if (wait_staged(0, step, SEC / 5) != -ETIMEDOUT)
 		return "a step was staged that one rank had not marked";
-	if (!in_memory(held))
+	if (!in_memory(&K[1], held))
 		return "the staged step was given up before there was a newer one";
 	if (rank_step(&K[1], step, CKPT_STAGE_ONLY) != 0)
 		return "the late rank did not find its ticket";
@@ -117,24 +102,17 @@ static const char *scenario(void)
 
 TEST(every_rule_of_a_snapshot_is_kept)
 {
-	struct plan_of_job p = { .job = "rules",
-				 .mesh = "fsdp=2",
-				 .guard = CKPT_NEVER,
-				 .rows = 10000,
-				 .shared_only = true };
+	struct plan_of_job p =
+		plan("rules", "fsdp=2", .guard = CKPT_NEVER, .rows = 10000, .shared_only = true);
 	const char *what;
 
-	host_make(&H);
-	p.socket = H.socket;
-	p.store = H.store;
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ranks_open(K, 2, &p);
 	what = scenario();
 	if (what)
 		print_message("%s\n", what);
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&K[r], 0);
-	host_stop(&H);
-	(void)io_tree_remove(AT_FDCWD, H.dir);
+	ranks_close(K, 2);
 	assert_null(what);
 }
+
+UNIT(.setup = host_setup, .teardown = host_teardown);
