@@ -348,11 +348,11 @@ TEST(what_does_not_fit_is_known_before_the_first_byte)
 	struct asker a;
 	uint64_t writes;
 
-	P.rows = 20000; /* some 10 MiB */
+	P.rows = 6000; /* some 3 MiB */
 	start(0, 0);
 	rank_open(&K, &P, 0);
 	commit_some(&K, 1, 3);
-	atomic_store(&disk.free_bytes, 4 << 20);
+	atomic_store(&disk.free_bytes, 1 << 20);
 	writes = atomic_load(&disk.writes);
 	io_faults_count(&disk.of_others, IO_ON_MUTATING);
 	must_step(&K, 4, CKPT_PERSIST);
@@ -360,12 +360,12 @@ TEST(what_does_not_fit_is_known_before_the_first_byte)
 	assert_int_equal(atomic_load(&disk.writes), writes);
 	assert_int_equal(io_faults_calls(&disk.of_others), 0);
 	assert_non_null(strstr(K.err.msg, "step 4 needs "));
-	assert_non_null(strstr(K.err.msg, "4.0 MiB are free"));
+	assert_non_null(strstr(K.err.msg, "1.0 MiB are free"));
 	assert_non_null(strstr(K.err.msg, "ckptctl prune -n --keep-last 2 would free "));
 	assert_true(disk_is("1 2 3"));
 	ask_open(&a, H.socket);
-	ask_until((j = ask_job(&a, "job")) && j->free_mib == 5);
-	assert_true(j->next_mib >= 8 && j->failed == 1 && j->committed == 3);
+	ask_until((j = ask_job(&a, "job")) && j->free_mib == 2);
+	assert_true(j->next_mib >= 2 && j->failed == 1 && j->committed == 3);
 	assert_non_null(strstr(j->error, "step 4 needs "));
 	ask_close(&a);
 	must_guard(&K);
@@ -421,7 +421,7 @@ static void go_back(void)
 
 TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 {
-	P.rows = 20000; /* some 10 MiB */
+	P.rows = 6000; /* some 3 MiB */
 	go_back();
 	start(1, 0);
 	said_forget(&daemon_said);
@@ -431,7 +431,7 @@ TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 	assert_soon(said_times(&daemon_said, "keep: job job: 4 steps removed") == 1);
 	/* one removal makes room for a step */
 	said_forget(&daemon_said);
-	atomic_store(&disk.free_bytes, 4 << 20);
+	atomic_store(&disk.free_bytes, 1 << 20);
 	atomic_store(&disk.per_removal, ROOMY);
 	commit(&K, 8);
 	assert_int_equal(
@@ -442,11 +442,11 @@ TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 
 TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside)
 {
-	P.rows = 20000; /* some 10 MiB */
+	P.rows = 6000; /* some 3 MiB */
 	go_back();
 	start(0, 7); /* keeps none of them but the newest */
 	said_forget(&daemon_said);
-	atomic_store(&disk.free_bytes, 4 << 20);
+	atomic_store(&disk.free_bytes, 1 << 20);
 	atomic_store(&disk.per_removal, ROOMY);
 	go_on(&K);
 	commit(&K, 7);
@@ -484,7 +484,7 @@ TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could)
 /* Some file systems give the space of removed files back in the background. */
 TEST(what_was_removed_and_is_not_free_yet_fails_no_step)
 {
-	P.rows = 20000; /* some 10 MiB */
+	P.rows = 6000; /* some 3 MiB */
 	committed(4);
 	atomic_store(&disk.free_bytes, 0);
 	start(1, 0);
