@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 struct host H;
+struct rank K;
 struct said daemon_said = SAID_NOTHING;
 
 static int no_sync(void *ctx, int fd)
@@ -40,6 +41,7 @@ int host_setup(void **state)
 	(void)state;
 	said_forget(&daemon_said);
 	daemon_said.level = 0;
+	K = (struct rank){ 0 };
 	host_make(&H);
 	return 0;
 }

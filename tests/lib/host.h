@@ -27,6 +27,7 @@ struct host {
 /* Of the case that runs; its log is kept in daemon_said. For UNIT: host_setup makes it, and
  * host_teardown stops its daemon, if it has one, and removes it. */
 extern struct host H;
+extern struct rank K; /* of it, where the case has one */
 extern struct said daemon_said;
 int host_setup(void **state);
 int host_teardown(void **state);
@@ -34,6 +35,13 @@ int host_teardown(void **state);
 #define plan(job_, mesh_, ...) \
 	plan_of_host((struct plan_of_job){ .job = job_, .mesh = mesh_, ##__VA_ARGS__ })
 struct plan_of_job plan_of_host(struct plan_of_job p);
+
+/* Of such a job its only rank. */
+#define open_one(k, ...)                                   \
+	({                                                 \
+		struct plan_of_job p_ = plan(__VA_ARGS__); \
+		rank_open(k, &p_, 0);                      \
+	})
 
 void host_make(struct host *h);
 void host_free(struct host *h); /* the daemon must be gone */

@@ -83,12 +83,16 @@ uint32_t rank_world(const char *mesh)
 int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 {
 	struct ckpt_err *err = &k->err;
+	const struct plan_of_job own = *p;
 	void *arg = k->arg;
 	pthread_barrier_t *barrier = k->barrier;
 	struct ckpt_opts o;
 	int rc;
 
-	*k = (struct rank){ .plan = p, .rank = rank, .arg = arg, .barrier = barrier };
+	*k = (struct rank){
+		.plan = &k->own, .own = own, .rank = rank, .arg = arg, .barrier = barrier
+	};
+	p = &k->own;
 	MUST_OK(mesh_parse(p->mesh, &k->a, &k->mesh, err), err);
 	k->world = k->mesh.nrank;
 	o = (struct ckpt_opts){ .size = sizeof o,

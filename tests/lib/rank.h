@@ -75,7 +75,8 @@ struct rank_tensor {
 };
 
 struct rank {
-	const struct plan_of_job *plan;
+	const struct plan_of_job *plan; /* own, from rank_attach on */
+	struct plan_of_job own;
 	uint32_t rank, world, mesh_id;
 	ckpt *c;
 	struct arena a;

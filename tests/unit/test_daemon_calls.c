@@ -18,7 +18,6 @@
 extern __typeof__(ckpt_fresh) ckpt_fresh __attribute__((weak));
 extern __typeof__(ckpt_why) ckpt_why __attribute__((weak));
 
-static struct rank K;
 static uint64_t step_now = 100;
 
 /* --- good arguments --- */
@@ -54,6 +53,12 @@ static ckpt *handle_new;
 /* --- the calls --- */
 #define A(i, type) ((type)(uintptr_t)p[i])
 #define CALL(f) static int64_t f(ckpt *c, void *const *p)
+#define GIVES(f, call)            \
+	CALL(f)                   \
+	{                         \
+		(void)c, (void)p; \
+		return call;      \
+	}
 
 CALL(do_attach)
 {
@@ -64,14 +69,8 @@ CALL(do_attach)
 		MUST(ckpt_detach(TAKE(handle_new), 0) == 0);
 	return rc;
 }
-CALL(do_mesh)
-{
-	return ckpt_mesh(c, 1, A(0, const char *const *), p[1], p[2], p[3], p[4]);
-}
-CALL(do_alloc)
-{
-	return ckpt_alloc(c, 4096, A(0, void **), p[1]);
-}
+GIVES(do_mesh, ckpt_mesh(c, 1, A(0, const char *const *), p[1], p[2], p[3], p[4]))
+GIVES(do_alloc, ckpt_alloc(c, 4096, A(0, void **), p[1]))
 CALL(do_tensor_add)
 {
 	int rc = ckpt_tensor_add(c, p[0], p[1], p[2]);
@@ -92,79 +91,23 @@ CALL(do_tensor_move)
 		moves = id;
 	return ckpt_tensor_move(c, moves, p[0], 1, p[1]);
 }
-CALL(do_tensor_drop)
-{
-	(void)p;
-	return ckpt_tensor_drop(c, 1u << 20);
-}
-CALL(do_blob_add)
-{
-	return ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]);
-}
-CALL(do_average)
-{
-	return ckpt_average(c, p[0], p[1], p[2]);
-}
-CALL(do_seal)
-{
-	return ckpt_seal(c, 0, p[0]);
-}
-CALL(do_snapshot)
-{
-	return ckpt_snapshot(c, ++step_now, p[0]);
-}
-CALL(do_guard)
-{
-	return ckpt_guard(c, p[0]);
-}
-CALL(do_wait)
-{
-	return ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]);
-}
-CALL(do_steps)
-{
-	return ckpt_steps(c, p[0], 4);
-}
-CALL(do_restore)
-{
-	return ckpt_restore(c, p[0], p[1], p[2]);
-}
-CALL(do_blob_read)
-{
-	return ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]);
-}
-CALL(do_fingerprint)
-{
-	return ckpt_fingerprint(c, 0, p[0]);
-}
-CALL(do_stats)
-{
-	return ckpt_stats(c, p[0]);
-}
-CALL(do_fresh)
-{
-	(void)p;
-	return ckpt_fresh(c);
-}
-CALL(do_why)
-{
-	return ckpt_why(c, p[0]);
-}
-CALL(do_sizeof)
-{
-	(void)c;
-	return ckpt_sizeof(p[0]);
-}
-CALL(do_detach)
-{
-	(void)p;
-	return ckpt_detach(c, 0);
-}
-CALL(do_version)
-{
-	(void)c, (void)p;
-	return ckpt_version() ? 0 : -1;
-}
+GIVES(do_tensor_drop, ckpt_tensor_drop(c, 1u << 20))
+GIVES(do_blob_add, ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]))
+GIVES(do_average, ckpt_average(c, p[0], p[1], p[2]))
+GIVES(do_seal, ckpt_seal(c, 0, p[0]))
+GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
+GIVES(do_guard, ckpt_guard(c, p[0]))
+GIVES(do_wait, ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]))
+GIVES(do_steps, ckpt_steps(c, p[0], 4))
+GIVES(do_restore, ckpt_restore(c, p[0], p[1], p[2]))
+GIVES(do_blob_read, ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]))
+GIVES(do_fingerprint, ckpt_fingerprint(c, 0, p[0]))
+GIVES(do_stats, ckpt_stats(c, p[0]))
+GIVES(do_fresh, ckpt_fresh(c))
+GIVES(do_why, ckpt_why(c, p[0]))
+GIVES(do_sizeof, ckpt_sizeof(p[0]))
+GIVES(do_detach, ckpt_detach(c, 0))
+GIVES(do_version, ckpt_version() ? 0 : -1)
 
 #define GOOD(x) (void *)(uintptr_t)(x)
 

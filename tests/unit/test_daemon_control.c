@@ -83,21 +83,19 @@ TEST(status_tells_jobs_ranks_steps_and_counters)
 
 TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
-	struct plan_of_job p = plan("slow", "fsdp=1");
 	const struct wire_report_step *s;
-	struct rank k = { 0 };
 	struct asker a;
 	struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "slow", "fsdp=1");
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	stage(&k, 2, 0);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
+	stage(&K, 2, 0);
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
 	ask_until(ask_job(&a, "slow")->skipped == 1 && ask_step(&a, 3)); /* also by the daemon */
 	s = ask_step(&a, 1);
 	assert_true(s && s->state == WIRE_WRITING && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
@@ -107,8 +105,8 @@ TEST(a_write_under_way_is_seen_and_a_skip_too)
 	s = ask_step(&a, 3);
 	assert_true(s && s->state == WIRE_SKIPPED && s->flags == 0);
 	gate_set(&g, false);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
@@ -133,39 +131,37 @@ static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, 
 
 TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
-	struct plan_of_job p = plan("skips", "fsdp=1", .log = said_line, .log_ctx = &library_said);
 	uint64_t step = 2, detached = 0, marked;
-	struct rank k = { 0 };
 	struct asker a;
 	struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "skips", "fsdp=1", .log = said_line, .log_ctx = &library_said);
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	stage(&k, 2, 0);
+	stage(&K, 2, 0);
 	for (uint32_t i = 0; i < 16; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
 	assert_int_equal(said_times(&library_said, "more than half"), 0);
 	for (uint32_t i = 16; i < 40; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &k, 40, 0, 0));
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &K, 40, 0, 0));
 	ask_until(said_times(&library_said, "every slot holds a step") == 1);
 	ask_until(said_times(&daemon_said, "every slot holds a step") == 1);
 
-	assert_int_equal(ckpt_tensor_drop(k.c, k.t[rank_tensor_find(&k, "tiny")].id), 0);
+	assert_int_equal(ckpt_tensor_drop(K.c, K.t[rank_tensor_find(&K, "tiny")].id), 0);
 	for (uint32_t i = 0; i < 5; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &k, 40, 5, 0));
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &K, 40, 5, 0));
 	gate_set(&g, false);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	must_seal(&k);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	must_seal(&K);
 	for (uint32_t i = 0; i < 32; i++) {
 		step++;
-		step_to(&k, step, 0, CKPT_COMMITTED);
+		step_to(&K, step, 0, CKPT_COMMITTED);
 	}
 	ask_until(said_times(&library_said, "taken again") == 1);
 	ask_until(said_times(&daemon_said, "taken again") == 1);
@@ -174,20 +170,20 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 	ask_close(&a);
 
 	/* Without a daemon they are counted too, and the next one hears of all. */
-	marked = skipped(&k);
+	marked = skipped(&K);
 	host_kill(&H);
-	while (rank_step(&k, ++step, 0) != CKPT_DETACHED)
+	while (rank_step(&K, ++step, 0) != CKPT_DETACHED)
 		sched_yield();
 	detached = 1;
 	for (; detached < 20; detached++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_DETACHED);
-	assert_true(skipped(&k) >= marked + 20);
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_DETACHED);
+	assert_true(skipped(&K) >= marked + 20);
 	host_start(&H, NULL);
 	ask_open(&a, H.socket);
-	must_reattach(&k, 1);
-	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&k));
+	must_reattach(&K, 1);
+	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&K));
 	assert_true(ask_job(&a, "skips")->skipped_by[WIRE_SKIP_DETACHED] >= 20);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
@@ -212,21 +208,19 @@ TEST(who_asks_all_the_time_gets_the_same_report)
 /* --- trigger --- */
 TEST(a_trigger_makes_the_next_step_one_that_is_written)
 {
-	struct plan_of_job p = plan("rare", "fsdp=1", .persist_every = 1000);
 	struct wire_triggered t = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	open_one(&K, "rare", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
 	assert_true(t.number == 1 && t.after == 2);
 	assert_true(ask_job(&a, "rare")->trigger_waits);
-	stage(&k, 2, 0);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	stage(&k, 3, 0);
+	stage(&K, 2, 0);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	stage(&K, 3, 0);
 	ask_until(!ask_job(&a, "rare")->trigger_waits);
 	assert_true(ask_step(&a, 2)->state == WIRE_COMMITTED && ask_step(&a, 2)->trigger == 1);
 	assert_true(ask_step(&a, 3)->state == WIRE_STAGED && ask_step(&a, 3)->trigger == 0);
@@ -234,87 +228,81 @@ TEST(a_trigger_makes_the_next_step_one_that_is_written)
 		    !host_has(&H, "rare", 3));
 	/* an explicit word of the trainer does not stand against an order */
 	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
-	must_step(&k, 4, CKPT_STAGE_ONLY);
-	must_guard(&k);
-	must_wait(&k, 4, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_step(&K, 4, CKPT_STAGE_ONLY);
+	must_guard(&K);
+	must_wait(&K, 4, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 TEST(a_final_trigger_waits_for_a_slot)
 {
-	struct plan_of_job p = plan("full", "fsdp=1");
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
 	struct gate g;
 	pthread_t thread;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "full", "fsdp=1");
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	stage(&k, 2, 0);
+	stage(&K, 2, 0);
 	assert_int_equal(ask_trigger(&a, "full", 0, &t), WIRE_TRIGGERED);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
 	assert_int_equal(ask_trigger(&a, "full", WIRE_FINAL, &t), WIRE_TRIGGERED);
 	assert_int_equal(t.number, 2);
 	assert_int_equal(t.after, 4);
 	thread = gate_open_soon(&g);
-	must_step(&k, 4, 0);
+	must_step(&K, 4, 0);
 	pthread_join(thread, NULL);
-	must_guard(&k);
-	must_wait(&k, 4, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_guard(&K);
+	must_wait(&K, 4, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 TEST(a_torn_step_passes_its_order_on)
 {
-	struct plan_of_job p = plan("torn", "fsdp=1", .persist_every = 1000);
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	open_one(&K, "torn", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	assert_int_equal(ask_trigger(&a, "torn", 0, &t), WIRE_TRIGGERED);
-	assert_int_equal(ckpt_snapshot(k.c, 2, NULL), 0);
-	must_wait(&k, 2, CKPT_STAGED);
+	assert_int_equal(ckpt_snapshot(K.c, 2, NULL), 0);
+	must_wait(&K, 2, CKPT_STAGED);
 	ask_until(!ask_job(&a, "torn")->trigger_waits); /* step 2 has it */
-	(void)ckpt_snapshot(k.c, 3, NULL);		/* without a guard: step 2 is not trusted */
+	(void)ckpt_snapshot(K.c, 3, NULL);		/* without a guard: step 2 is not trusted */
 	ask_until(ask_job(&a, "torn")->trigger_waits);
 	assert_int_equal(ask_step(&a, 2)->state, WIRE_TORN);
-	must_guard(&k);
-	ask_until(rank_step(&k, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
-	must_wait(&k, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
-	must_guard(&k);
+	must_guard(&K);
+	ask_until(rank_step(&K, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
+	must_wait(&K, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
+	must_guard(&K);
 	ask_until(ask_job(&a, "torn")->committed == 1);
 	assert_true(ask_step(&a, ask_job(&a, "torn")->last_committed - 1)->trigger == 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 TEST(nobody_to_trigger_is_said)
 {
-	struct plan_of_job p = plan("gone", "fsdp=1", .persist_every = 1000);
 	struct wire_trigger nobody = { .job = 1 };
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
 
 	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	(void)ask_refused(&a, &nobody, WIRE_TRIGGER, sizeof nobody, -ENOENT);
-	rank_open(&k, &p, 0);
-	stage(&k, 1, 0);
+	open_one(&K, "gone", "fsdp=1", .persist_every = 1000);
+	stage(&K, 1, 0);
 	assert_int_equal(ask_trigger(&a, "gone", 0, &t), WIRE_TRIGGERED);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_until(ask_job(&a, "gone")->attached == 0);
 	assert_false(ask_job(&a, "gone")->trigger_waits);
 	refused(&a, ask_trigger(&a, "gone", 0, &t), -ENOENT);
@@ -325,27 +313,25 @@ TEST(nobody_to_trigger_is_said)
 /* --- drain --- */
 TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 {
-	struct plan_of_job p = plan("drain", "fsdp=1", .persist_every = 1000);
 	struct wire_drain m = { 0 };
 	struct wire_drained d = { 0 };
-	struct rank k = { 0 };
 	struct asker a, b;
 	struct pollfd poll_a;
 	struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "drain", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 0); /* nothing was staged */
 	gate_set(&g, true);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
 	gate_await(&g);
 	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
-	stage(&k, 2, 0);
+	stage(&K, 2, 0);
 	assert_int_equal(ask_job(&b, "drain")->staged, 2);
 	ask_send(&b, &m, WIRE_DRAIN, sizeof m);
 	poll_a = (struct pollfd){ .fd = a.sock, .events = POLLIN };
@@ -357,25 +343,23 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	assert_int_equal(ask_answer(&b, &d, sizeof d, NULL), WIRE_DRAINED);
 	assert_true(d.written == 2 && d.failed == 0);
 	assert_true(host_has(&H, "drain", 2));
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 	ask_close(&b);
 }
 
 TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 {
-	struct plan_of_job p = plan("leave", "fsdp=1", .persist_every = 1000);
 	struct wire_drain m = { 0 };
 	struct wire_status s = { 0 };
-	struct rank k = { 0 };
 	struct asker a, b;
 	struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "leave", "fsdp=1", .persist_every = 1000);
 	gate_set(&g, true);
-	stage(&k, 1, 0);
+	stage(&K, 1, 0);
 	ask_open(&a, H.socket);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
 	gate_await(&g);
@@ -385,7 +369,7 @@ TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 	assert_int_equal(ask_job(&b, "leave")->attached, 1);
 	gate_set(&g, false);
 	ask_until(ask_job(&b, "leave")->committed == 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&b);
 }
 
@@ -398,20 +382,18 @@ static int64_t full_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 {
-	struct plan_of_job p = plan("full", "fsdp=1", .persist_every = 1000);
 	const struct wire_report_job *j;
 	struct io_ops ops = io_ops_posix;
 	struct wire_drained d = { 0 };
 	struct wire_forgotten f = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 
 	ops.pwrite = full_pwrite;
 	atomic_store(&full, 1);
 	host_start(&H, &ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "full", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	stage(&k, 7, 0);
+	stage(&K, 7, 0);
 	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -ENOSPC);
 	assert_non_null(strstr(d.text, "job full step 7"));
@@ -419,7 +401,7 @@ TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 	assert_true(j->failed == 1 && j->error_step == 8 && j->error_wall_ns && j->error[0]);
 	assert_true(ask_step(&a, 7)->state == WIRE_FAILED && ask_step(&a, 7)->flags == WIRE_HELD);
 	refused(&a, ask_forget(&a, j->id, WIRE_ALL, &f), -EBUSY); /* a rank is attached */
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_until((j = ask_job(&a, "full")) && j->attached == 0 && j->failed == 2 &&
 		  ask_step(&a, 7)->state == WIRE_FAILED);
 	refused(&a, ask_forget(&a, j->id, 0, &f), -EBUSY);
@@ -437,31 +419,30 @@ TEST(what_is_on_disk_is_forgotten_at_once)
 {
 	struct plan_of_job p = plan("old", "fsdp=1");
 	struct wire_forgotten f = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 	uint64_t id;
 
 	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	refused(&a, ask_forget(&a, 1, 0, &f), -ENOENT);
-	rank_open(&k, &p, 0);
-	stage(&k, 1, 0);
-	must_wait(&k, 1, CKPT_COMMITTED);
+	rank_open(&K, &p, 0);
+	stage(&K, 1, 0);
+	must_wait(&K, 1, CKPT_COMMITTED);
 	id = ask_id(&a, "old");
 	refused(&a, ask_forget(&a, id, WIRE_ALL, &f), -EBUSY);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_until(ask_job(&a, "old")->attached == 0);
 	assert_int_equal(ask_forget(&a, id, 0, &f), WIRE_FORGOTTEN);
 	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 0);
 	assert_null(ask_job(&a, "old"));
 	/* the job comes back, from disk */
-	rank_open(&k, &p, 0);
-	rank_clear(&k);
-	must_restore(&k, CKPT_LATEST, 0);
-	assert_true(k.got.step == 1 && k.got.where == 2 && rank_check(&k, 1));
+	rank_open(&K, &p, 0);
+	rank_clear(&K);
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_true(K.got.step == 1 && K.got.where == 2 && rank_check(&K, 1));
 	ask_until(ask_job(&a, "old")); /* a report is good for a moment */
 	assert_true(ask_id(&a, "old") != id);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
@@ -494,15 +475,13 @@ TEST(requests_out_of_place_are_refused_or_end_the_connection)
 
 TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 {
-	struct plan_of_job p = plan("calm", "fsdp=1");
 	struct wire_control c = { 0 };
 	struct wire_status s = { 0 };
-	struct rank k = { 0 };
 	struct asker a[64], more = { 0 };
 	uint32_t n = 0;
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	open_one(&K, "calm", "fsdp=1");
 	for (uint32_t i = 0; i < 64; i++)
 		ask_open(&a[i], H.socket);
 	more.sock = ask_connect(H.socket);
@@ -514,8 +493,8 @@ TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 		;
 	assert_true(n < 100000);
 	for (uint64_t step = 1; step <= 3; step++) {
-		stage(&k, step, 0);
-		must_wait(&k, step, CKPT_COMMITTED);
+		stage(&K, step, 0);
+		must_wait(&K, step, CKPT_COMMITTED);
 	}
 	ask_close(&a[0]);
 	ask_until((more.sock = ask_connect(H.socket)) >= 0 &&
@@ -524,7 +503,7 @@ TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 	ask_close(&more);
 	for (uint32_t i = 1; i < 64; i++)
 		ask_close(&a[i]);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 /* In another process: connections that say nothing, and new ones for those that are sent away. */
@@ -554,9 +533,7 @@ static pid_t silent_crowd(const char *path, uint32_t n)
 TEST(a_silent_crowd_takes_no_descriptors_from_those_who_save)
 {
 	const struct rlimit few = { .rlim_cur = 160, .rlim_max = 0 };
-	struct plan_of_job p = plan("calm", "fsdp=1");
 	struct rlimit before, now = few;
-	struct rank k = { 0 };
 	struct asker a;
 	pid_t crowd;
 
@@ -569,13 +546,13 @@ TEST(a_silent_crowd_takes_no_descriptors_from_those_who_save)
 	MUST(crowd > 0);
 	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
 	ask_open_in_a_crowd(&a, H.socket);
-	rank_open(&k, &p, 0);
+	open_one(&K, "calm", "fsdp=1");
 	for (uint64_t step = 1; step <= 20; step++) {
-		stage(&k, step, 0);
-		must_wait(&k, step, CKPT_COMMITTED);
+		stage(&K, step, 0);
+		must_wait(&K, step, CKPT_COMMITTED);
 	}
 	assert_int_equal(ask_job(&a, "calm")->failed, 0);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 	(void)kill(crowd, SIGKILL);
 	(void)waitpid(crowd, NULL, 0);
@@ -634,7 +611,6 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 	char lock[128], dir[96], kept[128];
 	struct stat before, now;
 	struct daemon *d;
-	struct rank k = { 0 };
 	struct plan_of_job p;
 
 	snprintf(dir, sizeof dir, "%.80s/run", H.dir);
@@ -644,7 +620,7 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 	assert_int_equal(mkdir(dir, 0700), 0);
 	host_start(&H, NULL);
 	p = plan("kept", "fsdp=1");
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	for (int what = 1; what < 8; what++) { /* the socket, its lock, their directory */
 		assert_int_equal(stat(lock, &before), 0);
 		if (what & 1)
@@ -657,12 +633,12 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 		}
 		ask_until(stat(lock, &now) == 0 && answers(H.socket));
 		/* and it is this one's: nobody else gets it */
-		ask_until(daemon_open(&o, &d, &k.err) == -EADDRINUSE);
+		ask_until(daemon_open(&o, &d, &K.err) == -EADDRINUSE);
 		assert_int_equal(stat(H.socket, &now), 0);
 		assert_int_equal(now.st_mode & 07777, 0600);
-		stage(&k, (uint64_t)what, 0);
+		stage(&K, (uint64_t)what, 0);
 	}
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 static uint32_t shut_out(void)

@@ -249,14 +249,13 @@ static void a_step_is_committed(struct rank *k, uint64_t step)
 TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 {
 	struct plan_of_job p = sane();
-	struct rank k = { 0 };
 	struct asker a;
 	uint64_t step = 1;
 	uint32_t launches = 0, committed = 0;
 
 	rng = draw_seed(__func__);
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	ask_open(&a, H.socket);
 	for (uint32_t round = 0; round < FEWER(64); round++) {
 		const struct wire_report_job *j;
@@ -279,13 +278,13 @@ TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 		}
 		ring(&e);
 		if (round % 8 == 0)
-			a_step_is_committed(&k, 1 + round / 8);
+			a_step_is_committed(&K, 1 + round / 8);
 		j = ask_job(&a, "evil"); /* whatever it says, it can be said */
 		MUST(j && ask_job(&a, "sane")->failed == 0);
 		evil_close(&e);
 	}
-	a_step_is_committed(&k, 1000);
-	rank_close(&k, 0);
+	a_step_is_committed(&K, 1000);
+	rank_close(&K, 0);
 	ask_close(&a);
 	host_stop(&H);
 	assert_true(host_has(&H, "sane", 1000));
@@ -440,13 +439,12 @@ TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 {
 	struct plan_of_job p = sane();
-	struct rank k = { 0 };
 	struct evil e;
 	uint32_t type = WIRE_WELCOME, n = 0;
 	char job[64];
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	/* Launches of 4096 ranks, of which one comes: eight are as many ranks as may be. */
 	for (; type == WIRE_WELCOME && n < 20; n++) {
 		snprintf(job, sizeof job, "evil-%u", n);
@@ -459,12 +457,12 @@ TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 	assert_int_equal(n, 8); /* and the sane one's */
 	assert_non_null(strstr(e.a.refused.text, "32768"));
 	/* Who is there already is not turned away. */
-	a_step_is_committed(&k, 1);
-	rank_close(&k, 0);
+	a_step_is_committed(&K, 1);
+	rank_close(&K, 0);
 	p.fresh = true;
-	rank_open(&k, &p, 0);
-	a_step_is_committed(&k, 2);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	a_step_is_committed(&K, 2);
+	rank_close(&K, 0);
 }
 
 TEST(a_declaration_beyond_all_measure_is_refused_unread)

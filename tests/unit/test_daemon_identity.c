@@ -35,8 +35,6 @@ static void save_these(const char *job, const uint64_t *step, uint32_t n)
 	rank_close(&k, 0);
 }
 
-static struct rank K;
-
 /* Restores from disk into a fresh rank. -errno: no byte of it was touched. */
 static int restore(const char *job, uint64_t step)
 {

@@ -122,30 +122,28 @@ TEST(every_third_is_written_and_a_mark_can_say_otherwise)
 
 TEST(full_slots_skip_and_a_final_mark_waits)
 {
-	struct plan_of_job p = plan("slots", "fsdp=1");
 	struct ckpt_stats st;
 	uint64_t step[8];
-	struct rank k = { 0 };
 	struct gate g;
 	pthread_t t;
 
 	gate_make(&g);
 	H.opts.engine = IO_AUTO;
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "slots", "fsdp=1");
 	gate_set(&g, true);
-	step_to(&k, 1, 0, CKPT_STAGED);
+	step_to(&K, 1, 0, CKPT_STAGED);
 	gate_await(&g);
-	step_to(&k, 2, 0, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
-	assert_int_equal(ckpt_wait(k.c, 3, CKPT_STAGED, SEC, &k.err), -ENOENT);
-	assert_int_equal(ckpt_wait(k.c, 2, CKPT_COMMITTED, SEC / 20, &k.err), -ETIMEDOUT);
+	step_to(&K, 2, 0, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
+	assert_int_equal(ckpt_wait(K.c, 3, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 2, CKPT_COMMITTED, SEC / 20, &K.err), -ETIMEDOUT);
 	t = gate_open_soon(&g);
-	step_to(&k, 4, CKPT_FINAL, CKPT_COMMITTED);
+	step_to(&K, 4, CKPT_FINAL, CKPT_COMMITTED);
 	pthread_join(t, NULL);
-	st = rank_stats(&k);
+	st = rank_stats(&K);
 	assert_true(st.taken == 3 && st.skipped == 1 && st.committed == 3);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	assert_int_equal(host_committed(&H, "slots", step, 8), 3);
 	assert_true(step[0] == 4 && step[1] == 2 && step[2] == 1);
 }
@@ -153,28 +151,26 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 /* A guard can tear what is only marked: so what was confirmed as staged is not given up for it. */
 TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 {
-	struct plan_of_job p = plan("stays", "fsdp=1");
 	uint64_t step[8];
-	struct rank k = { 0 };
 	struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "stays", "fsdp=1");
 	gate_set(&g, true);
-	step_to(&k, 1, 0, CKPT_STAGED);
+	step_to(&K, 1, 0, CKPT_STAGED);
 	gate_await(&g);
-	step_to(&k, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
-	assert_int_equal(rank_step(&k, 4, CKPT_PERSIST), CKPT_SKIPPED);
-	assert_true(in_memory(&k, 2));
+	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
+	assert_int_equal(rank_step(&K, 4, CKPT_PERSIST), CKPT_SKIPPED);
+	assert_true(in_memory(&K, 2));
 	gate_set(&g, false);
-	must_wait(&k, 1, CKPT_COMMITTED);
-	must_step(&k, 5, CKPT_FINAL); /* waits for the slot of step 1 */
-	assert_true(in_memory(&k, 2) || in_memory(&k, 5));
-	must_wait(&k, 5, CKPT_COMMITTED);
-	assert_false(in_memory(&k, 2));
-	rank_close(&k, 0);
+	must_wait(&K, 1, CKPT_COMMITTED);
+	must_step(&K, 5, CKPT_FINAL); /* waits for the slot of step 1 */
+	assert_true(in_memory(&K, 2) || in_memory(&K, 5));
+	must_wait(&K, 5, CKPT_COMMITTED);
+	assert_false(in_memory(&K, 2));
+	rank_close(&K, 0);
 	assert_int_equal(host_committed(&H, "stays", step, 8), 2);
 	assert_true(step[0] == 5 && step[1] == 1);
 }
@@ -226,40 +222,39 @@ TEST(who_does_not_guard_is_not_written)
 {
 	struct plan_of_job p = plan("unguarded", "fsdp=1");
 	struct ckpt_stats st;
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	for (uint64_t step = 1; step <= 5; step++) { /* never a guard */
 		int rc;
 
-		rank_fill(&k, step);
-		rc = ckpt_snapshot(k.c, step, NULL);
+		rank_fill(&K, step);
+		rc = ckpt_snapshot(K.c, step, NULL);
 		assert_true(rc == 0 || rc == CKPT_SKIPPED);
 	}
-	assert_int_equal(ckpt_wait(k.c, 1, CKPT_STAGED, 5 * SEC, &k.err), -ENOENT);
-	rank_fill(&k, 6);
-	assert_int_equal(ckpt_snapshot(k.c, 6,
+	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, 5 * SEC, &K.err), -ENOENT);
+	rank_fill(&K, 6);
+	assert_int_equal(ckpt_snapshot(K.c, 6,
 				       &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark),
 							    .flags = CKPT_FINAL }),
 			 0);
-	must_wait(&k, 6, CKPT_COMMITTED);
-	st = rank_stats(&k);
+	must_wait(&K, 6, CKPT_COMMITTED);
+	st = rank_stats(&K);
 	assert_true(st.unguarded >= 1);
 	/* Trusted by now, were it not for the past; and one that is trusted and forgets it once: */
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	for (uint64_t step = 1; step <= 6; step++)
 		assert_int_equal(host_has(&H, "unguarded", step), step == 6);
 	p.fresh = true;
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	for (uint64_t step = 10; step <= 12; step++) {
-		step_to(&k, step, CKPT_PERSIST, CKPT_COMMITTED);
+		step_to(&K, step, CKPT_PERSIST, CKPT_COMMITTED);
 	}
-	must_step(&k, 13, CKPT_PERSIST);
-	rank_fill(&k, 14);
-	(void)ckpt_snapshot(k.c, 14, NULL);
-	step_to(&k, 15, CKPT_FINAL, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_step(&K, 13, CKPT_PERSIST);
+	rank_fill(&K, 14);
+	(void)ckpt_snapshot(K.c, 14, NULL);
+	step_to(&K, 15, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	for (uint64_t step = 10; step <= 15; step++)
 		assert_true(step == 14 || host_has(&H, "unguarded", step) == (step != 13));
 	host_committed(&H, "unguarded", NULL, 0);
@@ -267,35 +262,33 @@ TEST(who_does_not_guard_is_not_written)
 
 TEST(steps_grow_and_flags_are_known)
 {
-	struct plan_of_job p = plan("marks", "fsdp=1");
 	struct ckpt_mark m = { .size = sizeof m };
 	struct ckpt_note note[17] = { { "x", 1 } };
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), -ENOENT);
-	assert_int_equal(rank_restore(&k, 17, 0), -ENOENT);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY), -EINVAL);
-	assert_int_equal(rank_step(&k, 5, CKPT_STAGE_ONLY), -EUCLEAN);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), -ENOENT);
-	step_to(&k, 5, CKPT_STAGE_ONLY, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 5, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, 4, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, CKPT_LATEST, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, 6, 1 << 9), -EOPNOTSUPP);
-	assert_int_equal(rank_step(&k, 6, CKPT_STAGE_ONLY | CKPT_FINAL), -EINVAL);
+	open_one(&K, "marks", "fsdp=1");
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -ENOENT);
+	assert_int_equal(rank_restore(&K, 17, 0), -ENOENT);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY), -EINVAL);
+	assert_int_equal(rank_step(&K, 5, CKPT_STAGE_ONLY), -EUCLEAN);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -ENOENT);
+	step_to(&K, 5, CKPT_STAGE_ONLY, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 5, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, 4, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, CKPT_LATEST, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, 6, 1 << 9), -EOPNOTSUPP);
+	assert_int_equal(rank_step(&K, 6, CKPT_STAGE_ONLY | CKPT_FINAL), -EINVAL);
 	m.note = note;
 	m.nnote = 17;
-	assert_int_equal(ckpt_snapshot(k.c, 6, &m), -EINVAL);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), -EALREADY);
-	assert_int_equal(ckpt_wait(k.c, 99, CKPT_STAGED, SEC, &k.err), -ENOENT);
-	assert_int_equal(ckpt_wait(k.c, 5, 7, SEC, &k.err), -EINVAL);
-	assert_int_equal(ckpt_average(k.c, "fast", "x", &k.err), -EOPNOTSUPP);
-	must_step(&k, 6, CKPT_PERSIST);
+	assert_int_equal(ckpt_snapshot(K.c, 6, &m), -EINVAL);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -EALREADY);
+	assert_int_equal(ckpt_wait(K.c, 99, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 5, 7, SEC, &K.err), -EINVAL);
+	assert_int_equal(ckpt_average(K.c, "fast", "x", &K.err), -EOPNOTSUPP);
+	must_step(&K, 6, CKPT_PERSIST);
 	/* Leaving in time to write it. */
-	assert_int_equal(ckpt_detach(TAKE(k.c), 30 * SEC), 0);
-	rank_free(&k);
+	assert_int_equal(ckpt_detach(TAKE(K.c), 30 * SEC), 0);
+	rank_free(&K);
 	assert_true(host_has(&H, "marks", 6));
 }
 
@@ -450,15 +443,14 @@ TEST(elements_that_nobody_declares_are_told_to_all)
 TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 {
 	struct plan_of_job p = plan("max", "fsdp=1", .memory_max = 4096);
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
-	must_attach(&k, &p, 0);
-	must_declare(&k);
-	assert_int_equal(rank_seal(&k, SEC), -ENOMEM);
-	assert_non_null(strstr(k.err.msg, "memory_max"));
-	assert_int_equal(rank_step(&k, 1, 0), CKPT_SKIPPED);
-	rank_close(&k, 0);
+	must_attach(&K, &p, 0);
+	must_declare(&K);
+	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
+	assert_non_null(strstr(K.err.msg, "memory_max"));
+	assert_int_equal(rank_step(&K, 1, 0), CKPT_SKIPPED);
+	rank_close(&K, 0);
 }
 
 /* --- restoring --- */
@@ -735,32 +727,30 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 /* --- when the disk fails --- */
 TEST(a_full_disk_fails_the_step_and_training_goes_on)
 {
-	struct plan_of_job p = plan("full", "fsdp=1");
 	struct ckpt_stats st;
-	struct rank k = { 0 };
 	struct io_faults f;
 	uint64_t step[8];
 
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, &f.ops);
-	rank_open(&k, &p, 0);
-	step_to(&k, 1, 0, CKPT_COMMITTED);
+	open_one(&K, "full", "fsdp=1");
+	step_to(&K, 1, 0, CKPT_COMMITTED);
 	io_faults_fail(&f, IO_ON_FALLOCATE | IO_ON_WRITE, 1, -ENOSPC, true);
 	for (uint64_t s = 2; s <= 4; s++) {
-		assert_int_equal(rank_step(&k, s, 0), s == 3 ? CKPT_FAILING : 0); /* once */
-		must_wait(&k, s, CKPT_STAGED);
-		assert_int_equal(rank_wait(&k, s, CKPT_COMMITTED), -ENOSPC);
-		assert_non_null(strstr(k.err.msg, "space"));
-		assert_int_equal(rank_why(&k), -ENOSPC);
-		assert_non_null(strstr(k.err.msg, "space"));
+		assert_int_equal(rank_step(&K, s, 0), s == 3 ? CKPT_FAILING : 0); /* once */
+		must_wait(&K, s, CKPT_STAGED);
+		assert_int_equal(rank_wait(&K, s, CKPT_COMMITTED), -ENOSPC);
+		assert_non_null(strstr(K.err.msg, "space"));
+		assert_int_equal(rank_why(&K), -ENOSPC);
+		assert_non_null(strstr(K.err.msg, "space"));
 	}
 	assert_int_equal(host_count(&H, "full", STORE_COLLECTING), 0);
 	io_faults_count(&f, IO_ON_ANY);
-	step_to(&k, 5, 0, CKPT_COMMITTED);
-	assert_int_equal(rank_why(&k), 0);
-	st = rank_stats(&k);
+	step_to(&K, 5, 0, CKPT_COMMITTED);
+	assert_int_equal(rank_why(&K), 0);
+	st = rank_stats(&K);
 	assert_true(st.failed == 3 && st.committed == 2 && st.last_committed_step == 5);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	host_stop(&H);
 	assert_int_equal(host_committed(&H, "full", step, 8), 2);
 	assert_true(step[0] == 5 && step[1] == 1);
@@ -899,7 +889,6 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 		{ .rank = 0, .world = 1, .nslot = 2, .job = ".ckptd" },
 	};
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-	struct plan_of_job p = plan("sane", "fsdp=1");
 	struct wire_hello good = {
 		.rank = 0, .world = 1, .nslot = 2, .job = "raw", .generation = 3
 	};
@@ -910,12 +899,11 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	struct wire_steps steps;
 	struct wire_bye bye = { 0 };
 	uint8_t junk[8192] = { 1, 2, 3 };
-	struct rank k = { 0 };
 	struct asker a, other;
 	int store, file, fd;
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
+	open_one(&K, "sane", "fsdp=1");
 	store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	file = memfd_of(junk, 4096, all);
 #define REFUSED(k_, msg, type, fd_, code, why) \
@@ -976,8 +964,8 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	ask_close(&a);
 	(void)close(store);
 	(void)close(file);
-	step_to(&k, 1, CKPT_FINAL, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(&K, 0);
 }
 
 /* --- the daemon goes --- */
@@ -989,31 +977,29 @@ static void *stop_host(void *arg)
 
 TEST(a_stopped_daemon_writes_what_is_staged_first)
 {
-	struct plan_of_job p = plan("drain", "fsdp=1");
-	struct rank k = { 0 };
 	struct gate g;
 	pthread_t t;
 	int rc;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
-	rank_open(&k, &p, 0);
+	open_one(&K, "drain", "fsdp=1");
 	gate_set(&g, true);
-	step_to(&k, 1, CKPT_PERSIST, CKPT_STAGED);
+	step_to(&K, 1, CKPT_PERSIST, CKPT_STAGED);
 	gate_await(&g);
-	step_to(&k, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_int_equal(pthread_create(&t, NULL, stop_host, &H), 0);
-	while ((rc = rank_step(&k, 3, CKPT_STAGE_ONLY)) == 0) /* no further ones */
+	while ((rc = rank_step(&K, 3, CKPT_STAGE_ONLY)) == 0) /* no further ones */
 		;
 	assert_true(rc == CKPT_SKIPPED || rc == CKPT_DETACHED);
 	gate_set(&g, false);
 	pthread_join(t, NULL);
 	assert_true(host_has(&H, "drain", 1) && host_has(&H, "drain", 2));
 	host_committed(&H, "drain", NULL, 0);
-	while ((rc = rank_step(&k, 9, 0)) == CKPT_SKIPPED)
+	while ((rc = rank_step(&K, 9, 0)) == CKPT_SKIPPED)
 		;
 	assert_int_equal(rc, CKPT_DETACHED);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 static _Atomic bool back;
@@ -1083,26 +1069,6 @@ TEST(the_next_daemon_takes_over_what_was_staged)
 	assert_int_equal(host_committed(&H, "adopt", step, 8), 3);
 	assert_int_equal(step[1], 2);
 	assert_int_equal(step[2], 1);
-}
-
-TEST(who_attaches_without_a_daemon_is_found_by_it_later)
-{
-	struct plan_of_job p = plan("later", "fsdp=1");
-	struct rank k = { 0 };
-
-	assert_int_equal(rank_attach(&k, &p, 0), -ECONNREFUSED);
-	assert_null(k.c);
-	rank_free(&k);
-	p.flags = CKPT_USE_ENV; /* not REQUIRE */
-	must_attach(&k, &p, 0);
-	must_declare(&k);
-	assert_int_equal(rank_seal(&k, 0), CKPT_SKIPPED);
-	assert_int_equal(rank_step(&k, 1, 0), CKPT_DETACHED);
-	host_start(&H, NULL);
-	must_seal(&k);
-	step_to(&k, 2, CKPT_FINAL, CKPT_COMMITTED);
-	rank_close(&k, 0);
-	assert_true(host_has(&H, "later", 2));
 }
 
 TEST(one_socket_has_one_daemon)

@@ -113,8 +113,6 @@ static int d_space(void *c, int fd, struct io_space *ret)
 }
 
 static struct plan_of_job P;
-static struct rank K;
-
 static int setup(void **state)
 {
 	(void)host_setup(state);

@@ -65,83 +65,81 @@ TEST(what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_foll
 	struct plan_of_job p = plan("line", "fsdp=1", .rows = 1000, .shared_only = true);
 	uint64_t last, step[8];
 	uint32_t aside;
-	struct rank k = { 0 };
 
 	host_start(&H, &ops);
-	rank_open(&k, &p, 0);
-	must_commit(&k, 10);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 10);
 	atomic_store(&unreadable, true);
-	must_commit(&k, 20);
+	must_commit(&K, 20);
 	atomic_store(&unreadable, false);
-	must_commit(&k, 30);
+	must_commit(&K, 30);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
 	for (uint64_t i = 10; i <= 30; i += 10)
 		assert_true(host_has(&H, "line", i));
 	assert_true(seq_of(20) > seq_of(10));
 	assert_true(seq_of(30) > seq_of(20));
 	last = seq_of(30);
-	rank_close(&k, 0);
-	rank_open(&k, &p, 0); /* the next launch */
-	must_restore(&k, CKPT_LATEST, 0);
-	assert_int_equal(k.got.step, 30);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* the next launch */
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_int_equal(K.got.step, 30);
 	atomic_store(&unreadable, true);
-	must_commit(&k, 40);
+	must_commit(&K, 40);
 	atomic_store(&unreadable, false);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
 	assert_true(seq_of(40) > last);
 	assert_int_equal(host_committed(&H, "line", step, 8), 4);
 	assert_int_equal(step[0], 40);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	last = seq_of(40);
 	p.fresh = true;
-	rank_open(&k, &p, 0); /* one that restores nothing: all others are set aside */
+	rank_open(&K, &p, 0); /* one that restores nothing: all others are set aside */
 	p.fresh = false;
 	aside = 4;
-	must_commit(&k, 50);
+	must_commit(&K, 50);
 	assert_true(seq_of(50) > last);
 	/* a daemon that comes in the middle of it and can read nothing */
 	last = seq_of(50);
 	host_kill(&H);
 	atomic_store(&unreadable, true);
 	host_start(&H, &ops);
-	must_fail(&k, 60);
+	must_fail(&K, 60);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
 	atomic_store(&unreadable, false);
-	must_commit(&k, 70);
+	must_commit(&K, 70);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
 	assert_true(seq_of(70) > last);
 	last = seq_of(70);
-	rank_close(&k, 0);
-	rank_open(&k, &p, 0); /* one that knows its line */
-	must_restore(&k, CKPT_LATEST, 0);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* one that knows its line */
+	must_restore(&K, CKPT_LATEST, 0);
 	host_kill(&H);
 	atomic_store(&unreadable, true);
 	host_start(&H, &ops);
-	must_commit(&k, 80);
+	must_commit(&K, 80);
 	atomic_store(&unreadable, false);
 	assert_true(seq_of(80) > last);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 /* It has none of its own there, so there is nothing to wait for. */
 TEST(a_launch_that_begins_anew_commits_beside_what_cannot_be_read)
 {
 	struct plan_of_job p = plan("line", "fsdp=1", .rows = 1000, .shared_only = true);
-	struct rank k = { 0 };
 
 	host_start(&H, &ops);
-	rank_open(&k, &p, 0);
-	must_commit(&k, 10);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 10);
+	rank_close(&K, 0);
 	atomic_store(&unreadable, true);
 	p.fresh = true;
-	rank_open(&k, &p, 0);
-	must_commit(&k, 20);
-	must_commit(&k, 30);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 20);
+	must_commit(&K, 30);
 	atomic_store(&unreadable, false);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 1);
 	assert_true(host_has(&H, "line", 20) && host_has(&H, "line", 30));
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 static int setup(void **state)

@@ -148,21 +148,19 @@ TEST(more_than_one_stretch_is_given_back_whole)
 
 TEST_WITH(a_daemon_that_gives_back_much_still_answers, host_setup, host_teardown)
 {
-	struct plan_of_job p = plan("large", "fsdp=1");
 	struct wire_forget m = { 0 };
 	struct wire_forgotten f = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
-	must_step(&k, 1, 0);
-	must_guard(&k);
-	must_wait(&k, 1, CKPT_COMMITTED);
+	open_one(&K, "large", "fsdp=1");
+	must_step(&K, 1, 0);
+	must_guard(&K);
+	must_wait(&K, 1, CKPT_COMMITTED);
 	seen_begin(H.thread);
 	seen_gate(1);
 	/* the slot that holds nothing goes now, the other one when it is forgotten */
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	seen_await_held();
 	ask_open(&a, H.socket);
 	ask_until(ask_job(&a, "large")->launch == WIRE_ENDED);

@@ -70,50 +70,48 @@ TEST(one_restore_goes_back_over_all_damaged_steps_on_all_ranks)
 TEST(who_asks_for_exactly_this_gets_no_older_one)
 {
 	struct plan_of_job p = job("fsdp=1");
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	host_damage(&H, JOB, 3);
-	rank_open(&k, &p, 0);
-	assert_int_equal(rank_restore(&k, 3, 0), -EBADMSG);
-	must_refuse(&k);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
-	assert_non_null(strstr(k.err.msg, "step 3: "));
-	must_refuse(&k);
-	must_restore(&k, CKPT_LATEST, 0);
-	assert_true(k.got.step == 2 && k.got.npassed == 1);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	assert_int_equal(rank_restore(&K, 3, 0), -EBADMSG);
+	must_refuse(&K);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
+	assert_non_null(strstr(K.err.msg, "step 3: "));
+	must_refuse(&K);
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_true(K.got.step == 2 && K.got.npassed == 1);
+	rank_close(&K, 0);
 	host_restart(&H);
 	host_damage(&H, JOB, 2);
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	/* step 3 is known to be damaged, so EXACT does not even look at step 2 */
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 TEST(where_all_are_damaged_every_one_is_named)
 {
 	struct plan_of_job p = job("fsdp=1");
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	for (uint64_t step = 1; step <= 3; step++)
 		host_damage(&H, JOB, step);
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	for (int again = 0; again < 2; again++) {
-		assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), again ? -EUCLEAN : -EBADMSG);
-		assert_true(strstr(k.err.msg, "step 3: ") && strstr(k.err.msg, "step 2: ") &&
-			    strstr(k.err.msg, "step 1: "));
-		assert_int_equal(strstr(k.err.msg, "memory is undefined") != NULL, !again);
-		must_refuse(&k);
+		assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), again ? -EUCLEAN : -EBADMSG);
+		assert_true(strstr(K.err.msg, "step 3: ") && strstr(K.err.msg, "step 2: ") &&
+			    strstr(K.err.msg, "step 1: "));
+		assert_int_equal(strstr(K.err.msg, "memory is undefined") != NULL, !again);
+		must_refuse(&K);
 	}
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 3);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 /* An older launch's step, left in the memory of its daemon, is not newer than what another daemon's
@@ -122,109 +120,106 @@ TEST(a_later_launch_is_newer_whatever_its_steps)
 {
 	struct plan_of_job p = job("fsdp=1");
 	struct host other = H;
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
-	rank_open(&k, &p, 0);
-	save(&k, 1);
-	step_to(&k, 9, CKPT_STAGE_ONLY, CKPT_STAGED);
-	save(&k, 10);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	save(&K, 1);
+	step_to(&K, 9, CKPT_STAGE_ONLY, CKPT_STAGED);
+	save(&K, 10);
+	rank_close(&K, 0);
 	snprintf(other.socket, sizeof other.socket, "%.90s/other", H.dir);
 	host_start(&other, NULL);
 	p.socket = other.socket;
-	rank_open(&k, &p, 0);
-	must_restore(&k, 1, CKPT_FROM_DISK);
-	save(&k, 5);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	must_restore(&K, 1, CKPT_FROM_DISK);
+	save(&K, 5);
+	rank_close(&K, 0);
 	host_stop(&other);
 	p.socket = H.socket;
-	rank_open(&k, &p, 0);
-	rank_clear(&k);
-	must_restore(&k, CKPT_LATEST, 0);
-	assert_true(k.got.step == 5 && k.got.where == 2 && rank_check(&k, 5));
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	rank_clear(&K);
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_true(K.got.step == 5 && K.got.where == 2 && rank_check(&K, 5));
+	rank_close(&K, 0);
 }
 
 /* --- tensors that a step lacks --- */
 TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 {
 	struct plan_of_job small = job("fsdp=1"), large = job("fsdp=1");
-	struct rank k = { 0 };
 	uint64_t untouched = 77;
 	int extra;
 
 	large.extra = true;
 	host_start(&H, NULL);
 	saves(&small, 1, 1);
-	rank_open(&k, &large, 0);
-	must_restore(&k, CKPT_LATEST, CKPT_LENIENT);
-	assert_true(k.got.step == 1 && k.got.nmissing == 1 && k.got.nunused == 0);
-	save(&k, 2);
-	rank_close(&k, 0);
-	rank_open(&k, &small, 0);
-	must_restore(&k, CKPT_LATEST, CKPT_DRY_RUN);
-	assert_true(k.got.step == 2 && k.got.nmissing == 0 && k.got.nunused == 1);
-	rank_close(&k, 0);
+	rank_open(&K, &large, 0);
+	must_restore(&K, CKPT_LATEST, CKPT_LENIENT);
+	assert_true(K.got.step == 1 && K.got.nmissing == 1 && K.got.nunused == 0);
+	save(&K, 2);
+	rank_close(&K, 0);
+	rank_open(&K, &small, 0);
+	must_restore(&K, CKPT_LATEST, CKPT_DRY_RUN);
+	assert_true(K.got.step == 2 && K.got.nmissing == 0 && K.got.nunused == 1);
+	rank_close(&K, 0);
 	host_restart(&H);
 	host_damage(&H, JOB, 2);
-	rank_open(&k, &large, 0);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_LENIENT), -EBADMSG);
-	assert_non_null(strstr(k.err.msg, "model/extra"));
-	assert_non_null(strstr(k.err.msg, "step 2: "));
-	must_refuse(&k);
+	rank_open(&K, &large, 0);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_LENIENT), -EBADMSG);
+	assert_non_null(strstr(K.err.msg, "model/extra"));
+	assert_non_null(strstr(K.err.msg, "step 2: "));
+	must_refuse(&K);
 	/* asked again it is told what it gets: only step 2 is damaged, not step 1 */
-	rank_fill(&k, untouched);
-	must_restore(&k, CKPT_LATEST, CKPT_LENIENT);
-	assert_true(k.got.step == 1 && k.got.nmissing == 1 && k.got.npassed == 1);
-	extra = rank_tensor_find(&k, "extra");
-	assert_true(rank_each(&k.t[extra], rank_check_one, &untouched));
-	rank_close(&k, 0);
+	rank_fill(&K, untouched);
+	must_restore(&K, CKPT_LATEST, CKPT_LENIENT);
+	assert_true(K.got.step == 1 && K.got.nmissing == 1 && K.got.npassed == 1);
+	extra = rank_tensor_find(&K, "extra");
+	assert_true(rank_each(&K.t[extra], rank_check_one, &untouched));
+	rank_close(&K, 0);
 }
 
 /* --- starting over --- */
 TEST(no_step_is_marked_beside_steps_that_nobody_asked_for)
 {
 	struct plan_of_job p = job("fsdp=1"), other = job("fsdp=1");
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
 	saves(&p, 1, 2); /* an empty store asks nobody */
 	host_restart(&H);
-	rank_open(&k, &p, 0);
-	must_refuse(&k);
-	assert_non_null(strstr((rank_why(&k), k.err.msg), "no rank has called ckpt_restore"));
+	rank_open(&K, &p, 0);
+	must_refuse(&K);
+	assert_non_null(strstr((rank_why(&K), K.err.msg), "no rank has called ckpt_restore"));
 	must_soon(said_times(&library_said, "no rank has called ckpt_restore") == 1);
-	must_refuse(&k);
+	must_refuse(&K);
 	/* what decides nothing */
-	must_restore(&k, CKPT_LATEST, CKPT_DRY_RUN);
-	must_refuse(&k);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, CKPT_FROM_MEMORY), -ENOENT);
-	must_refuse(&k);
-	assert_int_equal(rank_restore(&k, 7, 0), -ENOENT);
-	must_refuse(&k);
+	must_restore(&K, CKPT_LATEST, CKPT_DRY_RUN);
+	must_refuse(&K);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_MEMORY), -ENOENT);
+	must_refuse(&K);
+	assert_int_equal(rank_restore(&K, 7, 0), -ENOENT);
+	must_refuse(&K);
 	assert_int_equal(said_times(&library_said, "no rank has called ckpt_restore"),
 			 1); /* once */
-	must_restore(&k, CKPT_LATEST, 0);
-	save(&k, 3);
-	assert_int_equal(rank_why(&k), 0);
-	rank_close(&k, 0);
+	must_restore(&K, CKPT_LATEST, 0);
+	save(&K, 3);
+	assert_int_equal(rank_why(&K), 0);
+	rank_close(&K, 0);
 	/* a step that is only staged counts, and so does a restore that did not fit */
 	other.rows = 65;
-	rank_open(&k, &other, 0);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), -EMEDIUMTYPE);
-	must_refuse(&k);
-	assert_non_null(strstr((rank_why(&k), k.err.msg), "does not fit"));
-	rank_close(&k, 0);
+	rank_open(&K, &other, 0);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -EMEDIUMTYPE);
+	must_refuse(&K);
+	assert_non_null(strstr((rank_why(&K), K.err.msg), "does not fit"));
+	rank_close(&K, 0);
 	p.job = "staged";
-	rank_open(&k, &p, 0);
-	step_to(&k, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+	rank_open(&K, &p, 0);
+	step_to(&K, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
 	p.fresh = false;
 	p.generation = 9;
-	rank_close(&k, 0);
-	rank_open(&k, &p, 0);
-	must_refuse(&k);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0);
+	must_refuse(&K);
+	rank_close(&K, 0);
 	for (uint64_t step = 1; step <= 3; step++)
 		assert_true(host_has(&H, JOB, step));
 	assert_int_equal(host_count(&H, JOB, STORE_SET_ASIDE), 0);
@@ -256,68 +251,66 @@ TEST(one_rank_that_means_to_start_over_speaks_for_all)
 TEST(a_launch_whose_daemon_dies_is_not_asked_again)
 {
 	struct plan_of_job p = job("fsdp=1");
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
 	saves(&p, 1, 1);
 	for (int how = 0; how < 3; how++) {
-		rank_open(&k, &p, 0);
+		rank_open(&K, &p, 0);
 		if (how == 0)
-			MUST_BE(ckpt_fresh(k.c), 0);
+			MUST_BE(ckpt_fresh(K.c), 0);
 		if (how == 1)
-			must_restore(&k, CKPT_LATEST, 0);
+			must_restore(&K, CKPT_LATEST, 0);
 		host_kill(&H);
 		host_start(&H, NULL);
-		must_reattach(&k, 1);
-		must_seal(&k);
+		must_reattach(&K, 1);
+		must_seal(&K);
 		if (how == 2)
-			must_refuse(&k); /* it never asked */
+			must_refuse(&K); /* it never asked */
 		else
-			save(&k, 20 + 20 * (uint64_t)how);
+			save(&K, 20 + 20 * (uint64_t)how);
 		host_kill(&H);
 		host_start(&H, NULL);
-		must_reattach(&k, 2);
-		must_seal(&k);
+		must_reattach(&K, 2);
+		must_seal(&K);
 		if (how == 2)
-			must_refuse(&k);
+			must_refuse(&K);
 		else
-			save(&k, 30 + 20 * (uint64_t)how);
-		rank_close(&k, 0);
+			save(&K, 30 + 20 * (uint64_t)how);
+		rank_close(&K, 0);
 	}
 }
 
 TEST(who_was_detached_at_first_is_asked_when_a_daemon_comes)
 {
 	struct plan_of_job p = job("fsdp=1");
-	struct rank k = { 0 };
 
 	host_start(&H, NULL);
 	saves(&p, 1, 2);
 	p.flags = CKPT_USE_ENV; /* not REQUIRE */
 	for (int how = 0; how < 3; how++) {
 		host_stop(&H);
-		must_attach(&k, &p, 0);
-		must_declare(&k);
-		assert_int_equal(rank_seal(&k, 0), CKPT_SKIPPED);
-		assert_non_null(strstr(k.err.msg, "no daemon"));
-		assert_int_equal(rank_step(&k, 3, 0), CKPT_DETACHED);
-		assert_int_equal(rank_why(&k), -ECONNREFUSED);
+		must_attach(&K, &p, 0);
+		must_declare(&K);
+		assert_int_equal(rank_seal(&K, 0), CKPT_SKIPPED);
+		assert_non_null(strstr(K.err.msg, "no daemon"));
+		assert_int_equal(rank_step(&K, 3, 0), CKPT_DETACHED);
+		assert_int_equal(rank_why(&K), -ECONNREFUSED);
 		if (how == 1)
-			assert_int_equal(ckpt_fresh(k.c), 0);
+			assert_int_equal(ckpt_fresh(K.c), 0);
 		if (how == 2) {
-			assert_int_equal(rank_restore(&k, CKPT_LATEST, 0), -ECONNRESET);
-			assert_int_equal(rank_step(&k, 3, 0), -EUCLEAN);
+			assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -ECONNRESET);
+			assert_int_equal(rank_step(&K, 3, 0), -EUCLEAN);
 		}
 		host_start(&H, NULL);
-		must_seal(&k);
+		must_seal(&K);
 		if (how == 1) {
-			save(&k, 3);
+			save(&K, 3);
 		} else {
-			must_refuse(&k);
-			must_restore(&k, CKPT_LATEST, 0);
-			save(&k, k.got.step + 1);
+			must_refuse(&K);
+			must_restore(&K, CKPT_LATEST, 0);
+			save(&K, K.got.step + 1);
 		}
-		rank_close(&k, 0);
+		rank_close(&K, 0);
 	}
 }
 
@@ -381,30 +374,29 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 {
 	struct plan_of_job p = job("fsdp=1");
 	static struct io_faults f; /* until the daemon is closed, in teardown */
-	struct rank k = { 0 };
 
 	io_faults_init(&f, &io_ops_posix);
 	host_start(&H, &f.ops);
-	rank_open(&k, &p, 0);
-	save(&k, 1);
+	rank_open(&K, &p, 0);
+	save(&K, 1);
 	for (uint64_t step = 2; step <= 5; step++) {
 		if (step == 2)
 			io_faults_fail(&f, IO_ON_FALLOCATE | IO_ON_WRITE, 1, -ENOSPC, true);
 		if (step == 4) /* another reason is another change */
 			io_faults_fail(&f, IO_ON_MKDIR, 1, -EROFS, true);
-		MUST_BE(rank_step(&k, step, CKPT_PERSIST),
+		MUST_BE(rank_step(&K, step, CKPT_PERSIST),
 			step == 3 || step == 5 ? CKPT_FAILING : 0);
-		MUST(rank_wait(&k, step, CKPT_COMMITTED) < 0);
-		must_guard(&k);
-		MUST_BE(rank_why(&k), step < 4 ? -ENOSPC : -EROFS);
+		MUST(rank_wait(&K, step, CKPT_COMMITTED) < 0);
+		must_guard(&K);
+		MUST_BE(rank_why(&K), step < 4 ? -ENOSPC : -EROFS);
 		assert_true(soon(said_times(&library_said, "the daemon cannot write checkpoints") ==
 				 1 + (step > 3)));
 	}
 	io_faults_count(&f, IO_ON_ANY);
-	save(&k, 6);
-	MUST_BE(rank_why(&k), 0);
+	save(&K, 6);
+	MUST_BE(rank_why(&K), 0);
 	must_soon(said_times(&library_said, "the daemon writes checkpoints again") == 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 UNIT(.setup = setup, .teardown = host_teardown);
