@@ -350,7 +350,7 @@ TEST(what_does_not_fit_is_known_before_the_first_byte)
 	start(0, 0);
 	rank_open(&K, &P, 0);
 	commit_some(&K, 1, 3);
-	atomic_store(&disk.free_bytes, 1 << 20);
+	atomic_store(&disk.free_bytes, 2 << 20);
 	writes = atomic_load(&disk.writes);
 	io_faults_count(&disk.of_others, IO_ON_MUTATING);
 	must_step(&K, 4, CKPT_PERSIST);
@@ -358,11 +358,11 @@ TEST(what_does_not_fit_is_known_before_the_first_byte)
 	assert_int_equal(atomic_load(&disk.writes), writes);
 	assert_int_equal(io_faults_calls(&disk.of_others), 0);
 	assert_non_null(strstr(K.err.msg, "step 4 needs "));
-	assert_non_null(strstr(K.err.msg, "1.0 MiB are free"));
+	assert_non_null(strstr(K.err.msg, "2.0 MiB are free"));
 	assert_non_null(strstr(K.err.msg, "ckptctl prune -n --keep-last 2 would free "));
 	assert_true(disk_is("1 2 3"));
 	ask_open(&a, H.socket);
-	ask_until((j = ask_job(&a, "job")) && j->free_mib == 2);
+	ask_until((j = ask_job(&a, "job")) && j->free_mib == 3);
 	assert_true(j->next_mib >= 2 && j->failed == 1 && j->committed == 3);
 	assert_non_null(strstr(j->error, "step 4 needs "));
 	ask_close(&a);
@@ -429,7 +429,7 @@ TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 	assert_soon(said_times(&daemon_said, "keep: job job: 4 steps removed") == 1);
 	/* one removal makes room for a step */
 	said_forget(&daemon_said);
-	atomic_store(&disk.free_bytes, 1 << 20);
+	atomic_store(&disk.free_bytes, 2 << 20);
 	atomic_store(&disk.per_removal, ROOMY);
 	commit(&K, 8);
 	assert_int_equal(
@@ -444,7 +444,7 @@ TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside)
 	go_back();
 	start(0, 7); /* keeps none of them but the newest */
 	said_forget(&daemon_said);
-	atomic_store(&disk.free_bytes, 1 << 20);
+	atomic_store(&disk.free_bytes, 2 << 20);
 	atomic_store(&disk.per_removal, ROOMY);
 	go_on(&K);
 	commit(&K, 7);
