@@ -314,7 +314,7 @@ static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 void gate_make(struct gate *g)
 {
-	*g = (struct gate){ .ops = io_ops_posix,
+	*g = (struct gate){ .ops = host_ops,
 			    .lock = PTHREAD_MUTEX_INITIALIZER,
 			    .changed = PTHREAD_COND_INITIALIZER };
 	MUST(!io_ops_posix.ctx); /* or the other calls would get a context that is not theirs */

@@ -85,7 +85,7 @@ TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
 	const struct wire_report_step *s;
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
@@ -133,7 +133,7 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
 	uint64_t step = 2, detached = 0, marked;
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
@@ -239,7 +239,7 @@ TEST(a_final_trigger_waits_for_a_slot)
 {
 	struct wire_triggered t;
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 	pthread_t thread;
 
 	gate_make(&g);
@@ -317,7 +317,7 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	struct wire_drained d = { 0 };
 	struct asker a, b;
 	struct pollfd poll_a;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
@@ -353,7 +353,7 @@ TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 	struct wire_drain m = { 0 };
 	struct wire_status s = { 0 };
 	struct asker a, b;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
@@ -383,11 +383,12 @@ static int64_t full_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 {
 	const struct wire_report_job *j;
-	struct io_ops ops = io_ops_posix;
+	static struct io_ops ops;
 	struct wire_drained d = { 0 };
 	struct wire_forgotten f = { 0 };
 	struct asker a;
 
+	ops = host_ops;
 	ops.pwrite = full_pwrite;
 	atomic_store(&full, 1);
 	host_start(&H, &ops);
@@ -719,7 +720,7 @@ TEST(a_launch_is_forming_from_its_first_rank_on)
 	pthread_t thread;
 	struct asker a;
 
-	slow.ops = io_ops_posix;
+	slow.ops = host_ops;
 	slow.ops.mkdir = slow_mkdir;
 	slow.open = false;
 	host_start(&H, &slow.ops);

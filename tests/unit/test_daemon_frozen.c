@@ -115,7 +115,7 @@ static int setup(void **state)
 {
 	(void)state;
 	host_make(&H);
-	F.ops = io_ops_posix;
+	F.ops = host_ops;
 	F.ops.open = f_open;
 	F.ops.pread = f_pread;
 	F.ops.pwrite = f_pwrite;

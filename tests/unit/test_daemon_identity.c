@@ -67,7 +67,7 @@ static int setup(void **state)
 {
 	(void)state;
 	host_make(&H);
-	ops = io_ops_posix;
+	ops = host_ops;
 	host_start(&H, &ops);
 	return 0;
 }

@@ -124,7 +124,7 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 {
 	struct ckpt_stats st;
 	uint64_t step[8];
-	struct gate g;
+	static struct gate g;
 	pthread_t t;
 
 	gate_make(&g);
@@ -152,7 +152,7 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 {
 	uint64_t step[8];
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
 	host_start(&H, &g.ops);
@@ -619,7 +619,7 @@ TEST(the_first_callers_choice_holds_for_all)
 {
 	struct plan_of_job p = plan("pinned", "fsdp=2");
 
-	listed.ops = io_ops_posix;
+	listed.ops = host_ops;
 	listed.ops.list = counting_list;
 	host_start(&H, &listed.ops);
 	saves(&p, 1, 2);
@@ -728,10 +728,10 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 TEST(a_full_disk_fails_the_step_and_training_goes_on)
 {
 	struct ckpt_stats st;
-	struct io_faults f;
+	static struct io_faults f;
 	uint64_t step[8];
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	open_one(&K, "full", "fsdp=1");
 	step_to(&K, 1, 0, CKPT_COMMITTED);
@@ -760,11 +760,11 @@ TEST(every_sync_may_fail_once_and_nothing_is_lost)
 {
 	struct plan_of_job p = plan("sync", "dp=2");
 	struct rank k[2] = { { 0 } };
-	struct io_faults f;
+	static struct io_faults f;
 	uint32_t failed = 0, n;
 	uint64_t step = 1;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	ranks_open(k, 2, &p);
 	for (n = 1;; n++, step += 2) {
@@ -977,7 +977,7 @@ static void *stop_host(void *arg)
 
 TEST(a_stopped_daemon_writes_what_is_staged_first)
 {
-	struct gate g;
+	static struct gate g;
 	pthread_t t;
 	int rc;
 
@@ -1060,10 +1060,10 @@ static void adopt_script(struct rank *k)
 TEST(the_next_daemon_takes_over_what_was_staged)
 {
 	struct plan_of_job p = plan("adopt", "fsdp=3");
-	struct io_faults f;
+	static struct io_faults f;
 	uint64_t step[8];
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	team(&p, adopt_script, &f);
 	assert_int_equal(host_committed(&H, "adopt", step, 8), 3);

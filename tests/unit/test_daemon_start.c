@@ -375,7 +375,7 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 	struct plan_of_job p = job("fsdp=1");
 	static struct io_faults f; /* until the daemon is closed, in teardown */
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	rank_open(&K, &p, 0);
 	save(&K, 1);
