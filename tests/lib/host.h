@@ -45,8 +45,9 @@ struct plan_of_job plan_of_host(struct plan_of_job p);
 
 void host_make(struct host *h);
 void host_free(struct host *h); /* the daemon must be gone */
-/* ops are the daemon's until it is closed, in host_teardown: static ones. NULL: the kernel's; but where h->opts.engine is IO_THREADS, as it is at first, nothing waits for
- * the disk: no test here outlives the power. */
+/* ops are the daemon's until it is closed, in host_teardown: static ones. NULL: the kernel's; but where
+ * h->opts.engine is IO_THREADS, as it is at first, nothing waits for the disk: no test here outlives the
+ * power. */
 void host_start(struct host *h, const struct io_ops *ops);
 extern struct io_ops host_ops; /* these */
 /* Memory forgets; the disk does not. */
