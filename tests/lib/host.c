@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 struct host H;
@@ -24,8 +25,15 @@ struct io_ops host_ops;
 
 void host_make(struct host *h)
 {
+	struct rlimit files;
+
 	/* Else most of a test's time goes into clearing the daemon's large pages. */
 	(void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur =
+			files.rlim_max; /* the ranks' and the daemon's are all in this process */
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
 	*h = (struct host){ .opts = { .engine = IO_THREADS,
 				      .copy_threads = 2,
 				      .log = { said_line, &daemon_said, LOG_DEBUG } } };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rank.c - see rank.h. Invariant: a value depends on tensor, index and step alone. */
 #include "tests/lib/rank.h"
-#include "tests/lib/scratch.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include <inttypes.h>
@@ -14,7 +13,6 @@ void rank_must(int ok, const char *what, const char *file, int line, const char 
 	fprintf(stderr, "%s:%d: must hold and does not: %s%s%s\n", file, line, what,
 		why && *why ? ": " : "", why ? why : "");
 	fflush(stderr);
-	scratch_remove_all();
 	abort();
 }
 
@@ -25,7 +23,6 @@ void rank_must_be(int64_t x, int64_t y, const char *what, const char *file, int 
 	fprintf(stderr, "%s:%d: %s is %" PRId64 " and must be %" PRId64 "\n", file, line, what, x,
 		y);
 	fflush(stderr);
-	scratch_remove_all();
 	abort();
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scratch.h - a temporary directory of a test, in $TMPDIR; in /tmp where sockets in it would have too long a
- * name. What is made here is also removed before rank_must ends the program.
+ * name. Who aborts removes it, too.
  */
 #ifndef TESTS_SCRATCH_H
 #define TESTS_SCRATCH_H
@@ -11,5 +11,4 @@
 
 void scratch_make(char ret[SCRATCH_MAX]);
 int scratch_remove(const char *dir); /* 0, also when there is none */
-void scratch_remove_all(void);
 #endif
