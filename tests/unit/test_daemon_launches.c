@@ -160,7 +160,7 @@ TEST(of_launches_that_begin_at_once_exactly_one_survives)
 TEST(also_when_they_come_all_together)
 {
 	rng = draw_seed(__func__);
-	for (uint32_t i = 0; i < FEWER(200); i++) {
+	for (uint32_t i = 0; i < FEWER((uint32_t)unit_scaled(200)); i++) {
 		uint32_t launches = 2 + (uint32_t)(draw(&rng) % 2), ranks = 2, n = 0;
 		uint8_t order[LAUNCHES_MAX * RANKS_MAX];
 
