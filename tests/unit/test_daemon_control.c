@@ -637,7 +637,7 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 		ask_until(daemon_open(&o, &d, &K.err) == -EADDRINUSE);
 		assert_int_equal(stat(H.socket, &now), 0);
 		assert_int_equal(now.st_mode & 07777, 0600);
-		stage(&K, (uint64_t)what, 0);
+		save(&K, (uint64_t)what);
 	}
 	rank_close(&K, 0);
 }
