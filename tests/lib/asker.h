@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * asker.h - a control connection for tests of the daemon: connect, ask, read the report. Include it
- * after rank.c and host.c. What must hold and does not ends the program.
+ * asker.h - the daemon's protocol by hand, for tests: connect, ask, read the answer or the report. What
+ * must hold and does not ends the program.
  */
 #ifndef TESTS_ASKER_H
 #define TESTS_ASKER_H
@@ -9,10 +9,8 @@
 #include "ckpt/client/wire.h"
 #include "tests/lib/rank.h"
 #include <poll.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 struct asker {
@@ -24,130 +22,33 @@ struct asker {
 	struct wire_report r;
 };
 
-static inline int ask_connect(const char *path)
-{
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+int ask_connect(const char *path);
+void ask_send(struct asker *k, void *msg, uint32_t type, uint32_t bytes);
+/* The answer: its type, 0 at the end of the connection. ret_fd: NULL, or gets what came with it. */
+uint32_t ask_answer(struct asker *k, void *ret, uint32_t bytes, int ret_fd[WIRE_FDS_MAX]);
+uint32_t ask(struct asker *k, void *msg, uint32_t type, uint32_t bytes, void *ret,
+	     uint32_t ret_bytes);
+/* The same with a descriptor, -1: none. 0 also where the daemon hears nothing any more. */
+uint32_t ask_fd(struct asker *k, void *msg, uint32_t type, uint32_t bytes, int fd, void *ret,
+		uint32_t ret_bytes, int ret_fd[WIRE_FDS_MAX]);
+/* A refusal with that code: its sentence. */
+const char *ask_refused(struct asker *k, void *msg, uint32_t type, uint32_t bytes, int code);
 
-	snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-	MUST(sock >= 0 && connect(sock, (struct sockaddr *)&a, sizeof a) == 0);
-	return sock;
-}
-
-static inline void ask_send(struct asker *k, void *msg, uint32_t type, uint32_t bytes)
-{
-	MUST(wire_send(k->sock, msg, type, bytes, ++k->seq, NULL, 0) == 0);
-}
-
-/* The answer: its type, 0 at the end of the connection. */
-static inline uint32_t ask_answer(struct asker *k, void *ret, uint32_t bytes, int *ret_fd)
-{
-	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
-	const struct wire_head *head = (const struct wire_head *)in;
-	struct pollfd p = { .fd = k->sock, .events = POLLIN };
-	int fd[WIRE_FDS_MAX], nfd, n;
-
-	MUST(poll(&p, 1, 20000) == 1);
-	n = wire_recv(k->sock, in, sizeof in, fd, &nfd);
-	if (n == 0)
-		return 0;
-	MUST(n > 0 && wire_answer_check(in, (uint32_t)n, nfd) == 0 && head->seq == k->seq);
-	if (ret_fd)
-		*ret_fd = fd[0];
-	if (head->type == WIRE_REFUSE)
-		memcpy(&k->refused, in, sizeof k->refused);
-	else if (ret)
-		memcpy(ret, in, MIN(bytes, (uint32_t)n));
-	return head->type;
-}
-
-static inline uint32_t ask(struct asker *k, void *msg, uint32_t type, uint32_t bytes, void *ret,
-			   uint32_t ret_bytes)
-{
-	ask_send(k, msg, type, bytes);
-	return ask_answer(k, ret, ret_bytes, NULL);
-}
-
-static inline void ask_open(struct asker *k, const char *path)
-{
-	struct wire_control hello = { 0 };
-
-	*k = (struct asker){ .sock = ask_connect(path) };
-	MUST_BE(ask(k, &hello, WIRE_CONTROL, sizeof hello, NULL, 0), WIRE_OK);
-}
-
+/* --- control connections --- */
+void ask_open(struct asker *k, const char *path);
 /* Where a crowd connects, who was slow to speak may be sent away, and comes again. */
-static inline void ask_open_in_a_crowd(struct asker *k, const char *path)
-{
-	struct wire_control hello = { 0 };
-	bool in = false;
-
-	for (int i = 0; i < 1000 && !in; i++) {
-		*k = (struct asker){ .sock = ask_connect(path) };
-		in = wire_send(k->sock, &hello, WIRE_CONTROL, sizeof hello, ++k->seq, NULL, 0) ==
-			     0 &&
-		     ask_answer(k, NULL, 0, NULL) == WIRE_OK;
-		if (!in)
-			(void)close(TAKE_FD(k->sock));
-	}
-	MUST(in);
-}
-
-static inline void ask_close(struct asker *k)
-{
-	if (k->map)
-		munmap(TAKE(k->map), k->bytes);
-	(void)close(TAKE_FD(k->sock));
-}
-
-static inline const struct wire_report *ask_status(struct asker *k)
-{
-	struct wire_status m = { 0 };
-	struct wire_status_is is;
-	struct ckpt_err err = { 0 };
-	struct stat st;
-	int fd = -1;
-
-	ask_send(k, &m, WIRE_STATUS, sizeof m);
-	MUST_BE(ask_answer(k, &is, sizeof is, &fd), WIRE_STATUS_IS);
-	if (k->map)
-		munmap(TAKE(k->map), k->bytes);
-	k->bytes = is.bytes;
-	MUST(fstat(fd, &st) == 0);
-	k->inode = st.st_ino;
-	MUST_OK(wire_map(fd, is.bytes, 1, &k->map, &err), &err);
-	MUST_OK(wire_report_check(k->map, k->bytes, &k->r, &err), &err);
-	(void)close(fd);
-	return &k->r;
-}
-
+void ask_open_in_a_crowd(struct asker *k, const char *path);
+void ask_close(struct asker *k);
+const struct wire_report *ask_status(struct asker *k);
 /* The job of this name in a fresh report; NULL. */
-static inline const struct wire_report_job *ask_job(struct asker *k, const char *name)
-{
-	const struct wire_report *r = ask_status(k);
-
-	for (uint32_t i = 0; i < r->head->njob; i++)
-		if (!strcmp(r->job[i].name, name))
-			return &r->job[i];
-	return NULL;
-}
-
+const struct wire_report_job *ask_job(struct asker *k, const char *name);
 /* In the newest report. */
-static inline const struct wire_report_step *ask_step(const struct asker *k, uint64_t step)
-{
-	for (uint32_t i = 0; i < k->r.head->nstep; i++)
-		if (k->r.step[i].step == step)
-			return &k->r.step[i];
-	return NULL;
-}
-
-/* Ask until it holds. */
-#define ask_until(cond)                                                            \
-	do {                                                                       \
-		uint64_t end_ = now_ns() + 20 * NS_PER_S;                          \
-		while (!(cond)) {                                                  \
-			rank_must(now_ns() < end_, #cond, __FILE__, __LINE__, ""); \
-			usleep(2000);                                              \
-		}                                                                  \
-	} while (0)
+const struct wire_report_step *ask_step(const struct asker *k, uint64_t step);
+uint64_t ask_id(struct asker *k, const char *job);
+uint32_t ask_trigger(struct asker *k, const char *job, uint32_t flags, struct wire_triggered *ret);
+uint32_t ask_forget(struct asker *k, uint64_t job, uint32_t flags, struct wire_forgotten *ret);
+/* job, to: NULL: all, their own stores */
+uint32_t ask_drain(struct asker *k, const char *job, const char *to, uint32_t flags,
+		   struct wire_drained *ret);
+#define ask_until must_soon
 #endif

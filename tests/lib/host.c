@@ -1,27 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host.c - see host.h. Included by tests. */
+/* host.c - see host.h. */
 #include "tests/lib/host.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
+#include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+struct host H;
+struct rank K;
+struct said daemon_said = SAID_NOTHING;
+
+static int no_sync(void *ctx, int fd)
+{
+	(void)ctx, (void)fd;
+	return 0;
+}
+
+struct io_ops host_ops;
 
 void host_make(struct host *h)
 {
-	const char *tmp = getenv("TMPDIR");
+	struct rlimit files;
 
-	*h = (struct host){ 0 };
-	snprintf(h->dir, sizeof h->dir, "%.60s/ckpt-host-XXXXXX", tmp ? tmp : "/tmp");
-	MUST(mkdtemp(h->dir));
+	/* Else most of a test's time goes into clearing the daemon's large pages. */
+	(void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur =
+			files.rlim_max; /* the ranks' and the daemon's are all in this process */
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	*h = (struct host){ .opts = { .engine = IO_THREADS,
+				      .copy_threads = 2,
+				      .log = { said_line, &daemon_said, LOG_DEBUG } } };
+	host_ops = io_ops_posix;
+	host_ops.sync = no_sync;
+	scratch_make(h->dir);
 	snprintf(h->socket, sizeof h->socket, "%.90s/socket", h->dir);
 	snprintf(h->store, sizeof h->store, "%.90s/store", h->dir);
+}
+
+int host_setup(void **state)
+{
+	(void)state;
+	said_forget(&daemon_said);
+	daemon_said.level = 0;
+	K = (struct rank){ 0 };
+	host_make(&H);
+	return 0;
+}
+
+int host_teardown(void **state)
+{
+	(void)state;
+	if (H.d)
+		host_stop(&H);
+	host_free(&H);
+	return 0;
+}
+
+struct plan_of_job plan_of_host(struct plan_of_job p)
+{
+	p.socket = p.socket ? p.socket : H.socket;
+	p.store = p.store ? p.store : H.store;
+	p.guard = p.guard ? p.guard : CKPT_FINISH;
+	return p;
 }
 
 void host_free(struct host *h)
 {
 	MUST(!h->d);
-	MUST(io_tree_remove(AT_FDCWD, h->dir) == 0);
+	MUST(scratch_remove(h->dir) == 0);
 }
 
 void *host_run(void *arg)
@@ -32,16 +85,13 @@ void *host_run(void *arg)
 	return NULL;
 }
 
-void host_start(struct host *h, enum io_engine engine, const struct io_ops *ops)
+void host_start(struct host *h, const struct io_ops *ops)
 {
-	struct daemon_opts o = {
-		.socket = h->socket, .engine = engine, .ops = ops, .copy_threads = 2, .log = h->log
-	};
+	struct daemon_opts o = h->opts;
 	struct ckpt_err err;
 
-	o.log = h->log;
-	if (getenv("CKPT_TEST_LOG"))
-		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
+	o.socket = h->socket;
+	o.ops = ops ? ops : o.engine == IO_THREADS ? &host_ops : NULL;
 	MUST_OK(daemon_open(&o, &h->d, &err), &err);
 	MUST(pthread_create(&h->thread, NULL, host_run, h) == 0);
 }
@@ -62,6 +112,24 @@ void host_kill(struct host *h)
 {
 	daemon_kill(h->d);
 	host_end(h);
+}
+
+void host_restart(struct host *h)
+{
+	host_stop(h);
+	host_start(h, NULL);
+}
+
+uint32_t open_files(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	MUST(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
 }
 
 /* --- stores --- */
@@ -147,6 +215,35 @@ uint32_t host_committed(const struct host *h, const char *job, uint64_t *ret, ui
 	return k;
 }
 
+static int by_step(const void *a, const void *b)
+{
+	const struct store_step *x = a, *y = b;
+
+	return (x->step > y->step) - (x->step < y->step);
+}
+
+const char *host_steps(const struct host *h, const char *job)
+{
+	static const char mark[][2] = { [STORE_SET_ASIDE] = "~",
+					[STORE_DAMAGED] = "!",
+					[STORE_QUARANTINED] = "q",
+					[STORE_MISPLACED] = "?" };
+	static char text[256];
+	struct store_step *step;
+	uint32_t n = host_scan(h, job, &step), len = 0;
+
+	text[0] = 0;
+	qsort(step, n, sizeof *step, by_step);
+	for (uint32_t i = 0; i < n && len < sizeof text - 32; i++)
+		if (step[i].state != STORE_COLLECTING)
+			len += (uint32_t)snprintf(
+				text + len, sizeof text - len, "%s%s%" PRIu64, len ? " " : "",
+				step[i].state < ARRAY_LEN(mark) ? mark[step[i].state] : "",
+				step[i].step);
+	free(step);
+	return text;
+}
+
 uint32_t host_count(const struct host *h, const char *job, enum store_state state)
 {
 	struct store_step *step;
@@ -180,25 +277,27 @@ bool host_has(const struct host *h, const char *job, uint64_t step)
 	return step_dir(h, job, step, dir);
 }
 
-struct checkpoint *host_open(const struct host *h, const char *job, uint64_t step)
+int host_step_fd(const struct host *h, const char *job, uint64_t step)
 {
 	char dir[STORE_DIR_MAX];
-	cleanup_close int fd = -1;
 
 	MUST(step_dir(h, job, step, dir));
-	fd = step_fd(h, job, dir);
+	return step_fd(h, job, dir);
+}
+
+struct checkpoint *host_open(const struct host *h, const char *job, uint64_t step)
+{
+	cleanup_close int fd = host_step_fd(h, job, step);
+
 	return open_dir(fd);
 }
 
 void host_damage(const struct host *h, const char *job, uint64_t step)
 {
 	struct checkpoint *c = host_open(h, job, step);
-	char dir[STORE_DIR_MAX];
-	cleanup_close int fd = -1, part = -1;
+	cleanup_close int fd = host_step_fd(h, job, step), part = -1;
 	uint8_t b = 0;
 
-	MUST(step_dir(h, job, step, dir));
-	fd = step_fd(h, job, dir);
 	part = openat(fd, c->file[0].name, O_RDWR | O_CLOEXEC);
 	MUST(part >= 0 && pread(part, &b, 1, 4096 + 10) == 1);
 	b ^= 1;
@@ -223,7 +322,7 @@ static int64_t gate_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 void gate_make(struct gate *g)
 {
-	*g = (struct gate){ .ops = io_ops_posix,
+	*g = (struct gate){ .ops = host_ops,
 			    .lock = PTHREAD_MUTEX_INITIALIZER,
 			    .changed = PTHREAD_COND_INITIALIZER };
 	MUST(!io_ops_posix.ctx); /* or the other calls would get a context that is not theirs */
@@ -237,6 +336,21 @@ void gate_set(struct gate *g, bool closed)
 	g->closed = closed;
 	pthread_cond_broadcast(&g->changed);
 	pthread_mutex_unlock(&g->lock);
+}
+
+static void *open_soon(void *gate)
+{
+	(void)usleep(30000);
+	gate_set(gate, false);
+	return NULL;
+}
+
+pthread_t gate_open_soon(struct gate *g)
+{
+	pthread_t thread;
+
+	MUST(pthread_create(&thread, NULL, open_soon, g) == 0);
+	return thread;
 }
 
 void gate_await(struct gate *g)

@@ -287,6 +287,8 @@ static enum fault_verdict fault_gate(struct io_faults *f, uint32_t classes, int 
 	enum fault_verdict v = CALL_PASS;
 	bool now;
 
+	if (f->about && !f->about())
+		return CALL_PASS;
 	(void)pthread_mutex_lock(&f->lock);
 	if (classes & f->on)
 		f->calls++;

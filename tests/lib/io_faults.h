@@ -66,6 +66,8 @@ struct io_record;
 struct io_faults {
 	struct io_ops ops; /* give &f.ops to the code under test */
 	const struct io_ops *under;
+	bool (*about)(
+		void); /* NULL, or: is the thread that calls one whose calls are counted and may fail? */
 	struct io_record *record; /* NULL, or where mutating calls are logged; the test's */
 	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes them */
 	void (*on_point)(void *arg, const char *name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank.c - see rank.h. Included by tests. Invariant: a value depends on tensor, index and step alone. */
+/* rank.c - see rank.h. Invariant: a value depends on tensor, index and step alone. */
 #include "tests/lib/rank.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
@@ -77,14 +77,19 @@ uint32_t rank_world(const char *mesh)
 	return n;
 }
 
-int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank, struct ckpt_err *err)
+int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 {
+	struct ckpt_err *err = &k->err;
+	const struct plan_of_job own = *p;
 	void *arg = k->arg;
 	pthread_barrier_t *barrier = k->barrier;
 	struct ckpt_opts o;
 	int rc;
 
-	*k = (struct rank){ .plan = p, .rank = rank, .arg = arg, .barrier = barrier };
+	*k = (struct rank){
+		.plan = &k->own, .own = own, .rank = rank, .arg = arg, .barrier = barrier
+	};
+	p = &k->own;
 	MUST_OK(mesh_parse(p->mesh, &k->a, &k->mesh, err), err);
 	k->world = k->mesh.nrank;
 	o = (struct ckpt_opts){ .size = sizeof o,
@@ -153,8 +158,9 @@ static uint64_t *expand(struct arena *a, const struct indices *x)
 	return at;
 }
 
-int rank_tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
+int rank_tensor_declare(struct rank *k, uint32_t spec)
 {
+	struct ckpt_err *err = &k->err;
 	const struct rank_spec *s = &rank_specs[spec];
 	struct rank_tensor *t = &k->t[k->ntensor];
 	struct ckpt_placement place[4];
@@ -223,13 +229,14 @@ int rank_tensor_declare(struct rank *k, uint32_t spec, struct ckpt_err *err)
 	return rc;
 }
 
-int rank_declare(struct rank *k, struct ckpt_err *err)
+int rank_declare(struct rank *k)
 {
+	struct ckpt_err *err = &k->err;
 	uint32_t n = (uint32_t)RANK_SPECS - !k->plan->extra;
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = rank_tensor_declare(k, i, err);
+		rc = rank_tensor_declare(k, i);
 	if (rc == 0)
 		rc = ckpt_blob_add(k->c, "cursor", 0, k->blob[0], &k->blob_len[0], RANK_BLOB_MAX,
 				   err);
@@ -238,29 +245,82 @@ int rank_declare(struct rank *k, struct ckpt_err *err)
 	return rc;
 }
 
+int rank_seal(struct rank *k, uint64_t ns)
+{
+	return ckpt_seal(k->c, ns, &k->err);
+}
+
+int rank_wait(struct rank *k, uint64_t step, int state)
+{
+	return ckpt_wait(k->c, step, state, PATIENCE, &k->err);
+}
+
+int rank_why(struct rank *k)
+{
+	return ckpt_why(k->c, &k->err);
+}
+
+struct ckpt_stats rank_stats(const struct rank *k)
+{
+	struct ckpt_stats s = { .size = sizeof s };
+
+	MUST_BE(ckpt_stats(k->c, &s), 0);
+	return s;
+}
+
+bool in_memory(struct rank *k, uint64_t step)
+{
+	struct ckpt_step s[16];
+	int n = ckpt_steps(k->c, s, 16);
+
+	for (int i = 0; i < n; i++)
+		if (s[i].step == step && s[i].where & 1)
+			return true;
+	return false;
+}
+
+void must_reattach(struct rank *k, uint64_t times)
+{
+	must_soon(rank_stats(k).reattached >= times);
+}
+
+void rank_declare_and_seal(struct rank *k)
+{
+	must_declare(k);
+	must_seal(k);
+}
+
 void rank_open(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 {
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(rank_attach(k, p, rank, &err), &err);
-	MUST_OK(rank_declare(k, &err), &err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+	must_attach(k, p, rank);
+	rank_declare_and_seal(k);
 }
 
 void ranks_open(struct rank *k, uint32_t n, const struct plan_of_job *p)
 {
-	struct ckpt_err err = { 0 };
 	int rc = 0;
 
 	for (uint32_t r = 0; r < n; r++) {
-		MUST_OK(rank_attach(&k[r], p, r, &err), &err);
-		MUST_OK(rank_declare(&k[r], &err), &err);
-		rc = ckpt_seal(k[r].c, 0, &err);
-		rank_must(rc >= 0, "ckpt_seal", __FILE__, __LINE__, err.msg);
+		must_attach(&k[r], p, r);
+		must_declare(&k[r]);
+		rc = rank_seal(&k[r], 0);
+		rank_must(rc >= 0, "ckpt_seal", __FILE__, __LINE__, k[r].err.msg);
 	}
 	/* Whom the last answer found ready would declare anew, and wait for all the others. */
 	for (uint32_t r = 0; r < n - (rc == 0); r++)
-		MUST_OK(ckpt_seal(k[r].c, 30 * SEC, &err), &err);
+		must_seal(&k[r]);
+}
+
+void ranks_guard(struct rank *k, uint32_t n)
+{
+	for (uint32_t r = 0; r < n; r++)
+		must_guard(&k[r]);
+}
+
+void ranks_close(struct rank *k, uint32_t n)
+{
+	for (uint32_t r = 0; r < n; r++)
+		rank_close(&k[r], 0);
 }
 
 void rank_free(struct rank *k)
@@ -434,14 +494,16 @@ int rank_step(struct rank *k, uint64_t step, uint32_t mark_flags)
 	return ckpt_snapshot(k->c, step, &m);
 }
 
-int rank_restore(struct rank *k, uint64_t step, uint32_t flags, struct ckpt_got *ret,
-		 struct ckpt_err *err)
+int rank_want(struct rank *k, const struct ckpt_want *w)
 {
-	struct ckpt_want w = { .size = sizeof w, .flags = flags, .step = step };
+	k->got = (struct ckpt_got){ .size = sizeof k->got };
+	return ckpt_restore(k->c, w, &k->got, &k->err);
+}
 
-	if (ret)
-		ret->size = sizeof *ret;
-	return ckpt_restore(k->c, &w, ret, err);
+int rank_restore(struct rank *k, uint64_t step, uint32_t flags)
+{
+	return rank_want(
+		k, &(struct ckpt_want){ sizeof(struct ckpt_want), .flags = flags, .step = step });
 }
 
 void rank_meet(struct rank *k)
@@ -482,4 +544,40 @@ void team(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg
 		pthread_join(m[i].thread, NULL);
 	pthread_barrier_destroy(&barrier);
 	free(m);
+}
+
+struct launched {
+	void (*script)(struct rank *k);
+	void *arg;
+};
+
+static void opened(struct rank *k)
+{
+	const struct launched *l = k->arg;
+
+	rank_open(k, k->plan, k->rank);
+	k->arg = l->arg;
+	l->script(k);
+	rank_meet(k);
+	rank_close(k, 0);
+}
+
+void launch(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg)
+{
+	struct launched l = { script, arg };
+
+	team(p, opened, &l);
+}
+
+static void save_steps(struct rank *k)
+{
+	const uint64_t *step = k->arg;
+
+	for (uint64_t s = step[0]; s <= step[1]; s++)
+		save(k, s);
+}
+
+void saves(const struct plan_of_job *p, uint64_t first, uint64_t last)
+{
+	launch(p, save_steps, (uint64_t[]){ first, last });
 }

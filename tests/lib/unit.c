@@ -8,7 +8,7 @@
  *
  * ROOM_SUBJECT is that of tests/unit/test_ROOM_SUBJECT.c, and a link to the program of its room. Subjects
  * and cases may be patterns (*, ?). None: all.
- * -l lists them. -j N (as many as there are processors): how many processes at once. Of one subject,
+ * -l lists them. -j N (two more than there are processors, for some wait): how many processes at once. Of one subject,
  * with -j 1 or where only one case or a group with fixtures is asked for, the cases run in this
  * process, so that a debugger sees them. What a process prints comes out whole, when it ends. The exit status is 1 when a
  * case failed, 2 when nothing has the name. CMOCKA_MESSAGE_OUTPUT=TAP is understood, as by every cmocka program.
@@ -197,7 +197,7 @@ static int parts_run(size_t njob)
 
 int main(int argc, char **argv)
 {
-	size_t njob = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+	size_t njob = (size_t)sysconf(_SC_NPROCESSORS_ONLN) + 2;
 	const char *called = strrchr(argv[0], '/');
 	bool list = false;
 	int c, failed = 0;

@@ -8,10 +8,19 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define TRIALS 20000u /* of each way to change; what is counted here is not what they look for */
+/* What is counted here is not what sanitizers look for; and there is one thread. */
+#if defined __SANITIZE_THREAD__
+#define FEWER(n) ((n) / 10)
+#define TRIALS 2000u /* of each way to change */
+#define TENSOR_TRIALS 4000u
+#elif defined __SANITIZE_ADDRESS__
+#define FEWER(n) (n)
+#define TRIALS 20000u
+#define TENSOR_TRIALS 20000u
 #else
+#define FEWER(n) (n)
 #define TRIALS 200000u
+#define TENSOR_TRIALS 20000u
 #endif
 #define DRAWS 1000000u
 #define TENSORS 100u	  /* each 1 % */
@@ -134,7 +143,7 @@ TEST(a_change_of_half_the_state_is_missed_in_fewer_than_one_of_a_million)
 /* Through all of it, a few thousand times: mark, change before, behind or amid the copy, compare. */
 TEST(it_is_found_wherever_the_copier_was)
 {
-	for (uint32_t i = 0; i < 3000; i++) {
+	for (uint32_t i = 0; i < FEWER(3000u); i++) {
 		uint32_t how = i % 5, n;
 		bool found, low;
 
@@ -189,7 +198,8 @@ TEST(a_change_of_one_tensor_of_one_percent_is_found_in_a_quarter)
 {
 	double found[2];
 
-	tensors(20000, found); /* 0.28 +- 0.0032: 0.25 is nine of these away */
+	tensors(TENSOR_TRIALS,
+		found); /* 0.28 +- 0.0032: 0.25 is nine of these away, of 4000 four */
 	assert_true(found[0] >= 0.25 && found[0] < 0.4);
 	assert_true(found[1] >= 0.25);
 }
@@ -199,7 +209,7 @@ TEST(and_in_99_of_100_where_all_is_compared)
 	double found[2];
 
 	X.check = 1;
-	tensors(20000, found);
+	tensors(TENSOR_TRIALS, found);
 	X.check = 0;
 	assert_true(found[0] >= 0.99);
 	assert_true(found[1] == 1.0);
@@ -321,7 +331,7 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 	assert_int_equal(wire_memfd("scratch", CANARY_SCRATCH, &x.scratch_fd, NULL), 0);
 	assert_int_equal(canary_map_make(&parts, bytes, &m), 0);
 	canary_replace(&x, m);
-	for (uint32_t i = 0; i < 2000; i++) {
+	for (uint32_t i = 0; i < FEWER(2000u); i++) {
 		uint32_t which = i % 2, n;
 		uint64_t e[3] = { draw_below(&seed, A), draw_below(&seed, B),
 				  draw_below(&seed, C) };

@@ -6,8 +6,6 @@
  *
  * A new call is a line in `call`; without it the first test fails.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/unit.h"
@@ -20,8 +18,6 @@
 extern __typeof__(ckpt_fresh) ckpt_fresh __attribute__((weak));
 extern __typeof__(ckpt_why) ckpt_why __attribute__((weak));
 
-static struct host H;
-static struct rank K;
 static uint64_t step_now = 100;
 
 /* --- good arguments --- */
@@ -57,6 +53,12 @@ static ckpt *handle_new;
 /* --- the calls --- */
 #define A(i, type) ((type)(uintptr_t)p[i])
 #define CALL(f) static int64_t f(ckpt *c, void *const *p)
+#define GIVES(f, call)            \
+	CALL(f)                   \
+	{                         \
+		(void)c, (void)p; \
+		return call;      \
+	}
 
 CALL(do_attach)
 {
@@ -67,14 +69,8 @@ CALL(do_attach)
 		MUST(ckpt_detach(TAKE(handle_new), 0) == 0);
 	return rc;
 }
-CALL(do_mesh)
-{
-	return ckpt_mesh(c, 1, A(0, const char *const *), p[1], p[2], p[3], p[4]);
-}
-CALL(do_alloc)
-{
-	return ckpt_alloc(c, 4096, A(0, void **), p[1]);
-}
+GIVES(do_mesh, ckpt_mesh(c, 1, A(0, const char *const *), p[1], p[2], p[3], p[4]))
+GIVES(do_alloc, ckpt_alloc(c, 4096, A(0, void **), p[1]))
 CALL(do_tensor_add)
 {
 	int rc = ckpt_tensor_add(c, p[0], p[1], p[2]);
@@ -95,79 +91,23 @@ CALL(do_tensor_move)
 		moves = id;
 	return ckpt_tensor_move(c, moves, p[0], 1, p[1]);
 }
-CALL(do_tensor_drop)
-{
-	(void)p;
-	return ckpt_tensor_drop(c, 1u << 20);
-}
-CALL(do_blob_add)
-{
-	return ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]);
-}
-CALL(do_average)
-{
-	return ckpt_average(c, p[0], p[1], p[2]);
-}
-CALL(do_seal)
-{
-	return ckpt_seal(c, 0, p[0]);
-}
-CALL(do_snapshot)
-{
-	return ckpt_snapshot(c, ++step_now, p[0]);
-}
-CALL(do_guard)
-{
-	return ckpt_guard(c, p[0]);
-}
-CALL(do_wait)
-{
-	return ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]);
-}
-CALL(do_steps)
-{
-	return ckpt_steps(c, p[0], 4);
-}
-CALL(do_restore)
-{
-	return ckpt_restore(c, p[0], p[1], p[2]);
-}
-CALL(do_blob_read)
-{
-	return ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]);
-}
-CALL(do_fingerprint)
-{
-	return ckpt_fingerprint(c, 0, p[0]);
-}
-CALL(do_stats)
-{
-	return ckpt_stats(c, p[0]);
-}
-CALL(do_fresh)
-{
-	(void)p;
-	return ckpt_fresh(c);
-}
-CALL(do_why)
-{
-	return ckpt_why(c, p[0]);
-}
-CALL(do_sizeof)
-{
-	(void)c;
-	return ckpt_sizeof(p[0]);
-}
-CALL(do_detach)
-{
-	(void)p;
-	return ckpt_detach(c, 0);
-}
-CALL(do_version)
-{
-	(void)c, (void)p;
-	return ckpt_version() ? 0 : -1;
-}
+GIVES(do_tensor_drop, ckpt_tensor_drop(c, 1u << 20))
+GIVES(do_blob_add, ckpt_blob_add(c, p[0], 0, p[1], p[2], 8, p[3]))
+GIVES(do_average, ckpt_average(c, p[0], p[1], p[2]))
+GIVES(do_seal, ckpt_seal(c, 0, p[0]))
+GIVES(do_snapshot, ckpt_snapshot(c, ++step_now, p[0]))
+GIVES(do_guard, ckpt_guard(c, p[0]))
+GIVES(do_wait, ckpt_wait(c, 1u << 30, CKPT_STAGED, 0, p[0]))
+GIVES(do_steps, ckpt_steps(c, p[0], 4))
+GIVES(do_restore, ckpt_restore(c, p[0], p[1], p[2]))
+GIVES(do_blob_read, ckpt_blob_read(c, p[0], 0, p[1], sizeof buffer, p[2]))
+GIVES(do_fingerprint, ckpt_fingerprint(c, 0, p[0]))
+GIVES(do_stats, ckpt_stats(c, p[0]))
+GIVES(do_fresh, ckpt_fresh(c))
+GIVES(do_why, ckpt_why(c, p[0]))
+GIVES(do_sizeof, ckpt_sizeof(p[0]))
+GIVES(do_detach, ckpt_detach(c, 0))
+GIVES(do_version, ckpt_version() ? 0 : -1)
 
 #define GOOD(x) (void *)(uintptr_t)(x)
 
@@ -227,7 +167,7 @@ static int setup(void **state)
 				  .job = "calls",
 				  .mesh = "fsdp=1",
 				  .guard = CKPT_FINISH };
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	rank_open(&K, &p, 0);
 	return 0;
 }
@@ -441,11 +381,9 @@ static void filled(int64_t (*f)(ckpt *c, void *const *p), uint32_t which, uint32
 TEST(structures_that_are_filled_are_filled_up_to_their_size)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 
 	filled(do_stats, 0, sizeof stats, 1);
-	MUST_BE(rank_step(&K, 1, CKPT_FINAL), 0);
-	MUST_OK(ckpt_wait(K.c, 1, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
 	rank_close(&K, 0);
 	rank_open(&K, &p, 0);
 	filled(do_restore, 1, sizeof got, 97);
@@ -483,13 +421,12 @@ static void open_again(const struct plan_of_job *p)
 /* --- fork --- */
 static void must_commit(uint64_t step)
 {
-	struct ckpt_err err;
 	int rc;
 
 	while ((rc = rank_step(&K, step, CKPT_PERSIST)) == CKPT_SKIPPED)
 		usleep(2000);
 	MUST_BE(rc, 0);
-	MUST_OK(ckpt_wait(K.c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_wait(&K, step, CKPT_COMMITTED);
 }
 
 TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
@@ -503,7 +440,7 @@ TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
 	for (kind = LEAVES; kind < KINDS; kind++) {
 		pid_t pid;
 
-		MUST_BE(rank_step(&K, 2 * kind + 10, CKPT_PERSIST), 0); /* its copy is under way */
+		must_step(&K, 2 * kind + 10, CKPT_PERSIST); /* its copy is under way */
 		pid = fork();
 		assert_true(pid >= 0);
 		if (pid == 0) {
@@ -558,7 +495,7 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 		MUST_BE(rank_step(&K, 5 + far, 0), -EINVAL);
 		assert_int_equal(why_jump(K.c, &err), -EINVAL);
 		assert_non_null(strstr(err.msg, "step 34359738373 is 2^35 or more above"));
-		assert_int_equal(ckpt_why(K.c, &err), -EINVAL);
+		assert_int_equal(rank_why(&K), -EINVAL);
 		assert_non_null(strstr(err.msg, "2^35"));
 	}
 	MUST_BE(rank_step(&K, CKPT_LATEST - 2, 0), -EINVAL);
@@ -569,7 +506,7 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 	must_commit(5 + 2 * far);
 	rank_close(&K, 0);
 	rank_open(&K, &p, 0); /* another launch begins wherever it likes */
-	MUST_OK(rank_restore(&K, 5 + 2 * far, 0, &got, &err), &err);
+	must_restore(&K, 5 + 2 * far, 0);
 	must_commit(UINT64_C(1) << 62);
 	must_commit((UINT64_C(1) << 62) + 1);
 }
@@ -578,7 +515,6 @@ TEST(a_step_that_is_too_far_is_refused_and_the_next_one_is_taken)
 TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
 	p.job = "barrier";
@@ -587,11 +523,10 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 	ranks_open(k, 2, &p);
 	for (uint64_t step = 1; step <= 3; step++) {
 		for (uint32_t r = 0; r < 2; r++)
-			MUST_BE(rank_step(&k[r], step, CKPT_STAGE_ONLY), 0);
-		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+			must_step(&k[r], step, CKPT_STAGE_ONLY);
+		must_wait(&k[0], step, CKPT_STAGED);
 	}
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&k[r], 0);
+	ranks_close(k, 2);
 	/* Without one nobody knows yet that the others will guard: each of them waits, or guards. */
 	for (int how = 0; how < 2; how++) {
 		p.job = how ? "guards" : "waits";
@@ -600,14 +535,13 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 			rank_fill(&k[r], 1);
 			MUST_BE(ckpt_snapshot(k[r].c, 1, NULL), 0);
 		}
-		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &err), -ETIMEDOUT);
+		MUST_BE(ckpt_wait(k[0].c, 1, CKPT_STAGED, SEC / 2, &k[0].err), -ETIMEDOUT);
 		if (how)
-			MUST_BE(ckpt_guard(k[1].c, NULL), 0);
+			must_guard(&k[1]);
 		else
-			MUST_BE(ckpt_wait(k[1].c, 1, CKPT_STAGED, 30 * SEC, &err), 0);
-		MUST_OK(ckpt_wait(k[0].c, 1, CKPT_STAGED, 30 * SEC, &err), &err);
-		for (uint32_t r = 0; r < 2; r++)
-			rank_close(&k[r], 0);
+			MUST_BE(rank_wait(&k[1], 1, CKPT_STAGED), 0);
+		must_wait(&k[0], 1, CKPT_STAGED);
+		ranks_close(k, 2);
 	}
 }
 
@@ -615,7 +549,6 @@ TEST(one_rank_may_wait_for_staged_while_the_others_stand_in_a_barrier)
 TEST(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others)
 {
 	struct plan_of_job p = *K.plan;
-	struct ckpt_err err;
 	struct rank k[2] = { 0 };
 
 	p.job = "seals";
@@ -625,17 +558,16 @@ TEST(a_rank_that_trained_on_after_an_unready_seal_declares_anew_with_the_others)
 		uint64_t end = now_ns() + 30 * SEC;
 		int rc;
 
-		MUST_BE(ckpt_seal(k[0].c, 0, &err), CKPT_SKIPPED); /* rank 1 has not come yet */
-		MUST_OK(ckpt_seal(k[1].c, 30 * SEC, &err), &err);
+		MUST_BE(rank_seal(&k[0], 0), CKPT_SKIPPED); /* rank 1 has not come yet */
+		must_seal(&k[1]);
 		do /* rank 0 trains on and does not call ckpt_seal again */
 			rc = rank_step(&k[0], ++step, CKPT_STAGE_ONLY);
 		while (rc == CKPT_SKIPPED && now_ns() < end);
 		assert_int_equal(rc, 0);
-		MUST_BE(rank_step(&k[1], step, CKPT_STAGE_ONLY), 0);
-		MUST_OK(ckpt_wait(k[0].c, step, CKPT_STAGED, 30 * SEC, &err), &err);
+		must_step(&k[1], step, CKPT_STAGE_ONLY);
+		must_wait(&k[0], step, CKPT_STAGED);
 	}
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&k[r], 0);
+	ranks_close(k, 2);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

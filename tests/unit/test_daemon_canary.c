@@ -8,73 +8,33 @@
 
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
-#include "tests/lib/said.h"
 #include "tests/lib/unit.h"
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
-static struct host H;
 static uint64_t seed;
-
-static struct plan_of_job plan(const char *job, const char *mesh, uint32_t check)
-{
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = H.store,
-				     .job = job,
-				     .mesh = mesh,
-				     .guard = CKPT_FINISH,
-				     .check = check };
-}
 
 static int setup(void **state)
 {
-	(void)state;
 	seed = draw_seed("daemon_canary");
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	H.log = (struct log){ 0 };
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
-
-static void must_wait(struct rank *k, uint64_t step, int state)
-{
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
-static void must_step(struct rank *k, uint64_t step, uint32_t flags)
-{
-	MUST_BE(rank_step(k, step, flags), 0);
+	return host_setup(state);
 }
 
 static uint64_t torn(const struct rank *k)
 {
-	struct ckpt_stats s = { .size = sizeof s };
-
-	MUST_BE(ckpt_stats(k->c, &s), 0);
-	return s.torn;
+	return rank_stats(k).torn;
 }
 
 static void calm_script(struct rank *k)
 {
-	rank_open(k, k->plan, k->rank);
 	for (uint64_t step = 1; step <= 10; step++) {
-		must_step(k, step, step % 4 ? CKPT_STAGE_ONLY : CKPT_PERSIST);
-		must_wait(k, step, step % 4 ? CKPT_STAGED : CKPT_COMMITTED);
-		MUST_BE(ckpt_guard(k->c, NULL), 0);
+		step_to(k, step, step % 4 ? CKPT_STAGE_ONLY : CKPT_PERSIST,
+			step % 4 ? CKPT_STAGED : CKPT_COMMITTED);
+		must_guard(k);
 		rank_meet(k);
 	}
 	MUST_BE(torn(k), 0);
-	rank_close(k, 0);
 }
 
 TEST(what_is_left_alone_is_never_said_to_be_changed)
@@ -82,14 +42,14 @@ TEST(what_is_left_alone_is_never_said_to_be_changed)
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "fsdp=2,tp=2", "dp=2,fsdp=2" };
 	static const uint32_t check[] = { 0, 1, UINT32_MAX };
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
 		for (uint32_t c = 0; c < ARRAY_LEN(check); c++) {
 			char job[16];
-			struct plan_of_job p = plan(job, mesh[i], check[c]);
+			struct plan_of_job p = plan(job, mesh[i], .check = check[c]);
 
 			snprintf(job, sizeof job, "calm%u%u", i, c);
-			team(&p, calm_script, NULL);
+			launch(&p, calm_script, NULL);
 		}
 }
 
@@ -127,8 +87,7 @@ static int change(struct rank *k, uint64_t step, uint8_t *at)
 {
 	int rc;
 
-	must_step(k, step, CKPT_STAGE_ONLY);
-	must_wait(k, step, CKPT_STAGED);
+	step_to(k, step, CKPT_STAGE_ONLY, CKPT_STAGED);
 	*at ^= 0x10;
 	rc = ckpt_guard(k->c, NULL);
 	*at ^= 0x10;
@@ -137,65 +96,58 @@ static int change(struct rank *k, uint64_t step, uint8_t *at)
 
 TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all)
 {
-	struct plan_of_job p = plan("any", "fsdp=1", 1);
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
 	uint64_t step = 0, found = 0;
 	char name[160];
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
-	for (uint32_t i = 0; i < k.ntensor; i++) {
-		const struct rank_spec *s = &rank_specs[k.t[i].spec];
+	host_start(&H, NULL);
+	open_one(&K, "any", "fsdp=1", .check = 1);
+	for (uint32_t i = 0; i < K.ntensor; i++) {
+		const struct rank_spec *s = &rank_specs[K.t[i].spec];
 
 		for (uint32_t n = 0; n < 6; n++) {
-			uint8_t *at = any_byte(&k.t[i]);
+			uint8_t *at = any_byte(&K.t[i]);
 
 			if (!at)
 				continue;
 			if (s->cls != CKPT_STABLE) {
-				MUST_BE(change(&k, ++step, at), 0);
+				MUST_BE(change(&K, ++step, at), 0);
 				continue;
 			}
-			MUST_BE(change(&k, ++step, at), CKPT_TORN);
-			MUST_BE(torn(&k), ++found);
-			while (ckpt_wait(k.c, step, CKPT_STAGED, SEC, &err) != -ENOENT)
+			MUST_BE(change(&K, ++step, at), CKPT_TORN);
+			MUST_BE(torn(&K), ++found);
+			while (ckpt_wait(K.c, step, CKPT_STAGED, SEC, &K.err) != -ENOENT)
 				sched_yield();
 			snprintf(name, sizeof name,
 				 "rank 0 changed %s/%s after ckpt_snapshot and before ckpt_guard",
 				 s->component, s->name);
-			rank_must(strstr(err.msg, name) != NULL, name, __FILE__, __LINE__, err.msg);
+			rank_must(strstr(K.err.msg, name) != NULL, name, __FILE__, __LINE__,
+				  K.err.msg);
 		}
 	}
 	MUST(found > 50);
-	must_step(&k, ++step, CKPT_FINAL); /* and nothing stays behind */
-	must_wait(&k, step, CKPT_COMMITTED);
-	MUST_BE(ckpt_guard(k.c, NULL), 0);
-	rank_close(&k, 0);
+	must_step(&K, ++step, CKPT_FINAL); /* and nothing stays behind */
+	must_wait(&K, step, CKPT_COMMITTED);
+	must_guard(&K);
+	rank_close(&K, 0);
 	MUST(host_has(&H, "any", step));
 	MUST_BE(host_committed(&H, "any", NULL, 0), 1);
 }
 
 TEST(both_logs_name_what_was_changed)
 {
-	static struct said library, daemon;
-	struct plan_of_job p = plan("logs", "fsdp=1", 1);
-	struct rank k = { 0 };
+	static struct said library = SAID_NOTHING;
 	uint8_t *at;
 
-	p.log = said_line;
-	p.log_ctx = &library;
-	H.log = (struct log){ said_line, &daemon, LOG_INFO };
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
-	at = any_byte(&k.t[rank_tensor_find(&k, "uneven")]);
-	MUST_BE(change(&k, 1, at), CKPT_TORN);
+	host_start(&H, NULL);
+	open_one(&K, "logs", "fsdp=1", .check = 1, .log = said_line, .log_ctx = &library);
+	at = any_byte(&K.t[rank_tensor_find(&K, "uneven")]);
+	MUST_BE(change(&K, 1, at), CKPT_TORN);
 	said_await(&library, "changed model/uneven after ckpt_snapshot and before ckpt_guard");
-	said_await(&daemon, "rank 0 changed model/uneven after ckpt_snapshot");
-	MUST_BE(ckpt_guard(k.c, NULL), 0); /* told once */
-	rank_close(&k, 0);
+	said_await(&daemon_said, "rank 0 changed model/uneven after ckpt_snapshot");
+	must_guard(&K); /* told once */
+	rank_close(&K, 0);
 	MUST_BE(said_times(&library, "changed model"), 1);
-	MUST_BE(said_times(&daemon, "changed model"), 1);
+	MUST_BE(said_times(&daemon_said, "changed model"), 1);
 }
 
 /* A log like that of a binding: its line needs a lock that the training thread may hold. */
@@ -219,63 +171,51 @@ static void locked_line(void *ctx, int level, const char *line)
 TEST(a_log_that_waits_for_the_trainer_does_not_keep_it)
 {
 	static struct locked_log l = { .lock = PTHREAD_MUTEX_INITIALIZER };
-	struct plan_of_job p = plan("locked", "fsdp=1", 1);
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
 
-	p.log = locked_line;
-	p.log_ctx = &l;
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "locked", "fsdp=1", .check = 1, .log = locked_line, .log_ctx = &l);
 	pthread_mutex_lock(&l.lock);
-	MUST_BE(change(&k, 1, any_byte(&k.t[rank_tensor_find(&k, "uneven")])), CKPT_TORN);
+	MUST_BE(change(&K, 1, any_byte(&K.t[rank_tensor_find(&K, "uneven")])), CKPT_TORN);
 	while (!atomic_load(&l.called))
 		sched_yield();
 	alarm(60); /* what hangs ends this program */
 	/* The helper, which declares, is in the log. */
-	MUST_BE(ckpt_seal(k.c, SEC / 4, &err), CKPT_SKIPPED);
+	MUST_BE(rank_seal(&K, SEC / 4), CKPT_SKIPPED);
 	pthread_mutex_unlock(&l.lock);
-	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+	must_seal(&K);
 	alarm(0);
-	must_step(&k, 2, CKPT_PERSIST);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	step_to(&K, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	rank_close(&K, 0);
 }
 
 TEST(a_step_that_was_changed_can_be_marked_again_at_once)
 {
-	struct plan_of_job p = plan("again", "fsdp=1", 1);
-	struct rank k = { 0 };
 	uint64_t got[4];
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "again", "fsdp=1", .check = 1);
 	for (uint64_t step = 1; step <= 8; step++) {
-		MUST_BE(change(&k, step, any_byte(&k.t[rank_tensor_find(&k, "w.master")])),
+		MUST_BE(change(&K, step, any_byte(&K.t[rank_tensor_find(&K, "w.master")])),
 			CKPT_TORN);
-		must_step(&k, step, CKPT_PERSIST);
-		must_wait(&k, step, CKPT_COMMITTED);
-		MUST_BE(ckpt_guard(k.c, NULL), 0);
+		save(&K, step);
 	}
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	MUST_BE(host_committed(&H, "again", got, 4), 8);
 }
 
 /* --- memory that is not there any more --- */
 TEST(private_memory_may_be_unmapped_before_the_guard)
 {
-	struct plan_of_job p = plan("unmapped", "fsdp=1", 0);
+	struct plan_of_job p = plan("unmapped", "fsdp=1");
 	const uint64_t words = 1 << 16;
 	const struct ckpt_placement shard = { .how = CKPT_SHARD };
-	struct ckpt_err err = { 0 };
 	uint8_t *mem[2];
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (int state_of = CKPT_STAGED; state_of <= CKPT_COMMITTED;
 	     state_of += CKPT_COMMITTED - CKPT_STAGED) {
-		struct rank k = { 0 };
 
-		MUST_OK(rank_attach(&k, &p, 0, &err), &err);
+		must_attach(&K, &p, 0);
 		for (uint32_t i = 0; i < 2; i++) {
 			struct ckpt_local at = { 0 };
 			struct ckpt_tensor t = { .size = sizeof t,
@@ -283,7 +223,7 @@ TEST(private_memory_may_be_unmapped_before_the_guard)
 						 .component = "model",
 						 .name = i ? "b" : "a",
 						 .ndim = 1,
-						 .mesh = k.mesh_id,
+						 .mesh = K.mesh_id,
 						 .nplace = 1,
 						 .nlocal = 1,
 						 .shape = &words,
@@ -295,19 +235,19 @@ TEST(private_memory_may_be_unmapped_before_the_guard)
 			MUST(mem[i] != MAP_FAILED);
 			memset(mem[i], (int)i + 1, words * 8);
 			at.ptr = mem[i];
-			MUST_OK(ckpt_tensor_add(k.c, &t, NULL, &err), &err);
+			MUST_OK(ckpt_tensor_add(K.c, &t, NULL, &K.err), &K.err);
 		}
-		MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
-		MUST_BE(ckpt_snapshot(k.c, 1, NULL), 0);
-		must_wait(&k, 1, state_of);
+		must_seal(&K);
+		MUST_BE(ckpt_snapshot(K.c, 1, NULL), 0);
+		must_wait(&K, 1, state_of);
 		MUST_BE(munmap(mem[1], words * 8), 0);
 		/* what is on disk needs no memory any more */
-		MUST_BE(ckpt_guard(k.c, NULL), state_of == CKPT_STAGED ? CKPT_TORN : 0);
+		MUST_BE(ckpt_guard(K.c, NULL), state_of == CKPT_STAGED ? CKPT_TORN : 0);
 		MUST_BE(munmap(mem[0], words * 8), 0);
-		rank_close(&k, 0);
+		rank_close(&K, 0);
 		p.job = "unmapped2";
 	}
 	MUST_BE(host_committed(&H, "unmapped2", NULL, 0), 1);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = host_teardown);

@@ -5,16 +5,16 @@
  * committed, whoever waits hears why, and training goes on. All of the state is changed, so the 32 words
  * find it.
  */
-#include "tests/unit/test_daemon_rig.h"
+#include "tests/lib/procs.h"
 
-static bool said_why(struct rank *r, const char *why)
+static bool said_why(struct proc *r, const char *why)
 {
 	return strstr(r->last.text, why) &&
 	       strstr(r->last.text, "after ckpt_snapshot and before ckpt_guard");
 }
 
 /* Changed by that rank; a copier that was stopped goes on when all is changed. */
-static void changed_by(struct rank *r, uint32_t n, uint32_t who, pid_t stopped, uint64_t step,
+static void changed_by(struct proc *r, uint32_t n, uint32_t who, pid_t stopped, uint64_t step,
 		       uint32_t flags)
 {
 	char why[64];
@@ -23,7 +23,7 @@ static void changed_by(struct rank *r, uint32_t n, uint32_t who, pid_t stopped, 
 		stop(stopped);
 	assert_int_equal(mark_all(r, n, step, flags), 0);
 	if (!stopped)
-		assert_soon(in_memory(&r[0], step));
+		assert_soon(remembers(&r[0], step));
 	fill(&r[who], 1, step + 1000);
 	if (stopped)
 		go_on(stopped);
@@ -44,14 +44,14 @@ static void changed_by(struct rank *r, uint32_t n, uint32_t who, pid_t stopped, 
 	}
 }
 
-static void whoever_changes_is_found(struct rank_opts o, uint32_t n)
+static void whoever_changes_is_found(struct proc_opts o, uint32_t n)
 {
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 	char disk[8];
 
 	o.guard = CKPT_FINISH;
-	ranks_start(r, n, o);
+	procs_start(r, n, o);
 	train(r, n, 1, 0, CKPT_COMMITTED);
 	for (uint32_t how = 0; how < 2; how++) {
 		changed_by(r, n, n - 1, how ? 0 : d, 2 + 2 * how, CKPT_PERSIST);
@@ -59,99 +59,94 @@ static void whoever_changes_is_found(struct rank_opts o, uint32_t n)
 		assert_whole(3 + 2 * how, &o, n);
 	}
 	(void)snprintf(disk, sizeof disk, "1 3 5");
-	assert_string_equal(on_disk(), disk);
-	for (uint32_t i = 0; i < n; i++)
-		rank_leave(&r[i]);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), disk);
+	assert_disk(disk);
+	all_leave(r, n, d);
+	assert_disk(disk);
 }
 
 TEST(a_change_is_found_before_and_after_the_copier_passed)
 {
-	whoever_changes_is_found((struct rank_opts){ 0 }, 1);
+	whoever_changes_is_found((struct proc_opts){ 0 }, 1);
 }
 
 TEST(in_private_memory_too)
 {
-	whoever_changes_is_found((struct rank_opts){ .private_memory = true }, 1);
+	whoever_changes_is_found((struct proc_opts){ .private_memory = true }, 1);
 }
 
 TEST(one_rank_of_two_is_named_to_both)
 {
-	whoever_changes_is_found((struct rank_opts){ .check = 1 }, 2);
+	whoever_changes_is_found((struct proc_opts){ .check = 1 }, 2);
 }
 
 TEST(who_wants_no_comparison_gets_none)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .check = UINT32_MAX };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .check = UINT32_MAX };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	assert_int_equal(mark_all(&r, 1, 1, 0), 0);
 	fill(&r, 1, 2);
 	assert_int_equal(guard(&r), 0);
-	rank_leave(&r);
-	daemon_leave(d);
+	all_leave(&r, 1, d);
 }
 
 /* It is staged, and the daemon dies before the guard has found it. */
 TEST(a_changed_step_is_not_taken_over)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 	char disk[32];
 	uint64_t next;
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
 	assert_int_equal(mark_all(r, 2, 2, 0), 0);
-	assert_soon(in_memory(&r[0], 2));
+	assert_soon(remembers(&r[0], 2));
 	kill_9(d);
 	fill(&r[1], 1, 1000);
 	assert_int_equal(guard(&r[1]), CKPT_TORN); /* before the next daemon is there */
 	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
+	assert_soon(reattached(r, 2, 1));
 	next = train_on(r, 2, 3);
-	assert_false(in_memory(&r[0], 2));
+	assert_false(remembers(&r[0], 2));
 
 	train(r, 2, 100, 0, CKPT_STAGED);
 	assert_int_equal(mark_all(r, 2, 101, 0), 0);
-	assert_soon(in_memory(&r[0], 101));
+	assert_soon(remembers(&r[0], 101));
 	kill_9(d);
 	fill(&r[1], 1, 1000);
 	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 2 && stats(&r[1])->reattached == 2);
-	assert_soon(in_memory(&r[0], 101));
+	assert_soon(reattached(r, 2, 2));
+	assert_soon(remembers(&r[0], 101));
 	assert_int_equal(guard(&r[1]), CKPT_TORN); /* after it has taken the step over */
-	assert_soon(!in_memory(&r[0], 101));
+	assert_soon(!remembers(&r[0], 101));
 	assert_int_equal(guard(&r[0]), 0);
 	(void)snprintf(disk, sizeof disk, "%" PRIu64, next);
-	rank_leave(&r[0]); /* what is staged would be written now */
-	rank_leave(&r[1]);
+	proc_leave(&r[0]); /* what is staged would be written now */
+	proc_leave(&r[1]);
 	daemon_leave(d);
-	assert_string_equal(on_disk(), disk);
+	assert_disk(disk);
 }
 
 /* Its persist_every is paid by the next step. */
 TEST(a_changed_step_is_made_up_for)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10 };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
-	for (uint64_t step = 1; step < 10; step++)
-		train(&r, 1, step, 0, CKPT_STAGED);
+	procs_start(&r, 1, o);
+	train_staged(&r, 1, 1, 9);
 	assert_int_equal(mark_all(&r, 1, 10, 0), 0);
-	assert_soon(in_memory(&r, 10));
+	assert_soon(remembers(&r, 10));
 	fill(&r, 1, 11);
 	assert_int_equal(guard(&r), CKPT_TORN);
 	train(&r, 1, 11, 0, CKPT_COMMITTED);
-	rank_leave(&r);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "11");
+	all_leave(&r, 1, d);
+	assert_disk("11");
 }
 
-UNIT(.setup = rig_setup, .teardown = rig_teardown);
+UNIT(.setup = procs_setup, .teardown = procs_teardown);

@@ -4,11 +4,8 @@
  * TRIGGER, DRAIN and FORGET do, and that nobody who asks can hurt who trains. CKPT_TEST_LOG=1 shows
  * the daemon's log.
  */
-#include "tests/lib/rank.h"
-
-#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
-#include "tests/lib/said.h"
+#include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/unit.h"
 #include <signal.h>
@@ -17,77 +14,17 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-static struct host H;
-
-static int setup(void **state)
+static void refused(const struct asker *k, uint32_t type, int code)
 {
-	(void)state;
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
-
-static struct plan_of_job plan(const char *job, const char *mesh, uint32_t persist_every)
-{
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = H.store,
-				     .job = job,
-				     .mesh = mesh,
-				     .guard = CKPT_FINISH,
-				     .persist_every = persist_every };
-}
-
-static void must_wait(struct rank *k, uint64_t step, int state)
-{
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
-/* Marked and staged, and guarded. */
-static void step_held(struct rank *k, uint64_t step)
-{
-	MUST_BE(rank_step(k, step, 0), 0);
-	must_wait(k, step, CKPT_STAGED);
-	MUST_BE(ckpt_guard(k->c, NULL), 0);
-}
-
-static uint64_t job_id(struct asker *k, const char *name)
-{
-	const struct wire_report_job *j = ask_job(k, name);
-
-	MUST(j);
-	return j->id;
-}
-
-static uint32_t trigger(struct asker *k, uint64_t job, uint32_t flags, struct wire_triggered *ret)
-{
-	struct wire_trigger m = { .flags = flags, .job = job };
-
-	return ask(k, &m, WIRE_TRIGGER, sizeof m, ret, sizeof *ret);
-}
-
-static uint32_t forget(struct asker *k, uint64_t job, uint32_t flags, struct wire_forgotten *ret)
-{
-	struct wire_forget m = { .flags = flags, .job = job };
-
-	return ask(k, &m, WIRE_FORGET, sizeof m, ret, sizeof *ret);
+	assert_int_equal(type, WIRE_REFUSE);
+	assert_int_equal(k->refused.code, code);
 }
 
 /* --- status --- */
 static void status_script(struct rank *k)
 {
-	rank_open(k, k->plan, k->rank);
 	for (uint64_t step = 1; step <= 5; step++) {
-		step_held(k, step);
+		stage(k, step, 0);
 		if (step == 3)
 			must_wait(k, 3, CKPT_COMMITTED);
 		rank_meet(k);
@@ -125,20 +62,18 @@ static void status_script(struct rank *k)
 		MUST(ask_step(a, 4)->state == WIRE_STAGED && ask_step(a, 4)->flags == 0);
 		MUST(ask_step(a, 3)->state == WIRE_COMMITTED && ask_step(a, 3)->committed_ns > 0);
 	}
-	rank_meet(k);
-	rank_close(k, 0);
 }
 
 TEST(status_tells_jobs_ranks_steps_and_counters)
 {
-	struct plan_of_job p = plan("demo", "fsdp=2", 3);
+	struct plan_of_job p = plan("demo", "fsdp=2", .persist_every = 3);
 	const struct wire_report_job *j;
 	struct asker a;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	assert_int_equal(ask_status(&a)->head->njob, 0);
-	team(&p, status_script, &a);
+	launch(&p, status_script, &a);
 	/* both are gone: what was staged is written, and its memory kept */
 	ask_until((j = ask_job(&a, "demo")) && j->launch == WIRE_ENDED && j->committed == 2);
 	assert_true(j->attached == 0 && j->used > 0 && j->mapped == 0);
@@ -148,21 +83,19 @@ TEST(status_tells_jobs_ranks_steps_and_counters)
 
 TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
-	struct plan_of_job p = plan("slow", "fsdp=1", 1);
 	const struct wire_report_step *s;
-	struct rank k = { 0 };
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "slow", "fsdp=1");
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	step_held(&k, 1);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	step_held(&k, 2);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
+	stage(&K, 2, 0);
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
 	ask_until(ask_job(&a, "slow")->skipped == 1 && ask_step(&a, 3)); /* also by the daemon */
 	s = ask_step(&a, 1);
 	assert_true(s && s->state == WIRE_WRITING && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
@@ -172,20 +105,17 @@ TEST(a_write_under_way_is_seen_and_a_skip_too)
 	s = ask_step(&a, 3);
 	assert_true(s && s->state == WIRE_SKIPPED && s->flags == 0);
 	gate_set(&g, false);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 /* --- what was skipped --- */
-static struct said library_said, daemon_said;
+static struct said library_said = SAID_NOTHING;
 
 static uint64_t skipped(const struct rank *k)
 {
-	struct ckpt_stats s = { .size = sizeof s };
-
-	MUST_BE(ckpt_stats(k->c, &s), 0);
-	return s.skipped;
+	return rank_stats(k).skipped;
 }
 
 static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, uint64_t unready,
@@ -201,44 +131,37 @@ static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, 
 
 TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
-	struct plan_of_job p = plan("skips", "fsdp=1", 1);
-	struct ckpt_stats now = { .size = sizeof now };
-	struct ckpt_err err = { 0 };
 	uint64_t step = 2, detached = 0, marked;
-	struct rank k = { 0 };
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 
-	p.log = said_line;
-	p.log_ctx = &library_said;
-	H.log = (struct log){ said_line, &daemon_said, LOG_INFO };
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "skips", "fsdp=1", .log = said_line, .log_ctx = &library_said);
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	step_held(&k, 1);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	step_held(&k, 2);
+	stage(&K, 2, 0);
 	for (uint32_t i = 0; i < 16; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
 	assert_int_equal(said_times(&library_said, "more than half"), 0);
 	for (uint32_t i = 16; i < 40; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &k, 40, 0, 0));
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &K, 40, 0, 0));
 	ask_until(said_times(&library_said, "every slot holds a step") == 1);
 	ask_until(said_times(&daemon_said, "every slot holds a step") == 1);
 
-	assert_int_equal(ckpt_tensor_drop(k.c, k.t[rank_tensor_find(&k, "tiny")].id), 0);
+	assert_int_equal(ckpt_tensor_drop(K.c, K.t[rank_tensor_find(&K, "tiny")].id), 0);
 	for (uint32_t i = 0; i < 5; i++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &k, 40, 5, 0));
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
+	ask_until(skipped_alike(&a, &K, 40, 5, 0));
 	gate_set(&g, false);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	must_seal(&K);
 	for (uint32_t i = 0; i < 32; i++) {
-		MUST_BE(rank_step(&k, ++step, 0), 0);
-		must_wait(&k, step, CKPT_COMMITTED);
+		step++;
+		step_to(&K, step, 0, CKPT_COMMITTED);
 	}
 	ask_until(said_times(&library_said, "taken again") == 1);
 	ask_until(said_times(&daemon_said, "taken again") == 1);
@@ -247,23 +170,21 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 	ask_close(&a);
 
 	/* Without a daemon they are counted too, and the next one hears of all. */
-	marked = skipped(&k);
+	marked = skipped(&K);
 	host_kill(&H);
-	while (rank_step(&k, ++step, 0) != CKPT_DETACHED)
+	while (rank_step(&K, ++step, 0) != CKPT_DETACHED)
 		sched_yield();
 	detached = 1;
 	for (; detached < 20; detached++)
-		assert_int_equal(rank_step(&k, ++step, 0), CKPT_DETACHED);
-	assert_true(skipped(&k) >= marked + 20);
-	host_start(&H, IO_THREADS, NULL);
+		assert_int_equal(rank_step(&K, ++step, 0), CKPT_DETACHED);
+	assert_true(skipped(&K) >= marked + 20);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
-	while (ckpt_stats(k.c, &now) == 0 && !now.reattached)
-		sched_yield();
-	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&k));
+	must_reattach(&K, 1);
+	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&K));
 	assert_true(ask_job(&a, "skips")->skipped_by[WIRE_SKIP_DETACHED] >= 20);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
-	H.log = (struct log){ 0 };
 }
 
 TEST(who_asks_all_the_time_gets_the_same_report)
@@ -271,7 +192,7 @@ TEST(who_asks_all_the_time_gets_the_same_report)
 	struct asker a, b;
 	uint32_t same = 0;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
 	for (uint32_t i = 0; i < 50; i++) {
@@ -287,124 +208,104 @@ TEST(who_asks_all_the_time_gets_the_same_report)
 /* --- trigger --- */
 TEST(a_trigger_makes_the_next_step_one_that_is_written)
 {
-	struct plan_of_job p = plan("rare", "fsdp=1", 1000);
 	struct wire_triggered t = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "rare", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	step_held(&k, 1);
-	assert_int_equal(trigger(&a, job_id(&a, "rare"), 0, &t), WIRE_TRIGGERED);
+	stage(&K, 1, 0);
+	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
 	assert_true(t.number == 1 && t.after == 2);
 	assert_true(ask_job(&a, "rare")->trigger_waits);
-	step_held(&k, 2);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	step_held(&k, 3);
+	stage(&K, 2, 0);
+	must_wait(&K, 2, CKPT_COMMITTED);
+	stage(&K, 3, 0);
 	ask_until(!ask_job(&a, "rare")->trigger_waits);
 	assert_true(ask_step(&a, 2)->state == WIRE_COMMITTED && ask_step(&a, 2)->trigger == 1);
 	assert_true(ask_step(&a, 3)->state == WIRE_STAGED && ask_step(&a, 3)->trigger == 0);
 	assert_true(host_has(&H, "rare", 2) && !host_has(&H, "rare", 1) &&
 		    !host_has(&H, "rare", 3));
 	/* an explicit word of the trainer does not stand against an order */
-	assert_int_equal(trigger(&a, job_id(&a, "rare"), 0, &t), WIRE_TRIGGERED);
-	assert_int_equal(rank_step(&k, 4, CKPT_STAGE_ONLY), 0);
-	assert_int_equal(ckpt_guard(k.c, NULL), 0);
-	must_wait(&k, 4, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
+	must_step(&K, 4, CKPT_STAGE_ONLY);
+	must_guard(&K);
+	must_wait(&K, 4, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
-}
-
-static void *open_soon(void *arg)
-{
-	const struct timespec wait = {
-		.tv_nsec = 30000000
-	}; /* the other one is likely to wait by then */
-
-	nanosleep(&wait, NULL);
-	gate_set(arg, false);
-	return NULL;
 }
 
 TEST(a_final_trigger_waits_for_a_slot)
 {
-	struct plan_of_job p = plan("full", "fsdp=1", 1);
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
-	struct gate g;
+	static struct gate g;
 	pthread_t thread;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "full", "fsdp=1");
 	ask_open(&a, H.socket);
 	gate_set(&g, true);
-	step_held(&k, 1);
+	stage(&K, 1, 0);
 	gate_await(&g);
-	step_held(&k, 2);
-	assert_int_equal(trigger(&a, job_id(&a, "full"), 0, &t), WIRE_TRIGGERED);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
-	assert_int_equal(trigger(&a, job_id(&a, "full"), WIRE_FINAL, &t), WIRE_TRIGGERED);
+	stage(&K, 2, 0);
+	assert_int_equal(ask_trigger(&a, "full", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
+	assert_int_equal(ask_trigger(&a, "full", WIRE_FINAL, &t), WIRE_TRIGGERED);
 	assert_int_equal(t.number, 2);
 	assert_int_equal(t.after, 4);
-	assert_int_equal(pthread_create(&thread, NULL, open_soon, &g), 0);
-	assert_int_equal(rank_step(&k, 4, 0), 0);
+	thread = gate_open_soon(&g);
+	must_step(&K, 4, 0);
 	pthread_join(thread, NULL);
-	assert_int_equal(ckpt_guard(k.c, NULL), 0);
-	must_wait(&k, 4, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_guard(&K);
+	must_wait(&K, 4, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 TEST(a_torn_step_passes_its_order_on)
 {
-	struct plan_of_job p = plan("torn", "fsdp=1", 1000);
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "torn", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	step_held(&k, 1);
-	assert_int_equal(trigger(&a, job_id(&a, "torn"), 0, &t), WIRE_TRIGGERED);
-	assert_int_equal(ckpt_snapshot(k.c, 2, NULL), 0);
-	must_wait(&k, 2, CKPT_STAGED);
+	stage(&K, 1, 0);
+	assert_int_equal(ask_trigger(&a, "torn", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ckpt_snapshot(K.c, 2, NULL), 0);
+	must_wait(&K, 2, CKPT_STAGED);
 	ask_until(!ask_job(&a, "torn")->trigger_waits); /* step 2 has it */
-	(void)ckpt_snapshot(k.c, 3, NULL);		/* without a guard: step 2 is not trusted */
+	(void)ckpt_snapshot(K.c, 3, NULL);		/* without a guard: step 2 is not trusted */
 	ask_until(ask_job(&a, "torn")->trigger_waits);
 	assert_int_equal(ask_step(&a, 2)->state, WIRE_TORN);
-	assert_int_equal(ckpt_guard(k.c, NULL), 0);
-	ask_until(rank_step(&k, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
-	must_wait(&k, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
-	assert_int_equal(ckpt_guard(k.c, NULL), 0);
+	must_guard(&K);
+	ask_until(rank_step(&K, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
+	must_wait(&K, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
+	must_guard(&K);
 	ask_until(ask_job(&a, "torn")->committed == 1);
 	assert_true(ask_step(&a, ask_job(&a, "torn")->last_committed - 1)->trigger == 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
 TEST(nobody_to_trigger_is_said)
 {
-	struct plan_of_job p = plan("gone", "fsdp=1", 1000);
+	struct wire_trigger nobody = { .job = 1 };
 	struct wire_triggered t;
-	struct rank k = { 0 };
 	struct asker a;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
-	assert_int_equal(trigger(&a, 1, 0, &t), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -ENOENT);
-	rank_open(&k, &p, 0);
-	step_held(&k, 1);
-	assert_int_equal(trigger(&a, job_id(&a, "gone"), 0, &t), WIRE_TRIGGERED);
-	rank_close(&k, 0);
+	(void)ask_refused(&a, &nobody, WIRE_TRIGGER, sizeof nobody, -ENOENT);
+	open_one(&K, "gone", "fsdp=1", .persist_every = 1000);
+	stage(&K, 1, 0);
+	assert_int_equal(ask_trigger(&a, "gone", 0, &t), WIRE_TRIGGERED);
+	rank_close(&K, 0);
 	ask_until(ask_job(&a, "gone")->attached == 0);
 	assert_false(ask_job(&a, "gone")->trigger_waits);
-	assert_int_equal(trigger(&a, job_id(&a, "gone"), 0, &t), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -ENOENT);
+	refused(&a, ask_trigger(&a, "gone", 0, &t), -ENOENT);
 	assert_non_null(strstr(a.refused.text, "gone"));
 	ask_close(&a);
 }
@@ -412,27 +313,25 @@ TEST(nobody_to_trigger_is_said)
 /* --- drain --- */
 TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 {
-	struct plan_of_job p = plan("drain", "fsdp=1", 1000);
 	struct wire_drain m = { 0 };
 	struct wire_drained d = { 0 };
-	struct rank k = { 0 };
 	struct asker a, b;
 	struct pollfd poll_a;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "drain", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 0); /* nothing was staged */
 	gate_set(&g, true);
-	step_held(&k, 1);
+	stage(&K, 1, 0);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
 	gate_await(&g);
 	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
-	step_held(&k, 2);
+	stage(&K, 2, 0);
 	assert_int_equal(ask_job(&b, "drain")->staged, 2);
 	ask_send(&b, &m, WIRE_DRAIN, sizeof m);
 	poll_a = (struct pollfd){ .fd = a.sock, .events = POLLIN };
@@ -444,36 +343,33 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	assert_int_equal(ask_answer(&b, &d, sizeof d, NULL), WIRE_DRAINED);
 	assert_true(d.written == 2 && d.failed == 0);
 	assert_true(host_has(&H, "drain", 2));
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 	ask_close(&b);
 }
 
 TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 {
-	struct plan_of_job p = plan("leave", "fsdp=1", 1000);
 	struct wire_drain m = { 0 };
 	struct wire_status s = { 0 };
-	struct rank k = { 0 };
 	struct asker a, b;
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "leave", "fsdp=1", .persist_every = 1000);
 	gate_set(&g, true);
-	step_held(&k, 1);
+	stage(&K, 1, 0);
 	ask_open(&a, H.socket);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
 	gate_await(&g);
-	assert_int_equal(ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EPROTO);
+	refused(&a, ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), -EPROTO);
 	ask_close(&a);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_job(&b, "leave")->attached, 1);
 	gate_set(&g, false);
 	ask_until(ask_job(&b, "leave")->committed == 1);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&b);
 }
 
@@ -486,37 +382,33 @@ static int64_t full_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 {
-	struct plan_of_job p = plan("full", "fsdp=1", 1000);
 	const struct wire_report_job *j;
-	struct io_ops ops = io_ops_posix;
-	struct wire_drain m = { 0 };
+	static struct io_ops ops;
 	struct wire_drained d = { 0 };
 	struct wire_forgotten f = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 
+	ops = host_ops;
 	ops.pwrite = full_pwrite;
 	atomic_store(&full, 1);
-	host_start(&H, IO_THREADS, &ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &ops);
+	open_one(&K, "full", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
-	step_held(&k, 7);
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	stage(&K, 7, 0);
+	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -ENOSPC);
 	assert_non_null(strstr(d.text, "job full step 7"));
 	j = ask_job(&a, "full");
 	assert_true(j->failed == 1 && j->error_step == 8 && j->error_wall_ns && j->error[0]);
 	assert_true(ask_step(&a, 7)->state == WIRE_FAILED && ask_step(&a, 7)->flags == WIRE_HELD);
-	assert_int_equal(forget(&a, j->id, WIRE_ALL, &f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EBUSY); /* a rank is attached */
-	rank_close(&k, 0);
+	refused(&a, ask_forget(&a, j->id, WIRE_ALL, &f), -EBUSY); /* a rank is attached */
+	rank_close(&K, 0);
 	ask_until((j = ask_job(&a, "full")) && j->attached == 0 && j->failed == 2 &&
 		  ask_step(&a, 7)->state == WIRE_FAILED);
-	assert_int_equal(forget(&a, j->id, 0, &f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EBUSY);
+	refused(&a, ask_forget(&a, j->id, 0, &f), -EBUSY);
 	assert_non_null(strstr(a.refused.text, "step 7"));
 	assert_true(ask_job(&a, "full")->used > 0);
-	assert_int_equal(forget(&a, job_id(&a, "full"), WIRE_ALL, &f), WIRE_FORGOTTEN);
+	assert_int_equal(ask_forget(&a, ask_id(&a, "full"), WIRE_ALL, &f), WIRE_FORGOTTEN);
 	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 1);
 	assert_null(ask_job(&a, "full"));
 	atomic_store(&full, 0);
@@ -526,37 +418,32 @@ TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 /* --- forget --- */
 TEST(what_is_on_disk_is_forgotten_at_once)
 {
-	struct plan_of_job p = plan("old", "fsdp=1", 1);
+	struct plan_of_job p = plan("old", "fsdp=1");
 	struct wire_forgotten f = { 0 };
-	struct ckpt_got got;
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
 	struct asker a;
 	uint64_t id;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
-	assert_int_equal(forget(&a, 1, 0, &f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -ENOENT);
-	rank_open(&k, &p, 0);
-	step_held(&k, 1);
-	must_wait(&k, 1, CKPT_COMMITTED);
-	id = job_id(&a, "old");
-	assert_int_equal(forget(&a, id, WIRE_ALL, &f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EBUSY);
-	rank_close(&k, 0);
+	refused(&a, ask_forget(&a, 1, 0, &f), -ENOENT);
+	rank_open(&K, &p, 0);
+	stage(&K, 1, 0);
+	must_wait(&K, 1, CKPT_COMMITTED);
+	id = ask_id(&a, "old");
+	refused(&a, ask_forget(&a, id, WIRE_ALL, &f), -EBUSY);
+	rank_close(&K, 0);
 	ask_until(ask_job(&a, "old")->attached == 0);
-	assert_int_equal(forget(&a, id, 0, &f), WIRE_FORGOTTEN);
+	assert_int_equal(ask_forget(&a, id, 0, &f), WIRE_FORGOTTEN);
 	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 0);
 	assert_null(ask_job(&a, "old"));
 	/* the job comes back, from disk */
-	rank_open(&k, &p, 0);
-	rank_clear(&k);
-	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
-	assert_true(got.step == 1 && got.where == 2 && rank_check(&k, 1));
+	rank_open(&K, &p, 0);
+	rank_clear(&K);
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_true(K.got.step == 1 && K.got.where == 2 && rank_check(&K, 1));
 	ask_until(ask_job(&a, "old")); /* a report is good for a moment */
-	assert_true(job_id(&a, "old") != id);
-	rank_close(&k, 0);
+	assert_true(ask_id(&a, "old") != id);
+	rank_close(&K, 0);
 	ask_close(&a);
 }
 
@@ -569,10 +456,9 @@ TEST(requests_out_of_place_are_refused_or_end_the_connection)
 	struct asker a = { 0 };
 	int fd;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	a.sock = ask_connect(H.socket);
-	assert_int_equal(ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EPROTO);
+	refused(&a, ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), -EPROTO);
 	assert_int_equal(ask(&a, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_OK);
 	assert_int_equal(ask(&a, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_REFUSE);
 	assert_int_equal(ask(&a, &steps, WIRE_STEPS, sizeof steps, NULL, 0), WIRE_REFUSE);
@@ -590,20 +476,17 @@ TEST(requests_out_of_place_are_refused_or_end_the_connection)
 
 TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 {
-	struct plan_of_job p = plan("calm", "fsdp=1", 1);
 	struct wire_control c = { 0 };
 	struct wire_status s = { 0 };
-	struct rank k = { 0 };
 	struct asker a[64], more = { 0 };
 	uint32_t n = 0;
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "calm", "fsdp=1");
 	for (uint32_t i = 0; i < 64; i++)
 		ask_open(&a[i], H.socket);
 	more.sock = ask_connect(H.socket);
-	assert_int_equal(ask(&more, &c, WIRE_CONTROL, sizeof c, NULL, 0), WIRE_REFUSE);
-	assert_int_equal(more.refused.code, -EAGAIN);
+	refused(&more, ask(&more, &c, WIRE_CONTROL, sizeof c, NULL, 0), -EAGAIN);
 	assert_int_equal(ask_answer(&more, NULL, 0, NULL), 0);
 	ask_close(&more);
 	/* asks and asks: its answers fill the socket, and then it is sent away */
@@ -611,8 +494,8 @@ TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 		;
 	assert_true(n < 100000);
 	for (uint64_t step = 1; step <= 3; step++) {
-		step_held(&k, step);
-		must_wait(&k, step, CKPT_COMMITTED);
+		stage(&K, step, 0);
+		must_wait(&K, step, CKPT_COMMITTED);
 	}
 	ask_close(&a[0]);
 	ask_until((more.sock = ask_connect(H.socket)) >= 0 &&
@@ -621,7 +504,7 @@ TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 	ask_close(&more);
 	for (uint32_t i = 1; i < 64; i++)
 		ask_close(&a[i]);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 /* In another process: connections that say nothing, and new ones for those that are sent away. */
@@ -651,28 +534,26 @@ static pid_t silent_crowd(const char *path, uint32_t n)
 TEST(a_silent_crowd_takes_no_descriptors_from_those_who_save)
 {
 	const struct rlimit few = { .rlim_cur = 160, .rlim_max = 0 };
-	struct plan_of_job p = plan("calm", "fsdp=1", 1);
 	struct rlimit before, now = few;
-	struct rank k = { 0 };
 	struct asker a;
 	pid_t crowd;
 
 	MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
 	now.rlim_max = before.rlim_max;
 	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
 	crowd = silent_crowd(H.socket, 150);
 	MUST(crowd > 0);
 	MUST(setrlimit(RLIMIT_NOFILE, &now) == 0);
 	ask_open_in_a_crowd(&a, H.socket);
-	rank_open(&k, &p, 0);
+	open_one(&K, "calm", "fsdp=1");
 	for (uint64_t step = 1; step <= 20; step++) {
-		step_held(&k, step);
-		must_wait(&k, step, CKPT_COMMITTED);
+		stage(&K, step, 0);
+		must_wait(&K, step, CKPT_COMMITTED);
 	}
 	assert_int_equal(ask_job(&a, "calm")->failed, 0);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	ask_close(&a);
 	(void)kill(crowd, SIGKILL);
 	(void)waitpid(crowd, NULL, 0);
@@ -728,11 +609,9 @@ static bool answers(const char *path)
 TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 {
 	struct daemon_opts o = { .socket = H.socket };
-	struct ckpt_err err = { 0 };
 	char lock[128], dir[96], kept[128];
 	struct stat before, now;
 	struct daemon *d;
-	struct rank k = { 0 };
 	struct plan_of_job p;
 
 	snprintf(dir, sizeof dir, "%.80s/run", H.dir);
@@ -740,9 +619,9 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 	snprintf(lock, sizeof lock, "%.100s.lock", H.socket);
 	snprintf(kept, sizeof kept, "%.90s.kept", dir);
 	assert_int_equal(mkdir(dir, 0700), 0);
-	host_start(&H, IO_THREADS, NULL);
-	p = plan("kept", "fsdp=1", 1);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	p = plan("kept", "fsdp=1");
+	rank_open(&K, &p, 0);
 	for (int what = 1; what < 8; what++) { /* the socket, its lock, their directory */
 		assert_int_equal(stat(lock, &before), 0);
 		if (what & 1)
@@ -755,31 +634,17 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 		}
 		ask_until(stat(lock, &now) == 0 && answers(H.socket));
 		/* and it is this one's: nobody else gets it */
-		ask_until(daemon_open(&o, &d, &err) == -EADDRINUSE);
+		ask_until(daemon_open(&o, &d, &K.err) == -EADDRINUSE);
 		assert_int_equal(stat(H.socket, &now), 0);
 		assert_int_equal(now.st_mode & 07777, 0600);
-		step_held(&k, (uint64_t)what);
+		save(&K, (uint64_t)what);
 	}
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
-static _Atomic uint32_t said_shut_out;
-
-static void hear_shut_out(void *ctx, int level, const char *line)
+static uint32_t shut_out(void)
 {
-	(void)ctx;
-	(void)level;
-	if (strstr(line, "cannot be made again now") && strstr(line, "another ckptd serves"))
-		atomic_fetch_add(&said_shut_out, 1);
-}
-
-static void host_listen(struct host *h)
-{
-	struct daemon_opts o = { .socket = H.socket, .log = { hear_shut_out, NULL, LOG_WARNING } };
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(daemon_open(&o, &h->d, &err), &err);
-	assert_int_equal(pthread_create(&h->thread, NULL, host_run, h), 0);
+	return said_times(&daemon_said, "cannot be made again now: another ckptd serves");
 }
 
 /* A cleaner, and one that starts before the next tick of who was there. */
@@ -806,12 +671,11 @@ TEST(a_socket_that_is_another_ckptd_s_now_is_left_to_it)
 	struct host other;
 	struct stat its, now;
 
-	atomic_store(&said_shut_out, 0);
-	host_listen(&H);
+	host_start(&H, NULL);
 	for (uint32_t round = 1; round <= 2; round++) {
 		other_takes_over(&other);
 		assert_int_equal(stat(H.socket, &its), 0);
-		ask_until(atomic_load(&said_shut_out) == round); /* once, however often it tries */
+		ask_until(shut_out() == round); /* once, however often it tries */
 		assert_true(answers(H.socket));
 		assert_int_equal(stat(H.socket, &now), 0);
 		assert_true(now.st_ino == its.st_ino && now.st_dev == its.st_dev);
@@ -823,7 +687,7 @@ TEST(a_socket_that_is_another_ckptd_s_now_is_left_to_it)
 	host_stop(&H); /* and leaves what is not its own */
 	assert_int_equal(stat(H.socket, &now), 0);
 	assert_true(now.st_ino == its.st_ino && answers(H.socket));
-	assert_int_equal(atomic_load(&said_shut_out), 2);
+	assert_int_equal(shut_out(), 2);
 	host_stop(&other);
 }
 
@@ -850,16 +714,16 @@ static void *rank_begins(void *arg)
 
 TEST(a_launch_is_forming_from_its_first_rank_on)
 {
-	struct plan_of_job p = plan("young", "fsdp=1", 1);
+	struct plan_of_job p = plan("young", "fsdp=1");
 	struct rank k = { .plan = &p };
 	const struct wire_report_job *j;
 	pthread_t thread;
 	struct asker a;
 
-	slow.ops = io_ops_posix;
+	slow.ops = host_ops;
 	slow.ops.mkdir = slow_mkdir;
 	slow.open = false;
-	host_start(&H, IO_THREADS, &slow.ops);
+	host_start(&H, &slow.ops);
 	ask_open(&a, H.socket);
 	assert_int_equal(pthread_create(&thread, NULL, rank_begins, &k), 0);
 	ask_until((j = ask_job(&a, "young")) != NULL);
@@ -871,26 +735,15 @@ TEST(a_launch_is_forming_from_its_first_rank_on)
 	ask_close(&a);
 }
 
-static void *run_daemon(void *arg)
-{
-	MUST(daemon_run(arg) == 0);
-	return NULL;
-}
-
 TEST(who_only_looks_does_not_keep_an_idle_daemon)
 {
-	struct daemon_opts o = { .socket = H.socket, .idle_exit_ns = NS_PER_S / 5 };
-	struct ckpt_err err;
-	struct daemon *d;
 	struct asker a;
-	pthread_t thread;
 
-	MUST_OK(daemon_open(&o, &d, &err), &err);
-	assert_int_equal(pthread_create(&thread, NULL, run_daemon, d), 0);
+	H.opts.idle_exit_ns = NS_PER_S / 5;
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
-	pthread_join(thread, NULL);
-	daemon_close(d);
+	host_end(&H);
 	ask_close(&a);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -4,23 +4,23 @@
  * by others. The invariant of every test: what is committed is whole and of its step, and nobody
  * waits for who is gone.
  */
-#include "tests/unit/test_daemon_rig.h"
+#include "tests/lib/procs.h"
 
 TEST(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	stop(d);
 	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	rank_kill(&r[1]);
+	proc_kill(&r[1]);
 	go_on(d);
 	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
 	assert_int_equal(guard(&r[0]), 0);
-	assert_string_equal(on_disk(), "1 2");
+	assert_disk("1 2");
 	assert_whole(2, &o, 2);
 	/* Its launch cannot go on without it. */
 	assert_int_equal(mark_all(r, 1, 3, CKPT_PERSIST), CKPT_SKIPPED);
@@ -29,16 +29,16 @@ TEST(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change)
 
 TEST(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
 	stop(d);
 	assert_int_equal(mark_all(r, 2, 2, CKPT_STAGE_ONLY), 0);
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
+	proc_kill(&r[0]);
+	proc_kill(&r[1]);
 	go_on(d);
 	/* Step 1 too, if the copies took longer than the news of the deaths. */
 	assert_soon(disk_is("2") || disk_is("1 2"));
@@ -48,61 +48,60 @@ TEST(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk)
 
 TEST(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed)
 {
-	const struct rank_opts o = { .guard = CKPT_NEVER };
+	const struct proc_opts o = { .guard = CKPT_NEVER };
 	pid_t d = daemon_start();
-	struct rank r[2], next;
+	struct proc r[2], next;
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	stop(d);
 	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
 	assert_int_equal(guard(&r[1]), CKPT_TORN);
 	assert_true(r[1].last.ns < AT_ONCE_NS);
 	fill(&r[1], 1, 3);
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
+	proc_kill(&r[0]);
+	proc_kill(&r[1]);
 	go_on(d);
-	ranks_start(&next, 1, (struct rank_opts){ .own_parent = true, .words = 8192 });
+	procs_start(&next, 1, (struct proc_opts){ .own_parent = true, .words = 8192 });
 	good(&next, restore(&next, CKPT_LATEST, 0));
 	assert_int_equal(next.last.got.step, 1);
-	assert_true(holds(&next, WEIGHTS, 1) && holds(&next, MOMENTS, 1));
-	rank_kill(&next);
+	assert_true(holds_all(&next, 1));
+	proc_kill(&next);
 	daemon_leave(d);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 }
 
 TEST(a_step_that_a_rank_did_not_live_to_mark_is_dropped)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	fill(r, 2, 2);
 	assert_int_equal(snap(&r[0], 2, CKPT_PERSIST), 0);
-	rank_kill(&r[1]);
+	proc_kill(&r[1]);
 	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOENT);
 	assert_non_null(strstr(r[0].last.text, "torn"));
 	assert_true(guard(&r[0]) >= 0);
 	assert_true(r[0].last.ns < AT_ONCE_NS);
-	rank_kill(&r[0]);
+	proc_kill(&r[0]);
 	daemon_leave(d);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 }
 
 TEST(the_newest_staged_step_is_committed_when_all_ranks_die)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
-	struct rank r[3];
+	struct proc r[3];
 
-	ranks_start(r, 3, o);
-	for (uint64_t step = 1; step <= 5; step++)
-		train(r, 3, step, 0, CKPT_STAGED);
-	assert_string_equal(on_disk(), "");
+	procs_start(r, 3, o);
+	train_staged(r, 3, 1, 5);
+	assert_disk("");
 	for (uint32_t i = 0; i < 3; i++)
-		rank_kill(&r[i]);
+		proc_kill(&r[i]);
 	assert_soon(disk_is("5"));
 	assert_whole(5, &o, 3);
 	daemon_leave(d);
@@ -110,12 +109,12 @@ TEST(the_newest_staged_step_is_committed_when_all_ranks_die)
 
 TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 	uint64_t step = 4;
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Staged and written, and not committed: no guard was seen after it. */
 	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
@@ -124,7 +123,7 @@ TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 	guard_all(r, 2);
 	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), 0);
 	kill_9(d);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_int_equal(guard(&r[i]), CKPT_TORN);
 		assert_true(r[i].last.ns < AT_ONCE_NS);
@@ -135,7 +134,7 @@ TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 		assert_true(r[i].last.ns < AT_ONCE_NS);
 	}
 	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
+	assert_soon(reattached(r, 2, 1));
 	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
 	assert_whole(2, &o, 2);
 	step = train_on(r, 2, step);
@@ -145,21 +144,21 @@ TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 
 TEST(a_staged_step_outlives_two_daemons_in_a_row)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	for (uint64_t step = 1; step <= 2; step++)
 		train(r, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
 	for (uint64_t death = 1; death <= 2; death++) {
 		kill_9(d);
 		d = daemon_start();
-		assert_soon(stats(&r[0])->reattached == death && stats(&r[1])->reattached == death);
-		assert_soon(in_memory(&r[0], 2));
+		assert_soon(reattached(r, 2, death));
+		assert_soon(remembers(&r[0], 2));
 	}
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
+	proc_kill(&r[0]);
+	proc_kill(&r[1]);
 	assert_soon(disk_is("2"));
 	assert_whole(2, &o, 2);
 	daemon_leave(d);
@@ -167,19 +166,18 @@ TEST(a_staged_step_outlives_two_daemons_in_a_row)
 
 TEST(a_stopped_daemon_holds_nobody_and_goes_on_when_continued)
 {
-	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
+	const struct proc_opts o = { .world = 2, .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 	uint64_t step;
 
-	rank_start(&r[0], o);
-	rank_start(&r[1], (struct rank_opts){ .rank = 1,
+	proc_start(&r[0], o);
+	proc_start(&r[1], (struct proc_opts){ .rank = 1,
 					      .world = 2,
 					      .guard = CKPT_BOUNDED,
 					      .guard_ns = 5 * NS_PER_MS });
 	for (uint32_t i = 0; i < 2; i++) {
-		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
-		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
+		proc_join(&r[i]);
 	}
 	good(&r[0], seal(r, 2));
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
@@ -205,40 +203,40 @@ TEST(a_stopped_daemon_holds_nobody_and_goes_on_when_continued)
 TEST(a_newer_launch_fences_the_older_one)
 {
 	pid_t d = daemon_start();
-	struct rank old[2], new, given, late;
+	struct proc old[2], new, given, late;
 	uint64_t step = 3;
 
 	/* One parent: one launch. */
-	ranks_start(old, 2, (struct rank_opts){ .guard = CKPT_FINISH });
+	procs_start(old, 2, (struct proc_opts){ .guard = CKPT_FINISH });
 	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(old, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	/* Another parent: another launch. */
-	ranks_start(&new, 1,
-		    (struct rank_opts){ .own_parent = true, .guard = CKPT_FINISH, .words = 8192 });
+	procs_start(&new, 1,
+		    (struct proc_opts){ .own_parent = true, .guard = CKPT_FINISH, .words = 8192 });
 	for (uint32_t i = 0; i < 2; i++)
 		assert_soon(snap(&old[i], step++, 0) == -ESTALE);
 	good(&new, restore(&new, CKPT_LATEST, 0));
 	assert_int_equal(new.last.got.step, 2);
 	assert_int_equal(new.last.got.where, 1);
-	assert_true(holds(&new, WEIGHTS, 2) && holds(&new, MOMENTS, 2));
+	assert_true(holds_all(&new, 2));
 	train(&new, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
 	/* A higher generation, whoever the parent. */
-	ranks_start(&given, 1,
-		    (struct rank_opts){ .generation = 70, .guard = CKPT_FINISH, .words = 8192 });
+	procs_start(&given, 1,
+		    (struct proc_opts){ .generation = 70, .guard = CKPT_FINISH, .words = 8192 });
 	assert_soon(snap(&new, 100, 0) == -ESTALE);
-	rank_start(&late, (struct rank_opts){ .generation = 69 });
+	proc_start(&late, (struct proc_opts){ .generation = 69 });
 	assert_int_equal(tell(&late, (struct order){ .verb = ATTACH }), -ESTALE);
 	good(&given, restore(&given, 3, 0));
 	train(&given, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Step 2 too: what is staged and newest is written when its launch ends. */
-	assert_string_equal(on_disk(), "1 2 3 4");
+	assert_disk("1 2 3 4");
 	daemon_leave(d);
 }
 
 TEST(the_socket_of_another_user_is_refused)
 {
-	const struct rank_opts o = { .uid = NOBODY };
-	struct rank r;
+	const struct proc_opts o = { .uid = NOBODY };
+	struct proc r;
 	pid_t d;
 
 	if (geteuid() != 0) {
@@ -246,16 +244,16 @@ TEST(the_socket_of_another_user_is_refused)
 		skip();
 	}
 	d = daemon_start();
-	assert_int_equal(chmod(at.store, 0777), 0);
+	assert_int_equal(chmod(H.store, 0777), 0);
 	for (int open_to_all = 0; open_to_all < 2; open_to_all++) {
 		if (open_to_all)
-			assert_int_equal(chmod(at.socket, 0777), 0);
-		rank_start(&r, o);
+			assert_int_equal(chmod(H.socket, 0777), 0);
+		proc_start(&r, o);
 		assert_int_equal(tell(&r, (struct order){ .verb = ATTACH }), -EACCES);
-		assert_non_null(strstr(r.last.text, at.socket));
-		rank_kill(&r);
+		assert_non_null(strstr(r.last.text, H.socket));
+		proc_kill(&r);
 	}
-	ranks_start(&r, 1, (struct rank_opts){ 0 });
+	procs_start(&r, 1, (struct proc_opts){ 0 });
 	daemon_leave(d);
 }
 
@@ -271,8 +269,8 @@ TEST(the_daemon_turns_other_users_away)
 		skip();
 	}
 	d = daemon_start();
-	assert_int_equal(chmod(at.socket, 0777), 0);
-	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", at.socket);
+	assert_int_equal(chmod(H.socket, 0777), 0);
+	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", H.socket);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
@@ -289,17 +287,17 @@ TEST(the_daemon_turns_other_users_away)
 
 TEST(sigterm_drains_and_a_second_daemon_is_refused)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start(), second;
-	struct rank r[2];
+	struct proc r[2];
 
 	assert_int_equal(daemon_try(&second), -EADDRINUSE);
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 	daemon_leave(d);
-	assert_string_equal(on_disk(), "1 2");
+	assert_disk("1 2");
 	assert_whole(2, &o, 2);
 	assert_soon(snap(&r[0], 3, 0) == CKPT_DETACHED);
 	d = daemon_start();
@@ -308,23 +306,4 @@ TEST(sigterm_drains_and_a_second_daemon_is_refused)
 	daemon_leave(d);
 }
 
-TEST(a_fork_of_a_rank_may_not_use_its_handle_and_the_rank_goes_on)
-{
-	const struct rank_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct rank r;
-
-	ranks_start(&r, 1, o);
-	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
-	assert_int_equal(tell(&r, (struct order){ .verb = USE_AFTER_FORK }), 0);
-	assert_int_equal(guard(&r), 0);
-	good(&r, wait_for(&r, 2, CKPT_COMMITTED));
-	train(&r, 1, 3, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_whole(3, &o, 1);
-	rank_leave(&r);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1 2 3");
-}
-
-UNIT(.setup = rig_setup, .teardown = rig_teardown);
+UNIT(.setup = procs_setup, .teardown = procs_teardown);

@@ -3,22 +3,15 @@
  * test_daemon_due.c - which steps are written under persist_every: one that was torn, skipped or could
  * not be written is made up for; and what a rank hears that waits for one of which nobody will write.
  */
-#include "tests/unit/test_daemon_rig.h"
-
-/* Steps from..to, each guarded and staged. */
-static void train_staged(struct rank *r, uint32_t n, uint64_t from, uint64_t to)
-{
-	for (uint64_t step = from; step <= to; step++)
-		train(r, n, step, 0, CKPT_STAGED);
-}
+#include "tests/lib/procs.h"
 
 TEST(a_torn_step_that_was_to_be_written_costs_one_step)
 {
-	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 500, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 500, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train_staged(r, 2, 1, 499);
 	stop(d); /* so that the copy cannot end */
 	assert_int_equal(mark_all(r, 2, 500, 0), 0);
@@ -28,19 +21,17 @@ TEST(a_torn_step_that_was_to_be_written_costs_one_step)
 	train(r, 2, 501, 0, CKPT_COMMITTED);
 	train_staged(r, 2, 502, 1000);
 	train(r, 2, 1001, 0, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "501 1001");
-	rank_leave(&r[0]);
-	rank_leave(&r[1]);
-	daemon_leave(d);
+	assert_disk("501 1001");
+	all_leave(r, 2, d);
 }
 
 TEST(one_that_another_rank_tore_costs_one_step_too)
 {
-	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 50, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 50, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train_staged(r, 2, 1, 49);
 	stop(d);
 	assert_int_equal(mark_all(r, 2, 50, 0), 0);
@@ -49,19 +40,17 @@ TEST(one_that_another_rank_tore_costs_one_step_too)
 	assert_int_equal(wait_for(&r[0], 50, CKPT_STAGED), -ENOENT); /* the daemon has seen it */
 	(void)guard(&r[0]);
 	train(r, 2, 51, 0, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "51");
-	rank_leave(&r[0]);
-	rank_leave(&r[1]);
-	daemon_leave(d);
+	assert_disk("51");
+	all_leave(r, 2, d);
 }
 
 TEST(one_that_was_skipped_costs_one_step)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	train_staged(&r, 1, 1, 8);
 	stop(d); /* no slot comes back */
 	assert_int_equal(mark_all(&r, 1, 9, 0), 0);
@@ -70,19 +59,18 @@ TEST(one_that_was_skipped_costs_one_step)
 	train(&r, 1, 11, 0, CKPT_COMMITTED);
 	train_staged(&r, 1, 12, 20);
 	train(&r, 1, 21, 0, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "11 21");
-	rank_leave(&r);
-	daemon_leave(d);
+	assert_disk("11 21");
+	all_leave(&r, 1, d);
 }
 
 /* What is marked by hand is not made up for: its caller was told. It is not counted twice either. */
 TEST(a_step_that_was_marked_by_hand_pays_when_it_is_staged)
 {
-	const struct rank_opts o = { .guard = CKPT_NEVER, .persist_every = 10, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	train_staged(&r, 1, 1, 3);
 	train(&r, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
 	train_staged(&r, 1, 5, 6);
@@ -92,20 +80,19 @@ TEST(a_step_that_was_marked_by_hand_pays_when_it_is_staged)
 	go_on(d);
 	train_staged(&r, 1, 8, 13);
 	train(&r, 1, 14, 0, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "4 14");
-	rank_leave(&r);
-	daemon_leave(d);
+	assert_disk("4 14");
+	all_leave(&r, 1, d);
 }
 
 TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 {
 	static const uint64_t tried[] = { 8, 9, 11, 15, 23, 31, 39 };
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 8, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 8, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 	uint32_t n = 0;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	atomic_store(&faults->no_space, 1);
 	for (uint64_t step = 1; step <= 40; step++) {
 		int rc;
@@ -124,40 +111,37 @@ TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 		assert_int_equal(guard(&r), 0);
 	}
 	assert_int_equal(n, ARRAY_LEN(tried));
-	assert_string_equal(on_disk(), "31 39");
-	rank_leave(&r);
-	daemon_leave(d);
+	assert_disk("31 39");
+	all_leave(&r, 1, d);
 }
 
 /* Staged to be written, and lost with its daemon: neither written nor brought along. */
 TEST(what_a_daemon_took_with_it_is_owed)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train_staged(r, 2, 1, 9);
 	/* rank 1 has not come so far, so no next daemon stages it */
 	assert_int_equal(mark_all(r, 1, 10, 0), 0);
 	kill_9(d);
 	(void)guard(&r[0]);
 	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
+	assert_soon(reattached(r, 2, 1));
 	train(r, 2, 11, 0, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "11");
-	rank_leave(&r[0]);
-	rank_leave(&r[1]);
-	daemon_leave(d);
+	assert_disk("11");
+	all_leave(r, 2, d);
 }
 
 TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	for (int state_of = CKPT_PERSISTED; state_of <= CKPT_COMMITTED; state_of++) {
 		uint64_t step = (uint64_t)state_of * 2;
 
@@ -179,13 +163,12 @@ TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 	atomic_store(&faults->hold, 1); /* the commit lists the directory */
 	assert_int_equal(kill(d, SIGTERM), 0);
 	assert_soon(atomic_load(&faults->held));
-	ask(&r,
-	    (struct order){ .verb = WAIT, .step = 8, .state = CKPT_COMMITTED, .ns = PATIENCE_NS });
+	bid(&r, (struct order){ .verb = WAIT, .step = 8, .state = CKPT_COMMITTED, .ns = PATIENCE });
 	atomic_store(&faults->hold, 0);
 	assert_int_equal(hear(&r), 0);
 	assert_int_equal(WEXITSTATUS(child_end(d)), 0);
-	assert_string_equal(on_disk(), "8");
-	rank_kill(&r);
+	assert_disk("8");
+	proc_kill(&r);
 }
 
-UNIT(.setup = rig_setup, .teardown = rig_teardown);
+UNIT(.setup = procs_setup, .teardown = procs_teardown);

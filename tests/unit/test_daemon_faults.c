@@ -7,8 +7,6 @@
  *
  * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
@@ -23,7 +21,6 @@
 #define LAST 9
 #define BOUND (30 * SEC) /* until a test gives up; not a time that anything may take */
 
-static struct host H;
 static struct io_faults faults;
 static uint64_t runs, injections, refused;
 
@@ -65,15 +62,14 @@ static bool life_open(struct life *l, struct rank *k)
 				 .mesh = "fsdp=1",
 				 .rows = 8,
 				 .guard = CKPT_FINISH };
-	struct ckpt_err err = { 0 };
 
 	*k = (struct rank){ 0 };
-	if (!told(l, "attach", rank_attach(k, &p, 0, &err), &err)) {
+	if (!told(l, "attach", rank_attach(k, &p, 0), &k->err)) {
 		rank_free(k);
 		return false;
 	}
-	if (told(l, "declare", rank_declare(k, &err), &err) &&
-	    told(l, "seal", ckpt_seal(k->c, BOUND, &err), &err))
+	if (told(l, "declare", rank_declare(k), &k->err) &&
+	    told(l, "seal", rank_seal(k, BOUND), &k->err))
 		return true;
 	rank_close(k, 0);
 	return false;
@@ -81,7 +77,6 @@ static bool life_open(struct life *l, struct rank *k)
 
 static void life_save(struct life *l, struct rank *k, uint64_t step)
 {
-	struct ckpt_err err = { 0 };
 	uint64_t until = now_ns() + BOUND;
 	int rc;
 
@@ -91,7 +86,7 @@ static void life_save(struct life *l, struct rank *k, uint64_t step)
 	rc = rank_took(rc) ? 0 : rc; /* also if the step before could not be written */
 	if (!told(l, "snapshot", rc, &(struct ckpt_err){ .msg = "a step is refused" }))
 		return;
-	if (!told(l, "a save", ckpt_wait(k->c, step, CKPT_COMMITTED, BOUND, &err), &err))
+	if (!told(l, "a save", rank_wait(k, step, CKPT_COMMITTED), &k->err))
 		return;
 	if (step <= STEPS)
 		l->acked[step] = true;
@@ -101,26 +96,24 @@ static void life_save(struct life *l, struct rank *k, uint64_t step)
 /* A launch that comes back. must: nothing fails any more. */
 static void life_restore(struct life *l, struct rank *k, bool must)
 {
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got = { 0 };
 	int rc;
 
 	rank_clear(k);
-	rc = rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err);
+	rc = rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
 	if (rc == -ENOENT && !l->newest) { /* nothing on disk; what was only staged is given up */
 		MUST(ckpt_fresh(k->c) == 0);
 		return;
 	}
 	if (rc && must)
 		LIFE_FAIL(l, "step %" PRIu64 " was acknowledged and cannot be restored: %d, %s",
-			  l->newest, rc, err.msg);
-	if (!told(l, "restore", rc, &err))
+			  l->newest, rc, k->err.msg);
+	if (!told(l, "restore", rc, &k->err))
 		return;
-	if (got.step < l->newest && must)
+	if (k->got.step < l->newest && must)
 		LIFE_FAIL(l, "step %" PRIu64 " was acknowledged, %" PRIu64 " is restored",
-			  l->newest, got.step);
-	if (!rank_check(k, got.step))
-		LIFE_FAIL(l, "what is restored is not step %" PRIu64, got.step);
+			  l->newest, k->got.step);
+	if (!rank_check(k, k->got.step))
+		LIFE_FAIL(l, "what is restored is not step %" PRIu64, k->got.step);
 }
 
 static void life_judge_store(struct life *l)
@@ -173,17 +166,6 @@ static void life_run(struct life *l)
 	life_judge_store(l);
 }
 
-static uint32_t open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	uint32_t n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 static void every_call_of_the_daemon_may_fail(void **state)
 {
 	const struct io_fault_kind *kind = *state;
@@ -195,8 +177,8 @@ static void every_call_of_the_daemon_may_fail(void **state)
 	runs = injections = refused = 0;
 	if (by > 1 && kind == &io_fault_kinds[0])
 		by = (by + 3) / 4;
-	io_faults_init(&faults, &io_ops_posix);
-	host_start(&H, IO_THREADS, &faults.ops);
+	io_faults_init(&faults, &host_ops);
+	host_start(&H, &faults.ops);
 	for (uint64_t nth = 1 + (uint64_t)(kind - io_fault_kinds) % by; hit; nth += by) {
 		char job[32];
 		struct life l = { .job = job, .kind = kind, .nth = nth };
@@ -212,13 +194,6 @@ static void every_call_of_the_daemon_may_fail(void **state)
 		      (unsigned long long)runs, (unsigned long long)injections,
 		      (unsigned long long)refused,
 		      (unsigned long long)((now_ns() - begun) / NS_PER_MS));
-}
-
-static int setup(void **state)
-{
-	(void)state;
-	host_make(&H);
-	return 0;
 }
 
 static int teardown(void **state)
@@ -240,7 +215,7 @@ static const struct CMUnitTest *cases(void)
 	for (uint32_t i = 0; i < io_fault_kinds_n; i++)
 		tests[i] = (struct CMUnitTest){ .name = io_fault_kinds[i].name,
 						.test_func = every_call_of_the_daemon_may_fail,
-						.setup_func = setup,
+						.setup_func = host_setup,
 						.teardown_func = teardown,
 						.initial_state = (void *)&io_fault_kinds[i] };
 	return tests;

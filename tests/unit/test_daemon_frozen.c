@@ -4,17 +4,14 @@
  * about as if nothing was, and status says which disk it is. Every call for a frozen disk waits in the table of
  * system calls until the test thaws it; which disk a descriptor is on is read from its path.
  */
-#include "tests/lib/rank.h"
-
-#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
 #include <stdatomic.h>
 
 #define DISKS 3
 
-static struct host H;
 static char disk_dir[DISKS][128];
 static struct {
 	struct io_ops ops;
@@ -68,52 +65,28 @@ static void await(uint32_t i, uint32_t n)
 	pthread_mutex_unlock(&F.lock);
 }
 
-static int f_open(void *c, int dirfd, const char *name, int flags, uint32_t mode)
-{
-	cross(dirfd);
-	return io_ops_posix.open(c, dirfd, name, flags, mode);
-}
+#define CROSSES(type, name, fd, call, ...)         \
+	static type f_##name(void *c, __VA_ARGS__) \
+	{                                          \
+		cross(fd);                         \
+		return io_ops_posix.name call;     \
+	}
+CROSSES(int, open, dirfd, (c, dirfd, name, flags, mode), int dirfd, const char *name, int flags,
+	uint32_t mode)
+CROSSES(int64_t, pread, fd, (c, fd, buf, len, off), int fd, void *buf, uint64_t len, uint64_t off)
+CROSSES(int64_t, pwrite, fd, (c, fd, buf, len, off), int fd, const void *buf, uint64_t len,
+	uint64_t off)
+CROSSES(int, mkdir, dirfd, (c, dirfd, name, mode), int dirfd, const char *name, uint32_t mode)
+CROSSES(int, rename, dirfd, (c, dirfd, from, to), int dirfd, const char *from, const char *to)
+CROSSES(int, list, dirfd, (c, dirfd, each, arg), int dirfd,
+	int (*each)(void *, const char *, unsigned char), void *arg)
+CROSSES(int, space, fd, (c, fd, ret), int fd, struct io_space *ret)
 
-static int64_t f_pread(void *c, int fd, void *buf, uint64_t len, uint64_t off)
-{
-	cross(fd);
-	return io_ops_posix.pread(c, fd, buf, len, off);
-}
-
-static int64_t f_pwrite(void *c, int fd, const void *buf, uint64_t len, uint64_t off)
-{
-	cross(fd);
-	return io_ops_posix.pwrite(c, fd, buf, len, off);
-}
-
+/* Nothing outlives the power here. */
 static int f_sync(void *c, int fd)
 {
 	cross(fd);
-	return io_ops_posix.sync(c, fd);
-}
-
-static int f_mkdir(void *c, int dirfd, const char *name, uint32_t mode)
-{
-	cross(dirfd);
-	return io_ops_posix.mkdir(c, dirfd, name, mode);
-}
-
-static int f_rename(void *c, int dirfd, const char *from, const char *to)
-{
-	cross(dirfd);
-	return io_ops_posix.rename(c, dirfd, from, to);
-}
-
-static int f_list(void *c, int dirfd, int (*each)(void *, const char *, unsigned char), void *arg)
-{
-	cross(dirfd);
-	return io_ops_posix.list(c, dirfd, each, arg);
-}
-
-static int f_space(void *c, int fd, struct io_space *ret)
-{
-	cross(fd);
-	return io_ops_posix.space(c, fd, ret);
+	return host_ops.sync(c, fd);
 }
 
 /* The kernel's word, which waits for no disk: each of them has a number of its own, and so has each job's
@@ -142,7 +115,7 @@ static int setup(void **state)
 {
 	(void)state;
 	host_make(&H);
-	F.ops = io_ops_posix;
+	F.ops = host_ops;
 	F.ops.open = f_open;
 	F.ops.pread = f_pread;
 	F.ops.pwrite = f_pwrite;
@@ -157,7 +130,7 @@ static int setup(void **state)
 		snprintf(disk_dir[i], sizeof disk_dir[i], "%s/disk%u", H.dir, i);
 		MUST(mkdir(disk_dir[i], 0700) == 0);
 	}
-	host_start(&H, IO_THREADS, &F.ops);
+	host_start(&H, &F.ops);
 	return 0;
 }
 
@@ -171,28 +144,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct plan_of_job plan(const char *job, uint32_t disk)
-{
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = disk_dir[disk],
-				     .job = job,
-				     .mesh = "fsdp=1",
-				     .guard = CKPT_FINISH,
-				     .shared_only = true };
-}
+#define ON(job_, disk) plan(job_, "fsdp=1", .store = disk_dir[disk], .shared_only = true)
 
-static void must_wait(struct rank *k, uint64_t step, int state)
+static void written_to(struct rank *k, uint64_t step, int state)
 {
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
-static void step_to(struct rank *k, uint64_t step, int state)
-{
-	MUST_BE(rank_step(k, step, CKPT_PERSIST), 0);
-	must_wait(k, step, CKPT_STAGED);
-	MUST_BE(ckpt_guard(k->c, NULL), 0);
+	stage(k, step, CKPT_PERSIST);
 	must_wait(k, step, state);
 }
 
@@ -204,7 +160,7 @@ static char job_name[DISKS][ON_A][16];
 static void open_job(uint32_t disk, uint32_t i)
 {
 	snprintf(job_name[disk][i], sizeof job_name[disk][i], "d%u-%u", disk, i);
-	p[disk][i] = plan(job_name[disk][i], disk);
+	p[disk][i] = ON(job_name[disk][i], disk);
 	k[disk][i] = (struct rank){ 0 };
 	rank_open(&k[disk][i], &p[disk][i], 0);
 }
@@ -222,11 +178,9 @@ TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 	const struct wire_report_job *j;
 	struct wire_drain drain = { 0 };
 	struct wire_drained drained = { 0 };
-	struct plan_of_job late = plan("late", 0), third = plan("third", 2);
+	struct plan_of_job late = ON("late", 0), third = ON("third", 2);
 	struct rank waits = { .plan = &late }, r = { 0 };
 	struct ckpt_step steps[4];
-	struct ckpt_got got = { 0 };
-	struct ckpt_err err = { 0 };
 	pthread_t thread;
 	struct asker a;
 
@@ -234,20 +188,20 @@ TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 		for (uint32_t i = 0; i < ON_A; i++)
 			open_job(disk, i);
 	rank_open(&r, &third, 0);
-	step_to(&r, 1, CKPT_COMMITTED);
+	written_to(&r, 1, CKPT_COMMITTED);
 	ask_open(&a, H.socket);
 	freeze(0, true);
 	freeze(1, true);
 	for (uint32_t disk = 0; disk < 2; disk++) {
 		for (uint32_t i = 0; i < ON_A; i++)
-			step_to(&k[disk][i], 1, CKPT_STAGED);
+			written_to(&k[disk][i], 1, CKPT_STAGED);
 		await(disk, 2); /* both of its threads that write */
 	}
 	MUST(pthread_create(&thread, NULL, opens, &waits) == 0);
 	await(0, 3);
 	/* the third */
 	for (uint64_t step = 2; step <= 4; step++)
-		step_to(&r, step, CKPT_COMMITTED);
+		written_to(&r, step, CKPT_COMMITTED);
 	assert_int_equal(ckpt_steps(r.c, steps, 4), 4);
 	drain.job = ask_job(&a, "third")->id;
 	assert_int_equal(ask(&a, &drain, WIRE_DRAIN, sizeof drain, &drained, sizeof drained),
@@ -255,9 +209,9 @@ TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 	rank_close(&r, 0);
 	r = (struct rank){ 0 };
 	rank_open(&r, &third, 0);
-	MUST_OK(rank_restore(&r, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
-	assert_true(got.step == 4 && got.where == 2 && rank_check(&r, 4));
-	step_to(&r, 5, CKPT_COMMITTED);
+	must_restore(&r, CKPT_LATEST, CKPT_FROM_DISK);
+	assert_true(r.got.step == 4 && r.got.where == 2 && rank_check(&r, 4));
+	written_to(&r, 5, CKPT_COMMITTED);
 	/* status names the disks that hang, and no other */
 	ask_until((j = ask_job(&a, "d0-0"))->stuck_ns && (j = ask_job(&a, "d1-4"))->stuck_ns);
 	assert_true(j->device[0] && strchr(j->device, '('));
@@ -281,22 +235,16 @@ TEST(two_frozen_disks_stop_no_third_job_s_commits_attaches_restores_or_status)
 
 TEST(what_is_staged_for_a_frozen_disk_is_rescued_to_another)
 {
-	struct wire_drain m = { .flags = WIRE_TO };
 	struct wire_drained d = { 0 };
 	struct host there = H;
 	struct asker a;
-	int fd;
 
 	open_job(0, 0);
 	ask_open(&a, H.socket);
 	freeze(0, true);
-	step_to(&k[0][0], 1, CKPT_STAGED); /* being written, and never is */
+	written_to(&k[0][0], 1, CKPT_STAGED); /* being written, and never is */
 	await(0, 1);
-	m.job = ask_job(&a, "d0-0")->id;
-	fd = open(disk_dir[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	MUST(wire_send(a.sock, &m, WIRE_DRAIN, sizeof m, ++a.seq, &fd, 1) == 0);
-	assert_int_equal(ask_answer(&a, &d, sizeof d, NULL), WIRE_DRAINED);
-	(void)close(fd);
+	assert_int_equal(ask_drain(&a, "d0-0", disk_dir[1], WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	snprintf(there.store, sizeof there.store, "%.107s", disk_dir[1]);
 	assert_true(host_has(&there, "d0-0", 1));
@@ -333,17 +281,17 @@ TEST(devices_beyond_the_limit_share_one_and_idle_ones_have_no_threads)
 	before = threads();
 	for (uint32_t i = 0; i < MANY; i++) {
 		snprintf(name[i], sizeof name[i], "%u", 1 + i);
-		plans[i] = plan(name[i], 0);
+		plans[i] = ON(name[i], 0);
 		ranks[i] = (struct rank){ 0 };
 		rank_open(&ranks[i], &plans[i], 0);
-		step_to(&ranks[i], 1, CKPT_COMMITTED);
+		written_to(&ranks[i], 1, CKPT_COMMITTED);
 	}
 	/* at most 7 a device, of 32, the shared one and that of the root; one of each rank */
 	assert_in_range(threads(), before + MANY, before + MANY + 34 * 7);
 	for (uint32_t i = 0; i < MANY; i++) {
 		struct wire_forget m = { 0 };
 
-		step_to(&ranks[i], 2, CKPT_COMMITTED);
+		written_to(&ranks[i], 2, CKPT_COMMITTED);
 		rank_close(&ranks[i], 0);
 		ask_until(ask_job(&a, name[i])->attached == 0);
 		m.job = ask_job(&a, name[i])->id;

@@ -10,12 +10,10 @@
  * tests/fuzz.
  */
 #include "tests/lib/draw.h"
-#include "tests/lib/rank.h"
-
+#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "ckpt/base/container.h"
 #include "ckpt/client/shared.h"
-#include "tests/lib/asker.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
 
@@ -26,78 +24,21 @@
 #define FEWER(n) (n)
 #endif
 
-static struct host H;
-
-static int setup(void **state)
-{
-	(void)state;
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
-
 static uint64_t rng;
-
-static uint32_t open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	uint32_t n = 0;
-
-	MUST(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 /* --- the hostile side: the protocol by hand --- */
 
 struct evil {
-	int sock, store, segment_fd, bell;
-	uint32_t seq;
+	struct asker a;
+	int store, segment_fd, bell;
 	uint8_t *segment;
 	struct shared_rank *rank;
 	struct shared_job *job;
 	uint8_t *slot[2];
 	uint64_t slot_bytes;
-	struct wire_refuse refused;
 };
 
 #define SEGMENT_BYTES (256u << 10)
-
-/* The type of the answer; 0: the connection ended. fd: what came with it. */
-static uint32_t evil_ask(struct evil *e, void *msg, uint32_t type, uint32_t bytes, int fd,
-			 void *ret, uint32_t ret_bytes, int ret_fd[WIRE_FDS_MAX])
-{
-	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
-	const struct wire_head *head = (const struct wire_head *)in;
-	struct pollfd p = { .fd = e->sock, .events = POLLIN };
-	int got[WIRE_FDS_MAX], ngot, n;
-
-	if (wire_send(e->sock, msg, type, bytes, ++e->seq, &fd, fd >= 0) < 0)
-		return 0;
-	MUST(poll(&p, 1, 20000) == 1);
-	n = wire_recv(e->sock, in, sizeof in, got, &ngot);
-	if (n <= 0)
-		return 0;
-	if (head->type == WIRE_REFUSE)
-		memcpy(&e->refused, in, sizeof e->refused);
-	else if (ret)
-		memcpy(ret, in, MIN(ret_bytes, (uint32_t)n));
-	if (ret_fd)
-		memcpy(ret_fd, got, sizeof got);
-	else
-		wire_close_fds(got, ngot);
-	return head->type;
-}
 
 static uint32_t evil_hello(struct evil *e, const char *job, uint32_t world)
 {
@@ -108,12 +49,12 @@ static uint32_t evil_hello(struct evil *e, const char *job, uint32_t world)
 	uint32_t type;
 	void *p;
 
-	*e = (struct evil){ .sock = ask_connect(H.socket), .bell = -1, .segment_fd = -1 };
+	*e = (struct evil){ .a.sock = ask_connect(H.socket), .bell = -1, .segment_fd = -1 };
 	if (mkdir(H.store, 0700) < 0)
 		MUST(errno == EEXIST);
 	e->store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	snprintf(h.job, sizeof h.job, "%s", job);
-	type = evil_ask(e, &h, WIRE_HELLO, sizeof h, e->store, &w, sizeof w, fd);
+	type = ask_fd(&e->a, &h, WIRE_HELLO, sizeof h, e->store, &w, sizeof w, fd);
 	if (type != WIRE_WELCOME)
 		return type;
 	MUST_OK(wire_map(fd[0], sizeof *e->rank, 0, &p, &err), &err);
@@ -135,14 +76,13 @@ static void declaration(void **ret, uint64_t *ret_len)
 				  .name = "w",
 				  .dtype = CKPT_F32,
 				  .layout = TABLE_NONE,
-				  .rank = 0,
+				  .rank = TABLE_NONE,
 				  .ndim = 2,
 				  .shape = shape },
 			    b = { .component = "blob",
 				  .name = "rng",
 				  .dtype = CKPT_U8,
 				  .layout = TABLE_NONE,
-				  .rank = 0,
 				  .ndim = 1,
 				  .shape = blob,
 				  .flags = TENSOR_BLOB };
@@ -156,8 +96,6 @@ static void declaration(void **ret, uint64_t *ret_len)
 	struct indexset set;
 	uint32_t n;
 
-	w.flags = 0;
-	w.rank = TABLE_NONE;
 	MUST_OK(mesh_parse("fsdp=1", &a, &mesh, &err), &err);
 	MUST_OK(table_add_mesh(&t, &mesh, NULL, &err), &err);
 	MUST_OK(table_add_place(&t, &place, NULL, &err), &err);
@@ -196,13 +134,14 @@ static void evil_open(struct evil *e, const char *job)
 	MUST_OK(wire_memfd("evil", SEGMENT_BYTES, &e->segment_fd, &err), &err);
 	MUST_OK(wire_map(e->segment_fd, SEGMENT_BYTES, 0, &p, &err), &err);
 	e->segment = p;
-	MUST_BE(evil_ask(e, &seg, WIRE_SEGMENT, sizeof seg, e->segment_fd, NULL, 0, NULL), WIRE_OK);
+	MUST_BE(ask_fd(&e->a, &seg, WIRE_SEGMENT, sizeof seg, e->segment_fd, NULL, 0, NULL),
+		WIRE_OK);
 	declaration(&bytes, &decl.bytes);
 	MUST_OK(wire_memfd_of("decl", bytes, decl.bytes, &fd, &err), &err);
 	free(bytes);
-	if (evil_ask(e, &decl, WIRE_DECLARE, sizeof decl, fd, &sealed, sizeof sealed, slot) !=
+	if (ask_fd(&e->a, &decl, WIRE_DECLARE, sizeof decl, fd, &sealed, sizeof sealed, slot) !=
 	    WIRE_SEALED)
-		fail_msg("%s", e->refused.text);
+		fail_msg("%s", e->a.refused.text);
 	(void)close(fd);
 	e->slot_bytes = sealed.slot_bytes;
 	for (uint32_t i = 0; i < 2; i++) {
@@ -224,7 +163,7 @@ static void evil_close(struct evil *e)
 		munmap(e->rank, sizeof *e->rank);
 	if (e->job)
 		munmap(e->job, sizeof *e->job);
-	for (int *fd = (int[]){ e->sock, e->store, e->segment_fd, e->bell, -2 }; *fd != -2; fd++)
+	for (int *fd = (int[]){ e->a.sock, e->store, e->segment_fd, e->bell, -2 }; *fd != -2; fd++)
 		if (*fd >= 0)
 			(void)close(*fd);
 }
@@ -290,20 +229,9 @@ static void pretend(struct evil *e, uint64_t step)
 		atomic_store(&e->rank->updating, (uint32_t)number());
 }
 
-static void must_wait(struct rank *k, uint64_t step, int state)
-{
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
 static struct plan_of_job sane(void)
 {
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = H.store,
-				     .job = "sane",
-				     .mesh = "fsdp=1",
-				     .guard = CKPT_FINISH };
+	return plan("sane", "fsdp=1");
 }
 
 static void a_step_is_committed(struct rank *k, uint64_t step)
@@ -314,23 +242,22 @@ static void a_step_is_committed(struct rank *k, uint64_t step)
 		usleep(2000);
 	MUST_BE(rc, 0);
 	must_wait(k, step, CKPT_STAGED);
-	MUST_BE(ckpt_guard(k->c, NULL), 0);
+	must_guard(k);
 	must_wait(k, step, CKPT_COMMITTED);
 }
 
 TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 {
 	struct plan_of_job p = sane();
-	struct rank k = { 0 };
 	struct asker a;
 	uint64_t step = 1;
 	uint32_t launches = 0, committed = 0;
 
 	rng = draw_seed(__func__);
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	rank_open(&K, &p, 0);
 	ask_open(&a, H.socket);
-	for (uint32_t round = 0; round < FEWER(64); round++) {
+	for (uint32_t round = 0; round < FEWER((uint32_t)unit_scaled(64)); round++) {
 		const struct wire_report_job *j;
 		struct evil e;
 
@@ -351,20 +278,21 @@ TEST(whatever_a_trainer_writes_into_its_pages_hurts_only_itself)
 		}
 		ring(&e);
 		if (round % 8 == 0)
-			a_step_is_committed(&k, 1 + round / 8);
+			a_step_is_committed(&K, 1 + round / 8);
 		j = ask_job(&a, "evil"); /* whatever it says, it can be said */
 		MUST(j && ask_job(&a, "sane")->failed == 0);
 		evil_close(&e);
 	}
-	a_step_is_committed(&k, 1000);
-	rank_close(&k, 0);
+	a_step_is_committed(&K, 1000);
+	rank_close(&K, 0);
 	ask_close(&a);
 	host_stop(&H);
 	assert_true(host_has(&H, "sane", 1000));
 	committed =
 		host_count(&H, "evil", STORE_COMMITTED) + host_count(&H, "evil", STORE_SET_ASIDE);
 	printf("# %u launches, %u steps committed\n", launches, committed);
-	assert_true(committed > 0 || FEWER(8) == 1); /* its nonsense got as far as that */
+	assert_true(committed > 0 || FEWER(8) == 1 ||
+		    unit_scaled(64) < 64); /* its nonsense got as far as that */
 	assert_int_equal(host_count(&H, "evil", STORE_DAMAGED), 0);
 	assert_int_equal(host_count(&H, "evil", STORE_COLLECTING), 0);
 }
@@ -378,9 +306,9 @@ TEST(lengths_of_blobs_that_change_all_the_time_are_read_once)
 	uint32_t n = 0;
 
 	rng = draw_seed(__func__);
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	evil_open(&e, "evil");
-	for (uint32_t i = 0; i < FEWER(4000); i++) {
+	for (uint32_t i = 0; i < FEWER((uint32_t)unit_scaled(4000)); i++) {
 		uint64_t len = number();
 
 		memcpy(e.segment + 200000, &len, sizeof len);
@@ -437,8 +365,9 @@ TEST(descriptors_that_nobody_asked_for_are_closed)
 	} control = { 0 };
 	struct asker a;
 	uint32_t before, n = 0;
+	ssize_t sent;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	(void)ask_status(&a);
 	before = open_files();
@@ -458,7 +387,9 @@ TEST(descriptors_that_nobody_asked_for_are_closed)
 		for (size_t k = 0; k < nfd; k++)
 			memcpy(CMSG_DATA(c) + k * sizeof(int), &sock, sizeof sock);
 		/* Its own socket among them: a circle that only the kernel could break. */
-		n += sendmsg(sock, &m, MSG_NOSIGNAL) == sizeof s;
+		/* who is not root may have so many on their way */
+		ask_until((sent = sendmsg(sock, &m, MSG_NOSIGNAL)) >= 0 || errno != ETOOMANYREFS);
+		n += sent == sizeof s;
 		(void)close(sock);
 	}
 	assert_int_equal(n, 300);
@@ -473,7 +404,7 @@ TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 	static const uint16_t abi[] = { 0, 1, 3, UINT16_MAX };
 	static const uint32_t bytes[] = { 16, 40, 8192, 20000 };
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (size_t i = 0; i < ARRAY_LEN(abi) * ARRAY_LEN(bytes) * 2; i++) {
 		static uint8_t msg[20000];
 		_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
@@ -512,31 +443,30 @@ TEST(other_versions_are_refused_in_words_and_refusals_are_not_answered)
 TEST(more_jobs_and_ranks_than_a_report_can_tell_are_refused)
 {
 	struct plan_of_job p = sane();
-	struct rank k = { 0 };
 	struct evil e;
 	uint32_t type = WIRE_WELCOME, n = 0;
 	char job[64];
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	rank_open(&K, &p, 0);
 	/* Launches of 4096 ranks, of which one comes: eight are as many ranks as may be. */
 	for (; type == WIRE_WELCOME && n < 20; n++) {
 		snprintf(job, sizeof job, "evil-%u", n);
 		type = evil_hello(&e, job, WIRE_WORLD_MAX);
 		if (type == WIRE_REFUSE)
-			assert_int_equal(e.refused.code, -EAGAIN);
+			assert_int_equal(e.a.refused.code, -EAGAIN);
 		evil_close(&e);
 	}
 	assert_int_equal(type, WIRE_REFUSE);
 	assert_int_equal(n, 8); /* and the sane one's */
-	assert_non_null(strstr(e.refused.text, "32768"));
+	assert_non_null(strstr(e.a.refused.text, "32768"));
 	/* Who is there already is not turned away. */
-	a_step_is_committed(&k, 1);
-	rank_close(&k, 0);
+	a_step_is_committed(&K, 1);
+	rank_close(&K, 0);
 	p.fresh = true;
-	rank_open(&k, &p, 0);
-	a_step_is_committed(&k, 2);
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	a_step_is_committed(&K, 2);
+	rank_close(&K, 0);
 }
 
 TEST(a_declaration_beyond_all_measure_is_refused_unread)
@@ -546,18 +476,18 @@ TEST(a_declaration_beyond_all_measure_is_refused_unread)
 	struct evil e;
 	int fd;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	MUST_BE(evil_hello(&e, "evil", 1), WIRE_WELCOME);
 	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
 	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
-	MUST_BE(evil_ask(&e, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
-	assert_int_equal(e.refused.code, -EFBIG);
+	MUST_BE(ask_fd(&e.a, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
+	assert_int_equal(e.a.refused.code, -EFBIG);
 	decl.bytes -= 4096; /* as much as there may be: read, and found to be nothing */
 	(void)close(fd);
 	MUST_OK(wire_memfd("huge", decl.bytes, &fd, &err), &err);
 	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
-	MUST_BE(evil_ask(&e, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
-	assert_int_equal(e.refused.code, -EBADMSG);
+	MUST_BE(ask_fd(&e.a, &decl, WIRE_DECLARE, sizeof decl, fd, NULL, 0, NULL), WIRE_REFUSE);
+	assert_int_equal(e.a.refused.code, -EBADMSG);
 	(void)close(fd);
 	evil_close(&e);
 }
@@ -571,7 +501,7 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 	bool refused = false;
 	int fd;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
 	for (uint32_t r = 0; r < ARRAY_LEN(e); r++) {
 		char job[32];
@@ -585,12 +515,12 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 			/* Under a sanitizer only what is counted: the highest of each. */
 			if (FEWER(8) == 1 && id < WIRE_SEGMENTS_MAX - 1)
 				continue;
-			type = evil_ask(&e[r], &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL);
+			type = ask_fd(&e[r].a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL);
 			sent += type == WIRE_OK;
 			if (type == WIRE_OK)
 				continue;
 			MUST_BE(type, WIRE_REFUSE);
-			assert_int_equal(e[r].refused.code, -E2BIG);
+			assert_int_equal(e[r].a.refused.code, -E2BIG);
 			assert_int_equal(r, fit);
 			refused = true;
 		}
@@ -606,7 +536,7 @@ TEST(more_segments_than_a_process_can_map_are_refused)
 
 		MUST_BE(evil_hello(&e[0], "again", 1), WIRE_WELCOME);
 		MUST_OK(wire_memfd("page", 4096, &fd, &err), &err);
-		ask_until(evil_ask(&e[0], &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL) ==
+		ask_until(ask_fd(&e[0].a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL) ==
 			  WIRE_OK);
 		(void)close(fd);
 		evil_close(&e[0]);
@@ -622,7 +552,7 @@ TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 	int fd;
 
 	rng = draw_seed(__func__);
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	evil_open(&e, "evil");
 	assert_int_equal(ftruncate(e.segment_fd, 4096), -1);
 	assert_int_equal(errno, EPERM);
@@ -640,17 +570,17 @@ TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 		fd = memfd_create("half", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 		MUST(ftruncate(fd, SEGMENT_BYTES) == 0 &&
 		     fcntl(fd, F_ADD_SEALS, seals ? F_SEAL_SHRINK : F_SEAL_GROW) == 0);
-		MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
+		MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
 			WIRE_REFUSE);
-		assert_non_null(strstr(e.refused.text, "seals"));
+		assert_non_null(strstr(e.a.refused.text, "seals"));
 		(void)close(fd);
 	}
 	fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
-	MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL), WIRE_REFUSE);
+	MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL), WIRE_REFUSE);
 	(void)close(fd);
 	fd = open(H.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* a file would be cut under it */
 	if (fd >= 0 && ftruncate(fd, SEGMENT_BYTES) == 0)
-		MUST_BE(evil_ask(&e, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
+		MUST_BE(ask_fd(&e.a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL),
 			WIRE_REFUSE);
 	if (fd >= 0)
 		(void)close(fd);
@@ -658,4 +588,4 @@ TEST(memory_that_was_handed_over_cannot_shrink_and_may_lose_its_pages)
 	host_stop(&H);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = host_setup, .teardown = host_teardown);

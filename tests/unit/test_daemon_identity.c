@@ -10,12 +10,7 @@
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
 
-static struct host H;
 static struct io_ops ops;
-static const struct plan_of_job plan_of = {
-	.mesh = "fsdp=1", .guard = CKPT_FINISH, .rows = 200, .shared_only = true
-};
-
 static const char *dir_of(const char *job, uint64_t step)
 {
 	static char buf[4][256];
@@ -26,50 +21,38 @@ static const char *dir_of(const char *job, uint64_t step)
 	return p;
 }
 
-static struct plan_of_job plan(const char *job)
-{
-	struct plan_of_job p = plan_of;
+#define plan_of(job) plan(job, "fsdp=1", .rows = 200, .shared_only = true)
 
-	p.job = job;
-	p.socket = H.socket;
-	p.store = H.store;
-	return p;
-}
-
-static void save(const char *job, const uint64_t *step, uint32_t n)
+static void save_these(const char *job, const uint64_t *step, uint32_t n)
 {
-	struct plan_of_job p = plan(job);
-	struct ckpt_err err = { 0 };
+	struct plan_of_job p = plan_of(job);
 	struct rank k = { 0 };
 
 	p.fresh = true;
 	rank_open(&k, &p, 0);
-	for (uint32_t i = 0; i < n; i++) {
-		MUST_BE(rank_step(&k, step[i], CKPT_PERSIST), 0);
-		MUST_OK(ckpt_wait(k.c, step[i], CKPT_COMMITTED, 30 * SEC, &err), &err);
-		MUST_BE(ckpt_guard(k.c, NULL), 0);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		save(&k, step[i]);
 	rank_close(&k, 0);
 }
 
 /* Restores from disk into a fresh rank. -errno: no byte of it was touched. */
-static int restore(const char *job, uint64_t step, uint64_t *ret_step, struct ckpt_err *err)
+static int restore(const char *job, uint64_t step)
 {
-	struct plan_of_job p = plan(job);
-	struct rank k = { 0 };
-	struct ckpt_got got = { 0 };
+	struct plan_of_job p = plan_of(job);
 	int rc;
 
-	rank_open(&k, &p, 0);
-	rank_clear(&k);
-	rc = rank_restore(&k, step, CKPT_FROM_DISK, &got, err);
-	if (rc == 0)
-		assert_true(rank_check(&k, got.step));
-	else
-		assert_true(rank_check_clear(&k));
-	*ret_step = got.step;
-	rank_close(&k, 0);
+	rank_open(&K, &p, 0);
+	rank_clear(&K);
+	rc = rank_restore(&K, step, CKPT_FROM_DISK);
+	assert_true(rc == 0 ? rank_check(&K, K.got.step) : rank_check_clear(&K));
+	rank_close(&K, 0);
 	return rc;
+}
+
+static uint64_t restored(const char *job, uint64_t step)
+{
+	assert_int_equal(restore(job, step), 0);
+	return K.got.step;
 }
 
 static void copy_dir(const char *from, const char *to)
@@ -84,76 +67,56 @@ static int setup(void **state)
 {
 	(void)state;
 	host_make(&H);
-	ops = io_ops_posix;
-	host_start(&H, IO_THREADS, &ops);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	host_stop(&H);
-	host_free(&H);
+	ops = host_ops;
+	host_start(&H, &ops);
 	return 0;
 }
 
 TEST(a_step_whose_directory_holds_another_one_is_not_restored)
 {
-	struct ckpt_err err = { 0 };
-	uint64_t got;
-
-	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	save_these("run", (const uint64_t[]){ 8, 12 }, 2);
 	copy_dir(dir_of("run", 12), dir_of("run", 8));
-	assert_int_equal(restore("run", 8, &got, &err), -EBADMSG);
-	assert_non_null(strstr(err.msg, dir_of("run", 8)));
-	assert_non_null(strstr(err.msg, "is not step 8: its MANIFEST is that of step 12"));
-	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
-	assert_int_equal(got, 12);
+	assert_int_equal(restore("run", 8), -EBADMSG);
+	assert_non_null(strstr(K.err.msg, dir_of("run", 8)));
+	assert_non_null(strstr(K.err.msg, "is not step 8: its MANIFEST is that of step 12"));
+	assert_int_equal(restored("run", CKPT_LATEST), 12);
 	copy_dir(dir_of("run", 12), dir_of("run", 20)); /* and as the newest */
-	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
-	assert_int_equal(got, 12);
-	assert_int_equal(restore("run", 20, &got, &err), -EBADMSG);
+	assert_int_equal(restored("run", CKPT_LATEST), 12);
+	assert_int_equal(restore("run", 20), -EBADMSG);
 	assert_int_equal(host_count(&H, "run", STORE_MISPLACED), 2);
 	assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
 	/* Nothing is committed over it unseen: it is set aside. */
-	save("run", (const uint64_t[]){ 20 }, 1);
+	save_these("run", (const uint64_t[]){ 20 }, 1);
 	assert_int_equal(host_count(&H, "run", STORE_COMMITTED), 1);
 	assert_int_equal(host_count(&H, "run", STORE_SET_ASIDE), 3);
 }
 
 TEST(another_jobs_step_is_not_restored)
 {
-	struct ckpt_err err = { 0 };
-	uint64_t got;
-
-	save("base", (const uint64_t[]){ 50 }, 1);
-	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	save_these("base", (const uint64_t[]){ 50 }, 1);
+	save_these("run", (const uint64_t[]){ 8, 12 }, 2);
 	copy_dir(dir_of("base", 50), dir_of("run", 50));
-	assert_int_equal(restore("run", CKPT_LATEST, &got, &err), 0);
-	assert_int_equal(got, 12);
-	assert_int_equal(restore("run", 50, &got, &err), -EBADMSG);
-	assert_non_null(strstr(err.msg, "step of job base"));
-	assert_non_null(strstr(err.msg, "ckptctl adopt"));
+	assert_int_equal(restored("run", CKPT_LATEST), 12);
+	assert_int_equal(restore("run", 50), -EBADMSG);
+	assert_non_null(strstr(K.err.msg, "step of job base"));
+	assert_non_null(strstr(K.err.msg, "ckptctl adopt"));
 }
 
 TEST(a_directory_of_another_job_is_not_attached_to)
 {
 	struct plan_of_job p;
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
-	uint64_t got;
 	char from[256], to[256];
 
-	save("run", (const uint64_t[]){ 8 }, 1);
+	save_these("run", (const uint64_t[]){ 8 }, 1);
 	snprintf(from, sizeof from, "%s/run", H.store);
 	snprintf(to, sizeof to, "%s/other", H.store);
 	copy_dir(from, to);
-	p = plan("other");
-	assert_int_equal(rank_attach(&k, &p, 0, &err), -EINVAL);
-	assert_non_null(strstr(err.msg, "belongs to job run"));
-	assert_non_null(strstr(err.msg, "ckptctl adopt"));
-	rank_free(&k);
-	assert_int_equal(restore("run", 8, &got, &err), 0);
+	p = plan_of("other");
+	assert_int_equal(rank_attach(&K, &p, 0), -EINVAL);
+	assert_non_null(strstr(K.err.msg, "belongs to job run"));
+	assert_non_null(strstr(K.err.msg, "ckptctl adopt"));
+	rank_free(&K);
+	assert_int_equal(restore("run", 8), 0);
 }
 
 static void make_newer(const char *dir)
@@ -175,19 +138,16 @@ static void make_newer(const char *dir)
 
 TEST(latest_stops_at_a_step_that_a_newer_version_wrote)
 {
-	struct ckpt_err err = { 0 };
-	uint64_t got;
-
-	save("run", (const uint64_t[]){ 8, 12, 20 }, 3);
+	save_these("run", (const uint64_t[]){ 8, 12, 20 }, 3);
 	make_newer(dir_of("run", 20));
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(restore("run", CKPT_LATEST, &got, &err), -EPROTONOSUPPORT);
-		assert_non_null(strstr(err.msg, "was written by a newer version"));
+		assert_int_equal(restore("run", CKPT_LATEST), -EPROTONOSUPPORT);
+		assert_non_null(strstr(K.err.msg, "was written by a newer version"));
 	}
-	assert_int_equal(restore("run", 20, &got, &err), -EPROTONOSUPPORT);
+	assert_int_equal(restore("run", 20), -EPROTONOSUPPORT);
 	assert_int_equal(host_count(&H, "run", STORE_NEWER), 1);
 	assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
-	assert_int_equal(restore("run", 12, &got, &err), 0);
+	assert_int_equal(restore("run", 12), 0);
 }
 
 /* At the n-th time that the daemon opens this directory two change places. */
@@ -210,12 +170,10 @@ static int swapping_open(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step)
 {
-	struct ckpt_err err = { 0 };
 	uint32_t nrefused = 0;
 	bool swapped = true;
-	uint64_t got;
 
-	save("run", (const uint64_t[]){ 8, 12 }, 2);
+	save_these("run", (const uint64_t[]){ 8, 12 }, 2);
 	host_stop(&H);
 	snprintf(swap.a, sizeof swap.a, "%s", dir_of("run", 12));
 	snprintf(swap.b, sizeof swap.b, "%s", dir_of("run", 8));
@@ -224,13 +182,13 @@ TEST(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step)
 		int rc;
 
 		atomic_store(&swap.left, 0);
-		host_start(&H, IO_THREADS, &ops);
+		host_start(&H, &ops);
 		atomic_store(&swap.left, n);
-		rc = restore("run", 12, &got, &err); /* and checks what came */
+		rc = restore("run", 12); /* and checks what came */
 		swapped = atomic_exchange(&swap.left, 0) <= 0;
 		host_stop(&H);
 		if (rc == 0)
-			assert_int_equal(got, 12);
+			assert_int_equal(K.got.step, 12);
 		else
 			assert_int_equal(rc, -EBADMSG);
 		nrefused += rc != 0;
@@ -241,9 +199,7 @@ TEST(a_directory_that_is_exchanged_amid_a_restore_gives_no_other_step)
 	}
 	assert_true(nrefused > 0);
 	ops.open = io_ops_posix.open;
-	host_start(&H, IO_THREADS, &ops);
+	host_start(&H, &ops);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = host_teardown);

@@ -4,96 +4,38 @@
  * promises, from attach to a restore on another mesh, and what happens when something is full,
  * damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include "tests/lib/rank.h"
-
+#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"
-#include "ckpt/client/wire.h"
 #include "tests/lib/unit.h"
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 
-static struct host H;
-
-static struct plan_of_job plan(const char *job, const char *mesh)
+/* The last one FINAL and committed. */
+static void train_to_nine(struct rank *k)
 {
-	return (struct plan_of_job){
-		.socket = H.socket, .store = H.store, .job = job, .mesh = mesh, .guard = CKPT_FINISH
-	};
-}
-
-static int setup(void **state)
-{
-	(void)state;
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
-
-static void must_wait(struct rank *k, uint64_t step, int state)
-{
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
-/* Mark until it is taken: the slots come back when the daemon has written what is in them. */
-static void must_step(struct rank *k, uint64_t step, uint32_t flags)
-{
-	MUST_BE(rank_step(k, step, flags), 0);
-}
-
-/* Steps from, from + 1, .. last; the last one FINAL and committed. */
-static void train_some(struct rank *k, uint64_t from, uint64_t last)
-{
-	for (uint64_t step = from; step < last; step++) {
+	rank_fill(k, 0);
+	for (uint64_t step = 1; step < 9; step++) {
 		int rc = rank_step(k, step, 0);
 
 		MUST(rc == 0 || rc == CKPT_SKIPPED);
 		rank_meet(k);
 	}
-	must_step(k, last, CKPT_FINAL);
-	must_wait(k, last, CKPT_COMMITTED);
-}
-
-static void train_to_nine(struct rank *k)
-{
-	rank_open(k, k->plan, k->rank);
-	rank_fill(k, 0);
-	train_some(k, 1, 9);
-	rank_meet(k);
-	rank_close(k, 0);
+	step_to(k, 9, CKPT_FINAL, CKPT_COMMITTED);
 }
 
 static void resume_from_nine(struct rank *k)
 {
 	const uint32_t flags = *(const uint32_t *)k->arg;
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 
-	rank_open(k, k->plan, k->rank);
 	rank_clear(k);
-	MUST_OK(rank_restore(k, CKPT_LATEST, flags, &got, &err), &err);
-	MUST_BE(got.step, 9);
-	MUST_BE(got.where, flags == CKPT_FROM_DISK ? 2 : 1);
-	MUST_BE(got.nmissing, 0);
-	MUST(got.ntensor >= 12);
+	must_restore(k, CKPT_LATEST, flags);
+	MUST_BE(k->got.step, 9);
+	MUST_BE(k->got.where, flags == CKPT_FROM_DISK ? 2 : 1);
+	MUST_BE(k->got.nmissing, 0);
+	MUST(k->got.ntensor >= 12);
 	MUST(rank_check(k, 9));
-	MUST(rank_check_blobs(k, 9, got.world_saved));
-	rank_meet(k);
-	rank_close(k, 0);
+	MUST(rank_check_blobs(k, 9, k->got.world_saved));
 }
 
 TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
@@ -105,13 +47,14 @@ TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
 	uint64_t steps[16];
 
 	for (uint32_t e = 0; e < 2; e++) {
-		host_start(&H, engines[e], NULL);
+		H.opts.engine = engines[e];
+		host_start(&H, NULL);
 		for (uint32_t i = 0; i < ARRAY_LEN(meshes); i += 1 + e) {
 			char job[16];
 			struct plan_of_job p = plan(job, meshes[i]);
 
 			snprintf(job, sizeof job, "job%u%u", e, i);
-			team(&p, train_to_nine, NULL);
+			launch(&p, train_to_nine, NULL);
 			MUST(host_committed(&H, job, steps, 16) >= 1);
 			MUST_BE(steps[0], 9);
 			for (uint32_t f = 0; f < 2; f++) {
@@ -119,7 +62,7 @@ TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
 				struct plan_of_job q =
 					plan(job, meshes[(i + f + 1) % ARRAY_LEN(meshes)]);
 
-				team(&q, resume_from_nine, &how);
+				launch(&q, resume_from_nine, &how);
 			}
 		}
 		host_stop(&H);
@@ -137,17 +80,16 @@ static void policy_script(struct rank *k)
 		{ 0, false },	      { 0, false }, { 0, true }, { CKPT_STAGE_ONLY, false },
 		{ CKPT_FINAL, true },
 	};
-	struct ckpt_stats st = { .size = sizeof st };
+	struct ckpt_stats st;
 	uint64_t wrote = 0;
 
-	rank_open(k, k->plan, k->rank);
 	for (uint64_t step = 1; step <= ARRAY_LEN(mark); step++) {
-		must_step(k, step, mark[step - 1].flags);
-		must_wait(k, step, mark[step - 1].written ? CKPT_COMMITTED : CKPT_STAGED);
+		step_to(k, step, mark[step - 1].flags,
+			mark[step - 1].written ? CKPT_COMMITTED : CKPT_STAGED);
 		wrote += mark[step - 1].written;
 		rank_meet(k);
 	}
-	MUST(ckpt_stats(k->c, &st) == 0);
+	st = rank_stats(k);
 	MUST_BE(st.taken, ARRAY_LEN(mark));
 	MUST_BE(st.staged, ARRAY_LEN(mark));
 	MUST_BE(st.persisted, wrote);
@@ -160,17 +102,15 @@ static void policy_script(struct rank *k)
 	     st.persisted_ns <= st.committed_ns);
 	for (uint64_t step = 1; k->rank == 0 && step <= ARRAY_LEN(mark); step++)
 		MUST_BE(host_has(&H, "policy", step), mark[step - 1].written);
-	rank_close(k, 0);
 }
 
 TEST(every_third_is_written_and_a_mark_can_say_otherwise)
 {
-	struct plan_of_job p = plan("policy", "fsdp=2");
+	struct plan_of_job p = plan("policy", "fsdp=2", .persist_every = 3);
 	struct checkpoint *c;
 
-	p.persist_every = 3;
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, policy_script, NULL);
+	host_start(&H, NULL);
+	launch(&p, policy_script, NULL);
 	c = host_open(&H, "policy", 9);
 	assert_int_equal(c->nnote, 2);
 	assert_string_equal(c->note[0].key, "loss");
@@ -180,100 +120,65 @@ TEST(every_third_is_written_and_a_mark_can_say_otherwise)
 	checkpoint_free(c);
 }
 
-static void *open_soon(void *arg)
-{
-	const struct timespec wait = {
-		.tv_nsec = 30000000
-	}; /* so that the other one is likely to be waiting by then */
-
-	nanosleep(&wait, NULL);
-	gate_set(arg, false);
-	return NULL;
-}
-
 TEST(full_slots_skip_and_a_final_mark_waits)
 {
-	struct plan_of_job p = plan("slots", "fsdp=1");
-	struct ckpt_stats st = { .size = sizeof st };
-	struct ckpt_err err;
+	struct ckpt_stats st;
 	uint64_t step[8];
-	struct rank k = { 0 };
-	struct gate g;
+	static struct gate g;
 	pthread_t t;
 
 	gate_make(&g);
-	host_start(&H, IO_AUTO, &g.ops);
-	rank_open(&k, &p, 0);
+	H.opts.engine = IO_AUTO;
+	host_start(&H, &g.ops);
+	open_one(&K, "slots", "fsdp=1");
 	gate_set(&g, true);
-	must_step(&k, 1, 0);
-	must_wait(&k, 1, CKPT_STAGED);
+	step_to(&K, 1, 0, CKPT_STAGED);
 	gate_await(&g);
-	must_step(&k, 2, 0);
-	must_wait(&k, 2, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 3, 0), CKPT_SKIPPED);
-	assert_int_equal(ckpt_wait(k.c, 3, CKPT_STAGED, SEC, &err), -ENOENT);
-	assert_int_equal(ckpt_wait(k.c, 2, CKPT_COMMITTED, SEC / 20, &err), -ETIMEDOUT);
-	assert_int_equal(pthread_create(&t, NULL, open_soon, &g), 0);
-	must_step(&k, 4, CKPT_FINAL);
-	must_wait(&k, 4, CKPT_COMMITTED);
+	step_to(&K, 2, 0, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
+	assert_int_equal(ckpt_wait(K.c, 3, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 2, CKPT_COMMITTED, SEC / 20, &K.err), -ETIMEDOUT);
+	t = gate_open_soon(&g);
+	step_to(&K, 4, CKPT_FINAL, CKPT_COMMITTED);
 	pthread_join(t, NULL);
-	assert_int_equal(ckpt_stats(k.c, &st), 0);
+	st = rank_stats(&K);
 	assert_true(st.taken == 3 && st.skipped == 1 && st.committed == 3);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	assert_int_equal(host_committed(&H, "slots", step, 8), 3);
 	assert_true(step[0] == 4 && step[1] == 2 && step[2] == 1);
-}
-
-static bool in_memory(struct rank *k, uint64_t step)
-{
-	struct ckpt_step s[16];
-	int n = ckpt_steps(k->c, s, 16);
-
-	for (int i = 0; i < n; i++)
-		if (s[i].step == step && s[i].where & 1)
-			return true;
-	return false;
 }
 
 /* A guard can tear what is only marked: so what was confirmed as staged is not given up for it. */
 TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 {
-	struct plan_of_job p = plan("stays", "fsdp=1");
 	uint64_t step[8];
-	struct rank k = { 0 };
-	struct gate g;
+	static struct gate g;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "stays", "fsdp=1");
 	gate_set(&g, true);
-	must_step(&k, 1, 0);
-	must_wait(&k, 1, CKPT_STAGED);
+	step_to(&K, 1, 0, CKPT_STAGED);
 	gate_await(&g);
-	must_step(&k, 2, CKPT_STAGE_ONLY);
-	must_wait(&k, 2, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
-	assert_int_equal(rank_step(&k, 4, CKPT_PERSIST), CKPT_SKIPPED);
-	assert_true(in_memory(&k, 2));
+	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
+	assert_int_equal(rank_step(&K, 4, CKPT_PERSIST), CKPT_SKIPPED);
+	assert_true(in_memory(&K, 2));
 	gate_set(&g, false);
-	must_wait(&k, 1, CKPT_COMMITTED);
-	must_step(&k, 5, CKPT_FINAL); /* waits for the slot of step 1 */
-	assert_true(in_memory(&k, 2) || in_memory(&k, 5));
-	must_wait(&k, 5, CKPT_COMMITTED);
-	assert_false(in_memory(&k, 2));
-	rank_close(&k, 0);
+	must_wait(&K, 1, CKPT_COMMITTED);
+	must_step(&K, 5, CKPT_FINAL); /* waits for the slot of step 1 */
+	assert_true(in_memory(&K, 2) || in_memory(&K, 5));
+	must_wait(&K, 5, CKPT_COMMITTED);
+	assert_false(in_memory(&K, 2));
+	rank_close(&K, 0);
 	assert_int_equal(host_committed(&H, "stays", step, 8), 2);
 	assert_true(step[0] == 5 && step[1] == 1);
 }
 
 static void torn_script(struct rank *k)
 {
-	struct ckpt_stats st = { .size = sizeof st };
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	uint32_t torn = 0;
 
-	rank_open(k, k->plan, k->rank);
 	rank_fill(k, 1);
 	for (uint64_t step = 1; step <= 6; step++) {
 		int rc = ckpt_snapshot(k->c, step, NULL);
@@ -283,8 +188,8 @@ static void torn_script(struct rank *k)
 		    ckpt_guard(k->c, NULL) == CKPT_TORN) { /* at once: the copy cannot have ended */
 			torn++;
 			rank_fill(k, step + 1);
-			MUST(ckpt_wait(k->c, step, CKPT_STAGED, 10 * SEC, &err) == -ENOENT);
-			MUST(strstr(err.msg, "torn") || strstr(err.msg, "skipped"));
+			MUST(ckpt_wait(k->c, step, CKPT_STAGED, 10 * SEC, &k->err) == -ENOENT);
+			MUST(strstr(k->err.msg, "torn") || strstr(k->err.msg, "skipped"));
 		} else {
 			(void)ckpt_guard(k->c, NULL);
 			rank_fill(k, step + 1);
@@ -292,33 +197,23 @@ static void torn_script(struct rank *k)
 		rank_meet(k);
 	}
 	MUST(torn > 0 || k->rank == 0);
-	MUST(ckpt_stats(k->c, &st) == 0 && st.torn >= torn);
-	must_step(k, 9, CKPT_FINAL);
-	must_wait(k, 9, CKPT_COMMITTED);
-	rank_meet(k);
-	rank_close(k, 0);
-	rank_meet(k);
-
-	rank_open(k, k->plan, k->rank);
-	rank_clear(k);
-	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
-	MUST(got.step == 9 && rank_check(k, 9));
-	rank_meet(k);
-	rank_close(k, 0);
+	MUST(rank_stats(k).torn >= torn);
+	step_to(k, 9, CKPT_FINAL, CKPT_COMMITTED);
 }
 
 TEST(a_copy_that_a_guard_gave_up_is_never_written)
 {
-	struct plan_of_job p = plan("torn", "fsdp=2");
+	struct plan_of_job p = plan("torn", "fsdp=2", .rows = 20000);
+	uint32_t disk = CKPT_FROM_DISK;
 
 	p.guard = CKPT_NEVER;
-	p.rows = 20000;
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (int shared = 0; shared < 2;
 	     shared++) { /* what is given up is the library's copy, or the daemon's */
 		p.job = shared ? "torn" : "torn-private";
 		p.shared_only = shared;
-		team(&p, torn_script, NULL);
+		launch(&p, torn_script, NULL);
+		launch(&p, resume_from_nine, &disk);
 		host_committed(&H, p.job, NULL, 0);
 	}
 }
@@ -326,44 +221,40 @@ TEST(a_copy_that_a_guard_gave_up_is_never_written)
 TEST(who_does_not_guard_is_not_written)
 {
 	struct plan_of_job p = plan("unguarded", "fsdp=1");
-	struct ckpt_stats st = { .size = sizeof st };
-	struct ckpt_err err;
-	struct rank k = { 0 };
+	struct ckpt_stats st;
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	rank_open(&K, &p, 0);
 	for (uint64_t step = 1; step <= 5; step++) { /* never a guard */
 		int rc;
 
-		rank_fill(&k, step);
-		rc = ckpt_snapshot(k.c, step, NULL);
+		rank_fill(&K, step);
+		rc = ckpt_snapshot(K.c, step, NULL);
 		assert_true(rc == 0 || rc == CKPT_SKIPPED);
 	}
-	assert_int_equal(ckpt_wait(k.c, 1, CKPT_STAGED, 5 * SEC, &err), -ENOENT);
-	rank_fill(&k, 6);
-	assert_int_equal(ckpt_snapshot(k.c, 6,
+	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, 5 * SEC, &K.err), -ENOENT);
+	rank_fill(&K, 6);
+	assert_int_equal(ckpt_snapshot(K.c, 6,
 				       &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark),
 							    .flags = CKPT_FINAL }),
 			 0);
-	must_wait(&k, 6, CKPT_COMMITTED);
-	assert_int_equal(ckpt_stats(k.c, &st), 0);
+	must_wait(&K, 6, CKPT_COMMITTED);
+	st = rank_stats(&K);
 	assert_true(st.unguarded >= 1);
 	/* Trusted by now, were it not for the past; and one that is trusted and forgets it once: */
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	for (uint64_t step = 1; step <= 6; step++)
 		assert_int_equal(host_has(&H, "unguarded", step), step == 6);
 	p.fresh = true;
-	rank_open(&k, &p, 0);
+	rank_open(&K, &p, 0);
 	for (uint64_t step = 10; step <= 12; step++) {
-		must_step(&k, step, CKPT_PERSIST);
-		must_wait(&k, step, CKPT_COMMITTED);
+		step_to(&K, step, CKPT_PERSIST, CKPT_COMMITTED);
 	}
-	must_step(&k, 13, CKPT_PERSIST);
-	rank_fill(&k, 14);
-	(void)ckpt_snapshot(k.c, 14, NULL);
-	must_step(&k, 15, CKPT_FINAL);
-	must_wait(&k, 15, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	must_step(&K, 13, CKPT_PERSIST);
+	rank_fill(&K, 14);
+	(void)ckpt_snapshot(K.c, 14, NULL);
+	step_to(&K, 15, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(&K, 0);
 	for (uint64_t step = 10; step <= 15; step++)
 		assert_true(step == 14 || host_has(&H, "unguarded", step) == (step != 13));
 	host_committed(&H, "unguarded", NULL, 0);
@@ -371,120 +262,98 @@ TEST(who_does_not_guard_is_not_written)
 
 TEST(steps_grow_and_flags_are_known)
 {
-	struct plan_of_job p = plan("marks", "fsdp=1");
 	struct ckpt_mark m = { .size = sizeof m };
 	struct ckpt_note note[17] = { { "x", 1 } };
-	struct ckpt_got got;
-	struct ckpt_err err;
-	struct rank k = { 0 };
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0, &got, &err), -ENOENT);
-	assert_int_equal(rank_restore(&k, 17, 0, &got, &err), -ENOENT);
-	assert_int_equal(
-		rank_restore(&k, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY, &got, &err),
-		-EINVAL);
-	assert_int_equal(rank_step(&k, 5, CKPT_STAGE_ONLY), -EUCLEAN);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0, &got, &err), -ENOENT);
-	must_step(&k, 5, CKPT_STAGE_ONLY);
-	must_wait(&k, 5, CKPT_STAGED);
-	assert_int_equal(rank_step(&k, 5, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, 4, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, CKPT_LATEST, 0), -EINVAL);
-	assert_int_equal(rank_step(&k, 6, 1 << 9), -EOPNOTSUPP);
-	assert_int_equal(rank_step(&k, 6, CKPT_STAGE_ONLY | CKPT_FINAL), -EINVAL);
+	host_start(&H, NULL);
+	open_one(&K, "marks", "fsdp=1");
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -ENOENT);
+	assert_int_equal(rank_restore(&K, 17, 0), -ENOENT);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_DISK | CKPT_FROM_MEMORY), -EINVAL);
+	assert_int_equal(rank_step(&K, 5, CKPT_STAGE_ONLY), -EUCLEAN);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -ENOENT);
+	step_to(&K, 5, CKPT_STAGE_ONLY, CKPT_STAGED);
+	assert_int_equal(rank_step(&K, 5, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, 4, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, CKPT_LATEST, 0), -EINVAL);
+	assert_int_equal(rank_step(&K, 6, 1 << 9), -EOPNOTSUPP);
+	assert_int_equal(rank_step(&K, 6, CKPT_STAGE_ONLY | CKPT_FINAL), -EINVAL);
 	m.note = note;
 	m.nnote = 17;
-	assert_int_equal(ckpt_snapshot(k.c, 6, &m), -EINVAL);
-	assert_int_equal(rank_restore(&k, CKPT_LATEST, 0, &got, &err), -EALREADY);
-	assert_int_equal(ckpt_wait(k.c, 99, CKPT_STAGED, SEC, &err), -ENOENT);
-	assert_int_equal(ckpt_wait(k.c, 5, 7, SEC, &err), -EINVAL);
-	assert_int_equal(ckpt_average(k.c, "fast", "x", &err), -EOPNOTSUPP);
-	must_step(&k, 6, CKPT_PERSIST);
+	assert_int_equal(ckpt_snapshot(K.c, 6, &m), -EINVAL);
+	assert_int_equal(rank_restore(&K, CKPT_LATEST, 0), -EALREADY);
+	assert_int_equal(ckpt_wait(K.c, 99, CKPT_STAGED, SEC, &K.err), -ENOENT);
+	assert_int_equal(ckpt_wait(K.c, 5, 7, SEC, &K.err), -EINVAL);
+	assert_int_equal(ckpt_average(K.c, "fast", "x", &K.err), -EOPNOTSUPP);
+	must_step(&K, 6, CKPT_PERSIST);
 	/* Leaving in time to write it. */
-	assert_int_equal(ckpt_detach(TAKE(k.c), 30 * SEC), 0);
-	rank_free(&k);
+	assert_int_equal(ckpt_detach(TAKE(K.c), 30 * SEC), 0);
+	rank_free(&K);
 	assert_true(host_has(&H, "marks", 6));
 }
 
 /* --- declarations --- */
 static void epochs_script(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	uint64_t bytes;
 	void *moved;
 	int i;
 
-	rank_open(k, k->plan, k->rank);
-	must_step(k, 1, 0);
-	must_wait(k, 1, CKPT_COMMITTED);
+	step_to(k, 1, 0, CKPT_COMMITTED);
 	/* One more. */
-	MUST_OK(rank_tensor_declare(k, (uint32_t)ARRAY_LEN(rank_specs) - 1, &err), &err);
+	MUST_OF(k, rank_tensor_declare(k, RANK_SPECS - 1));
 	MUST_BE(rank_step(k, 2, 0), CKPT_SKIPPED);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	must_step(k, 3, 0);
-	must_wait(k, 3, CKPT_COMMITTED);
+	must_seal(k);
+	step_to(k, 3, 0, CKPT_COMMITTED);
 	/* One elsewhere. */
 	i = rank_tensor_find(k, "w");
 	bytes = k->t[i].n[0] * k->t[i].n[1] * k->t[i].elem;
-	MUST_OK(ckpt_alloc(k->c, MAX(bytes, UINT64_C(1)), &moved, &err), &err);
+	MUST_OF(k, ckpt_alloc(k->c, MAX(bytes, UINT64_C(1)), &moved, &k->err));
 	memset(k->t[i].ptr[0], 0x77, bytes);
 	k->t[i].ptr[0] = moved;
-	MUST_OK(ckpt_tensor_move(k->c, k->t[i].id, &(struct ckpt_local){ .ptr = moved }, 1, &err),
-		&err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	must_step(k, 4, 0);
-	must_wait(k, 4, CKPT_COMMITTED);
+	MUST_OF(k, ckpt_tensor_move(k->c, k->t[i].id, &(struct ckpt_local){ .ptr = moved }, 1,
+				    &k->err));
+	must_seal(k);
+	step_to(k, 4, 0, CKPT_COMMITTED);
 	/* One less. */
 	i = rank_tensor_find(k, "uneven");
 	MUST(ckpt_tensor_drop(k->c, k->t[i].id) == 0);
 	MUST(ckpt_tensor_drop(k->c, k->t[i].id) == -EINVAL);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	must_step(k, 5, CKPT_FINAL);
-	must_wait(k, 5, CKPT_COMMITTED);
-	rank_meet(k);
-	rank_close(k, 0);
-	rank_meet(k);
+	must_seal(k);
+	step_to(k, 5, CKPT_FINAL, CKPT_COMMITTED);
+}
 
-	for (uint64_t step = 3; step <= 5; step++) {
-		struct plan_of_job p = *k->plan;
+static void epoch_script(struct rank *k)
+{
+	uint64_t step = *(const uint64_t *)k->arg;
+	int i = rank_tensor_find(k, "uneven");
 
-		p.extra = true;
-		rank_open(k, &p, k->rank);
-		rank_clear(k);
-		if (step == 5) {
-			MUST_BE(rank_restore(k, step, CKPT_FROM_DISK, &got, &err), -EMEDIUMTYPE);
-			MUST(strstr(err.msg, "uneven") && rank_check_clear(k));
-			i = rank_tensor_find(k, "uneven");
-		}
-		MUST_OK(rank_restore(k, step, CKPT_FROM_DISK | (step == 5 ? CKPT_LENIENT : 0), &got,
-				     &err),
-			&err);
-		MUST_BE(got.step, step);
-		MUST_BE(got.nmissing, step == 5);
-		if (step == 5)
-			rank_each(&k->t[i], rank_fill_one,
-				  &step); /* left as it was; all others must be right */
-		MUST(rank_check(k, step));
-		rank_meet(k);
-		rank_close(k, 0);
-		rank_meet(k);
+	rank_clear(k);
+	if (step == 5) {
+		MUST_BE(rank_restore(k, step, CKPT_FROM_DISK), -EMEDIUMTYPE);
+		MUST(strstr(k->err.msg, "uneven") && rank_check_clear(k));
 	}
+	must_restore(k, step, CKPT_FROM_DISK | (step == 5 ? CKPT_LENIENT : 0));
+	MUST_BE(k->got.step, step);
+	MUST_BE(k->got.nmissing, step == 5);
+	if (step == 5) /* left as it was; all others must be right */
+		rank_each(&k->t[i], rank_fill_one, &step);
+	MUST(rank_check(k, step));
 }
 
 TEST(declarations_change_between_snapshots)
 {
 	struct plan_of_job p = plan("epochs", "fsdp=2");
 
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, epochs_script, NULL);
+	host_start(&H, NULL);
+	launch(&p, epochs_script, NULL);
+	p.extra = true;
+	for (uint64_t step = 3; step <= 5; step++)
+		launch(&p, epoch_script, &step);
 	host_committed(&H, "epochs", NULL, 0);
 }
 
-static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t rows, bool twice,
-		      struct ckpt_err *err)
+static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t rows)
 {
 	const struct ckpt_placement place = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { 0 };
@@ -499,44 +368,40 @@ static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t
 				 .shape = &rows,
 				 .place = &place,
 				 .local = &local };
-	int rc = ckpt_alloc(k->c, rows * 16, &local.ptr, err);
+	int rc = ckpt_alloc(k->c, rows * 16, &local.ptr, &k->err);
 
-	if (rc == 0)
-		rc = ckpt_tensor_add(k->c, &t, NULL, err);
-	return rc == 0 && twice ? ckpt_tensor_add(k->c, &t, NULL, err) : rc;
+	return rc ? rc : ckpt_tensor_add(k->c, &t, NULL, &k->err);
 }
 
 static void disagree_script(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
 	bool odd = k->rank == 1;
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
-	MUST_BE(ckpt_seal(k->c, 0, &err) < 0 ? -1 : 0, 0); /* nothing declared: allowed */
-	MUST_OK(add_simple(k, "same", CKPT_F32, 8, false, &err), &err);
-	MUST_OK(add_simple(k, "one", odd ? CKPT_F16 : CKPT_F32, 8, false, &err), &err);
-	MUST_OK(add_simple(k, "two", CKPT_F32, odd ? 10 : 8, false, &err), &err);
-	MUST_BE(add_simple(k, "same", CKPT_F32, 8, false, &err), -EALREADY);
-	MUST(strstr(err.msg, "model/same"));
+	must_attach(k, k->plan, k->rank);
+	MUST_BE(rank_seal(k, 0) < 0 ? -1 : 0, 0); /* nothing declared: allowed */
+	MUST_OF(k, add_simple(k, "same", CKPT_F32, 8));
+	MUST_OF(k, add_simple(k, "one", odd ? CKPT_F16 : CKPT_F32, 8));
+	MUST_OF(k, add_simple(k, "two", CKPT_F32, odd ? 10 : 8));
+	MUST_BE(add_simple(k, "same", CKPT_F32, 8), -EALREADY);
+	MUST(strstr(k->err.msg, "model/same"));
 	rank_meet(k);
-	if (!odd) {
-		MUST_BE(ckpt_seal(k->c, SEC / 2, &err), CKPT_SKIPPED);
-		rank_meet(k);
-	} else {
-		rank_meet(k);
-		MUST_BE(ckpt_seal(k->c, 30 * SEC, &err), -EINVAL);
-		MUST(strstr(err.msg, "one") && strstr(err.msg, "two") && !strstr(err.msg, "same"));
-		MUST(strstr(err.msg, "F16") && strstr(err.msg, "F32") &&
-		     strstr(err.msg, "rank 0") && strstr(err.msg, "rank 1"));
+	if (!odd)
+		MUST_BE(rank_seal(k, SEC / 2), CKPT_SKIPPED);
+	rank_meet(k);
+	if (odd) {
+		MUST_BE(rank_seal(k, PATIENCE), -EINVAL);
+		MUST(strstr(k->err.msg, "one") && strstr(k->err.msg, "two") &&
+		     !strstr(k->err.msg, "same"));
+		MUST(strstr(k->err.msg, "F16") && strstr(k->err.msg, "F32") &&
+		     strstr(k->err.msg, "rank 0") && strstr(k->err.msg, "rank 1"));
 		/* Put right. */
 		MUST(ckpt_tensor_drop(k->c, 1) == 0 && ckpt_tensor_drop(k->c, 2) == 0);
-		MUST_OK(add_simple(k, "one", CKPT_F32, 8, false, &err), &err);
-		MUST_OK(add_simple(k, "two", CKPT_F32, 8, false, &err), &err);
+		MUST_OF(k, add_simple(k, "one", CKPT_F32, 8));
+		MUST_OF(k, add_simple(k, "two", CKPT_F32, 8));
 	}
 	rank_meet(k);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	must_step(k, 1, CKPT_FINAL);
-	must_wait(k, 1, CKPT_COMMITTED);
+	must_seal(k);
+	step_to(k, 1, CKPT_FINAL, CKPT_COMMITTED);
 	rank_meet(k);
 	rank_close(k, 0);
 }
@@ -545,27 +410,24 @@ TEST(ranks_that_disagree_hear_everything_at_once)
 {
 	struct plan_of_job p = plan("disagree", "fsdp=2");
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	team(&p, disagree_script, NULL);
 }
 
 static void uncovered_script(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
-	MUST_OK(add_simple(k, "sound", CKPT_F32, 8, false, &err), &err);
+	must_attach(k, k->plan, k->rank);
+	MUST_OF(k, add_simple(k, "sound", CKPT_F32, 8));
 	if (k->rank != 2)
-		MUST_OK(add_simple(k, "gap", CKPT_F32, 9, false, &err), &err);
-	MUST_BE(ckpt_seal(k->c, 30 * SEC, &err), -EINVAL);
-	MUST(strstr(err.msg, "gap") && !strstr(err.msg, "sound"));
+		MUST_OF(k, add_simple(k, "gap", CKPT_F32, 9));
+	MUST_BE(rank_seal(k, PATIENCE), -EINVAL);
+	MUST(strstr(k->err.msg, "gap") && !strstr(k->err.msg, "sound"));
 	MUST_BE(ckpt_snapshot(k->c, 1, NULL), CKPT_SKIPPED);
 	rank_meet(k);
 	if (k->rank == 2)
-		MUST_OK(add_simple(k, "gap", CKPT_F32, 9, false, &err), &err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	must_step(k, 2, CKPT_FINAL);
-	must_wait(k, 2, CKPT_COMMITTED);
+		MUST_OF(k, add_simple(k, "gap", CKPT_F32, 9));
+	must_seal(k);
+	step_to(k, 2, CKPT_FINAL, CKPT_COMMITTED);
 	rank_meet(k);
 	rank_close(k, 0);
 }
@@ -574,98 +436,83 @@ TEST(elements_that_nobody_declares_are_told_to_all)
 {
 	struct plan_of_job p = plan("gap", "fsdp=3");
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	team(&p, uncovered_script, NULL);
 }
 
 TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 {
-	struct plan_of_job p = plan("max", "fsdp=1");
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
+	struct plan_of_job p = plan("max", "fsdp=1", .memory_max = 4096);
 
-	p.memory_max = 4096;
-	host_start(&H, IO_THREADS, NULL);
-	MUST_OK(rank_attach(&k, &p, 0, &err), &err);
-	MUST_OK(rank_declare(&k, &err), &err);
-	assert_int_equal(ckpt_seal(k.c, SEC, &err), -ENOMEM);
-	assert_non_null(strstr(err.msg, "memory_max"));
-	assert_int_equal(rank_step(&k, 1, 0), CKPT_SKIPPED);
-	rank_close(&k, 0);
+	host_start(&H, NULL);
+	must_attach(&K, &p, 0);
+	must_declare(&K);
+	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
+	assert_non_null(strstr(K.err.msg, "memory_max"));
+	assert_int_equal(rank_step(&K, 1, 0), CKPT_SKIPPED);
+	rank_close(&K, 0);
 }
 
 /* --- restoring --- */
 static void misfit_script(struct rank *k)
 {
-	struct ckpt_want w = { .size = sizeof w, .step = CKPT_LATEST, .only = "optim" };
-	struct ckpt_err err = { 0 };
-	const struct plan_of_job *fits = k->plan;
-	struct plan_of_job p = *fits;
-	struct ckpt_got got;
-
-	train_to_nine(k);
-	rank_meet(k);
-	p.rows = 65;
-	rank_open(k, &p, k->rank);
 	rank_clear(k);
-	MUST_BE(rank_restore(k, CKPT_LATEST, 0, &got, &err), -EMEDIUMTYPE);
-	MUST(strstr(err.msg, "optim/w.master") && strstr(err.msg, "model/w:") &&
-	     strstr(err.msg, "optim/w.exp_avg") && !strstr(err.msg, "tiny"));
+	MUST_BE(rank_restore(k, CKPT_LATEST, 0), -EMEDIUMTYPE);
+	MUST(strstr(k->err.msg, "optim/w.master") && strstr(k->err.msg, "model/w:") &&
+	     strstr(k->err.msg, "optim/w.exp_avg") && !strstr(k->err.msg, "tiny"));
 	MUST(rank_check_clear(k));
-	rank_meet(k);
-	rank_close(k, 0);
-	rank_meet(k);
+}
 
-	rank_open(k, fits, k->rank);
+static void only_script(struct rank *k)
+{
 	rank_clear(k);
-	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_DRY_RUN, &got, &err), &err);
-	MUST(got.step == 9 && got.nmissing == 0 && rank_check_clear(k));
+	must_restore(k, CKPT_LATEST, CKPT_DRY_RUN);
+	MUST(k->got.step == 9 && k->got.nmissing == 0 && rank_check_clear(k));
 	rank_fill(k, 77);
-	got.size = sizeof got;
-	MUST_OK(ckpt_restore(k->c, &w, &got, &err), &err);
+	MUST_OF(k, rank_want(k, &(struct ckpt_want){ sizeof(struct ckpt_want), .step = CKPT_LATEST,
+						     .only = "optim" }));
 	for (uint32_t i = 0; i < k->ntensor; i++) {
 		uint64_t step = strcmp(rank_specs[k->t[i].spec].component, "optim") == 0 ? 9 : 77;
 
 		MUST(rank_each(&k->t[i], rank_check_one, &step));
 	}
-	rank_meet(k);
-	rank_close(k, 0);
 }
 
 TEST(everything_is_checked_before_the_first_byte_is_written)
 {
-	struct plan_of_job p = plan("misfit", "fsdp=2");
+	struct plan_of_job p = plan("misfit", "fsdp=2"), other = p;
 
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, misfit_script, NULL);
+	other.rows = 65;
+	host_start(&H, NULL);
+	launch(&p, train_to_nine, NULL);
+	launch(&other, misfit_script, NULL);
+	launch(&p, only_script, NULL);
 }
 
 static void tardy_script(struct rank *k)
 {
-	struct ckpt_want w = { .size = sizeof w, .step = CKPT_LATEST, .deadline_ns = SEC / 4 };
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
+	struct ckpt_want w = { .size = sizeof w, .step = CKPT_LATEST, .deadline_ns = SEC / 2 };
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	rank_meet(k);
 	if (k->rank != 1) {
-		MUST_OK(rank_declare(k, &err), &err);
-		MUST_BE(ckpt_seal(k->c, SEC / 20, &err), CKPT_SKIPPED);
+		must_declare(k);
+		MUST_BE(rank_seal(k, SEC / 20), CKPT_SKIPPED);
+	}
+	rank_meet(k);
+	if (k->rank != 1) {
 		MUST_BE(rank_step(k, 20, 0), -EUCLEAN); /* nobody has asked for step 9 */
-		got.size = sizeof got;
-		MUST_BE(ckpt_restore(k->c, &w, &got, &err), -ETIMEDOUT);
-		MUST(strstr(err.msg, "rank 1 (never sealed)") && !strstr(err.msg, "rank 0"));
+		MUST_BE(rank_want(k, &w), -ETIMEDOUT);
+		MUST(strstr(k->err.msg, "rank 1 (never sealed)") && !strstr(k->err.msg, "rank 0"));
 	}
 	rank_meet(k);
 	if (k->rank == 1)
-		MUST_OK(rank_declare(k, &err), &err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+		must_declare(k);
+	must_seal(k);
 	rank_meet(k);
 	rank_clear(k);
-	w.deadline_ns = 0;
-	got.size = sizeof got;
-	MUST_OK(ckpt_restore(k->c, &w, &got, &err), &err);
-	MUST(got.step == 9 && rank_check(k, 9));
+	must_restore(k, CKPT_LATEST, 0);
+	MUST(k->got.step == 9 && rank_check(k, 9));
 	rank_meet(k);
 	rank_close(k, 0);
 }
@@ -674,8 +521,8 @@ TEST(a_rank_that_never_seals_is_named_to_the_others)
 {
 	struct plan_of_job p = plan("tardy", "fsdp=3");
 
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, train_to_nine, NULL);
+	host_start(&H, NULL);
+	launch(&p, train_to_nine, NULL);
 	team(&p, tardy_script, NULL);
 }
 
@@ -702,48 +549,33 @@ static int team_min(void *ctx, uint64_t mine, uint64_t *ret_min)
 	return 0;
 }
 
-static void two_steps(struct rank *k)
-{
-	rank_open(k, k->plan, k->rank);
-	for (uint64_t step = 1; step <= 2; step++) {
-		must_step(k, step, 0);
-		must_wait(k, step, CKPT_COMMITTED);
-	}
-	rank_meet(k);
-	rank_close(k, 0);
-}
-
 static void damaged_script(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 
-	rank_open(k, k->plan, k->rank);
 	rank_clear(k);
-	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
-	MUST_BE(got.step, 1);
-	MUST_BE(got.npassed, 1);
-	MUST(strncmp(got.passed, "step 2: ", 8) == 0 && !strchr(got.passed, '\n'));
-	MUST(rank_check(k, 1) && rank_check_blobs(k, 1, got.world_saved));
-	rank_meet(k);
-	rank_close(k, 0);
+	must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
+	MUST_BE(k->got.step, 1);
+	MUST_BE(k->got.npassed, 1);
+	MUST(strncmp(k->got.passed, "step 2: ", 8) == 0 && !strchr(k->got.passed, '\n'));
+	MUST(rank_check(k, 1) && rank_check_blobs(k, 1, k->got.world_saved));
 }
 
 TEST(an_older_step_is_given_to_all_ranks_instead_of_a_damaged_one)
 {
 	struct plan_of_job p = plan("damaged", "fsdp=3");
 
-	host_start(&H, IO_AUTO, NULL);
-	team(&p, two_steps, NULL);
+	H.opts.engine = IO_AUTO;
+	host_start(&H, NULL);
+	saves(&p, 1, 2);
 	host_damage(&H, "damaged", 2);
 	p.mesh = "fsdp=2";
-	team(&p, damaged_script, NULL);
+	launch(&p, damaged_script, NULL);
 	p.job = "damaged-agreed"; /* the first one's is remembered */
-	team(&p, two_steps, NULL);
+	saves(&p, 1, 2);
 	host_damage(&H, "damaged-agreed", 2);
 	p.agree = team_min;
 	atomic_store(&agreements, 0);
-	team(&p, damaged_script, NULL);
+	launch(&p, damaged_script, NULL);
 	assert_int_equal(atomic_load(&agreements), 1);
 }
 
@@ -765,13 +597,10 @@ static int counting_list(void *ctx, int dirfd,
 static void pinned_script(struct rank *k)
 {
 	char away[256], there[256];
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	uint32_t seen;
 
 	snprintf(there, sizeof there, "%s/pinned/step-%012u", H.store, 2);
 	snprintf(away, sizeof away, "%s/away", H.dir);
-	rank_open(k, k->plan, k->rank);
 	rank_clear(k);
 	if (k->rank == 0)
 		MUST(rename(there, away) == 0);
@@ -784,48 +613,29 @@ static void pinned_script(struct rank *k)
 			sched_yield();
 		MUST(rename(away, there) == 0);
 	}
-	MUST_OK(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), &err);
-	MUST_BE(got.step, 1);
+	must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
+	MUST_BE(k->got.step, 1);
 	MUST(rank_check(k, 1));
-	rank_meet(k);
-	rank_close(k, 0);
 }
 
 TEST(the_first_callers_choice_holds_for_all)
 {
 	struct plan_of_job p = plan("pinned", "fsdp=2");
 
-	listed.ops = io_ops_posix;
+	listed.ops = host_ops;
 	listed.ops.list = counting_list;
-	host_start(&H, IO_THREADS, &listed.ops);
-	team(&p, two_steps, NULL);
-	team(&p, pinned_script, NULL);
+	host_start(&H, &listed.ops);
+	saves(&p, 1, 2);
+	launch(&p, pinned_script, NULL);
 }
 
 static void rewind_script(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 
-	rank_open(k, k->plan, k->rank);
-	MUST_OK(rank_restore(k, 2, 0, &got, &err), &err);
-	MUST(got.step == 2 && rank_check(k, 2));
+	must_restore(k, 2, 0);
+	MUST(k->got.step == 2 && rank_check(k, 2));
 	MUST_BE(rank_step(k, 2, 0), -EINVAL);
-	must_step(k, 3, CKPT_FINAL);
-	must_wait(k, 3, CKPT_COMMITTED);
-	rank_meet(k);
-	rank_close(k, 0);
-}
-
-static void four_steps(struct rank *k)
-{
-	rank_open(k, k->plan, k->rank);
-	for (uint64_t step = 1; step <= 4; step++) {
-		must_step(k, step, 0);
-		must_wait(k, step, CKPT_COMMITTED);
-	}
-	rank_meet(k);
-	rank_close(k, 0);
+	step_to(k, 3, CKPT_FINAL, CKPT_COMMITTED);
 }
 
 TEST(who_goes_back_and_commits_sets_the_abandoned_steps_aside)
@@ -834,9 +644,9 @@ TEST(who_goes_back_and_commits_sets_the_abandoned_steps_aside)
 	struct checkpoint *c;
 	uint64_t step[8];
 
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, four_steps, NULL);
-	team(&p, rewind_script, NULL);
+	host_start(&H, NULL);
+	saves(&p, 1, 4);
+	launch(&p, rewind_script, NULL);
 	assert_int_equal(host_committed(&H, "rewind", step, 8), 3);
 	assert_true(step[0] == 3 && step[1] == 2 && step[2] == 1);
 	assert_int_equal(host_count(&H, "rewind", STORE_SET_ASIDE), 2);
@@ -850,10 +660,9 @@ static void steps_script(struct rank *k)
 {
 	struct ckpt_step s[8];
 
-	rank_open(k, k->plan, k->rank);
 	for (uint64_t step = 1; step <= 3; step++) {
-		must_step(k, step, step < 3 ? CKPT_PERSIST : CKPT_STAGE_ONLY);
-		must_wait(k, step, step < 3 ? CKPT_COMMITTED : CKPT_STAGED);
+		step_to(k, step, step < 3 ? CKPT_PERSIST : CKPT_STAGE_ONLY,
+			step < 3 ? CKPT_COMMITTED : CKPT_STAGED);
 		rank_meet(k);
 	}
 	MUST_BE(ckpt_steps(k->c, s, 8), 3);
@@ -865,25 +674,21 @@ static void steps_script(struct rank *k)
 	MUST_BE(s[0].where, 1);
 	MUST_BE(ckpt_steps(k->c, s, 1), 1);
 	MUST_BE(s[0].step, 3);
-	rank_meet(k);
-	rank_close(k, 0);
 }
 
 TEST(the_restorable_steps_are_told_newest_first)
 {
 	struct plan_of_job p = plan("steps", "fsdp=2");
 
-	host_start(&H, IO_THREADS, NULL);
-	team(&p, steps_script, NULL);
+	host_start(&H, NULL);
+	launch(&p, steps_script, NULL);
 }
 
 static _Atomic uint64_t fp_sum[RANK_TENSORS];
 
 static void fingerprint_script(struct rank *k)
 {
-	rank_open(k, k->plan, k->rank);
-	must_step(k, 9, CKPT_FINAL);
-	must_wait(k, 9, CKPT_COMMITTED);
+	step_to(k, 9, CKPT_FINAL, CKPT_COMMITTED);
 	for (uint32_t i = 0; i < k->ntensor; i++) {
 		uint64_t fp;
 
@@ -891,8 +696,6 @@ static void fingerprint_script(struct rank *k)
 		atomic_fetch_add(&fp_sum[k->t[i].spec], fp);
 	}
 	MUST(ckpt_fingerprint(k->c, 99, &(uint64_t){ 0 }) == -EINVAL);
-	rank_meet(k);
-	rank_close(k, 0);
 }
 
 TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
@@ -900,7 +703,7 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 	static const char *const meshes[] = { "fsdp=3", "dp=2,fsdp=2", "fsdp=2,tp=2", "dp=3" };
 	uint64_t first[RANK_TENSORS];
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (uint32_t m = 0; m < ARRAY_LEN(meshes); m++) {
 		char job[8];
 		struct plan_of_job p = plan(job, meshes[m]);
@@ -908,7 +711,7 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 
 		snprintf(job, sizeof job, "fp%u", m);
 		memset(fp_sum, 0, sizeof fp_sum);
-		team(&p, fingerprint_script, NULL);
+		launch(&p, fingerprint_script, NULL);
 		c = host_open(&H, job, 9);
 		for (uint32_t i = 0; i < ARRAY_LEN(rank_specs) - 1; i++) {
 			uint32_t id = table_find(&c->table, rank_specs[i].component,
@@ -927,35 +730,30 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 /* --- when the disk fails --- */
 TEST(a_full_disk_fails_the_step_and_training_goes_on)
 {
-	struct plan_of_job p = plan("full", "fsdp=1");
-	struct ckpt_stats st = { .size = sizeof st };
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
-	struct io_faults f;
+	struct ckpt_stats st;
+	static struct io_faults f;
 	uint64_t step[8];
 
-	io_faults_init(&f, &io_ops_posix);
-	host_start(&H, IO_THREADS, &f.ops);
-	rank_open(&k, &p, 0);
-	must_step(&k, 1, 0);
-	must_wait(&k, 1, CKPT_COMMITTED);
+	io_faults_init(&f, &host_ops);
+	host_start(&H, &f.ops);
+	open_one(&K, "full", "fsdp=1");
+	step_to(&K, 1, 0, CKPT_COMMITTED);
 	io_faults_fail(&f, IO_ON_FALLOCATE | IO_ON_WRITE, 1, -ENOSPC, true);
 	for (uint64_t s = 2; s <= 4; s++) {
-		assert_int_equal(rank_step(&k, s, 0), s == 3 ? CKPT_FAILING : 0); /* once */
-		must_wait(&k, s, CKPT_STAGED);
-		assert_int_equal(ckpt_wait(k.c, s, CKPT_COMMITTED, 30 * SEC, &err), -ENOSPC);
-		assert_non_null(strstr(err.msg, "space"));
-		assert_int_equal(ckpt_why(k.c, &err), -ENOSPC);
-		assert_non_null(strstr(err.msg, "space"));
+		assert_int_equal(rank_step(&K, s, 0), s == 3 ? CKPT_FAILING : 0); /* once */
+		must_wait(&K, s, CKPT_STAGED);
+		assert_int_equal(rank_wait(&K, s, CKPT_COMMITTED), -ENOSPC);
+		assert_non_null(strstr(K.err.msg, "space"));
+		assert_int_equal(rank_why(&K), -ENOSPC);
+		assert_non_null(strstr(K.err.msg, "space"));
 	}
 	assert_int_equal(host_count(&H, "full", STORE_COLLECTING), 0);
 	io_faults_count(&f, IO_ON_ANY);
-	must_step(&k, 5, 0);
-	must_wait(&k, 5, CKPT_COMMITTED);
-	assert_int_equal(ckpt_why(k.c, &err), 0);
-	assert_int_equal(ckpt_stats(k.c, &st), 0);
+	step_to(&K, 5, 0, CKPT_COMMITTED);
+	assert_int_equal(rank_why(&K), 0);
+	st = rank_stats(&K);
 	assert_true(st.failed == 3 && st.committed == 2 && st.last_committed_step == 5);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	host_stop(&H);
 	assert_int_equal(host_committed(&H, "full", step, 8), 2);
 	assert_true(step[0] == 5 && step[1] == 1);
@@ -963,16 +761,14 @@ TEST(a_full_disk_fails_the_step_and_training_goes_on)
 
 TEST(every_sync_may_fail_once_and_nothing_is_lost)
 {
-	struct plan_of_job p = plan("sync", "fsdp=2");
-	struct ckpt_err err = { 0 };
+	struct plan_of_job p = plan("sync", "dp=2");
 	struct rank k[2] = { { 0 } };
-	struct io_faults f;
+	static struct io_faults f;
 	uint32_t failed = 0, n;
 	uint64_t step = 1;
 
-	p.mesh = "dp=2";
-	io_faults_init(&f, &io_ops_posix);
-	host_start(&H, IO_THREADS, &f.ops);
+	io_faults_init(&f, &host_ops);
+	host_start(&H, &f.ops);
 	ranks_open(k, 2, &p);
 	for (n = 1;; n++, step += 2) {
 		int rc;
@@ -980,9 +776,8 @@ TEST(every_sync_may_fail_once_and_nothing_is_lost)
 		io_faults_fail(&f, IO_ON_SYNC, n, -EIO, false);
 		for (uint32_t r = 0; r < 2; r++)
 			must_step(&k[r], step, CKPT_PERSIST);
-		for (uint32_t r = 0; r < 2; r++)
-			MUST_BE(ckpt_guard(k[r].c, NULL), 0);
-		rc = ckpt_wait(k[0].c, step, CKPT_COMMITTED, 30 * SEC, &err);
+		ranks_guard(k, 2);
+		rc = rank_wait(&k[0], step, CKPT_COMMITTED);
 		assert_true(rc == 0 || rc == -EIO);
 		failed += rc != 0;
 		if (!io_faults_hit(&f))
@@ -990,16 +785,14 @@ TEST(every_sync_may_fail_once_and_nothing_is_lost)
 		assert_true(n > 2 || rc == 0); /* the parts: written anew */
 		for (uint32_t r = 0; r < 2; r++)
 			MUST_BE(rank_step(&k[r], step + 1, CKPT_PERSIST), rc ? CKPT_FAILING : 0);
-		for (uint32_t r = 0; r < 2; r++)
-			MUST_BE(ckpt_guard(k[r].c, NULL), 0);
+		ranks_guard(k, 2);
 		must_wait(&k[1], step + 1, CKPT_COMMITTED);
 		assert_true(rc != 0 || host_has(&H, "sync", step));
 		assert_true(host_has(&H, "sync", step + 1));
 	}
 	print_message("%u syncs, %u of them failed the step\n", n - 1, failed);
 	assert_true(n > 4);
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&k[r], 0);
+	ranks_close(k, 2);
 	host_stop(&H);
 	host_committed(&H, "sync", NULL, 0);
 	assert_int_equal(host_count(&H, "sync", STORE_COLLECTING), 0);
@@ -1008,32 +801,27 @@ TEST(every_sync_may_fail_once_and_nothing_is_lost)
 /* --- launches --- */
 TEST(a_newer_launch_fences_the_older)
 {
-	struct plan_of_job p = plan("fence", "fsdp=1");
+	struct plan_of_job p = plan("fence", "fsdp=1", .generation = 5);
 	struct rank old = { 0 }, new = { 0 }, late = { 0 };
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 
-	host_start(&H, IO_THREADS, NULL);
-	p.generation = 5;
+	host_start(&H, NULL);
 	rank_open(&old, &p, 0);
-	must_step(&old, 1, CKPT_PERSIST);
-	must_wait(&old, 1, CKPT_COMMITTED);
-	must_step(&old, 2, CKPT_STAGE_ONLY);
-	must_wait(&old, 2, CKPT_STAGED);
+	step_to(&old, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	step_to(&old, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	p.generation = 7;
 	rank_open(&new, &p, 0);
 	assert_int_equal(rank_step(&old, 3, 0), -ESTALE);
-	assert_int_equal(ckpt_guard(old.c, NULL), 0);
-	assert_int_equal(ckpt_seal(old.c, SEC, &err), -ESTALE);
+	must_guard(&old);
+	assert_int_equal(rank_seal(&old, SEC), -ESTALE);
 	p.generation = 6;
-	assert_int_equal(rank_attach(&late, &p, 0, &err), -ESTALE);
+	assert_int_equal(rank_attach(&late, &p, 0), -ESTALE);
 	assert_null(late.c);
 	rank_free(&late);
-	MUST_OK(rank_restore(&new, CKPT_LATEST, 0, &got, &err), &err);
-	assert_int_equal(got.step, 2); /* what the fenced launch had staged is still the newest */
+	must_restore(&new, CKPT_LATEST, 0);
+	assert_int_equal(new.got.step,
+			 2); /* what the fenced launch had staged is still the newest */
 	assert_true(rank_check(&new, 2));
-	must_step(&new, 3, CKPT_FINAL);
-	must_wait(&new, 3, CKPT_COMMITTED);
+	step_to(&new, 3, CKPT_FINAL, CKPT_COMMITTED);
 	rank_close(&old, 0);
 	rank_close(&new, 0);
 	host_committed(&H, "fence", NULL, 0);
@@ -1045,8 +833,8 @@ static void *team_of_nine(void *arg)
 	const struct plan_of_job *p = arg;
 	uint32_t memory = CKPT_FROM_MEMORY;
 
-	team(p, train_to_nine, NULL);
-	team(p, resume_from_nine, &memory);
+	launch(p, train_to_nine, NULL);
+	launch(p, resume_from_nine, &memory);
 	return NULL;
 }
 
@@ -1056,7 +844,7 @@ TEST(jobs_do_not_meet)
 				    plan("three", "dp=2") };
 	pthread_t t[3];
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pthread_create(&t[i], NULL, team_of_nine, &p[i]), 0);
 	for (int i = 0; i < 3; i++)
@@ -1065,74 +853,16 @@ TEST(jobs_do_not_meet)
 		assert_true(host_has(&H, p[i].job, 9));
 }
 
-TEST(a_handle_is_dead_in_a_child)
-{
-	struct plan_of_job p = plan("child", "fsdp=1");
-	struct rank k = { 0 };
-	int status;
-	pid_t pid;
-
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
-	must_step(&k, 1, CKPT_STAGE_ONLY);
-	pid = fork();
-	if (pid == 0) {
-		struct ckpt_got got;
-		struct ckpt_err err;
-		void *ptr;
-		int bad = 0;
-
-		bad += ckpt_snapshot(k.c, 2, NULL) != -ECHILD;
-		bad += ckpt_guard(k.c, NULL) != -ECHILD;
-		bad += ckpt_wait(k.c, 1, CKPT_STAGED, 0, &err) != -ECHILD;
-		bad += ckpt_seal(k.c, 0, &err) != -ECHILD;
-		bad += ckpt_alloc(k.c, 1, &ptr, &err) != -ECHILD;
-		bad += rank_restore(&k, 1, 0, &got, &err) != -ECHILD;
-		bad += ckpt_steps(k.c, NULL, 0) != -ECHILD;
-		bad += ckpt_detach(k.c, 0) != -ECHILD;
-		_exit(bad);
-	}
-	assert_true(pid > 0);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
-	must_step(&k, 2, CKPT_FINAL);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	rank_close(&k, 0);
-}
-
 /* --- nonsense on the socket --- */
-static int raw_connect(void)
+/* With a sentence, or one that has these words. code 0: any. */
+static void refused(struct asker *k, void *msg, uint32_t type, uint32_t bytes, int fd, int code,
+		    const char *why)
 {
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	struct timeval wait = { .tv_sec = 20 };
-	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	snprintf(a.sun_path, sizeof a.sun_path, "%s", H.socket);
-	assert_int_equal(connect(sock, (struct sockaddr *)&a, sizeof a), 0);
-	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
-	return sock;
-}
-
-/* The type of the answer, 0 when the connection ended; *ret_code of a refusal. */
-static uint32_t raw_ask(int sock, void *msg, uint32_t type, uint32_t bytes, int fd,
-			int32_t *ret_code, char *ret_text)
-{
-	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX];
-	int got[WIRE_FDS_MAX], nfd, n;
-
-	assert_int_equal(wire_send(sock, msg, type, bytes, 1, &fd, fd >= 0), 0);
-	n = wire_recv(sock, buf, sizeof buf, got, &nfd);
-	assert_true(n >= 0);
-	wire_close_fds(got, nfd);
-	if (n == 0)
-		return 0;
-	if (((struct wire_head *)buf)->type == WIRE_REFUSE) {
-		if (ret_code)
-			*ret_code = ((struct wire_refuse *)buf)->code;
-		if (ret_text)
-			memcpy(ret_text, ((struct wire_refuse *)buf)->text, WIRE_TEXT_MAX);
-	}
-	return ((struct wire_head *)buf)->type;
+	assert_int_equal(ask_fd(k, msg, type, bytes, fd, NULL, 0, NULL), WIRE_REFUSE);
+	if (code)
+		assert_int_equal(k->refused.code, code);
+	assert_true(k->refused.code < 0 && strlen(k->refused.text) > 10);
+	assert_non_null(strstr(k->refused.text, why));
 }
 
 static int memfd_of(const void *bytes, size_t n, int seals)
@@ -1144,23 +874,24 @@ static int memfd_of(const void *bytes, size_t n, int seals)
 	return fd;
 }
 
+static struct asker raw(void)
+{
+	return (struct asker){ .sock = ask_connect(H.socket) };
+}
+
 TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 {
-	static const struct {
-		struct wire_hello h;
-		int32_t code;
-	} bad[] = {
-		{ { .rank = 0, .world = 0, .nslot = 2, .job = "raw" }, -EINVAL },
-		{ { .rank = 2, .world = 2, .nslot = 2, .job = "raw" }, -EINVAL },
-		{ { .rank = 0, .world = UINT32_MAX, .nslot = 2, .job = "raw" }, -EINVAL },
-		{ { .rank = 0, .world = 1, .nslot = 1, .job = "raw" }, -EINVAL },
-		{ { .rank = 0, .world = 1, .nslot = 5, .job = "raw" }, -EINVAL },
-		{ { .rank = 0, .world = 1, .nslot = 2, .job = "../raw" }, -EINVAL },
-		{ { .rank = 0, .world = 1, .nslot = 2, .job = "" }, -EINVAL },
-		{ { .rank = 0, .world = 1, .nslot = 2, .job = ".ckptd" }, -EINVAL },
+	static const struct wire_hello bad[] = {
+		{ .rank = 0, .world = 0, .nslot = 2, .job = "raw" },
+		{ .rank = 2, .world = 2, .nslot = 2, .job = "raw" },
+		{ .rank = 0, .world = UINT32_MAX, .nslot = 2, .job = "raw" },
+		{ .rank = 0, .world = 1, .nslot = 1, .job = "raw" },
+		{ .rank = 0, .world = 1, .nslot = 5, .job = "raw" },
+		{ .rank = 0, .world = 1, .nslot = 2, .job = "../raw" },
+		{ .rank = 0, .world = 1, .nslot = 2, .job = "" },
+		{ .rank = 0, .world = 1, .nslot = 2, .job = ".ckptd" },
 	};
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-	struct plan_of_job p = plan("sane", "fsdp=1");
 	struct wire_hello good = {
 		.rank = 0, .world = 1, .nslot = 2, .job = "raw", .generation = 3
 	};
@@ -1171,101 +902,73 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	struct wire_steps steps;
 	struct wire_bye bye = { 0 };
 	uint8_t junk[8192] = { 1, 2, 3 };
-	int store, file, fd, sock, other;
-	struct rank k = { 0 };
-	char text[WIRE_TEXT_MAX] = "";
-	int32_t code = 0;
+	struct asker a, other;
+	int store, file, fd;
 
-	host_start(&H, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
+	host_start(&H, NULL);
+	open_one(&K, "sane", "fsdp=1");
 	store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	file = memfd_of(junk, 4096, all);
+#define REFUSED(k_, msg, type, fd_, code, why) \
+	refused(k_, &(msg), type, sizeof(msg), fd_, code, why)
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		struct wire_hello h = bad[i].h;
+		struct wire_hello h = bad[i];
 
-		sock = raw_connect();
-		assert_int_equal(raw_ask(sock, &h, WIRE_HELLO, sizeof h, store, &code, text),
-				 WIRE_REFUSE);
-		assert_int_equal(code, bad[i].code);
-		assert_true(strlen(text) > 10);
-		(void)close(sock);
+		a = raw();
+		REFUSED(&a, h, WIRE_HELLO, store, -EINVAL, "");
+		ask_close(&a);
 	}
 	/* No protocol at all, a wrong number of descriptors, a type of the other side, requests before HELLO. */
-	sock = raw_connect();
-	assert_int_equal(send(sock, junk, sizeof junk, 0), sizeof junk);
-	assert_int_equal(recv(sock, junk, sizeof junk, 0), 0);
-	(void)close(sock);
-	sock = raw_connect();
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, -1, NULL, NULL), 0);
-	(void)close(sock);
-	sock = raw_connect();
-	assert_int_equal(raw_ask(sock, &bye, WIRE_OK, sizeof bye.head, -1, NULL, NULL), 0);
-	(void)close(sock);
-	sock = raw_connect();
-	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -EPROTO);
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, file, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -ENOTDIR);
+	a = raw();
+	assert_int_equal(send(a.sock, junk, sizeof junk, 0), sizeof junk);
+	assert_int_equal(recv(a.sock, junk, sizeof junk, 0), 0);
+	ask_close(&a);
+	a = raw();
+	assert_int_equal(ask(&a, &good, WIRE_HELLO, sizeof good, NULL, 0), 0);
+	ask_close(&a);
+	a = raw();
+	assert_int_equal(ask(&a, &bye, WIRE_OK, sizeof bye.head, NULL, 0), 0);
+	ask_close(&a);
+	a = raw();
+	REFUSED(&a, want, WIRE_RESTORE, -1, -EPROTO, "");
+	REFUSED(&a, good, WIRE_HELLO, file, -ENOTDIR, "");
 	/* Attached, and then nonsense. */
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text),
+	assert_int_equal(ask_fd(&a, &good, WIRE_HELLO, sizeof good, store, NULL, 0, NULL),
 			 WIRE_WELCOME);
-	assert_int_equal(raw_ask(sock, &good, WIRE_HELLO, sizeof good, store, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -EPROTO);
-	other = raw_connect();
-	assert_int_equal(raw_ask(other, &good, WIRE_HELLO, sizeof good, store, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -EBUSY);
-	(void)close(other);
-	assert_int_equal(raw_ask(sock, &want, WIRE_RESTORE, sizeof want, -1, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -EPROTO);
-	assert_int_equal(raw_ask(sock, &steps, WIRE_STEPS, sizeof steps, -1, &code, text),
-			 WIRE_STEPS_ARE);
+	REFUSED(&a, good, WIRE_HELLO, store, -EPROTO, "");
+	other = raw();
+	REFUSED(&other, good, WIRE_HELLO, store, -EBUSY, "");
+	ask_close(&other);
+	REFUSED(&a, want, WIRE_RESTORE, -1, -EPROTO, "");
+	assert_int_equal(ask(&a, &steps, WIRE_STEPS, sizeof steps, NULL, 0), WIRE_STEPS_ARE);
 	fd = memfd_of(junk, 4096, 0);
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
-			 WIRE_REFUSE);
-	assert_non_null(strstr(text, "seals"));
+	REFUSED(&a, seg, WIRE_SEGMENT, fd, 0, "seals");
 	(void)close(fd);
-	fd = memfd_of(junk, 4096,
-		      F_SEAL_GROW); /* a slot of an earlier daemon that could still shrink */
+	/* a slot of an earlier daemon that could still shrink */
+	fd = memfd_of(junk, 4096, F_SEAL_GROW);
 	adopt.slot = 0;
-	assert_int_equal(raw_ask(sock, &adopt, WIRE_ADOPT, sizeof adopt, fd, &code, text),
-			 WIRE_REFUSE);
-	assert_non_null(strstr(text, "seals"));
+	REFUSED(&a, adopt, WIRE_ADOPT, fd, 0, "seals");
 	adopt.slot = 7;
 	(void)close(fd);
 	fd = memfd_of(junk, 4096, F_SEAL_SHRINK | F_SEAL_GROW);
 	seg.bytes = 8192;
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
-			 WIRE_REFUSE);
+	REFUSED(&a, seg, WIRE_SEGMENT, fd, 0, "");
 	seg.bytes = 4096;
 	seg.id = WIRE_SEGMENTS_MAX;
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -E2BIG);
+	REFUSED(&a, seg, WIRE_SEGMENT, fd, -E2BIG, "");
 	seg.id = 5;
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text), WIRE_OK);
-	assert_int_equal(raw_ask(sock, &seg, WIRE_SEGMENT, sizeof seg, fd, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(code, -EALREADY);
-	assert_int_equal(raw_ask(sock, &adopt, WIRE_ADOPT, sizeof adopt, fd, &code, text),
-			 WIRE_REFUSE);
-	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, fd, &code, text),
-			 WIRE_REFUSE); /* may still be written */
+	assert_int_equal(ask_fd(&a, &seg, WIRE_SEGMENT, sizeof seg, fd, NULL, 0, NULL), WIRE_OK);
+	REFUSED(&a, seg, WIRE_SEGMENT, fd, -EALREADY, "");
+	REFUSED(&a, adopt, WIRE_ADOPT, fd, 0, "");
+	REFUSED(&a, decl, WIRE_DECLARE, fd, 0, ""); /* may still be written */
 	(void)close(fd);
-	assert_int_equal(raw_ask(sock, &decl, WIRE_DECLARE, sizeof decl, file, &code, text),
-			 WIRE_REFUSE);
-	assert_true(code < 0 && strlen(text) > 10);
-	assert_int_equal(raw_ask(sock, &bye, WIRE_BYE, sizeof bye, -1, &code, text), WIRE_OK);
-	(void)close(sock);
+	REFUSED(&a, decl, WIRE_DECLARE, file, 0, "");
+	assert_int_equal(ask(&a, &bye, WIRE_BYE, sizeof bye, NULL, 0), WIRE_OK);
+	ask_close(&a);
 	(void)close(store);
 	(void)close(file);
-	must_step(&k, 1, CKPT_FINAL);
-	must_wait(&k, 1, CKPT_COMMITTED);
-	rank_close(&k, 0);
+	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
+	rank_close(&K, 0);
 }
 
 /* --- the daemon goes --- */
@@ -1277,33 +980,29 @@ static void *stop_host(void *arg)
 
 TEST(a_stopped_daemon_writes_what_is_staged_first)
 {
-	struct plan_of_job p = plan("drain", "fsdp=1");
-	struct rank k = { 0 };
-	struct gate g;
+	static struct gate g;
 	pthread_t t;
 	int rc;
 
 	gate_make(&g);
-	host_start(&H, IO_THREADS, &g.ops);
-	rank_open(&k, &p, 0);
+	host_start(&H, &g.ops);
+	open_one(&K, "drain", "fsdp=1");
 	gate_set(&g, true);
-	must_step(&k, 1, CKPT_PERSIST);
-	must_wait(&k, 1, CKPT_STAGED);
+	step_to(&K, 1, CKPT_PERSIST, CKPT_STAGED);
 	gate_await(&g);
-	must_step(&k, 2, CKPT_STAGE_ONLY);
-	must_wait(&k, 2, CKPT_STAGED);
+	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_int_equal(pthread_create(&t, NULL, stop_host, &H), 0);
-	while ((rc = rank_step(&k, 3, CKPT_STAGE_ONLY)) == 0) /* no further ones */
+	while ((rc = rank_step(&K, 3, CKPT_STAGE_ONLY)) == 0) /* no further ones */
 		;
 	assert_true(rc == CKPT_SKIPPED || rc == CKPT_DETACHED);
 	gate_set(&g, false);
 	pthread_join(t, NULL);
 	assert_true(host_has(&H, "drain", 1) && host_has(&H, "drain", 2));
 	host_committed(&H, "drain", NULL, 0);
-	while ((rc = rank_step(&k, 9, 0)) == CKPT_SKIPPED)
+	while ((rc = rank_step(&K, 9, 0)) == CKPT_SKIPPED)
 		;
 	assert_int_equal(rc, CKPT_DETACHED);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 }
 
 static _Atomic bool back;
@@ -1311,21 +1010,18 @@ static _Atomic bool back;
 static void adopt_script(struct rank *k)
 {
 	struct io_faults *f = k->arg;
-	struct ckpt_stats st = { .size = sizeof st };
-	struct ckpt_err err = { 0 };
 	uint64_t worst = 0, step = 3, until;
 	uint32_t detached = 0;
 	int rc;
 
 	rank_open(k, k->plan, k->rank);
-	must_step(k, 1, CKPT_PERSIST);
-	must_wait(k, 1, CKPT_COMMITTED);
+	step_to(k, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	rank_meet(k);
 	if (k->rank == 0)
 		io_faults_fail(f, IO_ON_CREATE | IO_ON_WRITE, 1, -EIO, true);
 	rank_meet(k);
 	must_step(k, 2, CKPT_PERSIST);
-	MUST_BE(ckpt_wait(k->c, 2, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+	MUST_BE(rank_wait(k, 2, CKPT_COMMITTED), -EIO);
 	must_wait(k, 2, CKPT_STAGED);
 	atomic_store(&back, false);
 	rank_meet(k);
@@ -1352,15 +1048,11 @@ static void adopt_script(struct rank *k)
 	MUST(detached > 0 && worst < 2 * SEC);
 	rank_meet(k);
 	if (k->rank == 0)
-		host_start(&H, IO_THREADS, NULL);
+		host_start(&H, NULL);
 	rank_meet(k);
-	for (until = now_ns() + 30 * SEC; st.reattached == 0;
-	     sched_yield()) { /* until then the old daemon's failure is what is known */
-		MUST(ckpt_stats(k->c, &st) == 0);
-		MUST(now_ns() < until);
-	}
+	must_reattach(k, 1); /* until then the old daemon's failure is what is known */
 	must_wait(k, 2, CKPT_COMMITTED);
-	MUST_BE(st.reattached, 1);
+	MUST_BE(rank_stats(k).reattached, 1);
 	rank_meet(k);
 	must_step(k, 1000000, CKPT_FINAL); /* the ranks may have come to different steps */
 	must_wait(k, 1000000, CKPT_COMMITTED);
@@ -1371,37 +1063,15 @@ static void adopt_script(struct rank *k)
 TEST(the_next_daemon_takes_over_what_was_staged)
 {
 	struct plan_of_job p = plan("adopt", "fsdp=3");
-	struct io_faults f;
+	static struct io_faults f;
 	uint64_t step[8];
 
-	io_faults_init(&f, &io_ops_posix);
-	host_start(&H, IO_THREADS, &f.ops);
+	io_faults_init(&f, &host_ops);
+	host_start(&H, &f.ops);
 	team(&p, adopt_script, &f);
 	assert_int_equal(host_committed(&H, "adopt", step, 8), 3);
 	assert_int_equal(step[1], 2);
 	assert_int_equal(step[2], 1);
-}
-
-TEST(who_attaches_without_a_daemon_is_found_by_it_later)
-{
-	struct plan_of_job p = plan("later", "fsdp=1");
-	struct ckpt_err err = { 0 };
-	struct rank k = { 0 };
-
-	assert_int_equal(rank_attach(&k, &p, 0, &err), -ECONNREFUSED);
-	assert_null(k.c);
-	rank_free(&k);
-	p.flags = CKPT_USE_ENV; /* not REQUIRE */
-	MUST_OK(rank_attach(&k, &p, 0, &err), &err);
-	MUST_OK(rank_declare(&k, &err), &err);
-	assert_int_equal(ckpt_seal(k.c, 0, &err), CKPT_SKIPPED);
-	assert_int_equal(rank_step(&k, 1, 0), CKPT_DETACHED);
-	host_start(&H, IO_THREADS, NULL);
-	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
-	must_step(&k, 2, CKPT_FINAL);
-	must_wait(&k, 2, CKPT_COMMITTED);
-	rank_close(&k, 0);
-	assert_true(host_has(&H, "later", 2));
 }
 
 TEST(one_socket_has_one_daemon)
@@ -1410,11 +1080,11 @@ TEST(one_socket_has_one_daemon)
 	struct ckpt_err err;
 	struct daemon *d;
 
-	host_start(&H, IO_THREADS, NULL);
+	host_start(&H, NULL);
 	o.socket = H.socket;
 	assert_int_equal(daemon_open(&o, &d, &err), -EADDRINUSE);
 	assert_non_null(strstr(err.msg, H.socket));
 	assert_null(d);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -5,11 +5,9 @@
  * others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its token.
  */
 #include "tests/lib/draw.h"
-#include "tests/lib/rank.h"
-
+#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
-#include "tests/lib/asker.h"
 #include "tests/lib/unit.h"
 
 #define LAUNCHES_MAX 3
@@ -21,44 +19,28 @@
 #define FEWER(n) (n)
 #endif
 
-static struct host H;
 static int store = -1;
 static uint32_t jobs;
 static uint64_t rng;
 
-/* Nothing here outlives the power, and a claim is three of them. */
-static int no_sync(void *ctx, int fd)
-{
-	(void)ctx, (void)fd;
-	return 0;
-}
-
 static int setup(void **state)
 {
-	static struct io_ops ops;
-
-	(void)state;
-	ops = io_ops_posix;
-	ops.sync = no_sync;
-	host_make(&H);
+	(void)host_setup(state);
 	MUST(mkdir(H.store, 0700) == 0);
 	store = open(H.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	host_start(&H, IO_THREADS, &ops);
+	host_start(&H, NULL);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
-	host_stop(&H);
 	(void)close(store);
-	host_free(&H);
-	return 0;
+	return host_teardown(state);
 }
 
 /* --- ranks by hand --- */
 struct comer {
-	int sock;
+	struct asker a;
 	bool answered, welcome;
 	int code;
 	uint64_t generation;
@@ -71,36 +53,29 @@ static void come(struct comer *k, const char *job, uint64_t token, uint32_t rank
 		.rank = rank, .world = world, .nslot = 2, .launch = token, .generation = generation
 	};
 
-	*k = (struct comer){ .sock = ask_connect(H.socket) };
+	*k = (struct comer){ .a.sock = ask_connect(H.socket), .a.seq = 1 };
 	snprintf(h.job, sizeof h.job, "%s", job);
-	MUST(wire_send(k->sock, &h, WIRE_HELLO, sizeof h, 1, &store, 1) == 0);
+	MUST(wire_send(k->a.sock, &h, WIRE_HELLO, sizeof h, 1, &store, 1) == 0);
 }
 
 static void learn(struct comer *k)
 {
-	_Alignas(16) uint8_t in[WIRE_BYTES_MAX];
-	const struct wire_head *head = (const struct wire_head *)in;
-	struct pollfd p = { .fd = k->sock, .events = POLLIN };
-	int fd[WIRE_FDS_MAX], nfd, n;
+	struct wire_welcome w;
+	uint32_t type;
 
 	if (k->answered)
 		return;
-	MUST(poll(&p, 1, 20000) == 1);
-	n = wire_recv(k->sock, in, sizeof in, fd, &nfd);
+	type = ask_answer(&k->a, &w, sizeof w, NULL);
 	k->answered = true;
-	if (n > 0 && head->type == WIRE_WELCOME) {
-		k->welcome = true;
-		k->generation = ((struct wire_welcome *)in)->generation;
-	} else if (n > 0 && head->type == WIRE_REFUSE) {
-		k->code = ((struct wire_refuse *)in)->code;
-	}
-	wire_close_fds(fd, nfd);
+	k->welcome = type == WIRE_WELCOME;
+	k->generation = k->welcome ? w.generation : 0;
+	k->code = type == WIRE_REFUSE ? k->a.refused.code : 0;
 }
 
 /* Was it sent away after it had been welcomed? */
 static bool left_alone(const struct comer *k)
 {
-	struct pollfd p = { .fd = k->sock, .events = POLLIN };
+	struct pollfd p = { .fd = k->a.sock, .events = POLLIN };
 
 	return k->welcome && poll(&p, 1, 0) == 0;
 }
@@ -149,7 +124,7 @@ static void one_survives(const uint8_t *order, uint32_t launches, uint32_t ranks
 		fail_msg("%s: %u launches survive", said, survivors);
 	for (uint32_t l = 0; l < launches; l++)
 		for (uint32_t r = 0; r < ranks; r++)
-			(void)close(k[l][r].sock);
+			(void)close(k[l][r].a.sock);
 }
 
 /* Every order, by putting the next rank of each launch in turn. */
@@ -185,7 +160,7 @@ TEST(of_launches_that_begin_at_once_exactly_one_survives)
 TEST(also_when_they_come_all_together)
 {
 	rng = draw_seed(__func__);
-	for (uint32_t i = 0; i < FEWER(200); i++) {
+	for (uint32_t i = 0; i < FEWER((uint32_t)unit_scaled(200)); i++) {
 		uint32_t launches = 2 + (uint32_t)(draw(&rng) % 2), ranks = 2, n = 0;
 		uint8_t order[LAUNCHES_MAX * RANKS_MAX];
 
@@ -206,7 +181,7 @@ TEST(also_when_they_come_all_together)
 static void close_all(struct comer *k, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		(void)close(k[i].sock);
+		(void)close(k[i].a.sock);
 }
 
 /* It is for those who compete: a launch that ended is nobody's rival, and a number decides by itself. */
@@ -227,7 +202,7 @@ TEST(who_comes_when_the_other_has_ended_takes_over)
 	come(&again, job, 1, 0, 2, b[0].generation + 1);
 	learn(&again);
 	assert_true(again.welcome);
-	(void)close(again.sock);
+	(void)close(again.a.sock);
 	close_all(a, 2);
 	close_all(b, 1);
 	/* B ends: A may come again, and then is the one. */
@@ -239,8 +214,8 @@ TEST(who_comes_when_the_other_has_ended_takes_over)
 	come(&a[1], job, 1, 0, 1, 0);
 	learn(&a[1]);
 	assert_int_equal(a[1].code, -ESTALE);
-	(void)close(b[0].sock);
-	ask_until(((void)close(a[1].sock), come(&a[1], job, 1, 0, 1, 0), learn(&a[1]),
+	(void)close(b[0].a.sock);
+	ask_until(((void)close(a[1].a.sock), come(&a[1], job, 1, 0, 1, 0), learn(&a[1]),
 		   a[1].welcome || a[1].code != -ESTALE));
 	assert_true(a[1].welcome);
 	close_all(a, 2);

@@ -3,8 +3,6 @@
  * test_daemon_layouts.c - every kind of layout from ckpt.h through the daemon into every other one,
  * on another mesh, from memory and from disk: each element comes back where it belongs.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
@@ -12,24 +10,6 @@
 
 #define ROWS 7
 #define COLS 5
-
-static struct host H;
-
-static int setup(void **state)
-{
-	(void)state;
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
 
 static const char *const saved[] = {
 	"Shard(0)@x",
@@ -76,11 +56,10 @@ static void declare(struct rank *k, struct held *h, uint32_t i, const char *text
 {
 	static const uint64_t shape[2] = { ROWS, COLS };
 	uint32_t coord[CKPT_DIMS_MAX];
-	struct ckpt_err err = { 0 };
 	struct layout l;
 	void *p = NULL;
 
-	MUST_OK(layout_parse(text, &k->mesh, &h->a, &l, &err), &err);
+	MUST_OK(layout_parse(text, &k->mesh, &h->a, &l, &k->err), &k->err);
 	MUST(mesh_coord(&k->mesh, k->rank, coord));
 	MUST(!layout_share(&k->mesh, &l, 2, shape, coord, &h->a, &h->share[i]));
 	MUST(!ckpt_alloc(k->c, ROWS * COLS * 8, &p, NULL));
@@ -102,7 +81,7 @@ static void declare(struct rank *k, struct held *h, uint32_t i, const char *text
 				 .mode = l.mode };
 
 	snprintf(name, sizeof name, "w%u", i);
-	MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &err), &err);
+	MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &k->err), &k->err);
 }
 
 /* The rank's elements, in their order: to be these, or are they? */
@@ -124,17 +103,16 @@ static void each(const struct held *h, uint32_t i, bool fill)
 static void save_nine(struct rank *k)
 {
 	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
-	struct ckpt_err err = { 0 };
 	struct held h = { 0 };
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	for (uint32_t i = 0; i < TENSORS; i++) {
 		declare(k, &h, i, saved[i]);
 		each(&h, i, true);
 	}
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+	must_seal(k);
 	MUST_BE(ckpt_snapshot(k->c, 9, &m), 0);
-	MUST_OK(ckpt_wait(k->c, 9, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_wait(k, 9, CKPT_COMMITTED);
 	rank_meet(k);
 	rank_close(k, 0);
 	arena_free(&h.a);
@@ -147,16 +125,14 @@ struct wish {
 static void load_nine(struct rank *k)
 {
 	const struct wish *w = k->arg;
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	struct held h = { 0 };
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	for (uint32_t i = 0; i < TENSORS; i++)
 		declare(k, &h, i, loaded[(i + w->shift) % ARRAY_LEN(loaded)]);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	MUST_OK(rank_restore(k, CKPT_LATEST, w->flags, &got, &err), &err);
-	MUST_BE(got.ntensor, TENSORS);
+	must_seal(k);
+	must_restore(k, CKPT_LATEST, w->flags);
+	MUST_BE(k->got.ntensor, TENSORS);
 	for (uint32_t i = 0; i < TENSORS; i++)
 		each(&h, i, false);
 	rank_meet(k);
@@ -164,30 +140,22 @@ static void load_nine(struct rank *k)
 	arena_free(&h.a);
 }
 
-static struct plan_of_job plan(const char *mesh)
-{
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = H.store,
-				     .job = "layouts",
-				     .mesh = mesh,
-				     .guard = CKPT_FINISH };
-}
-
 TEST(every_layout_is_loaded_as_any_other_on_any_mesh)
 {
 	static const char *const meshes[] = { "x=3,y=1", "x=2,y=2" };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
-	struct plan_of_job p = plan("x=2,y=2");
+	struct plan_of_job p = plan("layouts", "x=2,y=2");
 
-	host_start(&H, IO_AUTO, NULL);
+	H.opts.engine = IO_AUTO;
+	host_start(&H, NULL);
 	team(&p, save_nine, NULL);
 	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
 	for (uint32_t i = 0; i < ARRAY_LEN(loaded); i++) {
 		struct wish w = { flags[i % 2], i };
-		struct plan_of_job q = plan(meshes[i / 2 % 2]);
+		struct plan_of_job q = plan("layouts", meshes[i / 2 % 2]);
 
 		team(&q, load_nine, &w);
 	}
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -3,14 +3,11 @@
  * test_daemon_line.c - the line of steps that a launch commits: each is newer than those before it, and none
  * is set aside because it could not be read for a moment.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <poll.h>
 #include <stdatomic.h>
 
-static struct host H;
 static struct io_ops ops;
 static atomic_bool unreadable; /* the MANIFEST of every step */
 
@@ -24,7 +21,6 @@ static int l_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mo
 /* Until it is attached again, where a daemon has come anew. */
 static void must_stage(struct rank *k, uint64_t step)
 {
-	struct ckpt_err err = { 0 };
 	int rc = 1;
 
 	for (int i = 0; i < 600 && rc > 0; i++) {
@@ -36,25 +32,23 @@ static void must_stage(struct rank *k, uint64_t step)
 		}
 	}
 	MUST_BE(rc, 0);
-	MUST_BE(ckpt_wait(k->c, step, CKPT_STAGED, 30 * SEC, &err), 0);
+	MUST_BE(rank_wait(k, step, CKPT_STAGED), 0);
 	(void)ckpt_guard(k->c, NULL);
 }
 
 static void must_commit(struct rank *k, uint64_t step)
 {
-	struct ckpt_err err = { 0 };
 
 	must_stage(k, step);
-	MUST_OK(ckpt_wait(k->c, step, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_wait(k, step, CKPT_COMMITTED);
 }
 
 static void must_fail(struct rank *k, uint64_t step)
 {
-	struct ckpt_err err = { 0 };
 
 	must_stage(k, step);
-	MUST_BE(ckpt_wait(k->c, step, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
-	assert_non_null(strstr(err.msg, "cannot be read now"));
+	MUST_BE(rank_wait(k, step, CKPT_COMMITTED), -EIO);
+	assert_non_null(strstr(k->err.msg, "cannot be read now"));
 }
 
 static uint64_t seq_of(uint64_t step)
@@ -66,120 +60,94 @@ static uint64_t seq_of(uint64_t step)
 	return seq;
 }
 
-static void begin(struct rank *k, struct plan_of_job *p)
-{
-	struct ckpt_err err = { 0 };
-
-	*k = (struct rank){ 0 };
-	MUST_OK(rank_attach(k, p, 0, &err), &err);
-	MUST_OK(rank_declare(k, &err), &err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-}
-
 TEST(what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_follows)
 {
-	struct plan_of_job p = { .job = "line",
-				 .mesh = "fsdp=1",
-				 .guard = CKPT_FINISH,
-				 .rows = 1000,
-				 .shared_only = true };
-	struct ckpt_got got = { 0 };
-	struct ckpt_err err = { 0 };
+	struct plan_of_job p = plan("line", "fsdp=1", .rows = 1000, .shared_only = true);
 	uint64_t last, step[8];
 	uint32_t aside;
-	struct rank k;
 
-	host_make(&H);
-	p.socket = H.socket;
-	p.store = H.store;
-	ops = io_ops_posix;
-	ops.open = l_open;
-	host_start(&H, IO_THREADS, &ops);
-	begin(&k, &p);
-	must_commit(&k, 10);
+	host_start(&H, &ops);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 10);
 	atomic_store(&unreadable, true);
-	must_commit(&k, 20);
+	must_commit(&K, 20);
 	atomic_store(&unreadable, false);
-	must_commit(&k, 30);
+	must_commit(&K, 30);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
 	for (uint64_t i = 10; i <= 30; i += 10)
 		assert_true(host_has(&H, "line", i));
 	assert_true(seq_of(20) > seq_of(10));
 	assert_true(seq_of(30) > seq_of(20));
 	last = seq_of(30);
-	rank_close(&k, 0);
-	begin(&k, &p); /* the next launch */
-	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
-	assert_int_equal(got.step, 30);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* the next launch */
+	must_restore(&K, CKPT_LATEST, 0);
+	assert_int_equal(K.got.step, 30);
 	atomic_store(&unreadable, true);
-	must_commit(&k, 40);
+	must_commit(&K, 40);
 	atomic_store(&unreadable, false);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 0);
 	assert_true(seq_of(40) > last);
 	assert_int_equal(host_committed(&H, "line", step, 8), 4);
 	assert_int_equal(step[0], 40);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
 	last = seq_of(40);
 	p.fresh = true;
-	begin(&k, &p); /* one that restores nothing: all others are set aside */
+	rank_open(&K, &p, 0); /* one that restores nothing: all others are set aside */
 	p.fresh = false;
 	aside = 4;
-	must_commit(&k, 50);
+	must_commit(&K, 50);
 	assert_true(seq_of(50) > last);
 	/* a daemon that comes in the middle of it and can read nothing */
 	last = seq_of(50);
 	host_kill(&H);
 	atomic_store(&unreadable, true);
-	host_start(&H, IO_THREADS, &ops);
-	must_fail(&k, 60);
+	host_start(&H, &ops);
+	must_fail(&K, 60);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
 	atomic_store(&unreadable, false);
-	must_commit(&k, 70);
+	must_commit(&K, 70);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), aside);
 	assert_true(seq_of(70) > last);
 	last = seq_of(70);
-	rank_close(&k, 0);
-	begin(&k, &p); /* one that knows its line */
-	MUST_OK(rank_restore(&k, CKPT_LATEST, 0, &got, &err), &err);
+	rank_close(&K, 0);
+	rank_open(&K, &p, 0); /* one that knows its line */
+	must_restore(&K, CKPT_LATEST, 0);
 	host_kill(&H);
 	atomic_store(&unreadable, true);
-	host_start(&H, IO_THREADS, &ops);
-	must_commit(&k, 80);
+	host_start(&H, &ops);
+	must_commit(&K, 80);
 	atomic_store(&unreadable, false);
 	assert_true(seq_of(80) > last);
-	rank_close(&k, 0);
-	host_stop(&H);
-	(void)io_tree_remove(AT_FDCWD, H.dir);
+	rank_close(&K, 0);
 }
 
 /* It has none of its own there, so there is nothing to wait for. */
 TEST(a_launch_that_begins_anew_commits_beside_what_cannot_be_read)
 {
-	struct plan_of_job p = { .job = "line",
-				 .mesh = "fsdp=1",
-				 .guard = CKPT_FINISH,
-				 .rows = 1000,
-				 .shared_only = true };
-	struct rank k;
+	struct plan_of_job p = plan("line", "fsdp=1", .rows = 1000, .shared_only = true);
 
-	host_make(&H);
-	p.socket = H.socket;
-	p.store = H.store;
-	ops = io_ops_posix;
-	ops.open = l_open;
-	host_start(&H, IO_THREADS, &ops);
-	begin(&k, &p);
-	must_commit(&k, 10);
-	rank_close(&k, 0);
+	host_start(&H, &ops);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 10);
+	rank_close(&K, 0);
 	atomic_store(&unreadable, true);
 	p.fresh = true;
-	begin(&k, &p);
-	must_commit(&k, 20);
-	must_commit(&k, 30);
+	rank_open(&K, &p, 0);
+	must_commit(&K, 20);
+	must_commit(&K, 30);
 	atomic_store(&unreadable, false);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 1);
 	assert_true(host_has(&H, "line", 20) && host_has(&H, "line", 30));
-	rank_close(&k, 0);
-	host_stop(&H);
-	(void)io_tree_remove(AT_FDCWD, H.dir);
+	rank_close(&K, 0);
 }
+
+static int setup(void **state)
+{
+	(void)host_setup(state);
+	ops = host_ops;
+	ops.open = l_open;
+	atomic_store(&unreadable, false);
+	return 0;
+}
+UNIT(.setup = setup, .teardown = host_teardown);

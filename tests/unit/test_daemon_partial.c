@@ -4,8 +4,6 @@
  * mesh, from memory and from disk: refused without consent, stored as they are with it, reduced when
  * they are loaded, or given back as they were.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
@@ -13,24 +11,6 @@
 
 #define ROWS 7 /* fsdp does not divide it */
 #define COLS 5
-
-static struct host H;
-
-static int setup(void **state)
-{
-	(void)state;
-	host_make(&H);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
 
 /* --- the state: element g is a whole number that every coordinate of dp has its own part of --- */
 
@@ -172,16 +152,15 @@ static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
 
 static void open_all(struct rank *k, struct held *h, bool pending)
 {
-	struct ckpt_err err = { 0 };
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	held_make(k, h);
 	h->pending = pending;
 	for (uint32_t i = 0; i < STATES; i++)
 		MUST_OK(declare_one(k, h, i, pending ? specs[i].reduce : -1, CKPT_KEEP_PARTIAL,
-				    &err),
-			&err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
+				    &k->err),
+			&k->err);
+	must_seal(k);
 }
 
 /* --- scripts --- */
@@ -189,14 +168,13 @@ static void open_all(struct rank *k, struct held *h, bool pending)
 static void save_nine(struct rank *k)
 {
 	struct ckpt_mark m = { .size = sizeof m, .flags = CKPT_FINAL };
-	struct ckpt_err err = { 0 };
 	struct held h;
 
 	open_all(k, &h, true);
 	for (uint32_t i = 0; i < STATES; i++)
 		each(&h, i, 9, true);
 	MUST_BE(ckpt_snapshot(k->c, 9, &m), 0);
-	MUST_OK(ckpt_wait(k->c, 9, CKPT_COMMITTED, 30 * SEC, &err), &err);
+	must_wait(k, 9, CKPT_COMMITTED);
 	rank_meet(k);
 	rank_close(k, 0);
 	held_free(&h);
@@ -210,26 +188,17 @@ struct wish {
 static void load_nine(struct rank *k)
 {
 	const struct wish *w = k->arg;
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	struct held h;
 
 	open_all(k, &h, w->pending);
-	MUST_OK(rank_restore(k, CKPT_LATEST, w->flags, &got, &err), &err);
-	MUST_BE(got.step, 9);
-	MUST_BE(got.ntensor, STATES);
+	must_restore(k, CKPT_LATEST, w->flags);
+	MUST_BE(k->got.step, 9);
+	MUST_BE(k->got.ntensor, STATES);
 	for (uint32_t i = 0; i < STATES; i++)
 		each(&h, i, 9, false);
 	rank_meet(k);
 	rank_close(k, 0);
 	held_free(&h);
-}
-
-static struct plan_of_job plan(const char *job, const char *mesh)
-{
-	return (struct plan_of_job){
-		.socket = H.socket, .store = H.store, .job = job, .mesh = mesh, .guard = CKPT_FINISH
-	};
 }
 
 TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
@@ -242,7 +211,8 @@ TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 		const char *job = e ? "auto" : "threads";
 		struct plan_of_job p = plan(job, "dp=2,fsdp=2");
 
-		host_start(&H, engines[e], NULL);
+		H.opts.engine = engines[e];
+		host_start(&H, NULL);
 		team(&p, save_nine, NULL);
 		assert_true(host_has(&H, job, 9)); /* and every byte of it verified */
 		for (uint32_t f = 0; f < ARRAY_LEN(flags); f++) {
@@ -262,16 +232,15 @@ TEST(what_was_pending_is_reduced_on_any_mesh_or_comes_back_as_it_was)
 
 static void refused_without_consent(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
 	struct held h;
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	held_make(k, &h);
-	MUST_BE(declare_one(k, &h, GRAD, CKPT_SUM, 0, &err), -EOPNOTSUPP);
-	MUST(strstr(err.msg, "state/grad: ") && strstr(err.msg, "\"dp\"") &&
-	     strstr(err.msg, "set CKPT_KEEP_PARTIAL"));
+	MUST_BE(declare_one(k, &h, GRAD, CKPT_SUM, 0, &k->err), -EOPNOTSUPP);
+	MUST(strstr(k->err.msg, "state/grad: ") && strstr(k->err.msg, "\"dp\"") &&
+	     strstr(k->err.msg, "set CKPT_KEEP_PARTIAL"));
 	/* Two kinds at once are none; the first is declared as whole then. */
-	MUST_OK(declare_one(k, &h, GRAD, -1, 0, &err), &err);
+	MUST_OK(declare_one(k, &h, GRAD, -1, 0, &k->err), &k->err);
 	rank_close(k, 0);
 	held_free(&h);
 }
@@ -280,27 +249,27 @@ TEST(a_pending_reduction_is_saved_with_consent_only)
 {
 	struct plan_of_job p = plan("consent", "dp=2,fsdp=1");
 
-	host_start(&H, IO_AUTO, NULL);
+	H.opts.engine = IO_AUTO;
+	host_start(&H, NULL);
 	team(&p, refused_without_consent, NULL);
 }
 
 /* What the checkpoint has becomes no other pending reduction. */
 static void load_as_others(struct rank *k)
 {
-	struct ckpt_err err = { 0 };
-	struct ckpt_got got;
 	struct held h;
 
-	MUST_OK(rank_attach(k, k->plan, k->rank, &err), &err);
+	must_attach(k, k->plan, k->rank);
 	held_make(k, &h);
-	MUST_OK(declare_one(k, &h, GRAD, CKPT_AVG, CKPT_KEEP_PARTIAL, &err), &err);
-	MUST_OK(declare_one(k, &h, WEIGHT, CKPT_SUM, CKPT_KEEP_PARTIAL, &err), &err);
-	MUST_OK(ckpt_seal(k->c, 30 * SEC, &err), &err);
-	MUST_BE(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK, &got, &err), -EMEDIUMTYPE);
-	MUST(strstr(err.msg, "state/grad: declared Partial(avg)@dp (2), the checkpoint has "
-			     "Partial(sum)@dp (2): a pending reduction does not become another"));
-	MUST(strstr(err.msg, "state/weight: declared Partial(sum)@dp (2), the checkpoint has "
-			     "Replicate@dp (2): only a shard becomes an operand"));
+	MUST_OK(declare_one(k, &h, GRAD, CKPT_AVG, CKPT_KEEP_PARTIAL, &k->err), &k->err);
+	MUST_OK(declare_one(k, &h, WEIGHT, CKPT_SUM, CKPT_KEEP_PARTIAL, &k->err), &k->err);
+	must_seal(k);
+	MUST_BE(rank_restore(k, CKPT_LATEST, CKPT_FROM_DISK), -EMEDIUMTYPE);
+	MUST(strstr(k->err.msg,
+		    "state/grad: declared Partial(avg)@dp (2), the checkpoint has "
+		    "Partial(sum)@dp (2): a pending reduction does not become another"));
+	MUST(strstr(k->err.msg, "state/weight: declared Partial(sum)@dp (2), the checkpoint has "
+				"Replicate@dp (2): only a shard becomes an operand"));
 	for (uint64_t i = 0; i < ROWS * COLS * 4; i++)
 		MUST_BE(h.mem[GRAD][i], 0x5a);
 	rank_meet(k);
@@ -312,9 +281,10 @@ TEST(what_torch_refuses_is_refused_with_every_reason)
 {
 	struct plan_of_job p = plan("others", "dp=2,fsdp=2");
 
-	host_start(&H, IO_AUTO, NULL);
+	H.opts.engine = IO_AUTO;
+	host_start(&H, NULL);
 	team(&p, save_nine, NULL);
 	team(&p, load_as_others, NULL);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -5,14 +5,11 @@
  * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
  * daemon's log.
  */
-#include "tests/lib/rank.h"
-
-#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
 
-static struct host H;
 static char job_dir[160], kept_dir[160], root_kept[160], to_dir[160];
 
 enum way {
@@ -31,51 +28,19 @@ static const char *const way_name[WAYS] = {
 	"linked", "a file",    "root moved", "root made anew",
 };
 
+static struct plan_of_job P;
+
+/* As ckptd --keep-last 2. */
 static int setup(void **state)
 {
-	(void)state;
-	host_make(&H);
+	(void)host_setup(state);
+	H.opts.policy.keep_last = 2;
+	P = plan("j", "fsdp=1", .shared_only = true, .persist_every = 1000);
 	snprintf(job_dir, sizeof job_dir, "%s/j", H.store);
 	snprintf(kept_dir, sizeof kept_dir, "%s/kept", H.store);
 	snprintf(root_kept, sizeof root_kept, "%s.kept", H.store);
 	snprintf(to_dir, sizeof to_dir, "%s/to", H.dir);
-	MUST(mkdir(to_dir, 0700) == 0);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (H.d)
-		host_stop(&H);
-	host_free(&H);
-	return 0;
-}
-
-/* As ckptd --keep-last 2. */
-static void serve(void)
-{
-	struct daemon_opts o = { .socket = H.socket,
-				 .engine = IO_THREADS,
-				 .copy_threads = 2,
-				 .policy = { .keep_last = 2 } };
-	struct ckpt_err err;
-
-	if (getenv("CKPT_TEST_LOG"))
-		o.log = (struct log){ log_to_stderr, NULL, LOG_DEBUG };
-	MUST_OK(daemon_open(&o, &H.d, &err), &err);
-	MUST(pthread_create(&H.thread, NULL, host_run, &H) == 0);
-}
-
-static struct plan_of_job plan(uint32_t persist_every)
-{
-	return (struct plan_of_job){ .socket = H.socket,
-				     .store = H.store,
-				     .job = "j",
-				     .mesh = "fsdp=1",
-				     .guard = CKPT_FINISH,
-				     .shared_only = true,
-				     .persist_every = persist_every };
+	return mkdir(to_dir, 0700);
 }
 
 static void remove_tree(const char *path)
@@ -173,13 +138,6 @@ static void assert_archive_untouched(enum way way)
 		fail_msg("%s: the archive was %s, and is %s", way_name[way], before, after);
 }
 
-static void must_wait(struct rank *k, uint64_t step, int state)
-{
-	struct ckpt_err err = { 0 };
-
-	MUST_OK(ckpt_wait(k->c, step, state, 30 * SEC, &err), &err);
-}
-
 static void step_held(struct rank *k, uint64_t step, uint32_t flags)
 {
 	int rc = rank_step(k, step, flags);
@@ -195,18 +153,18 @@ static void step_written(struct rank *k, uint64_t step)
 	must_wait(k, step, CKPT_COMMITTED);
 }
 
-/* The policy has done its work: two steps are left. */
-static void settle(uint64_t newest)
+/* And the policy has done its work: two steps are left. */
+static void three_written(struct rank *k, uint64_t from)
 {
 	struct asker a;
 
+	for (uint64_t i = 1; i <= 3; i++)
+		step_written(k, from + i);
 	ask_open(&a, H.socket);
-	ask_until(host_count(&H, "j", STORE_COMMITTED) == 2 && host_has(&H, "j", newest) &&
+	ask_until(host_count(&H, "j", STORE_COMMITTED) == 2 && host_has(&H, "j", from + 3) &&
 		  !strstr(names_in(job_dir, after, sizeof after), ".trash"));
 	ask_close(&a);
 }
-
-static struct plan_of_job P;
 
 static void open_rank(struct rank *k)
 {
@@ -216,11 +174,9 @@ static void open_rank(struct rank *k)
 
 static int restored(struct rank *k, uint64_t *ret)
 {
-	struct ckpt_got got = { 0 };
-	struct ckpt_err err = { 0 };
-	int rc = rank_restore(k, CKPT_LATEST, 0, &got, &err);
+	int rc = rank_restore(k, CKPT_LATEST, 0);
 
-	*ret = got.step;
+	*ret = k->got.step;
 	return rc;
 }
 
@@ -228,16 +184,12 @@ static int restored(struct rank *k, uint64_t *ret)
 TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 {
 	for (enum way way = 0; way < WAYS; way++) {
-		struct ckpt_err err = { 0 };
 		struct rank k;
 		uint64_t step;
 
-		serve();
-		P = plan(1000);
+		host_start(&H, NULL);
 		open_rank(&k);
-		for (uint64_t i = 1; i <= 3; i++)
-			step_written(&k, i);
-		settle(3);
+		three_written(&k, 0);
 		rank_close(&k, 0);
 		take_away(way);
 		if (way == SWAPPED) {
@@ -256,17 +208,15 @@ TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 			note_archive(way);
 		k = (struct rank){ 0 };
 		if (way == LINKED || way == A_FILE) {
-			assert_true(rank_attach(&k, &P, 0, &err) < 0);
-			assert_non_null(strstr(err.msg, "job j"));
+			assert_true(rank_attach(&k, &P, 0) < 0);
+			assert_non_null(strstr(k.err.msg, "job j"));
 			rank_free(&k);
 		} else {
 			open_rank(&k);
 			/* what is staged in memory is the other directory's */
 			assert_int_equal(restored(&k, &step), way == SWAPPED ? 0 : -ENOENT);
 			assert_true(way != SWAPPED || step == 100);
-			for (uint64_t i = 1; i <= 3; i++)
-				step_written(&k, 100 + i);
-			settle(103);
+			three_written(&k, 100);
 			rank_close(&k, 0);
 			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
 		}
@@ -280,7 +230,7 @@ TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
 			rank_close(&k, 0);
 		}
-		(void)teardown(state);
+		(void)host_teardown(state);
 		(void)setup(state);
 	}
 }
@@ -290,8 +240,7 @@ TEST(what_was_staged_for_a_directory_is_restored_when_it_is_back)
 	struct rank k;
 	uint64_t step;
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	open_rank(&k);
 	step_written(&k, 1);
 	step_held(&k, 7, 0);
@@ -311,19 +260,17 @@ TEST(what_was_staged_for_a_directory_is_restored_when_it_is_back)
 
 TEST(a_number_that_was_there_begins_anew_in_another_directory_alone)
 {
-	struct ckpt_err err = { 0 };
 	struct rank k;
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	P.generation = 7;
 	open_rank(&k);
 	step_written(&k, 1);
 	rank_close(&k, 0);
 	for (P.generation = 6; P.generation <= 7; P.generation++) {
 		k = (struct rank){ 0 };
-		assert_int_equal(rank_attach(&k, &P, 0, &err), -ESTALE);
-		assert_non_null(strstr(err.msg, "higher"));
+		assert_int_equal(rank_attach(&k, &P, 0), -ESTALE);
+		assert_non_null(strstr(k.err.msg, "higher"));
 		rank_free(&k);
 	}
 	P.generation = 6;
@@ -339,27 +286,23 @@ TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 {
 	for (enum way way = 0; way < WAYS; way++) {
 		const struct wire_report_job *j;
-		struct ckpt_err err = { 0 };
 		struct asker a;
 		struct rank k;
 		uint64_t step;
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		serve();
-		P = plan(1000);
+		host_start(&H, NULL);
 		ask_open(&a, H.socket);
 		open_rank(&k);
-		for (uint64_t i = 1; i <= 3; i++)
-			step_written(&k, i);
-		settle(3);
+		three_written(&k, 0);
 		take_away(way);
 		note_archive(way);
 		for (uint64_t i = 4; i <= 6; i++) {
 			step_held(&k, i, CKPT_PERSIST);
-			assert_int_equal(ckpt_wait(k.c, i, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+			assert_int_equal(rank_wait(&k, i, CKPT_COMMITTED), -EIO);
 			assert_non_null(
-				strstr(err.msg, "the directory of job j was moved or replaced"));
+				strstr(k.err.msg, "the directory of job j was moved or replaced"));
 		}
 		ask_until((j = ask_job(&a, "j"))->failing_wall_ns);
 		assert_non_null(strstr(j->failing, "was moved or replaced"));
@@ -381,29 +324,9 @@ TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 		assert_int_equal(restored(&k, &step), 0);
 		assert_true(step == 8 && rank_check(&k, 8));
 		rank_close(&k, 0);
-		(void)teardown(state);
+		(void)host_teardown(state);
 		(void)setup(state);
 	}
-}
-
-static uint32_t drain_as(struct asker *a, uint32_t flags, const char *job, const char *dir,
-			 struct wire_drained *ret)
-{
-	struct wire_drain m = { .flags = flags, .job = ask_job(a, job)->id };
-	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	uint32_t type;
-
-	MUST(fd >= 0);
-	MUST(wire_send(a->sock, &m, WIRE_DRAIN, sizeof m, ++a->seq, &fd, 1) == 0);
-	type = ask_answer(a, ret, sizeof *ret, NULL);
-	(void)close(fd);
-	return type;
-}
-
-static uint32_t drain_to(struct asker *a, const char *job, const char *dir,
-			 struct wire_drained *ret)
-{
-	return drain_as(a, WIRE_TO, job, dir, ret);
 }
 
 /* A host's view of what was drained elsewhere. */
@@ -418,20 +341,18 @@ static struct host elsewhere(void)
 TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 {
 	struct wire_drained d = { 0 };
-	struct ckpt_err err = { 0 };
 	struct rank k, next;
 	struct asker a;
 	struct host e;
 	uint64_t step;
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
 	take_away(REMOVED);
 	step_held(&k, 2, CKPT_PERSIST);
-	assert_int_equal(ckpt_wait(k.c, 2, CKPT_COMMITTED, 30 * SEC, &err), -EIO);
+	assert_int_equal(rank_wait(&k, 2, CKPT_COMMITTED), -EIO);
 	rank_close(&k, 0); /* what is staged is tried once more, in vain */
 	ask_until(ask_job(&a, "j")->failed == 2 && ask_job(&a, "j")->attached == 0);
 	/* the next launch begins anew, and does not replace it */
@@ -439,7 +360,7 @@ TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 	assert_int_equal(restored(&next, &step), -ENOENT);
 	step_written(&next, 1);
 	step_written(&next, 2);
-	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	e = elsewhere();
 	assert_true(host_has(&e, "j", 2));
@@ -465,8 +386,7 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	struct asker a;
 	struct rank k;
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
@@ -474,7 +394,7 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	step_held(&k, 2, 0);
 	rank_close(&k, 0); /* it cannot be written */
 	ask_until(ask_job(&a, "j")->attached == 0 && ask_job(&a, "j")->failed == 1);
-	assert_int_equal(drain_as(&a, WIRE_TO | WIRE_COPY, "j", to_dir, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	assert_true(host_has(&e, "j", 2));
 	m.job = ask_job(&a, "j")->id;
@@ -484,7 +404,7 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	/* it can be had again, and be rescued for good */
 	remove_tree(to_dir);
 	MUST(mkdir(to_dir, 0700) == 0);
-	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
 	assert_int_equal(f.lost, 0);
@@ -499,27 +419,27 @@ TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 	struct rank k;
 	char path[200];
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	ask_open(&a, H.socket);
 	open_rank(&k);
 	snprintf(path, sizeof path, "%s/j", to_dir);
-	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED); /* nothing is staged */
+	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d),
+			 WIRE_DRAINED); /* nothing is staged */
 	assert_true(d.written == 0 && d.failed == 0 && access(path, F_OK) < 0);
 	for (uint64_t i = 10; i <= 30; i += 10) {
 		step_held(&k, i, 0);
-		assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+		assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 		assert_true(d.written == 1 && d.failed == 0);
 		assert_true(host_has(&e, "j", i) && !host_has(&H, "j", i));
 	}
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
-	assert_int_equal(drain_to(&a, "j", to_dir, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -EEXIST);
 	assert_non_null(strstr(d.text, "step 30 exists already"));
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	/* the job's own store: the launch would lose its claim */
-	assert_int_equal(drain_to(&a, "j", H.store, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", H.store, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EINVAL);
 	step_written(&k, 40);
 	/* its line has only what it committed itself */
@@ -530,31 +450,28 @@ TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 
 TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
 {
-	struct plan_of_job other = plan(1000);
+	struct plan_of_job other = P;
 	struct wire_drain m = { 0 };
 	struct wire_drained d = { 0 };
 	struct rank k, l = { 0 };
 	struct asker a;
 
-	serve();
-	P = plan(1000);
+	host_start(&H, NULL);
 	other.job = "other";
 	ask_open(&a, H.socket);
 	open_rank(&k);
 	rank_open(&l, &other, 0);
 	step_held(&k, 1, 0);
 	step_held(&l, 1, 0);
-	m.job = ask_job(&a, "other")->id;
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "other", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	assert_true(host_has(&H, "other", 1) && !host_has(&H, "j", 1));
 	take_away(MOVED);
-	m.job = ask_job(&a, "j")->id;
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EIO);
 	assert_non_null(strstr(d.text, "drain j --to DIR"));
 	bring_back(MOVED);
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && host_has(&H, "j", 1));
 	m.job = 99;
 	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
@@ -575,8 +492,7 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		serve();
-		P = plan(1000);
+		host_start(&H, NULL);
 		open_rank(&k);
 		step_written(&k, 1);
 		step_held(&k, 2, 0);
@@ -590,7 +506,7 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 			take_away(way);
 		if (way < WAYS)
 			note_archive(way);
-		serve();
+		host_start(&H, NULL);
 		ask_open(&a, H.socket);
 		/* Of a root that was made anew the daemon is not told: the rank brings the old one. */
 		if (way < ROOT_MOVED || way == WAYS) {
@@ -618,9 +534,9 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 		assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
 		rank_close(&k, 0);
 		ask_close(&a);
-		(void)teardown(state);
+		(void)host_teardown(state);
 		(void)setup(state);
 	}
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = host_teardown);

@@ -40,10 +40,8 @@ static int seen_munmap(void *p, size_t bytes)
 #include "daemon/memory.c"
 #undef munmap
 
-#include "tests/lib/rank.h"
-
-#include "tests/lib/host.h"
 #include "tests/lib/asker.h"
+#include "tests/lib/host.h"
 
 static void seen_begin(pthread_t watched)
 {
@@ -148,33 +146,23 @@ TEST(more_than_one_stretch_is_given_back_whole)
 	assert_int_equal(msync((uint8_t *)p + 2 * RELEASE_STEP + LARGE - 4096, 4096, MS_ASYNC), -1);
 }
 
-TEST(a_daemon_that_gives_back_much_still_answers)
+TEST_WITH(a_daemon_that_gives_back_much_still_answers, host_setup, host_teardown)
 {
-	struct plan_of_job p = {
-		.store = NULL, .job = "large", .mesh = "fsdp=1", .guard = CKPT_FINISH
-	};
 	struct wire_forget m = { 0 };
 	struct wire_forgotten f = { 0 };
-	struct rank k = { 0 };
-	struct ckpt_err err;
 	struct asker a;
-	struct host h;
 
-	host_make(&h);
-	p.socket = h.socket;
-	p.store = h.store;
-	host_start(&h, IO_THREADS, NULL);
-	rank_open(&k, &p, 0);
-	assert_int_equal(rank_step(&k, 1, 0), 0);
-	assert_int_equal(ckpt_guard(k.c, NULL), 0);
-	MUST_OK(ckpt_wait(k.c, 1, CKPT_COMMITTED, 20 * SEC, &err), &err);
-	seen_begin(h.thread);
+	host_start(&H, NULL);
+	open_one(&K, "large", "fsdp=1");
+	must_step(&K, 1, 0);
+	must_guard(&K);
+	must_wait(&K, 1, CKPT_COMMITTED);
+	seen_begin(H.thread);
 	seen_gate(1);
-	rank_close(
-		&k,
-		0); /* the slot that holds nothing goes now, the other one when it is forgotten */
+	/* the slot that holds nothing goes now, the other one when it is forgotten */
+	rank_close(&K, 0);
 	seen_await_held();
-	ask_open(&a, h.socket);
+	ask_open(&a, H.socket);
 	ask_until(ask_job(&a, "large")->launch == WIRE_ENDED);
 	m.job = a.r.job[0].id;
 	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
@@ -182,8 +170,7 @@ TEST(a_daemon_that_gives_back_much_still_answers)
 	assert_null(ask_job(&a, "large"));
 	seen_gate(0);
 	ask_close(&a);
-	host_stop(&h);
+	host_stop(&H);
 	assert_true(seen.by_others >= 2);
 	assert_true(seen.bytes >= 2u * LARGE);
-	host_free(&h);
 }

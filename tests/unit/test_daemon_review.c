@@ -4,7 +4,7 @@
  * back before they were looked for: each test failed once. Called as "ckptd" with --background, this
  * program is a daemon that a rank starts.
  */
-#include "tests/unit/test_daemon_rig.h"
+#include "tests/lib/procs.h"
 
 /* What a stopped daemon may cost: its beat is missed after 5 s. */
 #define STOPPED_NS (7 * NS_PER_S)
@@ -12,16 +12,16 @@
 /* --- memory of the trainer --- */
 TEST(memory_that_a_restore_is_not_asked_for_stays)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH, .private_memory = true };
+	const struct proc_opts o = { .guard = CKPT_FINISH, .private_memory = true };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r);
+	proc_leave(&r);
 	for (uint32_t own = 0; own < 2; own++) {
 		for (uint32_t flags = 0; flags <= CKPT_FROM_DISK; flags += CKPT_FROM_DISK) {
-			ranks_start(&r, 1, (struct rank_opts){ .private_memory = own });
+			procs_start(&r, 1, (struct proc_opts){ .private_memory = own });
 			fill(&r, 1, 7);
 			good(&r, tell(&r, (struct order){ .verb = RESTORE,
 							  .step = CKPT_LATEST,
@@ -29,7 +29,7 @@ TEST(memory_that_a_restore_is_not_asked_for_stays)
 							  .only = "model" }));
 			assert_true(holds(&r, WEIGHTS, 1));
 			assert_true(holds(&r, MOMENTS, 7));
-			rank_leave(&r);
+			proc_leave(&r);
 		}
 	}
 	daemon_leave(d);
@@ -38,21 +38,21 @@ TEST(memory_that_a_restore_is_not_asked_for_stays)
 TEST(memory_that_the_checkpoint_lacks_stays_when_lenient)
 {
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH, .only_weights = true });
+	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH, .only_weights = true });
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r);
+	proc_leave(&r);
 	for (uint32_t own = 0; own < 2; own++) {
-		ranks_start(&r, 1, (struct rank_opts){ .private_memory = own });
+		procs_start(&r, 1, (struct proc_opts){ .private_memory = own });
 		fill(&r, 1, 7);
 		assert_int_equal(restore(&r, CKPT_LATEST, 0), -EMEDIUMTYPE);
-		assert_true(holds(&r, WEIGHTS, 7) && holds(&r, MOMENTS, 7));
+		assert_true(holds_all(&r, 7));
 		good(&r, restore(&r, CKPT_LATEST, CKPT_LENIENT));
 		assert_int_equal(r.last.got.nmissing, 1);
 		assert_true(holds(&r, WEIGHTS, 1));
 		assert_true(holds(&r, MOMENTS, 7));
-		rank_leave(&r);
+		proc_leave(&r);
 	}
 	daemon_leave(d);
 }
@@ -60,20 +60,20 @@ TEST(memory_that_the_checkpoint_lacks_stays_when_lenient)
 /* --- one daemon after the other --- */
 TEST(slots_that_are_taken_over_keep_the_order_of_their_steps)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	/* Slot 0 has step 3, slot 1 has step 2. */
 	for (uint64_t step = 1; step <= 3; step++)
 		train(&r, 1, step, CKPT_STAGE_ONLY, CKPT_STAGED);
 	kill_9(d);
 	d = daemon_start();
 	assert_soon(stats(&r)->reattached == 1);
-	assert_soon(in_memory(&r, 3) || in_memory(&r, 2));
-	assert_true(in_memory(&r, 3));
-	rank_kill(&r);
+	assert_soon(remembers(&r, 3) || remembers(&r, 2));
+	assert_true(remembers(&r, 3));
+	proc_kill(&r);
 	assert_soon(disk_is("3"));
 	assert_whole(3, &o, 1);
 	daemon_leave(d);
@@ -81,11 +81,11 @@ TEST(slots_that_are_taken_over_keep_the_order_of_their_steps)
 
 TEST(a_daemon_that_not_all_ranks_met_takes_no_step_with_it)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	stop(r[1].pid);
@@ -96,9 +96,9 @@ TEST(a_daemon_that_not_all_ranks_met_takes_no_step_with_it)
 	go_on(r[1].pid);
 	d = daemon_start();
 	assert_soon(stats(&r[0])->reattached == 2 && stats(&r[1])->reattached >= 1);
-	assert_soon(in_memory(&r[0], 2));
-	rank_kill(&r[0]);
-	rank_kill(&r[1]);
+	assert_soon(remembers(&r[0], 2));
+	proc_kill(&r[0]);
+	proc_kill(&r[1]);
 	assert_soon(disk_is("1 2"));
 	assert_whole(2, &o, 2);
 	daemon_leave(d);
@@ -106,16 +106,16 @@ TEST(a_daemon_that_not_all_ranks_met_takes_no_step_with_it)
 
 TEST(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	for (uint64_t step = 1; step <= 3; step++)
 		train(&r, 1, step, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r);
-	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH, .agree = true });
-	ask(&r, (struct order){ .verb = RESTORE, .step = 2, .flags = CKPT_FROM_DISK });
+	proc_leave(&r);
+	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH, .agree = true });
+	bid(&r, (struct order){ .verb = RESTORE, .step = 2, .flags = CKPT_FROM_DISK });
 	good(&r, hear(&r));
 	assert_true(r.last.agreeing);
 	kill_9(d);
@@ -123,23 +123,22 @@ TEST(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside)
 	good(&r, hear(&r)); /* it has attached to the next one */
 	assert_false(r.last.agreeing);
 	assert_int_equal(r.last.got.step, 2);
-	assert_true(holds(&r, WEIGHTS, 2) && holds(&r, MOMENTS, 2));
+	assert_true(holds_all(&r, 2));
 	train(&r, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
-	assert_string_equal(on_disk(), "1 2 ~3 4");
+	assert_disk("1 2 ~3 4");
 	assert_whole(4, &o, 1);
-	rank_leave(&r);
-	daemon_leave(d);
+	all_leave(&r, 1, d);
 }
 
 /* --- guards --- */
 TEST(a_step_that_no_guard_followed_is_never_committed)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	const struct order later = { .verb = WAIT, .step = 1000, .state = CKPT_COMMITTED };
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, o);
+	procs_start(&r, 1, o);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Trusted so far, so it is staged and written; to wait for a later step is no guard. */
 	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
@@ -151,55 +150,53 @@ TEST(a_step_that_no_guard_followed_is_never_committed)
 	good(&r, wait_for(&r, 3, CKPT_COMMITTED));
 	assert_int_equal(guard(&r), 0);
 	assert_int_equal(wait_for(&r, 2, CKPT_COMMITTED), -ENOENT);
-	assert_string_equal(on_disk(), "1 3");
+	assert_disk("1 3");
 	assert_whole(3, &o, 1);
-	rank_leave(&r);
-	daemon_leave(d);
-	assert_string_equal(on_disk(), "1 3");
+	all_leave(&r, 1, d);
+	assert_disk("1 3");
 }
 
 /* --- restores and seals that failed once --- */
 TEST(a_restore_that_came_to_nothing_does_not_choose_for_the_next)
 {
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, (struct rank_opts){ .guard = CKPT_FINISH });
+	procs_start(r, 2, (struct proc_opts){ .guard = CKPT_FINISH });
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(r, 2, 2, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r[0]);
-	rank_leave(&r[1]);
-	ranks_start(r, 2, (struct rank_opts){ .guard = CKPT_FINISH });
+	proc_leave(&r[0]);
+	proc_leave(&r[1]);
+	procs_start(r, 2, (struct proc_opts){ .guard = CKPT_FINISH });
 	assert_int_equal(tell(&r[0], (struct order){ .verb = RESTORE, .step = 1, .ns = 1 }),
 			 -ETIMEDOUT);
 	assert_non_null(strstr(r[0].last.text, "rank 1"));
 	for (uint32_t i = 0; i < 2; i++)
-		ask(&r[i], (struct order){ .verb = RESTORE, .step = i ? CKPT_LATEST : 1 });
+		bid(&r[i], (struct order){ .verb = RESTORE, .step = i ? CKPT_LATEST : 1 });
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(hear(&r[i]), -EINVAL);
 	for (uint32_t i = 0; i < 2; i++)
-		ask(&r[i], (struct order){ .verb = RESTORE, .step = CKPT_LATEST });
+		bid(&r[i], (struct order){ .verb = RESTORE, .step = CKPT_LATEST });
 	for (uint32_t i = 0; i < 2; i++) {
 		good(&r[i], hear(&r[i]));
 		assert_int_equal(r[i].last.got.step, 2);
-		assert_true(holds(&r[i], WEIGHTS, 2) && holds(&r[i], MOMENTS, 2));
+		assert_true(holds_all(&r[i], 2));
 	}
 	daemon_leave(d);
 }
 
 TEST(a_seal_that_was_refused_can_be_corrected)
 {
-	const struct rank_opts o = { .world = 2, .guard = CKPT_FINISH };
+	const struct proc_opts o = { .world = 2, .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	rank_start(&r[0], o);
-	rank_start(&r[1],
-		   (struct rank_opts){
+	proc_start(&r[0], o);
+	proc_start(&r[1],
+		   (struct proc_opts){
 			   .rank = 1, .world = 2, .guard = CKPT_FINISH, .only_weights = true });
 	for (uint32_t i = 0; i < 2; i++) {
-		good(&r[i], tell(&r[i], (struct order){ .verb = ATTACH }));
-		good(&r[i], tell(&r[i], (struct order){ .verb = DECLARE }));
+		proc_join(&r[i]);
 	}
 	/* Half of a tensor is declared by nobody; and once more, with nothing corrected. */
 	for (int again = 0; again < 2; again++) {
@@ -219,12 +216,12 @@ TEST(a_seal_that_was_refused_can_be_corrected)
 TEST(a_restore_ends_when_the_daemon_is_stopped)
 {
 	pid_t d = daemon_start();
-	struct rank r;
+	struct proc r;
 
-	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH });
+	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH });
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r);
-	ranks_start(&r, 1, (struct rank_opts){ .guard = CKPT_FINISH });
+	proc_leave(&r);
+	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH });
 	stop(d);
 	assert_int_equal(restore(&r, CKPT_LATEST, 0), -ETIMEDOUT);
 	assert_true(r.last.ns < STOPPED_NS);
@@ -234,7 +231,7 @@ TEST(a_restore_ends_when_the_daemon_is_stopped)
 	assert_soon(stats(&r)->reattached == 1);
 	assert_false(within(NS_PER_S / 4, !holds(&r, WEIGHTS, 7) || !holds(&r, MOMENTS, 7)));
 	assert_soon(restore(&r, CKPT_LATEST, 0) == 0);
-	assert_true(holds(&r, WEIGHTS, 1) && holds(&r, MOMENTS, 1));
+	assert_true(holds_all(&r, 1));
 	daemon_leave(d);
 }
 
@@ -242,43 +239,43 @@ TEST(a_restore_ends_when_the_daemon_is_stopped)
 TEST(a_request_that_is_under_way_when_its_launch_ends_harms_nobody)
 {
 	pid_t d = daemon_start();
-	struct rank old, new;
+	struct proc old, new;
 
 	for (int again = 0; again < 2; again++) {
-		ranks_start(&old, 1, (struct rank_opts){ .own_parent = true });
+		procs_start(&old, 1, (struct proc_opts){ .own_parent = true });
 		atomic_store(&faults->held, 0);
 		atomic_store(&faults->hold, 1);
-		ask(&old, (struct order){ .verb = STEPS });
+		bid(&old, (struct order){ .verb = STEPS });
 		assert_soon(atomic_load(&faults->held));
-		ranks_start(&new, 1, (struct rank_opts){ .own_parent = true, .fresh = true });
+		procs_start(&new, 1, (struct proc_opts){ .own_parent = true, .fresh = true });
 		atomic_store(&faults->hold, 0);
 		(void)hear(&old);
 		assert_soon(snap(&old, 1, 0) == -ESTALE);
 		train(&new, 1, again ? 2 : 1, CKPT_PERSIST, CKPT_COMMITTED);
-		rank_kill(&old);
-		rank_kill(&new);
+		proc_kill(&old);
+		proc_kill(&new);
 	}
 	daemon_leave(d);
 }
 
 TEST(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write)
 {
-	const struct rank_opts o = { .guard = CKPT_FINISH };
+	const struct proc_opts o = { .guard = CKPT_FINISH };
 	pid_t d = daemon_start();
-	struct rank r[2];
+	struct proc r[2];
 
-	ranks_start(r, 2, o);
+	procs_start(r, 2, o);
 	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	atomic_store(&faults->no_space, 1);
 	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
 	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOSPC);
 	guard_all(r, 2);
 	daemon_leave(d);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 	/* The ranks still have it. */
 	atomic_store(&faults->no_space, 0);
 	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1 && stats(&r[1])->reattached == 1);
+	assert_soon(reattached(r, 2, 1));
 	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
 	assert_whole(2, &o, 2);
 	daemon_leave(d);
@@ -306,11 +303,10 @@ static int background(const char *path)
 	char name[128];
 	int say[2], rc = -EPIPE, log;
 
-	faults = mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
+	faults_make();
 	(void)snprintf(name, sizeof name, "%.100s.started", path);
 	log = open(name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	if (faults == MAP_FAILED || log < 0 || pipe2(say, O_CLOEXEC) < 0)
+	if (log < 0 || pipe2(say, O_CLOEXEC) < 0)
 		return 1;
 	if (fork() == 0) {
 		const pid_t pid = getpid();
@@ -330,24 +326,24 @@ TEST(a_rank_starts_another_daemon_when_the_one_it_started_dies)
 {
 	char self[4096], path[128], name[128], *was = getenv("PATH");
 	pid_t started[3];
-	struct rank r;
+	struct proc r;
 	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 	cleanup_free char *before = strdup(was ? was : "");
 	cleanup_close int log = -1;
 
 	assert_true(n > 0 && before);
 	self[n] = 0;
-	(void)snprintf(path, sizeof path, "%s/ckptd", at.dir);
+	(void)snprintf(path, sizeof path, "%s/ckptd", H.dir);
 	assert_int_equal(symlink(self, path), 0);
 	/* They come back to us when they have lost their parents. */
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-	assert_int_equal(setenv("PATH", at.dir, 1), 0);
-	rank_start(&r, (struct rank_opts){ .flags = CKPT_AUTOSTART | CKPT_REQUIRE,
+	assert_int_equal(setenv("PATH", H.dir, 1), 0);
+	proc_start(&r, (struct proc_opts){ .flags = CKPT_AUTOSTART | CKPT_REQUIRE,
 					   .guard = CKPT_FINISH });
 	assert_int_equal(setenv("PATH", before, 1), 0);
-	ask(&r, (struct order){ .verb = ATTACH });
+	bid(&r, (struct order){ .verb = ATTACH });
 	(void)hear(&r);
-	(void)snprintf(name, sizeof name, "%s.started", at.socket);
+	(void)snprintf(name, sizeof name, "%s.started", H.socket);
 	log = open(name, O_RDONLY | O_CLOEXEC);
 	n = read(log, started, sizeof started);
 	for (ssize_t i = 0; i < n / (ssize_t)sizeof *started; i++)
@@ -358,9 +354,9 @@ TEST(a_rank_starts_another_daemon_when_the_one_it_started_dies)
 	good(&r, tell(&r, (struct order){ .verb = DECLARE }));
 	good(&r, seal(&r, 1));
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_leave(&r);
+	proc_leave(&r);
 	daemon_leave(started[1]);
-	assert_string_equal(on_disk(), "1");
+	assert_disk("1");
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
@@ -371,4 +367,4 @@ static void as_ckptd(int argc, char **argv)
 }
 void (*unit_played)(int argc, char **argv) = as_ckptd;
 
-UNIT(.setup = rig_setup, .teardown = rig_teardown);
+UNIT(.setup = procs_setup, .teardown = procs_teardown);

@@ -3,27 +3,23 @@
  * test_daemon_rules.c - the rules of daemon/snap.c in one scenario of two ranks, which names the rule
  * that was not kept. Each is a mistake of ckpt/base/mutants.h, and is then missed here.
  */
-#include "tests/lib/rank.h"
-
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <sched.h>
 
-static struct host H;
-static struct rank K[2];
+static struct rank two[2];
 
 static int wait_staged(uint32_t r, uint64_t step, uint64_t ns)
 {
-	struct ckpt_err err;
 
-	return ckpt_wait(K[r].c, step, CKPT_STAGED, ns, &err);
+	return ckpt_wait(two[r].c, step, CKPT_STAGED, ns, &two[r].err);
 }
 
 /* Both ranks mark a step, waiting for a slot if need be; false when there is none for seconds. */
 static bool both_mark(uint64_t *step, uint32_t flags)
 {
 	for (uint64_t until = now_ns() + 3 * SEC; now_ns() < until; sched_yield()) {
-		int a = rank_step(&K[0], ++*step, flags), b = rank_step(&K[1], *step, flags);
+		int a = rank_step(&two[0], ++*step, flags), b = rank_step(&two[1], *step, flags);
 
 		if (a == 0 && b == 0)
 			return true;
@@ -33,19 +29,8 @@ static bool both_mark(uint64_t *step, uint32_t flags)
 
 static void both_guard(void)
 {
-	(void)ckpt_guard(K[0].c, NULL);
-	(void)ckpt_guard(K[1].c, NULL);
-}
-
-static bool in_memory(uint64_t step)
-{
-	struct ckpt_step s[16];
-	int n = ckpt_steps(K[1].c, s, 16);
-
-	for (int i = 0; i < n; i++)
-		if (s[i].step == step && s[i].where & 1)
-			return true;
-	return false;
+	(void)ckpt_guard(two[0].c, NULL);
+	(void)ckpt_guard(two[1].c, NULL);
 }
 
 static bool on_disk_within(uint64_t step, uint64_t ns)
@@ -64,12 +49,12 @@ static const char *scenario(void)
 
 	step++; /* with no guard before it, either */
 	for (uint32_t r = 0; r < 2; r++) {
-		rank_fill(&K[r], step);
-		if (ckpt_snapshot(K[r].c, step, &m) != 0)
+		rank_fill(&two[r], step);
+		if (ckpt_snapshot(two[r].c, step, &m) != 0)
 			return "the first mark was not taken";
 	}
 	for (until = now_ns() + SEC / 5; now_ns() < until; sched_yield())
-		if (in_memory(step))
+		if (in_memory(&two[1], step))
 			return "a step was staged of ranks that were never seen to guard";
 	both_guard(); /* the copy has ended by now */
 	if (!both_mark(&step, CKPT_STAGE_ONLY))
@@ -79,19 +64,19 @@ static const char *scenario(void)
 	both_guard();
 	/* One rank is late. */
 	held = step++;
-	if (rank_step(&K[0], step, CKPT_STAGE_ONLY) != 0)
+	if (rank_step(&two[0], step, CKPT_STAGE_ONLY) != 0)
 		return "a slot was not given back";
 	if (wait_staged(0, step, SEC / 5) != -ETIMEDOUT)
 		return "a step was staged that one rank had not marked";
-	if (!in_memory(held))
+	if (!in_memory(&two[1], held))
 		return "the staged step was given up before there was a newer one";
-	if (rank_step(&K[1], step, CKPT_STAGE_ONLY) != 0)
+	if (rank_step(&two[1], step, CKPT_STAGE_ONLY) != 0)
 		return "the late rank did not find its ticket";
 	/* One rank gives up. */
 	for (int i = 0; i < 40 && !torn; i++) {
 		if (!both_mark(&step, CKPT_STAGE_ONLY))
 			return "there is no slot";
-		torn = ckpt_guard(K[1].c, NULL) == CKPT_TORN;
+		torn = ckpt_guard(two[1].c, NULL) == CKPT_TORN;
 		if (torn && wait_staged(0, step, 5 * SEC) != -ENOENT)
 			return "a step was staged that one rank gave up";
 	}
@@ -104,8 +89,8 @@ static const char *scenario(void)
 	if (on_disk_within(held, SEC / 5))
 		return "a step was committed before its ranks were seen to guard";
 	for (uint32_t r = 0; r < 2; r++) {
-		rank_fill(&K[r], held + 1);
-		(void)ckpt_snapshot(K[r].c, held + 1, NULL);
+		rank_fill(&two[r], held + 1);
+		(void)ckpt_snapshot(two[r].c, held + 1, NULL);
 	}
 	step++;
 	if (!both_mark(&step, CKPT_FINAL))
@@ -117,24 +102,17 @@ static const char *scenario(void)
 
 TEST(every_rule_of_a_snapshot_is_kept)
 {
-	struct plan_of_job p = { .job = "rules",
-				 .mesh = "fsdp=2",
-				 .guard = CKPT_NEVER,
-				 .rows = 10000,
-				 .shared_only = true };
+	struct plan_of_job p =
+		plan("rules", "fsdp=2", .guard = CKPT_NEVER, .rows = 10000, .shared_only = true);
 	const char *what;
 
-	host_make(&H);
-	p.socket = H.socket;
-	p.store = H.store;
-	host_start(&H, IO_THREADS, NULL);
-	ranks_open(K, 2, &p);
+	host_start(&H, NULL);
+	ranks_open(two, 2, &p);
 	what = scenario();
 	if (what)
 		print_message("%s\n", what);
-	for (uint32_t r = 0; r < 2; r++)
-		rank_close(&K[r], 0);
-	host_stop(&H);
-	(void)io_tree_remove(AT_FDCWD, H.dir);
+	ranks_close(two, 2);
 	assert_null(what);
 }
+
+UNIT(.setup = host_setup, .teardown = host_teardown);

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scratch.h - a temporary directory of a test, in $TMPDIR; in /tmp where sockets in it would have too long a
+ * name. Who aborts removes it, too.
+ */
+#ifndef TESTS_SCRATCH_H
+#define TESTS_SCRATCH_H
+#include <stddef.h>
+
+#define SCRATCH_MAX 64 /* bytes of its name: what lies in it and is a socket may have 40 more */
+
+void scratch_make(char ret[SCRATCH_MAX]);
+int scratch_remove(const char *dir); /* 0, also when there is none */
+#endif
