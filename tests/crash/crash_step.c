@@ -6,29 +6,61 @@
 #include "tests/crash/crash_step.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdio.h>
+#include <sys/vfs.h>
 #include "ckpt/base/util.h"
 #include "tests/lib/io_faults.h"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
 
+/* Those that are there: what a test that failed leaves goes when its process ends. */
+static struct {
+	char path[200];
+	pid_t maker;
+} left[16];
+
+__attribute__((destructor)) static void places_end(void)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (left[i].path[0] && left[i].maker == getpid())
+			(void)io_tree_remove(AT_FDCWD, left[i].path);
+}
+
+static bool in_memory(const char *path)
+{
+	struct statfs fs;
+
+	return statfs(path, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
 void place_make(struct place *p)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	if (!tmp)
-		tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+	tmp = tmp ? tmp : "/tmp";
+	if (!in_memory(tmp) && in_memory("/dev/shm") && access("/dev/shm", W_OK) == 0)
+		tmp = "/dev/shm";
 	(void)snprintf(p->path, sizeof p->path, "%s/ckpt-crash-XXXXXX", tmp);
 	if (!mkdtemp(p->path))
 		abort();
 	p->fd = open(p->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (p->fd < 0)
 		abort();
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (!left[i].path[0] || i + 1 == ARRAY_LEN(left)) {
+			memcpy(left[i].path, p->path, sizeof p->path);
+			left[i].maker = getpid();
+			break;
+		}
 }
 
 void place_remove(struct place *p)
 {
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (strcmp(left[i].path, p->path) == 0)
+			left[i].path[0] = 0;
 	(void)close(p->fd);
 	(void)io_tree_remove(AT_FDCWD, p->path);
 }

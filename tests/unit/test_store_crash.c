@@ -6,7 +6,7 @@
  * in CRASH_JOBS (1) processes.
  */
 #include <sys/wait.h>
-#include "tests/crash/crash_rigs.c"
+#include "tests/crash/crash_rigs.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 
@@ -18,6 +18,8 @@
 #endif
 #define STATES 10000
 #define ROUNDS_MAX 100000
+
+static uint64_t first_seed;
 
 static uint64_t number_from(const char *name, uint64_t otherwise)
 {
@@ -74,7 +76,7 @@ static bool walk_in_children(uint64_t jobs, uint64_t states)
 		assert_true(pid >= 0);
 		if (pid)
 			continue;
-		if (walk_on(crash_seed + (j + 1) * ROUNDS_MAX, states, why)) {
+		if (walk_on(first_seed + (j + 1) * ROUNDS_MAX, states, why)) {
 			(void)fprintf(stderr, "%s\n", why);
 			_exit(1);
 		}
@@ -91,7 +93,7 @@ static bool walk_in_children(uint64_t jobs, uint64_t states)
 static void enough_different_states_of_the_disk_were_looked_at(void **state)
 {
 	uint64_t states = number_from("CRASH_STATES", STATES), jobs = number_from("CRASH_JOBS", 1);
-	uint64_t seed = crash_seed;
+	uint64_t seed = first_seed;
 	char why[CRASH_WHY] = "";
 
 	(void)state;
@@ -118,7 +120,8 @@ static void enough_different_states_of_the_disk_were_looked_at(void **state)
 static int walks_begin(void **state)
 {
 	(void)state;
-	crash_seed_set(draw_seed("crash states"));
+	first_seed = draw_seed("crash states");
+	crash_seed_set(first_seed);
 	crash_walks.quiet = true;
 	crash_walks.nrandom = 4;
 	crash_walks.distinct =
