@@ -92,6 +92,7 @@ int power_walk_with(struct io_faults *f, struct io_crash_opts o,
 
 	o.seed = crash_seed;
 	o.nrandom *= crash_walks.nrandom;
+	o.every = crash_walks.every;
 	o.memory = true;
 	o.quiet = crash_walks.quiet;
 	o.distinct = crash_walks.distinct;
@@ -171,7 +172,7 @@ int rig_power_sync_failed(char why[CRASH_WHY])
 	for (uint32_t i = 0; i < ARRAY_LEN(life); i++) {
 		bool hit = true;
 
-		for (uint64_t nth = 1; hit; nth++) {
+		for (uint64_t nth = 1; hit; nth += MAX(crash_walks.every_run, 1u)) {
 			char inner[CRASH_WHY];
 
 			if (power_run(&life[i], nth, &hit, inner))

@@ -318,11 +318,13 @@ static int fault_run(const struct fault_kind *k, uint64_t nth, bool back, bool *
 
 static int rig_faults(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t back = 0; back < 2; back++) {
 		for (uint32_t k = 0; k < ARRAY_LEN(fault_kinds); k++) {
 			bool hit = true;
 
-			for (uint64_t nth = 1; hit; nth++) {
+			for (uint64_t nth = 1 + k % by; hit; nth += by) {
 				char inner[CRASH_WHY];
 
 				if (fault_run(&fault_kinds[k], nth, back, &hit, inner))
@@ -371,10 +373,12 @@ static int kill_run(uint64_t nth, bool back, bool *ret_hit, char why[CRASH_WHY])
 
 static int rig_kills(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t back = 0; back < 2; back++) {
 		bool hit = true;
 
-		for (uint64_t nth = 1; hit; nth++) {
+		for (uint64_t nth = 1 + back % by; hit; nth += by) {
 			char inner[CRASH_WHY];
 
 			if (kill_run(nth, back, &hit, inner))
@@ -560,10 +564,12 @@ static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_act
 
 static int rig_fence(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t i = 0; i < 2 * RIVALS; i++) {
 		bool acted = true;
 
-		for (uint64_t at = 1; acted; at++) {
+		for (uint64_t at = 1 + i % by; acted; at += by) {
 			char inner[CRASH_WHY];
 
 			if (fence_run(i % RIVALS, i / RIVALS, at, &acted, inner))
@@ -646,7 +652,7 @@ static int race_run(uint32_t round, char why[CRASH_WHY])
 
 static int rig_race(char why[CRASH_WHY])
 {
-	for (uint32_t round = 0; round < 60; round++) {
+	for (uint32_t round = 0; round < 60 / MAX(crash_walks.every_run, 1u); round++) {
 		char inner[CRASH_WHY];
 
 		if (race_run(round, inner))

@@ -21,9 +21,11 @@ struct crash_rig {
 extern const struct crash_rig crash_rigs[];
 extern const uint32_t crash_rigs_n;
 
-/* How many states, and where different ones are counted. */
+/* How many states and runs, and where different states are counted. */
 extern struct crash_walks {
-	uint32_t nrandom; /* per moment, times what a rig asks for */
+	uint32_t nrandom;   /* per moment, times what a rig asks for */
+	uint32_t every;	    /* of the states one in so many; 0: all */
+	uint32_t every_run; /* of the calls that fail or at which somebody dies, the same */
 	bool quiet;
 	struct io_crash_set *distinct;
 } crash_walks;

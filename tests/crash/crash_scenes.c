@@ -573,6 +573,7 @@ static int point_run(const struct scene *c, uint64_t at, bool *reached, uint64_t
 
 int rig_points(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
 	bool reached[ARRAY_LEN(point_names)] = { false };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
@@ -580,7 +581,7 @@ int rig_points(char why[CRASH_WHY])
 
 		if (point_run(&scenes[i], 0, reached, &n, why))
 			return 1;
-		for (uint64_t at = 1; at <= n; at++)
+		for (uint64_t at = 1 + i % by; at <= n; at += by)
 			if (point_run(&scenes[i], at, NULL, &ignored, why))
 				return 1;
 	}

@@ -886,7 +886,7 @@ struct crash_walk {
 	bool *loose;		     /* per event: not durable at this point */
 	bool *orphan;		     /* per event: an fsync that failed has let go of it */
 	struct crash_choice *choice; /* per event */
-	uint64_t random, number;
+	uint64_t random, number, asked;
 	int rc;
 };
 
@@ -1359,7 +1359,7 @@ static void crash_state_check(struct crash_walk *w)
 	char text[CRASH_TEXT_BYTES];
 
 	crash_order_close(w);
-	if (w->rc || crash_chosen_before(w))
+	if (w->rc || crash_chosen_before(w) || (w->o->every > 1 && w->asked++ % w->o->every))
 		return;
 	if (w->o->memory)
 		crash_state_in_memory(w, &at);

@@ -24,7 +24,7 @@ static uint64_t step_given(void)
 {
 	const char *text = getenv("FAULT_STEP");
 
-	return text && *text ? strtoull(text, NULL, 0) : STEP;
+	return text && *text ? strtoull(text, NULL, 0) : STEP * (1000 / unit_scaled(1000));
 }
 
 /* kind NULL: memory. */
@@ -78,22 +78,22 @@ static void every_call_may_fail(void **state)
 			injections++;
 	print_message("%s: %llu injections, %llu ms\n", c->name, (unsigned long long)injections,
 		      (unsigned long long)((now_ns() - begun) / NS_PER_MS));
-	assert_true(injections > 10);
+	assert_true(injections > unit_scaled(10));
 }
 
 /* Scenes whose own code allocates nothing, or looks at what it gets. */
 TEST(every_allocation_of_keeping_house_may_fail)
 {
-	uint64_t injections = 0;
+	uint64_t injections = 0, by = 1000 / unit_scaled(1000);
 
 	for (uint32_t i = 0; i < scenes_n; i++) {
 		if (scenes[i].saves)
 			continue;
-		for (uint64_t nth = 1; scene_fails(&scenes[i], NULL, nth); nth++)
+		for (uint64_t nth = 1; scene_fails(&scenes[i], NULL, nth); nth += by)
 			injections++;
 	}
 	print_message("%llu injections\n", (unsigned long long)injections);
-	assert_true(injections > 50);
+	assert_true(injections > unit_scaled(50));
 }
 
 /* --- a look, an opened checkpoint, a commit --- */
