@@ -55,7 +55,6 @@ const struct store_step *scan_find(const struct store_step *st, uint32_t n, enum
 				   uint64_t step, uint64_t seq);
 /* Of a listing: is this entry something that a claim should have swept? */
 int crash_leftover(void *arg, const char *name, unsigned char d_type);
-uint32_t open_files(void); /* of this process */
 
 /* --- lives that are recorded, and what the power leaves of them --- */
 

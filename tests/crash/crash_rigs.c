@@ -3,7 +3,6 @@
  * crash_rigs.c - see crash_rigs.h. Every run has a store of its own.
  */
 #include "tests/crash/crash_impl.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -232,18 +231,6 @@ int story_save(const struct io_ops *ops, int root_fd, struct story *y, bool back
 	}
 	store_close(s);
 	return r;
-}
-
-uint32_t open_files(void)
-{
-	uint32_t n = 0;
-	DIR *d = opendir("/proc/self/fd");
-
-	while (d && readdir(d))
-		n++;
-	if (d)
-		(void)closedir(d);
-	return n;
 }
 
 /* --- R2: the n-th call fails --- */
