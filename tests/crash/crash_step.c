@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/vfs.h>
 #include "ckpt/base/util.h"
+#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
@@ -75,19 +76,13 @@ void crash_step_free(struct crash_step *c)
 
 static int model_declare(uint32_t rank, struct table *ret, struct arena *a, struct ckpt_err *err)
 {
-	struct table_place place = { .name = "mem",
-				     .rank = rank,
-				     .bytes = CRASH_ELEMENTS * sizeof(float) };
+	struct table_place place =
+		ROW(.name = "mem", .rank = rank, .bytes = CRASH_ELEMENTS * sizeof(float));
 	struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct table_piece piece = { .rank = rank };
-	struct table_tensor x = { .component = "model",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .role = CKPT_PARAM,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = (const uint64_t[]){ CRASH_ELEMENTS } };
+	struct table_tensor x = ROW(.component = "model", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .role = CKPT_PARAM, .rank = TABLE_NONE, .ndim = 1,
+				    .shape = (const uint64_t[]){ CRASH_ELEMENTS });
 	struct layout l = { .nplace = 1, .place = &cut };
 	struct mesh m;
 	int r = mesh_parse("fsdp=2", a, &m, err);
@@ -169,11 +164,8 @@ static int part_put(const struct io_ops *ops, int fd, const struct crash_file *f
 	for (uint32_t i = 0; i < 3; i++) {
 		struct io_req *done;
 
-		req[i] = (struct io_req){ .fd = fd,
-					  .write = true,
-					  .buf = f->bytes + cut[i],
-					  .len = cut[i + 1] - cut[i],
-					  .off = cut[i] };
+		req[i] = (struct io_req)ROW(.fd = fd, .write = true, .buf = f->bytes + cut[i],
+					    .len = cut[i + 1] - cut[i], .off = cut[i]);
 		if (r)
 			continue;
 		r = io_submit(q, &req[i]);
@@ -251,11 +243,8 @@ static void parent_look(const struct store *s, uint64_t rewind, struct native_li
 static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 		       struct store_txn **ret_txn, struct crash_step *ret, struct ckpt_err *err)
 {
-	struct native_info info = { .job = CRASH_JOB,
-				    .step = step,
-				    .generation = s->generation,
-				    .wall_ns = 1700000000 * NS_PER_S + seq,
-				    .world = CRASH_WORLD };
+	struct native_info info = ROW(.job = CRASH_JOB, .step = step, .generation = s->generation,
+				      .wall_ns = 1700000000 * NS_PER_S + seq, .world = CRASH_WORLD);
 	struct native_lineage line = { .seq = seq, .parent_step = UINT64_MAX, .tool = "test" };
 	struct native_part part[CRASH_WORLD] = { 0 };
 	struct table t[CRASH_WORLD] = { 0 };

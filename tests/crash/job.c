@@ -154,21 +154,6 @@ uint32_t entries_of(int dirfd, const char *name)
 
 /* --- its steps --- */
 
-struct store_step step_now(uint64_t step)
-{
-	const struct store at = job_by(&io_ops_posix);
-	cleanup_free struct store_step *st = NULL;
-	uint32_t n;
-
-	if (store_scan(&at, true, &st, &n, &err))
-		fail_msg("%s", err.msg);
-	for (uint32_t i = 0; i < n; i++)
-		if (st[i].step == step)
-			return st[i];
-	fail_msg("there is no step %" PRIu64, step);
-	return (struct store_step){ 0 };
-}
-
 void mark(uint64_t step, enum store_mark_kind kind, const char *name)
 {
 	struct store at = job_by(&io_ops_posix);

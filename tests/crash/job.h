@@ -52,8 +52,7 @@ void put_dir(int dirfd, const char *name);
 int dir_open(int dirfd, const char *name);
 uint32_t entries_of(int dirfd, const char *name);
 
-/* By the kernel's calls, whatever ops are. step_now: the first of this number, in whatever state. */
-struct store_step step_now(uint64_t step);
+/* By the kernel's calls, whatever ops are. */
 void mark(uint64_t step, enum store_mark_kind kind, const char *name);
 /* "50 40 a30 d20": committed, collecting (c), set aside, damaged, quarantined (q), misplaced (m), of a newer
  * version (n), the newest first; seq: "50-5". What is committed has

@@ -3,6 +3,7 @@
  * memdir.c - see memdir.h. It writes parts as slowly and plainly as possible, so that it is a
  * second hand against move.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/sample.h"
 #include "ckpt/base/hash.h"
@@ -146,9 +147,8 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 		chunk[i].stored_crc = crc32c(0, raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 	}
-	*ret_part = (struct native_part){ .rank = rank,
-					  .raw_bytes = ret_table->place[0].bytes,
-					  .table = ret_table };
+	*ret_part = (struct native_part)ROW(.rank = rank, .raw_bytes = ret_table->place[0].bytes,
+					    .table = ret_table);
 	snprintf(ret_part->name, sizeof ret_part->name, "w%04u-%08x-%03u.part", rank,
 		 (uint32_t)opts->seed, 0u);
 	native_part_head(info, rank, &head);
@@ -175,17 +175,12 @@ void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts)
 {
 	struct native_part part[MEMDIR_FILES_MAX];
 	struct table table[MEMDIR_FILES_MAX];
-	struct native_info info = { .job = opts->job,
-				    .step = opts->step,
-				    .generation = opts->generation,
-				    .wall_ns = 1700000000000000000 };
-	struct native_lineage line = {
-		.seq = opts->seq,
-		.parent_step = opts->step ? opts->step - 1 : UINT64_MAX,
-		.tool = "memdir 1",
-		.note = opts->note,
-		.nnote = opts->nnote,
-	};
+	struct native_info info =
+		ROW(.job = opts->job, .step = opts->step, .generation = opts->generation,
+		    .wall_ns = 1700000000000000000);
+	struct native_lineage line =
+		ROW(.seq = opts->seq, .parent_step = opts->step ? opts->step - 1 : UINT64_MAX,
+		    .tool = "memdir 1", .note = opts->note, .nnote = opts->nnote);
 	struct ckpt_err err = { 0 };
 	struct sample first;
 	uint8_t id[16];

@@ -14,6 +14,7 @@
  * All in memory, so that every region can have its turn.
  */
 #include "ckpt/move/move.h"
+#include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
@@ -119,13 +120,8 @@ static void dir_copy(struct memdir *to, const struct memdir *from)
 
 static void scene_make(struct scene *s, const char *test)
 {
-	struct memdir_opts o = { .mesh = "fsdp=2",
-				 .job = "demo",
-				 .seed = 5,
-				 .scale = 1,
-				 .step = 12,
-				 .generation = 3,
-				 .seq = 7 };
+	struct memdir_opts o = ROW(.mesh = "fsdp=2", .job = "demo", .seed = 5, .scale = 1,
+				   .step = 12, .generation = 3, .seq = 7);
 	struct ckpt_err err = { 0 };
 	struct source_dir dir;
 	uint64_t covered = 0, all = 0;

@@ -5,6 +5,7 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/tap.h"
+#include "tests/lib/row.h"
 #include <stdatomic.h>
 
 struct watch {
@@ -159,14 +160,9 @@ static void many_make(const uint64_t *bytes, uint32_t nbytes, uint32_t n, struct
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t shape = bytes[i % nbytes] / 4, zero = 0;
 		char name[32];
-		struct table_tensor x = { .component = "model",
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .cls = CKPT_STABLE,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &shape };
+		struct table_tensor x =
+			ROW(.component = "model", .name = name, .of = "", .dtype = CKPT_F32,
+			    .cls = CKPT_STABLE, .rank = TABLE_NONE, .ndim = 1, .shape = &shape);
 		struct table_piece p = { .off = at };
 
 		snprintf(name, sizeof name, "t%u", i);

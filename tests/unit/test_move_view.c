@@ -8,6 +8,7 @@
 #include "tests/unit/test_view_model.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/row.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 2000
@@ -121,13 +122,8 @@ TEST(operands_are_turned_and_cut_before_they_are_reduced)
 	const void *src[] = { operand[0], operand[1] };
 	void *dst[] = { got };
 	struct table t = { 0 }, view, target, rank;
-	struct table_tensor x = { .component = "m",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "m", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	struct ckpt_err err = { 0 };
 	struct arena a = { 0 };
 	struct layout l;

@@ -4,6 +4,7 @@
  * included, whatever the meshes, the limit and the engine; and ends cleanly whatever goes wrong.
  */
 #include "tests/unit/test_move_disk.h"
+#include "tests/lib/row.h"
 #include "tests/lib/deny_syscall.h"
 #include <pthread.h>
 #include <sched.h>
@@ -138,11 +139,9 @@ static void stream(const char *from, const char *to, uint64_t scale, uint64_t li
 
 TEST(test_windows_give_every_element_of_every_place)
 {
-	static const char *const pairs[][2] = { { "fsdp=4", "fsdp=3" },
-						{ "dp=2,fsdp=2", "fsdp=3" },
-						{ "fsdp=2,tp=2", "fsdp=4" },
-						{ "pp=2,fsdp=2", "fsdp=2,tp=2" },
-						{ "fsdp=4", "fsdp=1" } };
+	static const char *const pairs[][2] = ROW(
+		{ "fsdp=4", "fsdp=3" }, { "dp=2,fsdp=2", "fsdp=3" }, { "fsdp=2,tp=2", "fsdp=4" },
+		{ "pp=2,fsdp=2", "fsdp=2,tp=2" }, { "fsdp=4", "fsdp=1" });
 
 	for (size_t i = 0; i < ARRAY_LEN(pairs); i += EVERY == 1 ? 1 : 3) {
 		stream(pairs[i][0], pairs[i][1], 1, LEAST, &threads);
@@ -349,12 +348,8 @@ TEST(test_damage_in_a_chunk_is_EBADMSG_and_never_delivered)
 
 TEST(test_what_the_source_lacks_is_said)
 {
-	struct table_tensor x = { .component = "no",
-				  .name = "where",
-				  .of = "",
-				  .dtype = CKPT_U8,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE };
+	struct table_tensor x = ROW(.component = "no", .name = "where", .of = "", .dtype = CKPT_U8,
+				    .layout = TABLE_NONE, .rank = TABLE_NONE);
 	struct table t = { 0 };
 	struct ckpt_err err = { 0 };
 	struct rig r;
@@ -393,14 +388,9 @@ TEST(test_too_little_memory_is_refused_with_the_least)
 TEST(test_an_element_in_more_places_than_fit_a_window_is_refused)
 {
 	uint64_t one = 1, zero = 0, n = move_window_bytes(LEAST) / 16 + 1;
-	struct table_tensor x = { .component = "m",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_C128,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = &one };
+	struct table_tensor x =
+		ROW(.component = "m", .name = "w", .of = "", .dtype = CKPT_C128,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 1, .shape = &one);
 	struct table_place place = { .name = "p", .bytes = n * 16 };
 	struct table_piece p = { .tensor = 0 };
 	struct table t = { 0 };

@@ -6,6 +6,7 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/place_pieces.h"
+#include "tests/lib/row.h"
 
 /* --- fingerprints --- */
 
@@ -173,9 +174,8 @@ TEST(every_engine_writes_the_same_file)
 	job_make(&j, "fsdp=2", seed, 4);
 	job_stage(&j, 4, 0x11);
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(engine); i++) {
-		const struct disk_how how = { .ops = &io_ops_posix,
-					      .engine = engine[i / 2],
-					      .direct = i % 2 };
+		const struct disk_how how =
+			ROW(.ops = &io_ops_posix, .engine = engine[i / 2], .direct = i % 2);
 
 		if (part_file(&d, &j, 1, &how, NULL, NULL, &m, &part, &err) < 0)
 			fail_msg("%s", err.msg);

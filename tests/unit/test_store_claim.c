@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_claim.c - job names, opening, claims, takeovers, and what a claim sweeps away. */
 #include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 
 /* A job that nobody has claimed. */
@@ -403,17 +404,14 @@ TEST(a_sentence_says_why_and_what_to_do_next)
 	static const struct {
 		int r, code;
 		const char *advice;
-	} want[] = { { -ENOSPC, -ENOSPC, "free space there" },
-		     { -EDQUOT, -ENOSPC, "free space there" },
-		     { -EIO, -EIO, "see dmesg" },
-		     { -EACCES, -EACCES, "belong to another user?" },
-		     { -EPERM, -EPERM, "belong to another user?" },
-		     { -EROFS, -EROFS, "mount it writable" },
-		     { -EMFILE, -EMFILE, "ulimit -n" },
-		     { -ENFILE, -ENFILE, "ulimit -n" },
-		     { -ELOOP, -ELOOP, "are not followed" },
-		     { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
-		     { -4000, -4000, "cannot x: unknown error" } };
+	} want[] = ROW({ -ENOSPC, -ENOSPC, "free space there" },
+		       { -EDQUOT, -ENOSPC, "free space there" }, { -EIO, -EIO, "see dmesg" },
+		       { -EACCES, -EACCES, "belong to another user?" },
+		       { -EPERM, -EPERM, "belong to another user?" },
+		       { -EROFS, -EROFS, "mount it writable" }, { -EMFILE, -EMFILE, "ulimit -n" },
+		       { -ENFILE, -ENFILE, "ulimit -n" }, { -ELOOP, -ELOOP, "are not followed" },
+		       { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
+		       { -4000, -4000, "cannot x: unknown error" });
 
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
 		assert_int_equal(store_fail(&err, want[i].r, "cannot %s", "x"), want[i].code);

@@ -3,6 +3,7 @@
 #include <pwd.h>
 #include <sys/stat.h>
 #include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 
 static struct store_step *step; /* 30, 20, 10 */
@@ -609,30 +610,17 @@ TEST(a_mark_says_each_thing_once_and_what_belongs_to_its_kind)
 
 TEST(a_file_is_a_mark_only_if_we_would_call_it_so)
 {
-	static const char *const foreign[] = {
-		"",
-		"hold",
-		"hold-",
-		"holder-000000000020-0123456789abcdef-x",
-		"hold-x",
-		"hold-000000000020",
-		"hold-000000000020-0123456",
-		"hold-000000000020-012345678",
-		"hold-000000000020-0123456789abcdef",
-		"hold-000000000020-0123456789abcdef-",
-		"hold-000000000020-0123456789abcdef-.x",
-		"hold-000000000020-0123456789abcdef-x y",
-		"hold-000000000020-0123456789abcdef-x~",
-		"hold-000000000020-0123456789abcdef-x~1",
+	static const char *const foreign[] = ROW(
+		"", "hold", "hold-", "holder-000000000020-0123456789abcdef-x", "hold-x",
+		"hold-000000000020", "hold-000000000020-0123456", "hold-000000000020-012345678",
+		"hold-000000000020-0123456789abcdef", "hold-000000000020-0123456789abcdef-",
+		"hold-000000000020-0123456789abcdef-.x", "hold-000000000020-0123456789abcdef-x y",
+		"hold-000000000020-0123456789abcdef-x~", "hold-000000000020-0123456789abcdef-x~1",
 		"hold-000000000020-0123456789abcdef-x~0123456x",
-		"hold-000000000020-0123456789abcdef-x~012345678",
-		"hold-20-0123456789abcdef-x",
+		"hold-000000000020-0123456789abcdef-x~012345678", "hold-20-0123456789abcdef-x",
 		"hold-18446744073709551616-0123456789abcdef-x",
-		"hold-000000000020-0123456789ABCDEF-x",
-		"verified-000000000020-0123456789abcdef-x",
-		"bad-000000000020-0123456789abcdef-",
-		"gen-00000001",
-	};
+		"hold-000000000020-0123456789ABCDEF-x", "verified-000000000020-0123456789abcdef-x",
+		"bad-000000000020-0123456789abcdef-", "gen-00000001");
 	struct store_mark m;
 	char file[200];
 

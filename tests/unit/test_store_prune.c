@@ -5,6 +5,7 @@
 #include "ckpt/base/container.h"
 #include "ckpt/store/repair.h"
 #include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 
 #define NSTEP 5 /* 10, 20, ... 50, seq 1 to 5 */
@@ -77,14 +78,20 @@ static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_la
 /* Steps here are written in nanoseconds that follow each other. */
 static const struct retain_policy last2_at_once = { .keep_last = 2, .set_aside_for_ns = 1 };
 
+static struct prune_result prune_by(const struct prune_opts *o)
+{
+	struct prune_result ret;
+
+	if (prune_with(&io_ops_posix, s->job_fd, o, &ret))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
 static struct prune_result prune(const struct retain_policy *p)
 {
 	struct prune_opts o = keep_last(p);
-	struct prune_result ret;
 
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
-		fail_msg("%s", err.msg);
-	return ret;
+	return prune_by(&o);
 }
 
 static void assert_rows(const char *want)
@@ -152,16 +159,16 @@ TEST(a_dry_run_changes_nothing)
 	struct prune_result ret;
 
 	o.dry = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 4);
 	assert_true(ret.unverified);
 	assert_int_equal(nverified, 0);
 	assert_listed("50 40 30 20 10");
 	o.free_bytes = 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	o.verify = NULL; /* nor does it need who verifies */
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	assert_true(ret.unverified);
 	assert_listed("50 40 30 20 10");
@@ -173,12 +180,12 @@ TEST(without_a_policy_or_a_verified_step_nothing_goes)
 	struct prune_result ret;
 
 	o.policy = NULL;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_false(ret.unverified);
 	o.policy = &last1;
 	o.verify = NULL;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_true(ret.unverified);
 	assert_non_null(strstr(rows, "no newer step is verified"));
@@ -197,11 +204,11 @@ TEST(no_more_than_what_is_asked_goes_the_oldest_first)
 	struct prune_result ret;
 
 	o.free_bytes = 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	assert_listed("50 40 30 20");
 	o.free_bytes = ret.freed + 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_listed("50 40");
 }
@@ -262,7 +269,7 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 	ret = prune(&last1);
 	assert_int_equal(ret.removed, 0);
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_listed("q50 40 d20");
 	assert_non_null(strstr(rows, "20 keep held by me"));
@@ -286,7 +293,7 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	x = begun(s, 60, 7);
 	assert_listed("c60 25 a50 a40 a30 q20 10");
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_non_null(strstr(rows, "50 remove quarantined"));
 	assert_non_null(strstr(rows, "40 remove its MANIFEST is missing"));
@@ -300,7 +307,6 @@ TEST(a_hold_that_has_expired_keeps_nothing)
 {
 	cleanup_free struct store_step *st = NULL;
 	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 	uint32_t n;
 
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
@@ -310,10 +316,10 @@ TEST(a_hold_that_has_expired_keeps_nothing)
 				 0);
 	mark(30, MARK_BAD, NULL);
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune_by(&o);
 	assert_listed("50 20");
 	o.now_ns += NS_PER_S;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune_by(&o);
 	assert_listed("50");
 }
 
@@ -345,7 +351,7 @@ TEST(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired)
 	make_newer("step-000000000020");
 	assert_listed("50 40 30 n20 10");
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_non_null(strstr(rows, "20 keep written by a newer version"));
 	(void)prune(&last2);
@@ -391,13 +397,10 @@ TEST(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed)
 static struct prune_result prune_aside(const struct retain_policy *p, uint64_t free_bytes)
 {
 	struct prune_opts o = keep_last(p);
-	struct prune_result ret;
 
 	o.set_aside = true;
 	o.free_bytes = free_bytes;
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
-		fail_msg("%s", err.msg);
-	return ret;
+	return prune_by(&o);
 }
 
 TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
@@ -733,6 +736,19 @@ static void meddle(void *arg, const char *name)
 	m->act();
 }
 
+static struct prune_result prune_meddled(const struct retain_policy *p, struct meddling *m)
+{
+	struct prune_opts o = keep_last(p);
+	struct prune_result ret;
+	struct io_faults f;
+
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = meddle;
+	f.on_point_arg = m;
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	return ret;
+}
+
 static enum store_mark_kind late;
 
 static void act_hold(void)
@@ -749,23 +765,17 @@ static void act_hold(void)
 /* A hold that was acknowledged is a step that stays, whenever it came. */
 static void kept_or_refused(void **state, enum store_mark_kind kind)
 {
-	struct prune_opts o = keep_last(&last1);
 	uint32_t held = 0, refused = 0;
 	bool acted = true;
 
 	late = kind;
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_hold };
-		struct prune_result ret;
-		struct io_faults f;
 		char text[200];
 
 		mark(50, MARK_VERIFIED, NULL);
-		io_faults_init(&f, &io_ops_posix);
-		f.on_point = meddle;
-		f.on_point_arg = &m;
 		verdict = 1;
-		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+		(void)prune_meddled(&last1, &m);
 		listed(s, false, text);
 		acted = m.done;
 		if (verdict == 0 && !strstr(text, "20"))
@@ -806,26 +816,18 @@ static void act_go_back(void)
 /* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
 TEST(a_step_that_is_committed_meanwhile_stays)
 {
-	static const struct retain_policy p = { .keep_last = 1, .keep_every = 10 };
-	struct prune_opts o = keep_last(&p);
 	bool acted = true;
 	uint32_t committed = 0;
 
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_go_back };
-		struct prune_result ret;
-		struct io_faults f;
 		char text[200];
 
 		move("step-000000000010", "x");
 		move("x", "step-000000000010");
 		mark(10, MARK_HOLD, "base");
 		mark(50, MARK_VERIFIED, NULL);
-		o.policy = &last1;
-		io_faults_init(&f, &io_ops_posix);
-		f.on_point = meddle;
-		f.on_point_arg = &m;
-		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+		(void)prune_meddled(&last1, &m);
 		acted = m.done;
 		listed(s, false, text);
 		if (nsaved > NSTEP) {
@@ -851,15 +853,10 @@ static void act_exchange(void)
 TEST(what_is_no_longer_what_was_judged_stays)
 {
 	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
-	struct prune_opts o = keep_last(&last2);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last2, &m);
 	assert_true(m.done);
 	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
 	assert_int_equal(ret.removed, 1); /* 30 */
@@ -873,15 +870,10 @@ static void act_keeper_goes(void)
 TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_goes };
-	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last1, &m);
 	assert_int_equal(ret.removed, 0);
 	assert_listed("40 30 20 10");
 }
@@ -895,15 +887,10 @@ static void act_keeper_exchanged(void)
 TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
-	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last1, &m);
 	assert_int_equal(ret.removed, 0);
 	assert_non_null(strstr(rows, "which was to stay instead, has gone"));
 	assert_listed("d50 40 30 20 10");
@@ -1057,10 +1044,8 @@ TEST(a_prune_amid_a_commit_that_goes_back_leaves_a_step)
 static void act_prune(void)
 {
 	static const struct retain_policy p = { .keep_last = 3 };
-	struct prune_opts o = keep_last(&p);
-	struct prune_result ret;
 
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune(&p);
 }
 
 static void act_claim(void)
@@ -1079,14 +1064,8 @@ TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 
 		for (uint64_t at = 1; acted; at++) {
 			struct meddling m = { .at = at, .act = who ? act_claim : act_prune };
-			struct prune_opts o = keep_last(&last1);
-			struct prune_result ret;
-			struct io_faults f;
 
-			io_faults_init(&f, &io_ops_posix);
-			f.on_point = meddle;
-			f.on_point_arg = &m;
-			assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+			(void)prune_meddled(&last1, &m);
 			acted = m.done;
 			(void)prune(&last1);
 			assert_listed("50");
@@ -1118,11 +1097,9 @@ TEST(any_call_may_fail)
 		uint32_t on;
 		int err;
 		bool sticky;
-	} kind[] = { { IO_ON_ANY, -EIO, false },
-		     { IO_ON_SYNC, -EIO, true },
-		     { IO_ON_UNLINK, -EIO, true },
-		     { IO_ON_RENAME, -EIO, true },
-		     { IO_ON_MUTATING, -ENOSPC, true } };
+	} kind[] = ROW({ IO_ON_ANY, -EIO, false }, { IO_ON_SYNC, -EIO, true },
+		       { IO_ON_UNLINK, -EIO, true }, { IO_ON_RENAME, -EIO, true },
+		       { IO_ON_MUTATING, -ENOSPC, true });
 
 	for (uint32_t k = 0; k < ARRAY_LEN(kind); k++) {
 		bool hit = true;

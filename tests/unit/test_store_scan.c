@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it is. */
 #include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 
 /* Files whose bytes were to be the disk's. */
@@ -229,13 +230,9 @@ TEST(without_memory_for_its_notes_a_step_has_none)
 
 TEST(what_is_not_ours_is_not_listed)
 {
-	static const char *const dirs[] = { "step-12",
-					    "step-0000000000012",
-					    "step-00000000001x",
-					    "step-99999999999999999999999",
-					    "other",
-					    ".old-1-s1",
-					    "lost+found" };
+	static const char *const dirs[] =
+		ROW("step-12", "step-0000000000012", "step-00000000001x",
+		    "step-99999999999999999999999", "other", ".old-1-s1", "lost+found");
 
 	save(10, UINT64_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
