@@ -45,11 +45,16 @@ const struct sample_spec sample_specs[SAMPLE_TENSORS] = {
 	{ "optim", "step", "", CKPT_COUNTER, CKPT_STABLE, CKPT_I64, CUT_NONE, -1, 0, { 0 }, 0 },
 };
 
-uint64_t sample_mix(uint64_t z)
+static inline uint64_t mix(uint64_t z)
 {
 	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
 	return z ^ z >> 31;
+}
+
+uint64_t sample_mix(uint64_t z)
+{
+	return mix(z);
 }
 
 static uint64_t sample_key(uint64_t seed, const struct table_tensor *x, uint64_t step)
@@ -65,23 +70,46 @@ static uint64_t sample_key(uint64_t seed, const struct table_tensor *x, uint64_t
 	return sample_mix(h + (x->cls == CKPT_CONST ? 0 : step));
 }
 
-static void sample_value(uint64_t key, const struct table_tensor *x, uint64_t g, uint8_t *ret)
+/*
+ * The elements list[0 .. n-1] behind `first`, one behind the other. This is half of the time of the tests that move
+ * samples, and its memory is nobody else's: ThreadSanitizer looks at what is copied from it, not at each element.
+ */
+__attribute__((no_sanitize("thread"))) static void
+sample_values(uint64_t key, const struct table_tensor *x, uint64_t first, const uint64_t *list,
+	      uint64_t n, uint8_t *to)
 {
-	uint64_t v = sample_mix(key + g * UINT64_C(0x9e3779b97f4a7c15));
+	uint64_t mask = x->dtype == CKPT_BOOL ? 1 : UINT64_MAX;
+	uint32_t bytes = x->elem_bytes;
 
-	if (x->dtype == CKPT_BOOL)
-		v &= 1;
-	for (uint32_t i = 0; i < x->elem_bytes; i++, v >>= 8) {
-		if (i == 8)
-			v = sample_mix(key ^ ~g);
-		ret[i] = (uint8_t)v;
+	for (uint64_t i = 0; i < n; i++, to += bytes) {
+		uint64_t g = first + list[i],
+			 v = mix(key + g * UINT64_C(0x9e3779b97f4a7c15)) & mask;
+
+		switch (bytes) {
+		case 1:
+			*to = (uint8_t)v;
+			break;
+		case 2:
+			*(uint16_t *)(void *)to = (uint16_t)v;
+			break;
+		case 4:
+			*(uint32_t *)(void *)to = (uint32_t)v;
+			break;
+		default:
+			*(uint64_t *)(void *)to = v;
+			if (bytes > 8)
+				*(uint64_t *)(void *)(to + 8) = mix(key ^ ~g);
+		}
 	}
 }
 
 void sample_truth(uint64_t seed, const struct table_tensor *x, uint64_t g, uint64_t step,
 		  void *ret_bytes)
 {
-	sample_value(sample_key(seed, x, step), x, g, ret_bytes);
+	uint64_t bytes[2], zero = 0;
+
+	sample_values(sample_key(seed, x, step), x, g, &zero, 1, (uint8_t *)bytes);
+	memcpy(ret_bytes, bytes, x->elem_bytes);
 }
 
 void sample_element(const struct sample *s, uint32_t tensor, uint64_t g, uint64_t step,
@@ -90,7 +118,7 @@ void sample_element(const struct sample *s, uint32_t tensor, uint64_t g, uint64_
 	sample_truth(s->seed, &s->decl.tensor[tensor], g, step, ret_bytes);
 }
 
-uint64_t *sample_indices(const struct indices *d)
+__attribute__((no_sanitize("thread"))) uint64_t *sample_indices(const struct indices *d)
 {
 	uint64_t *list = malloc((d->total + 1) * sizeof *list), n = 0;
 
@@ -108,22 +136,29 @@ void sample_piece(uint64_t seed, const struct table *t, const struct table_piece
 {
 	const struct table_tensor *x = &t->tensor[p->tensor];
 	uint64_t key = sample_key(seed, x, step), *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 };
-	uint8_t *to = ret_bytes;
+	uint64_t scalar = 0, bytes = p->set.numel * x->elem_bytes;
+	uint32_t last = x->ndim ? x->ndim - 1 : 0;
+	uint64_t *inner = &scalar, n = x->ndim ? p->set.dim[last].total : 1;
+	uint8_t *made = malloc(bytes + 16);
 
+	assert(made);
 	for (uint32_t d = 0; d < x->ndim; d++)
-		list[d] = sample_indices(&p->set.dim[d]);
-	for (uint64_t i = 0; i < p->set.numel; i++, to += x->elem_bytes) {
-		uint64_t g = 0;
+		inner = list[d] = sample_indices(&p->set.dim[d]);
+	for (uint64_t done = 0; done < p->set.numel; done += n) {
+		uint64_t row = 0;
 
-		for (uint32_t d = 0; d < x->ndim; d++)
-			g = g * x->shape[d] + list[d][at[d]];
-		sample_value(key, x, g, to);
-		for (uint32_t d = x->ndim; d-- > 0;) {
+		for (uint32_t d = 0; d < last; d++)
+			row = row * x->shape[d] + list[d][at[d]];
+		sample_values(key, x, x->ndim ? row * x->shape[last] : 0, inner, n,
+			      made + done * x->elem_bytes);
+		for (uint32_t d = last; d-- > 0;) {
 			if (++at[d] < p->set.dim[d].total)
 				break;
 			at[d] = 0;
 		}
 	}
+	memcpy(ret_bytes, made, bytes);
+	free(made);
 	for (uint32_t d = 0; d < x->ndim; d++)
 		free(list[d]);
 }
@@ -307,8 +342,13 @@ void sample_fill(struct sample *s, uint64_t step)
 static bool sample_gap(const struct sample *s, uint64_t from, uint64_t to, char *why,
 		       size_t why_bytes)
 {
+	const uint8_t *mem = s->mem;
+
+	if (from < to && mem[from] == SAMPLE_CLEAR &&
+	    !memcmp(mem + from, mem + from + 1, to - from - 1))
+		return true;
 	for (uint64_t i = from; i < to; i++) {
-		if (((const uint8_t *)s->mem)[i] == SAMPLE_CLEAR)
+		if (mem[i] == SAMPLE_CLEAR)
 			continue;
 		snprintf(why, why_bytes, "rank %u: byte %llu between the pieces was written",
 			 s->rank, (unsigned long long)i);
@@ -328,6 +368,8 @@ static bool sample_same(const struct sample *s, const struct table_piece *p, uin
 
 	assert(want);
 	sample_piece(s->seed, &s->decl, p, step, want);
+	if (!memcmp(want, have, p->len))
+		i = p->len;
 	while (i < p->len && want[i] == have[i])
 		i++;
 	if (i < p->len)
