@@ -96,18 +96,24 @@ uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *pie
 			    const uint8_t *p)
 {
 	const struct table_tensor *x = &t->tensor[piece->tensor];
-	uint64_t *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 }, sum = 0;
+	uint64_t *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 }, sum = 0, n = 0;
 
 	for (uint32_t d = 0; d < x->ndim; d++)
 		list[d] = sample_indices(&piece->set.dim[d]);
-	for (uint64_t i = 0; i < piece->set.numel; i++, p += x->elem_bytes) {
+	/* As many elements of a row at a time as follow each other. */
+	for (uint64_t i = 0; i < piece->set.numel; i += n, p += n * x->elem_bytes) {
+		uint32_t last = x->ndim ? x->ndim - 1 : 0;
 		uint64_t g = 0;
 
 		for (uint32_t d = 0; d < x->ndim; d++)
 			g = g * x->shape[d] + list[d][at[d]];
-		sum += fingerprint(p, 1, x->elem_bytes, g);
+		for (n = 1; x->ndim && at[last] + n < piece->set.dim[last].total; n++)
+			if (list[last][at[last] + n] != list[last][at[last]] + n)
+				break;
+		sum += fingerprint(p, n, x->elem_bytes, g);
 		for (uint32_t d = x->ndim; d-- > 0;) {
-			if (++at[d] < piece->set.dim[d].total)
+			at[d] += d == last ? n : 1;
+			if (at[d] < piece->set.dim[d].total)
 				break;
 			at[d] = 0;
 		}

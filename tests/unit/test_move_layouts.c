@@ -276,7 +276,7 @@ TEST(from_any_layout_to_any_other_and_back_nothing_changes)
 	moved = 0;
 	cases_hold(__func__, there_and_back, 2, FEWER(10000));
 	printf("%" PRIu64 " bytes moved\n", moved);
-	assert_true(moved > FEWER(10000) * 100);
+	assert_true(moved > unit_scaled(FEWER(10000)) * 100);
 }
 
 /* Memory to memory, in which elements are in many places: one of them is taken. */

@@ -275,12 +275,15 @@ TEST(a_header_above_the_limit_is_refused)
 	struct safetensors_tensor *x = calloc(n, sizeof *x);
 	char *text = malloc((size_t)len + 1);
 
-	memset(text, 'n', len);
+	/* Each name is a tail of one text: all differ, and early. */
+	for (uint32_t i = 0; i < len; i++)
+		text[i] = (char)('a' + i * 7 % 26);
 	text[len] = 0;
-	/* Each name is a tail of one text: all differ. */
 	for (uint32_t i = 0; i < n; i++)
 		x[i] = (struct safetensors_tensor){ text + i, CKPT_U8, 0, NULL, 0, 0 };
+#if !defined(__SANITIZE_ADDRESS__) /* 100 MB of it */
 	assert_int_equal(safetensors_make(x, 99, NULL, 0, &arena, &head, NULL, &err), 0);
+#endif
 	assert_refused(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err),
 		       "the format takes 100000000");
 	free(text);
