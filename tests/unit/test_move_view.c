@@ -83,7 +83,7 @@ static void check_moved(const struct world *w, const struct table *dst, uint8_t 
 TEST(whatever_the_view_any_mesh_gets_its_elements_also_of_other_types)
 {
 	naive_seed(__func__);
-	for (uint32_t k = 0; k < CASES; k++) {
+	for (uint32_t k = 0; k < unit_scaled(CASES); k++) {
 		struct plan_opts opts = { .casts = k % 2 };
 		struct world *w = world_make();
 		const void *src[PLACES];

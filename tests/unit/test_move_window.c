@@ -163,8 +163,8 @@ TEST(test_many_windows_pass_through_little_memory)
 #define MANY 5 /* 25 MB or so: some windows */
 #define SOME 2 /* where it may be one */
 #else
-#define MANY 10
-#define SOME 10
+#define MANY (unit_scaled(10) == 10 ? 10u : 5u)
+#define SOME (unit_scaled(10) == 10 ? 10u : 2u)
 #endif
 
 /* A job, wanted on another mesh. */
