@@ -490,11 +490,13 @@ static void *claim_race(void *arg)
 {
 	uint64_t *generation = arg;
 	struct ckpt_err e;
+	struct store *mine;
 
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &e))
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &mine, &e))
 		return NULL;
 	for (uint32_t i = 0; i < RACE_CLAIMS;)
-		i += store_claim(s, 0, false, &generation[i], &e) == 0;
+		i += store_claim(mine, 0, false, &generation[i], &e) == 0;
+	store_close(mine);
 	return arg;
 }
 
