@@ -134,11 +134,11 @@ uninstall:
 # tests/unit/test_ROOM_SUBJECT.c: all files of a room are one program (tests/lib/unit.h), which links what ROOM may use, and cmocka. A file
 # that takes the place of a part of the product, or of the system under it, is a program of its own.
 UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-APART    := cli_faults client_daemons client_shared daemon_release move_memory native_memory store_crash store_faults
+APART    := cli_faults client_daemons client_shared daemon_release move_memory native_memory
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main.
-TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) tests/crash/crash_step.c)
+TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) $(wildcard tests/crash/*.c))
 # Linked with tests/lib/libc.c, which takes the place of functions of the C library.
 OWN_LIBC := store native_memory move_memory
 $(O)/tests.a: $(TEST_LIB)

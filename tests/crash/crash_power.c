@@ -1,56 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_power.c - lives of a store that are recorded, and every disk that a power loss may leave of them
- * (tests/crash/README.md). A part of crash_rigs.c, which judges.
+ * (tests/crash/README.md). crash_rigs.c judges.
  * Invariant: what is held against a state is what had been promised when the power went, kept by number.
  */
-#include <sys/random.h>
-#include <time.h>
+#include "tests/crash/crash_impl.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include "tests/lib/libc.h"
 
-#define PROMISES_MAX 24
+static _Atomic uint64_t names; /* of the fresh ones, the next */
 
-/* Fresh names are the same in every recording of a seed, so that equal states of two recordings are one. */
-static _Atomic uint64_t crash_names; /* 0: the kernel's random bytes */
-
-ssize_t getrandom(void *buf, size_t len, unsigned flags)
+static ssize_t names_random(void *buf, size_t len, unsigned flags)
 {
-	uint64_t next = atomic_load(&crash_names);
+	uint64_t next = atomic_load(&names);
 
-	if (!next)
-		return syscall(SYS_getrandom, buf, len, flags);
+	(void)flags;
 	for (size_t i = 0; i < len; i++) {
 		next = next * UINT64_C(6364136223846793005) + 1442695040888963407;
 		((uint8_t *)buf)[i] = (uint8_t)(next >> 56);
 	}
-	atomic_store(&crash_names, next | 1);
+	atomic_store(&names, next | 1);
 	return (ssize_t)len;
 }
 
-/* And so is the time of day, which marks say. */
-int clock_gettime(clockid_t id, struct timespec *ret)
+void crash_names_fixed(bool fixed)
 {
-	if (id != CLOCK_REALTIME || !atomic_load(&crash_names))
-		return (int)syscall(SYS_clock_gettime, id, ret);
-	*ret = (struct timespec){ .tv_sec = 1800000000 };
-	return 0;
+	atomic_store(&names, 1);
+	libc_instead.getrandom = fixed ? names_random : NULL;
+	libc_instead.clock_gettime = fixed ? libc_fixed_time : NULL; /* marks say it */
 }
 
-/* How many states, and where different ones are counted. */
-static struct {
-	uint32_t nrandom; /* per moment, times what a rig asks for */
-	bool quiet;
-	struct io_crash_set *distinct;
-} crash_walks = { .nrandom = 1 };
+struct crash_walks crash_walks = { .nrandom = 1 };
 
-struct power {
-	struct story y;			    /* at the end */
-	struct story promise[PROMISES_MAX]; /* the files are those of y */
-	uint32_t npromise;
-	bool done; /* a scene that was played to its end */
-	char *why;
-};
-
-static void power_promise(struct io_faults *f, struct power *w)
+void power_promise(struct io_faults *f, struct power *w)
 {
 	if (w->npromise == PROMISES_MAX)
 		abort();
@@ -70,17 +55,7 @@ static int power_check(void *arg, int dirfd, const struct io_crash *at)
 	return story_restart(at->ops, dirfd, &y, true, w->why);
 }
 
-/* Steps and what each continues. */
-struct power_life {
-	uint32_t nbase; /* of the steps 10, 20, 30 are there before anything goes wrong */
-	uint32_t n;
-	uint64_t step[3][2];
-	uint32_t nrandom, ntear;
-};
-
-/* One launch. A step that fails is begun once more, from the first byte. */
-static void power_live(struct io_faults *f, int root_fd, const struct power_life *l,
-		       struct power *w)
+void power_live(struct io_faults *f, int root_fd, const struct power_life *l, struct power *w)
 {
 	struct ckpt_err err = { 0 };
 	uint32_t tries = 2;
@@ -109,14 +84,15 @@ static void power_live(struct io_faults *f, int root_fd, const struct power_life
 	store_close(s);
 }
 
-static int power_walk_with(struct io_faults *f, struct io_crash_opts o,
-			   int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
-			   char why[CRASH_WHY])
+int power_walk_with(struct io_faults *f, struct io_crash_opts o,
+		    int (*each)(void *arg, int dirfd, const struct io_crash *at), void *arg,
+		    char why[CRASH_WHY])
 {
 	int r;
 
 	o.seed = crash_seed;
 	o.nrandom *= crash_walks.nrandom;
+	o.every = crash_walks.every;
 	o.memory = true;
 	o.quiet = crash_walks.quiet;
 	o.distinct = crash_walks.distinct;
@@ -142,7 +118,7 @@ static int power_run(const struct power_life *l, uint64_t fail, bool *ret_hit, c
 
 	place_make(&p);
 	crash_nrun++;
-	atomic_store(&crash_names, 1);
+	crash_names_fixed(true);
 	io_faults_init(&f, &io_ops_posix);
 	r = story_base(p.fd, &w.y, l->nbase, why);
 	if (!r) {
@@ -160,7 +136,7 @@ static int power_run(const struct power_life *l, uint64_t fail, bool *ret_hit, c
 					 &w);
 		io_record_free(f.record);
 	}
-	atomic_store(&crash_names, 0);
+	crash_names_fixed(false);
 	story_free(&w.y);
 	place_remove(&p);
 	return r;
@@ -173,7 +149,7 @@ static const struct power_life whole_life = {
 	0, 3, { { 10, UINT64_MAX }, { 20, 10 }, { 15, 10 } }, 24, 3
 };
 
-static int rig_power(char why[CRASH_WHY])
+int rig_power(char why[CRASH_WHY])
 {
 	static const struct power_life *const life[] = { &whole_life, &first_commit, &over_older,
 							 &going_back };
@@ -185,7 +161,7 @@ static int rig_power(char why[CRASH_WHY])
 	return 0;
 }
 
-static int rig_power_sync_failed(char why[CRASH_WHY])
+int rig_power_sync_failed(char why[CRASH_WHY])
 {
 	static const struct power_life life[] = {
 		{ 2, 1, { { 15, 10 } }, 2, 1 },
@@ -196,7 +172,7 @@ static int rig_power_sync_failed(char why[CRASH_WHY])
 	for (uint32_t i = 0; i < ARRAY_LEN(life); i++) {
 		bool hit = true;
 
-		for (uint64_t nth = 1; hit; nth++) {
+		for (uint64_t nth = 1; hit; nth += MAX(crash_walks.every_run, 1u)) {
 			char inner[CRASH_WHY];
 
 			if (power_run(&life[i], nth, &hit, inner))
@@ -224,7 +200,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 
 	place_make(&p);
 	crash_nrun++;
-	atomic_store(&crash_names, 1);
+	crash_names_fixed(true);
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_init(&death, &f.ops);
 	r = story_base(p.fd, &w.y, 1, why);
@@ -258,7 +234,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 		power_promise(&f, &w); /* told to whoever asked the second one */
 		r = power_walk(&f, (struct io_crash_opts){ .nrandom = 2, .ntear = 1 }, &w);
 	}
-	atomic_store(&crash_names, 0);
+	crash_names_fixed(false);
 	io_record_free(f.record);
 	store_close(a);
 	store_close(b);
@@ -267,7 +243,7 @@ static int power_seen_run(uint64_t back, char why[CRASH_WHY])
 	return r;
 }
 
-static int rig_power_seen(char why[CRASH_WHY])
+int rig_power_seen(char why[CRASH_WHY])
 {
 	for (uint64_t back = 0; back < 3; back++) {
 		char inner[CRASH_WHY];

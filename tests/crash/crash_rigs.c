@@ -2,18 +2,15 @@
 /*
  * crash_rigs.c - see crash_rigs.h. Every run has a store of its own.
  */
-#include "tests/crash/crash_rigs.h"
-#include <dirent.h>
+#include "tests/crash/crash_impl.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <sys/syscall.h>
-#include "tests/crash/crash_step.h"
 
-static uint64_t crash_seed = 1, crash_nrun;
+uint64_t crash_seed = 1, crash_nrun;
 
 void crash_seed_set(uint64_t seed)
 {
@@ -25,8 +22,7 @@ uint64_t crash_runs(void)
 	return crash_nrun;
 }
 
-/* Returns 1. */
-__attribute__((format(printf, 2, 3))) static int rig_fail(char why[CRASH_WHY], const char *fmt, ...)
+int rig_fail(char why[CRASH_WHY], const char *fmt, ...)
 {
 	va_list ap;
 
@@ -36,27 +32,7 @@ __attribute__((format(printf, 2, 3))) static int rig_fail(char why[CRASH_WHY], c
 	return 1;
 }
 
-#define FAIL(...) rig_fail(why, __VA_ARGS__)
-
-/* --- what a run knows --- */
-
-#define STORY_MAX 6
-
-enum said { SAID_NO, SAID_MAYBE, SAID_YES };
-
-/* What the job has done so far, and what it was doing. */
-struct story {
-	struct crash_step step[STORY_MAX];
-	bool acked[STORY_MAX];
-	bool failed[STORY_MAX]; /* and was begun again: it may be anywhere, or nowhere */
-	enum said gone[STORY_MAX], repaired[STORY_MAX]; /* of the scenes */
-	enum said marked[STORY_MAX][3];			/* hold, tag, bad */
-	uint32_t n;
-	uint64_t rewind;     /* of the step being written */
-	uint64_t generation; /* the highest acknowledged */
-};
-
-static void story_free(struct story *y)
+void story_free(struct story *y)
 {
 	for (uint32_t i = 0; i < y->n; i++)
 		crash_step_free(&y->step[i]);
@@ -71,8 +47,8 @@ static bool is_behind(const struct story *y, uint32_t i)
 
 /* --- judging --- */
 
-static const struct store_step *scan_find(const struct store_step *st, uint32_t n,
-					  enum store_state state, uint64_t step, uint64_t seq)
+const struct store_step *scan_find(const struct store_step *st, uint32_t n, enum store_state state,
+				   uint64_t step, uint64_t seq)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (st[i].state == state && st[i].step == step && st[i].seq == seq)
@@ -80,13 +56,8 @@ static const struct store_step *scan_find(const struct store_step *st, uint32_t 
 	return NULL;
 }
 
-struct judgement {
-	bool listed[STORY_MAX], aside[STORY_MAX];
-};
-
-/* Every entry is one of the story's steps, in the right order; *ret says which are where. */
-static int story_look(const struct store *s, const struct story *y, struct judgement *ret,
-		      char why[CRASH_WHY])
+int story_look(const struct store *s, const struct story *y, struct judgement *ret,
+	       char why[CRASH_WHY])
 {
 	cleanup_free struct store_step *st = NULL;
 	struct ckpt_err err = { 0 };
@@ -172,7 +143,7 @@ static int story_judge(const struct story *y, const struct judgement *j, bool to
 	return 0;
 }
 
-static int leftover(void *arg, const char *name, unsigned char d_type)
+int crash_leftover(void *arg, const char *name, unsigned char d_type)
 {
 	(void)d_type;
 	if (strncmp(name, ".tmp-", 5) != 0 && strncmp(name, ".trash-", 7) != 0)
@@ -181,9 +152,8 @@ static int leftover(void *arg, const char *name, unsigned char d_type)
 	return 1;
 }
 
-/* A restart: a reader, then a new launch, then the same again. */
-static int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, bool torn,
-			 char why[CRASH_WHY])
+int story_restart(const struct io_ops *ops, int root_fd, const struct story *y, bool torn,
+		  char why[CRASH_WHY])
 {
 	struct judgement first, j;
 	struct ckpt_err err = { 0 };
@@ -213,7 +183,7 @@ static int story_restart(const struct io_ops *ops, int root_fd, const struct sto
 		if (!r && memcmp(&j, &first, sizeof j) != 0)
 			r = FAIL("a claim has changed what is listed");
 		if (!r)
-			r = s->ops->list(s->ops->ctx, s->job_fd, leftover, why);
+			r = s->ops->list(s->ops->ctx, s->job_fd, crash_leftover, why);
 		highest = generation;
 		store_close(s);
 	}
@@ -222,8 +192,7 @@ static int story_restart(const struct io_ops *ops, int root_fd, const struct sto
 
 /* --- running --- */
 
-/* The steps that are there before anything goes wrong: 10, or 10, 20, 30. */
-static int story_base(int root_fd, struct story *y, uint32_t n, char why[CRASH_WHY])
+int story_base(int root_fd, struct story *y, uint32_t n, char why[CRASH_WHY])
 {
 	struct ckpt_err err = { 0 };
 	struct store *s;
@@ -243,9 +212,8 @@ static int story_base(int root_fd, struct story *y, uint32_t n, char why[CRASH_W
 	return r ? FAIL("the base: %.400s", err.msg) : 0;
 }
 
-/* A launch that writes one step: 20 after 10, or 15 after 10 where 20 and 30 exist. */
-static int story_save(const struct io_ops *ops, int root_fd, struct story *y, bool back,
-		      struct ckpt_err *err)
+int story_save(const struct io_ops *ops, int root_fd, struct story *y, bool back,
+	       struct ckpt_err *err)
 {
 	uint64_t generation = 0;
 	struct store *s;
@@ -263,18 +231,6 @@ static int story_save(const struct io_ops *ops, int root_fd, struct story *y, bo
 	}
 	store_close(s);
 	return r;
-}
-
-static uint32_t open_files(void)
-{
-	uint32_t n = 0;
-	DIR *d = opendir("/proc/self/fd");
-
-	while (d && readdir(d))
-		n++;
-	if (d)
-		(void)closedir(d);
-	return n;
 }
 
 /* --- R2: the n-th call fails --- */
@@ -349,11 +305,13 @@ static int fault_run(const struct fault_kind *k, uint64_t nth, bool back, bool *
 
 static int rig_faults(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t back = 0; back < 2; back++) {
 		for (uint32_t k = 0; k < ARRAY_LEN(fault_kinds); k++) {
 			bool hit = true;
 
-			for (uint64_t nth = 1; hit; nth++) {
+			for (uint64_t nth = 1 + k % by; hit; nth += by) {
 				char inner[CRASH_WHY];
 
 				if (fault_run(&fault_kinds[k], nth, back, &hit, inner))
@@ -402,10 +360,12 @@ static int kill_run(uint64_t nth, bool back, bool *ret_hit, char why[CRASH_WHY])
 
 static int rig_kills(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t back = 0; back < 2; back++) {
 		bool hit = true;
 
-		for (uint64_t nth = 1; hit; nth++) {
+		for (uint64_t nth = 1 + back % by; hit; nth += by) {
 			char inner[CRASH_WHY];
 
 			if (kill_run(nth, back, &hit, inner))
@@ -415,9 +375,6 @@ static int rig_kills(char why[CRASH_WHY])
 	}
 	return 0;
 }
-
-#include "tests/crash/crash_power.c"
-#include "tests/crash/crash_scenes.c"
 
 /* --- two launches --- */
 
@@ -594,10 +551,12 @@ static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_act
 
 static int rig_fence(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
+
 	for (uint32_t i = 0; i < 2 * RIVALS; i++) {
 		bool acted = true;
 
-		for (uint64_t at = 1; acted; at++) {
+		for (uint64_t at = 1 + i % by; acted; at += by) {
 			char inner[CRASH_WHY];
 
 			if (fence_run(i % RIVALS, i / RIVALS, at, &acted, inner))
@@ -680,7 +639,7 @@ static int race_run(uint32_t round, char why[CRASH_WHY])
 
 static int rig_race(char why[CRASH_WHY])
 {
-	for (uint32_t round = 0; round < 60; round++) {
+	for (uint32_t round = 0; round < 60 / MAX(crash_walks.every_run, 1u); round++) {
 		char inner[CRASH_WHY];
 
 		if (race_run(round, inner))

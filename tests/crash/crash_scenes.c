@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_scenes.c - what a store's house is kept with, to be cut short: sweeping after a dead launch, marks,
- * pruning, repair, a commit that is undone. A part of crash_rigs.c. Each scene is played
+ * pruning, repair, a commit that is undone. Each scene is played
  *
  *	with the process dead at every named point of the protocol (ckpt/store/points.h), each time that it is
  *	reached; a name that no scene reaches is a fault;
@@ -10,20 +10,13 @@
  * Invariant: before a scene lets something go it says so in its promise (may_go), and only when the call has
  * returned 0 does it promise what the call was for.
  */
-#include "ckpt/store/points.h"
-#include "ckpt/store/repair.h"
-#include "ckpt/store/rewind.h"
+#include "tests/crash/crash_impl.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 #define SCENE_HOLD "eval"
 #define SCENE_TAG "best"
-
-struct scene {
-	const char *name;
-	int (*base)(int root_fd, struct power *w);
-	void (*live)(struct io_faults *f, int root_fd, struct power *w);
-	int (*check)(const struct io_ops *ops, int dirfd, const struct story *y, char *why);
-	uint32_t nrandom;
-};
 
 /* --- what is held against a state of kept steps --- */
 
@@ -146,7 +139,7 @@ static int kept_check(const struct io_ops *ops, int root_fd, const struct story 
 		if (!r && memcmp(now, first, sizeof now) != 0)
 			r = FAIL("a launch has changed what is there");
 		if (!r)
-			r = ops->list(ops->ctx, s->job_fd, leftover, why);
+			r = ops->list(ops->ctx, s->job_fd, crash_leftover, why);
 		store_close(s);
 	}
 	return r;
@@ -241,7 +234,7 @@ static int rewound_check(const struct io_ops *ops, int root_fd, const struct sto
 			r = FAIL("%" PRIx32 " is listed at the end", line);
 	}
 	if (!r)
-		r = ops->list(ops->ctx, s->job_fd, leftover, why);
+		r = ops->list(ops->ctx, s->job_fd, crash_leftover, why);
 	store_close(s);
 	return r;
 }
@@ -490,17 +483,19 @@ static void live_repaired(struct io_faults *f, int root_fd, struct power *w)
 	store_close(s);
 }
 
-static const struct scene scenes[] = {
-	{ "a first step", base_none, live_first, saved_check, 0 },
-	{ "a step", base_one, live_save, saved_check, 0 },
-	{ "going back", base_three, live_back, saved_check, 0 },
-	{ "going back, undone", base_three, live_undone, saved_check, 8 },
-	{ "rewinding", base_back, live_rewound, rewound_check, 8 },
-	{ "sweeping", base_dead, live_save, saved_check, 8 },
-	{ "marks and pruning", base_three, live_kept, kept_check, 16 },
-	{ "repair", base_torn_manifest, live_repaired, repaired_check, 16 },
-	{ "repair without MANIFEST", base_no_manifest, live_repaired, repaired_check, 4 },
+const struct scene scenes[] = {
+	{ "a first step", base_none, live_first, saved_check, 0, true, false },
+	{ "a step", base_one, live_save, saved_check, 0, true, false },
+	{ "going back", base_three, live_back, saved_check, 0, true, false },
+	{ "going back, undone", base_three, live_undone, saved_check, 8, true, true },
+	{ "rewinding", base_back, live_rewound, rewound_check, 8, false, false },
+	{ "sweeping", base_dead, live_save, saved_check, 8, true, false },
+	{ "marks and pruning", base_three, live_kept, kept_check, 16, false, false },
+	{ "repair", base_torn_manifest, live_repaired, repaired_check, 16, false, false },
+	{ "repair without MANIFEST", base_no_manifest, live_repaired, repaired_check, 4, false,
+	  false },
 };
+const uint32_t scenes_n = ARRAY_LEN(scenes);
 
 /* --- dead at every point --- */
 
@@ -568,7 +563,7 @@ static int point_run(const struct scene *c, uint64_t at, bool *reached, uint64_t
 			(void)FAIL("%s, dead at %s: %.450s", c->name, p.name, inner);
 		else if (p.strange)
 			r = FAIL("%s reaches a point that is not in ckpt/store/points.h", c->name);
-		else if (at == 0 && c->check != saved_check && !w.done)
+		else if (at == 0 && !c->saves && !w.done)
 			r = FAIL("%s cannot be played to its end", c->name);
 	}
 	story_free(&w.y);
@@ -576,8 +571,9 @@ static int point_run(const struct scene *c, uint64_t at, bool *reached, uint64_t
 	return r;
 }
 
-static int rig_points(char why[CRASH_WHY])
+int rig_points(char why[CRASH_WHY])
 {
+	uint64_t by = MAX(crash_walks.every_run, 1u);
 	bool reached[ARRAY_LEN(point_names)] = { false };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
@@ -585,7 +581,7 @@ static int rig_points(char why[CRASH_WHY])
 
 		if (point_run(&scenes[i], 0, reached, &n, why))
 			return 1;
-		for (uint64_t at = 1; at <= n; at++)
+		for (uint64_t at = 1 + i % by; at <= n; at += by)
 			if (point_run(&scenes[i], at, NULL, &ignored, why))
 				return 1;
 	}
@@ -625,7 +621,7 @@ static int scene_power_run(const struct scene *c, char why[CRASH_WHY])
 	place_make(&p);
 	crash_nrun++;
 	why[0] = 0;
-	atomic_store(&crash_names, 1);
+	crash_names_fixed(true);
 	io_faults_init(&f, &io_ops_posix);
 	r = c->base(p.fd, &x.w);
 	if (!r) {
@@ -638,13 +634,13 @@ static int scene_power_run(const struct scene *c, char why[CRASH_WHY])
 	} else {
 		(void)FAIL("%s: its beginning cannot be made", c->name);
 	}
-	atomic_store(&crash_names, 0);
+	crash_names_fixed(false);
 	story_free(&x.w.y);
 	place_remove(&p);
 	return r;
 }
 
-static int rig_power_scenes(char why[CRASH_WHY])
+int rig_power_scenes(char why[CRASH_WHY])
 {
 	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
 		char inner[CRASH_WHY];

@@ -6,29 +6,62 @@
 #include "tests/crash/crash_step.h"
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdio.h>
+#include <sys/vfs.h>
 #include "ckpt/base/util.h"
+#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
 
+/* Those that are there: what a test that failed leaves goes when its process ends. */
+static struct {
+	char path[200];
+	pid_t maker;
+} left[16];
+
+__attribute__((destructor)) static void places_end(void)
+{
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (left[i].path[0] && left[i].maker == getpid())
+			(void)io_tree_remove(AT_FDCWD, left[i].path);
+}
+
+static bool in_memory(const char *path)
+{
+	struct statfs fs;
+
+	return statfs(path, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
 void place_make(struct place *p)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	if (!tmp)
-		tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+	tmp = tmp ? tmp : "/tmp";
+	if (!in_memory(tmp) && in_memory("/dev/shm") && access("/dev/shm", W_OK) == 0)
+		tmp = "/dev/shm";
 	(void)snprintf(p->path, sizeof p->path, "%s/ckpt-crash-XXXXXX", tmp);
 	if (!mkdtemp(p->path))
 		abort();
 	p->fd = open(p->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (p->fd < 0)
 		abort();
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (!left[i].path[0] || i + 1 == ARRAY_LEN(left)) {
+			memcpy(left[i].path, p->path, sizeof p->path);
+			left[i].maker = getpid();
+			break;
+		}
 }
 
 void place_remove(struct place *p)
 {
+	for (uint32_t i = 0; i < ARRAY_LEN(left); i++)
+		if (strcmp(left[i].path, p->path) == 0)
+			left[i].path[0] = 0;
 	(void)close(p->fd);
 	(void)io_tree_remove(AT_FDCWD, p->path);
 }
@@ -43,19 +76,13 @@ void crash_step_free(struct crash_step *c)
 
 static int model_declare(uint32_t rank, struct table *ret, struct arena *a, struct ckpt_err *err)
 {
-	struct table_place place = { .name = "mem",
-				     .rank = rank,
-				     .bytes = CRASH_ELEMENTS * sizeof(float) };
+	struct table_place place =
+		ROW(.name = "mem", .rank = rank, .bytes = CRASH_ELEMENTS * sizeof(float));
 	struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct table_piece piece = { .rank = rank };
-	struct table_tensor x = { .component = "model",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .role = CKPT_PARAM,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = (const uint64_t[]){ CRASH_ELEMENTS } };
+	struct table_tensor x = ROW(.component = "model", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .role = CKPT_PARAM, .rank = TABLE_NONE, .ndim = 1,
+				    .shape = (const uint64_t[]){ CRASH_ELEMENTS });
 	struct layout l = { .nplace = 1, .place = &cut };
 	struct mesh m;
 	int r = mesh_parse("fsdp=2", a, &m, err);
@@ -137,11 +164,8 @@ static int part_put(const struct io_ops *ops, int fd, const struct crash_file *f
 	for (uint32_t i = 0; i < 3; i++) {
 		struct io_req *done;
 
-		req[i] = (struct io_req){ .fd = fd,
-					  .write = true,
-					  .buf = f->bytes + cut[i],
-					  .len = cut[i + 1] - cut[i],
-					  .off = cut[i] };
+		req[i] = (struct io_req)ROW(.fd = fd, .write = true, .buf = f->bytes + cut[i],
+					    .len = cut[i + 1] - cut[i], .off = cut[i]);
 		if (r)
 			continue;
 		r = io_submit(q, &req[i]);
@@ -219,11 +243,8 @@ static void parent_look(const struct store *s, uint64_t rewind, struct native_li
 static int begin_after(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
 		       struct store_txn **ret_txn, struct crash_step *ret, struct ckpt_err *err)
 {
-	struct native_info info = { .job = CRASH_JOB,
-				    .step = step,
-				    .generation = s->generation,
-				    .wall_ns = 1700000000 * NS_PER_S + seq,
-				    .world = CRASH_WORLD };
+	struct native_info info = ROW(.job = CRASH_JOB, .step = step, .generation = s->generation,
+				      .wall_ns = 1700000000 * NS_PER_S + seq, .world = CRASH_WORLD);
 	struct native_lineage line = { .seq = seq, .parent_step = UINT64_MAX, .tool = "test" };
 	struct native_part part[CRASH_WORLD] = { 0 };
 	struct table t[CRASH_WORLD] = { 0 };
@@ -305,6 +326,17 @@ int entry_count(void *arg, const char *name, unsigned char d_type)
 	(void)d_type;
 	++*n;
 	return 0;
+}
+
+uint32_t open_files(void)
+{
+	uint32_t n = 0;
+	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || io_ops_posix.list(NULL, fd, entry_count, &n))
+		abort();
+	(void)close(fd);
+	return n;
 }
 
 static bool file_same(const struct io_ops *ops, int dirfd, const struct crash_file *f,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crash_step.h - a real checkpoint of two ranks and a few KiB, written through the store as a daemon
- * would, and held byte by byte against what was written. Include crash_step.c into the test.
+ * would, and held byte by byte against what was written.
  */
 #ifndef CKPT_TESTS_CRASH_STEP_H
 #define CKPT_TESTS_CRASH_STEP_H
@@ -13,8 +13,8 @@
 #define CRASH_JOB "demo"
 #define CRASH_WHY 600 /* bytes of a sentence that says what did not hold */
 
-/* A directory for one store, in memory where the machine has /dev/shm and TMPDIR does not say else: tests
- * call fsync ten thousand times and judge by the calls, not by the disk. */
+/* A directory for one store: below TMPDIR if that is in memory, else in /dev/shm if the machine has it. Tests call
+ * fsync ten thousand times and judge by the calls, not by the disk. It goes with its process at the latest. */
 struct place {
 	char path[200];
 	int fd;
@@ -54,6 +54,8 @@ bool crash_step_same(const struct store *s, const char *dir, const struct crash_
 /* The parts alone: MANIFEST may be missing, or another one. */
 bool crash_parts_same(const struct store *s, const char *dir, const struct crash_step *want,
 		      char why[CRASH_WHY]);
+/* Descriptors of this process. */
+uint32_t open_files(void);
 /* Of a listing of a directory: counts its entries into *(uint32_t *)arg. */
 int entry_count(void *arg, const char *name, unsigned char d_type);
 #endif

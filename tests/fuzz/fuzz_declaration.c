@@ -7,6 +7,7 @@
  * out between buffers of exactly the sizes that were said, so that a byte beyond is seen; and the
  * lengths of blobs, which the trainer may change at any time, are whatever the input says.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "daemon/state.h"
@@ -84,11 +85,9 @@ static void start(void)
 	r = codec_encode(&t, true, &a, s, &n, NULL);
 	assert(!r);
 	for (uint32_t i = 0; i < n; i++)
-		sect[i] = (struct container_bytes){ .kind = s[i].kind,
-						    .rec_bytes = s[i].rec_bytes,
-						    .p = s[i].bytes,
-						    .len = s[i].len,
-						    .count = s[i].count };
+		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
+						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,
+						      .len = s[i].len, .count = s[i].count);
 	r = container_encode(&info, sect, n, &bytes, &len, NULL);
 	assert(!r);
 	f = memdir_add(&dir, NATIVE_MANIFEST, bytes, len);

@@ -5,6 +5,7 @@
  * What is accepted holds together: every sum and fingerprint that it counts is there to be read, and
  * what is written of it again is the same.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "ckpt/cli/conversion_journal.h"
@@ -27,18 +28,10 @@ static void start(void)
 					    { .state = JOURNAL_OPEN,
 					      .at = { .nchunk = SUMS, .fill = 77, .sum = sum } },
 					    { .state = JOURNAL_NONE } };
-	struct journal j = { .step = 12,
-			     .seq = 3,
-			     .mem_limit = 64 << 20,
-			     .windows = 4,
-			     .bytes = 1000,
-			     .first = 1,
-			     .batch = 2,
-			     .world = WORLD,
-			     .source = "0123456789abcdef",
-			     .tool = "ckptctl test",
-			     .mesh = "fsdp=3",
-			     .part = part };
+	struct journal j =
+		ROW(.step = 12, .seq = 3, .mem_limit = 64 << 20, .windows = 4, .bytes = 1000,
+		    .first = 1, .batch = 2, .world = WORLD, .source = "0123456789abcdef",
+		    .tool = "ckptctl test", .mesh = "fsdp=3", .part = part);
 	const struct ck_tail *tail;
 	struct memdir_file *f;
 	uint64_t len;

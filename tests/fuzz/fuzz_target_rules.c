@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/util.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/row.h"
 #include <stdio.h>
 
 #define BYTES_MAX 1024
@@ -20,14 +21,9 @@ static const uint32_t ndims[] = { 0, 1, 1, 2, 2, 3, 2 };
 
 static void add(struct table *t, const char *name, uint32_t i, uint32_t layout)
 {
-	struct table_tensor x = { .component = i % 2 ? "model" : "optim",
-				  .name = name,
-				  .of = "",
-				  .dtype = CKPT_BF16,
-				  .layout = layout,
-				  .rank = TABLE_NONE,
-				  .ndim = ndims[i],
-				  .shape = shapes[i] };
+	struct table_tensor x = ROW(.component = i % 2 ? "model" : "optim", .name = name, .of = "",
+				    .dtype = CKPT_BF16, .layout = layout, .rank = TABLE_NONE,
+				    .ndim = ndims[i], .shape = shapes[i]);
 
 	assert(!table_add_tensor(t, &x, NULL, NULL));
 }
@@ -55,13 +51,9 @@ static void make_source(struct table *t)
 		add(t, name, i, !ndims[i] ? only : i == 2 ? TABLE_NONE : cut);
 	}
 	for (uint32_t r = 0; r < 3; r++) {
-		struct table_tensor x = { .name = "rng",
-					  .dtype = CKPT_U8,
-					  .flags = TENSOR_BLOB,
-					  .layout = TABLE_NONE,
-					  .rank = r,
-					  .ndim = 1,
-					  .shape = &blob };
+		struct table_tensor x =
+			ROW(.name = "rng", .dtype = CKPT_U8, .flags = TENSOR_BLOB,
+			    .layout = TABLE_NONE, .rank = r, .ndim = 1, .shape = &blob);
 
 		assert(!table_add_tensor(t, &x, NULL, NULL));
 	}

@@ -7,6 +7,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/view.h"
+#include "tests/lib/row.h"
 
 #define BYTES_MAX 2048
 
@@ -56,15 +57,11 @@ static void make_source(struct table *t)
 	for (uint32_t r = 0; r < 4; r++)
 		assert(!table_add_place(t, &(struct table_place){ "part", r, 4096 }, NULL, NULL));
 	for (uint32_t i = 0; i < ARRAY_LEN(tensors); i++) {
-		struct table_tensor x = { .component = tensors[i].component,
-					  .name = tensors[i].name,
-					  .of = i % 2 ? "l.0.qkv" : "",
-					  .role = i % 2 ? CKPT_MOMENT1 : CKPT_PARAM,
-					  .dtype = tensors[i].dtype,
-					  .rank = TABLE_NONE,
-					  .ndim = tensors[i].ndim,
-					  .shape = tensors[i].shape,
-					  .fp = 1 + i };
+		struct table_tensor x =
+			ROW(.component = tensors[i].component, .name = tensors[i].name,
+			    .of = i % 2 ? "l.0.qkv" : "", .role = i % 2 ? CKPT_MOMENT1 : CKPT_PARAM,
+			    .dtype = tensors[i].dtype, .rank = TABLE_NONE, .ndim = tensors[i].ndim,
+			    .shape = tensors[i].shape, .fp = 1 + i);
 
 		if (tensors[i].dtype == CKPT_U8 || tensors[i].dtype == CKPT_F32)
 			x.role = CKPT_PARAM;
@@ -75,13 +72,10 @@ static void make_source(struct table *t)
 	}
 	for (uint32_t r = 0; r < 2; r++)
 		assert(!table_add_tensor(t,
-					 &(struct table_tensor){ .name = "rng",
-								 .dtype = CKPT_U8,
-								 .flags = TENSOR_BLOB,
-								 .layout = TABLE_NONE,
-								 .rank = r,
-								 .ndim = 1,
-								 .shape = &blob },
+					 &(struct table_tensor)ROW(.name = "rng", .dtype = CKPT_U8,
+								   .flags = TENSOR_BLOB,
+								   .layout = TABLE_NONE, .rank = r,
+								   .ndim = 1, .shape = &blob),
 					 NULL, NULL));
 	assert(!table_seal(t, NULL));
 	arena_free(&a);

@@ -6,6 +6,7 @@
  */
 #ifndef TESTS_NATIVE_EDITS_H
 #define TESTS_NATIVE_EDITS_H
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/fuzz/edits.h"
@@ -21,17 +22,8 @@ static uint8_t *kept_manifest;
 static void native_start(const char *name)
 {
 	struct ckpt_note note = { "loss", 1.5 };
-	struct memdir_opts o = {
-		.mesh = "tp=2,fsdp=1",
-		.job = "fuzz",
-		.seed = 1,
-		.scale = 1,
-		.step = 4,
-		.generation = 1,
-		.seq = 2,
-		.note = &note,
-		.nnote = 1,
-	};
+	struct memdir_opts o = ROW(.mesh = "tp=2,fsdp=1", .job = "fuzz", .seed = 1, .scale = 1,
+				   .step = 4, .generation = 1, .seq = 2, .note = &note, .nnote = 1);
 	struct ck_tail *t;
 
 	memdir_checkpoint(&dir, &o);

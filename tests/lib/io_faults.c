@@ -5,6 +5,7 @@
  * write: its start; all others: their end), and a sync covers only what had ended when the sync
  * began.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,18 +23,8 @@
 
 /* ---------------------------------------------------------------- the log */
 
-enum rec_kind {
-	EV_CREATE,
-	EV_MKDIR,
-	EV_RENAME,
-	EV_LINK,
-	EV_UNLINK,
-	EV_WRITE,
-	EV_ALLOCATE,
-	EV_TRUNCATE,
-	EV_SYNC,
-	EV_MARK
-};
+enum rec_kind ROW(EV_CREATE, EV_MKDIR, EV_RENAME, EV_LINK, EV_UNLINK, EV_WRITE, EV_ALLOCATE,
+		  EV_TRUNCATE, EV_SYNC, EV_MARK);
 static const char *const rec_kind_name[] = { "create", "mkdir",	    "rename",	"link", "unlink",
 					     "write",  "fallocate", "truncate", "sync", "mark" };
 
@@ -95,9 +86,8 @@ static void *rec_copy(const void *p, uint64_t len)
 static uint32_t rec_node_add(struct io_record *r, const struct stat *st)
 {
 	r->node = rec_grow(r->node, r->nnode, sizeof(*r->node));
-	r->node[r->nnode] = (struct rec_node){ .is_dir = S_ISDIR(st->st_mode),
-					       .dev = st->st_dev,
-					       .ino = st->st_ino };
+	r->node[r->nnode] = (struct rec_node)ROW(.is_dir = S_ISDIR(st->st_mode), .dev = st->st_dev,
+						 .ino = st->st_ino);
 	return (uint32_t)r->nnode++;
 }
 
@@ -144,11 +134,8 @@ static struct rec_event *rec_event_add(struct io_record *r, enum rec_kind kind, 
 
 	r->event = rec_grow(r->event, r->nevent, sizeof(*r->event));
 	e = &r->event[r->nevent++];
-	*e = (struct rec_event){ .kind = kind,
-				 .node = node,
-				 .dir = REC_NONE,
-				 .begun = r->nevent - 1,
-				 .ended = r->nevent };
+	*e = (struct rec_event)ROW(.kind = kind, .node = node, .dir = REC_NONE,
+				   .begun = r->nevent - 1, .ended = r->nevent);
 	return e;
 }
 
@@ -734,32 +721,7 @@ static void faults_point(void *ctx, const char *name)
 
 void io_faults_init(struct io_faults *f, const struct io_ops *under)
 {
-	*f = (struct io_faults){
-		.ops = {
-			.ctx = f,
-			.open = faults_open,
-			.close = faults_close,
-			.pread = faults_pread,
-			.pwrite = faults_pwrite,
-			.fallocate = faults_fallocate,
-			.truncate = faults_truncate,
-			.sync = faults_sync,
-			.mkdir = faults_mkdir,
-			.rename = faults_rename,
-			.link = faults_link,
-			.unlink = faults_unlink,
-			.size = faults_size,
-			.list = faults_list,
-			.space = faults_space,
-			.lock = faults_lock,
-			.stat = faults_stat,
-			.path = faults_path,
-			.find = faults_find,
-			.point = faults_point,
-		},
-		.under = under,
-		.on = IO_ON_ANY,
-	};
+	*f = (struct io_faults)ROW(.ops = { .ctx = f, .open = faults_open, .close = faults_close, .pread = faults_pread, .pwrite = faults_pwrite, .fallocate = faults_fallocate, .truncate = faults_truncate, .sync = faults_sync, .mkdir = faults_mkdir, .rename = faults_rename, .link = faults_link, .unlink = faults_unlink, .size = faults_size, .list = faults_list, .space = faults_space, .lock = faults_lock, .stat = faults_stat, .path = faults_path, .find = faults_find, .point = faults_point, }, .under = under, .on = IO_ON_ANY);
 	(void)pthread_mutex_init(&f->lock, NULL);
 }
 
@@ -888,7 +850,7 @@ struct crash_walk {
 	bool *loose;		     /* per event: not durable at this point */
 	bool *orphan;		     /* per event: an fsync that failed has let go of it */
 	struct crash_choice *choice; /* per event */
-	uint64_t random, number;
+	uint64_t random, number, asked;
 	int rc;
 };
 
@@ -1361,7 +1323,7 @@ static void crash_state_check(struct crash_walk *w)
 	char text[CRASH_TEXT_BYTES];
 
 	crash_order_close(w);
-	if (w->rc || crash_chosen_before(w))
+	if (w->rc || crash_chosen_before(w) || (w->o->every > 1 && w->asked++ % w->o->every))
 		return;
 	if (w->o->memory)
 		crash_state_in_memory(w, &at);

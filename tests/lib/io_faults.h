@@ -134,6 +134,7 @@ struct io_crash_opts {
 	uint32_t nrandom; /* random states per crash point */
 	uint32_t
 		ntear; /* cuts of the last write per crash point, evenly spaced at 512 B boundaries; 0: every boundary */
+	uint32_t every; /* of the states one in so many are looked at; 0: all */
 	bool memory; /* states are made in a struct memfs, once per tree and mark: at->ops, in one thread */
 	bool quiet;
 	/* NULL, or where states in memory are counted that differ in their tree, mark or scenario */

@@ -93,6 +93,8 @@ ssize_t getrandom(void *buf, size_t n, unsigned flags)
 		errno = ENOSYS;
 		return -1;
 	}
+	if (no_random.same < 0 && libc_instead.getrandom)
+		return libc_instead.getrandom(buf, n, flags);
 	if (no_random.same < 0)
 		return syscall(SYS_getrandom, buf, n, flags);
 	memset(buf, no_random.same, n);
@@ -103,6 +105,14 @@ int libc_no_nap(const struct timespec *want, struct timespec *left)
 {
 	(void)want;
 	(void)left;
+	return 0;
+}
+
+int libc_fixed_time(clockid_t id, struct timespec *ret)
+{
+	if (id != CLOCK_REALTIME)
+		return (int)syscall(SYS_clock_gettime, id, ret);
+	*ret = (struct timespec){ .tv_sec = 1800000000 };
 	return 0;
 }
 

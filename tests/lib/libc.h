@@ -64,6 +64,7 @@ static inline uint64_t no_random_end(void)
 extern struct libc_instead {
 	int (*nanosleep)(const struct timespec *want, struct timespec *left);
 	int (*clock_gettime)(clockid_t id, struct timespec *ret);
+	ssize_t (*getrandom)(void *buf, size_t n, unsigned flags);
 	int (*posix_fadvise)(int fd, off_t at, off_t bytes, int advice);
 	uid_t (*geteuid)(void);
 	int (*getpwuid_r)(uid_t uid, struct passwd *ret, char *buf, size_t bytes,
@@ -72,4 +73,6 @@ extern struct libc_instead {
 
 /* For who waits for the other one, which is the same thread: it waits in vain, but not for long. */
 int libc_no_nap(const struct timespec *want, struct timespec *left);
+/* The time of day is 1800000000 s; other clocks run. */
+int libc_fixed_time(clockid_t id, struct timespec *ret);
 #endif

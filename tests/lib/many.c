@@ -3,6 +3,7 @@
  * many.c - see many.h. Called by ckptbench.
  * Invariant: it does what a daemon does to commit a step, in the same order and with the same calls.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/many.h"
 #include "ckpt/base/util.h"
 #include "ckpt/move/move.h"
@@ -31,15 +32,9 @@ static int declare(struct table *t, const char *component, const char *name, con
 {
 	const struct table_piece *last = t->npiece ? &t->piece[t->npiece - 1] : NULL;
 	struct table_piece p = { .rank = rank, .off = last ? last->off + last->len : 0 };
-	struct table_tensor x = { .component = component,
-				  .name = name,
-				  .of = of,
-				  .dtype = CKPT_F32,
-				  .role = role,
-				  .cls = CKPT_STABLE,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = m->shape };
+	struct table_tensor x =
+		ROW(.component = component, .name = name, .of = of, .dtype = CKPT_F32, .role = role,
+		    .cls = CKPT_STABLE, .rank = TABLE_NONE, .ndim = 2, .shape = m->shape);
 	int r = table_add_tensor(t, &x, &p.tensor, err);
 
 	if (!r)
@@ -137,11 +132,8 @@ static int step_write(struct store *s, struct rank *x, uint32_t ranks, uint64_t 
 {
 	uint64_t parent = step > 1 ? step - 1 : UINT64_MAX, bytes;
 	struct native_lineage lineage = { .seq = step, .parent_step = parent, .tool = "ckptbench" };
-	struct native_info info = { .job = JOB,
-				    .step = step,
-				    .generation = generation,
-				    .wall_ns = wall_ns(),
-				    .world = ranks };
+	struct native_info info = ROW(.job = JOB, .step = step, .generation = generation,
+				      .wall_ns = wall_ns(), .world = ranks);
 	cleanup_free struct native_part *part = calloc(ranks, sizeof *part);
 	cleanup_free void *manifest = NULL;
 	struct store_txn *txn;

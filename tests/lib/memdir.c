@@ -3,6 +3,7 @@
  * memdir.c - see memdir.h. It writes parts as slowly and plainly as possible, so that it is a
  * second hand against move.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/sample.h"
 #include "ckpt/base/hash.h"
@@ -95,18 +96,24 @@ uint64_t memdir_fingerprint(const struct table *t, const struct table_piece *pie
 			    const uint8_t *p)
 {
 	const struct table_tensor *x = &t->tensor[piece->tensor];
-	uint64_t *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 }, sum = 0;
+	uint64_t *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 }, sum = 0, n = 0;
 
 	for (uint32_t d = 0; d < x->ndim; d++)
 		list[d] = sample_indices(&piece->set.dim[d]);
-	for (uint64_t i = 0; i < piece->set.numel; i++, p += x->elem_bytes) {
+	/* As many elements of a row at a time as follow each other. */
+	for (uint64_t i = 0; i < piece->set.numel; i += n, p += n * x->elem_bytes) {
+		uint32_t last = x->ndim ? x->ndim - 1 : 0;
 		uint64_t g = 0;
 
 		for (uint32_t d = 0; d < x->ndim; d++)
 			g = g * x->shape[d] + list[d][at[d]];
-		sum += fingerprint(p, 1, x->elem_bytes, g);
+		for (n = 1; x->ndim && at[last] + n < piece->set.dim[last].total; n++)
+			if (list[last][at[last] + n] != list[last][at[last]] + n)
+				break;
+		sum += fingerprint(p, n, x->elem_bytes, g);
 		for (uint32_t d = x->ndim; d-- > 0;) {
-			if (++at[d] < piece->set.dim[d].total)
+			at[d] += d == last ? n : 1;
+			if (at[d] < piece->set.dim[d].total)
 				break;
 			at[d] = 0;
 		}
@@ -146,9 +153,8 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 		chunk[i].stored_crc = crc32c(0, raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 	}
-	*ret_part = (struct native_part){ .rank = rank,
-					  .raw_bytes = ret_table->place[0].bytes,
-					  .table = ret_table };
+	*ret_part = (struct native_part)ROW(.rank = rank, .raw_bytes = ret_table->place[0].bytes,
+					    .table = ret_table);
 	snprintf(ret_part->name, sizeof ret_part->name, "w%04u-%08x-%03u.part", rank,
 		 (uint32_t)opts->seed, 0u);
 	native_part_head(info, rank, &head);
@@ -175,17 +181,12 @@ void memdir_checkpoint(struct memdir *d, const struct memdir_opts *opts)
 {
 	struct native_part part[MEMDIR_FILES_MAX];
 	struct table table[MEMDIR_FILES_MAX];
-	struct native_info info = { .job = opts->job,
-				    .step = opts->step,
-				    .generation = opts->generation,
-				    .wall_ns = 1700000000000000000 };
-	struct native_lineage line = {
-		.seq = opts->seq,
-		.parent_step = opts->step ? opts->step - 1 : UINT64_MAX,
-		.tool = "memdir 1",
-		.note = opts->note,
-		.nnote = opts->nnote,
-	};
+	struct native_info info =
+		ROW(.job = opts->job, .step = opts->step, .generation = opts->generation,
+		    .wall_ns = 1700000000000000000);
+	struct native_lineage line =
+		ROW(.seq = opts->seq, .parent_step = opts->step ? opts->step - 1 : UINT64_MAX,
+		    .tool = "memdir 1", .note = opts->note, .nnote = opts->nnote);
 	struct ckpt_err err = { 0 };
 	struct sample first;
 	uint8_t id[16];

@@ -3,6 +3,7 @@
  * memfs.c - see memfs.h. Invariant: a node whose nlink and nopen are 0 has no bytes; its slot stays
  * unused until the next reset.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/memfs.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -502,27 +503,25 @@ static int memfs_stat(void *ctx, int fd, struct io_stat *ret)
 
 void memfs_init(struct memfs *fs)
 {
-	*fs = (struct memfs){
-		.ops = {
-			.ctx = fs,
-			.open = memfs_open,
-			.close = memfs_close,
-			.pread = memfs_pread,
-			.pwrite = memfs_pwrite,
-			.fallocate = memfs_fallocate,
-			.truncate = memfs_truncate,
-			.sync = memfs_sync,
-			.mkdir = memfs_mkdir,
-			.rename = memfs_rename,
-			.link = memfs_link,
-			.unlink = memfs_unlink,
-			.size = memfs_size,
-			.list = memfs_list,
-			.space = memfs_space,
-			.lock = memfs_lock,
-			.stat = memfs_stat,
-		},
-	};
+	*fs = (struct memfs)ROW(.ops = {
+					.ctx = fs,
+					.open = memfs_open,
+					.close = memfs_close,
+					.pread = memfs_pread,
+					.pwrite = memfs_pwrite,
+					.fallocate = memfs_fallocate,
+					.truncate = memfs_truncate,
+					.sync = memfs_sync,
+					.mkdir = memfs_mkdir,
+					.rename = memfs_rename,
+					.link = memfs_link,
+					.unlink = memfs_unlink,
+					.size = memfs_size,
+					.list = memfs_list,
+					.space = memfs_space,
+					.lock = memfs_lock,
+					.stat = memfs_stat,
+				});
 	memfs_reset(fs);
 }
 

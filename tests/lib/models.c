@@ -3,6 +3,7 @@
  * models.c - see models.h. Called by ckptbench and by tests.
  * Invariant: shapes and names are those of the published checkpoints; the meshes are ours.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/models.h"
 #include "ckpt/base/util.h"
 #include <stdio.h>
@@ -103,16 +104,11 @@ static void tensors_add(struct build *b, const char *name, uint64_t rows, uint64
 	char full[160];
 
 	for (uint32_t k = 0; k < ARRAY_LEN(kind) && !b->rc; k++) {
-		struct table_tensor x = { .component = k ? "optim" : "model",
-					  .name = full,
-					  .of = k ? name : "",
-					  .dtype = k ? CKPT_F32 : CKPT_BF16,
-					  .role = kind[k].role,
-					  .cls = CKPT_STABLE,
-					  .layout = layout,
-					  .rank = TABLE_NONE,
-					  .ndim = cols ? 2 : 1,
-					  .shape = shape };
+		struct table_tensor x =
+			ROW(.component = k ? "optim" : "model", .name = full, .of = k ? name : "",
+			    .dtype = k ? CKPT_F32 : CKPT_BF16, .role = kind[k].role,
+			    .cls = CKPT_STABLE, .layout = layout, .rank = TABLE_NONE,
+			    .ndim = cols ? 2 : 1, .shape = shape);
 
 		snprintf(full, sizeof full, "%s%s", name, kind[k].suffix);
 		b->rc = table_add_tensor(b->t, &x, NULL, b->err);
@@ -178,19 +174,18 @@ static void experts_add(struct build *b, uint32_t layer)
 
 static void moe_add(struct build *b)
 {
-	static const struct shape layer[] = {
-		{ "self_attn.q_a_proj", 1536, 7168, CUT_ROWS },
-		{ "self_attn.q_a_layernorm", 1536, 0, CUT_ROWS },
-		{ "self_attn.q_b_proj", 24576, 1536, CUT_ROWS },
-		{ "self_attn.kv_a_proj_with_mqa", 576, 7168, CUT_ROWS },
-		{ "self_attn.kv_a_layernorm", 512, 0, CUT_ROWS },
-		{ "self_attn.kv_b_proj", 32768, 512, CUT_ROWS },
-		{ "self_attn.o_proj", 7168, 16384, CUT_ROWS },
-		{ "input_layernorm", 7168, 0, CUT_ROWS },
-		{ "post_attention_layernorm", 7168, 0, CUT_ROWS },
-		{ "mlp.gate", 256, 7168, CUT_ROWS },
-		{ "mlp.gate.e_score_correction_bias", 256, 0, CUT_ROWS },
-	};
+	static const struct shape layer[] =
+		ROW({ "self_attn.q_a_proj", 1536, 7168, CUT_ROWS },
+		    { "self_attn.q_a_layernorm", 1536, 0, CUT_ROWS },
+		    { "self_attn.q_b_proj", 24576, 1536, CUT_ROWS },
+		    { "self_attn.kv_a_proj_with_mqa", 576, 7168, CUT_ROWS },
+		    { "self_attn.kv_a_layernorm", 512, 0, CUT_ROWS },
+		    { "self_attn.kv_b_proj", 32768, 512, CUT_ROWS },
+		    { "self_attn.o_proj", 7168, 16384, CUT_ROWS },
+		    { "input_layernorm", 7168, 0, CUT_ROWS },
+		    { "post_attention_layernorm", 7168, 0, CUT_ROWS },
+		    { "mlp.gate", 256, 7168, CUT_ROWS },
+		    { "mlp.gate.e_score_correction_bias", 256, 0, CUT_ROWS });
 
 	b->layers = 60;
 	b->ep = b->mesh[1].dim[mesh_dim(&b->mesh[1], "ep")];

@@ -4,177 +4,57 @@
  * Invariant: a value depends on nothing but seed, key, global index and step, so that no mesh and
  * no order of filling can be seen in it.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include <stdio.h>
 
 const struct sample_spec sample_specs[SAMPLE_TENSORS] = {
-	{ "model",
-	  "embed.weight",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_BF16,
-	  CUT_ROWS,
-	  -1,
-	  2,
-	  { 5, 192 },
-	  1000 },
-	{ "optim",
-	  "embed.weight.master",
-	  "embed.weight",
-	  CKPT_MASTER,
-	  CKPT_STABLE,
-	  CKPT_F32,
-	  CUT_ROWS,
-	  -1,
-	  2,
-	  { 5, 192 },
-	  1000 },
-	{ "optim",
-	  "embed.weight.exp_avg",
-	  "embed.weight",
-	  CKPT_MOMENT1,
-	  CKPT_STABLE,
-	  CKPT_F32,
-	  CUT_ROWS,
-	  -1,
-	  2,
-	  { 5, 192 },
-	  1000 },
-	{ "optim",
-	  "embed.weight.exp_avg_sq",
-	  "embed.weight",
-	  CKPT_MOMENT2,
-	  CKPT_STABLE,
-	  CKPT_F32,
-	  CUT_ROWS,
-	  -1,
-	  2,
-	  { 5, 192 },
-	  1000 },
-	{ "model",
-	  "layers.0.wq",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_BF16,
-	  CUT_MATRIX,
-	  0,
-	  2,
-	  { 3, 98 },
-	  64 },
-	{ "model",
-	  "layers.1.wq",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_BF16,
-	  CUT_MATRIX,
-	  1,
-	  2,
-	  { 3, 98 },
-	  64 },
-	{ "model",
-	  "layers.2.wo",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_F16,
-	  CUT_TWICE,
-	  2,
-	  2,
-	  { 11, 40 },
-	  64 },
-	{ "model",
-	  "layers.3.experts",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_BF16,
-	  CUT_MATRIX,
-	  3,
-	  3,
-	  { 6, 10, 8 },
-	  2 },
-	{ "model",
-	  "layers.3.fused",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_F32,
-	  CUT_COMB,
-	  3,
-	  2,
-	  { 20, 17 },
-	  7 },
-	{ "model",
-	  "norm.weight",
-	  "",
-	  CKPT_PARAM,
-	  CKPT_STABLE,
-	  CKPT_BF16,
-	  CUT_NONE,
-	  -1,
-	  1,
-	  { 48 },
-	  0 },
+	ROW("model", "embed.weight", "", CKPT_PARAM, CKPT_STABLE, CKPT_BF16, CUT_ROWS, -1, 2,
+	    { 5, 192 }, 1000),
+	ROW("optim", "embed.weight.master", "embed.weight", CKPT_MASTER, CKPT_STABLE, CKPT_F32,
+	    CUT_ROWS, -1, 2, { 5, 192 }, 1000),
+	ROW("optim", "embed.weight.exp_avg", "embed.weight", CKPT_MOMENT1, CKPT_STABLE, CKPT_F32,
+	    CUT_ROWS, -1, 2, { 5, 192 }, 1000),
+	ROW("optim", "embed.weight.exp_avg_sq", "embed.weight", CKPT_MOMENT2, CKPT_STABLE, CKPT_F32,
+	    CUT_ROWS, -1, 2, { 5, 192 }, 1000),
+	ROW("model", "layers.0.wq", "", CKPT_PARAM, CKPT_STABLE, CKPT_BF16, CUT_MATRIX, 0, 2,
+	    { 3, 98 }, 64),
+	ROW("model", "layers.1.wq", "", CKPT_PARAM, CKPT_STABLE, CKPT_BF16, CUT_MATRIX, 1, 2,
+	    { 3, 98 }, 64),
+	ROW("model", "layers.2.wo", "", CKPT_PARAM, CKPT_STABLE, CKPT_F16, CUT_TWICE, 2, 2,
+	    { 11, 40 }, 64),
+	ROW("model", "layers.3.experts", "", CKPT_PARAM, CKPT_STABLE, CKPT_BF16, CUT_MATRIX, 3, 3,
+	    { 6, 10, 8 }, 2),
+	ROW("model", "layers.3.fused", "", CKPT_PARAM, CKPT_STABLE, CKPT_F32, CUT_COMB, 3, 2,
+	    { 20, 17 }, 7),
+	ROW("model", "norm.weight", "", CKPT_PARAM, CKPT_STABLE, CKPT_BF16, CUT_NONE, -1, 1, { 48 },
+	    0),
 	{ "model", "head.bias", "", CKPT_PARAM, CKPT_STABLE, CKPT_F32, CUT_ROWS, -1, 1, { 3 }, 0 },
-	{ "model",
-	  "rope.table",
-	  "",
-	  CKPT_BUFFER,
-	  CKPT_CONST,
-	  CKPT_F32,
-	  CUT_NONE,
-	  -1,
-	  2,
-	  { 1, 512 },
-	  1200 },
+	ROW("model", "rope.table", "", CKPT_BUFFER, CKPT_CONST, CKPT_F32, CUT_NONE, -1, 2,
+	    { 1, 512 }, 1200),
 	{ "model", "mask", "", CKPT_BUFFER, CKPT_VOLATILE, CKPT_BOOL, CUT_ROWS, -1, 1, { 77 }, 10 },
-	{ "model",
-	  "stats.sum",
-	  "",
-	  CKPT_BUFFER,
-	  CKPT_STABLE,
-	  CKPT_F64,
-	  CUT_ROWS,
-	  -1,
-	  2,
-	  { 7, 3 },
-	  2 },
-	{ "model",
-	  "spectrum",
-	  "",
-	  CKPT_BUFFER,
-	  CKPT_STABLE,
-	  CKPT_C128,
-	  CUT_MATRIX,
-	  -1,
-	  2,
-	  { 5, 6 },
-	  1 },
-	{ "model",
-	  "scales",
-	  "",
-	  CKPT_BUFFER,
-	  CKPT_STABLE,
-	  CKPT_F8_E8M0,
-	  CUT_NONE,
-	  -1,
-	  2,
-	  { 9, 7 },
-	  0 },
+	ROW("model", "stats.sum", "", CKPT_BUFFER, CKPT_STABLE, CKPT_F64, CUT_ROWS, -1, 2, { 7, 3 },
+	    2),
+	ROW("model", "spectrum", "", CKPT_BUFFER, CKPT_STABLE, CKPT_C128, CUT_MATRIX, -1, 2,
+	    { 5, 6 }, 1),
+	ROW("model", "scales", "", CKPT_BUFFER, CKPT_STABLE, CKPT_F8_E8M0, CUT_NONE, -1, 2,
+	    { 9, 7 }, 0),
 	{ "model", "nothing", "", CKPT_PARAM, CKPT_STABLE, CKPT_F32, CUT_ROWS, -1, 2, { 0, 8 }, 0 },
 	{ "optim", "step", "", CKPT_COUNTER, CKPT_STABLE, CKPT_I64, CUT_NONE, -1, 0, { 0 }, 0 },
 };
 
-uint64_t sample_mix(uint64_t z)
+static inline uint64_t mix(uint64_t z)
 {
 	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
 	return z ^ z >> 31;
+}
+
+uint64_t sample_mix(uint64_t z)
+{
+	return mix(z);
 }
 
 static uint64_t sample_key(uint64_t seed, const struct table_tensor *x, uint64_t step)
@@ -190,23 +70,46 @@ static uint64_t sample_key(uint64_t seed, const struct table_tensor *x, uint64_t
 	return sample_mix(h + (x->cls == CKPT_CONST ? 0 : step));
 }
 
-static void sample_value(uint64_t key, const struct table_tensor *x, uint64_t g, uint8_t *ret)
+/*
+ * The elements list[0 .. n-1] behind `first`, one behind the other. This is half of the time of the tests that move
+ * samples, and its memory is nobody else's: ThreadSanitizer looks at what is copied from it, not at each element.
+ */
+__attribute__((no_sanitize("thread"))) static void
+sample_values(uint64_t key, const struct table_tensor *x, uint64_t first, const uint64_t *list,
+	      uint64_t n, uint8_t *to)
 {
-	uint64_t v = sample_mix(key + g * UINT64_C(0x9e3779b97f4a7c15));
+	uint64_t mask = x->dtype == CKPT_BOOL ? 1 : UINT64_MAX;
+	uint32_t bytes = x->elem_bytes;
 
-	if (x->dtype == CKPT_BOOL)
-		v &= 1;
-	for (uint32_t i = 0; i < x->elem_bytes; i++, v >>= 8) {
-		if (i == 8)
-			v = sample_mix(key ^ ~g);
-		ret[i] = (uint8_t)v;
+	for (uint64_t i = 0; i < n; i++, to += bytes) {
+		uint64_t g = first + list[i],
+			 v = mix(key + g * UINT64_C(0x9e3779b97f4a7c15)) & mask;
+
+		switch (bytes) {
+		case 1:
+			*to = (uint8_t)v;
+			break;
+		case 2:
+			*(uint16_t *)(void *)to = (uint16_t)v;
+			break;
+		case 4:
+			*(uint32_t *)(void *)to = (uint32_t)v;
+			break;
+		default:
+			*(uint64_t *)(void *)to = v;
+			if (bytes > 8)
+				*(uint64_t *)(void *)(to + 8) = mix(key ^ ~g);
+		}
 	}
 }
 
 void sample_truth(uint64_t seed, const struct table_tensor *x, uint64_t g, uint64_t step,
 		  void *ret_bytes)
 {
-	sample_value(sample_key(seed, x, step), x, g, ret_bytes);
+	uint64_t bytes[2], zero = 0;
+
+	sample_values(sample_key(seed, x, step), x, g, &zero, 1, (uint8_t *)bytes);
+	memcpy(ret_bytes, bytes, x->elem_bytes);
 }
 
 void sample_element(const struct sample *s, uint32_t tensor, uint64_t g, uint64_t step,
@@ -215,7 +118,7 @@ void sample_element(const struct sample *s, uint32_t tensor, uint64_t g, uint64_
 	sample_truth(s->seed, &s->decl.tensor[tensor], g, step, ret_bytes);
 }
 
-uint64_t *sample_indices(const struct indices *d)
+__attribute__((no_sanitize("thread"))) uint64_t *sample_indices(const struct indices *d)
 {
 	uint64_t *list = malloc((d->total + 1) * sizeof *list), n = 0;
 
@@ -233,22 +136,29 @@ void sample_piece(uint64_t seed, const struct table *t, const struct table_piece
 {
 	const struct table_tensor *x = &t->tensor[p->tensor];
 	uint64_t key = sample_key(seed, x, step), *list[CKPT_DIMS_MAX], at[CKPT_DIMS_MAX] = { 0 };
-	uint8_t *to = ret_bytes;
+	uint64_t scalar = 0, bytes = p->set.numel * x->elem_bytes;
+	uint32_t last = x->ndim ? x->ndim - 1 : 0;
+	uint64_t *inner = &scalar, n = x->ndim ? p->set.dim[last].total : 1;
+	uint8_t *made = malloc(bytes + 16);
 
+	assert(made);
 	for (uint32_t d = 0; d < x->ndim; d++)
-		list[d] = sample_indices(&p->set.dim[d]);
-	for (uint64_t i = 0; i < p->set.numel; i++, to += x->elem_bytes) {
-		uint64_t g = 0;
+		inner = list[d] = sample_indices(&p->set.dim[d]);
+	for (uint64_t done = 0; done < p->set.numel; done += n) {
+		uint64_t row = 0;
 
-		for (uint32_t d = 0; d < x->ndim; d++)
-			g = g * x->shape[d] + list[d][at[d]];
-		sample_value(key, x, g, to);
-		for (uint32_t d = x->ndim; d-- > 0;) {
+		for (uint32_t d = 0; d < last; d++)
+			row = row * x->shape[d] + list[d][at[d]];
+		sample_values(key, x, x->ndim ? row * x->shape[last] : 0, inner, n,
+			      made + done * x->elem_bytes);
+		for (uint32_t d = last; d-- > 0;) {
 			if (++at[d] < p->set.dim[d].total)
 				break;
 			at[d] = 0;
 		}
 	}
+	memcpy(ret_bytes, made, bytes);
+	free(made);
 	for (uint32_t d = 0; d < x->ndim; d++)
 		free(list[d]);
 }
@@ -263,9 +173,8 @@ static uint32_t sample_place(const struct mesh *m, const struct sample_spec *spe
 
 	for (size_t k = 0; k < ARRAY_LEN(order); k++) {
 		for (uint16_t d = 0; d < m->ndim; d++) {
-			struct ckpt_placement p = { .how = CKPT_SHARD,
-						    .mesh_dim = d,
-						    .split_factor = 1 };
+			struct ckpt_placement p =
+				ROW(.how = CKPT_SHARD, .mesh_dim = d, .split_factor = 1);
 			bool named = true;
 
 			if (strcmp(m->name[d], order[k]) != 0)
@@ -313,19 +222,10 @@ static int sample_hold(struct table *t, uint32_t tensor, uint32_t rank, const st
 static int sample_blob(struct table *t, const char *name, uint32_t owner, uint64_t bytes,
 		       uint32_t rank, uint64_t *at, struct arena *a, struct ckpt_err *err)
 {
-	struct table_tensor x = {
-		.component = "blob",
-		.name = name,
-		.of = "",
-		.dtype = CKPT_U8,
-		.role = CKPT_OTHER,
-		.cls = CKPT_VOLATILE,
-		.flags = TENSOR_BLOB,
-		.layout = TABLE_NONE,
-		.rank = owner,
-		.ndim = 1,
-		.shape = &bytes,
-	};
+	struct table_tensor x =
+		ROW(.component = "blob", .name = name, .of = "", .dtype = CKPT_U8,
+		    .role = CKPT_OTHER, .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
+		    .layout = TABLE_NONE, .rank = owner, .ndim = 1, .shape = &bytes);
 	struct indexset set;
 	uint64_t start = 0;
 	uint32_t id;
@@ -344,17 +244,10 @@ static int sample_tensor(struct table *t, const struct mesh *m, uint32_t mesh,
 	struct ckpt_placement place[CKPT_DIMS_MAX];
 	struct layout l = { .mesh = mesh, .nplace = sample_place(m, spec, place), .place = place };
 	uint64_t shape[3] = { spec->shape[0] + spec->grow * scale, spec->shape[1], spec->shape[2] };
-	struct table_tensor x = {
-		.component = spec->component,
-		.name = spec->name,
-		.of = spec->of,
-		.dtype = spec->dtype,
-		.role = spec->role,
-		.cls = spec->cls,
-		.rank = TABLE_NONE,
-		.ndim = spec->ndim,
-		.shape = shape,
-	};
+	struct table_tensor x =
+		ROW(.component = spec->component, .name = spec->name, .of = spec->of,
+		    .dtype = spec->dtype, .role = spec->role, .cls = spec->cls, .rank = TABLE_NONE,
+		    .ndim = spec->ndim, .shape = shape);
 	uint32_t coord[CKPT_DIMS_MAX], id;
 	struct indexset set;
 	int r;
@@ -449,8 +342,13 @@ void sample_fill(struct sample *s, uint64_t step)
 static bool sample_gap(const struct sample *s, uint64_t from, uint64_t to, char *why,
 		       size_t why_bytes)
 {
+	const uint8_t *mem = s->mem;
+
+	if (from < to && mem[from] == SAMPLE_CLEAR &&
+	    !memcmp(mem + from, mem + from + 1, to - from - 1))
+		return true;
 	for (uint64_t i = from; i < to; i++) {
-		if (((const uint8_t *)s->mem)[i] == SAMPLE_CLEAR)
+		if (mem[i] == SAMPLE_CLEAR)
 			continue;
 		snprintf(why, why_bytes, "rank %u: byte %llu between the pieces was written",
 			 s->rank, (unsigned long long)i);
@@ -470,6 +368,8 @@ static bool sample_same(const struct sample *s, const struct table_piece *p, uin
 
 	assert(want);
 	sample_piece(s->seed, &s->decl, p, step, want);
+	if (!memcmp(want, have, p->len))
+		i = p->len;
 	while (i < p->len && want[i] == have[i])
 		i++;
 	if (i < p->len)

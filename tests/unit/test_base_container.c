@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_base_container.c - the envelope of all files: what is written is read, nothing else is. */
 #include "ckpt/base/container.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define BLOCK CONTAINER_BLOCK
@@ -12,18 +13,10 @@ struct file {
 
 static struct container_info sample_info(uint32_t kind)
 {
-	struct container_info i = {
-		.kind = kind,
-		.ro_compat = 5,
-		.compat = UINT64_C(1) << 63,
-		.step = UINT64_C(0x1122334455667788),
-		.generation = 3,
-		.wall_ns = 4,
-		.writer = 0xfffffffe,
-		.world = 0xfffffffd,
-		.chunk_log2 = 20,
-		.align_log2 = 12,
-	};
+	struct container_info i =
+		ROW(.kind = kind, .ro_compat = 5, .compat = UINT64_C(1) << 63,
+		    .step = UINT64_C(0x1122334455667788), .generation = 3, .wall_ns = 4,
+		    .writer = 0xfffffffe, .world = 0xfffffffd, .chunk_log2 = 20, .align_log2 = 12);
 	struct hash128 job = container_job("demo");
 
 	for (uint8_t k = 0; k < 16; k++)

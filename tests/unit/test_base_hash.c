@@ -5,6 +5,7 @@
  */
 #include "ckpt/base/copy.h"
 #include "ckpt/base/hash.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 static const char *const isas[] = { "scalar", "avx2", "avx512" };
@@ -42,29 +43,27 @@ TEST(hash128_equals_xxh3_128_on_known_vectors)
 	static const struct {
 		size_t n;
 		const char *hex;
-	} v[] = {
-		{ 0, "99aa06d3014798d86001c324468d497f" },
-		{ 1, "495b62073ef70ca44c5cca45d0f4811f" },
-		{ 3, "390cdc5b4a895dd76e3e2670e61106ac" },
-		{ 4, "aa6e2f274640a3f43d668af6f2a44d77" },
-		{ 8, "6a86a3bda6af4e3d61ddbe7f31a6100d" },
-		{ 9, "664c7ca18afd62558c7b67fd458a936b" },
-		{ 16, "7f9a218b0425449ae2ce54a7c19c730d" },
-		{ 17, "66fc23f6439dbd778d96ef110fcdebb4" },
-		{ 64, "e0faf20e0e0fe0ddba7e015a54f14be1" },
-		{ 128, "aec730751478556cff361dec1385710a" },
-		{ 129, "98cd36ccbb5579264545b3a09738e31a" },
-		{ 240, "5293e17bf553903d3f2c53e72293711f" },
-		{ 241, "b53840fe3fedf161956cae592c67279e" },
-		{ 256, "d0d2829a226d0edbb15e550733c5dfac" },
-		{ 512, "1a7e53736720a2e631cc4c8456761b50" },
-		{ 1024, "f3fc143cd81d51baa1e16f2edf2cbed6" },
-		{ 1025, "90bcb44432d2e5020a6d2c17259fe4bb" },
-		{ 4080, "316130d05fee1a41a492be9fcab7c85d" },
-		{ 4096, "e5817aaf266e34c648aa0572119e973a" },
-		{ 65537, "31d2175b9b02af8516210440cfed656e" },
-		{ 1048576, "e0a39e5834cb096ef55a2447d999a0f8" },
-	};
+	} v[] = ROW({ 0, "99aa06d3014798d86001c324468d497f" },
+		    { 1, "495b62073ef70ca44c5cca45d0f4811f" },
+		    { 3, "390cdc5b4a895dd76e3e2670e61106ac" },
+		    { 4, "aa6e2f274640a3f43d668af6f2a44d77" },
+		    { 8, "6a86a3bda6af4e3d61ddbe7f31a6100d" },
+		    { 9, "664c7ca18afd62558c7b67fd458a936b" },
+		    { 16, "7f9a218b0425449ae2ce54a7c19c730d" },
+		    { 17, "66fc23f6439dbd778d96ef110fcdebb4" },
+		    { 64, "e0faf20e0e0fe0ddba7e015a54f14be1" },
+		    { 128, "aec730751478556cff361dec1385710a" },
+		    { 129, "98cd36ccbb5579264545b3a09738e31a" },
+		    { 240, "5293e17bf553903d3f2c53e72293711f" },
+		    { 241, "b53840fe3fedf161956cae592c67279e" },
+		    { 256, "d0d2829a226d0edbb15e550733c5dfac" },
+		    { 512, "1a7e53736720a2e631cc4c8456761b50" },
+		    { 1024, "f3fc143cd81d51baa1e16f2edf2cbed6" },
+		    { 1025, "90bcb44432d2e5020a6d2c17259fe4bb" },
+		    { 4080, "316130d05fee1a41a492be9fcab7c85d" },
+		    { 4096, "e5817aaf266e34c648aa0572119e973a" },
+		    { 65537, "31d2175b9b02af8516210440cfed656e" },
+		    { 1048576, "e0a39e5834cb096ef55a2447d999a0f8" });
 
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
 		if (hash_force_isa(isas[s]) < 0)
@@ -88,38 +87,36 @@ TEST(fingerprint_equals_its_specification_on_known_vectors)
 	static const struct {
 		uint32_t elem_bytes;
 		uint64_t n, first, fp;
-	} v[] = {
-		{ 1, 1, UINT64_C(0), UINT64_C(0x9e8043491a930473) },
-		{ 1, 5, UINT64_C(4094), UINT64_C(0x805bbda3bc50d9b7) },
-		{ 1, 1000, UINT64_C(0), UINT64_C(0x10d89e9c55606a88) },
-		{ 1, 10000, UINT64_C(12345), UINT64_C(0x265451c76de2ace4) },
-		{ 1, 4096, UINT64_C(4096), UINT64_C(0x05750225ef6a7b9c) },
-		{ 1, 3000, UINT64_C(1099511627853), UINT64_C(0x39ab4eaf6b6af462) },
-		{ 2, 1, UINT64_C(0), UINT64_C(0xc841090bdaa19673) },
-		{ 2, 5, UINT64_C(4094), UINT64_C(0x26d252d608f7c4a3) },
-		{ 2, 1000, UINT64_C(0), UINT64_C(0x99230888caa3eea4) },
-		{ 2, 10000, UINT64_C(12345), UINT64_C(0x05bcd28c23cfe99a) },
-		{ 2, 4096, UINT64_C(4096), UINT64_C(0xb3f4fbff6fc70cb0) },
-		{ 2, 3000, UINT64_C(1099511627853), UINT64_C(0xe45970ed38ba4ccc) },
-		{ 4, 1, UINT64_C(0), UINT64_C(0x25100ac18e529673) },
-		{ 4, 5, UINT64_C(4094), UINT64_C(0x30c6f01150e13a7b) },
-		{ 4, 1000, UINT64_C(0), UINT64_C(0x6ed2fc416a046f4e) },
-		{ 4, 10000, UINT64_C(12345), UINT64_C(0x144427876189495e) },
-		{ 4, 4096, UINT64_C(4096), UINT64_C(0xe640935446975166) },
-		{ 4, 3000, UINT64_C(1099511627853), UINT64_C(0x3f0c98bcf8b9baea) },
-		{ 8, 1, UINT64_C(0), UINT64_C(0x68164ac13ef7befc) },
-		{ 8, 5, UINT64_C(4094), UINT64_C(0xeb10dacce80f2bf2) },
-		{ 8, 1000, UINT64_C(0), UINT64_C(0x761e71cb0a937ca8) },
-		{ 8, 10000, UINT64_C(12345), UINT64_C(0x728743fe49502a32) },
-		{ 8, 4096, UINT64_C(4096), UINT64_C(0xd67b167242ac5dfe) },
-		{ 8, 3000, UINT64_C(1099511627853), UINT64_C(0x69a8eb7399d936f6) },
-		{ 16, 1, UINT64_C(0), UINT64_C(0xab9019db085708b4) },
-		{ 16, 5, UINT64_C(4094), UINT64_C(0x51a666b0dbc627b6) },
-		{ 16, 1000, UINT64_C(0), UINT64_C(0xb5c82f62d55e076e) },
-		{ 16, 10000, UINT64_C(12345), UINT64_C(0xcf7f62c276e77a74) },
-		{ 16, 4096, UINT64_C(4096), UINT64_C(0xba69377c3016d3b8) },
-		{ 16, 3000, UINT64_C(1099511627853), UINT64_C(0xb33415ca6950d6b0) },
-	};
+	} v[] = ROW({ 1, 1, UINT64_C(0), UINT64_C(0x9e8043491a930473) },
+		    { 1, 5, UINT64_C(4094), UINT64_C(0x805bbda3bc50d9b7) },
+		    { 1, 1000, UINT64_C(0), UINT64_C(0x10d89e9c55606a88) },
+		    { 1, 10000, UINT64_C(12345), UINT64_C(0x265451c76de2ace4) },
+		    { 1, 4096, UINT64_C(4096), UINT64_C(0x05750225ef6a7b9c) },
+		    { 1, 3000, UINT64_C(1099511627853), UINT64_C(0x39ab4eaf6b6af462) },
+		    { 2, 1, UINT64_C(0), UINT64_C(0xc841090bdaa19673) },
+		    { 2, 5, UINT64_C(4094), UINT64_C(0x26d252d608f7c4a3) },
+		    { 2, 1000, UINT64_C(0), UINT64_C(0x99230888caa3eea4) },
+		    { 2, 10000, UINT64_C(12345), UINT64_C(0x05bcd28c23cfe99a) },
+		    { 2, 4096, UINT64_C(4096), UINT64_C(0xb3f4fbff6fc70cb0) },
+		    { 2, 3000, UINT64_C(1099511627853), UINT64_C(0xe45970ed38ba4ccc) },
+		    { 4, 1, UINT64_C(0), UINT64_C(0x25100ac18e529673) },
+		    { 4, 5, UINT64_C(4094), UINT64_C(0x30c6f01150e13a7b) },
+		    { 4, 1000, UINT64_C(0), UINT64_C(0x6ed2fc416a046f4e) },
+		    { 4, 10000, UINT64_C(12345), UINT64_C(0x144427876189495e) },
+		    { 4, 4096, UINT64_C(4096), UINT64_C(0xe640935446975166) },
+		    { 4, 3000, UINT64_C(1099511627853), UINT64_C(0x3f0c98bcf8b9baea) },
+		    { 8, 1, UINT64_C(0), UINT64_C(0x68164ac13ef7befc) },
+		    { 8, 5, UINT64_C(4094), UINT64_C(0xeb10dacce80f2bf2) },
+		    { 8, 1000, UINT64_C(0), UINT64_C(0x761e71cb0a937ca8) },
+		    { 8, 10000, UINT64_C(12345), UINT64_C(0x728743fe49502a32) },
+		    { 8, 4096, UINT64_C(4096), UINT64_C(0xd67b167242ac5dfe) },
+		    { 8, 3000, UINT64_C(1099511627853), UINT64_C(0x69a8eb7399d936f6) },
+		    { 16, 1, UINT64_C(0), UINT64_C(0xab9019db085708b4) },
+		    { 16, 5, UINT64_C(4094), UINT64_C(0x51a666b0dbc627b6) },
+		    { 16, 1000, UINT64_C(0), UINT64_C(0xb5c82f62d55e076e) },
+		    { 16, 10000, UINT64_C(12345), UINT64_C(0xcf7f62c276e77a74) },
+		    { 16, 4096, UINT64_C(4096), UINT64_C(0xba69377c3016d3b8) },
+		    { 16, 3000, UINT64_C(1099511627853), UINT64_C(0xb33415ca6950d6b0) });
 
 	for (size_t s = 0; s < ARRAY_LEN(isas); s++) {
 		if (hash_force_isa(isas[s]) < 0)

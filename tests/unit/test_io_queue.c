@@ -11,6 +11,7 @@
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include "ckpt/io/io_window.h"
+#include "tests/lib/row.h"
 #include "tests/lib/deny_syscall.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/io_faults.h"
@@ -122,12 +123,9 @@ static void req_aim(struct round *r, struct io_req *req, bool write)
 		at = at / BLOCK * BLOCK;
 		len = len / BLOCK * BLOCK;
 	}
-	*req = (struct io_req){ .fd = r->fd,
-				.write = write,
-				.buf = (write ? r->from : r->to) + i * REQ_BYTES,
-				.len = len,
-				.off = i * lane + at,
-				.user = req };
+	*req = (struct io_req)ROW(.fd = r->fd, .write = write,
+				  .buf = (write ? r->from : r->to) + i * REQ_BYTES, .len = len,
+				  .off = i * lane + at, .user = req);
 }
 
 static void reap_one(struct round *r)

@@ -444,6 +444,7 @@ static inline void cases_hold(const char *test, property holds, uint32_t nside, 
 	static struct layout_case c;
 	char why[CASE_WHY] = "", text[1024];
 
+	n = (uint32_t)unit_scaled(n);
 	naive_seed(test);
 	for (uint32_t i = 0; i < n; i++) {
 		random_case(&c, nside);

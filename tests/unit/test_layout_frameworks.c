@@ -4,6 +4,7 @@
  * elements each rank then holds. The examples of docs/LAYOUTS.md are read from there.
  */
 #include "tests/unit/test_layout_naive.h"
+#include "tests/lib/row.h"
 
 #define RANKS_MAX 16
 
@@ -86,24 +87,12 @@ static void expect_examples(const struct example *x, size_t n)
 TEST(fsdp2_and_hsdp_cut_rows_as_torch_chunk_does)
 {
 	static const struct example x[] = {
-		{ "fsdp=4",
-		  "Shard(0)@fsdp",
-		  2,
-		  { 10, 4 },
-		  { "0-3 x 0-4", "3-6 x 0-4", "6-9 x 0-4", "9-10 x 0-4" },
-		  NULL },
-		{ "fsdp=4",
-		  "Shard(0)@fsdp",
-		  2,
-		  { 2, 4 },
-		  { "0-1 x 0-4", "1-2 x 0-4", "- x 0-4", "- x 0-4" },
-		  NULL },
-		{ "dp=2,fsdp=2",
-		  "Replicate@dp, Shard(0)@fsdp",
-		  1,
-		  { 5 },
-		  { "0-3", "3-5", "0-3", "3-5" },
-		  NULL },
+		ROW("fsdp=4", "Shard(0)@fsdp", 2, { 10, 4 },
+		    { "0-3 x 0-4", "3-6 x 0-4", "6-9 x 0-4", "9-10 x 0-4" }, NULL),
+		ROW("fsdp=4", "Shard(0)@fsdp", 2, { 2, 4 },
+		    { "0-1 x 0-4", "1-2 x 0-4", "- x 0-4", "- x 0-4" }, NULL),
+		ROW("dp=2,fsdp=2", "Replicate@dp, Shard(0)@fsdp", 1, { 5 },
+		    { "0-3", "3-5", "0-3", "3-5" }, NULL),
 		{ "fsdp=2", "Replicate", 0, { 0 }, { "it", "it" }, NULL },
 	};
 
@@ -113,12 +102,8 @@ TEST(fsdp2_and_hsdp_cut_rows_as_torch_chunk_does)
 /* Rank r sits at (dp, tp) = (r / 2, r % 2). Torch prints [_StridedShard(0, 2), Shard(0)]. */
 TEST(fsdp2_over_tp_cuts_the_rows_that_tp_left_also_where_tp_does_not_divide)
 {
-	static const struct example held = { "dp=3,tp=2",
-					     "Shard(0)@tp, Shard(0)@dp",
-					     1,
-					     { 7 },
-					     { "0-2", "4-5", "2-4", "5-6", "-", "6-7" },
-					     NULL };
+	static const struct example held = ROW("dp=3,tp=2", "Shard(0)@tp, Shard(0)@dp", 1, { 7 },
+					       { "0-2", "4-5", "2-4", "5-6", "-", "6-7" }, NULL);
 	/* what torch records of the same tensor: rank 5, which has row 6, is said to be empty */
 	static const struct example recorded = {
 		"dp=3,tp=2", "StridedShard(0, 2)@dp, Shard(0)@tp",	 1,
@@ -168,20 +153,12 @@ TEST(strided_shards_read_literally_are_several_pieces)
 	static const struct example x[] = {
 		{ "tp=2", "StridedShard(0, 2)@tp", 1, { 8 }, { "0-2,4-6", "2-4,6-8" }, NULL },
 		/* a fused QKV of three matrices of four rows */
-		{ "tp=2",
-		  "StridedShard(0, 3)@tp",
-		  2,
-		  { 12, 2 },
-		  { "0-2,4-6,8-10 x 0-2", "2-4,6-8,10-12 x 0-2" },
-		  NULL },
+		ROW("tp=2", "StridedShard(0, 3)@tp", 2, { 12, 2 },
+		    { "0-2,4-6,8-10 x 0-2", "2-4,6-8,10-12 x 0-2" }, NULL),
 		/* the two readings of an uneven one */
 		{ "tp=2", "StridedShard(0, 2)@tp", 1, { 5 }, { "0-2,3-4", "2-3,4-5" }, NULL },
-		{ "tp=2",
-		  "unflatten_pad: StridedShard(0, 2)@tp",
-		  1,
-		  { 5 },
-		  { "0-2,3-5", "2-3" },
-		  NULL },
+		ROW("tp=2", "unflatten_pad: StridedShard(0, 2)@tp", 1, { 5 }, { "0-2,3-5", "2-3" },
+		    NULL),
 	};
 
 	expect_examples(x, ARRAY_LEN(x));
@@ -191,12 +168,8 @@ TEST(strided_shards_read_literally_are_several_pieces)
 TEST(experts_have_a_mesh_of_their_own)
 {
 	static const struct example x[] = {
-		{ "fsdp=4,tp=2",
-		  "Shard(0)@tp, Shard(0)@fsdp",
-		  1,
-		  { 16 },
-		  { "0-2", "8-10", "2-4", "10-12", "4-6", "12-14", "6-8", "14-16" },
-		  NULL },
+		ROW("fsdp=4,tp=2", "Shard(0)@tp, Shard(0)@fsdp", 1, { 16 },
+		    { "0-2", "8-10", "2-4", "10-12", "4-6", "12-14", "6-8", "14-16" }, NULL),
 		{ "efsdp=2,ep=4",
 		  "Shard(0)@ep, Shard(0)@efsdp",
 		  3,
@@ -222,12 +195,8 @@ TEST(experts_have_a_mesh_of_their_own)
 TEST(a_pipeline_stage_holds_its_tensors_only)
 {
 	static const struct example x[] = {
-		{ "pp=2,fsdp=2",
-		  "Only(1)@pp, Shard(0)@fsdp",
-		  2,
-		  { 3, 2 },
-		  { "- x -", "- x -", "0-2 x 0-2", "2-3 x 0-2" },
-		  NULL },
+		ROW("pp=2,fsdp=2", "Only(1)@pp, Shard(0)@fsdp", 2, { 3, 2 },
+		    { "- x -", "- x -", "0-2 x 0-2", "2-3 x 0-2" }, NULL),
 		/* embeddings that the first stage alone has, replicated over tp */
 		{ "pp=2,tp=2", "Only(0)@pp", 0, { 0 }, { "it", "it", "-", "-" }, NULL },
 	};
@@ -239,24 +208,12 @@ TEST(a_pipeline_stage_holds_its_tensors_only)
 TEST(jax_axes_of_one_dimension_make_one_cut)
 {
 	static const struct example x[] = {
-		{ "x=2,y=3",
-		  "flat: Shard(0)@x, Shard(0)@y",
-		  1,
-		  { 4 },
-		  { "0-1", "1-2", "2-3", "3-4", "-", "-" },
-		  NULL },
-		{ "x=2,y=3",
-		  "flat: Shard(0)@y, Shard(0)@x",
-		  1,
-		  { 4 },
-		  { "0-1", "2-3", "-", "1-2", "3-4", "-" },
-		  NULL },
-		{ "x=2,y=3",
-		  "Shard(0)@x, Shard(0)@y",
-		  1,
-		  { 4 },
-		  { "0-1", "1-2", "-", "2-3", "3-4", "-" },
-		  NULL },
+		ROW("x=2,y=3", "flat: Shard(0)@x, Shard(0)@y", 1, { 4 },
+		    { "0-1", "1-2", "2-3", "3-4", "-", "-" }, NULL),
+		ROW("x=2,y=3", "flat: Shard(0)@y, Shard(0)@x", 1, { 4 },
+		    { "0-1", "2-3", "-", "1-2", "3-4", "-" }, NULL),
+		ROW("x=2,y=3", "Shard(0)@x, Shard(0)@y", 1, { 4 },
+		    { "0-1", "1-2", "-", "2-3", "3-4", "-" }, NULL),
 		{ "x=2,y=2,z=2",
 		  "flat: Shard(1)@x, Shard(1)@z, Shard(0)@y",
 		  2,
@@ -275,54 +232,26 @@ TEST(torchrec_tables_are_cut_in_each_of_its_ways)
 	static const uint32_t second_host[] = { 2, 3 }, reversed[] = { 3, 2, 1, 0 };
 	static const struct example x[] = {
 		/* table-wise: the whole table on rank 2 */
-		{ "rank=4",
-		  "Only(2)@rank",
-		  2,
-		  { 5, 4 },
-		  { "- x -", "- x -", "0-5 x 0-4", "- x -" },
-		  NULL },
+		ROW("rank=4", "Only(2)@rank", 2, { 5, 4 },
+		    { "- x -", "- x -", "0-5 x 0-4", "- x -" }, NULL),
 		/* row-wise */
-		{ "rank=4",
-		  "Shard(0)@rank",
-		  2,
-		  { 5, 4 },
-		  { "0-2 x 0-4", "2-4 x 0-4", "4-5 x 0-4", "- x 0-4" },
-		  NULL },
+		ROW("rank=4", "Shard(0)@rank", 2, { 5, 4 },
+		    { "0-2 x 0-4", "2-4 x 0-4", "4-5 x 0-4", "- x 0-4" }, NULL),
 		/* column-wise, the shards on ranks 3, 2, 1, 0 */
-		{ "rank=4",
-		  "Shard(1)@rank",
-		  2,
-		  { 5, 4 },
-		  { "0-5 x 3-4", "0-5 x 2-3", "0-5 x 1-2", "0-5 x 0-1" },
-		  reversed },
+		ROW("rank=4", "Shard(1)@rank", 2, { 5, 4 },
+		    { "0-5 x 3-4", "0-5 x 2-3", "0-5 x 1-2", "0-5 x 0-1" }, reversed),
 		/* column-wise, four shards on two ranks in turn: two pieces each */
-		{ "rank=2",
-		  "StridedShard(1, 2)@rank",
-		  2,
-		  { 5, 8 },
-		  { "0-5 x 0-2,4-6", "0-5 x 2-4,6-8" },
-		  NULL },
+		ROW("rank=2", "StridedShard(1, 2)@rank", 2, { 5, 8 },
+		    { "0-5 x 0-2,4-6", "0-5 x 2-4,6-8" }, NULL),
 		/* table-row-wise: the rows over the ranks of the second host */
-		{ "host=2,local=2",
-		  "Only(1)@host, Shard(0)@local",
-		  2,
-		  { 5, 4 },
-		  { "- x -", "- x -", "0-3 x 0-4", "3-5 x 0-4" },
-		  NULL },
+		ROW("host=2,local=2", "Only(1)@host, Shard(0)@local", 2, { 5, 4 },
+		    { "- x -", "- x -", "0-3 x 0-4", "3-5 x 0-4" }, NULL),
 		/* the same as a mesh of these ranks alone */
-		{ "local=2",
-		  "Shard(0)@local",
-		  2,
-		  { 5, 4 },
-		  { NULL, NULL, "0-3 x 0-4", "3-5 x 0-4" },
-		  second_host },
+		ROW("local=2", "Shard(0)@local", 2, { 5, 4 },
+		    { NULL, NULL, "0-3 x 0-4", "3-5 x 0-4" }, second_host),
 		/* grid: columns over the hosts, rows over the ranks of each */
-		{ "host=2,local=2",
-		  "Shard(1)@host, Shard(0)@local",
-		  2,
-		  { 5, 4 },
-		  { "0-3 x 0-2", "3-5 x 0-2", "0-3 x 2-4", "3-5 x 2-4" },
-		  NULL },
+		ROW("host=2,local=2", "Shard(1)@host, Shard(0)@local", 2, { 5, 4 },
+		    { "0-3 x 0-2", "3-5 x 0-2", "0-3 x 2-4", "3-5 x 2-4" }, NULL),
 		/* data-parallel */
 		{ "rank=2", "Replicate", 2, { 5, 4 }, { "0-5 x 0-4", "0-5 x 0-4" }, NULL },
 	};
@@ -335,12 +264,8 @@ TEST(ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number)
 	static const uint32_t swapped[] = { 1, 0 }, some[] = { 5, 3, 9, 0 };
 	static const struct example x[] = {
 		{ "tp=2", "Shard(0)@tp", 1, { 4 }, { "2-4", "0-2" }, swapped },
-		{ "dp=2,tp=2",
-		  "Shard(0)@tp",
-		  1,
-		  { 4 },
-		  { "2-4", NULL, NULL, "2-4", NULL, "0-2", NULL, NULL, NULL, "0-2" },
-		  some },
+		ROW("dp=2,tp=2", "Shard(0)@tp", 1, { 4 },
+		    { "2-4", NULL, NULL, "2-4", NULL, "0-2", NULL, NULL, NULL, "0-2" }, some),
 	};
 
 	expect_examples(x, ARRAY_LEN(x));
@@ -349,12 +274,8 @@ TEST(ranks_hold_what_their_place_in_the_mesh_says_whatever_their_number)
 TEST(every_holder_of_a_pending_reduction_has_its_operand)
 {
 	static const struct example x[] = {
-		{ "dp=2,tp=2",
-		  "Partial(sum, keep)@tp, Shard(0)@dp",
-		  1,
-		  { 4 },
-		  { "0-2", "0-2", "2-4", "2-4" },
-		  NULL },
+		ROW("dp=2,tp=2", "Partial(sum, keep)@tp, Shard(0)@dp", 1, { 4 },
+		    { "0-2", "0-2", "2-4", "2-4" }, NULL),
 	};
 	struct arena a = { 0 };
 	struct mesh m;

@@ -4,6 +4,7 @@
  * and memory. Time is bounded by counted work, so memory and records are what is looked at.
  */
 #include "tests/unit/test_layout_naive.h"
+#include "tests/lib/row.h"
 
 static void must_parse(const char *spec, const char *text, struct arena *a, struct mesh *m,
 		       struct layout *l)
@@ -91,21 +92,12 @@ TEST(a_list_of_too_many_progressions_is_refused_in_bounded_memory)
 		uint32_t coord[5], dim[5], factor[5], ndim;
 	} x[] = {
 		{ 656809196381772, { 0, 3, 3 }, { 8, 6, 6 }, { 29149, 60681346, 85787135 }, 3 },
-		{ 307322918460433,
-		  { 1, 5, 2, 1, 5 },
-		  { 6, 6, 4, 2, 7 },
-		  { 148677459, 564506, 3329144, 103257, 7060 },
-		  5 },
-		{ 8289841692171,
-		  { 5, 1, 2, 3 },
-		  { 6, 5, 8, 4 },
-		  { 7424915, 165345, 91900, 16126 },
-		  4 },
-		{ 35571474423275738,
-		  { 2, 6, 5, 0 },
-		  { 4, 9, 8, 2 },
-		  { 1064, 28392957, 18, 12629421 },
-		  4 },
+		ROW(307322918460433, { 1, 5, 2, 1, 5 }, { 6, 6, 4, 2, 7 },
+		    { 148677459, 564506, 3329144, 103257, 7060 }, 5),
+		ROW(8289841692171, { 5, 1, 2, 3 }, { 6, 5, 8, 4 },
+		    { 7424915, 165345, 91900, 16126 }, 4),
+		ROW(35571474423275738, { 2, 6, 5, 0 }, { 4, 9, 8, 2 },
+		    { 1064, 28392957, 18, 12629421 }, 4),
 	};
 	static const char *const name[] = { "a", "b", "c", "d", "e" };
 	static const uint32_t rank[8 * 9 * 8 * 4 * 7];
@@ -118,9 +110,9 @@ TEST(a_list_of_too_many_progressions_is_refused_in_bounded_memory)
 		struct indexset set;
 
 		for (uint32_t d = 0; d < x[i].ndim; d++)
-			p[d] = (struct ckpt_placement){ .how = CKPT_SHARD,
-							.mesh_dim = (uint16_t)d,
-							.split_factor = x[i].factor[d] };
+			p[d] = (struct ckpt_placement)ROW(.how = CKPT_SHARD,
+							  .mesh_dim = (uint16_t)d,
+							  .split_factor = x[i].factor[d]);
 		assert_int_equal(layout_share(&m, &l, 1, &x[i].n, x[i].coord, &a, &set), -E2BIG);
 		assert_true(a.total_bytes < 8 << 20);
 		arena_free(&a);
@@ -308,19 +300,15 @@ TEST(texts_of_modes_and_reductions_say_what_is_wrong_and_where)
 		const char *text;
 		uint32_t at;
 		const char *what;
-	} bad[] = {
-		{ "flat:", 6, "expected" },
-		{ "flat Shard(0)@dp", 1, "Shard(DIM)" },
-		{ "flat: StridedShard(0, 2)@dp", 26, "nothing is strided" },
-		{ "flat: flat: Shard(0)@dp", 7, "Shard(DIM)" },
-		{ "Shard(0)@dp, flat: Shard(0)@tp", 14, "Shard(DIM)" },
-		{ "Partial(sum@dp", 12, "parenthesis" },
-		{ "Partial(,)@dp", 9, "sum, avg, min, max or product" },
-		{ "Partial(prod)@dp", 9, "sum, avg, min, max or product" },
-		{ "Partial(sum,)@dp", 13, "keep" },
-		{ "Partial(sum, kept)@dp", 14, "keep" },
-		{ "Partial(summit)@dp", 12, "parenthesis" },
-	};
+	} bad[] = ROW({ "flat:", 6, "expected" }, { "flat Shard(0)@dp", 1, "Shard(DIM)" },
+		      { "flat: StridedShard(0, 2)@dp", 26, "nothing is strided" },
+		      { "flat: flat: Shard(0)@dp", 7, "Shard(DIM)" },
+		      { "Shard(0)@dp, flat: Shard(0)@tp", 14, "Shard(DIM)" },
+		      { "Partial(sum@dp", 12, "parenthesis" },
+		      { "Partial(,)@dp", 9, "sum, avg, min, max or product" },
+		      { "Partial(prod)@dp", 9, "sum, avg, min, max or product" },
+		      { "Partial(sum,)@dp", 13, "keep" }, { "Partial(sum, kept)@dp", 14, "keep" },
+		      { "Partial(summit)@dp", 12, "parenthesis" });
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct mesh m;

@@ -4,6 +4,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/move/cast.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define SEED 20261121
@@ -128,20 +129,11 @@ TEST(the_ends_of_the_ranges_are_right)
 	static const struct {
 		double d;
 		uint16_t f16, bf16;
-	} x[] = {
-		{ 0.0, 0, 0 },
-		{ -0.0, 0x8000, 0x8000 },
-		{ 65519.99, 0x7bff, 0x4780 },
-		{ 65520.0, 0x7c00, 0x4780 },
-		{ 1e300, 0x7c00, 0x7f80 },
-		{ -1e300, 0xfc00, 0xff80 },
-		{ 1e-300, 0, 0 },
-		{ 0x1p-25, 0, 0x3300 },
-		{ 0x1.0000000000001p-25, 1, 0x3300 },
-		{ 0x1.feffffffffffp127, 0x7c00, 0x7f7f },
-		{ 0x1.ffp127, 0x7c00, 0x7f80 },
-		{ INFINITY, 0x7c00, 0x7f80 },
-	};
+	} x[] = ROW({ 0.0, 0, 0 }, { -0.0, 0x8000, 0x8000 }, { 65519.99, 0x7bff, 0x4780 },
+		    { 65520.0, 0x7c00, 0x4780 }, { 1e300, 0x7c00, 0x7f80 },
+		    { -1e300, 0xfc00, 0xff80 }, { 1e-300, 0, 0 }, { 0x1p-25, 0, 0x3300 },
+		    { 0x1.0000000000001p-25, 1, 0x3300 }, { 0x1.feffffffffffp127, 0x7c00, 0x7f7f },
+		    { 0x1.ffp127, 0x7c00, 0x7f80 }, { INFINITY, 0x7c00, 0x7f80 });
 
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		assert_int_equal(narrowed(CKPT_F64, &x[i].d, CKPT_F16), x[i].f16);

@@ -5,6 +5,7 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/row_copy.h"
+#include "tests/lib/row.h"
 
 #define CASES 6000
 #define MEM_BYTES 4096
@@ -74,13 +75,9 @@ static void one_tensor(struct table *t, uint32_t dtype, uint32_t ndim, const uin
 		       const int64_t *stride)
 {
 	const uint64_t start[CKPT_DIMS_MAX] = { 0 };
-	struct table_tensor x = { .component = "m",
-				  .name = "x",
-				  .dtype = dtype,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = "m", .name = "x", .dtype = dtype, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	struct indexset set;
 	struct ckpt_err e;
 

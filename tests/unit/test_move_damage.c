@@ -4,6 +4,7 @@
  * not by a restore that needs it, and not by verify, which names it and goes on.
  */
 #include "tests/unit/test_move_disk.h"
+#include "tests/lib/row.h"
 
 static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 
@@ -493,13 +494,9 @@ TEST(files_without_chunks_are_read_as_they_are)
 	const uint64_t shape[] = { 700, 900 }, start[] = { 0, 0 }, bytes = 700 * 900 * 4 + 13;
 	const uint64_t few[] = { 3, 900 };
 	const int64_t across[] = { 1, 700 };
-	struct table_tensor x = { .component = "m",
-				  .name = "x",
-				  .dtype = CKPT_F32,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = "m", .name = "x", .dtype = CKPT_F32, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	uint32_t *have = malloc(bytes), *mem = malloc(bytes);
 	struct format_file file = { .name = "plain", .file_bytes = bytes, .raw_bytes = bytes };
 	struct checkpoint c = { .nfile = 1, .file = &file };

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include "ckpt/move/move.h"
+#include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/unit.h"
@@ -80,10 +81,8 @@ static inline int disk_source_open(void *ctx, const char *name, struct source *r
 		return -errno;
 	}
 	assert_int_equal(fstat(s->fd, &st), 0);
-	*ret = (struct source){ .ctx = s,
-				.bytes = (uint64_t)st.st_size,
-				.read = disk_source_read,
-				.close = disk_source_close };
+	*ret = (struct source)ROW(.ctx = s, .bytes = (uint64_t)st.st_size, .read = disk_source_read,
+				  .close = disk_source_close);
 	return 0;
 }
 
@@ -103,9 +102,8 @@ static inline int disk_source_list(void *ctx, int (*each)(void *arg, const char 
 
 static inline struct checkpoint *disk_open(struct disk *d)
 {
-	const struct source_dir dir = { .ctx = d,
-					.open = disk_source_open,
-					.list = disk_source_list };
+	const struct source_dir dir =
+		ROW(.ctx = d, .open = disk_source_open, .list = disk_source_list);
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
 
@@ -125,12 +123,12 @@ struct job {
 	void *base[DISK_RANKS_MAX];
 };
 
-/* Under ThreadSanitizer one thread runs thirty times slower, and more cases show no more races. */
+/* `make check` looks at fewer (SCALE). Under ThreadSanitizer one thread runs thirty times slower, and more cases show no more races. */
 #if defined(__SANITIZE_THREAD__)
 #define FEWER(n) ((n) / 6 + 1)
 #define EVERY 6
 #else
-#define FEWER(n) (n)
+#define FEWER(n) ((uint32_t)unit_scaled(n))
 #define EVERY 1
 #endif
 

@@ -5,6 +5,7 @@
  * between elements, files without chunks, errors without a name.
  */
 #include "tests/unit/test_move_forged.h"
+#include "tests/lib/row.h"
 #include <stdio.h>
 
 static struct forged x;
@@ -336,12 +337,8 @@ TEST(a_file_is_opened_directly_where_that_is_possible)
 	static const uint64_t off[1] = { FORGED_BYTES };
 	static const struct {
 		int direct_error, plain_error, want;
-	} is[] = { { 0, -EMFILE, 0 },
-		   { -EINVAL, 0, 0 },
-		   { -EOPNOTSUPP, 0, 0 },
-		   { -EIO, 0, -EIO },
-		   { -EINVAL, -EMFILE, -EMFILE },
-		   { -EOPNOTSUPP, -EMFILE, -EMFILE } };
+	} is[] = ROW({ 0, -EMFILE, 0 }, { -EINVAL, 0, 0 }, { -EOPNOTSUPP, 0, 0 }, { -EIO, 0, -EIO },
+		     { -EINVAL, -EMFILE, -EMFILE }, { -EOPNOTSUPP, -EMFILE, -EMFILE });
 	struct move_files f;
 	struct ckpt_err err;
 

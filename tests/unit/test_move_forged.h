@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include "ckpt/move/block_stream.h"
 #include "ckpt/move/move.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define FORGED_CHUNKS_MAX 256
@@ -98,14 +99,9 @@ static inline void forged_hold(struct forged *x, const char *name, uint32_t dtyp
 			       uint32_t elem_bytes, uint64_t n, uint64_t off)
 {
 	uint64_t zero = 0;
-	struct table_tensor y = { .component = "m",
-				  .name = name,
-				  .of = "",
-				  .dtype = dtype,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = &n };
+	struct table_tensor y =
+		ROW(.component = "m", .name = name, .of = "", .dtype = dtype, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = 1, .shape = &n);
 	struct table_piece p = { .off = off, .fp = fingerprint(x->raw + off, n, elem_bytes, 0) };
 	struct arena a = { 0 };
 	struct ckpt_err err;
@@ -125,31 +121,22 @@ static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *of
 
 	assert_true(n <= FORGED_CHUNKS_MAX);
 	*x = (struct forged){ .bad_at = UINT64_MAX };
-	x->ops = (struct io_ops){ .ctx = x,
-				  .open = forged_open,
-				  .close = forged_close,
-				  .size = forged_size,
-				  .pread = forged_pread };
+	x->ops = (struct io_ops)ROW(.ctx = x, .open = forged_open, .close = forged_close,
+				    .size = forged_size, .pread = forged_pread);
 	for (uint64_t g = 0; g < place.bytes; g++)
 		x->raw[g] = forged_byte(g);
-	x->file = (struct format_file){ .name = "forged",
-					.raw_bytes = place.bytes,
-					.chunk_log2 = FORGED_LOG2,
-					.nchunk = off ? n : 0,
-					.chunk = off ? x->chunk : NULL,
-					.data_off = FORGED_BYTES,
-					.data_end = FORGED_BYTES };
+	x->file = (struct format_file)ROW(.name = "forged", .raw_bytes = place.bytes,
+					  .chunk_log2 = FORGED_LOG2, .nchunk = off ? n : 0,
+					  .chunk = off ? x->chunk : NULL, .data_off = FORGED_BYTES,
+					  .data_end = FORGED_BYTES);
 	x->bytes = place.bytes;
 	for (uint32_t i = 0; off && i < n; i++) {
 		if (!off[i])
 			continue;
-		x->chunk[i] = (struct chunk){
-			.off = off[i],
-			.stored_len = FORGED_BYTES,
-			.raw_len = FORGED_BYTES,
-			.raw_hash = hash128(x->raw + i * FORGED_BYTES, FORGED_BYTES),
-			.stored_crc = crc32c(0, x->raw + i * FORGED_BYTES, FORGED_BYTES),
-		};
+		x->chunk[i] = (struct chunk)
+			ROW(.off = off[i], .stored_len = FORGED_BYTES, .raw_len = FORGED_BYTES,
+			    .raw_hash = hash128(x->raw + i * FORGED_BYTES, FORGED_BYTES),
+			    .stored_crc = crc32c(0, x->raw + i * FORGED_BYTES, FORGED_BYTES));
 		x->file.data_end = MAX(x->file.data_end, off[i] + FORGED_BYTES);
 	}
 	if (off)

@@ -5,6 +5,7 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/each_pages.h"
@@ -20,13 +21,8 @@
 static struct memdir dir;
 static struct io_ops ops;
 static struct sample rank0;
-static const struct memdir_opts opts = { .mesh = "fsdp=2",
-					 .job = "demo",
-					 .seed = 5,
-					 .scale = 1,
-					 .step = 12,
-					 .generation = 3,
-					 .seq = 7 };
+static const struct memdir_opts opts = ROW(.mesh = "fsdp=2", .job = "demo", .seed = 5, .scale = 1,
+					   .step = 12, .generation = 3, .seq = 7);
 
 static int setup(void **state)
 {
@@ -405,9 +401,8 @@ static void sums_model(struct model *m, bool pending, bool cast)
 	for (m->n = 0; m->n < 2; m->n++) {
 		struct held *h = &m->tensor[m->n];
 
-		*h = (struct held){ .dtype = cast && m->n ? CKPT_F32 : CKPT_BF16,
-				    .ndim = 1,
-				    .shape = { 100 } };
+		*h = (struct held)ROW(.dtype = cast && m->n ? CKPT_F32 : CKPT_BF16, .ndim = 1,
+				      .shape = { 100 });
 		snprintf(h->name, sizeof h->name, "t%u", m->n);
 		if (pending)
 			h->place[h->nplace++] = (struct ckpt_placement){

@@ -4,6 +4,7 @@
  * files with every engine, and from memory to memory; and no chunk is read twice.
  */
 #include "tests/unit/test_move_disk.h"
+#include "tests/lib/row.h"
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
@@ -43,9 +44,8 @@ static int64_t counting_pread(void *ctx, int fd, void *buf, uint64_t len, uint64
 static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from, const char *to,
 				uint32_t engine, bool direct)
 {
-	const struct disk_how how = { .ops = &io_ops_posix,
-				      .engine = engines[engine],
-				      .direct = direct };
+	const struct disk_how how =
+		ROW(.ops = &io_ops_posix, .engine = engines[engine], .direct = direct);
 	uint64_t seed = draw(rng), step = draw(rng) % 1000;
 	struct job a, b;
 	struct checkpoint *c;

@@ -5,6 +5,7 @@
  */
 #include <sys/mman.h>
 #include "ckpt/move/part_writer.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define CHUNKS 12 /* of two buffers, in turn */
@@ -19,15 +20,10 @@ static void part_table(struct table *t)
 	for (uint64_t i = 0; i < CHUNKS; i++) {
 		uint64_t start = 0, shape = 900001 - 7001 * i;
 		char name[16];
-		struct table_tensor x = { .component = "m",
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_U8,
-					  .cls = CKPT_STABLE,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &shape };
+		struct table_tensor x =
+			ROW(.component = "m", .name = name, .of = "", .dtype = CKPT_U8,
+			    .cls = CKPT_STABLE, .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 1,
+			    .shape = &shape);
 		struct table_piece p = { .off = i * CHUNK_BYTES };
 		struct arena a = { 0 };
 

@@ -6,6 +6,7 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/part_writer.h"
+#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 
 #define SEED UINT64_C(0x91)
@@ -215,11 +216,12 @@ TEST(test_a_part_is_continued_where_it_was_left)
 			struct part_writer *w;
 			struct part_io *io;
 
-			assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &io_ops_posix,
-									      .engine = IO_THREADS,
-									      .nbuffer = 2 },
-						      &io, &err),
-					 0);
+			assert_int_equal(
+				part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
+								       .engine = IO_THREADS,
+								       .nbuffer = 2),
+					     &io, &err),
+				0);
 			if (part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err) < 0)
 				fail_msg("%s", err.msg);
 			for (int i = 0; i < 3 && more; i++) {
@@ -273,9 +275,8 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	info.world = j.world;
 	t = &j.part[0];
 	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &io_ops_posix,
-							      .engine = IO_INLINE,
-							      .nbuffer = 4 },
+	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
+								.engine = IO_INLINE, .nbuffer = 4),
 				      &io, &err),
 			 0);
 	assert_int_equal(part_writer_open(io, fd, t, &info, 0, NULL, &w, &err), 0);
@@ -319,9 +320,8 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &io_ops_posix,
-							      .engine = IO_INLINE,
-							      .nbuffer = 2 },
+	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
+								.engine = IO_INLINE, .nbuffer = 2),
 				      &io, &err),
 			 0);
 	assert_int_equal(part_writer_open(io, fd, &j.part[0], &info, 0, NULL, &w, &err), 0);
@@ -397,14 +397,9 @@ static void made_make(struct made *m, uint32_t n, uint64_t bytes, bool apart)
 	assert_int_equal(table_add_place(&decl, &place, NULL, NULL), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		char name[16], component[16];
-		struct table_tensor x = { .component = component,
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_U8,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &bytes };
+		struct table_tensor x =
+			ROW(.component = component, .name = name, .of = "", .dtype = CKPT_U8,
+			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 1, .shape = &bytes);
 		struct table_piece p = { .tensor = i, .off = i * bytes };
 
 		snprintf(name, sizeof name, "t%u", i);
@@ -701,12 +696,11 @@ TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 
 	made_make(&m, 2, 5000, false);
 	fd = made_file(&m, "x");
-	assert_int_equal(move_write_part(&(struct move_write){ .ops = &io_ops_posix,
-							       .engine = IO_INLINE,
-							       .tick = stop,
-							       .arg = &told },
-					 fd, m.raw, &m.t, &alone, 0, &part, &err),
-			 -ECANCELED);
+	assert_int_equal(
+		move_write_part(&(struct move_write)ROW(.ops = &io_ops_posix, .engine = IO_INLINE,
+							.tick = stop, .arg = &told),
+				fd, m.raw, &m.t, &alone, 0, &part, &err),
+		-ECANCELED);
 	assert_non_null(strstr(err.msg, "given up"));
 	assert_true(told >= 10000);
 	close(fd);
@@ -745,13 +739,12 @@ TEST(test_of_two_errors_the_first_is_told)
 		fd = made_file(&m, "x");
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
-		assert_int_equal(part_io_open(&(struct part_io_opts){ .ops = &faults.ops,
-								      .engine = IO_INLINE,
-								      .nbuffer = 2,
-								      .tap = tap,
-								      .ntap = 2 },
-					      &io, &err),
-				 0);
+		assert_int_equal(
+			part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
+							       .engine = IO_INLINE, .nbuffer = 2,
+							       .tap = tap, .ntap = 2),
+				     &io, &err),
+			0);
 		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
 		for (uint32_t i = 0; i < 3 && !e; i++)
 			e = part_write(w, i * MIB, m.raw + i * MIB, 5, &err);

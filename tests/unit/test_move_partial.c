@@ -5,6 +5,7 @@
  * bounded memory, casts, and operands that are missing.
  */
 #include "tests/unit/test_move_partial.h"
+#include "tests/lib/row.h"
 #include <linux/limits.h>
 
 static const enum io_engine engines[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
@@ -566,10 +567,8 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 	model_job(&dst, &to);
 	floats_fill(&rng, &from);
 	for (uint32_t i = 0; i < ARRAY_LEN(engines) * ARRAY_LEN(buffers); i += EVERY) {
-		struct route r = { .way = FILES,
-				   .engine = engines[i % 4],
-				   .buffer_bytes = buffers[i / 4],
-				   .disk = &d };
+		struct route r = ROW(.way = FILES, .engine = engines[i % 4],
+				     .buffer_bytes = buffers[i / 4], .disk = &d);
 		struct ckpt_err err = { 0 };
 
 		if (go(&from, &to, &r, &err) < 0)
@@ -832,13 +831,9 @@ TEST(operands_that_nobody_has_cost_nothing)
 		assert_int_equal(table_add_place(&t[k], &place, NULL, NULL), 0);
 		for (uint32_t i = 0; i < 100; i++) {
 			char name[16];
-			struct table_tensor x = { .component = "model",
-						  .name = name,
-						  .dtype = CKPT_F32,
-						  .layout = TABLE_NONE,
-						  .rank = TABLE_NONE,
-						  .ndim = 1,
-						  .shape = &one };
+			struct table_tensor x = ROW(.component = "model", .name = name,
+						    .dtype = CKPT_F32, .layout = TABLE_NONE,
+						    .rank = TABLE_NONE, .ndim = 1, .shape = &one);
 			struct table_piece piece = { .rank = 1000, .off = 64 * i };
 			struct arena a = { 0 };
 
@@ -882,14 +877,12 @@ TEST(tensors_may_be_called_anything)
 
 		*h = (struct held){ .dtype = CKPT_I64, .ndim = 1, .shape = { 5 }, .nplace = 1 };
 		snprintf(h->name, sizeof h->name, "%s", name[i]);
-		h->place[0] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
-						       .reduce = CKPT_MAX,
-						       .flags = CKPT_KEEP_PARTIAL };
+		h->place[0] = (struct ckpt_placement)ROW(.how = CKPT_PARTIAL, .reduce = CKPT_MAX,
+							 .flags = CKPT_KEEP_PARTIAL);
 		dst.tensor[i] = *h;
-		h->place[h->nplace++] = (struct ckpt_placement){ .how = CKPT_PARTIAL,
-								 .mesh_dim = 1,
-								 .reduce = CKPT_MAX,
-								 .flags = CKPT_KEEP_PARTIAL };
+		h->place[h->nplace++] =
+			(struct ckpt_placement)ROW(.how = CKPT_PARTIAL, .mesh_dim = 1,
+						   .reduce = CKPT_MAX, .flags = CKPT_KEEP_PARTIAL);
 	}
 	model_job(&src, &from);
 	model_job(&dst, &to);

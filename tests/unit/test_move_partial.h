@@ -8,6 +8,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/table/operand.h"
 #include "tests/unit/test_move_disk.h"
+#include "tests/lib/row.h"
 
 #define TENSORS_MAX 6
 #define MESH_DIMS_MAX 4
@@ -72,13 +73,9 @@ static inline void rank_make(struct model *m, uint32_t rank, struct sample *s)
 	for (uint32_t i = 0; i < m->n; i++) {
 		const struct held *h = &m->tensor[i];
 		struct layout l = held_layout(h);
-		struct table_tensor x = { .component = "model",
-					  .name = h->name,
-					  .dtype = h->dtype,
-					  .elem_bytes = dtype_bytes(h->dtype),
-					  .rank = TABLE_NONE,
-					  .ndim = h->ndim,
-					  .shape = h->shape };
+		struct table_tensor x = ROW(.component = "model", .name = h->name,
+					    .dtype = h->dtype, .elem_bytes = dtype_bytes(h->dtype),
+					    .rank = TABLE_NONE, .ndim = h->ndim, .shape = h->shape);
 		struct table_piece p = { .rank = rank, .off = align_up(end, 64) };
 		struct arena a = { 0 };
 

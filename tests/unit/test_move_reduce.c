@@ -3,6 +3,7 @@
 #include <math.h>
 #include "ckpt/base/dtype.h"
 #include "ckpt/move/reduce.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define SEED 20261121
@@ -40,21 +41,13 @@ static void reduce(const struct reduction *r, const void *x, uint32_t count, uin
 
 TEST(what_has_no_meaning_is_refused_with_a_sentence)
 {
-	static const struct reduction bad[] = {
-		{ CKPT_AVG, CKPT_I32, 1 },
-		{ CKPT_SUM, CKPT_U8, 2 },
-		{ CKPT_AVG, CKPT_I64, 4 },
-		{ CKPT_SUM, CKPT_BOOL, 1 },
-		{ CKPT_MAX, CKPT_BOOL, 1 },
-		{ CKPT_SUM, CKPT_F8_E4M3, 1 },
-		{ CKPT_MIN, CKPT_F8_E5M2, 1 },
-		{ CKPT_PRODUCT, CKPT_F8_E8M0, 1 },
-		{ CKPT_MIN, CKPT_C64, 1 },
-		{ CKPT_MAX, CKPT_C128, 1 },
-		{ CKPT_SUM, 0, 1 },
-		{ CKPT_SUM, 99, 1 },
-		{ CKPT_PRODUCT + 1, CKPT_F32, 1 },
-	};
+	static const struct reduction bad[] =
+		ROW({ CKPT_AVG, CKPT_I32, 1 }, { CKPT_SUM, CKPT_U8, 2 }, { CKPT_AVG, CKPT_I64, 4 },
+		    { CKPT_SUM, CKPT_BOOL, 1 }, { CKPT_MAX, CKPT_BOOL, 1 },
+		    { CKPT_SUM, CKPT_F8_E4M3, 1 }, { CKPT_MIN, CKPT_F8_E5M2, 1 },
+		    { CKPT_PRODUCT, CKPT_F8_E8M0, 1 }, { CKPT_MIN, CKPT_C64, 1 },
+		    { CKPT_MAX, CKPT_C128, 1 }, { CKPT_SUM, 0, 1 }, { CKPT_SUM, 99, 1 },
+		    { CKPT_PRODUCT + 1, CKPT_F32, 1 });
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct ckpt_err err = { 0 };

@@ -8,6 +8,7 @@
 #include "tests/unit/test_view_model.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/row.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 2000
@@ -82,7 +83,7 @@ static void check_moved(const struct world *w, const struct table *dst, uint8_t 
 TEST(whatever_the_view_any_mesh_gets_its_elements_also_of_other_types)
 {
 	naive_seed(__func__);
-	for (uint32_t k = 0; k < CASES; k++) {
+	for (uint32_t k = 0; k < unit_scaled(CASES); k++) {
 		struct plan_opts opts = { .casts = k % 2 };
 		struct world *w = world_make();
 		const void *src[PLACES];
@@ -121,13 +122,8 @@ TEST(operands_are_turned_and_cut_before_they_are_reduced)
 	const void *src[] = { operand[0], operand[1] };
 	void *dst[] = { got };
 	struct table t = { 0 }, view, target, rank;
-	struct table_tensor x = { .component = "m",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "m", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	struct ckpt_err err = { 0 };
 	struct arena a = { 0 };
 	struct layout l;

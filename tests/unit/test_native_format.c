@@ -4,6 +4,7 @@
  * of the code, and its worked example is what the code writes. CKPT_FORMAT_UPDATE=1 writes the
  * example anew. Runs in the root of the repository, as make does.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "ckpt/base/dtype.h"
@@ -176,23 +177,20 @@ TEST(every_section_has_the_number_and_record_that_is_written_down)
 		uint32_t kind;
 		const char *name;
 		size_t bytes;
-	} want[] = {
-		{ CK_STRINGS, "STRINGS", 1 },
-		{ CK_SHAPES, "SHAPES", sizeof(le64) },
-		{ CK_MESHES, "MESHES", sizeof(struct ck_mesh) },
-		{ CK_MESHDATA, "MESHDATA", sizeof(le32) },
-		{ CK_LAYOUTS, "LAYOUTS", sizeof(struct ck_layout) },
-		{ CK_PLACEMENTS, "PLACEMENTS", sizeof(struct ck_placement) },
-		{ CK_TENSORS, "TENSORS", sizeof(struct ck_tensor) },
-		{ CK_INDEXSETS, "INDEXSETS", sizeof(le64) },
-		{ CK_PIECES, "PIECES", sizeof(struct ck_piece) },
-		{ CK_PLACES, "PLACES", sizeof(struct ck_place) },
-		{ CK_CHUNKS, "CHUNKS", sizeof(struct ck_chunk) },
-		{ CK_NOTES, "NOTES", sizeof(struct ck_note) },
-		{ CK_PARTS, "PARTS", sizeof(struct ck_part) },
-		{ CK_RANKS, "RANKS", sizeof(struct ck_rank) },
-		{ CK_LINEAGE, "LINEAGE", sizeof(struct ck_lineage) },
-	};
+	} want[] = ROW({ CK_STRINGS, "STRINGS", 1 }, { CK_SHAPES, "SHAPES", sizeof(le64) },
+		       { CK_MESHES, "MESHES", sizeof(struct ck_mesh) },
+		       { CK_MESHDATA, "MESHDATA", sizeof(le32) },
+		       { CK_LAYOUTS, "LAYOUTS", sizeof(struct ck_layout) },
+		       { CK_PLACEMENTS, "PLACEMENTS", sizeof(struct ck_placement) },
+		       { CK_TENSORS, "TENSORS", sizeof(struct ck_tensor) },
+		       { CK_INDEXSETS, "INDEXSETS", sizeof(le64) },
+		       { CK_PIECES, "PIECES", sizeof(struct ck_piece) },
+		       { CK_PLACES, "PLACES", sizeof(struct ck_place) },
+		       { CK_CHUNKS, "CHUNKS", sizeof(struct ck_chunk) },
+		       { CK_NOTES, "NOTES", sizeof(struct ck_note) },
+		       { CK_PARTS, "PARTS", sizeof(struct ck_part) },
+		       { CK_RANKS, "RANKS", sizeof(struct ck_rank) },
+		       { CK_LINEAGE, "LINEAGE", sizeof(struct ck_lineage) });
 	char cell[4][64];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
@@ -327,25 +325,12 @@ static void tiny_declaration(struct table *t)
 	struct layout l = { .nplace = 1, .place = &s0 };
 	struct table_place place = { .name = "memory of rank 0", .bytes = 4096 };
 	uint64_t zero[2] = { 0, 0 }, shape[2] = { 3, 2 }, three = 3;
-	struct table_tensor w = {
-		.component = "model",
-		.name = "w",
-		.dtype = CKPT_F32,
-		.role = CKPT_PARAM,
-		.rank = TABLE_NONE,
-		.ndim = 2,
-		.shape = shape,
-	};
-	struct table_tensor rng = {
-		.component = "blob",
-		.name = "rng",
-		.dtype = CKPT_U8,
-		.cls = CKPT_VOLATILE,
-		.flags = TENSOR_BLOB,
-		.layout = TABLE_NONE,
-		.ndim = 1,
-		.shape = &three,
-	};
+	struct table_tensor w =
+		ROW(.component = "model", .name = "w", .dtype = CKPT_F32, .role = CKPT_PARAM,
+		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
+	struct table_tensor rng =
+		ROW(.component = "blob", .name = "rng", .dtype = CKPT_U8, .cls = CKPT_VOLATILE,
+		    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .ndim = 1, .shape = &three);
 	struct table_piece p = { .tensor = 0 }, q = { .tensor = 1, .off = 64 };
 	struct arena a = { 0 };
 	struct mesh m;
@@ -369,11 +354,8 @@ static void tiny_declaration(struct table *t)
 static void tiny_checkpoint(struct memdir *d)
 {
 	static const float values[6] = { 1, 2, 3, 4, 5, 6 };
-	struct native_info info = { .job = "tiny",
-				    .step = 3,
-				    .generation = 1,
-				    .wall_ns = UINT64_C(1700000000000000000),
-				    .world = 1 };
+	struct native_info info = ROW(.job = "tiny", .step = 3, .generation = 1,
+				      .wall_ns = UINT64_C(1700000000000000000), .world = 1);
 	struct native_part part = { .name = "w0000-00000001-000.part" };
 	struct ckpt_note note = { "loss", 0.5 };
 	struct native_lineage line = {

@@ -5,6 +5,7 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/sample.h"
@@ -17,15 +18,9 @@
 static struct memdir dir;
 static struct sample rank0;
 static const struct ckpt_note note[2] = { { "loss", 1.5 }, { "lr", 0.1 } };
-static const struct memdir_opts opts = { .mesh = "fsdp=3",
-					 .job = "demo",
-					 .seed = 5,
-					 .scale = 1,
-					 .step = 12,
-					 .generation = 3,
-					 .seq = 7,
-					 .note = note,
-					 .nnote = 2 };
+static const struct memdir_opts opts =
+	ROW(.mesh = "fsdp=3", .job = "demo", .seed = 5, .scale = 1, .step = 12, .generation = 3,
+	    .seq = 7, .note = note, .nnote = 2);
 
 static int setup(void **state)
 {
@@ -316,12 +311,11 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 	struct native_info info = {
 		.job = "demo", .step = 12, .generation = 3, .world = WORLD, .wall_ns = 1
 	};
-	struct writing w = { .info = info,
-			     .line = { .seq = 7,
-				       .parent_step = 11,
-				       .tool = "memdir 1",
-				       .nnote = 2,
-				       .note = note } };
+	struct writing w = ROW(.info = info, .line = { .seq = 7,
+						       .parent_step = 11,
+						       .tool = "memdir 1",
+						       .nnote = 2,
+						       .note = note });
 	uint32_t *order = malloc((rank0.decl.ntensor + 1) * sizeof *order);
 	uint8_t id[16];
 

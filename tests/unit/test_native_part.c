@@ -2,6 +2,7 @@
 /*
  * test_native_part.c - the raw space of a rank, its chunks, and what may become a MANIFEST.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/unit.h"
@@ -131,17 +132,9 @@ TEST(the_raw_space_keeps_its_rules_and_is_the_same_every_time)
 static void add(struct table *t, const char *name, uint32_t cls, uint32_t layout,
 		const uint64_t *shape)
 {
-	struct table_tensor x = {
-		.component = "m",
-		.name = name,
-		.of = "",
-		.dtype = CKPT_F32,
-		.cls = cls,
-		.layout = layout,
-		.rank = TABLE_NONE,
-		.ndim = 2,
-		.shape = shape,
-	};
+	struct table_tensor x =
+		ROW(.component = "m", .name = name, .of = "", .dtype = CKPT_F32, .cls = cls,
+		    .layout = layout, .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 
 	assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
 }
@@ -257,15 +250,9 @@ TEST(the_raw_order_is_that_of_the_pieces)
 static void add_blob(struct table *t, uint32_t owner)
 {
 	uint64_t bytes = 8, zero = 0;
-	struct table_tensor x = { .component = "blob",
-				  .name = "rng",
-				  .of = "",
-				  .dtype = CKPT_U8,
-				  .flags = TENSOR_BLOB,
-				  .layout = TABLE_NONE,
-				  .rank = owner,
-				  .ndim = 1,
-				  .shape = &bytes };
+	struct table_tensor x = ROW(.component = "blob", .name = "rng", .of = "", .dtype = CKPT_U8,
+				    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .rank = owner,
+				    .ndim = 1, .shape = &bytes);
 	struct table_piece p = { .off = (uint64_t)owner * 64 };
 	struct arena a = { 0 };
 
@@ -317,14 +304,9 @@ static int part_of_sizes(const uint64_t *size, uint32_t n, struct table *ret, st
 	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		char name[16];
-		struct table_tensor x = { .component = "m",
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_U8,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &size[i] };
+		struct table_tensor x =
+			ROW(.component = "m", .name = name, .of = "", .dtype = CKPT_U8,
+			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 1, .shape = &size[i]);
 		struct table_piece p = { .tensor = i, .off = at };
 
 		snprintf(name, sizeof name, "t%u", i);
@@ -372,13 +354,8 @@ TEST(a_share_in_too_many_runs_is_refused)
 	struct layout l = { .nplace = 4, .place = p };
 	struct table_place place = { .name = "memory", .bytes = INT64_MAX };
 	uint64_t n = UINT64_C(35571474423275738);
-	struct table_tensor x = { .component = "m",
-				  .name = "comb",
-				  .of = "",
-				  .dtype = CKPT_U8,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = &n };
+	struct table_tensor x = ROW(.component = "m", .name = "comb", .of = "", .dtype = CKPT_U8,
+				    .rank = TABLE_NONE, .ndim = 1, .shape = &n);
 	struct table t = { 0 }, part;
 	struct arena a = { 0 };
 	struct ckpt_err err;
@@ -386,9 +363,8 @@ TEST(a_share_in_too_many_runs_is_refused)
 
 	assert_int_equal(mesh_parse("a=4,b=9,c=8,d=2", &a, &m, NULL), 0);
 	for (uint16_t d = 0; d < 4; d++)
-		p[d] = (struct ckpt_placement){ .how = CKPT_SHARD,
-						.mesh_dim = d,
-						.split_factor = factor[d] };
+		p[d] = (struct ckpt_placement)ROW(.how = CKPT_SHARD, .mesh_dim = d,
+						  .split_factor = factor[d]);
 	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
 	assert_int_equal(table_add_mesh(&t, &m, NULL, NULL), 0);
 	assert_int_equal(table_add_layout(&t, &l, NULL, NULL), 0);

@@ -4,6 +4,7 @@
  * and no change of any byte of metadata, no file that is missing, cut, exchanged or too many goes
  * unseen.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/unit.h"
@@ -15,13 +16,8 @@
 #define STRIDE 1
 #endif
 
-static const struct memdir_opts plain = { .mesh = "fsdp=2",
-					  .job = "demo",
-					  .seed = 5,
-					  .scale = 1,
-					  .step = 12,
-					  .generation = 3,
-					  .seq = 7 };
+static const struct memdir_opts plain = ROW(.mesh = "fsdp=2", .job = "demo", .seed = 5, .scale = 1,
+					    .step = 12, .generation = 3, .seq = 7);
 
 /* --- collecting faults --- */
 
@@ -295,17 +291,9 @@ TEST(every_changed_byte_of_metadata_is_a_fault)
 /* Files, directories and links of others: all that is read is what MANIFEST names. */
 TEST(foreign_entries_are_counted_and_are_no_faults)
 {
-	static const char *const name[] = {
-		".nfs0001",
-		"lost+found",
-		"MANIFEST~",
-		"MANIFEST.bak",
-		"weights.part",
-		"core.1234",
-		"w0009-0000000a-000.part",
-		"w0000",
-		"notes.txt",
-	};
+	static const char *const name[] =
+		ROW(".nfs0001", "lost+found", "MANIFEST~", "MANIFEST.bak", "weights.part",
+		    "core.1234", "w0009-0000000a-000.part", "w0000", "notes.txt");
 	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
 

@@ -6,6 +6,7 @@
  */
 #ifndef TESTS_UNIT_NATIVE_RIG_H
 #define TESTS_UNIT_NATIVE_RIG_H
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/unit.h"
@@ -17,15 +18,9 @@ static struct memdir good, bad;
 static inline int setup(void **state)
 {
 	static const struct ckpt_note note[2] = { { "loss", 1.5 }, { "lr", 0.1 } };
-	const struct memdir_opts o = { .mesh = "fsdp=2",
-				       .job = "demo",
-				       .seed = 5,
-				       .scale = 1,
-				       .step = 12,
-				       .generation = 3,
-				       .seq = 7,
-				       .note = note,
-				       .nnote = 2 };
+	const struct memdir_opts o =
+		ROW(.mesh = "fsdp=2", .job = "demo", .seed = 5, .scale = 1, .step = 12,
+		    .generation = 3, .seq = 7, .note = note, .nnote = 2);
 
 	(void)state;
 	memdir_checkpoint(&good, &o);

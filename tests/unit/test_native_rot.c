@@ -7,6 +7,7 @@
  */
 #include "tests/unit/test_native_rig.h"
 #include "formats/native/native_impl.h"
+#include "tests/lib/row.h"
 
 /* A section of so many records, of what is there and of zeros behind it. */
 static void resize(struct memdir_file *f, uint32_t kind, uint32_t rec_bytes, uint64_t count)
@@ -271,11 +272,8 @@ TEST(what_cannot_be_read_is_not_called_damaged)
 		int (*act)(const struct source_dir *dir, struct checkpoint **ret,
 			   struct ckpt_err *err);
 		uint64_t calls;
-	} of[] = { { act_open, 8 },
-		   { act_open_partial, 8 },
-		   { act_open_some, 5 },
-		   { act_summary, 3 },
-		   { act_probe, 0 } };
+	} of[] = ROW({ act_open, 8 }, { act_open_partial, 8 }, { act_open_some, 5 },
+		     { act_summary, 3 }, { act_probe, 0 });
 
 	afresh();
 	for (size_t e = 0; e < ARRAY_LEN(error); e++)
@@ -476,12 +474,10 @@ TEST(a_directory_is_known_by_names)
 		const char *name;
 		bool folder;
 		int want;
-	} is[] = { { "w0000-00000005-000.part", false, 1 },
-		   { "w0000-00000005-000.part", true, 0 },
-		   { ".part", false, 0 },
-		   { "x0000.part", false, 0 },
-		   { "w0000.parts", false, 0 },
-		   { "wpart", false, 0 } };
+	} is[] =
+		ROW({ "w0000-00000005-000.part", false, 1 }, { "w0000-00000005-000.part", true, 0 },
+		    { ".part", false, 0 }, { "x0000.part", false, 0 }, { "w0000.parts", false, 0 },
+		    { "wpart", false, 0 });
 	struct source_dir dir = memdir_source(&bad);
 
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {

@@ -3,17 +3,13 @@
  * test_native_some.c - a checkpoint of which some parts are opened: what is chosen is as in the
  * whole, and nothing else is touched.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/unit.h"
 
-static const struct memdir_opts plain = { .mesh = "dp=2,fsdp=3",
-					  .job = "demo",
-					  .seed = 5,
-					  .scale = 1,
-					  .step = 12,
-					  .generation = 3,
-					  .seq = 7 };
+static const struct memdir_opts plain = ROW(.mesh = "dp=2,fsdp=3", .job = "demo", .seed = 5,
+					    .scale = 1, .step = 12, .generation = 3, .seq = 7);
 
 static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
 {
@@ -127,13 +123,9 @@ TEST(pieces_that_overlap_are_refused_where_both_are_opened)
 	uint32_t bits = 1 << 1;
 	le64 *set;
 
-	memdir_checkpoint(&d, &(struct memdir_opts){ .mesh = "fsdp=6",
-						     .job = "demo",
-						     .seed = 5,
-						     .scale = 1,
-						     .step = 12,
-						     .generation = 3,
-						     .seq = 7 });
+	memdir_checkpoint(&d, &(struct memdir_opts)ROW(.mesh = "fsdp=6", .job = "demo", .seed = 5,
+						       .scale = 1, .step = 12, .generation = 3,
+						       .seq = 7));
 	/* Rank 1 claims a row of rank 0 in its first tensor instead of its own last one. */
 	set = memdir_section(&d.file[1], CK_INDEXSETS);
 	set[2] = le64_of(le64_get(set[2]) - 1);

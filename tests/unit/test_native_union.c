@@ -5,6 +5,7 @@
  * nobody holds, a model without a mesh.
  */
 #include "tests/unit/test_native_rig.h"
+#include "tests/lib/row.h"
 
 #define WORLD 2
 
@@ -34,13 +35,9 @@ static void declare(struct table *t, uint32_t rank, const struct ckpt_placement 
 	assert_int_equal(table_add_mesh(t, &m, NULL, NULL), 0);
 	assert_int_equal(table_add_layout(t, &l, NULL, NULL), 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct table_tensor x = { .component = component[i],
-					  .name = "w",
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .rank = TABLE_NONE,
-					  .ndim = 2,
-					  .shape = shape };
+		struct table_tensor x =
+			ROW(.component = component[i], .name = "w", .of = "", .dtype = CKPT_F32,
+			    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 		struct table_piece q = { .tensor = i, .rank = rank, .off = (uint64_t)i << 12 };
 
 		assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
@@ -266,14 +263,9 @@ TEST(of_thousands_of_faults_those_that_are_not_told_are_counted)
 
 	for (uint32_t i = 0; i < N; i++) {
 		char name[16];
-		struct table_tensor x = { .component = "model",
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &four };
+		struct table_tensor x =
+			ROW(.component = "model", .name = name, .of = "", .dtype = CKPT_F32,
+			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 1, .shape = &four);
 
 		snprintf(name, sizeof name, "t%04u", i);
 		assert_int_equal(table_add_tensor(&all, &x, NULL, NULL), 0);

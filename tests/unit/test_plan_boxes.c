@@ -7,6 +7,7 @@
 #include "tests/unit/test_layout_naive.h"
 #include "ckpt/base/error.h"
 #include "ckpt/plan/plan.h"
+#include "tests/lib/row.h"
 
 #define CASES 20000
 #define ROWS_MAX 4096
@@ -33,14 +34,9 @@ static void random_set(uint32_t ndim, const uint64_t *shape, struct arena *a, st
 /* A tensor with one piece: row-major, or with gaps behind the indices of each dimension. */
 static void random_table(uint32_t ndim, const uint64_t *shape, bool gaps, struct table *t)
 {
-	struct table_tensor x = { .component = "m",
-				  .name = "x",
-				  .of = "",
-				  .dtype = CKPT_BF16,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = "m", .name = "x", .of = "", .dtype = CKPT_BF16,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	struct table_piece p = { .off = 2 * naive_below(5) };
 	int64_t stride[CKPT_DIMS_MAX], step = 1;
 	struct arena a = { 0 };

@@ -5,6 +5,7 @@
  */
 #include "tests/unit/test_layout_naive.h"
 #include "ckpt/plan/coalesce.h"
+#include "tests/lib/row.h"
 
 #define CASES 3000
 #define PLACES 5
@@ -147,13 +148,8 @@ static void operands_make(bool partial, struct table *t)
 {
 	struct ckpt_placement p = { .how = CKPT_PARTIAL, .flags = CKPT_KEEP_PARTIAL };
 	struct layout l = { .nplace = partial, .place = &p };
-	struct table_tensor x = { .component = "m",
-				  .name = "x",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = (uint64_t[]){ 100 } };
+	struct table_tensor x = ROW(.component = "m", .name = "x", .of = "", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 1, .shape = (uint64_t[]){ 100 });
 	struct indices all = { 1, 100, &(struct run){ 0, 100, 100, 1 } };
 	struct ckpt_err err;
 	struct arena a = { 0 };

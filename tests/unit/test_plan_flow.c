@@ -8,6 +8,7 @@
 #include "ckpt/plan/flow.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/reshard.h"
+#include "tests/lib/row.h"
 
 #define CASES 400
 #define TENSORS 4
@@ -53,14 +54,10 @@ static void add_tensor(struct job *j, uint32_t i)
 	uint32_t ndim = naive_below(6) ? 1 + naive_below(3) : 0;
 	uint64_t shape[3];
 	char name[16];
-	struct table_tensor x = { .component = i % 2 ? "model" : "optim",
-				  .name = name,
-				  .of = "",
-				  .dtype = naive_below(2) ? CKPT_F32 : CKPT_F64,
-				  .cls = CKPT_STABLE,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = i % 2 ? "model" : "optim", .name = name, .of = "",
+		    .dtype = naive_below(2) ? CKPT_F32 : CKPT_F64, .cls = CKPT_STABLE,
+		    .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 
 	snprintf(name, sizeof name, "w%u", i);
 	for (uint32_t d = 0; d < ndim; d++)

@@ -4,19 +4,15 @@
  * planning counts instead of walking where the sets are large.
  */
 #include "ckpt/plan/plan.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 static uint32_t add(struct table *t, const char *component, const char *name, uint32_t dtype,
 		    uint32_t ndim, const uint64_t *shape, uint32_t flags, uint32_t rank)
 {
-	struct table_tensor x = { .component = component,
-				  .name = name,
-				  .dtype = dtype,
-				  .flags = flags,
-				  .layout = TABLE_NONE,
-				  .rank = rank,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = component, .name = name, .dtype = dtype, .flags = flags,
+		    .layout = TABLE_NONE, .rank = rank, .ndim = ndim, .shape = shape);
 	struct ckpt_err e;
 	uint32_t id;
 
@@ -39,10 +35,8 @@ static void place(struct table *t, const char *name)
 static void piece(struct table *t, uint32_t tensor, uint32_t at, uint64_t off, uint32_t ndim,
 		  const struct indices *dim)
 {
-	struct table_piece p = { .tensor = tensor,
-				 .place = at,
-				 .off = off,
-				 .set = { .ndim = ndim, .numel = 1, .dim = dim } };
+	struct table_piece p = ROW(.tensor = tensor, .place = at, .off = off,
+				   .set = { .ndim = ndim, .numel = 1, .dim = dim });
 	struct ckpt_err e;
 
 	for (uint32_t d = 0; d < ndim; d++)
@@ -293,12 +287,8 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 	uint32_t *rank = calloc(ranks, sizeof *rank);
 	const struct mesh m = { 1, name, &ranks, ranks, rank };
 	const struct layout l = { .nplace = 1, .place = &cut };
-	struct table_tensor x = { .component = "m",
-				  .name = "x",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "m", .name = "x", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 1, .shape = shape);
 	struct ckpt_err e = { 0 };
 
 	for (uint32_t r = 0; r < ranks; r++)

@@ -7,6 +7,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/reshard.h"
+#include "tests/lib/row.h"
 
 #define CASES 3000
 #define TENSORS 5
@@ -41,14 +42,9 @@ static void add_tensor(struct job *j, uint32_t i)
 	uint32_t ndim = naive_below(6) ? 1 + naive_below(3) : 0;
 	uint64_t shape[3];
 	char name[16];
-	struct table_tensor x = { .component = i % 2 ? "model" : "optim",
-				  .name = name,
-				  .of = "",
-				  .dtype = dtype[naive_below(4)],
-				  .cls = CKPT_STABLE,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = i % 2 ? "model" : "optim", .name = name, .of = "",
+				    .dtype = dtype[naive_below(4)], .cls = CKPT_STABLE,
+				    .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	bool large = ndim > 0 &&
 		     !naive_below(3); /* what replicas divide: so many bytes, never touched */
 
@@ -271,13 +267,9 @@ static void plain(struct table *t, const char *mesh, uint32_t n, uint64_t rows)
 	struct ckpt_placement rows_of = { .how = CKPT_SHARD };
 	struct layout l = { .nplace = 1, .place = &rows_of };
 	uint64_t shape[] = { rows, 8 };
-	struct table_tensor x = { .component = "model",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .cls = CKPT_STABLE,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = "model", .of = "", .dtype = CKPT_F32, .cls = CKPT_STABLE,
+		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	struct arena a = { 0 };
 	struct mesh m;
 	char name[16];
@@ -383,14 +375,9 @@ static int note_op(void *arg, const struct reshard_op *op)
 TEST(blobs_and_tensors_without_a_layout_come_from_who_has_them)
 {
 	uint64_t len[] = { 24 };
-	struct table_tensor x = { .component = "",
-				  .name = "rng",
-				  .of = "",
-				  .dtype = CKPT_U8,
-				  .flags = TENSOR_BLOB,
-				  .layout = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = len };
+	struct table_tensor x =
+		ROW(.component = "", .name = "rng", .of = "", .dtype = CKPT_U8,
+		    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .ndim = 1, .shape = len);
 	struct reshard_opts blobs = { .blobs = true };
 	struct table src, dst;
 	struct reshard *r;

@@ -7,6 +7,7 @@
 #include "tests/unit/test_layout_naive.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/plan/plan.h"
+#include "tests/lib/row.h"
 
 #define CASES 6000
 #define EXTENT_MAX 9
@@ -148,13 +149,9 @@ static const int64_t *strides_random(const struct set *s, uint32_t ndim, int64_t
 /* fp carries which set a piece has, as sealing sorts the pieces. */
 static void table_fill(struct scene *k, struct table *t, const struct set *s, uint32_t n)
 {
-	struct table_tensor x = { .component = "c",
-				  .name = "x",
-				  .dtype = k->dtype,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = k->ndim,
-				  .shape = k->shape };
+	struct table_tensor x =
+		ROW(.component = "c", .name = "x", .dtype = k->dtype, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = k->ndim, .shape = k->shape);
 	uint64_t end[2] = { 0, 0 };
 	struct ckpt_err e;
 

@@ -5,6 +5,7 @@
  */
 #include "ckpt/plan/position.h"
 #include "ckpt/plan/window.h"
+#include "tests/lib/row.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 
@@ -17,13 +18,8 @@ static const struct {
 static uint32_t tensor(struct table *t, uint32_t number, uint32_t dtype, uint32_t ndim,
 		       const uint64_t *shape)
 {
-	struct table_tensor x = { .component = "c",
-				  .of = "",
-				  .dtype = dtype,
-				  .rank = TABLE_NONE,
-				  .layout = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "c", .of = "", .dtype = dtype, .rank = TABLE_NONE,
+				    .layout = TABLE_NONE, .ndim = ndim, .shape = shape);
 	struct ckpt_err err;
 	char name[32];
 	uint32_t id;
@@ -256,11 +252,8 @@ static void one(struct table *t, uint32_t dtype, uint32_t ndim, const uint64_t *
 
 TEST(test_pieces_larger_than_a_window_in_any_dimension)
 {
-	static const uint64_t shapes[][3] = { { 100000, 3, 2 },
-					      { 2, 100000, 3 },
-					      { 3, 2, 100000 },
-					      { 60, 70, 80 },
-					      { 1, 1, 500000 } };
+	static const uint64_t shapes[][3] = ROW({ 100000, 3, 2 }, { 2, 100000, 3 },
+						{ 3, 2, 100000 }, { 60, 70, 80 }, { 1, 1, 500000 });
 
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (uint32_t dim = 0; dim < 3; dim++)

@@ -6,6 +6,7 @@
  */
 #include "ckpt/base/dtype.h"
 #include "formats/safetensors/safetensors.h"
+#include "tests/lib/row.h"
 #include "tests/lib/strict_safetensors.h"
 #include "tests/lib/unit.h"
 
@@ -193,18 +194,14 @@ TEST(everything_that_does_not_fit_is_listed_at_once)
 {
 	const uint64_t big[] = { UINT64_C(1) << 62, 4 };
 	const struct safetensors_meta meta[] = { { "k", "v" }, { "k", "w" }, { "bad", "\xff" } };
-	struct safetensors_tensor x[] = {
-		{ .name = "model/c", .dtype = CKPT_C128 },
-		{ .name = "good", .dtype = CKPT_F32 },
-		{ .name = "model/unknown", .dtype = 99 },
-		{ .name = "zero", .dtype = 0 },
-		{ .name = "latin\xe9", .dtype = CKPT_F32 },
-		{ .name = "__metadata__", .dtype = CKPT_F32 },
-		{ .name = "twice", .dtype = CKPT_F32 },
-		{ .name = "twice", .dtype = CKPT_I32 },
-		{ .name = "twice", .dtype = CKPT_I32 },
-		{ .name = "huge", .dtype = CKPT_F32, .ndim = 2, .shape = big },
-	};
+	struct safetensors_tensor x[] =
+		ROW({ .name = "model/c", .dtype = CKPT_C128 },
+		    { .name = "good", .dtype = CKPT_F32 }, { .name = "model/unknown", .dtype = 99 },
+		    { .name = "zero", .dtype = 0 }, { .name = "latin\xe9", .dtype = CKPT_F32 },
+		    { .name = "__metadata__", .dtype = CKPT_F32 },
+		    { .name = "twice", .dtype = CKPT_F32 }, { .name = "twice", .dtype = CKPT_I32 },
+		    { .name = "twice", .dtype = CKPT_I32 },
+		    { .name = "huge", .dtype = CKPT_F32, .ndim = 2, .shape = big });
 	struct ckpt_errlist list = { .code = -EMEDIUMTYPE };
 
 	assert_refused(safetensors_make(x, ARRAY_LEN(x), meta, 3, &arena, &head, &list, &err),
@@ -278,12 +275,15 @@ TEST(a_header_above_the_limit_is_refused)
 	struct safetensors_tensor *x = calloc(n, sizeof *x);
 	char *text = malloc((size_t)len + 1);
 
-	memset(text, 'n', len);
+	/* Each name is a tail of one text: all differ, and early. */
+	for (uint32_t i = 0; i < len; i++)
+		text[i] = (char)('a' + i * 7 % 26);
 	text[len] = 0;
-	/* Each name is a tail of one text: all differ. */
 	for (uint32_t i = 0; i < n; i++)
 		x[i] = (struct safetensors_tensor){ text + i, CKPT_U8, 0, NULL, 0, 0 };
+#if !defined(__SANITIZE_ADDRESS__) /* 100 MB of it */
 	assert_int_equal(safetensors_make(x, 99, NULL, 0, &arena, &head, NULL, &err), 0);
+#endif
 	assert_refused(safetensors_make(x, n, NULL, 0, &arena, &head, NULL, &err),
 		       "the format takes 100000000");
 	free(text);

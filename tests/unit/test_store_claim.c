@@ -1,58 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_claim.c - job names, opening, claims, takeovers, and what a claim sweeps away. */
-#include <sys/stat.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
-static struct place place;
-static struct ckpt_err err;
-
+/* A job that nobody has claimed. */
 static int setup(void **state)
 {
-	(void)state;
-	err.msg[0] = 0;
-	place_make(&place);
+	(void)job_place(state);
+	s = opened(&ops);
 	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	place_remove(&place);
-	return 0;
-}
-
-static struct store *opened(const struct io_ops *ops)
-{
-	struct store *s;
-
-	if (store_open(ops, place.fd, CRASH_JOB, true, &s, &err))
-		fail_msg("%s", err.msg);
-	return s;
-}
-
-static uint64_t claimed(struct store *s, uint64_t want, bool again)
-{
-	uint64_t generation = 0;
-
-	if (store_claim(s, want, again, &generation, &err))
-		fail_msg("%s", err.msg);
-	return generation;
-}
-
-static bool exists(const struct store *s, const char *name)
-{
-	return faccessat(s->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-static void put_file(int dirfd, const char *name)
-{
-	int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	(void)close(fd);
 }
 
 TEST_WITH(a_bad_job_name_is_refused_with_the_reason, NULL, NULL)
@@ -76,7 +33,6 @@ TEST_WITH(a_bad_job_name_is_refused_with_the_reason, NULL, NULL)
 
 TEST(directories_and_claims_belong_to_their_user_alone)
 {
-	struct store *s = opened(&io_ops_posix);
 	struct stat st;
 
 	(void)claimed(s, 0, false);
@@ -86,19 +42,18 @@ TEST(directories_and_claims_belong_to_their_user_alone)
 	assert_int_equal(st.st_mode & 07777, 0700);
 	assert_int_equal(fstatat(s->job_fd, ".ckptd/gen-00000001", &st, 0), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
-	store_close(s);
 }
 
-TEST(a_job_that_is_missing_or_a_link_is_not_opened)
+TEST_WITH(a_job_that_is_missing_or_a_link_is_not_opened, job_place, job_remove)
 {
-	struct store *s;
+	struct store *none;
 
-	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", false, &s, &err), -ENOENT);
-	assert_null(s);
-	assert_int_equal(mkdirat(place.fd, "real", 0700), 0);
+	assert_int_equal(store_open(&ops, place.fd, "demo", false, &none, &err), -ENOENT);
+	assert_null(none);
+	put_dir(place.fd, "real");
 	assert_int_equal(symlinkat("real", place.fd, "demo"), 0);
-	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", false, &s, &err), -ELOOP);
-	assert_int_equal(store_open(&io_ops_posix, place.fd, "demo", true, &s, &err), -ELOOP);
+	assert_int_equal(store_open(&ops, place.fd, "demo", false, &none, &err), -ELOOP);
+	assert_int_equal(store_open(&ops, place.fd, "demo", true, &none, &err), -ELOOP);
 }
 
 TEST(each_launch_gets_the_next_number)
@@ -150,27 +105,23 @@ TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 
 TEST(without_a_claim_nothing_is_begun)
 {
-	struct store *s = opened(&io_ops_posix);
 	struct store_txn *x;
 
 	assert_int_equal(store_begin(s, 10, &x, &err), -EINVAL);
 	assert_null(x);
-	store_close(s);
 }
 
 TEST(a_claim_that_was_deleted_is_lost)
 {
-	struct store *s = opened(&io_ops_posix);
 	struct store_txn *x;
 
 	(void)claimed(s, 0, false);
-	assert_int_equal(unlinkat(s->job_fd, ".ckptd/gen-00000001", 0), 0);
+	unlinked(".ckptd/gen-00000001");
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
-	assert_int_equal(unlinkat(s->job_fd, ".ckptd/job-" CRASH_JOB, 0), 0);
+	unlinked(".ckptd/job-" CRASH_JOB);
 	assert_int_equal(unlinkat(s->job_fd, ".ckptd", AT_REMOVEDIR), 0);
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
 	assert_non_null(strstr(err.msg, "is gone from .ckptd"));
-	store_close(s);
 }
 
 TEST(where_the_numbers_of_launches_end_there_is_no_next_one)
@@ -194,7 +145,7 @@ TEST(where_the_numbers_of_takeovers_end_nobody_takes_over)
 	put_file(a->job_fd, ".ckptd/gen-00000007.4294967295");
 	assert_int_equal(store_claim(a, 7, true, &generation, &err), -EBUSY);
 	assert_non_null(strstr(err.msg, "launch 7 is claimed by another daemon"));
-	assert_false(exists(a, ".ckptd/gen-00000007"));
+	assert_false(exists(".ckptd/gen-00000007"));
 	assert_int_equal(claimed(a, 0, false), 8);
 	store_close(a);
 }
@@ -208,13 +159,13 @@ TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 	(void)claimed(a, 0, false);
 	assert_int_equal(crash_begin(a, 10, 1, &x, &dead, &err), 0);
 	(void)claimed(b, 0, false);
-	assert_false(exists(b, x->dir));
+	assert_false(exists(x->dir));
 	assert_int_equal(crash_commit(x, &dead, UINT64_MAX, &err), -ESTALE);
 	assert_int_equal(crash_begin(b, 20, 1, &y, &live, &err), 0);
 	(void)claimed(b, 0, false);
-	assert_true(exists(b, y->dir));
+	assert_true(exists(y->dir));
 	assert_int_equal(crash_commit(y, &live, UINT64_MAX, &err), 0);
-	assert_true(exists(b, "step-000000000020"));
+	assert_true(exists("step-000000000020"));
 	store_close(a);
 	store_close(b);
 	crash_step_free(&dead);
@@ -223,7 +174,6 @@ TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 
 TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
 {
-	struct store *s = opened(&io_ops_posix);
 	struct crash_step c[2] = { 0 };
 	struct store_txn *x[2];
 
@@ -235,12 +185,10 @@ TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
 		assert_int_equal(crash_commit(x[i], &c[i], i ? 10 : UINT64_MAX, &err), 0);
 		crash_step_free(&c[i]);
 	}
-	store_close(s);
 }
 
 TEST(what_vanishes_while_a_claim_sweeps_is_no_error)
 {
-	struct crash_step c = { 0 };
 	struct io_faults f;
 	struct store *a = opened(&io_ops_posix), *b;
 	struct store_txn *x;
@@ -248,12 +196,11 @@ TEST(what_vanishes_while_a_claim_sweeps_is_no_error)
 	io_faults_init(&f, &io_ops_posix);
 	b = opened(&f.ops);
 	(void)claimed(a, 0, false);
-	assert_int_equal(crash_begin(a, 10, 1, &x, &c, &err), 0);
+	x = begun(a, 10, 1);
 	io_faults_fail(&f, IO_ON_RENAME, 1, -ENOENT, false);
 	assert_int_equal(claimed(b, 0, false), 2);
 	assert_true(io_faults_hit(&f));
 	store_abort(x);
-	crash_step_free(&c);
 	store_close(a);
 	store_close(b);
 }
@@ -273,20 +220,18 @@ TEST(what_the_store_did_not_name_stays)
 		"step-12",
 		".old-1-s2"
 	};
-	struct store *s = opened(&io_ops_posix);
 
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
-		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+		put_dir(s->job_fd, dirs[i]);
 	put_file(s->job_fd, ".tmp-000000000010-g00000001-0000000b");
 	put_file(s->job_fd, "notes.txt");
 	assert_int_equal(symlinkat("step-12", s->job_fd, ".trash-0000000c"), 0);
 	(void)claimed(s, 0, false);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
-		assert_true(exists(s, dirs[i]));
-	assert_true(exists(s, ".tmp-000000000010-g00000001-0000000b"));
-	assert_true(exists(s, "notes.txt"));
-	assert_true(exists(s, ".trash-0000000c"));
-	store_close(s);
+		assert_true(exists(dirs[i]));
+	assert_true(exists(".tmp-000000000010-g00000001-0000000b"));
+	assert_true(exists("notes.txt"));
+	assert_true(exists(".trash-0000000c"));
 }
 
 TEST(trash_and_dead_collecting_directories_go_with_the_next_claim)
@@ -294,18 +239,16 @@ TEST(trash_and_dead_collecting_directories_go_with_the_next_claim)
 	static const char *const dirs[] = { ".trash-0000000a",
 					    ".tmp-000000000010-g00000001-0000000b",
 					    ".tmp-000000000010-g00000000-0000000c" };
-	struct store *s = opened(&io_ops_posix);
 	char path[STORE_DIR_MAX + sizeof PART];
 
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
-		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+		put_dir(s->job_fd, dirs[i]);
 		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
 		put_file(s->job_fd, path);
 	}
 	(void)claimed(s, 0, false);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
-		assert_false(exists(s, dirs[i]));
-	store_close(s);
+		assert_false(exists(dirs[i]));
 }
 
 TEST(what_is_in_trash_and_not_the_store_s_stays)
@@ -313,13 +256,12 @@ TEST(what_is_in_trash_and_not_the_store_s_stays)
 	static const char *const dirs[] = { ".trash-0000000a",
 					    ".tmp-000000000010-g00000001-0000000b" };
 	static const char *const foreign[] = { ".nfs0001", "MANIFEST.bak", "weights.part" };
-	struct store *s = opened(&io_ops_posix);
 	cleanup_free struct store_name *trash = NULL;
 	char path[STORE_DIR_MAX + sizeof PART];
 	uint32_t n;
 
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
-		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
+		put_dir(s->job_fd, dirs[i]);
 		(void)snprintf(path, sizeof path, "%s/" PART, dirs[i]);
 		put_file(s->job_fd, path);
 		for (size_t k = 0; k < ARRAY_LEN(foreign); k++) {
@@ -335,29 +277,26 @@ TEST(what_is_in_trash_and_not_the_store_s_stays)
 	for (uint32_t i = 0; i < n; i++) {
 		assert_int_equal(trash[i].kind, STORE_TRASH);
 		(void)snprintf(path, sizeof path, "%s/" PART, trash[i].dir);
-		assert_false(exists(s, path));
+		assert_false(exists(path));
 		for (size_t k = 0; k < ARRAY_LEN(foreign); k++) {
 			(void)snprintf(path, sizeof path, "%s/%s", trash[i].dir, foreign[k]);
-			assert_true(exists(s, path));
+			assert_true(exists(path));
 		}
 	}
-	store_close(s);
 }
 
 TEST(where_there_are_no_locks_a_claim_sweeps_all_the_same)
 {
 	struct io_faults f;
-	struct store *s;
 
 	io_faults_init(&f, &io_ops_posix);
-	s = opened(&f.ops);
+	s->ops = &f.ops;
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
-	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+	put_dir(s->job_fd, ".trash-0000000a");
 	put_file(s->job_fd, ".trash-0000000a/" PART);
 	(void)claimed(s, 0, false);
 	assert_true(io_faults_hit(&f));
-	assert_false(exists(s, ".trash-0000000a"));
-	store_close(s);
+	assert_false(exists(".trash-0000000a"));
 }
 
 /* POSIX lets rmdir say either. */
@@ -383,17 +322,13 @@ static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 {
-	struct io_ops ops = io_ops_posix;
-	struct store *s;
 
 	ops.unlink = unlink_reborn;
-	s = opened(&ops);
-	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
+	put_dir(s->job_fd, ".trash-0000000a");
 	put_file(s->job_fd, ".trash-0000000a/" PART);
 	born_left = 1;
 	(void)claimed(s, 0, false);
-	assert_false(exists(s, ".trash-0000000a"));
-	store_close(s);
+	assert_false(exists(".trash-0000000a"));
 }
 
 /* --- fresh names --- */
@@ -423,7 +358,7 @@ TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 	}
 	assert_int_equal(nth - 2, 2); /* its own number, and the name of what it sweeps away */
 	assert_int_equal(crash_commit(x, &two, 10, &err), -ESTALE);
-	assert_true(exists(a, "step-000000000010"));
+	assert_true(exists("step-000000000010"));
 	no_random_at(1);
 	(void)claimed(a, 0, false);
 	assert_int_equal(no_random_end(), 0);
@@ -439,14 +374,13 @@ TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 
 TEST(a_name_that_is_always_taken_ends_after_some_tries)
 {
-	struct crash_step one = { 0 };
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	struct store_txn *x, *y;
 	uint64_t generation;
 
 	(void)claimed(a, 0, false);
 	no_random.same = 0;
-	assert_int_equal(crash_begin(a, 10, 1, &x, &one, &err), 0);
+	x = begun(a, 10, 1);
 	assert_int_equal(store_begin(a, 10, &y, &err), -EEXIST);
 	assert_null(y);
 	assert_non_null(strstr(err.msg, "cannot make its collecting directory"));
@@ -455,13 +389,12 @@ TEST(a_name_that_is_always_taken_ends_after_some_tries)
 	assert_int_equal(store_claim(b, 0, false, &generation, &err), -EEXIST);
 	assert_non_null(strstr(err.msg, "out of the way"));
 	(void)no_random_end();
-	assert_true(exists(a, ".trash-00000000"));
-	assert_int_equal(store_claim(b, generation, false, &generation, &err), 0); /* again */
-	assert_false(exists(a, x->dir));
-	assert_int_equal(crash_commit(x, &one, UINT64_MAX, &err), -ESTALE);
+	assert_true(exists(".trash-00000000"));
+	(void)claimed(b, generation, false); /* again */
+	assert_false(exists(x->dir));
+	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -ESTALE);
 	store_close(a);
 	store_close(b);
-	crash_step_free(&one);
 }
 
 /* --- sentences --- */
@@ -471,17 +404,14 @@ TEST(a_sentence_says_why_and_what_to_do_next)
 	static const struct {
 		int r, code;
 		const char *advice;
-	} want[] = { { -ENOSPC, -ENOSPC, "free space there" },
-		     { -EDQUOT, -ENOSPC, "free space there" },
-		     { -EIO, -EIO, "see dmesg" },
-		     { -EACCES, -EACCES, "belong to another user?" },
-		     { -EPERM, -EPERM, "belong to another user?" },
-		     { -EROFS, -EROFS, "mount it writable" },
-		     { -EMFILE, -EMFILE, "ulimit -n" },
-		     { -ENFILE, -ENFILE, "ulimit -n" },
-		     { -ELOOP, -ELOOP, "are not followed" },
-		     { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
-		     { -4000, -4000, "cannot x: unknown error" } };
+	} want[] = ROW({ -ENOSPC, -ENOSPC, "free space there" },
+		       { -EDQUOT, -ENOSPC, "free space there" }, { -EIO, -EIO, "see dmesg" },
+		       { -EACCES, -EACCES, "belong to another user?" },
+		       { -EPERM, -EPERM, "belong to another user?" },
+		       { -EROFS, -EROFS, "mount it writable" }, { -EMFILE, -EMFILE, "ulimit -n" },
+		       { -ENFILE, -ENFILE, "ulimit -n" }, { -ELOOP, -ELOOP, "are not followed" },
+		       { -ETXTBSY, -ETXTBSY, "cannot x: Text file busy" },
+		       { -4000, -4000, "cannot x: unknown error" });
 
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
 		assert_int_equal(store_fail(&err, want[i].r, "cannot %s", "x"), want[i].code);
@@ -492,11 +422,11 @@ TEST(a_sentence_says_why_and_what_to_do_next)
 
 TEST(a_store_that_is_not_opened_leaves_nothing_to_close)
 {
-	struct store *s = (struct store *)(uintptr_t)1;
+	struct store *none = (struct store *)(uintptr_t)1;
 
-	assert_int_equal(store_open(&io_ops_posix, place.fd, "../demo", true, &s, &err), -EINVAL);
-	assert_null(s);
-	store_close(s);
+	assert_int_equal(store_open(&ops, place.fd, "../demo", true, &none, &err), -EINVAL);
+	assert_null(none);
+	store_close(none);
 }
 
 /* The hand of a dead process: whenever something is unlinked, something else appears. */
@@ -518,46 +448,39 @@ static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(trash_in_which_files_still_appear_is_left_to_a_later_claim)
 {
-	struct io_ops ops = io_ops_posix;
-	struct store *s;
 
 	ops.unlink = ghost_unlink;
-	s = opened(&ops);
 	for (uint32_t ghosts = 0; ghosts < 40; ghosts = ghosts ? 10 * ghosts : 3) {
-		assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
-		ghost_dir =
-			openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		put_dir(s->job_fd, ".trash-0000000a");
+		ghost_dir = dir_open(s->job_fd, ".trash-0000000a");
 		put_file(ghost_dir, PART);
 		ghost_left = ghosts;
 		for (uint32_t i = 0; i < 5; i++)
 			(void)claimed(s, 0, false);
 		assert_int_equal(ghost_left, 0);
-		assert_false(exists(s, ".trash-0000000a"));
+		assert_false(exists(".trash-0000000a"));
 		(void)close(ghost_dir);
 	}
 	ghost_left = UINT32_MAX; /* for ever: the claim ends all the same */
-	assert_int_equal(mkdirat(s->job_fd, ".trash-0000000a", 0700), 0);
-	ghost_dir = openat(s->job_fd, ".trash-0000000a", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_dir(s->job_fd, ".trash-0000000a");
+	ghost_dir = dir_open(s->job_fd, ".trash-0000000a");
 	put_file(ghost_dir, PART);
 	(void)claimed(s, 0, false);
-	assert_true(exists(s, ".trash-0000000a"));
+	assert_true(exists(".trash-0000000a"));
 	(void)close(ghost_dir);
-	store_close(s);
 }
 
 TEST(a_full_disk_does_not_keep_a_launch_from_claiming)
 {
 	struct io_faults f;
-	struct store *s;
 
 	io_faults_init(&f, &io_ops_posix);
-	s = opened(&f.ops);
+	s->ops = &f.ops;
 	io_faults_fail(&f, IO_ON_WRITE | IO_ON_FALLOCATE, 1, -ENOSPC, true);
 	assert_int_equal(claimed(s, 0, false), 1);
 	io_faults_fail(&f, IO_ON_WRITE, 1, -EDQUOT, true);
 	assert_int_equal(claimed(s, 0, false), 2);
 	assert_true(io_faults_hit(&f));
-	store_close(s);
 }
 
 #define RACERS 4
@@ -567,13 +490,13 @@ static void *claim_race(void *arg)
 {
 	uint64_t *generation = arg;
 	struct ckpt_err e;
-	struct store *s;
+	struct store *mine;
 
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &e))
+	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &mine, &e))
 		return NULL;
 	for (uint32_t i = 0; i < RACE_CLAIMS;)
-		i += store_claim(s, 0, false, &generation[i], &e) == 0;
-	store_close(s);
+		i += store_claim(mine, 0, false, &generation[i], &e) == 0;
+	store_close(mine);
 	return arg;
 }
 
@@ -595,4 +518,4 @@ TEST(claims_at_the_same_time_are_all_different)
 					     generation[k / RACE_CLAIMS][k % RACE_CLAIMS]);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

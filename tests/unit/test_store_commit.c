@@ -1,65 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_commit.c - parts, commits, lines of steps and going back on them. Crashes: test_store_crash.c. */
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
-
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
-static struct crash_step saved[8];
-static uint32_t nsaved;
-static char why[CRASH_WHY];
 
 /* The names of what is set aside say when that was. */
-static int fixed_time(clockid_t id, struct timespec *ret)
-{
-	if (id != CLOCK_REALTIME)
-		return (int)syscall(SYS_clock_gettime, id, ret);
-	*ret = (struct timespec){ .tv_sec = 1800000000 };
-	return 0;
-}
-
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
-	libc_instead.clock_gettime = fixed_time;
-	memset(&err, 0, sizeof err);
-	nsaved = 0;
-	place_make(&place);
-	return store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	       store_claim(s, 0, false, &generation, &err);
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	s->ops = &io_ops_posix; /* also of a test that failed */
-	store_close(s);
-	for (uint32_t i = 0; i < nsaved; i++)
-		crash_step_free(&saved[i]);
-	place_remove(&place);
-	return 0;
-}
-
-static int save(uint64_t step, uint64_t seq, uint64_t rewind)
-{
-	return crash_save(s, step, seq, rewind, &saved[nsaved++], &err);
-}
-
-static bool exists(const char *name)
-{
-	return faccessat(s->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+	libc_instead.clock_gettime = libc_fixed_time;
+	return job_make(state);
 }
 
 /* Is the i-th saved step there under this name, to the byte? */
 static void assert_is(const char *dir, uint32_t i)
 {
+	char why[CRASH_WHY];
+
 	if (!crash_step_same(s, dir, &saved[i], why))
 		fail_msg("%s: %s", dir, why);
 }
@@ -85,7 +41,7 @@ TEST(a_committed_step_is_there_and_belongs_to_its_user_alone)
 	struct stat st;
 	char path[STORE_DIR_MAX * 2];
 
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
 	assert_is("step-000000000010", 0);
 	assert_int_equal(fstatat(s->job_fd, "step-000000000010", &st, 0), 0);
 	assert_int_equal(st.st_mode & 07777, 0700);
@@ -99,24 +55,24 @@ TEST(a_committed_step_is_there_and_belongs_to_its_user_alone)
 
 TEST(step_zero_and_the_largest_step_are_steps_like_any_other)
 {
-	assert_int_equal(save(0, 1, UINT64_MAX), 0);
-	assert_int_equal(save(UINT64_MAX - 1, 2, 0), 0);
+	assert_int_equal(try_save(s, 0, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, UINT64_MAX - 1, 2, 0), 0);
 	assert_is("step-000000000000", 0);
 	assert_is("step-18446744073709551614", 1);
-	assert_int_equal(save(UINT64_MAX, 3, 10), -EINVAL);
+	assert_int_equal(try_save(s, UINT64_MAX, 3, 10), -EINVAL);
 }
 
 TEST(going_back_sets_aside_and_loses_no_step)
 {
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(save(30, 3, 20), 0);
-	assert_int_equal(save(20, 4, 10), 0); /* the same number again */
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	assert_int_equal(try_save(s, 30, 3, 20), 0);
+	assert_int_equal(try_save(s, 20, 4, 10), 0); /* the same number again */
 	assert_is("step-000000000010", 0);
 	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_is(".old-000000000030-s3-t1800000000", 2);
 	assert_is("step-000000000020", 3);
-	assert_int_equal(save(15, 5, 10), 0);
+	assert_int_equal(try_save(s, 15, 5, 10), 0);
 	assert_is(".old-000000000020-s4-t1800000000", 3);
 	assert_is("step-000000000015", 4);
 	assert_entries(5);
@@ -127,11 +83,12 @@ TEST(a_name_that_is_taken_aside_is_not_taken_again)
 	struct store_name *name;
 	uint32_t n;
 
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(save(15, 3, 10), 0);
-	assert_int_equal(save(20, 2, 15), 0); /* as after a crash in the middle of going back */
-	assert_int_equal(save(16, 5, 15), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	assert_int_equal(try_save(s, 15, 3, 10), 0);
+	assert_int_equal(try_save(s, 20, 2, 15),
+			 0); /* as after a crash in the middle of going back */
+	assert_int_equal(try_save(s, 16, 5, 15), 0);
 	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_int_equal(store_list(&io_ops_posix, s->job_fd, STORE_OLD, &name, &n), 0);
 	assert_int_equal(n, 2);
@@ -143,16 +100,14 @@ TEST(a_name_that_is_taken_aside_is_not_taken_again)
 /* 16 after 15, where 20 has to be set aside, while random bytes are as given (no_random.h). */
 static int save16(int same, uint64_t fails_at)
 {
-	struct crash_step c = { 0 };
 	struct store_txn *x;
 	int r;
 
-	assert_int_equal(crash_begin(s, 16, 5, &x, &c, &err), 0);
+	x = begun(s, 16, 5);
 	no_random.same = same;
 	no_random_at(fails_at);
-	r = crash_commit(x, &c, 15, &err);
+	r = crash_commit(x, &saved[nsaved - 1], 15, &err);
 	(void)no_random_end();
-	crash_step_free(&c);
 	return r;
 }
 
@@ -169,11 +124,11 @@ TEST(a_step_for_which_no_name_is_free_is_not_set_aside)
 {
 	static const char taken[] = ".old-000000000020-s2-t1800000000-00000000";
 
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(save(15, 3, 10), 0);
-	assert_int_equal(save(20, 2, 15), 0);
-	assert_int_equal(mkdirat(s->job_fd, taken, 0700), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	assert_int_equal(try_save(s, 15, 3, 10), 0);
+	assert_int_equal(try_save(s, 20, 2, 15), 0);
+	put_dir(s->job_fd, taken);
 	assert_int_equal(save16(0, 0), -EEXIST); /* that name is tried again and again */
 	assert_line_is_as_it_was();
 	assert_int_equal(unlinkat(s->job_fd, taken, AT_REMOVEDIR), 0);
@@ -187,24 +142,24 @@ TEST(a_step_for_which_no_name_is_free_is_not_set_aside)
 
 TEST(a_run_that_continues_nothing_sets_every_step_aside)
 {
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(save(5, 3, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	assert_int_equal(try_save(s, 5, 3, UINT64_MAX), 0);
 	assert_is(".old-000000000010-s1-t1800000000", 0);
 	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_is("step-000000000005", 2);
-	assert_int_equal(save(5, 4, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 5, 4, UINT64_MAX), 0);
 	assert_is(".old-000000000005-s3-t1800000000", 2);
 	assert_is("step-000000000005", 3);
 }
 
 TEST(a_step_of_the_line_is_never_replaced)
 {
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(save(20, 3, 20), -EEXIST);
-	assert_int_equal(save(10, 3, 20), -EEXIST);
-	assert_int_equal(save(15, 3, 20), -EINVAL);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	assert_int_equal(try_save(s, 20, 3, 20), -EEXIST);
+	assert_int_equal(try_save(s, 10, 3, 20), -EEXIST);
+	assert_int_equal(try_save(s, 15, 3, 20), -EINVAL);
 	assert_is("step-000000000010", 0);
 	assert_is("step-000000000020", 1);
 	assert_entries(2);
@@ -212,13 +167,10 @@ TEST(a_step_of_the_line_is_never_replaced)
 
 TEST(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps)
 {
-	int fd;
-
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	fd = openat(s->job_fd, "step-000000000015", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
-	assert_int_equal(save(15, 3, 10), -EEXIST);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	put_file(s->job_fd, "step-000000000015");
+	assert_int_equal(try_save(s, 15, 3, 10), -EEXIST);
 	assert_is("step-000000000020", 1); /* it was set aside, and came back */
 	assert_true(exists("step-000000000015"));
 	assert_entries(2);
@@ -226,10 +178,10 @@ TEST(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps)
 
 TEST(a_damaged_step_is_set_aside_like_any_other)
 {
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
-	assert_int_equal(save(20, 3, 10), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	unlinked("step-000000000020/MANIFEST");
+	assert_int_equal(try_save(s, 20, 3, 10), 0);
 	assert_true(exists(".old-000000000020-s0-t1800000000"));
 	assert_is("step-000000000020", 2);
 }
@@ -241,7 +193,7 @@ TEST(a_part_that_is_still_open_forbids_the_commit)
 	char name[40];
 	int fd;
 
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EINVAL);
 	(void)close(fd);
@@ -255,7 +207,7 @@ TEST(a_dropped_part_leaves_nothing)
 	char name[40];
 	int fd;
 
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	assert_int_equal(store_part_create(x, 9, 8192, &direct, name, &fd, &err), 0);
 	store_part_drop(x, name, fd);
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
@@ -269,7 +221,7 @@ TEST(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it)
 	char name[40];
 	int fd;
 
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
 	assert_int_equal(unlinkat(x->fd, name, 0), 0);
 	store_part_drop(x, name, fd);
@@ -277,48 +229,34 @@ TEST(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it)
 	assert_is("step-000000000010", 0);
 }
 
-static struct store *rival;
-
-static void rival_claims(void)
-{
-	uint64_t generation;
-
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &rival, &err), 0);
-	assert_int_equal(store_claim(rival, 0, false, &generation, &err), 0);
-	store_close(TAKE(rival));
-}
-
 /* Another launch sweeps the collecting directory away as soon as it is made. */
 static int mkdir_then_rival(void *ctx, int dirfd, const char *name, uint32_t mode)
 {
 	int r = io_ops_posix.mkdir(ctx, dirfd, name, mode);
 
-	rival_claims();
+	another_claims();
 	return r;
 }
 
 TEST(who_is_fenced_is_told_so_at_his_next_call)
 {
-	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 	bool direct = false;
 	char name[40];
 	int fd;
 
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
-	rival_claims();
+	another_claims();
 	assert_int_equal(store_part_create(x, 0, 0, &direct, name, &fd, &err), -ESTALE);
 	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
 	assert_int_equal(fd, -1);
 	assert_int_equal(store_commit(x, "", 0, UINT64_MAX, &err), -ESTALE);
-	(void)teardown(state);
-	assert_int_equal(setup(state), 0);
+	AFRESH();
 	ops.mkdir = mkdir_then_rival;
-	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
 	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
 	assert_null(x);
-	s->ops = &io_ops_posix;
+	ops = io_ops_posix;
 	assert_entries(0);
 }
 
@@ -333,15 +271,12 @@ static int mkdir_then_gone(void *ctx, int dirfd, const char *name, uint32_t mode
 
 TEST(a_directory_that_vanishes_is_told_as_what_it_is)
 {
-	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 
 	ops.mkdir = mkdir_then_gone;
-	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), -ENOENT);
 	assert_non_null(strstr(err.msg, "cannot open .tmp-"));
 	assert_null(x);
-	s->ops = &io_ops_posix;
 }
 
 TEST(without_memory_a_step_is_not_begun)
@@ -368,7 +303,7 @@ TEST(an_aborted_step_leaves_nothing)
 {
 	struct store_txn *x;
 
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	assert_true(exists(x->dir));
 	store_abort(x);
 	store_abort(NULL);
@@ -409,20 +344,18 @@ static int direct_refused(void *ctx, int dirfd, const char *name, int flags, uin
 
 TEST(where_o_direct_is_refused_the_part_is_buffered)
 {
-	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 	bool direct = true;
 	char name[40];
 	int fd;
 
 	ops.open = direct_refused;
-	s->ops = &ops;
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
 	assert_false(direct);
 	store_part_drop(x, name, fd);
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
-	s->ops = &io_ops_posix;
+	ops = io_ops_posix;
 	assert_is("step-000000000010", 0);
 }
 
@@ -433,21 +366,18 @@ static int direct_granted(void *ctx, int dirfd, const char *name, int flags, uin
 
 TEST(where_o_direct_is_granted_the_first_name_is_the_part_s)
 {
-	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 	bool direct = true;
 	char name[40];
 	int fd;
 
 	ops.open = direct_granted;
-	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
 	assert_true(direct);
 	assert_non_null(strstr(name, "-000.part"));
 	store_part_drop(x, name, fd);
 	store_abort(x);
-	s->ops = &io_ops_posix;
 }
 
 static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
@@ -457,14 +387,12 @@ static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint3
 
 TEST(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever)
 {
-	struct io_ops ops = io_ops_posix;
 	struct store_txn *x;
 	bool direct = true;
 	char name[40];
 	int fd;
 
 	ops.open = open_invalid;
-	s->ops = &ops;
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
 	assert_non_null(strstr(name, "-001.part"));
@@ -473,7 +401,6 @@ TEST(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever)
 	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
 	assert_non_null(strstr(name, "-002.part"));
 	store_abort(x);
-	s->ops = &io_ops_posix;
 }
 
 TEST(a_full_disk_is_noticed_before_the_first_byte)
@@ -486,7 +413,7 @@ TEST(a_full_disk_is_noticed_before_the_first_byte)
 
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -ENOSPC, false);
 	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), -ENOSPC);
 	assert_non_null(strstr(err.msg, "free space"));
@@ -497,7 +424,7 @@ TEST(a_full_disk_is_noticed_before_the_first_byte)
 	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), 0);
 	store_part_drop(x, name, fd);
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
-	s->ops = &io_ops_posix;
+	s->ops = &ops;
 	assert_is("step-000000000010", 0);
 }
 
@@ -527,7 +454,6 @@ TEST(a_part_whose_sync_failed_is_gone_and_another_takes_its_place)
 	assert_string_not_equal(name, dead);
 	assert_int_equal(store_part_finish(x, name, fd, 100, &err), 0);
 	store_abort(x);
-	s->ops = &io_ops_posix;
 }
 
 TEST(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown)
@@ -537,11 +463,11 @@ TEST(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown)
 
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
-	assert_int_equal(crash_begin(s, 10, 1, &x, &saved[nsaved++], &err), 0);
+	x = begun(s, 10, 1);
 	io_faults_fail(&f, IO_ON_SYNC, 3, -ENOSPC, false); /* MANIFEST, its directory, the job's */
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EIO);
 	assert_non_null(strstr(err.msg, "may or may not be visible"));
-	s->ops = &io_ops_posix;
+	s->ops = &ops;
 	assert_is("step-000000000010", 0); /* not touched */
 }
 
@@ -555,18 +481,15 @@ static int rename_twice(void *ctx, int dirfd, const char *from, const char *to)
 
 TEST(a_rename_that_was_done_and_denied_is_not_undone)
 {
-	struct io_ops ops = io_ops_posix;
-
-	assert_int_equal(save(10, 1, UINT64_MAX), 0);
-	assert_int_equal(save(20, 2, 10), 0);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
+	assert_int_equal(try_save(s, 20, 2, 10), 0);
 	ops.rename = rename_twice;
-	s->ops = &ops;
-	assert_int_equal(save(15, 3, 10), -EIO);
+	assert_int_equal(try_save(s, 15, 3, 10), -EIO);
 	assert_non_null(strstr(err.msg, "may or may not be visible"));
-	s->ops = &io_ops_posix;
+	ops = io_ops_posix;
 	assert_is("step-000000000015", 2);
 	assert_is(".old-000000000020-s2-t1800000000", 1);
 	assert_entries(3);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

@@ -5,9 +5,11 @@
  * tests/lib/io_faults.h, and each of its allocations failing once. What was promised before is there, what
  * was told done is done, nobody takes a failure for damage, and no descriptor is left.
  *
- * FAULT_STEP=1 looks at every call (make torture); without it, at some. tests/crash/crash.mk links it.
+ * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */
-#include "tests/crash/crash_rigs.c"
+#include "tests/crash/crash_impl.h"
+#include "tests/lib/libc.h"
+#include "tests/lib/memfs.h"
 #include "tests/lib/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -16,69 +18,13 @@
 #define STEP 4
 #endif
 
-/* --- memory --- */
-
-static uint64_t memory_calls, memory_nth; /* memory_nth 0: enough of it */
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__real_reallocarray(void *p, size_t n, size_t size);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void *__wrap_reallocarray(void *p, size_t n, size_t size);
-
-static bool memory_is_out(void)
-{
-	if (!memory_nth || ++memory_calls != memory_nth)
-		return false;
-	errno = ENOMEM;
-	return true;
-}
-
-void *__wrap_malloc(size_t n)
-{
-	return memory_is_out() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-	return memory_is_out() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-	return memory_is_out() ? NULL : __real_realloc(p, n);
-}
-
-void *__wrap_reallocarray(void *p, size_t n, size_t size)
-{
-	return memory_is_out() ? NULL : __real_reallocarray(p, n, size);
-}
-
-static void memory_limit(uint64_t nth)
-{
-	memory_calls = 0;
-	memory_nth = nth;
-}
-
-/* Has the limit been met? There is enough again. */
-static bool memory_free_again(void)
-{
-	bool hit = memory_nth && memory_calls >= memory_nth;
-
-	memory_nth = 0;
-	return hit;
-}
-
 /* --- scenes --- */
 
 static uint64_t step_given(void)
 {
 	const char *text = getenv("FAULT_STEP");
 
-	return text && *text ? strtoull(text, NULL, 0) : STEP;
+	return text && *text ? strtoull(text, NULL, 0) : STEP * (1000 / unit_scaled(1000));
 }
 
 /* kind NULL: memory. */
@@ -100,12 +46,12 @@ static bool scene_fails(const struct scene *c, const struct io_fault_kind *kind,
 	if (kind)
 		io_faults_plan(&f, kind, nth);
 	else
-		memory_limit(nth);
+		no_memory_from(nth - 1, false);
 	c->live(&f, p.fd, &w);
-	hit = kind ? io_faults_hit(&f) : memory_free_again();
+	hit = kind ? io_faults_hit(&f) : no_memory_end() > 0;
 	if (files != open_files())
 		(void)snprintf(inner, sizeof inner, "descriptors leak");
-	else if (kind && kind->harmless && c->check != saved_check && !w.done)
+	else if (kind && kind->harmless && !c->saves && !w.done)
 		(void)snprintf(inner, sizeof inner, "it should have gone on");
 	else if (!c->check(&io_ops_posix, p.fd, &w.y, inner))
 		inner[0] = 0;
@@ -123,7 +69,7 @@ static void every_call_may_fail(void **state)
 	uint64_t by = step_given(), injections = 0, begun = now_ns();
 
 	/* it brings a fault of its own, and would lose it to these */
-	if (c->live == live_undone) {
+	if (c->faulted) {
 		print_message("skipped: this scene brings a fault of its own and would lose it\n");
 		skip();
 	}
@@ -132,22 +78,22 @@ static void every_call_may_fail(void **state)
 			injections++;
 	print_message("%s: %llu injections, %llu ms\n", c->name, (unsigned long long)injections,
 		      (unsigned long long)((now_ns() - begun) / NS_PER_MS));
-	assert_true(injections > 10);
+	assert_true(injections > unit_scaled(10));
 }
 
 /* Scenes whose own code allocates nothing, or looks at what it gets. */
 TEST(every_allocation_of_keeping_house_may_fail)
 {
-	uint64_t injections = 0;
+	uint64_t injections = 0, by = 1000 / unit_scaled(1000);
 
-	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++) {
-		if (scenes[i].check == saved_check)
+	for (uint32_t i = 0; i < scenes_n; i++) {
+		if (scenes[i].saves)
 			continue;
-		for (uint64_t nth = 1; scene_fails(&scenes[i], NULL, nth); nth++)
+		for (uint64_t nth = 1; scene_fails(&scenes[i], NULL, nth); nth += by)
 			injections++;
 	}
 	print_message("%llu injections\n", (unsigned long long)injections);
-	assert_true(injections > 50);
+	assert_true(injections > unit_scaled(50));
 }
 
 /* --- a look, an opened checkpoint, a commit --- */
@@ -222,9 +168,9 @@ TEST(a_look_without_memory_says_so_and_nothing_else)
 	while (hit) {
 		int r;
 
-		memory_limit(++n);
+		no_memory_from(n++, false);
 		r = looks(s, dir, &sum);
-		hit = memory_free_again();
+		hit = no_memory_end() > 0;
 		if (r && r != -ENOMEM)
 			fail_msg("allocation %llu: %d", (unsigned long long)n, r);
 		if (!r && sum != good)
@@ -261,9 +207,9 @@ TEST(a_commit_without_memory_happens_or_not)
 		y.generation = generation;
 		y.rewind = 10;
 		assert_int_equal(crash_begin(s, 15, 4, &x, &y.step[3], &err), 0);
-		memory_limit(++n);
+		no_memory_from(n++, false);
 		r = crash_commit(x, &y.step[3], 10, &err);
-		hit = memory_free_again();
+		hit = no_memory_end() > 0;
 		if (r && r != -ENOMEM)
 			fail_msg("allocation %llu: %s", (unsigned long long)n, err.msg);
 		if (r)
@@ -282,9 +228,10 @@ TEST(a_commit_without_memory_happens_or_not)
 
 static const struct CMUnitTest *cases(void)
 {
-	static struct CMUnitTest tests[ARRAY_LEN(scenes) + 1];
+	static struct CMUnitTest tests[16];
 
-	for (uint32_t i = 0; i < ARRAY_LEN(scenes); i++)
+	assert(scenes_n < ARRAY_LEN(tests));
+	for (uint32_t i = 0; i < scenes_n; i++)
 		tests[i] = (struct CMUnitTest){ .name = scenes[i].name,
 						.test_func = every_call_may_fail,
 						.initial_state = (void *)&scenes[i] };

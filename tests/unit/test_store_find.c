@@ -2,53 +2,27 @@
 /* test_store_find.c - the names that people type, and the jobs of a path. */
 #include <dirent.h>
 #include <limits.h>
-#include <sys/stat.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
 /* ROOT/demo has 10, 20, 30 set aside and 25; collecting 40. */
-static struct place place;
 static char root[4096];
-static struct ckpt_err err;
-static struct store *s;
 static struct store_txn *collecting;
-static struct crash_step fortieth;
-static struct io_ops ops; /* the kernel's, but for what a test has put there */
 
 static int setup(void **state)
 {
-	static const uint64_t made[][3] = {
-		{ 10, 1, UINT64_MAX }, { 20, 2, 10 }, { 30, 3, 20 }, { 25, 4, 20 }
-	};
-	uint64_t generation;
-
-	(void)state;
-	ops = io_ops_posix;
-	place_make(&place);
-	if (!realpath(place.path, root) ||
-	    store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
-		return -1;
-	for (size_t i = 0; i < ARRAY_LEN(made); i++) {
-		struct crash_step c = { 0 };
-
-		if (crash_save(s, made[i][0], made[i][1], made[i][2], &c, &err))
-			return -1;
-		crash_step_free(&c);
-	}
-	return crash_begin(s, 40, 5, &collecting, &fortieth, &err);
+	(void)job_make_three(state);
+	s->ops = &io_ops_posix;
+	assert_non_null(realpath(place.path, root));
+	save(25, 20);
+	collecting = begun(s, 40, 5);
+	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	store_abort(collecting);
-	crash_step_free(&fortieth);
-	store_close(s);
-	place_remove(&place);
-	return 0;
+	return job_remove(state);
 }
 
 static const char *at(const char *below)
@@ -152,8 +126,8 @@ TEST(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there)
 
 	assert_non_null(getcwd(cwd, sizeof cwd));
 	assert_int_equal(chdir(root), 0);
-	assert_int_equal(mkdirat(place.fd, "20", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "21", 0700), 0);
+	put_dir(place.fd, "20");
+	put_dir(place.fd, "21");
 	assert_int_equal(resolve("demo", "20", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "20 is step 20; the directory of this name here is ./20"));
@@ -201,7 +175,7 @@ TEST(a_malformed_name_is_refused)
 
 TEST(a_damaged_step_is_found_so_that_its_reader_can_say_so)
 {
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
+	unlinked("step-000000000025/MANIFEST");
 	assert_found(root, "step:25", "demo/step-000000000025");
 	assert_found(root, at("demo/step-000000000025"), "demo/step-000000000025");
 }
@@ -209,10 +183,9 @@ TEST(a_damaged_step_is_found_so_that_its_reader_can_say_so)
 TEST(of_several_jobs_all_are_listed)
 {
 	struct store *other;
-	uint64_t generation;
 
 	assert_int_equal(store_open(&io_ops_posix, place.fd, "other", true, &other, &err), 0);
-	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	(void)claimed(other, 0, false);
 	store_close(other);
 	assert_refused(-ENOTUNIQ, root, "latest", at("demo"));
 	assert_refused(-ENOTUNIQ, root, "latest", at("other"));
@@ -222,7 +195,7 @@ TEST(of_several_jobs_all_are_listed)
 
 TEST(a_place_without_jobs_says_so)
 {
-	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
+	put_dir(place.fd, "empty");
 	assert_refused(-ENOENT, at("empty"), "latest", "-C PATH");
 	assert_refused(-ENOENT, at("none"), "latest", "none");
 }
@@ -254,7 +227,7 @@ TEST(a_path_to_what_is_no_checkpoint_is_refused)
 	assert_refused(-ENOENT, NULL, at("demo"), "job's directory");
 	assert_refused(-ENOTDIR, NULL, at("demo/step-000000000010/MANIFEST"), "give the directory");
 	assert_refused(-ENOENT, NULL, at("demo/step-000000000099"), "step-000000000099");
-	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
+	put_dir(place.fd, "empty");
 	assert_refused(-ENOENT, NULL, at("empty"), "MANIFEST");
 	assert_int_equal(renameat(s->job_fd, "step-000000000010", place.fd, "torn"), 0);
 	assert_int_equal(unlinkat(place.fd, "torn/MANIFEST", 0), 0);
@@ -276,25 +249,23 @@ TEST(the_jobs_of_a_path_come_by_name)
 {
 	static const char *const more[] = { "zeta", "alpha", "file-dir" };
 	char list[100] = "";
-	int fd;
 
 	for (size_t i = 0; i < ARRAY_LEN(more); i++)
-		assert_int_equal(mkdirat(place.fd, more[i], 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "zeta/.ckptd", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "alpha/step-000000000001", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "not a job", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "not a job/.ckptd", 0700), 0);
+		put_dir(place.fd, more[i]);
+	put_dir(place.fd, "zeta/.ckptd");
+	put_dir(place.fd, "alpha/step-000000000001");
+	put_dir(place.fd, "not a job");
+	put_dir(place.fd, "not a job/.ckptd");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
-	fd = openat(place.fd, "file-dir/step-000000000001", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
+	put_file(place.fd, "file-dir/step-000000000001");
 	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 0);
 	assert_string_equal(list, "alpha demo zeta ");
 	list[0] = 0;
 	assert_int_equal(store_jobs(&io_ops_posix, at("demo"), job_note, list, &err), 0);
 	assert_string_equal(list, "demo ");
 	list[0] = 0;
-	assert_int_equal(mkdirat(place.fd, "stop", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "stop/.ckptd", 0700), 0);
+	put_dir(place.fd, "stop");
+	put_dir(place.fd, "stop/.ckptd");
 	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 7);
 	assert_string_equal(list, "alpha demo stop ");
 }
@@ -303,7 +274,7 @@ TEST(a_path_without_jobs_has_none_and_a_missing_one_is_an_error)
 {
 	char list[100] = "";
 
-	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
+	put_dir(place.fd, "empty");
 	assert_int_equal(store_jobs(&io_ops_posix, at("empty"), job_note, list, &err), 0);
 	assert_string_equal(list, "");
 	assert_int_equal(store_jobs(&io_ops_posix, at("none"), job_note, list, &err), -ENOENT);
@@ -364,17 +335,15 @@ TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 {
 	char list[100] = "";
 	struct store_ref ref;
-	int fd;
 
 	ops.list = list_untyped;
-	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "alpha/.old-000000000001-s1", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "beta", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "beta/.tmp-000000000001-g00000001-00000001", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "empty", 0700), 0);
+	put_dir(place.fd, "alpha");
+	put_dir(place.fd, "alpha/.old-000000000001-s1");
+	put_dir(place.fd, "beta");
+	put_dir(place.fd, "beta/.tmp-000000000001-g00000001-00000001");
+	put_dir(place.fd, "empty");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
-	fd = openat(place.fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
+	put_file(place.fd, "file");
 	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
 	assert_string_equal(list, "alpha beta demo ");
 	assert_int_equal(resolve_by(at("demo"), "latest", &ref), 0);
@@ -421,21 +390,19 @@ TEST(a_store_may_be_the_root_of_all_directories)
 	assert_string_equal(path, "/demo");
 	assert_int_equal(resolve_by("/", "latest", &ref), 0);
 	assert_string_equal(ref.path, "/demo/step-000000000025");
-	assert_int_equal(mkdirat(place.fd, "other", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "other/.ckptd", 0700), 0);
+	put_dir(place.fd, "other");
+	put_dir(place.fd, "other/.ckptd");
 	assert_refused_by(-ENOTUNIQ, "/", "latest", "-C /demo\n");
 }
 
 TEST(the_store_is_the_working_directory_where_none_is_given)
 {
 	struct store_ref ref;
-	int fd;
 
 	assert_int_equal(chdir(root), 0);
 	assert_int_equal(resolve_by(NULL, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
-	fd = openat(place.fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
+	put_file(place.fd, "file");
 	assert_refused_by(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
 	assert_int_equal(chdir("/"), 0);
 }
@@ -508,8 +475,8 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 	static const int error[] = { -EACCES, -EPERM };
 	char list[100];
 
-	assert_int_equal(mkdirat(place.fd, "alpha", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "alpha/.ckptd", 0700), 0);
+	put_dir(place.fd, "alpha");
+	put_dir(place.fd, "alpha/.ckptd");
 	assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(error); i++) {
 		backwards = i % 2;
@@ -543,8 +510,8 @@ TEST(a_job_that_goes_while_they_are_listed_is_none)
 	static const int gone[] = { -ENOENT, -ENOTDIR, -ELOOP };
 	char list[100];
 
-	assert_int_equal(mkdirat(place.fd, "zeta", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "zeta/.ckptd", 0700), 0);
+	put_dir(place.fd, "zeta");
+	put_dir(place.fd, "zeta/.ckptd");
 	for (uint32_t i = 0; i < ARRAY_LEN(gone); i++) {
 		opens("demo", 1, gone[i], false);
 		list[0] = 0;
@@ -635,7 +602,7 @@ TEST(more_jobs_than_a_store_may_have_are_refused)
 static void deep_make(char path[PATH_MAX], size_t bytes)
 {
 	size_t have = strlen(root);
-	int fd = openat(place.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = dir_open(place.fd, ".");
 
 	memcpy(path, root, have + 1);
 	while (have < bytes) {
@@ -646,7 +613,7 @@ static void deep_make(char path[PATH_MAX], size_t bytes)
 		memset(name, 'd', n);
 		name[n] = 0;
 		assert_true(!mkdirat(fd, name, 0700) || errno == EEXIST);
-		next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		next = dir_open(fd, name);
 		assert_true(next >= 0);
 		(void)close(fd);
 		fd = next;
@@ -696,8 +663,8 @@ TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 
 TEST(a_job_without_steps_says_so_whatever_is_asked_for)
 {
-	assert_int_equal(mkdirat(place.fd, "new", 0700), 0);
-	assert_int_equal(mkdirat(place.fd, "new/.ckptd", 0700), 0);
+	put_dir(place.fd, "new");
+	put_dir(place.fd, "new/.ckptd");
 	assert_refused(-ENOENT, at("new"), "step:7", "nothing is committed there yet");
 	assert_refused(-ENOENT, at("new"), "latest", "nothing is committed in");
 	assert_refused(-ENOENT, at("new"), "latest~1", "nothing is committed in");
@@ -709,7 +676,7 @@ TEST(a_step_is_being_collected_rather_than_set_aside_where_it_is_both)
 	char aside[STORE_DIR_MAX];
 
 	store_name_old(40, UINT64_MAX, STORE_ASIDE_UNKNOWN, aside);
-	assert_int_equal(mkdirat(s->job_fd, aside, 0700), 0);
+	put_dir(s->job_fd, aside);
 	assert_refused(-EUCLEAN, root, "step:40", collecting->dir);
 }
 
@@ -725,7 +692,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 {
 	struct store_ref ref;
 
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000025/MANIFEST", 0), 0);
+	unlinked("step-000000000025/MANIFEST");
 	assert_int_equal(resolve_by(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over: damaged: its MANIFEST is "
@@ -733,7 +700,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 	assert_null(strstr(ref.note, "more"));
 	assert_refused(-ENOENT, root, "latest~2",
 		       "the oldest is latest~1; step 25 is passed over: damaged");
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	unlinked("step-000000000020/MANIFEST");
 	assert_int_equal(resolve_by(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000010"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over"));
@@ -762,7 +729,7 @@ TEST(of_many_tags_some_are_offered)
 
 TEST(a_path_to_what_is_being_deleted_is_refused)
 {
-	assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, ".trash-00000001"), 0);
+	move("step-000000000010", ".trash-00000001");
 	assert_refused(-EUCLEAN, NULL, at("demo/.trash-00000001"), "it is being deleted");
 }
 
@@ -775,16 +742,13 @@ TEST(a_directory_is_a_torn_checkpoint_only_if_it_has_a_part)
 		{ "w", -ENOENT },	    { ".part", -ENOENT }, { "x0000.part", -ENOENT },
 		{ "w0000.party", -ENOENT }, { "wpart", -ENOENT }, { "w0000.part", -EUCLEAN },
 	};
-	int fd;
 
-	assert_int_equal(mkdirat(place.fd, "torn", 0700), 0);
+	put_dir(place.fd, "torn");
 	for (uint32_t i = 0; i < ARRAY_LEN(file); i++) {
 		char path[40];
 
 		(void)snprintf(path, sizeof path, "torn/%s", file[i].name);
-		fd = openat(place.fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-		assert_true(fd >= 0);
-		(void)close(fd);
+		put_file(place.fd, path);
 		assert_refused(file[i].r, NULL, at("torn"),
 			       i < 5 ? "is no checkpoint: it has no MANIFEST"
 				     : "is no complete checkpoint: it has no MANIFEST");
@@ -843,7 +807,7 @@ static void it_goes(void)
 static void it_is_swapped(void)
 {
 	it_goes();
-	assert_int_equal(mkdirat(place.fd, "model", 0700), 0);
+	put_dir(place.fd, "model");
 }
 
 static int stat_refused(void *ctx, int fd, struct io_stat *ret)
@@ -876,22 +840,12 @@ TEST(a_path_is_read_only_if_it_still_leads_to_what_was_locked)
 	ops = io_ops_posix;
 	ops.stat = stat_refused;
 	assert_refused_by(-EIO, NULL, at("model"), "cannot lock");
-	fd = openat(place.fd, "model", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = dir_open(place.fd, "model");
 	assert_int_equal(io_ops_posix.lock(NULL, fd, true), 0); /* no lock was left behind */
 	(void)close(fd);
 }
 
 /* --- any call, any allocation fails --- */
-
-static uint32_t open_files(void)
-{
-	uint32_t n = 0;
-	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &n), 0);
-	(void)close(fd);
-	return n;
-}
 
 struct answer {
 	int r;
@@ -958,9 +912,9 @@ static void places_make(void)
 	uint32_t n;
 
 	for (size_t i = 0; i < ARRAY_LEN(dir); i++)
-		assert_int_equal(mkdirat(place.fd, dir[i], 0700), 0);
+		put_dir(place.fd, dir[i]);
 	for (size_t i = 0; i < ARRAY_LEN(file); i++)
-		(void)close(openat(place.fd, file[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+		put_file(place.fd, file[i]);
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
 	assert_int_equal(store_mark_set(s, &step[1], MARK_TAG, "best", 0, NULL, &err), 0);
 	free(step);
@@ -1020,9 +974,9 @@ TEST(without_memory_no_answer_is_a_wrong_one)
 		char dir[20];
 
 		(void)snprintf(dir, sizeof dir, "two/c%02u", i);
-		assert_int_equal(mkdirat(place.fd, dir, 0700), 0);
+		put_dir(place.fd, dir);
 		(void)snprintf(dir, sizeof dir, "two/c%02u/.ckptd", i);
-		assert_int_equal(mkdirat(place.fd, dir, 0700), 0);
+		put_dir(place.fd, dir);
 	}
 	files = open_files();
 	for (uint32_t i = 0; i < ARRAY_LEN(asked); i++) {

@@ -4,11 +4,8 @@
  * it open claims nothing in it, commits nothing, sets nothing aside and removes nothing, at whatever moment of
  * its work that happened; and when it is back it is the old store.
  */
-#include <sys/stat.h>
 #include "ckpt/store/prune.h"
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
-#include "tests/lib/unit.h"
+#include "tests/crash/job.h"
 
 enum way {
 	JOB_MOVED,
@@ -22,12 +19,7 @@ enum way {
 	WAYS,
 };
 
-static struct place place; /* it holds "root" */
-static int root;
-static struct store *s;
-static struct ckpt_err err;
-static struct crash_step saved[4];
-static uint32_t nsaved;
+static int root; /* a directory in the place, and the store */
 static struct io_faults f;
 
 /* Of the run: at which of its points the directory goes, and how. */
@@ -47,7 +39,7 @@ static void take_away(enum way way)
 		assert_int_equal(renameat(place.fd, "root", place.fd, "kept"), 0);
 	switch (way) {
 	case JOB_MADE_ANEW:
-		assert_int_equal(mkdirat(root, CRASH_JOB, 0700), 0);
+		put_dir(root, CRASH_JOB);
 		break;
 	case JOB_REMOVED:
 		assert_int_equal(io_tree_remove(root, CRASH_JOB), 0);
@@ -56,7 +48,7 @@ static void take_away(enum way way)
 		assert_int_equal(symlinkat("kept", root, CRASH_JOB), 0);
 		break;
 	case ROOT_MADE_ANEW:
-		assert_int_equal(mkdirat(place.fd, "root", 0700), 0);
+		put_dir(place.fd, "root");
 		break;
 	case JOB_A_FILE:
 	case ROOT_A_FILE:
@@ -92,31 +84,18 @@ static void at_point(void *arg, const char *name)
 		take_away(plan.way);
 }
 
-static void save(uint64_t step, uint64_t rewind)
-{
-	if (crash_save(s, step, nsaved + 1, rewind, &saved[nsaved], &err))
-		fail_msg("%s", err.msg);
-	nsaved++;
-}
-
 /* Steps 10, 20 and 30. */
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
-	memset(&err, 0, sizeof err);
+	(void)job_place(state);
 	memset(&plan, 0, sizeof plan);
-	nsaved = 0;
-	place_make(&place);
-	if (mkdirat(place.fd, "root", 0700) < 0)
-		return -1;
-	root = openat(place.fd, "root", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_dir(place.fd, "root");
+	root = dir_open(place.fd, "root");
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = at_point;
-	if (store_open(&f.ops, root, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
+	if (store_open(&f.ops, root, CRASH_JOB, true, &s, &err))
 		return -1;
+	(void)claimed(s, 0, false);
 	for (uint64_t step = 10; step <= 30; step += 10)
 		save(step, step == 10 ? UINT64_MAX : step - 10);
 	return 0;
@@ -124,13 +103,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
-	store_close(s);
 	(void)close(root);
-	for (uint32_t i = 0; i < ARRAY_LEN(saved); i++)
-		crash_step_free(&saved[i]);
-	place_remove(&place);
-	return 0;
+	return job_remove(state);
 }
 
 static void begin_plan(enum way way, uint64_t at)
@@ -183,8 +157,7 @@ static void assert_new_one_empty(enum way way)
 
 	if (way != JOB_MADE_ANEW && way != ROOT_MADE_ANEW)
 		return;
-	fd = openat(at, way == ROOT_MADE_ANEW ? "root" : CRASH_JOB,
-		    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = dir_open(at, way == ROOT_MADE_ANEW ? "root" : CRASH_JOB);
 	assert_true(fd >= 0);
 	entries = 0;
 	assert_int_equal(io_ops_posix.list(NULL, fd, entry, NULL), 0);
@@ -217,8 +190,7 @@ TEST(nothing_is_claimed_or_begun_in_a_directory_that_its_name_does_not_lead_to)
 		assert_untouched(way, 0);
 		assert_new_one_empty(way);
 		if (way == JOB_REMOVED) { /* it cannot come back; the next has a store of its own */
-			assert_int_equal(teardown(state), 0);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 			continue;
 		}
 		bring_back(way);
@@ -253,8 +225,7 @@ TEST(a_commit_and_what_it_sets_aside_stop_at_whatever_moment_the_directory_goes)
 	assert_true(points > 10);
 	for (enum way way = 0; way < WAYS; way++)
 		for (uint64_t at = 1; at <= points; at++) {
-			assert_int_equal(teardown(state), 0);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 			assert_true(go_back(way, at) < 0);
 			if (way != JOB_REMOVED) /* which may be met as a file that is not there */
 				assert_said(err.code);
@@ -289,8 +260,7 @@ TEST(a_removal_stops_at_whatever_moment_the_directory_goes)
 	assert_true(points > 1);
 	for (enum way way = 0; way < WAYS; way++)
 		for (uint64_t at = 1; at <= points; at++) {
-			assert_int_equal(teardown(state), 0);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 			begin_plan(way, at);
 			(void)store_prune(s, &o, &got, &err);
 			if (way != JOB_REMOVED)

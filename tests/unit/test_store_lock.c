@@ -4,32 +4,12 @@
  * cannot be locked or looked at is said, who waits does so for as long as is told and no longer, and
  * what is not given is closed.
  */
-#include <dirent.h>
-#include <sys/stat.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
 #define STEP "step-000000000010"
 
-static struct place place;
-static struct ckpt_err err;
-static struct io_ops ops; /* the kernel's, but for what a test has put there */
-static struct store s;
 static uint32_t files;
-
-static uint32_t open_files(void)
-{
-	uint32_t n = 0;
-	DIR *d = opendir("/proc/self/fd");
-
-	while (d && readdir(d))
-		n++;
-	if (d)
-		(void)closedir(d);
-	return n;
-}
 
 /* Naps take no time here: what they wait for comes at one of them, or never does. */
 static struct {
@@ -48,26 +28,24 @@ static int nap(const struct timespec *for_, struct timespec *left)
 
 static int setup(void **state)
 {
-	(void)state;
+	static struct store at;
+
 	libc_instead.nanosleep = nap;
-	memset(&err, 0, sizeof err);
 	memset(&naps, 0, sizeof naps);
-	place_make(&place);
-	ops = io_ops_posix;
-	s = (struct store){ .ops = &ops, .root_fd = -1, .job_fd = place.fd, .job = CRASH_JOB };
-	if (mkdirat(place.fd, STEP, 0700))
-		return -1;
+	(void)job_place(state);
+	at = (struct store){ .ops = &ops, .root_fd = -1, .job_fd = place.fd, .job = CRASH_JOB };
+	s = &at;
+	put_dir(place.fd, STEP);
 	files = open_files();
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
+	s = NULL;
 	if (open_files() != files)
 		return -1;
-	place_remove(&place);
-	return 0;
+	return job_remove(state);
 }
 
 /* --- a step --- */
@@ -82,7 +60,7 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 	if (swaps) {
 		(void)snprintf(away, sizeof away, "was-%u", swaps--);
 		assert_int_equal(renameat(place.fd, STEP, place.fd, away), 0);
-		assert_int_equal(mkdirat(place.fd, STEP, 0700), 0);
+		put_dir(place.fd, STEP);
 	}
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
@@ -97,7 +75,7 @@ TEST(who_holds_a_step_holds_what_its_name_leads_to)
 		int r;
 
 		swaps = i;
-		r = store_hold(&s, STEP, i % 2, &fd);
+		r = store_hold(s, STEP, i % 2, &fd);
 		if (i >= STORE_TRIES_MAX) {
 			assert_int_equal(r, -ESTALE);
 			assert_int_equal(fd, -1);
@@ -122,14 +100,14 @@ TEST(what_another_holds_is_not_waited_for)
 {
 	int fd, other;
 
-	assert_int_equal(store_hold(&s, STEP, false, &fd), 0);
-	assert_int_equal(store_hold(&s, STEP, false, &other), 0);
+	assert_int_equal(store_hold(s, STEP, false, &fd), 0);
+	assert_int_equal(store_hold(s, STEP, false, &other), 0);
 	(void)close(other);
-	assert_int_equal(store_hold(&s, STEP, true, &other), -EAGAIN);
+	assert_int_equal(store_hold(s, STEP, true, &other), -EAGAIN);
 	assert_int_equal(other, -1);
 	(void)close(fd);
 	assert_int_equal(naps.n, 0);
-	assert_int_equal(store_hold(&s, "step-000000000011", false, &fd), -ENOENT);
+	assert_int_equal(store_hold(s, "step-000000000011", false, &fd), -ENOENT);
 	assert_int_equal(fd, -1);
 }
 
@@ -153,14 +131,14 @@ TEST(two_directories_are_the_same_only_if_device_and_number_are)
 {
 	ops.stat = stat_made_up;
 	stat_calls = 0;
-	assert_int_equal(store_hold_check(&s, STEP, place.fd), -ESTALE);
+	assert_int_equal(store_hold_check(s, STEP, place.fd), -ESTALE);
 	for (uint32_t i = 0; i < 4; i++) {
 		stat_add = (struct io_stat){ .dev = i & 1, .ino = i >> 1 };
 		stat_calls = 0;
 		assert_int_equal(store_same_check(&ops, place.fd, place.fd), i ? -ESTALE : 0);
 	}
 	stat_add = (struct io_stat){ 0 };
-	assert_int_equal(store_hold_check(&s, "none", place.fd), -ENOENT);
+	assert_int_equal(store_hold_check(s, "none", place.fd), -ENOENT);
 }
 
 TEST(a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go)
@@ -171,10 +149,10 @@ TEST(a_step_that_cannot_be_looked_at_is_not_held_and_its_lock_is_let_go)
 	for (stat_fails_at = 1; stat_fails_at <= 2; stat_fails_at++) {
 		ops.stat = stat_made_up;
 		stat_calls = 0;
-		assert_int_equal(store_hold(&s, STEP, true, &fd), -EIO);
+		assert_int_equal(store_hold(s, STEP, true, &fd), -EIO);
 		assert_int_equal(fd, -1);
 		ops.stat = io_ops_posix.stat;
-		assert_int_equal(store_hold(&s, STEP, true, &fd), 0);
+		assert_int_equal(store_hold(s, STEP, true, &fd), 0);
 		(void)close(fd);
 	}
 	stat_fails_at = 0;
@@ -185,8 +163,8 @@ TEST(where_directories_cannot_be_told_apart_they_are_taken_for_the_same)
 	int fd;
 
 	ops.stat = NULL;
-	assert_int_equal(store_hold(&s, STEP, true, &fd), 0);
-	assert_int_equal(store_hold_check(&s, STEP, place.fd), 0);
+	assert_int_equal(store_hold(s, STEP, true, &fd), 0);
+	assert_int_equal(store_hold_check(s, STEP, place.fd), 0);
 	(void)close(fd);
 }
 
@@ -207,9 +185,9 @@ TEST(where_there_are_no_locks_steps_are_read_and_not_removed)
 
 	ops.lock = lock_refused;
 	lock_error = -EOPNOTSUPP;
-	assert_int_equal(store_hold(&s, STEP, false, &fd), 0);
+	assert_int_equal(store_hold(s, STEP, false, &fd), 0);
 	(void)close(fd);
-	assert_int_equal(store_hold(&s, STEP, true, &fd), -EOPNOTSUPP);
+	assert_int_equal(store_hold(s, STEP, true, &fd), -EOPNOTSUPP);
 	assert_int_equal(fd, -1);
 }
 
@@ -221,14 +199,14 @@ TEST(the_line_without_locks_is_no_error_for_who_sets_aside_and_one_for_who_remov
 
 	ops.lock = lock_refused;
 	lock_error = -EOPNOTSUPP;
-	assert_int_equal(store_line_lock(&s, true, true, &fd), 0);
+	assert_int_equal(store_line_lock(s, true, true, &fd), 0);
 	assert_int_equal(fd, -1);
-	assert_int_equal(store_line_lock(&s, false, false, &fd), -EOPNOTSUPP);
+	assert_int_equal(store_line_lock(s, false, false, &fd), -EOPNOTSUPP);
 	assert_int_equal(fd, -1);
-	assert_int_equal(store_claim_wait(&s, &err), 0);
+	assert_int_equal(store_claim_wait(s, &err), 0);
 	lock_error = -ENOLCK;
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(store_line_lock(&s, i, true, &fd), -ENOLCK);
+		assert_int_equal(store_line_lock(s, i, true, &fd), -ENOLCK);
 		assert_int_equal(fd, -1);
 	}
 	assert_int_equal(naps.n, 0);
@@ -238,8 +216,8 @@ TEST(who_removes_does_not_wait_for_the_line)
 {
 	int line, fd;
 
-	assert_int_equal(store_line_lock(&s, true, true, &line), 0);
-	assert_int_equal(store_line_lock(&s, false, false, &fd), -EAGAIN);
+	assert_int_equal(store_line_lock(s, true, true, &line), 0);
+	assert_int_equal(store_line_lock(s, false, false, &fd), -EAGAIN);
 	assert_int_equal(fd, -1);
 	assert_int_equal(naps.n, 0);
 	(void)close(line);
@@ -247,11 +225,11 @@ TEST(who_removes_does_not_wait_for_the_line)
 
 TEST(who_has_claimed_waits_until_the_line_is_given_back)
 {
-	assert_int_equal(store_line_lock(&s, true, true, &naps.lock), 0);
+	assert_int_equal(store_line_lock(s, true, true, &naps.lock), 0);
 	naps.free_at = 100;
-	assert_int_equal(store_claim_wait(&s, &err), 0);
+	assert_int_equal(store_claim_wait(s, &err), 0);
 	assert_int_equal(naps.n, 100);
-	assert_int_equal(store_claim_wait(&s, &err), 0);
+	assert_int_equal(store_claim_wait(s, &err), 0);
 	assert_int_equal(naps.n, 100);
 }
 
@@ -259,8 +237,8 @@ TEST(who_has_claimed_is_told_when_the_line_is_never_given_back)
 {
 	int line;
 
-	assert_int_equal(store_line_lock(&s, true, true, &line), 0);
-	assert_int_equal(store_claim_wait(&s, &err), -EBUSY);
+	assert_int_equal(store_line_lock(s, true, true, &line), 0);
+	assert_int_equal(store_claim_wait(s, &err), -EBUSY);
 	assert_int_equal(err.code, -EBUSY);
 	assert_non_null(strstr(err.msg, "job " CRASH_JOB));
 	assert_non_null(strstr(err.msg, "does not end"));
@@ -273,13 +251,13 @@ TEST(who_has_claimed_is_told_when_the_line_cannot_be_locked)
 	struct io_faults f;
 
 	io_faults_init(&f, &io_ops_posix);
-	s.ops = &f.ops;
+	s->ops = &f.ops;
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EIO, false);
-	assert_int_equal(store_claim_wait(&s, &err), -EIO);
+	assert_int_equal(store_claim_wait(s, &err), -EIO);
 	assert_non_null(strstr(err.msg, "job " CRASH_JOB ": cannot lock its directory"));
 	memset(&err, 0, sizeof err);
 	io_faults_fail(&f, IO_ON_OPEN, 1, -EMFILE, false);
-	assert_int_equal(store_claim_wait(&s, &err), -EMFILE);
+	assert_int_equal(store_claim_wait(s, &err), -EMFILE);
 	assert_non_null(strstr(err.msg, "ulimit"));
 }
 

@@ -2,17 +2,13 @@
 /* test_store_mark.c - what is said of a step: set, read, replaced, cleared, in quarantine, after faults and power losses. */
 #include <pwd.h>
 #include <sys/stat.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
 static struct store_step *step; /* 30, 20, 10 */
 static uint32_t n;
-static struct store_mark *mark;
+static struct store_mark *said;
 static uint32_t nmark;
 
 /* Who runs this, as far as the system knows. */
@@ -40,48 +36,26 @@ static void scan(void)
 
 static void marks(void)
 {
-	free(TAKE(mark));
-	if (store_marks(s, &mark, &nmark, &err))
+	free(TAKE(said));
+	if (store_marks(s, &said, &nmark, &err))
 		fail_msg("%s", err.msg);
-}
-
-static void save(uint64_t number, uint64_t seq, uint64_t rewind)
-{
-	struct crash_step c = { 0 };
-
-	if (crash_save(s, number, seq, rewind, &c, &err))
-		fail_msg("%s", err.msg);
-	crash_step_free(&c);
 }
 
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
 	libc_instead.getpwuid_r = account_of;
-	memset(&err, 0, sizeof err);
 	account.error = 0;
 	account.name = "tester";
-	place_make(&place);
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
-		return -1;
-	save(10, 1, UINT64_MAX);
-	save(20, 2, 10);
-	save(30, 3, 20);
+	(void)job_make_three(state);
 	scan();
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(TAKE(step));
-	free(TAKE(mark));
-	store_close(s);
-	place_remove(&place);
-	return 0;
+	free(TAKE(said));
+	return job_remove(state);
 }
 
 static const struct store_step *of(uint64_t number, enum store_state state)
@@ -106,18 +80,13 @@ static uint32_t count(enum store_mark_kind kind, uint64_t number)
 
 	marks();
 	for (uint32_t i = 0; i < nmark; i++)
-		found += mark[i].kind == kind && mark[i].step == number;
+		found += said[i].kind == kind && said[i].step == number;
 	return found;
 }
 
 static uint32_t files(void)
 {
-	uint32_t found = 0;
-	int fd = openat(s->job_fd, STORE_CLAIMS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &found), 0);
-	(void)close(fd);
-	return found - 2; /* the claim, and whose the directory is */
+	return entries_of(s->job_fd, STORE_CLAIMS) - 2; /* the claim, and whose the directory is */
 }
 
 TEST(what_was_set_is_read_again)
@@ -129,21 +98,21 @@ TEST(what_was_set_is_read_again)
 	set(20, MARK_VERIFIED, NULL, 0, NULL);
 	marks();
 	assert_int_equal(nmark, 3);
-	assert_int_equal(mark[0].kind, MARK_HOLD);
-	assert_string_equal(mark[0].name, "eval-17");
-	assert_string_equal(mark[0].why, "the paper needs ? it: \xc3\xa4");
-	assert_true(mark[0].until_ns == now + 5 * NS_PER_S);
-	assert_true(mark[0].made_ns >= now && mark[0].made_ns < now + 100 * NS_PER_S);
-	assert_non_null(strchr(mark[0].by, '@'));
-	assert_int_equal(mark[1].kind, MARK_TAG);
-	assert_int_equal(mark[2].kind, MARK_VERIFIED);
+	assert_int_equal(said[0].kind, MARK_HOLD);
+	assert_string_equal(said[0].name, "eval-17");
+	assert_string_equal(said[0].why, "the paper needs ? it: \xc3\xa4");
+	assert_true(said[0].until_ns == now + 5 * NS_PER_S);
+	assert_true(said[0].made_ns >= now && said[0].made_ns < now + 100 * NS_PER_S);
+	assert_non_null(strchr(said[0].by, '@'));
+	assert_int_equal(said[1].kind, MARK_TAG);
+	assert_int_equal(said[2].kind, MARK_VERIFIED);
 	for (uint32_t i = 0; i < nmark; i++) {
-		assert_false(mark[i].unread);
-		assert_true(store_mark_is(&mark[i], of(20, STORE_COMMITTED)));
-		assert_false(store_mark_is(&mark[i], of(30, STORE_COMMITTED)));
+		assert_false(said[i].unread);
+		assert_true(store_mark_is(&said[i], of(20, STORE_COMMITTED)));
+		assert_false(store_mark_is(&said[i], of(30, STORE_COMMITTED)));
 	}
-	assert_true(store_mark_counts(&mark[0], now));
-	assert_false(store_mark_counts(&mark[0], now + 6 * NS_PER_S));
+	assert_true(store_mark_counts(&said[0], now));
+	assert_false(store_mark_counts(&said[0], now + 6 * NS_PER_S));
 }
 
 TEST(a_mark_set_again_says_what_it_says_now)
@@ -154,8 +123,8 @@ TEST(a_mark_set_again_says_what_it_says_now)
 	set(20, MARK_HOLD, "x", now + 60 * NS_PER_S, "second");
 	set(20, MARK_HOLD, "y", 0, NULL);
 	assert_int_equal(count(MARK_HOLD, 20), 2);
-	assert_string_equal(mark[0].why, "second");
-	assert_true(mark[0].until_ns == now + 60 * NS_PER_S);
+	assert_string_equal(said[0].why, "second");
+	assert_true(said[0].until_ns == now + 60 * NS_PER_S);
 	assert_int_equal(files(), 2);
 }
 
@@ -180,7 +149,7 @@ TEST(of_two_tags_the_newer_counts_and_of_two_holds_the_longer)
 	marks();
 	(void)snprintf(from, sizeof from, STORE_CLAIMS "/tag-000000000020-");
 	for (uint32_t i = 0; i < 8; i++)
-		(void)snprintf(from + strlen(from), 3, "%02x", mark[0].id8[i]);
+		(void)snprintf(from + strlen(from), 3, "%02x", said[0].id8[i]);
 	(void)snprintf(from + strlen(from), 6, "-best");
 	(void)snprintf(to, sizeof to, "%s~00000001", from);
 	assert_int_equal(linkat(s->job_fd, from, s->job_fd, to, 0), 0);
@@ -245,13 +214,13 @@ TEST(a_later_checkpoint_of_the_same_number_has_none_of_them)
 {
 	set(20, MARK_HOLD, "a", 0, NULL);
 	set(20, MARK_VERIFIED, NULL, 0, NULL);
-	save(20, 4, 10);
+	save(20, 10);
 	scan();
 	marks();
 	assert_int_equal(nmark, 2);
 	for (uint32_t i = 0; i < nmark; i++) {
-		assert_true(store_mark_is(&mark[i], of(20, STORE_SET_ASIDE)));
-		assert_false(store_mark_is(&mark[i], of(20, STORE_COMMITTED)));
+		assert_true(store_mark_is(&said[i], of(20, STORE_SET_ASIDE)));
+		assert_false(store_mark_is(&said[i], of(20, STORE_COMMITTED)));
 	}
 }
 
@@ -259,9 +228,9 @@ TEST(what_has_gone_or_is_another_one_by_now_gets_no_mark)
 {
 	struct store_step old = *of(20, STORE_COMMITTED), ten = *of(10, STORE_COMMITTED);
 
-	save(20, 4, 10);
+	save(20, 10);
 	assert_int_equal(store_mark_set(s, &old, MARK_TAG, "x", 0, NULL, &err), -ENOENT);
-	assert_int_equal(renameat(s->job_fd, ten.dir, s->job_fd, "elsewhere"), 0);
+	move(ten.dir, "elsewhere");
 	assert_int_equal(store_mark_set(s, &ten, MARK_TAG, "x", 0, NULL, &err), -ENOENT);
 	assert_int_equal(files(), 0);
 }
@@ -310,9 +279,9 @@ TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 	marks();
 	assert_int_equal(nmark, 3);
 	for (uint32_t i = 0; i < nmark; i++) {
-		assert_true(mark[i].unread);
-		assert_int_not_equal(mark[i].kind, MARK_VERIFIED);
-		assert_true(store_mark_counts(&mark[i], UINT64_MAX - 1));
+		assert_true(said[i].unread);
+		assert_int_not_equal(said[i].kind, MARK_VERIFIED);
+		assert_true(store_mark_counts(&said[i], UINT64_MAX - 1));
 	}
 	scan();
 	assert_int_equal(of(20, STORE_QUARANTINED)->seq, 2);
@@ -324,12 +293,12 @@ TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 
 	set(30, MARK_HOLD, "a", 0, NULL);
 	set(30, MARK_VERIFIED, NULL, 0, NULL);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	scan();
 	marks();
 	assert_int_equal(nmark, 2);
-	assert_true(store_mark_is(&mark[0], of(30, STORE_DAMAGED)));
-	assert_false(store_mark_is(&mark[1], of(30, STORE_DAMAGED)));
+	assert_true(store_mark_is(&said[0], of(30, STORE_DAMAGED)));
+	assert_false(store_mark_is(&said[1], of(30, STORE_DAMAGED)));
 	assert_int_equal(store_mark_set(s, of(30, STORE_DAMAGED), MARK_HOLD, "b", 0, NULL, &err),
 			 0);
 	assert_int_equal(store_mark_clear(s, of(30, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
@@ -342,8 +311,8 @@ TEST(releasing_a_damaged_step_leaves_the_holds_of_one_set_aside)
 	uint32_t gone;
 
 	set(20, MARK_HOLD, "a", 0, NULL);
-	save(20, 4, 10);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	save(20, 10);
+	unlinked("step-000000000020/MANIFEST");
 	scan();
 	assert_int_equal(store_mark_clear(s, of(20, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
 			 0);
@@ -375,7 +344,7 @@ TEST(latest_passes_over_what_is_quarantined_and_says_so)
 	assert_resolves("latest", "step-000000000020", "step 30 is passed over: quarantined: part");
 	assert_resolves("latest~1", "step-000000000010", "repair step:30");
 	assert_resolves("step:30", "step-000000000030", NULL);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	unlinked("step-000000000020/MANIFEST");
 	assert_resolves("latest", "step-000000000010", "and 1 more");
 	set(10, MARK_BAD, NULL, 0, NULL);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "latest", &ref, &err), -EUCLEAN);
@@ -391,7 +360,7 @@ TEST(a_tag_is_a_name_also_of_a_step_that_was_set_aside)
 
 	set(20, MARK_TAG, "best", 0, NULL);
 	assert_resolves("tag:best", "step-000000000020", NULL);
-	save(15, 4, 10);
+	save(15, 10);
 	assert_resolves("tag:best", crash_aside(s, 20, 2), NULL);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "tag:none", &ref, &err), -ENOENT);
 	assert_non_null(strstr(err.msg, "best"));
@@ -529,9 +498,7 @@ static int lock_what_has_gone(void *ctx, int fd, bool exclusive)
 TEST(a_reader_that_comes_too_late_is_told_so)
 {
 	struct io_ops late = io_ops_posix;
-	struct store reader = {
-		.ops = &late, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB
-	};
+	struct store reader = job_by(&late);
 	int fd;
 
 	late.lock = lock_what_has_gone;
@@ -643,30 +610,17 @@ TEST(a_mark_says_each_thing_once_and_what_belongs_to_its_kind)
 
 TEST(a_file_is_a_mark_only_if_we_would_call_it_so)
 {
-	static const char *const foreign[] = {
-		"",
-		"hold",
-		"hold-",
-		"holder-000000000020-0123456789abcdef-x",
-		"hold-x",
-		"hold-000000000020",
-		"hold-000000000020-0123456",
-		"hold-000000000020-012345678",
-		"hold-000000000020-0123456789abcdef",
-		"hold-000000000020-0123456789abcdef-",
-		"hold-000000000020-0123456789abcdef-.x",
-		"hold-000000000020-0123456789abcdef-x y",
-		"hold-000000000020-0123456789abcdef-x~",
-		"hold-000000000020-0123456789abcdef-x~1",
+	static const char *const foreign[] = ROW(
+		"", "hold", "hold-", "holder-000000000020-0123456789abcdef-x", "hold-x",
+		"hold-000000000020", "hold-000000000020-0123456", "hold-000000000020-012345678",
+		"hold-000000000020-0123456789abcdef", "hold-000000000020-0123456789abcdef-",
+		"hold-000000000020-0123456789abcdef-.x", "hold-000000000020-0123456789abcdef-x y",
+		"hold-000000000020-0123456789abcdef-x~", "hold-000000000020-0123456789abcdef-x~1",
 		"hold-000000000020-0123456789abcdef-x~0123456x",
-		"hold-000000000020-0123456789abcdef-x~012345678",
-		"hold-20-0123456789abcdef-x",
+		"hold-000000000020-0123456789abcdef-x~012345678", "hold-20-0123456789abcdef-x",
 		"hold-18446744073709551616-0123456789abcdef-x",
-		"hold-000000000020-0123456789ABCDEF-x",
-		"verified-000000000020-0123456789abcdef-x",
-		"bad-000000000020-0123456789abcdef-",
-		"gen-00000001",
-	};
+		"hold-000000000020-0123456789ABCDEF-x", "verified-000000000020-0123456789abcdef-x",
+		"bad-000000000020-0123456789abcdef-", "gen-00000001");
 	struct store_mark m;
 	char file[200];
 
@@ -733,7 +687,7 @@ TEST(text_is_printable_utf_8_as_it_is_read_and_as_it_is_set)
 		assert_string_equal(m.why, want);
 		set(20, MARK_HOLD, "x", 0, want);
 		marks();
-		assert_string_equal(mark[0].why, want);
+		assert_string_equal(said[0].why, want);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(ill_formed); i++) {
 		for (uint32_t last = 0; last < 2; last++) {
@@ -747,31 +701,31 @@ TEST(text_is_printable_utf_8_as_it_is_read_and_as_it_is_set)
 				       last ? "" : "z");
 			set(20, MARK_HOLD, "x", 0, text);
 			marks();
-			assert_string_equal(mark[0].why, want);
+			assert_string_equal(said[0].why, want);
 		}
 	}
 }
 
 TEST(a_reason_is_one_line_and_cut_between_two_characters)
 {
-	char why[sizeof mark->why + 10];
+	char why[sizeof said->why + 10];
 
 	set(20, MARK_HOLD, "x", 0, "one\ttwo\nthree");
 	marks();
-	assert_string_equal(mark[0].why, "one two three");
-	for (size_t len = sizeof mark->why - 4; len < sizeof mark->why; len++) {
+	assert_string_equal(said[0].why, "one two three");
+	for (size_t len = sizeof said->why - 4; len < sizeof said->why; len++) {
 		memset(why, 'a', len);
 		memcpy(why + len, "\xc3\xa4g", 4);
 		set(20, MARK_HOLD, "x", 0, why);
 		marks();
-		assert_false(mark[0].unread);
-		if (len + 3 < sizeof mark->why)
+		assert_false(said[0].unread);
+		if (len + 3 < sizeof said->why)
 			why[len + 3] = 0;
-		else if (len + 2 < sizeof mark->why)
+		else if (len + 2 < sizeof said->why)
 			why[len + 2] = 0;
 		else
 			why[len] = 0;
-		assert_string_equal(mark[0].why, why);
+		assert_string_equal(said[0].why, why);
 	}
 }
 
@@ -782,15 +736,15 @@ TEST(who_has_no_account_is_named_by_his_number)
 	account.name = "a-rather-long-name-of-an-account-that-a-directory-service-gave-to-somebody";
 	set(20, MARK_HOLD, "x", 0, NULL);
 	marks();
-	assert_memory_equal(mark[0].by, "a-rather-long-name", 18);
-	assert_non_null(strchr(mark[0].by, '@'));
+	assert_memory_equal(said[0].by, "a-rather-long-name", 18);
+	assert_non_null(strchr(said[0].by, '@'));
 	(void)snprintf(want, sizeof want, "uid-%u@", (unsigned)geteuid());
 	for (uint32_t i = 0; i < 2; i++) {
 		account.name = i ? NULL : "somebody";
 		account.error = i ? 0 : ERANGE;
 		set(20, MARK_HOLD, "x", 0, NULL);
 		marks();
-		assert_memory_equal(mark[0].by, want, strlen(want));
+		assert_memory_equal(said[0].by, want, strlen(want));
 	}
 }
 
@@ -839,8 +793,8 @@ TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 		}
 		marks();
 		assert_int_equal(nmark, 1);
-		assert_string_equal(mark[0].why, "counts");
-		assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), mark[0].kind, NULL,
+		assert_string_equal(said[0].why, "counts");
+		assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), said[0].kind, NULL,
 						  &gone, &err),
 				 0);
 		assert_int_equal(gone, 2);
@@ -864,8 +818,8 @@ TEST(a_mark_set_again_counts_also_when_the_clock_has_gone_back)
 		set(30, MARK_TAG, "best", 0, "now");
 		assert_int_equal(count(MARK_TAG, 30), 1);
 		assert_int_equal(nmark, 1);
-		assert_true(i ? mark[0].made_ns >= now && mark[0].made_ns < UINT64_MAX
-			      : mark[0].made_ns == UINT64_C(4102444800000000001));
+		assert_true(i ? said[0].made_ns >= now && said[0].made_ns < UINT64_MAX
+			      : said[0].made_ns == UINT64_C(4102444800000000001));
 		assert_int_equal(files(), 1);
 		assert_int_equal(
 			store_mark_clear(s, of(30, STORE_COMMITTED), MARK_TAG, NULL, NULL, &err),
@@ -885,8 +839,8 @@ TEST(more_marks_than_one_page_of_them_are_all_there)
 	assert_int_equal(nmark, 50);
 	for (uint32_t i = 0; i < 50; i++) {
 		(void)snprintf(name, sizeof name, "h%02u", i);
-		assert_string_equal(mark[i].name, name);
-		assert_int_equal(mark[i].step, i % 2 ? 20 : 30);
+		assert_string_equal(said[i].name, name);
+		assert_int_equal(said[i].step, i % 2 ? 20 : 30);
 	}
 }
 
@@ -911,8 +865,7 @@ TEST(a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is
 		uint32_t n;
 	} is[] = { { -ENOENT, 0, 2 },	    { -EIO, 0, 3 },	     { -EACCES, 0, 3 },
 		   { -EMFILE, -EMFILE, 0 }, { -ENFILE, -ENFILE, 0 }, { -ENOMEM, -ENOMEM, 0 } };
-	struct io_ops ops = io_ops_posix;
-	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	struct store other = job_by(&ops);
 
 	ops.open = open_made_up;
 	set(20, MARK_HOLD, "a", 0, "why a");
@@ -922,20 +875,20 @@ TEST(a_mark_that_goes_while_they_are_read_is_none_and_one_that_cannot_be_read_is
 		for (opening.nth = 1; opening.nth <= 3; opening.nth++) {
 			uint32_t nunread = 0;
 
-			free(TAKE(mark));
+			free(TAKE(said));
 			opening.calls = 0;
 			opening.error = is[i].error;
 			memset(&err, 0, sizeof err);
-			assert_int_equal(store_marks(&other, &mark, &nmark, &err), is[i].r);
+			assert_int_equal(store_marks(&other, &said, &nmark, &err), is[i].r);
 			assert_int_equal(nmark, is[i].n);
 			if (is[i].r)
 				assert_non_null(strstr(err.msg, "job demo: cannot read the marks"));
 			for (uint32_t k = 0; k < nmark; k++) {
-				nunread += mark[k].unread;
-				if (mark[k].unread)
-					assert_string_equal(mark[k].why, "");
+				nunread += said[k].unread;
+				if (said[k].unread)
+					assert_string_equal(said[k].why, "");
 				else
-					assert_string_equal(mark[k].why + 4, mark[k].name);
+					assert_string_equal(said[k].why + 4, said[k].name);
 			}
 			assert_int_equal(nunread, is[i].n == 3);
 		}
@@ -951,23 +904,13 @@ TEST(a_mark_that_is_too_large_counts_and_is_not_read)
 	text[STORE_MARK_BYTES_MAX - 1] = '\n';
 	put("hold", "-x", text);
 	marks();
-	assert_false(mark[0].unread);
+	assert_false(said[0].unread);
 	text[STORE_MARK_BYTES_MAX] = '\n';
 	put("hold", "-x", text);
 	marks();
 	assert_int_equal(nmark, 1);
-	assert_true(mark[0].unread);
-	assert_int_equal(mark[0].why[0], 0);
-}
-
-static uint32_t open_files(void)
-{
-	uint32_t found = 0;
-	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &found), 0);
-	(void)close(fd);
-	return found;
+	assert_true(said[0].unread);
+	assert_int_equal(said[0].why[0], 0);
 }
 
 TEST(marks_without_memory_are_an_error_and_not_fewer_marks)
@@ -982,10 +925,10 @@ TEST(marks_without_memory_are_an_error_and_not_fewer_marks)
 		set(20, MARK_HOLD, name, 0, NULL);
 	}
 	do {
-		free(TAKE(mark));
+		free(TAKE(said));
 		memset(&err, 0, sizeof err);
 		no_memory_from(nth++, false);
-		r = store_marks(s, &mark, &nmark, &err);
+		r = store_marks(s, &said, &nmark, &err);
 		failed = no_memory_end();
 		assert_int_equal(open_files(), open);
 		if (r == 0 && !failed)
@@ -993,7 +936,7 @@ TEST(marks_without_memory_are_an_error_and_not_fewer_marks)
 		/* the allocation may have been the C library's, for a listing: then it is that error */
 		assert_int_equal(r, -ENOMEM);
 		assert_int_equal(nmark, 0);
-		assert_null(mark);
+		assert_null(said);
 		assert_non_null(strstr(err.msg, "job demo: "));
 	} while (failed);
 	assert_int_equal(nmark, 20);
@@ -1018,8 +961,7 @@ static int open_new_refused(void *ctx, int dirfd, const char *name, int flags, u
 TEST(a_mark_for_which_no_file_can_be_made_is_an_error_that_says_so)
 {
 	static const int error[] = { -EEXIST, -ENOENT, -EROFS, -EDQUOT };
-	struct io_ops ops = io_ops_posix;
-	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	struct store other = job_by(&ops);
 
 	ops.open = open_new_refused;
 	for (uint32_t i = 0; i < ARRAY_LEN(error); i++) {
@@ -1048,8 +990,7 @@ static int mkdir_made_up(void *ctx, int dirfd, const char *name, uint32_t mode)
 
 TEST(where_two_make_the_directory_of_marks_at_once_both_are_content)
 {
-	struct io_ops ops = io_ops_posix;
-	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	struct store other = job_by(&ops);
 
 	ops.mkdir = mkdir_made_up;
 	mkdir_error = -EROFS;
@@ -1082,15 +1023,14 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 
 	(void)ctx;
 	(void)snprintf(away, sizeof away, "was-%u", turn++);
-	assert_int_equal(renameat(s->job_fd, "step-000000000020", s->job_fd, away), 0);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000020", 0700), 0);
+	move("step-000000000020", away);
+	put_dir(s->job_fd, "step-000000000020");
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
 
 TEST(a_step_that_is_swapped_again_and_again_gets_no_mark)
 {
-	struct io_ops ops = io_ops_posix;
-	struct store other = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	struct store other = job_by(&ops);
 
 	ops.lock = lock_what_is_swapped;
 	assert_int_equal(
@@ -1111,9 +1051,7 @@ TEST(clearing_says_done_only_when_they_are_gone)
 
 	for (uint32_t c = 0; c < 2 * ARRAY_LEN(code); c++) {
 		for (uint64_t nth = 1;; nth++, runs++) {
-			struct store broken = {
-				.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
-			};
+			struct store broken = job_by(&f.ops);
 			uint32_t gone = 77, open = open_files();
 			int r;
 
@@ -1145,10 +1083,8 @@ TEST(clearing_says_done_only_when_they_are_gone)
 
 TEST(a_mark_that_another_has_cleared_at_the_same_time_is_no_error)
 {
-	struct io_faults f;
-	struct store other = {
-		.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
-	};
+	struct io_faults f = { 0 };
+	struct store other = job_by(&f.ops);
 	uint32_t gone;
 
 	for (uint64_t nth = 1; nth <= 3; nth++) {
@@ -1166,14 +1102,12 @@ TEST(a_mark_that_another_has_cleared_at_the_same_time_is_no_error)
 
 TEST(clearing_of_a_damaged_step_where_the_job_cannot_be_read_clears_nothing)
 {
-	struct io_faults f;
-	struct store broken = {
-		.ops = &f.ops, .job_fd = s->job_fd, .root_fd = -1, .job = CRASH_JOB
-	};
+	struct io_faults f = { 0 };
+	struct store broken = job_by(&f.ops);
 	uint32_t gone = 77;
 
 	set(30, MARK_HOLD, "a", 0, NULL);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	scan();
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LIST, 1, -EIO, false);

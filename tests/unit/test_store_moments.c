@@ -7,19 +7,13 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include "ckpt/store/repair.h"
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
-#include "tests/lib/unit.h"
+#include "tests/crash/job.h"
 
 static const char *const step10 = "step-000000000010", *const step20 = "step-000000000020",
 			 *const step30 = "step-000000000030";
 
-static struct place place;
-static struct ckpt_err err;
-static struct crash_step saved[4];
 static struct io_faults f;
-static struct store *s, *other; /* under f; beside it */
-static struct io_ops meddled;
+static struct store *other; /* beside s, which is under f */
 static struct io_record *record;
 
 /* What is done once, at which point. */
@@ -51,15 +45,6 @@ static int m_lock(void *ctx, int fd, bool exclusive)
 	return io_ops_posix.lock(ctx, fd, exclusive);
 }
 
-static struct store *opened(const struct io_ops *ops)
-{
-	struct store *ret;
-
-	if (store_open(ops, place.fd, CRASH_JOB, true, &ret, &err))
-		fail_msg("%s", err.msg);
-	return ret;
-}
-
 static struct store_step found(const char *dir)
 {
 	struct store_step st;
@@ -85,25 +70,14 @@ static enum store_state state_of(uint64_t step)
 static int setup(void **state)
 {
 	struct store_step newest;
-	uint64_t generation;
 
-	(void)state;
-	memset(&err, 0, sizeof err);
-	memset(saved, 0, sizeof saved);
 	meanwhile = before_lock = NULL;
 	record = NULL;
-	place_make(&place);
+	(void)job_make_three(state);
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = on_point;
-	meddled = io_ops_posix;
-	meddled.lock = m_lock;
-	s = opened(&f.ops);
+	s->ops = &f.ops;
 	other = opened(&io_ops_posix);
-	if (store_claim(s, 0, false, &generation, &err))
-		fail_msg("%s", err.msg);
-	for (uint64_t i = 0; i < 3; i++)
-		if (crash_save(s, 10 * i + 10, i + 1, i ? 10 * i : UINT64_MAX, &saved[i], &err))
-			fail_msg("%s", err.msg);
 	newest = found(step30);
 	assert_int_equal(store_mark_set(other, &newest, MARK_VERIFIED, NULL, 0, NULL, &err), 0);
 	return 0;
@@ -111,24 +85,9 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
-	store_close(s);
 	store_close(other);
 	io_record_free(record);
-	for (uint32_t i = 0; i < ARRAY_LEN(saved); i++)
-		crash_step_free(&saved[i]);
-	place_remove(&place);
-	return 0;
-}
-
-static bool exists(const char *name)
-{
-	return faccessat(other->job_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-static void move(const char *from, const char *to)
-{
-	assert_int_equal(renameat(other->job_fd, from, other->job_fd, to), 0);
+	return job_remove(state);
 }
 
 /* All but the newest are to go. */
@@ -176,8 +135,8 @@ static void another10(void)
 	uint64_t generation;
 	int root;
 
-	assert_int_equal(mkdirat(place.fd, "elsewhere", 0700), 0);
-	root = openat(place.fd, "elsewhere", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_dir(place.fd, "elsewhere");
+	root = dir_open(place.fd, "elsewhere");
 	if (store_open(&io_ops_posix, root, CRASH_JOB, true, &elsewhere, &err) ||
 	    store_claim(elsewhere, 0, false, &generation, &err) ||
 	    crash_save(elsewhere, 10, 1, UINT64_MAX, &saved[3], &err))
@@ -328,7 +287,8 @@ TEST(who_opens_a_step_in_the_moment_of_its_removal_is_told_that_it_has_gone)
 {
 	int fd;
 
-	s->ops = &meddled;
+	ops.lock = m_lock;
+	s->ops = &ops;
 	before_lock = trash10;
 	assert_int_equal(store_step_open(s, step10, &fd, &err), -ENOENT);
 	assert_int_equal(fd, -1);

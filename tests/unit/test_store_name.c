@@ -2,6 +2,7 @@
 /* test_store_name.c - which names of directory entries, claims and jobs are ours, and listings of them. */
 #include <dirent.h>
 #include "ckpt/store/store_impl.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
 #include "tests/lib/unit.h"
 
@@ -133,29 +134,13 @@ TEST(what_the_store_puts_into_a_step_is_known_by_its_name)
 	static const char *const ours[] = { "MANIFEST", "MANIFEST.0123abcd",
 					    "MANIFEST.damaged-0123abcd", "w0000-0123abcd-000.part",
 					    "w12345-0123abcd-1000.part" };
-	static const char *const not_ours[] = {
-		"",
-		"MANIFESTO",
-		"MANIFEST~",
-		"MANIFEST.",
-		"MANIFEST.bak",
-		"MANIFEST.0123abcde",
-		"MANIFEST.0123abc",
-		"MANIFEST.0123abcd.part",
-		"MANIFEST.damaged-",
-		"MANIFEST.damaged-0123ABCD",
-		"w.part",
-		"w0000-0123abcd-000.part~",
-		".w0000-0123abcd-000.part.swp",
-		"w000-0123abcd-000.part",
-		"w0000-0123abc-000.part",
-		"w0000-0123abcde-000.part",
-		"w0000-0123abcd-00.part",
-		"w0000-0123abcd-000",
-		"weights.part",
-		".nfs0001",
-		"lost+found",
-	};
+	static const char *const not_ours[] =
+		ROW("", "MANIFESTO", "MANIFEST~", "MANIFEST.", "MANIFEST.bak", "MANIFEST.0123abcde",
+		    "MANIFEST.0123abc", "MANIFEST.0123abcd.part", "MANIFEST.damaged-",
+		    "MANIFEST.damaged-0123ABCD", "w.part", "w0000-0123abcd-000.part~",
+		    ".w0000-0123abcd-000.part.swp", "w000-0123abcd-000.part",
+		    "w0000-0123abc-000.part", "w0000-0123abcde-000.part", "w0000-0123abcd-00.part",
+		    "w0000-0123abcd-000", "weights.part", ".nfs0001", "lost+found");
 
 	for (size_t i = 0; i < ARRAY_LEN(ours); i++)
 		assert_int_not_equal(native_entry(ours[i]), NATIVE_FOREIGN);
@@ -177,22 +162,11 @@ TEST(a_claim_is_ours_only_if_we_would_print_it)
 		{ "gen-00000003.4294967295", 3, UINT32_MAX },
 		{ "gen-18446744073709551615.4294967295", UINT64_MAX, UINT32_MAX },
 	};
-	static const char *const no[] = {
-		"",
-		"gen",
-		"gen-",
-		"gen-x",
-		"gen-3",
-		"gen-000000003",
-		"gen-00000003.",
-		"gen-00000003.0",
-		"gen-00000003.x",
-		"gen-00000003.01",
-		"gen-00000003x",
-		"gen-00000003.4294967296",
-		"gen-00000003.18446744073709551616",
-		"gen-18446744073709551616",
-	};
+	static const char *const no[] =
+		ROW("", "gen", "gen-", "gen-x", "gen-3", "gen-000000003", "gen-00000003.",
+		    "gen-00000003.0", "gen-00000003.x", "gen-00000003.01", "gen-00000003x",
+		    "gen-00000003.4294967296", "gen-00000003.18446744073709551616",
+		    "gen-18446744073709551616");
 	struct store_claimed c;
 
 	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {

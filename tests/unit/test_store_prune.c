@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_prune.c - removal: what goes, what stays and why, and that no crash, fault, reader, hold, commit or second removal in between
  * loses a step or leaves half of one. */
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include "ckpt/base/container.h"
 #include "ckpt/store/repair.h"
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
 #define NSTEP 5 /* 10, 20, ... 50, seq 1 to 5 */
 
@@ -22,48 +20,19 @@ static uid_t who_removes(void)
 	return pretended != NOBODY_ELSE ? pretended : (uid_t)syscall(SYS_geteuid);
 }
 
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
-static struct crash_step saved[NSTEP + 4];
-static uint32_t nsaved;
 static char rows[4000];
 static int verdict; /* of the next verification */
 static uint32_t nverified;
 
-static void save(uint64_t number, uint64_t rewind)
-{
-	if (crash_save(s, number, nsaved + 1, rewind, &saved[nsaved], &err))
-		fail_msg("%s", err.msg);
-	nsaved++;
-}
-
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
 	libc_instead.nanosleep = libc_no_nap;
 	libc_instead.geteuid = who_removes;
-	memset(&err, 0, sizeof err);
-	nsaved = nverified = 0;
+	nverified = 0;
 	verdict = 0;
-	place_make(&place);
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
-		return -1;
-	for (uint32_t i = 0; i < NSTEP; i++)
-		save(10 * (uint64_t)(i + 1), i ? 10 * (uint64_t)i : UINT64_MAX);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	store_close(s);
-	place_remove(&place);
-	for (uint32_t i = 0; i < nsaved; i++)
-		crash_step_free(&saved[i]);
+	(void)job_make_three(state);
+	save(40, 30);
+	save(50, 40);
 	return 0;
 }
 
@@ -88,10 +57,10 @@ static void row(void *arg, const struct store_step *st, const struct retain_row 
 		       r->remove ? "remove" : "keep", r->reason);
 }
 
-static int prune_with(const struct io_ops *ops, int job_fd, const struct prune_opts *o,
+static int prune_with(const struct io_ops *by, int job_fd, const struct prune_opts *o,
 		      struct prune_result *ret)
 {
-	struct store by_hand = { .ops = ops, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
+	struct store by_hand = { .ops = by, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
 
 	rows[0] = 0;
 	memset(&err, 0, sizeof err);
@@ -109,14 +78,20 @@ static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_la
 /* Steps here are written in nanoseconds that follow each other. */
 static const struct retain_policy last2_at_once = { .keep_last = 2, .set_aside_for_ns = 1 };
 
+static struct prune_result prune_by(const struct prune_opts *o)
+{
+	struct prune_result ret;
+
+	if (prune_with(&io_ops_posix, s->job_fd, o, &ret))
+		fail_msg("%s", err.msg);
+	return ret;
+}
+
 static struct prune_result prune(const struct retain_policy *p)
 {
 	struct prune_opts o = keep_last(p);
-	struct prune_result ret;
 
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
-		fail_msg("%s", err.msg);
-	return ret;
+	return prune_by(&o);
 }
 
 static void assert_rows(const char *want)
@@ -125,36 +100,11 @@ static void assert_rows(const char *want)
 		fail_msg("rows:\n%swanted:\n%s", rows, want);
 }
 
-/* "50 40 a30 d20": committed, set aside, damaged, quarantined (q), misplaced (m), of a newer version (n),
- * newest first; all sound ones whole. */
-static void listed(const struct io_ops *ops, int job_fd, char text[200])
-{
-	struct store at = { .ops = ops, .root_fd = -1, .job_fd = job_fd, .job = CRASH_JOB };
-	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n' };
-	cleanup_free struct store_step *st = NULL;
-	char why[CRASH_WHY];
-	uint32_t n;
-	size_t used = 0;
-
-	text[0] = 0;
-	if (store_scan(&at, true, &st, &n, &err))
-		fail_msg("%s", err.msg);
-	for (uint32_t i = 0; i < n; i++) {
-		used += (size_t)snprintf(text + used, 200 - used, "%s%.*s%" PRIu64, i ? " " : "",
-					 letter[st[i].state] != 0, &letter[st[i].state],
-					 st[i].step);
-		for (uint32_t k = 0; st[i].state == STORE_COMMITTED && k < nsaved; k++)
-			if (saved[k].step == st[i].step && saved[k].seq == st[i].seq &&
-			    !crash_step_same(&at, st[i].dir, &saved[k], why))
-				fail_msg("%s: %s", st[i].dir, why);
-	}
-}
-
 static void assert_listed(const char *want)
 {
 	char text[200];
 
-	listed(&io_ops_posix, s->job_fd, text);
+	listed(s, false, text);
 	assert_string_equal(text, want);
 }
 
@@ -170,24 +120,11 @@ static int other_entry(void *arg, const char *name, unsigned char d_type)
 static uint32_t leftovers(const char *dir)
 {
 	uint32_t n = 0;
-	int fd = openat(s->job_fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = dir_open(s->job_fd, dir);
 
 	assert_int_equal(io_ops_posix.list(NULL, fd, other_entry, &n), 0);
 	(void)close(fd);
 	return n;
-}
-
-static void mark(uint64_t number, enum store_mark_kind kind, const char *name)
-{
-	cleanup_free struct store_step *st = NULL;
-	uint32_t n;
-
-	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
-	for (uint32_t i = 0; i < n; i++)
-		if (st[i].step == number &&
-		    store_mark_set(s, &st[i], kind, name, 0, "why", &err) == 0)
-			return;
-	fail_msg("%s", err.msg);
 }
 
 /* --- what goes and what stays --- */
@@ -222,16 +159,16 @@ TEST(a_dry_run_changes_nothing)
 	struct prune_result ret;
 
 	o.dry = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 4);
 	assert_true(ret.unverified);
 	assert_int_equal(nverified, 0);
 	assert_listed("50 40 30 20 10");
 	o.free_bytes = 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	o.verify = NULL; /* nor does it need who verifies */
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	assert_true(ret.unverified);
 	assert_listed("50 40 30 20 10");
@@ -243,12 +180,12 @@ TEST(without_a_policy_or_a_verified_step_nothing_goes)
 	struct prune_result ret;
 
 	o.policy = NULL;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_false(ret.unverified);
 	o.policy = &last1;
 	o.verify = NULL;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_true(ret.unverified);
 	assert_non_null(strstr(rows, "no newer step is verified"));
@@ -267,11 +204,11 @@ TEST(no_more_than_what_is_asked_goes_the_oldest_first)
 	struct prune_result ret;
 
 	o.free_bytes = 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 1);
 	assert_listed("50 40 30 20");
 	o.free_bytes = ret.freed + 1;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_listed("50 40");
 }
@@ -289,8 +226,7 @@ TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 		assert_int_equal(ret.newest, 40);
 		assert_int_equal(nverified, 2);
 		assert_listed("q50 40");
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 }
 
@@ -306,7 +242,6 @@ static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on)
 {
-	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
@@ -328,13 +263,13 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 	mark(50, MARK_BAD, NULL);
 	mark(30, MARK_BAD, NULL);
 	mark(20, MARK_HOLD, "me");
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000010/MANIFEST", 0), 0);
+	unlinked("step-000000000020/MANIFEST");
+	unlinked("step-000000000010/MANIFEST");
 	assert_listed("q50 40 q30 d20 d10");
 	ret = prune(&last1);
 	assert_int_equal(ret.removed, 0);
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_listed("q50 40 d20");
 	assert_non_null(strstr(rows, "20 keep held by me"));
@@ -344,7 +279,6 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 {
 	struct prune_opts o = keep_last(NULL);
-	struct crash_step c = { 0 };
 	struct prune_result ret;
 	struct store_txn *x;
 	char path[STORE_DIR_MAX + 10];
@@ -355,11 +289,11 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	mark(10, MARK_TAG, "first");
 	save(25, 20);
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, 40, 4));
-	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
-	assert_int_equal(crash_begin(s, 60, 7, &x, &c, &err), 0);
+	unlinked(path);
+	x = begun(s, 60, 7);
 	assert_listed("c60 25 a50 a40 a30 q20 10");
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 2);
 	assert_non_null(strstr(rows, "50 remove quarantined"));
 	assert_non_null(strstr(rows, "40 remove its MANIFEST is missing"));
@@ -367,14 +301,12 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	assert_non_null(strstr(rows, "20 keep tagged kept"));
 	assert_listed("c60 25 a30 q20 10");
 	store_abort(x);
-	crash_step_free(&c);
 }
 
 TEST(a_hold_that_has_expired_keeps_nothing)
 {
 	cleanup_free struct store_step *st = NULL;
 	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 	uint32_t n;
 
 	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
@@ -384,10 +316,10 @@ TEST(a_hold_that_has_expired_keeps_nothing)
 				 0);
 	mark(30, MARK_BAD, NULL);
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune_by(&o);
 	assert_listed("50 20");
 	o.now_ns += NS_PER_S;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune_by(&o);
 	assert_listed("50");
 }
 
@@ -419,7 +351,7 @@ TEST(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired)
 	make_newer("step-000000000020");
 	assert_listed("50 40 30 n20 10");
 	o.bad = true;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	ret = prune_by(&o);
 	assert_int_equal(ret.removed, 0);
 	assert_non_null(strstr(rows, "20 keep written by a newer version"));
 	(void)prune(&last2);
@@ -441,7 +373,7 @@ static void asides_age(void)
 	for (uint32_t i = 0; i < n; i++) {
 		store_name_old(name[i].step, name[i].seq, 1, to);
 		if (strcmp(name[i].dir, to) != 0)
-			assert_int_equal(renameat(s->job_fd, name[i].dir, s->job_fd, to), 0);
+			move(name[i].dir, to);
 	}
 }
 
@@ -465,13 +397,10 @@ TEST(a_step_that_was_set_aside_goes_when_enough_newer_ones_are_committed)
 static struct prune_result prune_aside(const struct retain_policy *p, uint64_t free_bytes)
 {
 	struct prune_opts o = keep_last(p);
-	struct prune_result ret;
 
 	o.set_aside = true;
 	o.free_bytes = free_bytes;
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret))
-		fail_msg("%s", err.msg);
-	return ret;
+	return prune_by(&o);
 }
 
 TEST(what_was_set_aside_goes_at_once_when_that_is_asked_for_and_nothing_else)
@@ -514,8 +443,7 @@ TEST(for_room_what_was_set_aside_goes_before_anything_else)
 /* After a rewind they have a higher seq than what is committed. */
 TEST(what_was_set_aside_goes_also_when_it_is_newer)
 {
-	assert_int_equal(
-		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5-t1"), 0);
+	move("step-000000000050", ".old-000000000050-s5-t1");
 	assert_int_equal(prune(&last1).removed, 3);
 	assert_listed("a50 40");
 	assert_int_equal(prune_aside(NULL, 0).removed, 1);
@@ -533,12 +461,10 @@ TEST(what_could_not_be_read_stays_when_what_was_set_aside_goes)
 /* As a crash between setting aside and committing leaves it. */
 TEST(what_is_newer_than_the_newest_committed_step_stays)
 {
-	assert_int_equal(
-		renameat(s->job_fd, "step-000000000050", s->job_fd, ".old-000000000050-s5"), 0);
+	move("step-000000000050", ".old-000000000050-s5");
 	(void)prune(&last1);
 	assert_listed("a50 40");
-	assert_int_equal(
-		renameat(s->job_fd, "step-000000000040", s->job_fd, ".old-000000000040-s4"), 0);
+	move("step-000000000040", ".old-000000000040-s4");
 	assert_int_equal(prune(&last1).removed, 0);
 	assert_listed("a50 a40");
 }
@@ -589,14 +515,6 @@ static const char *in_trash(void)
 	return dir;
 }
 
-static int entries_count(void *arg, const char *name, unsigned char d_type)
-{
-	(void)name;
-	(void)d_type;
-	++*(uint32_t *)arg;
-	return 0;
-}
-
 /* Our files go, the others stay, and so does the directory, as trash that nobody takes for a step. */
 TEST(what_the_store_did_not_make_stays)
 {
@@ -604,24 +522,20 @@ TEST(what_the_store_did_not_make_stays)
 					       "MANIFEST.bak" };
 	char path[STORE_DIR_MAX + 40];
 	struct prune_result ret;
-	uint32_t n = 0;
-	int fd;
 
-	assert_int_equal(mkdirat(place.fd, "precious", 0700), 0);
-	fd = openat(place.fd, "precious/w0.part", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000030/lost+found", 0700), 0);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000030/w0009-0000000a-000.part", 0700), 0);
+	put_dir(place.fd, "precious");
+	put_file(place.fd, "precious/w0.part");
+	put_dir(s->job_fd, "step-000000000030/lost+found");
+	put_dir(s->job_fd, "step-000000000030/w0009-0000000a-000.part");
 	assert_int_equal(symlinkat("../../precious/w0.part", s->job_fd,
 				   "step-000000000030/w0008-0000000a-000.part"),
 			 0);
 	for (uint32_t i = 0; i < ARRAY_LEN(foreign); i++) {
 		(void)snprintf(path, sizeof path, "step-000000000030/%s", foreign[i]);
-		fd = openat(s->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-		(void)close(fd);
+		put_file(s->job_fd, path);
 	}
-	(void)close(openat(s->job_fd, "step-000000000030/MANIFEST.damaged-0000000a",
-			   O_WRONLY | O_CREAT | O_CLOEXEC, 0600)); /* as a repair leaves it */
+	put_file(s->job_fd,
+		 "step-000000000030/MANIFEST.damaged-0000000a"); /* as a repair leaves it */
 	mark(30, MARK_VERIFIED, NULL);
 	ret = prune(&last1);
 	assert_int_equal(ret.removed, 4);
@@ -631,11 +545,7 @@ TEST(what_the_store_did_not_make_stays)
 		       in_trash());
 	assert_non_null(strstr(rows, path));
 	for (uint32_t again = 0; again < 2; again++) {
-		fd = openat(s->job_fd, in_trash(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		n = 0;
-		assert_int_equal(io_ops_posix.list(NULL, fd, entries_count, &n), 0);
-		assert_int_equal(n, ARRAY_LEN(foreign) + 3);
-		(void)close(fd);
+		assert_int_equal(entries_of(s->job_fd, in_trash()), ARRAY_LEN(foreign) + 3);
 		(void)prune(&last1); /* sweeps */
 	}
 	assert_int_equal(faccessat(place.fd, "precious/w0.part", F_OK, 0), 0);
@@ -689,9 +599,8 @@ TEST(a_step_is_removed_by_its_name_and_never_the_last_complete_one)
 
 TEST(a_step_that_another_removal_relies_on_is_not_removed)
 {
-	struct io_ops ops = io_ops_posix;
 	char left[STORE_DIR_MAX];
-	struct store at = { .ops = &ops, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
+	struct store at = job_by(&ops);
 	int fd;
 
 	/* somebody removes 50, which is what this one would rely on */
@@ -734,7 +643,6 @@ static int stat_owned(void *ctx, int fd, struct io_stat *ret)
 TEST(root_removes_what_is_the_job_s_owner_s)
 {
 	struct prune_opts o = keep_last(&last1);
-	struct io_ops ops = io_ops_posix;
 	struct prune_result ret;
 
 	ops.stat = stat_owned;
@@ -760,7 +668,6 @@ TEST(whose_a_step_is_must_be_known)
 {
 	for (stat_fails_at = 1;; stat_fails_at++) {
 		struct prune_opts o = keep_last(&last2);
-		struct io_ops ops = io_ops_posix;
 		struct prune_result ret;
 		uint32_t left;
 		int r;
@@ -776,8 +683,7 @@ TEST(whose_a_step_is_must_be_known)
 		assert_true(r ? err.msg[0] : strstr(rows, "cannot ") && ret.failed > 0);
 		assert_int_equal(prune(&last2).removed, left);
 		assert_listed("50 40");
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 	assert_true(stat_fails_at > 6);
 }
@@ -785,7 +691,6 @@ TEST(whose_a_step_is_must_be_known)
 TEST(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may)
 {
 	struct prune_opts o = keep_last(&last1);
-	struct io_ops ops = io_ops_posix;
 	struct prune_result ret;
 
 	ops.stat = NULL;
@@ -831,6 +736,19 @@ static void meddle(void *arg, const char *name)
 	m->act();
 }
 
+static struct prune_result prune_meddled(const struct retain_policy *p, struct meddling *m)
+{
+	struct prune_opts o = keep_last(p);
+	struct prune_result ret;
+	struct io_faults f;
+
+	io_faults_init(&f, &io_ops_posix);
+	f.on_point = meddle;
+	f.on_point_arg = m;
+	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	return ret;
+}
+
 static enum store_mark_kind late;
 
 static void act_hold(void)
@@ -847,31 +765,24 @@ static void act_hold(void)
 /* A hold that was acknowledged is a step that stays, whenever it came. */
 static void kept_or_refused(void **state, enum store_mark_kind kind)
 {
-	struct prune_opts o = keep_last(&last1);
 	uint32_t held = 0, refused = 0;
 	bool acted = true;
 
 	late = kind;
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_hold };
-		struct prune_result ret;
-		struct io_faults f;
 		char text[200];
 
 		mark(50, MARK_VERIFIED, NULL);
-		io_faults_init(&f, &io_ops_posix);
-		f.on_point = meddle;
-		f.on_point_arg = &m;
 		verdict = 1;
-		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
-		listed(&io_ops_posix, s->job_fd, text);
+		(void)prune_meddled(&last1, &m);
+		listed(s, false, text);
 		acted = m.done;
 		if (verdict == 0 && !strstr(text, "20"))
 			fail_msg("held before point %" PRIu64 ", and gone", at);
 		held += verdict == 0;
 		refused += verdict == -ENOENT;
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 	assert_true(held > 0 && refused > 0);
 }
@@ -889,11 +800,10 @@ TEST(a_tag_at_any_moment_is_kept_or_refused)
 static void act_go_back(void)
 {
 	struct store *other;
-	uint64_t generation;
 
 	/* As another process: a claim of its own. */
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
-	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	other = opened(&io_ops_posix);
+	(void)claimed(other, 0, false);
 	assert_int_equal(store_step_open(other, "step-000000000010", &verdict, &err) == 0, 1);
 	if (crash_save(other, 20, 6, 10, &saved[nsaved], &err) == 0)
 		nsaved++;
@@ -906,28 +816,20 @@ static void act_go_back(void)
 /* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
 TEST(a_step_that_is_committed_meanwhile_stays)
 {
-	static const struct retain_policy p = { .keep_last = 1, .keep_every = 10 };
-	struct prune_opts o = keep_last(&p);
 	bool acted = true;
 	uint32_t committed = 0;
 
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_go_back };
-		struct prune_result ret;
-		struct io_faults f;
 		char text[200];
 
-		assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, "x"), 0);
-		assert_int_equal(renameat(s->job_fd, "x", s->job_fd, "step-000000000010"), 0);
+		move("step-000000000010", "x");
+		move("x", "step-000000000010");
 		mark(10, MARK_HOLD, "base");
 		mark(50, MARK_VERIFIED, NULL);
-		o.policy = &last1;
-		io_faults_init(&f, &io_ops_posix);
-		f.on_point = meddle;
-		f.on_point_arg = &m;
-		assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+		(void)prune_meddled(&last1, &m);
 		acted = m.done;
-		listed(&io_ops_posix, s->job_fd, text);
+		listed(s, false, text);
 		if (nsaved > NSTEP) {
 			committed++;
 			if (strncmp(text, "20 ", 3) != 0)
@@ -937,31 +839,24 @@ TEST(a_step_that_is_committed_meanwhile_stays)
 		}
 		assert_non_null(strstr(text, "10"));
 		verdict = 0;
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 	assert_true(committed > 5);
 }
 
 static void act_exchange(void)
 {
-	assert_int_equal(renameat(s->job_fd, "step-000000000010", s->job_fd, "moved"), 0);
-	assert_int_equal(renameat(s->job_fd, "step-000000000020", s->job_fd, "step-000000000010"),
-			 0);
+	move("step-000000000010", "moved");
+	move("step-000000000020", "step-000000000010");
 }
 
 TEST(what_is_no_longer_what_was_judged_stays)
 {
 	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
-	struct prune_opts o = keep_last(&last2);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last2, &m);
 	assert_true(m.done);
 	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
 	assert_int_equal(ret.removed, 1); /* 30 */
@@ -969,21 +864,16 @@ TEST(what_is_no_longer_what_was_judged_stays)
 
 static void act_keeper_goes(void)
 {
-	assert_int_equal(renameat(s->job_fd, "step-000000000050", s->job_fd, "moved"), 0);
+	move("step-000000000050", "moved");
 }
 
 TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_goes };
-	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last1, &m);
 	assert_int_equal(ret.removed, 0);
 	assert_listed("40 30 20 10");
 }
@@ -991,21 +881,16 @@ TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 static void act_keeper_exchanged(void)
 {
 	act_keeper_goes();
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000050", 0700), 0);
+	put_dir(s->job_fd, "step-000000000050");
 }
 
 TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
-	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
-	struct io_faults f;
 
 	mark(50, MARK_VERIFIED, NULL);
-	io_faults_init(&f, &io_ops_posix);
-	f.on_point = meddle;
-	f.on_point_arg = &m;
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+	ret = prune_meddled(&last1, &m);
 	assert_int_equal(ret.removed, 0);
 	assert_non_null(strstr(rows, "which was to stay instead, has gone"));
 	assert_listed("d50 40 30 20 10");
@@ -1021,7 +906,6 @@ static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 {
-	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 	struct io_faults f;
@@ -1031,8 +915,7 @@ TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
 	assert_int_equal(ret.newest, 40);
 	assert_listed("40");
-	(void)teardown(state);
-	assert_int_equal(setup(state), 0);
+	AFRESH();
 	/* and locked by another's removal: it is looked at again */
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EAGAIN, false);
@@ -1060,7 +943,6 @@ static int fail_list(void *ctx, int dirfd,
 
 TEST(when_the_second_look_fails_nothing_is_removed)
 {
-	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
@@ -1093,7 +975,6 @@ static void point_exchange(void *ctx, const char *name)
 
 TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 {
-	struct io_ops ops = io_ops_posix;
 	struct prune_opts o = keep_last(&last1);
 	struct prune_result ret;
 
@@ -1139,46 +1020,40 @@ TEST(a_prune_amid_a_commit_that_goes_back_leaves_a_step)
 		struct meddling m = { .at = at, .act = act_prune_then_die };
 		struct crash_step c = { 0 };
 		struct store *other;
-		uint64_t generation;
 		char text[200];
 
 		io_faults_init(&dying, &io_ops_posix);
-		assert_int_equal(store_open(&dying.ops, place.fd, CRASH_JOB, true, &other, &err),
-				 0);
-		assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+		other = opened(&dying.ops);
+		(void)claimed(other, 0, false);
 		dying.on_point = meddle;
 		dying.on_point_arg = &m;
 		(void)crash_save(other, 20, 6, 10, &c, &err);
 		store_close(other);
 		acted = m.done;
-		listed(&io_ops_posix, s->job_fd, text);
+		listed(s, false, text);
 		if (!strstr(text, "50") && !strstr(text, "20"))
 			fail_msg("point %" PRIu64 ": %s", at, text);
 		if (text[0] == 'a' && !strstr(text, " 10") && !strstr(text, " 20") &&
 		    !strstr(text, " 30") && !strstr(text, " 40"))
 			fail_msg("point %" PRIu64 ": nothing is listed: %s", at, text);
 		crash_step_free(&c);
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 }
 
 static void act_prune(void)
 {
 	static const struct retain_policy p = { .keep_last = 3 };
-	struct prune_opts o = keep_last(&p);
-	struct prune_result ret;
 
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), 0);
+	(void)prune(&p);
 }
 
 static void act_claim(void)
 {
 	struct store *other;
-	uint64_t generation;
 
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
-	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	other = opened(&io_ops_posix);
+	(void)claimed(other, 0, false);
 	store_close(other);
 }
 
@@ -1189,20 +1064,13 @@ TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 
 		for (uint64_t at = 1; acted; at++) {
 			struct meddling m = { .at = at, .act = who ? act_claim : act_prune };
-			struct prune_opts o = keep_last(&last1);
-			struct prune_result ret;
-			struct io_faults f;
 
-			io_faults_init(&f, &io_ops_posix);
-			f.on_point = meddle;
-			f.on_point_arg = &m;
-			assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
+			(void)prune_meddled(&last1, &m);
 			acted = m.done;
 			(void)prune(&last1);
 			assert_listed("50");
 			assert_int_equal(leftovers("."), 0);
-			(void)teardown(state);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 		}
 	}
 }
@@ -1214,7 +1082,7 @@ static void assert_nothing_lost(const char *what, uint64_t nth)
 {
 	char text[200];
 
-	listed(&io_ops_posix, s->job_fd, text);
+	listed(s, false, text);
 	if (strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acd"))
 		fail_msg("%s %" PRIu64 ": %s", what, nth, text);
 	act_claim();
@@ -1229,11 +1097,9 @@ TEST(any_call_may_fail)
 		uint32_t on;
 		int err;
 		bool sticky;
-	} kind[] = { { IO_ON_ANY, -EIO, false },
-		     { IO_ON_SYNC, -EIO, true },
-		     { IO_ON_UNLINK, -EIO, true },
-		     { IO_ON_RENAME, -EIO, true },
-		     { IO_ON_MUTATING, -ENOSPC, true } };
+	} kind[] = ROW({ IO_ON_ANY, -EIO, false }, { IO_ON_SYNC, -EIO, true },
+		       { IO_ON_UNLINK, -EIO, true }, { IO_ON_RENAME, -EIO, true },
+		       { IO_ON_MUTATING, -ENOSPC, true });
 
 	for (uint32_t k = 0; k < ARRAY_LEN(kind); k++) {
 		bool hit = true;
@@ -1251,8 +1117,7 @@ TEST(any_call_may_fail)
 			if (r && !err.msg[0])
 				fail_msg("call %" PRIu64 ": no sentence", nth);
 			assert_nothing_lost("call", nth);
-			(void)teardown(state);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 		}
 	}
 }
@@ -1271,38 +1136,37 @@ TEST(it_may_die_at_any_call)
 		(void)prune_with(&f.ops, s->job_fd, &o, &ret);
 		hit = io_faults_hit(&f);
 		assert_nothing_lost("dead at", nth);
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 }
 
 /* Promise 1: 30, 20 and 10 are gone. */
 static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 {
-	const struct io_ops *ops = at->ops;
-	struct store *again = NULL;
+	struct store left = { .ops = at->ops, .root_fd = -1, .job = CRASH_JOB }, *again = NULL;
 	struct prune_opts o = keep_last(&last2);
 	struct prune_result ret;
 	uint64_t generation;
 	char text[200];
-	int r, fd = ops->open(ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
+	int r;
 
 	(void)arg;
-	listed(ops, fd, text);
+	left.job_fd = at->ops->open(at->ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
+	listed(&left, false, text);
 	r = strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acdq") ||
 	    (at->mark == 1 && strcmp(text, "50 40") != 0);
 	if (r)
 		print_message("%s\n", text);
-	if (!r &&
-	    (store_open(ops, dirfd, CRASH_JOB, true, &again, &err) ||
-	     store_claim(again, 0, false, &generation, &err) || prune_with(ops, fd, &o, &ret)))
+	if (!r && (store_open(at->ops, dirfd, CRASH_JOB, true, &again, &err) ||
+		   store_claim(again, 0, false, &generation, &err) ||
+		   prune_with(at->ops, left.job_fd, &o, &ret)))
 		r = -1;
 	store_close(again);
 	if (!r) {
-		listed(ops, fd, text);
+		listed(&left, false, text);
 		r = strcmp(text, "50 40") != 0;
 	}
-	(void)ops->close(ops->ctx, fd);
+	(void)at->ops->close(at->ops->ctx, left.job_fd);
 	return r;
 }
 
@@ -1349,26 +1213,24 @@ TEST(a_death_a_sweep_and_then_power_loss)
 		struct prune_result ret;
 		struct store *other;
 		struct io_faults f;
-		uint64_t generation;
 
 		mark(50, MARK_VERIFIED, NULL);
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_init(&dying, &f.ops);
 		f.record = io_record_new(place.fd);
 		/* Open before: opening makes names durable too. */
-		assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &other, &err), 0);
+		other = opened(&f.ops);
 		dying.on_point = meddle;
 		dying.on_point_arg = &m;
 		(void)prune_with(&dying.ops, s->job_fd, &o, &ret);
 		acted = m.done;
-		assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+		(void)claimed(other, 0, false);
 		store_close(other);
 		if (walk(&f, NULL))
 			fail_msg("dead at point %" PRIu64, at);
 		io_record_free(f.record);
-		(void)teardown(state);
-		assert_int_equal(setup(state), 0);
+		AFRESH();
 	}
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

@@ -1,57 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_repair.c - what dead launches left, quarantined steps, and MANIFESTs made again; and that every named point of the store is
  * reached. */
-#include <sys/stat.h>
 #include "ckpt/store/repair.h"
 #include "ckpt/store/rewind.h"
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
-static struct crash_step saved[8];
-static uint32_t nsaved;
 static char rows[4000];
 static int verdict; /* of the next verification */
 static int row_rc;  /* of the last row */
 
-static void save(uint64_t number, uint64_t rewind)
-{
-	if (crash_save(s, number, nsaved + 1, rewind, &saved[nsaved], &err))
-		fail_msg("%s", err.msg);
-	nsaved++;
-}
-
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
-	memset(&err, 0, sizeof err);
-	nsaved = 0;
 	verdict = 0;
-	place_make(&place);
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
-		return -1;
-	save(10, UINT64_MAX);
-	save(20, 10);
-	save(30, 20);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	s->ops = &io_ops_posix; /* also of a test that failed */
-	store_close(s);
-	place_remove(&place);
-	for (uint32_t i = 0; i < nsaved; i++)
-		crash_step_free(&saved[i]);
-	return 0;
+	return job_make_three(state);
 }
 
 /* As the command does it, but for the data: the directory must open as a whole checkpoint. */
@@ -87,7 +49,7 @@ static void row(void *arg, const struct repair_row *r)
 		       strlen(r->dir) > 12 ? "..." : "", r->text);
 }
 
-static struct repair_result repair_of(const struct io_ops *ops, const char *dir, bool dry,
+static struct repair_result repair_of(const struct io_ops *by, const char *dir, bool dry,
 				      bool abandoned, int want)
 {
 	struct repair_opts o = {
@@ -99,7 +61,7 @@ static struct repair_result repair_of(const struct io_ops *ops, const char *dir,
 
 	rows[0] = 0;
 	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err), 0);
-	other->ops = ops;
+	other->ops = by;
 	r = store_repair(other, &o, &ret, &err);
 	other->ops = &io_ops_posix;
 	store_close(other);
@@ -113,42 +75,13 @@ static struct repair_result repair(void)
 	return repair_of(&io_ops_posix, NULL, false, false, 0);
 }
 
-static void listed(char text[200])
-{
-	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n' };
-	cleanup_free struct store_step *st = NULL;
-	uint32_t n;
-	size_t used = 0;
-
-	text[0] = 0;
-	if (store_scan(s, true, &st, &n, &err))
-		fail_msg("%s", err.msg);
-	for (uint32_t i = 0; i < n; i++)
-		used += (size_t)snprintf(text + used, 200 - used, "%s%.*s%" PRIu64 "-%" PRIu64,
-					 i ? " " : "", letter[st[i].state] != 0,
-					 &letter[st[i].state], st[i].step, st[i].seq);
-}
-
 static void assert_listed(const char *want)
 {
 	char text[200];
 
-	listed(text);
+	listed(s, true, text);
 	if (strcmp(text, want) != 0)
 		fail_msg("%s, wanted %s; rows:\n%s", text, want, rows);
-}
-
-static void mark(uint64_t number, enum store_mark_kind kind, const char *name)
-{
-	cleanup_free struct store_step *st = NULL;
-	uint32_t n;
-
-	assert_int_equal(store_scan(s, true, &st, &n, &err), 0);
-	for (uint32_t i = 0; i < n; i++)
-		if (st[i].step == number &&
-		    store_mark_set(s, &st[i], kind, name, 0, "why", &err) == 0)
-			return;
-	fail_msg("%s", err.msg);
 }
 
 static uint32_t marks(enum store_mark_kind kind, uint64_t number)
@@ -164,14 +97,6 @@ static uint32_t marks(enum store_mark_kind kind, uint64_t number)
 			found += m[i].kind == kind && st[k].step == number &&
 				 store_mark_is(&m[i], &st[k]);
 	return found;
-}
-
-static void put_file(const char *file)
-{
-	int fd = openat(s->job_fd, file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	(void)close(fd);
 }
 
 static void spoil(const char *file, off_t at)
@@ -191,15 +116,14 @@ TEST(what_older_launches_left_goes_and_the_newest_ones_stays)
 	struct crash_step c = { 0 }, d = { 0 };
 	struct store_txn *x, *y;
 	struct store *later;
-	uint64_t generation;
 
 	assert_int_equal(crash_begin(s, 40, 4, &x, &c, &err), 0);
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &later, &err), 0);
-	assert_int_equal(renameat(s->job_fd, x->dir, s->job_fd, "hidden"), 0);
-	assert_int_equal(store_claim(later, 0, false, &generation, &err), 0);
-	assert_int_equal(renameat(s->job_fd, "hidden", s->job_fd, x->dir), 0);
+	later = opened(&io_ops_posix);
+	move(x->dir, "hidden");
+	(void)claimed(later, 0, false);
+	move("hidden", x->dir);
 	assert_int_equal(crash_begin(later, 50, 4, &y, &d, &err), 0);
-	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001", 0700), 0);
+	put_dir(s->job_fd, ".trash-00000001");
 	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_int_equal(ret.removed, 2);
 	assert_int_equal(ret.left, 1);
@@ -228,11 +152,10 @@ static int closed_trash(void *ctx, int dirfd, const char *path, int flags, uint3
 
 TEST(what_ckptd_did_not_make_is_left_and_listed)
 {
-	struct io_ops ops = io_ops_posix;
 	struct repair_result ret;
 
-	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001", 0700), 0);
-	assert_int_equal(mkdirat(s->job_fd, ".trash-00000001/sub", 0700), 0);
+	put_dir(s->job_fd, ".trash-00000001");
+	put_dir(s->job_fd, ".trash-00000001/sub");
 	ops.open = closed_trash;
 	for (uint32_t i = 0; i < 2; i++) {
 		ret = repair_of(i ? &io_ops_posix : &ops, NULL, false, false, 0);
@@ -242,7 +165,7 @@ TEST(what_ckptd_did_not_make_is_left_and_listed)
 					       : "left .trash-00000...: it cannot be removed"));
 		assert_int_equal(row_rc, i ? -ENOTEMPTY : -EIO);
 	}
-	put_file(".trash-00000001/.nfs0001");
+	put_file(s->job_fd, ".trash-00000001/.nfs0001");
 	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
 	assert_int_equal(ret.removed, 0);
 	assert_non_null(strstr(rows, "2 files are in it that ckptd did not make"));
@@ -259,7 +182,7 @@ TEST(what_a_dead_launch_left_goes_or_it_is_said_why_not)
 		char dir[STORE_DIR_MAX];
 
 		store_name_tmp(40, 0, i, dir);
-		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
+		put_dir(s->job_fd, dir);
 	}
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_RENAME, 1, -EROFS, false);
@@ -282,7 +205,7 @@ static void aside_break(uint64_t step, uint64_t seq)
 	char path[STORE_DIR_MAX + 10];
 
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", crash_aside(s, step, seq));
-	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+	unlinked(path);
 }
 
 TEST(what_was_set_aside_is_released_where_it_is)
@@ -366,7 +289,7 @@ TEST(a_manifest_is_made_again_in_its_place)
 	for (uint32_t which = 0; which < 3; which++) {
 		for (uint32_t how = 0; how < 3; how++) {
 			if (how == 0)
-				assert_int_equal(unlinkat(s->job_fd, manifest[which], 0), 0);
+				unlinked(manifest[which]);
 			else
 				spoil(manifest[which], how == 1 ? 100 : 5000);
 			ret = repair_of(&io_ops_posix, NULL, true, false, 0);
@@ -378,22 +301,16 @@ TEST(a_manifest_is_made_again_in_its_place)
 				assert_int_equal(marks(MARK_VERIFIED, 10 * (which + 1)), 1);
 				assert_int_equal(marks(MARK_BAD, 10 * (which + 1)), 0);
 			}
-			(void)teardown(state);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 		}
 	}
-}
-
-static void move(const char *from, const char *to)
-{
-	assert_int_equal(renameat(s->job_fd, from, s->job_fd, to), 0);
 }
 
 TEST(where_the_line_has_no_place_left_a_step_stays_as_it_is)
 {
 	/* Between 10 and 20, whose places are next to each other. */
 	move("step-000000000030", "step-000000000015");
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
+	unlinked("step-000000000015/MANIFEST");
 	assert_int_equal(repair().left, 1);
 	assert_int_equal(row_rc, -ERANGE);
 	assert_non_null(strstr(rows, "leave no place between them"));
@@ -416,7 +333,7 @@ TEST(where_the_numbers_of_the_line_end_there_is_no_place_after_it)
 
 		save(i, i - 10);
 		(void)snprintf(manifest, sizeof manifest, "step-%012u/MANIFEST", i);
-		assert_int_equal(unlinkat(s->job_fd, manifest, 0), 0);
+		unlinked(manifest);
 	}
 	/* 50 gets the last place; 60 that which stands for none, 70 the first one again */
 	ret = repair();
@@ -437,10 +354,10 @@ TEST(what_an_earlier_repair_left_goes_and_nothing_else)
 	static const char *const other[] = { "step-000000000030/MANIFEST.0123abcx",
 					     "step-000000000030/MANIFEST.0123abc" };
 
-	put_file(gone);
-	put_file(kept);
+	put_file(s->job_fd, gone);
+	put_file(s->job_fd, kept);
 	for (uint32_t i = 0; i < ARRAY_LEN(other); i++)
-		put_file(other[i]);
+		put_file(s->job_fd, other[i]);
 	spoil("step-000000000030/MANIFEST", 100);
 	assert_int_equal(repair().rebuilt, 1);
 	assert_listed("30-3 20-2 10-1");
@@ -456,7 +373,7 @@ TEST(all_manifests_may_be_missing)
 		char path[40];
 
 		(void)snprintf(path, sizeof path, "step-%012u/MANIFEST", 10 * (i + 1));
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		unlinked(path);
 	}
 	assert_int_equal(repair().rebuilt, 3);
 	assert_listed("30-3 20-2 10-1");
@@ -474,7 +391,6 @@ static int unreadable_open(void *ctx, int dirfd, const char *path, int flags, ui
 
 TEST(a_manifest_that_cannot_be_read_now_is_not_made_again)
 {
-	struct io_ops ops = io_ops_posix;
 	struct repair_result ret;
 
 	ops.open = unreadable_open;
@@ -494,7 +410,7 @@ TEST(holds_and_tags_stay_with_a_step_that_is_rebuilt)
 	mark(30, MARK_HOLD, "me");
 	mark(30, MARK_TAG, "best");
 	mark(30, MARK_VERIFIED, NULL);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	mark(30, MARK_HOLD, "later");
 	assert_int_equal(repair().rebuilt, 1);
 	assert_int_equal(marks(MARK_HOLD, 30), 2);
@@ -507,7 +423,7 @@ TEST(the_marks_of_another_step_of_that_number_stay_with_it)
 	save(25, 20);
 	save(30, 25);
 	mark(30, MARK_HOLD, "second");
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	assert_listed("d30-0 25-4 a30-3 20-2 10-1");
 	assert_int_equal(repair().rebuilt, 1);
 	assert_listed("30-5 25-4 a30-3 20-2 10-1");
@@ -517,7 +433,7 @@ TEST(the_marks_of_another_step_of_that_number_stay_with_it)
 
 TEST(without_random_bytes_no_manifest_is_made)
 {
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	no_random_at(2); /* its opener's, its MANIFEST's */
 	assert_int_equal(repair().left, 1);
 	assert_int_equal(no_random_end(), 1);
@@ -542,7 +458,7 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 			char text[200];
 			int r;
 
-			assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+			unlinked("step-000000000030/MANIFEST");
 			mark(30, MARK_HOLD, "me");
 			mark(10, MARK_BAD, NULL);
 			io_faults_init(&f, &io_ops_posix);
@@ -554,18 +470,17 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 				io_faults_fail(&f, IO_ON_OPEN, nth, why[k], false);
 			r = store_repair(s, &o, &ret, &err);
 			hit = k == 0 ? no_memory_end() : io_faults_hit(&f);
-			s->ops = &io_ops_posix;
+			s->ops = &ops;
 			if (r && (r != why[k] || !err.msg[0]))
 				fail_msg("%d at %" PRIu64 ": %d, %s", why[k], nth, r, err.msg);
 			short_of += r != 0;
-			listed(text);
+			listed(s, true, text);
 			if (!strstr(text, "20-2") || strstr(text, "q20") ||
 			    marks(MARK_HOLD, 30) < 1)
 				fail_msg("%d at %" PRIu64 ": %s", why[k], nth, text);
 			(void)repair();
 			assert_listed("30-3 20-2 10-1");
-			(void)teardown(state);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 		}
 		assert_true(short_of > 3);
 	}
@@ -576,9 +491,9 @@ TEST(what_cannot_be_made_whole_is_left)
 	struct repair_result ret;
 	char part[80];
 
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
-	assert_int_equal(renameat(s->job_fd, part, s->job_fd, "part"), 0);
+	move(part, "part");
 	ret = repair();
 	assert_int_equal(ret.left, 1);
 	assert_non_null(strstr(rows, "1 of 2 parts are missing"));
@@ -593,9 +508,9 @@ TEST(what_cannot_be_made_whole_is_left)
 		assert_int_equal(linkat(s->job_fd, other, s->job_fd, part, 0), 0);
 	}
 	assert_int_equal(repair().left, 1);
-	assert_int_equal(unlinkat(s->job_fd, part, 0), 0);
+	unlinked(part);
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
-	assert_int_equal(renameat(s->job_fd, "part", s->job_fd, part), 0);
+	move("part", part);
 	/* damaged data: the metadata are right, the check in full says no */
 	verdict = -EBADMSG;
 	ret = repair();
@@ -610,7 +525,7 @@ TEST(a_damaged_part_is_not_signed_again)
 {
 	char part[80];
 
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+	unlinked("step-000000000030/MANIFEST");
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[0].name);
 	spoil(part, (off_t)saved[2].file[0].len - 100);
 	assert_int_equal(repair().left, 1);
@@ -629,7 +544,7 @@ TEST(it_may_die_or_fail_at_any_call)
 			struct store *other;
 			char text[200];
 
-			assert_int_equal(unlinkat(s->job_fd, "step-000000000030/MANIFEST", 0), 0);
+			unlinked("step-000000000030/MANIFEST");
 			mark(30, MARK_HOLD, "me");
 			mark(10, MARK_BAD, NULL);
 			assert_int_equal(
@@ -645,7 +560,7 @@ TEST(it_may_die_or_fail_at_any_call)
 			hit = io_faults_hit(&f);
 			other->ops = &io_ops_posix;
 			store_close(other);
-			listed(text);
+			listed(s, true, text);
 			if (!strstr(text, "20-2") || strstr(text, "q20") ||
 			    marks(MARK_HOLD, 30) < 1)
 				fail_msg("call %" PRIu64 ": %s", nth, text);
@@ -653,8 +568,7 @@ TEST(it_may_die_or_fail_at_any_call)
 			assert_listed("30-3 20-2 10-1");
 			/* of its old id and of the new one, where it died in between */
 			assert_in_range(marks(MARK_HOLD, 30), 1, 2);
-			(void)teardown(state);
-			assert_int_equal(setup(state), 0);
+			AFRESH();
 		}
 	}
 }
@@ -695,14 +609,13 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 	struct crash_step c = { 0 };
 	struct store_txn *x, *dead;
 	struct store *mine;
-	uint64_t generation;
 
 	io_faults_init(&f, &io_ops_posix);
 	f.on_point = point;
 	assert_int_equal(crash_begin(s, 40, 4, &dead, &c, &err), 0);
 	crash_step_free(&c);
-	assert_int_equal(store_open(&f.ops, place.fd, CRASH_JOB, true, &mine, &err), 0);
-	assert_int_equal(store_claim(mine, 0, false, &generation, &err), 0);
+	mine = opened(&f.ops);
+	(void)claimed(mine, 0, false);
 	/* Goes back; the rename to its place fails, and what was set aside comes back. */
 	assert_int_equal(crash_begin(mine, 15, 4, &x, &c, &err), 0);
 	io_faults_fail(&f, IO_ON_RENAME, 4, -EIO, false);
@@ -726,4 +639,4 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 			fail_msg("%s is never reached", point_names[i]);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include "ckpt/base/error.h"
 #include "ckpt/store/retain.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define HOUR (3600 * NS_PER_S)
@@ -122,10 +123,9 @@ TEST(a_policy_is_cut_to_the_room_that_there_is)
 static uint32_t line(struct store_step *st, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		st[i] = (struct store_step){ .step = 1000 * (uint64_t)(n - i),
-					     .seq = n - i,
-					     .wall_ns = (100 - (uint64_t)i) * HOUR,
-					     .state = STORE_COMMITTED };
+		st[i] = (struct store_step)ROW(.step = 1000 * (uint64_t)(n - i), .seq = n - i,
+					       .wall_ns = (100 - (uint64_t)i) * HOUR,
+					       .state = STORE_COMMITTED);
 		st[i].id[0] = (uint8_t)(i + 1);
 	}
 	return n;
@@ -271,16 +271,12 @@ TEST(what_was_set_aside_stays_for_its_time)
 	static const struct {
 		uint64_t stays, age; /* hours; 0: the default */
 		const char *reason;
-	} is[] = {
-		{ 0, 0, "set aside: stays for 1w (7d left)" },
-		{ 0, 1, "set aside: stays for 1w (6d left)" },
-		{ 0, 7 * 24 - 1, "set aside: stays for 1w (60m left)" },
-		{ 0, 7 * 24, NULL },
-		{ 48, 47, "set aside: stays for 2d (60m left)" },
-		{ 48, 48, NULL },
-		{ 10 * 24, 8 * 24, "set aside: stays for 10d (2d left)" },
-		{ 1, 0, "set aside: stays for 1h (60m left)" },
-	};
+	} is[] = ROW({ 0, 0, "set aside: stays for 1w (7d left)" },
+		     { 0, 1, "set aside: stays for 1w (6d left)" },
+		     { 0, 7 * 24 - 1, "set aside: stays for 1w (60m left)" }, { 0, 7 * 24, NULL },
+		     { 48, 47, "set aside: stays for 2d (60m left)" }, { 48, 48, NULL },
+		     { 10 * 24, 8 * 24, "set aside: stays for 10d (2d left)" },
+		     { 1, 0, "set aside: stays for 1h (60m left)" });
 	struct retain_policy p = { .keep_last = 1 };
 	struct store_step st[2];
 	struct retain_row row[2];
@@ -355,11 +351,10 @@ static void job_make(struct random_job *j)
 	for (uint32_t i = 0; i < j->n; i++) {
 		struct store_step *st = &j->st[i];
 
-		*st = (struct store_step){ .step = 5 * (uint64_t)draw(30),
-					   .seq = STEPS_MAX - i,
-					   .wall_ns = (80 + draw(30)) * HOUR,
-					   .aside_ns = draw(8) ? (60 + draw(60)) * HOUR : 0,
-					   .state = (enum store_state)draw(5) };
+		*st = (struct store_step)ROW(.step = 5 * (uint64_t)draw(30), .seq = STEPS_MAX - i,
+					     .wall_ns = (80 + draw(30)) * HOUR,
+					     .aside_ns = draw(8) ? (60 + draw(60)) * HOUR : 0,
+					     .state = (enum store_state)draw(5));
 		if (draw(2))
 			st->state = STORE_COMMITTED;
 		if (st->state != STORE_DAMAGED && st->state != STORE_COLLECTING && draw(8))
@@ -377,9 +372,8 @@ static void job_make(struct random_job *j)
 	for (uint32_t i = 0; i < j->nmark; i++) {
 		const struct store_step *st = &j->st[draw(j->n)];
 
-		j->mark[i] = (struct store_mark){ .kind = (enum store_mark_kind)draw(4),
-						  .step = st->step,
-						  .name = "x" };
+		j->mark[i] = (struct store_mark)ROW(.kind = (enum store_mark_kind)draw(4),
+						    .step = st->step, .name = "x");
 		memcpy(j->mark[i].id8, j->st[draw(3) ? (uint32_t)(st - j->st) : draw(j->n)].id, 8);
 		if (j->mark[i].kind == MARK_HOLD && draw(2))
 			j->mark[i].until_ns = j->now - HOUR + draw(3) * HOUR;

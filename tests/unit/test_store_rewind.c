@@ -2,52 +2,18 @@
 /* test_store_rewind.c - a step becomes the newest of its line again: what moves, what stays, and when nothing
  * does. Deaths, faults and power losses in between: "rewinding" in tests/crash/crash_scenes.c. */
 #include "ckpt/store/rewind.h"
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
-static uint32_t nsaved;
 static char moved[400];
-
-static void save(uint64_t number, uint64_t rewind)
-{
-	struct crash_step c = { 0 };
-
-	if (crash_save(s, number, ++nsaved, rewind, &c, &err))
-		fail_msg("%s", err.msg);
-	crash_step_free(&c);
-}
 
 /* 10, 20 and 30; back to 10; 15 and 25. */
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
 	libc_instead.nanosleep = libc_no_nap;
-	memset(&err, 0, sizeof err);
-	nsaved = 0;
-	place_make(&place);
-	if (store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	    store_claim(s, 0, false, &generation, &err))
-		return -1;
-	save(10, UINT64_MAX);
-	save(20, 10);
-	save(30, 20);
+	(void)job_make_three(state);
 	save(15, 10);
 	save(25, 15);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	store_close(s);
-	place_remove(&place);
 	return 0;
 }
 
@@ -83,7 +49,7 @@ static void row(void *arg, const struct store_step *st, bool back)
 		       back ? '+' : '-', st->step);
 }
 
-static int rewind_with(const struct io_ops *ops, const char *dir, bool dry)
+static int rewind_with(const struct io_ops *by, const char *dir, bool dry)
 {
 	struct rewind_opts o = { .dir = dir, .dry = dry, .row = row };
 	struct rewind_result ret;
@@ -91,7 +57,7 @@ static int rewind_with(const struct io_ops *ops, const char *dir, bool dry)
 	int r;
 
 	moved[0] = err.msg[0] = 0;
-	s->ops = ops;
+	s->ops = by;
 	r = store_rewind(s, &o, &ret, &err);
 	s->ops = was;
 	if (r)
@@ -175,7 +141,7 @@ static void aside_early(uint64_t step, uint64_t seq)
 	char to[STORE_DIR_MAX];
 
 	store_name_old(step, seq, 1, to);
-	assert_int_equal(renameat(s->job_fd, aside(step, seq), s->job_fd, to), 0);
+	move(aside(step, seq), to);
 }
 
 /* By a policy, before the job went back. */
@@ -216,13 +182,13 @@ TEST(a_step_of_another_line_takes_no_place)
 TEST(a_step_of_the_line_that_cannot_be_read_goes_by_its_number)
 {
 	/* newer than what is in common: set aside like the others */
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000015/MANIFEST", 0), 0);
+	unlinked("step-000000000015/MANIFEST");
 	assert_line("25 d15 10 | 30 20");
 	assert_int_equal(rewind_to(aside(30, 3)), 0);
 	assert_string_equal(moved, "-25 -15 +20 +30");
 	/* the parent itself: it is what the line goes on from */
 	assert_int_equal(rewind_to("step-000000000020"), 0);
-	assert_int_equal(unlinkat(s->job_fd, "step-000000000020/MANIFEST", 0), 0);
+	unlinked("step-000000000020/MANIFEST");
 	assert_int_equal(rewind_to(aside(30, 3)), 0);
 	assert_string_equal(moved, "+30");
 	assert_line("30 d20 10 | 25 15");
@@ -231,7 +197,6 @@ TEST(a_step_of_the_line_that_cannot_be_read_goes_by_its_number)
 TEST(a_damaged_or_unfinished_step_is_refused_and_nothing_moves)
 {
 	cleanup_free struct store_step *st = NULL;
-	struct crash_step c = { 0 };
 	char path[STORE_DIR_MAX + 10];
 	struct store_txn *x;
 	uint32_t n;
@@ -242,7 +207,7 @@ TEST(a_damaged_or_unfinished_step_is_refused_and_nothing_moves)
 			assert_int_equal(
 				store_mark_set(s, &st[i], MARK_BAD, NULL, 0, "a bit", &err), 0);
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", aside(20, 2));
-	assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+	unlinked(path);
 	assert_int_equal(rewind_to(aside(30, 3)), -EBADMSG);
 	assert_non_null(strstr(err.msg, "step 30 is quarantined: a bit"));
 	assert_int_equal(rewind_to("step-000000000015"), -EBADMSG);
@@ -250,10 +215,9 @@ TEST(a_damaged_or_unfinished_step_is_refused_and_nothing_moves)
 	assert_true(rewind_to(".old-000000000020-s2") == -ENOENT);
 	assert_true(rewind_to(aside(20, 2)) < 0);
 	assert_non_null(strstr(err.msg, "MANIFEST is missing"));
-	assert_int_equal(crash_begin(s, 40, 6, &x, &c, &err), 0);
+	x = begun(s, 40, 6);
 	assert_int_equal(rewind_to(x->dir), -EUCLEAN);
 	store_abort(x);
-	crash_step_free(&c);
 	assert_line("25 q15 10 | 30 20");
 }
 
@@ -271,33 +235,32 @@ static int open_fails(void *ctx, int dirfd, const char *name, int flags, uint32_
 /* What may be the parent must not be passed over because the disk did not answer. */
 TEST(what_cannot_be_read_now_is_not_passed_over)
 {
-	struct io_ops ops = io_ops_posix;
+	struct io_ops failing = io_ops_posix;
 	char dir[STORE_DIR_MAX];
 
-	ops.open = open_fails;
+	failing.open = open_fails;
 	(void)snprintf(dir, sizeof dir, "%s", aside(20, 2));
 	fails_below = dir;
-	assert_int_equal(rewind_with(&ops, aside(30, 3), false), -EIO);
+	assert_int_equal(rewind_with(&failing, aside(30, 3), false), -EIO);
 	assert_non_null(strstr(err.msg, "may be what step 30 continues"));
 	assert_line("25 15 10 | 30 20");
-	assert_int_equal(rewind_with(&ops, dir, false), -EIO);
+	assert_int_equal(rewind_with(&failing, dir, false), -EIO);
 	assert_line("25 15 10 | 30 20");
 }
 
 TEST(another_launch_or_a_removal_ends_it)
 {
 	struct store *other;
-	uint64_t generation;
 	int line;
 
 	assert_int_equal(store_line_lock(s, false, false, &line), 0);
 	assert_int_equal(rewind_to(aside(30, 3)), -EBUSY);
 	(void)close(line);
-	assert_int_equal(store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &other, &err), 0);
-	assert_int_equal(store_claim(other, 0, false, &generation, &err), 0);
+	other = opened(&io_ops_posix);
+	(void)claimed(other, 0, false);
 	store_close(other);
 	assert_int_equal(rewind_to(aside(30, 3)), -ESTALE);
 	assert_line("25 15 10 | 30 20");
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

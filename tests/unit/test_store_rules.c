@@ -5,13 +5,7 @@
  * table is replaced, and does in that moment what another process or a bad disk would.
  */
 #include <semaphore.h>
-#include "ckpt/store/store_impl.h"
-#include "tests/crash/crash_step.h"
-#include "tests/lib/unit.h"
-
-static struct place place;
-static struct ckpt_err err;
-static struct crash_step saved;
+#include "tests/crash/job.h"
 
 /* What happens before the first call that fits; NULL: nothing (any more). */
 static struct {
@@ -88,58 +82,27 @@ static int m_rename(void *ctx, int dirfd, const char *from, const char *to)
 	return io_ops_posix.rename(ctx, dirfd, from, to);
 }
 
-static struct io_ops meddled;
-
 static int setup(void **state)
 {
-	(void)state;
-	memset(&err, 0, sizeof err);
 	memset(&moment, 0, sizeof moment);
-	memset(&saved, 0, sizeof saved);
 	moment.part_fd = -1;
-	meddled = io_ops_posix;
-	meddled.open = m_open;
-	meddled.sync = m_sync;
-	meddled.close = m_close;
-	meddled.unlink = m_unlink;
-	meddled.rename = m_rename;
-	place_make(&place);
+	(void)job_place(state);
+	ops.open = m_open;
+	ops.sync = m_sync;
+	ops.close = m_close;
+	ops.unlink = m_unlink;
+	ops.rename = m_rename;
+	s = opened(&ops);
 	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	crash_step_free(&saved);
-	place_remove(&place);
-	return 0;
-}
-
-static struct store *opened(const struct io_ops *ops)
-{
-	struct store *s;
-
-	if (store_open(ops, place.fd, CRASH_JOB, true, &s, &err))
-		fail_msg("%s", err.msg);
-	return s;
-}
-
-static uint64_t claimed(struct store *s, uint64_t want)
-{
-	uint64_t generation = 0;
-
-	if (store_claim(s, want, false, &generation, &err))
-		fail_msg("%s", err.msg);
-	return generation;
 }
 
 /* The only step there is: its state; STORE_COLLECTING when there is none but those. */
-static enum store_state look(const struct store *s)
+static enum store_state look(const struct store *by)
 {
 	cleanup_free struct store_step *st = NULL;
 	uint32_t n;
 
-	assert_int_equal(store_scan(s, false, &st, &n, &err), 0);
+	assert_int_equal(store_scan(by, false, &st, &n, &err), 0);
 	assert_true(n <= 1);
 	return n ? st->state : STORE_COLLECTING;
 }
@@ -151,34 +114,30 @@ static uint64_t rival_has, rival_wants;
 
 static void rival_claims(void)
 {
-	rival_has = claimed(rival, rival_wants);
+	rival_has = claimed(rival, rival_wants, false);
 }
 
 TEST(two_that_claim_in_one_moment_have_different_launches)
 {
-	struct store *a = opened(&meddled);
 	uint64_t mine;
 
 	rival = opened(&io_ops_posix);
 	rival_wants = 0;
 	moment.before_claim = rival_claims;
-	mine = claimed(a, 0);
+	mine = claimed(s, 0, false);
 	assert_int_equal(rival_has, 1);
 	assert_int_equal(mine, 2);
 	assert_int_equal(store_claim_check(rival, &err), -ESTALE);
-	store_close(a);
 	store_close(rival);
 }
 
 TEST(a_claim_that_is_overtaken_while_it_is_made_does_not_stand)
 {
-	struct store *a = opened(&meddled);
 
 	rival = opened(&io_ops_posix);
 	rival_wants = 7;
 	moment.before_claim = rival_claims;
-	assert_int_equal(claimed(a, 0), 8);
-	store_close(a);
+	assert_int_equal(claimed(s, 0, false), 8);
 	store_close(rival);
 }
 
@@ -201,7 +160,7 @@ static void owner_waits(void)
 static void *owner_saves(void *arg)
 {
 	(void)arg;
-	owner.result = crash_save(owner.s, 10, 1, UINT64_MAX, &saved, &owner.err);
+	owner.result = crash_save(owner.s, 10, 1, UINT64_MAX, &saved[nsaved++], &owner.err);
 	return NULL;
 }
 
@@ -214,19 +173,18 @@ static void owner_ends(void)
 /* The owner has looked at the claims and is about to rename; the next launch has begun to sweep. */
 TEST(what_a_sweep_has_begun_to_remove_is_never_committed)
 {
-	owner.s = opened(&meddled);
-	rival = opened(&meddled);
-	assert_int_equal(claimed(owner.s, 0), 1);
+	owner.s = s;
+	rival = opened(&ops);
+	assert_int_equal(claimed(owner.s, 0, false), 1);
 	assert_int_equal(sem_init(&owner.about, 0, 0), 0);
 	assert_int_equal(sem_init(&owner.go, 0, 0), 0);
 	moment.before_commit = owner_waits;
 	assert_int_equal(pthread_create(&owner.thread, NULL, owner_saves, NULL), 0);
 	(void)sem_wait(&owner.about);
 	moment.before_unlink = owner_ends;
-	assert_int_equal(claimed(rival, 0), 2);
+	assert_int_equal(claimed(rival, 0, false), 2);
 	assert_int_equal(owner.result, -ESTALE);
 	assert_int_equal(look(rival), STORE_COLLECTING);
-	store_close(owner.s);
 	store_close(rival);
 	(void)sem_destroy(&owner.about);
 	(void)sem_destroy(&owner.go);
@@ -246,85 +204,79 @@ static void step_back(void)
 
 TEST(a_step_that_moved_in_the_moment_of_a_look_is_looked_at_again)
 {
-	struct store *s = opened(&meddled);
 
 	rival = s;
-	(void)claimed(s, 0);
-	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	(void)claimed(s, 0, false);
+	save(10, UINT64_MAX);
 	moment.before_manifest = step_away;
 	moment.after_manifest = step_back;
 	assert_int_equal(look(s), STORE_COMMITTED);
-	store_close(s);
 }
 
 /* --- two things that go wrong --- */
 
 TEST(a_dead_part_that_stays_forbids_the_commit)
 {
-	struct store *s = opened(&meddled);
 
-	(void)claimed(s, 0);
+	(void)claimed(s, 0, false);
 	moment.part_sync_fails = moment.parts_stay = true;
-	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), -EIO);
+	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), -EIO);
 	moment.parts_stay = false;
 	assert_int_equal(look(s), STORE_COLLECTING);
-	store_close(s);
 }
 
 TEST(a_part_whose_close_fails_is_given_up)
 {
-	struct store *s = opened(&meddled);
 	struct store_txn *x;
 	bool direct = false;
 	char name[40];
 	int fd;
 
-	(void)claimed(s, 0);
+	(void)claimed(s, 0, false);
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	assert_int_equal(store_part_create(x, 0, 4096, &direct, name, &fd, &err), 0);
 	moment.part_close_fails = true;
 	assert_int_equal(store_part_finish(x, name, fd, 0, &err), -EIO);
 	assert_int_not_equal(faccessat(x->fd, name, F_OK, AT_SYMLINK_NOFOLLOW), 0);
 	store_abort(x);
-	store_close(s);
 }
 
 /* --- the first launch of a job --- */
 
 static int first_is_there(void *arg, int dirfd, const struct io_crash *at)
 {
-	struct store *s;
+	struct store *again;
 	bool same;
 
 	if (at->mark == 0)
 		return 0;
-	if (store_open(at->ops, dirfd, CRASH_JOB, false, &s, &err)) {
+	if (store_open(at->ops, dirfd, CRASH_JOB, false, &again, &err)) {
 		print_message("%s\n", err.msg);
 		return 1;
 	}
-	same = crash_step_same(s, "step-000000000010", &saved, arg);
+	same = crash_step_same(again, "step-000000000010", &saved[0], arg);
 	if (!same)
 		print_message("%s\n", (const char *)arg);
-	store_close(s);
+	store_close(again);
 	return !same;
 }
 
-TEST(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories)
+TEST_WITH(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories, job_place,
+	  job_remove)
 {
 	const struct io_crash_opts o = {
 		.seed = 1, .nrandom = 4, .ntear = 1, .memory = true, .quiet = true
 	};
 	char why[CRASH_WHY];
 	struct io_faults f;
-	struct store *s;
 
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
 	s = opened(&f.ops);
-	(void)claimed(s, 0);
-	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	(void)claimed(s, 0, false);
+	save(10, UINT64_MAX);
 	io_record_mark(f.record, 1);
-	store_close(s);
+	store_close(TAKE(s));
 	assert_int_equal(io_crash_states(f.record, &o, first_is_there, why, NULL), 0);
 	io_record_free(f.record);
 }
@@ -335,21 +287,21 @@ TEST(the_first_step_of_a_new_job_survives_a_power_loss_with_its_directories)
 
 static int hold_is_there(void *arg, int dirfd, const struct io_crash *at)
 {
-	cleanup_free struct store_mark *mark = NULL;
-	struct store *s;
+	cleanup_free struct store_mark *said = NULL;
+	struct store *again;
 	uint32_t n = 0;
 	int r;
 
 	(void)arg;
 	if (at->mark == 0)
 		return 0;
-	r = store_open(at->ops, dirfd, CRASH_JOB, false, &s, &err);
+	r = store_open(at->ops, dirfd, CRASH_JOB, false, &again, &err);
 	if (!r) {
-		r = store_marks(s, &mark, &n, &err);
-		store_close(s);
+		r = store_marks(again, &said, &n, &err);
+		store_close(again);
 	}
-	return r || n != 1 || mark->unread || mark->until_ns != UNTIL ||
-	       strcmp(mark->why, "it is the best") != 0;
+	return r || n != 1 || said->unread || said->until_ns != UNTIL ||
+	       strcmp(said->why, "it is the best") != 0;
 }
 
 TEST(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says)
@@ -359,12 +311,10 @@ TEST(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says)
 	};
 	cleanup_free struct store_step *st = NULL;
 	struct io_faults f;
-	struct store *s;
 	uint32_t n;
 
-	s = opened(&io_ops_posix);
-	(void)claimed(s, 0);
-	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &saved, &err), 0);
+	(void)claimed(s, 0, false);
+	save(10, UINT64_MAX);
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
 	s->ops = &f.ops;
@@ -372,10 +322,9 @@ TEST(a_hold_that_was_acknowledged_survives_a_power_loss_with_what_it_says)
 	assert_int_equal(store_mark_set(s, st, MARK_HOLD, "eval", UNTIL, "it is the best", &err),
 			 0);
 	io_record_mark(f.record, 1);
-	s->ops = &io_ops_posix;
-	store_close(s);
+	s->ops = &ops;
 	assert_int_equal(io_crash_states(f.record, &o, hold_is_there, NULL, NULL), 0);
 	io_record_free(f.record);
 }
 
-UNIT(.setup = setup, .teardown = teardown);
+UNIT(.setup = setup, .teardown = job_remove);

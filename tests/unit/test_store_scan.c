@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_scan.c - what a scan lists, in which order, what it calls damaged, and how fast it is. */
-#include <sys/stat.h>
-#include "ckpt/store/store_impl.h"
-#include <fcntl.h>
-#include "tests/crash/crash_step.h"
+#include "tests/crash/job.h"
+#include "tests/lib/row.h"
 #include "tests/lib/libc.h"
-#include "tests/lib/unit.h"
 
 /* Files whose bytes were to be the disk's. */
 static uint32_t forgotten;
@@ -19,41 +16,19 @@ static int forget(int fd, off_t at, off_t bytes, int advice)
 	return 0;
 }
 
-static struct place place;
-static struct store *s;
-static struct ckpt_err err;
 static struct store_step *step;
 static uint32_t n;
 
 static int setup(void **state)
 {
-	uint64_t generation;
-
-	(void)state;
 	libc_instead.posix_fadvise = forget;
-	memset(&err, 0, sizeof err);
-	place_make(&place);
-	return store_open(&io_ops_posix, place.fd, CRASH_JOB, true, &s, &err) ||
-	       store_claim(s, 0, false, &generation, &err);
+	return job_make(state);
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(TAKE(step));
-	s->ops = &io_ops_posix; /* also of a test that failed */
-	store_close(s);
-	place_remove(&place);
-	return 0;
-}
-
-static void save(uint64_t number, uint64_t seq, uint64_t rewind)
-{
-	struct crash_step c = { 0 };
-
-	if (crash_save(s, number, seq, rewind, &c, &err))
-		fail_msg("%s", err.msg);
-	crash_step_free(&c);
+	return job_remove(state);
 }
 
 static void scan(bool all)
@@ -83,27 +58,25 @@ TEST(a_job_without_steps_has_none)
 
 TEST(steps_come_newest_first_and_others_only_when_asked_for)
 {
-	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	save(10, 1, UINT64_MAX);
-	save(20, 2, 10);
-	save(30, 3, 20);
-	save(15, 4, 10);
-	assert_int_equal(crash_begin(s, 40, 5, &x, &c, &err), 0);
+	save(10, UINT64_MAX);
+	save(20, 10);
+	save(30, 20);
+	save(15, 10);
+	x = begun(s, 40, 5);
 	scan(false);
 	assert_order("15 10");
 	scan(true);
 	assert_order("40 15 30 20 10");
 	assert_int_equal(step[0].state, STORE_COLLECTING);
 	assert_int_equal(step[0].generation, 1);
-	assert_true(step[0].bytes >= c.file[0].len + c.file[1].len);
+	assert_true(step[0].bytes >= saved[4].file[0].len + saved[4].file[1].len);
 	assert_int_equal(step[1].state, STORE_COMMITTED);
 	assert_int_equal(step[2].state, STORE_SET_ASIDE);
 	assert_int_equal(step[2].seq, 3);
 	assert_string_equal(step[2].dir, crash_aside(s, 30, 3));
 	store_abort(x);
-	crash_step_free(&c);
 }
 
 /* As a crash leaves them that lets a number of the line be given twice. */
@@ -114,7 +87,7 @@ TEST(of_equal_places_in_the_line_the_higher_number_comes_first)
 
 	for (uint32_t i = 0; i < ARRAY_LEN(number); i++) {
 		store_name_old(number[i], 7, STORE_ASIDE_UNKNOWN, dir);
-		assert_int_equal(mkdirat(s->job_fd, dir, 0700), 0);
+		put_dir(s->job_fd, dir);
 	}
 	scan(true);
 	assert_order("40 30 20 10");
@@ -257,20 +230,14 @@ TEST(without_memory_for_its_notes_a_step_has_none)
 
 TEST(what_is_not_ours_is_not_listed)
 {
-	static const char *const dirs[] = { "step-12",
-					    "step-0000000000012",
-					    "step-00000000001x",
-					    "step-99999999999999999999999",
-					    "other",
-					    ".old-1-s1",
-					    "lost+found" };
-	int fd;
+	static const char *const dirs[] =
+		ROW("step-12", "step-0000000000012", "step-00000000001x",
+		    "step-99999999999999999999999", "other", ".old-1-s1", "lost+found");
 
-	save(10, 1, UINT64_MAX);
+	save(10, UINT64_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
-		assert_int_equal(mkdirat(s->job_fd, dirs[i], 0700), 0);
-	fd = openat(s->job_fd, "step-000000000011", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	(void)close(fd);
+		put_dir(s->job_fd, dirs[i]);
+	put_file(s->job_fd, "step-000000000011");
 	assert_int_equal(symlinkat("step-000000000010", s->job_fd, "step-000000000012"), 0);
 	scan(true);
 	assert_order("10");
@@ -305,24 +272,24 @@ static void damage_make(uint32_t kind)
 		assert_int_equal(pwrite(fd, &byte, 1, 100), 1);
 		break;
 	case 3:
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		unlinked(path);
 		break;
 	case 4:
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		unlinked(path);
 		assert_int_equal(mkfifoat(s->job_fd, path, 0600), 0);
 		break;
 	case 5:
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		unlinked(path);
 		assert_int_equal(symlinkat("../step-000000000010/MANIFEST", s->job_fd, path), 0);
 		break;
 	case 6: /* another step's */
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
+		unlinked(path);
 		assert_int_equal(
 			linkat(s->job_fd, "step-000000000010/MANIFEST", s->job_fd, path, 0), 0);
 		break;
 	case 7:
-		assert_int_equal(unlinkat(s->job_fd, path, 0), 0);
-		assert_int_equal(mkdirat(s->job_fd, path, 0700), 0);
+		unlinked(path);
+		put_dir(s->job_fd, path);
 		break;
 	default:
 		fail();
@@ -333,9 +300,9 @@ static void damage_make(uint32_t kind)
 TEST(a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place)
 {
 	for (uint32_t kind = 0; kind < 8; kind++) {
-		save(10, 1, UINT64_MAX);
-		save(20, 2, 10);
-		save(30, 3, 20);
+		save(10, UINT64_MAX);
+		save(20, 10);
+		save(30, 20);
 		damage_make(kind);
 		scan(false);
 		assert_order("30 20 10");
@@ -357,7 +324,7 @@ TEST(a_shortage_of_this_process_is_not_called_damage)
 {
 	struct io_faults f;
 
-	save(10, 1, UINT64_MAX);
+	save(10, UINT64_MAX);
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
 	io_faults_fail(&f, IO_ON_OPEN, 1, -EMFILE, false);
@@ -366,7 +333,6 @@ TEST(a_shortage_of_this_process_is_not_called_damage)
 	io_faults_fail(&f, IO_ON_READ, 1, -EIO, false);
 	scan(true);
 	assert_int_equal(step[0].state, STORE_DAMAGED);
-	s->ops = &io_ops_posix;
 }
 
 /* One path cannot be opened, for a reason that changes. */
@@ -386,14 +352,11 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 {
 	static const int shortage[] = { -ENOMEM, -EMFILE, -ENFILE };
 	static const char *const path[] = { "step-000000000010/MANIFEST", ".tmp-" };
-	struct io_ops ops = io_ops_posix;
-	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	save(10, 1, UINT64_MAX);
-	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
+	save(10, UINT64_MAX);
+	x = begun(s, 20, 2);
 	ops.open = closed_open;
-	s->ops = &ops;
 	for (uint32_t i = 0; i < ARRAY_LEN(path); i++) {
 		closed.path = path[i];
 		for (uint32_t k = 0; k < ARRAY_LEN(shortage); k++) {
@@ -410,18 +373,14 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 	closed.r = -ENOENT; /* committed or trashed since it was listed */
 	scan(true);
 	assert_order("10");
-	s->ops = &io_ops_posix;
+	ops = io_ops_posix;
 	store_abort(x);
-	crash_step_free(&c);
 }
 
 TEST(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps)
 {
-	struct io_ops ops = io_ops_posix;
-
-	save(10, 1, UINT64_MAX);
+	save(10, UINT64_MAX);
 	ops.open = closed_open;
-	s->ops = &ops;
 	closed.path = STORE_CLAIMS;
 	closed.r = -EACCES;
 	scan(true);
@@ -432,7 +391,6 @@ TEST(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps)
 	closed.r = -EIO;
 	free(TAKE(step));
 	assert_int_equal(store_scan(s, true, &step, &n, &err), -EIO);
-	s->ops = &io_ops_posix;
 }
 
 TEST(what_is_known_of_a_manifest_is_not_unread)
@@ -457,18 +415,14 @@ static int huge_size(void *ctx, int fd, uint64_t *ret_bytes)
 
 TEST(sizes_that_no_disk_has_are_not_added_up_to_less)
 {
-	struct io_ops ops = io_ops_posix;
-	struct crash_step c = { 0 };
 	struct store_txn *x;
 
-	assert_int_equal(crash_begin(s, 20, 2, &x, &c, &err), 0);
+	x = begun(s, 20, 2);
 	ops.size = huge_size;
-	s->ops = &ops;
 	scan(true);
 	assert_int_equal(step[0].bytes, UINT64_MAX - 1);
-	s->ops = &io_ops_posix;
+	ops = io_ops_posix;
 	store_abort(x);
-	crash_step_free(&c);
 }
 
 static int another_each_time(void *ctx, int fd, struct io_stat *ret)
@@ -482,23 +436,20 @@ static int another_each_time(void *ctx, int fd, struct io_stat *ret)
 
 TEST(a_step_that_is_another_one_at_every_look_is_not_opened)
 {
-	struct io_ops ops = io_ops_posix;
 	int fd;
 
-	save(10, 1, UINT64_MAX);
+	save(10, UINT64_MAX);
 	ops.stat = another_each_time;
-	s->ops = &ops;
 	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), -ENOENT);
 	assert_int_equal(fd, -1);
 	assert_non_null(strstr(err.msg, "is being removed"));
-	s->ops = &io_ops_posix;
 }
 
 TEST(only_a_step_is_looked_at_as_one)
 {
 	struct store_step st;
 
-	assert_int_equal(mkdirat(s->job_fd, "other", 0700), 0);
+	put_dir(s->job_fd, "other");
 	assert_int_equal(store_step_look(s, "other", &st), -EINVAL);
 	assert_int_equal(store_step_look(s, ".tmp-000000000010-g00000001-0000000b", &st), -EINVAL);
 	assert_int_equal(store_step_look(s, "step-000000000010", &st), -ENOENT);
@@ -539,26 +490,22 @@ static int count_files(void *arg, const char *name, int is_file)
 
 TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 {
-	struct io_ops ops = io_ops_posix;
-	struct crash_step c = { 0 };
 	uint32_t count[2] = { 0 };
 	struct source_dir d;
 	struct store_txn *x;
 	uint64_t bytes;
 	int fd;
 
-	save(10, 1, UINT64_MAX);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
+	save(10, UINT64_MAX);
+	put_dir(s->job_fd, "step-000000000010/sub");
 	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
-	assert_int_equal(crash_begin(s, 40, 5, &x, &c, &err), 0);
+	x = begun(s, 40, 5);
 	scan(true);
 	bytes = step[0].bytes;
 	ops.list = unknown_list;
-	s->ops = &ops;
 	scan(true);
 	assert_order("40 10");
 	assert_int_equal(step[0].bytes, bytes);
-	s->ops = &io_ops_posix;
 	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), 0);
 	assert_int_equal(store_source_dir(&ops, fd, &d), 0);
 	assert_int_equal(d.list(d.ctx, count_files, count), 0);
@@ -567,7 +514,6 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 	store_source_dir_close(&d);
 	(void)close(fd);
 	store_abort(x);
-	crash_step_free(&c);
 }
 
 static int refuse_entry(void *arg, const char *name, int is_file)
@@ -583,8 +529,8 @@ TEST(a_source_directory_gives_files_and_nothing_else)
 	uint8_t head[4096];
 	int fd;
 
-	save(10, 1, UINT64_MAX);
-	assert_int_equal(mkdirat(s->job_fd, "step-000000000010/sub", 0700), 0);
+	save(10, UINT64_MAX);
+	put_dir(s->job_fd, "step-000000000010/sub");
 	assert_int_equal(symlinkat("MANIFEST", s->job_fd, "step-000000000010/link"), 0);
 	assert_int_equal(store_step_open(s, "step-000000000010", &fd, &err), 0);
 	assert_int_equal(store_source_dir(&io_ops_posix, fd, &d), 0);

@@ -4,6 +4,7 @@
  * check that every element is in exactly one piece, which is held against counting elements one by
  * one.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/unit.h"
 
@@ -17,17 +18,9 @@ static uint32_t below(uint32_t n)
 
 static struct table_tensor tensor(const char *name, uint32_t ndim, const uint64_t *shape)
 {
-	return (struct table_tensor){
-		.component = "model",
-		.name = name,
-		.of = "",
-		.dtype = CKPT_F32,
-		.role = CKPT_PARAM,
-		.layout = TABLE_NONE,
-		.rank = TABLE_NONE,
-		.ndim = ndim,
-		.shape = shape,
-	};
+	return (struct table_tensor)ROW(.component = "model", .name = name, .of = "",
+					.dtype = CKPT_F32, .role = CKPT_PARAM, .layout = TABLE_NONE,
+					.rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 }
 
 static void add_place(struct table *t, const char *name, uint32_t rank, uint64_t bytes)
@@ -243,10 +236,8 @@ TEST(sealing_sorts_pieces_by_tensor_rank_place_and_offset)
 		add_place(&t, "p", i, 4096);
 	}
 	for (uint32_t i = 0; i < 500; i++) {
-		struct table_piece p = { .tensor = 2 * below(3) + 1,
-					 .rank = below(4),
-					 .place = below(7),
-					 .off = 4 * below(1000) };
+		struct table_piece p = ROW(.tensor = 2 * below(3) + 1, .rank = below(4),
+					   .place = below(7), .off = 4 * below(1000));
 		uint64_t start = below(1000);
 		struct arena a = { 0 };
 

@@ -4,6 +4,7 @@
  * equal bytes, and no field can be changed without being either refused or seen in the table that
  * comes out.
  */
+#include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "ckpt/table/codec.h"
 #include "tests/lib/draw.h"
@@ -69,19 +70,11 @@ static void random_tensor(struct table *t, uint32_t i)
 	static const uint32_t dtype[] = { CKPT_BF16, CKPT_F32, CKPT_U8, CKPT_I64, CKPT_C128 };
 	uint64_t shape[4] = { 1 + below(20), 1 + below(9), 1 + below(5), below(8) };
 	char name[40];
-	struct table_tensor x = {
-		.component = below(2) ? "model" : "optim",
-		.name = name,
-		.of = below(2) ? "" : "w",
-		.dtype = dtype[below(5)],
-		.role = below(8),
-		.cls = below(5),
-		.rank = TABLE_NONE,
-		.layout = TABLE_NONE,
-		.ndim = below(5),
-		.shape = shape,
-		.fp = below(2) ? sample_mix(i) : 0,
-	};
+	struct table_tensor x =
+		ROW(.component = below(2) ? "model" : "optim", .name = name,
+		    .of = below(2) ? "" : "w", .dtype = dtype[below(5)], .role = below(8),
+		    .cls = below(5), .rank = TABLE_NONE, .layout = TABLE_NONE, .ndim = below(5),
+		    .shape = shape, .fp = below(2) ? sample_mix(i) : 0);
 
 	snprintf(name, sizeof name, "layers.%u.w%u", i, below(3));
 	if (x.ndim && t->nlayout && below(3))
@@ -98,10 +91,8 @@ static void random_tensor(struct table *t, uint32_t i)
 
 static void random_piece(struct table *t)
 {
-	struct table_piece p = { .tensor = below(t->ntensor),
-				 .rank = below(6),
-				 .place = below(t->nplace),
-				 .fp = sample_mix(below(9)) };
+	struct table_piece p = ROW(.tensor = below(t->ntensor), .rank = below(6),
+				   .place = below(t->nplace), .fp = sample_mix(below(9)));
 	const struct table_tensor *x = &t->tensor[p.tensor];
 	struct indices dim[4], all;
 	int64_t stride[4];
@@ -137,9 +128,8 @@ static void random_table(struct table *t)
 		random_tensor(t, i);
 	for (uint32_t i = 0; i < nplace; i++) {
 		char name[24];
-		struct table_place p = { .name = name,
-					 .rank = below(4) ? i : TABLE_NONE,
-					 .bytes = 1 << 20 };
+		struct table_place p =
+			ROW(.name = name, .rank = below(4) ? i : TABLE_NONE, .bytes = 1 << 20);
 
 		snprintf(name, sizeof name, "place %u", i);
 		assert_int_equal(table_add_place(t, &p, NULL, NULL), 0);
@@ -327,16 +317,9 @@ TEST(equal_strings_shapes_and_sets_are_stored_once)
 	assert_int_equal(indexset_box(2, zero, shape, &b, &p.set), 0);
 	for (uint32_t i = 0; i < 100; i++) {
 		char name[8];
-		struct table_tensor x = {
-			.component = "model",
-			.name = name,
-			.of = "",
-			.dtype = CKPT_F32,
-			.layout = TABLE_NONE,
-			.rank = TABLE_NONE,
-			.ndim = 2,
-			.shape = shape,
-		};
+		struct table_tensor x =
+			ROW(.component = "model", .name = name, .of = "", .dtype = CKPT_F32,
+			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 
 		snprintf(name, sizeof name, "w%02u", i);
 		assert_int_equal(table_add_tensor(&t, &x, &p.tensor, NULL), 0);
@@ -600,27 +583,18 @@ TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 	le32 data[2 * N];
 	struct codec_section s[] = {
 		{ .kind = CK_STRINGS, .rec_bytes = 1, .len = 3, .count = 3, .bytes = strings },
-		{ .kind = CK_MESHES,
-		  .rec_bytes = 16,
-		  .len = sizeof mesh,
-		  .count = N,
-		  .bytes = mesh },
-		{ .kind = CK_MESHDATA,
-		  .rec_bytes = 4,
-		  .len = sizeof data,
-		  .count = ARRAY_LEN(data),
-		  .bytes = data },
+		ROW(.kind = CK_MESHES, .rec_bytes = 16, .len = sizeof mesh, .count = N,
+		    .bytes = mesh),
+		ROW(.kind = CK_MESHDATA, .rec_bytes = 4, .len = sizeof data,
+		    .count = ARRAY_LEN(data), .bytes = data),
 	};
 	struct ckpt_err err;
 	struct table u;
 
 	for (uint32_t i = 0; i < N; i++) {
-		mesh[i] = (struct ck_mesh){
-			.ndim = le32_of(1),
-			.nrank = le32_of((1 << 20) - i),
-			.data_at = le32_of(2 * i),
-			.rank_is_iota = le32_of(1),
-		};
+		mesh[i] =
+			(struct ck_mesh)ROW(.ndim = le32_of(1), .nrank = le32_of((1 << 20) - i),
+					    .data_at = le32_of(2 * i), .rank_is_iota = le32_of(1));
 		data[2 * i] = le32_of(1);
 		data[2 * i + 1] = le32_of((1 << 20) - i);
 	}

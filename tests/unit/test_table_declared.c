@@ -5,19 +5,16 @@
  */
 #include "ckpt/table/declared.h"
 #include "tests/unit/test_layout_cases.h"
+#include "tests/lib/row.h"
 
 #define RANKS 8192u
 
 static uint32_t add_tensor(struct table *t, const char *name, uint32_t layout, uint32_t ndim,
 			   const uint64_t *shape)
 {
-	struct table_tensor x = { .component = "model",
-				  .name = name,
-				  .dtype = CKPT_F32,
-				  .layout = layout,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape };
+	struct table_tensor x =
+		ROW(.component = "model", .name = name, .dtype = CKPT_F32, .layout = layout,
+		    .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	struct ckpt_err err = { 0 };
 	uint32_t id;
 

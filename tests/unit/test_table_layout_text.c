@@ -3,6 +3,7 @@
  * another mesh. */
 #include "tests/unit/test_layout_cases.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/row.h"
 
 TEST(modes_and_reductions_are_printed_as_they_are_read)
 {
@@ -90,13 +91,8 @@ static void expect_target(const char *layout, const char *mesh, const char *rule
 {
 	const uint64_t shape[] = { 24, 24 };
 	const struct target_rule r = { "*", rule, "f:1" };
-	struct table_tensor x = { .component = "m",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "m", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	struct table t = { 0 }, to = { 0 };
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };

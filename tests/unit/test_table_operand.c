@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_table_operand.c - which operand a piece holds, and whether all of them are there once. */
 #include "ckpt/table/operand.h"
+#include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
 #define SEED 20261121
@@ -45,13 +46,8 @@ static void mesh_make(struct made *m)
 static void made_open(struct made *m, const uint64_t *shape)
 {
 	struct table_place place = { .name = "part", .rank = TABLE_NONE, .bytes = 1 << 20 };
-	struct table_tensor x = { .component = "model",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .rank = TABLE_NONE,
-				  .ndim = 2,
-				  .shape = shape };
+	struct table_tensor x = ROW(.component = "model", .name = "w", .of = "", .dtype = CKPT_F32,
+				    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
 	struct layout l = { .place = m->place };
 
 	*m = (struct made){ 0 };
@@ -61,9 +57,9 @@ static void made_open(struct made *m, const uint64_t *shape)
 	for (uint32_t d = 0; d < m->mesh.ndim; d++)
 		if (m->partial >> d & 1)
 			m->place[l.nplace++] =
-				(struct ckpt_placement){ .how = CKPT_PARTIAL,
-							 .mesh_dim = (uint16_t)d,
-							 .flags = CKPT_KEEP_PARTIAL };
+				(struct ckpt_placement)ROW(.how = CKPT_PARTIAL,
+							   .mesh_dim = (uint16_t)d,
+							   .flags = CKPT_KEEP_PARTIAL);
 	assert_int_equal(table_add_mesh(&m->t, &m->mesh, NULL, NULL), 0);
 	assert_int_equal(table_add_layout(&m->t, &l, &x.layout, NULL), 0);
 	assert_int_equal(table_add_tensor(&m->t, &x, NULL, NULL), 0);
@@ -214,13 +210,9 @@ TEST(a_million_operands_without_pieces_are_told_in_a_few_lines)
 	assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
 	for (uint32_t i = 0; i < 1000; i++) {
 		char name[16];
-		struct table_tensor x = { .component = "model",
-					  .name = name,
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .rank = TABLE_NONE,
-					  .ndim = 1,
-					  .shape = &one };
+		struct table_tensor x =
+			ROW(.component = "model", .name = name, .of = "", .dtype = CKPT_F32,
+			    .rank = TABLE_NONE, .ndim = 1, .shape = &one);
 		struct table_piece piece = { .rank = 1000 };
 		struct arena a = { 0 };
 

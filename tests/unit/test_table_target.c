@@ -7,6 +7,7 @@
 #include "tests/unit/test_layout_naive.h"
 #include "ckpt/base/error.h"
 #include "ckpt/table/target.h"
+#include "tests/lib/row.h"
 
 #define ROUNDS 400
 #define CELLS 512 /* elements of a random tensor */
@@ -35,15 +36,9 @@ static uint32_t add_mesh(struct table *t, const char *spec, uint32_t base)
 static uint32_t add(struct table *t, const char *component, const char *name, uint32_t ndim,
 		    const uint64_t *shape, const char *placements)
 {
-	struct table_tensor x = { .component = component,
-				  .name = name,
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = ndim,
-				  .shape = shape,
-				  .fp = 77 + t->ntensor };
+	struct table_tensor x = ROW(.component = component, .name = name, .of = "",
+				    .dtype = CKPT_F32, .layout = TABLE_NONE, .rank = TABLE_NONE,
+				    .ndim = ndim, .shape = shape, .fp = 77 + t->ntensor);
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct layout l;
@@ -62,15 +57,9 @@ static uint32_t add(struct table *t, const char *component, const char *name, ui
 
 static void add_blob(struct table *t, const char *name, uint32_t rank, uint64_t bytes)
 {
-	struct table_tensor x = { .component = "blob",
-				  .name = name,
-				  .of = "",
-				  .dtype = CKPT_U8,
-				  .flags = TENSOR_BLOB,
-				  .layout = TABLE_NONE,
-				  .rank = rank,
-				  .ndim = 1,
-				  .shape = &bytes };
+	struct table_tensor x = ROW(.component = "blob", .name = name, .of = "", .dtype = CKPT_U8,
+				    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .rank = rank,
+				    .ndim = 1, .shape = &bytes);
 
 	assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
 }
@@ -267,15 +256,11 @@ TEST(a_tensor_without_placements_is_whole_everywhere_and_is_told)
 TEST(names_count_on_every_mesh_of_the_checkpoint)
 {
 	struct table t = { 0 }, g;
-	struct layout l = { .mesh = 1,
-			    .nplace = 1,
-			    .place = (struct ckpt_placement[]){
-				    { .how = CKPT_SHARD, .mesh_dim = 1 } } };
-	struct table_tensor x = { .name = "expert",
-				  .dtype = CKPT_BF16,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = (uint64_t[]){ 64 } };
+	struct layout l =
+		ROW(.mesh = 1, .nplace = 1,
+		    .place = (struct ckpt_placement[]){ { .how = CKPT_SHARD, .mesh_dim = 1 } });
+	struct table_tensor x = ROW(.name = "expert", .dtype = CKPT_BF16, .rank = TABLE_NONE,
+				    .ndim = 1, .shape = (uint64_t[]){ 64 });
 
 	add_mesh(&t, "fsdp=4", 0);
 	add_mesh(&t, "efsdp=2,ep=2", 4);
@@ -330,13 +315,9 @@ TEST(rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world)
 TEST(a_sink_has_no_bytes_on_any_rank)
 {
 	struct table t = { 0 }, g, r;
-	struct table_tensor x = { .name = "s",
-				  .dtype = CKPT_F32,
-				  .cls = CKPT_SINK,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = 1,
-				  .shape = (uint64_t[]){ 4 } };
+	struct table_tensor x =
+		ROW(.name = "s", .dtype = CKPT_F32, .cls = CKPT_SINK, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = 1, .shape = (uint64_t[]){ 4 });
 
 	assert_int_equal(table_add_tensor(&t, &x, NULL, NULL), 0);
 	seal(&t);
@@ -443,14 +424,11 @@ static void random_checkpoint(struct table *t)
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t shape[3];
-		struct table_tensor x = { .component = "c",
-					  .name = name,
-					  .dtype = naive_below(2) ? CKPT_F32 : CKPT_BOOL,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = naive_below(4),
-					  .shape = shape,
-					  .fp = naive_below(1000) };
+		struct table_tensor x =
+			ROW(.component = "c", .name = name,
+			    .dtype = naive_below(2) ? CKPT_F32 : CKPT_BOOL, .layout = TABLE_NONE,
+			    .rank = TABLE_NONE, .ndim = naive_below(4), .shape = shape,
+			    .fp = naive_below(1000));
 
 		for (uint32_t d = 0; d < 3; d++)
 			shape[d] = naive_below(x.ndim == 1 ? 200 : 9);
@@ -986,9 +964,8 @@ TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
 		const char *text;
 		uint32_t at;
 		const char *what;
-	} bad[] = {
-		{ "", 1, "expected" },
-		{ "shard(0)@dp", 1, "Shard(DIM)" },
+	} bad[] = ROW(
+		{ "", 1, "expected" }, { "shard(0)@dp", 1, "Shard(DIM)" },
 		{ "Shard(0)", 9, "1 of the 2 dimensions of the mesh dp=3,tp=2 have a placement" },
 		{ "Shard(0)@dp, Shard(1)", 22, "'@'" },
 		{ "Shard(0), Shard(1)@tp", 20, "have no @" },
@@ -1000,25 +977,18 @@ TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
 		{ "Shard(dim=-1), Replicate()", 11, "counted from 0" },
 		{ "_StridedShard(0, sf=0), R", 22, "at least 1" },
 		{ "_StridedShard(0, 4294967296), R", 18, "too large" },
-		{ "Partial('sum), R", 13, "quotation mark" },
-		{ "Partial(band), R", 9, "sum, avg" },
+		{ "Partial('sum), R", 13, "quotation mark" }, { "Partial(band), R", 9, "sum, avg" },
 		{ "Replicate(0), R", 11, "parenthesis" },
-		{ "Shard(0)@", 10, "name of a mesh dimension" },
-		{ "Shard()@dp", 7, "a number" },
-		{ "Shard(-1)@dp", 7, "counted from 0" },
-		{ "Shard(16)@dp", 9, "0 to 15" },
-		{ "Shard(0@dp", 8, "parenthesis" },
-		{ "Shard(99999999999)@dp", 7, "too large" },
+		{ "Shard(0)@", 10, "name of a mesh dimension" }, { "Shard()@dp", 7, "a number" },
+		{ "Shard(-1)@dp", 7, "counted from 0" }, { "Shard(16)@dp", 9, "0 to 15" },
+		{ "Shard(0@dp", 8, "parenthesis" }, { "Shard(99999999999)@dp", 7, "too large" },
 		{ "StridedShard(0)@dp", 15, "split factor" },
-		{ "StridedShard(0, 0)@dp", 18, "at least 1" },
-		{ "Shard(0)@dp,", 13, "expected" },
+		{ "StridedShard(0, 0)@dp", 18, "at least 1" }, { "Shard(0)@dp,", 13, "expected" },
 		{ "Shard(0)@dp Shard(0)@tp", 13, "comma" },
-		{ "Shard(0)@dp, Shard(1)@dp", 23, "appears twice" },
-		{ "Partial@dp", 8, "reduc" },
+		{ "Shard(0)@dp, Shard(1)@dp", 23, "appears twice" }, { "Partial@dp", 8, "reduc" },
 		{ "Only(3)@dp", 9, "0 to 2" },
 		{ "Shard(0)@pp", 10, "dp=3,tp=2 has no dimension \"pp\"" },
-		{ "Replicate@dp,, ", 14, "expected" },
-	};
+		{ "Replicate@dp,, ", 14, "expected" });
 	struct arena a = { 0 };
 	struct mesh m;
 	char at[32];

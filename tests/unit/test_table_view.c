@@ -7,6 +7,7 @@
 #include "tests/unit/test_view_model.h"
 #include "ckpt/table/target.h"
 #include "ckpt/table/view_parse.h"
+#include "tests/lib/row.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 6000
@@ -256,16 +257,11 @@ static void table_of(const struct given *g, uint32_t n, struct table *t)
 	assert_int_equal(mesh_parse("fsdp=2,tp=2", &a, &m, NULL), 0);
 	assert_int_equal(table_add_mesh(t, &m, NULL, NULL), 0);
 	for (uint32_t i = 0; i < n; i++) {
-		struct table_tensor x = { .component = g[i].component,
-					  .name = g[i].name,
-					  .of = g[i].of,
-					  .dtype = g[i].dtype ? g[i].dtype : CKPT_BF16,
-					  .role = g[i].role,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = g[i].ndim,
-					  .shape = g[i].shape,
-					  .fp = 100 + i };
+		struct table_tensor x =
+			ROW(.component = g[i].component, .name = g[i].name, .of = g[i].of,
+			    .dtype = g[i].dtype ? g[i].dtype : CKPT_BF16, .role = g[i].role,
+			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = g[i].ndim,
+			    .shape = g[i].shape, .fp = 100 + i);
 
 		if (g[i].placements) {
 			assert_int_equal(layout_parse(g[i].placements, &m, &a, &l, NULL), 0);
@@ -318,19 +314,11 @@ static void becomes(const struct given *g, uint32_t n, const char *rules, const 
 TEST(what_still_says_what_the_pieces_are_stays)
 {
 	static const struct given g[] = {
-		{ .component = "model",
-		  .name = "w",
-		  .role = CKPT_PARAM,
-		  .placements = "Shard(0)@fsdp, Replicate@tp",
-		  .ndim = 2,
-		  .shape = { 6, 4 } },
-		{ .component = "optim",
-		  .name = "w.m",
-		  .of = "w",
-		  .role = CKPT_MOMENT1,
-		  .placements = "Shard(0)@fsdp, Partial(sum, keep)@tp",
-		  .ndim = 2,
-		  .shape = { 6, 1 } },
+		ROW(.component = "model", .name = "w", .role = CKPT_PARAM,
+		    .placements = "Shard(0)@fsdp, Replicate@tp", .ndim = 2, .shape = { 6, 4 }),
+		ROW(.component = "optim", .name = "w.m", .of = "w", .role = CKPT_MOMENT1,
+		    .placements = "Shard(0)@fsdp, Partial(sum, keep)@tp", .ndim = 2,
+		    .shape = { 6, 1 }),
 	};
 
 	becomes(g, 2, "",
@@ -391,18 +379,10 @@ TEST(names_with_anything_in_them_can_be_said)
 		{ .component = "", .name = "a b*#{1}\\->" },
 		{ .component = "", .name = "x/y" },
 		{ .component = "a/b", .name = "c" },
-		{ .component = "blob",
-		  .name = "rng",
-		  .ndim = 1,
-		  .shape = { 3 },
-		  .dtype = CKPT_U8,
-		  .rank = 1 },
-		{ .component = "blob",
-		  .name = "rng",
-		  .ndim = 1,
-		  .shape = { 4 },
-		  .dtype = CKPT_U8,
-		  .rank = 2 },
+		ROW(.component = "blob", .name = "rng", .ndim = 1, .shape = { 3 }, .dtype = CKPT_U8,
+		    .rank = 1),
+		ROW(.component = "blob", .name = "rng", .ndim = 1, .shape = { 4 }, .dtype = CKPT_U8,
+		    .rank = 2),
 	};
 
 	becomes(g, 5,
@@ -528,22 +508,12 @@ TEST(a_rule_that_cannot_be_followed_names_every_tensor_and_why)
 		{ .component = "m", .name = "e.0", .ndim = 2, .shape = { 6, 4 } },
 		{ .component = "m", .name = "e.2", .ndim = 2, .shape = { 6, 4 } },
 		{ .component = "m", .name = "e.02", .ndim = 2, .shape = { 6, 4 } },
-		{ .component = "m",
-		  .name = "p",
-		  .ndim = 2,
-		  .shape = { 6, 4 },
-		  .placements = "Partial(sum, keep)@tp" },
-		{ .component = "m",
-		  .name = "moment",
-		  .ndim = 2,
-		  .shape = { 6, 4 },
-		  .role = CKPT_MOMENT1 },
-		{ .component = "m",
-		  .name = "rng",
-		  .ndim = 1,
-		  .shape = { 4 },
-		  .dtype = CKPT_U8,
-		  .rank = 1 },
+		ROW(.component = "m", .name = "p", .ndim = 2, .shape = { 6, 4 },
+		    .placements = "Partial(sum, keep)@tp"),
+		ROW(.component = "m", .name = "moment", .ndim = 2, .shape = { 6, 4 },
+		    .role = CKPT_MOMENT1),
+		ROW(.component = "m", .name = "rng", .ndim = 1, .shape = { 4 }, .dtype = CKPT_U8,
+		    .rank = 1),
 		{ .component = "m", .name = "z", .ndim = 2, .shape = { 6, 0 } },
 	};
 	const uint32_t n = ARRAY_LEN(g);

@@ -12,6 +12,7 @@
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/hash.h"
 #include "ckpt/table/view.h"
+#include "tests/lib/row.h"
 
 #define DIMS 5
 #define CELLS 4096
@@ -190,10 +191,9 @@ static inline void random_layout(struct world *w, uint32_t ndim, uint32_t *ret)
 		if (!ndim || naive_below(3) == 0)
 			continue;
 		place[l.nplace++] =
-			(struct ckpt_placement){ .how = CKPT_SHARD,
-						 .mesh_dim = (uint16_t)d,
-						 .tensor_dim = (uint16_t)naive_below(ndim),
-						 .split_factor = naive_below(3) };
+			(struct ckpt_placement)ROW(.how = CKPT_SHARD, .mesh_dim = (uint16_t)d,
+						   .tensor_dim = (uint16_t)naive_below(ndim),
+						   .split_factor = naive_below(3));
 	}
 	assert_int_equal(table_add_layout(&w->t, &l, ret, NULL), 0);
 }
@@ -201,13 +201,10 @@ static inline void random_layout(struct world *w, uint32_t ndim, uint32_t *ret)
 static inline void add_tensor(struct world *w, struct model *m)
 {
 	static const char *const of[] = { "", "l.1.w" };
-	struct table_tensor x = { .of = of[naive_below(2)],
-				  .dtype = m->dtype,
-				  .layout = TABLE_NONE,
-				  .rank = TABLE_NONE,
-				  .ndim = m->ndim,
-				  .shape = m->shape,
-				  .role = m->dtype == CKPT_F32 ? CKPT_PARAM : CKPT_MOMENT1 };
+	struct table_tensor x =
+		ROW(.of = of[naive_below(2)], .dtype = m->dtype, .layout = TABLE_NONE,
+		    .rank = TABLE_NONE, .ndim = m->ndim, .shape = m->shape,
+		    .role = m->dtype == CKPT_F32 ? CKPT_PARAM : CKPT_MOMENT1);
 	char component[64];
 	struct arena a = { 0 };
 	struct indexset set;
