@@ -134,7 +134,7 @@ UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main.
 TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) tests/crash/crash_step.c)
 # Linked with tests/lib/libc.c, which takes the place of functions of the C library.
-OWN_LIBC := store native_memory move_memory
+OWN_LIBC := store native_memory move_memory cli cli_faults
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
@@ -203,6 +203,13 @@ test: build/.deps-test
 	$(MAKEJ) V=mutant mutant-rigs MUTANTS=FAST
 	@tests/run.sh $(PLAIN:%=unit:%) $(UNIT:%=asan:%) $(RACING:%=tsan:%) $(FUZZ:%=fuzz:%) $(SCRIPTS:%=script:%)
 
+# What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.
+golden: build/.deps-test
+	$(MAKEJ) $(O)/unit/cli
+	@rm -rf tests/golden
+	GOLDEN=write $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@git status --short tests/golden
+
 demo: build/.deps-build
 	$(MAKEJ) all
 	@tests/demo/demo.sh
@@ -218,7 +225,7 @@ tidy: build/.deps-tidy
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo test torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo golden test torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -242,9 +249,10 @@ help:
 #: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
 #: make uninstall     remove exactly what that put there
 #: make unit-NAME     tests/unit/test_NAME.c; V=asan or V=tsan for the sanitizers
+#: make golden        write tests/golden anew: what ckptctl shows to people; review it with git diff
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall units units-plain units-threaded units-racing fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo golden test bench bench-frameworks tidy install uninstall units units-plain units-threaded units-racing fuzzers objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -4,7 +4,7 @@
  * what ls can see of damage, and with a directory that is no store. What rewind moves is test_store_rewind's; that it
  * stands back from a job that runs, tests/e2e/test_rewind.sh's.
  */
-#include "tests/unit/test_cli_line.h"
+#include "tests/lib/cli_rig.h"
 
 #define NOBODY "-S", path_of("%s/nobody", top)
 
@@ -40,10 +40,7 @@ TEST(ls_ends_with_what_was_set_aside_and_how_to_go_back)
 	const char *job = gone_back("ls"), *root = path_of("%s/ls", top);
 	json_t *j, *x;
 
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "2 steps up to 40 were set aside at 20");
-	assert_says(got.out, path_of("; to go back: ckptctl rewind step:40 -C %s\n", job));
-	assert_silent(got.out, "STATE");
+	assert_int_equal(SHOWN("ls", job), 0);
 	assert_int_equal(RUN("ls", root, "--json"), 0);
 	j = json_out("ckptd.ls/1");
 	assert_int_equal(json_array_size(member(j, "set_aside", JSON_ARRAY)), 1);
@@ -63,17 +60,14 @@ TEST(ls_ends_with_what_was_set_aside_and_how_to_go_back)
 	/* What cannot be loaded is nothing to go back to. */
 	assert_int_equal(RUN("verify", "--data", aside_of(job, 40)), 0);
 	assert_int_equal(truncate(path_of("%s/MANIFEST", aside_of(job, 40)), 10), 0);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "2 steps up to 30 were set aside at 20");
-	hurt(a_part(aside_of(job, 30)), 8192);
+	assert_int_equal(SHOWN("ls", job), 0);
+	flip(part(aside_of(job, 30), 0), 8192);
 	assert_int_equal(RUN("verify", "--data", aside_of(job, 30)), 4);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "2 steps were set aside, and none of them can be loaded");
+	assert_int_equal(SHOWN("ls", job), 0);
 	/* A number that two have is no name. */
 	job = gone_back("twice");
 	make_step(path_of("%s/twice", top), &(struct how){ "run", "fsdp=2", 40, 6, 25, 25, false });
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "ckptctl rewind .old-000000000040-s4-t");
+	assert_int_equal(SHOWN("ls", job), 0);
 }
 
 TEST(what_was_set_aside_stays_until_somebody_says_otherwise)
@@ -92,8 +86,7 @@ TEST(what_was_set_aside_stays_until_somebody_says_otherwise)
 	assert_int_equal(RUN("prune", "--keep-last=1", "--set-aside-for=0", job), 2);
 	assert_int_equal(RUN("hold", aside_of(job, 30), "--by=me"), 0);
 	assert_int_equal(RUN("prune", "--set-aside", job), 2); /* nobody can be asked */
-	assert_int_equal(RUN("prune", "-n", "--set-aside", job), 0);
-	assert_says(got.out, "held by me");
+	assert_int_equal(SHOWN("prune", "-n", "--set-aside", job), 0);
 	assert_says(aside_of(job, 40), ".old-");
 	RUN("prune", "--yes", "--set-aside", job, "--json");
 	j = document("ckptd.prune/1", 0);
@@ -102,21 +95,18 @@ TEST(what_was_set_aside_stays_until_somebody_says_otherwise)
 	json_decref(j);
 	assert_string_equal(steps_of(job), "25 ");
 	assert_says(aside_of(job, 30), ".old-");
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "1 step up to 30 was set aside");
+	assert_int_equal(SHOWN("ls", job), 0);
 }
 
 TEST(rewind_makes_a_step_the_newest_of_its_line)
 {
 	const char *job = gone_back("rewound");
-	char *text;
 	json_t *j;
 
 	assert_int_equal(RUN("rewind"), 2);
 	assert_int_equal(RUN("rewind", "-n", "--yes", "-C", job, "step:40"), 2);
 	assert_int_equal(RUN("rewind", "-C", job, "step:41", NOBODY), 10);
-	assert_int_equal(RUN("rewind", "-C", job, "step:40", NOBODY), 2);
-	assert_says(got.err, "1 step would be set aside and 2 brought back");
+	assert_int_equal(SHOWN("rewind", "-C", job, "step:40", NOBODY), 2);
 	RUN("rewind", "-n", "-C", job, "step:40", NOBODY, "--json");
 	j = document("ckptd.rewind/1", 0);
 	assert_true(json_is_true(json_object_get(j, "dry_run")));
@@ -128,21 +118,12 @@ TEST(rewind_makes_a_step_the_newest_of_its_line)
 	assert_int_equal(number(json_array_get(json_object_get(j, "moves"), 2), "step"), 40);
 	json_decref(j);
 	assert_string_equal(steps_of(job), "25 20 10 ");
-	assert_int_equal(at_terminal(&text, "n\n", "rewind", "-C", job, "step:40", NOBODY, NULL),
-			 0);
-	assert_says(text, "Make step 40 the newest of job run? [y/N]");
-	assert_says(text, "nothing changed");
-	fits_80(text);
-	free(text);
+	assert_int_equal(TYPED("n\n", "rewind", "-C", job, "step:40", NOBODY), 0);
 	assert_string_equal(steps_of(job), "25 20 10 ");
-	assert_int_equal(at_terminal(&text, "y\n", "rewind", "-C", job, "step:40", NOBODY, NULL),
-			 0);
-	assert_says(text, "step 40 is the newest of job run now: 1 set aside, 2 brought back");
-	free(text);
+	assert_int_equal(TYPED("y\n", "rewind", "-C", job, "step:40", NOBODY), 0);
 	assert_string_equal(steps_of(job), "40 30 20 10 ");
 	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
-	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:40", NOBODY), 0);
-	assert_says(got.out, "already");
+	assert_int_equal(SHOWN("rewind", "--yes", "-C", job, "step:40", NOBODY), 0);
 	/* By its path, and by its entry; a step of the line too. */
 	assert_int_equal(RUN("rewind", "--yes", aside_of(job, 25), NOBODY), 0);
 	assert_string_equal(steps_of(job), "25 20 10 ");
@@ -166,12 +147,11 @@ TEST(rewind_refuses_what_is_damaged_and_what_is_in_no_store)
 	const char *job = gone_back("refused");
 	char copy[PATH_MAX];
 
-	assert_int_equal(unlink(a_part(aside_of(job, 40))), 0);
+	assert_int_equal(unlink(part(aside_of(job, 40), 0)), 0);
 	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:40", NOBODY), 4);
-	hurt(a_part(aside_of(job, 30)), 8192);
+	flip(part(aside_of(job, 30), 0), 8192);
 	assert_int_equal(RUN("verify", "--data", aside_of(job, 30)), 4);
-	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:30", NOBODY), 4);
-	assert_says(got.err, "quarantined");
+	assert_int_equal(SHOWN("rewind", "--yes", "-C", job, "step:30", NOBODY), 4);
 	assert_string_equal(steps_of(job), "25 20 10 ");
 	snprintf(copy, sizeof copy, "%s/alone", top);
 	copy_step(step_path(job, 20), copy);
@@ -183,46 +163,34 @@ TEST(rewind_refuses_what_is_damaged_and_what_is_in_no_store)
 		  &(struct how){ "run", "fsdp=2", 30, 6, 20, 20, false });
 	make_step(path_of("%s/refused", top),
 		  &(struct how){ "run", "fsdp=2", 26, 7, 20, 20, false });
-	assert_int_equal(RUN("rewind", "--yes", "-C", job, "step:30", NOBODY), 2);
-	assert_says(got.err, ".old-000000000030-s6-t");
-	assert_says(got.err, ".old-000000000030-s3-t");
+	assert_int_equal(SHOWN("rewind", "--yes", "-C", job, "step:30", NOBODY), 2);
 }
 
 TEST(rm_removes_one_and_never_the_last)
 {
 	const char *job = gone_back("rm");
-	char *text;
 	json_t *j;
 	int fd;
 
 	assert_int_equal(RUN("rm"), 2);
 	assert_int_equal(RUN("rm", "-C", job, "step:11"), 10);
 	assert_int_equal(RUN("rm", "-n", "--yes", "-C", job, "step:10"), 2);
-	assert_int_equal(RUN("rm", "-C", job, "step:10"), 2);
-	assert_says(got.err, "nobody can be asked");
-	assert_int_equal(RUN("rm", "-n", "-C", job, "step:10"), 0);
-	assert_says(got.out, "would be removed");
-	assert_int_equal(at_terminal(&text, "n\n", "rm", "-C", job, "step:10", NULL), 0);
-	assert_says(text, "Remove step 10 (committed, ");
-	assert_says(text, "nothing removed");
-	free(text);
+	assert_int_equal(SHOWN("rm", "-C", job, "step:10"), 2);
+	assert_int_equal(SHOWN("rm", "-n", "-C", job, "step:10"), 0);
+	assert_int_equal(TYPED("n\n", "rm", "-C", job, "step:10"), 0);
 	assert_true(there(job, 10));
-	assert_int_equal(at_terminal(&text, "y\n", "rm", "-C", job, "step:10", NULL), 0);
-	fits_80(text);
-	free(text);
+	assert_int_equal(TYPED("y\n", "rm", "-C", job, "step:10"), 0);
 	assert_string_equal(steps_of(job), "25 20 ");
 	/* Held, tagged, being read: 11. */
 	assert_int_equal(RUN("hold", "-C", job, "step:20", "--by=me"), 0);
-	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:20"), 11);
-	assert_says(got.err, "held by me");
+	assert_int_equal(SHOWN("rm", "--yes", "-C", job, "step:20"), 11);
 	assert_int_equal(RUN("release", "-C", job, "step:20", "--by=me"), 0);
 	assert_int_equal(RUN("tag", "-C", job, "step:20", "best"), 0);
 	assert_int_equal(RUN("rm", "--yes", "-C", job, "tag:best"), 11);
 	assert_int_equal(RUN("tag", "-C", job, "--delete=best"), 0);
 	fd = open(step_path(job, 20), O_RDONLY | O_DIRECTORY);
 	assert_int_equal(io_ops_posix.lock(NULL, fd, false), 0);
-	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:20"), 11);
-	assert_says(got.err, "being read");
+	assert_int_equal(SHOWN("rm", "--yes", "-C", job, "step:20"), 11);
 	close(fd);
 	/* Set aside, by its number or its path. */
 	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:40"), 0);
@@ -233,19 +201,18 @@ TEST(rm_removes_one_and_never_the_last)
 	member(j, "trash", JSON_NULL);
 	json_decref(j);
 	/* The newest goes while an older one is complete; then nothing does. */
-	copy_file(a_part(step_path(job, 25)), path_of("%s/.nfs0001", step_path(job, 25)));
+	copy_file(part(step_path(job, 25), 0), path_of("%s/.nfs0001", step_path(job, 25)));
 	RUN("rm", "--yes", "-C", job, "latest", "--json");
 	j = document("ckptd.rm/1", 0);
 	assert_says(string(j, "trash"), "/run/.trash-");
 	assert_int_equal(access(path_of("%s/.nfs0001", string(j, "trash")), F_OK), 0);
 	json_decref(j);
-	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:20"), 11);
-	assert_says(got.err, "last complete step");
+	assert_int_equal(SHOWN("rm", "--yes", "-C", job, "step:20"), 11);
 	assert_int_equal(RUN("rm", "-n", "-C", job, "step:20"), 11);
 	assert_string_equal(steps_of(job), "20 ");
 	/* A quarantined one is not complete. */
 	make_step(path_of("%s/rm", top), &(struct how){ "run", "fsdp=2", 30, 6, 20, 20, false });
-	hurt(a_part(step_path(job, 30)), 8192);
+	flip(part(step_path(job, 30), 0), 8192);
 	assert_int_equal(RUN("verify", "--data", "-C", job, "step:30"), 4);
 	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:20"), 11);
 	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:30"), 0);
@@ -257,21 +224,11 @@ TEST(ls_marks_what_cannot_be_loaded)
 	const char *job = line(place("marks"), "run", 5);
 	json_t *j, *x;
 
-	assert_int_equal(RUN("ls", job), 0);
-	assert_silent(got.out, "STATE");
-	assert_int_equal(unlink(a_part(step_path(job, 50))), 0);
-	assert_int_equal(truncate(a_part(step_path(job, 40)), 5000), 0);
-	hurt(path_of("%s/MANIFEST", step_path(job, 30)), 8);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "  50  damaged ");
-	assert_says(got.out, "  40  damaged ");
-	assert_says(got.out, "  30  damaged ");
-	assert_says(got.out, "  20  committed ");
-	assert_says(got.out, "step 50 of run: part w000");
-	assert_says(got.out, " is missing");
-	assert_says(got.out, " has 5000 bytes; MANIFEST says ");
-	assert_says(got.out, "2 checkpoints of run");
-	assert_says(got.err, "3 damaged steps cannot be loaded");
+	assert_int_equal(SHOWN("ls", job), 0);
+	assert_int_equal(unlink(part(step_path(job, 50), 0)), 0);
+	assert_int_equal(truncate(part(step_path(job, 40), 0), 5000), 0);
+	flip(path_of("%s/MANIFEST", step_path(job, 30)), 8);
+	assert_int_equal(SHOWN("ls", job), 0);
 	x = listed(job, 50, &j);
 	assert_string_equal(string(x, "state"), "damaged");
 	assert_int_equal(number(x, "seq"), 5);
@@ -298,19 +255,16 @@ TEST(a_directory_that_is_no_store_is_ten_with_the_stores_below_it)
 	line(path_of("%s/a/deep/runs", home), "x", 1);
 	line(path_of("%s/b", home), "y", 1);
 	line(path_of("%s/.hidden/c", home), "z", 1);
-	copy_file(a_part(path_of("%s/b/y/step-000000000010", home)), path_of("%s/notes", full));
+	copy_file(part(path_of("%s/b/y/step-000000000010", home), 0), path_of("%s/notes", full));
 	for (uint32_t i = 0; i < ARRAY_LEN(verb); i++) {
 		const char *option = verb[i][1] ? verb[i][1] : "--color=never";
 
-		assert_int_equal(RUN(verb[i][0], option, home), 10);
-		assert_says(got.err, "is no store: no job has written to it; stores below it: "
-				     "a/deep/runs, b\n");
-		assert_int_equal(RUN(verb[i][0], option, full), 10);
-		assert_says(got.err, "is no store: no job has written to it\n");
+		assert_int_equal(SHOWN(verb[i][0], option, home), 10);
+		assert_int_equal(SHOWN(verb[i][0], option, full), 10);
 		assert_int_equal(RUN(verb[i][0], option, path_of("%s/b", home)), 0);
 		/* A store to be. */
 		assert_int_equal(RUN(verb[i][0], option, empty), 0);
 	}
 }
 
-UNIT(.group_setup = make_all, .group_teardown = drop_all);
+UNIT(.group_setup = make_top, .group_teardown = drop_all);

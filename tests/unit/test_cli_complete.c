@@ -4,7 +4,7 @@
  * something good with it is tests/cli/test_completion.sh's.
  */
 #include "ckpt/cli/complete.h"
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 
 /* The candidates for the words, as lines. Nothing may ever be said on stderr. */
 __attribute__((sentinel)) static const char *offered(const char *word, ...)

@@ -5,7 +5,7 @@
  */
 #include "ckpt/cli/complete.h"
 #include "ckpt/cli/manual.h"
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 
 /* The page, the help and the candidates for "VERB --". */
 struct said {

@@ -4,7 +4,7 @@
  * the sample's truth, read by a reader that is not ours; and that after whatever goes wrong the
  * directory is as it was.
  */
-#include "test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include <sys/resource.h>
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/subject.h"
@@ -18,52 +18,11 @@ static char plain[PATH_MAX];
 static char in[PATH_MAX], out[PATH_MAX]; /* the step of sources[0]; not there between tests */
 #define STEP 7
 
-static void declare_some(struct table *t,
-			 bool (*is)(const struct table *, const struct table_tensor *))
-{
-	struct table y = { 0 };
-	uint32_t *id = calloc(t->ntensor, sizeof *id);
-
-	for (uint32_t i = 0; i < t->nmesh; i++)
-		assert_int_equal(table_add_mesh(&y, &t->mesh[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->nlayout; i++)
-		assert_int_equal(table_add_layout(&y, &t->layout[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (is(t, &t->tensor[i]))
-			assert_int_equal(table_add_tensor(&y, &t->tensor[i], &id[i], NULL), 0);
-	for (uint32_t i = 0; i < t->nplace; i++)
-		assert_int_equal(table_add_place(&y, &t->place[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		struct table_piece p = t->piece[i];
-
-		if (!is(t, &t->tensor[p.tensor]))
-			continue;
-		p.tensor = id[p.tensor];
-		assert_int_equal(table_add_piece(&y, &p, NULL), 0);
-	}
-	assert_int_equal(table_seal(&y, NULL), 0);
-	free(id);
-	table_free(t);
-	*t = y;
-}
-
-/* Leaves out what the format does not have: complex numbers of 16 bytes. */
-static bool is_plain(const struct table *t, const struct table_tensor *x)
-{
-	(void)t;
-	return x->dtype != CKPT_C128;
-}
-
-static void declare_plain(struct table *t)
-{
-	declare_some(t, is_plain);
-}
-
 static bool is_cut(const struct table *t, const struct table_tensor *x)
 {
 	const struct layout *l = x->layout == TABLE_NONE ? NULL : &t->layout[x->layout];
 
-	return l && l->nplace && l->place[0].how == CKPT_SHARD && is_plain(t, x);
+	return l && l->nplace && l->place[0].how == CKPT_SHARD && x->dtype != CKPT_C128;
 }
 
 static void declare_cut(struct table *t)
@@ -94,25 +53,6 @@ static int make_plain(void **state)
 	snprintf(in, sizeof in, "%s", step_of(0));
 	snprintf(out, sizeof out, "%s/out", top);
 	return 0;
-}
-
-static bool exists(const char *path)
-{
-	struct stat st;
-
-	return !lstat(path, &st);
-}
-
-static uint32_t entries(const char *path)
-{
-	DIR *d = opendir(path);
-	uint32_t n = 0;
-
-	assert_non_null(d);
-	for (struct dirent *e; (e = readdir(d));)
-		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-	closedir(d);
-	return n;
 }
 
 static const char *file_of(const char *dir, uint32_t rank)
@@ -321,8 +261,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	struct strict_file f;
 	char why[200];
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
-	assert_says(got.err, "rank 0 also has rank 3's, as blob/rng/rank-00003");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), 0);
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
 	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
@@ -334,8 +273,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	assert_non_null(strict_find(&f, "blob/cursor"));
 	strict_free(&f);
 	remove_tree(out);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=6"), 0);
-	assert_says(got.err, "ranks 4 and above have none");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=6"), 0);
 	assert_true(strict_load(file_of(out, 5), &f, why));
 	assert_null(strict_find(&f, "blob/rng"));
 	strict_free(&f);
@@ -379,8 +317,7 @@ TEST(rank_writes_one_file_beside_what_is_there)
 	assert_int_equal(entries(out), 2);
 	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "already has a rank-00000.safetensors");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(entries(out), 2);
 	remove_tree(out);
@@ -474,13 +411,10 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 
 TEST(wrong_commands_say_what_to_write)
 {
-	assert_int_equal(RUN("restore", in), CLI_USAGE);
-	assert_says(got.err, "ckptctl restore latest DIR --mesh");
-	assert_int_equal(RUN("restore", in, out), CLI_USAGE);
-	assert_says(got.err, "--mesh is missing");
+	assert_int_equal(SHOWN("restore", in), CLI_USAGE);
+	assert_int_equal(SHOWN("restore", in, out), CLI_USAGE);
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=0"), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "3"), CLI_USAGE);
-	assert_says(got.err, "has the ranks 0 to 2");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3", "--rank", "3"), CLI_USAGE);
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "-1"), CLI_USAGE);
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "1x"), CLI_USAGE);
 	assert_int_equal(
@@ -507,15 +441,11 @@ TEST(what_exists_is_left_alone)
 	f = fopen(other, "w");
 	fputs("mine", f);
 	fclose(f);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is not empty");
-	assert_int_equal(RUN("restore", in, other, "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is not a directory");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), CLI_USAGE);
+	assert_int_equal(SHOWN("restore", in, other, "--mesh", "fsdp=3"), CLI_USAGE);
 	assert_int_equal(entries(out), 1);
 	assert_int_equal(rename(other, path_of("%s/.rank-00000.safetensors.tmp-0000aaaa", out)), 0);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_LOCKED);
-	assert_says(got.err, "unfinished file");
-	assert_says(got.err, path_of("rm %s/.rank-*.tmp-*", out));
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), CLI_LOCKED);
 	remove_tree(out);
 	assert_int_equal(mkdir(out, 0700), 0);
 	assert_int_equal(RUN("restore", in, path_of("%s/", out), "--mesh", "fsdp=3"), 0);
@@ -527,25 +457,22 @@ TEST(nothing_is_written_into_the_checkpoint)
 {
 	uint32_t n = entries(in);
 
-	assert_int_equal(RUN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
-	assert_int_equal(RUN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
-	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
-	assert_int_equal(RUN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
-			     "fsdp=3"),
+	assert_int_equal(SHOWN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
+	assert_int_equal(SHOWN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"),
 			 CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
+	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
+	assert_int_equal(SHOWN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP),
+			       "--mesh", "fsdp=3"),
+			 CLI_USAGE);
 	unlink(path_of("%s/link", top));
 	assert_int_equal(entries(in), n);
 }
 
 TEST(all_that_the_format_lacks_is_listed)
 {
-	assert_int_equal(
-		RUN("restore", "latest", out, "--mesh", "fsdp=3", "-C", path_of("%s/alpha", work)),
-		CLI_MISFIT);
-	assert_says(got.err, "the format has no dtype C128");
+	assert_int_equal(SHOWN("restore", "latest", out, "--mesh", "fsdp=3", "-C",
+			       path_of("%s/alpha", work)),
+			 CLI_MISFIT);
 	assert_false(exists(out));
 	assert_int_equal(RUN("restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
 			     path_of("%s/alpha", work)),
@@ -558,26 +485,10 @@ TEST(all_that_the_format_lacks_is_listed)
 TEST(a_damaged_source_leaves_nothing)
 {
 	const char *bad = path_of("%s/bad", top);
-	DIR *d;
-	bool hit = false;
 
 	copy_step(in, bad);
-	d = opendir(bad);
-	for (struct dirent *e; (e = readdir(d));)
-		if (strstr(e->d_name, ".part") && !hit) {
-			int fd = open(path_of("%s/%s", bad, e->d_name), O_RDWR);
-			uint8_t b;
-
-			assert_int_equal(pread(fd, &b, 1, 300000), 1);
-			b ^= 4;
-			assert_int_equal(pwrite(fd, &b, 1, 300000), 1);
-			close(fd);
-			hit = true;
-		}
-	closedir(d);
-	assert_true(hit);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
-	assert_says(got.err, path_of("ckptctl verify --data %s", bad));
+	flip(part(bad, 0), 300000);
+	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
 	assert_false(exists(out));
 	assert_int_equal(mkdir(out, 0700), 0);
 	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
@@ -587,39 +498,6 @@ TEST(a_damaged_source_leaves_nothing)
 }
 
 /* --- what is left of a damaged checkpoint --- */
-
-/* Part number n of the step, by name. */
-static char *part_path(const char *step, uint32_t n)
-{
-	static char best[8][PATH_MAX];
-	struct dirent **e;
-	int all = scandir(step, &e, NULL, alphasort);
-	char *ret = best[n];
-
-	*ret = 0;
-	for (int i = 0; i < all; i++) {
-		if (strstr(e[i]->d_name, ".part") && !n--)
-			snprintf(ret, PATH_MAX, "%s/%s", step, e[i]->d_name);
-		free(e[i]);
-	}
-	free(e);
-	assert_true(*ret);
-	return ret;
-}
-
-static void flip(const char *path, int64_t off)
-{
-	int fd = open(path, O_RDWR);
-	uint8_t b;
-
-	assert_true(fd >= 0);
-	if (off < 0)
-		off += lseek(fd, 0, SEEK_END);
-	assert_int_equal(pread(fd, &b, 1, off), 1);
-	b ^= 4;
-	assert_int_equal(pwrite(fd, &b, 1, off), 1);
-	close(fd);
-}
 
 static bool is_left_out(const json_t *j, const char *key)
 {
@@ -725,21 +603,16 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 	for (uint32_t how = 0; how < 3; how++) {
 		copy_step(in, bad);
 		if (how == 2)
-			assert_int_equal(unlink(part_path(bad, 1)), 0);
+			assert_int_equal(unlink(part(bad, 1)), 0);
 		else
-			flip(part_path(bad, how), how ? -5000 : 300000);
+			flip(part(bad, how), how ? -5000 : 300000);
 		n = keep_going(bad, sound, NULL);
 		assert_true(n >= 1);
 		assert_int_equal(keep_going(bad, viewed, view), n);
 		/* one rank, and for people */
-		assert_int_equal(
-			RUN("restore", bad, out, "--mesh", "fsdp=3", "--rank", "1", "--keep-going"),
-			CLI_WARNINGS);
-		assert_says(got.out, "left out");
-		assert_says(got.out, how == 0	? "the CRC-32C of its bytes is wrong"
-				     : how == 1 ? "elements are missing"
-						: "is missing");
-		assert_says(got.err, "tensors are damaged and were left out");
+		assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--rank", "1",
+				       "--keep-going"),
+				 CLI_WARNINGS);
 		assert_int_equal(entries(out), 1);
 		RUN("restore", bad, all, "--mesh", "fsdp=3", "--keep-going");
 		assert_true(same_file(file_of(out, 1), file_of(all, 1)));
@@ -758,15 +631,15 @@ TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
 	copy_step(in, bad);
 	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(unlink(part_path(bad, 0)), 0);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
-	assert_says(got.err, "nothing can be restored");
+		assert_int_equal(unlink(part(bad, 0)), 0);
+	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"),
+			 CLI_CORRUPT);
 	assert_false(exists(out));
 	remove_tree(bad);
 	copy_step(in, bad);
 	flip(path_of("%s/MANIFEST", bad), 5000);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
-	assert_says(got.err, "without its MANIFEST nothing can be restored");
+	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"),
+			 CLI_CORRUPT);
 	assert_false(exists(out));
 	remove_tree(bad);
 	assert_int_equal(
@@ -775,29 +648,10 @@ TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 	assert_int_equal(RUN("restore", in, out, "--keep-going"), CLI_USAGE);
 }
 
-/* The verb alone, with a table of system calls. */
 static int run_ops(const struct io_ops *ops, const char *mesh)
 {
-	char *argv[] = { in, out };
-	struct cli c = { .ops = ops,
-			 .verb = &verb_restore,
-			 .narg = 2,
-			 .arg = argv,
-			 .where = ".",
-			 .quiet = true };
-	int code;
-
-	free(got.out);
-	free(got.err);
-	c.out = open_memstream(&got.out, &got.out_len);
-	c.err = open_memstream(&got.err, &got.err_len);
-	c.value[OPT_MESH] = mesh;
-	c.o = output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
-	code = verb_restore.run(&c);
-	c.o->ops->free(c.o);
-	fclose(c.out);
-	fclose(c.err);
-	return code;
+	return run_verb(ops, &verb_restore, (const char *const[]){ in, out, NULL },
+			(const struct verb_option[]){ { OPT_MESH, mesh }, { OPT_NONE, NULL } });
 }
 
 TEST(whichever_call_fails_nothing_is_left)
@@ -993,14 +847,9 @@ TEST(json_ends_with_a_summary)
 
 TEST(people_read_what_was_written)
 {
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
-	assert_says(got.out, "rank-00002.safetensors");
-	assert_says(got.out, "Wrote 3 files to ");
-	assert_says(got.out, "step 7 on fsdp=3");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), 0);
 	remove_tree(out);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=20"), 0);
-	assert_silent(got.out, "rank-00002.safetensors");
-	assert_says(got.out, "Wrote 20 files to ");
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=20"), 0);
 	remove_tree(out);
 }
 
@@ -1009,11 +858,8 @@ TEST(people_read_what_was_written)
 static const char *view_file(const char *rules)
 {
 	const char *path = path_of("%s/view.txt", top);
-	FILE *f = fopen(path, "w");
 
-	assert_non_null(f);
-	assert_true(fputs(rules, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+	spill(path, rules);
 	return path;
 }
 
@@ -1121,18 +967,14 @@ TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 {
 	json_t *j;
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			     view_file("\nrename model/a -> b c\nrenam\n")),
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view",
+			       view_file("\nrename model/a -> b c\nrenam\n")),
 			 CLI_USAGE);
-	assert_says(got.err, "view.txt:2: character 21: rename makes one tensor");
-	assert_says(got.err, "view.txt:3: character 1: \"renam\" is not a rule");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			     view_file("rename model/nothing.* -> b\n")),
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view",
+			       view_file("rename model/nothing.* -> b\n")),
 			 CLI_USAGE);
-	assert_says(got.err, "view.txt:1: no tensor matches \"model/nothing.*\"");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such"),
+	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such"),
 			 CLI_USAGE);
-	assert_says(got.err, "the view file /no/such");
 	assert_false(exists(out));
 	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
 			     view_file("rename model/mask -> mask\n")),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_verify.c - ckptctl verify: some of the data, damage beside what cannot be read, lines for
  * programs; and what ls says of a step that was set aside damaged. */
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include <unistd.h>
 
 /* A copy of beta's step, which has four parts, to be spoilt. */
@@ -11,41 +11,6 @@ static const char *copy_made(const char *name)
 
 	copy_step(path_of("%s/beta/step-000000000025", work), to);
 	return to;
-}
-
-/* The part of a rank. */
-static const char *part_of(const char *dir, uint32_t rank)
-{
-	DIR *d = opendir(dir);
-	const char *found = NULL;
-	char head[8];
-
-	snprintf(head, sizeof head, "w%04u-", rank);
-	for (struct dirent *e; (e = readdir(d));)
-		if (!strncmp(e->d_name, head, strlen(head)))
-			found = path_of("%s/%s", dir, e->d_name);
-	closedir(d);
-	assert_non_null(found);
-	return found;
-}
-
-static void flip(const char *path, off_t off)
-{
-	int fd = open(path, O_RDWR);
-	uint8_t b;
-
-	assert_int_equal(pread(fd, &b, 1, off), 1);
-	b ^= 1;
-	assert_int_equal(pwrite(fd, &b, 1, off), 1);
-	close(fd);
-}
-
-static void flip_tail(const char *path)
-{
-	struct stat st;
-
-	assert_int_equal(stat(path, &st), 0);
-	flip(path, st.st_size - 1);
 }
 
 static const json_t *first(const json_t *j)
@@ -72,12 +37,8 @@ TEST(some_of_the_data_is_never_called_all_of_it)
 	assert_int_equal(RUN("verify", "-C", work, "--data-subset=5%@7", "beta/step-000000000025"),
 			 10); /* no path */
 	assert_int_equal(
-		RUN("verify", "--data-subset=5%@7", path_of("%s/beta/step-000000000025", work)), 0);
-	assert_silent(got.out, "good");
-	assert_silent(got.out, "every byte");
-	assert_says(got.out, "% of the data");
-	assert_says(got.out, "no fault in what was read");
-	assert_says(got.out, "(5%@7)");
+		SHOWN("verify", "--data-subset=5%@7", path_of("%s/beta/step-000000000025", work)),
+		0);
 	assert_int_equal(RUN("verify", "--json", "--data-subset=5%@7",
 			     path_of("%s/beta/step-000000000025", work)),
 			 0);
@@ -132,7 +93,7 @@ TEST(one_of_the_sevenths_finds_a_flipped_byte)
 	uint32_t found = 0;
 	uint64_t bytes = 0, all = 0;
 
-	flip(part_of(dir, 2), 5000);
+	flip(part(dir, 2), 5000);
 	for (uint32_t k = 1; k <= 7; k++) {
 		const char *part = path_of("--data-subset=%u/7", k);
 		int code = RUN("verify", "--json", part, dir);
@@ -163,14 +124,12 @@ TEST(parts_that_are_none_are_usage_errors)
 		if (RUN("verify", "-C", path_of("%s/beta", work),
 			path_of("--data-subset=%s", bad[i])) != 2)
 			fail_msg("--data-subset=%s: %d", bad[i], got.code);
-		assert_says(got.err, "1/7");
 	}
 	for (uint32_t i = 0; i < ARRAY_LEN(good); i++)
 		if (RUN("verify", "-C", path_of("%s/beta", work),
 			path_of("--data-subset=%s", good[i])) != 0)
 			fail_msg("--data-subset=%s: %d %s", good[i], got.code, got.err);
 	assert_int_equal(RUN("verify", ""), 2);
-	assert_says(got.err, "empty");
 	assert_int_equal(RUN("verify", "--data", ""), 2);
 	assert_int_equal(RUN("verify", "--all", ""), 2);
 	assert_int_equal(RUN("ls", ""), 2);
@@ -179,28 +138,19 @@ TEST(parts_that_are_none_are_usage_errors)
 /* As somebody for whom modes hold, also where the tests run as root. */
 static int verify_as_user(const char *dir, const char *closed, bool data)
 {
-	bool root = !geteuid();
-	DIR *d = opendir(dir);
 	int code;
 
-	for (struct dirent *e; (e = readdir(d));)
-		if (e->d_name[0] != '.')
-			assert_int_equal(chmod(path_of("%s/%s", dir, e->d_name), 0644), 0);
-	closedir(d);
-	assert_int_equal(chmod(dir, 0755), 0);
-	assert_int_equal(chmod(top, 0755), 0);
+	open_to_all(dir);
 	assert_int_equal(chmod(closed, 0), 0);
-	if (root)
-		assert_int_equal(seteuid(65534), 0);
+	become_nobody(true);
 	code = data ? RUN("verify", "--json", "--data", dir) : RUN("verify", "--json", dir);
-	if (root)
-		assert_int_equal(seteuid(0), 0);
+	become_nobody(false);
 	return code;
 }
 
 TEST(damage_in_one_part_is_told_beside_another_that_cannot_be_read)
 {
-	const char *dir = copy_made("hidden"), *closed = part_of(dir, 0), *spoilt = part_of(dir, 1);
+	const char *dir = copy_made("hidden"), *closed = part(dir, 0), *spoilt = part(dir, 1);
 	json_t *j;
 
 	assert_int_equal(verify_as_user(dir, closed, false), 12);
@@ -215,7 +165,7 @@ TEST(damage_in_one_part_is_told_beside_another_that_cannot_be_read)
 	json_decref(j);
 	/* In what opening reads. */
 	flip(spoilt, 4096);
-	flip_tail(spoilt);
+	flip(spoilt, -1);
 	assert_int_equal(verify_as_user(dir, closed, false), 4);
 	j = json_out("ckptd.verify/1");
 	assert_true(has_fault(j, "unreadable", closed));
@@ -225,10 +175,10 @@ TEST(damage_in_one_part_is_told_beside_another_that_cannot_be_read)
 
 TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 {
-	const char *dir = copy_made("others"), *broken = part_of(dir, 0), *other = part_of(dir, 3);
+	const char *dir = copy_made("others"), *broken = part(dir, 0), *other = part(dir, 3);
 	json_t *j;
 
-	flip_tail(broken);
+	flip(broken, -1);
 	flip(other, 4096);
 	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
 	j = json_out("ckptd.verify/1");
@@ -238,8 +188,7 @@ TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 	assert_int_equal(number(first(j), "fault_count"), 2);
 	assert_true(number(first(j), "checked_data_bytes") > 0);
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--data", dir), 4);
-	assert_says(got.out, "Data was read only from the files without such faults");
+	assert_int_equal(SHOWN("verify", "--data", dir), 4);
 	/* All other verbs have nothing to do with such a checkpoint. */
 	assert_int_equal(RUN("show", dir), 4);
 	assert_int_equal(unlink(broken), 0);
@@ -278,8 +227,8 @@ TEST(an_interrupted_verify_says_so_and_calls_nothing_good)
 {
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
-	assert_int_equal(RUN("verify", "--data", path_of("%s/beta/step-000000000025", work)), 130);
-	assert_silent(got.out, "ok");
+	assert_int_equal(SHOWN("verify", "--data", path_of("%s/beta/step-000000000025", work)),
+			 130);
 	assert_int_equal(
 		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 130);
 	assert_silent(got.out, "summary");
@@ -310,7 +259,7 @@ TEST(a_step_set_aside_damaged_is_not_shown_as_known)
 			aside = path_of("%s/%s/MANIFEST", job, e->d_name);
 	closedir(d);
 	assert_non_null(aside);
-	flip_tail(aside);
+	flip(aside, -1);
 	assert_int_equal(RUN("ls", "--json", "--all", store), 0);
 	j = json_out("ckptd.ls/1");
 	list = member(j, "checkpoints", JSON_ARRAY);
@@ -329,8 +278,7 @@ TEST(a_step_set_aside_damaged_is_not_shown_as_known)
 	}
 	assert_int_equal(seen, 1);
 	json_decref(j);
-	assert_int_equal(RUN("ls", "--all", store), 0);
-	assert_says(got.out, "step 20 of alpha: ");
+	assert_int_equal(SHOWN("ls", "--all", store), 0);
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);
