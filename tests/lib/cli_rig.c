@@ -354,7 +354,6 @@ static uint8_t *fill(const struct table *t, struct declared *known, uint64_t ste
 	return raw;
 }
 
-/* A store that a test makes need not survive a power loss. */
 static int no_sync(void *ctx, int fd)
 {
 	(void)ctx;
@@ -362,7 +361,7 @@ static int no_sync(void *ctx, int fd)
 	return 0;
 }
 
-static const struct io_ops *quick_ops(void)
+const struct io_ops *quick_ops(void)
 {
 	static struct io_ops ops;
 
@@ -979,8 +978,8 @@ static void golden_differs(const struct golden *g, size_t len, const char *now)
 
 	spill(own("%s/.want", top), want);
 	spill(own("%s/.now", top), now);
-	diff = popen(own("diff -U99 --label tests/golden/%s --label now '%s/.want' '%s/.now'", g->name,
-			 top, top),
+	diff = popen(own("diff -U99 --label tests/golden/%s --label now '%s/.want' '%s/.now'",
+			 g->name, top, top),
 		     "r");
 	while (diff && fgets(line_, sizeof line_, diff))
 		print_error("%s", line_);

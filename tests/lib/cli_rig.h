@@ -58,6 +58,9 @@ void give_away(const char *tree); /* it becomes nobody's */
 
 /* --- stores --- */
 
+/* Without fsync(2): what a test makes need not survive a power loss. */
+const struct io_ops *quick_ops(void);
+
 struct how {
 	const char *job, *mesh;
 	uint64_t step, seq, parent, rewind; /* UINT64_MAX: none */

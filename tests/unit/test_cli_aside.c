@@ -89,10 +89,7 @@ TEST(what_was_set_aside_stays_until_somebody_says_otherwise)
 	assert_int_equal(SHOWN("prune", "-n", "--set-aside", job), 0);
 	assert_says(aside_of(job, 40), ".old-");
 	RUN("prune", "--yes", "--set-aside", job, "--json");
-	j = document("ckptd.prune/1", 0);
-	assert_int_equal(number(j, "removed_count"), 1);
-	member(j, "policy", JSON_NULL);
-	json_decref(j);
+	assert_json(0, "ckptd.prune/1", "{'removed_count':1, 'policy':null}");
 	assert_string_equal(steps_of(job), "25 ");
 	assert_says(aside_of(job, 30), ".old-");
 	assert_int_equal(SHOWN("ls", job), 0);
@@ -195,11 +192,7 @@ TEST(rm_removes_one_and_never_the_last)
 	/* Set aside, by its number or its path. */
 	assert_int_equal(RUN("rm", "--yes", "-C", job, "step:40"), 0);
 	RUN("rm", "--yes", aside_of(job, 30), "--json");
-	j = document("ckptd.rm/1", 0);
-	assert_string_equal(string(j, "state"), "set-aside");
-	assert_int_equal(number(j, "step"), 30);
-	member(j, "trash", JSON_NULL);
-	json_decref(j);
+	assert_json(0, "ckptd.rm/1", "{'state':'set-aside', 'step':30, 'trash':null}");
 	/* The newest goes while an older one is complete; then nothing does. */
 	copy_file(part(step_path(job, 25), 0), path_of("%s/.nfs0001", step_path(job, 25)));
 	RUN("rm", "--yes", "-C", job, "latest", "--json");

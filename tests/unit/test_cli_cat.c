@@ -142,15 +142,13 @@ TEST(a_slice_means_what_it_means_to_numpy)
 		const char *text;
 		uint64_t start[3], count[3];
 		const char *print;
-	} cases[] = {
-		{ "0:4,:,3", { 0, 0, 3 }, { 4, 5, 1 }, "[0:4, :, 3]" },
-		{ "-1", { 6, 0, 0 }, { 1, 5, 4 }, "[6, :, :]" },
-		{ "-1:", { 6, 0, 0 }, { 1, 5, 4 }, "[6:7, :, :]" },
-		{ ":-2, -2: ,-4", { 0, 3, 0 }, { 5, 2, 1 }, "[0:5, 3:5, 0]" },
-		{ "5:3", { 5, 0, 0 }, { 0, 5, 4 }, "[5:5, :, :]" },
-		{ "-100:100", { 0, 0, 0 }, { 7, 5, 4 }, "[:, :, :]" },
-		{ "99999999999999999999999999:", { 7, 0, 0 }, { 0, 5, 4 }, "[7:7, :, :]" },
-	};
+	} cases[] = { { "0:4,:,3", { 0, 0, 3 }, { 4, 5, 1 }, "[0:4, :, 3]" },
+		      { "-1", { 6, 0, 0 }, { 1, 5, 4 }, "[6, :, :]" },
+		      { "-1:", { 6, 0, 0 }, { 1, 5, 4 }, "[6:7, :, :]" },
+		      { ":-2, -2: ,-4", { 0, 3, 0 }, { 5, 2, 1 }, "[0:5, 3:5, 0]" },
+		      { "5:3", { 5, 0, 0 }, { 0, 5, 4 }, "[5:5, :, :]" },
+		      { "-100:100", { 0, 0, 0 }, { 7, 5, 4 }, "[:, :, :]" },
+		      { "99999999999999999999999999:", { 7, 0, 0 }, { 0, 5, 4 }, "[7:7, :, :]" } };
 	const uint64_t shape[] = { 7, 5, 4 };
 	struct ckpt_err err;
 	struct slice s;
@@ -176,19 +174,17 @@ TEST(a_slice_that_does_not_fit_says_where_and_what_the_shape_is)
 {
 	static const struct {
 		const char *text, *where, *why;
-	} cases[] = {
-		{ "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
-		{ "0, -6", "character 4", "index -6 is outside of dimension 1" },
-		{ "::2", "character 2", "no step" },
-		{ "0:4:2", "character 4", "no step" },
-		{ "a", "character 1", "expected" },
-		{ "1,,2", "character 3", "expected" },
-		{ "0:4 5", "character 5", "the end" },
-		{ "0,0,0,0", "character 7", "one item more" },
-		{ "-", "character 1", "must follow the sign" },
-		{ "0:+", "character 3", "must follow the sign" },
-		{ "", "character 1", "expected" },
-	};
+	} cases[] = { { "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
+		      { "0, -6", "character 4", "index -6 is outside of dimension 1" },
+		      { "::2", "character 2", "no step" },
+		      { "0:4:2", "character 4", "no step" },
+		      { "a", "character 1", "expected" },
+		      { "1,,2", "character 3", "expected" },
+		      { "0:4 5", "character 5", "the end" },
+		      { "0,0,0,0", "character 7", "one item more" },
+		      { "-", "character 1", "must follow the sign" },
+		      { "0:+", "character 3", "must follow the sign" },
+		      { "", "character 1", "expected" } };
 	const uint64_t shape[] = { 7, 5, 4 };
 	struct ckpt_err err;
 	struct slice s;
@@ -225,34 +221,32 @@ TEST(every_dtype_means_its_numbers)
 		uint32_t dtype;
 		uint64_t bits;
 		double x;
-	} cases[] = {
-		{ CKPT_BOOL, 0, 0 },
-		{ CKPT_BOOL, 2, 1 },
-		{ CKPT_U8, 0xff, 255 },
-		{ CKPT_I8, 0xff, -1 },
-		{ CKPT_F8_E4M3, 0x7e, 448 },
-		{ CKPT_F8_E4M3, 0x01, 0x1p-9 },
-		{ CKPT_F8_E4M3, 0xb8, -1 },
-		{ CKPT_F8_E5M2, 0x7b, 57344 },
-		{ CKPT_F8_E5M2, 0x01, 0x1p-16 },
-		{ CKPT_F8_E5M2, 0xfc, -INFINITY },
-		{ CKPT_F8_E8M0, 0, 0x1p-127 },
-		{ CKPT_F8_E8M0, 0xfe, 0x1p127 },
-		{ CKPT_U16, 0xffff, 65535 },
-		{ CKPT_I16, 0x8000, -32768 },
-		{ CKPT_F16, 0x7bff, 65504 },
-		{ CKPT_F16, 0x0001, 0x1p-24 },
-		{ CKPT_F16, 0xfc00, -INFINITY },
-		{ CKPT_F16, 0xbc00, -1 },
-		{ CKPT_BF16, 0x3f80, 1 },
-		{ CKPT_BF16, 0xc049, -3.140625 },
-		{ CKPT_U32, 0xffffffff, 4294967295.0 },
-		{ CKPT_I32, 0xffffffff, -1 },
-		{ CKPT_F32, 0x40490fdb, (double)3.14159274f },
-		{ CKPT_U64, UINT64_MAX, 0x1p64 },
-		{ CKPT_I64, UINT64_MAX, -1 },
-		{ CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 },
-	};
+	} cases[] = { { CKPT_BOOL, 0, 0 },
+		      { CKPT_BOOL, 2, 1 },
+		      { CKPT_U8, 0xff, 255 },
+		      { CKPT_I8, 0xff, -1 },
+		      { CKPT_F8_E4M3, 0x7e, 448 },
+		      { CKPT_F8_E4M3, 0x01, 0x1p-9 },
+		      { CKPT_F8_E4M3, 0xb8, -1 },
+		      { CKPT_F8_E5M2, 0x7b, 57344 },
+		      { CKPT_F8_E5M2, 0x01, 0x1p-16 },
+		      { CKPT_F8_E5M2, 0xfc, -INFINITY },
+		      { CKPT_F8_E8M0, 0, 0x1p-127 },
+		      { CKPT_F8_E8M0, 0xfe, 0x1p127 },
+		      { CKPT_U16, 0xffff, 65535 },
+		      { CKPT_I16, 0x8000, -32768 },
+		      { CKPT_F16, 0x7bff, 65504 },
+		      { CKPT_F16, 0x0001, 0x1p-24 },
+		      { CKPT_F16, 0xfc00, -INFINITY },
+		      { CKPT_F16, 0xbc00, -1 },
+		      { CKPT_BF16, 0x3f80, 1 },
+		      { CKPT_BF16, 0xc049, -3.140625 },
+		      { CKPT_U32, 0xffffffff, 4294967295.0 },
+		      { CKPT_I32, 0xffffffff, -1 },
+		      { CKPT_F32, 0x40490fdb, (double)3.14159274f },
+		      { CKPT_U64, UINT64_MAX, 0x1p64 },
+		      { CKPT_I64, UINT64_MAX, -1 },
+		      { CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 } };
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
 		if (real_of(cases[i].dtype, cases[i].bits) != cases[i].x)
@@ -777,15 +771,13 @@ static int make_more(void **state)
 	static const float w[] = { 0, 1, 2, 3, 4, 5 };
 	static const uint8_t one = 7;
 	static int16_t wide[1000];
-	const struct made all[] = {
-		{ "model", "odd", CKPT_F32, 1, { 8 }, odd, 0 },
-		{ "model", "whole", CKPT_I64, 1, { 3 }, whole, 0 },
-		{ "model", "big", CKPT_F64, 1, { 4 }, big, 0 },
-		{ "model", "w", CKPT_F32, 2, { 2, 3 }, w, 0 },
-		{ "optim", "w", CKPT_F32, 2, { 2, 3 }, w, 0 },
-		{ "model", "wide", CKPT_I16, 2, { 25, 40 }, wide, 0 },
-		{ "model", "one", CKPT_U8, 0, { 0 }, &one, 0 },
-	};
+	const struct made all[] = { { "model", "odd", CKPT_F32, 1, { 8 }, odd, 0 },
+				    { "model", "whole", CKPT_I64, 1, { 3 }, whole, 0 },
+				    { "model", "big", CKPT_F64, 1, { 4 }, big, 0 },
+				    { "model", "w", CKPT_F32, 2, { 2, 3 }, w, 0 },
+				    { "optim", "w", CKPT_F32, 2, { 2, 3 }, w, 0 },
+				    { "model", "wide", CKPT_I16, 2, { 25, 40 }, wide, 0 },
+				    { "model", "one", CKPT_U8, 0, { 0 }, &one, 0 } };
 
 	if (make_all(state))
 		return -1;

@@ -671,11 +671,10 @@ TEST(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told)
 	const char *store = path_of("%s/sorted", top), *alpha = path_of("%s/alpha", work);
 	static const struct {
 		const char *key, *steps;
-	} sorts[] = {
-		{ "step", "40 30 20 10" }, { "-step", "10 20 30 40" }, { "age", "40 30 20 10" },
-		{ "-age", "10 20 30 40" }, { "loss", "20 40 10 30" },  { "-loss", "30 10 40 20" },
-		{ "lr", "40 30 20 10" },   { "size", "40 30 20 10" },
-	};
+	} sorts[] = { { "step", "40 30 20 10" }, { "-step", "10 20 30 40" },
+		      { "age", "40 30 20 10" },	 { "-age", "10 20 30 40" },
+		      { "loss", "20 40 10 30" }, { "-loss", "30 10 40 20" },
+		      { "lr", "40 30 20 10" },	 { "size", "40 30 20 10" } };
 	static const double losses[] = { 3, 1, 4.5, 2 };
 
 	assert_int_equal(mkdir(store, 0700), 0);

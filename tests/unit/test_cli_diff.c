@@ -127,24 +127,20 @@ TEST(all_differences_come_at_once)
 {
 	static const uint8_t z[256];
 	static const uint8_t one[4] = { 1 };
-	const struct made left[] = {
-		{ "m", "gone", CKPT_U8, 1, { 3 }, z, 0 },
-		{ "m", "longer", CKPT_F32, 2, { 2, 3 }, z, 0 },
-		{ "m", "wider", CKPT_BF16, 1, { 5 }, z, 0 },
-		{ "m", "other", CKPT_U8, 1, { 4 }, z, 0 },
-		{ "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_PARAM },
-		{ "m", "deeper", CKPT_U8, 1, { 1 }, z, 0 },
-		{ "m", "same", CKPT_U8, 1, { 4 }, one, 0 },
-	};
-	const struct made right[] = {
-		{ "m", "same", CKPT_U8, 1, { 4 }, one, 0 },
-		{ "m", "longer", CKPT_F32, 2, { 2, 4 }, z, 0 },
-		{ "m", "wider", CKPT_F32, 1, { 5 }, z, 0 },
-		{ "m", "other", CKPT_U8, 1, { 4 }, one, 0 },
-		{ "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_BUFFER },
-		{ "m", "deeper", CKPT_I16, 0, { 0 }, z, 0 },
-		{ "m", "new", CKPT_U8, 1, { 3 }, z, 0 },
-	};
+	const struct made left[] = { { "m", "gone", CKPT_U8, 1, { 3 }, z, 0 },
+				     { "m", "longer", CKPT_F32, 2, { 2, 3 }, z, 0 },
+				     { "m", "wider", CKPT_BF16, 1, { 5 }, z, 0 },
+				     { "m", "other", CKPT_U8, 1, { 4 }, z, 0 },
+				     { "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_PARAM },
+				     { "m", "deeper", CKPT_U8, 1, { 1 }, z, 0 },
+				     { "m", "same", CKPT_U8, 1, { 4 }, one, 0 } };
+	const struct made right[] = { { "m", "same", CKPT_U8, 1, { 4 }, one, 0 },
+				      { "m", "longer", CKPT_F32, 2, { 2, 4 }, z, 0 },
+				      { "m", "wider", CKPT_F32, 1, { 5 }, z, 0 },
+				      { "m", "other", CKPT_U8, 1, { 4 }, one, 0 },
+				      { "m", "role", CKPT_U8, 1, { 4 }, z, CKPT_BUFFER },
+				      { "m", "deeper", CKPT_I16, 0, { 0 }, z, 0 },
+				      { "m", "new", CKPT_U8, 1, { 3 }, z, 0 } };
 	const char *a = made_step(left, ARRAY_LEN(left)), *b = made_step(right, ARRAY_LEN(right));
 	const json_t *x;
 	json_t *j;
@@ -414,7 +410,7 @@ static int make_more(void **state)
 {
 	static const struct how more[] = {
 		{ "gamma", "dp=2,fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false },
-		{ "delta", "fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false },
+		{ "delta", "fsdp=2", 10, 1, UINT64_MAX, UINT64_MAX, false }
 	};
 
 	if (make_all(state))

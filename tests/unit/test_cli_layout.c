@@ -302,7 +302,7 @@ TEST(questions_that_must_be_refused_say_why)
 		  "progressions together" },
 		{ "{\"shape\":[1000000000000],\"mesh\":[2,2],\"placements\":"
 		  "[\"_S(0, 1000003)\",\"_S(0, 500021)\"]}",
-		  "more than 65536 progressions" },
+		  "more than 65536 progressions" }
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
@@ -382,7 +382,7 @@ TEST(redistributions_that_pytorch_refuses_are_refused)
 		{ "[\"P(max)\"]", "[\"P(sum)\"]", "P(max) cannot become P(sum)" },
 		{ "[\"P(avg)\"]", "[\"R\"]", "average" },
 		{ "[\"P(sum)\"]", "[\"S(1)\"]", "dst" },
-		{ "[\"P(sum)\",\"R\"]", "[\"R\"]", "2 placements" },
+		{ "[\"P(sum)\",\"R\"]", "[\"R\"]", "2 placements" }
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
@@ -409,7 +409,7 @@ TEST(locals_that_do_not_fit_are_refused)
 		{ "float32", "[[1,2],[1,\"2\"]]", "is not a value of type F32" },
 		{ "float32", "[[1,2],[1,3]]", "differs from what a replica" },
 		{ "bool", "[[1,2],[1,3]]", "dtype" },
-		{ "float8_e4m3fn", "[[1,2],[1,3]]", "dtype" },
+		{ "float8_e4m3fn", "[[1,2],[1,3]]", "dtype" }
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
@@ -500,7 +500,7 @@ TEST(a_layout_is_the_same_in_all_the_ways_to_say_it)
 		{ "Replicate(), Replicate()", NULL, "Replicate()", NULL },
 		{ "Shard(0)@dp, Shard(0)@tp", "flat", "S(0),S(0)", "flat" },
 		{ "unflatten_pad: StridedShard(0, 3)@tp", NULL, "R,_S(0, 3)", "unflatten_pad" },
-		{ "Replicate", NULL, "R,R", NULL },
+		{ "Replicate", NULL, "R,R", NULL }
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(same_ways); i++) {
@@ -606,7 +606,7 @@ TEST(wrong_words_are_refused_with_what_to_write)
 		{ "7", "dp=2", "Shard(0)@dp", "order", "stand in the order in which they cut" },
 		{ "7", "dp=2", "_S(0, 3)", "order", "" },
 		{ "7", "dp=2", "_S(0, 3)", "flat", "takes no _S" },
-		{ "7", "dp=2", "S(0)", "nested", "--mode=nested" },
+		{ "7", "dp=2", "S(0)", "nested", "--mode=nested" }
 	};
 
 	assert_int_equal(SHOWN("layout"), 2);

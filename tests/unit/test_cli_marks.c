@@ -63,13 +63,8 @@ TEST(a_hold_is_kept_with_who_how_long_and_why)
 	assert_int_equal(SHOWN("show", "-C", job), 0);
 
 	/* Again by the same name: one hold, without an end now. */
-	assert_int_equal(RUN("hold", step_path(job, 10), "--by=eval-17", "--json"), 0);
-	j = json_out("ckptd.hold/1");
-	assert_int_equal(number(j, "step"), 10);
-	assert_string_equal(string(j, "job"), "run");
-	assert_string_equal(string(j, "name"), "eval-17");
-	member(j, "until", JSON_NULL);
-	json_decref(j);
+	RUN("hold", step_path(job, 10), "--by=eval-17", "--json");
+	assert_json(0, "ckptd.hold/1", "{'step':10, 'job':'run', 'name':'eval-17', 'until':null}");
 	x = first(listed(job, 10, &j), "holds");
 	member(x, "until", JSON_NULL);
 	member(x, "why", JSON_NULL);
@@ -90,10 +85,8 @@ TEST(release_gives_up_one_hold_or_all)
 	/* The default name of release is that of hold. */
 	assert_int_equal(SHOWN("release", "-C", job, "latest"), 0);
 	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=x"), 0);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--all", "--json"), 0);
-	j = json_out("ckptd.release/1");
-	assert_int_equal(number(j, "released_count"), 2);
-	json_decref(j);
+	RUN("release", "-C", job, "latest", "--all", "--json");
+	assert_json(0, "ckptd.release/1", "{'released_count':2}");
 	assert_int_equal(count(listed(job, 20, &j), "holds"), 0);
 	json_decref(j);
 	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 10);
@@ -180,11 +173,8 @@ TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
 	j = json_out("ckptd.verify/1");
 	member(json_array_get(json_object_get(j, "checkpoints"), 0), "mark", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("show", copy, "--json"), 0);
-	j = json_out("ckptd.show/1");
-	assert_int_equal(count(j, "holds"), 0);
-	member(j, "verified", JSON_NULL);
-	json_decref(j);
+	RUN("show", copy, "--json");
+	assert_json(0, "ckptd.show/1", "{'holds':[], 'verified':null}");
 	assert_int_equal(access(path_of("%s/.ckptd", top), F_OK), -1);
 	assert_int_equal(access(path_of("%s/notes/.ckptd", top), F_OK), -1);
 }
@@ -244,12 +234,8 @@ TEST(a_tag_finds_its_step_moves_and_goes)
 	assert_string_equal(string(first(j, "tags"), "name"), "best");
 	json_decref(j);
 	assert_int_equal(SHOWN("ls", job), 0);
-	assert_int_equal(RUN("tag", "-C", job, "step:20", "best", "--json"), 0);
-	j = json_out("ckptd.tag/1");
-	assert_int_equal(number(j, "step"), 20);
-	assert_int_equal(number(j, "moved_from"), 10);
-	assert_true(json_is_false(json_object_get(j, "deleted")));
-	json_decref(j);
+	RUN("tag", "-C", job, "step:20", "best", "--json");
+	assert_json(0, "ckptd.tag/1", "{'step':20, 'moved_from':10, 'deleted':false}");
 	assert_int_equal(count(listed(job, 10, &j), "tags"), 0);
 	json_decref(j);
 	assert_int_equal(RUN("tag", "-C", job, "tag:best", "again"), 0);
@@ -347,10 +333,8 @@ TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over
 
 	flip(part(step_path(job, 30), 0), 8192);
 	assert_int_equal(SHOWN("verify", "--data", "--no-mark", "-C", job), 4);
-	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
-	j = json_out("ckptd.show/1");
-	assert_int_equal(number(j, "step"), 30);
-	json_decref(j);
+	RUN("show", "-C", job, "--json");
+	assert_json(0, "ckptd.show/1", "{'step':30}");
 	assert_int_equal(SHOWN("verify", "--data", "-C", job), 4);
 	x = listed(job, 30, &j);
 	assert_string_equal(string(x, "state"), "quarantined");

@@ -64,14 +64,11 @@ TEST(without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes)
 TEST(an_empty_store_has_nothing_to_remove)
 {
 	const char *root = place("nothing");
-	json_t *j;
 
 	assert_int_equal(mkdir(root, 0700), 0);
 	assert_int_equal(SHOWN("prune", "--keep-last=1", root), 0);
 	RUN("prune", "--keep-last=1", "--yes", root, "--json");
-	j = pruned(0);
-	assert_int_equal(number(j, "removed_count"), 0);
-	json_decref(j);
+	assert_json(0, "ckptd.prune/1", "{'removed_count':0}");
 }
 
 /* --- deciding --- */
@@ -227,9 +224,7 @@ TEST(a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked)
 	flip(part(step_path(job, 40), 0), 8192);
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	assert_json_error(4);
-	j = pruned(4);
-	assert_int_equal(number(j, "quarantined_count"), 1);
-	json_decref(j);
+	assert_json(4, "ckptd.prune/1", "{'quarantined_count':1}");
 	assert_string_equal(string(listed(job, 40, &j), "state"), "quarantined");
 	json_decref(j);
 	/* What is left is whole. */
@@ -317,14 +312,10 @@ TEST(bad_removes_nothing_that_may_be_whole)
 TEST(a_store_is_pruned_job_by_job)
 {
 	const char *root = place("jobs"), *a = line(root, "a", 3), *b = line(root, "b", 2);
-	json_t *j;
 
 	assert_int_equal(SHOWN("prune", "-n", "--keep-last=1", root), 0);
 	RUN("prune", "--yes", "--keep-last=1", "-C", root, "--json");
-	j = pruned(0);
-	assert_int_equal(number(j, "removed_count"), 3);
-	assert_int_equal(number(j, "kept_count"), 2);
-	json_decref(j);
+	assert_json(0, "ckptd.prune/1", "{'removed_count':3, 'kept_count':2}");
 	assert_string_equal(steps_of(a), "30 ");
 	assert_string_equal(steps_of(b), "20 ");
 }
@@ -332,12 +323,9 @@ TEST(a_store_is_pruned_job_by_job)
 TEST(free_takes_the_oldest_until_it_is_enough)
 {
 	const char *job = line(place("free"), "run", 5);
-	json_t *j;
 
 	RUN("prune", "--yes", "--free=6M", job, "--json");
-	j = pruned(0);
-	assert_int_equal(number(j, "removed_count"), 2);
-	json_decref(j);
+	assert_json(0, "ckptd.prune/1", "{'removed_count':2}");
 	assert_string_equal(steps_of(job), "50 40 30 ");
 	/* With rules, of those that they give up. */
 	assert_int_equal(RUN("prune", "--yes", "--free=1", "--keep-every=30", "--keep-last=1", job),

@@ -38,7 +38,7 @@ static void make_strange(void)
 		{ "model", "%s%n <&>\"'", CKPT_F32, 2, { 10, 2 }, x, 0 },
 		{ "model", "bad\xff.utf8", CKPT_F32, 1, { 10 }, x, 0 },
 		{ "model", "empty", CKPT_BF16, 3, { 4, 0, 7 }, x, 0 },
-		{ "model", "alone", CKPT_I64, 0, { 0 }, x, 0 },
+		{ "model", "alone", CKPT_I64, 0, { 0 }, x, 0 }
 	};
 
 	memset(long_name, 'n', LONG_NAME);
@@ -62,21 +62,19 @@ TEST(every_screen_fits_eighty_columns)
 {
 	const char *a = path_of("%s/step-000000000030", alpha());
 	const char *b = path_of("%s/beta/step-000000000025", work);
-	const char *const lines[][4] = {
-		{ "stats", a },
-		{ "stats", "--tensors=*mask", a },
-		{ "show", "--files", a },
-		{ "show", "--map=layers.3.fused", a },
-		{ "show", "--tensors=*", made },
-		{ "stats", made },
-		{ "diff", a, b },
-		{ "diff", "--values", a, b },
-		{ "verify", "--data", a, b },
-		{ "verify", "--data-subset=5%@1234567890", a },
-		{ "verify", "--data-subset=1/3", a },
-		{ "cat", "--stats", a, "rope.table" },
-		{ "cat", a, "spectrum" },
-	};
+	const char *const lines[][4] = { { "stats", a },
+					 { "stats", "--tensors=*mask", a },
+					 { "show", "--files", a },
+					 { "show", "--map=layers.3.fused", a },
+					 { "show", "--tensors=*", made },
+					 { "stats", made },
+					 { "diff", a, b },
+					 { "diff", "--values", a, b },
+					 { "verify", "--data", a, b },
+					 { "verify", "--data-subset=5%@1234567890", a },
+					 { "verify", "--data-subset=1/3", a },
+					 { "cat", "--stats", a, "rope.table" },
+					 { "cat", a, "spectrum" } };
 
 	setenv("LC_ALL", "C.UTF-8", 1);
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
@@ -212,34 +210,32 @@ TEST(every_error_says_the_next_command)
 	const struct {
 		int code;
 		const char *word[5];
-	} cases[] = {
-		{ 10, { "show", "-C", none } },
-		{ 10, { "show", none } },
-		{ 10, { "verify", none } },
-		{ 10, { "diff", none, step } },
-		{ 10, { "show", "step:31", "-C", alpha() } },
-		{ 10, { "cat", "latest~9", "w", "-C", alpha() } },
-		{ 10, { "stats", "31", "-C", alpha() } },
-		{ 10, { "verify", "alpha@31", "-C", work } },
-		{ 10, { "verify", "gamma@31", "-C", work } },
-		{ 2, { "verify", "@31", "-C", work } },
-		{ 2, { "show", "step:", "-C", alpha() } },
-		{ 2, { "verify", "latest~x", "-C", alpha() } },
-		{ 2, { "show", "-C", work } },
-		{ 10, { "show", "-C", step } },
-		{ 10, { "show", file } },
-		{ 10, { "ls", file } },
-		{ 10, { "ls", none } },
-		{ 2, { "show", "latest", "--map=rng", "-C", alpha() } },
-		{ 2, { "cat", step, "rng" } },
-		{ 10, { "cat", step, "rng", "--rank=7" } },
-		{ 2, { "cat", step, "mask", "--rank=0" } },
-		{ 2, { "cat", step, "mask", "--slice=99" } },
-		{ 2, { "cat", step, "mask", "-o", "/nonexistent/x" } },
-		{ 11, { "cat", step, "mask", "-o", file } },
-		{ 2, { "show", step, "--map=mask", "--svg=/nonexistent/x" } },
-		{ 11, { "show", step, "--map=mask", path_of("--svg=%s", file) } },
-	};
+	} cases[] = { { 10, { "show", "-C", none } },
+		      { 10, { "show", none } },
+		      { 10, { "verify", none } },
+		      { 10, { "diff", none, step } },
+		      { 10, { "show", "step:31", "-C", alpha() } },
+		      { 10, { "cat", "latest~9", "w", "-C", alpha() } },
+		      { 10, { "stats", "31", "-C", alpha() } },
+		      { 10, { "verify", "alpha@31", "-C", work } },
+		      { 10, { "verify", "gamma@31", "-C", work } },
+		      { 2, { "verify", "@31", "-C", work } },
+		      { 2, { "show", "step:", "-C", alpha() } },
+		      { 2, { "verify", "latest~x", "-C", alpha() } },
+		      { 2, { "show", "-C", work } },
+		      { 10, { "show", "-C", step } },
+		      { 10, { "show", file } },
+		      { 10, { "ls", file } },
+		      { 10, { "ls", none } },
+		      { 2, { "show", "latest", "--map=rng", "-C", alpha() } },
+		      { 2, { "cat", step, "rng" } },
+		      { 10, { "cat", step, "rng", "--rank=7" } },
+		      { 2, { "cat", step, "mask", "--rank=0" } },
+		      { 2, { "cat", step, "mask", "--slice=99" } },
+		      { 2, { "cat", step, "mask", "-o", "/nonexistent/x" } },
+		      { 11, { "cat", step, "mask", "-o", file } },
+		      { 2, { "show", step, "--map=mask", "--svg=/nonexistent/x" } },
+		      { 11, { "show", step, "--map=mask", path_of("--svg=%s", file) } } };
 
 	spill(file, "mine");
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -25,7 +25,6 @@ static const char *text_of(json_t *j, uint64_t step)
 TEST(where_all_is_well_there_is_nothing_to_repair)
 {
 	const char *root = place("well"), *job = line(root, "run", 2);
-	json_t *j;
 
 	assert_int_equal(SHOWN("repair", job), 0);
 	assert_int_equal(RUN("repair", "-n", root), 0);
@@ -33,10 +32,7 @@ TEST(where_all_is_well_there_is_nothing_to_repair)
 	assert_int_equal(RUN("repair", "-C", job, "latest"), 0);
 	assert_int_equal(RUN("repair", step_path(job, 10)), 0);
 	RUN("repair", "--yes", root, "--json");
-	j = repaired(0);
-	assert_int_equal(json_array_size(member(j, "items", JSON_ARRAY)), 0);
-	assert_true(json_is_false(json_object_get(j, "dry_run")));
-	json_decref(j);
+	assert_json(0, "ckptd.repair/1", "{'items':[], 'dry_run':false}");
 	assert_int_equal(RUN("repair", "-n", "--yes", root), 2);
 	assert_int_equal(RUN("repair", ""), 2);
 	assert_int_equal(RUN("repair", path_of("%s/none", top)), 10);
@@ -99,9 +95,7 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	json_decref(j);
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "--yes", job, "--json");
-	j = repaired(0);
-	assert_int_equal(number(j, "rebuilt_count"), 2);
-	json_decref(j);
+	assert_json(0, "ckptd.repair/1", "{'rebuilt_count':2}");
 	assert_string_equal(steps_of(job), "30 20 10 ");
 	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
 	assert_int_equal(SHOWN("show", "-C", job), 0);
