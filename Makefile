@@ -207,7 +207,7 @@ test: build/.deps-test
 golden: build/.deps-test
 	$(MAKEJ) $(O)/unit/cli
 	@rm -rf tests/golden
-	GOLDEN=write $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@GOLDEN=write $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
 	@git status --short tests/golden
 
 demo: build/.deps-build

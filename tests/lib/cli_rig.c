@@ -698,6 +698,14 @@ int run(const char *word, ...)
 	return got.code;
 }
 
+void exit_is(int have, int want, const char *file, int line_)
+{
+	if (have != want) {
+		print_error("exit %d, not %d: %s%s\n", have, want, got.out, got.err);
+		_fail(file, line_);
+	}
+}
+
 int run_verb(const struct io_ops *ops, const struct cli_verb *verb, const char *const *arg,
 	     const struct verb_option *option)
 {
@@ -873,8 +881,9 @@ static void mask(char *text)
 		}
 		regfree(&re);
 	}
-	for (char *p; (p = strstr(text, HERE));)
-		memcpy(p, HERE_SHOWN, strlen(HERE));
+	for (size_t n = strlen(HERE); n > 8; n--) /* it may have been shortened */
+		for (char *p; (p = strstr(text, own("%.*s", (int)n, HERE)));)
+			memcpy(p, HERE_SHOWN, n);
 }
 
 /* Lines as they are, the middle of many left out, blanks at the end of each too. */
@@ -1174,8 +1183,7 @@ static const char *json_lacks(const json_t *have, const json_t *want, const char
 	if (json_is_array(want) && json_is_array(have)) {
 		json_array_foreach(want, i, v) if (!lacks) lacks =
 			json_lacks(json_array_get(have, i), v, own("%s[%zu]", path, i));
-		/* [] is an empty one */
-		return lacks ? lacks : !i && json_array_size(have) ? path : NULL;
+		return lacks ? lacks : i != json_array_size(have) ? path : NULL;
 	}
 	if (json_is_number(want) && json_is_number(have))
 		return json_number_value(want) == json_number_value(have) ? NULL : path;

@@ -109,6 +109,9 @@ extern struct got {
 void run_argv(int argc, char **argv);
 int run(const char *word, ...) __attribute__((sentinel)); /* words up to a NULL */
 #define RUN(...) run(__VA_ARGS__, NULL)
+/* It must end with this code. */
+#define RUN_IS(code, ...) exit_is(RUN(__VA_ARGS__), code, __FILE__, __LINE__)
+void exit_is(int have, int want, const char *file, int line);
 /* The verb alone, with a table of system calls. options: which have what arguments, up to OPT_NONE. */
 struct verb_option {
 	enum cli_option_id id;
@@ -126,8 +129,10 @@ int run_verb(const struct io_ops *ops, const struct cli_verb *verb, const char *
  */
 int shown(const char *test, const char *typed, const char *word, ...) __attribute__((sentinel));
 #define SHOWN(...) shown(__func__, NULL, __VA_ARGS__, NULL)
+#define SHOWN_IS(code, ...) exit_is(SHOWN(__VA_ARGS__), code, __FILE__, __LINE__)
 /* And `typed` has been typed. */
-#define TYPED(typed, ...) shown(__func__, typed, __VA_ARGS__, NULL)
+#define TYPED_IS(code, typed, ...) \
+	exit_is(shown(__func__, typed, __VA_ARGS__, NULL), code, __FILE__, __LINE__)
 /* The same, but what appears is in got.out, whatever it is, colours included. */
 int at_terminal(const char *typed, const char *word, ...) __attribute__((sentinel));
 #define TERMINAL(...) at_terminal(NULL, __VA_ARGS__, NULL)
@@ -162,7 +167,7 @@ const char *string(const json_t *j, const char *key);
 size_t count(const json_t *j, const char *list);
 const json_t *item(const json_t *j, const char *list, size_t i);
 /* The command ended with this code, and its document has these values: JSON with ' for ". An object must have
- * the members that are named, a list must begin with the items that are named. */
+ * the members that are named, a list exactly the items. */
 void assert_json(int code, const char *schema, const char *part);
 
 /* The numbers of the committed steps, newest first: "30 20 10 ". */

@@ -197,8 +197,7 @@ TEST(a_slice_that_does_not_fit_says_where_and_what_the_shape_is)
 	}
 	assert_int_equal(slice_parse("0", 0, NULL, &s, &err), -EINVAL);
 	assert_says(err.msg, "single value");
-	assert_int_equal(SHOWN("cat", checkpoint(0), "model/embed.weight", "--slice", "0:4,9999"),
-			 2);
+	SHOWN_IS(2, "cat", checkpoint(0), "model/embed.weight", "--slice", "0:4,9999");
 	assert_int_equal(got.out_len, 0);
 }
 
@@ -361,8 +360,7 @@ TEST(a_npy_file_is_the_header_of_numpy_and_the_bytes)
 	assert_truth(&s.decl.tensor[table_find(&s.decl, "model", "stats.sum", TABLE_NONE)], NULL,
 		     10, got.out + 128, got.out_len - 128);
 	/* The same by a file's name; BF16 is written as <u2. */
-	assert_int_equal(
-		SHOWN("cat", checkpoint(0), "model/norm.weight", "--slice=2:7", "-o", file), 0);
+	SHOWN_IS(0, "cat", checkpoint(0), "model/norm.weight", "--slice=2:7", "-o", file);
 	assert_int_equal(stat(file, &st), 0);
 	assert_int_equal(st.st_size, 128 + 5 * 2);
 	f = fopen(file, "r");
@@ -423,14 +421,11 @@ TEST(a_file_that_exists_is_left_alone)
 	assert_int_equal(write(fd, "mine", 4), 4);
 	close(fd);
 	assert_int_equal(symlink("nowhere", path_of("%s/link", dir)), 0);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "model/embed.weight", "-o", file), 11);
-	assert_int_equal(
-		RUN("cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/link", dir)), 11);
-	assert_int_equal(
-		RUN("cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/no/x", dir)), 2);
-	assert_int_equal(RUN("cat", checkpoint(0), "model/embed.weight", "-o", dir), 11);
-	assert_int_equal(RUN("cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/", dir)),
-			 2);
+	SHOWN_IS(11, "cat", checkpoint(0), "model/embed.weight", "-o", file);
+	RUN_IS(11, "cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/link", dir));
+	RUN_IS(2, "cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/no/x", dir));
+	RUN_IS(11, "cat", checkpoint(0), "model/embed.weight", "-o", dir);
+	RUN_IS(2, "cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/", dir));
 	fd = open(file, O_RDONLY);
 	assert_int_equal(read(fd, buf, sizeof buf), 4);
 	assert_string_equal(buf, "mine");
@@ -459,12 +454,11 @@ TEST(damaged_data_makes_no_file_and_exit_4)
 
 	assert_int_equal(mkdir(dir, 0700), 0);
 	before = (int)entries(dir);
-	assert_int_equal(SHOWN("cat", bad, "model/embed.weight", "-o", path_of("%s/x.npy", dir)),
-			 4);
+	SHOWN_IS(4, "cat", bad, "model/embed.weight", "-o", path_of("%s/x.npy", dir));
 	assert_int_equal(entries(dir), before);
 	/* A file that exists is seen before anything is read. */
-	assert_int_equal(RUN("cat", bad, "model/embed.weight", "-o", bad), 11);
-	assert_int_equal(RUN("cat", bad, "model/embed.weight", "--stats", "--json"), 4);
+	RUN_IS(11, "cat", bad, "model/embed.weight", "-o", bad);
+	RUN_IS(4, "cat", bad, "model/embed.weight", "--stats", "--json");
 	assert_json_error(4);
 	cli_stops = 1;
 	SHOWN("cat", checkpoint(0), "model/embed.weight", "-o", path_of("%s/x", dir));
@@ -479,11 +473,11 @@ TEST(damaged_data_makes_no_file_and_exit_4)
 
 TEST(a_blob_of_each_rank_wants_a_rank)
 {
-	assert_int_equal(SHOWN("cat", checkpoint(0), "blob/rng"), 2);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "rng", "--rank", "9"), 10);
-	assert_int_equal(RUN("cat", checkpoint(0), "rng", "--rank", "x"), 2);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "model/embed.weight", "--rank", "0"), 2);
-	assert_int_equal(RUN("cat", checkpoint(0), "rng", "--rank", "3", "--json"), 0);
+	SHOWN_IS(2, "cat", checkpoint(0), "blob/rng");
+	SHOWN_IS(10, "cat", checkpoint(0), "rng", "--rank", "9");
+	RUN_IS(2, "cat", checkpoint(0), "rng", "--rank", "x");
+	SHOWN_IS(2, "cat", checkpoint(0), "model/embed.weight", "--rank", "0");
+	RUN_IS(0, "cat", checkpoint(0), "rng", "--rank", "3", "--json");
 	json_t *j = json_out("ckptd.cat/1");
 
 	assert_int_equal(number(j, "rank"), 3);
@@ -493,13 +487,13 @@ TEST(a_blob_of_each_rank_wants_a_rank)
 
 TEST(a_name_of_two_tensors_lists_them)
 {
-	assert_int_equal(SHOWN("cat", made, "w"), 2);
-	assert_int_equal(RUN("cat", made, "optim/w"), 0);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "model/embed.weigth"), 10);
-	assert_int_equal(SHOWN("cat", checkpoint(0)), 2);
-	assert_int_equal(RUN("cat", path_of("%s/none", top), "w"), 10);
-	assert_int_equal(RUN("cat", made, "model/w", "--npy", "--stats"), 2);
-	assert_int_equal(RUN("cat", made, "model/w", "--npy", "--json"), 2);
+	SHOWN_IS(2, "cat", made, "w");
+	RUN_IS(0, "cat", made, "optim/w");
+	SHOWN_IS(10, "cat", checkpoint(0), "model/embed.weigth");
+	SHOWN_IS(2, "cat", checkpoint(0));
+	RUN_IS(10, "cat", path_of("%s/none", top), "w");
+	RUN_IS(2, "cat", made, "model/w", "--npy", "--stats");
+	RUN_IS(2, "cat", made, "model/w", "--npy", "--json");
 	assert_json_error(2);
 }
 
@@ -590,7 +584,7 @@ TEST(statistics_are_what_one_by_one_gives)
 		p = truth(x, &all, 10);
 		want = naive_of(x->dtype, p, all.numel);
 		free(p);
-		assert_int_equal(RUN("cat", checkpoint(0), NAME(x), "--stats", "--json"), 0);
+		RUN_IS(0, "cat", checkpoint(0), NAME(x), "--stats", "--json");
 		j = json_out("ckptd.cat/1");
 		check_stats(j, &want);
 		json_decref(j);
@@ -631,7 +625,7 @@ TEST(what_is_no_number_is_counted_and_left_out)
 	json_t *j;
 	const json_t *s;
 
-	assert_int_equal(RUN("cat", made, "model/odd", "--stats", "--json"), 0);
+	RUN_IS(0, "cat", made, "model/odd", "--stats", "--json");
 	j = json_out("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_int_equal(number(s, "nan_count"), 2);
@@ -643,10 +637,10 @@ TEST(what_is_no_number_is_counted_and_left_out)
 	assert_true(json_real_value(member(s, "max", JSON_REAL)) == 5);
 	assert_true(json_real_value(member(s, "mean", JSON_REAL)) == 0.5);
 	json_decref(j);
-	assert_int_equal(SHOWN("cat", made, "model/odd", "--stats"), 0);
+	SHOWN_IS(0, "cat", made, "model/odd", "--stats");
 	/* Integers keep all their digits, and doubles at the end of their range their mean. */
-	assert_int_equal(SHOWN("cat", made, "model/whole", "--stats"), 0);
-	assert_int_equal(RUN("cat", made, "model/big", "--stats", "--json"), 0);
+	SHOWN_IS(0, "cat", made, "model/whole", "--stats");
+	RUN_IS(0, "cat", made, "model/big", "--stats", "--json");
 	j = json_out("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_true(fabs(json_real_value(member(s, "mean", JSON_REAL)) / 1.5e308 - 1) < 1e-12);
@@ -659,31 +653,31 @@ TEST(nothing_and_a_single_value_pass_through_everything)
 	json_t *j;
 	uint64_t v;
 
-	assert_int_equal(RUN("cat", checkpoint(0), "model/nothing"), 0);
+	RUN_IS(0, "cat", checkpoint(0), "model/nothing");
 	assert_int_equal(got.out_len, 0);
-	assert_int_equal(RUN("cat", checkpoint(0), "model/nothing", "--npy"), 0);
+	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--npy");
 	assert_int_equal(got.out_len, 128);
-	assert_int_equal(RUN("cat", checkpoint(0), "model/nothing", "--stats", "--json"), 0);
+	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--stats", "--json");
 	j = json_out("ckptd.cat/1");
 	assert_int_equal(number(member(j, "stats", JSON_OBJECT), "finite_count"), 0);
 	assert_true(json_is_null(json_object_get(member(j, "stats", JSON_OBJECT), "min_text")));
 	json_decref(j);
-	assert_int_equal(RUN("cat", checkpoint(0), "optim/step"), 0);
+	RUN_IS(0, "cat", checkpoint(0), "optim/step");
 	assert_int_equal(got.out_len, 8);
 	memcpy(&v, got.out, 8);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "optim/step", "--stats"), 0);
-	assert_int_equal(SHOWN("cat", checkpoint(0), "optim/step", "--slice", ":"), 2);
+	SHOWN_IS(0, "cat", checkpoint(0), "optim/step", "--stats");
+	SHOWN_IS(2, "cat", checkpoint(0), "optim/step", "--slice", ":");
 }
 
 /* --- terminals, pipes, programs --- */
 
 TEST(a_terminal_gets_a_few_values_and_never_bytes)
 {
-	assert_int_equal(SHOWN("cat", made, "model/w"), 0);
-	assert_int_equal(SHOWN("cat", made, "model/wide"), 0);
-	assert_int_equal(SHOWN("cat", made, "model/wide", "--slice", "3,:2"), 0);
-	assert_int_equal(SHOWN("cat", made, "model/one"), 0);
-	assert_int_equal(SHOWN("cat", made, "model/w", "--npy"), 2);
+	SHOWN_IS(0, "cat", made, "model/w");
+	SHOWN_IS(0, "cat", made, "model/wide");
+	SHOWN_IS(0, "cat", made, "model/wide", "--slice", "3,:2");
+	SHOWN_IS(0, "cat", made, "model/one");
+	SHOWN_IS(2, "cat", made, "model/w", "--npy");
 	assert_null(strstr(got.out, "NUMPY"));
 }
 
@@ -741,7 +735,7 @@ TEST(a_program_gets_metadata_and_no_values)
 {
 	json_t *j;
 
-	assert_int_equal(RUN("cat", made, "model/w", "--slice", "1,:", "--json"), 0);
+	RUN_IS(0, "cat", made, "model/w", "--slice", "1,:", "--json");
 	j = json_out("ckptd.cat/1");
 	assert_string_equal(string(j, "component"), "model");
 	assert_string_equal(string(j, "name"), "w");
@@ -754,7 +748,7 @@ TEST(a_program_gets_metadata_and_no_values)
 	assert_string_equal(string(j, "job"), "made");
 	assert_true(json_is_null(json_object_get(j, "stats")));
 	json_decref(j);
-	assert_int_equal(RUN("cat", made, "model/w", "-o", path_of("%s/j.npy", top), "--json"), 0);
+	RUN_IS(0, "cat", made, "model/w", "-o", path_of("%s/j.npy", top), "--json");
 	j = json_out("ckptd.cat/1");
 	assert_string_equal(string(j, "destination"), path_of("%s/j.npy", top));
 	assert_int_equal(number(j, "file_bytes"), 128 + 24);

@@ -383,7 +383,7 @@ TEST(test_every_tensor_and_blob_arrives_on_every_mesh)
 		if (RUN("convert", dst, back, "--mesh", pairs[i].from) != 0)
 			fail_msg("%s", got.err);
 		assert_same(src, back);
-		assert_int_equal(RUN("verify", "--data", dst, back), 0);
+		RUN_IS(0, "verify", "--data", dst, back);
 		remove_tree(src);
 		remove_tree(dst);
 		remove_tree(back);
@@ -415,9 +415,8 @@ TEST(test_a_converted_checkpoint_is_one_like_any_other)
 	json_t *j;
 
 	dst = path_of("%s/step-000000000030", top);
-	assert_int_equal(RUN("-C", path_of("%s/alpha", work), "--json", "convert", "latest", dst,
-			     "--mesh", "fsdp=3"),
-			 0);
+	RUN_IS(0, "-C", path_of("%s/alpha", work), "--json", "convert", "latest", dst, "--mesh",
+	       "fsdp=3");
 	j = json_out("ckptd.convert/1");
 	assert_string_equal(string(j, "type"), "summary");
 	assert_string_equal(string(j, "destination"), dst);
@@ -432,9 +431,9 @@ TEST(test_a_converted_checkpoint_is_one_like_any_other)
 	assert_int_equal(strlen(string(j, "destination_id")), 32);
 	assert_true(json_is_array(json_object_get(j, "changes")));
 	json_decref(j);
-	assert_int_equal(SHOWN("show", dst), 0);
-	assert_int_equal(RUN("diff", path_of("%s/alpha/step-000000000030", work), dst), 0);
-	assert_int_equal(SHOWN("convert", dst, path_of("%s/two", top), "--mesh", "fsdp=2"), 0);
+	SHOWN_IS(0, "show", dst);
+	RUN_IS(0, "diff", path_of("%s/alpha/step-000000000030", work), dst);
+	SHOWN_IS(0, "convert", dst, path_of("%s/two", top), "--mesh", "fsdp=2");
 	remove_tree(path_of("%s/two", top));
 }
 
@@ -476,8 +475,8 @@ TEST(test_an_interrupt_counts_before_the_first_byte_too)
 	cli_stops = 1;
 	assert_int_equal(conversion_open(&e.opts, &c, &err), -ECANCELED);
 	assert_nothing(dst);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=3"), 130);
-	assert_int_equal(SHOWN("restore", src, dst, "--mesh", "fsdp=3"), 130);
+	SHOWN_IS(130, "convert", src, dst, "--mesh", "fsdp=3");
+	SHOWN_IS(130, "restore", src, dst, "--mesh", "fsdp=3");
 	cli_stops = 0;
 	assert_nothing(dst);
 }
@@ -570,7 +569,7 @@ TEST(test_a_part_that_lost_what_was_synced_is_given_up)
 	assert_int_equal(rc, -EIO);
 	assert_says(err.msg, "run the same command again");
 	assert_nothing(dst);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 }
 
@@ -612,7 +611,7 @@ TEST(test_what_has_other_fingerprints_than_its_source_is_never_published)
 	assert_int_equal(engine_run(), -EBADMSG);
 	assert_true(f.resumed);
 	assert_nothing(dst);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 }
 
@@ -624,13 +623,13 @@ TEST(test_another_conversion_is_not_continued)
 	make_source(other, "fsdp=4", 1, 6);
 	engine_make(src, dst, "fsdp=3");
 	interrupt();
-	assert_int_equal(SHOWN("convert", other, dst, "--mesh", "fsdp=3"), 2);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=5"), 2);
+	SHOWN_IS(2, "convert", other, dst, "--mesh", "fsdp=3");
+	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=5");
 	spill(rules, "*0*weight* Replicate@fsdp\n* Shard(0)@fsdp\n");
 	if (RUN("convert", src, dst, "--mesh", "fsdp=3", "--layout", rules) != 2)
 		fail_msg("%s", got.err);
 	assert_true(exists(partial_of(dst)));
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_says(got.err, "Continuing an earlier run");
 	assert_true_checkpoint(dst, "fsdp=3", 3);
 	remove_tree(dst);
@@ -639,15 +638,14 @@ TEST(test_another_conversion_is_not_continued)
 	e.stop_at = 40u << 20;
 	assert_int_equal(engine_run(), -ECANCELED);
 	if (exists(partial_of(dst))) {
-		assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M"),
-				 2);
+		RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M");
 		assert_says(got.err, "--mem-limit 83886080");
 	}
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	/* What is not ours. */
 	assert_int_equal(mkdir(partial_of(path_of("%s/dst2", top)), 0700), 0);
 	spill(path_of("%s/thesis.txt", partial_of(path_of("%s/dst2", top))), "");
-	assert_int_equal(SHOWN("convert", src, path_of("%s/dst2", top), "--mesh", "fsdp=3"), 2);
+	SHOWN_IS(2, "convert", src, path_of("%s/dst2", top), "--mesh", "fsdp=3");
 	assert_true(exists(path_of("%s/.dst2.ckptctl-partial/thesis.txt", top)));
 }
 
@@ -659,10 +657,10 @@ TEST(test_only_one_run_writes_to_a_destination)
 	assert_int_equal(mkdir(partial_of(dst), 0700), 0);
 	fd = open(partial_of(dst), O_RDONLY | O_DIRECTORY);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=3"), 11);
+	SHOWN_IS(11, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_false(exists(dst));
 	close(fd);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 }
 
 TEST(test_a_killed_run_is_continued)
@@ -886,25 +884,24 @@ TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 
 	make_source(src, "fsdp=2", 1, 5);
 	memset(long_name, 'x', 300);
-	assert_int_equal(RUN("convert", src), 2);
-	assert_int_equal(RUN("convert", src, dst), 2);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=0"), 2);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much"), 2);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M"), 2);
-	assert_int_equal(SHOWN("convert", src, src, "--mesh", "fsdp=2"), 2);
-	assert_int_equal(SHOWN("convert", src, path_of("%s/sub", src), "--mesh", "fsdp=2"), 2);
-	assert_int_equal(SHOWN("convert", src, work, "--mesh", "fsdp=2"), 2);
-	assert_int_equal(RUN("convert", src, path_of("%s/no/dst", top), "--mesh", "fsdp=2"), 10);
-	assert_int_equal(RUN("convert", path_of("%s/nowhere", top), dst, "--mesh", "fsdp=2"), 10);
-	assert_int_equal(RUN("convert", src, "", "--mesh", "fsdp=2"), 2);
-	assert_int_equal(RUN("convert", src, "/", "--mesh", "fsdp=2"), 2);
-	assert_int_equal(RUN("convert", src, "..", "--mesh", "fsdp=2"), 2);
-	assert_int_equal(RUN("convert", src, path_of("%s/%s", top, long_name), "--mesh", "fsdp=2"),
-			 2);
-	assert_int_equal(RUN("--json", "convert", src, src, "--mesh", "fsdp=2"), 2);
+	RUN_IS(2, "convert", src);
+	RUN_IS(2, "convert", src, dst);
+	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=0");
+	RUN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "much");
+	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=2", "--mem-limit", "1M");
+	SHOWN_IS(2, "convert", src, src, "--mesh", "fsdp=2");
+	SHOWN_IS(2, "convert", src, path_of("%s/sub", src), "--mesh", "fsdp=2");
+	SHOWN_IS(2, "convert", src, work, "--mesh", "fsdp=2");
+	RUN_IS(10, "convert", src, path_of("%s/no/dst", top), "--mesh", "fsdp=2");
+	RUN_IS(10, "convert", path_of("%s/nowhere", top), dst, "--mesh", "fsdp=2");
+	RUN_IS(2, "convert", src, "", "--mesh", "fsdp=2");
+	RUN_IS(2, "convert", src, "/", "--mesh", "fsdp=2");
+	RUN_IS(2, "convert", src, "..", "--mesh", "fsdp=2");
+	RUN_IS(2, "convert", src, path_of("%s/%s", top, long_name), "--mesh", "fsdp=2");
+	RUN_IS(2, "--json", "convert", src, src, "--mesh", "fsdp=2");
 	assert_json_error(2);
 	assert_nothing(dst);
-	assert_int_equal(RUN("verify", "--data", src), 0);
+	RUN_IS(0, "verify", "--data", src);
 	free(long_name);
 }
 
@@ -914,12 +911,12 @@ TEST(test_a_damaged_source_gives_nothing)
 
 	make_anew(src, "fsdp=2", 10, 5);
 	flip(spoilt, 20 << 20);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M"), 4);
+	SHOWN_IS(4, "convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M");
 	assert_nothing(dst);
-	assert_int_equal(RUN("--json", "convert", src, dst, "--mesh", "fsdp=3"), 4);
+	RUN_IS(4, "--json", "convert", src, dst, "--mesh", "fsdp=3");
 	assert_json_error(4);
 	unlink(spoilt);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 4);
+	RUN_IS(4, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_nothing(dst);
 }
 
@@ -965,7 +962,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 TEST(test_more_ranks_than_a_checkpoint_has_are_refused_at_once)
 {
 	make_source(src, "fsdp=2", 0, 5);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=1048577"), 2);
+	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=1048577");
 	assert_nothing(dst);
 }
 
@@ -1008,32 +1005,30 @@ TEST(test_nothing_is_made_in_another_checkpoint)
 
 	make_source(src, "fsdp=2", 0, 5);
 	make_source(other, "fsdp=2", 0, 6);
-	assert_int_equal(SHOWN("convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
-	assert_int_equal(SHOWN("restore", src, path_of("%s/dst", other), "--mesh", "fsdp=3"), 2);
-	assert_int_equal(SHOWN("restore", src, other, "--mesh", "fsdp=3", "--rank", "0"), 2);
-	assert_int_equal(RUN("verify", "--data", other), 0);
+	SHOWN_IS(2, "convert", src, path_of("%s/dst", other), "--mesh", "fsdp=3");
+	SHOWN_IS(2, "restore", src, path_of("%s/dst", other), "--mesh", "fsdp=3");
+	SHOWN_IS(2, "restore", src, other, "--mesh", "fsdp=3", "--rank", "0");
+	RUN_IS(0, "verify", "--data", other);
 }
 
 TEST(test_a_store_is_given_no_step_of_another_number)
 {
 	dst = path_of("%s/step-000000000077", top);
 	make_source(src, "fsdp=2", 0, 5);
-	assert_int_equal(SHOWN("convert", src, dst, "--mesh", "fsdp=3"), 2);
+	SHOWN_IS(2, "convert", src, dst, "--mesh", "fsdp=3");
 	assert_nothing(dst);
 	dst = path_of("%s/step-77", top);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 	remove_tree(dst);
 	dst = path_of("%s/step-000000000005", top);
-	assert_int_equal(RUN("convert", src, dst, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=3");
 }
 
 TEST(test_a_missing_parent_is_to_be_made)
 {
 	make_source(src, "fsdp=2", 0, 5);
-	assert_int_equal(SHOWN("convert", src, path_of("%s/no/such/dst", top), "--mesh", "fsdp=3"),
-			 10);
-	assert_int_equal(SHOWN("restore", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3"),
-			 10);
+	SHOWN_IS(10, "convert", src, path_of("%s/no/such/dst", top), "--mesh", "fsdp=3");
+	SHOWN_IS(10, "restore", src, path_of("%s/no/such/dst/", top), "--mesh", "fsdp=3");
 }
 
 TEST(test_what_did_nothing_is_no_obstacle)

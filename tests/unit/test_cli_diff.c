@@ -54,9 +54,8 @@ TEST(the_same_is_equal_and_says_what_was_compared)
 {
 	json_t *j;
 
-	assert_int_equal(SHOWN("diff", sample_path("alpha", 10), sample_path("alpha", 10)), 0);
-	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 10), "--json"),
-			 0);
+	SHOWN_IS(0, "diff", sample_path("alpha", 10), sample_path("alpha", 10));
+	RUN_IS(0, "diff", sample_path("alpha", 10), sample_path("alpha", 10), "--json");
 	j = json_out("ckptd.diff/1");
 	assert_true(flag(j, "equal"));
 	assert_int_equal(number(j, "in_both_count"), 23);
@@ -70,15 +69,15 @@ TEST(another_mesh_is_no_difference_unless_layouts)
 	const char *a = sample_path("alpha", 10), *b = sample_path("gamma", 10);
 	json_t *j;
 
-	assert_int_equal(SHOWN("diff", a, b), 0);
-	assert_int_equal(SHOWN("diff", a, b, "--layouts"), 6);
-	assert_int_equal(RUN("diff", a, b, "--json"), 0);
+	SHOWN_IS(0, "diff", a, b);
+	SHOWN_IS(6, "diff", a, b, "--layouts");
+	RUN_IS(0, "diff", a, b, "--json");
 	j = json_out("ckptd.diff/1");
 	assert_true(flag(j, "equal") && flag(j, "mesh_differs") && !flag(j, "parts_differ"));
 	assert_true(count_of(j, "layout") > 0);
 	assert_int_equal(differing(j, "layout", NULL), 0);
 	json_decref(j);
-	assert_int_equal(RUN("diff", a, b, "--json", "--layouts"), 6);
+	RUN_IS(6, "diff", a, b, "--json", "--layouts");
 	j = json_out("ckptd.diff/1");
 	assert_int_equal(differing(j, "layout", NULL), count_of(j, "layout"));
 	json_decref(j);
@@ -90,24 +89,23 @@ TEST(the_blob_of_a_rank_that_one_of_them_lacks_is_a_difference)
 	const json_t *x;
 	json_t *j;
 
-	assert_int_equal(SHOWN("diff", a, b), 6);
-	assert_int_equal(RUN("diff", b, a, "--json"), 6);
+	SHOWN_IS(6, "diff", a, b);
+	RUN_IS(6, "diff", b, a, "--json");
 	j = json_out("ckptd.diff/1");
 	assert_true(flag(j, "parts_differ"));
 	assert_int_equal(differing(j, "only_in_b", &x), 2);
 	assert_int_equal(number(x, "rank"), 3);
 	assert_true(json_is_null(json_object_get(x, "a")));
 	json_decref(j);
-	assert_int_equal(RUN("diff", a, b, "--tensors", "model/*"), 0);
-	assert_int_equal(RUN("diff", a, b, "--tensors", "model/*", "--layouts"), 6);
+	RUN_IS(0, "diff", a, b, "--tensors", "model/*");
+	RUN_IS(6, "diff", a, b, "--tensors", "model/*", "--layouts");
 }
 
 TEST(another_step_differs_in_what_changed_and_in_nothing_else)
 {
 	json_t *j;
 
-	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--json"),
-			 6);
+	RUN_IS(6, "diff", sample_path("alpha", 10), sample_path("alpha", 20), "--json");
 	j = json_out("ckptd.diff/1");
 	/* All but the CONST and the empty one. */
 	assert_int_equal(differing(j, "contents", NULL), 21);
@@ -115,12 +113,8 @@ TEST(another_step_differs_in_what_changed_and_in_nothing_else)
 	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 21);
 	assert_false(flag(j, "mesh_differs"));
 	json_decref(j);
-	assert_int_equal(
-		RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=*rope*"),
-		0);
-	assert_int_equal(
-		SHOWN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=no"),
-		10);
+	RUN_IS(0, "diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=*rope*");
+	SHOWN_IS(10, "diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=no");
 }
 
 TEST(all_differences_come_at_once)
@@ -145,8 +139,8 @@ TEST(all_differences_come_at_once)
 	const json_t *x;
 	json_t *j;
 
-	assert_int_equal(SHOWN("diff", a, b), 6);
-	assert_int_equal(RUN("diff", a, b, "--json", "--layouts"), 6);
+	SHOWN_IS(6, "diff", a, b);
+	RUN_IS(6, "diff", a, b, "--json", "--layouts");
 	j = json_out("ckptd.diff/1");
 	assert_int_equal(differing(j, "only_in_a", &x), 1);
 	assert_string_equal(string(x, "name"), "gone");
@@ -180,11 +174,11 @@ TEST(thousands_are_counted_and_a_few_are_shown)
 	for (uint32_t i = 0; i < 3000; i++)
 		m[i].bytes = one;
 	b = made_step(m, 3000);
-	assert_int_equal(SHOWN("diff", a, b), 6);
+	SHOWN_IS(6, "diff", a, b);
 	for (const char *p = got.out; (p = strstr(p, "m/layer.")); p++)
 		lines++;
 	assert_int_equal(lines, 20);
-	assert_int_equal(RUN("diff", a, b, "--json", "--values"), 6);
+	RUN_IS(6, "diff", a, b, "--json", "--values");
 	j = json_out("ckptd.diff/1");
 	assert_int_equal(differing(j, "contents", NULL), 3000);
 	json_decref(j);
@@ -216,9 +210,7 @@ TEST(values_are_what_one_by_one_gives)
 
 	assert_int_equal(sample_make("fsdp=4", 2, SEED, 1, &s), 0);
 	/* Two meshes, two steps: the first in four rows, the second replicated and in two. */
-	assert_int_equal(RUN("diff", sample_path("alpha", 10), sample_path("beta", 25), "--values",
-			     "--json"),
-			 6);
+	RUN_IS(6, "diff", sample_path("alpha", 10), sample_path("beta", 25), "--values", "--json");
 	j = json_out("ckptd.diff/1");
 	for (uint32_t i = 0; i < s.decl.ntensor; i++) {
 		const struct table_tensor *x = &s.decl.tensor[i];
@@ -280,7 +272,7 @@ TEST(zeros_of_two_signs_differ_in_bits_and_not_in_value)
 	const json_t *v;
 	json_t *j;
 
-	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
+	RUN_IS(6, "diff", a, b, "--values", "--json");
 	j = json_out("ckptd.diff/1");
 	v = values_of(j, "z");
 	assert_int_equal(number(v, "bits_differ_count"), 1);
@@ -302,7 +294,7 @@ TEST(zeros_of_two_signs_differ_in_bits_and_not_in_value)
 	assert_int_equal(number(v, "values_differ_count"), 1);
 	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 1);
 	json_decref(j);
-	assert_int_equal(SHOWN("diff", a, b, "--values"), 6);
+	SHOWN_IS(6, "diff", a, b, "--values");
 }
 
 TEST(another_dtype_is_compared_by_value)
@@ -329,7 +321,7 @@ TEST(another_dtype_is_compared_by_value)
 	}
 	a = made_step(l, ARRAY_LEN(l));
 	b = made_step(r, ARRAY_LEN(r));
-	assert_int_equal(RUN("diff", a, b, "--values", "--json"), 6);
+	RUN_IS(6, "diff", a, b, "--values", "--json");
 	j = json_out("ckptd.diff/1");
 	assert_int_equal(count_of(j, "dtype"), 4);
 	v = values_of(j, "w");
@@ -381,10 +373,10 @@ TEST(the_first_difference_is_the_lowest_index_in_any_order)
 
 TEST(both_failures_are_told)
 {
-	assert_int_equal(SHOWN("diff", path_of("%s/no", top), path_of("%s/nope", top)), 10);
-	assert_int_equal(RUN("diff", sample_path("alpha", 10)), 2);
-	assert_int_equal(RUN("diff", "latest~1", "latest", "-C", path_of("%s/alpha", work)), 6);
-	assert_int_equal(RUN("diff", "latest~1", "latest", "--json", "-C", work), 2);
+	SHOWN_IS(10, "diff", path_of("%s/no", top), path_of("%s/nope", top));
+	RUN_IS(2, "diff", sample_path("alpha", 10));
+	RUN_IS(6, "diff", "latest~1", "latest", "-C", path_of("%s/alpha", work));
+	RUN_IS(2, "diff", "latest~1", "latest", "--json", "-C", work);
 }
 
 TEST(damaged_data_is_found_by_values_only_and_names_its_checkpoint)
@@ -396,9 +388,9 @@ TEST(damaged_data_is_found_by_values_only_and_names_its_checkpoint)
 	assert_int_equal(stat(part(bad, 0), &st), 0);
 	for (off_t at = 4096; at < st.st_size / 2; at += 65536)
 		flip(part(bad, 0), at);
-	assert_int_equal(RUN("diff", sample_path("alpha", 20), bad), 0);
-	assert_int_equal(RUN("diff", sample_path("alpha", 10), bad), 6);
-	assert_int_equal(SHOWN("diff", sample_path("alpha", 10), bad, "--values"), 4);
+	RUN_IS(0, "diff", sample_path("alpha", 20), bad);
+	RUN_IS(6, "diff", sample_path("alpha", 10), bad);
+	SHOWN_IS(4, "diff", sample_path("alpha", 10), bad, "--values");
 	cli_stops = 1;
 	RUN("diff", sample_path("alpha", 10), sample_path("alpha", 20), "--values");
 	cli_stops = 0;

@@ -679,7 +679,7 @@ TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 	assert_int_equal(code, failures ? 1 : warnings ? 3 : 0);
 	json_decref(j);
 	free(s);
-	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path, "--job-size=1K"), code);
+	RUN_IS(code, "doctor", dir, "-S", a.sun_path, "--job-size=1K");
 	assert_says(got.out, "ok    directory");
 	assert_says(got.out, "ok    daemon");
 	assert_int_equal(entries(dir), 0);
@@ -687,19 +687,19 @@ TEST(the_verb_says_the_same_in_text_and_json_and_its_exit_code)
 	 * hold, a failure */
 	l.over = true;
 	pthread_join(l.thread, NULL);
-	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path), 1);
+	RUN_IS(1, "doctor", dir, "-S", a.sun_path);
 	assert_says(got.out, "FAIL  daemon");
 	assert_says(got.out, "does not answer");
 	close(l.fd);
 	assert_int_equal(RUN("doctor", dir, "-S", a.sun_path), failures ? 1 : 3);
 	assert_says(got.out, "warn  daemon");
-	assert_int_equal(RUN("doctor", dir, "--job-size=1E"), 1);
+	RUN_IS(1, "doctor", dir, "--job-size=1E");
 	assert_says(got.out, "FAIL  space");
 	assert_says(got.out, "FAIL  memory");
-	assert_int_equal(RUN("doctor", path_of("%s/no/such/place", top)), 1);
+	RUN_IS(1, "doctor", path_of("%s/no/such/place", top));
 	assert_says(got.out, "FAIL  directory");
-	assert_int_equal(RUN("doctor", dir, "--job-size=many"), 2);
-	assert_int_equal(RUN("doctor", dir, dir), 2);
+	RUN_IS(2, "doctor", dir, "--job-size=many");
+	RUN_IS(2, "doctor", dir, dir);
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

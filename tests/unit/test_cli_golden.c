@@ -117,8 +117,8 @@ static void show_rows(const char *test, const struct row *row)
 TEST(help)
 {
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++)
-		assert_int_equal(SHOWN((*v)->name, "-h"), 0);
-	assert_int_equal(SHOWN("-h"), 0);
+		SHOWN_IS(0, (*v)->name, "-h");
+	SHOWN_IS(0, "-h");
 }
 
 TEST(success)

@@ -94,7 +94,7 @@ TEST(every_vector_is_answered_as_pytorch_answered_it)
 
 		assert_non_null(f);
 		/* What is no field of a question is ignored, so the answers need not be cut off. */
-		assert_int_equal(RUN("layout", "--batch", path), 0);
+		RUN_IS(0, "layout", "--batch", path);
 		at = got.out;
 		for (; fgets(line, sizeof line, f); n++) {
 			json_t *q = json_loads(line, 0, NULL),
@@ -117,9 +117,9 @@ TEST(counts_are_those_of_the_runs_that_are_listed)
 	const char *path = "tests/vectors/layout/strided.jsonl", *listed, *counted;
 	char *copy;
 
-	assert_int_equal(RUN("layout", "--batch", path), 0);
+	RUN_IS(0, "layout", "--batch", path);
 	listed = copy = TAKE(got.out);
-	assert_int_equal(RUN("layout", "--batch", "--summary", path), 0);
+	RUN_IS(0, "layout", "--batch", "--summary", path);
 	for (counted = got.out; *listed; listed = strchr(listed, '\n') + 1) {
 		json_t *x = json_loads(listed, JSON_DISABLE_EOF_CHECK, NULL),
 		       *y = json_loads(counted, JSON_DISABLE_EOF_CHECK, NULL);
@@ -426,9 +426,7 @@ TEST(locals_that_do_not_fit_are_refused)
 
 TEST(a_matrix_is_drawn_with_its_blocks)
 {
-	assert_int_equal(RUN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
-			     "S(0), S(-1)"),
-			 0);
+	RUN_IS(0, "layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements", "S(0), S(-1)");
 	assert_string_equal(got.out,
 			    "  shape   [7, 5]\n"
 			    "  mesh    dp=3,tp=2\n"
@@ -453,18 +451,16 @@ TEST(a_matrix_is_drawn_with_its_blocks)
 
 TEST(a_question_brings_its_own_ranks_and_its_operands_are_named)
 {
-	assert_int_equal(SHOWN("layout", "{\"shape\":[16],\"mesh\":[2,2],\"placements\":"
-					 "[\"_S(0, 2)\",\"P(sum)\"],\"ranks\":[7,3,5,1]}"),
-			 0);
+	SHOWN_IS(0, "layout",
+		 "{\"shape\":[16],\"mesh\":[2,2],\"placements\":"
+		 "[\"_S(0, 2)\",\"P(sum)\"],\"ranks\":[7,3,5,1]}");
 }
 
 TEST(scalars_and_meshes_of_one_are_drawn)
 {
-	assert_int_equal(SHOWN("layout", "--shape", "[]", "--mesh", "dp=2", "--placements", "R"),
-			 0);
-	assert_int_equal(SHOWN("layout", "{\"shape\":[3],\"mesh\":[],\"placements\":[]}"), 0);
-	assert_int_equal(
-		SHOWN("layout", "--shape", "0,4", "--mesh", "dp=2", "--placements", "S(0)"), 0);
+	SHOWN_IS(0, "layout", "--shape", "[]", "--mesh", "dp=2", "--placements", "R");
+	SHOWN_IS(0, "layout", "{\"shape\":[3],\"mesh\":[],\"placements\":[]}");
+	SHOWN_IS(0, "layout", "--shape", "0,4", "--mesh", "dp=2", "--placements", "S(0)");
 }
 
 /* The ranks of the answer as JSON text, to be freed by free. */
@@ -548,12 +544,10 @@ TEST(json_has_every_rank_with_its_index_set)
 
 TEST(a_summary_counts_what_could_not_be_listed)
 {
-	assert_int_equal(SHOWN("layout", "--summary", "--shape", "64000000,10", "--mesh", "fsdp=64",
-			       "--placements", "_S(0, 1000000)"),
-			 0);
-	assert_int_equal(SHOWN("layout", "--summary", "--shape", "3", "--mesh", "dp=2,fsdp=4",
-			       "--placements", "R,S(0)"),
-			 0);
+	SHOWN_IS(0, "layout", "--summary", "--shape", "64000000,10", "--mesh", "fsdp=64",
+		 "--placements", "_S(0, 1000000)");
+	SHOWN_IS(0, "layout", "--summary", "--shape", "3", "--mesh", "dp=2,fsdp=4", "--placements",
+		 "R,S(0)");
 }
 
 TEST(the_picture_replaces_nothing_but_a_picture)
@@ -563,9 +557,8 @@ TEST(the_picture_replaces_nothing_but_a_picture)
 	FILE *f;
 
 	for (uint32_t i = 0; i < 2; i++)
-		assert_int_equal(SHOWN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2",
-				       "--placements", "S(0),S(1)", "--svg", svg),
-				 0);
+		SHOWN_IS(0, "layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
+			 "S(0),S(1)", "--svg", svg);
 	f = fopen(svg, "r");
 	assert_non_null(f);
 	assert_true(fread(buf, 1, sizeof buf - 1, f) > 100);
@@ -575,9 +568,8 @@ TEST(the_picture_replaces_nothing_but_a_picture)
 	f = fopen(other, "w");
 	fputs("data", f);
 	fclose(f);
-	assert_int_equal(SHOWN("layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements",
-			       "S(0),S(1)", "--svg", other),
-			 11);
+	SHOWN_IS(11, "layout", "--shape", "7,5", "--mesh", "dp=3,tp=2", "--placements", "S(0),S(1)",
+		 "--svg", other);
 }
 
 TEST(wrong_words_are_refused_with_what_to_write)
@@ -609,38 +601,33 @@ TEST(wrong_words_are_refused_with_what_to_write)
 		{ "7", "dp=2", "S(0)", "nested", "--mode=nested" }
 	};
 
-	assert_int_equal(SHOWN("layout"), 2);
-	assert_int_equal(SHOWN("layout", "--shape", "7"), 2);
-	assert_int_equal(SHOWN("layout", "{\"mesh\":[2],\"strided\":[\"R\"]}"), 2);
-	assert_int_equal(SHOWN("layout", "nonsense"), 2);
+	SHOWN_IS(2, "layout");
+	SHOWN_IS(2, "layout", "--shape", "7");
+	SHOWN_IS(2, "layout", "{\"mesh\":[2],\"strided\":[\"R\"]}");
+	SHOWN_IS(2, "layout", "nonsense");
 	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-		assert_int_equal(SHOWN("layout", "--shape", words[i][0], "--mesh", words[i][1],
-				       "--placements", words[i][2], "--mode", words[i][3]),
-				 2);
+		SHOWN_IS(2, "layout", "--shape", words[i][0], "--mesh", words[i][1], "--placements",
+			 words[i][2], "--mode", words[i][3]);
 		assert_string_equal(got.out, "");
 	}
-	assert_int_equal(RUN("layout", "{}", "--mesh", "dp=2"), 2);
-	assert_int_equal(RUN("layout", "--batch", "--svg", "x"), 2);
-	assert_int_equal(RUN("layout", "--batch", "--shape", "7"), 2);
-	assert_int_equal(RUN("layout", "{}", "--summary", "--svg", "x"), 2);
-	assert_int_equal(RUN("layout", "--batch", path_of("%s/none", top)), 10);
-	assert_int_equal(SHOWN("layout", "--batch", top), 1);
+	RUN_IS(2, "layout", "{}", "--mesh", "dp=2");
+	RUN_IS(2, "layout", "--batch", "--svg", "x");
+	RUN_IS(2, "layout", "--batch", "--shape", "7");
+	RUN_IS(2, "layout", "{}", "--summary", "--svg", "x");
+	RUN_IS(10, "layout", "--batch", path_of("%s/none", top));
+	SHOWN_IS(1, "layout", "--batch", top);
 }
 
 TEST(what_cannot_be_drawn_can_be_counted)
 {
-	assert_int_equal(SHOWN("layout", "--shape", "1000000", "--mesh", "dp=1048576",
-			       "--placements", "S(0)"),
-			 1);
-	assert_int_equal(SHOWN("layout", "--shape", "1000000", "--mesh", "dp=1048576",
-			       "--placements", "S(0)", "--summary"),
-			 0);
-	assert_int_equal(SHOWN("layout", "{\"shape\":[2],\"mesh\":[1],\"placements\":[\"R\"],"
-					 "\"ranks\":[4294967296]}"),
-			 2);
-	assert_int_equal(SHOWN("layout", "--shape", "9223372036854775807", "--mesh", "dp=2",
-			       "--placements", "S(0)", "--summary"),
-			 0);
+	SHOWN_IS(1, "layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements", "S(0)");
+	SHOWN_IS(0, "layout", "--shape", "1000000", "--mesh", "dp=1048576", "--placements", "S(0)",
+		 "--summary");
+	SHOWN_IS(2, "layout",
+		 "{\"shape\":[2],\"mesh\":[1],\"placements\":[\"R\"],"
+		 "\"ranks\":[4294967296]}");
+	SHOWN_IS(0, "layout", "--shape", "9223372036854775807", "--mesh", "dp=2", "--placements",
+		 "S(0)", "--summary");
 }
 
 UNIT(.group_setup = make_top, .group_teardown = drop_all);

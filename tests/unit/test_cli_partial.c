@@ -85,18 +85,18 @@ TEST(it_is_shown_and_every_operand_is_verified)
 {
 	uint64_t copies[2];
 
-	assert_int_equal(RUN("show", pending), 0);
-	assert_int_equal(RUN("show", pending, "--tensors", "*", "--json"), 0);
+	RUN_IS(0, "show", pending);
+	RUN_IS(0, "show", pending, "--tensors", "*", "--json");
 	assert_says(got.out, "Partial(max, keep)@dp");
-	assert_int_equal(RUN("verify", pending, "--data"), 0);
-	assert_int_equal(RUN("verify", pending), 0);
-	assert_int_equal(SHOWN("show", pending, "--map", "model/head.bias"), 0);
-	assert_int_equal(SHOWN("show", plain, "--map", "model/head.bias"), 0);
+	RUN_IS(0, "verify", pending, "--data");
+	RUN_IS(0, "verify", pending);
+	SHOWN_IS(0, "show", pending, "--map", "model/head.bias");
+	SHOWN_IS(0, "show", plain, "--map", "model/head.bias");
 	/* Operands are no copies of each other. */
 	for (uint32_t i = 0; i < 2; i++) {
 		json_t *j;
 
-		assert_int_equal(RUN("stats", i ? plain : pending, "--json"), 0);
+		RUN_IS(0, "stats", i ? plain : pending, "--json");
 		j = json_out("ckptd.stats/1");
 		copies[i] = number(j, "replicated_bytes");
 		json_decref(j);
@@ -112,19 +112,18 @@ TEST(what_is_converted_holds_what_comes_of_the_operands)
 	for (uint32_t i = 0; i < ARRAY_LEN(dst); i++) {
 		const char *to = path_of("%s/converted-%u", top, i);
 
-		assert_int_equal(RUN("convert", pending, to, "--mesh", dst[i], "--json"), 0);
+		RUN_IS(0, "convert", pending, to, "--mesh", dst[i], "--json");
 		j = json_out("ckptd.convert/1");
 		assert_true(number(j, "compared_tensor_count") < 23);
 		json_decref(j);
 		/* All fingerprints are those of the model that was never pending. */
-		assert_int_equal(RUN("diff", plain, to), 0);
-		assert_int_equal(RUN("verify", to, "--data"), 0);
+		RUN_IS(0, "diff", plain, to);
+		RUN_IS(0, "verify", to, "--data");
 	}
-	assert_int_equal(SHOWN("convert", pending, path_of("%s/told", top), "--mesh", "fsdp=2"), 0);
-	assert_int_equal(RUN("convert", pending, path_of("%s/small", top), "--mesh", "fsdp=2",
-			     "--mem-limit", "40M"),
-			 0);
-	assert_int_equal(RUN("diff", plain, path_of("%s/small", top)), 0);
+	SHOWN_IS(0, "convert", pending, path_of("%s/told", top), "--mesh", "fsdp=2");
+	RUN_IS(0, "convert", pending, path_of("%s/small", top), "--mesh", "fsdp=2", "--mem-limit",
+	       "40M");
+	RUN_IS(0, "diff", plain, path_of("%s/small", top));
 }
 
 static uint64_t data_of(const char *path, uint8_t *ret, uint64_t cap)
@@ -148,8 +147,8 @@ TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 	uint8_t printed[12];
 
 	assert_true(a && b);
-	assert_int_equal(RUN("restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3");
 	for (uint32_t r = 0; r < 3; r++) {
 		uint64_t n = data_of(path_of("%s/ra/rank-%05u.safetensors", top, r), a, cap);
 
@@ -160,7 +159,7 @@ TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 	free(a);
 	free(b);
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(RUN("cat", i ? plain : pending, "model/head.bias"), 0);
+		RUN_IS(0, "cat", i ? plain : pending, "model/head.bias");
 		assert_int_equal(got.out_len, 12);
 		if (i)
 			assert_memory_equal(printed, got.out, 12);
@@ -178,7 +177,7 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	DIR *d;
 
 	assert_true(a && b);
-	assert_int_equal(RUN("restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2"), 0);
+	RUN_IS(0, "restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2");
 	d = opendir(pending);
 	for (struct dirent *e; (e = readdir(d));) {
 		if (!strstr(e->d_name, ".part"))
@@ -212,9 +211,8 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	for (uint32_t r = 0; r < 2; r++) {
 		uint64_t n;
 
-		assert_int_equal(RUN("restore", pending, path_of("%s/oone", top), "--mesh",
-				     "fsdp=2", "--rank", r ? "1" : "0"),
-				 0);
+		RUN_IS(0, "restore", pending, path_of("%s/oone", top), "--mesh", "fsdp=2", "--rank",
+		       r ? "1" : "0");
 		n = data_of(path_of("%s/oone/rank-%05u.safetensors", top, r), a, cap);
 		assert_int_equal(data_of(path_of("%s/oall/rank-%05u.safetensors", top, r), b, cap),
 				 n);
@@ -231,9 +229,9 @@ TEST(diff_tells_operands_from_what_comes_of_them)
 	uint32_t n = count_pending();
 	json_t *j;
 
-	assert_int_equal(RUN("diff", pending, pending), 0);
-	assert_int_equal(SHOWN("diff", pending, plain), 6);
-	assert_int_equal(RUN("diff", pending, plain, "--values", "--json"), 6);
+	RUN_IS(0, "diff", pending, pending);
+	SHOWN_IS(6, "diff", pending, plain);
+	RUN_IS(6, "diff", pending, plain, "--values", "--json");
 	j = json_out("ckptd.diff/1");
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "operands"), n);
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "contents"), 0);
@@ -253,7 +251,7 @@ TEST(plan_counts_all_operands_as_read_and_what_is_held_once)
 	for (uint32_t i = 0; i < 2; i++) {
 		json_t *j;
 
-		assert_int_equal(RUN("plan", i ? plain : pending, "--mesh", "fsdp=2", "--json"), 0);
+		RUN_IS(0, "plan", i ? plain : pending, "--mesh", "fsdp=2", "--json");
 		j = json_out("ckptd.plan/1");
 		held[i] = number(j, "held_bytes");
 		read[i] = number(j, "read_bytes");
@@ -275,7 +273,7 @@ TEST(an_operand_whose_part_is_lost_is_missed)
 		if (!strncmp(e->d_name, "w0003", 5))
 			assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
 	closedir(d);
-	assert_int_equal(SHOWN("restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3"), 4);
+	SHOWN_IS(4, "restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3");
 	assert_int_not_equal(access(path_of("%s/rc/rank-00000.safetensors", top), F_OK), 0);
 }
 
@@ -287,7 +285,7 @@ TEST(a_rule_makes_no_pending_reduction)
 	assert_non_null(f);
 	fputs("*  Partial(sum)@fsdp\n", f);
 	fclose(f);
-	assert_int_equal(SHOWN("plan", plain, "--mesh", "fsdp=2", "--layout", rules), 2);
+	SHOWN_IS(2, "plan", plain, "--mesh", "fsdp=2", "--layout", rules);
 }
 
 UNIT(.group_setup = make_pending, .group_teardown = drop_all);

@@ -308,7 +308,7 @@ TEST(a_program_gets_every_rank_and_every_figure)
 	const json_t *rank;
 	uint64_t held = 0, read = 0, most = 0;
 
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json"), 0);
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json");
 	j = json_out("ckptd.plan/1");
 	assert_string_equal(string(j, "mesh"), "fsdp=3");
 	assert_string_equal(string(j, "from_mesh"), "fsdp=4");
@@ -344,12 +344,12 @@ TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
 {
 	json_t *j;
 
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=40"), 0);
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40");
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json");
 	j = json_out("ckptd.plan/1");
 	assert_int_equal(json_array_size(member(j, "ranks", JSON_ARRAY)), 40);
 	json_decref(j);
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16");
 }
 
 TEST(the_text_fits_80_columns)
@@ -358,7 +358,7 @@ TEST(the_text_fits_80_columns)
 					    "fsdp=9000" };
 
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
-		assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", mesh[i]), 0);
+		RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", mesh[i]);
 		for (const char *p = strstr(got.out, "ranks hold"), *q; p && *p; p = q + 1) {
 			q = strchr(p, '\n');
 			assert_non_null(q);
@@ -377,7 +377,7 @@ TEST(a_program_gets_the_bytes_between_each_two_ranks)
 	const json_t *flow, *cells, *ranks;
 	json_t *j;
 
-	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json"), 0);
+	RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json");
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
 	assert_int_equal(number(flow, "from_block"), 1);
@@ -404,7 +404,7 @@ TEST(more_pairs_than_65536_are_given_in_blocks)
 	uint64_t sum = 0;
 	json_t *j;
 
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json"), 0);
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json");
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
 	assert_int_equal(number(flow, "from_block"), 1);
@@ -423,7 +423,7 @@ TEST(the_text_has_a_matrix_of_old_and_new_ranks)
 {
 	char copy[8192], *p, *line[8] = { 0 };
 
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3");
 	snprintf(copy, sizeof copy, "%s", strstr(got.out, "bytes that each new rank"));
 	p = copy;
 	for (size_t i = 0; i < 8; i++)
@@ -438,9 +438,9 @@ TEST(the_text_has_a_matrix_of_old_and_new_ranks)
 
 TEST(many_ranks_are_drawn_in_blocks_and_shades)
 {
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=16"), 0);
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=60"), 0);
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=9000"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16");
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=60");
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=9000");
 }
 
 TEST(a_picture_is_written_and_nothing_of_others_replaced)
@@ -451,8 +451,7 @@ TEST(a_picture_is_written_and_nothing_of_others_replaced)
 	FILE *f;
 
 	for (int i = 0; i < 2; i++) { /* ours is replaced */
-		assert_int_equal(
-			SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", svg), 0);
+		SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", svg);
 	}
 	f = fopen(svg, "r");
 	assert_non_null(f);
@@ -462,15 +461,12 @@ TEST(a_picture_is_written_and_nothing_of_others_replaced)
 	assert_says(head, "fsdp=4, 4 ranks -&gt; fsdp=3, 3 ranks");
 	assert_says(head, "<title>old rank 3 to new rank 2: ");
 	assert_says(head, "</svg>\n");
-	assert_int_equal(
-		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=300", "--svg", svg, "--json"),
-		0);
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=300", "--svg", svg, "--json");
 	j = json_out("ckptd.plan/1");
 	assert_string_equal(string(j, "svg"), svg);
 	json_decref(j);
 	spill(other, "mine");
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", other),
-			 CLI_LOCKED);
+	SHOWN_IS(CLI_LOCKED, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", other);
 	assert_string_equal(got.out, "");
 }
 
@@ -478,24 +474,24 @@ TEST(a_picture_is_written_and_nothing_of_others_replaced)
 
 TEST(without_a_mesh_the_checkpoints_own_is_the_example)
 {
-	assert_int_equal(SHOWN("-C", beta, "plan", "latest"), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", beta, "plan", "latest");
 	assert_string_equal(got.out, "");
-	assert_int_equal(RUN("-C", beta, "plan", "latest", "--json"), CLI_USAGE);
+	RUN_IS(CLI_USAGE, "-C", beta, "plan", "latest", "--json");
 	assert_json_error(CLI_USAGE);
 }
 
 TEST(a_mesh_that_cannot_be_read_says_where)
 {
-	assert_int_equal(SHOWN("-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp"), CLI_USAGE);
-	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh", "dp=0"), CLI_USAGE);
-	assert_int_equal(RUN("-C", beta, "plan", "latest", "--mesh="), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", beta, "plan", "latest", "--mesh", "dp=2,fsdp");
+	RUN_IS(CLI_USAGE, "-C", beta, "plan", "latest", "--mesh", "dp=0");
+	RUN_IS(CLI_USAGE, "-C", beta, "plan", "latest", "--mesh=");
 	assert_string_equal(got.out, "");
 }
 
 TEST(a_checkpoint_that_is_not_there_is_missing)
 {
-	assert_int_equal(RUN("-C", alpha, "plan", "step:11", "--mesh", "dp=1"), CLI_MISSING);
-	assert_int_equal(RUN("-C", work, "plan", "latest", "--mesh", "dp=1"), CLI_USAGE);
+	RUN_IS(CLI_MISSING, "-C", alpha, "plan", "step:11", "--mesh", "dp=1");
+	RUN_IS(CLI_USAGE, "-C", work, "plan", "latest", "--mesh", "dp=1");
 }
 
 TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
@@ -503,11 +499,11 @@ TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
 	json_t *j;
 	const json_t *notes;
 
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=4"), 0);
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "dp=4"), 0);
-	assert_int_equal(RUN("-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=4");
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4");
+	RUN_IS(0, "-C", alpha, "-q", "plan", "latest", "--mesh", "dp=4");
 	assert_string_equal(got.err, "");
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "dp=4", "--json"), 0);
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "dp=4", "--json");
 	assert_string_equal(got.err, "");
 	j = json_out("ckptd.plan/1");
 	notes = member(j, "changes", JSON_ARRAY);
@@ -519,7 +515,7 @@ TEST(what_changed_is_told_to_people_in_groups_and_to_programs_one_by_one)
 
 TEST(a_slip_in_a_name_is_suspected)
 {
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fdsp=4"), 0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fdsp=4");
 }
 
 /* --- --layout --- */
@@ -531,14 +527,10 @@ TEST(rules_are_read_from_a_file)
 
 	spill(path, "# of our own\n\n  model/*\tReplicate@fsdp   # every rank has it\r\n"
 		    "*.nothing#special  Replicate\n");
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
 	spill(path, "model/*  Replicate@fsdp   # every rank has it");
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
-			 0);
-	assert_int_equal(
-		RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json"),
-		0);
+	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
+	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json");
 	j = json_out("ckptd.plan/1");
 	assert_string_equal(string(j, "layout_file"), path);
 	assert_true(json_real_value(member(j, "replication", JSON_REAL)) > 1.2);
@@ -550,8 +542,7 @@ TEST(everything_wrong_in_a_layout_file_is_said_at_once)
 	const char *path = path_of("%s/bad.txt", top);
 
 	spill(path, "model/*\n*  Shard(0)@dp\nx y z\n# Shard\n   \nzzz* Replicate\n");
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
 	assert_string_equal(got.out, "");
 }
 
@@ -560,19 +551,15 @@ TEST(a_layout_file_that_cannot_be_read_is_the_commands_fault)
 	const char *path = path_of("%s/odd", top);
 	FILE *f = fopen(path, "w");
 
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
-			       path_of("%s/none", top)),
-			 CLI_USAGE);
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", top),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
+		 path_of("%s/none", top));
+	RUN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", top);
 	assert_non_null(f);
 	assert_int_equal(fwrite("a\0b", 1, 3, f), 3);
 	assert_int_equal(fclose(f), 0);
-	assert_int_equal(SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path),
-			 CLI_USAGE);
-	assert_int_equal(
-		SHOWN("-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", "/dev/zero"),
-		CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
+	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
+		 "/dev/zero");
 }
 
 /* --- what cannot be --- */
@@ -620,7 +607,7 @@ TEST(an_interrupt_ends_it)
 {
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
-	assert_int_equal(RUN("-C", alpha, "plan", "latest", "--mesh", "fsdp=200"), CLI_INTERRUPTED);
+	RUN_IS(CLI_INTERRUPTED, "-C", alpha, "plan", "latest", "--mesh", "fsdp=200");
 	cli_stops = 0;
 	cli_stop_signal = 0;
 	assert_string_equal(got.out, "");

@@ -43,21 +43,20 @@ TEST(without_a_rule_or_with_a_wrong_one_it_is_two_and_nothing_goes)
 					     "--keep-last=99999999999999999999" };
 	const char *job = line(place("usage"), "run", 2);
 
-	assert_int_equal(SHOWN("prune", job), 2);
-	assert_int_equal(RUN("prune", job, "--yes"), 2);
-	assert_int_equal(RUN("prune", job, "-n", "--yes", "--keep-last=1"), 2);
-	assert_int_equal(RUN("prune", job, "--json"), 2);
+	SHOWN_IS(2, "prune", job);
+	RUN_IS(2, "prune", job, "--yes");
+	RUN_IS(2, "prune", job, "-n", "--yes", "--keep-last=1");
+	RUN_IS(2, "prune", job, "--json");
 	assert_json_error(2);
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
 		if (RUN("prune", "--yes", wrong[i], job) != 2)
 			fail_msg("%s gives %d: %s", wrong[i], got.code, got.err);
-	assert_int_equal(RUN("prune", "--yes", "--keep-best=a", "--keep-best=b", "--keep-best=c",
-			     "--keep-best=d", "--keep-best=e", job),
-			 2);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", step_path(job, 10)), 2);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job, job), 2);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", ""), 2);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", path_of("%s/none", top)), 10);
+	RUN_IS(2, "prune", "--yes", "--keep-best=a", "--keep-best=b", "--keep-best=c",
+	       "--keep-best=d", "--keep-best=e", job);
+	RUN_IS(2, "prune", "--yes", "--keep-last=1", step_path(job, 10));
+	RUN_IS(2, "prune", "--yes", "--keep-last=1", job, job);
+	RUN_IS(2, "prune", "--yes", "--keep-last=1", "");
+	RUN_IS(10, "prune", "--yes", "--keep-last=1", path_of("%s/none", top));
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
@@ -66,7 +65,7 @@ TEST(an_empty_store_has_nothing_to_remove)
 	const char *root = place("nothing");
 
 	assert_int_equal(mkdir(root, 0700), 0);
-	assert_int_equal(SHOWN("prune", "--keep-last=1", root), 0);
+	SHOWN_IS(0, "prune", "--keep-last=1", root);
 	RUN("prune", "--keep-last=1", "--yes", root, "--json");
 	assert_json(0, "ckptd.prune/1", "{'removed_count':0}");
 }
@@ -78,9 +77,9 @@ TEST(a_dry_run_says_all_and_changes_nothing)
 	const char *job = line(place("dry"), "run", 5);
 	json_t *j;
 
-	assert_int_equal(RUN("hold", "-C", job, "step:30", "--by=eval"), 0);
-	assert_int_equal(RUN("tag", "-C", job, "step:10", "first"), 0);
-	assert_int_equal(SHOWN("prune", "-n", "--keep-last", "2", job), 0);
+	RUN_IS(0, "hold", "-C", job, "step:30", "--by=eval");
+	RUN_IS(0, "tag", "-C", job, "step:10", "first");
+	SHOWN_IS(0, "prune", "-n", "--keep-last", "2", job);
 	RUN("prune", "--dry-run", "--keep-last=2", job, "--json");
 	j = pruned(0);
 	assert_true(json_is_true(json_object_get(j, "dry_run")));
@@ -141,13 +140,13 @@ TEST(where_nobody_can_be_asked_nothing_goes_without_yes)
 {
 	const char *job = line(place("unasked"), "run", 3);
 
-	assert_int_equal(SHOWN("prune", "--keep-last=1", job), 2);
-	assert_int_equal(RUN("prune", "--keep-last=1", job, "--json"), 2);
+	SHOWN_IS(2, "prune", "--keep-last=1", job);
+	RUN_IS(2, "prune", "--keep-last=1", job, "--json");
 	assert_json_error(2);
 	assert_string_equal(got.out, "");
 	assert_string_equal(steps_of(job), "30 20 10 ");
 	/* What changes nothing needs no answer. */
-	assert_int_equal(SHOWN("prune", "--keep-last=3", job), 0);
+	SHOWN_IS(0, "prune", "--keep-last=3", job);
 }
 
 TEST(with_yes_the_newest_is_checked_and_the_others_go)
@@ -166,11 +165,11 @@ TEST(with_yes_the_newest_is_checked_and_the_others_go)
 	assert_false(there(job, 10));
 	string(listed(job, 40, &j), "verified");
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
-	assert_int_equal(SHOWN("prune", "--yes", "--keep-last=2", job), 0);
-	assert_int_equal(SHOWN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "verify", "--data", "--all", job);
+	SHOWN_IS(0, "prune", "--yes", "--keep-last=2", job);
+	SHOWN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "40 ");
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "40 ");
 }
 
@@ -178,18 +177,17 @@ TEST(what_is_held_or_tagged_goes_only_when_released)
 {
 	const char *job = line(place("kept_steps"), "run", 3);
 
-	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=a"), 0);
-	assert_int_equal(
-		RUN("hold", "-C", job, "step:10", "--by=b", "--until=2099-01-01T00:00:00Z"), 0);
-	assert_int_equal(RUN("tag", "-C", job, "step:20", "t"), 0);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "hold", "-C", job, "step:10", "--by=a");
+	RUN_IS(0, "hold", "-C", job, "step:10", "--by=b", "--until=2099-01-01T00:00:00Z");
+	RUN_IS(0, "tag", "-C", job, "step:20", "t");
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 20 10 ");
-	assert_int_equal(RUN("release", "-C", job, "step:10", "--by=a"), 0);
-	assert_int_equal(RUN("tag", "--delete=t", job), 0);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "release", "-C", job, "step:10", "--by=a");
+	RUN_IS(0, "tag", "--delete=t", job);
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 10 ");
-	assert_int_equal(RUN("release", "-C", job, "step:10", "--all"), 0);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "release", "-C", job, "step:10", "--all");
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 ");
 }
 
@@ -209,10 +207,10 @@ TEST(what_is_being_read_stays_and_the_code_says_so)
 	json_decref(j);
 	assert_string_equal(steps_of(job), "30 10 ");
 	/* All that should go. */
-	assert_int_equal(SHOWN("prune", "--yes", "--keep-last=1", job), 11);
+	SHOWN_IS(11, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 10 ");
 	close(ten);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 ");
 }
 
@@ -231,12 +229,12 @@ TEST(a_newest_that_is_damaged_is_quarantined_and_the_one_before_is_asked)
 	assert_true(there(job, 40));
 	assert_true(there(job, 30));
 	assert_string_equal(steps_of(job), "30 ");
-	assert_int_equal(RUN("verify", "--data", "-C", job, "latest"), 0);
+	RUN_IS(0, "verify", "--data", "-C", job, "latest");
 	/* Damaged ones go when asked for and a newer one is there, and only these. */
-	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	RUN_IS(0, "prune", "--yes", "--bad", job);
 	assert_true(there(job, 40));
 	make_step(place("damaged"), &(struct how){ "run", "fsdp=2", 50, 5, 30, 40, false });
-	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	RUN_IS(0, "prune", "--yes", "--bad", job);
 	assert_false(there(job, 40));
 	assert_string_equal(steps_of(job), "50 30 ");
 }
@@ -247,8 +245,8 @@ TEST(where_every_step_is_damaged_nothing_goes)
 
 	for (uint64_t i = 10; i <= 30; i += 10)
 		flip(part(step_path(job, i), 0), 8192);
-	assert_int_equal(SHOWN("prune", "--yes", "--keep-last=1", job), 4);
-	assert_int_equal(SHOWN("prune", "--yes", "--keep-last=1", "--bad", job), 0);
+	SHOWN_IS(4, "prune", "--yes", "--keep-last=1", job);
+	SHOWN_IS(0, "prune", "--yes", "--keep-last=1", "--bad", job);
 	for (uint64_t i = 10; i <= 30; i += 10)
 		assert_true(there(job, i));
 }
@@ -259,7 +257,7 @@ TEST(bad_is_also_a_step_without_its_manifest)
 	json_t *j;
 
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", job), 0);
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", job);
 	assert_true(there(job, 20));
 	assert_false(there(job, 10));
 	RUN("prune", "-n", "--bad", job, "--json");
@@ -268,7 +266,7 @@ TEST(bad_is_also_a_step_without_its_manifest)
 	assert_string_equal(decision(j, 30), "keep");
 	member(j, "policy", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	RUN_IS(0, "prune", "--yes", "--bad", job);
 	assert_false(there(job, 20));
 	assert_true(there(job, 30));
 }
@@ -280,7 +278,7 @@ TEST(bad_removes_nothing_that_may_be_whole)
 
 	/* Whole, under another's name. */
 	assert_int_equal(rename(step_path(job, 20), step_path(job, 21)), 0);
-	assert_int_equal(RUN("prune", "--yes", "--bad", "--keep-last=1", job, "--json"), 0);
+	RUN_IS(0, "prune", "--yes", "--bad", "--keep-last=1", job, "--json");
 	j = pruned(0);
 	assert_string_equal(decision(j, 21), "keep");
 	assert_says(got.out, "misplaced: its MANIFEST is that of step 20");
@@ -288,13 +286,13 @@ TEST(bad_removes_nothing_that_may_be_whole)
 	json_decref(j);
 	assert_true(there(job, 21));
 	job = line(place("maybe2"), "run", 4);
-	assert_int_equal(RUN("prune", "--yes", "--bad", job), 0);
+	RUN_IS(0, "prune", "--yes", "--bad", job);
 	if (geteuid() != 0) {
 		const char *manifest = path_of("%s/MANIFEST", step_path(job, 10));
 
 		assert_int_equal(chmod(manifest, 0), 0);
-		assert_int_equal(RUN("prune", "--yes", "--bad", job), 12);
-		assert_int_equal(RUN("prune", "-n", "--bad", job), 12);
+		RUN_IS(12, "prune", "--yes", "--bad", job);
+		RUN_IS(12, "prune", "-n", "--bad", job);
 		assert_int_equal(chmod(manifest, 0600), 0);
 	}
 	assert_string_equal(steps_of(job), "40 30 20 10 ");
@@ -313,7 +311,7 @@ TEST(a_store_is_pruned_job_by_job)
 {
 	const char *root = place("jobs"), *a = line(root, "a", 3), *b = line(root, "b", 2);
 
-	assert_int_equal(SHOWN("prune", "-n", "--keep-last=1", root), 0);
+	SHOWN_IS(0, "prune", "-n", "--keep-last=1", root);
 	RUN("prune", "--yes", "--keep-last=1", "-C", root, "--json");
 	assert_json(0, "ckptd.prune/1", "{'removed_count':3, 'kept_count':2}");
 	assert_string_equal(steps_of(a), "30 ");
@@ -328,11 +326,10 @@ TEST(free_takes_the_oldest_until_it_is_enough)
 	assert_json(0, "ckptd.prune/1", "{'removed_count':2}");
 	assert_string_equal(steps_of(job), "50 40 30 ");
 	/* With rules, of those that they give up. */
-	assert_int_equal(RUN("prune", "--yes", "--free=1", "--keep-every=30", "--keep-last=1", job),
-			 0);
+	RUN_IS(0, "prune", "--yes", "--free=1", "--keep-every=30", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "50 30 ");
 	/* More than there is: the newest stays. */
-	assert_int_equal(RUN("prune", "--yes", "--free=1E", job), 0);
+	RUN_IS(0, "prune", "--yes", "--free=1E", job);
 	assert_string_equal(steps_of(job), "50 ");
 }
 
@@ -359,9 +356,9 @@ TEST(what_is_not_the_stores_own_stays_and_is_listed)
 		assert_int_equal(number(j, "left_count"), 3); /* and what is being written */
 		json_decref(j);
 	}
-	assert_int_equal(RUN("repair", "-n", job), 3); /* in the order of the directory */
+	RUN_IS(3, "repair", "-n", job); /* in the order of the directory */
 	assert_says(got.out, "1 file is in it that ckptd did not make: notes");
-	assert_int_equal(SHOWN("ls", "--all", job), 0);
+	SHOWN_IS(0, "ls", "--all", job);
 }
 
 TEST(an_interrupt_before_anything_went_loses_nothing)
@@ -487,11 +484,11 @@ TEST(a_person_is_asked_and_only_yes_is_yes)
 		assert_says(got.out, "[y/N]");
 		assert_string_equal(steps_of(job), "30 20 10 ");
 	}
-	assert_int_equal(TYPED("n\n", "prune", "--keep-last=1", job), 0);
-	assert_int_equal(TYPED("y\n", "prune", "--keep-last=1", job), 0);
+	TYPED_IS(0, "n\n", "prune", "--keep-last=1", job);
+	TYPED_IS(0, "y\n", "prune", "--keep-last=1", job);
 	assert_string_equal(steps_of(job), "30 ");
 	/* Nothing to ask for. */
-	assert_int_equal(TYPED("", "prune", "--keep-last=1", job), 0);
+	TYPED_IS(0, "", "prune", "--keep-last=1", job);
 }
 
 TEST(what_is_read_while_a_person_thinks_stays)
@@ -499,7 +496,7 @@ TEST(what_is_read_while_a_person_thinks_stays)
 	const char *job = line(place("thinks"), "run", 3);
 	int fd = reading(job, 20);
 
-	assert_int_equal(TYPED("y\n", "prune", "--keep-last=1", job), 3);
+	TYPED_IS(3, "y\n", "prune", "--keep-last=1", job);
 	close(fd);
 	assert_string_equal(steps_of(job), "30 20 ");
 }

@@ -86,7 +86,7 @@ TEST(every_screen_fits_eighty_columns)
 
 TEST(a_long_value_goes_on_below_itself)
 {
-	assert_int_equal(SHOWN("stats", "-C", alpha()), 0);
+	SHOWN_IS(0, "stats", "-C", alpha());
 	RUN("stats", "-C", alpha());
 	assert_says(got.out, "copies on other ranks, stored once\n");
 }
@@ -118,7 +118,7 @@ TEST(no_name_is_obeyed_by_a_terminal)
 					       { "show", "--color=never" } };
 
 	for (size_t i = 0; i < ARRAY_LEN(verb); i++) {
-		assert_int_equal(RUN(verb[i][0], verb[i][1], made), 0);
+		RUN_IS(0, verb[i][0], verb[i][1], made);
 		assert_silent(got.out, "\033");
 		assert_silent(got.out, "\t");
 		assert_silent(got.out, "\xe2\x80\xae");
@@ -141,29 +141,27 @@ TEST(ascii_means_names_too)
 	json_t *j;
 
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(RUN(i == 2 ? "stats" : "show", path,
-				     i == 1 ? "\xe6\x97\xa5\xe6\x9c\xac.wide" : "--ascii",
-				     "--ascii"),
-				 0);
+		RUN_IS(0, i == 2 ? "stats" : "show", path,
+		       i == 1 ? "\xe6\x97\xa5\xe6\x9c\xac.wide" : "--ascii", "--ascii");
 		assert_ascii(got.out);
 	}
-	assert_int_equal(SHOWN("show", "--ascii", "--tensors=*", path), 0);
+	SHOWN_IS(0, "show", "--ascii", "--tensors=*", path);
 	assert_ascii(got.out);
-	assert_int_equal(RUN("show", "--ascii", path, "\xe6\x97\xa5"), 10);
+	RUN_IS(10, "show", "--ascii", path, "\xe6\x97\xa5");
 	assert_ascii(got.err);
 	/* A program gets the names themselves, spelled in ASCII. */
-	assert_int_equal(RUN("show", "--ascii", "--json", "--tensors=*wide", path), 0);
+	RUN_IS(0, "show", "--ascii", "--json", "--tensors=*wide", path);
 	assert_ascii(got.out);
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(json_array_get(member(j, "tensors", JSON_ARRAY), 0), "name"),
 			    "\xe6\x97\xa5\xe6\x9c\xac.wide");
 	json_decref(j);
-	assert_int_equal(RUN("show", "--ascii", "--json", path, "\xe6\x97\xa5"), 10);
+	RUN_IS(10, "show", "--ascii", "--json", path, "\xe6\x97\xa5");
 	assert_ascii(got.err);
 	/* Whose terminal knows no other characters gets none; a pipe gets what there is. */
 	TERMINAL("show", "--tensors=*", path);
 	assert_ascii(got.out);
-	assert_int_equal(RUN("show", "--tensors=*", path), 0);
+	RUN_IS(0, "show", "--tensors=*", path);
 	assert_says(got.out, "model/\xe6\x97\xa5\xe6\x9c\xac.wide");
 }
 
@@ -197,10 +195,10 @@ TEST(a_dumb_terminal_has_lines_and_no_bar)
 
 TEST(a_slip_brings_each_near_name_once_and_no_far_one)
 {
-	assert_int_equal(SHOWN("cat", "latest", "rgn", "-C", alpha()), 10);
-	assert_int_equal(SHOWN("cat", "latest", "fused", "-C", alpha()), 10);
-	assert_int_equal(SHOWN("cat", "latest", "nosuch", "-C", alpha()), 10);
-	assert_int_equal(SHOWN("cat", "latest", "optim/embed.wieght.master", "-C", alpha()), 10);
+	SHOWN_IS(10, "cat", "latest", "rgn", "-C", alpha());
+	SHOWN_IS(10, "cat", "latest", "fused", "-C", alpha());
+	SHOWN_IS(10, "cat", "latest", "nosuch", "-C", alpha());
+	SHOWN_IS(10, "cat", "latest", "optim/embed.wieght.master", "-C", alpha());
 }
 
 TEST(every_error_says_the_next_command)
@@ -249,18 +247,16 @@ TEST(every_error_says_the_next_command)
 
 TEST(one_is_not_told_as_many)
 {
-	assert_int_equal(SHOWN("stats", "--tensors=optim/step", "-C", alpha()), 0);
-	assert_int_equal(SHOWN("diff", "latest~1", "latest", "--tensors=head.bias", "-C", alpha()),
-			 6);
-	assert_int_equal(SHOWN("diff", "latest", "latest", "--tensors=head.bias", "-C", alpha()),
-			 0);
+	SHOWN_IS(0, "stats", "--tensors=optim/step", "-C", alpha());
+	SHOWN_IS(6, "diff", "latest~1", "latest", "--tensors=head.bias", "-C", alpha());
+	SHOWN_IS(0, "diff", "latest", "latest", "--tensors=head.bias", "-C", alpha());
 }
 
 TEST(what_was_interrupted_says_so)
 {
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
-	assert_int_equal(SHOWN("verify", "--data", "-C", alpha()), 130);
+	SHOWN_IS(130, "verify", "--data", "-C", alpha());
 	cli_stops = cli_stop_signal = 0;
 }
 
@@ -316,8 +312,7 @@ TEST(the_title_of_a_picture_fits_it)
 	const char *file = path_of("%s/long.svg", top);
 	char *svg, *title, *end;
 
-	assert_int_equal(
-		RUN("show", made, path_of("--map=%s", long_name), path_of("--svg=%s", file)), 0);
+	RUN_IS(0, "show", made, path_of("--map=%s", long_name), path_of("--svg=%s", file));
 	svg = slurp(file);
 	assert_says(svg, path_of("<title>model/%s in step 1 of made</title>", long_name));
 	title = strstr(svg, "class=\"h\"");
@@ -434,9 +429,9 @@ TEST(modules_beyond_a_screen_are_counted)
 		m[i] = (struct made){ "model", name[i], CKPT_F32, 1, { 4 }, x, 0 };
 	}
 	make_made(store, "flat", 1, m, 60);
-	assert_int_equal(SHOWN("stats", "-C", store), 0);
-	assert_int_equal(SHOWN("stats", "--depth=1", "-C", store), 0);
-	assert_int_equal(RUN("stats", "--json", "-C", store), 0);
+	SHOWN_IS(0, "stats", "-C", store);
+	SHOWN_IS(0, "stats", "--depth=1", "-C", store);
+	RUN_IS(0, "stats", "--json", "-C", store);
 	j = json_out("ckptd.stats/1");
 	assert_int_equal(json_array_size(member(j, "modules", JSON_ARRAY)), 60);
 	json_decref(j);

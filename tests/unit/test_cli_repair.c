@@ -26,19 +26,19 @@ TEST(where_all_is_well_there_is_nothing_to_repair)
 {
 	const char *root = place("well"), *job = line(root, "run", 2);
 
-	assert_int_equal(SHOWN("repair", job), 0);
-	assert_int_equal(RUN("repair", "-n", root), 0);
-	assert_int_equal(RUN("repair", "-C", root), 0);
-	assert_int_equal(RUN("repair", "-C", job, "latest"), 0);
-	assert_int_equal(RUN("repair", step_path(job, 10)), 0);
+	SHOWN_IS(0, "repair", job);
+	RUN_IS(0, "repair", "-n", root);
+	RUN_IS(0, "repair", "-C", root);
+	RUN_IS(0, "repair", "-C", job, "latest");
+	RUN_IS(0, "repair", step_path(job, 10));
 	RUN("repair", "--yes", root, "--json");
 	assert_json(0, "ckptd.repair/1", "{'items':[], 'dry_run':false}");
-	assert_int_equal(RUN("repair", "-n", "--yes", root), 2);
-	assert_int_equal(RUN("repair", ""), 2);
-	assert_int_equal(RUN("repair", path_of("%s/none", top)), 10);
-	assert_int_equal(RUN("repair", "-C", job, "step:11"), 10);
+	RUN_IS(2, "repair", "-n", "--yes", root);
+	RUN_IS(2, "repair", "");
+	RUN_IS(10, "repair", path_of("%s/none", top));
+	RUN_IS(10, "repair", "-C", job, "step:11");
 	copy_step(step_path(job, 10), place("copied"));
-	assert_int_equal(SHOWN("repair", path_of("%s/copied", top)), 2);
+	SHOWN_IS(2, "repair", path_of("%s/copied", top));
 }
 
 TEST(a_quarantined_step_that_is_whole_counts_again)
@@ -48,10 +48,10 @@ TEST(a_quarantined_step_that_is_whole_counts_again)
 
 	flip(part(step_path(job, 30), 0), 8192);
 	flip(part(step_path(job, 20), 0), 8192);
-	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
+	RUN_IS(4, "verify", "--data", "--all", job);
 	flip(part(step_path(job, 30), 0), 8192);
 	/* Nobody can be asked. */
-	assert_int_equal(SHOWN("repair", job), 2);
+	SHOWN_IS(2, "repair", job);
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "-n", job, "--json");
 	assert_true(got.code == 0 || got.code == 4);
@@ -70,9 +70,9 @@ TEST(a_quarantined_step_that_is_whole_counts_again)
 	json_decref(j);
 	/* One alone. */
 	flip(part(step_path(job, 20), 0), 8192);
-	assert_int_equal(SHOWN("repair", "--yes", "-C", job, "step:20"), 0);
+	SHOWN_IS(0, "repair", "--yes", "-C", job, "step:20");
 	assert_string_equal(steps_of(job), "30 20 10 ");
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	RUN_IS(0, "verify", "--data", "--all", job);
 }
 
 TEST(a_lost_or_damaged_manifest_is_built_anew)
@@ -80,13 +80,13 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	const char *job = line(place("rebuilt"), "run", 3);
 	json_t *j;
 
-	assert_int_equal(RUN("tag", "-C", job, "step:20", "mine"), 0);
+	RUN_IS(0, "tag", "-C", job, "step:20", "mine");
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
 	assert_string_equal(steps_of(job), "10 ");
 	/* Whoever finds them is led there. */
-	assert_int_equal(SHOWN("ls", job), 0);
-	assert_int_equal(SHOWN("show", "-C", job, "step:20"), 4);
+	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(4, "show", "-C", job, "step:20");
 	SHOWN("repair", "-n", job);
 	RUN("repair", "-n", job, "--json");
 	j = repaired(0);
@@ -97,11 +97,11 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	RUN("repair", "--yes", job, "--json");
 	assert_json(0, "ckptd.repair/1", "{'rebuilt_count':2}");
 	assert_string_equal(steps_of(job), "30 20 10 ");
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
-	assert_int_equal(SHOWN("show", "-C", job), 0);
-	assert_int_equal(RUN("show", "-C", job, "tag:mine"), 0);
-	assert_int_equal(RUN("diff", "--values", step_path(job, 30), step_path(job, 30)), 0);
-	assert_int_equal(SHOWN("repair", job), 0);
+	RUN_IS(0, "verify", "--data", "--all", job);
+	SHOWN_IS(0, "show", "-C", job);
+	RUN_IS(0, "show", "-C", job, "tag:mine");
+	RUN_IS(0, "diff", "--values", step_path(job, 30), step_path(job, 30));
+	SHOWN_IS(0, "repair", job);
 }
 
 TEST(a_step_that_misses_a_part_is_left_and_said)
@@ -116,7 +116,7 @@ TEST(a_step_that_misses_a_part_is_left_and_said)
 	assert_string_equal(action(j, 20), "leave");
 	json_decref(j);
 	assert_true(there(job, 20));
-	assert_int_equal(SHOWN("repair", "--yes", job), 4);
+	SHOWN_IS(4, "repair", "--yes", job);
 }
 
 TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
@@ -130,16 +130,16 @@ TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
 	j = repaired(0);
 	assert_string_equal(action(j, 25), "leave");
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN_IS(5, "show", "-C", job, "step:25");
 	RUN("repair", "--abandoned", job);
 	assert_int_equal(got.code, 2);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN_IS(5, "show", "-C", job, "step:25");
 	RUN("repair", "--yes", "--abandoned", job, "--json");
 	j = repaired(0);
 	assert_int_equal(number(j, "removed_count"), 1);
 	assert_true(number(j, "freed_bytes") > MIB);
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 10);
+	RUN_IS(10, "show", "-C", job, "step:25");
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
@@ -148,9 +148,9 @@ TEST(a_person_is_asked)
 	const char *job = line(place("asked"), "run", 2);
 
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
-	assert_int_equal(TYPED("n\n", "repair", job), 0);
+	TYPED_IS(0, "n\n", "repair", job);
 	assert_string_equal(steps_of(job), "10 ");
-	assert_int_equal(TYPED("y\n", "repair", job), 0);
+	TYPED_IS(0, "y\n", "repair", job);
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
@@ -178,11 +178,11 @@ TEST(root_leaves_nothing_in_anothers_job_that_they_could_not_read)
 		skip();
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	give_away(root);
-	assert_int_equal(RUN("repair", "-n", job), 0);
-	assert_int_equal(RUN("repair", "--yes", job), 12);
-	assert_int_equal(RUN("repair", "--yes", "-C", job, "step:20"), 12);
-	assert_int_equal(RUN("hold", "-C", job, "latest"), 12);
-	assert_int_equal(RUN("tag", "-C", job, "latest", "x"), 12);
+	RUN_IS(0, "repair", "-n", job);
+	RUN_IS(12, "repair", "--yes", job);
+	RUN_IS(12, "repair", "--yes", "-C", job, "step:20");
+	RUN_IS(12, "hold", "-C", job, "latest");
+	RUN_IS(12, "tag", "-C", job, "latest", "x");
 	assert_int_equal(access(path_of("%s/MANIFEST", step_path(job, 20)), F_OK), -1);
 	assert_int_equal(chmod(top, 0755), 0);
 	become_nobody(true);
@@ -195,7 +195,7 @@ TEST(root_leaves_nothing_in_anothers_job_that_they_could_not_read)
 	become_nobody(false);
 	assert_int_equal(chmod(top, 0700), 0);
 	/* Taking away leaves nothing. */
-	assert_int_equal(RUN("release", "-C", job, "step:20", "--by=me"), 0);
+	RUN_IS(0, "release", "-C", job, "step:20", "--by=me");
 }
 
 UNIT(.group_setup = make_top, .group_teardown = drop_all);

@@ -187,8 +187,7 @@ TEST(files_are_the_memory_of_ranks_of_such_a_mesh)
 		struct sample s;
 		uint32_t world = 1;
 
-		assert_int_equal(RUN("restore", step_of(how[i].source), out, "--mesh", how[i].mesh),
-				 0);
+		RUN_IS(0, "restore", step_of(how[i].source), out, "--mesh", how[i].mesh);
 		for (uint32_t r = 0; r < world; r++) {
 			struct strict_file f;
 			char why[200], key[300];
@@ -225,15 +224,13 @@ TEST(the_same_files_come_out_of_little_memory)
 	print_message("the least --mem-limit: %llu, windows of %llu bytes\n",
 		      (unsigned long long)limit, (unsigned long long)move_window_bytes(limit));
 	snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
-	assert_int_equal(RUN("restore", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G"), 0);
-	assert_int_equal(RUN("restore", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text),
-			 0);
+	RUN_IS(0, "restore", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G");
+	RUN_IS(0, "restore", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text);
 	for (uint32_t r = 0; r < 6; r++)
 		assert_true(same_file(file_of(big, r), file_of(little, r)));
 	remove_tree(big);
 	remove_tree(little);
-	assert_int_equal(RUN("restore", in, big, "--mesh", "fsdp=3", "--mem-limit", "1K"),
-			 CLI_USAGE);
+	RUN_IS(CLI_USAGE, "restore", in, big, "--mesh", "fsdp=3", "--mem-limit", "1K");
 	assert_false(exists(big));
 }
 
@@ -242,7 +239,7 @@ TEST(few_descriptors_make_batches_with_the_same_files)
 	const char *all = path_of("%s/all", top), *few = path_of("%s/few", top);
 	struct rlimit was, low;
 
-	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=11"), 0);
+	RUN_IS(0, "restore", in, all, "--mesh", "fsdp=11");
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	low = was;
 	low.rlim_cur = 64 + 4 + 3; /* what rank_files.c leaves to others, the source's, three */
@@ -261,7 +258,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	struct strict_file f;
 	char why[200];
 
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), 0);
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=3");
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
 	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
@@ -273,7 +270,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	assert_non_null(strict_find(&f, "blob/cursor"));
 	strict_free(&f);
 	remove_tree(out);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=6"), 0);
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=6");
 	assert_true(strict_load(file_of(out, 5), &f, why));
 	assert_null(strict_find(&f, "blob/rng"));
 	strict_free(&f);
@@ -286,7 +283,7 @@ TEST(a_stage_of_a_pipeline_has_its_own_tensors_only)
 	char why[200];
 	uint32_t both = 0, only[2] = { 0 };
 
-	assert_int_equal(RUN("restore", step_of(2), out, "--mesh", "pp=2,fsdp=1"), 0);
+	RUN_IS(0, "restore", step_of(2), out, "--mesh", "pp=2,fsdp=1");
 	for (uint32_t r = 0; r < 2; r++)
 		assert_true(strict_load(file_of(out, r), &f[r], why));
 	for (uint32_t r = 0; r < 2; r++)
@@ -310,14 +307,14 @@ TEST(rank_writes_one_file_beside_what_is_there)
 {
 	const char *all = path_of("%s/all", top);
 
-	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "2"), 0);
+	RUN_IS(0, "restore", in, all, "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--rank", "2");
 	assert_int_equal(entries(out), 1);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "0"), 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--rank", "0");
 	assert_int_equal(entries(out), 2);
 	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=4", "--rank", "0");
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(entries(out), 2);
 	remove_tree(out);
@@ -339,7 +336,7 @@ TEST(of_one_rank_only_the_parts_that_it_needs_are_opened)
 	declare = declare_cut;
 	make_step(plain, &(struct how){ "cut", mesh, STEP, 1, UINT64_MAX, UINT64_MAX, false });
 	declare = NULL;
-	assert_int_equal(RUN("restore", from, all, "--mesh", mesh), 0);
+	RUN_IS(0, "restore", from, all, "--mesh", mesh);
 	d = opendir(from);
 	for (struct dirent *e; (e = readdir(d));) {
 		if (!strstr(e->d_name, ".part"))
@@ -362,7 +359,7 @@ TEST(of_one_rank_only_the_parts_that_it_needs_are_opened)
 			good++;
 		}
 		/* The others are no concern of one rank; of all ranks they are. */
-		assert_int_equal(RUN("restore", some, out, "--mesh", mesh), CLI_CORRUPT);
+		RUN_IS(CLI_CORRUPT, "restore", some, out, "--mesh", mesh);
 		remove_tree(some);
 	}
 	closedir(d);
@@ -398,10 +395,10 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 	make_step(plain, &(struct how){ "lies", "fsdp=4", STEP, 1, UINT64_MAX, UINT64_MAX, false });
 	declare = NULL;
 	lie = NULL;
-	assert_int_equal(RUN("restore", from, all, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", from, all, "--mesh", "fsdp=3");
 	for (uint32_t r = 0; r < 3; r++) {
 		snprintf(rank, sizeof rank, "%u", r);
-		assert_int_equal(RUN("restore", from, out, "--mesh", "fsdp=3", "--rank", rank), 0);
+		RUN_IS(0, "restore", from, out, "--mesh", "fsdp=3", "--rank", rank);
 		assert_true(same_file(file_of(out, r), file_of(all, r)));
 	}
 	remove_tree(out);
@@ -411,23 +408,18 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 
 TEST(wrong_commands_say_what_to_write)
 {
-	assert_int_equal(SHOWN("restore", in), CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, out), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=0"), CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3", "--rank", "3"), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "-1"), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "1x"), CLI_USAGE);
-	assert_int_equal(
-		RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "99999999999999999999"),
-		CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--mem-limit", "much"),
-			 CLI_USAGE);
-	assert_int_equal(RUN("restore", "step:999", out, "--mesh", "fsdp=3", "-C",
-			     path_of("%s/job0", plain)),
-			 CLI_MISSING);
-	assert_int_equal(RUN("restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3"),
-			 CLI_MISSING);
-	assert_int_equal(RUN("restore", in, out, "--json"), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in);
+	SHOWN_IS(CLI_USAGE, "restore", in, out);
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=0");
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "3");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "-1");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "1x");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "99999999999999999999");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--mem-limit", "much");
+	RUN_IS(CLI_MISSING, "restore", "step:999", out, "--mesh", "fsdp=3", "-C",
+	       path_of("%s/job0", plain));
+	RUN_IS(CLI_MISSING, "restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--json");
 	assert_json_error(CLI_USAGE);
 	assert_false(exists(out));
 }
@@ -441,14 +433,14 @@ TEST(what_exists_is_left_alone)
 	f = fopen(other, "w");
 	fputs("mine", f);
 	fclose(f);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, other, "--mesh", "fsdp=3"), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3");
+	SHOWN_IS(CLI_USAGE, "restore", in, other, "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 1);
 	assert_int_equal(rename(other, path_of("%s/.rank-00000.safetensors.tmp-0000aaaa", out)), 0);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), CLI_LOCKED);
+	SHOWN_IS(CLI_LOCKED, "restore", in, out, "--mesh", "fsdp=3");
 	remove_tree(out);
 	assert_int_equal(mkdir(out, 0700), 0);
-	assert_int_equal(RUN("restore", in, path_of("%s/", out), "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", in, path_of("%s/", out), "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 3);
 	remove_tree(out);
 }
@@ -457,26 +449,22 @@ TEST(nothing_is_written_into_the_checkpoint)
 {
 	uint32_t n = entries(in);
 
-	assert_int_equal(SHOWN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in, in, "--mesh", "fsdp=3", "--rank", "0");
+	SHOWN_IS(CLI_USAGE, "restore", in, path_of("%s/out", in), "--mesh", "fsdp=3");
 	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
-	assert_int_equal(SHOWN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP),
-			       "--mesh", "fsdp=3"),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
+		 "fsdp=3");
 	unlink(path_of("%s/link", top));
 	assert_int_equal(entries(in), n);
 }
 
 TEST(all_that_the_format_lacks_is_listed)
 {
-	assert_int_equal(SHOWN("restore", "latest", out, "--mesh", "fsdp=3", "-C",
-			       path_of("%s/alpha", work)),
-			 CLI_MISFIT);
+	SHOWN_IS(CLI_MISFIT, "restore", "latest", out, "--mesh", "fsdp=3", "-C",
+		 path_of("%s/alpha", work));
 	assert_false(exists(out));
-	assert_int_equal(RUN("restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
-			     path_of("%s/alpha", work)),
-			 CLI_MISFIT);
+	RUN_IS(CLI_MISFIT, "restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
+	       path_of("%s/alpha", work));
 	assert_json_error(CLI_MISFIT);
 }
 
@@ -488,10 +476,10 @@ TEST(a_damaged_source_leaves_nothing)
 
 	copy_step(in, bad);
 	flip(part(bad, 0), 300000);
-	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3");
 	assert_false(exists(out));
 	assert_int_equal(mkdir(out, 0700), 0);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
+	RUN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 0);
 	remove_tree(out);
 	remove_tree(bad);
@@ -588,8 +576,8 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 	f = fopen(view, "w");
 	fputs("rename model/* -> seen/{1}\n", f);
 	fclose(f);
-	assert_int_equal(RUN("restore", in, sound, "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", in, viewed, "--mesh", "fsdp=3", "--view", view), 0);
+	RUN_IS(0, "restore", in, sound, "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", in, viewed, "--mesh", "fsdp=3", "--view", view);
 	/* nothing is damaged, nothing is left out */
 	RUN("restore", in, out, "--mesh", "fsdp=3", "--keep-going", "--json");
 	assert_json(0, "ckptd.restore/1", "{'left_out':[]}");
@@ -607,9 +595,8 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 		assert_true(n >= 1);
 		assert_int_equal(keep_going(bad, viewed, view), n);
 		/* one rank, and for people */
-		assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--rank", "1",
-				       "--keep-going"),
-				 CLI_WARNINGS);
+		SHOWN_IS(CLI_WARNINGS, "restore", bad, out, "--mesh", "fsdp=3", "--rank", "1",
+			 "--keep-going");
 		assert_int_equal(entries(out), 1);
 		RUN("restore", bad, all, "--mesh", "fsdp=3", "--keep-going");
 		assert_true(same_file(file_of(out, 1), file_of(all, 1)));
@@ -629,20 +616,17 @@ TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 	copy_step(in, bad);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(unlink(part(bad, 0)), 0);
-	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"),
-			 CLI_CORRUPT);
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3", "--keep-going");
 	assert_false(exists(out));
 	remove_tree(bad);
 	copy_step(in, bad);
 	flip(path_of("%s/MANIFEST", bad), 5000);
-	assert_int_equal(SHOWN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"),
-			 CLI_CORRUPT);
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3", "--keep-going");
 	assert_false(exists(out));
 	remove_tree(bad);
-	assert_int_equal(
-		RUN("restore", path_of("%s/none", top), out, "--mesh", "fsdp=3", "--keep-going"),
-		CLI_MISSING);
-	assert_int_equal(RUN("restore", in, out, "--keep-going"), CLI_USAGE);
+	RUN_IS(CLI_MISSING, "restore", path_of("%s/none", top), out, "--mesh", "fsdp=3",
+	       "--keep-going");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--keep-going");
 }
 
 static int run_ops(const struct io_ops *ops, const char *mesh)
@@ -803,7 +787,7 @@ TEST(json_ends_with_a_summary)
 	uint64_t sum = 0;
 	json_t *j, *files;
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--json"), 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--json");
 	assert_string_equal(got.err, "");
 	got.out[got.out_len - 1] = 0;
 	line = strrchr(got.out, '\n');
@@ -844,9 +828,9 @@ TEST(json_ends_with_a_summary)
 
 TEST(people_read_what_was_written)
 {
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=3"), 0);
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=3");
 	remove_tree(out);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=20"), 0);
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=20");
 	remove_tree(out);
 }
 
@@ -930,7 +914,7 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	view = view_file("rename model/embed.weight -> net/tok\n"
 			 "transpose model/layers.*.wq dims 1,0 -> net/{1}.q\n"
 			 "split model/layers.3.fused dim 1 sizes 5,12 -> net/a net/b\n");
-	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "x=1", "--view", view), 0);
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "x=1", "--view", view);
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	check_seen(&f, &s.ckpt->table, "net/0.q", "layers.0.wq", turned);
 	check_seen(&f, &s.ckpt->table, "net/1.q", "layers.1.wq", turned);
@@ -939,12 +923,10 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	remove_tree(out);
 
 	/* A renamed tensor is cut as it was; one rank's file is that of all ranks. */
-	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "fsdp=3", "--view", view), 0);
-	assert_int_equal(RUN("restore", step_of(1), path_of("%s/plainly", top), "--mesh", "fsdp=3"),
-			 0);
-	assert_int_equal(RUN("restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3",
-			     "--view", view, "--rank", "1"),
-			 0);
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "fsdp=3", "--view", view);
+	RUN_IS(0, "restore", step_of(1), path_of("%s/plainly", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3", "--view", view,
+	       "--rank", "1");
 	assert_true(same_file(file_of(out, 1), file_of(path_of("%s/one", top), 1)));
 	assert_true(strict_load(file_of(out, 2), &f, why));
 	assert_true(strict_load(file_of(path_of("%s/plainly", top), 2), &plainly, why));
@@ -964,18 +946,14 @@ TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 {
 	json_t *j;
 
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			       view_file("\nrename model/a -> b c\nrenam\n")),
-			 CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			       view_file("rename model/nothing.* -> b\n")),
-			 CLI_USAGE);
-	assert_int_equal(SHOWN("restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such"),
-			 CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view",
+		 view_file("\nrename model/a -> b c\nrenam\n"));
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view",
+		 view_file("rename model/nothing.* -> b\n"));
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such");
 	assert_false(exists(out));
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
-			     view_file("rename model/mask -> mask\n")),
-			 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
+	       view_file("rename model/mask -> mask\n"));
 	j = json_out("ckptd.restore/1");
 	assert_says(string(j, "view_file"), "/view.txt");
 	json_decref(j);

@@ -19,7 +19,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 	const json_t *list, *total;
 	json_t *j;
 
-	assert_int_equal(RUN("show", "--files", "--json", "-C", alpha()), 0);
+	RUN_IS(0, "show", "--files", "--json", "-C", alpha());
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(j, "path"), path);
 	assert_int_equal(number(j, "step"), 30);
@@ -53,7 +53,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 	assert_int_equal(number(total, "metadata_bytes"), sum[3]);
 	json_decref(j);
 	/* What is called data are the tensors' bytes, exactly: nothing is coded here. */
-	assert_int_equal(RUN("show", "--json", "-C", alpha()), 0);
+	RUN_IS(0, "show", "--json", "-C", alpha());
 	j = json_out("ckptd.show/1");
 	assert_int_equal(number(j, "tensor_bytes"), sum[1]);
 	assert_int_equal(number(j, "bytes"), sum[0]);
@@ -66,7 +66,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 
 TEST(files_are_a_table_for_people)
 {
-	assert_int_equal(SHOWN("show", "--files", "-C", alpha()), 0);
+	SHOWN_IS(0, "show", "--files", "-C", alpha());
 	assert_string_equal(got.err, "");
 }
 
@@ -80,9 +80,7 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 	uint64_t elements = 0, numel = 1;
 	json_t *j;
 
-	assert_int_equal(RUN("show", path_of("--map=%s", tensor), "--json", "-C",
-			     path_of("%s/%s", work, job)),
-			 0);
+	RUN_IS(0, "show", path_of("--map=%s", tensor), "--json", "-C", path_of("%s/%s", work, job));
 	j = json_out("ckptd.show/1");
 	map = member(j, "map", JSON_OBJECT);
 	assert_string_equal(string(map, "source"), "layout");
@@ -120,27 +118,25 @@ TEST(a_map_names_every_rank_and_every_element_once)
 
 TEST(a_map_is_drawn_with_its_facts_below)
 {
-	assert_int_equal(SHOWN("show", "--map", "head.bias", "-C", alpha()), 0);
+	SHOWN_IS(0, "show", "--map", "head.bias", "-C", alpha());
 	assert_string_equal(got.err, "");
-	assert_int_equal(
-		SHOWN("show", "step:25", "--map", "embed.weight", "-C", path_of("%s/beta", work)),
-		0);
-	assert_int_equal(SHOWN("show", "--map", "nothing", "-C", alpha()), 0);
-	assert_int_equal(SHOWN("show", "--map", "blob/cursor", "-C", alpha()), 0);
-	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha(), "--color=always"), 0);
+	SHOWN_IS(0, "show", "step:25", "--map", "embed.weight", "-C", path_of("%s/beta", work));
+	SHOWN_IS(0, "show", "--map", "nothing", "-C", alpha());
+	SHOWN_IS(0, "show", "--map", "blob/cursor", "-C", alpha());
+	RUN_IS(0, "show", "--map", "head.bias", "-C", alpha(), "--color=always");
 	assert_says(got.out, "\033[30;48;5;");
 }
 
 TEST(a_map_of_what_cannot_be_drawn_says_why)
 {
-	assert_int_equal(SHOWN("show", "--map", "head.bia", "-C", alpha()), 10);
-	assert_int_equal(SHOWN("show", "--map", "blob/rng", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "--map", "head.bias", "--files", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "--map", "head.bias", "--tensors=*", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "latest", "mask", "--map", "head.bias", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "latest", "mask", "--files", "-C", alpha(), "--json"), 2);
+	SHOWN_IS(10, "show", "--map", "head.bia", "-C", alpha());
+	SHOWN_IS(2, "show", "--map", "blob/rng", "-C", alpha());
+	RUN_IS(2, "show", "--map", "head.bias", "--files", "-C", alpha());
+	RUN_IS(2, "show", "--map", "head.bias", "--tensors=*", "-C", alpha());
+	RUN_IS(2, "show", "latest", "mask", "--map", "head.bias", "-C", alpha());
+	RUN_IS(2, "show", "latest", "mask", "--files", "-C", alpha(), "--json");
 	assert_json_error(2);
-	assert_int_equal(SHOWN("show", "--svg", "x.svg", "-C", alpha()), 2);
+	SHOWN_IS(2, "show", "--svg", "x.svg", "-C", alpha());
 }
 
 /* --- pictures --- */
@@ -154,17 +150,14 @@ TEST(a_picture_is_whole_and_replaces_only_pictures)
 	json_t *j;
 
 	assert_int_equal(mkdir(dir, 0700), 0);
-	assert_int_equal(
-		SHOWN("show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha()), 0);
+	SHOWN_IS(0, "show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha());
 	first = slurp(file);
 	assert_says(first, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
 	assert_says(first, "<title>model/layers.3.fused in step 30 of alpha</title>");
 	assert_says(first, ">r2</text>");
 	assert_says(first, "prefers-color-scheme:dark");
 	assert_string_equal(first + strlen(first) - 7, "</svg>\n");
-	assert_int_equal(
-		RUN("show", "--map=head.bias", path_of("--svg=%s", file), "-C", alpha(), "--json"),
-		0);
+	RUN_IS(0, "show", "--map=head.bias", path_of("--svg=%s", file), "-C", alpha(), "--json");
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(member(j, "map", JSON_OBJECT), "svg"), file);
 	json_decref(j);
@@ -179,19 +172,15 @@ TEST(a_picture_is_whole_and_replaces_only_pictures)
 	for (int i = 0; i < 4; i++) {
 		static const char *const name[] = { "notes", "empty", "link", "sub" };
 
-		assert_int_equal(SHOWN("show", "--map=head.bias",
-				       path_of("--svg=%s/%s", dir, name[i]), "-C", alpha()),
-				 11);
+		SHOWN_IS(11, "show", "--map=head.bias", path_of("--svg=%s/%s", dir, name[i]), "-C",
+			 alpha());
 		assert_string_equal(got.out, "");
 	}
 	kept = slurp(path_of("%s/notes", dir));
 	assert_string_equal(kept, "what I wrote all night");
 	assert_int_equal(entries(dir), 5);
-	assert_int_equal(
-		RUN("show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha()),
-		2);
-	assert_int_equal(RUN("show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha()),
-			 2);
+	RUN_IS(2, "show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha());
+	RUN_IS(2, "show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha());
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

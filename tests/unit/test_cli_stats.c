@@ -29,7 +29,7 @@ TEST(every_sum_is_the_whole)
 	uint64_t tensors, bytes, stored;
 	json_t *j;
 
-	assert_int_equal(RUN("show", "-C", alpha(), "--json"), 0);
+	RUN_IS(0, "show", "-C", alpha(), "--json");
 	j = json_out("ckptd.show/1");
 	tensors = number(j, "tensor_count");
 	bytes = number(j, "tensor_bytes");
@@ -69,9 +69,7 @@ TEST(replicas_are_counted_by_the_layouts)
 	json_t *j;
 
 	/* dp=2,fsdp=2: one copy more of all that fsdp cuts */
-	assert_int_equal(
-		RUN("stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*"),
-		0);
+	RUN_IS(0, "stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*");
 	j = json_out("ckptd.stats/1");
 	replicated = number(j, "replicated_bytes");
 	held = number(j, "held_bytes");
@@ -86,18 +84,18 @@ TEST(replicas_are_counted_by_the_layouts)
 
 TEST(people_get_tables)
 {
-	assert_int_equal(SHOWN("stats", "-C", alpha()), 0);
+	SHOWN_IS(0, "stats", "-C", alpha());
 	assert_string_equal(got.err, "");
 }
 
 TEST(bad_questions_are_told)
 {
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=x"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=-1"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=17"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--tensors=nope*"), 10);
-	assert_int_equal(RUN("stats", "-C", alpha(), "latest", "more"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "step:11", "--json"), 10);
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=x");
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=-1");
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=17");
+	RUN_IS(10, "stats", "-C", alpha(), "--tensors=nope*");
+	RUN_IS(2, "stats", "-C", alpha(), "latest", "more");
+	RUN_IS(10, "stats", "-C", alpha(), "step:11", "--json");
 	assert_json_error(10);
 }
 
@@ -135,7 +133,7 @@ TEST(equal_contents_are_found_and_zeros_told_apart)
 					 .role = CKPT_PARAM };
 	}
 	make_made(root, "made", 1, made, ARRAY_LEN(made));
-	assert_int_equal(RUN("stats", "-C", root, "--json"), 0);
+	RUN_IS(0, "stats", "-C", root, "--json");
 	j = json_out("ckptd.stats/1");
 	equal = member(j, "equal_groups", JSON_ARRAY);
 	assert_int_equal(json_array_size(equal), 2);
@@ -151,7 +149,7 @@ TEST(equal_contents_are_found_and_zeros_told_apart)
 	assert_int_equal(number(j, "zero_tensor_count"), 2);
 	assert_int_equal(number(j, "zero_bytes"), 2 * VALUES * 4);
 	json_decref(j);
-	assert_int_equal(SHOWN("stats", "-C", root), 0);
+	SHOWN_IS(0, "stats", "-C", root);
 }
 
 /* --- the tree of modules --- */

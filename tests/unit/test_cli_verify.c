@@ -34,14 +34,11 @@ TEST(some_of_the_data_is_never_called_all_of_it)
 {
 	json_t *j;
 
-	assert_int_equal(RUN("verify", "-C", work, "--data-subset=5%@7", "beta/step-000000000025"),
-			 10); /* no path */
-	assert_int_equal(
-		SHOWN("verify", "--data-subset=5%@7", path_of("%s/beta/step-000000000025", work)),
-		0);
-	assert_int_equal(RUN("verify", "--json", "--data-subset=5%@7",
-			     path_of("%s/beta/step-000000000025", work)),
-			 0);
+	RUN_IS(10, "verify", "-C", work, "--data-subset=5%@7",
+	       "beta/step-000000000025"); /* no path */
+	SHOWN_IS(0, "verify", "--data-subset=5%@7", path_of("%s/beta/step-000000000025", work));
+	RUN_IS(0, "verify", "--json", "--data-subset=5%@7",
+	       path_of("%s/beta/step-000000000025", work));
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(j, "type"), "summary");
 	assert_string_equal(string(j, "data_subset"), "5%@7");
@@ -52,13 +49,12 @@ TEST(some_of_the_data_is_never_called_all_of_it)
 	assert_true(number(first(j), "checked_chunk_count") >= 4); /* of each part one */
 	assert_true(number(first(j), "checked_piece_count") < number(first(j), "piece_count"));
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--json", path_of("%s/beta/step-000000000025", work)), 0);
+	RUN_IS(0, "verify", "--json", path_of("%s/beta/step-000000000025", work));
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(first(j), "data_read"), "none");
 	assert_true(json_is_null(json_object_get(j, "data_subset")));
 	json_decref(j);
-	assert_int_equal(
-		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 0);
+	RUN_IS(0, "verify", "--json", "--data", path_of("%s/beta/step-000000000025", work));
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(first(j), "data_read"), "all");
 	assert_int_equal(number(first(j), "checked_data_bytes"), number(first(j), "data_bytes"));
@@ -71,16 +67,14 @@ TEST(a_sample_without_a_number_prints_one_that_picks_it_again)
 	uint64_t bytes;
 	json_t *j;
 
-	assert_int_equal(RUN("verify", "--json", "--data-subset=1M",
-			     path_of("%s/beta/step-000000000025", work)),
-			 0);
+	RUN_IS(0, "verify", "--json", "--data-subset=1M",
+	       path_of("%s/beta/step-000000000025", work));
 	j = json_out("ckptd.verify/1");
 	snprintf(sample, sizeof sample, "--data-subset=%s", string(j, "data_subset"));
 	assert_non_null(strchr(sample, '@'));
 	bytes = number(first(j), "checked_data_bytes");
 	json_decref(j);
-	assert_int_equal(
-		RUN("verify", "--json", sample, path_of("%s/beta/step-000000000025", work)), 0);
+	RUN_IS(0, "verify", "--json", sample, path_of("%s/beta/step-000000000025", work));
 	j = json_out("ckptd.verify/1");
 	assert_string_equal(string(j, "data_subset"), sample + strlen("--data-subset="));
 	assert_int_equal(number(first(j), "checked_data_bytes"), bytes);
@@ -129,10 +123,10 @@ TEST(parts_that_are_none_are_usage_errors)
 		if (RUN("verify", "-C", path_of("%s/beta", work),
 			path_of("--data-subset=%s", good[i])) != 0)
 			fail_msg("--data-subset=%s: %d %s", good[i], got.code, got.err);
-	assert_int_equal(RUN("verify", ""), 2);
-	assert_int_equal(RUN("verify", "--data", ""), 2);
-	assert_int_equal(RUN("verify", "--all", ""), 2);
-	assert_int_equal(RUN("ls", ""), 2);
+	RUN_IS(2, "verify", "");
+	RUN_IS(2, "verify", "--data", "");
+	RUN_IS(2, "verify", "--all", "");
+	RUN_IS(2, "ls", "");
 }
 
 /* As somebody for whom modes hold, also where the tests run as root. */
@@ -180,7 +174,7 @@ TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 
 	flip(broken, -1);
 	flip(other, 4096);
-	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
+	RUN_IS(4, "verify", "--json", "--data", dir);
 	j = json_out("ckptd.verify/1");
 	assert_true(has_fault(j, "checksum", broken));
 	assert_true(has_fault(j, "checksum", other));
@@ -188,11 +182,11 @@ TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 	assert_int_equal(number(first(j), "fault_count"), 2);
 	assert_true(number(first(j), "checked_data_bytes") > 0);
 	json_decref(j);
-	assert_int_equal(SHOWN("verify", "--data", dir), 4);
+	SHOWN_IS(4, "verify", "--data", dir);
 	/* All other verbs have nothing to do with such a checkpoint. */
-	assert_int_equal(RUN("show", dir), 4);
+	RUN_IS(4, "show", dir);
 	assert_int_equal(unlink(broken), 0);
-	assert_int_equal(RUN("verify", "--json", "--data", dir), 4);
+	RUN_IS(4, "verify", "--json", "--data", dir);
 	j = json_out("ckptd.verify/1");
 	assert_true(has_fault(j, "missing", broken));
 	assert_true(has_fault(j, "checksum", other));
@@ -203,7 +197,7 @@ TEST(lines_are_progress_and_then_one_summary)
 {
 	uint32_t lines = 0;
 
-	assert_int_equal(RUN("verify", "--json", "--data", "--all", work), 0);
+	RUN_IS(0, "verify", "--json", "--data", "--all", work);
 	for (const char *s = got.out, *end; *s; s = end + 1, lines++) {
 		json_t *j = json_loads(s, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, NULL);
 		bool last;
@@ -219,7 +213,7 @@ TEST(lines_are_progress_and_then_one_summary)
 		json_decref(j);
 	}
 	assert_true(lines >= 5); /* at least 100 % of each */
-	assert_int_equal(RUN("verify", "--json", "--data", "--quiet", "--all", work), 0);
+	RUN_IS(0, "verify", "--json", "--data", "--quiet", "--all", work);
 	assert_ptr_equal(strchr(got.out, '\n') + 1, got.out + got.out_len);
 }
 
@@ -227,10 +221,8 @@ TEST(an_interrupted_verify_says_so_and_calls_nothing_good)
 {
 	cli_stops = 1;
 	cli_stop_signal = SIGINT;
-	assert_int_equal(SHOWN("verify", "--data", path_of("%s/beta/step-000000000025", work)),
-			 130);
-	assert_int_equal(
-		RUN("verify", "--json", "--data", path_of("%s/beta/step-000000000025", work)), 130);
+	SHOWN_IS(130, "verify", "--data", path_of("%s/beta/step-000000000025", work));
+	RUN_IS(130, "verify", "--json", "--data", path_of("%s/beta/step-000000000025", work));
 	assert_silent(got.out, "summary");
 	assert_json_error(130);
 	cli_stops = cli_stop_signal = 0;
@@ -260,7 +252,7 @@ TEST(a_step_set_aside_damaged_is_not_shown_as_known)
 	closedir(d);
 	assert_non_null(aside);
 	flip(aside, -1);
-	assert_int_equal(RUN("ls", "--json", "--all", store), 0);
+	RUN_IS(0, "ls", "--json", "--all", store);
 	j = json_out("ckptd.ls/1");
 	list = member(j, "checkpoints", JSON_ARRAY);
 	for (size_t i = 0; i < json_array_size(list); i++) {
@@ -278,7 +270,7 @@ TEST(a_step_set_aside_damaged_is_not_shown_as_known)
 	}
 	assert_int_equal(seen, 1);
 	json_decref(j);
-	assert_int_equal(SHOWN("ls", "--all", store), 0);
+	SHOWN_IS(0, "ls", "--all", store);
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);
