@@ -262,6 +262,7 @@ void give_away(const char *tree)
 void (*declare)(struct table *decl);
 void (*lie)(struct table *part);
 double rig_loss = 2.5;
+uint64_t rig_scale = 1;
 static bool not_the_samples; /* the values of the tensors */
 
 void declare_some(struct table *t, bool (*is)(const struct table *, const struct table_tensor *))
@@ -391,13 +392,13 @@ static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 		       const struct native_info *info, struct table *t, struct native_part *ret)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
-	struct declared *known = declare || lie ? NULL : declared(mesh, rank);
+	struct declared *known = declare || lie || rig_scale > 1 ? NULL : declared(mesh, rank);
 	struct sample s = { 0 };
 	struct ckpt_err err;
 	uint8_t *raw;
 
 	if (!known)
-		assert_int_equal(sample_make(mesh, rank, SEED, 1, &s), 0);
+		assert_int_equal(sample_make(mesh, rank, SEED, rig_scale, &s), 0);
 	if (declare)
 		declare(&s.decl);
 	assert_int_equal(native_part_table(known ? &known->s.decl : &s.decl, rank, t, &list, &err),
@@ -846,7 +847,7 @@ void assert_narrow(const char *text, uint32_t width)
 
 #define HERE RIG_HERE
 #define HERE_SHOWN "/data/training" /* as long */
-#define HEAD_LINES 40
+#define HEAD_LINES 70
 #define TAIL_LINES 12
 
 const char *rig_here;
@@ -980,11 +981,14 @@ static struct golden *golden_open(const char *name)
 	return g;
 }
 
+static bool golden_differed;
+
 static void golden_differs(const struct golden *g, size_t len, const char *now)
 {
 	char *want = strndup(g->text + g->at, len), line_[512];
 	FILE *diff;
 
+	golden_differed = true;
 	spill(own("%s/.want", top), want);
 	spill(own("%s/.now", top), now);
 	diff = popen(own("diff -U99 --label tests/golden/%s --label now '%s/.want' '%s/.now'",
@@ -1026,6 +1030,8 @@ static bool golden_ends(void)
 {
 	bool good = true;
 
+	if (golden_differed)
+		return true;
 	for (struct golden *g = golden; g->name[0]; g++) {
 		if (g->text && g->text[g->at])
 			print_error("tests/golden/%s has more than its test asks for, from here "
@@ -1163,7 +1169,7 @@ size_t count(const json_t *j, const char *list)
 	return json_array_size(member(j, list, JSON_ARRAY));
 }
 
-const json_t *item(const json_t *j, const char *list, size_t i)
+json_t *item(const json_t *j, const char *list, size_t i)
 {
 	return json_array_get(member(j, list, JSON_ARRAY), i);
 }

@@ -74,7 +74,8 @@ void declare_some(struct table *t, bool (*is)(const struct table *, const struct
 void declare_plain(struct table *t); /* what safetensors has: no complex numbers of 16 bytes */
 /* Where it is set, the parts say what it makes of their tables; what they hold stays. */
 extern void (*lie)(struct table *part);
-extern double rig_loss; /* the note of the steps that are made: 2.5 */
+extern uint64_t rig_scale; /* of the sample: 1 */
+extern double rig_loss;	   /* the note of the steps that are made: 2.5 */
 
 /* ROOT/JOB with the steps 10, 20, ..., 10 * n, two ranks each, whose tensors are not the sample's. Returns
  * the job's directory. */
@@ -165,7 +166,7 @@ uint64_t number(const json_t *j, const char *key);
 double real(const json_t *j, const char *key);
 const char *string(const json_t *j, const char *key);
 size_t count(const json_t *j, const char *list);
-const json_t *item(const json_t *j, const char *list, size_t i);
+json_t *item(const json_t *j, const char *list, size_t i);
 /* The command ended with this code, and its document has these values: JSON with ' for ". An object must have
  * the members that are named, a list exactly the items. */
 void assert_json(int code, const char *schema, const char *part);

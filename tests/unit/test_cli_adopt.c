@@ -153,8 +153,7 @@ TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 	assert_int_equal(number(j, "adopted_count"), 1);
 	assert_string_equal(string(j, "job"), "run");
 	member(j, "directory_from", JSON_NULL);
-	assert_string_equal(string(json_array_get(member(j, "items", JSON_ARRAY), 0), "from_job"),
-			    "base");
+	assert_string_equal(string(item(j, "items", 0), "from_job"), "base");
 	json_decref(j);
 	assert_string_equal(state_of(store, 40), "committed");
 	RUN_IS(0, "verify", "--data", "-C", store, "step:40");

@@ -43,16 +43,16 @@ TEST(ls_ends_with_what_was_set_aside_and_how_to_go_back)
 	SHOWN_IS(0, "ls", job);
 	RUN_IS(0, "ls", root, "--json");
 	j = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(member(j, "set_aside", JSON_ARRAY)), 1);
-	x = json_array_get(json_object_get(j, "set_aside"), 0);
+	assert_int_equal(count(j, "set_aside"), 1);
+	x = item(j, "set_aside", 0);
 	assert_string_equal(string(x, "job"), "run");
 	assert_int_equal(number(x, "step_count"), 2);
 	assert_int_equal(number(x, "up_to"), 40);
 	assert_true(number(x, "bytes") > MIB);
 	string(x, "aside_at");
 	assert_says(string(x, "path"), "/run/.old-000000000040-s4-t");
-	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 3);
-	member(json_array_get(json_object_get(j, "checkpoints"), 0), "aside_at", JSON_NULL);
+	assert_int_equal(count(j, "checkpoints"), 3);
+	member(item(j, "checkpoints", 0), "aside_at", JSON_NULL);
 	json_decref(j);
 	x = listed(job, 30, &j);
 	string(x, "aside_at");
@@ -107,12 +107,10 @@ TEST(rewind_makes_a_step_the_newest_of_its_line)
 	RUN("rewind", "-n", "-C", job, "step:40", NOBODY, "--json");
 	j = document("ckptd.rewind/1", 0);
 	assert_true(json_is_true(json_object_get(j, "dry_run")));
-	assert_int_equal(json_array_size(member(j, "moves", JSON_ARRAY)), 3);
-	assert_string_equal(string(json_array_get(json_object_get(j, "moves"), 0), "action"),
-			    "set-aside");
-	assert_string_equal(string(json_array_get(json_object_get(j, "moves"), 2), "action"),
-			    "bring-back");
-	assert_int_equal(number(json_array_get(json_object_get(j, "moves"), 2), "step"), 40);
+	assert_int_equal(count(j, "moves"), 3);
+	assert_string_equal(string(item(j, "moves", 0), "action"), "set-aside");
+	assert_string_equal(string(item(j, "moves", 2), "action"), "bring-back");
+	assert_int_equal(number(item(j, "moves", 2), "step"), 40);
 	json_decref(j);
 	assert_string_equal(steps_of(job), "25 20 10 ");
 	TYPED_IS(0, "n\n", "rewind", "-C", job, "step:40", NOBODY);

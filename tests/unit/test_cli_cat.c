@@ -558,12 +558,12 @@ static void check_stats(const json_t *j, const struct naive *t)
 		assert_true(json_is_null(json_object_get(s, "mean")));
 		return;
 	}
-	assert_true(json_real_value(member(s, "min", JSON_REAL)) == t->min);
-	assert_true(json_real_value(member(s, "max", JSON_REAL)) == t->max);
+	assert_true(real(s, "min") == t->min);
+	assert_true(real(s, "max") == t->max);
 	if (isfinite((double)t->mean) && fabsl(t->mean) > 1e-6L * fmaxl(fabs(t->min), fabs(t->max)))
-		assert_true(near_to(json_real_value(member(s, "mean", JSON_REAL)), t->mean));
+		assert_true(near_to(real(s, "mean"), t->mean));
 	if (isfinite((double)t->std))
-		assert_true(near_to(json_real_value(member(s, "std", JSON_REAL)), t->std));
+		assert_true(near_to(real(s, "std"), t->std));
 }
 
 TEST(statistics_are_what_one_by_one_gives)
@@ -633,9 +633,9 @@ TEST(what_is_no_number_is_counted_and_left_out)
 	assert_int_equal(number(s, "neg_inf_count"), 1);
 	assert_int_equal(number(s, "zero_count"), 2);
 	assert_int_equal(number(s, "finite_count"), 4);
-	assert_true(json_real_value(member(s, "min", JSON_REAL)) == -3);
-	assert_true(json_real_value(member(s, "max", JSON_REAL)) == 5);
-	assert_true(json_real_value(member(s, "mean", JSON_REAL)) == 0.5);
+	assert_true(real(s, "min") == -3);
+	assert_true(real(s, "max") == 5);
+	assert_true(real(s, "mean") == 0.5);
 	json_decref(j);
 	SHOWN_IS(0, "cat", made, "model/odd", "--stats");
 	/* Integers keep all their digits, and doubles at the end of their range their mean. */
@@ -643,8 +643,8 @@ TEST(what_is_no_number_is_counted_and_left_out)
 	RUN_IS(0, "cat", made, "model/big", "--stats", "--json");
 	j = json_out("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
-	assert_true(fabs(json_real_value(member(s, "mean", JSON_REAL)) / 1.5e308 - 1) < 1e-12);
-	assert_true(fabs(json_real_value(member(s, "std", JSON_REAL)) / 0.1e308 - 1) < 1e-12);
+	assert_true(fabs(real(s, "mean") / 1.5e308 - 1) < 1e-12);
+	assert_true(fabs(real(s, "std") / 0.1e308 - 1) < 1e-12);
 	json_decref(j);
 }
 
@@ -741,8 +741,8 @@ TEST(a_program_gets_metadata_and_no_values)
 	assert_string_equal(string(j, "name"), "w");
 	assert_string_equal(string(j, "dtype"), "F32");
 	assert_string_equal(string(j, "slice"), "[1, :]");
-	assert_int_equal(json_array_size(member(j, "shape", JSON_ARRAY)), 2);
-	assert_int_equal(json_array_size(member(j, "result_shape", JSON_ARRAY)), 1);
+	assert_int_equal(count(j, "shape"), 2);
+	assert_int_equal(count(j, "result_shape"), 1);
 	assert_int_equal(number(j, "elements"), 3);
 	assert_int_equal(number(j, "bytes"), 12);
 	assert_string_equal(string(j, "job"), "made");

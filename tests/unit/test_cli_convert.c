@@ -39,119 +39,32 @@ static const char *hold(const char *name)
 
 /* --- checkpoints of any size and mesh --- */
 
-/* What rank r declares of a model of a few KiB, for the tests that make many copies of it. */
-static uint32_t small_decl(uint32_t r, struct table *ret)
+/* A few KiB, for the tests that make many copies of it. */
+static bool is_small(const struct table *t, const struct table_tensor *x)
 {
-	static const uint64_t shape[] = { 90, 64 };
-	const struct ckpt_placement cut = { .how = CKPT_SHARD };
-	const struct layout l = { .nplace = 1, .place = &cut };
-	struct table_tensor w = { .component = "model",
-				  .name = "w",
-				  .of = "",
-				  .dtype = CKPT_F32,
-				  .ndim = 2,
-				  .shape = shape,
-				  .rank = TABLE_NONE },
-			    blob = { .component = "blob",
-				     .name = "rng",
-				     .of = "",
-				     .dtype = CKPT_U8,
-				     .flags = TENSOR_BLOB,
-				     .ndim = 1,
-				     .shape = shape,
-				     .layout = TABLE_NONE,
-				     .rank = r };
-	struct table_piece p = { .rank = r }, q = { .rank = r, .off = 90 * 64 * 4 };
-	struct arena a = { 0 };
-	struct ckpt_err err;
-	struct mesh m;
-	uint64_t zero = 0;
-	uint32_t coord;
-
-	assert_int_equal(mesh_parse("fsdp=2", &a, &m, &err), 0);
-	assert_true(mesh_coord(&m, r, &coord));
-	*ret = (struct table){ 0 };
-	if (table_add_mesh(ret, &m, NULL, &err) || table_add_layout(ret, &l, &w.layout, &err) ||
-	    table_add_place(ret, &(struct table_place){ .name = "mem", .bytes = 1 << 20 }, NULL,
-			    &err) ||
-	    table_add_tensor(ret, &w, &p.tensor, &err) ||
-	    table_add_tensor(ret, &blob, &q.tensor, &err) ||
-	    layout_share(&m, &l, 2, shape, &coord, &a, &p.set) ||
-	    indexset_box(1, &zero, shape, &a, &q.set) || table_add_piece(ret, &p, &err) ||
-	    table_add_piece(ret, &q, &err) || table_seal(ret, &err))
-		fail_msg("%s", err.msg);
-	arena_free(&a);
-	return 2;
+	(void)t;
+	return !strcmp(x->name, "layers.2.wo") || !strcmp(x->name, "rng");
 }
 
-/* A step directory at path, without a store. scale 0: the small model of two ranks. */
+static void declare_small(struct table *t)
+{
+	declare_some(t, is_small);
+}
+
+/* A step directory at path, without a store. scale 0: the small model. */
 static void make_anew(const char *path, const char *mesh, uint64_t scale, uint64_t step)
 {
-	struct native_info info = {
-		.job = "demo", .step = step, .generation = 3, .wall_ns = WALL_NS
-	};
-	const struct ckpt_note note[] = { { "loss", 2.5 }, { "lr", 3e-4 } };
-	struct native_lineage line = { .seq = 9,
-				       .parent_step = step - 1,
-				       .parent_id = { 0xab, 7 },
-				       .tool = "ckptd 0.1.0",
-				       .nnote = 2,
-				       .note = note };
-	struct native_part part[RANKS_MAX] = { 0 };
-	struct table table[RANKS_MAX] = { 0 };
-	struct ckpt_err err = { 0 };
-	uint32_t world = 1;
-	uint64_t len;
-	uint8_t id[16];
-	void *bytes;
-	int fd;
+	const char *store = path_of("%s/making", top);
 
-	memset(info.uuid, 0x5a, sizeof info.uuid);
-	assert_int_equal(mkdir(path, 0700), 0);
-	for (uint32_t r = 0; r < world; r++) {
-		struct ckpt_errlist list = { .code = -EINVAL };
-		struct sample s = { 0 };
-		uint64_t size;
-		uint8_t *raw;
-
-		if (scale)
-			assert_int_equal(sample_make(mesh, r, SEED, scale, &s), 0);
-		else
-			s.world = small_decl(r, &s.decl);
-		info.world = world = s.world;
-		assert_true(world <= RANKS_MAX);
-		if (native_part_table(&s.decl, r, &table[r], &list, &err))
-			fail_msg("%s", err.msg);
-		size = align_up(table[r].place[0].bytes, 4096);
-		raw = aligned_alloc(4096, size ? size : 4096);
-		memset(raw, 0, size);
-		for (uint32_t i = 0; i < table[r].npiece; i++)
-			if (scale)
-				sample_piece(SEED, &table[r], &table[r].piece[i], step,
-					     raw + table[r].piece[i].off);
-			else
-				memset(raw + table[r].piece[i].off, (int)(5 + i + r),
-				       table[r].piece[i].len);
-		snprintf(part[r].name, sizeof part[r].name, "w%04u-00c0ffee-000.part", r);
-		fd = open(path_of("%s/%s", path, part[r].name), O_RDWR | O_CREAT | O_EXCL, 0600);
-		if (move_write_part(&(struct move_write){ .ops = quick_ops(), .engine = IO_INLINE },
-				    fd, raw, &table[r], &info, r, &part[r], &err))
-			fail_msg("%s", err.msg);
-		close(fd);
-		free(raw);
-		if (scale)
-			sample_free(&s);
-		else
-			table_free(&s.decl);
-	}
-	if (native_manifest(&info, part, world, &line, &bytes, &len, id, &err))
-		fail_msg("%s", err.msg);
-	fd = open(path_of("%s/MANIFEST", path), O_RDWR | O_CREAT | O_EXCL, 0600);
-	assert_int_equal(write(fd, bytes, len), (ssize_t)len);
-	close(fd);
-	free(bytes);
-	for (uint32_t r = 0; r < world; r++)
-		table_free(&table[r]);
+	declare = declare_small;
+	make_step(store, &(struct how){ "demo", mesh, step - 1, 1, UINT64_MAX, UINT64_MAX, false });
+	declare = scale ? NULL : declare_small;
+	rig_scale = MAX(scale, UINT64_C(1));
+	make_step(store, &(struct how){ "demo", mesh, step, 2, step - 1, step - 1, false });
+	declare = NULL;
+	rig_scale = 1;
+	assert_int_equal(rename(step_path(path_of("%s/demo", store), step), path), 0);
+	remove_tree(store);
 }
 
 /* The same; its files are links to those that were made once. */
@@ -907,9 +820,10 @@ TEST(test_what_cannot_be_done_is_refused_and_nothing_is_touched)
 
 TEST(test_a_damaged_source_gives_nothing)
 {
-	const char *spoilt = path_of("%s/w0001-00c0ffee-000.part", src);
+	const char *spoilt;
 
 	make_anew(src, "fsdp=2", 10, 5);
+	spoilt = part(src, 1);
 	flip(spoilt, 20 << 20);
 	SHOWN_IS(4, "convert", src, dst, "--mesh", "fsdp=3", "--mem-limit", "40M");
 	assert_nothing(dst);

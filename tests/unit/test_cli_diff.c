@@ -59,7 +59,7 @@ TEST(the_same_is_equal_and_says_what_was_compared)
 	j = json_out("ckptd.diff/1");
 	assert_true(flag(j, "equal"));
 	assert_int_equal(number(j, "in_both_count"), 23);
-	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 0);
+	assert_int_equal(count(j, "differences"), 0);
 	assert_string_equal(string(member(j, "a", JSON_OBJECT), "mesh"), "fsdp=4");
 	json_decref(j);
 }
@@ -110,7 +110,7 @@ TEST(another_step_differs_in_what_changed_and_in_nothing_else)
 	/* All but the CONST and the empty one. */
 	assert_int_equal(differing(j, "contents", NULL), 21);
 	assert_int_equal(count_of(j, "contents"), 21);
-	assert_int_equal(json_array_size(member(j, "differences", JSON_ARRAY)), 21);
+	assert_int_equal(count(j, "differences"), 21);
 	assert_false(flag(j, "mesh_differs"));
 	json_decref(j);
 	RUN_IS(0, "diff", sample_path("alpha", 10), sample_path("alpha", 20), "--tensors=*rope*");
@@ -241,13 +241,13 @@ TEST(values_are_what_one_by_one_gives)
 		assert_int_equal(number(v, "bits_differ_count"), bits);
 		assert_int_equal(number(v, "nan_count_a"), nan_a);
 		for (uint32_t d = 0; d < x->ndim; d++)
-			at = at * x->shape[d] + (uint64_t)json_integer_value(json_array_get(
-							member(v, "first_index", JSON_ARRAY), d));
+			at = at * x->shape[d] +
+			     (uint64_t)json_integer_value(item(v, "first_index", d));
 		assert_int_equal(at, first);
 		if (x->dtype == CKPT_I64)
-			assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) > 0);
+			assert_true(real(v, "max_abs_delta") > 0);
 		else if (isfinite(max))
-			assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == max);
+			assert_true(real(v, "max_abs_delta") == max);
 	}
 	json_decref(j);
 	sample_free(&s);
@@ -277,14 +277,13 @@ TEST(zeros_of_two_signs_differ_in_bits_and_not_in_value)
 	v = values_of(j, "z");
 	assert_int_equal(number(v, "bits_differ_count"), 1);
 	assert_int_equal(number(v, "values_differ_count"), 0);
-	assert_int_equal(
-		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 1);
+	assert_int_equal(json_integer_value(item(v, "first_index", 1)), 1);
 	v = values_of(j, "n");
 	assert_int_equal(number(v, "bits_differ_count"), 4);
 	assert_int_equal(number(v, "nonfinite_differ_count"), 3);
 	assert_int_equal(number(v, "nan_count_a"), 1);
 	assert_int_equal(number(v, "nan_count_b"), 1);
-	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.5);
+	assert_true(real(v, "max_abs_delta") == 0.5);
 	v = values_of(j, "p");
 	assert_int_equal(number(v, "bits_differ_count"), 1);
 	assert_int_equal(number(v, "values_differ_count"), 0);
@@ -292,7 +291,7 @@ TEST(zeros_of_two_signs_differ_in_bits_and_not_in_value)
 	/* One apart, where a double cannot tell. */
 	v = values_of(j, "i");
 	assert_int_equal(number(v, "values_differ_count"), 1);
-	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 1);
+	assert_true(real(v, "max_abs_delta") == 1);
 	json_decref(j);
 	SHOWN_IS(6, "diff", a, b, "--values");
 }
@@ -330,11 +329,9 @@ TEST(another_dtype_is_compared_by_value)
 	assert_true(json_is_null(json_object_get(v, "first_index")));
 	v = values_of(j, "x");
 	assert_int_equal(number(v, "values_differ_count"), 1);
-	assert_true(json_real_value(member(v, "max_abs_delta", JSON_REAL)) == 0.25);
-	assert_int_equal(
-		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 0)), 23);
-	assert_int_equal(
-		json_integer_value(json_array_get(member(v, "first_index", JSON_ARRAY), 1)), 45);
+	assert_true(real(v, "max_abs_delta") == 0.25);
+	assert_int_equal(json_integer_value(item(v, "first_index", 0)), 23);
+	assert_int_equal(json_integer_value(item(v, "first_index", 1)), 45);
 	v = values_of(j, "scalar");
 	assert_int_equal(number(v, "elements"), 1);
 	assert_int_equal(number(v, "values_differ_count"), 1);

@@ -170,7 +170,7 @@ TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
 	RUN_IS(0, "verify", "--data", copy);
 	RUN_IS(0, "verify", "--data", copy, "--json");
 	j = json_out("ckptd.verify/1");
-	member(json_array_get(json_object_get(j, "checkpoints"), 0), "mark", JSON_NULL);
+	member(item(j, "checkpoints", 0), "mark", JSON_NULL);
 	json_decref(j);
 	RUN("show", copy, "--json");
 	assert_json(0, "ckptd.show/1", "{'holds':[], 'verified':null}");
@@ -287,8 +287,7 @@ TEST(verify_of_every_byte_is_kept_and_less_is_not)
 	json_decref(j);
 	RUN_IS(0, "verify", "--data", "-C", job, "--json");
 	j = json_out("ckptd.verify/1");
-	assert_string_equal(string(json_array_get(json_object_get(j, "checkpoints"), 0), "mark"),
-			    "verified");
+	assert_string_equal(string(item(j, "checkpoints", 0), "mark"), "verified");
 	json_decref(j);
 	assert_int_equal(strlen(string(listed(job, 20, &j), "verified")), 20);
 	json_decref(j);

@@ -236,7 +236,7 @@ TEST(diff_tells_operands_from_what_comes_of_them)
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "operands"), n);
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "contents"), 0);
 	for (uint32_t i = 0; i < n; i++) {
-		const json_t *x = json_array_get(member(j, "differences", JSON_ARRAY), i);
+		const json_t *x = item(j, "differences", i);
 
 		assert_string_equal(string(x, "kind"), "operands");
 		assert_int_equal(number(member(x, "values", JSON_OBJECT), "bits_differ_count"), 0);

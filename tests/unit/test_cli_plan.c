@@ -325,13 +325,12 @@ TEST(a_program_gets_every_rank_and_every_figure)
 		most = MAX(most, number(r, "held_bytes"));
 		assert_true(number(r, "file_count") > 0);
 		assert_true(number(r, "chunk_count") >= number(r, "file_count"));
-		assert_true(json_real_value(member(r, "amplification", JSON_REAL)) >= 1);
+		assert_true(real(r, "amplification") >= 1);
 	}
 	assert_int_equal(number(j, "held_bytes"), held);
 	assert_int_equal(number(j, "read_bytes"), read);
-	assert_true(fabs(json_real_value(member(j, "imbalance", JSON_REAL)) -
-			 (double)most * 3 / (double)held) < 1e-9);
-	assert_true(fabs(json_real_value(member(j, "replication", JSON_REAL)) -
+	assert_true(fabs(real(j, "imbalance") - (double)most * 3 / (double)held) < 1e-9);
+	assert_true(fabs(real(j, "replication") -
 			 (double)held / (double)number(j, "tensor_bytes")) < 1e-9);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "file_count"), 4);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "request_count"), 4);
@@ -347,7 +346,7 @@ TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40");
 	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json");
 	j = json_out("ckptd.plan/1");
-	assert_int_equal(json_array_size(member(j, "ranks", JSON_ARRAY)), 40);
+	assert_int_equal(count(j, "ranks"), 40);
 	json_decref(j);
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16");
 }
@@ -533,7 +532,7 @@ TEST(rules_are_read_from_a_file)
 	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json");
 	j = json_out("ckptd.plan/1");
 	assert_string_equal(string(j, "layout_file"), path);
-	assert_true(json_real_value(member(j, "replication", JSON_REAL)) > 1.2);
+	assert_true(real(j, "replication") > 1.2);
 	json_decref(j);
 }
 

@@ -84,7 +84,7 @@ TEST(a_dry_run_says_all_and_changes_nothing)
 	j = pruned(0);
 	assert_true(json_is_true(json_object_get(j, "dry_run")));
 	assert_says(string(j, "policy"), "keep-last");
-	assert_int_equal(json_array_size(member(j, "checkpoints", JSON_ARRAY)), 5);
+	assert_int_equal(count(j, "checkpoints"), 5);
 	assert_string_equal(decision(j, 50), "keep");
 	assert_string_equal(decision(j, 40), "keep");
 	assert_string_equal(decision(j, 30), "keep");

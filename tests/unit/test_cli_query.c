@@ -153,8 +153,7 @@ TEST(ascii_means_names_too)
 	RUN_IS(0, "show", "--ascii", "--json", "--tensors=*wide", path);
 	assert_ascii(got.out);
 	j = json_out("ckptd.show/1");
-	assert_string_equal(string(json_array_get(member(j, "tensors", JSON_ARRAY), 0), "name"),
-			    "\xe6\x97\xa5\xe6\x9c\xac.wide");
+	assert_string_equal(string(item(j, "tensors", 0), "name"), "\xe6\x97\xa5\xe6\x9c\xac.wide");
 	json_decref(j);
 	RUN_IS(10, "show", "--ascii", "--json", path, "\xe6\x97\xa5");
 	assert_ascii(got.err);
@@ -433,7 +432,7 @@ TEST(modules_beyond_a_screen_are_counted)
 	SHOWN_IS(0, "stats", "--depth=1", "-C", store);
 	RUN_IS(0, "stats", "--json", "-C", store);
 	j = json_out("ckptd.stats/1");
-	assert_int_equal(json_array_size(member(j, "modules", JSON_ARRAY)), 60);
+	assert_int_equal(count(j, "modules"), 60);
 	json_decref(j);
 }
 

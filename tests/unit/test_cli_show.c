@@ -85,9 +85,8 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 	map = member(j, "map", JSON_OBJECT);
 	assert_string_equal(string(map, "source"), "layout");
 	shares = member(map, "shares", JSON_ARRAY);
-	for (size_t i = 0; i < json_array_size(member(map, "shape", JSON_ARRAY)); i++)
-		numel *= (uint64_t)json_integer_value(
-			json_array_get(json_object_get(map, "shape"), i));
+	for (size_t i = 0; i < count(map, "shape"); i++)
+		numel *= (uint64_t)json_integer_value(item(map, "shape", i));
 	for (size_t i = 0; i < json_array_size(shares); i++) {
 		const json_t *x = json_array_get(shares, i),
 			     *ranks = member(x, "holder_ranks", JSON_ARRAY);
@@ -96,9 +95,8 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 		for (size_t k = 0; k < json_array_size(ranks); k++)
 			seen |= 1u << json_integer_value(json_array_get(ranks, k));
 	}
-	for (size_t i = 0; i < json_array_size(member(map, "empty_ranks", JSON_ARRAY)); i++)
-		seen |= 1u << json_integer_value(
-				json_array_get(json_object_get(map, "empty_ranks"), i));
+	for (size_t i = 0; i < count(map, "empty_ranks"); i++)
+		seen |= 1u << json_integer_value(item(map, "empty_ranks", i));
 	assert_int_equal(seen, (1u << world) - 1);
 	assert_int_equal(elements, numel);
 	assert_int_equal(json_array_size(shares) > 1, cut);

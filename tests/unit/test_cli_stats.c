@@ -50,7 +50,7 @@ TEST(every_sum_is_the_whole)
 			assert_int_equal(sum_of(j, by[i], "bytes"), bytes);
 			assert_int_equal(sum_of(j, by[i], "tensor_count"), tensors);
 		}
-		assert_int_equal(json_array_size(json_object_get(j, "ranks")), 4);
+		assert_int_equal(count(j, "ranks"), 4);
 		assert_int_equal(sum_of(j, "ranks", "written_bytes"), bytes);
 		assert_int_equal(sum_of(j, "ranks", "held_bytes"), number(j, "held_bytes"));
 		/* All that is held is there once, and its copies. */

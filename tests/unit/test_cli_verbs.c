@@ -128,7 +128,7 @@ TEST(what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always)
 	make_step(root, &(struct how){ "run", "fsdp=2", 5, 0, 0, 0, true });
 	RUN_IS(0, "ls", root, "--json");
 	j = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 3);
+	assert_int_equal(count(j, "checkpoints"), 3);
 	json_decref(j);
 	RUN_IS(0, "verify", "--data", "--all", root);
 
@@ -136,9 +136,8 @@ TEST(what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always)
 	SHOWN_IS(0, "ls", root);
 	RUN_IS(0, "ls", root, "--json");
 	j = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(json_object_get(j, "checkpoints")), 3);
-	assert_string_equal(string(json_array_get(json_object_get(j, "checkpoints"), 0), "state"),
-			    "damaged");
+	assert_int_equal(count(j, "checkpoints"), 3);
+	assert_string_equal(string(item(j, "checkpoints", 0), "state"), "damaged");
 	json_decref(j);
 	SHOWN_IS(0, "ls", root, "--all");
 	RUN_IS(0, "ls", root, "--all", "--json");
@@ -287,7 +286,7 @@ TEST(show_tells_a_program_everything)
 	assert_string_equal(string(j, "tool"), "ckptd 0.1.0");
 	assert_string_equal(string(j, "created"), "2023-11-14T22:13:50Z");
 	assert_int_equal(strlen(string(j, "id")), 32);
-	assert_int_equal(json_array_size(member(j, "parts", JSON_ARRAY)), 4);
+	assert_int_equal(count(j, "parts"), 4);
 	assert_true(json_real_value(json_object_get(member(j, "notes", JSON_OBJECT), "loss")) ==
 		    2.5);
 	list = json_object_get(j, "tensors");
@@ -314,11 +313,11 @@ TEST(show_tells_a_program_everything)
 			numel *= (uint64_t)json_integer_value(json_array_get(shape, d));
 		elements += numel;
 	}
-	for (size_t i = 0; i < json_array_size(json_object_get(j, "groups")); i++)
-		elements -= number(json_array_get(json_object_get(j, "groups"), i), "elements");
+	for (size_t i = 0; i < count(j, "groups"); i++)
+		elements -= number(item(j, "groups", i), "elements");
 	assert_int_equal(elements, 0);
-	for (size_t i = 0; i < json_array_size(member(j, "groups", JSON_ARRAY)); i++)
-		bytes += number(json_array_get(json_object_get(j, "groups"), i), "bytes");
+	for (size_t i = 0; i < count(j, "groups"); i++)
+		bytes += number(item(j, "groups", i), "bytes");
 	assert_int_equal(bytes, number(j, "tensor_bytes"));
 	json_decref(j);
 }
@@ -395,7 +394,7 @@ TEST(tensors_are_listed_by_a_glob)
 	SHOWN_IS(0, "-C", path_of("%s/alpha", work), "show", "--tensors=model/layers.*");
 	RUN_IS(0, "-C", path_of("%s/alpha", work), "show", "step:10", "--tensors", "*", "--json");
 	j = json_out("ckptd.show/1");
-	assert_int_equal(json_array_size(json_object_get(j, "tensors")), number(j, "tensor_count"));
+	assert_int_equal(count(j, "tensors"), number(j, "tensor_count"));
 	json_decref(j);
 	RUN_IS(10, "-C", path_of("%s/alpha", work), "show", "--tensors=nope*");
 	RUN_IS(2, "-C", path_of("%s/alpha", work), "show", "latest", "mask", "--tensors=*");
@@ -425,10 +424,10 @@ TEST(a_good_checkpoint_is_called_good_and_all_of_it_was_read)
 	RUN_IS(0, "verify", "--data", "-C", path_of("%s/alpha", work), "latest", "step:10",
 	       "--json");
 	j = json_out("ckptd.verify/1");
-	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 0);
-	assert_int_equal(json_array_size(member(j, "checkpoints", JSON_ARRAY)), 2);
+	assert_int_equal(count(j, "faults"), 0);
+	assert_int_equal(count(j, "checkpoints"), 2);
 	for (size_t i = 0; i < 2; i++) {
-		const json_t *x = json_array_get(json_object_get(j, "checkpoints"), i);
+		const json_t *x = item(j, "checkpoints", i);
 
 		assert_true(json_is_true(json_object_get(x, "ok")));
 		assert_int_equal(number(x, "checked_bytes"), number(x, "bytes"));
@@ -532,12 +531,12 @@ TEST(a_foreign_file_is_a_warning_and_no_obstacle)
 	assert_int_equal(symlink("/", path_of("%s/root", step)), 0);
 	RUN_IS(3, "verify", "--data", step, "--json");
 	j = json_out("ckptd.verify/1");
-	x = json_array_get(json_object_get(j, "checkpoints"), 0);
+	x = item(j, "checkpoints", 0);
 	assert_true(json_is_true(json_object_get(x, "ok")));
 	assert_int_equal(number(x, "fault_count"), 0);
 	assert_int_equal(number(x, "foreign_count"), 5);
-	assert_int_equal(json_array_size(member(x, "foreign", JSON_ARRAY)), 5);
-	string(json_array_get(json_object_get(x, "foreign"), 0), "file");
+	assert_int_equal(count(x, "foreign"), 5);
+	string(item(x, "foreign", 0), "file");
 	assert_string_equal(string(x, "mark"), "verified");
 	json_decref(j);
 	/* Nobody minds: it is not quarantined, and is read like any other. */
@@ -701,7 +700,7 @@ TEST(a_step_under_the_number_of_another_is_found_by_all)
 	SHOWN_IS(3, "verify", path_of("%s/alpha/step-000000000031", root));
 	RUN_IS(4, "verify", "--all", root, "--json");
 	j = json_out("ckptd.verify/1");
-	assert_int_equal(number(json_array_get(member(j, "faults", JSON_ARRAY), 0), "step"), 31);
+	assert_int_equal(number(item(j, "faults", 0), "step"), 31);
 	json_decref(j);
 }
 
@@ -805,8 +804,7 @@ TEST(version_says_itself)
 	RUN_IS(0, "version", "--json");
 	j = json_out("ckptd.version/1");
 	assert_string_equal(string(j, "version"), CLI_VERSION);
-	assert_string_equal(string(json_array_get(member(j, "formats", JSON_ARRAY), 0), "format"),
-			    "native");
+	assert_string_equal(string(item(j, "formats", 0), "format"), "native");
 	json_decref(j);
 }
 

@@ -15,7 +15,7 @@ static const char *copy_made(const char *name)
 
 static const json_t *first(const json_t *j)
 {
-	return json_array_get(member(j, "checkpoints", JSON_ARRAY), 0);
+	return item(j, "checkpoints", 0);
 }
 
 static bool has_fault(const json_t *j, const char *kind, const char *path)
@@ -94,7 +94,7 @@ TEST(one_of_the_sevenths_finds_a_flipped_byte)
 		json_t *j = json_out("ckptd.verify/1");
 
 		assert_true(code == 0 || code == 4);
-		assert_int_equal(code ? 1 : 0, json_array_size(json_object_get(j, "faults")));
+		assert_int_equal(code ? 1 : 0, count(j, "faults"));
 		found += code == 4;
 		bytes += number(first(j), "checked_data_bytes");
 		all = number(first(j), "data_bytes");
@@ -178,7 +178,7 @@ TEST(the_data_of_the_other_parts_are_read_where_one_is_damaged)
 	j = json_out("ckptd.verify/1");
 	assert_true(has_fault(j, "checksum", broken));
 	assert_true(has_fault(j, "checksum", other));
-	assert_int_equal(json_array_size(member(j, "faults", JSON_ARRAY)), 2);
+	assert_int_equal(count(j, "faults"), 2);
 	assert_int_equal(number(first(j), "fault_count"), 2);
 	assert_true(number(first(j), "checked_data_bytes") > 0);
 	json_decref(j);
