@@ -167,9 +167,11 @@ double real(const json_t *j, const char *key);
 const char *string(const json_t *j, const char *key);
 size_t count(const json_t *j, const char *list);
 json_t *item(const json_t *j, const char *list, size_t i);
-/* The command ended with this code, and its document has these values: JSON with ' for ". An object must have
- * the members that are named, a list exactly the items. */
-void assert_json(int code, const char *schema, const char *part);
+/* It has these values: JSON with ' for ". An object must have the members that are named, a list exactly the
+ * items. */
+void assert_json_has(const json_t *have, const char *text);
+/* The command ended with this code, and its document has these values. */
+void assert_json(int code, const char *schema, const char *text);
 
 /* The numbers of the committed steps, newest first: "30 20 10 ". */
 const char *steps_of(const char *job);

@@ -510,8 +510,8 @@ TEST(status_answers_what_there_is_if_it_dies_now)
 	RUN("status", "-S", fake.path, "--json");
 	/* from step 204 to 212 in 2.5 s; 100 marks in 50 s */
 	assert_json(0, "ckptd.status/1",
-		    "{'jobs':[{'if_it_dies':{'memory_step':210,'disk_step':200,'disk_age_s':41},"
-		    "'newest_age_s':1,'rate':{'steps_per_s':3.2,'snapshots_per_s':2},"
+		    "{'jobs':[{'if_it_dies':{'memory_step':210,'disk_step':200,'disk_age_s':41.0},"
+		    "'newest_age_s':1.0,'rate':{'steps_per_s':3.2,'snapshots_per_s':2.0},"
 		    "'skipped':{'share':0.12,'full':9,'otherwise':1},'failing':{'text':null},"
 		    "'device':{'stuck_s':null}}]}");
 	/* nothing is known yet */
@@ -545,7 +545,7 @@ TEST(what_fails_or_hangs_is_three)
 		assert_true(strcspn(line, "\n") < 200);
 	RUN("status", "-S", fake.path, "--json");
 	assert_json(3, "ckptd.status/1",
-		    "{'jobs':[{'device':{'name':'/dev/nvme0n1p2 (ext4)','stuck_s':41}}]}");
+		    "{'jobs':[{'device':{'name':'/dev/nvme0n1p2 (ext4)','stuck_s':41.0}}]}");
 	assert_string_equal(got.err, "");
 	fake_stop();
 }

@@ -368,18 +368,12 @@ TEST(json_has_every_rank_with_its_index_set)
 	RUN("layout", "--json", "--shape", "13,4", "--mesh", "dp=3,tp=2", "--placements",
 	    "Shard(0)@tp, Shard(0)@dp");
 	j = json_out("ckptd.layout/1");
-	assert_string_equal(string(j, "mesh"), "dp=3,tp=2");
-	assert_string_equal(string(j, "layout"), "Shard(0)@tp, Shard(0)@dp");
-	assert_int_equal(number(j, "elements"), 52);
-	assert_int_equal(number(j, "rank_count"), 6);
-	assert_int_equal(number(j, "held_elements"), 52);
-	assert_int_equal(number(j, "elements_min"), 4);
-	assert_int_equal(number(j, "elements_max"), 12);
-	assert_int_equal(number(j, "copies_min"), 1);
+	assert_json_has(
+		j,
+		"{'mesh':'dp=3,tp=2', 'layout':'Shard(0)@tp, Shard(0)@dp', 'elements':52, 'rank_count':6, 'held_elements':52, 'elements_min':4, 'elements_max':12, 'copies_min':1}");
 	assert_int_equal(count(j, "ranks"), 6);
 	rank = item(j, "ranks", 5);
-	assert_int_equal(number(rank, "rank"), 5);
-	assert_int_equal(number(rank, "elements"), 8);
+	assert_json_has(rank, "{'rank':5, 'elements':8}");
 	assert_int_equal(json_integer_value(item(rank, "coord", 0)), 2);
 	json_decref(j);
 	/* Counted, the runs are not listed, and nothing else is missing. */
@@ -387,8 +381,7 @@ TEST(json_has_every_rank_with_its_index_set)
 	    "--placements", "Shard(0)@tp, Shard(0)@dp");
 	j = json_out("ckptd.layout/1");
 	rank = item(j, "ranks", 5);
-	assert_int_equal(number(rank, "elements"), 8);
-	assert_true(json_is_null(json_object_get(rank, "index")));
+	assert_json_has(rank, "{'elements':8, 'index':null}");
 	json_decref(j);
 }
 

@@ -232,8 +232,7 @@ TEST(man_prints_a_page_and_wraps_it_into_json)
 	RUN_IS(0, "man", "ls", "--json");
 	j = json_out("ckptd.man/1");
 	assert_string_equal(string(j, "page"), page);
-	assert_string_equal(string(j, "verb"), "ls");
-	assert_int_equal(number(j, "section"), 1);
+	assert_json_has(j, "{'verb':'ls', 'section':1}");
 	json_decref(j);
 	RUN("man", "--json");
 	assert_json(0, "ckptd.man/1", "{'verb':null}");

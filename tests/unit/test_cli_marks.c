@@ -45,8 +45,7 @@ TEST(a_hold_is_kept_with_who_how_long_and_why)
 		 "an evaluation");
 	SHOWN_IS(0, "ls", job);
 	x = first(listed(job, 10, &j), "holds");
-	assert_string_equal(string(x, "name"), "eval-17");
-	assert_string_equal(string(x, "why"), "an evaluation");
+	assert_json_has(x, "{'name':'eval-17', 'why':'an evaluation'}");
 	assert_int_equal(strlen(string(x, "until")), 20);
 	assert_int_equal(strlen(string(x, "created")), 20);
 	assert_true(strlen(string(x, "by")) > 2);
@@ -65,8 +64,7 @@ TEST(a_hold_is_kept_with_who_how_long_and_why)
 	RUN("hold", step_path(job, 10), "--by=eval-17", "--json");
 	assert_json(0, "ckptd.hold/1", "{'step':10, 'job':'run', 'name':'eval-17', 'until':null}");
 	x = first(listed(job, 10, &j), "holds");
-	member(x, "until", JSON_NULL);
-	member(x, "why", JSON_NULL);
+	assert_json_has(x, "{'until':null, 'why':null}");
 	json_decref(j);
 }
 
@@ -245,8 +243,7 @@ TEST(a_tag_finds_its_step_moves_and_goes)
 	RUN_IS(2, "tag", "--delete=best", job, "more");
 	RUN_IS(0, "tag", "--delete=best", root, "--json");
 	j = json_out("ckptd.tag/1");
-	assert_int_equal(number(j, "step"), 20);
-	assert_true(json_is_true(json_object_get(j, "deleted")));
+	assert_json_has(j, "{'step':20, 'deleted':true}");
 	assert_string_equal(string(j, "path"), step_path(job, 20));
 	json_decref(j);
 	RUN_IS(10, "tag", "--delete=best", "-C", job);

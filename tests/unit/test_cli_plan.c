@@ -310,10 +310,7 @@ TEST(a_program_gets_every_rank_and_every_figure)
 
 	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json");
 	j = json_out("ckptd.plan/1");
-	assert_string_equal(string(j, "mesh"), "fsdp=3");
-	assert_string_equal(string(j, "from_mesh"), "fsdp=4");
-	assert_int_equal(number(j, "world_size"), 3);
-	assert_int_equal(number(j, "step"), 30);
+	assert_json_has(j, "{'mesh':'fsdp=3', 'from_mesh':'fsdp=4', 'world_size':3, 'step':30}");
 	rank = member(j, "ranks", JSON_ARRAY);
 	assert_int_equal(json_array_size(rank), 3);
 	for (size_t i = 0; i < 3; i++) {
@@ -334,8 +331,7 @@ TEST(a_program_gets_every_rank_and_every_figure)
 			 (double)held / (double)number(j, "tensor_bytes")) < 1e-9);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "file_count"), 4);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "request_count"), 4);
-	assert_true(json_is_null(json_object_get(j, "svg")));
-	assert_true(json_is_null(json_object_get(j, "layout_file")));
+	assert_json_has(j, "{'svg':null, 'layout_file':null}");
 	json_decref(j);
 }
 
@@ -379,8 +375,7 @@ TEST(a_program_gets_the_bytes_between_each_two_ranks)
 	RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json");
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
-	assert_int_equal(number(flow, "from_block"), 1);
-	assert_int_equal(number(flow, "to_block"), 1);
+	assert_json_has(flow, "{'from_block':1, 'to_block':1}");
 	cells = member(flow, "cells", JSON_ARRAY);
 	assert_true(json_array_size(cells) > 6);
 	for (size_t i = 0; i < json_array_size(cells); i++) {
@@ -406,8 +401,7 @@ TEST(more_pairs_than_65536_are_given_in_blocks)
 	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json");
 	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
-	assert_int_equal(number(flow, "from_block"), 1);
-	assert_int_equal(number(flow, "to_block"), 2);
+	assert_json_has(flow, "{'from_block':1, 'to_block':2}");
 	cells = member(flow, "cells", JSON_ARRAY);
 	for (size_t i = 0; i < json_array_size(cells); i++) {
 		assert_int_equal(number(json_array_get(cells, i), "to") % 2, 0);

@@ -92,8 +92,7 @@ TEST(a_dry_run_says_all_and_changes_nothing)
 	assert_string_equal(decision(j, 10), "keep");
 	assert_says(reason(j, 50), "newest committed");
 	assert_says(reason(j, 10), "first");
-	assert_int_equal(number(j, "removed_count"), 1);
-	assert_int_equal(number(j, "kept_count"), 4);
+	assert_json_has(j, "{'removed_count':1, 'kept_count':4}");
 	assert_true(number(j, "freed_bytes") > MIB);
 	assert_int_equal(number(of_step(json_object_get(j, "checkpoints"), 20), "bytes"),
 			 number(j, "freed_bytes"));
@@ -156,9 +155,7 @@ TEST(with_yes_the_newest_is_checked_and_the_others_go)
 
 	RUN("prune", "--yes", "--keep-last=2", job, "--json");
 	j = pruned(0);
-	assert_true(json_is_false(json_object_get(j, "dry_run")));
-	assert_int_equal(number(j, "removed_count"), 2);
-	assert_int_equal(number(j, "kept_count"), 2);
+	assert_json_has(j, "{'dry_run':false, 'removed_count':2, 'kept_count':2}");
 	assert_true(number(j, "freed_bytes") > 2 * MIB);
 	json_decref(j);
 	assert_string_equal(steps_of(job), "40 30 ");
@@ -199,8 +196,7 @@ TEST(what_is_being_read_stays_and_the_code_says_so)
 
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	j = pruned(3);
-	assert_int_equal(number(j, "removed_count"), 1);
-	assert_int_equal(number(j, "reading_count"), 1);
+	assert_json_has(j, "{'removed_count':1, 'reading_count':1}");
 	assert_string_equal(decision(j, 10), "keep");
 	assert_says(reason(j, 10), "read");
 	assert_string_equal(decision(j, 20), "remove");
@@ -343,8 +339,7 @@ TEST(what_is_not_the_stores_own_stays_and_is_listed)
 	make_step(place("foreign"), &(struct how){ "run", "fsdp=2", 35, 0, 0, 0, true });
 	RUN("prune", "--yes", "--keep-last=1", job, "--json");
 	j = pruned(0);
-	assert_int_equal(number(j, "failed_count"), 0);
-	assert_int_equal(number(j, "removed_count"), 2);
+	assert_json_has(j, "{'failed_count':0, 'removed_count':2}");
 	assert_says(reason(j, 10), "what is not ckptd's stays in .trash-");
 	json_decref(j);
 	assert_true(!there(job, 10) && !there(job, 20) && there(job, 30));

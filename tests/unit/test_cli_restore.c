@@ -793,13 +793,11 @@ TEST(json_ends_with_a_summary)
 	line = strrchr(got.out, '\n');
 	j = json_loads(line ? line + 1 : got.out, 0, NULL);
 	assert_non_null(j);
-	assert_string_equal(string(j, "schema"), "ckptd.restore/1");
-	assert_string_equal(string(j, "type"), "summary");
+	assert_json_has(j, "{'schema':'ckptd.restore/1', 'type':'summary'}");
 	assert_string_equal(string(j, "path"), in);
 	assert_string_equal(string(j, "job"), "job0");
 	assert_int_equal(number(j, "step"), STEP);
-	assert_string_equal(string(j, "mesh"), "fsdp=3");
-	assert_int_equal(number(j, "world_size"), 3);
+	assert_json_has(j, "{'mesh':'fsdp=3', 'world_size':3}");
 	assert_string_equal(string(j, "destination"), out);
 	member(j, "took_s", JSON_REAL);
 	number(j, "bytes_per_second");

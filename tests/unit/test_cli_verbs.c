@@ -63,8 +63,7 @@ TEST(ls_lists_what_is_committed_newest_first)
 		assert_int_equal(number(x, "step"), steps[i]);
 		assert_string_equal(string(x, "job"), job);
 		assert_string_equal(string(x, "path"), path);
-		assert_string_equal(string(x, "state"), "committed");
-		assert_string_equal(string(x, "format"), "native");
+		assert_json_has(x, "{'state':'committed', 'format':'native'}");
 		assert_string_equal(string(x, "mesh"), steps[i] == 25 ? "dp=2,fsdp=2" : "fsdp=4");
 		assert_int_equal(number(x, "world_size"), 4);
 		assert_true(number(x, "bytes") > MIB);
@@ -276,15 +275,9 @@ TEST(show_tells_a_program_everything)
 	RUN_IS(0, "show", "--json", "-C", path_of("%s/alpha", work));
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(j, "path"), path);
-	assert_string_equal(string(j, "job"), "alpha");
-	assert_int_equal(number(j, "step"), 30);
-	assert_int_equal(number(j, "seq"), 3);
-	assert_int_equal(number(j, "parent"), 20);
-	assert_int_equal(number(j, "world_size"), 4);
-	assert_string_equal(string(j, "mesh"), "fsdp=4");
-	assert_string_equal(string(j, "format"), "native");
-	assert_string_equal(string(j, "tool"), "ckptd 0.1.0");
-	assert_string_equal(string(j, "created"), "2023-11-14T22:13:50Z");
+	assert_json_has(
+		j,
+		"{'job':'alpha', 'step':30, 'seq':3, 'parent':20, 'world_size':4, 'mesh':'fsdp=4', 'format':'native', 'tool':'ckptd 0.1.0', 'created':'2023-11-14T22:13:50Z'}");
 	assert_int_equal(strlen(string(j, "id")), 32);
 	assert_int_equal(count(j, "parts"), 4);
 	assert_true(json_real_value(json_object_get(member(j, "notes", JSON_OBJECT), "loss")) ==
@@ -532,9 +525,7 @@ TEST(a_foreign_file_is_a_warning_and_no_obstacle)
 	RUN_IS(3, "verify", "--data", step, "--json");
 	j = json_out("ckptd.verify/1");
 	x = item(j, "checkpoints", 0);
-	assert_true(json_is_true(json_object_get(x, "ok")));
-	assert_int_equal(number(x, "fault_count"), 0);
-	assert_int_equal(number(x, "foreign_count"), 5);
+	assert_json_has(x, "{'ok':true, 'fault_count':0, 'foreign_count':5}");
 	assert_int_equal(count(x, "foreign"), 5);
 	string(item(x, "foreign", 0), "file");
 	assert_string_equal(string(x, "mark"), "verified");
