@@ -380,7 +380,7 @@ TEST(whichever_call_fails_a_file_is_whole_or_as_it_was)
 	struct io_faults f;
 
 	assert_int_equal(mkdir(dir, 0700), 0);
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	for (size_t i = 0; i < 2 * ARRAY_LEN(call); i++) {
 		uint32_t on = call[i / 2];
 		bool picture = i % 2, hit = true;

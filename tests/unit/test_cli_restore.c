@@ -644,7 +644,7 @@ TEST(whichever_call_fails_nothing_is_left)
 		     { IO_ON_OPEN, 1 },	  { IO_ON_READ, 5 },   { IO_ON_LIST, 1 } };
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
 		uint64_t failed = 0;
 
@@ -704,7 +704,7 @@ TEST(a_full_disk_is_13_and_leaves_nothing)
 {
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	for (uint64_t n = 1; n < 60; n += 13) {
 		io_faults_fail(&f, IO_ON_WRITE, n, -ENOSPC, true);
 		assert_int_equal(run_ops(&f.ops, "fsdp=3"), CLI_NO_SPACE);
@@ -724,7 +724,7 @@ TEST(files_and_both_directories_are_synced)
 {
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	io_faults_count(&f, IO_ON_SYNC);
 	assert_int_equal(run_ops(&f.ops, "fsdp=3"), 0);
 	assert_int_equal(io_faults_calls(&f), 3 + 1 + 1);
@@ -756,7 +756,7 @@ static int64_t stop_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 TEST(after_ctrl_c_nothing_is_left)
 {
-	stopper.ops = io_ops_posix;
+	stopper.ops = *quick_ops();
 	stopper.ops.pwrite = stop_pwrite;
 	for (uint64_t n = 1; n < 1000; n += 31) {
 		int code;
