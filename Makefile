@@ -77,7 +77,7 @@ $(foreach r,$(ROOMS),$(eval $(call room,$(r))))
 
 # A file that holds TEXT and is touched only when TEXT changes: other flags recompile, a source that went away leaves its archive.
 stamp = $(if $(if $(wildcard $(1)),,missing)$(filter-out $(strip $(2)),$(strip $(file <$(1))))$(filter-out $(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
-ifeq ($(filter clean help deps demo test check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
+ifeq ($(filter clean help deps demo golden test check bench bench-frameworks tidy law-data uninstall,$(MAKECMDGOALS)),)
 $(call stamp,$(O)/flags,$(CC) $(CFLAGS))
 $(foreach r,$(ROOMS),$(call stamp,$(O)/$(r).list,$(SRC.$(r))))
 endif
@@ -140,7 +140,7 @@ UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
 # What several tests use, and their main.
 TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) $(wildcard tests/crash/*.c))
 # Linked with tests/lib/libc.c, which takes the place of functions of the C library.
-OWN_LIBC := store native_memory move_memory
+OWN_LIBC := store native_memory move_memory cli cli_faults
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
@@ -225,6 +225,13 @@ check: build/.deps-test
 	@echo "  SCALE=$(SCALE): a $(SCALE)th of the draws and of the states of a disk (make test: all)"
 	@$(JOBS) SCALE=$(SCALE) tests/run.sh $(CHECKED:%=unit:%)
 
+# What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.
+golden: build/.deps-test
+	$(MAKEJ) -s $(O)/unit/cli
+	@rm -rf tests/golden
+	@GOLDEN=write $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@git status --short tests/golden
+
 demo: build/.deps-build
 	$(MAKEJ) all
 	@tests/demo/demo.sh
@@ -240,7 +247,7 @@ tidy: build/.deps-tidy
 # What is missing is installed by `make deps`, `make demo` and `make test`; a plain `make` only says so.
 deps:
 	@.ci/deps install all
-INSTALLING := $(filter demo test check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
+INSTALLING := $(filter demo golden test check torture coverage bench bench-frameworks tidy fuzz-%,$(MAKECMDGOALS))
 build/.deps-%: .ci/deps
 	@.ci/deps $(if $(INSTALLING),install,check) $*
 	@mkdir -p build && touch $@
@@ -265,9 +272,10 @@ help:
 #: make install       programs, library, manual pages, completions below PREFIX=/usr/local; DESTDIR= for packages
 #: make uninstall     remove exactly what that put there
 #: make unit-NAME     tests/unit/test_NAME.c, or a room; CASE='a_word*' for some cases; V=asan or V=tsan for the sanitizers
+#: make golden        write tests/golden anew: what ckptctl shows to people; review it with git diff
 #: make fuzz-NAME     tests/fuzz/fuzz_NAME.c with libFuzzer, until you stop it; ARGS=-max_total_time=60
 #: make clean         remove build/
 
-.PHONY: all clean help deps demo test bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
+.PHONY: all clean help deps demo golden test bench bench-frameworks tidy install uninstall check units units-threaded objects law-data $(UNIT:%=unit-%) $(FUZZ:%=fuzz-%)
 -include $(wildcard tests/*/*.mk)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

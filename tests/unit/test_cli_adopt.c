@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cli_adopt.c - what is in the wrong place has no name and no quarantine mark; ckptctl adopt says that
  * it is the right one. What a newer version wrote is not passed over. */
-#include "tests/unit/test_cli_rig.h"
-#include "ckpt/store/mark.h"
+#include "tests/lib/cli_rig.h"
 
-static const char *place(const char *name)
+static const char *directory(const char *name)
 {
-	const char *dir = path_of("%s/%s", top, name);
+	const char *dir = place(name);
 
 	assert_int_equal(mkdir(dir, 0700), 0);
 	return dir;
 }
 
-/* A job with the steps 10, 20, ... in a store of its own; the path of the store. */
-static const char *line(const char *store, const char *job, uint64_t n)
+/* A store with a job of the steps 10, 20, ... */
+static const char *store_of(const char *name, const char *job, uint64_t n)
 {
-	for (uint64_t i = 1; i <= n; i++)
-		make_step(store, &(struct how){ job, "fsdp=2", 10 * i, i,
-						i > 1 ? 10 * (i - 1) : UINT64_MAX,
-						i > 1 ? 10 * (i - 1) : UINT64_MAX, false });
+	const char *store = place(name);
+
+	line(store, job, n);
 	return store;
 }
 
 static const char *step_of(const char *store, const char *job, uint64_t step)
 {
-	return path_of("%s/%s/step-%012llu", store, job, (unsigned long long)step);
+	return step_path(path_of("%s/%s", store, job), step);
 }
 
 /* What a mistaken rsync leaves: another directory's content under this name. */
@@ -54,7 +52,7 @@ static const char *state_of(const char *store, uint64_t step)
 	static char word[32];
 	json_t *j, *all;
 
-	assert_int_equal(RUN("ls", "--all", "--json", store), 0);
+	RUN_IS(0, "ls", "--all", "--json", store);
 	j = json_out("ckptd.ls/1");
 	all = json_object_get(j, "checkpoints");
 	word[0] = 0;
@@ -99,7 +97,7 @@ static void assert_refused(const char *store, const char *name, int code, const 
 
 TEST(another_steps_bytes_under_a_steps_name_are_refused_by_name)
 {
-	const char *store = line(place("swapped"), "run", 3);
+	const char *store = store_of("swapped", "run", 3);
 
 	exchange(step_of(store, "run", 10), step_of(store, "run", 20));
 	assert_string_equal(state_of(store, 10), "misplaced");
@@ -107,35 +105,26 @@ TEST(another_steps_bytes_under_a_steps_name_are_refused_by_name)
 	assert_refused(store, "step:10", 4, "is not step 10: its MANIFEST is that of step 20");
 	assert_says(got.err, "call it step-000000000020 in the directory of job run");
 	/* Nor by all: and there is no mark, the bytes are right. */
-	assert_int_equal(RUN("verify", "--data", "--all", "-C", store), 4);
-	assert_says(got.out, "its MANIFEST is that of step 20");
+	SHOWN_IS(4, "verify", "--data", "--all", "-C", store);
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	/* By its path it is read, with a warning. */
-	assert_int_equal(RUN("verify", "--data", step_of(store, "run", 10)), 3);
-	assert_says(got.err, "its MANIFEST is that of step 20");
+	SHOWN_IS(3, "verify", "--data", step_of(store, "run", 10));
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	/* No adopting makes a number another one. */
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 10)), 4);
-	assert_says(got.err, "call it step-000000000020");
-	assert_int_equal(RUN("prune", "--yes", "--bad", "--keep-last=1", store), 0);
+	SHOWN_IS(4, "adopt", "--yes", step_of(store, "run", 10));
+	RUN_IS(0, "prune", "--yes", "--bad", "--keep-last=1", store);
 	assert_int_equal(access(step_of(store, "run", 10), F_OK), 0);
 	assert_int_not_equal(access(step_of(store, "run", 20), F_OK), 0);
-	assert_int_equal(RUN("repair", "--yes", store), 4);
-	assert_says(got.out, "misplaced");
+	SHOWN_IS(4, "repair", "--yes", store);
 }
 
 TEST(a_misplaced_newest_step_is_passed_over_with_the_reason)
 {
-	const char *store = line(place("newest"), "run", 3);
+	const char *store = store_of("newest", "run", 3);
 
 	exchange(step_of(store, "run", 30), step_of(store, "run", 10));
-	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
-	assert_says(got.out, "step 20");
-	assert_says(got.err, "step 30 is passed over: misplaced: its MANIFEST is that of step 10");
-	assert_int_equal(RUN("ls", store), 0);
-	assert_says(got.out, "misplaced");
-	assert_says(got.err,
-		    "latest passes over 1 misplaced step: move each to the job and the step");
+	SHOWN_IS(0, "verify", "-C", store, "latest");
+	SHOWN_IS(0, "ls", store);
 	/* It comes back where it belongs. */
 	remove_tree(step_of(store, "run", 10));
 	assert_int_equal(rename(step_of(store, "run", 30), step_of(store, "run", 10)), 0);
@@ -144,8 +133,8 @@ TEST(a_misplaced_newest_step_is_passed_over_with_the_reason)
 
 TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 {
-	const char *store = line(place("foreign"), "run", 2);
-	const char *base = line(place("base"), "base", 4);
+	const char *store = store_of("foreign", "run", 2);
+	const char *base = store_of("base", "base", 4);
 	json_t *j;
 
 	copy_step(step_of(base, "base", 40), step_of(store, "run", 40));
@@ -153,41 +142,30 @@ TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 	assert_string_equal(state_of(store, 40), "misplaced");
 	assert_refused(store, "step:40", 4, "its MANIFEST says that it is a step of job base");
 	assert_says(got.err, path_of("ckptctl adopt %s", step_of(store, "run", 40)));
-	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
-	assert_says(got.out, "step 20");
-	assert_int_equal(RUN("show", step_of(store, "run", 40)), 0);
-	assert_says(got.err, "step of job base");
+	SHOWN_IS(0, "verify", "-C", store, "latest");
+	SHOWN_IS(0, "show", step_of(store, "run", 40));
 	/* A look and a refusal change nothing. */
-	assert_int_equal(RUN("adopt", "-n", step_of(store, "run", 40)), 0);
-	assert_says(got.out, "1 step would belong to job run");
-	assert_int_equal(RUN("adopt", step_of(store, "run", 40)), 2);
-	assert_says(got.err, "ckptctl cannot ask here");
+	SHOWN_IS(0, "adopt", "-n", step_of(store, "run", 40));
+	SHOWN_IS(2, "adopt", step_of(store, "run", 40));
 	assert_string_equal(state_of(store, 40), "misplaced");
-	assert_int_equal(RUN("adopt", "--yes", "--json", step_of(store, "run", 40)), 0);
+	RUN_IS(0, "adopt", "--yes", "--json", step_of(store, "run", 40));
 	j = json_out("ckptd.adopt/1");
-	assert_int_equal(number(j, "adopted_count"), 1);
-	assert_string_equal(string(j, "job"), "run");
-	member(j, "directory_from", JSON_NULL);
-	assert_string_equal(string(json_array_get(member(j, "items", JSON_ARRAY), 0), "from_job"),
-			    "base");
+	assert_json_has(j, "{'adopted_count':1, 'job':'run', 'directory_from':null}");
+	assert_string_equal(string(item(j, "items", 0), "from_job"), "base");
 	json_decref(j);
 	assert_string_equal(state_of(store, 40), "committed");
-	assert_int_equal(RUN("verify", "--data", "-C", store, "step:40"), 0);
-	assert_int_equal(RUN("ls", store), 0);
-	assert_says(got.out, "adopted");
+	RUN_IS(0, "verify", "--data", "-C", store, "step:40");
+	SHOWN_IS(0, "ls", store);
 	/* By number it is the newest, whatever its seq was. */
-	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
-	assert_says(got.out, "step 40");
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 40)), 0);
-	assert_says(got.out, "nothing to adopt");
+	SHOWN_IS(0, "verify", "-C", store, "latest");
+	SHOWN_IS(0, "adopt", "--yes", step_of(store, "run", 40));
 	/* The step that lies under another number is left. */
-	assert_int_equal(RUN("adopt", "--yes", path_of("%s/run", store)), 3);
-	assert_says(got.out, "rename it to step-000000000030");
+	SHOWN_IS(3, "adopt", "--yes", path_of("%s/run", store));
 	assert_string_equal(state_of(store, 15), "misplaced");
 	/* It goes like any other one. */
-	assert_int_equal(RUN("adopt", "--yes", path_of("%s/run", store), "--json"), 3);
+	RUN_IS(3, "adopt", "--yes", path_of("%s/run", store), "--json");
 	make_step(store, &(struct how){ "run", "fsdp=2", 50, 3, 40, 40, false });
-	assert_int_equal(RUN("prune", "--yes", "--keep-last=1", store), 0);
+	RUN_IS(0, "prune", "--yes", "--keep-last=1", store);
 	assert_int_not_equal(access(step_of(store, "run", 40), F_OK), 0);
 	assert_int_equal(marks_of(store, "run", MARK_ADOPTED), 0);
 }
@@ -196,14 +174,14 @@ TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 TEST(adopted_steps_stand_where_their_numbers_say)
 {
 	static const uint64_t want[] = { 30, 25, 20, 10 };
-	const char *store = line(place("order"), "run", 3), *other = place("far");
+	const char *store = store_of("order", "run", 3), *other = directory("far");
 	const json_t *all;
 	json_t *j;
 
 	make_step(other, &(struct how){ "far", "fsdp=2", 25, 1000, UINT64_MAX, UINT64_MAX, false });
 	copy_step(step_of(other, "far", 25), step_of(store, "run", 25));
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 25)), 0);
-	assert_int_equal(RUN("ls", "--json", store), 0);
+	RUN_IS(0, "adopt", "--yes", step_of(store, "run", 25));
+	RUN_IS(0, "ls", "--json", store);
 	j = json_out("ckptd.ls/1");
 	all = member(j, "checkpoints", JSON_ARRAY);
 	assert_int_equal(json_array_size(all), ARRAY_LEN(want));
@@ -217,16 +195,15 @@ TEST(adopted_steps_stand_where_their_numbers_say)
 
 TEST(a_step_in_a_directory_that_no_job_has_is_refused_too)
 {
-	const char *store = place("empty"), *base = line(place("base2"), "base", 1);
+	const char *store = directory("empty"), *base = store_of("base2", "base", 1);
 	char *no = strdup(path_of("%s/tune", store));
 
 	assert_int_equal(mkdir(no, 0700), 0);
 	copy_step(step_of(base, "base", 10), step_of(store, "tune", 10));
-	assert_int_equal(RUN("verify", "-C", no, "step:10"), 4);
-	assert_int_equal(RUN("verify", "-C", no, "latest"), 5);
-	assert_says(got.err, "misplaced");
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "tune", 10)), 0);
-	assert_int_equal(RUN("verify", "-C", no, "latest"), 0);
+	RUN_IS(4, "verify", "-C", no, "step:10");
+	SHOWN_IS(5, "verify", "-C", no, "latest");
+	RUN_IS(0, "adopt", "--yes", step_of(store, "tune", 10));
+	RUN_IS(0, "verify", "-C", no, "latest");
 	free(no);
 }
 
@@ -243,35 +220,27 @@ static int open_store(const char *root, const char *job, struct ckpt_err *err)
 
 TEST(a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed)
 {
-	const char *store = line(place("renamed"), "run", 3);
+	const char *store = store_of("renamed", "run", 3);
 	char *keep = strdup(path_of("%s/run.keep", store));
 	struct ckpt_err err = { 0 };
-	json_t *j;
 
 	assert_int_equal(rename(path_of("%s/run", store), keep), 0);
 	assert_string_equal(state_of(keep, 30), "committed");
-	assert_int_equal(RUN("ls", keep), 0);
-	assert_says(got.err, "holds the steps of job run: it was renamed or copied");
-	assert_int_equal(RUN("verify", "--data", "-C", keep, "step:20"), 0);
-	assert_int_equal(RUN("hold", "-C", keep, "step:20"), 0);
+	SHOWN_IS(0, "ls", keep);
+	RUN_IS(0, "verify", "--data", "-C", keep, "step:20");
+	RUN_IS(0, "hold", "-C", keep, "step:20");
 	assert_int_equal(open_store(store, "run.keep", &err), -EINVAL);
 	assert_says(err.msg, "the directory run.keep in the store belongs to job run");
 	assert_says(err.msg, "ckptctl adopt");
-	assert_int_equal(RUN("adopt", "-n", keep, "--json"), 0);
-	j = json_out("ckptd.adopt/1");
-	assert_string_equal(string(j, "directory_from"), "run");
-	assert_int_equal(number(j, "adopted_count"), 3);
-	json_decref(j);
+	RUN("adopt", "-n", keep, "--json");
+	assert_json(0, "ckptd.adopt/1", "{'directory_from':'run', 'adopted_count':3}");
 	assert_int_equal(open_store(store, "run.keep", &err), -EINVAL);
 	/* A damaged step is left, and does not stop the others. */
 	assert_int_equal(truncate(path_of("%s/step-000000000010/MANIFEST", keep), 100), 0);
-	assert_int_equal(RUN("adopt", "--yes", keep), 3);
-	assert_says(got.out, "job run.keep adopted the directory of job run and 2 steps");
+	SHOWN_IS(3, "adopt", "--yes", keep);
 	assert_int_equal(open_store(store, "run.keep", &err), 0);
-	assert_int_equal(RUN("ls", keep), 0);
-	assert_silent(got.err, "renamed");
-	assert_int_equal(RUN("verify", "--data", "-C", keep, "latest"), 0);
-	assert_says(got.out, "step 30");
+	SHOWN_IS(0, "ls", keep);
+	SHOWN_IS(0, "verify", "--data", "-C", keep, "latest");
 	/* And job run begins anew beside it; a copy is not its own either. */
 	make_step(store, &(struct how){ "run", "fsdp=2", 5, 1, UINT64_MAX, UINT64_MAX, false });
 	assert_string_equal(state_of(path_of("%s/run", store), 5), "committed");
@@ -283,7 +252,7 @@ TEST(a_directory_that_was_renamed_is_read_as_its_jobs_and_not_claimed)
 
 TEST(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since)
 {
-	const char *store = line(place("since"), "run", 1);
+	const char *store = store_of("since", "run", 1);
 	int fd = open(store, O_RDONLY | O_DIRECTORY);
 	struct ckpt_err err = { 0 };
 	struct store *s;
@@ -291,7 +260,7 @@ TEST(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since)
 
 	assert_int_equal(store_open(&io_ops_posix, fd, "run", true, &s, &err), 0);
 	assert_int_equal(rename(path_of("%s/run", store), path_of("%s/other", store)), 0);
-	assert_int_equal(RUN("adopt", "--yes", path_of("%s/other", store)), 0);
+	RUN_IS(0, "adopt", "--yes", path_of("%s/other", store));
 	assert_int_equal(store_claim(s, 0, false, &generation, &err), -EIO);
 	assert_says(err.msg, "was moved or replaced");
 	assert_int_equal(rename(path_of("%s/other", store), path_of("%s/run", store)), 0);
@@ -304,74 +273,68 @@ TEST(who_has_opened_a_directory_cannot_claim_it_when_it_was_adopted_since)
 /* Both of this job: the one of another line has another id. */
 TEST(a_step_whose_parent_was_replaced_is_misplaced)
 {
-	const char *store = line(place("parent"), "run", 4);
-	const char *other = line(place("parent2"), "run", 1);
+	const char *store = store_of("parent", "run", 4);
+	const char *other = store_of("parent2", "run", 1);
 
 	make_step(other, &(struct how){ "run", "fsdp=1", 20, 2, UINT64_MAX, 10, false });
 	exchange(step_of(store, "run", 20), step_of(other, "run", 20));
 	assert_string_equal(state_of(store, 30), "misplaced");
 	assert_refused(store, "step:30", 4, "it continues another step 20");
-	assert_int_equal(RUN("repair", "--yes", store), 4);
-	assert_says(got.out, "it continues another step 20");
+	SHOWN_IS(4, "repair", "--yes", store);
 	assert_string_equal(state_of(store, 30), "misplaced");
 	/* What continues a misplaced step is not judged by it, and 40 continues what is there. */
 	assert_string_equal(state_of(store, 40), "committed");
-	assert_int_equal(RUN("show", step_of(store, "run", 30)), 0);
-	assert_says(got.err, "it continues another step 20");
+	SHOWN_IS(0, "show", step_of(store, "run", 30));
 	/* Without its parent it is judged by nothing; adopted neither. */
 	assert_int_equal(rename(step_of(store, "run", 20), path_of("%s/away", store)), 0);
 	assert_string_equal(state_of(store, 30), "committed");
 	assert_int_equal(rename(path_of("%s/away", store), step_of(store, "run", 20)), 0);
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 30)), 0);
+	RUN_IS(0, "adopt", "--yes", step_of(store, "run", 30));
 	assert_string_equal(state_of(store, 30), "committed");
 }
 
 TEST(a_child_of_a_step_whose_manifest_was_made_anew_is_not_refused)
 {
-	const char *store = line(place("rebuilt"), "run", 3);
+	const char *store = store_of("rebuilt", "run", 3);
 
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_of(store, "run", 20))), 0);
-	assert_int_equal(RUN("repair", "--yes", store), 0);
+	RUN_IS(0, "repair", "--yes", store);
 	assert_string_equal(state_of(store, 20), "committed");
 	assert_string_equal(state_of(store, 30), "committed");
-	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
-	assert_says(got.out, "step 30");
+	SHOWN_IS(0, "verify", "-C", store, "latest");
 }
 
 /* The parts prove whose they are. */
 TEST(a_manifest_that_was_exchanged_alone_is_made_anew)
 {
-	const char *store = line(place("manifest"), "run", 3);
+	const char *store = store_of("manifest", "run", 3);
 	const char *to = path_of("%s/MANIFEST", step_of(store, "run", 20));
 
-	assert_int_equal(RUN("hold", "-C", store, "step:20", "--by=me"), 0);
+	RUN_IS(0, "hold", "-C", store, "step:20", "--by=me");
 	assert_int_equal(unlink(to), 0);
 	copy_file(path_of("%s/MANIFEST", step_of(store, "run", 10)), to);
 	assert_string_equal(state_of(store, 20), "misplaced");
 	if (RUN("repair", "--yes", store))
 		fail_msg("%s", got.out);
 	assert_string_equal(state_of(store, 20), "committed");
-	assert_int_equal(RUN("verify", "--data", "-C", store, "step:20"), 0);
+	RUN_IS(0, "verify", "--data", "-C", store, "step:20");
 }
 
 TEST(what_lies_in_no_job_cannot_be_adopted)
 {
-	const char *store = line(place("outside"), "run", 1);
+	const char *store = store_of("outside", "run", 1);
 	const char *alone = path_of("%s/alone", top);
 
 	copy_step(step_of(store, "run", 10), alone);
-	assert_int_equal(RUN("adopt", "--yes", alone), 2);
-	assert_says(got.err, "cp -a");
-	assert_says(got.err, "STORE/JOB/step-000000000010");
-	assert_int_equal(RUN("adopt", "--yes", store), 2);
-	assert_says(got.err, "is a store with 1 jobs");
-	assert_int_equal(RUN("adopt", "--yes", path_of("%s/nothing", top)), 10);
-	assert_int_equal(RUN("adopt", "--yes", place("bare")), 10);
-	assert_int_equal(RUN("adopt", "--yes", "--dry-run", store), 2);
-	assert_int_equal(RUN("adopt"), 2);
+	SHOWN_IS(2, "adopt", "--yes", alone);
+	SHOWN_IS(2, "adopt", "--yes", store);
+	RUN_IS(10, "adopt", "--yes", path_of("%s/nothing", top));
+	RUN_IS(10, "adopt", "--yes", directory("bare"));
+	RUN_IS(2, "adopt", "--yes", "--dry-run", store);
+	RUN_IS(2, "adopt");
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_of(store, "run", 10))), 0);
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 10)), 4);
-	assert_int_equal(RUN("adopt", "--yes", path_of("%s/run/step-000000000099", store)), 10);
+	RUN_IS(4, "adopt", "--yes", step_of(store, "run", 10));
+	RUN_IS(10, "adopt", "--yes", path_of("%s/run/step-000000000099", store));
 }
 
 /* --- a newer version --- */
@@ -393,25 +356,21 @@ static void make_newer(const char *path)
 
 TEST(latest_stops_at_what_a_newer_version_wrote)
 {
-	const char *store = line(place("newer"), "run", 3);
+	const char *store = store_of("newer", "run", 3);
 
 	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 30)));
 	assert_string_equal(state_of(store, 30), "newer");
 	assert_refused(store, "latest", 8, "was written by a newer version");
 	assert_refused(store, "latest~1", 8, "was written by a newer version");
 	assert_refused(store, "step:30", 8, "was written by a newer version");
-	assert_int_equal(RUN("verify", step_of(store, "run", 30)), 8);
-	assert_int_equal(RUN("verify", "-C", store, "step:20"), 0);
-	assert_int_equal(RUN("verify", "--data", "--all", "-C", store), 8);
-	assert_int_equal(RUN("ls", store), 0);
-	assert_says(got.out, "newer");
-	assert_says(got.err, "a newer version wrote 1 step: latest stops there");
-	assert_silent(got.out, "latest");
-	assert_int_equal(RUN("prune", "--yes", "--bad", "--keep-last=1", store), 0);
+	RUN_IS(8, "verify", step_of(store, "run", 30));
+	RUN_IS(0, "verify", "-C", store, "step:20");
+	RUN_IS(8, "verify", "--data", "--all", "-C", store);
+	SHOWN_IS(0, "ls", store);
+	RUN_IS(0, "prune", "--yes", "--bad", "--keep-last=1", store);
 	assert_int_equal(access(step_of(store, "run", 30), F_OK), 0);
-	assert_int_equal(RUN("repair", "--yes", store), 8);
-	assert_says(got.out, "newer version");
-	assert_int_equal(RUN("adopt", "--yes", step_of(store, "run", 30)), 8);
+	SHOWN_IS(8, "repair", "--yes", store);
+	RUN_IS(8, "adopt", "--yes", step_of(store, "run", 30));
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 	assert_string_equal(state_of(store, 30), "newer");
 }
@@ -422,15 +381,15 @@ static void assert_stays(const char *store, const char *dir, int code, const cha
 {
 	const char *path = path_of("%s/run/%s", store, dir);
 
-	assert_int_equal(RUN("rm", "--yes", path), code);
+	RUN_IS(code, "rm", "--yes", path);
 	assert_says(got.err, what);
-	assert_int_equal(RUN("rm", "-n", path), code);
-	assert_int_equal(RUN("rewind", "--yes", path), code);
+	RUN_IS(code, "rm", "-n", path);
+	RUN_IS(code, "rewind", "--yes", path);
 	assert_says(got.err, what);
-	assert_int_equal(RUN("rm", "--yes", "-C", store, dir), code);
-	assert_int_equal(RUN("rewind", "--yes", "-C", store, dir), code);
+	RUN_IS(code, "rm", "--yes", "-C", store, dir);
+	RUN_IS(code, "rewind", "--yes", "-C", store, dir);
 	assert_says(got.err, what);
-	assert_int_equal(RUN("prune", "--yes", "--set-aside", "--keep-last=1", store), 0);
+	RUN_IS(0, "prune", "--yes", "--set-aside", "--keep-last=1", store);
 	RUN("prune", "--yes", "--bad", store);
 	assert_int_equal(access(path, F_OK), 0);
 }
@@ -438,7 +397,7 @@ static void assert_stays(const char *store, const char *dir, int code, const cha
 TEST(what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to)
 {
 	static const char other[] = ".old-000000000030-s3", newer[] = ".old-000000000020-s2";
-	const char *store = line(place("stays"), "run", 4);
+	const char *store = store_of("stays", "run", 4);
 
 	make_step(store, &(struct how){ "run", "fsdp=2", 50, 5, 40, 40, false });
 	exchange(step_of(store, "run", 30), step_of(store, "run", 40));
@@ -451,15 +410,15 @@ TEST(what_is_misplaced_or_newer_is_not_removed_and_not_gone_back_to)
 	assert_stays(store, other, 4, "is not step 30");
 	assert_stays(store, newer, 8, "newer version");
 	/* A number that the line has not is that of the one that was set aside. */
-	assert_int_equal(RUN("rm", "--yes", "-C", store, "step:30"), 4);
-	assert_int_equal(RUN("rewind", "--yes", "-C", store, "step:20"), 8);
+	RUN_IS(4, "rm", "--yes", "-C", store, "step:30");
+	RUN_IS(8, "rewind", "--yes", "-C", store, "step:20");
 	assert_string_equal(state_of(store, 50), "committed");
 }
 
 /* What it lacks is said of the step that it is; it is another one. */
 TEST(a_misplaced_step_that_lacks_a_part_is_misplaced)
 {
-	const char *store = line(place("lacks"), "run", 3), *part = NULL;
+	const char *store = store_of("lacks", "run", 3), *part = NULL;
 	DIR *d;
 
 	exchange(step_of(store, "run", 20), step_of(store, "run", 10));
@@ -477,17 +436,16 @@ TEST(a_misplaced_step_that_lacks_a_part_is_misplaced)
 
 TEST(a_newer_step_below_the_newest_stops_nothing)
 {
-	const char *store = line(place("below"), "run", 3);
+	const char *store = store_of("below", "run", 3);
 
 	make_newer(path_of("%s/MANIFEST", step_of(store, "run", 20)));
-	assert_int_equal(RUN("verify", "-C", store, "latest"), 0);
-	assert_says(got.out, "step 30");
+	SHOWN_IS(0, "verify", "-C", store, "latest");
 }
 
 /* MANIFEST is of this version: the parts are not. */
 TEST(a_newer_part_is_no_damage)
 {
-	const char *store = line(place("part"), "run", 2);
+	const char *store = store_of("part", "run", 2);
 	char file[300] = "";
 	DIR *d = opendir(step_of(store, "run", 20));
 
@@ -496,12 +454,12 @@ TEST(a_newer_part_is_no_damage)
 			snprintf(file, sizeof file, "%s", e->d_name);
 	closedir(d);
 	make_newer(path_of("%s/%s", step_of(store, "run", 20), file));
-	assert_int_equal(RUN("verify", "--data", "-C", store, "latest"), 8);
-	assert_int_equal(RUN("restore", "-C", store, "latest", path_of("%s/never", top)), 8);
+	RUN_IS(8, "verify", "--data", "-C", store, "latest");
+	RUN_IS(8, "restore", "-C", store, "latest", path_of("%s/never", top));
 	RUN("prune", "--yes", "--keep-last=1", store);
 	assert_int_equal(got.code, 8);
 	assert_int_equal(access(step_of(store, "run", 10), F_OK), 0);
 	assert_int_equal(marks_of(store, "run", MARK_BAD), 0);
 }
 
-UNIT(.group_setup = make_all, .group_teardown = drop_all);
+UNIT(.group_setup = make_top, .group_teardown = drop_all);

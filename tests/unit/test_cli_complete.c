@@ -4,7 +4,7 @@
  * something good with it is tests/cli/test_completion.sh's.
  */
 #include "ckpt/cli/complete.h"
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 
 /* The candidates for the words, as lines. Nothing may ever be said on stderr. */
 __attribute__((sentinel)) static const char *offered(const char *word, ...)
@@ -123,7 +123,7 @@ TEST(what_is_offered_names_what_it_says)
 		all = strdup(words(OFFERED("verify", "-C", where[i], "")));
 		for (line = strtok_r(all, " ", &save); line; line = strtok_r(NULL, " ", &save))
 			if (*line != ':')
-				assert_int_equal(RUN("verify", "-C", where[i], line), 0);
+				RUN_IS(0, "verify", "-C", where[i], line);
 		free(all);
 	}
 }
@@ -136,7 +136,7 @@ TEST(tensors_are_those_of_the_checkpoint_on_the_line)
 	all = strdup(words(OFFERED("show", step, "")));
 	snprintf(first, sizeof first, "%.*s", (int)strcspn(all, " "), all);
 	assert_non_null(strchr(first, '/'));
-	assert_int_equal(RUN("show", step, first), 0);
+	RUN_IS(0, "show", step, first);
 	/* by the name alone too */
 	assert_says(OFFERED("show", step, strchr(first, '/') + 1), strchr(first, '/') + 1);
 	assert_string_equal(words(OFFERED("show", "-C", alpha(), "latest", "")), all);
@@ -172,9 +172,9 @@ TEST(every_error_is_silence)
 	assert_string_equal(words(OFFERED("show", "-C", none, "latest", "")), "");
 	assert_string_equal(words(OFFERED("show", "-C", alpha(), "step:11", "")), "");
 	assert_string_equal(words(OFFERED("show", "-C", alpha(), "/dev/null", "")), "");
-	assert_int_equal(RUN("completion", "complete"), 0);
+	RUN_IS(0, "completion", "complete");
 	assert_string_equal(got.out, "");
-	assert_int_equal(RUN("completion", "complete", "--"), 0);
+	RUN_IS(0, "completion", "complete", "--");
 	assert_string_equal(got.out, "");
 }
 
@@ -199,19 +199,19 @@ TEST(the_scripts_are_printed_and_wrapped_into_json)
 	json_t *j;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(shells); i++) {
-		assert_int_equal(RUN("completion", shells[i]), 0);
+		RUN_IS(0, "completion", shells[i]);
 		assert_string_equal(got.out, complete_script(shells[i]));
 		assert_says(got.out, "completion complete --");
-		assert_int_equal(RUN("completion", shells[i], "--json"), 0);
+		RUN_IS(0, "completion", shells[i], "--json");
 		j = json_out("ckptd.completion/1");
 		assert_string_equal(string(j, "script"), complete_script(shells[i]));
 		assert_string_equal(string(j, "shell"), shells[i]);
 		json_decref(j);
 	}
-	assert_int_equal(RUN("completion"), 2);
-	assert_int_equal(RUN("completion", "csh"), 2);
+	RUN_IS(2, "completion");
+	RUN_IS(2, "completion", "csh");
 	assert_says(got.err, "csh");
-	assert_int_equal(RUN("completion", "bash", "zsh"), 2);
+	RUN_IS(2, "completion", "bash", "zsh");
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -5,7 +5,7 @@
  * a report. Real daemons are tests/e2e/test_control.sh's.
  */
 #include "ckpt/cli/control.h"
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
@@ -193,7 +193,7 @@ static struct wire_report_job *report_make(uint32_t njob, uint32_t nrank)
 						   .taken = 5,
 						   .newest = 6 };
 		snprintf(job[i].name, sizeof job[i].name, "job%u", i);
-		snprintf(job[i].store, sizeof job[i].store, "%s/runs", top);
+		strcpy(job[i].store, "/data/training/runs");
 		for (uint32_t r = 0; r < nrank; r++)
 			rank[i * nrank + r] = (struct wire_report_rank){ .job = i,
 									 .rank = r,
@@ -219,6 +219,13 @@ static struct wire_report_step *report_steps(void)
 	const struct wire_report_head *h = (const struct wire_report_head *)fake.report;
 
 	return (struct wire_report_step *)(report_ranks() + h->nrank);
+}
+
+/* Where the store of all jobs is. */
+static void jobs_below(const char *store, struct wire_report_job *job)
+{
+	for (uint32_t i = 0; i < ((struct wire_report_head *)fake.report)->njob; i++)
+		snprintf(job[i].store, sizeof job[i].store, "%.500s", store);
 }
 
 /* --- tests --- */
@@ -256,11 +263,10 @@ TEST(a_daemon_that_is_none_is_said_to_be_none)
 		if (m == WRONG_JOB)
 			report_ranks()[1].job = 1;
 		fake_start(m);
-		RUN("status", "-S", fake.path);
+		SHOWN("status", "-S", fake.path);
 		fake_stop();
 		if (got.code != (m == RIGHT ? 0 : 14))
 			fail_msg("manner %d: %d, %s", m, got.code, got.err);
-		assert_says(got.err, says[m]);
 		if (m != RIGHT)
 			assert_says(got.err, "next: ckptctl doctor");
 	}
@@ -270,11 +276,9 @@ TEST(one_who_is_busy_is_another_time_s)
 {
 	report_make(1, 1);
 	fake_start(BUSY);
-	assert_int_equal(RUN("status", "-S", fake.path), 75);
-	assert_says(got.err, "next: ckptctl status again");
-	assert_int_equal(RUN("-S", fake.path), 2); /* it belongs behind a verb */
-	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "60ms"), 75);
-	assert_says(got.err, "too many");
+	SHOWN_IS(75, "status", "-S", fake.path);
+	RUN_IS(2, "-S", fake.path); /* it belongs behind a verb */
+	SHOWN_IS(75, "wait", "5", "-S", fake.path, "--timeout", "60ms");
 	fake_stop();
 }
 
@@ -283,10 +287,9 @@ TEST(a_silent_one_keeps_nobody_beyond_his_time)
 	uint64_t began = now_ns();
 
 	fake_start(SILENT);
-	assert_int_equal(RUN("wait", "5", "-S", fake.path, "--timeout", "50ms"), 15);
-	assert_says(got.err, "does not answer");
-	assert_int_equal(RUN("drain", "-S", fake.path, "--timeout", "50ms"), 15);
-	assert_int_equal(RUN("trigger", "-S", fake.path, "--timeout", "50ms"), 15);
+	SHOWN_IS(15, "wait", "5", "-S", fake.path, "--timeout", "50ms");
+	RUN_IS(15, "drain", "-S", fake.path, "--timeout", "50ms");
+	RUN_IS(15, "trigger", "-S", fake.path, "--timeout", "50ms");
 	assert_true(now_ns() - began < 4500 * NS_PER_MS); /* each a second, not five */
 	fake_stop();
 }
@@ -298,41 +301,32 @@ TEST(what_cannot_be_a_daemons_socket_is_a_wrong_command)
 	int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	(void)close(open(file, O_CREAT | O_WRONLY, 0600));
-	assert_int_equal(RUN("status", "-S", file), 2);
-	assert_says(got.err, "is not a socket");
-	assert_silent(got.err, "ckptd --background"); /* which would not be well there */
-	assert_int_equal(RUN("status", "-S", long_path), 2);
-	assert_says(got.err, "longer than 107 bytes");
+	SHOWN_IS(2, "status", "-S", file);
+	SHOWN_IS(2, "status", "-S", long_path);
 	snprintf(a.sun_path, sizeof a.sun_path, "%s/stream", top);
 	assert_int_equal(bind(other, (struct sockaddr *)&a, sizeof a), 0);
 	assert_int_equal(listen(other, 5), 0);
-	assert_int_equal(RUN("drain", "-S", a.sun_path), 2);
-	assert_says(got.err, "another program's socket");
-	assert_says(got.err, "next: ckptctl drain -S PATH");
+	SHOWN_IS(2, "drain", "-S", a.sun_path);
 	(void)close(other);
-	assert_int_equal(RUN("drain", "-S", a.sun_path), 14); /* it left its name behind */
-	assert_says(got.err, "next: ckptd --background --socket ");
+	SHOWN_IS(14, "drain", "-S", a.sun_path); /* it left its name behind */
 }
 
 TEST(alone_it_is_status_or_what_is_wrong_or_what_to_do_first)
 {
 	const char *nobody = path_of("%s", getenv("CKPTD_SOCKET"));
 
-	assert_int_equal(RUN("-q"), 0);
-	assert_says(got.out, "begin with:");
+	SHOWN_IS(0, "-q");
 	report_make(1, 2);
 	fake_start(RIGHT);
 	setenv("CKPTD_SOCKET", fake.path, 1);
-	assert_int_equal(RUN("-q"), 0);
-	assert_says(got.out, "job0 in ");
+	SHOWN_IS(0, "-q");
 	fake_stop();
 	setenv("CKPTD_SOCKET", path_of("/%0120d", 7), 1);
-	assert_int_equal(RUN("-q"), 2);
-	assert_says(got.err, "longer than");
+	SHOWN_IS(2, "-q");
 	fake_start(LEAVES);
 	fake.manner = OTHER;
 	setenv("CKPTD_SOCKET", fake.path, 1);
-	assert_int_equal(RUN("-q"), 14);
+	RUN_IS(14, "-q");
 	fake_stop();
 	setenv("CKPTD_SOCKET", nobody, 1);
 }
@@ -346,15 +340,9 @@ TEST(a_launch_that_is_not_there_yet_is_told_in_words)
 	((struct wire_report_head *)fake.report)->nstep = 0;
 	fake.bytes = wire_report_bytes(1, 0, 0);
 	fake_start(RIGHT);
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
-	assert_says(got.out, "young");
-	assert_says(got.out, "attaching");
-	assert_silent(got.out, "0 of 0");
-	assert_silent(got.out, "generation 0");
-	assert_silent(got.out, "0 taken");
+	SHOWN_IS(0, "status", "-S", fake.path);
 	j->launch = WIRE_NO_LAUNCH;
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
-	assert_says(got.out, "could not begin");
+	SHOWN_IS(0, "status", "-S", fake.path);
 	fake_stop();
 }
 
@@ -368,8 +356,7 @@ TEST(the_longest_stall_is_no_shorter_than_the_last)
 	k[0].stall_last_ns = 30000; /* came after the longest was read */
 	k[0].stall_max_ns = k[1].stall_max_ns = 20000;
 	fake_start(RIGHT);
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
-	assert_says(got.out, "30.0 us last, 30.0 us at most");
+	SHOWN_IS(0, "status", "-S", fake.path);
 	fake_stop();
 }
 
@@ -382,9 +369,7 @@ TEST(what_a_daemon_says_cannot_move_a_terminals_cursor)
 	strcpy(j->error, "step 3: \033]0;title\007 disk\nfull");
 	j->error_wall_ns = WALL_NS - NS_PER_S;
 	fake_start(RIGHT);
-	assert_int_equal(RUN("status", "-S", fake.path, "--color=never"), 0);
-	assert_silent(got.out, "\033");
-	assert_silent(got.out, "\007");
+	SHOWN_IS(0, "status", "-S", fake.path, "--color=never");
 	fake_stop();
 }
 
@@ -394,23 +379,21 @@ TEST(the_directory_tells_which_of_several_jobs_is_meant)
 
 	assert_int_equal(mkdir(here, 0700), 0);
 	assert_int_equal(mkdir(job, 0700), 0);
-	report_make(3, 1);
+	(void)report_make(3, 1);
 	fake_start(RIGHT);
-	assert_int_equal(RUN("trigger", "-S", fake.path), 2);
-	assert_says(got.err, "give one with --job");
-	assert_says(got.err, "next: ckptctl status");
-	assert_int_equal(RUN("forget", "job1", "-S", fake.path, "-C", "/nonexistent"), 10);
-	assert_says(got.err, "has no job job1 in /nonexistent");
-	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path, "-C", job), 0);
-	assert_says(got.out, "of job1 is staged");
+	SHOWN_IS(2, "trigger", "-S", fake.path);
+	SHOWN_IS(10, "forget", "job1", "-S", fake.path, "-C", "/nonexistent");
+	jobs_below(here, (void *)((struct wire_report_head *)fake.report + 1));
+	RUN("wait", "5", "--state=staged", "-S", fake.path, "-C", job, "--json");
+	assert_json(0, "ckptd.wait/1", "{'job':'job1','step':5,'state':'staged'}");
 	setenv("CKPTD_STORE", job, 1);
-	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path), 0);
-	assert_says(got.out, "of job1 is staged");
+	RUN("wait", "5", "--state=staged", "-S", fake.path, "--json");
+	assert_json(0, "ckptd.wait/1", "{'job':'job1'}");
 	/* another job than the one of the directory can be named all the same */
-	assert_int_equal(RUN("wait", "5", "--state=staged", "--job", "job2", "-S", fake.path), 0);
-	assert_says(got.out, "of job2 is staged");
+	RUN("wait", "5", "--state=staged", "--job", "job2", "-S", fake.path, "--json");
+	assert_json(0, "ckptd.wait/1", "{'job':'job2'}");
 	setenv("CKPTD_STORE", here, 1); /* which has all three */
-	assert_int_equal(RUN("wait", "5", "--state=staged", "-S", fake.path), 2);
+	RUN_IS(2, "wait", "5", "--state=staged", "-S", fake.path);
 	unsetenv("CKPTD_STORE");
 	fake_stop();
 }
@@ -424,21 +407,16 @@ TEST(a_wait_in_vain_says_how_far_the_job_is)
 	j->last_committed = 201;
 	report_steps()[0].step = 210;
 	fake_start(RIGHT);
-	assert_int_equal(RUN("wait", "300", "-S", fake.path, "--timeout", "1s"), 15);
-	assert_says(got.err, "timed out after 1 s; the job is at step 210, its newest staged step "
-			     "is 210, its newest committed 200; step 300 of job0 is not committed "
-			     "yet");
+	SHOWN_IS(15, "wait", "300", "-S", fake.path, "--timeout", "1s");
 	j->newest = j->last_committed = 0;
 	((struct wire_report_head *)fake.report)->nstep = 0;
 	fake.bytes = wire_report_bytes(1, 1, 0);
-	assert_int_equal(RUN("wait", "latest", "-S", fake.path, "--timeout", "50ms", "--json"), 15);
+	RUN_IS(15, "wait", "latest", "-S", fake.path, "--timeout", "50ms", "--json");
 	assert_json_error(15);
 	assert_says(got.err, "timed out after 50.0 ms; job job0 has no step yet");
 	fake_stop();
 	/* without a daemon, by what the store has */
-	assert_int_equal(RUN("wait", "300", "-C", path_of("%s/alpha", work), "--timeout", "50ms"),
-			 15);
-	assert_says(got.err, "timed out after 50.0 ms; the newest committed step is 30; step 300");
+	SHOWN_IS(15, "wait", "300", "-C", path_of("%s/alpha", work), "--timeout", "50ms");
 }
 
 TEST(a_wait_takes_every_address_of_a_step)
@@ -449,41 +427,35 @@ TEST(a_wait_takes_every_address_of_a_step)
 	};
 	const char *store = path_of("%s/runs", top);
 
-	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "30", "best"), 0);
-	assert_int_equal(RUN("tag", "-C", path_of("%s/alpha", work), "20", "good"), 0);
+	RUN_IS(0, "tag", "-C", path_of("%s/alpha", work), "30", "best");
+	RUN_IS(0, "tag", "-C", path_of("%s/alpha", work), "20", "good");
 	for (uint32_t i = 0; i < ARRAY_LEN(same); i++)
 		if (RUN("wait", same[i], "-C", i < 3 ? path_of("%s/alpha", work) : work) ||
 		    !strstr(got.out, "Step 30 of alpha is committed."))
 			fail_msg("%s: %s%s", same[i], got.out, got.err);
-	assert_int_equal(RUN("wait", path_of("%s/alpha/step-000000000020", work)), 0);
-	assert_says(got.out, "Step 20 of alpha is committed.");
-	assert_int_equal(RUN("wait", path_of("%s/alpha@latest~1", work)), 0);
-	assert_says(got.out, "Step 20 of alpha is committed.");
-	assert_int_equal(RUN("wait", "tag:good", "--job", "alpha", "-C", work, "--json"), 0);
+	SHOWN_IS(0, "wait", path_of("%s/alpha/step-000000000020", work));
+	SHOWN_IS(0, "wait", path_of("%s/alpha@latest~1", work));
+	RUN_IS(0, "wait", "tag:good", "--job", "alpha", "-C", work, "--json");
 	json_decref(json_out("ckptd.wait/1"));
-	assert_int_equal(RUN("wait", "tag:none", "--job", "alpha", "-C", work), 10);
-	assert_says(got.err, "there is no tag none");
-	assert_int_equal(RUN("wait", "alpha@tag:none", "-C", work, "--timeout", "20ms"), 10);
-	assert_int_equal(RUN("wait", "alpha@30", "--job", "beta", "-C", work), 2);
-	assert_says(got.err, "already names the job: omit --job beta");
-	assert_int_equal(RUN("wait", "soon", "-C", work), 2);
-	assert_says(got.err, "is not a step: give a number, latest, tag:NAME");
-	assert_int_equal(RUN("wait", "./soon", "-C", work), 2);
-	assert_int_equal(RUN("wait", "18446744073709551615", "-C", work), 2);
-	assert_int_equal(RUN("wait", "@30", "-C", work), 2);
+	SHOWN_IS(10, "wait", "tag:none", "--job", "alpha", "-C", work);
+	RUN_IS(10, "wait", "alpha@tag:none", "-C", work, "--timeout", "20ms");
+	SHOWN_IS(2, "wait", "alpha@30", "--job", "beta", "-C", work);
+	SHOWN_IS(2, "wait", "soon", "-C", work);
+	RUN_IS(2, "wait", "./soon", "-C", work);
+	RUN_IS(2, "wait", "18446744073709551615", "-C", work);
+	RUN_IS(2, "wait", "@30", "-C", work);
 	/* and of the daemon's jobs */
-	report_make(3, 1);
+	jobs_below(store, report_make(3, 1));
 	fake_start(RIGHT);
-	assert_int_equal(RUN("wait", "job1@5", "--state=staged", "-S", fake.path), 0);
-	assert_says(got.out, "Step 5 of job1 is staged.");
-	assert_int_equal(
-		RUN("wait", path_of("%s/job2@latest", store), "--state=staged", "-S", fake.path),
-		0);
-	assert_says(got.out, "Step 5 of job2 is staged.");
-	assert_int_equal(RUN("wait", path_of("%s/job2/step-000000000005", store), "--state=staged",
-			     "-S", fake.path),
-			 0);
-	assert_says(got.out, "Step 5 of job2 is staged.");
+	RUN("wait", "job1@5", "--state=staged", "-S", fake.path, "--json");
+	assert_json(0, "ckptd.wait/1", "{'job':'job1','step':5}");
+	for (uint32_t i = 0; i < 2; i++) {
+		const char *name = i ? "latest" : "step-000000000005";
+
+		RUN("wait", path_of("%s/job2%c%s", store, i ? '@' : '/', name), "--state=staged",
+		    "-S", fake.path, "--json");
+		assert_json(0, "ckptd.wait/1", "{'job':'job2','step':5}");
+	}
 	fake_stop();
 }
 
@@ -532,87 +504,49 @@ static struct wire_report_job *report_training(void)
 TEST(status_answers_what_there_is_if_it_dies_now)
 {
 	struct wire_report_job *j = report_training();
-	const json_t *job;
-	json_t *doc;
 
 	fake_start(RIGHT);
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
-	assert_says(got.out, "step 212, 1s ago; ");
-	assert_says(got.out, "3.2 steps/s, a snapshot every 500 ms");
-	assert_says(got.out, "memory holds step 210 (2s ago), disk step 200 (41s ago)");
-	assert_says(got.out, "12 of 100 snapshots, 12 %");
-	assert_says(got.out, "9: every slot was in use");
-	assert_says(got.out, "2: a rank came late");
-	assert_says(got.out, "1: for another reason");
-	assert_silent(got.out, "failing");
-	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
-	doc = json_out("ckptd.status/1");
-	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
-	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "memory_step"), 210);
-	assert_int_equal(number(member(job, "if_it_dies", JSON_OBJECT), "disk_step"), 200);
-	assert_true(json_number_value(json_object_get(member(job, "if_it_dies", JSON_OBJECT),
-						      "disk_age_s")) == 41);
-	assert_true(json_number_value(json_object_get(job, "newest_age_s")) == 1);
+	SHOWN_IS(0, "status", "-S", fake.path);
+	RUN("status", "-S", fake.path, "--json");
 	/* from step 204 to 212 in 2.5 s; 100 marks in 50 s */
-	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
-						      "steps_per_s")) == 8 / 2.5);
-	assert_true(json_number_value(json_object_get(member(job, "rate", JSON_OBJECT),
-						      "snapshots_per_s")) == 2);
-	assert_true(json_number_value(
-			    json_object_get(member(job, "skipped", JSON_OBJECT), "share")) == 0.12);
-	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "full"), 9);
-	assert_int_equal(number(member(job, "skipped", JSON_OBJECT), "otherwise"), 1);
-	member(member(job, "failing", JSON_OBJECT), "text", JSON_NULL);
-	member(member(job, "device", JSON_OBJECT), "stuck_s", JSON_NULL);
-	json_decref(doc);
+	assert_json(0, "ckptd.status/1",
+		    "{'jobs':[{'if_it_dies':{'memory_step':210,'disk_step':200,'disk_age_s':41.0},"
+		    "'newest_age_s':1.0,'rate':{'steps_per_s':3.2,'snapshots_per_s':2.0},"
+		    "'skipped':{'share':0.12,'full':9,'otherwise':1},'failing':{'text':null},"
+		    "'device':{'stuck_s':null}}]}");
 	/* nothing is known yet */
 	((struct wire_report_head *)fake.report)->nstep = 0;
 	fake.bytes = wire_report_bytes(1, 2, 0);
 	j->last_committed = 0;
 	j->skipped_by[WIRE_SKIP_FULL] = 99; /* more than there are */
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
-	assert_says(got.out, "memory holds no step, disk none since ckptd began");
-	assert_says(got.out, "step 212; a snapshot every 500 ms\n");
-	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 0);
-	doc = json_out("ckptd.status/1");
-	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
-	member(member(job, "rate", JSON_OBJECT), "steps_per_s", JSON_NULL);
-	member(member(job, "if_it_dies", JSON_OBJECT), "memory_step", JSON_NULL);
-	member(job, "newest_age_s", JSON_NULL);
-	json_decref(doc);
+	SHOWN_IS(0, "status", "-S", fake.path);
+	RUN("status", "-S", fake.path, "--json");
+	assert_json(0, "ckptd.status/1",
+		    "{'jobs':[{'rate':{'steps_per_s':null},'if_it_dies':{'memory_step':null},"
+		    "'newest_age_s':null}]}");
 	fake_stop();
 }
 
 TEST(what_fails_or_hangs_is_three)
 {
 	struct wire_report_job *j = report_training();
-	const json_t *job;
-	json_t *doc;
 
 	fake_start(RIGHT);
 	strcpy(j->failing, "step 208 could not be written: No space left on device");
 	strcpy(j->device, "/dev/nvme0n1p2 (ext4)");
 	j->failing_wall_ns = WALL_NS - 180 * NS_PER_S;
-	assert_int_equal(RUN("status", "-S", fake.path), 3);
-	assert_says(got.out, "since 3m 0s: step 208 could not be written: No space left");
-	assert_silent(got.out, "disk hangs");
+	SHOWN_IS(3, "status", "-S", fake.path);
 	j->failing[0] = 0;
 	j->failing_wall_ns = 0;
-	assert_int_equal(RUN("status", "-S", fake.path), 0);
+	RUN_IS(0, "status", "-S", fake.path);
 	j->stuck_ns = 41 * NS_PER_S;
-	assert_int_equal(RUN("status", "-S", fake.path), 3);
-	assert_says(got.out, "/dev/nvme0n1p2 (ext4) has not answered for 41.0 s");
+	SHOWN_IS(3, "status", "-S", fake.path);
 	for (const char *line = got.out; *line; line = strchr(line, '\n') + 1)
 		assert_true(strcspn(line, "\n") < 200);
-	assert_int_equal(RUN("status", "-S", fake.path, "--json"), 3);
+	RUN("status", "-S", fake.path, "--json");
+	assert_json(3, "ckptd.status/1",
+		    "{'jobs':[{'device':{'name':'/dev/nvme0n1p2 (ext4)','stuck_s':41.0}}]}");
 	assert_string_equal(got.err, "");
-	doc = json_out("ckptd.status/1");
-	job = json_array_get(member(doc, "jobs", JSON_ARRAY), 0);
-	assert_string_equal(string(member(job, "device", JSON_OBJECT), "name"),
-			    "/dev/nvme0n1p2 (ext4)");
-	assert_true(json_number_value(
-			    json_object_get(member(job, "device", JSON_OBJECT), "stuck_s")) == 41);
-	json_decref(doc);
 	fake_stop();
 }
 
@@ -638,12 +572,9 @@ TEST(ls_shows_what_the_daemon_holds_in_memory)
 	const char *alpha = path_of("%s/alpha", work);
 	struct wire_report_job *j;
 	struct wire_report_step *s;
-	const json_t *list;
-	json_t *doc;
 
 	j = report_make(2, 2);
 	strcpy(j->name, "alpha");
-	snprintf(j->store, sizeof j->store, "%s/work", top);
 	s = report_steps();
 	/* the first is in the store, too; the second of another job is not listed */
 	s[0] = (struct wire_report_step){ .step = 30,
@@ -653,57 +584,44 @@ TEST(ls_shows_what_the_daemon_holds_in_memory)
 					  .mark_ns = 90 * NS_PER_S,
 					  .total = 7 * MIB };
 	fake_start(RIGHT);
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
-	assert_says(got.out, "in memory too");
-	assert_silent(got.out, "STATE");
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json"), 0);
-	doc = json_out("ckptd.ls/1");
-	list = member(doc, "checkpoints", JSON_ARRAY);
-	assert_int_equal(json_array_size(list), 3);
-	member(json_array_get(list, 0), "in_memory", JSON_TRUE);
-	member(json_array_get(list, 1), "in_memory", JSON_FALSE);
-	member(json_array_get(member(doc, "staged", JSON_ARRAY), 0), "on_disk", JSON_TRUE);
-	assert_true(json_real_value(member(member(json_array_get(list, 0), "notes", JSON_OBJECT),
-					   "loss", JSON_REAL)) == 2.5);
-	json_decref(doc);
+	strcpy(j->store, RIG_HERE "/work");
+	SHOWN_IS(0, "ls", alpha, "-S", fake.path);
+	strcpy(j->store, work);
+	RUN("ls", alpha, "-S", fake.path, "--json");
+	assert_json(
+		0, "ckptd.ls/1",
+		"{'checkpoints':[{'in_memory':true,'notes':{'loss':2.5}},{'in_memory':false},{}],"
+		"'staged':[{'on_disk':true}]}");
 	/* one that is only there comes first */
 	s[0].step = 33;
 	s[0].state = WIRE_STAGED;
-	assert_int_equal(RUN("ls", work, "-S", fake.path), 0);
-	assert_says(got.out, "STATE");
-	assert_says(got.out, "staged");
-	assert_says(got.out, "only in memory");
-	assert_says(got.out, "7.00 MiB");
-	assert_says(got.out, "4 checkpoints of 2 jobs"); /* of the store */
+	strcpy(j->store, RIG_HERE "/work");
+	SHOWN_IS(0, "ls", work, "-S", fake.path);
 	assert_true(strstr(got.out, "33 ") < strstr(got.out, "30 "));
 	/* for programs in a list of its own: the first of checkpoints can be loaded from disk */
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path, "--json", "-n", "1"), 0);
+	strcpy(j->store, work);
+	RUN("ls", alpha, "-S", fake.path, "--json", "-n", "1");
 	assert_string_equal(steps_listed(), "30");
-	doc = json_out("ckptd.ls/1");
-	assert_int_equal(json_array_size(member(doc, "staged", JSON_ARRAY)), 1);
-	list = json_array_get(member(doc, "staged", JSON_ARRAY), 0);
-	assert_int_equal(number(list, "step"), 33);
-	assert_int_equal(number(list, "bytes"), 7 * MIB);
-	assert_int_equal(number(list, "world_size"), 2);
-	assert_int_equal(number(list, "created_ns"), WALL_NS - 10 * NS_PER_S);
-	member(list, "on_disk", JSON_FALSE);
-	json_decref(doc);
+	assert_json(0, "ckptd.ls/1",
+		    path_of("{'staged':[{'step':33,'bytes':7340032,'world_size':2,'on_disk':false,"
+			    "'created_ns':%" PRIu64 "}]}",
+			    WALL_NS - 10 * NS_PER_S));
 	/* an older one where it belongs, what is being copied nowhere */
 	s[0].step = 25;
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+	RUN_IS(0, "ls", alpha, "-S", fake.path);
 	assert_true(strstr(got.out, "\n  30 ") < strstr(got.out, "\n  25 "));
 	assert_true(strstr(got.out, "\n  25 ") < strstr(got.out, "\n  20 "));
 	s[0].state = WIRE_FAILED;
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
-	assert_says(got.out, "only in memory: it could");
+	strcpy(j->store, RIG_HERE "/work");
+	SHOWN_IS(0, "ls", alpha, "-S", fake.path);
 	s[0].state = WIRE_MARKED;
-	assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
-	assert_silent(got.out, "\n  25 ");
+	strcpy(j->store, RIG_HERE "/work");
+	SHOWN_IS(0, "ls", alpha, "-S", fake.path);
 	fake_stop();
 	/* and nothing is said of a daemon that is silent, wrong, or not there */
 	for (enum manner m = SILENT; m < MANNERS; m++) {
 		fake_start(m);
-		assert_int_equal(RUN("ls", alpha, "-S", fake.path), 0);
+		RUN_IS(0, "ls", alpha, "-S", fake.path);
 		assert_string_equal(got.err, "");
 		fake_stop();
 		m = m == SILENT ? OTHER : MANNERS;
@@ -715,11 +633,10 @@ TEST(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told)
 	const char *store = path_of("%s/sorted", top), *alpha = path_of("%s/alpha", work);
 	static const struct {
 		const char *key, *steps;
-	} sorts[] = {
-		{ "step", "40 30 20 10" }, { "-step", "10 20 30 40" }, { "age", "40 30 20 10" },
-		{ "-age", "10 20 30 40" }, { "loss", "20 40 10 30" },  { "-loss", "30 10 40 20" },
-		{ "lr", "40 30 20 10" },   { "size", "40 30 20 10" },
-	};
+	} sorts[] = { { "step", "40 30 20 10" }, { "-step", "10 20 30 40" },
+		      { "age", "40 30 20 10" },	 { "-age", "10 20 30 40" },
+		      { "loss", "20 40 10 30" }, { "-loss", "30 10 40 20" },
+		      { "lr", "40 30 20 10" },	 { "size", "40 30 20 10" } };
 	static const double losses[] = { 3, 1, 4.5, 2 };
 
 	assert_int_equal(mkdir(store, 0700), 0);
@@ -732,34 +649,28 @@ TEST(ls_sorts_by_what_it_is_given_and_stops_where_it_is_told)
 	}
 	rig_loss = 2.5;
 	for (uint32_t i = 0; i < ARRAY_LEN(sorts); i++) {
-		assert_int_equal(RUN("ls", "--json", "--sort", sorts[i].key, store), 0);
+		RUN_IS(0, "ls", "--json", "--sort", sorts[i].key, store);
 		assert_string_equal(steps_listed(), sorts[i].steps);
 	}
-	assert_int_equal(RUN("ls", "--json", "--sort", "loss", "-n", "2", store), 0);
+	RUN_IS(0, "ls", "--json", "--sort", "loss", "-n", "2", store);
 	assert_string_equal(steps_listed(), "20 40");
-	assert_int_equal(RUN("ls", "--json", "--count=1", store), 0);
+	RUN_IS(0, "ls", "--json", "--count=1", store);
 	assert_string_equal(steps_listed(), "40");
-	assert_int_equal(RUN("ls", "--json", "-n", "99999999999999999999999", store), 0);
+	RUN_IS(0, "ls", "--json", "-n", "99999999999999999999999", store);
 	assert_string_equal(steps_listed(), "40 30 20 10");
-	assert_int_equal(RUN("ls", "--sort", "loss", "-n1", store), 0);
-	assert_says(got.out, "LOSS");
-	assert_says(got.out, "... and 3 more, without -n");
-	assert_says(got.out, "4 checkpoints of one");
-	assert_int_equal(RUN("ls", "--sort", "lr", store), 0);
-	assert_says(got.out, "lr");
-	assert_int_equal(RUN("ls", "--sort", "lss", store), 2);
-	assert_says(got.err,
-		    "no checkpoint here has such a note; there is step, age, size, loss, lr");
-	assert_int_equal(RUN("ls", "--sort", "lss", store, "--json"), 2);
+	SHOWN_IS(0, "ls", "--sort", "loss", "-n1", store);
+	SHOWN_IS(0, "ls", "--sort", "lr", store);
+	SHOWN_IS(2, "ls", "--sort", "lss", store);
+	RUN_IS(2, "ls", "--sort", "lss", store, "--json");
 	assert_json_error(2);
 	assert_string_equal(got.out, "");
-	assert_int_equal(RUN("ls", "-n", "0", alpha), 2);
-	assert_int_equal(RUN("ls", "-n", "x", alpha), 2);
-	assert_int_equal(RUN("ls", "-n", "", alpha), 2);
-	assert_int_equal(RUN("ls", "-n"), 2);
+	RUN_IS(2, "ls", "-n", "0", alpha);
+	RUN_IS(2, "ls", "-n", "x", alpha);
+	RUN_IS(2, "ls", "-n", "", alpha);
+	RUN_IS(2, "ls", "-n");
 	/* -n of other verbs is what it was */
-	assert_int_equal(RUN("prune", "-n", "--keep-last=1", alpha), 0);
-	assert_int_equal(RUN("show", "-n", "1", alpha), 2);
+	RUN_IS(0, "prune", "-n", "--keep-last=1", alpha);
+	RUN_IS(2, "show", "-n", "1", alpha);
 	assert_string_equal(
 		(RUN("completion", "complete", "--", "ls", "-C", store, "--sort", "l"), got.out),
 		"loss\ta note\nlr\ta note\n");

@@ -9,7 +9,7 @@
  * FAULT_STEP=1 looks at every call (make torture); without it, at every call of some ways and at every
  * FAULT_STEP-th of the others.
  */
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include "tests/lib/io_faults.h"
 
 /* The command's own table of system calls is the test's. */
@@ -325,35 +325,6 @@ static void command_survives(void **state)
 		      (unsigned long long)runs, (unsigned long long)injections,
 		      (unsigned long long)((now_ns() - begun) / NS_PER_MS));
 	assert_true(injections > 0);
-}
-
-/* Without what safetensors cannot hold: complex numbers of 16 bytes. */
-static void declare_plain(struct table *t)
-{
-	struct table y = { 0 };
-	uint32_t *id = calloc(t->ntensor, sizeof *id);
-
-	for (uint32_t i = 0; i < t->nmesh; i++)
-		assert_int_equal(table_add_mesh(&y, &t->mesh[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->nlayout; i++)
-		assert_int_equal(table_add_layout(&y, &t->layout[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (t->tensor[i].dtype != CKPT_C128)
-			assert_int_equal(table_add_tensor(&y, &t->tensor[i], &id[i], NULL), 0);
-	for (uint32_t i = 0; i < t->nplace; i++)
-		assert_int_equal(table_add_place(&y, &t->place[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		struct table_piece p = t->piece[i];
-
-		if (t->tensor[p.tensor].dtype == CKPT_C128)
-			continue;
-		p.tensor = id[p.tensor];
-		assert_int_equal(table_add_piece(&y, &p, NULL), 0);
-	}
-	assert_int_equal(table_seal(&y, NULL), 0);
-	free(id);
-	table_free(t);
-	*t = y;
 }
 
 static int make_place(void **state)

@@ -11,32 +11,31 @@ struct typed {
 
 TEST(bytes_are_typed_with_or_without_a_unit)
 {
-	static const struct typed t[] = {
-		{ "0", 0, 0 },
-		{ "4096", 0, 4096 },
-		{ "512M", 0, 512 * MIB },
-		{ "1G", 0, GIB },
-		{ "1g", 0, GIB },
-		{ "1GiB", 0, GIB },
-		{ "1GB", 0, GIB },
-		{ "1.5 GiB", 0, 3 * GIB / 2 },
-		{ "0.5K", 0, 512 },
-		{ "2.T", 0, 2048 * GIB },
-		{ "7B", 0, 7 },
-		{ "18446744073709551615", 0, UINT64_MAX },
-		{ "18446744073709551616", -ERANGE, 0 },
-		{ "16E", -ERANGE, 0 },
-		{ "99999999999999999999999999999999999999999999E", -ERANGE, 0 },
-		{ "", -EINVAL, 0 },
-		{ ".", -EINVAL, 0 },
-		{ "G", -EINVAL, 0 },
-		{ "-1", -EINVAL, 0 },
-		{ "1GX", -EINVAL, 0 },
-		{ "1iB", -EINVAL, 0 },
-		{ "1e3", -EINVAL, 0 },
-		{ " 1", -EINVAL, 0 },
-		{ "1 ", -EINVAL, 0 },
-	};
+	static const struct typed t[] = { { "0", 0, 0 },
+					  { "4096", 0, 4096 },
+					  { "512M", 0, 512 * MIB },
+					  { "1G", 0, GIB },
+					  { "1g", 0, GIB },
+					  { "1GiB", 0, GIB },
+					  { "1GB", 0, GIB },
+					  { "1.5 GiB", 0, 3 * GIB / 2 },
+					  { "0.5K", 0, 512 },
+					  { "2.T", 0, 2048 * GIB },
+					  { "7B", 0, 7 },
+					  { "18446744073709551615", 0, UINT64_MAX },
+					  { "18446744073709551616", -ERANGE, 0 },
+					  { "16E", -ERANGE, 0 },
+					  { "99999999999999999999999999999999999999999999E",
+					    -ERANGE, 0 },
+					  { "", -EINVAL, 0 },
+					  { ".", -EINVAL, 0 },
+					  { "G", -EINVAL, 0 },
+					  { "-1", -EINVAL, 0 },
+					  { "1GX", -EINVAL, 0 },
+					  { "1iB", -EINVAL, 0 },
+					  { "1e3", -EINVAL, 0 },
+					  { " 1", -EINVAL, 0 },
+					  { "1 ", -EINVAL, 0 } };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
 		uint64_t n = 0;
@@ -48,26 +47,24 @@ TEST(bytes_are_typed_with_or_without_a_unit)
 
 TEST(times_are_typed_with_or_without_a_unit)
 {
-	static const struct typed t[] = {
-		{ "0", 0, 0 },
-		{ "30", 0, 30 * NS_PER_S },
-		{ "30s", 0, 30 * NS_PER_S },
-		{ "1.5s", 0, 3 * NS_PER_S / 2 },
-		{ "200ms", 0, NS_PER_S / 5 },
-		{ "5m", 0, 300 * NS_PER_S },
-		{ "5min", 0, 300 * NS_PER_S },
-		{ "5 m", 0, 300 * NS_PER_S },
-		{ "2h", 0, 7200 * NS_PER_S },
-		{ "100d", 0, 8640000 * NS_PER_S },
-		{ "0.000000001", 0, 1 },
-		{ "99999999999d", -ERANGE, 0 },
-		{ "", -EINVAL, 0 },
-		{ "s", -EINVAL, 0 },
-		{ "-5m", -EINVAL, 0 },
-		{ "5 ", -EINVAL, 0 },
-		{ "5m30s", -EINVAL, 0 },
-		{ "soon", -EINVAL, 0 },
-	};
+	static const struct typed t[] = { { "0", 0, 0 },
+					  { "30", 0, 30 * NS_PER_S },
+					  { "30s", 0, 30 * NS_PER_S },
+					  { "1.5s", 0, 3 * NS_PER_S / 2 },
+					  { "200ms", 0, NS_PER_S / 5 },
+					  { "5m", 0, 300 * NS_PER_S },
+					  { "5min", 0, 300 * NS_PER_S },
+					  { "5 m", 0, 300 * NS_PER_S },
+					  { "2h", 0, 7200 * NS_PER_S },
+					  { "100d", 0, 8640000 * NS_PER_S },
+					  { "0.000000001", 0, 1 },
+					  { "99999999999d", -ERANGE, 0 },
+					  { "", -EINVAL, 0 },
+					  { "s", -EINVAL, 0 },
+					  { "-5m", -EINVAL, 0 },
+					  { "5 ", -EINVAL, 0 },
+					  { "5m30s", -EINVAL, 0 },
+					  { "soon", -EINVAL, 0 } };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
 		uint64_t n = 0;
@@ -82,19 +79,17 @@ TEST(spans_are_told_in_two_numbers_at_most)
 	static const struct {
 		uint64_t ns;
 		const char *s;
-	} t[] = {
-		{ 0, "0 ns" },
-		{ 999, "999 ns" },
-		{ 1500, "1.50 us" },
-		{ 85000, "85.0 us" },
-		{ 123456789, "123 ms" },
-		{ 1240 * NS_PER_MS, "1.24 s" },
-		{ 119 * NS_PER_S, "119 s" },
-		{ 130 * NS_PER_S, "2m 10s" },
-		{ (3 * 3600 + 5 * 60 + 59) * NS_PER_S, "3h 5m" },
-		{ (4 * 86400 + 2 * 3600) * NS_PER_S, "4d 2h" },
-		{ UINT64_MAX, "213503d 23h" },
-	};
+	} t[] = { { 0, "0 ns" },
+		  { 999, "999 ns" },
+		  { 1500, "1.50 us" },
+		  { 85000, "85.0 us" },
+		  { 123456789, "123 ms" },
+		  { 1240 * NS_PER_MS, "1.24 s" },
+		  { 119 * NS_PER_S, "119 s" },
+		  { 130 * NS_PER_S, "2m 10s" },
+		  { (3 * 3600 + 5 * 60 + 59) * NS_PER_S, "3h 5m" },
+		  { (4 * 86400 + 2 * 3600) * NS_PER_S, "4d 2h" },
+		  { UINT64_MAX, "213503d 23h" } };
 	char buf[HUMAN_BYTES];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(t); i++)

@@ -5,7 +5,7 @@
  */
 #include "ckpt/cli/complete.h"
 #include "ckpt/cli/manual.h"
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 
 /* The page, the help and the candidates for "VERB --". */
 struct said {
@@ -227,23 +227,20 @@ TEST(man_prints_a_page_and_wraps_it_into_json)
 	char *page = page_of(&verb_ls);
 	json_t *j;
 
-	assert_int_equal(RUN("man", "ls"), 0);
+	RUN_IS(0, "man", "ls");
 	assert_string_equal(got.out, page);
-	assert_int_equal(RUN("man", "ls", "--json"), 0);
+	RUN_IS(0, "man", "ls", "--json");
 	j = json_out("ckptd.man/1");
 	assert_string_equal(string(j, "page"), page);
-	assert_string_equal(string(j, "verb"), "ls");
-	assert_int_equal(number(j, "section"), 1);
+	assert_json_has(j, "{'verb':'ls', 'section':1}");
 	json_decref(j);
-	assert_int_equal(RUN("man", "--json"), 0);
-	j = json_out("ckptd.man/1");
-	member(j, "verb", JSON_NULL);
-	json_decref(j);
-	assert_int_equal(RUN("man", "nonsense"), 2);
+	RUN("man", "--json");
+	assert_json(0, "ckptd.man/1", "{'verb':null}");
+	RUN_IS(2, "man", "nonsense");
 	assert_says(got.err, "nonsense");
-	assert_int_equal(RUN("man", "nonsense", "--json"), 2);
+	RUN_IS(2, "man", "nonsense", "--json");
 	assert_json_error(2);
-	assert_int_equal(RUN("man", "ls", "show"), 2);
+	RUN_IS(2, "man", "ls", "show");
 	free(page);
 }
 
@@ -253,30 +250,6 @@ static const char *words_offered(const char *verb, const char *word)
 	RUN("completion", "complete", "--", verb, word);
 	got.out[strcspn(got.out, "\t\n")] = 0;
 	return got.out;
-}
-
-/* stderr is a terminal: its text. */
-static char *talk_of(const char *a, const char *b)
-{
-	static char text[4096];
-	char *argv[] = { (char *)"ckptctl", (char *)a, (char *)b, NULL }, *data = NULL;
-	int ends[2];
-	size_t len;
-	ssize_t n;
-	FILE *talk, *out = open_memstream(&data, &len);
-
-	assert_int_equal(openpty(&ends[0], &ends[1], NULL, NULL, NULL), 0);
-	talk = fdopen(ends[1], "w");
-	got.code = cli_run(b ? 3 : 2, argv, out, talk);
-	fflush(talk);
-	fcntl(ends[0], F_SETFL, O_NONBLOCK);
-	n = read(ends[0], text, sizeof text - 1);
-	text[n > 0 ? n : 0] = 0;
-	fclose(talk);
-	fclose(out);
-	free(data);
-	close(ends[0]);
-	return text;
 }
 
 TEST(another_word_leads_to_its_verb)
@@ -295,23 +268,22 @@ TEST(another_word_leads_to_its_verb)
 			assert_says(x.help, *s);
 			RUN("help");
 			assert_says(got.out, *s);
-			assert_int_equal(RUN(*s, "-h"), 0);
+			RUN_IS(0, *s, "-h");
 			assert_string_equal(got.out, x.help);
 			said_free(&x);
 		}
 	assert_true(n >= 5);
-	assert_int_equal(RUN("list", "-C", work), 0);
+	RUN_IS(0, "list", "-C", work);
 	assert_says(got.out, "alpha");
 	assert_string_equal(got.err, "");
-	assert_int_equal(RUN("check", "-C", work, "alpha@30"), 0);
-	assert_int_equal(RUN("check", "-C", work, "alpha@31"), 10);
-	assert_int_equal(RUN("list", "--no-such"), 2);
+	RUN_IS(0, "check", "-C", work, "alpha@30");
+	RUN_IS(10, "check", "-C", work, "alpha@31");
+	RUN_IS(2, "list", "--no-such");
 	assert_says(got.err, "next: ckptctl ls -h");
-	assert_says(talk_of("list", work), "list is another word for ckptctl ls");
-	assert_int_equal(got.code, 0);
-	assert_string_equal(talk_of("ls", work), "");
+	SHOWN_IS(0, "list", work);
+	SHOWN_IS(0, "ls", work);
 	/* and what is near one of them is suggested as the verb */
-	assert_int_equal(RUN("chekc"), 2);
+	RUN_IS(2, "chekc");
 	assert_says(got.err, "there is no verb \"chekc\"; did you mean verify?");
 	assert_string_equal(words_offered("check", "--data-"), "--data-subset");
 }
@@ -325,56 +297,38 @@ TEST(help_is_what_h_says)
 	all = strdup(got.out);
 	RUN("verify", "-h");
 	one = strdup(got.out);
-	assert_int_equal(RUN("help"), 0);
+	RUN_IS(0, "help");
 	assert_string_equal(got.out, all);
-	assert_int_equal(RUN("help", "verify"), 0);
+	RUN_IS(0, "help", "verify");
 	assert_string_equal(got.out, one);
-	assert_int_equal(RUN("help", "check"), 0);
+	RUN_IS(0, "help", "check");
 	assert_string_equal(got.out, one);
-	assert_int_equal(RUN("help", "check", "--json", "--color=always"), 0);
+	RUN_IS(0, "help", "check", "--json", "--color=always");
 	j = json_out("ckptd.help/1");
 	assert_string_equal(string(j, "verb"), "verify");
 	assert_string_equal(string(j, "text"), one);
 	json_decref(j);
-	assert_int_equal(RUN("help", "--json"), 0);
+	RUN_IS(0, "help", "--json");
 	j = json_out("ckptd.help/1");
 	member(j, "verb", JSON_NULL);
 	assert_string_equal(string(j, "text"), all);
 	json_decref(j);
-	assert_int_equal(RUN("help", "lsit"), 2);
+	RUN_IS(2, "help", "lsit");
 	assert_says(got.err, "did you mean ls?");
-	assert_int_equal(RUN("help", "lsit", "--json"), 2);
+	RUN_IS(2, "help", "lsit", "--json");
 	assert_json_error(2);
-	assert_int_equal(RUN("help", "ls", "show"), 2);
+	RUN_IS(2, "help", "ls", "show");
 	free(all);
 	free(one);
 }
 
 TEST(on_a_terminal_without_man_the_help_comes_instead)
 {
-	char *argv[] = { (char *)"ckptctl", (char *)"man", (char *)"verify", NULL }, *err = NULL,
-	     text[8192] = "", *path = strdup(getenv("PATH"));
-	int ends[2];
-	size_t n = 0, err_len;
-	FILE *out, *talk;
+	char *path = strdup(getenv("PATH"));
 
-	assert_int_equal(openpty(&ends[0], &ends[1], NULL, NULL, NULL), 0);
-	out = fdopen(ends[1], "w");
-	talk = open_memstream(&err, &err_len);
 	setenv("PATH", top, 1);
-	assert_int_equal(cli_run(3, argv, out, talk), 0);
+	SHOWN_IS(0, "man", "verify");
 	setenv("PATH", path, 1);
-	fclose(talk);
-	fcntl(ends[0], F_SETFL, O_NONBLOCK);
-	for (ssize_t got_n;
-	     n + 1 < sizeof text && (got_n = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
-		n += (size_t)got_n;
-	assert_non_null(strstr(text, "ckptctl verify"));
-	assert_non_null(strstr(text, "EXAMPLES"));
-	assert_says(err, "man(1) cannot show the page here");
-	fclose(out);
-	close(ends[0]);
-	free(err);
 	free(path);
 }
 

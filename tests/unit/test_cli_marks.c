@@ -4,7 +4,8 @@
  * and where it is shown: ls, show, completion.
  */
 #include "ckpt/cli/marked.h"
-#include "tests/unit/test_cli_line.h"
+#include "tests/lib/cli_rig.h"
+#include "tests/lib/libc.h"
 #include <sys/file.h>
 
 static json_t *first(const json_t *x, const char *list)
@@ -15,16 +16,11 @@ static json_t *first(const json_t *x, const char *list)
 	return json_array_get(l, 0);
 }
 
-static size_t count(const json_t *x, const char *list)
-{
-	return json_array_size(member(x, list, JSON_ARRAY));
-}
-
 /* --- what the page cache was told to forget --- */
 
 static char forgotten[4096];
 
-int posix_fadvise(int fd, off_t off, off_t len, int advice)
+static int forget(int fd, off_t off, off_t len, int advice)
 {
 	char path[64], to[PATH_MAX];
 	ssize_t n;
@@ -45,17 +41,11 @@ TEST(a_hold_is_kept_with_who_how_long_and_why)
 	const char *job = line(place("hold"), "run", 2);
 	json_t *j, *x;
 
-	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval-17", "--until", "6h", "--why",
-			     "an evaluation"),
-			 0);
-	assert_says(got.out, "step 10 of run is held by eval-17 until ");
-	assert_says(got.out, "left)");
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "held by eval-17 (");
-	assert_says(got.out, "h left)");
+	SHOWN_IS(0, "hold", "-C", job, "step:10", "--by=eval-17", "--until", "6h", "--why",
+		 "an evaluation");
+	SHOWN_IS(0, "ls", job);
 	x = first(listed(job, 10, &j), "holds");
-	assert_string_equal(string(x, "name"), "eval-17");
-	assert_string_equal(string(x, "why"), "an evaluation");
+	assert_json_has(x, "{'name':'eval-17', 'why':'an evaluation'}");
 	assert_int_equal(strlen(string(x, "until")), 20);
 	assert_int_equal(strlen(string(x, "created")), 20);
 	assert_true(strlen(string(x, "by")) > 2);
@@ -63,27 +53,18 @@ TEST(a_hold_is_kept_with_who_how_long_and_why)
 	listed(job, 20, &j);
 	assert_int_equal(count(of_step(json_object_get(j, "checkpoints"), 20), "holds"), 0);
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "step:10"), 0);
-	assert_says(got.out, "marks");
-	assert_says(got.out, "held by eval-17");
-	assert_int_equal(RUN("show", "-C", job, "step:10", "--json"), 0);
+	SHOWN_IS(0, "show", "-C", job, "step:10");
+	RUN_IS(0, "show", "-C", job, "step:10", "--json");
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(first(j, "holds"), "name"), "eval-17");
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job), 0);
-	assert_silent(got.out, "marks");
+	SHOWN_IS(0, "show", "-C", job);
 
 	/* Again by the same name: one hold, without an end now. */
-	assert_int_equal(RUN("hold", step_path(job, 10), "--by=eval-17", "--json"), 0);
-	j = json_out("ckptd.hold/1");
-	assert_int_equal(number(j, "step"), 10);
-	assert_string_equal(string(j, "job"), "run");
-	assert_string_equal(string(j, "name"), "eval-17");
-	member(j, "until", JSON_NULL);
-	json_decref(j);
+	RUN("hold", step_path(job, 10), "--by=eval-17", "--json");
+	assert_json(0, "ckptd.hold/1", "{'step':10, 'job':'run', 'name':'eval-17', 'until':null}");
 	x = first(listed(job, 10, &j), "holds");
-	member(x, "until", JSON_NULL);
-	member(x, "why", JSON_NULL);
+	assert_json_has(x, "{'until':null, 'why':null}");
 	json_decref(j);
 }
 
@@ -92,25 +73,20 @@ TEST(release_gives_up_one_hold_or_all)
 	const char *job = line(place("release"), "run", 2);
 	json_t *j;
 
-	assert_int_equal(RUN("release", "-C", job), 2);
-	assert_int_equal(RUN("release", "-C", job, "latest"), 10);
-	assert_says(got.err, "has no hold");
-	assert_int_equal(RUN("hold", "-C", job, "latest"), 0);
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=a.b_c-1"), 0);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--by=nobody"), 10);
-	assert_says(got.err, "a.b_c-1");
-	assert_int_equal(RUN("release", "-C", job, "latest", "--by=a", "--all"), 2);
+	RUN_IS(2, "release", "-C", job);
+	SHOWN_IS(10, "release", "-C", job, "latest");
+	RUN_IS(0, "hold", "-C", job, "latest");
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=a.b_c-1");
+	SHOWN_IS(10, "release", "-C", job, "latest", "--by=nobody");
+	RUN_IS(2, "release", "-C", job, "latest", "--by=a", "--all");
 	/* The default name of release is that of hold. */
-	assert_int_equal(RUN("release", "-C", job, "latest"), 0);
-	assert_says(got.out, "still held by a.b_c-1");
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=x"), 0);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--all", "--json"), 0);
-	j = json_out("ckptd.release/1");
-	assert_int_equal(number(j, "released_count"), 2);
-	json_decref(j);
+	SHOWN_IS(0, "release", "-C", job, "latest");
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=x");
+	RUN("release", "-C", job, "latest", "--all", "--json");
+	assert_json(0, "ckptd.release/1", "{'released_count':2}");
 	assert_int_equal(count(listed(job, 20, &j), "holds"), 0);
 	json_decref(j);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 10);
+	RUN_IS(10, "release", "-C", job, "latest", "--all");
 }
 
 TEST(names_and_times_that_are_none_are_usage_errors)
@@ -147,18 +123,18 @@ TEST(names_and_times_that_are_none_are_usage_errors)
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
 	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
-		assert_int_equal(RUN("hold", "-C", job, "latest", "--by", name[i]), 2);
-		assert_int_equal(RUN("release", "-C", job, "latest", "--by", name[i]), 2);
-		assert_int_equal(RUN("tag", "-C", job, "latest", name[i]), 2);
+		RUN_IS(2, "hold", "-C", job, "latest", "--by", name[i]);
+		RUN_IS(2, "release", "-C", job, "latest", "--by", name[i]);
+		RUN_IS(2, "tag", "-C", job, "latest", name[i]);
 	}
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by", longest), 2);
-	assert_int_equal(RUN("tag", "-C", job, "latest", longest), 2);
+	RUN_IS(2, "hold", "-C", job, "latest", "--by", longest);
+	RUN_IS(2, "tag", "-C", job, "latest", longest);
 	for (size_t i = 0; i < ARRAY_LEN(until); i++)
 		if (RUN("hold", "-C", job, "latest", "--until", until[i]) != 2)
 			fail_msg("--until \"%s\" gives %d: %s", until[i], got.code, got.err);
-	assert_int_equal(RUN("hold", "-C", job), 2);
-	assert_int_equal(RUN("hold", "-C", job, "latest", "more"), 2);
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=", "--json"), 2);
+	RUN_IS(2, "hold", "-C", job);
+	RUN_IS(2, "hold", "-C", job, "latest", "more");
+	RUN_IS(2, "hold", "-C", job, "latest", "--by=", "--json");
 	assert_json_error(2);
 	assert_int_equal(count(listed(job, 30, &j), "holds"), 0);
 	json_decref(j);
@@ -168,7 +144,7 @@ TEST(names_and_times_that_are_none_are_usage_errors)
 	j = json_out("ckptd.hold/1");
 	assert_string_equal(string(j, "until"), "2099-02-01T05:30:00Z");
 	json_decref(j);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--by=t"), 0);
+	RUN_IS(0, "release", "-C", job, "latest", "--by=t");
 }
 
 TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
@@ -176,31 +152,26 @@ TEST(steps_that_are_not_there_are_ten_and_copies_have_no_marks)
 	const char *job = path_of("%s/alpha", work), *copy = path_of("%s/copied", top);
 	json_t *j;
 
-	assert_int_equal(RUN("hold", "-C", job, "step:11"), 10);
-	assert_int_equal(RUN("release", "-C", job, "step:11"), 10);
-	assert_int_equal(RUN("tag", "-C", job, "step:11", "x"), 10);
-	assert_int_equal(RUN("hold", "-C", path_of("%s/none", top), "latest"), 10);
-	assert_int_equal(RUN("hold", "-C", work, "latest"), 2); /* two jobs: which? */
-	assert_says(got.err, "-C");
+	RUN_IS(10, "hold", "-C", job, "step:11");
+	RUN_IS(10, "release", "-C", job, "step:11");
+	RUN_IS(10, "tag", "-C", job, "step:11", "x");
+	RUN_IS(10, "hold", "-C", path_of("%s/none", top), "latest");
+	SHOWN_IS(2, "hold", "-C", work, "latest"); /* two jobs: which? */
 	copy_step(step_path(job, 30), copy);
-	assert_int_equal(RUN("hold", copy), 2);
-	assert_says(got.err, "not in a store");
-	assert_int_equal(RUN("tag", copy, "x"), 2);
-	assert_int_equal(RUN("release", copy, "--all"), 2);
+	SHOWN_IS(2, "hold", copy);
+	RUN_IS(2, "tag", copy, "x");
+	RUN_IS(2, "release", copy, "--all");
 	/* A copy with the name of a step, in the name of a store, but no store. */
 	assert_int_equal(mkdir(path_of("%s/notes", top), 0700), 0);
 	copy_step(step_path(job, 30), path_of("%s/notes/step-000000000030", top));
-	assert_int_equal(RUN("hold", path_of("%s/notes/step-000000000030", top)), 2);
-	assert_int_equal(RUN("verify", "--data", copy), 0);
-	assert_int_equal(RUN("verify", "--data", copy, "--json"), 0);
+	RUN_IS(2, "hold", path_of("%s/notes/step-000000000030", top));
+	RUN_IS(0, "verify", "--data", copy);
+	RUN_IS(0, "verify", "--data", copy, "--json");
 	j = json_out("ckptd.verify/1");
-	member(json_array_get(json_object_get(j, "checkpoints"), 0), "mark", JSON_NULL);
+	member(item(j, "checkpoints", 0), "mark", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("show", copy, "--json"), 0);
-	j = json_out("ckptd.show/1");
-	assert_int_equal(count(j, "holds"), 0);
-	member(j, "verified", JSON_NULL);
-	json_decref(j);
+	RUN("show", copy, "--json");
+	assert_json(0, "ckptd.show/1", "{'holds':[], 'verified':null}");
 	assert_int_equal(access(path_of("%s/.ckptd", top), F_OK), -1);
 	assert_int_equal(access(path_of("%s/notes/.ckptd", top), F_OK), -1);
 }
@@ -235,12 +206,12 @@ TEST(a_step_that_is_being_removed_gets_no_mark)
 
 	assert_true(fd >= 0);
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
-	assert_int_equal(RUN("hold", "-C", job, "step:10"), 10);
-	assert_int_equal(RUN("tag", "-C", job, "step:10", "x"), 10);
-	assert_int_equal(RUN("show", "-C", job, "step:10"), 10);
-	assert_int_equal(RUN("hold", "-C", job, "step:20"), 0);
+	RUN_IS(10, "hold", "-C", job, "step:10");
+	RUN_IS(10, "tag", "-C", job, "step:10", "x");
+	RUN_IS(10, "show", "-C", job, "step:10");
+	RUN_IS(0, "hold", "-C", job, "step:20");
 	close(fd);
-	assert_int_equal(RUN("hold", "-C", job, "step:10"), 0);
+	RUN_IS(0, "hold", "-C", job, "step:10");
 }
 
 /* --- tag --- */
@@ -250,41 +221,35 @@ TEST(a_tag_finds_its_step_moves_and_goes)
 	const char *root = place("tag"), *job = line(root, "run", 3);
 	json_t *j;
 
-	assert_int_equal(RUN("tag", "-C", job), 2);
-	assert_int_equal(RUN("tag", "-C", job, "latest"), 2);
-	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
+	RUN_IS(2, "tag", "-C", job);
+	RUN_IS(2, "tag", "-C", job, "latest");
+	RUN_IS(0, "tag", "-C", job, "step:10", "best");
 	assert_string_equal(got.out, "step 10 of run is tagged best\n");
-	assert_int_equal(RUN("show", "-C", job, "tag:best", "--json"), 0);
+	RUN_IS(0, "show", "-C", job, "tag:best", "--json");
 	j = json_out("ckptd.show/1");
 	assert_int_equal(number(j, "step"), 10);
 	assert_string_equal(string(first(j, "tags"), "name"), "best");
 	json_decref(j);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "tag best");
-	assert_int_equal(RUN("tag", "-C", job, "step:20", "best", "--json"), 0);
-	j = json_out("ckptd.tag/1");
-	assert_int_equal(number(j, "step"), 20);
-	assert_int_equal(number(j, "moved_from"), 10);
-	assert_true(json_is_false(json_object_get(j, "deleted")));
-	json_decref(j);
+	SHOWN_IS(0, "ls", job);
+	RUN("tag", "-C", job, "step:20", "best", "--json");
+	assert_json(0, "ckptd.tag/1", "{'step':20, 'moved_from':10, 'deleted':false}");
 	assert_int_equal(count(listed(job, 10, &j), "tags"), 0);
 	json_decref(j);
-	assert_int_equal(RUN("tag", "-C", job, "tag:best", "again"), 0);
+	RUN_IS(0, "tag", "-C", job, "tag:best", "again");
 	assert_int_equal(count(listed(job, 20, &j), "tags"), 2);
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "tag:none"), 10);
-	assert_int_equal(RUN("tag", "--delete=none", job), 10);
-	assert_int_equal(RUN("tag", "--delete=best", job, "more"), 2);
-	assert_int_equal(RUN("tag", "--delete=best", root, "--json"), 0);
+	RUN_IS(10, "show", "-C", job, "tag:none");
+	RUN_IS(10, "tag", "--delete=none", job);
+	RUN_IS(2, "tag", "--delete=best", job, "more");
+	RUN_IS(0, "tag", "--delete=best", root, "--json");
 	j = json_out("ckptd.tag/1");
-	assert_int_equal(number(j, "step"), 20);
-	assert_true(json_is_true(json_object_get(j, "deleted")));
+	assert_json_has(j, "{'step':20, 'deleted':true}");
 	assert_string_equal(string(j, "path"), step_path(job, 20));
 	json_decref(j);
-	assert_int_equal(RUN("tag", "--delete=best", "-C", job), 10);
-	assert_int_equal(RUN("show", "-C", job, "tag:best"), 10);
-	assert_int_equal(RUN("show", "-C", job, "tag:again"), 0);
-	assert_int_equal(RUN("tag", "--delete=again", path_of("%s/none", top)), 10);
+	RUN_IS(10, "tag", "--delete=best", "-C", job);
+	RUN_IS(10, "show", "-C", job, "tag:best");
+	RUN_IS(0, "show", "-C", job, "tag:again");
+	RUN_IS(10, "tag", "--delete=again", path_of("%s/none", top));
 }
 
 TEST(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named)
@@ -292,16 +257,15 @@ TEST(a_tag_that_two_jobs_have_is_deleted_in_the_one_that_is_named)
 	const char *root = place("two"), *a = line(root, "a", 1), *b = line(root, "b", 1);
 	json_t *j;
 
-	assert_int_equal(RUN("tag", step_path(a, 10), "best"), 0);
-	assert_int_equal(RUN("tag", step_path(b, 10), "best"), 0);
-	assert_int_equal(RUN("tag", "--delete=best", root), 2);
-	assert_says(got.err, "2 jobs");
-	assert_int_equal(RUN("tag", "--delete=best", b), 0);
+	RUN_IS(0, "tag", step_path(a, 10), "best");
+	RUN_IS(0, "tag", step_path(b, 10), "best");
+	SHOWN_IS(2, "tag", "--delete=best", root);
+	RUN_IS(0, "tag", "--delete=best", b);
 	assert_int_equal(count(listed(a, 10, &j), "tags"), 1);
 	json_decref(j);
 	assert_int_equal(count(listed(b, 10, &j), "tags"), 0);
 	json_decref(j);
-	assert_int_equal(RUN("tag", "--delete=best", root), 0);
+	RUN_IS(0, "tag", "--delete=best", root);
 }
 
 /* --- verify --- */
@@ -311,27 +275,25 @@ TEST(verify_of_every_byte_is_kept_and_less_is_not)
 	const char *job = line(place("checked"), "run", 2);
 	json_t *j;
 
-	assert_int_equal(RUN("verify", "-C", job), 0);
+	RUN_IS(0, "verify", "-C", job);
 	member(listed(job, 20, &j), "verified", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--data-subset=1/9", "-C", job), 0);
-	assert_int_equal(RUN("verify", "--data", "--no-mark", "-C", job), 0);
+	RUN_IS(0, "verify", "--data-subset=1/9", "-C", job);
+	RUN_IS(0, "verify", "--data", "--no-mark", "-C", job);
 	member(listed(job, 20, &j), "verified", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--data", "-C", job, "--json"), 0);
+	RUN_IS(0, "verify", "--data", "-C", job, "--json");
 	j = json_out("ckptd.verify/1");
-	assert_string_equal(string(json_array_get(json_object_get(j, "checkpoints"), 0), "mark"),
-			    "verified");
+	assert_string_equal(string(item(j, "checkpoints", 0), "mark"), "verified");
 	json_decref(j);
 	assert_int_equal(strlen(string(listed(job, 20, &j), "verified")), 20);
 	json_decref(j);
 	member(listed(job, 10, &j), "verified", JSON_NULL);
 	json_decref(j);
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	RUN_IS(0, "verify", "--data", "--all", job);
 	string(listed(job, 10, &j), "verified");
 	json_decref(j);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "latest, verified");
+	SHOWN_IS(0, "ls", job);
 }
 
 /* Bytes are right when the disk has them, metadata included. */
@@ -339,22 +301,24 @@ TEST(verify_of_every_byte_does_not_believe_the_page_cache)
 {
 	const char *job = line(place("fresh"), "run", 1);
 	const char *all = forgotten;
-	char part[64];
+	char file[64];
 
-	(void)snprintf(part, sizeof part, "%.63s", strrchr(a_part(step_path(job, 10)), '/') + 1);
+	(void)snprintf(file, sizeof file, "%.63s", strrchr(part(step_path(job, 10), 0), '/') + 1);
+	libc_instead.posix_fadvise = forget;
 	forgotten[0] = 0;
-	assert_int_equal(RUN("verify", "-C", job), 0);
+	RUN_IS(0, "verify", "-C", job);
 	assert_string_equal(forgotten, "");
-	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	RUN_IS(0, "verify", "--data", "-C", job);
 	assert_says(all, "MANIFEST");
-	assert_says(all, part);
+	assert_says(all, file);
 	forgotten[0] = 0;
-	assert_int_equal(RUN("repair", "--yes", job), 0);
+	RUN_IS(0, "repair", "--yes", job);
 	assert_string_equal(forgotten, "");
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 10))), 0);
-	assert_int_equal(RUN("repair", "--yes", job), 0);
+	RUN_IS(0, "repair", "--yes", job);
 	assert_says(all, "MANIFEST");
-	assert_says(all, part);
+	assert_says(all, file);
+	libc_instead.posix_fadvise = NULL;
 }
 
 TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over)
@@ -362,53 +326,34 @@ TEST(damage_that_verify_finds_is_quarantined_and_latest_says_what_it_passes_over
 	const char *job = line(place("damage"), "run", 3);
 	json_t *j, *x;
 
-	hurt(a_part(step_path(job, 30)), 8192);
-	assert_int_equal(RUN("verify", "--data", "--no-mark", "-C", job), 4);
-	assert_silent(got.out, "quarantined");
-	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
-	j = json_out("ckptd.show/1");
-	assert_int_equal(number(j, "step"), 30);
-	json_decref(j);
-	assert_int_equal(RUN("verify", "--data", "-C", job), 4);
-	assert_says(got.out, "quarantined");
+	flip(part(step_path(job, 30), 0), 8192);
+	SHOWN_IS(4, "verify", "--data", "--no-mark", "-C", job);
+	RUN("show", "-C", job, "--json");
+	assert_json(0, "ckptd.show/1", "{'step':30}");
+	SHOWN_IS(4, "verify", "--data", "-C", job);
 	x = listed(job, 30, &j);
 	assert_string_equal(string(x, "state"), "quarantined");
 	assert_says(string(x, "bad"), ".part");
 	assert_says(string(x, "why"), ".part");
 	json_decref(j);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "2 checkpoints");
-	assert_says(got.err, "latest passes over 1 quarantined step");
-	assert_int_equal(RUN("ls", "--all", job), 0);
-	assert_says(got.out, "quarantined");
-	assert_says(got.out, "step 30 of run: ");
-	assert_says(got.out, "latest");
-	assert_silent(got.out, "latest, quarantined");
+	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(0, "ls", "--all", job);
 
-	assert_int_equal(RUN("show", "-C", job), 0);
-	assert_says(got.out, "step 20 of run");
-	assert_says(got.err, "30");
-	assert_says(got.err, "passed over");
-	assert_int_equal(RUN("stats", "-C", job), 0);
-	assert_says(got.err, "passed over");
-	assert_int_equal(RUN("verify", "-C", job), 0);
-	assert_says(got.err, "passed over");
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=x"), 0);
-	assert_says(got.out, "step 20 ");
-	assert_says(got.err, "passed over");
-	assert_int_equal(RUN("show", "-C", job, "--json"), 0);
+	SHOWN_IS(0, "show", "-C", job);
+	SHOWN_IS(0, "stats", "-C", job);
+	SHOWN_IS(0, "verify", "-C", job);
+	SHOWN_IS(0, "hold", "-C", job, "latest", "--by=x");
+	RUN_IS(0, "show", "-C", job, "--json");
 	assert_json_error(0);
 	assert_says(got.err, "passed over");
-	assert_int_equal(RUN("show", "-C", job, "step:20", "--json"), 0);
+	RUN_IS(0, "show", "-C", job, "step:20", "--json");
 	assert_string_equal(got.err, "");
 	/* By its number it is still found: somebody wants to save what there is. */
-	assert_int_equal(RUN("show", "-C", job, "step:30"), 0);
-	assert_says(got.out, "quarantined");
-	assert_int_equal(RUN("verify", "--data", "-C", job, "step:30"), 4);
+	SHOWN_IS(0, "show", "-C", job, "step:30");
+	RUN_IS(4, "verify", "--data", "-C", job, "step:30");
 	/* Made whole again it is good, and stays quarantined until somebody says otherwise. */
-	hurt(a_part(step_path(job, 30)), 8192);
-	assert_int_equal(RUN("verify", "--data", "-C", job, "step:30"), 0);
-	assert_says(got.err, "ckptctl repair");
+	flip(part(step_path(job, 30), 0), 8192);
+	SHOWN_IS(0, "verify", "--data", "-C", job, "step:30");
 	assert_string_equal(string(listed(job, 30, &j), "state"), "quarantined");
 	json_decref(j);
 }
@@ -417,18 +362,14 @@ TEST(where_all_are_damaged_latest_is_five_and_says_what_to_do)
 {
 	const char *job = line(place("alldamaged"), "run", 2);
 
-	hurt(a_part(step_path(job, 10)), 8192);
-	hurt(a_part(step_path(job, 20)), 8192);
-	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
-	assert_int_equal(RUN("show", "-C", job), 5);
-	assert_says(got.err, "step 20 is passed over");
-	assert_says(got.err, "ckptctl repair");
-	assert_int_equal(RUN("hold", "-C", job, "latest"), 5);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.out, "can be used");
-	assert_says(got.err, "2 quarantined steps");
-	assert_int_equal(RUN("verify", "--data", "-C", job, "step:10", "--json"), 4);
-	assert_int_equal(RUN("show", "-C", job, "step:10"), 0);
+	flip(part(step_path(job, 10), 0), 8192);
+	flip(part(step_path(job, 20), 0), 8192);
+	RUN_IS(4, "verify", "--data", "--all", job);
+	SHOWN_IS(5, "show", "-C", job);
+	RUN_IS(5, "hold", "-C", job, "latest");
+	SHOWN_IS(0, "ls", job);
+	RUN_IS(4, "verify", "--data", "-C", job, "step:10", "--json");
+	RUN_IS(0, "show", "-C", job, "step:10");
 }
 
 /* --- a store that is not ours to write --- */
@@ -444,18 +385,15 @@ TEST(where_nothing_can_be_written_verify_says_so_and_hold_is_twelve)
 		skip();
 	}
 	assert_int_equal(chmod(marks, 0500), 0);
-	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
-	assert_says(got.err, "could not be marked as verified");
-	assert_int_equal(RUN("verify", "--data", "-C", job, "--json"), 0);
+	RUN_IS(0, "verify", "--data", "-C", job);
+	RUN_IS(0, "verify", "--data", "-C", job, "--json");
 	assert_string_equal(got.err, "");
-	assert_int_equal(RUN("hold", "-C", job, "latest"), 12);
-	assert_int_equal(RUN("tag", "-C", job, "latest", "x", "--json"), 12);
+	RUN_IS(12, "hold", "-C", job, "latest");
+	RUN_IS(12, "tag", "-C", job, "latest", "x", "--json");
 	assert_json_error(12);
 	assert_int_equal(chmod(marks, 0), 0);
-	assert_int_equal(RUN("ls", job), 12);
-	assert_says(got.err, "not shown");
-	assert_says(got.out, "latest");
-	assert_int_equal(RUN("show", step_path(job, 10), "--json"), 12);
+	RUN_IS(12, "ls", job);
+	RUN_IS(12, "show", step_path(job, 10), "--json");
 	assert_json_error(12);
 	json_decref(json_out("ckptd.show/1"));
 	assert_int_equal(chmod(marks, 0700), 0);
@@ -468,10 +406,8 @@ TEST(another_user_who_may_only_read_checks_and_marks_nothing)
 	const char *root = place("others"), *job = line(root, "run", 1);
 	json_t *j;
 
-	if (geteuid() != 0) {
-		print_message("skipped: only root can become another user\n");
+	if (!only_root())
 		skip();
-	}
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(root, 0755), 0);
 	assert_int_equal(chmod(job, 0755), 0);
@@ -485,11 +421,10 @@ TEST(another_user_who_may_only_read_checks_and_marks_nothing)
 				chmod(path_of("%s/%s", step_path(job, 10), e->d_name), 0644);
 		closedir(d);
 	}
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=root"), 0);
-	assert_int_equal(seteuid(65534), 0);
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=root");
+	become_nobody(true);
 	RUN("verify", "--data", "-C", job);
 	assert_int_equal(got.code, 0);
-	assert_says(got.err, "could not be marked as verified");
 	RUN("hold", "-C", job, "latest");
 	assert_int_equal(got.code, 12);
 	RUN("release", "-C", job, "latest", "--by=root");
@@ -501,23 +436,13 @@ TEST(another_user_who_may_only_read_checks_and_marks_nothing)
 	/* What root said in a file of its own cannot be read; that it holds still counts. */
 	RUN("ls", job);
 	assert_int_equal(got.code, 0);
-	assert_says(got.out, "held by root");
-	assert_int_equal(seteuid(0), 0);
+	become_nobody(false);
 	assert_int_equal(count(listed(job, 10, &j), "holds"), 1);
 	json_decref(j);
 	assert_int_equal(chmod(top, 0700), 0);
 }
 
 /* --- what lies there --- */
-
-static void put_file(const char *path, const char *text)
-{
-	FILE *f = fopen(path, "w");
-
-	assert_non_null(f);
-	fputs(text, f);
-	assert_int_equal(fclose(f), 0);
-}
 
 TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 {
@@ -528,9 +453,9 @@ TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 	DIR *d;
 	json_t *j;
 
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=torn"), 0);
-	assert_int_equal(RUN("tag", "-C", job, "latest", "torn"), 0);
-	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=torn");
+	RUN_IS(0, "tag", "-C", job, "latest", "torn");
+	RUN_IS(0, "verify", "--data", "-C", job);
 	/* Each mark's content becomes something else. */
 	d = opendir(marks);
 	for (struct dirent *e; (e = readdir(d)) && n < ARRAY_LEN(names);)
@@ -546,28 +471,24 @@ TEST(files_that_are_no_marks_or_torn_ones_break_no_verb)
 					    "made=2026-11-21T00:00:00Z\nuntil=never\n", big, NULL };
 	     *text; text++) {
 		for (uint32_t i = 0; i < n; i++)
-			put_file(names[i], *text);
+			spill(names[i], *text);
 		/* Hold and tag count, verified does not. */
-		assert_int_equal(RUN("ls", job), 0);
-		assert_says(got.out, "tag torn, held by torn");
-		assert_silent(got.out, "verified");
-		assert_silent(got.out, "\033");
-		assert_int_equal(RUN("show", "-C", job, "tag:torn"), 0);
+		SHOWN_IS(0, "ls", job);
+		RUN_IS(0, "show", "-C", job, "tag:torn");
 		member(first(listed(job, 20, &j), "holds"), "until", JSON_NULL);
 		json_decref(j);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		free(names[i]);
-	put_file(path_of("%s/hold-xx", marks), "");
-	put_file(path_of("%s/tag-000000000020-0000000000000000-..", marks), "");
-	put_file(path_of("%s/hold-000000000020-zzzzzzzzzzzzzzzz-a", marks), "");
+	spill(path_of("%s/hold-xx", marks), "");
+	spill(path_of("%s/tag-000000000020-0000000000000000-..", marks), "");
+	spill(path_of("%s/hold-000000000020-zzzzzzzzzzzzzzzz-a", marks), "");
 	assert_int_equal(mkdir(path_of("%s/bad-000000000010-0000000000000000", marks), 0700), 0);
 	assert_int_equal(symlink("/etc/passwd", path_of("%s/tag-x", marks)), 0);
-	assert_int_equal(RUN("ls", job), 0);
-	assert_int_equal(RUN("release", "-C", job, "latest", "--all"), 0);
-	assert_int_equal(RUN("tag", "--delete=torn", job), 0);
-	assert_int_equal(RUN("ls", job, "--all"), 0);
-	assert_silent(got.out, "torn");
+	RUN_IS(0, "ls", job);
+	RUN_IS(0, "release", "-C", job, "latest", "--all");
+	RUN_IS(0, "tag", "--delete=torn", job);
+	SHOWN_IS(0, "ls", job, "--all");
 }
 
 TEST(a_directory_of_marks_that_leads_elsewhere_is_not_followed)
@@ -593,15 +514,14 @@ TEST(a_hold_that_is_over_is_none)
 	DIR *d;
 	json_t *j;
 
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=late", "--until=1h"), 0);
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=late", "--until=1h");
 	d = opendir(path_of("%s/.ckptd", job));
 	for (struct dirent *e; (e = readdir(d));)
 		if (strstr(e->d_name, "hold-"))
 			snprintf(name, sizeof name, "%s/.ckptd/%s", job, e->d_name);
 	closedir(d);
-	put_file(name, "made=2020-01-01T00:00:00Z\nuntil=2020-01-02T00:00:00Z\n");
-	assert_int_equal(RUN("ls", job), 0);
-	assert_silent(got.out, "held");
+	spill(name, "made=2020-01-01T00:00:00Z\nuntil=2020-01-02T00:00:00Z\n");
+	SHOWN_IS(0, "ls", job);
 	assert_int_equal(count(listed(job, 10, &j), "holds"), 0);
 	json_decref(j);
 }
@@ -612,64 +532,41 @@ TEST(everything_said_at_once_fits_80_columns)
 {
 	const char *root = place("narrow");
 	const char *job = line(root, "a-job-with-a-long-name", 2);
-	char *text;
 
-	assert_int_equal(
-		RUN("hold", "-C", job, "latest", "--by=evaluation-17-on-gpu-0007", "--until=300h"),
-		0);
-	assert_int_equal(RUN("hold", "-C", job, "latest", "--by=somebody"), 0);
-	assert_int_equal(RUN("tag", "-C", job, "latest", "release-candidate-4"), 0);
-	assert_int_equal(RUN("verify", "--data", "-C", job), 0);
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=evaluation-17-on-gpu-0007", "--until=300h");
+	RUN_IS(0, "hold", "-C", job, "latest", "--by=somebody");
+	RUN_IS(0, "tag", "-C", job, "latest", "release-candidate-4");
+	RUN_IS(0, "verify", "--data", "-C", job);
 	line(root, "b", 1);
 	for (int i = 0; i < 4; i++) {
 		const char *where = i & 1 ? root : job, *all = i & 2 ? "--all" : "--ascii";
 
-		assert_int_equal(at_terminal(&text, "", "ls", where, all, NULL), 0);
-		fits_80(text);
-		assert_says(text, "release-candidat..");
-		assert_says(text, "somebody");
-		free(text);
+		TYPED_IS(0, "", "ls", where, all);
 	}
-	assert_int_equal(at_terminal(&text, "", "show", "-C", job, NULL), 0);
-	fits_80(text);
-	free(text);
-	assert_int_equal(at_terminal(&text, "", "hold", "-C", job, "latest",
-				     "--until=2099-01-01T00:00:00Z", NULL),
-			 0);
-	fits_80(text);
-	free(text);
-	setenv("NO_COLOR", "1", 1);
-	assert_int_equal(at_terminal(&text, "", "ls", job, NULL), 0);
-	assert_silent(text, "\033");
-	free(text);
-	unsetenv("NO_COLOR");
-	assert_int_equal(at_terminal(&text, "", "ls", job, NULL), 0);
-	assert_says(text, "\033");
-	free(text);
+	TYPED_IS(0, "", "show", "-C", job);
+	TYPED_IS(0, "", "hold", "-C", job, "latest", "--until=2099-01-01T00:00:00Z");
 }
 
 TEST(names_are_completed)
 {
 	const char *job = line(place("complete"), "run", 2);
 
-	assert_int_equal(RUN("tag", "-C", job, "step:10", "best"), 0);
-	assert_int_equal(RUN("hold", "-C", job, "step:10", "--by=eval"), 0);
-	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "show", "tag:"), 0);
+	RUN_IS(0, "tag", "-C", job, "step:10", "best");
+	RUN_IS(0, "hold", "-C", job, "step:10", "--by=eval");
+	RUN_IS(0, "completion", "complete", "--", "-C", job, "show", "tag:");
 	assert_says(got.out, "tag:best\tstep 10 of run\n");
-	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "show", ""), 0);
+	RUN_IS(0, "completion", "complete", "--", "-C", job, "show", "");
 	assert_says(got.out, "tag:best\t");
 	assert_says(got.out, "step:20\t");
-	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "tag", "--delete=b"), 0);
+	RUN_IS(0, "completion", "complete", "--", "-C", job, "tag", "--delete=b");
 	assert_string_equal(got.out, "--delete=best\tstep 10 of run\n");
-	assert_int_equal(RUN("completion", "complete", "--", "-C", job, "tag", "step:20", ""), 0);
+	RUN_IS(0, "completion", "complete", "--", "-C", job, "tag", "step:20", "");
 	assert_string_equal(got.out, "best\tstep 10 of run\n");
-	assert_int_equal(
-		RUN("completion", "complete", "--", "-C", job, "release", "step:10", "--by", ""),
-		0);
+	RUN_IS(0, "completion", "complete", "--", "-C", job, "release", "step:10", "--by", "");
 	assert_string_equal(got.out, "eval\tstep 10 of run\n");
-	assert_int_equal(RUN("completion", "complete", "--", "pru"), 0);
+	RUN_IS(0, "completion", "complete", "--", "pru");
 	assert_says(got.out, "prune\t");
-	assert_int_equal(RUN("completion", "complete", "--", "prune", "--keep-"), 0);
+	RUN_IS(0, "completion", "complete", "--", "prune", "--keep-");
 	assert_says(got.out, "--keep-best\t");
 }
 

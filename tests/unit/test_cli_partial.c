@@ -3,20 +3,9 @@
  * test_cli_partial.c - ckptctl on a checkpoint whose tensors are pending maxima over dp, every
  * operand of which is what the sample model holds: so they are the sample's tensors, reduced.
  */
-#include "tests/unit/test_cli_rig.h"
-#include "tests/unit/test_cli_made.h"
+#include "tests/lib/cli_rig.h"
 
 static const char *pending, *plain; /* the same step of the same model */
-
-static json_t *last_line(const char *schema)
-{
-	size_t n = got.out_len;
-
-	while (n > 1 && got.out[n - 2] != '\n')
-		n--;
-	memmove(got.out, got.out + n - 1, strlen(got.out + n - 1) + 1);
-	return json_out(schema);
-}
 
 /* And keeps its bits, NaNs included: 16-bit floats go by F32, which quiets them. */
 static bool has_maximum(const struct table_tensor *x)
@@ -26,7 +15,7 @@ static bool has_maximum(const struct table_tensor *x)
 }
 
 /* No file of a rank can hold complex numbers: they are not stored. */
-static void declare_plain(struct table *t)
+static void declare_stored(struct table *t)
 {
 	for (uint32_t i = 0; i < t->ntensor; i++)
 		if (t->tensor[i].dtype == CKPT_C128)
@@ -39,7 +28,7 @@ static void declare_pending(struct table *t)
 	uint32_t n = t->nlayout, to[64];
 
 	assert_true(n <= ARRAY_LEN(to));
-	declare_plain(t);
+	declare_stored(t);
 	t->sealed = false;
 	for (uint32_t i = 0; i < n; i++) {
 		struct layout from = t->layout[i];
@@ -71,11 +60,11 @@ static int make_pending(void **state)
 
 	declare = declare_pending;
 	make_step(work, &a);
-	declare = declare_plain;
+	declare = declare_stored;
 	make_step(work, &b);
 	declare = NULL;
-	pending = strdup(made_path(work, "pending", 25)); /* made_path forgets */
-	plain = strdup(made_path(work, "plain", 25));
+	pending = strdup(step_path(path_of("%s/pending", work), 25));
+	plain = strdup(step_path(path_of("%s/plain", work), 25));
 	return e;
 }
 
@@ -96,20 +85,18 @@ TEST(it_is_shown_and_every_operand_is_verified)
 {
 	uint64_t copies[2];
 
-	assert_int_equal(RUN("show", pending), 0);
-	assert_int_equal(RUN("show", pending, "--tensors", "*", "--json"), 0);
+	RUN_IS(0, "show", pending);
+	RUN_IS(0, "show", pending, "--tensors", "*", "--json");
 	assert_says(got.out, "Partial(max, keep)@dp");
-	assert_int_equal(RUN("verify", pending, "--data"), 0);
-	assert_int_equal(RUN("verify", pending), 0);
-	assert_int_equal(RUN("show", pending, "--map", "model/head.bias"), 0);
-	assert_says(got.out, "each of its 2 operands written once");
-	assert_int_equal(RUN("show", plain, "--map", "model/head.bias"), 0);
-	assert_says(got.out, "; written once");
+	RUN_IS(0, "verify", pending, "--data");
+	RUN_IS(0, "verify", pending);
+	SHOWN_IS(0, "show", pending, "--map", "model/head.bias");
+	SHOWN_IS(0, "show", plain, "--map", "model/head.bias");
 	/* Operands are no copies of each other. */
 	for (uint32_t i = 0; i < 2; i++) {
 		json_t *j;
 
-		assert_int_equal(RUN("stats", i ? plain : pending, "--json"), 0);
+		RUN_IS(0, "stats", i ? plain : pending, "--json");
 		j = json_out("ckptd.stats/1");
 		copies[i] = number(j, "replicated_bytes");
 		json_decref(j);
@@ -125,20 +112,18 @@ TEST(what_is_converted_holds_what_comes_of_the_operands)
 	for (uint32_t i = 0; i < ARRAY_LEN(dst); i++) {
 		const char *to = path_of("%s/converted-%u", top, i);
 
-		assert_int_equal(RUN("convert", pending, to, "--mesh", dst[i], "--json"), 0);
-		j = last_line("ckptd.convert/1");
+		RUN_IS(0, "convert", pending, to, "--mesh", dst[i], "--json");
+		j = json_out("ckptd.convert/1");
 		assert_true(number(j, "compared_tensor_count") < 23);
 		json_decref(j);
 		/* All fingerprints are those of the model that was never pending. */
-		assert_int_equal(RUN("diff", plain, to), 0);
-		assert_int_equal(RUN("verify", to, "--data"), 0);
+		RUN_IS(0, "diff", plain, to);
+		RUN_IS(0, "verify", to, "--data");
 	}
-	assert_int_equal(RUN("convert", pending, path_of("%s/told", top), "--mesh", "fsdp=2"), 0);
-	assert_says(got.err, "Partial(max)@dp is reduced");
-	assert_int_equal(RUN("convert", pending, path_of("%s/small", top), "--mesh", "fsdp=2",
-			     "--mem-limit", "40M"),
-			 0);
-	assert_int_equal(RUN("diff", plain, path_of("%s/small", top)), 0);
+	SHOWN_IS(0, "convert", pending, path_of("%s/told", top), "--mesh", "fsdp=2");
+	RUN_IS(0, "convert", pending, path_of("%s/small", top), "--mesh", "fsdp=2", "--mem-limit",
+	       "40M");
+	RUN_IS(0, "diff", plain, path_of("%s/small", top));
 }
 
 static uint64_t data_of(const char *path, uint8_t *ret, uint64_t cap)
@@ -162,8 +147,8 @@ TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 	uint8_t printed[12];
 
 	assert_true(a && b);
-	assert_int_equal(RUN("restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", pending, path_of("%s/ra", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", plain, path_of("%s/rb", top), "--mesh", "fsdp=3");
 	for (uint32_t r = 0; r < 3; r++) {
 		uint64_t n = data_of(path_of("%s/ra/rank-%05u.safetensors", top, r), a, cap);
 
@@ -174,7 +159,7 @@ TEST(what_is_restored_and_printed_is_what_comes_of_the_operands)
 	free(a);
 	free(b);
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(RUN("cat", i ? plain : pending, "model/head.bias"), 0);
+		RUN_IS(0, "cat", i ? plain : pending, "model/head.bias");
 		assert_int_equal(got.out_len, 12);
 		if (i)
 			assert_memory_equal(printed, got.out, 12);
@@ -192,7 +177,7 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	DIR *d;
 
 	assert_true(a && b);
-	assert_int_equal(RUN("restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2"), 0);
+	RUN_IS(0, "restore", plain, path_of("%s/oall", top), "--mesh", "fsdp=2");
 	d = opendir(pending);
 	for (struct dirent *e; (e = readdir(d));) {
 		if (!strstr(e->d_name, ".part"))
@@ -226,9 +211,8 @@ TEST(one_rank_gets_all_operands_or_nothing)
 	for (uint32_t r = 0; r < 2; r++) {
 		uint64_t n;
 
-		assert_int_equal(RUN("restore", pending, path_of("%s/oone", top), "--mesh",
-				     "fsdp=2", "--rank", r ? "1" : "0"),
-				 0);
+		RUN_IS(0, "restore", pending, path_of("%s/oone", top), "--mesh", "fsdp=2", "--rank",
+		       r ? "1" : "0");
 		n = data_of(path_of("%s/oone/rank-%05u.safetensors", top, r), a, cap);
 		assert_int_equal(data_of(path_of("%s/oall/rank-%05u.safetensors", top, r), b, cap),
 				 n);
@@ -245,17 +229,14 @@ TEST(diff_tells_operands_from_what_comes_of_them)
 	uint32_t n = count_pending();
 	json_t *j;
 
-	assert_int_equal(RUN("diff", pending, pending), 0);
-	assert_int_equal(RUN("diff", pending, plain), 6);
-	assert_says(got.out, "have other operands of a pending reduction");
-	assert_says(got.out, "Partial(max, keep)@dp");
-	assert_says(got.err, "--values reduces and compares them");
-	assert_int_equal(RUN("diff", pending, plain, "--values", "--json"), 6);
-	j = last_line("ckptd.diff/1");
+	RUN_IS(0, "diff", pending, pending);
+	SHOWN_IS(6, "diff", pending, plain);
+	RUN_IS(6, "diff", pending, plain, "--values", "--json");
+	j = json_out("ckptd.diff/1");
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "operands"), n);
 	assert_int_equal(number(member(j, "counts", JSON_OBJECT), "contents"), 0);
 	for (uint32_t i = 0; i < n; i++) {
-		const json_t *x = json_array_get(member(j, "differences", JSON_ARRAY), i);
+		const json_t *x = item(j, "differences", i);
 
 		assert_string_equal(string(x, "kind"), "operands");
 		assert_int_equal(number(member(x, "values", JSON_OBJECT), "bits_differ_count"), 0);
@@ -270,7 +251,7 @@ TEST(plan_counts_all_operands_as_read_and_what_is_held_once)
 	for (uint32_t i = 0; i < 2; i++) {
 		json_t *j;
 
-		assert_int_equal(RUN("plan", i ? plain : pending, "--mesh", "fsdp=2", "--json"), 0);
+		RUN_IS(0, "plan", i ? plain : pending, "--mesh", "fsdp=2", "--json");
 		j = json_out("ckptd.plan/1");
 		held[i] = number(j, "held_bytes");
 		read[i] = number(j, "read_bytes");
@@ -292,8 +273,7 @@ TEST(an_operand_whose_part_is_lost_is_missed)
 		if (!strncmp(e->d_name, "w0003", 5))
 			assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
 	closedir(d);
-	assert_int_equal(RUN("restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3"), 4);
-	assert_says(got.err, "w0003");
+	SHOWN_IS(4, "restore", copy, path_of("%s/rc", top), "--mesh", "fsdp=3");
 	assert_int_not_equal(access(path_of("%s/rc/rank-00000.safetensors", top), F_OK), 0);
 }
 
@@ -305,8 +285,7 @@ TEST(a_rule_makes_no_pending_reduction)
 	assert_non_null(f);
 	fputs("*  Partial(sum)@fsdp\n", f);
 	fclose(f);
-	assert_int_equal(RUN("plan", plain, "--mesh", "fsdp=2", "--layout", rules), 2);
-	assert_says(got.err, "cannot become a pending reduction");
+	SHOWN_IS(2, "plan", plain, "--mesh", "fsdp=2", "--layout", rules);
 }
 
 UNIT(.group_setup = make_pending, .group_teardown = drop_all);

@@ -3,7 +3,7 @@
  * test_cli_repair.c - ckptctl repair: what is found, what is done about it, and the exit codes. That a
  * crash in the middle loses nothing is test_store_repair's.
  */
-#include "tests/unit/test_cli_line.h"
+#include "tests/lib/cli_rig.h"
 
 static json_t *repaired(int code)
 {
@@ -25,26 +25,20 @@ static const char *text_of(json_t *j, uint64_t step)
 TEST(where_all_is_well_there_is_nothing_to_repair)
 {
 	const char *root = place("well"), *job = line(root, "run", 2);
-	json_t *j;
 
-	assert_int_equal(RUN("repair", job), 0);
-	assert_says(got.out, "nothing to repair");
-	assert_int_equal(RUN("repair", "-n", root), 0);
-	assert_int_equal(RUN("repair", "-C", root), 0);
-	assert_int_equal(RUN("repair", "-C", job, "latest"), 0);
-	assert_int_equal(RUN("repair", step_path(job, 10)), 0);
+	SHOWN_IS(0, "repair", job);
+	RUN_IS(0, "repair", "-n", root);
+	RUN_IS(0, "repair", "-C", root);
+	RUN_IS(0, "repair", "-C", job, "latest");
+	RUN_IS(0, "repair", step_path(job, 10));
 	RUN("repair", "--yes", root, "--json");
-	j = repaired(0);
-	assert_int_equal(json_array_size(member(j, "items", JSON_ARRAY)), 0);
-	assert_true(json_is_false(json_object_get(j, "dry_run")));
-	json_decref(j);
-	assert_int_equal(RUN("repair", "-n", "--yes", root), 2);
-	assert_int_equal(RUN("repair", ""), 2);
-	assert_int_equal(RUN("repair", path_of("%s/none", top)), 10);
-	assert_int_equal(RUN("repair", "-C", job, "step:11"), 10);
+	assert_json(0, "ckptd.repair/1", "{'items':[], 'dry_run':false}");
+	RUN_IS(2, "repair", "-n", "--yes", root);
+	RUN_IS(2, "repair", "");
+	RUN_IS(10, "repair", path_of("%s/none", top));
+	RUN_IS(10, "repair", "-C", job, "step:11");
 	copy_step(step_path(job, 10), place("copied"));
-	assert_int_equal(RUN("repair", path_of("%s/copied", top)), 2);
-	assert_says(got.err, "no store");
+	SHOWN_IS(2, "repair", path_of("%s/copied", top));
 }
 
 TEST(a_quarantined_step_that_is_whole_counts_again)
@@ -52,36 +46,32 @@ TEST(a_quarantined_step_that_is_whole_counts_again)
 	const char *job = line(place("released"), "run", 3);
 	json_t *j;
 
-	hurt(a_part(step_path(job, 30)), 8192);
-	hurt(a_part(step_path(job, 20)), 8192);
-	assert_int_equal(RUN("verify", "--data", "--all", job), 4);
-	hurt(a_part(step_path(job, 30)), 8192);
+	flip(part(step_path(job, 30), 0), 8192);
+	flip(part(step_path(job, 20), 0), 8192);
+	RUN_IS(4, "verify", "--data", "--all", job);
+	flip(part(step_path(job, 30), 0), 8192);
 	/* Nobody can be asked. */
-	assert_int_equal(RUN("repair", job), 2);
-	assert_says(got.err, "--yes");
+	SHOWN_IS(2, "repair", job);
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "-n", job, "--json");
 	assert_true(got.code == 0 || got.code == 4);
-	RUN("repair", "-n", job);
-	assert_says(got.out, "2 to be released if whole (dry run; nothing changed)");
+	SHOWN("repair", "-n", job);
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "--yes", job, "--json");
 	j = repaired(4); /* 20 is damaged as it was */
 	assert_string_equal(action(j, 30), "release");
 	assert_string_equal(action(j, 20), "leave");
 	assert_true(strlen(text_of(j, 20)) > 20);
-	assert_int_equal(number(j, "released_count"), 1);
-	assert_int_equal(number(j, "left_count"), 1);
+	assert_json_has(j, "{'released_count':1, 'left_count':1}");
 	json_decref(j);
 	assert_string_equal(steps_of(job), "30 10 ");
 	string(listed(job, 30, &j), "verified");
 	json_decref(j);
 	/* One alone. */
-	hurt(a_part(step_path(job, 20)), 8192);
-	assert_int_equal(RUN("repair", "--yes", "-C", job, "step:20"), 0);
-	assert_says(got.out, "release");
+	flip(part(step_path(job, 20), 0), 8192);
+	SHOWN_IS(0, "repair", "--yes", "-C", job, "step:20");
 	assert_string_equal(steps_of(job), "30 20 10 ");
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
+	RUN_IS(0, "verify", "--data", "--all", job);
 }
 
 TEST(a_lost_or_damaged_manifest_is_built_anew)
@@ -89,17 +79,14 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	const char *job = line(place("rebuilt"), "run", 3);
 	json_t *j;
 
-	assert_int_equal(RUN("tag", "-C", job, "step:20", "mine"), 0);
+	RUN_IS(0, "tag", "-C", job, "step:20", "mine");
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
 	assert_int_equal(truncate(path_of("%s/MANIFEST", step_path(job, 30)), 100), 0);
 	assert_string_equal(steps_of(job), "10 ");
 	/* Whoever finds them is led there. */
-	assert_int_equal(RUN("ls", job), 0);
-	assert_says(got.err, "ckptctl repair -n");
-	assert_int_equal(RUN("show", "-C", job, "step:20"), 4);
-	assert_says(got.err, "ckptctl repair -n");
-	RUN("repair", "-n", job);
-	assert_says(got.out, "without its notes");
+	SHOWN_IS(0, "ls", job);
+	SHOWN_IS(4, "show", "-C", job, "step:20");
+	SHOWN("repair", "-n", job);
 	RUN("repair", "-n", job, "--json");
 	j = repaired(0);
 	assert_string_equal(action(j, 20), "rebuild");
@@ -107,17 +94,13 @@ TEST(a_lost_or_damaged_manifest_is_built_anew)
 	json_decref(j);
 	assert_string_equal(steps_of(job), "10 ");
 	RUN("repair", "--yes", job, "--json");
-	j = repaired(0);
-	assert_int_equal(number(j, "rebuilt_count"), 2);
-	json_decref(j);
+	assert_json(0, "ckptd.repair/1", "{'rebuilt_count':2}");
 	assert_string_equal(steps_of(job), "30 20 10 ");
-	assert_int_equal(RUN("verify", "--data", "--all", job), 0);
-	assert_int_equal(RUN("show", "-C", job), 0);
-	assert_says(got.out, "ckptctl repair");
-	assert_int_equal(RUN("show", "-C", job, "tag:mine"), 0);
-	assert_int_equal(RUN("diff", "--values", step_path(job, 30), step_path(job, 30)), 0);
-	assert_int_equal(RUN("repair", job), 0);
-	assert_says(got.out, "nothing to repair");
+	RUN_IS(0, "verify", "--data", "--all", job);
+	SHOWN_IS(0, "show", "-C", job);
+	RUN_IS(0, "show", "-C", job, "tag:mine");
+	RUN_IS(0, "diff", "--values", step_path(job, 30), step_path(job, 30));
+	SHOWN_IS(0, "repair", job);
 }
 
 TEST(a_step_that_misses_a_part_is_left_and_said)
@@ -126,14 +109,13 @@ TEST(a_step_that_misses_a_part_is_left_and_said)
 	json_t *j;
 
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
-	assert_int_equal(unlink(a_part(step_path(job, 20))), 0);
+	assert_int_equal(unlink(part(step_path(job, 20), 0)), 0);
 	RUN("repair", "--yes", job, "--json");
 	j = repaired(4);
 	assert_string_equal(action(j, 20), "leave");
 	json_decref(j);
 	assert_true(there(job, 20));
-	assert_int_equal(RUN("repair", "--yes", job), 4);
-	assert_says(got.out, "leave");
+	SHOWN_IS(4, "repair", "--yes", job);
 }
 
 TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
@@ -147,34 +129,27 @@ TEST(what_a_launch_left_unfinished_goes_when_it_is_over)
 	j = repaired(0);
 	assert_string_equal(action(j, 25), "leave");
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN_IS(5, "show", "-C", job, "step:25");
 	RUN("repair", "--abandoned", job);
 	assert_int_equal(got.code, 2);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 5);
+	RUN_IS(5, "show", "-C", job, "step:25");
 	RUN("repair", "--yes", "--abandoned", job, "--json");
 	j = repaired(0);
 	assert_int_equal(number(j, "removed_count"), 1);
 	assert_true(number(j, "freed_bytes") > MIB);
 	json_decref(j);
-	assert_int_equal(RUN("show", "-C", job, "step:25"), 10);
+	RUN_IS(10, "show", "-C", job, "step:25");
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
 TEST(a_person_is_asked)
 {
 	const char *job = line(place("asked"), "run", 2);
-	char *text;
 
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
-	assert_int_equal(at_terminal(&text, "n\n", "repair", job, NULL), 0);
-	assert_says(text, "[y/N]");
-	assert_says(text, "nothing changed");
-	fits_80(text);
-	free(text);
+	TYPED_IS(0, "n\n", "repair", job);
 	assert_string_equal(steps_of(job), "10 ");
-	assert_int_equal(at_terminal(&text, "y\n", "repair", job, NULL), 0);
-	fits_80(text);
-	free(text);
+	TYPED_IS(0, "y\n", "repair", job);
 	assert_string_equal(steps_of(job), "20 10 ");
 }
 
@@ -182,16 +157,14 @@ TEST(another_user_repairs_nothing)
 {
 	const char *root = place("others"), *job = line(root, "run", 2);
 
-	if (geteuid() != 0) {
-		print_message("skipped: only root can become another user\n");
+	if (!only_root())
 		skip();
-	}
 	assert_int_equal(chmod(top, 0755), 0);
 	assert_int_equal(chmod(root, 0755), 0);
-	assert_int_equal(seteuid(65534), 0);
+	become_nobody(true);
 	RUN("repair", "--yes", root);
 	assert_int_equal(got.code, 12);
-	assert_int_equal(seteuid(0), 0);
+	become_nobody(false);
 	assert_int_equal(chmod(top, 0700), 0);
 	assert_string_equal(steps_of(job), "20 10 ");
 }
@@ -200,32 +173,28 @@ TEST(root_leaves_nothing_in_anothers_job_that_they_could_not_read)
 {
 	const char *root = place("theirs"), *job = line(root, "run", 3);
 
-	if (geteuid() != 0) {
-		print_message("skipped: only root can become another user\n");
+	if (!only_root())
 		skip();
-	}
 	assert_int_equal(unlink(path_of("%s/MANIFEST", step_path(job, 20))), 0);
-	assert_int_equal(nftw(root, give, 16, FTW_PHYS), 0);
-	assert_int_equal(RUN("repair", "-n", job), 0);
-	assert_says(got.out, "rebuild");
-	assert_int_equal(RUN("repair", "--yes", job), 12);
-	assert_says(got.err, "sudo -u");
-	assert_int_equal(RUN("repair", "--yes", "-C", job, "step:20"), 12);
-	assert_int_equal(RUN("hold", "-C", job, "latest"), 12);
-	assert_int_equal(RUN("tag", "-C", job, "latest", "x"), 12);
+	give_away(root);
+	RUN_IS(0, "repair", "-n", job);
+	RUN_IS(12, "repair", "--yes", job);
+	RUN_IS(12, "repair", "--yes", "-C", job, "step:20");
+	RUN_IS(12, "hold", "-C", job, "latest");
+	RUN_IS(12, "tag", "-C", job, "latest", "x");
 	assert_int_equal(access(path_of("%s/MANIFEST", step_path(job, 20)), F_OK), -1);
 	assert_int_equal(chmod(top, 0755), 0);
-	assert_int_equal(seteuid(65534), 0);
+	become_nobody(true);
 	RUN("repair", "--yes", job);
 	assert_int_equal(got.code, 0);
 	RUN("verify", "--data", "--all", job);
 	assert_int_equal(got.code, 0);
 	RUN("hold", "-C", job, "step:20", "--by=me");
 	assert_int_equal(got.code, 0);
-	assert_int_equal(seteuid(0), 0);
+	become_nobody(false);
 	assert_int_equal(chmod(top, 0700), 0);
 	/* Taking away leaves nothing. */
-	assert_int_equal(RUN("release", "-C", job, "step:20", "--by=me"), 0);
+	RUN_IS(0, "release", "-C", job, "step:20", "--by=me");
 }
 
-UNIT(.group_setup = make_all, .group_teardown = drop_all);
+UNIT(.group_setup = make_top, .group_teardown = drop_all);

@@ -4,7 +4,7 @@
  * the sample's truth, read by a reader that is not ours; and that after whatever goes wrong the
  * directory is as it was.
  */
-#include "test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include <sys/resource.h>
 #include "ckpt/cli/rank_files.h"
 #include "ckpt/cli/subject.h"
@@ -18,52 +18,11 @@ static char plain[PATH_MAX];
 static char in[PATH_MAX], out[PATH_MAX]; /* the step of sources[0]; not there between tests */
 #define STEP 7
 
-static void declare_some(struct table *t,
-			 bool (*is)(const struct table *, const struct table_tensor *))
-{
-	struct table y = { 0 };
-	uint32_t *id = calloc(t->ntensor, sizeof *id);
-
-	for (uint32_t i = 0; i < t->nmesh; i++)
-		assert_int_equal(table_add_mesh(&y, &t->mesh[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->nlayout; i++)
-		assert_int_equal(table_add_layout(&y, &t->layout[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		if (is(t, &t->tensor[i]))
-			assert_int_equal(table_add_tensor(&y, &t->tensor[i], &id[i], NULL), 0);
-	for (uint32_t i = 0; i < t->nplace; i++)
-		assert_int_equal(table_add_place(&y, &t->place[i], NULL, NULL), 0);
-	for (uint32_t i = 0; i < t->npiece; i++) {
-		struct table_piece p = t->piece[i];
-
-		if (!is(t, &t->tensor[p.tensor]))
-			continue;
-		p.tensor = id[p.tensor];
-		assert_int_equal(table_add_piece(&y, &p, NULL), 0);
-	}
-	assert_int_equal(table_seal(&y, NULL), 0);
-	free(id);
-	table_free(t);
-	*t = y;
-}
-
-/* Leaves out what the format does not have: complex numbers of 16 bytes. */
-static bool is_plain(const struct table *t, const struct table_tensor *x)
-{
-	(void)t;
-	return x->dtype != CKPT_C128;
-}
-
-static void declare_plain(struct table *t)
-{
-	declare_some(t, is_plain);
-}
-
 static bool is_cut(const struct table *t, const struct table_tensor *x)
 {
 	const struct layout *l = x->layout == TABLE_NONE ? NULL : &t->layout[x->layout];
 
-	return l && l->nplace && l->place[0].how == CKPT_SHARD && is_plain(t, x);
+	return l && l->nplace && l->place[0].how == CKPT_SHARD && x->dtype != CKPT_C128;
 }
 
 static void declare_cut(struct table *t)
@@ -94,25 +53,6 @@ static int make_plain(void **state)
 	snprintf(in, sizeof in, "%s", step_of(0));
 	snprintf(out, sizeof out, "%s/out", top);
 	return 0;
-}
-
-static bool exists(const char *path)
-{
-	struct stat st;
-
-	return !lstat(path, &st);
-}
-
-static uint32_t entries(const char *path)
-{
-	DIR *d = opendir(path);
-	uint32_t n = 0;
-
-	assert_non_null(d);
-	for (struct dirent *e; (e = readdir(d));)
-		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-	closedir(d);
-	return n;
 }
 
 static const char *file_of(const char *dir, uint32_t rank)
@@ -247,8 +187,7 @@ TEST(files_are_the_memory_of_ranks_of_such_a_mesh)
 		struct sample s;
 		uint32_t world = 1;
 
-		assert_int_equal(RUN("restore", step_of(how[i].source), out, "--mesh", how[i].mesh),
-				 0);
+		RUN_IS(0, "restore", step_of(how[i].source), out, "--mesh", how[i].mesh);
 		for (uint32_t r = 0; r < world; r++) {
 			struct strict_file f;
 			char why[200], key[300];
@@ -285,15 +224,13 @@ TEST(the_same_files_come_out_of_little_memory)
 	print_message("the least --mem-limit: %llu, windows of %llu bytes\n",
 		      (unsigned long long)limit, (unsigned long long)move_window_bytes(limit));
 	snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
-	assert_int_equal(RUN("restore", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G"), 0);
-	assert_int_equal(RUN("restore", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text),
-			 0);
+	RUN_IS(0, "restore", in, big, "--mesh", "dp=2,fsdp=3", "--mem-limit", "2G");
+	RUN_IS(0, "restore", in, little, "--mesh", "dp=2,fsdp=3", "--mem-limit", text);
 	for (uint32_t r = 0; r < 6; r++)
 		assert_true(same_file(file_of(big, r), file_of(little, r)));
 	remove_tree(big);
 	remove_tree(little);
-	assert_int_equal(RUN("restore", in, big, "--mesh", "fsdp=3", "--mem-limit", "1K"),
-			 CLI_USAGE);
+	RUN_IS(CLI_USAGE, "restore", in, big, "--mesh", "fsdp=3", "--mem-limit", "1K");
 	assert_false(exists(big));
 }
 
@@ -302,7 +239,7 @@ TEST(few_descriptors_make_batches_with_the_same_files)
 	const char *all = path_of("%s/all", top), *few = path_of("%s/few", top);
 	struct rlimit was, low;
 
-	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=11"), 0);
+	RUN_IS(0, "restore", in, all, "--mesh", "fsdp=11");
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
 	low = was;
 	low.rlim_cur = 64 + 4 + 3; /* what rank_files.c leaves to others, the source's, three */
@@ -321,8 +258,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	struct strict_file f;
 	char why[200];
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
-	assert_says(got.err, "rank 0 also has rank 3's, as blob/rng/rank-00003");
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=3");
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
 	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
@@ -334,8 +270,7 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 	assert_non_null(strict_find(&f, "blob/cursor"));
 	strict_free(&f);
 	remove_tree(out);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=6"), 0);
-	assert_says(got.err, "ranks 4 and above have none");
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=6");
 	assert_true(strict_load(file_of(out, 5), &f, why));
 	assert_null(strict_find(&f, "blob/rng"));
 	strict_free(&f);
@@ -348,7 +283,7 @@ TEST(a_stage_of_a_pipeline_has_its_own_tensors_only)
 	char why[200];
 	uint32_t both = 0, only[2] = { 0 };
 
-	assert_int_equal(RUN("restore", step_of(2), out, "--mesh", "pp=2,fsdp=1"), 0);
+	RUN_IS(0, "restore", step_of(2), out, "--mesh", "pp=2,fsdp=1");
 	for (uint32_t r = 0; r < 2; r++)
 		assert_true(strict_load(file_of(out, r), &f[r], why));
 	for (uint32_t r = 0; r < 2; r++)
@@ -372,15 +307,14 @@ TEST(rank_writes_one_file_beside_what_is_there)
 {
 	const char *all = path_of("%s/all", top);
 
-	assert_int_equal(RUN("restore", in, all, "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "2"), 0);
+	RUN_IS(0, "restore", in, all, "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--rank", "2");
 	assert_int_equal(entries(out), 1);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "0"), 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--rank", "0");
 	assert_int_equal(entries(out), 2);
 	assert_true(same_file(file_of(out, 2), file_of(all, 2)));
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=4", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "already has a rank-00000.safetensors");
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=4", "--rank", "0");
 	assert_true(same_file(file_of(out, 0), file_of(all, 0)));
 	assert_int_equal(entries(out), 2);
 	remove_tree(out);
@@ -402,7 +336,7 @@ TEST(of_one_rank_only_the_parts_that_it_needs_are_opened)
 	declare = declare_cut;
 	make_step(plain, &(struct how){ "cut", mesh, STEP, 1, UINT64_MAX, UINT64_MAX, false });
 	declare = NULL;
-	assert_int_equal(RUN("restore", from, all, "--mesh", mesh), 0);
+	RUN_IS(0, "restore", from, all, "--mesh", mesh);
 	d = opendir(from);
 	for (struct dirent *e; (e = readdir(d));) {
 		if (!strstr(e->d_name, ".part"))
@@ -425,7 +359,7 @@ TEST(of_one_rank_only_the_parts_that_it_needs_are_opened)
 			good++;
 		}
 		/* The others are no concern of one rank; of all ranks they are. */
-		assert_int_equal(RUN("restore", some, out, "--mesh", mesh), CLI_CORRUPT);
+		RUN_IS(CLI_CORRUPT, "restore", some, out, "--mesh", mesh);
 		remove_tree(some);
 	}
 	closedir(d);
@@ -461,10 +395,10 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 	make_step(plain, &(struct how){ "lies", "fsdp=4", STEP, 1, UINT64_MAX, UINT64_MAX, false });
 	declare = NULL;
 	lie = NULL;
-	assert_int_equal(RUN("restore", from, all, "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", from, all, "--mesh", "fsdp=3");
 	for (uint32_t r = 0; r < 3; r++) {
 		snprintf(rank, sizeof rank, "%u", r);
-		assert_int_equal(RUN("restore", from, out, "--mesh", "fsdp=3", "--rank", rank), 0);
+		RUN_IS(0, "restore", from, out, "--mesh", "fsdp=3", "--rank", rank);
 		assert_true(same_file(file_of(out, r), file_of(all, r)));
 	}
 	remove_tree(out);
@@ -474,26 +408,18 @@ TEST(where_layouts_do_not_help_all_parts_are_opened)
 
 TEST(wrong_commands_say_what_to_write)
 {
-	assert_int_equal(RUN("restore", in), CLI_USAGE);
-	assert_says(got.err, "ckptctl restore latest DIR --mesh");
-	assert_int_equal(RUN("restore", in, out), CLI_USAGE);
-	assert_says(got.err, "--mesh is missing");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=0"), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "3"), CLI_USAGE);
-	assert_says(got.err, "has the ranks 0 to 2");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "-1"), CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "1x"), CLI_USAGE);
-	assert_int_equal(
-		RUN("restore", in, out, "--mesh", "fsdp=3", "--rank", "99999999999999999999"),
-		CLI_USAGE);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--mem-limit", "much"),
-			 CLI_USAGE);
-	assert_int_equal(RUN("restore", "step:999", out, "--mesh", "fsdp=3", "-C",
-			     path_of("%s/job0", plain)),
-			 CLI_MISSING);
-	assert_int_equal(RUN("restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3"),
-			 CLI_MISSING);
-	assert_int_equal(RUN("restore", in, out, "--json"), CLI_USAGE);
+	SHOWN_IS(CLI_USAGE, "restore", in);
+	SHOWN_IS(CLI_USAGE, "restore", in, out);
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=0");
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "3");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "-1");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "1x");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--rank", "99999999999999999999");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3", "--mem-limit", "much");
+	RUN_IS(CLI_MISSING, "restore", "step:999", out, "--mesh", "fsdp=3", "-C",
+	       path_of("%s/job0", plain));
+	RUN_IS(CLI_MISSING, "restore", in, path_of("%s/no/such", top), "--mesh", "fsdp=3");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--json");
 	assert_json_error(CLI_USAGE);
 	assert_false(exists(out));
 }
@@ -507,18 +433,14 @@ TEST(what_exists_is_left_alone)
 	f = fopen(other, "w");
 	fputs("mine", f);
 	fclose(f);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is not empty");
-	assert_int_equal(RUN("restore", in, other, "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is not a directory");
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=3");
+	SHOWN_IS(CLI_USAGE, "restore", in, other, "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 1);
 	assert_int_equal(rename(other, path_of("%s/.rank-00000.safetensors.tmp-0000aaaa", out)), 0);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), CLI_LOCKED);
-	assert_says(got.err, "unfinished file");
-	assert_says(got.err, path_of("rm %s/.rank-*.tmp-*", out));
+	SHOWN_IS(CLI_LOCKED, "restore", in, out, "--mesh", "fsdp=3");
 	remove_tree(out);
 	assert_int_equal(mkdir(out, 0700), 0);
-	assert_int_equal(RUN("restore", in, path_of("%s/", out), "--mesh", "fsdp=3"), 0);
+	RUN_IS(0, "restore", in, path_of("%s/", out), "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 3);
 	remove_tree(out);
 }
@@ -527,29 +449,22 @@ TEST(nothing_is_written_into_the_checkpoint)
 {
 	uint32_t n = entries(in);
 
-	assert_int_equal(RUN("restore", in, in, "--mesh", "fsdp=3", "--rank", "0"), CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
-	assert_int_equal(RUN("restore", in, path_of("%s/out", in), "--mesh", "fsdp=3"), CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
+	SHOWN_IS(CLI_USAGE, "restore", in, in, "--mesh", "fsdp=3", "--rank", "0");
+	SHOWN_IS(CLI_USAGE, "restore", in, path_of("%s/out", in), "--mesh", "fsdp=3");
 	assert_int_equal(symlink(in, path_of("%s/link", top)), 0);
-	assert_int_equal(RUN("restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
-			     "fsdp=3"),
-			 CLI_USAGE);
-	assert_says(got.err, "is inside the checkpoint itself");
+	SHOWN_IS(CLI_USAGE, "restore", in, path_of("%s/link/../step-%012d/x", top, STEP), "--mesh",
+		 "fsdp=3");
 	unlink(path_of("%s/link", top));
 	assert_int_equal(entries(in), n);
 }
 
 TEST(all_that_the_format_lacks_is_listed)
 {
-	assert_int_equal(
-		RUN("restore", "latest", out, "--mesh", "fsdp=3", "-C", path_of("%s/alpha", work)),
-		CLI_MISFIT);
-	assert_says(got.err, "the format has no dtype C128");
+	SHOWN_IS(CLI_MISFIT, "restore", "latest", out, "--mesh", "fsdp=3", "-C",
+		 path_of("%s/alpha", work));
 	assert_false(exists(out));
-	assert_int_equal(RUN("restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
-			     path_of("%s/alpha", work)),
-			 CLI_MISFIT);
+	RUN_IS(CLI_MISFIT, "restore", "latest", out, "--mesh", "fsdp=3", "--json", "-C",
+	       path_of("%s/alpha", work));
 	assert_json_error(CLI_MISFIT);
 }
 
@@ -558,68 +473,19 @@ TEST(all_that_the_format_lacks_is_listed)
 TEST(a_damaged_source_leaves_nothing)
 {
 	const char *bad = path_of("%s/bad", top);
-	DIR *d;
-	bool hit = false;
 
 	copy_step(in, bad);
-	d = opendir(bad);
-	for (struct dirent *e; (e = readdir(d));)
-		if (strstr(e->d_name, ".part") && !hit) {
-			int fd = open(path_of("%s/%s", bad, e->d_name), O_RDWR);
-			uint8_t b;
-
-			assert_int_equal(pread(fd, &b, 1, 300000), 1);
-			b ^= 4;
-			assert_int_equal(pwrite(fd, &b, 1, 300000), 1);
-			close(fd);
-			hit = true;
-		}
-	closedir(d);
-	assert_true(hit);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
-	assert_says(got.err, path_of("ckptctl verify --data %s", bad));
+	flip(part(bad, 0), 300000);
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3");
 	assert_false(exists(out));
 	assert_int_equal(mkdir(out, 0700), 0);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3"), CLI_CORRUPT);
+	RUN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3");
 	assert_int_equal(entries(out), 0);
 	remove_tree(out);
 	remove_tree(bad);
 }
 
 /* --- what is left of a damaged checkpoint --- */
-
-/* Part number n of the step, by name. */
-static char *part_path(const char *step, uint32_t n)
-{
-	static char best[8][PATH_MAX];
-	struct dirent **e;
-	int all = scandir(step, &e, NULL, alphasort);
-	char *ret = best[n];
-
-	*ret = 0;
-	for (int i = 0; i < all; i++) {
-		if (strstr(e[i]->d_name, ".part") && !n--)
-			snprintf(ret, PATH_MAX, "%s/%s", step, e[i]->d_name);
-		free(e[i]);
-	}
-	free(e);
-	assert_true(*ret);
-	return ret;
-}
-
-static void flip(const char *path, int64_t off)
-{
-	int fd = open(path, O_RDWR);
-	uint8_t b;
-
-	assert_true(fd >= 0);
-	if (off < 0)
-		off += lseek(fd, 0, SEEK_END);
-	assert_int_equal(pread(fd, &b, 1, off), 1);
-	b ^= 4;
-	assert_int_equal(pwrite(fd, &b, 1, off), 1);
-	close(fd);
-}
 
 static bool is_left_out(const json_t *j, const char *key)
 {
@@ -687,7 +553,7 @@ static uint32_t keep_going(const char *bad, const char *sound, const char *view)
 		fail_msg("%d: %s", got.code, got.err);
 	assert_string_equal(got.err, "");
 	j = json_out("ckptd.restore/1");
-	assert_true(json_array_size(member(j, "left_out", JSON_ARRAY)) > 0);
+	assert_true(count(j, "left_out") > 0);
 	for (uint32_t r = 0; r < 3; r++)
 		n += what_is_there_is_right(file_of(sound, r), file_of(out, r), j);
 	json_decref(j);
@@ -701,7 +567,6 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 	char bad[PATH_MAX], sound[PATH_MAX], view[PATH_MAX], viewed[PATH_MAX], all[PATH_MAX];
 	FILE *f;
 	uint32_t n;
-	json_t *j;
 
 	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
 	snprintf(sound, sizeof sound, "%s", path_of("%s/sound", top));
@@ -711,13 +576,11 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 	f = fopen(view, "w");
 	fputs("rename model/* -> seen/{1}\n", f);
 	fclose(f);
-	assert_int_equal(RUN("restore", in, sound, "--mesh", "fsdp=3"), 0);
-	assert_int_equal(RUN("restore", in, viewed, "--mesh", "fsdp=3", "--view", view), 0);
+	RUN_IS(0, "restore", in, sound, "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", in, viewed, "--mesh", "fsdp=3", "--view", view);
 	/* nothing is damaged, nothing is left out */
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--keep-going", "--json"), 0);
-	j = json_out("ckptd.restore/1");
-	assert_int_equal(json_array_size(member(j, "left_out", JSON_ARRAY)), 0);
-	json_decref(j);
+	RUN("restore", in, out, "--mesh", "fsdp=3", "--keep-going", "--json");
+	assert_json(0, "ckptd.restore/1", "{'left_out':[]}");
 	for (uint32_t r = 0; r < 3; r++)
 		assert_true(same_file(file_of(sound, r), file_of(out, r)));
 	remove_tree(out);
@@ -725,21 +588,15 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 	for (uint32_t how = 0; how < 3; how++) {
 		copy_step(in, bad);
 		if (how == 2)
-			assert_int_equal(unlink(part_path(bad, 1)), 0);
+			assert_int_equal(unlink(part(bad, 1)), 0);
 		else
-			flip(part_path(bad, how), how ? -5000 : 300000);
+			flip(part(bad, how), how ? -5000 : 300000);
 		n = keep_going(bad, sound, NULL);
 		assert_true(n >= 1);
 		assert_int_equal(keep_going(bad, viewed, view), n);
 		/* one rank, and for people */
-		assert_int_equal(
-			RUN("restore", bad, out, "--mesh", "fsdp=3", "--rank", "1", "--keep-going"),
-			CLI_WARNINGS);
-		assert_says(got.out, "left out");
-		assert_says(got.out, how == 0	? "the CRC-32C of its bytes is wrong"
-				     : how == 1 ? "elements are missing"
-						: "is missing");
-		assert_says(got.err, "tensors are damaged and were left out");
+		SHOWN_IS(CLI_WARNINGS, "restore", bad, out, "--mesh", "fsdp=3", "--rank", "1",
+			 "--keep-going");
 		assert_int_equal(entries(out), 1);
 		RUN("restore", bad, all, "--mesh", "fsdp=3", "--keep-going");
 		assert_true(same_file(file_of(out, 1), file_of(all, 1)));
@@ -758,46 +615,24 @@ TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 	snprintf(bad, sizeof bad, "%s", path_of("%s/bad", top));
 	copy_step(in, bad);
 	for (uint32_t i = 0; i < 4; i++)
-		assert_int_equal(unlink(part_path(bad, 0)), 0);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
-	assert_says(got.err, "nothing can be restored");
+		assert_int_equal(unlink(part(bad, 0)), 0);
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3", "--keep-going");
 	assert_false(exists(out));
 	remove_tree(bad);
 	copy_step(in, bad);
 	flip(path_of("%s/MANIFEST", bad), 5000);
-	assert_int_equal(RUN("restore", bad, out, "--mesh", "fsdp=3", "--keep-going"), CLI_CORRUPT);
-	assert_says(got.err, "without its MANIFEST nothing can be restored");
+	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3", "--keep-going");
 	assert_false(exists(out));
 	remove_tree(bad);
-	assert_int_equal(
-		RUN("restore", path_of("%s/none", top), out, "--mesh", "fsdp=3", "--keep-going"),
-		CLI_MISSING);
-	assert_int_equal(RUN("restore", in, out, "--keep-going"), CLI_USAGE);
+	RUN_IS(CLI_MISSING, "restore", path_of("%s/none", top), out, "--mesh", "fsdp=3",
+	       "--keep-going");
+	RUN_IS(CLI_USAGE, "restore", in, out, "--keep-going");
 }
 
-/* The verb alone, with a table of system calls. */
 static int run_ops(const struct io_ops *ops, const char *mesh)
 {
-	char *argv[] = { in, out };
-	struct cli c = { .ops = ops,
-			 .verb = &verb_restore,
-			 .narg = 2,
-			 .arg = argv,
-			 .where = ".",
-			 .quiet = true };
-	int code;
-
-	free(got.out);
-	free(got.err);
-	c.out = open_memstream(&got.out, &got.out_len);
-	c.err = open_memstream(&got.err, &got.err_len);
-	c.value[OPT_MESH] = mesh;
-	c.o = output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
-	code = verb_restore.run(&c);
-	c.o->ops->free(c.o);
-	fclose(c.out);
-	fclose(c.err);
-	return code;
+	return run_verb(ops, &verb_restore, (const char *const[]){ in, out, NULL },
+			(const struct verb_option[]){ { OPT_MESH, mesh }, { OPT_NONE, NULL } });
 }
 
 TEST(whichever_call_fails_nothing_is_left)
@@ -809,7 +644,7 @@ TEST(whichever_call_fails_nothing_is_left)
 		     { IO_ON_OPEN, 1 },	  { IO_ON_READ, 5 },   { IO_ON_LIST, 1 } };
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	for (size_t i = 0; i < ARRAY_LEN(call); i++) {
 		uint64_t failed = 0;
 
@@ -869,7 +704,7 @@ TEST(a_full_disk_is_13_and_leaves_nothing)
 {
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	for (uint64_t n = 1; n < 60; n += 13) {
 		io_faults_fail(&f, IO_ON_WRITE, n, -ENOSPC, true);
 		assert_int_equal(run_ops(&f.ops, "fsdp=3"), CLI_NO_SPACE);
@@ -889,7 +724,7 @@ TEST(files_and_both_directories_are_synced)
 {
 	struct io_faults f;
 
-	io_faults_init(&f, &io_ops_posix);
+	io_faults_init(&f, quick_ops());
 	io_faults_count(&f, IO_ON_SYNC);
 	assert_int_equal(run_ops(&f.ops, "fsdp=3"), 0);
 	assert_int_equal(io_faults_calls(&f), 3 + 1 + 1);
@@ -921,7 +756,7 @@ static int64_t stop_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uin
 
 TEST(after_ctrl_c_nothing_is_left)
 {
-	stopper.ops = io_ops_posix;
+	stopper.ops = *quick_ops();
 	stopper.ops.pwrite = stop_pwrite;
 	for (uint64_t n = 1; n < 1000; n += 31) {
 		int code;
@@ -952,19 +787,17 @@ TEST(json_ends_with_a_summary)
 	uint64_t sum = 0;
 	json_t *j, *files;
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3", "--json"), 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=3", "--json");
 	assert_string_equal(got.err, "");
 	got.out[got.out_len - 1] = 0;
 	line = strrchr(got.out, '\n');
 	j = json_loads(line ? line + 1 : got.out, 0, NULL);
 	assert_non_null(j);
-	assert_string_equal(string(j, "schema"), "ckptd.restore/1");
-	assert_string_equal(string(j, "type"), "summary");
+	assert_json_has(j, "{'schema':'ckptd.restore/1', 'type':'summary'}");
 	assert_string_equal(string(j, "path"), in);
 	assert_string_equal(string(j, "job"), "job0");
 	assert_int_equal(number(j, "step"), STEP);
-	assert_string_equal(string(j, "mesh"), "fsdp=3");
-	assert_int_equal(number(j, "world_size"), 3);
+	assert_json_has(j, "{'mesh':'fsdp=3', 'world_size':3}");
 	assert_string_equal(string(j, "destination"), out);
 	member(j, "took_s", JSON_REAL);
 	number(j, "bytes_per_second");
@@ -993,14 +826,9 @@ TEST(json_ends_with_a_summary)
 
 TEST(people_read_what_was_written)
 {
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=3"), 0);
-	assert_says(got.out, "rank-00002.safetensors");
-	assert_says(got.out, "Wrote 3 files to ");
-	assert_says(got.out, "step 7 on fsdp=3");
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=3");
 	remove_tree(out);
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=20"), 0);
-	assert_silent(got.out, "rank-00002.safetensors");
-	assert_says(got.out, "Wrote 20 files to ");
+	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=20");
 	remove_tree(out);
 }
 
@@ -1009,11 +837,8 @@ TEST(people_read_what_was_written)
 static const char *view_file(const char *rules)
 {
 	const char *path = path_of("%s/view.txt", top);
-	FILE *f = fopen(path, "w");
 
-	assert_non_null(f);
-	assert_true(fputs(rules, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+	spill(path, rules);
 	return path;
 }
 
@@ -1087,7 +912,7 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	view = view_file("rename model/embed.weight -> net/tok\n"
 			 "transpose model/layers.*.wq dims 1,0 -> net/{1}.q\n"
 			 "split model/layers.3.fused dim 1 sizes 5,12 -> net/a net/b\n");
-	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "x=1", "--view", view), 0);
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "x=1", "--view", view);
 	assert_true(strict_load(file_of(out, 0), &f, why));
 	check_seen(&f, &s.ckpt->table, "net/0.q", "layers.0.wq", turned);
 	check_seen(&f, &s.ckpt->table, "net/1.q", "layers.1.wq", turned);
@@ -1096,12 +921,10 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	remove_tree(out);
 
 	/* A renamed tensor is cut as it was; one rank's file is that of all ranks. */
-	assert_int_equal(RUN("restore", step_of(1), out, "--mesh", "fsdp=3", "--view", view), 0);
-	assert_int_equal(RUN("restore", step_of(1), path_of("%s/plainly", top), "--mesh", "fsdp=3"),
-			 0);
-	assert_int_equal(RUN("restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3",
-			     "--view", view, "--rank", "1"),
-			 0);
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "fsdp=3", "--view", view);
+	RUN_IS(0, "restore", step_of(1), path_of("%s/plainly", top), "--mesh", "fsdp=3");
+	RUN_IS(0, "restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3", "--view", view,
+	       "--rank", "1");
 	assert_true(same_file(file_of(out, 1), file_of(path_of("%s/one", top), 1)));
 	assert_true(strict_load(file_of(out, 2), &f, why));
 	assert_true(strict_load(file_of(path_of("%s/plainly", top), 2), &plainly, why));
@@ -1121,22 +944,14 @@ TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 {
 	json_t *j;
 
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			     view_file("\nrename model/a -> b c\nrenam\n")),
-			 CLI_USAGE);
-	assert_says(got.err, "view.txt:2: character 21: rename makes one tensor");
-	assert_says(got.err, "view.txt:3: character 1: \"renam\" is not a rule");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view",
-			     view_file("rename model/nothing.* -> b\n")),
-			 CLI_USAGE);
-	assert_says(got.err, "view.txt:1: no tensor matches \"model/nothing.*\"");
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such"),
-			 CLI_USAGE);
-	assert_says(got.err, "the view file /no/such");
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view",
+		 view_file("\nrename model/a -> b c\nrenam\n"));
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view",
+		 view_file("rename model/nothing.* -> b\n"));
+	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such");
 	assert_false(exists(out));
-	assert_int_equal(RUN("restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
-			     view_file("rename model/mask -> mask\n")),
-			 0);
+	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
+	       view_file("rename model/mask -> mask\n"));
 	j = json_out("ckptd.restore/1");
 	assert_says(string(j, "view_file"), "/view.txt");
 	json_decref(j);

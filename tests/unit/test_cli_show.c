@@ -3,46 +3,11 @@
  * test_cli_show.c - show --files and show --map as their users meet them: what is told about a
  * store's checkpoints is compared with the files themselves, and with layouts computed here.
  */
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 
 static const char *alpha(void)
 {
 	return path_of("%s/alpha", work);
-}
-
-static char *slurp(const char *path)
-{
-	struct stat st;
-	char *p;
-	int fd = open(path, O_RDONLY);
-
-	assert_true(fd >= 0);
-	assert_int_equal(fstat(fd, &st), 0);
-	p = calloc(1, (size_t)st.st_size + 1);
-	assert_int_equal(read(fd, p, (size_t)st.st_size), st.st_size);
-	close(fd);
-	return p;
-}
-
-static void spill(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-	close(fd);
-}
-
-static size_t entries(const char *dir)
-{
-	DIR *d = opendir(dir);
-	size_t n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n - 2;
 }
 
 /* --- files --- */
@@ -54,7 +19,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 	const json_t *list, *total;
 	json_t *j;
 
-	assert_int_equal(RUN("show", "--files", "--json", "-C", alpha()), 0);
+	RUN_IS(0, "show", "--files", "--json", "-C", alpha());
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(j, "path"), path);
 	assert_int_equal(number(j, "step"), 30);
@@ -88,7 +53,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 	assert_int_equal(number(total, "metadata_bytes"), sum[3]);
 	json_decref(j);
 	/* What is called data are the tensors' bytes, exactly: nothing is coded here. */
-	assert_int_equal(RUN("show", "--json", "-C", alpha()), 0);
+	RUN_IS(0, "show", "--json", "-C", alpha());
 	j = json_out("ckptd.show/1");
 	assert_int_equal(number(j, "tensor_bytes"), sum[1]);
 	assert_int_equal(number(j, "bytes"), sum[0]);
@@ -101,12 +66,7 @@ TEST(every_byte_of_every_file_is_accounted_for)
 
 TEST(files_are_a_table_for_people)
 {
-	assert_int_equal(RUN("show", "--files", "-C", alpha()), 0);
-	assert_says(got.out, "files of step 30 of alpha");
-	assert_says(got.out, "PADDING");
-	assert_says(got.out, "MANIFEST");
-	assert_says(got.out, "5 files, ");
-	assert_says(got.out, "metadata ");
+	SHOWN_IS(0, "show", "--files", "-C", alpha());
 	assert_string_equal(got.err, "");
 }
 
@@ -120,16 +80,13 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 	uint64_t elements = 0, numel = 1;
 	json_t *j;
 
-	assert_int_equal(RUN("show", path_of("--map=%s", tensor), "--json", "-C",
-			     path_of("%s/%s", work, job)),
-			 0);
+	RUN_IS(0, "show", path_of("--map=%s", tensor), "--json", "-C", path_of("%s/%s", work, job));
 	j = json_out("ckptd.show/1");
 	map = member(j, "map", JSON_OBJECT);
 	assert_string_equal(string(map, "source"), "layout");
 	shares = member(map, "shares", JSON_ARRAY);
-	for (size_t i = 0; i < json_array_size(member(map, "shape", JSON_ARRAY)); i++)
-		numel *= (uint64_t)json_integer_value(
-			json_array_get(json_object_get(map, "shape"), i));
+	for (size_t i = 0; i < count(map, "shape"); i++)
+		numel *= (uint64_t)json_integer_value(item(map, "shape", i));
 	for (size_t i = 0; i < json_array_size(shares); i++) {
 		const json_t *x = json_array_get(shares, i),
 			     *ranks = member(x, "holder_ranks", JSON_ARRAY);
@@ -138,9 +95,8 @@ static void check_map(const char *job, const char *tensor, uint32_t world, bool 
 		for (size_t k = 0; k < json_array_size(ranks); k++)
 			seen |= 1u << json_integer_value(json_array_get(ranks, k));
 	}
-	for (size_t i = 0; i < json_array_size(member(map, "empty_ranks", JSON_ARRAY)); i++)
-		seen |= 1u << json_integer_value(
-				json_array_get(json_object_get(map, "empty_ranks"), i));
+	for (size_t i = 0; i < count(map, "empty_ranks"); i++)
+		seen |= 1u << json_integer_value(item(map, "empty_ranks", i));
 	assert_int_equal(seen, (1u << world) - 1);
 	assert_int_equal(elements, numel);
 	assert_int_equal(json_array_size(shares) > 1, cut);
@@ -160,42 +116,25 @@ TEST(a_map_names_every_rank_and_every_element_once)
 
 TEST(a_map_is_drawn_with_its_facts_below)
 {
-	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha()), 0);
-	assert_says(got.out, "model/head.bias in step 30 of alpha\n");
-	assert_says(got.out, "layout  Shard(0)@fsdp\n");
-	assert_says(got.out, "mesh    fsdp=4\n");
-	assert_says(got.out, " r0 ");
-	assert_says(got.out, "  r3: empty\n");
-	assert_says(got.out,
-		    "every element is held once, in 3 blocks of 4 B; written once, in 3 pieces "
-		    "by r0-r2\n");
-	assert_silent(got.out, "\033");
+	SHOWN_IS(0, "show", "--map", "head.bias", "-C", alpha());
 	assert_string_equal(got.err, "");
-	assert_int_equal(
-		RUN("show", "step:25", "--map", "embed.weight", "-C", path_of("%s/beta", work)), 0);
-	assert_says(got.out, "r0,r2");
-	assert_says(got.out, "every element is held by 2 ranks");
-	assert_int_equal(RUN("show", "--map", "nothing", "-C", alpha()), 0);
-	assert_says(got.out, "it has no elements");
-	assert_int_equal(RUN("show", "--map", "blob/cursor", "-C", alpha()), 0);
-	assert_says(got.out, "no layout was declared: these are the pieces");
-	assert_int_equal(RUN("show", "--map", "head.bias", "-C", alpha(), "--color=always"), 0);
+	SHOWN_IS(0, "show", "step:25", "--map", "embed.weight", "-C", path_of("%s/beta", work));
+	SHOWN_IS(0, "show", "--map", "nothing", "-C", alpha());
+	SHOWN_IS(0, "show", "--map", "blob/cursor", "-C", alpha());
+	RUN_IS(0, "show", "--map", "head.bias", "-C", alpha(), "--color=always");
 	assert_says(got.out, "\033[30;48;5;");
 }
 
 TEST(a_map_of_what_cannot_be_drawn_says_why)
 {
-	assert_int_equal(RUN("show", "--map", "head.bia", "-C", alpha()), 10);
-	assert_says(got.err, "model/head.bias");
-	assert_int_equal(RUN("show", "--map", "blob/rng", "-C", alpha()), 2);
-	assert_says(got.err, "each of 4 ranks holds its own");
-	assert_int_equal(RUN("show", "--map", "head.bias", "--files", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "--map", "head.bias", "--tensors=*", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "latest", "mask", "--map", "head.bias", "-C", alpha()), 2);
-	assert_int_equal(RUN("show", "latest", "mask", "--files", "-C", alpha(), "--json"), 2);
+	SHOWN_IS(10, "show", "--map", "head.bia", "-C", alpha());
+	SHOWN_IS(2, "show", "--map", "blob/rng", "-C", alpha());
+	RUN_IS(2, "show", "--map", "head.bias", "--files", "-C", alpha());
+	RUN_IS(2, "show", "--map", "head.bias", "--tensors=*", "-C", alpha());
+	RUN_IS(2, "show", "latest", "mask", "--map", "head.bias", "-C", alpha());
+	RUN_IS(2, "show", "latest", "mask", "--files", "-C", alpha(), "--json");
 	assert_json_error(2);
-	assert_int_equal(RUN("show", "--svg", "x.svg", "-C", alpha()), 2);
-	assert_says(got.err, "--map");
+	SHOWN_IS(2, "show", "--svg", "x.svg", "-C", alpha());
 }
 
 /* --- pictures --- */
@@ -209,18 +148,14 @@ TEST(a_picture_is_whole_and_replaces_only_pictures)
 	json_t *j;
 
 	assert_int_equal(mkdir(dir, 0700), 0);
-	assert_int_equal(
-		RUN("show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha()), 0);
-	assert_says(got.out, file);
+	SHOWN_IS(0, "show", "--map=layers.3.fused", path_of("--svg=%s", file), "-C", alpha());
 	first = slurp(file);
 	assert_says(first, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
 	assert_says(first, "<title>model/layers.3.fused in step 30 of alpha</title>");
 	assert_says(first, ">r2</text>");
 	assert_says(first, "prefers-color-scheme:dark");
 	assert_string_equal(first + strlen(first) - 7, "</svg>\n");
-	assert_int_equal(
-		RUN("show", "--map=head.bias", path_of("--svg=%s", file), "-C", alpha(), "--json"),
-		0);
+	RUN_IS(0, "show", "--map=head.bias", path_of("--svg=%s", file), "-C", alpha(), "--json");
 	j = json_out("ckptd.show/1");
 	assert_string_equal(string(member(j, "map", JSON_OBJECT), "svg"), file);
 	json_decref(j);
@@ -235,20 +170,15 @@ TEST(a_picture_is_whole_and_replaces_only_pictures)
 	for (int i = 0; i < 4; i++) {
 		static const char *const name[] = { "notes", "empty", "link", "sub" };
 
-		assert_int_equal(RUN("show", "--map=head.bias",
-				     path_of("--svg=%s/%s", dir, name[i]), "-C", alpha()),
-				 11);
-		assert_says(got.err, "was not changed");
+		SHOWN_IS(11, "show", "--map=head.bias", path_of("--svg=%s/%s", dir, name[i]), "-C",
+			 alpha());
 		assert_string_equal(got.out, "");
 	}
 	kept = slurp(path_of("%s/notes", dir));
 	assert_string_equal(kept, "what I wrote all night");
 	assert_int_equal(entries(dir), 5);
-	assert_int_equal(
-		RUN("show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha()),
-		2);
-	assert_int_equal(RUN("show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha()),
-			 2);
+	RUN_IS(2, "show", "--map=head.bias", path_of("--svg=%s/none/a.svg", dir), "-C", alpha());
+	RUN_IS(2, "show", "--map=head.bias", path_of("--svg=%s/", dir), "-C", alpha());
 }
 
 UNIT(.group_setup = make_all, .group_teardown = drop_all);

@@ -3,7 +3,7 @@
  * test_cli_stats.c - stats: its sums against the tensors that show lists, equal and zero contents in
  * a checkpoint made for it, and the tree of modules on names that are made to confuse it.
  */
-#include "tests/unit/test_cli_rig.h"
+#include "tests/lib/cli_rig.h"
 #include "ckpt/cli/module_tree.h"
 
 static const char *alpha(void)
@@ -29,7 +29,7 @@ TEST(every_sum_is_the_whole)
 	uint64_t tensors, bytes, stored;
 	json_t *j;
 
-	assert_int_equal(RUN("show", "-C", alpha(), "--json"), 0);
+	RUN_IS(0, "show", "-C", alpha(), "--json");
 	j = json_out("ckptd.show/1");
 	tensors = number(j, "tensor_count");
 	bytes = number(j, "tensor_bytes");
@@ -50,15 +50,14 @@ TEST(every_sum_is_the_whole)
 			assert_int_equal(sum_of(j, by[i], "bytes"), bytes);
 			assert_int_equal(sum_of(j, by[i], "tensor_count"), tensors);
 		}
-		assert_int_equal(json_array_size(json_object_get(j, "ranks")), 4);
+		assert_int_equal(count(j, "ranks"), 4);
 		assert_int_equal(sum_of(j, "ranks", "written_bytes"), bytes);
 		assert_int_equal(sum_of(j, "ranks", "held_bytes"), number(j, "held_bytes"));
 		/* All that is held is there once, and its copies. */
 		assert_int_equal(number(j, "held_bytes") - number(j, "replicated_bytes"), bytes);
 		assert_true(number(j, "padding_bytes") + number(j, "metadata_bytes") + bytes ==
 			    stored);
-		assert_true(json_is_true(json_object_get(j, "contents_known")));
-		assert_int_equal(number(j, "equal_bytes"), 0);
+		assert_json_has(j, "{'contents_known':true, 'equal_bytes':0}");
 		json_decref(j);
 	}
 }
@@ -69,9 +68,7 @@ TEST(replicas_are_counted_by_the_layouts)
 	json_t *j;
 
 	/* dp=2,fsdp=2: one copy more of all that fsdp cuts */
-	assert_int_equal(
-		RUN("stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*"),
-		0);
+	RUN_IS(0, "stats", "-C", path_of("%s/beta", work), "--json", "--tensors=optim/embed*");
 	j = json_out("ckptd.stats/1");
 	replicated = number(j, "replicated_bytes");
 	held = number(j, "held_bytes");
@@ -80,35 +77,24 @@ TEST(replicas_are_counted_by_the_layouts)
 	assert_int_equal(held, 2 * number(j, "tensor_bytes"));
 	json_decref(j);
 	/* fsdp=4: none of it */
-	assert_int_equal(RUN("stats", "-C", alpha(), "--json", "--tensors=optim/embed*"), 0);
-	j = json_out("ckptd.stats/1");
-	assert_int_equal(number(j, "replicated_bytes"), 0);
-	json_decref(j);
+	RUN("stats", "-C", alpha(), "--json", "--tensors=optim/embed*");
+	assert_json(0, "ckptd.stats/1", "{'replicated_bytes':0}");
 }
 
 TEST(people_get_tables)
 {
-	assert_int_equal(RUN("stats", "-C", alpha()), 0);
-	assert_says(got.out, "step 30 of alpha\n");
-	assert_says(got.out, "MODULE");
-	assert_says(got.out, "model/layers.{0..1}.wq");
-	assert_says(got.out, "COMPONENT");
-	assert_says(got.out, "moment2");
-	assert_says(got.out, "BF16");
-	assert_says(got.out, "WRITTEN");
-	assert_says(got.out, "no two tensors have equal contents");
-	assert_says(got.out, "copies on other ranks");
+	SHOWN_IS(0, "stats", "-C", alpha());
 	assert_string_equal(got.err, "");
 }
 
 TEST(bad_questions_are_told)
 {
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=x"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=-1"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--depth=17"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "--tensors=nope*"), 10);
-	assert_int_equal(RUN("stats", "-C", alpha(), "latest", "more"), 2);
-	assert_int_equal(RUN("stats", "-C", alpha(), "step:11", "--json"), 10);
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=x");
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=-1");
+	RUN_IS(2, "stats", "-C", alpha(), "--depth=17");
+	RUN_IS(10, "stats", "-C", alpha(), "--tensors=nope*");
+	RUN_IS(2, "stats", "-C", alpha(), "latest", "more");
+	RUN_IS(10, "stats", "-C", alpha(), "step:11", "--json");
 	assert_json_error(10);
 }
 
@@ -116,120 +102,37 @@ TEST(bad_questions_are_told)
 
 #define VALUES 300u
 
-/* One rank, F32 vectors of VALUES elements; what[i]: 0 zeros, else a seed of contents. */
-struct made {
-	const char *name;
-	uint32_t what, ndim;
-};
-
-static void made_tables(const struct made *x, uint32_t n, struct table *decl, struct table *part)
-{
-	const uint32_t one = 1, rank = 0;
-	const char *dp = "dp";
-	struct mesh mesh = { .ndim = 1, .name = &dp, .dim = &one, .nrank = 1, .rank = &rank };
-	struct ckpt_errlist list = { .code = -EINVAL };
-	struct layout l = { 0 };
-	struct ckpt_err err;
-	uint32_t lid, place;
-
-	assert_int_equal(table_add_mesh(decl, &mesh, &l.mesh, &err), 0);
-	assert_int_equal(table_add_layout(decl, &l, &lid, &err), 0);
-	assert_int_equal(table_add_place(decl, &(struct table_place){ "rank 0", 0, n * VALUES * 4 },
-					 &place, &err),
-			 0);
-	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t flat[] = { VALUES }, deep[] = { VALUES / 10, 10 };
-		const uint64_t *shape = x[i].ndim == 1 ? flat : deep, zero[2] = { 0 };
-		struct table_tensor t = { .component = "model",
-					  .name = x[i].name,
-					  .of = "",
-					  .dtype = CKPT_F32,
-					  .elem_bytes = 4,
-					  .role = CKPT_PARAM,
-					  .layout = lid,
-					  .rank = TABLE_NONE,
-					  .ndim = x[i].ndim,
-					  .shape = shape };
-		struct table_piece p = { .place = place, .off = (uint64_t)i * VALUES * 4 };
-		struct arena a = { 0 };
-
-		assert_int_equal(table_add_tensor(decl, &t, &p.tensor, &err), 0);
-		assert_int_equal(indexset_box(t.ndim, zero, shape, &a, &p.set), 0);
-		assert_int_equal(table_add_piece(decl, &p, &err), 0);
-		arena_free(&a);
-	}
-	assert_int_equal(table_seal(decl, &err), 0);
-	assert_int_equal(native_part_table(decl, 0, part, &list, &err), 0);
-	ckpt_errlist_free(&list);
-}
-
-static void make_store(const char *root, const struct made *x, uint32_t n)
-{
-	struct native_info info = { .job = "made", .step = 1, .generation = 1, .world = 1 };
-	struct native_lineage lineage = { .seq = 1, .parent_step = UINT64_MAX, .tool = "a test" };
-	struct table decl = { 0 }, part = { 0 };
-	struct native_part np = { 0 };
-	struct store *s;
-	struct store_txn *t;
-	struct ckpt_err err = { 0 };
-	uint64_t bytes, generation;
-	bool direct = false;
-	uint8_t id[16], *raw;
-	void *manifest;
-	int fd, root_fd;
-
-	assert_int_equal(mkdir(root, 0700), 0);
-	root_fd = open(root, O_RDONLY | O_DIRECTORY);
-	made_tables(x, n, &decl, &part);
-	bytes = align_up(part.place[0].bytes, 4096);
-	raw = aligned_alloc(4096, bytes);
-	memset(raw, 0, bytes);
-	for (uint32_t i = 0; i < part.npiece; i++) {
-		const struct table_piece *p = &part.piece[i];
-		uint32_t what = 0;
-
-		for (uint32_t k = 0; k < n; k++)
-			if (!strcmp(x[k].name, part.tensor[p->tensor].name))
-				what = x[k].what;
-		for (uint32_t e = 0; e < VALUES && what; e++)
-			memcpy(raw + p->off + (uint64_t)4 * e, &(uint32_t){ what * 1000 + e }, 4);
-	}
-	assert_int_equal(store_open(&io_ops_posix, root_fd, "made", true, &s, &err), 0);
-	assert_int_equal(store_claim(s, 0, false, &generation, &err), 0);
-	assert_int_equal(store_begin(s, 1, &t, &err), 0);
-	assert_int_equal(
-		store_part_create(t, 0, move_part_bytes_max(&part), &direct, np.name, &fd, &err),
-		0);
-	assert_int_equal(
-		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
-				fd, raw, &part, &info, 0, &np, &err),
-		0);
-	assert_int_equal(store_part_finish(t, np.name, fd, np.file_bytes, &err), 0);
-	np.table = &part;
-	if (native_manifest(&info, &np, 1, &lineage, &manifest, &bytes, id, &err) ||
-	    store_commit(t, manifest, bytes, UINT64_MAX, &err))
-		fail_msg("%s", err.msg);
-	store_close(s);
-	close(root_fd);
-	free(manifest);
-	free(raw);
-	table_free(&part);
-	table_free(&decl);
-}
-
 TEST(equal_contents_are_found_and_zeros_told_apart)
 {
-	static const struct made made[] = { { "embed", 1, 1 },	  { "head", 1, 1 },
-					    { "again", 1, 1 },	  { "other", 2, 1 },
-					    { "reshaped", 1, 2 }, { "bias", 0, 1 },
-					    { "zero", 0, 2 },	  { "pair.a", 3, 2 },
-					    { "pair.b", 3, 2 } };
+	/* 0: zeros; else a seed of contents */
+	static const struct {
+		const char *name;
+		uint32_t what, ndim;
+	} x[] = { { "embed", 1, 1 }, { "head", 1, 1 },	   { "again", 1, 1 },
+		  { "other", 2, 1 }, { "reshaped", 1, 2 }, { "bias", 0, 1 },
+		  { "zero", 0, 2 },  { "pair.a", 3, 2 },   { "pair.b", 3, 2 } };
+	static uint32_t value[4][VALUES];
+	struct made made[ARRAY_LEN(x)];
 	const char *root = path_of("%s/made", top);
 	const json_t *equal, *names;
 	json_t *j;
 
-	make_store(root, made, ARRAY_LEN(made));
-	assert_int_equal(RUN("stats", "-C", root, "--json"), 0);
+	for (uint32_t k = 1; k < 4; k++)
+		for (uint32_t e = 0; e < VALUES; e++)
+			value[k][e] = k * 1000 + e;
+	for (size_t i = 0; i < ARRAY_LEN(x); i++) {
+		bool flat = x[i].ndim == 1;
+
+		made[i] = (struct made){ .component = "model",
+					 .name = x[i].name,
+					 .dtype = CKPT_F32,
+					 .ndim = x[i].ndim,
+					 .shape = { flat ? VALUES : VALUES / 10, 10 },
+					 .bytes = value[x[i].what],
+					 .role = CKPT_PARAM };
+	}
+	make_made(root, "made", 1, made, ARRAY_LEN(made));
+	RUN_IS(0, "stats", "-C", root, "--json");
 	j = json_out("ckptd.stats/1");
 	equal = member(j, "equal_groups", JSON_ARRAY);
 	assert_int_equal(json_array_size(equal), 2);
@@ -245,10 +148,7 @@ TEST(equal_contents_are_found_and_zeros_told_apart)
 	assert_int_equal(number(j, "zero_tensor_count"), 2);
 	assert_int_equal(number(j, "zero_bytes"), 2 * VALUES * 4);
 	json_decref(j);
-	assert_int_equal(RUN("stats", "-C", root), 0);
-	assert_says(got.out, "2 groups of tensors with equal contents: 3.52 KiB");
-	assert_says(got.out, "2 tensors with zeros only, 2.34 KiB");
-	assert_says(got.out, "model/embed, model/head, 1 more");
+	SHOWN_IS(0, "stats", "-C", root);
 }
 
 /* --- the tree of modules --- */
