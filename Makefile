@@ -137,16 +137,18 @@ UNIT     := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
 APART    := cli_faults client_daemons client_shared daemon_release move_memory native_memory
 unit_room = $(firstword $(subst _, ,$(1)))
 UNIT_ROOMS := $(sort $(foreach u,$(UNIT),$(call unit_room,$(u))))
-# What several tests use, and their main.
-TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c,$(wildcard tests/lib/*.c)) $(wildcard tests/crash/*.c))
-# Linked with tests/lib/libc.c, which takes the place of functions of the C library.
-OWN_LIBC := store native_memory move_memory cli cli_faults
+# What several tests use, and their main; what those of one room use; what takes the place of functions of the C library, and where.
+TEST_LIB := $(patsubst %.c,$(O)/%.o,$(filter-out %/without.c %/libc.c %/cli_rig.c,$(wildcard tests/lib/*.c)))
+RIG.store := $(patsubst %.c,$(O)/%.o,$(wildcard tests/crash/*.c))
+RIG.cli  := $(O)/tests/lib/cli_rig.o
+OWN_LIBC := $(O)/tests/lib/libc.o
+HAS_OWN_LIBC := store native_memory move_memory cli cli_faults
 $(O)/tests.a: $(TEST_LIB)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(TEST_LIB)
-$(TEST_LIB): | build/.deps-test
+$(TEST_LIB) $(RIG.store) $(RIG.cli): | build/.deps-test
 define unit
-UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(if $(filter $(1),$(OWN_LIBC)),$(O)/tests/lib/libc.o)
+UNIT_OBJ.$(1) := $(2:%=$(O)/tests/unit/test_%.o) $(RIG.$(call unit_room,$(1))) $(if $(filter $(1),$(HAS_OWN_LIBC)),$(OWN_LIBC))
 $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(UNIT_OBJ.$(1)) $(O)/tests.a $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
@@ -196,7 +198,7 @@ MAKEJ    = +$(Q)$(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),
 
 units: $(UNIT:%=$(O)/unit/%)
 units-threaded: $(THREADED:%=$(O)/unit/%)
-objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(O)/tests/lib/libc.o $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
+objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/test_%.o) $(TEST_LIB) $(RIG.store) $(RIG.cli) $(OWN_LIBC) $(O)/daemon/ckptd.o $(O)/ckpt/cli/ckptctl.o \
 	$(FUZZ:%=$(O)/tests/fuzz/fuzz_%.o) $(O)/tests/fuzz/driver.o $(patsubst %.c,$(O)/%.o,$(wildcard tests/bench/*.c))
 
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))

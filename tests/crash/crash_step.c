@@ -328,17 +328,6 @@ int entry_count(void *arg, const char *name, unsigned char d_type)
 	return 0;
 }
 
-uint32_t open_files(void)
-{
-	uint32_t n = 0;
-	int fd = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0 || io_ops_posix.list(NULL, fd, entry_count, &n))
-		abort();
-	(void)close(fd);
-	return n;
-}
-
 static bool file_same(const struct io_ops *ops, int dirfd, const struct crash_file *f,
 		      char why[CRASH_WHY])
 {

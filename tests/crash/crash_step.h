@@ -8,6 +8,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/store/store.h"
 #include "tests/lib/io_faults.h"
+#include "tests/lib/scratch.h"
 
 #define CRASH_WORLD 2
 #define CRASH_JOB "demo"
@@ -54,8 +55,6 @@ bool crash_step_same(const struct store *s, const char *dir, const struct crash_
 /* The parts alone: MANIFEST may be missing, or another one. */
 bool crash_parts_same(const struct store *s, const char *dir, const struct crash_step *want,
 		      char why[CRASH_WHY]);
-/* Descriptors of this process. */
-uint32_t open_files(void);
 /* Of a listing of a directory: counts its entries into *(uint32_t *)arg. */
 int entry_count(void *arg, const char *name, unsigned char d_type);
 #endif

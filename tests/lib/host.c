@@ -120,18 +120,6 @@ void host_restart(struct host *h)
 	host_start(h, NULL);
 }
 
-uint32_t open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	uint32_t n = 0;
-
-	MUST(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 /* --- stores --- */
 int host_job_fd(const struct host *h, const char *job)
 {

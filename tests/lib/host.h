@@ -83,7 +83,6 @@ void gate_await(struct gate *g);	  /* until somebody waits at it */
 /* What host_start's thread runs, and its end. */
 void *host_run(void *host);
 void host_end(struct host *h);
-uint32_t open_files(void); /* of this process */
 int host_job_fd(const struct host *h, const char *job);
 uint32_t host_scan(const struct host *h, const char *job, struct store_step **ret);
 /* Every byte of a committed step is good. */

@@ -10,6 +10,7 @@
  * FAULT_STEP-th of the others.
  */
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/io_faults.h"
 
 /* The command's own table of system calls is the test's. */
@@ -139,17 +140,6 @@ static void tree_copy(const char *from, const char *to)
 			assert_int_equal(link(f, t), 0);
 	}
 	closedir(d);
-}
-
-static uint32_t open_files(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	uint32_t n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 /* --- a run --- */
