@@ -166,9 +166,9 @@ for t in "${tests[@]}"; do
 	n=$((n + 1))
 	log=$logs/$(printf '%s' "$t" | tr -c 'A-Za-z0-9_.' '-').log
 	set -m # each in a process group of its own, to be killed whole
-	case $t in # thousands of states of a disk: nothing in them is meant to survive
-	*:store_*) dir=$memory/$n ;;
-	*) dir=$tmp/$n ;;
+	case $t in # in memory, but for what looks at files of a real file system: I/O itself, and who does it in large
+	*:io_* | asan:move_* | asan:daemon_* | tsan:move_* | tsan:daemon_* | plain:move_* | plain:daemon_* | script:*) dir=$tmp/$n ;;
+	*) dir=$memory/$n ;;
 	esac
 	run_one "$t" "$log" "$dir" 9>&- &
 	running[$!]="$t $log"
