@@ -175,7 +175,7 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
 PLAIN    := $(filter base_hash base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
 	move_write move_rot move_layouts move_window table_view client_canary client_shared daemon_faults daemon_hostile daemon_inprocess \
-	cli_faults cli_restore native_read,$(UNIT))
+	cli_faults cli_restore native_read layout_properties safetensors_write move_subset,$(UNIT))
 RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 

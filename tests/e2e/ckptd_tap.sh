@@ -12,31 +12,9 @@
 	ckptctl=$build/ckptctl
 	store=$tmp/store
 	socket=$tmp/s
-	job=
-	open=      # a second directory, where $tmp is too private; goes away too
 	limit_s=20 # of every wait
 	params=60K # of the model that jobs train
 }
-
-# The daemons whose sockets lie in DIR, or in our directory, whoever started them, a line each.
-daemons() { # [DIR]
-	local pid line
-	for pid in $(grep -lasF -- "${1:-$tmp}/" /proc/[0-9]*/cmdline | tr -dc '0-9\n'); do
-		line=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") || continue
-		[[ $line != *ckptd\ * ]] || echo "$pid"
-	done
-}
-
-tidy_up() {
-	local pid
-	exec 2>/dev/null
-	[ -z "$job" ] || kill -KILL -- "-$job"
-	for pid in $(daemons) ${open:+$(daemons "$open")}; do
-		kill -KILL "$pid"
-	done
-	rm -rf "$tmp" ${open:+"$open"}
-}
-trap tidy_up EXIT
 
 # within COMMAND...: the command succeeds at last, in bounded time.
 within() {

@@ -20,7 +20,8 @@ limit_s=${limit_s:-60}
 memory=$tmp
 if [ -w /dev/shm ]; then
 	memory=$(mktemp -d /dev/shm/ckpt-w.XXXXXX) # short: sockets lie in it
-	trap 'rm -rf "$tmp" "$memory"' EXIT
+	# shellcheck disable=SC2034 # for tidy_up
+	open=$memory
 fi
 chmod 711 "$tmp" "$memory" # some tests become another user for a while
 
