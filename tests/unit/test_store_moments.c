@@ -139,7 +139,7 @@ static void another10(void)
 	root = dir_open(place.fd, "elsewhere");
 	if (store_open(&io_ops_posix, root, CRASH_JOB, true, &elsewhere, &err) ||
 	    store_claim(elsewhere, 0, false, &generation, &err) ||
-	    crash_save(elsewhere, 10, 1, UINT64_MAX, &saved[3], &err))
+	    crash_save(elsewhere, 10, 1, UINT64_MAX, &saved[nsaved++], &err))
 		fail_msg("%s", err.msg);
 	move(step10, "away");
 	assert_int_equal(renameat(elsewhere->job_fd, step10, other->job_fd, step10), 0);
@@ -201,7 +201,7 @@ TEST(nothing_is_removed_while_a_job_goes_back)
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = prune_beside;
 	removed_meanwhile = UINT32_MAX;
-	assert_int_equal(crash_save(s, 25, 4, 20, &saved[3], &err), 0);
+	assert_int_equal(crash_save(s, 25, 4, 20, &saved[nsaved++], &err), 0);
 	assert_int_equal(removed_meanwhile, 0);
 	assert_true(exists(step10) && exists(step20) && exists("step-000000000025"));
 }
@@ -219,7 +219,7 @@ TEST(who_is_fenced_while_he_sets_steps_aside_sets_no_other_one_aside)
 {
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = claim_beside;
-	assert_int_equal(crash_save(s, 15, 4, 10, &saved[3], &err), -ESTALE);
+	assert_int_equal(crash_save(s, 15, 4, 10, &saved[nsaved++], &err), -ESTALE);
 	assert_int_equal(naside, 0);
 	assert_true(exists(step10) && exists(step20) && exists(step30));
 }
@@ -272,7 +272,7 @@ TEST(a_launch_that_claims_while_another_sets_aside_finds_all_steps)
 	next.s = opened(&next.ops);
 	at_point = POINT_ASIDE_SYNCED;
 	meanwhile = next_begins;
-	assert_int_equal(crash_save(s, 15, 4, 10, &saved[3], &err), -ESTALE);
+	assert_int_equal(crash_save(s, 15, 4, 10, &saved[nsaved++], &err), -ESTALE);
 	assert_int_equal(pthread_join(next.thread, NULL), 0);
 	assert_int_equal(next.n, 3);
 	store_close(next.s);
