@@ -153,13 +153,13 @@ $(O)/unit/$(1): $$(UNIT_OBJ.$(1)) $(O)/tests.a $(ARCH.$(call unit_room,$(1)))
 	@mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(UNIT_OBJ.$(1)) $(O)/tests.a $$(LINK.$(call unit_room,$(1))) -lcmocka -lm
 unit-$(1): $(O)/unit/$(1)
-	$$< $$(CASE)
+	$$< $$(CASE:%='%')
 endef
 define subject
 $(O)/unit/$(1): $(O)/unit/$(call unit_room,$(1))
 	$$(Q)ln -sf $$(<F) $$@
 unit-$(1): $(O)/unit/$(1)
-	$$< $$(CASE)
+	$$< $$(CASE:%='%')
 endef
 $(foreach r,$(UNIT_ROOMS),$(eval $(call unit,$(r),$(filter-out $(APART),$(filter $(r)_%,$(UNIT))))))
 $(foreach u,$(APART),$(eval $(call unit,$(u),$(u))))
@@ -171,11 +171,12 @@ $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
 # `make test` runs every unit with ASan and UBSan, and those where several threads meet with TSan. It runs those without a sanitizer whose
 # draws sanitizers scale down, that look at times or at real I/O, or that test_without.sh runs again: in the variant V=mutant, with no
-# mistake chosen, because the mistakes need these programs anyway. `make torture RIGS=variants` runs the rest, and all of them with V=release.
+# mistake chosen, because the mistakes need these programs anyway; RELEASED ones as people get them (V=release). `make torture RIGS=variants` runs the rest, and all of them with V=release.
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
-PLAIN    := $(filter base_hash base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
+RELEASED := base_hash io_ops io_queue io_xfer
+PLAIN    := $(filter base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
 	move_write move_rot move_layouts move_window table_view client_canary client_shared daemon_faults daemon_hostile daemon_inprocess \
-	cli_faults cli_restore native_read layout_properties safetensors_write move_subset,$(UNIT))
+	cli_faults cli_restore native_read layout_properties safetensors_write move_subset daemon_launches,$(UNIT))
 RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 
@@ -204,7 +205,7 @@ objects: $(foreach r,$(ROOMS),$(OBJ.$(r))) $(TRAINER) $(UNIT:%=$(O)/tests/unit/t
 SCRIPTS  := $(sort $(wildcard tests/law/test_*.sh tests/cli/test_*.sh tests/e2e/test_*.sh tests/mutants/test_*.sh))
 
 # What `make test` runs, in the words of tests/run.sh: all, or TESTS='asan:store_find script:tests/e2e/test_tour.sh'; and what these need.
-TESTS    ?= $(SCRIPTS:%=script:%) $(RACING:%=tsan:%) $(UNIT:%=asan:%) $(PLAIN:%=plain:%) $(FUZZ:%=fuzz:%)
+TESTS    ?= $(SCRIPTS:%=script:%) $(RACING:%=tsan:%) $(UNIT:%=asan:%) $(PLAIN:%=plain:%) $(RELEASED:%=unit:%) $(FUZZ:%=fuzz:%)
 unexport TESTS
 # As many at once as make was told; otherwise tests/run.sh decides.
 JOBS = $(patsubst -j%,TEST_JOBS=%,$(filter-out -j,$(filter -j%,$(MAKEFLAGS))))
@@ -216,15 +217,13 @@ NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filte
 	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
 	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
-	@$(JOBS) tests/run.sh $(TESTS)
+	@$(JOBS) env -u SCALE tests/run.sh $(TESTS)
 
 # All units of a room, or of all rooms, as they are after a change: a tenth of the draws and of the states of a disk.
-CHECKED  = $(filter $(if $(ROOM),$(ROOM)_%,%),$(UNIT))
+CHECKED  = $(if $(ROOM),$(foreach r,$(ROOM),$(or $(filter $(r)_%,$(UNIT)),$(error ROOM=$(r) has no units; there are: $(UNIT_ROOMS)))),$(UNIT))
 SCALE    ?= 10
 check: build/.deps-test
-	$(if $(CHECKED),,$(error ROOM=$(ROOM) has no units; there are: $(UNIT_ROOMS)))
 	$(MAKEJ) -s V=release $(CHECKED:%=build/obj/release/unit/%)
-	@echo "  SCALE=$(SCALE): a $(SCALE)th of the draws and of the states of a disk (make test: all)"
 	@$(JOBS) SCALE=$(SCALE) tests/run.sh $(CHECKED:%=unit:%)
 
 # What people read on the terminal, as tests/golden has it: written anew, and gone where no test asks for it.

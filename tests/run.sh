@@ -23,7 +23,7 @@ limit=${TEST_SECONDS:-120}
 logs=$PWD/build/test
 
 mkdir -p "$logs" || exit 1
-exec 9>build/.test-lock
+exec 9>build/.test-lock || exit 1
 flock -n 9 || { echo "tests/run.sh: another run uses $PWD/build/test: wait for its end, or use another clone" >&2; exit 2; }
 # The longest of the last run begin first, or processors are idle at the end.
 mapfile -t order < <([ ! -f build/test-seconds ] || sort -k1,1nr build/test-seconds | awk '{ print $2 }')
@@ -37,7 +37,13 @@ if [ ${#root} -gt 40 ]; then
 fi
 tmp=$(mktemp -d "$root/ckpt-t.XXXXXX") || exit 1
 memory=$tmp
-[ ! -w /dev/shm ] || memory=$(mktemp -d /dev/shm/ckpt-t.XXXXXX) || exit 1
+if [ -w /dev/shm ] && [ "$(df --output=avail /dev/shm | tail -n 1)" -ge $((jobs * 1048576)) ]; then
+	memory=$(mktemp -d /dev/shm/ckpt-t.XXXXXX) || exit 1
+else
+	echo "  /dev/shm has less than $jobs GiB: all tests work in $root, which is slower"
+fi
+[ -z "${SCALE:-}" ] || echo "  SCALE=$SCALE: draws and states of a disk are divided by it (make test: all of them)"
+unset GOLDEN CKPT_MUTANT
 chmod 711 "$tmp" "$memory" # some tests become another user for a while
 red='' dim='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
@@ -62,6 +68,7 @@ finish() {
 		kill -KILL -- "-$pid" 2>/dev/null
 	done
 	reap "$tmp" >/dev/null
+	reap "$memory" >/dev/null
 	rm -rf "$tmp" "$memory"
 }
 declare -A running=()
@@ -94,7 +101,6 @@ run_one() { # TEST LOG DIR
 			timeout -k 5 "$limit" "${cmd[@]}" >"$2" 2>&1 </dev/null || status=$?
 	} 2>"$2.status"
 	reap "$3" >"$2.left"
-	# What is left in the temporary directory is told, not failed: a program that was killed cannot tidy up.
 	[ -z "$(ls -A "$3")" ] || (cd "$3" && find . -mindepth 1 -maxdepth 2 | head -5 | sed 's/^/left lying: /') >>"$2.left"
 	rm -rf "$3"
 	echo "$status" >>"$2.status"

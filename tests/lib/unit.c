@@ -119,6 +119,15 @@ static void groups_make(char **pattern, int npattern)
 	free(at);
 }
 
+static bool found(char *pattern)
+{
+	for (size_t i = 0; i < ngroup; i++)
+		for (size_t k = 0; k < group[i].ntest; k++)
+			if (chosen(group[i].subject, group[i].test[k].name, &pattern, 1))
+				return true;
+	return false;
+}
+
 static int group_run(const struct group *g, size_t first, size_t n)
 {
 	return _cmocka_run_group_tests(g->subject, g->test + first, n, g->file->group_setup,
@@ -214,10 +223,12 @@ int main(int argc, char **argv)
 	called = called ? called + 1 : argv[0];
 	only = strchr(called, '_') ? called : NULL;
 	groups_make(argv + optind, argc - optind);
-	if (ngroup == 0) {
-		fprintf(stderr, "%s: no case has this name; -l lists them\n", argv[0]);
-		return 2;
-	}
+	for (int i = optind; i < argc; i++)
+		if (!found(argv[i])) {
+			fprintf(stderr, "%s: no case has the name %s; -l lists them\n", argv[0],
+				argv[i]);
+			return 2;
+		}
 	if (list) {
 		for (size_t i = 0; i < ngroup; i++)
 			for (size_t k = 0; k < group[i].ntest; k++)

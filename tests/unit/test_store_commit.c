@@ -97,7 +97,7 @@ TEST(a_name_that_is_taken_aside_is_not_taken_again)
 	assert_entries(5);
 }
 
-/* 16 after 15, where 20 has to be set aside, while random bytes are as given (no_random.h). */
+/* 16 after 15, where 20 has to be set aside, while random bytes are as given (libc.h). */
 static int save16(int same, uint64_t fails_at)
 {
 	struct store_txn *x;
