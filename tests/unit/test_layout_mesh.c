@@ -17,7 +17,7 @@ TEST(the_text_form_of_a_mesh_is_read_and_printed)
 	char buf[64];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(good); i++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
 		struct mesh m;
 
@@ -25,7 +25,6 @@ TEST(the_text_form_of_a_mesh_is_read_and_printed)
 		assert_int_equal(mesh_check(&m, &err), 0);
 		assert_string_equal(mesh_print(&m, buf, sizeof buf), good[i]);
 		assert_int_equal(m.rank[m.nrank - 1], m.nrank - 1);
-		arena_free(&a);
 	}
 }
 
@@ -55,7 +54,7 @@ TEST(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy)
 		{ "a12345678901234567890123456789012345678901234567890123456789012345=1",
 		  "character 1: this name is longer" },
 	};
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -66,12 +65,11 @@ TEST(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy)
 		assert_non_null(strstr(err.msg, "dp=2,fsdp=4")); /* an example to copy */
 	}
 	assert_int_equal(mesh_parse("x", &a, &m, NULL), -EINVAL);
-	arena_free(&a);
 }
 
 TEST(a_mesh_is_cut_where_the_buffer_ends)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	char buf[32];
 
@@ -83,7 +81,6 @@ TEST(a_mesh_is_cut_where_the_buffer_ends)
 		assert_memory_equal(buf, "dp=2,fsdp=16", strlen(buf));
 		assert_true(buf[n] == 'x');
 	}
-	arena_free(&a);
 }
 
 TEST(a_mesh_that_breaks_a_rule_is_refused)
@@ -254,7 +251,7 @@ TEST(random_mesh_texts_are_meshes_or_errors)
 	for (uint32_t n = 0; n < 100000; n++) {
 		char spec[24], back[64];
 		uint32_t len = naive_below(sizeof spec);
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
 		struct mesh m;
 
@@ -272,7 +269,6 @@ TEST(random_mesh_texts_are_meshes_or_errors)
 		} else {
 			assert_non_null(strstr(err.msg, "character "));
 		}
-		arena_free(&a);
 	}
 	printf("%u of 100000 were meshes\n", good);
 	assert_true(good > 100);

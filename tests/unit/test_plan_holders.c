@@ -128,13 +128,12 @@ TEST(holders_are_those_that_asking_every_coordinate_finds)
 	for (int i = 0; i < CASES; i++) {
 		struct random_kind c;
 		struct indexset want;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 
 		random_kind(&c);
 		random_want(&c, &a, &want);
 		check(&c, naive_below(8) ? &want : NULL,
 		      naive_below(4) ? HOLDERS_OWNERS : HOLDERS_EACH, &a);
-		arena_free(&a);
 	}
 }
 
@@ -143,7 +142,7 @@ TEST(of_each_share_one_replica_is_taken_and_the_turn_says_which)
 	naive_seed(__func__);
 	for (int i = 0; i < 2000; i++) {
 		struct random_kind c;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct holders h;
 		struct holder x;
 		struct holders_cursor cur;
@@ -171,7 +170,6 @@ TEST(of_each_share_one_replica_is_taken_and_the_turn_says_which)
 		while (holders_next(&cur, &x))
 			each += x.part.numel;
 		assert_int_equal(each, one * h.nreplica);
-		arena_free(&a);
 	}
 }
 
@@ -192,7 +190,7 @@ TEST(a_factor_of_a_million_costs_what_the_answer_costs)
 	struct holders h;
 	struct holders_cursor cur;
 	struct holder x;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t sum = 0;
 
 	alarm(60); /* milliseconds; without arithmetic, hours */
@@ -215,7 +213,6 @@ TEST(a_factor_of_a_million_costs_what_the_answer_costs)
 			assert_int_equal(h.nshare[0], 1);
 	}
 	alarm(0);
-	arena_free(&a);
 }
 
 /* Layouts come from files. */
@@ -242,7 +239,7 @@ TEST(cuts_that_would_take_hours_are_refused)
 		};
 		struct layout dst = { .nplace = 2, .place = other };
 		struct indexset want;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct holders h;
 
 		l.mode = mode;
@@ -250,7 +247,6 @@ TEST(cuts_that_would_take_hours_are_refused)
 		assert_int_equal(layout_share(&m, &dst, 1, shape, coord, &a, &want), 0);
 		assert_int_equal(holders_find(&kind, &want, &a, &h), -E2BIG);
 		assert_true(a.total_bytes < 4 * GIB);
-		arena_free(&a);
 	}
 	printf("refused after %" PRIu64 " ms\n", (now_ns() - begin) / NS_PER_MS);
 }

@@ -90,7 +90,7 @@ static void two_tables(struct table *src, struct table *dst)
 
 TEST(all_mismatches_are_listed_at_once)
 {
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_errlist list = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
@@ -112,15 +112,13 @@ TEST(all_mismatches_are_listed_at_once)
 	/* The list is not needed to be refused. */
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, &e), -EMEDIUMTYPE);
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, NULL), -EMEDIUMTYPE);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(lenient_leaves_out_what_is_missing_and_nothing_else)
 {
 	const struct plan_opts o = { .only = "model", .lenient = true };
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_errlist list = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
+	cleanup_errlist struct ckpt_errlist list = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan p;
 
@@ -129,18 +127,15 @@ TEST(lenient_leaves_out_what_is_missing_and_nothing_else)
 	assert_int_equal(list.n, 2);
 	assert_null(strstr(list.text, "head.weight"));
 	assert_null(strstr(list.text, "w.master"));
-	ckpt_errlist_free(&list);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(blobs_move_only_when_asked_for_and_0d_tensors_always)
 {
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan_cursor c;
 	struct plan_row r;
-	struct plan p;
+	cleanup_plan struct plan p = { 0 };
 
 	place(&src, "a");
 	box(&src, add(&src, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 8, 0, 0);
@@ -168,9 +163,6 @@ TEST(blobs_move_only_when_asked_for_and_0d_tensors_always)
 	assert_int_equal(p.nop, 2);
 	assert_int_equal(p.op[1].src_lo, 200);
 	assert_int_equal(p.bytes, 16);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(what_two_sides_hold_whole_is_one_row)
@@ -180,11 +172,11 @@ TEST(what_two_sides_hold_whole_is_one_row)
 	const struct indices dim[] = { { 1, 8, &comb },
 				       { 1, 6, &(struct run){ 0, 6, 6, 1 } },
 				       { 1, 4, &(struct run){ 0, 4, 4, 1 } } };
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	struct plan_cursor c;
 	struct plan_row r;
-	struct plan p;
+	cleanup_plan struct plan p = { 0 };
 
 	place(&src, "a");
 	piece(&src, add(&src, "m", "x", CKPT_F32, 3, shape, 0, TABLE_NONE), 0, 4096, 3, dim);
@@ -198,17 +190,14 @@ TEST(what_two_sides_hold_whole_is_one_row)
 	assert_true(plan_row_next(&c, &r));
 	assert_int_equal(r.len, 8 * 6 * 4 * 4);
 	assert_false(plan_row_next(&c, &r));
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* Every rank of a data-parallel job holds the same: the first copy is used, and only that. */
 TEST(of_equal_replicas_the_first_is_used)
 {
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
-	struct plan p;
+	cleanup_plan struct plan p = { 0 };
 	uint32_t x;
 
 	place(&src, "a");
@@ -224,9 +213,6 @@ TEST(of_equal_replicas_the_first_is_used)
 	assert_int_equal(p.nop, 1);
 	assert_int_equal(p.op[0].src_piece, 0);
 	assert_int_equal(p.bytes, 7 * 4 * 4);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* A split factor of a million on 64 ranks, to 48: walked element by element this would take
@@ -234,10 +220,10 @@ TEST(of_equal_replicas_the_first_is_used)
 TEST(combs_of_a_million_teeth_are_planned_at_once)
 {
 	const uint64_t teeth = 1u << 20, shape[] = { teeth * 64 };
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
 	uint64_t want = 0;
-	struct plan p;
+	cleanup_plan struct plan p = { 0 };
 	uint32_t x;
 
 	place(&src, "a");
@@ -271,9 +257,6 @@ TEST(combs_of_a_million_teeth_are_planned_at_once)
 		assert_int_equal(r.src_off, from);
 	}
 	alarm(0);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 #define WOVEN 8192u /* ranks */
@@ -284,7 +267,7 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 {
 	const struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 100 };
 	const char *const name[] = { "fsdp" };
-	uint32_t *rank = calloc(ranks, sizeof *rank);
+	cleanup_free uint32_t *rank = calloc(ranks, sizeof *rank);
 	const struct mesh m = { 1, name, &ranks, ranks, rank };
 	const struct layout l = { .nplace = 1, .place = &cut };
 	struct table_tensor x = ROW(.component = "m", .name = "x", .dtype = CKPT_F32,
@@ -305,16 +288,15 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 		assert_int_equal(table_add_piece(t, &p, &e), 0);
 	}
 	seal(t);
-	free(rank);
 }
 
 /* Every pair of 8,192 interleaved pieces would take seconds for each tensor. */
 TEST(interleaved_pieces_are_told_apart_by_their_declaration)
 {
 	const uint64_t shape[] = { WOVEN * 2000 };
-	struct table src = { 0 }, dst = { 0 };
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err e = { 0 };
-	struct plan p;
+	cleanup_plan struct plan p = { 0 };
 
 	woven(&src, shape, WOVEN, WOVEN - 1);
 	place(&dst, "b");
@@ -325,9 +307,6 @@ TEST(interleaved_pieces_are_told_apart_by_their_declaration)
 	alarm(0);
 	assert_int_equal(p.nop, WOVEN);
 	assert_int_equal(p.bytes, shape[0] * 4);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* One rank has what another has: its own elements are missing, and the others come once. */
@@ -336,8 +315,8 @@ TEST(a_declaration_that_a_piece_contradicts_is_not_believed)
 	const uint64_t shape[] = { 64 * 2000 };
 
 	for (uint32_t last = 0; last < 64; last += last < 60 ? 20 : 1) {
-		struct table src = { 0 }, dst = { 0 };
-		struct ckpt_errlist list = { 0 };
+		cleanup_table struct table src = { 0 }, dst = { 0 };
+		cleanup_errlist struct ckpt_errlist list = { 0 };
 		struct ckpt_err e = { 0 };
 		struct plan p;
 		int rc;
@@ -352,8 +331,5 @@ TEST(a_declaration_that_a_piece_contradicts_is_not_believed)
 			assert_non_null(strstr(list.text, "2000 of the 128000 elements"));
 		else
 			plan_free(&p);
-		ckpt_errlist_free(&list);
-		table_free(&src);
-		table_free(&dst);
 	}
 }

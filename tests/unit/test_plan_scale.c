@@ -18,7 +18,7 @@ static void get(enum model which, bool loaded, struct table *ret)
 
 static uint64_t owned_bytes(const struct table *t, uint32_t rank)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
@@ -33,7 +33,6 @@ static uint64_t owned_bytes(const struct table *t, uint32_t rank)
 				 0);
 		sum += set.numel * x->elem_bytes;
 	}
-	arena_free(&a);
 	return sum;
 }
 
@@ -55,7 +54,7 @@ static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uin
 {
 	struct owned o = { .npiece = 0 };
 	uint64_t all = 0, sum = 0;
-	struct table t;
+	cleanup_table struct table t = { 0 };
 
 	get(which, false, &t);
 	assert_int_equal(model_world(&t), ranks);
@@ -76,7 +75,6 @@ static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uin
 		assert_int_equal(o.bytes[rank], owned_bytes(&t, rank));
 	}
 	free(o.bytes);
-	table_free(&t);
 }
 
 TEST(all_owners_of_405b_on_16384_ranks_are_right)
@@ -115,7 +113,7 @@ static int count_moved(void *arg, const struct reshard_op *op)
 
 static uint64_t held_bytes(const struct table *t, uint32_t rank)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
@@ -129,13 +127,12 @@ static uint64_t held_bytes(const struct table *t, uint32_t rank)
 			layout_share(&t->mesh[l->mesh], l, x->ndim, x->shape, coord, &a, &set), 0);
 		sum += set.numel * x->elem_bytes;
 	}
-	arena_free(&a);
 	return sum;
 }
 
 static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 {
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 
 	get(which, false, &src);
 	get(which, true, &dst);
@@ -152,8 +149,6 @@ static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 		assert_true(reshard_stats(r).nfound <= nfound_max);
 		reshard_close(r);
 	}
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(one_ranks_plan_of_405b_costs_what_the_rank_holds)

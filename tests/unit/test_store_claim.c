@@ -86,7 +86,7 @@ TEST(an_older_launch_is_stale_and_an_equal_one_busy)
 TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
-	struct crash_step one = { 0 }, two = { 0 };
+	cleanup_step struct crash_step one = { 0 }, two = { 0 };
 	struct store_txn *x;
 
 	(void)claimed(a, 7, false);
@@ -99,8 +99,6 @@ TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 	assert_int_equal(crash_save(a, 20, 2, 10, &two, &err), 0);
 	store_close(a);
 	store_close(b);
-	crash_step_free(&one);
-	crash_step_free(&two);
 }
 
 TEST(without_a_claim_nothing_is_begun)
@@ -153,7 +151,7 @@ TEST(where_the_numbers_of_takeovers_end_nobody_takes_over)
 TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 {
 	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
-	struct crash_step dead = { 0 }, live = { 0 };
+	cleanup_step struct crash_step dead = { 0 }, live = { 0 };
 	struct store_txn *x, *y;
 
 	(void)claimed(a, 0, false);
@@ -168,8 +166,6 @@ TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 	assert_true(exists("step-000000000020"));
 	store_close(a);
 	store_close(b);
-	crash_step_free(&dead);
-	crash_step_free(&live);
 }
 
 TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
@@ -322,7 +318,6 @@ static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 {
-
 	ops.unlink = unlink_reborn;
 	put_dir(s->job_fd, ".trash-0000000a");
 	put_file(s->job_fd, ".trash-0000000a/" PART);
@@ -335,7 +330,7 @@ TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 
 TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 {
-	struct crash_step one = { 0 }, two = { 0 };
+	cleanup_step struct crash_step one = { 0 }, two = { 0 };
 	uint64_t generation, nth = 1, failed = 1;
 	struct store *a = opened(&io_ops_posix), *b = NULL;
 	struct store_txn *x;
@@ -368,8 +363,6 @@ TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 	assert_null(x);
 	assert_non_null(strstr(err.msg, "no random bytes"));
 	store_close(a);
-	crash_step_free(&one);
-	crash_step_free(&two);
 }
 
 TEST(a_name_that_is_always_taken_ends_after_some_tries)
@@ -448,7 +441,6 @@ static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(trash_in_which_files_still_appear_is_left_to_a_later_claim)
 {
-
 	ops.unlink = ghost_unlink;
 	for (uint32_t ghosts = 0; ghosts < 40; ghosts = ghosts ? 10 * ghosts : 3) {
 		put_dir(s->job_fd, ".trash-0000000a");

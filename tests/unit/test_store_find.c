@@ -40,11 +40,14 @@ static int resolve(const char *where, const char *name, struct store_ref *ret)
 	int r;
 
 	memset(&err, 0, sizeof err);
-	r = store_resolve(&io_ops_posix, where, name, ret, &err);
+	r = store_resolve(&ops, where, name, ret, &err);
 	if (r) {
 		assert_int_equal(ret->step_fd, -1);
 		assert_true(err.msg[0]);
 		assert_int_equal(err.code, r);
+	} else {
+		assert_true(ret->step_fd >= 0);
+		(void)close(ret->step_fd);
 	}
 	return r;
 }
@@ -56,8 +59,6 @@ static void assert_found(const char *where, const char *name, const char *below)
 	if (resolve(where, name, &ref))
 		fail_msg("%s: %s", name, err.msg);
 	assert_string_equal(ref.path, at(below));
-	assert_true(ref.step_fd >= 0);
-	(void)close(ref.step_fd);
 }
 
 /* Fails with this code, and the sentence has these words. */
@@ -131,7 +132,6 @@ TEST(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there)
 	assert_int_equal(resolve("demo", "20", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "20 is step 20; the directory of this name here is ./20"));
-	(void)close(ref.step_fd);
 	assert_found("demo", "step:20", "demo/step-000000000020");
 	assert_refused(-ENOENT, "demo", "21", "the directory of this name here is ./21");
 	assert_refused(-ENOENT, "demo", "./20", "it has no MANIFEST");
@@ -283,32 +283,6 @@ TEST(a_path_without_jobs_has_none_and_a_missing_one_is_an_error)
 
 /* --- file systems and users of other kinds --- */
 
-static int resolve_by(const char *where, const char *name, struct store_ref *ret)
-{
-	int r;
-
-	memset(&err, 0, sizeof err);
-	r = store_resolve(&ops, where, name, ret, &err);
-	if (r) {
-		assert_int_equal(ret->step_fd, -1);
-		assert_true(err.msg[0]);
-		assert_int_equal(err.code, r);
-	} else {
-		assert_true(ret->step_fd >= 0);
-		(void)close(ret->step_fd);
-	}
-	return r;
-}
-
-static void assert_refused_by(int code, const char *where, const char *name, const char *words)
-{
-	struct store_ref ref;
-
-	assert_int_equal(resolve_by(where, name, &ref), code);
-	if (!strstr(err.msg, words))
-		fail_msg("\"%s\" is not in: %s", words, err.msg);
-}
-
 struct listing_typed {
 	unsigned char d_type;
 	int (*each)(void *arg, const char *name, unsigned char d_type);
@@ -319,7 +293,6 @@ static int entry_untyped(void *arg, const char *name, unsigned char d_type)
 {
 	const struct listing_typed *l = arg;
 
-	(void)d_type;
 	return l->each(l->arg, name, l->d_type);
 }
 
@@ -346,7 +319,7 @@ TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 	put_file(place.fd, "file");
 	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
 	assert_string_equal(list, "alpha beta demo ");
-	assert_int_equal(resolve_by(at("demo"), "latest", &ref), 0);
+	assert_int_equal(resolve(at("demo"), "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
 }
 
@@ -373,8 +346,6 @@ static int open_beneath(void *ctx, int dirfd, const char *name, int flags, uint3
 
 static int path_note(void *arg, const char *job, int job_fd, const char *abs_path)
 {
-	(void)job;
-	(void)job_fd;
 	(void)snprintf(arg, 100, "%s", abs_path);
 	return 0;
 }
@@ -388,11 +359,11 @@ TEST(a_store_may_be_the_root_of_all_directories)
 	ops.open = open_beneath;
 	assert_int_equal(store_jobs(&ops, "/", path_note, path, &err), 0);
 	assert_string_equal(path, "/demo");
-	assert_int_equal(resolve_by("/", "latest", &ref), 0);
+	assert_int_equal(resolve("/", "latest", &ref), 0);
 	assert_string_equal(ref.path, "/demo/step-000000000025");
 	put_dir(place.fd, "other");
 	put_dir(place.fd, "other/.ckptd");
-	assert_refused_by(-ENOTUNIQ, "/", "latest", "-C /demo\n");
+	assert_refused(-ENOTUNIQ, "/", "latest", "-C /demo\n");
 }
 
 TEST(the_store_is_the_working_directory_where_none_is_given)
@@ -400,10 +371,10 @@ TEST(the_store_is_the_working_directory_where_none_is_given)
 	struct store_ref ref;
 
 	assert_int_equal(chdir(root), 0);
-	assert_int_equal(resolve_by(NULL, "latest", &ref), 0);
+	assert_int_equal(resolve(NULL, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
 	put_file(place.fd, "file");
-	assert_refused_by(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
+	assert_refused(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
 	assert_int_equal(chdir("/"), 0);
 }
 
@@ -447,7 +418,6 @@ static int entry_keep(void *arg, const char *name, unsigned char d_type)
 {
 	struct entries *e = arg;
 
-	(void)d_type;
 	assert_true(e->n < ARRAY_LEN(e->name));
 	(void)snprintf(e->name[e->n++], sizeof e->name[0], "%s", name);
 	return 0;
@@ -488,12 +458,12 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 		memset(&err, 0, sizeof err);
 		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
 		assert_non_null(strstr(err.msg, "cannot open demo in"));
-		assert_refused_by(-ENOENT, root, "latest", "nothing is committed"); /* alpha's */
+		assert_refused(-ENOENT, root, "latest", "nothing is committed"); /* alpha's */
 		opening.more = "alpha";
 		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
 		assert_non_null(strstr(err.msg, "cannot open alpha and 1 more in"));
 		assert_non_null(strstr(err.msg, root));
-		assert_refused_by(-EACCES, root, "latest", "cannot open alpha and 1 more in");
+		assert_refused(-EACCES, root, "latest", "cannot open alpha and 1 more in");
 	}
 	assert_int_equal(store_jobs_closed(&ops, at("demo"), &err), 0);
 	assert_int_equal(store_jobs_closed(&ops, at("none"), &err), -ENOENT);
@@ -502,7 +472,7 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 TEST(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job)
 {
 	opens("demo", 1, -EACCES, true);
-	assert_refused_by(-EACCES, root, "latest", "cannot open demo in");
+	assert_refused(-EACCES, root, "latest", "cannot open demo in");
 }
 
 TEST(a_job_that_goes_while_they_are_listed_is_none)
@@ -539,17 +509,11 @@ static uint32_t many;
 
 static int open_of_many(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
-	(void)dirfd;
-	(void)name;
-	(void)flags;
-	(void)mode;
 	return OTHER_FD;
 }
 
 static int close_of_many(void *ctx, int fd)
 {
-	(void)ctx;
 	assert_int_equal(fd, OTHER_FD);
 	return 0;
 }
@@ -560,7 +524,6 @@ static int list_of_many(void *ctx, int dirfd,
 	char name[20];
 	int r = 0;
 
-	(void)ctx;
 	if (dirfd == OTHER_FD)
 		return each(arg, STORE_CLAIMS, DT_DIR);
 	for (uint32_t i = 0; !r && i < many; i++) {
@@ -572,9 +535,6 @@ static int list_of_many(void *ctx, int dirfd,
 
 static int job_count(void *arg, const char *job, int job_fd, const char *abs_path)
 {
-	(void)job;
-	(void)job_fd;
-	(void)abs_path;
 	++*(uint32_t *)arg;
 	return 0;
 }
@@ -638,22 +598,22 @@ TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 	assert_int_equal(renameat(place.fd, "demo", fd, "demo"), 0);
 	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), 0);
 	assert_string_equal(list, "demo ");
-	assert_refused_by(-ENAMETOOLONG, deep, "latest", "step-000000000025");
+	assert_refused(-ENAMETOOLONG, deep, "latest", "step-000000000025");
 	(void)stpcpy(stpcpy(job, deep), "/demo");
-	assert_refused_by(-ENAMETOOLONG, job, "step:20", "step-000000000020");
+	assert_refused(-ENAMETOOLONG, job, "step:20", "step-000000000020");
 	assert_int_equal(renameat(fd, "demo", fd, "demo2"), 0);
 	memset(&err, 0, sizeof err);
 	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), -ENAMETOOLONG);
 	assert_non_null(strstr(err.msg, "the path of demo2 is too long"));
 	assert_string_equal(list, "demo ");
-	assert_refused_by(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
+	assert_refused(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
 	assert_int_equal(renameat(fd, "demo2", place.fd, "demo"), 0);
 	(void)close(fd);
 	/* the longest of a job whose step's is still one */
 	deep_make(deep, PATH_MAX - 1 - sizeof "/jobs/step-000000000025" + 1);
 	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_int_equal(renameat(place.fd, "demo", fd, "jobs"), 0);
-	assert_int_equal(resolve_by(deep, "latest", &ref), 0);
+	assert_int_equal(resolve(deep, "latest", &ref), 0);
 	assert_int_equal(strlen(ref.path), PATH_MAX - 1);
 	assert_int_equal(renameat(fd, "jobs", place.fd, "demo"), 0);
 	(void)close(fd);
@@ -693,7 +653,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 	struct store_ref ref;
 
 	unlinked("step-000000000025/MANIFEST");
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_int_equal(resolve(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over: damaged: its MANIFEST is "
 					 "missing; ckptctl repair step:25"));
@@ -701,7 +661,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 	assert_refused(-ENOENT, root, "latest~2",
 		       "the oldest is latest~1; step 25 is passed over: damaged");
 	unlinked("step-000000000020/MANIFEST");
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_int_equal(resolve(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000010"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over"));
 	assert_non_null(strstr(ref.note, "(and 1 more; ckptctl ls --all)"));
@@ -786,16 +746,16 @@ TEST(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed)
 	struct store_ref ref;
 
 	locks(-EAGAIN, 3, NULL);
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_int_equal(resolve(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
 	assert_int_equal(locking.n, 3);
 	locks(-EAGAIN, UINT32_MAX, NULL);
-	assert_refused_by(-ENOENT, root, "latest", "is being removed");
+	assert_refused(-ENOENT, root, "latest", "is being removed");
 	assert_int_equal(locking.n, STORE_TRIES_MAX);
 	assert_int_equal(store_resolve(&ops, root, "latest", &ref, NULL), -ENOENT);
 	assert_int_equal(ref.step_fd, -1);
 	locks(-EIO, UINT32_MAX, NULL);
-	assert_refused_by(-EIO, root, "latest", "cannot open step-000000000025");
+	assert_refused(-EIO, root, "latest", "cannot open step-000000000025");
 	assert_int_equal(locking.n, 1);
 }
 
@@ -812,37 +772,33 @@ static void it_is_swapped(void)
 
 static int stat_refused(void *ctx, int fd, struct io_stat *ret)
 {
-	(void)ctx;
-	(void)fd;
-	(void)ret;
 	return -EIO;
 }
 
 TEST(a_path_is_read_only_if_it_still_leads_to_what_was_locked)
 {
 	struct store_ref ref;
-	int fd;
+	cleanup_close int fd = -1;
 
 	assert_int_equal(renameat(s->job_fd, "step-000000000010", place.fd, "model"), 0);
 	locks(-EOPNOTSUPP, UINT32_MAX, NULL); /* no locks there: it is read all the same */
-	assert_int_equal(resolve_by(NULL, at("model"), &ref), 0);
+	assert_int_equal(resolve(NULL, at("model"), &ref), 0);
 	locks(-EAGAIN, UINT32_MAX, NULL);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	locks(-EIO, UINT32_MAX, NULL);
-	assert_refused_by(-EIO, NULL, at("model"), "model for reading");
+	assert_refused(-EIO, NULL, at("model"), "model for reading");
 	locks(0, 0, it_goes);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
 	locks(0, 0, it_is_swapped);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	assert_int_equal(unlinkat(place.fd, "model", AT_REMOVEDIR), 0);
 	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
 	ops = io_ops_posix;
 	ops.stat = stat_refused;
-	assert_refused_by(-EIO, NULL, at("model"), "cannot lock");
+	assert_refused(-EIO, NULL, at("model"), "cannot lock");
 	fd = dir_open(place.fd, "model");
 	assert_int_equal(io_ops_posix.lock(NULL, fd, true), 0); /* no lock was left behind */
-	(void)close(fd);
 }
 
 /* --- any call, any allocation fails --- */
@@ -861,8 +817,6 @@ static int names_add(void *arg, const char *job, int job_fd, const char *abs_pat
 {
 	struct answer *a = arg;
 
-	(void)job;
-	(void)job_fd;
 	(void)snprintf(a->text + strlen(a->text), sizeof a->text - strlen(a->text), "%s ",
 		       abs_path);
 	return 0;
@@ -908,7 +862,7 @@ static void places_make(void)
 	static const char *const dir[] = { "two",	   "two/a", "two/a/.ckptd", "two/b",
 					   "two/b/.ckptd", "empty", "model",	    "torn" };
 	static const char *const file[] = { "model/MANIFEST", "torn/w0000.part" };
-	struct store_step *step;
+	cleanup_free struct store_step *step = NULL;
 	uint32_t n;
 
 	for (size_t i = 0; i < ARRAY_LEN(dir); i++)
@@ -917,7 +871,6 @@ static void places_make(void)
 		put_file(place.fd, file[i]);
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
 	assert_int_equal(store_mark_set(s, &step[1], MARK_TAG, "best", 0, NULL, &err), 0);
-	free(step);
 }
 
 /* The same answer as without the failure, or that failure, with a sentence and nothing given. */

@@ -255,11 +255,11 @@ TEST(what_is_being_removed_gets_no_mark_and_is_not_opened)
 
 static void damage_what(const char *file, const char *text)
 {
-	int fd = openat(s->job_fd, file, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
+	cleanup_close int fd =
+		openat(s->job_fd, file, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
 
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-	(void)close(fd);
 }
 
 TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
@@ -430,7 +430,6 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	uint32_t nst = 0, nm = 0, hold = 0, tag20 = 0, tag30 = 0, bad = 0;
 	int r;
 
-	(void)arg;
 	after.job_fd = at->ops->open(at->ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
 	r = store_scan(&after, true, &st, &nst, &err);
 	if (!r)
@@ -490,7 +489,6 @@ TEST(what_was_acknowledged_survives_the_power)
 
 static int lock_what_has_gone(void *ctx, int fd, bool exclusive)
 {
-	(void)ctx;
 	(void)renameat(s->job_fd, "step-000000000020", s->job_fd, ".trash-00000001");
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
@@ -852,7 +850,6 @@ static struct {
 
 static int open_made_up(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
 	if (strstr(name, "-0000000000") && !(flags & O_DIRECTORY) && ++opening.calls == opening.nth)
 		return opening.error;
 	return io_ops_posix.open(NULL, dirfd, name, flags, mode);
@@ -950,7 +947,6 @@ static uint32_t opened_new;
 
 static int open_new_refused(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
 	if (!(flags & O_CREAT))
 		return io_ops_posix.open(NULL, dirfd, name, flags, mode);
 	opened_new++;
@@ -1021,7 +1017,6 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 	static uint32_t turn;
 	char away[40];
 
-	(void)ctx;
 	(void)snprintf(away, sizeof away, "was-%u", turn++);
 	move("step-000000000020", away);
 	put_dir(s->job_fd, "step-000000000020");

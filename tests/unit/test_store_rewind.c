@@ -44,7 +44,6 @@ static void row(void *arg, const struct store_step *st, bool back)
 {
 	size_t used = strlen(moved);
 
-	(void)arg;
 	(void)snprintf(moved + used, sizeof moved - used, "%s%c%" PRIu64, used ? " " : "",
 		       back ? '+' : '-', st->step);
 }

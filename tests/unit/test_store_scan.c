@@ -9,8 +9,6 @@ static uint32_t forgotten;
 
 static int forget(int fd, off_t at, off_t bytes, int advice)
 {
-	(void)at;
-	(void)bytes;
 	assert_true(fcntl(fd, F_GETFD) >= 0);
 	forgotten += advice == POSIX_FADV_DONTNEED;
 	return 0;
@@ -102,8 +100,8 @@ TEST(a_scan_knows_what_manifest_says)
 	static const uint8_t zero[16];
 	struct stat st;
 	uint64_t bytes = 0;
-	struct crash_step c = { 0 };
-	int fd;
+	cleanup_step struct crash_step c = { 0 };
+	cleanup_close int fd = -1;
 
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &c, &err), 0);
 	scan(false);
@@ -123,8 +121,6 @@ TEST(a_scan_knows_what_manifest_says)
 		bytes += (uint64_t)st.st_size;
 	}
 	assert_int_equal(step[0].bytes, bytes);
-	(void)close(fd);
-	crash_step_free(&c);
 }
 
 /* A step of two ranks that own nothing, by the MANIFEST of t: a scan looks at no part. */
@@ -258,7 +254,7 @@ static void damage_make(uint32_t kind)
 {
 	static const char path[] = "step-000000000020/MANIFEST";
 	uint8_t byte = 0xff;
-	int fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
+	cleanup_close int fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
 
 	assert_true(fd >= 0);
 	switch (kind) {
@@ -294,7 +290,6 @@ static void damage_make(uint32_t kind)
 	default:
 		fail();
 	}
-	(void)close(fd);
 }
 
 TEST(a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place)
@@ -465,7 +460,6 @@ static int unknown_entry(void *arg, const char *name, unsigned char d_type)
 {
 	const struct unknown_listing *l = arg;
 
-	(void)d_type;
 	return l->each(l->arg, name, DT_UNKNOWN);
 }
 
@@ -518,7 +512,6 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 
 static int refuse_entry(void *arg, const char *name, int is_file)
 {
-	(void)arg;
 	return strcmp(name, "MANIFEST") == 0 ? 40 + is_file : 0;
 }
 
@@ -564,7 +557,7 @@ TEST(a_thousand_steps_are_listed_fast)
 	uint64_t best = UINT64_MAX;
 
 	for (uint32_t i = 0; i < MANY; i++) {
-		struct crash_step c = { 0 };
+		cleanup_step struct crash_step c = { 0 };
 		struct store_txn *x;
 
 		/* Only MANIFEST is looked at: the parts need not stay. */
@@ -572,7 +565,6 @@ TEST(a_thousand_steps_are_listed_fast)
 		for (uint32_t k = 0; k < CRASH_WORLD; k++)
 			assert_int_equal(unlinkat(x->fd, c.file[k].name, 0), 0);
 		assert_int_equal(crash_commit(x, &c, i, &err), 0);
-		crash_step_free(&c);
 	}
 	for (uint32_t i = 0; i < 5; i++) {
 		uint64_t begun = now_ns();
