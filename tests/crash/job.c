@@ -75,6 +75,16 @@ void another_claims(void)
 	store_close(other);
 }
 
+void store_drop(struct store **by)
+{
+	store_close(*by);
+}
+
+void txn_drop(struct store_txn **x)
+{
+	store_abort(*x);
+}
+
 struct store job_by(const struct io_ops *by)
 {
 	return (struct store){ .ops = by, .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };

@@ -230,36 +230,11 @@ TEST(placements_that_are_no_order_are_refused_by_the_conversions)
 /* Like mesh texts: an answer that checks, or a sentence that says where. */
 TEST(random_layout_texts_are_layouts_or_errors)
 {
-	static const char *const part[] = {
-		"Shard(",
-		"StridedShard(",
-		"_StridedShard(",
-		"Only(",
-		"Partial(",
-		"Replicate",
-		"flat:",
-		"unflatten_pad:",
-		"0",
-		"1",
-		"2",
-		"4294967295",
-		"-1",
-		"sum",
-		"max",
-		"keep",
-		",",
-		")",
-		"@dp",
-		"@tp",
-		"@pp",
-		"@none",
-		" ",
-		"(",
-		"\x80",
-		"Shard(0)@tp",
-		"Partial(avg)@dp",
-		"Partial(sum, keep)@tp",
-	};
+	static const char *const part[] =
+		ROW("Shard(", "StridedShard(", "_StridedShard(", "Only(", "Partial(", "Replicate",
+		    "flat:", "unflatten_pad:", "0", "1", "2", "4294967295", "-1", "sum", "max",
+		    "keep", ",", ")", "@dp", "@tp", "@pp", "@none", " ", "(", "\x80", "Shard(0)@tp",
+		    "Partial(avg)@dp", "Partial(sum, keep)@tp");
 	struct arena base = { 0 };
 	struct mesh m;
 	uint32_t good = 0;

@@ -74,6 +74,25 @@ static void set(uint64_t number, enum store_mark_kind kind, const char *name, ui
 		fail_msg("%s", err.msg);
 }
 
+/* How many went. */
+static uint32_t clear(uint64_t number, enum store_state state, enum store_mark_kind kind,
+		      const char *name)
+{
+	uint32_t gone = 77;
+
+	if (store_mark_clear(s, of(number, state), kind, name, &gone, &err))
+		fail_msg("%s", err.msg);
+	return gone;
+}
+
+/* Three holds of 20. */
+static void hold_three(void)
+{
+	set(20, MARK_HOLD, "a", 0, NULL);
+	set(20, MARK_HOLD, "b", 0, NULL);
+	set(20, MARK_HOLD, "c", 0, NULL);
+}
+
 static uint32_t count(enum store_mark_kind kind, uint64_t number)
 {
 	uint32_t found = 0;
@@ -166,15 +185,9 @@ TEST(of_two_tags_the_newer_counts_and_of_two_holds_the_longer)
 
 TEST(a_name_is_checked)
 {
-	static const char *const bad[] = {
-		"",
-		".x",
-		"a b",
-		"a/b",
-		"a~b",
-		"\xc3\xa4",
-		"12345678901234567890123456789012345678901234567890123456789012345"
-	};
+	static const char *const bad[] =
+		ROW("", ".x", "a b", "a/b", "a~b", "\xc3\xa4",
+		    "12345678901234567890123456789012345678901234567890123456789012345");
 	const struct store_step *st = of(20, STORE_COMMITTED);
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -191,20 +204,12 @@ TEST(a_name_is_checked)
 
 TEST(clearing_takes_what_is_named_and_no_more)
 {
-	const struct store_step *st = of(20, STORE_COMMITTED);
-	uint32_t gone;
-
-	set(20, MARK_HOLD, "a", 0, NULL);
-	set(20, MARK_HOLD, "b", 0, NULL);
-	set(20, MARK_HOLD, "c", 0, NULL);
+	hold_three();
 	set(20, MARK_TAG, "a", 0, NULL);
 	set(30, MARK_HOLD, "a", 0, NULL);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, "a", &gone, &err), 0);
-	assert_int_equal(gone, 1);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, "a", &gone, &err), 0);
-	assert_int_equal(gone, 0);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, NULL, &gone, &err), 0);
-	assert_int_equal(gone, 2);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, "a"), 1);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, "a"), 0);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, NULL), 2);
 	assert_int_equal(count(MARK_HOLD, 20), 0);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 	assert_int_equal(count(MARK_HOLD, 30), 1);
@@ -289,8 +294,6 @@ TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 
 TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 {
-	uint32_t gone;
-
 	set(30, MARK_HOLD, "a", 0, NULL);
 	set(30, MARK_VERIFIED, NULL, 0, NULL);
 	unlinked("step-000000000030/MANIFEST");
@@ -301,22 +304,16 @@ TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 	assert_false(store_mark_is(&said[1], of(30, STORE_DAMAGED)));
 	assert_int_equal(store_mark_set(s, of(30, STORE_DAMAGED), MARK_HOLD, "b", 0, NULL, &err),
 			 0);
-	assert_int_equal(store_mark_clear(s, of(30, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
-			 0);
-	assert_int_equal(gone, 2);
+	assert_int_equal(clear(30, STORE_DAMAGED, MARK_HOLD, NULL), 2);
 }
 
 TEST(releasing_a_damaged_step_leaves_the_holds_of_one_set_aside)
 {
-	uint32_t gone;
-
 	set(20, MARK_HOLD, "a", 0, NULL);
 	save(20, 10);
 	unlinked("step-000000000020/MANIFEST");
 	scan();
-	assert_int_equal(store_mark_clear(s, of(20, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
-			 0);
-	assert_int_equal(gone, 0);
+	assert_int_equal(clear(20, STORE_DAMAGED, MARK_HOLD, NULL), 0);
 	assert_int_equal(count(MARK_HOLD, 20), 1);
 }
 
@@ -335,7 +332,6 @@ static void assert_resolves(const char *name, const char *dir, const char *note)
 TEST(latest_passes_over_what_is_quarantined_and_says_so)
 {
 	struct store_ref ref;
-	uint32_t gone;
 
 	assert_resolves("latest", "step-000000000030", NULL);
 	set(30, MARK_BAD, NULL, 0, "part w0001 is damaged");
@@ -349,8 +345,7 @@ TEST(latest_passes_over_what_is_quarantined_and_says_so)
 	set(10, MARK_BAD, NULL, 0, NULL);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "latest", &ref, &err), -EUCLEAN);
 	assert_non_null(strstr(err.msg, "passed over"));
-	assert_int_equal(
-		store_mark_clear(s, of(30, STORE_QUARANTINED), MARK_BAD, NULL, &gone, &err), 0);
+	(void)clear(30, STORE_QUARANTINED, MARK_BAD, NULL);
 	assert_resolves("latest", "step-000000000030", NULL);
 }
 
@@ -392,7 +387,7 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 		for (uint64_t nth = 1;; nth++, runs++) {
 			struct store broken = { .job_fd = s->job_fd, .root_fd = -1 };
 			struct store_mark *m;
-			uint32_t nm, gone;
+			uint32_t nm;
 			bool second;
 			int r;
 
@@ -411,9 +406,7 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 			if (r && second)
 				fail_msg("call %" PRIu64 ": failed and there", nth);
 			free(m);
-			assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), MARK_HOLD,
-							  NULL, &gone, &err),
-					 0);
+			(void)clear(20, STORE_COMMITTED, MARK_HOLD, NULL);
 			if (!io_faults_hit(&f))
 				break;
 		}
@@ -524,31 +517,19 @@ TEST(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits)
 		{ "made=2024-02-29T23:59:59.5Z\n", UINT64_C(1709251199500000000) },
 		{ "made=2554-07-21T23:34:33.709551615Z\n", UINT64_MAX },
 	};
-	static const char *const bad[] = {
-		"made=\n",
-		"made=1970-01-01T00:00:00\n",
-		"made=1970-01-01T00:00:00z\n",
-		"made=1970-01-01T00:00:00Z \n",
-		"made=1970-01-01T00:00:00.Z\n",
-		"made=1970-01-01T00:00:00.x1Z\n",
-		"made=1970-01-01T00:00:00.1234567890Z\n",
-		"made=1970-01-01T00:00:00.1x2Z\n",
-		"made=1970-01-01T00:00:0xZ\n",
-		"made=1970-01-01 00:00:00Z\n",
-		"made=1970-00-01T00:00:00Z\n",
-		"made=1970-13-01T00:00:00Z\n",
-		"made=1970-01-00T00:00:00Z\n",
-		"made=1970-01-32T00:00:00Z\n",
-		"made=2023-02-29T00:00:00Z\n",
-		"made=1970-01-01T24:00:00Z\n",
-		"made=1970-01-01T00:60:00Z\n",
-		"made=1970-01-01T00:00:60Z\n",
-		"made=1969-12-31T23:59:59Z\n",
-		"made=0000-01-01T00:00:00Z\n",
-		"made=2554-07-21T23:34:33.709551616Z\n", /* 2^64 ns */
-		"made=2554-07-21T23:34:34Z\n",
-		"made=9999-12-31T23:59:59Z\n",
-	};
+	static const char *const bad[] =
+		ROW("made=\n", "made=1970-01-01T00:00:00\n", "made=1970-01-01T00:00:00z\n",
+		    "made=1970-01-01T00:00:00Z \n", "made=1970-01-01T00:00:00.Z\n",
+		    "made=1970-01-01T00:00:00.x1Z\n", "made=1970-01-01T00:00:00.1234567890Z\n",
+		    "made=1970-01-01T00:00:00.1x2Z\n", "made=1970-01-01T00:00:0xZ\n",
+		    "made=1970-01-01 00:00:00Z\n", "made=1970-00-01T00:00:00Z\n",
+		    "made=1970-13-01T00:00:00Z\n", "made=1970-01-00T00:00:00Z\n",
+		    "made=1970-01-32T00:00:00Z\n", "made=2023-02-29T00:00:00Z\n",
+		    "made=1970-01-01T24:00:00Z\n", "made=1970-01-01T00:60:00Z\n",
+		    "made=1970-01-01T00:00:60Z\n", "made=1969-12-31T23:59:59Z\n",
+		    "made=0000-01-01T00:00:00Z\n",
+		    "made=2554-07-21T23:34:33.709551616Z\n", /* 2^64 ns */
+		    "made=2554-07-21T23:34:34Z\n", "made=9999-12-31T23:59:59Z\n");
 	struct store_mark m;
 
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
@@ -565,21 +546,10 @@ TEST(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits)
 
 TEST(a_mark_says_each_thing_once_and_what_belongs_to_its_kind)
 {
-	static const char *const bad[] = {
-		"",
-		"\n",
-		"made=2026-11-21T19:30:00Z",
-		"by=me\n",
-		MADE "=x\n",
-		MADE "x\n",
-		MADE "By=me\n",
-		MADE "\n",
-		MADE MADE,
-		MADE UNTIL UNTIL,
-		MADE "by=me\nby=me\n",
-		MADE "why=x\nwhy=y\n",
-		MADE "why=\x01\n",
-	};
+	static const char *const bad[] =
+		ROW("", "\n", "made=2026-11-21T19:30:00Z", "by=me\n", MADE "=x\n", MADE "x\n",
+		    MADE "By=me\n", MADE "\n", MADE MADE, MADE UNTIL UNTIL, MADE "by=me\nby=me\n",
+		    MADE "why=x\nwhy=y\n", MADE "why=\x01\n");
 	char text[STORE_MARK_BYTES_MAX + 2], by[200];
 	struct store_mark m;
 
@@ -637,20 +607,9 @@ TEST(a_file_is_a_mark_only_if_we_would_call_it_so)
 	assert_int_equal(m.id8[7], 0xef);
 }
 
-static const char *const well_formed[] = {
-	" ",
-	"~",
-	"\xc2\xa0",
-	"\xdf\xbf",
-	"\xe0\xa0\x80",
-	"\xe1\x80\x80",
-	"\xed\x9f\xbf",
-	"\xee\x80\x80",
-	"\xef\xbf\xbf",
-	"\xf0\x90\x80\x80",
-	"\xf1\x80\x80\x80",
-	"\xf4\x8f\xbf\xbf",
-};
+static const char *const well_formed[] = ROW(
+	" ", "~", "\xc2\xa0", "\xdf\xbf", "\xe0\xa0\x80", "\xe1\x80\x80", "\xed\x9f\xbf",
+	"\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf1\x80\x80\x80", "\xf4\x8f\xbf\xbf");
 /* And how many '?' stand for it. */
 static const struct {
 	const char *text;
@@ -780,7 +739,6 @@ TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(pair); i++) {
 		const char *kind = pair[i / 2].kind;
-		uint32_t gone;
 
 		for (uint32_t k = 0; k < 2; k++) {
 			(void)snprintf(rest, sizeof rest, "%s~%08x", pair[i / 2].rest, k + 1);
@@ -792,10 +750,7 @@ TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 		marks();
 		assert_int_equal(nmark, 1);
 		assert_string_equal(said[0].why, "counts");
-		assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), said[0].kind, NULL,
-						  &gone, &err),
-				 0);
-		assert_int_equal(gone, 2);
+		assert_int_equal(clear(20, STORE_COMMITTED, said[0].kind, NULL), 2);
 	}
 	for (uint32_t k = 0; k < 2; k++) /* nothing to tell them by: still one */
 		put("hold", k ? "-x~00000001" : "-x~00000002", AT("01"));
@@ -1050,9 +1005,7 @@ TEST(clearing_says_done_only_when_they_are_gone)
 			uint32_t gone = 77, open = open_files();
 			int r;
 
-			set(20, MARK_HOLD, "a", 0, NULL);
-			set(20, MARK_HOLD, "b", 0, NULL);
-			set(20, MARK_HOLD, "c", 0, NULL);
+			hold_three();
 			io_faults_init(&f, &io_ops_posix);
 			io_faults_fail(&f, IO_ON_ANY, nth, code[c / 2], c % 2);
 			memset(&err, 0, sizeof err);
@@ -1083,9 +1036,7 @@ TEST(a_mark_that_another_has_cleared_at_the_same_time_is_no_error)
 	uint32_t gone;
 
 	for (uint64_t nth = 1; nth <= 3; nth++) {
-		set(20, MARK_HOLD, "a", 0, NULL);
-		set(20, MARK_HOLD, "b", 0, NULL);
-		set(20, MARK_HOLD, "c", 0, NULL);
+		hold_three();
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_fail(&f, IO_ON_UNLINK, nth, -ENOENT, false);
 		assert_int_equal(store_mark_clear(&other, of(20, STORE_COMMITTED), MARK_HOLD, NULL,

@@ -77,6 +77,13 @@ static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_la
 /* Steps here are written in nanoseconds that follow each other. */
 static const struct retain_policy last2_at_once = { .keep_last = 2, .set_aside_for_ns = 1 };
 
+static int prune_try(const struct io_ops *by, const struct retain_policy *p)
+{
+	struct prune_opts o = keep_last(p);
+
+	return prune_with(by, s->job_fd, &o, &pruned);
+}
+
 static struct prune_result prune_by(const struct prune_opts *o)
 {
 	struct prune_result ret;
@@ -233,13 +240,11 @@ static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on)
 {
-	struct prune_opts o = keep_last(&last1);
-
 	marks_looked = 0;
 	mark(50, MARK_VERIFIED, NULL);
 	mark(40, MARK_VERIFIED, NULL);
 	ops.open = open_then_bad;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_true(marks_looked > 2);
 	assert_int_equal(pruned.newest, 40);
 	assert_listed("q50 40");
@@ -268,7 +273,7 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 {
 	struct prune_opts o = keep_last(NULL);
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 	char path[STORE_DIR_MAX + 10];
 
 	mark(50, MARK_BAD, NULL);
@@ -288,7 +293,6 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	assert_non_null(strstr(rows, "30 keep no policy"));
 	assert_non_null(strstr(rows, "20 keep tagged kept"));
 	assert_listed("c60 25 a30 q20 10");
-	store_abort(x);
 }
 
 TEST(a_hold_that_has_expired_keeps_nothing)
@@ -474,12 +478,11 @@ TEST(what_is_being_read_stays)
 
 TEST(where_there_are_no_locks_nothing_goes)
 {
-	struct prune_opts o = keep_last(&last1);
 	struct io_faults f;
 
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&f.ops, &last1), 0);
 	assert_int_equal(pruned.removed, 0);
 	assert_int_equal(pruned.failed, 4);
 	assert_non_null(strstr(rows, "has no locks"));
@@ -623,13 +626,11 @@ static int stat_owned(void *ctx, int fd, struct io_stat *ret)
 
 TEST(root_removes_what_is_the_job_s_owner_s)
 {
-	struct prune_opts o = keep_last(&last1);
-
 	ops.stat = stat_owned;
 	for (uint32_t own = 0; own < 2; own++) {
 		job_owner = own ? OWNER : OWNER + 1;
 		pretended = 0;
-		assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+		assert_int_equal(prune_try(&ops, &last1), 0);
 		pretended = NOBODY_ELSE;
 		assert_int_equal(pruned.removed, own ? 4 : 0);
 		assert_int_equal(pruned.failed, own ? 0 : 4);
@@ -647,14 +648,13 @@ static int stat_fails(void *ctx, int fd, struct io_stat *ret)
 TEST(whose_a_step_is_must_be_known)
 {
 	for (stat_fails_at = 1;; stat_fails_at++) {
-		struct prune_opts o = keep_last(&last2);
 		uint32_t left;
 		int r;
 
 		mark(50, MARK_VERIFIED, NULL);
 		ops.stat = stat_fails;
 		stat_calls = 0;
-		r = prune_with(&ops, s->job_fd, &o, &pruned);
+		r = prune_try(&ops, &last2);
 		if (stat_calls < stat_fails_at)
 			break;
 		left = 3 - (r ? 0 : pruned.removed);
@@ -669,10 +669,8 @@ TEST(whose_a_step_is_must_be_known)
 
 TEST(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may)
 {
-	struct prune_opts o = keep_last(&last1);
-
 	ops.stat = NULL;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_int_equal(pruned.removed, 4);
 	assert_listed("50");
 }
@@ -774,7 +772,7 @@ TEST(a_tag_at_any_moment_is_kept_or_refused)
 
 static void act_go_back(void)
 {
-	struct store *other;
+	cleanup_store struct store *other = NULL;
 
 	/* As another process: a claim of its own. */
 	other = opened(&io_ops_posix);
@@ -785,7 +783,6 @@ static void act_go_back(void)
 	else
 		crash_step_free(&saved[nsaved]);
 	(void)close(verdict);
-	store_close(other);
 }
 
 /* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
@@ -878,19 +875,18 @@ static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 {
-	struct prune_opts o = keep_last(&last1);
 	struct io_faults f;
 
 	late = MARK_TAG;
 	ops.open = open_too_late;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_int_equal(pruned.newest, 40);
 	assert_listed("40");
 	AFRESH();
 	/* and locked by another's removal: it is looked at again */
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EAGAIN, false);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&f.ops, &last1), 0);
 	assert_int_equal(pruned.newest, 50);
 	assert_listed("50");
 }
@@ -911,12 +907,10 @@ static int fail_list(void *ctx, int dirfd,
 
 TEST(when_the_second_look_fails_nothing_is_removed)
 {
-	struct prune_opts o = keep_last(&last1);
-
 	list_fails = false;
 	ops.lock = lock_then_fail;
 	ops.list = fail_list;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), -EIO);
+	assert_int_equal(prune_try(&ops, &last1), -EIO);
 	assert_true(list_fails);
 	assert_non_null(strstr(err.msg, "cannot list its directory"));
 	assert_listed("50 40 30 20 10");
@@ -941,11 +935,9 @@ static void point_exchange(void *ctx, const char *name)
 
 TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 {
-	struct prune_opts o = keep_last(&last1);
-
 	ops.stat = another_each_time;
 	exchanges = true;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_int_equal(pruned.removed, 0);
 	assert_int_equal(pruned.newest, 50);
 	for (uint32_t i = 1; i < NSTEP; i++) {
@@ -958,7 +950,7 @@ TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 	assert_non_null(strstr(rows, "50 keep last 1/1, newest committed\n"));
 	exchanges = false;
 	ops.point = point_exchange;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_true(exchanges);
 	assert_int_equal(pruned.removed, 0);
 	assert_non_null(strstr(rows, "10 keep it has gone, or is another one now"));
@@ -969,9 +961,7 @@ static struct io_faults dying;
 
 static void act_prune_then_die(void)
 {
-	struct prune_opts o = keep_last(&last1);
-
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &pruned) == 0)
+	if (prune_try(&io_ops_posix, &last1) == 0)
 		io_faults_kill(&dying, 1);
 }
 
@@ -1014,11 +1004,10 @@ static void act_prune(void)
 
 static void act_claim(void)
 {
-	struct store *other;
+	cleanup_store struct store *other = NULL;
 
 	other = opened(&io_ops_posix);
 	(void)claimed(other, 0, false);
-	store_close(other);
 }
 
 TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
@@ -1069,13 +1058,12 @@ TEST(any_call_may_fail)
 		bool hit = true;
 
 		for (uint64_t nth = 1; hit; nth++) {
-			struct prune_opts o = keep_last(&last2);
 			struct io_faults f;
 			int r;
 
 			io_faults_init(&f, &io_ops_posix);
 			io_faults_fail(&f, kind[k].on, nth, kind[k].err, kind[k].sticky);
-			r = prune_with(&f.ops, s->job_fd, &o, &pruned);
+			r = prune_try(&f.ops, &last2);
 			hit = io_faults_hit(&f);
 			if (r && !err.msg[0])
 				fail_msg("call %" PRIu64 ": no sentence", nth);
@@ -1090,12 +1078,11 @@ TEST(it_may_die_at_any_call)
 	bool hit = true;
 
 	for (uint64_t nth = 1; hit; nth++) {
-		struct prune_opts o = keep_last(&last2);
 		struct io_faults f;
 
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_kill(&f, nth);
-		(void)prune_with(&f.ops, s->job_fd, &o, &pruned);
+		(void)prune_try(&f.ops, &last2);
 		hit = io_faults_hit(&f);
 		assert_nothing_lost("dead at", nth);
 		AFRESH();
@@ -1141,13 +1128,12 @@ static int walk(struct io_faults *f, uint64_t *ret_states)
 
 TEST(the_power_may_go_at_any_moment)
 {
-	struct prune_opts o = keep_last(&last2);
 	struct io_faults f;
 	uint64_t states = 0;
 
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &pruned), 0);
+	assert_int_equal(prune_try(&f.ops, &last2), 0);
 	assert_int_equal(pruned.removed, 3);
 	io_record_mark(f.record, 1);
 	assert_int_equal(walk(&f, &states), 0);
@@ -1168,7 +1154,6 @@ TEST(a_death_a_sweep_and_then_power_loss)
 
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_die };
-		struct prune_opts o = keep_last(&last2);
 		struct store *other;
 		struct io_faults f;
 
@@ -1180,7 +1165,7 @@ TEST(a_death_a_sweep_and_then_power_loss)
 		other = opened(&f.ops);
 		dying.on_point = meddle;
 		dying.on_point_arg = &m;
-		(void)prune_with(&dying.ops, s->job_fd, &o, &pruned);
+		(void)prune_try(&dying.ops, &last2);
 		acted = m.done;
 		(void)claimed(other, 0, false);
 		store_close(other);

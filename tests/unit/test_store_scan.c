@@ -56,7 +56,7 @@ TEST(a_job_without_steps_has_none)
 
 TEST(steps_come_newest_first_and_others_only_when_asked_for)
 {
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	save(10, UINT64_MAX);
 	save(20, 10);
@@ -74,7 +74,6 @@ TEST(steps_come_newest_first_and_others_only_when_asked_for)
 	assert_int_equal(step[2].state, STORE_SET_ASIDE);
 	assert_int_equal(step[2].seq, 3);
 	assert_string_equal(step[2].dir, crash_aside(s, 30, 3));
-	store_abort(x);
 }
 
 /* As a crash leaves them that lets a number of the line be given twice. */
@@ -347,7 +346,7 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 {
 	static const int shortage[] = { -ENOMEM, -EMFILE, -ENFILE };
 	static const char *const path[] = { "step-000000000010/MANIFEST", ".tmp-" };
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	save(10, UINT64_MAX);
 	x = begun(s, 20, 2);
@@ -369,7 +368,6 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 	scan(true);
 	assert_order("10");
 	ops = io_ops_posix;
-	store_abort(x);
 }
 
 TEST(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps)
@@ -410,14 +408,13 @@ static int huge_size(void *ctx, int fd, uint64_t *ret_bytes)
 
 TEST(sizes_that_no_disk_has_are_not_added_up_to_less)
 {
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	x = begun(s, 20, 2);
 	ops.size = huge_size;
 	scan(true);
 	assert_int_equal(step[0].bytes, UINT64_MAX - 1);
 	ops = io_ops_posix;
-	store_abort(x);
 }
 
 static int another_each_time(void *ctx, int fd, struct io_stat *ret)
@@ -486,7 +483,7 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 {
 	uint32_t count[2] = { 0 };
 	struct source_dir d;
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 	uint64_t bytes;
 	int fd;
 
@@ -507,7 +504,6 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 	assert_int_equal(count[1], 3);
 	store_source_dir_close(&d);
 	(void)close(fd);
-	store_abort(x);
 }
 
 static int refuse_entry(void *arg, const char *name, int is_file)

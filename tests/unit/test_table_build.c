@@ -102,6 +102,7 @@ TEST(a_malformed_tensor_is_refused_by_name)
 {
 	char longest[CKPT_NAME_MAX + 2];
 	uint64_t shape[CKPT_DIMS_MAX + 1], huge[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 };
+	struct table_tensor bad[11];
 	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
 
@@ -109,48 +110,23 @@ TEST(a_malformed_tensor_is_refused_by_name)
 		shape[i] = 1;
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
+	for (int i = 0; i < 11; i++)
+		bad[i] = tensor("w", 2, shape);
+	bad[0].dtype = 0;
+	bad[1].dtype = 99;
+	bad[2].role = CKPT_COUNTER + 1;
+	bad[3].cls = CKPT_SINK + 1;
+	bad[4].flags = 2;
+	bad[5].ndim = CKPT_DIMS_MAX + 1;
+	bad[6].flags = TENSOR_BLOB;
+	bad[7].rank = 1;
+	bad[8].layout = 0;
+	bad[9].name = longest;
+	bad[10].shape = huge;
 	for (int i = 0; i < 11; i++) {
-		struct table_tensor x = tensor("w", 2, shape);
-		int want = -EINVAL;
+		int want = i == 9 ? -ENAMETOOLONG : i == 10 ? -EOVERFLOW : -EINVAL;
 
-		switch (i) {
-		case 0:
-			x.dtype = 0;
-			break;
-		case 1:
-			x.dtype = 99;
-			break;
-		case 2:
-			x.role = CKPT_COUNTER + 1;
-			break;
-		case 3:
-			x.cls = CKPT_SINK + 1;
-			break;
-		case 4:
-			x.flags = 2;
-			break;
-		case 5:
-			x.ndim = CKPT_DIMS_MAX + 1;
-			break;
-		case 6:
-			x.flags = TENSOR_BLOB;
-			break;
-		case 7:
-			x.rank = 1;
-			break;
-		case 8:
-			x.layout = 0;
-			break;
-		case 9:
-			x.name = longest;
-			want = -ENAMETOOLONG;
-			break;
-		case 10:
-			x.shape = huge;
-			want = -EOVERFLOW;
-			break;
-		}
-		assert_int_equal(table_add_tensor(&t, &x, NULL, &err), want);
+		assert_int_equal(table_add_tensor(&t, &bad[i], NULL, &err), want);
 		assert_non_null(strstr(err.msg, i == 9 ? "xxx" : "model/w"));
 		assert_int_equal(err.code, want);
 	}
