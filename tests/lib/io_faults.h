@@ -72,6 +72,9 @@ struct io_faults {
 	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes them */
 	void (*on_point)(void *arg, const char *name);
 	void *on_point_arg;
+	void (*on_call)(void *arg,
+			uint32_t classes); /* NULL, or told before each call of its classes */
+	void *on_call_arg;
 	pthread_mutex_t lock; /* protects all below */
 	enum io_fault_mode mode;
 	uint32_t on;

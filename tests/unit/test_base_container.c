@@ -11,6 +11,12 @@ struct file {
 	uint64_t len;
 };
 
+static void file_free(struct file *f)
+{
+	free(f->b);
+}
+#define cleanup_file __attribute__((cleanup(file_free)))
+
 static struct container_info sample_info(uint32_t kind)
 {
 	struct container_info i =
@@ -87,7 +93,7 @@ static void assert_refused(struct file f, uint32_t kind, const char *says)
 
 TEST(what_was_encoded_is_decoded)
 {
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 	struct container_info want = sample_info(CONTAINER_MANIFEST);
 	struct container_view v;
 	struct container_bytes s;
@@ -128,13 +134,12 @@ TEST(what_was_encoded_is_decoded)
 	assert_int_equal(container_view_records(&v, 7, 16, &p, &n, NULL), -EBADMSG);
 	assert_int_equal(container_view_records(&v, 4, 8, &p, &n, NULL), 0);
 	assert_true(!p && n == 0);
-	free(f.b);
 }
 
 /* The bytes on disk, pinned: who changes them changes the format. */
 TEST(the_layout_on_disk_is_the_documented_one)
 {
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 	const uint8_t *t = f.b + f.len - BLOCK;
 
 	assert_memory_equal(f.b, "\211CKPTD\r\n\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0",
@@ -151,12 +156,11 @@ TEST(the_layout_on_disk_is_the_documented_one)
 	assert_memory_equal(t + 32, "\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf\x10", 16);
 	assert_memory_equal(t + 48, "\7\0\0\0\x9\0\0\0\x8\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0", 24);
 	assert_memory_equal(t + 72, "\x18\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
-	free(f.b);
 }
 
 TEST(every_flipped_byte_is_found)
 {
-	struct file f = sample(CONTAINER_DECLARATION);
+	cleanup_file struct file f = sample(CONTAINER_DECLARATION);
 	struct container_view v;
 
 	for (uint64_t i = 0; i < f.len; i++) {
@@ -171,12 +175,12 @@ TEST(every_flipped_byte_is_found)
 		}
 	}
 	assert_int_equal(container_decode(f.b, f.len, CONTAINER_DECLARATION, &v, NULL), 0);
-	free(f.b);
 }
 
 TEST(every_truncated_or_lengthened_file_is_found)
 {
-	struct file f = sample(CONTAINER_MANIFEST), cut;
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
+	struct file cut;
 
 	for (uint64_t len = 0; len < f.len; len++) {
 		cut = (struct file){ f.b, len };
@@ -201,12 +205,11 @@ TEST(every_truncated_or_lengthened_file_is_found)
 	memcpy(cut.b + f.len, f.b + f.len - BLOCK, BLOCK);
 	assert_refused(cut, CONTAINER_MANIFEST, "bytes were lost or added");
 	free(cut.b);
-	free(f.b);
 }
 
 TEST(messages_name_the_offset_and_the_reason)
 {
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 
 	f.b[f.len - 100] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_MANIFEST), -EBADMSG);
@@ -232,12 +235,11 @@ TEST(messages_name_the_offset_and_the_reason)
 	assert_says("not a ckptd file");
 	reseal(f.b);
 	assert_refused(f, CONTAINER_MANIFEST, "first bytes are not those of a ckptd header");
-	free(f.b);
 }
 
 TEST(newer_versions_are_refused_and_tolerable_ones_are_read)
 {
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 	struct ck_head *h = (struct ck_head *)f.b;
 
 	h->minor = le16_of(77);
@@ -264,7 +266,6 @@ TEST(newer_versions_are_refused_and_tolerable_ones_are_read)
 	assert_says("format version 1.77");
 	h->self[3] ^= 1; /* a version is believed only under a right checksum */
 	assert_int_equal(decode(f, CONTAINER_MANIFEST), -EBADMSG);
-	free(f.b);
 }
 
 TEST(unused_bytes_of_the_blocks_must_be_zero)
@@ -285,37 +286,34 @@ TEST(unused_bytes_of_the_blocks_must_be_zero)
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
-		struct file f = sample(CONTAINER_MANIFEST);
+		cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 		uint8_t *block = at[i].tail ? f.b + f.len - BLOCK : f.b;
 
 		block[at[i].off] ^= 1;
 		reseal(block);
 		assert_refused(f, CONTAINER_MANIFEST, "unused bytes are not zero");
-		free(f.b);
 	}
 }
 
 TEST(a_header_of_unknown_kind_is_refused)
 {
 	static const uint32_t kind[] = { 0, 5, UINT32_MAX };
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 
 	for (size_t i = 0; i < ARRAY_LEN(kind); i++) {
 		((struct ck_head *)f.b)->kind = le32_of(kind[i]);
 		reseal(f.b);
 		assert_refused(f, 0, "is unknown");
 	}
-	free(f.b);
 }
 
 TEST(header_and_trailer_of_different_files_do_not_match)
 {
-	struct file f = sample(CONTAINER_MANIFEST);
+	cleanup_file struct file f = sample(CONTAINER_MANIFEST);
 
 	((struct ck_head *)f.b)->uuid[15] ^= 1;
 	reseal(f.b);
 	assert_refused(f, CONTAINER_MANIFEST, "two files were mixed");
-	free(f.b);
 }
 
 TEST(hostile_section_tables_are_refused)
@@ -367,7 +365,7 @@ TEST(hostile_section_tables_are_refused)
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
-		struct file f = sample(CONTAINER_PART);
+		cleanup_file struct file f = sample(CONTAINER_PART);
 		struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
 		struct ck_sect *s = &tail->sect[t[i].i];
 		const char *n = t[i].field;
@@ -392,7 +390,6 @@ TEST(hostile_section_tables_are_refused)
 		if (decode(f, CONTAINER_PART) != -EBADMSG || !strstr(err.msg, t[i].says))
 			fail_msg("row %u, %s = %llu: \"%s\"", t[i].i, n,
 				 (unsigned long long)t[i].value, err.msg);
-		free(f.b);
 	}
 }
 
@@ -400,7 +397,7 @@ TEST(only_a_part_has_data)
 {
 	struct container_info info = sample_info(CONTAINER_PART);
 	struct container_bytes b = { .kind = 7, .rec_bytes = 8, .p = rec, .len = sizeof rec };
-	struct file f = { calloc(1, 5 * BLOCK), 5 * BLOCK };
+	cleanup_file struct file f = { calloc(1, 5 * BLOCK), 5 * BLOCK };
 	const struct container_sect *s;
 	struct container_view v;
 	struct container_map m;
@@ -427,12 +424,11 @@ TEST(only_a_part_has_data)
 	((struct ck_head *)f.b)->kind = le32_of(CONTAINER_MANIFEST);
 	reseal(f.b);
 	assert_refused(f, CONTAINER_MANIFEST, "a manifest has none");
-	free(f.b);
 }
 
 TEST(a_gap_of_zeros_before_a_section_may_be_larger_than_needed)
 {
-	struct file f = sample(CONTAINER_PART);
+	cleanup_file struct file f = sample(CONTAINER_PART);
 	struct ck_tail *tail = (struct ck_tail *)(f.b + f.len - BLOCK);
 
 	/* Row 3 (the last, one page) is dropped: its page becomes padding and has to be zero. */
@@ -442,7 +438,6 @@ TEST(a_gap_of_zeros_before_a_section_may_be_larger_than_needed)
 	assert_refused(f, CONTAINER_PART, "padding at offset 13192, 7288 bytes");
 	memset(f.b + 4 * BLOCK, 0, BLOCK);
 	assert_int_equal(decode(f, CONTAINER_PART), 0);
-	free(f.b);
 }
 
 TEST(none_and_sixty_four_sections_fit)

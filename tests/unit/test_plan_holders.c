@@ -67,6 +67,19 @@ static uint32_t operand_of(const struct random_kind *c, const uint32_t *coord)
 	return n;
 }
 
+/* What the rank at this coordinate has. */
+static void asked(const struct random_kind *c, const uint32_t *coord, enum holders_who who,
+		  struct arena *a, struct indexset *ret)
+{
+	const struct holders_kind *k = &c->kind;
+	int r = who == HOLDERS_OWNERS
+			? layout_owned(k->mesh, k->layout, k->ndim, c->shape, coord, k->elem_bytes,
+				       "model", "layers.0.w", a, ret)
+			: layout_share(k->mesh, k->layout, k->ndim, c->shape, coord, a, ret);
+
+	assert_int_equal(r, 0);
+}
+
 static void check(struct random_kind *c, const struct indexset *want, enum holders_who who,
 		  struct arena *a)
 {
@@ -87,15 +100,7 @@ static void check(struct random_kind *c, const struct indexset *want, enum holde
 		assert_int_equal(x.rank, c->rank[x.place]);
 		coord_of(&c->mesh, x.place, coord);
 		assert_int_equal(x.operand, operand_of(c, coord));
-		if (who == HOLDERS_OWNERS)
-			assert_int_equal(layout_owned(&c->mesh, &c->layout, c->kind.ndim, c->shape,
-						      coord, c->kind.elem_bytes, "model",
-						      "layers.0.w", a, &is),
-					 0);
-		else
-			assert_int_equal(layout_share(&c->mesh, &c->layout, c->kind.ndim, c->shape,
-						      coord, a, &is),
-					 0);
+		asked(c, coord, who, a, &is);
 		assert_true(indexset_equal(&is, &x.set));
 		both = is;
 		if (want)
@@ -109,13 +114,7 @@ static void check(struct random_kind *c, const struct indexset *want, enum holde
 		if (seen[i])
 			continue;
 		coord_of(&c->mesh, i, coord);
-		assert_int_equal(
-			(who == HOLDERS_OWNERS
-				 ? layout_owned(&c->mesh, &c->layout, c->kind.ndim, c->shape, coord,
-						c->kind.elem_bytes, "model", "layers.0.w", a, &is)
-				 : layout_share(&c->mesh, &c->layout, c->kind.ndim, c->shape, coord,
-						a, &is)),
-			0);
+		asked(c, coord, who, a, &is);
 		if (want)
 			assert_int_equal(indexset_intersect(&is, want, a, &is), 0);
 		assert_int_equal(is.numel, 0);

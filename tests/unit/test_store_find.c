@@ -245,11 +245,19 @@ static int job_note(void *arg, const char *job, int job_fd, const char *abs_path
 	return strcmp(job, "stop") == 0 ? 7 : 0;
 }
 
+/* These, and then this code. */
+static void assert_jobs(const char *where, int code, const char *want)
+{
+	char list[100] = "";
+
+	memset(&err, 0, sizeof err);
+	assert_int_equal(store_jobs(&ops, where, job_note, list, &err), code);
+	assert_string_equal(list, want);
+}
+
 TEST(the_jobs_of_a_path_come_by_name)
 {
 	static const char *const more[] = { "zeta", "alpha", "file-dir" };
-	char list[100] = "";
-
 	for (size_t i = 0; i < ARRAY_LEN(more); i++)
 		put_dir(place.fd, more[i]);
 	put_dir(place.fd, "zeta/.ckptd");
@@ -258,26 +266,18 @@ TEST(the_jobs_of_a_path_come_by_name)
 	put_dir(place.fd, "not a job/.ckptd");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
 	put_file(place.fd, "file-dir/step-000000000001");
-	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 0);
-	assert_string_equal(list, "alpha demo zeta ");
-	list[0] = 0;
-	assert_int_equal(store_jobs(&io_ops_posix, at("demo"), job_note, list, &err), 0);
-	assert_string_equal(list, "demo ");
-	list[0] = 0;
+	assert_jobs(root, 0, "alpha demo zeta ");
+	assert_jobs(at("demo"), 0, "demo ");
 	put_dir(place.fd, "stop");
 	put_dir(place.fd, "stop/.ckptd");
-	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 7);
-	assert_string_equal(list, "alpha demo stop ");
+	assert_jobs(root, 7, "alpha demo stop ");
 }
 
 TEST(a_path_without_jobs_has_none_and_a_missing_one_is_an_error)
 {
-	char list[100] = "";
-
 	put_dir(place.fd, "empty");
-	assert_int_equal(store_jobs(&io_ops_posix, at("empty"), job_note, list, &err), 0);
-	assert_string_equal(list, "");
-	assert_int_equal(store_jobs(&io_ops_posix, at("none"), job_note, list, &err), -ENOENT);
+	assert_jobs(at("empty"), 0, "");
+	assert_jobs(at("none"), -ENOENT, "");
 	assert_non_null(strstr(err.msg, "none"));
 }
 
@@ -306,7 +306,6 @@ static int list_untyped(void *ctx, int dirfd,
 
 TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 {
-	char list[100] = "";
 	struct store_ref ref;
 
 	ops.list = list_untyped;
@@ -317,8 +316,7 @@ TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 	put_dir(place.fd, "empty");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
 	put_file(place.fd, "file");
-	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-	assert_string_equal(list, "alpha beta demo ");
+	assert_jobs(root, 0, "alpha beta demo ");
 	assert_int_equal(resolve(at("demo"), "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000025"));
 }
@@ -443,7 +441,6 @@ static int list_in_order(void *ctx, int dirfd,
 TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 {
 	static const int error[] = { -EACCES, -EPERM };
-	char list[100];
 
 	put_dir(place.fd, "alpha");
 	put_dir(place.fd, "alpha/.ckptd");
@@ -452,9 +449,7 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 		backwards = i % 2;
 		ops.list = list_in_order;
 		opens("demo", 1, error[i / 2], false);
-		list[0] = 0;
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-		assert_string_equal(list, "alpha ");
+		assert_jobs(root, 0, "alpha ");
 		memset(&err, 0, sizeof err);
 		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
 		assert_non_null(strstr(err.msg, "cannot open demo in"));
@@ -478,29 +473,21 @@ TEST(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job)
 TEST(a_job_that_goes_while_they_are_listed_is_none)
 {
 	static const int gone[] = { -ENOENT, -ENOTDIR, -ELOOP };
-	char list[100];
 
 	put_dir(place.fd, "zeta");
 	put_dir(place.fd, "zeta/.ckptd");
 	for (uint32_t i = 0; i < ARRAY_LEN(gone); i++) {
 		opens("demo", 1, gone[i], false);
-		list[0] = 0;
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-		assert_string_equal(list, "zeta ");
+		assert_jobs(root, 0, "zeta ");
 		assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
 	}
 	opens("demo", 2, -ENOENT, true); /* between the look and its turn */
-	list[0] = 0;
-	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-	assert_string_equal(list, "zeta ");
+	assert_jobs(root, 0, "zeta ");
 	for (uint32_t nth = 1; nth <= 2; nth++) { /* what cannot be seen is not said to be absent */
 		opens("demo", nth, -EMFILE, true);
-		list[0] = 0;
-		memset(&err, 0, sizeof err);
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), -EMFILE);
+		assert_jobs(root, -EMFILE, "");
 		assert_non_null(strstr(err.msg, nth == 1 ? "cannot list the jobs in" : "job demo"));
 		assert_non_null(strstr(err.msg, "ulimit"));
-		assert_string_equal(list, "");
 	}
 }
 
@@ -587,7 +574,7 @@ static void deep_make(char path[PATH_MAX], size_t bytes)
 
 TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 {
-	char deep[PATH_MAX], list[100] = "", job[PATH_MAX];
+	char deep[PATH_MAX], job[PATH_MAX];
 	struct store_ref ref;
 	int fd;
 
@@ -596,16 +583,13 @@ TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(renameat(place.fd, "demo", fd, "demo"), 0);
-	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), 0);
-	assert_string_equal(list, "demo ");
+	assert_jobs(deep, 0, "demo ");
 	assert_refused(-ENAMETOOLONG, deep, "latest", "step-000000000025");
 	(void)stpcpy(stpcpy(job, deep), "/demo");
 	assert_refused(-ENAMETOOLONG, job, "step:20", "step-000000000020");
 	assert_int_equal(renameat(fd, "demo", fd, "demo2"), 0);
-	memset(&err, 0, sizeof err);
-	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), -ENAMETOOLONG);
+	assert_jobs(deep, -ENAMETOOLONG, "");
 	assert_non_null(strstr(err.msg, "the path of demo2 is too long"));
-	assert_string_equal(list, "demo ");
 	assert_refused(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
 	assert_int_equal(renameat(fd, "demo2", place.fd, "demo"), 0);
 	(void)close(fd);

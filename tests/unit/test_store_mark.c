@@ -74,6 +74,13 @@ static void set(uint64_t number, enum store_mark_kind kind, const char *name, ui
 		fail_msg("%s", err.msg);
 }
 
+/* Of 20, by the calls of this one. */
+static int tag_by(struct store *by)
+{
+	memset(&err, 0, sizeof err);
+	return store_mark_set(by, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err);
+}
+
 /* How many went. */
 static uint32_t clear(uint64_t number, enum store_state state, enum store_mark_kind kind,
 		      const char *name)
@@ -385,16 +392,14 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 
 	for (uint32_t c = 0; c < ARRAY_LEN(code); c++) {
 		for (uint64_t nth = 1;; nth++, runs++) {
-			struct store broken = { .job_fd = s->job_fd, .root_fd = -1 };
+			struct store broken = job_by(&f.ops);
 			struct store_mark *m;
 			uint32_t nm;
 			bool second;
 			int r;
 
 			set(20, MARK_HOLD, "x", now + 900 * NS_PER_S, "first");
-			memcpy(broken.job, s->job, sizeof broken.job);
 			io_faults_init(&f, &io_ops_posix);
-			broken.ops = &f.ops;
 			io_faults_fail(&f, IO_ON_ANY, nth, code[c], false);
 			r = store_mark_set(&broken, of(20, STORE_COMMITTED), MARK_HOLD, "x",
 					   now + 60 * NS_PER_S, "second", &err);
@@ -453,14 +458,13 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 TEST(what_was_acknowledged_survives_the_power)
 {
 	struct io_crash_opts o = { .seed = 7, .nrandom = 8, .ntear = 2, .memory = true };
-	struct store live = { .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 	const struct store_step *st = of(20, STORE_COMMITTED);
 	uint64_t states = 0;
 	struct io_faults f;
+	struct store live = job_by(&f.ops);
 
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
-	live.ops = &f.ops;
 	assert_int_equal(store_mark_set(&live, st, MARK_HOLD, "a", 0, "why", &err), 0);
 	io_record_mark(f.record, 1);
 	assert_int_equal(store_mark_set(&live, st, MARK_TAG, "best", 0, NULL, &err), 0);
@@ -946,13 +950,10 @@ TEST(where_two_make_the_directory_of_marks_at_once_both_are_content)
 	ops.mkdir = mkdir_made_up;
 	mkdir_error = -EROFS;
 	assert_int_equal(io_tree_remove(s->job_fd, STORE_CLAIMS), 0);
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
-		-EROFS);
+	assert_int_equal(tag_by(&other), -EROFS);
 	assert_non_null(strstr(err.msg, "mount it writable"));
 	mkdir_error = -EEXIST; /* somebody has been faster */
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err), 0);
+	assert_int_equal(tag_by(&other), 0);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 }
 
@@ -983,9 +984,7 @@ TEST(a_step_that_is_swapped_again_and_again_gets_no_mark)
 	struct store other = job_by(&ops);
 
 	ops.lock = lock_what_is_swapped;
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
-		-ENOENT);
+	assert_int_equal(tag_by(&other), -ENOENT);
 	assert_non_null(strstr(err.msg, "has gone or is being removed"));
 	assert_int_equal(files(), 0);
 }

@@ -1002,21 +1002,13 @@ static void act_prune(void)
 	(void)prune(&p);
 }
 
-static void act_claim(void)
-{
-	cleanup_store struct store *other = NULL;
-
-	other = opened(&io_ops_posix);
-	(void)claimed(other, 0, false);
-}
-
 TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 {
 	for (uint32_t who = 0; who < 2; who++) {
 		bool acted = true;
 
 		for (uint64_t at = 1; acted; at++) {
-			struct meddling m = { .at = at, .act = who ? act_claim : act_prune };
+			struct meddling m = { .at = at, .act = who ? another_claims : act_prune };
 
 			(void)prune_meddled(&last1, &m);
 			acted = m.done;
@@ -1038,7 +1030,7 @@ static void assert_nothing_lost(const char *what, uint64_t nth)
 	listed(s, false, text);
 	if (strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acd"))
 		fail_msg("%s %" PRIu64 ": %s", what, nth, text);
-	act_claim();
+	another_claims();
 	(void)prune(&last2);
 	assert_listed("50 40");
 	assert_int_equal(leftovers("."), 0);
