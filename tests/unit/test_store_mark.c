@@ -165,27 +165,42 @@ TEST(a_tag_is_one_of_its_name_in_a_job_and_moves)
 	assert_int_equal(files(), 2);
 }
 
+/* The file of a mark of 20, as a program of ours names it. */
+static const char *file_of(const char *kind, const char *rest)
+{
+	static char file[2][200];
+	static uint32_t turn;
+	char *ret = file[turn ^= 1];
+
+	(void)snprintf(ret, sizeof file[0], STORE_CLAIMS "/%s-000000000020-", kind);
+	for (uint32_t k = 0; k < 8; k++)
+		(void)snprintf(ret + strlen(ret), 3, "%02x", of(20, STORE_COMMITTED)->id[k]);
+	(void)snprintf(ret + strlen(ret), 100, "%s", rest);
+	return ret;
+}
+
+static void put(const char *kind, const char *rest, const char *text)
+{
+	cleanup_close int fd = openat(s->job_fd, file_of(kind, rest),
+				      O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+}
+
 /* As a crash between the two leaves it: the newer one counts, and both go with the next. */
 TEST(of_two_tags_the_newer_counts_and_of_two_holds_the_longer)
 {
-	char from[200], to[220];
-	int fd;
-
 	set(20, MARK_TAG, "best", 0, NULL);
-	marks();
-	(void)snprintf(from, sizeof from, STORE_CLAIMS "/tag-000000000020-");
-	for (uint32_t i = 0; i < 8; i++)
-		(void)snprintf(from + strlen(from), 3, "%02x", said[0].id8[i]);
-	(void)snprintf(from + strlen(from), 6, "-best");
-	(void)snprintf(to, sizeof to, "%s~00000001", from);
-	assert_int_equal(linkat(s->job_fd, from, s->job_fd, to, 0), 0);
+	assert_int_equal(linkat(s->job_fd, file_of("tag", "-best"), s->job_fd,
+				file_of("tag", "-best~00000001"), 0),
+			 0);
 	set(30, MARK_TAG, "new", 0, NULL);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 	set(30, MARK_TAG, "best", 0, NULL);
 	assert_int_equal(count(MARK_TAG, 20), 0);
 	assert_int_equal(files(), 2);
-	fd = openat(s->job_fd, from, O_WRONLY | O_CREAT | O_CLOEXEC, 0600); /* torn: no time */
-	(void)close(fd);
+	put("tag", "-best", ""); /* torn: no time */
 	assert_int_equal(count(MARK_TAG, 20), 0);
 	assert_int_equal(count(MARK_TAG, 30), 2);
 }
@@ -265,29 +280,12 @@ TEST(what_is_being_removed_gets_no_mark_and_is_not_opened)
 	(void)close(fd);
 }
 
-static void damage_what(const char *file, const char *text)
-{
-	cleanup_close int fd =
-		openat(s->job_fd, file, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-}
-
 TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 {
-	char file[4][200];
 	static const char *const name[] = { "hold", "tag", "verified", "bad" };
 
-	for (uint32_t i = 0; i < 4; i++) {
-		(void)snprintf(file[i], sizeof file[i], STORE_CLAIMS "/%s-000000000020-", name[i]);
-		for (uint32_t k = 0; k < 8; k++)
-			(void)snprintf(file[i] + strlen(file[i]), 3, "%02x",
-				       of(20, STORE_COMMITTED)->id[k]);
-		if (i < 2)
-			(void)snprintf(file[i] + strlen(file[i]), 3, "-x");
-		damage_what(file[i], i % 2 ? "" : "until=yesterday\n");
-	}
+	for (uint32_t i = 0; i < 4; i++)
+		put(name[i], i < 2 ? "-x" : "", i % 2 ? "" : "until=yesterday\n");
 	marks();
 	assert_int_equal(nmark, 3);
 	for (uint32_t i = 0; i < nmark; i++) {
@@ -710,18 +708,6 @@ TEST(who_has_no_account_is_named_by_his_number)
 }
 
 /* --- several files, and files that go --- */
-
-/* A file of a mark as a program of ours names it, with a text. */
-static void put(const char *kind, const char *rest, const char *text)
-{
-	char file[200];
-
-	(void)snprintf(file, sizeof file, STORE_CLAIMS "/%s-000000000020-", kind);
-	for (uint32_t k = 0; k < 8; k++)
-		(void)snprintf(file + strlen(file), 3, "%02x", of(20, STORE_COMMITTED)->id[k]);
-	(void)snprintf(file + strlen(file), 100, "%s", rest);
-	damage_what(file, text);
-}
 
 #define AT(hour) "made=2026-11-21T" hour ":00:00Z\n"
 #define TO(hour) "until=2026-11-22T" hour ":00:00Z\n"

@@ -432,6 +432,26 @@ TEST(without_random_bytes_no_manifest_is_made)
 	assert_int_equal(repair().rebuilt, 1);
 }
 
+/* 30 is held and cannot be read, 10 is said to be bad. */
+static void damage_all(void)
+{
+	unlinked("step-000000000030/MANIFEST");
+	mark(30, MARK_HOLD, "me");
+	mark(10, MARK_BAD, NULL);
+}
+
+/* After a repair that ended at its nth call, and after one more. */
+static void assert_all_come_back(uint64_t nth)
+{
+	char text[200];
+
+	listed(s, true, text);
+	if (!strstr(text, "20-2") || strstr(text, "q20") || marks(MARK_HOLD, 30) < 1)
+		fail_msg("at %" PRIu64 ": %s", nth, text);
+	(void)repair();
+	assert_listed("30-3 20-2 10-1");
+}
+
 /* Memory, or descriptors: of this process and of the machine. Nobody takes that for damage. */
 TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 {
@@ -443,12 +463,9 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 		for (uint64_t nth = 1; hit; nth++) {
 			struct repair_opts o = { .verify = verify, .row = row };
 			struct io_faults f;
-			char text[200];
 			int r;
 
-			unlinked("step-000000000030/MANIFEST");
-			mark(30, MARK_HOLD, "me");
-			mark(10, MARK_BAD, NULL);
+			damage_all();
 			io_faults_init(&f, &io_ops_posix);
 			s->ops = &f.ops;
 			rows[0] = err.msg[0] = 0;
@@ -462,12 +479,7 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 			if (r && (r != why[k] || !err.msg[0]))
 				fail_msg("%d at %" PRIu64 ": %d, %s", why[k], nth, r, err.msg);
 			short_of += r != 0;
-			listed(s, true, text);
-			if (!strstr(text, "20-2") || strstr(text, "q20") ||
-			    marks(MARK_HOLD, 30) < 1)
-				fail_msg("%d at %" PRIu64 ": %s", why[k], nth, text);
-			(void)repair();
-			assert_listed("30-3 20-2 10-1");
+			assert_all_come_back(nth);
 			AFRESH();
 		}
 		assert_true(short_of > 3);
@@ -528,11 +540,8 @@ TEST(it_may_die_or_fail_at_any_call)
 			struct repair_opts o = { .verify = verify };
 			struct io_faults f;
 			struct store *other;
-			char text[200];
 
-			unlinked("step-000000000030/MANIFEST");
-			mark(30, MARK_HOLD, "me");
-			mark(10, MARK_BAD, NULL);
+			damage_all();
 			assert_int_equal(
 				store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err),
 				0);
@@ -546,12 +555,7 @@ TEST(it_may_die_or_fail_at_any_call)
 			hit = io_faults_hit(&f);
 			other->ops = &io_ops_posix;
 			store_close(other);
-			listed(s, true, text);
-			if (!strstr(text, "20-2") || strstr(text, "q20") ||
-			    marks(MARK_HOLD, 30) < 1)
-				fail_msg("call %" PRIu64 ": %s", nth, text);
-			(void)repair();
-			assert_listed("30-3 20-2 10-1");
+			assert_all_come_back(nth);
 			/* of its old id and of the new one, where it died in between */
 			assert_in_range(marks(MARK_HOLD, 30), 1, 2);
 			AFRESH();
