@@ -306,8 +306,6 @@ static int list_untyped(void *ctx, int dirfd,
 
 TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 {
-	struct store_ref ref;
-
 	ops.list = list_untyped;
 	put_dir(place.fd, "alpha");
 	put_dir(place.fd, "alpha/.old-000000000001-s1");
@@ -317,8 +315,7 @@ TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
 	put_file(place.fd, "file");
 	assert_jobs(root, 0, "alpha beta demo ");
-	assert_int_equal(resolve(at("demo"), "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_found(at("demo"), "latest", "demo/step-000000000025");
 }
 
 /* "/" is the store of this test, for who looks beneath it. */
@@ -366,11 +363,8 @@ TEST(a_store_may_be_the_root_of_all_directories)
 
 TEST(the_store_is_the_working_directory_where_none_is_given)
 {
-	struct store_ref ref;
-
 	assert_int_equal(chdir(root), 0);
-	assert_int_equal(resolve(NULL, "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_found(NULL, "latest", "demo/step-000000000025");
 	put_file(place.fd, "file");
 	assert_refused(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
 	assert_int_equal(chdir("/"), 0);
@@ -730,8 +724,7 @@ TEST(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed)
 	struct store_ref ref;
 
 	locks(-EAGAIN, 3, NULL);
-	assert_int_equal(resolve(root, "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_found(root, "latest", "demo/step-000000000025");
 	assert_int_equal(locking.n, 3);
 	locks(-EAGAIN, UINT32_MAX, NULL);
 	assert_refused(-ENOENT, root, "latest", "is being removed");
