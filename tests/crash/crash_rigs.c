@@ -378,76 +378,32 @@ static int rig_kills(char why[CRASH_WHY])
 
 /* --- two launches --- */
 
-/* Before its at-th call, another one acts. */
+/* Before its at-th call of these, another one acts. */
+#define HOOKED                                                                               \
+	(IO_ON_OPEN | IO_ON_WRITE | IO_ON_SYNC | IO_ON_MKDIR | IO_ON_RENAME | IO_ON_UNLINK | \
+	 IO_ON_LIST)
+
 struct hook {
-	struct io_ops ops;
+	struct io_faults f;
 	uint64_t calls, at;
 	void (*act)(void *arg);
 	void *arg;
 };
 
-static void hook_tick(void *ctx)
+static void hook_tick(void *arg, uint32_t classes)
 {
-	struct hook *h = ctx;
+	struct hook *h = arg;
 
-	if (++h->calls == h->at)
+	if ((classes & HOOKED) && ++h->calls == h->at)
 		h->act(h->arg);
-}
-
-static int hook_open(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
-{
-	hook_tick(ctx);
-	return io_ops_posix.open(NULL, dirfd, name, flags, mode);
-}
-
-static int64_t hook_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
-{
-	hook_tick(ctx);
-	return io_ops_posix.pwrite(NULL, fd, buf, len, off);
-}
-
-static int hook_sync(void *ctx, int fd)
-{
-	hook_tick(ctx);
-	return io_ops_posix.sync(NULL, fd);
-}
-
-static int hook_mkdir(void *ctx, int dirfd, const char *name, uint32_t mode)
-{
-	hook_tick(ctx);
-	return io_ops_posix.mkdir(NULL, dirfd, name, mode);
-}
-
-static int hook_rename(void *ctx, int dirfd, const char *from, const char *to)
-{
-	hook_tick(ctx);
-	return io_ops_posix.rename(NULL, dirfd, from, to);
-}
-
-static int hook_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
-{
-	hook_tick(ctx);
-	return io_ops_posix.unlink(NULL, dirfd, name, is_dir);
-}
-
-static int hook_list(void *ctx, int dirfd, int (*each)(void *, const char *, unsigned char),
-		     void *arg)
-{
-	hook_tick(ctx);
-	return io_ops_posix.list(NULL, dirfd, each, arg);
 }
 
 static void hook_init(struct hook *h, uint64_t at, void (*act)(void *arg), void *arg)
 {
-	*h = (struct hook){ .ops = io_ops_posix, .at = at, .act = act, .arg = arg };
-	h->ops.ctx = h;
-	h->ops.open = hook_open;
-	h->ops.pwrite = hook_pwrite;
-	h->ops.sync = hook_sync;
-	h->ops.mkdir = hook_mkdir;
-	h->ops.rename = hook_rename;
-	h->ops.unlink = hook_unlink;
-	h->ops.list = hook_list;
+	*h = (struct hook){ .at = at, .act = act, .arg = arg };
+	io_faults_init(&h->f, &io_ops_posix);
+	h->f.on_call = hook_tick;
+	h->f.on_call_arg = h;
 }
 
 enum rival_kind { RIVAL_NEW, RIVAL_AGAIN, RIVALS };
@@ -515,7 +471,7 @@ static int fence_run(enum rival_kind kind, bool back, uint64_t at, bool *ret_act
 	crash_nrun++;
 	r = story_base(p.fd, &y, back ? 3 : 1, why);
 	hook_init(&h, UINT64_MAX, rival_act, &b);
-	if (!r && (store_open(&h.ops, p.fd, CRASH_JOB, true, &s, &err) ||
+	if (!r && (store_open(&h.f.ops, p.fd, CRASH_JOB, true, &s, &err) ||
 		   store_claim(s, 0, false, &y.generation, &err)))
 		r = FAIL("the first could not claim: %.400s", err.msg);
 	if (!r) {

@@ -13,7 +13,6 @@ uint32_t nsaved;
 
 int job_place(void **state)
 {
-	(void)state;
 	memset(&err, 0, sizeof err);
 	memset(saved, 0, sizeof saved);
 	nsaved = 0;
@@ -41,7 +40,6 @@ int job_make_three(void **state)
 
 int job_remove(void **state)
 {
-	(void)state;
 	if (s)
 		s->ops = &io_ops_posix; /* also of a test that failed */
 	store_close(TAKE(s));
@@ -75,6 +73,16 @@ void another_claims(void)
 
 	(void)claimed(other, 0, false);
 	store_close(other);
+}
+
+void store_drop(struct store **by)
+{
+	store_close(*by);
+}
+
+void txn_drop(struct store_txn **x)
+{
+	store_abort(*x);
 }
 
 struct store job_by(const struct io_ops *by)
@@ -113,10 +121,9 @@ bool exists(const char *name)
 
 void put_file(int dirfd, const char *name)
 {
-	int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	cleanup_close int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
 	assert_true(fd >= 0);
-	(void)close(fd);
 }
 
 void put_dir(int dirfd, const char *name)
@@ -144,11 +151,10 @@ int dir_open(int dirfd, const char *name)
 
 uint32_t entries_of(int dirfd, const char *name)
 {
-	int fd = dir_open(dirfd, name);
+	cleanup_close int fd = dir_open(dirfd, name);
 	uint32_t n = 0;
 
 	assert_int_equal(io_ops_posix.list(NULL, fd, entry_count, &n), 0);
-	(void)close(fd);
 	return n;
 }
 

@@ -36,6 +36,10 @@ int job_remove(void **state);
 struct store *opened(const struct io_ops *by);
 uint64_t claimed(struct store *by, uint64_t want, bool again);
 void another_claims(void);
+void store_drop(struct store **by);
+void txn_drop(struct store_txn **x);
+#define cleanup_store __attribute__((cleanup(store_drop)))
+#define cleanup_txn __attribute__((cleanup(txn_drop)))
 struct store job_by(const struct io_ops *by);
 
 /* rewind: crash_step.h. save: the next place of the line. begun: commit with crash_commit(x, &saved[], rewind). */

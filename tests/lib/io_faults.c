@@ -276,6 +276,8 @@ static enum fault_verdict fault_gate(struct io_faults *f, uint32_t classes, int 
 
 	if (f->about && !f->about())
 		return CALL_PASS;
+	if (f->on_call)
+		f->on_call(f->on_call_arg, classes);
 	(void)pthread_mutex_lock(&f->lock);
 	if (classes & f->on)
 		f->calls++;

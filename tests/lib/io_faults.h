@@ -67,11 +67,14 @@ struct io_faults {
 	struct io_ops ops; /* give &f.ops to the code under test */
 	const struct io_ops *under;
 	bool (*about)(
-		void); /* NULL, or: is the thread that calls one whose calls are counted and may fail? */
+		void); /* NULL, or: may calls of the thread that calls fail, and do they count? */
 	struct io_record *record; /* NULL, or where mutating calls are logged; the test's */
 	/* NULL, or told of the named steps of protocols (store/points.h) in the thread that takes them */
 	void (*on_point)(void *arg, const char *name);
 	void *on_point_arg;
+	void (*on_call)(void *arg,
+			uint32_t classes); /* NULL, or told before each call of its classes */
+	void *on_call_arg;
 	pthread_mutex_t lock; /* protects all below */
 	enum io_fault_mode mode;
 	uint32_t on;
@@ -82,25 +85,18 @@ struct io_faults {
 	uint64_t injected;
 };
 
-void io_faults_init(
-	struct io_faults *f,
-	const struct io_ops *under); /* no fault planned; calls of IO_ON_ANY are counted */
+/* No fault planned; calls of IO_ON_ANY are counted. */
+void io_faults_init(struct io_faults *f, const struct io_ops *under);
 
-/* Plans; each starts counting anew. The nth call (from 1) of the classes in `on`: */
-void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err,
-		    bool sticky); /* returns err; sticky: and all after it */
-void io_faults_short(
-	struct io_faults *f,
-	uint64_t nth); /* the nth write moves about half of its bytes (of one byte: none) */
-void io_faults_short_read(
-	struct io_faults *f,
-	uint64_t nth); /* the nth read of several bytes gives about half of them */
+/* Plans; each starts counting anew. The nth call (from 1) of the classes in `on` returns err; sticky: and all after it. */
+void io_faults_fail(struct io_faults *f, uint32_t on, uint64_t nth, int err, bool sticky);
+/* The nth write moves about half of its bytes (of one byte: none); the nth read of several bytes gives about half of them. */
+void io_faults_short(struct io_faults *f, uint64_t nth);
+void io_faults_short_read(struct io_faults *f, uint64_t nth);
 void io_faults_plan(struct io_faults *f, const struct io_fault_kind *kind, uint64_t nth);
-void io_faults_kill_now(
-	struct io_faults *f); /* as from a point on: every call is -EIO from here on */
-void io_faults_kill(
-	struct io_faults *f,
-	uint64_t nth); /* from the nth mutating call on, every call is -EIO and changes nothing */
+/* From here on, or from the nth mutating call on, every call is -EIO and changes nothing. */
+void io_faults_kill_now(struct io_faults *f);
+void io_faults_kill(struct io_faults *f, uint64_t nth);
 void io_faults_count(struct io_faults *f, uint32_t on); /* no fault, only count */
 bool io_faults_hit(struct io_faults *f);		/* has the plan done anything? */
 uint64_t io_faults_calls(struct io_faults *f);

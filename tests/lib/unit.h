@@ -66,6 +66,17 @@ static const struct unit_file unit_file_ __attribute__((unused));
 /* With fixtures of its own, or NULL for none, whatever UNIT says. */
 #define TEST_WITH(name_, setup_, teardown_) UNIT_CASE_(name_, true, setup_, teardown_)
 
+/* Beside cleanup_free and cleanup_close of util.h: freed where its block ends. Each begins as { 0 }. */
+#define cleanup_arena __attribute__((cleanup(arena_free)))
+#define cleanup_errlist __attribute__((cleanup(ckpt_errlist_free)))
+#define cleanup_plan __attribute__((cleanup(plan_free)))
+#define cleanup_sample __attribute__((cleanup(sample_free)))
+#define cleanup_step __attribute__((cleanup(crash_step_free)))
+#define cleanup_table __attribute__((cleanup(table_free)))
+
+/* What stands in for a function has its parameters, also those that it does not need. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* 1, or what SCALE says: `make check` looks at 1/SCALE of the draws and states that a test may
  * leave away. At least one is left. */
 uint64_t unit_scaled(uint64_t n);

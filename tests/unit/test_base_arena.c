@@ -29,7 +29,7 @@ static void heap_soil(void)
 TEST(pieces_are_aligned_zeroed_and_keep_apart)
 {
 	enum { N = 3000 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	static uint8_t *p[N];
 	static size_t len[N];
 
@@ -49,23 +49,21 @@ TEST(pieces_are_aligned_zeroed_and_keep_apart)
 		for (size_t k = 0; k < len[i]; k++)
 			if (p[i][k] != (uint8_t)(i | 1))
 				fail_msg("piece %d, byte %zu was overwritten", i, k);
-	arena_free(&a);
 }
 
 TEST(a_big_piece_leaves_the_rest_of_the_newest_block_in_use)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint8_t *x = arena_alloc(&a, 16), *y;
 
 	assert_non_null(arena_alloc(&a, 20 * MIB));
 	y = arena_alloc(&a, 16);
 	assert_ptr_equal(y, x + 16);
-	arena_free(&a);
 }
 
 TEST(sizes_that_overflow_are_refused)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	for (int i = 0; i < 2; i++) {
 		assert_null(arena_array(&a, SIZE_MAX / 4 + 1, 4));
@@ -74,12 +72,11 @@ TEST(sizes_that_overflow_are_refused)
 		assert_null(arena_alloc(&a, SIZE_MAX - 47));
 		assert_non_null(arena_alloc(&a, 1)); /* the second time with a block in place */
 	}
-	arena_free(&a);
 }
 
 TEST(total_bytes_counts_every_block_and_free_starts_over)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	char *s;
 
 	for (int i = 0; i < 100; i++)
@@ -93,6 +90,4 @@ TEST(total_bytes_counts_every_block_and_free_starts_over)
 	assert_memory_equal(arena_dup(&a, "ab\0c", 4), "ab\0c", 4);
 	assert_non_null(arena_dup(&a, NULL, 0));
 	assert_ptr_not_equal(arena_alloc(&a, 0), arena_alloc(&a, 0));
-	arena_free(&a);
-	arena_free(&a);
 }

@@ -61,17 +61,16 @@ TEST(a_prefix_goes_in_front_and_the_code_stays)
 
 TEST(an_empty_list_is_no_error)
 {
-	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	struct ckpt_err e = { .code = 7 };
 
 	assert_int_equal(ckpt_errlist_end(&l, &e, "x"), 0);
 	assert_int_equal(e.code, 7);
-	ckpt_errlist_free(&l);
 }
 
 TEST(a_list_shows_all_lines_that_fit_and_counts_the_rest)
 {
-	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	struct ckpt_err e;
 	uint64_t shown = 0;
 	unsigned long long more;
@@ -93,12 +92,11 @@ TEST(a_list_shows_all_lines_that_fit_and_counts_the_rest)
 	assert_int_equal(sscanf(strrchr(e.msg, '\n'), "\nand %llu more", &more), 1);
 	assert_int_equal(shown - 1 + more, 20002);
 	assert_true(strlen(e.msg) > sizeof e.msg - 60);
-	ckpt_errlist_free(&l);
 }
 
 TEST(a_line_longer_than_the_list_is_only_counted)
 {
-	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
 	static char s[CKPT_ERRLIST_BYTES + 10];
 	struct ckpt_err e;
 
@@ -117,7 +115,6 @@ TEST(a_line_longer_than_the_list_is_only_counted)
 	ckpt_errlist_end(&l, &e, "x");
 	assert_memory_equal(e.msg, "x:\nxxx", 6);
 	assert_string_equal(strrchr(e.msg, '\n'), "\nand 1 more");
-	ckpt_errlist_free(&l);
 }
 
 static int last_level;

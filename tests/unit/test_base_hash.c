@@ -69,14 +69,13 @@ TEST(hash128_equals_xxh3_128_on_known_vectors)
 		if (hash_force_isa(isas[s]) < 0)
 			continue;
 		for (size_t i = 0; i < ARRAY_LEN(v); i++) {
-			uint8_t *p = pattern(v[i].n);
+			cleanup_free uint8_t *p = pattern(v[i].n);
 			struct hash128 h = hash128(p, v[i].n);
 			char hex[33];
 
 			for (int k = 0; k < 16; k++)
 				snprintf(hex + 2 * k, 3, "%02x", h.b[k]);
 			assert_string_equal(hex, v[i].hex);
-			free(p);
 		}
 	}
 	hash_force_isa(NULL);
@@ -122,13 +121,12 @@ TEST(fingerprint_equals_its_specification_on_known_vectors)
 		if (hash_force_isa(isas[s]) < 0)
 			continue;
 		for (size_t i = 0; i < ARRAY_LEN(v); i++) {
-			uint8_t *p = pattern(v[i].n * v[i].elem_bytes);
+			cleanup_free uint8_t *p = pattern(v[i].n * v[i].elem_bytes);
 			uint64_t fp = fingerprint(p, v[i].n, v[i].elem_bytes, v[i].first);
 
 			if (fp != v[i].fp)
 				fail_msg("%s, vector %zu: %016llx", isas[s], i,
 					 (unsigned long long)fp);
-			free(p);
 		}
 	}
 	hash_force_isa(NULL);
@@ -143,7 +141,7 @@ TEST(all_instruction_sets_give_the_same_bits)
 		uint64_t n = rnd() % (round % 8 ? 300 : 20000),
 			 first = rnd() % 3 ? rnd() : rnd() << 32 | rnd();
 		size_t skew = rnd() % 65;
-		uint8_t *p = noise(skew + n * w);
+		cleanup_free uint8_t *p = noise(skew + n * w);
 		uint64_t fp[ARRAY_LEN(isas)];
 		struct hash128 h[ARRAY_LEN(isas)];
 
@@ -160,7 +158,6 @@ TEST(all_instruction_sets_give_the_same_bits)
 					isas[s], round, w, (unsigned long long)n,
 					(unsigned long long)first, skew);
 		}
-		free(p);
 	}
 	hash_force_isa(NULL);
 }
@@ -170,7 +167,7 @@ TEST(both_sums_in_one_pass_are_those_of_two_however_it_is_cut)
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int round = 0; round < 300; round++) {
 		size_t n = rnd() % (round % 8 ? 20000 : 200000), skew = rnd() % 65, len;
-		uint8_t *p = noise(skew + n);
+		cleanup_free uint8_t *p = noise(skew + n);
 		struct hash128 want = hash128(p + skew, n), h;
 		uint32_t crc = crc32c(0, p + skew, n), got;
 		struct chunk_sums sums;
@@ -185,7 +182,6 @@ TEST(both_sums_in_one_pass_are_those_of_two_however_it_is_cut)
 		h = chunk_sums_end(&sums, &got);
 		assert_int_equal(got, crc);
 		assert_memory_equal(h.b, want.b, sizeof h.b);
-		free(p);
 	}
 	hash_force_isa(NULL);
 }
@@ -196,7 +192,7 @@ TEST(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole)
 	for (int round = 0; round < 300; round++) {
 		uint32_t w = 1u << rnd() % 5;
 		uint64_t n = 1 + rnd() % 20000, first = rnd(), sum = 0, at = 0;
-		uint8_t *p = noise(n * w);
+		cleanup_free uint8_t *p = noise(n * w);
 
 		while (at < n) {
 			uint64_t m = MIN(1 + rnd() % (rnd() % 2 ? 50 : 9000), n - at);
@@ -205,14 +201,13 @@ TEST(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole)
 			at += m;
 		}
 		assert_true(sum == fingerprint(p, n, w, first));
-		free(p);
 	}
 }
 
 TEST(the_fingerprint_sees_bits_places_and_blocks)
 {
 	enum { N = 9000 };
-	uint8_t *p = noise((size_t)N * 16), *q = noise((size_t)N * 16);
+	cleanup_free uint8_t *p = noise((size_t)N * 16), *q = noise((size_t)N * 16);
 
 	for (uint32_t w = 1; w <= 16; w *= 2) {
 		uint64_t fp = fingerprint(p, N, w, 0);
@@ -234,8 +229,6 @@ TEST(the_fingerprint_sees_bits_places_and_blocks)
 		}
 	}
 	assert_true(fingerprint(p, 0, 4, 7) == 0);
-	free(p);
-	free(q);
 }
 
 TEST(only_known_instruction_sets_can_be_forced)
@@ -273,7 +266,7 @@ TEST(crc32c_of_the_pieces_chains_to_that_of_the_whole)
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int round = 0; round < 300; round++) {
 		size_t n = rnd() % 5000, cut = n ? rnd() % n : 0;
-		uint8_t *p = noise(n);
+		cleanup_free uint8_t *p = noise(n);
 		uint32_t slow = ~0u;
 
 		for (size_t i = 0; i < n; i++) {
@@ -283,7 +276,6 @@ TEST(crc32c_of_the_pieces_chains_to_that_of_the_whole)
 		}
 		assert_int_equal(crc32c(0, p, n), ~slow);
 		assert_int_equal(crc32c(crc32c(0, p, cut), p + cut, n - cut), ~slow);
-		free(p);
 	}
 }
 
@@ -298,7 +290,7 @@ TEST(copy_stream_copies_every_byte_and_no_other)
 					 COPY_STREAM_MIN + 255,
 					 3 * COPY_STREAM_MIN };
 	const size_t margin = 256, cap = 4 * COPY_STREAM_MIN;
-	uint8_t *src = noise(cap + margin), *dst = malloc(cap + 2 * margin);
+	cleanup_free uint8_t *src = noise(cap + margin), *dst = malloc(cap + 2 * margin);
 
 	print_message("seed %llu\n", (unsigned long long)seed);
 	assert_non_null(dst);
@@ -314,6 +306,4 @@ TEST(copy_stream_copies_every_byte_and_no_other)
 		for (size_t i = d + n; i < d + n + 100; i++)
 			assert_int_equal(dst[i], 0xa5);
 	}
-	free(src);
-	free(dst);
 }

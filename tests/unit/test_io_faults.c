@@ -19,7 +19,6 @@ static int dir_open(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	(void)state;
 	(void)snprintf(dir_path, sizeof(dir_path), "%s/ckpt-io-faults-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(dir_path))
 		return -1;
@@ -29,7 +28,6 @@ static int dir_open(void **state)
 
 static int dir_close(void **state)
 {
-	(void)state;
 	(void)close(dir_fd);
 	return io_tree_remove(AT_FDCWD, dir_path);
 }
@@ -185,7 +183,6 @@ static bool step_visible(int root, int step)
 /* P1 and P2: what is visible is complete, what was promised is visible. 1: broken. */
 static int toy_check(void *arg, int root, const struct io_crash *at)
 {
-	(void)arg;
 	for (int step = 1; step <= TOY_STEPS; step++) {
 		bool visible = step_visible(root, step);
 
@@ -359,11 +356,10 @@ static int listing_each(void *arg, int root, const struct io_crash *at)
 	char text[64] = "";
 	struct stat st;
 
-	(void)at;
 	for (int i = 0; i < 2; i++) {
 		const char *name = i ? "new" : "old";
 		uint8_t got[1024] = { 0 };
-		int fd = openat(root, name, O_RDONLY | O_CLOEXEC);
+		cleanup_close int fd = openat(root, name, O_RDONLY | O_CLOEXEC);
 
 		if (fd < 0)
 			continue;
@@ -371,7 +367,6 @@ static int listing_each(void *arg, int root, const struct io_crash *at)
 			return -EIO;
 		(void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s=%d:%d%d ",
 			       name, (int)st.st_size, got[0], got[512]);
-		(void)close(fd);
 	}
 	for (uint32_t i = 0; i < l->n; i++) {
 		if (strcmp(l->line[i], text) == 0)
@@ -498,7 +493,7 @@ TEST(a_sync_does_not_cover_a_write_in_flight)
 	struct slow s = { .f = &f };
 	struct io_crash_opts o = { .seed = 3 };
 	bool lost = false;
-	int root = live_fresh();
+	cleanup_close int root = live_fresh();
 
 	under.ctx = &s;
 	under.pwrite = slow_pwrite;
@@ -513,7 +508,6 @@ TEST(a_sync_does_not_cover_a_write_in_flight)
 	assert_true(lost);
 	assert_int_equal(f.ops.close(&f, s.fd), 0);
 	io_record_free(f.record);
-	(void)close(root);
 }
 
 /* Hard links, unlinked names and what was there before the recording come out as they were. */
@@ -625,7 +619,7 @@ TEST(states_in_memory_are_those_on_the_disk)
 	struct io_faults f;
 	struct toy toy = { .ops = &f.ops };
 	uint64_t walked;
-	int root = live_fresh();
+	cleanup_close int root = live_fresh();
 
 	io_faults_init(&f, &io_ops_posix);
 	assert_int_equal(toy_commit(&toy, root, 1), 0);
@@ -648,7 +642,6 @@ TEST(states_in_memory_are_those_on_the_disk)
 		free(t[i].of.slot);
 	io_crash_set_free(o.distinct);
 	io_record_free(f.record);
-	(void)close(root);
 }
 
 #define PAIR_FDS 6
@@ -720,7 +713,7 @@ static void pair_round(uint64_t seed)
 	uint64_t random = seed;
 	struct pair p = { .ops = { NULL } };
 	struct memfs fs;
-	int root = live_fresh();
+	cleanup_close int root = live_fresh();
 
 	memfs_init(&fs);
 	p.ops[0] = &fs.ops;
@@ -747,7 +740,6 @@ static void pair_round(uint64_t seed)
 		if (p.fd[i][1] >= 0)
 			(void)close(p.fd[i][1]);
 	memfs_free(&fs);
-	(void)close(root);
 }
 
 TEST(a_file_system_in_memory_answers_as_a_real_one)

@@ -35,11 +35,10 @@ static int room_open(void **state)
 
 static int room_close(void **state)
 {
-	struct room *m = *state;
+	cleanup_free struct room *m = *state;
 	int rc = io_tree_remove(AT_FDCWD, m->path);
 
 	(void)close(m->dirfd);
-	free(m);
 	return rc;
 }
 
@@ -243,7 +242,7 @@ TEST(list_gives_every_name_once_and_stops_when_told)
 	struct room *m = *state;
 	struct tally t = { .n = 0 }, again = { .n = 0 }, stop = { .stop_at = 3 };
 	char name[16];
-	int fd;
+	cleanup_close int fd = -1;
 
 	for (int i = 0; i < 40; i++) {
 		(void)snprintf(name, sizeof(name), "f%d", i);
@@ -261,7 +260,6 @@ TEST(list_gives_every_name_once_and_stops_when_told)
 	assert_int_equal(stop.n, 3);
 	fd = openat(m->dirfd, "f0", O_RDONLY | O_CLOEXEC);
 	assert_int_equal(OPS->list(NULL, fd, tally_each, &t), -ENOTDIR);
-	(void)close(fd);
 }
 
 /* A table whose transfers are short, interrupted, or bring nothing. */
@@ -314,7 +312,7 @@ TEST(short_and_interrupted_transfers_are_continued)
 	struct stutter s = { .most = 7, .interrupts = 3, .left = 3, .eno = EINTR };
 	struct io_ops ops = stutter_ops(&s);
 	uint8_t wrote[1000], got[1000] = { 0 };
-	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+	cleanup_close int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
 
 	for (size_t i = 0; i < sizeof(wrote); i++)
 		wrote[i] = (uint8_t)(i * 31 + 7);
@@ -329,7 +327,6 @@ TEST(short_and_interrupted_transfers_are_continued)
 	assert_int_equal(io_pread_all(&ops, fd, got, 8, INT64_MAX - 6), -EINVAL);
 	assert_int_equal(io_pread_all(&ops, fd, got, 8, UINT64_MAX), -EINVAL);
 	assert_int_equal(s.calls, 0);
-	(void)close(fd);
 }
 
 TEST(an_endless_interruption_ends)
@@ -339,11 +336,10 @@ TEST(an_endless_interruption_ends)
 		.most = 7, .interrupts = UINT32_MAX, .left = UINT32_MAX, .eno = EINTR
 	};
 	struct io_ops ops = stutter_ops(&s);
-	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+	cleanup_close int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
 
 	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 3, 0), -EINTR);
 	assert_true(s.calls < 1000);
-	(void)close(fd);
 }
 
 TEST(a_write_that_brings_nothing_twice_is_no_space)
@@ -351,13 +347,12 @@ TEST(a_write_that_brings_nothing_twice_is_no_space)
 	struct room *m = *state;
 	struct stutter s = { .most = 0 };
 	struct io_ops ops = stutter_ops(&s);
-	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
+	cleanup_close int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT, 0600);
 
 	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 3, 0), -ENOSPC);
 	assert_int_equal(s.calls, 2);
 	assert_int_equal(io_pwrite_all(&ops, fd, "abc", 0, 0), 0);
 	assert_int_equal(s.calls, 2);
-	(void)close(fd);
 }
 
 /*
@@ -372,7 +367,7 @@ TEST(a_short_direct_transfer_continues_at_an_aligned_offset)
 	const size_t len = 64 * KIB;
 	cleanup_free uint8_t *wrote = aligned_alloc(4096, len);
 	cleanup_free uint8_t *got = aligned_alloc(4096, len);
-	int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT | O_DIRECT, 0600);
+	cleanup_close int fd = OPS->open(NULL, m->dirfd, "f", O_RDWR | O_CREAT | O_DIRECT, 0600);
 
 	if (fd == -EINVAL) {
 		print_message("skipped: no O_DIRECT here\n");
@@ -387,7 +382,6 @@ TEST(a_short_direct_transfer_continues_at_an_aligned_offset)
 	assert_int_equal(io_pread_all(&ops, fd, got, len, 8192), -ENODATA);
 	s.most = 512; /* less than the alignment: no way on, and that is not the end of the file */
 	assert_int_equal(io_pread_all(&ops, fd, got, 8192, 0), -EIO);
-	(void)close(fd);
 }
 
 static int no_fallocate_body(void *arg)
@@ -497,14 +491,13 @@ static int interrupted_lock_body(void *arg)
 TEST(where_there_are_no_locks_that_is_said_in_one_way)
 {
 	struct room *m = *state;
-	int path_only = openat(m->dirfd, ".", O_PATH | O_CLOEXEC);
+	cleanup_close int path_only = openat(m->dirfd, ".", O_PATH | O_CLOEXEC);
 	const int eno[] = { ENOSYS, ENOLCK, EINVAL, EBADF };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(eno); i++)
 		denied(SYS_flock, eno[i], no_lock_body, &m->dirfd);
 	denied(SYS_flock, EINTR, interrupted_lock_body, &m->dirfd);
 	assert_int_equal(OPS->lock(NULL, path_only, true), -EOPNOTSUPP);
-	(void)close(path_only);
 }
 
 struct heard {

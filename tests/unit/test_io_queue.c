@@ -30,7 +30,6 @@ static int dir_open(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	(void)state;
 	(void)signal(SIGXFSZ, SIG_IGN);
 	(void)snprintf(dir_path, sizeof(dir_path), "%s/ckpt-io-queue-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(dir_path))
@@ -41,7 +40,6 @@ static int dir_open(void **state)
 
 static int dir_close(void **state)
 {
-	(void)state;
 	(void)close(dir_fd);
 	return io_tree_remove(AT_FDCWD, dir_path);
 }
@@ -198,8 +196,8 @@ TEST(what_is_written_is_read_whatever_the_engine_and_depth)
 TEST(depth_requests_fit_and_no_more)
 {
 	struct io_req req[3] = { 0 };
-	uint8_t *buf = pages(BLOCK);
-	int fd = scratch(false);
+	cleanup_free uint8_t *buf = pages(BLOCK);
+	cleanup_close int fd = scratch(false);
 
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
 		struct io_queue *q = queue_or_skip(engines[e], 2);
@@ -217,8 +215,6 @@ TEST(depth_requests_fit_and_no_more)
 		assert_int_equal(io_submit(q, &req[2]), 0);
 		io_queue_close(q); /* with two in flight */
 	}
-	free(buf);
-	(void)close(fd);
 }
 
 TEST(a_queue_without_a_depth_is_refused_with_a_sentence)
@@ -336,8 +332,9 @@ static int limit_body(void *arg)
 	enum io_engine engine = *(enum io_engine *)arg;
 	struct rlimit limit = { .rlim_cur = MIB + 8192, .rlim_max = MIB + 8192 };
 	struct io_queue *q;
-	uint8_t *buf = aligned_alloc(BLOCK, 2 * MIB);
-	int fd = io_ops_posix.open(NULL, dir_fd, "limited", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	cleanup_free uint8_t *buf = aligned_alloc(BLOCK, 2 * MIB);
+	cleanup_close int fd =
+		io_ops_posix.open(NULL, dir_fd, "limited", O_RDWR | O_CREAT | O_TRUNC, 0600);
 	struct io_req r = { .fd = fd, .write = true, .buf = buf, .len = 2 * MIB };
 	uint64_t size;
 
@@ -352,8 +349,6 @@ static int limit_body(void *arg)
 	if (io_ops_posix.size(NULL, fd, &size) || size != MIB + 8192)
 		return 5; /* the short write was really continued, up to the limit */
 	io_queue_close(q);
-	free(buf);
-	(void)close(fd);
 	return 0;
 }
 
@@ -375,12 +370,12 @@ TEST(a_write_beyond_the_limit_is_short_then_an_error)
 TEST(engines_through_the_table_meet_its_faults)
 {
 	const enum io_engine through[] = { IO_THREADS, IO_INLINE };
-	uint8_t *buf = pages(16 * BLOCK), *got = pages(16 * BLOCK);
+	cleanup_free uint8_t *buf = pages(16 * BLOCK), *got = pages(16 * BLOCK);
 	struct io_faults f;
 
 	memset(buf, 9, 16 * BLOCK);
 	for (size_t e = 0; e < ARRAY_LEN(through); e++) {
-		int fd = scratch(false);
+		cleanup_close int fd = scratch(false);
 		struct io_req r = { .fd = fd, .write = true, .buf = buf, .len = 16 * BLOCK };
 		struct io_req back = { .fd = fd, .buf = got, .len = 16 * BLOCK };
 		struct io_queue *q;
@@ -398,10 +393,7 @@ TEST(engines_through_the_table_meet_its_faults)
 		io_faults_fail(&f, IO_ON_READ, 1, -EAGAIN, true);
 		assert_int_equal(one(q, &back), -EAGAIN);
 		io_queue_close(q);
-		(void)close(fd);
 	}
-	free(buf);
-	free(got);
 }
 
 TEST(a_replaced_table_is_never_bypassed)
@@ -480,7 +472,7 @@ TEST(refused_direct_transfers_are_done_buffered)
 {
 	const enum io_engine through[] = { IO_THREADS, IO_INLINE };
 	const int eno[] = { EINVAL, EOPNOTSUPP };
-	uint8_t *buf = pages(PIECES * BLOCK), *got = pages(PIECES * BLOCK);
+	cleanup_free uint8_t *buf = pages(PIECES * BLOCK), *got = pages(PIECES * BLOCK);
 
 	for (uint32_t i = 0; i < PIECES * BLOCK; i++)
 		buf[i] = (uint8_t)(i / BLOCK + i % 251);
@@ -488,7 +480,7 @@ TEST(refused_direct_transfers_are_done_buffered)
 		struct refuser f = { .eno = eno[i % 2] };
 		struct io_ops ops = io_ops_posix;
 		struct io_queue *q;
-		int fd = scratch(true);
+		cleanup_close int fd = scratch(true);
 
 		if (fd < 0)
 			skip();
@@ -508,10 +500,7 @@ TEST(refused_direct_transfers_are_done_buffered)
 		f.always = true;
 		pieces_move(q, fd, buf, true, -eno[i % 2]);
 		io_queue_close(q);
-		(void)close(fd);
 	}
-	free(buf);
-	free(got);
 }
 
 #define WINDOWS 6 /* of a file that is larger than what may be dirty */
@@ -574,14 +563,13 @@ TEST(large_buffered_writes_do_not_stay_in_the_page_cache)
 	}
 	for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
 		struct io_queue *q = queue_or_skip(engines[e], 4);
-		int fd = scratch(false);
+		cleanup_close int fd = scratch(false);
 
 		if (q) {
 			assert_int_equal(large_write(q, fd, block, WINDOWS), 0);
 			assert_true(resident(fd, WINDOWS * IO_WINDOW_BYTES) <= 3 * IO_WINDOW_BYTES);
 			io_queue_close(q);
 		}
-		(void)close(fd);
 	}
 	free(block);
 }
@@ -663,8 +651,9 @@ static int forbidden_body(void *arg)
 	const struct rung *rung = arg;
 	struct io_queue *q;
 	struct ckpt_err err;
-	uint8_t *buf = aligned_alloc(BLOCK, BLOCK);
-	int fd = io_ops_posix.open(NULL, dir_fd, "forbidden", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	cleanup_free uint8_t *buf = aligned_alloc(BLOCK, BLOCK);
+	cleanup_close int fd =
+		io_ops_posix.open(NULL, dir_fd, "forbidden", O_RDWR | O_CREAT | O_TRUNC, 0600);
 	struct io_req r = { .fd = fd, .write = true, .buf = buf, .len = BLOCK };
 
 	if (!buf || fd < 0)
@@ -685,8 +674,6 @@ static int forbidden_body(void *arg)
 	if (io_submit(q, &r) || io_reap(q) != &r || r.res != BLOCK)
 		return 8;
 	io_queue_close(q);
-	free(buf);
-	(void)close(fd);
 	return 0;
 }
 
@@ -712,7 +699,6 @@ static int no_register_body(void *arg)
 {
 	struct io_queue *q;
 
-	(void)arg;
 	if (io_queue_open(&io_ops_posix, IO_AUTO, 4, &q, NULL))
 		return 2;
 	if (io_queue_engine(q) != IO_THREADS || !strstr(io_queue_why(q), "no read or write"))
@@ -748,10 +734,9 @@ static int overrun_body(void *arg)
 
 TEST(a_buffer_that_is_not_ours_is_found_before_the_kernel_fills_it)
 {
-	int fd = scratch(false);
+	cleanup_close int fd = scratch(false);
 
 	assert_int_equal(deny_run(SYS_swapon, EPERM, overrun_body, &fd), 119); /* it did not exit */
-	(void)close(fd);
 }
 #endif
 

@@ -41,7 +41,7 @@ struct example {
 /* Every rank holds what is said, and owned parts make up the tensor. */
 static void expect_example(const struct example *x)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct mesh m;
 	struct layout l;
@@ -75,7 +75,6 @@ static void expect_example(const struct example *x)
 	assert_int_equal(shape_numel(x->ndim, x->shape, &whole), 0);
 	if (!layout_is_partial(&l))
 		assert_int_equal(owned, whole);
-	arena_free(&a);
 }
 
 static void expect_examples(const struct example *x, size_t n)
@@ -132,7 +131,7 @@ TEST(the_split_factors_of_fsdp2_are_read_as_an_order)
 
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct ckpt_placement order[CKPT_DIMS_MAX];
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct mesh m;
 		struct layout torch, want;
 		struct ckpt_err err = { 0 };
@@ -144,7 +143,6 @@ TEST(the_split_factors_of_fsdp2_are_read_as_an_order)
 			fail_msg("%s", err.msg);
 		for (uint32_t k = 0; k < m.ndim; k++)
 			assert_memory_equal(&order[k], &want.place[k], sizeof order[k]);
-		arena_free(&a);
 	}
 }
 
@@ -170,23 +168,17 @@ TEST(experts_have_a_mesh_of_their_own)
 	static const struct example x[] = {
 		ROW("fsdp=4,tp=2", "Shard(0)@tp, Shard(0)@fsdp", 1, { 16 },
 		    { "0-2", "8-10", "2-4", "10-12", "4-6", "12-14", "6-8", "14-16" }, NULL),
-		{ "efsdp=2,ep=4",
-		  "Shard(0)@ep, Shard(0)@efsdp",
-		  3,
-		  { 8, 512, 256 },
-		  { "0-1 x 0-512 x 0-256", "2-3 x 0-512 x 0-256", "4-5 x 0-512 x 0-256",
-		    "6-7 x 0-512 x 0-256", "1-2 x 0-512 x 0-256", "3-4 x 0-512 x 0-256",
-		    "5-6 x 0-512 x 0-256", "7-8 x 0-512 x 0-256" },
-		  NULL },
+		ROW("efsdp=2,ep=4", "Shard(0)@ep, Shard(0)@efsdp", 3, { 8, 512, 256 },
+		    { "0-1 x 0-512 x 0-256", "2-3 x 0-512 x 0-256", "4-5 x 0-512 x 0-256",
+		      "6-7 x 0-512 x 0-256", "1-2 x 0-512 x 0-256", "3-4 x 0-512 x 0-256",
+		      "5-6 x 0-512 x 0-256", "7-8 x 0-512 x 0-256" },
+		    NULL),
 		/* fewer experts than ranks: their rows are cut too */
-		{ "efsdp=2,ep=4",
-		  "Shard(1)@efsdp, Shard(0)@ep",
-		  3,
-		  { 4, 512, 256 },
-		  { "0-1 x 0-256 x 0-256", "1-2 x 0-256 x 0-256", "2-3 x 0-256 x 0-256",
-		    "3-4 x 0-256 x 0-256", "0-1 x 256-512 x 0-256", "1-2 x 256-512 x 0-256",
-		    "2-3 x 256-512 x 0-256", "3-4 x 256-512 x 0-256" },
-		  NULL },
+		ROW("efsdp=2,ep=4", "Shard(1)@efsdp, Shard(0)@ep", 3, { 4, 512, 256 },
+		    { "0-1 x 0-256 x 0-256", "1-2 x 0-256 x 0-256", "2-3 x 0-256 x 0-256",
+		      "3-4 x 0-256 x 0-256", "0-1 x 256-512 x 0-256", "1-2 x 256-512 x 0-256",
+		      "2-3 x 256-512 x 0-256", "3-4 x 256-512 x 0-256" },
+		    NULL),
 	};
 
 	expect_examples(x, ARRAY_LEN(x));
@@ -214,13 +206,10 @@ TEST(jax_axes_of_one_dimension_make_one_cut)
 		    { "0-1", "2-3", "-", "1-2", "3-4", "-" }, NULL),
 		ROW("x=2,y=3", "Shard(0)@x, Shard(0)@y", 1, { 4 },
 		    { "0-1", "1-2", "-", "2-3", "3-4", "-" }, NULL),
-		{ "x=2,y=2,z=2",
-		  "flat: Shard(1)@x, Shard(1)@z, Shard(0)@y",
-		  2,
-		  { 4, 8 },
-		  { "0-2 x 0-2", "0-2 x 2-4", "2-4 x 0-2", "2-4 x 2-4", "0-2 x 4-6", "0-2 x 6-8",
-		    "2-4 x 4-6", "2-4 x 6-8" },
-		  NULL },
+		ROW("x=2,y=2,z=2", "flat: Shard(1)@x, Shard(1)@z, Shard(0)@y", 2, { 4, 8 },
+		    { "0-2 x 0-2", "0-2 x 2-4", "2-4 x 0-2", "2-4 x 2-4", "0-2 x 4-6", "0-2 x 6-8",
+		      "2-4 x 4-6", "2-4 x 6-8" },
+		    NULL),
 	};
 
 	expect_examples(x, ARRAY_LEN(x));
@@ -277,7 +266,7 @@ TEST(every_holder_of_a_pending_reduction_has_its_operand)
 		ROW("dp=2,tp=2", "Partial(sum, keep)@tp, Shard(0)@dp", 1, { 4 },
 		    { "0-2", "0-2", "2-4", "2-4" }, NULL),
 	};
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct layout l;
 
@@ -293,7 +282,6 @@ TEST(every_holder_of_a_pending_reduction_has_its_operand)
 				 0);
 		assert_int_equal(set.numel, 2);
 	}
-	arena_free(&a);
 }
 
 /* --- flattened intervals --- */
@@ -302,7 +290,7 @@ static void expect_interval(const struct indexset *x, uint64_t from, uint64_t to
 			    const char *const *want)
 {
 	const struct indexset *set;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint32_t n;
 	char got[128];
 
@@ -313,7 +301,6 @@ static void expect_interval(const struct indexset *x, uint64_t from, uint64_t to
 		assert_string_equal(got, want[i]);
 	}
 	assert_null(want[n]);
-	arena_free(&a);
 }
 
 /* ZeRO: w [4, 5] and b [3] flattened into one buffer of 23, cut in chunks of 8 for three ranks. */
@@ -326,7 +313,7 @@ TEST(zero_intervals_are_a_few_boxes_of_each_tensor)
 	};
 	static const char *const b[3][2] = { { NULL }, { NULL }, { "0-3" } };
 	static const uint64_t origin[2] = { 0 }, shape_w[] = { 4, 5 }, shape_b[] = { 3 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset x, y;
 
 	assert_int_equal(indexset_box(2, origin, shape_w, &a, &x), 0);
@@ -337,7 +324,6 @@ TEST(zero_intervals_are_a_few_boxes_of_each_tensor)
 		expect_interval(&x, from, to, w[r]);
 		expect_interval(&y, from < 20 ? 0 : from - 20, to < 20 ? 0 : to - 20, b[r]);
 	}
-	arena_free(&a);
 }
 
 /* Megatron's distributed optimizer, Paddle's flattened_range: what tp left, flattened and cut. */
@@ -351,7 +337,7 @@ TEST(an_interval_of_a_flattened_shard_is_in_global_indices)
 	static const char *const strided[] = { "0-1 x 1-2", "1-2 x 0-2", "4-5 x 0-1", NULL };
 	const uint64_t shape[] = { 3, 4, 2 }, rows[] = { 8, 2 };
 	const uint32_t one = 1, zero = 0;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct layout l;
 	struct indexset x;
@@ -366,7 +352,6 @@ TEST(an_interval_of_a_flattened_shard_is_in_global_indices)
 	assert_int_equal(layout_parse("StridedShard(0, 2)@tp", &m, &a, &l, NULL), 0);
 	assert_int_equal(layout_share(&m, &l, 2, rows, &zero, &a, &x), 0);
 	expect_interval(&x, 1, 5, strided);
-	arena_free(&a);
 }
 
 /* The most there can be: two ends in every dimension, and what lies between. */
@@ -377,7 +362,7 @@ TEST(an_interval_has_at_most_two_boxes_a_dimension_less_one)
 					    "0-1 x 1-3 x 0-3 x 0-3", "1-2 x 0-3 x 0-3 x 0-3",
 					    "2-3 x 0-2 x 0-3 x 0-3", "2-3 x 2-3 x 0-2 x 0-3",
 					    "2-3 x 2-3 x 2-3 x 0-2", NULL };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset x;
 
 	assert_int_equal(indexset_box(4, origin, shape, &a, &x), 0);
@@ -386,7 +371,6 @@ TEST(an_interval_has_at_most_two_boxes_a_dimension_less_one)
 	assert_int_equal(indexset_box(0, NULL, NULL, &a, &x), 0);
 	expect_interval(&x, 0, 1, (const char *const[]){ "it", NULL });
 	expect_interval(&x, 1, 2, (const char *const[]){ NULL });
-	arena_free(&a);
 }
 
 /* --- docs/LAYOUTS.md --- */

@@ -127,7 +127,7 @@ TEST(slices_are_the_elements_between_two_numbers)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indices l, got;
 
 		random_naive(&x);
@@ -139,7 +139,6 @@ TEST(slices_are_the_elements_between_two_numbers)
 			want.v[want.n++] = x.v[i];
 		assert_int_equal(indices_slice(&l, from, to, &a, &got), 0);
 		naive_assert(&got, &want);
-		arena_free(&a);
 	}
 }
 
@@ -149,7 +148,7 @@ TEST(cuts_of_lists_are_torch_chunks_of_their_elements)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indices l, got;
 
 		random_naive(&x);
@@ -165,7 +164,6 @@ TEST(cuts_of_lists_are_torch_chunks_of_their_elements)
 			x = want;
 			l = got;
 		}
-		arena_free(&a);
 	}
 }
 
@@ -176,7 +174,7 @@ TEST(chunks_of_a_cut_are_disjoint_and_together_the_list)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES / 3; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indices l, got;
 		uint32_t k = 1 + naive_below(6), f = naive_below(20);
 
@@ -195,7 +193,6 @@ TEST(chunks_of_a_cut_are_disjoint_and_together_the_list)
 			assert_int_equal(seen[i], at < x.n && x.v[at] == i);
 			at += seen[i];
 		}
-		arena_free(&a);
 	}
 }
 
@@ -205,7 +202,7 @@ TEST(intersections_and_stretches_are_the_common_indices)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indices lx, ly, got;
 
 		random_naive(&x);
@@ -217,7 +214,6 @@ TEST(intersections_and_stretches_are_the_common_indices)
 		naive_assert(&got, &want);
 		expect_stretches(&lx, &x, &ly, &y, 0, &want);
 		expect_stretches(&lx, &x, &ly, &y, naive_below(NAIVE_MAX), &want);
-		arena_free(&a);
 	}
 }
 
@@ -231,7 +227,7 @@ TEST(sparse_progressions_meet_where_they_should)
 	for (uint32_t n = 0; n < CASES; n++) {
 		struct run run[2];
 		struct indices l[2], got;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 
 		for (uint32_t s = 0; s < 2; s++) {
 			uint32_t len = 1 + naive_below(naive_below(2) ? 2 : 12);
@@ -253,7 +249,6 @@ TEST(sparse_progressions_meet_where_they_should)
 		expect_stretches(&l[0], &x, &l[1], &y, 0, &want);
 		assert_int_equal(indices_intersect(&l[0], &l[1], &a, &got), 0);
 		naive_assert(&got, &want);
-		arena_free(&a);
 	}
 }
 
@@ -263,7 +258,7 @@ TEST(lists_are_equal_when_their_indices_are_however_they_are_grouped)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indices lx, ly;
 
 		random_naive(&x);
@@ -282,7 +277,6 @@ TEST(lists_are_equal_when_their_indices_are_however_they_are_grouped)
 			assert_false(indices_equal(&lx, &ly));
 			assert_false(indices_equal(&ly, &lx));
 		}
-		arena_free(&a);
 	}
 }
 
@@ -306,7 +300,7 @@ TEST(a_strided_cut_of_a_range_is_at_most_three_records)
 	for (uint32_t s = 0; s < ARRAY_LEN(size); s++)
 		for (uint32_t f = 0; f < ARRAY_LEN(factor); f++)
 			for (uint32_t k = 1; k < 6; k++) {
-				struct arena a = { 0 };
+				cleanup_arena struct arena a = { 0 };
 				uint64_t total = 0;
 
 				for (uint32_t r = 0; r < k; r++) {
@@ -317,13 +311,12 @@ TEST(a_strided_cut_of_a_range_is_at_most_three_records)
 					total += x.total;
 				}
 				assert_int_equal(total, size[s]);
-				arena_free(&a);
 			}
 }
 
 TEST(progressions_without_end_are_cut_sliced_and_intersected_at_once)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct run even = { 0, 1, 2, TERA }, odd = { 1, 1, 2, TERA };
 	struct run third = { 0, 1, 3, TERA }, wide = { 0, 3, 4, TERA };
 	struct indices e = { 1, TERA, &even }, o = { 1, TERA, &odd }, t = { 1, TERA, &third };
@@ -353,7 +346,6 @@ TEST(progressions_without_end_are_cut_sliced_and_intersected_at_once)
 	assert_int_equal(indices_slice(&w, 1, 3 * TERA - 1, &a, &x), 0);
 	assert_int_equal(x.n, 3);
 	assert_int_equal(x.total, 3 * TERA - 2);
-	arena_free(&a);
 }
 
 /* Strides without a common factor: far apart meetings are computed, not walked to. */
@@ -364,7 +356,7 @@ TEST(one_far_meeting_is_found_at_once)
 	struct indices x = { 1, q + 1, &a }, y = { 1, p + 1, &b }, got;
 	struct indices_cursor c = { 0 };
 	struct stretch s;
-	struct arena arena = { 0 };
+	cleanup_arena struct arena arena = { 0 };
 
 	assert_true(indices_next(&x, &y, &c, &s));
 	assert_int_equal(s.len, 1);
@@ -376,12 +368,11 @@ TEST(one_far_meeting_is_found_at_once)
 	assert_false(indices_next(&x, &y, &c, &s));
 	assert_int_equal(indices_intersect(&x, &y, &arena, &got), 0);
 	assert_int_equal(got.total, 1);
-	arena_free(&arena);
 }
 
 TEST(a_list_of_too_many_records_is_refused)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct run x_run = { 0, 3, 7, 1000000 }, y_run = { 0, 5, 11, 1000000 };
 	struct indices x = { 1, 3000000, &x_run }, y = { 1, 5000000, &y_run }, got;
 	struct run far = { 0, 1, 1000003, 1u << 30 }, off = { 0, 500000, 1000004, 1u << 30 };
@@ -389,7 +380,6 @@ TEST(a_list_of_too_many_records_is_refused)
 
 	assert_int_equal(indices_intersect(&x, &y, &a, &got), -E2BIG);
 	assert_int_equal(indices_intersect(&f, &g, &a, &got), -E2BIG); /* merges, but walks */
-	arena_free(&a);
 }
 
 TEST(outside_lists_that_break_a_rule_are_refused)
@@ -433,7 +423,7 @@ TEST(outside_lists_that_break_a_rule_are_refused)
 
 TEST(boxes_and_shapes_above_the_limit_are_refused)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset s, t, both;
 	uint64_t n;
 
@@ -463,5 +453,4 @@ TEST(boxes_and_shapes_above_the_limit_are_refused)
 	assert_int_equal(both.numel, 0);
 	assert_int_equal(indexset_box(2, (uint64_t[]){ 0, 0 }, (uint64_t[]){ 5, 0 }, &a, &t), 0);
 	assert_true(indexset_equal(&both, &t)); /* empty is empty */
-	arena_free(&a);
 }

@@ -17,7 +17,7 @@ static void must_parse(const char *spec, const char *text, struct arena *a, stru
 
 TEST(a_mesh_of_a_million_ranks_is_the_largest)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct layout l;
 	struct ckpt_err err = { 0 };
@@ -47,7 +47,6 @@ TEST(a_mesh_of_a_million_ranks_is_the_largest)
 	rank[1] = 1048575;
 	assert_int_equal(mesh_check(&m, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "rank 1048575 sits at two"));
-	arena_free(&a);
 }
 
 TEST(a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records)
@@ -61,7 +60,7 @@ TEST(a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records)
 	const uint64_t shape[] = { UINT64_C(1000000007) };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(text); i++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct mesh m;
 		struct layout l;
 		uint64_t total = 0;
@@ -80,7 +79,6 @@ TEST(a_literal_split_factor_of_a_million_on_64_ranks_is_a_few_records)
 		assert_int_equal(total, shape[0]);
 		assert_in_range(records, 1, 16);
 		assert_true(a.total_bytes < 1 << 20);
-		arena_free(&a);
 	}
 }
 
@@ -106,7 +104,7 @@ TEST(a_list_of_too_many_progressions_is_refused_in_bounded_memory)
 		struct ckpt_placement p[5] = { 0 };
 		struct mesh m = { x[i].ndim, name, x[i].dim, ARRAY_LEN(rank), rank };
 		struct layout l = { .nplace = x[i].ndim, .place = p };
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indexset set;
 
 		for (uint32_t d = 0; d < x[i].ndim; d++)
@@ -115,7 +113,6 @@ TEST(a_list_of_too_many_progressions_is_refused_in_bounded_memory)
 							  .split_factor = x[i].factor[d]);
 		assert_int_equal(layout_share(&m, &l, 1, &x[i].n, x[i].coord, &a, &set), -E2BIG);
 		assert_true(a.total_bytes < 8 << 20);
-		arena_free(&a);
 	}
 }
 
@@ -141,7 +138,7 @@ TEST(sizes_that_overflow_are_refused_and_empty_ones_are_not)
 
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++)
 		for (uint32_t k = 0; k < ARRAY_LEN(text); k++) {
-			struct arena a = { 0 };
+			cleanup_arena struct arena a = { 0 };
 			struct mesh m;
 			struct layout l;
 			uint64_t total = 0, numel = 0;
@@ -159,7 +156,6 @@ TEST(sizes_that_overflow_are_refused_and_empty_ones_are_not)
 				assert_int_equal(shape_numel(x[i].ndim, x[i].shape, &numel), 0);
 				assert_int_equal(total, numel);
 			}
-			arena_free(&a);
 		}
 }
 
@@ -181,7 +177,7 @@ TEST(split_factors_that_say_no_order_are_refused_and_literally_still_a_layout)
 	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
 		struct ckpt_placement order[CKPT_DIMS_MAX];
 		struct ckpt_err err = { 0 };
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct mesh m;
 		struct layout l;
 
@@ -189,7 +185,6 @@ TEST(split_factors_that_say_no_order_are_refused_and_literally_still_a_layout)
 		assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
 		assert_int_equal(layout_order_of(&m, l.place, order, &err), -EINVAL);
 		assert_non_null(strstr(err.msg, "it says no order"));
-		arena_free(&a);
 	}
 }
 
@@ -235,36 +230,11 @@ TEST(placements_that_are_no_order_are_refused_by_the_conversions)
 /* Like mesh texts: an answer that checks, or a sentence that says where. */
 TEST(random_layout_texts_are_layouts_or_errors)
 {
-	static const char *const part[] = {
-		"Shard(",
-		"StridedShard(",
-		"_StridedShard(",
-		"Only(",
-		"Partial(",
-		"Replicate",
-		"flat:",
-		"unflatten_pad:",
-		"0",
-		"1",
-		"2",
-		"4294967295",
-		"-1",
-		"sum",
-		"max",
-		"keep",
-		",",
-		")",
-		"@dp",
-		"@tp",
-		"@pp",
-		"@none",
-		" ",
-		"(",
-		"\x80",
-		"Shard(0)@tp",
-		"Partial(avg)@dp",
-		"Partial(sum, keep)@tp",
-	};
+	static const char *const part[] =
+		ROW("Shard(", "StridedShard(", "_StridedShard(", "Only(", "Partial(", "Replicate",
+		    "flat:", "unflatten_pad:", "0", "1", "2", "4294967295", "-1", "sum", "max",
+		    "keep", ",", ")", "@dp", "@tp", "@pp", "@none", " ", "(", "\x80", "Shard(0)@tp",
+		    "Partial(avg)@dp", "Partial(sum, keep)@tp");
 	struct arena base = { 0 };
 	struct mesh m;
 	uint32_t good = 0;
@@ -273,7 +243,7 @@ TEST(random_layout_texts_are_layouts_or_errors)
 	assert_int_equal(mesh_parse("pp=2,dp=3,tp=4", &base, &m, NULL), 0);
 	for (uint32_t n = 0; n < 50000; n++) {
 		struct ckpt_err err = { 0 };
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct layout l;
 		char text[256] = "";
 		uint32_t words = naive_below(9);
@@ -287,7 +257,6 @@ TEST(random_layout_texts_are_layouts_or_errors)
 			assert_int_equal(err.code, -EINVAL);
 			assert_true(strstr(err.msg, "character ") || strstr(err.msg, "pending"));
 		}
-		arena_free(&a);
 	}
 	arena_free(&base);
 	printf("%u of 50000 were layouts\n", good);
@@ -309,7 +278,7 @@ TEST(texts_of_modes_and_reductions_say_what_is_wrong_and_where)
 		      { "Partial(prod)@dp", 9, "sum, avg, min, max or product" },
 		      { "Partial(sum,)@dp", 13, "keep" }, { "Partial(sum, kept)@dp", 14, "keep" },
 		      { "Partial(summit)@dp", 12, "parenthesis" });
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct mesh m;
 	struct layout l;
@@ -335,5 +304,4 @@ TEST(texts_of_modes_and_reductions_say_what_is_wrong_and_where)
 	assert_int_equal(layout_parse("unflatten_pad: Replicate", &m, &a, &l, &err), 0);
 	assert_int_equal(l.mode, CKPT_UNFLATTEN_PAD);
 	assert_int_equal(l.nplace, 0);
-	arena_free(&a);
 }

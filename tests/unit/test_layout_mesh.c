@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_layout_mesh.c - what meshes and layouts may say, and the text form of a mesh. */
 #include "tests/unit/test_layout_naive.h"
+#include "tests/lib/row.h"
 
 static void expect_refused(int got, int code, const struct ckpt_err *err, const char *text)
 {
@@ -17,7 +18,7 @@ TEST(the_text_form_of_a_mesh_is_read_and_printed)
 	char buf[64];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(good); i++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
 		struct mesh m;
 
@@ -25,7 +26,6 @@ TEST(the_text_form_of_a_mesh_is_read_and_printed)
 		assert_int_equal(mesh_check(&m, &err), 0);
 		assert_string_equal(mesh_print(&m, buf, sizeof buf), good[i]);
 		assert_int_equal(m.rank[m.nrank - 1], m.nrank - 1);
-		arena_free(&a);
 	}
 }
 
@@ -55,7 +55,7 @@ TEST(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy)
 		{ "a12345678901234567890123456789012345678901234567890123456789012345=1",
 		  "character 1: this name is longer" },
 	};
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -66,12 +66,11 @@ TEST(a_wrong_mesh_text_is_refused_with_its_place_and_the_remedy)
 		assert_non_null(strstr(err.msg, "dp=2,fsdp=4")); /* an example to copy */
 	}
 	assert_int_equal(mesh_parse("x", &a, &m, NULL), -EINVAL);
-	arena_free(&a);
 }
 
 TEST(a_mesh_is_cut_where_the_buffer_ends)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	char buf[32];
 
@@ -83,7 +82,6 @@ TEST(a_mesh_is_cut_where_the_buffer_ends)
 		assert_memory_equal(buf, "dp=2,fsdp=16", strlen(buf));
 		assert_true(buf[n] == 'x');
 	}
-	arena_free(&a);
 }
 
 TEST(a_mesh_that_breaks_a_rule_is_refused)
@@ -142,63 +140,31 @@ TEST(a_layout_that_breaks_a_rule_is_refused)
 	} bad[] = {
 		{ { { .how = 4 } }, 1, 0, 2, -EINVAL, "4 is not a kind" },
 		{ { { .how = 255 } }, 1, 0, 2, -EINVAL, "255 is not a kind" },
-		{ { { .how = CKPT_PARTIAL, .reduce = 5 } },
-		  1,
-		  0,
-		  2,
-		  -EINVAL,
-		  "5 is not a reduction" },
+		ROW({ { .how = CKPT_PARTIAL, .reduce = 5 } }, 1, 0, 2, -EINVAL,
+		    "5 is not a reduction"),
 		{ { { .how = CKPT_PARTIAL, .flags = 2 } }, 1, 0, 2, -EINVAL, "CKPT_KEEP_PARTIAL" },
-		{ { { .how = CKPT_PARTIAL, .reduce = CKPT_SUM },
-		    { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MAX } },
-		  2,
-		  0,
-		  2,
-		  -EINVAL,
-		  "placement 1 (mesh dimension \"tp\"): a pending max, but one by sum over "
-		  "\"dp\"" },
-		{ { { .how = CKPT_PARTIAL, .reduce = CKPT_AVG },
-		    { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MIN } },
-		  2,
-		  0,
-		  2,
-		  -EINVAL,
-		  "a pending min" },
+		ROW({ { .how = CKPT_PARTIAL, .reduce = CKPT_SUM },
+		      { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MAX } },
+		    2, 0, 2, -EINVAL,
+		    "placement 1 (mesh dimension \"tp\"): a pending max, but one by sum over \"dp\""),
+		ROW({ { .how = CKPT_PARTIAL, .reduce = CKPT_AVG },
+		      { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MIN } },
+		    2, 0, 2, -EINVAL, "a pending min"),
 		{ { { 0 } }, 0, 3, 2, -EOPNOTSUPP, "mode 3" },
-		{ { { .how = CKPT_SHARD, .split_factor = 2 } },
-		  1,
-		  CKPT_FLAT,
-		  2,
-		  -EINVAL,
-		  "nothing is strided" },
+		ROW({ { .how = CKPT_SHARD, .split_factor = 2 } }, 1, CKPT_FLAT, 2, -EINVAL,
+		    "nothing is strided"),
 		{ { { .how = CKPT_SHARD, .mesh_dim = 2 } }, 1, 0, 2, -EINVAL, "mesh dimension 2" },
-		{ { { .how = CKPT_SHARD, .tensor_dim = 2 } },
-		  1,
-		  0,
-		  2,
-		  -EINVAL,
-		  "dimensions 0 to 1" },
+		ROW({ { .how = CKPT_SHARD, .tensor_dim = 2 } }, 1, 0, 2, -EINVAL,
+		    "dimensions 0 to 1"),
 		{ { { .how = CKPT_SHARD } }, 1, 0, 0, -EINVAL, "without dimensions" },
 		{ { { .how = CKPT_SHARD, .flags = 1 } }, 1, 0, 2, -EINVAL, "must be 0" },
 		{ { { .how = CKPT_SHARD, .reduce = 1 } }, 1, 0, 2, -EINVAL, "must be 0" },
-		{ { { .how = CKPT_ONLY, .mesh_dim = 1, .split_factor = 3 } },
-		  1,
-		  0,
-		  2,
-		  -EINVAL,
-		  "coordinate 3" },
-		{ { { .how = CKPT_SHARD, .mesh_dim = 1 }, { .how = CKPT_SHARD, .mesh_dim = 1 } },
-		  2,
-		  0,
-		  2,
-		  -EINVAL,
-		  "placement 1: mesh dimension \"tp\" is in an earlier" },
-		{ { { .how = CKPT_REPLICATE }, { .how = CKPT_ONLY } },
-		  2,
-		  0,
-		  2,
-		  -EINVAL,
-		  "placement 1: mesh dimension \"dp\" is in an earlier" },
+		ROW({ { .how = CKPT_ONLY, .mesh_dim = 1, .split_factor = 3 } }, 1, 0, 2, -EINVAL,
+		    "coordinate 3"),
+		ROW({ { .how = CKPT_SHARD, .mesh_dim = 1 }, { .how = CKPT_SHARD, .mesh_dim = 1 } },
+		    2, 0, 2, -EINVAL, "placement 1: mesh dimension \"tp\" is in an earlier"),
+		ROW({ { .how = CKPT_REPLICATE }, { .how = CKPT_ONLY } }, 2, 0, 2, -EINVAL,
+		    "placement 1: mesh dimension \"dp\" is in an earlier"),
 		{ { { 0 } }, 0, 0, 17, -EINVAL, "17 dimensions" },
 	};
 
@@ -254,7 +220,7 @@ TEST(random_mesh_texts_are_meshes_or_errors)
 	for (uint32_t n = 0; n < 100000; n++) {
 		char spec[24], back[64];
 		uint32_t len = naive_below(sizeof spec);
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
 		struct mesh m;
 
@@ -272,7 +238,6 @@ TEST(random_mesh_texts_are_meshes_or_errors)
 		} else {
 			assert_non_null(strstr(err.msg, "character "));
 		}
-		arena_free(&a);
 	}
 	printf("%u of 100000 were meshes\n", good);
 	assert_true(good > 100);

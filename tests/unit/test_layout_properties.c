@@ -58,7 +58,7 @@ static bool share_is_the_oracles(const struct layout_case *c, char *why)
 {
 	static struct naive want[CASE_DIMS], got;
 	struct mesh m = side_mesh(&c->side[0]);
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	bool good = true;
 
@@ -87,7 +87,6 @@ static bool share_is_the_oracles(const struct layout_case *c, char *why)
 		if (good && x.numel != (here ? numel : 0))
 			good = BROKEN("place %u: numel %" PRIu64, place, x.numel);
 	}
-	arena_free(&a);
 	return good;
 }
 
@@ -96,7 +95,7 @@ static bool shares_cover(const struct layout_case *c, char *why)
 {
 	static uint32_t held[CASE_NUMEL], element[CASE_NUMEL];
 	const struct side *s = &c->side[0];
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	bool good = true;
 
 	memset(held, 0, sizeof held);
@@ -117,7 +116,6 @@ static bool shares_cover(const struct layout_case *c, char *why)
 		if (held[i] != side_holders(s))
 			good = BROKEN("element %" PRIu64 " is held %u times, not %u", i, held[i],
 				      side_holders(s));
-	arena_free(&a);
 	return good;
 }
 
@@ -126,7 +124,7 @@ static bool owned_parts_cover_once(const struct layout_case *c, char *why)
 {
 	static uint32_t owned[CASE_NUMEL], element[CASE_NUMEL];
 	const struct side *s = &c->side[0];
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint32_t operands = 1;
 	bool good = true;
 
@@ -150,7 +148,6 @@ static bool owned_parts_cover_once(const struct layout_case *c, char *why)
 		if (owned[i] != operands)
 			good = BROKEN("element %" PRIu64 " is owned %u times, not %u", i, owned[i],
 				      operands);
-	arena_free(&a);
 	return good;
 }
 
@@ -177,7 +174,7 @@ static bool reshard(const struct layout_case *c, const struct side *from, const 
 {
 	static uint32_t have[CASE_NUMEL], got[CASE_NUMEL], want[CASE_NUMEL];
 	static struct indexset owned[CASE_RANKS];
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	bool good = true;
 
 	for (uint32_t r = 0; r < side_mesh(from).nrank && good; r++)
@@ -199,7 +196,6 @@ static bool reshard(const struct layout_case *c, const struct side *from, const 
 		if (good && memcmp(got, want, n * sizeof *got) != 0)
 			good = BROKEN("place %u of the new mesh differs", q);
 	}
-	arena_free(&a);
 	return good;
 }
 
@@ -314,7 +310,7 @@ static bool both_readings_agree_where_sizes_divide(const struct layout_case *c, 
 {
 	struct side order = plain_side(&c->side[0]), strided = order;
 	struct mesh m = side_mesh(&order);
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	bool good = true;
 
 	if (!divides(c, &order))
@@ -330,7 +326,6 @@ static bool both_readings_agree_where_sizes_divide(const struct layout_case *c, 
 		    !indexset_equal(&x, &y))
 			good = BROKEN("place %u differs", r);
 	}
-	arena_free(&a);
 	return good;
 }
 
@@ -339,7 +334,7 @@ static bool intervals_are_their_elements(const struct layout_case *c, char *why)
 	static uint32_t all[CASE_NUMEL], piece[CASE_NUMEL];
 	const struct indexset *set;
 	struct indexset x;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t at = c->from, end;
 	uint32_t n = 0;
 	bool good = side_share(c, &c->side[0], 0, &a, &x);
@@ -361,7 +356,6 @@ static bool intervals_are_their_elements(const struct layout_case *c, char *why)
 	end = MIN(c->to, x.numel);
 	if (good && at != MAX(c->from, end))
 		good = BROKEN("it ends at %" PRIu64, at);
-	arena_free(&a);
 	return good;
 }
 
@@ -441,7 +435,7 @@ TEST(ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows)
 		memset(owned, 0, sizeof owned);
 		for (uint32_t r = 0; r < WORLD; r++) {
 			uint32_t known[TENSORS] = { 0, 1, 2, 3, 4 }, coord[CASE_MESH_DIMS];
-			struct arena a = { 0 };
+			cleanup_arena struct arena a = { 0 };
 
 			shuffle(known, TENSORS);
 			for (uint32_t i = 0; i < TENSORS; i++) {
@@ -462,7 +456,6 @@ TEST(ownership_is_the_same_for_every_subset_of_tensors_that_a_rank_knows)
 				while (k-- > 0)
 					owned[known[i]][element[k]]++;
 			}
-			arena_free(&a);
 		}
 		for (uint32_t i = 0; i < TENSORS; i++) {
 			uint32_t operands = 1;
@@ -496,7 +489,7 @@ TEST(cuts_of_very_long_dimensions_are_disjoint_and_complete)
 			{ .how = CKPT_SHARD, .mesh_dim = 1, .split_factor = naive_below(40) },
 		};
 		struct layout l = { .mode = mode, .nplace = 2, .place = p };
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indexset x[81], both;
 		uint64_t total = 0;
 		int e = 0;
@@ -524,7 +517,6 @@ TEST(cuts_of_very_long_dimensions_are_disjoint_and_complete)
 				continue;
 			assert_int_equal(both.numel, 0);
 		}
-		arena_free(&a);
 	}
 	printf("%u of 3000 had too many progressions\n", refused);
 	assert_true(refused < 300);

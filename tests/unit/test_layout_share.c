@@ -168,7 +168,7 @@ TEST(shares_are_right_and_owned_parts_cover_every_element_once)
 
 	naive_seed(__func__);
 	for (uint32_t n = 0; n < CASES; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct ckpt_err err = { 0 };
 		char name[32];
 
@@ -204,7 +204,6 @@ TEST(shares_are_right_and_owned_parts_cover_every_element_once)
 			assert_int_equal(owned[i], 1);
 		}
 		replicated += c.replicas > 1;
-		arena_free(&a);
 	}
 	printf("%u layouts, %" PRIu64 " of them replicated, %" PRIu64 " shares owned in part\n",
 	       CASES, replicated, partly);
@@ -218,7 +217,7 @@ TEST(small_replicas_are_spread_over_the_ranks)
 	const struct mesh m = { 1, &dp, &size, 8, rank };
 	const struct layout l = { 0 };
 	uint32_t owner[8] = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	for (uint32_t i = 0; i < 4000; i++) {
 		char name[64];
@@ -235,7 +234,6 @@ TEST(small_replicas_are_spread_over_the_ranks)
 	}
 	for (uint32_t r = 0; r < 8; r++)
 		assert_in_range(owner[r], 400, 600);
-	arena_free(&a);
 }
 
 TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
@@ -244,7 +242,7 @@ TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
 	const char *const dp = "dp";
 	const struct mesh m = { 1, &dp, &size, 2, rank };
 	const struct layout l = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset x, y;
 
 	/* 2 MiB - 4 bytes: whole; 2 MiB: in halves, along the first dimension with two indices */
@@ -281,7 +279,6 @@ TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
 		layout_owned(&m, &l, 1, (uint64_t[]){ 1 }, &coord[1], 1u << 22, "", "w", &a, &y),
 		0);
 	assert_int_equal(x.numel + y.numel, 1);
-	arena_free(&a);
 }
 
 TEST(a_shape_above_the_limit_is_refused)
@@ -289,12 +286,11 @@ TEST(a_shape_above_the_limit_is_refused)
 	const struct mesh m = { .nrank = 1, .rank = (uint32_t[]){ 0 } };
 	const struct layout l = { 0 };
 	const uint64_t shape[] = { 1ull << 32, 1ull << 31 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset x;
 
 	assert_int_equal(layout_share(&m, &l, 2, shape, NULL, &a, &x), -EOVERFLOW);
 	assert_int_equal(layout_owned(&m, &l, 2, shape, NULL, 1, "", "w", &a, &x), -EOVERFLOW);
-	arena_free(&a);
 }
 
 TEST(a_million_pieces_on_every_rank_are_a_few_records)
@@ -308,7 +304,7 @@ TEST(a_million_pieces_on_every_rank_are_a_few_records)
 	};
 	const struct layout l = { .nplace = 2, .place = place };
 	const uint64_t shape[] = { UINT64_C(1000000007) };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t total = 0;
 
 	for (uint32_t r = 0; r < 8; r++) {
@@ -323,5 +319,4 @@ TEST(a_million_pieces_on_every_rank_are_a_few_records)
 	}
 	assert_int_equal(total, shape[0]);
 	assert_true(a.total_bytes < 1 << 20);
-	arena_free(&a);
 }

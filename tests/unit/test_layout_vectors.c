@@ -120,7 +120,7 @@ static void read_coord(const struct vector *v, uint32_t *coord)
 
 static void expect_shares(const struct vector *v)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint32_t coord[CKPT_DIMS_MAX];
 	struct indexset set;
 
@@ -132,14 +132,13 @@ static void expect_shares(const struct vector *v)
 		if (v->ndim == 0)
 			assert_int_equal(set.numel, 1);
 	}
-	arena_free(&a);
 }
 
 /* A refused case: what says no, or 0 when nothing does. */
 static int refusal(const struct vector *v)
 {
 	struct ckpt_err err = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
 	struct indexset set;
 	int e = mesh_check(&v->mesh, &err);
@@ -150,7 +149,6 @@ static int refusal(const struct vector *v)
 		assert_true(err.code == e && strlen(err.msg) > 20);
 	else
 		e = layout_share(&v->mesh, &v->layout, v->ndim, v->shape, coord, &a, &set);
-	arena_free(&a);
 	return e;
 }
 
@@ -362,7 +360,7 @@ TEST(ownership_is_what_the_rule_says)
 	FILE *f = open_vectors("owned");
 
 	for (; getline(&line, &cap, f) > 0; n++) {
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indexset set;
 		uint32_t coord[CKPT_DIMS_MAX];
 
@@ -379,7 +377,6 @@ TEST(ownership_is_what_the_rule_says)
 				fail_msg("%s: number of elements owned", v.id);
 			expect_set(&v, &set, &a);
 		}
-		arena_free(&a);
 	}
 	fclose(f);
 	printf("owned: %u cases\n", n);

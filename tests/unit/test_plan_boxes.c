@@ -39,7 +39,7 @@ static void random_table(uint32_t ndim, const uint64_t *shape, bool gaps, struct
 		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	struct table_piece p = { .off = 2 * naive_below(5) };
 	int64_t stride[CKPT_DIMS_MAX], step = 1;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	random_set(ndim, shape, &a, &p.set);
 	for (uint32_t d = ndim; d-- > 0;) {
@@ -54,7 +54,6 @@ static void random_table(uint32_t ndim, const uint64_t *shape, bool gaps, struct
 			 0);
 	assert_int_equal(table_add_piece(t, &p, NULL), 0);
 	assert_int_equal(table_seal(t, NULL), 0);
-	arena_free(&a);
 }
 
 static uint64_t row_end(const struct plan_row *r)
@@ -113,7 +112,7 @@ TEST(from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it)
 	for (uint32_t k = 0; k < CASES; k++) {
 		uint64_t shape[4];
 		uint32_t ndim = naive_below(4), n = 0;
-		struct table src, dst;
+		cleanup_table struct table src = { 0 }, dst = { 0 };
 		struct plan_cursor c;
 		struct ckpt_err err;
 		struct plan p;
@@ -140,8 +139,6 @@ TEST(from_any_byte_on_the_rows_of_a_box_are_those_that_end_behind_it)
 			}
 			plan_free(&p);
 		}
-		table_free(&src);
-		table_free(&dst);
 	}
 	printf("%u operations\n", checked);
 	assert_true(checked > CASES / 10);

@@ -152,7 +152,7 @@ static void operands_make(bool partial, struct table *t)
 				    .rank = TABLE_NONE, .ndim = 1, .shape = (uint64_t[]){ 100 });
 	struct indices all = { 1, 100, &(struct run){ 0, 100, 100, 1 } };
 	struct ckpt_err err;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 
 	*t = (struct table){ 0 };
@@ -168,14 +168,13 @@ static void operands_make(bool partial, struct table *t)
 		assert_int_equal(table_add_piece(t, &piece, &err), 0);
 	}
 	assert_int_equal(table_seal(t, &err), 0);
-	arena_free(&a);
 }
 
 TEST(operands_of_a_reduction_are_read_too)
 {
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct ckpt_err err;
-	struct plan plan;
+	cleanup_plan struct plan plan = { 0 };
 	struct reads r;
 
 	operands_make(true, &src);
@@ -188,7 +187,4 @@ TEST(operands_of_a_reduction_are_read_too)
 	assert_int_equal(r.nread, 2);
 	assert_int_equal(r.bytes, 800);
 	reads_free(&r);
-	plan_free(&plan);
-	table_free(&src);
-	table_free(&dst);
 }

@@ -204,7 +204,7 @@ static void add_plans(const struct job *j, struct flow *f)
 	for (uint32_t first = 0, n; first < j->nto; first += n) {
 		struct table t = table_borrow(&j->dst);
 		struct ckpt_err err = { 0 };
-		struct plan p;
+		cleanup_plan struct plan p = { 0 };
 
 		n = MIN(1 + naive_below(7), j->nto - first);
 		for (uint32_t i = 0; i < n; i++)
@@ -213,7 +213,6 @@ static void add_plans(const struct job *j, struct flow *f)
 		if (plan_make(&j->pieces, &t, NULL, &p, NULL, &err))
 			fail_msg("%s", err.msg);
 		flow_add_plan(f, &p, j->from_of, first);
-		plan_free(&p);
 		table_free(&t);
 	}
 }
@@ -343,7 +342,7 @@ TEST(blocks_of_ranks_have_the_bytes_of_their_ranks)
 		uint32_t nfrom = 1 + naive_below(i % 4 ? 40 : 700);
 		uint32_t nto = 1 + naive_below(i % 3 ? 40 : 700);
 		uint32_t rows = 1 + naive_below(20), cols = 1 + naive_below(20);
-		uint64_t *want = calloc((size_t)nfrom * nto, sizeof *want);
+		cleanup_free uint64_t *want = calloc((size_t)nfrom * nto, sizeof *want);
 		struct flow f, g;
 
 		assert_int_equal(flow_begin(&f, nfrom, nto), 0);
@@ -363,7 +362,6 @@ TEST(blocks_of_ranks_have_the_bytes_of_their_ranks)
 		check_blocks(&g, want);
 		flow_free(&g);
 		flow_free(&f);
-		free(want);
 	}
 }
 

@@ -67,6 +67,19 @@ static uint32_t operand_of(const struct random_kind *c, const uint32_t *coord)
 	return n;
 }
 
+/* What the rank at this coordinate has. */
+static void asked(const struct random_kind *c, const uint32_t *coord, enum holders_who who,
+		  struct arena *a, struct indexset *ret)
+{
+	const struct holders_kind *k = &c->kind;
+	int r = who == HOLDERS_OWNERS
+			? layout_owned(k->mesh, k->layout, k->ndim, c->shape, coord, k->elem_bytes,
+				       "model", "layers.0.w", a, ret)
+			: layout_share(k->mesh, k->layout, k->ndim, c->shape, coord, a, ret);
+
+	assert_int_equal(r, 0);
+}
+
 static void check(struct random_kind *c, const struct indexset *want, enum holders_who who,
 		  struct arena *a)
 {
@@ -87,15 +100,7 @@ static void check(struct random_kind *c, const struct indexset *want, enum holde
 		assert_int_equal(x.rank, c->rank[x.place]);
 		coord_of(&c->mesh, x.place, coord);
 		assert_int_equal(x.operand, operand_of(c, coord));
-		if (who == HOLDERS_OWNERS)
-			assert_int_equal(layout_owned(&c->mesh, &c->layout, c->kind.ndim, c->shape,
-						      coord, c->kind.elem_bytes, "model",
-						      "layers.0.w", a, &is),
-					 0);
-		else
-			assert_int_equal(layout_share(&c->mesh, &c->layout, c->kind.ndim, c->shape,
-						      coord, a, &is),
-					 0);
+		asked(c, coord, who, a, &is);
 		assert_true(indexset_equal(&is, &x.set));
 		both = is;
 		if (want)
@@ -109,13 +114,7 @@ static void check(struct random_kind *c, const struct indexset *want, enum holde
 		if (seen[i])
 			continue;
 		coord_of(&c->mesh, i, coord);
-		assert_int_equal(
-			(who == HOLDERS_OWNERS
-				 ? layout_owned(&c->mesh, &c->layout, c->kind.ndim, c->shape, coord,
-						c->kind.elem_bytes, "model", "layers.0.w", a, &is)
-				 : layout_share(&c->mesh, &c->layout, c->kind.ndim, c->shape, coord,
-						a, &is)),
-			0);
+		asked(c, coord, who, a, &is);
 		if (want)
 			assert_int_equal(indexset_intersect(&is, want, a, &is), 0);
 		assert_int_equal(is.numel, 0);
@@ -128,13 +127,12 @@ TEST(holders_are_those_that_asking_every_coordinate_finds)
 	for (int i = 0; i < CASES; i++) {
 		struct random_kind c;
 		struct indexset want;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 
 		random_kind(&c);
 		random_want(&c, &a, &want);
 		check(&c, naive_below(8) ? &want : NULL,
 		      naive_below(4) ? HOLDERS_OWNERS : HOLDERS_EACH, &a);
-		arena_free(&a);
 	}
 }
 
@@ -143,7 +141,7 @@ TEST(of_each_share_one_replica_is_taken_and_the_turn_says_which)
 	naive_seed(__func__);
 	for (int i = 0; i < 2000; i++) {
 		struct random_kind c;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct holders h;
 		struct holder x;
 		struct holders_cursor cur;
@@ -171,7 +169,6 @@ TEST(of_each_share_one_replica_is_taken_and_the_turn_says_which)
 		while (holders_next(&cur, &x))
 			each += x.part.numel;
 		assert_int_equal(each, one * h.nreplica);
-		arena_free(&a);
 	}
 }
 
@@ -192,7 +189,7 @@ TEST(a_factor_of_a_million_costs_what_the_answer_costs)
 	struct holders h;
 	struct holders_cursor cur;
 	struct holder x;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t sum = 0;
 
 	alarm(60); /* milliseconds; without arithmetic, hours */
@@ -215,7 +212,6 @@ TEST(a_factor_of_a_million_costs_what_the_answer_costs)
 			assert_int_equal(h.nshare[0], 1);
 	}
 	alarm(0);
-	arena_free(&a);
 }
 
 /* Layouts come from files. */
@@ -242,7 +238,7 @@ TEST(cuts_that_would_take_hours_are_refused)
 		};
 		struct layout dst = { .nplace = 2, .place = other };
 		struct indexset want;
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct holders h;
 
 		l.mode = mode;
@@ -250,7 +246,6 @@ TEST(cuts_that_would_take_hours_are_refused)
 		assert_int_equal(layout_share(&m, &dst, 1, shape, coord, &a, &want), 0);
 		assert_int_equal(holders_find(&kind, &want, &a, &h), -E2BIG);
 		assert_true(a.total_bytes < 4 * GIB);
-		arena_free(&a);
 	}
 	printf("refused after %" PRIu64 " ms\n", (now_ns() - begin) / NS_PER_MS);
 }

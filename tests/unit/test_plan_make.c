@@ -7,13 +7,36 @@
 #include "tests/lib/row.h"
 #include "tests/lib/unit.h"
 
+/* From what, to what; the plan, and what is said of it. */
+static struct table src, dst;
+static struct plan p;
+static struct ckpt_errlist list;
+static struct ckpt_err e;
+
+static int setup(void **state)
+{
+	src = dst = (struct table){ 0 };
+	p = (struct plan){ 0 };
+	list = (struct ckpt_errlist){ 0 };
+	e = (struct ckpt_err){ 0 };
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	ckpt_errlist_free(&list);
+	plan_free(&p);
+	table_free(&src);
+	table_free(&dst);
+	return 0;
+}
+
 static uint32_t add(struct table *t, const char *component, const char *name, uint32_t dtype,
 		    uint32_t ndim, const uint64_t *shape, uint32_t flags, uint32_t rank)
 {
 	struct table_tensor x =
 		ROW(.component = component, .name = name, .dtype = dtype, .flags = flags,
 		    .layout = TABLE_NONE, .rank = rank, .ndim = ndim, .shape = shape);
-	struct ckpt_err e;
 	uint32_t id;
 
 	if (table_add_tensor(t, &x, &id, &e) < 0)
@@ -23,8 +46,6 @@ static uint32_t add(struct table *t, const char *component, const char *name, ui
 
 static void place(struct table *t, const char *name)
 {
-	struct ckpt_err e;
-
 	assert_int_equal(
 		table_add_place(t,
 				&(struct table_place){ .name = name, .bytes = UINT64_C(1) << 50 },
@@ -35,13 +56,12 @@ static void place(struct table *t, const char *name)
 static void piece(struct table *t, uint32_t tensor, uint32_t at, uint64_t off, uint32_t ndim,
 		  const struct indices *dim)
 {
-	struct table_piece p = ROW(.tensor = tensor, .place = at, .off = off,
+	struct table_piece q = ROW(.tensor = tensor, .place = at, .off = off,
 				   .set = { .ndim = ndim, .numel = 1, .dim = dim });
-	struct ckpt_err e;
 
 	for (uint32_t d = 0; d < ndim; d++)
-		p.set.numel *= dim[d].total;
-	if (table_add_piece(t, &p, &e) < 0)
+		q.set.numel *= dim[d].total;
+	if (table_add_piece(t, &q, &e) < 0)
 		fail_msg("%s", e.msg);
 }
 
@@ -59,43 +79,37 @@ static void box(struct table *t, uint32_t tensor, uint64_t off, uint64_t from, u
 
 static void seal(struct table *t)
 {
-	struct ckpt_err e;
-
 	assert_int_equal(table_seal(t, &e), 0);
 }
 
 static const uint64_t s8x4[] = { 8, 4 }, s4x8[] = { 4, 8 }, s8[] = { 8 };
 
 /* A checkpoint and a declaration that differ in every way. */
-static void two_tables(struct table *src, struct table *dst)
+static void two_tables(void)
 {
-	place(src, "file");
-	box(src, add(src, "optim", "w.master", CKPT_BF16, 2, s8x4, 0, TABLE_NONE), 0, 0, 8);
-	box(src, add(src, "model", "shape", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 64, 0, 8);
-	box(src, add(src, "model", "half", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 192, 0, 3);
-	box(src, add(src, "model", "good", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 320, 0, 8);
-	box(src, add(src, "blob", "rng", CKPT_U8, 1, s8, TENSOR_BLOB, 0), 448, 0, 8);
-	box(src, add(src, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 456, 0, 0);
-	seal(src);
-	place(dst, "rank 0 memory");
-	box(dst, add(dst, "optim", "w.master", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 0, 0, 8);
-	box(dst, add(dst, "model", "shape", CKPT_F32, 2, s4x8, 0, TABLE_NONE), 128, 0, 4);
-	box(dst, add(dst, "model", "half", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 256, 2, 6);
-	box(dst, add(dst, "model", "good", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 384, 1, 7);
-	box(dst, add(dst, "model", "head.weight", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 512, 0, 8);
-	box(dst, add(dst, "blob", "rng", CKPT_U8, 1, s8, TENSOR_BLOB, 0), 1024, 0, 8);
-	box(dst, add(dst, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 2048, 0, 0);
-	seal(dst);
+	place(&src, "file");
+	box(&src, add(&src, "optim", "w.master", CKPT_BF16, 2, s8x4, 0, TABLE_NONE), 0, 0, 8);
+	box(&src, add(&src, "model", "shape", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 64, 0, 8);
+	box(&src, add(&src, "model", "half", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 192, 0, 3);
+	box(&src, add(&src, "model", "good", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 320, 0, 8);
+	box(&src, add(&src, "blob", "rng", CKPT_U8, 1, s8, TENSOR_BLOB, 0), 448, 0, 8);
+	box(&src, add(&src, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 456, 0, 0);
+	seal(&src);
+	place(&dst, "rank 0 memory");
+	box(&dst, add(&dst, "optim", "w.master", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 0, 0, 8);
+	box(&dst, add(&dst, "model", "shape", CKPT_F32, 2, s4x8, 0, TABLE_NONE), 128, 0, 4);
+	box(&dst, add(&dst, "model", "half", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 256, 2, 6);
+	box(&dst, add(&dst, "model", "good", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 384, 1, 7);
+	box(&dst, add(&dst, "model", "head.weight", CKPT_F32, 2, s8x4, 0, TABLE_NONE), 512, 0, 8);
+	box(&dst, add(&dst, "blob", "rng", CKPT_U8, 1, s8, TENSOR_BLOB, 0), 1024, 0, 8);
+	box(&dst, add(&dst, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 2048, 0, 0);
+	seal(&dst);
 }
 
 TEST(all_mismatches_are_listed_at_once)
 {
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_errlist list = { 0 };
-	struct ckpt_err e = { 0 };
-	struct plan p;
-
-	two_tables(&src, &dst);
+	two_tables();
+	memset(&p, 0x5a, sizeof p);
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, &list, &e), -EMEDIUMTYPE);
 	assert_int_equal(p.nop, 0);
 	assert_int_equal(list.n, 4);
@@ -112,35 +126,23 @@ TEST(all_mismatches_are_listed_at_once)
 	/* The list is not needed to be refused. */
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, &e), -EMEDIUMTYPE);
 	assert_int_equal(plan_make(&src, &dst, NULL, &p, NULL, NULL), -EMEDIUMTYPE);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(lenient_leaves_out_what_is_missing_and_nothing_else)
 {
 	const struct plan_opts o = { .only = "model", .lenient = true };
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_errlist list = { 0 };
-	struct ckpt_err e = { 0 };
-	struct plan p;
 
-	two_tables(&src, &dst);
+	two_tables();
 	assert_int_equal(plan_make(&src, &dst, &o, &p, &list, &e), -EMEDIUMTYPE);
 	assert_int_equal(list.n, 2);
 	assert_null(strstr(list.text, "head.weight"));
 	assert_null(strstr(list.text, "w.master"));
-	ckpt_errlist_free(&list);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(blobs_move_only_when_asked_for_and_0d_tensors_always)
 {
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_err e = { 0 };
 	struct plan_cursor c;
 	struct plan_row r;
-	struct plan p;
 
 	place(&src, "a");
 	box(&src, add(&src, "model", "0d", CKPT_F64, 0, NULL, 0, TABLE_NONE), 8, 0, 0);
@@ -168,9 +170,6 @@ TEST(blobs_move_only_when_asked_for_and_0d_tensors_always)
 	assert_int_equal(p.nop, 2);
 	assert_int_equal(p.op[1].src_lo, 200);
 	assert_int_equal(p.bytes, 16);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(what_two_sides_hold_whole_is_one_row)
@@ -180,11 +179,8 @@ TEST(what_two_sides_hold_whole_is_one_row)
 	const struct indices dim[] = { { 1, 8, &comb },
 				       { 1, 6, &(struct run){ 0, 6, 6, 1 } },
 				       { 1, 4, &(struct run){ 0, 4, 4, 1 } } };
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_err e = { 0 };
 	struct plan_cursor c;
 	struct plan_row r;
-	struct plan p;
 
 	place(&src, "a");
 	piece(&src, add(&src, "m", "x", CKPT_F32, 3, shape, 0, TABLE_NONE), 0, 4096, 3, dim);
@@ -198,17 +194,11 @@ TEST(what_two_sides_hold_whole_is_one_row)
 	assert_true(plan_row_next(&c, &r));
 	assert_int_equal(r.len, 8 * 6 * 4 * 4);
 	assert_false(plan_row_next(&c, &r));
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* Every rank of a data-parallel job holds the same: the first copy is used, and only that. */
 TEST(of_equal_replicas_the_first_is_used)
 {
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_err e = { 0 };
-	struct plan p;
 	uint32_t x;
 
 	place(&src, "a");
@@ -224,9 +214,6 @@ TEST(of_equal_replicas_the_first_is_used)
 	assert_int_equal(p.nop, 1);
 	assert_int_equal(p.op[0].src_piece, 0);
 	assert_int_equal(p.bytes, 7 * 4 * 4);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* A split factor of a million on 64 ranks, to 48: walked element by element this would take
@@ -234,10 +221,7 @@ TEST(of_equal_replicas_the_first_is_used)
 TEST(combs_of_a_million_teeth_are_planned_at_once)
 {
 	const uint64_t teeth = 1u << 20, shape[] = { teeth * 64 };
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_err e = { 0 };
 	uint64_t want = 0;
-	struct plan p;
 	uint32_t x;
 
 	place(&src, "a");
@@ -271,9 +255,6 @@ TEST(combs_of_a_million_teeth_are_planned_at_once)
 		assert_int_equal(r.src_off, from);
 	}
 	alarm(0);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 #define WOVEN 8192u /* ranks */
@@ -284,12 +265,11 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 {
 	const struct ckpt_placement cut = { .how = CKPT_SHARD, .split_factor = 100 };
 	const char *const name[] = { "fsdp" };
-	uint32_t *rank = calloc(ranks, sizeof *rank);
+	cleanup_free uint32_t *rank = calloc(ranks, sizeof *rank);
 	const struct mesh m = { 1, name, &ranks, ranks, rank };
 	const struct layout l = { .nplace = 1, .place = &cut };
 	struct table_tensor x = ROW(.component = "m", .name = "x", .dtype = CKPT_F32,
 				    .rank = TABLE_NONE, .ndim = 1, .shape = shape);
-	struct ckpt_err e = { 0 };
 
 	for (uint32_t r = 0; r < ranks; r++)
 		rank[r] = r;
@@ -298,23 +278,19 @@ static void woven(struct table *t, const uint64_t *shape, uint32_t ranks, uint32
 	assert_int_equal(table_add_layout(t, &l, &x.layout, &e), 0);
 	assert_int_equal(table_add_tensor(t, &x, NULL, &e), 0);
 	for (uint32_t r = 0; r < ranks; r++) {
-		struct table_piece p = { .rank = r, .off = r * shape[0] };
+		struct table_piece q = { .rank = r, .off = r * shape[0] };
 		uint32_t coord = r == ranks - 1 ? last : r;
 
-		assert_int_equal(layout_share(&m, &l, 1, shape, &coord, &t->arena, &p.set), 0);
-		assert_int_equal(table_add_piece(t, &p, &e), 0);
+		assert_int_equal(layout_share(&m, &l, 1, shape, &coord, &t->arena, &q.set), 0);
+		assert_int_equal(table_add_piece(t, &q, &e), 0);
 	}
 	seal(t);
-	free(rank);
 }
 
 /* Every pair of 8,192 interleaved pieces would take seconds for each tensor. */
 TEST(interleaved_pieces_are_told_apart_by_their_declaration)
 {
 	const uint64_t shape[] = { WOVEN * 2000 };
-	struct table src = { 0 }, dst = { 0 };
-	struct ckpt_err e = { 0 };
-	struct plan p;
 
 	woven(&src, shape, WOVEN, WOVEN - 1);
 	place(&dst, "b");
@@ -325,9 +301,6 @@ TEST(interleaved_pieces_are_told_apart_by_their_declaration)
 	alarm(0);
 	assert_int_equal(p.nop, WOVEN);
 	assert_int_equal(p.bytes, shape[0] * 4);
-	plan_free(&p);
-	table_free(&src);
-	table_free(&dst);
 }
 
 /* One rank has what another has: its own elements are missing, and the others come once. */
@@ -336,12 +309,10 @@ TEST(a_declaration_that_a_piece_contradicts_is_not_believed)
 	const uint64_t shape[] = { 64 * 2000 };
 
 	for (uint32_t last = 0; last < 64; last += last < 60 ? 20 : 1) {
-		struct table src = { 0 }, dst = { 0 };
-		struct ckpt_errlist list = { 0 };
-		struct ckpt_err e = { 0 };
-		struct plan p;
 		int rc;
 
+		(void)teardown(NULL);
+		(void)setup(NULL);
 		woven(&src, shape, 64, last);
 		place(&dst, "b");
 		box(&dst, add(&dst, "m", "x", CKPT_F32, 1, shape, 0, TABLE_NONE), 0, 0, shape[0]);
@@ -350,10 +321,7 @@ TEST(a_declaration_that_a_piece_contradicts_is_not_believed)
 		assert_int_equal(rc, last < 63 ? -EMEDIUMTYPE : 0);
 		if (last < 63)
 			assert_non_null(strstr(list.text, "2000 of the 128000 elements"));
-		else
-			plan_free(&p);
-		ckpt_errlist_free(&list);
-		table_free(&src);
-		table_free(&dst);
 	}
 }
+
+UNIT(.setup = setup, .teardown = teardown);

@@ -154,7 +154,7 @@ static int compare_op(void *arg, const struct reshard_op *op)
 		const struct plan_op *p = &c->plan->op[i];
 		const struct table_piece *from = &src->piece[p->src_piece];
 		const struct table_piece *to = &c->plan->dst->piece[p->dst_piece];
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		struct indexset both;
 
 		if (from->tensor != op->src_tensor || from->rank != op->src_rank || c->seen[i])
@@ -167,7 +167,6 @@ static int compare_op(void *arg, const struct reshard_op *op)
 		assert_true(indexset_equal(&to->set, &op->share));
 		assert_int_equal(indexset_intersect(&from->set, &to->set, &a, &both), 0);
 		assert_true(indexset_equal(&both, &op->part));
-		arena_free(&a);
 		return 0;
 	}
 	fail_msg("an operation that plan_make does not know");
@@ -179,8 +178,8 @@ static void compare_rank(const struct job *j, struct reshard *r, uint32_t place)
 	struct compare c = { .j = j };
 	bool needed[600] = { 0 }, all;
 	struct ckpt_err err = { 0 };
-	struct plan plan;
-	struct table t;
+	cleanup_plan struct plan plan = { 0 };
+	cleanup_table struct table t = { 0 };
 
 	rank_table(j, place, &t);
 	if (plan_make(&j->pieces, &t, NULL, &plan, NULL, &err))
@@ -198,8 +197,6 @@ static void compare_rank(const struct job *j, struct reshard *r, uint32_t place)
 		assert_true(rank < 600 && needed[rank]);
 	}
 	free(c.seen);
-	plan_free(&plan);
-	table_free(&t);
 }
 
 TEST(a_plan_from_declarations_is_the_one_from_tables_of_all_pieces)
@@ -257,7 +254,6 @@ TEST(all_owners_of_a_table_are_its_pieces)
 
 static int stop(void *arg, const struct reshard_op *op)
 {
-	(void)op;
 	return ++*(int *)arg == 3 ? 77 : 0;
 }
 
@@ -270,7 +266,7 @@ static void plain(struct table *t, const char *mesh, uint32_t n, uint64_t rows)
 	struct table_tensor x =
 		ROW(.component = "model", .of = "", .dtype = CKPT_F32, .cls = CKPT_STABLE,
 		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	char name[16];
 
@@ -283,7 +279,6 @@ static void plain(struct table *t, const char *mesh, uint32_t n, uint64_t rows)
 		x.name = name;
 		assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
 	}
-	arena_free(&a);
 }
 
 static int first_line(void *arg, const struct reshard_op *op)
@@ -296,7 +291,7 @@ static int first_line(void *arg, const struct reshard_op *op)
 
 TEST(equal_layouts_and_shapes_are_planned_once)
 {
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct reshard *r;
 	char line[100];
 	int n = 0;
@@ -317,15 +312,13 @@ TEST(equal_layouts_and_shapes_are_planned_once)
 	assert_int_equal(reshard_rank(r, 99, stop, &n, NULL), 0); /* no such rank holds nothing */
 	assert_int_equal(n, 3 + 100 * 4);
 	reshard_close(r);
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(all_that_does_not_fit_is_said_at_once)
 {
 	struct reshard_opts lenient = { .lenient = true }, other = { .only = "optim" };
 	struct ckpt_err err = { 0 };
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct reshard *r;
 	int n = 10;
 
@@ -360,8 +353,6 @@ TEST(all_that_does_not_fit_is_said_at_once)
 	assert_int_equal(reshard_check(r, NULL, &err), -EMEDIUMTYPE);
 	reshard_close(r);
 	assert_non_null(strstr(err.msg, "model/w2: declared [65, 8], the checkpoint has [64, 8]"));
-	table_free(&src);
-	table_free(&dst);
 }
 
 static int note_op(void *arg, const struct reshard_op *op)
@@ -379,7 +370,7 @@ TEST(blobs_and_tensors_without_a_layout_come_from_who_has_them)
 		ROW(.component = "", .name = "rng", .of = "", .dtype = CKPT_U8,
 		    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .ndim = 1, .shape = len);
 	struct reshard_opts blobs = { .blobs = true };
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 	struct reshard *r;
 	uint32_t from[8] = { 0 };
 	bool needed[4] = { 0 }, all = false;
@@ -413,6 +404,4 @@ TEST(blobs_and_tensors_without_a_layout_come_from_who_has_them)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(from[i], 0);
 	reshard_close(r);
-	table_free(&src);
-	table_free(&dst);
 }

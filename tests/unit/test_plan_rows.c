@@ -410,11 +410,11 @@ TEST(random_product_sets_move_every_element_exactly_once)
 
 	naive_seed(__func__);
 	for (uint32_t i = 0; i < CASES; i++) {
-		struct scene *k = calloc(1, sizeof *k);
-		struct ckpt_errlist list = { 0 };
+		cleanup_free struct scene *k = calloc(1, sizeof *k);
+		cleanup_errlist struct ckpt_errlist list = { 0 };
 		struct ckpt_err err = { 0 };
 		char want[4096] = "";
-		struct plan p;
+		cleanup_plan struct plan p = { 0 };
 		int e;
 
 		assert_non_null(k);
@@ -439,10 +439,7 @@ TEST(random_product_sets_move_every_element_exactly_once)
 			scene_run(k, &p);
 			planned++;
 		}
-		plan_free(&p);
-		ckpt_errlist_free(&list);
 		scene_free(k);
-		free(k);
 	}
 	printf("%u planned, %u refused\n", planned, refused);
 	assert_true(planned > CASES / 2 && refused > CASES / 100);

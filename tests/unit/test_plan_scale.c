@@ -16,24 +16,29 @@ static void get(enum model which, bool loaded, struct table *ret)
 		fail_msg("%s", err.msg);
 }
 
-static uint64_t owned_bytes(const struct table *t, uint32_t rank)
+/* What it owns, or what it holds. */
+static uint64_t rank_bytes(const struct table *t, uint32_t rank, bool owned)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		const struct table_tensor *x = &t->tensor[i];
 		const struct layout *l = &t->layout[x->layout];
+		const struct mesh *m = &t->mesh[l->mesh];
 		uint32_t coord[CKPT_DIMS_MAX];
 		struct indexset set;
+		int r;
 
-		assert_true(mesh_coord(&t->mesh[l->mesh], rank, coord));
-		assert_int_equal(layout_owned(&t->mesh[l->mesh], l, x->ndim, x->shape, coord,
-					      x->elem_bytes, x->component, x->name, &a, &set),
-				 0);
+		assert_true(mesh_coord(m, rank, coord));
+		if (owned)
+			r = layout_owned(m, l, x->ndim, x->shape, coord, x->elem_bytes,
+					 x->component, x->name, &a, &set);
+		else
+			r = layout_share(m, l, x->ndim, x->shape, coord, &a, &set);
+		assert_int_equal(r, 0);
 		sum += set.numel * x->elem_bytes;
 	}
-	arena_free(&a);
 	return sum;
 }
 
@@ -55,7 +60,7 @@ static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uin
 {
 	struct owned o = { .npiece = 0 };
 	uint64_t all = 0, sum = 0;
-	struct table t;
+	cleanup_table struct table t = { 0 };
 
 	get(which, false, &t);
 	assert_int_equal(model_world(&t), ranks);
@@ -73,10 +78,9 @@ static void check_owners(enum model which, uint32_t ranks, uint32_t tensors, uin
 	for (uint32_t i = 0; i < 3; i++) {
 		uint32_t rank = naive_below(ranks);
 
-		assert_int_equal(o.bytes[rank], owned_bytes(&t, rank));
+		assert_int_equal(o.bytes[rank], rank_bytes(&t, rank, true));
 	}
 	free(o.bytes);
-	table_free(&t);
 }
 
 TEST(all_owners_of_405b_on_16384_ranks_are_right)
@@ -113,29 +117,9 @@ static int count_moved(void *arg, const struct reshard_op *op)
 	return 0;
 }
 
-static uint64_t held_bytes(const struct table *t, uint32_t rank)
-{
-	struct arena a = { 0 };
-	uint64_t sum = 0;
-
-	for (uint32_t i = 0; i < t->ntensor; i++) {
-		const struct table_tensor *x = &t->tensor[i];
-		const struct layout *l = &t->layout[x->layout];
-		uint32_t coord[CKPT_DIMS_MAX];
-		struct indexset set;
-
-		assert_true(mesh_coord(&t->mesh[l->mesh], rank, coord));
-		assert_int_equal(
-			layout_share(&t->mesh[l->mesh], l, x->ndim, x->shape, coord, &a, &set), 0);
-		sum += set.numel * x->elem_bytes;
-	}
-	arena_free(&a);
-	return sum;
-}
-
 static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 {
-	struct table src, dst;
+	cleanup_table struct table src = { 0 }, dst = { 0 };
 
 	get(which, false, &src);
 	get(which, true, &dst);
@@ -146,14 +130,12 @@ static void check_rank(enum model which, uint64_t nop_max, uint64_t nfound_max)
 
 		assert_int_equal(reshard_open(&src, &dst, NULL, &r, NULL), 0);
 		assert_int_equal(reshard_rank(r, rank, count_moved, &m, NULL), 0);
-		assert_int_equal(m.bytes, held_bytes(&dst, rank));
+		assert_int_equal(m.bytes, rank_bytes(&dst, rank, false));
 		if (!m.nop || m.nop > nop_max)
 			fail_msg("rank %u: %llu operations", rank, (unsigned long long)m.nop);
 		assert_true(reshard_stats(r).nfound <= nfound_max);
 		reshard_close(r);
 	}
-	table_free(&src);
-	table_free(&dst);
 }
 
 TEST(one_ranks_plan_of_405b_costs_what_the_rank_holds)

@@ -55,7 +55,7 @@ static void piece(struct table *t, uint32_t id, uint32_t place, uint64_t *end,
 static void random_table(struct table *t, uint32_t n, uint32_t nplace)
 {
 	uint64_t end[8] = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	places(t, nplace);
 	for (uint32_t i = 0; i < n; i++) {
@@ -90,7 +90,6 @@ static void random_table(struct table *t, uint32_t n, uint32_t nplace)
 		}
 	}
 	assert_int_equal(table_seal(t, NULL), 0);
-	arena_free(&a);
 }
 
 /* The coordinates of the n-th element of a set. */
@@ -212,7 +211,7 @@ TEST(test_windows_partition_every_piece)
 {
 	rng = draw_seed(__func__);
 	for (uint32_t round = 0; round < 60; round++) {
-		struct table t = { 0 };
+		cleanup_table struct table t = { 0 };
 		uint32_t nplace = 1 + (uint32_t)draw_below(&rng, 5);
 
 		random_table(&t, 1 + (uint32_t)draw_below(&rng, 12), nplace);
@@ -220,7 +219,6 @@ TEST(test_windows_partition_every_piece)
 		walk(&t, 16 * nplace + draw_below(&rng, 500));
 		walk(&t, 1 + (UINT64_C(1) << 40));
 		walk(&t, 4000 + draw_below(&rng, 4000));
-		table_free(&t);
 	}
 }
 
@@ -230,7 +228,7 @@ static void one(struct table *t, uint32_t dtype, uint32_t ndim, const uint64_t *
 {
 	cleanup_free uint64_t *end = calloc(n, sizeof *end);
 	uint64_t start[4] = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	places(t, n);
 	tensor(t, 0, dtype, ndim, shape);
@@ -247,7 +245,6 @@ static void one(struct table *t, uint32_t dtype, uint32_t ndim, const uint64_t *
 		piece(t, 0, p, &end[p], &set);
 	}
 	assert_int_equal(table_seal(t, NULL), 0);
-	arena_free(&a);
 }
 
 TEST(test_pieces_larger_than_a_window_in_any_dimension)
@@ -258,24 +255,22 @@ TEST(test_pieces_larger_than_a_window_in_any_dimension)
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (uint32_t dim = 0; dim < 3; dim++)
 			for (uint32_t factor = 1; factor < 6; factor += 4) {
-				struct table t = { 0 };
+				cleanup_table struct table t = { 0 };
 				uint64_t n;
 
 				one(&t, CKPT_F32, 3, shapes[i], dim, 3, factor);
 				n = walk(&t, 150000);
 				assert_in_range(n, 2, 60);
-				table_free(&t);
 			}
 }
 
 TEST(test_large_cuts_lie_as_on_the_pages_of_their_place)
 {
 	const uint64_t shape[] = { 1000, 1000 };
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 
 	one(&t, CKPT_F64, 2, shape, 1, 3, 1);
 	assert_in_range(walk(&t, 1 << 20), 8, 9);
-	table_free(&t);
 }
 
 TEST(test_the_index_space_costs_nothing)
@@ -283,8 +278,8 @@ TEST(test_the_index_space_costs_nothing)
 	const uint64_t shape[] = { UINT64_C(1) << 61 };
 	struct indices far;
 	struct indexset set = { .ndim = 1, .numel = 1000, .dim = &far };
-	struct table t = { 0 };
-	struct arena a = { 0 };
+	cleanup_table struct table t = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	uint64_t end = 0;
 
 	places(&t, 1);
@@ -294,15 +289,13 @@ TEST(test_the_index_space_costs_nothing)
 	piece(&t, 0, 0, &end, &set);
 	assert_int_equal(table_seal(&t, NULL), 0);
 	assert_int_equal(walk(&t, 100), 10);
-	arena_free(&a);
-	table_free(&t);
 }
 
 TEST(test_two_hundred_thousand_tiny_tensors)
 {
 	const uint64_t shape[] = { 3 };
-	struct table t = { 0 };
-	struct arena a = { 0 };
+	cleanup_table struct table t = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct indexset set;
 	uint64_t start = 0, end[2] = { 0 }, begin = now_ns(), n;
 	struct windows *ws;
@@ -326,17 +319,15 @@ TEST(test_two_hundred_thousand_tiny_tensors)
 	windows_close(ws);
 	printf("200000 tensors: %llu windows, twice, in %llu ms\n", (unsigned long long)n,
 	       (unsigned long long)((now_ns() - begin) / NS_PER_MS));
-	arena_free(&a);
-	table_free(&t);
 }
 
 TEST(test_what_cannot_be_cut_is_refused)
 {
 	const uint64_t shape[] = { 4 };
 	const int64_t stride[] = { 2 };
-	struct table t = { 0 }, u = { 0 };
+	cleanup_table struct table t = { 0 }, u = { 0 };
 	struct ckpt_err err = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct windows *ws;
 	struct indexset set;
 	struct window w;
@@ -356,7 +347,4 @@ TEST(test_what_cannot_be_cut_is_refused)
 	windows_close(ws);
 	assert_int_equal(walk(&u, 8), 4);
 	windows_close(NULL);
-	arena_free(&a);
-	table_free(&t);
-	table_free(&u);
 }

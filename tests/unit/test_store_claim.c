@@ -58,20 +58,18 @@ TEST_WITH(a_job_that_is_missing_or_a_link_is_not_opened, job_place, job_remove)
 
 TEST(each_launch_gets_the_next_number)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 
 	assert_int_equal(claimed(a, 0, false), 1);
 	assert_int_equal(claimed(b, 0, false), 2);
 	assert_int_equal(claimed(a, 0, true), 3);
 	assert_int_equal(claimed(b, 1700000000, false), 1700000000);
 	assert_int_equal(claimed(a, 0, false), 1700000001);
-	store_close(a);
-	store_close(b);
 }
 
 TEST(an_older_launch_is_stale_and_an_equal_one_busy)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	uint64_t generation;
 
 	assert_int_equal(claimed(a, 7, false), 7);
@@ -79,14 +77,12 @@ TEST(an_older_launch_is_stale_and_an_equal_one_busy)
 	assert_int_equal(store_claim(b, 7, false, &generation, &err), -EBUSY);
 	assert_int_equal(claimed(a, 7, false), 7);
 	assert_int_equal(store_claim(b, UINT64_MAX, false, &generation, &err), -EINVAL);
-	store_close(a);
-	store_close(b);
 }
 
 TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
-	struct crash_step one = { 0 }, two = { 0 };
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_step struct crash_step one = { 0 }, two = { 0 };
 	struct store_txn *x;
 
 	(void)claimed(a, 7, false);
@@ -97,10 +93,6 @@ TEST(a_daemon_whose_launch_was_taken_over_commits_nothing)
 	assert_int_equal(claimed(a, 7, true), 7); /* and back again */
 	assert_int_equal(crash_save(b, 20, 2, 10, &two, &err), -ESTALE);
 	assert_int_equal(crash_save(a, 20, 2, 10, &two, &err), 0);
-	store_close(a);
-	store_close(b);
-	crash_step_free(&one);
-	crash_step_free(&two);
 }
 
 TEST(without_a_claim_nothing_is_begun)
@@ -126,20 +118,18 @@ TEST(a_claim_that_was_deleted_is_lost)
 
 TEST(where_the_numbers_of_launches_end_there_is_no_next_one)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	uint64_t generation;
 
 	assert_int_equal(claimed(a, UINT64_MAX - 1, false), UINT64_MAX - 1);
 	assert_int_equal(store_claim(b, 0, false, &generation, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "launch numbers end"));
 	assert_int_equal(claimed(a, UINT64_MAX - 1, true), UINT64_MAX - 1); /* is its own still */
-	store_close(a);
-	store_close(b);
 }
 
 TEST(where_the_numbers_of_takeovers_end_nobody_takes_over)
 {
-	struct store *a = opened(&io_ops_posix);
+	cleanup_store struct store *a = opened(&io_ops_posix);
 	uint64_t generation;
 
 	put_file(a->job_fd, ".ckptd/gen-00000007.4294967295");
@@ -147,13 +137,12 @@ TEST(where_the_numbers_of_takeovers_end_nobody_takes_over)
 	assert_non_null(strstr(err.msg, "launch 7 is claimed by another daemon"));
 	assert_false(exists(".ckptd/gen-00000007"));
 	assert_int_equal(claimed(a, 0, false), 8);
-	store_close(a);
 }
 
 TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
-	struct crash_step dead = { 0 }, live = { 0 };
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_step struct crash_step dead = { 0 }, live = { 0 };
 	struct store_txn *x, *y;
 
 	(void)claimed(a, 0, false);
@@ -166,10 +155,6 @@ TEST(a_claim_trashes_what_others_were_collecting_but_not_its_own)
 	assert_true(exists(y->dir));
 	assert_int_equal(crash_commit(y, &live, UINT64_MAX, &err), 0);
 	assert_true(exists("step-000000000020"));
-	store_close(a);
-	store_close(b);
-	crash_step_free(&dead);
-	crash_step_free(&live);
 }
 
 TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
@@ -190,8 +175,8 @@ TEST(a_claim_of_ones_own_again_spares_all_that_is_begun)
 TEST(what_vanishes_while_a_claim_sweeps_is_no_error)
 {
 	struct io_faults f;
-	struct store *a = opened(&io_ops_posix), *b;
-	struct store_txn *x;
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = NULL;
+	cleanup_txn struct store_txn *x = NULL;
 
 	io_faults_init(&f, &io_ops_posix);
 	b = opened(&f.ops);
@@ -200,9 +185,6 @@ TEST(what_vanishes_while_a_claim_sweeps_is_no_error)
 	io_faults_fail(&f, IO_ON_RENAME, 1, -ENOENT, false);
 	assert_int_equal(claimed(b, 0, false), 2);
 	assert_true(io_faults_hit(&f));
-	store_abort(x);
-	store_close(a);
-	store_close(b);
 }
 
 #define PART "w0000-0000000b-000.part"
@@ -322,7 +304,6 @@ static int unlink_reborn(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 {
-
 	ops.unlink = unlink_reborn;
 	put_dir(s->job_fd, ".trash-0000000a");
 	put_file(s->job_fd, ".trash-0000000a/" PART);
@@ -335,7 +316,7 @@ TEST(a_directory_that_is_not_empty_may_be_called_either_way)
 
 TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 {
-	struct crash_step one = { 0 }, two = { 0 };
+	cleanup_step struct crash_step one = { 0 }, two = { 0 };
 	uint64_t generation, nth = 1, failed = 1;
 	struct store *a = opened(&io_ops_posix), *b = NULL;
 	struct store_txn *x;
@@ -368,13 +349,11 @@ TEST(without_random_bytes_nothing_is_named_and_nothing_is_lost)
 	assert_null(x);
 	assert_non_null(strstr(err.msg, "no random bytes"));
 	store_close(a);
-	crash_step_free(&one);
-	crash_step_free(&two);
 }
 
 TEST(a_name_that_is_always_taken_ends_after_some_tries)
 {
-	struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
+	cleanup_store struct store *a = opened(&io_ops_posix), *b = opened(&io_ops_posix);
 	struct store_txn *x, *y;
 	uint64_t generation;
 
@@ -393,8 +372,6 @@ TEST(a_name_that_is_always_taken_ends_after_some_tries)
 	(void)claimed(b, generation, false); /* again */
 	assert_false(exists(x->dir));
 	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -ESTALE);
-	store_close(a);
-	store_close(b);
 }
 
 /* --- sentences --- */
@@ -422,11 +399,10 @@ TEST(a_sentence_says_why_and_what_to_do_next)
 
 TEST(a_store_that_is_not_opened_leaves_nothing_to_close)
 {
-	struct store *none = (struct store *)(uintptr_t)1;
+	cleanup_store struct store *none = (struct store *)(uintptr_t)1;
 
 	assert_int_equal(store_open(&ops, place.fd, "../demo", true, &none, &err), -EINVAL);
 	assert_null(none);
-	store_close(none);
 }
 
 /* The hand of a dead process: whenever something is unlinked, something else appears. */
@@ -448,7 +424,6 @@ static int ghost_unlink(void *ctx, int dirfd, const char *name, bool is_dir)
 
 TEST(trash_in_which_files_still_appear_is_left_to_a_later_claim)
 {
-
 	ops.unlink = ghost_unlink;
 	for (uint32_t ghosts = 0; ghosts < 40; ghosts = ghosts ? 10 * ghosts : 3) {
 		put_dir(s->job_fd, ".trash-0000000a");

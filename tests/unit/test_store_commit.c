@@ -4,10 +4,30 @@
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
 
+/* What is begun, and the part that was made last. */
+static struct store_txn *txn;
+static char part[40];
+static int part_fd;
+static bool direct; /* wanted before, and given */
+
+static int begin(void)
+{
+	txn = (struct store_txn *)&txn; /* no longer, when it fails */
+	return store_begin(s, 10, &txn, &err);
+}
+
+static int part_create(uint32_t writer, uint64_t bytes)
+{
+	part[0] = 0;
+	part_fd = -2;
+	return store_part_create(txn, writer, bytes, &direct, part, &part_fd, &err);
+}
+
 /* The names of what is set aside say when that was. */
 static int setup(void **state)
 {
 	libc_instead.clock_gettime = libc_fixed_time;
+	direct = false;
 	return job_make(state);
 }
 
@@ -18,6 +38,12 @@ static void assert_is(const char *dir, uint32_t i)
 
 	if (!crash_step_same(s, dir, &saved[i], why))
 		fail_msg("%s: %s", dir, why);
+}
+
+static void save_two(void)
+{
+	save(10, UINT64_MAX);
+	save(20, 10);
 }
 
 /* The job directory holds n steps, set aside or not, and nothing that is begun or trash. */
@@ -64,8 +90,7 @@ TEST(step_zero_and_the_largest_step_are_steps_like_any_other)
 
 TEST(going_back_sets_aside_and_loses_no_step)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	assert_int_equal(try_save(s, 30, 3, 20), 0);
 	assert_int_equal(try_save(s, 20, 4, 10), 0); /* the same number again */
 	assert_is("step-000000000010", 0);
@@ -83,8 +108,7 @@ TEST(a_name_that_is_taken_aside_is_not_taken_again)
 	struct store_name *name;
 	uint32_t n;
 
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	assert_int_equal(try_save(s, 15, 3, 10), 0);
 	assert_int_equal(try_save(s, 20, 2, 15),
 			 0); /* as after a crash in the middle of going back */
@@ -124,8 +148,7 @@ TEST(a_step_for_which_no_name_is_free_is_not_set_aside)
 {
 	static const char taken[] = ".old-000000000020-s2-t1800000000-00000000";
 
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	assert_int_equal(try_save(s, 15, 3, 10), 0);
 	assert_int_equal(try_save(s, 20, 2, 15), 0);
 	put_dir(s->job_fd, taken);
@@ -142,8 +165,7 @@ TEST(a_step_for_which_no_name_is_free_is_not_set_aside)
 
 TEST(a_run_that_continues_nothing_sets_every_step_aside)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	assert_int_equal(try_save(s, 5, 3, UINT64_MAX), 0);
 	assert_is(".old-000000000010-s1-t1800000000", 0);
 	assert_is(".old-000000000020-s2-t1800000000", 1);
@@ -155,8 +177,7 @@ TEST(a_run_that_continues_nothing_sets_every_step_aside)
 
 TEST(a_step_of_the_line_is_never_replaced)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	assert_int_equal(try_save(s, 20, 3, 20), -EEXIST);
 	assert_int_equal(try_save(s, 10, 3, 20), -EEXIST);
 	assert_int_equal(try_save(s, 15, 3, 20), -EINVAL);
@@ -167,8 +188,7 @@ TEST(a_step_of_the_line_is_never_replaced)
 
 TEST(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	put_file(s->job_fd, "step-000000000015");
 	assert_int_equal(try_save(s, 15, 3, 10), -EEXIST);
 	assert_is("step-000000000020", 1); /* it was set aside, and came back */
@@ -178,8 +198,7 @@ TEST(what_is_in_the_way_of_a_commit_stays_and_so_do_the_steps)
 
 TEST(a_damaged_step_is_set_aside_like_any_other)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	unlinked("step-000000000020/MANIFEST");
 	assert_int_equal(try_save(s, 20, 3, 10), 0);
 	assert_true(exists(".old-000000000020-s0-t1800000000"));
@@ -188,44 +207,29 @@ TEST(a_damaged_step_is_set_aside_like_any_other)
 
 TEST(a_part_that_is_still_open_forbids_the_commit)
 {
-	struct store_txn *x;
-	bool direct = false;
-	char name[40];
-	int fd;
-
-	x = begun(s, 10, 1);
-	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EINVAL);
-	(void)close(fd);
+	txn = begun(s, 10, 1);
+	assert_int_equal(part_create(9, 0), 0);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), -EINVAL);
+	(void)close(part_fd);
 	assert_entries(0);
 }
 
 TEST(a_dropped_part_leaves_nothing)
 {
-	struct store_txn *x;
-	bool direct = false;
-	char name[40];
-	int fd;
-
-	x = begun(s, 10, 1);
-	assert_int_equal(store_part_create(x, 9, 8192, &direct, name, &fd, &err), 0);
-	store_part_drop(x, name, fd);
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	txn = begun(s, 10, 1);
+	assert_int_equal(part_create(9, 8192), 0);
+	store_part_drop(txn, part, part_fd);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), 0);
 	assert_is("step-000000000010", 0);
 }
 
 TEST(what_somebody_else_has_taken_away_is_no_hindrance_to_dropping_it)
 {
-	struct store_txn *x;
-	bool direct = false;
-	char name[40];
-	int fd;
-
-	x = begun(s, 10, 1);
-	assert_int_equal(store_part_create(x, 9, 0, &direct, name, &fd, &err), 0);
-	assert_int_equal(unlinkat(x->fd, name, 0), 0);
-	store_part_drop(x, name, fd);
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	txn = begun(s, 10, 1);
+	assert_int_equal(part_create(9, 0), 0);
+	assert_int_equal(unlinkat(txn->fd, part, 0), 0);
+	store_part_drop(txn, part, part_fd);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), 0);
 	assert_is("step-000000000010", 0);
 }
 
@@ -240,22 +244,17 @@ static int mkdir_then_rival(void *ctx, int dirfd, const char *name, uint32_t mod
 
 TEST(who_is_fenced_is_told_so_at_his_next_call)
 {
-	struct store_txn *x;
-	bool direct = false;
-	char name[40];
-	int fd;
-
-	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	assert_int_equal(begin(), 0);
 	another_claims();
-	assert_int_equal(store_part_create(x, 0, 0, &direct, name, &fd, &err), -ESTALE);
+	assert_int_equal(part_create(0, 0), -ESTALE);
 	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
-	assert_int_equal(fd, -1);
-	assert_int_equal(store_commit(x, "", 0, UINT64_MAX, &err), -ESTALE);
+	assert_int_equal(part_fd, -1);
+	assert_int_equal(store_commit(txn, "", 0, UINT64_MAX, &err), -ESTALE);
 	AFRESH();
 	ops.mkdir = mkdir_then_rival;
-	assert_int_equal(store_begin(s, 10, &x, &err), -ESTALE);
+	assert_int_equal(begin(), -ESTALE);
 	assert_non_null(strstr(err.msg, "launch 2 has claimed the store"));
-	assert_null(x);
+	assert_null(txn);
 	ops = io_ops_posix;
 	assert_entries(0);
 }
@@ -271,41 +270,36 @@ static int mkdir_then_gone(void *ctx, int dirfd, const char *name, uint32_t mode
 
 TEST(a_directory_that_vanishes_is_told_as_what_it_is)
 {
-	struct store_txn *x;
-
 	ops.mkdir = mkdir_then_gone;
-	assert_int_equal(store_begin(s, 10, &x, &err), -ENOENT);
+	assert_int_equal(begin(), -ENOENT);
 	assert_non_null(strstr(err.msg, "cannot open .tmp-"));
-	assert_null(x);
+	assert_null(txn);
 }
 
 TEST(without_memory_a_step_is_not_begun)
 {
-	struct store_txn *x;
 	uint64_t nth = 0, failed = 1;
 
 	for (; failed; nth++) {
 		int r;
 
 		no_memory_from(nth, false);
-		r = store_begin(s, 10, &x, &err);
+		r = begin();
 		failed = no_memory_end();
 		assert_int_equal(r, failed ? -ENOMEM : 0);
-		assert_int_equal(x == NULL, failed);
+		assert_int_equal(txn == NULL, failed);
 		if (failed)
 			assert_entries(0);
 	}
 	assert_true(nth > 1);
-	store_abort(x);
+	store_abort(txn);
 }
 
 TEST(an_aborted_step_leaves_nothing)
 {
-	struct store_txn *x;
-
-	x = begun(s, 10, 1);
-	assert_true(exists(x->dir));
-	store_abort(x);
+	txn = begun(s, 10, 1);
+	assert_true(exists(txn->dir));
+	store_abort(txn);
 	store_abort(NULL);
 	assert_entries(0);
 }
@@ -313,7 +307,6 @@ TEST(an_aborted_step_leaves_nothing)
 TEST(part_names_are_never_the_same_twice)
 {
 	char name[40], first[40];
-	bool direct = false;
 	struct store_txn *x[2];
 	int fd;
 
@@ -344,17 +337,13 @@ static int direct_refused(void *ctx, int dirfd, const char *name, int flags, uin
 
 TEST(where_o_direct_is_refused_the_part_is_buffered)
 {
-	struct store_txn *x;
-	bool direct = true;
-	char name[40];
-	int fd;
-
+	direct = true;
 	ops.open = direct_refused;
-	x = begun(s, 10, 1);
-	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	txn = begun(s, 10, 1);
+	assert_int_equal(part_create(3, 0), 0);
 	assert_false(direct);
-	store_part_drop(x, name, fd);
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	store_part_drop(txn, part, part_fd);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), 0);
 	ops = io_ops_posix;
 	assert_is("step-000000000010", 0);
 }
@@ -366,18 +355,14 @@ static int direct_granted(void *ctx, int dirfd, const char *name, int flags, uin
 
 TEST(where_o_direct_is_granted_the_first_name_is_the_part_s)
 {
-	struct store_txn *x;
-	bool direct = true;
-	char name[40];
-	int fd;
-
+	direct = true;
 	ops.open = direct_granted;
-	assert_int_equal(store_begin(s, 10, &x, &err), 0);
-	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	assert_int_equal(begin(), 0);
+	assert_int_equal(part_create(3, 0), 0);
 	assert_true(direct);
-	assert_non_null(strstr(name, "-000.part"));
-	store_part_drop(x, name, fd);
-	store_abort(x);
+	assert_non_null(strstr(part, "-000.part"));
+	store_part_drop(txn, part, part_fd);
+	store_abort(txn);
 }
 
 static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
@@ -387,43 +372,35 @@ static int open_invalid(void *ctx, int dirfd, const char *name, int flags, uint3
 
 TEST(a_part_that_is_refused_also_without_o_direct_is_not_tried_for_ever)
 {
-	struct store_txn *x;
-	bool direct = true;
-	char name[40];
-	int fd;
-
+	direct = true;
 	ops.open = open_invalid;
-	assert_int_equal(store_begin(s, 10, &x, &err), 0);
-	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
-	assert_non_null(strstr(name, "-001.part"));
-	assert_int_equal(fd, -1);
+	assert_int_equal(begin(), 0);
+	assert_int_equal(part_create(3, 0), -EINVAL);
+	assert_non_null(strstr(part, "-001.part"));
+	assert_int_equal(part_fd, -1);
 	assert_false(direct);
-	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), -EINVAL);
-	assert_non_null(strstr(name, "-002.part"));
-	store_abort(x);
+	assert_int_equal(part_create(3, 0), -EINVAL);
+	assert_non_null(strstr(part, "-002.part"));
+	store_abort(txn);
 }
 
 TEST(a_full_disk_is_noticed_before_the_first_byte)
 {
 	struct io_faults f;
-	struct store_txn *x;
-	bool direct = false;
-	char name[40];
-	int fd;
 
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
-	x = begun(s, 10, 1);
+	txn = begun(s, 10, 1);
 	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -ENOSPC, false);
-	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), -ENOSPC);
+	assert_int_equal(part_create(3, 1 << 20), -ENOSPC);
 	assert_non_null(strstr(err.msg, "free space"));
-	assert_int_equal(fd, -1);
+	assert_int_equal(part_fd, -1);
 	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -EDQUOT, false); /* a quota is a full disk, too */
-	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), -ENOSPC);
+	assert_int_equal(part_create(3, 1 << 20), -ENOSPC);
 	io_faults_fail(&f, IO_ON_FALLOCATE, 1, -EOPNOTSUPP, false);
-	assert_int_equal(store_part_create(x, 3, 1 << 20, &direct, name, &fd, &err), 0);
-	store_part_drop(x, name, fd);
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), 0);
+	assert_int_equal(part_create(3, 1 << 20), 0);
+	store_part_drop(txn, part, part_fd);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), 0);
 	s->ops = &ops;
 	assert_is("step-000000000010", 0);
 }
@@ -431,41 +408,37 @@ TEST(a_full_disk_is_noticed_before_the_first_byte)
 TEST(a_part_whose_sync_failed_is_gone_and_another_takes_its_place)
 {
 	struct io_faults f;
-	struct store_txn *x;
-	bool direct = false;
 	char dead[40], name[40], path[STORE_DIR_MAX * 2];
-	int fd;
 
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
-	assert_int_equal(store_begin(s, 10, &x, &err), 0);
+	assert_int_equal(begin(), 0);
 	for (uint32_t class = IO_ON_TRUNCATE | IO_ON_SYNC | IO_ON_CLOSE; class;) {
 		uint32_t one = class & -class;
 
 		class &= ~one;
-		assert_int_equal(store_part_create(x, 3, 0, &direct, dead, &fd, &err), 0);
+		assert_int_equal(store_part_create(txn, 3, 0, &direct, dead, &part_fd, &err), 0);
 		io_faults_fail(&f, one, 1, -EIO, false);
-		assert_int_equal(store_part_finish(x, dead, fd, 100, &err), -EIO);
-		(void)snprintf(path, sizeof path, "%s/%s", x->dir, dead);
+		assert_int_equal(store_part_finish(txn, dead, part_fd, 100, &err), -EIO);
+		(void)snprintf(path, sizeof path, "%s/%s", txn->dir, dead);
 		assert_false(exists(path));
-		assert_int_equal(fcntl(fd, F_GETFD), -1);
+		assert_int_equal(fcntl(part_fd, F_GETFD), -1);
 	}
-	assert_int_equal(store_part_create(x, 3, 0, &direct, name, &fd, &err), 0);
+	assert_int_equal(store_part_create(txn, 3, 0, &direct, name, &part_fd, &err), 0);
 	assert_string_not_equal(name, dead);
-	assert_int_equal(store_part_finish(x, name, fd, 100, &err), 0);
-	store_abort(x);
+	assert_int_equal(store_part_finish(txn, name, part_fd, 100, &err), 0);
+	store_abort(txn);
 }
 
 TEST(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown)
 {
 	struct io_faults f;
-	struct store_txn *x;
 
 	io_faults_init(&f, &io_ops_posix);
 	s->ops = &f.ops;
-	x = begun(s, 10, 1);
+	txn = begun(s, 10, 1);
 	io_faults_fail(&f, IO_ON_SYNC, 3, -ENOSPC, false); /* MANIFEST, its directory, the job's */
-	assert_int_equal(crash_commit(x, &saved[0], UINT64_MAX, &err), -EIO);
+	assert_int_equal(crash_commit(txn, &saved[0], UINT64_MAX, &err), -EIO);
 	assert_non_null(strstr(err.msg, "may or may not be visible"));
 	s->ops = &ops;
 	assert_is("step-000000000010", 0); /* not touched */
@@ -481,8 +454,7 @@ static int rename_twice(void *ctx, int dirfd, const char *from, const char *to)
 
 TEST(a_rename_that_was_done_and_denied_is_not_undone)
 {
-	assert_int_equal(try_save(s, 10, 1, UINT64_MAX), 0);
-	assert_int_equal(try_save(s, 20, 2, 10), 0);
+	save_two();
 	ops.rename = rename_twice;
 	assert_int_equal(try_save(s, 15, 3, 10), -EIO);
 	assert_non_null(strstr(err.msg, "may or may not be visible"));

@@ -40,11 +40,14 @@ static int resolve(const char *where, const char *name, struct store_ref *ret)
 	int r;
 
 	memset(&err, 0, sizeof err);
-	r = store_resolve(&io_ops_posix, where, name, ret, &err);
+	r = store_resolve(&ops, where, name, ret, &err);
 	if (r) {
 		assert_int_equal(ret->step_fd, -1);
 		assert_true(err.msg[0]);
 		assert_int_equal(err.code, r);
+	} else {
+		assert_true(ret->step_fd >= 0);
+		(void)close(ret->step_fd);
 	}
 	return r;
 }
@@ -56,8 +59,6 @@ static void assert_found(const char *where, const char *name, const char *below)
 	if (resolve(where, name, &ref))
 		fail_msg("%s: %s", name, err.msg);
 	assert_string_equal(ref.path, at(below));
-	assert_true(ref.step_fd >= 0);
-	(void)close(ref.step_fd);
 }
 
 /* Fails with this code, and the sentence has these words. */
@@ -131,7 +132,6 @@ TEST(a_number_is_a_step_and_a_directory_of_this_name_is_said_to_be_there)
 	assert_int_equal(resolve("demo", "20", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "20 is step 20; the directory of this name here is ./20"));
-	(void)close(ref.step_fd);
 	assert_found("demo", "step:20", "demo/step-000000000020");
 	assert_refused(-ENOENT, "demo", "21", "the directory of this name here is ./21");
 	assert_refused(-ENOENT, "demo", "./20", "it has no MANIFEST");
@@ -245,11 +245,19 @@ static int job_note(void *arg, const char *job, int job_fd, const char *abs_path
 	return strcmp(job, "stop") == 0 ? 7 : 0;
 }
 
+/* These, and then this code. */
+static void assert_jobs(const char *where, int code, const char *want)
+{
+	char list[100] = "";
+
+	memset(&err, 0, sizeof err);
+	assert_int_equal(store_jobs(&ops, where, job_note, list, &err), code);
+	assert_string_equal(list, want);
+}
+
 TEST(the_jobs_of_a_path_come_by_name)
 {
 	static const char *const more[] = { "zeta", "alpha", "file-dir" };
-	char list[100] = "";
-
 	for (size_t i = 0; i < ARRAY_LEN(more); i++)
 		put_dir(place.fd, more[i]);
 	put_dir(place.fd, "zeta/.ckptd");
@@ -258,56 +266,22 @@ TEST(the_jobs_of_a_path_come_by_name)
 	put_dir(place.fd, "not a job/.ckptd");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
 	put_file(place.fd, "file-dir/step-000000000001");
-	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 0);
-	assert_string_equal(list, "alpha demo zeta ");
-	list[0] = 0;
-	assert_int_equal(store_jobs(&io_ops_posix, at("demo"), job_note, list, &err), 0);
-	assert_string_equal(list, "demo ");
-	list[0] = 0;
+	assert_jobs(root, 0, "alpha demo zeta ");
+	assert_jobs(at("demo"), 0, "demo ");
 	put_dir(place.fd, "stop");
 	put_dir(place.fd, "stop/.ckptd");
-	assert_int_equal(store_jobs(&io_ops_posix, root, job_note, list, &err), 7);
-	assert_string_equal(list, "alpha demo stop ");
+	assert_jobs(root, 7, "alpha demo stop ");
 }
 
 TEST(a_path_without_jobs_has_none_and_a_missing_one_is_an_error)
 {
-	char list[100] = "";
-
 	put_dir(place.fd, "empty");
-	assert_int_equal(store_jobs(&io_ops_posix, at("empty"), job_note, list, &err), 0);
-	assert_string_equal(list, "");
-	assert_int_equal(store_jobs(&io_ops_posix, at("none"), job_note, list, &err), -ENOENT);
+	assert_jobs(at("empty"), 0, "");
+	assert_jobs(at("none"), -ENOENT, "");
 	assert_non_null(strstr(err.msg, "none"));
 }
 
 /* --- file systems and users of other kinds --- */
-
-static int resolve_by(const char *where, const char *name, struct store_ref *ret)
-{
-	int r;
-
-	memset(&err, 0, sizeof err);
-	r = store_resolve(&ops, where, name, ret, &err);
-	if (r) {
-		assert_int_equal(ret->step_fd, -1);
-		assert_true(err.msg[0]);
-		assert_int_equal(err.code, r);
-	} else {
-		assert_true(ret->step_fd >= 0);
-		(void)close(ret->step_fd);
-	}
-	return r;
-}
-
-static void assert_refused_by(int code, const char *where, const char *name, const char *words)
-{
-	struct store_ref ref;
-
-	assert_int_equal(resolve_by(where, name, &ref), code);
-	if (!strstr(err.msg, words))
-		fail_msg("\"%s\" is not in: %s", words, err.msg);
-}
 
 struct listing_typed {
 	unsigned char d_type;
@@ -319,7 +293,6 @@ static int entry_untyped(void *arg, const char *name, unsigned char d_type)
 {
 	const struct listing_typed *l = arg;
 
-	(void)d_type;
 	return l->each(l->arg, name, l->d_type);
 }
 
@@ -333,9 +306,6 @@ static int list_untyped(void *ctx, int dirfd,
 
 TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 {
-	char list[100] = "";
-	struct store_ref ref;
-
 	ops.list = list_untyped;
 	put_dir(place.fd, "alpha");
 	put_dir(place.fd, "alpha/.old-000000000001-s1");
@@ -344,10 +314,8 @@ TEST(jobs_and_steps_are_found_where_entries_have_no_type)
 	put_dir(place.fd, "empty");
 	assert_int_equal(symlinkat("demo", place.fd, "link"), 0);
 	put_file(place.fd, "file");
-	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-	assert_string_equal(list, "alpha beta demo ");
-	assert_int_equal(resolve_by(at("demo"), "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_jobs(root, 0, "alpha beta demo ");
+	assert_found(at("demo"), "latest", "demo/step-000000000025");
 }
 
 /* "/" is the store of this test, for who looks beneath it. */
@@ -373,8 +341,6 @@ static int open_beneath(void *ctx, int dirfd, const char *name, int flags, uint3
 
 static int path_note(void *arg, const char *job, int job_fd, const char *abs_path)
 {
-	(void)job;
-	(void)job_fd;
 	(void)snprintf(arg, 100, "%s", abs_path);
 	return 0;
 }
@@ -388,22 +354,19 @@ TEST(a_store_may_be_the_root_of_all_directories)
 	ops.open = open_beneath;
 	assert_int_equal(store_jobs(&ops, "/", path_note, path, &err), 0);
 	assert_string_equal(path, "/demo");
-	assert_int_equal(resolve_by("/", "latest", &ref), 0);
+	assert_int_equal(resolve("/", "latest", &ref), 0);
 	assert_string_equal(ref.path, "/demo/step-000000000025");
 	put_dir(place.fd, "other");
 	put_dir(place.fd, "other/.ckptd");
-	assert_refused_by(-ENOTUNIQ, "/", "latest", "-C /demo\n");
+	assert_refused(-ENOTUNIQ, "/", "latest", "-C /demo\n");
 }
 
 TEST(the_store_is_the_working_directory_where_none_is_given)
 {
-	struct store_ref ref;
-
 	assert_int_equal(chdir(root), 0);
-	assert_int_equal(resolve_by(NULL, "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_found(NULL, "latest", "demo/step-000000000025");
 	put_file(place.fd, "file");
-	assert_refused_by(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
+	assert_refused(-ENOENT, NULL, "file", "there is no checkpoint \"file\"");
 	assert_int_equal(chdir("/"), 0);
 }
 
@@ -447,7 +410,6 @@ static int entry_keep(void *arg, const char *name, unsigned char d_type)
 {
 	struct entries *e = arg;
 
-	(void)d_type;
 	assert_true(e->n < ARRAY_LEN(e->name));
 	(void)snprintf(e->name[e->n++], sizeof e->name[0], "%s", name);
 	return 0;
@@ -473,7 +435,6 @@ static int list_in_order(void *ctx, int dirfd,
 TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 {
 	static const int error[] = { -EACCES, -EPERM };
-	char list[100];
 
 	put_dir(place.fd, "alpha");
 	put_dir(place.fd, "alpha/.ckptd");
@@ -482,18 +443,16 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 		backwards = i % 2;
 		ops.list = list_in_order;
 		opens("demo", 1, error[i / 2], false);
-		list[0] = 0;
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-		assert_string_equal(list, "alpha ");
+		assert_jobs(root, 0, "alpha ");
 		memset(&err, 0, sizeof err);
 		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
 		assert_non_null(strstr(err.msg, "cannot open demo in"));
-		assert_refused_by(-ENOENT, root, "latest", "nothing is committed"); /* alpha's */
+		assert_refused(-ENOENT, root, "latest", "nothing is committed"); /* alpha's */
 		opening.more = "alpha";
 		assert_int_equal(store_jobs_closed(&ops, root, &err), -EACCES);
 		assert_non_null(strstr(err.msg, "cannot open alpha and 1 more in"));
 		assert_non_null(strstr(err.msg, root));
-		assert_refused_by(-EACCES, root, "latest", "cannot open alpha and 1 more in");
+		assert_refused(-EACCES, root, "latest", "cannot open alpha and 1 more in");
 	}
 	assert_int_equal(store_jobs_closed(&ops, at("demo"), &err), 0);
 	assert_int_equal(store_jobs_closed(&ops, at("none"), &err), -ENOENT);
@@ -502,35 +461,27 @@ TEST(jobs_that_this_user_may_not_open_are_passed_over_and_named)
 TEST(a_store_whose_job_opens_a_moment_later_is_not_taken_for_a_job)
 {
 	opens("demo", 1, -EACCES, true);
-	assert_refused_by(-EACCES, root, "latest", "cannot open demo in");
+	assert_refused(-EACCES, root, "latest", "cannot open demo in");
 }
 
 TEST(a_job_that_goes_while_they_are_listed_is_none)
 {
 	static const int gone[] = { -ENOENT, -ENOTDIR, -ELOOP };
-	char list[100];
 
 	put_dir(place.fd, "zeta");
 	put_dir(place.fd, "zeta/.ckptd");
 	for (uint32_t i = 0; i < ARRAY_LEN(gone); i++) {
 		opens("demo", 1, gone[i], false);
-		list[0] = 0;
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-		assert_string_equal(list, "zeta ");
+		assert_jobs(root, 0, "zeta ");
 		assert_int_equal(store_jobs_closed(&ops, root, &err), 0);
 	}
 	opens("demo", 2, -ENOENT, true); /* between the look and its turn */
-	list[0] = 0;
-	assert_int_equal(store_jobs(&ops, root, job_note, list, &err), 0);
-	assert_string_equal(list, "zeta ");
+	assert_jobs(root, 0, "zeta ");
 	for (uint32_t nth = 1; nth <= 2; nth++) { /* what cannot be seen is not said to be absent */
 		opens("demo", nth, -EMFILE, true);
-		list[0] = 0;
-		memset(&err, 0, sizeof err);
-		assert_int_equal(store_jobs(&ops, root, job_note, list, &err), -EMFILE);
+		assert_jobs(root, -EMFILE, "");
 		assert_non_null(strstr(err.msg, nth == 1 ? "cannot list the jobs in" : "job demo"));
 		assert_non_null(strstr(err.msg, "ulimit"));
-		assert_string_equal(list, "");
 	}
 }
 
@@ -539,17 +490,11 @@ static uint32_t many;
 
 static int open_of_many(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
-	(void)dirfd;
-	(void)name;
-	(void)flags;
-	(void)mode;
 	return OTHER_FD;
 }
 
 static int close_of_many(void *ctx, int fd)
 {
-	(void)ctx;
 	assert_int_equal(fd, OTHER_FD);
 	return 0;
 }
@@ -560,7 +505,6 @@ static int list_of_many(void *ctx, int dirfd,
 	char name[20];
 	int r = 0;
 
-	(void)ctx;
 	if (dirfd == OTHER_FD)
 		return each(arg, STORE_CLAIMS, DT_DIR);
 	for (uint32_t i = 0; !r && i < many; i++) {
@@ -572,9 +516,6 @@ static int list_of_many(void *ctx, int dirfd,
 
 static int job_count(void *arg, const char *job, int job_fd, const char *abs_path)
 {
-	(void)job;
-	(void)job_fd;
-	(void)abs_path;
 	++*(uint32_t *)arg;
 	return 0;
 }
@@ -627,7 +568,7 @@ static void deep_make(char path[PATH_MAX], size_t bytes)
 
 TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 {
-	char deep[PATH_MAX], list[100] = "", job[PATH_MAX];
+	char deep[PATH_MAX], job[PATH_MAX];
 	struct store_ref ref;
 	int fd;
 
@@ -636,24 +577,21 @@ TEST(a_path_that_is_too_long_is_refused_and_not_cut)
 	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(renameat(place.fd, "demo", fd, "demo"), 0);
-	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), 0);
-	assert_string_equal(list, "demo ");
-	assert_refused_by(-ENAMETOOLONG, deep, "latest", "step-000000000025");
+	assert_jobs(deep, 0, "demo ");
+	assert_refused(-ENAMETOOLONG, deep, "latest", "step-000000000025");
 	(void)stpcpy(stpcpy(job, deep), "/demo");
-	assert_refused_by(-ENAMETOOLONG, job, "step:20", "step-000000000020");
+	assert_refused(-ENAMETOOLONG, job, "step:20", "step-000000000020");
 	assert_int_equal(renameat(fd, "demo", fd, "demo2"), 0);
-	memset(&err, 0, sizeof err);
-	assert_int_equal(store_jobs(&ops, deep, job_note, list, &err), -ENAMETOOLONG);
+	assert_jobs(deep, -ENAMETOOLONG, "");
 	assert_non_null(strstr(err.msg, "the path of demo2 is too long"));
-	assert_string_equal(list, "demo ");
-	assert_refused_by(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
+	assert_refused(-ENAMETOOLONG, deep, "latest", "the path of demo2 is too long");
 	assert_int_equal(renameat(fd, "demo2", place.fd, "demo"), 0);
 	(void)close(fd);
 	/* the longest of a job whose step's is still one */
 	deep_make(deep, PATH_MAX - 1 - sizeof "/jobs/step-000000000025" + 1);
 	fd = open(deep, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_int_equal(renameat(place.fd, "demo", fd, "jobs"), 0);
-	assert_int_equal(resolve_by(deep, "latest", &ref), 0);
+	assert_int_equal(resolve(deep, "latest", &ref), 0);
 	assert_int_equal(strlen(ref.path), PATH_MAX - 1);
 	assert_int_equal(renameat(fd, "jobs", place.fd, "demo"), 0);
 	(void)close(fd);
@@ -693,7 +631,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 	struct store_ref ref;
 
 	unlinked("step-000000000025/MANIFEST");
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_int_equal(resolve(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000020"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over: damaged: its MANIFEST is "
 					 "missing; ckptctl repair step:25"));
@@ -701,7 +639,7 @@ TEST(damaged_steps_that_are_passed_over_are_told_with_what_is_there)
 	assert_refused(-ENOENT, root, "latest~2",
 		       "the oldest is latest~1; step 25 is passed over: damaged");
 	unlinked("step-000000000020/MANIFEST");
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
+	assert_int_equal(resolve(root, "latest", &ref), 0);
 	assert_string_equal(ref.path, at("demo/step-000000000010"));
 	assert_non_null(strstr(ref.note, "step 25 is passed over"));
 	assert_non_null(strstr(ref.note, "(and 1 more; ckptctl ls --all)"));
@@ -786,16 +724,15 @@ TEST(what_latest_leads_to_is_looked_for_again_while_it_is_being_removed)
 	struct store_ref ref;
 
 	locks(-EAGAIN, 3, NULL);
-	assert_int_equal(resolve_by(root, "latest", &ref), 0);
-	assert_string_equal(ref.path, at("demo/step-000000000025"));
+	assert_found(root, "latest", "demo/step-000000000025");
 	assert_int_equal(locking.n, 3);
 	locks(-EAGAIN, UINT32_MAX, NULL);
-	assert_refused_by(-ENOENT, root, "latest", "is being removed");
+	assert_refused(-ENOENT, root, "latest", "is being removed");
 	assert_int_equal(locking.n, STORE_TRIES_MAX);
 	assert_int_equal(store_resolve(&ops, root, "latest", &ref, NULL), -ENOENT);
 	assert_int_equal(ref.step_fd, -1);
 	locks(-EIO, UINT32_MAX, NULL);
-	assert_refused_by(-EIO, root, "latest", "cannot open step-000000000025");
+	assert_refused(-EIO, root, "latest", "cannot open step-000000000025");
 	assert_int_equal(locking.n, 1);
 }
 
@@ -812,37 +749,33 @@ static void it_is_swapped(void)
 
 static int stat_refused(void *ctx, int fd, struct io_stat *ret)
 {
-	(void)ctx;
-	(void)fd;
-	(void)ret;
 	return -EIO;
 }
 
 TEST(a_path_is_read_only_if_it_still_leads_to_what_was_locked)
 {
 	struct store_ref ref;
-	int fd;
+	cleanup_close int fd = -1;
 
 	assert_int_equal(renameat(s->job_fd, "step-000000000010", place.fd, "model"), 0);
 	locks(-EOPNOTSUPP, UINT32_MAX, NULL); /* no locks there: it is read all the same */
-	assert_int_equal(resolve_by(NULL, at("model"), &ref), 0);
+	assert_int_equal(resolve(NULL, at("model"), &ref), 0);
 	locks(-EAGAIN, UINT32_MAX, NULL);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	locks(-EIO, UINT32_MAX, NULL);
-	assert_refused_by(-EIO, NULL, at("model"), "model for reading");
+	assert_refused(-EIO, NULL, at("model"), "model for reading");
 	locks(0, 0, it_goes);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
 	locks(0, 0, it_is_swapped);
-	assert_refused_by(-ENOENT, NULL, at("model"), "model has gone or is being removed");
+	assert_refused(-ENOENT, NULL, at("model"), "model has gone or is being removed");
 	assert_int_equal(unlinkat(place.fd, "model", AT_REMOVEDIR), 0);
 	assert_int_equal(renameat(place.fd, "away", place.fd, "model"), 0);
 	ops = io_ops_posix;
 	ops.stat = stat_refused;
-	assert_refused_by(-EIO, NULL, at("model"), "cannot lock");
+	assert_refused(-EIO, NULL, at("model"), "cannot lock");
 	fd = dir_open(place.fd, "model");
 	assert_int_equal(io_ops_posix.lock(NULL, fd, true), 0); /* no lock was left behind */
-	(void)close(fd);
 }
 
 /* --- any call, any allocation fails --- */
@@ -861,8 +794,6 @@ static int names_add(void *arg, const char *job, int job_fd, const char *abs_pat
 {
 	struct answer *a = arg;
 
-	(void)job;
-	(void)job_fd;
 	(void)snprintf(a->text + strlen(a->text), sizeof a->text - strlen(a->text), "%s ",
 		       abs_path);
 	return 0;
@@ -908,7 +839,7 @@ static void places_make(void)
 	static const char *const dir[] = { "two",	   "two/a", "two/a/.ckptd", "two/b",
 					   "two/b/.ckptd", "empty", "model",	    "torn" };
 	static const char *const file[] = { "model/MANIFEST", "torn/w0000.part" };
-	struct store_step *step;
+	cleanup_free struct store_step *step = NULL;
 	uint32_t n;
 
 	for (size_t i = 0; i < ARRAY_LEN(dir); i++)
@@ -917,7 +848,6 @@ static void places_make(void)
 		put_file(place.fd, file[i]);
 	assert_int_equal(store_scan(s, false, &step, &n, &err), 0);
 	assert_int_equal(store_mark_set(s, &step[1], MARK_TAG, "best", 0, NULL, &err), 0);
-	free(step);
 }
 
 /* The same answer as without the failure, or that failure, with a sentence and nothing given. */

@@ -74,6 +74,32 @@ static void set(uint64_t number, enum store_mark_kind kind, const char *name, ui
 		fail_msg("%s", err.msg);
 }
 
+/* Of 20, by the calls of this one. */
+static int tag_by(struct store *by)
+{
+	memset(&err, 0, sizeof err);
+	return store_mark_set(by, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err);
+}
+
+/* How many went. */
+static uint32_t clear(uint64_t number, enum store_state state, enum store_mark_kind kind,
+		      const char *name)
+{
+	uint32_t gone = 77;
+
+	if (store_mark_clear(s, of(number, state), kind, name, &gone, &err))
+		fail_msg("%s", err.msg);
+	return gone;
+}
+
+/* Three holds of 20. */
+static void hold_three(void)
+{
+	set(20, MARK_HOLD, "a", 0, NULL);
+	set(20, MARK_HOLD, "b", 0, NULL);
+	set(20, MARK_HOLD, "c", 0, NULL);
+}
+
 static uint32_t count(enum store_mark_kind kind, uint64_t number)
 {
 	uint32_t found = 0;
@@ -139,42 +165,51 @@ TEST(a_tag_is_one_of_its_name_in_a_job_and_moves)
 	assert_int_equal(files(), 2);
 }
 
+/* The file of a mark of 20, as a program of ours names it. */
+static const char *file_of(const char *kind, const char *rest)
+{
+	static char file[2][200];
+	static uint32_t turn;
+	char *ret = file[turn ^= 1];
+
+	(void)snprintf(ret, sizeof file[0], STORE_CLAIMS "/%s-000000000020-", kind);
+	for (uint32_t k = 0; k < 8; k++)
+		(void)snprintf(ret + strlen(ret), 3, "%02x", of(20, STORE_COMMITTED)->id[k]);
+	(void)snprintf(ret + strlen(ret), 100, "%s", rest);
+	return ret;
+}
+
+static void put(const char *kind, const char *rest, const char *text)
+{
+	cleanup_close int fd = openat(s->job_fd, file_of(kind, rest),
+				      O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+}
+
 /* As a crash between the two leaves it: the newer one counts, and both go with the next. */
 TEST(of_two_tags_the_newer_counts_and_of_two_holds_the_longer)
 {
-	char from[200], to[220];
-	int fd;
-
 	set(20, MARK_TAG, "best", 0, NULL);
-	marks();
-	(void)snprintf(from, sizeof from, STORE_CLAIMS "/tag-000000000020-");
-	for (uint32_t i = 0; i < 8; i++)
-		(void)snprintf(from + strlen(from), 3, "%02x", said[0].id8[i]);
-	(void)snprintf(from + strlen(from), 6, "-best");
-	(void)snprintf(to, sizeof to, "%s~00000001", from);
-	assert_int_equal(linkat(s->job_fd, from, s->job_fd, to, 0), 0);
+	assert_int_equal(linkat(s->job_fd, file_of("tag", "-best"), s->job_fd,
+				file_of("tag", "-best~00000001"), 0),
+			 0);
 	set(30, MARK_TAG, "new", 0, NULL);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 	set(30, MARK_TAG, "best", 0, NULL);
 	assert_int_equal(count(MARK_TAG, 20), 0);
 	assert_int_equal(files(), 2);
-	fd = openat(s->job_fd, from, O_WRONLY | O_CREAT | O_CLOEXEC, 0600); /* torn: no time */
-	(void)close(fd);
+	put("tag", "-best", ""); /* torn: no time */
 	assert_int_equal(count(MARK_TAG, 20), 0);
 	assert_int_equal(count(MARK_TAG, 30), 2);
 }
 
 TEST(a_name_is_checked)
 {
-	static const char *const bad[] = {
-		"",
-		".x",
-		"a b",
-		"a/b",
-		"a~b",
-		"\xc3\xa4",
-		"12345678901234567890123456789012345678901234567890123456789012345"
-	};
+	static const char *const bad[] =
+		ROW("", ".x", "a b", "a/b", "a~b", "\xc3\xa4",
+		    "12345678901234567890123456789012345678901234567890123456789012345");
 	const struct store_step *st = of(20, STORE_COMMITTED);
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -191,20 +226,12 @@ TEST(a_name_is_checked)
 
 TEST(clearing_takes_what_is_named_and_no_more)
 {
-	const struct store_step *st = of(20, STORE_COMMITTED);
-	uint32_t gone;
-
-	set(20, MARK_HOLD, "a", 0, NULL);
-	set(20, MARK_HOLD, "b", 0, NULL);
-	set(20, MARK_HOLD, "c", 0, NULL);
+	hold_three();
 	set(20, MARK_TAG, "a", 0, NULL);
 	set(30, MARK_HOLD, "a", 0, NULL);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, "a", &gone, &err), 0);
-	assert_int_equal(gone, 1);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, "a", &gone, &err), 0);
-	assert_int_equal(gone, 0);
-	assert_int_equal(store_mark_clear(s, st, MARK_HOLD, NULL, &gone, &err), 0);
-	assert_int_equal(gone, 2);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, "a"), 1);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, "a"), 0);
+	assert_int_equal(clear(20, STORE_COMMITTED, MARK_HOLD, NULL), 2);
 	assert_int_equal(count(MARK_HOLD, 20), 0);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 	assert_int_equal(count(MARK_HOLD, 30), 1);
@@ -253,29 +280,12 @@ TEST(what_is_being_removed_gets_no_mark_and_is_not_opened)
 	(void)close(fd);
 }
 
-static void damage_what(const char *file, const char *text)
-{
-	int fd = openat(s->job_fd, file, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-	(void)close(fd);
-}
-
 TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 {
-	char file[4][200];
 	static const char *const name[] = { "hold", "tag", "verified", "bad" };
 
-	for (uint32_t i = 0; i < 4; i++) {
-		(void)snprintf(file[i], sizeof file[i], STORE_CLAIMS "/%s-000000000020-", name[i]);
-		for (uint32_t k = 0; k < 8; k++)
-			(void)snprintf(file[i] + strlen(file[i]), 3, "%02x",
-				       of(20, STORE_COMMITTED)->id[k]);
-		if (i < 2)
-			(void)snprintf(file[i] + strlen(file[i]), 3, "-x");
-		damage_what(file[i], i % 2 ? "" : "until=yesterday\n");
-	}
+	for (uint32_t i = 0; i < 4; i++)
+		put(name[i], i < 2 ? "-x" : "", i % 2 ? "" : "until=yesterday\n");
 	marks();
 	assert_int_equal(nmark, 3);
 	for (uint32_t i = 0; i < nmark; i++) {
@@ -289,8 +299,6 @@ TEST(an_unreadable_mark_counts_unless_it_says_that_all_is_well)
 
 TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 {
-	uint32_t gone;
-
 	set(30, MARK_HOLD, "a", 0, NULL);
 	set(30, MARK_VERIFIED, NULL, 0, NULL);
 	unlinked("step-000000000030/MANIFEST");
@@ -301,22 +309,16 @@ TEST(a_step_whose_manifest_is_damaged_keeps_its_holds)
 	assert_false(store_mark_is(&said[1], of(30, STORE_DAMAGED)));
 	assert_int_equal(store_mark_set(s, of(30, STORE_DAMAGED), MARK_HOLD, "b", 0, NULL, &err),
 			 0);
-	assert_int_equal(store_mark_clear(s, of(30, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
-			 0);
-	assert_int_equal(gone, 2);
+	assert_int_equal(clear(30, STORE_DAMAGED, MARK_HOLD, NULL), 2);
 }
 
 TEST(releasing_a_damaged_step_leaves_the_holds_of_one_set_aside)
 {
-	uint32_t gone;
-
 	set(20, MARK_HOLD, "a", 0, NULL);
 	save(20, 10);
 	unlinked("step-000000000020/MANIFEST");
 	scan();
-	assert_int_equal(store_mark_clear(s, of(20, STORE_DAMAGED), MARK_HOLD, NULL, &gone, &err),
-			 0);
-	assert_int_equal(gone, 0);
+	assert_int_equal(clear(20, STORE_DAMAGED, MARK_HOLD, NULL), 0);
 	assert_int_equal(count(MARK_HOLD, 20), 1);
 }
 
@@ -335,7 +337,6 @@ static void assert_resolves(const char *name, const char *dir, const char *note)
 TEST(latest_passes_over_what_is_quarantined_and_says_so)
 {
 	struct store_ref ref;
-	uint32_t gone;
 
 	assert_resolves("latest", "step-000000000030", NULL);
 	set(30, MARK_BAD, NULL, 0, "part w0001 is damaged");
@@ -349,8 +350,7 @@ TEST(latest_passes_over_what_is_quarantined_and_says_so)
 	set(10, MARK_BAD, NULL, 0, NULL);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "latest", &ref, &err), -EUCLEAN);
 	assert_non_null(strstr(err.msg, "passed over"));
-	assert_int_equal(
-		store_mark_clear(s, of(30, STORE_QUARANTINED), MARK_BAD, NULL, &gone, &err), 0);
+	(void)clear(30, STORE_QUARANTINED, MARK_BAD, NULL);
 	assert_resolves("latest", "step-000000000030", NULL);
 }
 
@@ -390,16 +390,14 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 
 	for (uint32_t c = 0; c < ARRAY_LEN(code); c++) {
 		for (uint64_t nth = 1;; nth++, runs++) {
-			struct store broken = { .job_fd = s->job_fd, .root_fd = -1 };
+			struct store broken = job_by(&f.ops);
 			struct store_mark *m;
-			uint32_t nm, gone;
+			uint32_t nm;
 			bool second;
 			int r;
 
 			set(20, MARK_HOLD, "x", now + 900 * NS_PER_S, "first");
-			memcpy(broken.job, s->job, sizeof broken.job);
 			io_faults_init(&f, &io_ops_posix);
-			broken.ops = &f.ops;
 			io_faults_fail(&f, IO_ON_ANY, nth, code[c], false);
 			r = store_mark_set(&broken, of(20, STORE_COMMITTED), MARK_HOLD, "x",
 					   now + 60 * NS_PER_S, "second", &err);
@@ -411,9 +409,7 @@ TEST(any_call_may_fail_and_nothing_acknowledged_is_lost)
 			if (r && second)
 				fail_msg("call %" PRIu64 ": failed and there", nth);
 			free(m);
-			assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), MARK_HOLD,
-							  NULL, &gone, &err),
-					 0);
+			(void)clear(20, STORE_COMMITTED, MARK_HOLD, NULL);
 			if (!io_faults_hit(&f))
 				break;
 		}
@@ -430,7 +426,6 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 	uint32_t nst = 0, nm = 0, hold = 0, tag20 = 0, tag30 = 0, bad = 0;
 	int r;
 
-	(void)arg;
 	after.job_fd = at->ops->open(at->ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
 	r = store_scan(&after, true, &st, &nst, &err);
 	if (!r)
@@ -461,14 +456,13 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 TEST(what_was_acknowledged_survives_the_power)
 {
 	struct io_crash_opts o = { .seed = 7, .nrandom = 8, .ntear = 2, .memory = true };
-	struct store live = { .root_fd = -1, .job_fd = s->job_fd, .job = CRASH_JOB };
 	const struct store_step *st = of(20, STORE_COMMITTED);
 	uint64_t states = 0;
 	struct io_faults f;
+	struct store live = job_by(&f.ops);
 
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
-	live.ops = &f.ops;
 	assert_int_equal(store_mark_set(&live, st, MARK_HOLD, "a", 0, "why", &err), 0);
 	io_record_mark(f.record, 1);
 	assert_int_equal(store_mark_set(&live, st, MARK_TAG, "best", 0, NULL, &err), 0);
@@ -490,7 +484,6 @@ TEST(what_was_acknowledged_survives_the_power)
 
 static int lock_what_has_gone(void *ctx, int fd, bool exclusive)
 {
-	(void)ctx;
 	(void)renameat(s->job_fd, "step-000000000020", s->job_fd, ".trash-00000001");
 	return io_ops_posix.lock(NULL, fd, exclusive);
 }
@@ -526,31 +519,19 @@ TEST(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits)
 		{ "made=2024-02-29T23:59:59.5Z\n", UINT64_C(1709251199500000000) },
 		{ "made=2554-07-21T23:34:33.709551615Z\n", UINT64_MAX },
 	};
-	static const char *const bad[] = {
-		"made=\n",
-		"made=1970-01-01T00:00:00\n",
-		"made=1970-01-01T00:00:00z\n",
-		"made=1970-01-01T00:00:00Z \n",
-		"made=1970-01-01T00:00:00.Z\n",
-		"made=1970-01-01T00:00:00.x1Z\n",
-		"made=1970-01-01T00:00:00.1234567890Z\n",
-		"made=1970-01-01T00:00:00.1x2Z\n",
-		"made=1970-01-01T00:00:0xZ\n",
-		"made=1970-01-01 00:00:00Z\n",
-		"made=1970-00-01T00:00:00Z\n",
-		"made=1970-13-01T00:00:00Z\n",
-		"made=1970-01-00T00:00:00Z\n",
-		"made=1970-01-32T00:00:00Z\n",
-		"made=2023-02-29T00:00:00Z\n",
-		"made=1970-01-01T24:00:00Z\n",
-		"made=1970-01-01T00:60:00Z\n",
-		"made=1970-01-01T00:00:60Z\n",
-		"made=1969-12-31T23:59:59Z\n",
-		"made=0000-01-01T00:00:00Z\n",
-		"made=2554-07-21T23:34:33.709551616Z\n", /* 2^64 ns */
-		"made=2554-07-21T23:34:34Z\n",
-		"made=9999-12-31T23:59:59Z\n",
-	};
+	static const char *const bad[] =
+		ROW("made=\n", "made=1970-01-01T00:00:00\n", "made=1970-01-01T00:00:00z\n",
+		    "made=1970-01-01T00:00:00Z \n", "made=1970-01-01T00:00:00.Z\n",
+		    "made=1970-01-01T00:00:00.x1Z\n", "made=1970-01-01T00:00:00.1234567890Z\n",
+		    "made=1970-01-01T00:00:00.1x2Z\n", "made=1970-01-01T00:00:0xZ\n",
+		    "made=1970-01-01 00:00:00Z\n", "made=1970-00-01T00:00:00Z\n",
+		    "made=1970-13-01T00:00:00Z\n", "made=1970-01-00T00:00:00Z\n",
+		    "made=1970-01-32T00:00:00Z\n", "made=2023-02-29T00:00:00Z\n",
+		    "made=1970-01-01T24:00:00Z\n", "made=1970-01-01T00:60:00Z\n",
+		    "made=1970-01-01T00:00:60Z\n", "made=1969-12-31T23:59:59Z\n",
+		    "made=0000-01-01T00:00:00Z\n",
+		    "made=2554-07-21T23:34:33.709551616Z\n", /* 2^64 ns */
+		    "made=2554-07-21T23:34:34Z\n", "made=9999-12-31T23:59:59Z\n");
 	struct store_mark m;
 
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
@@ -567,21 +548,10 @@ TEST(the_time_of_a_mark_is_a_date_in_utc_that_fits_64_bits)
 
 TEST(a_mark_says_each_thing_once_and_what_belongs_to_its_kind)
 {
-	static const char *const bad[] = {
-		"",
-		"\n",
-		"made=2026-11-21T19:30:00Z",
-		"by=me\n",
-		MADE "=x\n",
-		MADE "x\n",
-		MADE "By=me\n",
-		MADE "\n",
-		MADE MADE,
-		MADE UNTIL UNTIL,
-		MADE "by=me\nby=me\n",
-		MADE "why=x\nwhy=y\n",
-		MADE "why=\x01\n",
-	};
+	static const char *const bad[] =
+		ROW("", "\n", "made=2026-11-21T19:30:00Z", "by=me\n", MADE "=x\n", MADE "x\n",
+		    MADE "By=me\n", MADE "\n", MADE MADE, MADE UNTIL UNTIL, MADE "by=me\nby=me\n",
+		    MADE "why=x\nwhy=y\n", MADE "why=\x01\n");
 	char text[STORE_MARK_BYTES_MAX + 2], by[200];
 	struct store_mark m;
 
@@ -639,20 +609,9 @@ TEST(a_file_is_a_mark_only_if_we_would_call_it_so)
 	assert_int_equal(m.id8[7], 0xef);
 }
 
-static const char *const well_formed[] = {
-	" ",
-	"~",
-	"\xc2\xa0",
-	"\xdf\xbf",
-	"\xe0\xa0\x80",
-	"\xe1\x80\x80",
-	"\xed\x9f\xbf",
-	"\xee\x80\x80",
-	"\xef\xbf\xbf",
-	"\xf0\x90\x80\x80",
-	"\xf1\x80\x80\x80",
-	"\xf4\x8f\xbf\xbf",
-};
+static const char *const well_formed[] = ROW(
+	" ", "~", "\xc2\xa0", "\xdf\xbf", "\xe0\xa0\x80", "\xe1\x80\x80", "\xed\x9f\xbf",
+	"\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf1\x80\x80\x80", "\xf4\x8f\xbf\xbf");
 /* And how many '?' stand for it. */
 static const struct {
 	const char *text;
@@ -750,18 +709,6 @@ TEST(who_has_no_account_is_named_by_his_number)
 
 /* --- several files, and files that go --- */
 
-/* A file of a mark as a program of ours names it, with a text. */
-static void put(const char *kind, const char *rest, const char *text)
-{
-	char file[200];
-
-	(void)snprintf(file, sizeof file, STORE_CLAIMS "/%s-000000000020-", kind);
-	for (uint32_t k = 0; k < 8; k++)
-		(void)snprintf(file + strlen(file), 3, "%02x", of(20, STORE_COMMITTED)->id[k]);
-	(void)snprintf(file + strlen(file), 100, "%s", rest);
-	damage_what(file, text);
-}
-
 #define AT(hour) "made=2026-11-21T" hour ":00:00Z\n"
 #define TO(hour) "until=2026-11-22T" hour ":00:00Z\n"
 
@@ -782,7 +729,6 @@ TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(pair); i++) {
 		const char *kind = pair[i / 2].kind;
-		uint32_t gone;
 
 		for (uint32_t k = 0; k < 2; k++) {
 			(void)snprintf(rest, sizeof rest, "%s~%08x", pair[i / 2].rest, k + 1);
@@ -794,10 +740,7 @@ TEST(of_the_same_mark_twice_one_counts_whatever_the_files_are_called)
 		marks();
 		assert_int_equal(nmark, 1);
 		assert_string_equal(said[0].why, "counts");
-		assert_int_equal(store_mark_clear(s, of(20, STORE_COMMITTED), said[0].kind, NULL,
-						  &gone, &err),
-				 0);
-		assert_int_equal(gone, 2);
+		assert_int_equal(clear(20, STORE_COMMITTED, said[0].kind, NULL), 2);
 	}
 	for (uint32_t k = 0; k < 2; k++) /* nothing to tell them by: still one */
 		put("hold", k ? "-x~00000001" : "-x~00000002", AT("01"));
@@ -852,7 +795,6 @@ static struct {
 
 static int open_made_up(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
 	if (strstr(name, "-0000000000") && !(flags & O_DIRECTORY) && ++opening.calls == opening.nth)
 		return opening.error;
 	return io_ops_posix.open(NULL, dirfd, name, flags, mode);
@@ -950,7 +892,6 @@ static uint32_t opened_new;
 
 static int open_new_refused(void *ctx, int dirfd, const char *name, int flags, uint32_t mode)
 {
-	(void)ctx;
 	if (!(flags & O_CREAT))
 		return io_ops_posix.open(NULL, dirfd, name, flags, mode);
 	opened_new++;
@@ -995,13 +936,10 @@ TEST(where_two_make_the_directory_of_marks_at_once_both_are_content)
 	ops.mkdir = mkdir_made_up;
 	mkdir_error = -EROFS;
 	assert_int_equal(io_tree_remove(s->job_fd, STORE_CLAIMS), 0);
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
-		-EROFS);
+	assert_int_equal(tag_by(&other), -EROFS);
 	assert_non_null(strstr(err.msg, "mount it writable"));
 	mkdir_error = -EEXIST; /* somebody has been faster */
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err), 0);
+	assert_int_equal(tag_by(&other), 0);
 	assert_int_equal(count(MARK_TAG, 20), 1);
 }
 
@@ -1021,7 +959,6 @@ static int lock_what_is_swapped(void *ctx, int fd, bool exclusive)
 	static uint32_t turn;
 	char away[40];
 
-	(void)ctx;
 	(void)snprintf(away, sizeof away, "was-%u", turn++);
 	move("step-000000000020", away);
 	put_dir(s->job_fd, "step-000000000020");
@@ -1033,9 +970,7 @@ TEST(a_step_that_is_swapped_again_and_again_gets_no_mark)
 	struct store other = job_by(&ops);
 
 	ops.lock = lock_what_is_swapped;
-	assert_int_equal(
-		store_mark_set(&other, of(20, STORE_COMMITTED), MARK_TAG, "x", 0, NULL, &err),
-		-ENOENT);
+	assert_int_equal(tag_by(&other), -ENOENT);
 	assert_non_null(strstr(err.msg, "has gone or is being removed"));
 	assert_int_equal(files(), 0);
 }
@@ -1055,9 +990,7 @@ TEST(clearing_says_done_only_when_they_are_gone)
 			uint32_t gone = 77, open = open_files();
 			int r;
 
-			set(20, MARK_HOLD, "a", 0, NULL);
-			set(20, MARK_HOLD, "b", 0, NULL);
-			set(20, MARK_HOLD, "c", 0, NULL);
+			hold_three();
 			io_faults_init(&f, &io_ops_posix);
 			io_faults_fail(&f, IO_ON_ANY, nth, code[c / 2], c % 2);
 			memset(&err, 0, sizeof err);
@@ -1088,9 +1021,7 @@ TEST(a_mark_that_another_has_cleared_at_the_same_time_is_no_error)
 	uint32_t gone;
 
 	for (uint64_t nth = 1; nth <= 3; nth++) {
-		set(20, MARK_HOLD, "a", 0, NULL);
-		set(20, MARK_HOLD, "b", 0, NULL);
-		set(20, MARK_HOLD, "c", 0, NULL);
+		hold_three();
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_fail(&f, IO_ON_UNLINK, nth, -ENOENT, false);
 		assert_int_equal(store_mark_clear(&other, of(20, STORE_COMMITTED), MARK_HOLD, NULL,

@@ -20,6 +20,7 @@ static uid_t who_removes(void)
 	return pretended != NOBODY_ELSE ? pretended : (uid_t)syscall(SYS_geteuid);
 }
 
+static struct prune_result pruned; /* what the last one of a case did */
 static char rows[4000];
 static int verdict; /* of the next verification */
 static uint32_t nverified;
@@ -40,8 +41,6 @@ static int verify(void *arg, const struct store_step *st, int step_fd, struct ck
 {
 	int r = verdict;
 
-	(void)arg;
-	(void)st;
 	assert_true(step_fd >= 0);
 	nverified++;
 	verdict = 0;
@@ -52,7 +51,6 @@ static void row(void *arg, const struct store_step *st, const struct retain_row 
 {
 	size_t used = strlen(rows);
 
-	(void)arg;
 	(void)snprintf(rows + used, sizeof rows - used, "%" PRIu64 " %s %s\n", st->step,
 		       r->remove ? "remove" : "keep", r->reason);
 }
@@ -64,6 +62,7 @@ static int prune_with(const struct io_ops *by, int job_fd, const struct prune_op
 
 	rows[0] = 0;
 	memset(&err, 0, sizeof err);
+	memset(ret, 0xa5, sizeof *ret);
 	return store_prune(&by_hand, o, ret, &err);
 }
 
@@ -77,6 +76,13 @@ static struct prune_opts keep_last(const struct retain_policy *p)
 static const struct retain_policy last1 = { .keep_last = 1 }, last2 = { .keep_last = 2 };
 /* Steps here are written in nanoseconds that follow each other. */
 static const struct retain_policy last2_at_once = { .keep_last = 2, .set_aside_for_ns = 1 };
+
+static int prune_try(const struct io_ops *by, const struct retain_policy *p)
+{
+	struct prune_opts o = keep_last(p);
+
+	return prune_with(by, s->job_fd, &o, &pruned);
+}
 
 static struct prune_result prune_by(const struct prune_opts *o)
 {
@@ -112,7 +118,6 @@ static int other_entry(void *arg, const char *name, unsigned char d_type)
 {
 	uint32_t *n = arg;
 
-	(void)d_type;
 	*n += strncmp(name, ".trash-", 7) == 0 || strncmp(name, "verified-", 9) == 0;
 	return 0;
 }
@@ -120,10 +125,9 @@ static int other_entry(void *arg, const char *name, unsigned char d_type)
 static uint32_t leftovers(const char *dir)
 {
 	uint32_t n = 0;
-	int fd = dir_open(s->job_fd, dir);
+	cleanup_close int fd = dir_open(s->job_fd, dir);
 
 	assert_int_equal(io_ops_posix.list(NULL, fd, other_entry, &n), 0);
-	(void)close(fd);
 	return n;
 }
 
@@ -131,24 +135,22 @@ static uint32_t leftovers(const char *dir)
 
 TEST(what_no_rule_keeps_goes_and_each_row_says_why)
 {
-	struct prune_result ret;
-
 	mark(10, MARK_TAG, "first");
 	mark(20, MARK_VERIFIED, NULL);
-	ret = prune(&last2);
+	pruned = prune(&last2);
 	assert_rows("50 keep last 1/2, newest committed\n40 keep last 2/2\n"
 		    "30 remove no rule matches\n20 remove no rule matches\n"
 		    "10 keep tagged first\n");
 	assert_listed("50 40 10");
-	assert_int_equal(ret.removed, 2);
-	assert_int_equal(ret.kept, 3);
-	assert_int_equal(ret.newest, 50);
-	assert_true(ret.freed > 0);
+	assert_int_equal(pruned.removed, 2);
+	assert_int_equal(pruned.kept, 3);
+	assert_int_equal(pruned.newest, 50);
+	assert_true(pruned.freed > 0);
 	assert_int_equal(nverified, 1);
 	assert_int_equal(leftovers("."), 0);
 	assert_int_equal(leftovers(STORE_CLAIMS), 1); /* that of 50 */
-	ret = prune(&last1);
-	assert_int_equal(ret.removed, 1);
+	pruned = prune(&last1);
+	assert_int_equal(pruned.removed, 1);
 	assert_int_equal(nverified, 1); /* the mark says so */
 	assert_listed("50 10");
 }
@@ -156,74 +158,70 @@ TEST(what_no_rule_keeps_goes_and_each_row_says_why)
 TEST(a_dry_run_changes_nothing)
 {
 	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 
 	o.dry = true;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 4);
-	assert_true(ret.unverified);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 4);
+	assert_true(pruned.unverified);
 	assert_int_equal(nverified, 0);
 	assert_listed("50 40 30 20 10");
 	o.free_bytes = 1;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 1);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 1);
 	o.verify = NULL; /* nor does it need who verifies */
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 1);
-	assert_true(ret.unverified);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 1);
+	assert_true(pruned.unverified);
 	assert_listed("50 40 30 20 10");
 }
 
 TEST(without_a_policy_or_a_verified_step_nothing_goes)
 {
 	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 
 	o.policy = NULL;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 0);
-	assert_false(ret.unverified);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 0);
+	assert_false(pruned.unverified);
 	o.policy = &last1;
 	o.verify = NULL;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 0);
-	assert_true(ret.unverified);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 0);
+	assert_true(pruned.unverified);
 	assert_non_null(strstr(rows, "no newer step is verified"));
 	verdict = -EIO;
 	o.verify = verify;
-	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &ret), -EIO);
+	assert_int_equal(prune_with(&io_ops_posix, s->job_fd, &o, &pruned), -EIO);
 	assert_listed("50 40 30 20 10");
 	verdict = -EIO; /* where nobody wants the sentence, too */
-	assert_int_equal(store_prune(s, &o, &ret, NULL), -EIO);
+	assert_int_equal(store_prune(s, &o, &pruned, NULL), -EIO);
 	assert_listed("50 40 30 20 10");
 }
 
 TEST(no_more_than_what_is_asked_goes_the_oldest_first)
 {
 	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 
 	o.free_bytes = 1;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 1);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 1);
 	assert_listed("50 40 30 20");
-	o.free_bytes = ret.freed + 1;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 2);
+	o.free_bytes = pruned.freed + 1;
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 2);
 	assert_listed("50 40");
 }
 
 TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 {
 	static const int damage[] = { -EBADMSG, -EPROTO, -EUCLEAN };
-	struct prune_result ret;
 
 	for (uint32_t i = 0; i < ARRAY_LEN(damage); i++) {
 		verdict = damage[i];
-		ret = prune(&last1);
-		assert_int_equal(ret.quarantined, 1);
-		assert_int_equal(ret.removed, 3);
-		assert_int_equal(ret.newest, 40);
+		pruned = prune(&last1);
+		assert_int_equal(pruned.quarantined, 1);
+		assert_int_equal(pruned.removed, 3);
+		assert_int_equal(pruned.newest, 40);
 		assert_int_equal(nverified, 2);
 		assert_listed("q50 40");
 		AFRESH();
@@ -242,23 +240,19 @@ static int open_then_bad(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(what_is_found_damaged_between_two_looks_is_nothing_to_rely_on)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
 	marks_looked = 0;
 	mark(50, MARK_VERIFIED, NULL);
 	mark(40, MARK_VERIFIED, NULL);
 	ops.open = open_then_bad;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_true(marks_looked > 2);
-	assert_int_equal(ret.newest, 40);
+	assert_int_equal(pruned.newest, 40);
 	assert_listed("q50 40");
 }
 
 TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 {
 	struct prune_opts o = keep_last(NULL);
-	struct prune_result ret;
 
 	mark(50, MARK_BAD, NULL);
 	mark(30, MARK_BAD, NULL);
@@ -266,11 +260,11 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 	unlinked("step-000000000020/MANIFEST");
 	unlinked("step-000000000010/MANIFEST");
 	assert_listed("q50 40 q30 d20 d10");
-	ret = prune(&last1);
-	assert_int_equal(ret.removed, 0);
+	pruned = prune(&last1);
+	assert_int_equal(pruned.removed, 0);
 	o.bad = true;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 2);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 2);
 	assert_listed("q50 40 d20");
 	assert_non_null(strstr(rows, "20 keep held by me"));
 	assert_non_null(strstr(rows, "50 keep no newer step is committed"));
@@ -279,8 +273,7 @@ TEST(damaged_and_quarantined_steps_go_only_when_asked_for_and_older)
 TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 {
 	struct prune_opts o = keep_last(NULL);
-	struct prune_result ret;
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 	char path[STORE_DIR_MAX + 10];
 
 	mark(50, MARK_BAD, NULL);
@@ -293,14 +286,13 @@ TEST(of_what_was_set_aside_the_bad_ones_go_and_the_sound_ones_by_the_rules)
 	x = begun(s, 60, 7);
 	assert_listed("c60 25 a50 a40 a30 q20 10");
 	o.bad = true;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 2);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 2);
 	assert_non_null(strstr(rows, "50 remove quarantined"));
 	assert_non_null(strstr(rows, "40 remove its MANIFEST is missing"));
 	assert_non_null(strstr(rows, "30 keep no policy"));
 	assert_non_null(strstr(rows, "20 keep tagged kept"));
 	assert_listed("c60 25 a30 q20 10");
-	store_abort(x);
 }
 
 TEST(a_hold_that_has_expired_keeps_nothing)
@@ -329,7 +321,7 @@ static void make_newer(const char *dir)
 	cleanup_free struct ck_head *head = malloc(sizeof *head);
 	struct hash128 self;
 	char path[100];
-	int fd;
+	cleanup_close int fd = -1;
 
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", dir);
 	fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
@@ -338,7 +330,6 @@ static void make_newer(const char *dir)
 	self = hash128(head, offsetof(struct ck_head, self));
 	memcpy(head->self, self.b, sizeof head->self);
 	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);
-	(void)close(fd);
 }
 
 TEST(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired)
@@ -346,13 +337,12 @@ TEST(what_a_newer_version_wrote_is_not_removed_as_bad_and_not_repaired)
 	const struct repair_opts r = { .verify = verify };
 	struct prune_opts o = keep_last(NULL);
 	struct repair_result repaired;
-	struct prune_result ret;
 
 	make_newer("step-000000000020");
 	assert_listed("50 40 30 n20 10");
 	o.bad = true;
-	ret = prune_by(&o);
-	assert_int_equal(ret.removed, 0);
+	pruned = prune_by(&o);
+	assert_int_equal(pruned.removed, 0);
 	assert_non_null(strstr(rows, "20 keep written by a newer version"));
 	(void)prune(&last2);
 	assert_listed("50 40 n20");
@@ -472,14 +462,13 @@ TEST(what_is_newer_than_the_newest_committed_step_stays)
 TEST(what_is_being_read_stays)
 {
 	struct store_ref ref;
-	struct prune_result ret;
 	int fd;
 
 	assert_int_equal(store_step_open(s, "step-000000000020", &fd, &err), 0);
 	assert_int_equal(store_resolve(&io_ops_posix, place.path, "step:30", &ref, &err), 0);
-	ret = prune(&last1);
-	assert_int_equal(ret.busy, 2);
-	assert_int_equal(ret.removed, 2);
+	pruned = prune(&last1);
+	assert_int_equal(pruned.busy, 2);
+	assert_int_equal(pruned.removed, 2);
 	assert_non_null(strstr(rows, "30 keep it is being read"));
 	assert_listed("50 30 20");
 	(void)close(fd);
@@ -489,15 +478,13 @@ TEST(what_is_being_read_stays)
 
 TEST(where_there_are_no_locks_nothing_goes)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 	struct io_faults f;
 
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EOPNOTSUPP, true);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.removed, 0);
-	assert_int_equal(ret.failed, 4);
+	assert_int_equal(prune_try(&f.ops, &last1), 0);
+	assert_int_equal(pruned.removed, 0);
+	assert_int_equal(pruned.failed, 4);
 	assert_non_null(strstr(rows, "has no locks"));
 	assert_listed("50 40 30 20 10");
 }
@@ -521,7 +508,6 @@ TEST(what_the_store_did_not_make_stays)
 	static const char *const foreign[] = { ".nfs0001", "notes.txt", "MANIFEST~", "weights.part",
 					       "MANIFEST.bak" };
 	char path[STORE_DIR_MAX + 40];
-	struct prune_result ret;
 
 	put_dir(place.fd, "precious");
 	put_file(place.fd, "precious/w0.part");
@@ -537,9 +523,9 @@ TEST(what_the_store_did_not_make_stays)
 	put_file(s->job_fd,
 		 "step-000000000030/MANIFEST.damaged-0000000a"); /* as a repair leaves it */
 	mark(30, MARK_VERIFIED, NULL);
-	ret = prune(&last1);
-	assert_int_equal(ret.removed, 4);
-	assert_int_equal(ret.failed, 0);
+	pruned = prune(&last1);
+	assert_int_equal(pruned.removed, 4);
+	assert_int_equal(pruned.failed, 0);
 	assert_listed("50");
 	(void)snprintf(path, sizeof path, "no rule matches; what is not ckptd's stays in %s\n",
 		       in_trash());
@@ -613,13 +599,11 @@ TEST(a_step_that_another_removal_relies_on_is_not_removed)
 
 TEST(who_is_not_root_removes_what_is_his_own)
 {
-	struct prune_result ret;
-
 	pretended = geteuid() + 4711;
-	ret = prune(&last1);
+	pruned = prune(&last1);
 	pretended = NOBODY_ELSE;
-	assert_int_equal(ret.removed, 0);
-	assert_int_equal(ret.failed, 4);
+	assert_int_equal(pruned.removed, 0);
+	assert_int_equal(pruned.failed, 4);
 	assert_non_null(strstr(rows, "it is theirs to remove"));
 	assert_listed("50 40 30 20 10");
 }
@@ -642,17 +626,14 @@ static int stat_owned(void *ctx, int fd, struct io_stat *ret)
 
 TEST(root_removes_what_is_the_job_s_owner_s)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
 	ops.stat = stat_owned;
 	for (uint32_t own = 0; own < 2; own++) {
 		job_owner = own ? OWNER : OWNER + 1;
 		pretended = 0;
-		assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+		assert_int_equal(prune_try(&ops, &last1), 0);
 		pretended = NOBODY_ELSE;
-		assert_int_equal(ret.removed, own ? 4 : 0);
-		assert_int_equal(ret.failed, own ? 0 : 4);
+		assert_int_equal(pruned.removed, own ? 4 : 0);
+		assert_int_equal(pruned.failed, own ? 0 : 4);
 		assert_listed(own ? "50" : "50 40 30 20 10");
 	}
 }
@@ -667,20 +648,18 @@ static int stat_fails(void *ctx, int fd, struct io_stat *ret)
 TEST(whose_a_step_is_must_be_known)
 {
 	for (stat_fails_at = 1;; stat_fails_at++) {
-		struct prune_opts o = keep_last(&last2);
-		struct prune_result ret;
 		uint32_t left;
 		int r;
 
 		mark(50, MARK_VERIFIED, NULL);
 		ops.stat = stat_fails;
 		stat_calls = 0;
-		r = prune_with(&ops, s->job_fd, &o, &ret);
+		r = prune_try(&ops, &last2);
 		if (stat_calls < stat_fails_at)
 			break;
-		left = 3 - (r ? 0 : ret.removed);
+		left = 3 - (r ? 0 : pruned.removed);
 		assert_true(left > 0);
-		assert_true(r ? err.msg[0] : strstr(rows, "cannot ") && ret.failed > 0);
+		assert_true(r ? err.msg[0] : strstr(rows, "cannot ") && pruned.failed > 0);
 		assert_int_equal(prune(&last2).removed, left);
 		assert_listed("50 40");
 		AFRESH();
@@ -690,26 +669,21 @@ TEST(whose_a_step_is_must_be_known)
 
 TEST(where_it_cannot_be_known_whose_a_step_is_it_is_his_who_may)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
 	ops.stat = NULL;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.removed, 4);
+	assert_int_equal(prune_try(&ops, &last1), 0);
+	assert_int_equal(pruned.removed, 4);
 	assert_listed("50");
 }
 
 TEST(another_users_step_is_theirs)
 {
-	struct prune_result ret;
-
 	if (geteuid() != 0) {
 		print_message("SKIP: only root can give a directory away\n");
 		skip();
 	}
 	assert_int_equal(fchownat(s->job_fd, "step-000000000010", 12345, 12345, 0), 0);
-	ret = prune(&last1);
-	assert_int_equal(ret.failed, 1);
+	pruned = prune(&last1);
+	assert_int_equal(pruned.failed, 1);
 	assert_listed("50 10");
 	assert_int_equal(fchownat(s->job_fd, ".", 12345, 12345, 0), 0);
 	assert_int_equal(prune(&last1).removed, 1);
@@ -729,7 +703,6 @@ static void meddle(void *arg, const char *name)
 {
 	struct meddling *m = arg;
 
-	(void)name;
 	if (++m->seen != m->at || m->done)
 		return;
 	m->done = true;
@@ -799,7 +772,7 @@ TEST(a_tag_at_any_moment_is_kept_or_refused)
 
 static void act_go_back(void)
 {
-	struct store *other;
+	cleanup_store struct store *other = NULL;
 
 	/* As another process: a claim of its own. */
 	other = opened(&io_ops_posix);
@@ -810,7 +783,6 @@ static void act_go_back(void)
 	else
 		crash_step_free(&saved[nsaved]);
 	(void)close(verdict);
-	store_close(other);
 }
 
 /* It goes back to 10 and commits another 20, at any moment of a removal: that one is never taken for the old one. */
@@ -853,13 +825,12 @@ static void act_exchange(void)
 TEST(what_is_no_longer_what_was_judged_stays)
 {
 	struct meddling m = { .at = 1, .act = act_exchange }; /* the keeper is verified */
-	struct prune_result ret;
 
 	mark(50, MARK_VERIFIED, NULL);
-	ret = prune_meddled(&last2, &m);
+	pruned = prune_meddled(&last2, &m);
 	assert_true(m.done);
 	assert_int_equal(faccessat(s->job_fd, "step-000000000010/MANIFEST", F_OK, 0), 0);
-	assert_int_equal(ret.removed, 1); /* 30 */
+	assert_int_equal(pruned.removed, 1); /* 30 */
 }
 
 static void act_keeper_goes(void)
@@ -870,11 +841,10 @@ static void act_keeper_goes(void)
 TEST(when_the_step_that_was_to_stay_goes_nothing_more_is_removed)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_goes };
-	struct prune_result ret;
 
 	mark(50, MARK_VERIFIED, NULL);
-	ret = prune_meddled(&last1, &m);
-	assert_int_equal(ret.removed, 0);
+	pruned = prune_meddled(&last1, &m);
+	assert_int_equal(pruned.removed, 0);
 	assert_listed("40 30 20 10");
 }
 
@@ -887,11 +857,10 @@ static void act_keeper_exchanged(void)
 TEST(when_another_one_has_its_place_nothing_more_is_removed_either)
 {
 	struct meddling m = { .at = 1, .act = act_keeper_exchanged };
-	struct prune_result ret;
 
 	mark(50, MARK_VERIFIED, NULL);
-	ret = prune_meddled(&last1, &m);
-	assert_int_equal(ret.removed, 0);
+	pruned = prune_meddled(&last1, &m);
+	assert_int_equal(pruned.removed, 0);
 	assert_non_null(strstr(rows, "which was to stay instead, has gone"));
 	assert_listed("d50 40 30 20 10");
 }
@@ -906,21 +875,19 @@ static int open_too_late(void *ctx, int dirfd, const char *name, int flags, uint
 
 TEST(when_the_step_that_is_to_stay_goes_too_early_another_one_stays)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
 	struct io_faults f;
 
 	late = MARK_TAG;
 	ops.open = open_too_late;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.newest, 40);
+	assert_int_equal(prune_try(&ops, &last1), 0);
+	assert_int_equal(pruned.newest, 40);
 	assert_listed("40");
 	AFRESH();
 	/* and locked by another's removal: it is looked at again */
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_LOCK, 1, -EAGAIN, false);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.newest, 50);
+	assert_int_equal(prune_try(&f.ops, &last1), 0);
+	assert_int_equal(pruned.newest, 50);
 	assert_listed("50");
 }
 
@@ -928,9 +895,6 @@ static bool list_fails;
 
 static int lock_then_fail(void *ctx, int fd, bool exclusive)
 {
-	(void)ctx;
-	(void)fd;
-	(void)exclusive;
 	list_fails = true;
 	return -EAGAIN;
 }
@@ -943,13 +907,10 @@ static int fail_list(void *ctx, int dirfd,
 
 TEST(when_the_second_look_fails_nothing_is_removed)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
 	list_fails = false;
 	ops.lock = lock_then_fail;
 	ops.list = fail_list;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), -EIO);
+	assert_int_equal(prune_try(&ops, &last1), -EIO);
 	assert_true(list_fails);
 	assert_non_null(strstr(err.msg, "cannot list its directory"));
 	assert_listed("50 40 30 20 10");
@@ -969,20 +930,16 @@ static int another_each_time(void *ctx, int fd, struct io_stat *ret)
 
 static void point_exchange(void *ctx, const char *name)
 {
-	(void)ctx;
 	exchanges = exchanges || strcmp(name, POINT_PRUNE_VERIFIED) == 0;
 }
 
 TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
 	ops.stat = another_each_time;
 	exchanges = true;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.removed, 0);
-	assert_int_equal(ret.newest, 50);
+	assert_int_equal(prune_try(&ops, &last1), 0);
+	assert_int_equal(pruned.removed, 0);
+	assert_int_equal(pruned.newest, 50);
 	for (uint32_t i = 1; i < NSTEP; i++) {
 		char want[80];
 
@@ -993,9 +950,9 @@ TEST(what_is_another_one_at_every_look_is_neither_relied_on_nor_removed)
 	assert_non_null(strstr(rows, "50 keep last 1/1, newest committed\n"));
 	exchanges = false;
 	ops.point = point_exchange;
-	assert_int_equal(prune_with(&ops, s->job_fd, &o, &ret), 0);
+	assert_int_equal(prune_try(&ops, &last1), 0);
 	assert_true(exchanges);
-	assert_int_equal(ret.removed, 0);
+	assert_int_equal(pruned.removed, 0);
 	assert_non_null(strstr(rows, "10 keep it has gone, or is another one now"));
 	assert_listed("50 40 30 20 10");
 }
@@ -1004,10 +961,7 @@ static struct io_faults dying;
 
 static void act_prune_then_die(void)
 {
-	struct prune_opts o = keep_last(&last1);
-	struct prune_result ret;
-
-	if (prune_with(&io_ops_posix, s->job_fd, &o, &ret) == 0)
+	if (prune_try(&io_ops_posix, &last1) == 0)
 		io_faults_kill(&dying, 1);
 }
 
@@ -1048,22 +1002,13 @@ static void act_prune(void)
 	(void)prune(&p);
 }
 
-static void act_claim(void)
-{
-	struct store *other;
-
-	other = opened(&io_ops_posix);
-	(void)claimed(other, 0, false);
-	store_close(other);
-}
-
 TEST(a_second_prune_or_a_claim_at_any_moment_is_harmless)
 {
 	for (uint32_t who = 0; who < 2; who++) {
 		bool acted = true;
 
 		for (uint64_t at = 1; acted; at++) {
-			struct meddling m = { .at = at, .act = who ? act_claim : act_prune };
+			struct meddling m = { .at = at, .act = who ? another_claims : act_prune };
 
 			(void)prune_meddled(&last1, &m);
 			acted = m.done;
@@ -1085,7 +1030,7 @@ static void assert_nothing_lost(const char *what, uint64_t nth)
 	listed(s, false, text);
 	if (strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acd"))
 		fail_msg("%s %" PRIu64 ": %s", what, nth, text);
-	act_claim();
+	another_claims();
 	(void)prune(&last2);
 	assert_listed("50 40");
 	assert_int_equal(leftovers("."), 0);
@@ -1105,14 +1050,12 @@ TEST(any_call_may_fail)
 		bool hit = true;
 
 		for (uint64_t nth = 1; hit; nth++) {
-			struct prune_opts o = keep_last(&last2);
-			struct prune_result ret;
 			struct io_faults f;
 			int r;
 
 			io_faults_init(&f, &io_ops_posix);
 			io_faults_fail(&f, kind[k].on, nth, kind[k].err, kind[k].sticky);
-			r = prune_with(&f.ops, s->job_fd, &o, &ret);
+			r = prune_try(&f.ops, &last2);
 			hit = io_faults_hit(&f);
 			if (r && !err.msg[0])
 				fail_msg("call %" PRIu64 ": no sentence", nth);
@@ -1127,13 +1070,11 @@ TEST(it_may_die_at_any_call)
 	bool hit = true;
 
 	for (uint64_t nth = 1; hit; nth++) {
-		struct prune_opts o = keep_last(&last2);
-		struct prune_result ret;
 		struct io_faults f;
 
 		io_faults_init(&f, &io_ops_posix);
 		io_faults_kill(&f, nth);
-		(void)prune_with(&f.ops, s->job_fd, &o, &ret);
+		(void)prune_try(&f.ops, &last2);
 		hit = io_faults_hit(&f);
 		assert_nothing_lost("dead at", nth);
 		AFRESH();
@@ -1145,12 +1086,10 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 {
 	struct store left = { .ops = at->ops, .root_fd = -1, .job = CRASH_JOB }, *again = NULL;
 	struct prune_opts o = keep_last(&last2);
-	struct prune_result ret;
 	uint64_t generation;
 	char text[200];
 	int r;
 
-	(void)arg;
 	left.job_fd = at->ops->open(at->ops->ctx, dirfd, CRASH_JOB, O_RDONLY | O_DIRECTORY, 0);
 	listed(&left, false, text);
 	r = strncmp(text, "50 40", 5) != 0 || strpbrk(text, "acdq") ||
@@ -1159,7 +1098,7 @@ static int after_power_loss(void *arg, int dirfd, const struct io_crash *at)
 		print_message("%s\n", text);
 	if (!r && (store_open(at->ops, dirfd, CRASH_JOB, true, &again, &err) ||
 		   store_claim(again, 0, false, &generation, &err) ||
-		   prune_with(at->ops, left.job_fd, &o, &ret)))
+		   prune_with(at->ops, left.job_fd, &o, &pruned)))
 		r = -1;
 	store_close(again);
 	if (!r) {
@@ -1181,15 +1120,13 @@ static int walk(struct io_faults *f, uint64_t *ret_states)
 
 TEST(the_power_may_go_at_any_moment)
 {
-	struct prune_opts o = keep_last(&last2);
-	struct prune_result ret;
 	struct io_faults f;
 	uint64_t states = 0;
 
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(place.fd);
-	assert_int_equal(prune_with(&f.ops, s->job_fd, &o, &ret), 0);
-	assert_int_equal(ret.removed, 3);
+	assert_int_equal(prune_try(&f.ops, &last2), 0);
+	assert_int_equal(pruned.removed, 3);
 	io_record_mark(f.record, 1);
 	assert_int_equal(walk(&f, &states), 0);
 	io_record_free(f.record);
@@ -1209,8 +1146,6 @@ TEST(a_death_a_sweep_and_then_power_loss)
 
 	for (uint64_t at = 1; acted; at++) {
 		struct meddling m = { .at = at, .act = act_die };
-		struct prune_opts o = keep_last(&last2);
-		struct prune_result ret;
 		struct store *other;
 		struct io_faults f;
 
@@ -1222,7 +1157,7 @@ TEST(a_death_a_sweep_and_then_power_loss)
 		other = opened(&f.ops);
 		dying.on_point = meddle;
 		dying.on_point_arg = &m;
-		(void)prune_with(&dying.ops, s->job_fd, &o, &ret);
+		(void)prune_try(&dying.ops, &last2);
 		acted = m.done;
 		(void)claimed(other, 0, false);
 		store_close(other);

@@ -6,6 +6,7 @@
 #include "tests/crash/job.h"
 #include "tests/lib/libc.h"
 
+static struct repair_result repaired; /* what the last one of a case did */
 static char rows[4000];
 static int verdict; /* of the next verification */
 static int row_rc;  /* of the last row */
@@ -23,7 +24,6 @@ static int verify(void *arg, const struct store_step *st, int step_fd, struct ck
 	struct source_dir dir;
 	int r = store_source_dir(&io_ops_posix, step_fd, &dir);
 
-	(void)arg;
 	if (r)
 		return r;
 	r = format_native.open(&dir, &c, NULL, NULL, e);
@@ -41,7 +41,6 @@ static void row(void *arg, const struct repair_row *r)
 	static const char *const word[] = { "removed", "released", "rebuilt", "left" };
 	size_t used = strlen(rows);
 
-	(void)arg;
 	row_rc = r->rc;
 	(void)snprintf(rows + used, sizeof rows - used, "%s %.12s", word[r->act], r->dir);
 	used = strlen(rows);
@@ -101,18 +100,16 @@ static uint32_t marks(enum store_mark_kind kind, uint64_t number)
 
 static void spoil(const char *file, off_t at)
 {
-	int fd = openat(s->job_fd, file, O_WRONLY | O_CLOEXEC);
+	cleanup_close int fd = openat(s->job_fd, file, O_WRONLY | O_CLOEXEC);
 
 	assert_true(fd >= 0);
 	assert_int_equal(pwrite(fd, "\xff", 1, at), 1);
-	(void)close(fd);
 }
 
 /* --- what dead launches left --- */
 
 TEST(what_older_launches_left_goes_and_the_newest_ones_stays)
 {
-	struct repair_result ret;
 	struct crash_step c = { 0 }, d = { 0 };
 	struct store_txn *x, *y;
 	struct store *later;
@@ -124,18 +121,18 @@ TEST(what_older_launches_left_goes_and_the_newest_ones_stays)
 	move("hidden", x->dir);
 	assert_int_equal(crash_begin(later, 50, 4, &y, &d, &err), 0);
 	put_dir(s->job_fd, ".trash-00000001");
-	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
-	assert_int_equal(ret.removed, 2);
-	assert_int_equal(ret.left, 1);
+	repaired = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(repaired.removed, 2);
+	assert_int_equal(repaired.left, 1);
 	assert_int_equal(faccessat(s->job_fd, x->dir, F_OK, 0), 0);
-	ret = repair();
-	assert_int_equal(ret.removed, 2);
-	assert_int_equal(ret.left, 1);
-	assert_true(ret.freed > 0);
+	repaired = repair();
+	assert_int_equal(repaired.removed, 2);
+	assert_int_equal(repaired.left, 1);
+	assert_true(repaired.freed > 0);
 	assert_int_equal(faccessat(s->job_fd, x->dir, F_OK, 0), -1);
 	assert_int_equal(faccessat(s->job_fd, y->dir, F_OK, 0), 0);
-	ret = repair_of(&io_ops_posix, NULL, false, true, 0);
-	assert_int_equal(ret.removed, 1);
+	repaired = repair_of(&io_ops_posix, NULL, false, true, 0);
+	assert_int_equal(repaired.removed, 1);
 	assert_int_equal(crash_commit(y, &d, 30, &err), -ESTALE);
 	store_abort(x);
 	store_close(later);
@@ -152,22 +149,20 @@ static int closed_trash(void *ctx, int dirfd, const char *path, int flags, uint3
 
 TEST(what_ckptd_did_not_make_is_left_and_listed)
 {
-	struct repair_result ret;
-
 	put_dir(s->job_fd, ".trash-00000001");
 	put_dir(s->job_fd, ".trash-00000001/sub");
 	ops.open = closed_trash;
 	for (uint32_t i = 0; i < 2; i++) {
-		ret = repair_of(i ? &io_ops_posix : &ops, NULL, false, false, 0);
-		assert_int_equal(ret.removed, 0);
-		assert_int_equal(ret.left, 1);
+		repaired = repair_of(i ? &io_ops_posix : &ops, NULL, false, false, 0);
+		assert_int_equal(repaired.removed, 0);
+		assert_int_equal(repaired.left, 1);
 		assert_non_null(strstr(rows, i ? "1 file is in it that ckptd did not make: sub"
 					       : "left .trash-00000...: it cannot be removed"));
 		assert_int_equal(row_rc, i ? -ENOTEMPTY : -EIO);
 	}
 	put_file(s->job_fd, ".trash-00000001/.nfs0001");
-	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
-	assert_int_equal(ret.removed, 0);
+	repaired = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(repaired.removed, 0);
 	assert_non_null(strstr(rows, "2 files are in it that ckptd did not make"));
 	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/sub", F_OK, 0), 0);
 	assert_int_equal(faccessat(s->job_fd, ".trash-00000001/.nfs0001", F_OK, 0), 0);
@@ -175,7 +170,6 @@ TEST(what_ckptd_did_not_make_is_left_and_listed)
 
 TEST(what_a_dead_launch_left_goes_or_it_is_said_why_not)
 {
-	struct repair_result ret;
 	struct io_faults f;
 
 	for (uint32_t i = 0; i < 2; i++) {
@@ -186,14 +180,14 @@ TEST(what_a_dead_launch_left_goes_or_it_is_said_why_not)
 	}
 	io_faults_init(&f, &io_ops_posix);
 	io_faults_fail(&f, IO_ON_RENAME, 1, -EROFS, false);
-	ret = repair_of(&f.ops, NULL, false, false, -EROFS);
-	assert_int_equal(ret.removed + ret.left, 0);
+	repaired = repair_of(&f.ops, NULL, false, false, -EROFS);
+	assert_int_equal(repaired.removed + repaired.left, 0);
 	assert_non_null(strstr(err.msg, "cannot remove what dead launches left"));
 	assert_non_null(strstr(err.msg, "mount it writable"));
 	io_faults_fail(&f, IO_ON_RENAME, 1, -ENOENT, false); /* another repair was faster */
-	ret = repair_of(&f.ops, NULL, false, false, 0);
+	repaired = repair_of(&f.ops, NULL, false, false, 0);
 	assert_true(io_faults_hit(&f));
-	assert_int_equal(ret.removed + ret.left, 2);
+	assert_int_equal(repaired.removed + repaired.left, 2);
 	(void)repair();
 	assert_listed("30-3 20-2 10-1");
 }
@@ -241,25 +235,24 @@ TEST(what_was_set_aside_is_released_where_it_is)
 TEST(a_quarantined_step_is_released_only_when_it_is_whole)
 {
 	static const int verdicts[] = { -EBADMSG, -EPROTO, -EUCLEAN, -EIO };
-	struct repair_result ret;
 
 	mark(30, MARK_BAD, NULL);
 	assert_listed("q30-3 20-2 10-1");
-	ret = repair_of(&io_ops_posix, NULL, true, false, 0);
-	assert_int_equal(ret.released, 1);
+	repaired = repair_of(&io_ops_posix, NULL, true, false, 0);
+	assert_int_equal(repaired.released, 1);
 	for (uint32_t i = 0; i < ARRAY_LEN(verdicts); i++) {
 		verdict = verdicts[i];
-		ret = repair();
-		assert_int_equal(ret.left, 1);
+		repaired = repair();
+		assert_int_equal(repaired.left, 1);
 		assert_int_equal(row_rc, verdict);
 		assert_int_equal(strstr(rows, "it is damaged, and stays") != NULL, verdict != -EIO);
 		assert_listed("q30-3 20-2 10-1");
 	}
 	verdict = 0;
-	ret = repair_of(&io_ops_posix, "step-000000000020", false, false, 0);
-	assert_int_equal(ret.released, 0);
-	ret = repair_of(&io_ops_posix, "step-000000000030", false, false, 0);
-	assert_int_equal(ret.released, 1);
+	repaired = repair_of(&io_ops_posix, "step-000000000020", false, false, 0);
+	assert_int_equal(repaired.released, 0);
+	repaired = repair_of(&io_ops_posix, "step-000000000030", false, false, 0);
+	assert_int_equal(repaired.released, 1);
 	assert_listed("30-3 20-2 10-1");
 	assert_int_equal(marks(MARK_VERIFIED, 30), 1);
 	(void)repair_of(&io_ops_posix, "step-000000000099", false, false, -ENOENT);
@@ -284,7 +277,6 @@ TEST(a_manifest_is_made_again_in_its_place)
 	static const char *const manifest[] = { "step-000000000010/MANIFEST",
 						"step-000000000020/MANIFEST",
 						"step-000000000030/MANIFEST" };
-	struct repair_result ret;
 
 	for (uint32_t which = 0; which < 3; which++) {
 		for (uint32_t how = 0; how < 3; how++) {
@@ -292,11 +284,11 @@ TEST(a_manifest_is_made_again_in_its_place)
 				unlinked(manifest[which]);
 			else
 				spoil(manifest[which], how == 1 ? 100 : 5000);
-			ret = repair_of(&io_ops_posix, NULL, true, false, 0);
+			repaired = repair_of(&io_ops_posix, NULL, true, false, 0);
 			if (how < 2)
-				assert_int_equal(ret.rebuilt, 1);
-			ret = repair();
-			if (ret.rebuilt) {
+				assert_int_equal(repaired.rebuilt, 1);
+			repaired = repair();
+			if (repaired.rebuilt) {
 				assert_listed("30-3 20-2 10-1");
 				assert_int_equal(marks(MARK_VERIFIED, 10 * (which + 1)), 1);
 				assert_int_equal(marks(MARK_BAD, 10 * (which + 1)), 0);
@@ -324,7 +316,6 @@ TEST(where_the_line_has_no_place_left_a_step_stays_as_it_is)
 TEST(where_the_numbers_of_the_line_end_there_is_no_place_after_it)
 {
 	struct crash_step c = { 0 };
-	struct repair_result ret;
 
 	assert_int_equal(crash_save(s, 40, UINT64_MAX - 2, 30, &c, &err), 0);
 	crash_step_free(&c);
@@ -336,13 +327,13 @@ TEST(where_the_numbers_of_the_line_end_there_is_no_place_after_it)
 		unlinked(manifest);
 	}
 	/* 50 gets the last place; 60 that which stands for none, 70 the first one again */
-	ret = repair();
-	assert_int_equal(ret.rebuilt, 1);
-	assert_int_equal(ret.left, 2);
+	repaired = repair();
+	assert_int_equal(repaired.rebuilt, 1);
+	assert_int_equal(repaired.left, 2);
 	assert_non_null(strstr(rows, "the numbers of the line have run out"));
 	assert_listed("d70-0 d60-0 50-18446744073709551614 40-18446744073709551613 30-3 20-2 10-1");
-	ret = repair();
-	assert_int_equal(ret.left, 2);
+	repaired = repair();
+	assert_int_equal(repaired.left, 2);
 	assert_int_equal(row_rc, -ERANGE);
 }
 
@@ -391,12 +382,10 @@ static int unreadable_open(void *ctx, int dirfd, const char *path, int flags, ui
 
 TEST(a_manifest_that_cannot_be_read_now_is_not_made_again)
 {
-	struct repair_result ret;
-
 	ops.open = unreadable_open;
 	for (uint32_t dry = 0; dry < 2; dry++) {
-		ret = repair_of(&ops, NULL, dry, false, 0);
-		if (ret.left != 1 || ret.rebuilt)
+		repaired = repair_of(&ops, NULL, dry, false, 0);
+		if (repaired.left != 1 || repaired.rebuilt)
 			fail_msg("%s", rows);
 		assert_non_null(strstr(rows, "may be whole"));
 	}
@@ -443,6 +432,26 @@ TEST(without_random_bytes_no_manifest_is_made)
 	assert_int_equal(repair().rebuilt, 1);
 }
 
+/* 30 is held and cannot be read, 10 is said to be bad. */
+static void damage_all(void)
+{
+	unlinked("step-000000000030/MANIFEST");
+	mark(30, MARK_HOLD, "me");
+	mark(10, MARK_BAD, NULL);
+}
+
+/* After a repair that ended at its nth call, and after one more. */
+static void assert_all_come_back(uint64_t nth)
+{
+	char text[200];
+
+	listed(s, true, text);
+	if (!strstr(text, "20-2") || strstr(text, "q20") || marks(MARK_HOLD, 30) < 1)
+		fail_msg("at %" PRIu64 ": %s", nth, text);
+	(void)repair();
+	assert_listed("30-3 20-2 10-1");
+}
+
 /* Memory, or descriptors: of this process and of the machine. Nobody takes that for damage. */
 TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 {
@@ -453,14 +462,10 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 
 		for (uint64_t nth = 1; hit; nth++) {
 			struct repair_opts o = { .verify = verify, .row = row };
-			struct repair_result ret;
 			struct io_faults f;
-			char text[200];
 			int r;
 
-			unlinked("step-000000000030/MANIFEST");
-			mark(30, MARK_HOLD, "me");
-			mark(10, MARK_BAD, NULL);
+			damage_all();
 			io_faults_init(&f, &io_ops_posix);
 			s->ops = &f.ops;
 			rows[0] = err.msg[0] = 0;
@@ -468,18 +473,13 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 				no_memory_from(nth - 1, false);
 			else
 				io_faults_fail(&f, IO_ON_OPEN, nth, why[k], false);
-			r = store_repair(s, &o, &ret, &err);
+			r = store_repair(s, &o, &repaired, &err);
 			hit = k == 0 ? no_memory_end() : io_faults_hit(&f);
 			s->ops = &ops;
 			if (r && (r != why[k] || !err.msg[0]))
 				fail_msg("%d at %" PRIu64 ": %d, %s", why[k], nth, r, err.msg);
 			short_of += r != 0;
-			listed(s, true, text);
-			if (!strstr(text, "20-2") || strstr(text, "q20") ||
-			    marks(MARK_HOLD, 30) < 1)
-				fail_msg("%d at %" PRIu64 ": %s", why[k], nth, text);
-			(void)repair();
-			assert_listed("30-3 20-2 10-1");
+			assert_all_come_back(nth);
 			AFRESH();
 		}
 		assert_true(short_of > 3);
@@ -488,14 +488,13 @@ TEST(a_shortage_leaves_all_as_it_was_or_as_it_is_to_be)
 
 TEST(what_cannot_be_made_whole_is_left)
 {
-	struct repair_result ret;
 	char part[80];
 
 	unlinked("step-000000000030/MANIFEST");
 	(void)snprintf(part, sizeof part, "step-000000000030/%s", saved[2].file[1].name);
 	move(part, "part");
-	ret = repair();
-	assert_int_equal(ret.left, 1);
+	repaired = repair();
+	assert_int_equal(repaired.left, 1);
 	assert_non_null(strstr(rows, "1 of 2 parts are missing"));
 	assert_listed("d30-0 20-2 10-1");
 	/* another step's */
@@ -513,8 +512,8 @@ TEST(what_cannot_be_made_whole_is_left)
 	move("part", part);
 	/* damaged data: the metadata are right, the check in full says no */
 	verdict = -EBADMSG;
-	ret = repair();
-	assert_int_equal(ret.left, 1);
+	repaired = repair();
+	assert_int_equal(repaired.left, 1);
 	assert_listed("q30-3 20-2 10-1");
 	verdict = 0;
 	assert_int_equal(repair().released, 1);
@@ -539,14 +538,10 @@ TEST(it_may_die_or_fail_at_any_call)
 
 		for (uint64_t nth = 1; hit; nth++) {
 			struct repair_opts o = { .verify = verify };
-			struct repair_result ret;
 			struct io_faults f;
 			struct store *other;
-			char text[200];
 
-			unlinked("step-000000000030/MANIFEST");
-			mark(30, MARK_HOLD, "me");
-			mark(10, MARK_BAD, NULL);
+			damage_all();
 			assert_int_equal(
 				store_open(&io_ops_posix, place.fd, CRASH_JOB, false, &other, &err),
 				0);
@@ -556,16 +551,11 @@ TEST(it_may_die_or_fail_at_any_call)
 			else
 				io_faults_fail(&f, IO_ON_ANY, nth, -EIO, false);
 			other->ops = &f.ops;
-			(void)store_repair(other, &o, &ret, &err);
+			(void)store_repair(other, &o, &repaired, &err);
 			hit = io_faults_hit(&f);
 			other->ops = &io_ops_posix;
 			store_close(other);
-			listed(s, true, text);
-			if (!strstr(text, "20-2") || strstr(text, "q20") ||
-			    marks(MARK_HOLD, 30) < 1)
-				fail_msg("call %" PRIu64 ": %s", nth, text);
-			(void)repair();
-			assert_listed("30-3 20-2 10-1");
+			assert_all_come_back(nth);
 			/* of its old id and of the new one, where it died in between */
 			assert_in_range(marks(MARK_HOLD, 30), 1, 2);
 			AFRESH();
@@ -586,7 +576,6 @@ static void point(void *arg, const char *name)
 {
 	uint32_t i = 0;
 
-	(void)arg;
 	while (i < ARRAY_LEN(point_names) && strcmp(point_names[i], name) != 0)
 		i++;
 	if (i == ARRAY_LEN(point_names))

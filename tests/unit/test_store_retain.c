@@ -45,36 +45,18 @@ TEST(an_option_is_read_and_printed)
 
 TEST(a_wrong_option_is_refused_and_changes_nothing)
 {
-	static const char *const wrong[][2] = {
-		{ "keep-last", "0" },
-		{ "keep-last", "" },
-		{ "keep-last", "-1" },
-		{ "keep-last", "3x" },
-		{ "keep-last", "4294967296" },
-		{ "keep-every", "0" },
-		{ "keep-every", "1.5" },
-		{ "keep-within", "5" },
-		{ "keep-within", "h" },
-		{ "keep-within", "0d" },
-		{ "keep-within", "7y" },
-		{ "keep-within", "" },
-		{ "keep-within", "99999999999999d" },
-		{ "keep-within", "18446744073709551615w" },
-		{ "set-aside-for", "0s" },
-		{ "set-aside-for", "7" },
-		{ "set-aside-for", "" },
-		{ "keep-best", "" },
-		{ "keep-best", ":max" },
-		{ "keep-best", "a:" },
-		{ "keep-best", "a:mean" },
-		{ "keep-best", "a:max:" },
-		{ "keep-best", "a:max:0" },
-		{ "keep-best", "a:maxi" },
-		{ "keep-best", "a:3" },
-		{ "keep-first", "3" },
+	static const char *const wrong[][2] = ROW(
+		{ "keep-last", "0" }, { "keep-last", "" }, { "keep-last", "-1" },
+		{ "keep-last", "3x" }, { "keep-last", "4294967296" }, { "keep-every", "0" },
+		{ "keep-every", "1.5" }, { "keep-within", "5" }, { "keep-within", "h" },
+		{ "keep-within", "0d" }, { "keep-within", "7y" }, { "keep-within", "" },
+		{ "keep-within", "99999999999999d" }, { "keep-within", "18446744073709551615w" },
+		{ "set-aside-for", "0s" }, { "set-aside-for", "7" }, { "set-aside-for", "" },
+		{ "keep-best", "" }, { "keep-best", ":max" }, { "keep-best", "a:" },
+		{ "keep-best", "a:mean" }, { "keep-best", "a:max:" }, { "keep-best", "a:max:0" },
+		{ "keep-best", "a:maxi" }, { "keep-best", "a:3" }, { "keep-first", "3" },
 		{ "keep-best",
-		  "12345678901234567890123456789012345678901234567890123456789012345" },
-	};
+		  "12345678901234567890123456789012345678901234567890123456789012345" });
 	struct retain_policy p = { .keep_last = 7 }, was = p;
 
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {

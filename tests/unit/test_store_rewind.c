@@ -44,7 +44,6 @@ static void row(void *arg, const struct store_step *st, bool back)
 {
 	size_t used = strlen(moved);
 
-	(void)arg;
 	(void)snprintf(moved + used, sizeof moved - used, "%s%c%" PRIu64, used ? " " : "",
 		       back ? '+' : '-', st->step);
 }
@@ -250,15 +249,12 @@ TEST(what_cannot_be_read_now_is_not_passed_over)
 
 TEST(another_launch_or_a_removal_ends_it)
 {
-	struct store *other;
 	int line;
 
 	assert_int_equal(store_line_lock(s, false, false, &line), 0);
 	assert_int_equal(rewind_to(aside(30, 3)), -EBUSY);
 	(void)close(line);
-	other = opened(&io_ops_posix);
-	(void)claimed(other, 0, false);
-	store_close(other);
+	another_claims();
 	assert_int_equal(rewind_to(aside(30, 3)), -ESTALE);
 	assert_line("25 15 10 | 30 20");
 }

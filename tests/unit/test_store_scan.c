@@ -9,8 +9,6 @@ static uint32_t forgotten;
 
 static int forget(int fd, off_t at, off_t bytes, int advice)
 {
-	(void)at;
-	(void)bytes;
 	assert_true(fcntl(fd, F_GETFD) >= 0);
 	forgotten += advice == POSIX_FADV_DONTNEED;
 	return 0;
@@ -58,7 +56,7 @@ TEST(a_job_without_steps_has_none)
 
 TEST(steps_come_newest_first_and_others_only_when_asked_for)
 {
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	save(10, UINT64_MAX);
 	save(20, 10);
@@ -76,7 +74,6 @@ TEST(steps_come_newest_first_and_others_only_when_asked_for)
 	assert_int_equal(step[2].state, STORE_SET_ASIDE);
 	assert_int_equal(step[2].seq, 3);
 	assert_string_equal(step[2].dir, crash_aside(s, 30, 3));
-	store_abort(x);
 }
 
 /* As a crash leaves them that lets a number of the line be given twice. */
@@ -102,8 +99,8 @@ TEST(a_scan_knows_what_manifest_says)
 	static const uint8_t zero[16];
 	struct stat st;
 	uint64_t bytes = 0;
-	struct crash_step c = { 0 };
-	int fd;
+	cleanup_step struct crash_step c = { 0 };
+	cleanup_close int fd = -1;
 
 	assert_int_equal(crash_save(s, 10, 1, UINT64_MAX, &c, &err), 0);
 	scan(false);
@@ -123,8 +120,6 @@ TEST(a_scan_knows_what_manifest_says)
 		bytes += (uint64_t)st.st_size;
 	}
 	assert_int_equal(step[0].bytes, bytes);
-	(void)close(fd);
-	crash_step_free(&c);
 }
 
 /* A step of two ranks that own nothing, by the MANIFEST of t: a scan looks at no part. */
@@ -258,43 +253,26 @@ static void damage_make(uint32_t kind)
 {
 	static const char path[] = "step-000000000020/MANIFEST";
 	uint8_t byte = 0xff;
-	int fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
+	cleanup_close int fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
 
 	assert_true(fd >= 0);
-	switch (kind) {
-	case 0:
+	if (kind > 2)
+		unlinked(path);
+	if (kind == 0)
 		assert_int_equal(ftruncate(fd, 5000), 0);
-		break;
-	case 1:
+	if (kind == 1)
 		assert_int_equal(ftruncate(fd, 0), 0);
-		break;
-	case 2:
+	if (kind == 2)
 		assert_int_equal(pwrite(fd, &byte, 1, 100), 1);
-		break;
-	case 3:
-		unlinked(path);
-		break;
-	case 4:
-		unlinked(path);
+	if (kind == 4)
 		assert_int_equal(mkfifoat(s->job_fd, path, 0600), 0);
-		break;
-	case 5:
-		unlinked(path);
+	if (kind == 5)
 		assert_int_equal(symlinkat("../step-000000000010/MANIFEST", s->job_fd, path), 0);
-		break;
-	case 6: /* another step's */
-		unlinked(path);
+	if (kind == 6) /* another step's */
 		assert_int_equal(
 			linkat(s->job_fd, "step-000000000010/MANIFEST", s->job_fd, path, 0), 0);
-		break;
-	case 7:
-		unlinked(path);
+	if (kind == 7)
 		put_dir(s->job_fd, path);
-		break;
-	default:
-		fail();
-	}
-	(void)close(fd);
 }
 
 TEST(a_step_whose_manifest_is_not_its_own_is_no_checkpoint_and_stays_in_its_place)
@@ -352,7 +330,7 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 {
 	static const int shortage[] = { -ENOMEM, -EMFILE, -ENFILE };
 	static const char *const path[] = { "step-000000000010/MANIFEST", ".tmp-" };
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	save(10, UINT64_MAX);
 	x = begun(s, 20, 2);
@@ -374,7 +352,6 @@ TEST(what_cannot_be_looked_at_is_a_shortage_or_stands_there_unsized)
 	scan(true);
 	assert_order("10");
 	ops = io_ops_posix;
-	store_abort(x);
 }
 
 TEST(who_may_not_read_what_is_said_of_the_steps_may_read_the_steps)
@@ -415,14 +392,13 @@ static int huge_size(void *ctx, int fd, uint64_t *ret_bytes)
 
 TEST(sizes_that_no_disk_has_are_not_added_up_to_less)
 {
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 
 	x = begun(s, 20, 2);
 	ops.size = huge_size;
 	scan(true);
 	assert_int_equal(step[0].bytes, UINT64_MAX - 1);
 	ops = io_ops_posix;
-	store_abort(x);
 }
 
 static int another_each_time(void *ctx, int fd, struct io_stat *ret)
@@ -465,7 +441,6 @@ static int unknown_entry(void *arg, const char *name, unsigned char d_type)
 {
 	const struct unknown_listing *l = arg;
 
-	(void)d_type;
 	return l->each(l->arg, name, DT_UNKNOWN);
 }
 
@@ -492,7 +467,7 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 {
 	uint32_t count[2] = { 0 };
 	struct source_dir d;
-	struct store_txn *x;
+	cleanup_txn struct store_txn *x = NULL;
 	uint64_t bytes;
 	int fd;
 
@@ -513,12 +488,10 @@ TEST(where_the_kind_of_an_entry_is_not_told_it_is_found_out)
 	assert_int_equal(count[1], 3);
 	store_source_dir_close(&d);
 	(void)close(fd);
-	store_abort(x);
 }
 
 static int refuse_entry(void *arg, const char *name, int is_file)
 {
-	(void)arg;
 	return strcmp(name, "MANIFEST") == 0 ? 40 + is_file : 0;
 }
 
@@ -564,7 +537,7 @@ TEST(a_thousand_steps_are_listed_fast)
 	uint64_t best = UINT64_MAX;
 
 	for (uint32_t i = 0; i < MANY; i++) {
-		struct crash_step c = { 0 };
+		cleanup_step struct crash_step c = { 0 };
 		struct store_txn *x;
 
 		/* Only MANIFEST is looked at: the parts need not stay. */
@@ -572,7 +545,6 @@ TEST(a_thousand_steps_are_listed_fast)
 		for (uint32_t k = 0; k < CRASH_WORLD; k++)
 			assert_int_equal(unlinkat(x->fd, c.file[k].name, 0), 0);
 		assert_int_equal(crash_commit(x, &c, i, &err), 0);
-		crash_step_free(&c);
 	}
 	for (uint32_t i = 0; i < 5; i++) {
 		uint64_t begun = now_ns();

@@ -34,12 +34,11 @@ static int add_box(struct table *t, uint32_t x, uint32_t rank, uint64_t off, con
 		   const uint64_t *extent, struct ckpt_err *err)
 {
 	struct table_piece p = { .tensor = x, .rank = rank, .off = off };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	int r;
 
 	assert_int_equal(indexset_box(t->tensor[x].ndim, start, extent, &a, &p.set), 0);
 	r = table_add_piece(t, &p, err);
-	arena_free(&a);
 	return r;
 }
 
@@ -76,7 +75,7 @@ TEST(a_tensor_is_found_by_its_key_before_and_after_sealing)
 
 TEST(the_key_is_component_name_and_rank_and_not_their_concatenation)
 {
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
 	uint64_t n = 4;
 	struct table_tensor x = tensor("bc", 1, &n);
@@ -97,62 +96,37 @@ TEST(the_key_is_component_name_and_rank_and_not_their_concatenation)
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), -EALREADY);
 	assert_non_null(strstr(err.msg, "ab/c of rank 4"));
 	assert_int_equal(t.ntensor, 4);
-	table_free(&t);
 }
 
 TEST(a_malformed_tensor_is_refused_by_name)
 {
 	char longest[CKPT_NAME_MAX + 2];
 	uint64_t shape[CKPT_DIMS_MAX + 1], huge[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 };
-	struct table t = { 0 };
+	struct table_tensor bad[11];
+	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
 
 	for (size_t i = 0; i < ARRAY_LEN(shape); i++)
 		shape[i] = 1;
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
+	for (int i = 0; i < 11; i++)
+		bad[i] = tensor("w", 2, shape);
+	bad[0].dtype = 0;
+	bad[1].dtype = 99;
+	bad[2].role = CKPT_COUNTER + 1;
+	bad[3].cls = CKPT_SINK + 1;
+	bad[4].flags = 2;
+	bad[5].ndim = CKPT_DIMS_MAX + 1;
+	bad[6].flags = TENSOR_BLOB;
+	bad[7].rank = 1;
+	bad[8].layout = 0;
+	bad[9].name = longest;
+	bad[10].shape = huge;
 	for (int i = 0; i < 11; i++) {
-		struct table_tensor x = tensor("w", 2, shape);
-		int want = -EINVAL;
+		int want = i == 9 ? -ENAMETOOLONG : i == 10 ? -EOVERFLOW : -EINVAL;
 
-		switch (i) {
-		case 0:
-			x.dtype = 0;
-			break;
-		case 1:
-			x.dtype = 99;
-			break;
-		case 2:
-			x.role = CKPT_COUNTER + 1;
-			break;
-		case 3:
-			x.cls = CKPT_SINK + 1;
-			break;
-		case 4:
-			x.flags = 2;
-			break;
-		case 5:
-			x.ndim = CKPT_DIMS_MAX + 1;
-			break;
-		case 6:
-			x.flags = TENSOR_BLOB;
-			break;
-		case 7:
-			x.rank = 1;
-			break;
-		case 8:
-			x.layout = 0;
-			break;
-		case 9:
-			x.name = longest;
-			want = -ENAMETOOLONG;
-			break;
-		case 10:
-			x.shape = huge;
-			want = -EOVERFLOW;
-			break;
-		}
-		assert_int_equal(table_add_tensor(&t, &x, NULL, &err), want);
+		assert_int_equal(table_add_tensor(&t, &bad[i], NULL, &err), want);
 		assert_non_null(strstr(err.msg, i == 9 ? "xxx" : "model/w"));
 		assert_int_equal(err.code, want);
 	}
@@ -166,16 +140,15 @@ TEST(a_malformed_tensor_is_refused_by_name)
 	x.ndim = 0;
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
 	assert_int_equal(t.tensor[1].numel, 1);
-	table_free(&t);
 }
 
 TEST(a_piece_lies_inside_its_tensor_and_its_place)
 {
 	uint64_t shape[2] = { 6, 4 }, start[2] = { 2, 0 }, extent[2] = { 3, 4 };
 	struct table_tensor x = tensor("w", 2, shape);
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	int64_t stride[2] = { 100, 1 };
 	struct table_piece p = { .off = 0, .stride = stride };
 
@@ -217,14 +190,12 @@ TEST(a_piece_lies_inside_its_tensor_and_its_place)
 	p.tensor = 1;
 	assert_int_equal(table_add_piece(&t, &p, &err), -EINVAL);
 	assert_int_equal(t.npiece, 2);
-	arena_free(&a);
-	table_free(&t);
 }
 
 TEST(sealing_sorts_pieces_by_tensor_rank_place_and_offset)
 {
 	uint64_t shape[1] = { 1000 }, one = 1;
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 
 	seed = 11;
 	for (uint32_t i = 0; i < 7; i++) {
@@ -239,11 +210,10 @@ TEST(sealing_sorts_pieces_by_tensor_rank_place_and_offset)
 		struct table_piece p = ROW(.tensor = 2 * below(3) + 1, .rank = below(4),
 					   .place = below(7), .off = 4 * below(1000));
 		uint64_t start = below(1000);
-		struct arena a = { 0 };
+		cleanup_arena struct arena a = { 0 };
 
 		assert_int_equal(indexset_box(1, &start, &one, &a, &p.set), 0);
 		assert_int_equal(table_add_piece(&t, &p, NULL), 0);
-		arena_free(&a);
 	}
 	assert_int_equal(table_seal(&t, NULL), 0);
 	assert_int_equal(t.first[0], 0);
@@ -262,13 +232,12 @@ TEST(sealing_sorts_pieces_by_tensor_rank_place_and_offset)
 				      (q->place == p->place && q->off <= p->off))));
 		}
 	}
-	table_free(&t);
 }
 
 TEST(equal_meshes_and_layouts_are_one)
 {
-	struct table t = { 0 };
-	struct arena a = { 0 };
+	cleanup_table struct table t = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct ckpt_placement s0 = { .how = CKPT_SHARD, .mesh_dim = 1, .split_factor = 1 };
 	uint32_t id;
@@ -310,8 +279,6 @@ TEST(equal_meshes_and_layouts_are_one)
 	assert_true(table_layout_equal(&t, 1, &t, 1));
 	assert_false(table_layout_equal(&t, 0, &t, 1));
 	assert_false(table_layout_equal(&t, 0, &t, TABLE_NONE));
-	arena_free(&a);
-	table_free(&t);
 }
 
 TEST(names_are_printed_without_control_characters)
@@ -335,10 +302,10 @@ TEST(names_are_printed_without_control_characters)
 TEST(every_difference_of_two_declarations_is_told)
 {
 	uint64_t a[2] = { 4, 3 }, b[2] = { 4, 4 };
-	struct table x = { 0 }, y = { 0 };
+	cleanup_table struct table x = { 0 }, y = { 0 };
 	struct table_tensor p = tensor("w", 2, a), q = tensor("w", 2, b);
-	struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
-	struct sample s;
+	cleanup_errlist struct ckpt_errlist l = { .code = -EMEDIUMTYPE };
+	cleanup_sample struct sample s = { 0 };
 
 	assert_int_equal(sample_make("fsdp=2", 0, 1, 1, &s), 0);
 	assert_int_equal(table_add_tensor(&x, &p, NULL, NULL), 0);
@@ -361,10 +328,6 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(
 		l.text,
 		"model/w: layout - (mesh ) on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
-	ckpt_errlist_free(&l);
-	sample_free(&s);
-	table_free(&x);
-	table_free(&y);
 }
 
 TEST(uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction)
@@ -454,7 +417,7 @@ static void random_pieces(struct table *t, uint32_t ndim, const uint64_t *shape)
 {
 	uint32_t k[4] = { 1, 1, 1, 1 }, factor[4] = { 1, 1, 1, 1 }, cells = 1,
 		 spoil = below(3) ? 0 : 1 + below(12);
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	for (uint32_t d = 0; d < ndim; d++) {
 		k[d] = 1 + below(4);
@@ -484,7 +447,6 @@ static void random_pieces(struct table *t, uint32_t ndim, const uint64_t *shape)
 		for (; times; times--)
 			assert_int_equal(table_add_piece(t, &p, NULL), 0);
 	}
-	arena_free(&a);
 }
 
 TEST(cover_agrees_with_counting_every_element)
@@ -497,8 +459,8 @@ TEST(cover_agrees_with_counting_every_element)
 	for (int i = 0; i < 4000; i++) {
 		uint64_t shape[4], numel = 1;
 		uint32_t ndim = below(5);
-		struct ckpt_errlist l = { .code = -EINVAL };
-		struct table t = { 0 };
+		cleanup_errlist struct ckpt_errlist l = { .code = -EINVAL };
+		cleanup_table struct table t = { 0 };
 		struct table_tensor x = tensor("w", ndim, shape);
 		bool once = true, twice = false;
 
@@ -539,8 +501,6 @@ TEST(cover_agrees_with_counting_every_element)
 		}
 		good += once;
 		bad += !once;
-		ckpt_errlist_free(&l);
-		table_free(&t);
 	}
 	assert_true(good > 500 && bad > 300); /* both answers were asked for */
 }
@@ -548,8 +508,8 @@ TEST(cover_agrees_with_counting_every_element)
 TEST(cover_leaves_out_sinks_and_asks_for_all_else)
 {
 	uint64_t shape[2] = { 3, 2 }, none[2] = { 0, 5 };
-	struct ckpt_errlist l = { .code = -EINVAL };
-	struct table t = { 0 };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EINVAL };
+	cleanup_table struct table t = { 0 };
 	struct table_tensor sink = tensor("sink", 2, shape), empty = tensor("empty", 2, none),
 			    scalar = tensor("scalar", 0, NULL);
 
@@ -563,15 +523,13 @@ TEST(cover_leaves_out_sinks_and_asks_for_all_else)
 	assert_string_equal(
 		l.text,
 		"model/scalar: element [] is in no piece; its 0 pieces hold 0 of 1 elements");
-	ckpt_errlist_free(&l);
-	table_free(&t);
 }
 
 TEST(cover_of_a_large_grid_costs_little)
 {
 	uint64_t shape[2] = { UINT64_C(1) << 24, UINT64_C(1) << 10 };
-	struct ckpt_errlist l = { .code = -EINVAL };
-	struct table t = { 0 };
+	cleanup_errlist struct ckpt_errlist l = { .code = -EINVAL };
+	cleanup_table struct table t = { 0 };
 	struct table_tensor x = tensor("w", 2, shape);
 	uint64_t began;
 
@@ -580,7 +538,7 @@ TEST(cover_of_a_large_grid_costs_little)
 	for (uint32_t i = 0; i < 8192;
 	     i++) /* pair by pair would be 2^31 steps, which is over the limit */
 		for (uint32_t k = 0; k < 8; k++) {
-			struct arena a = { 0 };
+			cleanup_arena struct arena a = { 0 };
 			struct indices dim[2];
 			struct table_piece p = { .rank = 8 * i + k,
 						 .set = { .ndim = 2, .dim = dim } };
@@ -589,7 +547,6 @@ TEST(cover_of_a_large_grid_costs_little)
 			random_cut(shape[1], 8, k, 1024 / 16, &a, &dim[1]); /* combs */
 			p.set.numel = dim[0].total * dim[1].total;
 			assert_int_equal(table_add_piece(&t, &p, NULL), 0);
-			arena_free(&a);
 		}
 	assert_int_equal(table_seal(&t, NULL), 0);
 	began = now_ns();
@@ -597,8 +554,6 @@ TEST(cover_of_a_large_grid_costs_little)
 	assert_int_equal(l.n, 0);
 	assert_true(now_ns() - began <
 		    20 * NS_PER_S); /* some ms; the limit is for sanitizers on a busy machine */
-	ckpt_errlist_free(&l);
-	table_free(&t);
 }
 
 TEST(the_sample_is_the_same_model_on_every_mesh)
@@ -608,7 +563,7 @@ TEST(the_sample_is_the_same_model_on_every_mesh)
 	char why[300] = "";
 
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
-		struct sample s, first;
+		cleanup_sample struct sample s = { 0 }, first = { 0 };
 
 		assert_int_equal(sample_make("fsdp=2", 0, 9, 1, &first), 0);
 		assert_int_equal(sample_make(mesh[i], 0, 9, 1, &s), 0);
@@ -628,7 +583,5 @@ TEST(the_sample_is_the_same_model_on_every_mesh)
 		assert_false(sample_check_blobs(&s, 5, why, sizeof why));
 		((uint8_t *)s.mem)[s.mem_bytes - 1] ^= 1;
 		assert_false(sample_check(&s, 4, why, sizeof why));
-		sample_free(&s);
-		sample_free(&first);
 	}
 }

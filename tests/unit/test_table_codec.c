@@ -96,7 +96,7 @@ static void random_piece(struct table *t)
 	const struct table_tensor *x = &t->tensor[p.tensor];
 	struct indices dim[4], all;
 	int64_t stride[4];
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	p.set = (struct indexset){ .ndim = x->ndim, .numel = 1, .dim = dim };
 	for (uint32_t d = 0; d < x->ndim; d++) {
@@ -111,7 +111,6 @@ static void random_piece(struct table *t)
 	if (below(2))
 		p.stride = stride;
 	assert_int_equal(table_add_piece(t, &p, NULL), 0);
-	arena_free(&a);
 }
 
 static void random_table(struct table *t)
@@ -240,9 +239,9 @@ static void round_trip(const struct table *t)
 {
 	for (int pieces = 0; pieces < 2; pieces++) {
 		struct codec_section s[CODEC_SECTIONS_MAX], again[CODEC_SECTIONS_MAX];
-		struct table u, v = { 0 };
+		cleanup_table struct table u = { 0 }, v = { 0 };
 		struct ckpt_err err = { 0 };
-		struct arena a = { 0 }, b = { 0 };
+		cleanup_arena struct arena a = { 0 }, b = { 0 };
 		uint32_t n, m;
 
 		assert_int_equal(codec_encode(t, pieces, &a, s, &n, &err), 0);
@@ -272,10 +271,6 @@ static void round_trip(const struct table *t)
 			assert_int_equal(s[i].len, s[i].count * s[i].rec_bytes);
 			assert_memory_equal(s[i].bytes, again[i].bytes, s[i].len);
 		}
-		arena_free(&a);
-		arena_free(&b);
-		table_free(&u);
-		table_free(&v);
 	}
 }
 
@@ -283,11 +278,10 @@ TEST(random_tables_come_back_as_they_were)
 {
 	seed = draw_seed(__func__);
 	for (int i = 0; i < 500; i++) {
-		struct table t;
+		cleanup_table struct table t = { 0 };
 
 		random_table(&t);
 		round_trip(&t);
-		table_free(&t);
 	}
 }
 
@@ -306,9 +300,9 @@ TEST(equal_strings_shapes_and_sets_are_stored_once)
 {
 	uint64_t shape[2] = { 64, 8 };
 	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 	struct table_place place = { .name = "p", .rank = 0, .bytes = 1 << 20 };
-	struct arena a = { 0 }, b = { 0 };
+	cleanup_arena struct arena a = { 0 }, b = { 0 };
 	struct table_piece p = { .rank = 0 };
 	uint32_t n;
 	uint64_t zero[2] = { 0, 0 };
@@ -335,9 +329,6 @@ TEST(equal_strings_shapes_and_sets_are_stored_once)
 		if (s[i].kind == CK_INDEXSETS)
 			assert_int_equal(s[i].count, 1 + 2 * 5);
 	}
-	arena_free(&a);
-	arena_free(&b);
-	table_free(&t);
 }
 
 /* --- damage --- */
@@ -367,8 +358,8 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 	seed = 77;
 	for (int round = 0; round < 12; round++) {
 		struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
-		struct arena a = { 0 };
-		struct table t, u;
+		cleanup_arena struct arena a = { 0 };
+		cleanup_table struct table t = { 0 }, u = { 0 };
 		uint32_t n;
 
 		random_table(&t);
@@ -400,8 +391,6 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 			}
 		}
 		sections_free(m, n);
-		arena_free(&a);
-		table_free(&t);
 	}
 	assert_true(refused > 1000 && seen > 1000);
 	assert_int_equal(unseen, 0);
@@ -410,9 +399,9 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 {
 	struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
-	struct arena a = { 0 };
-	struct sample x;
-	struct table u;
+	cleanup_arena struct arena a = { 0 };
+	cleanup_sample struct sample x = { 0 };
+	cleanup_table struct table u = { 0 };
 	uint32_t n;
 
 	assert_int_equal(sample_make("pp=2,fsdp=2", 1, 3, 1, &x), 0);
@@ -445,9 +434,6 @@ TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 	assert_int_equal(codec_decode(s, 0, NULL, 0, &u, NULL), -EPROTO); /* not even STRINGS */
 	assert_int_equal(codec_decode(s, 1, NULL, 0, &u, NULL), 0);
 	assert_int_equal(u.ntensor, 0);
-	table_free(&u);
-	arena_free(&a);
-	sample_free(&x);
 }
 
 /* One tensor with one piece, to change one field after the other. */
@@ -461,7 +447,7 @@ struct one {
 
 static void one_make(struct one *o)
 {
-	struct sample s;
+	cleanup_sample struct sample s = { 0 };
 	struct codec_section enc[CODEC_SECTIONS_MAX];
 
 	*o = (struct one){ .n = 0 };
@@ -470,7 +456,6 @@ static void one_make(struct one *o)
 	sections_copy(enc, o->n, o->s);
 	for (uint32_t i = 0; i < o->n; i++)
 		o->bytes[o->s[i].kind] = (void *)o->s[i].bytes;
-	sample_free(&s);
 }
 
 static void one_free(struct one *o)
@@ -501,7 +486,7 @@ static void refused(struct one *o, const char *why)
 TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 {
 	struct one o;
-	struct table u;
+	cleanup_table struct table u = { 0 };
 
 	one_make(&o);
 	struct ck_mesh *mesh = o.bytes[CK_MESHES];
@@ -571,7 +556,6 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 	REFUSED(string[0], 'x', "STRINGS");
 	REFUSED(string[o.s[0].len - 1], 'x', "STRINGS");
 	assert_int_equal(codec_decode(o.s, o.n, NULL, 0, &u, NULL), 0); /* all was put back */
-	table_free(&u);
 	one_free(&o);
 }
 

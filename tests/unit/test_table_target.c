@@ -19,7 +19,7 @@ static const char *const names[] = { "dp", "fsdp", "tp", "pp" };
 /* "dp=2,fsdp=4": the table's mesh of ranks base, base + 1, ... */
 static uint32_t add_mesh(struct table *t, const char *spec, uint32_t base)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct ckpt_err err = { 0 };
 	uint32_t id = 0;
@@ -28,7 +28,6 @@ static uint32_t add_mesh(struct table *t, const char *spec, uint32_t base)
 	for (uint32_t i = 0; i < m.nrank; i++)
 		((uint32_t *)m.rank)[i] += base;
 	assert_int_equal(table_add_mesh(t, &m, &id, &err), 0);
-	arena_free(&a);
 	return id;
 }
 
@@ -39,7 +38,7 @@ static uint32_t add(struct table *t, const char *component, const char *name, ui
 	struct table_tensor x = ROW(.component = component, .name = name, .of = "",
 				    .dtype = CKPT_F32, .layout = TABLE_NONE, .rank = TABLE_NONE,
 				    .ndim = ndim, .shape = shape, .fp = 77 + t->ntensor);
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct layout l;
 	uint32_t id = 0;
@@ -51,7 +50,6 @@ static uint32_t add(struct table *t, const char *component, const char *name, ui
 	}
 	if (table_add_tensor(t, &x, &id, &err))
 		fail_msg("%s", err.msg);
-	arena_free(&a);
 	return id;
 }
 
@@ -117,7 +115,7 @@ static const char *layout_of(const struct table *t, uint32_t tensor)
 static void becomes(const char *from, uint32_t ndim, const uint64_t *shape, const char *placements,
 		    const char *to, const char *want, const char *note)
 {
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 }, g = { 0 };
 
 	add_mesh(&t, from, 0);
 	add(&t, "model", "w", ndim, shape, placements);
@@ -128,8 +126,6 @@ static void becomes(const char *from, uint32_t ndim, const uint64_t *shape, cons
 		fail_msg("%s on %s: told \"%s\"", placements, to, told.text[0]);
 	if (note && (told.n != 1 || !strstr(told.text[0], note)))
 		fail_msg("\"%s\" is not told, but \"%s\"", note, told.n ? told.text[0] : "");
-	table_free(&g);
-	table_free(&t);
 }
 #define SHAPE(...)                                                                             \
 	(uint32_t)(sizeof((uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t)), (const uint64_t[]) \
@@ -163,7 +159,7 @@ TEST(new_names_replicate_and_names_that_are_gone_unshard)
 
 TEST(uneven_and_empty_shards_are_taken_as_they_are)
 {
-	struct table t = { 0 }, g, r;
+	cleanup_table struct table t = { 0 }, g = { 0 }, r = { 0 };
 	const uint64_t want[] = { 2, 2, 1, 0 };
 
 	becomes("fsdp=2", SHAPE(5), "Shard(0)@fsdp", "fsdp=4", "Shard(0)@fsdp", NULL);
@@ -180,8 +176,6 @@ TEST(uneven_and_empty_shards_are_taken_as_they_are)
 			assert_int_equal(r.piece[0].set.numel, want[i]);
 		table_free(&r);
 	}
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(of_several_that_are_too_many_for_a_dimension_the_largest_cuts_alone)
@@ -255,7 +249,7 @@ TEST(a_tensor_without_placements_is_whole_everywhere_and_is_told)
 
 TEST(names_count_on_every_mesh_of_the_checkpoint)
 {
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 }, g = { 0 };
 	struct layout l =
 		ROW(.mesh = 1, .nplace = 1,
 		    .place = (struct ckpt_placement[]){ { .how = CKPT_SHARD, .mesh_dim = 1 } });
@@ -272,15 +266,13 @@ TEST(names_count_on_every_mesh_of_the_checkpoint)
 	assert_int_equal(told.n, 0);
 	assert_int_equal(g.nmesh, 1);
 	assert_int_equal(target_world(&g), 8);
-	table_free(&g);
-	table_free(&t);
 }
 
 /* --- blobs and sinks --- */
 
 TEST(rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world)
 {
-	struct table t = { 0 }, g, r;
+	cleanup_table struct table t = { 0 }, g = { 0 }, r = { 0 };
 
 	add_mesh(&t, "fsdp=5", 0);
 	for (uint32_t i = 0; i < 5; i++)
@@ -307,14 +299,11 @@ TEST(rank_r_carries_the_blobs_of_the_ranks_r_and_r_plus_world)
 	make(&t, "dp=8", NULL, 0, &g);
 	assert_int_equal(target_rank(&g, 6, &r, NULL), 0);
 	assert_int_equal(r.npiece, 1);
-	table_free(&r);
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(a_sink_has_no_bytes_on_any_rank)
 {
-	struct table t = { 0 }, g, r;
+	cleanup_table struct table t = { 0 }, g = { 0 }, r = { 0 };
 	struct table_tensor x =
 		ROW(.name = "s", .dtype = CKPT_F32, .cls = CKPT_SINK, .layout = TABLE_NONE,
 		    .rank = TABLE_NONE, .ndim = 1, .shape = (uint64_t[]){ 4 });
@@ -326,14 +315,11 @@ TEST(a_sink_has_no_bytes_on_any_rank)
 	assert_int_equal(r.ntensor, 1);
 	assert_int_equal(r.npiece, 0);
 	assert_int_equal(r.place[0].bytes, 0);
-	table_free(&r);
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(a_rank_that_is_not_there_is_refused)
 {
-	struct table t = { 0 }, g, r;
+	cleanup_table struct table t = { 0 }, g = { 0 }, r = { 0 };
 	struct ckpt_err err = { 0 };
 
 	seal(&t);
@@ -344,8 +330,6 @@ TEST(a_rank_that_is_not_there_is_refused)
 	assert_string_equal(err.msg, "there is no rank 6: the mesh has the ranks 0 to 5");
 	assert_int_equal(target_ranks(&g, 4, 3, &r, &err), -EINVAL);
 	assert_int_equal(target_ranks(&g, 1, UINT32_MAX, &r, &err), -EINVAL);
-	table_free(&g);
-	table_free(&t);
 }
 
 /* --- on any input --- */
@@ -523,7 +507,7 @@ static uint32_t holders(const struct table *g, const struct table_tensor *x)
 static void check_shares(const struct table *g)
 {
 	static uint32_t count[16][CELLS * 2];
-	struct table r, all;
+	cleanup_table struct table r = { 0 }, all = { 0 };
 
 	memset(count, 0, sizeof count);
 	assert_int_equal(target_ranks(g, 0, target_world(g), &all, NULL), 0);
@@ -555,7 +539,6 @@ static void check_shares(const struct table *g)
 				fail_msg("element %llu of tensor %u, %s: held %u times, not %u",
 					 (unsigned long long)e, x, layout_of(g, x), count[x][e],
 					 holders(g, &g->tensor[x]));
-	table_free(&all);
 }
 
 /* Does an order of the shards have these factors? perm: positions in the list, first applied
@@ -777,8 +760,8 @@ TEST(of_many_tensors_and_ranks_each_share_is_its_own)
 {
 	const uint32_t many = 6000, world = 16;
 	const char *const placements[] = { "Shard(0)@a", "Shard(0)@a, Shard(0)@b" };
-	struct table t = { 0 }, g, r;
-	struct arena a = { 0 };
+	cleanup_table struct table t = { 0 }, g = { 0 }, r = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	naive_seed(__func__);
 	add_mesh(&t, "a=8,b=2", 0);
@@ -803,10 +786,6 @@ TEST(of_many_tensors_and_ranks_each_share_is_its_own)
 				 0);
 		assert_true(indexset_equal(&p->set, &want));
 	}
-	arena_free(&a);
-	table_free(&r);
-	table_free(&g);
-	table_free(&t);
 }
 
 /* --- layout files --- */
@@ -818,7 +797,7 @@ TEST(the_first_rule_that_matches_gives_the_placements)
 		{ "*.w", "Shard(0)@fsdp,Shard(0)@tp", "f:2" },
 		{ "model/*", "Replicate", "f:3" },
 	};
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 }, g = { 0 };
 
 	add_mesh(&t, "fsdp=2", 0);
 	add(&t, "model", "a.w", SHAPE(8, 8), "Shard(0)@fsdp");
@@ -835,14 +814,12 @@ TEST(the_first_rule_that_matches_gives_the_placements)
 	assert_int_equal(told.n, 3);
 	assert_string_equal(told_of(0), "Shard(1)@tp by f:1");
 	check_shares(&g);
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told)
 {
 	const struct target_rule rule = { "*", "Shard(1)@tp, Shard(0)@fsdp", "f:9" };
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 }, g = { 0 };
 
 	add_mesh(&t, "fsdp=2", 0);
 	add(&t, "model", "scalar", 0, NULL, "Replicate@fsdp");
@@ -853,22 +830,18 @@ TEST(what_a_rule_cannot_do_to_a_tensor_replicates_and_is_told)
 	assert_string_equal(layout_of(&g, 1), "Shard(0)@fsdp, Replicate@tp");
 	assert_non_null(strstr(told_of(0), "0-d: replicates over tp; 0-d: replicates over fsdp"));
 	assert_non_null(strstr(told_of(1), "no dimension 1: replicates over tp"));
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(a_rule_that_says_what_is_so_anyway_is_no_news)
 {
 	const struct target_rule rule = { "*", "Replicate@dp, Shard(1)@tp, Shard(0)@fsdp", "f:1" };
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 }, g = { 0 };
 
 	add_mesh(&t, "fsdp=2,tp=2", 0);
 	add(&t, "model", "w", SHAPE(8, 8), "Shard(0)@fsdp, Shard(1)@tp");
 	seal(&t);
 	make(&t, "fsdp=4,tp=4,dp=2", &rule, 1, &g);
 	assert_int_equal(told.n, 0);
-	table_free(&g);
-	table_free(&t);
 }
 
 TEST(everything_that_is_wrong_with_rules_is_said_at_once)
@@ -879,7 +852,8 @@ TEST(everything_that_is_wrong_with_rules_is_said_at_once)
 		{ "w", "Only(2)@fsdp", "f:5" },	       { "w", "", "f:6" },
 		{ "model/w", "Shard(0)@fsdp", "f:7" },
 	};
-	struct table t = { 0 }, g;
+	cleanup_table struct table t = { 0 };
+	struct table g;
 	struct ckpt_err err = { 0 };
 
 	add_mesh(&t, "fsdp=2", 0);
@@ -904,7 +878,6 @@ TEST(everything_that_is_wrong_with_rules_is_said_at_once)
 	assert_int_equal(g.ntensor, 0);
 	assert_int_equal(target_make(&t, "fsdp=0", NULL, 0, &g, NULL, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "character 6"));
-	table_free(&t);
 }
 
 TEST(placements_are_read_as_pytorch_writes_them)
@@ -929,7 +902,7 @@ TEST(placements_are_read_as_pytorch_writes_them)
 		{ "Replicate()", "Replicate@dp, Replicate@tp" },
 		{ "Only(1), Replicate()", "Only(1)@dp, Replicate@tp" },
 	};
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 
 	assert_int_equal(mesh_parse("dp=3,tp=2", &a, &m, NULL), 0);
@@ -955,7 +928,6 @@ TEST(placements_are_read_as_pytorch_writes_them)
 		if (l.nplace == 2 && l.place[0].how == CKPT_SHARD && l.place[1].how == CKPT_SHARD)
 			assert_memory_equal(l.place, ours.place, 2 * sizeof *l.place);
 	}
-	arena_free(&a);
 }
 
 TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
@@ -989,7 +961,7 @@ TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
 		{ "Only(3)@dp", 9, "0 to 2" },
 		{ "Shard(0)@pp", 10, "dp=3,tp=2 has no dimension \"pp\"" },
 		{ "Replicate@dp,, ", 14, "expected" });
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	char at[32];
 
@@ -1003,15 +975,14 @@ TEST(placements_that_cannot_be_read_say_where_and_what_belongs_there)
 		if (!strstr(err.msg, at) || !strstr(err.msg, bad[i].what))
 			fail_msg("%s%s is not in: %s", at, bad[i].what, err.msg);
 	}
-	arena_free(&a);
 }
 
 TEST(what_is_printed_of_a_layout_is_read_back_as_the_same)
 {
 	naive_seed(__func__);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
-		struct table t = { 0 };
-		struct arena a = { 0 };
+		cleanup_table struct table t = { 0 };
+		cleanup_arena struct arena a = { 0 };
 		char spec[64], text[512], again[512];
 		struct ckpt_err err = { 0 };
 		struct layout l;
@@ -1027,14 +998,12 @@ TEST(what_is_printed_of_a_layout_is_read_back_as_the_same)
 		assert_string_equal(table_layout_print(&t, back, again, sizeof again), text);
 		for (uint32_t j = 0; j < t.layout[id].nplace; j++)
 			assert_int_equal(t.layout[id].place[j].tensor_dim, l.place[j].tensor_dim);
-		arena_free(&a);
-		table_free(&t);
 	}
 }
 
 TEST(blanks_and_the_underscore_of_torch_are_read_too)
 {
-	struct table t = { 0 };
+	cleanup_table struct table t = { 0 };
 	char text[128];
 
 	add_mesh(&t, "dp=3,tp=2", 0);
@@ -1044,5 +1013,4 @@ TEST(blanks_and_the_underscore_of_torch_are_read_too)
 	add(&t, "", "v", SHAPE(9), " Replicate ");
 	assert_string_equal(table_layout_print(&t, 1, text, sizeof text),
 			    "Replicate@dp, Replicate@tp");
-	table_free(&t);
 }

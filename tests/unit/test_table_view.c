@@ -22,7 +22,7 @@ static void check_layout(const struct table *t, uint32_t id)
 {
 	const struct table_tensor *x = &t->tensor[id];
 	const struct layout *l = &t->layout[x->layout];
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 
 	assert_int_equal(layout_check(&t->mesh[l->mesh], l, x->ndim, NULL), 0);
 	for (uint32_t r = 0; r < t->mesh[0].nrank; r++) {
@@ -44,7 +44,6 @@ static void check_layout(const struct table *t, uint32_t id)
 		for (uint64_t g = 0; g < x->numel; g++)
 			assert_int_equal(held[g], 0);
 	}
-	arena_free(&a);
 }
 
 static void check_elements(const struct world *w, const struct model *m, const struct table *t,
@@ -106,7 +105,7 @@ TEST(a_view_shows_the_elements_that_a_model_by_coordinates_has)
 	naive_seed(__func__);
 	for (uint32_t k = 0; k < CASES; k++) {
 		struct world *w = world_make();
-		struct table t;
+		cleanup_table struct table t = { 0 };
 
 		for (uint32_t n = naive_below(4) + 1; n > 0; n--)
 			apply_random(w);
@@ -117,7 +116,6 @@ TEST(a_view_shows_the_elements_that_a_model_by_coordinates_has)
 			lost += t.tensor[i].fp == 0;
 			layouts += t.tensor[i].layout != TABLE_NONE;
 		}
-		table_free(&t);
 		world_free(w);
 	}
 	assert_true(kept > CASES / 2 && lost > CASES / 2 && layouts > CASES);
@@ -129,7 +127,7 @@ TEST(a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was)
 	for (uint32_t k = 0; k < CASES / 3; k++) {
 		struct world *w = world_make();
 		uint32_t n = w->n, first;
-		struct table a, b, c;
+		cleanup_table struct table a = { 0 }, b = { 0 }, c = { 0 };
 
 		for (uint32_t i = naive_below(3); i > 0; i--)
 			apply_random(w);
@@ -160,9 +158,6 @@ TEST(a_view_of_a_view_is_the_view_of_both_and_one_undone_is_what_was)
 		}
 		view_of(&c, w->back, &b);
 		check_all(w, &b);
-		table_free(&b);
-		table_free(&a);
-		table_free(&c);
 		world_free(w);
 	}
 }
@@ -249,7 +244,7 @@ struct given {
 /* Tensors without pieces. */
 static void table_of(const struct given *g, uint32_t n, struct table *t)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct mesh m;
 	struct layout l;
 
@@ -274,7 +269,6 @@ static void table_of(const struct given *g, uint32_t n, struct table *t)
 		assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
 	}
 	assert_int_equal(table_seal(t, NULL), 0);
-	arena_free(&a);
 }
 
 /* "name shape placements fp of" of each tensor, a line each. */
@@ -302,13 +296,11 @@ static const char *list_of(const struct table *t)
 
 static void becomes(const struct given *g, uint32_t n, const char *rules, const char *want)
 {
-	struct table t, y;
+	cleanup_table struct table t = { 0 }, y = { 0 };
 
 	table_of(g, n, &t);
 	view_of(&t, rules, &y);
 	assert_string_equal(list_of(&y), want);
-	table_free(&y);
-	table_free(&t);
 }
 
 TEST(what_still_says_what_the_pieces_are_stays)
@@ -349,7 +341,7 @@ TEST(the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers)
 {
 	struct given g[26];
 	char name[26][32];
-	struct table t, y;
+	cleanup_table struct table t = { 0 }, y = { 0 };
 
 	for (uint32_t i = 0; i < 26; i++) {
 		snprintf(name[i], sizeof name[i], "l%u.e.%u.up", i % 2, (i / 2 * 5) % 13);
@@ -369,8 +361,6 @@ TEST(the_experts_of_every_layer_are_stacked_in_the_order_of_their_numbers)
 	assert_int_equal(y.ntensor, 26);
 	for (uint32_t i = 0; i < 26; i++)
 		assert_int_not_equal(table_find(&y, "model", name[i], TABLE_NONE), TABLE_NONE);
-	table_free(&y);
-	table_free(&t);
 }
 
 TEST(names_with_anything_in_them_can_be_said)
@@ -403,7 +393,7 @@ TEST(the_rules_in_the_documentation_can_be_read)
 	char path[512], line[512], text[TEXT_BYTES] = "";
 	char here[] = __FILE__;
 	struct ckpt_err err = { 0 };
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	bool views = false;
 	struct view v;
 	FILE *f;
@@ -422,21 +412,19 @@ TEST(the_rules_in_the_documentation_can_be_read)
 	if (view_parse(text, path, &a, &v, &err))
 		fail_msg("%s", err.msg);
 	assert_int_equal(v.nrule, 6);
-	arena_free(&a);
 }
 
 /* --- what is refused --- */
 
 static void reads_not(const char *text, const char *why)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct view v;
 
 	if (view_parse(text, "v.txt", &a, &v, &err) != -EINVAL || !strstr(err.msg, why))
 		fail_msg("\"%s\": want \"%s\", got \"%s\"", text, why, err.msg);
 	assert_int_equal(v.nrule, 0);
-	arena_free(&a);
 }
 
 TEST(a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write)
@@ -481,9 +469,10 @@ TEST(a_line_that_cannot_be_read_is_named_with_the_character_and_what_to_write)
 
 static void follows_not(const struct given *g, uint32_t n, const char *text, const char *why)
 {
-	struct arena a = { 0 };
+	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
-	struct table t, y;
+	cleanup_table struct table t = { 0 };
+	struct table y;
 	struct view v;
 	int rc;
 
@@ -494,8 +483,6 @@ static void follows_not(const struct given *g, uint32_t n, const char *text, con
 	if (rc != -EINVAL || !strstr(err.msg, why))
 		fail_msg("\"%s\": want \"%s\", got %d \"%s\"", text, why, rc, err.msg);
 	assert_int_equal(y.ntensor, 0);
-	table_free(&t);
-	arena_free(&a);
 }
 
 TEST(a_rule_that_cannot_be_followed_names_every_tensor_and_why)
