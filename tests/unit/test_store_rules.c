@@ -141,6 +141,26 @@ TEST(a_claim_that_is_overtaken_while_it_is_made_does_not_stand)
 	store_close(rival);
 }
 
+static void rival_claims_always(void)
+{
+	rival_claims();
+	moment.before_claim = rival_claims_always;
+}
+
+TEST(a_claim_that_is_overtaken_at_every_try_gives_up_and_says_so)
+{
+	uint64_t generation;
+
+	rival = opened(&io_ops_posix);
+	rival_wants = 0;
+	moment.before_claim = rival_claims_always;
+	assert_int_equal(store_claim(s, 0, false, &generation, &err), -EBUSY);
+	assert_non_null(strstr(err.msg, "several daemons are claiming"));
+	assert_int_equal(rival_has, STORE_TRIES_MAX);
+	moment.before_claim = NULL;
+	store_close(rival);
+}
+
 /* --- a launch that ends in the middle of its commit --- */
 
 static struct {
