@@ -213,7 +213,7 @@ of = $(patsubst $(1):%,%,$(filter $(1):%,$(TESTS)))
 NEED.release = $(if $(call of,script),all rigs) $(patsubst %,build/obj/release/unit/%,$(call of,unit))
 NEED.asan = $(patsubst %,build/obj/asan/unit/%,$(call of,asan)) $(patsubst %,build/obj/asan/fuzz/%,$(call of,fuzz))
 NEED.tsan = $(patsubst %,build/obj/tsan/unit/%,$(call of,tsan))
-NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh,$(call of,script)),$(PLAIN))) \
+NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh %/test_golden.sh,$(call of,script)),$(PLAIN))) \
 	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
 	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
@@ -230,7 +230,7 @@ check: build/.deps-test
 golden: build/.deps-test
 	$(MAKEJ) -s $(O)/unit/cli
 	@rm -rf tests/golden
-	@GOLDEN=write $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
+	@GOLDEN=tests/golden $(O)/unit/cli >build/golden.log 2>&1 || { grep -v '  OK \]\|RUN  ' build/golden.log; exit 1; }
 	@git status --short tests/golden
 
 demo: build/.deps-build

@@ -179,4 +179,7 @@ const char *steps_of(const char *job);
 json_t *of_step(json_t *list, uint64_t step);
 /* The entry of a step in ls --all --json. The caller drops *ret_doc. */
 json_t *listed(const char *job, uint64_t step, json_t **ret_doc);
+
+/* All of a file, with a 0 behind; to be freed. */
+char *file_bytes(const char *path, size_t *ret_len);
 #endif
