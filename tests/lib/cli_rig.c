@@ -380,9 +380,8 @@ static void part_write(struct store_txn *x, uint32_t rank, const struct native_i
 	bool direct = false;
 	int fd;
 
-	assert_int_equal(
-		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err),
-		0);
+	assert_ok(
+		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err));
 	assert_int_equal(move_write_part(&how, fd, raw, t, info, rank, ret, &err), 0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
 }
@@ -401,8 +400,7 @@ static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 		assert_int_equal(sample_make(mesh, rank, SEED, rig_scale, &s), 0);
 	if (declare)
 		declare(&s.decl);
-	assert_int_equal(native_part_table(known ? &known->s.decl : &s.decl, rank, t, &list, &err),
-			 0);
+	assert_ok(native_part_table(known ? &known->s.decl : &s.decl, rank, t, &list, &err));
 	if (lie)
 		lie(t);
 	raw = fill(t, not_the_samples ? known : NULL, info->step);
@@ -455,9 +453,9 @@ static void making_commit(struct making *m, const struct native_info *info,
 	uint64_t bytes;
 	void *manifest;
 
-	if (native_manifest(info, p, info->world, lineage, &manifest, &bytes, id, &err) ||
-	    store_commit(m->x, manifest, bytes, rewind, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(info, p, info->world, lineage, &manifest, &bytes, id, &err),
+		      &err);
+	assert_ok_err(store_commit(m->x, manifest, bytes, rewind, &err), &err);
 	free(manifest);
 }
 
@@ -605,8 +603,7 @@ static void made_table(const struct made *made, uint32_t n, struct table *ret)
 					  .shape = made[i].shape };
 		struct table_piece p = { .off = off };
 
-		if (table_add_tensor(ret, &x, &p.tensor, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_add_tensor(ret, &x, &p.tensor, &err), &err);
 		assert_int_equal(indexset_box(x.ndim, start, x.shape, &ret->arena, &p.set), 0);
 		assert_int_equal(table_add_piece(ret, &p, &err), 0);
 	}

@@ -79,9 +79,8 @@ static void make_source(const char *path, const char *mesh, uint64_t scale, uint
 	d = opendir(made);
 	for (struct dirent *x; (x = readdir(d));)
 		if (x->d_name[0] != '.')
-			assert_int_equal(linkat(dirfd(d), x->d_name, AT_FDCWD,
-						path_of("%s/%s", path, x->d_name), 0),
-					 0);
+			assert_ok(linkat(dirfd(d), x->d_name, AT_FDCWD,
+					 path_of("%s/%s", path, x->d_name), 0));
 	closedir(d);
 }
 
@@ -225,8 +224,8 @@ static struct ckpt_err err;
 static void engine_make(const char *from, const char *to, const char *mesh)
 {
 	assert_int_equal(try_open(from, &e.src), 0);
-	if (target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err),
+		      &err);
 	e.opts = (struct conversion_opts){ .ops = quick_ops(),
 					   .engine = IO_THREADS,
 					   .src = e.src.k,
@@ -421,9 +420,8 @@ TEST(test_torn_journals_are_not_believed)
 			assert_true(fd >= 0);
 			assert_int_equal(fstat(fd, &st), 0);
 			if (what == i || what == 2)
-				assert_int_equal(ftruncate(fd, (off_t)draw_below(
-								       &rng, (uint64_t)st.st_size)),
-						 0);
+				assert_ok(ftruncate(fd,
+						    (off_t)draw_below(&rng, (uint64_t)st.st_size)));
 			if (what == 3 + i || what == 5) {
 				off_t at = (off_t)draw_below(&rng, (uint64_t)st.st_size);
 
@@ -498,8 +496,7 @@ static void fingerprint_change(const char *journal)
 	assert_true(fd >= 0 && fstat(fd, &st) == 0);
 	bytes = malloc((size_t)st.st_size);
 	assert_int_equal(pread(fd, bytes, (size_t)st.st_size, 0), st.st_size);
-	assert_int_equal(container_decode(bytes, (uint64_t)st.st_size, CONTAINER_JOURNAL, &v, &err),
-			 0);
+	assert_ok(container_decode(bytes, (uint64_t)st.st_size, CONTAINER_JOURNAL, &v, &err));
 	assert_true(v.map.nsect > 0 && v.map.nsect <= ARRAY_LEN(sect));
 	for (uint32_t i = 0; i < v.map.nsect; i++)
 		sect[i] = container_view_get(&v, v.map.sect[i].kind);
@@ -610,8 +607,7 @@ TEST(test_a_killed_run_is_continued)
 			assert_true(done != 1 || WIFSIGNALED(status));
 			resumed += done == 3;
 			if (i == 6 && !exists(dst)) {
-				if (engine_run())
-					fail_msg("%s", err.msg);
+				assert_ok_err(engine_run(), &err);
 				resumed += f.resumed;
 			}
 		}
@@ -775,8 +771,7 @@ TEST(test_after_a_power_loss_it_is_whole_or_continued)
 	e.opts.ops = &faults.ops;
 	e.opts.engine = IO_INLINE;
 	e.opts.dst = path_of("%s/dst", root);
-	if (engine_run())
-		fail_msg("%s", err.msg);
+	assert_ok_err(engine_run(), &err);
 	io_record_mark(record, 1);
 	e.opts.ops = quick_ops();
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
@@ -841,8 +836,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 
 	make_source(src, "fsdp=4", 1, 5);
 	engine_make(src, hold("dst"), "fsdp=3000");
-	if (parts_make(&e.target, &p, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(parts_make(&e.target, &p, &err), &err);
 	assert_int_equal(p.all.ntensor, e.target.ntensor);
 	assert_int_equal(p.all.nplace, 3000);
 	/* A part's own table tells all tensors and the mesh of 3,000 ranks. */

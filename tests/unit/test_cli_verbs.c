@@ -816,13 +816,11 @@ TEST(on_a_terminal_tables_are_coloured_and_eighty_wide)
 
 	setenv("LC_ALL", "C.UTF-8", 1);
 	for (size_t i = 0; i < 5; i++) {
-		assert_int_equal(i == 0	  ? TERMINAL("ls", work)
-				 : i == 1 ? TERMINAL("ls", "--all", work)
-				 : i == 2 ? TERMINAL("-C", alpha, "show", "--tensors=*")
-				 : i == 3
-					 ? TERMINAL("-C", alpha, "show", "latest", "layers.3.fused")
-					 : TERMINAL("verify", "--all", work),
-				 0);
+		assert_ok(i == 0   ? TERMINAL("ls", work)
+			  : i == 1 ? TERMINAL("ls", "--all", work)
+			  : i == 2 ? TERMINAL("-C", alpha, "show", "--tensors=*")
+			  : i == 3 ? TERMINAL("-C", alpha, "show", "latest", "layers.3.fused")
+				   : TERMINAL("verify", "--all", work));
 		assert_says(got.out, "\033[");
 		assert_narrow(got.out, 80);
 	}
@@ -837,9 +835,8 @@ TEST(on_a_terminal_tables_are_coloured_and_eighty_wide)
 	for (int i = 0; i < 2; i++) {
 		bool beyond = false;
 
-		assert_int_equal(TERMINAL("-C", alpha, "show", "--tensors=*",
-					  i ? "--ascii" : "--color=never"),
-				 0);
+		assert_ok(TERMINAL("-C", alpha, "show", "--tensors=*",
+				   i ? "--ascii" : "--color=never"));
 		for (const char *c = got.out; *c; c++)
 			beyond |= (unsigned char)*c >= 0x80;
 		assert_int_equal(beyond, !i);

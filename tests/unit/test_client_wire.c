@@ -91,8 +91,7 @@ TEST(strings_in_requests_end)
 
 static void pair(int sock[2])
 {
-	assert_int_equal(
-		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock), 0);
+	assert_ok(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock));
 }
 
 static int fds_open(void)
@@ -137,9 +136,8 @@ TEST(messages_and_descriptors_arrive)
 
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
-		assert_int_equal(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
-					   (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n),
-				 0);
+		assert_ok(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
+				    (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n));
 		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
 		memcpy(&got, buf, sizeof got);
 		assert_true(got.head.type == WIRE_SEALED && got.head.seq == 77 && got.epoch == 3 &&

@@ -27,8 +27,7 @@ TEST(chunks_lie_anywhere_in_a_file)
 		forged_hold(&x, "w", CKPT_U8, 1, N * FORGED_BYTES, 0);
 		assert_int_equal(table_seal(&x.c.table, NULL), 0);
 		memset(got, 0xee, sizeof got);
-		if (forged_read(&x, IO_INLINE, got, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(forged_read(&x, IO_INLINE, got, &err), &err);
 		assert_memory_equal(got, x.raw, N * FORGED_BYTES);
 		assert_int_equal(got[N * FORGED_BYTES], 0xee);
 		assert_int_equal(x.reads, N);

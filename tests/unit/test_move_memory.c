@@ -234,9 +234,8 @@ TEST(bytes_are_moved_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
-	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	m.want = malloc(rank0.mem_bytes);
 	assert_non_null(m.want);
 	{
@@ -297,9 +296,8 @@ TEST(damage_is_told_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
-	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	for (uint32_t i = 0; i < m.c->nfile; i++)
 		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)
 			memdir_find(&dir, m.c->file[i].name)->bytes[m.c->file[i].chunk[k].off] ^= 1;
@@ -437,9 +435,8 @@ TEST(sums_are_made_or_there_is_no_memory)
 		model_staged(&x.from, &x.staged);
 		job_write(&x.from, &x.d, &how);
 		x.c = disk_open(&x.d);
-		if (plan_make(&x.staged, &x.to.all, &casts, &x.copy, NULL, &err) < 0 ||
-		    plan_make(&x.c->table, &x.to.all, &casts, &x.read, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&x.staged, &x.to.all, &casts, &x.copy, NULL, &err), &err);
+		assert_ok_err(plan_make(&x.c->table, &x.to.all, &casts, &x.read, NULL, &err), &err);
 		assert_true(x.copy.reduced && x.read.reduced);
 		without_memory("sum and copy", act_sum_copy, &x);
 		without_memory("sum and read", act_sum_read, &x);

@@ -57,8 +57,7 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 	job_write(&a, d, &how);
 	c = disk_open(d);
 	job_make(&b, to, seed, 1);
-	if (job_restore(&b, d, c, &how, NULL, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(job_restore(&b, d, c, &how, NULL, NULL, &err), &err);
 	job_check(&b, step);
 	checkpoint_free(c);
 	job_free(&a);
@@ -96,22 +95,18 @@ TEST(what_any_mesh_staged_any_mesh_restores_from_memory)
 		job_make(&a, from, seed, 1);
 		job_stage(&a, step, 0);
 		for (uint32_t r = 0; r < a.world; r++)
-			if (table_merge(&staged, &a.part[r], NULL, &list, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok_err(table_merge(&staged, &a.part[r], NULL, &list, &err), &err);
 		assert_int_equal(list.n, 0);
 		assert_int_equal(table_seal(&staged, &err), 0);
 		job_make(&b, to, seed, 1);
-		if (plan_make(&staged, &b.all, NULL, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&staged, &b.all, NULL, &p, NULL, &err), &err);
 		assert_int_equal(move_copy(&p, (const void *const *)a.raw, b.base, NULL, NULL), 0);
 		job_check(&b, step);
 		plan_free(&p);
 		/* The other way round every element is in many places at once, and one is used. */
-		if (plan_make(&b.all, &staged, NULL, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
-		assert_int_equal(move_copy(&p, (const void *const *)b.base, (void *const *)a.raw,
-					   NULL, NULL),
-				 0);
+		assert_ok_err(plan_make(&b.all, &staged, NULL, &p, NULL, &err), &err);
+		assert_ok(move_copy(&p, (const void *const *)b.base, (void *const *)a.raw, NULL,
+				    NULL));
 		plan_free(&p);
 		table_free(&staged);
 		job_free(&a);
@@ -155,12 +150,10 @@ TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 		const struct plan_opts o = { .only = only ? "model" : NULL };
 		uint32_t untouched = 0, touched = 0;
 
-		if (plan_make(&c->table, &b.all, &o, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&c->table, &b.all, &o, &p, NULL, &err), &err);
 		assert_int_equal(move_open(&r->ops, d.fd, c, false, IO_THREADS, &f, &err), 0);
 		r->n = 0;
-		if (move_read(&p, &f, b.base, NULL, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(move_read(&p, &f, b.base, NULL, NULL, &err), &err);
 		for (uint32_t i = 0; i < c->nfile; i++)
 			for (uint64_t k = 0; k < c->file[i].nchunk; k++) {
 				const struct chunk *x = &c->file[i].chunk[k];
@@ -240,8 +233,7 @@ TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 			ops.open = no_direct_open;
 		else
 			ops.pread = no_direct_pread;
-		if (job_restore(&a, &d, c, &how, NULL, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(job_restore(&a, &d, c, &how, NULL, NULL, &err), &err);
 		job_check(&a, 5);
 	}
 	checkpoint_free(c);

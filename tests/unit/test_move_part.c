@@ -112,10 +112,12 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		fp[i] = t->piece[i].fp;
 		t->piece[i].fp = 0x1234;
 	}
-	if (part_io_open(&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
-			 &io, &err) < 0 ||
-	    part_writer_open(io, fd, t, &info, rank, NULL, &w, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(
+		part_io_open(
+			&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
+			&io, &err),
+		&err);
+	assert_ok_err(part_writer_open(io, fd, t, &info, rank, NULL, &w, &err), &err);
 	feed_make(&f, t, j->raw[rank]);
 	while (feed_next(&f, &seed, &off, &len)) {
 		uint64_t at = draw(&seed) % 3 ? off % 4096 : draw(&seed) % 100;
@@ -125,8 +127,7 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		assert_int_equal(part_io_drain(io, &err), 0);
 		memset(mem + at, 0xdd, len);
 	}
-	if (part_writer_finish(w, ret, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(part_writer_finish(w, ret, &err), &err);
 	part_writer_close(w);
 	part_io_close(io);
 	for (uint32_t i = 0; i < t->npiece; i++)
@@ -216,14 +217,13 @@ TEST(test_a_part_is_continued_where_it_was_left)
 			struct part_writer *w;
 			struct part_io *io;
 
-			assert_int_equal(
-				part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								       .engine = IO_THREADS,
-								       .nbuffer = 2),
-					     &io, &err),
-				0);
-			if (part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
+									 .engine = IO_THREADS,
+									 .nbuffer = 2),
+					       &io, &err));
+			assert_ok_err(
+				part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err),
+				&err);
 			for (int i = 0; i < 3 && more; i++) {
 				more = feed_next(&f, &seed, &off, &len);
 				if (more && part_write(w, off, j.raw[r] + off, len, &err) < 0)
@@ -275,10 +275,9 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	info.world = j.world;
 	t = &j.part[0];
 	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								.engine = IO_INLINE, .nbuffer = 4),
-				      &io, &err),
-			 0);
+	assert_ok(part_io_open(
+		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 4),
+		&io, &err));
 	assert_int_equal(part_writer_open(io, fd, t, &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 0, j.raw[0], 100, &err), 0);
 	assert_int_equal(part_writer_save(w, &s, &err), 0);
@@ -320,10 +319,9 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								.engine = IO_INLINE, .nbuffer = 2),
-				      &io, &err),
-			 0);
+	assert_ok(part_io_open(
+		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2),
+		&io, &err));
 	assert_int_equal(part_writer_open(io, fd, &j.part[0], &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), -EINVAL);
@@ -438,9 +436,10 @@ static void made_write(struct made *m, const char *name, struct native_part *ret
 	struct ckpt_err err;
 	int fd = made_file(m, name);
 
-	if (move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE }, fd,
-			    m->raw, &m->t, &alone, 0, ret, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(
+		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
+				fd, m->raw, &m->t, &alone, 0, ret, &err),
+		&err);
 	close(fd);
 }
 
@@ -456,11 +455,13 @@ static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
 	struct ckpt_err err;
 
 	ret->fd = made_file(m, name);
-	if (part_io_open(
-		    &(struct part_io_opts){ .ops = ops, .engine = IO_INLINE, .nbuffer = nbuffer },
-		    &ret->io, &err) < 0 ||
-	    part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(part_io_open(&(struct part_io_opts){ .ops = ops,
+							   .engine = IO_INLINE,
+							   .nbuffer = nbuffer },
+				   &ret->io, &err),
+		      &err);
+	assert_ok_err(part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err),
+		      &err);
 }
 
 static void writer_free(struct opened *o)
@@ -513,8 +514,7 @@ TEST(test_many_chunks_in_one_call_are_the_same_file)
 		struct opened o;
 
 		writer_make(&m, "again", 2, &io_ops_posix, &o);
-		if (part_write(o.w, 0, how ? odd + 1 : m.raw, bytes, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_write(o.w, 0, how ? odd + 1 : m.raw, bytes, &err), &err);
 		/* Nothing follows. */
 		assert_int_equal(part_write(o.w, bytes, m.raw, 1, &err), -EINVAL);
 		assert_int_equal(part_write(o.w, 4 * MOVE_BLOCK, m.raw, 1, &err), -EINVAL);
@@ -627,8 +627,7 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	m.t.place[0].bytes += MIB;
 	made_write(&m, part.name, &part);
 	snprintf(part.name, sizeof part.name, "w0000-0-0.part");
-	if (native_manifest(&alone, &part, 1, &line, &bytes, &len, id, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&alone, &part, 1, &line, &bytes, &len, id, &err), &err);
 	fd = made_file(&m, "MANIFEST");
 	assert_int_equal(io_pwrite_all(&io_ops_posix, fd, bytes, len, 0), 0);
 	close(fd);
@@ -637,9 +636,8 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	assert_int_equal(c->file[0].nchunk, 3);
 	assert_int_equal(c->file[0].chunk[1].raw_len, 0);
 	assert_int_equal(move_open(&io_ops_posix, m.d.fd, c, false, IO_INLINE, &f, &err), 0);
-	assert_int_equal(
-		move_verify_some(&f, &(struct move_subset){ 0 }, NULL, NULL, NULL, NULL, &v, &err),
-		0);
+	assert_ok(
+		move_verify_some(&f, &(struct move_subset){ 0 }, NULL, NULL, NULL, NULL, &v, &err));
 	assert_int_equal(v.bytes, 2 * MIB);
 	assert_int_equal(v.chunks, 2);
 	move_close(&f);
@@ -739,12 +737,10 @@ TEST(test_of_two_errors_the_first_is_told)
 		fd = made_file(&m, "x");
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
-		assert_int_equal(
-			part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
-							       .engine = IO_INLINE, .nbuffer = 2,
-							       .tap = tap, .ntap = 2),
-				     &io, &err),
-			0);
+		assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
+								 .engine = IO_INLINE, .nbuffer = 2,
+								 .tap = tap, .ntap = 2),
+				       &io, &err));
 		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
 		for (uint32_t i = 0; i < 3 && !e; i++)
 			e = part_write(w, i * MIB, m.raw + i * MIB, 5, &err);
@@ -799,18 +795,15 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 			assert_int_equal(
 				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &bad, &w, &err),
 				-EBADMSG);
-			assert_int_equal(
-				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			assert_ok(part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err));
 			part_writer_close(w);
 			/* Of all bytes, with nothing left but to finish it. */
-			assert_int_equal(part_write(o.w, MIB + 100, m.raw + MIB + 100,
-						    m.t.place[0].bytes - MIB - 100, &err),
-					 0);
+			assert_ok(part_write(o.w, MIB + 100, m.raw + MIB + 100,
+					     m.t.place[0].bytes - MIB - 100, &err));
 			assert_int_equal(part_writer_save(o.w, &s, &err), 0);
 			assert_int_equal(s.nchunk, 3);
 			assert_int_equal(s.fill, 0);
-			assert_int_equal(
-				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			assert_ok(part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err));
 			assert_int_equal(part_writer_finish(w, &part, &err), 0);
 			part_writer_close(w);
 		}

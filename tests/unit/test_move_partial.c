@@ -45,8 +45,7 @@ static int go_files(struct job *from, struct job *to, struct route *r, struct ck
 	c = disk_open(r->disk);
 	e = plan_make(&c->table, &to->all, &opts, &p, NULL, err);
 	if (!e) {
-		assert_int_equal(
-			move_open(&io_ops_posix, r->disk->fd, c, false, r->engine, &f, err), 0);
+		assert_ok(move_open(&io_ops_posix, r->disk->fd, c, false, r->engine, &f, err));
 		f.buffer_bytes = r->buffer_bytes;
 		e = move_read(&p, &f, to->base, count, r, err);
 		if (!e)
@@ -571,8 +570,7 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 				     .buffer_bytes = buffers[i / 4], .disk = &d);
 		struct ckpt_err err = { 0 };
 
-		if (go(&from, &to, &r, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(go(&from, &to, &r, &err), &err);
 		floats_expect(&from, &to);
 	}
 	for (uint32_t w = LIVE; w < FILES; w++) {
@@ -790,9 +788,8 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 		if (there != !e)
 			fail_msg("case %u: %s", i, e ? err.msg : "planned, it says");
 		if (!e) {
-			assert_int_equal(
-				move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL),
-				0);
+			assert_ok(
+				move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL));
 			if (!c->given)
 				expect_truth(&src, &dst, &to, "spoilt pieces");
 			plan_free(&p);
@@ -841,8 +838,7 @@ TEST(operands_that_nobody_has_cost_nothing)
 			if (!k)
 				assert_int_equal(table_add_layout(&t[k], &l, &x.layout, NULL), 0);
 			assert_int_equal(table_add_tensor(&t[k], &x, &piece.tensor, NULL), 0);
-			assert_int_equal(indexset_box(1, (uint64_t[]){ 0 }, &one, &a, &piece.set),
-					 0);
+			assert_ok(indexset_box(1, (uint64_t[]){ 0 }, &one, &a, &piece.set));
 			assert_int_equal(table_add_piece(&t[k], &piece, NULL), 0);
 			arena_free(&a);
 		}
@@ -887,8 +883,7 @@ TEST(tensors_may_be_called_anything)
 	model_job(&src, &from);
 	model_job(&dst, &to);
 	model_fill(&src, &from);
-	if (go(&from, &to, &r, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(go(&from, &to, &r, &err), &err);
 	for (uint32_t dp = 0; dp < 2; dp++)
 		for (uint32_t i = 0; i < src.n; i++)
 			for (uint64_t g = 0; g < 5; g++) {
@@ -989,8 +984,7 @@ TEST(pieces_of_any_sets_get_their_own_elements)
 	for (uint32_t i = 0; i < 2; i++) {
 		struct table_piece piece = { .set = { 1, 4, &list[i] }, .off = 32 * i };
 
-		if (table_add_piece(&dst, &piece, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_add_piece(&dst, &piece, &err), &err);
 	}
 	assert_int_equal(table_seal(&dst, &err), 0);
 	assert_int_equal(plan_make(&from.all, &dst, NULL, &p, NULL, &err), 0);
@@ -1017,8 +1011,7 @@ TEST(an_operand_that_is_there_twice_is_named)
 	model_job(&src, &from);
 	model_stage(&from);
 	for (uint32_t r = 0; r < 9; r++)
-		assert_int_equal(table_merge(&t, &from.part[r % 8 + (r == 8)], NULL, &list, &err),
-				 0);
+		assert_ok(table_merge(&t, &from.part[r % 8 + (r == 8)], NULL, &list, &err));
 	assert_int_equal(table_seal(&t, &err), 0);
 	table_cover(&t, &list);
 	printf("%s\n", list.text);
@@ -1125,8 +1118,7 @@ TEST(other_types_come_only_where_they_are_asked_for)
 		model_fill(&src, &from);
 		assert_int_equal(go(&from, &to, &r, &err), differ ? -EMEDIUMTYPE : 0);
 		r.casts = true;
-		if (go(&from, &to, &r, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(go(&from, &to, &r, &err), &err);
 		expect_truth(&src, &dst, &to, way_names[r.way]);
 		model_job_free(&from);
 		model_job_free(&to);

@@ -76,8 +76,7 @@ TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 			uint64_t n, end, bytes = 0, whole = 0;
 
 			w[1] = w[0];
-			if (write_with(&d, &j, r, &how, tap, 2, &part, &err))
-				fail_msg("%s", err.msg);
+			assert_ok_err(write_with(&d, &j, r, &how, tap, 2, &part, &err), &err);
 			assert_int_equal(native_part_chunks(&j.part[r], &chunk, &n, &end, &err), 0);
 			for (uint64_t i = 0; i < n; i++) {
 				bytes += chunk[i].raw_len;
@@ -189,9 +188,7 @@ static void padding_check(int fd, const struct table *t)
 		uint64_t pad = align_up(chunk[i].raw_len, 4096) - chunk[i].raw_len;
 		uint8_t b[4096];
 
-		assert_int_equal(
-			io_pread_all(&io_ops_posix, fd, b, pad, chunk[i].off + chunk[i].raw_len),
-			0);
+		assert_ok(io_pread_all(&io_ops_posix, fd, b, pad, chunk[i].off + chunk[i].raw_len));
 		for (uint64_t k = 0; k < pad; k++)
 			assert_int_equal(b[k], 0);
 	}
@@ -227,9 +224,10 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 		assert_non_null(raw);
 		memset(raw, 7, raw_bytes);
 		info.world = 1;
-		if (move_write_part(&(struct move_write){ .ops = &c.ops, .engine = IO_INLINE }, fd,
-				    raw, &t, &info, 0, &part, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(
+			move_write_part(&(struct move_write){ .ops = &c.ops, .engine = IO_INLINE },
+					fd, raw, &t, &info, 0, &part, &err),
+			&err);
 		/* Header, trailer, blocks; and each tensor that has blocks of its own ends with one
 		 * that is not whole, and with what is left of a chunk. */
 		for (uint32_t k = 0; k < t.npiece; k++) {

@@ -137,8 +137,7 @@ TEST(the_file_holds_the_pieces_their_sums_and_otherwise_zeros)
 	for (uint32_t r = 0; r < j.world; r++, at = 4096) {
 		const struct table *t = &j.part[r];
 
-		if (part_file(&d, &j, r, &how, NULL, NULL, &m, &part, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_file(&d, &j, r, &how, NULL, NULL, &m, &part, &err), &err);
 		assert_int_equal(part.file_bytes, m.len);
 		assert_int_equal(part.raw_bytes, t->place[0].bytes);
 		assert_int_equal(part.rank, r);
@@ -182,8 +181,7 @@ TEST(every_engine_writes_the_same_file)
 		const struct disk_how how =
 			ROW(.ops = &io_ops_posix, .engine = engine[i / 2], .direct = i % 2);
 
-		if (part_file(&d, &j, 1, &how, NULL, NULL, &m, &part, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_file(&d, &j, 1, &how, NULL, NULL, &m, &part, &err), &err);
 		if (!i) {
 			first = m;
 			continue;
@@ -347,8 +345,8 @@ TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 		for (uint32_t r = 0; r < j.world; r++) {
 			uint64_t most = move_part_bytes_max(&j.part[r]);
 
-			if (part_file(&d, &j, r, &how, NULL, NULL, NULL, &part, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok_err(part_file(&d, &j, r, &how, NULL, NULL, NULL, &part, &err),
+				      &err);
 			assert_true(part.file_bytes <= most);
 			assert_true(most - part.file_bytes <= 64 << 10);
 		}

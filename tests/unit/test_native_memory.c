@@ -329,16 +329,13 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 
 		memdir_part(&opts, &info, r, &w.part[r], &w.t[r], &file);
 		free(file);
-		assert_int_equal(
-			table_merge(&w.all, &w.t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL), 0);
+		assert_ok(table_merge(&w.all, &w.t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL));
 	}
 	assert_int_equal(table_seal(&w.all, NULL), 0);
 	assert_int_equal(native_part_chunks(&w.t[0], &w.chunk, &w.nchunk, &w.data_end, NULL), 0);
 	without_memory("part_chunks", act_part_chunks, &w);
 	without_memory("part_tail", act_part_tail, &w);
-	assert_int_equal(
-		native_manifest(&w.info, w.part, WORLD, &w.line, &w.want, &w.want_len, id, NULL),
-		0);
+	assert_ok(native_manifest(&w.info, w.part, WORLD, &w.line, &w.want, &w.want_len, id, NULL));
 	without_memory("manifest", act_manifest, &w);
 	without_memory("manifest_united", act_manifest_united, &w);
 	without_memory("manifest_declared", act_manifest_declared, &w);

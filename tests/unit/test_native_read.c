@@ -80,8 +80,7 @@ static struct checkpoint *must_open(struct memdir *d)
 	struct ckpt_err err;
 	struct found x;
 
-	if (try_open(d, &x, &err, &c) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(try_open(d, &x, &err, &c), &err);
 	return c;
 }
 

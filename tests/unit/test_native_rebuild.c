@@ -92,8 +92,7 @@ TEST(a_manifest_of_many_parts_is_made_again_as_it_was)
 
 	memdir_checkpoint(&d, &o);
 	was = memdir_find(&d, NATIVE_MANIFEST);
-	if (native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), &err);
 	assert_int_equal(len, was->len);
 	assert_memory_equal(bytes, was->bytes, len);
 	assert_memory_equal(id, was->bytes + was->len - 16, 16);

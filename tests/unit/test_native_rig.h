@@ -206,9 +206,10 @@ static inline void made_part(struct memdir *d, const struct native_info *info, u
 
 	*ret = (struct native_part){ .rank = rank, .raw_bytes = t->place[0].bytes, .table = t };
 	snprintf(ret->name, sizeof ret->name, "w%04u-00000005-000.part", rank);
-	if (native_part_chunks(t, &chunk, &n, &data_end, &err) ||
-	    native_part_tail(info, rank, t, chunk, n, data_end, &tail, &len, &ret->root, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_part_chunks(t, &chunk, &n, &data_end, &err), &err);
+	assert_ok_err(
+		native_part_tail(info, rank, t, chunk, n, data_end, &tail, &len, &ret->root, &err),
+		&err);
 	native_part_head(info, rank, &head);
 	ret->file_bytes = data_end + len;
 	file = calloc(1, ret->file_bytes);

@@ -559,8 +559,7 @@ TEST(nonsense_is_not_written)
 	end += 4096;
 	NO_TAIL();
 	end -= 4096;
-	assert_int_equal(native_part_tail(&info, 0, &t, chunk, n, end, &bytes, &len, &root, NULL),
-			 0);
+	assert_ok(native_part_tail(&info, 0, &t, chunk, n, end, &bytes, &len, &root, NULL));
 	free(bytes);
 	free(chunk);
 	table_free(&t);

@@ -50,8 +50,7 @@ TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 			if (wanted)
 				memdir_add(&gone, d.file[i].name, d.file[i].bytes, d.file[i].len);
 		}
-		if (format_native.open_some(&left, choose, &bits, &some, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(format_native.open_some(&left, choose, &bits, &some, &err), &err);
 		assert_true(some->some && !some->partial && some->table.sealed);
 		assert_int_equal(some->nfile, 6);
 		assert_int_equal(some->table.nplace, 6);
@@ -192,21 +191,20 @@ TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
 	for (uint32_t r = 0; r < 6; r++) {
 		memdir_part(&plain, &info, r, &part[r], &t[r], &bytes[r]);
 		part[r].table = &t[r];
-		assert_int_equal(table_merge(&sum, &t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL),
-				 0);
+		assert_ok(table_merge(&sum, &t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL));
 	}
 	assert_int_equal(table_seal(&sum, NULL), 0);
 	for (uint32_t i = 0; i < sum.ntensor; i++)
 		sum.tensor[i].fp = 0;
 	for (uint32_t i = 0; i < sum.npiece; i++)
 		sum.tensor[sum.piece[i].tensor].fp += sum.piece[i].fp;
-	if (native_manifest(&info, part, 6, &lineage, &file[0], &len[0], id[0], &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&info, part, 6, &lineage, &file[0], &len[0], id[0], &err),
+		      &err);
 	for (uint32_t r = 0; r < 6; r++)
 		part[r].table = NULL;
-	if (native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1], id[1],
-				     &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1],
+					       id[1], &err),
+		      &err);
 	assert_int_equal(len[0], len[1]);
 	assert_memory_equal(file[0], file[1], len[0]);
 	assert_memory_equal(id[0], id[1], 16);
