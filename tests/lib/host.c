@@ -13,6 +13,7 @@
 
 struct host H;
 struct rank K;
+struct asker A;
 struct said daemon_said = SAID_NOTHING;
 
 static int no_sync(void *ctx, int fd)
@@ -50,6 +51,7 @@ int host_setup(void **state)
 	said_forget(&daemon_said);
 	daemon_said.level = 0;
 	K = (struct rank){ 0 };
+	A = (struct asker){ .sock = -1 };
 	host_make(&H);
 	return 0;
 }
@@ -57,6 +59,10 @@ int host_setup(void **state)
 int host_teardown(void **state)
 {
 	(void)state;
+	if (K.c)
+		rank_close(&K, 0);
+	if (A.sock >= 0)
+		ask_close(&A);
 	if (H.d)
 		host_stop(&H);
 	host_free(&H);

@@ -9,6 +9,7 @@
 #include "ckpt/store/store.h"
 #include "ckpt/move/move.h"
 #include "daemon/daemon.h"
+#include "tests/lib/asker.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/rank.h"
 #include "tests/lib/said.h"
@@ -25,9 +26,10 @@ struct host {
 	struct daemon_opts opts; /* of the daemons that are started from now on */
 };
 /* Of the case that runs; its log is kept in daemon_said. For UNIT: host_setup makes it, and
- * host_teardown stops its daemon, if it has one, and removes it. */
+ * host_teardown closes K and A, stops its daemon, where these are there, and removes it. */
 extern struct host H;
-extern struct rank K; /* of it, where the case has one */
+extern struct rank K;  /* of it, where the case has one */
+extern struct asker A; /* and who asks its daemon */
 extern struct said daemon_said;
 int host_setup(void **state);
 int host_teardown(void **state);

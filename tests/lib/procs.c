@@ -3,6 +3,7 @@
 #include "tests/lib/procs.h"
 
 struct shared_faults *faults;
+pid_t D;
 
 static int64_t fault_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
 {
@@ -31,11 +32,20 @@ void faults_make(void)
 	MUST(faults != MAP_FAILED);
 }
 
-int procs_setup(void **state)
+int procs_setup_without_daemon(void **state)
 {
 	(void)host_setup(state);
 	faults_make();
+	D = 0;
 	return chmod(H.dir, 0755) < 0 || mkdir(H.store, 0700) < 0 ? -1 : 0;
+}
+
+int procs_setup(void **state)
+{
+	if (procs_setup_without_daemon(state) < 0)
+		return -1;
+	D = daemon_start();
+	return 0;
 }
 
 /* --- processes --- */
@@ -60,12 +70,16 @@ int child_end(pid_t pid)
 	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
 		if (child[i] == pid)
 			child[i] = 0;
+	if (pid == D)
+		D = 0;
 	return status;
 }
 
 int procs_teardown(void **state)
 {
 	atomic_store(&faults->hold, 0);
+	if (D)
+		daemon_leave(D);
 	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
 		if (child[i]) {
 			(void)kill(child[i], SIGKILL);

@@ -26,6 +26,7 @@
 #define AT_ONCE_NS (2 * NS_PER_S) /* "at once", on a machine that is busy with other tests */
 
 int procs_setup(void **state);
+int procs_setup_without_daemon(void **state);
 int procs_teardown(void **state); /* nobody is left */
 
 /* What daemons do on the disk when a test says so; shared with all of them. */
@@ -49,6 +50,7 @@ void serve(const char *path, int say);
 /* What daemon_open said in a process of its own, which then serves if that was 0. */
 int daemon_try(pid_t *ret_pid);
 pid_t daemon_start(void);
+extern pid_t D; /* of the case that runs: procs_setup starts it, and procs_teardown lets it leave */
 void daemon_leave(pid_t pid); /* SIGTERM: it drains and leaves in order */
 
 /* --- ranks --- */

@@ -461,8 +461,7 @@ TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
 			assert_int_equal(waitpid(pid, &status, 0), pid);
 			assert_int_equal(status, 0);
 		}
-		assert_int_equal(ckpt_guard(K.c, NULL),
-				 0); /* not torn: FINISH, and nobody let go */
+		assert_ok(ckpt_guard(K.c, NULL)); /* not torn: FINISH, and nobody let go */
 		must_commit(2 * kind + 11);
 		assert_true(host_has(&H, "calls", 2 * kind + 10));
 		if (kind != STAYS)

@@ -185,7 +185,6 @@ TEST(a_log_that_waits_for_the_trainer_does_not_keep_it)
 	must_seal(&K);
 	alarm(0);
 	step_to(&K, 2, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_close(&K, 0);
 }
 
 TEST(a_step_that_was_changed_can_be_marked_again_at_once)

@@ -234,10 +234,9 @@ TEST(who_does_not_guard_is_not_written)
 	}
 	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, 5 * SEC, &K.err), -ENOENT);
 	rank_fill(&K, 6);
-	assert_int_equal(ckpt_snapshot(K.c, 6,
-				       &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark),
-							    .flags = CKPT_FINAL }),
-			 0);
+	assert_ok(ckpt_snapshot(
+		K.c, 6,
+		&(struct ckpt_mark){ .size = sizeof(struct ckpt_mark), .flags = CKPT_FINAL }));
 	must_wait(&K, 6, CKPT_COMMITTED);
 	st = rank_stats(&K);
 	assert_true(st.unguarded >= 1);
@@ -450,7 +449,6 @@ TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
 	assert_non_null(strstr(K.err.msg, "memory_max"));
 	assert_int_equal(rank_step(&K, 1, 0), CKPT_SKIPPED);
-	rank_close(&K, 0);
 }
 
 /* --- restoring --- */
@@ -551,7 +549,6 @@ static int team_min(void *ctx, uint64_t mine, uint64_t *ret_min)
 
 static void damaged_script(struct rank *k)
 {
-
 	rank_clear(k);
 	must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
 	MUST_BE(k->got.step, 1);
@@ -631,7 +628,6 @@ TEST(the_first_callers_choice_holds_for_all)
 
 static void rewind_script(struct rank *k)
 {
-
 	must_restore(k, 2, 0);
 	MUST(k->got.step == 2 && rank_check(k, 2));
 	MUST_BE(rank_step(k, 2, 0), -EINVAL);
@@ -968,7 +964,6 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	(void)close(store);
 	(void)close(file);
 	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
-	rank_close(&K, 0);
 }
 
 /* --- the daemon goes --- */
@@ -1002,7 +997,6 @@ TEST(a_stopped_daemon_writes_what_is_staged_first)
 	while ((rc = rank_step(&K, 9, 0)) == CKPT_SKIPPED)
 		;
 	assert_int_equal(rc, CKPT_DETACHED);
-	rank_close(&K, 0);
 }
 
 static _Atomic bool back;

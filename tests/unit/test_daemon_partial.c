@@ -152,7 +152,6 @@ static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
 
 static void open_all(struct rank *k, struct held *h, bool pending)
 {
-
 	must_attach(k, k->plan, k->rank);
 	held_make(k, h);
 	h->pending = pending;

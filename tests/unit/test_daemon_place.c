@@ -342,25 +342,24 @@ TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 {
 	struct wire_drained d = { 0 };
 	struct rank k, next;
-	struct asker a;
 	struct host e;
 	uint64_t step;
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
 	take_away(REMOVED);
 	step_held(&k, 2, CKPT_PERSIST);
 	assert_int_equal(rank_wait(&k, 2, CKPT_COMMITTED), -EIO);
 	rank_close(&k, 0); /* what is staged is tried once more, in vain */
-	ask_until(ask_job(&a, "j")->failed == 2 && ask_job(&a, "j")->attached == 0);
+	ask_until(ask_job(&A, "j")->failed == 2 && ask_job(&A, "j")->attached == 0);
 	/* the next launch begins anew, and does not replace it */
 	open_rank(&next);
 	assert_int_equal(restored(&next, &step), -ENOENT);
 	step_written(&next, 1);
 	step_written(&next, 2);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	e = elsewhere();
 	assert_true(host_has(&e, "j", 2));
@@ -374,7 +373,6 @@ TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 	assert_true(step == 2 && rank_check(&k, 2));
 	step_written(&k, 3);
 	rank_close(&k, 0);
-	ask_close(&a);
 }
 
 TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
@@ -383,69 +381,65 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	struct wire_forgotten f = { 0 };
 	struct wire_drained d = { 0 };
 	struct host e = elsewhere();
-	struct asker a;
 	struct rank k;
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
 	take_away(REMOVED);
 	step_held(&k, 2, 0);
 	rank_close(&k, 0); /* it cannot be written */
-	ask_until(ask_job(&a, "j")->attached == 0 && ask_job(&a, "j")->failed == 1);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
+	ask_until(ask_job(&A, "j")->attached == 0 && ask_job(&A, "j")->failed == 1);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	assert_true(host_has(&e, "j", 2));
-	m.job = ask_job(&a, "j")->id;
-	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EBUSY);
-	assert_non_null(strstr(a.refused.text, "not on disk"));
+	m.job = ask_job(&A, "j")->id;
+	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
+	assert_int_equal(A.refused.code, -EBUSY);
+	assert_non_null(strstr(A.refused.text, "not on disk"));
 	/* it can be had again, and be rescued for good */
 	remove_tree(to_dir);
 	MUST(mkdir(to_dir, 0700) == 0);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
-	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
+	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
 	assert_int_equal(f.lost, 0);
-	ask_close(&a);
 }
 
 TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 {
 	struct wire_drained d = { 0 };
 	struct host e = elsewhere();
-	struct asker a;
 	struct rank k;
 	char path[200];
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	open_rank(&k);
 	snprintf(path, sizeof path, "%s/j", to_dir);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d),
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d),
 			 WIRE_DRAINED); /* nothing is staged */
 	assert_true(d.written == 0 && d.failed == 0 && access(path, F_OK) < 0);
 	for (uint64_t i = 10; i <= 30; i += 10) {
 		step_held(&k, i, 0);
-		assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+		assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 		assert_true(d.written == 1 && d.failed == 0);
 		assert_true(host_has(&e, "j", i) && !host_has(&H, "j", i));
 	}
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -EEXIST);
 	assert_non_null(strstr(d.text, "step 30 exists already"));
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	/* the job's own store: the launch would lose its claim */
-	assert_int_equal(ask_drain(&a, "j", H.store, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", H.store, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EINVAL);
 	step_written(&k, 40);
 	/* its line has only what it committed itself */
 	assert_int_equal(host_count(&H, "j", STORE_COMMITTED), 1);
 	rank_close(&k, 0);
-	ask_close(&a);
 }
 
 TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
@@ -454,31 +448,29 @@ TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
 	struct wire_drain m = { 0 };
 	struct wire_drained d = { 0 };
 	struct rank k, l = { 0 };
-	struct asker a;
 
 	host_start(&H, NULL);
 	other.job = "other";
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	open_rank(&k);
 	rank_open(&l, &other, 0);
 	step_held(&k, 1, 0);
 	step_held(&l, 1, 0);
-	assert_int_equal(ask_drain(&a, "other", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "other", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	assert_true(host_has(&H, "other", 1) && !host_has(&H, "j", 1));
 	take_away(MOVED);
-	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EIO);
 	assert_non_null(strstr(d.text, "drain j --to DIR"));
 	bring_back(MOVED);
-	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && host_has(&H, "j", 1));
 	m.job = 99;
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -ENOENT);
+	assert_int_equal(ask(&A, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
+	assert_int_equal(A.refused.code, -ENOENT);
 	rank_close(&k, 0);
 	rank_close(&l, 0);
-	ask_close(&a);
 }
 
 /* --- while no daemon lives --- */

@@ -28,11 +28,9 @@ static void table_of(struct table *t, uint32_t ndim, const uint64_t *shape, cons
 
 	*t = (struct table){ 0 };
 	assert_int_equal(table_add_tensor(t, &x, NULL, &e), 0);
-	assert_int_equal(table_add_place(t,
-					 &(struct table_place){ .name = "memory",
-								.bytes = UINT64_C(1) << 30 },
-					 NULL, &e),
-			 0);
+	assert_ok(table_add_place(
+		t, &(struct table_place){ .name = "memory", .bytes = UINT64_C(1) << 30 }, NULL,
+		&e));
 	for (uint32_t i = 0; i < (nrun ? nrun : 1); i++) {
 		struct table_piece p = { .off = off, .stride = stride };
 		struct indices dim[CKPT_DIMS_MAX];

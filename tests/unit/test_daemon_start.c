@@ -26,7 +26,6 @@ static int setup(void **state)
 /* What a launch gets that has not asked. */
 static void must_refuse(struct rank *k)
 {
-
 	MUST_BE(rank_step(k, 100, CKPT_PERSIST), -EUCLEAN);
 	MUST_BE(rank_why(k), -EUCLEAN);
 	MUST(strstr(k->err.msg, "ckpt_fresh"));
@@ -90,7 +89,6 @@ TEST(who_asks_for_exactly_this_gets_no_older_one)
 	/* step 3 is known to be damaged, so EXACT does not even look at step 2 */
 	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 1);
-	rank_close(&K, 0);
 }
 
 TEST(where_all_are_damaged_every_one_is_named)
@@ -111,7 +109,6 @@ TEST(where_all_are_damaged_every_one_is_named)
 		must_refuse(&K);
 	}
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 3);
-	rank_close(&K, 0);
 }
 
 /* An older launch's step, left in the memory of its daemon, is not newer than what another daemon's
@@ -140,7 +137,6 @@ TEST(a_later_launch_is_newer_whatever_its_steps)
 	rank_clear(&K);
 	must_restore(&K, CKPT_LATEST, 0);
 	assert_true(K.got.step == 5 && K.got.where == 2 && rank_check(&K, 5));
-	rank_close(&K, 0);
 }
 
 /* --- tensors that a step lacks --- */
@@ -175,7 +171,6 @@ TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 	assert_true(K.got.step == 1 && K.got.nmissing == 1 && K.got.npassed == 1);
 	extra = rank_tensor_find(&K, "extra");
 	assert_true(rank_each(&K.t[extra], rank_check_one, &untouched));
-	rank_close(&K, 0);
 }
 
 /* --- starting over --- */
@@ -396,7 +391,6 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 	save(&K, 6);
 	MUST_BE(rank_why(&K), 0);
 	must_soon(said_times(&library_said, "the daemon writes checkpoints again") == 1);
-	rank_close(&K, 0);
 }
 
 UNIT(.setup = setup, .teardown = host_teardown);
