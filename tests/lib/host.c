@@ -56,6 +56,13 @@ int host_setup(void **state)
 	return 0;
 }
 
+int host_setup_started(void **state)
+{
+	(void)host_setup(state);
+	host_start(&H, NULL);
+	return 0;
+}
+
 int host_teardown(void **state)
 {
 	(void)state;
@@ -322,6 +329,14 @@ void gate_make(struct gate *g)
 	MUST(!io_ops_posix.ctx); /* or the other calls would get a context that is not theirs */
 	g->ops.ctx = g;
 	g->ops.pwrite = gate_pwrite;
+}
+
+struct gate G;
+
+void host_start_gated(void)
+{
+	gate_make(&G);
+	host_start(&H, &G.ops);
 }
 
 void gate_set(struct gate *g, bool closed)

@@ -66,13 +66,12 @@ static void status_script(struct rank *k)
 
 TEST(status_tells_jobs_ranks_steps_and_counters)
 {
-	struct plan_of_job p = plan("demo", "fsdp=2", .persist_every = 3);
 	const struct wire_report_job *j;
 
 	host_start(&H, NULL);
 	ask_open(&A, H.socket);
 	assert_int_equal(ask_status(&A)->head->njob, 0);
-	launch(&p, status_script, &A);
+	launch_of(plan("demo", "fsdp=2", .persist_every = 3), status_script, &A);
 	/* both are gone: what was staged is written, and its memory kept */
 	ask_until((j = ask_job(&A, "demo")) && j->launch == WIRE_ENDED && j->committed == 2);
 	assert_true(j->attached == 0 && j->used > 0 && j->mapped == 0);
@@ -82,15 +81,13 @@ TEST(status_tells_jobs_ranks_steps_and_counters)
 TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
 	const struct wire_report_step *s;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "slow", "fsdp=1");
 	ask_open(&A, H.socket);
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
 	ask_until(ask_job(&A, "slow")->skipped == 1 && ask_step(&A, 3)); /* also by the daemon */
@@ -101,7 +98,7 @@ TEST(a_write_under_way_is_seen_and_a_skip_too)
 	assert_true(s && s->state == WIRE_QUEUED && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
 	s = ask_step(&A, 3);
 	assert_true(s && s->state == WIRE_SKIPPED && s->flags == 0);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	must_wait(&K, 2, CKPT_COMMITTED);
 }
 
@@ -127,15 +124,13 @@ static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, 
 TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
 	uint64_t step = 2, detached = 0, marked;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "skips", "fsdp=1", .log = said_line, .log_ctx = &library_said);
 	ask_open(&A, H.socket);
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
@@ -150,7 +145,7 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
 	ask_until(skipped_alike(&A, &K, 40, 5, 0));
-	gate_set(&g, false);
+	gate_set(&G, false);
 	must_wait(&K, 2, CKPT_COMMITTED);
 	must_seal(&K);
 	for (uint32_t i = 0; i < 32; i++) {
@@ -227,23 +222,21 @@ TEST(a_trigger_makes_the_next_step_one_that_is_written)
 TEST(a_final_trigger_waits_for_a_slot)
 {
 	struct wire_triggered t;
-	static struct gate g;
 	pthread_t thread;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "full", "fsdp=1");
 	ask_open(&A, H.socket);
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
 	assert_int_equal(ask_trigger(&A, "full", 0, &t), WIRE_TRIGGERED);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
 	assert_int_equal(ask_trigger(&A, "full", WIRE_FINAL, &t), WIRE_TRIGGERED);
 	assert_int_equal(t.number, 2);
 	assert_int_equal(t.after, 4);
-	thread = gate_open_soon(&g);
+	thread = gate_open_soon(&G);
 	must_step(&K, 4, 0);
 	pthread_join(thread, NULL);
 	must_guard(&K);
@@ -298,26 +291,24 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	struct wire_drained d = { 0 };
 	struct asker a, b;
 	struct pollfd poll_a;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "drain", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 0); /* nothing was staged */
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
-	gate_await(&g);
+	gate_await(&G);
 	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
 	stage(&K, 2, 0);
 	assert_int_equal(ask_job(&b, "drain")->staged, 2);
 	ask_send(&b, &m, WIRE_DRAIN, sizeof m);
 	poll_a = (struct pollfd){ .fd = a.sock, .events = POLLIN };
 	assert_int_equal(poll(&poll_a, 1, 0), 0);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	assert_int_equal(ask_answer(&a, &d, sizeof d, NULL), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	assert_true(host_has(&H, "drain", 1));
@@ -334,21 +325,19 @@ TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 	struct wire_drain m = { 0 };
 	struct wire_status s = { 0 };
 	struct asker a, b;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "leave", "fsdp=1", .persist_every = 1000);
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
 	ask_open(&a, H.socket);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
-	gate_await(&g);
+	gate_await(&G);
 	refused(&a, ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), -EPROTO);
 	ask_close(&a);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_job(&b, "leave")->attached, 1);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	ask_until(ask_job(&b, "leave")->committed == 1);
 	rank_close(&K, 0);
 	ask_close(&b);

@@ -144,11 +144,10 @@ TEST(every_layout_is_loaded_as_any_other_on_any_mesh)
 {
 	static const char *const meshes[] = { "x=3,y=1", "x=2,y=2" };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
-	struct plan_of_job p = plan("layouts", "x=2,y=2");
 
 	H.opts.engine = IO_AUTO;
 	host_start(&H, NULL);
-	team(&p, save_nine, NULL);
+	team_of(plan("layouts", "x=2,y=2"), save_nine, NULL);
 	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
 	for (uint32_t i = 0; i < ARRAY_LEN(loaded); i++) {
 		struct wish w = { flags[i % 2], i };

@@ -246,11 +246,9 @@ static void refused_without_consent(struct rank *k)
 
 TEST(a_pending_reduction_is_saved_with_consent_only)
 {
-	struct plan_of_job p = plan("consent", "dp=2,fsdp=1");
-
 	H.opts.engine = IO_AUTO;
 	host_start(&H, NULL);
-	team(&p, refused_without_consent, NULL);
+	team_of(plan("consent", "dp=2,fsdp=1"), refused_without_consent, NULL);
 }
 
 /* What the checkpoint has becomes no other pending reduction. */

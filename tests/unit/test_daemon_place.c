@@ -40,6 +40,7 @@ static int setup(void **state)
 	snprintf(kept_dir, sizeof kept_dir, "%s/kept", H.store);
 	snprintf(root_kept, sizeof root_kept, "%s.kept", H.store);
 	snprintf(to_dir, sizeof to_dir, "%s/to", H.dir);
+	host_start(&H, NULL);
 	return mkdir(to_dir, 0700);
 }
 
@@ -187,7 +188,6 @@ TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 		struct rank k;
 		uint64_t step;
 
-		host_start(&H, NULL);
 		open_rank(&k);
 		three_written(&k, 0);
 		rank_close(&k, 0);
@@ -240,7 +240,6 @@ TEST(what_was_staged_for_a_directory_is_restored_when_it_is_back)
 	struct rank k;
 	uint64_t step;
 
-	host_start(&H, NULL);
 	open_rank(&k);
 	step_written(&k, 1);
 	step_held(&k, 7, 0);
@@ -262,7 +261,6 @@ TEST(a_number_that_was_there_begins_anew_in_another_directory_alone)
 {
 	struct rank k;
 
-	host_start(&H, NULL);
 	P.generation = 7;
 	open_rank(&k);
 	step_written(&k, 1);
@@ -292,7 +290,6 @@ TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		host_start(&H, NULL);
 		ask_open(&a, H.socket);
 		open_rank(&k);
 		three_written(&k, 0);
@@ -345,7 +342,6 @@ TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 	struct host e;
 	uint64_t step;
 
-	host_start(&H, NULL);
 	ask_open(&A, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
@@ -383,7 +379,6 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	struct host e = elsewhere();
 	struct rank k;
 
-	host_start(&H, NULL);
 	ask_open(&A, H.socket);
 	open_rank(&k);
 	step_written(&k, 1);
@@ -414,7 +409,6 @@ TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 	struct rank k;
 	char path[200];
 
-	host_start(&H, NULL);
 	ask_open(&A, H.socket);
 	open_rank(&k);
 	snprintf(path, sizeof path, "%s/j", to_dir);
@@ -449,7 +443,6 @@ TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
 	struct wire_drained d = { 0 };
 	struct rank k, l = { 0 };
 
-	host_start(&H, NULL);
 	other.job = "other";
 	ask_open(&A, H.socket);
 	open_rank(&k);
@@ -484,7 +477,6 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		host_start(&H, NULL);
 		open_rank(&k);
 		step_written(&k, 1);
 		step_held(&k, 2, 0);

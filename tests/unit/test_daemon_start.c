@@ -18,6 +18,7 @@ static int setup(void **state)
 	(void)host_setup(state);
 	said_forget(&library_said);
 	library_said.level = daemon_said.level = LOG_WARNING;
+	host_start(&H, NULL);
 	return 0;
 }
 
@@ -51,7 +52,6 @@ TEST(one_restore_goes_back_over_all_damaged_steps_on_all_ranks)
 {
 	struct plan_of_job p = job("fsdp=3");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 4);
 	host_restart(&H);
 	host_damage(&H, JOB, 4);
@@ -70,7 +70,6 @@ TEST(who_asks_for_exactly_this_gets_no_older_one)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	host_damage(&H, JOB, 3);
@@ -95,7 +94,6 @@ TEST(where_all_are_damaged_every_one_is_named)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	for (uint64_t step = 1; step <= 3; step++)
@@ -118,7 +116,6 @@ TEST(a_later_launch_is_newer_whatever_its_steps)
 	struct plan_of_job p = job("fsdp=1");
 	struct host other = H;
 
-	host_start(&H, NULL);
 	rank_open(&K, &p, 0);
 	save(&K, 1);
 	step_to(&K, 9, CKPT_STAGE_ONLY, CKPT_STAGED);
@@ -147,7 +144,6 @@ TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 	int extra;
 
 	large.extra = true;
-	host_start(&H, NULL);
 	saves(&small, 1, 1);
 	rank_open(&K, &large, 0);
 	must_restore(&K, CKPT_LATEST, CKPT_LENIENT);
@@ -178,7 +174,6 @@ TEST(no_step_is_marked_beside_steps_that_nobody_asked_for)
 {
 	struct plan_of_job p = job("fsdp=1"), other = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 2); /* an empty store asks nobody */
 	host_restart(&H);
 	rank_open(&K, &p, 0);
@@ -234,7 +229,6 @@ TEST(one_rank_that_means_to_start_over_speaks_for_all)
 {
 	struct plan_of_job p = job("fsdp=2");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 4);
 	host_restart(&H);
 	launch(&p, fresh_script, NULL);
@@ -247,7 +241,6 @@ TEST(a_launch_whose_daemon_dies_is_not_asked_again)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 1);
 	for (int how = 0; how < 3; how++) {
 		rank_open(&K, &p, 0);
@@ -279,7 +272,6 @@ TEST(who_was_detached_at_first_is_asked_when_a_daemon_comes)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 2);
 	p.flags = CKPT_USE_ENV; /* not REQUIRE */
 	for (int how = 0; how < 3; how++) {
@@ -349,7 +341,6 @@ TEST(who_waits_for_a_rank_hears_which_one_after_5_s)
 	uint64_t began;
 	pthread_t t[2];
 
-	host_start(&H, NULL);
 	p[0].job = "seals";
 	p[1].job = one.job = "asks";
 	saves(&one, 1, 1);
@@ -370,6 +361,7 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 	struct plan_of_job p = job("fsdp=1");
 	static struct io_faults f; /* until the daemon is closed, in teardown */
 
+	host_stop(&H);
 	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	rank_open(&K, &p, 0);
