@@ -1123,6 +1123,16 @@ json_t *json_out(const char *schema)
 	return j;
 }
 
+static json_t *kept[16];
+
+json_t *json_kept(json_t *j)
+{
+	static uint32_t n;
+
+	json_decref(kept[n % ARRAY_LEN(kept)]);
+	return kept[n++ % ARRAY_LEN(kept)] = j;
+}
+
 void assert_json_error(int code)
 {
 	json_t *j = json_loads(got.err, 0, NULL);
@@ -1305,6 +1315,8 @@ int drop_all(void **state)
 	(void)state;
 	free(got.out);
 	free(got.err);
+	for (uint32_t i = 0; i < ARRAY_LEN(kept); i++)
+		json_decref(kept[i]);
 	remove_tree(top);
 	if (!golden_ends())
 		exit(1); /* cmocka does not count what fails here */

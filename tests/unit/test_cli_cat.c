@@ -582,10 +582,8 @@ TEST(statistics_are_what_one_by_one_gives)
 		p = truth(x, &all, 10);
 		want = naive_of(x->dtype, p, all.numel);
 		free(p);
-		RUN_IS(0, "cat", checkpoint(0), NAME(x), "--stats", "--json");
-		j = json_out("ckptd.cat/1");
+		j = json_run("ckptd.cat/1", "cat", checkpoint(0), NAME(x), "--stats", "--json");
 		check_stats(j, &want);
-		json_decref(j);
 	}
 	sample_free(&s);
 }
@@ -620,25 +618,20 @@ TEST(tally_is_right_for_every_dtype)
 
 TEST(what_is_no_number_is_counted_and_left_out)
 {
-	json_t *j;
 	const json_t *s;
+	json_t *j = json_run("ckptd.cat/1", "cat", made, "model/odd", "--stats", "--json");
 
-	RUN_IS(0, "cat", made, "model/odd", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_json_has(
 		s,
 		"{'nan_count':2, 'inf_count':1, 'neg_inf_count':1, 'zero_count':2, 'finite_count':4, 'min':-3.0, 'max':5.0, 'mean':0.5}");
-	json_decref(j);
 	SHOWN_IS(0, "cat", made, "model/odd", "--stats");
 	/* Integers keep all their digits, and doubles at the end of their range their mean. */
 	SHOWN_IS(0, "cat", made, "model/whole", "--stats");
-	RUN_IS(0, "cat", made, "model/big", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", made, "model/big", "--stats", "--json");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_true(fabs(real(s, "mean") / 1.5e308 - 1) < 1e-12);
 	assert_true(fabs(real(s, "std") / 0.1e308 - 1) < 1e-12);
-	json_decref(j);
 }
 
 TEST(nothing_and_a_single_value_pass_through_everything)
@@ -650,11 +643,9 @@ TEST(nothing_and_a_single_value_pass_through_everything)
 	assert_int_equal(got.out_len, 0);
 	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--npy");
 	assert_int_equal(got.out_len, 128);
-	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", checkpoint(0), "model/nothing", "--stats", "--json");
 	assert_int_equal(number(member(j, "stats", JSON_OBJECT), "finite_count"), 0);
 	assert_true(json_is_null(json_object_get(member(j, "stats", JSON_OBJECT), "min_text")));
-	json_decref(j);
 	RUN_IS(0, "cat", checkpoint(0), "optim/step");
 	assert_int_equal(got.out_len, 8);
 	memcpy(&v, got.out, 8);
@@ -726,21 +717,17 @@ TEST(a_reader_that_goes_away_ends_it_without_a_word)
 
 TEST(a_program_gets_metadata_and_no_values)
 {
-	json_t *j;
+	json_t *j = json_run("ckptd.cat/1", "cat", made, "model/w", "--slice", "1,:", "--json");
 
-	RUN_IS(0, "cat", made, "model/w", "--slice", "1,:", "--json");
-	j = json_out("ckptd.cat/1");
 	assert_json_has(j, "{'component':'model', 'name':'w', 'dtype':'F32', 'slice':'[1, :]'}");
 	assert_int_equal(count(j, "shape"), 2);
 	assert_int_equal(count(j, "result_shape"), 1);
 	assert_json_has(j, "{'elements':3, 'bytes':12, 'job':'made', 'stats':null}");
-	json_decref(j);
-	RUN_IS(0, "cat", made, "model/w", "-o", path_of("%s/j.npy", top), "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", made, "model/w", "-o", path_of("%s/j.npy", top),
+		     "--json");
 	assert_string_equal(string(j, "destination"), path_of("%s/j.npy", top));
 	assert_int_equal(number(j, "file_bytes"), 128 + 24);
 	assert_string_equal(string(j, "npy_descr"), "<f4");
-	json_decref(j);
 	unlink(path_of("%s/j.npy", top));
 }
 

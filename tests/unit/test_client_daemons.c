@@ -316,10 +316,11 @@ static int attach(ckpt **c, uint32_t flags, uint64_t wait_ns, struct ckpt_err *e
 	return ckpt_attach(&o, c, err);
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 static int blob_add(ckpt *c)
 {
 	static uint64_t value, len = 8;
-	struct ckpt_err err;
 
 	return ckpt_blob_add(c, "b", 0, &value, &len, 8, &err);
 }
@@ -344,7 +345,6 @@ TEST(a_daemon_of_another_kind_is_refused_at_once_or_trained_without)
 		{ PAGE_FILE, "seals" },
 		{ PAGE_OTHERS, "pages" },
 	};
-	struct ckpt_err err;
 	ckpt *c;
 
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -382,7 +382,6 @@ static bool within(uint64_t ns, _Atomic uint32_t *word, uint32_t at_least)
 
 TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 {
-	struct ckpt_err err;
 	uint64_t began;
 	ckpt *c;
 
@@ -405,7 +404,6 @@ TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 /* A daemon that dies is no other version. */
 TEST(one_that_dies_twice_has_died_twice)
 {
-	struct ckpt_err err;
 	ckpt *c;
 
 	fake_start(DIES);
@@ -419,7 +417,6 @@ static void no_call_outlives_its_time_beside(enum manner manner)
 				  .step = CKPT_LATEST,
 				  .deadline_ns = SHORT_NS };
 	struct ckpt_step step[4];
-	struct ckpt_err err;
 	void *mem;
 	ckpt *c;
 
@@ -461,7 +458,6 @@ TEST(nor_beside_one_that_falls_silent)
 {
 	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
 	struct ckpt_step step[4];
-	struct ckpt_err err;
 	uint8_t *mem;
 	void *p;
 	ckpt *c;
@@ -496,7 +492,6 @@ TEST(nor_beside_one_that_falls_silent)
 TEST(a_late_answer_is_not_the_next_ones)
 {
 	struct ckpt_step step[4] = { { 0 } };
-	struct ckpt_err err;
 	uint64_t first;
 	ckpt *c;
 
@@ -519,7 +514,6 @@ TEST(a_late_answer_is_not_the_next_ones)
 TEST(a_store_that_cannot_be_opened_is_opened_later)
 {
 	char file[160];
-	struct ckpt_err err;
 	ckpt *c;
 
 	fake_start(MUTE);
@@ -543,7 +537,6 @@ TEST(a_store_that_cannot_be_opened_is_opened_later)
 TEST(what_needs_require_and_what_does_not)
 {
 	struct ckpt_opts o = { .size = sizeof o, .job = "j", .world = 1, .log = hear };
-	struct ckpt_err err;
 	ckpt *c;
 
 	o.store = fake.store;

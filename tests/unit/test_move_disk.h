@@ -52,6 +52,23 @@ static inline void disk_free(struct disk *d)
 	close(d->fd);
 }
 
+/* Of the case that runs, with UNIT(.setup = disk_setup, .teardown = disk_teardown). */
+static struct disk D;
+
+static inline int disk_setup(void **state)
+{
+	(void)state;
+	disk_make(&D);
+	return 0;
+}
+
+static inline int disk_teardown(void **state)
+{
+	(void)state;
+	disk_free(&D);
+	return 0;
+}
+
 /* --- the formats' view of it --- */
 
 struct disk_source {
@@ -239,6 +256,14 @@ static inline void job_write(struct job *j, struct disk *d, const struct disk_ho
 	assert_int_equal(io_pwrite_all(&io_ops_posix, fd, bytes, len, 0), 0);
 	close(fd);
 	free(bytes);
+}
+
+/* A job of this mesh, whose step 5 is written. */
+static inline void job_written(struct job *j, struct disk *d, const char *mesh, uint64_t seed)
+{
+	job_make(j, mesh, seed, 1);
+	job_stage(j, 5, 0);
+	job_write(j, d, &(struct disk_how){ &io_ops_posix, IO_INLINE, false });
 }
 
 static inline void job_check(const struct job *j, uint64_t step)

@@ -68,13 +68,10 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 TEST(what_any_mesh_saved_any_mesh_restores_from_files)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(16); i++)
-		one_mesh_to_another(&rng, &d, meshes[draw(&rng) % ARRAY_LEN(meshes)],
+		one_mesh_to_another(&rng, &D, meshes[draw(&rng) % ARRAY_LEN(meshes)],
 				    meshes[draw(&rng) % ARRAY_LEN(meshes)], i % 4, i / 4 % 2);
-	disk_free(&d);
 }
 
 TEST(what_any_mesh_staged_any_mesh_restores_from_memory)
@@ -134,24 +131,22 @@ TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 	struct move_files f;
 	struct job a, b;
 	struct plan p;
-	struct disk d;
 
 	r->ops = io_ops_posix;
 	r->ops.ctx = r;
 	r->ops.pread = counting_pread;
 	pthread_mutex_init(&r->lock, NULL);
-	disk_make(&d);
 	job_make(&a, "fsdp=2,tp=2", seed, 3);
 	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
+	job_write(&a, &D, &plain);
+	c = disk_open(&D);
 	job_make(&b, "dp=2,fsdp=3", seed, 3);
 	for (int only = 0; only < 2; only++) {
 		const struct plan_opts o = { .only = only ? "model" : NULL };
 		uint32_t untouched = 0, touched = 0;
 
 		assert_ok_err(plan_make(&c->table, &b.all, &o, &p, NULL, &err), &err);
-		assert_int_equal(move_open(&r->ops, d.fd, c, false, IO_THREADS, &f, &err), 0);
+		assert_int_equal(move_open(&r->ops, D.fd, c, false, IO_THREADS, &f, &err), 0);
 		r->n = 0;
 		assert_ok_err(move_read(&p, &f, b.base, NULL, NULL, &err), &err);
 		for (uint32_t i = 0; i < c->nfile; i++)
@@ -192,7 +187,6 @@ TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 	checkpoint_free(c);
 	job_free(&a);
 	job_free(&b);
-	disk_free(&d);
 	free(r);
 }
 
@@ -213,18 +207,13 @@ static int64_t no_direct_pread(void *ctx, int fd, void *buf, uint64_t len, uint6
 
 TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 {
-	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__);
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
-	struct disk d;
 	struct job a;
 
-	disk_make(&d);
-	job_make(&a, "fsdp=2", seed, 1);
-	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
+	job_written(&a, &D, "fsdp=2", seed);
+	c = disk_open(&D);
 	for (int at_open = 0; at_open < 2; at_open++) {
 		struct io_ops ops = io_ops_posix;
 		const struct disk_how how = { .ops = &ops, .engine = IO_THREADS, .direct = true };
@@ -233,12 +222,11 @@ TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 			ops.open = no_direct_open;
 		else
 			ops.pread = no_direct_pread;
-		assert_ok_err(job_restore(&a, &d, c, &how, NULL, NULL, &err), &err);
+		assert_ok_err(job_restore(&a, &D, c, &how, NULL, NULL, &err), &err);
 		job_check(&a, 5);
 	}
 	checkpoint_free(c);
 	job_free(&a);
-	disk_free(&d);
 }
 
 static uint64_t cached_bytes(int fd)
@@ -267,24 +255,19 @@ static int64_t rotten_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t
 
 TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 {
-	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__), before = 0, read;
 	struct io_ops ops = io_ops_posix;
 	struct move_files f;
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
 	struct statfs fs;
-	struct disk d;
 	struct job a;
 
-	disk_make(&d);
-	job_make(&a, "fsdp=2", seed, 1);
-	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
-	assert_int_equal(fstatfs(d.fd, &fs), 0);
+	job_written(&a, &D, "fsdp=2", seed);
+	c = disk_open(&D);
+	assert_int_equal(fstatfs(D.fd, &fs), 0);
 	ops.pread = rotten_pread;
-	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	assert_int_equal(move_open(&ops, D.fd, c, true, IO_THREADS, &f, &err), 0);
 	if (fcntl(f.fd[0], F_GETFL) & O_DIRECT)
 		assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), -EIO);
 	for (uint32_t i = 0; i < c->nfile; i++) {
@@ -294,7 +277,7 @@ TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 	move_close(&f);
 	ops = io_ops_posix;
 	ops.open = no_direct_open;
-	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	assert_int_equal(move_open(&ops, D.fd, c, true, IO_THREADS, &f, &err), 0);
 	for (uint32_t i = 0; i < c->nfile && fs.f_type != 0x01021994; i++)
 		assert_int_equal(cached_bytes(f.fd[i]), 0);
 	assert_true(before > 0);
@@ -302,5 +285,6 @@ TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 	move_close(&f);
 	checkpoint_free(c);
 	job_free(&a);
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

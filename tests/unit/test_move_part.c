@@ -11,8 +11,6 @@
 
 #define SEED UINT64_C(0x91)
 
-static const struct disk_how plain = { &io_ops_posix, IO_INLINE, false };
-
 static uint8_t *file_bytes(struct disk *d, const char *name, uint64_t *ret_len)
 {
 	int fd = openat(d->fd, name, O_RDONLY);
@@ -166,9 +164,7 @@ TEST(test_parts_in_any_cuts_are_the_same_files)
 		struct job j;
 
 		disk_make(&d);
-		job_make(&j, meshes[m], SEED, 1);
-		job_stage(&j, 5, 0);
-		job_write(&j, &d, &plain);
+		job_written(&j, &d, meshes[m], SEED);
 		for (uint32_t r = 0; r < j.world; r++)
 			for (int how = 0; how < 3; how++) {
 				static const enum io_engine engine[] = { IO_INLINE, IO_THREADS,
@@ -193,16 +189,12 @@ TEST(test_a_part_is_continued_where_it_was_left)
 	uint64_t seed = draw_seed(__func__), rounds = 0;
 	struct native_info info = disk_info;
 	struct ckpt_err err;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
-	job_make(&j, "fsdp=3", SEED, 1);
-	job_stage(&j, 5, 0);
-	job_write(&j, &d, &plain);
+	job_written(&j, &D, "fsdp=3", SEED);
 	info.world = j.world;
 	for (uint32_t r = 0; r < j.world; r++) {
-		struct again a = { &d, &io_ops_posix, IO_THREADS, r % 2, 0 };
+		struct again a = { &D, &io_ops_posix, IO_THREADS, r % 2, 0 };
 		struct part_state s = { 0 };
 		struct chunk *sum = NULL;
 		struct table *t = &j.part[r];
@@ -246,14 +238,13 @@ TEST(test_a_part_is_continued_where_it_was_left)
 			part_io_close(io);
 		}
 		assert_true(rounds > 2);
-		files_equal(&d, part_name(r), "again");
-		unlinkat(d.fd, "again", 0);
+		files_equal(&D, part_name(r), "again");
+		unlinkat(D.fd, "again", 0);
 		close(fd);
 		free(sum);
 		free(f.piece);
 	}
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
@@ -264,17 +255,15 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	struct ckpt_err err;
 	struct part_io *io;
 	struct table *t;
-	struct disk d;
 	struct job j;
 	uint8_t b;
 	int fd;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	t = &j.part[0];
-	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
+	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
 	assert_ok(part_io_open(
 		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 4),
 		&io, &err));
@@ -300,7 +289,6 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	part_io_close(io);
 	close(fd);
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_bytes_out_of_order_or_left_out_are_refused)
@@ -310,15 +298,13 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	struct part_writer *w;
 	struct ckpt_err err;
 	struct part_io *io;
-	struct disk d;
 	struct job j;
 	int fd;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
-	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
+	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
 	assert_ok(part_io_open(
 		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2),
 		&io, &err));
@@ -331,17 +317,14 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	part_io_close(io);
 	close(fd);
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_every_failing_write_is_told)
 {
 	struct native_info info = disk_info;
 	uint64_t n;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
@@ -349,7 +332,7 @@ TEST(test_every_failing_write_is_told)
 		struct io_faults faults;
 		struct native_part part;
 		struct ckpt_err err = { 0 };
-		int fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600), e;
+		int fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600), e;
 
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, n % 2);
@@ -367,7 +350,6 @@ TEST(test_every_failing_write_is_told)
 	}
 	assert_true(n > 3); /* header, data, trailer */
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* --- parts that the sample does not make --- */
@@ -814,3 +796,5 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 	assert_true(hit >= 2); /* the whole chunk, and the begun one */
 	made_free(&m);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

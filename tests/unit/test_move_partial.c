@@ -242,7 +242,6 @@ TEST(what_is_loaded_is_what_torch_makes_of_it)
 	cleanup_free char *line = NULL;
 	uint32_t n = 0, refused = 0;
 	size_t cap = 0;
-	struct disk d;
 	FILE *f;
 
 	*strrchr(here, '/') = '\0';
@@ -250,12 +249,10 @@ TEST(what_is_loaded_is_what_torch_makes_of_it)
 	f = fopen(path, "r");
 	if (!f)
 		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
-	disk_make(&d);
 	while (getline(&line, &cap, f) > 0)
 		if (*line != '#' && n++ % EVERY == 0)
-			one_vector(line, &d, &refused);
+			one_vector(line, &D, &refused);
 	fclose(f);
-	disk_free(&d);
 	printf("%u cases, %u of them refused\n", n, refused);
 	assert_true(n >= 170);
 }
@@ -440,9 +437,7 @@ static void expect_truth(struct model *src, struct model *dst, struct job *to, c
 TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(150); i++) {
 		struct model src, dst;
 		struct job from, to;
@@ -453,7 +448,7 @@ TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 		model_job(&dst, &to);
 		model_fill(&src, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
-			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
 			struct ckpt_err err = { 0 };
 
 			if (go(&from, &to, &r, &err) < 0)
@@ -463,15 +458,12 @@ TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 		model_job_free(&from);
 		model_job_free(&to);
 	}
-	disk_free(&d);
 }
 
 TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(60); i++) {
 		struct model m;
 		struct job from, to;
@@ -481,7 +473,7 @@ TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 		model_job(&m, &to);
 		model_fill(&m, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
-			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
 			struct ckpt_err err = { 0 };
 
 			if (go(&from, &to, &r, &err) < 0)
@@ -500,7 +492,6 @@ TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 		model_job_free(&from);
 		model_job_free(&to);
 	}
-	disk_free(&d);
 }
 
 /* --- one order, bounded memory --- */
@@ -557,9 +548,7 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 	uint64_t rng = draw_seed(__func__);
 	struct model src, dst;
 	struct job from, to;
-	struct disk d;
 
-	disk_make(&d);
 	one_big(&src, CKPT_F32, 1501, true); /* 6 MB, many windows of the smaller buffers */
 	one_big(&dst, CKPT_F32, 1501, false);
 	model_job(&src, &from);
@@ -567,7 +556,7 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 	floats_fill(&rng, &from);
 	for (uint32_t i = 0; i < ARRAY_LEN(engines) * ARRAY_LEN(buffers); i += EVERY) {
 		struct route r = ROW(.way = FILES, .engine = engines[i % 4],
-				     .buffer_bytes = buffers[i / 4], .disk = &d);
+				     .buffer_bytes = buffers[i / 4], .disk = &D);
 		struct ckpt_err err = { 0 };
 
 		assert_ok_err(go(&from, &to, &r, &err), &err);
@@ -582,7 +571,6 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 	}
 	model_job_free(&from);
 	model_job_free(&to);
-	disk_free(&d);
 }
 
 /* --- what is not there, or has no meaning --- */
@@ -1026,9 +1014,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 {
 	struct model src, dst;
 	struct job from, to;
-	struct disk d;
 
-	disk_make(&d);
 	one_big(&src, CKPT_U8, 2, true);
 	one_big(&dst, CKPT_U8, 2, false);
 	src.tensor[0].place[1].reduce = CKPT_AVG;
@@ -1041,7 +1027,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 	model_job(&src, &from);
 	model_job(&dst, &to);
 	for (uint32_t w = 0; w < WAYS; w++) {
-		struct route r = { .way = w, .disk = &d };
+		struct route r = { .way = w, .disk = &D };
 		struct ckpt_err err = { 0 };
 		uint64_t n;
 
@@ -1052,7 +1038,6 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 	}
 	model_job_free(&from);
 	model_job_free(&to);
-	disk_free(&d);
 }
 
 TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
@@ -1094,12 +1079,10 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 TEST(other_types_come_only_where_they_are_asked_for)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(40); i++) {
 		static const uint32_t types[] = { CKPT_BF16, CKPT_F32, CKPT_F64 };
-		struct route r = { .way = i % WAYS, .engine = engines[i / 3 % 4], .disk = &d };
+		struct route r = { .way = i % WAYS, .engine = engines[i / 3 % 4], .disk = &D };
 		struct ckpt_err err = { 0 };
 		struct model src, dst;
 		struct job from, to;
@@ -1123,5 +1106,6 @@ TEST(other_types_come_only_where_they_are_asked_for)
 		model_job_free(&from);
 		model_job_free(&to);
 	}
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);
