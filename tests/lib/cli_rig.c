@@ -7,6 +7,7 @@
 #include <termios.h>
 #include "ckpt/cli/progress.h"
 #include "tests/lib/libc.h"
+#include "tests/lib/row.h"
 
 char top[64], work[PATH_MAX];
 #define NAMES_MAX 1024
@@ -482,15 +483,10 @@ static void making_end(struct making *m)
 void make_step(const char *root, const struct how *h)
 {
 	const struct ckpt_note note[] = { { "loss", rig_loss }, { "lr", 3e-4 } };
-	struct native_lineage lineage = { .seq = h->seq,
-					  .parent_step = h->parent,
-					  .tool = "ckptd 0.1.0",
-					  .nnote = 2,
-					  .note = note };
-	struct native_info info = { .job = h->job,
-				    .step = h->step,
-				    .generation = 1,
-				    .wall_ns = WALL_NS + h->step * NS_PER_S };
+	struct native_lineage lineage = ROW(.seq = h->seq, .parent_step = h->parent,
+					    .tool = "ckptd 0.1.0", .nnote = 2, .note = note);
+	struct native_info info = ROW(.job = h->job, .step = h->step, .generation = 1,
+				      .wall_ns = WALL_NS + h->step * NS_PER_S);
 	struct native_part p[RANKS_MAX] = { 0 };
 	struct table table[RANKS_MAX] = { 0 };
 	struct making m;
@@ -592,15 +588,10 @@ static void made_table(const struct made *made, uint32_t n, struct table *ret)
 	assert_int_equal(table_add_layout(ret, &l, &layout, &err), 0);
 	assert_int_equal(table_add_place(ret, &at, NULL, &err), 0);
 	for (uint32_t i = 0; i < n; off += made_bytes(&made[i++])) {
-		struct table_tensor x = { .component = made[i].component,
-					  .name = made[i].name,
-					  .of = "",
-					  .dtype = made[i].dtype,
-					  .role = made[i].role,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = made[i].ndim,
-					  .shape = made[i].shape };
+		struct table_tensor x =
+			ROW(.component = made[i].component, .name = made[i].name, .of = "",
+			    .dtype = made[i].dtype, .role = made[i].role, .layout = TABLE_NONE,
+			    .rank = TABLE_NONE, .ndim = made[i].ndim, .shape = made[i].shape);
 		struct table_piece p = { .off = off };
 
 		assert_ok_err(table_add_tensor(ret, &x, &p.tensor, &err), &err);
@@ -707,11 +698,8 @@ void exit_is(int have, int want, const char *file, int line_)
 int run_verb(const struct io_ops *ops, const struct cli_verb *verb, const char *const *arg,
 	     const struct verb_option *option)
 {
-	struct cli c = { .ops = ops,
-			 .verb = verb,
-			 .arg = (char **)(uintptr_t)arg,
-			 .where = ".",
-			 .quiet = true };
+	struct cli c = ROW(.ops = ops, .verb = verb, .arg = (char **)(uintptr_t)arg, .where = ".",
+			   .quiet = true);
 
 	while (arg[c.narg])
 		c.narg++;
@@ -852,14 +840,11 @@ const char *rig_here;
 /* What differs by run, with as many characters as it has. */
 static const struct {
 	const char *pattern, *as;
-} masks[] = {
-	{ "w[0-9]{4}-([0-9a-f]{8})-[0-9]{3}", "00c0ffee" },
-	{ "([0-9a-f]{32})", "00112233445566778899aabbccddeeff" },
-	{ "id[ \n]+([0-9a-f]{16})", "0011223344556677" },
-	{ "[.]old-[0-9]{12}-s[0-9]+-t([0-9a-f]+)", NULL },
-	{ "[.]trash-([0-9a-f]{8})", "00c0ffee" },
-	{ "([0-9]+[.][0-9]{2}) GB/s", NULL },
-};
+} masks[] = ROW({ "w[0-9]{4}-([0-9a-f]{8})-[0-9]{3}", "00c0ffee" },
+		{ "([0-9a-f]{32})", "00112233445566778899aabbccddeeff" },
+		{ "id[ \n]+([0-9a-f]{16})", "0011223344556677" },
+		{ "[.]old-[0-9]{12}-s[0-9]+-t([0-9a-f]+)", NULL },
+		{ "[.]trash-([0-9a-f]{8})", "00c0ffee" }, { "([0-9]+[.][0-9]{2}) GB/s", NULL });
 
 static void mask(char *text)
 {

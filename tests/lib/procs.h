@@ -108,6 +108,9 @@ struct proc {
 	struct answer last;
 };
 
+extern const struct proc_opts finishing; /* whose guard is CKPT_FINISH, and else the usual */
+extern struct proc R[3];		 /* ranks of the case that runs */
+
 enum { WEIGHTS, MOMENTS, TENSORS };
 extern const char *const tensor_name[TENSORS];
 
@@ -115,6 +118,7 @@ void proc_start(struct proc *r, struct proc_opts o); /* a new process, not attac
 void procs_start(struct proc *r, uint32_t n, struct proc_opts o); /* of one launch, ready */
 void proc_join(struct proc *r);					  /* attach and declare */
 void proc_kill(struct proc *r);
+void procs_kill(struct proc *r, uint32_t n);
 void proc_leave(struct proc *r);			  /* detach, and end the process */
 void all_leave(struct proc *r, uint32_t n, pid_t daemon); /* the ranks, then the daemon */
 

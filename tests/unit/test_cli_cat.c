@@ -7,6 +7,7 @@
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/slice.h"
 #include "ckpt/cli/tally.h"
+#include "tests/lib/row.h"
 #include <math.h>
 #include <signal.h>
 
@@ -174,17 +175,15 @@ TEST(a_slice_that_does_not_fit_says_where_and_what_the_shape_is)
 {
 	static const struct {
 		const char *text, *where, *why;
-	} cases[] = { { "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
-		      { "0, -6", "character 4", "index -6 is outside of dimension 1" },
-		      { "::2", "character 2", "no step" },
-		      { "0:4:2", "character 4", "no step" },
-		      { "a", "character 1", "expected" },
-		      { "1,,2", "character 3", "expected" },
-		      { "0:4 5", "character 5", "the end" },
-		      { "0,0,0,0", "character 7", "one item more" },
-		      { "-", "character 1", "must follow the sign" },
-		      { "0:+", "character 3", "must follow the sign" },
-		      { "", "character 1", "expected" } };
+	} cases[] = ROW({ "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
+			{ "0, -6", "character 4", "index -6 is outside of dimension 1" },
+			{ "::2", "character 2", "no step" }, { "0:4:2", "character 4", "no step" },
+			{ "a", "character 1", "expected" }, { "1,,2", "character 3", "expected" },
+			{ "0:4 5", "character 5", "the end" },
+			{ "0,0,0,0", "character 7", "one item more" },
+			{ "-", "character 1", "must follow the sign" },
+			{ "0:+", "character 3", "must follow the sign" },
+			{ "", "character 1", "expected" });
 	const uint64_t shape[] = { 7, 5, 4 };
 	struct ckpt_err err;
 	struct slice s;
@@ -220,32 +219,19 @@ TEST(every_dtype_means_its_numbers)
 		uint32_t dtype;
 		uint64_t bits;
 		double x;
-	} cases[] = { { CKPT_BOOL, 0, 0 },
-		      { CKPT_BOOL, 2, 1 },
-		      { CKPT_U8, 0xff, 255 },
-		      { CKPT_I8, 0xff, -1 },
-		      { CKPT_F8_E4M3, 0x7e, 448 },
-		      { CKPT_F8_E4M3, 0x01, 0x1p-9 },
-		      { CKPT_F8_E4M3, 0xb8, -1 },
-		      { CKPT_F8_E5M2, 0x7b, 57344 },
-		      { CKPT_F8_E5M2, 0x01, 0x1p-16 },
-		      { CKPT_F8_E5M2, 0xfc, -INFINITY },
-		      { CKPT_F8_E8M0, 0, 0x1p-127 },
-		      { CKPT_F8_E8M0, 0xfe, 0x1p127 },
-		      { CKPT_U16, 0xffff, 65535 },
-		      { CKPT_I16, 0x8000, -32768 },
-		      { CKPT_F16, 0x7bff, 65504 },
-		      { CKPT_F16, 0x0001, 0x1p-24 },
-		      { CKPT_F16, 0xfc00, -INFINITY },
-		      { CKPT_F16, 0xbc00, -1 },
-		      { CKPT_BF16, 0x3f80, 1 },
-		      { CKPT_BF16, 0xc049, -3.140625 },
-		      { CKPT_U32, 0xffffffff, 4294967295.0 },
-		      { CKPT_I32, 0xffffffff, -1 },
-		      { CKPT_F32, 0x40490fdb, (double)3.14159274f },
-		      { CKPT_U64, UINT64_MAX, 0x1p64 },
-		      { CKPT_I64, UINT64_MAX, -1 },
-		      { CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 } };
+	} cases[] = ROW({ CKPT_BOOL, 0, 0 }, { CKPT_BOOL, 2, 1 }, { CKPT_U8, 0xff, 255 },
+			{ CKPT_I8, 0xff, -1 }, { CKPT_F8_E4M3, 0x7e, 448 },
+			{ CKPT_F8_E4M3, 0x01, 0x1p-9 }, { CKPT_F8_E4M3, 0xb8, -1 },
+			{ CKPT_F8_E5M2, 0x7b, 57344 }, { CKPT_F8_E5M2, 0x01, 0x1p-16 },
+			{ CKPT_F8_E5M2, 0xfc, -INFINITY }, { CKPT_F8_E8M0, 0, 0x1p-127 },
+			{ CKPT_F8_E8M0, 0xfe, 0x1p127 }, { CKPT_U16, 0xffff, 65535 },
+			{ CKPT_I16, 0x8000, -32768 }, { CKPT_F16, 0x7bff, 65504 },
+			{ CKPT_F16, 0x0001, 0x1p-24 }, { CKPT_F16, 0xfc00, -INFINITY },
+			{ CKPT_F16, 0xbc00, -1 }, { CKPT_BF16, 0x3f80, 1 },
+			{ CKPT_BF16, 0xc049, -3.140625 }, { CKPT_U32, 0xffffffff, 4294967295.0 },
+			{ CKPT_I32, 0xffffffff, -1 }, { CKPT_F32, 0x40490fdb, (double)3.14159274f },
+			{ CKPT_U64, UINT64_MAX, 0x1p64 }, { CKPT_I64, UINT64_MAX, -1 },
+			{ CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 });
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
 		if (real_of(cases[i].dtype, cases[i].bits) != cases[i].x)

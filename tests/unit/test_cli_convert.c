@@ -9,6 +9,7 @@
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/table/target.h"
 #include "tests/lib/io_faults.h"
+#include "tests/lib/row.h"
 #include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -226,13 +227,9 @@ static void engine_make(const char *from, const char *to, const char *mesh)
 	assert_int_equal(try_open(from, &e.src), 0);
 	assert_ok_err(target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err),
 		      &err);
-	e.opts = (struct conversion_opts){ .ops = quick_ops(),
-					   .engine = IO_THREADS,
-					   .src = e.src.k,
-					   .src_fd = e.src.fd,
-					   .target = &e.target,
-					   .dst = to,
-					   .mem_limit = LEAST };
+	e.opts = (struct conversion_opts)ROW(.ops = quick_ops(), .engine = IO_THREADS,
+					     .src = e.src.k, .src_fd = e.src.fd,
+					     .target = &e.target, .dst = to, .mem_limit = LEAST);
 }
 
 static void engine_free(void)

@@ -5,6 +5,7 @@
  * stores are made by the rooms below, from the sample model.
  */
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/row.h"
 
 /* --- stores without anything --- */
 
@@ -231,16 +232,13 @@ static void check_pieces(const json_t *x, const char *path, uint64_t step)
 		assert_int_equal(number(p, "bytes"), n * elem);
 		sum += n;
 		bytes += number(p, "bytes");
-		t = (struct table_tensor){ .component = string(x, "component"),
-					   .name = string(x, "name"),
-					   .of = "",
-					   .elem_bytes = elem,
-					   .dtype = dtype_of_name(string(x, "dtype")),
-					   .rank = TABLE_NONE,
-					   .ndim = (uint32_t)json_array_size(shape),
-					   .shape = dims,
-					   .numel = numel,
-					   .role = CKPT_OTHER };
+		t = (struct table_tensor)ROW(.component = string(x, "component"),
+					     .name = string(x, "name"), .of = "",
+					     .elem_bytes = elem,
+					     .dtype = dtype_of_name(string(x, "dtype")),
+					     .rank = TABLE_NONE,
+					     .ndim = (uint32_t)json_array_size(shape),
+					     .shape = dims, .numel = numel, .role = CKPT_OTHER);
 		if (json_is_integer(json_object_get(x, "rank")))
 			t.rank = (uint32_t)number(x, "rank");
 		for (uint32_t c = 0; c <= CKPT_SINK; c++)
@@ -717,20 +715,11 @@ TEST(a_directory_of_strangers_is_no_checkpoint)
 
 TEST(a_wrong_command_line_is_two_and_says_what_to_do)
 {
-	static const char *const lines[][6] = { { "lss" },
-						{ "ls", "--nope" },
-						{ "ls", "-x" },
-						{ "ls", "a", "b" },
-						{ "ls", "--data" },
-						{ "ls", "-C" },
-						{ "ls", "-C", "" },
-						{ "--color=red", "ls" },
-						{ "--all", "ls" },
-						{ "show", "a", "b", "c" },
-						{ "verify", "--all", "a", "b" },
-						{ "verify", "--data=3" },
-						{ "version", "x" },
-						{ "show", "--tensors" } };
+	static const char *const lines[][6] =
+		ROW({ "lss" }, { "ls", "--nope" }, { "ls", "-x" }, { "ls", "a", "b" },
+		    { "ls", "--data" }, { "ls", "-C" }, { "ls", "-C", "" }, { "--color=red", "ls" },
+		    { "--all", "ls" }, { "show", "a", "b", "c" }, { "verify", "--all", "a", "b" },
+		    { "verify", "--data=3" }, { "version", "x" }, { "show", "--tensors" });
 
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
 		char *argv[8] = { (char *)"ckptctl" };

@@ -11,6 +11,7 @@
 #include "ckpt/client/attach.c"
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 #define SLACK_NS (2 * NS_PER_S)	    /* of a machine that has other work */
 #define SHORT_NS (200 * NS_PER_MS)  /* that a call is given */
@@ -135,11 +136,9 @@ static void refuse(int sock, const struct wire_head *ask, size_t len)
 
 	memset(r.text, '!', sizeof r.text);
 	memcpy(r.text, "ckptd speaks protocol 3", 23);
-	r.head = (struct wire_head){ .magic = WIRE_MAGIC,
-				     .abi = 3,
-				     .type = WIRE_REFUSE,
-				     .bytes = (uint32_t)(sizeof r.head + 4 + len),
-				     .seq = ask->seq };
+	r.head = (struct wire_head)ROW(.magic = WIRE_MAGIC, .abi = 3, .type = WIRE_REFUSE,
+				       .bytes = (uint32_t)(sizeof r.head + 4 + len),
+				       .seq = ask->seq);
 	r.code = -EPROTO;
 	(void)send(sock, &r, r.head.bytes, MSG_NOSIGNAL);
 }
@@ -304,14 +303,9 @@ static uint64_t took; /* by the newest call of in_time */
 
 static int attach(ckpt **c, uint32_t flags, uint64_t wait_ns, struct ckpt_err *err)
 {
-	struct ckpt_opts o = { .size = sizeof o,
-			       .flags = flags,
-			       .job = "j",
-			       .store = fake.store,
-			       .socket = fake.socket,
-			       .world = 1,
-			       .wait_ns = wait_ns,
-			       .log = hear };
+	struct ckpt_opts o =
+		ROW(.size = sizeof o, .flags = flags, .job = "j", .store = fake.store,
+		    .socket = fake.socket, .world = 1, .wait_ns = wait_ns, .log = hear);
 
 	return ckpt_attach(&o, c, err);
 }
@@ -330,21 +324,13 @@ TEST(a_daemon_of_another_kind_is_refused_at_once_or_trained_without)
 	static const struct {
 		enum manner manner;
 		const char *says;
-	} wrong[] = {
-		{ CLOSES, "without an answer" },
-		{ REFUSES, "protocol 3" },
-		{ REFUSES_LONG, "protocol 3" },
-		{ ANSWERS_AS_OTHER, "protocol 9" },
-		{ OUT_OF_TURN, "unexpected answer" },
-		{ BELL_NONE, "incomplete" },
-		{ BELL_PIPE, "doorbell" },
-		{ BELL_SOCKET, "doorbell" },
-		{ BELL_BLOCKS, "doorbell" },
-		{ PAGE_SHORT, "bytes long" },
-		{ PAGE_UNSEALED, "seals" },
-		{ PAGE_FILE, "seals" },
-		{ PAGE_OTHERS, "pages" },
-	};
+	} wrong[] =
+		ROW({ CLOSES, "without an answer" }, { REFUSES, "protocol 3" },
+		    { REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
+		    { OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "incomplete" },
+		    { BELL_PIPE, "doorbell" }, { BELL_SOCKET, "doorbell" },
+		    { BELL_BLOCKS, "doorbell" }, { PAGE_SHORT, "bytes long" },
+		    { PAGE_UNSEALED, "seals" }, { PAGE_FILE, "seals" }, { PAGE_OTHERS, "pages" });
 	ckpt *c;
 
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {

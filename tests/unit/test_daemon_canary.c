@@ -9,6 +9,7 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -210,17 +211,11 @@ TEST(private_memory_may_be_unmapped_before_the_guard)
 		must_attach(&K, &p, 0);
 		for (uint32_t i = 0; i < 2; i++) {
 			struct ckpt_local at = { 0 };
-			struct ckpt_tensor t = { .size = sizeof t,
-						 .dtype = CKPT_U64,
-						 .component = "model",
-						 .name = i ? "b" : "a",
-						 .ndim = 1,
-						 .mesh = K.mesh_id,
-						 .nplace = 1,
-						 .nlocal = 1,
-						 .shape = &words,
-						 .place = &shard,
-						 .local = &at };
+			struct ckpt_tensor t =
+				ROW(.size = sizeof t, .dtype = CKPT_U64, .component = "model",
+				    .name = i ? "b" : "a", .ndim = 1, .mesh = K.mesh_id,
+				    .nplace = 1, .nlocal = 1, .shape = &words, .place = &shard,
+				    .local = &at);
 
 			mem[i] = mmap(NULL, words * 8, PROT_READ | PROT_WRITE,
 				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -94,36 +94,35 @@ TEST(who_wants_no_comparison_gets_none)
 TEST(a_changed_step_is_not_taken_over)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
-	struct proc r[2];
 	char disk[32];
 	uint64_t next;
 
-	procs_start(r, 2, o);
-	train(r, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
-	assert_int_equal(mark_all(r, 2, 2, 0), 0);
-	assert_soon(remembers(&r[0], 2));
+	procs_start(R, 2, o);
+	train(R, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
+	assert_int_equal(mark_all(R, 2, 2, 0), 0);
+	assert_soon(remembers(&R[0], 2));
 	kill_9(D);
-	fill(&r[1], 1, 1000);
-	assert_int_equal(guard(&r[1]), CKPT_TORN); /* before the next daemon is there */
+	fill(&R[1], 1, 1000);
+	assert_int_equal(guard(&R[1]), CKPT_TORN); /* before the next daemon is there */
 	D = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	next = train_on(r, 2, 3);
-	assert_false(remembers(&r[0], 2));
+	assert_soon(reattached(R, 2, 1));
+	next = train_on(R, 2, 3);
+	assert_false(remembers(&R[0], 2));
 
-	train(r, 2, 100, 0, CKPT_STAGED);
-	assert_int_equal(mark_all(r, 2, 101, 0), 0);
-	assert_soon(remembers(&r[0], 101));
+	train(R, 2, 100, 0, CKPT_STAGED);
+	assert_int_equal(mark_all(R, 2, 101, 0), 0);
+	assert_soon(remembers(&R[0], 101));
 	kill_9(D);
-	fill(&r[1], 1, 1000);
+	fill(&R[1], 1, 1000);
 	D = daemon_start();
-	assert_soon(reattached(r, 2, 2));
-	assert_soon(remembers(&r[0], 101));
-	assert_int_equal(guard(&r[1]), CKPT_TORN); /* after it has taken the step over */
-	assert_soon(!remembers(&r[0], 101));
-	assert_int_equal(guard(&r[0]), 0);
+	assert_soon(reattached(R, 2, 2));
+	assert_soon(remembers(&R[0], 101));
+	assert_int_equal(guard(&R[1]), CKPT_TORN); /* after it has taken the step over */
+	assert_soon(!remembers(&R[0], 101));
+	assert_int_equal(guard(&R[0]), 0);
 	(void)snprintf(disk, sizeof disk, "%" PRIu64, next);
-	proc_leave(&r[0]); /* what is staged would be written now */
-	proc_leave(&r[1]);
+	proc_leave(&R[0]); /* what is staged would be written now */
+	proc_leave(&R[1]);
 	daemon_leave(D);
 	assert_disk(disk);
 }

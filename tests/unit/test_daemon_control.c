@@ -4,7 +4,6 @@
  * TRIGGER, DRAIN and FORGET do, and that nobody who asks can hurt who trains. CKPT_TEST_LOG=1 shows
  * the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/unit.h"

@@ -8,38 +8,36 @@
 TEST(a_torn_step_that_was_to_be_written_costs_one_step)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 500, .words = 64 };
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 499);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 499);
 	stop(D); /* so that the copy cannot end */
-	assert_int_equal(mark_all(r, 2, 500, 0), 0);
-	assert_int_equal(guard(&r[0]), CKPT_TORN);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
+	assert_int_equal(mark_all(R, 2, 500, 0), 0);
+	assert_int_equal(guard(&R[0]), CKPT_TORN);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
 	go_on(D);
-	train(r, 2, 501, 0, CKPT_COMMITTED);
-	train_staged(r, 2, 502, 1000);
-	train(r, 2, 1001, 0, CKPT_COMMITTED);
+	train(R, 2, 501, 0, CKPT_COMMITTED);
+	train_staged(R, 2, 502, 1000);
+	train(R, 2, 1001, 0, CKPT_COMMITTED);
 	assert_disk("501 1001");
-	all_leave(r, 2, D);
+	all_leave(R, 2, D);
 }
 
 TEST(one_that_another_rank_tore_costs_one_step_too)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 50, .words = 64 };
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 49);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 49);
 	stop(D);
-	assert_int_equal(mark_all(r, 2, 50, 0), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
+	assert_int_equal(mark_all(R, 2, 50, 0), 0);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
 	go_on(D);
-	assert_int_equal(wait_for(&r[0], 50, CKPT_STAGED), -ENOENT); /* the daemon has seen it */
-	(void)guard(&r[0]);
-	train(r, 2, 51, 0, CKPT_COMMITTED);
+	assert_int_equal(wait_for(&R[0], 50, CKPT_STAGED), -ENOENT); /* the daemon has seen it */
+	(void)guard(&R[0]);
+	train(R, 2, 51, 0, CKPT_COMMITTED);
 	assert_disk("51");
-	all_leave(r, 2, D);
+	all_leave(R, 2, D);
 }
 
 TEST(one_that_was_skipped_costs_one_step)
@@ -114,19 +112,18 @@ TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 TEST(what_a_daemon_took_with_it_is_owed)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 9);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 9);
 	/* rank 1 has not come so far, so no next daemon stages it */
-	assert_int_equal(mark_all(r, 1, 10, 0), 0);
+	assert_int_equal(mark_all(R, 1, 10, 0), 0);
 	kill_9(D);
-	(void)guard(&r[0]);
+	(void)guard(&R[0]);
 	D = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	train(r, 2, 11, 0, CKPT_COMMITTED);
+	assert_soon(reattached(R, 2, 1));
+	train(R, 2, 11, 0, CKPT_COMMITTED);
 	assert_disk("11");
-	all_leave(r, 2, D);
+	all_leave(R, 2, D);
 }
 
 TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)

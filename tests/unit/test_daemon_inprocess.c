@@ -4,10 +4,9 @@
  * promises, from attach to a restore on another mesh, and what happens when something is full,
  * damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -350,17 +349,9 @@ static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t
 {
 	const struct ckpt_placement place = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { 0 };
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = dtype,
-				 .component = "model",
-				 .name = name,
-				 .ndim = 1,
-				 .mesh = k->mesh_id,
-				 .nplace = 1,
-				 .nlocal = 1,
-				 .shape = &rows,
-				 .place = &place,
-				 .local = &local };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = dtype, .component = "model",
+				   .name = name, .ndim = 1, .mesh = k->mesh_id, .nplace = 1,
+				   .nlocal = 1, .shape = &rows, .place = &place, .local = &local);
 	int rc = ckpt_alloc(k->c, rows * 16, &local.ptr, &k->err);
 
 	return rc ? rc : ckpt_tensor_add(k->c, &t, NULL, &k->err);

@@ -4,9 +4,7 @@
  * full or will be, damage that is remembered. The library and the daemon in one process.
  * CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "ckpt/store/prune.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>

@@ -4,8 +4,8 @@
  * on another mesh, from memory and from disk: each element comes back where it belongs.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sys/mman.h>
 
 #define ROWS 7
@@ -67,18 +67,10 @@ static void declare(struct rank *k, struct held *h, uint32_t i, const char *text
 
 	char name[16];
 	struct ckpt_local local = { .ptr = p };
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = CKPT_I64,
-				 .component = "state",
-				 .name = name,
-				 .ndim = 2,
-				 .mesh = k->mesh_id,
-				 .nplace = l.nplace,
-				 .nlocal = h->share[i].numel > 0,
-				 .shape = shape,
-				 .place = l.place,
-				 .local = &local,
-				 .mode = l.mode };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = CKPT_I64, .component = "state",
+				   .name = name, .ndim = 2, .mesh = k->mesh_id, .nplace = l.nplace,
+				   .nlocal = h->share[i].numel > 0, .shape = shape,
+				   .place = l.place, .local = &local, .mode = l.mode);
 
 	snprintf(name, sizeof name, "w%u", i);
 	MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &k->err), &k->err);

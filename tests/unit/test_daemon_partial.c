@@ -5,8 +5,8 @@
  * they are loaded, or given back as they were.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sys/mman.h>
 
 #define ROWS 7 /* fsdp does not divide it */
@@ -74,16 +74,9 @@ static int declare_one(struct rank *k, struct held *h, uint32_t i, int reduce, u
 	const uint64_t shape[2] = { ROWS, COLS };
 	struct ckpt_local local = { .ptr = h->mem[i] };
 	struct ckpt_placement place[2];
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = specs[i].dtype,
-				 .component = "state",
-				 .name = specs[i].name,
-				 .ndim = 2,
-				 .mesh = k->mesh_id,
-				 .nlocal = 1,
-				 .shape = shape,
-				 .place = place,
-				 .local = &local };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = specs[i].dtype, .component = "state",
+				   .name = specs[i].name, .ndim = 2, .mesh = k->mesh_id,
+				   .nlocal = 1, .shape = shape, .place = place, .local = &local);
 	uint16_t fsdp = (uint16_t)dim_of(k, "fsdp"), dp = (uint16_t)dim_of(k, "dp");
 
 	if (specs[i].cut && fsdp < k->mesh.ndim)

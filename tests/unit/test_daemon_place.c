@@ -5,7 +5,6 @@
  * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
  * daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>

@@ -6,6 +6,7 @@
 #include "daemon/state.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 static uint64_t seed;
 
@@ -14,15 +15,9 @@ static void table_of(struct table *t, uint32_t ndim, const uint64_t *shape, cons
 		     const struct run *part, uint32_t nrun)
 {
 	const uint64_t start[CKPT_DIMS_MAX] = { 0 };
-	const struct table_tensor x = { .component = "m",
-					.name = "x",
-					.of = "",
-					.dtype = CKPT_U16,
-					.elem_bytes = 2,
-					.layout = TABLE_NONE,
-					.rank = TABLE_NONE,
-					.ndim = ndim,
-					.shape = shape };
+	const struct table_tensor x =
+		ROW(.component = "m", .name = "x", .of = "", .dtype = CKPT_U16, .elem_bytes = 2,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	uint64_t off = 0;
 	struct ckpt_err e = { 0 };
 

@@ -5,7 +5,6 @@
  * trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
 

@@ -5,7 +5,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/row_copy.h"
-#include "tests/lib/row.h"
 
 #define CASES 6000
 #define MEM_BYTES 4096

@@ -4,7 +4,6 @@
  * not by a restore that needs it, and not by verify, which names it and goes on.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 
 static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 

@@ -5,12 +5,10 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
-#include "tests/lib/row.h"
 #include "tests/lib/without_memory.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/each_pages.h"
 #include "ckpt/move/move.h"
-#include "tests/lib/unit.h"
 #include "tests/unit/test_move_partial.h"
 #include "tests/unit/test_move_forged.h"
 #include "tests/lib/memdir.h"

@@ -4,7 +4,6 @@
  * files with every engine, and from memory to memory; and no chunk is read twice.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>

@@ -6,7 +6,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/part_writer.h"
-#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 
 #define SEED UINT64_C(0x91)

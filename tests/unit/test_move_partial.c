@@ -5,7 +5,6 @@
  * bounded memory, casts, and operands that are missing.
  */
 #include "tests/unit/test_move_partial.h"
-#include "tests/lib/row.h"
 #include <linux/limits.h>
 
 static const enum io_engine engines[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
@@ -87,6 +86,27 @@ static int go(struct job *from, struct job *to, struct route *r, struct ckpt_err
 	}
 	table_free(&staged);
 	return e;
+}
+
+static void must_go(struct job *from, struct job *to, struct route *r)
+{
+	struct ckpt_err err = { 0 };
+
+	if (go(from, to, r, &err) < 0)
+		fail_msg("%s: %s", way_names[r->way], err.msg);
+}
+
+/* What is saved, and where it is loaded. */
+static void jobs_make(struct model *src, struct job *from, struct model *dst, struct job *to)
+{
+	model_job(src, from);
+	model_job(dst, to);
+}
+
+static void jobs_free(struct job *from, struct job *to)
+{
+	model_job_free(from);
+	model_job_free(to);
 }
 
 /* --- PyTorch's answers --- */
@@ -194,8 +214,7 @@ static bool is_refused(struct model *src, struct model *dst)
 	printf("%s\n", err.msg);
 	if (!e)
 		plan_free(&p);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 	return e == -EMEDIUMTYPE;
 }
 
@@ -214,8 +233,7 @@ static void one_vector(char *line, struct disk *d, uint32_t *refused)
 		++*refused;
 		return;
 	}
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	for (uint32_t i = 0; i < from.world; i++) {
 		uint64_t n;
 		uint8_t *x = rank_elements(&from.rank[i], 0, &n);
@@ -232,8 +250,7 @@ static void one_vector(char *line, struct disk *d, uint32_t *refused)
 			fail_msg("line %u: %s", number, err.msg);
 		each_vector(number, &src, &to, line, &r);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 TEST(what_is_loaded_is_what_torch_makes_of_it)
@@ -444,19 +461,15 @@ TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 
 		random_model(&rng, &src);
 		random_target(&rng, &src, &dst);
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
 			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
-			struct ckpt_err err = { 0 };
 
-			if (go(&from, &to, &r, &err) < 0)
-				fail_msg("%s: %s", way_names[w], err.msg);
+			must_go(&from, &to, &r);
 			expect_truth(&src, &dst, &to, way_names[w]);
 		}
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
 }
 
@@ -469,15 +482,12 @@ TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 		struct job from, to;
 
 		random_model(&rng, &m);
-		model_job(&m, &from);
-		model_job(&m, &to);
+		jobs_make(&m, &from, &m, &to);
 		model_fill(&m, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
 			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
-			struct ckpt_err err = { 0 };
 
-			if (go(&from, &to, &r, &err) < 0)
-				fail_msg("%s: %s", way_names[w], err.msg);
+			must_go(&from, &to, &r);
 			for (uint32_t k = 0; k < to.world; k++)
 				for (uint32_t t = 0; t < m.n; t++) {
 					uint64_t n;
@@ -489,8 +499,7 @@ TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 							a, b, n * dtype_bytes(m.tensor[t].dtype));
 				}
 		}
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
 }
 
@@ -551,26 +560,22 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 
 	one_big(&src, CKPT_F32, 1501, true); /* 6 MB, many windows of the smaller buffers */
 	one_big(&dst, CKPT_F32, 1501, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	floats_fill(&rng, &from);
 	for (uint32_t i = 0; i < ARRAY_LEN(engines) * ARRAY_LEN(buffers); i += EVERY) {
 		struct route r = ROW(.way = FILES, .engine = engines[i % 4],
 				     .buffer_bytes = buffers[i / 4], .disk = &D);
-		struct ckpt_err err = { 0 };
 
-		assert_ok_err(go(&from, &to, &r, &err), &err);
+		must_go(&from, &to, &r);
 		floats_expect(&from, &to);
 	}
 	for (uint32_t w = LIVE; w < FILES; w++) {
 		struct route r = { .way = w };
-		struct ckpt_err err = { 0 };
 
-		assert_int_equal(go(&from, &to, &r, &err), 0);
+		must_go(&from, &to, &r);
 		floats_expect(&from, &to);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* --- what is not there, or has no meaning --- */
@@ -600,8 +605,7 @@ TEST(an_operand_that_is_missing_is_named)
 
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	t = without_rank(&from, 5); /* dp=2, fsdp=1: row 2 */
 	table_cover(&t, &list);
@@ -633,8 +637,7 @@ TEST(an_operand_that_is_missing_is_named)
 		table_free(&t);
 		ckpt_errlist_free(&list);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* A piece is of a rank, and only the mesh knows whose operand that makes it. */
@@ -649,8 +652,7 @@ TEST(a_piece_of_no_rank_of_the_mesh_is_told)
 
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	t = without_rank(&from, UINT32_MAX);
 	t.piece[7].rank = 8;
@@ -661,8 +663,7 @@ TEST(a_piece_of_no_rank_of_the_mesh_is_told)
 	assert_non_null(strstr(err.msg, "is of rank 8, which is not in the mesh"));
 	table_free(&t);
 	ckpt_errlist_free(&list);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* --- any pieces --- */
@@ -761,8 +762,7 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 			for (uint32_t d = 0; d < src.tensor[k].ndim; d++)
 				src.tensor[k].shape[d] %= 8;
 		random_target(&rng, &src, &dst);
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		model_clear(&to);
 		model_stage(&from);
@@ -787,8 +787,7 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 		ckpt_errlist_free(&list);
 		table_free(&t);
 		table_free(&staged);
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 		free(c);
 	}
 	printf("%u covered, %u planned\n", covered, planned);
@@ -868,8 +867,7 @@ TEST(tensors_may_be_called_anything)
 			(struct ckpt_placement)ROW(.how = CKPT_PARTIAL, .mesh_dim = 1,
 						   .reduce = CKPT_MAX, .flags = CKPT_KEEP_PARTIAL);
 	}
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_fill(&src, &from);
 	assert_ok_err(go(&from, &to, &r, &err), &err);
 	for (uint32_t dp = 0; dp < 2; dp++)
@@ -881,8 +879,7 @@ TEST(tensors_may_be_called_anything)
 				assert_int_equal(x[g], MAX(value_of(i, 2 * dp, g),
 							   value_of(i, 2 * dp + 1, g)));
 			}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* One dimension of a mesh, from and to. */
@@ -1024,8 +1021,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 	dst.tensor[dst.n++] = dst.tensor[0];
 	dst.tensor[1] = src.tensor[1];
 	dst.tensor[1].nplace = 1;
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	for (uint32_t w = 0; w < WAYS; w++) {
 		struct route r = { .way = w, .disk = &D };
 		struct ckpt_err err = { 0 };
@@ -1036,8 +1032,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 			assert_non_null(strstr(err.msg, "model/w: an average of U8"));
 		assert_int_equal(*(uint8_t *)rank_elements(&to.rank[0], 0, &n), 0xee);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
@@ -1051,8 +1046,7 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 
 	one_big(&src, CKPT_F32, 2, true);
 	one_big(&dst, CKPT_F32, 2, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	model_staged(&from, &staged);
 	assert_int_equal(plan_make(&staged, &to.all, NULL, &p, NULL, &err), 0);
@@ -1070,8 +1064,7 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 	assert_int_equal(move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL), 0);
 	plan_free(&p);
 	table_free(&staged);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* --- casts --- */
@@ -1096,15 +1089,13 @@ TEST(other_types_come_only_where_they_are_asked_for)
 			dst.tensor[k].dtype = types[draw(&rng) % 3];
 			differ |= src.tensor[k].dtype != dst.tensor[k].dtype;
 		}
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		assert_int_equal(go(&from, &to, &r, &err), differ ? -EMEDIUMTYPE : 0);
 		r.casts = true;
 		assert_ok_err(go(&from, &to, &r, &err), &err);
 		expect_truth(&src, &dst, &to, way_names[r.way]);
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
 }
 

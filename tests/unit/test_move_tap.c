@@ -5,7 +5,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/tap.h"
-#include "tests/lib/row.h"
 #include <stdatomic.h>
 
 struct watch {

@@ -8,7 +8,6 @@
 #include "tests/unit/test_view_model.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/table/target.h"
-#include "tests/lib/row.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 2000

@@ -5,7 +5,6 @@
  * All meshes, sizes and moments in release; ThreadSanitizer looks at every sixth, and both sanitizers at fewer windows.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 #include "tests/lib/deny_syscall.h"
 #include <pthread.h>
 #include <sched.h>

@@ -6,7 +6,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/place_pieces.h"
-#include "tests/lib/row.h"
 
 /* --- fingerprints --- */
 

@@ -281,11 +281,9 @@ TEST(a_part_and_a_manifest_are_made_or_there_is_no_memory)
 	struct native_info info = {
 		.job = "demo", .step = 12, .generation = 3, .world = WORLD, .wall_ns = 1
 	};
-	struct writing w = ROW(.info = info, .line = { .seq = 7,
-						       .parent_step = 11,
-						       .tool = "memdir 1",
-						       .nnote = 2,
-						       .note = note });
+	struct writing w =
+		ROW(.info = info, .line = ROW(.seq = 7, .parent_step = 11, .tool = "memdir 1",
+					      .nnote = 2, .note = note));
 	uint32_t *order = malloc((rank0.decl.ntensor + 1) * sizeof *order);
 	uint8_t id[16];
 

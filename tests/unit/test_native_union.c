@@ -5,7 +5,6 @@
  * nobody holds, a model without a mesh.
  */
 #include "tests/unit/test_native_rig.h"
-#include "tests/lib/row.h"
 
 #define WORLD 2
 
