@@ -547,9 +547,8 @@ const char *part(const char *step, uint32_t n)
 
 int reading(const char *job, uint64_t step)
 {
-	struct store s = { .ops = &io_ops_posix,
-			   .root_fd = -1,
-			   .job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC) };
+	struct store s = ROW(.ops = &io_ops_posix, .root_fd = -1,
+			     .job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	struct ckpt_err err = { 0 };
 	char dir[STORE_DIR_MAX];
 	int fd;
@@ -614,12 +613,10 @@ static const struct made *made_find(const struct made *made, uint32_t n,
 const char *make_made(const char *root, const char *job, uint64_t step, const struct made *made,
 		      uint32_t n)
 {
-	struct native_lineage lineage = { .seq = 1,
-					  .parent_step = UINT64_MAX,
-					  .tool = "ckptd 0.1.0" };
-	struct native_info info = {
-		.job = job, .step = step, .generation = 1, .wall_ns = WALL_NS, .world = 1
-	};
+	struct native_lineage lineage =
+		ROW(.seq = 1, .parent_step = UINT64_MAX, .tool = "ckptd 0.1.0");
+	struct native_info info =
+		ROW(.job = job, .step = step, .generation = 1, .wall_ns = WALL_NS, .world = 1);
 	struct table decl = { 0 }, table = { 0 };
 	struct native_part p = { .table = &table };
 	struct ckpt_err err = { 0 };

@@ -196,10 +196,8 @@ static struct cli *some_cli(struct page *out, struct page *err, bool terminal, b
 
 	page_open(out);
 	page_open(err);
-	c = (struct cli){ .out = out->f,
-			  .err = err->f,
-			  .json = json,
-			  .err_screen = { .terminal = terminal, .width = terminal ? 80 : 0 } };
+	c = (struct cli)ROW(.out = out->f, .err = err->f, .json = json,
+			    .err_screen = { .terminal = terminal, .width = terminal ? 80 : 0 });
 	c.o = json ? output_json_new(c.out, c.err, false)
 		   : output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
 	assert_non_null(c.o);

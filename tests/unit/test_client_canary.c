@@ -291,15 +291,13 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 					   (C - 1) * strides[i][2] + 1) *
 				2;
 
-		part[i] = (struct part_of){
-			.ptr = calloc(1, span), .shadow = true, .ndim = 3, .bytes = A * B * C * 2
-		};
+		part[i] = (struct part_of)ROW(.ptr = calloc(1, span), .shadow = true, .ndim = 3,
+					      .bytes = A * B * C * 2);
 		memcpy(part[i].extent, extent, sizeof extent);
 		memcpy(part[i].stride, strides[i], sizeof strides[i]);
 		private[i] = (struct canary_private){ i * 1024ull, &part[i], 2 };
-		rows[i] = (struct wire_row){
-			.src = i * 1024ull, .dst = i * 2048ull, .width = A * B * C * 2, .rows = 1
-		};
+		rows[i] = (struct wire_row)ROW(.src = i * 1024ull, .dst = i * 2048ull,
+					       .width = A * B * C * 2, .rows = 1);
 		for (uint64_t e = 0; e < span; e++)
 			((uint8_t *)part[i].ptr)[e] = (uint8_t)draw(&seed);
 		for (uint64_t a = 0; a < A; a++)

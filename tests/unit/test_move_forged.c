@@ -13,6 +13,14 @@ static uint8_t got[2 * sizeof x.raw];
 
 /* --- chunks --- */
 
+/* One tensor in one chunk. */
+static void forged_one(const uint64_t *off)
+{
+	forged_begin(&x, 1, off);
+	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
+	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+}
+
 static struct ckpt_err err; /* of the call that failed last */
 
 /* In the file's reverse order, or far apart: each is read for itself, and into its place. */
@@ -75,9 +83,7 @@ TEST(a_chunk_too_large_to_be_held_is_refused_unread)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	x.file.chunk_log2 = 27;
 	x.chunk[0].raw_len = x.chunk[0].stored_len = STREAM_BLOCK_MAX + 1;
 	x.file.data_end = FORGED_BYTES + STREAM_BLOCK_MAX + 1;
@@ -234,9 +240,7 @@ TEST(what_cannot_be_read_is_told_by_its_errno_or_without)
 	} is[] = { { -EIO, "cannot be read: Input/output error" },
 		   { -4095, "cannot be read: unknown error" } };
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		struct told t = { .n = 0 };
 
@@ -311,9 +315,7 @@ TEST(a_file_that_is_not_open_is_not_read)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	x.file.unread = true;
 	assert_int_equal(forged_read(&x, IO_INLINE, got, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "forged is needed, but not open"));
@@ -333,9 +335,7 @@ TEST(a_file_is_opened_directly_where_that_is_possible)
 		     { -EINVAL, -EMFILE, -EMFILE }, { -EOPNOTSUPP, -EMFILE, -EMFILE });
 	struct move_files f;
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		x.direct_error = is[i].direct_error;
 		x.plain_error = is[i].plain_error;

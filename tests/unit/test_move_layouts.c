@@ -47,9 +47,8 @@ static void plain(struct layout_case *c)
 	for (uint32_t k = 0; k < c->nside; k++)
 		for (uint32_t i = 0; i < c->side[k].nplace; i++)
 			if (c->side[k].place[i].how == CKPT_PARTIAL)
-				c->side[k].place[i] = (struct ckpt_placement){
-					.mesh_dim = c->side[k].place[i].mesh_dim
-				};
+				c->side[k].place[i] = (struct ckpt_placement)
+					ROW(.mesh_dim = c->side[k].place[i].mesh_dim);
 }
 
 /* --- a state --- */
@@ -57,9 +56,8 @@ static void plain(struct layout_case *c)
 static void add_piece(struct state *x, uint32_t place, const struct indexset *set, enum how how)
 {
 	int64_t stride[CASE_DIMS];
-	struct table_piece p = {
-		.rank = x->t.place[place].rank, .place = place, .set = *set, .off = x->bytes[place]
-	};
+	struct table_piece p = ROW(.rank = x->t.place[place].rank, .place = place, .set = *set,
+				   .off = x->bytes[place]);
 	struct ckpt_err err = { 0 };
 
 	for (uint32_t d = 0; d < set->ndim; d++)

@@ -89,6 +89,8 @@ static bool feed_next(struct feed *f, uint64_t *seed, uint64_t *ret_off, uint64_
 	return true;
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 static void write_again(const struct again *a, struct job *j, uint32_t rank, const char *name,
 			struct native_part *ret)
 {
@@ -97,7 +99,6 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 	struct table *t = &j->part[rank];
 	struct native_info info = disk_info;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct part_io *io;
 	struct feed f;
 	uint8_t *mem = aligned_alloc(4096, 4 << 20);
@@ -187,7 +188,6 @@ TEST(test_a_part_is_continued_where_it_was_left)
 {
 	uint64_t seed = draw_seed(__func__), rounds = 0;
 	struct native_info info = disk_info;
-	struct ckpt_err err;
 	struct job j;
 
 	job_written(&j, &D, "fsdp=3", SEED);
@@ -251,7 +251,6 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	struct native_info info = disk_info;
 	struct part_state s, bad;
 	struct part_writer *w, *x;
-	struct ckpt_err err;
 	struct part_io *io;
 	struct table *t;
 	struct job j;
@@ -295,7 +294,6 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	struct native_info info = disk_info;
 	struct native_part part;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct part_io *io;
 	struct job j;
 	int fd;
@@ -330,9 +328,9 @@ TEST(test_every_failing_write_is_told)
 	for (n = 1;; n++) {
 		struct io_faults faults;
 		struct native_part part;
-		struct ckpt_err err = { 0 };
 		int fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600), e;
 
+		err = (struct ckpt_err){ 0 };
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, n % 2);
 		e = move_write_part(
@@ -414,7 +412,6 @@ static int made_file(struct made *m, const char *name)
 
 static void made_write(struct made *m, const char *name, struct native_part *ret)
 {
-	struct ckpt_err err;
 	int fd = made_file(m, name);
 
 	assert_ok_err(
@@ -433,8 +430,6 @@ struct opened {
 static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
 			const struct io_ops *ops, struct opened *ret)
 {
-	struct ckpt_err err;
-
 	ret->fd = made_file(m, name);
 	assert_ok_err(part_io_open(&(struct part_io_opts){ .ops = ops,
 							   .engine = IO_INLINE,
@@ -457,7 +452,6 @@ TEST(test_more_writes_than_the_queue_holds_are_one_file)
 {
 	enum { N = 2 * PART_DEPTH };
 	struct native_part part, again;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 
@@ -481,7 +475,6 @@ TEST(test_many_chunks_in_one_call_are_the_same_file)
 {
 	const uint64_t bytes = 3 * MOVE_BLOCK + MIB / 2;
 	struct native_part part;
-	struct ckpt_err err;
 	struct made m;
 	uint8_t *odd;
 	uint64_t n;
@@ -566,9 +559,9 @@ TEST(test_a_long_description_is_written_or_told)
 	assert_true((uint64_t)st.st_size > m.t.place[0].bytes + 3 * PART_BUFFER / 2);
 	for (n = 1;; n++) {
 		struct io_faults faults;
-		struct ckpt_err err = { 0 };
 		int e;
 
+		err = (struct ckpt_err){ 0 };
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -EIO, false);
 		fd = made_file(&m, "again");
@@ -595,7 +588,6 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	struct move_verified v;
 	struct checkpoint *c;
 	struct move_files f;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 	uint8_t id[16];
@@ -639,7 +631,6 @@ TEST(test_a_piece_whose_elements_cannot_be_summed_is_refused)
 {
 	static const int64_t stride[1] = { 1 };
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 
@@ -668,7 +659,6 @@ static int stop(void *arg, uint64_t bytes)
 TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 {
 	struct native_part part;
-	struct ckpt_err err;
 	uint64_t told = 0;
 	struct made m;
 	int fd;
@@ -709,7 +699,6 @@ TEST(test_of_two_errors_the_first_is_told)
 		struct io_faults faults;
 		struct part_io *io;
 		struct part_writer *w;
-		struct ckpt_err err;
 		struct made m;
 		int fd, e = 0;
 
@@ -740,7 +729,6 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 	struct native_part part;
 	struct part_state s, bad;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct io_faults faults;
 	struct opened o;
 	struct made m;

@@ -5,6 +5,7 @@
  * bounded memory, casts, and operands that are missing.
  */
 #include "tests/unit/test_move_partial.h"
+#include "tests/lib/row.h"
 #include <linux/limits.h>
 
 static const enum io_engine engines[] = { IO_INLINE, IO_THREADS, IO_URING, IO_AUTO };
@@ -509,9 +510,8 @@ static void one_big(struct model *m, uint32_t dtype, uint64_t rows, bool partial
 {
 	model_mesh(m, 2, (const char *const[]){ "dp", "fsdp" }, (uint32_t[]){ partial ? 4 : 1, 2 });
 	m->n = 1;
-	m->tensor[0] = (struct held){
-		.name = "w", .dtype = dtype, .ndim = 2, .shape = { rows, 1000 }, .nplace = 1
-	};
+	m->tensor[0] = (struct held)ROW(.name = "w", .dtype = dtype, .ndim = 2,
+					.shape = { rows, 1000 }, .nplace = 1);
 	m->tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = 1 };
 	if (partial)
 		m->tensor[0].place[m->tensor[0].nplace++] = (struct ckpt_placement){
@@ -896,9 +896,8 @@ static void becomes(const struct ckpt_placement *from, uint32_t from_size,
 	model_mesh(&src, 1, (const char *const[]){ "dp" }, &from_size);
 	model_mesh(&dst, 1, &to_dim, &to_size);
 	src.n = dst.n = 1;
-	src.tensor[0] = dst.tensor[0] = (struct held){
-		.name = "w", .dtype = CKPT_F32, .ndim = 1, .shape = { 8 }, .nplace = 1
-	};
+	src.tensor[0] = dst.tensor[0] = (struct held)ROW(.name = "w", .dtype = CKPT_F32, .ndim = 1,
+							 .shape = { 8 }, .nplace = 1);
 	src.tensor[0].place[0] = *from;
 	dst.tensor[0].place[0] = *to;
 	model_job(&src, &a);
@@ -956,9 +955,8 @@ TEST(pieces_of_any_sets_get_their_own_elements)
 
 	model_mesh(&src, 1, (const char *const[]){ "dp" }, &four);
 	src.n = 1;
-	src.tensor[0] = (struct held){
-		.name = "w", .dtype = CKPT_I64, .ndim = 1, .shape = { 8 }, .nplace = 1
-	};
+	src.tensor[0] = (struct held)ROW(.name = "w", .dtype = CKPT_I64, .ndim = 1, .shape = { 8 },
+					 .nplace = 1);
 	src.tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_PARTIAL, .flags = 1 };
 	model_job(&src, &from);
 	model_fill(&src, &from);
