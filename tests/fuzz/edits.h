@@ -7,7 +7,7 @@
  */
 #ifndef TESTS_EDITS_H
 #define TESTS_EDITS_H
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 
 #define EDITS_REGIONS_MAX 160
 #define EDITS_MAX 64 /* changes per input; the rest of the input is ignored */

@@ -4,10 +4,8 @@
  * reads it: every name and length in it is the daemon's, or whoever's sits on its socket. What is
  * given to the trainer lies inside, whatever stands there.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/client/handle.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -4,9 +4,8 @@
  * put right, because a random mutation would otherwise never get past the first one. Whatever is
  * accepted must be readable to its last byte. Links base; run with -max_len=24576 at least.
  */
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/base/container.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void reseal(uint8_t *block)
 {

@@ -12,8 +12,6 @@
 #define NSTEP 4
 #define ENDS(s) assert(memchr(s, 0, sizeof(s)))
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void report_read(const void *p, uint64_t bytes)
 {
 	struct wire_report r = { 0 };

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_declaration.c - what a trainer sends with DECLARE: a container of kind DECLARATION that the
- * daemon decodes, plans, and then copies by, out of the trainer's memory into its own. The first byte
- * says how: bit 0: arbitrary bytes instead of changes (edits.h) to a good declaration; bit 1: with
- * all checksums put right; bits 2-3: how much memory the rank had sent. What is accepted is carried
+ * daemon decodes, plans, and then copies by, out of the trainer's memory into its own. Bits 2-3 of the
+ * first byte (container_edits.h) say how much memory the rank had sent. What is accepted is carried
  * out between buffers of exactly the sizes that were said, so that a byte beyond is seen; and the
  * lengths of blobs, which the trainer may change at any time, are whatever the input says.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
-#include "tests/lib/memdir.h"
 #include "daemon/state.h"
-#include "tests/fuzz/edits.h"
+#include "tests/fuzz/container_edits.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static struct memdir dir; /* one file, called MANIFEST so that memdir_sign looks for no other */
-static uint8_t *kept;
-static struct edits edits;
 static uint8_t *memory; /* exactly the rank's segment */
 static uint64_t memory_bytes;
 
@@ -73,8 +66,6 @@ static void start(void)
 	struct arena a = { 0 };
 	struct table t = { 0 };
 	struct sample x;
-	const struct ck_tail *tail;
-	struct memdir_file *f;
 	uint64_t len;
 	uint32_t n;
 	void *bytes;
@@ -90,20 +81,9 @@ static void start(void)
 						      .len = s[i].len, .count = s[i].count);
 	r = container_encode(&info, sect, n, &bytes, &len, NULL);
 	assert(!r);
-	f = memdir_add(&dir, NATIVE_MANIFEST, bytes, len);
-	free(bytes);
-	kept = malloc(len);
+	container_start(bytes, len);
 	memory = calloc(1, memory_bytes);
-	assert(kept && memory);
-	memcpy(kept, f->bytes, len);
-	tail = (const struct ck_tail *)(f->bytes + len - CONTAINER_BLOCK);
-	for (uint32_t i = 0; i < le32_get(tail->nsect); i++)
-		edits_region(&edits, f->bytes + le64_get(tail->sect[i].off),
-			     le64_get(tail->sect[i].len));
-	edits_region(&edits, f->bytes, offsetof(struct ck_head, zero) + 8);
-	edits_region(&edits, f->bytes + len - CONTAINER_BLOCK,
-		     offsetof(struct ck_tail, sect) +
-			     (le32_get(tail->nsect) + 1) * sizeof *tail->sect);
+	assert(memory);
 	table_free(&t);
 	arena_free(&a);
 	sample_free(&x);
@@ -148,8 +128,15 @@ static void carry_out(const struct decl *d, const uint8_t *data, size_t size)
 	free(slot);
 }
 
-static void take(const void *bytes, uint64_t len, uint64_t sent, const uint8_t *data, size_t size)
+struct input {
+	const uint8_t *data;
+	size_t size;
+};
+
+static void take(void *arg, const void *bytes, uint64_t len)
 {
+	const struct input *in = arg;
+	uint64_t sent = memory_bytes >> (in->data[0] >> 2 & 3);
 	struct segment *seg = calloc(1, sizeof *seg);
 	struct ckpt_err err = { 0 };
 	struct decl *d;
@@ -158,7 +145,7 @@ static void take(const void *bytes, uint64_t len, uint64_t sent, const uint8_t *
 	*seg = (struct segment){ .refs = 1, .base = memory, .bytes = sent };
 	seg->refs = 2; /* ours stays: the memory is not to be unmapped */
 	if (decl_make(bytes, len, 1, 0, &seg, 1, &d, &err) == 0) {
-		carry_out(d, data, size);
+		carry_out(d, in->data, in->size);
 		decl_unref(d);
 	} else {
 		assert(err.code < 0 && err.msg[0]);
@@ -169,24 +156,9 @@ static void take(const void *bytes, uint64_t len, uint64_t sent, const uint8_t *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct memdir_file *f;
-	uint64_t sent;
-
 	if (!kept)
 		start();
-	if (size < 1)
-		return 0;
-	f = &dir.file[0];
-	sent = (data[0] >> 2 & 3) == 0 ? memory_bytes : memory_bytes >> (data[0] >> 2 & 3);
-	if (data[0] & 1) {
-		take(data + 1, size - 1, sent, data, size);
-		return 0;
-	}
-	edits_apply(&edits, data + 1, size - 1);
-	if (data[0] & 2)
-		memdir_sign(&dir, f);
-	take(f->bytes, f->len, sent, data, size);
-	edits_undo(&edits);
-	memcpy(f->bytes, kept, f->len);
+	if (size > 0)
+		container_one(data, size, take, &(struct input){ data, size });
 	return 0;
 }

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_journal.c - what an interrupted `ckptctl convert` left behind. The first byte: bit 0:
- * arbitrary bytes, else changes (edits.h) to a good journal; bit 1: with all checksums put right.
+ * fuzz_journal.c - what an interrupted `ckptctl convert` left behind (container_edits.h).
  * What is accepted holds together: every sum and fingerprint that it counts is there to be read, and
  * what is written of it again is the same.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
-#include "tests/lib/memdir.h"
 #include "ckpt/cli/conversion_journal.h"
-#include "tests/fuzz/edits.h"
+#include "tests/fuzz/container_edits.h"
 
 #define WORLD 3
 #define SUMS 5
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static struct memdir dir; /* one file, called MANIFEST so that memdir_sign looks for no other */
-static uint8_t *kept;
-static struct edits edits;
 static struct table all; /* of all parts: place i is part i */
 
 static void start(void)
@@ -32,8 +25,6 @@ static void start(void)
 		ROW(.step = 12, .seq = 3, .mem_limit = 64 << 20, .windows = 4, .bytes = 1000,
 		    .first = 1, .batch = 2, .world = WORLD, .source = "0123456789abcdef",
 		    .tool = "ckptctl test", .mesh = "fsdp=3", .part = part);
-	const struct ck_tail *tail;
-	struct memdir_file *f;
 	uint64_t len;
 	void *bytes;
 	int r = 0;
@@ -52,28 +43,17 @@ static void start(void)
 	r = r ? r : table_seal(&all, NULL);
 	r = r ? r : journal_encode(&j, &all, &bytes, &len, NULL);
 	assert(!r);
-	f = memdir_add(&dir, NATIVE_MANIFEST, bytes, len);
-	free(bytes);
-	kept = malloc(len);
-	assert(kept);
-	memcpy(kept, f->bytes, len);
-	tail = (const struct ck_tail *)(f->bytes + len - CONTAINER_BLOCK);
-	for (uint32_t i = 0; i < le32_get(tail->nsect); i++)
-		edits_region(&edits, f->bytes + le64_get(tail->sect[i].off),
-			     le64_get(tail->sect[i].len));
-	edits_region(&edits, f->bytes, offsetof(struct ck_head, zero) + 8);
-	edits_region(&edits, f->bytes + len - CONTAINER_BLOCK,
-		     offsetof(struct ck_tail, sect) +
-			     (le32_get(tail->nsect) + 1) * sizeof *tail->sect);
+	container_start(bytes, len);
 }
 
-static void take(const void *bytes, uint64_t len)
+static void take(void *arg, const void *bytes, uint64_t len)
 {
 	struct ckpt_err err = { 0 };
 	struct journal j, again;
 	uint64_t sums = 0, n;
 	void *p;
 
+	(void)arg;
 	if (journal_decode(bytes, len, &j, &err) < 0) {
 		assert(err.code < 0 && err.msg[0] && !j.part && !j.world);
 		return;
@@ -103,27 +83,9 @@ static void take(const void *bytes, uint64_t len)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct memdir_file *f;
-	uint8_t *exact;
-
 	if (!kept)
 		start();
-	if (size < 1)
-		return 0;
-	f = &dir.file[0];
-	if (data[0] & 1) {
-		take(data + 1, size - 1);
-		return 0;
-	}
-	edits_apply(&edits, data + 1, size - 1);
-	if (data[0] & 2)
-		memdir_sign(&dir, f);
-	exact = malloc(f->len);
-	assert(exact);
-	memcpy(exact, f->bytes, f->len);
-	take(exact, f->len);
-	free(exact);
-	edits_undo(&edits);
-	memcpy(f->bytes, kept, f->len);
+	if (size > 0)
+		container_one(data, size, take, NULL);
 	return 0;
 }

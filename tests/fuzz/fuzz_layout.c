@@ -5,14 +5,12 @@
  * refused with a sentence, or every share is a valid set inside the tensor, what is owned is held,
  * and of small ones the owned parts cover the tensor once.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/layout/layout.h"
 
 #define PLACES_MAX 8   /* coordinates that are asked for in a large mesh */
 #define WHOLE_RANKS 64 /* meshes and tensors of which all is asked */
 #define WHOLE_NUMEL 512
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 struct question {
 	struct mesh mesh;

@@ -3,8 +3,6 @@
  * faults, or what it says holds together. */
 #include "tests/fuzz/native_edits.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	return native_one(NATIVE_MANIFEST, data, size);

@@ -3,10 +3,8 @@
  * fuzz_mark.c - store_mark_parse: any name and content is a mark that prints and parses as the same
  * one, a mark whose content says nothing, or no mark. The first line of the input is the name.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/store/mark.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void terminated(const char *p, size_t bytes)
 {

@@ -3,10 +3,8 @@
  * fuzz_mesh_spec.c - mesh_parse: any text is a mesh that checks and prints back to itself, or an
  * error with a sentence.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/layout/layout.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -4,11 +4,10 @@
  * its claims, job names, part names, addresses of checkpoints. What is taken for ours is one component, is printed as it was
  * read, and leads nowhere else.
  */
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
 #include "formats/native/native_impl.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void one_component(const char *s)
 {
@@ -84,12 +83,8 @@ static void address(const char *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	char *s = malloc(size + 1);
+	char *s = fuzz_text(data, size);
 
-	assert(s);
-	if (size)
-		memcpy(s, data, size);
-	s[size] = 0;
 	entry(s);
 	job(s);
 	address(s);

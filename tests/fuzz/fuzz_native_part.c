@@ -3,8 +3,6 @@
  * checksums: it is refused with faults, or what it says holds together. */
 #include "tests/fuzz/native_edits.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	return native_one("w0000-00000001-000.part", data, size);

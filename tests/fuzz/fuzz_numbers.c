@@ -4,13 +4,11 @@
  * is taken or refused with a reason; what is taken is what a slower hand makes of it, within half a
  * unit; and nothing is read behind the end.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/store/retain.h"
 #include <math.h>
 #include <stdio.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The value by strtold, where it takes the same characters. */
 static bool about(const char *s, uint64_t have)
@@ -70,12 +68,8 @@ static void retention(const char *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	char *s = malloc(size + 1);
+	char *s = fuzz_text(data, size);
 
-	assert(s);
-	if (size)
-		memcpy(s, data, size);
-	s[size] = 0;
 	number(s);
 	retention(s);
 	free(s);

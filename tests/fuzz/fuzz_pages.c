@@ -5,10 +5,8 @@
  * shared.h that the daemon calls is called as it calls them. What they return is within its limits,
  * they end, and they touch nothing outside the pages.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/client/shared.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The input again and again would hide what little it says: what it does not reach is zero. */
 static void *page(const uint8_t *data, size_t size, size_t from, size_t bytes)

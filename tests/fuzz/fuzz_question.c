@@ -4,15 +4,13 @@
  * JSON, an error, or what the kind of the question asks for; ranks hold what is inside the shape,
  * sorted and merged, and as many elements as the placements say.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/cli/layout_answer.h"
 #include <jansson.h>
 
 #define BYTES_MAX 2048
 #define RANKS_MAX 256u /* larger meshes take long, and have nothing new */
 #define RUNS_MAX 10000u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 /* Indices of one dimension. */
 static uint64_t check_runs(const json_t *runs, uint64_t extent)

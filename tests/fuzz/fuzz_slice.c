@@ -4,10 +4,8 @@
  * the same, or an error with a sentence. The first bytes are the shape: a number of dimensions, and
  * for each a byte.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/cli/slice.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

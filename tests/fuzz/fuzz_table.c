@@ -8,8 +8,6 @@
 #include "ckpt/table/codec.h"
 #include "tests/fuzz/edits.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static struct codec_section section[CODEC_SECTIONS_MAX];
 static uint32_t nsection;
 static struct edits edits;

@@ -4,7 +4,7 @@
  * PLACEMENTS" a line): they are refused with a sentence, or every element of every tensor is on as
  * many ranks as the placements say, and the placements can be printed and read again.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/table/target.h"
 #include "tests/lib/row.h"
 #include <stdio.h>
@@ -12,8 +12,6 @@
 #define BYTES_MAX 1024
 #define RULES_MAX 32u
 #define WORLD_MAX 512u /* larger meshes are only made */
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const uint64_t shapes[][3] = { { 0 },	 { 7 },	      { 64 },  { 3, 5 },
 				      { 12, 4 }, { 2, 3, 4 }, { 0, 3 } };

@@ -4,14 +4,12 @@
  * names a line, or every tensor of the result is there whole, its pieces lie inside their places,
  * and there are as many bytes of pieces as there were.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/view.h"
 #include "tests/lib/row.h"
 
 #define BYTES_MAX 2048
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const struct {
 	const char *component, *name, *placements;

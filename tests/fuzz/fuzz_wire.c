@@ -4,12 +4,10 @@
  * through has a whole head that tells the truth, or is a refusal, which may be of any version and
  * length; what wire_request_check lets through is safe to be read as its type; no descriptor is lost.
  */
-#include "ckpt/base/util.h"
+#include "tests/fuzz/fuzz.h"
 #include "ckpt/client/wire.h"
 #include <fcntl.h>
 #include <sys/socket.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void request(const void *msg, uint32_t bytes, int nfd)
 {

@@ -7,6 +7,7 @@
 #include <termios.h>
 #include "ckpt/cli/progress.h"
 #include "tests/lib/libc.h"
+#include "tests/lib/row.h"
 
 char top[64], work[PATH_MAX];
 #define NAMES_MAX 1024
@@ -380,9 +381,8 @@ static void part_write(struct store_txn *x, uint32_t rank, const struct native_i
 	bool direct = false;
 	int fd;
 
-	assert_int_equal(
-		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err),
-		0);
+	assert_ok(
+		store_part_create(x, rank, move_part_bytes_max(t), &direct, ret->name, &fd, &err));
 	assert_int_equal(move_write_part(&how, fd, raw, t, info, rank, ret, &err), 0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
 }
@@ -401,8 +401,7 @@ static void write_part(struct store_txn *x, const char *mesh, uint32_t rank,
 		assert_int_equal(sample_make(mesh, rank, SEED, rig_scale, &s), 0);
 	if (declare)
 		declare(&s.decl);
-	assert_int_equal(native_part_table(known ? &known->s.decl : &s.decl, rank, t, &list, &err),
-			 0);
+	assert_ok(native_part_table(known ? &known->s.decl : &s.decl, rank, t, &list, &err));
 	if (lie)
 		lie(t);
 	raw = fill(t, not_the_samples ? known : NULL, info->step);
@@ -455,9 +454,9 @@ static void making_commit(struct making *m, const struct native_info *info,
 	uint64_t bytes;
 	void *manifest;
 
-	if (native_manifest(info, p, info->world, lineage, &manifest, &bytes, id, &err) ||
-	    store_commit(m->x, manifest, bytes, rewind, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(info, p, info->world, lineage, &manifest, &bytes, id, &err),
+		      &err);
+	assert_ok_err(store_commit(m->x, manifest, bytes, rewind, &err), &err);
 	free(manifest);
 }
 
@@ -484,15 +483,10 @@ static void making_end(struct making *m)
 void make_step(const char *root, const struct how *h)
 {
 	const struct ckpt_note note[] = { { "loss", rig_loss }, { "lr", 3e-4 } };
-	struct native_lineage lineage = { .seq = h->seq,
-					  .parent_step = h->parent,
-					  .tool = "ckptd 0.1.0",
-					  .nnote = 2,
-					  .note = note };
-	struct native_info info = { .job = h->job,
-				    .step = h->step,
-				    .generation = 1,
-				    .wall_ns = WALL_NS + h->step * NS_PER_S };
+	struct native_lineage lineage = ROW(.seq = h->seq, .parent_step = h->parent,
+					    .tool = "ckptd 0.1.0", .nnote = 2, .note = note);
+	struct native_info info = ROW(.job = h->job, .step = h->step, .generation = 1,
+				      .wall_ns = WALL_NS + h->step * NS_PER_S);
 	struct native_part p[RANKS_MAX] = { 0 };
 	struct table table[RANKS_MAX] = { 0 };
 	struct making m;
@@ -553,9 +547,8 @@ const char *part(const char *step, uint32_t n)
 
 int reading(const char *job, uint64_t step)
 {
-	struct store s = { .ops = &io_ops_posix,
-			   .root_fd = -1,
-			   .job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC) };
+	struct store s = ROW(.ops = &io_ops_posix, .root_fd = -1,
+			     .job_fd = open(job, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	struct ckpt_err err = { 0 };
 	char dir[STORE_DIR_MAX];
 	int fd;
@@ -594,19 +587,13 @@ static void made_table(const struct made *made, uint32_t n, struct table *ret)
 	assert_int_equal(table_add_layout(ret, &l, &layout, &err), 0);
 	assert_int_equal(table_add_place(ret, &at, NULL, &err), 0);
 	for (uint32_t i = 0; i < n; off += made_bytes(&made[i++])) {
-		struct table_tensor x = { .component = made[i].component,
-					  .name = made[i].name,
-					  .of = "",
-					  .dtype = made[i].dtype,
-					  .role = made[i].role,
-					  .layout = TABLE_NONE,
-					  .rank = TABLE_NONE,
-					  .ndim = made[i].ndim,
-					  .shape = made[i].shape };
+		struct table_tensor x =
+			ROW(.component = made[i].component, .name = made[i].name, .of = "",
+			    .dtype = made[i].dtype, .role = made[i].role, .layout = TABLE_NONE,
+			    .rank = TABLE_NONE, .ndim = made[i].ndim, .shape = made[i].shape);
 		struct table_piece p = { .off = off };
 
-		if (table_add_tensor(ret, &x, &p.tensor, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_add_tensor(ret, &x, &p.tensor, &err), &err);
 		assert_int_equal(indexset_box(x.ndim, start, x.shape, &ret->arena, &p.set), 0);
 		assert_int_equal(table_add_piece(ret, &p, &err), 0);
 	}
@@ -626,12 +613,10 @@ static const struct made *made_find(const struct made *made, uint32_t n,
 const char *make_made(const char *root, const char *job, uint64_t step, const struct made *made,
 		      uint32_t n)
 {
-	struct native_lineage lineage = { .seq = 1,
-					  .parent_step = UINT64_MAX,
-					  .tool = "ckptd 0.1.0" };
-	struct native_info info = {
-		.job = job, .step = step, .generation = 1, .wall_ns = WALL_NS, .world = 1
-	};
+	struct native_lineage lineage =
+		ROW(.seq = 1, .parent_step = UINT64_MAX, .tool = "ckptd 0.1.0");
+	struct native_info info =
+		ROW(.job = job, .step = step, .generation = 1, .wall_ns = WALL_NS, .world = 1);
 	struct table decl = { 0 }, table = { 0 };
 	struct native_part p = { .table = &table };
 	struct ckpt_err err = { 0 };
@@ -710,11 +695,8 @@ void exit_is(int have, int want, const char *file, int line_)
 int run_verb(const struct io_ops *ops, const struct cli_verb *verb, const char *const *arg,
 	     const struct verb_option *option)
 {
-	struct cli c = { .ops = ops,
-			 .verb = verb,
-			 .arg = (char **)(uintptr_t)arg,
-			 .where = ".",
-			 .quiet = true };
+	struct cli c = ROW(.ops = ops, .verb = verb, .arg = (char **)(uintptr_t)arg, .where = ".",
+			   .quiet = true);
 
 	while (arg[c.narg])
 		c.narg++;
@@ -855,14 +837,11 @@ const char *rig_here;
 /* What differs by run, with as many characters as it has. */
 static const struct {
 	const char *pattern, *as;
-} masks[] = {
-	{ "w[0-9]{4}-([0-9a-f]{8})-[0-9]{3}", "00c0ffee" },
-	{ "([0-9a-f]{32})", "00112233445566778899aabbccddeeff" },
-	{ "id[ \n]+([0-9a-f]{16})", "0011223344556677" },
-	{ "[.]old-[0-9]{12}-s[0-9]+-t([0-9a-f]+)", NULL },
-	{ "[.]trash-([0-9a-f]{8})", "00c0ffee" },
-	{ "([0-9]+[.][0-9]{2}) GB/s", NULL },
-};
+} masks[] = ROW({ "w[0-9]{4}-([0-9a-f]{8})-[0-9]{3}", "00c0ffee" },
+		{ "([0-9a-f]{32})", "00112233445566778899aabbccddeeff" },
+		{ "id[ \n]+([0-9a-f]{16})", "0011223344556677" },
+		{ "[.]old-[0-9]{12}-s[0-9]+-t([0-9a-f]+)", NULL },
+		{ "[.]trash-([0-9a-f]{8})", "00c0ffee" }, { "([0-9]+[.][0-9]{2}) GB/s", NULL });
 
 static void mask(char *text)
 {
@@ -1129,6 +1108,16 @@ json_t *json_out(const char *schema)
 	return j;
 }
 
+static json_t *kept[16];
+
+json_t *json_kept(json_t *j)
+{
+	static uint32_t n;
+
+	json_decref(kept[n % ARRAY_LEN(kept)]);
+	return kept[n++ % ARRAY_LEN(kept)] = j;
+}
+
 void assert_json_error(int code)
 {
 	json_t *j = json_loads(got.err, 0, NULL);
@@ -1311,6 +1300,8 @@ int drop_all(void **state)
 	(void)state;
 	free(got.out);
 	free(got.err);
+	for (uint32_t i = 0; i < ARRAY_LEN(kept); i++)
+		json_decref(kept[i]);
 	remove_tree(top);
 	if (!golden_ends())
 		exit(1); /* cmocka does not count what fails here */

@@ -159,6 +159,13 @@ void assert_narrow(const char *text, uint32_t width);
 
 /* The document on stdout: of lines the last, the summary. */
 json_t *json_out(const char *schema);
+/* The same of a run that must succeed; the rig frees it, some runs later or at the end. */
+#define json_run(schema, ...)                \
+	({                                   \
+		RUN_IS(0, __VA_ARGS__);      \
+		json_kept(json_out(schema)); \
+	})
+json_t *json_kept(json_t *j);
 /* The one line of stderr is an error object with this code. */
 void assert_json_error(int code);
 const json_t *member(const json_t *j, const char *key, json_type type);

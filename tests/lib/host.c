@@ -13,6 +13,7 @@
 
 struct host H;
 struct rank K;
+struct asker A;
 struct said daemon_said = SAID_NOTHING;
 
 static int no_sync(void *ctx, int fd)
@@ -50,13 +51,25 @@ int host_setup(void **state)
 	said_forget(&daemon_said);
 	daemon_said.level = 0;
 	K = (struct rank){ 0 };
+	A = (struct asker){ .sock = -1 };
 	host_make(&H);
+	return 0;
+}
+
+int host_setup_started(void **state)
+{
+	(void)host_setup(state);
+	host_start(&H, NULL);
 	return 0;
 }
 
 int host_teardown(void **state)
 {
 	(void)state;
+	if (K.c)
+		rank_close(&K, 0);
+	if (A.sock >= 0)
+		ask_close(&A);
 	if (H.d)
 		host_stop(&H);
 	host_free(&H);
@@ -316,6 +329,14 @@ void gate_make(struct gate *g)
 	MUST(!io_ops_posix.ctx); /* or the other calls would get a context that is not theirs */
 	g->ops.ctx = g;
 	g->ops.pwrite = gate_pwrite;
+}
+
+struct gate G;
+
+void host_start_gated(void)
+{
+	gate_make(&G);
+	host_start(&H, &G.ops);
 }
 
 void gate_set(struct gate *g, bool closed)

@@ -9,6 +9,7 @@
 #include "ckpt/store/store.h"
 #include "ckpt/move/move.h"
 #include "daemon/daemon.h"
+#include "tests/lib/asker.h"
 #include "tests/lib/io_faults.h"
 #include "tests/lib/rank.h"
 #include "tests/lib/said.h"
@@ -25,11 +26,13 @@ struct host {
 	struct daemon_opts opts; /* of the daemons that are started from now on */
 };
 /* Of the case that runs; its log is kept in daemon_said. For UNIT: host_setup makes it, and
- * host_teardown stops its daemon, if it has one, and removes it. */
+ * host_teardown closes K and A, stops its daemon, where these are there, and removes it. */
 extern struct host H;
-extern struct rank K; /* of it, where the case has one */
+extern struct rank K;  /* of it, where the case has one */
+extern struct asker A; /* and who asks its daemon */
 extern struct said daemon_said;
 int host_setup(void **state);
+int host_setup_started(void **state); /* and its daemon, as host_start(&H, NULL) */
 int host_teardown(void **state);
 /* A job of H that never tears a copy, if what is given besides does not say otherwise. */
 #define plan(job_, mesh_, ...) \
@@ -41,6 +44,18 @@ struct plan_of_job plan_of_host(struct plan_of_job p);
 	({                                                 \
 		struct plan_of_job p_ = plan(__VA_ARGS__); \
 		rank_open(k, &p_, 0);                      \
+	})
+
+/* Its ranks, as rank.h says it of a plan. */
+#define launch_of(plan_, script, arg)          \
+	({                                     \
+		struct plan_of_job p_ = plan_; \
+		launch(&p_, script, arg);      \
+	})
+#define team_of(plan_, script, arg)            \
+	({                                     \
+		struct plan_of_job p_ = plan_; \
+		team(&p_, script, arg);        \
 	})
 
 void host_make(struct host *h);
@@ -77,6 +92,8 @@ struct gate {
 };
 void gate_make(struct gate *g);
 void gate_set(struct gate *g, bool closed);
+extern struct gate G;
+void host_start_gated(void);		  /* H, with G, which is open */
 pthread_t gate_open_soon(struct gate *g); /* when another one is likely to wait for that */
 void gate_await(struct gate *g);	  /* until somebody waits at it */
 

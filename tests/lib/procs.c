@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* procs.c - see procs.h. */
 #include "tests/lib/procs.h"
+#include "tests/lib/row.h"
 
 struct shared_faults *faults;
+pid_t D;
+const struct proc_opts finishing = { .guard = CKPT_FINISH };
+struct proc R[3];
 
 static int64_t fault_pwrite(void *ctx, int fd, const void *buf, uint64_t len, uint64_t off)
 {
@@ -31,11 +35,20 @@ void faults_make(void)
 	MUST(faults != MAP_FAILED);
 }
 
-int procs_setup(void **state)
+int procs_setup_without_daemon(void **state)
 {
 	(void)host_setup(state);
 	faults_make();
+	D = 0;
 	return chmod(H.dir, 0755) < 0 || mkdir(H.store, 0700) < 0 ? -1 : 0;
+}
+
+int procs_setup(void **state)
+{
+	if (procs_setup_without_daemon(state) < 0)
+		return -1;
+	D = daemon_start();
+	return 0;
 }
 
 /* --- processes --- */
@@ -60,12 +73,16 @@ int child_end(pid_t pid)
 	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
 		if (child[i] == pid)
 			child[i] = 0;
+	if (pid == D)
+		D = 0;
 	return status;
 }
 
 int procs_teardown(void **state)
 {
 	atomic_store(&faults->hold, 0);
+	if (D)
+		daemon_leave(D);
 	for (uint32_t i = 0; i < CHILDREN_MAX; i++)
 		if (child[i]) {
 			(void)kill(child[i], SIGKILL);
@@ -220,24 +237,13 @@ static void log_of_rank(void *ctx, int level, const char *line)
 
 static int life_attach(struct life *l, struct ckpt_err *e)
 {
-	struct ckpt_opts o = {
-		.size = sizeof o,
-		.flags = l->o.flags ? l->o.flags : CKPT_REQUIRE,
-		.job = JOB,
-		.store = H.store,
-		.socket = H.socket,
-		.rank = l->o.rank,
-		.world = l->o.world,
-		.generation = l->o.generation,
-		.agree = l->o.agree ? agree : NULL,
-		.agree_ctx = l,
-		.slots = l->o.slots,
-		.persist_every = l->o.persist_every,
-		.check = l->o.check,
-		.guard = l->o.guard,
-		.guard_ns = l->o.guard_ns,
-		.log = getenv("CKPT_TEST_LOG") ? log_of_rank : NULL,
-	};
+	struct ckpt_opts o =
+		ROW(.size = sizeof o, .flags = l->o.flags ? l->o.flags : CKPT_REQUIRE, .job = JOB,
+		    .store = H.store, .socket = H.socket, .rank = l->o.rank, .world = l->o.world,
+		    .generation = l->o.generation, .agree = l->o.agree ? agree : NULL,
+		    .agree_ctx = l, .slots = l->o.slots, .persist_every = l->o.persist_every,
+		    .check = l->o.check, .guard = l->o.guard, .guard_ns = l->o.guard_ns,
+		    .log = getenv("CKPT_TEST_LOG") ? log_of_rank : NULL);
 
 	if (l->o.uid && (setgid(l->o.uid) < 0 || setuid(l->o.uid) < 0))
 		return -errno;
@@ -250,21 +256,11 @@ static int life_tensor(struct life *l, uint32_t i, struct ckpt_err *e)
 	const struct ckpt_placement shard = { .how = CKPT_SHARD };
 	const uint64_t shape = (uint64_t)l->o.words * l->o.world;
 	struct ckpt_local local = { .ptr = l->mem[i] };
-	struct ckpt_tensor t = {
-		.size = sizeof t,
-		.role = i == WEIGHTS ? CKPT_PARAM : CKPT_MOMENT1,
-		.dtype = CKPT_U64,
-		.component = component_name[i],
-		.name = tensor_name[i],
-		.of = i == WEIGHTS ? NULL : tensor_name[WEIGHTS],
-		.ndim = 1,
-		.mesh = l->mesh,
-		.nplace = 1,
-		.nlocal = 1,
-		.shape = &shape,
-		.place = &shard,
-		.local = &local,
-	};
+	struct ckpt_tensor t =
+		ROW(.size = sizeof t, .role = i == WEIGHTS ? CKPT_PARAM : CKPT_MOMENT1,
+		    .dtype = CKPT_U64, .component = component_name[i], .name = tensor_name[i],
+		    .of = i == WEIGHTS ? NULL : tensor_name[WEIGHTS], .ndim = 1, .mesh = l->mesh,
+		    .nplace = 1, .nlocal = 1, .shape = &shape, .place = &shard, .local = &local);
 
 	return ckpt_tensor_add(l->c, &t, NULL, e);
 }
@@ -310,11 +306,8 @@ static int life_holds(const struct life *l, uint32_t t, uint64_t step)
 static int life_order(struct life *l, const struct order *o, struct answer *a, struct ckpt_err *e)
 {
 	struct ckpt_mark mark = { .size = sizeof mark, .flags = o->flags };
-	struct ckpt_want want = { .size = sizeof want,
-				  .flags = o->flags,
-				  .step = o->step,
-				  .only = o->only[0] ? o->only : NULL,
-				  .deadline_ns = o->ns };
+	struct ckpt_want want = ROW(.size = sizeof want, .flags = o->flags, .step = o->step,
+				    .only = o->only[0] ? o->only : NULL, .deadline_ns = o->ns);
 
 	switch (o->verb) {
 	case ATTACH:
@@ -435,6 +428,12 @@ void proc_kill(struct proc *r)
 {
 	assert_int_equal(kill(r->pid, SIGKILL), 0);
 	proc_gone(r);
+}
+
+void procs_kill(struct proc *r, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		proc_kill(&r[i]);
 }
 
 void proc_leave(struct proc *r)

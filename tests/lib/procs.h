@@ -26,6 +26,7 @@
 #define AT_ONCE_NS (2 * NS_PER_S) /* "at once", on a machine that is busy with other tests */
 
 int procs_setup(void **state);
+int procs_setup_without_daemon(void **state);
 int procs_teardown(void **state); /* nobody is left */
 
 /* What daemons do on the disk when a test says so; shared with all of them. */
@@ -49,6 +50,7 @@ void serve(const char *path, int say);
 /* What daemon_open said in a process of its own, which then serves if that was 0. */
 int daemon_try(pid_t *ret_pid);
 pid_t daemon_start(void);
+extern pid_t D; /* of the case that runs: procs_setup starts it, and procs_teardown lets it leave */
 void daemon_leave(pid_t pid); /* SIGTERM: it drains and leaves in order */
 
 /* --- ranks --- */
@@ -106,6 +108,9 @@ struct proc {
 	struct answer last;
 };
 
+extern const struct proc_opts finishing; /* whose guard is CKPT_FINISH, and else the usual */
+extern struct proc R[3];		 /* ranks of the case that runs */
+
 enum { WEIGHTS, MOMENTS, TENSORS };
 extern const char *const tensor_name[TENSORS];
 
@@ -113,6 +118,7 @@ void proc_start(struct proc *r, struct proc_opts o); /* a new process, not attac
 void procs_start(struct proc *r, uint32_t n, struct proc_opts o); /* of one launch, ready */
 void proc_join(struct proc *r);					  /* attach and declare */
 void proc_kill(struct proc *r);
+void procs_kill(struct proc *r, uint32_t n);
 void proc_leave(struct proc *r);			  /* detach, and end the process */
 void all_leave(struct proc *r, uint32_t n, pid_t daemon); /* the ranks, then the daemon */
 

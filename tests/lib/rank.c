@@ -3,6 +3,7 @@
 #include "tests/lib/rank.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
+#include "tests/lib/row.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -86,30 +87,19 @@ int rank_attach(struct rank *k, const struct plan_of_job *p, uint32_t rank)
 	struct ckpt_opts o;
 	int rc;
 
-	*k = (struct rank){
-		.plan = &k->own, .own = own, .rank = rank, .arg = arg, .barrier = barrier
-	};
+	*k = (struct rank)ROW(.plan = &k->own, .own = own, .rank = rank, .arg = arg,
+			      .barrier = barrier);
 	p = &k->own;
 	MUST_OK(mesh_parse(p->mesh, &k->a, &k->mesh, err), err);
 	k->world = k->mesh.nrank;
-	o = (struct ckpt_opts){ .size = sizeof o,
-				.flags = p->flags ? p->flags : CKPT_REQUIRE,
-				.job = p->job,
-				.store = p->store,
-				.socket = p->socket,
-				.rank = rank,
-				.world = k->world,
-				.generation = p->generation,
-				.slots = p->slots,
-				.persist_every = p->persist_every,
-				.guard = p->guard,
-				.guard_ns = p->guard_ns,
-				.memory_max = p->memory_max,
-				.check = p->check,
-				.agree = p->agree,
-				.agree_ctx = k,
-				.log = p->log,
-				.log_ctx = p->log_ctx ? p->log_ctx : k };
+	o = (struct ckpt_opts)ROW(.size = sizeof o, .flags = p->flags ? p->flags : CKPT_REQUIRE,
+				  .job = p->job, .store = p->store, .socket = p->socket,
+				  .rank = rank, .world = k->world, .generation = p->generation,
+				  .slots = p->slots, .persist_every = p->persist_every,
+				  .guard = p->guard, .guard_ns = p->guard_ns,
+				  .memory_max = p->memory_max, .check = p->check, .agree = p->agree,
+				  .agree_ctx = k, .log = p->log,
+				  .log_ctx = p->log_ctx ? p->log_ctx : k);
 	rc = ckpt_attach(&o, &k->c, err);
 	if (rc == 0 && p->fresh)
 		MUST(ckpt_fresh(k->c) == 0);
@@ -136,12 +126,10 @@ static uint32_t placements(const struct rank *k, const struct rank_spec *s,
 				continue;
 			if (tp && s->ndim < 2)
 				continue;
-			ret[n++] = (struct ckpt_placement){
-				.how = CKPT_SHARD,
-				.mesh_dim = (uint16_t)d,
-				.tensor_dim = (uint16_t)(tp && s->cut != 3 ? 1 : 0),
-				.split_factor = fsdp && s->cut == 2 ? 3 : 1
-			};
+			ret[n++] = (struct ckpt_placement)
+				ROW(.how = CKPT_SHARD, .mesh_dim = (uint16_t)d,
+				    .tensor_dim = (uint16_t)(tp && s->cut != 3 ? 1 : 0),
+				    .split_factor = fsdp && s->cut == 2 ? 3 : 1);
 		}
 	return n;
 }
@@ -166,19 +154,11 @@ int rank_tensor_declare(struct rank *k, uint32_t spec)
 	struct ckpt_placement place[4];
 	struct layout l = { .nplace = placements(k, s, place), .place = place };
 	struct ckpt_local local[2] = { { 0 } };
-	struct ckpt_tensor x = { .size = sizeof x,
-				 .cls = s->cls,
-				 .role = s->role,
-				 .dtype = s->dtype,
-				 .component = s->component,
-				 .name = s->name,
-				 .of = s->of,
-				 .ndim = s->ndim,
-				 .mesh = k->mesh_id,
-				 .nplace = l.nplace,
-				 .shape = t->shape,
-				 .place = place,
-				 .local = local };
+	struct ckpt_tensor x =
+		ROW(.size = sizeof x, .cls = s->cls, .role = s->role, .dtype = s->dtype,
+		    .component = s->component, .name = s->name, .of = s->of, .ndim = s->ndim,
+		    .mesh = k->mesh_id, .nplace = l.nplace, .shape = t->shape, .place = place,
+		    .local = local);
 	uint64_t start[2][3], extent[2][3], bytes, numel = 1;
 	uint32_t coord[CKPT_DIMS_MAX], pad = s->memory == WITH_GAPS ? 3 : 0;
 	struct indexset share;
@@ -534,10 +514,9 @@ void team(const struct plan_of_job *p, void (*script)(struct rank *k), void *arg
 
 	pthread_barrier_init(&barrier, NULL, n);
 	for (uint32_t i = 0; i < n; i++) {
-		m[i] = (struct teammate){
-			.k = { .plan = p, .rank = i, .arg = arg, .barrier = &barrier },
-			.script = script
-		};
+		m[i] = (struct teammate)
+			ROW(.k = { .plan = p, .rank = i, .arg = arg, .barrier = &barrier },
+			    .script = script);
 		MUST(pthread_create(&m[i].thread, NULL, teammate_run, &m[i]) == 0);
 	}
 	for (uint32_t i = 0; i < n; i++)

@@ -29,6 +29,14 @@
 #include <cmocka.h>
 #include "ckpt/base/util.h"
 
+/* A call that must give 0; where it explains itself in *err, that is printed. */
+#define assert_ok(call) assert_int_equal(call, 0)
+#define assert_ok_err(call, err)                               \
+	do {                                                   \
+		if ((call) != 0)                               \
+			fail_msg("%s: %s", #call, (err)->msg); \
+	} while (0)
+
 struct unit_file {
 	/* around each case */
 	CMFixtureFunction setup, teardown;

@@ -52,14 +52,12 @@ static const char *state_of(const char *store, uint64_t step)
 	static char word[32];
 	json_t *j, *all;
 
-	RUN_IS(0, "ls", "--all", "--json", store);
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", "--all", "--json", store);
 	all = json_object_get(j, "checkpoints");
 	word[0] = 0;
 	for (size_t i = 0; i < json_array_size(all); i++)
 		if (number(json_array_get(all, i), "step") == step)
 			snprintf(word, sizeof word, "%s", string(json_array_get(all, i), "state"));
-	json_decref(j);
 	return word;
 }
 
@@ -148,11 +146,9 @@ TEST(another_jobs_step_is_none_of_this_job_until_it_is_adopted)
 	SHOWN_IS(0, "adopt", "-n", step_of(store, "run", 40));
 	SHOWN_IS(2, "adopt", step_of(store, "run", 40));
 	assert_string_equal(state_of(store, 40), "misplaced");
-	RUN_IS(0, "adopt", "--yes", "--json", step_of(store, "run", 40));
-	j = json_out("ckptd.adopt/1");
+	j = json_run("ckptd.adopt/1", "adopt", "--yes", "--json", step_of(store, "run", 40));
 	assert_json_has(j, "{'adopted_count':1, 'job':'run', 'directory_from':null}");
 	assert_string_equal(string(item(j, "items", 0), "from_job"), "base");
-	json_decref(j);
 	assert_string_equal(state_of(store, 40), "committed");
 	RUN_IS(0, "verify", "--data", "-C", store, "step:40");
 	SHOWN_IS(0, "ls", store);
@@ -181,8 +177,7 @@ TEST(adopted_steps_stand_where_their_numbers_say)
 	make_step(other, &(struct how){ "far", "fsdp=2", 25, 1000, UINT64_MAX, UINT64_MAX, false });
 	copy_step(step_of(other, "far", 25), step_of(store, "run", 25));
 	RUN_IS(0, "adopt", "--yes", step_of(store, "run", 25));
-	RUN_IS(0, "ls", "--json", store);
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", "--json", store);
 	all = member(j, "checkpoints", JSON_ARRAY);
 	assert_int_equal(json_array_size(all), ARRAY_LEN(want));
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
@@ -190,7 +185,6 @@ TEST(adopted_steps_stand_where_their_numbers_say)
 		assert_int_equal(json_typeof(json_object_get(json_array_get(all, i), "adopted")),
 				 want[i] == 25 ? JSON_STRING : JSON_NULL);
 	}
-	json_decref(j);
 }
 
 TEST(a_step_in_a_directory_that_no_job_has_is_refused_too)

@@ -7,6 +7,7 @@
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/slice.h"
 #include "ckpt/cli/tally.h"
+#include "tests/lib/row.h"
 #include <math.h>
 #include <signal.h>
 
@@ -174,17 +175,15 @@ TEST(a_slice_that_does_not_fit_says_where_and_what_the_shape_is)
 {
 	static const struct {
 		const char *text, *where, *why;
-	} cases[] = { { "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
-		      { "0, -6", "character 4", "index -6 is outside of dimension 1" },
-		      { "::2", "character 2", "no step" },
-		      { "0:4:2", "character 4", "no step" },
-		      { "a", "character 1", "expected" },
-		      { "1,,2", "character 3", "expected" },
-		      { "0:4 5", "character 5", "the end" },
-		      { "0,0,0,0", "character 7", "one item more" },
-		      { "-", "character 1", "must follow the sign" },
-		      { "0:+", "character 3", "must follow the sign" },
-		      { "", "character 1", "expected" } };
+	} cases[] = ROW({ "7", "character 1", "index 7 is outside of dimension 0, which has 7" },
+			{ "0, -6", "character 4", "index -6 is outside of dimension 1" },
+			{ "::2", "character 2", "no step" }, { "0:4:2", "character 4", "no step" },
+			{ "a", "character 1", "expected" }, { "1,,2", "character 3", "expected" },
+			{ "0:4 5", "character 5", "the end" },
+			{ "0,0,0,0", "character 7", "one item more" },
+			{ "-", "character 1", "must follow the sign" },
+			{ "0:+", "character 3", "must follow the sign" },
+			{ "", "character 1", "expected" });
 	const uint64_t shape[] = { 7, 5, 4 };
 	struct ckpt_err err;
 	struct slice s;
@@ -220,32 +219,19 @@ TEST(every_dtype_means_its_numbers)
 		uint32_t dtype;
 		uint64_t bits;
 		double x;
-	} cases[] = { { CKPT_BOOL, 0, 0 },
-		      { CKPT_BOOL, 2, 1 },
-		      { CKPT_U8, 0xff, 255 },
-		      { CKPT_I8, 0xff, -1 },
-		      { CKPT_F8_E4M3, 0x7e, 448 },
-		      { CKPT_F8_E4M3, 0x01, 0x1p-9 },
-		      { CKPT_F8_E4M3, 0xb8, -1 },
-		      { CKPT_F8_E5M2, 0x7b, 57344 },
-		      { CKPT_F8_E5M2, 0x01, 0x1p-16 },
-		      { CKPT_F8_E5M2, 0xfc, -INFINITY },
-		      { CKPT_F8_E8M0, 0, 0x1p-127 },
-		      { CKPT_F8_E8M0, 0xfe, 0x1p127 },
-		      { CKPT_U16, 0xffff, 65535 },
-		      { CKPT_I16, 0x8000, -32768 },
-		      { CKPT_F16, 0x7bff, 65504 },
-		      { CKPT_F16, 0x0001, 0x1p-24 },
-		      { CKPT_F16, 0xfc00, -INFINITY },
-		      { CKPT_F16, 0xbc00, -1 },
-		      { CKPT_BF16, 0x3f80, 1 },
-		      { CKPT_BF16, 0xc049, -3.140625 },
-		      { CKPT_U32, 0xffffffff, 4294967295.0 },
-		      { CKPT_I32, 0xffffffff, -1 },
-		      { CKPT_F32, 0x40490fdb, (double)3.14159274f },
-		      { CKPT_U64, UINT64_MAX, 0x1p64 },
-		      { CKPT_I64, UINT64_MAX, -1 },
-		      { CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 } };
+	} cases[] = ROW({ CKPT_BOOL, 0, 0 }, { CKPT_BOOL, 2, 1 }, { CKPT_U8, 0xff, 255 },
+			{ CKPT_I8, 0xff, -1 }, { CKPT_F8_E4M3, 0x7e, 448 },
+			{ CKPT_F8_E4M3, 0x01, 0x1p-9 }, { CKPT_F8_E4M3, 0xb8, -1 },
+			{ CKPT_F8_E5M2, 0x7b, 57344 }, { CKPT_F8_E5M2, 0x01, 0x1p-16 },
+			{ CKPT_F8_E5M2, 0xfc, -INFINITY }, { CKPT_F8_E8M0, 0, 0x1p-127 },
+			{ CKPT_F8_E8M0, 0xfe, 0x1p127 }, { CKPT_U16, 0xffff, 65535 },
+			{ CKPT_I16, 0x8000, -32768 }, { CKPT_F16, 0x7bff, 65504 },
+			{ CKPT_F16, 0x0001, 0x1p-24 }, { CKPT_F16, 0xfc00, -INFINITY },
+			{ CKPT_F16, 0xbc00, -1 }, { CKPT_BF16, 0x3f80, 1 },
+			{ CKPT_BF16, 0xc049, -3.140625 }, { CKPT_U32, 0xffffffff, 4294967295.0 },
+			{ CKPT_I32, 0xffffffff, -1 }, { CKPT_F32, 0x40490fdb, (double)3.14159274f },
+			{ CKPT_U64, UINT64_MAX, 0x1p64 }, { CKPT_I64, UINT64_MAX, -1 },
+			{ CKPT_F64, UINT64_C(0x400921fb54442d18), 3.141592653589793 });
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++)
 		if (real_of(cases[i].dtype, cases[i].bits) != cases[i].x)
@@ -582,10 +568,8 @@ TEST(statistics_are_what_one_by_one_gives)
 		p = truth(x, &all, 10);
 		want = naive_of(x->dtype, p, all.numel);
 		free(p);
-		RUN_IS(0, "cat", checkpoint(0), NAME(x), "--stats", "--json");
-		j = json_out("ckptd.cat/1");
+		j = json_run("ckptd.cat/1", "cat", checkpoint(0), NAME(x), "--stats", "--json");
 		check_stats(j, &want);
-		json_decref(j);
 	}
 	sample_free(&s);
 }
@@ -620,25 +604,20 @@ TEST(tally_is_right_for_every_dtype)
 
 TEST(what_is_no_number_is_counted_and_left_out)
 {
-	json_t *j;
 	const json_t *s;
+	json_t *j = json_run("ckptd.cat/1", "cat", made, "model/odd", "--stats", "--json");
 
-	RUN_IS(0, "cat", made, "model/odd", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_json_has(
 		s,
 		"{'nan_count':2, 'inf_count':1, 'neg_inf_count':1, 'zero_count':2, 'finite_count':4, 'min':-3.0, 'max':5.0, 'mean':0.5}");
-	json_decref(j);
 	SHOWN_IS(0, "cat", made, "model/odd", "--stats");
 	/* Integers keep all their digits, and doubles at the end of their range their mean. */
 	SHOWN_IS(0, "cat", made, "model/whole", "--stats");
-	RUN_IS(0, "cat", made, "model/big", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", made, "model/big", "--stats", "--json");
 	s = member(j, "stats", JSON_OBJECT);
 	assert_true(fabs(real(s, "mean") / 1.5e308 - 1) < 1e-12);
 	assert_true(fabs(real(s, "std") / 0.1e308 - 1) < 1e-12);
-	json_decref(j);
 }
 
 TEST(nothing_and_a_single_value_pass_through_everything)
@@ -650,11 +629,9 @@ TEST(nothing_and_a_single_value_pass_through_everything)
 	assert_int_equal(got.out_len, 0);
 	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--npy");
 	assert_int_equal(got.out_len, 128);
-	RUN_IS(0, "cat", checkpoint(0), "model/nothing", "--stats", "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", checkpoint(0), "model/nothing", "--stats", "--json");
 	assert_int_equal(number(member(j, "stats", JSON_OBJECT), "finite_count"), 0);
 	assert_true(json_is_null(json_object_get(member(j, "stats", JSON_OBJECT), "min_text")));
-	json_decref(j);
 	RUN_IS(0, "cat", checkpoint(0), "optim/step");
 	assert_int_equal(got.out_len, 8);
 	memcpy(&v, got.out, 8);
@@ -726,21 +703,17 @@ TEST(a_reader_that_goes_away_ends_it_without_a_word)
 
 TEST(a_program_gets_metadata_and_no_values)
 {
-	json_t *j;
+	json_t *j = json_run("ckptd.cat/1", "cat", made, "model/w", "--slice", "1,:", "--json");
 
-	RUN_IS(0, "cat", made, "model/w", "--slice", "1,:", "--json");
-	j = json_out("ckptd.cat/1");
 	assert_json_has(j, "{'component':'model', 'name':'w', 'dtype':'F32', 'slice':'[1, :]'}");
 	assert_int_equal(count(j, "shape"), 2);
 	assert_int_equal(count(j, "result_shape"), 1);
 	assert_json_has(j, "{'elements':3, 'bytes':12, 'job':'made', 'stats':null}");
-	json_decref(j);
-	RUN_IS(0, "cat", made, "model/w", "-o", path_of("%s/j.npy", top), "--json");
-	j = json_out("ckptd.cat/1");
+	j = json_run("ckptd.cat/1", "cat", made, "model/w", "-o", path_of("%s/j.npy", top),
+		     "--json");
 	assert_string_equal(string(j, "destination"), path_of("%s/j.npy", top));
 	assert_int_equal(number(j, "file_bytes"), 128 + 24);
 	assert_string_equal(string(j, "npy_descr"), "<f4");
-	json_decref(j);
 	unlink(path_of("%s/j.npy", top));
 }
 

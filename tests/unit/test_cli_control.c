@@ -6,6 +6,7 @@
  */
 #include "ckpt/cli/control.h"
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/row.h"
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
@@ -174,35 +175,23 @@ static struct wire_report_job *report_make(uint32_t njob, uint32_t nrank)
 	memset(fake.report, 0, sizeof fake.report);
 	fake.bytes = wire_report_bytes(njob, njob * nrank, njob);
 	assert_true(fake.bytes < sizeof fake.report);
-	*h = (struct wire_report_head){ .magic = WIRE_MAGIC,
-					.njob = njob,
-					.nrank = njob * nrank,
-					.nstep = njob,
-					.now_ns = 100 * NS_PER_S,
-					.wall_ns = WALL_NS,
-					.began_ns = NS_PER_S,
-					.pid = 77,
-					.version = "ckptd 0.1.0" };
+	*h = (struct wire_report_head)ROW(.magic = WIRE_MAGIC, .njob = njob, .nrank = njob * nrank,
+					  .nstep = njob, .now_ns = 100 * NS_PER_S,
+					  .wall_ns = WALL_NS, .began_ns = NS_PER_S, .pid = 77,
+					  .version = "ckptd 0.1.0");
 	for (uint32_t i = 0; i < njob; i++) {
-		job[i] = (struct wire_report_job){ .id = i + 1,
-						   .generation = 1,
-						   .launch = WIRE_READY,
-						   .world = nrank,
-						   .attached = nrank,
-						   .nslot = 2,
-						   .taken = 5,
-						   .newest = 6 };
+		job[i] = (struct wire_report_job)ROW(.id = i + 1, .generation = 1,
+						     .launch = WIRE_READY, .world = nrank,
+						     .attached = nrank, .nslot = 2, .taken = 5,
+						     .newest = 6);
 		snprintf(job[i].name, sizeof job[i].name, "job%u", i);
 		strcpy(job[i].store, "/data/training/runs");
 		for (uint32_t r = 0; r < nrank; r++)
 			rank[i * nrank + r] = (struct wire_report_rank){ .job = i,
 									 .rank = r,
 									 .state = WIRE_ATTACHED };
-		step[i] = (struct wire_report_step){ .job = i,
-						     .step = 5,
-						     .generation = 1,
-						     .state = WIRE_STAGED,
-						     .flags = WIRE_HELD };
+		step[i] = (struct wire_report_step)ROW(.job = i, .step = 5, .generation = 1,
+						       .state = WIRE_STAGED, .flags = WIRE_HELD);
 	}
 	return job;
 }
@@ -231,23 +220,14 @@ static void jobs_below(const char *store, struct wire_report_job *job)
 /* --- tests --- */
 TEST(a_daemon_that_is_none_is_said_to_be_none)
 {
-	static const char *const says[MANNERS] = {
-		[RIGHT] = "",
-		[LEAVES] = "closed the connection",
-		[SHORT] = "another version",
-		[OTHER] = "another version",
-		[SEQUENCE] = "another",
-		[NO_MEMFD] = "another version",
-		[UNSEALED] = "seals",
-		[LONGER] = "bytes long",
-		[NONSENSE] = "structure",
-		[WRONG_JOB] = "malformed",
-		[OLDER] = "of an older version",
-		[NEWER] = "ckptd 9 speaks protocol ",
-		[NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
-		[UNENDED] = "malformed",
-		[UNENDED_TOO] = "malformed",
-	};
+	static const char *const says[MANNERS] =
+		ROW([RIGHT] = "", [LEAVES] = "closed the connection", [SHORT] = "another version",
+		    [OTHER] = "another version", [SEQUENCE] = "another",
+		    [NO_MEMFD] = "another version", [UNSEALED] = "seals", [LONGER] = "bytes long",
+		    [NONSENSE] = "structure", [WRONG_JOB] = "malformed",
+		    [OLDER] = "of an older version", [NEWER] = "ckptd 9 speaks protocol ",
+		    [NEWER_OK] = "speaks protocol 3, this ckptctl protocol 2",
+		    [UNENDED] = "malformed", [UNENDED_TOO] = "malformed");
 
 	for (enum manner m = RIGHT; m < MANNERS; m++) {
 		struct wire_report_job *j = report_make(1, 2);
@@ -470,11 +450,10 @@ static struct wire_report_job *report_training(void)
 	h->nstep = 5;
 	fake.bytes = wire_report_bytes(1, 2, 5);
 	for (uint32_t i = 0; i < 5; i++)
-		s[i] = (struct wire_report_step){ .step = 212 - 2 * i,
-						  .generation = 1,
-						  .state = WIRE_COMMITTED,
-						  .mark_ns = 100 * NS_PER_S - NS_PER_S -
-							     i * NS_PER_S / 2 };
+		s[i] = (struct wire_report_step)ROW(.step = 212 - 2 * i, .generation = 1,
+						    .state = WIRE_COMMITTED,
+						    .mark_ns = 100 * NS_PER_S - NS_PER_S -
+							       i * NS_PER_S / 2);
 	s[0].state = WIRE_SKIPPED;
 	s[1].mark_ns = 98 * NS_PER_S;
 	s[1].state = WIRE_STAGED;
@@ -483,21 +462,13 @@ static struct wire_report_job *report_training(void)
 		s[i].mark_ns = 98 * NS_PER_S - (i - 1) * NS_PER_S / 2;
 	report_ranks()[1].marks = 100;
 	report_ranks()[1].measured_ns = 50 * NS_PER_S;
-	*j = (struct wire_report_job){ .id = 1,
-				       .name = "demo",
-				       .store = "/runs",
-				       .generation = 1,
-				       .launch = WIRE_READY,
-				       .world = 2,
-				       .attached = 2,
-				       .nslot = 2,
-				       .newest = 213,
-				       .taken = 88,
-				       .skipped = 12,
-				       .skipped_by = { [WIRE_SKIP_FULL] = 9, [WIRE_SKIP_LATE] = 2 },
-				       .last_committed = 201,
-				       .last_committed_wall_ns = WALL_NS - 41 * NS_PER_S,
-				       .last_commit_ns = NS_PER_S };
+	*j = (struct wire_report_job)
+		ROW(.id = 1, .name = "demo", .store = "/runs", .generation = 1,
+		    .launch = WIRE_READY, .world = 2, .attached = 2, .nslot = 2, .newest = 213,
+		    .taken = 88, .skipped = 12,
+		    .skipped_by = { [WIRE_SKIP_FULL] = 9, [WIRE_SKIP_LATE] = 2 },
+		    .last_committed = 201, .last_committed_wall_ns = WALL_NS - 41 * NS_PER_S,
+		    .last_commit_ns = NS_PER_S);
 	return j;
 }
 
@@ -577,12 +548,9 @@ TEST(ls_shows_what_the_daemon_holds_in_memory)
 	strcpy(j->name, "alpha");
 	s = report_steps();
 	/* the first is in the store, too; the second of another job is not listed */
-	s[0] = (struct wire_report_step){ .step = 30,
-					  .generation = 1,
-					  .state = WIRE_COMMITTED,
-					  .flags = WIRE_HELD,
-					  .mark_ns = 90 * NS_PER_S,
-					  .total = 7 * MIB };
+	s[0] = (struct wire_report_step)ROW(.step = 30, .generation = 1, .state = WIRE_COMMITTED,
+					    .flags = WIRE_HELD, .mark_ns = 90 * NS_PER_S,
+					    .total = 7 * MIB);
 	fake_start(RIGHT);
 	strcpy(j->store, RIG_HERE "/work");
 	SHOWN_IS(0, "ls", alpha, "-S", fake.path);

@@ -9,6 +9,7 @@
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/table/target.h"
 #include "tests/lib/io_faults.h"
+#include "tests/lib/row.h"
 #include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -79,9 +80,8 @@ static void make_source(const char *path, const char *mesh, uint64_t scale, uint
 	d = opendir(made);
 	for (struct dirent *x; (x = readdir(d));)
 		if (x->d_name[0] != '.')
-			assert_int_equal(linkat(dirfd(d), x->d_name, AT_FDCWD,
-						path_of("%s/%s", path, x->d_name), 0),
-					 0);
+			assert_ok(linkat(dirfd(d), x->d_name, AT_FDCWD,
+					 path_of("%s/%s", path, x->d_name), 0));
 	closedir(d);
 }
 
@@ -225,15 +225,11 @@ static struct ckpt_err err;
 static void engine_make(const char *from, const char *to, const char *mesh)
 {
 	assert_int_equal(try_open(from, &e.src), 0);
-	if (target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err))
-		fail_msg("%s", err.msg);
-	e.opts = (struct conversion_opts){ .ops = quick_ops(),
-					   .engine = IO_THREADS,
-					   .src = e.src.k,
-					   .src_fd = e.src.fd,
-					   .target = &e.target,
-					   .dst = to,
-					   .mem_limit = LEAST };
+	assert_ok_err(target_make(&e.src.k->table, mesh, NULL, 0, &e.target, NULL, NULL, &err),
+		      &err);
+	e.opts = (struct conversion_opts)ROW(.ops = quick_ops(), .engine = IO_THREADS,
+					     .src = e.src.k, .src_fd = e.src.fd,
+					     .target = &e.target, .dst = to, .mem_limit = LEAST);
 }
 
 static void engine_free(void)
@@ -255,6 +251,20 @@ static int engine_run(void)
 	f = *conversion_facts(c);
 	conversion_close(c);
 	return rc;
+}
+
+static void engine_from(const char *from_mesh, uint64_t scale, const char *to, const char *mesh)
+{
+	make_source(src, from_mesh, scale, 5);
+	engine_make(src, to, mesh);
+}
+
+/* What comes out of an engine that nothing disturbs; its next runs are to dst. */
+static void make_whole(const char *from_mesh, uint64_t scale, const char *mesh)
+{
+	engine_from(from_mesh, scale, whole, mesh);
+	assert_int_equal(engine_run(), 0);
+	e.opts.dst = dst;
 }
 
 static const char *partial_of(const char *path)
@@ -293,8 +303,7 @@ TEST(test_every_tensor_and_blob_arrives_on_every_mesh)
 		assert_true_checkpoint(dst, pairs[i].to, pairs[i].world);
 		assert_same(src, dst);
 		assert_false(exists(partial_of(dst)));
-		if (RUN("convert", dst, back, "--mesh", pairs[i].from) != 0)
-			fail_msg("%s", got.err);
+		RUN_IS(0, "convert", dst, back, "--mesh", pairs[i].from);
 		assert_same(src, back);
 		RUN_IS(0, "verify", "--data", dst, back);
 		remove_tree(src);
@@ -328,9 +337,8 @@ TEST(test_a_converted_checkpoint_is_one_like_any_other)
 	json_t *j;
 
 	dst = path_of("%s/step-000000000030", top);
-	RUN_IS(0, "-C", path_of("%s/alpha", work), "--json", "convert", "latest", dst, "--mesh",
-	       "fsdp=3");
-	j = json_out("ckptd.convert/1");
+	j = json_run("ckptd.convert/1", "-C", path_of("%s/alpha", work), "--json", "convert",
+		     "latest", dst, "--mesh", "fsdp=3");
 	assert_string_equal(string(j, "type"), "summary");
 	assert_string_equal(string(j, "destination"), dst);
 	assert_json_has(
@@ -341,7 +349,6 @@ TEST(test_a_converted_checkpoint_is_one_like_any_other)
 	assert_true(number(j, "compared_tensor_count") > 10);
 	assert_int_equal(strlen(string(j, "destination_id")), 32);
 	assert_true(json_is_array(json_object_get(j, "changes")));
-	json_decref(j);
 	SHOWN_IS(0, "show", dst);
 	RUN_IS(0, "diff", path_of("%s/alpha/step-000000000030", work), dst);
 	SHOWN_IS(0, "convert", dst, path_of("%s/two", top), "--mesh", "fsdp=2");
@@ -354,10 +361,7 @@ TEST(test_it_goes_on_where_it_was_interrupted)
 {
 	uint64_t before = 0, runs = 0, resumed = 0;
 
-	make_source(src, "fsdp=4", 10, 5);
-	engine_make(src, whole, "fsdp=2,tp=2");
-	assert_int_equal(engine_run(), 0);
-	e.opts.dst = dst;
+	make_whole("fsdp=4", 10, "fsdp=2,tp=2");
 	/* Each run may read a little more than a window: every window is the last one of some run. */
 	e.stop_at = 11u << 20;
 	for (int rc = -ECANCELED; rc == -ECANCELED; runs++) {
@@ -381,8 +385,7 @@ TEST(test_an_interrupt_counts_before_the_first_byte_too)
 {
 	struct conversion *c;
 
-	make_source(src, "fsdp=2", 0, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=2", 0, dst, "fsdp=3");
 	cli_stops = 1;
 	assert_int_equal(conversion_open(&e.opts, &c, &err), -ECANCELED);
 	assert_nothing(dst);
@@ -404,10 +407,7 @@ static void interrupt(void)
 TEST(test_torn_journals_are_not_believed)
 {
 	rng = draw_seed(__func__);
-	make_source(src, "fsdp=4", 10, 5);
-	engine_make(src, whole, "fsdp=3");
-	assert_int_equal(engine_run(), 0);
-	e.opts.dst = dst;
+	make_whole("fsdp=4", 10, "fsdp=3");
 	for (int what = 0; what < 8; what++) {
 		const char *j[2] = { path_of("%s/journal-0", partial_of(dst)),
 				     path_of("%s/journal-1", partial_of(dst)) };
@@ -421,9 +421,8 @@ TEST(test_torn_journals_are_not_believed)
 			assert_true(fd >= 0);
 			assert_int_equal(fstat(fd, &st), 0);
 			if (what == i || what == 2)
-				assert_int_equal(ftruncate(fd, (off_t)draw_below(
-								       &rng, (uint64_t)st.st_size)),
-						 0);
+				assert_ok(ftruncate(fd,
+						    (off_t)draw_below(&rng, (uint64_t)st.st_size)));
 			if (what == 3 + i || what == 5) {
 				off_t at = (off_t)draw_below(&rng, (uint64_t)st.st_size);
 
@@ -459,8 +458,7 @@ TEST(test_a_part_that_lost_what_was_synced_is_given_up)
 	DIR *d;
 	int rc;
 
-	make_source(src, "fsdp=4", 10, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=4", 10, dst, "fsdp=3");
 	interrupt();
 	d = opendir(partial_of(dst));
 	for (struct dirent *x; (x = readdir(d));)
@@ -498,8 +496,7 @@ static void fingerprint_change(const char *journal)
 	assert_true(fd >= 0 && fstat(fd, &st) == 0);
 	bytes = malloc((size_t)st.st_size);
 	assert_int_equal(pread(fd, bytes, (size_t)st.st_size, 0), st.st_size);
-	assert_int_equal(container_decode(bytes, (uint64_t)st.st_size, CONTAINER_JOURNAL, &v, &err),
-			 0);
+	assert_ok(container_decode(bytes, (uint64_t)st.st_size, CONTAINER_JOURNAL, &v, &err));
 	assert_true(v.map.nsect > 0 && v.map.nsect <= ARRAY_LEN(sect));
 	for (uint32_t i = 0; i < v.map.nsect; i++)
 		sect[i] = container_view_get(&v, v.map.sect[i].kind);
@@ -514,8 +511,7 @@ static void fingerprint_change(const char *journal)
 
 TEST(test_what_has_other_fingerprints_than_its_source_is_never_published)
 {
-	make_source(src, "fsdp=4", 10, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=4", 10, dst, "fsdp=3");
 	interrupt();
 	fingerprint_change(path_of("%s/journal-0", partial_of(dst)));
 	fingerprint_change(path_of("%s/journal-1", partial_of(dst)));
@@ -610,8 +606,7 @@ TEST(test_a_killed_run_is_continued)
 			assert_true(done != 1 || WIFSIGNALED(status));
 			resumed += done == 3;
 			if (i == 6 && !exists(dst)) {
-				if (engine_run())
-					fail_msg("%s", err.msg);
+				assert_ok_err(engine_run(), &err);
 				resumed += f.resumed;
 			}
 		}
@@ -631,10 +626,7 @@ TEST(test_a_full_disk_leaves_what_was_done)
 	struct io_faults faults;
 	uint64_t n, step, kept = 0, dropped = 0;
 
-	make_source(src, "fsdp=4", 10, 5);
-	engine_make(src, whole, "fsdp=3");
-	assert_int_equal(engine_run(), 0);
-	e.opts.dst = dst;
+	make_whole("fsdp=4", 10, "fsdp=3");
 	io_faults_init(&faults, quick_ops());
 	e.opts.ops = &faults.ops;
 	for (n = 1, step = 1;; n += step, step += n / 6) {
@@ -668,8 +660,7 @@ TEST(test_no_room_is_told_before_anything_is_written)
 {
 	struct io_faults faults;
 
-	make_source(src, "fsdp=4", 1, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=4", 1, dst, "fsdp=3");
 	io_faults_init(&faults, quick_ops());
 	io_faults_fail(&faults, IO_ON_FALLOCATE, 2, -ENOSPC, true);
 	e.opts.ops = &faults.ops;
@@ -686,10 +677,7 @@ TEST(test_any_failing_call_leaves_the_destination_away_or_whole)
 	struct io_faults faults;
 	uint64_t n;
 
-	make_source(src, "fsdp=2", 0, 5);
-	engine_make(src, whole, "fsdp=5");
-	assert_int_equal(engine_run(), 0);
-	e.opts.dst = dst;
+	make_whole("fsdp=2", 0, "fsdp=5");
 	io_faults_init(&faults, quick_ops());
 	for (n = 1;; n++) {
 		int rc;
@@ -775,8 +763,7 @@ TEST(test_after_a_power_loss_it_is_whole_or_continued)
 	e.opts.ops = &faults.ops;
 	e.opts.engine = IO_INLINE;
 	e.opts.dst = path_of("%s/dst", root);
-	if (engine_run())
-		fail_msg("%s", err.msg);
+	assert_ok_err(engine_run(), &err);
 	io_record_mark(record, 1);
 	e.opts.ops = quick_ops();
 	assert_int_equal(io_crash_states(record, &how, after_power_loss, &x, &states), 0);
@@ -841,8 +828,7 @@ TEST(test_many_parts_tell_their_tensors_once)
 
 	make_source(src, "fsdp=4", 1, 5);
 	engine_make(src, hold("dst"), "fsdp=3000");
-	if (parts_make(&e.target, &p, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(parts_make(&e.target, &p, &err), &err);
 	assert_int_equal(p.all.ntensor, e.target.ntensor);
 	assert_int_equal(p.all.nplace, 3000);
 	/* A part's own table tells all tensors and the mesh of 3,000 ranks. */
@@ -899,8 +885,7 @@ static int mkdir_and_lose(void *ctx, int dirfd, const char *path, mode_t mode)
 
 TEST(test_who_loses_the_lock_takes_nothing_away)
 {
-	make_source(src, "fsdp=2", 0, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=2", 0, dst, "fsdp=3");
 	racing = *quick_ops();
 	racing.mkdir = mkdir_and_lose;
 	e.opts.ops = &racing;
@@ -947,14 +932,12 @@ TEST(test_what_did_nothing_is_no_obstacle)
 {
 	struct conversion *c;
 
-	make_source(src, "fsdp=2", 0, 5);
-	engine_make(src, dst, "fsdp=3");
+	engine_from("fsdp=2", 0, dst, "fsdp=3");
 	/* As after a kill before the first journal that tells of bytes. */
 	assert_int_equal(conversion_open(&e.opts, &c, &err), 0);
 	conversion_close(c);
 	assert_true(exists(partial_of(dst)));
-	if (RUN("convert", src, dst, "--mesh", "fsdp=2"))
-		fail_msg("%s", got.err);
+	RUN_IS(0, "convert", src, dst, "--mesh", "fsdp=2");
 }
 
 static void files_limit(rlim_t n)

@@ -7,6 +7,7 @@
 #include "ckpt/cli/doctor.h"
 #include "ckpt/base/error.h"
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/row.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -41,36 +42,18 @@ static const struct doctor_finding *judged(const struct doctor_facts *f, const c
 /* A machine that has everything, and a job of 149 GiB. */
 static struct doctor_facts healthy(void)
 {
-	struct doctor_facts f = {
-		.path = "/ckpt",
-		.job_bytes = 149 * GIB,
-		.uid = 1000,
-		.probe = { .direct = true, .align = 4096, .fs_type = "xfs" },
-		.fs_magic = 0x58465342,
-		.sync_ns = 2 * NS_PER_MS,
-		.disk = "nvme0n1",
-		.write_cache = "write back",
-		.shmem_huge = "advise",
-		.free_bytes = 18 * TIB,
-		.total_bytes = 40 * TIB,
-		.free_files = DOCTOR_NONE,
-		.uring = true,
-		.uring_why = "io_uring",
-		.memlock = DOCTOR_NONE,
-		.nofile = 65536,
-		.fsize = DOCTOR_NONE,
-		.as = DOCTOR_NONE,
-		.mem_total = 2 * TIB,
-		.mem_available = TIB,
-		.shm_bytes = TIB,
-		.cgroup_limit = DOCTOR_NONE,
-		.kernel = "6.8.0",
-		.kernel_major = 6,
-		.kernel_minor = 8,
-		.socket = "/tmp/ckptd-1000/socket",
-		.systemd = true,
-		.now_ns = UINT64_C(1800000000) * NS_PER_S,
-	};
+	struct doctor_facts f =
+		ROW(.path = "/ckpt", .job_bytes = 149 * GIB, .uid = 1000,
+		    .probe = { .direct = true, .align = 4096, .fs_type = "xfs" },
+		    .fs_magic = 0x58465342, .sync_ns = 2 * NS_PER_MS, .disk = "nvme0n1",
+		    .write_cache = "write back", .shmem_huge = "advise", .free_bytes = 18 * TIB,
+		    .total_bytes = 40 * TIB, .free_files = DOCTOR_NONE, .uring = true,
+		    .uring_why = "io_uring", .memlock = DOCTOR_NONE, .nofile = 65536,
+		    .fsize = DOCTOR_NONE, .as = DOCTOR_NONE, .mem_total = 2 * TIB,
+		    .mem_available = TIB, .shm_bytes = TIB, .cgroup_limit = DOCTOR_NONE,
+		    .kernel = "6.8.0", .kernel_major = 6, .kernel_minor = 8,
+		    .socket = "/tmp/ckptd-1000/socket", .systemd = true,
+		    .now_ns = UINT64_C(1800000000) * NS_PER_S);
 
 	return f;
 }
@@ -262,11 +245,10 @@ TEST(hints_for_launchers_come_only_where_their_variables_are_set)
 
 TEST(looking_leaves_nothing_in_the_directory)
 {
-	char dir[PATH_MAX];
+	const char *dir = path_of("%s/store", top);
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir, .socket = "/nonexistent/s" };
 
-	snprintf(dir, sizeof dir, "%s/store", top);
 	assert_int_equal(mkdir(dir, 0700), 0);
 	doctor_look(&ask, &f);
 	assert_int_equal(entries(dir), 0);
@@ -284,20 +266,19 @@ TEST(looking_leaves_nothing_in_the_directory)
 
 TEST(a_directory_that_is_not_there_is_looked_at_through_its_parent)
 {
-	char dir[PATH_MAX];
+	const char *dir = path_of("%s/later/", top);
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &io_ops_posix, .path = dir };
 
-	snprintf(dir, sizeof dir, "%s/later/", top);
 	doctor_look(&ask, &f);
 	assert_true(f.missing);
 	assert_int_equal(f.dir_rc, 0);
 	assert_string_equal(f.parent, top);
 	assert_int_equal(access(dir, F_OK), -1);
-	snprintf(dir, sizeof dir, "%s/later/and/later", top);
+	ask.path = dir = path_of("%s/later/and/later", top);
 	doctor_look(&ask, &f);
 	assert_int_equal(f.dir_rc, -ENOENT);
-	snprintf(dir, sizeof dir, "%s/file", top);
+	ask.path = dir = path_of("%s/file", top);
 	assert_int_equal(mknod(dir, S_IFREG | 0600, 0), 0);
 	doctor_look(&ask, &f);
 	assert_int_equal(f.dir_rc, -ENOTDIR);
@@ -356,11 +337,10 @@ static int bad_open(void *ctx, int dirfd, const char *name, int flags, uint32_t 
 
 TEST(a_file_system_that_breaks_the_rules_is_found_and_left_clean)
 {
-	char dir[PATH_MAX];
+	const char *dir = path_of("%s/broken", top);
 	struct doctor_facts f;
 	struct doctor_ask ask = { .ops = &bad, .path = dir };
 
-	snprintf(dir, sizeof dir, "%s/broken", top);
 	assert_int_equal(mkdir(dir, 0700), 0);
 	bad = io_ops_posix;
 	bad.sync = bad_sync;
@@ -410,10 +390,9 @@ static void made_up(const char *root, struct doctor_facts *f)
 
 TEST(limits_of_memory_are_read_from_cgroups_of_both_versions)
 {
-	char root[PATH_MAX];
+	const char *root = path_of("%s/v2", top);
 	struct doctor_facts f;
 
-	snprintf(root, sizeof root, "%s/v2", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	made_up(root, &f);
 	assert_int_equal(f.cgroup, 0);
@@ -438,7 +417,7 @@ TEST(limits_of_memory_are_read_from_cgroups_of_both_versions)
 	assert_int_equal(f.swap_free, MIB / 2);
 	assert_int_equal(f.huge_bytes, 6 * MIB);
 	/* v1, in a container, whose path is not visible */
-	snprintf(root, sizeof root, "%s/v1", top);
+	root = path_of("%s/v1", top);
 	file_put(root, "/proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/abc\n0::/\n");
 	file_put(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
 	file_put(root, "/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
@@ -458,10 +437,9 @@ TEST(limits_of_memory_are_read_from_cgroups_of_both_versions)
 
 TEST(how_memory_is_given_out_is_read)
 {
-	char root[PATH_MAX];
+	const char *root = path_of("%s/given", top);
 	struct doctor_facts f;
 
-	snprintf(root, sizeof root, "%s/given", top);
 	assert_int_equal(mkdir(root, 0700), 0);
 	made_up(root, &f);
 	assert_false(f.commit_strict || f.cgroup_oom_group || f.oom_adj || *f.shmem_huge);
@@ -518,10 +496,9 @@ TEST(the_disk_and_its_mount_are_found_by_the_device)
 
 TEST(sessions_that_end_are_known_by_their_files)
 {
-	char root[PATH_MAX];
+	const char *root = path_of("%s/login", top);
 	struct doctor_facts f;
 
-	snprintf(root, sizeof root, "%s/login", top);
 	file_put(root, "/run/systemd/system/x", "");
 	file_put(root, "/etc/systemd/logind.conf",
 		 "[Login]\n#KillUserProcesses=no\nKillUserProcesses=yes\n");

@@ -7,6 +7,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/progress.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 /* Collects what is printed. */
 struct page {
@@ -38,19 +39,11 @@ TEST(sizes_have_three_digits_and_a_unit)
 	static const struct {
 		uint64_t n;
 		const char *text;
-	} want[] = { { 0, "0 B" },
-		     { 512, "512 B" },
-		     { 1023, "1023 B" },
-		     { 1024, "1.00 KiB" },
-		     { 1536, "1.50 KiB" },
-		     { 10239, "10.0 KiB" },
-		     { 10240, "10.0 KiB" },
-		     { 102399, "100 KiB" },
-		     { 1023 * 1024, "1.00 MiB" },
-		     { MIB, "1.00 MiB" },
-		     { 999 * MIB, "999 MiB" },
-		     { 5 * GIB / 2, "2.50 GiB" },
-		     { UINT64_MAX, "16.0 EiB" } };
+	} want[] = ROW({ 0, "0 B" }, { 512, "512 B" }, { 1023, "1023 B" }, { 1024, "1.00 KiB" },
+		       { 1536, "1.50 KiB" }, { 10239, "10.0 KiB" }, { 10240, "10.0 KiB" },
+		       { 102399, "100 KiB" }, { 1023 * 1024, "1.00 MiB" }, { MIB, "1.00 MiB" },
+		       { 999 * MIB, "999 MiB" }, { 5 * GIB / 2, "2.50 GiB" },
+		       { UINT64_MAX, "16.0 EiB" });
 	char buf[HUMAN_BYTES];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
@@ -203,10 +196,8 @@ static struct cli *some_cli(struct page *out, struct page *err, bool terminal, b
 
 	page_open(out);
 	page_open(err);
-	c = (struct cli){ .out = out->f,
-			  .err = err->f,
-			  .json = json,
-			  .err_screen = { .terminal = terminal, .width = terminal ? 80 : 0 } };
+	c = (struct cli)ROW(.out = out->f, .err = err->f, .json = json,
+			    .err_screen = { .terminal = terminal, .width = terminal ? 80 : 0 });
 	c.o = json ? output_json_new(c.out, c.err, false)
 		   : output_text_new(c.out, &c.out_screen, c.err, &c.err_screen);
 	assert_non_null(c.o);
@@ -665,26 +656,11 @@ TEST(exit_codes_say_what_the_caller_should_do)
 {
 	static const struct {
 		int rc, code;
-	} want[] = { { 0, 0 },
-		     { 7, 0 },
-		     { -EINVAL, 2 },
-		     { -EBADMSG, 4 },
-		     { -EPROTO, 4 },
-		     { -EUCLEAN, 5 },
-		     { -EMEDIUMTYPE, 7 },
-		     { -ENOENT, 10 },
-		     { -ENOTDIR, 10 },
-		     { -EBUSY, 11 },
-		     { -ESTALE, 11 },
-		     { -EACCES, 12 },
-		     { -EPERM, 12 },
-		     { -ENOSPC, 13 },
-		     { -EDQUOT, 13 },
-		     { -ENOMEM, 13 },
-		     { -ECONNREFUSED, 14 },
-		     { -ETIMEDOUT, 15 },
-		     { -EIO, 1 },
-		     { -EPROTONOSUPPORT, 8 } };
+	} want[] = ROW({ 0, 0 }, { 7, 0 }, { -EINVAL, 2 }, { -EBADMSG, 4 }, { -EPROTO, 4 },
+		       { -EUCLEAN, 5 }, { -EMEDIUMTYPE, 7 }, { -ENOENT, 10 }, { -ENOTDIR, 10 },
+		       { -EBUSY, 11 }, { -ESTALE, 11 }, { -EACCES, 12 }, { -EPERM, 12 },
+		       { -ENOSPC, 13 }, { -EDQUOT, 13 }, { -ENOMEM, 13 }, { -ECONNREFUSED, 14 },
+		       { -ETIMEDOUT, 15 }, { -EIO, 1 }, { -EPROTONOSUPPORT, 8 });
 
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++)
 		assert_int_equal(cli_exit(want[i].rc), want[i].code);

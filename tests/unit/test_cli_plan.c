@@ -304,12 +304,11 @@ TEST(ranks_that_are_planned_apart_add_up)
 
 TEST(a_program_gets_every_rank_and_every_figure)
 {
-	json_t *j;
 	const json_t *rank;
 	uint64_t held = 0, read = 0, most = 0;
+	json_t *j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=3",
+			     "--json");
 
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--json");
-	j = json_out("ckptd.plan/1");
 	assert_json_has(j, "{'mesh':'fsdp=3', 'from_mesh':'fsdp=4', 'world_size':3, 'step':30}");
 	rank = member(j, "ranks", JSON_ARRAY);
 	assert_int_equal(json_array_size(rank), 3);
@@ -332,7 +331,6 @@ TEST(a_program_gets_every_rank_and_every_figure)
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "file_count"), 4);
 	assert_int_equal(number(member(j, "one_reader", JSON_OBJECT), "request_count"), 4);
 	assert_json_has(j, "{'svg':null, 'layout_file':null}");
-	json_decref(j);
 }
 
 TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
@@ -340,10 +338,8 @@ TEST(many_ranks_are_told_as_three_rows_and_given_whole_to_programs)
 	json_t *j;
 
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40");
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json");
-	j = json_out("ckptd.plan/1");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=40", "--json");
 	assert_int_equal(count(j, "ranks"), 40);
-	json_decref(j);
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16");
 }
 
@@ -370,10 +366,9 @@ TEST(a_program_gets_the_bytes_between_each_two_ranks)
 {
 	uint64_t takes[6] = { 0 };
 	const json_t *flow, *cells, *ranks;
-	json_t *j;
+	json_t *j = json_run("ckptd.plan/1", "-C", beta, "plan", "latest", "--mesh", "fsdp=6",
+			     "--json");
 
-	RUN_IS(0, "-C", beta, "plan", "latest", "--mesh", "fsdp=6", "--json");
-	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
 	assert_json_has(flow, "{'from_block':1, 'to_block':1}");
 	cells = member(flow, "cells", JSON_ARRAY);
@@ -389,17 +384,15 @@ TEST(a_program_gets_the_bytes_between_each_two_ranks)
 	ranks = member(j, "ranks", JSON_ARRAY);
 	for (size_t i = 0; i < 6; i++)
 		assert_int_equal(number(json_array_get(ranks, i), "held_bytes"), takes[i]);
-	json_decref(j);
 }
 
 TEST(more_pairs_than_65536_are_given_in_blocks)
 {
 	const json_t *flow, *cells;
 	uint64_t sum = 0;
-	json_t *j;
+	json_t *j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=16500",
+			     "--json");
 
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=16500", "--json");
-	j = json_out("ckptd.plan/1");
 	flow = member(j, "flow", JSON_OBJECT);
 	assert_json_has(flow, "{'from_block':1, 'to_block':2}");
 	cells = member(flow, "cells", JSON_ARRAY);
@@ -408,7 +401,6 @@ TEST(more_pairs_than_65536_are_given_in_blocks)
 		sum += number(json_array_get(cells, i), "bytes");
 	}
 	assert_int_equal(sum, number(j, "held_bytes"));
-	json_decref(j);
 }
 
 /* The matrix of the text: rows of numbers behind its head. */
@@ -454,10 +446,9 @@ TEST(a_picture_is_written_and_nothing_of_others_replaced)
 	assert_says(head, "fsdp=4, 4 ranks -&gt; fsdp=3, 3 ranks");
 	assert_says(head, "<title>old rank 3 to new rank 2: ");
 	assert_says(head, "</svg>\n");
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=300", "--svg", svg, "--json");
-	j = json_out("ckptd.plan/1");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=300", "--svg",
+		     svg, "--json");
 	assert_string_equal(string(j, "svg"), svg);
-	json_decref(j);
 	spill(other, "mine");
 	SHOWN_IS(CLI_LOCKED, "-C", alpha, "plan", "latest", "--mesh", "fsdp=3", "--svg", other);
 	assert_string_equal(got.out, "");
@@ -523,11 +514,10 @@ TEST(rules_are_read_from_a_file)
 	SHOWN_IS(CLI_USAGE, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
 	spill(path, "model/*  Replicate@fsdp   # every rank has it");
 	SHOWN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path);
-	RUN_IS(0, "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout", path, "--json");
-	j = json_out("ckptd.plan/1");
+	j = json_run("ckptd.plan/1", "-C", alpha, "plan", "latest", "--mesh", "fsdp=2", "--layout",
+		     path, "--json");
 	assert_string_equal(string(j, "layout_file"), path);
 	assert_true(real(j, "replication") > 1.2);
-	json_decref(j);
 }
 
 TEST(everything_wrong_in_a_layout_file_is_said_at_once)

@@ -60,14 +60,21 @@ static const char *file_of(const char *dir, uint32_t rank)
 	return path_of("%s/rank-%05u.safetensors", dir, rank);
 }
 
+static struct strict_file must_load(const char *path)
+{
+	struct strict_file f;
+	char why[200];
+
+	if (!strict_load(path, &f, why))
+		fail_msg("%s: %s", path, why);
+	return f;
+}
+
 static bool same_file(const char *a, const char *b)
 {
-	struct strict_file x, y;
-	char why[200];
-	bool same = strict_load(a, &x, why) && strict_load(b, &y, why);
+	struct strict_file x = must_load(a), y = must_load(b);
+	bool same = x.len == y.len && !memcmp(x.bytes, y.bytes, x.len);
 
-	assert_true(same);
-	same = x.len == y.len && !memcmp(x.bytes, y.bytes, x.len);
 	strict_free(&x);
 	strict_free(&y);
 	return same;
@@ -190,12 +197,12 @@ TEST(files_are_the_memory_of_ranks_of_such_a_mesh)
 		RUN_IS(0, "restore", step_of(how[i].source), out, "--mesh", how[i].mesh);
 		for (uint32_t r = 0; r < world; r++) {
 			struct strict_file f;
-			char why[200], key[300];
+			char key[300];
 
 			assert_int_equal(sample_make(how[i].mesh, r, SEED, 1, &s), 0);
 			declare_plain(&s.decl);
 			world = s.world;
-			assert_true(strict_load(file_of(out, r), &f, why));
+			f = must_load(file_of(out, r));
 			for (uint32_t t = 0; t < s.decl.ntensor; t++) {
 				const struct table_tensor *x = &s.decl.tensor[t];
 				uint32_t at = s.decl.first[t];
@@ -256,22 +263,21 @@ TEST(few_descriptors_make_batches_with_the_same_files)
 TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 {
 	struct strict_file f;
-	char why[200];
 
 	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=3");
-	assert_true(strict_load(file_of(out, 0), &f, why));
+	f = must_load(file_of(out, 0));
 	assert_string_equal(strict_find(&f, "blob/rng")->dtype, "U8");
 	assert_non_null(strict_find(&f, "blob/rng/rank-00003"));
 	assert_non_null(strict_find(&f, "blob/cursor"));
 	strict_free(&f);
-	assert_true(strict_load(file_of(out, 2), &f, why));
+	f = must_load(file_of(out, 2));
 	assert_non_null(strict_find(&f, "blob/rng"));
 	assert_null(strict_find(&f, "blob/rng/rank-00003"));
 	assert_non_null(strict_find(&f, "blob/cursor"));
 	strict_free(&f);
 	remove_tree(out);
 	SHOWN_IS(0, "restore", in, out, "--mesh", "fsdp=6");
-	assert_true(strict_load(file_of(out, 5), &f, why));
+	f = must_load(file_of(out, 5));
 	assert_null(strict_find(&f, "blob/rng"));
 	strict_free(&f);
 	remove_tree(out);
@@ -280,12 +286,11 @@ TEST(blobs_go_to_their_ranks_and_the_rest_are_carried)
 TEST(a_stage_of_a_pipeline_has_its_own_tensors_only)
 {
 	struct strict_file f[2];
-	char why[200];
 	uint32_t both = 0, only[2] = { 0 };
 
 	RUN_IS(0, "restore", step_of(2), out, "--mesh", "pp=2,fsdp=1");
 	for (uint32_t r = 0; r < 2; r++)
-		assert_true(strict_load(file_of(out, r), &f[r], why));
+		f[r] = must_load(file_of(out, r));
 	for (uint32_t r = 0; r < 2; r++)
 		for (uint32_t i = 0; i < f[r].ntensor; i++) {
 			if (!strncmp(f[r].tensor[i].name, "blob/", 5))
@@ -807,9 +812,8 @@ TEST(json_ends_with_a_summary)
 	for (uint32_t r = 0; r < 3; r++) {
 		const json_t *f = json_array_get(files, r);
 		struct strict_file x;
-		char why[200];
 
-		assert_true(strict_load(file_of(out, r), &x, why));
+		x = must_load(file_of(out, r));
 		assert_string_equal(string(f, "file"), path_of("rank-%05u.safetensors", r));
 		assert_int_equal(number(f, "rank"), r);
 		assert_int_equal(number(f, "tensor_count"), x.ntensor);
@@ -894,13 +898,11 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	const uint8_t *tok, *embed;
 	struct subject s;
 	uint64_t n, m;
-	char why[200];
 
 	assert_int_equal(subject_find(&s, &io_ops_posix, ".", step_of(1), NULL), 0);
 	assert_int_equal(subject_open(&s, NULL, NULL, NULL), 0);
-	if (RUN("restore", step_of(1), out, "--mesh", "fsdp=1", "--view", view))
-		fail_msg("%s", got.err);
-	assert_true(strict_load(file_of(out, 0), &f, why));
+	RUN_IS(0, "restore", step_of(1), out, "--mesh", "fsdp=1", "--view", view);
+	f = must_load(file_of(out, 0));
 	assert_null(strict_find(&f, "model/layers.0.wq"));
 	assert_non_null(strict_find(&f, "model/norm.weight"));
 	q = strict_find(&f, "net/q");
@@ -913,7 +915,7 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 			 "transpose model/layers.*.wq dims 1,0 -> net/{1}.q\n"
 			 "split model/layers.3.fused dim 1 sizes 5,12 -> net/a net/b\n");
 	RUN_IS(0, "restore", step_of(1), out, "--mesh", "x=1", "--view", view);
-	assert_true(strict_load(file_of(out, 0), &f, why));
+	f = must_load(file_of(out, 0));
 	check_seen(&f, &s.ckpt->table, "net/0.q", "layers.0.wq", turned);
 	check_seen(&f, &s.ckpt->table, "net/1.q", "layers.1.wq", turned);
 	check_seen(&f, &s.ckpt->table, "net/b", "layers.3.fused", last_twelve_of_17);
@@ -926,8 +928,8 @@ TEST(through_a_view_tensors_have_other_names_and_shapes)
 	RUN_IS(0, "restore", step_of(1), path_of("%s/one", top), "--mesh", "fsdp=3", "--view", view,
 	       "--rank", "1");
 	assert_true(same_file(file_of(out, 1), file_of(path_of("%s/one", top), 1)));
-	assert_true(strict_load(file_of(out, 2), &f, why));
-	assert_true(strict_load(file_of(path_of("%s/plainly", top), 2), &plainly, why));
+	f = must_load(file_of(out, 2));
+	plainly = must_load(file_of(path_of("%s/plainly", top), 2));
 	tok = bytes_of(&f, "net/tok", &n);
 	embed = bytes_of(&plainly, "model/embed.weight", &m);
 	assert_int_equal(n, m);
@@ -950,11 +952,9 @@ TEST(a_view_that_is_wrong_is_told_and_nothing_is_made)
 		 view_file("rename model/nothing.* -> b\n"));
 	SHOWN_IS(CLI_USAGE, "restore", in, out, "--mesh", "fsdp=1", "--view", "/no/such");
 	assert_false(exists(out));
-	RUN_IS(0, "restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
-	       view_file("rename model/mask -> mask\n"));
-	j = json_out("ckptd.restore/1");
+	j = json_run("ckptd.restore/1", "restore", in, out, "--mesh", "fsdp=1", "--json", "--view",
+		     view_file("rename model/mask -> mask\n"));
 	assert_says(string(j, "view_file"), "/view.txt");
-	json_decref(j);
 	remove_tree(out);
 }
 

@@ -5,6 +5,7 @@
  * stores are made by the rooms below, from the sample model.
  */
 #include "tests/lib/cli_rig.h"
+#include "tests/lib/row.h"
 
 /* --- stores without anything --- */
 
@@ -51,8 +52,7 @@ TEST(ls_lists_what_is_committed_newest_first)
 	static const uint64_t steps[] = { 30, 25, 20, 10 };
 	json_t *j, *list;
 
-	RUN_IS(0, "ls", work, "--json");
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", work, "--json");
 	list = json_object_get(j, "checkpoints");
 	assert_int_equal(json_array_size(list), 4);
 	for (size_t i = 0; i < 4; i++) {
@@ -75,7 +75,6 @@ TEST(ls_lists_what_is_committed_newest_first)
 		assert_int_equal(number(x, "created_ns"), WALL_NS + steps[i] * NS_PER_S);
 		assert_int_equal(strlen(string(x, "created")), 20);
 	}
-	json_decref(j);
 }
 
 TEST(ls_as_text_is_a_table_with_jobs_where_there_are_several)
@@ -125,22 +124,17 @@ TEST(what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always)
 	make_step(root, &(struct how){ "run", "fsdp=2", 3, 3, 1, 1, false }); /* sets 2 aside */
 	make_step(root, &(struct how){ "run", "fsdp=2", 4, 4, 3, 3, false });
 	make_step(root, &(struct how){ "run", "fsdp=2", 5, 0, 0, 0, true });
-	RUN_IS(0, "ls", root, "--json");
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", root, "--json");
 	assert_int_equal(count(j, "checkpoints"), 3);
-	json_decref(j);
 	RUN_IS(0, "verify", "--data", "--all", root);
 
 	assert_int_equal(truncate(path_of("%s/run/step-000000000004/MANIFEST", root), 100), 0);
 	SHOWN_IS(0, "ls", root);
-	RUN_IS(0, "ls", root, "--json");
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", root, "--json");
 	assert_int_equal(count(j, "checkpoints"), 3);
 	assert_string_equal(string(item(j, "checkpoints", 0), "state"), "damaged");
-	json_decref(j);
 	SHOWN_IS(0, "ls", root, "--all");
-	RUN_IS(0, "ls", root, "--all", "--json");
-	j = json_out("ckptd.ls/1");
+	j = json_run("ckptd.ls/1", "ls", root, "--all", "--json");
 	list = json_object_get(j, "checkpoints");
 	assert_int_equal(json_array_size(list), 5);
 	for (size_t i = 0; i < 5; i++) {
@@ -157,7 +151,6 @@ TEST(what_is_unfinished_or_set_aside_appears_with_all_only_and_damage_always)
 	assert_int_equal(seen[1], 1);
 	assert_int_equal(seen[2], 1);
 	assert_int_equal(seen[3], 1);
-	json_decref(j);
 	RUN_IS(4, "verify", "--all", root);
 	SHOWN_IS(4, "show", "-C", root, "step:4");
 	SHOWN_IS(0, "show", "-C", root);
@@ -239,16 +232,13 @@ static void check_pieces(const json_t *x, const char *path, uint64_t step)
 		assert_int_equal(number(p, "bytes"), n * elem);
 		sum += n;
 		bytes += number(p, "bytes");
-		t = (struct table_tensor){ .component = string(x, "component"),
-					   .name = string(x, "name"),
-					   .of = "",
-					   .elem_bytes = elem,
-					   .dtype = dtype_of_name(string(x, "dtype")),
-					   .rank = TABLE_NONE,
-					   .ndim = (uint32_t)json_array_size(shape),
-					   .shape = dims,
-					   .numel = numel,
-					   .role = CKPT_OTHER };
+		t = (struct table_tensor)ROW(.component = string(x, "component"),
+					     .name = string(x, "name"), .of = "",
+					     .elem_bytes = elem,
+					     .dtype = dtype_of_name(string(x, "dtype")),
+					     .rank = TABLE_NONE,
+					     .ndim = (uint32_t)json_array_size(shape),
+					     .shape = dims, .numel = numel, .role = CKPT_OTHER);
 		if (json_is_integer(json_object_get(x, "rank")))
 			t.rank = (uint32_t)number(x, "rank");
 		for (uint32_t c = 0; c <= CKPT_SINK; c++)
@@ -272,8 +262,7 @@ TEST(show_tells_a_program_everything)
 	json_t *j, *list;
 	uint64_t bytes = 0, elements;
 
-	RUN_IS(0, "show", "--json", "-C", path_of("%s/alpha", work));
-	j = json_out("ckptd.show/1");
+	j = json_run("ckptd.show/1", "show", "--json", "-C", path_of("%s/alpha", work));
 	assert_string_equal(string(j, "path"), path);
 	assert_json_has(
 		j,
@@ -312,7 +301,6 @@ TEST(show_tells_a_program_everything)
 	for (size_t i = 0; i < count(j, "groups"); i++)
 		bytes += number(item(j, "groups", i), "bytes");
 	assert_int_equal(bytes, number(j, "tensor_bytes"));
-	json_decref(j);
 }
 
 TEST(show_tells_a_person_the_summary)
@@ -335,10 +323,9 @@ TEST(a_checkpoint_has_many_names)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		json_t *j;
 
-		RUN_IS(0, "show", "-C", path_of("%s/alpha", work), names[i].name, "--json");
-		j = json_out("ckptd.show/1");
+		j = json_run("ckptd.show/1", "show", "-C", path_of("%s/alpha", work), names[i].name,
+			     "--json");
 		assert_int_equal(number(j, "step"), names[i].step);
-		json_decref(j);
 	}
 	SHOWN_IS(0, "show", path_of("%s/beta/step-000000000025", work));
 	RUN_IS(10, "show", "-C", path_of("%s/alpha", work), "latest~9");
@@ -368,14 +355,12 @@ TEST(one_tensor_is_shown_with_the_rows_of_its_ranks)
 
 	SHOWN_IS(0, "-C", path_of("%s/alpha", work), "show", "latest", "optim/embed.weight.master");
 	/* A bare name is enough, and a program still gets one document of the same kind. */
-	RUN_IS(0, "-C", path_of("%s/alpha", work), "show", "latest", "embed.weight.master",
-	       "--json");
-	j = json_out("ckptd.show/1");
+	j = json_run("ckptd.show/1", "-C", path_of("%s/alpha", work), "show", "latest",
+		     "embed.weight.master", "--json");
 	list = json_object_get(j, "tensors");
 	assert_int_equal(json_array_size(list), 1);
 	assert_string_equal(string(json_array_get(list, 0), "component"), "optim");
 	assert_int_equal(json_array_size(member(json_array_get(list, 0), "pieces", JSON_ARRAY)), 4);
-	json_decref(j);
 	/* What exists once per rank is one row each. */
 	SHOWN_IS(0, "-C", path_of("%s/alpha", work), "show", "latest", "blob/rng");
 }
@@ -385,10 +370,9 @@ TEST(tensors_are_listed_by_a_glob)
 	json_t *j;
 
 	SHOWN_IS(0, "-C", path_of("%s/alpha", work), "show", "--tensors=model/layers.*");
-	RUN_IS(0, "-C", path_of("%s/alpha", work), "show", "step:10", "--tensors", "*", "--json");
-	j = json_out("ckptd.show/1");
+	j = json_run("ckptd.show/1", "-C", path_of("%s/alpha", work), "show", "step:10",
+		     "--tensors", "*", "--json");
 	assert_int_equal(count(j, "tensors"), number(j, "tensor_count"));
-	json_decref(j);
 	RUN_IS(10, "-C", path_of("%s/alpha", work), "show", "--tensors=nope*");
 	RUN_IS(2, "-C", path_of("%s/alpha", work), "show", "latest", "mask", "--tensors=*");
 }
@@ -409,14 +393,11 @@ TEST(a_good_checkpoint_is_called_good_and_all_of_it_was_read)
 	uint64_t structure;
 
 	SHOWN_IS(0, "verify", "-C", path_of("%s/alpha", work));
-	RUN_IS(0, "verify", "-C", path_of("%s/alpha", work), "--json");
-	j = json_out("ckptd.verify/1");
+	j = json_run("ckptd.verify/1", "verify", "-C", path_of("%s/alpha", work), "--json");
 	structure = number(j, "checked_bytes");
 	assert_true(structure > 0);
-	json_decref(j);
-	RUN_IS(0, "verify", "--data", "-C", path_of("%s/alpha", work), "latest", "step:10",
-	       "--json");
-	j = json_out("ckptd.verify/1");
+	j = json_run("ckptd.verify/1", "verify", "--data", "-C", path_of("%s/alpha", work),
+		     "latest", "step:10", "--json");
 	assert_int_equal(count(j, "faults"), 0);
 	assert_int_equal(count(j, "checkpoints"), 2);
 	for (size_t i = 0; i < 2; i++) {
@@ -426,7 +407,6 @@ TEST(a_good_checkpoint_is_called_good_and_all_of_it_was_read)
 		assert_int_equal(number(x, "checked_bytes"), number(x, "bytes"));
 		assert_true(number(x, "checked_bytes") > structure);
 	}
-	json_decref(j);
 	SHOWN_IS(0, "verify", "--all", "--data", work);
 	assert_string_equal(got.err, "");
 }
@@ -735,20 +715,11 @@ TEST(a_directory_of_strangers_is_no_checkpoint)
 
 TEST(a_wrong_command_line_is_two_and_says_what_to_do)
 {
-	static const char *const lines[][6] = { { "lss" },
-						{ "ls", "--nope" },
-						{ "ls", "-x" },
-						{ "ls", "a", "b" },
-						{ "ls", "--data" },
-						{ "ls", "-C" },
-						{ "ls", "-C", "" },
-						{ "--color=red", "ls" },
-						{ "--all", "ls" },
-						{ "show", "a", "b", "c" },
-						{ "verify", "--all", "a", "b" },
-						{ "verify", "--data=3" },
-						{ "version", "x" },
-						{ "show", "--tensors" } };
+	static const char *const lines[][6] =
+		ROW({ "lss" }, { "ls", "--nope" }, { "ls", "-x" }, { "ls", "a", "b" },
+		    { "ls", "--data" }, { "ls", "-C" }, { "ls", "-C", "" }, { "--color=red", "ls" },
+		    { "--all", "ls" }, { "show", "a", "b", "c" }, { "verify", "--all", "a", "b" },
+		    { "verify", "--data=3" }, { "version", "x" }, { "show", "--tensors" });
 
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
 		char *argv[8] = { (char *)"ckptctl" };
@@ -792,11 +763,9 @@ TEST(version_says_itself)
 
 	SHOWN_IS(0, "version");
 	SHOWN_IS(0, "--version");
-	RUN_IS(0, "version", "--json");
-	j = json_out("ckptd.version/1");
+	j = json_run("ckptd.version/1", "version", "--json");
 	assert_string_equal(string(j, "version"), CLI_VERSION);
 	assert_string_equal(string(item(j, "formats", 0), "format"), "native");
-	json_decref(j);
 }
 
 TEST(colour_and_other_alphabets_are_for_terminals_only)
@@ -816,13 +785,11 @@ TEST(on_a_terminal_tables_are_coloured_and_eighty_wide)
 
 	setenv("LC_ALL", "C.UTF-8", 1);
 	for (size_t i = 0; i < 5; i++) {
-		assert_int_equal(i == 0	  ? TERMINAL("ls", work)
-				 : i == 1 ? TERMINAL("ls", "--all", work)
-				 : i == 2 ? TERMINAL("-C", alpha, "show", "--tensors=*")
-				 : i == 3
-					 ? TERMINAL("-C", alpha, "show", "latest", "layers.3.fused")
-					 : TERMINAL("verify", "--all", work),
-				 0);
+		assert_ok(i == 0   ? TERMINAL("ls", work)
+			  : i == 1 ? TERMINAL("ls", "--all", work)
+			  : i == 2 ? TERMINAL("-C", alpha, "show", "--tensors=*")
+			  : i == 3 ? TERMINAL("-C", alpha, "show", "latest", "layers.3.fused")
+				   : TERMINAL("verify", "--all", work));
 		assert_says(got.out, "\033[");
 		assert_narrow(got.out, 80);
 	}
@@ -837,9 +804,8 @@ TEST(on_a_terminal_tables_are_coloured_and_eighty_wide)
 	for (int i = 0; i < 2; i++) {
 		bool beyond = false;
 
-		assert_int_equal(TERMINAL("-C", alpha, "show", "--tensors=*",
-					  i ? "--ascii" : "--color=never"),
-				 0);
+		assert_ok(TERMINAL("-C", alpha, "show", "--tensors=*",
+				   i ? "--ascii" : "--color=never"));
 		for (const char *c = got.out; *c; c++)
 			beyond |= (unsigned char)*c >= 0x80;
 		assert_int_equal(beyond, !i);

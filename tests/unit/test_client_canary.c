@@ -7,6 +7,7 @@
 #include "ckpt/client/handle.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 /* What is counted here is not what sanitizers look for; and there is one thread. */
 #if defined __SANITIZE_THREAD__
@@ -40,15 +41,9 @@ static int setup(void **state)
 	static struct canary_sources none;
 	uint8_t *base[1];
 	const uint64_t bytes[1] = { STATE };
-	struct canary_map parts = { .epoch = 1,
-				    .nslot = 1,
-				    .nrow = TENSORS,
-				    .nsegment = 1,
-				    .shadow = UINT32_MAX,
-				    .slot_bytes = STATE,
-				    .row = row,
-				    .segment = base,
-				    .sources = &none };
+	struct canary_map parts =
+		ROW(.epoch = 1, .nslot = 1, .nrow = TENSORS, .nsegment = 1, .shadow = UINT32_MAX,
+		    .slot_bytes = STATE, .row = row, .segment = base, .sources = &none);
 
 	(void)state;
 	seed = draw_seed("client_canary");
@@ -58,11 +53,9 @@ static int setup(void **state)
 	parts.slot[0] = (uint8_t *)slot;
 	parts.rng = seed;
 	for (uint32_t i = 0; i < TENSORS; i++)
-		row[i] = (struct wire_row){ .tensor = i,
-					    .src = (uint64_t)i * TENSOR_BYTES,
-					    .dst = (uint64_t)(i * 37 % TENSORS) * TENSOR_BYTES,
-					    .width = TENSOR_BYTES,
-					    .rows = 1 };
+		row[i] = (struct wire_row)ROW(.tensor = i, .src = (uint64_t)i * TENSOR_BYTES,
+					      .dst = (uint64_t)(i * 37 % TENSORS) * TENSOR_BYTES,
+					      .width = TENSOR_BYTES, .rows = 1);
 	if (canary_init(&X, 0) < 0 || canary_map_make(&parts, bytes, &M) < 0)
 		return -1;
 	canary_replace(&X, M);
@@ -286,16 +279,9 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 	struct canary_map *m;
 	uint8_t *shadow = calloc(1, 4096), *image = calloc(1, 4096), *base[1] = { shadow };
 	const uint64_t bytes[1] = { 4096 };
-	struct canary_map parts = { .epoch = 1,
-				    .nslot = 1,
-				    .nrow = 2,
-				    .nsegment = 1,
-				    .shadow = 0,
-				    .slot_bytes = 4096,
-				    .row = rows,
-				    .segment = base,
-				    .sources = &sources,
-				    .rng = 5 };
+	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nrow = 2, .nsegment = 1, .shadow = 0,
+				      .slot_bytes = 4096, .row = rows, .segment = base,
+				      .sources = &sources, .rng = 5);
 	static const int64_t strides[2][3] = { { 200, 30, 3 }, { 80, 10, 1 } };
 	bool low;
 
@@ -305,15 +291,13 @@ TEST(private_memory_is_read_inside_of_its_box_alone)
 					   (C - 1) * strides[i][2] + 1) *
 				2;
 
-		part[i] = (struct part_of){
-			.ptr = calloc(1, span), .shadow = true, .ndim = 3, .bytes = A * B * C * 2
-		};
+		part[i] = (struct part_of)ROW(.ptr = calloc(1, span), .shadow = true, .ndim = 3,
+					      .bytes = A * B * C * 2);
 		memcpy(part[i].extent, extent, sizeof extent);
 		memcpy(part[i].stride, strides[i], sizeof strides[i]);
 		private[i] = (struct canary_private){ i * 1024ull, &part[i], 2 };
-		rows[i] = (struct wire_row){
-			.src = i * 1024ull, .dst = i * 2048ull, .width = A * B * C * 2, .rows = 1
-		};
+		rows[i] = (struct wire_row)ROW(.src = i * 1024ull, .dst = i * 2048ull,
+					       .width = A * B * C * 2, .rows = 1);
 		for (uint64_t e = 0; e < span; e++)
 			((uint8_t *)part[i].ptr)[e] = (uint8_t)draw(&seed);
 		for (uint64_t a = 0; a < A; a++)
@@ -378,16 +362,9 @@ TEST(words_end_where_their_row_does)
 		{ .src = 16, .dst = 10, .width = 4, .rows = 1, .flags = WIRE_ROW_CONST },
 		{ .src = 16, .dst = 14, .width = 4, .rows = 1, .flags = WIRE_ROW_VALUE },
 	};
-	struct canary_map parts = { .epoch = 1,
-				    .nslot = 1,
-				    .nrow = ARRAY_LEN(rows),
-				    .nsegment = 1,
-				    .shadow = UINT32_MAX,
-				    .slot_bytes = 64,
-				    .row = rows,
-				    .segment = base,
-				    .sources = &none,
-				    .rng = 7 };
+	struct canary_map parts = ROW(.epoch = 1, .nslot = 1, .nrow = ARRAY_LEN(rows),
+				      .nsegment = 1, .shadow = UINT32_MAX, .slot_bytes = 64,
+				      .row = rows, .segment = base, .sources = &none, .rng = 7);
 	struct canary x;
 	struct canary_map *m;
 	bool low;
@@ -431,12 +408,8 @@ TEST(words_end_where_their_row_does)
 
 TEST(rows_that_leave_their_memory_are_refused)
 {
-	const struct wire_row good = { .src = UINT64_C(1) << 48 | 100,
-				       .dst = 60,
-				       .width = 10,
-				       .rows = 5,
-				       .src_pitch = 10,
-				       .dst_pitch = 20 };
+	const struct wire_row good = ROW(.src = UINT64_C(1) << 48 | 100, .dst = 60, .width = 10,
+					 .rows = 5, .src_pitch = 10, .dst_pitch = 20);
 	const uint64_t bytes[2] = { 10, 150 };
 
 	assert_int_equal(wire_row_check(&good, bytes, 2, 150), 0);

@@ -11,6 +11,7 @@
 #include "ckpt/client/attach.c"
 #include "tests/lib/scratch.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 #define SLACK_NS (2 * NS_PER_S)	    /* of a machine that has other work */
 #define SHORT_NS (200 * NS_PER_MS)  /* that a call is given */
@@ -135,11 +136,9 @@ static void refuse(int sock, const struct wire_head *ask, size_t len)
 
 	memset(r.text, '!', sizeof r.text);
 	memcpy(r.text, "ckptd speaks protocol 3", 23);
-	r.head = (struct wire_head){ .magic = WIRE_MAGIC,
-				     .abi = 3,
-				     .type = WIRE_REFUSE,
-				     .bytes = (uint32_t)(sizeof r.head + 4 + len),
-				     .seq = ask->seq };
+	r.head = (struct wire_head)ROW(.magic = WIRE_MAGIC, .abi = 3, .type = WIRE_REFUSE,
+				       .bytes = (uint32_t)(sizeof r.head + 4 + len),
+				       .seq = ask->seq);
 	r.code = -EPROTO;
 	(void)send(sock, &r, r.head.bytes, MSG_NOSIGNAL);
 }
@@ -304,22 +303,18 @@ static uint64_t took; /* by the newest call of in_time */
 
 static int attach(ckpt **c, uint32_t flags, uint64_t wait_ns, struct ckpt_err *err)
 {
-	struct ckpt_opts o = { .size = sizeof o,
-			       .flags = flags,
-			       .job = "j",
-			       .store = fake.store,
-			       .socket = fake.socket,
-			       .world = 1,
-			       .wait_ns = wait_ns,
-			       .log = hear };
+	struct ckpt_opts o =
+		ROW(.size = sizeof o, .flags = flags, .job = "j", .store = fake.store,
+		    .socket = fake.socket, .world = 1, .wait_ns = wait_ns, .log = hear);
 
 	return ckpt_attach(&o, c, err);
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 static int blob_add(ckpt *c)
 {
 	static uint64_t value, len = 8;
-	struct ckpt_err err;
 
 	return ckpt_blob_add(c, "b", 0, &value, &len, 8, &err);
 }
@@ -329,22 +324,13 @@ TEST(a_daemon_of_another_kind_is_refused_at_once_or_trained_without)
 	static const struct {
 		enum manner manner;
 		const char *says;
-	} wrong[] = {
-		{ CLOSES, "without an answer" },
-		{ REFUSES, "protocol 3" },
-		{ REFUSES_LONG, "protocol 3" },
-		{ ANSWERS_AS_OTHER, "protocol 9" },
-		{ OUT_OF_TURN, "unexpected answer" },
-		{ BELL_NONE, "incomplete" },
-		{ BELL_PIPE, "doorbell" },
-		{ BELL_SOCKET, "doorbell" },
-		{ BELL_BLOCKS, "doorbell" },
-		{ PAGE_SHORT, "bytes long" },
-		{ PAGE_UNSEALED, "seals" },
-		{ PAGE_FILE, "seals" },
-		{ PAGE_OTHERS, "pages" },
-	};
-	struct ckpt_err err;
+	} wrong[] =
+		ROW({ CLOSES, "without an answer" }, { REFUSES, "protocol 3" },
+		    { REFUSES_LONG, "protocol 3" }, { ANSWERS_AS_OTHER, "protocol 9" },
+		    { OUT_OF_TURN, "unexpected answer" }, { BELL_NONE, "incomplete" },
+		    { BELL_PIPE, "doorbell" }, { BELL_SOCKET, "doorbell" },
+		    { BELL_BLOCKS, "doorbell" }, { PAGE_SHORT, "bytes long" },
+		    { PAGE_UNSEALED, "seals" }, { PAGE_FILE, "seals" }, { PAGE_OTHERS, "pages" });
 	ckpt *c;
 
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -382,7 +368,6 @@ static bool within(uint64_t ns, _Atomic uint32_t *word, uint32_t at_least)
 
 TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 {
-	struct ckpt_err err;
 	uint64_t began;
 	ckpt *c;
 
@@ -405,7 +390,6 @@ TEST(it_is_tried_again_now_and_then_and_the_log_has_one_line)
 /* A daemon that dies is no other version. */
 TEST(one_that_dies_twice_has_died_twice)
 {
-	struct ckpt_err err;
 	ckpt *c;
 
 	fake_start(DIES);
@@ -419,7 +403,6 @@ static void no_call_outlives_its_time_beside(enum manner manner)
 				  .step = CKPT_LATEST,
 				  .deadline_ns = SHORT_NS };
 	struct ckpt_step step[4];
-	struct ckpt_err err;
 	void *mem;
 	ckpt *c;
 
@@ -461,7 +444,6 @@ TEST(nor_beside_one_that_falls_silent)
 {
 	struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
 	struct ckpt_step step[4];
-	struct ckpt_err err;
 	uint8_t *mem;
 	void *p;
 	ckpt *c;
@@ -496,7 +478,6 @@ TEST(nor_beside_one_that_falls_silent)
 TEST(a_late_answer_is_not_the_next_ones)
 {
 	struct ckpt_step step[4] = { { 0 } };
-	struct ckpt_err err;
 	uint64_t first;
 	ckpt *c;
 
@@ -519,7 +500,6 @@ TEST(a_late_answer_is_not_the_next_ones)
 TEST(a_store_that_cannot_be_opened_is_opened_later)
 {
 	char file[160];
-	struct ckpt_err err;
 	ckpt *c;
 
 	fake_start(MUTE);
@@ -543,7 +523,6 @@ TEST(a_store_that_cannot_be_opened_is_opened_later)
 TEST(what_needs_require_and_what_does_not)
 {
 	struct ckpt_opts o = { .size = sizeof o, .job = "j", .world = 1, .log = hear };
-	struct ckpt_err err;
 	ckpt *c;
 
 	o.store = fake.store;

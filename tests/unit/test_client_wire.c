@@ -8,25 +8,24 @@
 #include <sys/timerfd.h>
 #include "ckpt/client/wire.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 static const struct {
 	uint32_t type, bytes;
 	int nfd;
-} request[] = {
-	{ WIRE_HELLO, sizeof(struct wire_hello), 1 },
-	{ WIRE_SEGMENT, sizeof(struct wire_segment), 1 },
-	{ WIRE_ADOPT, sizeof(struct wire_adopt), 1 },
-	{ WIRE_DECLARE, sizeof(struct wire_declare), 1 },
-	{ WIRE_RESTORE, sizeof(struct wire_restore), 0 },
-	{ WIRE_STEPS, sizeof(struct wire_steps), 0 },
-	{ WIRE_BYE, sizeof(struct wire_bye), 0 },
-	{ WIRE_CONTROL, sizeof(struct wire_control), 0 },
-	{ WIRE_STATUS, sizeof(struct wire_status), 0 },
-	{ WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
-	{ WIRE_DRAIN, sizeof(struct wire_drain), 0 },
-	{ WIRE_FORGET, sizeof(struct wire_forget), 0 },
-	{ WIRE_FRESH, sizeof(struct wire_fresh), 0 },
-};
+} request[] =
+	ROW({ WIRE_HELLO, sizeof(struct wire_hello), 1 },
+	    { WIRE_SEGMENT, sizeof(struct wire_segment), 1 },
+	    { WIRE_ADOPT, sizeof(struct wire_adopt), 1 },
+	    { WIRE_DECLARE, sizeof(struct wire_declare), 1 },
+	    { WIRE_RESTORE, sizeof(struct wire_restore), 0 },
+	    { WIRE_STEPS, sizeof(struct wire_steps), 0 }, { WIRE_BYE, sizeof(struct wire_bye), 0 },
+	    { WIRE_CONTROL, sizeof(struct wire_control), 0 },
+	    { WIRE_STATUS, sizeof(struct wire_status), 0 },
+	    { WIRE_TRIGGER, sizeof(struct wire_trigger), 0 },
+	    { WIRE_DRAIN, sizeof(struct wire_drain), 0 },
+	    { WIRE_FORGET, sizeof(struct wire_forget), 0 },
+	    { WIRE_FRESH, sizeof(struct wire_fresh), 0 });
 
 TEST(a_request_passes_with_its_size_and_descriptors_and_no_others)
 {
@@ -60,10 +59,9 @@ TEST(a_drain_brings_a_directory_where_it_says_so_and_then_for_one_job)
 		for (uint64_t job = 0; job < 2; job++)
 			for (uint32_t pad = 0; pad < 2; pad++)
 				for (int nfd = 0; nfd <= WIRE_FDS_MAX; nfd++) {
-					struct wire_drain m = { .head.type = WIRE_DRAIN,
-								.flags = flags,
-								.pad = pad,
-								.job = job };
+					struct wire_drain m =
+						ROW(.head.type = WIRE_DRAIN, .flags = flags,
+						    .pad = pad, .job = job);
 					bool good = !pad && ((flags == 0 && nfd == 0) ||
 							     ((flags == WIRE_TO ||
 							       flags == (WIRE_TO | WIRE_COPY)) &&
@@ -91,8 +89,7 @@ TEST(strings_in_requests_end)
 
 static void pair(int sock[2])
 {
-	assert_int_equal(
-		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock), 0);
+	assert_ok(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sock));
 }
 
 static int fds_open(void)
@@ -137,9 +134,8 @@ TEST(messages_and_descriptors_arrive)
 
 	pair(sock);
 	for (int n = 0; n <= WIRE_FDS_MAX; n++) {
-		assert_int_equal(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
-					   (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n),
-				 0);
+		assert_ok(wire_send(sock[0], &m, WIRE_SEALED, sizeof m, 77,
+				    (int[WIRE_FDS_MAX]){ 1, 1, 2, 1, 1, 1, 1, 2 }, n));
 		assert_int_equal(wire_recv(sock[1], buf, sizeof buf, fd, &nfd), sizeof m);
 		memcpy(&got, buf, sizeof got);
 		assert_true(got.head.type == WIRE_SEALED && got.head.seq == 77 && got.epoch == 3 &&
@@ -164,10 +160,8 @@ TEST(messages_and_descriptors_arrive)
 TEST(what_is_not_a_message_is_refused_and_its_descriptors_closed)
 {
 	_Alignas(16) uint8_t buf[WIRE_BYTES_MAX + 64], in[WIRE_BYTES_MAX];
-	struct wire_bye good = { .head = { .magic = WIRE_MAGIC,
-					   .abi = WIRE_ABI,
-					   .type = WIRE_BYE,
-					   .bytes = sizeof good } };
+	struct wire_bye good = { .head = ROW(.magic = WIRE_MAGIC, .abi = WIRE_ABI, .type = WIRE_BYE,
+					     .bytes = sizeof good) };
 	int sock[2], fd[WIRE_FDS_MAX], nfd, before;
 
 	pair(sock);
@@ -239,11 +233,9 @@ TEST(a_refusal_is_read_whatever_its_version_and_length)
 				size_t bytes = offsetof(struct wire_refuse, text) + text[i];
 				int n;
 
-				r.head = (struct wire_head){ .magic = WIRE_MAGIC,
-							     .abi = abi,
-							     .type = WIRE_REFUSE,
-							     .bytes = (uint32_t)bytes,
-							     .seq = 7 };
+				r.head = (struct wire_head)ROW(.magic = WIRE_MAGIC, .abi = abi,
+							       .type = WIRE_REFUSE,
+							       .bytes = (uint32_t)bytes, .seq = 7);
 				r.code = i == 2 ? 4096 : i == 3 ? INT32_MIN : -EAGAIN;
 				send_raw(sock[0], &r, bytes, nfds);
 				n = wire_recv(sock[1], in, sizeof in, fd, &nfd);
@@ -273,15 +265,11 @@ TEST(a_doorbell_is_an_eventfd_that_makes_nobody_wait)
 {
 	struct ckpt_err err;
 	int pair_[2], good = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	int bad[] = { eventfd(0, EFD_CLOEXEC),
-		      timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC),
-		      memfd_create("bell", MFD_CLOEXEC),
-		      open("/dev/null", O_RDWR | O_NONBLOCK | O_CLOEXEC),
-		      open("/", O_RDONLY | O_NONBLOCK | O_CLOEXEC),
-		      -1,
-		      -1,
-		      -1,
-		      -1 };
+	int bad[] = ROW(eventfd(0, EFD_CLOEXEC),
+			timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC),
+			memfd_create("bell", MFD_CLOEXEC),
+			open("/dev/null", O_RDWR | O_NONBLOCK | O_CLOEXEC),
+			open("/", O_RDONLY | O_NONBLOCK | O_CLOEXEC), -1, -1, -1, -1);
 
 	assert_int_equal(pipe2(pair_, O_NONBLOCK | O_CLOEXEC), 0);
 	bad[5] = pair_[0];

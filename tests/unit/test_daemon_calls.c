@@ -9,6 +9,7 @@
 #include "tests/lib/host.h"
 #include "ckpt/client/handle.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -27,16 +28,9 @@ static const uint64_t shape[] = { 4 };
 static const struct ckpt_placement place[] = { { .how = CKPT_REPLICATE } };
 static uint64_t memory[4], length = 8, got_length;
 static struct ckpt_local local[] = { { .ptr = memory } };
-static struct ckpt_tensor tensor = { .size = sizeof tensor,
-				     .dtype = CKPT_U64,
-				     .component = "new",
-				     .name = "t",
-				     .ndim = 1,
-				     .nplace = 1,
-				     .nlocal = 1,
-				     .shape = shape,
-				     .place = place,
-				     .local = local };
+static struct ckpt_tensor tensor =
+	ROW(.size = sizeof tensor, .dtype = CKPT_U64, .component = "new", .name = "t", .ndim = 1,
+	    .nplace = 1, .nlocal = 1, .shape = shape, .place = place, .local = local);
 static struct ckpt_opts opts = { .size = sizeof opts, .job = "calls", .world = 1 };
 static struct ckpt_mark mark = { .size = sizeof mark };
 static struct ckpt_want want = { .size = sizeof want, .step = CKPT_LATEST };
@@ -162,11 +156,8 @@ static int setup(void **state)
 	host_make(&H);
 	opts.store = H.store;
 	opts.socket = "/nonexistent/socket"; /* of the handles that come and go */
-	p = (struct plan_of_job){ .socket = H.socket,
-				  .store = H.store,
-				  .job = "calls",
-				  .mesh = "fsdp=1",
-				  .guard = CKPT_FINISH };
+	p = (struct plan_of_job)ROW(.socket = H.socket, .store = H.store, .job = "calls",
+				    .mesh = "fsdp=1", .guard = CKPT_FINISH);
 	host_start(&H, NULL);
 	rank_open(&K, &p, 0);
 	return 0;
@@ -461,8 +452,7 @@ TEST(a_child_may_do_what_it_likes_and_the_parent_trains_on)
 			assert_int_equal(waitpid(pid, &status, 0), pid);
 			assert_int_equal(status, 0);
 		}
-		assert_int_equal(ckpt_guard(K.c, NULL),
-				 0); /* not torn: FINISH, and nobody let go */
+		assert_ok(ckpt_guard(K.c, NULL)); /* not torn: FINISH, and nobody let go */
 		must_commit(2 * kind + 11);
 		assert_true(host_has(&H, "calls", 2 * kind + 10));
 		if (kind != STAYS)

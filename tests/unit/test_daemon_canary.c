@@ -9,6 +9,7 @@
 #include "tests/lib/draw.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -18,7 +19,7 @@ static uint64_t seed;
 static int setup(void **state)
 {
 	seed = draw_seed("daemon_canary");
-	return host_setup(state);
+	return host_setup_started(state);
 }
 
 static uint64_t torn(const struct rank *k)
@@ -42,14 +43,12 @@ TEST(what_is_left_alone_is_never_said_to_be_changed)
 	static const char *const mesh[] = { "fsdp=1", "fsdp=3", "fsdp=2,tp=2", "dp=2,fsdp=2" };
 	static const uint32_t check[] = { 0, 1, UINT32_MAX };
 
-	host_start(&H, NULL);
 	for (uint32_t i = 0; i < ARRAY_LEN(mesh); i++)
 		for (uint32_t c = 0; c < ARRAY_LEN(check); c++) {
 			char job[16];
-			struct plan_of_job p = plan(job, mesh[i], .check = check[c]);
 
 			snprintf(job, sizeof job, "calm%u%u", i, c);
-			launch(&p, calm_script, NULL);
+			launch_of(plan(job, mesh[i], .check = check[c]), calm_script, NULL);
 		}
 }
 
@@ -99,7 +98,6 @@ TEST(any_element_of_any_tensor_is_missed_by_a_check_of_all)
 	uint64_t step = 0, found = 0;
 	char name[160];
 
-	host_start(&H, NULL);
 	open_one(&K, "any", "fsdp=1", .check = 1);
 	for (uint32_t i = 0; i < K.ntensor; i++) {
 		const struct rank_spec *s = &rank_specs[K.t[i].spec];
@@ -138,7 +136,6 @@ TEST(both_logs_name_what_was_changed)
 	static struct said library = SAID_NOTHING;
 	uint8_t *at;
 
-	host_start(&H, NULL);
 	open_one(&K, "logs", "fsdp=1", .check = 1, .log = said_line, .log_ctx = &library);
 	at = any_byte(&K.t[rank_tensor_find(&K, "uneven")]);
 	MUST_BE(change(&K, 1, at), CKPT_TORN);
@@ -172,7 +169,6 @@ TEST(a_log_that_waits_for_the_trainer_does_not_keep_it)
 {
 	static struct locked_log l = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-	host_start(&H, NULL);
 	open_one(&K, "locked", "fsdp=1", .check = 1, .log = locked_line, .log_ctx = &l);
 	pthread_mutex_lock(&l.lock);
 	MUST_BE(change(&K, 1, any_byte(&K.t[rank_tensor_find(&K, "uneven")])), CKPT_TORN);
@@ -185,14 +181,12 @@ TEST(a_log_that_waits_for_the_trainer_does_not_keep_it)
 	must_seal(&K);
 	alarm(0);
 	step_to(&K, 2, CKPT_PERSIST, CKPT_COMMITTED);
-	rank_close(&K, 0);
 }
 
 TEST(a_step_that_was_changed_can_be_marked_again_at_once)
 {
 	uint64_t got[4];
 
-	host_start(&H, NULL);
 	open_one(&K, "again", "fsdp=1", .check = 1);
 	for (uint64_t step = 1; step <= 8; step++) {
 		MUST_BE(change(&K, step, any_byte(&K.t[rank_tensor_find(&K, "w.master")])),
@@ -211,24 +205,17 @@ TEST(private_memory_may_be_unmapped_before_the_guard)
 	const struct ckpt_placement shard = { .how = CKPT_SHARD };
 	uint8_t *mem[2];
 
-	host_start(&H, NULL);
 	for (int state_of = CKPT_STAGED; state_of <= CKPT_COMMITTED;
 	     state_of += CKPT_COMMITTED - CKPT_STAGED) {
 
 		must_attach(&K, &p, 0);
 		for (uint32_t i = 0; i < 2; i++) {
 			struct ckpt_local at = { 0 };
-			struct ckpt_tensor t = { .size = sizeof t,
-						 .dtype = CKPT_U64,
-						 .component = "model",
-						 .name = i ? "b" : "a",
-						 .ndim = 1,
-						 .mesh = K.mesh_id,
-						 .nplace = 1,
-						 .nlocal = 1,
-						 .shape = &words,
-						 .place = &shard,
-						 .local = &at };
+			struct ckpt_tensor t =
+				ROW(.size = sizeof t, .dtype = CKPT_U64, .component = "model",
+				    .name = i ? "b" : "a", .ndim = 1, .mesh = K.mesh_id,
+				    .nplace = 1, .nlocal = 1, .shape = &words, .place = &shard,
+				    .local = &at);
 
 			mem[i] = mmap(NULL, words * 8, PROT_READ | PROT_WRITE,
 				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -46,7 +46,6 @@ static void changed_by(struct proc *r, uint32_t n, uint32_t who, pid_t stopped, 
 
 static void whoever_changes_is_found(struct proc_opts o, uint32_t n)
 {
-	pid_t d = daemon_start();
 	struct proc r[2];
 	char disk[8];
 
@@ -54,13 +53,13 @@ static void whoever_changes_is_found(struct proc_opts o, uint32_t n)
 	procs_start(r, n, o);
 	train(r, n, 1, 0, CKPT_COMMITTED);
 	for (uint32_t how = 0; how < 2; how++) {
-		changed_by(r, n, n - 1, how ? 0 : d, 2 + 2 * how, CKPT_PERSIST);
+		changed_by(r, n, n - 1, how ? 0 : D, 2 + 2 * how, CKPT_PERSIST);
 		train(r, n, 3 + 2 * how, 0, CKPT_COMMITTED);
 		assert_whole(3 + 2 * how, &o, n);
 	}
 	(void)snprintf(disk, sizeof disk, "1 3 5");
 	assert_disk(disk);
-	all_leave(r, n, d);
+	all_leave(r, n, D);
 	assert_disk(disk);
 }
 
@@ -82,52 +81,49 @@ TEST(one_rank_of_two_is_named_to_both)
 TEST(who_wants_no_comparison_gets_none)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .check = UINT32_MAX };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
 	assert_int_equal(mark_all(&r, 1, 1, 0), 0);
 	fill(&r, 1, 2);
 	assert_int_equal(guard(&r), 0);
-	all_leave(&r, 1, d);
+	all_leave(&r, 1, D);
 }
 
 /* It is staged, and the daemon dies before the guard has found it. */
 TEST(a_changed_step_is_not_taken_over)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
-	pid_t d = daemon_start();
-	struct proc r[2];
 	char disk[32];
 	uint64_t next;
 
-	procs_start(r, 2, o);
-	train(r, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
-	assert_int_equal(mark_all(r, 2, 2, 0), 0);
-	assert_soon(remembers(&r[0], 2));
-	kill_9(d);
-	fill(&r[1], 1, 1000);
-	assert_int_equal(guard(&r[1]), CKPT_TORN); /* before the next daemon is there */
-	d = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	next = train_on(r, 2, 3);
-	assert_false(remembers(&r[0], 2));
+	procs_start(R, 2, o);
+	train(R, 2, 1, 0, CKPT_STAGED); /* they are known to guard */
+	assert_int_equal(mark_all(R, 2, 2, 0), 0);
+	assert_soon(remembers(&R[0], 2));
+	kill_9(D);
+	fill(&R[1], 1, 1000);
+	assert_int_equal(guard(&R[1]), CKPT_TORN); /* before the next daemon is there */
+	D = daemon_start();
+	assert_soon(reattached(R, 2, 1));
+	next = train_on(R, 2, 3);
+	assert_false(remembers(&R[0], 2));
 
-	train(r, 2, 100, 0, CKPT_STAGED);
-	assert_int_equal(mark_all(r, 2, 101, 0), 0);
-	assert_soon(remembers(&r[0], 101));
-	kill_9(d);
-	fill(&r[1], 1, 1000);
-	d = daemon_start();
-	assert_soon(reattached(r, 2, 2));
-	assert_soon(remembers(&r[0], 101));
-	assert_int_equal(guard(&r[1]), CKPT_TORN); /* after it has taken the step over */
-	assert_soon(!remembers(&r[0], 101));
-	assert_int_equal(guard(&r[0]), 0);
+	train(R, 2, 100, 0, CKPT_STAGED);
+	assert_int_equal(mark_all(R, 2, 101, 0), 0);
+	assert_soon(remembers(&R[0], 101));
+	kill_9(D);
+	fill(&R[1], 1, 1000);
+	D = daemon_start();
+	assert_soon(reattached(R, 2, 2));
+	assert_soon(remembers(&R[0], 101));
+	assert_int_equal(guard(&R[1]), CKPT_TORN); /* after it has taken the step over */
+	assert_soon(!remembers(&R[0], 101));
+	assert_int_equal(guard(&R[0]), 0);
 	(void)snprintf(disk, sizeof disk, "%" PRIu64, next);
-	proc_leave(&r[0]); /* what is staged would be written now */
-	proc_leave(&r[1]);
-	daemon_leave(d);
+	proc_leave(&R[0]); /* what is staged would be written now */
+	proc_leave(&R[1]);
+	daemon_leave(D);
 	assert_disk(disk);
 }
 
@@ -135,7 +131,6 @@ TEST(a_changed_step_is_not_taken_over)
 TEST(a_changed_step_is_made_up_for)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10 };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
@@ -145,7 +140,7 @@ TEST(a_changed_step_is_made_up_for)
 	fill(&r, 1, 11);
 	assert_int_equal(guard(&r), CKPT_TORN);
 	train(&r, 1, 11, 0, CKPT_COMMITTED);
-	all_leave(&r, 1, d);
+	all_leave(&r, 1, D);
 	assert_disk("11");
 }
 

@@ -4,7 +4,6 @@
  * TRIGGER, DRAIN and FORGET do, and that nobody who asks can hurt who trains. CKPT_TEST_LOG=1 shows
  * the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/unit.h"
@@ -66,48 +65,40 @@ static void status_script(struct rank *k)
 
 TEST(status_tells_jobs_ranks_steps_and_counters)
 {
-	struct plan_of_job p = plan("demo", "fsdp=2", .persist_every = 3);
 	const struct wire_report_job *j;
-	struct asker a;
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	assert_int_equal(ask_status(&a)->head->njob, 0);
-	launch(&p, status_script, &a);
+	ask_open(&A, H.socket);
+	assert_int_equal(ask_status(&A)->head->njob, 0);
+	launch_of(plan("demo", "fsdp=2", .persist_every = 3), status_script, &A);
 	/* both are gone: what was staged is written, and its memory kept */
-	ask_until((j = ask_job(&a, "demo")) && j->launch == WIRE_ENDED && j->committed == 2);
+	ask_until((j = ask_job(&A, "demo")) && j->launch == WIRE_ENDED && j->committed == 2);
 	assert_true(j->attached == 0 && j->used > 0 && j->mapped == 0);
-	assert_int_equal(a.r.rank[0].state, WIRE_DETACHED);
-	ask_close(&a);
+	assert_int_equal(A.r.rank[0].state, WIRE_DETACHED);
 }
 
 TEST(a_write_under_way_is_seen_and_a_skip_too)
 {
 	const struct wire_report_step *s;
-	struct asker a;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "slow", "fsdp=1");
-	ask_open(&a, H.socket);
-	gate_set(&g, true);
+	ask_open(&A, H.socket);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
-	ask_until(ask_job(&a, "slow")->skipped == 1 && ask_step(&a, 3)); /* also by the daemon */
-	s = ask_step(&a, 1);
+	ask_until(ask_job(&A, "slow")->skipped == 1 && ask_step(&A, 3)); /* also by the daemon */
+	s = ask_step(&A, 1);
 	assert_true(s && s->state == WIRE_WRITING && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
 	assert_true(s->total > 0 && s->written < s->total && s->writing_ns > 0);
-	s = ask_step(&a, 2);
+	s = ask_step(&A, 2);
 	assert_true(s && s->state == WIRE_QUEUED && s->flags == (WIRE_HELD | WIRE_TO_WRITE));
-	s = ask_step(&a, 3);
+	s = ask_step(&A, 3);
 	assert_true(s && s->state == WIRE_SKIPPED && s->flags == 0);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	must_wait(&K, 2, CKPT_COMMITTED);
-	rank_close(&K, 0);
-	ask_close(&a);
 }
 
 /* --- what was skipped --- */
@@ -132,31 +123,28 @@ static bool skipped_alike(struct asker *a, const struct rank *k, uint64_t full, 
 TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 {
 	uint64_t step = 2, detached = 0, marked;
-	struct asker a;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "skips", "fsdp=1", .log = said_line, .log_ctx = &library_said);
-	ask_open(&a, H.socket);
-	gate_set(&g, true);
+	ask_open(&A, H.socket);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
 	assert_int_equal(said_times(&library_said, "more than half"), 0);
 	for (uint32_t i = 16; i < 40; i++)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &K, 40, 0, 0));
+	ask_until(skipped_alike(&A, &K, 40, 0, 0));
 	ask_until(said_times(&library_said, "every slot holds a step") == 1);
 	ask_until(said_times(&daemon_said, "every slot holds a step") == 1);
 
 	assert_int_equal(ckpt_tensor_drop(K.c, K.t[rank_tensor_find(&K, "tiny")].id), 0);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_SKIPPED);
-	ask_until(skipped_alike(&a, &K, 40, 5, 0));
-	gate_set(&g, false);
+	ask_until(skipped_alike(&A, &K, 40, 5, 0));
+	gate_set(&G, false);
 	must_wait(&K, 2, CKPT_COMMITTED);
 	must_seal(&K);
 	for (uint32_t i = 0; i < 32; i++) {
@@ -167,7 +155,7 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 	ask_until(said_times(&daemon_said, "taken again") == 1);
 	assert_int_equal(said_times(&library_said, "more than half"), 1);
 	assert_int_equal(said_times(&daemon_said, "more than half"), 1);
-	ask_close(&a);
+	ask_close(&A);
 
 	/* Without a daemon they are counted too, and the next one hears of all. */
 	marked = skipped(&K);
@@ -179,12 +167,10 @@ TEST(status_says_what_the_libraries_skipped_and_both_logs_warn)
 		assert_int_equal(rank_step(&K, ++step, 0), CKPT_DETACHED);
 	assert_true(skipped(&K) >= marked + 20);
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	must_reattach(&K, 1);
-	ask_until(ask_job(&a, "skips") && ask_job(&a, "skips")->skipped == skipped(&K));
-	assert_true(ask_job(&a, "skips")->skipped_by[WIRE_SKIP_DETACHED] >= 20);
-	rank_close(&K, 0);
-	ask_close(&a);
+	ask_until(ask_job(&A, "skips") && ask_job(&A, "skips")->skipped == skipped(&K));
+	assert_true(ask_job(&A, "skips")->skipped_by[WIRE_SKIP_DETACHED] >= 20);
 }
 
 TEST(who_asks_all_the_time_gets_the_same_report)
@@ -209,105 +195,92 @@ TEST(who_asks_all_the_time_gets_the_same_report)
 TEST(a_trigger_makes_the_next_step_one_that_is_written)
 {
 	struct wire_triggered t = { 0 };
-	struct asker a;
 
 	host_start(&H, NULL);
 	open_one(&K, "rare", "fsdp=1", .persist_every = 1000);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	stage(&K, 1, 0);
-	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "rare", 0, &t), WIRE_TRIGGERED);
 	assert_true(t.number == 1 && t.after == 2);
-	assert_true(ask_job(&a, "rare")->trigger_waits);
+	assert_true(ask_job(&A, "rare")->trigger_waits);
 	stage(&K, 2, 0);
 	must_wait(&K, 2, CKPT_COMMITTED);
 	stage(&K, 3, 0);
-	ask_until(!ask_job(&a, "rare")->trigger_waits);
-	assert_true(ask_step(&a, 2)->state == WIRE_COMMITTED && ask_step(&a, 2)->trigger == 1);
-	assert_true(ask_step(&a, 3)->state == WIRE_STAGED && ask_step(&a, 3)->trigger == 0);
+	ask_until(!ask_job(&A, "rare")->trigger_waits);
+	assert_true(ask_step(&A, 2)->state == WIRE_COMMITTED && ask_step(&A, 2)->trigger == 1);
+	assert_true(ask_step(&A, 3)->state == WIRE_STAGED && ask_step(&A, 3)->trigger == 0);
 	assert_true(host_has(&H, "rare", 2) && !host_has(&H, "rare", 1) &&
 		    !host_has(&H, "rare", 3));
 	/* an explicit word of the trainer does not stand against an order */
-	assert_int_equal(ask_trigger(&a, "rare", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "rare", 0, &t), WIRE_TRIGGERED);
 	must_step(&K, 4, CKPT_STAGE_ONLY);
 	must_guard(&K);
 	must_wait(&K, 4, CKPT_COMMITTED);
-	rank_close(&K, 0);
-	ask_close(&a);
 }
 
 TEST(a_final_trigger_waits_for_a_slot)
 {
 	struct wire_triggered t;
-	struct asker a;
-	static struct gate g;
 	pthread_t thread;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "full", "fsdp=1");
-	ask_open(&a, H.socket);
-	gate_set(&g, true);
+	ask_open(&A, H.socket);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
-	gate_await(&g);
+	gate_await(&G);
 	stage(&K, 2, 0);
-	assert_int_equal(ask_trigger(&a, "full", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "full", 0, &t), WIRE_TRIGGERED);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED); /* the order goes to the next */
-	assert_int_equal(ask_trigger(&a, "full", WIRE_FINAL, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "full", WIRE_FINAL, &t), WIRE_TRIGGERED);
 	assert_int_equal(t.number, 2);
 	assert_int_equal(t.after, 4);
-	thread = gate_open_soon(&g);
+	thread = gate_open_soon(&G);
 	must_step(&K, 4, 0);
 	pthread_join(thread, NULL);
 	must_guard(&K);
 	must_wait(&K, 4, CKPT_COMMITTED);
-	rank_close(&K, 0);
-	ask_close(&a);
 }
 
 TEST(a_torn_step_passes_its_order_on)
 {
 	struct wire_triggered t;
-	struct asker a;
 
 	host_start(&H, NULL);
 	open_one(&K, "torn", "fsdp=1", .persist_every = 1000);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	stage(&K, 1, 0);
-	assert_int_equal(ask_trigger(&a, "torn", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "torn", 0, &t), WIRE_TRIGGERED);
 	assert_int_equal(ckpt_snapshot(K.c, 2, NULL), 0);
 	must_wait(&K, 2, CKPT_STAGED);
-	ask_until(!ask_job(&a, "torn")->trigger_waits); /* step 2 has it */
+	ask_until(!ask_job(&A, "torn")->trigger_waits); /* step 2 has it */
 	(void)ckpt_snapshot(K.c, 3, NULL);		/* without a guard: step 2 is not trusted */
-	ask_until(ask_job(&a, "torn")->trigger_waits);
-	assert_int_equal(ask_step(&a, 2)->state, WIRE_TORN);
+	ask_until(ask_job(&A, "torn")->trigger_waits);
+	assert_int_equal(ask_step(&A, 2)->state, WIRE_TORN);
 	must_guard(&K);
-	ask_until(rank_step(&K, 4 + (uint64_t)ask_job(&a, "torn")->newest, 0) == 0);
-	must_wait(&K, ask_job(&a, "torn")->newest - 1, CKPT_STAGED);
+	ask_until(rank_step(&K, 4 + (uint64_t)ask_job(&A, "torn")->newest, 0) == 0);
+	must_wait(&K, ask_job(&A, "torn")->newest - 1, CKPT_STAGED);
 	must_guard(&K);
-	ask_until(ask_job(&a, "torn")->committed == 1);
-	assert_true(ask_step(&a, ask_job(&a, "torn")->last_committed - 1)->trigger == 1);
-	rank_close(&K, 0);
-	ask_close(&a);
+	ask_until(ask_job(&A, "torn")->committed == 1);
+	assert_true(ask_step(&A, ask_job(&A, "torn")->last_committed - 1)->trigger == 1);
 }
 
 TEST(nobody_to_trigger_is_said)
 {
 	struct wire_trigger nobody = { .job = 1 };
 	struct wire_triggered t;
-	struct asker a;
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	(void)ask_refused(&a, &nobody, WIRE_TRIGGER, sizeof nobody, -ENOENT);
+	ask_open(&A, H.socket);
+	(void)ask_refused(&A, &nobody, WIRE_TRIGGER, sizeof nobody, -ENOENT);
 	open_one(&K, "gone", "fsdp=1", .persist_every = 1000);
 	stage(&K, 1, 0);
-	assert_int_equal(ask_trigger(&a, "gone", 0, &t), WIRE_TRIGGERED);
+	assert_int_equal(ask_trigger(&A, "gone", 0, &t), WIRE_TRIGGERED);
 	rank_close(&K, 0);
-	ask_until(ask_job(&a, "gone")->attached == 0);
-	assert_false(ask_job(&a, "gone")->trigger_waits);
-	refused(&a, ask_trigger(&a, "gone", 0, &t), -ENOENT);
-	assert_non_null(strstr(a.refused.text, "gone"));
-	ask_close(&a);
+	ask_until(ask_job(&A, "gone")->attached == 0);
+	assert_false(ask_job(&A, "gone")->trigger_waits);
+	refused(&A, ask_trigger(&A, "gone", 0, &t), -ENOENT);
+	assert_non_null(strstr(A.refused.text, "gone"));
 }
 
 /* --- drain --- */
@@ -317,26 +290,24 @@ TEST(a_drain_is_answered_when_all_is_on_disk_and_holds_nobody)
 	struct wire_drained d = { 0 };
 	struct asker a, b;
 	struct pollfd poll_a;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "drain", "fsdp=1", .persist_every = 1000);
 	ask_open(&a, H.socket);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 0); /* nothing was staged */
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
-	gate_await(&g);
+	gate_await(&G);
 	/* meanwhile others are served, the trainer goes on, and a second drain waits for the same */
 	stage(&K, 2, 0);
 	assert_int_equal(ask_job(&b, "drain")->staged, 2);
 	ask_send(&b, &m, WIRE_DRAIN, sizeof m);
 	poll_a = (struct pollfd){ .fd = a.sock, .events = POLLIN };
 	assert_int_equal(poll(&poll_a, 1, 0), 0);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	assert_int_equal(ask_answer(&a, &d, sizeof d, NULL), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	assert_true(host_has(&H, "drain", 1));
@@ -353,21 +324,19 @@ TEST(one_who_waits_for_a_drain_may_leave_or_ask_too_much)
 	struct wire_drain m = { 0 };
 	struct wire_status s = { 0 };
 	struct asker a, b;
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "leave", "fsdp=1", .persist_every = 1000);
-	gate_set(&g, true);
+	gate_set(&G, true);
 	stage(&K, 1, 0);
 	ask_open(&a, H.socket);
 	ask_send(&a, &m, WIRE_DRAIN, sizeof m);
-	gate_await(&g);
+	gate_await(&G);
 	refused(&a, ask(&a, &s, WIRE_STATUS, sizeof s, NULL, 0), -EPROTO);
 	ask_close(&a);
 	ask_open(&b, H.socket);
 	assert_int_equal(ask_job(&b, "leave")->attached, 1);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	ask_until(ask_job(&b, "leave")->committed == 1);
 	rank_close(&K, 0);
 	ask_close(&b);
@@ -386,33 +355,31 @@ TEST(what_could_not_be_drained_is_said_kept_and_given_up_only_by_force)
 	static struct io_ops ops;
 	struct wire_drained d = { 0 };
 	struct wire_forgotten f = { 0 };
-	struct asker a;
 
 	ops = host_ops;
 	ops.pwrite = full_pwrite;
 	atomic_store(&full, 1);
 	host_start(&H, &ops);
 	open_one(&K, "full", "fsdp=1", .persist_every = 1000);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	stage(&K, 7, 0);
-	assert_int_equal(ask_drain(&a, NULL, NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, NULL, NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -ENOSPC);
 	assert_non_null(strstr(d.text, "job full step 7"));
-	j = ask_job(&a, "full");
+	j = ask_job(&A, "full");
 	assert_true(j->failed == 1 && j->error_step == 8 && j->error_wall_ns && j->error[0]);
-	assert_true(ask_step(&a, 7)->state == WIRE_FAILED && ask_step(&a, 7)->flags == WIRE_HELD);
-	refused(&a, ask_forget(&a, j->id, WIRE_ALL, &f), -EBUSY); /* a rank is attached */
+	assert_true(ask_step(&A, 7)->state == WIRE_FAILED && ask_step(&A, 7)->flags == WIRE_HELD);
+	refused(&A, ask_forget(&A, j->id, WIRE_ALL, &f), -EBUSY); /* a rank is attached */
 	rank_close(&K, 0);
-	ask_until((j = ask_job(&a, "full")) && j->attached == 0 && j->failed == 2 &&
-		  ask_step(&a, 7)->state == WIRE_FAILED);
-	refused(&a, ask_forget(&a, j->id, 0, &f), -EBUSY);
-	assert_non_null(strstr(a.refused.text, "step 7"));
-	assert_true(ask_job(&a, "full")->used > 0);
-	assert_int_equal(ask_forget(&a, ask_id(&a, "full"), WIRE_ALL, &f), WIRE_FORGOTTEN);
+	ask_until((j = ask_job(&A, "full")) && j->attached == 0 && j->failed == 2 &&
+		  ask_step(&A, 7)->state == WIRE_FAILED);
+	refused(&A, ask_forget(&A, j->id, 0, &f), -EBUSY);
+	assert_non_null(strstr(A.refused.text, "step 7"));
+	assert_true(ask_job(&A, "full")->used > 0);
+	assert_int_equal(ask_forget(&A, ask_id(&A, "full"), WIRE_ALL, &f), WIRE_FORGOTTEN);
 	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 1);
-	assert_null(ask_job(&a, "full"));
+	assert_null(ask_job(&A, "full"));
 	atomic_store(&full, 0);
-	ask_close(&a);
 }
 
 /* --- forget --- */
@@ -420,31 +387,28 @@ TEST(what_is_on_disk_is_forgotten_at_once)
 {
 	struct plan_of_job p = plan("old", "fsdp=1");
 	struct wire_forgotten f = { 0 };
-	struct asker a;
 	uint64_t id;
 
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	refused(&a, ask_forget(&a, 1, 0, &f), -ENOENT);
+	ask_open(&A, H.socket);
+	refused(&A, ask_forget(&A, 1, 0, &f), -ENOENT);
 	rank_open(&K, &p, 0);
 	stage(&K, 1, 0);
 	must_wait(&K, 1, CKPT_COMMITTED);
-	id = ask_id(&a, "old");
-	refused(&a, ask_forget(&a, id, WIRE_ALL, &f), -EBUSY);
+	id = ask_id(&A, "old");
+	refused(&A, ask_forget(&A, id, WIRE_ALL, &f), -EBUSY);
 	rank_close(&K, 0);
-	ask_until(ask_job(&a, "old")->attached == 0);
-	assert_int_equal(ask_forget(&a, id, 0, &f), WIRE_FORGOTTEN);
+	ask_until(ask_job(&A, "old")->attached == 0);
+	assert_int_equal(ask_forget(&A, id, 0, &f), WIRE_FORGOTTEN);
 	assert_true(f.bytes > 0 && f.steps == 1 && f.lost == 0);
-	assert_null(ask_job(&a, "old"));
+	assert_null(ask_job(&A, "old"));
 	/* the job comes back, from disk */
 	rank_open(&K, &p, 0);
 	rank_clear(&K);
 	must_restore(&K, CKPT_LATEST, 0);
 	assert_true(K.got.step == 1 && K.got.where == 2 && rank_check(&K, 1));
-	ask_until(ask_job(&a, "old")); /* a report is good for a moment */
-	assert_true(ask_id(&a, "old") != id);
-	rank_close(&K, 0);
-	ask_close(&a);
+	ask_until(ask_job(&A, "old")); /* a report is good for a moment */
+	assert_true(ask_id(&A, "old") != id);
 }
 
 /* --- those who mean no good --- */
@@ -504,7 +468,6 @@ TEST(many_connections_and_one_that_never_reads_hurt_no_trainer)
 	ask_close(&more);
 	for (uint32_t i = 1; i < 64; i++)
 		ask_close(&a[i]);
-	rank_close(&K, 0);
 }
 
 /* In another process: connections that say nothing, and new ones for those that are sent away. */
@@ -639,7 +602,6 @@ TEST(what_a_cleaner_removes_of_the_socket_is_there_again)
 		assert_int_equal(now.st_mode & 07777, 0600);
 		save(&K, (uint64_t)what);
 	}
-	rank_close(&K, 0);
 }
 
 static uint32_t shut_out(void)
@@ -718,32 +680,27 @@ TEST(a_launch_is_forming_from_its_first_rank_on)
 	struct rank k = { .plan = &p };
 	const struct wire_report_job *j;
 	pthread_t thread;
-	struct asker a;
 
 	slow.ops = host_ops;
 	slow.ops.mkdir = slow_mkdir;
 	slow.open = false;
 	host_start(&H, &slow.ops);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	assert_int_equal(pthread_create(&thread, NULL, rank_begins, &k), 0);
-	ask_until((j = ask_job(&a, "young")) != NULL);
+	ask_until((j = ask_job(&A, "young")) != NULL);
 	assert_true(j->launch == WIRE_FORMING && j->world == 0 && !j->store[0]);
 	slow.open = true;
 	pthread_join(thread, NULL);
-	ask_until((j = ask_job(&a, "young")) && j->launch == WIRE_READY);
+	ask_until((j = ask_job(&A, "young")) && j->launch == WIRE_READY);
 	rank_close(&k, 0);
-	ask_close(&a);
 }
 
 TEST(who_only_looks_does_not_keep_an_idle_daemon)
 {
-	struct asker a;
-
 	H.opts.idle_exit_ns = NS_PER_S / 5;
 	host_start(&H, NULL);
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	host_end(&H);
-	ask_close(&a);
 }
 
 UNIT(.setup = host_setup, .teardown = host_teardown);

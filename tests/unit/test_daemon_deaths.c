@@ -8,206 +8,173 @@
 
 TEST(a_copy_is_finished_when_its_rank_is_killed_before_it_may_change)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	proc_kill(&r[1]);
-	go_on(d);
-	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
-	assert_int_equal(guard(&r[0]), 0);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(D);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	proc_kill(&R[1]);
+	go_on(D);
+	good(&R[0], wait_for(&R[0], 2, CKPT_COMMITTED));
+	assert_int_equal(guard(&R[0]), 0);
 	assert_disk("1 2");
-	assert_whole(2, &o, 2);
+	assert_whole(2, &finishing, 2);
 	/* Its launch cannot go on without it. */
-	assert_int_equal(mark_all(r, 1, 3, CKPT_PERSIST), CKPT_SKIPPED);
-	daemon_leave(d);
+	assert_int_equal(mark_all(R, 1, 3, CKPT_PERSIST), CKPT_SKIPPED);
 }
 
 TEST(a_step_of_a_killed_job_is_staged_and_salvaged_to_disk)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .words = 1u << 20 };
-	pid_t d = daemon_start();
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_STAGE_ONLY), 0);
-	proc_kill(&r[0]);
-	proc_kill(&r[1]);
-	go_on(d);
+	procs_start(R, 2, o);
+	train(R, 2, 1, CKPT_STAGE_ONLY, CKPT_STAGED);
+	stop(D);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_STAGE_ONLY), 0);
+	procs_kill(R, 2);
+	go_on(D);
 	/* Step 1 too, if the copies took longer than the news of the deaths. */
 	assert_soon(disk_is("2") || disk_is("1 2"));
 	assert_whole(2, &o, 2);
-	daemon_leave(d);
 }
 
 TEST(a_copy_is_torn_when_its_rank_is_killed_after_it_might_have_changed)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER };
-	pid_t d = daemon_start();
-	struct proc r[2], next;
+	struct proc next;
 
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	assert_true(r[1].last.ns < AT_ONCE_NS);
-	fill(&r[1], 1, 3);
-	proc_kill(&r[0]);
-	proc_kill(&r[1]);
-	go_on(d);
+	procs_start(R, 2, o);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(D);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
+	assert_true(R[1].last.ns < AT_ONCE_NS);
+	fill(&R[1], 1, 3);
+	procs_kill(R, 2);
+	go_on(D);
 	procs_start(&next, 1, (struct proc_opts){ .own_parent = true, .words = 8192 });
 	good(&next, restore(&next, CKPT_LATEST, 0));
 	assert_int_equal(next.last.got.step, 1);
 	assert_true(holds_all(&next, 1));
 	proc_kill(&next);
-	daemon_leave(d);
+	daemon_leave(D);
 	assert_disk("1");
 }
 
 TEST(a_step_that_a_rank_did_not_live_to_mark_is_dropped)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	fill(r, 2, 2);
-	assert_int_equal(snap(&r[0], 2, CKPT_PERSIST), 0);
-	proc_kill(&r[1]);
-	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOENT);
-	assert_non_null(strstr(r[0].last.text, "torn"));
-	assert_true(guard(&r[0]) >= 0);
-	assert_true(r[0].last.ns < AT_ONCE_NS);
-	proc_kill(&r[0]);
-	daemon_leave(d);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	fill(R, 2, 2);
+	assert_int_equal(snap(&R[0], 2, CKPT_PERSIST), 0);
+	proc_kill(&R[1]);
+	assert_int_equal(wait_for(&R[0], 2, CKPT_COMMITTED), -ENOENT);
+	assert_non_null(strstr(R[0].last.text, "torn"));
+	assert_true(guard(&R[0]) >= 0);
+	assert_true(R[0].last.ns < AT_ONCE_NS);
+	proc_kill(&R[0]);
+	daemon_leave(D);
 	assert_disk("1");
 }
 
 TEST(the_newest_staged_step_is_committed_when_all_ranks_die)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
-	pid_t d = daemon_start();
-	struct proc r[3];
 
-	procs_start(r, 3, o);
-	train_staged(r, 3, 1, 5);
+	procs_start(R, 3, o);
+	train_staged(R, 3, 1, 5);
 	assert_disk("");
-	for (uint32_t i = 0; i < 3; i++)
-		proc_kill(&r[i]);
+	procs_kill(R, 3);
 	assert_soon(disk_is("5"));
 	assert_whole(5, &o, 3);
-	daemon_leave(d);
 }
 
 TEST(training_goes_on_without_the_daemon_and_the_next_one_takes_over)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
 	uint64_t step = 4;
 
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Staged and written, and not committed: no guard was seen after it. */
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_soon(stats(&r[0])->persisted == 2);
-	stop(d);
-	guard_all(r, 2);
-	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), 0);
-	kill_9(d);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	assert_soon(stats(&R[0])->persisted == 2);
+	stop(D);
+	guard_all(R, 2);
+	assert_int_equal(mark_all(R, 2, 3, CKPT_PERSIST), 0);
+	kill_9(D);
 	assert_disk("1");
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(guard(&r[i]), CKPT_TORN);
-		assert_true(r[i].last.ns < AT_ONCE_NS);
+		assert_int_equal(guard(&R[i]), CKPT_TORN);
+		assert_true(R[i].last.ns < AT_ONCE_NS);
 	}
-	assert_soon(mark_all(r, 2, step++, CKPT_PERSIST) == CKPT_DETACHED);
+	assert_soon(mark_all(R, 2, step++, CKPT_PERSIST) == CKPT_DETACHED);
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(guard(&r[i]), 0);
-		assert_true(r[i].last.ns < AT_ONCE_NS);
+		assert_int_equal(guard(&R[i]), 0);
+		assert_true(R[i].last.ns < AT_ONCE_NS);
 	}
-	d = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
-	assert_whole(2, &o, 2);
-	step = train_on(r, 2, step);
-	assert_whole(step, &o, 2);
-	daemon_leave(d);
+	D = daemon_start();
+	assert_soon(reattached(R, 2, 1));
+	good(&R[0], wait_for(&R[0], 2, CKPT_COMMITTED));
+	assert_whole(2, &finishing, 2);
+	step = train_on(R, 2, step);
+	assert_whole(step, &finishing, 2);
 }
 
 TEST(a_staged_step_outlives_two_daemons_in_a_row)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, o);
+	procs_start(R, 2, finishing);
 	for (uint64_t step = 1; step <= 2; step++)
-		train(r, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
+		train(R, 2, step, CKPT_STAGE_ONLY, CKPT_STAGED);
 	for (uint64_t death = 1; death <= 2; death++) {
-		kill_9(d);
-		d = daemon_start();
-		assert_soon(reattached(r, 2, death));
-		assert_soon(remembers(&r[0], 2));
+		kill_9(D);
+		D = daemon_start();
+		assert_soon(reattached(R, 2, death));
+		assert_soon(remembers(&R[0], 2));
 	}
-	proc_kill(&r[0]);
-	proc_kill(&r[1]);
+	procs_kill(R, 2);
 	assert_soon(disk_is("2"));
-	assert_whole(2, &o, 2);
-	daemon_leave(d);
+	assert_whole(2, &finishing, 2);
 }
 
 TEST(a_stopped_daemon_holds_nobody_and_goes_on_when_continued)
 {
 	const struct proc_opts o = { .world = 2, .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
 	uint64_t step;
 
-	proc_start(&r[0], o);
-	proc_start(&r[1], (struct proc_opts){ .rank = 1,
+	proc_start(&R[0], o);
+	proc_start(&R[1], (struct proc_opts){ .rank = 1,
 					      .world = 2,
 					      .guard = CKPT_BOUNDED,
 					      .guard_ns = 5 * NS_PER_MS });
 	for (uint32_t i = 0; i < 2; i++) {
-		proc_join(&r[i]);
+		proc_join(&R[i]);
 	}
-	good(&r[0], seal(r, 2));
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	assert_true(r[1].last.ns >= 5 * NS_PER_MS && r[1].last.ns < AT_ONCE_NS);
-	assert_int_equal(guard(&r[0]), CKPT_TORN);
-	assert_true(r[0].last.ns < 7 * NS_PER_S);
-	assert_int_equal(mark_all(r, 2, 3, CKPT_PERSIST), CKPT_DETACHED);
-	guard_all(r, 2);
+	good(&R[0], seal(R, 2));
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	stop(D);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
+	assert_true(R[1].last.ns >= 5 * NS_PER_MS && R[1].last.ns < AT_ONCE_NS);
+	assert_int_equal(guard(&R[0]), CKPT_TORN);
+	assert_true(R[0].last.ns < 7 * NS_PER_S);
+	assert_int_equal(mark_all(R, 2, 3, CKPT_PERSIST), CKPT_DETACHED);
+	guard_all(R, 2);
 	/* A request that was not answered breaks the connection of this one rank. */
-	assert_int_equal(tell(&r[0], (struct order){ .verb = STEPS }), -ETIMEDOUT);
-	assert_true(r[0].last.ns < AT_ONCE_NS);
-	go_on(d);
-	step = train_on(r, 2, 4);
+	assert_int_equal(tell(&R[0], (struct order){ .verb = STEPS }), -ETIMEDOUT);
+	assert_true(R[0].last.ns < AT_ONCE_NS);
+	go_on(D);
+	step = train_on(R, 2, 4);
 	assert_whole(step, &o, 2);
-	step = train_on(r, 2, step + 1);
+	step = train_on(R, 2, step + 1);
 	assert_whole(step, &o, 2);
-	daemon_leave(d);
 }
 
 TEST(a_newer_launch_fences_the_older_one)
 {
-	pid_t d = daemon_start();
 	struct proc old[2], new, given, late;
 	uint64_t step = 3;
 
 	/* One parent: one launch. */
-	procs_start(old, 2, (struct proc_opts){ .guard = CKPT_FINISH });
+	procs_start(old, 2, finishing);
 	train(old, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	train(old, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	/* Another parent: another launch. */
@@ -230,20 +197,17 @@ TEST(a_newer_launch_fences_the_older_one)
 	train(&given, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Step 2 too: what is staged and newest is written when its launch ends. */
 	assert_disk("1 2 3 4");
-	daemon_leave(d);
 }
 
 TEST(the_socket_of_another_user_is_refused)
 {
 	const struct proc_opts o = { .uid = NOBODY };
 	struct proc r;
-	pid_t d;
 
 	if (geteuid() != 0) {
 		print_message("needs root, to be somebody else\n");
 		skip();
 	}
-	d = daemon_start();
 	assert_int_equal(chmod(H.store, 0777), 0);
 	for (int open_to_all = 0; open_to_all < 2; open_to_all++) {
 		if (open_to_all)
@@ -254,7 +218,6 @@ TEST(the_socket_of_another_user_is_refused)
 		proc_kill(&r);
 	}
 	procs_start(&r, 1, (struct proc_opts){ 0 });
-	daemon_leave(d);
 }
 
 TEST(the_daemon_turns_other_users_away)
@@ -262,13 +225,12 @@ TEST(the_daemon_turns_other_users_away)
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct pollfd p = { .events = POLLIN };
 	char byte;
-	pid_t d, pid;
+	pid_t pid;
 
 	if (geteuid() != 0) {
 		print_message("needs root, to be somebody else\n");
 		skip();
 	}
-	d = daemon_start();
 	assert_int_equal(chmod(H.socket, 0777), 0);
 	(void)snprintf(a.sun_path, sizeof a.sun_path, "%s", H.socket);
 	pid = fork();
@@ -282,28 +244,24 @@ TEST(the_daemon_turns_other_users_away)
 	}
 	child_keep(pid);
 	assert_int_equal(child_end(pid), 0);
-	daemon_leave(d);
 }
 
 TEST(sigterm_drains_and_a_second_daemon_is_refused)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start(), second;
-	struct proc r[2];
+	pid_t second;
 
 	assert_int_equal(daemon_try(&second), -EADDRINUSE);
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(R, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_disk("1");
-	daemon_leave(d);
+	daemon_leave(D);
 	assert_disk("1 2");
-	assert_whole(2, &o, 2);
-	assert_soon(snap(&r[0], 3, 0) == CKPT_DETACHED);
-	d = daemon_start();
+	assert_whole(2, &finishing, 2);
+	assert_soon(snap(&R[0], 3, 0) == CKPT_DETACHED);
+	D = daemon_start();
 	assert_int_equal(daemon_try(&second), -EADDRINUSE);
-	assert_whole(train_on(r, 2, 4), &o, 2);
-	daemon_leave(d);
+	assert_whole(train_on(R, 2, 4), &finishing, 2);
 }
 
 UNIT(.setup = procs_setup, .teardown = procs_teardown);

@@ -8,87 +8,80 @@
 TEST(a_torn_step_that_was_to_be_written_costs_one_step)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 500, .words = 64 };
-	pid_t d = daemon_start();
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 499);
-	stop(d); /* so that the copy cannot end */
-	assert_int_equal(mark_all(r, 2, 500, 0), 0);
-	assert_int_equal(guard(&r[0]), CKPT_TORN);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	go_on(d);
-	train(r, 2, 501, 0, CKPT_COMMITTED);
-	train_staged(r, 2, 502, 1000);
-	train(r, 2, 1001, 0, CKPT_COMMITTED);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 499);
+	stop(D); /* so that the copy cannot end */
+	assert_int_equal(mark_all(R, 2, 500, 0), 0);
+	assert_int_equal(guard(&R[0]), CKPT_TORN);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
+	go_on(D);
+	train(R, 2, 501, 0, CKPT_COMMITTED);
+	train_staged(R, 2, 502, 1000);
+	train(R, 2, 1001, 0, CKPT_COMMITTED);
 	assert_disk("501 1001");
-	all_leave(r, 2, d);
+	all_leave(R, 2, D);
 }
 
 TEST(one_that_another_rank_tore_costs_one_step_too)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 50, .words = 64 };
-	pid_t d = daemon_start();
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 49);
-	stop(d);
-	assert_int_equal(mark_all(r, 2, 50, 0), 0);
-	assert_int_equal(guard(&r[1]), CKPT_TORN);
-	go_on(d);
-	assert_int_equal(wait_for(&r[0], 50, CKPT_STAGED), -ENOENT); /* the daemon has seen it */
-	(void)guard(&r[0]);
-	train(r, 2, 51, 0, CKPT_COMMITTED);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 49);
+	stop(D);
+	assert_int_equal(mark_all(R, 2, 50, 0), 0);
+	assert_int_equal(guard(&R[1]), CKPT_TORN);
+	go_on(D);
+	assert_int_equal(wait_for(&R[0], 50, CKPT_STAGED), -ENOENT); /* the daemon has seen it */
+	(void)guard(&R[0]);
+	train(R, 2, 51, 0, CKPT_COMMITTED);
 	assert_disk("51");
-	all_leave(r, 2, d);
+	all_leave(R, 2, D);
 }
 
 TEST(one_that_was_skipped_costs_one_step)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
 	train_staged(&r, 1, 1, 8);
-	stop(d); /* no slot comes back */
+	stop(D); /* no slot comes back */
 	assert_int_equal(mark_all(&r, 1, 9, 0), 0);
 	assert_int_equal(mark_all(&r, 1, 10, 0), CKPT_SKIPPED);
-	go_on(d);
+	go_on(D);
 	train(&r, 1, 11, 0, CKPT_COMMITTED);
 	train_staged(&r, 1, 12, 20);
 	train(&r, 1, 21, 0, CKPT_COMMITTED);
 	assert_disk("11 21");
-	all_leave(&r, 1, d);
+	all_leave(&r, 1, D);
 }
 
 /* What is marked by hand is not made up for: its caller was told. It is not counted twice either. */
 TEST(a_step_that_was_marked_by_hand_pays_when_it_is_staged)
 {
 	const struct proc_opts o = { .guard = CKPT_NEVER, .persist_every = 10, .words = 64 };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
 	train_staged(&r, 1, 1, 3);
 	train(&r, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
 	train_staged(&r, 1, 5, 6);
-	stop(d);
+	stop(D);
 	assert_int_equal(mark_all(&r, 1, 7, CKPT_PERSIST), 0);
 	assert_int_equal(guard(&r), CKPT_TORN);
-	go_on(d);
+	go_on(D);
 	train_staged(&r, 1, 8, 13);
 	train(&r, 1, 14, 0, CKPT_COMMITTED);
 	assert_disk("4 14");
-	all_leave(&r, 1, d);
+	all_leave(&r, 1, D);
 }
 
 TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 {
 	static const uint64_t tried[] = { 8, 9, 11, 15, 23, 31, 39 };
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 8, .words = 64 };
-	pid_t d = daemon_start();
 	struct proc r;
 	uint32_t n = 0;
 
@@ -112,33 +105,30 @@ TEST(what_could_not_be_written_is_tried_again_after_1_2_4_marks)
 	}
 	assert_int_equal(n, ARRAY_LEN(tried));
 	assert_disk("31 39");
-	all_leave(&r, 1, d);
+	all_leave(&r, 1, D);
 }
 
 /* Staged to be written, and lost with its daemon: neither written nor brought along. */
 TEST(what_a_daemon_took_with_it_is_owed)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 10, .words = 64 };
-	pid_t d = daemon_start();
-	struct proc r[2];
 
-	procs_start(r, 2, o);
-	train_staged(r, 2, 1, 9);
+	procs_start(R, 2, o);
+	train_staged(R, 2, 1, 9);
 	/* rank 1 has not come so far, so no next daemon stages it */
-	assert_int_equal(mark_all(r, 1, 10, 0), 0);
-	kill_9(d);
-	(void)guard(&r[0]);
-	d = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	train(r, 2, 11, 0, CKPT_COMMITTED);
+	assert_int_equal(mark_all(R, 1, 10, 0), 0);
+	kill_9(D);
+	(void)guard(&R[0]);
+	D = daemon_start();
+	assert_soon(reattached(R, 2, 1));
+	train(R, 2, 11, 0, CKPT_COMMITTED);
 	assert_disk("11");
-	all_leave(r, 2, d);
+	all_leave(R, 2, D);
 }
 
 TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .persist_every = 1000 };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
@@ -161,12 +151,12 @@ TEST(who_waits_for_a_step_that_nobody_will_write_hears_so_at_once)
 	train(&r, 1, 8, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_int_equal(wait_for(&r, 8, CKPT_COMMITTED), -ENOENT);
 	atomic_store(&faults->hold, 1); /* the commit lists the directory */
-	assert_int_equal(kill(d, SIGTERM), 0);
+	assert_int_equal(kill(D, SIGTERM), 0);
 	assert_soon(atomic_load(&faults->held));
 	bid(&r, (struct order){ .verb = WAIT, .step = 8, .state = CKPT_COMMITTED, .ns = PATIENCE });
 	atomic_store(&faults->hold, 0);
 	assert_int_equal(hear(&r), 0);
-	assert_int_equal(WEXITSTATUS(child_end(d)), 0);
+	assert_int_equal(WEXITSTATUS(child_end(D)), 0);
 	assert_disk("8");
 	proc_kill(&r);
 }

@@ -8,8 +8,8 @@
  * FAULT_STEP=1 looks at every call (make torture); without it, at some.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <dirent.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -56,12 +56,8 @@ static bool told(struct life *l, const char *what, int rc, const struct ckpt_err
 
 static bool life_open(struct life *l, struct rank *k)
 {
-	struct plan_of_job p = { .socket = H.socket,
-				 .store = H.store,
-				 .job = l->job,
-				 .mesh = "fsdp=1",
-				 .rows = 8,
-				 .guard = CKPT_FINISH };
+	struct plan_of_job p = ROW(.socket = H.socket, .store = H.store, .job = l->job,
+				   .mesh = "fsdp=1", .rows = 8, .guard = CKPT_FINISH);
 
 	*k = (struct rank){ 0 };
 	if (!told(l, "attach", rank_attach(k, &p, 0), &k->err)) {

@@ -4,7 +4,6 @@
  * about as if nothing was, and status says which disk it is. Every call for a frozen disk waits in the table of
  * system calls until the test thaws it; which disk a descriptor is on is read from its path.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>

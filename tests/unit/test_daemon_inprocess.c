@@ -4,10 +4,9 @@
  * promises, from attach to a restore on another mesh, and what happens when something is full,
  * damaged, late or gone. CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -51,10 +50,9 @@ TEST(what_one_mesh_saved_every_mesh_restores_from_memory_and_from_disk)
 		host_start(&H, NULL);
 		for (uint32_t i = 0; i < ARRAY_LEN(meshes); i += 1 + e) {
 			char job[16];
-			struct plan_of_job p = plan(job, meshes[i]);
 
 			snprintf(job, sizeof job, "job%u%u", e, i);
-			launch(&p, train_to_nine, NULL);
+			launch_of(plan(job, meshes[i]), train_to_nine, NULL);
 			MUST(host_committed(&H, job, steps, 16) >= 1);
 			MUST_BE(steps[0], 9);
 			for (uint32_t f = 0; f < 2; f++) {
@@ -106,11 +104,10 @@ static void policy_script(struct rank *k)
 
 TEST(every_third_is_written_and_a_mark_can_say_otherwise)
 {
-	struct plan_of_job p = plan("policy", "fsdp=2", .persist_every = 3);
 	struct checkpoint *c;
 
 	host_start(&H, NULL);
-	launch(&p, policy_script, NULL);
+	launch_of(plan("policy", "fsdp=2", .persist_every = 3), policy_script, NULL);
 	c = host_open(&H, "policy", 9);
 	assert_int_equal(c->nnote, 2);
 	assert_string_equal(c->note[0].key, "loss");
@@ -124,21 +121,19 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 {
 	struct ckpt_stats st;
 	uint64_t step[8];
-	static struct gate g;
 	pthread_t t;
 
-	gate_make(&g);
 	H.opts.engine = IO_AUTO;
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "slots", "fsdp=1");
-	gate_set(&g, true);
+	gate_set(&G, true);
 	step_to(&K, 1, 0, CKPT_STAGED);
-	gate_await(&g);
+	gate_await(&G);
 	step_to(&K, 2, 0, CKPT_STAGED);
 	assert_int_equal(rank_step(&K, 3, 0), CKPT_SKIPPED);
 	assert_int_equal(ckpt_wait(K.c, 3, CKPT_STAGED, SEC, &K.err), -ENOENT);
 	assert_int_equal(ckpt_wait(K.c, 2, CKPT_COMMITTED, SEC / 20, &K.err), -ETIMEDOUT);
-	t = gate_open_soon(&g);
+	t = gate_open_soon(&G);
 	step_to(&K, 4, CKPT_FINAL, CKPT_COMMITTED);
 	pthread_join(t, NULL);
 	st = rank_stats(&K);
@@ -152,19 +147,17 @@ TEST(full_slots_skip_and_a_final_mark_waits)
 TEST(a_staged_step_stays_until_a_newer_one_is_staged)
 {
 	uint64_t step[8];
-	static struct gate g;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "stays", "fsdp=1");
-	gate_set(&g, true);
+	gate_set(&G, true);
 	step_to(&K, 1, 0, CKPT_STAGED);
-	gate_await(&g);
+	gate_await(&G);
 	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_int_equal(rank_step(&K, 3, CKPT_STAGE_ONLY), CKPT_SKIPPED);
 	assert_int_equal(rank_step(&K, 4, CKPT_PERSIST), CKPT_SKIPPED);
 	assert_true(in_memory(&K, 2));
-	gate_set(&g, false);
+	gate_set(&G, false);
 	must_wait(&K, 1, CKPT_COMMITTED);
 	must_step(&K, 5, CKPT_FINAL); /* waits for the slot of step 1 */
 	assert_true(in_memory(&K, 2) || in_memory(&K, 5));
@@ -234,10 +227,9 @@ TEST(who_does_not_guard_is_not_written)
 	}
 	assert_int_equal(ckpt_wait(K.c, 1, CKPT_STAGED, 5 * SEC, &K.err), -ENOENT);
 	rank_fill(&K, 6);
-	assert_int_equal(ckpt_snapshot(K.c, 6,
-				       &(struct ckpt_mark){ .size = sizeof(struct ckpt_mark),
-							    .flags = CKPT_FINAL }),
-			 0);
+	assert_ok(ckpt_snapshot(
+		K.c, 6,
+		&(struct ckpt_mark){ .size = sizeof(struct ckpt_mark), .flags = CKPT_FINAL }));
 	must_wait(&K, 6, CKPT_COMMITTED);
 	st = rank_stats(&K);
 	assert_true(st.unguarded >= 1);
@@ -357,17 +349,9 @@ static int add_simple(struct rank *k, const char *name, uint32_t dtype, uint64_t
 {
 	const struct ckpt_placement place = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { 0 };
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = dtype,
-				 .component = "model",
-				 .name = name,
-				 .ndim = 1,
-				 .mesh = k->mesh_id,
-				 .nplace = 1,
-				 .nlocal = 1,
-				 .shape = &rows,
-				 .place = &place,
-				 .local = &local };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = dtype, .component = "model",
+				   .name = name, .ndim = 1, .mesh = k->mesh_id, .nplace = 1,
+				   .nlocal = 1, .shape = &rows, .place = &place, .local = &local);
 	int rc = ckpt_alloc(k->c, rows * 16, &local.ptr, &k->err);
 
 	return rc ? rc : ckpt_tensor_add(k->c, &t, NULL, &k->err);
@@ -408,10 +392,8 @@ static void disagree_script(struct rank *k)
 
 TEST(ranks_that_disagree_hear_everything_at_once)
 {
-	struct plan_of_job p = plan("disagree", "fsdp=2");
-
 	host_start(&H, NULL);
-	team(&p, disagree_script, NULL);
+	team_of(plan("disagree", "fsdp=2"), disagree_script, NULL);
 }
 
 static void uncovered_script(struct rank *k)
@@ -434,10 +416,8 @@ static void uncovered_script(struct rank *k)
 
 TEST(elements_that_nobody_declares_are_told_to_all)
 {
-	struct plan_of_job p = plan("gap", "fsdp=3");
-
 	host_start(&H, NULL);
-	team(&p, uncovered_script, NULL);
+	team_of(plan("gap", "fsdp=3"), uncovered_script, NULL);
 }
 
 TEST(what_does_not_fit_into_memory_max_is_not_sealed)
@@ -450,7 +430,6 @@ TEST(what_does_not_fit_into_memory_max_is_not_sealed)
 	assert_int_equal(rank_seal(&K, SEC), -ENOMEM);
 	assert_non_null(strstr(K.err.msg, "memory_max"));
 	assert_int_equal(rank_step(&K, 1, 0), CKPT_SKIPPED);
-	rank_close(&K, 0);
 }
 
 /* --- restoring --- */
@@ -551,7 +530,6 @@ static int team_min(void *ctx, uint64_t mine, uint64_t *ret_min)
 
 static void damaged_script(struct rank *k)
 {
-
 	rank_clear(k);
 	must_restore(k, CKPT_LATEST, CKPT_FROM_DISK);
 	MUST_BE(k->got.step, 1);
@@ -631,7 +609,6 @@ TEST(the_first_callers_choice_holds_for_all)
 
 static void rewind_script(struct rank *k)
 {
-
 	must_restore(k, 2, 0);
 	MUST(k->got.step == 2 && rank_check(k, 2));
 	MUST_BE(rank_step(k, 2, 0), -EINVAL);
@@ -678,10 +655,8 @@ static void steps_script(struct rank *k)
 
 TEST(the_restorable_steps_are_told_newest_first)
 {
-	struct plan_of_job p = plan("steps", "fsdp=2");
-
 	host_start(&H, NULL);
-	launch(&p, steps_script, NULL);
+	launch_of(plan("steps", "fsdp=2"), steps_script, NULL);
 }
 
 static _Atomic uint64_t fp_sum[RANK_TENSORS];
@@ -706,12 +681,11 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 	host_start(&H, NULL);
 	for (uint32_t m = 0; m < ARRAY_LEN(meshes); m++) {
 		char job[8];
-		struct plan_of_job p = plan(job, meshes[m]);
 		struct checkpoint *c;
 
 		snprintf(job, sizeof job, "fp%u", m);
 		memset(fp_sum, 0, sizeof fp_sum);
-		launch(&p, fingerprint_script, NULL);
+		launch_of(plan(job, meshes[m]), fingerprint_script, NULL);
 		c = host_open(&H, job, 9);
 		for (uint32_t i = 0; i < ARRAY_LEN(rank_specs) - 1; i++) {
 			uint32_t id = table_find(&c->table, rank_specs[i].component,
@@ -968,7 +942,6 @@ TEST(nonsense_is_refused_with_a_reason_and_hurts_nobody)
 	(void)close(store);
 	(void)close(file);
 	step_to(&K, 1, CKPT_FINAL, CKPT_COMMITTED);
-	rank_close(&K, 0);
 }
 
 /* --- the daemon goes --- */
@@ -980,29 +953,26 @@ static void *stop_host(void *arg)
 
 TEST(a_stopped_daemon_writes_what_is_staged_first)
 {
-	static struct gate g;
 	pthread_t t;
 	int rc;
 
-	gate_make(&g);
-	host_start(&H, &g.ops);
+	host_start_gated();
 	open_one(&K, "drain", "fsdp=1");
-	gate_set(&g, true);
+	gate_set(&G, true);
 	step_to(&K, 1, CKPT_PERSIST, CKPT_STAGED);
-	gate_await(&g);
+	gate_await(&G);
 	step_to(&K, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
 	assert_int_equal(pthread_create(&t, NULL, stop_host, &H), 0);
 	while ((rc = rank_step(&K, 3, CKPT_STAGE_ONLY)) == 0) /* no further ones */
 		;
 	assert_true(rc == CKPT_SKIPPED || rc == CKPT_DETACHED);
-	gate_set(&g, false);
+	gate_set(&G, false);
 	pthread_join(t, NULL);
 	assert_true(host_has(&H, "drain", 1) && host_has(&H, "drain", 2));
 	host_committed(&H, "drain", NULL, 0);
 	while ((rc = rank_step(&K, 9, 0)) == CKPT_SKIPPED)
 		;
 	assert_int_equal(rc, CKPT_DETACHED);
-	rank_close(&K, 0);
 }
 
 static _Atomic bool back;
@@ -1062,13 +1032,12 @@ static void adopt_script(struct rank *k)
 
 TEST(the_next_daemon_takes_over_what_was_staged)
 {
-	struct plan_of_job p = plan("adopt", "fsdp=3");
 	static struct io_faults f;
 	uint64_t step[8];
 
 	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
-	team(&p, adopt_script, &f);
+	team_of(plan("adopt", "fsdp=3"), adopt_script, &f);
 	assert_int_equal(host_committed(&H, "adopt", step, 8), 3);
 	assert_int_equal(step[1], 2);
 	assert_int_equal(step[2], 1);

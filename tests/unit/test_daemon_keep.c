@@ -4,9 +4,7 @@
  * full or will be, damage that is remembered. The library and the daemon in one process.
  * CKPT_TEST_LOG=1 shows the daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "ckpt/store/prune.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
@@ -232,7 +230,6 @@ TEST(after_commits_the_policy_keeps_what_it_says_and_tells_why)
 	assert_soon(said_times(&daemon_said, "step 9 removed: ") == 1);
 	assert_int_equal(said_times(&daemon_said, "step 10 removed: "), 0);
 	assert_true(said_times(&daemon_said, "read back and verified") >= 1);
-	rank_close(&K, 0);
 }
 
 TEST(without_a_policy_nothing_is_removed)
@@ -263,7 +260,6 @@ TEST(what_is_held_tagged_or_being_read_stays)
 	mark(2, MARK_TAG, NULL, false);
 	commit(&K, 6);
 	assert_disk("6");
-	rank_close(&K, 0);
 }
 
 TEST(commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough)
@@ -279,7 +275,6 @@ TEST(commits_do_not_wait_for_a_pruning_and_one_at_the_end_is_enough)
 	atomic_store(&disk.hold, false);
 	assert_disk("6");
 	assert_soon(said_times(&daemon_said, "keep: job job: ") == 3);
-	rank_close(&K, 0);
 }
 
 TEST(a_daemon_that_stops_removes_nothing_more)
@@ -336,7 +331,6 @@ TEST(whatever_fails_while_it_prunes_hurts_no_step_and_no_trainer)
 	snprintf(newest, sizeof newest, "%" PRIu64, step);
 	assert_disk(newest);
 	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
-	rank_close(&K, 0);
 }
 
 /* --- room --- */
@@ -376,7 +370,6 @@ TEST(what_does_not_fit_is_known_before_the_first_byte)
 	atomic_store(&disk.free_bytes, ROOMY);
 	commit(&K, 5);
 	assert_true(disk_is("1 2 3 5"));
-	rank_close(&K, 0);
 }
 
 TEST(room_is_made_by_the_policy)
@@ -401,7 +394,6 @@ TEST(room_is_made_by_the_policy)
 	commit(&K, 7);
 	assert_true(io_faults_hit(&disk.of_others));
 	assert_disk("7");
-	rank_close(&K, 0);
 }
 
 /* 1 to 5, back to 3, and 6: 4 and 5 are set aside. */
@@ -435,7 +427,6 @@ TEST(what_was_set_aside_stays_and_goes_first_where_there_is_no_room)
 	assert_int_equal(
 		said_times(&daemon_said, "step 4 (set aside) removed: set aside, to make room"), 1);
 	assert_disk("~5 8");
-	rank_close(&K, 0);
 }
 
 TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside)
@@ -451,7 +442,6 @@ TEST(for_room_no_step_of_the_line_goes_before_those_that_were_set_aside)
 	assert_int_equal(
 		said_times(&daemon_said, "step 4 (set aside) removed: set aside, to make room"), 1);
 	assert_disk("~5 7");
-	rank_close(&K, 0);
 }
 
 TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could)
@@ -476,7 +466,6 @@ TEST(without_a_policy_nothing_makes_room_and_the_sentence_names_what_could)
 	must_guard(&K);
 	assert_true(disk_is("1 2 3 ~4 ~5 6"));
 	assert_int_equal(said_times(&daemon_said, " removed: "), 0);
-	rank_close(&K, 0);
 }
 
 /* Some file systems give the space of removed files back in the background. */
@@ -489,7 +478,6 @@ TEST(what_was_removed_and_is_not_free_yet_fails_no_step)
 	go_on(&K);
 	commit(&K, 5);
 	assert_disk("5");
-	rank_close(&K, 0);
 }
 
 /* Both ranks of a launch mark a step: what became of it. */
@@ -562,7 +550,6 @@ TEST(where_a_job_goes_back_to_is_not_removed_before_it_commits)
 	must_guard(&K);
 	commit(&K, 4);
 	assert_disk("4 ~5");
-	rank_close(&K, 0);
 }
 
 /* --- damage --- */
@@ -587,7 +574,6 @@ TEST(damage_is_remembered_by_the_next_daemon)
 	assert_true(rank_check(&K, 1));
 	assert_int_equal(said_times(&daemon_said, "passed over: step 2: quarantined: "), 1);
 	assert_true(K.got.npassed == 1 && strncmp(K.got.passed, "step 2: quarantined: ", 21) == 0);
-	rank_close(&K, 0);
 }
 
 /* "Call again and an older one is agreed on" would be said for ever. */
@@ -600,7 +586,6 @@ TEST(where_nothing_can_be_restored_asking_again_is_no_use)
 	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_DISK), -EBADMSG);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_FROM_DISK), -EUCLEAN);
-	rank_close(&K, 0);
 }
 
 /* Set aside or removed between the choice and the reading, by another launch: who is told -ENOENT starts
@@ -618,7 +603,6 @@ TEST(what_goes_under_the_hand_that_restores_is_not_said_to_be_nothing)
 	atomic_store(&disk.gone_from, 0);
 	must_restore(&K, CKPT_LATEST, CKPT_FROM_DISK);
 	assert_int_equal(K.got.step, 2);
-	rank_close(&K, 0);
 }
 
 TEST(what_is_damaged_on_disk_is_good_in_memory)
@@ -634,7 +618,6 @@ TEST(what_is_damaged_on_disk_is_good_in_memory)
 	must_restore(&K, CKPT_LATEST, 0);
 	assert_true(K.got.step == 2 && K.got.where == 1);
 	assert_true(rank_check(&K, 2));
-	rank_close(&K, 0);
 }
 
 TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given)
@@ -648,7 +631,6 @@ TEST(damage_that_cannot_be_marked_is_said_and_an_older_step_is_given)
 	assert_soon(said_times(&daemon_said, "could not be marked as damaged") == 1);
 	assert_int_equal(host_count(&H, "job", STORE_QUARANTINED), 0);
 	assert_true(K.got.step == 1 && K.got.npassed == 1);
-	rank_close(&K, 0);
 }
 
 TEST(a_device_that_cannot_read_is_no_damage_for_ever)
@@ -687,14 +669,12 @@ TEST(a_damaged_newest_step_keeps_the_older_ones)
 	atomic_store(&disk.hold, false);
 	assert_disk("3 q4");
 	assert_soon(said_times(&daemon_said, "1 step was damaged when read back") == 1);
-	rank_close(&K, 0);
 }
 
 /* --- what it says --- */
 TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little)
 {
 	const struct wire_report_job *j;
-	struct asker a;
 	uint64_t began;
 
 	start(0, 0);
@@ -726,10 +706,9 @@ TEST(a_launch_says_what_its_store_is_like_and_a_flood_of_garbage_little)
 	start(0, 0);
 	assert_true(rank_attach(&K, &P, 0) < 0);
 	rank_free(&K);
-	ask_open(&a, H.socket);
-	ask_until((j = ask_job(&a, "new")) && j->error[0]);
+	ask_open(&A, H.socket);
+	ask_until((j = ask_job(&A, "new")) && j->error[0]);
 	assert_int_equal(j->world, 0);
-	ask_close(&a);
 }
 
 UNIT(.setup = setup, .teardown = teardown);

@@ -5,7 +5,6 @@
  * others learns that it is outdated. Ranks are HELLOs by hand; a launch is known by its token.
  */
 #include "tests/lib/draw.h"
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "ckpt/client/shared.h"
 #include "tests/lib/unit.h"

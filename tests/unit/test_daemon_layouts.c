@@ -4,8 +4,8 @@
  * on another mesh, from memory and from disk: each element comes back where it belongs.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sys/mman.h>
 
 #define ROWS 7
@@ -67,18 +67,10 @@ static void declare(struct rank *k, struct held *h, uint32_t i, const char *text
 
 	char name[16];
 	struct ckpt_local local = { .ptr = p };
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = CKPT_I64,
-				 .component = "state",
-				 .name = name,
-				 .ndim = 2,
-				 .mesh = k->mesh_id,
-				 .nplace = l.nplace,
-				 .nlocal = h->share[i].numel > 0,
-				 .shape = shape,
-				 .place = l.place,
-				 .local = &local,
-				 .mode = l.mode };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = CKPT_I64, .component = "state",
+				   .name = name, .ndim = 2, .mesh = k->mesh_id, .nplace = l.nplace,
+				   .nlocal = h->share[i].numel > 0, .shape = shape,
+				   .place = l.place, .local = &local, .mode = l.mode);
 
 	snprintf(name, sizeof name, "w%u", i);
 	MUST_OK(ckpt_tensor_add(k->c, &t, NULL, &k->err), &k->err);
@@ -144,11 +136,10 @@ TEST(every_layout_is_loaded_as_any_other_on_any_mesh)
 {
 	static const char *const meshes[] = { "x=3,y=1", "x=2,y=2" };
 	static const uint32_t flags[] = { CKPT_FROM_MEMORY, CKPT_FROM_DISK };
-	struct plan_of_job p = plan("layouts", "x=2,y=2");
 
 	H.opts.engine = IO_AUTO;
 	host_start(&H, NULL);
-	team(&p, save_nine, NULL);
+	team_of(plan("layouts", "x=2,y=2"), save_nine, NULL);
 	assert_true(host_has(&H, "layouts", 9)); /* and every byte of it verified */
 	for (uint32_t i = 0; i < ARRAY_LEN(loaded); i++) {
 		struct wish w = { flags[i % 2], i };

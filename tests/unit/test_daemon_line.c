@@ -38,14 +38,12 @@ static void must_stage(struct rank *k, uint64_t step)
 
 static void must_commit(struct rank *k, uint64_t step)
 {
-
 	must_stage(k, step);
 	must_wait(k, step, CKPT_COMMITTED);
 }
 
 static void must_fail(struct rank *k, uint64_t step)
 {
-
 	must_stage(k, step);
 	MUST_BE(rank_wait(k, step, CKPT_COMMITTED), -EIO);
 	assert_non_null(strstr(k->err.msg, "cannot be read now"));
@@ -119,7 +117,6 @@ TEST(what_cannot_be_read_for_a_moment_stays_in_its_line_and_older_than_what_foll
 	must_commit(&K, 80);
 	atomic_store(&unreadable, false);
 	assert_true(seq_of(80) > last);
-	rank_close(&K, 0);
 }
 
 /* It has none of its own there, so there is nothing to wait for. */
@@ -139,7 +136,6 @@ TEST(a_launch_that_begins_anew_commits_beside_what_cannot_be_read)
 	atomic_store(&unreadable, false);
 	assert_int_equal(host_count(&H, "line", STORE_SET_ASIDE), 1);
 	assert_true(host_has(&H, "line", 20) && host_has(&H, "line", 30));
-	rank_close(&K, 0);
 }
 
 static int setup(void **state)

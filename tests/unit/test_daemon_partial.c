@@ -5,8 +5,8 @@
  * they are loaded, or given back as they were.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 #include <sys/mman.h>
 
 #define ROWS 7 /* fsdp does not divide it */
@@ -74,16 +74,9 @@ static int declare_one(struct rank *k, struct held *h, uint32_t i, int reduce, u
 	const uint64_t shape[2] = { ROWS, COLS };
 	struct ckpt_local local = { .ptr = h->mem[i] };
 	struct ckpt_placement place[2];
-	struct ckpt_tensor t = { .size = sizeof t,
-				 .dtype = specs[i].dtype,
-				 .component = "state",
-				 .name = specs[i].name,
-				 .ndim = 2,
-				 .mesh = k->mesh_id,
-				 .nlocal = 1,
-				 .shape = shape,
-				 .place = place,
-				 .local = &local };
+	struct ckpt_tensor t = ROW(.size = sizeof t, .dtype = specs[i].dtype, .component = "state",
+				   .name = specs[i].name, .ndim = 2, .mesh = k->mesh_id,
+				   .nlocal = 1, .shape = shape, .place = place, .local = &local);
 	uint16_t fsdp = (uint16_t)dim_of(k, "fsdp"), dp = (uint16_t)dim_of(k, "dp");
 
 	if (specs[i].cut && fsdp < k->mesh.ndim)
@@ -152,7 +145,6 @@ static void each(const struct held *h, uint32_t i, uint64_t step, bool fill)
 
 static void open_all(struct rank *k, struct held *h, bool pending)
 {
-
 	must_attach(k, k->plan, k->rank);
 	held_make(k, h);
 	h->pending = pending;
@@ -247,11 +239,9 @@ static void refused_without_consent(struct rank *k)
 
 TEST(a_pending_reduction_is_saved_with_consent_only)
 {
-	struct plan_of_job p = plan("consent", "dp=2,fsdp=1");
-
 	H.opts.engine = IO_AUTO;
 	host_start(&H, NULL);
-	team(&p, refused_without_consent, NULL);
+	team_of(plan("consent", "dp=2,fsdp=1"), refused_without_consent, NULL);
 }
 
 /* What the checkpoint has becomes no other pending reduction. */

@@ -5,7 +5,6 @@
  * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
  * daemon's log.
  */
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 #include "tests/lib/unit.h"
 #include <dirent.h>
@@ -40,6 +39,7 @@ static int setup(void **state)
 	snprintf(kept_dir, sizeof kept_dir, "%s/kept", H.store);
 	snprintf(root_kept, sizeof root_kept, "%s.kept", H.store);
 	snprintf(to_dir, sizeof to_dir, "%s/to", H.dir);
+	host_start(&H, NULL);
 	return mkdir(to_dir, 0700);
 }
 
@@ -184,13 +184,11 @@ static int restored(struct rank *k, uint64_t *ret)
 TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 {
 	for (enum way way = 0; way < WAYS; way++) {
-		struct rank k;
 		uint64_t step;
 
-		host_start(&H, NULL);
-		open_rank(&k);
-		three_written(&k, 0);
-		rank_close(&k, 0);
+		open_rank(&K);
+		three_written(&K, 0);
+		rank_close(&K, 0);
 		take_away(way);
 		if (way == SWAPPED) {
 			char spare[160], path[200];
@@ -198,37 +196,37 @@ TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 			snprintf(spare, sizeof spare, "%s/spare", H.store);
 			snprintf(path, sizeof path, "%s/j", spare);
 			P.store = spare;
-			open_rank(&k);
-			step_written(&k, 100);
-			rank_close(&k, 0);
+			open_rank(&K);
+			step_written(&K, 100);
+			rank_close(&K, 0);
 			MUST(rename(path, job_dir) == 0 && rmdir(spare) == 0);
 			P.store = H.store;
 		}
 		if (way != REMOVED)
 			note_archive(way);
-		k = (struct rank){ 0 };
+		K = (struct rank){ 0 };
 		if (way == LINKED || way == A_FILE) {
-			assert_true(rank_attach(&k, &P, 0) < 0);
-			assert_non_null(strstr(k.err.msg, "job j"));
-			rank_free(&k);
+			assert_true(rank_attach(&K, &P, 0) < 0);
+			assert_non_null(strstr(K.err.msg, "job j"));
+			rank_free(&K);
 		} else {
-			open_rank(&k);
+			open_rank(&K);
 			/* what is staged in memory is the other directory's */
-			assert_int_equal(restored(&k, &step), way == SWAPPED ? 0 : -ENOENT);
+			assert_int_equal(restored(&K, &step), way == SWAPPED ? 0 : -ENOENT);
 			assert_true(way != SWAPPED || step == 100);
-			three_written(&k, 100);
-			rank_close(&k, 0);
+			three_written(&K, 100);
+			rank_close(&K, 0);
 			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
 		}
 		if (way != REMOVED) {
 			assert_archive_untouched(way);
 			bring_back(way);
-			open_rank(&k);
-			assert_int_equal(restored(&k, &step), 0);
+			open_rank(&K);
+			assert_int_equal(restored(&K, &step), 0);
 			assert_int_equal(step, 3);
-			step_written(&k, 4);
+			step_written(&K, 4);
 			assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
-			rank_close(&k, 0);
+			rank_close(&K, 0);
 		}
 		(void)host_teardown(state);
 		(void)setup(state);
@@ -237,48 +235,41 @@ TEST(the_next_launch_belongs_to_what_the_name_leads_to)
 
 TEST(what_was_staged_for_a_directory_is_restored_when_it_is_back)
 {
-	struct rank k;
 	uint64_t step;
 
-	host_start(&H, NULL);
-	open_rank(&k);
-	step_written(&k, 1);
-	step_held(&k, 7, 0);
+	open_rank(&K);
+	step_written(&K, 1);
+	step_held(&K, 7, 0);
 	take_away(MOVED);
-	rank_close(&k, 0);
-	open_rank(&k); /* into a new directory: nothing of that is its own */
-	assert_int_equal(restored(&k, &step), -ENOENT);
-	step_written(&k, 100);
-	rank_close(&k, 0);
+	rank_close(&K, 0);
+	open_rank(&K); /* into a new directory: nothing of that is its own */
+	assert_int_equal(restored(&K, &step), -ENOENT);
+	step_written(&K, 100);
+	rank_close(&K, 0);
 	bring_back(MOVED);
-	open_rank(&k); /* before ckptd has looked, or after: from memory, or from disk */
-	assert_int_equal(restored(&k, &step), 0);
+	open_rank(&K); /* before ckptd has looked, or after: from memory, or from disk */
+	assert_int_equal(restored(&K, &step), 0);
 	assert_int_equal(step, 7);
-	step_written(&k, 8);
-	rank_close(&k, 0);
+	step_written(&K, 8);
 }
 
 TEST(a_number_that_was_there_begins_anew_in_another_directory_alone)
 {
-	struct rank k;
-
-	host_start(&H, NULL);
 	P.generation = 7;
-	open_rank(&k);
-	step_written(&k, 1);
-	rank_close(&k, 0);
+	open_rank(&K);
+	step_written(&K, 1);
+	rank_close(&K, 0);
 	for (P.generation = 6; P.generation <= 7; P.generation++) {
-		k = (struct rank){ 0 };
-		assert_int_equal(rank_attach(&k, &P, 0), -ESTALE);
-		assert_non_null(strstr(k.err.msg, "higher"));
-		rank_free(&k);
+		K = (struct rank){ 0 };
+		assert_int_equal(rank_attach(&K, &P, 0), -ESTALE);
+		assert_non_null(strstr(K.err.msg, "higher"));
+		rank_free(&K);
 	}
 	P.generation = 6;
 	take_away(REMOVED);
-	open_rank(&k);
-	step_written(&k, 2);
+	open_rank(&K);
+	step_written(&K, 2);
 	assert_true(host_has(&H, "j", 2));
-	rank_close(&k, 0);
 }
 
 /* --- in mid-training --- */
@@ -287,27 +278,25 @@ TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 	for (enum way way = 0; way < WAYS; way++) {
 		const struct wire_report_job *j;
 		struct asker a;
-		struct rank k;
 		uint64_t step;
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		host_start(&H, NULL);
 		ask_open(&a, H.socket);
-		open_rank(&k);
-		three_written(&k, 0);
+		open_rank(&K);
+		three_written(&K, 0);
 		take_away(way);
 		note_archive(way);
 		for (uint64_t i = 4; i <= 6; i++) {
-			step_held(&k, i, CKPT_PERSIST);
-			assert_int_equal(rank_wait(&k, i, CKPT_COMMITTED), -EIO);
+			step_held(&K, i, CKPT_PERSIST);
+			assert_int_equal(rank_wait(&K, i, CKPT_COMMITTED), -EIO);
 			assert_non_null(
-				strstr(k.err.msg, "the directory of job j was moved or replaced"));
+				strstr(K.err.msg, "the directory of job j was moved or replaced"));
 		}
 		ask_until((j = ask_job(&a, "j"))->failing_wall_ns);
 		assert_non_null(strstr(j->failing, "was moved or replaced"));
 		assert_true(j->attached == 1 && j->failed >= 3);
-		step_held(&k, 7, 0); /* which persist_every does not ask for */
+		step_held(&K, 7, 0); /* which persist_every does not ask for */
 		assert_archive_untouched(way);
 		if (way == MADE_ANEW || way == ROOT_MADE_ANEW)
 			assert_int_equal(rmdir(way == MADE_ANEW ? job_dir : H.store), 0);
@@ -316,14 +305,14 @@ TEST(a_commit_fails_training_goes_on_and_what_comes_back_is_gone_on_with)
 		bring_back(way);
 		ask_until(host_has(&H, "j", 7));
 		ask_until(!(j = ask_job(&a, "j"))->failing_wall_ns && !j->failing[0]);
-		step_written(&k, 8);
+		step_written(&K, 8);
 		assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
-		rank_close(&k, 0);
+		rank_close(&K, 0);
 		ask_close(&a);
-		open_rank(&k);
-		assert_int_equal(restored(&k, &step), 0);
-		assert_true(step == 8 && rank_check(&k, 8));
-		rank_close(&k, 0);
+		open_rank(&K);
+		assert_int_equal(restored(&K, &step), 0);
+		assert_true(step == 8 && rank_check(&K, 8));
+		rank_close(&K, 0);
 		(void)host_teardown(state);
 		(void)setup(state);
 	}
@@ -341,26 +330,24 @@ static struct host elsewhere(void)
 TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 {
 	struct wire_drained d = { 0 };
-	struct rank k, next;
-	struct asker a;
+	struct rank next;
 	struct host e;
 	uint64_t step;
 
-	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	open_rank(&k);
-	step_written(&k, 1);
+	ask_open(&A, H.socket);
+	open_rank(&K);
+	step_written(&K, 1);
 	take_away(REMOVED);
-	step_held(&k, 2, CKPT_PERSIST);
-	assert_int_equal(rank_wait(&k, 2, CKPT_COMMITTED), -EIO);
-	rank_close(&k, 0); /* what is staged is tried once more, in vain */
-	ask_until(ask_job(&a, "j")->failed == 2 && ask_job(&a, "j")->attached == 0);
+	step_held(&K, 2, CKPT_PERSIST);
+	assert_int_equal(rank_wait(&K, 2, CKPT_COMMITTED), -EIO);
+	rank_close(&K, 0); /* what is staged is tried once more, in vain */
+	ask_until(ask_job(&A, "j")->failed == 2 && ask_job(&A, "j")->attached == 0);
 	/* the next launch begins anew, and does not replace it */
 	open_rank(&next);
 	assert_int_equal(restored(&next, &step), -ENOENT);
 	step_written(&next, 1);
 	step_written(&next, 2);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	e = elsewhere();
 	assert_true(host_has(&e, "j", 2));
@@ -369,12 +356,11 @@ TEST(what_is_staged_outlives_its_directory_and_is_rescued_to_another)
 	rank_close(&next, 0);
 	/* it is whole: a job that is given that directory goes on from it */
 	P.store = to_dir;
-	open_rank(&k);
-	assert_int_equal(restored(&k, &step), 0);
-	assert_true(step == 2 && rank_check(&k, 2));
-	step_written(&k, 3);
-	rank_close(&k, 0);
-	ask_close(&a);
+	open_rank(&K);
+	assert_int_equal(restored(&K, &step), 0);
+	assert_true(step == 2 && rank_check(&K, 2));
+	step_written(&K, 3);
+	rank_close(&K, 0);
 }
 
 TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
@@ -383,69 +369,60 @@ TEST(a_copy_of_what_is_staged_is_not_counted_as_kept)
 	struct wire_forgotten f = { 0 };
 	struct wire_drained d = { 0 };
 	struct host e = elsewhere();
-	struct asker a;
-	struct rank k;
 
-	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	open_rank(&k);
-	step_written(&k, 1);
+	ask_open(&A, H.socket);
+	open_rank(&K);
+	step_written(&K, 1);
 	take_away(REMOVED);
-	step_held(&k, 2, 0);
-	rank_close(&k, 0); /* it cannot be written */
-	ask_until(ask_job(&a, "j")->attached == 0 && ask_job(&a, "j")->failed == 1);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
+	step_held(&K, 2, 0);
+	rank_close(&K, 0); /* it cannot be written */
+	ask_until(ask_job(&A, "j")->attached == 0 && ask_job(&A, "j")->failed == 1);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO | WIRE_COPY, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
 	assert_true(host_has(&e, "j", 2));
-	m.job = ask_job(&a, "j")->id;
-	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -EBUSY);
-	assert_non_null(strstr(a.refused.text, "not on disk"));
+	m.job = ask_job(&A, "j")->id;
+	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_REFUSE);
+	assert_int_equal(A.refused.code, -EBUSY);
+	assert_non_null(strstr(A.refused.text, "not on disk"));
 	/* it can be had again, and be rescued for good */
 	remove_tree(to_dir);
 	MUST(mkdir(to_dir, 0700) == 0);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && d.written == 1);
-	assert_int_equal(ask(&a, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
+	assert_int_equal(ask(&A, &m, WIRE_FORGET, sizeof m, &f, sizeof f), WIRE_FORGOTTEN);
 	assert_int_equal(f.lost, 0);
-	ask_close(&a);
 }
 
 TEST(a_drain_to_a_directory_continues_what_is_there_and_takes_nothing_away)
 {
 	struct wire_drained d = { 0 };
 	struct host e = elsewhere();
-	struct asker a;
-	struct rank k;
 	char path[200];
 
-	host_start(&H, NULL);
-	ask_open(&a, H.socket);
-	open_rank(&k);
+	ask_open(&A, H.socket);
+	open_rank(&K);
 	snprintf(path, sizeof path, "%s/j", to_dir);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d),
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d),
 			 WIRE_DRAINED); /* nothing is staged */
 	assert_true(d.written == 0 && d.failed == 0 && access(path, F_OK) < 0);
 	for (uint64_t i = 10; i <= 30; i += 10) {
-		step_held(&k, i, 0);
-		assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+		step_held(&K, i, 0);
+		assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 		assert_true(d.written == 1 && d.failed == 0);
 		assert_true(host_has(&e, "j", i) && !host_has(&H, "j", i));
 	}
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	assert_int_equal(host_count(&e, "j", STORE_SET_ASIDE), 0);
-	assert_int_equal(ask_drain(&a, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", to_dir, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.written == 0 && d.failed == 1 && d.code == -EEXIST);
 	assert_non_null(strstr(d.text, "step 30 exists already"));
 	assert_int_equal(host_count(&e, "j", STORE_COMMITTED), 3);
 	/* the job's own store: the launch would lose its claim */
-	assert_int_equal(ask_drain(&a, "j", H.store, WIRE_TO, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", H.store, WIRE_TO, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EINVAL);
-	step_written(&k, 40);
+	step_written(&K, 40);
 	/* its line has only what it committed itself */
 	assert_int_equal(host_count(&H, "j", STORE_COMMITTED), 1);
-	rank_close(&k, 0);
-	ask_close(&a);
 }
 
 TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
@@ -454,31 +431,28 @@ TEST(a_drain_of_one_job_leaves_the_others_and_a_failed_step_is_written_again)
 	struct wire_drain m = { 0 };
 	struct wire_drained d = { 0 };
 	struct rank k, l = { 0 };
-	struct asker a;
 
-	host_start(&H, NULL);
 	other.job = "other";
-	ask_open(&a, H.socket);
+	ask_open(&A, H.socket);
 	open_rank(&k);
 	rank_open(&l, &other, 0);
 	step_held(&k, 1, 0);
 	step_held(&l, 1, 0);
-	assert_int_equal(ask_drain(&a, "other", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "other", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.written == 1 && d.failed == 0);
 	assert_true(host_has(&H, "other", 1) && !host_has(&H, "j", 1));
 	take_away(MOVED);
-	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 1 && d.code == -EIO);
 	assert_non_null(strstr(d.text, "drain j --to DIR"));
 	bring_back(MOVED);
-	assert_int_equal(ask_drain(&a, "j", NULL, 0, &d), WIRE_DRAINED);
+	assert_int_equal(ask_drain(&A, "j", NULL, 0, &d), WIRE_DRAINED);
 	assert_true(d.failed == 0 && host_has(&H, "j", 1));
 	m.job = 99;
-	assert_int_equal(ask(&a, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
-	assert_int_equal(a.refused.code, -ENOENT);
+	assert_int_equal(ask(&A, &m, WIRE_DRAIN, sizeof m, &d, sizeof d), WIRE_REFUSE);
+	assert_int_equal(A.refused.code, -ENOENT);
 	rank_close(&k, 0);
 	rank_close(&l, 0);
-	ask_close(&a);
 }
 
 /* --- while no daemon lives --- */
@@ -487,15 +461,13 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 	for (enum way way = 0; way <= WAYS; way++) {
 		char claims[200], hidden[200];
 		struct asker a;
-		struct rank k;
 		uint64_t step = 3;
 
 		if (way == SWAPPED || way == REMOVED)
 			continue;
-		host_start(&H, NULL);
-		open_rank(&k);
-		step_written(&k, 1);
-		step_held(&k, 2, 0);
+		open_rank(&K);
+		step_written(&K, 1);
+		step_held(&K, 2, 0);
 		host_kill(&H);
 		/* or the directory's number was given away again: the launch's claim is not in it */
 		snprintf(claims, sizeof claims, "%s/.ckptd", job_dir);
@@ -512,8 +484,8 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 		if (way < ROOT_MOVED || way == WAYS) {
 			ask_until(ask_job(&a, "j") &&
 				  strstr(ask_job(&a, "j")->error, "moved or replaced"));
-			assert_int_equal(rank_step(&k, step, CKPT_PERSIST), CKPT_DETACHED);
-			(void)ckpt_guard(k.c, NULL);
+			assert_int_equal(rank_step(&K, step, CKPT_PERSIST), CKPT_DETACHED);
+			(void)ckpt_guard(K.c, NULL);
 			if (way < WAYS)
 				assert_archive_untouched(way);
 			if (way == MADE_ANEW)
@@ -527,12 +499,12 @@ TEST(one_that_comes_back_to_another_daemon_comes_back_to_its_directory_or_waits)
 			bring_back(way);
 		}
 		ask_until(ask_job(&a, "j") && ask_job(&a, "j")->launch == WIRE_READY);
-		ask_until(rank_step(&k, ++step, CKPT_PERSIST) == 0);
-		(void)ckpt_guard(k.c, NULL);
-		must_wait(&k, step, CKPT_COMMITTED);
+		ask_until(rank_step(&K, ++step, CKPT_PERSIST) == 0);
+		(void)ckpt_guard(K.c, NULL);
+		must_wait(&K, step, CKPT_COMMITTED);
 		assert_true(host_has(&H, "j", 1) && host_has(&H, "j", step));
 		assert_int_equal(host_count(&H, "j", STORE_SET_ASIDE), 0);
-		rank_close(&k, 0);
+		rank_close(&K, 0);
 		ask_close(&a);
 		(void)host_teardown(state);
 		(void)setup(state);

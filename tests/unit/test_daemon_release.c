@@ -40,7 +40,6 @@ static int seen_munmap(void *p, size_t bytes)
 #include "daemon/memory.c"
 #undef munmap
 
-#include "tests/lib/asker.h"
 #include "tests/lib/host.h"
 
 static void seen_begin(pthread_t watched)

@@ -13,7 +13,6 @@
 TEST(memory_that_a_restore_is_not_asked_for_stays)
 {
 	const struct proc_opts o = { .guard = CKPT_FINISH, .private_memory = true };
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, o);
@@ -32,12 +31,10 @@ TEST(memory_that_a_restore_is_not_asked_for_stays)
 			proc_leave(&r);
 		}
 	}
-	daemon_leave(d);
 }
 
 TEST(memory_that_the_checkpoint_lacks_stays_when_lenient)
 {
-	pid_t d = daemon_start();
 	struct proc r;
 
 	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH, .only_weights = true });
@@ -54,63 +51,51 @@ TEST(memory_that_the_checkpoint_lacks_stays_when_lenient)
 		assert_true(holds(&r, MOMENTS, 7));
 		proc_leave(&r);
 	}
-	daemon_leave(d);
 }
 
 /* --- one daemon after the other --- */
 TEST(slots_that_are_taken_over_keep_the_order_of_their_steps)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
 	struct proc r;
 
-	procs_start(&r, 1, o);
+	procs_start(&r, 1, finishing);
 	/* Slot 0 has step 3, slot 1 has step 2. */
 	for (uint64_t step = 1; step <= 3; step++)
 		train(&r, 1, step, CKPT_STAGE_ONLY, CKPT_STAGED);
-	kill_9(d);
-	d = daemon_start();
+	kill_9(D);
+	D = daemon_start();
 	assert_soon(stats(&r)->reattached == 1);
 	assert_soon(remembers(&r, 3) || remembers(&r, 2));
 	assert_true(remembers(&r, 3));
 	proc_kill(&r);
 	assert_soon(disk_is("3"));
-	assert_whole(3, &o, 1);
-	daemon_leave(d);
+	assert_whole(3, &finishing, 1);
 }
 
 TEST(a_daemon_that_not_all_ranks_met_takes_no_step_with_it)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	train(r, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
-	stop(r[1].pid);
-	kill_9(d);
-	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 1);
-	kill_9(d);
-	go_on(r[1].pid);
-	d = daemon_start();
-	assert_soon(stats(&r[0])->reattached == 2 && stats(&r[1])->reattached >= 1);
-	assert_soon(remembers(&r[0], 2));
-	proc_kill(&r[0]);
-	proc_kill(&r[1]);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(R, 2, 2, CKPT_STAGE_ONLY, CKPT_STAGED);
+	stop(R[1].pid);
+	kill_9(D);
+	D = daemon_start();
+	assert_soon(stats(&R[0])->reattached == 1);
+	kill_9(D);
+	go_on(R[1].pid);
+	D = daemon_start();
+	assert_soon(stats(&R[0])->reattached == 2 && stats(&R[1])->reattached >= 1);
+	assert_soon(remembers(&R[0], 2));
+	procs_kill(R, 2);
 	assert_soon(disk_is("1 2"));
-	assert_whole(2, &o, 2);
-	daemon_leave(d);
+	assert_whole(2, &finishing, 2);
 }
 
 TEST(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
 	struct proc r;
 
-	procs_start(&r, 1, o);
+	procs_start(&r, 1, finishing);
 	for (uint64_t step = 1; step <= 3; step++)
 		train(&r, 1, step, CKPT_PERSIST, CKPT_COMMITTED);
 	proc_leave(&r);
@@ -118,27 +103,25 @@ TEST(a_daemon_that_dies_while_the_ranks_agree_sets_no_older_step_aside)
 	bid(&r, (struct order){ .verb = RESTORE, .step = 2, .flags = CKPT_FROM_DISK });
 	good(&r, hear(&r));
 	assert_true(r.last.agreeing);
-	kill_9(d);
-	d = daemon_start();
+	kill_9(D);
+	D = daemon_start();
 	good(&r, hear(&r)); /* it has attached to the next one */
 	assert_false(r.last.agreeing);
 	assert_int_equal(r.last.got.step, 2);
 	assert_true(holds_all(&r, 2));
 	train(&r, 1, 4, CKPT_PERSIST, CKPT_COMMITTED);
 	assert_disk("1 2 ~3 4");
-	assert_whole(4, &o, 1);
-	all_leave(&r, 1, d);
+	assert_whole(4, &finishing, 1);
+	all_leave(&r, 1, D);
 }
 
 /* --- guards --- */
 TEST(a_step_that_no_guard_followed_is_never_committed)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
 	const struct order later = { .verb = WAIT, .step = 1000, .state = CKPT_COMMITTED };
-	pid_t d = daemon_start();
 	struct proc r;
 
-	procs_start(&r, 1, o);
+	procs_start(&r, 1, finishing);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	/* Trusted so far, so it is staged and written; to wait for a later step is no guard. */
 	assert_int_equal(mark_all(&r, 1, 2, CKPT_PERSIST), 0);
@@ -151,94 +134,84 @@ TEST(a_step_that_no_guard_followed_is_never_committed)
 	assert_int_equal(guard(&r), 0);
 	assert_int_equal(wait_for(&r, 2, CKPT_COMMITTED), -ENOENT);
 	assert_disk("1 3");
-	assert_whole(3, &o, 1);
-	all_leave(&r, 1, d);
+	assert_whole(3, &finishing, 1);
+	all_leave(&r, 1, D);
 	assert_disk("1 3");
 }
 
 /* --- restores and seals that failed once --- */
 TEST(a_restore_that_came_to_nothing_does_not_choose_for_the_next)
 {
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, (struct proc_opts){ .guard = CKPT_FINISH });
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
-	train(r, 2, 2, CKPT_PERSIST, CKPT_COMMITTED);
-	proc_leave(&r[0]);
-	proc_leave(&r[1]);
-	procs_start(r, 2, (struct proc_opts){ .guard = CKPT_FINISH });
-	assert_int_equal(tell(&r[0], (struct order){ .verb = RESTORE, .step = 1, .ns = 1 }),
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	train(R, 2, 2, CKPT_PERSIST, CKPT_COMMITTED);
+	proc_leave(&R[0]);
+	proc_leave(&R[1]);
+	procs_start(R, 2, finishing);
+	assert_int_equal(tell(&R[0], (struct order){ .verb = RESTORE, .step = 1, .ns = 1 }),
 			 -ETIMEDOUT);
-	assert_non_null(strstr(r[0].last.text, "rank 1"));
+	assert_non_null(strstr(R[0].last.text, "rank 1"));
 	for (uint32_t i = 0; i < 2; i++)
-		bid(&r[i], (struct order){ .verb = RESTORE, .step = i ? CKPT_LATEST : 1 });
+		bid(&R[i], (struct order){ .verb = RESTORE, .step = i ? CKPT_LATEST : 1 });
 	for (uint32_t i = 0; i < 2; i++)
-		assert_int_equal(hear(&r[i]), -EINVAL);
+		assert_int_equal(hear(&R[i]), -EINVAL);
 	for (uint32_t i = 0; i < 2; i++)
-		bid(&r[i], (struct order){ .verb = RESTORE, .step = CKPT_LATEST });
+		bid(&R[i], (struct order){ .verb = RESTORE, .step = CKPT_LATEST });
 	for (uint32_t i = 0; i < 2; i++) {
-		good(&r[i], hear(&r[i]));
-		assert_int_equal(r[i].last.got.step, 2);
-		assert_true(holds_all(&r[i], 2));
+		good(&R[i], hear(&R[i]));
+		assert_int_equal(R[i].last.got.step, 2);
+		assert_true(holds_all(&R[i], 2));
 	}
-	daemon_leave(d);
 }
 
 TEST(a_seal_that_was_refused_can_be_corrected)
 {
 	const struct proc_opts o = { .world = 2, .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
 
-	proc_start(&r[0], o);
-	proc_start(&r[1],
+	proc_start(&R[0], o);
+	proc_start(&R[1],
 		   (struct proc_opts){
 			   .rank = 1, .world = 2, .guard = CKPT_FINISH, .only_weights = true });
 	for (uint32_t i = 0; i < 2; i++) {
-		proc_join(&r[i]);
+		proc_join(&R[i]);
 	}
 	/* Half of a tensor is declared by nobody; and once more, with nothing corrected. */
 	for (int again = 0; again < 2; again++) {
-		assert_int_equal(seal(r, 2), -EINVAL);
+		assert_int_equal(seal(R, 2), -EINVAL);
 		for (uint32_t i = 0; i < 2; i++) {
-			assert_int_equal(r[i].last.rc, -EINVAL);
-			assert_non_null(strstr(r[i].last.text, tensor_name[MOMENTS]));
+			assert_int_equal(R[i].last.rc, -EINVAL);
+			assert_non_null(strstr(R[i].last.text, tensor_name[MOMENTS]));
 		}
 	}
-	good(&r[1], tell(&r[1], (struct order){ .verb = DECLARE_REST }));
-	good(&r[0], seal(r, 2));
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	good(&R[1], tell(&R[1], (struct order){ .verb = DECLARE_REST }));
+	good(&R[0], seal(R, 2));
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	assert_whole(1, &o, 2);
-	daemon_leave(d);
 }
 
 TEST(a_restore_ends_when_the_daemon_is_stopped)
 {
-	pid_t d = daemon_start();
 	struct proc r;
 
-	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH });
+	procs_start(&r, 1, finishing);
 	train(&r, 1, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	proc_leave(&r);
-	procs_start(&r, 1, (struct proc_opts){ .guard = CKPT_FINISH });
-	stop(d);
+	procs_start(&r, 1, finishing);
+	stop(D);
 	assert_int_equal(restore(&r, CKPT_LATEST, 0), -ETIMEDOUT);
 	assert_true(r.last.ns < STOPPED_NS);
 	/* It reads the request when it goes on, and must not write into what is the trainer's again. */
 	fill(&r, 1, 7);
-	go_on(d);
+	go_on(D);
 	assert_soon(stats(&r)->reattached == 1);
 	assert_false(within(NS_PER_S / 4, !holds(&r, WEIGHTS, 7) || !holds(&r, MOMENTS, 7)));
 	assert_soon(restore(&r, CKPT_LATEST, 0) == 0);
 	assert_true(holds_all(&r, 1));
-	daemon_leave(d);
 }
 
 /* --- the daemon's own life --- */
 TEST(a_request_that_is_under_way_when_its_launch_ends_harms_nobody)
 {
-	pid_t d = daemon_start();
 	struct proc old, new;
 
 	for (int again = 0; again < 2; again++) {
@@ -255,30 +228,24 @@ TEST(a_request_that_is_under_way_when_its_launch_ends_harms_nobody)
 		proc_kill(&old);
 		proc_kill(&new);
 	}
-	daemon_leave(d);
 }
 
 TEST(a_daemon_leaves_in_order_with_a_step_that_it_cannot_write)
 {
-	const struct proc_opts o = { .guard = CKPT_FINISH };
-	pid_t d = daemon_start();
-	struct proc r[2];
-
-	procs_start(r, 2, o);
-	train(r, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
+	procs_start(R, 2, finishing);
+	train(R, 2, 1, CKPT_PERSIST, CKPT_COMMITTED);
 	atomic_store(&faults->no_space, 1);
-	assert_int_equal(mark_all(r, 2, 2, CKPT_PERSIST), 0);
-	assert_int_equal(wait_for(&r[0], 2, CKPT_COMMITTED), -ENOSPC);
-	guard_all(r, 2);
-	daemon_leave(d);
+	assert_int_equal(mark_all(R, 2, 2, CKPT_PERSIST), 0);
+	assert_int_equal(wait_for(&R[0], 2, CKPT_COMMITTED), -ENOSPC);
+	guard_all(R, 2);
+	daemon_leave(D);
 	assert_disk("1");
 	/* The ranks still have it. */
 	atomic_store(&faults->no_space, 0);
-	d = daemon_start();
-	assert_soon(reattached(r, 2, 1));
-	good(&r[0], wait_for(&r[0], 2, CKPT_COMMITTED));
-	assert_whole(2, &o, 2);
-	daemon_leave(d);
+	D = daemon_start();
+	assert_soon(reattached(R, 2, 1));
+	good(&R[0], wait_for(&R[0], 2, CKPT_COMMITTED));
+	assert_whole(2, &finishing, 2);
 }
 
 /* --- a daemon that a rank starts --- */
@@ -322,7 +289,8 @@ static int background(const char *path)
 	return read(say[0], &rc, sizeof rc) == sizeof rc && rc == 0 ? 0 : 1;
 }
 
-TEST(a_rank_starts_another_daemon_when_the_one_it_started_dies)
+TEST_WITH(a_rank_starts_another_daemon_when_the_one_it_started_dies, procs_setup_without_daemon,
+	  procs_teardown)
 {
 	char self[4096], path[128], name[128], *was = getenv("PATH");
 	pid_t started[3];

@@ -6,6 +6,7 @@
 #include "daemon/state.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
+#include "tests/lib/row.h"
 
 static uint64_t seed;
 
@@ -14,25 +15,17 @@ static void table_of(struct table *t, uint32_t ndim, const uint64_t *shape, cons
 		     const struct run *part, uint32_t nrun)
 {
 	const uint64_t start[CKPT_DIMS_MAX] = { 0 };
-	const struct table_tensor x = { .component = "m",
-					.name = "x",
-					.of = "",
-					.dtype = CKPT_U16,
-					.elem_bytes = 2,
-					.layout = TABLE_NONE,
-					.rank = TABLE_NONE,
-					.ndim = ndim,
-					.shape = shape };
+	const struct table_tensor x =
+		ROW(.component = "m", .name = "x", .of = "", .dtype = CKPT_U16, .elem_bytes = 2,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape);
 	uint64_t off = 0;
 	struct ckpt_err e = { 0 };
 
 	*t = (struct table){ 0 };
 	assert_int_equal(table_add_tensor(t, &x, NULL, &e), 0);
-	assert_int_equal(table_add_place(t,
-					 &(struct table_place){ .name = "memory",
-								.bytes = UINT64_C(1) << 30 },
-					 NULL, &e),
-			 0);
+	assert_ok(table_add_place(
+		t, &(struct table_place){ .name = "memory", .bytes = UINT64_C(1) << 30 }, NULL,
+		&e));
 	for (uint32_t i = 0; i < (nrun ? nrun : 1); i++) {
 		struct table_piece p = { .off = off, .stride = stride };
 		struct indices dim[CKPT_DIMS_MAX];

@@ -11,7 +11,6 @@ static struct rank two[2];
 
 static int wait_staged(uint32_t r, uint64_t step, uint64_t ns)
 {
-
 	return ckpt_wait(two[r].c, step, CKPT_STAGED, ns, &two[r].err);
 }
 

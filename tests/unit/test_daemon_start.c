@@ -5,7 +5,6 @@
  * trainer learns when nothing can be written. CKPT_TEST_LOG=1 shows the logs.
  */
 #include "tests/lib/host.h"
-#include "tests/lib/io_faults.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
 
@@ -18,6 +17,7 @@ static int setup(void **state)
 	(void)host_setup(state);
 	said_forget(&library_said);
 	library_said.level = daemon_said.level = LOG_WARNING;
+	host_start(&H, NULL);
 	return 0;
 }
 
@@ -26,7 +26,6 @@ static int setup(void **state)
 /* What a launch gets that has not asked. */
 static void must_refuse(struct rank *k)
 {
-
 	MUST_BE(rank_step(k, 100, CKPT_PERSIST), -EUCLEAN);
 	MUST_BE(rank_why(k), -EUCLEAN);
 	MUST(strstr(k->err.msg, "ckpt_fresh"));
@@ -52,7 +51,6 @@ TEST(one_restore_goes_back_over_all_damaged_steps_on_all_ranks)
 {
 	struct plan_of_job p = job("fsdp=3");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 4);
 	host_restart(&H);
 	host_damage(&H, JOB, 4);
@@ -71,7 +69,6 @@ TEST(who_asks_for_exactly_this_gets_no_older_one)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	host_damage(&H, JOB, 3);
@@ -90,14 +87,12 @@ TEST(who_asks_for_exactly_this_gets_no_older_one)
 	/* step 3 is known to be damaged, so EXACT does not even look at step 2 */
 	assert_int_equal(rank_restore(&K, CKPT_LATEST, CKPT_EXACT), -EUCLEAN);
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 1);
-	rank_close(&K, 0);
 }
 
 TEST(where_all_are_damaged_every_one_is_named)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 3);
 	host_restart(&H);
 	for (uint64_t step = 1; step <= 3; step++)
@@ -111,7 +106,6 @@ TEST(where_all_are_damaged_every_one_is_named)
 		must_refuse(&K);
 	}
 	assert_int_equal(host_count(&H, JOB, STORE_QUARANTINED), 3);
-	rank_close(&K, 0);
 }
 
 /* An older launch's step, left in the memory of its daemon, is not newer than what another daemon's
@@ -121,7 +115,6 @@ TEST(a_later_launch_is_newer_whatever_its_steps)
 	struct plan_of_job p = job("fsdp=1");
 	struct host other = H;
 
-	host_start(&H, NULL);
 	rank_open(&K, &p, 0);
 	save(&K, 1);
 	step_to(&K, 9, CKPT_STAGE_ONLY, CKPT_STAGED);
@@ -140,7 +133,6 @@ TEST(a_later_launch_is_newer_whatever_its_steps)
 	rank_clear(&K);
 	must_restore(&K, CKPT_LATEST, 0);
 	assert_true(K.got.step == 5 && K.got.where == 2 && rank_check(&K, 5));
-	rank_close(&K, 0);
 }
 
 /* --- tensors that a step lacks --- */
@@ -151,7 +143,6 @@ TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 	int extra;
 
 	large.extra = true;
-	host_start(&H, NULL);
 	saves(&small, 1, 1);
 	rank_open(&K, &large, 0);
 	must_restore(&K, CKPT_LATEST, CKPT_LENIENT);
@@ -175,7 +166,6 @@ TEST(what_a_damaged_step_was_written_into_does_not_stay_as_it_was)
 	assert_true(K.got.step == 1 && K.got.nmissing == 1 && K.got.npassed == 1);
 	extra = rank_tensor_find(&K, "extra");
 	assert_true(rank_each(&K.t[extra], rank_check_one, &untouched));
-	rank_close(&K, 0);
 }
 
 /* --- starting over --- */
@@ -183,7 +173,6 @@ TEST(no_step_is_marked_beside_steps_that_nobody_asked_for)
 {
 	struct plan_of_job p = job("fsdp=1"), other = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 2); /* an empty store asks nobody */
 	host_restart(&H);
 	rank_open(&K, &p, 0);
@@ -239,7 +228,6 @@ TEST(one_rank_that_means_to_start_over_speaks_for_all)
 {
 	struct plan_of_job p = job("fsdp=2");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 4);
 	host_restart(&H);
 	launch(&p, fresh_script, NULL);
@@ -252,7 +240,6 @@ TEST(a_launch_whose_daemon_dies_is_not_asked_again)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 1);
 	for (int how = 0; how < 3; how++) {
 		rank_open(&K, &p, 0);
@@ -284,7 +271,6 @@ TEST(who_was_detached_at_first_is_asked_when_a_daemon_comes)
 {
 	struct plan_of_job p = job("fsdp=1");
 
-	host_start(&H, NULL);
 	saves(&p, 1, 2);
 	p.flags = CKPT_USE_ENV; /* not REQUIRE */
 	for (int how = 0; how < 3; how++) {
@@ -354,7 +340,6 @@ TEST(who_waits_for_a_rank_hears_which_one_after_5_s)
 	uint64_t began;
 	pthread_t t[2];
 
-	host_start(&H, NULL);
 	p[0].job = "seals";
 	p[1].job = one.job = "asks";
 	saves(&one, 1, 1);
@@ -375,6 +360,7 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 	struct plan_of_job p = job("fsdp=1");
 	static struct io_faults f; /* until the daemon is closed, in teardown */
 
+	host_stop(&H);
 	io_faults_init(&f, &host_ops);
 	host_start(&H, &f.ops);
 	rank_open(&K, &p, 0);
@@ -396,7 +382,6 @@ TEST(what_cannot_be_written_is_logged_by_the_library_too)
 	save(&K, 6);
 	MUST_BE(rank_why(&K), 0);
 	must_soon(said_times(&library_said, "the daemon writes checkpoints again") == 1);
-	rank_close(&K, 0);
 }
 
 UNIT(.setup = setup, .teardown = host_teardown);

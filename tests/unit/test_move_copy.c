@@ -5,7 +5,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/row_copy.h"
-#include "tests/lib/row.h"
 
 #define CASES 6000
 #define MEM_BYTES 4096
@@ -82,14 +81,11 @@ static void one_tensor(struct table *t, uint32_t dtype, uint32_t ndim, const uin
 	struct ckpt_err e;
 
 	assert_int_equal(table_add_tensor(t, &x, NULL, &e), 0);
-	assert_int_equal(table_add_place(t,
-					 &(struct table_place){ .name = "memory",
-								.bytes = UINT64_C(1) << 40 },
-					 NULL, &e),
-			 0);
+	assert_ok(table_add_place(
+		t, &(struct table_place){ .name = "memory", .bytes = UINT64_C(1) << 40 }, NULL,
+		&e));
 	assert_int_equal(indexset_box(ndim, start, shape, &t->arena, &set), 0);
-	assert_int_equal(
-		table_add_piece(t, &(struct table_piece){ .set = set, .stride = stride }, &e), 0);
+	assert_ok(table_add_piece(t, &(struct table_piece){ .set = set, .stride = stride }, &e));
 	assert_int_equal(table_seal(t, &e), 0);
 }
 

@@ -4,7 +4,6 @@
  * not by a restore that needs it, and not by verify, which names it and goes on.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 
 static const struct disk_how inline_how = { .ops = &io_ops_posix, .engine = IO_INLINE };
 
@@ -65,8 +64,7 @@ static int verify_with(struct scene *s, const struct io_ops *ops, enum io_engine
 	int e;
 
 	*x = (struct faults){ 0 };
-	if (move_open(ops, s->d.fd, s->c, false, engine, &f, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(move_open(ops, s->d.fd, s->c, false, engine, &f, &err), &err);
 	e = move_verify(&f, NULL, NULL, on_fault, x, ret_bytes, &err);
 	assert_int_equal(err.code, e);
 	assert_int_equal(e<0, x->n> 0);
@@ -422,8 +420,7 @@ TEST(a_chunk_map_that_cannot_be_is_refused_by_verify)
 			c->stored_len++;
 		else
 			c->codec = 7;
-		assert_int_equal(move_open(&io_ops_posix, s.d.fd, s.c, false, IO_INLINE, &f, &err),
-				 0);
+		assert_ok(move_open(&io_ops_posix, s.d.fd, s.c, false, IO_INLINE, &f, &err));
 		e = move_verify(&f, NULL, NULL, NULL, NULL, &bytes, &err);
 		if (e != (i == 5 ? -EPROTONOSUPPORT : -EPROTO) ||
 		    !strstr(err.msg, s.c->file[0].name))
@@ -513,30 +510,21 @@ TEST(files_without_chunks_are_read_as_they_are)
 
 	disk_make(&d);
 	assert_int_equal(table_add_tensor(&c.table, &x, NULL, &err), 0);
-	assert_int_equal(table_add_place(&c.table,
-					 &(struct table_place){ .name = "plain", .bytes = bytes },
-					 NULL, &err),
-			 0);
+	assert_ok(table_add_place(
+		&c.table, &(struct table_place){ .name = "plain", .bytes = bytes }, NULL, &err));
 	assert_int_equal(indexset_box(2, start, shape, &c.table.arena, &set), 0);
-	assert_int_equal(
-		table_add_piece(&c.table, &(struct table_piece){ .set = set, .off = 13 }, &err), 0);
+	assert_ok(table_add_piece(&c.table, &(struct table_piece){ .set = set, .off = 13 }, &err));
 	assert_int_equal(table_seal(&c.table, &err), 0);
 	assert_int_equal(table_add_tensor(&dst, &x, NULL, &err), 0);
-	assert_int_equal(table_add_place(&dst,
-					 &(struct table_place){ .name = "memory", .bytes = bytes },
-					 NULL, &err),
-			 0);
-	assert_int_equal(
-		table_add_piece(&dst, &(struct table_piece){ .set = set, .stride = across }, &err),
-		0);
+	assert_ok(table_add_place(&dst, &(struct table_place){ .name = "memory", .bytes = bytes },
+				  NULL, &err));
+	assert_ok(
+		table_add_piece(&dst, &(struct table_piece){ .set = set, .stride = across }, &err));
 	/* And its first rows once more: a short operation inside the long one. */
-	assert_int_equal(
-		table_add_place(&dst, &(struct table_place){ .name = "rows", .bytes = sizeof rows },
-				NULL, &err),
-		0);
+	assert_ok(table_add_place(
+		&dst, &(struct table_place){ .name = "rows", .bytes = sizeof rows }, NULL, &err));
 	assert_int_equal(indexset_box(2, start, few, &dst.arena, &set), 0);
-	assert_int_equal(
-		table_add_piece(&dst, &(struct table_piece){ .place = 1, .set = set }, &err), 0);
+	assert_ok(table_add_piece(&dst, &(struct table_piece){ .place = 1, .set = set }, &err));
 	assert_int_equal(table_seal(&dst, &err), 0);
 	for (uint32_t i = 0; i < 700 * 900; i++)
 		have[i] = i * 2654435761u;
@@ -546,8 +534,7 @@ TEST(files_without_chunks_are_read_as_they_are)
 	for (int direct = 0; direct < 2; direct++) {
 		assert_int_equal(move_open(&io_ops_posix, d.fd, &c, direct, IO_AUTO, &f, &err), 0);
 		memset(mem, 0xee, bytes);
-		if (move_read(&p, &f, base, NULL, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(move_read(&p, &f, base, NULL, NULL, &err), &err);
 		for (uint32_t i = 0; i < 700 * 900; i++)
 			assert_int_equal(mem[i % 900 * 700 + i / 900], have[i]);
 		assert_memory_equal(rows, have, sizeof rows);

@@ -52,6 +52,23 @@ static inline void disk_free(struct disk *d)
 	close(d->fd);
 }
 
+/* Of the case that runs, with UNIT(.setup = disk_setup, .teardown = disk_teardown). */
+static struct disk D;
+
+static inline int disk_setup(void **state)
+{
+	(void)state;
+	disk_make(&D);
+	return 0;
+}
+
+static inline int disk_teardown(void **state)
+{
+	(void)state;
+	disk_free(&D);
+	return 0;
+}
+
 /* --- the formats' view of it --- */
 
 struct disk_source {
@@ -107,8 +124,7 @@ static inline struct checkpoint *disk_open(struct disk *d)
 	struct checkpoint *c;
 	struct ckpt_err err = { 0 };
 
-	if (format_native.open(&dir, &c, NULL, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&dir, &c, NULL, NULL, &err), &err);
 	return c;
 }
 
@@ -149,8 +165,7 @@ static inline void job_make(struct job *j, const char *mesh, uint64_t seed, uint
 		assert_int_equal(place, i);
 		j->base[i] = j->rank[i].mem;
 	}
-	if (table_seal(&j->all, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_seal(&j->all, &err), &err);
 }
 
 static inline void job_free(struct job *j)
@@ -184,9 +199,10 @@ static inline void job_stage(struct job *j, uint64_t step, int fill)
 		assert_non_null(j->raw[i]);
 		memset(j->raw[i], fill, bytes);
 		dst = j->raw[i];
-		if (plan_make(&j->rank[i].decl, &j->part[i],
-			      &(struct plan_opts){ .memory_blobs = true }, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&j->rank[i].decl, &j->part[i],
+					&(struct plan_opts){ .memory_blobs = true }, &p, NULL,
+					&err),
+			      &err);
 		assert_int_equal(move_copy(&p, &src, &dst, NULL, NULL), 0);
 		plan_free(&p);
 	}
@@ -223,22 +239,31 @@ static inline void job_write(struct job *j, struct disk *d, const struct disk_ho
 			    O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (how->direct ? O_DIRECT : 0),
 			    0600);
 		assert_true(fd >= 0);
-		if (move_write_part(&(struct move_write){ .ops = how->ops, .engine = how->engine },
-				    fd, j->raw[i], &j->part[i], &info, i, &part[i], &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(move_write_part(&(struct move_write){ .ops = how->ops,
+								    .engine = how->engine },
+					      fd, j->raw[i], &j->part[i], &info, i, &part[i], &err),
+			      &err);
 		assert_int_equal(fstat(fd, &st), 0);
 		assert_int_equal(st.st_size, part[i].file_bytes);
 		assert_int_equal(st.st_size % 4096, 0);
 		assert_true((uint64_t)st.st_size <= move_part_bytes_max(&j->part[i]));
 		close(fd);
 	}
-	if (native_manifest(&info, part, j->world, &lineage, &bytes, &len, id, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&info, part, j->world, &lineage, &bytes, &len, id, &err),
+		      &err);
 	fd = openat(d->fd, "MANIFEST", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	assert_true(fd >= 0);
 	assert_int_equal(io_pwrite_all(&io_ops_posix, fd, bytes, len, 0), 0);
 	close(fd);
 	free(bytes);
+}
+
+/* A job of this mesh, whose step 5 is written. */
+static inline void job_written(struct job *j, struct disk *d, const char *mesh, uint64_t seed)
+{
+	job_make(j, mesh, seed, 1);
+	job_stage(j, 5, 0);
+	job_write(j, d, &(struct disk_how){ &io_ops_posix, IO_INLINE, false });
 }
 
 static inline void job_check(const struct job *j, uint64_t step)

@@ -13,12 +13,21 @@ static uint8_t got[2 * sizeof x.raw];
 
 /* --- chunks --- */
 
+/* One tensor in one chunk. */
+static void forged_one(const uint64_t *off)
+{
+	forged_begin(&x, 1, off);
+	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
+	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+}
+
+static struct ckpt_err err; /* of the call that failed last */
+
 /* In the file's reverse order, or far apart: each is read for itself, and into its place. */
 TEST(chunks_lie_anywhere_in_a_file)
 {
 	enum { N = 150 };
 	uint64_t off[N];
-	struct ckpt_err err;
 
 	for (int how = 0; how < 2; how++) {
 		for (uint32_t i = 0; i < N; i++)
@@ -27,8 +36,7 @@ TEST(chunks_lie_anywhere_in_a_file)
 		forged_hold(&x, "w", CKPT_U8, 1, N * FORGED_BYTES, 0);
 		assert_int_equal(table_seal(&x.c.table, NULL), 0);
 		memset(got, 0xee, sizeof got);
-		if (forged_read(&x, IO_INLINE, got, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(forged_read(&x, IO_INLINE, got, &err), &err);
 		assert_memory_equal(got, x.raw, N * FORGED_BYTES);
 		assert_int_equal(got[N * FORGED_BYTES], 0xee);
 		assert_int_equal(x.reads, N);
@@ -50,7 +58,6 @@ TEST(a_piece_over_a_hole_is_not_taken_for_whole)
 {
 	static const uint64_t off[4] = { 2 * FORGED_BYTES, 0, 3 * FORGED_BYTES, 0 };
 	struct move_verified v;
-	struct ckpt_err err;
 
 	forged_begin(&x, 4, off);
 	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
@@ -75,11 +82,8 @@ TEST(a_piece_over_a_hole_is_not_taken_for_whole)
 TEST(a_chunk_too_large_to_be_held_is_refused_unread)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
-	struct ckpt_err err;
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	x.file.chunk_log2 = 27;
 	x.chunk[0].raw_len = x.chunk[0].stored_len = STREAM_BLOCK_MAX + 1;
 	x.file.data_end = FORGED_BYTES + STREAM_BLOCK_MAX + 1;
@@ -129,7 +133,6 @@ TEST(pieces_may_lie_over_each_other_and_between_elements)
 {
 	struct told t = { .n = 0 };
 	struct move_verified v;
-	struct ckpt_err err;
 
 	overlapping_begin();
 	assert_int_equal(forged_read(&x, IO_INLINE, got, &err), 0);
@@ -194,7 +197,6 @@ TEST(what_no_chunk_has_must_be_zero_and_there)
 	static const uint64_t bad[] = { FORGED_BYTES, 20 * MIB - 1, 20 * MIB + FORGED_BYTES,
 					40 * MIB, 60 * MIB + 3 * FORGED_BYTES - 1 };
 	struct move_verified v;
-	struct ckpt_err err;
 
 	forged_begin(&x, 3, off);
 	x.file.data_end = 60 * MIB + 3 * FORGED_BYTES;
@@ -237,11 +239,8 @@ TEST(what_cannot_be_read_is_told_by_its_errno_or_without)
 		const char *words;
 	} is[] = { { -EIO, "cannot be read: Input/output error" },
 		   { -4095, "cannot be read: unknown error" } };
-	struct ckpt_err err;
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		struct told t = { .n = 0 };
 
@@ -263,7 +262,6 @@ TEST(a_file_without_chunks_is_read_as_it_is)
 {
 	const struct move_subset some = { .how = SUBSET_RANDOM, .bytes = FORGED_BYTES, .seed = 3 };
 	struct move_verified v, size;
-	struct ckpt_err err;
 
 	forged_begin(&x, 200, NULL);
 	forged_hold(&x, "w", CKPT_F32, 4, 50000, 8);
@@ -291,7 +289,6 @@ TEST(of_nothing_a_part_is_nothing)
 	static const uint64_t off[2] = { 0, 0 };
 	struct move_subset s = { .k = 1, .n = 2, .bytes = 100 };
 	struct move_verified v, size;
-	struct ckpt_err err;
 
 	forged_begin(&x, 2, off);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
@@ -317,11 +314,8 @@ TEST(of_nothing_a_part_is_nothing)
 TEST(a_file_that_is_not_open_is_not_read)
 {
 	static const uint64_t off[1] = { FORGED_BYTES };
-	struct ckpt_err err;
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	x.file.unread = true;
 	assert_int_equal(forged_read(&x, IO_INLINE, got, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "forged is needed, but not open"));
@@ -340,11 +334,8 @@ TEST(a_file_is_opened_directly_where_that_is_possible)
 	} is[] = ROW({ 0, -EMFILE, 0 }, { -EINVAL, 0, 0 }, { -EOPNOTSUPP, 0, 0 }, { -EIO, 0, -EIO },
 		     { -EINVAL, -EMFILE, -EMFILE }, { -EOPNOTSUPP, -EMFILE, -EMFILE });
 	struct move_files f;
-	struct ckpt_err err;
 
-	forged_begin(&x, 1, off);
-	forged_hold(&x, "w", CKPT_U8, 1, FORGED_BYTES, 0);
-	assert_int_equal(table_seal(&x.c.table, NULL), 0);
+	forged_one(off);
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		x.direct_error = is[i].direct_error;
 		x.plain_error = is[i].plain_error;

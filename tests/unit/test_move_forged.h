@@ -107,9 +107,8 @@ static inline void forged_hold(struct forged *x, const char *name, uint32_t dtyp
 	struct ckpt_err err;
 
 	assert_int_equal(indexset_box(1, &zero, &n, &a, &p.set), 0);
-	if (table_add_tensor(&x->c.table, &y, &p.tensor, &err) < 0 ||
-	    table_add_piece(&x->c.table, &p, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_add_tensor(&x->c.table, &y, &p.tensor, &err), &err);
+	assert_ok_err(table_add_piece(&x->c.table, &p, &err), &err);
 	arena_free(&a);
 }
 

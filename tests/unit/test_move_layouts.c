@@ -47,9 +47,8 @@ static void plain(struct layout_case *c)
 	for (uint32_t k = 0; k < c->nside; k++)
 		for (uint32_t i = 0; i < c->side[k].nplace; i++)
 			if (c->side[k].place[i].how == CKPT_PARTIAL)
-				c->side[k].place[i] = (struct ckpt_placement){
-					.mesh_dim = c->side[k].place[i].mesh_dim
-				};
+				c->side[k].place[i] = (struct ckpt_placement)
+					ROW(.mesh_dim = c->side[k].place[i].mesh_dim);
 }
 
 /* --- a state --- */
@@ -57,16 +56,14 @@ static void plain(struct layout_case *c)
 static void add_piece(struct state *x, uint32_t place, const struct indexset *set, enum how how)
 {
 	int64_t stride[CASE_DIMS];
-	struct table_piece p = {
-		.rank = x->t.place[place].rank, .place = place, .set = *set, .off = x->bytes[place]
-	};
+	struct table_piece p = ROW(.rank = x->t.place[place].rank, .place = place, .set = *set,
+				   .off = x->bytes[place]);
 	struct ckpt_err err = { 0 };
 
 	for (uint32_t d = 0; d < set->ndim; d++)
 		stride[d] = d ? stride[d - 1] * (int64_t)MAX(set->dim[d - 1].total, 1u) : 1;
 	p.stride = how == COLUMNS && set->ndim ? stride : NULL;
-	if (table_add_piece(&x->t, &p, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_add_piece(&x->t, &p, &err), &err);
 	x->bytes[place] += set->numel * x->elem_bytes + GAP;
 }
 
@@ -103,10 +100,9 @@ static void state_make(struct state *x, const struct layout_case *c, const struc
 	struct ckpt_err err = { 0 };
 
 	*x = (struct state){ .elem_bytes = w.elem_bytes };
-	if (table_add_mesh(&x->t, &m, &l.mesh, &err) < 0 ||
-	    table_add_layout(&x->t, &l, &w.layout, &err) < 0 ||
-	    table_add_tensor(&x->t, &w, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_add_mesh(&x->t, &m, &l.mesh, &err), &err);
+	assert_ok_err(table_add_layout(&x->t, &l, &w.layout, &err), &err);
+	assert_ok_err(table_add_tensor(&x->t, &w, NULL, &err), &err);
 	for (uint32_t i = 0; i < m.nrank; i++) {
 		struct table_place place = { "a rank", m.rank[i], INT64_MAX };
 
@@ -330,8 +326,7 @@ static bool lost(const struct layout_case *given, char *why)
 			assert_int_equal(table_add_place(&less, &a.t.place[i], NULL, &err), 0);
 		for (uint32_t i = 0; i + 1 < a.t.npiece; i++)
 			assert_int_equal(table_add_piece(&less, &a.t.piece[i], &err), 0);
-		assert_int_equal(
-			indexset_interval(&last->set, 1, UINT64_MAX, &less.arena, &rest, &n), 0);
+		assert_ok(indexset_interval(&last->set, 1, UINT64_MAX, &less.arena, &rest, &n));
 		for (uint32_t i = 0; i < n; i++) {
 			struct table_piece x = *last;
 
@@ -395,10 +390,9 @@ static void know(struct table *t, const struct layout_case *c, uint32_t side, ui
 		arena_free(&a);
 		return;
 	}
-	if (table_add_mesh(t, &m, &l.mesh, &err) < 0 ||
-	    table_add_layout(t, &l, &w.layout, &err) < 0 ||
-	    table_add_tensor(t, &w, &p.tensor, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_add_mesh(t, &m, &l.mesh, &err), &err);
+	assert_ok_err(table_add_layout(t, &l, &w.layout, &err), &err);
+	assert_ok_err(table_add_tensor(t, &w, &p.tensor, &err), &err);
 	if (inside && table_add_piece(t, &p, &err) < 0)
 		fail_msg("%s", err.msg);
 	arena_free(&a);

@@ -5,18 +5,14 @@
  * without a failure. Each time it either says -ENOMEM, in a sentence, or does what it was asked to;
  * under AddressSanitizer it also leaks nothing.
  */
-#include "tests/lib/row.h"
-#include "tests/lib/libc.h"
+#include "tests/lib/without_memory.h"
 #include "tests/lib/each_arena.h"
 #include "tests/lib/each_pages.h"
 #include "ckpt/move/move.h"
-#include "tests/lib/unit.h"
 #include "tests/unit/test_move_partial.h"
 #include "tests/unit/test_move_forged.h"
 #include "tests/lib/memdir.h"
 #include "tests/lib/memdir_io.h"
-
-#define TRIES_MAX 20000
 
 static struct memdir dir;
 static struct io_ops ops;
@@ -38,35 +34,6 @@ static int teardown(void **state)
 	memdir_clear(&dir);
 	sample_free(&rank0);
 	return 0;
-}
-
-/* Do it with failing allocations until none fails. */
-static void without_memory(const char *what, int (*act)(void *arg, struct ckpt_err *err), void *arg)
-{
-	for (int sticky = 0; sticky < 2; sticky++) {
-		uint32_t n = 0, refused = 0;
-
-		for (;; n++) {
-			struct ckpt_err err = { 0 };
-			uint64_t failed;
-			int r;
-
-			assert_true(n < TRIES_MAX);
-			no_memory_from(n, sticky);
-			r = act(arg, &err);
-			failed = no_memory_end();
-			if (r != 0 && (!failed || r != -ENOMEM))
-				fail_msg("%s, allocation %u fails: %d, %s", what, n, r, err.msg);
-			if (r != 0 && (err.code != r || !strstr(err.msg, "memory")))
-				fail_msg("%s, allocation %u fails: %d, but it says %d: %s", what, n,
-					 r, err.code, err.msg);
-			refused += r != 0;
-			if (!failed)
-				break;
-		}
-		printf("# %s: %u allocations, refused %u times\n", what, n, refused);
-		assert_true(refused > 0);
-	}
 }
 
 /* --- writing a part --- */
@@ -102,7 +69,7 @@ TEST(a_part_is_written_or_there_is_no_memory)
 	assert_true(w.raw && room);
 	memset(w.raw, 0, align_up(w.t.place[0].bytes, 4096));
 	(void)memdir_add(&dir, "out", room, move_part_bytes_max(&w.t));
-	without_memory("write_part", act_write_part, &w);
+	without_memory(2, "write_part", act_write_part, &w);
 	memdir_remove(&dir, "out");
 	free(room);
 	free(w.raw);
@@ -123,7 +90,6 @@ static int act_read(void *arg, struct ckpt_err *err)
 	struct moving *m = arg;
 	struct move_files f;
 	void *base = rank0.mem;
-	char why[200];
 	int r;
 
 	memset(rank0.mem, 0, rank0.mem_bytes);
@@ -132,7 +98,6 @@ static int act_read(void *arg, struct ckpt_err *err)
 		return r;
 	r = move_read(&m->p, &f, &base, NULL, NULL, err);
 	move_close(&f);
-	(void)why;
 	if (r == 0)
 		assert_memory_equal(rank0.mem, m->want, rank0.mem_bytes);
 	return r;
@@ -170,22 +135,6 @@ static int window_look(void *arg, const struct window *w, const uint8_t *buf)
 	return 0;
 }
 
-static int act_windows(void *arg, struct ckpt_err *err)
-{
-	struct moving *m = arg;
-	struct move_files f;
-	uint64_t n = 0;
-	int r = move_open(&ops, 0, m->c, false, IO_INLINE, &f, err);
-
-	if (r < 0)
-		return r;
-	r = move_windows(&f, &rank0.decl, 40 << 20, 0, window_look, &n, NULL, NULL, err);
-	move_close(&f);
-	if (r == 0)
-		assert_true(n > 0);
-	return r;
-}
-
 static int window_refuse(void *arg, const struct window *w, const uint8_t *buf)
 {
 	(void)arg;
@@ -206,6 +155,15 @@ static int windows_run(void *arg, uint64_t skip, move_window_fn *fn, uint64_t *r
 		return r;
 	r = move_windows(&f, &rank0.decl, 40 << 20, skip, fn, ret_n, NULL, NULL, err);
 	move_close(&f);
+	return r;
+}
+
+static int act_windows(void *arg, struct ckpt_err *err)
+{
+	uint64_t n;
+	int r = windows_run(arg, 0, window_look, &n, err);
+
+	assert_true(r < 0 || n > 0);
 	return r;
 }
 
@@ -234,9 +192,8 @@ TEST(bytes_are_moved_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
-	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	m.want = malloc(rank0.mem_bytes);
 	assert_non_null(m.want);
 	{
@@ -249,11 +206,11 @@ TEST(bytes_are_moved_or_there_is_no_memory)
 		move_close(&f);
 		memcpy(m.want, rank0.mem, rank0.mem_bytes);
 	}
-	without_memory("read", act_read, &m);
-	without_memory("verify", act_verify, &m);
-	without_memory("windows", act_windows, &m);
-	without_memory("windows that are passed by", act_windows_skipped, &m);
-	without_memory("windows that are refused", act_windows_refused, &m);
+	without_memory(2, "read", act_read, &m);
+	without_memory(2, "verify", act_verify, &m);
+	without_memory(2, "windows", act_windows, &m);
+	without_memory(2, "windows that are passed by", act_windows_skipped, &m);
+	without_memory(2, "windows that are refused", act_windows_refused, &m);
 	free(m.want);
 	plan_free(&m.p);
 	checkpoint_free(m.c);
@@ -297,15 +254,14 @@ TEST(damage_is_told_or_there_is_no_memory)
 	struct moving m = { 0 };
 	struct ckpt_err err;
 
-	if (format_native.open(&d, &m.c, NULL, NULL, &err) < 0 ||
-	    plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&d, &m.c, NULL, NULL, &err), &err);
+	assert_ok_err(plan_make(&m.c->table, &rank0.decl, NULL, &m.p, NULL, &err), &err);
 	for (uint32_t i = 0; i < m.c->nfile; i++)
 		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)
 			memdir_find(&dir, m.c->file[i].name)->bytes[m.c->file[i].chunk[k].off] ^= 1;
-	without_memory("read what is damaged", act_read_damaged, &m);
-	without_memory("verify what is damaged", act_verify_damaged, &m);
-	without_memory("windows of what is damaged", act_windows_damaged, &m);
+	without_memory(2, "read what is damaged", act_read_damaged, &m);
+	without_memory(2, "verify what is damaged", act_verify_damaged, &m);
+	without_memory(2, "windows of what is damaged", act_windows_damaged, &m);
 	for (uint32_t i = 0; i < m.c->nfile; i++)
 		for (uint64_t k = 0; k < m.c->file[i].nchunk; k++)
 			memdir_find(&dir, m.c->file[i].name)->bytes[m.c->file[i].chunk[k].off] ^= 1;
@@ -322,7 +278,7 @@ TEST(gaps_are_looked_at_or_there_is_no_memory)
 	forged_begin(&x, 3, off);
 	forged_hold(&x, "w", CKPT_U8, 1, 3 * FORGED_BYTES, 0);
 	assert_int_equal(table_seal(&x.c.table, NULL), 0);
-	without_memory("verify with gaps", act_verify_gaps, &x);
+	without_memory(2, "verify with gaps", act_verify_gaps, &x);
 	forged_free(&x);
 }
 
@@ -437,14 +393,13 @@ TEST(sums_are_made_or_there_is_no_memory)
 		model_staged(&x.from, &x.staged);
 		job_write(&x.from, &x.d, &how);
 		x.c = disk_open(&x.d);
-		if (plan_make(&x.staged, &x.to.all, &casts, &x.copy, NULL, &err) < 0 ||
-		    plan_make(&x.c->table, &x.to.all, &casts, &x.read, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&x.staged, &x.to.all, &casts, &x.copy, NULL, &err), &err);
+		assert_ok_err(plan_make(&x.c->table, &x.to.all, &casts, &x.read, NULL, &err), &err);
 		assert_true(x.copy.reduced && x.read.reduced);
-		without_memory("sum and copy", act_sum_copy, &x);
-		without_memory("sum and read", act_sum_read, &x);
+		without_memory(2, "sum and copy", act_sum_copy, &x);
+		without_memory(2, "sum and read", act_sum_read, &x);
 		if (!cast)
-			without_memory("sum in windows", act_sum_windows, &x);
+			without_memory(2, "sum in windows", act_sum_windows, &x);
 		plan_free(&x.copy);
 		plan_free(&x.read);
 		table_free(&x.staged);

@@ -4,7 +4,6 @@
  * files with every engine, and from memory to memory; and no chunk is read twice.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
@@ -57,8 +56,7 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 	job_write(&a, d, &how);
 	c = disk_open(d);
 	job_make(&b, to, seed, 1);
-	if (job_restore(&b, d, c, &how, NULL, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(job_restore(&b, d, c, &how, NULL, NULL, &err), &err);
 	job_check(&b, step);
 	checkpoint_free(c);
 	job_free(&a);
@@ -69,13 +67,10 @@ static void one_mesh_to_another(uint64_t *rng, struct disk *d, const char *from,
 TEST(what_any_mesh_saved_any_mesh_restores_from_files)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(16); i++)
-		one_mesh_to_another(&rng, &d, meshes[draw(&rng) % ARRAY_LEN(meshes)],
+		one_mesh_to_another(&rng, &D, meshes[draw(&rng) % ARRAY_LEN(meshes)],
 				    meshes[draw(&rng) % ARRAY_LEN(meshes)], i % 4, i / 4 % 2);
-	disk_free(&d);
 }
 
 TEST(what_any_mesh_staged_any_mesh_restores_from_memory)
@@ -96,22 +91,18 @@ TEST(what_any_mesh_staged_any_mesh_restores_from_memory)
 		job_make(&a, from, seed, 1);
 		job_stage(&a, step, 0);
 		for (uint32_t r = 0; r < a.world; r++)
-			if (table_merge(&staged, &a.part[r], NULL, &list, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok_err(table_merge(&staged, &a.part[r], NULL, &list, &err), &err);
 		assert_int_equal(list.n, 0);
 		assert_int_equal(table_seal(&staged, &err), 0);
 		job_make(&b, to, seed, 1);
-		if (plan_make(&staged, &b.all, NULL, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&staged, &b.all, NULL, &p, NULL, &err), &err);
 		assert_int_equal(move_copy(&p, (const void *const *)a.raw, b.base, NULL, NULL), 0);
 		job_check(&b, step);
 		plan_free(&p);
 		/* The other way round every element is in many places at once, and one is used. */
-		if (plan_make(&b.all, &staged, NULL, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
-		assert_int_equal(move_copy(&p, (const void *const *)b.base, (void *const *)a.raw,
-					   NULL, NULL),
-				 0);
+		assert_ok_err(plan_make(&b.all, &staged, NULL, &p, NULL, &err), &err);
+		assert_ok(move_copy(&p, (const void *const *)b.base, (void *const *)a.raw, NULL,
+				    NULL));
 		plan_free(&p);
 		table_free(&staged);
 		job_free(&a);
@@ -139,28 +130,24 @@ TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 	struct move_files f;
 	struct job a, b;
 	struct plan p;
-	struct disk d;
 
 	r->ops = io_ops_posix;
 	r->ops.ctx = r;
 	r->ops.pread = counting_pread;
 	pthread_mutex_init(&r->lock, NULL);
-	disk_make(&d);
 	job_make(&a, "fsdp=2,tp=2", seed, 3);
 	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
+	job_write(&a, &D, &plain);
+	c = disk_open(&D);
 	job_make(&b, "dp=2,fsdp=3", seed, 3);
 	for (int only = 0; only < 2; only++) {
 		const struct plan_opts o = { .only = only ? "model" : NULL };
 		uint32_t untouched = 0, touched = 0;
 
-		if (plan_make(&c->table, &b.all, &o, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
-		assert_int_equal(move_open(&r->ops, d.fd, c, false, IO_THREADS, &f, &err), 0);
+		assert_ok_err(plan_make(&c->table, &b.all, &o, &p, NULL, &err), &err);
+		assert_int_equal(move_open(&r->ops, D.fd, c, false, IO_THREADS, &f, &err), 0);
 		r->n = 0;
-		if (move_read(&p, &f, b.base, NULL, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(move_read(&p, &f, b.base, NULL, NULL, &err), &err);
 		for (uint32_t i = 0; i < c->nfile; i++)
 			for (uint64_t k = 0; k < c->file[i].nchunk; k++) {
 				const struct chunk *x = &c->file[i].chunk[k];
@@ -199,7 +186,6 @@ TEST(every_needed_chunk_is_read_once_and_the_others_are_not)
 	checkpoint_free(c);
 	job_free(&a);
 	job_free(&b);
-	disk_free(&d);
 	free(r);
 }
 
@@ -220,18 +206,13 @@ static int64_t no_direct_pread(void *ctx, int fd, void *buf, uint64_t len, uint6
 
 TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 {
-	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__);
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
-	struct disk d;
 	struct job a;
 
-	disk_make(&d);
-	job_make(&a, "fsdp=2", seed, 1);
-	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
+	job_written(&a, &D, "fsdp=2", seed);
+	c = disk_open(&D);
 	for (int at_open = 0; at_open < 2; at_open++) {
 		struct io_ops ops = io_ops_posix;
 		const struct disk_how how = { .ops = &ops, .engine = IO_THREADS, .direct = true };
@@ -240,13 +221,11 @@ TEST(where_direct_io_is_refused_files_are_read_through_the_cache)
 			ops.open = no_direct_open;
 		else
 			ops.pread = no_direct_pread;
-		if (job_restore(&a, &d, c, &how, NULL, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(job_restore(&a, &D, c, &how, NULL, NULL, &err), &err);
 		job_check(&a, 5);
 	}
 	checkpoint_free(c);
 	job_free(&a);
-	disk_free(&d);
 }
 
 static uint64_t cached_bytes(int fd)
@@ -275,24 +254,19 @@ static int64_t rotten_pread(void *ctx, int fd, void *buf, uint64_t len, uint64_t
 
 TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 {
-	const struct disk_how plain = { .ops = &io_ops_posix, .engine = IO_INLINE };
 	uint64_t seed = draw_seed(__func__), before = 0, read;
 	struct io_ops ops = io_ops_posix;
 	struct move_files f;
 	struct ckpt_err err = { 0 };
 	struct checkpoint *c;
 	struct statfs fs;
-	struct disk d;
 	struct job a;
 
-	disk_make(&d);
-	job_make(&a, "fsdp=2", seed, 1);
-	job_stage(&a, 5, 0);
-	job_write(&a, &d, &plain);
-	c = disk_open(&d);
-	assert_int_equal(fstatfs(d.fd, &fs), 0);
+	job_written(&a, &D, "fsdp=2", seed);
+	c = disk_open(&D);
+	assert_int_equal(fstatfs(D.fd, &fs), 0);
 	ops.pread = rotten_pread;
-	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	assert_int_equal(move_open(&ops, D.fd, c, true, IO_THREADS, &f, &err), 0);
 	if (fcntl(f.fd[0], F_GETFL) & O_DIRECT)
 		assert_int_equal(move_verify(&f, NULL, NULL, NULL, NULL, &read, &err), -EIO);
 	for (uint32_t i = 0; i < c->nfile; i++) {
@@ -302,7 +276,7 @@ TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 	move_close(&f);
 	ops = io_ops_posix;
 	ops.open = no_direct_open;
-	assert_int_equal(move_open(&ops, d.fd, c, true, IO_THREADS, &f, &err), 0);
+	assert_int_equal(move_open(&ops, D.fd, c, true, IO_THREADS, &f, &err), 0);
 	for (uint32_t i = 0; i < c->nfile && fs.f_type != 0x01021994; i++)
 		assert_int_equal(cached_bytes(f.fd[i]), 0);
 	assert_true(before > 0);
@@ -310,5 +284,6 @@ TEST(what_is_asked_for_directly_is_never_what_the_page_cache_still_has)
 	move_close(&f);
 	checkpoint_free(c);
 	job_free(&a);
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

@@ -6,12 +6,9 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/part_writer.h"
-#include "tests/lib/row.h"
 #include "tests/lib/io_faults.h"
 
 #define SEED UINT64_C(0x91)
-
-static const struct disk_how plain = { &io_ops_posix, IO_INLINE, false };
 
 static uint8_t *file_bytes(struct disk *d, const char *name, uint64_t *ret_len)
 {
@@ -92,6 +89,8 @@ static bool feed_next(struct feed *f, uint64_t *seed, uint64_t *ret_off, uint64_
 	return true;
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 static void write_again(const struct again *a, struct job *j, uint32_t rank, const char *name,
 			struct native_part *ret)
 {
@@ -100,7 +99,6 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 	struct table *t = &j->part[rank];
 	struct native_info info = disk_info;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct part_io *io;
 	struct feed f;
 	uint8_t *mem = aligned_alloc(4096, 4 << 20);
@@ -112,10 +110,12 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		fp[i] = t->piece[i].fp;
 		t->piece[i].fp = 0x1234;
 	}
-	if (part_io_open(&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
-			 &io, &err) < 0 ||
-	    part_writer_open(io, fd, t, &info, rank, NULL, &w, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(
+		part_io_open(
+			&(struct part_io_opts){ .ops = ops, .engine = a->engine, .nbuffer = 2 },
+			&io, &err),
+		&err);
+	assert_ok_err(part_writer_open(io, fd, t, &info, rank, NULL, &w, &err), &err);
 	feed_make(&f, t, j->raw[rank]);
 	while (feed_next(&f, &seed, &off, &len)) {
 		uint64_t at = draw(&seed) % 3 ? off % 4096 : draw(&seed) % 100;
@@ -125,8 +125,7 @@ static void write_again(const struct again *a, struct job *j, uint32_t rank, con
 		assert_int_equal(part_io_drain(io, &err), 0);
 		memset(mem + at, 0xdd, len);
 	}
-	if (part_writer_finish(w, ret, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(part_writer_finish(w, ret, &err), &err);
 	part_writer_close(w);
 	part_io_close(io);
 	for (uint32_t i = 0; i < t->npiece; i++)
@@ -165,9 +164,7 @@ TEST(test_parts_in_any_cuts_are_the_same_files)
 		struct job j;
 
 		disk_make(&d);
-		job_make(&j, meshes[m], SEED, 1);
-		job_stage(&j, 5, 0);
-		job_write(&j, &d, &plain);
+		job_written(&j, &d, meshes[m], SEED);
 		for (uint32_t r = 0; r < j.world; r++)
 			for (int how = 0; how < 3; how++) {
 				static const enum io_engine engine[] = { IO_INLINE, IO_THREADS,
@@ -191,17 +188,12 @@ TEST(test_a_part_is_continued_where_it_was_left)
 {
 	uint64_t seed = draw_seed(__func__), rounds = 0;
 	struct native_info info = disk_info;
-	struct ckpt_err err;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
-	job_make(&j, "fsdp=3", SEED, 1);
-	job_stage(&j, 5, 0);
-	job_write(&j, &d, &plain);
+	job_written(&j, &D, "fsdp=3", SEED);
 	info.world = j.world;
 	for (uint32_t r = 0; r < j.world; r++) {
-		struct again a = { &d, &io_ops_posix, IO_THREADS, r % 2, 0 };
+		struct again a = { &D, &io_ops_posix, IO_THREADS, r % 2, 0 };
 		struct part_state s = { 0 };
 		struct chunk *sum = NULL;
 		struct table *t = &j.part[r];
@@ -216,14 +208,13 @@ TEST(test_a_part_is_continued_where_it_was_left)
 			struct part_writer *w;
 			struct part_io *io;
 
-			assert_int_equal(
-				part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								       .engine = IO_THREADS,
-								       .nbuffer = 2),
-					     &io, &err),
-				0);
-			if (part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
+									 .engine = IO_THREADS,
+									 .nbuffer = 2),
+					       &io, &err));
+			assert_ok_err(
+				part_writer_open(io, fd, t, &info, r, rounds ? &s : NULL, &w, &err),
+				&err);
 			for (int i = 0; i < 3 && more; i++) {
 				more = feed_next(&f, &seed, &off, &len);
 				if (more && part_write(w, off, j.raw[r] + off, len, &err) < 0)
@@ -246,14 +237,13 @@ TEST(test_a_part_is_continued_where_it_was_left)
 			part_io_close(io);
 		}
 		assert_true(rounds > 2);
-		files_equal(&d, part_name(r), "again");
-		unlinkat(d.fd, "again", 0);
+		files_equal(&D, part_name(r), "again");
+		unlinkat(D.fd, "again", 0);
 		close(fd);
 		free(sum);
 		free(f.piece);
 	}
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
@@ -261,24 +251,20 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	struct native_info info = disk_info;
 	struct part_state s, bad;
 	struct part_writer *w, *x;
-	struct ckpt_err err;
 	struct part_io *io;
 	struct table *t;
-	struct disk d;
 	struct job j;
 	uint8_t b;
 	int fd;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	t = &j.part[0];
-	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								.engine = IO_INLINE, .nbuffer = 4),
-				      &io, &err),
-			 0);
+	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
+	assert_ok(part_io_open(
+		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 4),
+		&io, &err));
 	assert_int_equal(part_writer_open(io, fd, t, &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 0, j.raw[0], 100, &err), 0);
 	assert_int_equal(part_writer_save(w, &s, &err), 0);
@@ -301,7 +287,6 @@ TEST(test_a_state_that_the_file_does_not_hold_is_EBADMSG)
 	part_io_close(io);
 	close(fd);
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_bytes_out_of_order_or_left_out_are_refused)
@@ -309,21 +294,17 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	struct native_info info = disk_info;
 	struct native_part part;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct part_io *io;
-	struct disk d;
 	struct job j;
 	int fd;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
-	fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(part_io_open(&(struct part_io_opts)ROW(.ops = &io_ops_posix,
-								.engine = IO_INLINE, .nbuffer = 2),
-				      &io, &err),
-			 0);
+	fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600);
+	assert_ok(part_io_open(
+		&(struct part_io_opts)ROW(.ops = &io_ops_posix, .engine = IO_INLINE, .nbuffer = 2),
+		&io, &err));
 	assert_int_equal(part_writer_open(io, fd, &j.part[0], &info, 0, NULL, &w, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), 0);
 	assert_int_equal(part_write(w, 64, j.raw[0] + 64, 64, &err), -EINVAL);
@@ -333,26 +314,23 @@ TEST(test_bytes_out_of_order_or_left_out_are_refused)
 	part_io_close(io);
 	close(fd);
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(test_every_failing_write_is_told)
 {
 	struct native_info info = disk_info;
 	uint64_t n;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", SEED, 1);
 	job_stage(&j, 5, 0);
 	info.world = j.world;
 	for (n = 1;; n++) {
 		struct io_faults faults;
 		struct native_part part;
-		struct ckpt_err err = { 0 };
-		int fd = openat(d.fd, "x", O_RDWR | O_CREAT, 0600), e;
+		int fd = openat(D.fd, "x", O_RDWR | O_CREAT, 0600), e;
 
+		err = (struct ckpt_err){ 0 };
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -ENOSPC, n % 2);
 		e = move_write_part(
@@ -369,7 +347,6 @@ TEST(test_every_failing_write_is_told)
 	}
 	assert_true(n > 3); /* header, data, trailer */
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* --- parts that the sample does not make --- */
@@ -435,12 +412,12 @@ static int made_file(struct made *m, const char *name)
 
 static void made_write(struct made *m, const char *name, struct native_part *ret)
 {
-	struct ckpt_err err;
 	int fd = made_file(m, name);
 
-	if (move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE }, fd,
-			    m->raw, &m->t, &alone, 0, ret, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(
+		move_write_part(&(struct move_write){ .ops = &io_ops_posix, .engine = IO_INLINE },
+				fd, m->raw, &m->t, &alone, 0, ret, &err),
+		&err);
 	close(fd);
 }
 
@@ -453,14 +430,14 @@ struct opened {
 static void writer_make(struct made *m, const char *name, uint32_t nbuffer,
 			const struct io_ops *ops, struct opened *ret)
 {
-	struct ckpt_err err;
-
 	ret->fd = made_file(m, name);
-	if (part_io_open(
-		    &(struct part_io_opts){ .ops = ops, .engine = IO_INLINE, .nbuffer = nbuffer },
-		    &ret->io, &err) < 0 ||
-	    part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(part_io_open(&(struct part_io_opts){ .ops = ops,
+							   .engine = IO_INLINE,
+							   .nbuffer = nbuffer },
+				   &ret->io, &err),
+		      &err);
+	assert_ok_err(part_writer_open(ret->io, ret->fd, &m->t, &alone, 0, NULL, &ret->w, &err),
+		      &err);
 }
 
 static void writer_free(struct opened *o)
@@ -475,7 +452,6 @@ TEST(test_more_writes_than_the_queue_holds_are_one_file)
 {
 	enum { N = 2 * PART_DEPTH };
 	struct native_part part, again;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 
@@ -499,7 +475,6 @@ TEST(test_many_chunks_in_one_call_are_the_same_file)
 {
 	const uint64_t bytes = 3 * MOVE_BLOCK + MIB / 2;
 	struct native_part part;
-	struct ckpt_err err;
 	struct made m;
 	uint8_t *odd;
 	uint64_t n;
@@ -513,8 +488,7 @@ TEST(test_many_chunks_in_one_call_are_the_same_file)
 		struct opened o;
 
 		writer_make(&m, "again", 2, &io_ops_posix, &o);
-		if (part_write(o.w, 0, how ? odd + 1 : m.raw, bytes, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_write(o.w, 0, how ? odd + 1 : m.raw, bytes, &err), &err);
 		/* Nothing follows. */
 		assert_int_equal(part_write(o.w, bytes, m.raw, 1, &err), -EINVAL);
 		assert_int_equal(part_write(o.w, 4 * MOVE_BLOCK, m.raw, 1, &err), -EINVAL);
@@ -585,9 +559,9 @@ TEST(test_a_long_description_is_written_or_told)
 	assert_true((uint64_t)st.st_size > m.t.place[0].bytes + 3 * PART_BUFFER / 2);
 	for (n = 1;; n++) {
 		struct io_faults faults;
-		struct ckpt_err err = { 0 };
 		int e;
 
+		err = (struct ckpt_err){ 0 };
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, n, -EIO, false);
 		fd = made_file(&m, "again");
@@ -614,7 +588,6 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	struct move_verified v;
 	struct checkpoint *c;
 	struct move_files f;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 	uint8_t id[16];
@@ -627,8 +600,7 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	m.t.place[0].bytes += MIB;
 	made_write(&m, part.name, &part);
 	snprintf(part.name, sizeof part.name, "w0000-0-0.part");
-	if (native_manifest(&alone, &part, 1, &line, &bytes, &len, id, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&alone, &part, 1, &line, &bytes, &len, id, &err), &err);
 	fd = made_file(&m, "MANIFEST");
 	assert_int_equal(io_pwrite_all(&io_ops_posix, fd, bytes, len, 0), 0);
 	close(fd);
@@ -637,9 +609,8 @@ TEST(test_a_part_with_a_hole_is_written_without_it)
 	assert_int_equal(c->file[0].nchunk, 3);
 	assert_int_equal(c->file[0].chunk[1].raw_len, 0);
 	assert_int_equal(move_open(&io_ops_posix, m.d.fd, c, false, IO_INLINE, &f, &err), 0);
-	assert_int_equal(
-		move_verify_some(&f, &(struct move_subset){ 0 }, NULL, NULL, NULL, NULL, &v, &err),
-		0);
+	assert_ok(
+		move_verify_some(&f, &(struct move_subset){ 0 }, NULL, NULL, NULL, NULL, &v, &err));
 	assert_int_equal(v.bytes, 2 * MIB);
 	assert_int_equal(v.chunks, 2);
 	move_close(&f);
@@ -660,7 +631,6 @@ TEST(test_a_piece_whose_elements_cannot_be_summed_is_refused)
 {
 	static const int64_t stride[1] = { 1 };
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct opened o;
 	struct made m;
 
@@ -689,7 +659,6 @@ static int stop(void *arg, uint64_t bytes)
 TEST(test_also_a_small_part_is_given_up_where_its_owner_says)
 {
 	struct native_part part;
-	struct ckpt_err err;
 	uint64_t told = 0;
 	struct made m;
 	int fd;
@@ -730,7 +699,6 @@ TEST(test_of_two_errors_the_first_is_told)
 		struct io_faults faults;
 		struct part_io *io;
 		struct part_writer *w;
-		struct ckpt_err err;
 		struct made m;
 		int fd, e = 0;
 
@@ -739,12 +707,10 @@ TEST(test_of_two_errors_the_first_is_told)
 		fd = made_file(&m, "x");
 		io_faults_init(&faults, &io_ops_posix);
 		io_faults_fail(&faults, IO_ON_WRITE, fails ? 2 : 100, -ENOSPC, false);
-		assert_int_equal(
-			part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
-							       .engine = IO_INLINE, .nbuffer = 2,
-							       .tap = tap, .ntap = 2),
-				     &io, &err),
-			0);
+		assert_ok(part_io_open(&(struct part_io_opts)ROW(.ops = &faults.ops,
+								 .engine = IO_INLINE, .nbuffer = 2,
+								 .tap = tap, .ntap = 2),
+				       &io, &err));
 		assert_int_equal(part_writer_open(io, fd, &m.t, &alone, 0, NULL, &w, &err), 0);
 		for (uint32_t i = 0; i < 3 && !e; i++)
 			e = part_write(w, i * MIB, m.raw + i * MIB, 5, &err);
@@ -763,7 +729,6 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 	struct native_part part;
 	struct part_state s, bad;
 	struct part_writer *w;
-	struct ckpt_err err;
 	struct io_faults faults;
 	struct opened o;
 	struct made m;
@@ -799,18 +764,15 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 			assert_int_equal(
 				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &bad, &w, &err),
 				-EBADMSG);
-			assert_int_equal(
-				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			assert_ok(part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err));
 			part_writer_close(w);
 			/* Of all bytes, with nothing left but to finish it. */
-			assert_int_equal(part_write(o.w, MIB + 100, m.raw + MIB + 100,
-						    m.t.place[0].bytes - MIB - 100, &err),
-					 0);
+			assert_ok(part_write(o.w, MIB + 100, m.raw + MIB + 100,
+					     m.t.place[0].bytes - MIB - 100, &err));
 			assert_int_equal(part_writer_save(o.w, &s, &err), 0);
 			assert_int_equal(s.nchunk, 3);
 			assert_int_equal(s.fill, 0);
-			assert_int_equal(
-				part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err), 0);
+			assert_ok(part_writer_open(o.io, o.fd, &m.t, &alone, 0, &s, &w, &err));
 			assert_int_equal(part_writer_finish(w, &part, &err), 0);
 			part_writer_close(w);
 		}
@@ -821,3 +783,5 @@ TEST(test_a_state_that_cannot_be_saved_or_read_is_told)
 	assert_true(hit >= 2); /* the whole chunk, and the begun one */
 	made_free(&m);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

@@ -45,8 +45,7 @@ static int go_files(struct job *from, struct job *to, struct route *r, struct ck
 	c = disk_open(r->disk);
 	e = plan_make(&c->table, &to->all, &opts, &p, NULL, err);
 	if (!e) {
-		assert_int_equal(
-			move_open(&io_ops_posix, r->disk->fd, c, false, r->engine, &f, err), 0);
+		assert_ok(move_open(&io_ops_posix, r->disk->fd, c, false, r->engine, &f, err));
 		f.buffer_bytes = r->buffer_bytes;
 		e = move_read(&p, &f, to->base, count, r, err);
 		if (!e)
@@ -88,6 +87,27 @@ static int go(struct job *from, struct job *to, struct route *r, struct ckpt_err
 	}
 	table_free(&staged);
 	return e;
+}
+
+static void must_go(struct job *from, struct job *to, struct route *r)
+{
+	struct ckpt_err err = { 0 };
+
+	if (go(from, to, r, &err) < 0)
+		fail_msg("%s: %s", way_names[r->way], err.msg);
+}
+
+/* What is saved, and where it is loaded. */
+static void jobs_make(struct model *src, struct job *from, struct model *dst, struct job *to)
+{
+	model_job(src, from);
+	model_job(dst, to);
+}
+
+static void jobs_free(struct job *from, struct job *to)
+{
+	model_job_free(from);
+	model_job_free(to);
 }
 
 /* --- PyTorch's answers --- */
@@ -195,8 +215,7 @@ static bool is_refused(struct model *src, struct model *dst)
 	printf("%s\n", err.msg);
 	if (!e)
 		plan_free(&p);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 	return e == -EMEDIUMTYPE;
 }
 
@@ -215,8 +234,7 @@ static void one_vector(char *line, struct disk *d, uint32_t *refused)
 		++*refused;
 		return;
 	}
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	for (uint32_t i = 0; i < from.world; i++) {
 		uint64_t n;
 		uint8_t *x = rank_elements(&from.rank[i], 0, &n);
@@ -233,8 +251,7 @@ static void one_vector(char *line, struct disk *d, uint32_t *refused)
 			fail_msg("line %u: %s", number, err.msg);
 		each_vector(number, &src, &to, line, &r);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 TEST(what_is_loaded_is_what_torch_makes_of_it)
@@ -243,7 +260,6 @@ TEST(what_is_loaded_is_what_torch_makes_of_it)
 	cleanup_free char *line = NULL;
 	uint32_t n = 0, refused = 0;
 	size_t cap = 0;
-	struct disk d;
 	FILE *f;
 
 	*strrchr(here, '/') = '\0';
@@ -251,12 +267,10 @@ TEST(what_is_loaded_is_what_torch_makes_of_it)
 	f = fopen(path, "r");
 	if (!f)
 		fail_msg("%s: %s (run from the root of the tree)", path, strerror(errno));
-	disk_make(&d);
 	while (getline(&line, &cap, f) > 0)
 		if (*line != '#' && n++ % EVERY == 0)
-			one_vector(line, &d, &refused);
+			one_vector(line, &D, &refused);
 	fclose(f);
-	disk_free(&d);
 	printf("%u cases, %u of them refused\n", n, refused);
 	assert_true(n >= 170);
 }
@@ -441,52 +455,40 @@ static void expect_truth(struct model *src, struct model *dst, struct job *to, c
 TEST(any_mesh_gets_the_sum_that_any_mesh_left_pending)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(150); i++) {
 		struct model src, dst;
 		struct job from, to;
 
 		random_model(&rng, &src);
 		random_target(&rng, &src, &dst);
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
-			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
-			struct ckpt_err err = { 0 };
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
 
-			if (go(&from, &to, &r, &err) < 0)
-				fail_msg("%s: %s", way_names[w], err.msg);
+			must_go(&from, &to, &r);
 			expect_truth(&src, &dst, &to, way_names[w]);
 		}
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
-	disk_free(&d);
 }
 
 TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(60); i++) {
 		struct model m;
 		struct job from, to;
 
 		random_model(&rng, &m);
-		model_job(&m, &from);
-		model_job(&m, &to);
+		jobs_make(&m, &from, &m, &to);
 		model_fill(&m, &from);
 		for (uint32_t w = 0; w < WAYS; w++) {
-			struct route r = { .way = w, .engine = engines[i % 4], .disk = &d };
-			struct ckpt_err err = { 0 };
+			struct route r = { .way = w, .engine = engines[i % 4], .disk = &D };
 
-			if (go(&from, &to, &r, &err) < 0)
-				fail_msg("%s: %s", way_names[w], err.msg);
+			must_go(&from, &to, &r);
 			for (uint32_t k = 0; k < to.world; k++)
 				for (uint32_t t = 0; t < m.n; t++) {
 					uint64_t n;
@@ -498,10 +500,8 @@ TEST(what_is_declared_as_it_was_saved_comes_back_as_it_was)
 							a, b, n * dtype_bytes(m.tensor[t].dtype));
 				}
 		}
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
-	disk_free(&d);
 }
 
 /* --- one order, bounded memory --- */
@@ -510,9 +510,8 @@ static void one_big(struct model *m, uint32_t dtype, uint64_t rows, bool partial
 {
 	model_mesh(m, 2, (const char *const[]){ "dp", "fsdp" }, (uint32_t[]){ partial ? 4 : 1, 2 });
 	m->n = 1;
-	m->tensor[0] = (struct held){
-		.name = "w", .dtype = dtype, .ndim = 2, .shape = { rows, 1000 }, .nplace = 1
-	};
+	m->tensor[0] = (struct held)ROW(.name = "w", .dtype = dtype, .ndim = 2,
+					.shape = { rows, 1000 }, .nplace = 1);
 	m->tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_SHARD, .mesh_dim = 1 };
 	if (partial)
 		m->tensor[0].place[m->tensor[0].nplace++] = (struct ckpt_placement){
@@ -558,33 +557,25 @@ TEST(operands_are_added_in_their_order_whatever_the_windows_and_engines)
 	uint64_t rng = draw_seed(__func__);
 	struct model src, dst;
 	struct job from, to;
-	struct disk d;
 
-	disk_make(&d);
 	one_big(&src, CKPT_F32, 1501, true); /* 6 MB, many windows of the smaller buffers */
 	one_big(&dst, CKPT_F32, 1501, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	floats_fill(&rng, &from);
 	for (uint32_t i = 0; i < ARRAY_LEN(engines) * ARRAY_LEN(buffers); i += EVERY) {
 		struct route r = ROW(.way = FILES, .engine = engines[i % 4],
-				     .buffer_bytes = buffers[i / 4], .disk = &d);
-		struct ckpt_err err = { 0 };
+				     .buffer_bytes = buffers[i / 4], .disk = &D);
 
-		if (go(&from, &to, &r, &err) < 0)
-			fail_msg("%s", err.msg);
+		must_go(&from, &to, &r);
 		floats_expect(&from, &to);
 	}
 	for (uint32_t w = LIVE; w < FILES; w++) {
 		struct route r = { .way = w };
-		struct ckpt_err err = { 0 };
 
-		assert_int_equal(go(&from, &to, &r, &err), 0);
+		must_go(&from, &to, &r);
 		floats_expect(&from, &to);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
-	disk_free(&d);
+	jobs_free(&from, &to);
 }
 
 /* --- what is not there, or has no meaning --- */
@@ -614,8 +605,7 @@ TEST(an_operand_that_is_missing_is_named)
 
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	t = without_rank(&from, 5); /* dp=2, fsdp=1: row 2 */
 	table_cover(&t, &list);
@@ -647,8 +637,7 @@ TEST(an_operand_that_is_missing_is_named)
 		table_free(&t);
 		ckpt_errlist_free(&list);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* A piece is of a rank, and only the mesh knows whose operand that makes it. */
@@ -663,8 +652,7 @@ TEST(a_piece_of_no_rank_of_the_mesh_is_told)
 
 	one_big(&src, CKPT_F32, 3, true);
 	one_big(&dst, CKPT_F32, 3, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	t = without_rank(&from, UINT32_MAX);
 	t.piece[7].rank = 8;
@@ -675,8 +663,7 @@ TEST(a_piece_of_no_rank_of_the_mesh_is_told)
 	assert_non_null(strstr(err.msg, "is of rank 8, which is not in the mesh"));
 	table_free(&t);
 	ckpt_errlist_free(&list);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* --- any pieces --- */
@@ -775,8 +762,7 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 			for (uint32_t d = 0; d < src.tensor[k].ndim; d++)
 				src.tensor[k].shape[d] %= 8;
 		random_target(&rng, &src, &dst);
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		model_clear(&to);
 		model_stage(&from);
@@ -790,9 +776,8 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 		if (there != !e)
 			fail_msg("case %u: %s", i, e ? err.msg : "planned, it says");
 		if (!e) {
-			assert_int_equal(
-				move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL),
-				0);
+			assert_ok(
+				move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL));
 			if (!c->given)
 				expect_truth(&src, &dst, &to, "spoilt pieces");
 			plan_free(&p);
@@ -802,8 +787,7 @@ TEST(exactly_what_is_there_once_is_covered_and_what_is_there_is_planned)
 		ckpt_errlist_free(&list);
 		table_free(&t);
 		table_free(&staged);
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 		free(c);
 	}
 	printf("%u covered, %u planned\n", covered, planned);
@@ -841,8 +825,7 @@ TEST(operands_that_nobody_has_cost_nothing)
 			if (!k)
 				assert_int_equal(table_add_layout(&t[k], &l, &x.layout, NULL), 0);
 			assert_int_equal(table_add_tensor(&t[k], &x, &piece.tensor, NULL), 0);
-			assert_int_equal(indexset_box(1, (uint64_t[]){ 0 }, &one, &a, &piece.set),
-					 0);
+			assert_ok(indexset_box(1, (uint64_t[]){ 0 }, &one, &a, &piece.set));
 			assert_int_equal(table_add_piece(&t[k], &piece, NULL), 0);
 			arena_free(&a);
 		}
@@ -884,11 +867,9 @@ TEST(tensors_may_be_called_anything)
 			(struct ckpt_placement)ROW(.how = CKPT_PARTIAL, .mesh_dim = 1,
 						   .reduce = CKPT_MAX, .flags = CKPT_KEEP_PARTIAL);
 	}
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_fill(&src, &from);
-	if (go(&from, &to, &r, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(go(&from, &to, &r, &err), &err);
 	for (uint32_t dp = 0; dp < 2; dp++)
 		for (uint32_t i = 0; i < src.n; i++)
 			for (uint64_t g = 0; g < 5; g++) {
@@ -898,8 +879,7 @@ TEST(tensors_may_be_called_anything)
 				assert_int_equal(x[g], MAX(value_of(i, 2 * dp, g),
 							   value_of(i, 2 * dp + 1, g)));
 			}
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* One dimension of a mesh, from and to. */
@@ -916,9 +896,8 @@ static void becomes(const struct ckpt_placement *from, uint32_t from_size,
 	model_mesh(&src, 1, (const char *const[]){ "dp" }, &from_size);
 	model_mesh(&dst, 1, &to_dim, &to_size);
 	src.n = dst.n = 1;
-	src.tensor[0] = dst.tensor[0] = (struct held){
-		.name = "w", .dtype = CKPT_F32, .ndim = 1, .shape = { 8 }, .nplace = 1
-	};
+	src.tensor[0] = dst.tensor[0] = (struct held)ROW(.name = "w", .dtype = CKPT_F32, .ndim = 1,
+							 .shape = { 8 }, .nplace = 1);
 	src.tensor[0].place[0] = *from;
 	dst.tensor[0].place[0] = *to;
 	model_job(&src, &a);
@@ -976,9 +955,8 @@ TEST(pieces_of_any_sets_get_their_own_elements)
 
 	model_mesh(&src, 1, (const char *const[]){ "dp" }, &four);
 	src.n = 1;
-	src.tensor[0] = (struct held){
-		.name = "w", .dtype = CKPT_I64, .ndim = 1, .shape = { 8 }, .nplace = 1
-	};
+	src.tensor[0] = (struct held)ROW(.name = "w", .dtype = CKPT_I64, .ndim = 1, .shape = { 8 },
+					 .nplace = 1);
 	src.tensor[0].place[0] = (struct ckpt_placement){ .how = CKPT_PARTIAL, .flags = 1 };
 	model_job(&src, &from);
 	model_fill(&src, &from);
@@ -989,8 +967,7 @@ TEST(pieces_of_any_sets_get_their_own_elements)
 	for (uint32_t i = 0; i < 2; i++) {
 		struct table_piece piece = { .set = { 1, 4, &list[i] }, .off = 32 * i };
 
-		if (table_add_piece(&dst, &piece, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_add_piece(&dst, &piece, &err), &err);
 	}
 	assert_int_equal(table_seal(&dst, &err), 0);
 	assert_int_equal(plan_make(&from.all, &dst, NULL, &p, NULL, &err), 0);
@@ -1017,8 +994,7 @@ TEST(an_operand_that_is_there_twice_is_named)
 	model_job(&src, &from);
 	model_stage(&from);
 	for (uint32_t r = 0; r < 9; r++)
-		assert_int_equal(table_merge(&t, &from.part[r % 8 + (r == 8)], NULL, &list, &err),
-				 0);
+		assert_ok(table_merge(&t, &from.part[r % 8 + (r == 8)], NULL, &list, &err));
 	assert_int_equal(table_seal(&t, &err), 0);
 	table_cover(&t, &list);
 	printf("%s\n", list.text);
@@ -1033,9 +1009,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 {
 	struct model src, dst;
 	struct job from, to;
-	struct disk d;
 
-	disk_make(&d);
 	one_big(&src, CKPT_U8, 2, true);
 	one_big(&dst, CKPT_U8, 2, false);
 	src.tensor[0].place[1].reduce = CKPT_AVG;
@@ -1045,10 +1019,9 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 	dst.tensor[dst.n++] = dst.tensor[0];
 	dst.tensor[1] = src.tensor[1];
 	dst.tensor[1].nplace = 1;
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	for (uint32_t w = 0; w < WAYS; w++) {
-		struct route r = { .way = w, .disk = &d };
+		struct route r = { .way = w, .disk = &D };
 		struct ckpt_err err = { 0 };
 		uint64_t n;
 
@@ -1057,9 +1030,7 @@ TEST(what_cannot_be_reduced_is_refused_before_a_byte_is_written)
 			assert_non_null(strstr(err.msg, "model/w: an average of U8"));
 		assert_int_equal(*(uint8_t *)rank_elements(&to.rank[0], 0, &n), 0xee);
 	}
-	model_job_free(&from);
-	model_job_free(&to);
-	disk_free(&d);
+	jobs_free(&from, &to);
 }
 
 TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
@@ -1073,8 +1044,7 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 
 	one_big(&src, CKPT_F32, 2, true);
 	one_big(&dst, CKPT_F32, 2, false);
-	model_job(&src, &from);
-	model_job(&dst, &to);
+	jobs_make(&src, &from, &dst, &to);
 	model_stage(&from);
 	model_staged(&from, &staged);
 	assert_int_equal(plan_make(&staged, &to.all, NULL, &p, NULL, &err), 0);
@@ -1092,8 +1062,7 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 	assert_int_equal(move_copy(&p, (const void *const *)from.raw, to.base, NULL, NULL), 0);
 	plan_free(&p);
 	table_free(&staged);
-	model_job_free(&from);
-	model_job_free(&to);
+	jobs_free(&from, &to);
 }
 
 /* --- casts --- */
@@ -1101,12 +1070,10 @@ TEST(a_place_without_memory_is_refused_before_a_byte_is_written)
 TEST(other_types_come_only_where_they_are_asked_for)
 {
 	uint64_t rng = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint32_t i = 0; i < FEWER(40); i++) {
 		static const uint32_t types[] = { CKPT_BF16, CKPT_F32, CKPT_F64 };
-		struct route r = { .way = i % WAYS, .engine = engines[i / 3 % 4], .disk = &d };
+		struct route r = { .way = i % WAYS, .engine = engines[i / 3 % 4], .disk = &D };
 		struct ckpt_err err = { 0 };
 		struct model src, dst;
 		struct job from, to;
@@ -1120,16 +1087,14 @@ TEST(other_types_come_only_where_they_are_asked_for)
 			dst.tensor[k].dtype = types[draw(&rng) % 3];
 			differ |= src.tensor[k].dtype != dst.tensor[k].dtype;
 		}
-		model_job(&src, &from);
-		model_job(&dst, &to);
+		jobs_make(&src, &from, &dst, &to);
 		model_fill(&src, &from);
 		assert_int_equal(go(&from, &to, &r, &err), differ ? -EMEDIUMTYPE : 0);
 		r.casts = true;
-		if (go(&from, &to, &r, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(go(&from, &to, &r, &err), &err);
 		expect_truth(&src, &dst, &to, way_names[r.way]);
-		model_job_free(&from);
-		model_job_free(&to);
+		jobs_free(&from, &to);
 	}
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

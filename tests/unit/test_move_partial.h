@@ -79,13 +79,10 @@ static inline void rank_make(struct model *m, uint32_t rank, struct sample *s)
 		struct table_piece p = { .rank = rank, .off = align_up(end, 64) };
 		struct arena a = { 0 };
 
-		if (table_add_layout(t, &l, &x.layout, &err) < 0 ||
-		    table_add_tensor(t, &x, &p.tensor, &err) < 0)
-			fail_msg("%s", err.msg);
-		assert_int_equal(layout_share(&m->mesh, &l, h->ndim, h->shape, coord, &a, &p.set),
-				 0);
-		if (table_add_piece(t, &p, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_add_layout(t, &l, &x.layout, &err), &err);
+		assert_ok_err(table_add_tensor(t, &x, &p.tensor, &err), &err);
+		assert_ok(layout_share(&m->mesh, &l, h->ndim, h->shape, coord, &a, &p.set));
+		assert_ok_err(table_add_piece(t, &p, &err), &err);
 		end = p.off + p.set.numel * x.elem_bytes;
 		arena_free(&a);
 	}
@@ -199,15 +196,16 @@ static inline void model_stage(struct job *j)
 		struct plan p;
 		void *dst;
 
-		if (native_part_table(&j->rank[i].decl, i, &j->part[i], &list, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(native_part_table(&j->rank[i].decl, i, &j->part[i], &list, &err),
+			      &err);
 		bytes = align_up(j->part[i].place[0].bytes + 1, 4096);
 		dst = j->raw[i] = aligned_alloc(4096, bytes);
 		assert_non_null(dst);
 		memset(dst, 0, bytes);
-		if (plan_make(&j->rank[i].decl, &j->part[i],
-			      &(struct plan_opts){ .memory_blobs = true }, &p, NULL, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(plan_make(&j->rank[i].decl, &j->part[i],
+					&(struct plan_opts){ .memory_blobs = true }, &p, NULL,
+					&err),
+			      &err);
 		/* A snapshot may not allocate: nothing is made of operands. */
 		assert_null(p.reduced);
 		assert_int_equal(move_copy(&p, &src, &dst, NULL, NULL), 0);
@@ -223,8 +221,7 @@ static inline void model_staged(const struct job *j, struct table *ret)
 
 	*ret = (struct table){ 0 };
 	for (uint32_t r = 0; r < j->world; r++)
-		if (table_merge(ret, &j->part[r], NULL, &list, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(table_merge(ret, &j->part[r], NULL, &list, &err), &err);
 	assert_int_equal(table_seal(ret, &err), 0);
 	table_cover(ret, &list);
 	if (list.n)

@@ -144,8 +144,7 @@ static void scene_make(struct scene *s, const char *test)
 	dir_copy(&s->bad, &s->good);
 	s->ops = memdir_io(&s->bad);
 	dir = memdir_source(&s->good);
-	if (format_native.open(&dir, &s->c, NULL, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&dir, &s->c, NULL, NULL, &err), &err);
 	for (uint32_t i = 0; i < s->good.n; i++) {
 		regions_of(s, i);
 		all += s->good.file[i].len;
@@ -153,9 +152,9 @@ static void scene_make(struct scene *s, const char *test)
 	for (uint32_t i = 0; i < s->nregion; i++)
 		covered += s->region[i].len;
 	assert_int_equal(covered, all); /* no byte of any file is in none */
-	if (plan_make(&s->c->table, &s->c->table, &(struct plan_opts){ .memory_blobs = true },
-		      &s->plan, NULL, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(plan_make(&s->c->table, &s->c->table,
+				&(struct plan_opts){ .memory_blobs = true }, &s->plan, NULL, &err),
+		      &err);
 	s->memory = calloc(s->c->nfile, sizeof *s->memory);
 	s->truth = calloc(s->c->nfile, sizeof *s->truth);
 	assert_true(s->memory && s->truth);
@@ -273,8 +272,7 @@ static void look(struct scene *s, struct look *k, bool data)
 	if (c && data) {
 		uint32_t before = k->n;
 
-		if (move_open(&s->ops, 0, c, false, IO_INLINE, &f, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(move_open(&s->ops, 0, c, false, IO_INLINE, &f, &err), &err);
 		e = move_verify(&f, NULL, NULL, on_fault, k, &bytes, &err);
 		assert_int_equal(e<0, k->n> before);
 		move_close(&f);
@@ -302,8 +300,7 @@ static int restore(struct scene *s)
 		memset(s->memory[i], PATTERN, s->c->file[i].raw_bytes);
 	if (e < 0)
 		return e;
-	if (move_open(&s->ops, 0, c, false, IO_INLINE, &f, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(move_open(&s->ops, 0, c, false, IO_INLINE, &f, &err), &err);
 	e = move_read(&s->plan, &f, (void *const *)s->memory, NULL, NULL, &err);
 	move_close(&f);
 	checkpoint_free(c);

@@ -57,8 +57,7 @@ static int verify(struct scene *s, const struct move_subset *subset, struct seen
 	int e;
 
 	*seen = (struct seen){ 0 };
-	if (move_open(&io_ops_posix, s->d.fd, s->c, false, IO_INLINE, &f, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(move_open(&io_ops_posix, s->d.fd, s->c, false, IO_INLINE, &f, &err), &err);
 	e = move_verify_some(&f, subset, NULL, NULL, on_fault, seen, ret, &err);
 	move_close(&f);
 	move_subset_size(s->c, subset, &want);

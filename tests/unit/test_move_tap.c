@@ -5,7 +5,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/tap.h"
-#include "tests/lib/row.h"
 #include <stdatomic.h>
 
 struct watch {
@@ -57,9 +56,7 @@ static int write_with(struct disk *d, struct job *j, uint32_t rank, const struct
 TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 {
 	uint64_t seed = draw_seed(__func__);
-	struct disk d;
 
-	disk_make(&d);
 	for (uint64_t scale = 1; scale < 6; scale += 2) {
 		struct job j;
 
@@ -76,8 +73,7 @@ TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 			uint64_t n, end, bytes = 0, whole = 0;
 
 			w[1] = w[0];
-			if (write_with(&d, &j, r, &how, tap, 2, &part, &err))
-				fail_msg("%s", err.msg);
+			assert_ok_err(write_with(&D, &j, r, &how, tap, 2, &part, &err), &err);
 			assert_int_equal(native_part_chunks(&j.part[r], &chunk, &n, &end, &err), 0);
 			for (uint64_t i = 0; i < n; i++) {
 				bytes += chunk[i].raw_len;
@@ -93,16 +89,13 @@ TEST(every_tap_sees_every_byte_of_every_chunk_once_and_in_order)
 		}
 		job_free(&j);
 	}
-	disk_free(&d);
 }
 
 TEST(a_tap_that_fails_ends_the_part_with_its_error)
 {
 	uint64_t seed = draw_seed(__func__), n;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, 3);
 	job_stage(&j, 4, 0);
 	for (n = 1;; n += EVERY) { /* with ThreadSanitizer every sixth span */
@@ -111,7 +104,7 @@ TEST(a_tap_that_fails_ends_the_part_with_its_error)
 		struct move_tap tap = { watch_span, &w };
 		struct native_part part;
 		struct ckpt_err err = { 0 };
-		int e = write_with(&d, &j, 0, &how, &tap, 1, &part, &err);
+		int e = write_with(&D, &j, 0, &how, &tap, 1, &part, &err);
 
 		if (w.spans < n) {
 			assert_int_equal(e, 0);
@@ -123,7 +116,6 @@ TEST(a_tap_that_fails_ends_the_part_with_its_error)
 	}
 	assert_true(n > 3);
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* --- how many writes --- */
@@ -189,9 +181,7 @@ static void padding_check(int fd, const struct table *t)
 		uint64_t pad = align_up(chunk[i].raw_len, 4096) - chunk[i].raw_len;
 		uint8_t b[4096];
 
-		assert_int_equal(
-			io_pread_all(&io_ops_posix, fd, b, pad, chunk[i].off + chunk[i].raw_len),
-			0);
+		assert_ok(io_pread_all(&io_ops_posix, fd, b, pad, chunk[i].off + chunk[i].raw_len));
 		for (uint64_t k = 0; k < pad; k++)
 			assert_int_equal(b[k], 0);
 	}
@@ -206,9 +196,7 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 					     { (1 << 20) + 4, 300 << 10, 3 << 20, 1048576 },
 					     { 64, 9 << 20, 64, 300 << 10 } };
 	struct native_info info = disk_info;
-	struct disk d;
 
-	disk_make(&d);
 	/* One thread: ThreadSanitizer looks at the smallest alone, the others at all. */
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i += EVERY) {
 		struct counted c = { .ops = io_ops_posix };
@@ -217,7 +205,7 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 		struct table t;
 		uint64_t raw_bytes, own = 0;
 		uint8_t *raw;
-		int fd = openat(d.fd, "many.part", O_RDWR | O_CREAT | O_TRUNC, 0600);
+		int fd = openat(D.fd, "many.part", O_RDWR | O_CREAT | O_TRUNC, 0600);
 
 		c.ops.ctx = &c;
 		c.ops.pwrite = counted_pwrite;
@@ -227,9 +215,10 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 		assert_non_null(raw);
 		memset(raw, 7, raw_bytes);
 		info.world = 1;
-		if (move_write_part(&(struct move_write){ .ops = &c.ops, .engine = IO_INLINE }, fd,
-				    raw, &t, &info, 0, &part, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(
+			move_write_part(&(struct move_write){ .ops = &c.ops, .engine = IO_INLINE },
+					fd, raw, &t, &info, 0, &part, &err),
+			&err);
 		/* Header, trailer, blocks; and each tensor that has blocks of its own ends with one
 		 * that is not whole, and with what is left of a chunk. */
 		for (uint32_t k = 0; k < t.npiece; k++) {
@@ -244,5 +233,6 @@ TEST(tensors_of_any_size_are_written_in_blocks)
 		free(raw);
 		table_free(&t);
 	}
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

@@ -8,7 +8,6 @@
 #include "tests/unit/test_view_model.h"
 #include "ckpt/move/cast.h"
 #include "ckpt/table/target.h"
-#include "tests/lib/row.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CASES 2000
@@ -34,14 +33,13 @@ static void wanted(const struct table *view, bool casts, struct table *ret)
 	struct table target, t = { 0 };
 	struct ckpt_err err = { 0 };
 
-	if (target_make(view, meshes[naive_below(4)], NULL, 0, &target, NULL, NULL, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(target_make(view, meshes[naive_below(4)], NULL, 0, &target, NULL, NULL, &err),
+		      &err);
 	for (uint32_t i = 0; i < target.ntensor && casts; i++) {
 		target.tensor[i].dtype = cast_of(target.tensor[i].dtype);
 		target.tensor[i].elem_bytes = dtype_bytes(target.tensor[i].dtype);
 	}
-	if (target_ranks(&target, 0, target_world(&target), &t, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(target_ranks(&target, 0, target_world(&target), &t, &err), &err);
 	*ret = t;
 	table_free(&target);
 }
@@ -138,9 +136,8 @@ TEST(operands_are_turned_and_cut_before_they_are_reduced)
 	for (uint32_t r = 0; r < 2; r++) {
 		struct table_piece y = { .rank = r, .place = r };
 
-		assert_int_equal(
-			table_add_place(&t, &(struct table_place){ "memory", r, 48 }, NULL, &err),
-			0);
+		assert_ok(
+			table_add_place(&t, &(struct table_place){ "memory", r, 48 }, NULL, &err));
 		assert_int_equal(indexset_box(2, (const uint64_t[]){ 0, 0 }, shape, &a, &y.set), 0);
 		assert_int_equal(table_add_piece(&t, &y, &err), 0);
 		for (uint32_t i = 0; i < 12; i++)
@@ -150,8 +147,7 @@ TEST(operands_are_turned_and_cut_before_they_are_reduced)
 	view_of(&t, "transpose m/w dims 1,0\nsplit m/w dim 0 -> m/a m/b\n", &view);
 	assert_int_equal(target_make(&view, "x=1", NULL, 0, &target, NULL, NULL, &err), 0);
 	assert_int_equal(target_rank(&target, 0, &rank, &err), 0);
-	if (plan_make(&view, &rank, NULL, &p, NULL, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(plan_make(&view, &rank, NULL, &p, NULL, &err), &err);
 	/* Each tensor lies on a multiple of 64 bytes. */
 	dst[0] = calloc(1, rank.place[0].bytes);
 	assert_int_equal(move_copy(&p, src, dst, NULL, NULL), 0);
@@ -264,8 +260,7 @@ TEST(files_are_read_through_a_view_and_damage_is_found)
 	assert_int_equal(target_rank(&target, 0, &dst, &err), 0);
 	mem = calloc(1, dst.place[0].bytes);
 	assert_non_null(mem);
-	if (read_all(&d, &seen, &dst, mem, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(read_all(&d, &seen, &dst, mem, &err), &err);
 	check_tensor(seed, &c->table, "model/layers.0.wq", &dst, "net/0.q", turned, mem);
 	check_tensor(seed, &c->table, "model/layers.1.wq", &dst, "net/1.q", turned, mem);
 	check_tensor(seed, &c->table, "model/embed.weight", &dst, "net/rest", second_columns, mem);

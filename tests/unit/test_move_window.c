@@ -5,7 +5,6 @@
  * All meshes, sizes and moments in release; ThreadSanitizer looks at every sixth, and both sanitizers at fewer windows.
  */
 #include "tests/unit/test_move_disk.h"
-#include "tests/lib/row.h"
 #include "tests/lib/deny_syscall.h"
 #include <pthread.h>
 #include <sched.h>
@@ -21,8 +20,7 @@ static void files_open(struct move_files *f, struct disk *d, const struct checkp
 {
 	struct ckpt_err err;
 
-	if (move_open(how->ops, d->fd, c, how->direct, how->engine, f, &err) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(move_open(how->ops, d->fd, c, how->direct, how->engine, f, &err), &err);
 }
 
 /* A checkpoint of `mesh`, on disk and open. */
@@ -333,8 +331,7 @@ TEST(test_skipped_windows_are_passed_by)
 	for (uint64_t skip = 0; skip <= n + 1; skip += EVERY == 1 ? 3 : n) {
 		r.s.windows = skip;
 		r.s.cut_bytes = r.s.ticked = 0;
-		assert_int_equal(
-			move_windows(&r.f, &r.dst, LEAST, skip, take, &r.s, tick, &r.s, &err), 0);
+		assert_ok(move_windows(&r.f, &r.dst, LEAST, skip, take, &r.s, tick, &r.s, &err));
 		assert_int_equal(r.s.windows, MAX(skip, n));
 		assert_int_equal(r.s.cut_bytes, r.s.ticked);
 	}
@@ -381,11 +378,9 @@ TEST(test_what_the_source_lacks_is_said)
 
 	rig_make(&r, SOME);
 	assert_int_equal(table_add_tensor(&t, &x, NULL, &err), 0);
-	assert_int_equal(
-		table_add_place(&t, &(struct table_place){ .name = "p", .bytes = 1 }, NULL, &err),
-		0);
-	assert_int_equal(table_add_piece(&t, &(struct table_piece){ .set = { .numel = 1 } }, &err),
-			 0);
+	assert_ok(
+		table_add_place(&t, &(struct table_place){ .name = "p", .bytes = 1 }, NULL, &err));
+	assert_ok(table_add_piece(&t, &(struct table_piece){ .set = { .numel = 1 } }, &err));
 	assert_int_equal(table_seal(&t, &err), 0);
 	assert_int_equal(move_windows(&r.f, &t, LEAST, 0, take, &r.s, tick, &r.s, &err),
 			 -EMEDIUMTYPE);

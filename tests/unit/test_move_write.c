@@ -6,7 +6,6 @@
  */
 #include "tests/unit/test_move_disk.h"
 #include "ckpt/move/place_pieces.h"
-#include "tests/lib/row.h"
 
 /* --- fingerprints --- */
 
@@ -120,25 +119,23 @@ static bool is_zero(const uint8_t *p, uint64_t n)
 	return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 TEST(the_file_holds_the_pieces_their_sums_and_otherwise_zeros)
 {
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
 	uint64_t seed = draw_seed(__func__), nchunk, data_end, at = 4096;
 	struct native_part part;
-	struct ckpt_err err;
 	struct chunk *chunk;
 	struct image m;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2,tp=2", seed, 3);
 	job_stage(&j, 4, 0xcc); /* gaps between pieces are not zero in memory */
 	for (uint32_t r = 0; r < j.world; r++, at = 4096) {
 		const struct table *t = &j.part[r];
 
-		if (part_file(&d, &j, r, &how, NULL, NULL, &m, &part, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_file(&D, &j, r, &how, NULL, NULL, &m, &part, &err), &err);
 		assert_int_equal(part.file_bytes, m.len);
 		assert_int_equal(part.raw_bytes, t->place[0].bytes);
 		assert_int_equal(part.rank, r);
@@ -162,7 +159,6 @@ TEST(the_file_holds_the_pieces_their_sums_and_otherwise_zeros)
 		free(m.bytes);
 	}
 	job_free(&j);
-	disk_free(&d);
 }
 
 TEST(every_engine_writes_the_same_file)
@@ -171,19 +167,15 @@ TEST(every_engine_writes_the_same_file)
 	uint64_t seed = draw_seed(__func__);
 	struct image first = { 0 }, m;
 	struct native_part part;
-	struct ckpt_err err;
-	struct disk d;
 	struct job j;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, 4);
 	job_stage(&j, 4, 0x11);
 	for (uint32_t i = 0; i < 2 * ARRAY_LEN(engine); i++) {
 		const struct disk_how how =
 			ROW(.ops = &io_ops_posix, .engine = engine[i / 2], .direct = i % 2);
 
-		if (part_file(&d, &j, 1, &how, NULL, NULL, &m, &part, &err) < 0)
-			fail_msg("%s", err.msg);
+		assert_ok_err(part_file(&D, &j, 1, &how, NULL, NULL, &m, &part, &err), &err);
 		if (!i) {
 			first = m;
 			continue;
@@ -194,7 +186,6 @@ TEST(every_engine_writes_the_same_file)
 	}
 	free(first.bytes);
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* --- a disk that fails --- */
@@ -224,23 +215,20 @@ TEST(a_write_that_fails_is_reported_and_a_short_one_is_continued)
 			      how = { .ops = &bad.ops, .engine = IO_INLINE };
 	struct image want, m;
 	struct native_part part;
-	struct ckpt_err err;
-	struct disk d;
 	struct job j;
 
 	bad.ops.ctx = &bad;
 	bad.ops.pwrite = bad_pwrite;
-	disk_make(&d);
 	job_make(&j, "fsdp=3", seed, 4);
 	job_stage(&j, 4, 0x11);
-	assert_int_equal(part_file(&d, &j, 0, &good, NULL, NULL, &want, &part, &err), 0);
+	assert_int_equal(part_file(&D, &j, 0, &good, NULL, NULL, &want, &part, &err), 0);
 	for (uint64_t n = 1;; n += EVERY) { /* with ThreadSanitizer every sixth call */
 		int e;
 
 		bad.n = 0;
 		bad.nth = n;
 		bad.hit = bad.cut = false;
-		e = part_file(&d, &j, 0, &how, NULL, NULL, NULL, &part, &err);
+		e = part_file(&D, &j, 0, &how, NULL, NULL, NULL, &part, &err);
 		if (!bad.hit) {
 			assert_int_equal(e, 0);
 			assert_true(n > 3); /* header, data, trailer */
@@ -250,14 +238,13 @@ TEST(a_write_that_fails_is_reported_and_a_short_one_is_continued)
 		assert_non_null(strstr(err.msg, "cannot write"));
 		bad.n = 0;
 		bad.cut = true;
-		assert_int_equal(part_file(&d, &j, 0, &how, NULL, NULL, &m, &part, &err), 0);
+		assert_int_equal(part_file(&D, &j, 0, &how, NULL, NULL, &m, &part, &err), 0);
 		assert_int_equal(m.len, want.len);
 		assert_true(!memcmp(m.bytes, want.bytes, m.len));
 		free(m.bytes);
 	}
 	free(want.bytes);
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* --- asking on the way --- */
@@ -282,40 +269,37 @@ TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 	struct native_part part;
 	struct checkpoint *c;
 	struct move_files f;
-	struct ckpt_err err;
 	struct chunk *chunk;
-	struct disk d;
 	struct job j;
 	struct plan p;
 
-	disk_make(&d);
 	job_make(&j, "fsdp=2", seed, EVERY == 1 ? 9 : 4);
 	job_stage(&j, 4, 0);
 	assert_int_equal(native_part_chunks(&j.part[0], &chunk, &nchunk, &data_end, &err), 0);
 	free(chunk);
-	assert_int_equal(part_file(&d, &j, 0, &how, on_tick, &t, NULL, &part, &err), 0);
+	assert_int_equal(part_file(&D, &j, 0, &how, on_tick, &t, NULL, &part, &err), 0);
 	assert_int_equal(t.bytes, data_end - 4096);
 	assert_true(t.n >= 2);
 	t = (struct ticks){ .stop = 1 };
-	assert_int_equal(part_file(&d, &j, 0, &how, on_tick, &t, NULL, &part, &err), -ECANCELED);
+	assert_int_equal(part_file(&D, &j, 0, &how, on_tick, &t, NULL, &part, &err), -ECANCELED);
 	assert_true(t.bytes < data_end - 4096);
-	disk_clear(&d);
-	job_write(&j, &d, &how);
-	c = disk_open(&d);
+	disk_clear(&D);
+	job_write(&j, &D, &how);
+	c = disk_open(&D);
 
 	assert_int_equal(plan_make(&c->table, &j.all, NULL, &p, NULL, &err), 0);
 	t = (struct ticks){ 0 };
-	assert_int_equal(job_restore(&j, &d, c, &how, on_tick, &t, &err), 0);
+	assert_int_equal(job_restore(&j, &D, c, &how, on_tick, &t, &err), 0);
 	assert_int_equal(t.bytes, p.bytes);
 	assert_true(t.n >= 3);
 	t = (struct ticks){ .stop = 2 };
-	assert_int_equal(job_restore(&j, &d, c, &how, on_tick, &t, &err), -ECANCELED);
+	assert_int_equal(job_restore(&j, &D, c, &how, on_tick, &t, &err), -ECANCELED);
 	assert_int_equal(t.n, 2);
 	plan_free(&p);
 
 	for (uint32_t i = 0; i < c->nfile; i++)
 		chunks += c->file[i].data_end - c->file[i].data_off;
-	assert_int_equal(move_open(&io_ops_posix, d.fd, c, false, IO_AUTO, &f, &err), 0);
+	assert_int_equal(move_open(&io_ops_posix, D.fd, c, false, IO_AUTO, &f, &err), 0);
 	t = (struct ticks){ 0 };
 	assert_int_equal(move_verify(&f, on_tick, &t, NULL, NULL, &bytes, &err), 0);
 	assert_int_equal(t.bytes, chunks);
@@ -325,7 +309,6 @@ TEST(the_owner_of_a_write_a_read_and_a_verify_is_told_all_bytes_and_can_end_it)
 	move_close(&f);
 	checkpoint_free(c);
 	job_free(&j);
-	disk_free(&d);
 }
 
 /* A disk that has room for a part must not be refused because of room that nobody needs. */
@@ -335,10 +318,7 @@ TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 	const struct disk_how how = { .ops = &io_ops_posix, .engine = IO_AUTO, .direct = true };
 	uint64_t seed = draw_seed(__func__);
 	struct native_part part;
-	struct ckpt_err err;
-	struct disk d;
 
-	disk_make(&d);
 	for (size_t i = 0; i < ARRAY_LEN(mesh); i++) {
 		struct job j;
 
@@ -347,12 +327,13 @@ TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 		for (uint32_t r = 0; r < j.world; r++) {
 			uint64_t most = move_part_bytes_max(&j.part[r]);
 
-			if (part_file(&d, &j, r, &how, NULL, NULL, NULL, &part, &err) < 0)
-				fail_msg("%s", err.msg);
+			assert_ok_err(part_file(&D, &j, r, &how, NULL, NULL, NULL, &part, &err),
+				      &err);
 			assert_true(part.file_bytes <= most);
 			assert_true(most - part.file_bytes <= 64 << 10);
 		}
 		job_free(&j);
 	}
-	disk_free(&d);
 }
+
+UNIT(.setup = disk_setup, .teardown = disk_teardown);

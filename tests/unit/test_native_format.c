@@ -392,9 +392,8 @@ static void tiny_checkpoint(struct memdir *d)
 		chunk[i].stored_crc = crc32c(0, at, chunk[i].raw_len);
 		memcpy(file + chunk[i].off, at, chunk[i].raw_len);
 	}
-	assert_int_equal(
-		native_part_tail(&info, 0, &t, chunk, n, data_end, &tail, &len, &part.root, NULL),
-		0);
+	assert_ok(
+		native_part_tail(&info, 0, &t, chunk, n, data_end, &tail, &len, &part.root, NULL));
 	file = realloc(file, data_end + len);
 	assert_non_null(file);
 	memcpy(file + data_end, tail, len);

@@ -449,8 +449,7 @@ TEST(a_part_is_not_written_with_chunks_that_lie_elsewhere)
 		native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err),
 		-EINVAL);
 	chunk[1].raw_len++;
-	assert_int_equal(
-		native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err), 0);
+	assert_ok(native_part_tail(&info, 0, &t, chunk, n, data_end, &bytes, &len, &root, &err));
 	assert_int_equal((data_end + len) % 4096, 0);
 
 	/* From the end of the last chunk's bytes on: the same, with the padding in front. */
@@ -459,8 +458,7 @@ TEST(a_part_is_not_written_with_chunks_that_lie_elsewhere)
 	void *longer;
 
 	assert_true(last % 4096);
-	assert_int_equal(
-		native_part_tail(&info, 0, &t, chunk, n, last, &longer, &more, &again, &err), 0);
+	assert_ok(native_part_tail(&info, 0, &t, chunk, n, last, &longer, &more, &again, &err));
 	assert_int_equal(last + more, data_end + len);
 	assert_memory_equal(root.b, again.b, sizeof root.b);
 	assert_memory_equal((uint8_t *)longer + (data_end - last), bytes, len);
@@ -577,9 +575,8 @@ TEST(a_manifest_does_not_depend_on_the_order_of_its_parts)
 
 	j.part[0] = j.part[2];
 	j.part[2] = first;
-	assert_int_equal(
-		native_manifest(&j.info, j.part, j.n, &j.line, &again, &again_len, again_id, &err),
-		0);
+	assert_ok(
+		native_manifest(&j.info, j.part, j.n, &j.line, &again, &again_len, again_id, &err));
 	assert_int_equal(len, again_len);
 	assert_memory_equal(bytes, again, len);
 	free(again);

@@ -19,6 +19,15 @@
 static const struct memdir_opts plain = ROW(.mesh = "fsdp=2", .job = "demo", .seed = 5, .scale = 1,
 					    .step = 12, .generation = 3, .seq = 7);
 
+static struct memdir D; /* of the case that runs */
+
+static int teardown(void **state)
+{
+	(void)state;
+	memdir_clear(&D);
+	return 0;
+}
+
 /* --- collecting faults --- */
 
 struct found {
@@ -60,10 +69,11 @@ static int try_open(struct memdir *d, struct found *x, struct ckpt_err *err,
 	return r;
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 static void must_fault(struct memdir *d, int code, const char *kind, const char *file)
 {
 	struct checkpoint *c;
-	struct ckpt_err err;
 	struct found x;
 	int r = try_open(d, &x, &err, &c);
 
@@ -77,11 +87,9 @@ static void must_fault(struct memdir *d, int code, const char *kind, const char 
 static struct checkpoint *must_open(struct memdir *d)
 {
 	struct checkpoint *c;
-	struct ckpt_err err;
 	struct found x;
 
-	if (try_open(d, &x, &err, &c) < 0)
-		fail_msg("%s", err.msg);
+	assert_ok_err(try_open(d, &x, &err, &c), &err);
 	return c;
 }
 
@@ -179,19 +187,17 @@ TEST(the_summary_says_what_the_whole_says)
 {
 	struct ckpt_note note[2] = { { "loss", 2.25 }, { "lr", 3e-4 } };
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 };
 	struct checkpoint *c, *s;
 	struct source m;
-	struct ckpt_err err;
 	char a[64], b[64];
 
 	o.note = note;
 	o.nnote = 2;
 	o.mesh = "dp=2,fsdp=2";
 	memset(o.parent_id, 0xab, sizeof o.parent_id);
-	memdir_checkpoint(&d, &o);
-	c = must_open(&d);
-	m = memdir_open(&d, NATIVE_MANIFEST);
+	memdir_checkpoint(&D, &o);
+	c = must_open(&D);
+	m = memdir_open(&D, NATIVE_MANIFEST);
 	assert_int_equal(native_summary(&m, &s, &err), 0);
 	assert_int_equal(s->step, c->step);
 	assert_int_equal(s->seq, c->seq);
@@ -220,26 +226,23 @@ TEST(the_summary_says_what_the_whole_says)
 	}
 	checkpoint_free(c);
 	checkpoint_free(s);
-	memdir_find(&d, NATIVE_MANIFEST)->bytes[100] ^= 1;
+	memdir_find(&D, NATIVE_MANIFEST)->bytes[100] ^= 1;
 	assert_int_equal(native_summary(&m, &s, &err), -EBADMSG);
 	assert_null(s);
-	memdir_clear(&d);
 }
 
 TEST(probe_knows_a_checkpoint_a_torn_one_and_a_stranger)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
+	struct source_dir dir = memdir_source(&D);
 
 	assert_int_equal(format_native.probe(&dir), 0);
-	memdir_add(&d, "model.safetensors", "x", 1);
+	memdir_add(&D, "model.safetensors", "x", 1);
 	assert_int_equal(format_native.probe(&dir), 0);
-	memdir_checkpoint(&d, &plain);
+	memdir_checkpoint(&D, &plain);
 	assert_int_equal(format_native.probe(&dir), 1);
-	memdir_remove(&d, NATIVE_MANIFEST);
+	memdir_remove(&D, NATIVE_MANIFEST);
 	assert_int_equal(format_native.probe(&dir), 1);
-	must_fault(&d, -EUCLEAN, "missing", NATIVE_MANIFEST);
-	memdir_clear(&d);
+	must_fault(&D, -EUCLEAN, "missing", NATIVE_MANIFEST);
 }
 
 /* --- damage --- */
@@ -247,27 +250,25 @@ TEST(probe_knows_a_checkpoint_a_torn_one_and_a_stranger)
 TEST(every_changed_byte_of_metadata_is_a_fault)
 {
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
 	uint64_t tried = 0;
 
 	o.mesh = "fsdp=1";
-	memdir_checkpoint(&d, &o);
-	c = must_open(&d);
-	for (uint32_t i = 0; i < d.n; i++) {
-		struct memdir_file *f = &d.file[i];
+	memdir_checkpoint(&D, &o);
+	c = must_open(&D);
+	for (uint32_t i = 0; i < D.n; i++) {
+		struct memdir_file *f = &D.file[i];
 		bool part = strcmp(f->name, NATIVE_MANIFEST) != 0;
 		uint64_t data_end = part ? c->file[0].data_end : CONTAINER_BLOCK;
 
 		for (uint64_t k = 0; k < f->len; k++) {
 			struct checkpoint *again;
-			struct ckpt_err err;
 			struct found x;
 
 			if (k >= CONTAINER_BLOCK && k < data_end)
 				k = data_end;
 			f->bytes[k] ^= (uint8_t)(1u << k % 8);
-			if (try_open(&d, &x, &err, &again) != -EBADMSG ||
+			if (try_open(&D, &x, &err, &again) != -EBADMSG ||
 			    strcmp(x.file, f->name) != 0)
 				fail_msg("byte %llu of %s: %s", (unsigned long long)k, f->name,
 					 x.n ? x.text : "not seen");
@@ -283,9 +284,8 @@ TEST(every_changed_byte_of_metadata_is_a_fault)
 		}
 	}
 	checkpoint_free(c);
-	checkpoint_free(must_open(&d));
+	checkpoint_free(must_open(&D));
 	assert_true(tried > 80000 / STRIDE);
-	memdir_clear(&d);
 }
 
 /* Files, directories and links of others: all that is read is what MANIFEST names. */
@@ -294,36 +294,33 @@ TEST(foreign_entries_are_counted_and_are_no_faults)
 	static const char *const name[] =
 		ROW(".nfs0001", "lost+found", "MANIFEST~", "MANIFEST.bak", "weights.part",
 		    "core.1234", "w0009-0000000a-000.part", "w0000", "notes.txt");
-	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
 
-	memdir_checkpoint(&d, &plain);
-	c = must_open(&d);
+	memdir_checkpoint(&D, &plain);
+	c = must_open(&D);
 	assert_int_equal(c->nforeign, 0);
 	checkpoint_free(c);
-	(void)memdir_add(&d, "MANIFEST.0123abcd", "x", 1); /* of a repair that died */
-	(void)memdir_add(&d, "MANIFEST.damaged-0123abcd", "x", 1);
+	(void)memdir_add(&D, "MANIFEST.0123abcd", "x", 1); /* of a repair that died */
+	(void)memdir_add(&D, "MANIFEST.damaged-0123abcd", "x", 1);
 	for (uint32_t i = 0; i < ARRAY_LEN(name); i++) {
-		memdir_add(&d, name[i], "x", 1)->folder = i % 2;
-		c = must_open(&d);
+		memdir_add(&D, name[i], "x", 1)->folder = i % 2;
+		c = must_open(&D);
 		assert_int_equal(c->nforeign, i + 1);
 		for (uint32_t k = 0; k < MIN(i + 1, (uint32_t)CHECKPOINT_FOREIGN); k++)
 			assert_string_equal(c->foreign[k], name[k]);
 		checkpoint_free(c);
 	}
-	memdir_clear(&d);
 }
 
 TEST(missing_cut_and_longer_files_are_faults)
 {
-	struct memdir d = { .n = 0 };
 	struct memdir_file *f;
 	char name[64];
 	uint8_t *bytes;
 	uint64_t len;
 
-	memdir_checkpoint(&d, &plain);
-	f = &d.file[1];
+	memdir_checkpoint(&D, &plain);
+	f = &D.file[1];
 	snprintf(name, sizeof name, "%s", f->name);
 	len = f->len;
 	bytes = malloc(len + 4096);
@@ -332,44 +329,42 @@ TEST(missing_cut_and_longer_files_are_faults)
 	memcpy(bytes, f->bytes, len);
 	for (uint64_t cut = 1; cut <= len; cut = cut * 5 + 1) {
 		f->len = len - cut;
-		must_fault(&d, -EBADMSG, "truncated", name);
+		must_fault(&D, -EBADMSG, "truncated", name);
 	}
 	for (uint64_t cut = 4096; cut <= len; cut += 4096 * 37) {
 		f->len = len - cut;
-		must_fault(&d, -EBADMSG, "truncated", name);
+		must_fault(&D, -EBADMSG, "truncated", name);
 	}
 	f->len = 0;
-	must_fault(&d, -EBADMSG, "truncated", name);
-	memdir_remove(&d, name);
-	must_fault(&d, -EBADMSG, "missing", name);
-	memdir_add(&d, name, bytes, len + 4096);
-	must_fault(&d, -EBADMSG, "unexpected", name);
-	memdir_remove(&d, name);
-	f = memdir_add(&d, name, bytes, len);
-	checkpoint_free(must_open(&d));
+	must_fault(&D, -EBADMSG, "truncated", name);
+	memdir_remove(&D, name);
+	must_fault(&D, -EBADMSG, "missing", name);
+	memdir_add(&D, name, bytes, len + 4096);
+	must_fault(&D, -EBADMSG, "unexpected", name);
+	memdir_remove(&D, name);
+	f = memdir_add(&D, name, bytes, len);
+	checkpoint_free(must_open(&D));
 	f->error = -EIO;
-	must_fault(&d, -EIO, "unreadable", name);
+	must_fault(&D, -EIO, "unreadable", name);
 	f->error = 0;
 	f->folder = true;
-	must_fault(&d, -EBADMSG, "unexpected", name);
+	must_fault(&D, -EBADMSG, "unexpected", name);
 	f->folder = false;
-	f = memdir_find(&d, NATIVE_MANIFEST);
+	f = memdir_find(&D, NATIVE_MANIFEST);
 	for (uint64_t m = f->len, cut = 1; cut <= m; cut = cut * 3 + 1) {
 		f->len = m - cut;
 		struct checkpoint *c;
-		struct ckpt_err err;
 		struct found x;
 
-		assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+		assert_int_equal(try_open(&D, &x, &err, &c), -EBADMSG);
 		assert_string_equal(x.file, NATIVE_MANIFEST);
 		f->len = m;
 	}
 	f->error = -EACCES;
-	must_fault(&d, -EACCES, "unreadable", NATIVE_MANIFEST);
+	must_fault(&D, -EACCES, "unreadable", NATIVE_MANIFEST);
 	f->error = 0;
-	checkpoint_free(must_open(&d));
+	checkpoint_free(must_open(&D));
 	free(bytes);
-	memdir_clear(&d);
 }
 
 /* Put b's bytes where a's were. */
@@ -384,59 +379,57 @@ static void file_exchange(struct memdir_file *a, const struct memdir_file *b)
 TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 {
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 }, other = { .n = 0 };
+	struct memdir other = { .n = 0 };
 	struct memdir_file *f, keep;
 
 	o.mesh = "dp=2"; /* ranks 0 and 1 could be exchanged without a change of size? their blobs
 			    differ: no */
-	memdir_checkpoint(&d, &o);
+	memdir_checkpoint(&D, &o);
 	o.step++;
 	memdir_checkpoint(&other, &o);
-	f = &d.file[1];
+	f = &D.file[1];
 	keep = (struct memdir_file){ .bytes = malloc(f->len), .len = f->len };
 	assert_non_null(keep.bytes);
 	memcpy(keep.bytes, f->bytes, f->len);
 	file_exchange(f, memdir_find(&other, f->name));
-	must_fault(&d, -EBADMSG, "mismatch", f->name); /* the same size, whole, of the next step */
+	must_fault(&D, -EBADMSG, "mismatch", f->name); /* the same size, whole, of the next step */
 	file_exchange(f, &keep);
-	checkpoint_free(must_open(&d));
+	checkpoint_free(must_open(&D));
 	/* Only the header of the other step. */
 	memcpy(f->bytes, memdir_find(&other, f->name)->bytes, CONTAINER_BLOCK);
-	must_fault(&d, -EBADMSG, "mismatch", f->name);
+	must_fault(&D, -EBADMSG, "mismatch", f->name);
 	file_exchange(f, &keep);
 	/* The two files of the step under each other's names. */
-	file_exchange(&d.file[1], &d.file[0]);
-	file_exchange(&d.file[0], &keep);
+	file_exchange(&D.file[1], &D.file[0]);
+	file_exchange(&D.file[0], &keep);
 	struct checkpoint *c;
-	struct ckpt_err err;
 	struct found x;
 
-	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	assert_int_equal(try_open(&D, &x, &err, &c), -EBADMSG);
 	assert_true(x.n >= 2);
-	file_exchange(&d.file[0], &d.file[1]);
-	file_exchange(&d.file[1], &keep);
-	checkpoint_free(must_open(&d));
+	file_exchange(&D.file[0], &D.file[1]);
+	file_exchange(&D.file[1], &keep);
+	checkpoint_free(must_open(&D));
 	/* A part that was written again, whole and with the same names, but not what was committed. */
-	struct memdir_file *m = memdir_find(&d, NATIVE_MANIFEST);
+	struct memdir_file *m = memdir_find(&D, NATIVE_MANIFEST);
 	uint8_t *committed = malloc(m->len);
 
 	assert_non_null(committed);
 	memcpy(committed, m->bytes, m->len);
 	((struct ck_chunk *)memdir_section(f, CK_CHUNKS))->raw_hash[0] ^= 1;
-	memdir_sign(&d, f);
-	checkpoint_free(must_open(&d)); /* its MANIFEST would have said so */
+	memdir_sign(&D, f);
+	checkpoint_free(must_open(&D)); /* its MANIFEST would have said so */
 	memcpy(m->bytes, committed, m->len);
-	must_fault(&d, -EBADMSG, "mismatch", f->name);
+	must_fault(&D, -EBADMSG, "mismatch", f->name);
 	file_exchange(f, &keep);
 	free(committed);
 	/* MANIFEST of the other step. */
-	file_exchange(memdir_find(&d, NATIVE_MANIFEST), memdir_find(&other, NATIVE_MANIFEST));
-	must_fault(&d, -EBADMSG, "mismatch", d.file[0].name);
+	file_exchange(memdir_find(&D, NATIVE_MANIFEST), memdir_find(&other, NATIVE_MANIFEST));
+	must_fault(&D, -EBADMSG, "mismatch", D.file[0].name);
 	/* A part where MANIFEST belongs. */
-	file_exchange(memdir_find(&d, NATIVE_MANIFEST), &d.file[0]);
-	must_fault(&d, -EBADMSG, "malformed", NATIVE_MANIFEST);
+	file_exchange(memdir_find(&D, NATIVE_MANIFEST), &D.file[0]);
+	must_fault(&D, -EBADMSG, "malformed", NATIVE_MANIFEST);
 	free(keep.bytes);
-	memdir_clear(&d);
 	memdir_clear(&other);
 }
 
@@ -452,26 +445,25 @@ TEST(exchanged_parts_and_parts_of_another_step_or_job_are_faults)
 		struct found x_;                                                               \
                                                                                                \
 		(field) = (value_);                                                            \
-		memdir_sign(&d, file__);                                                       \
-		int r_ = try_open(&d, &x_, &err_, &c_);                                        \
+		memdir_sign(&D, file__);                                                       \
+		int r_ = try_open(&D, &x_, &err_, &c_);                                        \
 		checkpoint_free(c_);                                                           \
 		if (r_ != (code_) || strcmp(x_.kind, kind_) != 0 || !strstr(err_.msg, why_) || \
 		    strcmp(x_.file, file__->name) != 0)                                        \
 			fail_msg("line %d: %d %s %s: %s", __LINE__, r_, x_.kind, x_.file,      \
 				 err_.msg);                                                    \
 		(field) = was_;                                                                \
-		memdir_sign(&d, file__);                                                       \
+		memdir_sign(&D, file__);                                                       \
 	} while (0)
 
 TEST(newer_versions_and_unknown_features_are_refused_in_clear_words)
 {
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 };
 
 	o.mesh = "fsdp=1";
-	memdir_checkpoint(&d, &o);
-	for (uint32_t i = 0; i < d.n; i++) {
-		struct memdir_file *f = &d.file[i];
+	memdir_checkpoint(&D, &o);
+	for (uint32_t i = 0; i < D.n; i++) {
+		struct memdir_file *f = &D.file[i];
 		struct ck_head *h = (struct ck_head *)f->bytes;
 		struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
 
@@ -487,33 +479,31 @@ TEST(newer_versions_and_unknown_features_are_refused_in_clear_words)
 		h->minor = le16_of(7);
 		h->compat = le64_of(1);
 		h->ro_compat = le64_of(2);
-		memdir_sign(&d, f);
-		checkpoint_free(must_open(&d));
+		memdir_sign(&D, f);
+		checkpoint_free(must_open(&D));
 	}
-	struct memdir_file *m = memdir_find(&d, NATIVE_MANIFEST);
+	struct memdir_file *m = memdir_find(&D, NATIVE_MANIFEST);
 	struct ck_tail *t = (struct ck_tail *)(m->bytes + m->len - CONTAINER_BLOCK);
 
 	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
 		if (le32_get(t->sect[i].kind) == CK_NOTES)
 			t->sect[i].kind = le32_of(60); /* NOTES carries the flag */
-	memdir_sign(&d, m);
-	checkpoint_free(must_open(&d));
-	struct ck_chunk *c = memdir_section(&d.file[0], CK_CHUNKS);
+	memdir_sign(&D, m);
+	checkpoint_free(must_open(&D));
+	struct ck_chunk *c = memdir_section(&D.file[0], CK_CHUNKS);
 
-	CHANGED(&d.file[0], c->codec, 2, -EPROTONOSUPPORT, "malformed", "codec 2");
-	memdir_clear(&d);
+	CHANGED(&D.file[0], c->codec, 2, -EPROTONOSUPPORT, "malformed", "codec 2");
 }
 
 TEST(wrong_numbers_under_right_checksums_are_refused)
 {
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 };
 	struct memdir_file *m, *p;
 
 	o.mesh = "fsdp=1";
-	memdir_checkpoint(&d, &o);
-	m = memdir_find(&d, NATIVE_MANIFEST);
-	p = &d.file[0];
+	memdir_checkpoint(&D, &o);
+	m = memdir_find(&D, NATIVE_MANIFEST);
+	p = &D.file[0];
 
 	struct ck_head *mh = (struct ck_head *)m->bytes, *ph = (struct ck_head *)p->bytes;
 	struct ck_lineage *l = memdir_section(m, CK_LINEAGE);
@@ -549,8 +539,8 @@ TEST(wrong_numbers_under_right_checksums_are_refused)
 	le64 was = piece->fp; /* MANIFEST's sum is what it contradicts */
 
 	piece->fp = le64_of(1);
-	memdir_sign(&d, p);
-	must_fault(&d, -EBADMSG, "mismatch", NATIVE_MANIFEST);
+	memdir_sign(&D, p);
+	must_fault(&D, -EBADMSG, "mismatch", NATIVE_MANIFEST);
 	piece->fp = was;
 	CHANGED(p, piece->rank, le32_of(1), -EPROTO, "malformed",
 		"a piece of rank 1 in the part of rank 0");
@@ -573,20 +563,17 @@ TEST(wrong_numbers_under_right_checksums_are_refused)
 	CHANGED(p, ph->uuid[3], 99, -EBADMSG, "mismatch", "uuid");
 	CHANGED(p, tail->data_end, le64_of(le64_get(tail->data_end) - 1), -EPROTO, "malformed",
 		"data up to");
-	checkpoint_free(must_open(&d));
-	memdir_clear(&d);
+	checkpoint_free(must_open(&D));
 }
 
 TEST(a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor)
 {
-	struct memdir d = { .n = 0 };
 	struct memdir_file *p;
 	struct checkpoint *c;
-	struct ckpt_err err;
 	struct found x;
 
-	memdir_checkpoint(&d, &plain);
-	p = &d.file[1];
+	memdir_checkpoint(&D, &plain);
+	p = &D.file[1];
 
 	/* Rank 1 claims the rows of rank 0 in its first tensor: 502 rows each but for one. */
 	le64 *set = memdir_section(p, CK_INDEXSETS);
@@ -595,38 +582,36 @@ TEST(a_piece_that_is_missing_or_doubled_is_a_coverage_fault_of_its_tensor)
 	assert_int_equal(le64_get(set[0]), 2);
 	assert_int_equal(le32_get(piece->indexset), 0);
 	set[2] = le64_of(le64_get(set[2]) - 1); /* start */
-	memdir_sign(&d, p);
-	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	memdir_sign(&D, p);
+	assert_int_equal(try_open(&D, &x, &err, &c), -EBADMSG);
 	assert_string_equal(x.kind, "coverage");
 	assert_string_equal(x.tensor, "model/embed.weight");
 	assert_non_null(strstr(x.text, "is in two pieces"));
 	assert_non_null(strstr(err.msg, "model/embed.weight: element"));
-	memdir_clear(&d);
 }
 
 TEST(all_damage_is_told_and_not_only_the_first)
 {
 	struct memdir_opts o = plain;
-	struct memdir d = { .n = 0 };
 	struct checkpoint *c;
-	struct ckpt_err err;
 	struct found x;
 	uint64_t end;
 
 	o.mesh = "fsdp=4";
-	memdir_checkpoint(&d, &o);
-	c = must_open(&d);
+	memdir_checkpoint(&D, &o);
+	c = must_open(&D);
 	end = c->file[3].data_end;
 	checkpoint_free(c);
-	d.file[1].bytes[0] ^= 1;				   /* its header */
-	d.file[2].bytes[d.file[2].len - 1] ^= 1;		   /* its trailer */
-	d.file[3].bytes[d.file[3].len - CONTAINER_BLOCK - 1] ^= 1; /* padding */
-	d.file[3].bytes[end + 1] ^= 1;				   /* and a section */
-	memdir_remove(&d, d.file[0].name);			   /* moves MANIFEST to its row */
-	assert_int_equal(try_open(&d, &x, &err, &c), -EBADMSG);
+	D.file[1].bytes[0] ^= 1;				   /* its header */
+	D.file[2].bytes[D.file[2].len - 1] ^= 1;		   /* its trailer */
+	D.file[3].bytes[D.file[3].len - CONTAINER_BLOCK - 1] ^= 1; /* padding */
+	D.file[3].bytes[end + 1] ^= 1;				   /* and a section */
+	memdir_remove(&D, D.file[0].name);			   /* moves MANIFEST to its row */
+	assert_int_equal(try_open(&D, &x, &err, &c), -EBADMSG);
 	assert_int_equal(x.n, 5);
 	assert_string_equal(x.kind, "missing");
 	assert_non_null(strstr(err.msg, "header at offset 0"));
 	assert_non_null(strstr(err.msg, "trailer at offset"));
-	memdir_clear(&d);
 }
+
+UNIT(.teardown = teardown);

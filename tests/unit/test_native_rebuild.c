@@ -28,10 +28,11 @@ static int rebuild(struct ckpt_err *err)
 	return rebuild_of(&dir, "demo", 12, err);
 }
 
+static struct ckpt_err err; /* of the call that failed last */
+
 /* It is refused, in a sentence that has these words. Then all is made afresh. */
 static void refused(int code, const char *name, const char *words)
 {
-	struct ckpt_err err;
 	int r = rebuild(&err);
 
 	if (r != code || !strstr(err.msg, name) || !strstr(err.msg, words))
@@ -60,7 +61,6 @@ TEST(a_manifest_is_made_again_of_all_parts_or_not_at_all)
 		{ { 0, 0 }, "do not say how many there were" },
 		{ { 1, 1 }, "2 parts, and 1 ranks" },
 	};
-	struct ckpt_err err;
 
 	afresh();
 	assert_int_equal(rebuild(&err), 0);
@@ -85,15 +85,13 @@ TEST(a_manifest_of_many_parts_is_made_again_as_it_was)
 	struct memdir d = { .n = 0 };
 	struct source_dir dir = memdir_source(&d);
 	struct memdir_file *was;
-	struct ckpt_err err;
 	uint8_t id[16];
 	uint64_t len;
 	void *bytes;
 
 	memdir_checkpoint(&d, &o);
 	was = memdir_find(&d, NATIVE_MANIFEST);
-	if (native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_rebuild(&dir, "demo", 12, &line, &bytes, &len, id, &err), &err);
 	assert_int_equal(len, was->len);
 	assert_memory_equal(bytes, was->bytes, len);
 	assert_memory_equal(id, was->bytes + was->len - 16, 16);
@@ -110,7 +108,6 @@ TEST(what_is_no_part_and_no_manifest_is_ignored)
 					       "a b.part",     NATIVE_MANIFEST "2",
 					       "w.part.gz",    ".w0000-00000005-000.part",
 					       "weights.part", ".nfs0001" };
-	struct ckpt_err err;
 
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(mine); i++)
@@ -134,7 +131,6 @@ TEST(a_part_of_another_checkpoint_is_named)
 {
 	static const char *const what[] = { "uuid", "job", "step", "launch" };
 	struct source_dir dir = memdir_source(&bad);
-	struct ckpt_err err;
 	char words[80];
 
 	afresh();
@@ -217,8 +213,6 @@ TEST(a_part_whose_metadata_are_damaged_is_named)
 	/* The data are not looked at: MANIFEST does not know them. */
 	part(1)->bytes[CONTAINER_BLOCK + 1] ^= 1;
 	{
-		struct ckpt_err err;
-
 		assert_int_equal(rebuild(&err), 0);
 	}
 }
@@ -241,7 +235,6 @@ TEST(sections_that_no_memory_holds_are_refused_unread)
 	struct huge h;
 	struct source src;
 	struct source_dir dir = { .ctx = &src, .open = huge_open, .list = huge_list };
-	struct ckpt_err err;
 
 	afresh();
 	src = huge_of(part(1), CK_STRINGS, 1, NATIVE_META_BYTES_MAX + 1, &h);
@@ -258,7 +251,6 @@ TEST(what_cannot_be_read_is_not_called_damaged)
 	for (size_t e = 0; e < ARRAY_LEN(error); e++)
 		for (uint64_t n = 0;; n++) {
 			struct source_dir dir = failing_source(&bad, n, error[e]);
-			struct ckpt_err err;
 			int r = rebuild_of(&dir, "demo", 12, &err);
 
 			assert_int_equal(failing.open, 0);

@@ -124,9 +124,8 @@ static inline int failing_open(void *ctx, const char *name, struct source *ret)
 		return r;
 	}
 	failing.open++;
-	*ret = (struct source){
-		.ctx = s, .bytes = s->bytes, .read = failing_read, .close = failing_close
-	};
+	*ret = (struct source)ROW(.ctx = s, .bytes = s->bytes, .read = failing_read,
+				  .close = failing_close);
 	return 0;
 }
 
@@ -175,9 +174,8 @@ static inline struct source huge_of(struct memdir_file *f, uint32_t kind, uint32
 {
 	struct container_info info;
 	struct container_map m;
-	struct container_bytes s = {
-		.kind = kind, .rec_bytes = rec_bytes, .p = "", .len = 0, .count = count
-	};
+	struct container_bytes s =
+		ROW(.kind = kind, .rec_bytes = rec_bytes, .p = "", .len = 0, .count = count);
 
 	memcpy(&ret->head, f->bytes, sizeof ret->head);
 	assert_int_equal(container_head_check(&ret->head, 0, &info, NULL), 0);
@@ -206,9 +204,10 @@ static inline void made_part(struct memdir *d, const struct native_info *info, u
 
 	*ret = (struct native_part){ .rank = rank, .raw_bytes = t->place[0].bytes, .table = t };
 	snprintf(ret->name, sizeof ret->name, "w%04u-00000005-000.part", rank);
-	if (native_part_chunks(t, &chunk, &n, &data_end, &err) ||
-	    native_part_tail(info, rank, t, chunk, n, data_end, &tail, &len, &ret->root, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_part_chunks(t, &chunk, &n, &data_end, &err), &err);
+	assert_ok_err(
+		native_part_tail(info, rank, t, chunk, n, data_end, &tail, &len, &ret->root, &err),
+		&err);
 	native_part_head(info, rank, &head);
 	ret->file_bytes = data_end + len;
 	file = calloc(1, ret->file_bytes);

@@ -7,7 +7,6 @@
  */
 #include "tests/unit/test_native_rig.h"
 #include "formats/native/native_impl.h"
-#include "tests/lib/row.h"
 
 /* A section of so many records, of what is there and of zeros behind it. */
 static void resize(struct memdir_file *f, uint32_t kind, uint32_t rec_bytes, uint64_t count)
@@ -162,16 +161,9 @@ TEST(numbers_that_contradict_each_other_are_refused)
 
 TEST(names_of_parts_that_lead_elsewhere_are_refused)
 {
-	static const char *const name[] = { "../../../etc/passwd",
-					    "..",
-					    ".hidden",
-					    "/etc/passwd",
-					    "a/b",
-					    "MANIFEST",
-					    "",
-					    "w0000\\5.part",
-					    "w0000-\n.part",
-					    "w0000-\x80.part" };
+	static const char *const name[] =
+		ROW("../../../etc/passwd", "..", ".hidden", "/etc/passwd", "a/b", "MANIFEST", "",
+		    "w0000\\5.part", "w0000-\n.part", "w0000-\x80.part");
 
 	afresh();
 	for (size_t i = 0; i < ARRAY_LEN(name); i++) {
@@ -559,8 +551,7 @@ TEST(nonsense_is_not_written)
 	end += 4096;
 	NO_TAIL();
 	end -= 4096;
-	assert_int_equal(native_part_tail(&info, 0, &t, chunk, n, end, &bytes, &len, &root, NULL),
-			 0);
+	assert_ok(native_part_tail(&info, 0, &t, chunk, n, end, &bytes, &len, &root, NULL));
 	free(bytes);
 	free(chunk);
 	table_free(&t);

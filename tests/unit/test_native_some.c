@@ -11,14 +11,35 @@
 static const struct memdir_opts plain = ROW(.mesh = "dp=2,fsdp=3", .job = "demo", .seed = 5,
 					    .scale = 1, .step = 12, .generation = 3, .seq = 7);
 
-static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *err)
+/* Of the case that runs. */
+static struct memdir d;
+static struct source_dir dir;
+static struct checkpoint *c;
+static struct ckpt_err err;
+
+static int setup(void **state)
+{
+	(void)state;
+	dir = memdir_source(&d);
+	err = (struct ckpt_err){ 0 };
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	memdir_clear(&d);
+	return 0;
+}
+
+static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ckpt_err *why)
 {
 	uint32_t bits = *(uint32_t *)arg;
 
 	assert_true(k->table.sealed && k->table.ntensor > 0 && !k->table.npiece);
 	assert_int_equal(k->world, 6);
 	if (bits == 99)
-		return ckpt_error(err, -EXDEV, "not these");
+		return ckpt_error(why, -EXDEV, "not these");
 	for (uint32_t i = 0; i < k->world; i++) {
 		assert_false(needed[i]);
 		needed[i] = bits >> i & 1;
@@ -28,10 +49,7 @@ static int choose(void *arg, const struct checkpoint *k, bool *needed, struct ck
 
 TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
 	struct checkpoint *all, *some;
-	struct ckpt_err err = { 0 };
 
 	memdir_checkpoint(&d, &plain);
 	assert_int_equal(format_native.open(&dir, &all, NULL, NULL, &err), 0);
@@ -50,8 +68,7 @@ TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 			if (wanted)
 				memdir_add(&gone, d.file[i].name, d.file[i].bytes, d.file[i].len);
 		}
-		if (format_native.open_some(&left, choose, &bits, &some, &err))
-			fail_msg("%s", err.msg);
+		assert_ok_err(format_native.open_some(&left, choose, &bits, &some, &err), &err);
 		assert_true(some->some && !some->partial && some->table.sealed);
 		assert_int_equal(some->nfile, 6);
 		assert_int_equal(some->table.nplace, 6);
@@ -83,15 +100,10 @@ TEST(what_is_chosen_is_as_in_the_whole_and_nothing_else_is_touched)
 		memdir_clear(&gone);
 	}
 	checkpoint_free(all);
-	memdir_clear(&d);
 }
 
 TEST(a_chosen_part_that_is_missing_or_damaged_is_an_error)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
-	struct checkpoint *c;
-	struct ckpt_err err = { 0 };
 	uint32_t bits = 0;
 	char name[64];
 
@@ -109,17 +121,12 @@ TEST(a_chosen_part_that_is_missing_or_damaged_is_an_error)
 	bits = 1 << 1;
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
 	checkpoint_free(c);
-	memdir_clear(&d);
 }
 
 /* What the whole is refused for, some of it is, too: else it would depend on the rank that loads
  * which of two pieces it gets. */
 TEST(pieces_that_overlap_are_refused_where_both_are_opened)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
-	struct checkpoint *c;
-	struct ckpt_err err = { 0 };
 	uint32_t bits = 1 << 1;
 	le64 *set;
 
@@ -137,16 +144,11 @@ TEST(pieces_that_overlap_are_refused_where_both_are_opened)
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EBADMSG);
 	assert_null(c);
 	assert_non_null(strstr(err.msg, "is in two pieces"));
-	memdir_clear(&d);
 }
 
 /* A tensor all of whose pieces were opened is held against MANIFEST's fingerprint. */
 TEST(fingerprints_must_add_up_where_all_pieces_are_there)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
-	struct checkpoint *c;
-	struct ckpt_err err = { 0 };
 	uint32_t bits = 63;
 	struct ck_tensor *x;
 
@@ -160,22 +162,16 @@ TEST(fingerprints_must_add_up_where_all_pieces_are_there)
 	bits = 0;
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), 0);
 	checkpoint_free(c);
-	memdir_clear(&d);
 }
 
 TEST(who_chooses_may_refuse)
 {
-	struct memdir d = { .n = 0 };
-	struct source_dir dir = memdir_source(&d);
-	struct checkpoint *c;
-	struct ckpt_err err = { 0 };
 	uint32_t bits = 99;
 
 	memdir_checkpoint(&d, &plain);
 	assert_int_equal(format_native.open_some(&dir, choose, &bits, &c, &err), -EXDEV);
 	assert_null(c);
 	assert_string_equal(err.msg, "not these");
-	memdir_clear(&d);
 }
 
 TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
@@ -187,26 +183,24 @@ TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
 	uint8_t *bytes[6], id[2][16];
 	void *file[2];
 	uint64_t len[2];
-	struct ckpt_err err = { 0 };
 
 	for (uint32_t r = 0; r < 6; r++) {
 		memdir_part(&plain, &info, r, &part[r], &t[r], &bytes[r]);
 		part[r].table = &t[r];
-		assert_int_equal(table_merge(&sum, &t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL),
-				 0);
+		assert_ok(table_merge(&sum, &t[r], NULL, &(struct ckpt_errlist){ 0 }, NULL));
 	}
 	assert_int_equal(table_seal(&sum, NULL), 0);
 	for (uint32_t i = 0; i < sum.ntensor; i++)
 		sum.tensor[i].fp = 0;
 	for (uint32_t i = 0; i < sum.npiece; i++)
 		sum.tensor[sum.piece[i].tensor].fp += sum.piece[i].fp;
-	if (native_manifest(&info, part, 6, &lineage, &file[0], &len[0], id[0], &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&info, part, 6, &lineage, &file[0], &len[0], id[0], &err),
+		      &err);
 	for (uint32_t r = 0; r < 6; r++)
 		part[r].table = NULL;
-	if (native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1], id[1],
-				     &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest_declared(&info, &sum, part, 6, &lineage, &file[1], &len[1],
+					       id[1], &err),
+		      &err);
 	assert_int_equal(len[0], len[1]);
 	assert_memory_equal(file[0], file[1], len[0]);
 	assert_memory_equal(id[0], id[1], 16);
@@ -222,3 +216,5 @@ TEST(a_manifest_of_a_union_that_is_known_is_the_same_to_the_byte)
 	free(file[0]);
 	free(file[1]);
 }
+
+UNIT(.setup = setup, .teardown = teardown);

@@ -5,7 +5,6 @@
  * nobody holds, a model without a mesh.
  */
 #include "tests/unit/test_native_rig.h"
-#include "tests/lib/row.h"
 
 #define WORLD 2
 
@@ -72,8 +71,7 @@ static void files_make(struct made *x)
 	memdir_clear(&bad);
 	for (uint32_t r = 0; r < WORLD; r++)
 		made_part(&bad, &info, r, &x->t[r], &x->part[r]);
-	if (native_manifest(&info, x->part, WORLD, &line, &bytes, &len, id, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(native_manifest(&info, x->part, WORLD, &line, &bytes, &len, id, &err), &err);
 	(void)memdir_add(&bad, NATIVE_MANIFEST, bytes, len);
 	free(bytes);
 }
@@ -90,8 +88,7 @@ static struct checkpoint *opened(void)
 	struct checkpoint *c;
 	struct ckpt_err err;
 
-	if (format_native.open(&dir, &c, NULL, NULL, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(format_native.open(&dir, &c, NULL, NULL, &err), &err);
 	return c;
 }
 
@@ -276,8 +273,7 @@ TEST(of_thousands_of_faults_those_that_are_not_told_are_counted)
 	one.world = 1;
 	memdir_clear(&bad);
 	made_part(&bad, &one, 0, &none, &p);
-	assert_int_equal(native_manifest_declared(&one, &all, &p, 1, &line, &bytes, &len, id, &err),
-			 0);
+	assert_ok(native_manifest_declared(&one, &all, &p, 1, &line, &bytes, &len, id, &err));
 	(void)memdir_add(&bad, NATIVE_MANIFEST, bytes, len);
 	free(bytes);
 	assert_int_equal(format_native.open(&dir, &c, on_fault, &told, &err), -EBADMSG);

@@ -176,8 +176,7 @@ static inline void add_piece(struct world *w, uint32_t tensor, uint32_t rank,
 	p.off = w->end[place] + naive_below(3) * x->elem_bytes;
 	w->end[place] = p.off + (uint64_t)step * x->elem_bytes;
 	assert_true(w->end[place] <= PLACE_BYTES);
-	if (table_add_piece(&w->t, &p, &err))
-		fail_msg("%s", err.msg);
+	assert_ok_err(table_add_piece(&w->t, &p, &err), &err);
 }
 
 /* Some order of mesh dimensions cuts some tensor dimensions. */
@@ -223,9 +222,8 @@ static inline void add_tensor(struct world *w, struct model *m)
 	assert_int_equal(table_add_tensor(&w->t, &x, &id, NULL), 0);
 	for (uint32_t r = 0; r < w->t.mesh[0].nrank; r++) {
 		assert_true(mesh_coord(&w->t.mesh[0], r, coord));
-		assert_int_equal(layout_share(&w->t.mesh[0], &w->t.layout[x.layout], x.ndim,
-					      x.shape, coord, &a, &set),
-				 0);
+		assert_ok(layout_share(&w->t.mesh[0], &w->t.layout[x.layout], x.ndim, x.shape,
+				       coord, &a, &set));
 		add_piece(w, id, r, &set);
 	}
 	arena_free(&a);
@@ -254,10 +252,8 @@ static inline struct world *world_make(void)
 	assert_int_equal(table_add_mesh(&w->t, &mesh, NULL, NULL), 0);
 	arena_free(&a);
 	for (uint32_t i = 0; i < PLACES; i++)
-		assert_int_equal(table_add_place(&w->t,
-						 &(struct table_place){ "memory", i, PLACE_BYTES },
-						 NULL, NULL),
-				 0);
+		assert_ok(table_add_place(&w->t, &(struct table_place){ "memory", i, PLACE_BYTES },
+					  NULL, NULL));
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t ndim = i && naive_below(2) ? w->m[i - 1].ndim : naive_below(4);
 		uint32_t dtype = i && naive_below(2) ? w->m[i - 1].dtype
