@@ -8,9 +8,37 @@ set -u
 cd "$root" || exit 1
 program=build/obj/mutant/unit/cli
 [ -x $program ] || program=build/obj/release/unit/cli
+chmod 711 "$tmp" # some cases become another user for a while
+
+# SUBJECT:CASE of each case that calls SHOWN, also through functions and macros of its file.
+showing() {
+	local f
+	for f in tests/unit/test_cli_*.c; do
+		awk -v of="$(basename "$f" .c)" '
+			/^#define [A-Za-z_]*\(/ { body[called(substr($0, 9))] = $0 }
+			/^[A-Za-z].*\(/ && !/;$/ {
+				name = $0
+				sub(/^TEST(_WITH)?\(/, "", name) ? test[name = first(name)] = 1 : name = called(name)
+			}
+			name != "" { body[name] = body[name] $0 "\n" }
+			/^}/ { name = "" }
+			function first(s) { sub(/[,)].*/, "", s); return s }
+			function called(s) { sub(/\(.*/, "", s); sub(/.*[ *]/, "", s); return s }
+			END {
+				shows["SHOWN"] = shows["SHOWN_IS"] = shows["TYPED_IS"] = shows["shown"] = 1
+				for (more = 1; more;) {
+					more = 0
+					for (f in body) for (s in shows)
+						if (!(f in shows) && index(body[f], s "(")) { shows[f] = 1; more = 1; break }
+				}
+				for (f in test) if (f in shows) print substr(of, 6) ":" f
+			}' "$f"
+	done
+}
 writes() {
-	mkdir "$tmp/golden" && TMPDIR=$tmp GOLDEN=$tmp/golden $program >"$tmp/log" 2>&1 && return
-	grep -v 'OK \]\|RUN  ' "$tmp/log" | tail -n 20
+	mkdir -m 755 "$tmp/golden" || return 1
+	showing | TMPDIR=$tmp GOLDEN=$tmp/golden xargs $program >"$tmp/log" 2>&1 && return
+	grep -aE 'not ok|FAILED|rror' "$tmp/log" | head -n 20
 	return 1
 }
 check "the command's tests write their golden files" writes

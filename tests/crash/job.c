@@ -198,7 +198,7 @@ void listed(const struct store *by, bool seq, char text[200])
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; st[i].state == STORE_COMMITTED && k < nsaved; k++)
 			if (saved[k].step == st[i].step && saved[k].seq == st[i].seq &&
-			    saved[k].generation == st[i].generation &&
+			    (!seq || saved[k].generation == st[i].generation) &&
 			    !(seq ? crash_parts_same : crash_step_same)(by, st[i].dir, &saved[k],
 									why))
 				fail_msg("%s: %s", st[i].dir, why);

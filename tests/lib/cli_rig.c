@@ -9,7 +9,7 @@
 #include "tests/lib/libc.h"
 #include "tests/lib/row.h"
 
-char top[64], work[PATH_MAX];
+char top[SCRATCH_MAX], work[PATH_MAX];
 #define NAMES_MAX 1024
 static char origin[PATH_MAX]; /* the directory where the tests began: the repository's */
 
@@ -1264,15 +1264,14 @@ int make_top(void **state)
 {
 	static const char *const none[] = { "CKPTD_STORE", "NO_COLOR", "COLUMNS", "LC_ALL",
 					    "LC_CTYPE",	   "LANG",     "LINES" };
-	const char *tmp = getenv("TMPDIR");
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(none); i++)
 		unsetenv(none[i]);
 	setenv("TZ", "UTC", 1);
 	libc_instead.clock_gettime = wall_clock;
-	snprintf(top, sizeof top, "%.40s/ckptctl-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-	if (!getcwd(origin, sizeof origin) || !mkdtemp(top))
+	scratch_make(top);
+	if (!getcwd(origin, sizeof origin))
 		return -1;
 	setenv("CKPTD_SOCKET", own("%s/nobody-listens", top), 1);
 	return 0;
@@ -1302,7 +1301,7 @@ int drop_all(void **state)
 	free(got.err);
 	for (uint32_t i = 0; i < ARRAY_LEN(kept); i++)
 		json_decref(kept[i]);
-	remove_tree(top);
+	assert_int_equal(scratch_remove(top), 0);
 	if (!golden_ends())
 		exit(1); /* cmocka does not count what fails here */
 	return 0;

@@ -17,6 +17,7 @@
 #include "ckpt/move/move.h"
 #include "ckpt/store/mark.h"
 #include "ckpt/store/store.h"
+#include "tests/lib/scratch.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/unit.h"
 
@@ -27,7 +28,7 @@
 
 /* Everything lies below top. work is a store: job alpha with the steps 10, 20 and 30 (fsdp=4), job beta with
  * step 25 (dp=2,fsdp=2). */
-extern char top[64], work[PATH_MAX];
+extern char top[SCRATCH_MAX], work[PATH_MAX];
 /* For UNIT: top with work, top without it, and the end of both. */
 int make_all(void **state);
 int make_top(void **state);

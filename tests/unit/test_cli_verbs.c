@@ -743,7 +743,8 @@ TEST(a_wrong_command_line_is_two_and_says_what_to_do)
 	SHOWN_IS(2, "verify", "--dta");
 }
 
-TEST(help_fits_eighty_columns)
+/* The tables of verbs and options are what it is made of, so each is asked for by its own name. */
+TEST(help_fits_eighty_columns_and_names_every_option)
 {
 	char *only_name[] = { (char *)"ckptctl" };
 
@@ -752,8 +753,22 @@ TEST(help_fits_eighty_columns)
 	assert_narrow(got.out, 80);
 	assert_string_equal(got.err, "");
 	for (const struct cli_verb *const *v = cli_verbs; *v; v++) {
+		RUN_IS(0, "-h");
+		assert_non_null(strstr(got.out, (*v)->name));
+		assert_non_null(strstr(got.out, (*v)->help));
 		RUN_IS(0, (*v)->name, "--help");
 		assert_narrow(got.out, 80);
+		assert_non_null(strstr(got.out, "EXAMPLES"));
+		for (uint32_t i = 0; i < cli_option_count; i++) {
+			const struct cli_option *x = &cli_options[i];
+			bool its = x->global;
+
+			for (const struct cli_verb_option *o = (*v)->option; o && o->id != OPT_NONE;
+			     o++)
+				its |= o->id == x->id;
+			if (its && !strstr(got.out, path_of("--%s", x->name)))
+				fail_msg("--%s is not in ckptctl %s -h", x->name, (*v)->name);
+		}
 	}
 }
 

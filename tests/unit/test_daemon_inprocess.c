@@ -1043,6 +1043,28 @@ TEST(the_next_daemon_takes_over_what_was_staged)
 	assert_int_equal(step[2], 1);
 }
 
+TEST(who_attaches_without_a_daemon_is_found_by_it_later)
+{
+	struct plan_of_job p = plan("later", "fsdp=1");
+	struct ckpt_err err = { 0 };
+	struct rank k = { 0 };
+
+	assert_int_equal(rank_attach(&k, &p, 0), -ECONNREFUSED);
+	assert_null(k.c);
+	rank_free(&k);
+	p.flags = CKPT_USE_ENV; /* not REQUIRE */
+	must_attach(&k, &p, 0);
+	must_declare(&k);
+	assert_int_equal(ckpt_seal(k.c, 0, &err), CKPT_SKIPPED);
+	assert_int_equal(rank_step(&k, 1, 0), CKPT_DETACHED);
+	host_start(&H, NULL);
+	MUST_OK(ckpt_seal(k.c, 30 * SEC, &err), &err);
+	must_step(&k, 2, CKPT_FINAL);
+	must_wait(&k, 2, CKPT_COMMITTED);
+	rank_close(&k, 0);
+	assert_true(host_has(&H, "later", 2));
+}
+
 TEST(one_socket_has_one_daemon)
 {
 	struct daemon_opts o = { .socket = H.socket };
