@@ -21,6 +21,7 @@ daemons() { # [DIR]
 tidy_up() {
 	local pid
 	exec 2>/dev/null
+	set +e # what is to be killed may have ended
 	[ -z "$job" ] || kill -KILL -- "-$job"
 	for pid in $(daemons) ${open:+$(daemons "$open")}; do
 		kill -KILL "$pid"
