@@ -169,14 +169,16 @@ CFLAGS.test_daemon_calls := -DLIBCKPT='"$(B)/libckpt.so"'
 $(O)/unit/daemon: | $(B)/libckpt.so
 $(UNIT:%=$(O)/tests/unit/test_%.o): | build/.deps-test
 
-# `make test` runs every unit with ASan and UBSan, and those where several threads meet with TSan. It runs those without a sanitizer whose
-# draws sanitizers scale down, that look at times or at real I/O, or that test_without.sh runs again: in the variant V=mutant, with no
-# mistake chosen, because the mistakes need these programs anyway; RELEASED ones as people get them (V=release). `make torture RIGS=variants` runs the rest, and all of them with V=release.
+# `make test` runs every unit with ASan and UBSan, and those where several threads meet with TSan. Without a sanitizer it runs those whose
+# draws sanitizers scale down, or that look at times, in the variant V=mutant with no mistake chosen, because the mistakes need these
+# programs anyway; RELEASED ones as people get them (V=release). test_without.sh runs those of REDUCED where features of the kernel are
+# missing, also without a sanitizer. `make torture RIGS=variants` runs the rest, and all of them with V=release.
 THREADED := $(filter-out move_subset,$(filter base_thread% io_queue% move_% daemon% client%,$(UNIT)))
 RELEASED := base_hash io_ops io_queue io_xfer
-PLAIN    := $(filter base_thread io_% store_crash store_faults store_power store_commit store_claim store_scan move_view move_part \
-	move_write move_rot move_layouts move_window table_view client_canary client_shared daemon_faults daemon_hostile daemon_inprocess \
-	cli_faults cli_restore native_read layout_properties safetensors_write move_subset daemon_launches,$(UNIT))
+REDUCED  := io_ops io_queue io_probe io_xfer store_commit store_claim store_scan move_view move_part move_write daemon_inprocess cli_restore
+PLAIN    := $(filter base_thread io_faults store_crash store_faults store_power move_part move_write move_rot move_layouts move_window \
+	move_subset table_view client_canary client_shared daemon_faults daemon_hostile daemon_launches cli_faults native_read \
+	layout_properties safetensors_write,$(UNIT))
 RACING   := $(filter-out move_rot move_damage move_part move_partial move_memory move_forged move_view move_padding move_cast move_reduce \
 	move_layouts,$(THREADED))
 
@@ -213,7 +215,7 @@ of = $(patsubst $(1):%,%,$(filter $(1):%,$(TESTS)))
 NEED.release = $(if $(call of,script),all rigs) $(patsubst %,build/obj/release/unit/%,$(call of,unit))
 NEED.asan = $(patsubst %,build/obj/asan/unit/%,$(call of,asan)) $(patsubst %,build/obj/asan/fuzz/%,$(call of,fuzz))
 NEED.tsan = $(patsubst %,build/obj/tsan/unit/%,$(call of,tsan))
-NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh %/test_golden.sh,$(call of,script)),$(PLAIN))) \
+NEED.mutant = $(patsubst %,build/obj/mutant/unit/%,$(call of,plain) $(if $(filter %/test_without.sh %/test_golden.sh,$(call of,script)),$(REDUCED))) \
 	$(if $(filter %/test_mutants.sh,$(call of,script)),mutant-rigs)
 test: build/.deps-test
 	$(foreach v,release asan tsan mutant,$(if $(strip $(NEED.$(v))),$(MAKEJ) -s V=$(v) MUTANTS=FAST $(NEED.$(v))$(newline)))
