@@ -5,9 +5,9 @@ SEED     ?= $(shell date +%s)
 CYCLES   ?= 50
 .PHONY: power rigs
 rigs: $(POWER_RIGS) $(WITHOUT)
-build/rig/power_off: build/obj/release/tests/power/power_off.o
+build/rig/power_off: build/obj/release/tests/power/power_off.o build/obj/release/io.a build/obj/release/base.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $<
+	$(Q)$(CC) $(LDFLAGS) -pie -o $@ $^ $(LIBS.io) $(LIBS.base)
 build/rig/%.so: build/obj/release/tests/power/%.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $< -ldl

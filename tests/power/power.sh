@@ -221,6 +221,8 @@ for fs; do
 		skip "$reason" "$fs loses its power"
 		continue
 	fi
+	begin_disk "$fs"
+	check "$fs: a directory that lost a rename with the power is not synced" "$rig/power_off" --sync-late "$at"
 	storm "$fs"
 	check "$fs: a daemon that syncs nothing is found out" lies "$fs" all
 	check "$fs: a daemon that syncs no directory is found out" lies "$fs" dirs
