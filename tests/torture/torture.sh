@@ -9,24 +9,24 @@
 # STATES (1000000) different states of the disk at least; JOBS (all processors) processes look at them.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-# NAME, minutes on two processors (S: as many seconds as are asked for), what it does.
+# NAME, minutes on two processors (S: as many seconds as are asked for; ?: nobody measured it), what it does.
 usual() {
 	cat <<-END
-		variants        TBD  every unit test without a sanitizer, and every threaded one with TSan
+		variants        8    every unit test without a sanitizer, and every threaded one with TSan
 		seeds           S    the tests that draw, with one seed after the other
-		states          TBD  a million different states of a disk after a power loss or a death
-		store-faults    TBD  a fault at every call that the store makes
-		daemon-faults   TBD  a fault at every call that the daemon makes
-		command-faults  TBD  a fault at every call that the command makes
-		mutants         TBD  every planted mistake, and the test that finds it
-		without         TBD  every unit program where features of the kernel are missing
+		states          4    a million different states of a disk after a power loss or a death
+		store-faults    1    a fault at every call that the store makes
+		daemon-faults   1    a fault at every call that the daemon makes
+		command-faults  2    a fault at every call that the command makes
+		mutants         2    every planted mistake, and the test that finds it
+		without         ?    every unit program where features of the kernel are missing
 		power           S    power cuts on ext4 and XFS under the real daemon, as root
 		storm           S    kills, kills of the daemon too, standstills
 		fuzz            S    libFuzzer on everything that a peer can send or a file can contain
 	END
 }
 if [ "${1:-}" = list ] || [ "${3:-}" = list ]; then
-	usual | awk '{ m = $2 == "S" ? "SECONDS" : $2 " min"; w = $1; sub(/^[^ ]+ +[^ ]+ +/, ""); printf "%-15s %8s  %s\n", w, m, $0 }'
+	usual | awk '{ m = $2 == "S" ? "SECONDS" : $2 " min"; w = $1; if ($2 == "?") m = "?"; sub(/^[^ ]+ +[^ ]+ +/, ""); printf "%-15s %8s  %s\n", w, m, $0 }'
 	exit
 fi
 [ $# -ge 2 ] || { echo "usage: torture.sh SEED SECONDS [RIG...] | torture.sh list" >&2; exit 2; }
@@ -51,7 +51,7 @@ passed=0 failed=0 skipped=0
 rig() { # NAME PATTERN COMMAND...
 	local name=$1 pattern=$2 log=$logs/$1.log begin=$SECONDS status=0 ok bad skip word=ok
 	shift 2
-	echo "     $name: usually $(usual | awk -v n="${name%%-daemon}" '$1 == n { print $2 == "S" ? "as long as SECONDS says" : $2 " min" }')"
+	echo "     $name: usually $(usual | awk -v n="${name%%-daemon}" '$1 == n { print $2 == "S" ? "as long as SECONDS says" : $2 == "?" ? "nobody measured it" : $2 " min" }')"
 	"$@" >"$log" 2>&1 </dev/null || status=$?
 	read -r ok bad skip < <(awk '
 		/^ok([ \t]|$)/ { if (toupper($0) ~ /# *SKIP/) s++; else p++ }
