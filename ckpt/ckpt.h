@@ -31,7 +31,7 @@
  *		if (ckpt_snapshot(c, ++step, NULL) < 0) // microseconds; the copy runs meanwhile
  *			exit_with(ckpt_why(c, &e) < 0 ? e.msg : "");
  *	}
- *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);	// -EIO, ...: it could not be written
+ *	ckpt_wait(c, step, CKPT_COMMITTED, 60 * SEC, &e);	// -EIO, ...: it was not written
  *	ckpt_detach(c, 0);
  *
  * Words. A snapshot is *staged* when every local rank's copy is in host memory (it survives the
@@ -121,7 +121,7 @@ struct ckpt_err {
 enum ckpt_outcome {
 	/* no free slot, or the slots are not ready yet: nothing was copied; continue */
 	CKPT_SKIPPED = 1,
-	CKPT_TORN = 2,	   /* the guard ended the copy so that training need not wait: continue */
+	CKPT_TORN = 2,	   /* the guard ended the copy, so training need not wait: continue */
 	CKPT_DETACHED = 3, /* no daemon at the moment; the library keeps trying: continue */
 	/* this step was taken, but the daemon cannot write steps: the disk is full, the store was
 	 * moved, ... ckpt_why has the sentence. Returned once for each change of it: continue, and
@@ -182,7 +182,7 @@ enum ckpt_how {
 	/* the tensor lives at one coordinate of this mesh dimension: split_factor is that
 	 * coordinate */
 	CKPT_ONLY,
-	/* a pending reduction over this mesh dimension, by `reduce`: the coordinates hold operands of
+	/* a pending reduction over this mesh dimension by `reduce`: coordinates hold operands of
 	 * one result. It is refused with -EOPNOTSUPP (reduce before the snapshot) unless flags has
 	 * CKPT_KEEP_PARTIAL: then the operands are stored, and reduced when they are loaded */
 	CKPT_PARTIAL,
@@ -229,7 +229,7 @@ enum {
 struct ckpt_opts {
 	uint32_t size;
 	/* REQUIRE: fail without a daemon. AUTOSTART: start ckptd if none listens. That ckptd exits
-	 * after 10 minutes without a trainer, and has no policy: every step stays until ckptctl prune,
+	 * after 10 minutes without trainers, and has no policy: a step stays until ckptctl prune,
 	 * or a ckptd with a --keep option, removes it. USE_ENV: read CKPTD_SOCKET, CKPTD_STORE and
 	 * CKPTD_JOB for the fields that are NULL here (CKPTD_SOCKET means the same to ckptd and
 	 * ckptctl), and CKPTD_DISABLE=1 (stay detached) */
@@ -246,12 +246,12 @@ struct ckpt_opts {
 	 * daemon counts, and treats ranks with a common parent process as one launch. If several
 	 * launches without a number begin at once, exactly one survives */
 	uint64_t generation;
-	/* the minimum over all ranks; only ckpt_restore calls it. NULL: all ranks are on this host */
+	/* the minimum over all ranks; ckpt_restore calls it. NULL: all ranks are on this host */
 	int (*agree)(void *ctx, uint64_t mine, uint64_t *ret_min);
 	void *agree_ctx;
 	uint32_t slots; /* host copies per rank, 2..4; 0: 2 */
 	/* the daemon writes every n-th snapshot to the store; 0: 1. If that one is skipped or torn,
-	 * it writes the next one instead. If it cannot write one, it tries again after 1, 2, 4, ... n
+	 * it writes the next one. If it cannot write one, it tries again after 1, 2, 4, ... n
 	 * more snapshots */
 	uint32_t persist_every;
 	uint32_t device; /* 0 host memory; 1+n CUDA device n: -EOPNOTSUPP in this version */
@@ -265,10 +265,10 @@ struct ckpt_opts {
 	void (*log)(void *ctx, int level, const char *line);
 	void *log_ctx;
 	/* How carefully ckpt_guard checks for a state that was changed after ckpt_snapshot. 0: the
-	 * library notes 32 words at each mark; the guard compares them and 16 pages of memory with the
-	 * copy before it returns (at most 20 us, whatever the size of the state). n: also, at each n-th
-	 * mark it notes 512 words and compares all pages, which reads the state twice. UINT32_MAX: it
-	 * compares nothing. */
+	 * library notes 32 words at each mark; the guard compares them and 16 memory pages with the
+	 * copy before it returns (at most 20 us, whatever the state's size). n: also, at each n-th
+	 * mark it notes 512 words and compares all pages: this reads the state twice.
+	 * UINT32_MAX: it compares nothing. */
 	uint32_t check;
 	uint32_t pad;
 	uint64_t wait_ns; /* how long ckpt_attach, and each ckpt_steps, may take; 0: 20 s */
@@ -286,7 +286,7 @@ struct ckpt_placement {
 
 /* Where this rank keeps its elements, or a box of them. */
 struct ckpt_local {
-	/* In ckpt_alloc memory the daemon reads it in place. Other memory is first copied there by a
+	/* The daemon reads ckpt_alloc memory in place. Other memory is first copied there by a
 	 * thread of the library */
 	void *ptr;
 	const int64_t *stride; /* [ndim] in elements; NULL: row-major over the local extents */

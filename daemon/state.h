@@ -429,8 +429,8 @@ void job_flush(struct job *j, uint64_t drain);
 uint32_t job_rescue(struct job *j, bool copy, bool take);
 /* The newest staged step of a place is written again. */
 void job_write_again(struct job *j, struct place *p);
-/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL): what status and
- * the ranks are told. */
+/* The newest launch's steps cannot be written now (code, text), or can again (0, NULL). status and the
+ * ranks say so. */
 void job_failing(struct job *j, int code, const char *text);
 /* the next mark is to be written */
 void job_trigger(struct job *j, uint32_t ticket_flags);

@@ -50,7 +50,7 @@ static bool look(const struct launch *l, struct waits *w)
 		if (m->decl)
 			epoch = MAX(epoch, m->decl->epoch);
 	}
-	/* without one that is gone they wait no longer: they are told so */
+	/* a rank has left: the others do not wait for it, and get an error */
 	if (l->nlost || (asked && l->restoring) || (!asked && !l->forming_ns))
 		return false;
 	if (!asked) {

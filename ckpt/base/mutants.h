@@ -44,7 +44,7 @@
 	X(CLAIM_LOOKED_ONCE, store, "a claim stands when it is the highest after it was made") \
 	X(CLAIM_SHARED, store, "two that claim the same generation are told apart") \
 	X(NEW_JOB_NOT_SYNCED, store, "a new job's directories are durable before anything is in them") \
-	X(DIRECTORY_REMEMBERED, store, "a directory is looked up by its name before it is written to") \
+	X(DIRECTORY_REMEMBERED, store, "a directory is looked up by its name before each write") \
 	/* --- marks, removal, repair --- */ \
 	X(MARK_NOT_SYNCED, store, "a mark is synced before it counts") \
 	X(MARK_NAME_NOT_SYNCED, store, "the directory around a mark is synced before it counts") \
@@ -59,7 +59,7 @@
 	X(ANOTHER_REMOVED, store, "what is removed is the checkpoint that was judged") \
 	X(MISPLACED_REMOVED, store, "what is misplaced, or a newer version wrote, is not removed") \
 	X(STRANGERS_REMOVED, store, "files of others in a step that is removed stay") \
-	X(ROOM_FROM_THE_LINE, daemon, "room is made from what was set aside, before any step of the line goes") \
+	X(ROOM_FROM_THE_LINE, daemon, "what was set aside goes before any step of the line") \
 	X(SET_ASIDE_EARLY, store, "what was set aside stays for its time, whatever the policy") \
 	X(LAST_STEP_REMOVED, store, "the last complete step is not removed by name") \
 	X(REWIND_NEWEST_FIRST, store, "a rewind brings steps back from the oldest on") \
@@ -74,7 +74,7 @@
 	/* --- system calls --- */ \
 	X(SHORT_WRITE_IGNORED, io, "a short write is continued") \
 	X(WINDOW_ERROR_IGNORED, io, "what writing back a window reports is an error of the file") \
-	X(CACHE_BELIEVED, io, "what cannot be read past the page cache is read when the cache has forgotten it") \
+	X(CACHE_BELIEVED, io, "what O_DIRECT cannot read is read when the page cache forgot it") \
 	X(RENAME_REPLACES, io, "a rename replaces nothing") \
 	X(LINKS_FOLLOWED, io, "symbolic links inside of a store are not followed") \
 	X(NAMES_CLIMB, io, "names do not leave their directory") \
@@ -113,8 +113,8 @@
 	X(UNGUARDED_TRUSTED, client, "a rank that marks without a guard is known") \
 	X(WAKE_FORGOTTEN, client, "a guard that waits for a copy is woken") \
 	X(READ_UNCHECKED, client, "a record is read whole or not at all") \
-	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot before a step is staged") \
-	X(CHANGED_LATE, client, "a guard says that the state was changed before it says that it was there") \
+	X(CANARY_IGNORED, client, "what was noted at the mark is compared with the slot") \
+	X(CHANGED_LATE, client, "a guard reports a change before it reports success") \
 	X(SEALS_UNCHECKED, client, "memory from a peer is sealed against shrinking") \
 	/* --- snapshots in the daemon --- */ \
 	X(STAGED_BEFORE_ALL, daemon, "a step is staged when all ranks are copied") \

@@ -517,9 +517,9 @@ static int daemon_answers(int s, struct doctor_facts *f)
 	return rc < 0 && *f->daemon_said && rc != -EPROTO ? 0 : rc;
 }
 
-/* The group that limits memory: of version 2, or the one of version 1 that has this controller. "": it
- * is the root, where nothing is limited and nothing ends together, or is not known. In a container its
- * own group is told as "/": that is no root if it has a limit of its own. */
+/* The control group that limits memory: of version 2, or the one of version 1 that has this controller.
+ * "": it is the root, which limits nothing, or it is not known. A container shows its own group as "/";
+ * if that group has a limit, it is not the root. */
 static void group_of(const char *root, uint32_t pid, char *ret, size_t bytes)
 {
 	char path[PATH_MAX], line[PATH_MAX];

@@ -276,7 +276,7 @@ static int dir_open(struct adopt *a, const char *abs, size_t len, struct ckpt_er
 	return store_home(&a->s, a->home, err);
 }
 
-/* Fills a; an exit code, which is told. */
+/* Fills a. Returns an exit code; what fails, it has printed. */
 static int find(struct adopt *a, struct ckpt_err *err)
 {
 	struct cli *c = a->c;

@@ -25,7 +25,7 @@
 #define MEM_LIMIT GIB  /* without --mem-limit */
 #define FILES_SAID 16u /* more are summed up for people */
 #define FREE_SPARE MIB /* of directory entries and the like */
-#define AGAIN (-1)     /* in place of an exit code: nothing was told, look at what is damaged */
+#define AGAIN (-1)     /* in place of an exit code: nothing is printed yet; look for damage */
 
 struct restore {
 	struct cli *c;

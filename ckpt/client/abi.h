@@ -3,9 +3,9 @@
  * abi.h - how structures of ckpt.h come in and go out, whichever version of the header the caller was
  * compiled with. This header is its specification; every call that takes such a structure uses it.
  *
- * Fields are only ever appended. The library reads what the caller has, takes zero for what the caller
- * does not have, and refuses what it does not know itself; it writes no more than the caller has room
- * for.
+ * New fields are appended. The library reads the fields that the caller's structure has, and takes zero
+ * for the others. It refuses flags that it does not know. It writes only as many bytes as the caller's
+ * structure has.
  */
 #ifndef CKPT_CLIENT_ABI_H
 #define CKPT_CLIENT_ABI_H

@@ -488,8 +488,8 @@ static int want_check(const ckpt *c, const struct ckpt_want *w, struct ckpt_err 
 	return 0;
 }
 
-/* May ckpt_snapshot begin after this? That nothing was found decides it only for who asked for
- * everything. */
+/* May ckpt_snapshot begin after this? "Nothing found" permits it only if the caller asked for the latest
+ * step of memory and disk. */
 static void start_judge(ckpt *c, const struct ckpt_want *w, int rc, const struct ckpt_err *why)
 {
 	bool all = w->step == CKPT_LATEST && !(w->flags & (CKPT_FROM_DISK | CKPT_FROM_MEMORY));

@@ -89,6 +89,6 @@ int address_parse(const char *text, struct address *ret, struct ckpt_err *err)
 				  at + 1);
 	memcpy(ret->job, text, n);
 	ret->job[n] = 0;
-	/* A name that no job can have is told here, not as a job that is missing. */
+	/* A name that no job can have is an error of its own, not a missing job. */
 	return strchr(ret->job, '/') ? 0 : store_job_check(ret->job, err);
 }

@@ -185,8 +185,8 @@ extern const struct format format_native;
  * are decoded. table is empty but for meshes; nfile 0.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
-/* The same; and when all is right, each is told the name of every part and how long it must be, in the order of
- * the ranks, until it returns something else than 0. */
+/* The same. If all is right, it then calls each for every part, in the order of the ranks, with its name
+ * and the bytes that its file must have, until each returns something else than 0. */
 typedef int native_part_fn(void *arg, const char *name, uint64_t file_bytes);
 int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
 			 struct checkpoint **ret, struct ckpt_err *err);

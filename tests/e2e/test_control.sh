@@ -153,7 +153,7 @@ kept=$(ls "$store/a.kept")
 check "nothing is put in its place" test ! -e "$store/a"
 check "it comes back" mv "$store/a.kept" "$store/a"
 came_back() { [ "$(ls "$store/a")" != "$kept" ]; }
-check "and is gone on with, whatever persist_every says" within came_back
+check "and ckptd goes on with it, whatever persist_every says" within came_back
 
 # --- the daemon is stopped, or goes away ---
 pause() {

@@ -617,7 +617,7 @@ static void report(struct rank *k, uint64_t step, int r)
 			step, k->args->job,
 			e.msg[0] ? e.msg
 			: r < 0	 ? strerror(-r)
-				 : "ckptd is gone, the library keeps looking for it");
+				 : "no ckptd is attached; the library keeps looking for one");
 	}
 	k->last_error = r;
 }

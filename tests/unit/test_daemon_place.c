@@ -2,7 +2,7 @@
 /*
  * test_daemon_place.c - the job's directory is moved, removed or replaced, between launches and in mid-training,
  * while ckptd lives and while it is dead: nothing is written to, set aside in or removed from what was taken
- * away, training goes on, what is staged stays, and what comes back is gone on with. CKPT_TEST_LOG=1 shows the
+ * away, training goes on, what is staged stays, and ckptd goes on when the directory comes back. CKPT_TEST_LOG=1 shows the
  * daemon's log.
  */
 #include "tests/lib/host.h"
