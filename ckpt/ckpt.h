@@ -173,6 +173,9 @@ enum ckpt_dtype {
 	CKPT_C128,
 };
 
+/* What a blob is. The numbers are on disk and never change. */
+enum ckpt_media { CKPT_RAW, CKPT_MEDIA_JSON, CKPT_MEDIA_TEXT, CKPT_MEDIA_PICKLE, CKPT_MEDIA_TORCH, CKPT_MEDIA_NPY };
+
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
 	CKPT_REPLICATE, /* every coordinate holds the same elements */

@@ -13,7 +13,7 @@
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/store/store.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/target.h"
 #include <assert.h>
@@ -84,11 +84,11 @@ static uint32_t batch_size(const struct conversion *c)
 /* What is made, as 16 bytes. */
 static int identity_make(struct conversion *c, struct ckpt_err *err)
 {
-	struct codec_section section[CODEC_SECTIONS_MAX];
-	struct hash128 hash[CODEC_SECTIONS_MAX + 2], all;
+	struct table_section section[TABLE_SECTIONS_MAX];
+	struct hash128 hash[TABLE_SECTIONS_MAX + 2], all;
 	struct arena a = { 0 };
 	uint32_t n;
-	int rc = codec_encode(c->o.target, false, &a, section, &n, err);
+	int rc = table_encode(c->o.target, false, &a, section, &n, err);
 
 	for (uint32_t i = 0; !rc && i < n; i++)
 		hash[i] = hash128(section[i].bytes, section[i].len);
@@ -108,6 +108,9 @@ static void part_names_make(struct conversion *c)
 
 	for (uint32_t i = 0; i < c->facts.world; i++) {
 		c->part[i].rank = i;
+		c->part[i].step = c->info.step;
+		c->part[i].generation = c->info.generation;
+		native_part_uuid(&c->info, i, c->part[i].uuid);
 		c->part[i].raw_bytes = c->parts.all.place[i].bytes;
 		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-000.part",
 			 i, u[0], u[1], u[2], u[3]);
@@ -358,9 +361,11 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 		uint32_t at = table_find(&k->table, x->component, x->name, x->rank);
 		bool reduced = operand_dims(t, x) != 0;
 
-		if (at == TABLE_NONE || (!reduced && k->table.tensor[at].fp != x->fp))
+		if (at == TABLE_NONE ||
+		    (!reduced && x->fp_known &&
+		     (!k->table.tensor[at].fp_known || k->table.tensor[at].fp != x->fp)))
 			rc = -EBADMSG;
-		nprint += !reduced;
+		nprint += !reduced && x->fp_known;
 	}
 	c->facts.nprint = nprint;
 	c->facts.stored_bytes = k->stored_bytes;

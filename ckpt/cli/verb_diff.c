@@ -368,7 +368,7 @@ static void put_tensor(struct output *o, const struct column *col, const struct 
 	output_object(o, col->key);
 	output_put(o, &i_dtype, cell_text(dtype_name(x->dtype)));
 	output_put(o, &i_shape, cell_shape(x->ndim, x->shape));
-	output_put(o, &i_fp, cell_of(CELL_FINGERPRINT, x->fp));
+	output_put(o, &i_fp, x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 	output_put(o, &i_layout,
 		   x->layout == TABLE_NONE
 			   ? cell_none()

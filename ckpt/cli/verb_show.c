@@ -417,7 +417,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 		output_put(o, &col[COL_LAYOUT],
 			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
 	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
-	output_put(o, &col[COL_FINGERPRINT], cell_of(CELL_FINGERPRINT, x->fp));
+	output_put(o, &col[COL_FINGERPRINT], x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 }
 
 static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id,

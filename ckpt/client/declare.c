@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -718,8 +718,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	struct container_info info = { .kind = CONTAINER_DECLARATION,
 				       .writer = c->rank,
 				       .generation = c->generation };
-	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct container_bytes b[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
+	struct container_bytes b[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	uint32_t n = 0;
@@ -731,7 +731,7 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	if (rc == 0)
 		rc = table_of_memory(c, &t, err);
 	if (rc == 0)
-		rc = codec_encode(&t, true, &a, s, &n, err);
+		rc = table_encode(&t, true, &a, s, &n, err);
 	for (uint32_t i = 0; i < n; i++)
 		b[i] = (struct container_bytes){ .kind = s[i].kind,
 						 .rec_bytes = s[i].rec_bytes,

@@ -251,8 +251,9 @@ struct parts_check {
 	char why[200]; /* the first fault; "": none */
 };
 
-static int parts_look(void *arg, const char *name, uint64_t file_bytes)
+static int parts_look(void *arg, const struct native_part *part)
 {
+	const char *name = part->name;
 	struct parts_check *x = arg;
 	uint64_t bytes = 0;
 	int r = io_size_at(x->s->ops, x->fd, name, &bytes);
@@ -261,10 +262,10 @@ static int parts_look(void *arg, const char *name, uint64_t file_bytes)
 		(void)snprintf(x->why, sizeof x->why, "part %s is missing", name);
 	else if (r == -EISDIR || r == -EINVAL || r == -ELOOP)
 		(void)snprintf(x->why, sizeof x->why, "part %s is not a regular file", name);
-	else if (!r && bytes != file_bytes)
+	else if (!r && bytes != part->file_bytes)
 		(void)snprintf(x->why, sizeof x->why,
 			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name, bytes,
-			       file_bytes);
+			       part->file_bytes);
 	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
 }
 

@@ -151,7 +151,6 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 		if (!chunk[i].raw_len)
 			continue;
 		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
-		chunk[i].stored_crc = crc32c(0, raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 	}
 	*ret_part = (struct native_part)ROW(.rank = rank, .raw_bytes = ret_table->place[0].bytes,
 					    .table = ret_table);

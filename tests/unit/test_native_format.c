@@ -389,7 +389,6 @@ static void tiny_checkpoint(struct memdir *d)
 		const uint8_t *at = raw + (i << NATIVE_CHUNK_LOG2);
 
 		chunk[i].raw_hash = hash128(at, chunk[i].raw_len);
-		chunk[i].stored_crc = crc32c(0, at, chunk[i].raw_len);
 		memcpy(file + chunk[i].off, at, chunk[i].raw_len);
 	}
 	assert_ok(
