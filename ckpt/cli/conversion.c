@@ -22,11 +22,12 @@
 #include <sys/statvfs.h>
 
 #define TOOL "ckptctl " CKPT_VERSION
-#define BATCH_MAX 512u	 /* parts that are open at once */
-#define FILES_SPARE 32u	 /* descriptors of everything but parts */
-#define BUFFERS_SHARE 4u /* of the memory, the share for the parts' buffers */
-#define SYNC_SHARE 20u	 /* a journal takes at most this part of the time */
-#define SPACE_SPARE MIB	 /* of directory entries, the journal and the like */
+#define ATTR_FROM "ckpt.from" /* what it was converted from */
+#define BATCH_MAX 512u	      /* parts that are open at once */
+#define FILES_SPARE 32u	      /* descriptors of everything but parts */
+#define BUFFERS_SHARE 4u      /* of the memory, the share for the parts' buffers */
+#define SYNC_SHARE 20u	      /* a journal takes at most this part of the time */
+#define SPACE_SPARE MIB	      /* of directory entries, the journal and the like */
 #define JOURNAL_BYTES_MAX GIB
 #define MESH_BYTES 512
 
@@ -731,13 +732,22 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 				       .tool = TOOL,
 				       .nnote = src->nnote,
 				       .note = note };
+	cleanup_free struct checkpoint_attr *attr = calloc((size_t)src->nattr + 1, sizeof *attr);
 	cleanup_free void *bytes = NULL;
+	char from[CKPT_JOB_MAX + 128];
 	uint8_t id[16];
 	uint64_t len;
 	int rc;
 
-	if (!note)
+	if (!note || !attr)
 		return no_memory(err);
+	for (uint32_t i = 0; i < src->nattr; i++)
+		if (strcmp(src->attr[i].key, ATTR_FROM) != 0 && line.nattr < NATIVE_ATTRS_MAX - 1)
+			attr[line.nattr++] = src->attr[i];
+	snprintf(from, sizeof from, "%s, job %s, step %llu%s%s", src->format->name, src->job,
+		 (unsigned long long)src->step, src->id[0] ? ", id " : "", src->id);
+	attr[line.nattr++] = (struct checkpoint_attr){ ATTR_FROM, from };
+	line.attr = attr;
 	for (uint32_t i = 0; i < src->nnote; i++)
 		note[i] =
 			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
