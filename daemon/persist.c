@@ -91,7 +91,7 @@ static int part_try(struct persist *p, uint32_t r, struct ckpt_err *err)
 	} else {
 		memcpy(part->name, f->name, sizeof part->name);
 		part->table = &p->table[r];
-		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, err);
+		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, NULL, err);
 	}
 	if (rc < 0)
 		atomic_fetch_sub_explicit(p->written, x.done, memory_order_relaxed);

@@ -14,6 +14,8 @@
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
+	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
+	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \

@@ -63,9 +63,10 @@ struct store_txn {
 	uint32_t nonce;
 	int fd;
 	char dir[STORE_DIR_MAX];
-	atomic_uint nmade, nopen; /* parts: created ever; neither finished nor dropped yet */
+	atomic_uint nmade, nopen; /* parts: named ever; created, neither finished nor dropped yet */
 	atomic_bool
-		spoiled; /* a dead part could not be unlinked: this directory is no checkpoint */
+		spoiled;    /* a dead part could not be unlinked: this directory is no checkpoint */
+	atomic_bool linked; /* it has a part of another step */
 };
 
 /* --- locks (store_lock.c) --- */
