@@ -98,6 +98,8 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
+/* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
+bool store_step_lost(const struct store_step *st);
 /* The format's own text of 16 bytes. */
 void store_id_of(const char *hex, uint8_t ret[16]);
 
