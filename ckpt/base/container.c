@@ -88,6 +88,17 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 	memcpy(h->self, self.b, sizeof h->self);
 }
 
+bool container_is_older(const void *head_block)
+{
+	const struct ck_head *h = head_block;
+	uint64_t incompat = le64_get(h->incompat);
+
+	if (memcmp(h->magic, CONTAINER_HEAD_MAGIC, sizeof h->magic) != 0 || !self_right(h) ||
+	    le16_get(h->major) != 0 || incompat & ~CONTAINER_V02)
+		return false;
+	return le16_get(h->minor) < 2 || !(incompat & CONTAINER_V02);
+}
+
 static int version_check(const struct ck_head *h, struct ckpt_err *err)
 {
 	uint64_t incompat = le64_get(h->incompat);

@@ -503,6 +503,9 @@ static int steps_repair(struct repairing *x)
 			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
 			     "it was written by a newer version, which can look at it: %.200s",
 			     st->why);
+		else if (st->state == STORE_OLDER)
+			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+			     "it has %.200s: ckptd 0.1 can check it", st->why);
 		else if (st->state == STORE_MISPLACED && st->said.step == st->step)
 			misplaced_tell(x, st);
 		else if (st->state == STORE_DAMAGED || st->state == STORE_MISPLACED)
