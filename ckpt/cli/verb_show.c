@@ -12,6 +12,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
+#include "ckpt/cli/shown.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -330,7 +331,7 @@ static int put_groups(struct output *o, const struct table *t)
 
 		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t);
 		     n++) {
-			elements += t->tensor[id[i + n]].numel;
+			elements += shown_numel(&t->tensor[id[i + n]]);
 			bytes += tensor_bytes(&t->tensor[id[i + n]]);
 		}
 		output_row(o);
@@ -373,11 +374,15 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		[COL_RAW] = { "raw_offset", NULL, true, FIT_WHOLE },
 	};
 	const struct table *t = &k->table;
+	const struct table_tensor *x = &t->tensor[tensor];
+	uint64_t buf[CKPT_DIMS_MAX];
 
 	output_list(o, "pieces", col, COL_COUNT);
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
 		const struct table_piece *p = &t->piece[i];
 		const struct format_file *f = &k->file[p->place];
+		struct arena a = { 0 };
+		const struct indexset *set = shown_set(x, &p->set, &a);
 
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
@@ -385,10 +390,12 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_put(o, &col[COL_OFFSET],
 			   cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
-		output_put(o, &col[COL_BYTES],
-			   cell_of(CELL_BYTES, p->set.numel * t->tensor[tensor].elem_bytes));
-		output_put(o, &col[COL_INDEX], cell_set(&p->set, t->tensor[tensor].shape));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
+		if (set)
+			output_put(o, &col[COL_INDEX], cell_set(set, shown_shape(x, buf)));
+		o->failed |= !set;
 		output_close(o);
+		arena_free(&a);
 	}
 	output_close(o);
 }
@@ -435,6 +442,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
+	uint64_t shape[CKPT_DIMS_MAX];
 
 	/* Most tensors are STABLE: only the others say what they are. */
 	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ",
@@ -443,7 +451,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
 	output_put(o, &col[COL_NAME], cell_text(x->name));
 	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
-	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, x->shape));
+	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, shown_shape(x, shape)));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x)));
 	output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
 	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
