@@ -444,6 +444,7 @@ struct dec {
 		struct indexset set;
 	} * set;
 	uint32_t nset;
+	bool is_file; /* not a declaration */
 	struct ckpt_err *err;
 };
 
@@ -585,6 +586,8 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	uint32_t id, before = d->t->nlayout;
 	int r;
 
+	if (d->is_file && l.mode == CKPT_BOXES)
+		return BAD(d, "mode %u, which is for declarations and not for files", l.mode);
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
 	if (at != d->placement_at || l.nplace > d->nplacement - at)
@@ -955,7 +958,7 @@ int codec_decode(const struct codec_section *section, uint32_t n, const struct t
 {
 	struct dec_records x[CK_PLACES + 1];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = place != NULL, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
@@ -970,7 +973,7 @@ int codec_decode_tensors(const struct codec_section *section, uint32_t n, struct
 {
 	struct dec_records x[CK_PLACES + 1];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = true, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
