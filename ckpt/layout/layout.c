@@ -121,11 +121,6 @@ static int check_reductions(const struct mesh *m, const struct layout *l, struct
 
 static int check_mode(const struct mesh *m, const struct layout *l, struct ckpt_err *err)
 {
-	if (l->mode == CKPT_BOXES && l->nplace)
-		return ckpt_error(err, -EINVAL,
-				  "mode CKPT_BOXES with %u placements: the boxes say what a rank "
-				  "holds, so nplace must be 0",
-				  l->nplace);
 	if (l->mode > CKPT_UNFLATTEN_PAD && l->mode != CKPT_BOXES)
 		return ckpt_error(
 			err, -EOPNOTSUPP,
@@ -150,6 +145,11 @@ int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, st
 		return ckpt_error(err, -EINVAL,
 				  "the tensor has %u dimensions, at most %d are allowed", ndim,
 				  CKPT_DIMS_MAX);
+	if (l->mode == CKPT_BOXES && l->nplace)
+		return ckpt_error(err, -EINVAL,
+				  "mode CKPT_BOXES with %u placements: the boxes say what a rank "
+				  "holds, so nplace must be 0",
+				  l->nplace);
 	for (uint32_t i = 0; i < l->nplace; i++) {
 		const struct ckpt_placement *p = &l->place[i];
 		int e = check_placement(m, p, i, ndim, err);
