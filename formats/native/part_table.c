@@ -536,7 +536,7 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 /* --- what is rounded of what --- */
 
 /* A piece by its first element: pieces of one tensor have none in common. */
-static int by_first(const void *va, const void *vb, void *table)
+static int by_first_element(const void *va, const void *vb, void *table)
 {
 	const struct table *t = table;
 	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
@@ -580,12 +580,12 @@ static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32
 	while (from < to) {
 		uint32_t mid = from + (to - from) / 2;
 
-		if (by_first(&item[mid], &k, (void *)t) < 0)
+		if (by_first_element(&item[mid], &k, (void *)t) < 0)
 			from = mid + 1;
 		else
 			to = mid;
 	}
-	return from < n && !by_first(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
+	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
 }
 
 /* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */
@@ -622,7 +622,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin)
 		n = t->first[m + 1] - t->first[m];
 		for (uint32_t k = 0; k < n; k++)
 			item[k] = t->first[m] + k;
-		qsort_r(item, n, sizeof *item, by_first, (void *)t);
+		qsort_r(item, n, sizeof *item, by_first_element, (void *)t);
 		twins_match(t, i, item, n, ret_twin);
 	}
 	return 0;
