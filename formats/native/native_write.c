@@ -42,8 +42,7 @@ static const struct native_role *role_of(const struct native_info *info)
 	return info->role ? info->role : &main_part;
 }
 
-void native_part_uuid(const struct native_info *info, uint32_t writer,
-		      uint8_t ret_uuid[16])
+void native_part_uuid(const struct native_info *info, uint32_t writer, uint8_t ret_uuid[16])
 {
 	struct {
 		uint8_t uuid[16];
@@ -354,6 +353,10 @@ static void parts_order(struct manifest *m)
 		}
 		if (p->kind != PART_MAIN)
 			continue;
+		if (p->step != m->info->step || p->generation != m->info->generation)
+			ckpt_errlist_add(&m->list,
+					 "part %s of rank %u is of another step or launch", p->name,
+					 p->rank);
 		if (p->rank >= world)
 			ckpt_errlist_add(&m->list, "part %s is of rank %u, but there are %u ranks",
 					 p->name, p->rank, world);

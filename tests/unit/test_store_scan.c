@@ -129,10 +129,16 @@ static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table
 	struct native_info info = {
 		.job = CRASH_JOB, .step = number, .generation = s->generation, .world = 2
 	};
-	struct native_part part[] = {
-		{ .name = "w0000-00000000-000.part", .rank = 0, .table = t },
-		{ .name = "w0001-00000000-001.part", .rank = 1, .table = t }
-	};
+	struct native_part part[] = { { .name = "w0000-00000000-000.part",
+					.rank = 0,
+					.step = number,
+					.generation = s->generation,
+					.table = t },
+				      { .name = "w0001-00000000-001.part",
+					.rank = 1,
+					.step = number,
+					.generation = s->generation,
+					.table = t } };
 	struct native_lineage line = {
 		.seq = seq, .parent_step = UINT64_MAX, .tool = "test", .nnote = nnote, .note = note
 	};
