@@ -391,8 +391,7 @@ int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt
 {
 	if (!is_zero(p, (size_t)bytes))
 		return ckpt_error(err, -EBADMSG,
-				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not "
-				  "zero: the file is damaged",
+				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not zero",
 				  off, bytes);
 	return 0;
 }
