@@ -147,6 +147,8 @@ static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table
 	uint64_t len;
 	uint8_t id[16];
 
+	for (uint32_t i = 0; i < 2; i++)
+		native_part_uuid(&info, i, part[i].uuid);
 	if (table_seal(t, &err) || native_manifest(&info, part, 2, &line, &bytes, &len, id, &err) ||
 	    store_begin(s, number, &x, &err) || store_commit(x, bytes, len, rewind, &err))
 		fail_msg("%s", err.msg);
