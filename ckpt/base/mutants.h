@@ -88,6 +88,9 @@
 	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
+	X(BOXES_WRITTEN_BY_ALL, native, "one rank of a mesh writes each element of its boxes") \
+	X(BOXES_IN_FILES, table, "boxes as a layout are for declarations, not for files") \
+	X(BRANCHES_PASSED_OVER, table, "a tree of pieces returns every piece that a set meets") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
