@@ -59,8 +59,8 @@ same_contents() {
 	fingerprints "$path" >"$tmp/a" && fingerprints "$tmp/three" >"$tmp/b" && [ -s "$tmp/a" ] && cmp "$tmp/a" "$tmp/b"
 }
 check "with the same contents" same_contents
-lost_manifest() { # in a store of its own: a store has one step of a number
-	mkdir -p "$tmp/again/a" && cp -a "$path" "$tmp/again/a/" && rm "$tmp/again/a/"*/MANIFEST &&
+lost_manifest() { # in a copy of the store
+	cp -a "$store" "$tmp/again" && rm "$tmp/again/a/${path##*/}/MANIFEST" &&
 		CKPTD_SOCKET=$tmp/none "$ckptctl" repair --yes "$tmp/again/a/${path##*/}" &&
 		"$ckptctl" verify --data "$tmp/again/a/${path##*/}"
 }
