@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -257,6 +257,13 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: ndim is %u: it must be at most %d, and shape must be set",
 				  t->component, t->name, t->ndim, CKPT_DIMS_MAX);
+	if (dtype_values(t->dtype) > 1 && !t->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: a tensor of %s needs a dimension: an element is a byte "
+				  "of %u values, which lie side by side in the last dimension; "
+				  "declare one value as shape [1]",
+				  t->component, t->name, dtype_name(t->dtype),
+				  dtype_values(t->dtype));
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
 		return ckpt_error(err, -EINVAL, "%s/%s has more than 2^63-1 elements", t->component,
 				  t->name);
@@ -758,8 +765,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	struct container_info info = { .kind = CONTAINER_DECLARATION,
 				       .writer = c->rank,
 				       .generation = c->generation };
-	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct container_bytes b[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
+	struct container_bytes b[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	uint32_t n = 0;
@@ -771,7 +778,7 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	if (rc == 0)
 		rc = table_of_memory(c, &t, err);
 	if (rc == 0)
-		rc = codec_encode(&t, true, &a, s, &n, err);
+		rc = table_encode(&t, true, &a, s, &n, err);
 	for (uint32_t i = 0; i < n; i++)
 		b[i] = (struct container_bytes){ .kind = s[i].kind,
 						 .rec_bytes = s[i].rec_bytes,

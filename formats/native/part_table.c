@@ -8,6 +8,7 @@
 #include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
+#include "ckpt/table/operand.h"
 #include <stdio.h>
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
@@ -169,6 +170,7 @@ static int tensors_copy(struct build *b)
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
+		x.fp_known = false;
 		if (x.layout != TABLE_NONE)
 			x.layout = b->layout[x.layout];
 		if (x.cls != CKPT_SINK && (!(x.flags & TENSOR_BLOB) || blob_is_mine(b, &x)))
@@ -443,6 +445,9 @@ static int extents_cut(const struct table *t, const struct extent *x, struct chu
 						  "chunk %llu has elements of %u and of %u bytes",
 						  (unsigned long long)c, elem[c], x[i].elem);
 			elem[c] = (uint8_t)x[i].elem;
+			if (t->piece[x[i].piece].flags & PIECE_DERIVED)
+				continue;
+			chunk[c].elem_bytes = elem[c];
 			chunk[c].raw_len =
 				(uint32_t)MIN(x[i].end - (c << NATIVE_CHUNK_LOG2), CHUNK_BYTES);
 		}
@@ -450,8 +455,8 @@ static int extents_cut(const struct table *t, const struct extent *x, struct chu
 	return 0;
 }
 
-int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret_elem,
-		  uint64_t *ret_nchunk, uint64_t *ret_data_end, struct ckpt_err *err)
+int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
+		       uint64_t *ret_data_end, struct ckpt_err *err)
 {
 	uint64_t n = div_up(t->place[0].bytes, CHUNK_BYTES), at = CONTAINER_BLOCK;
 	cleanup_free struct extent *x = calloc((size_t)t->npiece + 1, sizeof *x);
@@ -477,6 +482,7 @@ int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret
 	if (r < 0)
 		return r;
 	for (uint64_t i = 0; i < n; i++) {
+		chunk[i].source = chunk[i].base = UINT32_MAX;
 		if (!chunk[i].raw_len)
 			continue;
 		chunk[i].codec = CODEC_RAW;
@@ -485,16 +491,142 @@ int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret
 		at += align_up(chunk[i].raw_len, NATIVE_ALIGN);
 	}
 	*ret_chunk = TAKE(chunk);
-	*ret_elem = TAKE(elem);
 	*ret_nchunk = n;
 	*ret_data_end = at;
 	return 0;
 }
 
-int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
-		       uint64_t *ret_data_end, struct ckpt_err *err)
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
+		       uint64_t *at, struct ckpt_err *err)
 {
-	cleanup_free uint8_t *elem = NULL;
+	if (!c->raw_len) {
+		static const struct chunk hole = { .source = UINT32_MAX, .base = UINT32_MAX };
 
-	return native_chunks(t, ret_chunk, &elem, ret_nchunk, ret_data_end, err);
+		if (need->raw_len)
+			return ckpt_error(err, -EPROTO, "it is a hole, but pieces lie in it");
+		return memcmp(&c->raw_hash, &hole.raw_hash, sizeof hole.raw_hash) || c->off ||
+				       c->stored_len || c->stored_crc || c->codec || c->codec_ver ||
+				       c->elem_bytes
+			       ? ckpt_error(err, -EPROTO, "a hole has bytes or checksums")
+			       : 0;
+	}
+	if (c->codec != CODEC_RAW || c->codec_ver)
+		return ckpt_newer(err, "it is coded with codec %u, version %u", c->codec,
+				  c->codec_ver);
+	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
+		return ckpt_newer(err, "its bytes lie in another file");
+	if (c->raw_len < need->raw_len || c->raw_len > CHUNK_BYTES)
+		return ckpt_error(err, -EPROTO, "it has %u bytes where its pieces reach %u",
+				  c->raw_len, need->raw_len);
+	if (need->raw_len && c->elem_bytes != need->elem_bytes)
+		return ckpt_error(err, -EPROTO, "elements of %u bytes where its pieces have %u",
+				  c->elem_bytes, need->elem_bytes);
+	if (c->stored_len != c->raw_len || c->stored_crc)
+		return ckpt_error(
+			err, -EPROTO,
+			"it is not coded, but is stored in another length or has a second sum");
+	if (c->off < *at || c->off % NATIVE_ALIGN || c->off > data_end ||
+	    c->stored_len > data_end - c->off)
+		return ckpt_error(
+			err, -EPROTO,
+			"it lies at byte %llu of the file: not behind the chunk before it, on a "
+			"multiple of %u and before byte %llu",
+			(unsigned long long)c->off, NATIVE_ALIGN, (unsigned long long)data_end);
+	*at = c->off + c->stored_len;
+	return 0;
+}
+
+/* --- what is rounded of what --- */
+
+/* A piece by its first element: pieces of one tensor have none in common. */
+static int by_first_element(const void *va, const void *vb, void *table)
+{
+	const struct table *t = table;
+	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
+				 *b = &t->piece[*(const uint32_t *)vb];
+
+	for (uint32_t d = 0; d < a->set.ndim; d++) {
+		uint64_t x = a->set.dim[d].run[0].start, y = b->set.dim[d].run[0].start;
+
+		if (x != y)
+			return x < y ? -1 : 1;
+	}
+	return 0;
+}
+
+static bool has_partials(const struct table *t, const struct table_tensor *x)
+{
+	return operand_dims(t, x) != 0;
+}
+
+/* May x be the rounding of its master? The master's number; TABLE_NONE. */
+static uint32_t master_of(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t m = x->cls == CKPT_DERIVED && (x->dtype == CKPT_BF16 || x->dtype == CKPT_F16)
+			     ? table_find_key(t, x->of)
+			     : TABLE_NONE;
+	const struct table_tensor *y = &t->tensor[m == TABLE_NONE ? 0 : m];
+
+	if (m == TABLE_NONE || y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED ||
+	    y->cls == CKPT_SINK || y->ndim != x->ndim ||
+	    memcmp(y->shape, x->shape, x->ndim * sizeof *x->shape) != 0 || has_partials(t, x) ||
+	    has_partials(t, y))
+		return TABLE_NONE;
+	return m;
+}
+
+/* The item whose piece begins where piece k does; TABLE_NONE. */
+static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32_t n, uint32_t k)
+{
+	uint32_t from = 0, to = n;
+
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+
+		if (by_first_element(&item[mid], &k, (void *)t) < 0)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
+}
+
+/* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */
+static void twins_match(const struct table *t, uint32_t x, const uint32_t *item, uint32_t n,
+			uint32_t *twin)
+{
+	for (uint32_t k = t->first[x]; k < t->first[x + 1]; k++) {
+		uint32_t hit = t->piece[k].stride ? TABLE_NONE : begins_alike(t, item, n, k);
+		const struct table_piece *p = hit == TABLE_NONE ? NULL : &t->piece[hit];
+
+		if (p && p->place == t->piece[k].place && !p->stride &&
+		    !(p->flags & PIECE_DERIVED) && indexset_equal(&p->set, &t->piece[k].set))
+			twin[k] = hit;
+	}
+}
+
+int native_twins(const struct table *t, uint32_t *ret_twin)
+{
+	cleanup_free uint32_t *item = NULL;
+
+	for (uint32_t i = 0; i < t->npiece; i++)
+		ret_twin[i] = TABLE_NONE;
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		uint32_t m = t->tensor[i].cls == CKPT_DERIVED ? master_of(t, &t->tensor[i])
+							      : TABLE_NONE,
+			 n;
+
+		if (m == TABLE_NONE || t->first[i] == t->first[i + 1])
+			continue;
+		if (!item)
+			item = calloc((size_t)t->npiece + 1, sizeof *item);
+		if (!item)
+			return -ENOMEM;
+		n = t->first[m + 1] - t->first[m];
+		for (uint32_t k = 0; k < n; k++)
+			item[k] = t->first[m] + k;
+		qsort_r(item, n, sizeof *item, by_first_element, (void *)t);
+		twins_match(t, i, item, n, ret_twin);
+	}
+	return 0;
 }
