@@ -5,6 +5,7 @@
  * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
  * tensor the same bytes of the raw space.
  */
+#include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
 #include "ckpt/table/operand.h"
@@ -234,6 +235,8 @@ static int box_place(struct build *b, uint32_t tensor, const struct indexset *bo
 		return 0;
 	r = layout_owned_box(m, box, x->shape, coord, x->elem_bytes, x->component, x->name, &a,
 			     &owned);
+	if (MUTANT(BOXES_WRITTEN_BY_ALL))
+		owned = *box;
 	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;

@@ -636,3 +636,25 @@ TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 	assert_int_equal(table_decode(s, ARRAY_LEN(s), NULL, 0, &u, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "mesh 16: more than 16777216 ranks"));
 }
+
+/* A declaration has places; of a file they are said by who reads it. */
+TEST(boxes_are_a_layout_in_declarations_and_in_no_file)
+{
+	struct ckpt_err err = { 0 };
+	struct table t;
+	struct one o;
+
+	one_make(&o);
+	struct ck_layout *layout = o.bytes[CK_LAYOUTS];
+
+	layout[0].mode = le32_of(CKPT_BOXES);
+	assert_int_equal(table_decode(o.s, o.n, NULL, 0, &t, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, "nplace must be 0"));
+	assert_int_equal(table_decode_tensors(o.s, o.n, &t, &err), -EPROTONOSUPPORT);
+	assert_non_null(strstr(err.msg, "mode 4 is unknown"));
+	assert_int_equal(
+		table_decode(o.s, o.n, &(struct table_place){ "file", 0, 1 << 20 }, 1, &t, &err),
+		-EPROTONOSUPPORT);
+	assert_non_null(strstr(err.msg, "mode 4 is unknown"));
+	one_free(&o);
+}
