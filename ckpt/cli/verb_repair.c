@@ -119,6 +119,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.rebuilt += r.rebuilt;
 	p->sum.left += r.left;
 	p->sum.freed += r.freed;
+	p->sum.shared += r.shared;
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
 						      rc == -EPERM    ? MARKED_NEXT_OWNER
@@ -212,7 +213,8 @@ static void sums(struct repair *p)
 				   released = { "released_count", NULL, false, FIT_WHOLE },
 				   rebuilt = { "rebuilt_count", NULL, false, FIT_WHOLE },
 				   left = { "left_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
+				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
+				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
@@ -225,6 +227,7 @@ static void sums(struct repair *p)
 	output_put(o, &rebuilt, cell_of(CELL_COUNT, r->rebuilt));
 	output_put(o, &left, cell_of(CELL_COUNT, r->left));
 	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
+	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
@@ -243,6 +246,9 @@ static void sums(struct repair *p)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
 					word[i]);
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
+	if (r->removed && r->shared)
+		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
+			human_bytes(r->shared, size));
 }
 
 static int document(struct repair *p)
