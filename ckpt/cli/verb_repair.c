@@ -415,7 +415,7 @@ const struct cli_verb verb_repair = {
 		"it is complete, it counts again. A step whose MANIFEST is lost or damaged, but whose parts "
 		"are all there, gets a new one, and is read in full before that counts; its notes "
 		"are lost, and a damaged one stays beside it. Nothing that was committed is removed: what cannot be "
-		"repaired stays as it is (ckptctl prune --bad removes it), and so does what is misplaced (ckptctl adopt) or written by a newer version. On a terminal it shows "
+		"repaired stays as it is (ckptctl prune --bad removes it), and so does what is misplaced (ckptctl adopt) or written by another version. On a terminal it shows "
 		"what it will do and asks; elsewhere it needs --yes.",
 	.example =
 		(const struct cli_example[]){
@@ -436,7 +436,7 @@ const struct cli_verb verb_repair = {
 	.exits =
 		"0 nothing is left to repair; 2 nobody can be asked and --yes is missing, or the "
 		"checkpoint lies in no store; 3 files that ckptd did not make are left in trash; 4 something "
-		"cannot be repaired; 8 a newer version wrote it; 10 there is no such "
+		"cannot be repaired; 8 another version wrote it; 10 there is no such "
 		"store or checkpoint; 11 a step is in use; 12 the store cannot be written; 130 "
 		"interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },
