@@ -72,7 +72,7 @@
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
- *	-EPROTONOSUPPORT  a newer version wrote the step: it is not damaged, use that version
+ *	-EPROTONOSUPPORT  another version wrote the step: it is not damaged, use that version
  *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
  *	               ckpt_restore (from ckpt_snapshot)
  *	-ENOSPC        no space in the store
