@@ -181,6 +181,17 @@ enum ckpt_dtype {
 	CKPT_F4,
 };
 
+/* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are. ckptctl show prints the
+ * word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
+enum {
+	CKPT_PER_RANK = 1,
+	CKPT_JSON = 1 << 8,
+	CKPT_TEXT = 2 << 8,   /* UTF-8 */
+	CKPT_PICKLE = 3 << 8, /* Python's */
+	CKPT_TORCH = 4 << 8,  /* torch.save */
+	CKPT_NPY = 5 << 8,    /* numpy.save */
+};
+
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
 	CKPT_REPLICATE, /* every coordinate holds the same elements */
@@ -405,9 +416,10 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
- * per_rank 0: they are the same on all ranks, and rank 0's are stored. ckpt_restore does not write
- * blobs back: read them with ckpt_blob_read. */
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+ * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's are
+ * stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
+int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */

@@ -32,6 +32,13 @@ static const char *const classes[] = {
 	[CKPT_DERIVED] = "derived", [CKPT_SINK] = "sink",
 };
 
+static const char *const medias[] = {
+	[MEDIA_RAW] = "raw",	   [MEDIA_JSON] = "json",   [MEDIA_TEXT] = "text",
+	[MEDIA_PICKLE] = "pickle", [MEDIA_TORCH] = "torch", [MEDIA_NPY] = "npy",
+};
+_Static_assert(CKPT_NPY == MEDIA_NPY << MEDIA_SHIFT && CKPT_JSON == MEDIA_JSON << MEDIA_SHIFT,
+	       "a blob's content type is part of `how`");
+
 uint32_t dtype_bytes(uint32_t dtype)
 {
 	return dtype < ARRAY_LEN(dtypes) ? dtypes[dtype].bytes : 0;
@@ -63,4 +70,9 @@ const char *role_name(uint32_t role)
 const char *class_name(uint32_t cls)
 {
 	return cls < ARRAY_LEN(classes) ? classes[cls] : "?";
+}
+
+const char *media_name(uint32_t media)
+{
+	return media < ARRAY_LEN(medias) ? medias[media] : "?";
 }

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - element types: their sizes and the names that safetensors gives them. */
+/* dtype.h - element types: their sizes and the names that safetensors gives them; names of other
+ * enums of ckpt.h. */
 #ifndef CKPT_BASE_DTYPE_H
 #define CKPT_BASE_DTYPE_H
 #include <stdint.h>
+
+/* What a blob's bytes are. ckpt_blob_add's `how` has it shifted by MEDIA_SHIFT; the numbers are on disk. */
+enum ckpt_media { MEDIA_RAW, MEDIA_JSON, MEDIA_TEXT, MEDIA_PICKLE, MEDIA_TORCH, MEDIA_NPY };
+#define MEDIA_SHIFT 8
 
 uint32_t dtype_bytes(uint32_t dtype); /* 1..16; 0: unknown dtype */
 /* Values that people count in an element: 2 of F4, whose element is a byte of two, the low half first,
@@ -12,4 +17,5 @@ const char *dtype_name(uint32_t dtype);	  /* "BF16"; "?" for an unknown one */
 uint32_t dtype_of_name(const char *name); /* 0: unknown */
 const char *role_name(uint32_t role);	  /* "param", "master", ... */
 const char *class_name(uint32_t cls);	  /* "stable", ... */
+const char *media_name(uint32_t media);	  /* "raw", "json", ...; "?" for an unknown one */
 #endif

@@ -309,6 +309,7 @@ static int enc_tensors(struct enc *e)
 			.numel = le64_of(x->numel),
 			.fp = le64_of(x->fp),
 			.rank = le32_of(x->rank),
+			.media = (uint8_t)x->media,
 		};
 	}
 	enc_section(e, CK_TENSORS, sizeof *rec, t->ntensor, rec);
@@ -643,6 +644,7 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 		.role = rec->role,
 		.cls = rec->cls,
 		.flags = rec->flags,
+		.media = rec->media,
 		.layout = le32_get(rec->layout),
 		.rank = le32_get(rec->rank),
 		.ndim = rec->ndim,
@@ -657,9 +659,9 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 			   CKPT_NAME_MAX);
 	if (!dec_shape(d, rec->shape_at, x.ndim, shape))
 		return BAD(d, "its shape of %u dimensions lies outside SHAPES", x.ndim);
-	if (le32_get(rec->zero) || le32_get(rec->avg) != TABLE_NONE)
-		return BAD(d, "an unused field is in use: average %u, zero %u", le32_get(rec->avg),
-			   le32_get(rec->zero));
+	if (rec->zero[0] || rec->zero[1] || rec->zero[2] || le32_get(rec->avg) != TABLE_NONE)
+		return BAD(d, "an unused field is in use: average %u, zero %u %u %u",
+			   le32_get(rec->avg), rec->zero[0], rec->zero[1], rec->zero[2]);
 	r = table_put_tensor(d->t, &x, &id, d->err);
 	if (r < 0)
 		return r;

@@ -67,7 +67,8 @@ struct ck_tensor {		  /* 56 */
 	le16 dtype, elem_bits;	  /* enum ckpt_dtype; 8, 16, 32, 64, 128 */
 	uint8_t ndim, role, cls, flags;
 	le64 numel, fp;
-	le32 rank, zero;
+	le32 rank;
+	uint8_t media, zero[3]; /* of a blob: enum ckpt_media; else 0 */
 };
 struct ck_piece {				/* 48 */
 	le32 tensor, indexset, rank, stride_at; /* stride_at: ~0 for row-major */

@@ -455,6 +455,13 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	if (x->flags & ~(uint32_t)TENSOR_BLOB)
 		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", LABEL(x),
 				  x->flags);
+	if (x->media > MEDIA_NPY)
+		return ckpt_error(err, -EINVAL, "%s: unknown content type %u", LABEL(x), x->media);
+	if (x->media && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: its content is said to be %s: only a blob has a content type",
+			LABEL(x), media_name(x->media));
 	if (x->ndim > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible",
 				  LABEL(x), x->ndim, CKPT_DIMS_MAX);
@@ -812,6 +819,9 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 		ckpt_errlist_add(ret_list, "%s: a %s on %s, a %s on %s", label,
 				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
 				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
+	if (p->media != q->media)
+		ckpt_errlist_add(ret_list, "%s: content %s on %s, %s on %s", label,
+				 media_name(p->media), x_who, media_name(q->media), y_who);
 	if (strcmp(p->of, q->of) != 0) {
 		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
 

@@ -127,7 +127,7 @@ TEST(every_record_has_the_offsets_that_are_written_down)
 	       F(ck_tensor, layout), F(ck_tensor, shape_at), F(ck_tensor, avg), F(ck_tensor, dtype),
 	       F(ck_tensor, elem_bits), F(ck_tensor, ndim), F(ck_tensor, role), F(ck_tensor, cls),
 	       F(ck_tensor, flags), F(ck_tensor, numel), F(ck_tensor, fp), F(ck_tensor, rank),
-	       F(ck_tensor, zero));
+	       F(ck_tensor, media), F(ck_tensor, zero));
 	RECORD(ck_piece, F(ck_piece, tensor), F(ck_piece, indexset), F(ck_piece, rank),
 	       F(ck_piece, stride_at), F(ck_piece, raw_off), F(ck_piece, raw_len), F(ck_piece, fp),
 	       F(ck_piece, flags), F(ck_piece, place));

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
+#include "ckpt/base/dtype.h"
 #include "ckpt/table/codec.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
@@ -84,6 +85,7 @@ static void random_tensor(struct table *t, uint32_t i)
 		x.dtype = CKPT_U8;
 		x.ndim = 1;
 		x.layout = TABLE_NONE;
+		x.media = below(MEDIA_NPY + 1);
 		x.rank = below(2) ? below(5) : TABLE_NONE;
 	}
 	assert_int_equal(table_add_tensor(t, &x, NULL, NULL), 0);
@@ -170,9 +172,9 @@ static bool same_tensor(const struct table_tensor *x, const struct table_tensor 
 	return !strcmp(x->component, y->component) && !strcmp(x->name, y->name) &&
 	       !strcmp(x->of, y->of) && x->dtype == y->dtype && x->elem_bytes == y->elem_bytes &&
 	       x->role == y->role && x->cls == y->cls && x->flags == y->flags &&
-	       x->layout == y->layout && x->rank == y->rank && x->ndim == y->ndim &&
-	       !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) && x->numel == y->numel &&
-	       x->fp == y->fp;
+	       x->media == y->media && x->layout == y->layout && x->rank == y->rank &&
+	       x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) &&
+	       x->numel == y->numel && x->fp == y->fp;
 }
 
 static bool same_piece(const struct table_piece *x, const struct table_piece *y)
@@ -522,7 +524,10 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 	REFUSED(tensor->layout, le32_of(999), "layout 999");
 	REFUSED(tensor->shape_at, le32_of(UINT32_MAX), "outside SHAPES");
 	REFUSED(tensor->avg, le32_of(0), "unused field");
-	REFUSED(tensor->zero, le32_of(1), "unused field");
+	for (int i = 0; i < 3; i++)
+		REFUSED(tensor->zero[i], 1, "unused field");
+	REFUSED(tensor->media, MEDIA_JSON, "only a blob has a content type");
+	REFUSED(tensor->media, MEDIA_NPY + 1, "unknown content type 6");
 	REFUSED(tensor->dtype, le16_of(77), "unknown dtype 77");
 	REFUSED(tensor->elem_bits, le16_of(32), "elements of 32 bits");
 	REFUSED(tensor->ndim, 17, "17 dimensions");
