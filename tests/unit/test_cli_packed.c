@@ -6,6 +6,7 @@
 #include "tests/lib/cli_rig.h"
 #include "tests/lib/strict_safetensors.h"
 #include "tests/lib/row.h"
+#include "ckpt/cli/shown.h"
 #include <math.h>
 
 static const char *made, *other; /* step 1 of two jobs, which differ in two halves of bytes */
@@ -55,6 +56,44 @@ TEST(shapes_of_f4_are_doubled_wherever_they_are_shown)
 	SHOWN_IS(0, "show", made, "model/q");
 	SHOWN_IS(0, "show", made, "--map", "model/q");
 	SHOWN_IS(0, "stats", made);
+}
+
+/* Runs that repeat, too: no index of an element is shown twice, and none is lost. */
+TEST(an_index_set_of_f4_is_shown_as_the_values_of_its_bytes)
+{
+	const struct run comb[2] = { { .start = 1, .len = 2, .stride = 5, .count = 3 },
+				     { .start = 20, .len = 1, .stride = 1, .count = 1 } },
+			 rows = { .start = 4, .len = 3, .stride = 3, .count = 1 };
+	const struct indices dim[2] = { { 1, 3, &rows }, { 2, 7, comb } };
+	const struct indexset set = { .ndim = 2, .numel = 21, .dim = dim }, *now;
+	struct table_tensor x = { .dtype = CKPT_F4, .ndim = 2 };
+	bool want[64] = { 0 }, have[64] = { 0 };
+	struct arena a = { 0 };
+
+	now = shown_set(&x, &set, &a);
+	assert_non_null(now);
+	assert_int_equal(now->numel, 42);
+	assert_int_equal(now->dim[1].total, 14);
+	assert_memory_equal(now->dim[0].run, &rows, sizeof rows);
+	assert_int_equal(indices_check(&now->dim[1], 64, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		for (uint64_t k = 0; k < comb[i].count; k++)
+			for (uint64_t j = 0; j < comb[i].len; j++) {
+				uint64_t at = comb[i].start + k * comb[i].stride + j;
+
+				want[2 * at] = want[2 * at + 1] = true;
+			}
+	for (uint32_t i = 0; i < now->dim[1].n; i++) {
+		const struct run *r = &now->dim[1].run[i];
+
+		for (uint64_t k = 0; k < r->count; k++)
+			for (uint64_t j = 0; j < r->len; j++)
+				have[r->start + k * r->stride + j] = true;
+	}
+	assert_memory_equal(have, want, sizeof have);
+	x.dtype = CKPT_U8;
+	assert_ptr_equal(shown_set(&x, &set, &a), &set);
+	arena_free(&a);
 }
 
 TEST(cat_of_f4_gives_its_bytes_and_counts_its_values)
