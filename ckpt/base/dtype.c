@@ -33,11 +33,10 @@ static const char *const classes[] = {
 };
 
 static const char *const medias[] = {
-	[MEDIA_RAW] = "raw",	   [MEDIA_JSON] = "json",   [MEDIA_TEXT] = "text",
-	[MEDIA_PICKLE] = "pickle", [MEDIA_TORCH] = "torch", [MEDIA_NPY] = "npy",
+	[CKPT_RAW] = "raw",	      [CKPT_MEDIA_JSON] = "json",
+	[CKPT_MEDIA_TEXT] = "text",   [CKPT_MEDIA_PICKLE] = "pickle",
+	[CKPT_MEDIA_TORCH] = "torch", [CKPT_MEDIA_NPY] = "npy",
 };
-_Static_assert(CKPT_NPY == MEDIA_NPY << MEDIA_SHIFT && CKPT_JSON == MEDIA_JSON << MEDIA_SHIFT,
-	       "a blob's content type is part of `how`");
 
 uint32_t dtype_bytes(uint32_t dtype)
 {

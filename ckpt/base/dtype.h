@@ -5,10 +5,6 @@
 #define CKPT_BASE_DTYPE_H
 #include <stdint.h>
 
-/* What a blob's bytes are. ckpt_blob_add's `how` has it shifted by MEDIA_SHIFT; the numbers are on disk. */
-enum ckpt_media { MEDIA_RAW, MEDIA_JSON, MEDIA_TEXT, MEDIA_PICKLE, MEDIA_TORCH, MEDIA_NPY };
-#define MEDIA_SHIFT 8
-
 uint32_t dtype_bytes(uint32_t dtype); /* 1..16; 0: unknown dtype */
 /* Values that people count in an element: 2 of F4, whose element is a byte of two, the low half first,
  * side by side in the last dimension; else 1. */

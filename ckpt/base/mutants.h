@@ -14,6 +14,8 @@
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
+	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
+	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \
@@ -25,6 +27,7 @@
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
 	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
 	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
@@ -37,7 +40,7 @@
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
 	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
-	X(NEWER_PASSED_OVER, store, "latest stops at a step that a newer version wrote") \
+	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
 	X(SWEPT_OUR_OWN, store, "a claim leaves alone what its own process has begun") \
@@ -87,9 +90,10 @@
 	X(PART_IDENTITY_IGNORED, native, "a part's header is of this checkpoint") \
 	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
+	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
+	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
-	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \
@@ -129,7 +133,6 @@
 	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
 	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
-	X(SEQ_NOT_RAISED, daemon, "a step is newer than all that were there") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \

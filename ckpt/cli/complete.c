@@ -199,6 +199,8 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 		snprintf(what, sizeof what, "MISPLACED");
 	else if (e->state == STORE_NEWER)
 		snprintf(what, sizeof what, "of a NEWER version");
+	else if (e->state == STORE_OLDER)
+		snprintf(what, sizeof what, "of an OLDER version");
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
@@ -224,7 +226,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		bool sound = step[i].state == STORE_COMMITTED;
 
 		offer_step(s, job, &step[i], sound && !any);
-		any |= sound || step[i].state == STORE_NEWER; /* latest stops there */
+		/* latest stops there */
+		any |= sound || step[i].state == STORE_NEWER || step[i].state == STORE_OLDER;
 	}
 	return 0;
 }

@@ -620,7 +620,8 @@ static int deliver(struct cat *k)
 		output_line(c->o, "ckptd.cat/1", "summary");
 	else if (told)
 		output_begin(c->o, "ckptd.cat/1");
-	if (k->mode == CAT_PREVIEW && (k->x->media == MEDIA_JSON || k->x->media == MEDIA_TEXT))
+	if (k->mode == CAT_PREVIEW &&
+	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
 		rc = text(k);
 	else if (k->mode == CAT_PREVIEW)
 		rc = preview(k);

@@ -20,7 +20,7 @@
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, LAYOUT, ROLE, KINDS };
+enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, UNKNOWN, LAYOUT, ROLE, KINDS };
 static const struct {
 	const char *key, *one, *many; /* "1 has another shape", "2 have another shape" */
 } kinds[KINDS] = {
@@ -31,6 +31,8 @@ static const struct {
 	[OPERANDS] = { "operands", "has other operands of a pending reduction",
 		       "have other operands of a pending reduction" },
 	[CONTENTS] = { "contents", "has other contents", "have other contents" },
+	[UNKNOWN] = { "unknown", "was not compared: a fingerprint is not known",
+		      "were not compared: a fingerprint is not known" },
 	[LAYOUT] = { "layout", "has another layout", "have another layout" },
 	[ROLE] = { "role", "is declared differently", "are declared differently" },
 };
@@ -136,8 +138,10 @@ static void compare(struct diff *d, uint32_t a, uint32_t b)
 		add(d, DTYPE, a, b);
 	else if (!same_operands(&d->a.ckpt->table, x, &d->b.ckpt->table, y))
 		add(d, OPERANDS, a, b);
-	else if (x->fp != y->fp)
+	else if (x->fp_known && y->fp_known && x->fp != y->fp)
 		add(d, CONTENTS, a, b);
+	else if (!x->fp_known || !y->fp_known)
+		add(d, UNKNOWN, a, b);
 	if (!same_layout(d, x, y))
 		add(d, LAYOUT, a, b);
 	if (x->role != y->role || x->cls != y->cls || strcmp(x->of, y->of))
@@ -383,7 +387,7 @@ static void put_tensor(struct output *o, const struct column *col, const struct 
 	output_object(o, col->key);
 	output_put(o, &i_dtype, cell_text(dtype_name(x->dtype)));
 	output_put(o, &i_shape, cell_shape(x->ndim, shown_shape(x, shape)));
-	output_put(o, &i_fp, cell_of(CELL_FINGERPRINT, x->fp));
+	output_put(o, &i_fp, x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 	output_put(o, &i_layout,
 		   x->layout == TABLE_NONE
 			   ? cell_none()
@@ -497,6 +501,14 @@ static void layout_print(const struct table *t, const struct table_tensor *x, ch
 	mesh_print(&t->mesh[t->layout[x->layout].mesh], buf + len, bytes - len);
 }
 
+static void print_print(const struct table_tensor *x, char *buf, size_t bytes)
+{
+	if (x->fp_known)
+		snprintf(buf, bytes, "%016llx", (unsigned long long)x->fp);
+	else
+		snprintf(buf, bytes, "not known");
+}
+
 /* What the two say, where it is not the same. */
 static void say_two(const struct diff *d, const struct item *x)
 {
@@ -517,8 +529,9 @@ static void say_two(const struct diff *d, const struct item *x)
 		snprintf(wb, sizeof wb, "%s", dtype_name(b->dtype));
 		break;
 	case CONTENTS:
-		snprintf(wa, sizeof wa, "%016llx", (unsigned long long)a->fp);
-		snprintf(wb, sizeof wb, "%016llx", (unsigned long long)b->fp);
+	case UNKNOWN:
+		print_print(a, wa, sizeof wa);
+		print_print(b, wb, sizeof wb);
 		break;
 	case OPERANDS:
 	case LAYOUT:

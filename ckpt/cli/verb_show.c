@@ -43,6 +43,9 @@ FIELD(f_tensor_count, "tensor_count", NULL);
 FIELD(f_tensor_bytes, "tensor_bytes", NULL);
 FIELD(f_tensors, NULL, "tensors");
 FIELD(f_notes, NULL, "notes");
+FIELD(f_attrs, NULL, "attributes");
+FIELD(f_newer, "newer_left_out", "left out");
+FIELD(f_linked, "linked_bytes", NULL);
 FIELD(f_marks, NULL, "marks");
 
 static struct cell hex_or_none(const char *s)
@@ -115,11 +118,13 @@ static void put_world(struct output *o, const struct checkpoint *k)
 
 static void put_parts(struct output *o, const struct checkpoint *k)
 {
-	enum { COL_FILE, COL_RANK, COL_BYTES, COL_RAW, COL_COUNT };
-	static const struct column col[COL_COUNT] = { { "file", NULL, false, FIT_WHOLE },
-						      { "rank", NULL, true, FIT_WHOLE },
-						      { "bytes", NULL, true, FIT_WHOLE },
-						      { "raw_bytes", NULL, true, FIT_WHOLE } };
+	enum { COL_FILE, COL_RANK, COL_KIND, COL_STEP, COL_BYTES, COL_RAW, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "file", NULL, false, FIT_WHOLE }, { "rank", NULL, true, FIT_WHOLE },
+		{ "kind", NULL, false, FIT_WHOLE }, { "step", NULL, true, FIT_WHOLE },
+		{ "bytes", NULL, true, FIT_WHOLE }, { "raw_bytes", NULL, true, FIT_WHOLE }
+	};
+	static const char *const kind[] = { "main", "const", "average" };
 	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t least = UINT64_MAX, most = 0;
 
@@ -139,14 +144,23 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 
 		snprintf(line + len, sizeof line - len, same ? " of %s" : " of %s to %s", a, b);
 	}
+	if (k->linked_bytes) {
+		size_t len = strlen(line);
+
+		snprintf(line + len, sizeof line - len, "; %s of it shared with older steps",
+			 human_bytes(k->linked_bytes, a));
+	}
 	if (k->nfile)
 		output_put(o, &f_size, cell_text(line));
+	output_put(o, &f_linked, cell_of(CELL_BYTES, k->linked_bytes));
 	output_list(o, "parts", NULL, 0);
 	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
 		output_row(o);
 		output_put(o, &col[COL_FILE], cell_text(k->file[i].name));
 		output_put(o, &col[COL_RANK],
 			   cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
+		output_put(o, &col[COL_KIND], cell_text(kind[k->file[i].kind]));
+		output_put(o, &col[COL_STEP], cell_of(CELL_NUMBER, k->file[i].step));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
 		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
 		output_close(o);
@@ -170,6 +184,30 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 	output_close(o);
 	if (k->nnote)
 		output_put(o, &f_notes, cell_text(line));
+}
+
+/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the first. */
+static void put_attrs(struct output *o, const struct checkpoint *k)
+{
+	char line[LINE_BYTES] = "";
+
+	output_object(o, "attributes");
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		const char *value = k->attr[i].value;
+		size_t len = strlen(line), n = strcspn(value, "\n");
+
+		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
+			   cell_text(value));
+		snprintf(line + len, sizeof line - len, "%s%.100s: %.*s%s", i ? "\n" : "",
+			 k->attr[i].key, (int)MIN(n, (size_t)200), value,
+			 value[MIN(n, (size_t)200)] ? " ..." : "");
+	}
+	output_close(o);
+	if (k->nattr)
+		output_put(o, &f_attrs, cell_text(line));
+	if (k->newer)
+		output_put(o, &f_newer,
+			   cell_text("notes or attributes that a newer version wrote"));
 }
 
 /* What was said about it in its store. A copy elsewhere has none of that. */
@@ -236,6 +274,7 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_parts(o, k);
 	put_totals(o, &k->table);
 	put_notes(o, k);
+	put_attrs(o, k);
 	code = put_marks(c, s);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
@@ -429,7 +468,8 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 		output_put(o, &col[COL_LAYOUT],
 			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
 	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
-	output_put(o, &col[COL_FINGERPRINT], cell_of(CELL_FINGERPRINT, x->fp));
+	output_put(o, &col[COL_FINGERPRINT],
+		   x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 }
 
 static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id,

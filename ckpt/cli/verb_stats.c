@@ -474,11 +474,11 @@ static int twins_make(struct stats *s, struct twins *w)
 	if (!w->x || !w->group)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < s->k->table.ntensor; i++)
-		w->known |= s->k->table.tensor[i].fp != 0;
+		w->known |= s->k->table.tensor[i].fp_known;
 	for (uint32_t i = 0; i < s->n; i++) {
 		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
 
-		if (!w->known || !x->numel || x->cls == CKPT_SINK)
+		if (!x->fp_known || !x->numel || x->cls == CKPT_SINK)
 			continue;
 		/* Zeros add nothing to a fingerprint, and only they: 0 is a tensor of zeros. */
 		if (!x->fp) {

@@ -462,8 +462,11 @@ static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, str
 static void forget(struct item *y, struct table_piece *piece)
 {
 	y->x.fp = 0;
-	for (uint32_t i = 0; i < y->npiece; i++)
+	y->x.fp_known = false;
+	for (uint32_t i = 0; i < y->npiece; i++) {
 		piece[i].fp = 0;
+		piece[i].fp_known = false;
+	}
 }
 
 /* from's indices [lo, hi) of dimension d as y, which has its name; drop: without that dimension. */

@@ -113,7 +113,7 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		x64 = (x64 ^ (x64 >> 27)) * 0x94d049bb133111ebu;
 		raw[i] = x64 ^ (x64 >> 31);
 	}
-	r = store_part_create(txn, rank, move_part_bytes_max(&x->part), &direct, x->file.name, &fd,
+	r = store_part_create(txn, rank, move_part_bytes_max(&x->part, 0), &direct, x->file.name, &fd,
 			      err);
 	if (r)
 		return r;
@@ -124,7 +124,7 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		return r;
 	}
 	x->file.table = &x->part;
-	return store_part_finish(txn, x->file.name, fd, x->file.file_bytes, err);
+	return store_part_finish(txn, x->file.name, fd, x->file.file_bytes, NULL, err);
 }
 
 static int step_write(struct store *s, struct rank *x, uint32_t ranks, uint64_t step,

@@ -248,8 +248,9 @@ TEST(a_long_text_ends_with_how_much_is_left)
 {
 	enum { LINE = 3002, LINES = 24 };
 	struct made all[2] = {
-		ROW("blob", "long", CKPT_U8, 1, { LINE * LINES }, NULL, MADE_BLOB(MEDIA_TEXT)),
-		ROW("blob", "zeros", CKPT_U8, 1, { LINE * LINES }, NULL, MADE_BLOB(MEDIA_TEXT)),
+		ROW("blob", "long", CKPT_U8, 1, { LINE * LINES }, NULL, MADE_BLOB(CKPT_MEDIA_TEXT)),
+		ROW("blob", "zeros", CKPT_U8, 1, { LINE * LINES }, NULL,
+		    MADE_BLOB(CKPT_MEDIA_TEXT)),
 	};
 	char *bytes = malloc((size_t)LINE * LINES), *zeros = calloc(LINE, LINES);
 	uint64_t seen = 0, lines = 0;
@@ -295,12 +296,13 @@ static int make_more(void **state)
 		ROW("model", "fnuz.small", CKPT_F8_E5M2FNUZ, 1, { 6 }, fnuz, 0),
 		ROW("model", "turned", CKPT_F4, 1, { 2 }, turned, 0),
 		ROW("model", "grown", CKPT_F4, 1, { 4 }, turned, 0),
-		ROW("blob", "config", CKPT_U8, 1, { sizeof json - 1 }, json, MADE_BLOB(MEDIA_JSON)),
+		ROW("blob", "config", CKPT_U8, 1, { sizeof json - 1 }, json,
+		    MADE_BLOB(CKPT_MEDIA_JSON)),
 		ROW("blob", "notes", CKPT_U8, 1, { sizeof notes - 1 }, notes,
-		    MADE_BLOB(MEDIA_TEXT)),
-		ROW("blob", "raw", CKPT_U8, 1, { sizeof pickle }, pickle, MADE_BLOB(MEDIA_RAW)),
+		    MADE_BLOB(CKPT_MEDIA_TEXT)),
+		ROW("blob", "raw", CKPT_U8, 1, { sizeof pickle }, pickle, MADE_BLOB(CKPT_RAW)),
 		ROW("blob", "pickle", CKPT_U8, 1, { sizeof pickle }, pickle,
-		    MADE_BLOB(MEDIA_PICKLE)),
+		    MADE_BLOB(CKPT_MEDIA_PICKLE)),
 	};
 	struct made b[ARRAY_LEN(a)];
 

@@ -133,12 +133,12 @@ TEST(a_malformed_tensor_is_refused_by_name)
 	bad[12].shape = many;
 	bad[13].dtype = CKPT_F4;
 	bad[13].shape = none;
-	bad[14].media = MEDIA_TEXT;
+	bad[14].media = CKPT_MEDIA_TEXT;
 	bad[15] = tensor("w", 1, shape);
 	bad[15].dtype = CKPT_U8;
 	bad[15].flags = TENSOR_BLOB;
 	bad[15].layout = TABLE_NONE;
-	bad[15].media = MEDIA_NPY + 1;
+	bad[15].media = CKPT_MEDIA_NPY + 1;
 	for (int i = 0; i < 16; i++) {
 		int want = i == 9			   ? -ENAMETOOLONG
 			   : i == 10 || i == 12 || i == 13 ? -EOVERFLOW
@@ -344,16 +344,15 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(l.text, "model/w: class stable on rank 0, const on rank 1"));
 	assert_non_null(strstr(l.text, "model/w: of '' on rank 0, of 'v' on rank 1"));
 	assert_non_null(strstr(
-		l.text,
-		"model/w: layout - (mesh ) on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
+		l.text, "model/w: layout boxes on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
 	/* What a blob's bytes are, too. */
 	p = tensor("b", 1, a);
 	p.dtype = CKPT_U8;
 	p.flags = TENSOR_BLOB;
 	p.layout = TABLE_NONE;
-	p.media = MEDIA_JSON;
+	p.media = CKPT_MEDIA_JSON;
 	q = p;
-	q.media = MEDIA_RAW;
+	q.media = CKPT_RAW;
 	assert_int_equal(table_add_tensor(&x, &p, NULL, NULL), 0);
 	assert_int_equal(table_add_tensor(&y, &q, NULL, NULL), 0);
 	table_tensor_compare(&x, 1, "rank 0", &x, 1, "rank 0", &l);
