@@ -58,7 +58,6 @@ USES.cli := client move store safetensors native plan io table device layout bas
 ONLY.daemon.client := wire.h shared.h
 ONLY.cli.client := wire.h
 # Libraries besides libc and pthread: the room that includes their headers is the only one.
-LIBS.base := -lisal
 LIBS.io := -luring
 LIBS.cli := -ljansson -lm
 

@@ -980,7 +980,7 @@ static void cover_run(struct task *t)
 	struct table all = { 0 };
 
 	for (uint32_t r = 0; r < c->n && c->rc == 0; r++) {
-		c->need += move_part_bytes_max(&c->decl[r]->part);
+		c->need += move_part_bytes_max(&c->decl[r]->part, 0);
 		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
 	}
 	if (c->rc == 0)

@@ -201,7 +201,7 @@ char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes)
 static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struct ckpt_err *err)
 {
 	struct container_view v;
-	struct codec_section s[CONTAINER_SECT_MAX];
+	struct table_section s[CONTAINER_SECT_MAX];
 	int rc = container_decode(bytes, len, CONTAINER_DECLARATION, &v, err);
 
 	if (rc < 0)
@@ -209,13 +209,13 @@ static int decl_decode(const void *bytes, uint64_t len, struct table *ret, struc
 	for (uint32_t i = 0; i < v.map.nsect; i++) {
 		struct container_bytes b = container_view_get(&v, v.map.sect[i].kind);
 
-		s[i] = (struct codec_section){ .kind = b.kind,
+		s[i] = (struct table_section){ .kind = b.kind,
 					       .rec_bytes = b.rec_bytes,
 					       .len = b.len,
 					       .count = b.count,
 					       .bytes = b.p };
 	}
-	return codec_decode(s, v.map.nsect, NULL, 0, ret, err);
+	return table_decode(s, v.map.nsect, NULL, 0, ret, err);
 }
 
 static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg,
@@ -264,6 +264,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
 		rc = native_part_table(&d->table, rank, &d->part, &list, err);
+	if (rc == 0 && table_boxes_forget(&d->table) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 

@@ -67,7 +67,7 @@ static int part_reserve(struct persist *p, uint32_t r, struct ckpt_err *err)
 	struct part_file *f = &p->file[r];
 	bool direct = true;
 
-	return store_part_create(p->txn, r, move_part_bytes_max(&p->table[r]), &direct, f->name,
+	return store_part_create(p->txn, r, move_part_bytes_max(&p->table[r], 0), &direct, f->name,
 				 &f->fd, err);
 }
 
@@ -211,7 +211,7 @@ static void room_run(struct task *t)
 	uint64_t need = KEEP_SPARE;
 
 	for (uint32_t r = 0; r < p->world; r++)
-		need += move_part_bytes_max(&p->snap->rank[r].decl->part);
+		need += move_part_bytes_max(&p->snap->rank[r].decl->part, 0);
 	p->rc = keep_room(p->d, p->store, p->info.step, need, &p->err);
 	if (p->rc < 0)
 		return;

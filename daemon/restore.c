@@ -636,10 +636,11 @@ static bool is_damage(int rc)
 	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
 }
 
-/* Bytes that are wrong stay wrong; a device that could not read may read the next time. */
+/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot be read is passed
+ * over by this launch, and marked for nobody: it may be right for another version, or be there again. */
 static bool stays_damaged(int rc)
 {
-	return is_damage(rc) && rc != -EIO;
+	return rc == -EBADMSG;
 }
 
 struct from_files {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * container.c - the codec of container.h, for formats/native, the daemon and the client.
+ * container.c - container.h, encoded and decoded, for formats/native, the daemon and the client.
  * Invariant: what the builders emit passes the checks, and what passes the checks can be addressed
  * without further bounds checks: every section lies inside the file.
  */
@@ -71,6 +71,7 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 		.major = le16_of(CONTAINER_MAJOR),
 		.minor = le16_of(CONTAINER_MINOR),
 		.kind = le32_of(info->kind),
+		.incompat = le64_of(CONTAINER_V02),
 		.ro_compat = le64_of(info->ro_compat),
 		.compat = le64_of(info->compat),
 		.step = le64_of(info->step),
@@ -78,12 +79,14 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 		.wall_ns = le64_of(info->wall_ns),
 		.writer = le32_of(info->writer),
 		.world = le32_of(info->world),
+		.part_kind = le32_of(info->part_kind),
 		.chunk_log2 = info->chunk_log2,
 		.align_log2 = info->align_log2,
 		.hash = CONTAINER_HASH,
 	};
 	memcpy(h->uuid, info->uuid, sizeof h->uuid);
 	memcpy(h->job, info->job, sizeof h->job);
+	memcpy(h->checkpoint, info->checkpoint, sizeof h->checkpoint);
 	self = hash128(h, SELF_AT);
 	memcpy(h->self, self.b, sizeof h->self);
 }
@@ -99,27 +102,32 @@ bool container_is_older(const void *head_block)
 	return le16_get(h->minor) < 2 || !(incompat & CONTAINER_V02);
 }
 
+/* What an older version wrote, or one that promises nothing to this one. Before any other field is looked at. */
 static int version_check(const struct ck_head *h, struct ckpt_err *err)
 {
 	uint64_t incompat = le64_get(h->incompat);
+	uint16_t major = le16_get(h->major), minor = le16_get(h->minor);
 
-	if (le16_get(h->major) != CONTAINER_MAJOR)
-		return ckpt_error(
-			err, -EPROTONOSUPPORT,
-			"header at offset 0: format version %u.%u, but "
-			"this program reads version %u: use the ckptd that wrote it, or a "
-			"newer one",
-			le16_get(h->major), le16_get(h->minor), CONTAINER_MAJOR);
-	if (incompat)
-		return ckpt_error(err, -EPROTONOSUPPORT,
+	if (container_is_older(h))
+		return ckpt_error(err, -EPROTONOSUPPORT, CONTAINER_OLDER_TEXT ": use ckptd 0.1 for it");
+	if (major != CONTAINER_MAJOR)
+		return ckpt_newer(err, "header at offset 0: format %u.%u; this program reads %u.%u",
+				  major, minor, CONTAINER_MAJOR, CONTAINER_MINOR);
+	if (incompat & ~(uint64_t)CONTAINER_V02)
+		return ckpt_newer(err,
 				  "header at offset 0: it needs features %#" PRIx64
-				  " that this program lacks: use a newer ckptd",
-				  incompat);
+				  " that this program lacks",
+				  incompat & ~(uint64_t)CONTAINER_V02);
 	if (h->hash != CONTAINER_HASH)
-		return ckpt_error(err, -EPROTONOSUPPORT,
-				  "header at offset 0: checksum algorithm %u is "
-				  "unknown: use a newer ckptd",
+		return ckpt_newer(err, "header at offset 0: checksum algorithm %u is unknown",
 				  h->hash);
+	if (h->pad || !is_zero(h->zero, sizeof h->zero))
+		return ckpt_newer(
+			err,
+			"header at offset 0: a field that this program does not know is in use");
+	if (!le32_get(h->kind) || le32_get(h->kind) > CONTAINER_JOURNAL)
+		return ckpt_newer(err, "header at offset 0: file kind %" PRIu32 " is unknown",
+				  le32_get(h->kind));
 	return 0;
 }
 
@@ -136,12 +144,6 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 	r = version_check(h, err);
 	if (r < 0)
 		return r;
-	if (h->pad || !is_zero(h->zero, sizeof h->zero))
-		return ckpt_error(err, -EBADMSG,
-				  "header at offset 0: its unused bytes are not zero");
-	if (kind < CONTAINER_PART || kind > CONTAINER_JOURNAL)
-		return ckpt_error(err, -EBADMSG,
-				  "header at offset 0: file kind %" PRIu32 " is unknown", kind);
 	if (want_kind && kind != want_kind)
 		return ckpt_error(err, -EBADMSG,
 				  "header at offset 0: this is a %s where a %s belongs",
@@ -157,11 +159,13 @@ int container_head_check(const void *block, uint32_t want_kind, struct container
 		.wall_ns = le64_get(h->wall_ns),
 		.writer = le32_get(h->writer),
 		.world = le32_get(h->world),
+		.part_kind = le32_get(h->part_kind),
 		.chunk_log2 = h->chunk_log2,
 		.align_log2 = h->align_log2,
 	};
 	memcpy(ret_info->uuid, h->uuid, sizeof h->uuid);
 	memcpy(ret_info->job, h->job, sizeof h->job);
+	memcpy(ret_info->checkpoint, h->checkpoint, sizeof h->checkpoint);
 	return 0;
 }
 
@@ -171,7 +175,7 @@ static int map_check(const struct container_map *m, struct ckpt_err *err)
 	uint64_t tail_at = m->file_bytes - CONTAINER_BLOCK, end, bytes;
 
 	if (m->data_end < CONTAINER_BLOCK || m->data_end > tail_at)
-		return ckpt_error(err, -EBADMSG,
+		return ckpt_error(err, -EPROTO,
 				  "trailer at offset %" PRIu64 ": data that ends at %" PRIu64
 				  " does not lie between header and trailer",
 				  tail_at, m->data_end);
@@ -196,7 +200,7 @@ static int map_check(const struct container_map *m, struct ckpt_err *err)
 			if (m->sect[j].kind == s->kind)
 				why = "there is another of its kind";
 		if (why)
-			return ckpt_error(err, -EBADMSG,
+			return ckpt_error(err, -EPROTO,
 					  "trailer at offset %" PRIu64 ": section %" PRIu32
 					  " (kind %" PRIu32 ", offset %" PRIu64 ", %" PRIu64
 					  " bytes): %s",
@@ -274,15 +278,16 @@ static int tail_form_check(const struct ck_tail *t, uint64_t off, struct ckpt_er
 	bool clean = is_zero(&t->zero, sizeof t->zero) && is_zero(t->pad, sizeof t->pad);
 
 	if (n > CONTAINER_SECT_MAX)
-		return ckpt_error(err, -EBADMSG,
+		return ckpt_error(err, -EPROTO,
 				  "trailer at offset %" PRIu64 ": %" PRIu32
 				  " sections, more than %d",
 				  off, n, CONTAINER_SECT_MAX);
 	for (uint32_t i = 0; i < n; i++)
 		clean = clean && is_zero(&t->sect[i].zero, sizeof t->sect[i].zero);
 	if (!clean || !is_zero(t->sect + n, sizeof *t->sect * (CONTAINER_SECT_MAX - n)))
-		return ckpt_error(err, -EBADMSG,
-				  "trailer at offset %" PRIu64 ": its unused bytes are not zero",
+		return ckpt_newer(err,
+				  "trailer at offset %" PRIu64
+				  ": a field that this program does not know is in use",
 				  off);
 	return 0;
 }
@@ -358,7 +363,7 @@ int container_check(const struct container_info *info, const struct container_ma
 				  "header's: two files were mixed",
 				  off);
 	if (info->kind != CONTAINER_PART && m->data_end != CONTAINER_BLOCK)
-		return ckpt_error(err, -EBADMSG,
+		return ckpt_error(err, -EPROTO,
 				  "trailer at offset %" PRIu64 ": data up to %" PRIu64
 				  ", but a %s has none",
 				  off, m->data_end, kind_name(info->kind));
@@ -381,8 +386,7 @@ int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt
 {
 	if (!is_zero(p, (size_t)bytes))
 		return ckpt_error(err, -EBADMSG,
-				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not "
-				  "zero: the file is damaged",
+				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not zero",
 				  off, bytes);
 	return 0;
 }
@@ -494,9 +498,10 @@ int container_view_records(const struct container_view *v, uint32_t kind, uint32
 	const struct container_sect *s = container_map_find(&v->map, kind);
 
 	if (s && s->rec_bytes != rec_bytes)
-		return ckpt_error(err, -EBADMSG,
-				  "section of kind %" PRIu32 " at offset %" PRIu64 ": records of "
-				  "%" PRIu32 " bytes, but this program knows them with %" PRIu32,
+		return ckpt_newer(err,
+				  "section of kind %" PRIu32 " at offset %" PRIu64
+				  ": records of %" PRIu32
+				  " bytes; this program knows them with %" PRIu32,
 				  kind, s->off, s->rec_bytes, rec_bytes);
 	*ret_rec = s ? v->bytes + s->off : NULL;
 	*ret_count = s ? s->count : 0;

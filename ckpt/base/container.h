@@ -14,13 +14,17 @@
  * checked on reading.
  *
  * hash, self: hash128. `self` covers the other 4080 bytes of its block, a section's hash its bytes.
- * A block is believed only when its self is right; then its magic, then its version. An unknown
- * major or any incompat bit: refuse. ro_compat: may be read. compat and minor: ignored. The
+ * A block is believed only when its self is right; then its magic, its version, the rest. The
  * trailer's self stands for the whole file except the data area and the header, which repeats the
- * trailer's uuid.
+ * trailer's uuid. compat and minor versions above ours: ignored. ro_compat: may be read.
  *
- * Results: -EBADMSG the bytes are truncated, damaged or malformed, or of another kind;
- * -EPROTONOSUPPORT a newer version wrote them. Messages name the offset in the file and the reason.
+ * Results:
+ *	-EBADMSG	damaged or truncated (a sum is wrong), or another file than the one asked for
+ *	-EPROTO		the sums are right, and what is said contradicts itself
+ *	-EPROTONOSUPPORT "written by a newer version": the sums are right, and a value, flag, feature or
+ *			field that must be zero is one that this program does not know; or "format 0.0
+ *			of ckptd 0.1": a version before 0.2 wrote it
+ * Messages name the offset in the file and the reason.
  * Everything here is pure: no I/O, no state, any thread. Decoded bytes must not change meanwhile.
  */
 #ifndef CKPT_BASE_CONTAINER_H
@@ -32,7 +36,7 @@
 #define CONTAINER_BLOCK 4096  /* bytes of header and trailer, and the alignment of sections */
 #define CONTAINER_SECT_MAX 64 /* rows in the trailer's table */
 #define CONTAINER_MAJOR 0     /* 0: no promise that the next version reads it */
-#define CONTAINER_MINOR 0
+#define CONTAINER_MINOR 2
 #define CONTAINER_V02 UINT64_C(1) /* ck_head.incompat: every file since format 0.2 has this bit */
 #define CONTAINER_TESTED \
 	(UINT64_C(1) << 63) /* a bit of incompat that is never assigned: for tests */
@@ -61,7 +65,9 @@ struct ck_head {
 	uint8_t hash;			/* CONTAINER_HASH */
 	uint8_t pad;			/* zero */
 	le32 world;			/* ranks of which each has a part; 0: not said */
-	uint8_t zero[3972];
+	le32 part_kind;			/* of a part: the using format's; else 0 */
+	uint8_t checkpoint[16];		/* of a part: MANIFEST's uuid; else zero */
+	uint8_t zero[3952];
 	uint8_t self[16];
 };
 _Static_assert(sizeof(struct ck_head) == CONTAINER_BLOCK, "ck_head");
@@ -70,7 +76,7 @@ _Static_assert(offsetof(struct ck_head, uuid) == 40, "ck_head");
 _Static_assert(offsetof(struct ck_head, step) == 72, "ck_head");
 _Static_assert(offsetof(struct ck_head, writer) == 96, "ck_head");
 _Static_assert(offsetof(struct ck_head, world) == 104, "ck_head");
-_Static_assert(offsetof(struct ck_head, zero) == 108, "ck_head");
+_Static_assert(offsetof(struct ck_head, zero) == 128, "ck_head");
 _Static_assert(offsetof(struct ck_head, self) == 4080, "ck_head");
 
 struct ck_sect {
@@ -107,8 +113,9 @@ struct container_info {
 	uint16_t major, minor;	    /* read only; written as CONTAINER_MAJOR, CONTAINER_MINOR */
 	uint64_t ro_compat, compat; /* with ro_compat set by a newer version: do not rewrite */
 	uint8_t uuid[16], job[16];  /* job: container_job() */
+	uint8_t checkpoint[16];	    /* that a part was written for */
 	uint64_t step, generation, wall_ns;
-	uint32_t writer, world;
+	uint32_t writer, world, part_kind;
 	uint8_t chunk_log2, align_log2;
 };
 

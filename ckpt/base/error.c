@@ -67,6 +67,21 @@ int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
 	return text_end(&t, err, code);
 }
 
+int ckpt_newer(struct ckpt_err *err, const char *fmt, ...)
+{
+	struct text t = { .len = 0 };
+	va_list ap;
+
+	if (!err)
+		return -EPROTONOSUPPORT;
+	text_add(&t, "written by a newer version: ");
+	va_start(ap, fmt);
+	text_vadd(&t, fmt, ap);
+	va_end(ap);
+	text_add(&t, "; use the ckptd that wrote it, or a newer one");
+	return text_end(&t, err, -EPROTONOSUPPORT);
+}
+
 int ckpt_error_errno(struct ckpt_err *err, int eno, const char *fmt, ...)
 {
 	struct text t = { .len = 0 };

@@ -11,6 +11,10 @@
 int ckpt_error(struct ckpt_err *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* What is whole and says something that this program does not know: "written by a newer version: <sentence>; use
+ * the ckptd that wrote it, or a newer one". Returns -EPROTONOSUPPORT. */
+int ckpt_newer(struct ckpt_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Append ": <strerror>" for a system call that failed with errno `eno` (positive). Returns -eno. */
 int ckpt_error_errno(struct ckpt_err *err, int eno, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));

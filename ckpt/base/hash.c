@@ -91,6 +91,39 @@ struct hash128 hash128(const void *p, size_t bytes)
 	return hash_isa()->hash128(p, bytes);
 }
 
+#define STEP 4096 /* bytes between two requests */
+#define AHEAD (2 * STEP)
+
+void hash128_begin(struct hash128_state *s)
+{
+	hash_isa()->begin(s->of);
+}
+
+/* A processor does not guess beyond the end of a page: it is told what comes next. */
+static void ask_for(const uint8_t *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		__builtin_prefetch((const void *)((uintptr_t)p + i), 0, 2);
+}
+
+void hash128_add(struct hash128_state *s, const void *p, size_t bytes)
+{
+	const struct hash_isa *isa = hash_isa();
+
+	for (size_t at = 0, n; at < bytes; at += n) {
+		const uint8_t *q = (const uint8_t *)p + at;
+
+		n = MIN(bytes - at, (size_t)STEP);
+		ask_for(q + AHEAD, STEP);
+		isa->add(s->of, q, n);
+	}
+}
+
+struct hash128 hash128_end(const struct hash128_state *s)
+{
+	return hash_isa()->end(s->of);
+}
+
 static uint64_t block_sum(const struct hash_isa *s, const uint8_t *p, uint32_t elem_bytes,
 			  uint32_t at, uint32_t n)
 {

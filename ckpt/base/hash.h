@@ -7,8 +7,6 @@
  * hash128: XXH3-128 with seed 0, canonical (big-endian) 16 bytes, as xxhsum -H2 prints. The
  * header-only implementation is compiled once per instruction set and chosen at run time, because
  * the distribution's shared library has SSE2 code behind its plain symbols.
- * crc32c: Castagnoli, initial and final inversion, as iSCSI; zlib-style chaining:
- * crc32c(crc32c(0, a), b) == crc32c(0, ab).
  *
  * fingerprint of elements with row-major GLOBAL indices g and bit patterns v (the element's
  * little-endian bytes read as an unsigned integer):
@@ -45,20 +43,15 @@ struct hash128 {
 };
 
 struct hash128 hash128(const void *p, size_t bytes);
-uint32_t crc32c(uint32_t crc, const void *p, size_t bytes);
 
-/*
- * hash128 and crc32c of the same bytes, given piece by piece: both see a page before the next one, and
- * memory is asked for the pages to come.
- */
+/* hash128 of bytes that are given piece by piece; memory is asked for the pages to come. */
 #define HASH128_STATE 576 /* bytes of XXH3's state */
-struct chunk_sums {
-	_Alignas(64) uint8_t hash[HASH128_STATE];
-	uint32_t crc;
+struct hash128_state {
+	_Alignas(64) uint8_t of[HASH128_STATE];
 };
-void chunk_sums_begin(struct chunk_sums *s);
-void chunk_sums_add(struct chunk_sums *s, const void *p, size_t bytes);
-struct hash128 chunk_sums_end(const struct chunk_sums *s, uint32_t *ret_crc);
+void hash128_begin(struct hash128_state *s);
+void hash128_add(struct hash128_state *s, const void *p, size_t bytes);
+struct hash128 hash128_end(const struct hash128_state *s);
 
 /*
  * Sum over n elements of elem_bytes (1, 2, 4, 8, 16) each, contiguous at p, whose global indices

@@ -93,9 +93,10 @@
 	X(PART_IDENTITY_IGNORED, native, "a part's header is of this checkpoint") \
 	X(PART_BYTES_IGNORED, native, "a part is no longer than MANIFEST says") \
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
+	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
+	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
-	X(CHUNK_CRC_IGNORED, move, "a chunk has its CRC") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \
 	X(PIECE_PRINT_IGNORED, move, "verify compares the fingerprints of pieces") \

@@ -9,6 +9,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/manual.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/mark.h"
 #include <limits.h>
@@ -348,6 +349,7 @@ static void offer_tensors(struct complete *x)
 {
 	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
 	char full[2 * CKPT_NAME_MAX + 8], shape[256], what[320];
+	uint64_t dims[CKPT_DIMS_MAX];
 	struct subject s;
 
 	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
@@ -363,7 +365,7 @@ static void offer_tensors(struct complete *x)
 			if (again && i && !strcmp(e->component, t->tensor[i - 1].component))
 				continue; /* a blob of each rank */
 			snprintf(full, sizeof full, "%s/%s", e->component, e->name);
-			human_shape(e->ndim, e->shape, shape, sizeof shape);
+			human_shape(e->ndim, shown_shape(e, dims), shape, sizeof shape);
 			snprintf(what, sizeof what, "%s %s", dtype_name(e->dtype), shape);
 			offer(x, full, what);
 			/* A name without its component is understood too: for those who type one. */

@@ -13,7 +13,7 @@
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/store/lineage.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/target.h"
 #include <assert.h>
@@ -22,11 +22,12 @@
 #include <sys/statvfs.h>
 
 #define TOOL "ckptctl " CKPT_VERSION
-#define BATCH_MAX 512u	 /* parts that are open at once */
-#define FILES_SPARE 32u	 /* descriptors of everything but parts */
-#define BUFFERS_SHARE 4u /* of the memory, the share for the parts' buffers */
-#define SYNC_SHARE 20u	 /* a journal takes at most this part of the time */
-#define SPACE_SPARE MIB	 /* of directory entries, the journal and the like */
+#define ATTR_FROM "ckpt.from" /* what it was converted from */
+#define BATCH_MAX 512u	      /* parts that are open at once */
+#define FILES_SPARE 32u	      /* descriptors of everything but parts */
+#define BUFFERS_SHARE 4u      /* of the memory, the share for the parts' buffers */
+#define SYNC_SHARE 20u	      /* a journal takes at most this part of the time */
+#define SPACE_SPARE MIB	      /* of directory entries, the journal and the like */
 #define JOURNAL_BYTES_MAX GIB
 #define MESH_BYTES 512
 
@@ -84,11 +85,11 @@ static uint32_t batch_size(const struct conversion *c)
 /* What is made, as 16 bytes. */
 static int identity_make(struct conversion *c, struct ckpt_err *err)
 {
-	struct codec_section section[CODEC_SECTIONS_MAX];
-	struct hash128 hash[CODEC_SECTIONS_MAX + 2], all;
+	struct table_section section[TABLE_SECTIONS_MAX];
+	struct hash128 hash[TABLE_SECTIONS_MAX + 2], all;
 	struct arena a = { 0 };
 	uint32_t n;
-	int rc = codec_encode(c->o.target, false, &a, section, &n, err);
+	int rc = table_encode(c->o.target, false, &a, section, &n, err);
 
 	for (uint32_t i = 0; !rc && i < n; i++)
 		hash[i] = hash128(section[i].bytes, section[i].len);
@@ -108,6 +109,9 @@ static void part_names_make(struct conversion *c)
 
 	for (uint32_t i = 0; i < c->facts.world; i++) {
 		c->part[i].rank = i;
+		c->part[i].step = c->info.step;
+		c->part[i].generation = c->info.generation;
+		native_part_uuid(&c->info, i, c->part[i].uuid);
 		c->part[i].raw_bytes = c->parts.all.place[i].bytes;
 		snprintf(c->part[i].name, sizeof c->part[i].name, "w%04u-%02x%02x%02x%02x-000.part",
 			 i, u[0], u[1], u[2], u[3]);
@@ -358,9 +362,11 @@ static int whole_check(struct conversion *c, struct ckpt_err *err)
 		uint32_t at = table_find(&k->table, x->component, x->name, x->rank);
 		bool reduced = operand_dims(t, x) != 0;
 
-		if (at == TABLE_NONE || (!reduced && k->table.tensor[at].fp != x->fp))
+		if (at == TABLE_NONE ||
+		    (!reduced && x->fp_known &&
+		     (!k->table.tensor[at].fp_known || k->table.tensor[at].fp != x->fp)))
 			rc = -EBADMSG;
-		nprint += !reduced;
+		nprint += !reduced && x->fp_known;
 	}
 	c->facts.nprint = nprint;
 	c->facts.stored_bytes = k->stored_bytes;
@@ -711,14 +717,23 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 {
 	const struct checkpoint *src = c->o.src;
 	cleanup_free struct ckpt_note *note = calloc((size_t)src->nnote + 1, sizeof *note);
+	cleanup_free struct checkpoint_attr *attr = calloc((size_t)src->nattr + 1, sizeof *attr);
 	struct native_lineage line;
 	cleanup_free void *bytes = NULL;
+	char from[CKPT_JOB_MAX + 128];
 	uint8_t id[16];
+	uint32_t nattr = 0;
 	uint64_t len;
 	int rc;
 
-	if (!note)
+	if (!note || !attr)
 		return no_memory(err);
+	for (uint32_t i = 0; i < src->nattr; i++)
+		if (strcmp(src->attr[i].key, ATTR_FROM) != 0 && nattr < NATIVE_ATTRS_MAX - 1)
+			attr[nattr++] = src->attr[i];
+	snprintf(from, sizeof from, "%s, job %s, step %llu%s%s", src->format->name, src->job,
+		 (unsigned long long)src->step, src->id[0] ? ", id " : "", src->id);
+	attr[nattr++] = (struct checkpoint_attr){ ATTR_FROM, from };
 	for (uint32_t i = 0; i < src->nnote; i++)
 		note[i] =
 			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
@@ -726,6 +741,8 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 	line.tool = TOOL;
 	line.nnote = src->nnote;
 	line.note = note;
+	line.nattr = nattr;
+	line.attr = attr;
 	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
 				    &len, id, err);
 	/* They are on the disk; what opens it to see whether it is whole has them again. */

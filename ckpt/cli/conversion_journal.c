@@ -9,7 +9,7 @@ enum { CJ_WHO = 1, CJ_STATE, CJ_PARTS, CJ_SUMS, CJ_PRINTS, CJ_END };
 
 _Static_assert(sizeof(struct cj_state) == 48, "cj_state");
 _Static_assert(sizeof(struct cj_part) == 40, "cj_part");
-_Static_assert(sizeof(struct cj_sum) == 20, "cj_sum");
+_Static_assert(sizeof(struct cj_sum) == 16, "cj_sum");
 
 /* --- writing --- */
 
@@ -39,10 +39,8 @@ static void part_encode(const struct journal_part *p, struct cj_part *rec, struc
 		rec->nchunk = le64_of(p->at.nchunk);
 		memcpy(rec->hash, p->at.hash.b, sizeof rec->hash);
 	}
-	for (uint64_t i = 0; i < sums_of(p); i++) {
-		sum[i].crc = le32_of(p->at.sum[i].stored_crc);
+	for (uint64_t i = 0; i < sums_of(p); i++)
 		memcpy(sum[i].hash, p->at.sum[i].raw_hash.b, sizeof sum[i].hash);
-	}
 }
 
 static char *who_encode(const struct journal *j, struct arena *a, uint64_t *ret_len)
@@ -145,10 +143,8 @@ static int part_decode(const struct cj_part *rec, const struct cj_sum *sum, uint
 	chunk = arena_array(a, n + 1, sizeof *chunk);
 	if (!chunk)
 		return -ENOMEM;
-	for (uint64_t i = 0; i < n; i++) {
-		chunk[i].stored_crc = le32_get(sum[i].crc);
+	for (uint64_t i = 0; i < n; i++)
 		memcpy(chunk[i].raw_hash.b, sum[i].hash, sizeof chunk[i].raw_hash.b);
-	}
 	ret->at = (struct part_state){
 		.nchunk = n, .fill = le32_get(rec->fill), .hash = ret->root, .sum = chunk
 	};
@@ -238,8 +234,10 @@ int journal_prints(const struct journal *j, struct table *all, struct ckpt_err *
 			(unsigned long long)j->nprint, (unsigned long long)n);
 	n = 0;
 	for (uint32_t k = 0; k < all->npiece; k++)
-		if (j->part[all->piece[k].place].state != JOURNAL_NONE)
+		if (j->part[all->piece[k].place].state != JOURNAL_NONE) {
 			all->piece[k].fp = le64_get(j->print[n++]);
+			all->piece[k].fp_known = true;
+		}
 	return 0;
 }
 

@@ -30,7 +30,6 @@ struct cj_part {
 	uint8_t hash[16];
 };
 struct cj_sum {
-	le32 crc;
 	uint8_t hash[16];
 };
 

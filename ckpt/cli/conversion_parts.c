@@ -83,7 +83,7 @@ static int part_add(struct parts *p, uint32_t i, struct memo *memo, struct ckpt_
 			: table_put_piece(&p->all, &y, err);
 		p->bytes += y.len;
 	}
-	p->room[i] = move_part_bytes_max(&t);
+	p->room[i] = move_part_bytes_max(&t, 0);
 	table_free(&t);
 	return rc;
 }
@@ -132,15 +132,23 @@ int parts_table(const struct parts *p, uint32_t i, struct table *ret, struct ckp
 {
 	int rc = own_table(p->target, i, ret, err);
 
-	for (uint32_t k = 0; !rc && k < ret->npiece; k++)
-		ret->piece[k].fp = piece_of(p, i, ret, ret->piece[k].tensor)->fp;
+	for (uint32_t k = 0; !rc && k < ret->npiece; k++) {
+		const struct table_piece *had = piece_of(p, i, ret, ret->piece[k].tensor);
+
+		ret->piece[k].fp = had->fp;
+		ret->piece[k].fp_known = had->fp_known;
+	}
 	return rc;
 }
 
 void parts_keep(struct parts *p, uint32_t i, const struct table *t)
 {
-	for (uint32_t k = 0; k < t->npiece; k++)
-		piece_of(p, i, t, t->piece[k].tensor)->fp = t->piece[k].fp;
+	for (uint32_t k = 0; k < t->npiece; k++) {
+		struct table_piece *had = piece_of(p, i, t, t->piece[k].tensor);
+
+		had->fp = t->piece[k].fp;
+		had->fp_known = t->piece[k].fp_known;
+	}
 }
 
 void parts_free(struct parts *p)

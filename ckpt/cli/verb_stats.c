@@ -11,6 +11,7 @@
 #include "ckpt/cli/file_account.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/module_tree.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/operand.h"
 
@@ -168,7 +169,7 @@ static void put_words(struct output *o, const struct stats *s, const char *key,
 		if (at == ARRAY_LEN(row))
 			continue;
 		row[at].tensors++;
-		row[at].elements += x->numel;
+		row[at].elements += shown_numel(x);
 		row[at].bytes += tensor_bytes(x);
 	}
 	qsort(row, n, sizeof *row, sum_compare);
@@ -473,11 +474,11 @@ static int twins_make(struct stats *s, struct twins *w)
 	if (!w->x || !w->group)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < s->k->table.ntensor; i++)
-		w->known |= s->k->table.tensor[i].fp != 0;
+		w->known |= s->k->table.tensor[i].fp_known;
 	for (uint32_t i = 0; i < s->n; i++) {
 		const struct table_tensor *x = &s->k->table.tensor[s->id[i]];
 
-		if (!w->known || !x->numel || x->cls == CKPT_SINK)
+		if (!x->fp_known || !x->numel || x->cls == CKPT_SINK)
 			continue;
 		/* Zeros add nothing to a fingerprint, and only they: 0 is a tensor of zeros. */
 		if (!x->fp) {

@@ -9,7 +9,7 @@
 #include "ckpt/base/util.h"
 #include "ckpt/client/abi.h"
 #include "ckpt/client/handle.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -173,12 +173,17 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 	uint64_t span, numel = 1;
 	int64_t dense = 1;
 
-	*ret = (struct part_of){
-		.ptr = l->ptr, .ndim = t->ndim, .dense = true, .boxed = l->start || l->extent
-	};
+	*ret = (struct part_of){ .ptr = l->ptr,
+				 .ndim = t->ndim,
+				 .dense = true,
+				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: a ckpt_local needs both start and extent, or neither",
+				  t->component, t->name);
+	if (t->mode == CKPT_BOXES && t->ndim && !l->start)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: with CKPT_BOXES, each ckpt_local needs start and extent",
 				  t->component, t->name);
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		ret->start[d] = l->start ? l->start[d] : 0;
@@ -252,10 +257,22 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: ndim is %u: it must be at most %d, and shape must be set",
 				  t->component, t->name, t->ndim, CKPT_DIMS_MAX);
+	if (dtype_values(t->dtype) > 1 && !t->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: a tensor of %s needs a dimension: an element is a byte "
+				  "of %u values, which lie side by side in the last dimension; "
+				  "declare one value as shape [1]",
+				  t->component, t->name, dtype_name(t->dtype),
+				  dtype_values(t->dtype));
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
 		return ckpt_error(err, -EINVAL, "%s/%s has more than 2^63-1 elements", t->component,
 				  t->name);
-	if (t->mesh >= c->meshes.nmesh)
+	if (t->mesh == CKPT_ALONE && t->mode != CKPT_BOXES)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: mesh CKPT_ALONE needs mode CKPT_BOXES: a layout needs a "
+				  "mesh from ckpt_mesh",
+				  t->component, t->name);
+	if (t->mesh >= c->meshes.nmesh && t->mesh != CKPT_ALONE)
 		return ckpt_error(err, -EINVAL, "%s/%s: mesh %u was not declared with ckpt_mesh",
 				  t->component, t->name, t->mesh);
 	if ((t->nplace && !t->place) || (t->nlocal && !t->local) || t->nplace > CKPT_DIMS_MAX)
@@ -269,15 +286,55 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	return 0;
 }
 
+static struct layout layout_of(const struct ckpt_tensor *t)
+{
+	return (struct layout){
+		.mesh = t->mesh, .mode = t->mode, .nplace = t->nplace, .place = t->place
+	};
+}
+
+/* Nothing: with CKPT_BOXES too, where the boxes themselves say what the rank holds. */
+static int share_none(const struct ckpt_tensor *t, struct arena *a, struct indexset *ret,
+		      struct ckpt_err *err)
+{
+	struct indices *none = arena_array(a, t->ndim ? t->ndim : 1, sizeof *none);
+
+	if (!none)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	*ret = (struct indexset){ .ndim = t->ndim, .dim = none };
+	return 0;
+}
+
+static int share_take(ckpt *c, const struct ckpt_tensor *t, struct indexset *ret,
+		      struct ckpt_err *err)
+{
+	const struct mesh *m = t->mesh == CKPT_ALONE ? NULL : &c->meshes.mesh[t->mesh];
+	const struct layout l = layout_of(t);
+	uint32_t coord[CKPT_DIMS_MAX];
+	bool inside = !m || mesh_coord(m, c->rank, coord);
+	int rc;
+
+	if (t->mode == CKPT_BOXES && !inside && t->nlocal)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: this rank, %u, has boxes on a mesh in which it is not: "
+				  "for boxes that it holds alone, mesh is CKPT_ALONE",
+				  t->component, t->name, c->rank);
+	if (t->mode == CKPT_BOXES || !inside)
+		return share_none(t, &c->arena, ret, err);
+	rc = layout_share(m, &l, t->ndim, t->shape, coord, &c->arena, ret);
+	if (rc < 0)
+		return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory",
+				  t->component, t->name);
+	return 0;
+}
+
 static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	const struct mesh *m = &c->meshes.mesh[t->mesh];
-	struct layout l = {
-		.mesh = t->mesh, .mode = t->mode, .nplace = t->nplace, .place = t->place
-	};
+	static const struct mesh alone = { .nrank = 1 };
+	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
+	const struct layout l = layout_of(t);
 	struct arena *a = &c->arena;
-	uint32_t coord[CKPT_DIMS_MAX];
 	struct ckpt_err why;
 	int rc = layout_check(m, &l, t->ndim, &why);
 
@@ -295,18 +352,9 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) ||
 	    (t->nplace && !ret->t.place))
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	if (mesh_coord(m, c->rank, coord)) {
-		rc = layout_share(m, &l, t->ndim, t->shape, coord, a, &ret->share);
-		if (rc < 0)
-			return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory",
-					  t->component, t->name);
-	} else {
-		struct indices *none = arena_array(a, t->ndim ? t->ndim : 1, sizeof *none);
-
-		if (!none)
-			return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-		ret->share = (struct indexset){ .ndim = t->ndim, .dim = none };
-	}
+	rc = share_take(c, t, &ret->share, err);
+	if (rc < 0)
+		return rc;
 	ret->nlocal = t->nlocal;
 	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, &ret->local, err);
 }
@@ -605,10 +653,7 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++) {
 		const struct declared *d = &c->tensor[i];
-		struct layout l = { .mesh = d->t.mesh,
-				    .mode = d->t.mode,
-				    .nplace = d->t.nplace,
-				    .place = d->t.place };
+		const struct layout l = layout_of(&d->t);
 		struct table_tensor x = { .component = d->t.component,
 					  .name = d->t.name,
 					  .of = d->t.of,
@@ -616,6 +661,7 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 					  .elem_bytes = dtype_bytes(d->t.dtype),
 					  .role = d->t.role,
 					  .cls = d->t.cls,
+					  .layout = TABLE_NONE,
 					  .rank = TABLE_NONE,
 					  .ndim = d->t.ndim,
 					  .shape = d->t.shape };
@@ -623,7 +669,8 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 
 		if (d->dropped)
 			continue;
-		rc = table_add_layout(t, &l, &x.layout, err);
+		if (l.mesh != CKPT_ALONE)
+			rc = table_add_layout(t, &l, &x.layout, err);
 		if (rc == 0)
 			rc = table_add_tensor(t, &x, &id, err);
 		if (rc == 0)
@@ -718,8 +765,8 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	struct container_info info = { .kind = CONTAINER_DECLARATION,
 				       .writer = c->rank,
 				       .generation = c->generation };
-	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct container_bytes b[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
+	struct container_bytes b[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	uint32_t n = 0;
@@ -731,7 +778,7 @@ int declare_encode(ckpt *c, struct ckpt_err *err)
 	if (rc == 0)
 		rc = table_of_memory(c, &t, err);
 	if (rc == 0)
-		rc = codec_encode(&t, true, &a, s, &n, err);
+		rc = table_encode(&t, true, &a, s, &n, err);
 	for (uint32_t i = 0; i < n; i++)
 		b[i] = (struct container_bytes){ .kind = s[i].kind,
 						 .rec_bytes = s[i].rec_bytes,

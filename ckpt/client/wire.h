@@ -136,7 +136,7 @@ struct wire_adopt {
 	uint64_t bytes, step, mark_ns;
 };
 
-/* The memfd: a container (kind DECLARATION) with the sections of table/codec.h; place i is segment
+/* The memfd: a container (kind DECLARATION) with the sections of table/encode.h; place i is segment
  * i. */
 struct wire_declare {
 	struct wire_head head;

@@ -34,28 +34,27 @@ struct chunk file_chunk(const struct format_file *f, uint64_t i)
 static const struct chunk *chunk_like(const struct format_file *f, const struct chunk *c,
 				      const void *stored)
 {
+	struct hash128 h = hash128(stored, c->raw_len);
+
 	for (uint64_t i = 0; i < f->nchunk; i++)
 		if (f->chunk[i].raw_len == c->raw_len &&
-		    crc32c(0, stored, c->stored_len) == f->chunk[i].stored_crc)
+		    !memcmp(h.b, f->chunk[i].raw_hash.b, sizeof h.b))
 			return &f->chunk[i];
 	return c;
 }
 
 const char *chunk_fault(const struct format_file *f, const struct chunk *c, const void *stored)
 {
-	struct chunk_sums sums;
+	struct hash128_state sum;
 	struct hash128 h;
-	uint32_t crc;
 
 	if (!f->chunk)
 		return NULL;
 	if (MUTANT(CHUNK_SUM_ANYWHERE))
 		c = chunk_like(f, c, stored);
-	chunk_sums_begin(&sums);
-	chunk_sums_add(&sums, stored, c->raw_len); /* stored raw: chunk_known */
-	h = chunk_sums_end(&sums, &crc);
-	if (!MUTANT(CHUNK_CRC_IGNORED) && crc != c->stored_crc)
-		return "the CRC-32C of its bytes is wrong";
+	hash128_begin(&sum);
+	hash128_add(&sum, stored, c->raw_len); /* stored raw: chunk_known */
+	h = hash128_end(&sum);
 	if (!MUTANT(CHUNK_HASH_IGNORED) && memcmp(h.b, c->raw_hash.b, sizeof h.b) != 0)
 		return "the hash of its bytes is wrong";
 	return NULL;
@@ -66,9 +65,7 @@ int chunk_known(const struct format_file *f, uint64_t i, struct ckpt_err *err)
 	const struct chunk c = file_chunk(f, i);
 
 	if (c.codec != CODEC_RAW)
-		return ckpt_error(err, -EPROTONOSUPPORT,
-				  "%s: chunk %llu has codec %u, which this version does not know",
-				  f->name, (unsigned long long)i, c.codec);
+		return ckpt_newer(err, "%s: chunk %llu has codec %u", f->name, (unsigned long long)i, c.codec);
 	if (c.stored_len != c.raw_len || c.raw_len > (uint64_t)1 << file_chunk_log2(f) ||
 	    c.off > (uint64_t)INT64_MAX - c.stored_len)
 		return ckpt_error(err, -EPROTO,

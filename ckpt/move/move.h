@@ -54,7 +54,7 @@ void move_close(struct move_files *f);
 
 /*
  * Files to memory: plan from ckpt->table. Each needed chunk is read once, in large sequential
- * blocks, its CRC and hash checked, then scattered to all destinations. Damage: -EBADMSG naming
+ * blocks, its hash checked, then scattered to all destinations. Damage: -EBADMSG naming
  * file, offset, tensor; a short file -EBADMSG. -EPROTO: the chunks do not hold what the pieces say.
  * The destinations are undefined after an error. Files without a chunk map are read unchecked.
  *
@@ -96,7 +96,7 @@ struct move_write {
 };
 
 /*
- * Memory to a new part file: hash, CRC and fingerprint each chunk of the raw space, write header,
+ * Memory to a new part file: hash and fingerprint each chunk of the raw space, write header,
  * data, sections, trailer. raw: page-aligned, of t->place[0].bytes rounded up to 4 KiB, must not
  * change. Bytes between the pieces of a chunk are written as they are (keep them zero, so that
  * equal states give equal files); behind a chunk's last piece zeros are written whatever lies
@@ -108,8 +108,8 @@ struct move_write {
 int move_write_part(const struct move_write *x, int fd, const void *raw, struct table *t,
 		    const struct native_info *info, uint32_t rank, struct native_part *ret_part,
 		    struct ckpt_err *err);
-/* Upper bound of the file's size, for fallocate. */
-uint64_t move_part_bytes_max(const struct table *t);
+/* Upper bound of the file's size, for fallocate. nsource: other parts that it names. */
+uint64_t move_part_bytes_max(const struct table *t, uint32_t nsource);
 
 /* Fingerprint of a piece whose elements lie row-major at p. */
 uint64_t move_fingerprint(const struct table *t, const struct table_piece *piece, const void *p);
@@ -136,11 +136,11 @@ void move_subset_size(const struct checkpoint *c, const struct move_subset *subs
 		      struct move_verified *ret);
 
 /*
- * Read every byte of the data areas: chunk hashes and CRCs, zero padding, piece fingerprints
+ * Read every byte of the data areas: chunk hashes, zero padding, piece fingerprints
  * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
- * fault, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
+ * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
  * are. Files that are lost are passed by: their damage has been told.
  */
 int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,

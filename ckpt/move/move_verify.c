@@ -122,7 +122,7 @@ static bool picking_next(struct picking *x)
 
 static void tell(struct verifying *k, const struct format_fault *x)
 {
-	if (!k->nfault++)
+	if (!format_fault_is_odd(x) && !k->nfault++)
 		snprintf(k->first_text, sizeof k->first_text, "%s, offset %llu: %s", x->file,
 			 (unsigned long long)x->offset, x->text);
 	if (k->fault)
@@ -296,7 +296,7 @@ static void pieces_tell(struct verifying *k)
 		const struct format_file *f = &k->f->ckpt->file[p->place];
 		uint64_t sum = atomic_load_explicit(&k->sum[i], memory_order_relaxed);
 
-		if (!f->chunk || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
+		if (!f->chunk || !p->fp_known || sum == p->fp || MUTANT(PIECE_PRINT_IGNORED) ||
 		    atomic_load_explicit(&k->spoilt[i], memory_order_relaxed))
 			continue;
 		table_tensor_print(&t->tensor[p->tensor], label, sizeof label);

@@ -103,12 +103,16 @@ static uint64_t chunk_bytes(const struct table *t)
 	return end + nchunk * sizeof(struct ck_chunk);
 }
 
-uint64_t move_part_bytes_max(const struct table *t)
+uint64_t move_part_bytes_max(const struct table *t, uint32_t nsource)
 {
 	/* Header, trailer, and each section's way to the next 4 KiB. */
-	uint64_t bytes = (uint64_t)NATIVE_ALIGN * (2 + CODEC_SECTIONS_MAX + 1);
+	uint64_t bytes = (uint64_t)NATIVE_ALIGN * (2 + TABLE_SECTIONS_MAX + 2);
 
 	bytes += chunk_bytes(t) + table_strings(t);
+	bytes += t->naverage * sizeof(struct ck_average);
+	bytes += nsource * (sizeof(struct ck_part) + NATIVE_NAME_MAX + 1);
+	for (uint32_t i = 0; i < t->naverage; i++)
+		bytes += strlen(t->average[i].name) + strlen(t->average[i].schedule) + 2;
 	for (uint32_t i = 0; i < t->nmesh; i++)
 		bytes += sizeof(struct ck_mesh) +
 			 4 * (2 * (uint64_t)t->mesh[i].ndim + t->mesh[i].nrank);

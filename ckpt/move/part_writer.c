@@ -197,21 +197,21 @@ static int chunk_pass(struct part_writer *w, uint64_t i, const uint8_t *p)
 	const struct part_io *io = w->io;
 	struct chunk *c = &w->chunk[i];
 	struct tap_span s = { .t = w->t, .rank = w->rank };
-	struct chunk_sums sums;
+	struct hash128_state sum;
 	int e = 0;
 
-	chunk_sums_begin(&sums);
+	hash128_begin(&sum);
 	for (uint64_t at = 0; at < c->raw_len && e >= 0; at += s.len) {
 		s.p = p + at;
 		s.off = (i << NATIVE_CHUNK_LOG2) + at;
 		s.len = (uint32_t)MIN(c->raw_len - at, TAP_SPAN_BYTES);
 		s.last = at + s.len == c->raw_len;
-		chunk_sums_add(&sums, s.p, s.len);
+		hash128_add(&sum, s.p, s.len);
 		span_fingerprint(w, &s);
 		for (uint32_t k = 0; k < io->ntap && e >= 0; k++)
 			e = io->tap[k].span(io->tap[k].ctx, &s);
 	}
-	c->raw_hash = chunk_sums_end(&sums, &c->stored_crc);
+	c->raw_hash = hash128_end(&sum);
 	if (e < 0 && !w->io->fail.code)
 		ckpt_error(&w->io->fail, e, "%s: what is made of its bytes on the way failed: %s",
 			   w->t->place[0].name, strerror(-e));
@@ -362,6 +362,11 @@ int part_writer_finish(struct part_writer *w, struct native_part *ret, struct ck
 	if (bounced_write(w, tail, len, w->data_end) < 0)
 		return failed(io, err);
 	ret->rank = w->rank;
+	ret->kind = w->info->role ? w->info->role->kind : PART_MAIN;
+	ret->group = w->info->role ? w->info->role->group : 0;
+	ret->step = w->info->step;
+	ret->generation = w->info->generation;
+	native_part_uuid(w->info, w->rank, ret->uuid);
 	ret->file_bytes = w->data_end + len;
 	ret->raw_bytes = w->t->place[0].bytes;
 	ret->table = w->t;
@@ -397,10 +402,8 @@ static int state_take(struct part_writer *w, const struct part_state *s, struct 
 	    (s->nchunk < w->nchunk ? s->fill >= MAX(w->chunk[s->nchunk].raw_len, 1u) : s->fill))
 		return ckpt_error(err, -EBADMSG, "%s: what was saved of it is of another part",
 				  w->t->place[0].name);
-	for (uint64_t i = 0; i < s->nchunk; i++) {
+	for (uint64_t i = 0; i < s->nchunk; i++)
 		w->chunk[i].raw_hash = s->sum[i].raw_hash;
-		w->chunk[i].stored_crc = s->sum[i].stored_crc;
-	}
 	w->next = s->nchunk;
 	w->fill = s->fill;
 	if (!s->fill)
@@ -431,6 +434,7 @@ static int writer_begin(struct part_writer *w, const struct part_state *from, st
 				w->t->place[0].name);
 		if (!from)
 			w->t->piece[i].fp = 0;
+		w->t->piece[i].fp_known = true;
 	}
 	if (!head || place_pieces_make(w->t, &w->pieces) < 0)
 		return ckpt_error(err, -ENOMEM, "out of memory for the sums of a part");

@@ -48,7 +48,7 @@ struct part_state {
 };
 
 /*
- * fd and t as move_write_part has them; t must outlive the writer and gets the fingerprints.
+ * fd and t as move_write_part has them; info and t must outlive the writer and gets the fingerprints.
  * from: NULL for a new part; else fd, which must be readable, is the same file again, t's pieces
  * have the fingerprints that they had, and all that follows the state is written anew. -EBADMSG:
  * the file does not hold what it says.

@@ -313,6 +313,7 @@ static int view_fill(struct reducing *r, const struct group *g, uint32_t fixed, 
 			continue;
 		p.tensor = view_tensor;
 		p.fp = i;
+		p.fp_known = true;
 		e = table_put_piece(&view[only == UINT32_MAX ? k : 0], &p, NULL);
 		if (e < 0)
 			return -ENOMEM;

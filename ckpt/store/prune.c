@@ -366,8 +366,10 @@ static int verify(struct pruning *p)
 		p->ret->quarantined++;
 		st->state = STORE_QUARANTINED;
 		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
-		/* Where it cannot be written it still counts for this call. */
-		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
+		/* A sum is wrong, for everybody. Where that cannot be written, or is another fault, it counts
+		 * for this call. */
+		if (r == -EBADMSG)
+			(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
 		return 1;
 	}
 	if (r < 0) {

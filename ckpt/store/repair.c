@@ -418,7 +418,7 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	st->seq = at.line.seq;
 	marks_drop(x, st);
 	r = x->o->verify(x->o->arg, st, fd, err);
-	if (is_damage(r))
+	if (r == -EBADMSG)
 		(void)store_mark_set(x->s, st, MARK_BAD, NULL, 0, err->msg, NULL);
 	if (r)
 		return ckpt_error_prefix(err, r, "it has a MANIFEST again, and is in quarantine");

@@ -254,8 +254,9 @@ struct parts_check {
 	bool no_memory;
 };
 
-static int parts_look(void *arg, const char *name, uint64_t file_bytes)
+static int parts_look(void *arg, const struct native_part *part)
 {
+	const char *name = part->name;
 	struct parts_check *x = arg;
 	struct io_stat st;
 	int r = io_stat_at(x->s->ops, x->fd, name, &st);
@@ -264,10 +265,10 @@ static int parts_look(void *arg, const char *name, uint64_t file_bytes)
 		(void)snprintf(x->why, sizeof x->why, "part %s is missing", name);
 	else if (r == -EISDIR || r == -EINVAL || r == -ELOOP)
 		(void)snprintf(x->why, sizeof x->why, "part %s is not a regular file", name);
-	else if (!r && st.bytes != file_bytes)
+	else if (!r && st.bytes != part->file_bytes)
 		(void)snprintf(x->why, sizeof x->why,
 			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name,
-			       st.bytes, file_bytes);
+			       st.bytes, part->file_bytes);
 	else if (!r && x->links)
 		x->no_memory |= links_add(x->links, &st) != 0;
 	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */

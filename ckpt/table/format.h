@@ -8,20 +8,26 @@
 #include "ckpt/base/hash.h"
 #include "ckpt/base/source.h"
 #include "ckpt/table/table.h"
+#include <string.h>
 
 enum { CODEC_RAW = 0 }; /* chunk codecs; others come with coding */
 
 /*
  * Chunk i of a file holds raw bytes [i << chunk_log2, + raw_len). raw_len 0: a hole, nothing
- * stored.
+ * stored. Chunks ascend in the file and do not overlap; what lies between them is zero.
  */
 struct chunk {
 	uint64_t off; /* in the file */
 	uint32_t stored_len, raw_len;
-	uint32_t stored_crc; /* CRC-32C of the stored bytes */
-	uint8_t codec;
+	uint8_t codec, codec_ver;
+	uint8_t elem_bytes;	 /* of all pieces in it; 0 for a hole */
+	uint32_t source, base;	 /* UINT32_MAX: none */
+	uint32_t stored_crc;	 /* CRC-32C of the stored bytes where they are coded; else 0 */
 	struct hash128 raw_hash; /* of the raw bytes */
 };
+
+/* What a file of a checkpoint holds. The numbers are on disk. */
+enum part_kind { PART_MAIN, PART_CONST, PART_AVERAGE };
 
 /* One file, which is also one place of the table, with the same number. */
 struct format_file {
@@ -34,6 +40,10 @@ struct format_file {
 	uint64_t data_off, data_end; /* the part of the file that chunks may occupy; gaps in it
 					 * are zero */
 	uint32_t rank;		     /* writer */
+	uint32_t kind, group; /* enum part_kind; which of those of one writer, kind and step */
+	/* When it was written: the checkpoint's, or older (then it is a link to that step's file). */
+	uint64_t step, generation;
+	uint8_t uuid[16]; /* of this file: two with the same are one; zero: it has none */
 	bool lost;   /* its metadata could not be believed: name and rank are all that is known */
 	bool unread; /* open_some did not read its metadata: it has no pieces and chunks here */
 };
@@ -56,19 +66,28 @@ struct checkpoint {
 		const char *key;
 		double value;
 	} * note;
+	uint32_t nattr;
+	struct checkpoint_attr {
+		const char *key, *value;
+	} * attr;	       /* by key */
 	uint64_t stored_bytes; /* of all files, metadata included */
+	uint64_t linked_bytes; /* of these: in files that an older step wrote */
+	uint32_t npart;	       /* files with data; of a summary, too */
 	/* Entries of the directory that are none of the checkpoint's, which are ignored: how many, and the names of
 	 * the first CHECKPOINT_FOREIGN. Not known where `some`, and of a summary */
 	uint32_t nforeign;
 	const char *foreign[CHECKPOINT_FOREIGN];
 	bool partial; /* some files are lost, and their pieces with them: open_partial */
-	bool some;    /* some files are unread, and their pieces are missing: open_some */
+	bool newer; /* notes or attributes have a form that this program does not know: left out */
+	bool some;  /* some files are unread, and their pieces are missing: open_some */
 };
 
 /*
  * What verify found. kind: "checksum", "truncated", "missing", "unexpected" (more bytes than there should be, or
  * no regular file), "padding",
- * "malformed", "mismatch", "coverage", "unreadable" (the device or the permissions, not the bytes).
+ * "malformed", "newer" (a newer version wrote it: nothing is known to be wrong), "mismatch", "coverage",
+ * "unreadable" (the device or the permissions, not the bytes). "padding" (bytes that nothing uses are not
+ * zero) concerns no tensor: opening succeeds.
  * file "" and offset 0 where it does not apply; tensor "" likewise.
  */
 struct format_fault {
@@ -76,10 +95,16 @@ struct format_fault {
 	uint64_t offset, length;
 };
 typedef void format_fault_fn(void *arg, const struct format_fault *fault);
+/* Is it no more than odd? Bytes that nothing uses are not zero: all that the checkpoint holds is right. */
+static inline bool format_fault_is_odd(const struct format_fault *f)
+{
+	return f->kind && !strcmp(f->kind, "padding");
+}
 
 /*
- * Which files are needed? k: what all files share, without pieces (the table is sealed); needed:
- * [k->world], by rank, all false. < 0 ends the opening with that result and err.
+ * Which ranks' files are needed? k: what all files share, without pieces (the table is sealed); needed:
+ * [k->world], by rank, all false. < 0 ends the opening with that result and err. All files of a chosen
+ * rank are read.
  */
 typedef int format_choose_fn(void *arg, const struct checkpoint *k, bool *needed,
 			     struct ckpt_err *err);

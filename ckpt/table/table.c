@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE };
+enum { CAP_MESH, CAP_LAYOUT, CAP_TENSOR, CAP_PIECE, CAP_PLACE, CAP_AVERAGE };
 
 struct table_slot {
 	uint32_t hash;
@@ -358,6 +358,35 @@ char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes)
 	return buf;
 }
 
+char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES])
+{
+	snprintf(buf, TABLE_KEY_BYTES, "%s/%s", x->component, x->name);
+	return buf;
+}
+
+uint32_t table_find_key(const struct table *t, const char *key)
+{
+	const char *slash = strchr(key, '/');
+	char component[CKPT_NAME_MAX + 1];
+
+	if (!slash || slash - key > CKPT_NAME_MAX)
+		return TABLE_NONE;
+	memcpy(component, key, (size_t)(slash - key));
+	component[slash - key] = 0;
+	return table_find(t, component, slash + 1, TABLE_NONE);
+}
+
+struct piece_bytes table_piece_bytes(const struct table *t, const struct table_piece *p)
+{
+	if (p->flags & PIECE_DERIVED)
+		return (struct piece_bytes){ .off = p->from,
+					     .len = p->set.numel * sizeof(float),
+					     .elem = sizeof(float) };
+	return (struct piece_bytes){ .off = p->off,
+				     .len = p->len,
+				     .elem = t->tensor[p->tensor].elem_bytes };
+}
+
 static void out_placement(struct out *o, const struct mesh *m, const struct ckpt_placement *p)
 {
 	static const char *const reduction[] = { "sum", "avg", "min", "max", "product" };
@@ -401,6 +430,10 @@ char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size
 	}
 	l = &t->layout[layout];
 	m = &t->mesh[l->mesh];
+	if (l->mode == CKPT_BOXES) {
+		out(&o, "boxes");
+		return buf;
+	}
 	out(&o, "%s", mode[l->mode]);
 	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
 		out(&o, "%s", sep);
@@ -441,8 +474,15 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -ENAMETOOLONG,
 				  "%s: a component, name or 'of' is longer than %d bytes", LABEL(x),
 				  CKPT_NAME_MAX);
+	if (strchr(x->component, '/'))
+		return ckpt_error(err, -EINVAL, "%s: a component has no '/'", LABEL(x));
 	if (!dtype_bytes(x->dtype))
 		return ckpt_error(err, -EINVAL, "%s: unknown dtype %u", LABEL(x), x->dtype);
+	if (dtype_values(x->dtype) > 1 && !x->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a tensor of %s without dimensions is not possible: an "
+				  "element is %u values of the last dimension",
+				  LABEL(x), dtype_name(x->dtype), dtype_values(x->dtype));
 	if (x->role > CKPT_COUNTER)
 		return ckpt_error(err, -EINVAL, "%s: unknown role %u", LABEL(x), x->role);
 	if (x->cls > CKPT_SINK)
@@ -458,6 +498,14 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -EINVAL,
 				  "%s: a blob must be one-dimensional U8 without a layout",
 				  LABEL(x));
+	if (x->media && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(err, -EINVAL, "%s: only a blob has a content type", LABEL(x));
+	if (x->made > t->naverage || (x->made && x->flags & TENSOR_BLOB))
+		return ckpt_error(err, -EINVAL,
+				  "%s: average %u of %u does not exist, or it is a blob", LABEL(x),
+				  x->made - 1, t->naverage);
+	if (!x->fp_known && x->fp)
+		return ckpt_error(err, -EINVAL, "%s: a fingerprint that is not known", LABEL(x));
 	if (x->rank != TABLE_NONE && !(x->flags & TENSOR_BLOB))
 		return ckpt_error(err, -EINVAL, "%s: only a blob can belong to one rank", LABEL(x));
 	if (x->layout == TABLE_NONE)
@@ -469,13 +517,68 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	return r < 0 ? ckpt_error_prefix(err, r, "%s", LABEL(x)) : 0;
 }
 
+static bool averages_equal(const struct table_average *x, const struct table_average *y)
+{
+	return !strcmp(x->schedule, y->schedule) &&
+	       !memcmp(&x->product, &y->product, sizeof x->product) && x->updates == y->updates &&
+	       x->last_step == y->last_step && x->since == y->since &&
+	       !memcmp(x->history, y->history, sizeof x->history) &&
+	       !((x->flags ^ y->flags) & ~(uint32_t)AVERAGE_MIXED);
+}
+
+int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
+		      struct ckpt_err *err)
+{
+	struct table_average *to;
+	int r;
+
+	must_own(t);
+	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
+	    !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
+	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
+		return ckpt_error(err, -EINVAL, "an average without a name, or with unknown flags");
+	for (uint32_t i = 0; i < t->naverage; i++) {
+		to = &t->average[i];
+		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
+			continue;
+		if (!averages_equal(to, x))
+			to->flags |= AVERAGE_MIXED;
+		if (ret_id)
+			*ret_id = i;
+		return 0;
+	}
+	r = GROW(t, CAP_AVERAGE, average, naverage, TABLE_AVERAGES_MAX);
+	if (r < 0)
+		return no_room(err, r, "averages", TABLE_AVERAGES_MAX);
+	to = &t->average[t->naverage];
+	*to = *x;
+	to->name = arena_str(&t->arena, x->name);
+	to->schedule = arena_str(&t->arena, x->schedule);
+	if (!to->name || !to->schedule)
+		return no_room(err, -ENOMEM, "averages", TABLE_AVERAGES_MAX);
+	if (ret_id)
+		*ret_id = t->naverage;
+	t->naverage++;
+	return 0;
+}
+
+int table_shape_count(struct table_tensor *x)
+{
+	uint64_t values = dtype_values(x->dtype), bytes;
+
+	if (shape_numel(x->ndim, x->shape, &x->numel) < 0 ||
+	    ckpt_mul(x->numel, MAX(x->elem_bytes, values), &bytes) < 0 || bytes > INT64_MAX ||
+	    (x->ndim && x->shape[x->ndim - 1] > INT64_MAX / values))
+		return -EOVERFLOW;
+	return 0;
+}
+
 int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err)
 {
 	struct table_tensor y = *x;
 	struct table_slot *slot;
 	uint32_t hash;
-	uint64_t bytes;
 	int r;
 
 	must_own(t);
@@ -483,8 +586,7 @@ int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 	if (r < 0)
 		return r;
 	y.elem_bytes = dtype_bytes(y.dtype);
-	if (shape_numel(y.ndim, y.shape, &y.numel) < 0 ||
-	    ckpt_mul(y.numel, y.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
+	if (table_shape_count(&y) < 0)
 		return ckpt_error(err, -EOVERFLOW, "%s: the shape has more than 2^63 - 1 bytes",
 				  LABEL(&y));
 	r = GROW(t, CAP_TENSOR, tensor, ntensor, TABLE_TENSORS_MAX);
@@ -582,8 +684,16 @@ static int piece_check(const struct table *t, struct table_piece *p, struct ckpt
 				  p->tensor, t->ntensor, p->place, t->nplace);
 	x = &t->tensor[p->tensor];
 	at = &t->place[p->place];
-	if (p->flags)
+	if (p->flags & ~(uint32_t)(PIECE_DERIVED | PIECE_TRUSTED) || p->flags == PIECE_TRUSTED)
 		return ckpt_error(err, -EINVAL, "%s: unknown piece flags 0x%x", LABEL(x), p->flags);
+	if (p->flags && (x->cls != CKPT_DERIVED || !*x->of || p->stride))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: a derived piece of a tensor that is not derived, or with strides",
+			LABEL(x));
+	if (!p->fp_known && p->fp)
+		return ckpt_error(err, -EINVAL, "%s: a piece's fingerprint that is not known",
+				  LABEL(x));
 	if (p->set.ndim != x->ndim)
 		return ckpt_error(err, -EINVAL,
 				  "%s: a piece with %u dimensions of a tensor with %u", LABEL(x),
@@ -767,14 +877,101 @@ void table_free(struct table *t)
 	*t = (struct table){ 0 };
 }
 
+/* --- boxes --- */
+
+bool table_is_boxes(const struct table *t, const struct table_tensor *x)
+{
+	if (x->layout == TABLE_NONE)
+		return !(x->flags & TENSOR_BLOB);
+	return t->layout[x->layout].mode == CKPT_BOXES;
+}
+
+/* From 1 where it goes and 0 where it stays to new numbers. */
+static void renumber(uint32_t *to, uint32_t n)
+{
+	uint32_t stay = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = to[i] ? TABLE_NONE : stay++;
+}
+
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout)
+{
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		ret_layout[i] = t->layout[i].mode == CKPT_BOXES;
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		ret_mesh[i] = 0;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 1;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (!ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 0;
+	renumber(ret_mesh, t->nmesh);
+	renumber(ret_layout, t->nlayout);
+}
+
+int table_boxes_forget(struct table *t)
+{
+	cleanup_free uint32_t *mesh = calloc((size_t)t->nmesh + 1, sizeof *mesh);
+	cleanup_free uint32_t *layout = calloc((size_t)t->nlayout + 1, sizeof *layout);
+	uint32_t nmesh = 0, nlayout = 0;
+
+	assert(t->sealed && !t->borrows);
+	if (!mesh || !layout)
+		return -ENOMEM;
+	table_boxes_numbers(t, mesh, layout);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].layout != TABLE_NONE)
+			t->tensor[i].layout = layout[t->tensor[i].layout];
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (layout[i] != TABLE_NONE) {
+			t->layout[nlayout] = t->layout[i];
+			t->layout[nlayout++].mesh = mesh[t->layout[i].mesh];
+		}
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		if (mesh[i] != TABLE_NONE)
+			t->mesh[nmesh++] = t->mesh[i];
+	t->nlayout = nlayout;
+	t->nmesh = nmesh;
+	return 0;
+}
+
 /* --- comparing and merging --- */
+
+/* Of the same average, by its name and rule. */
+static bool made_alike(const struct table *x, const struct table_tensor *p, const struct table *y,
+		       const struct table_tensor *q)
+{
+	const struct table_average *a, *b;
+
+	if (!p->made || !q->made)
+		return p->made == q->made;
+	a = &x->average[p->made - 1];
+	b = &y->average[q->made - 1];
+	return a->rule == b->rule && !strcmp(a->name, b->name);
+}
+
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
+			    size_t bytes)
+{
+	struct out o = { .buf = buf, .bytes = bytes };
+	char layout[400], mesh[128];
+
+	*buf = 0;
+	if (x->layout == TABLE_NONE)
+		out(&o, "boxes");
+	else
+		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
+		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+}
 
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
 			  const struct table *y, uint32_t y_tensor, const char *y_who,
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[400], b[400];
+	char label[LABEL_BYTES], a[560], b[560];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -798,6 +995,15 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 		ckpt_errlist_add(ret_list, "%s: a %s on %s, a %s on %s", label,
 				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
 				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
+	if (p->media != q->media)
+		ckpt_errlist_add(ret_list, "%s: content type %u on %s, %u on %s", label, p->media,
+				 x_who, q->media, y_who);
+	if (!made_alike(x, p, y, q))
+		ckpt_errlist_add(ret_list, "%s: %s %s on %s, %s %s on %s", label,
+				 p->made ? "made by average" : "declared",
+				 p->made ? x->average[p->made - 1].name : "", x_who,
+				 q->made ? "made by average" : "declared",
+				 q->made ? y->average[q->made - 1].name : "", y_who);
 	if (strcmp(p->of, q->of) != 0) {
 		struct out o = { .buf = a, .bytes = sizeof a }, u = { .buf = b, .bytes = sizeof b };
 
@@ -807,15 +1013,10 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		char m[128] = "", n[128] = "";
-
-		if (p->layout != TABLE_NONE)
-			mesh_print(&x->mesh[x->layout[p->layout].mesh], m, sizeof m);
-		if (q->layout != TABLE_NONE)
-			mesh_print(&y->mesh[y->layout[q->layout].mesh], n, sizeof n);
-		ckpt_errlist_add(ret_list, "%s: layout %s (mesh %s) on %s, %s (mesh %s) on %s",
-				 label, table_layout_print(x, p->layout, a, sizeof a), m, x_who,
-				 table_layout_print(y, q->layout, b, sizeof b), n, y_who);
+		layout_and_mesh(x, p, a, sizeof a);
+		layout_and_mesh(y, q, b, sizeof b);
+		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
+				 y_who);
 	}
 }
 
@@ -851,9 +1052,10 @@ struct merging {
 	struct table *x;
 	const struct table *y;
 	const char *x_who, *y_who;
-	bool join;		 /* x has all of y's tensors */
-	uint32_t *mesh, *layout; /* where those of y are in x */
-	uint32_t *tensor;	 /* TABLE_NONE: its pieces are left out */
+	bool join; /* x has all of y's tensors */
+	bool any_layout;
+	uint32_t *mesh, *layout, *average; /* where those of y are in x */
+	uint32_t *tensor;		   /* TABLE_NONE: its pieces are left out */
 	struct ckpt_errlist *list;
 	struct ckpt_err *err;
 };
@@ -865,7 +1067,8 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 	uint32_t layout = q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout];
 
 	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
-	       p->flags == q->flags && p->layout == layout && p->ndim == q->ndim &&
+	       p->flags == q->flags && (p->layout == layout || m->any_layout) &&
+	       p->media == q->media && made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 
@@ -901,6 +1104,8 @@ static int merge_tensors(struct merging *m)
 		}
 		if (z.layout != TABLE_NONE)
 			z.layout = m->layout[z.layout];
+		if (z.made)
+			z.made = m->average[z.made - 1] + 1;
 		r = table_add_tensor(m->x, &z, at, m->err);
 		if (r < 0)
 			return r;
@@ -951,16 +1156,20 @@ static int merge(struct merging *m, uint32_t *ret_place0)
 	cleanup_free uint32_t *mesh = calloc((size_t)y->nmesh + 1, sizeof *mesh);
 	cleanup_free uint32_t *layout = calloc((size_t)y->nlayout + 1, sizeof *layout);
 	cleanup_free uint32_t *tensor = calloc((size_t)y->ntensor + 1, sizeof *tensor);
+	cleanup_free uint32_t *average = calloc((size_t)y->naverage + 1, sizeof *average);
 	uint32_t place0 = m->x->nplace;
 	uint64_t before = m->list->n;
 	int r;
 
-	if (!mesh || !layout || !tensor)
+	if (!mesh || !layout || !tensor || !average)
 		return ckpt_error(m->err, -ENOMEM, "out of memory while uniting two tables");
 	m->mesh = mesh;
 	m->layout = layout;
+	m->average = average;
 	m->tensor = tensor;
-	r = merge_hints(m->x, y, mesh, layout, m->err);
+	r = m->any_layout ? 0 : merge_hints(m->x, y, mesh, layout, m->err);
+	for (uint32_t i = 0; !r && i < y->naverage; i++)
+		r = table_add_average(m->x, &y->average[i], &average[i], m->err);
 	if (!r)
 		r = merge_tensors(m);
 	for (uint32_t i = 0; !r && i < y->nplace; i++)
@@ -986,13 +1195,14 @@ int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 }
 
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
-	       struct ckpt_errlist *ret_list, struct ckpt_err *err)
+	       bool any_layout, struct ckpt_errlist *ret_list, struct ckpt_err *err)
 {
 	struct merging m = { .x = x,
 			     .y = y,
 			     .x_who = x_who,
 			     .y_who = y_who,
 			     .join = true,
+			     .any_layout = any_layout,
 			     .list = ret_list,
 			     .err = err };
 

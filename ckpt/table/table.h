@@ -24,20 +24,44 @@
 #define TABLE_MESHES_MAX 1024u	   /* these two are searched one by one */
 #define TABLE_LAYOUTS_MAX 4096u
 
+#define TABLE_AVERAGES_MAX 64u
+
 enum { TENSOR_BLOB = 1 }; /* table_tensor.flags: bytes given by value; U8, 1-D */
+enum {			  /* table_piece.flags */
+       /* No bytes of its own: its elements are those of the tensor `of`, rounded to nearest even (its twin:
+	 * a piece of that tensor with the same set, row-major, in the same place). off and len keep its room
+	 * in the raw space, which holds nothing. */
+       PIECE_DERIVED = 1,
+       PIECE_TRUSTED = 2, /* with DERIVED: nobody compared it in this step */
+};
+enum { AVERAGE_KAHAN = 1, AVERAGE_MIXED = 2, AVERAGE_SEEDED = 4 }; /* table_average.flags */
+
+/* A row of AVERAGES (docs/FORMAT.md): what a MADE tensor averages, how, and which updates it has had. */
+struct table_average {
+	const char *name, *schedule;
+	double product;
+	uint64_t updates, last_step, since; /* last_step: UINT64_MAX: none */
+	uint8_t history[16];
+	uint32_t flags, rule; /* (name, rule) is the key */
+};
 
 struct table_tensor {
 	const char *component, *name; /* (component, name, rank) is the key */
-	const char *of;		      /* "" for none */
-	uint32_t dtype, elem_bytes;   /* enum ckpt_dtype */
+	const char *of; /* "component/name" of the tensor that it belongs to; "" for none */
+	uint32_t dtype, elem_bytes; /* enum ckpt_dtype */
 	uint32_t role, cls, flags;
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
-	uint32_t rank; /* owner of a per-rank blob; else TABLE_NONE */
+	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say who holds what */
+	uint32_t rank;	/* owner of a per-rank blob; else TABLE_NONE */
+	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
+	uint32_t
+		made; /* 0: a rank declared it; n: record n - 1 of table.average says what made it */
 	uint32_t ndim;
 	const uint64_t *shape;
 	uint64_t numel; /* computed by table_add_tensor */
-	uint64_t fp;	/* fingerprint; 0 where unknown */
+	uint64_t fp;	/* fingerprint; 0 where it is not known */
+	bool fp_known;
 };
 
 struct table_piece {
@@ -47,7 +71,10 @@ struct table_piece {
 	uint64_t off, len;     /* bytes of the place that it spans */
 	const int64_t *stride; /* [ndim], in elements, of consecutive positions of the set;
 					 * NULL: row-major */
-	uint64_t fp;
+	uint64_t fp;	       /* 0 where it is not known */
+	bool fp_known;
+	uint64_t
+		from; /* DERIVED, of a file: the byte of the place where its twin's elements begin */
 };
 
 struct table_place {
@@ -58,18 +85,19 @@ struct table_place {
 
 struct table {
 	struct arena arena;
-	uint32_t nmesh, nlayout, ntensor, npiece, nplace;
+	uint32_t nmesh, nlayout, ntensor, npiece, nplace, naverage;
 	struct mesh *mesh;
 	struct layout *layout;
 	struct table_tensor *tensor;
 	struct table_piece *piece; /* after table_seal sorted by (tensor, rank, place, off) */
 	struct table_place *place;
+	struct table_average *average;
 	uint32_t *first; /* [ntensor+1] after table_seal: pieces of tensor t are
 					 * [first[t], first[t+1]) */
 	bool sealed;
 	bool borrows;		   /* private: its tensors are another table's */
 	struct table_index *index; /* private: hash of the keys */
-	uint32_t cap_[5];	   /* private */
+	uint32_t cap_[6];	   /* private */
 };
 
 /*
@@ -79,12 +107,17 @@ struct table {
 int table_add_mesh(struct table *t, const struct mesh *m, uint32_t *ret_id, struct ckpt_err *err);
 int table_add_layout(struct table *t, const struct layout *l, uint32_t *ret_id,
 		     struct ckpt_err *err);
+/* One with the same name and rule is found; where the two differ in anything else it is AVERAGE_MIXED. */
+int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
+		      struct ckpt_err *err);
 int table_add_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err);
 int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_id,
 		    struct ckpt_err *err);
 /* Room for so many more, where their number is known: nothing is copied while they come. -ENOMEM. */
 int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece);
+/* Sets numel. -EOVERFLOW: the shape has more than 2^63 - 1 bytes, or values (dtype_values). */
+int table_shape_count(struct table_tensor *x);
 /* For readers of files, where many tensors have one name's bytes: component, name and of are not
  * copied but must live in t->arena. */
 int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
@@ -119,6 +152,37 @@ char *table_tensor_print(const struct table_tensor *x, char *buf, size_t bytes);
 /* "Shard(0)@fsdp, Replicate@dp": the declared layout; "-" without one. Returns buf. */
 char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size_t bytes);
 
+/* The tensor of this key ("component/name"; a component has no '/'); TABLE_NONE. */
+uint32_t table_find_key(const struct table *t, const char *key);
+/* "component/name" of a tensor, as `of` has it. Returns buf, which is long enough. */
+#define TABLE_KEY_BYTES (2 * CKPT_NAME_MAX + 2)
+char *table_key(const struct table_tensor *x, char buf[TABLE_KEY_BYTES]);
+
+/*
+ * Where a piece's elements are read: a DERIVED one's at its twin's, as F32; every other one's at its own
+ * bytes. bytes are those of the place; elem those of an element there.
+ */
+struct piece_bytes {
+	uint64_t off, len;
+	uint32_t elem;
+};
+struct piece_bytes table_piece_bytes(const struct table *t, const struct table_piece *p);
+
+/*
+ * Is it EXPLICIT: in pieces of any ranks, which no layout describes? That is so without a layout,
+ * unless it is a blob, and in a declaration also if its layout has mode CKPT_BOXES.
+ */
+bool table_is_boxes(const struct table *t, const struct table_tensor *x);
+/*
+ * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have no
+ * layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
+ * named. So ranks that hold boxes on different meshes agree about the tensor.
+ */
+int table_boxes_forget(struct table *t); /* -ENOMEM */
+/* The numbers that meshes and layouts have then, ret_mesh[nmesh], ret_layout[nlayout]; TABLE_NONE:
+ * gone. */
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout);
+
 /* Same mesh, placements: compared by content across tables. */
 bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y,
 			uint32_t y_layout);
@@ -151,16 +215,16 @@ void table_covers(const struct table *t, uint32_t tensor, const struct indexset 
  * Add the meshes, layouts and tensors of y that x lacks (where both have one they must compare
  * equal: differences go to the list, and the pieces of such tensors are left out), and all places
  * and pieces of y. x is not sealed. ret_place0: the new id of y's place 0. 0 also when the list has
- * grown: ask it. Fingerprints of tensors that x has are left alone. In messages a table is called
- * by the name of its place 0.
+ * grown: ask it. Fingerprints of tensors that x has are left alone. Averages as table_add_average. In
+ * messages a table is called by the name of its place 0.
  */
 int table_merge(struct table *x, const struct table *y, uint32_t *ret_place0,
 		struct ckpt_errlist *ret_list, struct ckpt_err *err);
 /*
  * The same where x has all of y's tensors: one that it lacks is a line in the list as well, and when
  * there are lines none of y's pieces is added (its places are). In messages the tables are called
- * x_who and y_who.
+ * x_who and y_who. any_layout: layouts are not compared (a part that another step's launch wrote).
  */
 int table_join(struct table *x, const struct table *y, const char *x_who, const char *y_who,
-	       struct ckpt_errlist *ret_list, struct ckpt_err *err);
+	       bool any_layout, struct ckpt_errlist *ret_list, struct ckpt_err *err);
 #endif

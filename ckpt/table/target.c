@@ -443,6 +443,8 @@ static int make_tensor(struct making *k, uint32_t id, struct ckpt_err *err)
 	}
 	/* What comes of operands has another fingerprint than they have together. */
 	if (x.layout != TABLE_NONE && layout_is_partial(&k->src->layout[x.layout]))
+		x.fp_known = false;
+	if (!x.fp_known)
 		x.fp = 0;
 	x.layout = *last;
 	rc = table_add_tensor(k->dst, &x, NULL, err);

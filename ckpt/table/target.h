@@ -12,7 +12,7 @@
  *     alone, and the others replicate;
  *   - a placement that cannot apply (a tensor without that dimension) replicates;
  *   - a pending reduction (PARTIAL) is carried out: over that mesh dimension it replicates, and the
- *     tensor's fingerprint is not known (0);
+ *     tensor's fingerprint is not known;
  *   - ONLY (a pipeline stage) at coordinate c of n goes to coordinate c * m / n of m;
  *   - a strided shard's factor that was the number of the shards which cut inside it is that number
  *     on the new mesh; any other factor stays. Which shards cut inside it is read as torch reads a

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.h - our own format, v0. docs/FORMAT.md is its specification to the byte.
+ * native.h - our own format, v0.2. docs/FORMAT.md is its specification to the byte.
  *
- * A step directory holds MANIFEST and parts; what else lies there is ignored. A part is what one rank owns; its raw
- * space is the memory of the rank's staged slot, so that raw chunks go to disk straight from there.
+ * A step directory holds MANIFEST and parts; what else lies there is ignored. A main part is what one rank
+ * owns and changes; what never changes lies in a part of its own (PART_CONST), which later steps link. The raw
+ * space of a part is the memory of the rank's staged slot, so that raw chunks go to disk straight from there.
  * This room only translates: who writes the bytes is move, who names and commits the files is
  * store.
  *
@@ -12,7 +13,7 @@
 #ifndef FORMATS_NATIVE_H
 #define FORMATS_NATIVE_H
 #include "ckpt/base/container.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "ckpt/table/format.h"
 
 #define NATIVE_CHUNK_LOG2 20
@@ -31,23 +32,30 @@
 #define NATIVE_NOTES_MAX 16
 #define NATIVE_TOOL_MAX 63
 #define NATIVE_NAME_MAX 39 /* of a part */
+#define NATIVE_PARTS_MAX (4u * NATIVE_WORLD_MAX)
+#define NATIVE_SOURCES_MAX 1024u /* parts of one rank beside its main one */
+#define NATIVE_ATTRS_MAX 1024u
+#define NATIVE_ATTR_KEY_MAX 255
+#define NATIVE_ATTR_VALUE_MAX 4096
 
-/* Section records beside those of table/codec.h. */
+/* Section records beside those of table/encode.h. */
 struct ck_chunk {		  /* CHUNKS: dense array, i-th raw MiB. 48 bytes */
-	le64 off;		  /* in the file */
-	le32 stored_len, raw_len; /* 0: a hole; then all is zero but source and base */
+	le64 off;		  /* in the file; 0 for a hole */
+	le32 stored_len, raw_len; /* raw_len 0: a hole; then all is zero but source and base */
 	uint8_t codec, codec_ver; /* 0, 0: raw */
-	uint8_t elem_bytes;	  /* of all pieces in it */
+	uint8_t elem_bytes;	  /* of all pieces in it; 0 for a hole */
 	uint8_t flags;		  /* 0 */
 	le32 source, base;	  /* ~0 */
-	le32 stored_crc;	  /* CRC-32C of the stored bytes */
+	le32 stored_crc;	  /* CRC-32C of the stored bytes of a coded one; else 0 */
 	uint8_t raw_hash[16];	  /* hash128 of the raw bytes */
 };
-struct ck_part {		    /* PARTS: 64 bytes, in the order of their ranks */
-	uint8_t uuid[16], root[16]; /* root = hash128 of the part's trailer block */
+struct ck_part {		    /* PARTS, SOURCES: 96 bytes */
+	uint8_t uuid[16], root[16]; /* its header's; hash128 of its trailer block */
 	le64 file_bytes, raw_bytes;
-	le32 name, writer; /* string; rank */
-	le32 kind, group;  /* 0, 0 */
+	le64 step, generation; /* its header's */
+	le32 name, writer;     /* string; its header's */
+	le32 kind, group;      /* enum part_kind */
+	uint8_t zero[16];
 };
 struct ck_lineage {			   /* LINEAGE: 96 bytes, one record */
 	le64 seq, parent_step, generation; /* parent_step: ~0: none */
@@ -59,28 +67,40 @@ struct ck_note {
 	le32 key, zero;
 	le64 value;
 }; /* NOTES: string; IEEE double bits. Optional */
-struct ck_rank {
-	le32 part, zero;
-}; /* RANKS: [world]: the part of what rank r owns */
+struct ck_attr {
+	le32 key, value;
+}; /* ATTRS: strings; by key. Optional */
+
+struct native_part;
+/* What a part is for. NULL in native_info: a main part without sources. */
+struct native_role {
+	uint32_t kind, group;		  /* enum part_kind */
+	uint32_t nsource;		  /* of a main part: the other parts of its rank */
+	const struct native_part *source; /* [nsource], complete */
+};
 
 struct native_info {
-	uint8_t uuid[16]; /* of this checkpoint: the same in every file of the step */
+	uint8_t uuid[16]; /* of MANIFEST; each part's follows from it */
 	const char *job;  /* at most CKPT_JOB_MAX bytes */
 	uint64_t step, generation, wall_ns;
 	uint32_t world;
+	const struct native_role *role; /* of the part that is written; MANIFEST has none */
 };
 
 /*
  * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a
  * sealed table with one place and one piece per tensor of which the rank owns something
- * (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs
- * that are not per rank by rank 0). SINKs, and blobs that another rank owns, are left out. A per-rank
+ * (layout_owned; per-rank blobs are owned by the rank itself; blobs that are not per rank by rank
+ * 0). Of an EXPLICIT tensor (table_is_boxes) there is a piece for each box of which the rank owns
+ * something, in the order of their first elements: without a layout all of the box, with one what
+ * layout_owned_box gives it on that layout's mesh. In the result such tensors have no layout.
+ * SINKs, and blobs that another rank owns, are left out. A per-rank
  * blob of a rank that the first mesh is too small for, as a checkpoint converted to fewer ranks has
  * them, belongs to that rank's number modulo the mesh's size.
  * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
  * inside; big pieces on chunk bounds, small ones packed. The place's name is "rank R" and its size
- * the end of the last piece. Where the rank's pieces do not cover its share: -EINVAL, every tensor
- * named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
+ * the end of the last piece. Where the rank's pieces do not cover its share, or its boxes overlap,
+ * or are on a mesh that does not have it: -EINVAL, every tensor named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
 int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
@@ -90,23 +110,35 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 int native_raw_order(const struct table *decl, uint32_t *ret_tensor);
 
 /*
- * Where the raw space of a part table lies in its file: one entry per raw MiB with off, stored_len,
- * raw_len and codec filled (the sums are zero). raw_len reaches from the chunk's start to the end
- * of the last piece in it; raw bytes between pieces belong to the chunk and mean nothing; a chunk
- * without pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes
- * left out. *ret_data_end: the end of the last one, a multiple of 4096; what lies between a chunk's
- * stored_len and the next multiple of 4096 is zero. *ret_chunk is malloc'ed. -EPROTO: pieces
+ * Where a writer that stores every chunk raw puts the raw space of a part table: one entry per raw MiB, the
+ * sums zero. raw_len reaches from the chunk's start to the end of the last piece with bytes in it (a
+ * DERIVED one has none); raw bytes between pieces belong to the chunk and mean nothing; a chunk without such
+ * pieces is a hole. Chunk after chunk from byte 4096 on, each on a multiple of 4096, holes left out.
+ * *ret_data_end: the end of the last one, a multiple of 4096. *ret_chunk is malloc'ed. -EPROTO: pieces
  * overlap, or differ in element size within a chunk (never so in a table of native_part_table).
  */
 int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t *ret_nchunk,
 		       uint64_t *ret_data_end, struct ckpt_err *err);
 
+/*
+ * The pieces of derived tensors and those of their masters: ret_twin[t->npiece] is, of a piece of a tensor
+ * that is derived, the piece of the tensor `of` with the same elements in the same place; TABLE_NONE where
+ * there is none, and of every other piece. Of a tensor that is BF16 or F16, with a master that is F32, of the
+ * same shape, not derived itself, neither with a pending reduction; both pieces row-major. t is sealed.
+ * -ENOMEM.
+ */
+int native_twins(const struct table *t, uint32_t *ret_twin);
+
 /* --- writing: pure functions from facts to bytes --- */
+
+/* A part's uuid: hash128 of MANIFEST's, and of writer, kind and group as le32. */
+void native_part_uuid(const struct native_info *info, uint32_t writer,
+		      uint8_t ret_uuid[16]);
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head);
 /*
  * Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at
- * data_end. t: the part's table with piece fingerprints. chunk: what native_part_chunks gave, with
- * sums; anything else is -EINVAL. data_end: as it gave, or the end of the last chunk's bytes.
+ * data_end. t: the part's table with piece fingerprints. chunk: with sums; what its pieces do not allow is
+ * -EINVAL. data_end: the end of the last chunk's bytes, or of its pages.
  * *ret_bytes is malloc'ed. ret_root: hash128 of the trailer.
  */
 int native_part_tail(const struct native_info *info, uint32_t rank, const struct table *t,
@@ -117,7 +149,10 @@ int native_part_tail(const struct native_info *info, uint32_t rank, const struct
 struct native_part {
 	char name[40]; /* "w%04u-%08x-%03u.part": writer, nonce, number; any
 					 * name of [A-Za-z0-9._-] without a dot in front will do */
-	uint32_t rank;
+	uint32_t rank; /* the writer */
+	uint32_t kind, group;
+	uint8_t uuid[16];
+	uint64_t step, generation; /* of the checkpoint, or of an older one whose file is linked */
 	uint64_t file_bytes, raw_bytes;
 	struct hash128 root;
 	const struct table *table; /* what native_part_tail was given */
@@ -128,10 +163,12 @@ struct native_lineage {
 	const char *tool; /* "ckptd 0.1.0" */
 	uint32_t nnote;
 	const struct ckpt_note *note;
+	uint32_t nattr; /* in any order; keys are distinct */
+	const struct checkpoint_attr *attr;
 };
 /*
- * The whole MANIFEST file. Checks the union first: every rank 0..world-1 in exactly one part (ranks
- * that own nothing still write a part), every tensor covered exactly once, declarations equal:
+ * The whole MANIFEST file. Checks the union first: every rank 0..world-1 has exactly one main part (ranks
+ * that own nothing still write one), every tensor covered exactly once, declarations equal:
  * -EINVAL with all that is wrong. ret_id: 16 bytes, the checkpoint's id = the trailer's self.
  * *ret_bytes is malloc'ed. The order of part[] does not matter.
  */
@@ -156,9 +193,9 @@ int native_manifest_united(const struct native_info *info, const struct native_p
 
 /*
  * A MANIFEST from the parts of a directory whose own is missing or damaged: every part is read, but
- * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each part
- * says how many there were: all must be there.
- * What MANIFEST alone knew (lineage, notes) is the caller's. Whoever makes it visible opens the
+ * for its data, and checked; entries that are called neither so nor MANIFEST are ignored. Each main part
+ * says how many there were, and which other parts its rank had: all must be there.
+ * What MANIFEST alone knew (lineage, notes, attributes) is the caller's. Whoever makes it visible opens the
  * directory with it first. -EBADMSG, -EPROTO, -EPROTONOSUPPORT, -EINVAL say why it cannot be.
  */
 int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
@@ -173,7 +210,7 @@ enum native_entry { NATIVE_FOREIGN, NATIVE_IS_MANIFEST, NATIVE_SPENT, NATIVE_PAR
 enum native_entry native_entry(const char *name);
 
 /*
- * Its open gives file i = part i = place i of the table, one part per rank, in the order of ranks;
+ * Its open gives file i = part i = place i of the table: the main parts in the order of ranks, then the others;
  * tensor fingerprints are those of MANIFEST and have been compared with the sums of the pieces'
  * (open_some compares nothing, and does not list the directory). On failure *ret is NULL; the
  * error's sentence lists what was found, as the faults do one by one.
@@ -181,13 +218,13 @@ enum native_entry native_entry(const char *name);
 extern const struct format format_native;
 
 /*
- * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES): no tensors
+ * What `ls` needs, from MANIFEST alone (header, trailer, LINEAGE, MESHES, PARTS, NOTES, ATTRS): no tensors
  * are decoded. table is empty but for meshes; nfile 0.
  */
 int native_summary(const struct source *manifest, struct checkpoint **ret, struct ckpt_err *err);
-/* The same. If all is right, it then calls each for every part, in the order of the ranks, with its name
- * and the bytes that its file must have, until each returns something else than 0. */
-typedef int native_part_fn(void *arg, const char *name, uint64_t file_bytes);
+/* The same; and when all is right, each is told every part as MANIFEST has it (without a table), the main
+ * ones first, until it returns something else than 0. */
+typedef int native_part_fn(void *arg, const struct native_part *part);
 int native_summary_parts(const struct source *manifest, native_part_fn *each, void *arg,
 			 struct checkpoint **ret, struct ckpt_err *err);
 #endif

@@ -5,14 +5,27 @@
 #include "formats/native/native.h"
 
 _Static_assert(sizeof(struct ck_chunk) == 48, "ck_chunk");
-_Static_assert(sizeof(struct ck_part) == 64, "ck_part");
+_Static_assert(sizeof(struct ck_part) == 96, "ck_part");
 _Static_assert(sizeof(struct ck_lineage) == 96, "ck_lineage");
 _Static_assert(sizeof(struct ck_note) == 16, "ck_note");
-_Static_assert(sizeof(struct ck_rank) == 8, "ck_rank");
+_Static_assert(sizeof(struct ck_attr) == 8, "ck_attr");
 
-/* native_part_chunks, and the element size of each chunk (0 for holes), malloc'ed. */
-int native_chunks(const struct table *t, struct chunk **ret_chunk, uint8_t **ret_elem,
-		  uint64_t *ret_nchunk, uint64_t *ret_data_end, struct ckpt_err *err);
+/*
+ * May chunk i be stored so? need: what native_part_chunks says of it: how far the pieces reach, and of which
+ * elements. *at: the end of the chunk before in the file; moves on. data_end: that of the file. 0;
+ * -EPROTO, -EPROTONOSUPPORT with the reason.
+ */
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
+		       uint64_t *at, struct ckpt_err *err);
+
+/* The order of PARTS: main ones by rank, then (writer, kind, step, group). */
+int native_part_order(uint32_t a_kind, uint32_t a_writer, uint64_t a_step, uint32_t a_group,
+		      uint32_t b_kind, uint32_t b_writer, uint64_t b_step, uint32_t b_group);
+
+/* A record of PARTS or SOURCES by itself: names, enums, zeros. string: STRINGS. -EPROTO, -EPROTONOSUPPORT.
+ * What it says of its number and order is the caller's to check. */
+int native_part_decode(const struct ck_part *rec, const char *string, uint64_t nstring,
+		       struct native_part *ret, struct ckpt_err *err);
 
 /* May a part be called so? A single component that needs no quoting anywhere, and not MANIFEST. */
 bool native_name_ok(const char *name);

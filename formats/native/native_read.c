@@ -19,14 +19,28 @@ struct reader {
 	void *arg;
 	struct ckpt_errlist list; /* the same as sentences; .code: that of the first, or of the
 				   * first damage */
+	bool manifest;		  /* it was there */
 	struct arena room;	  /* for the sections of one part after another */
 	uint8_t *spare;		  /* in it, of spare_bytes */
 	uint64_t spare_bytes;
 };
 
-static bool is_damage(int code)
+/* What a caller must hear of before all else: damage, then what only a newer version can judge, then what
+ * contradicts itself; then, also where something else could not be read, what is missing. */
+static int gravity(int code)
 {
-	return code == -EBADMSG || code == -EPROTO;
+	switch (code) {
+	case -EBADMSG:
+		return 4;
+	case -EPROTONOSUPPORT:
+		return 3;
+	case -EPROTO:
+		return 2;
+	case -EUCLEAN:
+		return 1;
+	default:
+		return 0;
+	}
 }
 
 __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int code,
@@ -43,8 +57,7 @@ __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int c
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	/* Damage is what a caller must hear of, also where something else could not be read. */
-	if (!rd->list.n || (is_damage(code) && !is_damage(rd->list.code)))
+	if (!rd->list.n || gravity(code) > gravity(rd->list.code))
 		rd->list.code = code;
 	if (*file)
 		ckpt_errlist_add(&rd->list, "%s: %s", file, text);
@@ -53,6 +66,40 @@ __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int c
 	f.text = text;
 	if (rd->fault)
 		rd->fault(rd->arg, &f);
+}
+
+/* What is told and is no obstacle: no tensor's bytes are concerned. */
+__attribute__((format(printf, 6, 7))) static void oddity(struct reader *rd, const char *kind,
+							 const char *file, uint64_t off,
+							 uint64_t len, const char *fmt, ...)
+{
+	struct format_fault f = {
+		.kind = kind, .file = file, .tensor = "", .offset = off, .length = len
+	};
+	char text[600];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	f.text = text;
+	if (rd->fault)
+		rd->fault(rd->arg, &f);
+}
+
+/* What is right and not known here. */
+__attribute__((format(printf, 5, 6))) static void
+newer(struct reader *rd, const char *file, uint64_t off, uint64_t len, const char *fmt, ...)
+{
+	struct ckpt_err err;
+	char text[400];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	ckpt_newer(&err, "%s", text);
+	fault(rd, -EPROTONOSUPPORT, "newer", file, "", off, len, "%s", err.msg);
 }
 
 /* Every line of a list as a fault. In lines of the table's checks the tensor comes first. */
@@ -87,8 +134,11 @@ static void fault_of_block(struct reader *rd, int code, const char *file, const 
 	struct hash128 h = hash128(block, CONTAINER_BLOCK - sizeof h);
 	bool whole = !memcmp(h.b, (const uint8_t *)block + CONTAINER_BLOCK - sizeof h, sizeof h);
 
-	fault(rd, code, whole ? "malformed" : "checksum", file, "", off, CONTAINER_BLOCK, "%s",
-	      e->msg);
+	fault(rd, code,
+	      !whole			 ? "checksum"
+	      : code == -EPROTONOSUPPORT ? "newer"
+					 : "malformed",
+	      file, "", off, CONTAINER_BLOCK, "%s", e->msg);
 }
 
 static const char *error_text(int r)
@@ -217,9 +267,7 @@ static int kinds_check(struct reader *rd, const char *file, const struct envelop
 
 		if (in_mask(known, s->kind) || s->flags & CK_SECTION_OPTIONAL)
 			continue;
-		fault(rd, -EPROTONOSUPPORT, "malformed", file, "", s->off, s->len,
-		      "a section of unknown kind %u must be understood to read this file: use a "
-		      "newer ckptd",
+		newer(rd, file, s->off, s->len, "a section of kind %u, which must be understood",
 		      s->kind);
 		bad = 1;
 	}
@@ -237,17 +285,16 @@ static int section_check(struct reader *rd, const char *file, const struct conta
 	return r < 0;
 }
 
-static int gap_check(struct reader *rd, const char *file, const uint8_t *p, uint64_t off,
-		     uint64_t end)
+static void gap_check(struct reader *rd, const char *file, const uint8_t *p, uint64_t off,
+		      uint64_t end)
 {
 	struct ckpt_err err;
 	int r = container_gap_check(p, end - off, off, &err);
 
 	if (MUTANT(SECTION_GAPS_IGNORED))
-		return 0;
+		return;
 	if (r < 0)
-		fault(rd, r, "padding", file, "", off, end - off, "%s", err.msg);
-	return r < 0;
+		oddity(rd, "padding", file, off, end - off, "%s", err.msg);
 }
 
 /* Memory that was there already costs no page faults. */
@@ -286,12 +333,13 @@ static int sections_read(struct reader *rd, const struct source *src, const char
 	for (uint32_t i = 0; i < e->map.nsect; i++) {
 		const struct container_sect *s = &e->map.sect[i];
 
-		bad |= gap_check(rd, file, p + (at - from), at, s->off);
+		gap_check(rd, file, p + (at - from), at, s->off);
 		bad |= section_check(rd, file, s, p + (s->off - from));
 		e->sect[i] = p + (s->off - from);
 		at = s->off + s->len;
 	}
-	return bad | gap_check(rd, file, p + (at - from), at, end);
+	gap_check(rd, file, p + (at - from), at, end);
+	return bad;
 }
 
 /* Only the sections of these kinds. */
@@ -323,8 +371,8 @@ static int sections_pick(struct reader *rd, const struct source *src, const char
 	return 0;
 }
 
-/* The sections that were loaded, as the codec takes them. */
-static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct codec_section *ret)
+/* The sections that were loaded, as table_decode takes them. */
+static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct table_section *ret)
 {
 	uint32_t n = 0;
 
@@ -332,7 +380,7 @@ static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct c
 		const struct container_sect *s = &e->map.sect[i];
 
 		if (e->sect[i] && in_mask(kinds, s->kind))
-			ret[n++] = (struct codec_section){
+			ret[n++] = (struct table_section){
 				.kind = s->kind,
 				.rec_bytes = s->rec_bytes,
 				.len = s->len,
@@ -360,9 +408,8 @@ static int records(struct reader *rd, const char *file, const struct envelope *e
 		if (s->kind != kind)
 			continue;
 		if (s->rec_bytes != rec_bytes) {
-			fault(rd, -EPROTO, "malformed", file, "", s->off, s->len,
-			      "section of kind %u: records of %u bytes; this program knows them "
-			      "with %u",
+			newer(rd, file, s->off, s->len,
+			      "section of kind %u: records of %u bytes; this program knows them with %u",
 			      kind, s->rec_bytes, rec_bytes);
 			return 1;
 		}
@@ -383,19 +430,22 @@ static bool all_zero(const void *p, size_t n)
 
 /* --- MANIFEST --- */
 
-#define TABLE_KINDS \
-	CK_STRINGS, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS
-#define MANIFEST_KINDS KINDS(TABLE_KINDS, CK_NOTES, CK_PARTS, CK_RANKS, CK_LINEAGE)
-#define SUMMARY_KINDS KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA, CK_NOTES, CK_PARTS, CK_LINEAGE)
-#define PART_KINDS KINDS(TABLE_KINDS, CK_INDEXSETS, CK_PIECES, CK_CHUNKS)
+#define TABLE_KINDS                                                                           \
+	CK_STRINGS, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS, \
+		CK_AVERAGES
+#define MANIFEST_KINDS KINDS(TABLE_KINDS, CK_NOTES, CK_PARTS, CK_LINEAGE, CK_ATTRS)
+#define SUMMARY_KINDS \
+	KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA, CK_NOTES, CK_PARTS, CK_LINEAGE, CK_ATTRS)
+#define PART_KINDS KINDS(TABLE_KINDS, CK_INDEXSETS, CK_PIECES, CK_CHUNKS, CK_SOURCES)
 
 struct manifest {
 	struct reader *rd;
 	struct envelope env;
 	const char *string;
 	uint64_t nstring;
-	const struct ck_part *part;
-	uint64_t npart;
+	struct native_part
+		*part; /* [npart] as PARTS has them, without tables; in the table's arena */
+	uint32_t npart;
 	struct checkpoint *c;
 };
 
@@ -403,13 +453,18 @@ struct manifest {
 	(fault((m)->rd, -EPROTO, "malformed", NATIVE_MANIFEST, "", off, len, __VA_ARGS__), 1)
 
 /* NULL: none of at most max bytes. */
-static const char *string_at(const struct manifest *m, le32 at, size_t max)
+static const char *string_of(const char *string, uint64_t nstring, le32 at, size_t max)
 {
 	uint64_t i = le32_get(at);
 
-	if (i >= m->nstring || !memchr(m->string + i, 0, MIN(m->nstring - i, (uint64_t)max + 1)))
+	if (i >= nstring || !memchr(string + i, 0, MIN(nstring - i, (uint64_t)max + 1)))
 		return NULL;
-	return m->string + i;
+	return string + i;
+}
+
+static const char *string_at(const struct manifest *m, le32 at, size_t max)
+{
+	return string_of(m->string, m->nstring, at, max);
 }
 
 static void hex(const uint8_t *b, char *ret)
@@ -438,10 +493,13 @@ static int lineage_read(struct manifest *m)
 				 (unsigned long long)x.n);
 	tool = string_at(m, l->tool, NATIVE_TOOL_MAX);
 	job = string_at(m, l->job, CKPT_JOB_MAX);
-	if (!tool || !job || !all_zero(l->zero, sizeof l->zero))
-		return MALFORMED(
-			m, off, sizeof *l,
-			"the record of lineage has an impossible name, or an unused field in use");
+	if (!all_zero(l->zero, sizeof l->zero)) {
+		newer(m->rd, NATIVE_MANIFEST, off, sizeof *l,
+		      "the record of lineage has a field that this program does not know");
+		return 1;
+	}
+	if (!tool || !job)
+		return MALFORMED(m, off, sizeof *l, "the record of lineage has an impossible name");
 	job_hash = container_job(job);
 	if (memcmp(job_hash.b, h->job, sizeof h->job) != 0 ||
 	    le64_get(l->generation) != h->generation)
@@ -449,12 +507,16 @@ static int lineage_read(struct manifest *m)
 			m, off, sizeof *l,
 			"the record of lineage contradicts the header: job %s, generation %llu",
 			job, (unsigned long long)le64_get(l->generation));
-	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2)
-		return MALFORMED(
-			m, 0, CONTAINER_BLOCK,
-			"chunks of 2^%u bytes on multiples of 2^%u; version 0 has 2^%d on 2^%d",
-			h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
+	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2) {
+		newer(m->rd, NATIVE_MANIFEST, 0, CONTAINER_BLOCK,
+		      "chunks of 2^%u bytes on multiples of 2^%u; this program knows 2^%d on 2^%d",
+		      h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
+		return 1;
+	}
 	c->world = le32_get(l->world);
+	if (c->world != h->world)
+		return MALFORMED(m, off, sizeof *l, "a world of %u ranks; the header says %u",
+				 c->world, h->world);
 	if (!c->world || c->world > NATIVE_WORLD_MAX)
 		return MALFORMED(m, off, sizeof *l, "a world of %u ranks; 1 to %u are possible",
 				 c->world, NATIVE_WORLD_MAX);
@@ -471,13 +533,29 @@ static int lineage_read(struct manifest *m)
 	return 0;
 }
 
+/* The records of an optional section; none where a newer version gave them another form: c->newer says so. */
+static int optional(struct manifest *m, uint32_t kind, uint32_t rec_bytes, struct records *ret)
+{
+	for (uint32_t i = 0; i < m->env.map.nsect; i++) {
+		const struct container_sect *s = &m->env.map.sect[i];
+
+		if (s->kind != kind || s->rec_bytes == rec_bytes ||
+		    !(s->flags & CK_SECTION_OPTIONAL))
+			continue;
+		*ret = (struct records){ .n = 0 };
+		m->c->newer = true;
+		return 0;
+	}
+	return records(m->rd, NATIVE_MANIFEST, &m->env, kind, rec_bytes, ret);
+}
+
 static int notes_read(struct manifest *m)
 {
 	const struct ck_note *rec;
 	struct records x;
 	uint64_t n, off;
 
-	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_NOTES, sizeof *rec, &x))
+	if (optional(m, CK_NOTES, sizeof *rec, &x))
 		return 1;
 	rec = x.rec;
 	n = x.n;
@@ -492,7 +570,11 @@ static int notes_read(struct manifest *m)
 		const char *key = string_at(m, rec[i].key, CKPT_NAME_MAX);
 		uint64_t bits = le64_get(rec[i].value);
 
-		if (!key || le32_get(rec[i].zero))
+		if (le32_get(rec[i].zero)) { /* what it says is not ours to guess */
+			m->c->newer = true;
+			return 0;
+		}
+		if (!key)
 			return MALFORMED(m, off + i * sizeof *rec, sizeof *rec,
 					 "note %llu is malformed", (unsigned long long)i);
 		m->c->note[i].key = arena_str(&m->c->table.arena, key);
@@ -504,74 +586,126 @@ static int notes_read(struct manifest *m)
 	return 0;
 }
 
-static int part_record_check(struct manifest *m, uint64_t i, uint64_t off)
+static int attrs_read(struct manifest *m)
 {
-	const struct ck_part *p = &m->part[i];
-	const char *name = string_at(m, p->name, NATIVE_NAME_MAX);
-	uint64_t at = off + i * sizeof *p;
+	struct arena *a = &m->c->table.arena;
+	struct checkpoint_attr *attr;
+	const struct ck_attr *rec;
+	struct records x;
 
+	if (optional(m, CK_ATTRS, sizeof *rec, &x))
+		return 1;
+	rec = x.rec;
+	if (x.n > NATIVE_ATTRS_MAX)
+		return MALFORMED(m, x.off, x.n * sizeof *rec,
+				 "%llu attributes; at most %u are possible",
+				 (unsigned long long)x.n, NATIVE_ATTRS_MAX);
+	attr = arena_array(a, x.n, sizeof *attr);
+	if (!attr)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < x.n; i++) {
+		const char *key = string_at(m, rec[i].key, NATIVE_ATTR_KEY_MAX);
+		const char *value = string_at(m, rec[i].value, NATIVE_ATTR_VALUE_MAX);
+
+		if (!key || !*key || !value || (i && strcmp(attr[i - 1].key, key) >= 0))
+			return MALFORMED(m, x.off + i * sizeof *rec, sizeof *rec,
+					 "attribute %llu has no name, is too long or out of order",
+					 (unsigned long long)i);
+		attr[i].key = arena_str(a, key);
+		attr[i].value = arena_str(a, value);
+		if (!attr[i].key || !attr[i].value)
+			return -ENOMEM;
+	}
+	m->c->attr = attr;
+	m->c->nattr = (uint32_t)x.n;
+	return 0;
+}
+
+int native_part_decode(const struct ck_part *rec, const char *string, uint64_t nstring,
+		       struct native_part *ret, struct ckpt_err *err)
+{
+	const char *name = string_of(string, nstring, rec->name, NATIVE_NAME_MAX);
+
+	*ret = (struct native_part){
+		.rank = le32_get(rec->writer),
+		.kind = le32_get(rec->kind),
+		.group = le32_get(rec->group),
+		.step = le64_get(rec->step),
+		.generation = le64_get(rec->generation),
+		.file_bytes = le64_get(rec->file_bytes),
+		.raw_bytes = le64_get(rec->raw_bytes),
+	};
+	if (ret->kind > PART_AVERAGE)
+		return ckpt_newer(err, "a part of kind %u", ret->kind);
+	if (!all_zero(rec->zero, sizeof rec->zero))
+		return ckpt_newer(err,
+				  "a part's record has a field that this program does not know");
 	if (!name || !native_name_ok(name))
-		return MALFORMED(m, at, sizeof *p, "part %llu has an impossible name",
-				 (unsigned long long)i);
-	if (memcmp(p->uuid, m->env.info.uuid, sizeof p->uuid) != 0)
-		return MALFORMED(m, at, sizeof *p, "part %s has a uuid other than the checkpoint's",
-				 name);
-	if (le32_get(p->writer) != i || le32_get(p->kind) || le32_get(p->group))
-		return MALFORMED(m, at, sizeof *p,
-				 "part %s is record %llu, of rank %u, kind %u, group %u; there is "
-				 "one part per rank, in their order, of kind 0",
-				 name, (unsigned long long)i, le32_get(p->writer),
-				 le32_get(p->kind), le32_get(p->group));
-	if (le64_get(p->file_bytes) > INT64_MAX ||
-	    ckpt_add(m->c->stored_bytes, le64_get(p->file_bytes), &m->c->stored_bytes) < 0)
-		return MALFORMED(m, at, sizeof *p, "part %s is too long", name);
+		return ckpt_error(err, -EPROTO, "it has an impossible name");
+	if (ret->file_bytes > INT64_MAX || ret->raw_bytes > NATIVE_PART_BYTES_MAX)
+		return ckpt_error(err, -EPROTO, "part %s is too long", name);
+	memcpy(ret->uuid, rec->uuid, sizeof ret->uuid);
+	memcpy(ret->root.b, rec->root, sizeof ret->root.b);
+	(void)snprintf(ret->name, sizeof ret->name, "%s", name);
+	return 0;
+}
+
+static int part_record_check(struct manifest *m, uint32_t i, const struct ck_part *rec,
+			     uint64_t off)
+{
+	struct native_part *p = &m->part[i];
+	uint64_t at = off + (uint64_t)i * sizeof *rec;
+	struct checkpoint *c = m->c;
+	struct ckpt_err err;
+	int r = native_part_decode(rec, m->string, m->nstring, p, &err);
+
+	if (r < 0) {
+		fault(m->rd, r, r == -EPROTO ? "malformed" : "newer", NATIVE_MANIFEST, "", at,
+		      sizeof *rec, "part %u: %s", i, err.msg);
+		return 1;
+	}
+	if (i < c->world && (p->kind != PART_MAIN || p->rank != i || p->group ||
+			     p->step != c->step || p->generation != c->generation))
+		return MALFORMED(
+			m, at, sizeof *rec,
+			"part %s is record %u, of rank %u, kind %u, step %llu; the first %u are "
+			"the main parts of this step, in the order of their ranks",
+			p->name, i, p->rank, p->kind, (unsigned long long)p->step, c->world);
+	if (i >= c->world &&
+	    (p->kind == PART_MAIN ||
+	     (i > c->world && native_part_order(p[-1].kind, p[-1].rank, p[-1].step, p[-1].group,
+						p->kind, p->rank, p->step, p->group) >= 0)))
+		return MALFORMED(m, at, sizeof *rec, "part %s is out of order", p->name);
+	if (ckpt_add(c->stored_bytes, p->file_bytes, &c->stored_bytes) < 0)
+		return MALFORMED(m, at, sizeof *rec, "part %s is too long", p->name);
+	if (p->step != c->step || p->generation != c->generation)
+		c->linked_bytes += p->file_bytes;
 	return 0;
 }
 
 static int parts_read(struct manifest *m)
 {
+	const struct ck_part *rec;
 	struct records x;
-	uint64_t off;
 	int r = 0;
 
-	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_PARTS, sizeof *m->part, &x))
+	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_PARTS, sizeof *rec, &x))
 		return 1;
-	m->part = x.rec;
-	m->npart = x.n;
-	off = x.off;
-	if (m->npart != m->c->world)
-		return MALFORMED(m, off, m->npart * sizeof *m->part,
-				 "%llu parts for a world of %u ranks", (unsigned long long)m->npart,
-				 m->c->world);
+	rec = x.rec;
+	if (x.n < m->c->world || x.n > NATIVE_PARTS_MAX)
+		return MALFORMED(m, x.off, x.n * sizeof *rec, "%llu parts for a world of %u ranks",
+				 (unsigned long long)x.n, m->c->world);
+	m->npart = m->c->npart = (uint32_t)x.n;
+	m->part = arena_array(&m->c->table.arena, m->npart, sizeof *m->part);
+	if (!m->part)
+		return -ENOMEM;
 	m->c->stored_bytes = m->env.map.file_bytes;
-	for (uint64_t i = 0; !r && i < m->npart; i++)
-		r = part_record_check(m, i, off);
+	for (uint32_t i = 0; !r && i < m->npart; i++)
+		r = part_record_check(m, i, &rec[i], x.off);
 	return r;
 }
 
-static int ranks_read(struct manifest *m)
-{
-	const struct ck_rank *rec;
-	struct records x;
-	uint64_t n, off;
-
-	if (records(m->rd, NATIVE_MANIFEST, &m->env, CK_RANKS, sizeof *rec, &x))
-		return 1;
-	rec = x.rec;
-	n = x.n;
-	off = x.off;
-	if (n != m->c->world)
-		return MALFORMED(m, off, n * sizeof *rec, "%llu records of ranks for a world of %u",
-				 (unsigned long long)n, m->c->world);
-	for (uint64_t i = 0; i < n; i++)
-		if (le32_get(rec[i].part) != i || le32_get(rec[i].zero))
-			return MALFORMED(m, off + i * sizeof *rec, sizeof *rec,
-					 "rank %llu is said to be in part %u, which is another's",
-					 (unsigned long long)i, le32_get(rec[i].part));
-	return 0;
-}
-
-/* Lineage, notes and parts: what a summary tells. 0, 1 after faults, -ENOMEM. */
+/* Lineage, notes, attributes and parts: what a summary tells. 0, 1 after faults, -ENOMEM. */
 static int facts_read(struct manifest *m)
 {
 	struct records x;
@@ -584,16 +718,18 @@ static int facts_read(struct manifest *m)
 	r = lineage_read(m);
 	if (!r)
 		r = notes_read(m);
+	if (!r)
+		r = attrs_read(m);
 	return r ? r : parts_read(m);
 }
 
-/* What the codec said about the sections of a file. 0, 1 after a fault, -ENOMEM. */
+/* What table_decode said about the sections of a file. 0, 1 after a fault, -ENOMEM. */
 static int decoded(struct reader *rd, const char *file, const struct envelope *e, int r,
 		   const struct ckpt_err *err)
 {
 	if (r == -ENOMEM || !r)
 		return r;
-	fault(rd, r, "malformed", file, "", e->map.data_end,
+	fault(rd, r, r == -EPROTONOSUPPORT ? "newer" : "malformed", file, "", e->map.data_end,
 	      e->map.file_bytes - CONTAINER_BLOCK - e->map.data_end, "%s", err->msg);
 	return 1;
 }
@@ -602,9 +738,9 @@ static int decoded(struct reader *rd, const char *file, const struct envelope *e
 static int declarations_read(struct reader *rd, const struct envelope *e, uint64_t kinds,
 			     struct table *ret)
 {
-	struct codec_section section[CONTAINER_SECT_MAX];
+	struct table_section section[CONTAINER_SECT_MAX];
 	struct ckpt_err err;
-	int r = codec_decode_tensors(section, sections_list(e, kinds, section), ret, &err);
+	int r = table_decode_tensors(section, sections_list(e, kinds, section), ret, &err);
 
 	return decoded(rd, NATIVE_MANIFEST, e, r, &err);
 }
@@ -621,40 +757,77 @@ struct opening {
 	format_choose_fn *choose; /* NULL: all */
 	void *choose_arg;
 	struct ckpt_err *err; /* of the choice */
-	bool *needed;	      /* [npart] */
+	bool *needed;	      /* [world] */
+	bool *named;	      /* [npart] the further parts that a main part names */
 	int refusal;
 	/* Ranks mostly declare the same: what the newest part did. Without an id: none has yet. */
 	struct table declared;
 	struct hash128 declared_id;
 };
 
-static int part_identity_check(struct opening *o, const char *file, const struct container_info *x,
-			       uint32_t rank)
+/* The header of a file whose trailer is the one that MANIFEST names. */
+static int part_identity_check(struct opening *o, const struct native_part *p,
+			       const struct container_info *x)
 {
 	const struct container_info *h = &o->m.env.info;
 	const char *what = NULL;
 
-	if (memcmp(x->uuid, h->uuid, sizeof h->uuid) != 0)
+	if (memcmp(x->uuid, p->uuid, sizeof p->uuid) != 0)
 		what = "uuid";
-	else if (memcmp(x->job, h->job, sizeof h->job) != 0)
-		what = "job";
-	else if (x->step != h->step)
+	else if (x->step != p->step)
 		what = "step";
-	else if (x->generation != h->generation)
+	else if (x->generation != p->generation)
 		what = "generation";
-	else if (x->writer != rank)
+	else if (x->writer != p->rank)
 		what = "writer";
-	else if (x->world && x->world != o->m.c->world)
+	else if (x->part_kind != p->kind)
+		what = "kind";
+	else if (p->kind == PART_MAIN && memcmp(x->job, h->job, sizeof h->job) != 0)
+		what = "job";
+	else if (p->kind == PART_MAIN && x->world != o->m.c->world)
 		what = "number of ranks";
+	else if (p->kind == PART_MAIN && memcmp(x->checkpoint, h->uuid, sizeof h->uuid) != 0)
+		what = "checkpoint";
 	else if (x->chunk_log2 != h->chunk_log2 || x->align_log2 != h->align_log2)
 		what = "chunk size";
 	if (MUTANT(PART_IDENTITY_IGNORED))
 		return 0;
 	if (what)
-		fault(&o->rd, -EBADMSG, "mismatch", file, "", 0, CONTAINER_BLOCK,
+		fault(&o->rd, -EPROTO, "mismatch", p->name, "", 0, CONTAINER_BLOCK,
 		      "its header's %s is not what MANIFEST says: it belongs to another checkpoint",
 		      what);
 	return what != NULL;
+}
+
+/* Derived pieces get the place of what they are the rounding of. 0, 1 after a fault, -ENOMEM. */
+static int derived_find(struct opening *o, const char *file, struct table *t)
+{
+	cleanup_free uint32_t *twin = NULL;
+	char label[160];
+	bool any = false;
+
+	for (uint32_t i = 0; i < t->npiece && !any; i++)
+		any = t->piece[i].flags & PIECE_DERIVED;
+	if (!any)
+		return 0;
+	twin = calloc(t->npiece, sizeof *twin);
+	if (!twin || native_twins(t, twin) < 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		struct table_piece *p = &t->piece[i];
+
+		if (!(p->flags & PIECE_DERIVED))
+			continue;
+		if (twin[i] != TABLE_NONE) {
+			p->from = t->piece[twin[i]].off;
+			continue;
+		}
+		table_tensor_print(&t->tensor[p->tensor], label, sizeof label);
+		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0,
+		      "%s: a piece that is derived from nothing in this file", label);
+		return 1;
+	}
+	return 0;
 }
 
 static int pieces_check(struct opening *o, const char *file, const struct table *t, uint32_t rank)
@@ -671,7 +844,7 @@ static int pieces_check(struct opening *o, const char *file, const struct table 
 		return 1;
 	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		if (!t->tensor[i].fp)
+		if (!t->tensor[i].fp_known)
 			continue;
 		table_tensor_print(&t->tensor[i], label, sizeof label);
 		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0,
@@ -681,33 +854,34 @@ static int pieces_check(struct opening *o, const char *file, const struct table 
 	return 0;
 }
 
-/* One record against what the pieces ask for. NULL: right. */
-static const char *chunk_wrong(const struct ck_chunk *c, const struct chunk *want, uint8_t elem)
+static struct chunk chunk_decode(const struct ck_chunk *rec)
 {
-	if (le64_get(c->off) != want->off || le32_get(c->raw_len) != want->raw_len ||
-	    le32_get(c->stored_len) != want->stored_len)
-		return "it does not lie where the pieces ask for it";
-	if (c->elem_bytes != elem)
-		return "its element size is not that of its pieces";
-	if (c->codec_ver || c->flags || le32_get(c->source) != TABLE_NONE ||
-	    le32_get(c->base) != TABLE_NONE)
-		return "an unused field is in use";
-	if (!want->raw_len &&
-	    (le32_get(c->stored_crc) || !all_zero(c->raw_hash, sizeof c->raw_hash)))
-		return "a hole has checksums";
-	return NULL;
+	struct chunk c = {
+		.off = le64_get(rec->off),
+		.stored_len = le32_get(rec->stored_len),
+		.raw_len = le32_get(rec->raw_len),
+		.codec = rec->codec,
+		.codec_ver = rec->codec_ver,
+		.elem_bytes = rec->elem_bytes,
+		.source = le32_get(rec->source),
+		.base = le32_get(rec->base),
+		.stored_crc = le32_get(rec->stored_crc),
+	};
+
+	memcpy(c.raw_hash.b, rec->raw_hash, sizeof c.raw_hash.b);
+	return c;
 }
 
 static int chunks_read(struct opening *o, const char *file, const struct envelope *e,
 		       const struct table *t, struct format_file *ret)
 {
-	cleanup_free struct chunk *chunk = NULL;
-	cleanup_free uint8_t *elem = NULL;
+	cleanup_free struct chunk *need = NULL;
+	uint64_t n, end, at = CONTAINER_BLOCK;
 	const struct ck_chunk *rec;
+	struct chunk *chunk;
 	struct records x;
-	uint64_t n, data_end;
 	struct ckpt_err err;
-	int r = native_chunks(t, &chunk, &elem, &n, &data_end, &err);
+	int r = native_part_chunks(t, &need, &n, &end, &err);
 
 	if (r == -ENOMEM)
 		return r;
@@ -718,53 +892,98 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 	if (records(&o->rd, file, e, CK_CHUNKS, sizeof *rec, &x))
 		return 1;
 	rec = x.rec;
-	if (x.n != n || data_end != e->map.data_end) {
+	if (x.n != n) {
 		fault(&o->rd, -EPROTO, "malformed", file, "", x.off, x.n * sizeof *rec,
-		      "%llu chunks and data up to %llu; its pieces ask for %llu and %llu",
-		      (unsigned long long)x.n, (unsigned long long)e->map.data_end,
-		      (unsigned long long)n, (unsigned long long)data_end);
+		      "%llu chunks; its raw space has %llu", (unsigned long long)x.n,
+		      (unsigned long long)n);
 		return 1;
 	}
+	chunk = arena_array(&o->m.c->table.arena, n, sizeof *chunk);
+	if (!chunk)
+		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++) {
-		const char *why = chunk_wrong(&rec[i], &chunk[i], elem[i]);
-
-		if (rec[i].codec != CODEC_RAW) {
-			fault(&o->rd, -EPROTONOSUPPORT, "malformed", file, "",
-			      x.off + i * sizeof *rec, sizeof *rec,
-			      "chunk %llu is coded with codec %u, which this program lacks: use a "
-			      "newer ckptd",
-			      (unsigned long long)i, rec[i].codec);
-			return 1;
-		}
-		if (why) {
-			fault(&o->rd, -EPROTO, "malformed", file, "", x.off + i * sizeof *rec,
-			      sizeof *rec, "chunk %llu: %s", (unsigned long long)i, why);
-			return 1;
-		}
-		chunk[i].stored_crc = le32_get(rec[i].stored_crc);
-		memcpy(chunk[i].raw_hash.b, rec[i].raw_hash, sizeof chunk[i].raw_hash.b);
+		chunk[i] = chunk_decode(&rec[i]);
+		r = rec[i].flags
+			    ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
+			    : native_chunk_check(&chunk[i], &need[i], e->map.data_end, &at, &err);
+		if (!r)
+			continue;
+		fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", file, "",
+		      x.off + i * sizeof *rec, sizeof *rec, "chunk %llu: %s", (unsigned long long)i,
+		      err.msg);
+		return 1;
 	}
-	ret->chunk = arena_dup(&o->m.c->table.arena, chunk, n * sizeof *chunk);
+	ret->chunk = chunk;
 	ret->nchunk = n;
 	ret->data_off = CONTAINER_BLOCK;
-	ret->data_end = data_end;
-	return ret->chunk ? 0 : -ENOMEM;
+	ret->data_end = e->map.data_end;
+	return 0;
+}
+
+/* The further parts that a main part names are those of MANIFEST. */
+static int sources_check(struct opening *o, const struct native_part *p, const struct envelope *e)
+{
+	const struct ck_part *rec;
+	struct records x, strings;
+	struct ckpt_err err;
+
+	if (records(&o->rd, p->name, e, CK_SOURCES, sizeof *rec, &x) ||
+	    records(&o->rd, p->name, e, CK_STRINGS, 1, &strings))
+		return 1;
+	rec = x.rec;
+	for (uint64_t i = 0; i < x.n; i++) {
+		struct native_part s, *at = o->m.part + o->m.c->world;
+		uint32_t from = o->m.c->world, to = o->m.npart;
+		int r = native_part_decode(&rec[i], strings.rec, strings.n, &s, &err);
+
+		if (r < 0 || p->kind != PART_MAIN || s.kind == PART_MAIN) {
+			if (!r)
+				r = ckpt_error(&err, -EPROTO, "%s has sources, or is one", p->name);
+			fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", p->name, "",
+			      x.off + i * sizeof *rec, sizeof *rec, "source %llu: %s",
+			      (unsigned long long)i, err.msg);
+			return 1;
+		}
+		while (from < to) {
+			uint32_t mid = from + (to - from) / 2;
+
+			at = &o->m.part[mid];
+			if (native_part_order(at->kind, at->rank, at->step, at->group, s.kind,
+					      s.rank, s.step, s.group) < 0)
+				from = mid + 1;
+			else
+				to = mid;
+		}
+		at = &o->m.part[MIN(from, o->m.npart - 1)];
+		if (memcmp(at->root.b, s.root.b, sizeof s.root.b) != 0 ||
+		    strcmp(at->name, s.name) != 0) {
+			fault(&o->rd, -EPROTO, "mismatch", p->name, "", x.off + i * sizeof *rec,
+			      sizeof *rec,
+			      "it names %s, which MANIFEST does not name, or names otherwise",
+			      s.name);
+			return 1;
+		}
+		o->named[MIN(from, o->m.npart - 1)] = true;
+	}
+	return 0;
 }
 
 /* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. */
-static int part_join(struct opening *o, const char *file, const struct table *t)
+static int part_join(struct opening *o, const struct native_part *p, const struct table *t)
 {
-	struct ckpt_errlist l = { .code = -EBADMSG };
+	const char *file = p->name;
+	struct ckpt_errlist l = { .code = -EPROTO };
 	struct table *all = &o->m.c->table;
 	int r;
 
 	/* The others will have as many. Where they do not, nothing is lost but a guess. */
 	if (!all->npiece)
 		(void)table_reserve(all, 0, MIN(t->npiece * o->m.npart, (uint64_t)PIECES_GUESS));
-	r = table_join(all, t, NATIVE_MANIFEST, file, &l, NULL);
+	r = table_join(all, t, NATIVE_MANIFEST, file,
+		       p->step != o->m.c->step || p->generation != o->m.c->generation, &l, NULL);
 
 	if (!r && l.n) {
-		faults_of_list(&o->rd, -EBADMSG, "mismatch", file, &l);
+		faults_of_list(&o->rd, -EPROTO, "mismatch", file, &l);
 		r = 1;
 	}
 	ckpt_errlist_free(&l);
@@ -797,7 +1016,7 @@ static struct hash128 declarations_id(const struct envelope *e)
 static int part_table(struct opening *o, const char *file, const struct envelope *e,
 		      const struct table_place *place, struct table *ret)
 {
-	struct codec_section section[CONTAINER_SECT_MAX];
+	struct table_section section[CONTAINER_SECT_MAX];
 	uint32_t n = sections_list(e, PART_KINDS, section);
 	struct hash128 id = declarations_id(e);
 	struct ckpt_err err;
@@ -806,83 +1025,89 @@ static int part_table(struct opening *o, const char *file, const struct envelope
 	if (memcmp(id.b, o->declared_id.b, sizeof id.b) != 0) {
 		table_free(&o->declared);
 		o->declared_id = (struct hash128){ 0 };
-		r = codec_decode_tensors(section, n, &o->declared, &err);
+		r = table_decode_tensors(section, n, &o->declared, &err);
 		if (!r)
 			o->declared_id = id;
 	}
 	if (!r)
-		r = codec_decode_pieces(section, n, &o->declared, place, 1, ret, &err);
+		r = table_decode_pieces(section, n, &o->declared, place, 1, ret, &err);
 	return decoded(&o->rd, file, e, r, &err);
 }
 
-static int part_sections(struct opening *o, const struct source *src, const struct ck_part *rec,
-			 uint32_t rank, struct envelope *e, struct format_file *f)
+static int part_sections(struct opening *o, const struct source *src, const struct native_part *p,
+			 struct envelope *e, struct format_file *f)
 {
-	struct table_place place = { .name = f->name, .rank = rank, .bytes = f->raw_bytes };
+	struct table_place place = { .name = f->name, .rank = f->rank, .bytes = f->raw_bytes };
 	struct table t = { 0 };
-	int r = blocks_read(&o->rd, src, f->name, CONTAINER_PART, rec->root, e);
+	int r = blocks_read(&o->rd, src, f->name, CONTAINER_PART, p->root.b, e);
 
 	if (!r)
-		r = part_identity_check(o, f->name, &e->info, rank);
+		r = part_identity_check(o, p, &e->info);
 	if (!r)
 		r = kinds_check(&o->rd, f->name, e, PART_KINDS);
 	if (!r)
 		r = sections_read(&o->rd, src, f->name, true, e);
 	if (!r)
+		r = sources_check(o, p, e);
+	if (!r)
 		r = part_table(o, f->name, e, &place, &t);
 	if (!r)
-		r = pieces_check(o, f->name, &t, rank);
+		r = pieces_check(o, f->name, &t, f->rank);
+	if (!r)
+		r = derived_find(o, f->name, &t);
 	if (!r)
 		r = chunks_read(o, f->name, e, &t, f);
 	if (!r)
-		r = part_join(o, f->name, &t);
+		r = part_join(o, p, &t);
 	table_free(&t);
 	return r;
 }
 
-/* 0, 1 after faults, -ENOMEM. Without its pieces a part is still the place of its number. */
-static int part_lost(struct opening *o, uint32_t places, struct format_file *f)
+/* What MANIFEST says of it. */
+static struct format_file part_known(const struct native_part *p)
 {
-	struct table_place place = { .name = f->name, .rank = f->rank };
+	struct format_file f = {
+		.name = p->name,
+		.file_bytes = p->file_bytes,
+		.raw_bytes = p->raw_bytes,
+		.chunk_log2 = NATIVE_CHUNK_LOG2,
+		.rank = p->rank,
+		.kind = p->kind,
+		.group = p->group,
+		.step = p->step,
+		.generation = p->generation,
+	};
 
-	*f = (struct format_file){ .name = f->name, .rank = f->rank, .lost = true };
+	memcpy(f.uuid, p->uuid, sizeof f.uuid);
+	return f;
+}
+
+/* 0, 1 after faults, -ENOMEM. Without its pieces a part is still the place of its number. */
+static int part_lost(struct opening *o, uint32_t places, const struct native_part *p,
+		     struct format_file *f)
+{
+	struct table_place place = { .name = p->name, .rank = p->rank };
+
+	*f = part_known(p);
+	f->raw_bytes = 0;
+	f->lost = true;
 	return o->m.c->table.nplace > places || !table_add_place(&o->m.c->table, &place, NULL, NULL)
 		       ? 1
 		       : -ENOMEM;
 }
 
-/* What MANIFEST says of it. */
-static int part_known(struct opening *o, uint32_t rank, struct format_file *f)
+static int part_read(struct opening *o, const struct native_part *p, struct format_file *f)
 {
-	const struct ck_part *rec = &o->m.part[rank];
-
-	*f = (struct format_file){
-		.name = arena_str(&o->m.c->table.arena,
-				  string_at(&o->m, rec->name, NATIVE_NAME_MAX)),
-		.file_bytes = le64_get(rec->file_bytes),
-		.raw_bytes = le64_get(rec->raw_bytes),
-		.chunk_log2 = NATIVE_CHUNK_LOG2,
-		.rank = rank,
-	};
-	return f->name ? 0 : -ENOMEM;
-}
-
-static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
-{
-	const struct ck_part *rec = &o->m.part[rank];
 	struct envelope e = { .map = { .nsect = 0 } };
 	struct source src = { 0 };
-	int r = part_known(o, rank, f);
+	int r = o->dir->open(o->dir->ctx, f->name, &src);
 
-	if (r)
-		return r;
-	r = o->dir->open(o->dir->ctx, f->name, &src);
 	if (r == -ENOMEM)
 		return r;
 	if (r == -ENOENT) {
-		fault(&o->rd, -EBADMSG, "missing", f->name, "", 0, f->file_bytes,
+		fault(&o->rd, -EUCLEAN, "missing", f->name, "", 0, f->file_bytes,
 		      "this file of %llu bytes is missing: it holds what rank %u owned",
-		      (unsigned long long)f->file_bytes, rank);
+		      (unsigned long long)f->file_bytes, p->rank);
 		return 1;
 	}
 	if (r < 0) {
@@ -901,7 +1126,7 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 		      (unsigned long long)src.bytes, (unsigned long long)f->file_bytes);
 		r = 1;
 	} else {
-		r = part_sections(o, &src, rec, rank, &e, f);
+		r = part_sections(o, &src, p, &e, f);
 	}
 	envelope_free(&e);
 	source_close(&src);
@@ -909,26 +1134,26 @@ static int part_read(struct opening *o, uint32_t rank, struct format_file *f)
 }
 
 /* Not needed: a place without pieces. */
-static int part_pass(struct opening *o, uint32_t rank, struct format_file *f)
+static int part_pass(struct opening *o, const struct native_part *p, struct format_file *f)
 {
-	struct table_place place = { .rank = rank, .bytes = le64_get(o->m.part[rank].raw_bytes) };
-	int r = part_known(o, rank, f);
+	struct table_place place = { .name = p->name, .rank = p->rank, .bytes = p->raw_bytes };
 
 	f->unread = true;
-	place.name = f->name;
-	return r ? r : table_add_place(&o->m.c->table, &place, NULL, NULL);
+	return table_add_place(&o->m.c->table, &place, NULL, NULL);
 }
 
-static int part_open(struct opening *o, uint32_t rank, struct format_file *f)
+static int part_open(struct opening *o, uint32_t i, struct format_file *f)
 {
+	const struct native_part *p = &o->m.part[i];
 	uint32_t places = o->m.c->table.nplace;
 	int r;
 
-	if (o->needed && !o->needed[rank])
-		return part_pass(o, rank, f);
-	r = part_read(o, rank, f);
-
-	return r == 1 ? part_lost(o, places, f) : r;
+	*f = part_known(p);
+	/* What a writer beside the ranks has made is anybody's. */
+	if (o->needed && p->rank < o->m.c->world && !o->needed[p->rank])
+		return part_pass(o, p, f);
+	r = part_read(o, p, f);
+	return r == 1 ? part_lost(o, places, p, f) : r;
 }
 
 /* --- the whole directory --- */
@@ -941,10 +1166,11 @@ static int by_name(const void *a, const void *b)
 static int names_sort(struct opening *o)
 {
 	o->sorted = calloc(o->m.npart, sizeof *o->sorted);
-	if (!o->sorted)
+	o->named = calloc(o->m.npart, sizeof *o->named);
+	if (!o->sorted || !o->named)
 		return -ENOMEM;
 	for (uint64_t i = 0; i < o->m.npart; i++)
-		o->sorted[i] = string_at(&o->m, o->m.part[i].name, NATIVE_NAME_MAX);
+		o->sorted[i] = o->m.part[i].name;
 	qsort(o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 	for (uint64_t i = 1; i < o->m.npart; i++)
 		if (!strcmp(o->sorted[i - 1], o->sorted[i]))
@@ -1039,6 +1265,7 @@ static int manifest_read(struct opening *o)
 	}
 	if (r < 0)
 		return r;
+	o->rd.manifest = true;
 	r = blocks_read(&o->rd, &src, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, &m->env);
 	if (!r)
 		r = kinds_check(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS);
@@ -1051,8 +1278,6 @@ static int manifest_read(struct opening *o)
 	if (!r)
 		r = facts_read(m);
 	if (!r)
-		r = ranks_read(m);
-	if (!r)
 		r = names_sort(o);
 	return r;
 }
@@ -1062,7 +1287,7 @@ static int parts_choose(struct opening *o)
 {
 	int r;
 
-	o->needed = calloc(o->m.npart, sizeof *o->needed);
+	o->needed = calloc(o->m.c->world, sizeof *o->needed);
 	if (!o->needed)
 		return -ENOMEM;
 	r = o->choose(o->choose_arg, o->m.c, o->needed, o->err);
@@ -1093,14 +1318,17 @@ static void sums_check(struct opening *o, bool some)
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		uint64_t fp = 0;
+		bool known = t->tensor[i].fp_known || MUTANT(FP_ZERO_KNOWN);
 
-		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
+		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
 			fp += t->piece[k].fp;
-		if (fp == t->tensor[i].fp || MUTANT(FINGERPRINTS_NOT_SUMMED) ||
+			known &= t->piece[k].fp_known || MUTANT(FP_ZERO_KNOWN);
+		}
+		if (!known || fp == t->tensor[i].fp || MUTANT(FINGERPRINTS_NOT_SUMMED) ||
 		    (some && !is_all_there(t, i)))
 			continue;
 		table_tensor_print(&t->tensor[i], label, sizeof label);
-		fault(&o->rd, -EBADMSG, "mismatch", NATIVE_MANIFEST, label, 0, 0,
+		fault(&o->rd, -EPROTO, "mismatch", NATIVE_MANIFEST, label, 0, 0,
 		      "%s: the fingerprints of its pieces add up to %016llx, MANIFEST says %016llx",
 		      label, (unsigned long long)fp, (unsigned long long)t->tensor[i].fp);
 	}
@@ -1121,7 +1349,7 @@ static int directory_read(struct opening *o)
 	c->file = arena_array(&c->table.arena, o->m.npart, sizeof *c->file);
 	if (!c->file)
 		return -ENOMEM;
-	c->nfile = (uint32_t)o->m.npart;
+	c->nfile = o->m.npart;
 	for (uint32_t i = 0; i < c->nfile; i++) {
 		r = part_open(o, i, &c->file[i]);
 		if (r < 0)
@@ -1137,6 +1365,13 @@ static int directory_read(struct opening *o)
 	r = table_seal(&c->table, NULL);
 	if (r < 0)
 		return r;
+	for (uint32_t i = c->world; i < c->nfile && !o->choose && !bad; i++) {
+		if (o->named[i])
+			continue;
+		fault(&o->rd, -EPROTO, "mismatch", NATIVE_MANIFEST, "", 0, 0,
+		      "it names %s, which no main part names", c->file[i].name);
+		bad = 1;
+	}
 	c->partial = bad;
 	c->some = o->choose;
 	if (bad)
@@ -1150,7 +1385,7 @@ static int directory_read(struct opening *o)
 		return -ENOMEM;
 	}
 	overlaps = cover.n > 0;
-	faults_of_list(&o->rd, -EBADMSG, "coverage", "", &cover);
+	faults_of_list(&o->rd, -EPROTO, "coverage", "", &cover);
 	if (!o->choose || !overlaps)
 		sums_check(o, o->choose);
 	return 0;
@@ -1163,10 +1398,12 @@ static int outcome(struct reader *rd, int r, struct ckpt_err *err)
 	if (r < 0)
 		return ckpt_error(err, r, "out of memory while reading a checkpoint");
 	if (rd->list.code == -EUCLEAN)
-		what = "no committed checkpoint";
+		what = rd->manifest ? "this checkpoint is not complete" : "no committed checkpoint";
 	else if (rd->list.code == -EPROTONOSUPPORT)
-		what = "this checkpoint needs a newer version";
-	else if (rd->list.code != -EBADMSG && rd->list.code != -EPROTO)
+		what = "this program cannot read this checkpoint";
+	else if (rd->list.code == -EPROTO)
+		what = "this checkpoint contradicts itself";
+	else if (rd->list.code != -EBADMSG)
 		what = "this checkpoint cannot be read";
 	return ckpt_errlist_end(&rd->list, err, "%s", what);
 }
@@ -1191,6 +1428,7 @@ static int native_open(struct opening *o, bool partial, struct checkpoint **ret,
 	table_free(&o->declared);
 	free(o->sorted);
 	free(o->needed);
+	free(o->named);
 	ckpt_errlist_free(&o->rd.list);
 	if (r < 0 && !(partial && r != -ENOMEM && c->table.sealed && c->nfile))
 		checkpoint_free(c);
@@ -1257,9 +1495,8 @@ static int parts_each(const struct manifest *m, native_part_fn *each, void *arg)
 {
 	int r = 0;
 
-	for (uint64_t i = 0; !r && i < m->npart; i++)
-		r = each(arg, string_at(m, m->part[i].name, NATIVE_NAME_MAX),
-			 le64_get(m->part[i].file_bytes));
+	for (uint32_t i = 0; !r && i < m->npart; i++)
+		r = each(arg, &m->part[i]);
 	return r;
 }
 

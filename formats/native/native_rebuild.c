@@ -5,6 +5,7 @@
  * out, none is of another checkpoint, and every byte of their metadata was under a hash that was right.
  */
 #include "formats/native/native_impl.h"
+#include "ckpt/base/mutant.h"
 #include <stdio.h>
 
 struct rebuilding {
@@ -13,7 +14,11 @@ struct rebuilding {
 	struct native_part *part; /* [npart] */
 	struct table *table;	  /* [npart] theirs */
 	uint32_t npart, cap;
-	struct container_info first; /* of the first part: what all must say */
+	struct container_info first; /* of the first main part: what all of them must say */
+	uint32_t nmain,
+		ntable; /* ntable: of table[], also where sources_check has thinned part[] */
+	struct native_part *source; /* [nsource] what the main parts name, without tables */
+	uint32_t nsource;
 };
 
 /* --- one part --- */
@@ -22,7 +27,7 @@ struct loaded {
 	struct container_info info;
 	struct container_map map;
 	struct hash128 root;
-	struct codec_section section[CONTAINER_SECT_MAX];
+	struct table_section section[CONTAINER_SECT_MAX];
 	struct arena mem;
 };
 
@@ -73,7 +78,7 @@ static int load_sections(const struct source *src, struct loaded *l, struct ckpt
 		r = container_sect_check(s, p, err);
 		if (r)
 			return r;
-		l->section[i] = (struct codec_section){ .kind = s->kind,
+		l->section[i] = (struct table_section){ .kind = s->kind,
 							.rec_bytes = s->rec_bytes,
 							.len = s->len,
 							.count = s->count,
@@ -84,8 +89,8 @@ static int load_sections(const struct source *src, struct loaded *l, struct ckpt
 
 static const char *stranger(const struct container_info *a, const struct container_info *b)
 {
-	if (memcmp(a->uuid, b->uuid, sizeof a->uuid) != 0)
-		return "uuid";
+	if (memcmp(a->checkpoint, b->checkpoint, sizeof a->checkpoint) != 0)
+		return "checkpoint";
 	if (memcmp(a->job, b->job, sizeof a->job) != 0)
 		return "job";
 	if (a->step != b->step)
@@ -104,6 +109,42 @@ static uint64_t raw_end(const struct table *t)
 	return end;
 }
 
+static const struct table_section *section_of(const struct loaded *l, uint32_t kind)
+{
+	for (uint32_t i = 0; i < l->map.nsect; i++)
+		if (l->section[i].kind == kind)
+			return &l->section[i];
+	return NULL;
+}
+
+/* The other parts of a main part's rank. */
+static int sources_load(struct rebuilding *b, const struct loaded *l)
+{
+	const struct table_section *s = section_of(l, CK_SOURCES),
+				   *names = section_of(l, CK_STRINGS);
+	const struct ck_part *rec = s ? s->bytes : NULL;
+	uint64_t n = s && !MUTANT(SOURCES_IGNORED) ? s->count : 0;
+	struct native_part *source;
+
+	if (n && s->rec_bytes != sizeof *rec)
+		return ckpt_newer(b->err, "its sources have records of %u bytes", s->rec_bytes);
+	if (n > NATIVE_SOURCES_MAX)
+		return ckpt_error(b->err, -EPROTO, "it names %llu other parts",
+				  (unsigned long long)n);
+	source = reallocarray(b->source, b->nsource + n + 1, sizeof *source);
+	if (!source)
+		return ckpt_error(b->err, -ENOMEM, "out of memory for the names of parts");
+	b->source = source;
+	for (uint64_t i = 0; i < n; i++) {
+		int r = native_part_decode(&rec[i], names ? names->bytes : NULL,
+					   names ? names->len : 0, &source[b->nsource++], b->err);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
 static int part_load(struct rebuilding *b, const char *name, const struct source *src,
 		     struct loaded *l)
 {
@@ -114,25 +155,34 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 
 	if (r)
 		return r;
-	if (b->npart == 0)
+	if (l->info.part_kind > PART_AVERAGE)
+		return ckpt_newer(b->err, "it is a part of kind %u", l->info.part_kind);
+	if (l->info.part_kind == PART_MAIN && !b->nmain++)
 		b->first = l->info;
-	what = stranger(&l->info, &b->first);
+	what = l->info.part_kind == PART_MAIN ? stranger(&l->info, &b->first) : NULL;
 	if (what)
 		return ckpt_error(b->err, -EBADMSG, "its %s is not that of the other parts", what);
 	r = load_sections(src, l, b->err);
 	if (r)
 		return r;
 	place.rank = l->info.writer;
-	r = codec_decode(l->section, l->map.nsect, &place, 1, &b->table[b->npart], b->err);
+	r = table_decode(l->section, l->map.nsect, &place, 1, &b->table[b->npart], b->err);
+	if (!r && l->info.part_kind == PART_MAIN)
+		r = sources_load(b, l);
 	if (r)
 		return r;
 	*p = (struct native_part){ .rank = l->info.writer,
+				   .kind = l->info.part_kind,
+				   .step = l->info.step,
+				   .generation = l->info.generation,
 				   .file_bytes = src->bytes,
 				   .raw_bytes = raw_end(&b->table[b->npart]),
 				   .root = l->root,
 				   .table = NULL };
+	memcpy(p->uuid, l->info.uuid, sizeof p->uuid);
 	(void)snprintf(p->name, sizeof p->name, "%s", name);
 	b->npart++;
+	b->ntable++;
 	return 0;
 }
 
@@ -167,8 +217,8 @@ static int entry_add(void *arg, const char *name, int is_file)
 		return 0;
 	if (!is_file)
 		return ckpt_error(b->err, -EBADMSG, "%.80s is not a regular file", name);
-	if (b->npart == NATIVE_WORLD_MAX)
-		return ckpt_error(b->err, -E2BIG, "it has more than %u parts", NATIVE_WORLD_MAX);
+	if (b->npart == NATIVE_PARTS_MAX)
+		return ckpt_error(b->err, -E2BIG, "it has more than %u parts", NATIVE_PARTS_MAX);
 	r = parts_grow(b);
 	if (r)
 		return r;
@@ -191,18 +241,65 @@ static int world_check(struct rebuilding *b)
 {
 	uint32_t world = b->first.world;
 
-	if (b->npart == 0)
+	if (b->nmain == 0)
 		return ckpt_error(b->err, -EBADMSG, "it has no parts");
 	if (!world)
-		return ckpt_error(b->err, -EBADMSG,
-				  "its %u parts do not say how many there were: an older ckptd "
-				  "wrote them",
-				  b->npart);
-	if (world > b->npart)
-		return ckpt_error(b->err, -EBADMSG, "%u of %u parts are missing", world - b->npart,
+		return ckpt_error(b->err, -EPROTO, "its %u parts do not say how many there were",
+				  b->nmain);
+	if (world > b->nmain)
+		return ckpt_error(b->err, -EUCLEAN, "%u of %u parts are missing", world - b->nmain,
 				  world);
-	if (world < b->npart)
-		return ckpt_error(b->err, -EBADMSG, "%u parts, and %u ranks", b->npart, world);
+	if (world < b->nmain)
+		return ckpt_error(b->err, -EPROTO, "%u parts, and %u ranks", b->nmain, world);
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct native_part *)a)->name, ((const struct native_part *)b)->name);
+}
+
+/*
+ * What the main parts name must be there, and is what they say; what none names is not of this checkpoint.
+ * Leaves in part[] what is, with its group.
+ */
+static int sources_check(struct rebuilding *b)
+{
+	uint32_t n = 0, nsource = 0;
+
+	for (uint32_t i = 0; i < b->npart; i++)
+		b->part[i].table = &b->table[i];
+	qsort(b->source, b->nsource, sizeof *b->source, by_name);
+	for (uint32_t i = 0; i < b->nsource; i++) /* what several ranks name is there once */
+		if (!nsource || by_name(&b->source[nsource - 1], &b->source[i]) != 0)
+			b->source[nsource++] = b->source[i];
+	b->nsource = nsource;
+	for (uint32_t i = 0; i < b->npart; i++) {
+		struct native_part *p = &b->part[i], *s = NULL;
+
+		if (p->kind != PART_MAIN) {
+			s = bsearch(p, b->source, b->nsource, sizeof *s, by_name);
+			if (!s)
+				continue;
+			if (memcmp(s->root.b, p->root.b, sizeof s->root.b) != 0 ||
+			    s->kind != p->kind || s->rank != p->rank || s->step != p->step ||
+			    s->generation != p->generation || s->file_bytes != p->file_bytes)
+				return ckpt_error(b->err, -EBADMSG,
+						  "%s is not the part that rank %u's names",
+						  p->name, s->rank);
+			p->group = s->group;
+			p->raw_bytes = s->raw_bytes;
+			s->table = p->table; /* found */
+		}
+		b->part[n++] = *p;
+	}
+	b->npart = n;
+	for (uint32_t i = 0; i < b->nsource; i++) {
+		if (!b->source[i].table)
+			return ckpt_error(b->err, -EUCLEAN,
+					  "%s is missing, which a part of the checkpoint names",
+					  b->source[i].name);
+	}
 	return 0;
 }
 
@@ -218,6 +315,8 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 		return ckpt_error_errno(b->err, -r, "it cannot be listed");
 	if (!r)
 		r = world_check(b);
+	if (!r)
+		r = sources_check(b);
 	if (r)
 		return r;
 	if (memcmp(b->first.job, of_job.b, sizeof b->first.job) != 0 || b->first.step != step)
@@ -227,12 +326,10 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 				  (unsigned long long)b->first.step,
 				  memcmp(b->first.job, of_job.b, sizeof b->first.job) ? "another"
 										      : "this");
-	memcpy(info.uuid, b->first.uuid, sizeof info.uuid);
+	memcpy(info.uuid, b->first.checkpoint, sizeof info.uuid);
 	info.generation = b->first.generation;
 	info.wall_ns = b->first.wall_ns;
-	info.world = b->npart;
-	for (uint32_t i = 0; i < b->npart; i++)
-		b->part[i].table = &b->table[i];
+	info.world = b->nmain;
 	return native_manifest(&info, b->part, b->npart, lineage, ret_bytes, ret_len, ret_id,
 			       b->err);
 }
@@ -245,9 +342,10 @@ int native_rebuild(const struct source_dir *dir, const char *job, uint64_t step,
 	struct rebuilding b = { .dir = dir, .err = &e };
 	int r = rebuild(&b, job, step, lineage, ret_bytes, ret_len, ret_id);
 
-	for (uint32_t i = 0; i < b.npart; i++)
+	for (uint32_t i = 0; i < b.ntable; i++)
 		table_free(&b.table[i]);
 	free(b.table);
 	free(b.part);
+	free(b.source);
 	return r ? ckpt_error(err, r, "%s", e.msg) : 0;
 }

@@ -35,23 +35,49 @@ static struct container_info head_of(const struct native_info *info, uint32_t ki
 	return h;
 }
 
+static const struct native_role *role_of(const struct native_info *info)
+{
+	static const struct native_role main_part;
+
+	return info->role ? info->role : &main_part;
+}
+
+void native_part_uuid(const struct native_info *info, uint32_t writer,
+		      uint8_t ret_uuid[16])
+{
+	struct {
+		uint8_t uuid[16];
+		le32 writer, kind, group;
+	} of = { .writer = le32_of(writer) };
+	const struct native_role *role = role_of(info);
+	struct hash128 h;
+
+	of.kind = le32_of(role->kind);
+	of.group = le32_of(role->group);
+	memcpy(of.uuid, info->uuid, sizeof of.uuid);
+	h = hash128(&of, sizeof of);
+	memcpy(ret_uuid, h.b, sizeof h.b);
+}
+
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head)
 {
 	struct container_info h = head_of(info, CONTAINER_PART, rank);
 
+	h.part_kind = role_of(info)->kind;
+	memcpy(h.checkpoint, info->uuid, sizeof h.checkpoint);
+	native_part_uuid(info, rank, h.uuid);
 	container_head_build(ret_head, &h);
 }
 
 /* --- the end of a part --- */
 
-/* The caller's chunks must be those that the table asks for. */
+/* The caller's chunks must be some that the table allows. */
 static int chunks_check(const struct table *t, const struct chunk *chunk, uint64_t nchunk,
-			uint64_t data_end, uint8_t **ret_elem, uint64_t *ret_data_end,
-			struct ckpt_err *err)
+			uint64_t data_end, struct ckpt_err *err)
 {
-	cleanup_free struct chunk *want = NULL;
-	uint64_t n, last = CONTAINER_BLOCK;
-	int r = native_chunks(t, &want, ret_elem, &n, ret_data_end, err);
+	cleanup_free struct chunk *need = NULL;
+	uint64_t n, end, at = CONTAINER_BLOCK;
+	int r = native_part_chunks(t, &need, &n, &end, err);
 
 	if (r < 0)
 		return r;
@@ -59,42 +85,94 @@ static int chunks_check(const struct table *t, const struct chunk *chunk, uint64
 		return ckpt_error(err, -EINVAL, "a part with %llu chunks was given %llu",
 				  (unsigned long long)n, (unsigned long long)nchunk);
 	for (uint64_t i = 0; i < n; i++) {
-		if (want[i].off != chunk[i].off || want[i].raw_len != chunk[i].raw_len ||
-		    want[i].stored_len != chunk[i].stored_len || chunk[i].codec != CODEC_RAW)
-			return ckpt_error(err, -EINVAL,
-					  "chunk %llu of a part does not lie where it belongs",
-					  (unsigned long long)i);
-		if (want[i].raw_len)
-			last = want[i].off + want[i].stored_len;
+		r = native_chunk_check(&chunk[i], &need[i], INT64_MAX, &at, err);
+		if (r == -EPROTO || r == -EPROTONOSUPPORT)
+			r = -EINVAL;
+		if (r < 0)
+			return ckpt_error_prefix(err, r, "chunk %llu", (unsigned long long)i);
 	}
-	if (data_end != last && data_end != *ret_data_end)
+	if (data_end != at && data_end != align_up(at, CONTAINER_BLOCK))
 		return ckpt_error(err, -EINVAL, "the data of a part ends at %llu, not at %llu",
-				  (unsigned long long)last, (unsigned long long)data_end);
+				  (unsigned long long)at, (unsigned long long)data_end);
 	return 0;
 }
 
-static struct ck_chunk *chunks_encode(const struct chunk *chunk, const uint8_t *elem, uint64_t n,
-				      struct arena *a)
+static struct ck_chunk *chunks_encode(const struct chunk *chunk, uint64_t n, struct arena *a)
 {
 	struct ck_chunk *rec = arena_array(a, n, sizeof *rec);
 
 	for (uint64_t i = 0; rec && i < n; i++) {
-		rec[i] = (struct ck_chunk){ .source = le32_of(TABLE_NONE),
-					    .base = le32_of(TABLE_NONE) };
-		if (!chunk[i].raw_len)
-			continue;
-		rec[i].off = le64_of(chunk[i].off);
-		rec[i].stored_len = le32_of(chunk[i].stored_len);
-		rec[i].raw_len = le32_of(chunk[i].raw_len);
-		rec[i].codec = chunk[i].codec;
-		rec[i].elem_bytes = elem[i];
-		rec[i].stored_crc = le32_of(chunk[i].stored_crc);
+		rec[i] = (struct ck_chunk){
+			.off = le64_of(chunk[i].off),
+			.stored_len = le32_of(chunk[i].stored_len),
+			.raw_len = le32_of(chunk[i].raw_len),
+			.codec = chunk[i].codec,
+			.codec_ver = chunk[i].codec_ver,
+			.elem_bytes = chunk[i].elem_bytes,
+			.source = le32_of(chunk[i].source),
+			.base = le32_of(chunk[i].base),
+			.stored_crc = le32_of(chunk[i].stored_crc),
+		};
 		memcpy(rec[i].raw_hash, chunk[i].raw_hash.b, sizeof rec[i].raw_hash);
 	}
 	return rec;
 }
 
-static struct container_bytes section_of(const struct codec_section *s)
+/* STRINGS of table_encode, continued. */
+struct strings {
+	char *bytes; /* NULL: there was no memory: asked at the end */
+	uint64_t n;
+};
+
+static void strings_begin(struct strings *s, const struct table_section *of)
+{
+	assert(of->kind == CK_STRINGS);
+	s->bytes = malloc(of->len);
+	s->n = of->len;
+	if (s->bytes)
+		memcpy(s->bytes, of->bytes, of->len);
+}
+
+/* One more string behind those of the table; 0, which is "", without memory for it. */
+static le32 string_add(struct strings *to, const char *s)
+{
+	size_t n = strlen(s) + 1;
+	uint64_t at = to->n;
+	char *p;
+
+	if (n == 1)
+		return le32_of(0);
+	p = to->bytes ? realloc(to->bytes, at + n) : NULL;
+	if (!p || at + n > UINT32_MAX) {
+		free(p ? p : to->bytes);
+		to->bytes = NULL;
+		return le32_of(0);
+	}
+	memcpy(p + at, s, n);
+	to->bytes = p;
+	to->n += n;
+	return le32_of((uint32_t)at);
+}
+
+static struct ck_part part_encode(const struct native_part *p, struct strings *s)
+{
+	struct ck_part rec = {
+		.file_bytes = le64_of(p->file_bytes),
+		.raw_bytes = le64_of(p->raw_bytes),
+		.step = le64_of(p->step),
+		.generation = le64_of(p->generation),
+		.name = string_add(s, p->name),
+		.writer = le32_of(p->rank),
+		.kind = le32_of(p->kind),
+		.group = le32_of(p->group),
+	};
+
+	memcpy(rec.uuid, p->uuid, sizeof rec.uuid);
+	memcpy(rec.root, p->root.b, sizeof rec.root);
+	return rec;
+}
+
+static struct container_bytes section_of(const struct table_section *s)
 {
 	return (struct container_bytes){ .kind = s->kind,
 					 .rec_bytes = s->rec_bytes,
@@ -104,15 +182,15 @@ static struct container_bytes section_of(const struct codec_section *s)
 }
 
 /* Padding, sections and trailer as they follow data_end in the file. */
-static int tail_encode(const struct native_info *info, const struct container_bytes *sect,
-		       uint32_t n, uint64_t data_end, uint64_t aligned_end, void **ret_bytes,
-		       uint64_t *ret_len, struct hash128 *ret_root, struct ckpt_err *err)
+static int tail_encode(const uint8_t uuid[16], const struct container_bytes *sect, uint32_t n,
+		       uint64_t data_end, uint64_t aligned_end, void **ret_bytes, uint64_t *ret_len,
+		       struct hash128 *ret_root, struct ckpt_err *err)
 {
 	struct container_map m;
 	struct ck_tail tail;
 	uint8_t *bytes;
 
-	container_map_start(&m, info->uuid, aligned_end);
+	container_map_start(&m, uuid, aligned_end);
 	for (uint32_t i = 0; i < n; i++)
 		container_map_add(&m, &sect[i]);
 	if (m.file_bytes - aligned_end > NATIVE_META_BYTES_MAX)
@@ -135,42 +213,84 @@ static int tail_encode(const struct native_info *info, const struct container_by
 	return 0;
 }
 
+static int sources_encode(const struct native_role *role, struct strings *s, struct arena *a,
+			  struct container_bytes *ret, struct ckpt_err *err)
+{
+	struct ck_part *rec = arena_array(a, role->nsource, sizeof *rec);
+
+	if (role->nsource > NATIVE_SOURCES_MAX)
+		return ckpt_error(err, -EINVAL, "%u parts of one rank; at most %u are possible",
+				  role->nsource, NATIVE_SOURCES_MAX);
+	for (uint32_t i = 0; rec && i < role->nsource; i++)
+		rec[i] = part_encode(&role->source[i], s);
+	*ret = (struct container_bytes){ .kind = CK_SOURCES,
+					 .rec_bytes = sizeof *rec,
+					 .p = rec,
+					 .len = role->nsource * sizeof *rec };
+	return rec ? 0 : ckpt_error(err, -ENOMEM, "out of memory for the sources of a part");
+}
+
+/* Without what only MANIFEST knows, and without the place: a part is its own. */
+static struct table part_view(const struct table *t)
+{
+	struct table view = *t;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		assert(!t->tensor[i].fp_known);
+	view.nplace = 0;
+	return view;
+}
+
 int native_part_tail(const struct native_info *info, uint32_t rank, const struct table *t,
 		     const struct chunk *chunk, uint64_t nchunk, uint64_t data_end,
 		     void **ret_bytes, uint64_t *ret_len, struct hash128 *ret_root,
 		     struct ckpt_err *err)
 {
-	struct codec_section section[CODEC_SECTIONS_MAX];
-	struct container_bytes sect[CODEC_SECTIONS_MAX + 1];
-	struct table without_places = *t; /* a part is its own place, and has no record of it */
-	cleanup_free uint8_t *elem = NULL;
+	struct table_section section[TABLE_SECTIONS_MAX];
+	struct container_bytes sect[TABLE_SECTIONS_MAX + 2];
+	const struct native_role *role = role_of(info);
+	struct table view = part_view(t);
+	struct strings strings = { NULL, 0 };
 	struct arena a = { 0 };
-	uint64_t aligned_end;
+	uint8_t uuid[16];
+	uint32_t n = 0, k = 0;
 	struct ck_chunk *rec;
-	uint32_t n;
-	int r = chunks_check(t, chunk, nchunk, data_end, &elem, &aligned_end, err);
+	int r = chunks_check(t, chunk, nchunk, data_end, err);
 
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < t->npiece; i++)
 		assert(t->piece[i].rank == rank);
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		assert(!t->tensor[i].fp);
-	without_places.nplace = 0;
-	r = codec_encode(&without_places, true, &a, section, &n, err);
-	for (uint32_t i = 0; !r && i < n; i++)
-		sect[i] = section_of(&section[i]);
-	rec = r ? NULL : chunks_encode(chunk, elem, nchunk, &a);
+	native_part_uuid(info, rank, uuid);
+	r = table_encode(&view, true, &a, section, &n, err);
+	if (!r)
+		strings_begin(&strings, &section[0]);
+	/* In the order of their kinds: CHUNKS and SOURCES stand before AVERAGES. */
+	for (; !r && k < n && section[k].kind < CK_CHUNKS; k++)
+		sect[k] = section_of(&section[k]);
+	rec = r ? NULL : chunks_encode(chunk, nchunk, &a);
 	if (!r && !rec)
 		r = ckpt_error(err, -ENOMEM, "out of memory for the chunks of a part");
 	if (!r) {
-		sect[n++] = (struct container_bytes){ .kind = CK_CHUNKS,
+		sect[k++] = (struct container_bytes){ .kind = CK_CHUNKS,
 						      .rec_bytes = sizeof *rec,
 						      .p = rec,
 						      .len = nchunk * sizeof *rec };
-		r = tail_encode(info, sect, n, data_end, aligned_end, ret_bytes, ret_len, ret_root,
-				err);
+		if (role->nsource)
+			r = sources_encode(role, &strings, &a, &sect[k++], err);
 	}
+	for (uint32_t i = 0; !r && i < n; i++)
+		if (section[i].kind > CK_CHUNKS)
+			sect[k++] = section_of(&section[i]);
+	if (!r && !strings.bytes)
+		r = ckpt_error(err, -ENOMEM, "out of memory for the names of a part");
+	if (!r) {
+		sect[0].p = strings.bytes;
+		sect[0].len = strings.n;
+		r = tail_encode(uuid, sect, k, data_end, align_up(data_end, CONTAINER_BLOCK),
+				ret_bytes, ret_len, ret_root, err);
+	}
+	free(strings.bytes);
 	arena_free(&a);
 	return r;
 }
@@ -179,38 +299,70 @@ int native_part_tail(const struct native_info *info, uint32_t rank, const struct
 
 struct manifest {
 	const struct native_info *info;
-	const struct native_part **part; /* [npart] in the order of their ranks */
+	const struct native_part *
+		*part; /* [npart] the main ones in the order of their ranks, then the others */
 	uint32_t npart;
 	const struct native_lineage *lineage;
 	struct table *t;	      /* the union */
 	struct table made;	      /* where it is not the caller's */
 	const struct table *declared; /* where none is needed: its tensors; else NULL */
 	struct arena a;
-	char *string; /* STRINGS, continued */
-	uint64_t nstring;
+	struct strings strings;
 	struct ckpt_errlist list;
 	struct ckpt_err *err;
 };
 
-/* Each rank once. Everything else is built upon it, so it is told alone. */
-static void parts_order(struct manifest *m, const struct native_part *part, uint32_t npart)
+int native_part_order(uint32_t a_kind, uint32_t a_writer, uint64_t a_step, uint32_t a_group,
+		      uint32_t b_kind, uint32_t b_writer, uint64_t b_step, uint32_t b_group)
 {
-	for (uint32_t i = 0; i < npart; i++) {
-		if (part[i].rank >= m->npart)
-			ckpt_errlist_add(&m->list, "part %s is of rank %u, but there are %u ranks",
-					 part[i].name, part[i].rank, m->npart);
-		else if (m->part[part[i].rank])
-			ckpt_errlist_add(&m->list, "rank %u is in two parts: %s and %s",
-					 part[i].rank, m->part[part[i].rank]->name, part[i].name);
-		else
-			m->part[part[i].rank] = &part[i];
-		if (!native_name_ok(part[i].name))
+	if ((a_kind == PART_MAIN) != (b_kind == PART_MAIN))
+		return a_kind == PART_MAIN ? -1 : 1;
+	if (a_writer != b_writer)
+		return a_writer < b_writer ? -1 : 1;
+	if (a_kind != b_kind)
+		return a_kind < b_kind ? -1 : 1;
+	if (a_step != b_step)
+		return a_step < b_step ? -1 : 1;
+	return (a_group > b_group) - (a_group < b_group);
+}
+
+static int by_order(const void *va, const void *vb)
+{
+	const struct native_part *a = *(const struct native_part *const *)va,
+				 *b = *(const struct native_part *const *)vb;
+
+	return native_part_order(a->kind, a->rank, a->step, a->group, b->kind, b->rank, b->step,
+				 b->group);
+}
+
+/* Each rank's main part once, and no other twice. Everything else is built upon it, so it is told alone. */
+static void parts_order(struct manifest *m)
+{
+	uint32_t world = m->info->world, rank = 0;
+
+	qsort(m->part, m->npart, sizeof *m->part, by_order);
+	for (uint32_t i = 0; i < m->npart; i++) {
+		const struct native_part *p = m->part[i];
+
+		if (!native_name_ok(p->name))
 			ckpt_errlist_add(&m->list, "a part of rank %u has an impossible name",
-					 part[i].rank);
+					 p->rank);
+		if (i && !by_order(&m->part[i - 1], &m->part[i])) {
+			ckpt_errlist_add(&m->list, "rank %u is in two parts: %s and %s", p->rank,
+					 m->part[i - 1]->name, p->name);
+			continue;
+		}
+		if (p->kind != PART_MAIN)
+			continue;
+		if (p->rank >= world)
+			ckpt_errlist_add(&m->list, "part %s is of rank %u, but there are %u ranks",
+					 p->name, p->rank, world);
+		for (; rank < MIN(p->rank, world); rank++)
+			ckpt_errlist_add(&m->list, "no part holds what rank %u owns", rank);
+		rank = p->rank + 1;
 	}
-	for (uint32_t r = 0; r < m->npart; r++)
-		if (!m->part[r])
-			ckpt_errlist_add(&m->list, "no part holds what rank %u owns", r);
+	for (; rank < world; rank++)
+		ckpt_errlist_add(&m->list, "no part holds what rank %u owns", rank);
 }
 
 static int by_name(const void *va, const void *vb)
@@ -234,84 +386,57 @@ static int names_check(struct manifest *m)
 	return 0;
 }
 
-/* All parts as one table. */
+/* All parts as one table. What another step's launch wrote may have been cut by another layout. */
 static int parts_unite(struct manifest *m)
 {
 	int r = 0;
 
 	for (uint32_t i = 0; !r && i < m->npart; i++) {
-		const struct table *t = m->part[i]->table;
+		const struct native_part *p = m->part[i];
+		const struct table *t = p->table;
 
 		for (uint32_t k = 0; k < t->npiece; k++)
-			if (t->piece[k].rank != i)
+			if (t->piece[k].rank != p->rank)
 				ckpt_errlist_add(&m->list,
 						 "part %s of rank %u has a piece of rank %u",
-						 m->part[i]->name, i, t->piece[k].rank);
-		r = table_merge(&m->made, t, NULL, &m->list, m->err);
+						 p->name, p->rank, t->piece[k].rank);
+		if (p->kind == PART_MAIN || p->step == m->info->step)
+			r = table_merge(&m->made, t, NULL, &m->list, m->err);
+		else
+			r = table_join(&m->made, t, "the others", p->name, true, &m->list, m->err);
 	}
 	m->t = &m->made;
 	return r ? r : table_seal(m->t, m->err);
 }
 
+/* A tensor's fingerprint is known where all its pieces' are. */
 static void union_check(struct manifest *m)
 {
 	struct table *t = m->t;
 
-	for (uint32_t i = 0; i < t->ntensor; i++)
-		t->tensor[i].fp = 0;
-	for (uint32_t i = 0; i < t->npiece; i++)
-		t->tensor[t->piece[i].tensor].fp += t->piece[i].fp;
-	table_cover(t, &m->list);
-}
+	for (uint32_t i = 0; i < t->ntensor; i++) {
+		struct table_tensor *x = &t->tensor[i];
 
-/* One more string behind those of the table; 0, which is "", without memory for it: asked at the
- * end. */
-static le32 string_add(struct manifest *m, const char *s)
-{
-	size_t n = strlen(s) + 1;
-	uint64_t at = m->nstring;
-	char *p = m->string ? realloc(m->string, at + n) : NULL;
-
-	if (!p || at + n > UINT32_MAX) {
-		free(p ? p : m->string);
-		m->string = NULL;
-		return le32_of(0);
+		x->fp = 0;
+		x->fp_known = true;
+		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
+			x->fp += t->piece[k].fp;
+			x->fp_known &= t->piece[k].fp_known;
+		}
+		if (!x->fp_known)
+			x->fp = 0;
 	}
-	memcpy(p + at, s, n);
-	m->string = p;
-	m->nstring += n;
-	return le32_of((uint32_t)at);
+	table_cover(t, &m->list);
 }
 
 static struct container_bytes parts_encode(struct manifest *m)
 {
 	struct ck_part *rec = arena_array(&m->a, m->npart, sizeof *rec);
 
-	for (uint32_t i = 0; rec && i < m->npart; i++) {
-		const struct native_part *p = m->part[i];
-
-		rec[i] = (struct ck_part){
-			.file_bytes = le64_of(p->file_bytes),
-			.raw_bytes = le64_of(p->raw_bytes),
-			.name = string_add(m, p->name),
-			.writer = le32_of(p->rank),
-		};
-		memcpy(rec[i].uuid, m->info->uuid, sizeof rec[i].uuid);
-		memcpy(rec[i].root, p->root.b, sizeof rec[i].root);
-	}
+	for (uint32_t i = 0; rec && i < m->npart; i++)
+		rec[i] = part_encode(m->part[i], &m->strings);
 	return (struct container_bytes){
 		.kind = CK_PARTS, .rec_bytes = sizeof *rec, .p = rec, .len = m->npart * sizeof *rec
-	};
-}
-
-static struct container_bytes ranks_encode(struct manifest *m)
-{
-	struct ck_rank *rec = arena_array(&m->a, m->npart, sizeof *rec);
-
-	for (uint32_t i = 0; rec && i < m->npart; i++)
-		rec[i].part = le32_of(i);
-	return (struct container_bytes){
-		.kind = CK_RANKS, .rec_bytes = sizeof *rec, .p = rec, .len = m->npart * sizeof *rec
 	};
 }
 
@@ -325,8 +450,8 @@ static struct container_bytes lineage_encode(struct manifest *m)
 			.parent_step = le64_of(m->lineage->parent_step),
 			.generation = le64_of(m->info->generation),
 			.world = le32_of(m->info->world),
-			.tool = string_add(m, m->lineage->tool ? m->lineage->tool : ""),
-			.job = string_add(m, m->info->job),
+			.tool = string_add(&m->strings, m->lineage->tool ? m->lineage->tool : ""),
+			.job = string_add(&m->strings, m->info->job),
 		};
 		memcpy(rec->parent_id, m->lineage->parent_id, sizeof rec->parent_id);
 	}
@@ -344,7 +469,7 @@ static struct container_bytes notes_encode(struct manifest *m)
 		uint64_t bits;
 
 		memcpy(&bits, &m->lineage->note[i].value, sizeof bits);
-		rec[i] = (struct ck_note){ .key = string_add(m, m->lineage->note[i].key),
+		rec[i] = (struct ck_note){ .key = string_add(&m->strings, m->lineage->note[i].key),
 					   .value = le64_of(bits) };
 	}
 	return (struct container_bytes){
@@ -356,30 +481,59 @@ static struct container_bytes notes_encode(struct manifest *m)
 	};
 }
 
+static int by_key(const void *va, const void *vb)
+{
+	const struct checkpoint_attr *const *a = va, *const *b = vb;
+
+	return strcmp((*a)->key, (*b)->key);
+}
+
+static struct container_bytes attrs_encode(struct manifest *m)
+{
+	const struct native_lineage *l = m->lineage;
+	const struct checkpoint_attr **sorted = arena_array(&m->a, l->nattr, sizeof *sorted);
+	struct ck_attr *rec = arena_array(&m->a, l->nattr, sizeof *rec);
+
+	for (uint32_t i = 0; sorted && i < l->nattr; i++)
+		sorted[i] = &l->attr[i];
+	if (sorted)
+		qsort(sorted, l->nattr, sizeof *sorted, by_key);
+	for (uint32_t i = 0; sorted && rec && i < l->nattr; i++)
+		rec[i] = (struct ck_attr){ .key = string_add(&m->strings, sorted[i]->key),
+					   .value = string_add(&m->strings, sorted[i]->value) };
+	return (struct container_bytes){
+		.kind = CK_ATTRS,
+		.flags = CK_SECTION_OPTIONAL,
+		.rec_bytes = sizeof *rec,
+		.p = sorted ? rec : NULL,
+		.len = l->nattr * sizeof *rec,
+	};
+}
+
 static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_len)
 {
 	struct container_info head = head_of(m->info, CONTAINER_MANIFEST, 0);
-	struct codec_section section[CODEC_SECTIONS_MAX];
-	struct container_bytes sect[CODEC_SECTIONS_MAX + 4];
+	struct table_section section[TABLE_SECTIONS_MAX];
+	struct container_bytes sect[TABLE_SECTIONS_MAX + 4];
 	uint64_t total = 0;
-	uint32_t n, k;
-	int r = codec_encode(m->declared ? m->declared : m->t, false, &m->a, section, &n, m->err);
+	uint32_t n, k = 0;
+	int r = table_encode(m->declared ? m->declared : m->t, false, &m->a, section, &n, m->err);
 
 	if (r < 0)
 		return r;
-	assert(section[0].kind == CK_STRINGS);
-	m->string = malloc(section[0].len);
-	m->nstring = section[0].len;
-	if (m->string)
-		memcpy(m->string, section[0].bytes, section[0].len);
-	for (k = 0; k < n; k++)
+	strings_begin(&m->strings, &section[0]);
+	for (; k < n && section[k].kind < CK_NOTES; k++)
 		sect[k] = section_of(&section[k]);
 	sect[k++] = notes_encode(m);
 	sect[k++] = parts_encode(m);
-	sect[k++] = ranks_encode(m);
 	sect[k++] = lineage_encode(m);
-	sect[0].p = m->string;
-	sect[0].len = m->nstring;
+	if (m->lineage->nattr)
+		sect[k++] = attrs_encode(m);
+	for (uint32_t i = 0; i < n; i++)
+		if (section[i].kind > CK_NOTES)
+			sect[k++] = section_of(&section[i]);
+	sect[0].p = m->strings.bytes;
+	sect[0].len = m->strings.n;
 	for (uint32_t i = 0; i < k; i++) {
 		if (!sect[i].p)
 			return ckpt_error(m->err, -ENOMEM, "out of memory for a MANIFEST");
@@ -391,6 +545,28 @@ static int manifest_encode(struct manifest *m, void **ret_bytes, uint64_t *ret_l
 			"a MANIFEST of more than %llu bytes: this model has too many tensors",
 			(unsigned long long)NATIVE_META_BYTES_MAX);
 	return container_encode(&head, sect, k, ret_bytes, ret_len, m->err);
+}
+
+static int attrs_check(const struct native_lineage *l, struct ckpt_err *err)
+{
+	if (l->nattr > NATIVE_ATTRS_MAX)
+		return ckpt_error(err, -EINVAL, "%u attributes; at most %u are possible", l->nattr,
+				  NATIVE_ATTRS_MAX);
+	for (uint32_t i = 0; i < l->nattr; i++) {
+		const struct checkpoint_attr *x = &l->attr[i];
+
+		if (!x->key || !*x->key || strlen(x->key) > NATIVE_ATTR_KEY_MAX || !x->value ||
+		    strlen(x->value) > NATIVE_ATTR_VALUE_MAX)
+			return ckpt_error(
+				err, -EINVAL,
+				"attribute %u: a key has 1 to %d bytes, a value at most %d", i,
+				NATIVE_ATTR_KEY_MAX, NATIVE_ATTR_VALUE_MAX);
+		for (uint32_t k = 0; k < i; k++)
+			if (!strcmp(l->attr[k].key, x->key))
+				return ckpt_error(err, -EALREADY, "attribute %s is given twice",
+						  x->key);
+	}
+	return 0;
 }
 
 static int lineage_check(const struct native_info *info, const struct native_lineage *l,
@@ -411,7 +587,7 @@ static int lineage_check(const struct native_info *info, const struct native_lin
 		return ckpt_error(err, -EINVAL,
 				  "a job name is longer than %d bytes, or a tool's than %d",
 				  CKPT_JOB_MAX, NATIVE_TOOL_MAX);
-	return 0;
+	return attrs_check(l, err);
 }
 
 static int manifest_make(struct manifest *m, const struct native_part *part, uint32_t npart,
@@ -421,10 +597,15 @@ static int manifest_make(struct manifest *m, const struct native_part *part, uin
 
 	if (r < 0)
 		return r;
-	m->part = arena_array(&m->a, m->npart, sizeof *m->part);
+	if (npart > NATIVE_PARTS_MAX)
+		return ckpt_error(m->err, -EFBIG, "%u parts; at most %u are possible", npart,
+				  NATIVE_PARTS_MAX);
+	m->part = arena_array(&m->a, npart, sizeof *m->part);
 	if (!m->part)
 		return ckpt_error(m->err, -ENOMEM, "out of memory for a MANIFEST");
-	parts_order(m, part, npart);
+	for (uint32_t i = 0; i < npart; i++)
+		m->part[i] = &part[i];
+	parts_order(m);
 	if (!m->list.n)
 		r = names_check(m);
 	if (!r && !m->list.n && !m->t && !m->declared)
@@ -448,7 +629,7 @@ static int manifest_of(const struct native_info *info, const struct native_part 
 		       uint8_t *ret_id, struct ckpt_err *err)
 {
 	struct manifest m = { .info = info,
-			      .npart = info->world,
+			      .npart = npart,
 			      .lineage = lineage,
 			      .t = all,
 			      .declared = declared,
@@ -459,7 +640,7 @@ static int manifest_of(const struct native_info *info, const struct native_part 
 	if (!r)
 		memcpy(ret_id, (const uint8_t *)*ret_bytes + *ret_len - 16, 16);
 	ckpt_errlist_free(&m.list);
-	free(m.string);
+	free(m.strings.bytes);
 	table_free(&m.made);
 	arena_free(&m.a);
 	return r;

@@ -149,7 +149,7 @@ void bench_write(const char *how, const char *dir, uint64_t bytes, uint32_t tens
 	}
 	snprintf(name, sizeof name, "%s/write.part", dir);
 	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
-	if (fd < 0 || fallocate(fd, 0, 0, (off_t)move_part_bytes_max(&t)))
+	if (fd < 0 || fallocate(fd, 0, 0, (off_t)move_part_bytes_max(&t, 0)))
 		die("%s cannot be made: %s", name, strerror(errno));
 	if (!sums && io_queue_open(&io_ops_posix, IO_AUTO, PART_DEPTH, &q, &e))
 		die("%s", e.msg);

@@ -61,8 +61,8 @@ static void declaration_make(const struct sample *s, struct table *t)
 static void start(void)
 {
 	struct container_info info = { .kind = CONTAINER_DECLARATION };
-	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct container_bytes sect[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
+	struct container_bytes sect[TABLE_SECTIONS_MAX];
 	struct arena a = { 0 };
 	struct table t = { 0 };
 	struct sample x;
@@ -73,7 +73,7 @@ static void start(void)
 
 	assert(!r);
 	declaration_make(&x, &t);
-	r = codec_encode(&t, true, &a, s, &n, NULL);
+	r = table_encode(&t, true, &a, s, &n, NULL);
 	assert(!r);
 	for (uint32_t i = 0; i < n; i++)
 		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,

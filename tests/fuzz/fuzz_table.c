@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_table.c - the codec of tables on changed sections (edits.h) of a real declaration, each in
+ * fuzz_table.c - tables decoded from changed sections (edits.h) of a real declaration, each in
  * memory of its exact size. What is accepted must hold together: it is covered, found, printed,
  * merged, and comes back from another round.
  */
 #include "tests/lib/sample.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "tests/fuzz/edits.h"
 
-static struct codec_section section[CODEC_SECTIONS_MAX];
+static struct table_section section[TABLE_SECTIONS_MAX];
 static uint32_t nsection;
 static struct edits edits;
 static struct table unedited; /* its tensors */
 
 static void start(void)
 {
-	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
 	struct arena a = { 0 };
 	struct sample x;
 	int r = sample_make("pp=2,tp=2,fsdp=2", 3, 1, 1, &x);
 
 	assert(!r);
-	r = codec_encode(&x.decl, true, &a, s, &nsection, NULL);
+	r = table_encode(&x.decl, true, &a, s, &nsection, NULL);
 	assert(!r);
-	r = codec_decode_tensors(s, nsection, &unedited, NULL);
+	r = table_decode_tensors(s, nsection, &unedited, NULL);
 	assert(!r);
 	for (uint32_t i = 0; i < nsection; i++) {
 		uint8_t *p = malloc(s[i].len);
@@ -41,7 +41,7 @@ static void start(void)
 static void use(const struct table *t)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
-	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
 	struct table again, both = { 0 };
 	struct arena a = { 0 };
 	uint32_t n, place;
@@ -72,9 +72,9 @@ static void use(const struct table *t)
 				assert(s1.index + s1.len <= t->tensor[p->tensor].shape[d]);
 		}
 	}
-	r = codec_encode(t, true, &a, s, &n, NULL);
+	r = table_encode(t, true, &a, s, &n, NULL);
 	assert(!r);
-	r = codec_decode(s, n, NULL, 0, &again, NULL);
+	r = table_decode(s, n, NULL, 0, &again, NULL);
 	assert(!r && again.ntensor == t->ntensor && again.npiece == t->npiece);
 	r = table_merge(&both, t, &place, &list, NULL);
 	assert(!r && both.npiece == t->npiece);
@@ -88,16 +88,16 @@ static void use(const struct table *t)
 static void two_steps(int want)
 {
 	struct table tensors, t;
-	int r = codec_decode_tensors(section, nsection, &tensors, NULL);
+	int r = table_decode_tensors(section, nsection, &tensors, NULL);
 
 	if (!r) {
-		r = codec_decode_pieces(section, nsection, &tensors, NULL, 0, &t, NULL);
+		r = table_decode_pieces(section, nsection, &tensors, NULL, 0, &t, NULL);
 		if (!r)
 			table_free(&t);
 		table_free(&tensors);
 	}
 	assert(r == want);
-	r = codec_decode_pieces(section, nsection, &unedited, NULL, 0, &t, NULL);
+	r = table_decode_pieces(section, nsection, &unedited, NULL, 0, &t, NULL);
 	if (!r) {
 		use(&t);
 		table_free(&t);
@@ -113,7 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!nsection)
 		start();
 	edits_apply(&edits, data, size);
-	r = codec_decode(section, nsection, NULL, 0, &t, &err);
+	r = table_decode(section, nsection, NULL, 0, &t, &err);
 	assert(r == 0 || (r == err.code && *err.msg));
 	if (r == 0) {
 		use(&t);

@@ -85,7 +85,7 @@ includes() { # TREE
 # A library's headers belong to one room.
 libraries() { # TREE
 	local pair
-	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/cli/' 'isa-l ckpt/base/' 'xxhash.h ckpt/base/' 'cmocka.h tests/'; do
+	for pair in 'liburing.h ckpt/io/' 'jansson.h ckpt/cli/' 'xxhash.h ckpt/base/' 'cmocka.h tests/'; do
 		(cd "$1" && xargs grep -lE "^[ 	]*#[ 	]*include[ 	]*<${pair% *}" <"$tmp/c") | grep -v "^${pair#* }" |
 			grep -v '^tests/' | sed "s,\$, includes ${pair% *}: only ${pair#* } does,"
 	done

@@ -79,8 +79,8 @@ static void declaration(void **ret, uint64_t *ret_len)
 				    .layout = TABLE_NONE, .ndim = 1, .shape = blob,
 				    .flags = TENSOR_BLOB);
 	struct table_place place = { .name = "s", .bytes = SEGMENT_BYTES, .rank = 0 };
-	struct codec_section s[CODEC_SECTIONS_MAX];
-	struct container_bytes sect[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
+	struct container_bytes sect[TABLE_SECTIONS_MAX];
 	struct table t = { 0 };
 	struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
@@ -100,7 +100,7 @@ static void declaration(void **ret, uint64_t *ret_len)
 				&err),
 		&err);
 	MUST_OK(table_seal(&t, &err), &err);
-	MUST_OK(codec_encode(&t, true, &a, s, &n, &err), &err);
+	MUST_OK(table_encode(&t, true, &a, s, &n, &err), &err);
 	for (uint32_t i = 0; i < n; i++)
 		sect[i] = (struct container_bytes)ROW(.kind = s[i].kind,
 						      .rec_bytes = s[i].rec_bytes, .p = s[i].bytes,

@@ -65,10 +65,10 @@ TEST(a_part_is_written_or_there_is_no_memory)
 	assert_int_equal(sample_make("fsdp=1", 0, opts.seed, opts.scale, &one), 0);
 	assert_int_equal(native_part_table(&one.decl, 0, &w.t, NULL, NULL), 0);
 	w.raw = aligned_alloc(4096, align_up(w.t.place[0].bytes, 4096));
-	room = calloc(1, move_part_bytes_max(&w.t));
+	room = calloc(1, move_part_bytes_max(&w.t, 0));
 	assert_true(w.raw && room);
 	memset(w.raw, 0, align_up(w.t.place[0].bytes, 4096));
-	(void)memdir_add(&dir, "out", room, move_part_bytes_max(&w.t));
+	(void)memdir_add(&dir, "out", room, move_part_bytes_max(&w.t, 0));
 	without_memory(2, "write_part", act_write_part, &w);
 	memdir_remove(&dir, "out");
 	free(room);

@@ -325,7 +325,7 @@ TEST(the_room_that_is_asked_for_is_enough_and_hardly_more)
 		job_make(&j, mesh[i], seed, 2);
 		job_stage(&j, 4, 0);
 		for (uint32_t r = 0; r < j.world; r++) {
-			uint64_t most = move_part_bytes_max(&j.part[r]);
+			uint64_t most = move_part_bytes_max(&j.part[r], 0);
 
 			assert_ok_err(part_file(&D, &j, r, &how, NULL, NULL, NULL, &part, &err),
 				      &err);

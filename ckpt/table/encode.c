@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec.c - tables to sections and back, as codec.h lays them down. Called by formats/native, the
+ * encode.c - tables to sections and back, as encode.h lays them down. Called by formats/native, the
  * client and the daemon. Invariant: decode believes nothing: a section is bytes that anybody may
  * have written, and every number in it is a guess until it is compared with the size of what it
  * points into. What decode builds goes through the table's own checks as well.
  */
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/hash.h"
 
@@ -15,6 +15,7 @@ _Static_assert(sizeof(struct ck_placement) == 12, "ck_placement");
 _Static_assert(sizeof(struct ck_tensor) == 56, "ck_tensor");
 _Static_assert(sizeof(struct ck_piece) == 48, "ck_piece");
 _Static_assert(sizeof(struct ck_place) == 16, "ck_place");
+_Static_assert(sizeof(struct ck_average) == 64, "ck_average");
 
 /* --- encoding: byte strings that are stored once each --- */
 
@@ -126,7 +127,7 @@ struct enc {
 	const struct table *t;
 	struct arena *a;
 	struct pool string, shape, set;
-	struct codec_section *section;
+	struct table_section *section;
 	uint32_t n;
 	le64 *scratch; /* one index set, spelled */
 	size_t scratch_cap;
@@ -192,7 +193,7 @@ static le32 enc_set(struct enc *e, const struct indexset *s)
 static void enc_section(struct enc *e, uint32_t kind, uint32_t rec_bytes, uint64_t count,
 			const void *bytes)
 {
-	e->section[e->n++] = (struct codec_section){
+	e->section[e->n++] = (struct table_section){
 		.kind = kind,
 		.rec_bytes = rec_bytes,
 		.len = count * rec_bytes,
@@ -299,16 +300,18 @@ static int enc_tensors(struct enc *e)
 			.of = enc_string(e, x->of),
 			.layout = le32_of(x->layout),
 			.shape_at = enc_shape(e, x->ndim, x->shape),
-			.avg = le32_of(TABLE_NONE),
+			.avg = le32_of(x->made - 1), /* 0, nothing, is ~0 */
 			.dtype = le16_of((uint16_t)x->dtype),
 			.elem_bits = le16_of((uint16_t)(8 * x->elem_bytes)),
 			.ndim = (uint8_t)x->ndim,
 			.role = (uint8_t)x->role,
 			.cls = (uint8_t)x->cls,
-			.flags = (uint8_t)x->flags,
+			.flags = (uint8_t)((x->flags & TENSOR_BLOB ? CK_TENSOR_BLOB : 0) |
+					   (x->fp_known ? CK_TENSOR_FP : 0)),
 			.numel = le64_of(x->numel),
 			.fp = le64_of(x->fp),
 			.rank = le32_of(x->rank),
+			.media = (uint8_t)x->media,
 		};
 	}
 	enc_section(e, CK_TENSORS, sizeof *rec, t->ntensor, rec);
@@ -336,7 +339,9 @@ static int enc_pieces(struct enc *e)
 			.raw_off = le64_of(p->off),
 			.raw_len = le64_of(p->len),
 			.fp = le64_of(p->fp),
-			.flags = le32_of(p->flags),
+			.flags = le32_of((p->fp_known ? CK_PIECE_FP : 0) |
+					 (p->flags & PIECE_DERIVED ? CK_PIECE_DERIVED : 0) |
+					 (p->flags & PIECE_TRUSTED ? CK_PIECE_TRUSTED : 0)),
 			.place = le32_of(p->place),
 		};
 	}
@@ -358,6 +363,34 @@ static int enc_places(struct enc *e)
 			.bytes = le64_of(t->place[i].bytes),
 		};
 	enc_section(e, CK_PLACES, sizeof *rec, t->nplace, rec);
+	return 0;
+}
+
+static int enc_averages(struct enc *e)
+{
+	const struct table *t = e->t;
+	struct ck_average *rec = arena_array(e->a, t->naverage, sizeof *rec);
+
+	if (!rec)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->naverage; i++) {
+		const struct table_average *x = &t->average[i];
+		uint64_t product;
+
+		memcpy(&product, &x->product, sizeof product);
+		rec[i] = (struct ck_average){
+			.name = enc_string(e, x->name),
+			.schedule = enc_string(e, x->schedule),
+			.product = le64_of(product),
+			.updates = le64_of(x->updates),
+			.last_step = le64_of(x->last_step),
+			.since = le64_of(x->since),
+			.flags = le32_of(x->flags),
+			.rule = le32_of(x->rule),
+		};
+		memcpy(rec[i].history, x->history, sizeof rec[i].history);
+	}
+	enc_section(e, CK_AVERAGES, sizeof *rec, t->naverage, rec);
 	return 0;
 }
 
@@ -387,6 +420,8 @@ static int enc_all(struct enc *e, bool with_pieces)
 		r = enc_places(e);
 	if (!r && with_pieces)
 		r = enc_pool(e, CK_INDEXSETS, &e->set, sizeof(le64));
+	if (!r && e->t->naverage)
+		r = enc_averages(e);
 	if (!r)
 		r = enc_pool(e, CK_SHAPES, &e->shape, sizeof(le64));
 	if (!r)
@@ -394,8 +429,8 @@ static int enc_all(struct enc *e, bool with_pieces)
 	return r;
 }
 
-int codec_encode(const struct table *t, bool with_pieces, struct arena *a,
-		 struct codec_section *ret_section, uint32_t *ret_n, struct ckpt_err *err)
+int table_encode(const struct table *t, bool with_pieces, struct arena *a,
+		 struct table_section *ret_section, uint32_t *ret_n, struct ckpt_err *err)
 {
 	struct enc e = {
 		.t = t,
@@ -414,10 +449,10 @@ int codec_encode(const struct table *t, bool with_pieces, struct arena *a,
 		return ckpt_error(err, r,
 				  "out of memory for a description of %u tensors in %u pieces",
 				  t->ntensor, t->npiece);
-	/* The order of codec.h: by kind. */
+	/* The order of encode.h: by kind. */
 	for (uint32_t i = 1; i < e.n; i++)
 		for (uint32_t k = i; k && ret_section[k].kind < ret_section[k - 1].kind; k--) {
-			struct codec_section s = ret_section[k];
+			struct table_section s = ret_section[k];
 
 			ret_section[k] = ret_section[k - 1];
 			ret_section[k - 1] = s;
@@ -427,6 +462,8 @@ int codec_encode(const struct table *t, bool with_pieces, struct arena *a,
 }
 
 /* --- decoding --- */
+
+#define DEC_KINDS (CK_AVERAGES + 1)
 
 struct dec {
 	struct table *t;
@@ -444,30 +481,35 @@ struct dec {
 		struct indexset set;
 	} * set;
 	uint32_t nset;
+	bool is_file; /* not a declaration */
 	struct ckpt_err *err;
 };
 
 #define BAD(d, ...) ckpt_error((d)->err, -EPROTO, __VA_ARGS__)
+#define NEW(d, ...) ckpt_newer((d)->err, __VA_ARGS__)
 
 /* What the table said about a record, as malformed input; memory stays memory. */
 static int bad_record(struct dec *d, int r, const char *what, uint64_t i)
 {
+	int code = r == -EPROTONOSUPPORT ? r : -EPROTO;
+
 	if (r == -ENOMEM)
 		return r;
-	ckpt_error_prefix(d->err, -EPROTO, "%s %llu", what, (unsigned long long)i);
+	ckpt_error_prefix(d->err, code, "%s %llu", what, (unsigned long long)i);
 	if (d->err)
-		d->err->code = -EPROTO;
-	return -EPROTO;
+		d->err->code = code;
+	return code;
 }
 
 static const char *section_name(uint32_t kind)
 {
 	static const char *const name[] = {
-		[CK_STRINGS] = "STRINGS", [CK_SHAPES] = "SHAPES",
-		[CK_MESHES] = "MESHES",	  [CK_MESHDATA] = "MESHDATA",
-		[CK_LAYOUTS] = "LAYOUTS", [CK_PLACEMENTS] = "PLACEMENTS",
-		[CK_TENSORS] = "TENSORS", [CK_INDEXSETS] = "INDEXSETS",
-		[CK_PIECES] = "PIECES",	  [CK_PLACES] = "PLACES",
+		[CK_STRINGS] = "STRINGS",   [CK_SHAPES] = "SHAPES",
+		[CK_MESHES] = "MESHES",	    [CK_MESHDATA] = "MESHDATA",
+		[CK_LAYOUTS] = "LAYOUTS",   [CK_PLACEMENTS] = "PLACEMENTS",
+		[CK_TENSORS] = "TENSORS",   [CK_INDEXSETS] = "INDEXSETS",
+		[CK_PIECES] = "PIECES",	    [CK_PLACES] = "PLACES",
+		[CK_AVERAGES] = "AVERAGES",
 	};
 
 	return kind < ARRAY_LEN(name) && name[kind] ? name[kind] : "unknown";
@@ -479,23 +521,25 @@ struct dec_records {
 };
 
 /* A missing section has no records. */
-static int dec_section(struct dec *d, const struct codec_section *section, uint32_t n,
+static int dec_section(struct dec *d, const struct table_section *section, uint32_t n,
 		       uint32_t kind, uint32_t rec_bytes, uint64_t max, struct dec_records *ret)
 {
 	*ret = (struct dec_records){ .n = 0 };
 	for (uint32_t i = 0; i < n; i++) {
-		const struct codec_section *s = &section[i];
+		const struct table_section *s = &section[i];
 		uint64_t len;
 
 		if (s->kind != kind)
 			continue;
-		if (s->rec_bytes != rec_bytes || ckpt_mul(s->count, rec_bytes, &len) < 0 ||
-		    len != s->len)
-			return BAD(d,
-				   "section %s: records of %u bytes, %llu of them in %llu bytes; "
-				   "this program knows records of %u bytes",
-				   section_name(kind), s->rec_bytes, (unsigned long long)s->count,
-				   (unsigned long long)s->len, rec_bytes);
+		if (s->rec_bytes != rec_bytes)
+			return NEW(
+				d,
+				"section %s: records of %u bytes; this program knows them with %u",
+				section_name(kind), s->rec_bytes, rec_bytes);
+		if (ckpt_mul(s->count, rec_bytes, &len) < 0 || len != s->len)
+			return BAD(d, "section %s: %llu records of %u bytes in %llu bytes",
+				   section_name(kind), (unsigned long long)s->count, rec_bytes,
+				   (unsigned long long)s->len);
 		if (s->count > max)
 			return BAD(d, "section %s: %llu records; at most %llu are possible",
 				   section_name(kind), (unsigned long long)s->count,
@@ -527,8 +571,10 @@ static int dec_mesh(struct dec *d, const struct ck_mesh *rec, uint64_t *ranks_le
 	uint32_t *rank;
 	int r;
 
-	if (m.ndim > CKPT_DIMS_MAX || iota > 1)
-		return BAD(d, "%u dimensions, iota %u", m.ndim, iota);
+	if (iota > 1)
+		return NEW(d, "its ranks are written in form %u", iota);
+	if (m.ndim > CKPT_DIMS_MAX)
+		return BAD(d, "%u dimensions", m.ndim);
 	/* Ranks 0, 1, 2, ... are a few bytes that stand for many: bounded over all meshes. */
 	if (m.nrank > *ranks_left)
 		return BAD(d, "more than %u ranks in the meshes of a table", TABLE_RANKS_MAX);
@@ -585,6 +631,8 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	uint32_t id, before = d->t->nlayout;
 	int r;
 
+	if (l.mode > CKPT_UNFLATTEN_PAD && (d->is_file || l.mode != CKPT_BOXES))
+		return NEW(d, "mode %u is unknown", l.mode);
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
 	if (at != d->placement_at || l.nplace > d->nplacement - at)
@@ -594,6 +642,10 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	for (uint32_t i = 0; i < l.nplace; i++) {
 		const struct ck_placement *p = &d->placement[at + i];
 
+		if (p->how > CKPT_PARTIAL || p->reduce > CKPT_PRODUCT ||
+		    le16_get(p->flags) & ~CKPT_KEEP_PARTIAL)
+			return NEW(d, "a placement of kind %u, reduction %u, flags %#x", p->how,
+				   p->reduce, le16_get(p->flags));
 		place[i] = (struct ckpt_placement){
 			.how = p->how,
 			.reduce = p->reduce,
@@ -642,24 +694,32 @@ static int dec_tensor(struct dec *d, const struct ck_tensor *rec)
 		.dtype = le16_get(rec->dtype),
 		.role = rec->role,
 		.cls = rec->cls,
-		.flags = rec->flags,
+		.flags = rec->flags & CK_TENSOR_BLOB ? TENSOR_BLOB : 0,
 		.layout = le32_get(rec->layout),
 		.rank = le32_get(rec->rank),
+		.media = rec->media,
+		.made = le32_get(rec->avg) + 1, /* of ~0: 0, nothing */
 		.ndim = rec->ndim,
 		.shape = shape,
 		.fp = le64_get(rec->fp),
+		.fp_known = rec->flags & CK_TENSOR_FP,
 	};
 	uint32_t id;
 	int r;
 
+	if (!dtype_bytes(x.dtype) || x.role > CKPT_COUNTER || x.cls > CKPT_SINK ||
+	    x.media > CKPT_MEDIA_NPY || rec->flags & ~(CK_TENSOR_BLOB | CK_TENSOR_FP) ||
+	    rec->zero[0] || rec->zero[1] || rec->zero[2])
+		return NEW(
+			d,
+			"dtype %u, role %u, class %u, content type %u, flags %#x, or a field that "
+			"must be zero, is unknown",
+			x.dtype, x.role, x.cls, x.media, rec->flags);
 	if (!x.component || !x.name || !x.of)
 		return BAD(d, "a name lies outside STRINGS or is longer than %d bytes",
 			   CKPT_NAME_MAX);
 	if (!dec_shape(d, rec->shape_at, x.ndim, shape))
 		return BAD(d, "its shape of %u dimensions lies outside SHAPES", x.ndim);
-	if (le32_get(rec->zero) || le32_get(rec->avg) != TABLE_NONE)
-		return BAD(d, "an unused field is in use: average %u, zero %u", le32_get(rec->avg),
-			   le32_get(rec->zero));
 	r = table_put_tensor(d->t, &x, &id, d->err);
 	if (r < 0)
 		return r;
@@ -797,13 +857,18 @@ static int dec_piece(struct dec *d, const struct ck_piece *rec)
 		.tensor = le32_get(rec->tensor),
 		.rank = le32_get(rec->rank),
 		.place = le32_get(rec->place),
-		.flags = le32_get(rec->flags),
 		.off = le64_get(rec->raw_off),
 		.fp = le64_get(rec->fp),
 	};
 	uint64_t stride[CKPT_DIMS_MAX];
+	uint32_t flags = le32_get(rec->flags);
 	int r;
 
+	if (flags & ~(uint32_t)(CK_PIECE_FP | CK_PIECE_DERIVED | CK_PIECE_TRUSTED))
+		return NEW(d, "flags %#x", flags);
+	p.fp_known = flags & CK_PIECE_FP;
+	p.flags = (flags & CK_PIECE_DERIVED ? PIECE_DERIVED : 0) |
+		  (flags & CK_PIECE_TRUSTED ? PIECE_TRUSTED : 0);
 	if (!set)
 		return BAD(d, "no index set begins at %u", le32_get(rec->indexset));
 	p.set = *set;
@@ -871,13 +936,53 @@ static int dec_places(struct dec *d, const struct ck_place *rec, uint64_t n)
 	return r;
 }
 
+static int dec_average(struct dec *d, const struct ck_average *rec)
+{
+	uint64_t product = le64_get(rec->product);
+	struct table_average x = {
+		.name = dec_string(d, rec->name),
+		.schedule = dec_string(d, rec->schedule),
+		.updates = le64_get(rec->updates),
+		.last_step = le64_get(rec->last_step),
+		.since = le64_get(rec->since),
+		.flags = le32_get(rec->flags),
+		.rule = le32_get(rec->rule),
+	};
+	uint32_t id, before = d->t->naverage;
+	int r;
+
+	if (x.flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
+		return NEW(d, "flags %#x", x.flags);
+	if (!x.name || !x.schedule)
+		return BAD(d, "a name lies outside STRINGS or is longer than %d bytes",
+			   CKPT_NAME_MAX);
+	memcpy(&x.product, &product, sizeof x.product);
+	memcpy(x.history, rec->history, sizeof x.history);
+	r = table_add_average(d->t, &x, &id, d->err);
+	if (!r && id != before)
+		return BAD(d, "it is average %u again", id);
+	return r;
+}
+
+static int dec_averages(struct dec *d, const struct ck_average *rec, uint64_t n)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; !r && i < n; i++) {
+		r = dec_average(d, &rec[i]);
+		if (r < 0)
+			r = bad_record(d, r, "average", i);
+	}
+	return r;
+}
+
 /* Section by section, by kind. */
-static int dec_sections(struct dec *d, const struct codec_section *s, uint32_t n,
+static int dec_sections(struct dec *d, const struct table_section *s, uint32_t n,
 			struct dec_records *x)
 {
 	static const struct {
 		uint32_t rec_bytes, max; /* what refers to records does so in 32 bits */
-	} known[CK_PLACES + 1] = {
+	} known[DEC_KINDS] = {
 		[CK_STRINGS] = { 1, UINT32_MAX },
 		[CK_SHAPES] = { sizeof(le64), UINT32_MAX },
 		[CK_MESHES] = { sizeof(struct ck_mesh), TABLE_MESHES_MAX },
@@ -888,11 +993,13 @@ static int dec_sections(struct dec *d, const struct codec_section *s, uint32_t n
 		[CK_INDEXSETS] = { sizeof(le64), UINT32_MAX },
 		[CK_PIECES] = { sizeof(struct ck_piece), TABLE_PIECES_MAX },
 		[CK_PLACES] = { sizeof(struct ck_place), TABLE_PLACES_MAX },
+		[CK_AVERAGES] = { sizeof(struct ck_average), TABLE_AVERAGES_MAX },
 	};
 	int r = 0;
 
 	for (uint32_t k = CK_STRINGS; !r && k < ARRAY_LEN(known); k++)
-		r = dec_section(d, s, n, k, known[k].rec_bytes, known[k].max, &x[k]);
+		if (known[k].rec_bytes)
+			r = dec_section(d, s, n, k, known[k].rec_bytes, known[k].max, &x[k]);
 	if (r < 0)
 		return r;
 	d->string = x[CK_STRINGS].rec;
@@ -921,6 +1028,8 @@ static int dec_declarations(struct dec *d, const struct dec_records *x)
 		r = dec_layouts(d, x[CK_LAYOUTS].rec, x[CK_LAYOUTS].n);
 	if (!r && (d->meshdata_at != d->nmeshdata || d->placement_at != d->nplacement))
 		r = BAD(d, "MESHDATA or PLACEMENTS hold more than meshes and layouts use");
+	if (!r)
+		r = dec_averages(d, x[CK_AVERAGES].rec, x[CK_AVERAGES].n);
 	return r ? r : dec_tensors(d, x[CK_TENSORS].rec, x[CK_TENSORS].n);
 }
 
@@ -950,12 +1059,12 @@ static int dec_end(struct dec *d, int r, struct table *ret_table)
 	return r;
 }
 
-int codec_decode(const struct codec_section *section, uint32_t n, const struct table_place *place,
+int table_decode(const struct table_section *section, uint32_t n, const struct table_place *place,
 		 uint32_t nplace, struct table *ret_table, struct ckpt_err *err)
 {
-	struct dec_records x[CK_PLACES + 1];
+	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = place != NULL, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
@@ -965,12 +1074,12 @@ int codec_decode(const struct codec_section *section, uint32_t n, const struct t
 	return dec_end(&d, r, ret_table);
 }
 
-int codec_decode_tensors(const struct codec_section *section, uint32_t n, struct table *ret_table,
+int table_decode_tensors(const struct table_section *section, uint32_t n, struct table *ret_table,
 			 struct ckpt_err *err)
 {
-	struct dec_records x[CK_PLACES + 1];
+	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = true, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
@@ -978,11 +1087,11 @@ int codec_decode_tensors(const struct codec_section *section, uint32_t n, struct
 	return dec_end(&d, r, ret_table);
 }
 
-int codec_decode_pieces(const struct codec_section *section, uint32_t n,
+int table_decode_pieces(const struct table_section *section, uint32_t n,
 			const struct table *tensors, const struct table_place *place,
 			uint32_t nplace, struct table *ret_table, struct ckpt_err *err)
 {
-	struct dec_records x[CK_PLACES + 1];
+	struct dec_records x[DEC_KINDS];
 	struct table t = table_borrow(tensors);
 	struct dec d = { .t = &t, .err = err };
 	int r = dec_sections(&d, section, n, x);

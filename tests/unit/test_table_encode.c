@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_table_codec.c - tables to sections and back: the same table comes out, equal tables give
+ * test_table_encode.c - tables to sections and back: the same table comes out, equal tables give
  * equal bytes, and no field can be changed without being either refused or seen in the table that
  * comes out.
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
-#include "ckpt/table/codec.h"
+#include "ckpt/table/encode.h"
 #include "tests/lib/draw.h"
 #include "tests/lib/unit.h"
 
@@ -217,15 +217,15 @@ static bool same_table(const struct table *x, const struct table *y, bool pieces
 /* --- round trips --- */
 
 /* Declarations once, pieces twice. */
-static void two_steps(const struct table *t, const struct codec_section *s, uint32_t n)
+static void two_steps(const struct table *t, const struct table_section *s, uint32_t n)
 {
 	struct table tensors, both[2];
 	struct ckpt_err err = { 0 };
 
-	assert_int_equal(codec_decode_tensors(s, n, &tensors, &err), 0);
+	assert_int_equal(table_decode_tensors(s, n, &tensors, &err), 0);
 	assert_true(same_table(t, &tensors, false));
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(codec_decode_pieces(s, n, &tensors, NULL, 0, &both[i], &err), 0);
+		assert_int_equal(table_decode_pieces(s, n, &tensors, NULL, 0, &both[i], &err), 0);
 		assert_true(same_table(t, &both[i], true));
 	}
 	table_free(&both[0]);
@@ -238,16 +238,16 @@ static void two_steps(const struct table *t, const struct codec_section *s, uint
 static void round_trip(const struct table *t)
 {
 	for (int pieces = 0; pieces < 2; pieces++) {
-		struct codec_section s[CODEC_SECTIONS_MAX], again[CODEC_SECTIONS_MAX];
+		struct table_section s[TABLE_SECTIONS_MAX], again[TABLE_SECTIONS_MAX];
 		cleanup_table struct table u = { 0 }, v = { 0 };
 		struct ckpt_err err = { 0 };
 		cleanup_arena struct arena a = { 0 }, b = { 0 };
 		uint32_t n, m;
 
-		assert_int_equal(codec_encode(t, pieces, &a, s, &n, &err), 0);
+		assert_int_equal(table_encode(t, pieces, &a, s, &n, &err), 0);
 		for (uint32_t i = 1; i < n; i++)
 			assert_true(s[i - 1].kind < s[i].kind);
-		if (codec_decode(s, n, NULL, 0, &u, &err) < 0)
+		if (table_decode(s, n, NULL, 0, &u, &err) < 0)
 			fail_msg("%s", err.msg);
 		arena_free(&a); /* nothing of u points there */
 		assert_true(same_table(t, &u, pieces));
@@ -256,13 +256,13 @@ static void round_trip(const struct table *t)
 						    u.tensor[i].rank),
 					 i);
 		if (pieces) {
-			assert_int_equal(codec_encode(t, true, &a, s, &n, &err), 0);
+			assert_int_equal(table_encode(t, true, &a, s, &n, &err), 0);
 			two_steps(t, s, n);
 			arena_free(&a);
 		}
 		/* Again, from the copy: the same bytes. */
-		assert_int_equal(codec_encode(t, pieces, &a, s, &n, &err), 0);
-		assert_int_equal(codec_encode(&u, pieces, &b, again, &m, &err), 0);
+		assert_int_equal(table_encode(t, pieces, &a, s, &n, &err), 0);
+		assert_int_equal(table_encode(&u, pieces, &b, again, &m, &err), 0);
 		assert_int_equal(n, m);
 		for (uint32_t i = 0; i < n; i++) {
 			assert_int_equal(s[i].kind, again[i].kind);
@@ -299,7 +299,7 @@ TEST(the_sample_comes_back_as_it_was)
 TEST(equal_strings_shapes_and_sets_are_stored_once)
 {
 	uint64_t shape[2] = { 64, 8 };
-	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
 	cleanup_table struct table t = { 0 };
 	struct table_place place = { .name = "p", .rank = 0, .bytes = 1 << 20 };
 	cleanup_arena struct arena a = { 0 }, b = { 0 };
@@ -320,7 +320,7 @@ TEST(equal_strings_shapes_and_sets_are_stored_once)
 		assert_int_equal(table_add_piece(&t, &p, NULL), 0);
 	}
 	assert_int_equal(table_seal(&t, NULL), 0);
-	assert_int_equal(codec_encode(&t, true, &a, s, &n, NULL), 0);
+	assert_int_equal(table_encode(&t, true, &a, s, &n, NULL), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		if (s[i].kind == CK_STRINGS)
 			assert_int_equal(s[i].len, 1 + 6 + 100 * 4 + 2);
@@ -335,7 +335,7 @@ TEST(equal_strings_shapes_and_sets_are_stored_once)
 
 /* A copy of the sections that can be written to, in blocks of exact size, so that ASan sees the
  * byte behind. */
-static void sections_copy(const struct codec_section *s, uint32_t n, struct codec_section *ret)
+static void sections_copy(const struct table_section *s, uint32_t n, struct table_section *ret)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		ret[i] = s[i];
@@ -345,7 +345,7 @@ static void sections_copy(const struct codec_section *s, uint32_t n, struct code
 	}
 }
 
-static void sections_free(struct codec_section *s, uint32_t n)
+static void sections_free(struct table_section *s, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		free((void *)s[i].bytes);
@@ -357,13 +357,13 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 
 	seed = 77;
 	for (int round = 0; round < 12; round++) {
-		struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
+		struct table_section s[TABLE_SECTIONS_MAX], m[TABLE_SECTIONS_MAX];
 		cleanup_arena struct arena a = { 0 };
 		cleanup_table struct table t = { 0 }, u = { 0 };
 		uint32_t n;
 
 		random_table(&t);
-		assert_int_equal(codec_encode(&t, true, &a, s, &n, NULL), 0);
+		assert_int_equal(table_encode(&t, true, &a, s, &n, NULL), 0);
 		sections_copy(s, n, m);
 		for (uint32_t i = 0; i < n; i++) {
 			for (uint64_t k = 0; k < m[i].len; k++) {
@@ -374,7 +374,7 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 				*b = (uint8_t)(below(2) ? was ^ 1u << below(8) : below(256));
 				if (*b == was)
 					continue;
-				r = codec_decode(m, n, NULL, 0, &u, &err);
+				r = table_decode(m, n, NULL, 0, &u, &err);
 				if (r < 0) {
 					assert_int_equal(r, -EPROTO);
 					assert_int_equal(err.code, -EPROTO);
@@ -398,15 +398,15 @@ TEST(no_byte_can_change_unseen_or_do_harm)
 
 TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 {
-	struct codec_section s[CODEC_SECTIONS_MAX], m[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX], m[TABLE_SECTIONS_MAX];
 	cleanup_arena struct arena a = { 0 };
 	cleanup_sample struct sample x = { 0 };
 	cleanup_table struct table u = { 0 };
 	uint32_t n;
 
 	assert_int_equal(sample_make("pp=2,fsdp=2", 1, 3, 1, &x), 0);
-	assert_int_equal(codec_encode(&x.decl, true, &a, s, &n, NULL), 0);
-	assert_int_equal(n, CODEC_SECTIONS_MAX);
+	assert_int_equal(table_encode(&x.decl, true, &a, s, &n, NULL), 0);
+	assert_int_equal(n, TABLE_SECTIONS_MAX);
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint64_t keep = 0; keep < s[i].count; keep += 1 + s[i].count / 50) {
 			struct ckpt_err err = { 0 };
@@ -416,7 +416,7 @@ TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 			m[i].bytes = realloc((void *)m[i].bytes, keep * s[i].rec_bytes + 1);
 			m[i].count = keep;
 			m[i].len = keep * s[i].rec_bytes;
-			r = codec_decode(m, n, NULL, 0, &u, &err);
+			r = table_decode(m, n, NULL, 0, &u, &err);
 			if (r == 0) { /* fewer pieces or places nobody points to */
 				assert_true(s[i].kind == CK_PIECES);
 				table_free(&u);
@@ -424,15 +424,15 @@ TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 				assert_int_equal(r, -EPROTO);
 			}
 			m[i].len++;
-			assert_int_equal(codec_decode(m, n, NULL, 0, &u, &err), -EPROTO);
+			assert_int_equal(table_decode(m, n, NULL, 0, &u, &err), -EPROTO);
 			m[i].len--;
 			m[i].rec_bytes++;
-			assert_int_equal(codec_decode(m, n, NULL, 0, &u, &err), -EPROTO);
+			assert_int_equal(table_decode(m, n, NULL, 0, &u, &err), -EPROTO);
 			sections_free(m, n);
 		}
 	}
-	assert_int_equal(codec_decode(s, 0, NULL, 0, &u, NULL), -EPROTO); /* not even STRINGS */
-	assert_int_equal(codec_decode(s, 1, NULL, 0, &u, NULL), 0);
+	assert_int_equal(table_decode(s, 0, NULL, 0, &u, NULL), -EPROTO); /* not even STRINGS */
+	assert_int_equal(table_decode(s, 1, NULL, 0, &u, NULL), 0);
 	assert_int_equal(u.ntensor, 0);
 }
 
@@ -440,7 +440,7 @@ TEST(truncated_longer_and_missing_sections_are_refused_or_empty)
 struct one {
 	struct table t;
 	struct arena a;
-	struct codec_section s[CODEC_SECTIONS_MAX];
+	struct table_section s[TABLE_SECTIONS_MAX];
 	uint32_t n;
 	void *bytes[CK_PLACES + 1];
 };
@@ -448,11 +448,11 @@ struct one {
 static void one_make(struct one *o)
 {
 	cleanup_sample struct sample s = { 0 };
-	struct codec_section enc[CODEC_SECTIONS_MAX];
+	struct table_section enc[TABLE_SECTIONS_MAX];
 
 	*o = (struct one){ .n = 0 };
 	assert_int_equal(sample_make("fsdp=2", 0, 3, 1, &s), 0);
-	assert_int_equal(codec_encode(&s.decl, true, &o->a, enc, &o->n, NULL), 0);
+	assert_int_equal(table_encode(&s.decl, true, &o->a, enc, &o->n, NULL), 0);
 	sections_copy(enc, o->n, o->s);
 	for (uint32_t i = 0; i < o->n; i++)
 		o->bytes[o->s[i].kind] = (void *)o->s[i].bytes;
@@ -469,7 +469,7 @@ static void refused(struct one *o, const char *why)
 	struct ckpt_err err = { 0 };
 	struct table u;
 
-	if (codec_decode(o->s, o->n, NULL, 0, &u, &err) != -EPROTO)
+	if (table_decode(o->s, o->n, NULL, 0, &u, &err) != -EPROTO)
 		fail_msg("not refused; should say \"%s\"", why);
 	if (!strstr(err.msg, why))
 		fail_msg("said \"%s\", should say \"%s\"", err.msg, why);
@@ -521,8 +521,8 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 		"tensor 0: a name lies outside STRINGS"); /* "", but not at 0 */
 	REFUSED(tensor->layout, le32_of(999), "layout 999");
 	REFUSED(tensor->shape_at, le32_of(UINT32_MAX), "outside SHAPES");
-	REFUSED(tensor->avg, le32_of(0), "unused field");
-	REFUSED(tensor->zero, le32_of(1), "unused field");
+	REFUSED(tensor->avg, le32_of(0), "average");
+	REFUSED(tensor->zero[0], 1, "must be zero");
 	REFUSED(tensor->dtype, le16_of(77), "unknown dtype 77");
 	REFUSED(tensor->elem_bits, le16_of(32), "elements of 32 bits");
 	REFUSED(tensor->ndim, 17, "17 dimensions");
@@ -555,7 +555,7 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 	REFUSED(set[5], le64_of(UINT64_MAX), "index set 0");
 	REFUSED(string[0], 'x', "STRINGS");
 	REFUSED(string[o.s[0].len - 1], 'x', "STRINGS");
-	assert_int_equal(codec_decode(o.s, o.n, NULL, 0, &u, NULL), 0); /* all was put back */
+	assert_int_equal(table_decode(o.s, o.n, NULL, 0, &u, NULL), 0); /* all was put back */
 	one_free(&o);
 }
 
@@ -565,7 +565,7 @@ TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 	enum { N = 1000 };
 	struct ck_mesh mesh[N];
 	le32 data[2 * N];
-	struct codec_section s[] = {
+	struct table_section s[] = {
 		{ .kind = CK_STRINGS, .rec_bytes = 1, .len = 3, .count = 3, .bytes = strings },
 		ROW(.kind = CK_MESHES, .rec_bytes = 16, .len = sizeof mesh, .count = N,
 		    .bytes = mesh),
@@ -582,6 +582,6 @@ TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 		data[2 * i] = le32_of(1);
 		data[2 * i + 1] = le32_of((1 << 20) - i);
 	}
-	assert_int_equal(codec_decode(s, ARRAY_LEN(s), NULL, 0, &u, &err), -EPROTO);
+	assert_int_equal(table_decode(s, ARRAY_LEN(s), NULL, 0, &u, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "mesh 16: more than 16777216 ranks"));
 }
