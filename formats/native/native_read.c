@@ -1059,7 +1059,9 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++) {
 		chunk[i] = chunk_decode(&rec[i]);
-		r = rec[i].flags && chunk[i].raw_len
+		r = rec[i].flags && !chunk[i].raw_len
+			    ? ckpt_error(&err, -EPROTO, "a hole has flags")
+		    : rec[i].flags
 			    ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
 			    : native_chunk_check(&chunk[i], &need[i],
 						 raw_end - (i << NATIVE_CHUNK_LOG2),
