@@ -6,6 +6,7 @@
 // committed only after store_commit said so.
 #include "daemon/state.h"
 #include "ckpt/base/mutant.h"
+#include "ckpt/store/lineage.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -40,7 +41,6 @@ struct persist {
 	struct part_file *file;	  /* [world] */
 	atomic_uint next;	  /* rank whose part nobody writes yet */
 	atomic_int failed;	  /* the first part that was lost: its result, and err */
-	bool there_already;
 	int rc;
 	struct ckpt_err err;
 };
@@ -91,7 +91,7 @@ static int part_try(struct persist *p, uint32_t r, struct ckpt_err *err)
 	} else {
 		memcpy(part->name, f->name, sizeof part->name);
 		part->table = &p->table[r];
-		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, err);
+		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, NULL, err);
 	}
 	if (rc < 0)
 		atomic_fetch_sub_explicit(p->written, x.done, memory_order_relaxed);
@@ -239,120 +239,49 @@ static void write_run(struct task *t)
 }
 
 /* Where the step stands in the job's line: what it follows, what it leaves behind. */
-static int lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
+static int line_find(struct persist *p, struct lineage *ret)
 {
-	struct store_step *step = NULL;
+	const struct launch *l = p->snap->launch;
 	/* what this launch has committed belongs to its line, also when it cannot be read just now */
-	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base
-					       : MAX(p->base, atomic_load(&p->snap->launch->line));
-	uint64_t rewind = line ? line - 1 : UINT64_MAX;
-	const struct store_step *parent = NULL;
-	uint32_t n = 0, unknown = 0, unread = 0;
-	int rc = store_scan(p->store, true, &step, &n, &p->err);
+	uint64_t line = MUTANT(LINE_FORGOTTEN) ? p->base : MAX(p->base, atomic_load(&l->line));
+	struct lineage_ask ask = { .how = p->rescue ? LINEAGE_ADD : LINEAGE_NEXT,
+				   .job = p->info.job,
+				   .step = p->info.step,
+				   .generation = p->info.generation,
+				   .continues = line ? line - 1 : UINT64_MAX,
+				   .seq_min = atomic_load(&l->seq),
+				   .again = l->again };
 
-	/* and is older than this step, though what cannot be read does not say its seq */
-	*ret = (struct native_lineage){ .seq = atomic_load(&p->snap->launch->seq) + 1,
-					.parent_step = UINT64_MAX,
-					.tool = ckptd_version };
-	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		if (!MUTANT(SEQ_NOT_RAISED))
-			ret->seq = MAX(ret->seq, step[i].seq + 1);
-		unknown += step[i].state == STORE_DAMAGED || step[i].state == STORE_MISPLACED ||
-			   step[i].state == STORE_NEWER;
-		unread += step[i].state == STORE_NEWER ||
-			  (step[i].state == STORE_DAMAGED && store_step_unread(&step[i]));
-		if (step[i].state != STORE_COMMITTED || step[i].generation != p->info.generation)
-			continue;
-		p->there_already |= step[i].step == p->info.step;
-		if (rewind == UINT64_MAX || step[i].step > rewind)
-			rewind = step[i].step;
-	}
-	/* Those that a daemon before this one has seen may be newer than all that can be read, each by
-	 * one. */
-	ret->seq += unknown;
-	/* Without a line all others are set aside: not those that may be this launch's own, which has
-	 * some only where it was taken over. */
-	if (rc == 0 && rewind == UINT64_MAX && unread && p->snap->launch->again)
-		rc = ckpt_error(
-			&p->err, -EIO,
-			"job %s, step %" PRIu64 ": %" PRIu32
-			" of the job's steps on disk cannot be "
-			"read now, so ckptd does not know which step this one continues; ckptctl ls "
-			"--all shows why",
-			p->info.job, p->info.step, unread);
-	for (uint32_t i = 0; i < n && rc == 0 && rewind != UINT64_MAX; i++)
-		if (step[i].state == STORE_COMMITTED && step[i].step <= rewind &&
-		    (!parent || step[i].step > parent->step))
-			parent = &step[i];
-	if (parent) {
-		ret->parent_step = parent->step;
-		memcpy(ret->parent_id, parent->id, sizeof ret->parent_id);
-	}
-	free(step);
-	*ret_rewind = rewind;
-	return rc;
-}
-
-/* Elsewhere it continues what is there: nothing is set aside, and what is not older is in its way. */
-static int rescue_lineage(struct persist *p, struct native_lineage *ret, uint64_t *ret_rewind)
-{
-	struct store_step *step = NULL;
-	uint32_t n = 0, unknown = 0;
-	int rc = store_scan(p->store, true, &step, &n, &p->err);
-
-	*ret = (struct native_lineage){ .seq = 1,
-					.parent_step = UINT64_MAX,
-					.tool = ckptd_version };
-	*ret_rewind = UINT64_MAX;
-	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		ret->seq = MAX(ret->seq, step[i].seq + 1);
-		unknown += step[i].state == STORE_DAMAGED;
-		if (step[i].state == STORE_COLLECTING || step[i].state == STORE_SET_ASIDE)
-			continue;
-		if (step[i].step >= p->info.step)
-			rc = ckpt_error(&p->err, -EEXIST,
-					"job %s: step %" PRIu64 " exists already, and step %" PRIu64
-					" is not newer: choose another directory",
-					p->info.job, step[i].step, p->info.step);
-		if (*ret_rewind == UINT64_MAX || step[i].step > *ret_rewind)
-			*ret_rewind = step[i].step;
-		if (step[i].state == STORE_COMMITTED &&
-		    (ret->parent_step == UINT64_MAX || step[i].step > ret->parent_step)) {
-			ret->parent_step = step[i].step;
-			memcpy(ret->parent_id, step[i].id, sizeof ret->parent_id);
-		}
-	}
-	ret->seq += unknown; /* as in lineage */
-	free(step);
-	return rc;
+	return lineage_scan(p->store, &ask, ret, &p->err);
 }
 
 static void commit_step(struct persist *p)
 {
-	struct native_lineage line;
+	struct lineage at;
 	cleanup_free void *bytes = NULL;
-	uint64_t len, rewind;
+	uint64_t len;
 	uint8_t id[16];
 
-	p->rc = p->rescue ? rescue_lineage(p, &line, &rewind) : lineage(p, &line, &rewind);
-	if (p->rc == 0 && p->there_already) {
+	p->rc = line_find(p, &at);
+	if (p->rc == 0 && at.there_already) {
 		/* an earlier daemon of this launch committed it and died before it could say so */
 		store_abort(TAKE(p->txn));
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		return;
 	}
-	line.nnote = p->snap->nnote;
-	line.note = p->snap->note;
+	at.line.tool = ckptd_version;
+	at.line.nnote = p->snap->nnote;
+	at.line.note = p->snap->note;
 	if (p->rc == 0)
-		p->rc = native_manifest(&p->info, p->part, p->world, &line, &bytes, &len, id,
+		p->rc = native_manifest(&p->info, p->part, p->world, &at.line, &bytes, &len, id,
 					&p->err);
 	if (p->rc == 0)
-		p->rc = store_commit(TAKE(p->txn), bytes, len, rewind, &p->err);
+		p->rc = store_commit(TAKE(p->txn), bytes, len, at.rewind, &p->err);
 	else
 		store_abort(TAKE(p->txn));
 	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
-		atomic_store(&p->snap->launch->seq, line.seq);
+		atomic_store(&p->snap->launch->seq, at.line.seq);
 	}
 }
 

@@ -14,6 +14,8 @@
 	/* --- commit, recovery, fencing --- */ \
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
+	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
+	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \
@@ -25,6 +27,7 @@
 	X(ASIDE_NOT_UNDONE, store, "what was set aside comes back when the commit fails") \
 	X(FAILED_PART_LEFT, store, "a part that failed is removed from its directory") \
 	X(RENAMED_EARLY, store, "step-N appears when all that is in it is durable") \
+	X(SEQ_NOT_RAISED, store, "a step is newer than all that were there") \
 	X(OPEN_PARTS_COMMITTED, store, "a commit refuses parts that are not finished") \
 	X(SPOILED_COMMITTED, store, "a directory with a dead part that stayed is not committed") \
 	X(LINE_OVERWRITTEN, store, "a step that its own line has is not written again") \
@@ -130,7 +133,6 @@
 	X(DAMAGE_FORGOTTEN, daemon, "a step that a restore found damaged is put in quarantine") \
 	X(NOT_READ_BACK, daemon, "the newest step is read back before older ones go") \
 	X(LINE_FORGOTTEN, daemon, "what a launch has committed stays in its line when it cannot be read") \
-	X(SEQ_NOT_RAISED, daemon, "a step is newer than all that were there") \
 	X(STAGED_UNTRUSTED, daemon, "a step is staged when its ranks are known to guard") \
 	X(START_UNCHECKED, client, "no step is marked beside steps that nobody asked for") \
 	X(FRESH_FORGOTTEN, daemon, "one rank's ckpt_fresh counts for the launch") \

@@ -12,6 +12,7 @@
 #include "ckpt/cli/conversion_journal.h"
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/cli/human.h"
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/store.h"
 #include "ckpt/table/encode.h"
 #include "ckpt/table/operand.h"
@@ -712,25 +713,11 @@ static int batch_run(struct conversion *c, const struct move_files *from, move_t
 
 /* --- the end --- */
 
-static void id_decode(const char *hex, uint8_t ret[16])
-{
-	for (uint32_t i = 0; i < 16 && hex[0] && hex[1]; i++, hex += 2) {
-		unsigned byte = 0;
-
-		(void)sscanf(hex, "%2x", &byte);
-		ret[i] = (uint8_t)byte;
-	}
-}
-
 static int manifest_put(struct conversion *c, struct ckpt_err *err)
 {
 	const struct checkpoint *src = c->o.src;
 	cleanup_free struct ckpt_note *note = calloc((size_t)src->nnote + 1, sizeof *note);
-	struct native_lineage line = { .seq = src->seq,
-				       .parent_step = src->parent_step,
-				       .tool = TOOL,
-				       .nnote = src->nnote,
-				       .note = note };
+	struct native_lineage line;
 	cleanup_free void *bytes = NULL;
 	uint8_t id[16];
 	uint64_t len;
@@ -741,7 +728,10 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 	for (uint32_t i = 0; i < src->nnote; i++)
 		note[i] =
 			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
-	id_decode(src->parent_id, line.parent_id);
+	lineage_copy(src, &line);
+	line.tool = TOOL;
+	line.nnote = src->nnote;
+	line.note = note;
 	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
 				    &len, id, err);
 	/* They are on the disk; what opens it to see whether it is whole has them again. */

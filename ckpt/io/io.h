@@ -29,6 +29,10 @@ struct io_stat {
 	/* When it or its name last changed (a rename is a change), since 1970 by the file system's clock; 0: it
 	 * does not say */
 	uint64_t changed_ns;
+	uint64_t
+		modified_ns; /* when its bytes last changed, by the same clock; 0: it does not say */
+	uint64_t bytes;	     /* its length */
+	uint32_t nlink;	     /* names that lead to it */
 };
 
 /* System calls as the store uses them: each returns >= 0 or a negative errno. ctx is the first
@@ -49,7 +53,8 @@ struct io_ops {
 	int (*mkdir)(void *ctx, int dirfd, const char *name, uint32_t mode);
 	/* within dirfd, RENAME_NOREPLACE: -EEXIST */
 	int (*rename)(void *ctx, int dirfd, const char *from, const char *to);
-	int (*link)(void *ctx, int dirfd, const char *from, const char *to);
+	/* One more name for a file. -EEXIST; -EXDEV, -EPERM, -EMLINK, ...: not there, or not this file */
+	int (*link)(void *ctx, int from_dirfd, const char *from, int to_dirfd, const char *to);
 	int (*unlink)(void *ctx, int dirfd, const char *name, bool is_dir);
 	/* -EISDIR, -EINVAL for what is no regular file */
 	int (*size)(void *ctx, int fd, uint64_t *ret_bytes);

@@ -251,16 +251,16 @@ static int sys_rename(void *ctx, int dirfd, const char *from, const char *to)
 	return rename_by_hand(from_at, from_last, to_at, to_last);
 }
 
-static int sys_link(void *ctx, int dirfd, const char *from, const char *to)
+static int sys_link(void *ctx, int from_dirfd, const char *from, int to_dirfd, const char *to)
 {
 	cleanup_close int from_owned = -1, to_owned = -1;
 	const char *from_last, *to_last;
 	int from_at, to_at, rc;
 
 	(void)ctx;
-	rc = parent_open(dirfd, from, &from_owned, &from_at, &from_last);
+	rc = parent_open(from_dirfd, from, &from_owned, &from_at, &from_last);
 	if (rc == 0)
-		rc = parent_open(dirfd, to, &to_owned, &to_at, &to_last);
+		rc = parent_open(to_dirfd, to, &to_owned, &to_at, &to_last);
 	if (rc)
 		return rc;
 	return linkat(from_at, from_last, to_at, to_last, 0) ? -errno : 0;
@@ -358,6 +358,26 @@ static int sys_lock(void *ctx, int fd, bool exclusive)
 	return rc;
 }
 
+/* 0 for a time that is none: a damaged inode says anything. */
+static uint64_t stat_ns(int64_t seconds, uint64_t ns)
+{
+	if (seconds <= 0 || (uint64_t)seconds >= UINT64_MAX / NS_PER_S)
+		return 0;
+	return (uint64_t)seconds * NS_PER_S + MIN(ns, NS_PER_S - 1);
+}
+
+static void stat_fill(const struct stat *st, struct io_stat *ret)
+{
+	*ret = (struct io_stat){ .dev = st->st_dev,
+				 .ino = st->st_ino,
+				 .uid = st->st_uid,
+				 .changed_ns = stat_ns(st->st_ctim.tv_sec, 0),
+				 .modified_ns =
+					 stat_ns(st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec),
+				 .bytes = st->st_size > 0 ? (uint64_t)st->st_size : 0,
+				 .nlink = (uint32_t)MIN(st->st_nlink, (nlink_t)UINT32_MAX) };
+}
+
 /* Where statx is missing or forbidden: a file server may be asked then, and waited for. */
 static int stat_plain(int fd, struct io_stat *ret)
 {
@@ -365,10 +385,7 @@ static int stat_plain(int fd, struct io_stat *ret)
 
 	if (fstat(fd, &st))
 		return -errno;
-	*ret = (struct io_stat){ .dev = st.st_dev, .ino = st.st_ino, .uid = st.st_uid };
-	if (st.st_ctim.tv_sec > 0 &&
-	    (uint64_t)st.st_ctim.tv_sec < UINT64_MAX / NS_PER_S) /* a damaged inode says anything */
-		ret->changed_ns = (uint64_t)st.st_ctim.tv_sec * NS_PER_S;
+	stat_fill(&st, ret);
 	return 0;
 }
 
@@ -392,11 +409,15 @@ static int sys_stat(void *ctx, int fd, struct io_stat *ret)
 	struct statx st;
 
 	(void)ctx;
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_UID, &st))
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &st))
 		return stat_plain(fd, ret);
 	*ret = (struct io_stat){ .dev = makedev(st.stx_dev_major, st.stx_dev_minor),
 				 .ino = st.stx_ino,
-				 .uid = st.stx_uid };
+				 .uid = st.stx_uid,
+				 .changed_ns = stat_ns(st.stx_ctime.tv_sec, 0),
+				 .modified_ns = stat_ns(st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
+				 .bytes = st.stx_size,
+				 .nlink = st.stx_nlink };
 	return 0;
 }
 

@@ -22,6 +22,7 @@
 	X(PART_CUT, "part-cut", "all is written and it has its length")                      \
 	X(PART_SYNCED, "part-synced", "its bytes are durable")                               \
 	X(PART_CLOSED, "part-closed", "it is finished")                                      \
+	X(PART_LINKED, "part-linked", "another step's part has a name here too")             \
 	X(MANIFEST_WRITTEN, "manifest-written", "MANIFEST is written under another name")    \
 	X(MANIFEST_SYNCED, "manifest-synced", "its bytes are durable")                       \
 	X(MANIFEST_RENAMED, "manifest-renamed", "it has its name")                           \

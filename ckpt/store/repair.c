@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include "ckpt/store/lineage.h"
 #include "ckpt/store/store_impl.h"
 
 struct repairing {
@@ -248,54 +249,6 @@ static int overlay_check(const struct source_dir *under, const void *bytes, uint
 	return r;
 }
 
-/* It may need a place in the line, below those that have one. */
-static bool is_lost(const struct store_step *st)
-{
-	return st->state == STORE_DAMAGED || st->state == STORE_MISPLACED ||
-	       st->state == STORE_NEWER;
-}
-
-/*
- * The place in the line: right before the next newer step; or, where there is none, after all that
- * ever were, with room for the damaged ones below it.
- */
-static int lineage_find(const struct repairing *x, const struct store_step *st,
-			struct native_lineage *ret, struct ckpt_err *err)
-{
-	const struct store_step *below = NULL;
-	uint64_t above = UINT64_MAX, highest = 0, room = 0;
-
-	*ret = (struct native_lineage){ .parent_step = UINT64_MAX, .tool = STORE_REPAIR_TOOL };
-	for (uint32_t i = 0; i < x->n; i++) {
-		const struct store_step *k = &x->step[i];
-
-		highest = MAX(highest, k->seq);
-		if (k->state != STORE_COMMITTED && k->state != STORE_QUARANTINED)
-			continue;
-		if (k->step > st->step)
-			above = MIN(above, k->seq);
-		else if (!below) /* newest first; no other directory has this one's number */
-			below = k;
-	}
-	for (uint32_t i = 0; i < x->n; i++)
-		room += is_lost(&x->step[i]) && x->step[i].step < st->step &&
-			(!below || x->step[i].step > below->step);
-	if (above == UINT64_MAX) {
-		if (ckpt_add(highest, room + 1, &ret->seq) || ret->seq == UINT64_MAX)
-			return ckpt_error(err, -ERANGE, "the numbers of the line have run out");
-	} else if (above <= (below ? below->seq : 0) + 1) {
-		return ckpt_error(err, -ERANGE,
-				  "its neighbours in the line leave no place between them");
-	} else {
-		ret->seq = above - 1;
-	}
-	if (below) {
-		ret->parent_step = below->step;
-		memcpy(ret->parent_id, below->id, sizeof ret->parent_id);
-	}
-	return 0;
-}
-
 struct spent {
 	const struct io_ops *ops;
 	int fd;
@@ -434,18 +387,20 @@ static void marks_drop(struct repairing *x, const struct store_step *st)
 static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, struct ckpt_err *err)
 {
 	cleanup_free void *bytes = NULL;
-	struct native_lineage line;
+	const struct lineage_ask ask = { .how = LINEAGE_MEND, .job = x->s->job, .step = st->step };
+	struct lineage at;
 	struct source_dir dir;
 	uint8_t id[16];
 	uint64_t len;
-	int r = lineage_find(x, st, &line, err);
+	int r = lineage_find(&ask, x->step, x->n, &at, err);
 
 	if (r)
 		return r;
+	at.line.tool = STORE_REPAIR_TOOL;
 	r = store_source_dir(x->s->ops, fd, &dir);
 	if (r)
 		return ckpt_error(err, r, "no memory to read it");
-	r = native_rebuild(&dir, x->home, st->step, &line, &bytes, &len, id, err);
+	r = native_rebuild(&dir, x->home, st->step, &at.line, &bytes, &len, id, err);
 	if (!r)
 		r = overlay_check(&dir, bytes, len, err);
 	store_source_dir_close(&dir);
@@ -454,7 +409,7 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	r = manifest_put(x, st, fd, bytes, len, id, err);
 	if (r)
 		return r;
-	st->seq = line.seq;
+	st->seq = at.line.seq;
 	marks_drop(x, st);
 	r = x->o->verify(x->o->arg, st, fd, err);
 	if (is_damage(r))

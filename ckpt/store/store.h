@@ -222,10 +222,24 @@ int store_begin(struct store *s, uint64_t step, struct store_txn **ret, struct c
 int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, bool *direct,
 		      char ret_name[40], int *ret_fd, struct ckpt_err *err);
 
+/* Which file a part is, for a later step that links it. All zero: cannot be known, so it is not linked. */
+struct store_part_id {
+	uint64_t dev, ino, bytes, modified_ns;
+};
+
 /* Truncate to the true length, sync, close. An error kills the file: it is unlinked, create another
- * one from memory and never this one again. fd is closed always. */
+ * one from memory and never this one again. fd is closed always. ret_id: NULL, or which file it is. */
 int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes,
-		      struct ckpt_err *err);
+		      struct store_part_id *ret_id, struct ckpt_err *err);
+/*
+ * Instead of writing a part again: link the file `name` of another step into this one, under a fresh
+ * name. dirfd: of that step's directory, which store_step_open keeps from removal. id: as this launch
+ * remembers the file, from store_part_finish, or because it has read and verified all of it.
+ * -EXDEV: write the part instead. The file system refuses the link, the file has gone, or it is
+ * not the file that id says (then nothing stays linked). Other errors: as of store_part_create.
+ */
+int store_part_link(struct store_txn *x, uint32_t writer, int dirfd, const char *name,
+		    const struct store_part_id *id, char ret_name[40], struct ckpt_err *err);
 /* Give a created part up instead of finishing it: closed and unlinked. */
 void store_part_drop(struct store_txn *x, const char *name, int fd);
 

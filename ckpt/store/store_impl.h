@@ -63,9 +63,10 @@ struct store_txn {
 	uint32_t nonce;
 	int fd;
 	char dir[STORE_DIR_MAX];
-	atomic_uint nmade, nopen; /* parts: created ever; neither finished nor dropped yet */
+	atomic_uint nmade, nopen; /* parts: named ever; created, neither finished nor dropped yet */
 	atomic_bool
-		spoiled; /* a dead part could not be unlinked: this directory is no checkpoint */
+		spoiled;    /* a dead part could not be unlinked: this directory is no checkpoint */
+	atomic_bool linked; /* it has a part of another step */
 };
 
 /* --- locks (store_lock.c) --- */
@@ -97,6 +98,8 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
+/* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
+bool store_step_lost(const struct store_step *st);
 /* The format's own text of 16 bytes. */
 void store_id_of(const char *hex, uint8_t ret[16]);
 

@@ -465,8 +465,7 @@ static bool is_of_line(const struct store_step *st)
 	return st->state == STORE_COMMITTED || st->state == STORE_QUARANTINED;
 }
 
-/* It stands where its number puts it. */
-static bool is_lost(const struct store_step *st)
+bool store_step_lost(const struct store_step *st)
 {
 	return st->state == STORE_DAMAGED || st->state == STORE_MISPLACED ||
 	       st->state == STORE_NEWER;
@@ -501,14 +500,14 @@ static void sort_by_age(struct store_step *step, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		if (is_of_line(&step[i]))
 			below = MAX(below, step[i].seq);
-		else if (is_lost(&step[i]))
+		else if (store_step_lost(&step[i]))
 			step[i].seq = below;
 		else if (step[i].state == STORE_COLLECTING)
 			step[i].seq = UINT64_MAX;
 	}
 	qsort(step, n, sizeof *step, by_age);
 	for (uint32_t i = 0; i < n; i++)
-		if (is_lost(&step[i]) || step[i].state == STORE_COLLECTING)
+		if (store_step_lost(&step[i]) || step[i].state == STORE_COLLECTING)
 			step[i].seq = 0;
 }
 

@@ -132,14 +132,20 @@ void store_part_drop(struct store_txn *x, const char *name, int fd)
 	atomic_fetch_sub(&x->nopen, 1);
 }
 
+/* Each is given once. */
+static void part_name(struct store_txn *x, uint32_t writer, char name[40])
+{
+	(void)snprintf(name, 40, "w%04" PRIu32 "-%08" PRIx32 "-%03u.part", writer, x->nonce,
+		       atomic_fetch_add(&x->nmade, 1u));
+}
+
 /* A file system that refuses O_DIRECT may have made the file all the same: its name is spent. */
 static int part_try(struct store_txn *x, uint32_t writer, bool direct, char name[40])
 {
 	const struct io_ops *ops = x->s->ops;
 	int fd, flags = O_WRONLY | O_CREAT | (MUTANT(NAMES_REUSED) ? 0 : O_EXCL);
 
-	(void)snprintf(name, 40, "w%04" PRIu32 "-%08" PRIx32 "-%03u.part", writer, x->nonce,
-		       atomic_fetch_add(&x->nmade, 1u));
+	part_name(x, writer, name);
 	fd = ops->open(ops->ctx, x->fd, name, flags | (direct ? O_DIRECT : 0), 0600);
 	if (fd == -EINVAL)
 		part_unlink(x, name);
@@ -182,8 +188,21 @@ int store_part_create(struct store_txn *x, uint32_t writer, uint64_t bytes_max, 
 	return 0;
 }
 
+/* Which file an open one is; zeros where that cannot be known. */
+static void part_identify(const struct io_ops *ops, int fd, struct store_part_id *ret)
+{
+	struct io_stat st;
+
+	*ret = (struct store_part_id){ 0 };
+	if (io_stat(ops, fd, &st) == 0 && st.ino)
+		*ret = (struct store_part_id){ .dev = st.dev,
+					       .ino = st.ino,
+					       .bytes = st.bytes,
+					       .modified_ns = st.modified_ns };
+}
+
 int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t bytes,
-		      struct ckpt_err *err)
+		      struct store_part_id *ret_id, struct ckpt_err *err)
 {
 	const struct io_ops *ops = x->s->ops;
 	const char *what = "cut to its length";
@@ -197,6 +216,8 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 	}
 	if (!r)
 		io_point(ops, POINT_PART_SYNCED);
+	if (ret_id)
+		part_identify(ops, fd, ret_id);
 	closed = ops->close(ops->ctx, fd);
 	if (!r && closed && !MUTANT(CLOSE_ERROR_IGNORED)) {
 		what = "close";
@@ -211,6 +232,67 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
 				  JOB_STEP_OF(x), what, name);
 	io_point(ops, POINT_PART_CLOSED);
 	return 0;
+}
+
+/* What says that a file cannot have a second name here, and not that something is broken. */
+static bool link_is_refused(int r)
+{
+	return r == -EXDEV || r == -EPERM || r == -EMLINK || r == -EEXIST || r == -ENOENT ||
+	       r == -EOPNOTSUPP || r == -ENOSYS;
+}
+
+/* 1: the linked file is the one that id says; 0: it is another one. */
+static int link_compare(struct store_txn *x, const char *name, const struct store_part_id *id)
+{
+	const struct io_ops *ops = x->s->ops;
+	struct store_part_id now;
+	int fd = ops->open(ops->ctx, x->fd, name, O_RDONLY, 0);
+
+	if (fd < 0)
+		return fd;
+	part_identify(ops, fd, &now);
+	(void)ops->close(ops->ctx, fd);
+	return (now.dev == id->dev && now.ino == id->ino && now.bytes == id->bytes &&
+		now.modified_ns == id->modified_ns) ||
+	       MUTANT(LINK_NOT_COMPARED);
+}
+
+int store_part_link(struct store_txn *x, uint32_t writer, int dirfd, const char *name,
+		    const struct store_part_id *id, char ret_name[40], struct ckpt_err *err)
+{
+	const struct io_ops *ops = x->s->ops;
+	int r;
+
+	part_name(x, writer, ret_name);
+	if (!id->ino || !ops->link)
+		return ckpt_error(err, -EXDEV,
+				  JOB_STEP ": part %s cannot be linked, because it cannot be known "
+					   "which file it is; write it again",
+				  JOB_STEP_OF(x), name);
+	r = ops->link(ops->ctx, dirfd, name, x->fd, ret_name);
+	if (txn_is_fenced(x, r, err))
+		return -ESTALE;
+	if (link_is_refused(r))
+		return ckpt_error(err, -EXDEV,
+				  JOB_STEP ": part %s cannot be linked (%s); write it again",
+				  JOB_STEP_OF(x), name, strerror(-r));
+	if (r)
+		return store_fail(err, r, JOB_STEP ": cannot link part %s", JOB_STEP_OF(x), name);
+	atomic_store(&x->linked, true);
+	io_point(ops, POINT_PART_LINKED);
+	r = link_compare(x, ret_name, id);
+	if (r == 1)
+		return 0;
+	part_unlink(x, ret_name);
+	if (txn_is_fenced(x, r, err))
+		return -ESTALE;
+	if (r)
+		return store_fail(err, r, JOB_STEP ": cannot open part %s, which was linked",
+				  JOB_STEP_OF(x), ret_name);
+	return ckpt_error(err, -EXDEV,
+			  JOB_STEP ": part %s is not the file that this launch wrote, so it is not "
+				   "linked; write it again",
+			  JOB_STEP_OF(x), name);
 }
 
 /* --- commit --- */
@@ -286,7 +368,7 @@ static int commit_manifest(struct store_txn *x, const void *manifest, uint64_t b
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot write its MANIFEST", JOB_STEP_OF(x));
 	io_point(ops, POINT_MANIFEST_RENAMED);
-	if (!MUTANT(COLLECTING_NOT_SYNCED))
+	if (!MUTANT(COLLECTING_NOT_SYNCED) && !(MUTANT(LINK_UNSYNCED) && atomic_load(&x->linked)))
 		r = store_sync(ops, x->fd);
 	if (r)
 		return store_fail(err, r, JOB_STEP ": cannot sync its directory", JOB_STEP_OF(x));

@@ -425,6 +425,30 @@ static void live_rewound(struct io_faults *f, int root_fd, struct power *w)
 	store_close(s);
 }
 
+/* 10 has a base, 20 links it, 10 goes, 30 links it from 20. */
+static void live_linked(struct io_faults *f, int root_fd, struct power *w)
+{
+	struct ckpt_err err = { 0 };
+	struct store *s;
+
+	if (store_open(&f->ops, root_fd, CRASH_JOB, false, &s, &err))
+		return;
+	w->done = store_claim(s, 0, false, &w->y.generation, &err) == 0;
+	if (w->done)
+		power_promise(f, w);
+	for (uint32_t i = 0; w->done && i < 3; i++) {
+		w->y.n++;
+		w->done = !crash_save_base(s, 10 * (i + 1), i + 1, i ? 10 * i : UINT64_MAX,
+					   i ? &w->y.step[i - 1] : NULL, &w->y.step[i], &err);
+		w->y.acked[i] = w->done;
+		if (w->done)
+			power_promise(f, w);
+		if (w->done && i == 1)
+			w->done = scene_prune(f, s, w, 0, false);
+	}
+	store_close(s);
+}
+
 /* 30 is held, and its MANIFEST is gone, or has a wrong byte. */
 static int base_broken(int root_fd, struct power *w, bool gone)
 {
@@ -491,6 +515,7 @@ const struct scene scenes[] = {
 	{ "rewinding", base_back, live_rewound, rewound_check, 8, false, false },
 	{ "sweeping", base_dead, live_save, saved_check, 8, true, false },
 	{ "marks and pruning", base_three, live_kept, kept_check, 16, false, false },
+	{ "a linked part", base_none, live_linked, kept_check, 16, true, false },
 	{ "repair", base_torn_manifest, live_repaired, repaired_check, 16, false, false },
 	{ "repair without MANIFEST", base_no_manifest, live_repaired, repaired_check, 4, false,
 	  false },

@@ -15,6 +15,7 @@
 
 #define CRASH_ELEMENTS 700 /* float32, sharded over both ranks */
 #define CRASH_PART_TRIES 2
+#define CRASH_BASE_BYTES 3000
 
 /* Those that are there: what a test that failed leaves goes when its process ends. */
 static struct {
@@ -70,6 +71,7 @@ void crash_step_free(struct crash_step *c)
 {
 	for (uint32_t i = 0; i < ARRAY_LEN(c->file); i++)
 		free(TAKE(c->file[i].bytes));
+	free(TAKE(c->base.bytes));
 }
 
 /* --- contents --- */
@@ -177,7 +179,7 @@ static int part_put(const struct io_ops *ops, int fd, const struct crash_file *f
 }
 
 static int part_write(struct store_txn *x, const struct io_ops *ops, uint32_t rank,
-		      struct crash_file *f, struct ckpt_err *err)
+		      struct crash_file *f, struct store_part_id *ret_id, struct ckpt_err *err)
 {
 	bool direct = false;
 	int fd, r = store_part_create(x, rank, f->len + 4096, &direct, f->name, &fd, err);
@@ -189,7 +191,7 @@ static int part_write(struct store_txn *x, const struct io_ops *ops, uint32_t ra
 		store_part_drop(x, f->name, fd);
 		return ckpt_error(err, r, "part %s could not be written", f->name);
 	}
-	return store_part_finish(x, f->name, fd, f->len, err);
+	return store_part_finish(x, f->name, fd, f->len, ret_id, err);
 }
 
 static int parts_write(struct store *s, struct store_txn *x, struct native_info *info,
@@ -210,7 +212,7 @@ static int parts_write(struct store *s, struct store_txn *x, struct native_info 
 		table_free(&decl);
 		assert(!r); /* nothing so far has touched the disk */
 		for (uint32_t i = 0; i < CRASH_PART_TRIES; i++) {
-			r = part_write(x, s->ops, rank, &c->file[rank], err);
+			r = part_write(x, s->ops, rank, &c->file[rank], NULL, err);
 			if (!r)
 				break;
 		}
@@ -279,6 +281,57 @@ int crash_begin(struct store *s, uint64_t step, uint64_t seq, struct store_txn *
 		struct crash_step *ret, struct ckpt_err *err)
 {
 	return begin_after(s, step, seq, UINT64_MAX, ret_txn, ret, err);
+}
+
+/* The bytes that every step of a line shares. */
+static int base_write(struct store *s, struct store_txn *x, struct crash_step *c,
+		      struct ckpt_err *err)
+{
+	c->base.len = CRASH_BASE_BYTES;
+	c->base.bytes = calloc(1, CRASH_BASE_BYTES);
+	assert(c->base.bytes);
+	for (uint32_t i = 0; i < CRASH_BASE_BYTES; i++)
+		c->base.bytes[i] = (uint8_t)model_value(c->step, i);
+	return part_write(x, s->ops, 0, &c->base, &c->base_id, err);
+}
+
+static int base_link(struct store *s, struct store_txn *x, const struct crash_step *from,
+		     struct crash_step *c, struct ckpt_err *err)
+{
+	char dir[STORE_DIR_MAX];
+	int fd, r;
+
+	(void)snprintf(dir, sizeof dir, "step-%012" PRIu64, from->step);
+	r = store_step_open(s, dir, &fd, err);
+	if (r)
+		return r;
+	r = store_part_link(x, 0, fd, from->base.name, &from->base_id, c->base.name, err);
+	(void)s->ops->close(s->ops->ctx, fd);
+	if (r)
+		return r;
+	c->base_id = from->base_id;
+	c->base.len = from->base.len;
+	c->base.bytes = malloc(from->base.len);
+	assert(c->base.bytes);
+	memcpy(c->base.bytes, from->base.bytes, from->base.len);
+	return 0;
+}
+
+int crash_save_base(struct store *s, uint64_t step, uint64_t seq, uint64_t rewind,
+		    const struct crash_step *from, struct crash_step *ret, struct ckpt_err *err)
+{
+	struct store_txn *x;
+	int r = begin_after(s, step, seq, rewind, &x, ret, err);
+
+	if (r)
+		return r;
+	r = from ? base_link(s, x, from, ret, err) : -EXDEV;
+	if (r == -EXDEV)
+		r = base_write(s, x, ret, err);
+	if (!r)
+		return crash_commit(x, ret, rewind, err);
+	store_abort(x);
+	return r;
 }
 
 int crash_commit(struct store_txn *x, const struct crash_step *c, uint64_t rewind,
@@ -388,6 +441,8 @@ bool crash_parts_same(const struct store *s, const char *dir, const struct crash
 	}
 	for (uint32_t i = 0; good && i < CRASH_WORLD; i++)
 		good = file_same(s->ops, fd, &want->file[i], why);
+	if (good && want->base.name[0])
+		good = file_same(s->ops, fd, &want->base, why);
 	(void)s->ops->close(s->ops->ctx, fd);
 	return good;
 }
@@ -406,8 +461,10 @@ bool crash_step_same(const struct store *s, const char *dir, const struct crash_
 	}
 	for (uint32_t i = 0; good && i < ARRAY_LEN(want->file); i++)
 		good = file_same(s->ops, fd, &want->file[i], why);
+	if (good && want->base.name[0])
+		good = file_same(s->ops, fd, &want->base, why);
 	(void)s->ops->list(s->ops->ctx, fd, entry_count, &n);
-	if (good && n != ARRAY_LEN(want->file))
+	if (good && n != ARRAY_LEN(want->file) + (want->base.name[0] != 0))
 		good = !snprintf(why, CRASH_WHY, "%s has %" PRIu32 " files", dir, n);
 	if (good)
 		good = format_opens(s->ops, fd, want, why);

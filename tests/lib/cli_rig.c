@@ -384,7 +384,7 @@ static void part_write(struct store_txn *x, uint32_t rank, const struct native_i
 	assert_ok(
 		store_part_create(x, rank, move_part_bytes_max(t, 0), &direct, ret->name, &fd, &err));
 	assert_int_equal(move_write_part(&how, fd, raw, t, info, rank, ret, &err), 0);
-	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, &err), 0);
+	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, NULL, &err), 0);
 }
 
 /* What rank r of the mesh owns. The table stays for the manifest. */

@@ -604,7 +604,7 @@ static int faults_rename(void *ctx, int dirfd, const char *from, const char *to)
 	return rc;
 }
 
-static int faults_link(void *ctx, int dirfd, const char *from, const char *to)
+static int faults_link(void *ctx, int from_dirfd, const char *from, int to_dirfd, const char *to)
 {
 	struct io_faults *f = ctx;
 	struct io_record *r = f->record;
@@ -614,11 +614,11 @@ static int faults_link(void *ctx, int dirfd, const char *from, const char *to)
 	if (fault_gate(f, IO_ON_LINK, &rc) != CALL_PASS)
 		return rc;
 	record_lock(f);
-	rc = f->under->link(f->under->ctx, dirfd, from, to);
+	rc = f->under->link(f->under->ctx, from_dirfd, from, to_dirfd, to);
 	if (r && rc == 0) {
-		uint32_t dir = rec_node_of_parent(r, dirfd, to, &last);
+		uint32_t dir = rec_node_of_parent(r, to_dirfd, to, &last);
 
-		rec_name_event(r, EV_LINK, rec_node_of_name(r, dirfd, from), dir, last, NULL);
+		rec_name_event(r, EV_LINK, rec_node_of_name(r, to_dirfd, to), dir, last, NULL);
 	}
 	record_unlock(f);
 	return rc;

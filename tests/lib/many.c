@@ -124,7 +124,7 @@ static int part_write(struct store_txn *txn, struct rank *x, uint32_t rank,
 		return r;
 	}
 	x->file.table = &x->part;
-	return store_part_finish(txn, x->file.name, fd, x->file.file_bytes, err);
+	return store_part_finish(txn, x->file.name, fd, x->file.file_bytes, NULL, err);
 }
 
 static int step_write(struct store *s, struct rank *x, uint32_t ranks, uint64_t step,

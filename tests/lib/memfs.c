@@ -386,16 +386,16 @@ static int memfs_rename(void *ctx, int dirfd, const char *from, const char *to)
 	return 0;
 }
 
-static int memfs_link(void *ctx, int dirfd, const char *from, const char *to)
+static int memfs_link(void *ctx, int from_dirfd, const char *from, int to_dirfd, const char *to)
 {
 	struct memfs *fs = ctx;
 	const char *from_last, *to_last;
 	uint32_t from_dir, to_dir;
 	struct memfs_entry *e;
-	int rc = memfs_parent(fs, dirfd, from, &from_dir, &from_last);
+	int rc = memfs_parent(fs, from_dirfd, from, &from_dir, &from_last);
 
 	if (rc == 0)
-		rc = memfs_parent(fs, dirfd, to, &to_dir, &to_last);
+		rc = memfs_parent(fs, to_dirfd, to, &to_dir, &to_last);
 	if (rc)
 		return rc;
 	e = memfs_find(fs, from_dir, from_last);
@@ -492,10 +492,14 @@ static int memfs_lock(void *ctx, int fd, bool exclusive)
 static int memfs_stat(void *ctx, int fd, struct io_stat *ret)
 {
 	struct memfs *fs = ctx;
+	struct memfs_node *n = memfs_node_of(fs, fd);
 
-	if (!memfs_node_of(fs, fd))
+	if (!n)
 		return -EBADF;
-	*ret = (struct io_stat){ .ino = fs->fd[fd - MEMFS_FD].node, .uid = (uint32_t)geteuid() };
+	*ret = (struct io_stat){ .ino = fs->fd[fd - MEMFS_FD].node,
+				 .uid = (uint32_t)geteuid(),
+				 .bytes = n->is_dir ? 0 : n->bytes->len,
+				 .nlink = n->nlink };
 	return 0;
 }
 

@@ -539,7 +539,7 @@ TEST(links_and_what_was_there_before_are_in_the_model)
 	(void)close(openat(root, "base", O_WRONLY | O_CREAT, 0600));
 	io_faults_init(&f, &io_ops_posix);
 	f.record = io_record_new(root);
-	assert_int_equal(f.ops.link(&f, root, "sub/one", "two"), 0);
+	assert_int_equal(f.ops.link(&f, root, "sub/one", root, "two"), 0);
 	assert_int_equal(f.ops.unlink(&f, root, "base", false), 0);
 	assert_int_equal(f.ops.sync(&f, root), 0);
 	io_record_mark(f.record, 1);
@@ -687,7 +687,7 @@ static int64_t pair_call(struct pair *p, int i, uint64_t dice, const char *a, co
 	case 8:
 		return strcmp(a, b) == 0 ? 0 : o->rename(o->ctx, p->fd[0][i], a, b);
 	case 9:
-		return o->link(o->ctx, p->fd[0][i], a, b);
+		return o->link(o->ctx, p->fd[0][i], a, p->fd[0][i], b);
 	case 10:
 	case 11:
 		return o->unlink(o->ctx, p->fd[0][i], a, dice >> 50 & 1);

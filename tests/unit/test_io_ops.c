@@ -109,12 +109,12 @@ static int paths_check(void *arg)
 	HOLDS(OPS->mkdir(NULL, at, "dirlink/x", 0700) == -ELOOP);
 	HOLDS(OPS->rename(NULL, at, "a/b/f", "../f") == -EXDEV);
 	HOLDS(OPS->rename(NULL, at, "dirlink/b", "c") == -ELOOP);
-	HOLDS(OPS->link(NULL, at, "a/b/f", "dirlink/f") == -ELOOP);
-	HOLDS(OPS->link(NULL, at, "/etc/passwd", "f") == -EXDEV);
+	HOLDS(OPS->link(NULL, at, "a/b/f", at, "dirlink/f") == -ELOOP);
+	HOLDS(OPS->link(NULL, at, "/etc/passwd", at, "f") == -EXDEV);
 	HOLDS(OPS->unlink(NULL, at, "dirlink/b/f", false) == -ELOOP);
 	HOLDS(OPS->unlink(NULL, at, "a/../a/b/f", false) == -EXDEV);
-	HOLDS(OPS->link(NULL, at, "a/b/f", "a/g") == 0 && file_is(at, "a/g", "deep"));
-	HOLDS(OPS->link(NULL, at, "a/b/f", "a/g") == -EEXIST);
+	HOLDS(OPS->link(NULL, at, "a/b/f", at, "a/g") == 0 && file_is(at, "a/g", "deep"));
+	HOLDS(OPS->link(NULL, at, "a/b/f", at, "a/g") == -EEXIST);
 	HOLDS(OPS->unlink(NULL, at, "a/b", true) == -ENOTEMPTY);
 	HOLDS(OPS->unlink(NULL, at, "a/b/f", false) == 0);
 	HOLDS(opened(at, "a/b/f", O_RDONLY) == -ENOENT);
@@ -219,6 +219,34 @@ TEST(size_is_of_regular_files_only)
 	(void)close(pipes[0]);
 	(void)close(pipes[1]);
 	(void)close(fd);
+}
+
+static int stat_check(void *arg)
+{
+	int at = *(const int *)arg;
+	cleanup_close int fd = OPS->open(NULL, at, "stat", O_RDWR | O_CREAT | O_EXCL, 0600);
+	struct io_stat a;
+	struct stat st;
+
+	HOLDS(fd >= 0 && io_pwrite_all(OPS, fd, "hello", 5, 0) == 0);
+	HOLDS(OPS->link(NULL, at, "stat", at, "stat2") == 0);
+	HOLDS(fstat(fd, &st) == 0 && io_stat(OPS, fd, &a) == 0);
+	HOLDS(a.dev == st.st_dev && a.ino == st.st_ino && a.uid == st.st_uid);
+	HOLDS(a.bytes == 5 && a.nlink == 2);
+	HOLDS(a.changed_ns == (uint64_t)st.st_ctim.tv_sec * NS_PER_S);
+	HOLDS(a.modified_ns ==
+	      (uint64_t)st.st_mtim.tv_sec * NS_PER_S + (uint64_t)st.st_mtim.tv_nsec);
+	return 0;
+}
+
+TEST(a_stat_says_which_file_it_is_how_long_and_how_many_names_it_has)
+{
+	assert_int_equal(stat_check(&((struct room *)*state)->dirfd), 0);
+}
+
+TEST(without_statx_a_stat_says_the_same)
+{
+	denied(SYS_statx, ENOSYS, stat_check, &((struct room *)*state)->dirfd);
 }
 
 struct tally {

@@ -419,14 +419,14 @@ TEST(a_part_whose_sync_failed_is_gone_and_another_takes_its_place)
 		class &= ~one;
 		assert_int_equal(store_part_create(txn, 3, 0, &direct, dead, &part_fd, &err), 0);
 		io_faults_fail(&f, one, 1, -EIO, false);
-		assert_int_equal(store_part_finish(txn, dead, part_fd, 100, &err), -EIO);
+		assert_int_equal(store_part_finish(txn, dead, part_fd, 100, NULL, &err), -EIO);
 		(void)snprintf(path, sizeof path, "%s/%s", txn->dir, dead);
 		assert_false(exists(path));
 		assert_int_equal(fcntl(part_fd, F_GETFD), -1);
 	}
 	assert_int_equal(store_part_create(txn, 3, 0, &direct, name, &part_fd, &err), 0);
 	assert_string_not_equal(name, dead);
-	assert_int_equal(store_part_finish(txn, name, part_fd, 100, &err), 0);
+	assert_int_equal(store_part_finish(txn, name, part_fd, 100, NULL, &err), 0);
 	store_abort(txn);
 }
 
@@ -442,6 +442,115 @@ TEST(when_the_last_sync_fails_the_outcome_is_said_to_be_unknown)
 	assert_non_null(strstr(err.msg, "may or may not be visible"));
 	s->ops = &ops;
 	assert_is("step-000000000010", 0); /* not touched */
+}
+
+/* --- parts of other steps --- */
+
+/* Step 10 with a base; step 20 is begun. Returns step 10's directory. */
+static int base_made(void)
+{
+	assert_int_equal(crash_save_base(s, 10, 1, UINT64_MAX, NULL, &saved[nsaved++], &err), 0);
+	txn = begun(s, 20, 2);
+	return dir_open(s->job_fd, "step-000000000010");
+}
+
+static int base_linked(int dir, const struct store_part_id *id)
+{
+	return store_part_link(txn, 7, dir, saved[0].base.name, id, part, &err);
+}
+
+TEST(a_linked_part_is_the_file_of_the_other_step_and_stays_when_that_goes)
+{
+	cleanup_close int dir = base_made();
+	struct stat a, b;
+
+	assert_int_equal(base_linked(dir, &saved[0].base_id), 0);
+	assert_int_equal(memcmp(part, "w0007-", 6), 0);
+	assert_int_equal(fstatat(dir, saved[0].base.name, &a, 0), 0);
+	assert_int_equal(fstatat(txn->fd, part, &b, 0), 0);
+	assert_true(a.st_ino == b.st_ino && b.st_nlink == 2);
+	assert_int_equal(crash_commit(txn, &saved[1], 10, &err), 0);
+	assert_int_equal(unlinkat(dir, saved[0].base.name, 0), 0);
+	saved[1].base = saved[0].base;
+	memcpy(saved[1].base.name, part, sizeof part);
+	assert_is("step-000000000020", 1);
+	saved[1].base.bytes = NULL;
+}
+
+TEST(what_refuses_a_link_is_one_code_and_leaves_nothing)
+{
+	static const int refused[] = { -EXDEV,	-EPERM,	 -EMLINK,     -EEXIST,
+				       -ENOENT, -ENOSYS, -EOPNOTSUPP, -ENOTSUP };
+	static const int broken[] = { -EIO, -ENOSPC, -EDQUOT, -EACCES, -EROFS };
+	struct store_part_id unknown = { 0 };
+	struct io_faults f;
+	cleanup_close int dir = base_made();
+
+	io_faults_init(&f, &io_ops_posix);
+	s->ops = &f.ops;
+	for (uint32_t i = 0; i < ARRAY_LEN(refused); i++) {
+		io_faults_fail(&f, IO_ON_LINK, 1, refused[i], false);
+		assert_int_equal(base_linked(dir, &saved[0].base_id), -EXDEV);
+		assert_non_null(strstr(err.msg, "write it again"));
+	}
+	for (uint32_t i = 0; i < ARRAY_LEN(broken); i++) {
+		io_faults_fail(&f, IO_ON_LINK, 1, broken[i], false);
+		assert_int_equal(base_linked(dir, &saved[0].base_id),
+				 broken[i] == -EDQUOT ? -ENOSPC : broken[i]);
+	}
+	io_faults_fail(&f, IO_ON_OPEN, 1, -EMFILE, false);
+	assert_int_equal(base_linked(dir, &saved[0].base_id), -EMFILE);
+	io_faults_count(&f, IO_ON_ANY);
+	assert_int_equal(base_linked(dir, &unknown), -EXDEV);
+	assert_int_equal(io_faults_calls(&f), 0);
+	f.ops.link = NULL;
+	assert_int_equal(base_linked(dir, &saved[0].base_id), -EXDEV);
+	s->ops = &ops;
+	assert_int_equal(entries_of(s->job_fd, txn->dir), CRASH_WORLD);
+	assert_int_equal(crash_commit(txn, &saved[1], 10, &err), 0);
+	assert_is("step-000000000020", 1);
+}
+
+TEST(a_file_that_is_not_the_remembered_one_is_not_linked)
+{
+	cleanup_close int dir = base_made();
+
+	for (uint32_t i = 0; i < 4; i++) {
+		struct store_part_id id = saved[0].base_id;
+
+		*(uint64_t *[]){ &id.dev, &id.ino, &id.bytes, &id.modified_ns }[i] += 1;
+		assert_int_equal(base_linked(dir, &id), -EXDEV);
+		assert_non_null(strstr(err.msg, "is not the file"));
+	}
+	assert_int_equal(entries_of(s->job_fd, txn->dir), CRASH_WORLD);
+	store_abort(txn);
+}
+
+TEST(a_dead_link_that_cannot_be_removed_spoils_its_directory)
+{
+	struct store_part_id id;
+	struct io_faults f;
+	cleanup_close int dir = base_made();
+
+	id = saved[0].base_id;
+	id.ino++;
+	io_faults_init(&f, &io_ops_posix);
+	s->ops = &f.ops;
+	io_faults_fail(&f, IO_ON_UNLINK, 1, -EIO, false);
+	assert_int_equal(base_linked(dir, &id), -EXDEV);
+	assert_int_equal(crash_commit(txn, &saved[1], 10, &err), -EIO);
+	s->ops = &ops;
+	assert_entries(1);
+}
+
+TEST(who_is_fenced_links_nothing)
+{
+	cleanup_close int dir = base_made();
+
+	another_claims();
+	assert_int_equal(base_linked(dir, &saved[0].base_id), -ESTALE);
+	store_abort(txn);
+	assert_entries(1);
 }
 
 /* A file server does it, its answer is lost, and the call is made again. */

@@ -595,7 +595,7 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 	struct repair_result rr;
 	struct prune_result pr;
 	struct io_faults f;
-	struct crash_step c = { 0 };
+	struct crash_step c = { 0 }, linked = { 0 };
 	struct store_txn *x, *dead;
 	struct store *mine;
 
@@ -621,6 +621,10 @@ TEST(every_point_is_reached_by_a_life_of_the_store)
 	assert_int_equal(store_rewind(mine, &w, &wr, &err), 0);
 	assert_int_equal(store_prune(mine, &o, &pr, &err), 0); /* 15, which is set aside, and 20 */
 	assert_int_equal(pr.removed, 2);
+	assert_int_equal(crash_save_base(mine, 50, 5, 30, NULL, &c, &err), 0);
+	assert_int_equal(crash_save_base(mine, 60, 6, 50, &c, &linked, &err), 0);
+	crash_step_free(&c);
+	crash_step_free(&linked);
 	store_close(mine);
 	store_abort(dead);
 	for (uint32_t i = 0; i < ARRAY_LEN(point_names); i++)

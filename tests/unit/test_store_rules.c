@@ -256,7 +256,7 @@ TEST(a_part_whose_close_fails_is_given_up)
 	assert_int_equal(store_begin(s, 10, &x, &err), 0);
 	assert_int_equal(store_part_create(x, 0, 4096, &direct, name, &fd, &err), 0);
 	moment.part_close_fails = true;
-	assert_int_equal(store_part_finish(x, name, fd, 0, &err), -EIO);
+	assert_int_equal(store_part_finish(x, name, fd, 0, NULL, &err), -EIO);
 	assert_int_not_equal(faccessat(x->fd, name, F_OK, AT_SYMLINK_NOFOLLOW), 0);
 	store_abort(x);
 }

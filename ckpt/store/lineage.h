@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lineage.h - where a step stands in its job's line: its sequence number, its parent, and which steps are
+ * set aside for it. Called by the daemon before each commit, by repair for a MANIFEST that it makes
+ * again, and by convert.
+ *
+ * Sequence numbers say which of two steps is newer, so each new step gets one above all that were ever
+ * given, whatever the numbers of the steps. A damaged, misplaced, newer or older step (store_step_lost) does not say its
+ * own; each of them may have one more than all that can be read, so the new step leaves one free for
+ * each.
+ */
+#ifndef CKPT_STORE_LINEAGE_H
+#define CKPT_STORE_LINEAGE_H
+#include "ckpt/store/store.h"
+
+enum lineage_how {
+	/*
+	 * The next step of a launch. It continues what the launch is known to continue, or the newest step
+	 * that the launch itself has committed, whichever is newer. What is newer than that is set aside; so
+	 * is every step, where it continues none.
+	 */
+	LINEAGE_NEXT,
+	/*
+	 * A step that comes to what is there (a rescue to another directory, a conversion into a job): it
+	 * continues the newest one, nothing is set aside, and a step that is not older is in its way.
+	 */
+	LINEAGE_ADD,
+	/*
+	 * A step that is there and has lost its MANIFEST: right below the next newer step; where there is none, above all,
+	 * with room for the lost ones below it.
+	 */
+	LINEAGE_MEND,
+};
+
+struct lineage_ask {
+	enum lineage_how how;
+	const char *job; /* for sentences */
+	uint64_t step;
+	/* of LINEAGE_NEXT alone */
+	uint64_t generation; /* the launch */
+	uint64_t
+		continues; /* the newest step that it is known to continue; UINT64_MAX: none is known */
+	uint64_t seq_min; /* the highest that is known to be given, though it may not be readable */
+	bool again;	  /* the launch was taken over: steps that cannot be read may be its own */
+};
+
+struct lineage {
+	struct native_lineage
+		line;	    /* seq, parent_step, parent_id; the rest is zero and the caller's */
+	uint64_t rewind;    /* for store_commit; NEXT and ADD */
+	bool there_already; /* NEXT: this launch has committed this very step before */
+};
+
+/*
+ * From a store_scan with all, in its order; reads nothing. -EIO, NEXT: it continues nothing that is known, and what
+ * cannot be read may be what it continues. -EEXIST, ADD: a step is in its way. -ERANGE, MEND: there is no place
+ * for it.
+ */
+int lineage_find(const struct lineage_ask *ask, const struct store_step *step, uint32_t n,
+		 struct lineage *ret, struct ckpt_err *err);
+/* The same after a scan. */
+int lineage_scan(const struct store *s, const struct lineage_ask *ask, struct lineage *ret,
+		 struct ckpt_err *err);
+/* Of a copy that stands for src elsewhere: what src says, so that the same copy is the same checkpoint. */
+void lineage_copy(const struct checkpoint *src, struct native_lineage *ret);
+#endif
