@@ -18,6 +18,7 @@ struct build {
 	const struct table *decl;
 	struct table *t;
 	uint32_t rank;
+	enum native_share share;
 	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
 	struct where {
 		bool known, inside;
@@ -145,6 +146,34 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	return r;
 }
 
+/* A blob's bytes come by value, and may differ from step to step. */
+static bool is_const(const struct table_tensor *x)
+{
+	return x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
+}
+
+static int owns_some(struct build *b, const struct table_tensor *x, bool *ret)
+{
+	struct indexset share, owned;
+	struct arena a = { 0 };
+	int r = shares(b, x, &a, &share, &owned);
+
+	*ret = r == 0 && owned.numel;
+	arena_free(&a);
+	return r == -ENOMEM ? ckpt_error(b->err, r, "out of memory for the raw space of rank %u",
+					 b->rank)
+			    : 0; /* what else is wrong is wrong in the main part, too */
+}
+
+/* A main part lists what its rank declared, any other one what it has pieces of. */
+static int is_listed(struct build *b, const struct table_tensor *x, bool *ret)
+{
+	*ret = b->share == NATIVE_CONST
+		       ? is_const(x)
+		       : x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
+	return *ret && b->share == NATIVE_CONST ? owns_some(b, x, ret) : 0;
+}
+
 static int tensors_copy(struct build *b)
 {
 	const struct table *d = b->decl;
@@ -158,11 +187,13 @@ static int tensors_copy(struct build *b)
 		r = table_add_layout(b->t, &d->layout[i], NULL, b->err);
 	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
 		struct table_tensor x = d->tensor[i];
+		bool listed;
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
 		x.fp_known = false;
-		if (x.cls != CKPT_SINK && (!(x.flags & TENSOR_BLOB) || blob_is_mine(b, &x)))
+		r = is_listed(b, &x, &listed);
+		if (!r && listed)
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
 	return r;
@@ -185,7 +216,10 @@ static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 		return ckpt_error(b->err, r, "%s: its share cannot be computed: %s", label,
 				  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
 	}
-	table_covers(b->decl, tensor, &share, b->list);
+	if (b->share != NATIVE_CONST) /* it is said once */
+		table_covers(b->decl, tensor, &share, b->list);
+	if (b->share == NATIVE_MAIN && is_const(x))
+		p.set.numel = 0;
 	bytes = p.set.numel * x->elem_bytes;
 	if (bytes) {
 		p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
@@ -235,8 +269,9 @@ static int part_build(struct build *b)
 	return table_seal(b->t, b->err);
 }
 
-int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
-		      struct ckpt_errlist *ret_list, struct ckpt_err *err)
+int native_part_table_of(const struct table *decl, uint32_t rank, enum native_share share,
+			 struct table *ret_table, struct ckpt_errlist *ret_list,
+			 struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	struct table t = { 0 };
@@ -244,6 +279,7 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 		.decl = decl,
 		.t = &t,
 		.rank = rank,
+		.share = share,
 		.map = calloc((size_t)decl->ntensor + 1, sizeof *b.map),
 		.coord = calloc((size_t)decl->nmesh + 1, sizeof *b.coord),
 		.list = ret_list ? ret_list : &list,
@@ -273,6 +309,12 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 	}
 	*ret_table = t;
 	return 0;
+}
+
+int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
+		      struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	return native_part_table_of(decl, rank, NATIVE_WHOLE, ret_table, ret_list, err);
 }
 
 /* --- where they lie in the file --- */
