@@ -171,6 +171,14 @@ enum ckpt_dtype {
 	CKPT_F64,
 	CKPT_C64,
 	CKPT_C128,
+	CKPT_C32,	  /* a complex number of two F16, the real part first: 4 bytes */
+	CKPT_F8_E4M3FNUZ, /* bias 8, no infinity; 0x80 is the only NaN, there is no -0 */
+	CKPT_F8_E5M2FNUZ, /* bias 16, otherwise the same */
+	/* 4 bits, e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign. An element here is a byte of two,
+	 * the low half first: shape, stride, start and extent count bytes. The two lie side by side
+	 * in the last dimension, which ckptctl shows doubled; a tensor without dimensions cannot be
+	 * F4 */
+	CKPT_F4,
 };
 
 /* What a blob is. The numbers are on disk and never change. */

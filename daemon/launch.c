@@ -335,6 +335,7 @@ struct claim {
 	uint64_t dev, ino; /* again: the directory that the launch belongs to; ino 0: not known */
 	uint64_t ended;	   /* the launch of this number is over, and is not begun again there */
 	bool again, there; /* there: it has steps on disk */
+	char older[STORE_DIR_MAX]; /* the newest of them, where an older version wrote it */
 	uint64_t generation, base;
 	int step_fd; /* of base */
 	int rc;
@@ -401,6 +402,8 @@ static void claim_run(struct task *t)
 		c->rc = store_claim_wait(c->store, &c->err);
 	if (c->rc == 0)
 		c->there = store_has_steps(c->store);
+	if (c->rc == 0 && c->there && !c->again)
+		store_older_newest(c->store, c->older);
 	if (c->rc == 0 && c->base) {
 		char dir[STORE_DIR_MAX];
 
@@ -454,6 +457,20 @@ static void elsewhere_say(const struct job *j, const struct launch *l)
 				j->name, s->step, j->name);
 }
 
+/* What its ckpt_restore will say, when there is somebody who reads it. */
+static void older_say(struct job *j, const char *dir)
+{
+	char text[300];
+
+	snprintf(text, sizeof text,
+		 "%s has " CONTAINER_OLDER_TEXT
+		 ": ckpt_restore refuses it; use ckptd 0.1, or begin anew "
+		 "(ckpt_fresh sets it aside)",
+		 dir);
+	log_line(&j->d->opts.log, LOG_WARNING, "launch: job %s: %s", j->name, text);
+	job_error(j, 0, text);
+}
+
 static void claim_done(struct daemon *d, struct task *t)
 {
 	struct claim *c = (struct claim *)t;
@@ -465,6 +482,8 @@ static void claim_done(struct daemon *d, struct task *t)
 	claim_place(c);
 	if (c->rc == 0)
 		c->rc = launch_new(j, &s->hello, c->generation, &l, &c->err);
+	if (c->rc == 0 && c->older[0])
+		older_say(j, c->older);
 	if (c->rc == 0) {
 		struct launch *old = j->launch;
 

@@ -165,10 +165,16 @@ static bool is_good(const struct restore *x, const struct store_step *s)
 	return s->state == STORE_COMMITTED && !bad_at(x->bad, x->nbad, s->step, 2);
 }
 
-/* What a newer version wrote: nobody knows whether an older step is older. */
+/* What this version cannot read: nothing is known of it. */
+static bool is_of_another_version(const struct store_step *s)
+{
+	return s->state == STORE_NEWER || s->state == STORE_OLDER;
+}
+
+/* Nobody knows whether a step below it is older. */
 static bool is_last_word(const struct store_step *s)
 {
-	return s->state == STORE_NEWER && !MUTANT(NEWER_PASSED_OVER);
+	return is_of_another_version(s) && !MUTANT(NEWER_PASSED_OVER);
 }
 
 /* Launches come one after the other; steps count within them. */
@@ -273,7 +279,7 @@ static int choose(struct restore *x)
 	struct store_step *step = NULL;
 	const struct store_step *best = NULL;
 	char where[512];
-	bool newer;
+	bool unknown;
 	uint32_t n = 0;
 	int rc = 0;
 
@@ -290,10 +296,10 @@ static int choose(struct restore *x)
 		if (latest ? is_good(x, &step[i]) || is_last_word(&step[i])
 			   : step[i].step == x->want.step)
 			best = &step[i];
-	newer = best && best->state == STORE_NEWER; /* of its launch nothing is known */
-	memory = x->mem_known && (!best || (newer ? x->mem_step >= best->step
-						  : !is_newer(best->generation, best->step,
-							      x->mem_generation, x->mem_step)));
+	unknown = best && is_of_another_version(best); /* its launch */
+	memory = x->mem_known && (!best || (unknown ? x->mem_step >= best->step
+						    : !is_newer(best->generation, best->step,
+								x->mem_generation, x->mem_step)));
 	if (latest)
 		passed_list(x, step, n, best, memory);
 	if (latest && x->want.flags & CKPT_EXACT && x->pin.npassed)
@@ -630,10 +636,11 @@ static bool is_damage(int rc)
 	return rc == -EBADMSG || rc == -EPROTO || rc == -EUCLEAN || rc == -EIO || rc == -ENODATA;
 }
 
-/* Bytes that are wrong stay wrong; a device that could not read may read the next time. */
+/* A sum that is wrong stays wrong, for every reader. What contradicts itself, is missing or cannot be read is passed
+ * over by this launch, and marked for nobody: it may be right for another version, or be there again. */
 static bool stays_damaged(int rc)
 {
-	return is_damage(rc) && rc != -EIO;
+	return rc == -EBADMSG;
 }
 
 struct from_files {

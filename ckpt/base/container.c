@@ -91,18 +91,25 @@ void container_head_build(struct ck_head *ret_head, const struct container_info 
 	memcpy(h->self, self.b, sizeof h->self);
 }
 
+bool container_is_older(const void *head_block)
+{
+	const struct ck_head *h = head_block;
+	uint64_t incompat = le64_get(h->incompat);
+
+	if (memcmp(h->magic, CONTAINER_HEAD_MAGIC, sizeof h->magic) != 0 || !self_right(h) ||
+	    le16_get(h->major) != 0 || incompat & ~CONTAINER_V02)
+		return false;
+	return le16_get(h->minor) < 2 || !(incompat & CONTAINER_V02);
+}
+
 /* What an older version wrote, or one that promises nothing to this one. Before any other field is looked at. */
 static int version_check(const struct ck_head *h, struct ckpt_err *err)
 {
 	uint64_t incompat = le64_get(h->incompat);
 	uint16_t major = le16_get(h->major), minor = le16_get(h->minor);
 
-	if (major == CONTAINER_MAJOR && (minor < CONTAINER_MINOR || !(incompat & CONTAINER_V02)))
-		return ckpt_error(
-			err, -EPROTONOSUPPORT,
-			"format %u.%u of ckptd 0.1; this program reads %u.%u: use ckptd 0.1 for it",
-			major, minor < CONTAINER_MINOR ? minor : 0, CONTAINER_MAJOR,
-			CONTAINER_MINOR);
+	if (container_is_older(h))
+		return ckpt_error(err, -EPROTONOSUPPORT, CONTAINER_OLDER_TEXT ": use ckptd 0.1 for it");
 	if (major != CONTAINER_MAJOR)
 		return ckpt_newer(err, "header at offset 0: format %u.%u; this program reads %u.%u",
 				  major, minor, CONTAINER_MAJOR, CONTAINER_MINOR);

@@ -37,7 +37,10 @@
 #define CONTAINER_SECT_MAX 64 /* rows in the trailer's table */
 #define CONTAINER_MAJOR 0     /* 0: no promise that the next version reads it */
 #define CONTAINER_MINOR 2
-#define CONTAINER_V02 1 /* ck_head.incompat, in every file: programs before 0.2 must not read it */
+#define CONTAINER_V02 UINT64_C(1) /* ck_head.incompat: every file since format 0.2 has this bit */
+#define CONTAINER_TESTED \
+	(UINT64_C(1) << 63) /* a bit of incompat that is never assigned: for tests */
+#define CONTAINER_OLDER_TEXT "format 0.0 of ckptd 0.1; this program reads 0.2"
 #define CONTAINER_HASH 1 /* ck_head.hash: XXH3-128 */
 #define CONTAINER_HEAD_MAGIC "\211CKPTD\r\n"
 #define CONTAINER_TAIL_MAGIC "\211CKPTE\r\n"
@@ -164,6 +167,8 @@ int container_encode(const struct container_info *info, const struct container_b
  * it all for a file in memory and leaves only a part's data area unread; the view points into the
  * bytes. container_map_find: NULL when there is no such section. want_kind 0: any.
  */
+/* Is it an intact header of a format before 0.2? One that asks for any other feature is none: it is newer. */
+bool container_is_older(const void *head_block);
 int container_head_check(const void *block, uint32_t want_kind, struct container_info *ret_info,
 			 struct ckpt_err *err);
 int container_tail_check(const void *block, uint64_t file_bytes, struct container_map *ret_map,

@@ -17,6 +17,8 @@ static const struct {
 	[CKPT_F32] = { "F32", 4 },	   [CKPT_U64] = { "U64", 8 },
 	[CKPT_I64] = { "I64", 8 },	   [CKPT_F64] = { "F64", 8 },
 	[CKPT_C64] = { "C64", 8 },	   [CKPT_C128] = { "C128", 16 },
+	[CKPT_C32] = { "C32", 4 },	   [CKPT_F8_E4M3FNUZ] = { "F8_E4M3FNUZ", 1 },
+	[CKPT_F4] = { "F4", 1 },	   [CKPT_F8_E5M2FNUZ] = { "F8_E5M2FNUZ", 1 },
 };
 
 static const char *const roles[] = {
@@ -33,6 +35,11 @@ static const char *const classes[] = {
 uint32_t dtype_bytes(uint32_t dtype)
 {
 	return dtype < ARRAY_LEN(dtypes) ? dtypes[dtype].bytes : 0;
+}
+
+uint32_t dtype_values(uint32_t dtype)
+{
+	return dtype == CKPT_F4 ? 2 : 1;
 }
 
 const char *dtype_name(uint32_t dtype)

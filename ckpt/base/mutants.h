@@ -44,7 +44,7 @@
 	X(FOREIGN_HOME_CLAIMED, store, "a directory that belongs to another job is not claimed") \
 	X(SWAPPED_ACCEPTED, store, "what was opened is the checkpoint that was chosen") \
 	X(NEWER_QUARANTINED, cli, "what a newer version wrote is not damaged") \
-	X(NEWER_PASSED_OVER, store, "latest stops at a step that a newer version wrote") \
+	X(NEWER_PASSED_OVER, store, "latest stops at a step that another version wrote") \
 	X(TORN_LISTED, store, "a step without a whole MANIFEST is not listed as committed") \
 	X(LOOKED_ONCE, store, "a step that moves between two looks is looked at again") \
 	X(SWEPT_OUR_OWN, store, "a claim leaves alone what its own process has begun") \

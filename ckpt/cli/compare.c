@@ -15,6 +15,7 @@
 void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
 		   const uint64_t *shape)
 {
+	assert(dtype_values(dtype_a) == dtype_values(dtype_b));
 	*x = (struct compare){
 		.dtype_a = dtype_a, .dtype_b = dtype_b, .ndim = ndim, .shape = shape
 	};
@@ -23,17 +24,22 @@ void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32
 /* Element number i of the set differs. */
 static void note_first(struct compare *x, const struct indexset *set, uint64_t i)
 {
-	uint64_t at[CKPT_DIMS_MAX], global = 0;
+	uint64_t at[CKPT_DIMS_MAX], global = 0, values = dtype_values(x->dtype_a);
+	uint64_t value = i % values;
 
+	i /= values;
 	for (uint32_t d = x->ndim; d-- > 0; i /= set->dim[d].total)
 		at[d] = position_index(&set->dim[d], i % set->dim[d].total);
 	for (uint32_t d = 0; d < x->ndim; d++)
 		global = global * x->shape[d] + at[d];
+	global = global * values + value;
 	if (x->has_first && global > x->first_at)
 		return;
 	x->has_first = true;
 	x->first_at = global;
 	memcpy(x->first, at, x->ndim * sizeof *at);
+	if (values > 1)
+		x->first[x->ndim - 1] = at[x->ndim - 1] * values + value;
 }
 
 /* As double, exact until here. */
@@ -101,10 +107,29 @@ static void add_block(struct compare *x, const struct indexset *set, uint64_t fr
 	}
 }
 
+static void add_packed(struct compare *x, const struct indexset *set, const uint8_t *a,
+		       const uint8_t *b)
+{
+	uint8_t va[BLOCK], vb[BLOCK];
+
+	for (uint64_t i = 0; i < set->numel; i += BLOCK / 2) {
+		uint64_t n = MIN((uint64_t)BLOCK / 2, set->numel - i);
+
+		element_unpack(a + i, n, va);
+		element_unpack(b + i, n, vb);
+		add_block(x, set, 2 * i, (uint32_t)(2 * n), va, vb);
+	}
+	x->count += 2 * set->numel;
+}
+
 void compare_add(struct compare *x, const struct indexset *set, const uint8_t *a, const uint8_t *b)
 {
 	uint32_t bytes_a = dtype_bytes(x->dtype_a), bytes_b = dtype_bytes(x->dtype_b);
 
+	if (dtype_values(x->dtype_a) > 1) {
+		add_packed(x, set, a, b);
+		return;
+	}
 	for (uint64_t i = 0; i < set->numel; i += BLOCK)
 		add_block(x, set, i, (uint32_t)MIN((uint64_t)BLOCK, set->numel - i),
 			  a + i * bytes_a, b + i * bytes_b);

@@ -5,7 +5,8 @@
  *
  * Two elements of one dtype differ in *bits* (0.0 and -0.0 do, and two NaNs may). They differ in
  * *value* where the numbers are not equal; NaN equals NaN. Elements of two dtypes are compared by
- * value alone. Integers are compared exactly, all else as double.
+ * value alone. Integers are compared exactly, all else as double. F4 is compared with F4 alone: a
+ * byte of it is two elements here, side by side in the last dimension.
  */
 #ifndef CKPT_CLI_COMPARE_H
 #define CKPT_CLI_COMPARE_H
@@ -13,7 +14,7 @@
 
 struct compare {
 	uint32_t dtype_a, dtype_b, ndim;
-	const uint64_t *shape;
+	const uint64_t *shape;	      /* of F4 in bytes */
 	uint64_t count, bits, values; /* of all, that differ; bits 0 where the dtypes differ */
 	uint64_t nan_a, nan_b;
 	uint64_t nonfinite; /* differ in value, and one of the two is no finite number */
@@ -25,6 +26,6 @@ struct compare {
 
 void compare_begin(struct compare *x, uint32_t dtype_a, uint32_t dtype_b, uint32_t ndim,
 		   const uint64_t *shape);
-/* The elements of `set`, row-major at a and at b. */
+/* The elements of `set`, of F4 bytes, row-major at a and at b. */
 void compare_add(struct compare *x, const struct indexset *set, const uint8_t *a, const uint8_t *b);
 #endif

@@ -9,6 +9,7 @@
 #include "ckpt/cli/control.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/manual.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/store/mark.h"
 #include <limits.h>
@@ -198,6 +199,8 @@ static void offer_step(struct steps *s, const char *job, const struct store_step
 		snprintf(what, sizeof what, "MISPLACED");
 	else if (e->state == STORE_NEWER)
 		snprintf(what, sizeof what, "of a NEWER version");
+	else if (e->state == STORE_OLDER)
+		snprintf(what, sizeof what, "of an OLDER version");
 	else
 		snprintf(what, sizeof what, "%s%s, %s%s", strcmp(age, "now") ? age : "just now",
 			 strcmp(age, "now") ? " ago" : "", size, latest ? ", the latest" : "");
@@ -223,7 +226,8 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		bool sound = step[i].state == STORE_COMMITTED;
 
 		offer_step(s, job, &step[i], sound && !any);
-		any |= sound || step[i].state == STORE_NEWER; /* latest stops there */
+		/* latest stops there */
+		any |= sound || step[i].state == STORE_NEWER || step[i].state == STORE_OLDER;
 	}
 	return 0;
 }
@@ -345,6 +349,7 @@ static void offer_tensors(struct complete *x)
 {
 	const char *name = x->ckpt ? dequote(x->ckpt, x->dequoted[1]) : "latest";
 	char full[2 * CKPT_NAME_MAX + 8], shape[256], what[320];
+	uint64_t dims[CKPT_DIMS_MAX];
 	struct subject s;
 
 	if (!subject_find(&s, x->ops, x->where, name, NULL) &&
@@ -360,7 +365,7 @@ static void offer_tensors(struct complete *x)
 			if (again && i && !strcmp(e->component, t->tensor[i - 1].component))
 				continue; /* a blob of each rank */
 			snprintf(full, sizeof full, "%s/%s", e->component, e->name);
-			human_shape(e->ndim, e->shape, shape, sizeof shape);
+			human_shape(e->ndim, shown_shape(e, dims), shape, sizeof shape);
 			snprintf(what, sizeof what, "%s %s", dtype_name(e->dtype), shape);
 			offer(x, full, what);
 			/* A name without its component is understood too: for those who type one. */

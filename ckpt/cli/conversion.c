@@ -23,11 +23,12 @@
 #include <sys/statvfs.h>
 
 #define TOOL "ckptctl " CKPT_VERSION
-#define BATCH_MAX 512u	 /* parts that are open at once */
-#define FILES_SPARE 32u	 /* descriptors of everything but parts */
-#define BUFFERS_SHARE 4u /* of the memory, the share for the parts' buffers */
-#define SYNC_SHARE 20u	 /* a journal takes at most this part of the time */
-#define SPACE_SPARE MIB	 /* of directory entries, the journal and the like */
+#define ATTR_FROM "ckpt.from" /* what it was converted from */
+#define BATCH_MAX 512u	      /* parts that are open at once */
+#define FILES_SPARE 32u	      /* descriptors of everything but parts */
+#define BUFFERS_SHARE 4u      /* of the memory, the share for the parts' buffers */
+#define SYNC_SHARE 20u	      /* a journal takes at most this part of the time */
+#define SPACE_SPARE MIB	      /* of directory entries, the journal and the like */
 #define JOURNAL_BYTES_MAX GIB
 #define MESH_BYTES 512
 
@@ -717,14 +718,23 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 {
 	const struct checkpoint *src = c->o.src;
 	cleanup_free struct ckpt_note *note = calloc((size_t)src->nnote + 1, sizeof *note);
+	cleanup_free struct checkpoint_attr *attr = calloc((size_t)src->nattr + 1, sizeof *attr);
 	struct native_lineage line;
 	cleanup_free void *bytes = NULL;
+	char from[CKPT_JOB_MAX + 128];
 	uint8_t id[16];
+	uint32_t nattr = 0;
 	uint64_t len;
 	int rc;
 
-	if (!note)
+	if (!note || !attr)
 		return no_memory(err);
+	for (uint32_t i = 0; i < src->nattr; i++)
+		if (strcmp(src->attr[i].key, ATTR_FROM) != 0 && nattr < NATIVE_ATTRS_MAX - 1)
+			attr[nattr++] = src->attr[i];
+	snprintf(from, sizeof from, "%s, job %s, step %llu%s%s", src->format->name, src->job,
+		 (unsigned long long)src->step, src->id[0] ? ", id " : "", src->id);
+	attr[nattr++] = (struct checkpoint_attr){ ATTR_FROM, from };
 	for (uint32_t i = 0; i < src->nnote; i++)
 		note[i] =
 			(struct ckpt_note){ .key = src->note[i].key, .value = src->note[i].value };
@@ -732,6 +742,8 @@ static int manifest_put(struct conversion *c, struct ckpt_err *err)
 	line.tool = TOOL;
 	line.nnote = src->nnote;
 	line.note = note;
+	line.nattr = nattr;
+	line.attr = attr;
 	rc = native_manifest_united(&c->info, c->part, c->facts.world, &c->parts.all, &line, &bytes,
 				    &len, id, err);
 	/* They are on the disk; what opens it to see whether it is whole has them again. */

@@ -14,14 +14,24 @@
 static const struct {
 	int mantissa, digits;
 } floats[] = {
-	[CKPT_F8_E4M3] = { 3, 3 }, [CKPT_F8_E5M2] = { 2, 2 }, [CKPT_F8_E8M0] = { 0, 2 },
-	[CKPT_F16] = { 10, 5 },	   [CKPT_BF16] = { 7, 4 },    [CKPT_F32] = { 23, 9 },
-	[CKPT_F64] = { 52, 17 },   [CKPT_C64] = { 23, 9 },    [CKPT_C128] = { 52, 17 },
+	[CKPT_F8_E4M3] = { 3, 3 },     [CKPT_F8_E5M2] = { 2, 2 }, [CKPT_F8_E8M0] = { 0, 2 },
+	[CKPT_F16] = { 10, 5 },	       [CKPT_BF16] = { 7, 4 },	  [CKPT_F32] = { 23, 9 },
+	[CKPT_F64] = { 52, 17 },       [CKPT_C64] = { 23, 9 },	  [CKPT_C128] = { 52, 17 },
+	[CKPT_C32] = { 10, 5 },	       [CKPT_F4] = { 1, 2 },	  [CKPT_F8_E4M3FNUZ] = { 3, 3 },
+	[CKPT_F8_E5M2FNUZ] = { 2, 3 },
 };
+
+void element_unpack(const uint8_t *p, uint64_t n, uint8_t *ret)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		ret[2 * i] = p[i] & 15;
+		ret[2 * i + 1] = p[i] >> 4;
+	}
+}
 
 uint32_t element_parts(uint32_t dtype)
 {
-	return dtype == CKPT_C64 || dtype == CKPT_C128 ? 2 : 1;
+	return dtype == CKPT_C32 || dtype == CKPT_C64 || dtype == CKPT_C128 ? 2 : 1;
 }
 
 bool element_is_signed(uint32_t dtype)
@@ -89,11 +99,10 @@ static double real_f64(uint64_t bits)
 
 /* A small float of IEEE's kind: sign, exponent, mantissa, subnormals; the highest exponent is
  * infinity and NaN where ieee, else a number like the others. */
-static double real_small(uint32_t bits, uint32_t nexponent, uint32_t nmantissa, bool ieee)
+static double real_small(uint32_t bits, uint32_t nexponent, uint32_t nmantissa, int bias, bool ieee)
 {
 	uint32_t e = bits >> nmantissa & ((1u << nexponent) - 1),
 		 m = bits & ((1u << nmantissa) - 1);
-	int bias = (1 << (nexponent - 1)) - 1;
 	double x;
 
 	if (ieee && e == (1u << nexponent) - 1)
@@ -109,9 +118,15 @@ static double real_byte(uint32_t dtype, uint8_t b)
 {
 	switch (dtype) {
 	case CKPT_F8_E4M3:
-		return (b & 0x7f) == 0x7f ? NAN : real_small(b, 4, 3, false);
+		return (b & 0x7f) == 0x7f ? NAN : real_small(b, 4, 3, 7, false);
 	case CKPT_F8_E5M2:
-		return real_small(b, 5, 2, true);
+		return real_small(b, 5, 2, 15, true);
+	case CKPT_F8_E4M3FNUZ:
+		return b == 0x80 ? NAN : real_small(b, 4, 3, 8, false);
+	case CKPT_F8_E5M2FNUZ:
+		return b == 0x80 ? NAN : real_small(b, 5, 2, 16, false);
+	case CKPT_F4:
+		return real_small(b, 2, 1, 1, false);
 	case CKPT_F8_E8M0:
 		return b == 0xff ? NAN : ldexp(1, (int)b - 127);
 	case CKPT_I8:
@@ -141,6 +156,9 @@ void element_reals(uint32_t dtype, const uint8_t *p, uint64_t n, double *ret)
 	double of[256];
 
 	switch (dtype) {
+	case CKPT_C32:
+		n *= 2;
+		__attribute__((fallthrough));
 	case CKPT_F16:
 		for (uint64_t i = 0; i < n; i++)
 			ret[i] = real_f16(get16(p + 2 * i));

@@ -4,7 +4,11 @@
  * Elements are little-endian, at any alignment.
  *
  * F8_E4M3 is OCP's (bias 7, no infinity, 0x7f and 0xff are NaN), F8_E5M2 is IEEE-like (bias 15),
- * F8_E8M0 is a power of two (2^(b - 127), 0xff is NaN). A BOOL that is not 0 is true.
+ * F8_E8M0 is a power of two (2^(b - 127), 0xff is NaN). F8_E4M3FNUZ has bias 8, F8_E5M2FNUZ bias 16;
+ * they have no infinity, and what would be -0, 0x80, is their only NaN. A BOOL that is not 0 is true.
+ *
+ * F4 (OCP's e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) is two values a byte. All functions here but
+ * element_unpack take its values one a byte, in the low half.
  */
 #ifndef CKPT_CLI_ELEMENT_H
 #define CKPT_CLI_ELEMENT_H
@@ -12,6 +16,9 @@
 #include <stdint.h>
 
 #define ELEMENT_BYTES 80 /* of an element as text */
+
+/* n bytes of F4 as 2 n values: of each byte the low half first. ret does not overlap p. */
+void element_unpack(const uint8_t *p, uint64_t n, uint8_t *ret);
 
 /* Doubles that an element becomes: 2 of a complex one, else 1. */
 uint32_t element_parts(uint32_t dtype);

@@ -23,6 +23,8 @@ static void on_fault(void *arg, const struct format_fault *f)
 	bool unread = f->kind && !strcmp(f->kind, "unreadable");
 	char *say = x->first[unread];
 
+	if (format_fault_is_odd(f))
+		return;
 	if ((unread ? x->nunread++ : x->ndamage++) > 0)
 		return;
 	if (f->file && *f->file && (f->offset || f->length))
@@ -50,6 +52,12 @@ static int check_data(struct cli *c, const struct subject *s, struct check *x, u
 	progress_end(&progress);
 	move_close(&files);
 	return rc;
+}
+
+/* Wrong, though no sum is: it contradicts itself, or files are missing. */
+static bool is_unproven(int code)
+{
+	return code == -EPROTO || code == -EUCLEAN;
 }
 
 int full_check(struct cli *c, int step_fd, const char *path, struct full_checked *ret,
@@ -81,12 +89,12 @@ int full_check(struct cli *c, int step_fd, const char *path, struct full_checked
 	if (rc == -EPROTONOSUPPORT && !MUTANT(NEWER_QUARANTINED))
 		return ckpt_error(err, rc, "%s", e.msg);
 	if (x.ndamage)
-		return ckpt_error(err, -EBADMSG, "%s", x.first[0]);
+		return ckpt_error(err, rc == -EBADMSG && is_unproven(e.code) ? e.code : -EBADMSG,
+				  "%s", x.first[0]);
 	if (x.nunread && (!rc || rc == -EBADMSG || rc == -EIO))
 		return ckpt_error(err, -EIO, "%s", x.first[1]);
 	/* subject_open calls whatever is wrong -EBADMSG; the error knows better. */
-	if (rc == -EBADMSG && e.code && e.code != -EBADMSG && e.code != -EPROTO &&
-	    e.code != -EUCLEAN)
-		rc = -EIO;
+	if (rc == -EBADMSG && e.code && e.code != -EBADMSG)
+		rc = is_unproven(e.code) ? e.code : -EIO;
 	return rc ? ckpt_error(err, rc, "%s", e.msg[0] ? e.msg : strerror(-rc)) : 0;
 }

@@ -864,11 +864,11 @@ char *map_axes(const struct map *m, char *buf, size_t bytes)
 	return buf;
 }
 
-static uint64_t bytes_of(uint64_t numel, uint32_t elem_bytes)
+static uint64_t bytes_of(uint64_t numel, uint32_t elem_bits)
 {
-	uint64_t n;
+	unsigned __int128 n = (unsigned __int128)numel * elem_bits / 8;
 
-	return ckpt_mul(numel, elem_bytes, &n) ? UINT64_MAX : n;
+	return n > UINT64_MAX ? UINT64_MAX : (uint64_t)n;
 }
 
 static void copies_say(const struct map_facts *f, struct text *t)
@@ -891,7 +891,7 @@ static void copies_say(const struct map_facts *f, struct text *t)
 			 (unsigned long long)f->copies_max, f->copies_max == 1 ? "" : "s");
 }
 
-char *map_sentence(const struct map *m, uint32_t elem_bytes, char *buf, size_t bytes)
+char *map_sentence(const struct map *m, uint32_t elem_bits, char *buf, size_t bytes)
 {
 	const struct map_facts *f = &m->facts;
 	struct text t = { buf, bytes, 0 };
@@ -905,9 +905,9 @@ char *map_sentence(const struct map *m, uint32_t elem_bytes, char *buf, size_t b
 	copies_say(f, &t);
 	if (!f->nshare)
 		return buf;
-	if (elem_bytes) {
-		human_bytes(bytes_of(f->share_min, elem_bytes), a);
-		human_bytes(bytes_of(f->share_max, elem_bytes), b);
+	if (elem_bits) {
+		human_bytes(bytes_of(f->share_min, elem_bits), a);
+		human_bytes(bytes_of(f->share_max, elem_bits), b);
 	} else {
 		human_count(f->share_min, a);
 		human_count(f->share_max, b);
@@ -918,7 +918,7 @@ char *map_sentence(const struct map *m, uint32_t elem_bytes, char *buf, size_t b
 		text_add(&t, ", in %s blocks of %s", human_count(f->nshare, b), a);
 	else
 		text_add(&t, ", in %u blocks of %s to %s", f->nshare, a, b);
-	if (!elem_bytes)
+	if (!elem_bits)
 		text_add(&t, " element%s", f->share_max == 1 ? "" : "s");
 	return buf;
 }

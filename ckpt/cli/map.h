@@ -58,9 +58,9 @@ const struct map_facts *map_facts(const struct map *m);
 int map_print(const struct map *m, FILE *f, const struct screen *s);
 /* "rows: dimension 0, columns: dimension 2; whole: dimension 1"; "" where it needs no words. */
 char *map_axes(const struct map *m, char *buf, size_t bytes);
-/* "every element is held once, in 4 blocks of 1.00 MiB"; elem_bytes 0: "of 512 elements". Returns
+/* "every element is held once, in 4 blocks of 1.00 MiB"; elem_bits 0: "of 512 elements". Returns
  * buf. */
-char *map_sentence(const struct map *m, uint32_t elem_bytes, char *buf, size_t bytes);
+char *map_sentence(const struct map *m, uint32_t elem_bits, char *buf, size_t bytes);
 
 /* The same as a picture. title and lines (NULL ends) stand above it. 0, -ENOMEM, -E2BIG. */
 int map_svg(const struct map *m, const char *title, const char *const *line, FILE *f);

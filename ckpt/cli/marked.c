@@ -282,6 +282,8 @@ const char *marked_state(enum store_state state)
 		return "misplaced";
 	case STORE_NEWER:
 		return "newer";
+	case STORE_OLDER:
+		return "format 0.0";
 	}
 	return "?";
 }

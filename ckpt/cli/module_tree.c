@@ -5,6 +5,7 @@
  */
 #include "ckpt/cli/module_tree.h"
 #include "ckpt/base/util.h"
+#include "ckpt/cli/shown.h"
 #include <stdio.h>
 
 #define NUMBERS_MAX 6 /* numeric parts of a path that are put together; more stay as they are */
@@ -170,7 +171,7 @@ static int group_add(struct groups *g, const struct table_tensor *x, uint32_t de
 	if (!to)
 		return -ENOMEM;
 	to->row.tensors++;
-	to->row.elements += x->numel;
+	to->row.elements += shown_numel(x);
 	to->row.bytes += ckpt_mul(x->numel, x->elem_bytes, &bytes) ? UINT64_MAX : bytes;
 	for (uint32_t i = 0; i < k.nnumber; i++) {
 		struct numbers *n = &to->number[i];

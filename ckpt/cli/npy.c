@@ -28,6 +28,10 @@ static const struct {
 	[CKPT_F64] = { "<f8", NULL },
 	[CKPT_C64] = { "<c8", NULL },
 	[CKPT_C128] = { "<c16", NULL },
+	[CKPT_C32] = { "<u4", "float16" },
+	[CKPT_F8_E4M3FNUZ] = { "|u1", "float8_e4m3fnuz" },
+	[CKPT_F8_E5M2FNUZ] = { "|u1", "float8_e5m2fnuz" },
+	[CKPT_F4] = { "|u1", NULL },
 };
 
 const char *npy_descr(uint32_t dtype)

@@ -24,15 +24,19 @@ static uint64_t shown(const struct preview *p)
 
 static void keep(struct preview *p, uint32_t d, uint64_t head, uint64_t tail)
 {
-	bool all = p->shape[d] <= head + tail;
+	uint64_t grain = d + 1 == p->ndim ? p->grain : 1;
+	bool all;
 
+	head = align_up(head, grain);
+	tail = align_up(tail, grain);
+	all = p->shape[d] <= head + tail;
 	p->head[d] = all ? p->shape[d] : head;
 	p->tail[d] = all ? 0 : tail;
 }
 
-void preview_choose(uint32_t ndim, const uint64_t *shape, struct preview *ret)
+void preview_choose(uint32_t ndim, const uint64_t *shape, uint32_t grain, struct preview *ret)
 {
-	*ret = (struct preview){ .ndim = ndim };
+	*ret = (struct preview){ .ndim = ndim, .grain = grain };
 	for (uint32_t d = 0; d < ndim; d++) {
 		ret->shape[d] = shape[d];
 		ret->head[d] = shape[d];

@@ -9,6 +9,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/map.h"
 #include "ckpt/cli/show.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/svg.h"
 #include "ckpt/table/operand.h"
 
@@ -39,6 +40,8 @@ struct job {
 	const struct checkpoint *k;
 	const struct table_tensor *x;
 	uint32_t id;
+	const uint64_t *shape; /* as it is shown, like the sets of `in` */
+	uint64_t doubled[CKPT_DIMS_MAX];
 	struct arena arena;
 	struct map_in *in;
 	uint32_t nin;
@@ -56,6 +59,7 @@ static int take_shares(struct job *j)
 	const struct mesh *mesh = &t->mesh[l->mesh];
 	uint32_t coord[CKPT_DIMS_MAX] = { 0 };
 	struct indexset *set = arena_array(&j->arena, mesh->nrank, sizeof *set);
+	const struct indexset *shown;
 	int rc = 0;
 
 	j->in = arena_array(&j->arena, mesh->nrank, sizeof *j->in);
@@ -63,7 +67,10 @@ static int take_shares(struct job *j)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < mesh->nrank && !rc; i++) {
 		rc = layout_share(mesh, l, j->x->ndim, j->x->shape, coord, &j->arena, &set[i]);
-		j->in[j->nin++] = (struct map_in){ mesh->rank[i], &set[i] };
+		shown = rc ? NULL : shown_set(j->x, &set[i], &j->arena);
+		if (!rc && !shown)
+			rc = -ENOMEM;
+		j->in[j->nin++] = (struct map_in){ mesh->rank[i], shown };
 		/* The next coordinate, row-major. */
 		for (uint32_t d = mesh->ndim; d-- > 0 && ++coord[d] == mesh->dim[d];)
 			coord[d] = 0;
@@ -79,8 +86,13 @@ static int take_pieces(struct job *j)
 	j->in = arena_array(&j->arena, (size_t)n + 1, sizeof *j->in);
 	if (!j->in)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++)
-		j->in[i] = (struct map_in){ t->piece[first + i].rank, &t->piece[first + i].set };
+	for (uint32_t i = 0; i < n; i++) {
+		const struct table_piece *p = &t->piece[first + i];
+
+		j->in[i] = (struct map_in){ p->rank, shown_set(j->x, &p->set, &j->arena) };
+		if (!j->in[i].set)
+			return -ENOMEM;
+	}
 	j->nin = n;
 	return 0;
 }
@@ -119,7 +131,7 @@ static void put_shares(struct output *o, const struct job *j)
 		output_row(o);
 		put_ranks(o, "holder_ranks", f->share[i].nrank, f->share[i].rank);
 		output_put(o, &f_elements, cell_of(CELL_COUNT, f->share[i].set->numel));
-		output_put(o, &f_index, cell_set(f->share[i].set, j->x->shape));
+		output_put(o, &f_index, cell_set(f->share[i].set, j->shape));
 		output_close(o);
 	}
 	output_close(o);
@@ -139,7 +151,7 @@ static char *sentence(const struct job *j, char *buf, size_t bytes)
 					 partial);
 	if (operands > 1)
 		snprintf(written, sizeof written, "each of its %u operands written once", operands);
-	map_sentence(j->m, j->x->elem_bytes, buf, bytes);
+	map_sentence(j->m, 8 * j->x->elem_bytes / dtype_values(j->x->dtype), buf, bytes);
 	if (!f->numel)
 		return buf;
 	len = strlen(buf);
@@ -172,7 +184,7 @@ static void put_map(struct cli *c, const struct subject *s, const struct job *j,
 	output_put(o, &f_component, cell_text(x->component));
 	output_put(o, &f_name, cell_text(x->name));
 	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &f_shape, cell_shape(x->ndim, x->shape));
+	output_put(o, &f_shape, cell_shape(x->ndim, j->shape));
 	output_put(o, &f_bytes, cell_of(CELL_BYTES, x->numel * x->elem_bytes));
 	if (declared) {
 		const struct table *t = &k->table;
@@ -242,7 +254,7 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 		 table_tensor_print(j->x, full, sizeof full), (unsigned long long)j->k->step,
 		 j->k->job);
 	snprintf(what, sizeof what, "%s %s, %s, %s", dtype_name(j->x->dtype),
-		 human_shape(j->x->ndim, j->x->shape, shape, sizeof shape),
+		 human_shape(j->x->ndim, j->shape, shape, sizeof shape),
 		 human_bytes(j->x->numel * j->x->elem_bytes, bytes),
 		 j->x->layout == TABLE_NONE
 			 ? "no layout"
@@ -256,11 +268,13 @@ static int picture(struct cli *c, const struct job *j, const char *path, struct 
 
 static int make(struct job *j)
 {
-	int rc = j->x->layout != TABLE_NONE ? take_shares(j) : take_pieces(j);
+	int rc;
 
+	j->shape = shown_shape(j->x, j->doubled);
+	rc = j->x->layout != TABLE_NONE ? take_shares(j) : take_pieces(j);
 	if (!rc)
 		rc = take_writers(j);
-	return rc ? rc : map_make(j->x->ndim, j->x->shape, j->in, j->nin, &j->m);
+	return rc ? rc : map_make(j->x->ndim, j->shape, j->in, j->nin, &j->m);
 }
 
 int show_map(struct cli *c, const struct subject *s, uint32_t tensor, const char *svg)

@@ -146,6 +146,27 @@ int slice_parse(const char *text, uint32_t ndim, const uint64_t *shape, struct s
 	return shape_numel(ndim, ret->count, &ret->numel);
 }
 
+int slice_pack(const char *text, const struct slice *s, uint32_t values, struct slice *ret,
+	       struct ckpt_err *err)
+{
+	uint32_t d = s->ndim - 1;
+
+	*ret = *s;
+	if (values == 1 || !s->ndim)
+		return 0;
+	if (s->single[d] || s->start[d] % values || s->count[d] % values)
+		return ckpt_error(
+			err, -EINVAL,
+			"--slice \"%.100s\": %u values of the last dimension are one byte: "
+			"there write a range whose ends are multiples of %u",
+			text, values, values);
+	ret->start[d] /= values;
+	ret->count[d] /= values;
+	ret->shape[s->nshape - 1] /= values;
+	ret->numel /= values;
+	return 0;
+}
+
 char *slice_print(const struct slice *s, const uint64_t *shape, char *buf, size_t bytes)
 {
 	size_t len = (size_t)snprintf(buf, bytes, "[");

@@ -109,10 +109,26 @@ static void add_block(struct tally *t, const uint8_t *p, uint32_t n)
 		merge(t, some, k);
 }
 
+static void add_packed(struct tally *t, const uint8_t *p, uint64_t n)
+{
+	uint8_t value[BLOCK];
+
+	for (uint64_t i = 0; i < n; i += BLOCK / 2) {
+		uint64_t m = MIN((uint64_t)BLOCK / 2, n - i);
+
+		element_unpack(p + i, m, value);
+		add_block(t, value, (uint32_t)(2 * m));
+	}
+}
+
 void tally_add(struct tally *t, const uint8_t *p, uint64_t n)
 {
 	uint32_t most = BLOCK / element_parts(t->dtype), bytes = dtype_bytes(t->dtype);
 
+	if (dtype_values(t->dtype) > 1) {
+		add_packed(t, p, n);
+		return;
+	}
 	for (uint64_t i = 0; i < n; i += most)
 		add_block(t, p + i * bytes, (uint32_t)MIN((uint64_t)most, n - i));
 }

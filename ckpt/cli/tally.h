@@ -22,6 +22,7 @@ struct tally {
 };
 
 void tally_begin(struct tally *t, uint32_t dtype);
+/* n elements, of F4 bytes: each is two values, and counts as two. */
 void tally_add(struct tally *t, const uint8_t *p, uint64_t n);
 double tally_std(const struct tally *t);
 /* "of" what min and the others are: the value, or "magnitude" */

@@ -86,7 +86,7 @@ static int one_look(struct adopt *a, const char *entry, struct ckpt_err *err)
 	struct store_step st;
 	int rc = store_step_judge(&a->s, entry, &st, err);
 
-	if (!rc && st.state == STORE_NEWER)
+	if (!rc && (st.state == STORE_NEWER || st.state == STORE_OLDER))
 		return store_step_refuse(&st, a->dir, err);
 	if (!rc && !st.said.job[0])
 		return ckpt_error(err, -EBADMSG, "%.300s/%s is damaged: %s", a->dir, entry, st.why);

@@ -14,6 +14,7 @@
 #include "ckpt/cli/npy.h"
 #include "ckpt/cli/preview.h"
 #include "ckpt/cli/progress.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/slice.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/cli/tally.h"
@@ -38,8 +39,11 @@ struct cat {
 	bool npy;
 	struct subject s;
 	const struct table_tensor *x;
-	struct slice slice;
-	uint64_t bytes; /* of the elements */
+	const uint64_t *shape; /* of x, as it is shown */
+	uint64_t doubled[CKPT_DIMS_MAX];
+	struct slice slice;  /* as it is shown */
+	struct slice stored; /* the same in elements */
+	uint64_t bytes;	     /* of the elements */
 	struct newfile file;
 	bool to_file;
 	int fd; /* of stdout; -1: only through c->out */
@@ -264,11 +268,11 @@ static int read_slice(struct cat *k)
 	struct arena a = { 0 };
 	struct indexset set;
 	uint8_t head[NPY_HEADER_MAX];
-	int rc = indexset_box(k->x->ndim, k->slice.start, k->slice.count, &a, &set);
+	int rc = indexset_box(k->x->ndim, k->stored.start, k->stored.count, &a, &set);
 
 	if (!rc && k->npy)
 		rc = put_bytes(k, head,
-			       npy_header(k->x->dtype, k->slice.nshape, k->slice.shape, head));
+			       npy_header(k->x->dtype, k->stored.nshape, k->stored.shape, head));
 	if (!rc && set.numel)
 		rc = read_set(k, &set);
 	if (!rc && k->to_file)
@@ -325,7 +329,7 @@ static void put_about(struct cat *k)
 
 	snprintf(from, sizeof from, "step %llu of %s", (unsigned long long)k->s.ckpt->step,
 		 k->s.ckpt->job);
-	slice_print(&k->slice, x->shape, slice, sizeof slice);
+	slice_print(&k->slice, k->shape, slice, sizeof slice);
 	output_put(o, &f_tensor,
 		   cell_styled(cell_text(table_tensor_print(x, name, sizeof name)), STYLE_STRONG));
 	output_put(o, &f_path, cell_text(k->s.ref.path));
@@ -336,7 +340,7 @@ static void put_about(struct cat *k)
 	output_put(o, &f_name, cell_text(x->name));
 	output_put(o, &f_rank, cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
 	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &f_shape, cell_shape(x->ndim, x->shape));
+	output_put(o, &f_shape, cell_shape(x->ndim, k->shape));
 	output_put(o, &f_slice, part ? cell_text(slice) : cell_none());
 	if (part)
 		output_put(o, &f_slice_said, cell_text(slice));
@@ -410,28 +414,61 @@ static void put_stats(struct cat *k)
 	output_close(o);
 }
 
+/* What is shown, as elements: slice_pack has seen to it that the last dimension is one of the slice. */
+static struct preview preview_pack(const struct preview *p, uint32_t values)
+{
+	struct preview ret = *p;
+
+	if (values == 1 || !p->ndim)
+		return ret;
+	ret.shape[p->ndim - 1] /= values;
+	ret.head[p->ndim - 1] /= values;
+	ret.tail[p->ndim - 1] /= values;
+	ret.numel /= values;
+	return ret;
+}
+
+/* The preview's bytes, which are elements, become one a value. */
+static int preview_unpack(struct cat *k, uint64_t n)
+{
+	uint8_t *value;
+
+	if (dtype_values(k->x->dtype) == 1)
+		return 0;
+	value = calloc(n + 1, dtype_values(k->x->dtype));
+	if (!value)
+		return -ENOMEM;
+	element_unpack(k->values, n, value);
+	free(k->values);
+	k->values = value;
+	return 0;
+}
+
 static int preview(struct cat *k)
 {
 	struct arena a = { 0 };
 	struct indices dim[CKPT_DIMS_MAX];
 	struct indexset set = { .ndim = k->x->ndim, .dim = dim };
-	struct preview p;
-	uint32_t at = 0;
+	struct preview p, stored;
+	uint32_t at = 0, values = dtype_values(k->x->dtype);
 	int rc = 0;
 
-	preview_choose(k->slice.nshape, k->slice.shape, &p);
+	preview_choose(k->slice.nshape, k->slice.shape, values, &p);
+	stored = preview_pack(&p, values);
 	for (uint32_t d = 0; !rc && d < set.ndim; d++) {
-		uint64_t from = k->slice.start[d];
+		uint64_t from = k->stored.start[d];
 
 		rc = k->slice.single[d] ? indices_range(from, from + 1, &a, &dim[d])
-					: preview_indices(&p, at++, from, &a, &dim[d]);
+					: preview_indices(&stored, at++, from, &a, &dim[d]);
 	}
-	set.numel = p.numel;
-	k->values = rc ? NULL : calloc(p.numel + 1, k->x->elem_bytes);
+	set.numel = stored.numel;
+	k->values = rc ? NULL : calloc(set.numel + 1, k->x->elem_bytes);
 	if (!rc && !k->values)
 		rc = -ENOMEM;
-	if (!rc && p.numel)
+	if (!rc && set.numel)
 		rc = read_set(k, &set);
+	if (!rc)
+		rc = preview_unpack(k, set.numel);
 	if (!rc) {
 		put_about(k);
 		cli_say(k->c, STYLE_PLAIN, "%s", "");
@@ -446,7 +483,14 @@ static void hint_view(struct cat *k)
 {
 	const char *view = npy_view(k->x->dtype);
 
-	if (k->npy && view)
+	if (k->npy && k->x->dtype == CKPT_C32)
+		cli_hint(k->c,
+			 "numpy has no C32: np.load(...).view(np.%s) is real, imaginary, real, ...",
+			 view);
+	else if (k->npy && dtype_values(k->x->dtype) > 1)
+		cli_hint(k->c, "numpy has no %s: these are bytes of two values, the low half first",
+			 dtype_name(k->x->dtype));
+	else if (k->npy && view)
 		cli_hint(k->c, "numpy has no %s: np.load(...).view(ml_dtypes.%s)",
 			 dtype_name(k->x->dtype), view);
 }
@@ -525,8 +569,12 @@ static int find(struct cat *k)
 				  "%s is only ever restored into: its elements were not saved",
 				  table_tensor_print(k->x, name, sizeof name));
 	next_is(k, "ckptctl show %s %s/%s", k->s.ref.path, k->x->component, k->x->name);
-	rc = slice_parse(c->value[OPT_SLICE], k->x->ndim, k->x->shape, &k->slice, &k->err);
-	if (!rc && ckpt_mul(k->slice.numel, k->x->elem_bytes, &k->bytes))
+	k->shape = shown_shape(k->x, k->doubled);
+	rc = slice_parse(c->value[OPT_SLICE], k->x->ndim, k->shape, &k->slice, &k->err);
+	if (!rc)
+		rc = slice_pack(c->value[OPT_SLICE], &k->slice, dtype_values(k->x->dtype),
+				&k->stored, &k->err);
+	if (!rc && ckpt_mul(k->stored.numel, k->x->elem_bytes, &k->bytes))
 		rc = ckpt_error(&k->err, -E2BIG, "%s has more bytes than can be counted",
 				table_tensor_print(k->x, name, sizeof name));
 	if (rc)
@@ -600,7 +648,11 @@ const struct cli_verb verb_cat = {
 		 "always 1; omitted dimensions are taken in full.\n"
 		 "FILE must not exist; it appears when it is complete. If its name ends in .npy, "
 		 "--npy is implied. numpy has no BF16 and no F8: cat writes them as uint16 and "
-		 "uint8, to be viewed as ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn.\n"
+		 "uint8, to be viewed as ml_dtypes.bfloat16 or ml_dtypes.float8_e4m3fn; C32 as "
+		 "uint32, to be viewed as float16.\n"
+		 "F4 is stored as bytes of two values of the last dimension, the low half first. "
+		 "Shapes and RANGES count values, so there a range of the last dimension has even "
+		 "ends; the bytes, and a .npy file's shape, are those bytes.\n"
 		 "--stats computes min, max, mean and standard deviation of the finite values; "
 		 "complex numbers count by their absolute value. With --json, cat prints metadata "
 		 "and statistics, never values.",

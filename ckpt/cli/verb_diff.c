@@ -11,6 +11,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/pairs.h"
 #include "ckpt/cli/progress.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/operand.h"
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 #define LINE_BYTES 1024
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 
-enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, LAYOUT, ROLE, KINDS };
+enum kind { ONLY_A, ONLY_B, SHAPE, DTYPE, OPERANDS, CONTENTS, UNKNOWN, LAYOUT, ROLE, KINDS };
 static const struct {
 	const char *key, *one, *many; /* "1 has another shape", "2 have another shape" */
 } kinds[KINDS] = {
@@ -30,6 +31,8 @@ static const struct {
 	[OPERANDS] = { "operands", "has other operands of a pending reduction",
 		       "have other operands of a pending reduction" },
 	[CONTENTS] = { "contents", "has other contents", "have other contents" },
+	[UNKNOWN] = { "unknown", "was not compared: a fingerprint is not known",
+		      "were not compared: a fingerprint is not known" },
 	[LAYOUT] = { "layout", "has another layout", "have another layout" },
 	[ROLE] = { "role", "is declared differently", "are declared differently" },
 };
@@ -72,7 +75,10 @@ static void add(struct diff *d, enum kind kind, uint32_t a, uint32_t b)
 
 static bool same_shape(const struct table_tensor *x, const struct table_tensor *y)
 {
-	return x->ndim == y->ndim && !memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape);
+	uint64_t a[CKPT_DIMS_MAX], b[CKPT_DIMS_MAX];
+
+	return x->ndim == y->ndim &&
+	       !memcmp(shown_shape(x, a), shown_shape(y, b), x->ndim * sizeof *a);
 }
 
 static bool same_layout(const struct diff *d, const struct table_tensor *x,
@@ -132,8 +138,10 @@ static void compare(struct diff *d, uint32_t a, uint32_t b)
 		add(d, DTYPE, a, b);
 	else if (!same_operands(&d->a.ckpt->table, x, &d->b.ckpt->table, y))
 		add(d, OPERANDS, a, b);
-	else if (x->fp != y->fp)
+	else if (x->fp_known && y->fp_known && x->fp != y->fp)
 		add(d, CONTENTS, a, b);
+	else if (!x->fp_known || !y->fp_known)
+		add(d, UNKNOWN, a, b);
 	if (!same_layout(d, x, y))
 		add(d, LAYOUT, a, b);
 	if (x->role != y->role || x->cls != y->cls || strcmp(x->of, y->of))
@@ -223,6 +231,16 @@ static int choose(struct diff *d, struct ckpt_err *err)
 
 /* --- values --- */
 
+/* Two of which an element of one holds more values than one of the other (dtype_values) lie in bytes
+ * that windows cut differently: that they differ in dtype is all that is said. */
+static bool comparable(const struct diff *d, const struct item *x)
+{
+	if (x->kind != CONTENTS && x->kind != DTYPE && x->kind != OPERANDS)
+		return false;
+	return dtype_values(d->a.ckpt->table.tensor[x->a].dtype) ==
+	       dtype_values(d->b.ckpt->table.tensor[x->b].dtype);
+}
+
 static int read_values(struct diff *d, struct ckpt_err *err)
 {
 	struct progress progress;
@@ -234,7 +252,7 @@ static int read_values(struct diff *d, struct ckpt_err *err)
 	for (uint32_t i = 0; i < d->nitem; i++) {
 		struct item *x = &d->item[i];
 
-		if (x->kind != CONTENTS && x->kind != DTYPE && x->kind != OPERANDS)
+		if (!comparable(d, x))
 			continue;
 		x->pair = d->npair;
 		d->pair[d->npair++] = (struct pair){ .a = x->a, .b = x->b };
@@ -362,12 +380,13 @@ static void put_tensor(struct output *o, const struct column *col, const struct 
 {
 	const struct table_tensor *x = &t->tensor[id];
 	char layout[LINE_BYTES], mesh[LINE_BYTES] = "";
+	uint64_t shape[CKPT_DIMS_MAX];
 
 	if (x->layout != TABLE_NONE)
 		mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh);
 	output_object(o, col->key);
 	output_put(o, &i_dtype, cell_text(dtype_name(x->dtype)));
-	output_put(o, &i_shape, cell_shape(x->ndim, x->shape));
+	output_put(o, &i_shape, cell_shape(x->ndim, shown_shape(x, shape)));
 	output_put(o, &i_fp, x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 	output_put(o, &i_layout,
 		   x->layout == TABLE_NONE
@@ -482,27 +501,37 @@ static void layout_print(const struct table *t, const struct table_tensor *x, ch
 	mesh_print(&t->mesh[t->layout[x->layout].mesh], buf + len, bytes - len);
 }
 
+static void print_print(const struct table_tensor *x, char *buf, size_t bytes)
+{
+	if (x->fp_known)
+		snprintf(buf, bytes, "%016llx", (unsigned long long)x->fp);
+	else
+		snprintf(buf, bytes, "not known");
+}
+
 /* What the two say, where it is not the same. */
 static void say_two(const struct diff *d, const struct item *x)
 {
 	const struct table *ta = &d->a.ckpt->table, *tb = &d->b.ckpt->table;
 	const struct table_tensor *a = &ta->tensor[x->a], *b = &tb->tensor[x->b];
 	char wa[LINE_BYTES], wb[LINE_BYTES], sa[LINE_BYTES], sb[LINE_BYTES];
+	uint64_t shape[CKPT_DIMS_MAX];
 
 	switch (x->kind) {
 	case SHAPE:
 		snprintf(wa, sizeof wa, "%s %.800s", dtype_name(a->dtype),
-			 human_shape(a->ndim, a->shape, sa, sizeof sa));
+			 human_shape(a->ndim, shown_shape(a, shape), sa, sizeof sa));
 		snprintf(wb, sizeof wb, "%s %.800s", dtype_name(b->dtype),
-			 human_shape(b->ndim, b->shape, sb, sizeof sb));
+			 human_shape(b->ndim, shown_shape(b, shape), sb, sizeof sb));
 		break;
 	case DTYPE:
 		snprintf(wa, sizeof wa, "%s", dtype_name(a->dtype));
 		snprintf(wb, sizeof wb, "%s", dtype_name(b->dtype));
 		break;
 	case CONTENTS:
-		snprintf(wa, sizeof wa, "%016llx", (unsigned long long)a->fp);
-		snprintf(wb, sizeof wb, "%016llx", (unsigned long long)b->fp);
+	case UNKNOWN:
+		print_print(a, wa, sizeof wa);
+		print_print(b, wb, sizeof wb);
 		break;
 	case OPERANDS:
 	case LAYOUT:
@@ -529,6 +558,7 @@ static void say_item(const struct diff *d, const struct item *x)
 	struct output *o = d->c->o;
 	const struct table_tensor *t = tensor_of(d, x);
 	char name[NAME_BYTES];
+	uint64_t shape[CKPT_DIMS_MAX];
 	bool only = x->kind == ONLY_A || x->kind == ONLY_B;
 
 	output_row(o);
@@ -536,7 +566,7 @@ static void say_item(const struct diff *d, const struct item *x)
 	if (only || x->kind == CONTENTS)
 		output_put(o, &item_columns[T_DTYPE], cell_text(dtype_name(t->dtype)));
 	if (only || x->kind == CONTENTS || x->kind == DTYPE)
-		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, t->shape));
+		output_put(o, &item_columns[T_SHAPE], cell_shape(t->ndim, shown_shape(t, shape)));
 	if (only)
 		output_put(o, &item_columns[T_SIZE], cell_of(CELL_BYTES, tensor_bytes(t)));
 	if (x->pair == TABLE_NONE || x->kind == DTYPE || x->kind == OPERANDS)

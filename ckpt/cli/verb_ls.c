@@ -6,6 +6,7 @@
  * for another; jobs are merged by the time of their newest step. The daemon's absence or silence is no
  * error, and costs a second at most.
  */
+#include "ckpt/base/container.h"
 #include "ckpt/base/error.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/control.h"
@@ -45,7 +46,7 @@ struct ls {
 	struct ls_job *job;
 	uint32_t njob, cap;
 	uint32_t listed; /* that are committed */
-	uint32_t damaged, quarantined, misplaced, newer;
+	uint32_t damaged, quarantined, misplaced, newer, older;
 	uint64_t bytes, now_ns;
 	int code;
 	struct control k;   /* with a report while a daemon answers */
@@ -115,6 +116,7 @@ static enum cell_style state_style(enum store_state state)
 	case STORE_QUARANTINED:
 	case STORE_MISPLACED:
 	case STORE_NEWER:
+	case STORE_OLDER:
 		return STYLE_BAD;
 	}
 	return STYLE_PLAIN;
@@ -176,20 +178,21 @@ static void keep(struct ls *l, struct ls_job *j)
 {
 	struct store_step *step = j->step;
 	uint32_t kept = 0;
-	bool newer = false; /* where latest stops */
+	bool stops = false; /* latest, there or before */
 
 	aside_find(j);
 	j->latest = UINT32_MAX;
 	for (uint32_t i = 0; i < j->n; i++) {
 		bool aside = step[i].state == STORE_SET_ASIDE || step[i].state == STORE_COLLECTING;
 
-		newer |= step[i].state == STORE_NEWER;
-		if (step[i].state == STORE_COMMITTED && !newer && j->latest == UINT32_MAX)
+		stops |= step[i].state == STORE_NEWER || step[i].state == STORE_OLDER;
+		if (step[i].state == STORE_COMMITTED && !stops && j->latest == UINT32_MAX)
 			j->latest = kept;
 		l->damaged += step[i].state == STORE_DAMAGED;
 		l->quarantined += step[i].state == STORE_QUARANTINED;
 		l->misplaced += step[i].state == STORE_MISPLACED;
 		l->newer += step[i].state == STORE_NEWER;
+		l->older += step[i].state == STORE_OLDER;
 		if (!aside || l->c->value[OPT_ALL])
 			step[kept++] = step[i];
 	}
@@ -611,7 +614,7 @@ static void put_staged(struct ls *l)
 
 static bool any_unusable(const struct ls *l)
 {
-	return l->damaged || l->quarantined || l->misplaced || l->newer;
+	return l->damaged || l->quarantined || l->misplaced || l->newer || l->older;
 }
 
 static void list(struct ls *l)
@@ -752,6 +755,13 @@ static void summary(struct ls *l, const char *where)
 			 "a newer version wrote %u step%s: latest stops there; use that version's "
 			 "ckptctl",
 			 l->newer, l->newer == 1 ? "" : "s");
+	if (l->older)
+		cli_hint(l->c,
+			 "%u step%s %s " CONTAINER_OLDER_TEXT
+			 ": latest stops there; ckptd 0.1 reads "
+			 "%s, ckpt_fresh sets %s aside, ckptctl rm removes one",
+			 l->older, l->older == 1 ? "" : "s", l->older == 1 ? "has" : "have",
+			 l->older == 1 ? "it" : "them", l->older == 1 ? "it" : "them");
 	if (l->damaged)
 		cli_hint(l->c,
 			 "%u damaged step%s cannot be loaded; ckptctl repair -n says what can be "
@@ -834,7 +844,7 @@ const struct cli_verb verb_ls = {
 		"step cannot be loaded. damaged: a part is missing or has another length, or the "
 		"header or the end of MANIFEST is damaged. quarantined: a check found damage. "
 		"misplaced: it belongs to another job or has another number. newer: a newer version "
-		"wrote it. ls does not read the data, nor all of MANIFEST: ckptctl verify does, and "
+		"wrote it. format 0.0: ckptd 0.1 wrote it, and reads it. ls does not read the data, nor all of MANIFEST: ckptctl verify does, and "
 		"with --data it reads every byte. PARENT is the step that the job had resumed from or "
 		"committed before. NOTE says which step latest is, the names of its holds and for how "
 		"long they last, its tags, and whether every byte of it was checked since it was "

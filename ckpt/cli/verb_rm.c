@@ -52,6 +52,15 @@ static void document(struct cli *c, const struct marked *m, const char *path, bo
 		cli_hint(c, "files that ckptd did not make stay in %s", trash);
 }
 
+/* Of a step that this program cannot read. */
+static void older_say(struct cli *c, const struct store_step *st)
+{
+	cli_hint(c,
+		 "step %llu has %s: it is not known here whether it is complete, and ckptd 0.1 "
+		 "could still read it",
+		 (unsigned long long)st->step, st->why);
+}
+
 /* 0: go on; 1: it is not wanted; -errno. */
 static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *err)
 {
@@ -66,8 +75,10 @@ static int agree(struct cli *c, const struct store_step *st, struct ckpt_err *er
 			"step %llu (%s, %s) would be removed, and nobody can be asked here: "
 			"nothing was removed",
 			(unsigned long long)st->step, marked_state(st->state), size);
-	if (ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
-		marked_state(st->state), size))
+	if (st->older ? ask(c, "Step %llu has %s. ckptd 0.1 could still read it. Remove it (%s)?",
+			    (unsigned long long)st->step, st->why, size)
+		      : ask(c, "Remove step %llu (%s, %s)?", (unsigned long long)st->step,
+			    marked_state(st->state), size))
 		return 0;
 	if (cli_stopped())
 		return ckpt_error(err, -ECANCELED, "interrupted: nothing was removed");
@@ -131,6 +142,8 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
 	/* What may not be is said before anybody is asked. */
 	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), NULL, left, &err);
+	if (!rc && m->step.older)
+		older_say(c, &m->step);
 	if (!rc && !dry) {
 		rc = agree(c, &m->step, &err);
 		if (rc > 0)
@@ -163,7 +176,7 @@ static int run(struct cli *c)
 				ckpt_error(&err, -EINVAL,
 					   "--dry-run removes nothing, --yes does: give one"),
 				&err, "ckptctl rm -h");
-	rc = store_resolve_aside(c->ops, c->where, name, &ref, &err);
+	rc = store_resolve_any(c->ops, c->where, name, &ref, &err);
 	if (rc)
 		return subject_tell(c, rc, &err, name);
 	subject_note(c, &ref);
@@ -189,7 +202,8 @@ const struct cli_verb verb_rm = {
 	.help = "remove one checkpoint",
 	.synopsis = (const char *const[]){ "[-n | --yes] CKPT", NULL },
 	.about =
-		"CKPT is a step of the job's line, also a damaged or quarantined one, or one that was set "
+		"CKPT is a step of the job's line, also a damaged or quarantined one, one of format 0.0 (which "
+		"only ckptd 0.1 reads), or one that was set "
 		"aside: step:12000, tag:best, its path. The last complete step of a job is not removed, "
 		"nor is one that is held (ckptctl hold), tagged, or being read. The files that ckptd made "
 		"are removed; if other files are in the step's directory, they stay in a .trash-... directory. "

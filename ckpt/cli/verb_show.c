@@ -12,6 +12,7 @@
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/marked.h"
 #include "ckpt/cli/show.h"
+#include "ckpt/cli/shown.h"
 
 #define FIELD(name, key, head) static const struct column name = { key, head, false, FIT_WHOLE }
 #define LINE_BYTES 1024
@@ -42,6 +43,9 @@ FIELD(f_tensor_count, "tensor_count", NULL);
 FIELD(f_tensor_bytes, "tensor_bytes", NULL);
 FIELD(f_tensors, NULL, "tensors");
 FIELD(f_notes, NULL, "notes");
+FIELD(f_attrs, NULL, "attributes");
+FIELD(f_newer, "newer_left_out", "left out");
+FIELD(f_linked, "linked_bytes", NULL);
 FIELD(f_marks, NULL, "marks");
 
 static struct cell hex_or_none(const char *s)
@@ -114,11 +118,13 @@ static void put_world(struct output *o, const struct checkpoint *k)
 
 static void put_parts(struct output *o, const struct checkpoint *k)
 {
-	enum { COL_FILE, COL_RANK, COL_BYTES, COL_RAW, COL_COUNT };
-	static const struct column col[COL_COUNT] = { { "file", NULL, false, FIT_WHOLE },
-						      { "rank", NULL, true, FIT_WHOLE },
-						      { "bytes", NULL, true, FIT_WHOLE },
-						      { "raw_bytes", NULL, true, FIT_WHOLE } };
+	enum { COL_FILE, COL_RANK, COL_KIND, COL_STEP, COL_BYTES, COL_RAW, COL_COUNT };
+	static const struct column col[COL_COUNT] = {
+		{ "file", NULL, false, FIT_WHOLE }, { "rank", NULL, true, FIT_WHOLE },
+		{ "kind", NULL, false, FIT_WHOLE }, { "step", NULL, true, FIT_WHOLE },
+		{ "bytes", NULL, true, FIT_WHOLE }, { "raw_bytes", NULL, true, FIT_WHOLE }
+	};
+	static const char *const kind[] = { "main", "const", "average" };
 	char line[LINE_BYTES], a[HUMAN_BYTES], b[HUMAN_BYTES];
 	uint64_t least = UINT64_MAX, most = 0;
 
@@ -138,14 +144,23 @@ static void put_parts(struct output *o, const struct checkpoint *k)
 
 		snprintf(line + len, sizeof line - len, same ? " of %s" : " of %s to %s", a, b);
 	}
+	if (k->linked_bytes) {
+		size_t len = strlen(line);
+
+		snprintf(line + len, sizeof line - len, "; %s of it shared with older steps",
+			 human_bytes(k->linked_bytes, a));
+	}
 	if (k->nfile)
 		output_put(o, &f_size, cell_text(line));
+	output_put(o, &f_linked, cell_of(CELL_BYTES, k->linked_bytes));
 	output_list(o, "parts", NULL, 0);
 	for (uint32_t i = 0; i < k->nfile && o->machine; i++) {
 		output_row(o);
 		output_put(o, &col[COL_FILE], cell_text(k->file[i].name));
 		output_put(o, &col[COL_RANK],
 			   cell_unless(CELL_NUMBER, k->file[i].rank, TABLE_NONE));
+		output_put(o, &col[COL_KIND], cell_text(kind[k->file[i].kind]));
+		output_put(o, &col[COL_STEP], cell_of(CELL_NUMBER, k->file[i].step));
 		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, k->file[i].file_bytes));
 		output_put(o, &col[COL_RAW], cell_of(CELL_BYTES, k->file[i].raw_bytes));
 		output_close(o);
@@ -169,6 +184,30 @@ static void put_notes(struct output *o, const struct checkpoint *k)
 	output_close(o);
 	if (k->nnote)
 		output_put(o, &f_notes, cell_text(line));
+}
+
+/* Where it came from, configurations, ...: a value may have many lines, of which a person sees the first. */
+static void put_attrs(struct output *o, const struct checkpoint *k)
+{
+	char line[LINE_BYTES] = "";
+
+	output_object(o, "attributes");
+	for (uint32_t i = 0; i < k->nattr; i++) {
+		const char *value = k->attr[i].value;
+		size_t len = strlen(line), n = strcspn(value, "\n");
+
+		output_put(o, &(struct column){ k->attr[i].key, NULL, false, FIT_WHOLE },
+			   cell_text(value));
+		snprintf(line + len, sizeof line - len, "%s%.100s: %.*s%s", i ? "\n" : "",
+			 k->attr[i].key, (int)MIN(n, (size_t)200), value,
+			 value[MIN(n, (size_t)200)] ? " ..." : "");
+	}
+	output_close(o);
+	if (k->nattr)
+		output_put(o, &f_attrs, cell_text(line));
+	if (k->newer)
+		output_put(o, &f_newer,
+			   cell_text("notes or attributes that a newer version wrote"));
 }
 
 /* What was said about it in its store. A copy elsewhere has none of that. */
@@ -235,6 +274,7 @@ static int put_summary(struct cli *c, const struct subject *s)
 	put_parts(o, k);
 	put_totals(o, &k->table);
 	put_notes(o, k);
+	put_attrs(o, k);
 	code = put_marks(c, s);
 	output_put(o, &f_format, cell_text(s->format->name));
 	output_put(o, &f_tool, hex_or_none(k->tool));
@@ -291,7 +331,7 @@ static int put_groups(struct output *o, const struct table *t)
 
 		for (n = 0; i + n < t->ntensor && !group_compare(&id[i], &id[i + n], (void *)t);
 		     n++) {
-			elements += t->tensor[id[i + n]].numel;
+			elements += shown_numel(&t->tensor[id[i + n]]);
 			bytes += tensor_bytes(&t->tensor[id[i + n]]);
 		}
 		output_row(o);
@@ -334,11 +374,15 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		[COL_RAW] = { "raw_offset", NULL, true, FIT_WHOLE },
 	};
 	const struct table *t = &k->table;
+	const struct table_tensor *x = &t->tensor[tensor];
+	uint64_t buf[CKPT_DIMS_MAX];
 
 	output_list(o, "pieces", col, COL_COUNT);
 	for (uint32_t i = t->first[tensor]; i < t->first[tensor + 1]; i++) {
 		const struct table_piece *p = &t->piece[i];
 		const struct format_file *f = &k->file[p->place];
+		struct arena a = { 0 };
+		const struct indexset *set = shown_set(x, &p->set, &a);
 
 		output_row(o);
 		output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, p->rank, TABLE_NONE));
@@ -346,10 +390,12 @@ static void put_pieces(struct output *o, const struct checkpoint *k, uint32_t te
 		output_put(o, &col[COL_OFFSET],
 			   cell_unless(CELL_NUMBER, file_offset(f, p->off), UINT64_MAX));
 		output_put(o, &col[COL_RAW], cell_of(CELL_NUMBER, p->off));
-		output_put(o, &col[COL_BYTES],
-			   cell_of(CELL_BYTES, p->set.numel * t->tensor[tensor].elem_bytes));
-		output_put(o, &col[COL_INDEX], cell_set(&p->set, t->tensor[tensor].shape));
+		output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, p->set.numel * x->elem_bytes));
+		if (set)
+			output_put(o, &col[COL_INDEX], cell_set(set, shown_shape(x, buf)));
+		o->failed |= !set;
 		output_close(o);
+		arena_free(&a);
 	}
 	output_close(o);
 }
@@ -396,6 +442,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	const struct table *t = &k->table;
 	const struct table_tensor *x = &t->tensor[id];
 	char full[NAME_BYTES], layout[LINE_BYTES], role[128];
+	uint64_t shape[CKPT_DIMS_MAX];
 
 	/* Most tensors are STABLE: only the others say what they are. */
 	snprintf(role, sizeof role, "%s%s%s", role_name(x->role), x->cls == CKPT_STABLE ? "" : " ",
@@ -404,7 +451,7 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_COMPONENT], cell_text(x->component));
 	output_put(o, &col[COL_NAME], cell_text(x->name));
 	output_put(o, &col[COL_DTYPE], cell_text(dtype_name(x->dtype)));
-	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, x->shape));
+	output_put(o, &col[COL_SHAPE], cell_shape(x->ndim, shown_shape(x, shape)));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, tensor_bytes(x)));
 	output_put(o, &col[COL_ROLE], cell_text(role_name(x->role)));
 	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
@@ -417,7 +464,8 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 		output_put(o, &col[COL_LAYOUT],
 			   cell_text(table_layout_print(t, x->layout, layout, sizeof layout)));
 	output_put(o, &col[COL_PIECES], cell_of(CELL_COUNT, t->first[id + 1] - t->first[id]));
-	output_put(o, &col[COL_FINGERPRINT], x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
+	output_put(o, &col[COL_FINGERPRINT],
+		   x->fp_known ? cell_of(CELL_FINGERPRINT, x->fp) : cell_none());
 }
 
 static void put_tensors(struct output *o, const struct checkpoint *k, const uint32_t *id,

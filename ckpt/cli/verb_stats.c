@@ -11,6 +11,7 @@
 #include "ckpt/cli/file_account.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/cli/module_tree.h"
+#include "ckpt/cli/shown.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/table/operand.h"
 
@@ -168,7 +169,7 @@ static void put_words(struct output *o, const struct stats *s, const char *key,
 		if (at == ARRAY_LEN(row))
 			continue;
 		row[at].tensors++;
-		row[at].elements += x->numel;
+		row[at].elements += shown_numel(x);
 		row[at].bytes += tensor_bytes(x);
 	}
 	qsort(row, n, sizeof *row, sum_compare);

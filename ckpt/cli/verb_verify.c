@@ -60,6 +60,8 @@ struct one {
 	const struct store *store; /* its place in a store, where the store named it */
 	const struct store_step *at;
 	enum { UNMARKED, MARKED_GOOD, MARKED_BAD, IS_BAD } mark; /* IS_BAD: good, but quarantined */
+	uint64_t nodd;	  /* told beside its faults: bytes that nothing uses are not zero */
+	bool damaged;	  /* a sum was wrong */
 	uint64_t nunread; /* of its faults: not known to be wrong, but not to be read */
 };
 
@@ -78,6 +80,7 @@ enum {
 	COL_PIECES,
 	COL_PIECES_CHECKED,
 	COL_NFAULT,
+	COL_NODD,
 	COL_NFOREIGN,
 	COL_MARK,
 	COL_COUNT
@@ -97,6 +100,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
 	[COL_PIECES_CHECKED] = { "checked_piece_count", NULL, false, FIT_WHOLE },
 	[COL_NFAULT] = { "fault_count", NULL, false, FIT_WHOLE },
+	[COL_NODD] = { "padding_count", NULL, false, FIT_WHOLE },
 	[COL_NFOREIGN] = { "foreign_count", NULL, false, FIT_WHOLE },
 	[COL_MARK] = { "mark", NULL, false, FIT_WHOLE },
 };
@@ -116,8 +120,12 @@ static void on_fault(void *arg, const struct format_fault *fault)
 	struct verify *v = x->v;
 	struct fault *f;
 
+	bool odd = format_fault_is_odd(fault);
+
 	x->nunread += fault->kind && !strcmp(fault->kind, "unreadable");
-	if (x->nfault++ >= FAULTS_MAX)
+	x->nodd += odd;
+	x->nfault += !odd;
+	if (x->nfault + x->nodd > FAULTS_MAX)
 		return;
 	if (v->nfault == v->cap) {
 		uint64_t cap = v->cap ? 2 * v->cap : 16;
@@ -293,6 +301,7 @@ static int check(struct one *x, struct ckpt_err *err)
 	if (x->v->data)
 		store_source_dir_fresh(&x->s.dir);
 	rc = subject_open(&x->s, on_fault, x, err);
+	x->damaged = rc && err->code == -EBADMSG;
 	if (x->s.ckpt) {
 		move_subset_size(x->s.ckpt, &(struct move_subset){ 0 }, &x->got);
 		if (!x->s.ckpt->partial)
@@ -304,6 +313,7 @@ static int check(struct one *x, struct ckpt_err *err)
 		if (x->v->data)
 			data = subject_damage(check_data(x, rc ? NULL : err));
 	}
+	x->damaged |= data == -EBADMSG;
 	if (data == -ECANCELED || data == -EBADMSG || !rc)
 		rc = data;
 	know(x);
@@ -386,6 +396,10 @@ static void say_one(const struct one *x, int rc)
 			strcpy(what, "every byte checked");
 		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
 			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
+		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
+			say_fault(v, &v->fault[i]);
+		if (x->nodd)
+			cli_say(c, STYLE_DIM, "  No tensor lies there.");
 		if (x->mark == IS_BAD)
 			cli_hint(c, "%s is quarantined: ckptctl repair %s releases it", name,
 				 x->s.ref.path);
@@ -403,9 +417,9 @@ static void say_one(const struct one *x, int rc)
 			"  Its data was not read: without its tables it cannot be checked.");
 	else if (v->data && x->s.ckpt->partial)
 		cli_say(c, STYLE_DIM, "  Data was read only from the files without such faults.");
-	if (x->nfault > FAULTS_SAID)
+	if (x->nfault + x->nodd > FAULTS_SAID)
 		cli_say(c, STYLE_PLAIN, "  and %llu more; --json lists them",
-			(unsigned long long)(x->nfault - FAULTS_SAID));
+			(unsigned long long)(x->nfault + x->nodd - FAULTS_SAID));
 	if (x->mark == MARKED_BAD)
 		cli_say(c, STYLE_PLAIN,
 			"  It is quarantined: latest skips it, and prune does not rely on it.");
@@ -441,6 +455,7 @@ static void put_one(const struct one *x, int rc)
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_pieces) : cell_none());
 	output_put(o, &columns[COL_PIECES_CHECKED], cell_of(CELL_NUMBER, x->got.pieces));
 	output_put(o, &columns[COL_NFAULT], cell_of(CELL_NUMBER, x->nfault));
+	output_put(o, &columns[COL_NODD], cell_of(CELL_NUMBER, x->nodd));
 	output_put(o, &columns[COL_NFOREIGN],
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->s.ckpt->nforeign) : cell_none());
 	output_list(o, "foreign", NULL, 0);
@@ -490,7 +505,8 @@ static void set_mark(struct one *x, int rc, const struct store *s, const struct 
 
 /*
  * Keep what was found, where the step lies in a store: that every byte is right, or that it is
- * damaged. What could not be read is no damage, and some of the bytes are not all.
+ * damaged: a sum is wrong. What could not be read or contradicts itself is not known to be damaged, and
+ * some of the bytes are not all.
  */
 static void keep_mark(struct one *x, int rc)
 {
@@ -500,7 +516,8 @@ static void keep_mark(struct one *x, int rc)
 	int r;
 
 	if (!v->data || v->c->value[OPT_NO_MARK] || (rc && rc != -EBADMSG) ||
-	    (!rc && x->got.bytes != x->got.all_bytes) || (rc && x->nfault == x->nunread))
+	    (!rc && x->got.bytes != x->got.all_bytes) || (rc && !x->damaged) ||
+	    (rc && x->nfault == x->nunread))
 		return;
 	if (x->at) {
 		set_mark(x, rc, x->store, x->at);
@@ -540,7 +557,8 @@ static void verify_one(struct one *x, const char *why)
 	v->nfaulty += rc == -EBADMSG;
 	v->nother += rc && rc != -EBADMSG;
 	if (!rc || rc == -EBADMSG) {
-		v->code = cli_worse(v->code, rc || !foreign_count(x) ? cli_exit(rc) : CLI_WARNINGS);
+		v->code = cli_worse(v->code, rc || !(foreign_count(x) || x->nodd) ? cli_exit(rc)
+										  : CLI_WARNINGS);
 		keep_mark(x, rc);
 		put_one(x, rc);
 		say_one(x, rc);

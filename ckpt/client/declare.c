@@ -252,6 +252,13 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: ndim is %u: it must be at most %d, and shape must be set",
 				  t->component, t->name, t->ndim, CKPT_DIMS_MAX);
+	if (dtype_values(t->dtype) > 1 && !t->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: a tensor of %s needs a dimension: an element is a byte "
+				  "of %u values, which lie side by side in the last dimension; "
+				  "declare one value as shape [1]",
+				  t->component, t->name, dtype_name(t->dtype),
+				  dtype_values(t->dtype));
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
 		return ckpt_error(err, -EINVAL, "%s/%s has more than 2^63-1 elements", t->component,
 				  t->name);

@@ -53,7 +53,7 @@ void damage_fault(void *arg, const struct format_fault *f)
 	const struct damage_range last = d->n ? d->range[d->n - 1] : (struct damage_range){ 0 };
 	struct damage_range *r;
 
-	if (!strcmp(f->kind, "padding"))
+	if (format_fault_is_odd(f))
 		return; /* no tensor lies there */
 	r = range_add(d);
 	if (!r)

@@ -139,7 +139,7 @@ void move_subset_size(const struct checkpoint *c, const struct move_subset *subs
  * against the table (what lies around them, format->open has checked). Each fault goes to fault(),
  * in the calling thread and in the order of the files: "checksum", "padding", "truncated",
  * "unreadable" and, at the end, "mismatch". *ret_bytes counts what was read. 0 when there was no
- * fault, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
+ * fault, or none but padding, -EBADMSG after faults (-EIO when all of them were unreadable bytes), other errors as they
  * are. Files that are lost are passed by: their damage has been told.
  */
 int move_verify(const struct move_files *f, move_tick_fn *tick, void *tick_arg,

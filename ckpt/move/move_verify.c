@@ -118,7 +118,7 @@ static bool picking_next(struct picking *x)
 
 static void tell(struct verifying *k, const struct format_fault *x)
 {
-	if (!k->nfault++)
+	if (!format_fault_is_odd(x) && !k->nfault++)
 		snprintf(k->first_text, sizeof k->first_text, "%s, offset %llu: %s", x->file,
 			 (unsigned long long)x->offset, x->text);
 	if (k->fault)

@@ -263,7 +263,8 @@ static int look(struct pruning *p)
 /* It may be whole, and is another job's or another version's to remove. */
 static bool is_out_of_place(const struct store_step *st)
 {
-	return (store_step_misplaced(st) || store_step_newer(st)) && !MUTANT(MISPLACED_REMOVED);
+	return (store_step_misplaced(st) || store_step_newer(st) || store_step_older(st)) &&
+	       !MUTANT(MISPLACED_REMOVED);
 }
 
 /* Does it go because all that was set aside does? */
@@ -332,8 +333,10 @@ static int verify(struct pruning *p)
 		p->ret->quarantined++;
 		st->state = STORE_QUARANTINED;
 		(void)snprintf(st->why, sizeof st->why, "%.*s", (int)sizeof st->why - 1, why.msg);
-		/* Where it cannot be written it still counts for this call. */
-		(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
+		/* A sum is wrong, for everybody. Where that cannot be written, or is another fault, it counts
+		 * for this call. */
+		if (r == -EBADMSG)
+			(void)store_mark_set(p->s, st, MARK_BAD, NULL, 0, why.msg, NULL);
 		return 1;
 	}
 	if (r < 0) {
@@ -492,6 +495,17 @@ static uint32_t another_committed(const struct removing *x)
 	return i;
 }
 
+/* No other is committed. It is the last one that a job can start from, be it with an older version. */
+static bool is_last(const struct removing *x)
+{
+	uint32_t nolder = 0;
+
+	for (uint32_t i = 0; i < x->n; i++)
+		nolder += i != x->at && x->step[i].state == STORE_OLDER;
+	return x->step[x->at].state == STORE_COMMITTED ||
+	       (x->step[x->at].state == STORE_OLDER && !nolder);
+}
+
 static int remove_judge(const struct store *s, struct removing *x, uint64_t now_ns,
 			struct ckpt_err *err)
 {
@@ -504,7 +518,8 @@ static int remove_judge(const struct store *s, struct removing *x, uint64_t now_
 				  "%s is being written, or its writer died: ckptctl repair removes "
 				  "what dead writers left",
 				  st->dir);
-	r = store_step_refuse_in(s, st, err);
+	/* What an older version wrote, somebody has named and nobody here can judge. */
+	r = store_step_older(st) ? 0 : store_step_refuse_in(s, st, err);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < x->nmark; i++)
@@ -513,7 +528,7 @@ static int remove_judge(const struct store *s, struct removing *x, uint64_t now_
 			return ckpt_error(err, -EBUSY, "step %" PRIu64 " is %s %s", st->step,
 					  x->mark[i].kind == MARK_TAG ? "tagged" : "held by",
 					  x->mark[i].name);
-	if (other == x->n && st->state == STORE_COMMITTED && !MUTANT(LAST_STEP_REMOVED))
+	if (other == x->n && is_last(x) && !MUTANT(LAST_STEP_REMOVED))
 		return ckpt_error(err, -EBUSY,
 				  "step %" PRIu64
 				  " is the last complete step of job %s: without it "

@@ -20,7 +20,8 @@
  *	  one is verified first, by its mark or now by the caller; it stays locked and is looked at again
  *	  before each removal: it is there, and not found damaged. For a step that was set aside, when it is
  *	  asked for (set_aside, store_remove), any committed one will do
- *	a step that is misplaced, or that a newer version wrote, in the line or set aside
+ *	a step that is misplaced, or that a newer version wrote, in the line or set aside; one that an
+ *	  older version wrote (STORE_OLDER) only by store_remove, which is given its name
  *	a directory that belongs to another user
  *	any file that the store did not make
  *
@@ -79,8 +80,9 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 		struct ckpt_err *err);
 
 /*
- * Remove the step in this entry of the job directory: committed, set aside, damaged or quarantined. -EBUSY: it is
- * the last complete step of the line, held, tagged, or the line is being changed; -EAGAIN: it is being read;
+ * Remove the step in this entry of the job directory: committed, set aside, damaged, quarantined, or of an older
+ * version. -EBUSY: it is the last complete step of the line (or the last of an older version, and none is
+ * complete), held, tagged, or the line is being changed; -EAGAIN: it is being read;
  * -EOPNOTSUPP: no locks here; -EPERM: another user's; -ENOENT. dry: only say whether it would be.
  * ret (may be NULL): the step as it was; ret_left: "", or the .trash-%08x where files stay that the store
  * did not make.

@@ -412,7 +412,7 @@ static int rebuild_locked(struct repairing *x, struct store_step *st, int fd, st
 	st->seq = at.line.seq;
 	marks_drop(x, st);
 	r = x->o->verify(x->o->arg, st, fd, err);
-	if (is_damage(r))
+	if (r == -EBADMSG)
 		(void)store_mark_set(x->s, st, MARK_BAD, NULL, 0, err->msg, NULL);
 	if (r)
 		return ckpt_error_prefix(err, r, "it has a MANIFEST again, and is in quarantine");
@@ -503,6 +503,9 @@ static int steps_repair(struct repairing *x)
 			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
 			     "it was written by a newer version, which can look at it: %.200s",
 			     st->why);
+		else if (st->state == STORE_OLDER)
+			tell(x, REPAIR_LEFT, st->code, st->dir, st->step, st->bytes,
+			     "it has %.200s: ckptd 0.1 can check it", st->why);
 		else if (st->state == STORE_MISPLACED && st->said.step == st->step)
 			misplaced_tell(x, st);
 		else if (st->state == STORE_DAMAGED || st->state == STORE_MISPLACED)

@@ -214,6 +214,7 @@ static bool is_damaged(const struct store_step *st)
 {
 	return st->state == STORE_DAMAGED || st->state == STORE_QUARANTINED ||
 	       st->state == STORE_MISPLACED || st->state == STORE_NEWER ||
+	       st->state == STORE_OLDER ||
 	       (st->state == STORE_SET_ASIDE && (st->code || !store_step_has_id(st)));
 }
 
@@ -429,6 +430,8 @@ static void row_decide(struct deciding *d, uint32_t i, struct retain_row *row)
 		rules_tell(d, i, &t);
 	if (d->bad[i] && st->code == -EUCLEAN)
 		text_add(&t, ", misplaced: %s", st->why);
+	else if (store_step_older(st))
+		text_add(&t, ", of another version (rm removes it): %s", st->why);
 	else if (d->bad[i] && st->code == -EPROTONOSUPPORT)
 		text_add(&t, ", written by a newer version");
 	else if (d->bad[i])

@@ -113,6 +113,8 @@ enum store_state {
 	 * bytes are right, the place is wrong */
 	STORE_MISPLACED,
 	STORE_NEWER, /* step-N whose MANIFEST a newer version has written: nothing is known of it */
+	/* step-N whose MANIFEST ckptd 0.1 has written, which this program does not read: the same */
+	STORE_OLDER,
 };
 
 struct store_step {
@@ -125,7 +127,8 @@ struct store_step {
 	const char *format;
 	enum store_state state;
 	int code; /* 0, or the -errno with which its MANIFEST was looked at; -EUCLEAN: misplaced */
-	char why[200]; /* DAMAGED, QUARANTINED, MISPLACED, NEWER: what is wrong; SET_ASIDE: "" or the same */
+	bool older; /* OLDER, or SET_ASIDE and its MANIFEST is as that of OLDER */
+	char why[200]; /* DAMAGED, QUARANTINED, MISPLACED, NEWER, OLDER: what is wrong; SET_ASIDE: "" or the same */
 	struct store_said { /* by its MANIFEST; all zero where that cannot be read */
 		uint64_t step;
 		char job[CKPT_JOB_MAX + 1];
@@ -140,9 +143,9 @@ struct store_step {
 
 /*
  * All step directories, newest first (seq, then step); collecting and set aside too when all. A
- * damaged, misplaced or newer step, whose seq in this line is unknown (0), stands before the newest
+ * damaged, misplaced, newer or older step, whose seq in this line is unknown (0), stands before the newest
  * committed step with a lower number: where it was. So the first COMMITTED entry is "latest", unless a
- * NEWER one stands before it: then nobody knows which one is. An adopted step has the seq of another
+ * NEWER or OLDER one stands before it: then nobody knows which one is. An adopted step has the seq of another
  * line: where that does not fit between its neighbours by number it gets that of the one below. The next
  * seq to commit is 1 + the highest of a scan with all. *ret is malloc'ed, one block. Foreign entries are
  * ignored.
@@ -157,9 +160,15 @@ int store_scan_parts(const struct store *s, bool all, struct store_step **ret, u
 /* Does the job have steps that are not set aside, of whatever state? One listing. True where it cannot be
  * known. */
 bool store_has_steps(const struct store *s);
+/* Has an older version written the step of the highest number that is not set aside? Its entry; "": no, or there is
+ * none. One listing, one MANIFEST. */
+void store_older_newest(const struct store *s, char ret_dir[STORE_DIR_MAX]);
 /* A DAMAGED or NEWER step, or one set aside, of which nothing is known but that it could not be read (a
  * disk that fails, a mount that is away, permission, a newer version's format): it may be whole. */
 bool store_step_unread(const struct store_step *st);
+/* In the line or set aside: ckptd 0.1 wrote it. Nothing is known of it, and nothing that this program writes
+ * continues it. */
+bool store_step_older(const struct store_step *st);
 /*
  * Open a step directory for reading, by its entry name. As long as *ret_fd is open the directory is
  * locked against removal (prune.h): close it after the last byte. -ENOENT: gone, or being removed.
@@ -202,7 +211,7 @@ int store_step_judge(const struct store *s, const char *dir, struct store_step *
 
 /* May a step of the line, or one that was set aside, be used by its name? 0, or the sentence that says which
  * directory it is, what it says that it is, and what to do: -EBADMSG where it is misplaced, -EPROTONOSUPPORT
- * where a newer version wrote it. What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
+ * where a newer or an older version wrote it. What is wrong with damaged ones is for their reader to say. where: the job's directory, as it is
  * called for people. */
 int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err);
 /* Is what was opened by this entry's name the checkpoint with this id, which was chosen by it? -ESTALE:
@@ -288,7 +297,7 @@ struct store_ref {
  * The checkpoint that name means (address.h): below where (NULL: "."; a store with one job, or a job
  * directory) unless the name says which job, or is a path. A path may lead to any directory that holds
  * MANIFEST, copied, renamed, set aside. latest passes damaged, misplaced and quarantined steps over (note),
- * and stops at one that a newer version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and
+ * and stops at one that a newer or an older version wrote: -EPROTONOSUPPORT. Other names resolve to damaged and
  * quarantined ones, and their reader says what is wrong; a misplaced step has no name: -EBADMSG
  * (store_step_refuse). By path it is opened, with a note. -ENOENT (exit 10) lists the nearest steps or tags, -EUCLEAN not
  * committed, or nothing but damaged steps (5), -ENOTUNIQ several jobs, all listed.
@@ -300,6 +309,10 @@ int store_resolve(const struct io_ops *ops, const char *where, const char *name,
  * -ENOTUNIQ: several were, all listed. */
 int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
 			struct store_ref *ret, struct ckpt_err *err);
+/* The same, and a step of a number, an entry or a tag is also one that an older version wrote, which
+ * cannot be read: for who removes it. */
+int store_resolve_any(const struct io_ops *ops, const char *where, const char *name,
+		      struct store_ref *ret, struct ckpt_err *err);
 
 /*
  * Jobs of a path, by name: the path itself when it is a job directory (it has .ckptd or a step), else

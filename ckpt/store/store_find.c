@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include "ckpt/base/container.h"
 #include "ckpt/store/address.h"
 #include "ckpt/store/store_impl.h"
 
@@ -411,6 +412,8 @@ static const char *passed_word(enum store_state state)
 		return "misplaced";
 	case STORE_NEWER:
 		return "written by a newer version";
+	case STORE_OLDER:
+		return "of " CONTAINER_OLDER_TEXT;
 	case STORE_QUARANTINED:
 		return "quarantined";
 	case STORE_DAMAGED:
@@ -520,10 +523,17 @@ static bool is_wanted(const struct store_step *st, const struct address *want, u
 	return st->state == STORE_COMMITTED && (*sound)++ == want->n;
 }
 
-/* NULL with the error in *ret_r. aside: a step that was set aside will do, where no other has the number. */
+/* Which steps will do besides those of the line that this program reads. */
+enum {
+	ALSO_ASIDE = 1, /* set aside, where no other has the number */
+	ALSO_OLDER = 2, /* an older version wrote it; not as latest */
+};
+
+/* NULL with the error in *ret_r. */
 static const struct store_step *step_choose(const struct store_step *step, uint32_t n,
-					    const struct address *want, bool aside, const char *abs,
-					    char note[512], int *ret_r, struct ckpt_err *err)
+					    const struct address *want, uint32_t also,
+					    const char *abs, char note[512], int *ret_r,
+					    struct ckpt_err *err)
 {
 	uint64_t nsound = 0;
 
@@ -533,11 +543,12 @@ static const struct store_step *step_choose(const struct store_step *step, uint3
 				passed_print(step, i, note, sizeof((struct store_ref *)0)->note);
 			return &step[i];
 		}
-		if (want->kind == ADDRESS_LATEST && step[i].state == STORE_NEWER &&
+		if (want->kind == ADDRESS_LATEST &&
+		    (step[i].state == STORE_NEWER || step[i].state == STORE_OLDER) &&
 		    !MUTANT(NEWER_PASSED_OVER))
 			return &step[i]; /* and is refused */
 	}
-	if (want->kind == ADDRESS_STEP && aside) {
+	if (want->kind == ADDRESS_STEP && also & ALSO_ASIDE) {
 		const struct store_step *st = aside_choose(step, n, want->n, ret_r, err);
 
 		if (st || *ret_r)
@@ -569,7 +580,7 @@ static const struct store_step *tag_choose(const struct store *s, const struct s
 }
 
 /* -ESTALE: what was chosen has gone since, or is being removed: look again. */
-static int resolve_once(const struct store *s, const struct address *want, bool aside,
+static int resolve_once(const struct store *s, const struct address *want, uint32_t also,
 			const char *abs, struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_free struct store_step *step = NULL;
@@ -582,10 +593,11 @@ static int resolve_once(const struct store *s, const struct address *want, bool 
 	if (r)
 		return r;
 	st = want->kind == ADDRESS_TAG ? tag_choose(s, step, n, want->tag, abs, &r, err)
-				       : step_choose(step, n, want, aside, abs, ret->note, &r, err);
+				       : step_choose(step, n, want, also, abs, ret->note, &r, err);
 	if (!st)
 		return r;
-	r = store_step_refuse(st, abs, err);
+	if (want->kind == ADDRESS_LATEST || !(also & ALSO_OLDER) || !store_step_older(st))
+		r = store_step_refuse(st, abs, err);
 	if (!r)
 		r = path_join(ret->path, sizeof ret->path, abs, st->dir, err);
 	if (r)
@@ -597,7 +609,7 @@ static int resolve_once(const struct store *s, const struct address *want, bool 
 }
 
 static int resolve_short(const struct io_ops *ops, const char *where, const struct address *want,
-			 bool aside, struct store_ref *ret, struct ckpt_err *err)
+			 uint32_t also, struct store_ref *ret, struct ckpt_err *err)
 {
 	cleanup_close int fd = -1;
 	char abs[PATH_MAX];
@@ -615,7 +627,7 @@ static int resolve_short(const struct io_ops *ops, const char *where, const stru
 	(void)snprintf(s.job, sizeof s.job, "%.*s", CKPT_JOB_MAX, path_base(abs));
 	r = -ESTALE;
 	for (uint32_t i = 0; r == -ESTALE && i < STORE_TRIES_MAX; i++)
-		r = resolve_once(&s, want, aside, abs, ret, err);
+		r = resolve_once(&s, want, also, abs, ret, err);
 	if (r == -ESTALE && err)
 		err->code = -ENOENT;
 	return r == -ESTALE ? -ENOENT : r;
@@ -787,7 +799,7 @@ static int resolve_word(const struct io_ops *ops, const char *where, const char 
 		word, word, hint);
 }
 
-static int resolve(const struct io_ops *ops, const char *where, const char *name, bool aside,
+static int resolve(const struct io_ops *ops, const char *where, const char *name, uint32_t also,
 		   struct store_ref *ret, struct ckpt_err *err)
 {
 	struct address want;
@@ -800,18 +812,24 @@ static int resolve(const struct io_ops *ops, const char *where, const char *name
 	if (want.kind == ADDRESS_PATH)
 		return strchr(name, '/') ? resolve_path(ops, name, ret, err)
 					 : resolve_word(ops, where, name, ret, err);
-	r = resolve_short(ops, where, &want, aside, ret, err);
+	r = resolve_short(ops, where, &want, also, ret, err);
 	return want.bare && is_directory(name) ? beside_directory(name, r, ret, err) : r;
 }
 
 int store_resolve(const struct io_ops *ops, const char *where, const char *name,
 		  struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, where, name, false, ret, err);
+	return resolve(ops, where, name, 0, ret, err);
 }
 
 int store_resolve_aside(const struct io_ops *ops, const char *where, const char *name,
 			struct store_ref *ret, struct ckpt_err *err)
 {
-	return resolve(ops, where, name, true, ret, err);
+	return resolve(ops, where, name, ALSO_ASIDE, ret, err);
+}
+
+int store_resolve_any(const struct io_ops *ops, const char *where, const char *name,
+		      struct store_ref *ret, struct ckpt_err *err)
+{
+	return resolve(ops, where, name, ALSO_ASIDE | ALSO_OLDER, ret, err);
 }

@@ -75,7 +75,12 @@ bool store_step_misplaced(const struct store_step *st)
 bool store_step_newer(const struct store_step *st)
 {
 	return st->state == STORE_NEWER ||
-	       (st->state == STORE_SET_ASIDE && st->code == -EPROTONOSUPPORT);
+	       (st->state == STORE_SET_ASIDE && st->code == -EPROTONOSUPPORT && !st->older);
+}
+
+bool store_step_older(const struct store_step *st)
+{
+	return st->state == STORE_OLDER || (st->state == STORE_SET_ASIDE && st->older);
 }
 
 int store_step_refuse(const struct store_step *st, const char *where, struct ckpt_err *err)
@@ -86,6 +91,11 @@ int store_step_refuse(const struct store_step *st, const char *where, struct ckp
 		return ckpt_error(err, -EPROTONOSUPPORT,
 				  "%.300s/%s was written by a newer version: use that version, or "
 				  "name an older step: %.200s",
+				  where, st->dir, st->why);
+	if (store_step_older(st))
+		return ckpt_error(err, -EPROTONOSUPPORT,
+				  "%.300s/%s has %.200s: use ckptd 0.1 to read it, or begin anew "
+				  "(ckpt_fresh sets it aside)",
 				  where, st->dir, st->why);
 	if (!store_step_misplaced(st))
 		return 0;

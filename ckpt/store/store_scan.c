@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include "ckpt/base/container.h"
 #include "ckpt/store/store_impl.h"
 
 /* --- sources --- */
@@ -269,6 +270,15 @@ static int parts_look(void *arg, const struct native_part *part)
 	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
 }
 
+/* Of what the format's reader refuses as another version's. */
+static bool is_older(const struct source *src)
+{
+	uint8_t head[CONTAINER_BLOCK];
+
+	return src->bytes >= sizeof head && src->read(src->ctx, head, sizeof head, 0) == 0 &&
+	       container_is_older(head);
+}
+
 /* Reads MANIFEST into st. Negative: st->why says what is wrong with it. parts: NULL, or looked at too. */
 static int step_manifest(const struct store *s, struct store_step *st, struct parts_check *parts)
 {
@@ -278,6 +288,7 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 	struct source src;
 	int r;
 
+	st->older = false;
 	(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, st->dir);
 	r = store_source_open(s->ops, s->job_fd, path, &src);
 	if (r) {
@@ -297,9 +308,10 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 				 &err);
 	if (parts && parts->fd >= 0)
 		(void)s->ops->close(s->ops->ctx, parts->fd);
+	st->older = r == -EPROTONOSUPPORT && is_older(&src);
 	src.close(src.ctx);
 	if (r) {
-		step_why(st, err.msg);
+		step_why(st, st->older ? CONTAINER_OLDER_TEXT : err.msg);
 		return r;
 	}
 	step_take(st, c);
@@ -372,15 +384,17 @@ static int step_read(const struct store *s, const struct store_name *name, bool 
 	if (name->kind == STORE_OLD)
 		st->aside_ns = step_aside_ns(s, name, 0);
 	if (st->state == STORE_COMMITTED && !MUTANT(TORN_LISTED))
-		st->state = damage == -EPROTONOSUPPORT ? STORE_NEWER : STORE_DAMAGED;
+		st->state = st->older			 ? STORE_OLDER
+			    : damage == -EPROTONOSUPPORT ? STORE_NEWER
+							 : STORE_DAMAGED;
 	return 0;
 }
 
 bool store_step_unread(const struct store_step *st)
 {
-	return st->code < 0 && st->code != -ENOENT && st->code != -EBADMSG && st->code != -EPROTO &&
-	       st->code != -EUCLEAN && st->code != -EINVAL && st->code != -EISDIR &&
-	       st->code != -ELOOP && st->code != -ENODATA;
+	return st->code < 0 && !st->older && st->code != -ENOENT && st->code != -EBADMSG &&
+	       st->code != -EPROTO && st->code != -EUCLEAN && st->code != -EINVAL &&
+	       st->code != -EISDIR && st->code != -ELOOP && st->code != -ENODATA;
 }
 
 /* --- what it is compared with --- */
@@ -468,7 +482,7 @@ static bool is_of_line(const struct store_step *st)
 bool store_step_lost(const struct store_step *st)
 {
 	return st->state == STORE_DAMAGED || st->state == STORE_MISPLACED ||
-	       st->state == STORE_NEWER;
+	       st->state == STORE_NEWER || st->state == STORE_OLDER;
 }
 
 /* Adopted steps say the seq of another line: one that does not fit between its neighbours by number,
@@ -655,6 +669,21 @@ bool store_has_steps(const struct store *s)
 	uint32_t n;
 
 	return store_list(s->ops, s->job_fd, STORE_STEP, &found, &n) || n > 0;
+}
+
+void store_older_newest(const struct store *s, char ret_dir[STORE_DIR_MAX])
+{
+	cleanup_free struct store_name *found = NULL;
+	struct store_step st;
+	uint32_t n, at = 0;
+
+	ret_dir[0] = 0;
+	if (store_list(s->ops, s->job_fd, STORE_STEP, &found, &n) || !n)
+		return;
+	for (uint32_t i = 1; i < n; i++)
+		at = found[i].step > found[at].step ? i : at;
+	if (store_step_look(s, found[at].dir, &st) == 0 && st.state == STORE_OLDER)
+		memcpy(ret_dir, st.dir, sizeof st.dir);
 }
 
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret)

@@ -474,6 +474,11 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -EINVAL, "%s: a component has no '/'", LABEL(x));
 	if (!dtype_bytes(x->dtype))
 		return ckpt_error(err, -EINVAL, "%s: unknown dtype %u", LABEL(x), x->dtype);
+	if (dtype_values(x->dtype) > 1 && !x->ndim)
+		return ckpt_error(err, -EINVAL,
+				  "%s: a tensor of %s without dimensions is not possible: an "
+				  "element is %u values of the last dimension",
+				  LABEL(x), dtype_name(x->dtype), dtype_values(x->dtype));
 	if (x->role > CKPT_COUNTER)
 		return ckpt_error(err, -EINVAL, "%s: unknown role %u", LABEL(x), x->role);
 	if (x->cls > CKPT_SINK)
@@ -553,13 +558,23 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 	return 0;
 }
 
+int table_shape_count(struct table_tensor *x)
+{
+	uint64_t values = dtype_values(x->dtype), bytes;
+
+	if (shape_numel(x->ndim, x->shape, &x->numel) < 0 ||
+	    ckpt_mul(x->numel, MAX(x->elem_bytes, values), &bytes) < 0 || bytes > INT64_MAX ||
+	    (x->ndim && x->shape[x->ndim - 1] > INT64_MAX / values))
+		return -EOVERFLOW;
+	return 0;
+}
+
 int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,
 		     struct ckpt_err *err)
 {
 	struct table_tensor y = *x;
 	struct table_slot *slot;
 	uint32_t hash;
-	uint64_t bytes;
 	int r;
 
 	must_own(t);
@@ -567,8 +582,7 @@ int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *re
 	if (r < 0)
 		return r;
 	y.elem_bytes = dtype_bytes(y.dtype);
-	if (shape_numel(y.ndim, y.shape, &y.numel) < 0 ||
-	    ckpt_mul(y.numel, y.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
+	if (table_shape_count(&y) < 0)
 		return ckpt_error(err, -EOVERFLOW, "%s: the shape has more than 2^63 - 1 bytes",
 				  LABEL(&y));
 	r = GROW(t, CAP_TENSOR, tensor, ntensor, TABLE_TENSORS_MAX);

@@ -116,6 +116,8 @@ int table_add_place(struct table *t, const struct table_place *p, uint32_t *ret_
 		    struct ckpt_err *err);
 /* Room for so many more, where their number is known: nothing is copied while they come. -ENOMEM. */
 int table_reserve(struct table *t, uint64_t ntensor, uint64_t npiece);
+/* Sets numel. -EOVERFLOW: the shape has more than 2^63 - 1 bytes, or values (dtype_values). */
+int table_shape_count(struct table_tensor *x);
 /* For readers of files, where many tensors have one name's bytes: component, name and of are not
  * copied but must live in t->arena. */
 int table_put_tensor(struct table *t, const struct table_tensor *x, uint32_t *ret_id,

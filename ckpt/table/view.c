@@ -7,6 +7,7 @@
  * A tensor is an item on the way: its declaration and its pieces. Rules replace items by others;
  * only at the end all that is left becomes a table.
  */
+#include "ckpt/base/dtype.h"
 #include "ckpt/base/util.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/view_parse.h"
@@ -212,6 +213,21 @@ static int dim_of(struct making *k, const struct item *y, uint32_t ndim, uint32_
 			      k->rule->dim);
 	*ret = (uint32_t)d;
 	return 0;
+}
+
+/* An element of some dtypes is several values of the last dimension (dtype_values). */
+static uint64_t values_of(const struct item *y, uint32_t d)
+{
+	return d + 1 == y->x.ndim ? dtype_values(y->x.dtype) : 1;
+}
+
+/* Where another dimension would become the last one. */
+static int refuse_packed(struct making *k, const struct item *y)
+{
+	return refuse(k,
+		      "%s is %s, of which a byte is %u values of the last dimension: that one must "
+		      "stay the last",
+		      LABEL(y), dtype_name(y->x.dtype), dtype_values(y->x.dtype));
 }
 
 /* --- layouts --- */
@@ -433,14 +449,11 @@ static int piece_turn(struct making *k, const struct table_piece *p, const uint6
 
 static int set_shape(struct making *k, const uint64_t *shape, uint32_t ndim, struct item *y)
 {
-	uint64_t bytes;
-
 	y->x.ndim = ndim;
 	y->x.shape = arena_dup(&k->t->arena, shape, ndim * sizeof *shape);
 	if (!y->x.shape)
 		return -ENOMEM;
-	if (shape_numel(ndim, shape, &y->x.numel) < 0 ||
-	    ckpt_mul(y->x.numel, y->x.elem_bytes, &bytes) < 0 || bytes > INT64_MAX)
+	if (table_shape_count(&y->x) < 0)
 		return refuse(k, "%s would have more than 2^63 - 1 bytes", LABEL(y));
 	return 0;
 }
@@ -559,6 +572,8 @@ static int join(struct making *k, struct item *const *part, uint32_t n, bool sta
 					       LABEL(a), a->x.ndim)
 				      : dim_of(k, a, ndim, &d);
 
+	if (!rc && stack && d + 1 == ndim && dtype_values(a->x.dtype) > 1)
+		rc = refuse_packed(k, a);
 	for (uint32_t i = 0; i < n && rc != -ENOMEM && (!rc || i); i++) {
 		int bad = i ? joins(k, a, part[i], d, stack) : 0;
 
@@ -592,6 +607,8 @@ static int turn(struct making *k, struct item *y)
 
 	if (n != k->rule->n)
 		return refuse(k, "%s has %u dimensions, the rule has %u", LABEL(y), n, k->rule->n);
+	if (n && dims[n - 1] != n - 1 && dtype_values(y->x.dtype) > 1)
+		return refuse_packed(k, y);
 	for (uint32_t i = 0; i < n; i++) {
 		to[dims[i]] = i;
 		shape[i] = y->x.shape[dims[i]];
@@ -711,9 +728,11 @@ static int add_more(struct making *k)
 static int count_parts(struct making *k, const struct item *y, uint32_t d, uint32_t *ret)
 {
 	const struct view_rule *r = k->rule;
-	uint64_t extent = y->x.shape[d], sum = 0;
+	uint64_t values = values_of(y, d), extent = y->x.shape[d] * values, sum = 0;
 
 	if (r->verb == VIEW_UNSTACK) {
+		if (values > 1)
+			return refuse_packed(k, y);
 		if (!r->dst_numbers && extent != r->ndst)
 			return refuse(k, "%s has %llu indices in dim %d, but there are %u names",
 				      LABEL(y), (unsigned long long)extent, r->dim, r->ndst);
@@ -729,9 +748,22 @@ static int count_parts(struct making *k, const struct item *y, uint32_t d, uint3
 	if (!r->n && extent % r->ndst)
 		return refuse(k, "%s: %llu indices in dim %d are not %u equal parts; write sizes",
 			      LABEL(y), (unsigned long long)extent, r->dim, r->ndst);
+	if (!r->n && extent / r->ndst % values)
+		return refuse(k,
+			      "%s: %u equal parts of dim %d would end inside of a byte of %llu "
+			      "values; write sizes",
+			      LABEL(y), r->ndst, r->dim, (unsigned long long)values);
 	for (uint32_t i = 0; i < r->n; i++)
 		if (ckpt_add(sum, r->number[i], &sum) < 0)
 			sum = UINT64_MAX;
+	for (uint32_t i = 0; i < r->n; i++)
+		if (r->number[i] % values)
+			return refuse(k,
+				      "%s: size %llu of dim %d ends inside of a byte of %llu "
+				      "values; %s needs multiples of %llu",
+				      LABEL(y), (unsigned long long)r->number[i], r->dim,
+				      (unsigned long long)values, dtype_name(y->x.dtype),
+				      (unsigned long long)values);
 	if (r->n && sum != extent)
 		return refuse(k, "%s has %llu indices in dim %d, the sizes are %llu together",
 			      LABEL(y), (unsigned long long)extent, r->dim,
@@ -750,7 +782,9 @@ static int cut_item(struct making *k, const struct item *from, const struct view
 
 	rc = rc ? rc : count_parts(k, from, d, &n);
 	for (uint32_t i = 0; i < n && !rc; i++) {
-		uint64_t hi = lo + (drop ? 1 : r->n ? r->number[i] : from->x.shape[d] / n);
+		uint64_t hi = lo + (drop   ? 1
+				    : r->n ? r->number[i] / values_of(from, d)
+					   : from->x.shape[d] / n);
 		struct item *y = item_add(&k->more);
 
 		if (!y)

@@ -37,6 +37,9 @@
  * the first '/'. Refused are two tensors of one name, a part that is used twice, and parts of other
  * types, roles, classes or shapes. Blobs are only renamed: no other pattern matches them.
  *
+ * An element of F4 is a byte of two values, side by side in the last dimension. Rules count values:
+ * sizes along the last dimension are even, and no rule makes another dimension the last.
+ *
  * What stays of a tensor: dtype, role, class. Its layout, where it still says what the pieces are:
  * renamed, turned (tensor dimensions permuted), cut or joined along a dimension that nothing shards
  * (parts of one layout); else none, but for PARTIALs, without which pieces mean something else

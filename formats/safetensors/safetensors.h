@@ -12,8 +12,9 @@
  *				count from here. The file ends where the last one ends.
  *
  * Order: dtype descending as the reference counts them (U64, I64, F64, C64, F32, U32, I32, BF16,
- * F16, U16, I16, F8_E8M0, F8_E4M3, F8_E5M2, I8, U8, BOOL), so that each element is aligned to its
- * size, then name ascending by its bytes. Names are unique UTF-8, and none is "__metadata__".
+ * F16, U16, I16, F8_E5M2FNUZ, F8_E4M3FNUZ, F8_E8M0, F8_E4M3, F8_E5M2, I8, U8, F4, BOOL), so that each
+ * element is aligned to its size, then name ascending by its bytes. In the header the shape of F4 counts
+ * values of 4 bits, so its last dimension is twice ours. Names are unique UTF-8, and none is "__metadata__".
  *
  * Pure functions, any thread.
  */
@@ -30,8 +31,8 @@ struct safetensors_tensor {
 	const char *name;
 	uint32_t dtype; /* enum ckpt_dtype */
 	uint32_t ndim;
-	const uint64_t *shape;
-	uint64_t off, bytes; /* safetensors_make: where it lies in the file */
+	const uint64_t *shape; /* in elements: of F4 bytes */
+	uint64_t off, bytes;   /* safetensors_make: where it lies in the file */
 };
 
 struct safetensors_meta {
@@ -43,7 +44,7 @@ struct safetensors_head {
 	uint64_t len, file_bytes;
 };
 
-/* Can the format say it? (It has no C128.) */
+/* Can the format say it? (It has no C32 and no C128.) */
 bool safetensors_dtype(uint32_t dtype);
 
 /*

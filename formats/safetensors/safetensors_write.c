@@ -15,11 +15,11 @@
 
 /* The reference's rank of each dtype; 0: the format has no such thing. */
 static const uint8_t order[] = {
-	[CKPT_BOOL] = 1,    [CKPT_U8] = 2,	[CKPT_I8] = 3,	 [CKPT_F8_E5M2] = 4,
-	[CKPT_F8_E4M3] = 5, [CKPT_F8_E8M0] = 6, [CKPT_I16] = 7,	 [CKPT_U16] = 8,
-	[CKPT_F16] = 9,	    [CKPT_BF16] = 10,	[CKPT_I32] = 11, [CKPT_U32] = 12,
-	[CKPT_F32] = 13,    [CKPT_C64] = 14,	[CKPT_F64] = 15, [CKPT_I64] = 16,
-	[CKPT_U64] = 17,
+	[CKPT_BOOL] = 1,	[CKPT_F4] = 2,	    [CKPT_U8] = 3,	[CKPT_I8] = 4,
+	[CKPT_F8_E5M2] = 5,	[CKPT_F8_E4M3] = 6, [CKPT_F8_E8M0] = 7, [CKPT_F8_E4M3FNUZ] = 8,
+	[CKPT_F8_E5M2FNUZ] = 9, [CKPT_I16] = 10,    [CKPT_U16] = 11,	[CKPT_F16] = 12,
+	[CKPT_BF16] = 13,	[CKPT_I32] = 14,    [CKPT_U32] = 15,	[CKPT_F32] = 16,
+	[CKPT_C64] = 17,	[CKPT_F64] = 18,    [CKPT_I64] = 19,	[CKPT_U64] = 20,
 };
 
 bool safetensors_dtype(uint32_t dtype)
@@ -129,6 +129,9 @@ static void check(struct safetensors_tensor *x, struct ckpt_errlist *list)
 	if (!safetensors_dtype(x->dtype))
 		ckpt_errlist_add(list, "tensor %s: the format has no dtype %s", buf,
 				 dtype_name(x->dtype));
+	else if (dtype_values(x->dtype) > 1 && !x->ndim)
+		ckpt_errlist_add(list, "tensor %s: %s without a dimension is half a byte", buf,
+				 dtype_name(x->dtype));
 	else if (shape_numel(x->ndim, x->shape, &numel) ||
 		 ckpt_mul(numel, dtype_bytes(x->dtype), &x->bytes) || x->bytes > INT64_MAX)
 		ckpt_errlist_add(list, "tensor %s: its size does not fit into 63 bits", buf);
@@ -191,7 +194,7 @@ static void put_tensor(struct text *t, const struct safetensors_tensor *x, uint6
 	put_text(t, "\",\"shape\":[");
 	for (uint32_t d = 0; d < x->ndim; d++) {
 		put(t, ",", d != 0);
-		put_number(t, x->shape[d]);
+		put_number(t, x->shape[d] * (d + 1 == x->ndim ? dtype_values(x->dtype) : 1));
 	}
 	put_text(t, "],\"data_offsets\":[");
 	put_number(t, at);

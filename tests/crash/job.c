@@ -176,7 +176,7 @@ void mark(uint64_t step, enum store_mark_kind kind, const char *name)
 
 void listed(const struct store *by, bool seq, char text[200])
 {
-	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n' };
+	static const char letter[] = { 0, 'c', 'a', 'd', 'q', 'm', 'n', 'o' };
 	cleanup_free struct store_step *st = NULL;
 	char why[CRASH_WHY];
 	size_t used = 0;

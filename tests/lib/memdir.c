@@ -144,6 +144,7 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 
 		sample_piece(opts->seed, ret_table, p, opts->step, raw + p->off);
 		p->fp = memdir_fingerprint(ret_table, p, raw + p->off);
+		p->fp_known = true;
 	}
 	r = native_part_chunks(ret_table, &chunk, &nchunk, &data_end, NULL);
 	assert(!r);
@@ -152,8 +153,11 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 			continue;
 		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 	}
-	*ret_part = (struct native_part)ROW(.rank = rank, .raw_bytes = ret_table->place[0].bytes,
+	*ret_part = (struct native_part)ROW(.rank = rank, .step = info->step,
+					    .generation = info->generation,
+					    .raw_bytes = ret_table->place[0].bytes,
 					    .table = ret_table);
+	native_part_uuid(info, rank, ret_part->uuid);
 	snprintf(ret_part->name, sizeof ret_part->name, "w%04u-%08x-%03u.part", rank,
 		 (uint32_t)opts->seed, 0u);
 	native_part_head(info, rank, &head);
@@ -224,10 +228,40 @@ static void memdir_head_sign(uint8_t *block)
 	memcpy(block + CONTAINER_BLOCK - 16, h.b, 16);
 }
 
+static struct ck_sect *memdir_row(struct memdir_file *f, uint32_t kind)
+{
+	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
+
+	for (uint32_t i = 0; i < le32_get(t->nsect) && i < CONTAINER_SECT_MAX; i++)
+		if (le32_get(t->sect[i].kind) == kind)
+			return &t->sect[i];
+	return NULL;
+}
+
+/* Where f names a part of this name, among its sources or parts, the hash becomes this one. */
+static bool memdir_names(struct memdir_file *f, uint32_t kind, const char *name, struct hash128 h)
+{
+	const struct ck_sect *s = memdir_row(f, kind), *strings = memdir_row(f, CK_STRINGS);
+	struct ck_part *rec = memdir_section(f, kind);
+	const char *string = memdir_section(f, CK_STRINGS);
+	bool found = false;
+
+	for (uint64_t i = 0; rec && strings && i < le64_get(s->len) / sizeof *rec; i++) {
+		uint32_t at = le32_get(rec[i].name);
+
+		if (at >= le64_get(strings->len) || strcmp(string + at, name) != 0)
+			continue;
+		memcpy(rec[i].root, h.b, sizeof rec[i].root);
+		found = true;
+	}
+	return found;
+}
+
 void memdir_sign(struct memdir *d, struct memdir_file *f)
 {
 	struct ck_tail *t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-	uint32_t n = le32_get(t->nsect), rank = (uint32_t)strtoul(f->name + 1, NULL, 10);
+	uint32_t n = le32_get(t->nsect);
+	struct memdir_file *m = memdir_find(d, NATIVE_MANIFEST);
 	struct hash128 h;
 
 	memdir_head_sign(f->bytes);
@@ -240,16 +274,15 @@ void memdir_sign(struct memdir *d, struct memdir_file *f)
 		memcpy(t->sect[i].hash, h.b, 16);
 	}
 	memdir_head_sign((uint8_t *)t);
-	if (!strcmp(f->name, NATIVE_MANIFEST))
+	if (f == m)
 		return;
 	h = hash128(t, CONTAINER_BLOCK);
-	f = memdir_find(d, NATIVE_MANIFEST);
-	t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
-	for (uint32_t i = 0; i < le32_get(t->nsect); i++)
-		if (le32_get(t->sect[i].kind) == CK_PARTS)
-			memcpy(((struct ck_part *)(f->bytes + le64_get(t->sect[i].off)))[rank].root,
-			       h.b, 16);
-	memdir_sign(d, f);
+	(void)memdir_names(m, CK_PARTS, f->name, h);
+	for (uint32_t i = 0; i < d->n; i++) /* the main parts that name it */
+		if (&d->file[i] != f && &d->file[i] != m &&
+		    memdir_names(&d->file[i], CK_SOURCES, f->name, h))
+			memdir_sign(d, &d->file[i]);
+	memdir_sign(d, m);
 }
 
 void *memdir_section(struct memdir_file *f, uint32_t kind)

@@ -307,6 +307,48 @@ TEST(a_header_of_unknown_kind_is_refused)
 	}
 }
 
+TEST(a_header_before_0_2_is_older_and_one_that_asks_for_more_is_not)
+{
+	static const struct {
+		uint16_t major, minor;
+		uint64_t incompat;
+		bool older;
+	} x[] = {
+		{ 0, 0, 0, true },
+		{ 0, 1, 0, true },
+		{ 0, 2, 0, true },
+		{ 0, 9, 0, true },
+		{ 0, 0, CONTAINER_V02, true },
+		{ 0, 1, CONTAINER_V02, true },
+		{ 0, 2, CONTAINER_V02, false },
+		{ 0, 3, CONTAINER_V02, false },
+		{ 0, 0, CONTAINER_TESTED, false },
+		{ 0, 0, 2, false },
+		{ 0, 2, CONTAINER_V02 | 4, false },
+		{ 1, 0, 0, false },
+	};
+	cleanup_free struct ck_head *h = malloc(sizeof *h);
+	struct hash128 self;
+
+	for (uint32_t i = 0; i < ARRAY_LEN(x); i++) {
+		*h = (struct ck_head){ .magic = CONTAINER_HEAD_MAGIC,
+				       .major = le16_of(x[i].major),
+				       .minor = le16_of(x[i].minor),
+				       .incompat = le64_of(x[i].incompat) };
+		self = hash128(h, offsetof(struct ck_head, self));
+		memcpy(h->self, self.b, sizeof h->self);
+		if (container_is_older(h) != x[i].older)
+			fail_msg("%u.%u, %#" PRIx64, x[i].major, x[i].minor, x[i].incompat);
+		h->step = le64_of(1); /* damaged */
+		assert_false(container_is_older(h));
+		h->step = le64_of(0);
+		h->magic[0] ^= 1;
+		self = hash128(h, offsetof(struct ck_head, self));
+		memcpy(h->self, self.b, sizeof h->self);
+		assert_false(container_is_older(h));
+	}
+}
+
 TEST(header_and_trailer_of_different_files_do_not_match)
 {
 	cleanup_file struct file f = sample(CONTAINER_MANIFEST);

@@ -177,16 +177,26 @@ TEST(standard_error_gets_time_level_and_line_in_one_write)
 
 TEST(every_element_type_has_a_size_and_finds_its_name)
 {
-	for (uint32_t d = CKPT_BOOL; d <= CKPT_C128; d++) {
+	for (uint32_t d = CKPT_BOOL; d <= CKPT_F4; d++) {
 		assert_true(dtype_bytes(d) >= 1 && dtype_bytes(d) <= 16);
 		assert_int_equal(dtype_of_name(dtype_name(d)), d);
 	}
 	assert_int_equal(dtype_bytes(CKPT_BF16), 2);
 	assert_int_equal(dtype_bytes(CKPT_C64), 8);
 	assert_int_equal(dtype_bytes(CKPT_C128), 16);
+	assert_int_equal(dtype_bytes(CKPT_C32), 4);
+	assert_int_equal(dtype_bytes(CKPT_F4), 1);
+	/* The numbers are on disk. */
+	assert_int_equal(CKPT_C128, 18);
+	assert_int_equal(CKPT_C32, 19);
+	assert_int_equal(CKPT_F8_E4M3FNUZ, 20);
+	assert_int_equal(CKPT_F8_E5M2FNUZ, 21);
+	assert_int_equal(CKPT_F4, 22);
+	for (uint32_t d = 0; d <= CKPT_F4; d++)
+		assert_int_equal(dtype_values(d), d == CKPT_F4 ? 2 : 1);
 	assert_string_equal(dtype_name(CKPT_F8_E4M3), "F8_E4M3");
 	assert_int_equal(dtype_bytes(0), 0);
-	assert_int_equal(dtype_bytes(CKPT_C128 + 1), 0);
+	assert_int_equal(dtype_bytes(CKPT_F4 + 1), 0);
 	assert_int_equal(dtype_bytes(UINT32_MAX), 0);
 	assert_string_equal(dtype_name(0), "?");
 	assert_int_equal(dtype_of_name("BF17"), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_base_hash.c - the three sums and the bulk copy. The hash128 vectors come from python-xxhash
+ * test_base_hash.c - the two sums and the bulk copy. The hash128 vectors come from python-xxhash
  * 4.1.0 (library 0.8.4), the fingerprint's from a separate program in Python.
  */
 #include "ckpt/base/copy.h"
@@ -162,30 +162,6 @@ TEST(all_instruction_sets_give_the_same_bits)
 	hash_force_isa(NULL);
 }
 
-TEST(both_sums_in_one_pass_are_those_of_two_however_it_is_cut)
-{
-	print_message("seed %llu\n", (unsigned long long)seed);
-	for (int round = 0; round < 300; round++) {
-		size_t n = rnd() % (round % 8 ? 20000 : 200000), skew = rnd() % 65, len;
-		cleanup_free uint8_t *p = noise(skew + n);
-		struct hash128 want = hash128(p + skew, n), h;
-		uint32_t crc = crc32c(0, p + skew, n), got;
-		struct chunk_sums sums;
-
-		if (hash_force_isa(isas[(size_t)round % ARRAY_LEN(isas)]) < 0)
-			hash_force_isa(NULL);
-		chunk_sums_begin(&sums);
-		for (size_t at = 0; at < n; at += len) {
-			len = rnd() % 5 ? MIN(n - at, 1 + rnd() % 9000) : n - at;
-			chunk_sums_add(&sums, p + skew + at, len);
-		}
-		h = chunk_sums_end(&sums, &got);
-		assert_int_equal(got, crc);
-		assert_memory_equal(h.b, want.b, sizeof h.b);
-	}
-	hash_force_isa(NULL);
-}
-
 TEST(the_fingerprint_of_the_pieces_adds_up_to_that_of_the_whole)
 {
 	print_message("seed %llu\n", (unsigned long long)seed);
@@ -241,42 +217,6 @@ TEST(only_known_instruction_sets_can_be_forced)
 		print_message("%s: %s\n", isas[s],
 			      hash_force_isa(isas[s]) ? "this machine lacks it" : "tested");
 	hash_force_isa(NULL);
-}
-
-TEST(crc32c_equals_the_iscsi_vectors)
-{
-	uint8_t b[32];
-
-	assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283);
-	assert_int_equal(crc32c(0, "", 0), 0);
-	memset(b, 0, sizeof b); /* RFC 3720, B.4 */
-	assert_int_equal(crc32c(0, b, sizeof b), 0x8a9136aa);
-	memset(b, 0xff, sizeof b);
-	assert_int_equal(crc32c(0, b, sizeof b), 0x62a8ab43);
-	for (size_t i = 0; i < sizeof b; i++)
-		b[i] = (uint8_t)i;
-	assert_int_equal(crc32c(0, b, sizeof b), 0x46dd794e);
-	for (size_t i = 0; i < sizeof b; i++)
-		b[i] = (uint8_t)(31 - i);
-	assert_int_equal(crc32c(0, b, sizeof b), 0x113fdb5c);
-}
-
-TEST(crc32c_of_the_pieces_chains_to_that_of_the_whole)
-{
-	print_message("seed %llu\n", (unsigned long long)seed);
-	for (int round = 0; round < 300; round++) {
-		size_t n = rnd() % 5000, cut = n ? rnd() % n : 0;
-		cleanup_free uint8_t *p = noise(n);
-		uint32_t slow = ~0u;
-
-		for (size_t i = 0; i < n; i++) {
-			slow ^= p[i];
-			for (int k = 0; k < 8; k++)
-				slow = slow >> 1 ^ (slow & 1 ? 0x82f63b78 : 0);
-		}
-		assert_int_equal(crc32c(0, p, n), ~slow);
-		assert_int_equal(crc32c(crc32c(0, p, cut), p + cut, n - cut), ~slow);
-	}
 }
 
 TEST(copy_stream_copies_every_byte_and_no_other)

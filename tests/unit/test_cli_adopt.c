@@ -341,7 +341,7 @@ static void make_newer(const char *path)
 	int fd = open(path, O_RDWR);
 
 	assert_int_equal(pread(fd, head, sizeof *head, 0), sizeof *head);
-	head->incompat = le64_of(1);
+	head->incompat = le64_of(CONTAINER_TESTED);
 	self = hash128(head, offsetof(struct ck_head, self));
 	memcpy(head->self, self.b, sizeof head->self);
 	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);

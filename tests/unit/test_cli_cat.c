@@ -250,10 +250,10 @@ TEST(small_floats_follow_their_definition)
 	static const struct {
 		uint32_t dtype;
 		int nexponent, nmantissa, bias;
-	} kinds[] = { { CKPT_F8_E4M3, 4, 3, 7 },
-		      { CKPT_F8_E5M2, 5, 2, 15 },
-		      { CKPT_F16, 5, 10, 15 },
-		      { CKPT_BF16, 8, 7, 127 } };
+	} kinds[] = { { CKPT_F8_E4M3, 4, 3, 7 },     { CKPT_F8_E5M2, 5, 2, 15 },
+		      { CKPT_F16, 5, 10, 15 },	     { CKPT_BF16, 8, 7, 127 },
+		      { CKPT_F8_E4M3FNUZ, 4, 3, 8 }, { CKPT_F8_E5M2FNUZ, 5, 2, 16 },
+		      { CKPT_F4, 2, 1, 1 } };
 
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
 		int nm = kinds[k].nmantissa, ne = kinds[k].nexponent;
@@ -264,7 +264,12 @@ TEST(small_floats_follow_their_definition)
 			double want = e ? (1 + m / (1 << nm)) * pow(2, e - kinds[k].bias)
 					: m / (1 << nm) * pow(2, 1 - kinds[k].bias);
 
-			if (e == (1 << ne) - 1 && kinds[k].dtype != CKPT_F8_E4M3)
+			bool fnuz = kinds[k].dtype == CKPT_F8_E4M3FNUZ ||
+				    kinds[k].dtype == CKPT_F8_E5M2FNUZ;
+
+			if (fnuz || kinds[k].dtype == CKPT_F4)
+				want = fnuz && v == 0x80 ? NAN : want;
+			else if (e == (1 << ne) - 1 && kinds[k].dtype != CKPT_F8_E4M3)
 				want = m != 0 ? NAN : INFINITY;
 			else if (kinds[k].dtype == CKPT_F8_E4M3 && (v & 0x7f) == 0x7f)
 				want = NAN;
@@ -276,16 +281,52 @@ TEST(small_floats_follow_their_definition)
 	}
 }
 
+/* Largest and smallest numbers of the formats' papers, and all of F4. */
+TEST(new_small_floats_have_the_published_ends)
+{
+	static const double f4[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
+	uint8_t value[4];
+	double z[2];
+
+	assert_true(real_of(CKPT_F8_E4M3FNUZ, 0x7f) == 240);
+	assert_true(real_of(CKPT_F8_E4M3FNUZ, 0xff) == -240);
+	assert_true(real_of(CKPT_F8_E4M3FNUZ, 0x01) == 0x1p-10);
+	assert_true(real_of(CKPT_F8_E4M3FNUZ, 0x40) == 1);
+	assert_true(real_of(CKPT_F8_E5M2FNUZ, 0x7f) == 57344);
+	assert_true(real_of(CKPT_F8_E5M2FNUZ, 0x01) == 0x1p-17);
+	assert_true(real_of(CKPT_F8_E5M2FNUZ, 0x40) == 1);
+	for (uint32_t v = 0; v < 8; v++) {
+		assert_true(real_of(CKPT_F4, v) == f4[v]);
+		assert_true(real_of(CKPT_F4, v + 8) == -f4[v]);
+	}
+	element_unpack((const uint8_t *)"\x27\xf1", 2, value);
+	assert_memory_equal(value, "\x07\x02\x01\x0f", 4);
+	/* C32 is two F16, whatever they are; nothing here is slower than all 65536 of them. */
+	for (uint32_t v = 0; v < 65536; v++) {
+		uint32_t w = v * 40503u & 0xffff;
+		const uint8_t p[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)w,
+				       (uint8_t)(w >> 8) };
+		double re = real_of(CKPT_F16, v), im = real_of(CKPT_F16, w);
+
+		element_reals(CKPT_C32, p, 1, z);
+		assert_memory_equal(&z[0], &re, sizeof re);
+		assert_memory_equal(&z[1], &im, sizeof im);
+	}
+}
+
 /* What is printed is nearer to its element than to any other, and no digit too long. */
 TEST(an_element_as_text_is_that_element)
 {
-	static const uint32_t dtypes[] = { CKPT_F8_E4M3, CKPT_F8_E5M2, CKPT_F8_E8M0, CKPT_F16,
-					   CKPT_BF16 };
+	static const uint32_t dtypes[] = { CKPT_F8_E4M3,     CKPT_F8_E5M2, CKPT_F8_E8M0,
+					   CKPT_F16,	     CKPT_BF16,	   CKPT_F8_E4M3FNUZ,
+					   CKPT_F8_E5M2FNUZ, CKPT_F4 };
 	char buf[ELEMENT_BYTES];
 	uint8_t p[16];
 
 	for (size_t k = 0; k < ARRAY_LEN(dtypes); k++) {
 		uint32_t n = dtype_bytes(dtypes[k]) == 1 ? 256 : 65536;
+
+		n = dtypes[k] == CKPT_F4 ? 16 : n;
 
 		for (uint32_t v = 0; v < n; v++) {
 			double x = real_of(dtypes[k], v), y;
@@ -322,7 +363,37 @@ TEST(an_element_as_text_is_that_element)
 	assert_string_equal(element_print(CKPT_U64, p, 0, buf), "9223372036854775808");
 	memcpy(p, (float[]){ 1.5f, -2 }, 8);
 	assert_string_equal(element_print(CKPT_C64, p, 0, buf), "1.5-2j");
+	memcpy(p, (uint16_t[]){ 0x3e00, 0xfc00 }, 4);
+	assert_string_equal(element_print(CKPT_C32, p, 0, buf), "1.5-infj");
 	assert_string_equal(element_print(CKPT_BOOL, (const uint8_t *)"\1", 0, buf), "True");
+}
+
+/* --- F4 --- */
+
+TEST(a_slice_of_values_that_share_a_byte_ends_between_bytes)
+{
+	const uint64_t shape[] = { 3, 8 };
+	struct slice s, x;
+	struct ckpt_err err;
+
+	assert_int_equal(slice_parse("1,2:6", 2, shape, &s, NULL), 0);
+	assert_int_equal(slice_pack("1,2:6", &s, 2, &x, &err), 0);
+	assert_true(x.start[0] == 1 && x.count[0] == 1 && x.start[1] == 1 && x.count[1] == 2);
+	assert_true(x.nshape == 1 && x.shape[0] == 2 && x.numel == 2);
+	assert_true(s.shape[0] == 4 && s.numel == 4);
+	assert_int_equal(slice_parse("1,2:6", 2, shape, &s, NULL), 0);
+	assert_int_equal(slice_pack("1,2:6", &s, 1, &x, &err), 0);
+	assert_memory_equal(&x, &s, sizeof s);
+	for (int i = 0; i < 4; i++) {
+		static const char *const odd[] = { ":,1:4", ":,2:5", ":,2", "0,-1" };
+
+		assert_int_equal(slice_parse(odd[i], 2, shape, &s, NULL), 0);
+		assert_int_equal(slice_pack(odd[i], &s, 2, &x, &err), -EINVAL);
+		assert_non_null(strstr(err.msg, "multiples of 2"));
+		assert_non_null(strstr(err.msg, odd[i]));
+	}
+	assert_int_equal(slice_parse(":,3:3", 2, shape, &s, NULL), 0);
+	assert_int_equal(slice_pack(":,3:3", &s, 2, &x, &err), -EINVAL);
 }
 
 /* --- .npy --- */
@@ -370,7 +441,7 @@ TEST(every_dtype_has_a_npy_header_of_64_bytes_each)
 						UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
 	uint8_t head[NPY_HEADER_MAX];
 
-	for (uint32_t t = CKPT_BOOL; t <= CKPT_C128; t++)
+	for (uint32_t t = CKPT_BOOL; t <= CKPT_F4; t++)
 		for (uint32_t d = 0; d <= CKPT_DIMS_MAX; d++) {
 			uint32_t n = npy_header(t, d, shape, head);
 
@@ -576,21 +647,25 @@ TEST(statistics_are_what_one_by_one_gives)
 
 TEST(tally_is_right_for_every_dtype)
 {
-	uint8_t *p = malloc(16 * 5000);
+	uint8_t *p = malloc(16 * 5000), value[10000];
 
 	random_state = 99;
 	for (uint32_t i = 0; i < 16 * 5000; i++)
 		p[i] = (uint8_t)rnd(256);
-	for (uint32_t dtype = CKPT_BOOL; dtype <= CKPT_C128; dtype++) {
-		struct naive want = naive_of(dtype, p, 5000);
+	for (uint32_t dtype = CKPT_BOOL; dtype <= CKPT_F4; dtype++) {
+		uint32_t values = dtype_values(dtype);
+		struct naive want;
 		struct tally t;
 
+		if (values > 1)
+			element_unpack(p, 5000, value);
+		want = naive_of(dtype, values > 1 ? value : p, 5000ul * values);
 		tally_begin(&t, dtype);
 		for (uint64_t at = 0, n; at < 5000; at += n) {
 			n = MIN(UINT64_C(1) + rnd(2000), 5000 - at);
 			tally_add(&t, p + at * dtype_bytes(dtype), n);
 		}
-		assert_int_equal(t.count, 5000);
+		assert_int_equal(t.count, 5000 * values);
 		assert_int_equal(t.finite, want.finite);
 		assert_int_equal(t.finite + t.nan + t.inf + t.neg_inf, t.count);
 		assert_int_equal(t.zeros, want.zeros);
@@ -667,7 +742,13 @@ TEST(a_preview_of_any_shape_is_small)
 			shape[d] = rnd(3) ? rnd(12) : rnd(1u << 30);
 			all = all > 1u << 20 ? all : all * shape[d];
 		}
-		preview_choose(ndim, shape, &p);
+		uint32_t grain = ndim && shape[ndim - 1] % 2 == 0 ? 2 : 1;
+
+		preview_choose(ndim, shape, grain, &p);
+		if (ndim) {
+			assert_int_equal(p.head[ndim - 1] % grain, 0);
+			assert_int_equal(p.tail[ndim - 1] % grain, 0);
+		}
 		assert_true(p.numel <= PREVIEW_MAX);
 		assert_true(all > PREVIEW_ALL || all == 0 || p.numel == all);
 		for (uint32_t d = 0; d < ndim; d++) {

@@ -355,6 +355,35 @@ TEST(the_first_difference_is_the_lowest_index_in_any_order)
 	assert_int_equal(x.first[1], 4);
 }
 
+/* Bytes of F4 are two elements each, and the second half of a byte is the later one. */
+TEST(halves_of_a_byte_are_compared_one_by_one)
+{
+	const uint64_t shape[] = { 3, 700 };
+	const struct run rows = { .start = 0, .len = 3, .stride = 3, .count = 1 },
+			 half = { .start = 350, .len = 350, .stride = 350, .count = 1 };
+	const struct indices dim[2] = { { 1, 3, &rows }, { 1, 350, &half } };
+	const struct indexset set = { .ndim = 2, .numel = 1050, .dim = dim };
+	uint8_t a[1050] = { 0 }, b[1050] = { 0 };
+	struct compare x;
+
+	a[351] = 0x08; /* 0 and -0: bits alone */
+	a[352] = 0x30;
+	b[352] = 0x71; /* 0.5 and 4.5 more */
+	compare_begin(&x, CKPT_F4, CKPT_F4, 2, shape);
+	compare_add(&x, &set, a, b);
+	assert_int_equal(x.count, 2100);
+	assert_int_equal(x.bits, 3);
+	assert_int_equal(x.values, 2);
+	assert_true(x.max_delta == 4.5);
+	assert_int_equal(x.first[0], 1);
+	assert_int_equal(x.first[1], 702);
+	assert_int_equal(x.first_at, 1400 + 702);
+	a[351] = 0x80;
+	compare_begin(&x, CKPT_F4, CKPT_F4, 2, shape);
+	compare_add(&x, &set, a, b);
+	assert_int_equal(x.first[1], 703);
+}
+
 /* --- what goes wrong --- */
 
 TEST(both_failures_are_told)

@@ -102,7 +102,7 @@ static void expect(const char *mesh, const uint64_t *shape, const struct cut *cu
 	char line[300];
 
 	rig_make(&r, mesh, shape, cut);
-	assert_string_equal(map_sentence(r.m, 4, line, sizeof line), want_sentence);
+	assert_string_equal(map_sentence(r.m, 32, line, sizeof line), want_sentence);
 	expect_on(&narrow, &r, want);
 	rig_free(&r);
 }
@@ -322,7 +322,7 @@ TEST(of_many_dimensions_those_that_are_cut_are_drawn)
 	rig_make(&r, "a=2,b=2,c=2", SHAPE(8, 5, 4), CUTS({ 0, 0, 0 }, { 1, 1, 0 }, { 2, 2, 0 }));
 	assert_string_equal(map_axes(r.m, line, sizeof line),
 			    "down: dimension 0, across: dimension 1; at index 0 of: 2");
-	assert_string_equal(map_sentence(r.m, 1, line, sizeof line),
+	assert_string_equal(map_sentence(r.m, 8, line, sizeof line),
 			    "on average every element is held once, in 8 blocks of 16 B to 24 B");
 	rig_free(&r);
 }
@@ -367,7 +367,7 @@ TEST(borders_are_where_holders_change_and_gaps_and_overlaps_are_told)
 				  " 4 +---------------+---------------+---------------+\n"
 				  "  -: held by no rank\n");
 	assert_string_equal(
-		map_sentence(m, 1, line, sizeof line),
+		map_sentence(m, 8, line, sizeof line),
 		"some elements are held by no rank, others by up to 2 ranks, in 4 blocks of 6 B "
 		"to 18 B");
 	map_free(m);

@@ -239,6 +239,11 @@ TEST(every_pointer_may_be_null_and_nothing_crashes)
 		t.component = NULL;
 		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
 		t = tensor;
+		t.dtype = CKPT_F4;
+		t.ndim = 0;
+		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, &err_), -EINVAL);
+		assert_non_null(strstr(err_.msg, "a tensor of F4 needs a dimension"));
+		t = tensor;
 		t.shape = NULL;
 		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
 		t = tensor;

@@ -7,6 +7,7 @@
 
 #include "formats/native/native.h"
 #include "tests/lib/host.h"
+#include "tests/lib/older.h"
 #include "tests/lib/unit.h"
 #include <stdatomic.h>
 
@@ -129,7 +130,7 @@ static void make_newer(const char *dir)
 	snprintf(path, sizeof path, "%s/MANIFEST", dir);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	assert_int_equal(pread(fd, head, sizeof *head, 0), sizeof *head);
-	head->incompat = le64_of(1);
+	head->incompat = le64_of(CONTAINER_TESTED);
 	self = hash128(head, offsetof(struct ck_head, self));
 	memcpy(head->self, self.b, sizeof head->self);
 	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);
@@ -148,6 +149,25 @@ TEST(latest_stops_at_a_step_that_a_newer_version_wrote)
 	assert_int_equal(host_count(&H, "run", STORE_NEWER), 1);
 	assert_int_equal(host_count(&H, "run", STORE_QUARANTINED), 0);
 	assert_int_equal(restore("run", 12), 0);
+}
+
+/* Of the real ones the shapes are others: it is not looked at. */
+TEST(steps_of_an_older_version_are_refused_and_set_aside_by_who_begins_anew)
+{
+	assert_true(mkdir(H.store, 0700) == 0 || errno == EEXIST);
+	assert_true(older_store(H.store));
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(restore("demo", CKPT_LATEST), -EPROTONOSUPPORT);
+		assert_non_null(strstr(K.err.msg, "step-000000000030 has format 0.0 of ckptd 0.1; "
+						  "this program reads 0.2: use ckptd 0.1"));
+	}
+	assert_int_equal(restore("demo", 20), -EPROTONOSUPPORT);
+	assert_int_equal(host_count(&H, "demo", STORE_OLDER), 3);
+	assert_int_equal(host_count(&H, "demo", STORE_QUARANTINED), 0);
+	save_these("demo", (const uint64_t[]){ 8 }, 1);
+	assert_int_equal(host_count(&H, "demo", STORE_SET_ASIDE), 3);
+	assert_int_equal(host_count(&H, "demo", STORE_COMMITTED), 1);
+	assert_int_equal(restored("demo", CKPT_LATEST), 8);
 }
 
 /* At the n-th time that the daemon opens this directory two change places. */

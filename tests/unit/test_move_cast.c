@@ -160,5 +160,7 @@ TEST(rows_of_any_length_and_alignment_are_cast)
 		assert_int_equal(to[1 + 4 * n], 0x77);
 	}
 	assert_true(cast_known(CKPT_F32, CKPT_BF16) && cast_known(CKPT_F16, CKPT_F64));
+	for (uint32_t d = CKPT_C32; d <= CKPT_F4; d++)
+		assert_false(cast_known(d, CKPT_F32) || cast_known(CKPT_F32, d));
 	assert_false(cast_known(CKPT_F32, CKPT_I32) || cast_known(CKPT_F8_E4M3, CKPT_F32));
 }

@@ -134,8 +134,8 @@ static inline void forged_begin(struct forged *x, uint32_t n, const uint64_t *of
 			continue;
 		x->chunk[i] = (struct chunk)
 			ROW(.off = off[i], .stored_len = FORGED_BYTES, .raw_len = FORGED_BYTES,
-			    .raw_hash = hash128(x->raw + i * FORGED_BYTES, FORGED_BYTES),
-			    .stored_crc = crc32c(0, x->raw + i * FORGED_BYTES, FORGED_BYTES));
+			    .source = TABLE_NONE, .base = TABLE_NONE,
+			    .raw_hash = hash128(x->raw + i * FORGED_BYTES, FORGED_BYTES));
 		x->file.data_end = MAX(x->file.data_end, off[i] + FORGED_BYTES);
 	}
 	if (off)

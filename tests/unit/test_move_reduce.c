@@ -47,6 +47,8 @@ TEST(what_has_no_meaning_is_refused_with_a_sentence)
 		    { CKPT_SUM, CKPT_F8_E4M3, 1 }, { CKPT_MIN, CKPT_F8_E5M2, 1 },
 		    { CKPT_PRODUCT, CKPT_F8_E8M0, 1 }, { CKPT_MIN, CKPT_C64, 1 },
 		    { CKPT_MAX, CKPT_C128, 1 }, { CKPT_SUM, 0, 1 }, { CKPT_SUM, 99, 1 },
+		    { CKPT_SUM, CKPT_C32, 1 }, { CKPT_SUM, CKPT_F8_E4M3FNUZ, 1 },
+		    { CKPT_PRODUCT, CKPT_F8_E5M2FNUZ, 1 }, { CKPT_SUM, CKPT_F4, 1 },
 		    { CKPT_PRODUCT + 1, CKPT_F32, 1 });
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -109,7 +109,8 @@ TEST(every_record_has_the_offsets_that_are_written_down)
 	       F(ck_head, incompat), F(ck_head, ro_compat), F(ck_head, compat), F(ck_head, uuid),
 	       F(ck_head, job), F(ck_head, step), F(ck_head, generation), F(ck_head, wall_ns),
 	       F(ck_head, writer), F(ck_head, chunk_log2), F(ck_head, align_log2), F(ck_head, hash),
-	       F(ck_head, pad), F(ck_head, world), F(ck_head, zero), F(ck_head, self));
+	       F(ck_head, pad), F(ck_head, world), F(ck_head, part_kind), F(ck_head, checkpoint),
+	       F(ck_head, zero), F(ck_head, self));
 	RECORD(ck_tail, F(ck_tail, magic), F(ck_tail, file_bytes), F(ck_tail, data_end),
 	       F(ck_tail, nsect), F(ck_tail, zero), F(ck_tail, uuid), F(ck_tail, sect),
 	       F(ck_tail, pad), F(ck_tail, self));
@@ -127,7 +128,7 @@ TEST(every_record_has_the_offsets_that_are_written_down)
 	       F(ck_tensor, layout), F(ck_tensor, shape_at), F(ck_tensor, avg), F(ck_tensor, dtype),
 	       F(ck_tensor, elem_bits), F(ck_tensor, ndim), F(ck_tensor, role), F(ck_tensor, cls),
 	       F(ck_tensor, flags), F(ck_tensor, numel), F(ck_tensor, fp), F(ck_tensor, rank),
-	       F(ck_tensor, zero));
+	       F(ck_tensor, media), F(ck_tensor, zero));
 	RECORD(ck_piece, F(ck_piece, tensor), F(ck_piece, indexset), F(ck_piece, rank),
 	       F(ck_piece, stride_at), F(ck_piece, raw_off), F(ck_piece, raw_len), F(ck_piece, fp),
 	       F(ck_piece, flags), F(ck_piece, place));
@@ -137,13 +138,16 @@ TEST(every_record_has_the_offsets_that_are_written_down)
 	       F(ck_chunk, flags), F(ck_chunk, source), F(ck_chunk, base), F(ck_chunk, stored_crc),
 	       F(ck_chunk, raw_hash));
 	RECORD(ck_part, F(ck_part, uuid), F(ck_part, root), F(ck_part, file_bytes),
-	       F(ck_part, raw_bytes), F(ck_part, name), F(ck_part, writer), F(ck_part, kind),
-	       F(ck_part, group));
-	RECORD(ck_rank, F(ck_rank, part), F(ck_rank, zero));
+	       F(ck_part, raw_bytes), F(ck_part, step), F(ck_part, generation), F(ck_part, name),
+	       F(ck_part, writer), F(ck_part, kind), F(ck_part, group), F(ck_part, zero));
 	RECORD(ck_lineage, F(ck_lineage, seq), F(ck_lineage, parent_step),
 	       F(ck_lineage, generation), F(ck_lineage, parent_id), F(ck_lineage, world),
 	       F(ck_lineage, tool), F(ck_lineage, job), F(ck_lineage, zero));
 	RECORD(ck_note, F(ck_note, key), F(ck_note, zero), F(ck_note, value));
+	RECORD(ck_attr, F(ck_attr, key), F(ck_attr, value));
+	RECORD(ck_average, F(ck_average, name), F(ck_average, schedule), F(ck_average, product),
+	       F(ck_average, updates), F(ck_average, last_step), F(ck_average, since),
+	       F(ck_average, history), F(ck_average, flags), F(ck_average, rule));
 }
 
 TEST(every_number_has_the_meaning_that_is_written_down)
@@ -189,8 +193,10 @@ TEST(every_section_has_the_number_and_record_that_is_written_down)
 		       { CK_CHUNKS, "CHUNKS", sizeof(struct ck_chunk) },
 		       { CK_NOTES, "NOTES", sizeof(struct ck_note) },
 		       { CK_PARTS, "PARTS", sizeof(struct ck_part) },
-		       { CK_RANKS, "RANKS", sizeof(struct ck_rank) },
-		       { CK_LINEAGE, "LINEAGE", sizeof(struct ck_lineage) });
+		       { CK_LINEAGE, "LINEAGE", sizeof(struct ck_lineage) },
+		       { CK_ATTRS, "ATTRS", sizeof(struct ck_attr) },
+		       { CK_SOURCES, "SOURCES", sizeof(struct ck_part) },
+		       { CK_AVERAGES, "AVERAGES", sizeof(struct ck_average) });
 	char cell[4][64];
 
 	for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {

@@ -508,7 +508,6 @@ TEST(wrong_numbers_under_right_checksums_are_refused)
 	struct ck_head *mh = (struct ck_head *)m->bytes, *ph = (struct ck_head *)p->bytes;
 	struct ck_lineage *l = memdir_section(m, CK_LINEAGE);
 	struct ck_part *part = memdir_section(m, CK_PARTS);
-	struct ck_rank *rank = memdir_section(m, CK_RANKS);
 	struct ck_tensor *mt = memdir_section(m, CK_TENSORS), *pt = memdir_section(p, CK_TENSORS);
 	struct ck_piece *piece = memdir_section(p, CK_PIECES);
 	struct ck_chunk *chunk = memdir_section(p, CK_CHUNKS);
@@ -530,8 +529,6 @@ TEST(wrong_numbers_under_right_checksums_are_refused)
 	CHANGED(m, part->writer, le32_of(1), -EPROTO, "malformed", "of rank 1");
 	CHANGED(m, part->kind, le32_of(1), -EPROTO, "malformed", "kind 1");
 	CHANGED(m, part->file_bytes, le64_of(UINT64_MAX), -EPROTO, "malformed", "too long");
-	CHANGED(m, rank->part, le32_of(1), -EPROTO, "malformed", "in part 1");
-	CHANGED(m, rank->zero, le32_of(1), -EPROTO, "malformed", "rank 0");
 	CHANGED(m, mtail->sect[0].kind, le32_of(60), -EPROTONOSUPPORT, "malformed", "kind 60");
 	CHANGED(m, mt->fp, le64_of(1), -EBADMSG, "mismatch", "add up to");
 	CHANGED(p, pt->fp, le64_of(1), -EPROTO, "malformed", "fingerprint in a part");

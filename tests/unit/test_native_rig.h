@@ -202,7 +202,10 @@ static inline void made_part(struct memdir *d, const struct native_info *info, u
 	uint8_t *file;
 	void *tail = NULL;
 
-	*ret = (struct native_part){ .rank = rank, .raw_bytes = t->place[0].bytes, .table = t };
+	*ret = (struct native_part)ROW(.rank = rank, .step = info->step,
+				       .generation = info->generation,
+				       .raw_bytes = t->place[0].bytes, .table = t);
+	native_part_uuid(info, rank, ret->uuid);
 	snprintf(ret->name, sizeof ret->name, "w%04u-00000005-000.part", rank);
 	assert_ok_err(native_part_chunks(t, &chunk, &n, &data_end, &err), &err);
 	assert_ok_err(

@@ -52,7 +52,7 @@ TEST(records_of_another_size_or_number_are_refused)
 	static const struct {
 		uint32_t kind, rec_bytes, count;
 	} half[] = {
-		{ CK_LINEAGE, 48, 2 }, { CK_NOTES, 8, 4 }, { CK_PARTS, 32, 4 }, { CK_RANKS, 4, 4 }
+		{ CK_LINEAGE, 48, 2 }, { CK_NOTES, 8, 4 }, { CK_PARTS, 48, 4 }
 	};
 	struct ck_sect *s;
 
@@ -73,10 +73,6 @@ TEST(records_of_another_size_or_number_are_refused)
 	refused(manifest(), "lineage");
 	resize(manifest(), CK_NOTES, sizeof(struct ck_note), NATIVE_NOTES_MAX + 1);
 	refused(manifest(), "notes");
-	resize(manifest(), CK_RANKS, sizeof(struct ck_rank), 1);
-	refused(manifest(), "records of ranks");
-	resize(manifest(), CK_RANKS, sizeof(struct ck_rank), 3);
-	refused(manifest(), "records of ranks");
 	resize(manifest(), CK_PARTS, sizeof(struct ck_part), 1);
 	refused(manifest(), "parts for a world");
 	s = row(part(1), CK_CHUNKS);

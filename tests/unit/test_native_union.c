@@ -54,8 +54,10 @@ static void tables_make(struct made *x, const struct ckpt_placement *p)
 
 		declare(&decl, r, p);
 		assert_int_equal(native_part_table(&decl, r, &x->t[r], NULL, NULL), 0);
-		for (uint32_t i = 0; i < x->t[r].npiece; i++)
+		for (uint32_t i = 0; i < x->t[r].npiece; i++) {
 			x->t[r].piece[i].fp = 100 * r + i;
+			x->t[r].piece[i].fp_known = true;
+		}
 		table_free(&decl);
 	}
 }

@@ -23,7 +23,7 @@
 
 /*
  * A scan in one line, newest first: STEP STATE SEQ GENERATION. States: c committed, a set aside, d damaged, u
- * damaged because it cannot be read, q quarantined, m misplaced, n newer, t collecting. What the scan does
+ * damaged because it cannot be read, q quarantined, m misplaced, n newer, o older, t collecting. What the scan does
  * with an adopted step is seen in its seq: that of the one below.
  */
 static const struct situation {
@@ -52,6 +52,8 @@ static const struct situation {
 	  0, 0, 0 },
 	{ "a newer one of a line that is not known", "20 n 0 0, 10 c 1 3",
 	  NEXT(1, NONE, .again = true), -EIO, 0, 0, 0, 0 },
+	{ "older ones are no launch's own", "20 o 0 0, 10 o 0 0", NEXT(1, NONE, .again = true), 0,
+	  3, NONE, NONE, 0 },
 	{ "but some of it is", "20 u 0 0, 10 c 1 1", NEXT(1, NONE, .again = true), 0, 3, 10, 10,
 	  0 },
 	{ "a first launch waits for nothing", "20 u 0 0", NEXT(1, NONE, 0), 0, 2, NONE, NONE, 0 },
@@ -77,6 +79,8 @@ static const struct situation {
 	{ "into a job whose newest is misplaced", "45 m 0 0, 40 c 3 1", ADD(50), 0, 5, 40, 45, 0 },
 	{ "into a job whose newest a newer version wrote", "45 n 0 0, 40 c 3 1", ADD(50), 0, 5, 40,
 	  45, 0 },
+	{ "into a job whose newest an older version wrote", "45 o 0 0, 40 c 3 1", ADD(50), 0, 5, 40,
+	  45, 0 },
 	{ "into a job whose newest is in quarantine", "45 q 4 1, 40 c 3 1", ADD(50), 0, 5, 40, 45,
 	  0 },
 
@@ -98,7 +102,7 @@ static const struct situation {
 
 static uint32_t scan_make(const char *text, struct store_step step[8])
 {
-	static const char letter[] = "ctadqmn";
+	static const char letter[] = "ctadqmno";
 	uint32_t n = 0;
 
 	while (*text) {
@@ -113,8 +117,9 @@ static uint32_t scan_make(const char *text, struct store_step step[8])
 		st->state = state == 'u' ? STORE_DAMAGED
 					 : (enum store_state)(strchr(letter, state) - letter);
 		st->code = state == 'u' ? -EIO : state == 'd' ? -EBADMSG : 0;
-		if (st->state == STORE_NEWER)
+		if (st->state == STORE_NEWER || st->state == STORE_OLDER)
 			st->code = -EPROTONOSUPPORT;
+		st->older = st->state == STORE_OLDER;
 		memset(st->id, (int)st->step, sizeof st->id);
 		text += used;
 		text += *text == ',' ? 2 : 0;

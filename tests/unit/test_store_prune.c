@@ -326,7 +326,7 @@ static void make_newer(const char *dir)
 	(void)snprintf(path, sizeof path, "%s/MANIFEST", dir);
 	fd = openat(s->job_fd, path, O_RDWR | O_CLOEXEC);
 	assert_int_equal(pread(fd, head, sizeof *head, 0), sizeof *head);
-	head->incompat = le64_of(1);
+	head->incompat = le64_of(CONTAINER_TESTED);
 	self = hash128(head, offsetof(struct ck_head, self));
 	memcpy(head->self, self.b, sizeof head->self);
 	assert_int_equal(pwrite(fd, head, sizeof *head, 0), sizeof *head);

@@ -102,7 +102,9 @@ TEST(a_malformed_tensor_is_refused_by_name)
 {
 	char longest[CKPT_NAME_MAX + 2];
 	uint64_t shape[CKPT_DIMS_MAX + 1], huge[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 };
-	struct table_tensor bad[11];
+	const uint64_t many[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 },
+		       none[2] = { 0, UINT64_C(1) << 62 };
+	struct table_tensor bad[14];
 	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
 
@@ -110,7 +112,7 @@ TEST(a_malformed_tensor_is_refused_by_name)
 		shape[i] = 1;
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
-	for (int i = 0; i < 11; i++)
+	for (int i = 0; i < 14; i++)
 		bad[i] = tensor("w", 2, shape);
 	bad[0].dtype = 0;
 	bad[1].dtype = 99;
@@ -123,8 +125,17 @@ TEST(a_malformed_tensor_is_refused_by_name)
 	bad[8].layout = 0;
 	bad[9].name = longest;
 	bad[10].shape = huge;
-	for (int i = 0; i < 11; i++) {
-		int want = i == 9 ? -ENAMETOOLONG : i == 10 ? -EOVERFLOW : -EINVAL;
+	bad[11].dtype = CKPT_F4;
+	bad[11].ndim = 0;
+	/* Two values a byte: their number must fit as well. */
+	bad[12].dtype = CKPT_F4;
+	bad[12].shape = many;
+	bad[13].dtype = CKPT_F4;
+	bad[13].shape = none;
+	for (int i = 0; i < 14; i++) {
+		int want = i == 9			   ? -ENAMETOOLONG
+			   : i == 10 || i == 12 || i == 13 ? -EOVERFLOW
+							   : -EINVAL;
 
 		assert_int_equal(table_add_tensor(&t, &bad[i], NULL, &err), want);
 		assert_non_null(strstr(err.msg, i == 9 ? "xxx" : "model/w"));

@@ -521,8 +521,8 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 		"tensor 0: a name lies outside STRINGS"); /* "", but not at 0 */
 	REFUSED(tensor->layout, le32_of(999), "layout 999");
 	REFUSED(tensor->shape_at, le32_of(UINT32_MAX), "outside SHAPES");
-	REFUSED(tensor->avg, le32_of(0), "unused field");
-	REFUSED(tensor->zero, le32_of(1), "unused field");
+	REFUSED(tensor->avg, le32_of(0), "average");
+	REFUSED(tensor->zero[0], 1, "must be zero");
 	REFUSED(tensor->dtype, le16_of(77), "unknown dtype 77");
 	REFUSED(tensor->elem_bits, le16_of(32), "elements of 32 bits");
 	REFUSED(tensor->ndim, 17, "17 dimensions");

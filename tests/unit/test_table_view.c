@@ -503,7 +503,32 @@ TEST(a_rule_that_cannot_be_followed_names_every_tensor_and_why)
 		    .rank = 1),
 		{ .component = "m", .name = "z", .ndim = 2, .shape = { 6, 0 } },
 	};
+	static const struct given packed[] = {
+		ROW(.component = "m", .name = "q", .ndim = 2, .shape = { 6, 4 }, .dtype = CKPT_F4,
+		    .placements = "Shard(0)@fsdp, Replicate@tp"),
+		ROW(.component = "m", .name = "r", .ndim = 2, .shape = { 6, 4 }, .dtype = CKPT_F4,
+		    .placements = "Shard(0)@fsdp, Replicate@tp"),
+	};
 	const uint32_t n = ARRAY_LEN(g);
+
+	/* Two values of the last dimension are a byte: rules count values, and cut none of them. */
+	follows_not(packed, 2, "transpose m/q dims 1,0", "m/q is F4, of which a byte is 2 values");
+	follows_not(packed, 2, "stack m/q m/r dim -1 -> m/x", "that one must stay the last");
+	follows_not(packed, 2, "unstack m/q dim 1 -> m/x.#", "that one must stay the last");
+	follows_not(packed, 2, "split m/q dim 1 sizes 3,5 -> m/x m/y",
+		    "size 3 of dim 1 ends inside of a byte of 2 values; F4 needs multiples of 2");
+	follows_not(packed, 2, "split m/q dim 1 sizes 2,2 -> m/x m/y",
+		    "m/q has 8 indices in dim 1, the sizes are 4 together");
+	follows_not(packed, 2, "split m/q dim 1 -> m/1 m/2 m/3 m/4 m/5 m/6 m/7 m/8",
+		    "8 equal parts of dim 1 would end inside of a byte");
+	becomes(packed, 2, "split m/q dim 1 sizes 6,2 -> m/x m/y",
+		"m/r [6,4] Shard(0)@fsdp, Replicate@tp 101 \n"
+		"m/x [6,3] Shard(0)@fsdp, Replicate@tp 0 \n"
+		"m/y [6,1] Shard(0)@fsdp, Replicate@tp 0 \n");
+	becomes(packed, 2, "stack m/q m/r dim 1 -> m/x",
+		"m/x [6,2,4] Shard(0)@fsdp, Replicate@tp 0 \n");
+	becomes(packed, 2, "concat m/q m/r dim 1 -> m/x",
+		"m/x [6,8] Shard(0)@fsdp, Replicate@tp 0 \n");
 
 	follows_not(g, n, "# x\nrename m/x* -> m/y", "v.txt:2: no tensor matches \"m/x*\"");
 	follows_not(g, n, "rename m/a -> m/b", "v.txt:1: there is already a tensor called m/b");

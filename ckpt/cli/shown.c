@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shown.c - see shown.h. Called by the verbs that print shapes or elements. Invariant: what is shown
+ * of an element are all of its values. */
+#include "ckpt/cli/shown.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/util.h"
+
+uint64_t shown_numel(const struct table_tensor *x)
+{
+	return x->numel * dtype_values(x->dtype); /* below 2^64, for bytes are below 2^63 */
+}
+
+const uint64_t *shown_shape(const struct table_tensor *x, uint64_t buf[CKPT_DIMS_MAX])
+{
+	if (dtype_values(x->dtype) == 1 || !x->ndim)
+		return x->shape;
+	memcpy(buf, x->shape, x->ndim * sizeof *buf);
+	buf[x->ndim - 1] *= dtype_values(x->dtype);
+	return buf;
+}
+
+const struct indexset *shown_set(const struct table_tensor *x, const struct indexset *set,
+				 struct arena *a)
+{
+	uint64_t values = dtype_values(x->dtype);
+	const struct indices *last;
+	struct indexset *ret;
+	struct indices *dim;
+	struct run *run;
+
+	if (values == 1 || !set->ndim)
+		return set;
+	last = &set->dim[set->ndim - 1];
+	ret = arena_alloc(a, sizeof *ret);
+	dim = arena_dup(a, set->dim, set->ndim * sizeof *dim);
+	run = arena_array(a, (size_t)last->n + 1, sizeof *run);
+	if (!ret || !dim || !run)
+		return NULL;
+	for (uint32_t i = 0; i < last->n; i++)
+		run[i] = (struct run){ last->run[i].start * values, last->run[i].len * values,
+				       last->run[i].stride * values, last->run[i].count };
+	dim[set->ndim - 1] = (struct indices){ last->n, last->total * values, run };
+	*ret = (struct indexset){ .ndim = set->ndim, .numel = set->numel * values, .dim = dim };
+	return ret;
+}
