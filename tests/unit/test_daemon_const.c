@@ -283,6 +283,8 @@ TEST(a_daemon_that_takes_a_step_over_writes_it_again)
 	host_kill(&H);
 	start();
 	must_reattach(&K, 1);
+	/* Both slots hold steps that it has taken over, until these are on disk. */
+	assert_soon(said_times(&daemon_said, "step 2 committed") == 2);
 	save_with(&K, 3, 0);
 	assert_fresh(3);
 	save_with(&K, 4, 0);
