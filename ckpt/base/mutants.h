@@ -19,6 +19,10 @@
 	X(SHARED_VERDICT_LOST, cli, "what is wrong with a shared file is wrong with each step that names it") \
 	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
+	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
+	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
+	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
+	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \

@@ -253,6 +253,8 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
  */
 int store_part_link(struct store_txn *x, uint32_t writer, int dirfd, const char *name,
 		    const struct store_part_id *id, char ret_name[40], struct ckpt_err *err);
+/* The entry of a committed step, for store_step_open. */
+void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 /* Give a created part up instead of finishing it: closed and unlinked. */
 void store_part_drop(struct store_txn *x, const char *name, int fd);
 

@@ -39,7 +39,6 @@ bool store_take_text(const char **p, const char *text);
 bool store_take_decimal(const char **p, uint64_t *ret);
 bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
-void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
 /* aside_s: when it was set aside, seconds since 1970; UNKNOWN: a program that did not say it did that. */
 #define STORE_ASIDE_UNKNOWN UINT64_MAX

@@ -105,6 +105,54 @@ static void check_raw_space(const struct table *t, uint32_t rank)
 	free(chunk);
 }
 
+static const struct table_piece *piece_of(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t i = table_find(t, x->component, x->name, x->rank);
+
+	return i == TABLE_NONE || t->first[i] == t->first[i + 1] ? NULL : &t->piece[t->first[i]];
+}
+
+TEST(a_const_part_has_the_const_tensors_of_a_rank_and_the_main_one_all_others)
+{
+	uint32_t nconst = 0, lists = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
+		for (uint32_t r = 0; r < world_of(meshes[i]); r++) {
+			struct table t[3];
+			struct sample s;
+
+			assert_int_equal(sample_make(meshes[i], r, 1, 3, &s), 0);
+			for (uint32_t k = 0; k < 3; k++)
+				assert_int_equal(
+					native_part_table_of(&s.decl, r, k, &t[k], NULL, NULL), 0);
+			check_raw_space(&t[NATIVE_MAIN], r);
+			check_raw_space(&t[NATIVE_CONST], r);
+			/* The main one lists them all, the const one what it has pieces of. */
+			assert_int_equal(t[NATIVE_MAIN].ntensor, t[NATIVE_WHOLE].ntensor);
+			assert_int_equal(t[NATIVE_CONST].ntensor, t[NATIVE_CONST].npiece);
+			assert_int_equal(t[NATIVE_MAIN].npiece + t[NATIVE_CONST].npiece,
+					 t[NATIVE_WHOLE].npiece);
+			for (uint32_t k = 0; k < t[NATIVE_WHOLE].ntensor; k++) {
+				const struct table_tensor *x = &t[NATIVE_WHOLE].tensor[k];
+				const struct table_piece *p = piece_of(&t[NATIVE_WHOLE], x), *q,
+							 *other;
+				bool constant = x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
+
+				q = piece_of(&t[constant ? NATIVE_CONST : NATIVE_MAIN], x);
+				other = piece_of(&t[constant ? NATIVE_MAIN : NATIVE_CONST], x);
+				assert_true(!p == !q && !other);
+				assert_true(!p || indexset_equal(&p->set, &q->set));
+				nconst += p && constant;
+			}
+			lists += t[NATIVE_CONST].ntensor > 0;
+			for (uint32_t k = 0; k < 3; k++)
+				table_free(&t[k]);
+			sample_free(&s);
+		}
+	}
+	assert_true(nconst > 0 && lists > 0);
+}
+
 TEST(the_raw_space_keeps_its_rules_and_is_the_same_every_time)
 {
 	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
