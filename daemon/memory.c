@@ -288,6 +288,15 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 
 /* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
  * it is now (client/declare.c). */
+static uint64_t pieces_end(const struct table *t)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < t->npiece; i++)
+		end = MAX(end, t->piece[i].off + t->piece[i].len);
+	return end;
+}
+
 int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
 {
 	const struct table *t = &d->part;
@@ -327,6 +336,9 @@ int decl_part_now(const struct decl *d, const void *raw, struct table *ret, stru
 			arena_free(&a);
 		}
 	}
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	if (rc == 0)
+		ret->place[0].bytes = pieces_end(ret);
 	if (rc == 0)
 		rc = table_seal(ret, err);
 	if (rc < 0)

@@ -96,6 +96,9 @@
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
+	X(BOXES_WRITTEN_BY_ALL, native, "one rank of a mesh writes each element of its boxes") \
+	X(BOXES_IN_FILES, table, "boxes as a layout are for declarations, not for files") \
+	X(BRANCHES_PASSED_OVER, table, "a tree of pieces returns every piece that a set meets") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \

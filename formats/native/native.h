@@ -132,8 +132,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin);
 /* --- writing: pure functions from facts to bytes --- */
 
 /* A part's uuid: hash128 of MANIFEST's, and of writer, kind and group as le32. */
-void native_part_uuid(const struct native_info *info, uint32_t writer,
-		      uint8_t ret_uuid[16]);
+void native_part_uuid(const struct native_info *info, uint32_t writer, uint8_t ret_uuid[16]);
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head);
 /*
  * Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at

@@ -5,6 +5,7 @@
  * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
  * tensor the same bytes of the raw space.
  */
+#include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
 #include "ckpt/table/operand.h"
@@ -234,6 +235,8 @@ static int box_place(struct build *b, uint32_t tensor, const struct indexset *bo
 		return 0;
 	r = layout_owned_box(m, box, x->shape, coord, x->elem_bytes, x->component, x->name, &a,
 			     &owned);
+	if (MUTANT(BOXES_WRITTEN_BY_ALL))
+		owned = *box;
 	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;
@@ -493,9 +496,11 @@ int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t
 	return 0;
 }
 
-int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
-		       uint64_t *at, struct ckpt_err *err)
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
+		       uint64_t data_end, uint64_t *at, struct ckpt_err *err)
 {
+	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
+		return ckpt_newer(err, "its bytes lie in another file, or are told by others");
 	if (!c->raw_len) {
 		static const struct chunk hole = { .source = UINT32_MAX, .base = UINT32_MAX };
 
@@ -510,12 +515,14 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 	if (c->codec != CODEC_RAW || c->codec_ver)
 		return ckpt_newer(err, "it is coded with codec %u, version %u", c->codec,
 				  c->codec_ver);
-	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
-		return ckpt_newer(err, "its bytes lie in another file");
-	if (c->raw_len < need->raw_len || c->raw_len > CHUNK_BYTES)
-		return ckpt_error(err, -EPROTO, "it has %u bytes where its pieces reach %u",
-				  c->raw_len, need->raw_len);
-	if (need->raw_len && c->elem_bytes != need->elem_bytes)
+	if (!need->raw_len)
+		return ckpt_error(err, -EPROTO, "it has bytes, and no piece in it has any");
+	if (c->raw_len < need->raw_len || c->raw_len > MIN(room, CHUNK_BYTES))
+		return ckpt_error(
+			err, -EPROTO,
+			"it has %u bytes where its pieces reach %u and the raw space %llu",
+			c->raw_len, need->raw_len, (unsigned long long)room);
+	if (c->elem_bytes != need->elem_bytes)
 		return ckpt_error(err, -EPROTO, "elements of %u bytes where its pieces have %u",
 				  c->elem_bytes, need->elem_bytes);
 	if (c->stored_len != c->raw_len || c->stored_crc)

@@ -362,7 +362,8 @@ static void declare(struct rank *k)
 	k->rng_bytes = sizeof k->rng;
 	r = ckpt_blob_add(k->ckpt, "cursor", 0, &k->cursor, &k->cursor_bytes, sizeof k->cursor, &e);
 	if (r == 0)
-		r = ckpt_blob_add(k->ckpt, "rng", 1, k->rng, &k->rng_bytes, sizeof k->rng, &e);
+		r = ckpt_blob_add(k->ckpt, "rng", CKPT_PER_RANK, k->rng, &k->rng_bytes,
+				  sizeof k->rng, &e);
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 }
