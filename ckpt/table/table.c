@@ -491,6 +491,13 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	if (x->flags & ~(uint32_t)TENSOR_BLOB)
 		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", LABEL(x),
 				  x->flags);
+	if (x->media > CKPT_MEDIA_NPY)
+		return ckpt_error(err, -EINVAL, "%s: unknown content type %u", LABEL(x), x->media);
+	if (x->media && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: its content is said to be %s: only a blob has a content type",
+			LABEL(x), media_name(x->media));
 	if (x->ndim > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible",
 				  LABEL(x), x->ndim, CKPT_DIMS_MAX);
@@ -499,8 +506,6 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -EINVAL,
 				  "%s: a blob must be one-dimensional U8 without a layout",
 				  LABEL(x));
-	if (x->media && !(x->flags & TENSOR_BLOB))
-		return ckpt_error(err, -EINVAL, "%s: only a blob has a content type", LABEL(x));
 	if (x->made > t->naverage || (x->made && x->flags & TENSOR_BLOB))
 		return ckpt_error(err, -EINVAL,
 				  "%s: average %u of %u does not exist, or it is a blob", LABEL(x),
@@ -1007,8 +1012,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
 				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
 	if (p->media != q->media)
-		ckpt_errlist_add(ret_list, "%s: content type %u on %s, %u on %s", label, p->media,
-				 x_who, q->media, y_who);
+		ckpt_errlist_add(ret_list, "%s: content %s on %s, %s on %s", label,
+				 media_name(p->media), x_who, media_name(q->media), y_who);
 	if (!made_alike(x, p, y, q))
 		ckpt_errlist_add(ret_list, "%s: %s %s on %s, %s %s on %s", label,
 				 p->made ? "made by average" : "declared",

@@ -40,6 +40,7 @@ static const char usage[] =
 	"  --wait-ready           do not train before snapshots can be taken\n"
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
+	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
 	"  --text DIR             train on the regular files of DIR (" CORPUS_DIR ")\n";
 
@@ -60,6 +61,7 @@ enum {
 	OPT_WAIT_READY,
 	OPT_LAYOUT,
 	OPT_STEP_MS,
+	OPT_FROZEN,
 	OPT_PRINT_STATS,
 	OPT_TEXT,
 	OPT_HELP,
@@ -82,6 +84,7 @@ static const struct option option[] = {
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
+	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
 	{ "text", required_argument, NULL, OPT_TEXT },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -272,6 +275,10 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
+	case OPT_FROZEN:
+		r = parse_number("frozen", value, 0, 99, &n);
+		a->frozen = r ? 0 : (uint32_t)n;
+		return r;
 	case OPT_PRINT_STATS:
 		a->print_stats = value;
 		return 0;
