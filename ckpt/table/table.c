@@ -549,9 +549,10 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
 	    ends_in(x->name, ".carry") || !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
 	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
-		return ckpt_error(err, -EINVAL,
-				  "an average without a name, with one that ends in .carry or has a '/', or "
-				  "with unknown flags");
+		return ckpt_error(
+			err, -EINVAL,
+			"an average without a name, with one that ends in .carry or has a '/', or "
+			"with unknown flags");
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
@@ -1091,8 +1092,8 @@ static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 			  const struct table_tensor *q)
 {
 	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
-	       p->flags == q->flags && layouts_agree(m, p, q) &&
-	       p->media == q->media && made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
+	       p->flags == q->flags && layouts_agree(m, p, q) && p->media == q->media &&
+	       made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
 
