@@ -72,7 +72,7 @@
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
- *	-EPROTONOSUPPORT  a newer version wrote the step: it is not damaged, use that version
+ *	-EPROTONOSUPPORT  another version wrote the step: it is not damaged, use that version
  *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
  *	               ckpt_restore (from ckpt_snapshot)
  *	-ENOSPC        no space in the store
@@ -108,8 +108,9 @@ extern "C" {
 #define CKPT_LATEST UINT64_MAX /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
-#define CKPT_DIMS_MAX 16 /* dimensions of a tensor, and of a mesh */
-#define CKPT_JOB_MAX 64	 /* bytes of a job name: [A-Za-z0-9._-], the first one not a dot */
+#define CKPT_DIMS_MAX 16      /* dimensions of a tensor, and of a mesh */
+#define CKPT_ALONE UINT32_MAX /* ckpt_tensor.mesh with CKPT_BOXES: no other rank has the boxes */
+#define CKPT_JOB_MAX 64	      /* bytes of a job name: [A-Za-z0-9._-], the first one not a dot */
 
 typedef struct ckpt ckpt;
 
@@ -181,8 +182,25 @@ enum ckpt_dtype {
 	CKPT_F4,
 };
 
-/* What a blob is. The numbers are on disk and never change. */
-enum ckpt_media { CKPT_RAW, CKPT_MEDIA_JSON, CKPT_MEDIA_TEXT, CKPT_MEDIA_PICKLE, CKPT_MEDIA_TORCH, CKPT_MEDIA_NPY };
+/* What a blob's bytes are. The numbers are on disk and never change. */
+enum ckpt_media {
+	CKPT_RAW,
+	CKPT_MEDIA_JSON,
+	CKPT_MEDIA_TEXT,   /* UTF-8 */
+	CKPT_MEDIA_PICKLE, /* Python's */
+	CKPT_MEDIA_TORCH,  /* torch.save */
+	CKPT_MEDIA_NPY,	   /* numpy.save */
+};
+/* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are: ckptctl show prints the
+ * word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
+enum {
+	CKPT_PER_RANK = 1,
+	CKPT_JSON = CKPT_MEDIA_JSON << 8,
+	CKPT_TEXT = CKPT_MEDIA_TEXT << 8,
+	CKPT_PICKLE = CKPT_MEDIA_PICKLE << 8,
+	CKPT_TORCH = CKPT_MEDIA_TORCH << 8,
+	CKPT_NPY = CKPT_MEDIA_NPY << 8,
+};
 
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
@@ -204,7 +222,7 @@ enum ckpt_reduce { CKPT_SUM, CKPT_AVG, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
 /* ckpt_placement.flags */
 enum { CKPT_KEEP_PARTIAL = 1 };
 
-/* How the SHARDs of one tensor dimension cut it. */
+/* How the SHARDs of one tensor dimension cut it, or that boxes say what a rank holds. */
 enum ckpt_mode {
 	CKPT_CHUNK, /* one after the other; each cuts the result of the one before */
 	/* all of them in one cut by the product of their sizes; the first one applied is the most
@@ -213,6 +231,12 @@ enum ckpt_mode {
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
 	CKPT_UNFLATTEN_PAD,
+	/* No placements (nplace 0): this rank holds the boxes in .local, each with start and
+	 * extent, which must not overlap. With mesh CKPT_ALONE it holds them alone; with a mesh,
+	 * every rank of that mesh holds, and declares, the same boxes. The other ranks may hold
+	 * other boxes on other meshes, or none (nlocal 0). All ranks use this mode for the tensor,
+	 * and ckpt_seal checks that their boxes contain each element once. 3 is reserved */
+	CKPT_BOXES = 4,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
@@ -317,7 +341,7 @@ struct ckpt_tensor {
 	/* the parameter this is the master, moment or image of; NULL: none */
 	const char *of;
 	uint32_t ndim;
-	uint32_t mesh; /* from ckpt_mesh */
+	uint32_t mesh; /* from ckpt_mesh; or CKPT_ALONE */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape; /* [ndim] global */
 	/* [nplace] in order of application, which is the shard order */
@@ -408,9 +432,10 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
- * per_rank 0: they are the same on all ranks, and rank 0's are stored. ckpt_restore does not write
- * blobs back: read them with ckpt_blob_read. */
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+ * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's are
+ * stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
+int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */

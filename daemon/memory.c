@@ -338,6 +338,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
 		rc = decl_slot(d, &list, err);
+	if (rc == 0 && table_boxes_forget(&d->table) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 
@@ -356,6 +358,15 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	d->raw_bytes = align_up(MAX(d->part.place[0].bytes, UINT64_C(1)), 2 * MIB);
 	*ret = d;
 	return 0;
+}
+
+static uint64_t pieces_end(const struct table *t)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < t->npiece; i++)
+		end = MAX(end, t->piece[i].off + t->piece[i].len);
+	return end;
 }
 
 /* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
@@ -392,6 +403,9 @@ static int table_now(const struct table *t, const void *raw, struct table *ret,
 			arena_free(&a);
 		}
 	}
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	if (rc == 0)
+		ret->place[0].bytes = pieces_end(ret);
 	if (rc == 0)
 		rc = table_seal(ret, err);
 	if (rc < 0)

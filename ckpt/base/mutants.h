@@ -15,6 +15,9 @@
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
 	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
+	X(SHARED_READ_TWICE, cli, "data that several steps share are read once in a run") \
+	X(SHARED_VERDICT_LOST, cli, "what is wrong with a shared file is wrong with each step that names it") \
+	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
 	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
 	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
@@ -97,6 +100,9 @@
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
+	X(BOXES_WRITTEN_BY_ALL, native, "one rank of a mesh writes each element of its boxes") \
+	X(BOXES_IN_FILES, table, "boxes as a layout are for declarations, not for files") \
+	X(BRANCHES_PASSED_OVER, table, "a tree of pieces returns every piece that a set meets") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \

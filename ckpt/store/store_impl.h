@@ -95,6 +95,10 @@ int store_aside_rename(const struct store *s, const char *from, char to[STORE_DI
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
 /* Sum of its file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
+/* Its files' names, as removal has them, are added to links, from *ret_first on; returns how many of its bytes
+ * stay when they and all names in links go. */
+uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
+			  uint32_t *ret_first);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
 /* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
@@ -142,6 +146,8 @@ struct store_foreign {
 	uint32_t n;
 	char first[256]; /* its name; "" none */
 };
+/* Has the store made an entry of such a directory? */
+bool store_is_ours(const char *name, unsigned char d_type);
 int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret);
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */

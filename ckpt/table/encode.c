@@ -8,6 +8,7 @@
 #include "ckpt/table/encode.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/hash.h"
+#include "ckpt/base/mutant.h"
 
 _Static_assert(sizeof(struct ck_mesh) == 16, "ck_mesh");
 _Static_assert(sizeof(struct ck_layout) == 16, "ck_layout");
@@ -481,6 +482,7 @@ struct dec {
 		struct indexset set;
 	} * set;
 	uint32_t nset;
+	bool is_file; /* not a declaration */
 	struct ckpt_err *err;
 };
 
@@ -630,7 +632,8 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	uint32_t id, before = d->t->nlayout;
 	int r;
 
-	if (l.mode > CKPT_UNFLATTEN_PAD)
+	if (l.mode > CKPT_UNFLATTEN_PAD &&
+	    ((d->is_file && !MUTANT(BOXES_IN_FILES)) || l.mode != CKPT_BOXES))
 		return NEW(d, "mode %u is unknown", l.mode);
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
@@ -1063,7 +1066,7 @@ int table_decode(const struct table_section *section, uint32_t n, const struct t
 {
 	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = place != NULL, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
@@ -1078,7 +1081,7 @@ int table_decode_tensors(const struct table_section *section, uint32_t n, struct
 {
 	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = true, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)

@@ -430,6 +430,10 @@ char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size
 	}
 	l = &t->layout[layout];
 	m = &t->mesh[l->mesh];
+	if (l->mode == CKPT_BOXES) {
+		out(&o, "boxes");
+		return buf;
+	}
 	out(&o, "%s", mode[l->mode]);
 	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
 		out(&o, "%s", sep);
@@ -486,6 +490,13 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	if (x->flags & ~(uint32_t)TENSOR_BLOB)
 		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", LABEL(x),
 				  x->flags);
+	if (x->media > CKPT_MEDIA_NPY)
+		return ckpt_error(err, -EINVAL, "%s: unknown content type %u", LABEL(x), x->media);
+	if (x->media && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: its content is said to be %s: only a blob has a content type",
+			LABEL(x), media_name(x->media));
 	if (x->ndim > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible",
 				  LABEL(x), x->ndim, CKPT_DIMS_MAX);
@@ -494,8 +505,6 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -EINVAL,
 				  "%s: a blob must be one-dimensional U8 without a layout",
 				  LABEL(x));
-	if (x->media && !(x->flags & TENSOR_BLOB))
-		return ckpt_error(err, -EINVAL, "%s: only a blob has a content type", LABEL(x));
 	if (x->made > t->naverage || (x->made && x->flags & TENSOR_BLOB))
 		return ckpt_error(err, -EINVAL,
 				  "%s: average %u of %u does not exist, or it is a blob", LABEL(x),
@@ -873,6 +882,66 @@ void table_free(struct table *t)
 	*t = (struct table){ 0 };
 }
 
+/* --- boxes --- */
+
+bool table_is_boxes(const struct table *t, const struct table_tensor *x)
+{
+	if (x->layout == TABLE_NONE)
+		return !(x->flags & TENSOR_BLOB);
+	return t->layout[x->layout].mode == CKPT_BOXES;
+}
+
+/* From 1 where it goes and 0 where it stays to new numbers. */
+static void renumber(uint32_t *to, uint32_t n)
+{
+	uint32_t stay = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = to[i] ? TABLE_NONE : stay++;
+}
+
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout)
+{
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		ret_layout[i] = t->layout[i].mode == CKPT_BOXES;
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		ret_mesh[i] = 0;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 1;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (!ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 0;
+	renumber(ret_mesh, t->nmesh);
+	renumber(ret_layout, t->nlayout);
+}
+
+int table_boxes_forget(struct table *t)
+{
+	cleanup_free uint32_t *mesh = calloc((size_t)t->nmesh + 1, sizeof *mesh);
+	cleanup_free uint32_t *layout = calloc((size_t)t->nlayout + 1, sizeof *layout);
+	uint32_t nmesh = 0, nlayout = 0;
+
+	assert(t->sealed && !t->borrows);
+	if (!mesh || !layout)
+		return -ENOMEM;
+	table_boxes_numbers(t, mesh, layout);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].layout != TABLE_NONE)
+			t->tensor[i].layout = layout[t->tensor[i].layout];
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (layout[i] != TABLE_NONE) {
+			t->layout[nlayout] = t->layout[i];
+			t->layout[nlayout++].mesh = mesh[t->layout[i].mesh];
+		}
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		if (mesh[i] != TABLE_NONE)
+			t->mesh[nmesh++] = t->mesh[i];
+	t->nlayout = nlayout;
+	t->nmesh = nmesh;
+	return 0;
+}
+
 /* --- comparing and merging --- */
 
 /* Of the same average, by its name and rule. */
@@ -888,12 +957,26 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 	return a->rule == b->rule && !strcmp(a->name, b->name);
 }
 
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
+			    size_t bytes)
+{
+	struct out o = { .buf = buf, .bytes = bytes };
+	char layout[400], mesh[128];
+
+	*buf = 0;
+	if (x->layout == TABLE_NONE)
+		out(&o, "boxes");
+	else
+		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
+		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+}
+
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
 			  const struct table *y, uint32_t y_tensor, const char *y_who,
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[400], b[400];
+	char label[LABEL_BYTES], a[560], b[560];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -918,8 +1001,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
 				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
 	if (p->media != q->media)
-		ckpt_errlist_add(ret_list, "%s: content type %u on %s, %u on %s", label, p->media,
-				 x_who, q->media, y_who);
+		ckpt_errlist_add(ret_list, "%s: content %s on %s, %s on %s", label,
+				 media_name(p->media), x_who, media_name(q->media), y_who);
 	if (!made_alike(x, p, y, q))
 		ckpt_errlist_add(ret_list, "%s: %s %s on %s, %s %s on %s", label,
 				 p->made ? "made by average" : "declared",
@@ -935,15 +1018,10 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		char m[128] = "", n[128] = "";
-
-		if (p->layout != TABLE_NONE)
-			mesh_print(&x->mesh[x->layout[p->layout].mesh], m, sizeof m);
-		if (q->layout != TABLE_NONE)
-			mesh_print(&y->mesh[y->layout[q->layout].mesh], n, sizeof n);
-		ckpt_errlist_add(ret_list, "%s: layout %s (mesh %s) on %s, %s (mesh %s) on %s",
-				 label, table_layout_print(x, p->layout, a, sizeof a), m, x_who,
-				 table_layout_print(y, q->layout, b, sizeof b), n, y_who);
+		layout_and_mesh(x, p, a, sizeof a);
+		layout_and_mesh(y, q, b, sizeof b);
+		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
+				 y_who);
 	}
 }
 

@@ -50,11 +50,11 @@ struct table_tensor {
 	const char *of; /* "component/name" of the tensor that it belongs to; "" for none */
 	uint32_t dtype, elem_bytes; /* enum ckpt_dtype */
 	uint32_t role, cls, flags;
+	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
 	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say who holds what */
 	uint32_t rank;	/* owner of a per-rank blob; else TABLE_NONE */
-	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
 	uint32_t
 		made; /* 0: a rank declared it; n: record n - 1 of table.average says what made it */
 	uint32_t ndim;
@@ -168,12 +168,27 @@ struct piece_bytes {
 };
 struct piece_bytes table_piece_bytes(const struct table *t, const struct table_piece *p);
 
+/*
+ * Is it EXPLICIT: in pieces of any ranks, which no layout describes? That is so without a layout,
+ * unless it is a blob, and in a declaration also if its layout has mode CKPT_BOXES.
+ */
+bool table_is_boxes(const struct table *t, const struct table_tensor *x);
+/*
+ * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have no
+ * layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
+ * named. So ranks that hold boxes on different meshes agree about the tensor.
+ */
+int table_boxes_forget(struct table *t); /* -ENOMEM */
+/* The numbers that meshes and layouts have then, ret_mesh[nmesh], ret_layout[nlayout]; TABLE_NONE:
+ * gone. */
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout);
+
 /* Same mesh, placements: compared by content across tables. */
 bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y,
 			uint32_t y_layout);
 
 /*
- * Do two declarations of one tensor agree (dtype, shape, role, class, of, layout)? Every difference
+ * Do two declarations of one tensor agree (dtype, shape, role, class, of, media, layout)? Every difference
  * is a line in the list.
  */
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,

@@ -5,6 +5,7 @@
  * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
  * tensor the same bytes of the raw space.
  */
+#include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
 #include "ckpt/table/operand.h"
@@ -19,7 +20,8 @@ struct build {
 	struct table *t;
 	uint32_t rank;
 	enum native_share share;
-	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
+	uint32_t *map;		 /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
+	uint32_t *mesh, *layout; /* [decl->nmesh], [decl->nlayout] likewise */
 	struct where {
 		bool known, inside;
 		uint32_t at[CKPT_DIMS_MAX];
@@ -108,7 +110,7 @@ static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
 	return x->rank == b->rank || (world && x->rank >= world && x->rank % world == b->rank);
 }
 
-/* All of a tensor that no layout describes, or nothing of it. */
+/* All of a blob, or nothing of a tensor. */
 static int whole(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
 {
 	static const uint64_t zero[CKPT_DIMS_MAX];
@@ -152,26 +154,12 @@ static bool is_const(const struct table_tensor *x)
 	return x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
 }
 
-static int owns_some(struct build *b, const struct table_tensor *x, bool *ret)
+/* Of const ones that the rank owns nothing of, too, until trim. */
+static bool is_listed(const struct build *b, const struct table_tensor *x)
 {
-	struct indexset share, owned;
-	struct arena a = { 0 };
-	int r = shares(b, x, &a, &share, &owned);
-
-	*ret = r == 0 && owned.numel;
-	arena_free(&a);
-	return r == -ENOMEM ? ckpt_error(b->err, r, "out of memory for the raw space of rank %u",
-					 b->rank)
-			    : 0; /* what else is wrong is wrong in the main part, too */
-}
-
-/* A main part lists what its rank declared, any other one what it has pieces of. */
-static int is_listed(struct build *b, const struct table_tensor *x, bool *ret)
-{
-	*ret = b->share == NATIVE_CONST
-		       ? is_const(x)
-		       : x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
-	return *ret && b->share == NATIVE_CONST ? owns_some(b, x, ret) : 0;
+	if (b->share == NATIVE_CONST)
+		return is_const(x);
+	return x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
 }
 
 static int tensors_copy(struct build *b)
@@ -181,58 +169,178 @@ static int tensors_copy(struct build *b)
 
 	if (r < 0)
 		return ckpt_error(b->err, r, "out of memory for the raw space of rank %u", b->rank);
+	table_boxes_numbers(d, b->mesh, b->layout);
 	for (uint32_t i = 0; !r && i < d->nmesh; i++)
-		r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
-	for (uint32_t i = 0; !r && i < d->nlayout; i++)
-		r = table_add_layout(b->t, &d->layout[i], NULL, b->err);
+		if (b->mesh[i] != TABLE_NONE)
+			r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
+	for (uint32_t i = 0; !r && i < d->nlayout; i++) {
+		struct layout l = d->layout[i];
+
+		l.mesh = b->mesh[l.mesh];
+		if (b->layout[i] != TABLE_NONE)
+			r = table_add_layout(b->t, &l, NULL, b->err);
+	}
 	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
 		struct table_tensor x = d->tensor[i];
-		bool listed;
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
 		x.fp_known = false;
-		r = is_listed(b, &x, &listed);
-		if (!r && listed)
+		if (x.layout != TABLE_NONE)
+			x.layout = b->layout[x.layout];
+		if (is_listed(b, &x))
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
+	return r;
+}
+
+/* Behind what lies there already. */
+static int piece_place(struct build *b, uint32_t tensor, const struct indexset *owned,
+		       uint64_t *end)
+{
+	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank, .set = *owned };
+	uint64_t bytes = owned->numel * b->decl->tensor[tensor].elem_bytes;
+
+	if (!bytes || (b->share == NATIVE_MAIN && is_const(&b->decl->tensor[tensor])))
+		return 0;
+	p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
+	if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
+		return ckpt_error(b->err, -EFBIG,
+				  "rank %u owns more than %llu bytes: use more ranks", b->rank,
+				  (unsigned long long)NATIVE_PART_BYTES_MAX);
+	*end = p.off + bytes;
+	return table_add_piece(b->t, &p, b->err);
+}
+
+static int share_fails(const struct build *b, const struct table_tensor *x, int r)
+{
+	char label[160];
+
+	return ckpt_error(b->err, r, "%s: its share cannot be computed: %s",
+			  table_tensor_print(x, label, sizeof label),
+			  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
+}
+
+/* By their first elements: not by where they lie in the memory of the rank. */
+static int by_first(const void *va, const void *vb)
+{
+	const struct indexset *a = *(const struct indexset *const *)va;
+	const struct indexset *b = *(const struct indexset *const *)vb;
+
+	for (uint32_t d = 0; d < a->ndim; d++)
+		if (a->dim[d].run[0].start != b->dim[d].run[0].start)
+			return a->dim[d].run[0].start < b->dim[d].run[0].start ? -1 : 1;
+	return 0;
+}
+
+static int box_place(struct build *b, uint32_t tensor, const struct indexset *box, uint64_t *end)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	const struct mesh *m;
+	const uint32_t *coord;
+	struct indexset owned;
+	struct arena a = { 0 };
+	int r;
+
+	if (x->layout == TABLE_NONE)
+		return piece_place(b, tensor, box, end);
+	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
+	coord = coord_of(b, b->decl->layout[x->layout].mesh);
+	if (!coord)
+		return 0;
+	r = layout_owned_box(m, box, x->shape, coord, x->elem_bytes, x->component, x->name, &a,
+			     &owned);
+	if (MUTANT(BOXES_WRITTEN_BY_ALL))
+		owned = *box;
+	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
+	arena_free(&a);
+	return r;
+}
+
+static void boxes_check(struct build *b, uint32_t tensor)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	const struct indexset nothing = { .ndim = x->ndim };
+	uint32_t mesh = x->layout == TABLE_NONE ? TABLE_NONE : b->decl->layout[x->layout].mesh;
+	char label[160];
+
+	if (mesh != TABLE_NONE && !coord_of(b, mesh) &&
+	    b->decl->first[tensor] != b->decl->first[tensor + 1])
+		ckpt_errlist_add(b->list, "%s: it has boxes on a mesh that does not have rank %u",
+				 table_tensor_print(x, label, sizeof label), b->rank);
+	table_covers(b->decl, tensor, &nothing, b->list);
+}
+
+/* Each box, or what the rank owns of it, is a piece. */
+static int boxes_place(struct build *b, uint32_t tensor, uint64_t *end)
+{
+	uint32_t first = b->decl->first[tensor], n = b->decl->first[tensor + 1] - first;
+	cleanup_free const struct indexset **box = calloc((size_t)n + 1, sizeof *box);
+	int r = 0;
+
+	if (!box)
+		return share_fails(b, &b->decl->tensor[tensor], -ENOMEM);
+	for (uint32_t i = 0; i < n; i++)
+		box[i] = &b->decl->piece[first + i].set;
+	qsort(box, n, sizeof *box, by_first);
+	for (uint32_t i = 0; i < n && !r; i++)
+		r = box_place(b, tensor, box[i], end);
 	return r;
 }
 
 static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 {
 	const struct table_tensor *x = &b->decl->tensor[tensor];
-	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank };
-	struct indexset share;
+	struct indexset share, owned;
 	struct arena a = { 0 };
-	char label[160];
-	uint64_t bytes;
 	int r;
 
-	r = shares(b, x, &a, &share, &p.set);
+	if (table_is_boxes(b->decl, x))
+		return boxes_place(b, tensor, end);
+	r = shares(b, x, &a, &share, &owned);
 	if (r < 0) {
-		table_tensor_print(x, label, sizeof label);
 		arena_free(&a);
-		return ckpt_error(b->err, r, "%s: its share cannot be computed: %s", label,
-				  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
+		return share_fails(b, x, r);
 	}
 	if (b->share != NATIVE_CONST) /* it is said once */
 		table_covers(b->decl, tensor, &share, b->list);
-	if (b->share == NATIVE_MAIN && is_const(x))
-		p.set.numel = 0;
-	bytes = p.set.numel * x->elem_bytes;
-	if (bytes) {
-		p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
-		if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
-			r = ckpt_error(b->err, -EFBIG,
-				       "rank %u owns more than %llu bytes: use more ranks", b->rank,
-				       (unsigned long long)NATIVE_PART_BYTES_MAX);
-		else
-			*end = p.off + bytes;
-	}
-	if (!r)
-		r = table_add_piece(b->t, &p, b->err);
+	r = piece_place(b, tensor, &owned, end);
 	arena_free(&a);
+	return r;
+}
+
+/* A part that is not main lists only what it has pieces of. */
+static int trim(struct build *b)
+{
+	const struct table *t = b->t;
+	cleanup_free uint32_t *to = malloc(((size_t)t->ntensor + 1) * sizeof *to);
+	struct table ret = { 0 };
+	int r = to ? 0
+		   : ckpt_error(b->err, -ENOMEM, "out of memory for the raw space of rank %u",
+				b->rank);
+
+	for (uint32_t i = 0; !r && i < t->ntensor; i++)
+		to[i] = TABLE_NONE;
+	for (uint32_t i = 0; !r && i < t->npiece; i++)
+		to[t->piece[i].tensor] = 0;
+	for (uint32_t i = 0; !r && i < t->nmesh; i++)
+		r = table_add_mesh(&ret, &t->mesh[i], NULL, b->err);
+	for (uint32_t i = 0; !r && i < t->nlayout; i++)
+		r = table_add_layout(&ret, &t->layout[i], NULL, b->err);
+	if (!r)
+		r = table_add_place(&ret, &t->place[0], NULL, b->err);
+	for (uint32_t i = 0; !r && i < t->ntensor; i++)
+		if (to[i] != TABLE_NONE)
+			r = table_add_tensor(&ret, &t->tensor[i], &to[i], b->err);
+	for (uint32_t i = 0; !r && i < t->npiece; i++) {
+		struct table_piece p = t->piece[i];
+
+		p.tensor = to[p.tensor];
+		r = table_add_piece(&ret, &p, b->err);
+	}
+	table_free(r ? &ret : b->t);
+	if (!r)
+		*b->t = ret;
 	return r;
 }
 
@@ -253,12 +361,17 @@ static int part_build(struct build *b)
 	if (!r)
 		r = table_add_place(b->t, &place, NULL, b->err);
 	order_make(b->decl, order);
+	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++)
+		if (b->share != NATIVE_CONST && table_is_boxes(b->decl, &b->decl->tensor[i]))
+			boxes_check(b, i);
 	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++) {
 		if (i && order[i].group != order[i - 1].group)
 			end = align_up(end, CHUNK_BYTES);
 		if (b->map[order[i].tensor] != TABLE_NONE)
 			r = tensor_place(b, order[i].tensor, &end);
 	}
+	if (!r && b->share == NATIVE_CONST)
+		r = trim(b);
 	if (r < 0)
 		return r;
 	/* A last group of which nothing is owned may have moved the end. */
@@ -281,6 +394,8 @@ int native_part_table_of(const struct table *decl, uint32_t rank, enum native_sh
 		.rank = rank,
 		.share = share,
 		.map = calloc((size_t)decl->ntensor + 1, sizeof *b.map),
+		.mesh = calloc((size_t)decl->nmesh + 1, sizeof *b.mesh),
+		.layout = calloc((size_t)decl->nlayout + 1, sizeof *b.layout),
 		.coord = calloc((size_t)decl->nmesh + 1, sizeof *b.coord),
 		.list = ret_list ? ret_list : &list,
 		.err = err,
@@ -289,10 +404,12 @@ int native_part_table_of(const struct table *decl, uint32_t rank, enum native_sh
 	int r;
 
 	assert(decl->sealed);
-	r = b.map && b.coord
+	r = b.map && b.mesh && b.layout && b.coord
 		    ? part_build(&b)
 		    : ckpt_error(err, -ENOMEM, "out of memory for the raw space of rank %u", rank);
 	free(b.map);
+	free(b.mesh);
+	free(b.layout);
 	free(b.coord);
 	if (!r && b.list->n != before) {
 		r = -EINVAL;
@@ -440,9 +557,11 @@ int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t
 	return 0;
 }
 
-int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
-		       uint64_t *at, struct ckpt_err *err)
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
+		       uint64_t data_end, uint64_t *at, struct ckpt_err *err)
 {
+	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
+		return ckpt_newer(err, "its bytes lie in another file, or are told by others");
 	if (!c->raw_len) {
 		static const struct chunk hole = { .source = UINT32_MAX, .base = UINT32_MAX };
 
@@ -457,12 +576,14 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 	if (c->codec != CODEC_RAW || c->codec_ver)
 		return ckpt_newer(err, "it is coded with codec %u, version %u", c->codec,
 				  c->codec_ver);
-	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
-		return ckpt_newer(err, "its bytes lie in another file");
-	if (c->raw_len < need->raw_len || c->raw_len > CHUNK_BYTES)
-		return ckpt_error(err, -EPROTO, "it has %u bytes where its pieces reach %u",
-				  c->raw_len, need->raw_len);
-	if (need->raw_len && c->elem_bytes != need->elem_bytes)
+	if (!need->raw_len)
+		return ckpt_error(err, -EPROTO, "it has bytes, and no piece in it has any");
+	if (c->raw_len < need->raw_len || c->raw_len > MIN(room, CHUNK_BYTES))
+		return ckpt_error(
+			err, -EPROTO,
+			"it has %u bytes where its pieces reach %u and the raw space %llu",
+			c->raw_len, need->raw_len, (unsigned long long)room);
+	if (c->elem_bytes != need->elem_bytes)
 		return ckpt_error(err, -EPROTO, "elements of %u bytes where its pieces have %u",
 				  c->elem_bytes, need->elem_bytes);
 	if (c->stored_len != c->raw_len || c->stored_crc)
@@ -483,7 +604,7 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 /* --- what is rounded of what --- */
 
 /* A piece by its first element: pieces of one tensor have none in common. */
-static int by_first(const void *va, const void *vb, void *table)
+static int by_first_element(const void *va, const void *vb, void *table)
 {
 	const struct table *t = table;
 	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
@@ -527,12 +648,12 @@ static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32
 	while (from < to) {
 		uint32_t mid = from + (to - from) / 2;
 
-		if (by_first(&item[mid], &k, (void *)t) < 0)
+		if (by_first_element(&item[mid], &k, (void *)t) < 0)
 			from = mid + 1;
 		else
 			to = mid;
 	}
-	return from < n && !by_first(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
+	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
 }
 
 /* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */
@@ -569,7 +690,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin)
 		n = t->first[m + 1] - t->first[m];
 		for (uint32_t k = 0; k < n; k++)
 			item[k] = t->first[m] + k;
-		qsort_r(item, n, sizeof *item, by_first, (void *)t);
+		qsort_r(item, n, sizeof *item, by_first_element, (void *)t);
 		twins_match(t, i, item, n, ret_twin);
 	}
 	return 0;

@@ -38,6 +38,7 @@ static const char usage[] =
 	"For tests and measurements:\n"
 	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
 	"  --wait-ready           do not train before snapshots can be taken\n"
+	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
@@ -58,6 +59,7 @@ enum {
 	OPT_LOSSES,
 	OPT_GUARD,
 	OPT_WAIT_READY,
+	OPT_LAYOUT,
 	OPT_STEP_MS,
 	OPT_FROZEN,
 	OPT_PRINT_STATS,
@@ -80,6 +82,7 @@ static const struct option option[] = {
 	{ "losses", required_argument, NULL, OPT_LOSSES },
 	{ "guard", required_argument, NULL, OPT_GUARD },
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
+	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
@@ -264,6 +267,11 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		return parse_guard(value, &a->guard);
 	case OPT_WAIT_READY:
 		a->wait_ready = true;
+		return 0;
+	case OPT_LAYOUT:
+		if (strcmp(value, "shards") && strcmp(value, "boxes"))
+			return refuse("--layout '%s': shards or boxes is needed", value);
+		a->layout = value[0] == 'b' ? LAYOUT_BOXES : LAYOUT_SHARDS;
 		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
