@@ -99,6 +99,9 @@
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
+	X(NEWER_IS_MALFORMED, native, "what only a newer version knows is told before what contradicts itself") \
+	X(OPTIONAL_REFUSED, native, "an optional section never keeps anybody from restoring") \
+	X(TWINS_NOT_SOUGHT, native, "a derived piece has its twin in the same file") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
 	X(BOXES_WRITTEN_BY_ALL, native, "one rank of a mesh writes each element of its boxes") \
 	X(BOXES_IN_FILES, table, "boxes as a layout are for declarations, not for files") \

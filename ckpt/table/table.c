@@ -6,6 +6,7 @@
  * of their own.
  */
 #include "ckpt/table/table.h"
+#include "ckpt/table/operand.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -531,6 +532,13 @@ static bool averages_equal(const struct table_average *x, const struct table_ave
 	       !((x->flags ^ y->flags) & ~(uint32_t)AVERAGE_MIXED);
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+	size_t n = strlen(s), m = strlen(end);
+
+	return n >= m && !strcmp(s + n - m, end);
+}
+
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err)
 {
@@ -539,15 +547,18 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 
 	must_own(t);
 	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
-	    !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
+	    ends_in(x->name, ".carry") || !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
 	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
-		return ckpt_error(err, -EINVAL, "an average without a name, or with unknown flags");
+		return ckpt_error(err, -EINVAL,
+				  "an average without a name, with one that ends in .carry or has a '/', or "
+				  "with unknown flags");
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
 			continue;
 		if (!averages_equal(to, x))
 			to->flags |= AVERAGE_MIXED;
+		to->flags |= x->flags & AVERAGE_MIXED;
 		if (ret_id)
 			*ret_id = i;
 		return 0;
@@ -1065,14 +1076,22 @@ struct merging {
 	struct ckpt_err *err;
 };
 
-/* A table has no layout twice: equal ones have one number. */
+/* A table has no layout twice: equal ones have one number. Where operands are pending the layout is no hint:
+ * it says what the pieces are. */
+static bool layouts_agree(const struct merging *m, const struct table_tensor *p,
+			  const struct table_tensor *q)
+{
+	if (!m->any_layout)
+		return p->layout == (q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout]);
+	return (!operand_dims(m->x, p) && !operand_dims(m->y, q)) ||
+	       table_layout_equal(m->x, p->layout, m->y, q->layout);
+}
+
 static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 			  const struct table_tensor *q)
 {
-	uint32_t layout = q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout];
-
 	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
-	       p->flags == q->flags && (p->layout == layout || m->any_layout) &&
+	       p->flags == q->flags && layouts_agree(m, p, q) &&
 	       p->media == q->media && made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
@@ -1155,6 +1174,17 @@ static int merge_pieces(struct merging *m, uint32_t place0)
 	return r;
 }
 
+static int merge_average(struct merging *m, const struct table_average *a, uint32_t *ret_id)
+{
+	uint32_t had = m->x->naverage;
+	int r = table_add_average(m->x, a, ret_id, m->err);
+
+	if (!r && m->join && m->x->naverage > had)
+		ckpt_errlist_add(m->list, "average %s, rule %u: it is not in %s", a->name, a->rule,
+				 m->x_who);
+	return r;
+}
+
 static int merge(struct merging *m, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
@@ -1174,7 +1204,7 @@ static int merge(struct merging *m, uint32_t *ret_place0)
 	m->tensor = tensor;
 	r = m->any_layout ? 0 : merge_hints(m->x, y, mesh, layout, m->err);
 	for (uint32_t i = 0; !r && i < y->naverage; i++)
-		r = table_add_average(m->x, &y->average[i], &average[i], m->err);
+		r = merge_average(m, &y->average[i], &average[i]);
 	if (!r)
 		r = merge_tensors(m);
 	for (uint32_t i = 0; !r && i < y->nplace; i++)
