@@ -683,10 +683,27 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 	}
 }
 
+/* A derived tensor is owned as its master is (docs/FORMAT.md, Who owns what). */
+static const struct declared *master_of(const ckpt *c, const struct declared *d)
+{
+	const char *slash = strchr(d->t.of, '/'); /* tensor_check: there is one */
+	size_t n = (size_t)(slash - d->t.of);
+
+	for (uint32_t i = 0; i < c->ntensor; i++) {
+		const struct declared *m = &c->tensor[i];
+
+		if (!m->dropped && m->t.dtype == CKPT_F32 && !strcmp(m->t.name, slash + 1) &&
+		    !strncmp(m->t.component, d->t.of, n) && !m->t.component[n])
+			return m;
+	}
+	return d;
+}
+
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 {
 	int rc = client_alive(c);
 	const struct declared *d = rc == 0 && id < c->ntensor ? &c->tensor[id] : NULL;
+	const struct declared *as = d;
 	struct layout l;
 	struct indexset owned;
 	struct arena a = { 0 };
@@ -694,6 +711,8 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 
 	if (rc < 0 || !d || d->dropped || !ret_local)
 		return rc < 0 ? rc : -EINVAL;
+	if (d->t.cls == CKPT_DERIVED)
+		as = master_of(c, d);
 	*ret_local = 0;
 	l = (struct layout){
 		.mesh = d->t.mesh, .mode = d->t.mode, .nplace = d->t.nplace, .place = d->t.place
@@ -701,7 +720,7 @@ int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 	if (!mesh_coord(&c->meshes.mesh[d->t.mesh], c->rank, coord))
 		return 0;
 	rc = layout_owned(&c->meshes.mesh[d->t.mesh], &l, d->t.ndim, d->t.shape, coord,
-			  dtype_bytes(d->t.dtype), d->t.component, d->t.name, &a, &owned);
+			  dtype_bytes(as->t.dtype), as->t.component, as->t.name, &a, &owned);
 	for (uint32_t k = 0; rc == 0 && owned.numel && k < d->nlocal; k++) {
 		const struct part_of *p = &d->local[k];
 		struct owned_walk w = { .d = d,
