@@ -358,6 +358,7 @@ struct launch {
 	struct member *member; /* [world] */
 	uint16_t ticket_seen;
 	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
+	uint32_t derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
 };
 
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };

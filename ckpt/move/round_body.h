@@ -7,6 +7,7 @@
 #define CKPT_MOVE_ROUND_BODY_H
 #include "ckpt/base/mutant.h"
 #include "ckpt/ckpt.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
