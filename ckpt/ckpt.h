@@ -108,8 +108,9 @@ extern "C" {
 #define CKPT_LATEST UINT64_MAX /* ckpt_want.step: the newest restorable step */
 /* bytes of a component, tensor or blob name, without the terminating zero */
 #define CKPT_NAME_MAX 1024
-#define CKPT_DIMS_MAX 16 /* dimensions of a tensor, and of a mesh */
-#define CKPT_JOB_MAX 64	 /* bytes of a job name: [A-Za-z0-9._-], the first one not a dot */
+#define CKPT_DIMS_MAX 16      /* dimensions of a tensor, and of a mesh */
+#define CKPT_ALONE UINT32_MAX /* ckpt_tensor.mesh with CKPT_BOXES: no other rank has the boxes */
+#define CKPT_JOB_MAX 64	      /* bytes of a job name: [A-Za-z0-9._-], the first one not a dot */
 
 typedef struct ckpt ckpt;
 
@@ -206,7 +207,7 @@ enum ckpt_reduce { CKPT_SUM, CKPT_AVG, CKPT_MIN, CKPT_MAX, CKPT_PRODUCT };
 /* ckpt_placement.flags */
 enum { CKPT_KEEP_PARTIAL = 1 };
 
-/* How the SHARDs of one tensor dimension cut it. */
+/* How the SHARDs of one tensor dimension cut it, or that boxes say what a rank holds. */
 enum ckpt_mode {
 	CKPT_CHUNK, /* one after the other; each cuts the result of the one before */
 	/* all of them in one cut by the product of their sizes; the first one applied is the most
@@ -215,6 +216,12 @@ enum ckpt_mode {
 	/* one after the other; a strided one pads to split_factor rows and cuts columns (PyTorch
 	 * issue 168134) */
 	CKPT_UNFLATTEN_PAD,
+	/* No placements (nplace 0): this rank holds the boxes in .local, each with start and
+	 * extent, which must not overlap. With mesh CKPT_ALONE it holds them alone; with a mesh,
+	 * every rank of that mesh holds, and declares, the same boxes. The other ranks may hold
+	 * other boxes on other meshes, or none (nlocal 0). All ranks use this mode for the tensor,
+	 * and ckpt_seal checks that their boxes contain each element once. 3 is reserved */
+	CKPT_BOXES = 4,
 };
 
 /* How long ckpt_guard may hold the training thread for a copy that is not finished. */
@@ -320,7 +327,7 @@ struct ckpt_tensor {
 	 * derived of; NULL: none */
 	const char *of;
 	uint32_t ndim;
-	uint32_t mesh; /* from ckpt_mesh */
+	uint32_t mesh; /* from ckpt_mesh; or CKPT_ALONE */
 	uint32_t nplace, nlocal;
 	const uint64_t *shape; /* [ndim] global */
 	/* [nplace] in order of application, which is the shard order */

@@ -268,6 +268,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
 		rc = native_part_table(&d->table, rank, &d->part, &list, err);
+	if (rc == 0 && table_boxes_forget(&d->table) < 0)
+		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
 		struct plan_opts opts = { .memory_blobs = true };
 

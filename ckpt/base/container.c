@@ -109,7 +109,8 @@ static int version_check(const struct ck_head *h, struct ckpt_err *err)
 	uint16_t major = le16_get(h->major), minor = le16_get(h->minor);
 
 	if (container_is_older(h))
-		return ckpt_error(err, -EPROTONOSUPPORT, CONTAINER_OLDER_TEXT ": use ckptd 0.1 for it");
+		return ckpt_error(err, -EPROTONOSUPPORT,
+				  CONTAINER_OLDER_TEXT ": use ckptd 0.1 for it");
 	if (major != CONTAINER_MAJOR)
 		return ckpt_newer(err, "header at offset 0: format %u.%u; this program reads %u.%u",
 				  major, minor, CONTAINER_MAJOR, CONTAINER_MINOR);
@@ -330,7 +331,7 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 {
 	const struct ck_tail *t = block;
 	uint64_t off, said;
-	int r;
+	int r, bad;
 
 	r = length_check(file_bytes, err);
 	if (r < 0)
@@ -346,10 +347,14 @@ int container_tail_check(const void *block, uint64_t file_bytes, struct containe
 				  " bytes, but this one has %" PRIu64 ": bytes were lost or added",
 				  off, said, file_bytes);
 	r = tail_form_check(t, off, err);
-	if (r < 0)
+	if (r < 0 && r != -EPROTONOSUPPORT)
 		return r;
 	map_fill(ret_map, t);
-	return map_check(ret_map, err);
+	/* What is newer is told before what makes no sense; and its sections may be held against their sums. */
+	bad = map_check(ret_map, r < 0 ? NULL : err);
+	if (bad < 0)
+		ret_map->file_bytes = 0;
+	return r < 0 ? r : bad;
 }
 
 int container_check(const struct container_info *info, const struct container_map *m,
@@ -386,8 +391,7 @@ int container_gap_check(const void *p, uint64_t bytes, uint64_t off, struct ckpt
 {
 	if (!is_zero(p, (size_t)bytes))
 		return ckpt_error(err, -EBADMSG,
-				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not "
-				  "zero: the file is damaged",
+				  "padding at offset %" PRIu64 ", %" PRIu64 " bytes: it is not zero",
 				  off, bytes);
 	return 0;
 }

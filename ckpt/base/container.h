@@ -162,7 +162,8 @@ int container_encode(const struct container_info *info, const struct container_b
 
 /*
  * Reading. A part's reader checks header and trailer, each read from its place, with
- * container_check that they belong together, every section that it uses with container_sect_check,
+ * container_check that they belong together (of a trailer that is newer the map's file_bytes is 0, or the map is
+ * right and its sections can be held against their sums), every section that it uses with container_sect_check,
  * and bytes read at offset off between the sections with container_gap_check. container_decode does
  * it all for a file in memory and leaves only a part's data area unread; the view points into the
  * bytes. container_map_find: NULL when there is no such section. want_kind 0: any.

@@ -255,8 +255,7 @@ static void put_totals(struct output *o, const struct table *t)
  * the same. Nothing where there are none. */
 static void put_derived(struct output *o, const struct table *t)
 {
-	static const struct column f_derived = { "derived", NULL, false, FIT_WHOLE },
-				   f_derived_line = { NULL, "derived", false, FIT_LAST },
+	static const struct column f_line = { NULL, "derived", false, FIT_LAST },
 				   f_spared = { "spared_bytes", NULL, true, FIT_WHOLE },
 				   f_stored = { "stored_bytes", NULL, true, FIT_WHOLE },
 				   f_pieces = { "stored_piece_count", NULL, true, FIT_WHOLE },
@@ -284,7 +283,7 @@ static void put_derived(struct output *o, const struct table *t)
 	}
 	if (!any)
 		return;
-	output_object(o, f_derived.name);
+	output_object(o, "derived");
 	output_put(o, &f_spared, cell_of(CELL_BYTES, spared));
 	output_put(o, &f_stored, cell_of(CELL_BYTES, stored));
 	output_put(o, &f_pieces, cell_of(CELL_COUNT, pieces));
@@ -300,7 +299,7 @@ static void put_derived(struct output *o, const struct table *t)
 			 a, b, (unsigned long long)pieces, pieces == 1 ? "" : "s", first);
 	else
 		snprintf(line, sizeof line, "%s of derived tensors not stored", a);
-	output_put(o, &f_derived_line, cell_text(line));
+	output_put(o, &f_line, cell_text(line));
 }
 
 /* Returns an exit code. */

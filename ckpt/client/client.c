@@ -684,12 +684,12 @@ static void walk(struct owned_walk *w, uint32_t d, uint64_t first, uint64_t off)
 }
 
 /* A derived tensor is owned as its master is (docs/FORMAT.md, Who owns what). */
-static const struct declared *master_of(const ckpt *c, const struct declared *d)
+static const struct declared *owned_as(const ckpt *c, const struct declared *d)
 {
 	const char *slash = strchr(d->t.of, '/'); /* tensor_check: there is one */
-	size_t n = (size_t)(slash - d->t.of);
+	size_t n = slash ? (size_t)(slash - d->t.of) : 0;
 
-	for (uint32_t i = 0; i < c->ntensor; i++) {
+	for (uint32_t i = 0; i < c->ntensor && d->t.cls == CKPT_DERIVED; i++) {
 		const struct declared *m = &c->tensor[i];
 
 		if (!m->dropped && m->t.dtype == CKPT_F32 && !strcmp(m->t.name, slash + 1) &&
@@ -699,49 +699,88 @@ static const struct declared *master_of(const ckpt *c, const struct declared *d)
 	return d;
 }
 
+/* Of a local: what is in it and owned. */
+static int local_sum(const struct declared *d, const struct part_of *p,
+		     const struct indexset *owned, struct arena *a, uint64_t *sum)
+{
+	struct owned_walk w = {
+		.d = d, .owned = owned, .base = p->ptr, .p = p, .elem = dtype_bytes(d->t.dtype)
+	};
+
+	if (!p->bytes || !owned->numel)
+		return 0;
+	for (uint32_t i = 0; i < p->ndim; i++) {
+		int rc = 0;
+
+		if (p->boxed)
+			rc = indices_range(p->start[i], p->start[i] + p->extent[i], a, &w.box[i]);
+		else
+			w.box[i] = d->share.dim[i];
+		if (rc < 0)
+			return rc;
+	}
+	walk(&w, 0, 0, 0);
+	*sum += w.sum;
+	return 0;
+}
+
+static int shares_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
+{
+	const struct mesh *m = &c->meshes.mesh[d->t.mesh];
+	const struct layout l = {
+		.mesh = d->t.mesh, .mode = d->t.mode, .nplace = d->t.nplace, .place = d->t.place
+	};
+	const struct declared *as = owned_as(c, d);
+	uint32_t coord[CKPT_DIMS_MAX];
+	struct indexset owned;
+	struct arena a = { 0 };
+	int rc;
+
+	if (!mesh_coord(m, c->rank, coord))
+		return 0;
+	rc = layout_owned(m, &l, d->t.ndim, d->t.shape, coord, dtype_bytes(as->t.dtype),
+			  as->t.component, as->t.name, &a, &owned);
+	for (uint32_t k = 0; rc == 0 && k < d->nlocal; k++)
+		rc = local_sum(d, &d->local[k], &owned, &a, sum);
+	arena_free(&a);
+	return rc;
+}
+
+static int boxes_sum(const ckpt *c, const struct declared *d, uint64_t *sum)
+{
+	const struct mesh *m = d->t.mesh == CKPT_ALONE ? NULL : &c->meshes.mesh[d->t.mesh];
+	const struct declared *as = owned_as(c, d);
+	uint32_t coord[CKPT_DIMS_MAX];
+	int rc = 0;
+
+	if (m && !mesh_coord(m, c->rank, coord))
+		return 0;
+	for (uint32_t k = 0; rc == 0 && k < d->nlocal; k++) {
+		const struct part_of *p = &d->local[k];
+		struct indexset box, owned;
+		struct arena a = { 0 };
+
+		rc = indexset_box(p->ndim, p->start, p->extent, &a, &box);
+		owned = box;
+		if (rc == 0 && m && box.numel)
+			rc = layout_owned_box(m, &box, d->t.shape, coord, dtype_bytes(as->t.dtype),
+					      as->t.component, as->t.name, &a, &owned);
+		if (rc == 0)
+			rc = local_sum(d, p, &owned, &a, sum);
+		arena_free(&a);
+	}
+	return rc;
+}
+
 int ckpt_fingerprint(ckpt *c, uint32_t id, uint64_t *ret_local)
 {
 	int rc = client_alive(c);
 	const struct declared *d = rc == 0 && id < c->ntensor ? &c->tensor[id] : NULL;
-	const struct declared *as = d;
-	struct layout l;
-	struct indexset owned;
-	struct arena a = { 0 };
-	uint32_t coord[CKPT_DIMS_MAX];
 
 	if (rc < 0 || !d || d->dropped || !ret_local)
 		return rc < 0 ? rc : -EINVAL;
-	if (d->t.cls == CKPT_DERIVED)
-		as = master_of(c, d);
 	*ret_local = 0;
-	l = (struct layout){
-		.mesh = d->t.mesh, .mode = d->t.mode, .nplace = d->t.nplace, .place = d->t.place
-	};
-	if (!mesh_coord(&c->meshes.mesh[d->t.mesh], c->rank, coord))
-		return 0;
-	rc = layout_owned(&c->meshes.mesh[d->t.mesh], &l, d->t.ndim, d->t.shape, coord,
-			  dtype_bytes(as->t.dtype), as->t.component, as->t.name, &a, &owned);
-	for (uint32_t k = 0; rc == 0 && owned.numel && k < d->nlocal; k++) {
-		const struct part_of *p = &d->local[k];
-		struct owned_walk w = { .d = d,
-					.owned = &owned,
-					.base = p->ptr,
-					.p = p,
-					.elem = dtype_bytes(d->t.dtype) };
-
-		for (uint32_t i = 0; i < p->ndim && rc == 0; i++) {
-			if (p->boxed)
-				rc = indices_range(p->start[i], p->start[i] + p->extent[i], &a,
-						   &w.box[i]);
-			else
-				w.box[i] = d->share.dim[i];
-		}
-		if (rc == 0 && p->bytes)
-			walk(&w, 0, 0, 0);
-		*ret_local += w.sum;
-	}
-	arena_free(&a);
-	return rc;
+	return d->t.mode == CKPT_BOXES ? boxes_sum(c, d, ret_local) : shares_sum(c, d, ret_local);
 }
 
 /* --- detach --- */

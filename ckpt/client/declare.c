@@ -173,12 +173,17 @@ static int local_take(ckpt *c, const struct ckpt_tensor *t, const struct indexse
 	uint64_t span, numel = 1;
 	int64_t dense = 1;
 
-	*ret = (struct part_of){
-		.ptr = l->ptr, .ndim = t->ndim, .dense = true, .boxed = l->start || l->extent
-	};
+	*ret = (struct part_of){ .ptr = l->ptr,
+				 .ndim = t->ndim,
+				 .dense = true,
+				 .boxed = l->start || l->extent || t->mode == CKPT_BOXES };
 	if (!l->start != !l->extent)
 		return ckpt_error(err, -EINVAL,
 				  "%s/%s: a ckpt_local needs both start and extent, or neither",
+				  t->component, t->name);
+	if (t->mode == CKPT_BOXES && t->ndim && !l->start)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: with CKPT_BOXES, each ckpt_local needs start and extent",
 				  t->component, t->name);
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		ret->start[d] = l->start ? l->start[d] : 0;
@@ -271,7 +276,12 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	if (shape_numel(t->ndim, t->shape, &numel) < 0)
 		return ckpt_error(err, -EINVAL, "%s/%s has more than 2^63-1 elements", t->component,
 				  t->name);
-	if (t->mesh >= c->meshes.nmesh)
+	if (t->mesh == CKPT_ALONE && t->mode != CKPT_BOXES)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: mesh CKPT_ALONE needs mode CKPT_BOXES: a layout needs a "
+				  "mesh from ckpt_mesh",
+				  t->component, t->name);
+	if (t->mesh >= c->meshes.nmesh && t->mesh != CKPT_ALONE)
 		return ckpt_error(err, -EINVAL, "%s/%s: mesh %u was not declared with ckpt_mesh",
 				  t->component, t->name, t->mesh);
 	if ((t->nplace && !t->place) || (t->nlocal && !t->local) || t->nplace > CKPT_DIMS_MAX)
@@ -285,15 +295,55 @@ static int tensor_check(const ckpt *c, const struct ckpt_tensor *t, struct ckpt_
 	return 0;
 }
 
+static struct layout layout_of(const struct ckpt_tensor *t)
+{
+	return (struct layout){
+		.mesh = t->mesh, .mode = t->mode, .nplace = t->nplace, .place = t->place
+	};
+}
+
+/* Nothing: with CKPT_BOXES too, where the boxes themselves say what the rank holds. */
+static int share_none(const struct ckpt_tensor *t, struct arena *a, struct indexset *ret,
+		      struct ckpt_err *err)
+{
+	struct indices *none = arena_array(a, t->ndim ? t->ndim : 1, sizeof *none);
+
+	if (!none)
+		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
+	*ret = (struct indexset){ .ndim = t->ndim, .dim = none };
+	return 0;
+}
+
+static int share_take(ckpt *c, const struct ckpt_tensor *t, struct indexset *ret,
+		      struct ckpt_err *err)
+{
+	const struct mesh *m = t->mesh == CKPT_ALONE ? NULL : &c->meshes.mesh[t->mesh];
+	const struct layout l = layout_of(t);
+	uint32_t coord[CKPT_DIMS_MAX];
+	bool inside = !m || mesh_coord(m, c->rank, coord);
+	int rc;
+
+	if (t->mode == CKPT_BOXES && !inside && t->nlocal)
+		return ckpt_error(err, -EINVAL,
+				  "%s/%s: this rank, %u, has boxes on a mesh in which it is not: "
+				  "for boxes that it holds alone, mesh is CKPT_ALONE",
+				  t->component, t->name, c->rank);
+	if (t->mode == CKPT_BOXES || !inside)
+		return share_none(t, &c->arena, ret, err);
+	rc = layout_share(m, &l, t->ndim, t->shape, coord, &c->arena, ret);
+	if (rc < 0)
+		return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory",
+				  t->component, t->name);
+	return 0;
+}
+
 static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *ret,
 		       struct ckpt_err *err)
 {
-	const struct mesh *m = &c->meshes.mesh[t->mesh];
-	struct layout l = {
-		.mesh = t->mesh, .mode = t->mode, .nplace = t->nplace, .place = t->place
-	};
+	static const struct mesh alone = { .nrank = 1 };
+	const struct mesh *m = t->mesh == CKPT_ALONE ? &alone : &c->meshes.mesh[t->mesh];
+	const struct layout l = layout_of(t);
 	struct arena *a = &c->arena;
-	uint32_t coord[CKPT_DIMS_MAX];
 	struct ckpt_err why;
 	int rc = layout_check(m, &l, t->ndim, &why);
 
@@ -311,18 +361,9 @@ static int tensor_take(ckpt *c, const struct ckpt_tensor *t, struct declared *re
 	if (!ret->t.component || !ret->t.name || !ret->t.of || (t->ndim && !ret->t.shape) ||
 	    (t->nplace && !ret->t.place))
 		return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-	if (mesh_coord(m, c->rank, coord)) {
-		rc = layout_share(m, &l, t->ndim, t->shape, coord, a, &ret->share);
-		if (rc < 0)
-			return ckpt_error(err, rc, "%s/%s: its layout cannot be held in memory",
-					  t->component, t->name);
-	} else {
-		struct indices *none = arena_array(a, t->ndim ? t->ndim : 1, sizeof *none);
-
-		if (!none)
-			return ckpt_error(err, -ENOMEM, "no memory for a tensor");
-		ret->share = (struct indexset){ .ndim = t->ndim, .dim = none };
-	}
+	rc = share_take(c, t, &ret->share, err);
+	if (rc < 0)
+		return rc;
 	ret->nlocal = t->nlocal;
 	return locals_take(c, &ret->t, &ret->share, t->local, t->nlocal, &ret->local, err);
 }
@@ -621,10 +662,7 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 
 	for (uint32_t i = 0; i < c->ntensor && rc == 0; i++) {
 		const struct declared *d = &c->tensor[i];
-		struct layout l = { .mesh = d->t.mesh,
-				    .mode = d->t.mode,
-				    .nplace = d->t.nplace,
-				    .place = d->t.place };
+		const struct layout l = layout_of(&d->t);
 		struct table_tensor x = { .component = d->t.component,
 					  .name = d->t.name,
 					  .of = d->t.of,
@@ -632,6 +670,7 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 					  .elem_bytes = dtype_bytes(d->t.dtype),
 					  .role = d->t.role,
 					  .cls = d->t.cls,
+					  .layout = TABLE_NONE,
 					  .rank = TABLE_NONE,
 					  .ndim = d->t.ndim,
 					  .shape = d->t.shape };
@@ -639,7 +678,8 @@ static int add_tensors(ckpt *c, struct table *t, struct ckpt_err *err)
 
 		if (d->dropped)
 			continue;
-		rc = table_add_layout(t, &l, &x.layout, err);
+		if (l.mesh != CKPT_ALONE)
+			rc = table_add_layout(t, &l, &x.layout, err);
 		if (rc == 0)
 			rc = table_add_tensor(t, &x, &id, err);
 		if (rc == 0)

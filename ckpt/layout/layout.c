@@ -121,11 +121,11 @@ static int check_reductions(const struct mesh *m, const struct layout *l, struct
 
 static int check_mode(const struct mesh *m, const struct layout *l, struct ckpt_err *err)
 {
-	if (l->mode > CKPT_UNFLATTEN_PAD)
+	if (l->mode > CKPT_UNFLATTEN_PAD && l->mode != CKPT_BOXES)
 		return ckpt_error(
 			err, -EOPNOTSUPP,
-			"layout mode %u: this version knows modes 0 to %d (enum ckpt_mode)",
-			l->mode, CKPT_UNFLATTEN_PAD);
+			"layout mode %u: this version knows modes 0 to %d and %d (enum ckpt_mode)",
+			l->mode, CKPT_UNFLATTEN_PAD, CKPT_BOXES);
 	for (uint32_t i = 0; l->mode == CKPT_FLAT && i < l->nplace; i++)
 		if (l->place[i].how == CKPT_SHARD && l->place[i].split_factor > 1)
 			return ckpt_error(
@@ -145,6 +145,11 @@ int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, st
 		return ckpt_error(err, -EINVAL,
 				  "the tensor has %u dimensions, at most %d are allowed", ndim,
 				  CKPT_DIMS_MAX);
+	if (l->mode == CKPT_BOXES && l->nplace)
+		return ckpt_error(err, -EINVAL,
+				  "mode CKPT_BOXES with %u placements: the boxes say what a rank "
+				  "holds, so nplace must be 0",
+				  l->nplace);
 	for (uint32_t i = 0; i < l->nplace; i++) {
 		const struct ckpt_placement *p = &l->place[i];
 		int e = check_placement(m, p, i, ndim, err);
@@ -247,6 +252,8 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 	if (e < 0)
 		return e;
 	*ret_set = (struct indexset){ .ndim = ndim, .dim = dim };
+	if (l->mode == CKPT_BOXES)
+		return -EINVAL;
 	if (is_elsewhere(l, coord))
 		return 0;
 	for (uint32_t d = 0; d < ndim && e == 0; d++)

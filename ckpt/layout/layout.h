@@ -75,7 +75,8 @@ struct layout {
 /*
  * Check a mesh (names, sizes, product, distinct ranks) and a layout of a tensor with ndim
  * dimensions on it. -EINVAL with the reason; mesh_check also -ENOMEM; layout_check -EOPNOTSUPP for
- * a mode that this version does not know.
+ * a mode that this version does not know. Mode CKPT_BOXES is for declarations: its layout says on
+ * which mesh boxes are held alike, and the boxes say the rest. No file has it.
  */
 int mesh_check(const struct mesh *m, struct ckpt_err *err);
 int layout_check(const struct mesh *m, const struct layout *l, uint32_t ndim, struct ckpt_err *err);
@@ -152,7 +153,7 @@ int layout_parse(const char *text, const struct mesh *m, struct arena *a, struct
  * The share of the coordinate: what it holds of a tensor of this shape. -E2BIG, -ENOMEM, -EOVERFLOW
  * (shape_numel). Where an ONLY names another coordinate it is empty (numel 0, all dims n = 0);
  * where a cut leaves a dimension empty the other dimensions still say what they keep. mesh_check
- * and layout_check must have passed.
+ * and layout_check must have passed. -EINVAL: mode CKPT_BOXES, in which the share is declared.
  */
 int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, struct arena *a, struct indexset *ret_set);
@@ -187,6 +188,13 @@ int layout_share(const struct mesh *m, const struct layout *l, uint32_t ndim, co
 int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
 		 const char *name, struct arena *a, struct indexset *ret_set);
+/*
+ * The same of a box, or any other set that is not empty, which every rank of the mesh holds: the
+ * rule where no placement names a mesh dimension, with the set as the share.
+ */
+int layout_owned_box(const struct mesh *m, const struct indexset *box, const uint64_t *shape,
+		     const uint32_t *coord, uint32_t elem_bytes, const char *component,
+		     const char *name, struct arena *a, struct indexset *ret_set);
 /* The rule's h, of a share whose first element has this row-major index. */
 uint64_t layout_owner_hash(const char *component, const char *name, uint64_t first);
 

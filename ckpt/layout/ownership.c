@@ -72,38 +72,65 @@ static uint32_t cut_dim(const struct indexset *x, uint32_t replicas, uint32_t el
 	return d;
 }
 
+/* From a share to what replica i of n owns of it. dim is that of the share, to be changed. */
+static int replica_owns(uint32_t n, uint32_t i, const uint64_t *shape, uint32_t elem_bytes,
+			const char *component, const char *name, struct arena *a,
+			struct indices *dim, struct indexset *share)
+{
+	uint32_t d;
+
+	if (share->numel > 0) {
+		if (n == 1)
+			return 0;
+		d = cut_dim(share, n, elem_bytes);
+		if (d < share->ndim) {
+			uint64_t w = dim[d].total / n, x = dim[d].total % n;
+			struct indices mine;
+			int e = indices_slice(&dim[d], i * w + MIN(i, x),
+					      (i + 1) * w + MIN(i + 1, x), a, &mine);
+
+			if (e < 0)
+				return e;
+			share->numel = share->numel / dim[d].total * mine.total;
+			dim[d] = mine;
+			return 0;
+		}
+		if (layout_owner_hash(component, name, first_index(share, shape)) % n == i)
+			return 0;
+	}
+	share->numel = 0;
+	memset(dim, 0, share->ndim * sizeof *dim);
+	return 0;
+}
+
 int layout_owned(const struct mesh *m, const struct layout *l, uint32_t ndim, const uint64_t *shape,
 		 const uint32_t *coord, uint32_t elem_bytes, const char *component,
 		 const char *name, struct arena *a, struct indexset *ret_set)
 {
-	uint32_t n, i, d;
+	uint32_t n, i;
 	int e = layout_share(m, l, ndim, shape, coord, a, ret_set);
 
 	if (e < 0)
 		return e;
-	struct indices *dim = (struct indices *)ret_set->dim; /* made by layout_share just now */
+	count_replicas(m, l, coord, &n, &i);
+	return replica_owns(n, i, shape, elem_bytes, component, name, a,
+			    (struct indices *)ret_set->dim, /* made by layout_share just now */
+			    ret_set);
+}
 
-	if (ret_set->numel > 0) {
-		count_replicas(m, l, coord, &n, &i);
-		if (n == 1)
-			return 0;
-		d = cut_dim(ret_set, n, elem_bytes);
-		if (d < ndim) {
-			uint64_t w = dim[d].total / n, x = dim[d].total % n;
-			struct indices mine;
+int layout_owned_box(const struct mesh *m, const struct indexset *box, const uint64_t *shape,
+		     const uint32_t *coord, uint32_t elem_bytes, const char *component,
+		     const char *name, struct arena *a, struct indexset *ret_set)
+{
+	static const struct layout replicate;
+	struct indices *dim = arena_array(a, MAX(box->ndim, 1u), sizeof *dim);
+	uint32_t n, i;
 
-			e = indices_slice(&dim[d], i * w + MIN(i, x), (i + 1) * w + MIN(i + 1, x),
-					  a, &mine);
-			if (e < 0)
-				return e;
-			ret_set->numel = ret_set->numel / dim[d].total * mine.total;
-			dim[d] = mine;
-			return 0;
-		}
-		if (layout_owner_hash(component, name, first_index(ret_set, shape)) % n == i)
-			return 0;
-	}
-	ret_set->numel = 0;
-	memset(dim, 0, ndim * sizeof *dim);
-	return 0;
+	if (!dim)
+		return -ENOMEM;
+	for (uint32_t d = 0; d < box->ndim; d++)
+		dim[d] = box->dim[d];
+	*ret_set = (struct indexset){ .ndim = box->ndim, .numel = box->numel, .dim = dim };
+	count_replicas(m, &replicate, coord, &n, &i);
+	return replica_owns(n, i, shape, elem_bytes, component, name, a, dim, ret_set);
 }

@@ -122,11 +122,29 @@ static bool all_as_declared(const struct match *m, uint32_t src_tensor)
 	return known;
 }
 
+/* Every pair whose bounds meet, as a tree of them has it, which is kept. */
+static bool disjoint_by_tree(struct match *m)
+{
+	const struct table_piece *piece = m->src->piece + m->first;
+	uint32_t k;
+
+	for (uint32_t i = 0; i < m->n; i++) {
+		struct piece_tree_cursor at;
+
+		piece_tree_begin(&m->tree, &piece[i].set, &at);
+		while (piece_tree_next(&at, &k))
+			if (k > i && sets_meet(&piece[i].set, &piece[k].set))
+				return false;
+	}
+	return true;
+}
+
 /*
  * The sum and, where bounds do not tell pieces apart, every pair of them. Interleaved ones are all
- * such pairs: when they have become many, the declaration may say it at once.
+ * such pairs: when they have become many, the declaration may say it at once. Of what has none, a
+ * tree may have fewer pairs.
  */
-static bool all_disjoint(const struct match *m, uint32_t src_tensor)
+static bool all_disjoint(struct match *m, uint32_t src_tensor)
 {
 	uint64_t sum = 0, pairs = 0;
 
@@ -136,9 +154,14 @@ static bool all_disjoint(const struct match *m, uint32_t src_tensor)
 			return false;
 	for (uint32_t i = 0; i < m->n; i++)
 		for (uint32_t j = i + 1; j < m->n && m->span[j].lo < m->span[i].hi; j++) {
-			if (++pairs == DECLARED_PAIRS * (uint64_t)m->n &&
-			    all_as_declared(m, src_tensor))
-				return true;
+			if (++pairs == DECLARED_PAIRS * (uint64_t)m->n) {
+				if (all_as_declared(m, src_tensor))
+					return true;
+				m->has_tree = !piece_tree_make(&m->src->piece[m->first], m->n,
+							       piece_set(m, 0)->ndim, &m->tree);
+				if (m->has_tree)
+					return disjoint_by_tree(m);
+			}
 			if (sets_meet(&m->src->piece[m->span[i].piece].set,
 				      &m->src->piece[m->span[j].piece].set))
 				return false;
@@ -146,10 +169,17 @@ static bool all_disjoint(const struct match *m, uint32_t src_tensor)
 	return true;
 }
 
+static void tree_free(struct match *m)
+{
+	piece_tree_free(&m->tree);
+	m->has_tree = false;
+}
+
 int match_begin(struct match *m, const struct table *src, uint32_t src_tensor)
 {
 	uint64_t hi_max = 0;
 
+	tree_free(m);
 	m->src = src;
 	m->first = src->first[src_tensor];
 	m->n = src->first[src_tensor + 1] - m->first;
@@ -182,6 +212,7 @@ void match_free(struct match *m)
 {
 	free(TAKE(m->span));
 	m->span_cap = 0;
+	tree_free(m);
 	arena_free(&m->arena);
 }
 
@@ -447,6 +478,24 @@ static uint32_t spans_from(const struct match *m, uint64_t lo)
 	return from;
 }
 
+static int take_by_tree(struct match *m, const struct table *dst, uint32_t dst_piece,
+			struct op_list *ops, uint64_t *ret_have)
+{
+	struct piece_tree_cursor at;
+	uint32_t k;
+
+	piece_tree_begin(&m->tree, &dst->piece[dst_piece].set, &at);
+	while (piece_tree_next(&at, &k)) {
+		uint64_t numel;
+		int e = op_make(m, m->first + k, dst, dst_piece, NULL, ops, &numel);
+
+		if (e < 0)
+			return e;
+		*ret_have += numel;
+	}
+	return 0;
+}
+
 /* Of disjoint pieces. *ret_have: elements that they have. */
 static int take_all(struct match *m, const struct table *dst, uint32_t dst_piece,
 		    struct op_list *ops, uint64_t *ret_have)
@@ -457,6 +506,8 @@ static int take_all(struct match *m, const struct table *dst, uint32_t dst_piece
 	uint64_t numel;
 
 	*ret_have = 0;
+	if (m->has_tree)
+		return take_by_tree(m, dst, dst_piece, ops, ret_have);
 	for (uint32_t i = spans_from(m, lo); i < m->n && m->span[i].lo < hi; i++) {
 		int e = op_make(m, m->span[i].piece, dst, dst_piece, NULL, ops, &numel);
 

@@ -7,6 +7,7 @@
 #ifndef CKPT_PLAN_PLAN_MATCH_H
 #define CKPT_PLAN_PLAN_MATCH_H
 #include "ckpt/plan/plan.h"
+#include "ckpt/table/piece_tree.h"
 
 /* Operations in the making: malloc'ed, as they grow. */
 struct op_list {
@@ -20,7 +21,9 @@ struct match {
 	uint32_t first, n;	 /* the tensor's pieces in src */
 	struct match_span *span; /* [n] sorted along one dimension */
 	uint32_t span_cap, dim;
-	bool disjoint;	    /* no two of the pieces share an element */
+	bool disjoint; /* no two of the pieces share an element */
+	bool has_tree; /* they are many, and no dimension tells them apart */
+	struct piece_tree tree;
 	struct arena arena; /* of one selection */
 };
 

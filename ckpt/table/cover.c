@@ -4,11 +4,12 @@
  * committed and after one is opened, so the pieces may be anybody's and the work must be bounded.
  * Invariant: exactly one <=> no two pieces meet, and their sizes add up to the tensor's. Of a
  * pending reduction this holds for the pieces of each operand, and there are all operands. Pairs
- * are found by a sweep along the dimension in which the fewest pieces overlap; for a grid of P x Q
- * pieces that is P*Q*min(P, Q) pairs.
+ * are found by a sweep along the dimension in which the fewest pieces overlap; where those are many
+ * and no declaration says that the pieces are disjoint, by a tree of bounds.
  */
 #include "ckpt/base/util.h"
 #include "ckpt/table/declared.h"
+#include "ckpt/table/piece_tree.h"
 #include <stdio.h>
 
 /* Steps through index lists that one table may cost: a few seconds. A tensor in a grid of 4096 x 16
@@ -18,7 +19,10 @@
  * begin. */
 #define OVERLAPS_TOLD 4
 #define OPERANDS_TOLD 4
-#define TRIES_MAX ((uint64_t)1 << 24)
+#define RANKS_TOLD 8
+#define TRIES_MAX ((uint64_t)1 << 28)
+/* Pairs of one tensor: with so many, it is not worth the time to count the others. */
+#define OVERLAPS_MAX 65536
 
 struct span {
 	uint64_t lo, hi;
@@ -74,10 +78,23 @@ static bool lists_meet(struct cover *c, const struct indices *x, const struct in
 	return true;
 }
 
+/* "0-4 x 3-6": its bounds. */
+static char *set_print(const struct indexset *s, char *buf, size_t bytes)
+{
+	size_t used = 0;
+
+	snprintf(buf, bytes, "[]");
+	for (uint32_t d = 0; d < s->ndim && used < bytes - 48; d++)
+		used += (size_t)snprintf(buf + used, bytes - used, "%s%llu-%llu", d ? " x " : "",
+					 (unsigned long long)list_lo(&s->dim[d]),
+					 (unsigned long long)list_hi(&s->dim[d]));
+	return buf;
+}
+
 static void pair_test(struct cover *c, const struct table_piece *p, const struct table_piece *q)
 {
 	uint64_t at[CKPT_DIMS_MAX];
-	char text[400] = "";
+	char text[400] = "", box[2][400];
 	size_t used = 0;
 
 	c->steps++;
@@ -89,10 +106,18 @@ static void pair_test(struct cover *c, const struct table_piece *p, const struct
 	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
 		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
 					 (unsigned long long)at[d]);
-	ckpt_errlist_add(c->list,
-			 "%s: element [%s] is in two pieces: in %s of rank %u and in %s of rank %u",
-			 c->label, text, c->t->place[p->place].name, p->rank,
-			 c->t->place[q->place].name, q->rank);
+	if (table_is_boxes(c->t, c->x))
+		ckpt_errlist_add(c->list,
+				 "%s: element [%s] is in two pieces: in box %s of rank %u and in "
+				 "box %s of rank %u",
+				 c->label, text, set_print(&p->set, box[0], sizeof box[0]), p->rank,
+				 set_print(&q->set, box[1], sizeof box[1]), q->rank);
+	else
+		ckpt_errlist_add(c->list,
+				 "%s: element [%s] is in two pieces: in %s of rank %u and in %s of "
+				 "rank %u",
+				 c->label, text, c->t->place[p->place].name, p->rank,
+				 c->t->place[q->place].name, q->rank);
 }
 
 static int span_compare(const void *va, const void *vb)
@@ -140,12 +165,39 @@ static uint64_t spans_pairs(const struct cover *c)
 	return pairs;
 }
 
+static bool is_enough(const struct cover *c)
+{
+	return c->steps > STEPS_MAX || c->overlaps >= OVERLAPS_MAX;
+}
+
 static bool as_declared(struct cover *c)
 {
 	uint32_t tensor = (uint32_t)(c->x - c->t->tensor);
 
 	c->steps += c->n;
 	return pieces_as_declared(c->t, tensor, c->piece, c->n, &c->ranks);
+}
+
+/* False: there is no memory for the tree. */
+static bool overlaps_by_tree(struct cover *c)
+{
+	struct piece_tree tree;
+	uint32_t k;
+
+	if (piece_tree_make(c->piece, c->n, c->x->ndim, &tree) < 0)
+		return false;
+	for (uint32_t i = 0; i < c->n && !is_enough(c); i++) {
+		struct piece_tree_cursor at;
+
+		piece_tree_begin(&tree, &c->piece[i].set, &at);
+		while (piece_tree_next(&at, &k) && !is_enough(c))
+			if (k > i)
+				pair_test(c, &c->piece[i], &c->piece[k]);
+			else
+				c->steps++;
+	}
+	piece_tree_free(&tree);
+	return true;
 }
 
 static void overlaps_find(struct cover *c)
@@ -163,7 +215,8 @@ static void overlaps_find(struct cover *c)
 			dim = d;
 		}
 	}
-	if (best > DECLARED_PAIRS * (uint64_t)c->n && as_declared(c))
+	if (best > DECLARED_PAIRS * (uint64_t)c->n && c->x->ndim &&
+	    (as_declared(c) || overlaps_by_tree(c)))
 		return;
 	if (c->x->ndim && dim != c->x->ndim - 1)
 		spans_fill(c, dim);
@@ -180,86 +233,127 @@ static void overlaps_find(struct cover *c)
 				p += i;
 			}
 			pair_test(c, p, q);
-			if (c->steps > STEPS_MAX)
+			if (is_enough(c))
 				return;
 		}
 	}
 }
 
-/* Is index i in the list? *ret_stop: where the stretch that holds it ends. */
-static bool list_has(const struct indices *d, uint64_t i, uint64_t *ret_stop)
+/* How many indices of the list are below i. */
+static uint64_t list_below(const struct indices *d, uint64_t i)
 {
-	for (uint32_t k = 0; k < d->n; k++) {
+	uint64_t n = 0;
+
+	for (uint32_t k = 0; k < d->n && d->run[k].start < i; k++) {
 		const struct run *r = &d->run[k];
-		uint64_t in;
+		uint64_t full = (i - r->start) / r->stride;
 
-		if (i < r->start)
-			return false;
-		in = (i - r->start) % r->stride;
-		if ((i - r->start) / r->stride < r->count && in < r->len) {
-			*ret_stop = i - in + r->len;
-			return true;
-		}
+		if (full >= r->count)
+			n += r->count * r->len;
+		else
+			n += full * r->len + MIN((i - r->start) % r->stride, r->len);
 	}
-	return false;
+	return n;
 }
 
-/* Is the element in the piece? *ret_dim, *ret_stop: all elements that equal at[] before ret_dim and
- * are below ret_stop there are in it too, or have been looked at. */
-static bool piece_has(const struct cover *c, const struct table_piece *p, const uint64_t *at,
-		      uint32_t *ret_dim, uint64_t *ret_stop)
+struct region {
+	uint64_t lo, hi;
+}; /* [lo, hi) of a dimension */
+
+/* How many elements of the pieces live[0 .. n) lie in the region. */
+static uint64_t region_count(struct cover *c, const struct region *in, const uint32_t *live,
+			     uint32_t n)
 {
-	bool whole = true;
+	uint64_t have = 0;
 
-	for (uint32_t d = c->x->ndim; d-- > 0;) {
-		uint64_t stop;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct indexset *s = &c->piece[live[i]].set;
+		uint64_t numel = 1;
 
-		if (!list_has(&p->set.dim[d], at[d], &stop))
-			return false;
-		if (!whole)
-			continue;
-		*ret_dim = d;
-		*ret_stop = stop;
-		/* Only from the start of a row may the step go to the dimension outside it. */
-		whole = at[d] == 0 && stop == c->x->shape[d];
+		for (uint32_t d = 0; d < s->ndim && numel; d++) {
+			c->tries += s->dim[d].n;
+			numel *=
+				list_below(&s->dim[d], in[d].hi) - list_below(&s->dim[d], in[d].lo);
+		}
+		have += numel;
 	}
-	return true;
+	return have;
 }
 
-/* The first element that no piece has, in row-major order. False: not found within the tries. */
+/* Only the pieces that reach into dimension d of the region. Returns how many. */
+static uint32_t region_keep(const struct cover *c, const struct region *in, uint32_t d,
+			    uint32_t *live, uint32_t n)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct indices *x = &c->piece[live[i]].set.dim[d];
+
+		if (list_lo(x) < in[d].hi && list_hi(x) > in[d].lo)
+			live[kept++] = live[i];
+	}
+	return kept;
+}
+
+/*
+ * The first element that no piece has, in row-major order: of a region with a gap, the lower half
+ * has one, or else the upper. The pieces are disjoint. False: there is no memory, or they are too
+ * interleaved.
+ */
 static bool gap_find(struct cover *c, uint64_t *at)
 {
-	memset(at, 0, CKPT_DIMS_MAX * sizeof *at);
-	for (;;) {
-		uint32_t dim = 0, i;
-		uint64_t stop = 0;
+	cleanup_free uint32_t *live = calloc((size_t)c->n + 1, sizeof *live);
+	struct region in[CKPT_DIMS_MAX];
+	uint32_t n = c->n;
 
-		for (i = 0; i < c->n; i++) {
-			if (++c->tries > TRIES_MAX)
+	for (uint32_t i = 0; live && i < n; i++)
+		live[i] = i;
+	for (uint32_t d = 0; d < c->x->ndim; d++)
+		in[d] = (struct region){ 0, c->x->shape[d] };
+	for (uint32_t d = 0; live && d < c->x->ndim; d++) {
+		while (in[d].hi - in[d].lo > 1) {
+			const struct region all = in[d];
+			uint64_t want = 1;
+
+			in[d].hi = all.lo + (all.hi - all.lo) / 2;
+			for (uint32_t k = 0; k < c->x->ndim; k++)
+				want *= in[k].hi - in[k].lo;
+			if (region_count(c, in, live, n) == want)
+				in[d] = (struct region){ in[d].hi, all.hi };
+			if (c->tries > TRIES_MAX)
 				return false;
-			if (piece_has(c, &c->piece[i], at, &dim, &stop))
-				break;
+			n = region_keep(c, in, d, live, n);
 		}
-		if (i == c->n)
-			return true;
-		if (!c->x->ndim)
-			return false;
-		at[dim] = stop;
-		for (uint32_t d = dim + 1; d < c->x->ndim; d++)
-			at[d] = 0;
-		while (at[dim] >= c->x->shape[dim]) {
-			if (!dim)
-				return false;
-			at[dim--] = 0;
-			at[dim]++;
-		}
+		at[d] = in[d].lo;
 	}
+	return live != NULL;
+}
+
+/* "of rank 1", "of ranks 0, 2, 3, ..": whose the pieces are. */
+static char *ranks_print(const struct cover *c, char *buf, size_t bytes)
+{
+	uint32_t told = 0, last = TABLE_NONE;
+	size_t used = 0;
+
+	*buf = 0;
+	for (uint32_t i = 0; i < c->n && used < bytes - 16; i++) {
+		if (c->piece[i].rank == last)
+			continue;
+		last = c->piece[i].rank;
+		if (told == RANKS_TOLD) {
+			snprintf(buf + used, bytes - used, ", ..");
+			break;
+		}
+		used += (size_t)snprintf(buf + used, bytes - used, "%s%u", told ? ", " : "", last);
+		told++;
+	}
+	return buf;
 }
 
 static void gap_report(struct cover *c, uint64_t have)
 {
 	uint64_t at[CKPT_DIMS_MAX];
-	char text[400] = "";
+	char text[400] = "", ranks[128] = "", of[160] = "";
 	size_t used = 0;
 
 	if (!gap_find(c, at)) {
@@ -270,10 +364,13 @@ static void gap_report(struct cover *c, uint64_t have)
 	for (uint32_t d = 0; d < c->x->ndim && used < sizeof text - 24; d++)
 		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu", d ? ", " : "",
 					 (unsigned long long)at[d]);
+	if (c->x->layout == TABLE_NONE && c->n)
+		snprintf(of, sizeof of, ", of ranks %s,", ranks_print(c, ranks, sizeof ranks));
 	ckpt_errlist_add(
 		c->list,
-		"%s: element [%s] is in no piece; its %u pieces hold %llu of %llu elements",
-		c->label, text, c->n, (unsigned long long)have, (unsigned long long)c->x->numel);
+		"%s: element [%s] is in no piece; its %u pieces%s hold %llu of %llu elements",
+		c->label, text, c->n, of, (unsigned long long)have,
+		(unsigned long long)c->x->numel);
 }
 
 /* False: nobody knows. */
@@ -286,7 +383,8 @@ static bool overlaps_report(struct cover *c)
 		return false;
 	}
 	if (c->overlaps > OVERLAPS_TOLD)
-		ckpt_errlist_add(c->list, "%s: %llu more pairs of pieces overlap", c->label,
+		ckpt_errlist_add(c->list, "%s: %s%llu more pairs of pieces overlap", c->label,
+				 c->overlaps < OVERLAPS_MAX ? "" : "at least ",
 				 (unsigned long long)(c->overlaps - OVERLAPS_TOLD));
 	return true;
 }

@@ -481,6 +481,7 @@ struct dec {
 		struct indexset set;
 	} * set;
 	uint32_t nset;
+	bool is_file; /* not a declaration */
 	struct ckpt_err *err;
 };
 
@@ -630,7 +631,7 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	uint32_t id, before = d->t->nlayout;
 	int r;
 
-	if (l.mode > CKPT_UNFLATTEN_PAD)
+	if (l.mode > CKPT_UNFLATTEN_PAD && (d->is_file || l.mode != CKPT_BOXES))
 		return NEW(d, "mode %u is unknown", l.mode);
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);
@@ -1066,7 +1067,7 @@ int table_decode(const struct table_section *section, uint32_t n, const struct t
 {
 	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = place != NULL, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)
@@ -1081,7 +1082,7 @@ int table_decode_tensors(const struct table_section *section, uint32_t n, struct
 {
 	struct dec_records x[DEC_KINDS];
 	struct table t = { 0 };
-	struct dec d = { .t = &t, .err = err };
+	struct dec d = { .t = &t, .is_file = true, .err = err };
 	int r = dec_sections(&d, section, n, x);
 
 	if (!r)

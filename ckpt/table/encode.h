@@ -111,8 +111,9 @@ int table_encode(const struct table *t, bool with_pieces, struct arena *a,
 /*
  * The reverse, from untrusted bytes: every offset, count, string, shape, set, piece and order is
  * checked; the result is sealed. section[] may hold further kinds, which are ignored. place: the
- * table's places when there is no PLACES section (parts). -EPROTO with record and reason;
- * -EPROTONOSUPPORT: a value, flag, or record size that only a newer version knows; -ENOMEM.
+ * table's places when there is no PLACES section (parts); NULL for a declaration, whose layouts may
+ * have mode CKPT_BOXES, which no file has. -EPROTO with record and reason; -EPROTONOSUPPORT: a value,
+ * flag, or record size that only a newer version knows; -ENOMEM.
  * ret_table is untouched on failure and points to nothing of the sections on success.
  */
 int table_decode(const struct table_section *section, uint32_t n, const struct table_place *place,

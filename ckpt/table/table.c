@@ -458,6 +458,10 @@ char *table_layout_print(const struct table *t, uint32_t layout, char *buf, size
 	}
 	l = &t->layout[layout];
 	m = &t->mesh[l->mesh];
+	if (l->mode == CKPT_BOXES) {
+		out(&o, "boxes");
+		return buf;
+	}
 	out(&o, "%s", mode[l->mode]);
 	for (uint32_t i = 0; i < l->nplace; i++, sep = ", ") {
 		out(&o, "%s", sep);
@@ -944,6 +948,66 @@ void table_free(struct table *t)
 	*t = (struct table){ 0 };
 }
 
+/* --- boxes --- */
+
+bool table_is_boxes(const struct table *t, const struct table_tensor *x)
+{
+	if (x->layout == TABLE_NONE)
+		return !(x->flags & TENSOR_BLOB);
+	return t->layout[x->layout].mode == CKPT_BOXES;
+}
+
+/* From 1 where it goes and 0 where it stays to new numbers. */
+static void renumber(uint32_t *to, uint32_t n)
+{
+	uint32_t stay = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = to[i] ? TABLE_NONE : stay++;
+}
+
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout)
+{
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		ret_layout[i] = t->layout[i].mode == CKPT_BOXES;
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		ret_mesh[i] = 0;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 1;
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (!ret_layout[i])
+			ret_mesh[t->layout[i].mesh] = 0;
+	renumber(ret_mesh, t->nmesh);
+	renumber(ret_layout, t->nlayout);
+}
+
+int table_boxes_forget(struct table *t)
+{
+	cleanup_free uint32_t *mesh = calloc((size_t)t->nmesh + 1, sizeof *mesh);
+	cleanup_free uint32_t *layout = calloc((size_t)t->nlayout + 1, sizeof *layout);
+	uint32_t nmesh = 0, nlayout = 0;
+
+	assert(t->sealed && !t->borrows);
+	if (!mesh || !layout)
+		return -ENOMEM;
+	table_boxes_numbers(t, mesh, layout);
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].layout != TABLE_NONE)
+			t->tensor[i].layout = layout[t->tensor[i].layout];
+	for (uint32_t i = 0; i < t->nlayout; i++)
+		if (layout[i] != TABLE_NONE) {
+			t->layout[nlayout] = t->layout[i];
+			t->layout[nlayout++].mesh = mesh[t->layout[i].mesh];
+		}
+	for (uint32_t i = 0; i < t->nmesh; i++)
+		if (mesh[i] != TABLE_NONE)
+			t->mesh[nmesh++] = t->mesh[i];
+	t->nlayout = nlayout;
+	t->nmesh = nmesh;
+	return 0;
+}
+
 /* --- comparing and merging --- */
 
 /* Of the same average, by its name and rule. */
@@ -959,12 +1023,26 @@ static bool made_alike(const struct table *x, const struct table_tensor *p, cons
 	return a->rule == b->rule && !strcmp(a->name, b->name);
 }
 
+static void layout_and_mesh(const struct table *t, const struct table_tensor *x, char *buf,
+			    size_t bytes)
+{
+	struct out o = { .buf = buf, .bytes = bytes };
+	char layout[400], mesh[128];
+
+	*buf = 0;
+	if (x->layout == TABLE_NONE)
+		out(&o, "boxes");
+	else
+		out(&o, "%s (mesh %s)", table_layout_print(t, x->layout, layout, sizeof layout),
+		    mesh_print(&t->mesh[t->layout[x->layout].mesh], mesh, sizeof mesh));
+}
+
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,
 			  const struct table *y, uint32_t y_tensor, const char *y_who,
 			  struct ckpt_errlist *ret_list)
 {
 	const struct table_tensor *p = &x->tensor[x_tensor], *q = &y->tensor[y_tensor];
-	char label[LABEL_BYTES], a[400], b[400];
+	char label[LABEL_BYTES], a[560], b[560];
 
 	table_tensor_print(p, label, sizeof label);
 	if (p->dtype != q->dtype)
@@ -1006,15 +1084,10 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 *p->of ? a : "", x_who, *q->of ? b : "", y_who);
 	}
 	if (!table_layout_equal(x, p->layout, y, q->layout)) {
-		char m[128] = "", n[128] = "";
-
-		if (p->layout != TABLE_NONE)
-			mesh_print(&x->mesh[x->layout[p->layout].mesh], m, sizeof m);
-		if (q->layout != TABLE_NONE)
-			mesh_print(&y->mesh[y->layout[q->layout].mesh], n, sizeof n);
-		ckpt_errlist_add(ret_list, "%s: layout %s (mesh %s) on %s, %s (mesh %s) on %s",
-				 label, table_layout_print(x, p->layout, a, sizeof a), m, x_who,
-				 table_layout_print(y, q->layout, b, sizeof b), n, y_who);
+		layout_and_mesh(x, p, a, sizeof a);
+		layout_and_mesh(y, q, b, sizeof b);
+		ckpt_errlist_add(ret_list, "%s: layout %s on %s, %s on %s", label, a, x_who, b,
+				 y_who);
 	}
 }
 

@@ -185,6 +185,21 @@ struct piece_bytes {
 };
 struct piece_bytes table_piece_bytes(const struct table *t, const struct table_piece *p);
 
+/*
+ * Is it EXPLICIT: in pieces of any ranks, which no layout describes? That is so without a layout,
+ * unless it is a blob, and in a declaration also if its layout has mode CKPT_BOXES.
+ */
+bool table_is_boxes(const struct table *t, const struct table_tensor *x);
+/*
+ * Of a declaration whose boxes have become pieces of a part (native_part_table): its tensors have no
+ * layouts of mode CKPT_BOXES any more, and the table has neither those nor meshes that only they
+ * named. So ranks that hold boxes on different meshes agree about the tensor.
+ */
+int table_boxes_forget(struct table *t); /* -ENOMEM */
+/* The numbers that meshes and layouts have then, ret_mesh[nmesh], ret_layout[nlayout]; TABLE_NONE:
+ * gone. */
+void table_boxes_numbers(const struct table *t, uint32_t *ret_mesh, uint32_t *ret_layout);
+
 /* Same mesh, placements: compared by content across tables. */
 bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct table *y,
 			uint32_t y_layout);

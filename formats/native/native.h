@@ -90,15 +90,19 @@ struct native_info {
 /*
  * The raw space of a rank: from its declaration (sealed; pieces are what the rank holds) to a
  * sealed table with one place and one piece per tensor of which the rank owns something
- * (layout_owned; per-rank blobs and tensors without a layout are owned by the rank itself; blobs
- * that are not per rank by rank 0). SINKs, and blobs that another rank owns, are left out. A per-rank
+ * (layout_owned; per-rank blobs are owned by the rank itself; blobs that are not per rank by rank
+ * 0). Of an EXPLICIT tensor (table_is_boxes) there is a piece for each box of which the rank owns
+ * something, in the order of their first elements: without a layout all of the box, with one what
+ * layout_owned_box gives it on that layout's mesh. In the result such tensors have no layout.
+ * SINKs, and blobs that another rank owns, are left out. A per-rank
  * blob of a rank that the first mesh is too small for, as a checkpoint converted to fewer ranks has
  * them, belongs to that rank's number modulo the mesh's size.
  * A tensor that is derived is owned as its master is (table_owned_as).
  * Deterministic. Order: (component, dtype) groups, each from a chunk bound on, by declaration order
- * inside, those of class derived behind all others; big pieces on chunk bounds, small ones packed. The place's name is "rank R" and its size
- * the end of the last piece. Where the rank's pieces do not cover its share: -EINVAL, every tensor
- * named in the list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
+ * inside, those of class derived behind all others; big pieces on chunk bounds, small ones packed. The
+ * place's name is "rank R" and its size the end of the last piece. Where the rank's pieces do not cover its
+ * share, or its boxes overlap, or are on a mesh that does not have it: -EINVAL, every tensor named in the
+ * list. -EFBIG beyond NATIVE_PART_BYTES_MAX.
  */
 int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
 		      struct ckpt_errlist *ret_list, struct ckpt_err *err);
@@ -131,8 +135,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin);
 /* --- writing: pure functions from facts to bytes --- */
 
 /* A part's uuid: hash128 of MANIFEST's, and of writer, kind and group as le32. */
-void native_part_uuid(const struct native_info *info, uint32_t writer,
-		      uint8_t ret_uuid[16]);
+void native_part_uuid(const struct native_info *info, uint32_t writer, uint8_t ret_uuid[16]);
 void native_part_head(const struct native_info *info, uint32_t rank, struct ck_head *ret_head);
 /*
  * Everything after the data: zero padding up to 4 KiB, sections, trailer; to be written at

@@ -11,16 +11,25 @@ _Static_assert(sizeof(struct ck_note) == 16, "ck_note");
 _Static_assert(sizeof(struct ck_attr) == 8, "ck_attr");
 
 /*
- * May chunk i be stored so? need: what native_part_chunks says of it: how far the pieces reach, and of which
- * elements. *at: the end of the chunk before in the file; moves on. data_end: that of the file. 0;
- * -EPROTO, -EPROTONOSUPPORT with the reason.
+ * May a chunk be stored so? need: what native_part_chunks says of it: how far the pieces reach, and of which
+ * elements. room: how much of the raw space there is from its start on. *at: the end of the chunk before
+ * in the file; moves on. data_end: that of the file. 0; -EPROTO, -EPROTONOSUPPORT with the reason.
  */
-int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
-		       uint64_t *at, struct ckpt_err *err);
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
+		       uint64_t data_end, uint64_t *at, struct ckpt_err *err);
 
-/* The order of PARTS: main ones by rank, then (writer, kind, step, group). */
-int native_part_order(uint32_t a_kind, uint32_t a_writer, uint64_t a_step, uint32_t a_group,
-		      uint32_t b_kind, uint32_t b_writer, uint64_t b_step, uint32_t b_group);
+/* The order of PARTS: main ones by rank, then (writer, kind, step, group, uuid). */
+int native_part_order(const struct native_part *a, const struct native_part *b);
+
+/* Was this part written for another checkpoint than the one of this uuid? By the part's uuid. */
+bool native_part_linked(const struct native_part *p, const uint8_t checkpoint[16]);
+
+/* Does a record of SOURCES say the same as one of PARTS? */
+bool native_part_equal(const struct native_part *a, const struct native_part *b);
+
+/* Is there a value, a flag or a record size in these sections that only a newer version knows? 0;
+ * -EPROTONOSUPPORT names the first. Contradictions it does not see. */
+int native_newer(const struct table_section *section, uint32_t n, struct ckpt_err *err);
 
 /* A record of PARTS or SOURCES by itself: names, enums, zeros. string: STRINGS. -EPROTO, -EPROTONOSUPPORT.
  * What it says of its number and order is the caller's to check. */

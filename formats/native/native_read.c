@@ -14,7 +14,14 @@
 
 /* --- faults --- */
 
+struct envelope;
+
 struct reader {
+	/* The file that is being read, once its sections are; what of it this program knows. Then what contradicts
+	 * itself may be what a newer version means. */
+	const struct envelope *now;
+	uint64_t now_known;
+	bool now_newer;		/* that was told */
 	format_fault_fn *fault; /* may be NULL */
 	void *arg;
 	struct ckpt_errlist list; /* the same as sentences; .code: that of the first, or of the
@@ -25,23 +32,24 @@ struct reader {
 	uint64_t spare_bytes;
 };
 
-/* What a caller must hear of before all else: damage, then what only a newer version can judge, then what
- * contradicts itself; then, also where something else could not be read, what is missing. */
+/* What a caller must hear of before all else (docs/FORMAT.md, verdicts); what could not be read comes last. */
 static int gravity(int code)
 {
 	switch (code) {
 	case -EBADMSG:
 		return 4;
-	case -EPROTONOSUPPORT:
-		return 3;
-	case -EPROTO:
-		return 2;
 	case -EUCLEAN:
+		return 3;
+	case -EPROTONOSUPPORT:
+		return 2;
+	case -EPROTO:
 		return 1;
 	default:
 		return 0;
 	}
 }
+
+static bool newer_instead(struct reader *rd, const char *file);
 
 __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int code,
 							const char *kind, const char *file,
@@ -54,6 +62,8 @@ __attribute__((format(printf, 8, 9))) static void fault(struct reader *rd, int c
 	char text[600];
 	va_list ap;
 
+	if (code == -EPROTO && newer_instead(rd, file))
+		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
@@ -200,8 +210,17 @@ static bool in_mask(uint64_t mask, uint32_t kind)
 	return kind < 64 && mask >> kind & 1;
 }
 
+/* What a newer version means by the rest of such a file is not ours to judge. */
+static bool is_of_another_version(const void *head_block)
+{
+	const struct ck_head *h = head_block;
+
+	return le16_get(h->major) != CONTAINER_MAJOR || container_is_older(h) ||
+	       le64_get(h->incompat) != CONTAINER_V02 || h->hash != CONTAINER_HASH;
+}
+
 /* Header and trailer. root: the hash that the trailer's block must have; NULL: any. 0, 1 after
- * faults. */
+ * faults; then e->map.file_bytes is 0 unless the sections are still to be held against their hashes. */
 static int blocks_read(struct reader *rd, const struct source *src, const char *file, uint32_t kind,
 		       const uint8_t *root, struct envelope *e)
 {
@@ -209,8 +228,10 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	uint8_t block[CONTAINER_BLOCK];
 	struct ckpt_err err;
 	struct hash128 h;
+	bool stop = false;
 	int r, bad = 0;
 
+	e->map.file_bytes = 0;
 	if (src->bytes < 2 * CONTAINER_BLOCK) {
 		fault(rd, -EBADMSG, "truncated", file, "", src->bytes,
 		      2 * CONTAINER_BLOCK - src->bytes,
@@ -223,10 +244,10 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	r = container_head_check(block, kind, &e->info, &err);
 	if (r < 0) {
 		fault_of_block(rd, r, file, block, 0, &err);
-		/* What a newer version means by the rest is not ours to judge. */
-		if (r == -EPROTONOSUPPORT)
+		if (r == -EPROTONOSUPPORT && is_of_another_version(block))
 			return 1;
 		bad = 1;
+		stop = r != -EPROTONOSUPPORT;
 	}
 	if (src->bytes % CONTAINER_BLOCK) {
 		fault(rd, -EBADMSG, "truncated", file, "", src->bytes, 0,
@@ -239,24 +260,41 @@ static int blocks_read(struct reader *rd, const struct source *src, const char *
 	r = container_tail_check(block, src->bytes, &e->map, &err);
 	if (r < 0) {
 		fault_of_block(rd, r, file, block, tail_at, &err);
-		return 1;
+		if (!e->map.file_bytes)
+			return 1;
+		bad = 1;
 	}
 	h = hash128(block, sizeof block);
 	if (root && memcmp(h.b, root, sizeof h.b) != 0 && !MUTANT(PART_ROOT_IGNORED)) {
 		fault(rd, -EBADMSG, "mismatch", file, "", tail_at, CONTAINER_BLOCK,
 		      "it is complete, but not the file that MANIFEST names: it was replaced or "
 		      "written again");
+		e->map.file_bytes = 0;
 		return 1;
 	}
 	r = bad ? 0 : container_check(&e->info, &e->map, &err);
 	if (r < 0) /* a trailer with the right root is not the stranger */
 		fault(rd, r, "mismatch", file, "", root ? 0 : tail_at, CONTAINER_BLOCK, "%s",
 		      err.msg);
+	if (stop || r < 0)
+		e->map.file_bytes = 0;
 	return bad || r < 0;
 }
 
-/* Are all sections there that this program must understand, and none of a kind that it must but
- * does not? */
+/* Those that this text names: their records do not say whether they are optional, it does. */
+#define ALL_KINDS                                                                            \
+	KINDS(CK_STRINGS, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS,      \
+	      CK_TENSORS, CK_INDEXSETS, CK_PIECES, CK_PLACES, CK_CHUNKS, CK_NOTES, CK_PARTS, \
+	      CK_LINEAGE, CK_ATTRS, CK_SOURCES, CK_AVERAGES)
+
+static bool is_optional(const struct container_sect *s)
+{
+	return s->kind == CK_NOTES || s->kind == CK_ATTRS ||
+	       (s->flags & CK_SECTION_OPTIONAL && !in_mask(ALL_KINDS, s->kind));
+}
+
+/* Is there a section of a kind that this program must understand but does not, or that it does not know in
+ * such a file? known: those that it does. */
 static int kinds_check(struct reader *rd, const char *file, const struct envelope *e,
 		       uint64_t known)
 {
@@ -265,10 +303,14 @@ static int kinds_check(struct reader *rd, const char *file, const struct envelop
 	for (uint32_t i = 0; i < e->map.nsect; i++) {
 		const struct container_sect *s = &e->map.sect[i];
 
-		if (in_mask(known, s->kind) || s->flags & CK_SECTION_OPTIONAL)
+		if (s->flags & ~(uint32_t)CK_SECTION_OPTIONAL)
+			newer(rd, file, s->off, s->len, "a section of kind %u with flags %#x",
+			      s->kind, s->flags);
+		else if (!in_mask(known, s->kind) && !is_optional(s))
+			newer(rd, file, s->off, s->len,
+			      "a section of kind %u, which must be understood", s->kind);
+		else
 			continue;
-		newer(rd, file, s->off, s->len, "a section of kind %u, which must be understood",
-		      s->kind);
 		bad = 1;
 	}
 	return bad;
@@ -391,6 +433,56 @@ static uint32_t sections_list(const struct envelope *e, uint64_t kinds, struct t
 	return n;
 }
 
+/* Is there something in the file that is being read that only a newer version knows? Then it is told, once. */
+static bool newer_instead(struct reader *rd, const char *file)
+{
+	struct table_section section[CONTAINER_SECT_MAX];
+	const struct envelope *e = rd->now;
+	uint64_t off = 0;
+	struct ckpt_err err;
+
+	if (!e || rd->now_newer)
+		return rd->now_newer;
+	rd->now = NULL;
+	rd->now_newer = kinds_check(rd, file, e, rd->now_known);
+	if (!rd->now_newer &&
+	    native_newer(section, sections_list(e, rd->now_known, section), &err) < 0) {
+		off = e->map.data_end;
+		rd->now_newer = true;
+		fault(rd, -EPROTONOSUPPORT, "newer", file, "", off,
+		      e->map.file_bytes - CONTAINER_BLOCK - off, "%s", err.msg);
+	}
+	rd->now = rd->now_newer ? NULL : e;
+	return rd->now_newer;
+}
+
+static void file_begin(struct reader *rd, const struct envelope *e, uint64_t known)
+{
+	rd->now = e;
+	rd->now_known = known;
+	rd->now_newer = false;
+}
+
+static void file_end(struct reader *rd)
+{
+	rd->now = NULL;
+	rd->now_newer = false;
+}
+
+/* Header, trailer and sections: those of these kinds; 0: all. 0, 1 after faults, -ENOMEM. */
+static int envelope_read(struct reader *rd, const struct source *src, const char *file,
+			 uint32_t kind, const uint8_t *root, uint64_t kinds, bool spare,
+			 struct envelope *e)
+{
+	int r = blocks_read(rd, src, file, kind, root, e), s = 0;
+
+	/* Also where a newer version wrote it: damage is told before that. */
+	if (e->map.file_bytes)
+		s = kinds ? sections_pick(rd, src, file, kinds, e)
+			  : sections_read(rd, src, file, spare, e);
+	return s ? s : r;
+}
+
 /* The records of a section; none when it is missing. */
 struct records {
 	const void *rec;
@@ -434,9 +526,48 @@ static bool all_zero(const void *p, size_t n)
 	CK_STRINGS, CK_SHAPES, CK_MESHES, CK_MESHDATA, CK_LAYOUTS, CK_PLACEMENTS, CK_TENSORS, \
 		CK_AVERAGES
 #define MANIFEST_KINDS KINDS(TABLE_KINDS, CK_NOTES, CK_PARTS, CK_LINEAGE, CK_ATTRS)
+/* All but what is left out where it makes no sense. */
+#define REQUIRED_KINDS KINDS(TABLE_KINDS, CK_PARTS, CK_LINEAGE)
 #define SUMMARY_KINDS \
 	KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA, CK_NOTES, CK_PARTS, CK_LINEAGE, CK_ATTRS)
 #define PART_KINDS KINDS(TABLE_KINDS, CK_INDEXSETS, CK_PIECES, CK_CHUNKS, CK_SOURCES)
+
+/* The sections that a part of this kind may have. */
+static uint64_t part_kinds(uint32_t kind)
+{
+	uint64_t not_in = 0;
+
+	if (kind != PART_MAIN)
+		not_in |= KINDS(CK_SOURCES);
+	if (kind != PART_AVERAGE)
+		not_in |= KINDS(CK_AVERAGES);
+	return PART_KINDS & ~not_in;
+}
+
+/* The fields of a header that only a newer version uses so. manifest: MANIFEST's header, NULL for its own. */
+static int head_known(struct reader *rd, const char *file, const struct container_info *h,
+		      const struct container_info *manifest)
+{
+	static const uint8_t zero[sizeof h->checkpoint];
+	int bad = 1;
+
+	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2)
+		newer(rd, file, 0, CONTAINER_BLOCK,
+		      "chunks of 2^%u bytes on multiples of 2^%u; this program knows 2^%d on 2^%d",
+		      h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
+	else if (manifest ? h->part_kind > PART_AVERAGE
+			  : h->part_kind || h->writer ||
+				    memcmp(h->checkpoint, zero, sizeof zero) != 0)
+		newer(rd, file, 0, CONTAINER_BLOCK,
+		      "its header is of a part of kind %u, of writer %u", h->part_kind, h->writer);
+	else if (manifest && h->ro_compat & ~manifest->ro_compat)
+		newer(rd, file, 0, CONTAINER_BLOCK,
+		      "it has features %#llx that MANIFEST does not speak of",
+		      (unsigned long long)(h->ro_compat & ~manifest->ro_compat));
+	else
+		bad = 0;
+	return bad;
+}
 
 struct manifest {
 	struct reader *rd;
@@ -507,12 +638,6 @@ static int lineage_read(struct manifest *m)
 			m, off, sizeof *l,
 			"the record of lineage contradicts the header: job %s, generation %llu",
 			job, (unsigned long long)le64_get(l->generation));
-	if (h->chunk_log2 != NATIVE_CHUNK_LOG2 || h->align_log2 != NATIVE_ALIGN_LOG2) {
-		newer(m->rd, NATIVE_MANIFEST, 0, CONTAINER_BLOCK,
-		      "chunks of 2^%u bytes on multiples of 2^%u; this program knows 2^%d on 2^%d",
-		      h->chunk_log2, h->align_log2, NATIVE_CHUNK_LOG2, NATIVE_ALIGN_LOG2);
-		return 1;
-	}
 	c->world = le32_get(l->world);
 	if (c->world != h->world)
 		return MALFORMED(m, off, sizeof *l, "a world of %u ranks; the header says %u",
@@ -533,56 +658,52 @@ static int lineage_read(struct manifest *m)
 	return 0;
 }
 
-/* The records of an optional section; none where a newer version gave them another form: c->newer says so. */
-static int optional(struct manifest *m, uint32_t kind, uint32_t rec_bytes, struct records *ret)
+/* An optional section that makes no sense to this program, whatever the reason: left out, and said so. */
+static int drop(struct manifest *m)
 {
+	m->c->newer = true;
+	return 0;
+}
+
+/* The records of an optional section. false: it has another form. */
+static bool optional(struct manifest *m, uint32_t kind, uint32_t rec_bytes, struct records *ret)
+{
+	*ret = (struct records){ .n = 0 };
 	for (uint32_t i = 0; i < m->env.map.nsect; i++) {
 		const struct container_sect *s = &m->env.map.sect[i];
 
-		if (s->kind != kind || s->rec_bytes == rec_bytes ||
-		    !(s->flags & CK_SECTION_OPTIONAL))
+		if (s->kind != kind)
 			continue;
-		*ret = (struct records){ .n = 0 };
-		m->c->newer = true;
-		return 0;
+		if (s->rec_bytes != rec_bytes)
+			return false;
+		*ret = (struct records){ .rec = m->env.sect[i], .n = s->count, .off = s->off };
 	}
-	return records(m->rd, NATIVE_MANIFEST, &m->env, kind, rec_bytes, ret);
+	return true;
 }
 
 static int notes_read(struct manifest *m)
 {
 	const struct ck_note *rec;
 	struct records x;
-	uint64_t n, off;
 
-	if (optional(m, CK_NOTES, sizeof *rec, &x))
-		return 1;
+	if (!optional(m, CK_NOTES, sizeof *rec, &x) || x.n > NATIVE_NOTES_MAX)
+		return drop(m);
 	rec = x.rec;
-	n = x.n;
-	off = x.off;
-	if (n > NATIVE_NOTES_MAX)
-		return MALFORMED(m, off, n * sizeof *rec, "%llu notes; at most %d are possible",
-				 (unsigned long long)n, NATIVE_NOTES_MAX);
-	m->c->note = arena_array(&m->c->table.arena, n, sizeof *m->c->note);
+	m->c->note = arena_array(&m->c->table.arena, x.n, sizeof *m->c->note);
 	if (!m->c->note)
 		return -ENOMEM;
-	for (uint64_t i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < x.n; i++) {
 		const char *key = string_at(m, rec[i].key, CKPT_NAME_MAX);
 		uint64_t bits = le64_get(rec[i].value);
 
-		if (le32_get(rec[i].zero)) { /* what it says is not ours to guess */
-			m->c->newer = true;
-			return 0;
-		}
-		if (!key)
-			return MALFORMED(m, off + i * sizeof *rec, sizeof *rec,
-					 "note %llu is malformed", (unsigned long long)i);
+		if (le32_get(rec[i].zero) || !key)
+			return drop(m);
 		m->c->note[i].key = arena_str(&m->c->table.arena, key);
 		if (!m->c->note[i].key)
 			return -ENOMEM;
 		memcpy(&m->c->note[i].value, &bits, sizeof bits);
 	}
-	m->c->nnote = (uint32_t)n;
+	m->c->nnote = (uint32_t)x.n;
 	return 0;
 }
 
@@ -593,13 +714,9 @@ static int attrs_read(struct manifest *m)
 	const struct ck_attr *rec;
 	struct records x;
 
-	if (optional(m, CK_ATTRS, sizeof *rec, &x))
-		return 1;
+	if (!optional(m, CK_ATTRS, sizeof *rec, &x) || x.n > NATIVE_ATTRS_MAX)
+		return drop(m);
 	rec = x.rec;
-	if (x.n > NATIVE_ATTRS_MAX)
-		return MALFORMED(m, x.off, x.n * sizeof *rec,
-				 "%llu attributes; at most %u are possible",
-				 (unsigned long long)x.n, NATIVE_ATTRS_MAX);
 	attr = arena_array(a, x.n, sizeof *attr);
 	if (!attr)
 		return -ENOMEM;
@@ -608,9 +725,7 @@ static int attrs_read(struct manifest *m)
 		const char *value = string_at(m, rec[i].value, NATIVE_ATTR_VALUE_MAX);
 
 		if (!key || !*key || !value || (i && strcmp(attr[i - 1].key, key) >= 0))
-			return MALFORMED(m, x.off + i * sizeof *rec, sizeof *rec,
-					 "attribute %llu has no name, is too long or out of order",
-					 (unsigned long long)i);
+			return drop(m);
 		attr[i].key = arena_str(a, key);
 		attr[i].value = arena_str(a, value);
 		if (!attr[i].key || !attr[i].value)
@@ -672,9 +787,7 @@ static int part_record_check(struct manifest *m, uint32_t i, const struct ck_par
 			"the main parts of this step, in the order of their ranks",
 			p->name, i, p->rank, p->kind, (unsigned long long)p->step, c->world);
 	if (i >= c->world &&
-	    (p->kind == PART_MAIN ||
-	     (i > c->world && native_part_order(p[-1].kind, p[-1].rank, p[-1].step, p[-1].group,
-						p->kind, p->rank, p->step, p->group) >= 0)))
+	    (p->kind == PART_MAIN || (i > c->world && native_part_order(&p[-1], p) >= 0)))
 		return MALFORMED(m, at, sizeof *rec, "part %s is out of order", p->name);
 	if (ckpt_add(c->stored_bytes, p->file_bytes, &c->stored_bytes) < 0)
 		return MALFORMED(m, at, sizeof *rec, "part %s is too long", p->name);
@@ -765,11 +878,18 @@ struct opening {
 	struct hash128 declared_id;
 };
 
+/* Was this part written for another checkpoint? */
+static bool is_linked(const struct opening *o, const struct container_info *part)
+{
+	return memcmp(part->checkpoint, o->m.env.info.uuid, sizeof part->checkpoint) != 0;
+}
+
 /* The header of a file whose trailer is the one that MANIFEST names. */
 static int part_identity_check(struct opening *o, const struct native_part *p,
 			       const struct container_info *x)
 {
 	const struct container_info *h = &o->m.env.info;
+	bool linked = is_linked(o, x);
 	const char *what = NULL;
 
 	if (memcmp(x->uuid, p->uuid, sizeof p->uuid) != 0)
@@ -782,14 +902,18 @@ static int part_identity_check(struct opening *o, const struct native_part *p,
 		what = "writer";
 	else if (x->part_kind != p->kind)
 		what = "kind";
-	else if (p->kind == PART_MAIN && memcmp(x->job, h->job, sizeof h->job) != 0)
-		what = "job";
-	else if (p->kind == PART_MAIN && x->world != o->m.c->world)
-		what = "number of ranks";
-	else if (p->kind == PART_MAIN && memcmp(x->checkpoint, h->uuid, sizeof h->uuid) != 0)
+	else if (linked && p->kind == PART_MAIN)
 		what = "checkpoint";
-	else if (x->chunk_log2 != h->chunk_log2 || x->align_log2 != h->align_log2)
-		what = "chunk size";
+	else if (!linked && memcmp(x->job, h->job, sizeof h->job) != 0)
+		what = "job";
+	else if (!linked && x->world != o->m.c->world)
+		what = "number of ranks";
+	else if (!linked && x->step != o->m.c->step)
+		what = "step";
+	else if (!linked && x->generation != o->m.c->generation)
+		what = "generation";
+	else if (!linked && x->writer >= o->m.c->world)
+		what = "writer";
 	if (MUTANT(PART_IDENTITY_IGNORED))
 		return 0;
 	if (what)
@@ -830,8 +954,31 @@ static int derived_find(struct opening *o, const char *file, struct table *t)
 	return 0;
 }
 
-static int pieces_check(struct opening *o, const char *file, const struct table *t, uint32_t rank)
+/* Why tensor i may not be in this part; NULL: it may. */
+static const char *misplaced(const struct opening *o, const struct native_part *p,
+			     const struct table *t, uint32_t i)
 {
+	const struct table_tensor *x = &t->tensor[i];
+
+	if (x->cls == CKPT_SINK)
+		return "a sink is in no file";
+	if (x->fp_known)
+		return "a tensor's fingerprint in a part; it belongs in MANIFEST";
+	if (!x->made != (p->kind != PART_AVERAGE))
+		return "what averages made is in parts of its own";
+	if (p->kind == PART_CONST && x->cls != CKPT_CONST)
+		return "it is not constant, in a part of constants";
+	if (p->kind != PART_MAIN && t->first[i] == t->first[i + 1])
+		return "it is listed, but has no piece here";
+	if (p->rank >= o->m.c->world && operand_dims(t, x))
+		return "an operand of a rank that there is not";
+	return NULL;
+}
+
+static int pieces_check(struct opening *o, const struct native_part *part, const struct table *t)
+{
+	const char *file = part->name;
+	uint32_t rank = part->rank;
 	char label[160];
 
 	for (uint32_t i = 0; i < t->npiece; i++) {
@@ -844,11 +991,12 @@ static int pieces_check(struct opening *o, const char *file, const struct table 
 		return 1;
 	}
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		if (!t->tensor[i].fp_known)
+		const char *why = misplaced(o, part, t, i);
+
+		if (!why)
 			continue;
 		table_tensor_print(&t->tensor[i], label, sizeof label);
-		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0,
-		      "%s: a tensor's fingerprint in a part; it belongs in MANIFEST", label);
+		fault(&o->rd, -EPROTO, "malformed", file, label, 0, 0, "%s: %s", label, why);
 		return 1;
 	}
 	return 0;
@@ -876,7 +1024,7 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		       const struct table *t, struct format_file *ret)
 {
 	cleanup_free struct chunk *need = NULL;
-	uint64_t n, end, at = CONTAINER_BLOCK;
+	uint64_t n, end, at = CONTAINER_BLOCK, raw_end = 0;
 	const struct ck_chunk *rec;
 	struct chunk *chunk;
 	struct records x;
@@ -887,6 +1035,14 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		return r;
 	if (r < 0) {
 		fault(&o->rd, r, "malformed", file, "", 0, 0, "%s", err.msg);
+		return 1;
+	}
+	for (uint32_t i = 0; i < t->npiece; i++)
+		raw_end = MAX(raw_end, t->piece[i].off + t->piece[i].len);
+	if (raw_end != t->place[0].bytes) {
+		fault(&o->rd, -EPROTO, "malformed", file, "", 0, 0,
+		      "a raw space of %llu bytes, whose last piece ends at %llu",
+		      (unsigned long long)t->place[0].bytes, (unsigned long long)raw_end);
 		return 1;
 	}
 	if (records(&o->rd, file, e, CK_CHUNKS, sizeof *rec, &x))
@@ -903,9 +1059,13 @@ static int chunks_read(struct opening *o, const char *file, const struct envelop
 		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++) {
 		chunk[i] = chunk_decode(&rec[i]);
-		r = rec[i].flags
+		r = rec[i].flags && !chunk[i].raw_len
+			    ? ckpt_error(&err, -EPROTO, "a hole has flags")
+		    : rec[i].flags
 			    ? ckpt_newer(&err, "its flags are %#x", rec[i].flags)
-			    : native_chunk_check(&chunk[i], &need[i], e->map.data_end, &at, &err);
+			    : native_chunk_check(&chunk[i], &need[i],
+						 raw_end - (i << NATIVE_CHUNK_LOG2),
+						 e->map.data_end, &at, &err);
 		if (!r)
 			continue;
 		fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", file, "",
@@ -925,20 +1085,30 @@ static int sources_check(struct opening *o, const struct native_part *p, const s
 {
 	const struct ck_part *rec;
 	struct records x, strings;
+	struct native_part last;
 	struct ckpt_err err;
 
 	if (records(&o->rd, p->name, e, CK_SOURCES, sizeof *rec, &x) ||
 	    records(&o->rd, p->name, e, CK_STRINGS, 1, &strings))
 		return 1;
 	rec = x.rec;
+	if (x.n > NATIVE_SOURCES_MAX) {
+		fault(&o->rd, -EPROTO, "malformed", p->name, "", x.off, x.n * sizeof *rec,
+		      "%llu other parts of one rank; at most %u are possible",
+		      (unsigned long long)x.n, NATIVE_SOURCES_MAX);
+		return 1;
+	}
 	for (uint64_t i = 0; i < x.n; i++) {
 		struct native_part s, *at = o->m.part + o->m.c->world;
 		uint32_t from = o->m.c->world, to = o->m.npart;
 		int r = native_part_decode(&rec[i], strings.rec, strings.n, &s, &err);
 
-		if (r < 0 || p->kind != PART_MAIN || s.kind == PART_MAIN) {
-			if (!r)
-				r = ckpt_error(&err, -EPROTO, "%s has sources, or is one", p->name);
+		if (!r && s.kind == PART_MAIN)
+			r = ckpt_error(&err, -EPROTO, "it is a main part");
+		if (!r && i && native_part_order(&last, &s) >= 0)
+			r = ckpt_error(&err, -EPROTO, "it is out of order");
+		last = s;
+		if (r < 0) {
 			fault(&o->rd, r, r == -EPROTO ? "malformed" : "newer", p->name, "",
 			      x.off + i * sizeof *rec, sizeof *rec, "source %llu: %s",
 			      (unsigned long long)i, err.msg);
@@ -948,15 +1118,13 @@ static int sources_check(struct opening *o, const struct native_part *p, const s
 			uint32_t mid = from + (to - from) / 2;
 
 			at = &o->m.part[mid];
-			if (native_part_order(at->kind, at->rank, at->step, at->group, s.kind,
-					      s.rank, s.step, s.group) < 0)
+			if (native_part_order(at, &s) < 0)
 				from = mid + 1;
 			else
 				to = mid;
 		}
 		at = &o->m.part[MIN(from, o->m.npart - 1)];
-		if (memcmp(at->root.b, s.root.b, sizeof s.root.b) != 0 ||
-		    strcmp(at->name, s.name) != 0) {
+		if (!native_part_equal(at, &s)) {
 			fault(&o->rd, -EPROTO, "mismatch", p->name, "", x.off + i * sizeof *rec,
 			      sizeof *rec,
 			      "it names %s, which MANIFEST does not name, or names otherwise",
@@ -968,8 +1136,10 @@ static int sources_check(struct opening *o, const struct native_part *p, const s
 	return 0;
 }
 
-/* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. */
-static int part_join(struct opening *o, const struct native_part *p, const struct table *t)
+/* A part's declarations must be MANIFEST's; then its pieces join the checkpoint's. linked: it was declared by
+ * another launch. */
+static int part_join(struct opening *o, const struct native_part *p, bool linked,
+		     const struct table *t)
 {
 	const char *file = p->name;
 	struct ckpt_errlist l = { .code = -EPROTO };
@@ -979,9 +1149,7 @@ static int part_join(struct opening *o, const struct native_part *p, const struc
 	/* The others will have as many. Where they do not, nothing is lost but a guess. */
 	if (!all->npiece)
 		(void)table_reserve(all, 0, MIN(t->npiece * o->m.npart, (uint64_t)PIECES_GUESS));
-	r = table_join(all, t, NATIVE_MANIFEST, file,
-		       p->step != o->m.c->step || p->generation != o->m.c->generation, &l, NULL);
-
+	r = table_join(all, t, NATIVE_MANIFEST, file, linked, &l, NULL);
 	if (!r && l.n) {
 		faults_of_list(&o->rd, -EPROTO, "mismatch", file, &l);
 		r = 1;
@@ -1039,26 +1207,30 @@ static int part_sections(struct opening *o, const struct source *src, const stru
 {
 	struct table_place place = { .name = f->name, .rank = f->rank, .bytes = f->raw_bytes };
 	struct table t = { 0 };
-	int r = blocks_read(&o->rd, src, f->name, CONTAINER_PART, p->root.b, e);
+	uint64_t known = part_kinds(p->kind);
+	int r = envelope_read(&o->rd, src, f->name, CONTAINER_PART, p->root.b, 0, true, e);
 
 	if (!r)
-		r = part_identity_check(o, p, &e->info);
+		r = head_known(&o->rd, f->name, &e->info, &o->m.env.info);
 	if (!r)
-		r = kinds_check(&o->rd, f->name, e, PART_KINDS);
-	if (!r)
-		r = sections_read(&o->rd, src, f->name, true, e);
+		r = kinds_check(&o->rd, f->name, e, known);
+	if (r)
+		return r;
+	file_begin(&o->rd, e, known);
+	r = part_identity_check(o, p, &e->info);
 	if (!r)
 		r = sources_check(o, p, e);
 	if (!r)
 		r = part_table(o, f->name, e, &place, &t);
 	if (!r)
-		r = pieces_check(o, f->name, &t, f->rank);
+		r = pieces_check(o, p, &t);
 	if (!r)
 		r = derived_find(o, f->name, &t);
 	if (!r)
 		r = chunks_read(o, f->name, e, &t, f);
 	if (!r)
-		r = part_join(o, p, &t);
+		r = part_join(o, p, is_linked(o, &e->info), &t);
+	file_end(&o->rd);
 	table_free(&t);
 	return r;
 }
@@ -1163,6 +1335,26 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+static int by_uuid(const void *a, const void *b)
+{
+	return memcmp(*(const uint8_t *const *)a, *(const uint8_t *const *)b, 16);
+}
+
+static int uuids_check(struct opening *o)
+{
+	cleanup_free const uint8_t **sorted = calloc(o->m.npart, sizeof *sorted);
+
+	if (!sorted)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < o->m.npart; i++)
+		sorted[i] = o->m.part[i].uuid;
+	qsort(sorted, o->m.npart, sizeof *sorted, by_uuid);
+	for (uint64_t i = 1; i < o->m.npart; i++)
+		if (!by_uuid(&sorted[i - 1], &sorted[i]))
+			return MALFORMED(&o->m, 0, 0, "two parts have one uuid");
+	return 0;
+}
+
 static int names_sort(struct opening *o)
 {
 	o->sorted = calloc(o->m.npart, sizeof *o->sorted);
@@ -1175,7 +1367,7 @@ static int names_sort(struct opening *o)
 	for (uint64_t i = 1; i < o->m.npart; i++)
 		if (!strcmp(o->sorted[i - 1], o->sorted[i]))
 			return MALFORMED(&o->m, 0, 0, "two parts are called %s", o->sorted[i]);
-	return 0;
+	return uuids_check(o);
 }
 
 /* n of these digits, or more where any. */
@@ -1235,15 +1427,28 @@ static int foreign_add(struct checkpoint *c, const char *name)
 static int entry_check(void *arg, const char *name, int is_file)
 {
 	struct opening *o = arg;
-	bool known = !strcmp(name, NATIVE_MANIFEST) || native_entry(name) == NATIVE_SPENT ||
+	bool known = !strcmp(name, NATIVE_MANIFEST) ||
 		     bsearch(&name, o->sorted, o->m.npart, sizeof *o->sorted, by_name);
 
+	if (is_file && native_entry(name) == NATIVE_SPENT)
+		return 0;
 	if (!known && MUTANT(FOREIGN_IS_DAMAGE))
 		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it does not belong here");
 	if (!known)
 		return foreign_add(o->m.c, name);
 	if (!is_file)
-		fault(&o->rd, -EBADMSG, "unexpected", name, "", 0, 0, "it is not a regular file");
+		fault(&o->rd, -EUCLEAN, "unexpected", name, "", 0, 0, "it is not a regular file");
+	return 0;
+}
+
+static int sinks_check(struct opening *o)
+{
+	const struct table *t = &o->m.c->table;
+
+	for (uint32_t i = 0; i < t->ntensor; i++)
+		if (t->tensor[i].cls == CKPT_SINK)
+			return MALFORMED(&o->m, 0, 0, "tensor %u is a sink, which is in no file",
+					 i);
 	return 0;
 }
 
@@ -1266,19 +1471,24 @@ static int manifest_read(struct opening *o)
 	if (r < 0)
 		return r;
 	o->rd.manifest = true;
-	r = blocks_read(&o->rd, &src, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, &m->env);
+	r = envelope_read(&o->rd, &src, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, 0, false,
+			  &m->env);
+	source_close(&src);
+	if (!r)
+		r = head_known(&o->rd, NATIVE_MANIFEST, &m->env.info, NULL);
 	if (!r)
 		r = kinds_check(&o->rd, NATIVE_MANIFEST, &m->env, MANIFEST_KINDS);
-	if (!r)
-		r = sections_read(&o->rd, &src, NATIVE_MANIFEST, false, &m->env);
-	source_close(&src);
+	file_begin(&o->rd, &m->env, REQUIRED_KINDS);
 	/* The checkpoint's tensors are MANIFEST's, in its order; the parts bring the pieces. */
 	if (!r)
 		r = declarations_read(&o->rd, &m->env, MANIFEST_KINDS, &m->c->table);
 	if (!r)
 		r = facts_read(m);
 	if (!r)
+		r = sinks_check(o);
+	if (!r)
 		r = names_sort(o);
+	file_end(&o->rd);
 	return r;
 }
 
@@ -1318,16 +1528,24 @@ static void sums_check(struct opening *o, bool some)
 
 	for (uint32_t i = 0; i < t->ntensor; i++) {
 		uint64_t fp = 0;
-		bool known = t->tensor[i].fp_known || MUTANT(FP_ZERO_KNOWN);
+		bool known = true;
 
 		for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
 			fp += t->piece[k].fp;
 			known &= t->piece[k].fp_known || MUTANT(FP_ZERO_KNOWN);
 		}
-		if (!known || fp == t->tensor[i].fp || MUTANT(FINGERPRINTS_NOT_SUMMED) ||
-		    (some && !is_all_there(t, i)))
+		if (MUTANT(FINGERPRINTS_NOT_SUMMED) || (some && !is_all_there(t, i)))
 			continue;
 		table_tensor_print(&t->tensor[i], label, sizeof label);
+		if (known != t->tensor[i].fp_known) {
+			fault(&o->rd, -EPROTO, "mismatch", NATIVE_MANIFEST, label, 0, 0,
+			      "%s: its fingerprint is known, or those of all its pieces are, but not "
+			      "both",
+			      label);
+			continue;
+		}
+		if (!known || fp == t->tensor[i].fp)
+			continue;
 		fault(&o->rd, -EPROTO, "mismatch", NATIVE_MANIFEST, label, 0, 0,
 		      "%s: the fingerprints of its pieces add up to %016llx, MANIFEST says %016llx",
 		      label, (unsigned long long)fp, (unsigned long long)t->tensor[i].fp);
@@ -1517,16 +1735,19 @@ int native_summary_parts(const struct source *manifest, native_part_fn *each, vo
 	if (!c)
 		return ckpt_error(err, -ENOMEM, "out of memory while reading a checkpoint");
 	c->format = &format_native;
-	r = blocks_read(&rd, manifest, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, &m.env);
+	r = envelope_read(&rd, manifest, NATIVE_MANIFEST, CONTAINER_MANIFEST, NULL, SUMMARY_KINDS,
+			  false, &m.env);
+	if (!r)
+		r = head_known(&rd, NATIVE_MANIFEST, &m.env.info, NULL);
 	if (!r)
 		r = kinds_check(&rd, NATIVE_MANIFEST, &m.env, MANIFEST_KINDS);
-	if (!r)
-		r = sections_pick(&rd, manifest, NATIVE_MANIFEST, SUMMARY_KINDS, &m.env);
+	file_begin(&rd, &m.env, REQUIRED_KINDS);
 	if (!r)
 		r = declarations_read(&rd, &m.env, KINDS(CK_STRINGS, CK_MESHES, CK_MESHDATA),
 				      &c->table);
 	if (!r)
 		r = facts_read(&m);
+	file_end(&rd);
 	r = outcome(&rd, r, err);
 	if (!r && each)
 		(void)parts_each(&m, each, arg);

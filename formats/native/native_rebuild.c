@@ -157,6 +157,11 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 		return r;
 	if (l->info.part_kind > PART_AVERAGE)
 		return ckpt_newer(b->err, "it is a part of kind %u", l->info.part_kind);
+	if (l->info.ro_compat)
+		return ckpt_newer(b->err,
+				  "it may be read, but a MANIFEST for it needs features %#llx that "
+				  "this program lacks",
+				  (unsigned long long)l->info.ro_compat);
 	if (l->info.part_kind == PART_MAIN && !b->nmain++)
 		b->first = l->info;
 	what = l->info.part_kind == PART_MAIN ? stranger(&l->info, &b->first) : NULL;

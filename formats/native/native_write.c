@@ -42,8 +42,7 @@ static const struct native_role *role_of(const struct native_info *info)
 	return info->role ? info->role : &main_part;
 }
 
-void native_part_uuid(const struct native_info *info, uint32_t writer,
-		      uint8_t ret_uuid[16])
+void native_part_uuid(const struct native_info *info, uint32_t writer, uint8_t ret_uuid[16])
 {
 	struct {
 		uint8_t uuid[16];
@@ -85,11 +84,14 @@ static int chunks_check(const struct table *t, const struct chunk *chunk, uint64
 		return ckpt_error(err, -EINVAL, "a part with %llu chunks was given %llu",
 				  (unsigned long long)n, (unsigned long long)nchunk);
 	for (uint64_t i = 0; i < n; i++) {
-		r = native_chunk_check(&chunk[i], &need[i], INT64_MAX, &at, err);
-		if (r == -EPROTO || r == -EPROTONOSUPPORT)
-			r = -EINVAL;
-		if (r < 0)
-			return ckpt_error_prefix(err, r, "chunk %llu", (unsigned long long)i);
+		r = native_chunk_check(&chunk[i], &need[i],
+				       t->place[0].bytes - (i << NATIVE_CHUNK_LOG2), INT64_MAX, &at,
+				       err);
+		if (r < 0) {
+			if (err)
+				err->code = -EINVAL;
+			return ckpt_error_prefix(err, -EINVAL, "chunk %llu", (unsigned long long)i);
+		}
 	}
 	if (data_end != at && data_end != align_up(at, CONTAINER_BLOCK))
 		return ckpt_error(err, -EINVAL, "the data of a part ends at %llu, not at %llu",
@@ -213,21 +215,45 @@ static int tail_encode(const uint8_t uuid[16], const struct container_bytes *sec
 	return 0;
 }
 
+static int by_order(const void *va, const void *vb)
+{
+	const struct native_part *a = *(const struct native_part *const *)va,
+				 *b = *(const struct native_part *const *)vb;
+
+	return native_part_order(a, b);
+}
+
+/* In the order of PARTS, whatever that of the caller. */
 static int sources_encode(const struct native_role *role, struct strings *s, struct arena *a,
 			  struct container_bytes *ret, struct ckpt_err *err)
 {
+	const struct native_part **sorted = arena_array(a, role->nsource, sizeof *sorted);
 	struct ck_part *rec = arena_array(a, role->nsource, sizeof *rec);
 
+	if (role->kind != PART_MAIN)
+		return ckpt_error(err, -EINVAL, "a part that is no main one has no sources");
 	if (role->nsource > NATIVE_SOURCES_MAX)
 		return ckpt_error(err, -EINVAL, "%u parts of one rank; at most %u are possible",
 				  role->nsource, NATIVE_SOURCES_MAX);
-	for (uint32_t i = 0; rec && i < role->nsource; i++)
-		rec[i] = part_encode(&role->source[i], s);
+	for (uint32_t i = 0; sorted && i < role->nsource; i++) {
+		sorted[i] = &role->source[i];
+		if (sorted[i]->kind == PART_MAIN || !native_name_ok(sorted[i]->name))
+			return ckpt_error(err, -EINVAL,
+					  "a source is a main part, or has an impossible name");
+	}
+	if (sorted)
+		qsort(sorted, role->nsource, sizeof *sorted, by_order);
+	for (uint32_t i = 0; sorted && rec && i < role->nsource; i++) {
+		if (i && !by_order(&sorted[i - 1], &sorted[i]))
+			return ckpt_error(err, -EINVAL, "%s is a source twice", sorted[i]->name);
+		rec[i] = part_encode(sorted[i], s);
+	}
 	*ret = (struct container_bytes){ .kind = CK_SOURCES,
 					 .rec_bytes = sizeof *rec,
 					 .p = rec,
 					 .len = role->nsource * sizeof *rec };
-	return rec ? 0 : ckpt_error(err, -ENOMEM, "out of memory for the sources of a part");
+	return sorted && rec ? 0
+			     : ckpt_error(err, -ENOMEM, "out of memory for the sources of a part");
 }
 
 /* Without what only MANIFEST knows, and without the place: a part is its own. */
@@ -312,27 +338,44 @@ struct manifest {
 	struct ckpt_err *err;
 };
 
-int native_part_order(uint32_t a_kind, uint32_t a_writer, uint64_t a_step, uint32_t a_group,
-		      uint32_t b_kind, uint32_t b_writer, uint64_t b_step, uint32_t b_group)
+int native_part_order(const struct native_part *a, const struct native_part *b)
 {
-	if ((a_kind == PART_MAIN) != (b_kind == PART_MAIN))
-		return a_kind == PART_MAIN ? -1 : 1;
-	if (a_writer != b_writer)
-		return a_writer < b_writer ? -1 : 1;
-	if (a_kind != b_kind)
-		return a_kind < b_kind ? -1 : 1;
-	if (a_step != b_step)
-		return a_step < b_step ? -1 : 1;
-	return (a_group > b_group) - (a_group < b_group);
+	if ((a->kind == PART_MAIN) != (b->kind == PART_MAIN))
+		return a->kind == PART_MAIN ? -1 : 1;
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	if (a->kind != b->kind)
+		return a->kind < b->kind ? -1 : 1;
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->group != b->group)
+		return a->group < b->group ? -1 : 1;
+	return memcmp(a->uuid, b->uuid, sizeof a->uuid);
 }
 
-static int by_order(const void *va, const void *vb)
+bool native_part_equal(const struct native_part *a, const struct native_part *b)
 {
-	const struct native_part *a = *(const struct native_part *const *)va,
-				 *b = *(const struct native_part *const *)vb;
+	return !native_part_order(a, b) && !strcmp(a->name, b->name) &&
+	       a->generation == b->generation && a->file_bytes == b->file_bytes &&
+	       a->raw_bytes == b->raw_bytes && !memcmp(a->root.b, b->root.b, sizeof a->root.b);
+}
 
-	return native_part_order(a->kind, a->rank, a->step, a->group, b->kind, b->rank, b->step,
-				 b->group);
+bool native_part_linked(const struct native_part *p, const uint8_t checkpoint[16])
+{
+	const struct native_role role = { .kind = p->kind, .group = p->group };
+	struct native_info info = { .role = &role };
+	uint8_t own[16];
+
+	memcpy(info.uuid, checkpoint, sizeof info.uuid);
+	native_part_uuid(&info, p->rank, own);
+	return memcmp(own, p->uuid, sizeof own) != 0;
+}
+
+static int by_uuid(const void *va, const void *vb)
+{
+	const struct native_part *const *a = va, *const *b = vb;
+
+	return memcmp((*a)->uuid, (*b)->uuid, sizeof(*a)->uuid);
 }
 
 /* Each rank's main part once, and no other twice. Everything else is built upon it, so it is told alone. */
@@ -347,7 +390,7 @@ static void parts_order(struct manifest *m)
 		if (!native_name_ok(p->name))
 			ckpt_errlist_add(&m->list, "a part of rank %u has an impossible name",
 					 p->rank);
-		if (i && !by_order(&m->part[i - 1], &m->part[i])) {
+		if (i && p->kind == PART_MAIN && m->part[i - 1]->rank == p->rank) {
 			ckpt_errlist_add(&m->list, "rank %u is in two parts: %s and %s", p->rank,
 					 m->part[i - 1]->name, p->name);
 			continue;
@@ -383,6 +426,11 @@ static int names_check(struct manifest *m)
 		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
 			ckpt_errlist_add(&m->list, "ranks %u and %u have parts of one name, %s",
 					 sorted[i - 1]->rank, sorted[i]->rank, sorted[i]->name);
+	qsort(sorted, m->npart, sizeof *sorted, by_uuid);
+	for (uint32_t i = 1; i < m->npart; i++)
+		if (!by_uuid(&sorted[i - 1], &sorted[i]))
+			ckpt_errlist_add(&m->list, "%s and %s are one file", sorted[i - 1]->name,
+					 sorted[i]->name);
 	return 0;
 }
 
@@ -400,7 +448,8 @@ static int parts_unite(struct manifest *m)
 				ckpt_errlist_add(&m->list,
 						 "part %s of rank %u has a piece of rank %u",
 						 p->name, p->rank, t->piece[k].rank);
-		if (p->kind == PART_MAIN || p->step == m->info->step)
+		/* What an average made no main part declares. */
+		if (p->kind != PART_CONST || !native_part_linked(p, m->info->uuid))
 			r = table_merge(&m->made, t, NULL, &m->list, m->err);
 		else
 			r = table_join(&m->made, t, "the others", p->name, true, &m->list, m->err);

@@ -17,7 +17,8 @@ struct build {
 	const struct table *decl;
 	struct table *t;
 	uint32_t rank;
-	uint32_t *map; /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
+	uint32_t *map;		 /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
+	uint32_t *mesh, *layout; /* [decl->nmesh], [decl->nlayout] likewise */
 	struct where {
 		bool known, inside;
 		uint32_t at[CKPT_DIMS_MAX];
@@ -119,7 +120,7 @@ static bool blob_is_mine(const struct build *b, const struct table_tensor *x)
 	return x->rank == b->rank || (world && x->rank >= world && x->rank % world == b->rank);
 }
 
-/* All of a tensor that no layout describes, or nothing of it. */
+/* All of a blob, or nothing of a tensor. */
 static int whole(const struct table_tensor *x, bool mine, struct arena *a, struct indexset *ret)
 {
 	static const uint64_t zero[CKPT_DIMS_MAX];
@@ -165,52 +166,139 @@ static int tensors_copy(struct build *b)
 
 	if (r < 0)
 		return ckpt_error(b->err, r, "out of memory for the raw space of rank %u", b->rank);
+	table_boxes_numbers(d, b->mesh, b->layout);
 	for (uint32_t i = 0; !r && i < d->nmesh; i++)
-		r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
-	for (uint32_t i = 0; !r && i < d->nlayout; i++)
-		r = table_add_layout(b->t, &d->layout[i], NULL, b->err);
+		if (b->mesh[i] != TABLE_NONE)
+			r = table_add_mesh(b->t, &d->mesh[i], NULL, b->err);
+	for (uint32_t i = 0; !r && i < d->nlayout; i++) {
+		struct layout l = d->layout[i];
+
+		l.mesh = b->mesh[l.mesh];
+		if (b->layout[i] != TABLE_NONE)
+			r = table_add_layout(b->t, &l, NULL, b->err);
+	}
 	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
 		struct table_tensor x = d->tensor[i];
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
 		x.fp_known = false;
+		if (x.layout != TABLE_NONE)
+			x.layout = b->layout[x.layout];
 		if (x.cls != CKPT_SINK && (!(x.flags & TENSOR_BLOB) || blob_is_mine(b, &x)))
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
 	return r;
 }
 
+/* Behind what lies there already. */
+static int piece_place(struct build *b, uint32_t tensor, const struct indexset *owned,
+		       uint64_t *end)
+{
+	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank, .set = *owned };
+	uint64_t bytes = owned->numel * b->decl->tensor[tensor].elem_bytes;
+
+	if (!bytes)
+		return 0;
+	p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
+	if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
+		return ckpt_error(b->err, -EFBIG,
+				  "rank %u owns more than %llu bytes: use more ranks", b->rank,
+				  (unsigned long long)NATIVE_PART_BYTES_MAX);
+	*end = p.off + bytes;
+	return table_add_piece(b->t, &p, b->err);
+}
+
+static int share_fails(const struct build *b, const struct table_tensor *x, int r)
+{
+	char label[160];
+
+	return ckpt_error(b->err, r, "%s: its share cannot be computed: %s",
+			  table_tensor_print(x, label, sizeof label),
+			  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
+}
+
+/* By their first elements: not by where they lie in the memory of the rank. */
+static int by_first(const void *va, const void *vb)
+{
+	const struct indexset *a = *(const struct indexset *const *)va;
+	const struct indexset *b = *(const struct indexset *const *)vb;
+
+	for (uint32_t d = 0; d < a->ndim; d++)
+		if (a->dim[d].run[0].start != b->dim[d].run[0].start)
+			return a->dim[d].run[0].start < b->dim[d].run[0].start ? -1 : 1;
+	return 0;
+}
+
+static int box_place(struct build *b, uint32_t tensor, const struct indexset *box, uint64_t *end)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor], *as = table_owned_as(b->decl, x);
+	const struct mesh *m;
+	const uint32_t *coord;
+	struct indexset owned;
+	struct arena a = { 0 };
+	int r;
+
+	if (x->layout == TABLE_NONE)
+		return piece_place(b, tensor, box, end);
+	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
+	coord = coord_of(b, b->decl->layout[x->layout].mesh);
+	if (!coord)
+		return 0;
+	r = layout_owned_box(m, box, x->shape, coord, as->elem_bytes, as->component, as->name, &a,
+			     &owned);
+	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
+	arena_free(&a);
+	return r;
+}
+
+static void boxes_check(struct build *b, uint32_t tensor)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	const struct indexset nothing = { .ndim = x->ndim };
+	uint32_t mesh = x->layout == TABLE_NONE ? TABLE_NONE : b->decl->layout[x->layout].mesh;
+	char label[160];
+
+	if (mesh != TABLE_NONE && !coord_of(b, mesh) &&
+	    b->decl->first[tensor] != b->decl->first[tensor + 1])
+		ckpt_errlist_add(b->list, "%s: it has boxes on a mesh that does not have rank %u",
+				 table_tensor_print(x, label, sizeof label), b->rank);
+	table_covers(b->decl, tensor, &nothing, b->list);
+}
+
+/* Each box, or what the rank owns of it, is a piece. */
+static int boxes_place(struct build *b, uint32_t tensor, uint64_t *end)
+{
+	uint32_t first = b->decl->first[tensor], n = b->decl->first[tensor + 1] - first;
+	cleanup_free const struct indexset **box = calloc((size_t)n + 1, sizeof *box);
+	int r = 0;
+
+	if (!box)
+		return share_fails(b, &b->decl->tensor[tensor], -ENOMEM);
+	for (uint32_t i = 0; i < n; i++)
+		box[i] = &b->decl->piece[first + i].set;
+	qsort(box, n, sizeof *box, by_first);
+	for (uint32_t i = 0; i < n && !r; i++)
+		r = box_place(b, tensor, box[i], end);
+	return r;
+}
+
 static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 {
 	const struct table_tensor *x = &b->decl->tensor[tensor];
-	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank };
-	struct indexset share;
+	struct indexset share, owned;
 	struct arena a = { 0 };
-	char label[160];
-	uint64_t bytes;
 	int r;
 
-	r = shares(b, x, &a, &share, &p.set);
+	if (table_is_boxes(b->decl, x))
+		return boxes_place(b, tensor, end);
+	r = shares(b, x, &a, &share, &owned);
 	if (r < 0) {
-		table_tensor_print(x, label, sizeof label);
 		arena_free(&a);
-		return ckpt_error(b->err, r, "%s: its share cannot be computed: %s", label,
-				  r == -ENOMEM ? "out of memory" : "it falls into too many runs");
+		return share_fails(b, x, r);
 	}
 	table_covers(b->decl, tensor, &share, b->list);
-	bytes = p.set.numel * x->elem_bytes;
-	if (bytes) {
-		p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
-		if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
-			r = ckpt_error(b->err, -EFBIG,
-				       "rank %u owns more than %llu bytes: use more ranks", b->rank,
-				       (unsigned long long)NATIVE_PART_BYTES_MAX);
-		else
-			*end = p.off + bytes;
-	}
-	if (!r)
-		r = table_add_piece(b->t, &p, b->err);
+	r = piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;
 }
@@ -232,6 +320,9 @@ static int part_build(struct build *b)
 	if (!r)
 		r = table_add_place(b->t, &place, NULL, b->err);
 	order_make(b->decl, order);
+	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++)
+		if (table_is_boxes(b->decl, &b->decl->tensor[i]))
+			boxes_check(b, i);
 	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++) {
 		if (i && order[i].group != order[i - 1].group)
 			end = align_up(end, CHUNK_BYTES);
@@ -258,6 +349,8 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 		.t = &t,
 		.rank = rank,
 		.map = calloc((size_t)decl->ntensor + 1, sizeof *b.map),
+		.mesh = calloc((size_t)decl->nmesh + 1, sizeof *b.mesh),
+		.layout = calloc((size_t)decl->nlayout + 1, sizeof *b.layout),
 		.coord = calloc((size_t)decl->nmesh + 1, sizeof *b.coord),
 		.list = ret_list ? ret_list : &list,
 		.err = err,
@@ -266,10 +359,12 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 	int r;
 
 	assert(decl->sealed);
-	r = b.map && b.coord
+	r = b.map && b.mesh && b.layout && b.coord
 		    ? part_build(&b)
 		    : ckpt_error(err, -ENOMEM, "out of memory for the raw space of rank %u", rank);
 	free(b.map);
+	free(b.mesh);
+	free(b.layout);
 	free(b.coord);
 	if (!r && b.list->n != before) {
 		r = -EINVAL;
@@ -411,9 +506,11 @@ int native_part_chunks(const struct table *t, struct chunk **ret_chunk, uint64_t
 	return 0;
 }
 
-int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t data_end,
-		       uint64_t *at, struct ckpt_err *err)
+int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t room,
+		       uint64_t data_end, uint64_t *at, struct ckpt_err *err)
 {
+	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
+		return ckpt_newer(err, "its bytes lie in another file, or are told by others");
 	if (!c->raw_len) {
 		static const struct chunk hole = { .source = UINT32_MAX, .base = UINT32_MAX };
 
@@ -428,12 +525,14 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 	if (c->codec != CODEC_RAW || c->codec_ver)
 		return ckpt_newer(err, "it is coded with codec %u, version %u", c->codec,
 				  c->codec_ver);
-	if (c->source != UINT32_MAX || c->base != UINT32_MAX)
-		return ckpt_newer(err, "its bytes lie in another file");
-	if (c->raw_len < need->raw_len || c->raw_len > CHUNK_BYTES)
-		return ckpt_error(err, -EPROTO, "it has %u bytes where its pieces reach %u",
-				  c->raw_len, need->raw_len);
-	if (need->raw_len && c->elem_bytes != need->elem_bytes)
+	if (!need->raw_len)
+		return ckpt_error(err, -EPROTO, "it has bytes, and no piece in it has any");
+	if (c->raw_len < need->raw_len || c->raw_len > MIN(room, CHUNK_BYTES))
+		return ckpt_error(
+			err, -EPROTO,
+			"it has %u bytes where its pieces reach %u and the raw space %llu",
+			c->raw_len, need->raw_len, (unsigned long long)room);
+	if (c->elem_bytes != need->elem_bytes)
 		return ckpt_error(err, -EPROTO, "elements of %u bytes where its pieces have %u",
 				  c->elem_bytes, need->elem_bytes);
 	if (c->stored_len != c->raw_len || c->stored_crc)
@@ -454,7 +553,7 @@ int native_chunk_check(const struct chunk *c, const struct chunk *need, uint64_t
 /* --- what is rounded of what --- */
 
 /* A piece by its first element: pieces of one tensor have none in common. */
-static int by_first(const void *va, const void *vb, void *table)
+static int by_first_element(const void *va, const void *vb, void *table)
 {
 	const struct table *t = table;
 	const struct table_piece *a = &t->piece[*(const uint32_t *)va],
@@ -477,12 +576,12 @@ static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32
 	while (from < to) {
 		uint32_t mid = from + (to - from) / 2;
 
-		if (by_first(&item[mid], &k, (void *)t) < 0)
+		if (by_first_element(&item[mid], &k, (void *)t) < 0)
 			from = mid + 1;
 		else
 			to = mid;
 	}
-	return from < n && !by_first(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
+	return from < n && !by_first_element(&item[from], &k, (void *)t) ? item[from] : TABLE_NONE;
 }
 
 /* twin of the pieces of tensor x; the master's pieces are at item[0 .. n). */
@@ -517,7 +616,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin)
 		n = t->first[m + 1] - t->first[m];
 		for (uint32_t k = 0; k < n; k++)
 			item[k] = t->first[m] + k;
-		qsort_r(item, n, sizeof *item, by_first, (void *)t);
+		qsort_r(item, n, sizeof *item, by_first_element, (void *)t);
 		twins_match(t, i, item, n, ret_twin);
 	}
 	return 0;

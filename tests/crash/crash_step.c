@@ -131,6 +131,7 @@ static int part_encode(const struct native_info *info, uint32_t rank, struct tab
 	for (uint64_t i = 0; i < p->set.numel; i++)
 		value[i] = model_value(info->step, p->set.dim[0].run[0].start + i);
 	p->fp = fingerprint(value, p->set.numel, 4, p->set.dim[0].run[0].start);
+	p->fp_known = true;
 	chunk[0].raw_hash = hash128(value, chunk[0].raw_len);
 	native_part_head(info, rank, &head);
 	memcpy(ret->bytes, &head, sizeof head);
@@ -144,6 +145,9 @@ static int part_encode(const struct native_info *info, uint32_t rank, struct tab
 		return -ENOMEM;
 	memcpy(ret->bytes + data_end, tail, tail_len);
 	ret_part->rank = rank;
+	ret_part->step = info->step;
+	ret_part->generation = info->generation;
+	native_part_uuid(info, rank, ret_part->uuid);
 	ret_part->file_bytes = ret->len;
 	ret_part->raw_bytes = t->place[0].bytes;
 	ret_part->table = t;

@@ -59,7 +59,7 @@ static void make_source(struct table *t)
 			ROW(.component = tensors[i].component, .name = tensors[i].name,
 			    .of = i % 2 ? "l.0.qkv" : "", .role = i % 2 ? CKPT_MOMENT1 : CKPT_PARAM,
 			    .dtype = tensors[i].dtype, .rank = TABLE_NONE, .ndim = tensors[i].ndim,
-			    .shape = tensors[i].shape, .fp = 1 + i);
+			    .shape = tensors[i].shape, .fp = 1 + i, .fp_known = true);
 
 		if (tensors[i].dtype == CKPT_U8 || tensors[i].dtype == CKPT_F32)
 			x.role = CKPT_PARAM;

@@ -153,10 +153,10 @@ void memdir_part(const struct memdir_opts *opts, const struct native_info *info,
 			continue;
 		chunk[i].raw_hash = hash128(raw + (i << NATIVE_CHUNK_LOG2), chunk[i].raw_len);
 	}
-	*ret_part = (struct native_part)ROW(.rank = rank, .step = info->step,
-					    .generation = info->generation,
-					    .raw_bytes = ret_table->place[0].bytes,
-					    .table = ret_table);
+	*ret_part =
+		(struct native_part)ROW(.rank = rank, .step = info->step,
+					.generation = info->generation,
+					.raw_bytes = ret_table->place[0].bytes, .table = ret_table);
 	native_part_uuid(info, rank, ret_part->uuid);
 	snprintf(ret_part->name, sizeof ret_part->name, "w%04u-%08x-%03u.part", rank,
 		 (uint32_t)opts->seed, 0u);

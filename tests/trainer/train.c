@@ -37,10 +37,12 @@ struct rank {
 	struct ranks *ranks;
 	ckpt *ckpt;		      /* NULL with --no-checkpoint */
 	uint32_t shard, shards, copy; /* coordinates on fsdp and dp */
+	/* Of boxes a part is one column: element `first` of the tensor and so many after it. */
 	struct model_part part[MODEL_TENSORS];
-	uint16_t *gathered;	  /* shared */
-	struct model_batch batch; /* shared */
-	void *state;		  /* where the parts' tensors lie, all but the gradients */
+	struct model_part grad[MODEL_TENSORS]; /* the rows that have them: only .grad is set */
+	uint16_t *gathered;		       /* shared */
+	struct model_batch batch;	       /* shared */
+	void *state; /* where the parts' tensors lie, all but the gradients */
 	uint64_t state_bytes;
 	struct train_cursor cursor;
 	uint64_t cursor_bytes, rng[RNG_WORDS], rng_bytes;
@@ -108,6 +110,20 @@ static void cut(const struct rank *k, uint32_t tensor, struct model_part *p)
 	*p = (struct model_part){ .first = first, .rows = end - first, .cols = t->dim[1] };
 }
 
+/* A stretch of the row of all elements of all tensors, as long as every other rank's. */
+static void cut_flat(const struct rank *k, uint32_t tensor, struct model_part *p)
+{
+	uint64_t chunk = (k->shape->params + k->shards - 1) / k->shards, begin = 0;
+	uint64_t low = k->shard * chunk, high = low + chunk, end;
+
+	for (uint32_t t = 0; t < tensor; t++)
+		begin += k->shape->tensor[t].dim[0] * k->shape->tensor[t].dim[1];
+	end = begin + k->shape->tensor[tensor].dim[0] * k->shape->tensor[tensor].dim[1];
+	low = low < begin ? begin : low > end ? end : low;
+	high = high < begin ? begin : high > end ? end : high;
+	*p = (struct model_part){ .first = low - begin, .rows = high - low, .cols = 1 };
+}
+
 /* Lays the parts out one after the other; called with NULL to learn the size. */
 static uint64_t lay_out(struct rank *k, char *base)
 {
@@ -151,8 +167,14 @@ static void allocate(struct rank *k)
 	int r;
 
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		cut(k, t, &k->part[t]);
-		grads += k->part[t].rows * k->part[t].cols;
+		struct model_part *p = &k->part[t], *g = &k->grad[t];
+		uint64_t cols = k->shape->tensor[t].dim[1];
+
+		(k->args->layout == LAYOUT_BOXES ? cut_flat : cut)(k, t, p);
+		*g = (struct model_part){ .first = p->first * p->cols / cols, .cols = cols };
+		if (p->rows)
+			g->rows = ((p->first + p->rows) * p->cols + cols - 1) / cols - g->first;
+		grads += g->rows * g->cols;
 	}
 	k->state_bytes = lay_out(k, NULL);
 	if (!k->ckpt)
@@ -164,8 +186,11 @@ static void allocate(struct rank *k)
 	float *grad = map_or_fail(k, grads * sizeof *grad + ALIGN);
 
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		k->part[t].grad = grad;
-		grad += k->part[t].rows * k->part[t].cols;
+		struct model_part *p = &k->part[t], *g = &k->grad[t];
+
+		g->grad = grad;
+		p->grad = grad + (p->first * p->cols - g->first * g->cols);
+		grad += g->rows * g->cols;
 	}
 	k->gathered = k->ranks->shared;
 	model_batch_at(k->shape, (char *)k->ranks->shared + gathered_bytes(k->shape), &k->batch);
@@ -206,6 +231,70 @@ static void attach(struct rank *k)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 }
 
+#define BOXES_MAX 3
+
+struct boxes {
+	uint64_t start[BOXES_MAX][2], extent[BOXES_MAX][2];
+	struct ckpt_local local[BOXES_MAX];
+	uint32_t n;
+};
+
+/* So many rows, from a column on so many columns of them; they follow in memory. */
+static void box_add(struct boxes *b, uint64_t row, uint64_t rows, uint64_t col, uint64_t cols,
+		    size_t elem, char **ptr)
+{
+	if (rows == 0 || cols == 0)
+		return;
+	b->start[b->n][0] = row;
+	b->start[b->n][1] = col;
+	b->extent[b->n][0] = rows;
+	b->extent[b->n][1] = cols;
+	b->local[b->n] = (struct ckpt_local){ .ptr = *ptr,
+					      .start = b->start[b->n],
+					      .extent = b->extent[b->n] };
+	b->n++;
+	*ptr += rows * cols * elem;
+}
+
+/* Elements [from, to) of a tensor: the end of a row, full rows, and the beginning of one. */
+static void boxes_of(const struct model_part *p, uint64_t cols, size_t elem, char *ptr,
+		     struct boxes *b)
+{
+	uint64_t from = p->first, to = p->first + p->rows, row = from / cols, last = to / cols;
+
+	b->n = 0;
+	if (row == last) {
+		box_add(b, row, 1, from % cols, to - from, elem, &ptr);
+		return;
+	}
+	if (from % cols) {
+		box_add(b, row, 1, from % cols, cols - from % cols, elem, &ptr);
+		row++;
+	}
+	box_add(b, row, last - row, 0, cols, elem, &ptr);
+	box_add(b, last, 1, 0, to % cols, elem, &ptr);
+}
+
+/* Of the ranks that hold the same stretch; without others this one is alone. */
+static uint32_t replicas_mesh(struct rank *k)
+{
+	uint32_t rank[RANKS_MAX], n = 0, mesh = CKPT_ALONE;
+	int dp = train_args_dim(k->args, "dp");
+	/* Row-major: the coordinate of the last dimension is the one that changes first. */
+	uint32_t step = dp == 0 && k->args->ndim == 2 ? k->shards : 1;
+	uint32_t copies = dp < 0 ? 1 : k->args->dim_size[dp];
+	struct ckpt_err e = { 0 };
+	int r = 0;
+
+	for (; n < copies; n++)
+		rank[n] = k->ranks->me - k->copy * step + n * step;
+	if (copies > 1)
+		r = ckpt_mesh(k->ckpt, 1, (const char *const[]){ "dp" }, &copies, rank, &mesh, &e);
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	return mesh;
+}
+
 static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
 			   const char *suffix, void *ptr)
 {
@@ -236,6 +325,16 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 		.place = &shard,
 		.local = &local,
 	};
+	struct boxes b;
+
+	if (k->args->layout == LAYOUT_BOXES) {
+		boxes_of(&k->part[tensor], t->dim[1],
+			 role == CKPT_PARAM ? sizeof(uint16_t) : sizeof(float), ptr, &b);
+		d.mode = CKPT_BOXES;
+		d.nplace = 0;
+		d.nlocal = b.n;
+		d.local = b.local;
+	}
 	int r = ckpt_tensor_add(k->ckpt, &d, &id, &e);
 
 	if (r < 0)
@@ -251,6 +350,8 @@ static void declare(struct rank *k)
 
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+	if (k->args->layout == LAYOUT_BOXES)
+		mesh = replicas_mesh(k);
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
 		declare_tensor(k, t, mesh, CKPT_PARAM, "", k->part[t].param);
 		declare_tensor(k, t, mesh, CKPT_MASTER, ".master", k->part[t].master);
@@ -565,7 +666,7 @@ static void forward_backward(struct rank *k, uint64_t step)
 		model_micro(k->shape, k->gathered, k->corpus, k->args->seed, step, i, &k->batch);
 	ranks_barrier(k->ranks);
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++)
-		model_grad(k->shape, t, &k->batch, &k->part[t]);
+		model_grad(k->shape, t, &k->batch, &k->grad[t]);
 	k->loss = model_loss(&k->batch);
 }
 

@@ -10,7 +10,9 @@
  *	optim  P.master        F32   master   of P
  *	optim  P.exp_avg       F32   moment1  of P
  *	optim  P.exp_avg_sq    F32   moment2  of P
- * and two blobs, "cursor" (struct train_cursor, the same on all ranks) and "rng" (32 bytes per
+ * With --layout boxes, each rank of "fsdp" has a stretch of all elements of all tensors instead, as
+ * ZeRO cuts them, which it declares as boxes (CKPT_BOXES), on a mesh of its replicas over "dp".
+ * And two blobs, "cursor" (struct train_cursor, the same on all ranks) and "rng" (32 bytes per
  * rank, which nothing draws from: a function of seed, rank and step, checked when read back).
  *
  * A step, on every rank:

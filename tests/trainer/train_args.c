@@ -38,6 +38,7 @@ static const char usage[] =
 	"For tests and measurements:\n"
 	"  --guard POLICY         bounded, never or finish: how long the optimizer may wait for a copy\n"
 	"  --wait-ready           do not train before snapshots can be taken\n"
+	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
 	"  --text DIR             train on the regular files of DIR (" CORPUS_DIR ")\n";
@@ -57,6 +58,7 @@ enum {
 	OPT_LOSSES,
 	OPT_GUARD,
 	OPT_WAIT_READY,
+	OPT_LAYOUT,
 	OPT_STEP_MS,
 	OPT_PRINT_STATS,
 	OPT_TEXT,
@@ -78,6 +80,7 @@ static const struct option option[] = {
 	{ "losses", required_argument, NULL, OPT_LOSSES },
 	{ "guard", required_argument, NULL, OPT_GUARD },
 	{ "wait-ready", no_argument, NULL, OPT_WAIT_READY },
+	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
 	{ "text", required_argument, NULL, OPT_TEXT },
@@ -261,6 +264,11 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		return parse_guard(value, &a->guard);
 	case OPT_WAIT_READY:
 		a->wait_ready = true;
+		return 0;
+	case OPT_LAYOUT:
+		if (strcmp(value, "shards") && strcmp(value, "boxes"))
+			return refuse("--layout '%s': shards or boxes is needed", value);
+		a->layout = value[0] == 'b' ? LAYOUT_BOXES : LAYOUT_SHARDS;
 		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);

@@ -13,6 +13,9 @@
 
 #define MESH_DIMS_MAX 2
 
+/* SHARDS: rows of each tensor. BOXES: all tensors are one row of elements, as ZeRO has them, and each
+ * rank of fsdp has an equal stretch of it. */
+enum state_layout { LAYOUT_SHARDS, LAYOUT_BOXES };
 enum resume { RESUME_NONE, RESUME_LATEST, RESUME_MEMORY, RESUME_DISK, RESUME_STEP };
 
 struct train_args {
@@ -32,6 +35,7 @@ struct train_args {
 	const char *losses; /* NULL: none */
 
 	const char *text;
+	enum state_layout layout;
 	uint64_t step_ms; /* a step takes at least so long */
 	uint32_t guard;	  /* enum ckpt_policy */
 	bool wait_ready;

@@ -595,7 +595,7 @@ TEST(what_is_damaged_is_left_out_and_the_rest_is_right)
 		if (how == 2)
 			assert_int_equal(unlink(part(bad, 1)), 0);
 		else
-			flip(part(bad, how), how ? -5000 : 300000);
+			flip(part(bad, how), how ? -8180 : 300000);
 		n = keep_going(bad, sound, NULL);
 		assert_true(n >= 1);
 		assert_int_equal(keep_going(bad, viewed, view), n);
@@ -625,7 +625,7 @@ TEST(of_a_checkpoint_of_which_nothing_is_left_nothing_is_written)
 	assert_false(exists(out));
 	remove_tree(bad);
 	copy_step(in, bad);
-	flip(path_of("%s/MANIFEST", bad), 5000);
+	flip(path_of("%s/MANIFEST", bad), 4100);
 	SHOWN_IS(CLI_CORRUPT, "restore", bad, out, "--mesh", "fsdp=3", "--keep-going");
 	assert_false(exists(out));
 	remove_tree(bad);

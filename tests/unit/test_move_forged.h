@@ -102,7 +102,9 @@ static inline void forged_hold(struct forged *x, const char *name, uint32_t dtyp
 	struct table_tensor y =
 		ROW(.component = "m", .name = name, .of = "", .dtype = dtype, .layout = TABLE_NONE,
 		    .rank = TABLE_NONE, .ndim = 1, .shape = &n);
-	struct table_piece p = { .off = off, .fp = fingerprint(x->raw + off, n, elem_bytes, 0) };
+	struct table_piece p = { .off = off,
+				 .fp = fingerprint(x->raw + off, n, elem_bytes, 0),
+				 .fp_known = true };
 	struct arena a = { 0 };
 	struct ckpt_err err;
 

@@ -55,11 +55,12 @@ TEST(a_manifest_is_made_again_of_all_parts_or_not_at_all)
 	static const struct {
 		uint32_t world[2];
 		const char *words;
+		int code;
 	} wrong[] = {
-		{ { 4, 4 }, "2 of 4 parts are missing" },
-		{ { 4, 2 }, "its number of ranks is not that of the other parts" },
-		{ { 0, 0 }, "do not say how many there were" },
-		{ { 1, 1 }, "2 parts, and 1 ranks" },
+		{ { 4, 4 }, "2 of 4 parts are missing", -EUCLEAN },
+		{ { 4, 2 }, "its number of ranks is not that of the other parts", -EBADMSG },
+		{ { 0, 0 }, "do not say how many there were", -EPROTO },
+		{ { 1, 1 }, "2 parts, and 1 ranks", -EPROTO },
 	};
 
 	afresh();
@@ -67,10 +68,10 @@ TEST(a_manifest_is_made_again_of_all_parts_or_not_at_all)
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
 		for (uint32_t r = 0; r < 2; r++)
 			world_set(r, wrong[i].world[r]);
-		refused(-EBADMSG, "", wrong[i].words);
+		refused(wrong[i].code, "", wrong[i].words);
 	}
 	memdir_remove(&bad, W1);
-	refused(-EBADMSG, "", "1 of 2 parts are missing");
+	refused(-EUCLEAN, "", "1 of 2 parts are missing");
 	memdir_clear(&bad);
 	refused(-EBADMSG, "", "it has no parts");
 }
@@ -124,12 +125,12 @@ TEST(what_is_no_part_and_no_manifest_is_ignored)
 	refused(-EBADMSG, W1, "is not a regular file");
 	/* One more than there were. */
 	(void)memdir_add(&bad, "w0002-00000005-000.part", part(1)->bytes, part(1)->len);
-	refused(-EBADMSG, "", "3 parts, and 2 ranks");
+	refused(-EPROTO, "", "3 parts, and 2 ranks");
 }
 
 TEST(a_part_of_another_checkpoint_is_named)
 {
-	static const char *const what[] = { "uuid", "job", "step", "launch" };
+	static const char *const what[] = { "checkpoint", "job", "step", "launch" };
 	struct source_dir dir = memdir_source(&bad);
 	char words[80];
 
@@ -139,8 +140,7 @@ TEST(a_part_of_another_checkpoint_is_named)
 
 		switch (i) {
 		case 0:
-			h->uuid[0] ^= 1;
-			tail_of_file(part(1))->uuid[0] ^= 1;
+			h->checkpoint[0] ^= 1;
 			break;
 		case 1:
 			h->job[0] ^= 1;
@@ -202,11 +202,11 @@ TEST(a_part_whose_metadata_are_damaged_is_named)
 	}
 	head_of_file(part(1))->major = le16_of(1);
 	memdir_sign(&bad, part(1));
-	refused(-EPROTONOSUPPORT, W1, "version 1.0");
+	refused(-EPROTONOSUPPORT, W1, "format 1.2");
 	/* Right sums over what makes no sense. */
 	((struct ck_tensor *)memdir_section(part(1), CK_TENSORS))->dtype = le16_of(999);
 	memdir_sign(&bad, part(1));
-	refused(-EPROTO, W1, "dtype");
+	refused(-EPROTONOSUPPORT, W1, "dtype");
 	((struct ck_piece *)memdir_section(part(1), CK_PIECES))->rank = le32_of(0);
 	memdir_sign(&bad, part(1));
 	refused(-EINVAL, W1, "has a piece of rank 0");

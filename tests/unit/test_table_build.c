@@ -337,8 +337,7 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(l.text, "model/w: class stable on rank 0, const on rank 1"));
 	assert_non_null(strstr(l.text, "model/w: of '' on rank 0, of 'v' on rank 1"));
 	assert_non_null(strstr(
-		l.text,
-		"model/w: layout - (mesh ) on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
+		l.text, "model/w: layout boxes on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
 }
 
 TEST(uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction)

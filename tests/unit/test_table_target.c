@@ -35,9 +35,10 @@ static uint32_t add_mesh(struct table *t, const char *spec, uint32_t base)
 static uint32_t add(struct table *t, const char *component, const char *name, uint32_t ndim,
 		    const uint64_t *shape, const char *placements)
 {
-	struct table_tensor x = ROW(.component = component, .name = name, .of = "",
-				    .dtype = CKPT_F32, .layout = TABLE_NONE, .rank = TABLE_NONE,
-				    .ndim = ndim, .shape = shape, .fp = 77 + t->ntensor);
+	struct table_tensor x =
+		ROW(.component = component, .name = name, .of = "", .dtype = CKPT_F32,
+		    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = ndim, .shape = shape,
+		    .fp = 77 + t->ntensor, .fp_known = true);
 	cleanup_arena struct arena a = { 0 };
 	struct ckpt_err err = { 0 };
 	struct layout l;
@@ -412,7 +413,7 @@ static void random_checkpoint(struct table *t)
 			ROW(.component = "c", .name = name,
 			    .dtype = naive_below(2) ? CKPT_F32 : CKPT_BOOL, .layout = TABLE_NONE,
 			    .rank = TABLE_NONE, .ndim = naive_below(4), .shape = shape,
-			    .fp = naive_below(1000));
+			    .fp = naive_below(1000), .fp_known = true);
 
 		for (uint32_t d = 0; d < 3; d++)
 			shape[d] = naive_below(x.ndim == 1 ? 200 : 9);

@@ -256,7 +256,7 @@ static void table_of(const struct given *g, uint32_t n, struct table *t)
 			ROW(.component = g[i].component, .name = g[i].name, .of = g[i].of,
 			    .dtype = g[i].dtype ? g[i].dtype : CKPT_BF16, .role = g[i].role,
 			    .layout = TABLE_NONE, .rank = TABLE_NONE, .ndim = g[i].ndim,
-			    .shape = g[i].shape, .fp = 100 + i);
+			    .shape = g[i].shape, .fp = 100 + i, .fp_known = true);
 
 		if (g[i].placements) {
 			assert_int_equal(layout_parse(g[i].placements, &m, &a, &l, NULL), 0);
@@ -368,7 +368,7 @@ TEST(names_with_anything_in_them_can_be_said)
 	static const struct given g[] = {
 		{ .component = "", .name = "a b*#{1}\\->" },
 		{ .component = "", .name = "x/y" },
-		{ .component = "a/b", .name = "c" },
+		{ .component = "a", .name = "b/c" },
 		ROW(.component = "blob", .name = "rng", .ndim = 1, .shape = { 3 }, .dtype = CKPT_U8,
 		    .rank = 1),
 		ROW(.component = "blob", .name = "rng", .ndim = 1, .shape = { 4 }, .dtype = CKPT_U8,

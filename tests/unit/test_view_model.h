@@ -219,6 +219,7 @@ static inline void add_tensor(struct world *w, struct model *m)
 
 		x.fp += fingerprint(&v, 1, dtype_bytes(m->dtype), g);
 	}
+	x.fp_known = true;
 	assert_int_equal(table_add_tensor(&w->t, &x, &id, NULL), 0);
 	for (uint32_t r = 0; r < w->t.mesh[0].nrank; r++) {
 		assert_true(mesh_coord(&w->t.mesh[0], r, coord));

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * piece_tree.c - see piece_tree.h. Called by cover.c and by the planner.
+ * Invariant: a node's bounds contain every piece below it, so a piece that is passed over shares no
+ * element with the set.
+ */
+#include "ckpt/table/piece_tree.h"
+#include "ckpt/base/util.h"
+
+#define LEAF 4u /* pieces that are not divided any further */
+
+static uint64_t list_lo(const struct indices *d)
+{
+	return d->run[0].start;
+}
+
+static uint64_t list_hi(const struct indices *d)
+{
+	const struct run *r = &d->run[d->n - 1];
+
+	return r->start + r->stride * (r->count - 1) + r->len;
+}
+
+/* Twice the middle of a piece: below 2^64, because all indices are below 2^63. */
+static uint64_t middle(const struct piece_tree *t, uint32_t i, uint32_t dim)
+{
+	const struct indices *d = &t->piece[t->order[i]].set.dim[dim];
+
+	return list_lo(d) + list_hi(d);
+}
+
+/* The dimension in which the most pieces of their mean size would lie side by side. */
+static uint32_t dim_choose(const struct piece_tree *t, uint32_t from, uint32_t to)
+{
+	double most = -1;
+	uint32_t best = 0;
+
+	for (uint32_t d = 0; d < t->ndim; d++) {
+		uint64_t low = UINT64_MAX, high = 0;
+		double sizes = 0, side;
+
+		for (uint32_t i = from; i < to; i++) {
+			const struct indices *x = &t->piece[t->order[i]].set.dim[d];
+
+			low = MIN(low, middle(t, i, d));
+			high = MAX(high, middle(t, i, d));
+			sizes += (double)(list_hi(x) - list_lo(x));
+		}
+		side = (double)(high - low) * (to - from) / sizes;
+		if (side > most) {
+			most = side;
+			best = d;
+		}
+	}
+	return best;
+}
+
+/* Those with the lower middles come to [from, at), the others to [at, to): Hoare's selection. */
+static void select_lower(struct piece_tree *t, uint32_t from, uint32_t to, uint32_t at,
+			 uint32_t dim)
+{
+	int64_t lo = from, hi = (int64_t)to - 1;
+
+	while (lo < hi) {
+		uint64_t pivot = middle(t, (uint32_t)(lo + (hi - lo) / 2), dim);
+		int64_t i = lo, j = hi;
+
+		while (i <= j) {
+			while (middle(t, (uint32_t)i, dim) < pivot)
+				i++;
+			while (middle(t, (uint32_t)j, dim) > pivot)
+				j--;
+			if (i <= j) {
+				uint32_t x = t->order[i];
+
+				t->order[i++] = t->order[j];
+				t->order[j--] = x;
+			}
+		}
+		if (at <= j)
+			hi = j;
+		else if (at >= i)
+			lo = i;
+		else
+			return;
+	}
+}
+
+static void bounds_of_leaf(const struct piece_tree *t, uint32_t from, uint32_t to,
+			   struct piece_bounds *ret)
+{
+	for (uint32_t d = 0; d < t->ndim; d++) {
+		ret[d] = (struct piece_bounds){ .lo = UINT64_MAX };
+		for (uint32_t i = from; i < to; i++) {
+			const struct indices *x = &t->piece[t->order[i]].set.dim[d];
+
+			ret[d].lo = MIN(ret[d].lo, list_lo(x));
+			ret[d].hi = MAX(ret[d].hi, list_hi(x));
+		}
+	}
+}
+
+static uint32_t half(uint32_t from, uint32_t to)
+{
+	return from + (to - from) / 2;
+}
+
+/* At most PIECE_TREE_DEPTH deep. */
+static void divide(struct piece_tree *t, uint32_t node, uint32_t from, uint32_t to)
+{
+	struct piece_bounds *b = t->bounds + (size_t)node * t->ndim, *low, *high;
+	uint32_t at = half(from, to);
+
+	if (to - from <= LEAF) {
+		bounds_of_leaf(t, from, to, b);
+		return;
+	}
+	select_lower(t, from, to, at, dim_choose(t, from, to));
+	divide(t, 2 * node + 1, from, at);
+	divide(t, 2 * node + 2, at, to);
+	low = t->bounds + (size_t)(2 * node + 1) * t->ndim;
+	high = low + t->ndim;
+	for (uint32_t d = 0; d < t->ndim; d++)
+		b[d] = (struct piece_bounds){ .lo = MIN(low[d].lo, high[d].lo),
+					      .hi = MAX(low[d].hi, high[d].hi) };
+}
+
+int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
+		    struct piece_tree *ret)
+{
+	struct piece_tree t = { .piece = piece, .n = n, .ndim = ndim };
+	size_t nodes = 1;
+
+	/* The larger half of n is (n + 1) / 2. */
+	for (uint32_t k = n; k > LEAF; k = k / 2 + k % 2)
+		nodes = 2 * nodes + 1;
+	t.order = calloc((size_t)n + 1, sizeof *t.order);
+	t.bounds = calloc(nodes, MAX(ndim, 1u) * sizeof *t.bounds);
+	if (!t.order || !t.bounds) {
+		piece_tree_free(&t);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		t.order[i] = i;
+	divide(&t, 0, 0, n);
+	*ret = t;
+	return 0;
+}
+
+void piece_tree_free(struct piece_tree *t)
+{
+	free(TAKE(t->order));
+	free(TAKE(t->bounds));
+}
+
+void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
+		      struct piece_tree_cursor *ret)
+{
+	*ret = (struct piece_tree_cursor){ .tree = t, .set = set, .n = t->n ? 1 : 0 };
+	ret->todo[0] = (struct piece_tree_node){ 0, 0, t->n };
+}
+
+static bool bounds_meet(const struct piece_tree_cursor *c, uint32_t node)
+{
+	const struct piece_bounds *b = c->tree->bounds + (size_t)node * c->tree->ndim;
+
+	for (uint32_t d = 0; d < c->tree->ndim; d++)
+		if (b[d].lo >= list_hi(&c->set->dim[d]) || list_lo(&c->set->dim[d]) >= b[d].hi)
+			return false;
+	return true;
+}
+
+static bool piece_meets(const struct piece_tree_cursor *c, uint32_t piece)
+{
+	const struct indexset *x = &c->tree->piece[piece].set;
+
+	for (uint32_t d = 0; d < c->tree->ndim; d++)
+		if (list_lo(&x->dim[d]) >= list_hi(&c->set->dim[d]) ||
+		    list_lo(&c->set->dim[d]) >= list_hi(&x->dim[d]))
+			return false;
+	return true;
+}
+
+bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret)
+{
+	for (;;) {
+		struct piece_tree_node x;
+		uint32_t at;
+
+		while (c->leaf < c->leaf_end) {
+			*ret = c->tree->order[c->leaf++];
+			if (piece_meets(c, *ret))
+				return true;
+		}
+		if (!c->n)
+			return false;
+		x = c->todo[--c->n];
+		if (!bounds_meet(c, x.node))
+			continue;
+		if (x.to - x.from <= LEAF) {
+			c->leaf = x.from;
+			c->leaf_end = x.to;
+			continue;
+		}
+		at = half(x.from, x.to);
+		c->todo[c->n++] = (struct piece_tree_node){ 2 * x.node + 2, at, x.to };
+		c->todo[c->n++] = (struct piece_tree_node){ 2 * x.node + 1, x.from, at };
+	}
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * piece_tree.h - which pieces of a tensor may share elements with a set? For those who compare many
+ * pieces that no single dimension tells apart: 100,000 boxes in a grid of three dimensions. A tree
+ * of bounds: each half of the pieces has the bounds of all its pieces.
+ *
+ * Making it takes O(n log n) steps. A question takes O(log n) and a step for each piece that it
+ * returns, where the pieces lie side by side; where the bounds of all pieces meet, as those of
+ * interleaved ones do, it returns them all.
+ */
+#ifndef CKPT_TABLE_PIECE_TREE_H
+#define CKPT_TABLE_PIECE_TREE_H
+#include "ckpt/table/table.h"
+
+struct piece_tree {
+	const struct table_piece *piece; /* [n], the caller's, of one tensor */
+	uint32_t n, ndim;
+	uint32_t *order; /* [n]: pieces that are close to each other come together */
+	struct piece_bounds {
+		uint64_t lo, hi; /* [lo, hi) */
+	} * bounds;		 /* [nodes][ndim]; the halves of node i are 2i + 1 and 2i + 2 */
+};
+
+#define PIECE_TREE_DEPTH 32
+struct piece_tree_cursor {
+	const struct piece_tree *tree;
+	const struct indexset *set;
+	uint32_t n, leaf, leaf_end;
+	struct piece_tree_node {
+		uint32_t node, from, to; /* of order */
+	} todo[PIECE_TREE_DEPTH + 2];
+};
+
+/* None of the pieces is empty. -ENOMEM. */
+int piece_tree_make(const struct table_piece *piece, uint32_t n, uint32_t ndim,
+		    struct piece_tree *ret);
+void piece_tree_free(struct piece_tree *t); /* a zeroed one is fine */
+
+/* The pieces whose bounds meet those of the set, which is not empty, each once, in an order that
+ * depends on the pieces alone. *ret: index of the piece. False: there are no more. */
+void piece_tree_begin(const struct piece_tree *t, const struct indexset *set,
+		      struct piece_tree_cursor *ret);
+bool piece_tree_next(struct piece_tree_cursor *c, uint32_t *ret);
+#endif
