@@ -303,20 +303,21 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { .ptr = ptr };
 	struct ckpt_err e = { 0 };
-	char name[64];
+	char name[64], of[80];
 	uint32_t id;
 
 	snprintf(name, sizeof name, "%s%s", t->name, suffix);
+	snprintf(of, sizeof of, role == CKPT_PARAM ? "optim/%s.master" : "model/%s", t->name);
 	if (fsdp > 0)
 		shard.mesh_dim = (uint16_t)fsdp;
 	struct ckpt_tensor d = {
 		.size = sizeof d,
-		.cls = CKPT_STABLE,
+		.cls = role == CKPT_PARAM && k->args->derived ? CKPT_DERIVED : CKPT_STABLE,
 		.role = role,
 		.dtype = role == CKPT_PARAM ? CKPT_BF16 : CKPT_F32,
 		.component = role == CKPT_PARAM ? "model" : "optim",
 		.name = name,
-		.of = role == CKPT_PARAM ? NULL : t->name,
+		.of = role == CKPT_PARAM && !k->args->derived ? NULL : of,
 		.ndim = t->ndim,
 		.mesh = mesh,
 		.nplace = fsdp >= 0, /* dp is not named: it replicates */
