@@ -52,6 +52,23 @@ same_values() { # STEP OTHER
 			[ -s "$tmp/a" ] && cmp "$tmp/a" "$tmp/b" || return 1
 	done
 }
+# Cut, turned, joined and renamed, onto another mesh: the data of the safetensors files.
+cat >"$tmp/view" <<-'EOT'
+	transpose model/fc1.weight dims 1,0
+	split model/emb.weight dim 0 sizes 100,156 -> model/emb.a model/emb.b
+	rename optim/out.weight.master -> optim/ow
+	concat model/fc1.bias model/fc2.bias dim 0 -> model/biases
+EOT
+tensors_of() { tail -c +$((9 + $(od -An -tu8 -N8 "$1"))) "$1"; } # FILE
+same_views() { # STEP OTHER
+	local file
+	"$ctl" restore "$1" "$tmp/view.a" --mesh fsdp=3 --view "$tmp/view" &&
+		"$ctl" restore "$2" "$tmp/view.b" --mesh fsdp=3 --view "$tmp/view" || return 1
+	for file in "$tmp"/view.a/*.safetensors; do
+		tensors_of "$file" >"$tmp/a" && tensors_of "$tmp/view.b/${file##*/}" >"$tmp/b" &&
+			[ -s "$tmp/a" ] && cmp "$tmp/a" "$tmp/b" || return 1
+	done
+}
 smaller() { # of 14 bytes a parameter two are not written
 	local with without
 	with=$(bytes derived)
@@ -78,6 +95,9 @@ done
 check "it is converted to another mesh" "$ctl" convert "$(newest derived)" "$tmp/converted" --mesh fsdp=3
 check "with the same bytes" same_values "$(newest stored)" "$tmp/converted"
 check "which is right" "$ctl" verify --data "$tmp/converted"
+check "a run that derives them and is not killed" train whole --mesh fsdp=2 --derived
+check "restored on another mesh through a view, the bytes are the same" \
+	same_views "$(newest stored)" "$(newest whole)"
 check "a run of boxes that derives is killed" train_and_kill boxes --mesh fsdp=3 --layout boxes --derived
 check "what it wrote is right" "$ctl" verify --data "$(newest boxes)"
 check "and has no bytes of what is derived" all_spared boxes
