@@ -72,7 +72,7 @@
  *	-ETIMEDOUT     the time given ran out
  *	-EMEDIUMTYPE   the checkpoint does not fit the declarations; all mismatches are listed
  *	-EBADMSG       checkpoint bytes are damaged
- *	-EPROTONOSUPPORT  a newer version wrote the step: it is not damaged, use that version
+ *	-EPROTONOSUPPORT  another version wrote the step: it is not damaged, use that version
  *	-EUCLEAN       the job has steps, and none can be restored; or no rank has called
  *	               ckpt_restore (from ckpt_snapshot)
  *	-ENOSPC        no space in the store
@@ -184,8 +184,25 @@ enum ckpt_dtype {
 	CKPT_F4,
 };
 
-/* What a blob is. The numbers are on disk and never change. */
-enum ckpt_media { CKPT_RAW, CKPT_MEDIA_JSON, CKPT_MEDIA_TEXT, CKPT_MEDIA_PICKLE, CKPT_MEDIA_TORCH, CKPT_MEDIA_NPY };
+/* What a blob's bytes are. The numbers are on disk and never change. */
+enum ckpt_media {
+	CKPT_RAW,
+	CKPT_MEDIA_JSON,
+	CKPT_MEDIA_TEXT,   /* UTF-8 */
+	CKPT_MEDIA_PICKLE, /* Python's */
+	CKPT_MEDIA_TORCH,  /* torch.save */
+	CKPT_MEDIA_NPY,	   /* numpy.save */
+};
+/* ckpt_blob_add: whose a blob is, and at most one word for what its bytes are: ckptctl show prints the
+ * word, and ckptctl cat prints JSON and text as text on a terminal. Without a word they are raw. */
+enum {
+	CKPT_PER_RANK = 1,
+	CKPT_JSON = CKPT_MEDIA_JSON << 8,
+	CKPT_TEXT = CKPT_MEDIA_TEXT << 8,
+	CKPT_PICKLE = CKPT_MEDIA_PICKLE << 8,
+	CKPT_TORCH = CKPT_MEDIA_TORCH << 8,
+	CKPT_NPY = CKPT_MEDIA_NPY << 8,
+};
 
 /* What one mesh dimension does to a tensor. Mesh dimensions that no placement names replicate. */
 enum ckpt_how {
@@ -418,9 +435,10 @@ int ckpt_tensor_move(ckpt *c, uint32_t id, const struct ckpt_local *local, uint3
 int ckpt_tensor_drop(ckpt *c, uint32_t id);
 
 /* Declare bytes that are copied by value inside ckpt_snapshot: *len bytes at ptr, at most cap.
- * per_rank 0: they are the same on all ranks, and rank 0's are stored. ckpt_restore does not write
- * blobs back: read them with ckpt_blob_read. */
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+ * how: CKPT_PER_RANK: each rank has its own; without it they are the same on all ranks, and rank 0's are
+ * stored. It also says what they are: CKPT_JSON, ... (-EOPNOTSUPP: bits that this version does not
+ * know). ckpt_restore does not write blobs back: read them with ckpt_blob_read. */
+int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err);
 
 /* Averages of the weights: -EOPNOTSUPP in this version. */

@@ -240,8 +240,9 @@ static void put_snap(const struct job *j, const struct snap *s, uint32_t job, ui
 	if (s->dropped)
 		return;
 	to->flags = WIRE_HELD;
-	to->total = s->total ? s->total : snap_bytes(j, s);
-	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), s->total);
+	to->total = atomic_load_explicit(&s->total, memory_order_relaxed);
+	to->written = MIN(atomic_load_explicit(&s->written, memory_order_relaxed), to->total);
+	to->total = to->total ? to->total : snap_bytes(j, s);
 	switch (s->phase) {
 	case PHASE_COLLECTING:
 		to->state = WIRE_MARKED;

@@ -23,8 +23,7 @@ static uint64_t steady_wall_ns(void)
 	return MIN(wall, now + atomic_load(&offset));
 }
 
-/* "149 GiB": 32 bytes */
-static const char *human(uint64_t bytes, char *buf)
+const char *keep_human(uint64_t bytes, char *buf)
 {
 	static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
 	double x = (double)bytes;
@@ -61,7 +60,7 @@ void keep_describe(struct daemon *d, const struct store *s)
 	else
 		snprintf(how, sizeof how, "through the page cache (O_DIRECT is refused)");
 	if (ops->space(ops->ctx, s->job_fd, &space) == 0 && space.total_bytes)
-		snprintf(room, sizeof room, ", %s free", human(space.free_bytes, buf));
+		snprintf(room, sizeof room, ", %s free", keep_human(space.free_bytes, buf));
 	log_line(log, LOG_NOTICE, "store: job %s: %s; %s; %s%s%s", s->job, engine, how,
 		 probe.fs_type, probe.reserves ? "" : ", no fallocate: a full disk is met late",
 		 room);
@@ -162,6 +161,8 @@ static int verify_step(void *arg, const struct store_step *st, int step_fd, stru
 			 x->job, st->step, bytes / MIB, (double)(now_ns() - began) / 1e9);
 	else if (x->fault[0] && rc != -ECANCELED)
 		ckpt_error(err, rc, "%s", x->fault);
+	if (rc < 0 && rc != -ECANCELED)
+		atomic_fetch_add(&x->d->damages, 1);
 	return rc;
 }
 
@@ -244,8 +245,9 @@ static void prune_done(struct daemon *d, struct task *t)
 							   : LOG_DEBUG,
 			"keep: job %s: %u steps removed, %s freed; %u stay, %u of them being read, "
 			"%u could not be removed%s",
-			j->name, x->got.removed, human(x->got.freed, buf), x->got.kept, x->got.busy,
-			x->got.failed, x->got.unverified ? "; no newer step is verified" : "");
+			j->name, x->got.removed, keep_human(x->got.freed, buf), x->got.kept,
+			x->got.busy, x->got.failed,
+			x->got.unverified ? "; no newer step is verified" : "");
 	place_unref(x->place);
 	free(x);
 	if (j->prune_again) {
@@ -297,7 +299,7 @@ void keep_advise(struct store *s, struct ckpt_err *err)
 	if (bytes && used < sizeof err->msg)
 		snprintf(err->msg + used, sizeof err->msg - used,
 			 "; %s are set aside, ckptctl prune --set-aside removes them",
-			 human(bytes, h));
+			 keep_human(bytes, h));
 }
 
 /* What the mildest --keep-last that makes room would free: for the sentence. */
@@ -321,7 +323,8 @@ static void advise(struct store *s, uint64_t missing, char *buf, size_t bytes)
 	}
 	if (got.freed)
 		snprintf(buf, bytes, "ckptctl prune -n --keep-last %u would free %s%s",
-			 MAX(last, 1u), got.freed < missing ? "only " : "", human(got.freed, h));
+			 MAX(last, 1u), got.freed < missing ? "only " : "",
+			 keep_human(got.freed, h));
 	else
 		snprintf(buf, bytes, "no older step could be removed: free space there");
 }
@@ -363,7 +366,7 @@ int keep_room(struct daemon *d, struct store *s, uint64_t step, uint64_t bytes,
 	advise(s, bytes - now.free_bytes, advice, sizeof advice);
 	ckpt_error(err, -ENOSPC,
 		   "step %" PRIu64 " needs %s, %s are free: No space left on device; %s", step,
-		   human(bytes, need), human(now.free_bytes, have), advice);
+		   keep_human(bytes, need), keep_human(now.free_bytes, have), advice);
 	keep_advise(s, err);
 	return -ENOSPC;
 }

@@ -116,6 +116,9 @@ void launch_unref(struct launch *l)
 		}
 	}
 	free(l->member);
+	for (uint32_t i = 0; l->constant && i < l->world; i++)
+		table_free(&l->constant[i].table);
+	free(l->constant);
 	if (l->page) {
 		munmap(l->page, sizeof *l->page);
 		(void)close(l->page_fd);
@@ -158,7 +161,8 @@ static int launch_new(struct job *j, const struct wire_hello *h, uint64_t genera
 			      .step_fd = -1,
 			      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	l->member = calloc(h->world, sizeof *l->member);
-	rc = l->bell < 0 ? -errno : !l->member ? -ENOMEM : 0;
+	l->constant = calloc(h->world, sizeof *l->constant);
+	rc = l->bell < 0 ? -errno : !l->member || !l->constant ? -ENOMEM : 0;
 	if (rc < 0)
 		l->world = 0;
 	rc = rc < 0 ? ckpt_error_errno(err, -rc, "cannot set up a launch")
@@ -980,7 +984,7 @@ static void cover_run(struct task *t)
 	struct table all = { 0 };
 
 	for (uint32_t r = 0; r < c->n && c->rc == 0; r++) {
-		c->need += move_part_bytes_max(&c->decl[r]->part, 0);
+		c->need += decl_bytes_max(c->decl[r], true);
 		c->rc = table_merge(&all, &c->decl[r]->part, NULL, &list, &c->err);
 	}
 	if (c->rc == 0)

@@ -165,6 +165,8 @@ void decl_unref(struct decl *d)
 	if (!d || !drop(&d->refs))
 		return;
 	plan_free(&d->copy);
+	table_free(&d->constant);
+	table_free(&d->main);
 	table_free(&d->part);
 	table_free(&d->table);
 	for (uint32_t i = 0; d->seg && i < d->nseg; i++)
@@ -242,6 +244,78 @@ static int decl_places(struct decl *d, struct segment *const *seg, uint32_t nseg
 	return 0;
 }
 
+/* Everything that has no pieces yet. */
+static int slot_begin(const struct table *from, uint64_t bytes, struct table *ret,
+		      struct ckpt_err *err)
+{
+	struct table_place place = from->place[0];
+	int rc = 0;
+
+	*ret = (struct table){ 0 };
+	place.bytes = bytes;
+	for (uint32_t i = 0; i < from->nmesh && rc == 0; i++)
+		rc = table_add_mesh(ret, &from->mesh[i], NULL, err);
+	for (uint32_t i = 0; i < from->nlayout && rc == 0; i++)
+		rc = table_add_layout(ret, &from->layout[i], NULL, err);
+	return rc == 0 ? table_add_place(ret, &place, NULL, err) : rc;
+}
+
+static int slot_add(struct table *slot, const struct table *part, uint64_t at, struct ckpt_err *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < part->npiece && rc == 0; i++) {
+		const struct table_tensor *x = &part->tensor[part->piece[i].tensor];
+		struct table_piece p = part->piece[i];
+
+		p.tensor = table_find(slot, x->component, x->name, x->rank);
+		p.off += at;
+		rc = table_add_piece(slot, &p, err);
+	}
+	return rc;
+}
+
+/* One table of both parts, as they lie in the slot. */
+static int slot_table(struct decl *d, struct ckpt_err *err)
+{
+	const struct table *m = &d->main;
+	int rc;
+
+	d->const_at = align_up(m->place[0].bytes, 2 * MIB);
+	rc = slot_begin(m, d->const_at + d->constant.place[0].bytes, &d->part, err);
+	for (uint32_t i = 0; i < m->ntensor && rc == 0; i++)
+		rc = table_add_tensor(&d->part, &m->tensor[i], NULL, err);
+	if (rc == 0)
+		rc = slot_add(&d->part, m, 0, err);
+	if (rc == 0)
+		rc = slot_add(&d->part, &d->constant, d->const_at, err);
+	return rc == 0 ? table_seal(&d->part, err) : rc;
+}
+
+/* What never changes lies behind the rest: in the file it is a part of its own. */
+static int decl_slot(struct decl *d, struct ckpt_errlist *list, struct ckpt_err *err)
+{
+	int rc = native_part_table_of(&d->table, d->rank, NATIVE_MAIN, &d->main, list, err);
+
+	if (rc == 0)
+		rc = native_part_table_of(&d->table, d->rank, NATIVE_CONST, &d->constant, NULL,
+					  err);
+	if (rc < 0)
+		return rc;
+	if (d->constant.npiece)
+		return slot_table(d, err);
+	d->part = d->main;
+	d->main = (struct table){ 0 };
+	return 0;
+}
+
+const struct table *decl_part(const struct decl *d, uint32_t kind)
+{
+	if (kind == PART_CONST)
+		return d->constant.npiece ? &d->constant : NULL;
+	return d->constant.npiece ? &d->main : &d->part;
+}
+
 int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	      struct segment *const *seg, uint32_t nseg, struct decl **ret, struct ckpt_err *err)
 {
@@ -267,7 +341,7 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
-		rc = native_part_table(&d->table, rank, &d->part, &list, err);
+		rc = decl_slot(d, &list, err);
 	if (rc == 0 && table_boxes_forget(&d->table) < 0)
 		rc = ckpt_error(err, -ENOMEM, "no memory for a declaration");
 	if (rc == 0) {
@@ -292,18 +366,20 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 
 /* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
  * it is now (client/declare.c). */
-int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
+static uint64_t pieces_end(const struct table *t)
 {
-	const struct table *t = &d->part;
-	int rc = 0;
+	uint64_t end = 0;
 
-	*ret = (struct table){ 0 };
-	for (uint32_t i = 0; i < t->nmesh && rc == 0; i++)
-		rc = table_add_mesh(ret, &t->mesh[i], NULL, err);
-	for (uint32_t i = 0; i < t->nlayout && rc == 0; i++)
-		rc = table_add_layout(ret, &t->layout[i], NULL, err);
-	if (rc == 0)
-		rc = table_add_place(ret, &t->place[0], NULL, err);
+	for (uint32_t i = 0; i < t->npiece; i++)
+		end = MAX(end, t->piece[i].off + t->piece[i].len);
+	return end;
+}
+
+static int table_now(const struct table *t, const void *raw, struct table *ret,
+		     struct ckpt_err *err)
+{
+	int rc = slot_begin(t, t->place[0].bytes, ret, err);
+
 	for (uint32_t i = 0; i < t->ntensor && rc == 0; i++) {
 		struct table_tensor x = t->tensor[i];
 		uint64_t shape = x.ndim ? x.shape[0] : 0, cut = 0;
@@ -331,9 +407,36 @@ int decl_part_now(const struct decl *d, const void *raw, struct table *ret, stru
 			arena_free(&a);
 		}
 	}
+	/* A blob that is shorter than its room may be the last: the raw space ends where the last piece does. */
+	if (rc == 0)
+		ret->place[0].bytes = pieces_end(ret);
 	if (rc == 0)
 		rc = table_seal(ret, err);
 	if (rc < 0)
 		table_free(ret);
 	return rc;
+}
+
+int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err)
+{
+	return table_now(&d->part, raw, ret, err);
+}
+
+int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
+		  struct ckpt_err *err)
+{
+	return table_now(decl_part(d, kind), raw, ret, err);
+}
+
+const void *decl_part_raw(const struct decl *d, uint32_t kind, const void *raw)
+{
+	return (const uint8_t *)raw + (kind == PART_CONST ? d->const_at : 0);
+}
+
+uint64_t decl_bytes_max(const struct decl *d, bool with_const)
+{
+	const struct table *constant = decl_part(d, PART_CONST);
+	uint64_t bytes = move_part_bytes_max(decl_part(d, PART_MAIN), constant != NULL);
+
+	return constant && with_const ? bytes + move_part_bytes_max(constant, 0) : bytes;
 }

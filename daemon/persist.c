@@ -19,7 +19,9 @@ const char ckptd_version[] = "ckptd " CKPT_VERSION;
 /* A part that is being written, or whose file is made and allocated already. */
 struct part_file {
 	char name[sizeof((struct native_part *)0)->name];
-	int fd; /* -1: none yet */
+	int fd;	     /* -1: none yet */
+	bool linked; /* it is an older step's: there is nothing to write */
+	struct store_part_id id;
 };
 
 struct persist {
@@ -36,12 +38,14 @@ struct persist {
 	uint64_t base; /* of the launch */
 	struct store_txn *txn;
 	uint32_t world;
-	struct table *table;	  /* [world] */
-	struct native_part *part; /* [world] */
-	struct part_file *file;	  /* [world] */
-	struct part_derived *derived; /* [world] */
-	atomic_uint next;	  /* rank whose part nobody writes yet */
-	atomic_int failed;	  /* the first part that was lost: its result, and err */
+	/* [2 * world]: of rank r the main part is number r, the const one world + r, if it has one */
+	struct table *table;
+	struct native_part *part;
+	struct part_file *file;
+	struct const_state now; /* but for the epoch */
+	struct part_derived *derived; /* [world] of the main parts */
+	atomic_uint next;	/* rank whose part nobody writes yet */
+	atomic_int failed;	/* the first part that was lost: its result, and err */
 	int rc;
 	struct ckpt_err err;
 };
@@ -63,37 +67,178 @@ static int persist_tick(void *arg, uint64_t done)
 	       atomic_load_explicit(&p->failed, memory_order_relaxed);
 }
 
-static int part_reserve(struct persist *p, uint32_t r, struct ckpt_err *err)
+static uint32_t rank_of(const struct persist *p, uint32_t i)
 {
-	struct part_file *f = &p->file[r];
-	bool direct = true;
-
-	return store_part_create(p->txn, r, move_part_bytes_max(&p->table[r], 0), &direct, f->name,
-				 &f->fd, err);
+	return i < p->world ? i : i - p->world;
 }
 
-static int part_try(struct persist *p, uint32_t r, struct ckpt_err *err)
+static uint32_t kind_of(const struct persist *p, uint32_t i)
 {
-	struct native_part *part = &p->part[r];
-	struct part_file *f = &p->file[r];
+	return i < p->world ? PART_MAIN : PART_CONST;
+}
+
+static bool has_part(const struct persist *p, uint32_t i)
+{
+	return decl_part(p->snap->rank[rank_of(p, i)].decl, kind_of(p, i)) != NULL;
+}
+
+/* --- const parts: written once, then linked --- */
+
+/* As far as is known before the link is tried: its bytes are those of this snap, and nobody has seen damage
+ * since they were written. */
+static bool const_may_link(const struct persist *p, uint32_t r)
+{
+	const struct const_part *c = &p->snap->launch->constant[r];
+
+	return !p->rescue && c->set &&
+	       (c->state.epoch == p->snap->epoch || MUTANT(CONST_OTHER_EPOCH)) &&
+	       c->state.rev == p->now.rev && p->now.rev != CONST_REV_NONE &&
+	       ((c->state.damages == p->now.damages && c->state.bad == p->now.bad) ||
+		MUTANT(CONST_DAMAGED_LINKED));
+}
+
+/* A sum over the bad marks of all steps: any program may have set one. */
+static int bad_marks(const struct persist *p, uint64_t *ret)
+{
+	struct store_mark *mark = NULL;
+	uint32_t n = 0;
+	int rc = store_marks(p->store, &mark, &n, NULL);
+
+	*ret = 0;
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		uint8_t key[8 + sizeof mark->id8];
+		struct hash128 h;
+		uint64_t word;
+
+		if (mark[i].kind != MARK_BAD)
+			continue;
+		memcpy(key, &mark[i].step, 8);
+		memcpy(key + 8, mark[i].id8, sizeof mark->id8);
+		h = hash128(key, sizeof key);
+		memcpy(&word, &h, sizeof word);
+		*ret += word;
+	}
+	free(mark);
+	return rc;
+}
+
+/* Marks that cannot be read may say anything: then all is written. */
+static void const_look(struct persist *p)
+{
+	bool any = false;
+
+	p->now = (struct const_state){ .rev = p->snap->const_rev,
+				       .damages = atomic_load(&p->d->damages) };
+	for (uint32_t r = 0; r < p->world; r++)
+		any |= has_part(p, p->world + r);
+	if (any && !p->rescue && bad_marks(p, &p->now.bad) < 0)
+		p->now.rev = CONST_REV_NONE;
+}
+
+/* 0: linked, or it is to be written. */
+static int const_link(struct persist *p, uint32_t r)
+{
+	struct const_part *c = &p->snap->launch->constant[r];
+	struct part_file *f = &p->file[p->world + r];
+	struct ckpt_err err = { 0 };
+	cleanup_close int fd = -1;
+	int rc;
+
+	if (!const_may_link(p, r))
+		return 0;
+	rc = store_step_open(p->store, c->dir, &fd, &err);
+	if (rc == 0)
+		rc = store_part_link(p->txn, r, fd, c->part.name, &c->id, f->name, &err);
+	else if (rc != -ESTALE)
+		rc = -EXDEV; /* removed, set aside, or cannot be read */
+	if (rc == -EXDEV) {
+		c->set = false;
+		log_line(&p->d->opts.log, LOG_NOTICE,
+			 "persist: job %s step %" PRIu64
+			 ": the const part of rank %u is written again: %s",
+			 p->info.job, p->info.step, r, err.msg);
+		return 0;
+	}
+	if (rc < 0) {
+		p->err = err;
+		return rc;
+	}
+	f->linked = true;
+	f->id = c->id;
+	p->part[p->world + r] = c->part;
+	memcpy(p->part[p->world + r].name, f->name, sizeof f->name);
+	return 0;
+}
+
+/* The step is committed: the next one finds them there. */
+static void const_remember(struct persist *p)
+{
+	for (uint32_t r = 0; r < p->world; r++) {
+		struct const_part *c = &p->snap->launch->constant[r];
+		uint32_t i = p->world + r;
+
+		if (!has_part(p, i))
+			continue;
+		if (!p->file[i].linked) {
+			table_free(&c->table);
+			c->table = p->table[i];
+			p->table[i] = (struct table){ 0 };
+			c->part = p->part[i];
+			c->part.table = &c->table;
+			c->id = p->file[i].id;
+			c->state = p->now;
+			c->state.epoch = p->snap->epoch;
+		}
+		memcpy(c->part.name, p->file[i].name, sizeof c->part.name);
+		store_name_step(p->info.step, c->dir);
+		c->set = true;
+	}
+}
+
+/* --- parts --- */
+
+static int part_reserve(struct persist *p, uint32_t i, struct ckpt_err *err)
+{
+	uint32_t r = rank_of(p, i);
+	struct part_file *f = &p->file[i];
+	bool direct = true;
+
+	return store_part_create(
+		p->txn, r, move_part_bytes_max(&p->table[i], i == r && has_part(p, p->world + r)),
+		&direct, f->name, &f->fd, err);
+}
+
+static int part_try(struct persist *p, uint32_t i, struct ckpt_err *err)
+{
+	uint32_t r = rank_of(p, i);
+	struct native_part *part = &p->part[i];
+	struct part_file *f = &p->file[i];
+	const struct snap_rank *from = &p->snap->rank[r];
 	struct part_attempt x = { .p = p };
 	const struct move_write how = {
 		.ops = p->d->opts.ops, .engine = p->d->opts.engine, .tick = persist_tick, .arg = &x,
-		.ret_derived = &p->derived[r]
+		.ret_derived = i == r ? &p->derived[r] : NULL
 	};
-	int rc = f->fd < 0 ? part_reserve(p, r, err) : 0, fd;
+	struct native_role role = { .kind = kind_of(p, i) };
+	struct native_info info = p->info;
+	int rc = f->fd < 0 ? part_reserve(p, i, err) : 0, fd;
 
 	if (rc < 0)
 		return rc;
+	if (i == r && has_part(p, p->world + r) && !MUTANT(SOURCES_NOT_WRITTEN)) {
+		role.nsource = 1;
+		role.source = &p->part[p->world + r];
+	}
+	info.role = &role;
 	fd = TAKE_FD(f->fd);
-	rc = move_write_part(&how, fd, p->snap->rank[r].mem->base, &p->table[r], &p->info, r, part,
-			     err);
+	rc = move_write_part(&how, fd, decl_part_raw(from->decl, role.kind, from->mem->base),
+			     &p->table[i], &info, r, part, err);
 	if (rc < 0) {
 		store_part_drop(p->txn, f->name, fd);
 	} else {
 		memcpy(part->name, f->name, sizeof part->name);
-		part->table = &p->table[r];
-		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, NULL, err);
+		part->table = &p->table[i];
+		rc = store_part_finish(p->txn, f->name, fd, part->file_bytes, &f->id, err);
 	}
 	if (rc < 0)
 		atomic_fetch_sub_explicit(p->written, x.done, memory_order_relaxed);
@@ -106,7 +251,19 @@ static bool worth_another_try(int rc)
 	return rc == -EIO;
 }
 
-/* Takes one rank's part after the other until none is left or one of them is lost. */
+static int part_write(struct persist *p, uint32_t i, struct ckpt_err *err)
+{
+	int rc = -EIO;
+
+	for (int tries = 0; worth_another_try(rc) && tries <= REWRITES_MAX; tries++) {
+		*err = (struct ckpt_err){ 0 };
+		rc = part_try(p, i, err);
+	}
+	return rc;
+}
+
+/* Takes one rank after the other until none is left or one of their parts is lost. The main part is the
+ * last one of a rank, because it names the other. */
 static void *parts_write(void *arg)
 {
 	struct persist *p = arg;
@@ -115,11 +272,11 @@ static void *parts_write(void *arg)
 	uint32_t r;
 
 	while (!atomic_load(&p->failed) && (r = atomic_fetch_add(&p->next, 1u)) < p->world) {
-		rc = -EIO;
-		for (int tries = 0; worth_another_try(rc) && tries <= REWRITES_MAX; tries++) {
-			err = (struct ckpt_err){ 0 };
-			rc = part_try(p, r, &err);
-		}
+		rc = 0;
+		if (has_part(p, p->world + r) && !p->file[p->world + r].linked)
+			rc = part_write(p, p->world + r, &err);
+		if (rc == 0)
+			rc = part_write(p, r, &err);
 		none = 0;
 		if (rc < 0 && atomic_compare_exchange_strong(&p->failed, &none, rc))
 			p->err = err;
@@ -129,9 +286,28 @@ static void *parts_write(void *arg)
 
 static void parts_drop(struct persist *p, uint32_t from)
 {
-	for (uint32_t r = from; r < p->world; r++)
-		if (p->file[r].fd >= 0)
-			store_part_drop(p->txn, p->file[r].name, TAKE_FD(p->file[r].fd));
+	for (uint32_t i = from; i < 2 * p->world; i++)
+		if (p->file[i].fd >= 0)
+			store_part_drop(p->txn, p->file[i].name, TAKE_FD(p->file[i].fd));
+}
+
+/* What is to be written, and what is not, in raw bytes. */
+static void parts_count(struct persist *p)
+{
+	uint64_t total = 0, linked = 0;
+
+	for (uint32_t i = 0; i < 2 * p->world; i++) {
+		if (!has_part(p, i))
+			continue;
+		if (p->file[i].linked)
+			linked += p->part[i].raw_bytes;
+		else
+			total += p->table[i].place[0].bytes;
+	}
+	if (p->rescue)
+		return;
+	atomic_store_explicit(&p->snap->total, total, memory_order_relaxed);
+	atomic_store_explicit(&p->snap->linked, linked, memory_order_relaxed);
 }
 
 /* All of the space before the first byte. Short of descriptors it gives half of them back, for who
@@ -141,13 +317,22 @@ static int parts_reserve(struct persist *p)
 	uint32_t made = 0;
 	int rc = 0;
 
-	for (uint32_t r = 0; r < p->world; r++)
-		p->file[r].fd = -1;
+	for (uint32_t i = 0; i < 2 * p->world; i++)
+		p->file[i] = (struct part_file){ .fd = -1 };
+	for (uint32_t i = 0; i < 2 * p->world && rc == 0; i++)
+		if (has_part(p, i))
+			rc = decl_part_now(p->snap->rank[rank_of(p, i)].decl, kind_of(p, i),
+					   p->snap->rank[rank_of(p, i)].mem->base, &p->table[i],
+					   &p->err);
 	for (uint32_t r = 0; r < p->world && rc == 0; r++)
-		rc = decl_part_now(p->snap->rank[r].decl, p->snap->rank[r].mem->base, &p->table[r],
-				   &p->err);
-	for (; made < p->world && rc == 0; made += rc == 0)
-		rc = part_reserve(p, made, &p->err);
+		if (has_part(p, p->world + r))
+			rc = const_link(p, r);
+	if (rc < 0)
+		return rc;
+	parts_count(p);
+	for (; made < 2 * p->world && rc == 0; made += rc == 0)
+		if (has_part(p, made) && !p->file[made].linked)
+			rc = part_reserve(p, made, &p->err);
 	if (rc != -EMFILE && rc != -ENFILE)
 		return rc;
 	parts_drop(p, made / 2);
@@ -205,23 +390,31 @@ static void blame_place(struct persist *p)
 	p->err = err;
 }
 
+/* On disk, at most. What is linked takes none. */
+static uint64_t room_needed(const struct persist *p)
+{
+	uint64_t bytes = KEEP_SPARE;
+
+	for (uint32_t r = 0; r < p->world; r++)
+		bytes += decl_bytes_max(p->snap->rank[r].decl, !const_may_link(p, r));
+	return bytes;
+}
+
 /* Room first: no disk is filled to learn that a step does not fit. What the file system does not
  * tell, quotas among it, is learned when the space is reserved. */
 static void room_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
-	uint64_t need = KEEP_SPARE;
-
-	for (uint32_t r = 0; r < p->world; r++)
-		need += move_part_bytes_max(&p->snap->rank[r].decl->part, 0);
-	p->rc = keep_room(p->d, p->store, p->info.step, need, &p->err);
+	p->rc = keep_room(p->d, p->store, p->info.step, room_needed(p), &p->err);
 	if (p->rc < 0)
 		return;
 	parts_run(t);
-	if (p->rc == -ENOSPC && keep_free(p->d, p->store, need)) {
-		for (uint32_t r = 0; r < p->world; r++)
-			table_free(&p->table[r]);
+	/* A link that was refused needs room, too. */
+	if (p->rc == -ENOSPC && keep_free(p->d, p->store, room_needed(p))) {
+		for (uint32_t i = 0; i < 2 * p->world; i++)
+			table_free(&p->table[i]);
 		p->err = (struct ckpt_err){ 0 };
+		const_look(p);
 		atomic_store_explicit(p->written, 0, memory_order_relaxed);
 		parts_run(t);
 	}
@@ -233,6 +426,7 @@ static void write_run(struct task *t)
 {
 	struct persist *p = (struct persist *)t;
 
+	const_look(p);
 	if (p->rescue) /* there nothing is removed to make room */
 		parts_run(t);
 	else
@@ -257,6 +451,20 @@ static int line_find(struct persist *p, struct lineage *ret)
 	return lineage_scan(p->store, &ask, ret, &p->err);
 }
 
+static int manifest_make(struct persist *p, const struct native_lineage *line, void **ret_bytes,
+			 uint64_t *ret_len, uint8_t *ret_id)
+{
+	cleanup_free struct native_part *part = calloc(2 * (size_t)p->world, sizeof *part);
+	uint32_t n = 0;
+
+	if (!part)
+		return ckpt_error(&p->err, -ENOMEM, "no memory to commit the step");
+	for (uint32_t i = 0; i < 2 * p->world; i++)
+		if (has_part(p, i))
+			part[n++] = p->part[i];
+	return native_manifest(&p->info, part, n, line, ret_bytes, ret_len, ret_id, &p->err);
+}
+
 static void commit_step(struct persist *p)
 {
 	struct lineage at;
@@ -275,8 +483,7 @@ static void commit_step(struct persist *p)
 	at.line.nnote = p->snap->nnote;
 	at.line.note = p->snap->note;
 	if (p->rc == 0)
-		p->rc = native_manifest(&p->info, p->part, p->world, &at.line, &bytes, &len, id,
-					&p->err);
+		p->rc = manifest_make(p, &at.line, &bytes, &len, id);
 	if (p->rc == 0)
 		p->rc = store_commit(TAKE(p->txn), bytes, len, at.rewind, &p->err);
 	else
@@ -284,6 +491,7 @@ static void commit_step(struct persist *p)
 	if (p->rc == 0 && !p->rescue) {
 		atomic_store(&p->snap->launch->line, p->info.step + 1);
 		atomic_store(&p->snap->launch->seq, at.line.seq);
+		const_remember(p);
 	}
 }
 
@@ -297,8 +505,8 @@ static void commit_run(struct task *t)
 
 static void persist_end(struct persist *p)
 {
-	for (uint32_t r = 0; r < p->world; r++)
-		table_free(&p->table[r]);
+	for (uint32_t i = 0; i < 2 * p->world; i++)
+		table_free(&p->table[i]);
 	free(p->table);
 	free(p->part);
 	free(p->file);
@@ -361,6 +569,8 @@ static void commit_done(struct daemon *d, struct task *t)
 		launch_let_go(s->launch);
 		derived_say(p);
 	}
+	if (committed && s->launch == j->launch)
+		j->room.need_bytes = room_needed(p);
 	snap_written(s, p->rc, p->err.msg);
 	persist_end(p);
 	if (kept)
@@ -423,9 +633,9 @@ static struct persist *persist_new(struct snap *s, struct place *place)
 	p->base = s->launch->base;
 	p->world = s->world;
 	p->written = &s->written;
-	p->table = calloc(s->world, sizeof *p->table);
-	p->part = calloc(s->world, sizeof *p->part);
-	p->file = calloc(s->world, sizeof *p->file);
+	p->table = calloc(2 * (size_t)s->world, sizeof *p->table);
+	p->part = calloc(2 * (size_t)s->world, sizeof *p->part);
+	p->file = calloc(2 * (size_t)s->world, sizeof *p->file);
 	p->derived = calloc(s->world, sizeof *p->derived);
 	if (!p->table || !p->part || !p->file || !p->derived) {
 		p->world = 0;
@@ -451,9 +661,8 @@ void persist_start(struct snap *s)
 		return;
 	}
 	s->write_ns = now_ns();
-	s->total = 0;
-	for (uint32_t r = 0; r < s->world; r++)
-		s->total += s->rank[r].decl->part.place[0].bytes;
+	atomic_store_explicit(&s->total, 0, memory_order_relaxed); /* until parts_count */
+	atomic_store_explicit(&s->linked, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->written, 0, memory_order_relaxed);
 	p->task = (struct task){ write_run, parts_done, NULL };
 	device_task(p->place->device, LANE_WRITE, &p->task);

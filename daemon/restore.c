@@ -494,7 +494,7 @@ static int merge_memory(struct restore *x, struct table *ret, void **base)
 	for (uint32_t r = 0; r < x->nsrc && rc == 0; r++) {
 		struct table one;
 
-		rc = decl_part_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
+		rc = decl_slot_now(x->src[r].decl, x->src[r].mem->base, &one, &x->err);
 		if (rc < 0)
 			break;
 		rc = table_merge(ret, &one, NULL, &list, &x->err);
@@ -804,8 +804,10 @@ static int fill_from_disk(struct restore *x)
 	}
 	checkpoint_free(saved);
 	store_source_dir_close(&dir);
-	if (x->damaged)
-		keep_quarantine(x->store, x->pin.dir, x->err.msg, x->marked, sizeof x->marked);
+	if (!x->damaged)
+		return rc;
+	atomic_fetch_add(&x->d->damages, 1);
+	keep_quarantine(x->store, x->pin.dir, x->err.msg, x->marked, sizeof x->marked);
 	return rc;
 }
 
@@ -848,6 +850,7 @@ static void fill_done(struct daemon *d, struct task *t)
 	bool remembered = false;
 
 	l->restoring = false;
+	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->rc == 0) {
 		if (!(x->want.flags & CKPT_DRY_RUN)) {
 			l->base = x->pin.step + 1;
@@ -919,6 +922,7 @@ static void fill_start(struct launch *l, uint32_t round)
 	for (uint32_t r = 0; r < l->world; r++)
 		x->dst[x->ndst++] = decl_ref(l->member[r].decl);
 	l->restoring = true;
+	l->const_rev += !(x->want.flags & CKPT_DRY_RUN) && !MUTANT(CONST_OVER_RESTORE);
 	if (x->pin.where == 1)
 		daemon_task(x->d, &x->d->work, &x->task);
 	else

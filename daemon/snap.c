@@ -25,6 +25,7 @@ static struct snap *snap_new(struct launch *l, struct ticket t)
 			    .slot = t.slot,
 			    .flags = t.flags,
 			    .epoch = l->epoch,
+			    .const_rev = l->const_rev,
 			    .world = l->world,
 			    .rank = rank,
 			    .born_ns = now_ns(),
@@ -648,6 +649,7 @@ void snap_adopt(struct launch *l, uint32_t slot, uint64_t step, uint32_t flags, 
 	s->step = step;
 	s->step_known = true;
 	s->mark_ns = mark_ns;
+	s->const_rev = CONST_REV_NONE;
 	for (uint32_t r = 0; r < l->world; r++)
 		s->rank[r] = (struct snap_rank){ .copy = COPY_DONE,
 						 .decl = decl_ref(l->member[r].decl),
@@ -735,6 +737,20 @@ void job_settle(struct job *j)
 		tell_staged(s);
 }
 
+static void committed_log(const struct snap *s)
+{
+	uint64_t linked = atomic_load(&s->linked);
+	char wrote[32], also[32], tail[48] = "";
+
+	if (linked)
+		snprintf(tail, sizeof tail, ", linked %s", keep_human(linked, also));
+	log_line(&s->job->d->opts.log, LOG_NOTICE,
+		 "snap: job %s step %" PRIu64
+		 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms): wrote %s%s",
+		 s->job->name, s->step, (double)s->phase_ns[0] / 1e6, (double)s->phase_ns[1] / 1e6,
+		 (double)s->phase_ns[2] / 1e6, keep_human(atomic_load(&s->written), wrote), tail);
+}
+
 void snap_written(struct snap *s, int rc, const char *text)
 {
 	struct job *j = s->job;
@@ -753,11 +769,7 @@ void snap_written(struct snap *s, int rc, const char *text)
 			job_failing(j, 0, NULL);
 		control_over(s, 0, NULL);
 		snap_tell(s, OUTCOME_COMMITTED, 0, NULL);
-		log_line(&j->d->opts.log, LOG_NOTICE,
-			 "snap: job %s step %" PRIu64
-			 " committed (staged %.1f ms, persisted %.1f ms, committed %.1f ms)",
-			 j->name, s->step, (double)s->phase_ns[0] / 1e6,
-			 (double)s->phase_ns[1] / 1e6, (double)s->phase_ns[2] / 1e6);
+		committed_log(s);
 	} else {
 		/* -ECANCELED: the daemon leaves, and the next one writes it. Before whoever waits for
 		 * the step goes on. */

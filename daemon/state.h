@@ -134,8 +134,12 @@ struct decl {
 	_Atomic uint32_t refs;
 	uint32_t epoch, rank;
 	struct table table; /* what the rank has: places are its segments */
-	struct table part;  /* its raw space */
-	struct plan copy;   /* table -> part */
+	struct table part;  /* what its slot holds: one place */
+	/* The raw spaces of its parts, for decl_part: the main one's is at the beginning of the slot, the const one's at
+	 * const_at, a multiple of 2 MiB. Both are empty where it has nothing that is const. */
+	struct table main, constant;
+	uint64_t const_at;
+	struct plan copy; /* table -> part */
 	uint64_t raw_bytes;
 	int rows_fd; /* of copy, for the library: client/wire.h; -1 none */
 	uint32_t nrow;
@@ -163,9 +167,17 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 char *decl_name_at(const struct decl *d, uint64_t off, char *buf, size_t bytes);
 /* All rows of a plan, malloc'ed; at most WIRE_ROWS_MAX of them. -ENOMEM. Worker. */
 int rows_make(const struct plan *p, struct wire_row **ret, uint32_t *ret_n);
-/* The part table with by-value blobs cut to the length that the slot holds; places[0] is the
- * slot. */
-int decl_part_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
+/* Of the part of this kind (enum part_kind); NULL: the rank has no such part. */
+const struct table *decl_part(const struct decl *d, uint32_t kind);
+/* The slot's table, or that of a part which the rank has, with by-value blobs cut to the length that the slot
+ * holds. raw: the slot. */
+int decl_slot_now(const struct decl *d, const void *raw, struct table *ret, struct ckpt_err *err);
+int decl_part_now(const struct decl *d, uint32_t kind, const void *raw, struct table *ret,
+		  struct ckpt_err *err);
+/* At most, of the files of its parts: all, or those that each step writes. */
+uint64_t decl_bytes_max(const struct decl *d, bool with_const);
+/* Where the raw space of that part lies in the slot. */
+const void *decl_part_raw(const struct decl *d, uint32_t kind, const void *raw);
 
 /* --- sessions --- */
 enum session_state {
@@ -244,6 +256,25 @@ struct room {
 	uint64_t free_bytes, looked_ns;
 	uint64_t need_bytes; /* of the next step; 0: not known */
 };
+/*
+ * A rank's const part in the newest step of the launch that has it, to be linked by the next one: a file that
+ * this launch has synced itself. Of the task that writes.
+ */
+struct const_part {
+	bool set;
+	/* Another value of one of them, and what it holds may not be what is to be saved, or may be
+	 * damaged: the next step writes it again. */
+	struct const_state {
+		uint32_t epoch, rev; /* the declaration's; as snap.const_rev */
+		uint32_t damages;    /* as daemon.damages */
+		uint64_t bad;	     /* sum over the job's bad marks */
+	} state;
+	char dir[STORE_DIR_MAX]; /* of that step */
+	struct store_part_id id;
+	struct native_part part; /* name: in that step */
+	struct table table;	 /* with fingerprints; part.table */
+};
+
 #define OUTDATED_MAX 64 /* launches of a job that compete at one time */
 struct job {
 	struct daemon *d;
@@ -355,12 +386,15 @@ struct launch {
 	int step_fd;
 	struct shared_job *page;
 	int page_fd, bell;
-	struct member *member; /* [world] */
+	struct member *member;	     /* [world] */
+	struct const_part *constant; /* [world] */
+	uint32_t const_rev;	     /* one more before and after each restore into its memory */
 	uint16_t ticket_seen;
 	uint32_t skipping; /* as shared_rank.skipping: the log knows it */
 	uint32_t derived_said; /* 1 + the epoch whose unequal derived tensors the log knows; 0: none */
 };
 
+#define CONST_REV_NONE UINT32_MAX
 enum snap_phase { PHASE_COLLECTING, PHASE_STAGED, PHASE_QUEUED, PHASE_WRITING };
 struct snap_rank {
 	enum { COPY_NONE, COPY_QUEUED, COPY_DONE, COPY_TORN } copy;
@@ -386,11 +420,13 @@ struct snap {
 	bool rescue, rescued;
 	/* its parts are durable; to be committed once every rank is seen to guard */
 	struct persist *parked;
-	uint64_t trigger;	  /* the order that it fulfils; 0: none */
-	uint64_t drain;		  /* the first DRAIN that waits for it; 0: none */
-	uint64_t write_ns;	  /* since when it is being written */
-	uint64_t total;		  /* bytes to write */
-	_Atomic uint64_t written; /* worker */
+	uint64_t trigger;  /* the order that it fulfils; 0: none */
+	uint64_t drain;	   /* the first DRAIN that waits for it; 0: none */
+	uint64_t write_ns; /* since when it is being written */
+	/* Raw bytes: to be written; written so far; in parts of older steps that it links. Worker's */
+	_Atomic uint64_t total, written, linked;
+	/* launch.const_rev when it was marked; CONST_REV_NONE: not known, as it was taken over */
+	uint32_t const_rev;
 	uint64_t born_ns, mark_ns, phase_ns[3], committed_at, staged_at;
 	struct ckpt_note note[SHARED_NOTES];
 	char note_key[SHARED_NOTES][48];
@@ -483,6 +519,8 @@ void rescue_free(struct job *j);
 bool rescue_has(const struct job *j, uint64_t number);
 
 /* --- keeping --- */
+/* "149 GiB": 32 bytes. Returns buf. */
+const char *keep_human(uint64_t bytes, char *buf);
 #define KEEP_SPARE (2 * MIB) /* MANIFEST, directories, claims: beside the parts of a step */
 /* Of what kind the store is, to the log. Worker. */
 void keep_describe(struct daemon *d, const struct store *s);
@@ -542,6 +580,8 @@ struct daemon {
 	uint64_t idle_since, drain_until, began_ns;
 	uint64_t jobs_seen, drains; /* so far: of them come ids and numbers */
 	uint32_t ndraining, ncontrol;
+	/* Steps of any job that were found damaged: no const part that was written before is linked. */
+	_Atomic uint32_t damages;
 	uint32_t new_max;	   /* connections that have said nothing yet */
 	bool deaf;		   /* no descriptor for who knocks: until the next tick */
 	struct garbage garbage[2]; /* this user's, root's */

@@ -32,6 +32,12 @@ static const char *const classes[] = {
 	[CKPT_DERIVED] = "derived", [CKPT_SINK] = "sink",
 };
 
+static const char *const medias[] = {
+	[CKPT_RAW] = "raw",	      [CKPT_MEDIA_JSON] = "json",
+	[CKPT_MEDIA_TEXT] = "text",   [CKPT_MEDIA_PICKLE] = "pickle",
+	[CKPT_MEDIA_TORCH] = "torch", [CKPT_MEDIA_NPY] = "npy",
+};
+
 uint32_t dtype_bytes(uint32_t dtype)
 {
 	return dtype < ARRAY_LEN(dtypes) ? dtypes[dtype].bytes : 0;
@@ -63,4 +69,9 @@ const char *role_name(uint32_t role)
 const char *class_name(uint32_t cls)
 {
 	return cls < ARRAY_LEN(classes) ? classes[cls] : "?";
+}
+
+const char *media_name(uint32_t media)
+{
+	return media < ARRAY_LEN(medias) ? medias[media] : "?";
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - element types: their sizes and the names that safetensors gives them. */
+/* dtype.h - element types: their sizes and the names that safetensors gives them; names of other
+ * enums of ckpt.h. */
 #ifndef CKPT_BASE_DTYPE_H
 #define CKPT_BASE_DTYPE_H
 #include <stdint.h>
@@ -12,4 +13,5 @@ const char *dtype_name(uint32_t dtype);	  /* "BF16"; "?" for an unknown one */
 uint32_t dtype_of_name(const char *name); /* 0: unknown */
 const char *role_name(uint32_t role);	  /* "param", "master", ... */
 const char *class_name(uint32_t cls);	  /* "stable", ... */
+const char *media_name(uint32_t media);	  /* "raw", "json", ...; "?" for an unknown one */
 #endif

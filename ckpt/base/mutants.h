@@ -15,7 +15,14 @@
 	X(PART_NOT_SYNCED, store, "a part is synced before it counts") \
 	X(COLLECTING_NOT_SYNCED, store, "the collecting directory is synced before its rename") \
 	X(LINK_UNSYNCED, store, "the collecting directory is synced also after a link was made in it") \
+	X(SHARED_READ_TWICE, cli, "data that several steps share are read once in a run") \
+	X(SHARED_VERDICT_LOST, cli, "what is wrong with a shared file is wrong with each step that names it") \
+	X(LINKED_BYTES_TWICE, store, "bytes of a file with several names are counted once") \
 	X(LINK_NOT_COMPARED, store, "a part that is linked is the file that this launch wrote") \
+	X(CONST_OTHER_EPOCH, daemon, "a const part is linked only in the epoch that it was written in") \
+	X(CONST_OVER_RESTORE, daemon, "a const part is not linked after a restore") \
+	X(CONST_DAMAGED_LINKED, daemon, "after damage was found a const part is written again") \
+	X(SOURCES_NOT_WRITTEN, daemon, "a main part names the other parts of its rank") \
 	X(MANIFEST_NOT_SYNCED, store, "MANIFEST is synced before its rename") \
 	X(JOB_NOT_SYNCED, store, "the job's directory is synced before a commit is acknowledged") \
 	X(FAILED_SYNC_RETRIED, store, "a sync that failed is not asked again") \
@@ -92,7 +99,13 @@
 	X(FOREIGN_IS_DAMAGE, native, "a foreign file in a checkpoint's directory is no damage") \
 	X(SOURCES_IGNORED, native, "a checkpoint is complete when the parts are there that its main parts name") \
 	X(FP_ZERO_KNOWN, native, "a fingerprint that is not known is compared with nothing") \
+	X(NEWER_IS_MALFORMED, native, "what only a newer version knows is told before what contradicts itself") \
+	X(OPTIONAL_REFUSED, native, "an optional section never keeps anybody from restoring") \
+	X(TWINS_NOT_SOUGHT, native, "a derived piece has its twin in the same file") \
 	X(FINGERPRINTS_NOT_SUMMED, native, "a tensor's fingerprint is the sum of its pieces'") \
+	X(BOXES_WRITTEN_BY_ALL, native, "one rank of a mesh writes each element of its boxes") \
+	X(BOXES_IN_FILES, table, "boxes as a layout are for declarations, not for files") \
+	X(BRANCHES_PASSED_OVER, table, "a tree of pieces returns every piece that a set meets") \
 	X(CHUNK_HASH_IGNORED, move, "a chunk has its hash") \
 	X(CHUNK_SUM_ANYWHERE, move, "a chunk's sums say where it belongs") \
 	X(PADDING_IGNORED, move, "bytes between chunks are zero") \

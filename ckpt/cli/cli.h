@@ -38,7 +38,7 @@ enum cli_exit {
 	CLI_UNCOMMITTED = 5,
 	CLI_DIFFERS = 6,
 	CLI_MISFIT = 7,
-	CLI_NEWER = 8, /* written by a newer version: use that one, nothing is damaged */
+	CLI_NEWER = 8, /* written by another version: use that one, nothing is damaged */
 	CLI_MISSING = 10,
 	CLI_LOCKED = 11,
 	CLI_PERMISSION = 12,

@@ -13,6 +13,7 @@
 #include "ckpt/cli/conversion_parts.h"
 #include "ckpt/cli/human.h"
 #include "ckpt/store/lineage.h"
+#include "ckpt/store/store.h"
 #include "ckpt/table/encode.h"
 #include "ckpt/table/operand.h"
 #include "ckpt/table/target.h"

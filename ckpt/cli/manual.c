@@ -20,7 +20,7 @@ const struct manual_exit manual_exits[] = {
 	{ CLI_UNCOMMITTED, "not committed" },
 	{ CLI_DIFFERS, "differs" },
 	{ CLI_MISFIT, "does not fit" },
-	{ CLI_NEWER, "written by a newer version" },
+	{ CLI_NEWER, "written by another version" },
 	{ CLI_MISSING, "no such store or checkpoint" },
 	{ CLI_LOCKED, "in use by another" },
 	{ CLI_PERMISSION, "not permitted" },

@@ -27,6 +27,8 @@
 #define MEMORY (256 * MIB) /* for windows and read buffers */
 #define NAME_BYTES (2 * CKPT_NAME_MAX + 64)
 #define LIST_BYTES 1000
+#define TEXT_MAX (64 * KIB) /* of a blob of text, on a terminal */
+#define TEXT_PIECE 1024	    /* of it, cleaned at a time */
 #define SLICE_BYTES 800
 #define NEXT_BYTES (PATH_MAX + NAME_BYTES + 64)
 #define EXIT_PIPE (128 + SIGPIPE) /* what a shell says of who died of SIGPIPE */
@@ -291,6 +293,8 @@ FIELD(f_from, NULL, "in");
 FIELD(f_component, "component", NULL);
 FIELD(f_name, "name", NULL);
 FIELD(f_rank, "rank", NULL);
+FIELD(f_media, "media", NULL);
+FIELD(f_content, NULL, "content");
 FIELD(f_dtype, "dtype", "dtype");
 FIELD(f_shape, "shape", "shape");
 FIELD(f_slice, "slice", NULL);
@@ -339,6 +343,10 @@ static void put_about(struct cat *k)
 	output_put(o, &f_component, cell_text(x->component));
 	output_put(o, &f_name, cell_text(x->name));
 	output_put(o, &f_rank, cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
+	output_put(o, &f_media,
+		   x->flags & TENSOR_BLOB ? cell_text(media_name(x->media)) : cell_none());
+	if (x->flags & TENSOR_BLOB)
+		output_put(o, &f_content, cell_text(media_name(x->media)));
 	output_put(o, &f_dtype, cell_text(dtype_name(x->dtype)));
 	output_put(o, &f_shape, cell_shape(x->ndim, k->shape));
 	output_put(o, &f_slice, part ? cell_text(slice) : cell_none());
@@ -479,6 +487,82 @@ static int preview(struct cat *k)
 	return rc;
 }
 
+/* n bytes without a line break or tab. A zero is a control character too, but would end the piece. */
+static void text_piece(struct cat *k, const uint8_t *p, size_t n)
+{
+	char raw[TEXT_PIECE + 1], clean[TEXT_PIECE + 1];
+
+	for (size_t i = 0; i < n; i++)
+		raw[i] = p[i] ? (char)p[i] : '\1';
+	raw[n] = 0;
+	screen_clean(raw, clean, sizeof clean);
+	fputs(screen_ascii(&k->c->out_screen, clean, clean, sizeof clean), k->c->out);
+}
+
+static size_t utf8_trim(const uint8_t *p, size_t n, size_t most)
+{
+	size_t at = MIN(n, most);
+
+	if (at == n)
+		return n;
+	while (at + 4 > MIN(n, most) && at && (p[at] & 0xc0) == 0x80)
+		at--;
+	return at ? at : MIN(n, most);
+}
+
+/* Lines and tabs stay; all else that a terminal obeys becomes '?', as in names. */
+static void text_print(struct cat *k, const uint8_t *p, size_t n)
+{
+	bool open = false;
+
+	for (size_t i = 0, len; i < n; i += len) {
+		for (len = 0; i + len < n && p[i + len] != '\n' && p[i + len] != '\t';)
+			len++;
+		if (len) {
+			len = utf8_trim(p + i, len, TEXT_PIECE);
+			text_piece(k, p + i,
+				   len - (p[i + len - 1] == '\r' && i + len < n &&
+					  p[i + len] == '\n'));
+			open = true;
+			continue;
+		}
+		len = 1;
+		fputc(p[i], k->c->out);
+		open = p[i] != '\n';
+	}
+	if (open)
+		fputc('\n', k->c->out);
+}
+
+/* JSON or text for a person. */
+static int text(struct cat *k)
+{
+	uint64_t n = MIN(k->stored.numel, (uint64_t)TEXT_MAX), more = k->stored.numel - n;
+	struct arena a = { 0 };
+	struct indexset set;
+	int rc = indexset_box(1, k->stored.start, &n, &a, &set);
+
+	k->values = rc ? NULL : calloc(n + 1, 1);
+	if (!rc && !k->values)
+		rc = -ENOMEM;
+	if (!rc && n)
+		rc = read_set(k, &set);
+	if (!rc) {
+		size_t len = more ? utf8_trim(k->values, n, n - 4) : n;
+
+		more += n - len;
+		put_about(k);
+		cli_say(k->c, STYLE_PLAIN, "%s", "");
+		text_print(k, k->values, len);
+		if (more)
+			cli_say(k->c, STYLE_DIM, "and %llu bytes more: redirect the output",
+				(unsigned long long)more);
+	}
+	free(TAKE(k->values));
+	arena_free(&a);
+	return rc;
+}
+
 static void hint_view(struct cat *k)
 {
 	const char *view = npy_view(k->x->dtype);
@@ -536,7 +620,10 @@ static int deliver(struct cat *k)
 		output_line(c->o, "ckptd.cat/1", "summary");
 	else if (told)
 		output_begin(c->o, "ckptd.cat/1");
-	if (k->mode == CAT_PREVIEW)
+	if (k->mode == CAT_PREVIEW &&
+	    (k->x->media == CKPT_MEDIA_JSON || k->x->media == CKPT_MEDIA_TEXT))
+		rc = text(k);
+	else if (k->mode == CAT_PREVIEW)
 		rc = preview(k);
 	else if (reads || k->mode == CAT_BYTES)
 		rc = read_slice(k);
@@ -642,8 +729,8 @@ const struct cli_verb verb_cat = {
 					   "CKPT TENSOR [--slice=RANGES] --stats", NULL },
 	.about = "Joins the elements of one tensor, whichever ranks wrote them, and checks them "
 		 "against their checksums. A pipe or a file gets the bytes, row-major and "
-		 "little-endian; a terminal gets a few values. TENSOR is a name or "
-		 "component/name.\n"
+		 "little-endian; a terminal gets a few values, or the text of a blob that was "
+		 "declared as JSON or text. TENSOR is a name or component/name.\n"
 		 "RANGES has one range for each dimension, as in numpy: 0:4,:,-1. The step is "
 		 "always 1; omitted dimensions are taken in full.\n"
 		 "FILE must not exist; it appears when it is complete. If its name ends in .npy, "

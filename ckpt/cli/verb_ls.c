@@ -52,8 +52,10 @@ struct ls {
 	struct control k;   /* with a report while a daemon answers */
 	struct ls_row *row; /* of all jobs, as they are listed */
 	uint32_t nrow, nshown;
-	bool any_memory;  /* a step is in memory and not in the store */
-	const char *note; /* the note that has a column; NULL: none */
+	struct links links; /* of all jobs: parts that have several names */
+	uint64_t repeated;  /* of bytes: counted before, for another step */
+	bool any_memory;    /* a step is in memory and not in the store */
+	const char *note;   /* the note that has a column; NULL: none */
 };
 
 enum {
@@ -62,6 +64,7 @@ enum {
 	COL_STATE,
 	COL_AGE,
 	COL_BYTES,
+	COL_SHARED,
 	COL_MESH,
 	COL_WORLD,
 	COL_VALUE,
@@ -75,6 +78,7 @@ enum {
 	COL_ID,
 	COL_FORMAT,
 	COL_WHY,
+	COL_OWN,
 	COL_IN_MEMORY,
 	COL_ON_DISK,
 	COL_COUNT,
@@ -86,6 +90,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_STATE] = { "state", "STATE", false, FIT_WHOLE },
 	[COL_AGE] = { "created", "AGE", true, FIT_WHOLE },
 	[COL_BYTES] = { "bytes", "SIZE", true, FIT_WHOLE },
+	[COL_SHARED] = { "shared_bytes", NULL, true, FIT_WHOLE }, /* head: where any step shares */
 	[COL_MESH] = { "mesh", "MESH", false, FIT_LAST },
 	[COL_WORLD] = { "world_size", "RANKS", true, FIT_WHOLE },
 	[COL_VALUE] = { NULL, NULL, true, FIT_DROP }, /* head: the note that is shown */
@@ -99,6 +104,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_ID] = { "id", NULL, false, FIT_WHOLE },
 	[COL_FORMAT] = { "format", NULL, false, FIT_WHOLE },
 	[COL_WHY] = { "why", NULL, false, FIT_WHOLE },
+	[COL_OWN] = { "own_bytes", NULL, false, FIT_WHOLE },
 	[COL_IN_MEMORY] = { "in_memory", NULL, false, FIT_WHOLE },
 	[COL_ON_DISK] = { "on_disk", NULL, false, FIT_WHOLE },
 };
@@ -164,13 +170,35 @@ static void aside_find(struct ls_job *j)
 		if (st->state != STORE_SET_ASIDE)
 			continue;
 		j->naside++;
-		j->aside_bytes += st->bytes;
 		if (!st->code && !is_bad(j, st) && (!j->aside.dir[0] || st->step > j->aside.step))
 			j->aside = *st;
 	}
 	for (uint32_t i = 0; i < j->n; i++)
 		same += j->step[i].state != STORE_COLLECTING && j->step[i].step == j->aside.step;
 	j->aside_alone = same == 1;
+}
+
+/* Each file once: those of the line, then what steps set aside have besides. */
+static void bytes_count(struct ls *l, struct ls_job *j)
+{
+	for (uint32_t i = 0; i < j->n; i++) {
+		const struct store_step *st = &j->step[i];
+		uint64_t again;
+
+		if (st->state != STORE_COMMITTED)
+			continue;
+		again = MIN(links_repeated(&l->links, st->link_first, st->nlink), st->bytes);
+		l->bytes += st->bytes - again;
+		l->repeated += again;
+	}
+	for (uint32_t i = 0; i < j->n; i++) {
+		const struct store_step *st = &j->step[i];
+
+		if (st->state == STORE_SET_ASIDE)
+			j->aside_bytes += st->bytes -
+					  MIN(links_repeated(&l->links, st->link_first, st->nlink),
+					      st->bytes);
+	}
 }
 
 /* Without --all the line is kept: what is committed, and what is damaged or quarantined. */
@@ -181,6 +209,7 @@ static void keep(struct ls *l, struct ls_job *j)
 	bool stops = false; /* latest, there or before */
 
 	aside_find(j);
+	bytes_count(l, j);
 	j->latest = UINT32_MAX;
 	for (uint32_t i = 0; i < j->n; i++) {
 		bool aside = step[i].state == STORE_SET_ASIDE || step[i].state == STORE_COLLECTING;
@@ -209,7 +238,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	int rc;
 
 	snprintf(s.job, sizeof s.job, "%s", job);
-	rc = store_scan_parts(&s, true, &j.step, &j.n, &err);
+	rc = store_scan_parts(&s, true, &l->links, &j.step, &j.n, &err);
 	if (rc) {
 		/* The other jobs are still worth listing. */
 		l->code = cli_worse(l->code, cli_fail(l->c, rc, &err, NULL));
@@ -319,7 +348,6 @@ static int job_rows(struct ls *l, struct ls_job *j)
 		j->row[j->nrow++] =
 			(struct ls_row){ .job = j, .step = &j->step[i], .on_disk = true };
 		l->listed += j->step[i].state == STORE_COMMITTED;
-		l->bytes += j->step[i].state == STORE_COMMITTED ? j->step[i].bytes : 0;
 	}
 	for (uint32_t i = 0; n && i < r->head->nstep; i++)
 		if (r->step[i].job == job && control_is_staged(&r->step[i]))
@@ -540,6 +568,7 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 	/* its MANIFEST was read, and is its own */
 	bool known = row->on_disk && x->world != 0 && x->code != -EUCLEAN,
 	     there = known || !row->on_disk; /* in memory: what the daemon knows of it */
+	uint64_t shared = row->on_disk ? links_shared(&l->links, x->link_first, x->nlink) : 0;
 	char path[4096 + STORE_DIR_MAX], note[1024];
 
 	snprintf(path, sizeof path, "%s/%s", j->path, x->dir);
@@ -552,6 +581,10 @@ static void step_put(struct ls *l, const struct ls_row *row, const struct column
 			   ? cell_styled(cell_text(marked_state(x->state)), state_style(x->state))
 			   : cell_styled(cell_text("staged"), STYLE_WARN));
 	output_put(o, &col[COL_BYTES], cell_of(CELL_BYTES, x->bytes));
+	output_put(o, &col[COL_SHARED], row->on_disk ? cell_of(CELL_BYTES, shared) : cell_none());
+	output_put(o, &col[COL_OWN],
+		   row->on_disk ? cell_of(CELL_BYTES, x->bytes - MIN(shared, x->bytes))
+				: cell_none());
 	output_put(o, &col[COL_SEQ], known ? cell_of(CELL_NUMBER, x->seq) : cell_none());
 	output_put(o, &col[COL_PARENT],
 		   known ? cell_unless(CELL_NUMBER, x->parent_step, UINT64_MAX) : cell_none());
@@ -617,11 +650,22 @@ static bool any_unusable(const struct ls *l)
 	return l->damaged || l->quarantined || l->misplaced || l->newer || l->older;
 }
 
+static bool any_shared(const struct ls *l)
+{
+	for (uint32_t i = 0; i < l->nrow; i++)
+		if (l->row[i].on_disk &&
+		    links_shared(&l->links, l->row[i].step->link_first, l->row[i].step->nlink))
+			return true;
+	return false;
+}
+
 static void list(struct ls *l)
 {
 	struct column col[COL_COUNT];
 
 	memcpy(col, columns, sizeof col);
+	if (any_shared(l))
+		col[COL_SHARED].head = "SHARED";
 	if (l->njob < 2)
 		col[COL_JOB].head = NULL;
 	if (!l->c->value[OPT_ALL] && !l->any_memory && !any_unusable(l))
@@ -723,8 +767,11 @@ static void asides(struct ls *l)
 
 static void summary(struct ls *l, const char *where)
 {
-	char bytes[HUMAN_BYTES];
+	char bytes[HUMAN_BYTES], again[HUMAN_BYTES], once[HUMAN_BYTES + 64] = "";
 
+	if (l->repeated)
+		snprintf(once, sizeof once, " (%s that steps share are counted once)",
+			 human_bytes(l->repeated, again));
 	if (!l->njob)
 		cli_say(l->c, STYLE_PLAIN, "No job has written to %s yet.", where);
 	else if (!l->listed && any_unusable(l))
@@ -732,11 +779,12 @@ static void summary(struct ls *l, const char *where)
 	else if (!l->listed)
 		cli_say(l->c, STYLE_PLAIN, "No committed checkpoint in %s yet.", where);
 	else if (l->njob == 1)
-		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %s, %s", l->listed,
-			l->listed == 1 ? "" : "s", l->job[0].job, human_bytes(l->bytes, bytes));
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %s, %s%s", l->listed,
+			l->listed == 1 ? "" : "s", l->job[0].job, human_bytes(l->bytes, bytes),
+			once);
 	else
-		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s", l->listed,
-			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes));
+		cli_say(l->c, STYLE_DIM, "%u checkpoint%s of %u jobs, %s%s", l->listed,
+			l->listed == 1 ? "" : "s", l->njob, human_bytes(l->bytes, bytes), once);
 	for (uint32_t i = 0; i < l->njob; i++)
 		aside_say(l, &l->job[i]);
 	if (l->quarantined)
@@ -771,6 +819,7 @@ static void summary(struct ls *l, const char *where)
 
 static int run(struct cli *c)
 {
+	static const struct column stored = { "stored_bytes", NULL, false, FIT_WHOLE };
 	const char *where = c->narg ? c->arg[0] : c->where;
 	struct ls l = { .c = c, .now_ns = wall_ns(), .k.sock = -1 };
 	struct ckpt_err err = { 0 };
@@ -811,6 +860,7 @@ static int run(struct cli *c)
 	}
 	if (!rc) {
 		output_begin(c->o, "ckptd.ls/1");
+		output_put(c->o, &stored, cell_of(CELL_BYTES, l.bytes));
 		list(&l);
 		put_staged(&l);
 		asides(&l);
@@ -830,6 +880,7 @@ static int run(struct cli *c)
 	}
 	free(l.job);
 	free(l.row);
+	links_free(&l.links);
 	return l.code;
 }
 

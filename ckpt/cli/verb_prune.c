@@ -33,7 +33,7 @@ struct prune {
 	struct row *row;
 	uint32_t nrow, cap, njob;
 	struct prune_result sum;
-	uint64_t going;		/* bytes of the rows that go */
+	struct links links;	/* files that steps share, of all jobs */
 	const char *job, *path; /* the one that is looked at */
 	struct ckpt_err damage; /* the first that was found */
 	int code;
@@ -60,7 +60,7 @@ static void rows_free(struct prune *p)
 	}
 	free(TAKE(p->row));
 	p->nrow = p->cap = p->njob = 0;
-	p->going = 0;
+	links_free(&p->links);
 	p->sum = (struct prune_result){ 0 };
 }
 
@@ -92,7 +92,6 @@ static void on_row(void *arg, const struct store_step *st, const struct retain_r
 	memcpy(r->reason, row->reason, sizeof r->reason);
 	p->nrow++;
 	p->c->o->failed |= !r->job || !r->path;
-	p->going += row->remove ? st->bytes : 0;
 }
 
 static int on_verify(void *arg, const struct store_step *st, int step_fd, struct ckpt_err *err)
@@ -175,6 +174,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 				.set_aside = p->set_aside,
 				.dry = p->dry,
 				.now_ns = wall_ns(),
+				.links = &p->links,
 				.verify = on_verify,
 				.row = on_row,
 				.arg = p };
@@ -206,6 +206,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 		p->sum.why = r.why;
 	p->sum.quarantined += r.quarantined;
 	p->sum.freed += r.freed;
+	p->sum.shared = links_kept_once(&p->links);
 	p->sum.unverified |= r.unverified;
 	if (rc == -ECANCELED)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err, NULL));
@@ -266,10 +267,11 @@ static void sums(struct prune *p)
 				   reading = { "reading_count", NULL, false, FIT_WHOLE },
 				   failed = { "failed_count", NULL, false, FIT_WHOLE },
 				   bad = { "quarantined_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
+				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
+				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct prune_result *r = &p->sum;
 	struct output *o = p->c->o;
-	char size[HUMAN_BYTES];
+	char size[HUMAN_BYTES], stay[HUMAN_BYTES];
 
 	output_put(o, &removed, cell_of(CELL_COUNT, r->removed));
 	output_put(o, &kept, cell_of(CELL_COUNT, r->kept));
@@ -277,6 +279,7 @@ static void sums(struct prune *p)
 	output_put(o, &failed, cell_of(CELL_COUNT, r->failed));
 	output_put(o, &bad, cell_of(CELL_COUNT, r->quarantined));
 	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
+	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
 	human_bytes(r->freed, size);
 	if (!p->nrow && p->code)
 		return;
@@ -289,6 +292,9 @@ static void sums(struct prune *p)
 	else
 		cli_say(p->c, STYLE_DIM, "freed %s: %u step%s removed, %u kept", size, r->removed,
 			r->removed == 1 ? "" : "s", r->kept);
+	if (r->removed && r->shared)
+		cli_say(p->c, STYLE_DIM, "%s stay, because other steps share them",
+			human_bytes(r->shared, stay));
 	if (p->dry && r->removed && r->unverified)
 		cli_hint(p->c,
 			 "before that, every byte of the newest step is read and checked: it must "
@@ -415,12 +421,12 @@ static int agree(struct prune *p, const char *where, struct ckpt_err *err)
 				  "%u step%s, %s, would be removed, and nobody can be asked here: "
 				  "nothing was removed",
 				  p->sum.removed, p->sum.removed == 1 ? "" : "s",
-				  human_bytes(p->going, size));
+				  human_bytes(p->sum.freed, size));
 	p->dry = true;
 	table(p, true);
 	p->dry = false;
 	if (ask(p->c, "Remove %u step%s, %s?", p->sum.removed, p->sum.removed == 1 ? "" : "s",
-		human_bytes(p->going, size)))
+		human_bytes(p->sum.freed, size)))
 		return 0;
 	p->answered = true;
 	if (cli_stopped())

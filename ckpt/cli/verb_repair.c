@@ -119,6 +119,7 @@ static int each_job(void *arg, const char *job, int job_fd, const char *abs_path
 	p->sum.rebuilt += r.rebuilt;
 	p->sum.left += r.left;
 	p->sum.freed += r.freed;
+	p->sum.shared += r.shared;
 	if (rc)
 		p->code = cli_worse(p->code, cli_fail(p->c, rc, &err,
 						      rc == -EPERM    ? MARKED_NEXT_OWNER
@@ -212,7 +213,8 @@ static void sums(struct repair *p)
 				   released = { "released_count", NULL, false, FIT_WHOLE },
 				   rebuilt = { "rebuilt_count", NULL, false, FIT_WHOLE },
 				   left = { "left_count", NULL, false, FIT_WHOLE },
-				   freed = { "freed_bytes", NULL, false, FIT_WHOLE };
+				   freed = { "freed_bytes", NULL, false, FIT_WHOLE },
+				   shared = { "shared_bytes", NULL, false, FIT_WHOLE };
 	const struct repair_result *r = &p->sum;
 	struct output *o = p->c->o;
 	const char *to_be = p->dry ? "to be " : "", *whole = p->dry ? " if whole" : "";
@@ -225,6 +227,7 @@ static void sums(struct repair *p)
 	output_put(o, &rebuilt, cell_of(CELL_COUNT, r->rebuilt));
 	output_put(o, &left, cell_of(CELL_COUNT, r->left));
 	output_put(o, &freed, cell_of(CELL_BYTES, r->freed));
+	output_put(o, &shared, cell_of(CELL_BYTES, r->shared));
 	if (!p->nrow && !p->code)
 		cli_say(p->c, STYLE_DIM, "nothing to repair");
 	if (!p->nrow)
@@ -243,6 +246,9 @@ static void sums(struct repair *p)
 		len += (size_t)snprintf(line + len, sizeof line - len, "%s%s", i ? ", " : "",
 					word[i]);
 	cli_say(p->c, STYLE_DIM, p->dry ? "%s (dry run; nothing changed)" : "%s", line);
+	if (r->removed && r->shared)
+		cli_say(p->c, STYLE_DIM, "%s stay, because steps share them",
+			human_bytes(r->shared, size));
 }
 
 static int document(struct repair *p)
@@ -409,7 +415,7 @@ const struct cli_verb verb_repair = {
 		"it is complete, it counts again. A step whose MANIFEST is lost or damaged, but whose parts "
 		"are all there, gets a new one, and is read in full before that counts; its notes "
 		"are lost, and a damaged one stays beside it. Nothing that was committed is removed: what cannot be "
-		"repaired stays as it is (ckptctl prune --bad removes it), and so does what is misplaced (ckptctl adopt) or written by a newer version. On a terminal it shows "
+		"repaired stays as it is (ckptctl prune --bad removes it), and so does what is misplaced (ckptctl adopt) or written by another version. On a terminal it shows "
 		"what it will do and asks; elsewhere it needs --yes.",
 	.example =
 		(const struct cli_example[]){
@@ -430,7 +436,7 @@ const struct cli_verb verb_repair = {
 	.exits =
 		"0 nothing is left to repair; 2 nobody can be asked and --yes is missing, or the "
 		"checkpoint lies in no store; 3 files that ckptd did not make are left in trash; 4 something "
-		"cannot be repaired; 8 a newer version wrote it; 10 there is no such "
+		"cannot be repaired; 8 another version wrote it; 10 there is no such "
 		"store or checkpoint; 11 a step is in use; 12 the store cannot be written; 130 "
 		"interrupted.",
 	.args = (const enum cli_arg[]){ ARG_CKPT, ARG_NONE },

@@ -19,6 +19,8 @@ static const struct column col_path = { "path", "path", false, FIT_LAST },
 			   col_step = { "step", NULL, false, FIT_WHOLE },
 			   col_state = { "state", "state", false, FIT_WHOLE },
 			   col_bytes = { "bytes", "size", false, FIT_WHOLE },
+			   col_freed = { "freed_bytes", NULL, false, FIT_WHOLE },
+			   col_shared = { "shared_bytes", NULL, false, FIT_WHOLE },
 			   col_dry = { "dry_run", NULL, false, FIT_WHOLE },
 			   col_left = { "trash", NULL, false, FIT_WHOLE };
 
@@ -32,7 +34,7 @@ static void document(struct cli *c, const struct marked *m, const char *path, bo
 		     const char *left)
 {
 	const struct store_step *st = &m->step;
-	char size[HUMAN_BYTES], trash[4200];
+	char size[HUMAN_BYTES], stay[HUMAN_BYTES], trash[4200];
 
 	left_print(m, left, trash, sizeof trash);
 	output_begin(c->o, "ckptd.rm/1");
@@ -42,11 +44,16 @@ static void document(struct cli *c, const struct marked *m, const char *path, bo
 	output_put(c->o, &col_state, cell_text(marked_state(st->state)));
 	output_put(c->o, &col_path, cell_text(path));
 	output_put(c->o, &col_bytes, cell_of(CELL_BYTES, st->bytes));
+	output_put(c->o, &col_freed, cell_of(CELL_BYTES, st->bytes - st->shared));
+	output_put(c->o, &col_shared, cell_of(CELL_BYTES, st->shared));
 	output_put(c->o, &col_left, cell_word(trash));
 	cli_say(c, STYLE_DIM,
 		dry ? "step %llu would be removed: %s (dry run; nothing removed)"
 		    : "step %llu is removed: %s are free",
-		(unsigned long long)st->step, human_bytes(st->bytes, size));
+		(unsigned long long)st->step, human_bytes(st->bytes - st->shared, size));
+	if (st->shared)
+		cli_say(c, STYLE_DIM, "%s stay, because other steps share them",
+			human_bytes(st->shared, stay));
 	output_end(c->o);
 	if (*trash)
 		cli_hint(c, "files that ckptd did not make stay in %s", trash);
@@ -133,6 +140,7 @@ static void memory_say(struct cli *c, const struct marked *m)
 
 static int step_remove(struct cli *c, struct marked *m, const char *path, const char *name)
 {
+	struct store_step was = { .shared = 0 };
 	bool dry = c->value[OPT_DRY_RUN];
 	char left[STORE_DIR_MAX] = "";
 	struct ckpt_err err = { 0 };
@@ -141,7 +149,7 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 	if (rc)
 		return cli_fail(c, rc, &err, MARKED_NEXT_OWNER);
 	/* What may not be is said before anybody is asked. */
-	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), NULL, left, &err);
+	rc = store_remove(&m->s, m->step.dir, true, wall_ns(), &was, left, &err);
 	if (!rc && m->step.older)
 		older_say(c, &m->step);
 	if (!rc && !dry) {
@@ -149,10 +157,11 @@ static int step_remove(struct cli *c, struct marked *m, const char *path, const 
 		if (rc > 0)
 			return CLI_OK;
 		if (!rc)
-			rc = store_remove(&m->s, m->step.dir, false, wall_ns(), NULL, left, &err);
+			rc = store_remove(&m->s, m->step.dir, false, wall_ns(), &was, left, &err);
 	}
 	if (rc)
 		return tell(c, rc, &err, name);
+	m->step.shared = was.shared;
 	document(c, m, path, dry, left);
 	if (m->step.state != STORE_SET_ASIDE)
 		memory_say(c, m);

@@ -479,6 +479,7 @@ enum {
 	COL_CLASS,
 	COL_ROLE_CLASS,
 	COL_OF,
+	COL_MEDIA,
 	COL_RANK,
 	COL_LAYOUT,
 	COL_PIECES,
@@ -497,6 +498,7 @@ static const struct column tensor_columns[COL_COUNT] = {
 	[COL_CLASS] = { "class", NULL, false, FIT_WHOLE },
 	[COL_ROLE_CLASS] = { NULL, "ROLE", false, FIT_DROP },
 	[COL_OF] = { "of", NULL, false, FIT_WHOLE },
+	[COL_MEDIA] = { "media", NULL, false, FIT_WHOLE },
 	[COL_RANK] = { "rank", NULL, true, FIT_WHOLE },
 	[COL_LAYOUT] = { "layout", "LAYOUT", false, FIT_THEN },
 	[COL_PIECES] = { NULL, "PIECES", true, FIT_DROP },
@@ -525,6 +527,8 @@ static void put_tensor(struct output *o, const struct checkpoint *k, uint32_t id
 	output_put(o, &col[COL_CLASS], cell_text(class_name(x->cls)));
 	output_put(o, &col[COL_ROLE_CLASS], cell_text(role));
 	output_put(o, &col[COL_OF], x->of[0] ? cell_text(x->of) : cell_none());
+	output_put(o, &col[COL_MEDIA],
+		   x->flags & TENSOR_BLOB ? cell_text(media_name(x->media)) : cell_none());
 	output_put(o, &col[COL_RANK], cell_unless(CELL_NUMBER, x->rank, TABLE_NONE));
 	if (x->layout == TABLE_NONE)
 		output_put(o, &col[COL_LAYOUT], cell_none());
@@ -563,6 +567,7 @@ static void say_tensor(struct cli *c, const struct checkpoint *k, uint32_t id)
 	col[COL_ROLE].head = "role";
 	col[COL_CLASS].head = "class";
 	col[COL_OF].head = x->of[0] ? "of" : NULL;
+	col[COL_MEDIA].head = x->flags & TENSOR_BLOB ? "content" : NULL;
 	col[COL_LAYOUT].head = "layout";
 	col[COL_FINGERPRINT].head = "fingerprint";
 	cli_say(c, STYLE_STRONG, "%s in step %llu of %s", table_tensor_print(x, full, sizeof full),

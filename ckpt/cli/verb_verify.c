@@ -6,6 +6,7 @@
  * asked for is checked and all faults are listed, and the exit code is 4 then. Nothing is called
  * good that was not read.
  */
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 #include "ckpt/cli/cli.h"
 #include "ckpt/cli/human.h"
@@ -13,6 +14,7 @@
 #include "ckpt/cli/progress.h"
 #include "ckpt/cli/subject.h"
 #include "ckpt/move/move.h"
+#include <limits.h>
 #include <sys/random.h>
 
 #define FAULTS_MAX 10000u  /* of one checkpoint that are kept: a lost disk must not fill memory */
@@ -32,12 +34,23 @@ struct part {
 	char text[96]; /* as it can be given again: "5%@123456"; "": all data, or none */
 };
 
+/* A file that several steps share, whose data were read in this run. */
+struct read_before {
+	bool done;		 /* and its verdict is known */
+	uint64_t modified_ns;	 /* of the file then */
+	uint64_t first, end;	 /* of v->fault: those of the data with which it was read */
+	char name[NAME_MAX + 1]; /* which there it has */
+};
+
 struct verify {
 	struct cli *c;
 	bool data; /* all of them, or some */
 	struct part part;
 	struct fault *fault;
 	uint64_t nfault, cap;
+	struct links links; /* files with several names, and for each: */
+	struct read_before *before;
+	uint32_t nbefore;
 	uint64_t checked_bytes;
 	uint64_t data_bytes, data_checked; /* of the good ones: that there are, that were read */
 	uint32_t ngood, nfaulty, nother;
@@ -55,6 +68,7 @@ struct one {
 	uint64_t first,
 		nfault; /* first: where its faults begin in v->fault; nfault: all that were found */
 	uint64_t checked_bytes;
+	uint64_t before_bytes;	  /* of the data: read with an earlier checkpoint of this run */
 	struct move_verified got; /* of the data */
 	double speed;
 	const struct store *store; /* its place in a store, where the store named it */
@@ -75,6 +89,7 @@ enum {
 	COL_DATA,
 	COL_DATA_BYTES,
 	COL_DATA_CHECKED,
+	COL_DATA_BEFORE,
 	COL_CHUNKS,
 	COL_CHUNKS_CHECKED,
 	COL_PIECES,
@@ -95,6 +110,7 @@ static const struct column columns[COL_COUNT] = {
 	[COL_DATA] = { "data_read", NULL, false, FIT_WHOLE },
 	[COL_DATA_BYTES] = { "data_bytes", NULL, false, FIT_WHOLE },
 	[COL_DATA_CHECKED] = { "checked_data_bytes", NULL, false, FIT_WHOLE },
+	[COL_DATA_BEFORE] = { "shared_data_bytes", NULL, false, FIT_WHOLE },
 	[COL_CHUNKS] = { "chunk_count", NULL, false, FIT_WHOLE },
 	[COL_CHUNKS_CHECKED] = { "checked_chunk_count", NULL, false, FIT_WHOLE },
 	[COL_PIECES] = { "piece_count", NULL, false, FIT_WHOLE },
@@ -235,15 +251,106 @@ static double share(uint64_t part, uint64_t all)
 	return all ? (double)part / (double)all : 1;
 }
 
+/* --- files that steps share --- */
+
+/* The record of an open file that has other names; NULL: it has none, or nothing can be kept of it. */
+static struct read_before *before_of(struct verify *v, int fd, struct io_stat *ret)
+{
+	uint32_t at;
+
+	if (io_stat(v->c->ops, fd, ret) || ret->nlink < 2 || links_add(&v->links, ret))
+		return NULL;
+	at = v->links.use[v->links.nuse - 1];
+	if (at >= v->nbefore) {
+		uint32_t n = MAX(2 * v->nbefore, at + 16);
+		struct read_before *p = reallocarray(v->before, n, sizeof *p);
+
+		if (!p)
+			return NULL;
+		memset(p + v->nbefore, 0, (n - v->nbefore) * sizeof *p);
+		v->before = p;
+		v->nbefore = n;
+	}
+	return &v->before[at];
+}
+
+/* Which files of it have been read with another checkpoint: those are not read again. */
+static void before_find(struct one *x, const struct move_files *files, bool *skip)
+{
+	for (uint32_t i = 0; i < files->ckpt->nfile; i++) {
+		struct read_before *b;
+		struct io_stat st;
+
+		b = files->fd[i] < 0 ? NULL : before_of(x->v, files->fd[i], &st);
+		skip[i] = b && b->done && b->modified_ns == st.modified_ns &&
+			  !MUTANT(SHARED_READ_TWICE);
+	}
+}
+
+/* What was found in them then is wrong with this checkpoint too, under the name that it has here. */
+static void before_tell(struct one *x, const struct move_files *files, const bool *skip)
+{
+	struct verify *v = x->v;
+
+	for (uint32_t i = 0; i < files->ckpt->nfile && !MUTANT(SHARED_VERDICT_LOST); i++) {
+		const struct read_before *b;
+		struct io_stat st;
+
+		if (!skip[i] || !(b = before_of(v, files->fd[i], &st)))
+			continue;
+		for (uint64_t k = b->first, end = b->end; k < end; k++) {
+			const struct fault f = v->fault[k]; /* the array may move */
+
+			if (!strcmp(f.file, b->name))
+				on_fault(x,
+					 &(struct format_fault){ .kind = f.kind,
+								 .file = files->ckpt->file[i].name,
+								 .tensor = f.tensor,
+								 .text = f.text,
+								 .offset = f.offset,
+								 .length = f.length });
+		}
+	}
+}
+
+/* All of its data were read, and all faults are known: for the next one that has these files. */
+static void before_keep(struct one *x, const struct move_files *files, const bool *skip,
+			uint64_t first)
+{
+	struct verify *v = x->v;
+
+	if (x->nunread || x->nfault + x->nodd > FAULTS_MAX)
+		return;
+	for (uint32_t i = 0; i < files->ckpt->nfile; i++) {
+		struct io_stat st;
+		struct read_before *b;
+
+		if (skip[i] || files->fd[i] < 0 || !(b = before_of(v, files->fd[i], &st)))
+			continue;
+		*b = (struct read_before){ .done = true,
+					   .modified_ns = st.modified_ns,
+					   .first = first,
+					   .end = v->nfault };
+		snprintf(b->name, sizeof b->name, "%s", files->ckpt->file[i].name);
+	}
+}
+
 static int check_data(struct one *x, struct ckpt_err *err)
 {
 	struct cli *c = x->v->c;
 	const struct checkpoint *k = x->s.ckpt;
 	struct move_subset subset = x->v->part.subset;
+	bool all = subset.how == SUBSET_ALL;
+	cleanup_free bool *skip = calloc((size_t)k->nfile + 1, sizeof *skip);
 	struct progress progress;
 	struct move_files files;
-	struct move_verified size;
+	struct move_verified size, rest;
+	uint64_t nfault = x->nfault, first = x->v->nfault;
 	int rc;
+
+	if (!skip)
+		return ckpt_error(err, -ENOMEM, "no memory to check step %llu",
+				  (unsigned long long)k->step);
 
 	move_subset_size(k, &subset, &size);
 	if (x->v->part.percent > 0)
@@ -252,11 +359,25 @@ static int check_data(struct one *x, struct ckpt_err *err)
 	rc = move_open(c->ops, x->s.ref.step_fd, k, true, IO_AUTO, &files, err);
 	if (rc)
 		return rc;
-	progress_begin(&progress, c, size.bytes, "step %llu", (unsigned long long)k->step);
+	if (all)
+		before_find(x, &files, skip);
+	subset.skip = skip;
+	move_subset_size(k, &subset, &rest);
+	progress_begin(&progress, c, rest.bytes, "step %llu", (unsigned long long)k->step);
 	rc = move_verify_some(&files, &subset, progress_tick, &progress, on_fault, x, &x->got, err);
 	x->speed = progress_end(&progress);
-	move_close(&files);
 	x->checked_bytes += x->got.bytes;
+	if (all && (!rc || rc == -EBADMSG)) {
+		before_keep(x, &files, skip, first);
+		x->before_bytes = size.bytes - rest.bytes;
+		x->got.bytes += x->before_bytes;
+		x->got.chunks += size.chunks - rest.chunks;
+		x->got.pieces = x->got.all_pieces;
+		before_tell(x, &files, skip);
+		if (!rc && x->nfault > nfault)
+			rc = ckpt_error(err, -EBADMSG, "a file that it shares is damaged");
+	}
+	move_close(&files);
 	return rc;
 }
 
@@ -369,6 +490,16 @@ static void foreign_print(const struct one *x, char *buf, size_t bytes)
 		snprintf(buf + used, bytes - used, ", ...");
 }
 
+static void say_before(const struct one *x)
+{
+	char size[HUMAN_BYTES];
+
+	if (x->before_bytes)
+		cli_say(x->v->c, STYLE_DIM,
+			"  %s of it read with a checkpoint above: a shared file",
+			human_bytes(x->before_bytes, size));
+}
+
 static void say_one(const struct one *x, int rc)
 {
 	struct verify *v = x->v;
@@ -396,6 +527,7 @@ static void say_one(const struct one *x, int rc)
 			strcpy(what, "every byte checked");
 		cli_mark(c, STYLE_GOOD, "ok", 8, "%s%s%s%-24s  %10s  %s%s", *foreign ? " (" : "",
 			 foreign, *foreign ? ")  " : "      ", name, size, what, speed);
+		say_before(x);
 		for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 			say_fault(v, &v->fault[i]);
 		if (x->nodd)
@@ -408,6 +540,7 @@ static void say_one(const struct one *x, int rc)
 	cli_mark(c, STYLE_BAD, "FAULTY", 8, "  %-24s  %10s  %llu fault%s%s", name, size,
 		 (unsigned long long)x->nfault, x->nfault == 1 ? "" : "s", speed);
 	cli_say(c, STYLE_DIM, "  %s", x->s.ref.path);
+	say_before(x);
 	for (uint64_t i = x->first; i < v->nfault && i < x->first + FAULTS_SAID; i++)
 		say_fault(v, &v->fault[i]);
 	if (*foreign)
@@ -448,6 +581,7 @@ static void put_one(const struct one *x, int rc)
 	output_put(o, &columns[COL_DATA_BYTES],
 		   x->s.ckpt ? cell_of(CELL_BYTES, x->got.all_bytes) : cell_none());
 	output_put(o, &columns[COL_DATA_CHECKED], cell_of(CELL_BYTES, x->got.bytes));
+	output_put(o, &columns[COL_DATA_BEFORE], cell_of(CELL_BYTES, x->before_bytes));
 	output_put(o, &columns[COL_CHUNKS],
 		   x->s.ckpt ? cell_of(CELL_NUMBER, x->got.all_chunks) : cell_none());
 	output_put(o, &columns[COL_CHUNKS_CHECKED], cell_of(CELL_NUMBER, x->got.chunks));
@@ -760,6 +894,8 @@ static int run(struct cli *c)
 	for (uint64_t i = 0; i < v.nfault; i++)
 		fault_free(&v.fault[i]);
 	free(v.fault);
+	free(v.before);
+	links_free(&v.links);
 	return v.code;
 }
 

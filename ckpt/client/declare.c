@@ -448,9 +448,10 @@ int ckpt_tensor_drop(ckpt *c, uint32_t id)
 	return 0;
 }
 
-int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, const uint64_t *len,
+int ckpt_blob_add(ckpt *c, const char *name, int how, const void *ptr, const uint64_t *len,
 		  uint64_t cap, struct ckpt_err *err)
 {
+	uint32_t media = (uint32_t)how >> 8;
 	struct blob *all;
 	int rc = client_check(c, err);
 
@@ -463,6 +464,11 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 			err, -EINVAL,
 			"blob %s: ptr and len must not be NULL, and cap must be 1 byte to 1 GiB",
 			name);
+	if (how & 0xff & ~CKPT_PER_RANK || media > CKPT_MEDIA_NPY)
+		return ckpt_error(err, -EOPNOTSUPP,
+				  "blob %s: how is 0x%x; this version knows CKPT_PER_RANK with one "
+				  "of CKPT_JSON, TEXT, PICKLE, TORCH and NPY",
+				  name, (unsigned)how);
 	for (uint32_t i = 0; i < c->nblob; i++)
 		if (strcmp(c->blob[i].name, name) == 0)
 			return ckpt_error(err, -EALREADY, "blob %s is declared twice", name);
@@ -470,8 +476,12 @@ int ckpt_blob_add(ckpt *c, const char *name, int per_rank, const void *ptr, cons
 	if (!all)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
 	c->blob = all;
-	c->blob[c->nblob] =
-		(struct blob){ arena_str(&c->arena, name), per_rank != 0, ptr, len, cap, 0 };
+	c->blob[c->nblob] = (struct blob){ .name = arena_str(&c->arena, name),
+					   .per_rank = how & CKPT_PER_RANK,
+					   .media = media,
+					   .ptr = ptr,
+					   .len = len,
+					   .cap = cap };
 	if (!c->blob[c->nblob].name)
 		return ckpt_error(err, -ENOMEM, "no memory for a blob");
 	c->nblob++;
@@ -702,6 +712,7 @@ static int add_blobs(ckpt *c, struct table *t, struct ckpt_err *err)
 					  .elem_bytes = 1,
 					  .cls = CKPT_VOLATILE,
 					  .flags = TENSOR_BLOB,
+					  .media = b->media,
 					  .layout = TABLE_NONE,
 					  .rank = b->per_rank ? c->rank : TABLE_NONE,
 					  .ndim = 1,

@@ -76,7 +76,8 @@ struct declared {
 
 struct blob {
 	char *name;
-	int per_rank;
+	bool per_rank;
+	uint32_t media; /* enum ckpt_media */
 	const void *ptr;
 	const uint64_t *len;
 	uint64_t cap, off;

@@ -73,8 +73,8 @@ struct io_ops {
 	 * an open directory; and which directory such a path leads to now, links followed */
 	int (*path)(void *ctx, int fd, char *ret, uint64_t bytes);
 	int (*find)(void *ctx, const char *path, struct io_stat *ret);
-	/* NULL: what open and size say (io_size_at). Of one entry of dirfd, which is not opened */
-	int (*size_at)(void *ctx, int dirfd, const char *name, uint64_t *ret_bytes);
+	/* NULL: what open, size and stat say (io_stat_at). Of one entry of dirfd, which is not opened */
+	int (*stat_at)(void *ctx, int dirfd, const char *name, struct io_stat *ret);
 	/* NULL, or told the name of each step of a protocol as it is reached (store/points.h):
 	 * where tests kill, cut the power and count */
 	void (*point)(void *ctx, const char *name);
@@ -96,9 +96,9 @@ static inline int io_find(const struct io_ops *ops, const char *path, struct io_
 	return ops->find ? ops->find(ops->ctx, path, ret) : -EOPNOTSUPP;
 }
 
-/* The length of a regular file by its name, a single component. -ENOENT; -EISDIR, -EINVAL, -ELOOP for what is
- * none; ... */
-int io_size_at(const struct io_ops *ops, int dirfd, const char *name, uint64_t *ret_bytes);
+/* What a regular file is, by its name, a single component: one call, or an open. -ENOENT; -EISDIR, -EINVAL, -ELOOP
+ * for what is none; ... Where its table has no stat, bytes alone are known. */
+int io_stat_at(const struct io_ops *ops, int dirfd, const char *name, struct io_stat *ret);
 
 static inline void io_point(const struct io_ops *ops, const char *name)
 {

@@ -389,7 +389,7 @@ static int stat_plain(int fd, struct io_stat *ret)
 	return 0;
 }
 
-static int sys_size_at(void *ctx, int dirfd, const char *name, uint64_t *ret_bytes)
+static int sys_stat_at(void *ctx, int dirfd, const char *name, struct io_stat *ret)
 {
 	struct stat st;
 
@@ -400,7 +400,7 @@ static int sys_size_at(void *ctx, int dirfd, const char *name, uint64_t *ret_byt
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return S_ISDIR(st.st_mode) ? -EISDIR : S_ISLNK(st.st_mode) ? -ELOOP : -EINVAL;
-	*ret_bytes = (uint64_t)st.st_size;
+	stat_fill(&st, ret);
 	return 0;
 }
 
@@ -463,5 +463,5 @@ const struct io_ops io_ops_posix = {
 	.stat = sys_stat,
 	.path = sys_path,
 	.find = sys_find,
-	.size_at = sys_size_at,
+	.stat_at = sys_stat_at,
 };

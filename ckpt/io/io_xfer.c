@@ -152,16 +152,21 @@ static int64_t whole(const struct io_ops *ops, struct io_req *r)
 	return r->res;
 }
 
-int io_size_at(const struct io_ops *ops, int dirfd, const char *name, uint64_t *ret_bytes)
+int io_stat_at(const struct io_ops *ops, int dirfd, const char *name, struct io_stat *ret)
 {
+	uint64_t bytes;
 	int r, fd;
 
-	if (ops->size_at)
-		return ops->size_at(ops->ctx, dirfd, name, ret_bytes);
+	if (ops->stat_at)
+		return ops->stat_at(ops->ctx, dirfd, name, ret);
 	fd = ops->open(ops->ctx, dirfd, name, O_RDONLY | O_NONBLOCK, 0);
 	if (fd < 0)
 		return fd;
-	r = ops->size(ops->ctx, fd, ret_bytes);
+	r = ops->size(ops->ctx, fd, &bytes);
+	if (r == 0 && io_stat(ops, fd, ret) != 0)
+		*ret = (struct io_stat){ 0 };
+	if (r == 0)
+		ret->bytes = bytes;
 	(void)ops->close(ops->ctx, fd);
 	return r;
 }

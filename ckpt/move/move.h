@@ -133,6 +133,7 @@ struct move_subset {
 	/* RANDOM: of each file at least one chunk, and so many that there are about `bytes` in all
 	 * files, each having its share; the same for the same seed. */
 	uint64_t bytes, seed;
+	const bool *skip; /* NULL, or [nfile]: of these no chunk, whatever the rest says */
 };
 
 struct move_verified {

@@ -57,6 +57,7 @@ struct verifying {
 /* The chunks of a checkpoint, asked one after the other, file by file. */
 struct picking {
 	const struct move_subset *s;
+	bool skip;	      /* the file */
 	uint64_t number;      /* of the next chunk, in all files */
 	uint64_t left, want;  /* RANDOM: of the file's: those to come, those to be taken of them */
 	uint64_t random, all; /* all: bytes of all files */
@@ -82,7 +83,8 @@ static void picking_file(struct picking *x, const struct format_file *f, uint32_
 	double share = x->all ? (double)x->s->bytes / (double)x->all : 0;
 
 	x->left = x->want = 0;
-	if (x->s->how != SUBSET_RANDOM)
+	x->skip = x->s->skip && x->s->skip[file];
+	if (x->skip || x->s->how != SUBSET_RANDOM)
 		return;
 	x->random = x->s->seed + file * UINT64_C(0x9e3779b97f4a7c15);
 	for (uint64_t i = 0; i < file_nchunk(f); i++)
@@ -106,6 +108,8 @@ static bool picking_next(struct picking *x)
 {
 	uint64_t number = x->number++;
 
+	if (x->skip)
+		return false;
 	if (x->s->how == SUBSET_ALL)
 		return true;
 	if (x->s->how == SUBSET_NTH)
@@ -377,6 +381,7 @@ static int file_add(struct verifying *k, struct picking *picking, uint32_t file)
 	int e = 0;
 
 	picking_file(picking, f, file);
+	wanted &= !picking->skip;
 	for (uint64_t i = 0; i < file_nchunk(f); i++) {
 		const struct chunk c = file_chunk(f, i);
 		uint64_t lo = i << file_chunk_log2(f);
@@ -514,6 +519,7 @@ void move_subset_size(const struct checkpoint *c, const struct move_subset *subs
 		if (f->lost)
 			continue;
 		picking_file(&picking, f, file);
+		wanted &= !picking.skip;
 		for (uint64_t i = 0; i < file_nchunk(f); i++) {
 			const struct chunk x = file_chunk(f, i);
 

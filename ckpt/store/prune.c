@@ -11,6 +11,38 @@
 #include <stdio.h>
 #include "ckpt/store/store_impl.h"
 
+/* --- its bytes --- */
+
+struct names_seen {
+	const struct io_ops *ops;
+	int fd;
+	struct links *links;
+};
+
+static int name_see(void *arg, const char *name, unsigned char d_type)
+{
+	struct names_seen *x = arg;
+	struct io_stat st;
+
+	if (store_is_ours(name, d_type) && io_stat_at(x->ops, x->fd, name, &st) == 0)
+		(void)links_add(x->links, &st); /* without memory: it counts as freed */
+	return 0;
+}
+
+uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
+			  uint32_t *ret_first)
+{
+	struct names_seen x = { .ops = s->ops, .links = links };
+
+	*ret_first = links->nuse;
+	x.fd = s->ops->open(s->ops->ctx, s->job_fd, dir, O_RDONLY | O_DIRECTORY, 0);
+	if (x.fd < 0)
+		return 0;
+	(void)s->ops->list(s->ops->ctx, x.fd, name_see, &x);
+	(void)s->ops->close(s->ops->ctx, x.fd);
+	return links_kept(links, *ret_first, links->nuse - *ret_first);
+}
+
 /* --- one step --- */
 
 /* What is gone for good while it stays: the step that a removal relies on, locked. */
@@ -202,6 +234,7 @@ struct pruning {
 	uint32_t n, nmark;
 	uint32_t newest; /* n: none */
 	struct keeper keeper;
+	struct links *links, own;
 };
 
 __attribute__((format(printf, 3, 4))) static void keep(struct pruning *p, uint32_t i,
@@ -391,16 +424,19 @@ static void row_remove(struct pruning *p, uint32_t i)
 	struct ckpt_err why = { .msg = "" };
 	char left[STORE_DIR_MAX] = "";
 	size_t used = strlen(p->row[i].reason);
+	uint32_t first;
+	uint64_t stay = store_bytes_stay(p->s, st->dir, p->links, &first);
 	int r = p->o->dry ? 0 : remove_step(p->s, st, &p->keeper, left, &why);
 
 	if (!r) {
 		p->ret->removed++;
-		p->ret->freed += st->bytes;
+		p->ret->freed += st->bytes - MIN(stay, st->bytes);
 		if (left[0])
 			(void)snprintf(p->row[i].reason + used, sizeof p->row[i].reason - used,
 				       "; what is not ckptd's stays in %s", left);
 		return;
 	}
+	links_cut(p->links, first);
 	p->ret->busy += r == -EAGAIN;
 	p->ret->failed += r != -EAGAIN && r != -ENOENT;
 	if (!p->ret->why.code && r != -EAGAIN && r != -ENOENT)
@@ -442,6 +478,7 @@ static int prune(struct pruning *p)
 		return r;
 	remove_some(p, true);
 	remove_some(p, false);
+	p->ret->shared = links_kept_once(p->links);
 	p->ret->newest = p->newest < p->n ? p->step[p->newest].step : UINT64_MAX;
 	for (uint32_t i = 0; i < p->n; i++) {
 		p->ret->kept += !p->row[i].remove && p->step[i].state != STORE_COLLECTING;
@@ -459,6 +496,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	};
 	int r = 0;
 
+	p.links = o->links ? o->links : &p.own;
 	*ret = (struct prune_result){ .newest = UINT64_MAX };
 	if (!o->dry)
 		r = store_here(s, err);
@@ -470,6 +508,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
 	if (!r)
 		r = prune(&p);
 	keeper_release(s, &p.keeper);
+	links_free(&p.own);
 	free(p.row);
 	free(p.mark);
 	free(p.step);
@@ -578,6 +617,8 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		 struct store_step *ret, char ret_left[STORE_DIR_MAX], struct ckpt_err *err)
 {
 	struct removing x = { .keeper = { .fd = -1, .now_ns = now_ns } };
+	struct links links = { 0 };
+	uint32_t first;
 	int r = store_scan(s, true, &x.step, &x.n, err);
 
 	ret_left[0] = 0;
@@ -592,8 +633,11 @@ int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,
 		ret->note = NULL; /* it goes with the scan */
 		ret->nnote = 0;
 	}
+	if (!r && ret)
+		ret->shared = MIN(store_bytes_stay(s, dir, &links, &first), ret->bytes);
 	if (!r)
 		r = remove_found(s, &x, dry, now_ns, ret_left, err);
+	links_free(&links);
 	keeper_release(s, &x.keeper);
 	free(x.mark);
 	free(x.step);

@@ -53,6 +53,7 @@ struct prune_opts {
 	uint64_t now_ns; /* wall_ns() */
 	uint64_t
 		free_bytes; /* != 0: enough when so many were freed, oldest first; the rest is kept */
+	struct links *links; /* NULL, or of several jobs of a store: files that steps share */
 	/* NULL: only a step with a verified mark counts as verified */
 	store_verify_fn *verify;
 	/* NULL, or told once of each step, newest first, when all is done; reason says what was */
@@ -66,7 +67,8 @@ struct prune_result {
 	uint32_t failed;	/* kept because they could not be removed: reason says why */
 	struct ckpt_err why;	/* of the first of these */
 	uint32_t quarantined;	/* found damaged by verify, by this call */
-	uint64_t freed;		/* bytes */
+	uint64_t freed;		/* bytes of files whose last name goes */
+	uint64_t shared; /* bytes of what was removed that stay, because other names lead to them */
 	bool unverified; /* something was to be removed, and no newer step is verified: kept (of a dry
 			  * run: one will be verified first) */
 	uint64_t newest; /* the step that stays in any case; UINT64_MAX: nothing is committed */
@@ -84,7 +86,7 @@ int store_prune(struct store *s, const struct prune_opts *o, struct prune_result
  * version. -EBUSY: it is the last complete step of the line (or the last of an older version, and none is
  * complete), held, tagged, or the line is being changed; -EAGAIN: it is being read;
  * -EOPNOTSUPP: no locks here; -EPERM: another user's; -ENOENT. dry: only say whether it would be.
- * ret (may be NULL): the step as it was; ret_left: "", or the .trash-%08x where files stay that the store
+ * ret (may be NULL): the step as it was, and how many of its bytes stay (shared); ret_left: "", or the .trash-%08x where files stay that the store
  * did not make.
  */
 int store_remove(struct store *s, const char *dir, bool dry, uint64_t now_ns,

@@ -116,8 +116,9 @@ static int leftovers(struct repairing *x)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct leftover *l = NULL;
+	struct links links = { 0 };
 	struct store_claimed top;
-	uint32_t n;
+	uint32_t n, first;
 	int r = store_claim_highest(x->s, &top, x->err);
 
 	if (r)
@@ -133,12 +134,17 @@ static int leftovers(struct repairing *x)
 			    found[i].generation < top.generation + MUTANT(LIVE_LAUNCH_REPAIRED);
 		memcpy(l[i].now, found[i].dir, sizeof l[i].now);
 		(void)store_bytes_of(x->s, found[i].dir, &l[i].bytes);
+		if (l[i].goes)
+			l[i].bytes -= MIN(store_bytes_stay(x->s, found[i].dir, &links, &first),
+					  l[i].bytes);
 		(void)store_foreign_look(x->s, found[i].dir, &l[i].foreign);
 	}
 	if (!x->o->dry)
 		r = leftovers_remove(x, l, n);
 	for (uint32_t i = 0; !r && i < n; i++)
 		leftover_tell(x, &l[i]);
+	x->ret->shared = links_kept_once(&links);
+	links_free(&links);
 	return r;
 }
 

@@ -35,7 +35,7 @@ struct repair_row {
 	int rc;		     /* REPAIR_LEFT: why; 0: alive */
 	char dir[STORE_DIR_MAX];
 	uint64_t step;	/* UINT64_MAX: trash */
-	uint64_t bytes; /* of the directory */
+	uint64_t bytes; /* of the directory; removed: without what steps share */
 	char text[400];
 };
 
@@ -49,7 +49,8 @@ struct repair_opts {
 };
 struct repair_result {
 	uint32_t removed, released, rebuilt, left;
-	uint64_t freed;
+	uint64_t freed;	 /* bytes of files whose last name has gone */
+	uint64_t shared; /* bytes of what was removed that stay, because steps share them */
 };
 
 /* 0 also where some are left. -EINVAL: dir is no step directory; -ENOENT: there is none. */

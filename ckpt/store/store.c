@@ -88,7 +88,7 @@ int store_trash(const struct store *s, const char *dir, char ret_trash[STORE_DIR
 
 /* Is it a file that the store made in a step's directory? Where entries have no type the name has to do. All else
  * there is foreign, and is never removed. */
-static bool is_ours(const char *name, unsigned char d_type)
+bool store_is_ours(const char *name, unsigned char d_type)
 {
 	return (d_type == DT_REG || d_type == DT_UNKNOWN) && native_entry(name) != NATIVE_FOREIGN;
 }
@@ -97,7 +97,7 @@ static int foreign_add(void *arg, const char *name, unsigned char d_type)
 {
 	struct store_foreign *f = arg;
 
-	if (!is_ours(name, d_type) && f->n++ == 0)
+	if (!store_is_ours(name, d_type) && f->n++ == 0)
 		(void)snprintf(f->first, sizeof f->first, "%.*s", (int)sizeof f->first - 1, name);
 	return 0;
 }
@@ -125,7 +125,7 @@ static int emptying_unlink(void *arg, const char *name, unsigned char d_type)
 {
 	struct emptying *e = arg;
 
-	if (!is_ours(name, d_type) && !MUTANT(STRANGERS_REMOVED))
+	if (!store_is_ours(name, d_type) && !MUTANT(STRANGERS_REMOVED))
 		return 0;
 	e->removed += e->ops->unlink(e->ops->ctx, e->fd, name, false) == 0;
 	io_point(e->ops, POINT_SWEEP_UNLINKED);

@@ -33,6 +33,7 @@
 #include <pthread.h>
 #include "ckpt/base/source.h"
 #include "ckpt/io/io.h"
+#include "ckpt/store/links.h"
 #include "ckpt/table/format.h"
 #include "formats/native/native.h"
 
@@ -139,6 +140,8 @@ struct store_step {
 	/* loss, lr, ...: they live and die with the array that store_scan gave */
 	uint32_t nnote;
 	const struct ckpt_note *note;
+	uint32_t link_first, nlink; /* store_scan_parts: its names in links->use */
+	uint64_t shared; /* store_remove: of bytes, those that stay under other names (links.h) */
 };
 
 /*
@@ -154,9 +157,10 @@ int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_
 	       struct ckpt_err *err);
 /* The same with a stat for every part: a step that lacks one, or has one of another length than MANIFEST says, is
  * DAMAGED (one set aside stays that), with code -EBADMSG and `why`, unless it is misplaced or quarantined; it
- * stands where it would, and its seq and id are known. */
-int store_scan_parts(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
-		     struct ckpt_err *err);
+ * stands where it would, and its seq and id are known.
+ * links: NULL, or a set to which each part that several names lead to is added; several scans may share it. */
+int store_scan_parts(const struct store *s, bool all, struct links *links, struct store_step **ret,
+		     uint32_t *ret_n, struct ckpt_err *err);
 /* Does the job have steps that are not set aside, of whatever state? One listing. True where it cannot be
  * known. */
 bool store_has_steps(const struct store *s);
@@ -249,6 +253,8 @@ int store_part_finish(struct store_txn *x, const char *name, int fd, uint64_t by
  */
 int store_part_link(struct store_txn *x, uint32_t writer, int dirfd, const char *name,
 		    const struct store_part_id *id, char ret_name[40], struct ckpt_err *err);
+/* The entry of a committed step, for store_step_open. */
+void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 /* Give a created part up instead of finishing it: closed and unlinked. */
 void store_part_drop(struct store_txn *x, const char *name, int fd);
 

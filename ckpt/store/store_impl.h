@@ -39,7 +39,6 @@ bool store_take_text(const char **p, const char *text);
 bool store_take_decimal(const char **p, uint64_t *ret);
 bool store_take_hex(const char **p, uint32_t *ret);
 void store_name_parse(const char *entry, struct store_name *ret);
-void store_name_step(uint64_t step, char ret[STORE_DIR_MAX]);
 void store_name_tmp(uint64_t step, uint64_t generation, uint32_t nonce, char ret[STORE_DIR_MAX]);
 /* aside_s: when it was set aside, seconds since 1970; UNKNOWN: a program that did not say it did that. */
 #define STORE_ASIDE_UNKNOWN UINT64_MAX
@@ -96,6 +95,10 @@ int store_aside_rename(const struct store *s, const char *from, char to[STORE_DI
 int store_step_look(const struct store *s, const char *dir, struct store_step *ret);
 /* Sum of its file sizes, as far as they can be seen. -ENOENT: the directory has gone. */
 int store_bytes_of(const struct store *s, const char *dir, uint64_t *ret);
+/* Its files' names, as removal has them, are added to links, from *ret_first on; returns how many of its bytes
+ * stay when they and all names in links go. */
+uint64_t store_bytes_stay(const struct store *s, const char *dir, struct links *links,
+			  uint32_t *ret_first);
 /* Its checkpoint's id could be read. */
 bool store_step_has_id(const struct store_step *st);
 /* It is there, and its MANIFEST does not say its place in the line: it stands where its number puts it. */
@@ -143,6 +146,8 @@ struct store_foreign {
 	uint32_t n;
 	char first[256]; /* its name; "" none */
 };
+/* Has the store made an entry of such a directory? */
+bool store_is_ours(const char *name, unsigned char d_type);
 int store_foreign_look(const struct store *s, const char *dir, struct store_foreign *ret);
 
 /* Rename to .trash-..., whose name is returned: from now on it is nobody's. -ENOENT, ... */

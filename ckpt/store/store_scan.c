@@ -248,25 +248,29 @@ static void step_why(struct store_step *st, const char *msg)
 /* Are its parts there, and as long as they must be? */
 struct parts_check {
 	const struct store *s;
-	int fd;	       /* of the step's directory */
-	char why[200]; /* the first fault; "": none */
+	int fd;		     /* of the step's directory */
+	char why[200];	     /* the first fault; "": none */
+	struct links *links; /* NULL */
+	bool no_memory;
 };
 
 static int parts_look(void *arg, const struct native_part *part)
 {
 	const char *name = part->name;
 	struct parts_check *x = arg;
-	uint64_t bytes = 0;
-	int r = io_size_at(x->s->ops, x->fd, name, &bytes);
+	struct io_stat st;
+	int r = io_stat_at(x->s->ops, x->fd, name, &st);
 
 	if (r == -ENOENT)
 		(void)snprintf(x->why, sizeof x->why, "part %s is missing", name);
 	else if (r == -EISDIR || r == -EINVAL || r == -ELOOP)
 		(void)snprintf(x->why, sizeof x->why, "part %s is not a regular file", name);
-	else if (!r && bytes != part->file_bytes)
+	else if (!r && st.bytes != part->file_bytes)
 		(void)snprintf(x->why, sizeof x->why,
-			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name, bytes,
-			       part->file_bytes);
+			       "part %s has %" PRIu64 " bytes; MANIFEST says %" PRIu64, name,
+			       st.bytes, part->file_bytes);
+	else if (!r && x->links)
+		x->no_memory |= links_add(x->links, &st) != 0;
 	return x->why[0] != 0; /* what cannot be looked at is nothing that is known */
 }
 
@@ -289,6 +293,10 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 	int r;
 
 	st->older = false;
+	if (parts && parts->links) {
+		links_cut(parts->links, st->link_first);
+		parts->no_memory = false;
+	}
 	(void)snprintf(path, sizeof path, "%s/" STORE_MANIFEST, st->dir);
 	r = store_source_open(s->ops, s->job_fd, path, &src);
 	if (r) {
@@ -308,6 +316,12 @@ static int step_manifest(const struct store *s, struct store_step *st, struct pa
 				 &err);
 	if (parts && parts->fd >= 0)
 		(void)s->ops->close(s->ops->ctx, parts->fd);
+	if (parts && parts->links)
+		st->nlink = parts->links->nuse - st->link_first;
+	if (!r && parts && parts->no_memory) {
+		checkpoint_free(c);
+		r = -ENOMEM;
+	}
 	st->older = r == -EPROTONOSUPPORT && is_older(&src);
 	src.close(src.ctx);
 	if (r) {
@@ -340,9 +354,9 @@ static uint64_t step_aside_ns(const struct store *s, const struct store_name *na
 
 /* 0; 1: it has gone meanwhile; -errno: cannot go on. */
 static int step_read(const struct store *s, const struct store_name *name, bool parts,
-		     struct store_step *st)
+		     struct links *links, struct store_step *st)
 {
-	struct parts_check check = { .s = s };
+	struct parts_check check = { .s = s, .links = links };
 	uint64_t there;
 	bool missing;
 	int r, damage = 0;
@@ -351,7 +365,8 @@ static int step_read(const struct store *s, const struct store_name *name, bool 
 				   .seq = name->seq,
 				   .generation = name->generation,
 				   .parent_step = UINT64_MAX,
-				   .format = "native" };
+				   .format = "native",
+				   .link_first = links ? links->nuse : 0 };
 	memcpy(st->dir, name->dir, sizeof st->dir);
 	if (name->kind == STORE_TMP) {
 		st->state = STORE_COLLECTING;
@@ -608,8 +623,8 @@ static struct store_step *pack(struct store_step *step, uint32_t n)
 	return ret;
 }
 
-static int scan(const struct store *s, bool all, bool parts, struct store_step **ret,
-		uint32_t *ret_n, struct ckpt_err *err)
+static int scan(const struct store *s, bool all, bool parts, struct links *links,
+		struct store_step **ret, uint32_t *ret_n, struct ckpt_err *err)
 {
 	cleanup_free struct store_name *found = NULL;
 	cleanup_free struct store_step *step = NULL;
@@ -628,7 +643,9 @@ static int scan(const struct store *s, bool all, bool parts, struct store_step *
 		return ckpt_error(err, -ENOMEM, "job %s: no memory to list %" PRIu32 " steps",
 				  s->job, nfound);
 	for (uint32_t i = 0; r >= 0 && i < nfound; i++) {
-		r = step_read(s, &found[i], parts, &step[n]);
+		r = step_read(s, &found[i], parts, links, &step[n]);
+		if (r && links)
+			links_cut(links, step[n].link_first);
 		n += r == 0;
 		if (r < 0)
 			r = store_fail(err, r, "job %s: cannot read %s", s->job, found[i].dir);
@@ -654,13 +671,13 @@ static int scan(const struct store *s, bool all, bool parts, struct store_step *
 int store_scan(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
 	       struct ckpt_err *err)
 {
-	return scan(s, all, false, ret, ret_n, err);
+	return scan(s, all, false, NULL, ret, ret_n, err);
 }
 
-int store_scan_parts(const struct store *s, bool all, struct store_step **ret, uint32_t *ret_n,
-		     struct ckpt_err *err)
+int store_scan_parts(const struct store *s, bool all, struct links *links, struct store_step **ret,
+		     uint32_t *ret_n, struct ckpt_err *err)
 {
-	return scan(s, all, true, ret, ret_n, err);
+	return scan(s, all, true, links, ret, ret_n, err);
 }
 
 bool store_has_steps(const struct store *s)
@@ -694,7 +711,7 @@ int store_step_look(const struct store *s, const char *dir, struct store_step *r
 	store_name_parse(dir, &name);
 	if (!(name.kind & (STORE_STEP | STORE_OLD)))
 		return -EINVAL;
-	r = step_read(s, &name, false, ret);
+	r = step_read(s, &name, false, NULL, ret);
 	if (r == 0) {
 		notes_free(ret, 1);
 		ret->note = NULL;

@@ -8,6 +8,7 @@
 #include "ckpt/table/encode.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/hash.h"
+#include "ckpt/base/mutant.h"
 
 _Static_assert(sizeof(struct ck_mesh) == 16, "ck_mesh");
 _Static_assert(sizeof(struct ck_layout) == 16, "ck_layout");
@@ -631,7 +632,8 @@ static int dec_layout(struct dec *d, const struct ck_layout *rec)
 	uint32_t id, before = d->t->nlayout;
 	int r;
 
-	if (l.mode > CKPT_UNFLATTEN_PAD && (d->is_file || l.mode != CKPT_BOXES))
+	if (l.mode > CKPT_UNFLATTEN_PAD &&
+	    ((d->is_file && !MUTANT(BOXES_IN_FILES)) || l.mode != CKPT_BOXES))
 		return NEW(d, "mode %u is unknown", l.mode);
 	if (l.nplace > CKPT_DIMS_MAX)
 		return BAD(d, "%u placements; at most %d are possible", l.nplace, CKPT_DIMS_MAX);

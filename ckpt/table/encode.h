@@ -71,7 +71,7 @@ struct ck_tensor {			/* 56 */
 	uint8_t ndim, role, cls, flags; /* CK_TENSOR_* */
 	le64 numel, fp;
 	le32 rank;
-	uint8_t media, zero[3]; /* enum ckpt_media */
+	uint8_t media, zero[3]; /* of a blob: enum ckpt_media; else 0 */
 };
 enum { CK_TENSOR_BLOB = 1, CK_TENSOR_FP = 2 };
 struct ck_piece {				/* 48 */

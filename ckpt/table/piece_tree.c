@@ -5,6 +5,7 @@
  * element with the set.
  */
 #include "ckpt/table/piece_tree.h"
+#include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
 
 #define LEAF 4u /* pieces that are not divided any further */
@@ -165,7 +166,8 @@ static bool bounds_meet(const struct piece_tree_cursor *c, uint32_t node)
 	const struct piece_bounds *b = c->tree->bounds + (size_t)node * c->tree->ndim;
 
 	for (uint32_t d = 0; d < c->tree->ndim; d++)
-		if (b[d].lo >= list_hi(&c->set->dim[d]) || list_lo(&c->set->dim[d]) >= b[d].hi)
+		if (b[d].lo + MUTANT(BRANCHES_PASSED_OVER) >= list_hi(&c->set->dim[d]) ||
+		    list_lo(&c->set->dim[d]) >= b[d].hi)
 			return false;
 	return true;
 }

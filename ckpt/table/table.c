@@ -6,6 +6,7 @@
  * of their own.
  */
 #include "ckpt/table/table.h"
+#include "ckpt/table/operand.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/mutant.h"
 #include "ckpt/base/util.h"
@@ -518,6 +519,13 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 	if (x->flags & ~(uint32_t)TENSOR_BLOB)
 		return ckpt_error(err, -EINVAL, "%s: unknown tensor flags 0x%x", LABEL(x),
 				  x->flags);
+	if (x->media > CKPT_MEDIA_NPY)
+		return ckpt_error(err, -EINVAL, "%s: unknown content type %u", LABEL(x), x->media);
+	if (x->media && !(x->flags & TENSOR_BLOB))
+		return ckpt_error(
+			err, -EINVAL,
+			"%s: its content is said to be %s: only a blob has a content type",
+			LABEL(x), media_name(x->media));
 	if (x->ndim > CKPT_DIMS_MAX)
 		return ckpt_error(err, -EINVAL, "%s: %u dimensions, at most %d are possible",
 				  LABEL(x), x->ndim, CKPT_DIMS_MAX);
@@ -526,8 +534,6 @@ static int tensor_check(const struct table *t, const struct table_tensor *x, str
 		return ckpt_error(err, -EINVAL,
 				  "%s: a blob must be one-dimensional U8 without a layout",
 				  LABEL(x));
-	if (x->media && !(x->flags & TENSOR_BLOB))
-		return ckpt_error(err, -EINVAL, "%s: only a blob has a content type", LABEL(x));
 	if (x->made > t->naverage || (x->made && x->flags & TENSOR_BLOB))
 		return ckpt_error(err, -EINVAL,
 				  "%s: average %u of %u does not exist, or it is a blob", LABEL(x),
@@ -554,6 +560,13 @@ static bool averages_equal(const struct table_average *x, const struct table_ave
 	       !((x->flags ^ y->flags) & ~(uint32_t)AVERAGE_MIXED);
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+	size_t n = strlen(s), m = strlen(end);
+
+	return n >= m && !strcmp(s + n - m, end);
+}
+
 int table_add_average(struct table *t, const struct table_average *x, uint32_t *ret_id,
 		      struct ckpt_err *err)
 {
@@ -562,15 +575,18 @@ int table_add_average(struct table *t, const struct table_average *x, uint32_t *
 
 	must_own(t);
 	if (!x->name || !*x->name || strchr(x->name, '/') || strlen(x->name) > CKPT_NAME_MAX ||
-	    !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
+	    ends_in(x->name, ".carry") || !x->schedule || strlen(x->schedule) > CKPT_NAME_MAX ||
 	    x->flags & ~(uint32_t)(AVERAGE_KAHAN | AVERAGE_MIXED | AVERAGE_SEEDED))
-		return ckpt_error(err, -EINVAL, "an average without a name, or with unknown flags");
+		return ckpt_error(err, -EINVAL,
+				  "an average without a name, with one that ends in .carry or has a '/', or "
+				  "with unknown flags");
 	for (uint32_t i = 0; i < t->naverage; i++) {
 		to = &t->average[i];
 		if (to->rule != x->rule || strcmp(to->name, x->name) != 0)
 			continue;
 		if (!averages_equal(to, x))
 			to->flags |= AVERAGE_MIXED;
+		to->flags |= x->flags & AVERAGE_MIXED;
 		if (ret_id)
 			*ret_id = i;
 		return 0;
@@ -1067,8 +1083,8 @@ void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *
 				 p->flags & TENSOR_BLOB ? "blob" : "tensor", x_who,
 				 q->flags & TENSOR_BLOB ? "blob" : "tensor", y_who);
 	if (p->media != q->media)
-		ckpt_errlist_add(ret_list, "%s: content type %u on %s, %u on %s", label, p->media,
-				 x_who, q->media, y_who);
+		ckpt_errlist_add(ret_list, "%s: content %s on %s, %s on %s", label,
+				 media_name(p->media), x_who, media_name(q->media), y_who);
 	if (!made_alike(x, p, y, q))
 		ckpt_errlist_add(ret_list, "%s: %s %s on %s, %s %s on %s", label,
 				 p->made ? "made by average" : "declared",
@@ -1131,14 +1147,22 @@ struct merging {
 	struct ckpt_err *err;
 };
 
-/* A table has no layout twice: equal ones have one number. */
+/* A table has no layout twice: equal ones have one number. Where operands are pending the layout is no hint:
+ * it says what the pieces are. */
+static bool layouts_agree(const struct merging *m, const struct table_tensor *p,
+			  const struct table_tensor *q)
+{
+	if (!m->any_layout)
+		return p->layout == (q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout]);
+	return (!operand_dims(m->x, p) && !operand_dims(m->y, q)) ||
+	       table_layout_equal(m->x, p->layout, m->y, q->layout);
+}
+
 static bool tensors_agree(const struct merging *m, const struct table_tensor *p,
 			  const struct table_tensor *q)
 {
-	uint32_t layout = q->layout == TABLE_NONE ? TABLE_NONE : m->layout[q->layout];
-
 	return p->dtype == q->dtype && p->role == q->role && p->cls == q->cls &&
-	       p->flags == q->flags && (p->layout == layout || m->any_layout) &&
+	       p->flags == q->flags && layouts_agree(m, p, q) &&
 	       p->media == q->media && made_alike(m->x, p, m->y, q) && p->ndim == q->ndim &&
 	       !memcmp(p->shape, q->shape, p->ndim * sizeof *p->shape) && !strcmp(p->of, q->of);
 }
@@ -1221,6 +1245,17 @@ static int merge_pieces(struct merging *m, uint32_t place0)
 	return r;
 }
 
+static int merge_average(struct merging *m, const struct table_average *a, uint32_t *ret_id)
+{
+	uint32_t had = m->x->naverage;
+	int r = table_add_average(m->x, a, ret_id, m->err);
+
+	if (!r && m->join && m->x->naverage > had)
+		ckpt_errlist_add(m->list, "average %s, rule %u: it is not in %s", a->name, a->rule,
+				 m->x_who);
+	return r;
+}
+
 static int merge(struct merging *m, uint32_t *ret_place0)
 {
 	const struct table *y = m->y;
@@ -1240,7 +1275,7 @@ static int merge(struct merging *m, uint32_t *ret_place0)
 	m->tensor = tensor;
 	r = m->any_layout ? 0 : merge_hints(m->x, y, mesh, layout, m->err);
 	for (uint32_t i = 0; !r && i < y->naverage; i++)
-		r = table_add_average(m->x, &y->average[i], &average[i], m->err);
+		r = merge_average(m, &y->average[i], &average[i]);
 	if (!r)
 		r = merge_tensors(m);
 	for (uint32_t i = 0; !r && i < y->nplace; i++)

@@ -51,11 +51,11 @@ struct table_tensor {
 	const char *of; /* "component/name" of the tensor that it belongs to; "" for none */
 	uint32_t dtype, elem_bytes; /* enum ckpt_dtype */
 	uint32_t role, cls, flags;
+	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
 	/* As declared; TABLE_NONE. A hint, but for its PARTIALs: they say what the pieces are. */
 	uint32_t layout;
 	/* without a layout: EXPLICIT (or a blob): its pieces, of any ranks, say who holds what */
 	uint32_t rank;	/* owner of a per-rank blob; else TABLE_NONE */
-	uint32_t media; /* of a blob: enum ckpt_media; else 0 */
 	uint32_t
 		made; /* 0: a rank declared it; n: record n - 1 of table.average says what made it */
 	uint32_t ndim;
@@ -205,7 +205,7 @@ bool table_layout_equal(const struct table *x, uint32_t x_layout, const struct t
 			uint32_t y_layout);
 
 /*
- * Do two declarations of one tensor agree (dtype, shape, role, class, of, layout)? Every difference
+ * Do two declarations of one tensor agree (dtype, shape, role, class, of, media, layout)? Every difference
  * is a line in the list.
  */
 void table_tensor_compare(const struct table *x, uint32_t x_tensor, const char *x_who,

@@ -441,7 +441,7 @@ static bool newer_instead(struct reader *rd, const char *file)
 	uint64_t off = 0;
 	struct ckpt_err err;
 
-	if (!e || rd->now_newer)
+	if (!e || rd->now_newer || MUTANT(NEWER_IS_MALFORMED))
 		return rd->now_newer;
 	rd->now = NULL;
 	rd->now_newer = kinds_check(rd, file, e, rd->now_known);
@@ -662,7 +662,7 @@ static int lineage_read(struct manifest *m)
 static int drop(struct manifest *m)
 {
 	m->c->newer = true;
-	return 0;
+	return MUTANT(OPTIONAL_REFUSED) ? MALFORMED(m, 0, 0, "it makes no sense") : 0;
 }
 
 /* The records of an optional section. false: it has another form. */
@@ -940,7 +940,7 @@ static int derived_find(struct opening *o, const char *file, struct table *t)
 	for (uint32_t i = 0; i < t->npiece; i++) {
 		struct table_piece *p = &t->piece[i];
 
-		if (!(p->flags & PIECE_DERIVED))
+		if (!(p->flags & PIECE_DERIVED) || (twin[i] == TABLE_NONE && MUTANT(TWINS_NOT_SOUGHT)))
 			continue;
 		if (twin[i] != TABLE_NONE) {
 			p->from = t->piece[twin[i]].off;

@@ -19,6 +19,7 @@ struct rebuilding {
 		ntable; /* ntable: of table[], also where sources_check has thinned part[] */
 	struct native_part *source; /* [nsource] what the main parts name, without tables */
 	uint32_t nsource;
+	struct ckpt_err first_bad; /* of the files that are called like parts and are none; code 0: all are */
 };
 
 /* --- one part --- */
@@ -145,8 +146,9 @@ static int sources_load(struct rebuilding *b, const struct loaded *l)
 	return 0;
 }
 
+/* *ret_stray: it is whole, and a main part of something else. */
 static int part_load(struct rebuilding *b, const char *name, const struct source *src,
-		     struct loaded *l)
+		     struct loaded *l, bool *ret_stray)
 {
 	struct native_part *p = &b->part[b->npart];
 	struct table_place place = { .name = name, .bytes = NATIVE_PART_BYTES_MAX };
@@ -162,18 +164,21 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 				  "it may be read, but a MANIFEST for it needs features %#llx that "
 				  "this program lacks",
 				  (unsigned long long)l->info.ro_compat);
-	if (l->info.part_kind == PART_MAIN && !b->nmain++)
-		b->first = l->info;
-	what = l->info.part_kind == PART_MAIN ? stranger(&l->info, &b->first) : NULL;
-	if (what)
-		return ckpt_error(b->err, -EBADMSG, "its %s is not that of the other parts", what);
 	r = load_sections(src, l, b->err);
 	if (r)
 		return r;
+	what = l->info.part_kind == PART_MAIN && b->nmain ? stranger(&l->info, &b->first) : NULL;
+	if (what) {
+		*ret_stray = true;
+		return ckpt_error(b->err, -EBADMSG, "its %s is not that of the other parts", what);
+	}
 	place.rank = l->info.writer;
 	r = table_decode(l->section, l->map.nsect, &place, 1, &b->table[b->npart], b->err);
-	if (!r && l->info.part_kind == PART_MAIN)
+	if (!r && l->info.part_kind == PART_MAIN) {
 		r = sources_load(b, l);
+		if (r)
+			table_free(&b->table[b->npart]);
+	}
 	if (r)
 		return r;
 	*p = (struct native_part){ .rank = l->info.writer,
@@ -184,6 +189,8 @@ static int part_load(struct rebuilding *b, const char *name, const struct source
 				   .raw_bytes = raw_end(&b->table[b->npart]),
 				   .root = l->root,
 				   .table = NULL };
+	if (p->kind == PART_MAIN && !b->nmain++)
+		b->first = l->info;
 	memcpy(p->uuid, l->info.uuid, sizeof p->uuid);
 	(void)snprintf(p->name, sizeof p->name, "%s", name);
 	b->npart++;
@@ -211,32 +218,46 @@ static int parts_grow(struct rebuilding *b)
 	return 0;
 }
 
+/* What cannot be read may be a leftover that nobody needs; if it is missed, this was why. */
+static int set_aside(struct rebuilding *b)
+{
+	if (!b->first_bad.code)
+		b->first_bad = *b->err;
+	*b->err = (struct ckpt_err){ .msg = "" };
+	return 0;
+}
+
 static int entry_add(void *arg, const char *name, int is_file)
 {
 	struct rebuilding *b = arg;
 	struct loaded l = { .map = { .nsect = 0 } };
 	struct source src = { 0 };
+	bool stray = false;
 	int r;
 
 	if (native_entry(name) != NATIVE_PART)
 		return 0;
-	if (!is_file)
-		return ckpt_error(b->err, -EBADMSG, "%.80s is not a regular file", name);
+	if (!is_file) {
+		(void)ckpt_error(b->err, -EUCLEAN, "%.80s is not a regular file", name);
+		return set_aside(b);
+	}
 	if (b->npart == NATIVE_PARTS_MAX)
 		return ckpt_error(b->err, -E2BIG, "it has more than %u parts", NATIVE_PARTS_MAX);
 	r = parts_grow(b);
 	if (r)
 		return r;
 	r = b->dir->open(b->dir->ctx, name, &src);
-	if (r)
-		return ckpt_error_errno(b->err, -r, "%.80s cannot be opened", name);
-	r = part_load(b, name, &src, &l);
+	if (r) {
+		(void)ckpt_error_errno(b->err, -r, "%.80s cannot be opened", name);
+		return r == -ENOMEM ? r : set_aside(b);
+	}
+	r = part_load(b, name, &src, &l, &stray);
 	if (r)
 		(void)ckpt_error_prefix(b->err, r, "%.80s", name);
 	arena_free(&l.mem);
 	if (src.close)
 		src.close(src.ctx);
-	return r;
+	return r && r != -ENOMEM && !stray ? set_aside(b) : r;
 }
 
 /* --- the whole --- */
@@ -275,9 +296,14 @@ static int sources_check(struct rebuilding *b)
 	for (uint32_t i = 0; i < b->npart; i++)
 		b->part[i].table = &b->table[i];
 	qsort(b->source, b->nsource, sizeof *b->source, by_name);
-	for (uint32_t i = 0; i < b->nsource; i++) /* what several ranks name is there once */
+	for (uint32_t i = 0; i < b->nsource; i++) { /* what several ranks name is there once */
 		if (!nsource || by_name(&b->source[nsource - 1], &b->source[i]) != 0)
 			b->source[nsource++] = b->source[i];
+		else if (!native_part_equal(&b->source[nsource - 1], &b->source[i]))
+			return ckpt_error(b->err, -EPROTO,
+					  "two parts name %s, and mean different files",
+					  b->source[i].name);
+	}
 	b->nsource = nsource;
 	for (uint32_t i = 0; i < b->npart; i++) {
 		struct native_part *p = &b->part[i], *s = NULL;
@@ -286,14 +312,11 @@ static int sources_check(struct rebuilding *b)
 			s = bsearch(p, b->source, b->nsource, sizeof *s, by_name);
 			if (!s)
 				continue;
-			if (memcmp(s->root.b, p->root.b, sizeof s->root.b) != 0 ||
-			    s->kind != p->kind || s->rank != p->rank || s->step != p->step ||
-			    s->generation != p->generation || s->file_bytes != p->file_bytes)
+			p->group = s->group;
+			if (!native_part_equal(s, p))
 				return ckpt_error(b->err, -EBADMSG,
 						  "%s is not the part that rank %u's names",
 						  p->name, s->rank);
-			p->group = s->group;
-			p->raw_bytes = s->raw_bytes;
 			s->table = p->table; /* found */
 		}
 		b->part[n++] = *p;
@@ -322,6 +345,10 @@ static int rebuild(struct rebuilding *b, const char *job, uint64_t step,
 		r = world_check(b);
 	if (!r)
 		r = sources_check(b);
+	if (r && r != -ENOMEM && b->first_bad.code) {
+		*b->err = b->first_bad;
+		return b->first_bad.code;
+	}
 	if (r)
 		return r;
 	if (memcmp(b->first.job, of_job.b, sizeof b->first.job) != 0 || b->first.step != step)

@@ -397,6 +397,10 @@ static void parts_order(struct manifest *m)
 		}
 		if (p->kind != PART_MAIN)
 			continue;
+		if (p->step != m->info->step || p->generation != m->info->generation)
+			ckpt_errlist_add(&m->list,
+					 "part %s of rank %u is of another step or launch", p->name,
+					 p->rank);
 		if (p->rank >= world)
 			ckpt_errlist_add(&m->list, "part %s is of rank %u, but there are %u ranks",
 					 p->name, p->rank, world);

@@ -5,6 +5,7 @@
  * Invariant: everything follows from the rank's own declaration, so that two daemons give the same
  * tensor the same bytes of the raw space.
  */
+#include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
 #include <stdio.h>
@@ -17,6 +18,7 @@ struct build {
 	const struct table *decl;
 	struct table *t;
 	uint32_t rank;
+	enum native_share share;
 	uint32_t *map;		 /* [decl->ntensor] its number in t; TABLE_NONE: not in it */
 	uint32_t *mesh, *layout; /* [decl->nmesh], [decl->nlayout] likewise */
 	struct where {
@@ -159,6 +161,68 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	return r;
 }
 
+/* A blob's bytes come by value, and may differ from step to step. */
+static bool is_const(const struct table_tensor *x)
+{
+	return x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
+}
+
+/* What the rank writes of a box that it holds: numel 0: nothing. */
+static int box_owned(struct build *b, const struct table_tensor *x, const struct indexset *box,
+		     struct arena *a, struct indexset *ret)
+{
+	const struct table_tensor *as = table_owned_as(b->decl, x);
+	const struct mesh *m;
+	const uint32_t *coord;
+	int r;
+
+	*ret = *box;
+	if (x->layout == TABLE_NONE)
+		return 0;
+	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
+	coord = coord_of(b, b->decl->layout[x->layout].mesh);
+	if (!coord) {
+		*ret = (struct indexset){ .ndim = x->ndim };
+		return 0;
+	}
+	r = layout_owned_box(m, box, x->shape, coord, as->elem_bytes, as->component, as->name, a,
+			     ret);
+	if (MUTANT(BOXES_WRITTEN_BY_ALL))
+		*ret = *box;
+	return r;
+}
+
+static int owns_some(struct build *b, uint32_t tensor, bool *ret)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	struct indexset share, owned = { .ndim = 0 };
+	struct arena a = { 0 };
+	int r = 0;
+
+	if (table_is_boxes(b->decl, x))
+		for (uint32_t i = b->decl->first[tensor];
+		     i < b->decl->first[tensor + 1] && !r && !owned.numel; i++)
+			r = box_owned(b, x, &b->decl->piece[i].set, &a, &owned);
+	else
+		r = shares(b, x, &a, &share, &owned);
+	*ret = r == 0 && owned.numel;
+	arena_free(&a);
+	return r == -ENOMEM ? ckpt_error(b->err, r, "out of memory for the raw space of rank %u",
+					 b->rank)
+			    : 0; /* what else is wrong is wrong in the main part, too */
+}
+
+/* A main part lists what its rank declared, any other one what it has pieces of. */
+static int is_listed(struct build *b, uint32_t tensor, bool *ret)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+
+	*ret = b->share == NATIVE_CONST
+		       ? is_const(x)
+		       : x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
+	return *ret && b->share == NATIVE_CONST ? owns_some(b, tensor, ret) : 0;
+}
+
 static int tensors_copy(struct build *b)
 {
 	const struct table *d = b->decl;
@@ -179,13 +243,15 @@ static int tensors_copy(struct build *b)
 	}
 	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
 		struct table_tensor x = d->tensor[i];
+		bool listed;
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
 		x.fp_known = false;
 		if (x.layout != TABLE_NONE)
 			x.layout = b->layout[x.layout];
-		if (x.cls != CKPT_SINK && (!(x.flags & TENSOR_BLOB) || blob_is_mine(b, &x)))
+		r = is_listed(b, i, &listed);
+		if (!r && listed)
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
 	return r;
@@ -198,7 +264,7 @@ static int piece_place(struct build *b, uint32_t tensor, const struct indexset *
 	struct table_piece p = { .tensor = b->map[tensor], .rank = b->rank, .set = *owned };
 	uint64_t bytes = owned->numel * b->decl->tensor[tensor].elem_bytes;
 
-	if (!bytes)
+	if (!bytes || (b->share == NATIVE_MAIN && is_const(&b->decl->tensor[tensor])))
 		return 0;
 	p.off = align_up(*end, bytes >= NATIVE_BIG ? CHUNK_BYTES : NATIVE_PACK);
 	if (bytes > NATIVE_PART_BYTES_MAX || p.off + bytes > NATIVE_PART_BYTES_MAX)
@@ -232,21 +298,11 @@ static int by_first(const void *va, const void *vb)
 
 static int box_place(struct build *b, uint32_t tensor, const struct indexset *box, uint64_t *end)
 {
-	const struct table_tensor *x = &b->decl->tensor[tensor], *as = table_owned_as(b->decl, x);
-	const struct mesh *m;
-	const uint32_t *coord;
+	const struct table_tensor *x = &b->decl->tensor[tensor];
 	struct indexset owned;
 	struct arena a = { 0 };
-	int r;
+	int r = box_owned(b, x, box, &a, &owned);
 
-	if (x->layout == TABLE_NONE)
-		return piece_place(b, tensor, box, end);
-	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
-	coord = coord_of(b, b->decl->layout[x->layout].mesh);
-	if (!coord)
-		return 0;
-	r = layout_owned_box(m, box, x->shape, coord, as->elem_bytes, as->component, as->name, &a,
-			     &owned);
 	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;
@@ -297,7 +353,8 @@ static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 		arena_free(&a);
 		return share_fails(b, x, r);
 	}
-	table_covers(b->decl, tensor, &share, b->list);
+	if (b->share != NATIVE_CONST) /* it is said once */
+		table_covers(b->decl, tensor, &share, b->list);
 	r = piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;
@@ -339,8 +396,9 @@ static int part_build(struct build *b)
 	return table_seal(b->t, b->err);
 }
 
-int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
-		      struct ckpt_errlist *ret_list, struct ckpt_err *err)
+int native_part_table_of(const struct table *decl, uint32_t rank, enum native_share share,
+			 struct table *ret_table, struct ckpt_errlist *ret_list,
+			 struct ckpt_err *err)
 {
 	struct ckpt_errlist list = { .code = -EINVAL };
 	struct table t = { 0 };
@@ -348,6 +406,7 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 		.decl = decl,
 		.t = &t,
 		.rank = rank,
+		.share = share,
 		.map = calloc((size_t)decl->ntensor + 1, sizeof *b.map),
 		.mesh = calloc((size_t)decl->nmesh + 1, sizeof *b.mesh),
 		.layout = calloc((size_t)decl->nlayout + 1, sizeof *b.layout),
@@ -381,6 +440,12 @@ int native_part_table(const struct table *decl, uint32_t rank, struct table *ret
 	}
 	*ret_table = t;
 	return 0;
+}
+
+int native_part_table(const struct table *decl, uint32_t rank, struct table *ret_table,
+		      struct ckpt_errlist *ret_list, struct ckpt_err *err)
+{
+	return native_part_table_of(decl, rank, NATIVE_WHOLE, ret_table, ret_list, err);
 }
 
 /* --- where they lie in the file --- */

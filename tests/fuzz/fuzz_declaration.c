@@ -14,7 +14,29 @@
 static uint8_t *memory; /* exactly the rank's segment */
 static uint64_t memory_bytes;
 
-/* The sample's declaration, its blobs with the room for their lengths that the library gives them. */
+/* A tensor of 4 x 4 bytes in two boxes, alike on the first mesh or alone, at byte *at on. */
+static int boxes_add(struct table *t, bool alone, uint64_t *at)
+{
+	static const uint64_t shape[] = { 4, 4 }, half[] = { 2, 4 };
+	struct layout l = { .mode = CKPT_BOXES };
+	struct table_tensor x = ROW(.component = "optim", .name = alone ? "alone" : "alike",
+				    .of = "", .dtype = CKPT_U8, .layout = TABLE_NONE,
+				    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
+	struct table_piece p = { .rank = 0 };
+	struct arena a = { 0 };
+	int r = alone ? 0 : table_add_layout(t, &l, &x.layout, NULL);
+
+	r = r ? r : table_add_tensor(t, &x, &p.tensor, NULL);
+	for (uint64_t row = 0; row < 4 && !r; row += 2, *at += 8) {
+		p.off = *at;
+		r = indexset_box(2, (const uint64_t[]){ row, 0 }, half, &a, &p.set);
+		r = r ? r : table_add_piece(t, &p, NULL);
+	}
+	arena_free(&a);
+	return r;
+}
+
+/* The sample's declaration and two tensors in boxes, its blobs with the room for their lengths that the library gives them. */
 static void declaration_make(const struct sample *s, struct table *t)
 {
 	uint64_t more = s->mem_bytes, zero = 0;
@@ -53,6 +75,8 @@ static void declaration_make(const struct sample *s, struct table *t)
 		}
 		arena_free(&a);
 	}
+	for (int alone = 0; alone < 2 && !r; alone++)
+		r = boxes_add(t, alone, &more);
 	r = r ? r : table_seal(t, NULL);
 	assert(!r && more <= s->mem_bytes + 4096);
 	memory_bytes = s->mem_bytes + 4096;

@@ -111,6 +111,27 @@ static void convert(const struct mesh *m, const struct layout *l)
 			MAX(back[d].split_factor, 1u) == MAX(all[d].split_factor, 1u)));
 }
 
+/* All of the tensor as a box that every rank of the mesh holds: each element has one owner. */
+static void ask_box(const struct question *q, struct arena *a)
+{
+	static const uint64_t zero[CKPT_DIMS_MAX];
+	struct indexset box, mine;
+	uint64_t owned = 0;
+	uint32_t coord[CKPT_DIMS_MAX];
+
+	if (q->mesh.nrank > WHOLE_RANKS || indexset_box(q->ndim, zero, q->shape, a, &box) < 0 ||
+	    !box.numel)
+		return;
+	for (uint32_t i = 0; i < q->mesh.nrank; i++) {
+		coordinate(&q->mesh, i, coord);
+		assert(layout_owned_box(&q->mesh, &box, q->shape, coord, 4, "c", "n", a, &mine) ==
+		       0);
+		check_set(q, &mine);
+		owned += mine.numel;
+	}
+	assert(owned == box.numel);
+}
+
 static void ask_layout(const struct question *q, const struct layout *l, struct arena *a)
 {
 	struct ckpt_err err = { 0 };
@@ -118,6 +139,11 @@ static void ask_layout(const struct question *q, const struct layout *l, struct 
 
 	if (e < 0) {
 		assert(err.code == e && err.msg[0]);
+		return;
+	}
+	if (l->mode == CKPT_BOXES) {
+		assert(!l->nplace);
+		ask_box(q, a);
 		return;
 	}
 	assert(l->mode <= CKPT_UNFLATTEN_PAD);

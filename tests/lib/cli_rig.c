@@ -381,8 +381,8 @@ static void part_write(struct store_txn *x, uint32_t rank, const struct native_i
 	bool direct = false;
 	int fd;
 
-	assert_ok(
-		store_part_create(x, rank, move_part_bytes_max(t, 0), &direct, ret->name, &fd, &err));
+	assert_ok(store_part_create(x, rank, move_part_bytes_max(t, 0), &direct, ret->name, &fd,
+				    &err));
 	assert_int_equal(move_write_part(&how, fd, raw, t, info, rank, ret, &err), 0);
 	assert_int_equal(store_part_finish(x, ret->name, fd, ret->file_bytes, NULL, &err), 0);
 }
@@ -593,6 +593,12 @@ static void made_table(const struct made *made, uint32_t n, struct table *ret)
 			    .rank = TABLE_NONE, .ndim = made[i].ndim, .shape = made[i].shape);
 		struct table_piece p = { .off = off };
 
+		if (made[i].role >= MADE_BLOB(0)) {
+			x.role = CKPT_OTHER;
+			x.flags = TENSOR_BLOB;
+			x.cls = CKPT_VOLATILE;
+			x.media = made[i].role - MADE_BLOB(0);
+		}
 		assert_ok_err(table_add_tensor(ret, &x, &p.tensor, &err), &err);
 		assert_int_equal(indexset_box(x.ndim, start, x.shape, &ret->arena, &p.set), 0);
 		assert_int_equal(table_add_piece(ret, &p, &err), 0);

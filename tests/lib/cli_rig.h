@@ -87,13 +87,14 @@ const char *part(const char *step, uint32_t n); /* a part file of a step directo
 /* What a reader does. The caller closes the descriptor. */
 int reading(const char *job, uint64_t step);
 
+#define MADE_BLOB(media) (0x100u + (media))
 /* A checkpoint of one rank with tensors that the test makes up, values included. */
 struct made {
 	const char *component, *name;
 	uint32_t dtype, ndim;
 	uint64_t shape[4];
 	const void *bytes; /* row-major */
-	uint32_t role;	   /* 0: OTHER */
+	uint32_t role;	   /* 0: OTHER; or MADE_BLOB(media) */
 };
 /* A committed step of a job below root, which is made if need be. The job has no other step before it. Returns
  * its path. */

@@ -218,10 +218,11 @@ int rank_declare(struct rank *k)
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = rank_tensor_declare(k, i);
 	if (rc == 0)
-		rc = ckpt_blob_add(k->c, "cursor", 0, k->blob[0], &k->blob_len[0], RANK_BLOB_MAX,
-				   err);
+		rc = ckpt_blob_add(k->c, "cursor", CKPT_TEXT, k->blob[0], &k->blob_len[0],
+				   RANK_BLOB_MAX, err);
 	if (rc == 0)
-		rc = ckpt_blob_add(k->c, "rng", 1, k->blob[1], &k->blob_len[1], RANK_BLOB_MAX, err);
+		rc = ckpt_blob_add(k->c, "rng", CKPT_PER_RANK | CKPT_PICKLE, k->blob[1],
+				   &k->blob_len[1], RANK_BLOB_MAX, err);
 	return rc;
 }
 

@@ -29,6 +29,8 @@
 #define RETRY_MS 50
 #define RNG_WORDS 4
 #define ALIGN 64
+#define FROZEN_COLS 1024 /* of BF16 */
+#define FROZEN_WORDS (FROZEN_COLS / 4)
 
 struct rank {
 	const struct train_args *args;
@@ -42,6 +44,9 @@ struct rank {
 	struct model_part grad[MODEL_TENSORS]; /* the rows that have them: only .grad is set */
 	uint16_t *gathered;		       /* shared */
 	struct model_batch batch;	       /* shared */
+	/* --frozen: this rank's rows of base.weight. Of (seed, global index); no step reads or writes it */
+	uint64_t frozen_first, frozen_rows, frozen_all;
+	uint64_t *frozen;
 	void *state; /* where the parts' tensors lie, all but the gradients */
 	uint64_t state_bytes;
 	struct train_cursor cursor;
@@ -100,14 +105,56 @@ static void locate(struct rank *k)
 }
 
 /* Rows of dimension 0 as torch.chunk cuts them: the last shards may be shorter, or empty. */
+static void cut_rows(const struct rank *k, uint64_t all, uint64_t *ret_first, uint64_t *ret_rows)
+{
+	uint64_t chunk = (all + k->shards - 1) / k->shards;
+	uint64_t first = k->shard * chunk < all ? k->shard * chunk : all;
+
+	*ret_first = first;
+	*ret_rows = (first + chunk < all ? first + chunk : all) - first;
+}
+
 static void cut(const struct rank *k, uint32_t tensor, struct model_part *p)
 {
 	const struct model_tensor *t = &k->shape->tensor[tensor];
-	uint64_t chunk = (t->dim[0] + k->shards - 1) / k->shards;
-	uint64_t first = k->shard * chunk < t->dim[0] ? k->shard * chunk : t->dim[0];
-	uint64_t end = first + chunk < t->dim[0] ? first + chunk : t->dim[0];
 
-	*p = (struct model_part){ .first = first, .rows = end - first, .cols = t->dim[1] };
+	*p = (struct model_part){ .cols = t->dim[1] };
+	cut_rows(k, t->dim[0], &p->first, &p->rows);
+}
+
+/* So many rows that they are this part of the whole state: 14 bytes a parameter beside them. */
+static void cut_frozen(struct rank *k)
+{
+	uint64_t percent = k->args->frozen, row = FROZEN_WORDS * sizeof *k->frozen;
+	uint64_t bytes = k->shape->params * 14 / (100 - percent) * percent;
+
+	k->frozen_all = (bytes + row - 1) / row;
+	cut_rows(k, k->frozen_all, &k->frozen_first, &k->frozen_rows);
+}
+
+static uint64_t frozen_word(const struct rank *k, uint64_t i)
+{
+	return mix64(mix64(k->args->seed ^ UINT64_C(0xf0)) ^ (k->frozen_first * FROZEN_WORDS + i));
+}
+
+static void fill_frozen(struct rank *k)
+{
+	for (uint64_t i = 0; i < k->frozen_rows * FROZEN_WORDS; i++)
+		k->frozen[i] = frozen_word(k, i);
+}
+
+static uint64_t wrong_frozen_rows(const struct rank *k)
+{
+	uint64_t n = 0;
+
+	for (uint64_t row = 0; row < k->frozen_rows; row++) {
+		bool wrong = false;
+
+		for (uint64_t i = row * FROZEN_WORDS; i < (row + 1) * FROZEN_WORDS; i++)
+			wrong |= k->frozen[i] != frozen_word(k, i);
+		n += wrong;
+	}
+	return n;
 }
 
 /* A stretch of the row of all elements of all tensors, as long as every other rank's. */
@@ -145,6 +192,8 @@ static uint64_t lay_out(struct rank *k, char *base)
 		p->moment1 = (float *)(void *)(base + offset[2]);
 		p->moment2 = (float *)(void *)(base + offset[3]);
 	}
+	k->frozen = base ? (uint64_t *)(void *)(base + at) : NULL;
+	at += k->frozen_rows * FROZEN_WORDS * sizeof *k->frozen;
 	return at ? at : ALIGN;
 }
 
@@ -176,6 +225,7 @@ static void allocate(struct rank *k)
 			g->rows = ((p->first + p->rows) * p->cols + cols - 1) / cols - g->first;
 		grads += g->rows * g->cols;
 	}
+	cut_frozen(k);
 	k->state_bytes = lay_out(k, NULL);
 	if (!k->ckpt)
 		k->state = map_or_fail(k, k->state_bytes);
@@ -295,23 +345,37 @@ static uint32_t replicas_mesh(struct rank *k)
 	return mesh;
 }
 
-static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
-			   const char *suffix, void *ptr)
+/* Dimension 0 is cut by fsdp; dp is not named: it replicates. */
+static void declare_cut(struct rank *k, struct ckpt_tensor *d, uint64_t rows, void *ptr)
 {
-	const struct model_tensor *t = &k->shape->tensor[tensor];
 	int fsdp = train_args_dim(k->args, "fsdp");
 	struct ckpt_placement shard = { .how = CKPT_SHARD, .split_factor = 1 };
 	struct ckpt_local local = { .ptr = ptr };
 	struct ckpt_err e = { 0 };
-	char name[64], of[80];
 	uint32_t id;
+	int r;
+
+	if (fsdp > 0)
+		shard.mesh_dim = (uint16_t)fsdp;
+	d->size = sizeof *d;
+	d->nplace = fsdp >= 0;
+	d->place = &shard;
+	d->nlocal = rows > 0;
+	d->local = &local;
+	r = ckpt_tensor_add(k->ckpt, d, &id, &e);
+	if (r < 0)
+		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
+static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint32_t role,
+			   const char *suffix, void *ptr)
+{
+	const struct model_tensor *t = &k->shape->tensor[tensor];
+	char name[64], of[80];
 
 	snprintf(name, sizeof name, "%s%s", t->name, suffix);
 	snprintf(of, sizeof of, role == CKPT_PARAM ? "optim/%s.master" : "model/%s", t->name);
-	if (fsdp > 0)
-		shard.mesh_dim = (uint16_t)fsdp;
 	struct ckpt_tensor d = {
-		.size = sizeof d,
 		.cls = role == CKPT_PARAM && k->args->derived ? CKPT_DERIVED : CKPT_STABLE,
 		.role = role,
 		.dtype = role == CKPT_PARAM ? CKPT_BF16 : CKPT_F32,
@@ -320,50 +384,68 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 		.of = role == CKPT_PARAM && !k->args->derived ? NULL : of,
 		.ndim = t->ndim,
 		.mesh = mesh,
-		.nplace = fsdp >= 0, /* dp is not named: it replicates */
-		.nlocal = k->part[tensor].rows > 0,
 		.shape = t->dim,
-		.place = &shard,
-		.local = &local,
 	};
+	struct ckpt_err e = { 0 };
 	struct boxes b;
+	uint32_t id;
+	int r;
 
-	if (k->args->layout == LAYOUT_BOXES) {
-		boxes_of(&k->part[tensor], t->dim[1],
-			 role == CKPT_PARAM ? sizeof(uint16_t) : sizeof(float), ptr, &b);
-		d.mode = CKPT_BOXES;
-		d.nplace = 0;
-		d.nlocal = b.n;
-		d.local = b.local;
+	if (k->args->layout != LAYOUT_BOXES) {
+		declare_cut(k, &d, k->part[tensor].rows, ptr);
+		return;
 	}
-	int r = ckpt_tensor_add(k->ckpt, &d, &id, &e);
-
+	boxes_of(&k->part[tensor], t->dim[1], role == CKPT_PARAM ? sizeof(uint16_t) : sizeof(float),
+		 ptr, &b);
+	d.mode = CKPT_BOXES;
+	d.nlocal = b.n;
+	d.local = b.local;
+	r = ckpt_tensor_add(k->ckpt, &d, &id, &e);
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
+}
+
+static void declare_frozen(struct rank *k, uint32_t mesh)
+{
+	const uint64_t shape[] = { k->frozen_all, FROZEN_COLS };
+	struct ckpt_tensor d = {
+		.cls = CKPT_CONST,
+		.role = CKPT_PARAM,
+		.dtype = CKPT_BF16,
+		.component = "base",
+		.name = "base.weight",
+		.ndim = 2,
+		.mesh = mesh,
+		.shape = shape,
+	};
+
+	if (k->frozen_all)
+		declare_cut(k, &d, k->frozen_rows, k->frozen);
 }
 
 static void declare(struct rank *k)
 {
 	struct ckpt_err e = { 0 };
-	uint32_t mesh;
+	uint32_t mesh, held_alike;
 	int r = ckpt_mesh(k->ckpt, k->args->ndim, k->args->dim_name, k->args->dim_size, NULL, &mesh,
 			  &e);
 
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
-	if (k->args->layout == LAYOUT_BOXES)
-		mesh = replicas_mesh(k);
+	held_alike = k->args->layout == LAYOUT_BOXES ? replicas_mesh(k) : mesh;
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		declare_tensor(k, t, mesh, CKPT_PARAM, "", k->part[t].param);
-		declare_tensor(k, t, mesh, CKPT_MASTER, ".master", k->part[t].master);
-		declare_tensor(k, t, mesh, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
-		declare_tensor(k, t, mesh, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
+		declare_tensor(k, t, held_alike, CKPT_PARAM, "", k->part[t].param);
+		declare_tensor(k, t, held_alike, CKPT_MASTER, ".master", k->part[t].master);
+		declare_tensor(k, t, held_alike, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
+		declare_tensor(k, t, held_alike, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
 	}
+	declare_frozen(k, mesh);
 	k->cursor_bytes = sizeof k->cursor;
 	k->rng_bytes = sizeof k->rng;
 	r = ckpt_blob_add(k->ckpt, "cursor", 0, &k->cursor, &k->cursor_bytes, sizeof k->cursor, &e);
 	if (r == 0)
-		r = ckpt_blob_add(k->ckpt, "rng", 1, k->rng, &k->rng_bytes, sizeof k->rng, &e);
+		r = ckpt_blob_add(k->ckpt, "rng", CKPT_PER_RANK, k->rng, &k->rng_bytes,
+				  sizeof k->rng, &e);
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
 }
@@ -500,6 +582,14 @@ static void check_restored(struct rank *k)
 				k->got.step, k->args->job, wrong, k->part[t].rows,
 				k->shape->tensor[t].name, k->part[t].first);
 	}
+	if (wrong_frozen_rows(k))
+		ranks_fail(k->ranks, EXIT_DAMAGED,
+			   "step %" PRIu64 " of job %s: %" PRIu64 " of the %" PRIu64
+			   " rows of base.weight from row %" PRIu64
+			   " on are not those of this seed; run ckptctl verify --data on it and "
+			   "resume from an older one",
+			   k->got.step, k->args->job, wrong_frozen_rows(k), k->frozen_rows,
+			   k->frozen_first);
 }
 
 /* Who tells why the job ends: the first rank whose error is no mere echo of another's. */
@@ -593,6 +683,7 @@ static uint64_t start(struct rank *k)
 	} else {
 		for (uint32_t t = 0; t < MODEL_TENSORS; t++)
 			model_init(k->shape, t, k->args->seed, &k->part[t]);
+		fill_frozen(k);
 		k->got = (struct ckpt_got){ 0 };
 	}
 	ranks_barrier(k->ranks); /* every rank is content with what it got */

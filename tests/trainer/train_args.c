@@ -41,6 +41,7 @@ static const char usage[] =
 	"  --layout HOW           shards: rows of each tensor; boxes: a stretch of all elements (shards)\n"
 	"  --derived              declare the BF16 parameters as the rounding of their masters\n"
 	"  --step-ms N            a step takes at least N milliseconds\n"
+	"  --frozen P             P percent of the state are a base that never changes (0)\n"
 	"  --print-stats FILE     append one line of JSON with the checkpoint statistics of rank 0\n"
 	"  --text DIR             train on the regular files of DIR (" CORPUS_DIR ")\n";
 
@@ -62,6 +63,7 @@ enum {
 	OPT_LAYOUT,
 	OPT_DERIVED,
 	OPT_STEP_MS,
+	OPT_FROZEN,
 	OPT_PRINT_STATS,
 	OPT_TEXT,
 	OPT_HELP,
@@ -85,6 +87,7 @@ static const struct option option[] = {
 	{ "layout", required_argument, NULL, OPT_LAYOUT },
 	{ "derived", no_argument, NULL, OPT_DERIVED },
 	{ "step-ms", required_argument, NULL, OPT_STEP_MS },
+	{ "frozen", required_argument, NULL, OPT_FROZEN },
 	{ "print-stats", required_argument, NULL, OPT_PRINT_STATS },
 	{ "text", required_argument, NULL, OPT_TEXT },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -278,6 +281,10 @@ static int parse_option(int opt, const char *value, struct train_args *a)
 		return 0;
 	case OPT_STEP_MS:
 		return parse_number("step-ms", value, 0, 3600000, &a->step_ms);
+	case OPT_FROZEN:
+		r = parse_number("frozen", value, 0, 99, &n);
+		a->frozen = r ? 0 : (uint32_t)n;
+		return r;
 	case OPT_PRINT_STATS:
 		a->print_stats = value;
 		return 0;

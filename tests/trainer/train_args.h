@@ -40,6 +40,7 @@ struct train_args {
 	uint64_t step_ms; /* a step takes at least so long */
 	uint32_t guard;	  /* enum ckpt_policy */
 	bool wait_ready;
+	uint32_t frozen;	 /* percent of the state that never changes */
 	const char *print_stats; /* NULL: none */
 };
 

@@ -224,9 +224,7 @@ TEST(messages_name_the_offset_and_the_reason)
 	f.b[BLOCK + 5] ^= 1;
 	f.b[2 * BLOCK + 5000] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_MANIFEST), -EBADMSG);
-	assert_string_equal(
-		err.msg,
-		"padding at offset 13192, 3192 bytes: it is not zero: the file is damaged");
+	assert_string_equal(err.msg, "padding at offset 13192, 3192 bytes: it is not zero");
 	f.b[2 * BLOCK + 5000] ^= 1;
 	assert_int_equal(decode(f, CONTAINER_PART), -EBADMSG);
 	assert_string_equal(err.msg, "header at offset 0: this is a manifest where a part belongs");
@@ -496,8 +494,7 @@ TEST(only_a_part_has_data)
 	assert_int_equal(decode(f, CONTAINER_PART), 0);
 	f.b[2 * BLOCK + 100] ^= 1; /* the padding behind it is not */
 	assert_int_equal(decode(f, CONTAINER_PART), -EBADMSG);
-	assert_string_equal(
-		err.msg, "padding at offset 8292, 3996 bytes: it is not zero: the file is damaged");
+	assert_string_equal(err.msg, "padding at offset 8292, 3996 bytes: it is not zero");
 	f.b[2 * BLOCK + 100] ^= 1;
 	((struct ck_head *)f.b)->kind = le32_of(CONTAINER_MANIFEST);
 	reseal(f.b);

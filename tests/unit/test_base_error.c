@@ -203,6 +203,13 @@ TEST(every_element_type_has_a_size_and_finds_its_name)
 	assert_int_equal(dtype_of_name("?"), 0);
 	assert_string_equal(role_name(CKPT_COUNTER), "counter");
 	assert_string_equal(role_name(CKPT_COUNTER + 1), "?");
+	assert_string_equal(media_name(0), "raw");
+	assert_string_equal(media_name(CKPT_JSON >> 8), "json");
+	assert_string_equal(media_name(CKPT_TEXT >> 8), "text");
+	assert_string_equal(media_name(CKPT_PICKLE >> 8), "pickle");
+	assert_string_equal(media_name(CKPT_TORCH >> 8), "torch");
+	assert_string_equal(media_name(CKPT_NPY >> 8), "npy");
+	assert_string_equal(media_name(6), "?");
 	assert_string_equal(class_name(CKPT_SINK), "sink");
 	assert_string_equal(class_name(CKPT_SINK + 1), "?");
 }

@@ -10,6 +10,7 @@
 #include "ckpt/client/handle.h"
 #include "tests/lib/unit.h"
 #include "tests/lib/row.h"
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -227,6 +228,14 @@ TEST(every_pointer_may_be_null_and_nothing_crashes)
 		}
 	/* Inside of structures and arrays. */
 	{
+		static const int no_how[] = { 2,
+					      0x80,
+					      6 << 8,
+					      0x100000,
+					      INT_MIN,
+					      -1,
+					      CKPT_JSON | CKPT_NPY | CKPT_TEXT,
+					      CKPT_PER_RANK | 4 };
 		struct ckpt_tensor t = tensor;
 		struct ckpt_mark m = mark;
 		struct ckpt_note note = { NULL, 1 };
@@ -238,6 +247,10 @@ TEST(every_pointer_may_be_null_and_nothing_crashes)
 		t = tensor;
 		t.component = NULL;
 		assert_int_equal(ckpt_tensor_add(K.c, &t, NULL, NULL), -EINVAL);
+		for (size_t i = 0; i < ARRAY_LEN(no_how); i++)
+			assert_int_equal(ckpt_blob_add(K.c, "a new blob", no_how[i], memory,
+						       &length, 8, NULL),
+					 -EOPNOTSUPP);
 		t = tensor;
 		t.dtype = CKPT_F4;
 		t.ndim = 0;

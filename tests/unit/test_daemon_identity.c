@@ -151,7 +151,6 @@ TEST(latest_stops_at_a_step_that_a_newer_version_wrote)
 	assert_int_equal(restore("run", 12), 0);
 }
 
-/* Of the real ones the shapes are others: it is not looked at. */
 TEST(steps_of_an_older_version_are_refused_and_set_aside_by_who_begins_anew)
 {
 	assert_true(mkdir(H.store, 0700) == 0 || errno == EEXIST);
@@ -168,6 +167,10 @@ TEST(steps_of_an_older_version_are_refused_and_set_aside_by_who_begins_anew)
 	assert_int_equal(host_count(&H, "demo", STORE_SET_ASIDE), 3);
 	assert_int_equal(host_count(&H, "demo", STORE_COMMITTED), 1);
 	assert_int_equal(restored("demo", CKPT_LATEST), 8);
+	/* Each attach that found them has said so. */
+	assert_int_equal(
+		said_times(&daemon_said, "job demo: step-000000000030 has format 0.0 of ckptd 0.1"),
+		4);
 }
 
 /* At the n-th time that the daemon opens this directory two change places. */

@@ -673,6 +673,15 @@ static void fingerprint_script(struct rank *k)
 	MUST(ckpt_fingerprint(k->c, 99, &(uint64_t){ 0 }) == -EINVAL);
 }
 
+/* A blob is stored with what its bytes were declared to be. */
+static void media_is(const struct checkpoint *c, const char *name, uint32_t rank, uint32_t how)
+{
+	uint32_t id = table_find(&c->table, "blob", name, rank);
+
+	assert_int_not_equal(id, TABLE_NONE);
+	assert_int_equal(c->table.tensor[id].media << 8, how);
+}
+
 TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 {
 	static const char *const meshes[] = { "fsdp=3", "dp=2,fsdp=2", "fsdp=2,tp=2", "dp=3" };
@@ -697,6 +706,9 @@ TEST(fingerprints_of_the_ranks_add_up_to_the_stored_ones)
 				first[i] = c->table.tensor[id].fp;
 			assert_int_equal(first[i], c->table.tensor[id].fp); /* whatever the mesh */
 		}
+		media_is(c, "cursor", TABLE_NONE, CKPT_TEXT);
+		media_is(c, "rng", 0, CKPT_PICKLE);
+		media_is(c, "rng", 1, CKPT_PICKLE);
 		checkpoint_free(c);
 	}
 }

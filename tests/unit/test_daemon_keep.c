@@ -129,7 +129,7 @@ static int setup(void **state)
 	disk.ops.stat = io_ops_posix.stat;
 	disk.ops.path = io_ops_posix.path;
 	disk.ops.find = io_ops_posix.find;
-	disk.ops.size_at = io_ops_posix.size_at;
+	disk.ops.stat_at = io_ops_posix.stat_at;
 	atomic_store(&disk.free_bytes, ROOMY);
 	P = plan("job", "fsdp=1");
 	return 0;

@@ -151,6 +151,8 @@ TEST(a_layout_that_breaks_a_rule_is_refused)
 		      { .how = CKPT_PARTIAL, .mesh_dim = 1, .reduce = CKPT_MIN } },
 		    2, 0, 2, -EINVAL, "a pending min"),
 		{ { { 0 } }, 0, 3, 2, -EOPNOTSUPP, "mode 3" },
+		{ { { 0 } }, 0, 5, 2, -EOPNOTSUPP, "mode 5" },
+		{ { { .how = 4 } }, 1, CKPT_BOXES, 2, -EINVAL, "nplace must be 0" },
 		ROW({ { .how = CKPT_SHARD, .split_factor = 2 } }, 1, CKPT_FLAT, 2, -EINVAL,
 		    "nothing is strided"),
 		{ { { .how = CKPT_SHARD, .mesh_dim = 2 } }, 1, 0, 2, -EINVAL, "mesh dimension 2" },
@@ -184,6 +186,17 @@ TEST(a_layout_that_breaks_a_rule_is_refused)
 	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
 	l.mode = CKPT_UNFLATTEN_PAD;
 	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
+	l.mode = CKPT_BOXES; /* of which nobody can ask for the share */
+	l.nplace = 0;
+	assert_int_equal(layout_check(&m, &l, 2, NULL), 0);
+
+	struct arena a = { 0 };
+	struct indexset share;
+
+	assert_int_equal(layout_share(&m, &l, 1, (const uint64_t[]){ 8 },
+				      (const uint32_t[]){ 0, 0 }, &a, &share),
+			 -EINVAL);
+	arena_free(&a);
 }
 
 TEST(a_pending_reduction_is_a_layout_but_is_saved_with_consent_only)

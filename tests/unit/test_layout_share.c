@@ -281,6 +281,62 @@ TEST(the_size_where_replicas_begin_to_share_the_work_is_exact)
 	assert_int_equal(x.numel + y.numel, 1);
 }
 
+/* As if the box were a tensor that nothing cuts; but for the hash, which has its place in the tensor. */
+TEST(each_element_of_a_box_has_one_owner_among_the_ranks_that_hold_it)
+{
+	static const char *const name[] = { "dp", "tp" };
+	static const uint32_t dim[] = { 3, 2 }, rank[] = { 4, 0, 9, 7, 5, 2 };
+	static const struct mesh m = { 2, name, dim, 6, rank };
+	static const uint64_t shape[] = { 5000, 900 };
+	static const struct {
+		uint64_t start[2], extent[2];
+		uint32_t owners;
+	} box[] = {
+		{ { 0, 0 }, { 5000, 900 }, 6 }, { { 17, 3 }, { 4000, 800 }, 6 },
+		{ { 4999, 899 }, { 1, 1 }, 1 }, { { 20, 0 }, { 100, 900 }, 1 },
+		{ { 2, 100 }, { 5, 700 }, 1 },	{ { 1, 1 }, { 2000, 786 }, 1 },
+		{ { 1, 1 }, { 2000, 787 }, 6 }, /* from 6 MiB on they share it */
+	};
+
+	for (uint32_t i = 0; i < ARRAY_LEN(box); i++) {
+		struct arena a = { 0 };
+		struct indexset all, mine[6], both;
+		uint64_t numel = 0;
+		uint32_t owners = 0;
+
+		assert_int_equal(indexset_box(2, box[i].start, box[i].extent, &a, &all), 0);
+		for (uint32_t r = 0; r < 6; r++) {
+			const uint32_t at[] = { r / 2, r % 2 };
+
+			assert_int_equal(
+				layout_owned_box(&m, &all, shape, at, 4, "c", "n", &a, &mine[r]),
+				0);
+			numel += mine[r].numel;
+			owners += mine[r].numel > 0;
+			assert_int_equal(indexset_intersect(&mine[r], &all, &a, &both), 0);
+			assert_int_equal(both.numel, mine[r].numel);
+			for (uint32_t k = 0; k < r; k++) {
+				assert_int_equal(indexset_intersect(&mine[r], &mine[k], &a, &both),
+						 0);
+				assert_int_equal(both.numel, 0);
+			}
+			if (i ==
+			    0) { /* all of the tensor is the share of a layout that cuts nothing */
+				const struct layout whole = { 0 };
+				struct indexset same;
+
+				assert_int_equal(layout_owned(&m, &whole, 2, shape, at, 4, "c", "n",
+							      &a, &same),
+						 0);
+				assert_true(indexset_equal(&same, &mine[r]));
+			}
+		}
+		assert_int_equal(numel, all.numel);
+		assert_int_equal(owners, box[i].owners);
+		arena_free(&a);
+	}
+}
+
 TEST(a_shape_above_the_limit_is_refused)
 {
 	const struct mesh m = { .nrank = 1, .rank = (uint32_t[]){ 0 } };

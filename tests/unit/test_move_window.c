@@ -461,7 +461,7 @@ static int without_threads(void *arg)
 		return 4;
 	r->s.windows = 0;
 	r->s.fail_at = 0;
-	((struct chunk *)(uintptr_t)r->c->file[0].chunk)->stored_crc ^= 1;
+	((struct chunk *)(uintptr_t)r->c->file[0].chunk)->raw_hash.b[0] ^= 1;
 	if (move_windows(&r->f, &r->dst, LEAST, 0, take, &r->s, tick, &r->s, &err) != -EBADMSG)
 		return 5;
 	return 0;

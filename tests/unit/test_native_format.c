@@ -7,6 +7,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
+#include "tests/lib/handmade.h"
 #include "ckpt/base/dtype.h"
 #include "tests/lib/unit.h"
 #include <ctype.h>
@@ -325,96 +326,127 @@ static void dump_file(struct text *t, const uint8_t *b, uint64_t len)
 	dump(t, b, len - CONTAINER_BLOCK, len);
 }
 
-static void tiny_declaration(struct table *t)
+/* What a piece of the example holds: 1 to 6, these rounded, what is constant, the blob. */
+static const void *tiny_bytes(const struct table_tensor *x)
 {
-	struct ckpt_placement s0 = { .how = CKPT_SHARD, .split_factor = 1 };
-	struct layout l = { .nplace = 1, .place = &s0 };
-	struct table_place place = { .name = "memory of rank 0", .bytes = 4096 };
-	uint64_t zero[2] = { 0, 0 }, shape[2] = { 3, 2 }, three = 3;
-	struct table_tensor w =
-		ROW(.component = "model", .name = "w", .dtype = CKPT_F32, .role = CKPT_PARAM,
-		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
-	struct table_tensor rng =
-		ROW(.component = "blob", .name = "rng", .dtype = CKPT_U8, .cls = CKPT_VOLATILE,
-		    .flags = TENSOR_BLOB, .layout = TABLE_NONE, .ndim = 1, .shape = &three);
-	struct table_piece p = { .tensor = 0 }, q = { .tensor = 1, .off = 64 };
-	struct arena a = { 0 };
-	struct mesh m;
+	static const float w[6] = { 1, 2, 3, 4, 5, 6 }, scale[2] = { 0.5, 2 };
+	static const uint16_t rounded[6] = { 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0 };
 
-	*t = (struct table){ 0 };
-	assert_int_equal(mesh_parse("fsdp=1", &a, &m, NULL), 0);
-	assert_int_equal(table_add_place(t, &place, NULL, NULL), 0);
-	assert_int_equal(table_add_mesh(t, &m, NULL, NULL), 0);
-	assert_int_equal(table_add_layout(t, &l, NULL, NULL), 0);
-	assert_int_equal(table_add_tensor(t, &w, NULL, NULL), 0);
-	assert_int_equal(table_add_tensor(t, &rng, NULL, NULL), 0);
-	assert_int_equal(indexset_box(2, zero, shape, &a, &p.set), 0);
-	assert_int_equal(indexset_box(1, zero, &three, &a, &q.set), 0);
-	assert_int_equal(table_add_piece(t, &p, NULL), 0);
-	assert_int_equal(table_add_piece(t, &q, NULL), 0);
-	assert_int_equal(table_seal(t, NULL), 0);
-	arena_free(&a);
+	if (x->flags & TENSOR_BLOB)
+		return "abc";
+	if (x->cls == CKPT_DERIVED)
+		return rounded;
+	return x->cls == CKPT_CONST ? scale : w;
 }
 
-/* The checkpoint of the example, in memory. */
-static void tiny_checkpoint(struct memdir *d)
+/* The file of a part, as docs/FORMAT.md says that this version writes it. */
+static void tiny_part(struct memdir *d, struct native_info *info, const struct native_role *role,
+		      const char *name, struct table *t, struct native_part *ret)
 {
-	static const float values[6] = { 1, 2, 3, 4, 5, 6 };
-	struct native_info info = ROW(.job = "tiny", .step = 3, .generation = 1,
-				      .wall_ns = UINT64_C(1700000000000000000), .world = 1);
-	struct native_part part = { .name = "w0000-00000001-000.part" };
-	struct ckpt_note note = { "loss", 0.5 };
-	struct native_lineage line = {
-		.seq = 1, .parent_step = UINT64_MAX, .tool = "example", .note = &note, .nnote = 1
-	};
-	struct table decl, t;
 	uint64_t n, data_end, len;
 	struct chunk *chunk;
 	struct ck_head head;
-	uint8_t *raw, *file, id[16];
-	void *tail, *manifest;
+	uint8_t *raw, *file;
+	void *tail;
 
-	for (uint8_t i = 0; i < 16; i++)
-		info.uuid[i] = (uint8_t)(0xa0 + i);
-	tiny_declaration(&decl);
-	assert_int_equal(native_part_table(&decl, 0, &t, NULL, NULL), 0);
-	raw = calloc(1, t.place[0].bytes);
+	t->place[0].bytes = 0;
+	for (uint32_t i = 0; i < t->npiece; i++)
+		t->place[0].bytes = MAX(t->place[0].bytes, t->piece[i].off + t->piece[i].len);
+	assert_int_equal(table_seal(t, NULL), 0);
+	info->role = role;
+	raw = calloc(1, t->place[0].bytes);
 	assert_non_null(raw);
-	for (uint32_t i = 0; i < t.npiece; i++) {
-		struct table_piece *p = &t.piece[i];
+	for (uint32_t i = 0; i < t->npiece; i++) {
+		struct table_piece *p = &t->piece[i];
+		const void *bytes = tiny_bytes(&t->tensor[p->tensor]);
 
-		memcpy(raw + p->off, i == 0 ? (const void *)values : "abc", p->len);
-		p->fp = memdir_fingerprint(&t, p, raw + p->off);
+		if (!(p->flags & PIECE_DERIVED))
+			memcpy(raw + p->off, bytes, p->len);
+		p->fp = memdir_fingerprint(t, p, bytes);
+		p->fp_known = true;
 	}
-	assert_int_equal(native_part_chunks(&t, &chunk, &n, &data_end, NULL), 0);
-	native_part_head(&info, 0, &head);
+	assert_int_equal(native_part_chunks(t, &chunk, &n, &data_end, NULL), 0);
+	native_part_head(info, 0, &head);
 	file = calloc(1, data_end);
 	assert_non_null(file);
 	memcpy(file, &head, sizeof head);
 	for (uint64_t i = 0; i < n; i++) {
 		const uint8_t *at = raw + (i << NATIVE_CHUNK_LOG2);
 
+		if (!chunk[i].raw_len)
+			continue;
 		chunk[i].raw_hash = hash128(at, chunk[i].raw_len);
 		memcpy(file + chunk[i].off, at, chunk[i].raw_len);
 	}
-	assert_ok(
-		native_part_tail(&info, 0, &t, chunk, n, data_end, &tail, &len, &part.root, NULL));
+	*ret = (struct native_part)ROW(.kind = role->kind, .step = info->step,
+				       .generation = info->generation,
+				       .raw_bytes = t->place[0].bytes, .table = t);
+	snprintf(ret->name, sizeof ret->name, "%s", name);
+	native_part_uuid(info, 0, ret->uuid);
+	assert_ok(native_part_tail(info, 0, t, chunk, n, data_end, &tail, &len, &ret->root, NULL));
 	file = realloc(file, data_end + len);
 	assert_non_null(file);
 	memcpy(file + data_end, tail, len);
-	part.file_bytes = data_end + len;
-	part.raw_bytes = t.place[0].bytes;
-	part.table = &t;
-	memdir_add(d, part.name, file, part.file_bytes);
-	assert_int_equal(native_manifest(&info, &part, 1, &line, &manifest, &len, id, NULL), 0);
-	memdir_add(d, NATIVE_MANIFEST, manifest, len);
-	free(manifest);
+	ret->file_bytes = data_end + len;
+	memdir_add(d, name, file, ret->file_bytes);
+	info->role = NULL;
 	free(tail);
 	free(file);
 	free(raw);
 	free(chunk);
+}
+
+/* The checkpoint of the example, in memory. */
+static void tiny_checkpoint(struct memdir *d)
+{
+	static const uint64_t origin[2], w_box[2] = { 3, 2 }, two = 2, three = 3;
+	static const struct handmade_tensor constant =
+		ROW(.component = "model", .name = "scale", .dtype = CKPT_F32, .role = CKPT_BUFFER,
+		    .cls = CKPT_CONST, .ndim = 1, .shape = { 2 });
+	struct native_info info = ROW(.job = "tiny", .step = 3, .generation = 1,
+				      .wall_ns = UINT64_C(1700000000000000000), .world = 1);
+	struct native_part part[2];
+	struct native_role main_role = { .nsource = 1, .source = &part[1] },
+			   const_role = { .kind = PART_CONST };
+	struct ckpt_note note = { "loss", 0.5 };
+	struct checkpoint_attr attr = { "git", "cafe" };
+	struct native_lineage line = ROW(.seq = 1, .parent_step = UINT64_MAX, .tool = "example",
+					 .note = &note, .nnote = 1, .attr = &attr, .nattr = 1);
+	struct table t, k;
+	uint8_t id[16];
+	void *manifest;
+	uint64_t len;
+
+	for (uint8_t i = 0; i < 16; i++)
+		info.uuid[i] = (uint8_t)(0xa0 + i);
+	handmade_table(&k, "fsdp=1");
+	(void)handmade_layout(&k, "Shard(0)@fsdp");
+	handmade_piece(&k, 0, handmade_tensor(&k, &constant), 0, 0, origin, &two);
+	tiny_part(d, &info, &const_role, "w0000-00000001-000.part", &k, &part[1]);
+	handmade_table(&t, "fsdp=1");
+	(void)handmade_layout(&t, "Shard(0)@fsdp");
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
+				       .component = "model", .name = "w", .dtype = CKPT_F32,
+				       .role = CKPT_PARAM, .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
+				       .component = "model", .name = "w16", .of = "model/w",
+				       .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
+				       .ndim = 2, .shape = { 3, 2 }));
+	(void)handmade_tensor(&t, &constant);
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
+				       .component = "blob", .name = "rng", .dtype = CKPT_U8,
+				       .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
+				       .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE, .rank_ = 1,
+				       .ndim = 1, .shape = { 3 }));
+	handmade_piece(&t, 0, 0, 0, 0, origin, w_box);
+	handmade_piece(&t, 0, 3, 1 << 20, 0, origin, &three);
+	handmade_piece(&t, 0, 1, 2 << 20, PIECE_DERIVED, origin, w_box);
+	tiny_part(d, &info, &main_role, "w0000-00000001-001.part", &t, &part[0]);
+	assert_int_equal(native_manifest(&info, part, 2, &line, &manifest, &len, id, NULL), 0);
+	memdir_add(d, NATIVE_MANIFEST, manifest, len);
+	free(manifest);
 	table_free(&t);
-	table_free(&decl);
+	table_free(&k);
 }
 
 /* What stands between "<!-- mark -->\n```\n" and "```". */
@@ -459,8 +491,8 @@ TEST(the_worked_example_is_what_is_written)
 	assert_int_equal(format_native.open(&dir, &c, NULL, NULL, &err), 0);
 	checkpoint_free(c);
 	for (uint32_t i = 0; i < d.n; i++) {
-		const char *mark =
-			strcmp(d.file[i].name, NATIVE_MANIFEST) ? "part" : NATIVE_MANIFEST;
+		static const char *const marks[] = { "const part", "main part", NATIVE_MANIFEST };
+		const char *mark = marks[i];
 		size_t len;
 		char *at;
 

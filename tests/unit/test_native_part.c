@@ -105,6 +105,54 @@ static void check_raw_space(const struct table *t, uint32_t rank)
 	free(chunk);
 }
 
+static const struct table_piece *piece_of(const struct table *t, const struct table_tensor *x)
+{
+	uint32_t i = table_find(t, x->component, x->name, x->rank);
+
+	return i == TABLE_NONE || t->first[i] == t->first[i + 1] ? NULL : &t->piece[t->first[i]];
+}
+
+TEST(a_const_part_has_the_const_tensors_of_a_rank_and_the_main_one_all_others)
+{
+	uint32_t nconst = 0, lists = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
+		for (uint32_t r = 0; r < world_of(meshes[i]); r++) {
+			struct table t[3];
+			struct sample s;
+
+			assert_int_equal(sample_make(meshes[i], r, 1, 3, &s), 0);
+			for (uint32_t k = 0; k < 3; k++)
+				assert_int_equal(
+					native_part_table_of(&s.decl, r, k, &t[k], NULL, NULL), 0);
+			check_raw_space(&t[NATIVE_MAIN], r);
+			check_raw_space(&t[NATIVE_CONST], r);
+			/* The main one lists them all, the const one what it has pieces of. */
+			assert_int_equal(t[NATIVE_MAIN].ntensor, t[NATIVE_WHOLE].ntensor);
+			assert_int_equal(t[NATIVE_CONST].ntensor, t[NATIVE_CONST].npiece);
+			assert_int_equal(t[NATIVE_MAIN].npiece + t[NATIVE_CONST].npiece,
+					 t[NATIVE_WHOLE].npiece);
+			for (uint32_t k = 0; k < t[NATIVE_WHOLE].ntensor; k++) {
+				const struct table_tensor *x = &t[NATIVE_WHOLE].tensor[k];
+				const struct table_piece *p = piece_of(&t[NATIVE_WHOLE], x), *q,
+							 *other;
+				bool constant = x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
+
+				q = piece_of(&t[constant ? NATIVE_CONST : NATIVE_MAIN], x);
+				other = piece_of(&t[constant ? NATIVE_MAIN : NATIVE_CONST], x);
+				assert_true(!p == !q && !other);
+				assert_true(!p || indexset_equal(&p->set, &q->set));
+				nconst += p && constant;
+			}
+			lists += t[NATIVE_CONST].ntensor > 0;
+			for (uint32_t k = 0; k < 3; k++)
+				table_free(&t[k]);
+			sample_free(&s);
+		}
+	}
+	assert_true(nconst > 0 && lists > 0);
+}
+
 TEST(the_raw_space_keeps_its_rules_and_is_the_same_every_time)
 {
 	for (size_t i = 0; i < ARRAY_LEN(meshes); i++) {
@@ -290,6 +338,84 @@ TEST(blobs_of_ranks_that_are_no_more_have_an_owner_each)
 		table_free(&t);
 	}
 	arena_free(&a);
+}
+
+/* A tensor of 6 x 4 in three boxes that lie in memory in another order, on a mesh or alone. */
+static void add_boxes(struct table *t, const char *name, uint32_t layout, bool backwards)
+{
+	static const uint64_t shape[] = { 6, 4 }, start[][2] = { { 0, 0 }, { 2, 0 }, { 2, 2 } },
+			      extent[][2] = { { 2, 4 }, { 4, 2 }, { 4, 2 } };
+	struct table_tensor x =
+		ROW(.component = "m", .name = name, .of = "", .dtype = CKPT_F32, .layout = layout,
+		    .rank = TABLE_NONE, .ndim = 2, .shape = shape);
+	struct arena a = { 0 };
+	uint32_t id;
+
+	assert_int_equal(table_add_tensor(t, &x, &id, NULL), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		uint32_t k = backwards ? 2 - i : i;
+		struct table_piece p = { .tensor = id, .rank = 5, .off = 64 * (uint64_t)i };
+
+		assert_int_equal(indexset_box(2, start[k], extent[k], &a, &p.set), 0);
+		assert_int_equal(table_add_piece(t, &p, NULL), 0);
+	}
+	arena_free(&a);
+}
+
+TEST(boxes_are_pieces_each_in_the_order_of_their_elements_and_without_a_layout)
+{
+	static const char *const name[] = { "dp" };
+	static const uint32_t five[] = { 5 }, both[] = { 3, 5 }, one = 1, two = 2;
+	const struct mesh mesh[] = { { 1, name, &two, 2, both }, { 1, name, &one, 1, five } };
+	struct table part[2];
+
+	for (uint32_t backwards = 0; backwards < 2; backwards++) {
+		struct table_place place = { .name = "memory", .bytes = 4096 };
+		struct layout shared = { .mesh = 0, .mode = CKPT_BOXES },
+			      mine = { .mesh = 1, .mode = CKPT_BOXES }, other = { .mesh = 0 };
+		uint32_t id[3];
+		struct ckpt_err err;
+		struct table t = { 0 };
+
+		assert_int_equal(table_add_place(&t, &place, NULL, NULL), 0);
+		for (uint32_t i = 0; i < 2; i++)
+			assert_int_equal(table_add_mesh(&t, &mesh[i], NULL, NULL), 0);
+		assert_int_equal(table_add_layout(&t, &shared, &id[0], NULL), 0);
+		assert_int_equal(table_add_layout(&t, &mine, &id[1], NULL), 0);
+		assert_int_equal(table_add_layout(&t, &other, &id[2], NULL), 0);
+		add_boxes(&t, "alone", TABLE_NONE, backwards);
+		add_boxes(&t, "mine", id[1], backwards);
+		add_boxes(&t, "both", id[0], backwards);
+		assert_int_equal(table_seal(&t, NULL), 0);
+		assert_ok_err(native_part_table(&t, 5, &part[backwards], NULL, &err), &err);
+		assert_int_equal(part[backwards].nmesh, 1); /* that of the layout which is one */
+		assert_int_equal(part[backwards].mesh[0].nrank, 2);
+		assert_int_equal(part[backwards].nlayout, 1);
+		/* What the daemon makes of the declaration itself. */
+		assert_int_equal(table_boxes_forget(&t), 0);
+		assert_int_equal(t.nmesh, 1);
+		assert_int_equal(t.nlayout, 1);
+		for (uint32_t i = 0; i < t.ntensor; i++) {
+			assert_int_equal(t.tensor[i].layout, TABLE_NONE);
+			assert_int_equal(part[backwards].tensor[i].layout, TABLE_NONE);
+		}
+		table_free(&t);
+	}
+	assert_int_equal(part[0].npiece, part[1].npiece);
+	assert_in_range(part[0].npiece, 7, 8); /* of the shared ones rank 3 has some */
+	for (uint32_t i = 0; i < part[0].npiece; i++) {
+		const struct table_piece *p = &part[0].piece[i], *q = &part[1].piece[i];
+
+		assert_int_equal(p->tensor, q->tensor);
+		assert_int_equal(p->off, q->off);
+		assert_true(indexset_equal(&p->set, &q->set));
+		if (i && p[-1].tensor == p->tensor)
+			assert_true(p->off >= p[-1].off + p[-1].len);
+	}
+	assert_int_equal(part[0].piece[0].set.dim[0].run[0].start, 0);
+	assert_int_equal(part[0].piece[2].set.dim[1].run[0].start, 2);
+	table_free(&part[0]);
+	table_free(&part[1]);
 }
 
 /* One tensor after the other of so many bytes, in the memory of rank 0 of one. */

@@ -122,7 +122,7 @@ TEST(what_is_no_part_and_no_manifest_is_ignored)
 		assert_int_equal(rebuild(&err), 0);
 	}
 	part(1)->folder = true;
-	refused(-EBADMSG, W1, "is not a regular file");
+	refused(-EUCLEAN, W1, "is not a regular file");
 	/* One more than there were. */
 	(void)memdir_add(&bad, "w0002-00000005-000.part", part(1)->bytes, part(1)->len);
 	refused(-EPROTO, "", "3 parts, and 2 ranks");

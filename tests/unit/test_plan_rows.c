@@ -165,7 +165,9 @@ static void table_fill(struct scene *k, struct table *t, const struct set *s, ui
 				 0);
 	for (uint32_t i = 0; i < n; i++) {
 		int64_t stride[4];
-		struct table_piece p = { .place = naive_below(2), .set = s[i].set, .fp = i, .fp_known = true };
+		struct table_piece p = {
+			.place = naive_below(2), .set = s[i].set, .fp = i, .fp_known = true
+		};
 
 		p.stride = strides_random(&s[i], k->ndim, stride);
 		p.off = end[p.place] + naive_below(50);

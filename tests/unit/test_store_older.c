@@ -42,7 +42,7 @@ TEST(what_an_older_version_wrote_stands_where_its_number_puts_it)
 	uint32_t n;
 
 	assert_listed("o30-0 o20-0 o10-0");
-	assert_int_equal(store_scan_parts(s, true, &st, &n, &err), 0);
+	assert_int_equal(store_scan_parts(s, true, NULL, &st, &n, &err), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		assert_string_equal(st[i].why, "format 0.0 of ckptd 0.1; this program reads 0.2");
 		assert_true(st[i].older && st[i].code == -EPROTONOSUPPORT && st[i].bytes > 100000);

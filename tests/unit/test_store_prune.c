@@ -223,7 +223,8 @@ TEST(what_verification_finds_damaged_is_quarantined_and_the_next_is_asked)
 		assert_int_equal(pruned.removed, 3);
 		assert_int_equal(pruned.newest, 40);
 		assert_int_equal(nverified, 2);
-		assert_listed("q50 40");
+		/* Only a sum that is wrong is told to everybody who comes later. */
+		assert_listed(damage[i] == -EBADMSG ? "q50 40" : "50 40");
 		AFRESH();
 	}
 }

@@ -129,10 +129,16 @@ static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table
 	struct native_info info = {
 		.job = CRASH_JOB, .step = number, .generation = s->generation, .world = 2
 	};
-	struct native_part part[] = {
-		{ .name = "w0000-00000000-000.part", .rank = 0, .table = t },
-		{ .name = "w0001-00000000-001.part", .rank = 1, .table = t }
-	};
+	struct native_part part[] = { { .name = "w0000-00000000-000.part",
+					.rank = 0,
+					.step = number,
+					.generation = s->generation,
+					.table = t },
+				      { .name = "w0001-00000000-001.part",
+					.rank = 1,
+					.step = number,
+					.generation = s->generation,
+					.table = t } };
 	struct native_lineage line = {
 		.seq = seq, .parent_step = UINT64_MAX, .tool = "test", .nnote = nnote, .note = note
 	};
@@ -141,6 +147,8 @@ static void save_as(uint64_t number, uint64_t seq, uint64_t rewind, struct table
 	uint64_t len;
 	uint8_t id[16];
 
+	for (uint32_t i = 0; i < 2; i++)
+		native_part_uuid(&info, i, part[i].uuid);
 	if (table_seal(t, &err) || native_manifest(&info, part, 2, &line, &bytes, &len, id, &err) ||
 	    store_begin(s, number, &x, &err) || store_commit(x, bytes, len, rewind, &err))
 		fail_msg("%s", err.msg);

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
+#include "ckpt/base/dtype.h"
 #include "tests/lib/unit.h"
 
 static uint64_t seed;
@@ -104,7 +105,7 @@ TEST(a_malformed_tensor_is_refused_by_name)
 	uint64_t shape[CKPT_DIMS_MAX + 1], huge[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 };
 	const uint64_t many[2] = { UINT64_C(1) << 40, UINT64_C(1) << 22 },
 		       none[2] = { 0, UINT64_C(1) << 62 };
-	struct table_tensor bad[14];
+	struct table_tensor bad[16];
 	cleanup_table struct table t = { 0 };
 	struct ckpt_err err;
 
@@ -112,7 +113,7 @@ TEST(a_malformed_tensor_is_refused_by_name)
 		shape[i] = 1;
 	memset(longest, 'x', sizeof longest - 1);
 	longest[sizeof longest - 1] = 0;
-	for (int i = 0; i < 14; i++)
+	for (int i = 0; i < 16; i++)
 		bad[i] = tensor("w", 2, shape);
 	bad[0].dtype = 0;
 	bad[1].dtype = 99;
@@ -132,7 +133,13 @@ TEST(a_malformed_tensor_is_refused_by_name)
 	bad[12].shape = many;
 	bad[13].dtype = CKPT_F4;
 	bad[13].shape = none;
-	for (int i = 0; i < 14; i++) {
+	bad[14].media = CKPT_MEDIA_TEXT;
+	bad[15] = tensor("w", 1, shape);
+	bad[15].dtype = CKPT_U8;
+	bad[15].flags = TENSOR_BLOB;
+	bad[15].layout = TABLE_NONE;
+	bad[15].media = CKPT_MEDIA_NPY + 1;
+	for (int i = 0; i < 16; i++) {
 		int want = i == 9			   ? -ENAMETOOLONG
 			   : i == 10 || i == 12 || i == 13 ? -EOVERFLOW
 							   : -EINVAL;
@@ -338,6 +345,21 @@ TEST(every_difference_of_two_declarations_is_told)
 	assert_non_null(strstr(l.text, "model/w: of '' on rank 0, of 'v' on rank 1"));
 	assert_non_null(strstr(
 		l.text, "model/w: layout boxes on rank 0, Shard(0)@fsdp (mesh fsdp=2) on rank 1"));
+	/* What a blob's bytes are, too. */
+	p = tensor("b", 1, a);
+	p.dtype = CKPT_U8;
+	p.flags = TENSOR_BLOB;
+	p.layout = TABLE_NONE;
+	p.media = CKPT_MEDIA_JSON;
+	q = p;
+	q.media = CKPT_RAW;
+	assert_int_equal(table_add_tensor(&x, &p, NULL, NULL), 0);
+	assert_int_equal(table_add_tensor(&y, &q, NULL, NULL), 0);
+	table_tensor_compare(&x, 1, "rank 0", &x, 1, "rank 0", &l);
+	assert_int_equal(l.n, 6);
+	table_tensor_compare(&x, 1, "rank 0", &y, 1, "rank 1", &l);
+	assert_int_equal(l.n, 7);
+	assert_non_null(strstr(l.text, "model/b: content json on rank 0, raw on rank 1"));
 }
 
 TEST(uniting_the_tables_of_all_ranks_keeps_every_piece_and_finds_every_contradiction)

@@ -568,7 +568,8 @@ TEST(every_malformed_field_is_refused_with_its_record_and_reason)
 	REFUSED(tensor->layout, le32_of(999), "layout 999");
 	REFUSED(tensor->shape_at, le32_of(UINT32_MAX), "outside SHAPES");
 	REFUSED(tensor->avg, le32_of(0), "average");
-	NEWER(tensor->zero[0], 1, "must be zero");
+	for (int i = 0; i < 3; i++)
+		NEWER(tensor->zero[i], 1, "must be zero");
 	NEWER(tensor->dtype, le16_of(77), "dtype 77");
 	REFUSED(tensor->elem_bits, le16_of(32), "elements of 32 bits");
 	REFUSED(tensor->ndim, 17, "17 dimensions");
@@ -636,4 +637,26 @@ TEST(a_mesh_of_a_few_bytes_cannot_ask_for_much_memory)
 	}
 	assert_int_equal(table_decode(s, ARRAY_LEN(s), NULL, 0, &u, &err), -EPROTO);
 	assert_non_null(strstr(err.msg, "mesh 16: more than 16777216 ranks"));
+}
+
+/* A declaration has places; of a file they are said by who reads it. */
+TEST(boxes_are_a_layout_in_declarations_and_in_no_file)
+{
+	struct ckpt_err err = { 0 };
+	struct table t;
+	struct one o;
+
+	one_make(&o);
+	struct ck_layout *layout = o.bytes[CK_LAYOUTS];
+
+	layout[0].mode = le32_of(CKPT_BOXES);
+	assert_int_equal(table_decode(o.s, o.n, NULL, 0, &t, &err), -EPROTO);
+	assert_non_null(strstr(err.msg, "nplace must be 0"));
+	assert_int_equal(table_decode_tensors(o.s, o.n, &t, &err), -EPROTONOSUPPORT);
+	assert_non_null(strstr(err.msg, "mode 4 is unknown"));
+	assert_int_equal(
+		table_decode(o.s, o.n, &(struct table_place){ "file", 0, 1 << 20 }, 1, &t, &err),
+		-EPROTONOSUPPORT);
+	assert_non_null(strstr(err.msg, "mode 4 is unknown"));
+	one_free(&o);
 }

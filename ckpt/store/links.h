@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * links.h - files with more than one name: a part that several steps share is on the disk once, and its bytes go
+ * with its last name. Called by store_scan_parts, removal, and ckptctl's ls and verify.
+ *
+ * A set has each such file once, by device and inode, found in constant time; files with one name are not in it.
+ * Zero-initialised it is empty. One thread at a time.
+ */
+#ifndef CKPT_STORE_LINKS_H
+#define CKPT_STORE_LINKS_H
+#include "ckpt/io/io.h"
+
+struct link_file {
+	uint64_t dev, ino, bytes;
+	uint32_t nlink; /* names that it had when it was seen first */
+	uint32_t uses;	/* names that were seen and not taken back */
+	bool counted;	/* by links_repeated */
+};
+
+struct links {
+	struct link_file *file; /* [nfile] */
+	uint32_t *slot;		/* [nslot] a hash table: 1 + index of a file; 0: free */
+	uint32_t *use;		/* [nuse] index of a file, in the order in which names were seen */
+	uint32_t nfile, nslot, nuse;
+};
+
+/* A name of this file was seen. 0, also where it has no other name and is not taken note of; -ENOMEM. */
+int links_add(struct links *l, const struct io_stat *st);
+/* The names from the first-th on are taken back. */
+void links_cut(struct links *l, uint32_t first);
+/* Of n names from the first-th on. Bytes of files that were seen under another name too */
+uint64_t links_shared(const struct links *l, uint32_t first, uint32_t n);
+/* ... that have names which were not seen: removing all that were seen would not free them */
+uint64_t links_kept(const struct links *l, uint32_t first, uint32_t n);
+/* ... that an earlier call has counted, or this one: what is too much in a sum of all */
+uint64_t links_repeated(struct links *l, uint32_t first, uint32_t n);
+/* Of all files, each once: as links_kept. */
+uint64_t links_kept_once(const struct links *l);
+void links_free(struct links *l);
+#endif
