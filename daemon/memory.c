@@ -334,6 +334,10 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 		if (d->table.tensor[i].flags & TENSOR_BLOB && d->table.tensor[i].numel < 64)
 			rc = ckpt_error(err, -EPROTO, "rank %u declares a blob without its head",
 					rank);
+	for (uint32_t i = 0; i < d->table.npiece && rc == 0; i++)
+		if (d->table.piece[i].flags)
+			rc = ckpt_error(err, -EPROTO, "rank %u declares a piece without bytes",
+					rank);
 	if (rc == 0)
 		rc = decl_places(d, seg, nseg, err);
 	if (rc == 0)
@@ -360,6 +364,8 @@ int decl_make(const void *bytes, uint64_t len, uint32_t epoch, uint32_t rank,
 	return 0;
 }
 
+/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
+ * it is now (client/declare.c). */
 static uint64_t pieces_end(const struct table *t)
 {
 	uint64_t end = 0;
@@ -369,8 +375,6 @@ static uint64_t pieces_end(const struct table *t)
 	return end;
 }
 
-/* A by-value blob is declared as its cap and 64 bytes in front, the first 8 of which say how long
- * it is now (client/declare.c). */
 static int table_now(const struct table *t, const void *raw, struct table *ret,
 		     struct ckpt_err *err)
 {

@@ -8,7 +8,6 @@
 #include "ckpt/base/mutant.h"
 #include "formats/native/native.h"
 #include "formats/native/native_impl.h"
-#include "ckpt/table/operand.h"
 #include <stdio.h>
 
 #define CHUNK_BYTES ((uint64_t)1 << NATIVE_CHUNK_LOG2)
@@ -30,10 +29,17 @@ struct build {
 	struct ckpt_err *err;
 };
 
-/* The order of the raw space: (component, dtype) groups by their first tensor. */
+/* The order of the raw space: (component, dtype) groups by their first tensor, and behind all others
+ * those of class derived. */
 struct order {
 	uint32_t tensor, group;
+	bool derived;
 };
+
+static bool is_derived(const struct table_tensor *x)
+{
+	return x->cls == CKPT_DERIVED;
+}
 
 static int by_group_key(const void *va, const void *vb, void *decl)
 {
@@ -44,6 +50,8 @@ static int by_group_key(const void *va, const void *vb, void *decl)
 
 	if (!r)
 		r = (x->dtype > y->dtype) - (x->dtype < y->dtype);
+	if (!r)
+		r = is_derived(x) - is_derived(y);
 	return r ? r : (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
@@ -51,6 +59,8 @@ static int by_group(const void *va, const void *vb)
 {
 	const struct order *a = va, *b = vb;
 
+	if (a->derived != b->derived)
+		return a->derived ? 1 : -1;
 	if (a->group != b->group)
 		return a->group < b->group ? -1 : 1;
 	return (a->tensor > b->tensor) - (a->tensor < b->tensor);
@@ -67,7 +77,9 @@ static void order_make(const struct table *decl, struct order *order)
 
 		if (i)
 			y = &decl->tensor[order[i - 1].tensor];
-		if (i && x->dtype == y->dtype && !strcmp(x->component, y->component))
+		order[i].derived = is_derived(x);
+		if (i && x->dtype == y->dtype && is_derived(x) == is_derived(y) &&
+		    !strcmp(x->component, y->component))
 			order[i].group = order[i - 1].group;
 		else
 			order[i].group = order[i].tensor;
@@ -127,6 +139,7 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 		  struct indexset *ret_share, struct indexset *ret_owned)
 {
 	const struct table *d = b->decl;
+	const struct table_tensor *as = table_owned_as(d, x);
 	const uint32_t *coord;
 	const struct layout *l;
 	int r;
@@ -143,8 +156,8 @@ static int shares(struct build *b, const struct table_tensor *x, struct arena *a
 	}
 	r = layout_share(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, a, ret_share);
 	if (!r)
-		r = layout_owned(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, x->elem_bytes,
-				 x->component, x->name, a, ret_owned);
+		r = layout_owned(&d->mesh[l->mesh], l, x->ndim, x->shape, coord, as->elem_bytes,
+				 as->component, as->name, a, ret_owned);
 	return r;
 }
 
@@ -154,12 +167,60 @@ static bool is_const(const struct table_tensor *x)
 	return x->cls == CKPT_CONST && !(x->flags & TENSOR_BLOB);
 }
 
-/* Of const ones that the rank owns nothing of, too, until trim. */
-static bool is_listed(const struct build *b, const struct table_tensor *x)
+/* What the rank writes of a box that it holds: numel 0: nothing. */
+static int box_owned(struct build *b, const struct table_tensor *x, const struct indexset *box,
+		     struct arena *a, struct indexset *ret)
 {
-	if (b->share == NATIVE_CONST)
-		return is_const(x);
-	return x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
+	const struct table_tensor *as = table_owned_as(b->decl, x);
+	const struct mesh *m;
+	const uint32_t *coord;
+	int r;
+
+	*ret = *box;
+	if (x->layout == TABLE_NONE)
+		return 0;
+	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
+	coord = coord_of(b, b->decl->layout[x->layout].mesh);
+	if (!coord) {
+		*ret = (struct indexset){ .ndim = x->ndim };
+		return 0;
+	}
+	r = layout_owned_box(m, box, x->shape, coord, as->elem_bytes, as->component, as->name, a,
+			     ret);
+	if (MUTANT(BOXES_WRITTEN_BY_ALL))
+		*ret = *box;
+	return r;
+}
+
+static int owns_some(struct build *b, uint32_t tensor, bool *ret)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+	struct indexset share, owned = { .ndim = 0 };
+	struct arena a = { 0 };
+	int r = 0;
+
+	if (table_is_boxes(b->decl, x))
+		for (uint32_t i = b->decl->first[tensor];
+		     i < b->decl->first[tensor + 1] && !r && !owned.numel; i++)
+			r = box_owned(b, x, &b->decl->piece[i].set, &a, &owned);
+	else
+		r = shares(b, x, &a, &share, &owned);
+	*ret = r == 0 && owned.numel;
+	arena_free(&a);
+	return r == -ENOMEM ? ckpt_error(b->err, r, "out of memory for the raw space of rank %u",
+					 b->rank)
+			    : 0; /* what else is wrong is wrong in the main part, too */
+}
+
+/* A main part lists what its rank declared, any other one what it has pieces of. */
+static int is_listed(struct build *b, uint32_t tensor, bool *ret)
+{
+	const struct table_tensor *x = &b->decl->tensor[tensor];
+
+	*ret = b->share == NATIVE_CONST
+		       ? is_const(x)
+		       : x->cls != CKPT_SINK && (!(x->flags & TENSOR_BLOB) || blob_is_mine(b, x));
+	return *ret && b->share == NATIVE_CONST ? owns_some(b, tensor, ret) : 0;
 }
 
 static int tensors_copy(struct build *b)
@@ -182,13 +243,15 @@ static int tensors_copy(struct build *b)
 	}
 	for (uint32_t i = 0; !r && i < d->ntensor; i++) {
 		struct table_tensor x = d->tensor[i];
+		bool listed;
 
 		b->map[i] = TABLE_NONE;
 		x.fp = 0;
 		x.fp_known = false;
 		if (x.layout != TABLE_NONE)
 			x.layout = b->layout[x.layout];
-		if (is_listed(b, &x))
+		r = is_listed(b, i, &listed);
+		if (!r && listed)
 			r = table_add_tensor(b->t, &x, &b->map[i], b->err);
 	}
 	return r;
@@ -236,22 +299,10 @@ static int by_first(const void *va, const void *vb)
 static int box_place(struct build *b, uint32_t tensor, const struct indexset *box, uint64_t *end)
 {
 	const struct table_tensor *x = &b->decl->tensor[tensor];
-	const struct mesh *m;
-	const uint32_t *coord;
 	struct indexset owned;
 	struct arena a = { 0 };
-	int r;
+	int r = box_owned(b, x, box, &a, &owned);
 
-	if (x->layout == TABLE_NONE)
-		return piece_place(b, tensor, box, end);
-	m = &b->decl->mesh[b->decl->layout[x->layout].mesh];
-	coord = coord_of(b, b->decl->layout[x->layout].mesh);
-	if (!coord)
-		return 0;
-	r = layout_owned_box(m, box, x->shape, coord, x->elem_bytes, x->component, x->name, &a,
-			     &owned);
-	if (MUTANT(BOXES_WRITTEN_BY_ALL))
-		owned = *box;
 	r = r < 0 ? share_fails(b, x, r) : piece_place(b, tensor, &owned, end);
 	arena_free(&a);
 	return r;
@@ -309,41 +360,6 @@ static int tensor_place(struct build *b, uint32_t tensor, uint64_t *end)
 	return r;
 }
 
-/* A part that is not main lists only what it has pieces of. */
-static int trim(struct build *b)
-{
-	const struct table *t = b->t;
-	cleanup_free uint32_t *to = malloc(((size_t)t->ntensor + 1) * sizeof *to);
-	struct table ret = { 0 };
-	int r = to ? 0
-		   : ckpt_error(b->err, -ENOMEM, "out of memory for the raw space of rank %u",
-				b->rank);
-
-	for (uint32_t i = 0; !r && i < t->ntensor; i++)
-		to[i] = TABLE_NONE;
-	for (uint32_t i = 0; !r && i < t->npiece; i++)
-		to[t->piece[i].tensor] = 0;
-	for (uint32_t i = 0; !r && i < t->nmesh; i++)
-		r = table_add_mesh(&ret, &t->mesh[i], NULL, b->err);
-	for (uint32_t i = 0; !r && i < t->nlayout; i++)
-		r = table_add_layout(&ret, &t->layout[i], NULL, b->err);
-	if (!r)
-		r = table_add_place(&ret, &t->place[0], NULL, b->err);
-	for (uint32_t i = 0; !r && i < t->ntensor; i++)
-		if (to[i] != TABLE_NONE)
-			r = table_add_tensor(&ret, &t->tensor[i], &to[i], b->err);
-	for (uint32_t i = 0; !r && i < t->npiece; i++) {
-		struct table_piece p = t->piece[i];
-
-		p.tensor = to[p.tensor];
-		r = table_add_piece(&ret, &p, b->err);
-	}
-	table_free(r ? &ret : b->t);
-	if (!r)
-		*b->t = ret;
-	return r;
-}
-
 static int part_build(struct build *b)
 {
 	cleanup_free struct order *order = calloc((size_t)b->decl->ntensor + 1, sizeof *order);
@@ -362,7 +378,7 @@ static int part_build(struct build *b)
 		r = table_add_place(b->t, &place, NULL, b->err);
 	order_make(b->decl, order);
 	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++)
-		if (b->share != NATIVE_CONST && table_is_boxes(b->decl, &b->decl->tensor[i]))
+		if (table_is_boxes(b->decl, &b->decl->tensor[i]))
 			boxes_check(b, i);
 	for (uint32_t i = 0; !r && i < b->decl->ntensor; i++) {
 		if (i && order[i].group != order[i - 1].group)
@@ -370,8 +386,6 @@ static int part_build(struct build *b)
 		if (b->map[order[i].tensor] != TABLE_NONE)
 			r = tensor_place(b, order[i].tensor, &end);
 	}
-	if (!r && b->share == NATIVE_CONST)
-		r = trim(b);
 	if (r < 0)
 		return r;
 	/* A last group of which nothing is owned may have moved the end. */
@@ -619,27 +633,6 @@ static int by_first_element(const void *va, const void *vb, void *table)
 	return 0;
 }
 
-static bool has_partials(const struct table *t, const struct table_tensor *x)
-{
-	return operand_dims(t, x) != 0;
-}
-
-/* May x be the rounding of its master? The master's number; TABLE_NONE. */
-static uint32_t master_of(const struct table *t, const struct table_tensor *x)
-{
-	uint32_t m = x->cls == CKPT_DERIVED && (x->dtype == CKPT_BF16 || x->dtype == CKPT_F16)
-			     ? table_find_key(t, x->of)
-			     : TABLE_NONE;
-	const struct table_tensor *y = &t->tensor[m == TABLE_NONE ? 0 : m];
-
-	if (m == TABLE_NONE || y->dtype != CKPT_F32 || y->cls == CKPT_DERIVED ||
-	    y->cls == CKPT_SINK || y->ndim != x->ndim ||
-	    memcmp(y->shape, x->shape, x->ndim * sizeof *x->shape) != 0 || has_partials(t, x) ||
-	    has_partials(t, y))
-		return TABLE_NONE;
-	return m;
-}
-
 /* The item whose piece begins where piece k does; TABLE_NONE. */
 static uint32_t begins_alike(const struct table *t, const uint32_t *item, uint32_t n, uint32_t k)
 {
@@ -664,7 +657,7 @@ static void twins_match(const struct table *t, uint32_t x, const uint32_t *item,
 		uint32_t hit = t->piece[k].stride ? TABLE_NONE : begins_alike(t, item, n, k);
 		const struct table_piece *p = hit == TABLE_NONE ? NULL : &t->piece[hit];
 
-		if (p && p->place == t->piece[k].place && !p->stride &&
+		if (p && p->place == t->piece[k].place && !p->stride && p->off % 4 == 0 &&
 		    !(p->flags & PIECE_DERIVED) && indexset_equal(&p->set, &t->piece[k].set))
 			twin[k] = hit;
 	}
@@ -677,9 +670,7 @@ int native_twins(const struct table *t, uint32_t *ret_twin)
 	for (uint32_t i = 0; i < t->npiece; i++)
 		ret_twin[i] = TABLE_NONE;
 	for (uint32_t i = 0; i < t->ntensor; i++) {
-		uint32_t m = t->tensor[i].cls == CKPT_DERIVED ? master_of(t, &t->tensor[i])
-							      : TABLE_NONE,
-			 n;
+		uint32_t m = table_master(t, &t->tensor[i]), n;
 
 		if (m == TABLE_NONE || t->first[i] == t->first[i + 1])
 			continue;

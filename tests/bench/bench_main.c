@@ -346,7 +346,7 @@ static void steps(const char *socket, const char *store, uint64_t n)
 	job_close(&r);
 }
 
-/* What a save computes of each MiB: identity, CRC, fingerprint. */
+/* What a save computes of each MiB: identity, fingerprint. */
 static void hash(uint64_t bytes)
 {
 	uint8_t *p = touched(bytes);
@@ -358,16 +358,14 @@ static void hash(uint64_t bytes)
 		uint64_t t = clock_ns();
 
 		for (uint64_t at = 0; at + HASH_BLOCK <= bytes; at += HASH_BLOCK) {
-			struct chunk_sums sums;
-			uint32_t crc;
+			struct hash128_state hash;
 
-			chunk_sums_begin(&sums);
+			hash128_begin(&hash);
 			for (uint64_t i = at; i < at + HASH_BLOCK; i += HASH_SPAN) {
-				chunk_sums_add(&sums, p + i, HASH_SPAN);
+				hash128_add(&hash, p + i, HASH_SPAN);
 				sum += fingerprint(p + i, HASH_SPAN / 4, 4, i / 4);
 			}
-			sum += chunk_sums_end(&sums, &crc).b[0];
-			sum += crc;
+			sum += hash128_end(&hash).b[0];
 		}
 		__asm__ volatile("" : : "r"(sum) : "memory");
 		say("hashed", clock_ns() - t);

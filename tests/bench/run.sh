@@ -126,6 +126,16 @@ row sums_cpu 0.1 lower "$(calc "($(median sums_cpu) - $(median raw_cpu)) / 1e9")
 row bus_wall null lower "$(calc "$(median beside_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
 row sums_wall 1.03 lower "$(calc "$(median sums_wall) / 1e6")" "$(calc "$(median raw_wall) / 1e6")" ms "$pairs"
 
+# What it costs to compare BF16 parameters with their masters, and what it spares.
+derived() { write_part derived; }
+stored() { write_part stored; }
+for ((i = 0; i < pairs; i++)); do
+	pair "$i" derived stored
+done
+row derived_cpu 1.1 lower "$(calc "$(median derived_cpu) / 1e6")" "$(calc "$(median stored_cpu) / 1e6")" ms "$pairs"
+row derived_wall null lower "$(calc "$(median derived_wall) / 1e6")" "$(calc "$(median stored_wall) / 1e6")" ms "$pairs"
+row derived_bytes 0.87 lower "$(calc "$(median derived_written) / 1e6")" "$(calc "$(median derived_bytes) / 1e6")" MB "$pairs"
+
 # System calls of the daemon for a save: what four of them make beyond what one makes.
 if command -v strace >/dev/null; then
 	for n in 1 4; do

@@ -377,16 +377,17 @@ static void declare_tensor(struct rank *k, uint32_t tensor, uint32_t mesh, uint3
 			   const char *suffix, void *ptr)
 {
 	const struct model_tensor *t = &k->shape->tensor[tensor];
-	char name[64];
+	char name[64], of[80];
 
 	snprintf(name, sizeof name, "%s%s", t->name, suffix);
+	snprintf(of, sizeof of, role == CKPT_PARAM ? "optim/%s.master" : "model/%s", t->name);
 	struct ckpt_tensor d = {
-		.cls = CKPT_STABLE,
+		.cls = role == CKPT_PARAM && k->args->derived ? CKPT_DERIVED : CKPT_STABLE,
 		.role = role,
 		.dtype = role == CKPT_PARAM ? CKPT_BF16 : CKPT_F32,
 		.component = role == CKPT_PARAM ? "model" : "optim",
 		.name = name,
-		.of = role == CKPT_PARAM ? NULL : t->name,
+		.of = role == CKPT_PARAM && !k->args->derived ? NULL : of,
 		.ndim = t->ndim,
 		.mesh = mesh,
 		.shape = t->dim,
@@ -426,19 +427,18 @@ static void declare_frozen(struct rank *k, uint32_t mesh)
 static void declare(struct rank *k)
 {
 	struct ckpt_err e = { 0 };
-	uint32_t mesh;
+	uint32_t mesh, held_alike;
 	int r = ckpt_mesh(k->ckpt, k->args->ndim, k->args->dim_name, k->args->dim_size, NULL, &mesh,
 			  &e);
 
 	if (r < 0)
 		ranks_fail(k->ranks, exit_code_of(r), "%s", e.msg);
-	if (k->args->layout == LAYOUT_BOXES)
-		mesh = replicas_mesh(k);
+	held_alike = k->args->layout == LAYOUT_BOXES ? replicas_mesh(k) : mesh;
 	for (uint32_t t = 0; t < MODEL_TENSORS; t++) {
-		declare_tensor(k, t, mesh, CKPT_PARAM, "", k->part[t].param);
-		declare_tensor(k, t, mesh, CKPT_MASTER, ".master", k->part[t].master);
-		declare_tensor(k, t, mesh, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
-		declare_tensor(k, t, mesh, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
+		declare_tensor(k, t, held_alike, CKPT_PARAM, "", k->part[t].param);
+		declare_tensor(k, t, held_alike, CKPT_MASTER, ".master", k->part[t].master);
+		declare_tensor(k, t, held_alike, CKPT_MOMENT1, ".exp_avg", k->part[t].moment1);
+		declare_tensor(k, t, held_alike, CKPT_MOMENT2, ".exp_avg_sq", k->part[t].moment2);
 	}
 	declare_frozen(k, mesh);
 	k->cursor_bytes = sizeof k->cursor;

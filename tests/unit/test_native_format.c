@@ -7,7 +7,7 @@
 #include "tests/lib/row.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/memdir.h"
-#include "tests/lib/parts.h"
+#include "tests/lib/handmade.h"
 #include "ckpt/base/dtype.h"
 #include "tests/lib/unit.h"
 #include <ctype.h>
@@ -400,7 +400,7 @@ static void tiny_part(struct memdir *d, struct native_info *info, const struct n
 static void tiny_checkpoint(struct memdir *d)
 {
 	static const uint64_t origin[2], w_box[2] = { 3, 2 }, two = 2, three = 3;
-	static const struct parts_tensor constant =
+	static const struct handmade_tensor constant =
 		ROW(.component = "model", .name = "scale", .dtype = CKPT_F32, .role = CKPT_BUFFER,
 		    .cls = CKPT_CONST, .ndim = 1, .shape = { 2 });
 	struct native_info info = ROW(.job = "tiny", .step = 3, .generation = 1,
@@ -419,28 +419,28 @@ static void tiny_checkpoint(struct memdir *d)
 
 	for (uint8_t i = 0; i < 16; i++)
 		info.uuid[i] = (uint8_t)(0xa0 + i);
-	parts_table(&k, "fsdp=1");
-	(void)parts_layout(&k, "Shard(0)@fsdp");
-	parts_piece(&k, 0, parts_tensor(&k, &constant), 0, 0, origin, &two);
+	handmade_table(&k, "fsdp=1");
+	(void)handmade_layout(&k, "Shard(0)@fsdp");
+	handmade_piece(&k, 0, handmade_tensor(&k, &constant), 0, 0, origin, &two);
 	tiny_part(d, &info, &const_role, "w0000-00000001-000.part", &k, &part[1]);
-	parts_table(&t, "fsdp=1");
-	(void)parts_layout(&t, "Shard(0)@fsdp");
-	(void)parts_tensor(&t, &(struct parts_tensor)ROW(
+	handmade_table(&t, "fsdp=1");
+	(void)handmade_layout(&t, "Shard(0)@fsdp");
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
 				       .component = "model", .name = "w", .dtype = CKPT_F32,
 				       .role = CKPT_PARAM, .ndim = 2, .shape = { 3, 2 }));
-	(void)parts_tensor(&t, &(struct parts_tensor)ROW(
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
 				       .component = "model", .name = "w16", .of = "model/w",
 				       .dtype = CKPT_BF16, .role = CKPT_PARAM, .cls = CKPT_DERIVED,
 				       .ndim = 2, .shape = { 3, 2 }));
-	(void)parts_tensor(&t, &constant);
-	(void)parts_tensor(&t, &(struct parts_tensor)ROW(
+	(void)handmade_tensor(&t, &constant);
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(
 				       .component = "blob", .name = "rng", .dtype = CKPT_U8,
 				       .cls = CKPT_VOLATILE, .flags = TENSOR_BLOB,
 				       .media = CKPT_MEDIA_TEXT, .layout = TABLE_NONE, .rank_ = 1,
 				       .ndim = 1, .shape = { 3 }));
-	parts_piece(&t, 0, 0, 0, 0, origin, w_box);
-	parts_piece(&t, 0, 3, 1 << 20, 0, origin, &three);
-	parts_piece(&t, 0, 1, 2 << 20, PIECE_DERIVED, origin, w_box);
+	handmade_piece(&t, 0, 0, 0, 0, origin, w_box);
+	handmade_piece(&t, 0, 3, 1 << 20, 0, origin, &three);
+	handmade_piece(&t, 0, 1, 2 << 20, PIECE_DERIVED, origin, w_box);
 	tiny_part(d, &info, &main_role, "w0000-00000001-001.part", &t, &part[0]);
 	assert_int_equal(native_manifest(&info, part, 2, &line, &manifest, &len, id, NULL), 0);
 	memdir_add(d, NATIVE_MANIFEST, manifest, len);

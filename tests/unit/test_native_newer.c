@@ -6,14 +6,14 @@
  * is told before what is newer, and that before what makes no sense.
  */
 #include "tests/lib/row.h"
-#include "tests/lib/parts.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/unit.h"
 
 /* One rank with a part of each kind: 0 const, 1 averages, 2 main. */
 enum { CONST_PART, AVERAGE_PART, MAIN_PART };
 enum { IN_CONST = 1, IN_AVERAGE = 2, IN_MAIN = 4, IN_MANIFEST = 8, IN_PARTS = 7, IN_ALL = 15 };
 
-static struct parts good;
+static struct handmade good;
 static struct memdir bad;
 
 static void afresh(void)
@@ -43,56 +43,56 @@ static int setup(void **state)
 	uint32_t l, k;
 
 	(void)state;
-	parts_begin(&good, "demo", 12, 1, 0);
-	parts_table(&t, "dp=1");
-	l = parts_layout(&t, "Shard(0)@dp");
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(.component = "model", .name = "c",
+	handmade_begin(&good, "demo", 12, 1, 0);
+	handmade_table(&t, "dp=1");
+	l = handmade_layout(&t, "Shard(0)@dp");
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "c",
 						       .dtype = CKPT_F32, .cls = CKPT_CONST,
 						       .layout = l, .ndim = 1, .shape = { 4 }));
-	parts_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 4 });
-	(void)parts_add(&good, 0, PART_CONST, 0, &t, NULL, 0);
-	parts_table(&t, "dp=1");
-	l = parts_layout(&t, "Shard(0)@dp");
+	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 4 });
+	(void)handmade_add(&good, 0, PART_CONST, 0, &t, NULL, 0);
+	handmade_table(&t, "dp=1");
+	l = handmade_layout(&t, "Shard(0)@dp");
 	assert_int_equal(table_add_average(&t, &average, NULL, NULL), 0);
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(.component = "ema.fast", .name = "w",
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "ema.fast", .name = "w",
 						       .of = "model/w", .dtype = CKPT_F32,
 						       .role = CKPT_AVERAGE, .layout = l, .made = 1,
 						       .ndim = 2, .shape = { 8, 3 }));
-	parts_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
-	(void)parts_add(&good, 0, PART_AVERAGE, 0, &t, NULL, 0);
-	parts_table(&t, "dp=1");
-	l = parts_layout(&t, "Shard(0)@dp");
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(.component = "model", .name = "w",
+	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
+	(void)handmade_add(&good, 0, PART_AVERAGE, 0, &t, NULL, 0);
+	handmade_table(&t, "dp=1");
+	l = handmade_layout(&t, "Shard(0)@dp");
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "w",
 						       .dtype = CKPT_F32, .layout = l, .ndim = 2,
 						       .shape = { 8, 3 }));
-	parts_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(
+	handmade_piece(&t, 0, k, 0, 0, zero4, (uint64_t[]){ 8, 3 });
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(
 				     .component = "model", .name = "h", .of = "model/w",
 				     .dtype = CKPT_BF16, .cls = CKPT_DERIVED, .layout = l,
 				     .ndim = 2, .shape = { 8, 3 }));
-	parts_piece(&t, 0, k, 2 << 20, PIECE_DERIVED, zero4, (uint64_t[]){ 8, 3 });
-	(void)parts_tensor(&t, &(struct parts_tensor)ROW(.component = "model", .name = "c",
+	handmade_piece(&t, 0, k, 2 << 20, PIECE_DERIVED, zero4, (uint64_t[]){ 8, 3 });
+	(void)handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "c",
 							 .dtype = CKPT_F32, .cls = CKPT_CONST,
 							 .layout = l, .ndim = 1, .shape = { 4 }));
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(.component = "model", .name = "s",
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "model", .name = "s",
 						       .dtype = CKPT_F32, .layout = TABLE_NONE));
-	parts_piece(&t, 0, k, 128, 0, zero4, zero4);
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(
+	handmade_piece(&t, 0, k, 128, 0, zero4, zero4);
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(
 				     .component = "blob", .name = "rng", .dtype = CKPT_U8,
 				     .flags = TENSOR_BLOB, .media = CKPT_MEDIA_JSON,
 				     .layout = TABLE_NONE, .rank_ = 1, .ndim = 1, .shape = { 5 }));
-	parts_piece(&t, 0, k, 1 << 20, 0, zero4, (uint64_t[]){ 5 });
-	l = parts_layout(&t, "Partial(sum, keep)@dp");
-	k = parts_tensor(&t, &(struct parts_tensor)ROW(.component = "grad", .name = "g",
+	handmade_piece(&t, 0, k, 1 << 20, 0, zero4, (uint64_t[]){ 5 });
+	l = handmade_layout(&t, "Partial(sum, keep)@dp");
+	k = handmade_tensor(&t, &(struct handmade_tensor)ROW(.component = "grad", .name = "g",
 						       .dtype = CKPT_F32, .layout = l, .ndim = 1,
 						       .shape = { 4 }));
-	parts_piece(&t, 0, k, 256, 0, zero4, (uint64_t[]){ 4 });
-	(void)parts_add(&good, 0, PART_MAIN, 0, &t, both, 2);
+	handmade_piece(&t, 0, k, 256, 0, zero4, (uint64_t[]){ 4 });
+	(void)handmade_add(&good, 0, PART_MAIN, 0, &t, both, 2);
 	good.line.note = &note;
 	good.line.nnote = 1;
 	good.line.attr = &attr;
 	good.line.nattr = 1;
-	assert_ok_err(parts_commit(&good, &err), &err);
+	assert_ok_err(handmade_commit(&good, &err), &err);
 	return 0;
 }
 
@@ -100,7 +100,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	memdir_clear(&bad);
-	parts_free(&good);
+	handmade_free(&good);
 	return 0;
 }
 

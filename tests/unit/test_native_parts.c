@@ -6,7 +6,7 @@
  * from the parts alone, and refused where it does not hold together.
  */
 #include "tests/lib/row.h"
-#include "tests/lib/parts.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/sample.h"
 #include "tests/lib/unit.h"
 #include <time.h>
@@ -14,7 +14,7 @@
 static const uint64_t origin[4];
 static struct ckpt_err err; /* of the call that failed last */
 
-#define T(...) (&(struct parts_tensor)ROW(__VA_ARGS__))
+#define T(...) (&(struct handmade_tensor)ROW(__VA_ARGS__))
 #define BOX(...) ((const uint64_t[]){ __VA_ARGS__ })
 
 /* --- opened, and held against what its elements are --- */
@@ -37,7 +37,7 @@ static void on_fault(void *arg, const struct format_fault *f)
 
 static struct told told; /* by the last opening */
 
-static int open_it(struct parts *p, struct checkpoint **ret)
+static int open_it(struct handmade *p, struct checkpoint **ret)
 {
 	struct source_dir dir = memdir_source(&p->d);
 
@@ -46,7 +46,7 @@ static int open_it(struct parts *p, struct checkpoint **ret)
 	return format_native.open(&dir, ret, on_fault, &told, &err);
 }
 
-static void stored(struct parts *p, const struct format_file *f, uint64_t raw, uint8_t *to,
+static void stored(struct handmade *p, const struct format_file *f, uint64_t raw, uint8_t *to,
 		   uint32_t n)
 {
 	const uint8_t *file = memdir_find(&p->d, f->name)->bytes;
@@ -60,7 +60,7 @@ static void stored(struct parts *p, const struct format_file *f, uint64_t raw, u
 	}
 }
 
-static void piece_check(struct parts *p, const struct checkpoint *c, const struct table_piece *q)
+static void piece_check(struct handmade *p, const struct checkpoint *c, const struct table_piece *q)
 {
 	const struct table_tensor *x = &c->table.tensor[q->tensor];
 	uint64_t *list[4] = { 0 };
@@ -80,11 +80,11 @@ static void piece_check(struct parts *p, const struct checkpoint *c, const struc
 		}
 		for (uint32_t d = 0; d < x->ndim; d++)
 			g = g * x->shape[d] + place[d];
-		parts_element(&c->table, x, g, want);
+		handmade_element(&c->table, x, g, want);
 		stored(p, f, at.off + i * at.elem, have, at.elem);
 		if (q->flags & PIECE_DERIVED) {
 			memcpy(&bits, have, sizeof bits);
-			bits = x->dtype == CKPT_F16 ? parts_f16(bits) : parts_bf16(bits);
+			bits = x->dtype == CKPT_F16 ? handmade_f16(bits) : handmade_bf16(bits);
 			memcpy(have, &bits, 2);
 		}
 		assert_memory_equal(have, want, x->elem_bytes);
@@ -94,7 +94,7 @@ static void piece_check(struct parts *p, const struct checkpoint *c, const struc
 }
 
 /* It opens, has the elements that it should, and what is made again of its parts is its MANIFEST. */
-static struct checkpoint *sound(struct parts *p)
+static struct checkpoint *sound(struct handmade *p)
 {
 	struct source_dir dir = memdir_source(&p->d);
 	const struct memdir_file *m = memdir_find(&p->d, NATIVE_MANIFEST);
@@ -118,7 +118,7 @@ static struct checkpoint *sound(struct parts *p)
 	return c;
 }
 
-static void refused(struct parts *p, int code, const char *words)
+static void refused(struct handmade *p, int code, const char *words)
 {
 	struct checkpoint *c;
 	int r = open_it(p, &c);
@@ -138,58 +138,58 @@ static void tables(uint32_t world, uint32_t rank, struct table *ret, struct tabl
 	uint32_t k;
 
 	snprintf(mesh, sizeof mesh, "fsdp=%u", world);
-	parts_table(ret, mesh);
-	k = parts_layout(ret, "Shard(0)@fsdp");
-	(void)parts_tensor(ret, T(.component = "model", .name = "rope", .dtype = CKPT_F32,
+	handmade_table(ret, mesh);
+	k = handmade_layout(ret, "Shard(0)@fsdp");
+	(void)handmade_tensor(ret, T(.component = "model", .name = "rope", .dtype = CKPT_F32,
 				  .cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
-	k = parts_tensor(ret, T(.component = "model", .name = "w", .dtype = CKPT_F32, .layout = k,
+	k = handmade_tensor(ret, T(.component = "model", .name = "w", .dtype = CKPT_F32, .layout = k,
 				.ndim = 2, .shape = { 12, 2 }));
-	parts_piece(ret, rank, k, 0, 0, BOX(from, 0), BOX(12 / world, 2));
+	handmade_piece(ret, rank, k, 0, 0, BOX(from, 0), BOX(12 / world, 2));
 	if (!ret_const)
 		return;
-	parts_table(ret_const, mesh);
-	k = parts_layout(ret_const, "Shard(0)@fsdp");
-	k = parts_tensor(ret_const,
+	handmade_table(ret_const, mesh);
+	k = handmade_layout(ret_const, "Shard(0)@fsdp");
+	k = handmade_tensor(ret_const,
 			 T(.component = "model", .name = "rope", .dtype = CKPT_F32,
 			   .cls = CKPT_CONST, .layout = k, .ndim = 2, .shape = { 12, 5 }));
-	parts_piece(ret_const, rank, k, 64, 0, BOX(from, 0), BOX(12 / world, 5));
+	handmade_piece(ret_const, rank, k, 64, 0, BOX(from, 0), BOX(12 / world, 5));
 }
 
 /* Step 10: parts 0 and 1 const, 2 and 3 main. */
-static void older_step(struct parts *p, uint32_t try)
+static void older_step(struct handmade *p, uint32_t try)
 {
 	struct table t[2], k[2];
 
-	parts_begin(p, "demo", 10, 2, try);
+	handmade_begin(p, "demo", 10, 2, try);
 	for (uint32_t r = 0; r < 2; r++) {
 		tables(2, r, &t[r], &k[r]);
-		(void)parts_add(p, r, PART_CONST, 0, &k[r], NULL, 0);
+		(void)handmade_add(p, r, PART_CONST, 0, &k[r], NULL, 0);
 	}
 	for (uint32_t r = 0; r < 2; r++)
-		(void)parts_add(p, r, PART_MAIN, 0, &t[r], &r, 1);
-	assert_ok_err(parts_commit(p, &err), &err);
+		(void)handmade_add(p, r, PART_MAIN, 0, &t[r], &r, 1);
+	assert_ok_err(handmade_commit(p, &err), &err);
 }
 
 /* Step 12 on n ranks, with the constants of that. The main parts come behind. */
-static void newer_step(struct parts *p, const struct parts *older, uint32_t world)
+static void newer_step(struct handmade *p, const struct handmade *older, uint32_t world)
 {
 	const uint32_t both[2] = { 0, 1 };
 
-	parts_begin(p, "demo", 12, world, 0);
-	(void)parts_link(p, older, 0);
-	(void)parts_link(p, older, 1);
+	handmade_begin(p, "demo", 12, world, 0);
+	(void)handmade_link(p, older, 0);
+	(void)handmade_link(p, older, 1);
 	for (uint32_t r = 0; r < world; r++) {
 		struct table t;
 
 		tables(world, r, &t, NULL);
-		(void)parts_add(p, r, PART_MAIN, 0, &t, both, 2);
+		(void)handmade_add(p, r, PART_MAIN, 0, &t, both, 2);
 	}
 }
 
 TEST(a_step_has_the_parts_that_an_older_one_wrote_on_another_mesh)
 {
 	static const uint32_t worlds[] = { 1, 2, 3, 4 };
-	struct parts older, p;
+	struct handmade older, p;
 
 	older_step(&older, 0);
 	checkpoint_free(sound(&older));
@@ -199,7 +199,7 @@ TEST(a_step_has_the_parts_that_an_older_one_wrote_on_another_mesh)
 		struct source m;
 
 		newer_step(&p, &older, world);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		c = sound(&p);
 		m = memdir_open(&p.d, NATIVE_MANIFEST);
 		assert_int_equal(native_summary(&m, &s, &err), 0);
@@ -222,20 +222,20 @@ TEST(a_step_has_the_parts_that_an_older_one_wrote_on_another_mesh)
 		assert_int_equal(c->table.npiece, world + 2);
 		checkpoint_free(c);
 		checkpoint_free(s);
-		parts_free(&p);
+		handmade_free(&p);
 	}
-	parts_free(&older);
+	handmade_free(&older);
 }
 
 TEST(a_linked_part_is_whole_and_what_it_says)
 {
-	struct parts older, p;
+	struct handmade older, p;
 	struct memdir_file *f;
 
 	older_step(&older, 0);
 	newer_step(&p, &older, 1);
-	assert_ok_err(parts_commit(&p, &err), &err);
-	f = parts_file(&p, 1);
+	assert_ok_err(handmade_commit(&p, &err), &err);
+	f = handmade_file(&p, 1);
 	/* Another dtype is no hint. */
 	((struct ck_tensor *)memdir_section(f, CK_TENSORS))->role = CKPT_BUFFER;
 	memdir_sign(&p.d, f);
@@ -248,8 +248,8 @@ TEST(a_linked_part_is_whole_and_what_it_says)
 	f->bytes[f->len - 1] ^= 1;
 	memdir_remove(&p.d, p.part[1].name);
 	refused(&p, -EUCLEAN, p.part[1].name);
-	parts_free(&p);
-	parts_free(&older);
+	handmade_free(&p);
+	handmade_free(&older);
 }
 
 /* In whatever order: damage, what is missing, what is newer, what makes no sense. */
@@ -263,14 +263,14 @@ TEST(of_several_parts_the_worst_is_told_first)
 		{ { 'B', 'N' }, -EPROTONOSUPPORT }, { { 'N', 'B' }, -EPROTONOSUPPORT },
 		{ { 'B', 'M' }, -EUCLEAN },
 	};
-	struct parts older, p;
+	struct handmade older, p;
 
 	older_step(&older, 0);
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		newer_step(&p, &older, 1);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		for (uint32_t k = 0; k < 2; k++) {
-			struct memdir_file *f = parts_file(&p, k);
+			struct memdir_file *f = handmade_file(&p, k);
 
 			switch (is[i].what[k]) {
 			case 'N':
@@ -289,9 +289,9 @@ TEST(of_several_parts_the_worst_is_told_first)
 			}
 		}
 		refused(&p, is[i].code, "");
-		parts_free(&p);
+		handmade_free(&p);
 	}
-	parts_free(&older);
+	handmade_free(&older);
 }
 
 /* Its layout says what its pieces are, wherever they come from: of another step's layout they would be operands, or
@@ -310,40 +310,40 @@ TEST(the_layout_of_a_linked_tensor_that_is_pending_is_no_hint)
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(of); i++) {
-		struct parts older, p;
+		struct handmade older, p;
 		struct table t;
 		uint32_t k;
 
-		parts_begin(&older, "demo", 10, 1, 0);
-		parts_table(&t, "dp=1");
-		k = parts_layout(&t, of[i].was);
-		k = parts_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
+		handmade_begin(&older, "demo", 10, 1, 0);
+		handmade_table(&t, "dp=1");
+		k = handmade_layout(&t, of[i].was);
+		k = handmade_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
 				       .cls = CKPT_CONST, .layout = k, .ndim = 1, .shape = { 4 }));
-		parts_piece(&t, 0, k, 0, 0, origin, BOX(4));
-		(void)parts_add(&older, 0, PART_CONST, 0, &t, NULL, 0);
-		parts_begin(&p, "demo", 12, 1, 0);
-		(void)parts_link(&p, &older, 0);
-		parts_table(&t, "dp=1");
-		k = parts_layout(&t, of[i].is);
-		(void)parts_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
+		handmade_piece(&t, 0, k, 0, 0, origin, BOX(4));
+		(void)handmade_add(&older, 0, PART_CONST, 0, &t, NULL, 0);
+		handmade_begin(&p, "demo", 12, 1, 0);
+		(void)handmade_link(&p, &older, 0);
+		handmade_table(&t, "dp=1");
+		k = handmade_layout(&t, of[i].is);
+		(void)handmade_tensor(&t, T(.component = "m", .name = "g", .dtype = CKPT_F32,
 					 .cls = CKPT_CONST, .layout = k, .ndim = 1,
 					 .shape = { 4 }));
-		(void)parts_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
+		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
 		if (of[i].words) {
-			assert_int_equal(parts_commit(&p, &err), -EINVAL);
+			assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 			assert_non_null(strstr(err.msg, of[i].words));
 		} else {
-			assert_ok_err(parts_commit(&p, &err), &err);
+			assert_ok_err(handmade_commit(&p, &err), &err);
 			checkpoint_free(sound(&p));
 		}
-		parts_free(&p);
-		parts_free(&older);
+		handmade_free(&p);
+		handmade_free(&older);
 	}
 }
 
 /* --- made again of the parts --- */
 
-static int rebuild(struct parts *p)
+static int rebuild(struct handmade *p)
 {
 	struct source_dir dir = memdir_source(&p->d);
 	uint8_t id[16];
@@ -357,7 +357,7 @@ static int rebuild(struct parts *p)
 	return r;
 }
 
-static void not_rebuilt(struct parts *p, int code, const char *words)
+static void not_rebuilt(struct handmade *p, int code, const char *words)
 {
 	int r = rebuild(p);
 
@@ -367,13 +367,13 @@ static void not_rebuilt(struct parts *p, int code, const char *words)
 
 TEST(a_manifest_is_made_again_only_of_all_parts_that_main_parts_name)
 {
-	struct parts older, again, p;
+	struct handmade older, again, p;
 	struct memdir_file *f;
 
 	older_step(&older, 0);
 	older_step(&again, 1); /* the same step, tried again */
 	newer_step(&p, &older, 2);
-	assert_ok_err(parts_commit(&p, &err), &err);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	memdir_remove(&p.d, NATIVE_MANIFEST);
 	assert_int_equal(rebuild(&p), 0);
 	/* Constants of an attempt that nobody names: left over. Whole or not. */
@@ -399,7 +399,7 @@ TEST(a_manifest_is_made_again_only_of_all_parts_that_main_parts_name)
 	/* A rank's own part is not what its constants can stand for. */
 	memdir_remove(&p.d, p.part[3].name);
 	not_rebuilt(&p, -EUCLEAN, "1 of 2 parts are missing");
-	parts_free(&p);
+	handmade_free(&p);
 	/* Main parts of two attempts at one step. */
 	f = memdir_find(&older.d, older.part[3].name);
 	f->len = 0;
@@ -408,18 +408,18 @@ TEST(a_manifest_is_made_again_only_of_all_parts_that_main_parts_name)
 			 memdir_find(&again.d, again.part[3].name)->bytes,
 			 memdir_find(&again.d, again.part[3].name)->len);
 	not_rebuilt(&older, -EBADMSG, "its checkpoint is not that of the other parts");
-	parts_free(&older);
-	parts_free(&again);
+	handmade_free(&older);
+	handmade_free(&again);
 }
 
 TEST(a_part_that_may_not_be_rewritten_is_not_described_anew)
 {
-	struct parts p;
+	struct handmade p;
 
 	older_step(&p, 0);
-	((struct ck_head *)parts_file(&p, 3)->bytes)->ro_compat = le64_of(4);
+	((struct ck_head *)handmade_file(&p, 3)->bytes)->ro_compat = le64_of(4);
 	((struct ck_head *)memdir_find(&p.d, NATIVE_MANIFEST)->bytes)->ro_compat = le64_of(4);
-	memdir_sign(&p.d, parts_file(&p, 3));
+	memdir_sign(&p.d, handmade_file(&p, 3));
 	{
 		struct checkpoint *c;
 
@@ -427,38 +427,38 @@ TEST(a_part_that_may_not_be_rewritten_is_not_described_anew)
 		checkpoint_free(c);
 	}
 	not_rebuilt(&p, -EPROTONOSUPPORT, "written by a newer version");
-	parts_free(&p);
+	handmade_free(&p);
 }
 
 /* SOURCES and PARTS say the same. */
 TEST(a_part_that_only_manifest_or_only_a_main_part_names_is_refused)
 {
-	struct parts older, p;
+	struct handmade older, p;
 	struct table t;
 
 	older_step(&older, 0);
-	parts_begin(&p, "demo", 12, 1, 0);
-	(void)parts_link(&p, &older, 0);
-	(void)parts_link(&p, &older, 1);
+	handmade_begin(&p, "demo", 12, 1, 0);
+	(void)handmade_link(&p, &older, 0);
+	(void)handmade_link(&p, &older, 1);
 	tables(1, 0, &t, NULL);
-	(void)parts_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
-	assert_ok_err(parts_commit(&p, &err), &err);
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	refused(&p, -EPROTO, "which no main part names");
 	memdir_clear(&p.d);
-	parts_free(&p);
-	parts_begin(&p, "demo", 12, 1, 0);
-	(void)parts_link(&p, &older, 0);
-	(void)parts_link(&p, &older, 1);
-	parts_table(&t, "fsdp=1");
-	(void)parts_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 1, 0 }, 2); /* sorted by the writer */
+	handmade_free(&p);
+	handmade_begin(&p, "demo", 12, 1, 0);
+	(void)handmade_link(&p, &older, 0);
+	(void)handmade_link(&p, &older, 1);
+	handmade_table(&t, "fsdp=1");
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 1, 0 }, 2); /* sorted by the writer */
 	{
-		const struct ck_part *s = memdir_section(parts_file(&p, 2), CK_SOURCES);
+		const struct ck_part *s = memdir_section(handmade_file(&p, 2), CK_SOURCES);
 
 		assert_int_equal(le32_get(s[0].writer), 0);
 		assert_int_equal(le32_get(s[1].writer), 1);
 	}
-	parts_free(&p);
-	parts_free(&older);
+	handmade_free(&p);
+	handmade_free(&older);
 }
 
 /* --- derived --- */
@@ -467,53 +467,53 @@ enum { TWIN, NO_MASTER, MASTER_IS_CUT_OTHERWISE, MASTER_HAS_STRIDES, MASTER_IS_D
        MASTER_OF_ANOTHER_SHAPE, MASTER_OF_ANOTHER_DTYPE, OTHER_PLACES };
 
 /* A tensor h of one rank, in two pieces with no bytes, of what `how` says. */
-static void derived_make(struct parts *p, int how, uint32_t dtype, uint32_t trusted)
+static void derived_make(struct handmade *p, int how, uint32_t dtype, uint32_t trusted)
 {
 	uint32_t flags = PIECE_DERIVED | trusted, m, h;
 	struct table t;
 
-	parts_begin(p, "demo", 5, 1, 0);
-	parts_table(&t, NULL);
-	m = parts_tensor(&t, T(.component = "optim", .name = "w",
+	handmade_begin(p, "demo", 5, 1, 0);
+	handmade_table(&t, NULL);
+	m = handmade_tensor(&t, T(.component = "optim", .name = "w",
 			       .of = how == MASTER_IS_DERIVED ? "x/y" : "",
 			       .dtype = how == MASTER_OF_ANOTHER_DTYPE ? CKPT_I32 : CKPT_F32,
 			       .cls = how == MASTER_IS_DERIVED ? CKPT_DERIVED : CKPT_STABLE,
 			       .layout = TABLE_NONE, .ndim = 2,
 			       .shape = { 6, how == MASTER_OF_ANOTHER_SHAPE ? 8 : 4 }));
-	h = parts_tensor(&t, T(.component = "model", .name = "w",
+	h = handmade_tensor(&t, T(.component = "model", .name = "w",
 			       .of = how == NO_MASTER ? "optim/z" : "optim/w", .dtype = dtype,
 			       .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
 			       .shape = { 6, 4 }));
 	if (how == MASTER_IS_CUT_OTHERWISE) {
-		parts_piece(&t, 0, m, 0, 0, origin, BOX(3, 4));
-		parts_piece(&t, 0, m, 1024, 0, BOX(3, 0), BOX(3, 4));
+		handmade_piece(&t, 0, m, 0, 0, origin, BOX(3, 4));
+		handmade_piece(&t, 0, m, 1024, 0, BOX(3, 0), BOX(3, 4));
 	} else if (how == MASTER_HAS_STRIDES) {
 		struct table_piece q = { .tensor = m, .stride = (int64_t[]){ 8, 1 } };
 		struct arena a = { 0 };
 
 		assert_int_equal(indexset_box(2, origin, BOX(2, 4), &a, &q.set), 0);
 		assert_ok(table_add_piece(&t, &q, NULL));
-		parts_piece(&t, 0, m, 1024, 0, BOX(2, 0), BOX(4, 4));
+		handmade_piece(&t, 0, m, 1024, 0, BOX(2, 0), BOX(4, 4));
 		arena_free(&a);
 	} else {
-		parts_piece(&t, 0, m, 0, 0, origin, BOX(2, t.tensor[m].shape[1]));
+		handmade_piece(&t, 0, m, 0, 0, origin, BOX(2, t.tensor[m].shape[1]));
 		if (how != NO_TWIN)
-			parts_piece(&t, 0, m, 1024, 0, BOX(2, 0), BOX(4, t.tensor[m].shape[1]));
+			handmade_piece(&t, 0, m, 1024, 0, BOX(2, 0), BOX(4, t.tensor[m].shape[1]));
 	}
-	parts_piece(&t, 0, h, 2 << 20, flags, origin, BOX(2, 4));
-	parts_piece(&t, 0, h, (2 << 20) + 64, flags, BOX(2, 0), BOX(4, 4));
-	(void)parts_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
+	handmade_piece(&t, 0, h, 2 << 20, flags, origin, BOX(2, 4));
+	handmade_piece(&t, 0, h, (2 << 20) + 64, flags, BOX(2, 0), BOX(4, 4));
+	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
 
 TEST(a_derived_piece_is_its_twins_elements_rounded)
 {
 	static const uint32_t dtype[] = { CKPT_BF16, CKPT_F16 };
 	struct checkpoint *c;
-	struct parts p;
+	struct handmade p;
 
 	for (uint32_t i = 0; i < 4; i++) {
 		derived_make(&p, TWIN, dtype[i % 2], i / 2 ? PIECE_TRUSTED : 0);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		c = sound(&p);
 		assert_int_equal(c->table.npiece, 4);
 		for (uint32_t k = 0; k < 2; k++) {
@@ -527,23 +527,23 @@ TEST(a_derived_piece_is_its_twins_elements_rounded)
 		assert_int_equal(c->file[0].nchunk, 3);
 		assert_int_equal(c->file[0].chunk[2].raw_len, 0);
 		checkpoint_free(c);
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
 TEST(a_derived_piece_without_its_twin_is_refused)
 {
-	struct parts p;
+	struct handmade p;
 
 	for (int how = NO_MASTER; how < OTHER_PLACES; how++) {
 		derived_make(&p, how, CKPT_BF16, 0);
 		if (how == NO_TWIN) /* not complete, besides: by hand */
-			assert_int_equal(parts_commit(&p, &err), -EINVAL);
+			assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 		else
-			assert_ok_err(parts_commit(&p, &err), &err);
+			assert_ok_err(handmade_commit(&p, &err), &err);
 		if (how != NO_TWIN)
 			refused(&p, -EPROTO, "model/w: a piece that is derived from nothing");
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
@@ -551,32 +551,32 @@ TEST(a_derived_piece_without_its_twin_is_refused)
 TEST(a_twin_is_in_the_same_file)
 {
 	for (int flags = 0; flags < 2; flags++) {
-		struct parts p;
+		struct handmade p;
 		struct table t, k;
 		uint32_t m;
 
-		parts_begin(&p, "demo", 5, 1, 0);
-		parts_table(&k, NULL);
-		m = parts_tensor(&k, T(.component = "o", .name = "w", .dtype = CKPT_F32,
+		handmade_begin(&p, "demo", 5, 1, 0);
+		handmade_table(&k, NULL);
+		m = handmade_tensor(&k, T(.component = "o", .name = "w", .dtype = CKPT_F32,
 				       .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
 				       .shape = { 6 }));
-		parts_piece(&k, 0, m, 0, 0, origin, BOX(6));
-		(void)parts_add(&p, 0, PART_CONST, 0, &k, NULL, 0);
-		parts_table(&t, NULL);
-		(void)parts_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
+		handmade_piece(&k, 0, m, 0, 0, origin, BOX(6));
+		(void)handmade_add(&p, 0, PART_CONST, 0, &k, NULL, 0);
+		handmade_table(&t, NULL);
+		(void)handmade_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
 					 .cls = CKPT_CONST, .layout = TABLE_NONE, .ndim = 1,
 					 .shape = { 6 }));
-		m = parts_tensor(&t, T(.component = "m", .name = "w", .of = "o/w",
+		m = handmade_tensor(&t, T(.component = "m", .name = "w", .of = "o/w",
 				       .dtype = CKPT_BF16, .cls = CKPT_DERIVED,
 				       .layout = TABLE_NONE, .ndim = 1, .shape = { 6 }));
-		parts_piece(&t, 0, m, 0, flags ? PIECE_DERIVED : 0, origin, BOX(6));
-		(void)parts_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		handmade_piece(&t, 0, m, 0, flags ? PIECE_DERIVED : 0, origin, BOX(6));
+		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		if (flags)
 			refused(&p, -EPROTO, "derived from nothing in this file");
 		else
 			checkpoint_free(sound(&p));
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
@@ -597,17 +597,17 @@ TEST(twins_of_many_boxes_are_found_at_once)
 	double begin;
 
 	assert_non_null(twin);
-	parts_table(&t, NULL);
-	m = parts_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
+	handmade_table(&t, NULL);
+	m = handmade_tensor(&t, T(.component = "o", .name = "w", .dtype = CKPT_F32,
 			       .layout = TABLE_NONE, .ndim = 2, .shape = { N, 4 }));
-	h = parts_tensor(&t, T(.component = "m", .name = "w", .of = "o/w", .dtype = CKPT_BF16,
+	h = handmade_tensor(&t, T(.component = "m", .name = "w", .of = "o/w", .dtype = CKPT_BF16,
 			       .cls = CKPT_DERIVED, .layout = TABLE_NONE, .ndim = 2,
 			       .shape = { N, 4 }));
 	for (uint64_t i = 0; i < N; i++) {
 		uint64_t row = i * 7919 % N; /* in no order */
 
-		parts_piece(&t, 0, m, i * 64, 0, BOX(row, 0), BOX(1, 4));
-		parts_piece(&t, 0, h, (UINT64_C(1) << 30) + (N - i) * 64, PIECE_DERIVED,
+		handmade_piece(&t, 0, m, i * 64, 0, BOX(row, 0), BOX(1, 4));
+		handmade_piece(&t, 0, h, (UINT64_C(1) << 30) + (N - i) * 64, PIECE_DERIVED,
 			    BOX(row, 0), BOX(1, 4));
 	}
 	assert_int_equal(table_seal(&t, NULL), 0);
@@ -632,13 +632,13 @@ static void averaged(struct table *t, uint32_t rank, const struct table_average 
 {
 	uint32_t k;
 
-	parts_table(t, "fsdp=2");
+	handmade_table(t, "fsdp=2");
 	assert_int_equal(table_add_average(t, x, NULL, NULL), 0);
-	k = parts_layout(t, "Shard(0)@fsdp");
-	k = parts_tensor(t, T(.component = "ema.fast", .name = "w", .of = "model/w",
+	k = handmade_layout(t, "Shard(0)@fsdp");
+	k = handmade_tensor(t, T(.component = "ema.fast", .name = "w", .of = "model/w",
 			      .dtype = CKPT_F32, .role = CKPT_AVERAGE, .made = 1, .layout = k,
 			      .ndim = 2, .shape = { 12, 2 }));
-	parts_piece(t, rank, k, 0, 0, BOX(6 * rank, 0), BOX(6, 2));
+	handmade_piece(t, rank, k, 0, 0, BOX(6 * rank, 0), BOX(6, 2));
 }
 
 TEST(averages_of_ranks_are_united_and_mixed_where_they_differ)
@@ -648,26 +648,26 @@ TEST(averages_of_ranks_are_united_and_mixed_where_they_differ)
 					     .updates = 7, .last_step = 11, .since = 1,
 					     .history = { 1, 2, 3 }, .flags = AVERAGE_SEEDED);
 		struct checkpoint *c;
-		struct parts p;
+		struct handmade p;
 		struct table t;
 
-		parts_begin(&p, "demo", 12, 2, 0);
+		handmade_begin(&p, "demo", 12, 2, 0);
 		for (uint32_t r = 0; r < 2; r++) {
 			x.updates = differ ? 7 - r : 7;
 			averaged(&t, r, &x);
-			(void)parts_add(&p, r, PART_AVERAGE, 0, &t, NULL, 0);
+			(void)handmade_add(&p, r, PART_AVERAGE, 0, &t, NULL, 0);
 		}
 		for (uint32_t r = 0; r < 2; r++) {
 			uint32_t k;
 
-			parts_table(&t, "fsdp=2");
-			k = parts_layout(&t, "Shard(0)@fsdp");
-			k = parts_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F32,
+			handmade_table(&t, "fsdp=2");
+			k = handmade_layout(&t, "Shard(0)@fsdp");
+			k = handmade_tensor(&t, T(.component = "model", .name = "w", .dtype = CKPT_F32,
 					       .layout = k, .ndim = 2, .shape = { 12, 2 }));
-			parts_piece(&t, r, k, 0, 0, BOX(6 * r, 0), BOX(6, 2));
-			(void)parts_add(&p, r, PART_MAIN, 0, &t, &r, 1);
+			handmade_piece(&t, r, k, 0, 0, BOX(6 * r, 0), BOX(6, 2));
+			(void)handmade_add(&p, r, PART_MAIN, 0, &t, &r, 1);
 		}
-		assert_ok_err(parts_commit(&p, &err), &err);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		c = sound(&p);
 		assert_int_equal(c->table.naverage, 1);
 		assert_string_equal(c->table.average[0].name, "fast");
@@ -677,7 +677,7 @@ TEST(averages_of_ranks_are_united_and_mixed_where_they_differ)
 		assert_int_equal(c->table.tensor[1].made, 1);
 		assert_int_equal(c->table.tensor[0].made, 0);
 		checkpoint_free(c);
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
@@ -698,110 +698,110 @@ TEST(a_tensor_in_a_part_that_is_not_for_it_is_refused)
 
 	for (size_t i = 0; i < ARRAY_LEN(is); i++) {
 		struct table_average x = { .name = "fast", .schedule = "" };
-		struct parts p;
+		struct handmade p;
 		struct table t;
 		uint32_t k;
 
-		parts_begin(&p, "demo", 12, 1, 0);
-		parts_table(&t, NULL);
+		handmade_begin(&p, "demo", 12, 1, 0);
+		handmade_table(&t, NULL);
 		if (is[i].made)
 			assert_int_equal(table_add_average(&t, &x, NULL, NULL), 0);
-		k = parts_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
+		k = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
 				       .cls = is[i].cls, .made = is[i].made,
 				       .layout = TABLE_NONE, .ndim = 1,
 				       .shape = { is[i].piece ? 4 : 0 }));
-		parts_piece(&t, 0, k, 0, 0, origin, BOX(is[i].piece ? 4 : 0));
-		(void)parts_add(&p, 0, is[i].kind, 0, &t, NULL, 0);
-		parts_table(&t, NULL);
+		handmade_piece(&t, 0, k, 0, 0, origin, BOX(is[i].piece ? 4 : 0));
+		(void)handmade_add(&p, 0, is[i].kind, 0, &t, NULL, 0);
+		handmade_table(&t, NULL);
 		if (is[i].kind == PART_CONST && !is[i].made)
-			(void)parts_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
+			(void)handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
 						 .cls = is[i].cls, .layout = TABLE_NONE, .ndim = 1,
 						 .shape = { is[i].piece ? 4 : 0 }));
-		(void)parts_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		(void)handmade_add(&p, 0, PART_MAIN, 0, &t, (uint32_t[]){ 0 }, 1);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		if (!is[i].words)
 			checkpoint_free(sound(&p));
 		else if (is[i].made)
 			refused(&p, -EPROTONOSUPPORT, "a section of kind 34"); /* AVERAGES */
 		else
 			refused(&p, -EPROTO, is[i].words);
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
 /* --- boxes, media, attributes, fingerprints --- */
 
 /* Two ranks hold boxes of a tensor without a layout: rank 1 from this column on, so many. */
-static int boxes(struct parts *p, uint64_t from, uint64_t columns)
+static int boxes(struct handmade *p, uint64_t from, uint64_t columns)
 {
 	for (uint32_t r = 0; r < 2; r++) {
 		struct table t;
 		uint32_t k;
 
 		if (!r)
-			parts_begin(p, "demo", 12, 2, 0);
-		parts_table(&t, "dp=2");
-		k = parts_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_BF16,
+			handmade_begin(p, "demo", 12, 2, 0);
+		handmade_table(&t, "dp=2");
+		k = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_BF16,
 				       .layout = TABLE_NONE, .ndim = 2, .shape = { 4, 10 }));
 		if (r == 0) {
-			parts_piece(&t, 0, k, 0, 0, origin, BOX(4, 3));
-			parts_piece(&t, 0, k, 64, 0, BOX(0, 3), BOX(1, 2));
+			handmade_piece(&t, 0, k, 0, 0, origin, BOX(4, 3));
+			handmade_piece(&t, 0, k, 64, 0, BOX(0, 3), BOX(1, 2));
 		} else {
-			parts_piece(&t, 1, k, 0, 0, BOX(1, 3), BOX(3, 2));
-			parts_piece(&t, 1, k, 64, 0, BOX(0, from), BOX(4, columns));
+			handmade_piece(&t, 1, k, 0, 0, BOX(1, 3), BOX(3, 2));
+			handmade_piece(&t, 1, k, 64, 0, BOX(0, from), BOX(4, columns));
 		}
-		(void)parts_add(p, r, PART_MAIN, 0, &t, NULL, 0);
+		(void)handmade_add(p, r, PART_MAIN, 0, &t, NULL, 0);
 	}
-	return parts_commit(p, &err);
+	return handmade_commit(p, &err);
 }
 
 TEST(boxes_that_no_layout_describes_hold_every_element_once)
 {
-	struct parts p;
+	struct handmade p;
 
 	assert_ok_err(boxes(&p, 5, 5), &err);
 	checkpoint_free(sound(&p));
 	/* A box that is not there, and one that is there twice; by the reader as by the writer. */
-	((struct ck_piece *)memdir_section(parts_file(&p, 0), CK_PIECES))[1].indexset =
-		((struct ck_piece *)memdir_section(parts_file(&p, 0), CK_PIECES))[0].indexset;
-	((struct ck_piece *)memdir_section(parts_file(&p, 0), CK_PIECES))[1].raw_len = le64_of(24);
-	memdir_sign(&p.d, parts_file(&p, 0));
+	((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[1].indexset =
+		((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[0].indexset;
+	((struct ck_piece *)memdir_section(handmade_file(&p, 0), CK_PIECES))[1].raw_len = le64_of(24);
+	memdir_sign(&p.d, handmade_file(&p, 0));
 	refused(&p, -EPROTO, "m/w");
-	parts_free(&p);
+	handmade_free(&p);
 	assert_int_equal(boxes(&p, 6, 4), -EINVAL);
 	assert_non_null(strstr(err.msg, "m/w: "));
-	parts_free(&p);
+	handmade_free(&p);
 	assert_int_equal(boxes(&p, 4, 6), -EINVAL);
 	assert_non_null(strstr(err.msg, "is in two pieces"));
-	parts_free(&p);
+	handmade_free(&p);
 }
 
-static void one_blob(struct parts *p, uint32_t media)
+static void one_blob(struct handmade *p, uint32_t media)
 {
 	struct table t;
 	uint32_t k;
 
-	parts_begin(p, "demo", 12, 1, 0);
-	parts_table(&t, NULL);
-	k = parts_tensor(&t, T(.component = "blob", .name = "rng", .dtype = CKPT_U8,
+	handmade_begin(p, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
+	k = handmade_tensor(&t, T(.component = "blob", .name = "rng", .dtype = CKPT_U8,
 			       .flags = TENSOR_BLOB, .media = media, .layout = TABLE_NONE,
 			       .ndim = 1, .shape = { 70 }));
-	parts_piece(&t, 0, k, 0, 0, origin, BOX(70));
-	(void)parts_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
+	handmade_piece(&t, 0, k, 0, 0, origin, BOX(70));
+	(void)handmade_add(p, 0, PART_MAIN, 0, &t, NULL, 0);
 }
 
 TEST(the_content_type_of_a_blob_is_kept)
 {
 	for (uint32_t media = 0; media <= CKPT_MEDIA_NPY; media++) {
 		struct checkpoint *c;
-		struct parts p;
+		struct handmade p;
 
 		one_blob(&p, media);
-		assert_ok_err(parts_commit(&p, &err), &err);
+		assert_ok_err(handmade_commit(&p, &err), &err);
 		c = sound(&p);
 		assert_int_equal(c->table.tensor[0].media, media);
 		checkpoint_free(c);
-		parts_free(&p);
+		handmade_free(&p);
 	}
 }
 
@@ -811,12 +811,12 @@ TEST(attributes_are_kept_sorted_and_within_limits)
 	static char key[NATIVE_ATTRS_MAX + 1][8], longest[NATIVE_ATTR_VALUE_MAX + 2];
 	struct checkpoint_attr some[] = { { "torch", "2.6" }, { "git", "cafe" }, { "note", "" } };
 	struct checkpoint *c;
-	struct parts p;
+	struct handmade p;
 
 	one_blob(&p, 0);
 	p.line.attr = some;
 	p.line.nattr = ARRAY_LEN(some);
-	assert_ok_err(parts_commit(&p, &err), &err);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	c = sound(&p);
 	assert_int_equal(c->nattr, 3);
 	assert_string_equal(c->attr[0].key, "git");
@@ -841,17 +841,17 @@ TEST(attributes_are_kept_sorted_and_within_limits)
 	checkpoint_free(c);
 	memdir_remove(&p.d, NATIVE_MANIFEST);
 	some[1].key = "torch";
-	assert_int_equal(parts_commit(&p, &err), -EALREADY);
+	assert_int_equal(handmade_commit(&p, &err), -EALREADY);
 	some[1].key = "";
-	assert_int_equal(parts_commit(&p, &err), -EINVAL);
+	assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 	memset(longest, 'x', sizeof longest - 1);
 	some[1].key = longest + sizeof longest - 1 - NATIVE_ATTR_KEY_MAX - 1;
-	assert_int_equal(parts_commit(&p, &err), -EINVAL);
+	assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 	some[1].key++;
 	some[0].value = longest;
-	assert_int_equal(parts_commit(&p, &err), -EINVAL);
+	assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 	some[0].value++;
-	assert_ok_err(parts_commit(&p, &err), &err);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	checkpoint_free(sound(&p));
 	memdir_remove(&p.d, NATIVE_MANIFEST);
 	for (uint32_t i = 0; i <= NATIVE_ATTRS_MAX; i++) {
@@ -860,13 +860,13 @@ TEST(attributes_are_kept_sorted_and_within_limits)
 	}
 	p.line.attr = many;
 	p.line.nattr = NATIVE_ATTRS_MAX + 1;
-	assert_int_equal(parts_commit(&p, &err), -EINVAL);
+	assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 	p.line.nattr--;
-	assert_ok_err(parts_commit(&p, &err), &err);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	c = sound(&p);
 	assert_int_equal(c->nattr, NATIVE_ATTRS_MAX);
 	checkpoint_free(c);
-	parts_free(&p);
+	handmade_free(&p);
 }
 
 /* 0 is a fingerprint; one that nobody knows is not compared, and not written as if somebody did. */
@@ -875,26 +875,26 @@ TEST(a_fingerprint_that_is_not_known_is_compared_with_nothing)
 	struct checkpoint *c;
 	struct memdir_file *m;
 	struct ck_tensor *x;
-	struct parts p;
+	struct handmade p;
 	struct table t;
 	uint32_t k;
 
-	parts_begin(&p, "demo", 12, 1, 0);
-	parts_table(&t, NULL);
+	handmade_begin(&p, "demo", 12, 1, 0);
+	handmade_table(&t, NULL);
 	for (uint32_t i = 0; i < 2; i++) {
-		k = parts_tensor(&t, T(.component = "m", .name = i ? "known" : "half",
+		k = handmade_tensor(&t, T(.component = "m", .name = i ? "known" : "half",
 				       .dtype = CKPT_F32, .layout = TABLE_NONE, .ndim = 1,
 				       .shape = { 8 }));
-		parts_piece(&t, 0, k, 256 * i, 0, origin, BOX(4));
-		parts_piece(&t, 0, k, 256 * i + 64, 0, BOX(4), BOX(4));
+		handmade_piece(&t, 0, k, 256 * i, 0, origin, BOX(4));
+		handmade_piece(&t, 0, k, 256 * i + 64, 0, BOX(4), BOX(4));
 	}
 	for (uint32_t i = 0; i < t.npiece; i++)
 		if (t.piece[i].tensor == 0 && t.piece[i].off == 64) {
 			t.piece[i].fp_known = true;
-			t.piece[i].fp = 1; /* parts_add: leave it out */
+			t.piece[i].fp = 1; /* handmade_add: leave it out */
 		}
-	(void)parts_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
-	assert_ok_err(parts_commit(&p, &err), &err);
+	(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+	assert_ok_err(handmade_commit(&p, &err), &err);
 	m = memdir_find(&p.d, NATIVE_MANIFEST);
 	x = memdir_section(m, CK_TENSORS);
 	assert_int_equal(x[0].flags, 0);
@@ -915,7 +915,7 @@ TEST(a_fingerprint_that_is_not_known_is_compared_with_nothing)
 	x[1].fp = le64_of(0);
 	memdir_sign(&p.d, m);
 	refused(&p, -EPROTO, "m/known: its fingerprint is known, or");
-	parts_free(&p);
+	handmade_free(&p);
 }
 
 /* --- where chunks lie --- */
@@ -928,21 +928,21 @@ TEST(chunks_lie_anywhere_in_their_order_and_may_be_longer_than_their_pieces)
 		for (size_t l = 0; l < ARRAY_LEN(longer); l++) {
 			struct checkpoint *c;
 			struct ck_chunk *k;
-			struct parts p;
+			struct handmade p;
 			struct table t;
 			uint32_t x;
 
-			parts_begin(&p, "demo", 12, 1, 0);
+			handmade_begin(&p, "demo", 12, 1, 0);
 			p.gap = gap[i];
 			p.longer = longer[l];
-			parts_table(&t, NULL);
-			x = parts_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
+			handmade_table(&t, NULL);
+			x = handmade_tensor(&t, T(.component = "m", .name = "w", .dtype = CKPT_F32,
 					       .layout = TABLE_NONE, .ndim = 1,
 					       .shape = { 3000 }));
 			for (uint64_t b = 0; b < 3; b++)
-				parts_piece(&t, 0, x, b << 20, 0, BOX(1000 * b), BOX(1000));
-			(void)parts_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
-			assert_ok_err(parts_commit(&p, &err), &err);
+				handmade_piece(&t, 0, x, b << 20, 0, BOX(1000 * b), BOX(1000));
+			(void)handmade_add(&p, 0, PART_MAIN, 0, &t, NULL, 0);
+			assert_ok_err(handmade_commit(&p, &err), &err);
 			c = sound(&p);
 			assert_int_equal(c->file[0].chunk[0].raw_len,
 					 MIN(4000 + longer[l], UINT64_C(1) << 20));
@@ -950,21 +950,21 @@ TEST(chunks_lie_anywhere_in_their_order_and_may_be_longer_than_their_pieces)
 			assert_int_equal(c->file[0].chunk[0].off, align_up(4096 + gap[i], 4096));
 			checkpoint_free(c);
 			/* Backwards, over each other, beyond the data, beyond the raw space: none of these. */
-			k = memdir_section(parts_file(&p, 0), CK_CHUNKS);
+			k = memdir_section(handmade_file(&p, 0), CK_CHUNKS);
 			le64 was = k[1].off;
 			const uint64_t wrong[] = { 0, le64_get(k[0].off), le64_get(k[2].off),
 						   le64_get(was) + 512, UINT64_C(1) << 62 };
 
 			for (size_t w = 0; w < ARRAY_LEN(wrong); w++) {
 				k[1].off = le64_of(wrong[w]);
-				memdir_sign(&p.d, parts_file(&p, 0));
+				memdir_sign(&p.d, handmade_file(&p, 0));
 				refused(&p, -EPROTO, "chunk ");
 			}
 			k[1].off = was;
 			k[2].raw_len = k[2].stored_len = le32_of(4001);
-			memdir_sign(&p.d, parts_file(&p, 0));
+			memdir_sign(&p.d, handmade_file(&p, 0));
 			refused(&p, -EPROTO, "chunk 2");
-			parts_free(&p);
+			handmade_free(&p);
 		}
 }
 
@@ -972,12 +972,12 @@ TEST(padding_that_is_not_zero_is_told_and_is_no_obstacle)
 {
 	struct checkpoint *c;
 	struct memdir_file *f;
-	struct parts p;
+	struct handmade p;
 	struct ck_tail *t;
 
 	one_blob(&p, 0);
-	assert_ok_err(parts_commit(&p, &err), &err);
-	f = parts_file(&p, 0);
+	assert_ok_err(handmade_commit(&p, &err), &err);
+	f = handmade_file(&p, 0);
 	t = (struct ck_tail *)(f->bytes + f->len - CONTAINER_BLOCK);
 	f->bytes[le64_get(t->sect[0].off) + le64_get(t->sect[0].len) + 1] = 1;
 	assert_ok_err(open_it(&p, &c), &err);
@@ -985,14 +985,14 @@ TEST(padding_that_is_not_zero_is_told_and_is_no_obstacle)
 	assert_string_equal(told.kind, "padding");
 	assert_string_equal(told.file, f->name);
 	checkpoint_free(c);
-	parts_free(&p);
+	handmade_free(&p);
 }
 
 /* --- identities --- */
 
 TEST(parts_of_one_uuid_or_name_are_not_two)
 {
-	struct parts p;
+	struct handmade p;
 	struct ck_part *rec;
 
 	older_step(&p, 0);
@@ -1001,9 +1001,9 @@ TEST(parts_of_one_uuid_or_name_are_not_two)
 	memdir_sign(&p.d, memdir_find(&p.d, NATIVE_MANIFEST));
 	refused(&p, -EPROTO, "two parts have one uuid");
 	memcpy(p.part[1].uuid, p.part[0].uuid, sizeof p.part[1].uuid);
-	assert_int_equal(parts_commit(&p, &err), -EINVAL);
+	assert_int_equal(handmade_commit(&p, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "are one file"));
-	parts_free(&p);
+	handmade_free(&p);
 }
 
 UNIT();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.c - see parts.h. */
+/* handmade.c - see handmade.h. */
 #include "tests/lib/row.h"
-#include "tests/lib/parts.h"
+#include "tests/lib/handmade.h"
 #include "tests/lib/sample.h"
 #include "ckpt/base/dtype.h"
 #include <stdio.h>
@@ -12,12 +12,12 @@ static uint16_t rounded(uint32_t up, uint32_t rest, uint32_t half)
 	return (uint16_t)(up + (rest > half || (rest == half && up & 1)));
 }
 
-uint16_t parts_bf16(uint32_t bits)
+uint16_t handmade_bf16(uint32_t bits)
 {
 	return rounded(bits >> 16, bits & 0xffff, 0x8000);
 }
 
-uint16_t parts_f16(uint32_t bits)
+uint16_t handmade_f16(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, mantissa = (bits & 0x7fffff) | 0x800000, shift;
 	int e = (int)(bits >> 23 & 0xff) - 127;
@@ -54,13 +54,13 @@ static uint32_t float_of(const char *component, const char *name, uint64_t g)
 	return (uint32_t)((x & 0x807fffff) | (uint64_t)(100 + x / 7 % 44) << 23);
 }
 
-void parts_element(const struct table *t, const struct table_tensor *x, uint64_t g, uint8_t *ret)
+void handmade_element(const struct table *t, const struct table_tensor *x, uint64_t g, uint8_t *ret)
 {
 	uint32_t m = x->cls == CKPT_DERIVED ? table_find_key(t, x->of) : TABLE_NONE, v;
 
 	if (m != TABLE_NONE) {
 		v = float_of(t->tensor[m].component, t->tensor[m].name, g);
-		v = x->dtype == CKPT_F16 ? parts_f16(v) : parts_bf16(v);
+		v = x->dtype == CKPT_F16 ? handmade_f16(v) : handmade_bf16(v);
 		ret[0] = (uint8_t)v;
 		ret[1] = (uint8_t)(v >> 8);
 		return;
@@ -98,7 +98,7 @@ static void piece_fill(const struct table *t, const struct table_piece *p, uint8
 			for (uint32_t d = 0; d < x->ndim; d++)
 				to += at[d] * (uint64_t)p->stride[d];
 		}
-		parts_element(t, x, g, dense + i * x->elem_bytes);
+		handmade_element(t, x, g, dense + i * x->elem_bytes);
 		if (!(p->flags & PIECE_DERIVED))
 			memcpy(raw + p->off + to * x->elem_bytes, dense + i * x->elem_bytes,
 			       x->elem_bytes);
@@ -107,19 +107,19 @@ static void piece_fill(const struct table *t, const struct table_piece *p, uint8
 		free(list[d]);
 }
 
-void parts_begin(struct parts *p, const char *job, uint64_t step, uint32_t world, uint32_t try)
+void handmade_begin(struct handmade *p, const char *job, uint64_t step, uint32_t world, uint32_t try)
 {
 	uint64_t seed[2] = { step, try };
 	struct hash128 h = hash128(seed, sizeof seed);
 
-	*p = (struct parts)ROW(
+	*p = (struct handmade)ROW(
 		.info = ROW(.job = job, .step = step, .generation = 3, .world = world,
 			    .wall_ns = 1700000000000000000 + step),
 		.line = ROW(.seq = step, .parent_step = UINT64_MAX, .tool = "parts 1"));
 	memcpy(p->info.uuid, h.b, sizeof p->info.uuid);
 }
 
-static void chunks_place(const struct parts *p, const struct table *t, struct chunk *chunk,
+static void chunks_place(const struct handmade *p, const struct table *t, struct chunk *chunk,
 			 uint64_t n, uint64_t *end)
 {
 	uint64_t at = CONTAINER_BLOCK;
@@ -140,7 +140,7 @@ static void chunks_place(const struct parts *p, const struct table *t, struct ch
 	*end = at;
 }
 
-static void part_write(struct parts *p, uint32_t i, struct table *t)
+static void part_write(struct handmade *p, uint32_t i, struct table *t)
 {
 	struct native_part *part = &p->part[i];
 	uint64_t n, end, len, raw_bytes = t->place[0].bytes;
@@ -192,14 +192,14 @@ static void part_write(struct parts *p, uint32_t i, struct table *t)
 	free(raw);
 }
 
-uint32_t parts_add(struct parts *p, uint32_t rank, uint32_t kind, uint32_t group, struct table *t,
+uint32_t handmade_add(struct handmade *p, uint32_t rank, uint32_t kind, uint32_t group, struct table *t,
 		   const uint32_t *source, uint32_t nsource)
 {
-	struct native_part from[PARTS_MAX], *part = &p->part[p->n];
+	struct native_part from[HANDMADE_PARTS_MAX], *part = &p->part[p->n];
 	struct native_role role = { .kind = kind, .group = group, .nsource = nsource, .source = from };
 	uint64_t end = 0;
 
-	assert(p->n < PARTS_MAX);
+	assert(p->n < HANDMADE_PARTS_MAX);
 	for (uint32_t i = 0; i < nsource; i++)
 		from[i] = p->part[source[i]];
 	for (uint32_t i = 0; i < t->npiece; i++)
@@ -220,18 +220,18 @@ uint32_t parts_add(struct parts *p, uint32_t rank, uint32_t kind, uint32_t group
 	return p->n++;
 }
 
-uint32_t parts_link(struct parts *p, const struct parts *from, uint32_t i)
+uint32_t handmade_link(struct handmade *p, const struct handmade *from, uint32_t i)
 {
 	const struct native_part *part = &from->part[i];
 	const struct memdir_file *f = memdir_find((struct memdir *)(uintptr_t)&from->d, part->name);
 
-	assert(p->n < PARTS_MAX && f);
+	assert(p->n < HANDMADE_PARTS_MAX && f);
 	(void)memdir_add(&p->d, part->name, f->bytes, f->len);
 	p->part[p->n] = *part;
 	return p->n++;
 }
 
-int parts_commit(struct parts *p, struct ckpt_err *err)
+int handmade_commit(struct handmade *p, struct ckpt_err *err)
 {
 	uint8_t id[16];
 	uint64_t len;
@@ -245,7 +245,7 @@ int parts_commit(struct parts *p, struct ckpt_err *err)
 	return 0;
 }
 
-void parts_free(struct parts *p)
+void handmade_free(struct handmade *p)
 {
 	memdir_clear(&p->d);
 	for (uint32_t i = 0; i < p->n; i++)
@@ -254,14 +254,14 @@ void parts_free(struct parts *p)
 	p->n = 0;
 }
 
-struct memdir_file *parts_file(struct parts *p, uint32_t i)
+struct memdir_file *handmade_file(struct handmade *p, uint32_t i)
 {
 	return memdir_find(&p->d, p->part[i].name);
 }
 
 /* --- tables --- */
 
-void parts_table(struct table *t, const char *mesh)
+void handmade_table(struct table *t, const char *mesh)
 {
 	struct table_place place = { .name = "part", .bytes = (uint64_t)1 << 40 };
 	struct arena a = { 0 };
@@ -280,7 +280,7 @@ void parts_table(struct table *t, const char *mesh)
 	arena_free(&a);
 }
 
-uint32_t parts_layout(struct table *t, const char *placements)
+uint32_t handmade_layout(struct table *t, const char *placements)
 {
 	struct ckpt_err err = { 0 };
 	struct arena a = { 0 };
@@ -299,7 +299,7 @@ uint32_t parts_layout(struct table *t, const char *placements)
 	return id;
 }
 
-uint32_t parts_tensor(struct table *t, const struct parts_tensor *x)
+uint32_t handmade_tensor(struct table *t, const struct handmade_tensor *x)
 {
 	struct table_tensor y = ROW(.component = x->component, .name = x->name,
 				    .of = x->of ? x->of : "", .dtype = x->dtype, .cls = x->cls,
@@ -316,7 +316,7 @@ uint32_t parts_tensor(struct table *t, const struct parts_tensor *x)
 	return id;
 }
 
-void parts_piece(struct table *t, uint32_t rank, uint32_t tensor, uint64_t off, uint32_t flags,
+void handmade_piece(struct table *t, uint32_t rank, uint32_t tensor, uint64_t off, uint32_t flags,
 		 const uint64_t *start, const uint64_t *extent)
 {
 	struct table_piece p = { .tensor = tensor, .rank = rank, .off = off, .flags = flags };
