@@ -19,14 +19,22 @@ static uint8_t
 static struct memdir_file *manifest;
 static uint8_t *kept_manifest;
 
-static void native_start(const char *name)
+static void native_sample(void)
 {
 	struct ckpt_note note = { "loss", 1.5 };
 	struct memdir_opts o = ROW(.mesh = "tp=2,fsdp=1", .job = "fuzz", .seed = 1, .scale = 1,
 				   .step = 4, .generation = 1, .seq = 2, .note = &note, .nnote = 1);
-	struct ck_tail *t;
 
 	memdir_checkpoint(&dir, &o);
+}
+
+static void (*native_make)(void) = native_sample; /* makes dir */
+
+static void native_start(const char *name)
+{
+	struct ck_tail *t;
+
+	native_make();
 	target = memdir_find(&dir, name);
 	manifest = memdir_find(&dir, NATIVE_MANIFEST);
 	assert(target && manifest);
@@ -47,7 +55,7 @@ static void native_start(const char *name)
 static void native_fault(void *arg, const struct format_fault *f)
 {
 	assert(f->kind && f->file && f->tensor && f->text && *f->text);
-	++*(uint64_t *)arg;
+	*(uint64_t *)arg += strcmp(f->kind, "padding") != 0; /* which fails no open */
 }
 
 static void native_use(const struct checkpoint *c)
@@ -64,7 +72,12 @@ static void native_use(const struct checkpoint *c)
 	for (uint32_t i = 0; i < c->table.npiece; i++) {
 		const struct table_piece *p = &c->table.piece[i];
 
+		struct piece_bytes b = table_piece_bytes(&c->table, p);
+
 		assert(p->len && p->off + p->len <= c->file[p->place].raw_bytes);
+		assert(b.len >= p->len && b.off + b.len <= c->file[p->place].raw_bytes);
+		if (p->flags & PIECE_DERIVED)
+			assert(!p->stride && b.off % 4 == 0 && b.elem == 4);
 		assert(p->rank == c->file[p->place].rank);
 	}
 }
